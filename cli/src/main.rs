@@ -1,0 +1,2 @@
+//! The `unisono` command.
+fn main() {}

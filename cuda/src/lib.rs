@@ -1,0 +1,16 @@
+//! What unisono knows about data: element types, reduction operations, and the
+//! code that combines memory.
+//!
+//! Today this is the host half: [`reduce`] and its relatives run on the CPU.
+
+mod dtype;
+mod float8;
+mod host;
+mod memory;
+mod op;
+
+pub use dtype::DType;
+pub use float8::{F8E4M3, F8E5M2};
+pub use host::{copy, fill, reduce, reduce_assign, scale};
+pub use memory::{Source, Target};
+pub use op::{Finish, Op, Scalar};

@@ -1,0 +1,4 @@
+//! Collective communication for Rust.
+#![forbid(unsafe_code)]
+
+pub mod schedule;

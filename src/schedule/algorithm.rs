@@ -1,0 +1,58 @@
+//! The table of algorithms.
+
+use super::{Collective, Program, Rank, Schedule, Spec};
+
+/// What an algorithm promises to move, for one pass of its program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cost {
+    /// Steps of the longest chain: messages (or signals) that must follow one another.
+    pub steps: u64,
+    /// Blocks sent over links, or copied from or into a peer's window, over all ranks.
+    pub blocks: u64,
+    /// Most scratch blocks that any rank holds.
+    pub scratch: u64,
+}
+
+/// One way to do one collective: a row of plain functions.
+pub struct Algorithm {
+    /// Short name, unique among the algorithms of its collective.
+    pub name: &'static str,
+    /// What it computes.
+    pub collective: Collective,
+    /// One line: the idea, and what it is good for.
+    pub about: &'static str,
+    /// Where it comes from.
+    pub source: &'static str,
+    /// Whether it needs every rank to reach every other's window.
+    pub needs_window: bool,
+    /// Whether [`Spec::aggregation`] means something to it.
+    pub aggregates: bool,
+    /// Whether it can run with this spec.
+    pub fits: fn(&Spec) -> bool,
+    /// Blocks that a share is cut into.
+    pub parts: fn(&Spec) -> usize,
+    /// The program of one rank.
+    pub build: fn(&Spec, Rank) -> Program,
+    /// The counts the checker holds it to.
+    pub cost: fn(&Spec) -> Cost,
+}
+
+impl Algorithm {
+    /// Every algorithm there is.
+    pub const ALL: &'static [Algorithm] = &[];
+
+    /// The programs of all ranks.
+    pub fn schedule(&self, spec: &Spec) -> Schedule {
+        Schedule {
+            collective: self.collective,
+            spec: *spec,
+            parts: (self.parts)(spec),
+            programs: (0..spec.ranks).map(|rank| (self.build)(spec, rank)).collect(),
+        }
+    }
+}
+
+/// The algorithm called `name` for `collective`.
+pub fn find(collective: Collective, name: &str) -> Option<&'static Algorithm> {
+    Algorithm::ALL.iter().find(|row| row.collective == collective && row.name == name)
+}

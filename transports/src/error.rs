@@ -1,0 +1,61 @@
+//! What can go wrong between two ranks.
+
+/// Result of this crate.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// What went wrong on the way to a peer, or at home.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The peer is gone: its process ended or the connection was cut.
+    #[error("rank {peer} is gone: {what}")]
+    Lost {
+        /// The peer.
+        peer: usize,
+        /// What was seen.
+        what: String,
+    },
+    /// The peer wrote something that no peer of this version writes.
+    #[error("rank {peer} sent something impossible: {what}")]
+    Corrupt {
+        /// The peer.
+        peer: usize,
+        /// What was seen.
+        what: String,
+    },
+    /// Peer and we do not prove the same secret.
+    #[error("{peer} did not prove the job's secret: {what}")]
+    Refused {
+        /// Address of the peer.
+        peer: String,
+        /// What was seen.
+        what: String,
+    },
+    /// The peer speaks another version of the protocol.
+    #[error("{peer} speaks protocol version {theirs}, this is {ours}")]
+    Version {
+        /// Address of the peer.
+        peer: String,
+        /// Its version.
+        theirs: u32,
+        /// Ours.
+        ours: u32,
+    },
+    /// A deadline passed.
+    #[error("timed out: {what}")]
+    Timeout {
+        /// What was waited for.
+        what: String,
+    },
+    /// The operating system said no.
+    #[error("{what}: {source}")]
+    System {
+        /// What was tried, and with what.
+        what: String,
+        /// The system's answer.
+        source: std::io::Error,
+    },
+    /// The caller asked for something that cannot be.
+    #[error("{0}")]
+    Misuse(String),
+}

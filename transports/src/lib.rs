@@ -1,0 +1,167 @@
+//! How bytes get from one rank to another.
+//!
+//! A [`Mesh`] is what one rank of one communicator needs: a [`Link`] to every
+//! peer, a [`Window`] where all ranks can reach each other's memory, a
+//! [`Control`] path for notes out of band, and a [`Pace`] that knows the time
+//! and how to wait. Four transports make meshes: `threads`, `shm`, `tcp` and
+//! `sim`. None of them knows what a collective is.
+
+mod error;
+mod tag;
+
+pub use error::{Error, Result};
+pub use tag::Tag;
+
+use std::time::Duration;
+use unisono_cuda::{Source, Target};
+
+/// Sizes on which all ranks of a mesh agree.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Geometry {
+    /// Independent FIFOs in each direction between two ranks.
+    pub lanes: usize,
+    /// Messages that one FIFO holds before its sender must wait.
+    pub slots: usize,
+    /// Largest message, in bytes.
+    pub slot_bytes: usize,
+    /// Window lines: independent signal counters (one per channel).
+    pub channels: usize,
+    /// Bytes of one rank's window.
+    pub window_bytes: usize,
+}
+
+/// The head of a message that has arrived.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Head {
+    /// What the sender wrote beside the body.
+    pub tag: Tag,
+    /// Length of the body in bytes; never more than [`Geometry::slot_bytes`].
+    pub bytes: usize,
+}
+
+/// FIFOs of messages to and from one peer, one pair for each lane.
+///
+/// Every call returns at once. Messages of one lane arrive whole, once, and in
+/// the order sent; nothing is promised between lanes. What was written before
+/// a `try_send` that returned true is visible to the receiver that sees the
+/// message (release / acquire).
+pub trait Link: Send {
+    /// Sends one message made of `parts`, `bytes` long in all.
+    ///
+    /// `Ok(false)`: no room yet. Call again later **with the same arguments**
+    /// (the message may already be partly on its way) until it is `Ok(true)`.
+    fn try_send<'a>(
+        &mut self,
+        lane: usize,
+        tag: &Tag,
+        bytes: usize,
+        parts: &mut dyn Iterator<Item = Source<'a>>,
+    ) -> Result<bool>;
+
+    /// The head of the oldest message not yet taken, if one is here.
+    fn head(&mut self, lane: usize) -> Result<Option<Head>>;
+
+    /// The body of the message whose head is here, once all of it is.
+    fn body(&mut self, lane: usize) -> Result<Option<Source<'_>>>;
+
+    /// Drops the message whose body was last returned; its slot is free again.
+    fn release(&mut self, lane: usize);
+
+    /// Moves the body of the message whose head is here into `target`, without
+    /// staging where the transport can, and drops the message.
+    ///
+    /// `Ok(false)`: not all here yet; call again with the same target.
+    /// `target` must be exactly [`Head::bytes`] long.
+    fn take(&mut self, lane: usize, target: Target<'_>) -> Result<bool>;
+
+    /// Moves what has arrived out of the operating system into free slots, so
+    /// that the peer can go on even while this rank waits for something else.
+    fn progress(&mut self) -> Result<()>;
+}
+
+/// Memory of every rank that every other rank can reach, and a signal counter
+/// per rank and channel.
+///
+/// Offsets outside a window panic: they are computed locally, never read from
+/// a peer. Data written before [`Window::signal`] is visible to a rank that
+/// has seen the new value through [`Window::signals`] (release / acquire).
+pub trait Window: Send {
+    /// Bytes of each rank's window.
+    fn bytes(&self) -> usize;
+    /// Memory of `rank`'s window, to read.
+    fn source(&self, rank: usize, offset: usize, bytes: usize) -> Source<'_>;
+    /// Memory of `rank`'s window, to write.
+    fn target(&mut self, rank: usize, offset: usize, bytes: usize) -> Target<'_>;
+    /// Publishes `value` as this rank's signal on `channel`. Values only grow.
+    fn signal(&mut self, channel: usize, value: u64);
+    /// The last value that `rank` published on `channel`.
+    fn signals(&self, rank: usize, channel: usize) -> u64;
+    /// Publishes that this rank has finished instance `value - 1` on `channel`.
+    /// Like [`Window::signal`], on a cache line of its own.
+    fn done(&mut self, channel: usize, value: u64);
+    /// How many instances `rank` has finished on `channel`.
+    fn dones(&self, rank: usize, channel: usize) -> u64;
+    /// Writes this rank's tag for `bank` (0 or 1) of `channel`; visible with the next signal.
+    fn set_tag(&mut self, channel: usize, bank: usize, tag: &Tag);
+    /// The tag that `rank` wrote for `bank` of `channel`.
+    fn tag(&self, rank: usize, channel: usize, bank: usize) -> Tag;
+}
+
+/// What arrives on the control path.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A note that `from` posted.
+    Note {
+        /// The peer that posted it.
+        from: usize,
+        /// Its bytes, at most [`MAX_NOTE_BYTES`].
+        bytes: Vec<u8>,
+    },
+    /// Nothing will come from `from` any more: it ended, or its host did.
+    Closed {
+        /// The peer that is gone.
+        from: usize,
+    },
+}
+
+/// Largest note on the control path.
+pub const MAX_NOTE_BYTES: usize = 1024;
+
+/// Notes between ranks beside the data, and news of their deaths.
+///
+/// Used only when something goes wrong or is slow: never on the hot path.
+pub trait Control: Send {
+    /// Posts a note to `peer`. Never blocks; a note to a dead or deaf peer is dropped.
+    fn post(&mut self, peer: usize, note: &[u8]);
+    /// The next event, if one is here. Each peer's death is reported once.
+    fn poll(&mut self) -> Option<Event>;
+}
+
+/// The time, and how to wait when nothing can be done.
+pub trait Pace: Send {
+    /// Time since some fixed moment.
+    fn now(&self) -> Duration;
+    /// Lets time pass. `rounds` counts the calls since something last
+    /// progressed: the longer, the more is given away (spin, yield, sleep).
+    fn pause(&mut self, rounds: u32);
+}
+
+/// Everything that one rank of one communicator has to reach the others.
+pub struct Mesh {
+    /// This rank.
+    pub rank: usize,
+    /// Number of ranks.
+    pub ranks: usize,
+    /// The sizes agreed on.
+    pub geometry: Geometry,
+    /// Link to each rank; `None` at this rank's own place.
+    pub links: Vec<Option<Box<dyn Link>>>,
+    /// Memory of all ranks, where every rank can reach every other.
+    pub window: Option<Box<dyn Window>>,
+    /// The path for notes and news of deaths.
+    pub control: Box<dyn Control>,
+    /// Clock and waiting.
+    pub pace: Box<dyn Pace>,
+    /// Short name of the transport to each rank, for tables and errors.
+    pub transport: &'static str,
+}
