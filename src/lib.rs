@@ -1,4 +1,45 @@
-//! Collective communication for Rust.
+//! Collective communication for Rust: all_reduce and its relatives between the
+//! threads of a process, the processes of a host, and hosts.
+//!
+//! ```
+//! use unisono::{Communicator, Sum};
+//!
+//! let ranks = Communicator::threads(4)?;
+//! std::thread::scope(|scope| {
+//!     for comm in ranks {
+//!         scope.spawn(move || {
+//!             let mut values = vec![comm.rank() as f32; 1000];
+//!             comm.all_reduce(&mut values, Sum).unwrap();
+//!             assert_eq!(values[999], 6.0); // 0 + 1 + 2 + 3
+//!         });
+//!     }
+//! });
+//! # Ok::<(), unisono::Error>(())
+//! ```
+//!
+//! Between processes, [`Communicator::from_env`] reads what `unisono run` or
+//! torchrun put into the environment; everything after that is the same.
+//!
+//! A collective algorithm is a value, a [`schedule::Schedule`]: built without
+//! I/O, proved correct by [`schedule::check`], run by the engine over any
+//! transport, drawn by [`schedule::draw`]. To add one is to write one function
+//! that builds it.
 #![forbid(unsafe_code)]
 
+mod call;
+mod communicator;
+mod config;
+mod engine;
+mod error;
+mod reduction;
+pub mod rendezvous;
 pub mod schedule;
+mod select;
+
+pub use call::{Call, Kind};
+pub use communicator::{Communicator, Group, Pending, Scope, Scoped};
+pub use config::{Config, Transport, algorithms};
+pub use error::{Error, ErrorKind, Result};
+pub use reduction::Reduction::{self, Avg, Max, Min, PreMulSum, Prod, Sum};
+pub use rendezvous::UniqueId;
+pub use unisono_cuda::{DType, Element, F8E4M3, F8E5M2, Op, Scalar, bf16, f16};

@@ -90,8 +90,9 @@ pub trait Window: Send {
     fn bytes(&self) -> usize;
     /// Memory of `rank`'s window, to read.
     fn source(&self, rank: usize, offset: usize, bytes: usize) -> Source<'_>;
-    /// Memory of `rank`'s window, to write.
-    fn target(&mut self, rank: usize, offset: usize, bytes: usize) -> Target<'_>;
+    /// Memory of `rank`'s window, to write. By `&self`: a window is only ever reached through raw
+    /// pointers, so that this may be held beside [`Window::source`].
+    fn target(&self, rank: usize, offset: usize, bytes: usize) -> Target<'_>;
     /// Publishes `value` as this rank's signal on `channel`. Values only grow.
     fn signal(&mut self, channel: usize, value: u64);
     /// The last value that `rank` published on `channel`.

@@ -1,0 +1,163 @@
+//! What one operation is, in the words that travel with every message.
+
+use crate::schedule::{Algorithm, Collective};
+use std::fmt;
+use unisono_cuda::{DType, Op};
+use unisono_transports::Tag;
+
+/// The kinds of operation: the collectives, and what only some ranks take part in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// One of the collectives of the table.
+    Collective(Collective),
+    /// all_gather with a count for each rank.
+    AllGatherV,
+    /// all_to_all with a count for each pair.
+    AllToAllV,
+    /// One send and its receive.
+    SendRecv,
+}
+
+impl Kind {
+    const ALL_GATHER_V: u8 = 64;
+    const ALL_TO_ALL_V: u8 = 65;
+    const SEND_RECV: u8 = 66;
+
+    fn code(self) -> u8 {
+        match self {
+            Kind::Collective(collective) => collective as u8,
+            Kind::AllGatherV => Self::ALL_GATHER_V,
+            Kind::AllToAllV => Self::ALL_TO_ALL_V,
+            Kind::SendRecv => Self::SEND_RECV,
+        }
+    }
+
+    fn name_of(code: u8) -> &'static str {
+        match code {
+            Self::ALL_GATHER_V => "all_gather_v",
+            Self::ALL_TO_ALL_V => "all_to_all_v",
+            Self::SEND_RECV => "send/recv",
+            code => Collective::ALL.get(code as usize).map_or("unknown", |collective| collective.name()),
+        }
+    }
+}
+
+/// An operation as one rank called it.
+///
+/// Every message and every window carries it, so that two ranks that do
+/// different things find out at their first contact.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Call {
+    /// Number of the operation in its communicator, from 0. Sends and receives count for each pair.
+    pub sequence: u64,
+    kind: u8,
+    dtype: u8,
+    op: u8,
+    algorithm: u8,
+    root: u32,
+    /// Elements, as the caller counts them; a digest of the counts where there are many.
+    pub count: u64,
+}
+
+impl Call {
+    /// Describes an operation.
+    pub fn new(sequence: u64, kind: Kind, dtype: DType, op: Option<Op>, root: usize, count: u64) -> Self {
+        let op = op.map_or(u8::MAX, |op| op as u8);
+        Self { sequence, kind: kind.code(), dtype: dtype as u8, op, algorithm: 0, root: root as u32, count }
+    }
+
+    /// The same, done by `algorithm`.
+    pub fn by(self, algorithm: &Algorithm) -> Self {
+        Self { algorithm: name_digest(algorithm.name), ..self }
+    }
+
+    /// As the first three words of a tag; the fourth tells the piece.
+    pub fn tag(&self, piece: u64) -> Tag {
+        let what = self.kind as u64
+            | (self.dtype as u64) << 8
+            | (self.op as u64) << 16
+            | (self.algorithm as u64) << 24
+            | (self.root as u64) << 32;
+        Tag([self.sequence, what, self.count, piece])
+    }
+
+    /// From the first three words of a tag.
+    pub fn from_tag(tag: &Tag) -> Self {
+        let what = tag.0[1];
+        Self {
+            sequence: tag.0[0],
+            kind: what as u8,
+            dtype: (what >> 8) as u8,
+            op: (what >> 16) as u8,
+            algorithm: (what >> 24) as u8,
+            root: (what >> 32) as u32,
+            count: tag.0[2],
+        }
+    }
+
+    /// The operation's name, as in the API.
+    pub fn name(&self) -> &'static str {
+        Kind::name_of(self.kind)
+    }
+
+    /// Whether every rank takes part, so that sequence numbers are comparable.
+    pub(crate) fn is_of_all(&self) -> bool {
+        self.kind != Kind::SEND_RECV
+    }
+
+    fn algorithm_name(&self) -> Option<&'static str> {
+        Algorithm::ALL.iter().find(|row| name_digest(row.name) == self.algorithm).map(|row| row.name)
+    }
+}
+
+impl fmt::Display for Call {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let dtype = DType::from_code(self.dtype).map_or("?", DType::name);
+        write!(f, "{} #{} ({} x {dtype}", self.name(), self.sequence, self.count)?;
+        if let Some(op) = Op::from_code(self.op) {
+            write!(f, ", {op}")?;
+        }
+        if self.root != 0 {
+            write!(f, ", root {}", self.root)?;
+        }
+        match self.algorithm_name() {
+            Some(name) => write!(f, ", {name})"),
+            None => write!(f, ")"),
+        }
+    }
+}
+
+impl fmt::Debug for Call {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self}")
+    }
+}
+
+/// Eight bits that tell the algorithms of one collective apart (FNV-1a, folded).
+fn name_digest(name: &str) -> u8 {
+    let hash = name.bytes().fold(0x811c_9dc5u32, |hash, byte| (hash ^ byte as u32).wrapping_mul(0x0100_0193));
+    (hash ^ hash >> 8 ^ hash >> 16 ^ hash >> 24) as u8
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_call_survives_its_tag() {
+        let kind = Kind::Collective(Collective::Reduce);
+        let call = Call::new(7, kind, DType::BF16, Some(Op::Avg), 3, 1 << 40);
+        assert_eq!(Call::from_tag(&call.tag(5)), call);
+        assert_eq!(call.to_string(), "reduce #7 (1099511627776 x bfloat16, avg, root 3)");
+    }
+
+    #[test]
+    fn algorithms_of_one_collective_have_different_digests() {
+        for a in Algorithm::ALL {
+            for b in Algorithm::ALL {
+                let same = a.collective == b.collective && a.name != b.name;
+                assert!(!same || name_digest(a.name) != name_digest(b.name), "{} and {}", a.name, b.name);
+            }
+        }
+    }
+}

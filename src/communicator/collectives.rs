@@ -1,0 +1,370 @@
+//! The blocking operations, typed.
+//!
+//! `input` and `output` of every operation are cut into shares as NCCL and MPI
+//! cut them; a wrong length is [`ErrorKind::Misuse`](crate::ErrorKind::Misuse)
+//! and leaves the communicator unharmed. Errors of the world poison it.
+
+use super::Communicator;
+use crate::call::Kind;
+use crate::engine::{Buffers, Job, Shares};
+use crate::error::{Error, Result};
+use crate::reduction::Reduction;
+use crate::schedule::{Collective, Rank};
+use unisono_cuda::{Element, as_bytes, as_bytes_mut};
+
+impl Communicator {
+    /// Reduces `buffer` over all ranks; every rank gets the result in place.
+    ///
+    /// # Errors
+    /// See the module: misuse leaves the communicator good, all else poisons it.
+    pub fn all_reduce<T: Element>(&self, buffer: &mut [T], reduction: Reduction) -> Result<()> {
+        let count = buffer.len();
+        let buffers = Buffers::in_place(as_bytes_mut(buffer), 0, 0);
+        self.run(Collective::AllReduce, Some(reduction), 0, even::<T>(count, count), buffers)
+    }
+
+    /// Reduces `input` over all ranks; every rank gets the result in `output`, equally long.
+    ///
+    /// # Errors
+    /// See [`Communicator::all_reduce`].
+    pub fn all_reduce_into<T: Element>(&self, input: &[T], output: &mut [T], reduction: Reduction) -> Result<()> {
+        let count = output.len();
+        self.same_length("input", input.len(), count)?;
+        let buffers = Buffers::separate(as_bytes(input), as_bytes_mut(output));
+        self.run(Collective::AllReduce, Some(reduction), 0, even::<T>(count, count), buffers)
+    }
+
+    /// Puts the inputs of all ranks, equally long, one after the other into every rank's `output`.
+    ///
+    /// # Errors
+    /// See [`Communicator::all_reduce`].
+    pub fn all_gather<T: Element>(&self, input: &[T], output: &mut [T]) -> Result<()> {
+        let count = input.len();
+        self.same_length("output", output.len(), count * self.ranks())?;
+        let buffers = Buffers::separate(as_bytes(input), as_bytes_mut(output));
+        self.run(Collective::AllGather, None, 0, even::<T>(count, count), buffers)
+    }
+
+    /// As [`Communicator::all_gather`] with this rank's input already in its place in `buffer`.
+    ///
+    /// # Errors
+    /// See [`Communicator::all_reduce`].
+    pub fn all_gather_in_place<T: Element>(&self, buffer: &mut [T]) -> Result<()> {
+        let count = self.share_of(buffer.len())?;
+        let buffers = Buffers::in_place(as_bytes_mut(buffer), self.rank() * count * size_of::<T>(), 0);
+        self.run(Collective::AllGather, None, 0, even::<T>(count, count), buffers)
+    }
+
+    /// Reduces `input` over all ranks; rank i gets the i-th share of the result in `output`.
+    ///
+    /// # Errors
+    /// See [`Communicator::all_reduce`].
+    pub fn reduce_scatter<T: Element>(&self, input: &[T], output: &mut [T], reduction: Reduction) -> Result<()> {
+        let count = output.len();
+        self.same_length("input", input.len(), count * self.ranks())?;
+        let buffers = Buffers::separate(as_bytes(input), as_bytes_mut(output));
+        self.run(Collective::ReduceScatter, Some(reduction), 0, even::<T>(count, count), buffers)
+    }
+
+    /// As [`Communicator::reduce_scatter`]; the result replaces this rank's share of `buffer`.
+    /// The other shares are left as they were.
+    ///
+    /// # Errors
+    /// See [`Communicator::all_reduce`].
+    pub fn reduce_scatter_in_place<T: Element>(&self, buffer: &mut [T], reduction: Reduction) -> Result<()> {
+        let count = self.share_of(buffer.len())?;
+        let buffers = Buffers::in_place(as_bytes_mut(buffer), 0, self.rank() * count * size_of::<T>());
+        self.run(Collective::ReduceScatter, Some(reduction), 0, even::<T>(count, count), buffers)
+    }
+
+    /// Gives every rank the contents of `root`'s `buffer`.
+    ///
+    /// # Errors
+    /// See [`Communicator::all_reduce`].
+    pub fn broadcast<T: Element>(&self, buffer: &mut [T], root: Rank) -> Result<()> {
+        self.in_range("root", root)?;
+        let count = buffer.len();
+        let buffers = Buffers::in_place(as_bytes_mut(buffer), 0, 0);
+        self.run(Collective::Broadcast, None, root, even::<T>(count, count), buffers)
+    }
+
+    /// As [`Communicator::broadcast`] from `input`, which only the root gives, into everybody's `output`.
+    ///
+    /// # Errors
+    /// See [`Communicator::all_reduce`].
+    pub fn broadcast_into<T: Element>(&self, input: Option<&[T]>, output: &mut [T], root: Rank) -> Result<()> {
+        self.in_range("root", root)?;
+        let count = output.len();
+        let input = self.only_at_root("input", root, input)?;
+        self.same_length_if(self.rank() == root, "input", input.len(), count)?;
+        let buffers = Buffers::separate(as_bytes(input), as_bytes_mut(output));
+        self.run(Collective::Broadcast, None, root, even::<T>(count, count), buffers)
+    }
+
+    /// Reduces `buffer` over all ranks; the root gets the result in place, the others keep what they have.
+    ///
+    /// # Errors
+    /// See [`Communicator::all_reduce`].
+    pub fn reduce<T: Element>(&self, buffer: &mut [T], reduction: Reduction, root: Rank) -> Result<()> {
+        self.in_range("root", root)?;
+        let count = buffer.len();
+        let buffers = Buffers::in_place(as_bytes_mut(buffer), 0, 0);
+        self.run(Collective::Reduce, Some(reduction), root, even::<T>(count, count), buffers)
+    }
+
+    /// Reduces `input` over all ranks into `output`, which only the root gives.
+    ///
+    /// # Errors
+    /// See [`Communicator::all_reduce`].
+    pub fn reduce_into<T: Element>(
+        &self,
+        input: &[T],
+        output: Option<&mut [T]>,
+        reduction: Reduction,
+        root: Rank,
+    ) -> Result<()> {
+        self.in_range("root", root)?;
+        let output = self.only_at_root_mut("output", root, output)?;
+        self.same_length_if(self.rank() == root, "output", output.len(), input.len())?;
+        let count = input.len();
+        let buffers = Buffers::separate(as_bytes(input), as_bytes_mut(output));
+        self.run(Collective::Reduce, Some(reduction), root, even::<T>(count, count), buffers)
+    }
+
+    /// Puts the inputs of all ranks, equally long, one after the other into `output`, which only the root gives.
+    ///
+    /// # Errors
+    /// See [`Communicator::all_reduce`].
+    pub fn gather<T: Element>(&self, input: &[T], output: Option<&mut [T]>, root: Rank) -> Result<()> {
+        self.in_range("root", root)?;
+        let count = input.len();
+        let output = self.only_at_root_mut("output", root, output)?;
+        self.same_length_if(self.rank() == root, "output", output.len(), count * self.ranks())?;
+        let buffers = Buffers::separate(as_bytes(input), as_bytes_mut(output));
+        self.run(Collective::Gather, None, root, even::<T>(count, count), buffers)
+    }
+
+    /// As [`Communicator::gather`] with the root's own input already in its place in the output. The
+    /// root gives the whole `buffer`, the others their share.
+    ///
+    /// # Errors
+    /// See [`Communicator::all_reduce`].
+    pub fn gather_in_place<T: Element>(&self, buffer: &mut [T], root: Rank) -> Result<()> {
+        self.in_range("root", root)?;
+        let at_root = self.rank() == root;
+        let count = if at_root { self.share_of(buffer.len())? } else { buffer.len() };
+        let own = if at_root { root * count * size_of::<T>() } else { 0 };
+        let buffers = Buffers::in_place(as_bytes_mut(buffer), own, 0);
+        self.run(Collective::Gather, None, root, even::<T>(count, count), buffers)
+    }
+
+    /// Gives rank i the i-th share of `input`, which only the root gives.
+    ///
+    /// # Errors
+    /// See [`Communicator::all_reduce`].
+    pub fn scatter<T: Element>(&self, input: Option<&[T]>, output: &mut [T], root: Rank) -> Result<()> {
+        self.in_range("root", root)?;
+        let count = output.len();
+        let input = self.only_at_root("input", root, input)?;
+        self.same_length_if(self.rank() == root, "input", input.len(), count * self.ranks())?;
+        let buffers = Buffers::separate(as_bytes(input), as_bytes_mut(output));
+        self.run(Collective::Scatter, None, root, even::<T>(count, count), buffers)
+    }
+
+    /// As [`Communicator::scatter`]; the root gives the whole `buffer` and keeps its share in place, the
+    /// others give room for theirs.
+    ///
+    /// # Errors
+    /// See [`Communicator::all_reduce`].
+    pub fn scatter_in_place<T: Element>(&self, buffer: &mut [T], root: Rank) -> Result<()> {
+        self.in_range("root", root)?;
+        let at_root = self.rank() == root;
+        let count = if at_root { self.share_of(buffer.len())? } else { buffer.len() };
+        let own = if at_root { root * count * size_of::<T>() } else { 0 };
+        let buffers = Buffers::in_place(as_bytes_mut(buffer), 0, own);
+        self.run(Collective::Scatter, None, root, even::<T>(count, count), buffers)
+    }
+
+    /// Gives rank i the i-th share of `input`; `output` gets this rank's share from every rank, in order.
+    ///
+    /// # Errors
+    /// See [`Communicator::all_reduce`].
+    pub fn all_to_all<T: Element>(&self, input: &[T], output: &mut [T]) -> Result<()> {
+        let count = self.share_of(input.len())?;
+        self.same_length("output", output.len(), input.len())?;
+        let buffers = Buffers::separate(as_bytes(input), as_bytes_mut(output));
+        self.run(Collective::AllToAll, None, 0, even::<T>(count, count), buffers)
+    }
+
+    /// As [`Communicator::all_to_all`] within one buffer; its contents are copied aside first.
+    ///
+    /// # Errors
+    /// See [`Communicator::all_reduce`].
+    pub fn all_to_all_in_place<T: Element>(&self, buffer: &mut [T]) -> Result<()> {
+        let count = self.share_of(buffer.len())?;
+        let buffer = as_bytes_mut(buffer);
+        self.with(|engine| {
+            let mut aside = engine.take_aside();
+            aside.clear();
+            aside.extend_from_slice(buffer);
+            let buffers = Buffers::separate(&aside, buffer);
+            let ended = engine.collective(job(Collective::AllToAll, None, 0, even::<T>(count, count), buffers));
+            engine.keep_aside(aside);
+            ended
+        })
+    }
+
+    /// Puts the inputs of all ranks one after the other into every rank's `output`; rank i gives `counts[i]`.
+    ///
+    /// # Errors
+    /// See [`Communicator::all_reduce`].
+    pub fn all_gather_v<T: Element>(&self, input: &[T], output: &mut [T], counts: &[usize]) -> Result<()> {
+        self.same_length("counts", counts.len(), self.ranks())?;
+        self.same_length("input", input.len(), counts[self.rank()])?;
+        self.same_length("output", output.len(), total(counts)?)?;
+        let table = places(counts, size_of::<T>());
+        let shape = Shape {
+            kind: Some(Kind::AllGatherV),
+            dtype: T::DTYPE,
+            count: digest(counts),
+            input: Shares::Even { bytes: size_of_val(input) },
+            output: Shares::Table(&table),
+            share_bytes_max: counts.iter().max().map_or(0, |count| count * size_of::<T>()),
+        };
+        let buffers = Buffers::separate(as_bytes(input), as_bytes_mut(output));
+        self.run(Collective::AllGather, None, 0, shape, buffers)
+    }
+
+    /// Returns when every rank has called it.
+    ///
+    /// # Errors
+    /// See [`Communicator::all_reduce`].
+    pub fn barrier(&self) -> Result<()> {
+        let buffers = Buffers::separate(&[], &mut []);
+        self.run(Collective::Barrier, None, 0, even::<u8>(0, 0), buffers)
+    }
+
+    fn run(
+        &self,
+        collective: Collective,
+        reduction: Option<Reduction>,
+        root: Rank,
+        shape: Shape<'_>,
+        buffers: Buffers<'_>,
+    ) -> Result<()> {
+        self.with(|engine| engine.collective(job(collective, reduction, root, shape, buffers)))
+    }
+
+    pub(super) fn in_range(&self, what: &str, rank: Rank) -> Result<()> {
+        if rank < self.ranks() {
+            return Ok(());
+        }
+        let text = format!("{what} is rank {rank}, but there are only {} ranks", self.ranks());
+        Err(self.place(Error::misuse(text)))
+    }
+
+    pub(super) fn same_length(&self, what: &str, found: usize, expected: usize) -> Result<()> {
+        if found == expected {
+            return Ok(());
+        }
+        let text = format!("{what} has length {found}, but {expected} is needed with {} ranks", self.ranks());
+        Err(self.place(Error::misuse(text)))
+    }
+
+    fn same_length_if(&self, applies: bool, what: &str, found: usize, expected: usize) -> Result<()> {
+        if applies { self.same_length(what, found, expected) } else { Ok(()) }
+    }
+
+    /// Elements of one rank's share of a buffer.
+    fn share_of(&self, elements: usize) -> Result<usize> {
+        if elements.is_multiple_of(self.ranks()) {
+            return Ok(elements / self.ranks());
+        }
+        let text = format!("{elements} elements cannot be cut into {} equal shares", self.ranks());
+        Err(self.place(Error::misuse(text)))
+    }
+
+    fn only_at_root<'b, T>(&self, what: &str, root: Rank, buffer: Option<&'b [T]>) -> Result<&'b [T]> {
+        self.given_at_root(what, root, buffer.is_some())?;
+        Ok(buffer.filter(|_| self.rank() == root).unwrap_or(&[]))
+    }
+
+    fn only_at_root_mut<'b, T>(&self, what: &str, root: Rank, buffer: Option<&'b mut [T]>) -> Result<&'b mut [T]> {
+        self.given_at_root(what, root, buffer.is_some())?;
+        Ok(buffer.filter(|_| self.rank() == root).unwrap_or(&mut []))
+    }
+
+    fn given_at_root(&self, what: &str, root: Rank, given: bool) -> Result<()> {
+        if given || self.rank() != root {
+            return Ok(());
+        }
+        Err(self.place(Error::misuse(format!("the root, rank {root}, must give an {what}"))))
+    }
+}
+
+/// The lengths of an operation.
+struct Shape<'a> {
+    /// The kind, where it is not plainly the collective's.
+    kind: Option<Kind>,
+    dtype: unisono_cuda::DType,
+    count: u64,
+    input: Shares<'a>,
+    output: Shares<'a>,
+    share_bytes_max: usize,
+}
+
+/// Shares of equal lengths.
+fn even<T: Element>(input: usize, output: usize) -> Shape<'static> {
+    let bytes = |count| count * size_of::<T>();
+    Shape {
+        kind: None,
+        dtype: T::DTYPE,
+        count: input as u64,
+        input: Shares::Even { bytes: bytes(input) },
+        output: Shares::Even { bytes: bytes(output) },
+        share_bytes_max: bytes(input.max(output)),
+    }
+}
+
+fn job<'a>(
+    collective: Collective,
+    reduction: Option<Reduction>,
+    root: Rank,
+    shape: Shape<'a>,
+    buffers: Buffers<'a>,
+) -> Job<'a> {
+    Job {
+        kind: shape.kind.unwrap_or(Kind::Collective(collective)),
+        collective,
+        dtype: shape.dtype,
+        reduction,
+        root,
+        count: shape.count,
+        input: shape.input,
+        output: shape.output,
+        share_bytes_max: shape.share_bytes_max,
+        buffers,
+    }
+}
+
+/// Sum of the counts.
+pub(super) fn total(counts: &[usize]) -> Result<usize> {
+    let sum = counts.iter().try_fold(0usize, |sum, &count| sum.checked_add(count));
+    sum.filter(|&sum| sum <= isize::MAX as usize).ok_or_else(|| Error::misuse("the counts add up to too much"))
+}
+
+/// (offset, bytes) of shares that lie one after the other.
+fn places(counts: &[usize], element: usize) -> Vec<(usize, usize)> {
+    let mut offset = 0;
+    let place = |&count: &usize| {
+        let place = (offset, count * element);
+        offset += count * element;
+        place
+    };
+    counts.iter().map(place).collect()
+}
+
+/// Many counts as one number that differs when any of them does (FNV-1a over words).
+fn digest(counts: &[usize]) -> u64 {
+    counts.iter().fold(0xcbf2_9ce4_8422_2325, |hash, &count| (hash ^ count as u64).wrapping_mul(0x0100_0000_01b3))
+}

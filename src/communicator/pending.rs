@@ -1,0 +1,207 @@
+//! Operations that run while the caller does something else.
+
+use super::turnstile::Ticket;
+use super::{Communicator, Shared};
+use crate::error::{Error, ErrorKind, Result};
+use crate::reduction::Reduction;
+use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, Weak};
+use std::task::{Context, Poll, Waker};
+use unisono_cuda::Element;
+
+/// An operation that was started; what it returns comes out of [`Pending::wait`] or `.await`.
+///
+/// Dropping it does not stop the operation. If that fails, every later call on
+/// the communicator says so.
+#[must_use = "the buffer that went into the operation comes back through this"]
+#[derive(Debug)]
+pub struct Pending<R> {
+    slot: Arc<Slot<R>>,
+}
+
+#[derive(Debug)]
+pub(super) struct Slot<R> {
+    state: Mutex<State<R>>,
+    finished: Condvar,
+}
+
+#[derive(Debug)]
+struct State<R> {
+    result: Option<Result<R>>,
+    waker: Option<Waker>,
+}
+
+impl<R> Slot<R> {
+    pub(super) fn new() -> Arc<Self> {
+        let state = Mutex::new(State { result: None, waker: None });
+        Arc::new(Self { state, finished: Condvar::new() })
+    }
+
+    pub(super) fn fill(&self, result: Result<R>) {
+        let mut state = self.lock();
+        state.result = Some(result);
+        let waker = state.waker.take();
+        drop(state);
+        self.finished.notify_all();
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+
+    pub(super) fn wait(&self) -> Result<R> {
+        let mut state = self.lock();
+        loop {
+            if let Some(result) = state.result.take() {
+                return result;
+            }
+            state = self.finished.wait(state).unwrap_or_else(|poisoned| poisoned.into_inner());
+        }
+    }
+
+    pub(super) fn is_finished(&self) -> bool {
+        self.lock().result.is_some()
+    }
+
+    pub(super) fn poll(&self, context: &Context<'_>) -> Poll<Result<R>> {
+        let mut state = self.lock();
+        match state.result.take() {
+            Some(result) => Poll::Ready(result),
+            None => {
+                state.waker = Some(context.waker().clone());
+                Poll::Pending
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State<R>> {
+        self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+impl<R> Pending<R> {
+    /// Waits until the operation is through.
+    ///
+    /// # Errors
+    /// The operation's own.
+    pub fn wait(self) -> Result<R> {
+        self.slot.wait()
+    }
+
+    /// Whether [`Pending::wait`] would return at once.
+    pub fn is_finished(&self) -> bool {
+        self.slot.is_finished()
+    }
+}
+
+impl<R> Future for Pending<R> {
+    type Output = Result<R>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        self.slot.poll(context)
+    }
+}
+
+type Task = Box<dyn FnOnce(&Communicator) + Send>;
+
+/// The thread that carries out what was started, in order; it ends with its communicator.
+pub(super) struct Worker {
+    tasks: Mutex<Sender<(Ticket, Task)>>,
+}
+
+impl Worker {
+    fn spawn(shared: Weak<Shared>) -> Self {
+        let (tasks, todo) = channel::<(Ticket, Task)>();
+        let work = move || {
+            for (ticket, task) in todo {
+                // The handle that started it keeps the communicator alive only while it is held.
+                let Some(shared) = shared.upgrade() else { break };
+                Communicator { shared, in_turn: false }.in_turn(ticket, task);
+            }
+        };
+        // A thread that cannot be had closes the channel, and every start says so.
+        drop(std::thread::Builder::new().name("unisono-worker".to_owned()).spawn(work));
+        Self { tasks: Mutex::new(tasks) }
+    }
+}
+
+impl Communicator {
+    /// Starts `operation` and returns at once: it owns its buffers, and hands them back when it is done.
+    ///
+    /// Started operations run one after the other, in order with every other call on this communicator;
+    /// thousands may be waiting.
+    ///
+    /// ```
+    /// # use unisono::{Communicator, Sum};
+    /// # let comm = Communicator::threads(1)?.remove(0);
+    /// let mut gradients = vec![1.0f32; 1000];
+    /// let pending = comm.start(move |comm| {
+    ///     comm.all_reduce(&mut gradients, Sum)?;
+    ///     Ok(gradients)
+    /// });
+    /// // ... compute something else ...
+    /// let gradients = pending.wait()?;
+    /// # assert_eq!(gradients[999], 1.0);
+    /// # Ok::<(), unisono::Error>(())
+    /// ```
+    pub fn start<R: Send + 'static>(
+        &self,
+        operation: impl FnOnce(&Communicator) -> Result<R> + Send + 'static,
+    ) -> Pending<R> {
+        let slot = Slot::new();
+        let filled = Arc::clone(&slot);
+        let keep = self.shared.clone();
+        let task: Task = Box::new(move |comm| {
+            let result = guarded(comm, operation);
+            drop(keep);
+            filled.fill(result);
+        });
+        let worker = self.shared.worker.get_or_init(|| Worker::spawn(Arc::downgrade(&self.shared)));
+        let tasks = worker.tasks.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let ticket = self.shared.turnstile.ticket();
+        if let Err(unsent) = tasks.send((ticket, task)) {
+            drop(tasks);
+            let (ticket, _) = unsent.0;
+            drop(self.shared.turnstile.enter(ticket));
+            slot.fill(Err(self.place(Error::new(ErrorKind::System("no thread could be started".to_owned())))));
+        }
+        Pending { slot }
+    }
+
+    /// Starts an all_reduce of a buffer that comes back reduced.
+    pub fn start_all_reduce<T: Element>(&self, mut buffer: Vec<T>, reduction: Reduction) -> Pending<Vec<T>> {
+        self.start(move |comm| comm.all_reduce(&mut buffer, reduction).map(|()| buffer))
+    }
+
+    /// Starts a broadcast of a buffer that comes back with the root's elements.
+    pub fn start_broadcast<T: Element>(&self, mut buffer: Vec<T>, root: usize) -> Pending<Vec<T>> {
+        self.start(move |comm| comm.broadcast(&mut buffer, root).map(|()| buffer))
+    }
+
+    /// Starts an all_gather; the gathered shares come back.
+    pub fn start_all_gather<T: Element>(&self, input: Vec<T>) -> Pending<Vec<T>> {
+        self.start(move |comm| {
+            let mut output = vec![T::default(); input.len() * comm.ranks()];
+            comm.all_gather(&input, &mut output).map(|()| output)
+        })
+    }
+
+    /// Starts a reduce_scatter; this rank's share comes back.
+    pub fn start_reduce_scatter<T: Element>(&self, input: Vec<T>, reduction: Reduction) -> Pending<Vec<T>> {
+        self.start(move |comm| {
+            let mut output = vec![T::default(); input.len() / comm.ranks()];
+            comm.reduce_scatter(&input, &mut output, reduction).map(|()| output)
+        })
+    }
+}
+
+/// Runs `operation`; a panic in it ends the communicator instead of this thread.
+pub(super) fn guarded<R>(comm: &Communicator, operation: impl FnOnce(&Communicator) -> Result<R>) -> Result<R> {
+    catch_unwind(AssertUnwindSafe(|| operation(comm))).unwrap_or_else(|_| {
+        comm.abort("an operation panicked");
+        let kind = ErrorKind::Aborted { by: comm.rank(), reason: "an operation panicked".to_owned() };
+        Err(comm.place(Error::new(kind)))
+    })
+}

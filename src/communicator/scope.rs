@@ -1,0 +1,138 @@
+//! Operations on borrowed buffers that run while the caller does something else.
+
+use super::Communicator;
+use super::pending::{Slot, guarded};
+use super::turnstile::Ticket;
+use crate::error::Result;
+use crate::reduction::Reduction;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::mpsc::{Sender, channel};
+use std::task::{Context, Poll};
+use unisono_cuda::Element;
+
+type Task<'env> = Box<dyn FnOnce(&Communicator) + Send + 'env>;
+
+/// Inside [`Communicator::scope`]: starts operations on buffers that outlive the scope.
+#[derive(Debug)]
+pub struct Scope<'env> {
+    comm: &'env Communicator,
+    tasks: Sender<(Ticket, Task<'env>)>,
+}
+
+/// An operation started in a scope.
+///
+/// May be dropped: the scope waits for it in any case.
+#[derive(Debug)]
+pub struct Scoped<R> {
+    slot: Arc<Slot<R>>,
+}
+
+impl<R> Scoped<R> {
+    /// Waits until the operation is through.
+    ///
+    /// # Errors
+    /// The operation's own.
+    pub fn wait(self) -> Result<R> {
+        self.slot.wait()
+    }
+
+    /// Whether [`Scoped::wait`] would return at once.
+    pub fn is_finished(&self) -> bool {
+        self.slot.is_finished()
+    }
+}
+
+impl<R> Future for Scoped<R> {
+    type Output = Result<R>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        self.slot.poll(context)
+    }
+}
+
+impl<'env> Scope<'env> {
+    /// Starts `operation` and returns at once. Operations run in order.
+    pub fn start<R: Send + 'env>(
+        &self,
+        operation: impl FnOnce(&Communicator) -> Result<R> + Send + 'env,
+    ) -> Scoped<R> {
+        let slot = Slot::new();
+        let filled = Arc::clone(&slot);
+        let task: Task<'env> = Box::new(move |comm| filled.fill(guarded(comm, operation)));
+        let ticket = self.comm.shared.turnstile.ticket();
+        if let Err(unsent) = self.tasks.send((ticket, task)) {
+            // The thread of the scope ends only with the scope; were it gone, this one does the work.
+            let (ticket, task) = unsent.0;
+            self.comm.in_turn(ticket, task);
+        }
+        Scoped { slot }
+    }
+
+    /// Starts an all_reduce in place; the buffer comes back from `wait`.
+    pub fn all_reduce<T: Element>(&self, buffer: &'env mut [T], reduction: Reduction) -> Scoped<&'env mut [T]> {
+        self.start(move |comm| comm.all_reduce(buffer, reduction).map(|()| buffer))
+    }
+
+    /// Starts a broadcast; the buffer comes back from `wait`.
+    pub fn broadcast<T: Element>(&self, buffer: &'env mut [T], root: usize) -> Scoped<&'env mut [T]> {
+        self.start(move |comm| comm.broadcast(buffer, root).map(|()| buffer))
+    }
+
+    /// Starts an all_gather; the output comes back from `wait`.
+    pub fn all_gather<T: Element>(&self, input: &'env [T], output: &'env mut [T]) -> Scoped<&'env mut [T]> {
+        self.start(move |comm| comm.all_gather(input, output).map(|()| output))
+    }
+
+    /// Starts a reduce_scatter; the output comes back from `wait`.
+    pub fn reduce_scatter<T: Element>(
+        &self,
+        input: &'env [T],
+        output: &'env mut [T],
+        reduction: Reduction,
+    ) -> Scoped<&'env mut [T]> {
+        self.start(move |comm| comm.reduce_scatter(input, output, reduction).map(|()| output))
+    }
+}
+
+impl Communicator {
+    /// Runs `body`, which may start operations on borrowed buffers; returns when all of them are through.
+    ///
+    /// ```
+    /// # use unisono::{Communicator, Sum};
+    /// # let comm = Communicator::threads(1)?.remove(0);
+    /// let mut gradients = vec![1.0f32; 1000];
+    /// comm.scope(|scope| {
+    ///     let pending = scope.all_reduce(&mut gradients, Sum);
+    ///     // ... compute something else ...
+    ///     pending.wait().map(|_| ())
+    /// })?;
+    /// assert_eq!(gradients[0], 1.0);
+    /// # Ok::<(), unisono::Error>(())
+    /// ```
+    ///
+    /// The buffer is in use for as long as the scope lasts:
+    ///
+    /// ```compile_fail,E0499
+    /// # use unisono::{Communicator, Sum};
+    /// # let comm = Communicator::threads(1).unwrap().remove(0);
+    /// let mut gradients = vec![1.0f32; 1000];
+    /// comm.scope(|scope| {
+    ///     let one = scope.all_reduce(&mut gradients, Sum);
+    ///     let two = scope.all_reduce(&mut gradients, Sum);
+    ///     one.wait().and(two.wait()).map(|_| ())
+    /// });
+    /// ```
+    pub fn scope<'env, R>(&'env self, body: impl FnOnce(&Scope<'env>) -> R) -> R {
+        std::thread::scope(|threads| {
+            let (tasks, todo) = channel::<(Ticket, Task<'env>)>();
+            threads.spawn(move || {
+                for (ticket, task) in todo {
+                    self.in_turn(ticket, task);
+                }
+            });
+            body(&Scope { comm: self, tasks })
+        })
+    }
+}

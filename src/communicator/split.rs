@@ -1,0 +1,148 @@
+//! Communicators made from communicators.
+
+use super::Communicator;
+use crate::error::{Error, ErrorKind, Result};
+use crate::rendezvous::UniqueId;
+use crate::schedule::Rank;
+use std::collections::HashMap;
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Instant;
+use unisono_transports::Mesh;
+
+/// Where a communicator's mesh came from, and so how another one is made.
+pub(super) enum Origin {
+    /// Threads of this process: meshes are handed over through the nursery.
+    Threads(Arc<Nursery>),
+    /// Processes that met at an address.
+    Rendezvous(UniqueId),
+    /// Made by the caller.
+    Foreign,
+}
+
+/// Meshes on their way from the thread that made them to the threads that will use them.
+#[derive(Default)]
+pub(super) struct Nursery {
+    /// By the parent's leader, the colour and the rank in the new group.
+    meshes: Mutex<HashMap<(u64, Rank), Mesh>>,
+    arrived: Condvar,
+}
+
+/// What a rank tells the others when it splits.
+type Wish = [i64; 2];
+
+impl Communicator {
+    /// Groups the ranks that give the same colour, in the order of their keys, then of their ranks.
+    /// Every rank must call it; those that give no colour get no communicator.
+    ///
+    /// # Errors
+    /// If a group's ranks cannot meet, or this communicator was made over a foreign mesh.
+    pub fn split(&self, colour: Option<u32>, key: i32) -> Result<Option<Communicator>> {
+        let wish: Wish = [colour.map_or(-1, i64::from), i64::from(key)];
+        let mut wishes = vec![0i64; 2 * self.ranks()];
+        self.all_gather(&wish, &mut wishes)?;
+        let members = members(&wishes, wish[0]);
+        let leader = members.first().copied().filter(|_| colour.is_some());
+        let ticket = self.ticket(leader == Some(self.rank()))?;
+        let Some(leader) = leader else {
+            return Ok(None);
+        };
+        let rank = members.iter().position(|&member| member == self.rank());
+        let rank = rank.ok_or_else(|| Error::new(ErrorKind::Bug("a rank is not in its own group".to_owned())))?;
+        self.found(&ticket[leader * TICKET_BYTES..][..TICKET_BYTES], rank, members.len()).map(Some)
+    }
+
+    /// A second communicator of the same ranks, whose operations do not wait for this one's.
+    ///
+    /// # Errors
+    /// As [`Communicator::split`].
+    pub fn duplicate(&self) -> Result<Communicator> {
+        let same = self.split(Some(0), self.rank() as i32)?;
+        same.ok_or_else(|| Error::new(ErrorKind::Bug("a duplicate has every rank".to_owned())))
+    }
+
+    /// Tells all ranks where each leader's group will meet.
+    fn ticket(&self, leads: bool) -> Result<Vec<u8>> {
+        let mut own = [0u8; TICKET_BYTES];
+        match &self.shared.origin {
+            Origin::Foreign => {
+                let what = "a communicator over a foreign mesh cannot be split";
+                return Err(self.place(Error::new(ErrorKind::Unavailable(what.to_owned()))));
+            }
+            Origin::Threads(_) if leads => own[..8].copy_from_slice(&next_group().to_le_bytes()),
+            Origin::Rendezvous(parent) if leads => {
+                let text = UniqueId::sibling(parent)?.to_string();
+                own[0] = text.len() as u8;
+                own[1..=text.len()].copy_from_slice(text.as_bytes());
+            }
+            Origin::Threads(_) | Origin::Rendezvous(_) => {}
+        }
+        let mut all = vec![0u8; TICKET_BYTES * self.ranks()];
+        self.all_gather(&own, &mut all)?;
+        Ok(all)
+    }
+
+    /// Meets the other members of a new group.
+    fn found(&self, ticket: &[u8], rank: Rank, ranks: usize) -> Result<Communicator> {
+        let config = &self.shared.config;
+        match &self.shared.origin {
+            Origin::Threads(nursery) => {
+                let group = u64::from_le_bytes(ticket[..8].try_into().unwrap_or_default());
+                if rank == 0 {
+                    nursery.fill(group, unisono_transports::threads::mesh(ranks, config.geometry())?);
+                }
+                let mesh = nursery.take(group, rank, config)?;
+                Ok(Communicator::new(mesh, config, Origin::Threads(Arc::clone(nursery))))
+            }
+            Origin::Rendezvous(_) => {
+                let text = String::from_utf8_lossy(&ticket[1..=ticket[0] as usize]);
+                let id = text.parse::<UniqueId>().map_err(|_| {
+                    Error::new(ErrorKind::Corrupt { peer: 0, what: "an address that cannot be read".to_owned() })
+                })?;
+                Communicator::join(&id, rank, ranks, config)
+            }
+            Origin::Foreign => Err(Error::new(ErrorKind::Bug("a foreign mesh was split".to_owned()))),
+        }
+    }
+}
+
+impl Nursery {
+    fn fill(&self, group: u64, meshes: Vec<Mesh>) {
+        let mut waiting = self.meshes.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        waiting.extend(meshes.into_iter().map(|mesh| ((group, mesh.rank), mesh)));
+        self.arrived.notify_all();
+    }
+
+    fn take(&self, group: u64, rank: Rank, config: &crate::Config) -> Result<Mesh> {
+        let deadline = Instant::now() + config.join_timeout;
+        let mut waiting = self.meshes.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        loop {
+            if let Some(mesh) = waiting.remove(&(group, rank)) {
+                return Ok(mesh);
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                let what = "the leader of the new group did not come".to_owned();
+                return Err(Error::new(ErrorKind::Rendezvous(what)));
+            }
+            waiting = self.arrived.wait_timeout(waiting, left).unwrap_or_else(|poisoned| poisoned.into_inner()).0;
+        }
+    }
+}
+
+/// The ranks that wished for `colour`, by key and rank.
+fn members(wishes: &[i64], colour: i64) -> Vec<Rank> {
+    let wish = |rank: Rank| (wishes[2 * rank], wishes[2 * rank + 1]);
+    let mut members: Vec<Rank> = (0..wishes.len() / 2).filter(|&rank| wish(rank).0 == colour).collect();
+    members.sort_by_key(|&rank| (wish(rank).1, rank));
+    members
+}
+
+/// A number that no other group of this process has.
+fn next_group() -> u64 {
+    use std::sync::atomic::{AtomicU64, Ordering};
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
+/// Room for a group number or a unique id in text form, with its length.
+const TICKET_BYTES: usize = 192;

@@ -1,0 +1,91 @@
+//! Operations of one communicator, one after the other in the order they were asked for.
+//!
+//! Every operation takes a ticket when the caller asks for it, whether it runs
+//! at once on the caller's thread or later on another; it runs when all before
+//! it are through. So all ranks see one order, however many threads are at work.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Condvar, Mutex};
+
+/// Hands out tickets and lets them through in order.
+#[derive(Debug, Default)]
+pub(super) struct Turnstile {
+    next: AtomicU64,
+    serving: AtomicU64,
+    /// How many wait below; kept in the mutex so that no wake-up is lost.
+    waiting: Mutex<usize>,
+    /// Read without the mutex by the one who passes: is there anybody to wake?
+    sleepers: AtomicU64,
+    turn: Condvar,
+}
+
+/// A place in the queue.
+#[derive(Debug)]
+pub(super) struct Ticket(u64);
+
+/// Held while it is one's turn; the next one goes when it is dropped.
+#[derive(Debug)]
+pub(super) struct Turn<'t> {
+    turnstile: &'t Turnstile,
+    ticket: u64,
+}
+
+impl Turnstile {
+    /// The next place in the queue. A ticket must be used, or nobody after it gets through.
+    pub(super) fn ticket(&self) -> Ticket {
+        Ticket(self.next.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// Waits for the ticket's turn.
+    pub(super) fn enter(&self, ticket: Ticket) -> Turn<'_> {
+        let Ticket(ticket) = ticket;
+        if self.serving.load(Ordering::Acquire) != ticket {
+            self.sleep(ticket);
+        }
+        Turn { turnstile: self, ticket }
+    }
+
+    fn sleep(&self, ticket: u64) {
+        let mut waiting = self.waiting.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        *waiting += 1;
+        // With the store of `serving` in `drop`: either we see the new number, or it sees us.
+        self.sleepers.store(*waiting as u64, Ordering::SeqCst);
+        while self.serving.load(Ordering::SeqCst) != ticket {
+            waiting = self.turn.wait(waiting).unwrap_or_else(|poisoned| poisoned.into_inner());
+        }
+        *waiting -= 1;
+        self.sleepers.store(*waiting as u64, Ordering::SeqCst);
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.turnstile.serving.store(self.ticket + 1, Ordering::SeqCst);
+        if self.turnstile.sleepers.load(Ordering::SeqCst) > 0 {
+            let _waiting = self.turnstile.waiting.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+            self.turnstile.turn.notify_all();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tickets_pass_in_order_from_many_threads() {
+        let turnstile = Turnstile::default();
+        let passed = Mutex::new(Vec::new());
+        let tickets: Vec<_> = (0..200).map(|_| turnstile.ticket()).collect();
+        std::thread::scope(|scope| {
+            for ticket in tickets.into_iter().rev() {
+                let (turnstile, passed) = (&turnstile, &passed);
+                scope.spawn(move || {
+                    let turn = turnstile.enter(ticket);
+                    passed.lock().unwrap().push(turn.ticket);
+                });
+            }
+        });
+        assert_eq!(*passed.lock().unwrap(), (0..200).collect::<Vec<_>>());
+    }
+}

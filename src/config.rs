@@ -1,0 +1,190 @@
+//! Every setting there is: one struct, read from the environment once.
+
+use crate::error::{Error, Result};
+use crate::schedule::{Algorithm, Collective};
+use std::net::IpAddr;
+use std::str::FromStr;
+use std::time::Duration;
+use unisono_transports::Geometry;
+
+/// Which transport ranks use between them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Transport {
+    /// Shared memory between ranks of one host, TCP between hosts.
+    #[default]
+    Auto,
+    /// Shared memory, or an error.
+    Shm,
+    /// TCP, also within a host.
+    Tcp,
+}
+
+impl FromStr for Transport {
+    type Err = String;
+
+    fn from_str(text: &str) -> std::result::Result<Self, String> {
+        match text {
+            "auto" => Ok(Transport::Auto),
+            "shm" => Ok(Transport::Shm),
+            "tcp" => Ok(Transport::Tcp),
+            other => Err(format!("`{other}` is none of auto, shm, tcp")),
+        }
+    }
+}
+
+/// The settings of a communicator. All ranks must agree on the sizes; they are compared when ranks meet.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// How long nothing may move before an operation fails. `UNISONO_TIMEOUT_MS`, 30 s.
+    pub timeout: Duration,
+    /// How long ranks wait for each other to appear. `UNISONO_JOIN_TIMEOUT_MS`, 30 s.
+    pub join_timeout: Duration,
+    /// Which transport to use. `UNISONO_TRANSPORT`: auto, shm or tcp.
+    pub transport: Transport,
+    /// Pieces of one operation in flight at once. `UNISONO_CHANNELS`, 4.
+    pub channels: usize,
+    /// Messages that a FIFO holds. `UNISONO_SLOTS`, 4.
+    pub slots: usize,
+    /// Largest message, in bytes. `UNISONO_SLOT_BYTES`, 128 KiB.
+    pub slot_bytes: usize,
+    /// Memory of one rank that direct algorithms stage data in. `UNISONO_WINDOW_BYTES`, 4 MiB.
+    pub window_bytes: usize,
+    /// TCP connections for data between two ranks. `UNISONO_SOCKETS`, 2.
+    pub sockets: usize,
+    /// Address that TCP listens on and is reached at. `UNISONO_BIND`, loopback.
+    pub bind: Option<IpAddr>,
+    /// Algorithms to use instead of the selector's choice: `ring` for every collective that has
+    /// one, or `all_reduce=ring,broadcast=tree`. `UNISONO_ALGO`.
+    pub algorithms: Vec<&'static Algorithm>,
+    /// From this many bytes on, results of direct algorithms bypass the cache. `UNISONO_STREAM_FROM_BYTES`, 2 MiB.
+    pub stream_from_bytes: usize,
+    /// Name of this host in errors.
+    pub host: String,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            timeout: Duration::from_secs(30),
+            join_timeout: Duration::from_secs(30),
+            transport: Transport::Auto,
+            channels: 4,
+            slots: 4,
+            slot_bytes: 128 << 10,
+            window_bytes: 4 << 20,
+            sockets: 2,
+            bind: None,
+            algorithms: Vec::new(),
+            stream_from_bytes: 2 << 20,
+            host: host_name(),
+        }
+    }
+}
+
+impl Config {
+    /// The defaults, changed by `UNISONO_*` variables of the environment.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Misuse`] names a variable that is unknown or has an impossible value.
+    pub fn from_env() -> Result<Self> {
+        let mut config = Self::default();
+        for (name, value) in std::env::vars() {
+            if let Some(setting) = name.strip_prefix(PREFIX) {
+                config.set(setting, &value).map_err(|why| Error::misuse(format!("{name}={value}: {why}")))?;
+            }
+        }
+        tracing::debug!(?config, "settings");
+        Ok(config)
+    }
+
+    /// Sets one value by its name in the environment, without the prefix.
+    fn set(&mut self, setting: &str, value: &str) -> std::result::Result<(), String> {
+        match setting {
+            "TIMEOUT_MS" => self.timeout = Duration::from_millis(number(value, 100)? as u64),
+            "JOIN_TIMEOUT_MS" => self.join_timeout = Duration::from_millis(number(value, 100)? as u64),
+            "TRANSPORT" => self.transport = value.parse()?,
+            "CHANNELS" => self.channels = number(value, 1)?.min(CHANNELS_MAX),
+            "SLOTS" => self.slots = number(value, 2)?,
+            "SLOT_BYTES" => self.slot_bytes = number(value, 4096)?.next_multiple_of(4096),
+            "WINDOW_BYTES" => self.window_bytes = number(value, 1 << 16)?.next_multiple_of(4096),
+            "SOCKETS" => self.sockets = number(value, 1)?,
+            "BIND" => self.bind = Some(value.parse().map_err(|_| "not an IP address".to_owned())?),
+            "ALGO" => self.algorithms = algorithms(value)?,
+            "STREAM_FROM_BYTES" => self.stream_from_bytes = number(value, 0)?,
+            "DEBUG" | "ID" | "SECRET" | "SECRET_FILE" => {}
+            _ => return Err("no such setting".to_owned()),
+        }
+        Ok(())
+    }
+
+    /// The algorithm asked for by name for `collective`.
+    pub(crate) fn algorithm(&self, collective: Collective) -> Option<&'static Algorithm> {
+        self.algorithms.iter().copied().find(|row| row.collective == collective)
+    }
+
+    /// The sizes that ranks must agree on.
+    pub(crate) fn geometry(&self) -> Geometry {
+        let lanes = crate::engine::lanes_for(self.channels);
+        Geometry {
+            lanes,
+            slots: self.slots,
+            slot_bytes: self.slot_bytes,
+            channels: lanes,
+            window_bytes: self.window_bytes,
+        }
+    }
+}
+
+/// Algorithms by name, as `--algo` and `UNISONO_ALGO` give them.
+///
+/// # Errors
+/// Says which name is unknown, and which there are.
+pub fn algorithms(text: &str) -> std::result::Result<Vec<&'static Algorithm>, String> {
+    let mut chosen = Vec::new();
+    for item in text.split(',').filter(|item| !item.is_empty() && *item != "auto") {
+        let (collective, name) = item.split_once('=').unwrap_or(("", item));
+        let before = chosen.len();
+        let rows = Algorithm::ALL.iter().filter(|row| row.name == name);
+        chosen.extend(rows.filter(|row| collective.is_empty() || row.collective.name() == collective));
+        if chosen.len() == before {
+            let names: std::collections::BTreeSet<_> = Algorithm::ALL.iter().map(|row| row.name).collect();
+            return Err(format!("no algorithm `{item}`; there are {names:?}"));
+        }
+    }
+    Ok(chosen)
+}
+
+fn number(text: &str, least: usize) -> std::result::Result<usize, String> {
+    match text.parse() {
+        Ok(number) if number >= least => Ok(number),
+        Ok(_) => Err(format!("must be at least {least}")),
+        Err(_) => Err("not a whole number".to_owned()),
+    }
+}
+
+fn host_name() -> String {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    format!("{} (pid {})", name.trim(), std::process::id())
+}
+
+
+const PREFIX: &str = "UNISONO_";
+/// More channels than this have never helped and cost memory.
+const CHANNELS_MAX: usize = 32;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_setting_can_be_set_and_unknown_ones_are_refused() {
+        let mut config = Config::default();
+        config.set("TIMEOUT_MS", "250").unwrap();
+        config.set("TRANSPORT", "tcp").unwrap();
+        assert_eq!((config.timeout.as_millis(), config.transport), (250, Transport::Tcp));
+        assert_eq!(config.set("CHANELS", "4").unwrap_err(), "no such setting");
+        assert_eq!(config.set("CHANNELS", "many").unwrap_err(), "not a whole number");
+        assert_eq!(config.set("TIMEOUT_MS", "1").unwrap_err(), "must be at least 100");
+        assert!(config.set("ALGO", "rign").unwrap_err().contains("no algorithm `rign`"));
+    }
+}

@@ -1,0 +1,203 @@
+//! The memories that a program names, as bytes.
+
+use super::layout::Layout;
+use crate::schedule::{Block, Space};
+use std::ops::Range;
+use unisono_cuda::{Source, Target};
+
+/// The caller's buffers.
+#[derive(Debug)]
+pub(crate) struct Buffers<'a> {
+    input: Option<&'a [u8]>,
+    /// The receive buffer; in place, the only buffer.
+    buffer: &'a mut [u8],
+    /// Where input and output begin in `buffer`.
+    input_base: usize,
+    output_base: usize,
+}
+
+impl<'a> Buffers<'a> {
+    /// A send and a receive buffer.
+    pub(crate) fn separate(input: &'a [u8], output: &'a mut [u8]) -> Self {
+        Self { input: Some(input), buffer: output, input_base: 0, output_base: 0 }
+    }
+
+    /// One buffer that holds the input from `input_base` on and gets the output from `output_base` on.
+    pub(crate) fn in_place(buffer: &'a mut [u8], input_base: usize, output_base: usize) -> Self {
+        Self { input: None, buffer, input_base, output_base }
+    }
+}
+
+/// Memory of one channel that lives for one piece.
+#[derive(Debug, Default)]
+pub(crate) struct Scratch {
+    bytes: Vec<u8>,
+    /// Bytes of each block now held; `slice_bytes` apart in `bytes`.
+    lengths: Vec<usize>,
+    slice_bytes: usize,
+    /// Pre-multiplied input on its way out.
+    pub(crate) staging: Vec<u8>,
+}
+
+impl Scratch {
+    /// Makes room for `blocks` blocks of `slice_bytes`; allocates only when it never had that much.
+    pub(crate) fn prepare(&mut self, blocks: usize, slice_bytes: usize) {
+        if self.bytes.len() < blocks * slice_bytes {
+            self.bytes.resize(blocks * slice_bytes, 0);
+        }
+        if self.lengths.len() < blocks {
+            self.lengths.resize(blocks, 0);
+        }
+        self.slice_bytes = slice_bytes;
+    }
+
+    /// Makes room for `bytes` in staging.
+    pub(crate) fn reserve_staging(&mut self, bytes: usize) {
+        if self.staging.len() < bytes {
+            self.staging.resize(bytes, 0);
+        }
+    }
+
+    fn range(&self, index: usize) -> Range<usize> {
+        let start = index * self.slice_bytes;
+        start..start + self.lengths[index]
+    }
+}
+
+/// What the steps of one piece see: buffers, scratch, and where in them the piece lies.
+pub(crate) struct Memory<'m, 'a> {
+    pub(crate) buffers: &'m mut Buffers<'a>,
+    pub(crate) scratch: &'m mut Scratch,
+    pub(crate) input: &'m Layout<'m>,
+    pub(crate) output: &'m Layout<'m>,
+    pub(crate) piece: usize,
+    pub(crate) slice_bytes: usize,
+}
+
+/// One block to write and what can be read beside it.
+pub(crate) struct Open<'o> {
+    pub(crate) target: Option<Target<'o>>,
+    pub(crate) input: Option<&'o [u8]>,
+    pub(crate) input_layout: &'o Layout<'o>,
+    pub(crate) piece: usize,
+    pub(crate) staging: &'o [u8],
+}
+
+impl Memory<'_, '_> {
+    /// Bytes of `block` in this piece.
+    pub(crate) fn bytes(&self, block: Block) -> usize {
+        match block.space {
+            Space::Input | Space::Output => self.slice(block).len(),
+            Space::Scratch => self.scratch.lengths[block.index as usize],
+            Space::Window => 0,
+        }
+    }
+
+    /// Whether the block's length follows from the caller's buffers alone.
+    pub(crate) fn is_callers(block: Block) -> bool {
+        matches!(block.space, Space::Input | Space::Output)
+    }
+
+    /// Whether two blocks are the same memory.
+    pub(crate) fn same(&self, one: Block, other: Block) -> bool {
+        if one.space == Space::Scratch || other.space == Space::Scratch {
+            return one == other;
+        }
+        match (self.range(one), self.range(other)) {
+            (Some(one_range), Some(other_range)) => one_range == other_range,
+            _ => one == other,
+        }
+    }
+
+    /// The block, to read.
+    pub(crate) fn source(&self, block: Block) -> Source<'_> {
+        if block.space == Space::Scratch {
+            return Source::from(&self.scratch.bytes[self.scratch.range(block.index as usize)]);
+        }
+        match (self.range(block), self.buffers.input) {
+            (Some(range), _) => Source::from(&self.buffers.buffer[range]),
+            (None, Some(input)) => Source::from(&input[self.slice(block)]),
+            (None, None) => Source::from(&[][..]),
+        }
+    }
+
+    /// The block, to write `bytes` bytes (which the block must be long, except scratch, which becomes so).
+    pub(crate) fn target(&mut self, block: Block, bytes: usize) -> Target<'_> {
+        if block.space == Space::Scratch {
+            self.scratch.lengths[block.index as usize] = bytes;
+            let range = self.scratch.range(block.index as usize);
+            return Target::from(&mut self.scratch.bytes[range]);
+        }
+        match self.range(block) {
+            Some(range) => Target::from(&mut self.buffers.buffer[range]),
+            None => Target::from(&mut [][..]),
+        }
+    }
+
+    /// Whether the input is a buffer of its own.
+    pub(crate) fn has_input(&self) -> bool {
+        self.buffers.input.is_some()
+    }
+
+    /// `into` to write (none if it is a window's) beside everything that can be read meanwhile.
+    pub(crate) fn open(&mut self, into: Block, bytes: usize) -> Open<'_> {
+        let range = self.range(into);
+        let Memory { buffers, scratch, input, piece, .. } = self;
+        let target = match (into.space, range) {
+            (Space::Scratch, _) => {
+                scratch.lengths[into.index as usize] = bytes;
+                let range = scratch.range(into.index as usize);
+                Some(Target::from(&mut scratch.bytes[range]))
+            }
+            (_, Some(range)) => Some(Target::from(&mut buffers.buffer[range])),
+            (_, None) => None,
+        };
+        Open { target, input: buffers.input, input_layout: input, piece: *piece, staging: &scratch.staging }
+    }
+
+    /// `into` to write and `with` to read at once, where they are different memories.
+    pub(crate) fn target_and_source(&mut self, into: Block, with: Block) -> Option<(Target<'_>, Source<'_>)> {
+        let input = match (with.space, self.buffers.input) {
+            (Space::Input, Some(input)) => Some(&input[self.slice(with)]),
+            _ => None,
+        };
+        let bytes = self.bytes(with);
+        match (input, into.space, with.space) {
+            (Some(input), Space::Output | Space::Scratch, _) => {
+                Some((self.target(into, bytes), Source::from(input)))
+            }
+            (None, Space::Scratch, Space::Input | Space::Output) => {
+                let index = into.index as usize;
+                self.scratch.lengths[index] = bytes;
+                let (range, with) = (self.scratch.range(index), self.range(with)?);
+                let target = Target::from(&mut self.scratch.bytes[range]);
+                Some((target, Source::from(&self.buffers.buffer[with])))
+            }
+            (None, Space::Output, Space::Scratch) => {
+                let (range, with) = (self.range(into)?, self.scratch.range(with.index as usize));
+                let target = Target::from(&mut self.buffers.buffer[range]);
+                Some((target, Source::from(&self.scratch.bytes[with])))
+            }
+            _ => None,
+        }
+    }
+
+    /// Where the block lies in the one writable buffer, if it does.
+    fn range(&self, block: Block) -> Option<Range<usize>> {
+        let slice = self.slice(block);
+        let base = match block.space {
+            Space::Output => self.buffers.output_base,
+            Space::Input if self.buffers.input.is_none() => self.buffers.input_base,
+            Space::Input | Space::Scratch | Space::Window => return None,
+        };
+        Some(base + slice.start..base + slice.end)
+    }
+
+    fn slice(&self, block: Block) -> Range<usize> {
+        let layout = match block.space {
+            Space::Input => self.input,
+            _ => self.output,
+        };
+        layout.slice(block.index as usize, self.piece, self.slice_bytes)
+    }
+}

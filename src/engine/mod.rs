@@ -1,0 +1,237 @@
+//! Carries out schedules over a mesh.
+//!
+//! An operation is cut into *pieces* (the i-th slice of every block); piece `i`
+//! runs on channel `i mod channels`, and every channel is a little interpreter
+//! of the same program with lanes, scratch and window bank of its own. One
+//! thread advances all channels in turn and never waits inside a step: a step
+//! that cannot go on names the rank it needs, and the next channel gets its
+//! chance. Only when no channel can move does the thread give time away, look
+//! at the clock, at the abort flag and at the notes of the other ranks.
+
+mod layout;
+mod memory;
+mod notes;
+mod operand;
+mod plan;
+mod run;
+mod stage;
+mod transfer;
+mod watch;
+
+pub(crate) use layout::Shares;
+pub(crate) use memory::Buffers;
+pub(crate) use transfer::{Direction, Transfer};
+pub(crate) use watch::AbortFlag;
+
+use crate::call::{Call, Kind};
+use crate::config::Config;
+use crate::error::{Error, ErrorKind, Result};
+use crate::reduction::Reduction;
+use crate::schedule::{Algorithm, Collective, Rank, Spec};
+use crate::select;
+use memory::Scratch;
+use plan::Plans;
+use std::sync::Arc;
+use unisono_cuda::DType;
+use unisono_transports::{Mesh, Window};
+use watch::Watch;
+
+/// One collective operation, as the communicator hands it over.
+pub(crate) struct Job<'a> {
+    pub(crate) kind: Kind,
+    /// The collective whose algorithms serve it.
+    pub(crate) collective: Collective,
+    pub(crate) dtype: DType,
+    pub(crate) reduction: Option<Reduction>,
+    pub(crate) root: Rank,
+    /// Elements in one share, or a digest of many counts.
+    pub(crate) count: u64,
+    pub(crate) input: Shares<'a>,
+    pub(crate) output: Shares<'a>,
+    /// Bytes of the longest share, on any rank.
+    pub(crate) share_bytes_max: usize,
+    pub(crate) buffers: Buffers<'a>,
+}
+
+/// The state of one communicator at one rank.
+pub(crate) struct Engine {
+    mesh: Mesh,
+    config: Config,
+    plans: Plans,
+    channels: Vec<Channel>,
+    watch: Watch,
+    sequence: u64,
+    /// Sends to and receives from each peer so far.
+    sent: Vec<u64>,
+    received: Vec<u64>,
+    /// Algorithms that the caller insists on, by collective.
+    chosen: [Option<&'static Algorithm>; Collective::ALL.len()],
+    /// The first error; what every later call returns.
+    poison: Option<Error>,
+    /// Room for a buffer that is sent while it is overwritten.
+    aside: Vec<u8>,
+}
+
+/// What one channel keeps from operation to operation.
+#[derive(Default)]
+struct Channel {
+    /// Instances of window programs run so far.
+    instance: u64,
+    /// For each rank, how many of them it has surely finished.
+    finished: Vec<u64>,
+    scratch: Scratch,
+    run: run::Progress,
+}
+
+impl Engine {
+    pub(crate) fn new(mesh: Mesh, config: Config, abort: Arc<AbortFlag>) -> Self {
+        let ranks = mesh.ranks;
+        let channels = channels_of(mesh.geometry.lanes);
+        let channel = || Channel { finished: vec![0; ranks], ..Channel::default() };
+        Self {
+            watch: Watch::new(mesh.rank, ranks, config.timeout, abort),
+            channels: (0..channels).map(|_| channel()).collect(),
+            mesh,
+            config,
+            plans: Plans::default(),
+            sequence: 0,
+            sent: vec![0; ranks],
+            received: vec![0; ranks],
+            chosen: [None; Collective::ALL.len()],
+            poison: None,
+            aside: Vec::new(),
+        }
+    }
+
+    /// Insists on an algorithm for its collective, or leaves the choice to the selector again.
+    pub(crate) fn choose(&mut self, collective: Collective, algorithm: Option<&'static Algorithm>) {
+        self.chosen[collective as usize] = algorithm;
+    }
+
+    /// The algorithm that an operation of this size would use.
+    pub(crate) fn algorithm(&self, collective: Collective, root: Rank, bytes: usize) -> Result<&'static Algorithm> {
+        let spec = self.spec(collective, root, bytes);
+        let has_window = self.mesh.window.is_some();
+        match self.chosen[collective as usize] {
+            Some(algorithm) if algorithm.needs_window && !has_window => Err(unavailable(algorithm, "shared memory")),
+            Some(algorithm) if !(algorithm.fits)(&spec) => Err(unavailable(algorithm, "another number of ranks")),
+            Some(algorithm) => Ok(algorithm),
+            None => select::algorithm(collective, &spec, bytes, has_window, &self.config),
+        }
+    }
+
+    /// Carries out one collective; every rank calls it with a matching job.
+    pub(crate) fn collective(&mut self, mut job: Job<'_>) -> Result<()> {
+        self.sound()?;
+        let algorithm = self.algorithm(job.collective, job.root, job.share_bytes_max)?;
+        let spec = self.spec(job.collective, job.root, job.share_bytes_max);
+        let bank_bytes = self.bank_bytes();
+        let plan = self.plans.get(algorithm, spec, self.mesh.rank, &self.mesh.geometry, bank_bytes)?;
+        let op = job.reduction.map(Reduction::op);
+        let call = Call::new(self.sequence, job.kind, job.dtype, op, job.root, job.count).by(algorithm);
+        self.sequence += 1;
+        let ended = self.run(&plan, &mut job, call);
+        self.end(ended, call)
+    }
+
+    /// Carries out sends and receives together; those of one peer and direction keep their order.
+    pub(crate) fn transfer(&mut self, transfers: &mut [Transfer<'_>]) -> Result<()> {
+        self.sound()?;
+        let Some(first) = transfers.first() else {
+            return Ok(());
+        };
+        let call = first.call();
+        let ended = self.run_transfers(transfers);
+        self.end(ended, call)
+    }
+
+    /// The next number for a message to (or from) `peer`.
+    pub(crate) fn number(&mut self, direction: Direction, peer: Rank) -> u64 {
+        let counter = match direction {
+            Direction::Send => &mut self.sent[peer],
+            Direction::Recv => &mut self.received[peer],
+        };
+        *counter += 1;
+        *counter - 1
+    }
+
+    /// The next number for an operation of all ranks.
+    pub(crate) fn number_all(&mut self) -> u64 {
+        self.sequence += 1;
+        self.sequence - 1
+    }
+
+    /// Lends a buffer that keeps its memory from call to call.
+    pub(crate) fn take_aside(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.aside)
+    }
+
+    /// Takes the buffer back.
+    pub(crate) fn keep_aside(&mut self, aside: Vec<u8>) {
+        self.aside = aside;
+    }
+
+    /// Tells all ranks that this communicator is over, because of `reason`.
+    pub(crate) fn abort(&mut self, reason: &str) {
+        if self.poison.is_none() {
+            let kind = ErrorKind::Aborted { by: self.mesh.rank, reason: reason.to_owned() };
+            let error = Error::new(kind).at(self.mesh.rank, &self.config.host, None);
+            self.watch.spread(&mut *self.mesh.control, &error);
+            self.poison = Some(error);
+        }
+    }
+
+    /// The error that ended this communicator, if one did.
+    fn sound(&self) -> Result<()> {
+        match &self.poison {
+            None => Ok(()),
+            Some(error) => Err(error.clone()),
+        }
+    }
+
+    /// Names the place of an error, spreads it and keeps it.
+    fn end(&mut self, ended: Result<()>, call: Call) -> Result<()> {
+        let Err(error) = ended else {
+            return Ok(());
+        };
+        let error = error.at(self.mesh.rank, &self.config.host, Some(call));
+        self.watch.spread(&mut *self.mesh.control, &error);
+        self.poison = Some(error.clone());
+        Err(error)
+    }
+
+    fn spec(&self, collective: Collective, root: Rank, bytes: usize) -> Spec {
+        let ranks = self.mesh.ranks;
+        let aggregation = select::aggregation(collective, ranks, bytes, self.mesh.geometry.slot_bytes);
+        Spec { ranks, root, aggregation }
+    }
+
+    /// Bytes of one channel's half of the window.
+    fn bank_bytes(&self) -> usize {
+        let window = self.mesh.window.as_deref().map_or(0, Window::bytes);
+        window / (2 * self.channels.len()) / plan::SLICE_UNIT_BYTES * plan::SLICE_UNIT_BYTES
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        self.watch.farewell(&mut *self.mesh.control);
+    }
+}
+
+/// Lanes that each channel has: a program may use two.
+pub(crate) const LANES_PER_CHANNEL: usize = 2;
+
+/// Lanes of a mesh for `channels` channels: two for each, and one for sends and receives.
+pub(crate) const fn lanes_for(channels: usize) -> usize {
+    channels * LANES_PER_CHANNEL + 1
+}
+
+fn channels_of(lanes: usize) -> usize {
+    (lanes - 1) / LANES_PER_CHANNEL
+}
+
+fn unavailable(algorithm: &Algorithm, what: &str) -> Error {
+    let text = format!("{} {} needs {what}", algorithm.collective, algorithm.name);
+    Error::new(ErrorKind::Unavailable(text))
+}

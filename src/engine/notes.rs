@@ -1,0 +1,174 @@
+//! What ranks tell each other beside the data.
+
+use crate::call::Call;
+use crate::error::ErrorKind;
+use crate::schedule::Rank;
+use unisono_transports::{MAX_NOTE_BYTES, Tag};
+
+/// One note.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Note {
+    /// "I have been waiting in this operation for a while."
+    Waiting(Call),
+    /// "I am done with this communicator."
+    Goodbye,
+    /// "I failed, and so will you."
+    Failed {
+        /// Who says so.
+        by: Rank,
+        /// What happened.
+        kind: ErrorKind,
+    },
+}
+
+impl Note {
+    /// As bytes, at most [`MAX_NOTE_BYTES`].
+    pub(super) fn encode(&self) -> Vec<u8> {
+        match self {
+            Note::Waiting(call) => {
+                let mut bytes = vec![WAITING];
+                bytes.extend(call.tag(0).to_bytes());
+                bytes
+            }
+            Note::Goodbye => vec![GOODBYE],
+            Note::Failed { by, kind } => encode_failure(*by, kind),
+        }
+    }
+
+    /// From bytes that a peer sent; none if they make no sense.
+    pub(super) fn decode(bytes: &[u8]) -> Option<Note> {
+        let (&kind, mut rest) = bytes.split_first()?;
+        match kind {
+            WAITING => Some(Note::Waiting(take_call(&mut rest)?)),
+            GOODBYE => Some(Note::Goodbye),
+            FAILED => decode_failure(&mut rest),
+            _ => None,
+        }
+    }
+}
+
+const WAITING: u8 = 1;
+const GOODBYE: u8 = 2;
+const FAILED: u8 = 3;
+
+const MISMATCH: u8 = 1;
+const LENGTH: u8 = 2;
+const PEER_LOST: u8 = 3;
+const PEER_LEFT: u8 = 4;
+const CORRUPT: u8 = 5;
+const ABORTED: u8 = 6;
+
+/// FAILED, by, what happened, two numbers, two calls or lengths, text: every field in its place.
+fn encode_failure(by: Rank, kind: &ErrorKind) -> Vec<u8> {
+    let none = Tag::default();
+    let (code, one, other, tags, text) = match kind {
+        ErrorKind::Mismatch { rank, call, other, other_call } => {
+            (MISMATCH, *rank, *other, [call.tag(0), other_call.tag(0)], "")
+        }
+        ErrorKind::Length { sender, sent, receiver, expected } => {
+            let lengths = [Tag([*sent, 0, 0, 0]), Tag([*expected, 0, 0, 0])];
+            (LENGTH, *sender, *receiver, lengths, "")
+        }
+        ErrorKind::PeerLost { peer, what } => (PEER_LOST, *peer, 0, [none; 2], what.as_str()),
+        ErrorKind::PeerLeft { peer } => (PEER_LEFT, *peer, 0, [none; 2], ""),
+        ErrorKind::Corrupt { peer, what } => (CORRUPT, *peer, 0, [none; 2], what.as_str()),
+        ErrorKind::Aborted { by, reason } => (ABORTED, *by, 0, [none; 2], reason.as_str()),
+        other => (ABORTED, by, 0, [none; 2], &*other.to_string()),
+    };
+    let mut bytes = vec![FAILED];
+    bytes.extend((by as u32).to_le_bytes());
+    bytes.push(code);
+    bytes.extend((one as u32).to_le_bytes());
+    bytes.extend((other as u32).to_le_bytes());
+    bytes.extend(tags[0].to_bytes());
+    bytes.extend(tags[1].to_bytes());
+    let room = MAX_NOTE_BYTES - bytes.len();
+    bytes.extend(&text.as_bytes()[..text.floor_char_boundary(room)]);
+    bytes
+}
+
+fn decode_failure(rest: &mut &[u8]) -> Option<Note> {
+    let by = take_rank(rest)?;
+    let (&code, tail) = rest.split_first()?;
+    *rest = tail;
+    let (one, other) = (take_rank(rest)?, take_rank(rest)?);
+    let tags = [take_tag(rest)?, take_tag(rest)?];
+    let text = String::from_utf8_lossy(rest).into_owned();
+    let kind = match code {
+        MISMATCH => ErrorKind::Mismatch {
+            rank: one,
+            call: Call::from_tag(&tags[0]),
+            other,
+            other_call: Call::from_tag(&tags[1]),
+        },
+        LENGTH => {
+            ErrorKind::Length { sender: one, sent: tags[0].0[0], receiver: other, expected: tags[1].0[0] }
+        }
+        PEER_LOST => ErrorKind::PeerLost { peer: one, what: text },
+        PEER_LEFT => ErrorKind::PeerLeft { peer: one },
+        CORRUPT => ErrorKind::Corrupt { peer: one, what: text },
+        ABORTED => ErrorKind::Aborted { by: one, reason: text },
+        _ => return None,
+    };
+    Some(Note::Failed { by, kind })
+}
+
+fn take_rank(rest: &mut &[u8]) -> Option<Rank> {
+    let (bytes, tail) = rest.split_first_chunk::<4>()?;
+    *rest = tail;
+    Some(u32::from_le_bytes(*bytes) as Rank)
+}
+
+fn take_tag(rest: &mut &[u8]) -> Option<Tag> {
+    let (bytes, tail) = rest.split_first_chunk::<32>()?;
+    *rest = tail;
+    Some(Tag::from_bytes(bytes))
+}
+
+fn take_call(rest: &mut &[u8]) -> Option<Call> {
+    take_tag(rest).map(|tag| Call::from_tag(&tag))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::call::Kind;
+    use proptest::prelude::*;
+    use unisono_cuda::DType;
+
+    fn call(count: u64) -> Call {
+        Call::new(4, Kind::SendRecv, DType::F32, None, 0, count)
+    }
+
+    #[test]
+    fn notes_survive_the_wire() {
+        let what = || "gone".to_owned();
+        let kinds = [
+            ErrorKind::Mismatch { rank: 1, call: call(3), other: 2, other_call: call(4) },
+            ErrorKind::Length { sender: 3, sent: 8, receiver: 1, expected: 1 << 50 },
+            ErrorKind::PeerLost { peer: 3, what: what() },
+            ErrorKind::PeerLeft { peer: 9 },
+            ErrorKind::Corrupt { peer: 0, what: what() },
+            ErrorKind::Aborted { by: 5, reason: what() },
+        ];
+        let failures = kinds.into_iter().map(|kind| Note::Failed { by: 7, kind });
+        for note in failures.chain([Note::Goodbye, Note::Waiting(call(1))]) {
+            assert_eq!(Note::decode(&note.encode()), Some(note));
+        }
+    }
+
+    #[test]
+    fn a_long_reason_is_cut_between_characters() {
+        let kind = ErrorKind::Aborted { by: 0, reason: "é".repeat(2000) };
+        let bytes = Note::Failed { by: 0, kind }.encode();
+        assert!(bytes.len() <= MAX_NOTE_BYTES);
+        assert!(matches!(Note::decode(&bytes), Some(Note::Failed { .. })));
+    }
+
+    proptest! {
+        #[test]
+        fn garbage_is_refused_without_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+            let _ = Note::decode(&bytes);
+        }
+    }
+}

@@ -1,0 +1,94 @@
+//! A program made ready to run: built once, kept for every later call.
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::schedule::{Algorithm, Program, Rank, Spec, Step};
+use std::collections::HashMap;
+use std::sync::Arc;
+use unisono_transports::Geometry;
+
+/// One rank's program, with what all ranks must agree on to run it.
+#[derive(Debug)]
+pub(crate) struct Plan {
+    pub(crate) program: Program,
+    pub(crate) parts: usize,
+    /// Longest slice of a block that fits every slot and every window, in bytes.
+    pub(crate) slice_bytes_max: usize,
+    /// Whether ranks meet in windows, so that instances are counted.
+    pub(crate) uses_window: bool,
+}
+
+/// The plans made so far. The one used last is found without hashing.
+#[derive(Default)]
+pub(crate) struct Plans {
+    made: HashMap<(usize, Spec), Arc<Plan>>,
+    last: Option<(usize, Spec, Arc<Plan>)>,
+}
+
+impl Plans {
+    /// The plan of `algorithm` for `spec` at `rank`, made at the first call.
+    pub(crate) fn get(
+        &mut self,
+        algorithm: &'static Algorithm,
+        spec: Spec,
+        rank: Rank,
+        geometry: &Geometry,
+        bank_bytes: usize,
+    ) -> Result<Arc<Plan>> {
+        let key = std::ptr::from_ref(algorithm) as usize;
+        if let Some((last_key, last_spec, plan)) = &self.last
+            && *last_key == key
+            && *last_spec == spec
+        {
+            return Ok(plan.clone());
+        }
+        let plan = match self.made.get(&(key, spec)) {
+            Some(plan) => plan.clone(),
+            None => {
+                let plan = Arc::new(make(algorithm, &spec, rank, geometry, bank_bytes)?);
+                self.made.insert((key, spec), plan.clone());
+                plan
+            }
+        };
+        self.last = Some((key, spec, plan.clone()));
+        Ok(plan)
+    }
+}
+
+fn make(algorithm: &Algorithm, spec: &Spec, rank: Rank, geometry: &Geometry, bank_bytes: usize) -> Result<Plan> {
+    // Slices must be equal on all ranks, so the bounds are taken over all programs.
+    let (mut blocks_per_message, mut window_blocks) = (1, 0);
+    for other in 0..spec.ranks {
+        let program = (algorithm.build)(spec, other);
+        blocks_per_message = blocks_per_message.max(longest_message(&program));
+        window_blocks = window_blocks.max(program.window);
+    }
+    let program = (algorithm.build)(spec, rank);
+    let uses_window = algorithm.needs_window;
+    let mut slice = geometry.slot_bytes / blocks_per_message;
+    if uses_window {
+        slice = bank_bytes / window_blocks.max(1);
+    }
+    let slice_bytes_max = slice / SLICE_UNIT_BYTES * SLICE_UNIT_BYTES;
+    if slice_bytes_max == 0 {
+        return Err(Error::new(ErrorKind::Unavailable(format!(
+            "{} {} packs {blocks_per_message} blocks into a slot of {} bytes and {window_blocks} into a window \
+             of {bank_bytes}: too many for {} ranks",
+            algorithm.collective, algorithm.name, geometry.slot_bytes, spec.ranks
+        ))));
+    }
+    Ok(Plan { program, parts: (algorithm.parts)(spec), slice_bytes_max, uses_window })
+}
+
+fn longest_message(program: &Program) -> usize {
+    let steps = program.strands.iter().flat_map(|strand| &strand.steps);
+    steps
+        .map(|step| match step {
+            Step::Send { blocks, .. } => blocks.len(),
+            _ => 0,
+        })
+        .max()
+        .unwrap_or(0)
+}
+
+/// Slices are whole numbers of this, so that every element type and every cache line fits.
+pub(crate) const SLICE_UNIT_BYTES: usize = 64;

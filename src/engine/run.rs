@@ -1,0 +1,241 @@
+//! The loop that advances all channels of one collective.
+
+use super::layout::Layout;
+use super::memory::Memory;
+use super::operand::Arithmetic;
+use super::plan::{Plan, SLICE_UNIT_BYTES};
+use super::stage::{Bank, Outcome, Stage};
+use super::{Channel, Engine, Job, LANES_PER_CHANNEL};
+use crate::call::Call;
+use crate::error::Result;
+use crate::schedule::{Collective, Rank};
+use unisono_cuda::{Finish, Op, Store};
+
+/// Where a channel is in its pieces.
+#[derive(Default)]
+pub(super) struct Progress {
+    /// The piece being run; past the last one when the channel is done.
+    piece: usize,
+    cursors: Vec<Cursor>,
+    /// Whether the channel is inside a piece: the bank is reclaimed, the cursors are set.
+    begun: bool,
+}
+
+/// Where a strand is in its steps.
+#[derive(Clone, Copy, Default)]
+struct Cursor {
+    step: usize,
+    signals: u64,
+    staged: bool,
+    /// Whom it waits for, when it does.
+    blocked: Option<Rank>,
+}
+
+/// What all channels share during one operation.
+struct Operation<'o> {
+    plan: &'o Plan,
+    call: Call,
+    arithmetic: Arithmetic,
+    input: Layout<'o>,
+    output: Layout<'o>,
+    slice_bytes: usize,
+    pieces: usize,
+    bank_bytes: usize,
+}
+
+impl Engine {
+    pub(super) fn run(&mut self, plan: &Plan, job: &mut Job<'_>, call: Call) -> Result<()> {
+        let operation = self.operation(plan, job, call);
+        let active = operation.pieces.min(self.channels.len());
+        for (index, channel) in self.channels[..active].iter_mut().enumerate() {
+            channel.scratch.prepare(plan.program.scratch, operation.slice_bytes);
+            channel.run.begin(index, plan.program.strands.len());
+        }
+        self.watch.begin(call);
+        loop {
+            let (mut moved, mut unfinished) = (false, false);
+            for index in 0..active {
+                moved |= self.advance(&operation, job, index)?;
+                unfinished |= self.channels[index].run.piece < operation.pieces;
+            }
+            if !unfinished {
+                return Ok(());
+            }
+            match moved {
+                true => self.watch.moved(),
+                false => self.wait(active)?,
+            }
+        }
+    }
+
+    fn operation<'o>(&self, plan: &'o Plan, job: &Job<'o>, call: Call) -> Operation<'o> {
+        let (ranks, element) = (self.mesh.ranks, job.dtype.size());
+        let op = job.reduction.map_or(Op::Sum, |reduction| reduction.op());
+        let finish = job.reduction.map_or(Finish::Keep, |reduction| reduction.finish(ranks));
+        let factor = job.reduction.and_then(|reduction| reduction.factor());
+        let input = Layout::new(job.input.clone(), plan.parts, element);
+        let output = Layout::new(job.output.clone(), plan.parts, element);
+        let longest = Layout::new(super::Shares::Even { bytes: job.share_bytes_max }, plan.parts, element);
+        let longest = longest.longest_block(1);
+        let slice_bytes = slice_bytes(plan, longest, self.channels.len());
+        let shares = if job.collective == Collective::AllReduce { 1 } else { ranks };
+        let large = plan.uses_window && job.share_bytes_max * shares >= self.config.stream_from_bytes;
+        let store = if large { Store::Stream } else { Store::Cached };
+        Operation {
+            plan,
+            call,
+            arithmetic: Arithmetic { dtype: job.dtype, op, factor, finish, store },
+            input,
+            output,
+            slice_bytes,
+            pieces: longest.div_ceil(slice_bytes).max(1),
+            bank_bytes: self.bank_bytes(),
+        }
+    }
+
+    /// Goes on with one channel as far as possible; says whether anything moved.
+    fn advance(&mut self, operation: &Operation<'_>, job: &mut Job<'_>, index: usize) -> Result<bool> {
+        let mut moved = false;
+        while self.channels[index].run.piece < operation.pieces {
+            if !self.enter(operation, index) {
+                break;
+            }
+            let finished = self.piece(operation, job, index, &mut moved)?;
+            if !finished {
+                break;
+            }
+            self.leave(operation, index);
+            moved = true;
+        }
+        Ok(moved)
+    }
+
+    /// Begins a piece once the window bank it will use is free: every rank has finished the
+    /// instance before the last.
+    fn enter(&mut self, operation: &Operation<'_>, index: usize) -> bool {
+        let channel = &mut self.channels[index];
+        if channel.run.begun {
+            return true;
+        }
+        if operation.plan.uses_window
+            && let Some(window) = &self.mesh.window
+        {
+            let needed = channel.instance.saturating_sub(1);
+            for (rank, finished) in channel.finished.iter_mut().enumerate() {
+                if *finished < needed && rank != self.mesh.rank {
+                    *finished = window.dones(rank, index * LANES_PER_CHANNEL).max(*finished);
+                    if *finished < needed {
+                        channel.run.cursors.iter_mut().for_each(|cursor| cursor.blocked = Some(rank));
+                        return false;
+                    }
+                }
+            }
+        }
+        channel.run.begun = true;
+        channel.run.cursors.fill(Cursor::default());
+        true
+    }
+
+    /// Runs every strand of the current piece as far as it goes; true when all are through.
+    fn piece(
+        &mut self,
+        operation: &Operation<'_>,
+        job: &mut Job<'_>,
+        index: usize,
+        moved: &mut bool,
+    ) -> Result<bool> {
+        let Engine { mesh, channels, .. } = self;
+        let Channel { instance, finished, scratch, run } = &mut channels[index];
+        let base = (index * 2 + (*instance & 1) as usize) * operation.bank_bytes;
+        let piece = run.piece as u64 | (operation.slice_bytes / SLICE_UNIT_BYTES) as u64 * PIECES_MAX;
+        let tag = operation.call.tag(piece);
+        let first = run.piece == index;
+        let mut through = true;
+        for (strand, cursor) in operation.plan.program.strands.iter().zip(&mut run.cursors) {
+            let lane = index * LANES_PER_CHANNEL + strand.lane;
+            let window = if operation.plan.uses_window { mesh.window.as_deref_mut() } else { None };
+            let bank = window.map(|window| Bank {
+                window,
+                line: lane,
+                instance: *instance,
+                first,
+                signals: &mut cursor.signals,
+                finished,
+                base,
+            });
+            let memory = Memory {
+                buffers: &mut job.buffers,
+                scratch,
+                input: &operation.input,
+                output: &operation.output,
+                piece: run.piece,
+                slice_bytes: operation.slice_bytes,
+            };
+            let mut stage = Stage {
+                rank: mesh.rank,
+                links: &mut mesh.links,
+                bank,
+                memory,
+                arithmetic: operation.arithmetic,
+                lane,
+                tag,
+                staged: &mut cursor.staged,
+            };
+            cursor.blocked = None;
+            while let Some(step) = strand.steps.get(cursor.step) {
+                if let Outcome::Blocked(peer) = stage.run(step)? {
+                    cursor.blocked = Some(peer);
+                    through = false;
+                    break;
+                }
+                cursor.step += 1;
+                *moved = true;
+            }
+        }
+        Ok(through)
+    }
+
+    fn leave(&mut self, operation: &Operation<'_>, index: usize) {
+        let channels = self.channels.len().min(operation.pieces);
+        let channel = &mut self.channels[index];
+        channel.run.piece += channels;
+        channel.run.begun = false;
+        if operation.plan.uses_window
+            && let Some(window) = &mut self.mesh.window
+        {
+            channel.instance += 1;
+            window.done(index * LANES_PER_CHANNEL, channel.instance);
+        }
+    }
+
+    /// Nothing moved: lets time pass, within bounds.
+    fn wait(&mut self, active: usize) -> Result<()> {
+        for link in self.mesh.links.iter_mut().flatten() {
+            link.progress()?;
+        }
+        let channels = &self.channels[..active];
+        let cursors = channels.iter().flat_map(|channel| &channel.run.cursors);
+        let blocked = cursors.filter_map(|cursor| cursor.blocked);
+        self.watch.waited(&mut *self.mesh.control, &mut *self.mesh.pace, blocked)
+    }
+}
+
+impl Progress {
+    fn begin(&mut self, piece: usize, strands: usize) {
+        self.piece = piece;
+        self.begun = false;
+        self.cursors.clear();
+        self.cursors.resize(strands, Cursor::default());
+    }
+}
+
+/// Bytes of a slice: all channels get work, and no slice is too small to be worth its hand-over.
+fn slice_bytes(plan: &Plan, longest_block: usize, channels: usize) -> usize {
+    let spread = longest_block.div_ceil(channels).next_multiple_of(SLICE_UNIT_BYTES);
+    spread.clamp(SLICE_BYTES_MIN.min(plan.slice_bytes_max), plan.slice_bytes_max)
+}
+
+/// Below this a slice costs more in hand-overs than it gains in overlap.
+const SLICE_BYTES_MIN: usize = 16 << 10;
+/// Pieces are counted in the low half of a tag's last word.
+const PIECES_MAX: u64 = 1 << 32;

@@ -1,0 +1,296 @@
+//! One step of a program, carried out as far as it goes without waiting.
+
+use super::memory::Memory;
+use super::operand::{Arithmetic, combine, copy_local, message_lengths, stage_operands, stage_scaled, wrong_length};
+use crate::call::Call;
+use crate::error::{Error, ErrorKind, Result};
+use crate::schedule::{Block, Place, Rank, Space, Step};
+use unisono_cuda::{Finish, Source, Store, Target, copy_to, reduce_assign, reduce_to, scale};
+use unisono_transports::{Link, Tag, Window};
+
+/// What became of a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// It is done.
+    Done,
+    /// It needs something from this rank first.
+    Blocked(Rank),
+}
+
+/// A window as one instance of a program sees it.
+pub(crate) struct Bank<'e> {
+    pub(crate) window: &'e mut dyn Window,
+    /// Line of the strand's signals.
+    pub(crate) line: usize,
+    /// Instances run on this channel before this one.
+    pub(crate) instance: u64,
+    /// Whether this is the operation's first instance on this channel: there, tags are compared.
+    pub(crate) first: bool,
+    /// Signals given in this instance so far.
+    pub(crate) signals: &'e mut u64,
+    /// For each rank, how many instances it has surely finished.
+    pub(crate) finished: &'e mut [u64],
+    /// Where the blocks of this instance begin.
+    pub(crate) base: usize,
+}
+
+/// Everything a step of one strand touches.
+pub(crate) struct Stage<'e, 'm, 'a> {
+    pub(crate) rank: Rank,
+    pub(crate) links: &'e mut [Option<Box<dyn Link>>],
+    pub(crate) bank: Option<Bank<'e>>,
+    pub(crate) memory: Memory<'m, 'a>,
+    pub(crate) arithmetic: Arithmetic,
+    pub(crate) lane: usize,
+    pub(crate) tag: Tag,
+    /// Whether the message of a send that had to wait is already in staging.
+    pub(crate) staged: &'e mut bool,
+}
+
+impl Stage<'_, '_, '_> {
+    /// Carries out `step`, or finds out whom it waits for.
+    pub(crate) fn run(&mut self, step: &Step) -> Result<Outcome> {
+        match step {
+            Step::Send { peer, blocks } => self.send(*peer, blocks),
+            Step::Recv { peer, into } => self.recv(*peer, into),
+            Step::RecvReduce { peer, with, into, finish } => self.recv_reduce(*peer, with, into, *finish),
+            Step::Copy { from, into } => self.copy(from, into),
+            Step::Reduce { from, into, finish } => self.reduce(from, into, *finish),
+            Step::Signal => self.signal(),
+            Step::Wait { peer, signals } => self.wait(*peer, *signals),
+        }
+    }
+
+    fn send(&mut self, peer: Rank, blocks: &[Block]) -> Result<Outcome> {
+        let bytes = blocks.iter().map(|&block| self.memory.bytes(block)).sum();
+        let scaled = self.arithmetic.factor.is_some() && blocks.iter().any(|block| block.space == Space::Input);
+        let link = link(self.links, peer)?;
+        let sent = if scaled {
+            if !*self.staged {
+                stage_scaled(&mut self.memory, &self.arithmetic, blocks, bytes);
+                *self.staged = true;
+            }
+            let staging = Source::from(&self.memory.scratch.staging[..bytes]);
+            link.try_send(self.lane, &self.tag, bytes, &mut std::iter::once(staging))?
+        } else {
+            let mut parts = blocks.iter().map(|&block| self.memory.source(block));
+            link.try_send(self.lane, &self.tag, bytes, &mut parts)?
+        };
+        if !sent {
+            return Ok(Outcome::Blocked(peer));
+        }
+        *self.staged = false;
+        Ok(Outcome::Done)
+    }
+
+    fn recv(&mut self, peer: Rank, into: &[Block]) -> Result<Outcome> {
+        let link = link(self.links, peer)?;
+        let Some(bytes) = head(link, self.lane, &self.tag, self.rank, peer)? else {
+            return Ok(Outcome::Blocked(peer));
+        };
+        let unknown = message_lengths(&self.memory, into, bytes, peer, self.rank)?;
+        if let [block] = into {
+            let target = self.memory.target(*block, bytes);
+            let taken = link.take(self.lane, target)?;
+            return Ok(if taken { Outcome::Done } else { Outcome::Blocked(peer) });
+        }
+        let Some(body) = link.body(self.lane)? else {
+            return Ok(Outcome::Blocked(peer));
+        };
+        let mut offset = 0;
+        for &block in into {
+            let bytes = if Memory::is_callers(block) { self.memory.bytes(block) } else { unknown };
+            copy_to(Store::Cached, self.memory.target(block, bytes), body.slice(offset..offset + bytes));
+            offset += bytes;
+        }
+        link.release(self.lane);
+        Ok(Outcome::Done)
+    }
+
+    fn recv_reduce(&mut self, peer: Rank, with: &[Block], into: &[Block], finish: bool) -> Result<Outcome> {
+        let link = link(self.links, peer)?;
+        let Some(bytes) = head(link, self.lane, &self.tag, self.rank, peer)? else {
+            return Ok(Outcome::Blocked(peer));
+        };
+        let expected = with.iter().map(|&block| self.memory.bytes(block)).sum();
+        if bytes != expected {
+            return Err(wrong_length(peer, bytes, self.rank, expected));
+        }
+        let Some(body) = link.body(self.lane)? else {
+            return Ok(Outcome::Blocked(peer));
+        };
+        let mut offset = 0;
+        for (&with, &into) in with.iter().zip(into) {
+            let bytes = self.memory.bytes(with);
+            let arrived = body.slice(offset..offset + bytes);
+            combine(&mut self.memory, &self.arithmetic, with, into, arrived, finish);
+            offset += bytes;
+        }
+        link.release(self.lane);
+        Ok(Outcome::Done)
+    }
+
+    fn copy(&mut self, from: &Place, into: &Place) -> Result<Outcome> {
+        let bytes = self.bytes_of([from, into])?;
+        let slice_bytes = self.memory.slice_bytes;
+        match (from.block.space, into.block.space) {
+            (Space::Window, Space::Window) => {
+                let bank = need(self.bank.as_ref())?;
+                copy_to(Store::Cached, bank.target(into, bytes, slice_bytes), bank.source(from, bytes, slice_bytes));
+            }
+            (Space::Window, _) => {
+                let store = self.arithmetic.store_into(into.block);
+                let source = need(self.bank.as_ref())?.source(from, bytes, slice_bytes);
+                copy_to(store, self.memory.target(into.block, bytes), source);
+            }
+            (_, Space::Window) => {
+                let target = need(self.bank.as_ref())?.target(into, bytes, slice_bytes);
+                let source = self.memory.source(from.block);
+                match self.arithmetic.factor_of(from.block) {
+                    Some(scalar) => scale(self.arithmetic.dtype, scalar, target, Some(source)),
+                    None => copy_to(Store::Cached, target, source),
+                }
+            }
+            _ => copy_local(&mut self.memory, &self.arithmetic, from.block, into.block, bytes),
+        }
+        Ok(Outcome::Done)
+    }
+
+    /// Folds `from` into `into`, [`OPERANDS_MAX`] operands in one pass over memory.
+    fn reduce(&mut self, from: &[Place], into: &Place, finish: bool) -> Result<Outcome> {
+        let bytes = self.bytes_of(from.iter().chain([into]))?;
+        let Arithmetic { dtype, op, .. } = self.arithmetic;
+        let slice_bytes = self.memory.slice_bytes;
+        stage_operands(&mut self.memory, &self.arithmetic, from, bytes);
+        let store = self.arithmetic.store_into(into.block);
+        let bank = self.bank.as_ref();
+        let open = self.memory.open(into.block, bytes);
+        let mut target = match open.target {
+            Some(target) => target,
+            None => need(bank)?.target(into, bytes, slice_bytes),
+        };
+        let mut staged = open.staging.chunks_exact(bytes.max(1));
+        let passes = from.len().div_ceil(OPERANDS_MAX);
+        for (pass, operands) in from.chunks(OPERANDS_MAX).enumerate() {
+            let mut sources = [Source::from(&[][..]); OPERANDS_MAX];
+            for (source, place) in sources.iter_mut().zip(operands) {
+                *source = match (place.block.space, open.input) {
+                    (Space::Window, _) => need(bank)?.source(place, bytes, slice_bytes),
+                    (Space::Input, Some(input)) if self.arithmetic.factor.is_none() => {
+                        let slice = open.input_layout.slice(place.block.index as usize, open.piece, slice_bytes);
+                        Source::from(&input[slice])
+                    }
+                    _ => Source::from(staged.next().unwrap_or(&[])),
+                };
+            }
+            let sources = &sources[..operands.len()];
+            let finish = if finish && pass + 1 == passes { self.arithmetic.finish } else { Finish::Keep };
+            let whole = 0..target.len();
+            match pass {
+                0 => reduce_to(store, dtype, op, finish, target.slice(whole), sources),
+                _ => reduce_assign(dtype, op, finish, target.slice(whole), sources),
+            }
+        }
+        Ok(Outcome::Done)
+    }
+
+    fn signal(&mut self) -> Result<Outcome> {
+        let bank = self.bank.as_mut().ok_or_else(no_window)?;
+        if *bank.signals == 0 && bank.first {
+            bank.window.set_tag(bank.line, bank.parity(), &self.tag);
+        }
+        *bank.signals += 1;
+        bank.window.signal(bank.line, bank.instance << SIGNAL_BITS | *bank.signals);
+        Ok(Outcome::Done)
+    }
+
+    fn wait(&mut self, peer: Rank, signals: u32) -> Result<Outcome> {
+        let bank = self.bank.as_mut().ok_or_else(no_window)?;
+        if bank.window.signals(peer, bank.line) < bank.instance << SIGNAL_BITS | u64::from(signals) {
+            return Ok(Outcome::Blocked(peer));
+        }
+        // Having begun this instance, the peer has finished those before it.
+        bank.finished[peer] = bank.instance;
+        if bank.first {
+            let tag = bank.window.tag(peer, bank.line, bank.parity());
+            if tag != self.tag {
+                return Err(disagreement(&self.tag, &tag, self.rank, peer));
+            }
+        }
+        Ok(Outcome::Done)
+    }
+
+    /// Bytes that a step between these places moves: the caller's buffers decide, else scratch.
+    fn bytes_of<'p>(&self, places: impl IntoIterator<Item = &'p Place> + Clone) -> Result<usize> {
+        let length = |block: Block| self.memory.bytes(block);
+        let mut callers = places.clone().into_iter().filter(|place| Memory::is_callers(place.block));
+        if let Some(place) = callers.next() {
+            return Ok(length(place.block));
+        }
+        let mut scratch = places.into_iter().filter(|place| place.block.space == Space::Scratch);
+        scratch.next().map(|place| length(place.block)).ok_or_else(|| {
+            Error::new(ErrorKind::Bug("a step between windows alone has no length".to_owned()))
+        })
+    }
+}
+
+impl Bank<'_> {
+    fn parity(&self) -> usize {
+        (self.instance & 1) as usize
+    }
+
+    fn source(&self, place: &Place, bytes: usize, slice_bytes: usize) -> Source<'_> {
+        self.window.source(place.rank, self.base + place.block.index as usize * slice_bytes, bytes)
+    }
+
+    fn target(&self, place: &Place, bytes: usize, slice_bytes: usize) -> Target<'_> {
+        self.window.target(place.rank, self.base + place.block.index as usize * slice_bytes, bytes)
+    }
+}
+
+/// The link to `peer`.
+pub(crate) fn link(links: &mut [Option<Box<dyn Link>>], peer: Rank) -> Result<&mut dyn Link> {
+    match links.get_mut(peer) {
+        Some(Some(link)) => Ok(&mut **link),
+        _ => Err(Error::new(ErrorKind::Unavailable(format!("there is no link to rank {peer}")))),
+    }
+}
+
+/// Bytes of the message that is next, once it is here and is the one expected.
+pub(crate) fn head(
+    link: &mut dyn Link,
+    lane: usize,
+    expected: &Tag,
+    rank: Rank,
+    peer: Rank,
+) -> Result<Option<usize>> {
+    match link.head(lane)? {
+        None => Ok(None),
+        Some(head) if head.tag == *expected => Ok(Some(head.bytes)),
+        Some(head) => Err(disagreement(expected, &head.tag, rank, peer)),
+    }
+}
+
+/// What it means that `peer` tagged something otherwise than this rank expected.
+pub(crate) fn disagreement(ours: &Tag, theirs: &Tag, rank: Rank, peer: Rank) -> Error {
+    let (call, other_call) = (Call::from_tag(ours), Call::from_tag(theirs));
+    Error::new(if call == other_call {
+        let what = format!("piece {:#x} of {call} where {:#x} was due", theirs.0[3], ours.0[3]);
+        ErrorKind::Corrupt { peer, what }
+    } else {
+        ErrorKind::Mismatch { rank, call, other: peer, other_call }
+    })
+}
+
+fn need<'b, 'e>(bank: Option<&'b Bank<'e>>) -> Result<&'b Bank<'e>> {
+    bank.ok_or_else(no_window)
+}
+
+fn no_window() -> Error {
+    Error::new(ErrorKind::Unavailable("this algorithm needs memory that all ranks share".to_owned()))
+}
+
+/// Operands folded in one pass over memory.
+const OPERANDS_MAX: usize = 64;
+/// Low bits of a signal that count within an instance.
+const SIGNAL_BITS: u32 = 16;

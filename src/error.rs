@@ -1,0 +1,219 @@
+//! What can go wrong, said so that the reader can act.
+
+use crate::call::Call;
+use crate::schedule::Rank;
+use std::fmt;
+use std::time::Duration;
+
+/// Result of every operation.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// An error, with the party at fault and the place where it was seen.
+///
+/// After any error but [`ErrorKind::Misuse`] the communicator is *poisoned*:
+/// every later call returns the same error, on every rank.
+#[derive(Clone, Debug)]
+pub struct Error(Box<Story>);
+
+#[derive(Clone, Debug)]
+struct Story {
+    kind: ErrorKind,
+    rank: Option<Rank>,
+    host: String,
+    call: Option<Call>,
+}
+
+/// What happened, by the party at fault.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// Two ranks called different things at the same place.
+    Mismatch {
+        /// One rank.
+        rank: Rank,
+        /// What it called.
+        call: Call,
+        /// The other rank.
+        other: Rank,
+        /// What that one called.
+        other_call: Call,
+    },
+    /// Two ranks mean different lengths for one message of an uneven collective.
+    Length {
+        /// The rank that sent it.
+        sender: Rank,
+        /// Bytes it sent.
+        sent: u64,
+        /// The rank that received it.
+        receiver: Rank,
+        /// Bytes it expected.
+        expected: u64,
+    },
+    /// A rank died or its connection was cut.
+    PeerLost {
+        /// Who.
+        peer: Rank,
+        /// What was seen.
+        what: String,
+    },
+    /// A rank dropped its communicator while others still needed it.
+    PeerLeft {
+        /// Who.
+        peer: Rank,
+    },
+    /// Nothing moved for as long as the configuration allows.
+    Timeout {
+        /// The ranks that were waited for, with what they last said they were doing.
+        waiting_for: Vec<(Rank, Option<Call>)>,
+        /// How long nothing moved.
+        after: Duration,
+    },
+    /// Somebody called `abort`.
+    Aborted {
+        /// Who.
+        by: Rank,
+        /// Why, in the words of the caller.
+        reason: String,
+    },
+    /// A rank sent what no rank of this version sends.
+    Corrupt {
+        /// Who.
+        peer: Rank,
+        /// What was seen.
+        what: String,
+    },
+    /// The call cannot be carried out as it was made; nothing was sent.
+    Misuse(String),
+    /// Ranks could not find each other.
+    Rendezvous(String),
+    /// The operating system said no.
+    System(String),
+    /// Not part of this build or not possible over this transport.
+    Unavailable(String),
+    /// A fault of this library; please report it.
+    Bug(String),
+}
+
+impl Error {
+    /// An error with no rank yet.
+    pub(crate) fn new(kind: ErrorKind) -> Self {
+        Self(Box::new(Story { kind, rank: None, host: String::new(), call: None }))
+    }
+
+    /// A call that cannot be carried out.
+    pub(crate) fn misuse(what: impl Into<String>) -> Self {
+        Self::new(ErrorKind::Misuse(what.into()))
+    }
+
+    /// Says who saw it, where, and in what. What is known already stays.
+    pub(crate) fn at(mut self, rank: Rank, host: &str, call: Option<Call>) -> Self {
+        if self.0.rank.is_none() {
+            self.0.rank = Some(rank);
+            self.0.host = host.to_owned();
+        }
+        self.0.call = self.0.call.or(call);
+        self
+    }
+
+    /// What happened.
+    pub fn kind(&self) -> &ErrorKind {
+        &self.0.kind
+    }
+
+    /// The rank that reports it.
+    pub fn rank(&self) -> Option<Rank> {
+        self.0.rank
+    }
+
+    /// The operation in which it was seen.
+    pub fn call(&self) -> Option<&Call> {
+        self.0.call.as_ref()
+    }
+
+    /// Whether the communicator is still good.
+    pub fn is_misuse(&self) -> bool {
+        matches!(self.0.kind, ErrorKind::Misuse(_) | ErrorKind::Unavailable(_))
+    }
+}
+
+impl ErrorKind {
+    fn advice(&self) -> &'static str {
+        match self {
+            ErrorKind::Mismatch { .. } => "make every rank call the same operations in the same order",
+            ErrorKind::Length { .. } => "the counts given on the two ranks must agree",
+            ErrorKind::PeerLost { .. } => "look at that rank's own output and exit code, then restart the job",
+            ErrorKind::PeerLeft { .. } => "keep the communicator until every rank is done with it",
+            ErrorKind::Timeout { .. } => {
+                "look at what those ranks are doing, or raise UNISONO_TIMEOUT_MS if they are only slow"
+            }
+            ErrorKind::Aborted { .. } => "make a new communicator to go on",
+            ErrorKind::Corrupt { .. } => "check that all ranks run the same build on a sound host",
+            ErrorKind::Misuse(_) => "correct the call; the communicator is unharmed",
+            ErrorKind::Rendezvous(_) => "check the launch parameters of the ranks named",
+            ErrorKind::System(_) => "check limits and permissions on this host",
+            ErrorKind::Unavailable(_) => "choose another transport or algorithm",
+            ErrorKind::Bug(_) => "please report this",
+        }
+    }
+}
+
+impl fmt::Display for ErrorKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ErrorKind::Mismatch { rank, call, other, other_call } => {
+                write!(f, "rank {rank} called {call}, but rank {other} called {other_call}")
+            }
+            ErrorKind::Length { sender, sent, receiver, expected } => {
+                write!(f, "rank {sender} sent {sent} bytes where rank {receiver} expected {expected}")
+            }
+            ErrorKind::PeerLost { peer, what } => write!(f, "rank {peer} is gone ({what})"),
+            ErrorKind::PeerLeft { peer } => write!(f, "rank {peer} has left the communicator"),
+            ErrorKind::Timeout { waiting_for, after } => {
+                write!(f, "nothing moved for {:.1} s, waiting for ", after.as_secs_f64())?;
+                for (index, (rank, call)) in waiting_for.iter().enumerate() {
+                    let comma = if index > 0 { ", " } else { "" };
+                    match call {
+                        Some(call) => write!(f, "{comma}rank {rank} (itself waiting in {call})")?,
+                        None => write!(f, "{comma}rank {rank} (silent)")?,
+                    }
+                }
+                Ok(())
+            }
+            ErrorKind::Aborted { by, reason } => write!(f, "rank {by} aborted: {reason}"),
+            ErrorKind::Corrupt { peer, what } => write!(f, "rank {peer} sent something impossible: {what}"),
+            ErrorKind::Misuse(what)
+            | ErrorKind::Rendezvous(what)
+            | ErrorKind::System(what)
+            | ErrorKind::Unavailable(what)
+            | ErrorKind::Bug(what) => f.write_str(what),
+        }
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let story = &*self.0;
+        if let Some(rank) = story.rank {
+            write!(f, "rank {rank} on {}", story.host)?;
+            match &story.call {
+                Some(call) => write!(f, " in {call}: ")?,
+                None => write!(f, ": ")?,
+            }
+        }
+        write!(f, "{}; {}", story.kind, story.kind.advice())
+    }
+}
+
+impl std::error::Error for Error {}
+
+impl From<unisono_transports::Error> for Error {
+    fn from(error: unisono_transports::Error) -> Self {
+        use unisono_transports::Error as From;
+        Self::new(match error {
+            From::Lost { peer, what } => ErrorKind::PeerLost { peer, what },
+            From::Corrupt { peer, what } => ErrorKind::Corrupt { peer, what },
+            From::Misuse(what) => ErrorKind::Misuse(what),
+            other => ErrorKind::System(other.to_string()),
+        })
+    }
+}

@@ -1,0 +1,76 @@
+//! Operations in steady state allocate nothing.
+
+use unisono::{Communicator, Config, Sum};
+
+/// One of everything of fixed size.
+fn round(comm: &Communicator, buffers: &mut [Vec<f32>; 2]) {
+    let ranks = comm.ranks();
+    let (rank, peer) = (comm.rank(), comm.rank() ^ 1);
+    let [one, two] = buffers;
+    let share = one.len() / ranks;
+    comm.all_reduce(one, Sum).unwrap();
+    comm.all_reduce_into(one, two, Sum).unwrap();
+    comm.all_gather(&one[..share], &mut two[..share * ranks]).unwrap();
+    comm.reduce_scatter(&one[..share * ranks], &mut two[..share], Sum).unwrap();
+    comm.broadcast(one, 1).unwrap();
+    comm.reduce(one, Sum, 0).unwrap();
+    comm.all_to_all(&one[..share * ranks], &mut two[..share * ranks]).unwrap();
+    comm.gather(&one[..share], Some(&mut two[..share * ranks]), 0).unwrap();
+    comm.scatter(Some(&one[..share * ranks]), &mut two[..share], 0).unwrap();
+    comm.barrier().unwrap();
+    if rank < peer {
+        comm.send(one, peer).unwrap();
+    } else {
+        comm.recv(two, peer).unwrap();
+    }
+    one.fill(0.0);
+}
+
+fn steady(comms: Vec<Communicator>, count: usize) {
+    std::thread::scope(|scope| {
+        for comm in comms {
+            scope.spawn(move || {
+                let mut buffers = [vec![0.0; count], vec![0.0; count]];
+                for _ in 0..3 {
+                    round(&comm, &mut buffers);
+                }
+                let counted = allocation_counter::measure(|| {
+                    for _ in 0..20 {
+                        round(&comm, &mut buffers);
+                    }
+                });
+                assert_eq!(counted.count_total, 0, "{count} elements over {} at rank {}", comm.transport(), comm.rank());
+            });
+        }
+    });
+}
+
+#[test]
+fn nothing_is_allocated_in_steady_state() {
+    for count in [2, 1000, 500_000] {
+        steady(Communicator::threads(4).unwrap(), count);
+    }
+}
+
+#[test]
+fn nothing_is_allocated_by_links_either() {
+    for name in ["ring", "ring2", "tree", "pat", "doubling", "halving", "bruck", "binomial", "dissemination"] {
+        let config = Config { algorithms: unisono::algorithms(name).unwrap(), ..Config::default() };
+        for count in [1000, 200_000] {
+            steady(Communicator::threads_with(4, &config).unwrap(), count);
+        }
+    }
+}
+
+#[test]
+fn nothing_is_allocated_over_tcp() {
+    let id = unisono::UniqueId::new(std::net::Ipv4Addr::LOCALHOST.into()).unwrap();
+    let config = Config { transport: unisono::Transport::Tcp, ..Config::default() };
+    let comms = std::thread::scope(|scope| {
+        let (id, config) = (&id, &config);
+        let threads: Vec<_> =
+            (0..4).map(|rank| scope.spawn(move || Communicator::join(id, rank, 4, config).unwrap())).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    steady(comms, 300_000);
+}

@@ -1,0 +1,69 @@
+//! The same bits on every rank, in every run, over every transport.
+
+mod support;
+
+use std::collections::HashMap;
+use support::World;
+use unisono::schedule::{Algorithm, Collective, Spec};
+use unisono::{Config, Sum};
+
+/// Values whose sum depends on its order.
+fn rough(rank: usize, index: usize) -> f32 {
+    let hash = (rank as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(index as u64);
+    let hash = (hash ^ hash >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    ((hash >> 40) as f32 - 8e6) * 10f32.powi((hash % 7) as i32 - 3)
+}
+
+fn bits(world: World, ranks: usize, count: usize, config: &Config) -> HashMap<&'static str, Vec<u32>> {
+    let mut by_rank = world.run(ranks, config, |comm| {
+        let spec = Spec { ranks, root: 0, aggregation: 1 };
+        let rows = Algorithm::ALL.iter().filter(|row| row.collective == Collective::AllReduce && (row.fits)(&spec));
+        let rows = rows.filter(|row| world != World::Tcp || !row.needs_window);
+        let mut found = HashMap::new();
+        for row in rows {
+            comm.use_algorithm(row).unwrap();
+            let mut values: Vec<f32> = (0..count).map(|index| rough(comm.rank(), index)).collect();
+            comm.all_reduce(&mut values, Sum).unwrap();
+            found.insert(row.name, values.iter().map(|value| value.to_bits()).collect::<Vec<_>>());
+        }
+        found
+    });
+    for (rank, found) in by_rank.iter().enumerate() {
+        for (name, bits) in found {
+            assert_eq!(bits, &by_rank[0][name], "{name} over {world:?}: rank {rank} of {ranks} differs from rank 0");
+        }
+    }
+    by_rank.swap_remove(0)
+}
+
+#[test]
+fn equal_between_ranks_runs_transports_and_slices() {
+    let coarse = Config::default();
+    let fine = Config { slot_bytes: 4096, window_bytes: 256 << 10, channels: 2, ..Config::default() };
+    for ranks in [2, 3, 5, 8] {
+        for count in [7, 6001] {
+            let reference = bits(World::Threads, ranks, count, &coarse);
+            for (world, config) in [
+                (World::Threads, &coarse),
+                (World::Threads, &fine),
+                (World::Shm, &coarse),
+                (World::Tcp, &coarse),
+                (World::Tcp, &fine),
+            ] {
+                for (name, bits) in bits(world, ranks, count, config) {
+                    assert!(bits == reference[name], "{name}, {ranks} ranks, {count} elements over {world:?}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn direct_algorithms_add_in_rank_order() {
+    let ranks = 5;
+    let found = bits(World::Threads, ranks, 1000, &Config::default());
+    let in_order = |index| (1..ranks).fold(rough(0, index), |sum, rank| sum + rough(rank, index)).to_bits();
+    let expected: Vec<u32> = (0..1000).map(in_order).collect();
+    assert_eq!(found["oneshot"], expected);
+    assert_eq!(found["twoshot"], expected);
+}

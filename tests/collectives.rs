@@ -1,0 +1,168 @@
+//! Every collective, by every algorithm, over every transport, against the naive reference.
+
+mod support;
+
+use proptest::prelude::*;
+use proptest::test_runner::TestRunner;
+use support::{Case, World, exercise};
+use unisono::schedule::{Algorithm, Collective, Spec};
+use unisono::{Communicator, Config, F8E4M3, F8E5M2, Op, bf16, f16};
+
+/// Small slots and windows, so that a few kilobytes already take many pieces.
+fn small() -> Config {
+    Config { slot_bytes: 4096, window_bytes: 256 << 10, ..Config::default() }
+}
+
+fn usable<'a>(world: World, spec: &'a Spec) -> impl Iterator<Item = &'static Algorithm> + 'a {
+    let rows = Algorithm::ALL.iter().filter(move |row| world != World::Tcp || !row.needs_window);
+    rows.filter(|row| (row.fits)(spec))
+}
+
+fn counts(slice: usize) -> [usize; 9] {
+    [0, 1, 3, 63, 257, slice - 1, slice, slice + 1, 5 * slice + 7]
+}
+
+/// All rows with f32 sums, in and out of place, at sizes around slice boundaries.
+fn all_rows(world: World, ranks: usize) {
+    let slice = 4096 / 4;
+    world.run(ranks, &small(), |comm| {
+        let spec = Spec { ranks, root: 0, aggregation: 1 };
+        for row in usable(world, &spec) {
+            comm.use_algorithm(row).unwrap();
+            for (turn, count) in counts(slice).into_iter().enumerate() {
+                let root = if row.collective.has_root() { turn % ranks } else { 0 };
+                for in_place in [false, true] {
+                    exercise::<f32>(&comm, Case { collective: row.collective, op: Op::Sum, root, count, in_place });
+                }
+            }
+        }
+    });
+}
+
+macro_rules! all_rows {
+    ($($name:ident: $world:ident $ranks:literal;)*) => { $(
+        #[test]
+        fn $name() {
+            all_rows(World::$world, $ranks);
+        }
+    )* };
+}
+
+all_rows! {
+    threads_1: Threads 1;
+    threads_2: Threads 2;
+    threads_3: Threads 3;
+    threads_4: Threads 4;
+    threads_5: Threads 5;
+    threads_7: Threads 7;
+    threads_8: Threads 8;
+    threads_16: Threads 16;
+    shm_1: Shm 1;
+    shm_2: Shm 2;
+    shm_3: Shm 3;
+    shm_4: Shm 4;
+    shm_5: Shm 5;
+    shm_7: Shm 7;
+    shm_8: Shm 8;
+    shm_16: Shm 16;
+    tcp_1: Tcp 1;
+    tcp_2: Tcp 2;
+    tcp_3: Tcp 3;
+    tcp_4: Tcp 4;
+    tcp_5: Tcp 5;
+    tcp_7: Tcp 7;
+    tcp_8: Tcp 8;
+    tcp_16: Tcp 16;
+}
+
+fn with_every_type(comm: &Communicator, case: Case) {
+    exercise::<i8>(comm, case);
+    exercise::<u8>(comm, case);
+    exercise::<i32>(comm, case);
+    exercise::<u32>(comm, case);
+    exercise::<i64>(comm, case);
+    exercise::<u64>(comm, case);
+    exercise::<f16>(comm, case);
+    exercise::<bf16>(comm, case);
+    exercise::<f32>(comm, case);
+    exercise::<f64>(comm, case);
+    exercise::<F8E4M3>(comm, case);
+    exercise::<F8E5M2>(comm, case);
+}
+
+/// Every type and operation through every row that reduces.
+fn all_types(world: World, ranks: usize) {
+    world.run(ranks, &small(), |comm| {
+        let spec = Spec { ranks, root: 0, aggregation: 1 };
+        for row in usable(world, &spec).filter(|row| row.collective.reduces()) {
+            comm.use_algorithm(row).unwrap();
+            for op in Op::ALL {
+                for (count, in_place) in [(1, true), (77, false), (1500, true), (1500, false)] {
+                    let root = if row.collective.has_root() { ranks - 1 } else { 0 };
+                    with_every_type(&comm, Case { collective: row.collective, op, root, count, in_place });
+                }
+            }
+        }
+    });
+}
+
+#[test]
+fn all_types_over_threads() {
+    for ranks in [1, 3, 4] {
+        all_types(World::Threads, ranks);
+    }
+}
+
+#[test]
+fn all_types_over_shm() {
+    all_types(World::Shm, 5);
+}
+
+#[test]
+fn all_types_over_tcp() {
+    all_types(World::Tcp, 3);
+}
+
+/// The default sizes and the selector's own choice, up to several MiB.
+#[test]
+fn large_messages_by_the_selectors_choice() {
+    for world in World::ALL {
+        for ranks in [2, 4] {
+            world.run(ranks, &Config::default(), |comm| {
+                for collective in Collective::ALL {
+                    for count in [100_003, 1 << 20, (5 << 20) / 4 + 1] {
+                        for in_place in [false, true] {
+                            let root = if collective.has_root() { 1 } else { 0 };
+                            exercise::<f32>(&comm, Case { collective, op: Op::Sum, root, count, in_place });
+                        }
+                    }
+                }
+            });
+        }
+    }
+}
+
+/// Any sequence of operations on one communicator, at random.
+#[test]
+fn random_sequences_of_operations() {
+    let step = (0..Collective::ALL.len(), 0..Op::ALL.len(), 0usize..8, 0usize..4000, any::<bool>(), any::<bool>());
+    let steps = proptest::collection::vec(step, 1..24);
+    let plan = (2usize..=6, 0..World::ALL.len(), steps);
+    let config = ProptestConfig { cases: 40, failure_persistence: None, ..ProptestConfig::default() };
+    TestRunner::new(config)
+        .run(&plan, |(ranks, world, steps)| {
+            World::ALL[world].run(ranks, &small(), |comm| {
+                for &(collective, op, root, count, in_place, wide) in &steps {
+                    let (collective, op) = (Collective::ALL[collective], Op::ALL[op]);
+                    let root = if collective.has_root() { root % ranks } else { 0 };
+                    let case = Case { collective, op, root, count, in_place };
+                    match wide {
+                        true => exercise::<f64>(&comm, case),
+                        false => exercise::<bf16>(&comm, case),
+                    }
+                }
+            });
+            Ok(())
+        })
+        .unwrap();
+}

@@ -1,0 +1,198 @@
+//! Every failure becomes an error on every rank, soon, that names who and what.
+
+mod support;
+
+use std::time::{Duration, Instant};
+use support::World;
+use unisono::{Communicator, Config, Error, ErrorKind, Max, Sum};
+
+fn patient() -> Config {
+    Config { timeout: Duration::from_secs(10), ..Config::default() }
+}
+
+/// The error of every rank, all of them within two seconds.
+fn errors(
+    world: World,
+    ranks: usize,
+    body: impl Fn(&Communicator) -> unisono::Result<()> + Sync,
+) -> Vec<Option<Error>> {
+    let begun = Instant::now();
+    let errors = world.run(ranks, &patient(), |comm| {
+        let error = body(&comm).err();
+        // Those who were done before the news came hear it at their next call.
+        let error = error.or_else(|| comm.barrier().err());
+        std::thread::sleep(Duration::from_millis(300));
+        error
+    });
+    assert!(begun.elapsed() < Duration::from_secs(3), "{world:?}: took {:?}", begun.elapsed());
+    errors
+}
+
+#[test]
+fn a_mismatched_count_names_both_counts_on_every_rank() {
+    for world in World::ALL {
+        for base in [5usize, 3000, 300_000] {
+            let errors = errors(world, 4, |comm| {
+                let mut values = vec![1.0f32; if comm.rank() == 2 { base + 1 } else { base }];
+                comm.all_reduce(&mut values, Sum)
+            });
+            for (rank, error) in errors.iter().enumerate() {
+                let error = error.as_ref().unwrap_or_else(|| panic!("{world:?}: rank {rank} has no error"));
+                assert!(matches!(error.kind(), ErrorKind::Mismatch { .. }), "{error}");
+                let text = error.to_string();
+                for part in [format!("{base} x float"), format!("{} x float", base + 1), format!("rank {rank} on")] {
+                    assert!(text.contains(&part), "`{part}` is not in: {text}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn different_operations_are_told_apart_whatever_they_are() {
+    type Body = fn(&Communicator) -> unisono::Result<()>;
+    let odd: [(&str, Body); 5] = [
+        ("max", |comm| comm.all_reduce(&mut [1.0f32; 8], Max)),
+        ("double", |comm| comm.all_reduce(&mut [1.0f64; 8], Sum)),
+        ("broadcast", |comm| comm.broadcast(&mut [1.0f32; 8], 0)),
+        ("barrier", |comm| comm.barrier()),
+        ("all_gather", |comm| comm.all_gather(&[1.0f32; 2], &mut [0.0; 6])),
+    ];
+    for world in World::ALL {
+        for (word, other) in odd {
+            let errors = errors(world, 3, |comm| match comm.rank() {
+                1 => other(comm),
+                _ => comm.all_reduce(&mut [1.0f32; 8], Sum),
+            });
+            for (rank, error) in errors.iter().enumerate() {
+                let text = error.as_ref().unwrap_or_else(|| panic!("{world:?} {word}: rank {rank}")).to_string();
+                assert!(text.contains("all_reduce #0") && text.contains(word), "{world:?} {word}: {text}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_different_root_is_noticed() {
+    for world in World::ALL {
+        let errors = errors(world, 3, |comm| comm.broadcast(&mut [0u8; 100], if comm.rank() == 2 { 1 } else { 2 }));
+        for error in errors {
+            let text = error.expect("every rank fails").to_string();
+            assert!(text.contains("root 1") && text.contains("root 2"), "{text}");
+        }
+    }
+}
+
+#[test]
+fn a_rank_that_never_comes_is_named_at_the_deadline() {
+    let config = Config { timeout: Duration::from_millis(400), ..Config::default() };
+    for world in World::ALL {
+        let begun = Instant::now();
+        let results = world.run(3, &config, |comm| {
+            if comm.rank() == 1 {
+                std::thread::sleep(Duration::from_millis(1200));
+                return None;
+            }
+            let error = comm.all_reduce(&mut [1.0f32; 1000], Sum).unwrap_err();
+            Some((error, begun.elapsed()))
+        });
+        for (error, elapsed) in results.into_iter().flatten() {
+            assert!(error.to_string().contains("rank 1"), "{error}");
+            assert!(elapsed > Duration::from_millis(390) && elapsed < Duration::from_millis(1200), "{elapsed:?}");
+        }
+    }
+}
+
+#[test]
+fn a_rank_that_left_is_named_long_before_the_deadline() {
+    for world in World::ALL {
+        let errors = world.run(3, &patient(), |comm| {
+            if comm.rank() == 2 {
+                return None;
+            }
+            let begun = Instant::now();
+            let error = comm.all_reduce(&mut [1.0f32; 1000], Sum).unwrap_err();
+            assert!(begun.elapsed() < Duration::from_secs(2));
+            Some(error)
+        });
+        for error in errors.into_iter().flatten() {
+            assert!(error.to_string().contains("rank 2"), "{world:?}: {error}");
+        }
+    }
+}
+
+#[test]
+fn abort_from_another_thread_ends_a_wait_on_every_rank() {
+    for world in World::ALL {
+        let begun = Instant::now();
+        let errors = world.run(3, &patient(), |comm| {
+            if comm.rank() == 0 {
+                let remote = comm.clone();
+                let aborter = std::thread::spawn(move || {
+                    std::thread::sleep(Duration::from_millis(100));
+                    remote.abort("enough of this");
+                    remote.abort("twice is once");
+                });
+                let error = comm.recv(&mut [0u8; 10], 1).unwrap_err();
+                aborter.join().unwrap();
+                return error;
+            }
+            comm.recv(&mut [0u8; 10], 0).unwrap_err()
+        });
+        assert!(begun.elapsed() < Duration::from_secs(2));
+        for error in errors {
+            let kind = ErrorKind::Aborted { by: 0, reason: "enough of this".to_owned() };
+            assert_eq!(error.kind(), &kind, "{world:?}");
+        }
+    }
+}
+
+#[test]
+fn a_poisoned_communicator_says_the_same_again() {
+    let errors = errors(World::Threads, 2, |comm| {
+        let first = comm.all_reduce(&mut vec![0u8; comm.rank() + 1], Sum).unwrap_err();
+        let second = comm.barrier().unwrap_err();
+        assert_eq!(first.kind(), second.kind());
+        Err(second)
+    });
+    assert!(errors.iter().all(Option::is_some));
+}
+
+#[test]
+fn misuse_is_refused_and_harms_nothing() {
+    let world = World::Threads.run(2, &patient(), |comm| {
+        let refusals = [
+            comm.broadcast(&mut [0u8], 2),
+            comm.all_gather(&[1u8, 2], &mut [0u8; 3]),
+            comm.all_reduce_into(&[1u8], &mut [0u8; 2], Sum),
+            comm.reduce_scatter_in_place(&mut [0u8; 3], Sum),
+            comm.send(&[1u8], comm.rank()),
+            comm.recv(&mut [1u8], 7),
+            comm.all_to_all_v(&[1u8], &[1], &mut [0u8], &[1]),
+            comm.all_to_all_v(&[1u8], &[usize::MAX, 2], &mut [0u8], &[0, 1]),
+        ];
+        for refusal in refusals {
+            assert!(matches!(refusal.unwrap_err().kind(), ErrorKind::Misuse(_)));
+        }
+        let mut values = [comm.rank() as u8];
+        comm.all_reduce(&mut values, Sum).unwrap();
+        values[0]
+    });
+    assert_eq!(world, [1, 1]);
+}
+
+#[test]
+fn uneven_counts_that_disagree_name_both() {
+    for world in World::ALL {
+        let errors = errors(world, 2, |comm| {
+            let (sends, receives) = if comm.rank() == 0 { ([0, 3], [0, 2]) } else { ([2, 0], [4, 0]) };
+            let input = vec![1u32; sends.iter().sum()];
+            let mut output = vec![0u32; receives.iter().sum()];
+            comm.all_to_all_v(&input, &sends, &mut output, &receives)
+        });
+        for error in errors {
+            let text = error.expect("both ranks fail").to_string();
+            assert!(text.contains("3 x uint32") && text.contains("4 x uint32"), "{text}");
+        }
+    }
+}

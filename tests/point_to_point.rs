@@ -1,0 +1,178 @@
+//! Sends, receives, groups, uneven collectives, split and asynchronous operations.
+
+mod support;
+
+use support::World;
+use unisono::{Communicator, Config, Sum};
+
+#[test]
+fn messages_between_two_ranks_keep_their_order_and_any_length() {
+    let lengths = [0usize, 1, 5, 1000, 32_768, 32_769, 400_001];
+    for world in World::ALL {
+        world.run(2, &Config::default(), |comm| {
+            for (turn, &length) in lengths.iter().enumerate() {
+                let message = |rank: usize| (0..length).map(|i| (i * 7 + rank + turn) as u32).collect::<Vec<_>>();
+                if comm.rank() == 0 {
+                    comm.send(&message(0), 1).unwrap();
+                } else {
+                    let mut found = vec![0u32; length];
+                    comm.recv(&mut found, 0).unwrap();
+                    assert_eq!(found, message(0));
+                }
+            }
+        });
+    }
+}
+
+#[test]
+fn a_group_exchanges_everything_with_everybody_at_once() {
+    let count = 50_000;
+    for world in World::ALL {
+        world.run(4, &Config::default(), |comm| {
+            let rank = comm.rank();
+            let outgoing: Vec<Vec<u32>> = (0..4).map(|peer| vec![(rank * 10 + peer) as u32; count]).collect();
+            let mut incoming = vec![vec![0u32; count]; 4];
+            comm.group(|group| {
+                for (peer, buffer) in incoming.iter_mut().enumerate() {
+                    group.recv(buffer, peer);
+                }
+                for (peer, buffer) in outgoing.iter().enumerate() {
+                    group.send(buffer, peer);
+                }
+            })
+            .unwrap();
+            for (peer, buffer) in incoming.iter().enumerate() {
+                assert!(buffer.iter().all(|&value| value == (peer * 10 + rank) as u32));
+            }
+        });
+    }
+}
+
+#[test]
+fn uneven_all_to_all_transposes() {
+    let counts = |from: usize, to: usize| (from * 3 + to * 5) % 7 * 1000;
+    for world in World::ALL {
+        for ranks in [1, 2, 3, 5] {
+            world.run(ranks, &Config::default(), |comm| {
+                let rank = comm.rank();
+                let sends: Vec<usize> = (0..ranks).map(|to| counts(rank, to)).collect();
+                let receives: Vec<usize> = (0..ranks).map(|from| counts(from, rank)).collect();
+                let cell = |from: usize, to: usize| vec![(from * 100 + to) as i64; counts(from, to)];
+                let input: Vec<i64> = (0..ranks).flat_map(|to| cell(rank, to)).collect();
+                let expected: Vec<i64> = (0..ranks).flat_map(|from| cell(from, rank)).collect();
+                let mut output = vec![0i64; expected.len()];
+                comm.all_to_all_v(&input, &sends, &mut output, &receives).unwrap();
+                assert_eq!(output, expected);
+            });
+        }
+    }
+}
+
+#[test]
+fn uneven_all_gather_concatenates() {
+    for world in World::ALL {
+        for counts in [vec![3usize, 0, 5], vec![0, 0, 0], vec![1, 70_000, 2]] {
+            world.run(3, &Config::default(), |comm| {
+                let part = |rank: usize| vec![rank as u16 + 1; counts[rank]];
+                let mut output = vec![0u16; counts.iter().sum()];
+                comm.all_gather_v(&part(comm.rank()), &mut output, &counts).unwrap();
+                assert_eq!(output, (0..3).flat_map(part).collect::<Vec<_>>());
+            });
+        }
+    }
+}
+
+#[test]
+fn split_by_colour_and_key() {
+    for world in World::ALL {
+        world.run(5, &Config::default(), |comm| {
+            let colour = [Some(7), Some(9), None, Some(7), Some(7)][comm.rank()];
+            let part = comm.split(colour, -(comm.rank() as i32)).unwrap();
+            let Some(part) = part else {
+                assert_eq!(comm.rank(), 2);
+                return;
+            };
+            let expected = match comm.rank() {
+                4 => (0, 3),
+                3 => (1, 3),
+                0 => (2, 3),
+                _ => (0, 1),
+            };
+            assert_eq!((part.rank(), part.ranks()), expected);
+            let mut sum = [comm.rank() as u32];
+            part.all_reduce(&mut sum, Sum).unwrap();
+            assert_eq!(sum[0], if colour == Some(9) { 1 } else { 7 });
+        });
+    }
+}
+
+#[test]
+fn two_communicators_make_progress_independently() {
+    for world in World::ALL {
+        world.run(3, &Config::default(), |comm| {
+            let twin = comm.duplicate().unwrap();
+            // Opposite orders on odd and even ranks: each communicator has its own thread.
+            std::thread::scope(|scope| {
+                let work = |comm: Communicator| {
+                    move || {
+                        for turn in 0..50u64 {
+                            let mut values = vec![turn; 3000];
+                            comm.all_reduce(&mut values, Sum).unwrap();
+                            assert_eq!(values[2999], 3 * turn);
+                        }
+                    }
+                };
+                scope.spawn(work(comm.clone()));
+                scope.spawn(work(twin.clone()));
+            });
+        });
+    }
+}
+
+#[test]
+fn a_thousand_operations_in_flight_complete_in_order() {
+    for world in World::ALL {
+        world.run(2, &Config::default(), |comm| {
+            let pending: Vec<_> =
+                (0..1000u32).map(|turn| comm.start_all_reduce(vec![turn; 1 + turn as usize % 50], Sum)).collect();
+            for (turn, pending) in pending.into_iter().enumerate() {
+                assert_eq!(pending.wait().unwrap()[0], 2 * turn as u32);
+            }
+            // Blocking calls take their place behind what was started.
+            let started = comm.start_all_gather(vec![comm.rank() as u8]);
+            let mut sum = [1u8];
+            comm.all_reduce(&mut sum, Sum).unwrap();
+            assert!(started.is_finished());
+            assert_eq!((started.wait().unwrap(), sum), (vec![0, 1], [2]));
+        });
+    }
+}
+
+#[test]
+fn scoped_operations_borrow_and_give_back() {
+    World::Threads.run(3, &Config::default(), |comm| {
+        let mut values = vec![comm.rank() as f64; 100_000];
+        let input = vec![comm.rank() as i8; 10];
+        let mut gathered = vec![0i8; 30];
+        comm.scope(|scope| {
+            let reduced = scope.all_reduce(&mut values, Sum);
+            let gathered = scope.all_gather(&input, &mut gathered);
+            assert_eq!(reduced.wait().unwrap()[99_999], 3.0);
+            assert_eq!(gathered.wait().unwrap()[25], 2);
+        });
+        assert_eq!((values[0], gathered[10]), (3.0, 1));
+    });
+}
+
+#[test]
+fn a_panic_inside_an_operation_aborts_every_rank() {
+    let errors = World::Threads.run(2, &Config::default(), |comm| {
+        if comm.rank() == 0 {
+            return comm.start(|_| -> unisono::Result<()> { panic!("on purpose") }).wait().unwrap_err();
+        }
+        comm.barrier().unwrap_err()
+    });
+    for error in errors {
+        assert!(error.to_string().contains("rank 0 aborted: an operation panicked"), "{error}");
+    }
+}

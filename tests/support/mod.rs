@@ -1,0 +1,210 @@
+//! Worlds of ranks as threads, over every transport, and a naive reference for every collective.
+
+use std::fmt::Debug;
+use std::net::{IpAddr, Ipv4Addr};
+use unisono::schedule::Collective;
+use unisono::{Communicator, Config, Element, Op, Reduction, Scalar, Transport, UniqueId};
+
+/// How the ranks of a test reach each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum World {
+    Threads,
+    Shm,
+    Tcp,
+}
+
+impl World {
+    pub const ALL: [World; 3] = [World::Threads, World::Shm, World::Tcp];
+
+    /// Runs `body` on every rank of a fresh world; results by rank.
+    pub fn run<R: Send>(self, ranks: usize, config: &Config, body: impl Fn(Communicator) -> R + Sync) -> Vec<R> {
+        let comms = self.communicators(ranks, config);
+        std::thread::scope(|scope| {
+            let body = &body;
+            let threads: Vec<_> = comms.into_iter().map(|comm| scope.spawn(move || body(comm))).collect();
+            threads.into_iter().map(|thread| thread.join().expect("a rank panicked")).collect()
+        })
+    }
+
+    fn communicators(self, ranks: usize, config: &Config) -> Vec<Communicator> {
+        let transport = match self {
+            World::Threads => return Communicator::threads_with(ranks, config).expect("threads"),
+            World::Shm => Transport::Shm,
+            World::Tcp => Transport::Tcp,
+        };
+        let config = Config { transport, ..config.clone() };
+        let id = UniqueId::new(IpAddr::V4(Ipv4Addr::LOCALHOST)).expect("an id");
+        std::thread::scope(|scope| {
+            let (id, config) = (&id, &config);
+            let join = |rank| scope.spawn(move || Communicator::join(id, rank, ranks, config));
+            let threads: Vec<_> = (0..ranks).map(join).collect();
+            threads.into_iter().map(|thread| thread.join().expect("no panic").expect("join")).collect()
+        })
+    }
+}
+
+/// What `rank` contributes at `index`: small enough that every reduction is exact in every type and order.
+pub fn contribution(op: Option<Op>, ranks: usize, rank: usize, index: usize) -> f64 {
+    let turn = (index + rank) % ranks;
+    match op {
+        Some(Op::Prod) if turn < 3 => 2.0,
+        Some(Op::Prod) => 1.0,
+        Some(Op::Min | Op::Max) => ((index * 5 + rank * 7) % 13) as f64,
+        // Two ranks contribute, so that even eight bits hold the sum.
+        Some(Op::Avg) if turn < 2 => ranks as f64,
+        Some(_) if turn < 2 => 1.0 + ((index / 3 + rank) % 3) as f64,
+        Some(_) => 0.0,
+        None => ((index * 3 + rank * 11) % 16) as f64,
+    }
+}
+
+/// The factor of a pre-multiplied sum at `rank`.
+pub fn factor(rank: usize) -> f64 {
+    1.0 + (rank % 2) as f64
+}
+
+/// The reduction of `op` as `rank` gives it.
+pub fn reduction(op: Op, is_float: bool, rank: usize) -> Reduction {
+    match op {
+        Op::Sum => Reduction::Sum,
+        Op::Prod => Reduction::Prod,
+        Op::Min => Reduction::Min,
+        Op::Max => Reduction::Max,
+        Op::Avg => Reduction::Avg,
+        Op::PreMulSum if is_float => Reduction::PreMulSum(Scalar::Float(factor(rank))),
+        Op::PreMulSum => Reduction::PreMulSum(Scalar::Int(factor(rank) as i64)),
+    }
+}
+
+/// The reduced value at `index`.
+pub fn reduced(op: Op, ranks: usize, index: usize) -> f64 {
+    let all = (0..ranks).map(|rank| (rank, contribution(Some(op), ranks, rank, index)));
+    match op {
+        Op::Sum => all.map(|(_, value)| value).sum(),
+        Op::Prod => all.map(|(_, value)| value).product(),
+        Op::Min => all.map(|(_, value)| value).fold(f64::INFINITY, f64::min),
+        Op::Max => all.map(|(_, value)| value).fold(f64::NEG_INFINITY, f64::max),
+        Op::Avg => all.map(|(_, value)| value).sum::<f64>() / ranks as f64,
+        Op::PreMulSum => all.map(|(rank, value)| value * factor(rank)).sum(),
+    }
+}
+
+/// One collective call to check.
+#[derive(Clone, Copy, Debug)]
+pub struct Case {
+    pub collective: Collective,
+    pub op: Op,
+    pub root: usize,
+    pub count: usize,
+    pub in_place: bool,
+}
+
+/// Calls the collective of `case` and compares every element of the result, guard elements included.
+pub fn exercise<T: Element + Debug>(comm: &Communicator, case: Case) {
+    let (rank, ranks) = (comm.rank(), comm.ranks());
+    let Case { collective, root, count, .. } = case;
+    let (input_shares, output_shares) = collective.shares(ranks, root, rank);
+    let op = collective.reduces().then_some(case.op);
+    let value = |index| T::from_f64(contribution(op, ranks, rank, index));
+    let input: Vec<T> = (0..input_shares * count).map(value).collect();
+    let expected: Vec<f64> = (0..output_shares * count).map(|index| expected(case, ranks, rank, index)).collect();
+    let poison = T::from_f64(5.0);
+    let mut buffer = vec![poison; expected.len().max(input.len()) + 2 * GUARD];
+    let inner = GUARD..buffer.len() - GUARD;
+    let (result, at) = if case.in_place {
+        let at = call_in_place(comm, case, &input, &mut buffer[inner.clone()]);
+        (at.0, at.1)
+    } else {
+        (call(comm, case, &input, &mut buffer[GUARD..GUARD + expected.len()]), 0)
+    };
+    result.unwrap_or_else(|error| panic!("{case:?} at rank {rank}: {error}"));
+    for (index, &expected) in expected.iter().enumerate() {
+        let found = buffer[GUARD + at + index];
+        assert_eq!(found, T::from_f64(expected), "{case:?} at rank {rank} of {ranks}, element {index}");
+    }
+    let guards = buffer[..GUARD].iter().chain(&buffer[inner.end..]);
+    assert!(guards.into_iter().all(|guard| *guard == poison), "{case:?} at rank {rank} wrote outside");
+}
+
+/// Elements on either side of a buffer that nobody may touch.
+const GUARD: usize = 17;
+
+fn expected(case: Case, ranks: usize, rank: usize, index: usize) -> f64 {
+    let (share, offset) = (index / case.count.max(1), index % case.count.max(1));
+    let from = |rank, index| contribution(None, ranks, rank, index);
+    match case.collective {
+        Collective::AllReduce | Collective::Reduce => reduced(case.op, ranks, index),
+        Collective::ReduceScatter => reduced(case.op, ranks, rank * case.count + index),
+        Collective::AllGather | Collective::Gather => from(share, offset),
+        Collective::Broadcast => from(case.root, index),
+        Collective::Scatter => from(case.root, rank * case.count + index),
+        Collective::AllToAll => from(share, rank * case.count + offset),
+        Collective::Barrier => 0.0,
+    }
+}
+
+fn call<T: Element>(comm: &Communicator, case: Case, input: &[T], output: &mut [T]) -> unisono::Result<()> {
+    let (root, at_root) = (case.root, comm.rank() == case.root);
+    let reduction = reduction(case.op, T::DTYPE.is_float(), comm.rank());
+    match case.collective {
+        Collective::AllReduce => comm.all_reduce_into(input, output, reduction),
+        Collective::AllGather => comm.all_gather(input, output),
+        Collective::ReduceScatter => comm.reduce_scatter(input, output, reduction),
+        Collective::Broadcast => comm.broadcast_into(at_root.then_some(input), output, root),
+        Collective::Reduce => comm.reduce_into(input, at_root.then_some(output), reduction, root),
+        Collective::Gather => comm.gather(input, at_root.then_some(output), root),
+        Collective::Scatter => comm.scatter(at_root.then_some(input), output, root),
+        Collective::AllToAll => comm.all_to_all(input, output),
+        Collective::Barrier => comm.barrier(),
+    }
+}
+
+/// The call, and where in the buffer its output begins.
+fn call_in_place<T: Element>(
+    comm: &Communicator,
+    case: Case,
+    input: &[T],
+    buffer: &mut [T],
+) -> (unisono::Result<()>, usize) {
+    let (rank, root, count) = (comm.rank(), case.root, case.count);
+    let reduction = reduction(case.op, T::DTYPE.is_float(), rank);
+    let own = rank * count;
+    match case.collective {
+        Collective::AllReduce => {
+            buffer.copy_from_slice(input);
+            (comm.all_reduce(buffer, reduction), 0)
+        }
+        Collective::AllGather => {
+            buffer[own..own + count].copy_from_slice(input);
+            (comm.all_gather_in_place(buffer), 0)
+        }
+        Collective::ReduceScatter => {
+            buffer.copy_from_slice(input);
+            (comm.reduce_scatter_in_place(buffer, reduction), own)
+        }
+        Collective::Broadcast => {
+            buffer[..input.len()].copy_from_slice(input);
+            (comm.broadcast(buffer, root), 0)
+        }
+        Collective::Reduce => {
+            buffer.copy_from_slice(input);
+            let ended = comm.reduce(buffer, reduction, root);
+            assert!(rank == root || buffer[..] == *input, "reduce changed the buffer of rank {rank}");
+            (ended, 0)
+        }
+        Collective::Gather => {
+            let at = if rank == root { own } else { 0 };
+            buffer[at..at + count].copy_from_slice(input);
+            (comm.gather_in_place(buffer, root), 0)
+        }
+        Collective::Scatter => {
+            buffer[..input.len()].copy_from_slice(input);
+            (comm.scatter_in_place(buffer, root), if rank == root { own } else { 0 })
+        }
+        Collective::AllToAll => {
+            buffer.copy_from_slice(input);
+            (comm.all_to_all_in_place(buffer), 0)
+        }
+        Collective::Barrier => (comm.barrier(), 0),
+    }
+}
