@@ -1,0 +1,96 @@
+//! Binomial trees: the number of ranks that know doubles every round.
+//!
+//! A position's parent is the position with the lowest set bit cleared.
+//!
+//! Source: Chan, Heimlich, Purkayastha, van de Geijn, "Collective
+//! communication: theory, practice, and experience", CCPE 19(13), 2007.
+
+use super::{alone, any, rounds_of_doubling, whole};
+use crate::schedule::{Algorithm, Collective, Cost, Program, ProgramBuilder, Rank, Spec, input, output, scratch};
+use std::ops::Range;
+
+pub(super) const SOURCE: &str =
+    "Chan, Heimlich, Purkayastha, van de Geijn: Collective communication, CCPE 2007";
+
+/// Broadcast down a binomial tree.
+pub const BROADCAST: Algorithm = Algorithm {
+    name: "binomial",
+    collective: Collective::Broadcast,
+    about: "all who know tell one more each round: fewest rounds, for small data",
+    source: SOURCE,
+    needs_window: false,
+    aggregates: false,
+    fits: any,
+    parts: whole,
+    build: broadcast,
+    cost: |spec| Cost { steps: rounds_of_doubling(spec.ranks), blocks: spec.count() - 1, scratch: 0 },
+};
+
+/// Reduce up a binomial tree.
+pub const REDUCE: Algorithm = Algorithm {
+    name: "binomial",
+    collective: Collective::Reduce,
+    about: "every round half of the sums are added to the other half: fewest rounds, for small data",
+    source: SOURCE,
+    needs_window: false,
+    aggregates: false,
+    fits: any,
+    parts: whole,
+    build: reduce,
+    cost: |spec| Cost {
+        steps: rounds_of_doubling(spec.ranks),
+        blocks: spec.count() - 1,
+        scratch: u64::from(spec.ranks > 3),
+    },
+};
+
+/// The positions below and at `position`.
+pub(super) fn subtree(position: usize, ranks: usize) -> Range<usize> {
+    let reach = if position == 0 { ranks } else { position & position.wrapping_neg() };
+    position..ranks.min(position + reach)
+}
+
+/// The children of `position`, the smallest subtree first.
+pub(super) fn children(position: usize, ranks: usize) -> impl DoubleEndedIterator<Item = usize> {
+    let reach = subtree(position, ranks).len();
+    (0..rounds_of_doubling(reach)).map(move |bit| position + (1 << bit))
+}
+
+/// The parent of a `position` other than the root's.
+pub(super) const fn parent(position: usize) -> usize {
+    position & (position - 1)
+}
+
+fn broadcast(spec: &Spec, rank: Rank) -> Program {
+    let (mut builder, position) = (ProgramBuilder::new(rank), spec.position(rank));
+    let held = if position == 0 { input(0) } else { output(0) };
+    if position > 0 {
+        builder.recv(spec.seated(parent(position)), [held]);
+    }
+    for child in children(position, spec.ranks).rev() {
+        builder.send(spec.seated(child), [held]);
+    }
+    if position == 0 {
+        builder.copy(input(0), output(0));
+    }
+    builder.finish(0, 0)
+}
+
+fn reduce(spec: &Spec, rank: Rank) -> Program {
+    if spec.ranks == 1 {
+        return alone(rank, 1);
+    }
+    let (mut builder, position) = (ProgramBuilder::new(rank), spec.position(rank));
+    let sum = if position == 0 { output(0) } else { scratch(0) };
+    let mut held = input(0);
+    let mut children = children(position, spec.ranks).peekable();
+    while let Some(child) = children.next() {
+        let complete = position == 0 && children.peek().is_none();
+        builder.recv_reduce(spec.seated(child), [held], [sum], complete);
+        held = sum;
+    }
+    if position > 0 {
+        builder.send(spec.seated(parent(position)), [held]);
+    }
+    builder.finish(usize::from(held == scratch(0)), 0)
+}

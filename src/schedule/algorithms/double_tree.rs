@@ -1,0 +1,206 @@
+//! Two binary trees at once, each with half of the data.
+//!
+//! A rank that is an inner node of one tree is a leaf of the other, so all
+//! links carry equal loads and the depth is logarithmic.
+//!
+//! Ranks sit around the root at positions 1 to `ranks - 1`. In the first tree
+//! the parent of a position clears its lowest set bit and sets the next one,
+//! unless nobody sits there; then it only clears. Odd positions are leaves.
+//! The second tree seats the ranks so that odd and even change places: mirrored
+//! where that does it, shifted by one otherwise. The root is above both.
+//!
+//! Source: Sanders, Speck, Träff, "Two-tree algorithms for full bandwidth
+//! broadcast, reduction and scan", Parallel Computing 35(12), 2009.
+
+use super::{alone, any};
+use crate::schedule::{
+    Algorithm, Block, Collective, Cost, Program, ProgramBuilder, Rank, Spec, input, output, scratch,
+};
+
+const SOURCE: &str = "Sanders, Speck, Träff: Two-tree algorithms, Parallel Computing 2009";
+
+/// All-reduce: up both trees, and down again.
+pub const ALL_REDUCE: Algorithm = Algorithm {
+    name: "tree",
+    collective: Collective::AllReduce,
+    about: "half the data up and down each of two trees: logarithmic depth at full bandwidth",
+    source: SOURCE,
+    needs_window: false,
+    aggregates: false,
+    fits: any,
+    parts: |_| 2,
+    build: all_reduce,
+    cost: |spec| Cost { steps: 2 * rounds(spec), blocks: 4 * (spec.count() - 1), scratch: 0 },
+};
+
+/// Broadcast down both trees.
+pub const BROADCAST: Algorithm = Algorithm {
+    name: "tree",
+    collective: Collective::Broadcast,
+    about: "half the data down each of two trees: logarithmic depth at full bandwidth",
+    source: SOURCE,
+    needs_window: false,
+    aggregates: false,
+    fits: any,
+    parts: |_| 2,
+    build: broadcast,
+    cost: |spec| Cost { steps: rounds(spec), blocks: 2 * (spec.count() - 1), scratch: 0 },
+};
+
+/// Reduce up both trees.
+pub const REDUCE: Algorithm = Algorithm {
+    name: "tree",
+    collective: Collective::Reduce,
+    about: "half the data up each of two trees: logarithmic depth at full bandwidth",
+    source: SOURCE,
+    needs_window: false,
+    aggregates: false,
+    fits: any,
+    parts: |_| 2,
+    build: reduce,
+    cost: |spec| Cost {
+        steps: rounds(spec),
+        blocks: 2 * (spec.count() - 1),
+        scratch: u64::from(spec.ranks > 2),
+    },
+};
+
+/// A rank's place in one of the trees.
+struct Node {
+    parent: Option<Rank>,
+    /// The child with the deeper subtree first.
+    children: Vec<Rank>,
+}
+
+impl Node {
+    fn new(spec: &Spec, rank: Rank, tree: usize) -> Self {
+        let seat = seat(spec.position(rank), tree, spec.ranks);
+        let rank_at = |seat| spec.seated(position(seat, tree, spec.ranks));
+        let parent = (seat > 0).then(|| rank_at(parent(seat, spec.ranks)));
+        Self { parent, children: children(seat, spec.ranks).map(rank_at).collect() }
+    }
+
+    /// Sums the subtree, in `sum` where there is anything to add, and passes it to the parent.
+    fn up(&self, builder: &mut ProgramBuilder, own: Block, sum: Block) {
+        let mut held = own;
+        // The shallower subtree is done first. Only the root finishes, and has one child.
+        for &child in self.children.iter().rev() {
+            builder.recv_reduce(child, [held], [sum], self.parent.is_none());
+            held = sum;
+        }
+        if let Some(parent) = self.parent {
+            builder.send(parent, [held]);
+        }
+    }
+
+    /// Passes what the parent sends, or the root's `held`, to the children.
+    fn down(&self, builder: &mut ProgramBuilder, held: Block) {
+        if let Some(parent) = self.parent {
+            builder.recv(parent, [held]);
+        }
+        for &child in &self.children {
+            builder.send(child, [held]);
+        }
+    }
+}
+
+fn all_reduce(spec: &Spec, rank: Rank) -> Program {
+    if spec.ranks == 1 {
+        return alone(rank, 2);
+    }
+    let mut builder = ProgramBuilder::new(rank);
+    for tree in [0, 1] {
+        let node = Node::new(spec, rank, tree);
+        builder.strand(tree);
+        node.up(&mut builder, input(tree), output(tree));
+        node.down(&mut builder, output(tree));
+    }
+    builder.finish(0, 0)
+}
+
+fn broadcast(spec: &Spec, rank: Rank) -> Program {
+    let mut builder = ProgramBuilder::new(rank);
+    for tree in [0, 1] {
+        let node = Node::new(spec, rank, tree);
+        builder.strand(tree);
+        if rank == spec.root {
+            node.down(&mut builder, input(tree));
+            builder.copy(input(tree), output(tree));
+        } else {
+            node.down(&mut builder, output(tree));
+        }
+    }
+    builder.finish(0, 0)
+}
+
+fn reduce(spec: &Spec, rank: Rank) -> Program {
+    if spec.ranks == 1 {
+        return alone(rank, 2);
+    }
+    let mut builder = ProgramBuilder::new(rank);
+    let mut inner = false;
+    for tree in [0, 1] {
+        let node = Node::new(spec, rank, tree);
+        builder.strand(tree);
+        // Scratch is needed in the one tree only in which this rank is an inner node.
+        let sum = if rank == spec.root { output(tree) } else { scratch(0) };
+        node.up(&mut builder, input(tree), sum);
+        inner |= rank != spec.root && !node.children.is_empty();
+    }
+    builder.finish(usize::from(inner), 0)
+}
+
+/// Where in the tree the rank at `position` sits.
+fn seat(position: usize, tree: usize, ranks: usize) -> usize {
+    match (position, tree) {
+        (0, _) | (_, 0) => position,
+        _ if ranks % 2 == 1 => ranks - position,
+        (1, _) => ranks - 1,
+        _ => position - 1,
+    }
+}
+
+/// The position of the rank that sits at `seat`: undoes [`seat`].
+fn position(seat: usize, tree: usize, ranks: usize) -> usize {
+    match (seat, tree) {
+        (0, _) | (_, 0) => seat,
+        _ if ranks % 2 == 1 => ranks - seat,
+        _ if seat == ranks - 1 => 1,
+        _ => seat + 1,
+    }
+}
+
+fn parent(seat: usize, ranks: usize) -> usize {
+    let lowest = lowest_bit(seat);
+    let usual = (seat ^ lowest) | (lowest << 1);
+    if usual < ranks { usual } else { seat ^ lowest }
+}
+
+/// The child below the seat, then the child above it.
+fn children(seat: usize, ranks: usize) -> impl Iterator<Item = usize> {
+    let half = if seat == 0 { ranks.next_power_of_two() } else { lowest_bit(seat) } / 2;
+    let below = (seat > 0 && half > 0).then(|| seat - half);
+    let steps = std::iter::successors(Some(half), |step| Some(step / 2)).take_while(|&step| step > 0);
+    let above = steps.map(move |step| seat + step).find(|&above| above < ranks);
+    below.into_iter().chain(above)
+}
+
+const fn lowest_bit(seat: usize) -> usize {
+    seat & seat.wrapping_neg()
+}
+
+/// Rounds from the root to the last leaf.
+fn rounds(spec: &Spec) -> u64 {
+    if spec.ranks == 1 { 0 } else { 1 + rounds_below(spec.ranks - 1) }
+}
+
+/// Rounds from the top of a tree of `nodes` to its last leaf. Below the top, which sits at the
+/// largest power of two, is a full tree that is served first; above it, a tree of the rest.
+fn rounds_below(nodes: usize) -> u64 {
+    let levels = nodes.ilog2();
+    let full = if levels == 0 { 0 } else { 2 * u64::from(levels) - 1 };
+    match nodes - (1 << levels) {
+        0 => full,
+        rest => full.max(2 + rounds_below(rest)),
+    }
+}

@@ -1,0 +1,205 @@
+//! PAT: parallel aggregated trees.
+//!
+//! Chunks travel along binomial trees in which the far hops come first, when
+//! there is little to carry, and the near hops last. `A`, the aggregation, is
+//! how many chunks go into one message: `A` trees are walked in lock-step. With
+//! the largest `A` a logarithmic number of messages does; with `A = 1` each
+//! message carries one chunk. Every `A` moves the fewest bytes possible, and
+//! staging depends on `A` and the logarithm of the ranks only.
+//!
+//! All ranks do the same, each in its own relative numbers: offset `s` is the
+//! rank `s` places up. In the all-gather a chunk goes down an edge from offset
+//! `s` to its child `s + distance`, that is, from each rank to the one `distance`
+//! places down. The reduce-scatter is the same list backwards, each edge
+//! reversed: its sums are then the same expression for every `A`.
+//!
+//! Source: Jeaugey, "PAT: a new algorithm for all-gather and reduce-scatter
+//! operations at scale", arXiv 2506.20252, 2025.
+
+use super::partials::Partials;
+use super::{alone, any, blocks, one_per_rank, whole};
+use crate::schedule::{Algorithm, Block, Collective, Cost, Program, ProgramBuilder, Rank, Spec, input, output};
+
+const SOURCE: &str = "Jeaugey: PAT, arXiv 2506.20252, 2025";
+
+/// All-gather by parallel aggregated trees.
+pub const ALL_GATHER: Algorithm = Algorithm {
+    name: "pat",
+    collective: Collective::AllGather,
+    about: "far hops first, near hops packed: logarithmic for small data, fewest bytes for any",
+    source: SOURCE,
+    needs_window: false,
+    aggregates: true,
+    fits: any,
+    parts: whole,
+    build: all_gather,
+    cost: |spec| Cost { steps: messages(spec), blocks: spec.count() * (spec.count() - 1), scratch: 0 },
+};
+
+/// Reduce-scatter by parallel aggregated trees.
+pub const REDUCE_SCATTER: Algorithm = Algorithm {
+    name: "pat",
+    collective: Collective::ReduceScatter,
+    about: "near hops packed, far hops last: logarithmic for small data, fewest bytes for any",
+    source: SOURCE,
+    needs_window: false,
+    aggregates: true,
+    fits: any,
+    parts: whole,
+    build: reduce_scatter,
+    cost: |spec| Cost {
+        steps: messages(spec),
+        blocks: spec.count() * (spec.count() - 1),
+        scratch: staging(spec),
+    },
+};
+
+/// All-reduce: reduce-scatter, then all-gather.
+pub const ALL_REDUCE: Algorithm = Algorithm {
+    name: "pat",
+    collective: Collective::AllReduce,
+    about: "reduce-scatter and all-gather by aggregated trees: logarithmic, and fewest bytes",
+    source: SOURCE,
+    needs_window: false,
+    aggregates: true,
+    fits: any,
+    parts: one_per_rank,
+    build: all_reduce,
+    cost: |spec| Cost {
+        steps: 2 * messages(spec),
+        blocks: 2 * spec.count() * (spec.count() - 1),
+        scratch: staging(spec),
+    },
+};
+
+/// What all ranks do at the same time: one message each.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Round {
+    /// How far the message goes.
+    pub(super) distance: usize,
+    /// The offsets at the upper ends of the edges it goes along.
+    pub(super) parents: Vec<usize>,
+}
+
+/// The trees of one spec.
+pub(super) struct Forest {
+    ranks: usize,
+    /// Number of trees, chunks in one message at most: the aggregation, cut to size.
+    trees: usize,
+    /// Nodes of each tree, were the ranks a power of two.
+    nodes: usize,
+}
+
+impl Forest {
+    pub(super) fn new(spec: &Spec) -> Self {
+        let full = spec.ranks.next_power_of_two();
+        let trees = (1 << spec.aggregation.max(1).ilog2()).min((full / 2).max(1));
+        Self { ranks: spec.ranks, trees, nodes: full / trees }
+    }
+
+    /// The messages of an all-gather, in order.
+    pub(super) fn rounds(&self) -> Vec<Round> {
+        let mut rounds = Vec::new();
+        // From the first root to all roots, farthest first.
+        let mut group = self.trees / 2;
+        while group > 0 {
+            let distance = group * self.nodes;
+            rounds.push(self.round(distance, (0..).map(|tree| 2 * tree * distance)));
+            group /= 2;
+        }
+        // Down all trees in lock-step.
+        walk(0, self.nodes, &mut |node| {
+            let distance = 1 << node.trailing_zeros();
+            let parents = (0..self.trees).map(|tree| tree * self.nodes + node - distance);
+            rounds.push(self.round(distance, parents));
+        });
+        rounds.retain(|round| !round.parents.is_empty());
+        rounds
+    }
+
+    /// Drops edges to ranks that do not exist. As a parent's offset is lower, no node is orphaned.
+    fn round(&self, distance: usize, parents: impl Iterator<Item = usize>) -> Round {
+        Round { distance, parents: parents.take_while(|parent| parent + distance < self.ranks).collect() }
+    }
+}
+
+/// Visits a binomial tree from the top, the largest child first, without its root.
+fn walk(root: usize, nodes: usize, visit: &mut impl FnMut(usize)) {
+    let mut step = nodes / 2;
+    while step > 0 {
+        visit(root + step);
+        walk(root + step, step, visit);
+        step /= 2;
+    }
+}
+
+/// Spreads every rank's chunk, which lies in its output.
+fn gather(builder: &mut ProgramBuilder, spec: &Spec, rank: Rank, rounds: &[Round]) {
+    for Round { distance, parents } in rounds {
+        let (to, from) = (spec.before(rank, *distance), spec.after(rank, *distance));
+        let chunks = |owner| blocks(parents.iter().copied(), |offset| output(spec.after(owner, offset)));
+        builder.send(to, chunks(rank)).recv(from, chunks(from));
+    }
+}
+
+/// Sums all chunks on the way to their owners, the own one in `result`; tells the scratch needed.
+fn scatter(builder: &mut ProgramBuilder, spec: &Spec, rank: Rank, rounds: &[Round], result: Block) -> usize {
+    let inputs = blocks(0..spec.ranks, |offset| input(spec.after(rank, offset)));
+    let mut partials = Partials::new(inputs, 0, result);
+    for (index, Round { distance, parents }) in rounds.iter().enumerate().rev() {
+        let sent = blocks(parents.iter().copied(), |offset| partials.give(offset + distance));
+        builder.send(spec.after(rank, *distance), sent);
+        let (with, into): (Vec<_>, Vec<_>) = parents.iter().map(|&offset| partials.add(offset)).unzip();
+        builder.recv_reduce(spec.before(rank, *distance), with, into, index == 0);
+    }
+    partials.scratch()
+}
+
+fn all_gather(spec: &Spec, rank: Rank) -> Program {
+    let mut builder = ProgramBuilder::new(rank);
+    builder.copy(input(0), output(rank));
+    gather(&mut builder, spec, rank, &Forest::new(spec).rounds());
+    builder.finish(0, 0)
+}
+
+fn reduce_scatter(spec: &Spec, rank: Rank) -> Program {
+    if spec.ranks == 1 {
+        return alone(rank, 1);
+    }
+    let mut builder = ProgramBuilder::new(rank);
+    let used = scatter(&mut builder, spec, rank, &Forest::new(spec).rounds(), output(0));
+    builder.finish(used, 0)
+}
+
+fn all_reduce(spec: &Spec, rank: Rank) -> Program {
+    if spec.ranks == 1 {
+        return alone(rank, 1);
+    }
+    let (mut builder, rounds) = (ProgramBuilder::new(rank), Forest::new(spec).rounds());
+    let used = scatter(&mut builder, spec, rank, &rounds, output(rank));
+    gather(&mut builder, spec, rank, &rounds);
+    builder.finish(used, 0)
+}
+
+/// Messages that each rank sends: down to the roots, and one for each node of the first tree.
+fn messages(spec: &Spec) -> u64 {
+    let forest = Forest::new(spec);
+    u64::from(forest.trees.ilog2()) + forest.nodes.min(spec.ranks) as u64 - 1
+}
+
+/// Most partial sums alive at once, the own one aside: `A·log2(nodes) - 1` at a power of two.
+///
+/// Right after the leaves at `leaf` are received, a sum is alive at each of their ancestors, in
+/// every tree where that ancestor has a child; and a leaf is received before any other child.
+fn staging(spec: &Spec) -> u64 {
+    let forest = Forest::new(spec);
+    let trees_with_child = |node: usize| (spec.ranks - 1).saturating_sub(node).div_ceil(forest.nodes);
+    let alive = |leaf: usize| {
+        let ancestors = std::iter::successors(Some(leaf & (leaf - 1)), |&node| {
+            (node > 0).then(|| node & (node - 1))
+        });
+        ancestors.map(trees_with_child).sum::<usize>()
+    };
+    let most = (1..forest.nodes).step_by(2).map(alive).max().unwrap_or(0);
+    most.saturating_sub(1) as u64
+}

@@ -1,0 +1,199 @@
+//! Rings and chains: every rank talks to its two neighbours only.
+//!
+//! Source: Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for
+//! clusters of workstations", JPDC 69(2), 2009.
+
+use super::{alone, any, one_per_rank, whole};
+use crate::schedule::{
+    Algorithm, Block, Collective, Cost, Program, ProgramBuilder, Rank, Spec, input, output, scratch,
+};
+
+const SOURCE: &str = "Patarasuk, Yuan: Bandwidth optimal all-reduce algorithms, JPDC 2009";
+
+/// All-reduce around the ring: reduce-scatter, then all-gather.
+pub const ALL_REDUCE: Algorithm = Algorithm {
+    name: "ring",
+    collective: Collective::AllReduce,
+    about: "each chunk goes round once to be summed, once to be told: fewest bytes, for large data",
+    source: SOURCE,
+    needs_window: false,
+    aggregates: false,
+    fits: any,
+    parts: one_per_rank,
+    build: all_reduce,
+    cost: |spec| Cost {
+        steps: 2 * (spec.count() - 1),
+        blocks: 2 * spec.count() * (spec.count() - 1),
+        scratch: 0,
+    },
+};
+
+/// All-gather around the ring.
+pub const ALL_GATHER: Algorithm = Algorithm {
+    name: "ring",
+    collective: Collective::AllGather,
+    about: "every chunk is handed on by every rank: neighbours only, for large data",
+    source: SOURCE,
+    needs_window: false,
+    aggregates: false,
+    fits: any,
+    parts: whole,
+    build: all_gather,
+    cost: |spec| Cost { steps: spec.count() - 1, blocks: spec.count() * (spec.count() - 1), scratch: 0 },
+};
+
+/// Reduce-scatter around the ring.
+pub const REDUCE_SCATTER: Algorithm = Algorithm {
+    name: "ring",
+    collective: Collective::ReduceScatter,
+    about: "every chunk is summed on its way round to its owner: neighbours only, for large data",
+    source: SOURCE,
+    needs_window: false,
+    aggregates: false,
+    fits: any,
+    parts: whole,
+    build: reduce_scatter,
+    cost: |spec| Cost {
+        steps: spec.count() - 1,
+        blocks: spec.count() * (spec.count() - 1),
+        scratch: u64::from(spec.ranks > 2),
+    },
+};
+
+/// Broadcast down a chain from the root.
+pub const BROADCAST: Algorithm = Algorithm {
+    name: "chain",
+    collective: Collective::Broadcast,
+    about: "handed from neighbour to neighbour: full bandwidth once many pieces are under way",
+    source: SOURCE,
+    needs_window: false,
+    aggregates: false,
+    fits: any,
+    parts: whole,
+    build: broadcast,
+    cost: |spec| Cost { steps: spec.count() - 1, blocks: spec.count() - 1, scratch: 0 },
+};
+
+/// Reduce along a chain that ends at the root.
+pub const REDUCE: Algorithm = Algorithm {
+    name: "chain",
+    collective: Collective::Reduce,
+    about: "summed from neighbour to neighbour: full bandwidth once many pieces are under way",
+    source: SOURCE,
+    needs_window: false,
+    aggregates: false,
+    fits: any,
+    parts: whole,
+    build: reduce,
+    cost: |spec| Cost {
+        steps: spec.count() - 1,
+        blocks: spec.count() - 1,
+        scratch: u64::from(spec.ranks > 2),
+    },
+};
+
+/// One direction of travel around the circle, for one part of every chunk.
+pub(super) struct Ring {
+    /// To whom everything goes.
+    pub(super) next: Rank,
+    /// From whom everything comes.
+    pub(super) prev: Rank,
+    /// Blocks of the chunks of this rank, of the one behind it, of the one behind that, and so on.
+    pub(super) chunks: Vec<usize>,
+}
+
+impl Ring {
+    /// Towards higher ranks; chunks are single blocks.
+    fn new(spec: &Spec, rank: Rank) -> Self {
+        Self {
+            next: spec.after(rank, 1),
+            prev: spec.before(rank, 1),
+            chunks: (0..spec.ranks).map(|behind| spec.before(rank, behind)).collect(),
+        }
+    }
+
+    /// Sums every chunk on its way to its owner; the own chunk ends in `result`.
+    pub(super) fn reduce_scatter(
+        &self,
+        builder: &mut ProgramBuilder,
+        partial: impl Fn(usize) -> Block,
+        result: Block,
+    ) {
+        // Each sum starts at the rank after its owner, so that it gets there last.
+        builder.send(self.next, [input(self.chunks[1])]);
+        for &chunk in &self.chunks[2..] {
+            let sum = partial(chunk);
+            builder.recv_reduce(self.prev, [input(chunk)], [sum], false).send(self.next, [sum]);
+        }
+        builder.recv_reduce(self.prev, [input(self.chunks[0])], [result], true);
+    }
+
+    /// Takes in all chunks of others, and hands each on unless the next rank owns it.
+    pub(super) fn all_gather(&self, builder: &mut ProgramBuilder) {
+        for (behind, &chunk) in self.chunks.iter().enumerate().skip(1) {
+            builder.recv(self.prev, [output(chunk)]);
+            if behind + 1 < self.chunks.len() {
+                builder.send(self.next, [output(chunk)]);
+            }
+        }
+    }
+}
+
+fn all_reduce(spec: &Spec, rank: Rank) -> Program {
+    if spec.ranks == 1 {
+        return alone(rank, 1);
+    }
+    let (ring, mut builder) = (Ring::new(spec, rank), ProgramBuilder::new(rank));
+    ring.reduce_scatter(&mut builder, output, output(rank));
+    builder.send(ring.next, [output(rank)]);
+    ring.all_gather(&mut builder);
+    builder.finish(0, 0)
+}
+
+fn all_gather(spec: &Spec, rank: Rank) -> Program {
+    let (ring, mut builder) = (Ring::new(spec, rank), ProgramBuilder::new(rank));
+    if spec.ranks > 1 {
+        builder.send(ring.next, [input(0)]);
+    }
+    builder.copy(input(0), output(rank));
+    ring.all_gather(&mut builder);
+    builder.finish(0, 0)
+}
+
+fn reduce_scatter(spec: &Spec, rank: Rank) -> Program {
+    if spec.ranks == 1 {
+        return alone(rank, 1);
+    }
+    let mut builder = ProgramBuilder::new(rank);
+    Ring::new(spec, rank).reduce_scatter(&mut builder, |_| scratch(0), output(0));
+    builder.finish(usize::from(spec.ranks > 2), 0)
+}
+
+fn broadcast(spec: &Spec, rank: Rank) -> Program {
+    let mut builder = ProgramBuilder::new(rank);
+    let held = if rank == spec.root { input(0) } else { output(0) };
+    if rank != spec.root {
+        builder.recv(spec.before(rank, 1), [held]);
+    }
+    if spec.position(rank) + 1 < spec.ranks {
+        builder.send(spec.after(rank, 1), [held]);
+    }
+    if rank == spec.root {
+        builder.copy(input(0), output(0));
+    }
+    builder.finish(0, 0)
+}
+
+fn reduce(spec: &Spec, rank: Rank) -> Program {
+    if spec.ranks == 1 {
+        return alone(rank, 1);
+    }
+    let (next, prev) = (spec.after(rank, 1), spec.before(rank, 1));
+    let mut builder = ProgramBuilder::new(rank);
+    match spec.position(rank) {
+        0 => builder.recv_reduce(prev, [input(0)], [output(0)], true),
+        1 => builder.send(next, [input(0)]),
+        _ => builder.recv_reduce(prev, [input(0)], [scratch(0)], false).send(next, [scratch(0)]),
+    };
+    builder.finish(usize::from(spec.position(rank) > 1), 0)
+}

@@ -1,0 +1,86 @@
+//! The shape of the source: short files, short functions, `unsafe` where it belongs, no leftovers.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+const LINES_PER_FILE_MAX: usize = 500;
+const LINES_PER_FUNCTION_MAX: usize = 70;
+/// Crates that may contain `unsafe`.
+const UNSAFE_ROOTS: [&str; 2] = ["cuda/", "transports/"];
+
+fn sources() -> Vec<(String, String)> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut files = Vec::new();
+    for folder in ["src", "cuda", "transports", "cli", "tests", "examples"] {
+        collect(&root.join(folder), &mut files);
+    }
+    assert!(files.len() > 40, "only {} files found", files.len());
+    let name = |path: &Path| path.strip_prefix(root).expect("below the root").display().to_string();
+    files.iter().map(|path| (name(path), fs::read_to_string(path).expect("readable"))).collect()
+}
+
+fn collect(folder: &Path, files: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let path = entry.path();
+        if path.is_dir() && !path.ends_with("target") {
+            collect(&path, files);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            files.push(path);
+        }
+    }
+}
+
+#[test]
+fn files_and_functions_are_short() {
+    let mut long = Vec::new();
+    for (name, text) in sources() {
+        let lines: Vec<&str> = text.lines().collect();
+        if lines.len() > LINES_PER_FILE_MAX {
+            long.push(format!("{name} has {} lines", lines.len()));
+        }
+        for (start, length) in functions(&lines) {
+            if length > LINES_PER_FUNCTION_MAX {
+                long.push(format!("{name}:{} is a function of {length} lines", start + 1));
+            }
+        }
+    }
+    assert!(long.is_empty(), "{long:#?}");
+}
+
+/// (first line, number of lines) of every function, by its indentation: rustfmt keeps that honest.
+fn functions(lines: &[&str]) -> Vec<(usize, usize)> {
+    let mut found = Vec::new();
+    for (start, line) in lines.iter().enumerate() {
+        let indent = line.len() - line.trim_start().len();
+        let head = line.trim_start().trim_start_matches("pub ").trim_start_matches("pub(crate) ");
+        let head = head.trim_start_matches("pub(super) ").trim_start_matches("const ").trim_start_matches("unsafe ");
+        if !head.starts_with("fn ") {
+            continue;
+        }
+        let closes = |line: &&str| line.trim_end() == format!("{}}}", " ".repeat(indent));
+        let length = lines[start..].iter().position(|line| closes(&line) || line.ends_with(';') && line.contains("fn "));
+        found.push((start, length.map_or(0, |length| length + 1)));
+    }
+    found
+}
+
+#[test]
+fn unsafe_code_is_confined() {
+    for (name, text) in sources() {
+        let allowed = UNSAFE_ROOTS.iter().any(|root| name.starts_with(root));
+        let code = text.lines().map(|line| line.split("//").next().unwrap_or(""));
+        let found = code.filter(|line| line.contains(concat!("unsafe", " "))).count();
+        assert!(allowed || found == 0, "{name} contains unsafe code");
+    }
+}
+
+#[test]
+fn nothing_is_left_over() {
+    let marks = [concat!("TO", "DO"), concat!("FIX", "ME"), concat!("todo", "!("), concat!("unimplemented", "!(")];
+    for (name, text) in sources() {
+        for mark in marks {
+            assert!(!text.contains(mark), "{name} contains {mark}");
+        }
+        assert!(!text.contains(concat!("#[ig", "nore")), "{name} switches a test off");
+    }
+}
