@@ -182,7 +182,10 @@ impl Engine {
     }
 
     /// The error that ended this communicator, if one did.
-    fn sound(&self) -> Result<()> {
+    fn sound(&mut self) -> Result<()> {
+        if let Some(reason) = self.watch.abort_raised() {
+            self.abort(&reason);
+        }
         match &self.poison {
             None => Ok(()),
             Some(error) => Err(error.clone()),

@@ -73,6 +73,11 @@ impl Watch {
         }
     }
 
+    /// Why somebody on this rank wants the end, if somebody does.
+    pub(super) fn abort_raised(&self) -> Option<String> {
+        self.abort.raised()
+    }
+
     /// An operation begins.
     pub(super) fn begin(&mut self, call: Call) {
         self.call = Some(call);

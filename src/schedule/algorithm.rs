@@ -1,5 +1,9 @@
 //! The table of algorithms.
 
+use super::algorithms::{
+    barrier, bidirectional, binomial, bruck, direct, direct_reduce, double_tree, doubling, gather_scatter,
+    halving, pairwise, pat, ring,
+};
 use super::{Collective, Program, Rank, Schedule, Spec};
 
 /// What an algorithm promises to move, for one pass of its program.
@@ -39,7 +43,46 @@ pub struct Algorithm {
 
 impl Algorithm {
     /// Every algorithm there is.
-    pub const ALL: &'static [Algorithm] = &[];
+    pub const ALL: &'static [Algorithm] = &[
+        ring::ALL_REDUCE,
+        bidirectional::ALL_REDUCE,
+        double_tree::ALL_REDUCE,
+        pat::ALL_REDUCE,
+        doubling::ALL_REDUCE,
+        halving::ALL_REDUCE,
+        direct_reduce::ONE_SHOT,
+        direct_reduce::TWO_SHOT,
+        ring::ALL_GATHER,
+        bidirectional::ALL_GATHER,
+        pat::ALL_GATHER,
+        doubling::ALL_GATHER,
+        bruck::ALL_GATHER,
+        direct::ALL_GATHER,
+        ring::REDUCE_SCATTER,
+        bidirectional::REDUCE_SCATTER,
+        pat::REDUCE_SCATTER,
+        halving::REDUCE_SCATTER,
+        direct_reduce::REDUCE_SCATTER,
+        ring::BROADCAST,
+        double_tree::BROADCAST,
+        binomial::BROADCAST,
+        direct::BROADCAST,
+        ring::REDUCE,
+        double_tree::REDUCE,
+        binomial::REDUCE,
+        direct_reduce::REDUCE,
+        gather_scatter::GATHER,
+        gather_scatter::GATHER_LINEAR,
+        direct::GATHER,
+        gather_scatter::SCATTER,
+        gather_scatter::SCATTER_LINEAR,
+        direct::SCATTER,
+        pairwise::ALL_TO_ALL,
+        bruck::ALL_TO_ALL,
+        direct::ALL_TO_ALL,
+        barrier::DISSEMINATION,
+        direct::BARRIER,
+    ];
 
     /// The programs of all ranks.
     pub fn schedule(&self, spec: &Spec) -> Schedule {
@@ -49,6 +92,12 @@ impl Algorithm {
             parts: (self.parts)(spec),
             programs: (0..spec.ranks).map(|rank| (self.build)(spec, rank)).collect(),
         }
+    }
+}
+
+impl std::fmt::Debug for Algorithm {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} {}", self.collective, self.name)
     }
 }
 

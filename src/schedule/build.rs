@@ -51,32 +51,22 @@ impl ProgramBuilder {
 
     /// Copies between blocks of this rank.
     pub fn copy(&mut self, from: Block, into: Block) -> &mut Self {
-        self.step(Step::Copy {
-            from: Place { rank: self.rank, block: from },
-            into: Place { rank: self.rank, block: into },
-        })
+        self.step(Step::Copy { from: at(self.rank, from), into: at(self.rank, into) })
     }
 
     /// Copies from a block of `peer`'s window.
     pub fn get(&mut self, peer: Rank, from: Block, into: Block) -> &mut Self {
-        self.step(Step::Copy {
-            from: Place { rank: peer, block: from },
-            into: Place { rank: self.rank, block: into },
-        })
+        self.step(Step::Copy { from: at(peer, from), into: at(self.rank, into) })
     }
 
     /// Copies into a block of `peer`'s window.
     pub fn put(&mut self, from: Block, peer: Rank, into: Block) -> &mut Self {
-        self.step(Step::Copy {
-            from: Place { rank: self.rank, block: from },
-            into: Place { rank: peer, block: into },
-        })
+        self.step(Step::Copy { from: at(self.rank, from), into: at(peer, into) })
     }
 
     /// Combines places into a block of this rank, in one pass.
     pub fn reduce(&mut self, from: Vec<Place>, into: Block, finish: bool) -> &mut Self {
-        let into = Place { rank: self.rank, block: into };
-        self.step(Step::Reduce { from, into, finish })
+        self.step(Step::Reduce { from, into: at(self.rank, into), finish })
     }
 
     /// Tells all ranks that everything so far is done here.
@@ -116,4 +106,9 @@ pub const fn scratch(index: usize) -> Block {
 /// Block `index` of a window.
 pub const fn window(index: usize) -> Block {
     Block { space: Space::Window, index: index as u32 }
+}
+
+/// A block at `rank`.
+pub const fn at(rank: Rank, block: Block) -> Place {
+    Place { rank, block }
 }

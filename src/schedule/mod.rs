@@ -15,10 +15,11 @@
 //! i-th slice of every block.
 
 mod algorithm;
+pub mod algorithms;
 mod build;
 
 pub use algorithm::{Algorithm, Cost, find};
-pub use build::{ProgramBuilder, input, output, scratch, window};
+pub use build::{ProgramBuilder, at, input, output, scratch, window};
 
 /// Number of a rank in its communicator.
 pub type Rank = usize;
@@ -108,8 +109,8 @@ pub struct Spec {
     pub ranks: usize,
     /// The special rank, 0 where there is none.
     pub root: Rank,
-    /// Chunks packed into one message by algorithms that aggregate (PAT): a
-    /// power of two of at most `ceil(ranks / 2)`. Others ignore it.
+    /// Chunks packed into one message, at most, by algorithms that aggregate (PAT): rounded down
+    /// to a power of two, and cut to half of the ranks, those rounded up to one. Others ignore it.
     pub aggregation: usize,
 }
 

@@ -1,5 +1,7 @@
 //! Worlds of ranks as threads, over every transport, and a naive reference for every collective.
 
+#![allow(dead_code)] // every test uses a part of it
+
 use std::fmt::Debug;
 use std::net::{IpAddr, Ipv4Addr};
 use unisono::schedule::Collective;
@@ -7,17 +9,17 @@ use unisono::{Communicator, Config, Element, Op, Reduction, Scalar, Transport, U
 
 /// How the ranks of a test reach each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum World {
+pub(crate) enum World {
     Threads,
     Shm,
     Tcp,
 }
 
 impl World {
-    pub const ALL: [World; 3] = [World::Threads, World::Shm, World::Tcp];
+    pub(crate) const ALL: [World; 3] = [World::Threads, World::Shm, World::Tcp];
 
     /// Runs `body` on every rank of a fresh world; results by rank.
-    pub fn run<R: Send>(self, ranks: usize, config: &Config, body: impl Fn(Communicator) -> R + Sync) -> Vec<R> {
+    pub(crate) fn run<R: Send>(self, ranks: usize, config: &Config, body: impl Fn(Communicator) -> R + Sync) -> Vec<R> {
         let comms = self.communicators(ranks, config);
         std::thread::scope(|scope| {
             let body = &body;
@@ -44,7 +46,7 @@ impl World {
 }
 
 /// What `rank` contributes at `index`: small enough that every reduction is exact in every type and order.
-pub fn contribution(op: Option<Op>, ranks: usize, rank: usize, index: usize) -> f64 {
+pub(crate) fn contribution(op: Option<Op>, ranks: usize, rank: usize, index: usize) -> f64 {
     let turn = (index + rank) % ranks;
     match op {
         Some(Op::Prod) if turn < 3 => 2.0,
@@ -59,12 +61,12 @@ pub fn contribution(op: Option<Op>, ranks: usize, rank: usize, index: usize) -> 
 }
 
 /// The factor of a pre-multiplied sum at `rank`.
-pub fn factor(rank: usize) -> f64 {
+pub(crate) fn factor(rank: usize) -> f64 {
     1.0 + (rank % 2) as f64
 }
 
 /// The reduction of `op` as `rank` gives it.
-pub fn reduction(op: Op, is_float: bool, rank: usize) -> Reduction {
+pub(crate) fn reduction(op: Op, is_float: bool, rank: usize) -> Reduction {
     match op {
         Op::Sum => Reduction::Sum,
         Op::Prod => Reduction::Prod,
@@ -77,7 +79,7 @@ pub fn reduction(op: Op, is_float: bool, rank: usize) -> Reduction {
 }
 
 /// The reduced value at `index`.
-pub fn reduced(op: Op, ranks: usize, index: usize) -> f64 {
+pub(crate) fn reduced(op: Op, ranks: usize, index: usize) -> f64 {
     let all = (0..ranks).map(|rank| (rank, contribution(Some(op), ranks, rank, index)));
     match op {
         Op::Sum => all.map(|(_, value)| value).sum(),
@@ -91,16 +93,16 @@ pub fn reduced(op: Op, ranks: usize, index: usize) -> f64 {
 
 /// One collective call to check.
 #[derive(Clone, Copy, Debug)]
-pub struct Case {
-    pub collective: Collective,
-    pub op: Op,
-    pub root: usize,
-    pub count: usize,
-    pub in_place: bool,
+pub(crate) struct Case {
+    pub(crate) collective: Collective,
+    pub(crate) op: Op,
+    pub(crate) root: usize,
+    pub(crate) count: usize,
+    pub(crate) in_place: bool,
 }
 
 /// Calls the collective of `case` and compares every element of the result, guard elements included.
-pub fn exercise<T: Element + Debug>(comm: &Communicator, case: Case) {
+pub(crate) fn exercise<T: Element + Debug>(comm: &Communicator, case: Case) {
     let (rank, ranks) = (comm.rank(), comm.ranks());
     let Case { collective, root, count, .. } = case;
     let (input_shares, output_shares) = collective.shares(ranks, root, rank);

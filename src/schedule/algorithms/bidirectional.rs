@@ -6,7 +6,9 @@
 
 use super::ring::Ring;
 use super::{alone, any};
-use crate::schedule::{Algorithm, Collective, Cost, Program, ProgramBuilder, Rank, Spec, input, output, scratch};
+use crate::schedule::{
+    Algorithm, Collective, Cost, Program, ProgramBuilder, Rank, Spec, input, output, scratch,
+};
 
 const SOURCE: &str = "Jain, Sabharwal: Optimal bucket algorithms for large MPI collectives, ICS 2010";
 
@@ -64,7 +66,8 @@ pub const REDUCE_SCATTER: Algorithm = Algorithm {
 fn half_ring(spec: &Spec, rank: Rank, strand: usize) -> Ring {
     let (up, down) = (spec.after(rank, 1), spec.before(rank, 1));
     let (next, prev) = if strand == 0 { (up, down) } else { (down, up) };
-    let behind = |distance| if strand == 0 { spec.before(rank, distance) } else { spec.after(rank, distance) };
+    let behind =
+        |distance| if strand == 0 { spec.before(rank, distance) } else { spec.after(rank, distance) };
     Ring { next, prev, chunks: (0..spec.ranks).map(|distance| 2 * behind(distance) + strand).collect() }
 }
 

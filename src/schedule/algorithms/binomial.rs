@@ -6,7 +6,9 @@
 //! communication: theory, practice, and experience", CCPE 19(13), 2007.
 
 use super::{alone, any, rounds_of_doubling, whole};
-use crate::schedule::{Algorithm, Collective, Cost, Program, ProgramBuilder, Rank, Spec, input, output, scratch};
+use crate::schedule::{
+    Algorithm, Collective, Cost, Program, ProgramBuilder, Rank, Spec, input, output, scratch,
+};
 use std::ops::Range;
 
 pub(super) const SOURCE: &str =

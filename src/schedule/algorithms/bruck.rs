@@ -44,7 +44,8 @@ pub const ALL_TO_ALL: Algorithm = Algorithm {
     cost: |spec| Cost {
         steps: rounds_of_doubling(spec.ranks),
         // One hop for each bit of each distance.
-        blocks: spec.count() * (0..spec.count()).map(|distance| u64::from(distance.count_ones())).sum::<u64>(),
+        blocks: spec.count()
+            * (0..spec.count()).map(|distance| u64::from(distance.count_ones())).sum::<u64>(),
         // Every distance but those of one hop or none.
         scratch: spec.count() - 1 - rounds_of_doubling(spec.ranks),
     },

@@ -6,10 +6,11 @@
 //! EuroPVM/MPI 2008.
 
 use super::{any, whole};
-use crate::schedule::{Algorithm, Block, Collective, Cost, Program, ProgramBuilder, Rank, Spec, input, output, window};
+use crate::schedule::{
+    Algorithm, Block, Collective, Cost, Program, ProgramBuilder, Rank, Spec, input, output, window,
+};
 
-pub(super) const SOURCE: &str =
-    "Graham, Shipman: Optimized shared memory collectives, EuroPVM/MPI 2008";
+pub(super) const SOURCE: &str = "Graham, Shipman: Optimized shared memory collectives, EuroPVM/MPI 2008";
 
 /// All-gather from windows.
 pub const ALL_GATHER: Algorithm = Algorithm {

@@ -8,7 +8,9 @@
 use super::cube::Cube;
 use super::partials::Partials;
 use super::{alone, any, blocks, whole};
-use crate::schedule::{Algorithm, Block, Collective, Cost, Program, ProgramBuilder, Rank, Spec, input, output};
+use crate::schedule::{
+    Algorithm, Block, Collective, Cost, Program, ProgramBuilder, Rank, Spec, input, output,
+};
 
 const SOURCE: &str = "Rabenseifner: Optimization of collective reduction operations, ICCS 2004";
 
@@ -72,7 +74,12 @@ fn all_reduce(spec: &Spec, rank: Rank) -> Program {
     while size > 0 {
         let peer = rank ^ size;
         builder.send(peer, blocks(part(peer, size), held));
-        builder.recv_reduce(peer, blocks(part(rank, size), held), blocks(part(rank, size), output), size == 1);
+        builder.recv_reduce(
+            peer,
+            blocks(part(rank, size), held),
+            blocks(part(rank, size), output),
+            size == 1,
+        );
         held = output;
         size /= 2;
     }

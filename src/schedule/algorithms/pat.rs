@@ -18,7 +18,9 @@
 
 use super::partials::Partials;
 use super::{alone, any, blocks, one_per_rank, whole};
-use crate::schedule::{Algorithm, Block, Collective, Cost, Program, ProgramBuilder, Rank, Spec, input, output};
+use crate::schedule::{
+    Algorithm, Block, Collective, Cost, Program, ProgramBuilder, Rank, Spec, input, output,
+};
 
 const SOURCE: &str = "Jeaugey: PAT, arXiv 2506.20252, 2025";
 
@@ -195,9 +197,8 @@ fn staging(spec: &Spec) -> u64 {
     let forest = Forest::new(spec);
     let trees_with_child = |node: usize| (spec.ranks - 1).saturating_sub(node).div_ceil(forest.nodes);
     let alive = |leaf: usize| {
-        let ancestors = std::iter::successors(Some(leaf & (leaf - 1)), |&node| {
-            (node > 0).then(|| node & (node - 1))
-        });
+        let ancestors =
+            std::iter::successors(Some(leaf & (leaf - 1)), |&node| (node > 0).then(|| node & (node - 1)));
         ancestors.map(trees_with_child).sum::<usize>()
     };
     let most = (1..forest.nodes).step_by(2).map(alive).max().unwrap_or(0);
