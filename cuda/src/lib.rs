@@ -4,13 +4,16 @@
 //! Today this is the host half: [`reduce`] and its relatives run on the CPU.
 
 mod dtype;
+mod element;
 mod float8;
 mod host;
 mod memory;
 mod op;
 
 pub use dtype::DType;
+pub use element::{Element, as_bytes, as_bytes_mut};
 pub use float8::{F8E4M3, F8E5M2};
-pub use host::{copy, fill, reduce, reduce_assign, scale};
+pub use half::{bf16, f16};
+pub use host::{Store, copy, copy_to, fill, reduce, reduce_assign, reduce_to, scale};
 pub use memory::{Source, Target};
 pub use op::{Finish, Op, Scalar};

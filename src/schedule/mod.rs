@@ -17,6 +17,8 @@
 mod algorithm;
 pub mod algorithms;
 mod build;
+pub mod check;
+pub mod draw;
 
 pub use algorithm::{Algorithm, Cost, find};
 pub use build::{ProgramBuilder, at, input, output, scratch, window};

@@ -1,28 +1,215 @@
 //! Copying and reducing on the CPU.
+//!
+//! A call checks its arguments, picks the kernel of its type and operation, and
+//! runs the variant of it that was compiled for the best instructions at hand.
+//! Floats of 8 and 16 bits are accumulated in f32 over all sources of one call
+//! and rounded once. All variants give the same bits; only NaNs may differ in
+//! sign and payload.
 
-use crate::{DType, Finish, Op, Scalar, Source, Target};
+mod kernel;
+mod level;
+#[cfg(test)]
+mod naive;
+mod number;
+pub(crate) mod small;
+#[cfg(test)]
+mod tests;
+
+use crate::{DType, F8E4M3, F8E5M2, Finish, Op, Scalar, Source, Target};
+use half::{bf16, f16};
+use kernel::{Assign, Combine, Many, Max, Min, Prod, Same, Scaled, Sum, Two};
+use level::Level;
+use number::{Number, Value};
+use std::marker::PhantomData;
+
+/// How results are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+pub enum Store {
+    /// Into the caches: right for what is read again soon, and for everything small.
+    #[default]
+    Cached,
+    /// Past the caches, which saves reading what is overwritten: right for large results that
+    /// nobody reads soon. A target that is not aligned to its elements is stored through the caches.
+    Stream,
+}
 
 /// target = sources[0] ⊕ sources[1] ⊕ …, in that order, then `finish`.
+///
+/// # Panics
+/// If there is no source, if lengths differ or are no multiple of the element's, or if `finish`
+/// divides by zero.
 pub fn reduce(dtype: DType, op: Op, finish: Finish, target: Target<'_>, sources: &[Source<'_>]) {
-    let _ = (dtype, op, finish, target, sources);
+    reduce_to(Store::Cached, dtype, op, finish, target, sources);
+}
+
+/// [`reduce`] with a say in how results are written.
+///
+/// # Panics
+/// As [`reduce`].
+pub fn reduce_to(
+    store: Store,
+    dtype: DType,
+    op: Op,
+    finish: Finish,
+    target: Target<'_>,
+    sources: &[Source<'_>],
+) {
+    let (&first, rest) = sources.split_first().expect("a reduction has a source");
+    fold(Level::best(), store, dtype, op, finish, target, first, rest);
 }
 
 /// target = target ⊕ sources[0] ⊕ …, in that order, then `finish`.
+///
+/// # Panics
+/// If lengths differ or are no multiple of the element's, or if `finish` divides by zero.
 pub fn reduce_assign(dtype: DType, op: Op, finish: Finish, target: Target<'_>, sources: &[Source<'_>]) {
-    let _ = (dtype, op, finish, target, sources);
+    let mut target = target;
+    let first = itself(&mut target);
+    fold(Level::best(), Store::Cached, dtype, op, finish, target, first, sources);
 }
 
 /// target = source · scalar. `None` for the source: scale in place.
+///
+/// # Panics
+/// If lengths differ or are no multiple of the element's.
 pub fn scale(dtype: DType, scalar: Scalar, target: Target<'_>, source: Option<Source<'_>>) {
-    let _ = (dtype, scalar, target, source);
+    let mut target = target;
+    let source = source.unwrap_or_else(|| itself(&mut target));
+    scale_at(Level::best(), dtype, scalar, target, source);
 }
 
 /// target = source.
+///
+/// # Panics
+/// If lengths differ.
 pub fn copy(target: Target<'_>, source: Source<'_>) {
-    let _ = (target, source);
+    copy_to(Store::Cached, target, source);
+}
+
+/// [`copy`] with a say in how the target is written.
+///
+/// # Panics
+/// If lengths differ.
+pub fn copy_to(store: Store, target: Target<'_>, source: Source<'_>) {
+    copy_at(Level::best(), store, target, source);
 }
 
 /// Sets every byte.
 pub fn fill(target: Target<'_>, byte: u8) {
-    let _ = (target, byte);
+    let mut target = target;
+    // SAFETY: a target is valid for writes of its length.
+    unsafe { target.as_mut_ptr().write_bytes(byte, target.len()) }
+}
+
+/// The target's memory as an operand: kernels read each element before they write it.
+fn itself<'a>(target: &mut Target<'a>) -> Source<'a> {
+    // SAFETY: a target is valid for reads, and this crate never makes a reference of it.
+    unsafe { Source::from_raw(target.as_mut_ptr(), target.len()) }
+}
+
+/// Evaluates `$body` with `$number` as the type of `$dtype` and `$lanes` as the elements of its packs.
+///
+/// A pack fills a few vector registers with values, or one with bytes.
+macro_rules! with_number {
+    ($dtype:expr, |$number:ident, $lanes:ident| $body:expr) => {
+        with_number!($dtype, $number, $lanes, $body, {
+            I8: i8, 64;
+            U8: u8, 64;
+            I32: i32, 32;
+            U32: u32, 32;
+            I64: i64, 16;
+            U64: u64, 16;
+            F16: f16, 32;
+            BF16: bf16, 32;
+            F32: f32, 32;
+            F64: f64, 16;
+            F8E4M3: F8E4M3, 32;
+            F8E5M2: F8E5M2, 32;
+        })
+    };
+    ($dtype:expr, $number:ident, $lanes:ident, $body:expr, {$($row:ident: $type:ty, $count:literal;)*}) => {
+        match $dtype {$(
+            DType::$row => {
+                type $number = $type;
+                const $lanes: usize = $count;
+                $body
+            }
+        )*}
+    };
+}
+
+#[allow(clippy::too_many_arguments)] // The arguments of `reduce_to`, with the first source apart.
+fn fold(
+    level: Level,
+    store: Store,
+    dtype: DType,
+    op: Op,
+    finish: Finish,
+    target: Target<'_>,
+    first: Source<'_>,
+    rest: &[Source<'_>],
+) {
+    check(dtype, &target, first);
+    rest.iter().for_each(|source| assert_eq!(source.len(), target.len(), "a source as long as the target"));
+    assert_ne!(finish, Finish::Divide(0), "no average of no ranks");
+    if rest.is_empty() && finish == Finish::Keep {
+        return copy_at(level, store, target, first);
+    }
+    let fold = Fold { level, store, finish, target, first, rest };
+    with_number!(dtype, |T, LANES| match op {
+        Op::Sum | Op::Avg | Op::PreMulSum => fold.run::<T, Sum, LANES>(),
+        Op::Prod => fold.run::<T, Prod, LANES>(),
+        Op::Min => fold.run::<T, Min, LANES>(),
+        Op::Max => fold.run::<T, Max, LANES>(),
+    })
+}
+
+/// A reduction whose arguments have been checked.
+struct Fold<'a> {
+    level: Level,
+    store: Store,
+    finish: Finish,
+    target: Target<'a>,
+    first: Source<'a>,
+    rest: &'a [Source<'a>],
+}
+
+impl Fold<'_> {
+    fn run<T: Number, C: Combine, const LANES: usize>(self) {
+        let Self { level, store, finish, target, first, rest } = self;
+        let types = PhantomData::<(T, C)>;
+        if let &[second] = rest {
+            let packs = Two { operands: [first, second], finish, types };
+            level.run(Assign::<_, LANES> { target, packs, store });
+        } else {
+            let packs = Many { first, rest, finish, types };
+            level.run(Assign::<_, LANES> { target, packs, store });
+        }
+    }
+}
+
+fn scale_at(level: Level, dtype: DType, scalar: Scalar, target: Target<'_>, source: Source<'_>) {
+    check(dtype, &target, source);
+    with_number!(dtype, |T, LANES| {
+        let packs = Scaled::<T> { source, factor: <T as Number>::Value::from_scalar(scalar) };
+        level.run(Assign::<_, LANES> { target, packs, store: Store::Cached })
+    })
+}
+
+fn copy_at(level: Level, store: Store, mut target: Target<'_>, source: Source<'_>) {
+    check(DType::U8, &target, source);
+    match store {
+        // SAFETY: both are valid for this length. They may be the same memory: `copy` allows that.
+        Store::Cached => unsafe { target.as_mut_ptr().copy_from(source.as_ptr(), source.len()) },
+        Store::Stream => level.run(Assign::<_, 128> { target, packs: Same(source), store }),
+    }
+}
+
+fn check(dtype: DType, target: &Target<'_>, source: Source<'_>) {
+    assert_eq!(source.len(), target.len(), "a source as long as the target");
+    assert!(
+        target.len().is_multiple_of(dtype.size()),
+        "{} bytes are no whole number of {dtype}",
+        target.len()
+    );
 }

@@ -2,7 +2,7 @@
 //! one pass and in the order of the ranks, so that every rank's result is the
 //! same expression.
 //!
-//! Source: one- and two-shot all-reduce as in Cowan, Maleki, Musuvathi,
+//! Source: all-pairs all-reduce, in one step or two, as in Cowan, Maleki, Musuvathi,
 //! Saarikivi, Xiong, "MSCCLang: Microsoft collective communication language",
 //! ASPLOS 2023; windows as in Graham and Shipman, EuroPVM/MPI 2008.
 

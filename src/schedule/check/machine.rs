@@ -8,7 +8,7 @@ use super::ports::Ports;
 use super::room::Room;
 use super::value::{EMPTY, RAW, Value, Values};
 use super::violation::{At, Blocked, Fault, Need, Violation};
-use crate::schedule::{Collective, Place, Rank, Schedule, Space, Step};
+use crate::schedule::{Collective, Place, Rank, Schedule, Space, Step, Strand, input};
 use std::collections::VecDeque;
 
 /// All ranks, in the middle of a run.
@@ -55,6 +55,7 @@ pub(super) struct Message {
 }
 
 /// Messages under way from one rank to another on one lane.
+#[derive(Default)]
 struct Channel {
     queue: VecDeque<Message>,
     sender: Option<StrandId>,
@@ -82,6 +83,8 @@ pub(super) type Stepped = Result<Outcome, Fault>;
 
 pub(super) const LANES: usize = 2;
 const NO_CHANNEL: u32 = u32::MAX;
+/// Most input blocks of all ranks together that expressions can number beside the sums.
+const INPUTS_MAX: usize = 1 << 31;
 /// Up to so many strands, everything each knows is passed on.
 const FULL_KNOWLEDGE_MAX: usize = 300;
 
@@ -179,12 +182,13 @@ impl<'s> Machine<'s> {
     pub(super) fn room_towards(&mut self, strand: StrandId, peer: Rank) -> Stepped {
         self.is_peer(strand, peer)?;
         let Runner { rank, lane, .. } = *self.runner(strand);
+        let slots = self.channels.slots;
         let channel = self.channels.between(rank, peer, lane);
-        if *channel.0.sender.get_or_insert(strand) != strand {
+        if *channel.sender.get_or_insert(strand) != strand {
             return Err(Fault::SharedChannel(peer));
         }
-        channel.0.sender_waits = channel.0.queue.len() >= channel.1;
-        Ok(if channel.0.sender_waits { Outcome::Blocked(peer, Need::Room(lane)) } else { Outcome::Done })
+        channel.sender_waits = channel.queue.len() >= slots;
+        Ok(if channel.sender_waits { Outcome::Blocked(peer, Need::Room(lane)) } else { Outcome::Done })
     }
 
     /// Puts a message on its way.
@@ -192,7 +196,7 @@ impl<'s> Machine<'s> {
         let edge = self.clocks.edge(self.now(strand));
         let runner = &mut self.runners[strand as usize];
         let arrival = runner.ports.send();
-        let (channel, _) = self.channels.between(runner.rank, peer, runner.lane);
+        let channel = self.channels.between(runner.rank, peer, runner.lane);
         self.blocks += values.len() as u64;
         channel.queue.push_back(Message { values, arrival, edge });
         if std::mem::take(&mut channel.receiver_waits) {
@@ -204,7 +208,7 @@ impl<'s> Machine<'s> {
     pub(super) fn take(&mut self, strand: StrandId, peer: Rank) -> Result<Result<Message, Outcome>, Fault> {
         self.is_peer(strand, peer)?;
         let runner = &mut self.runners[strand as usize];
-        let (channel, _) = self.channels.between(peer, runner.rank, runner.lane);
+        let channel = self.channels.between(peer, runner.rank, runner.lane);
         if *channel.receiver.get_or_insert(strand) != strand {
             return Err(Fault::SharedChannel(peer));
         }
@@ -236,7 +240,7 @@ impl<'s> Machine<'s> {
         let Some(signaller) = self.signallers[peer][self.runner(strand).lane] else {
             return blocked;
         };
-        let Some((seen, edge)) = self.runner(signaller).signals.get(last) else {
+        let Some((seen, edge)) = self.runners[signaller as usize].signals.get(last) else {
             self.runners[signaller as usize].waiting.push(strand);
             return blocked;
         };
@@ -271,11 +275,25 @@ impl<'s> Machine<'s> {
     }
 }
 
+impl<'s> Runner<'s> {
+    fn new(rank: Rank, strand: &'s Strand) -> Self {
+        Self {
+            rank,
+            lane: strand.lane,
+            steps: &strand.steps,
+            position: 0,
+            ports: Ports::default(),
+            signals: Vec::new(),
+            waiting: Vec::new(),
+        }
+    }
+}
+
 impl Memory {
     fn new(room: Room, strands: usize) -> Self {
         let mut cells = vec![EMPTY; room.cells];
         for index in 0..room.blocks(Space::Input) {
-            if let Some(cell) = room.cell(crate::schedule::input(index)) {
+            if let Some(cell) = room.cell(input(index)) {
                 cells[cell] = RAW;
             }
         }
@@ -286,20 +304,13 @@ impl Memory {
 }
 
 impl Channels {
-    /// The channel, and how many messages it holds.
-    fn between(&mut self, from: Rank, to: Rank, lane: usize) -> (&mut Channel, usize) {
+    fn between(&mut self, from: Rank, to: Rank, lane: usize) -> &mut Channel {
         let index = &mut self.index[(from * self.ranks + to) * LANES + lane];
         if *index == NO_CHANNEL {
             *index = self.made.len() as u32;
-            self.made.push(Channel {
-                queue: VecDeque::new(),
-                sender: None,
-                receiver: None,
-                sender_waits: false,
-                receiver_waits: false,
-            });
+            self.made.push(Channel::default());
         }
-        (&mut self.made[*index as usize], self.slots)
+        &mut self.made[*index as usize]
     }
 
     fn are_empty(&self) -> Result<(), Violation> {
@@ -307,33 +318,24 @@ impl Channels {
             let messages = self.made.get(index as usize).map_or(0, |channel| channel.queue.len());
             if messages > 0 {
                 let (pair, lane) = (position / LANES, position % LANES);
-                return Err(Violation::LeftOver { from: pair / self.ranks, to: pair % self.ranks, lane, messages });
+                return Err(Violation::LeftOver {
+                    from: pair / self.ranks,
+                    to: pair % self.ranks,
+                    lane,
+                    messages,
+                });
             }
         }
         Ok(())
     }
 }
 
-/// Most input blocks of all ranks together that expressions can number beside the sums.
-const INPUTS_MAX: usize = 1 << 31;
-
 fn runners(schedule: &Schedule) -> Vec<Runner<'_>> {
-    let strands = schedule.programs.iter().enumerate().flat_map(|(rank, program)| {
-        program.strands.iter().map(move |strand| (rank, strand))
-    });
-    let runner = |(rank, strand): (Rank, &'_ crate::schedule::Strand)| (rank, strand.lane);
-    let _ = runner;
-    strands
-        .map(|(rank, strand)| Runner {
-            rank,
-            lane: strand.lane,
-            steps: &strand.steps,
-            position: 0,
-            ports: Ports::default(),
-            signals: Vec::new(),
-            waiting: Vec::new(),
-        })
-        .collect()
+    let mut runners = Vec::new();
+    for (rank, program) in schedule.programs.iter().enumerate() {
+        runners.extend(program.strands.iter().map(|strand| Runner::new(rank, strand)));
+    }
+    runners
 }
 
 /// Who signals on each lane of each rank.

@@ -17,11 +17,11 @@ mod survey;
 mod value;
 mod violation;
 
-pub use play::{Event, Playback, Player, Trace, Write};
+pub use play::{Event, Player, Trace, Write};
 pub use survey::{RowReport, cases, run_all, survey, table};
 pub use violation::{At, Blocked, Fault, Need, Violation, Wrong};
 
-use crate::schedule::{Algorithm, Schedule, Spec};
+use crate::schedule::{Algorithm, Program, Schedule, Spec, Step};
 use machine::Machine;
 
 /// How a schedule is to be run.
@@ -86,6 +86,9 @@ pub fn check_schedule(schedule: &Schedule, options: &Options) -> Result<Report, 
 
 /// Checks a schedule of `algorithm`, and that it costs what that states.
 fn check_costs(algorithm: &Algorithm, schedule: &Schedule, options: &Options) -> Result<Report, Violation> {
+    if !algorithm.needs_window && schedule.programs.iter().any(uses_window) {
+        return Err(Violation::Malformed("signals or windows in an algorithm that does not ask for them"));
+    }
     let report = check_schedule(schedule, options)?;
     let stated = (algorithm.cost)(&schedule.spec);
     let counts = [
@@ -122,6 +125,11 @@ fn is_well_formed(schedule: &Schedule) -> Result<(), Violation> {
         () => return Ok(()),
     };
     Err(Violation::Malformed(wrong))
+}
+
+fn uses_window(program: &Program) -> bool {
+    let mut steps = program.strands.iter().flat_map(|strand| &strand.steps);
+    program.window > 0 || steps.any(|step| matches!(step, Step::Signal | Step::Wait { .. }))
 }
 
 #[cfg(test)]

@@ -42,7 +42,6 @@ pub(super) enum Knowledge {
 /// What each strand knows of each other.
 pub(super) struct Clocks {
     knowledge: Knowledge,
-    strands: usize,
     known: Vec<Box<[u32]>>,
 }
 
@@ -52,7 +51,7 @@ impl Clocks {
             Knowledge::Nothing => Vec::new(),
             _ => (0..strands).map(|_| vec![0; strands].into_boxed_slice()).collect(),
         };
-        Self { knowledge, strands, known }
+        Self { knowledge, known }
     }
 
     /// What the step `now` tells those that it reaches.
@@ -86,12 +85,10 @@ impl Clocks {
     fn ordered(&self, earlier: Access, now: Access) -> bool {
         earlier.tick == 0
             || earlier.strand == now.strand
-            || self.known.get(now.strand as usize).is_some_and(|known| known[earlier.strand as usize] >= earlier.tick)
-    }
-
-    /// Strands of all ranks.
-    pub(super) fn strands(&self) -> usize {
-        self.strands
+            || self
+                .known
+                .get(now.strand as usize)
+                .is_some_and(|known| known[earlier.strand as usize] >= earlier.tick)
     }
 }
 

@@ -49,7 +49,9 @@ impl Machine<'_> {
             Collective::AllReduce if rank > 0 => {
                 return if value == self.output(0, index) { Ok(()) } else { Err(Wrong::DiffersFrom(0)) };
             }
-            Collective::AllReduce | Collective::Reduce => return self.values.is_complete_sum(value, |_| index),
+            Collective::AllReduce | Collective::Reduce => {
+                return self.values.is_complete_sum(value, |_| index);
+            }
             Collective::ReduceScatter => {
                 return self.values.is_complete_sum(value, |_| rank * parts + part);
             }
@@ -67,9 +69,10 @@ impl Machine<'_> {
         let ranks = self.schedule.spec.ranks;
         for rank in 0..ranks {
             for other in (0..ranks).filter(|&other| other != rank) {
-                let mut pairs = self.numbering.of(rank).flat_map(|own| {
-                    self.numbering.of(other).map(move |strand| (own, strand))
-                });
+                let mut pairs = self
+                    .numbering
+                    .of(rank)
+                    .flat_map(|own| self.numbering.of(other).map(move |strand| (own, strand)));
                 if !pairs.any(|(own, strand)| self.clocks.has_heard(own, strand)) {
                     return Err(Violation::Barrier { rank, missing: other });
                 }

@@ -32,7 +32,8 @@ impl Room {
         };
         let window = buffers.checked_add(program.scratch)?;
         let cells = window.checked_add(program.window)?;
-        let spaces = [(input, inputs), (output, outputs), (buffers, program.scratch), (window, program.window)];
+        let spaces =
+            [(input, inputs), (output, outputs), (buffers, program.scratch), (window, program.window)];
         (cells <= BLOCKS_MAX).then_some(Self { spaces, cells })
     }
 

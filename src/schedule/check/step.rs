@@ -31,7 +31,8 @@ impl Machine<'_> {
         }
         self.are_apart(rank, into, &[])?;
         // The receiver knows the lengths of the caller's blocks; the rest of the message is cut evenly.
-        let mut in_scratch = into.iter().zip(&message.values).filter(|(block, _)| block.space == Space::Scratch);
+        let mut in_scratch =
+            into.iter().zip(&message.values).filter(|(block, _)| block.space == Space::Scratch);
         if let Some((_, &first)) = in_scratch.next()
             && in_scratch.any(|(_, &value)| self.values.length(value) != self.values.length(first))
         {
@@ -148,7 +149,9 @@ impl Machine<'_> {
         match (block.space, value) {
             (Space::Input, RAW) => Ok(self.values.leaf(rank, index)),
             // Reading the input pre-multiplies it, so what replaced it is another value even if it is the input.
-            (Space::Input, value) if self.schedule.collective.reduces() || value != self.values.leaf(rank, index) => {
+            (Space::Input, value)
+                if self.schedule.collective.reduces() || value != self.values.leaf(rank, index) =>
+            {
                 Err(Fault::InputOverwritten(block))
             }
             (_, EMPTY | RAW) => Err(Fault::Empty(rank, block)),
@@ -175,7 +178,8 @@ impl Machine<'_> {
 
     fn output_length(&self, rank: Rank, block: Block) -> u32 {
         let (index, parts) = (block.index as usize, self.schedule.parts);
-        let (_, shares) = self.schedule.collective.shares(self.schedule.spec.ranks, self.schedule.spec.root, rank);
+        let (_, shares) =
+            self.schedule.collective.shares(self.schedule.spec.ranks, self.schedule.spec.root, rank);
         // With a share for each rank, the share tells whose it is.
         let owner = if shares > 1 { index / parts } else { rank };
         self.values.length_of(owner, index)
@@ -210,7 +214,8 @@ impl Machine<'_> {
             return Ok(());
         }
         let room = &self.memories[rank].room;
-        let mut cells: Vec<_> = into.iter().enumerate().map(|(index, &block)| (room.cell(block), index)).collect();
+        let mut cells: Vec<_> =
+            into.iter().enumerate().map(|(index, &block)| (room.cell(block), index)).collect();
         cells.sort_unstable();
         if let Some(twice) = cells.windows(2).find(|pair| pair[0].0.is_some() && pair[0].0 == pair[1].0) {
             return Err(Fault::Overlap(into[twice[0].1]));

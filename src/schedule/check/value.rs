@@ -111,7 +111,8 @@ impl Values {
             return finished;
         }
         let hash = mix(self.hash(value) ^ FINISHED);
-        let node = Node { kind: Kind::Finished(value), length: self.length(value), least: self.least(value), hash };
+        let node =
+            Node { kind: Kind::Finished(value), length: self.length(value), least: self.least(value), hash };
         let finished = self.push(node);
         self.pairs.insert((EMPTY, value), finished);
         finished
@@ -139,7 +140,11 @@ impl Values {
     }
 
     /// Whether `value` is finished and has input block `index` of every rank exactly once.
-    pub(super) fn is_complete_sum(&mut self, value: Value, index: impl Fn(Rank) -> usize) -> Result<(), Wrong> {
+    pub(super) fn is_complete_sum(
+        &mut self,
+        value: Value,
+        index: impl Fn(Rank) -> usize,
+    ) -> Result<(), Wrong> {
         let Some(Node { kind: Kind::Finished(sum), .. }) = self.node(value).copied() else {
             return Err(Wrong::NotFinished);
         };
@@ -291,7 +296,7 @@ mod tests {
         assert_eq!(values.is_complete_sum(whole, |_| 0), Err(Wrong::NotFinished));
         let finished = values.finished(whole);
         assert_eq!(values.is_complete_sum(finished, |_| 0), Ok(()));
-        assert_eq!(values.is_complete_sum(finished, |_| 1), Err(Wrong::Foreign(1)));
+        assert!(matches!(values.is_complete_sum(finished, |_| 1), Err(Wrong::Foreign(_))));
         assert_eq!(values.expression(finished), "((0+1)+(2+3))");
         let finished = values.finished(low);
         assert_eq!(values.is_complete_sum(finished, |_| 0), Err(Wrong::Without(2)));

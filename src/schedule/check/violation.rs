@@ -188,7 +188,9 @@ impl fmt::Display for Violation {
             Violation::LeftOver { from, to, lane, messages } => {
                 write!(f, "{messages} messages from rank {from} to {to} on lane {lane} are never received")
             }
-            Violation::Output { rank, index, wrong } => write!(f, "output block {index} of rank {rank} {wrong}"),
+            Violation::Output { rank, index, wrong } => {
+                write!(f, "output block {index} of rank {rank} {wrong}")
+            }
             Violation::Barrier { rank, missing } => {
                 write!(f, "rank {rank} can leave the barrier before rank {missing} has come")
             }
@@ -216,7 +218,9 @@ impl fmt::Display for Fault {
             Fault::NoSuchBlock(rank, block) => write!(f, "names {block}, which rank {rank} does not have"),
             Fault::NoSuchPeer(peer) => write!(f, "names rank {peer} as its peer"),
             Fault::NoSuchLane(lane) => write!(f, "runs on lane {lane}"),
-            Fault::NotReachable(rank, block) => write!(f, "reaches for {block} of rank {rank}, which is no window"),
+            Fault::NotReachable(rank, block) => {
+                write!(f, "reaches for {block} of rank {rank}, which is no window")
+            }
             Fault::WindowMessage(block) => write!(f, "has {block} in a message"),
             Fault::Empty(rank, block) => write!(f, "reads {block} of rank {rank}, which holds nothing"),
             Fault::InputOverwritten(block) => write!(f, "reads {block} after it was overwritten in place"),
@@ -230,7 +234,9 @@ impl fmt::Display for Fault {
             Fault::MixedLengths => write!(f, "mixes blocks of different lengths"),
             Fault::WrongLength(block) => write!(f, "stores a value of another length into {block}"),
             Fault::UnknownLength => write!(f, "moves blocks whose length nothing tells"),
-            Fault::SharedChannel(peer) => write!(f, "shares its messages with rank {peer} with another strand"),
+            Fault::SharedChannel(peer) => {
+                write!(f, "shares its messages with rank {peer} with another strand")
+            }
             Fault::SharedSignals => write!(f, "signals on a lane where another strand signals"),
             Fault::WaitsForNothing => write!(f, "waits for signal 0"),
             Fault::Race { rank, block, other } => {

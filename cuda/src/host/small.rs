@@ -1,0 +1,108 @@
+//! Conversion between f32 and floats of 8 and 16 bits, by integer arithmetic that vectorises.
+//!
+//! No step meets a subnormal f32, so the results stay right on threads that flush those to zero.
+
+/// Layout of a small float: a sign, an exponent and a mantissa.
+pub(crate) trait Format {
+    /// Bits of one number, sign included.
+    const BITS: u32;
+    /// Bits of the mantissa.
+    const MANTISSA: u32;
+    /// What is added to an exponent to store it.
+    const BIAS: u32;
+    /// Code, without its sign, of everything too large: infinity, or NaN where there is none.
+    const OVERFLOW: u32;
+    /// Code, without its sign, of a NaN.
+    const NAN: u32;
+}
+
+/// IEEE 754 binary16.
+pub(crate) struct Half;
+/// OCP E4M3.
+pub(crate) struct E4M3;
+/// OCP E5M2.
+pub(crate) struct E5M2;
+
+impl Format for Half {
+    const BITS: u32 = 16;
+    const MANTISSA: u32 = 10;
+    const BIAS: u32 = 15;
+    const OVERFLOW: u32 = 0x7c00;
+    const NAN: u32 = 0x7e00;
+}
+
+impl Format for E4M3 {
+    const BITS: u32 = 8;
+    const MANTISSA: u32 = 3;
+    const BIAS: u32 = 7;
+    const OVERFLOW: u32 = 0x7f;
+    const NAN: u32 = 0x7f;
+}
+
+impl Format for E5M2 {
+    const BITS: u32 = 8;
+    const MANTISSA: u32 = 2;
+    const BIAS: u32 = 15;
+    const OVERFLOW: u32 = 0x7c;
+    const NAN: u32 = 0x7e;
+}
+
+/// The value of `code`, exactly.
+#[inline(always)]
+pub(crate) fn widen<F: Format>(code: u32) -> f32 {
+    let magnitude = code & (sign_of::<F>() - 1);
+    let sign = (code & sign_of::<F>()) << (32 - F::BITS);
+    let aligned = magnitude << shift::<F>();
+    let normal = aligned + ((127 - F::BIAS) << 23);
+    // A subnormal is a mantissa without its leading one: lend it one, then take it away.
+    let one = smallest_normal::<F>();
+    let subnormal = (f32::from_bits(aligned | one) - f32::from_bits(one)).to_bits();
+    let bits = if magnitude < 1 << F::MANTISSA { subnormal } else { normal };
+    let bits = if magnitude >= F::OVERFLOW { aligned | 0x7f80_0000 } else { bits };
+    f32::from_bits(bits | sign)
+}
+
+/// The code nearest to `value`; of two equally near, the even one.
+#[inline(always)]
+pub(crate) fn narrow<F: Format>(value: f32) -> u32 {
+    let magnitude = value.to_bits() & 0x7fff_ffff;
+    let sign = (value.to_bits() >> (32 - F::BITS)) & sign_of::<F>();
+    let normal = round_off(magnitude, shift::<F>()).wrapping_sub((127 - F::BIAS) << F::MANTISSA);
+    let normal = normal.min(F::OVERFLOW);
+    // Added to a number whose last bit weighs as much as the smallest subnormal, the value is
+    // rounded to a multiple of that by the addition.
+    let anchor = smallest_normal::<F>() + (shift::<F>() << 23);
+    let subnormal = (f32::from_bits(magnitude) + f32::from_bits(anchor)).to_bits().wrapping_sub(anchor);
+    let code = if magnitude < smallest_normal::<F>() { subnormal } else { normal };
+    let code = if magnitude > 0x7f80_0000 { F::NAN } else { code };
+    code | sign
+}
+
+/// The upper half of an f32, rounded to the nearest bfloat16, to the even one of two.
+#[inline(always)]
+pub(crate) fn narrow_bf16(value: f32) -> u16 {
+    let bits = value.to_bits();
+    let rounded = round_off(bits & 0x7fff_ffff, 16) | ((bits >> 16) & 0x8000);
+    if value.is_nan() { 0x7fc0 } else { rounded as u16 }
+}
+
+/// `bits` without the last `shift`, rounded to nearest, ties to even.
+#[inline(always)]
+const fn round_off(bits: u32, shift: u32) -> u32 {
+    let just_below_half = (1 << (shift - 1)) - 1;
+    (bits + just_below_half + ((bits >> shift) & 1)) >> shift
+}
+
+const fn sign_of<F: Format>() -> u32 {
+    1 << (F::BITS - 1)
+}
+
+/// How far the mantissa lies from where f32 has its own.
+const fn shift<F: Format>() -> u32 {
+    23 - F::MANTISSA
+}
+
+/// The smallest normal number, as bits of an f32.
+const fn smallest_normal<F: Format>() -> u32 {
+    (128 - F::BIAS) << 23
+}
