@@ -169,7 +169,7 @@ impl Stage<'_, '_, '_> {
             Some(target) => target,
             None => need(bank)?.target(into, bytes, slice_bytes),
         };
-        let mut staged = open.staging.chunks_exact(bytes.max(1));
+        let mut staged = 0;
         let passes = from.len().div_ceil(OPERANDS_MAX);
         for (pass, operands) in from.chunks(OPERANDS_MAX).enumerate() {
             let mut sources = [Source::from(&[][..]); OPERANDS_MAX];
@@ -180,7 +180,10 @@ impl Stage<'_, '_, '_> {
                         let slice = open.input_layout.slice(place.block.index as usize, open.piece, slice_bytes);
                         Source::from(&input[slice])
                     }
-                    _ => Source::from(staged.next().unwrap_or(&[])),
+                    _ => {
+                        staged += bytes;
+                        Source::from(&open.staging[staged - bytes..staged])
+                    }
                 };
             }
             let sources = &sources[..operands.len()];

@@ -6,8 +6,28 @@
 //! and how to wait. Four transports make meshes: `threads`, `shm`, `tcp` and
 //! `sim`. None of them knows what a collective is.
 
+#[cfg(not(loom))]
+pub mod auth;
+#[cfg(not(loom))]
+pub mod control;
 mod error;
+#[cfg(not(loom))]
+pub mod pace;
+mod ring;
+#[cfg(not(loom))]
+pub mod segment;
+#[cfg(not(loom))]
+pub mod shm;
+#[cfg(not(loom))]
+pub mod socket;
+mod sync;
 mod tag;
+#[cfg(not(loom))]
+pub mod tcp;
+#[cfg(not(loom))]
+pub mod threads;
+#[cfg(not(loom))]
+pub mod unix;
 
 pub use error::{Error, Result};
 pub use tag::Tag;

@@ -29,8 +29,8 @@ pub(super) trait Instructions: Copy {
     #[inline(always)]
     fn widen_f16<const N: usize>(self, pack: [f16; N]) -> [f32; N] {
         let mut wide = [0.0; N];
-        for (wide, half) in wide.iter_mut().zip(pack) {
-            *wide = widen::<Half>(half.to_bits().into());
+        for lane in 0..N {
+            wide[lane] = widen::<Half>(pack[lane].to_bits().into());
         }
         wide
     }
@@ -39,8 +39,8 @@ pub(super) trait Instructions: Copy {
     #[inline(always)]
     fn narrow_f16<const N: usize>(self, values: [f32; N]) -> [f16; N] {
         let mut halves = [f16::ZERO; N];
-        for (half, value) in halves.iter_mut().zip(values) {
-            *half = f16::from_bits(narrow::<Half>(value) as u16);
+        for lane in 0..N {
+            halves[lane] = f16::from_bits(narrow::<Half>(values[lane]) as u16);
         }
         halves
     }

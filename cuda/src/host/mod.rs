@@ -120,11 +120,11 @@ macro_rules! with_number {
             I64: i64, 16;
             U64: u64, 16;
             F16: f16, 32;
-            BF16: bf16, 32;
+            BF16: bf16, 128;
             F32: f32, 32;
             F64: f64, 16;
-            F8E4M3: F8E4M3, 32;
-            F8E5M2: F8E5M2, 32;
+            F8E4M3: F8E4M3, 128;
+            F8E5M2: F8E5M2, 128;
         })
     };
     ($dtype:expr, $number:ident, $lanes:ident, $body:expr, {$($row:ident: $type:ty, $count:literal;)*}) => {

@@ -180,8 +180,8 @@ pub(super) fn each<A: Copy, B: Copy + Default, const N: usize>(
     function: impl Fn(A) -> B,
 ) -> [B; N] {
     let mut result = [B::default(); N];
-    for (result, lane) in result.iter_mut().zip(pack) {
-        *result = function(lane);
+    for lane in 0..N {
+        result[lane] = function(pack[lane]);
     }
     result
 }
@@ -194,8 +194,8 @@ pub(super) fn pairs<A: Copy, const N: usize>(
     function: impl Fn(A, A) -> A,
 ) -> [A; N] {
     let mut result = left;
-    for (result, lane) in result.iter_mut().zip(right) {
-        *result = function(*result, lane);
+    for lane in 0..N {
+        result[lane] = function(left[lane], right[lane]);
     }
     result
 }

@@ -82,7 +82,8 @@ pub(crate) fn narrow<F: Format>(value: f32) -> u32 {
 #[inline(always)]
 pub(crate) fn narrow_bf16(value: f32) -> u16 {
     let bits = value.to_bits();
-    let rounded = round_off(bits & 0x7fff_ffff, 16) | ((bits >> 16) & 0x8000);
+    // A carry into the exponent is right, and one into the sign comes from NaNs only.
+    let rounded = bits.wrapping_add(0x7fff + ((bits >> 16) & 1)) >> 16;
     if value.is_nan() { 0x7fc0 } else { rounded as u16 }
 }
 

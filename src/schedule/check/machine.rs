@@ -26,6 +26,8 @@ pub(super) struct Machine<'s> {
     ready: Vec<StrandId>,
     /// Blocks moved between ranks so far.
     pub(super) blocks: u64,
+    /// Room for messages to come.
+    spare: Vec<Vec<Value>>,
 }
 
 /// One rank's memory.
@@ -48,8 +50,8 @@ pub(super) struct Runner<'s> {
     waiting: Vec<StrandId>,
 }
 
-pub(super) struct Message {
-    pub(super) values: Vec<Value>,
+struct Message {
+    values: Vec<Value>,
     arrival: u64,
     edge: Edge,
 }
@@ -118,6 +120,7 @@ impl<'s> Machine<'s> {
             ready: (0..numbering.len() as StrandId).rev().collect(),
             numbering,
             blocks: 0,
+            spare: Vec::new(),
         })
     }
 
@@ -204,8 +207,23 @@ impl<'s> Machine<'s> {
         }
     }
 
+    /// Room for a message.
+    pub(super) fn blank(&mut self) -> Vec<Value> {
+        self.spare.pop().unwrap_or_default()
+    }
+
+    /// Gives the room of a message back.
+    pub(super) fn discard(&mut self, mut values: Vec<Value>) {
+        values.clear();
+        self.spare.push(values);
+    }
+
     /// The next message of `peer`, if it is there.
-    pub(super) fn take(&mut self, strand: StrandId, peer: Rank) -> Result<Result<Message, Outcome>, Fault> {
+    pub(super) fn take(
+        &mut self,
+        strand: StrandId,
+        peer: Rank,
+    ) -> Result<Result<Vec<Value>, Outcome>, Fault> {
         self.is_peer(strand, peer)?;
         let runner = &mut self.runners[strand as usize];
         let channel = self.channels.between(peer, runner.rank, runner.lane);
@@ -221,7 +239,7 @@ impl<'s> Machine<'s> {
         }
         runner.ports.receive(message.arrival);
         self.clocks.learn(strand, &message.edge);
-        Ok(Ok(message))
+        Ok(Ok(message.values))
     }
 
     fn signal(&mut self, strand: StrandId) -> Outcome {

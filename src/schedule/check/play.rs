@@ -154,15 +154,7 @@ impl<'s> Table<'s> {
                 strands.push(Seat { at, strand, ports: Ports::default(), signals: Vec::new() });
             }
         }
-        Ok(Self {
-            player: *player,
-            schedule,
-            rooms,
-            cells,
-            strands,
-            queues: HashMap::new(),
-            events: Vec::new(),
-        })
+        Ok(Self { player: *player, rooms, cells, strands, queues: HashMap::new(), events: Vec::new() })
     }
 
     fn unfinished(&self) -> Vec<usize> {

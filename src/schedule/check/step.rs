@@ -13,8 +13,10 @@ impl Machine<'_> {
         }
         let rank = self.runner(strand).rank;
         no_windows(blocks)?;
-        let values = blocks.iter().map(|&block| self.read(strand, &Place { rank, block }));
-        let values = values.collect::<Result<Vec<Value>, Fault>>()?;
+        let mut values = self.blank();
+        for &block in blocks {
+            values.push(self.read(strand, &Place { rank, block })?);
+        }
         self.post(strand, peer, values);
         Ok(Outcome::Done)
     }
@@ -26,21 +28,21 @@ impl Machine<'_> {
         };
         let rank = self.runner(strand).rank;
         no_windows(into)?;
-        if message.values.len() != into.len() {
-            return Err(Fault::MessageBlocks(message.values.len(), into.len(), into.len()));
+        if message.len() != into.len() {
+            return Err(Fault::MessageBlocks(message.len(), into.len(), into.len()));
         }
         self.are_apart(rank, into, &[])?;
         // The receiver knows the lengths of the caller's blocks; the rest of the message is cut evenly.
-        let mut in_scratch =
-            into.iter().zip(&message.values).filter(|(block, _)| block.space == Space::Scratch);
+        let mut in_scratch = into.iter().zip(&message).filter(|(block, _)| block.space == Space::Scratch);
         if let Some((_, &first)) = in_scratch.next()
             && in_scratch.any(|(_, &value)| self.values.length(value) != self.values.length(first))
         {
             return Err(Fault::MixedLengths);
         }
-        for (&block, &value) in into.iter().zip(&message.values) {
+        for (&block, &value) in into.iter().zip(&message) {
             self.write(strand, &Place { rank, block }, value)?;
         }
+        self.discard(message);
         Ok(Outcome::Done)
     }
 
@@ -60,15 +62,16 @@ impl Machine<'_> {
         let rank = self.runner(strand).rank;
         no_windows(with)?;
         no_windows(into)?;
-        if message.values.len() != into.len() || into.len() != with.len() {
-            return Err(Fault::MessageBlocks(message.values.len(), with.len(), into.len()));
+        if message.len() != into.len() || into.len() != with.len() {
+            return Err(Fault::MessageBlocks(message.len(), with.len(), into.len()));
         }
         self.are_apart(rank, into, with)?;
-        for ((&with, &block), &arrived) in with.iter().zip(into).zip(&message.values) {
+        for ((&with, &block), &arrived) in with.iter().zip(into).zip(&message) {
             let home = self.read(strand, &Place { rank, block: with })?;
             let value = self.combined(&[home, arrived], finish)?;
             self.write(strand, &Place { rank, block }, value)?;
         }
+        self.discard(message);
         Ok(Outcome::Done)
     }
 

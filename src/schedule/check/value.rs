@@ -7,6 +7,7 @@ use super::violation::Wrong;
 use crate::schedule::{Collective, Rank};
 use std::collections::HashMap;
 use std::fmt::Write;
+use std::hash::{BuildHasherDefault, Hasher};
 
 /// Number of an expression.
 pub(super) type Value = u32;
@@ -22,15 +23,15 @@ const FIRST_LEAF: Value = 2;
 /// Every expression of one run.
 pub(super) struct Values {
     ranks: usize,
-    parts: usize,
+    parts: u32,
     /// Input blocks of a rank, at most.
-    stride: usize,
+    stride: u32,
     /// Whether the shares of ranks may have different lengths.
     uneven: bool,
     first_node: Value,
     nodes: Vec<Node>,
     operands: Vec<Value>,
-    pairs: HashMap<(Value, Value), Value>,
+    pairs: HashMap<u64, Value, Mixing>,
     lists: HashMap<Box<[Value]>, Value>,
     /// For each rank, the number of the last inspection that met its input.
     met: Vec<u32>,
@@ -58,13 +59,13 @@ impl Values {
         let stride = stride.max(1);
         Self {
             ranks,
-            parts,
-            stride,
+            parts: parts as u32,
+            stride: stride as u32,
             uneven: collective == Collective::AllGather,
             first_node: FIRST_LEAF + (ranks * stride) as Value,
             nodes: Vec::new(),
             operands: Vec::new(),
-            pairs: HashMap::new(),
+            pairs: HashMap::default(),
             lists: HashMap::new(),
             met: vec![0; ranks],
             inspections: 0,
@@ -73,16 +74,16 @@ impl Values {
 
     /// The input block `index` of `rank`.
     pub(super) fn leaf(&self, rank: Rank, index: usize) -> Value {
-        FIRST_LEAF + (rank * self.stride + index) as Value
+        FIRST_LEAF + rank as Value * self.stride + index as Value
     }
 
     /// `one ⊕ other`.
     pub(super) fn pair(&mut self, one: Value, other: Value) -> Value {
-        let key = (one.min(other), one.max(other));
+        let key = key(one.min(other), one.max(other));
         if let Some(&value) = self.pairs.get(&key) {
             return value;
         }
-        let value = self.add(&[key.0, key.1]);
+        let value = self.add(&[one.min(other), one.max(other)]);
         self.pairs.insert(key, value);
         value
     }
@@ -107,14 +108,14 @@ impl Values {
     /// The finished `value`.
     pub(super) fn finished(&mut self, value: Value) -> Value {
         // Distinct from every pair of operands, none of which is empty.
-        if let Some(&finished) = self.pairs.get(&(EMPTY, value)) {
+        if let Some(&finished) = self.pairs.get(&key(EMPTY, value)) {
             return finished;
         }
         let hash = mix(self.hash(value) ^ FINISHED);
         let node =
             Node { kind: Kind::Finished(value), length: self.length(value), least: self.least(value), hash };
         let finished = self.push(node);
-        self.pairs.insert((EMPTY, value), finished);
+        self.pairs.insert(key(EMPTY, value), finished);
         finished
     }
 
@@ -123,8 +124,7 @@ impl Values {
         match self.node(value) {
             Some(node) => node.length,
             None => {
-                let leaf = (value - FIRST_LEAF) as usize;
-                let (rank, index) = (leaf / self.stride, leaf % self.stride);
+                let (rank, index) = self.input_of(value);
                 self.length_of(rank, index)
             }
         }
@@ -135,8 +135,8 @@ impl Values {
     /// A share's last part may be shorter than the others. All shares are equally long, except
     /// that an all_gather may be given another length for each rank.
     pub(super) fn length_of(&self, rank: Rank, index: usize) -> u32 {
-        let part = index % self.parts;
-        (if self.uneven { rank * self.parts + part } else { part }) as u32
+        let part = index as u32 % self.parts;
+        if self.uneven { rank as u32 * self.parts + part } else { part }
     }
 
     /// Whether `value` is finished and has input block `index` of every rank exactly once.
@@ -157,8 +157,7 @@ impl Values {
                     open.extend_from_slice(&self.operands[start as usize..(start + operands) as usize]);
                 }
                 None => {
-                    let leaf = (value - FIRST_LEAF) as usize;
-                    let (rank, found) = (leaf / self.stride, leaf % self.stride);
+                    let (rank, found) = self.input_of(value);
                     if found != index(rank) {
                         return Err(Wrong::Foreign(rank));
                     }
@@ -181,9 +180,8 @@ impl Values {
         match self.node(value) {
             Some(node) => node.hash,
             None => {
-                let leaf = (value.wrapping_sub(FIRST_LEAF)) as u64;
-                let stride = self.stride as u64;
-                mix(mix(leaf / stride) ^ leaf % stride)
+                let (rank, index) = self.input_of(value);
+                mix(mix(rank as u64) ^ index as u64)
             }
         }
     }
@@ -246,8 +244,38 @@ impl Values {
     fn least(&self, value: Value) -> u32 {
         match self.node(value) {
             Some(node) => node.least,
-            None => (value - FIRST_LEAF) / self.stride as u32,
+            None => (value - FIRST_LEAF) / self.stride,
         }
+    }
+
+    /// The rank and index of a leaf.
+    fn input_of(&self, leaf: Value) -> (Rank, usize) {
+        let leaf = leaf - FIRST_LEAF;
+        ((leaf / self.stride) as Rank, (leaf % self.stride) as usize)
+    }
+}
+
+fn key(one: Value, other: Value) -> u64 {
+    u64::from(one) << 32 | u64::from(other)
+}
+
+/// Hashes one integer: these maps are looked into at every step, and no adversary chooses their keys.
+type Mixing = BuildHasherDefault<Mixer>;
+
+#[derive(Default)]
+struct Mixer(u64);
+
+impl Hasher for Mixer {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|&byte| self.0 = mix(self.0 ^ u64::from(byte)));
+    }
+
+    fn write_u64(&mut self, x: u64) {
+        self.0 = mix(self.0 ^ x);
     }
 }
 

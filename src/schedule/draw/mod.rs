@@ -1,0 +1,123 @@
+//! Shows what a schedule does: as a table of rounds, or as a picture.
+//!
+//! Both play it first, on inputs of 0, 1, 2, … plus the number of the rank, one number in a block.
+
+mod explain;
+mod svg;
+
+pub use explain::explain;
+pub use svg::svg;
+
+use super::check::{Player, Trace, Violation};
+use super::{Algorithm, Block, Place, Rank, Schedule, Step};
+
+fn play(schedule: &Schedule) -> Result<Trace, Violation> {
+    let player = Player { fifo_slots: FIFO_SLOTS, ..Player::default() };
+    player.play(schedule, |rank, index| (index + rank) as i64)
+}
+
+/// The collective, the algorithm if it is one of the table's, and for whom.
+fn title(schedule: &Schedule) -> String {
+    let spec = &schedule.spec;
+    let is_built_by = |row: &&Algorithm| {
+        let same = |rank: Rank| schedule.programs.get(rank) == Some(&(row.build)(spec, rank));
+        row.collective == schedule.collective
+            && (row.fits)(spec)
+            && (row.parts)(spec) == schedule.parts
+            && (0..spec.ranks).all(same)
+    };
+    let name = Algorithm::ALL.iter().find(is_built_by).map_or(String::new(), |row| format!(" {}", row.name));
+    let root = if schedule.collective.has_root() { format!(", root {}", spec.root) } else { String::new() };
+    let ranks = if spec.ranks == 1 { "1 rank".to_owned() } else { format!("{} ranks", spec.ranks) };
+    format!("{}{name}, {ranks}{root}", schedule.collective)
+}
+
+/// Blocks that reach another rank in this step.
+fn blocks_moved(step: &Step, rank: Rank) -> usize {
+    let remote = |places: &[&Place]| places.iter().filter(|place| place.rank != rank).count();
+    match step {
+        Step::Send { blocks, .. } => blocks.len(),
+        Step::Copy { from, into } => remote(&[from, into]),
+        Step::Reduce { from, into, .. } => remote(&from.iter().chain([into]).collect::<Vec<_>>()),
+        Step::Recv { .. } | Step::RecvReduce { .. } | Step::Signal | Step::Wait { .. } => 0,
+    }
+}
+
+/// Blocks moved in all, and rounds.
+fn summary(schedule: &Schedule, trace: &Trace) -> String {
+    let programs = schedule.programs.iter().enumerate();
+    let blocks: usize = programs
+        .flat_map(|(rank, program)| program.strands.iter().map(move |strand| (rank, strand)))
+        .flat_map(|(rank, strand)| strand.steps.iter().map(move |step| blocks_moved(step, rank)))
+        .sum();
+    let plural = |count: u64| if count == 1 { "" } else { "s" };
+    let (rounds, blocks) = (trace.rounds, blocks as u64);
+    format!("{rounds} round{}, {blocks} block{} moved", plural(rounds), plural(blocks))
+}
+
+/// Names of blocks, at most `most` of them.
+fn names(blocks: &[Block], most: usize) -> String {
+    let shown: Vec<_> = blocks.iter().take(most).map(ToString::to_string).collect();
+    match blocks.len() {
+        0 => "nothing".to_owned(),
+        length if length > most => format!("{} and {} more", shown.join(" "), length - most),
+        _ => shown.join(" "),
+    }
+}
+
+/// As many as any schedule of the table needs, and two to spare.
+const FIFO_SLOTS: usize = 4;
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Collective, Spec, find};
+    use super::*;
+
+    fn ring() -> Schedule {
+        let ring = find(Collective::AllReduce, "ring").unwrap();
+        ring.schedule(&Spec { ranks: 4, root: 0, aggregation: 1 })
+    }
+
+    #[test]
+    fn the_ring_is_explained_step_by_step() {
+        let text = explain(&ring());
+        assert!(text.starts_with("all_reduce ring, 4 ranks\n6 rounds, 24 blocks moved\n"), "{text}");
+        let last = text.split("round 6").nth(1).unwrap();
+        assert_eq!(last.matches("6 10 14 18").count(), 4, "{text}");
+        let before = text.split("round 5").nth(1).unwrap().split("round 6").next().unwrap();
+        assert!(before.matches("6 10 14 18").count() < 4, "{text}");
+    }
+
+    #[test]
+    fn what_cannot_be_played_is_said() {
+        let mut broken = ring();
+        broken.programs[2].strands[0].steps.remove(0);
+        for shown in [explain(&broken), svg(&broken)] {
+            assert!(shown.contains("deadlock"), "{shown}");
+        }
+    }
+
+    #[test]
+    fn a_picture_has_an_arrow_for_each_message() {
+        let picture = svg(&ring());
+        assert!(picture.starts_with("<svg ") && picture.trim_end().ends_with("</svg>"));
+        assert_eq!(picture.matches("class=\"message").count(), 24);
+        assert_eq!(picture.matches("<text").count() - picture.matches("</text>").count(), 0);
+    }
+
+    #[test]
+    fn every_algorithm_can_be_drawn() {
+        for row in Algorithm::ALL {
+            for ranks in [1, 2, 5, 8] {
+                let spec = Spec { ranks, root: ranks - 1, aggregation: 1 };
+                if (row.fits)(&spec) {
+                    let schedule = row.schedule(&spec);
+                    // With few ranks, several algorithms are the same.
+                    let named = if ranks < 5 { row.collective.name() } else { row.name };
+                    assert!(explain(&schedule).contains(named), "{} {}", row.collective, row.name);
+                    assert!(svg(&schedule).contains(named) && !svg(&schedule).contains("deadlock"));
+                }
+            }
+        }
+    }
+}

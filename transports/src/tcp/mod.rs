@@ -1,0 +1,311 @@
+//! Links over TCP: a few sockets between two ranks, many lanes over them.
+//!
+//! Lane `l` uses socket `l mod sockets`. A message is a frame: a head of fixed
+//! size and the body. A sender may have as many messages of a lane under way as
+//! the lane has slots at the receiver; the receiver gives credit back as it
+//! takes them. So there is always room for what arrives, sockets can always be
+//! drained, and no lane holds up another for longer than one frame.
+//!
+//! Bodies go from the sender's memory into the socket and from the socket into
+//! the receiver's memory; they are staged only if they arrive while the
+//! receiver is busy elsewhere, or are to be reduced.
+
+mod frame;
+mod wire;
+
+use crate::socket::Stream;
+use crate::{Error, Geometry, Head, Link, Result, Tag};
+use frame::{Frame, HEAD_BYTES};
+use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+use unisono_cuda::{Source, Store, Target, copy_to};
+use wire::Wire;
+
+/// A link to one peer.
+pub struct TcpLink {
+    peer: usize,
+    slot_bytes: usize,
+    lanes: Vec<Lane>,
+    sockets: Vec<Socket>,
+}
+
+/// What is known of one lane.
+struct Lane {
+    /// Messages that may still be sent.
+    credit: usize,
+    /// Messages taken since credit was last given back.
+    taken: usize,
+    /// Messages that are here, with the buffer each is in.
+    ready: VecDeque<(Head, usize)>,
+    /// Staging, as many as the lane has slots; empty until needed.
+    buffers: Vec<Vec<u8>>,
+    free: Vec<usize>,
+}
+
+/// One connection, and the frames that are half through it.
+struct Socket {
+    wire: Wire,
+    outgoing: Option<Outgoing>,
+    incoming: Option<Incoming>,
+}
+
+struct Outgoing {
+    lane: usize,
+    head: [u8; HEAD_BYTES],
+    sent: usize,
+}
+
+struct Incoming {
+    lane: usize,
+    head: Head,
+    filled: usize,
+    buffer: usize,
+    /// Whether the body goes straight into the receiver's memory.
+    direct: bool,
+}
+
+impl TcpLink {
+    /// Over these authenticated connections to `peer`, at least one.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn new(peer: usize, geometry: &Geometry, streams: Vec<Stream>) -> Result<Self> {
+        if streams.is_empty() {
+            return Err(Error::Misuse("a TCP link needs a socket".to_owned()));
+        }
+        let lane = |_| Lane {
+            credit: geometry.slots,
+            taken: 0,
+            ready: VecDeque::with_capacity(geometry.slots),
+            buffers: vec![Vec::new(); geometry.slots],
+            free: (0..geometry.slots).collect(),
+        };
+        let socket = |stream| Ok(Socket { wire: Wire::new(stream)?, outgoing: None, incoming: None });
+        Ok(Self {
+            peer,
+            slot_bytes: geometry.slot_bytes,
+            lanes: (0..geometry.lanes).map(lane).collect(),
+            sockets: streams.into_iter().map(socket).collect::<Result<_>>()?,
+        })
+    }
+
+    /// Descriptors that can be read when something arrives.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn watch(&self) -> Result<Vec<OwnedFd>> {
+        self.sockets.iter().map(|socket| socket.wire.watch()).collect()
+    }
+
+    fn socket_of(&self, lane: usize) -> usize {
+        lane % self.sockets.len()
+    }
+
+    /// Reads frames until nothing is left, or until a body begins that `direct` may want to take itself.
+    fn pump(&mut self, socket: usize, direct: Option<usize>) -> Result<()> {
+        loop {
+            let Socket { wire, incoming, .. } = &mut self.sockets[socket];
+            match incoming {
+                None => match wire.head() {
+                    Some(head) => self.begin(socket, Frame::decode(&head))?,
+                    None => return Ok(()),
+                },
+                Some(incoming) => {
+                    let lane = &mut self.lanes[incoming.lane];
+                    if incoming.direct || direct == Some(incoming.lane) && lane.ready.is_empty() {
+                        return Ok(());
+                    }
+                    let buffer = &mut lane.buffers[incoming.buffer][..incoming.head.bytes];
+                    incoming.filled += wire.body(Target::from(&mut buffer[incoming.filled..]));
+                    if incoming.filled < incoming.head.bytes {
+                        return Ok(());
+                    }
+                    lane.ready.push_back((incoming.head, incoming.buffer));
+                    self.sockets[socket].incoming = None;
+                }
+            }
+        }
+    }
+
+    /// A frame's head has arrived.
+    fn begin(&mut self, socket: usize, frame: Frame) -> Result<()> {
+        let corrupt = |what: String| Error::Corrupt { peer: self.peer, what };
+        let lanes = self.lanes.len();
+        match frame {
+            Frame::Message { lane, head } if lane < lanes && head.bytes <= self.slot_bytes => {
+                let Some(buffer) = self.lanes[lane].free.pop() else {
+                    return Err(corrupt(format!("more messages on lane {lane} than it has credit for")));
+                };
+                let staging = &mut self.lanes[lane].buffers[buffer];
+                if staging.len() < head.bytes {
+                    staging.resize(head.bytes, 0);
+                }
+                let incoming = Incoming { lane, head, filled: 0, buffer, direct: false };
+                self.sockets[socket].incoming = Some(incoming);
+                Ok(())
+            }
+            Frame::Credit { lane, count } if lane < lanes => {
+                let slots = self.lanes[lane].buffers.len();
+                let credit = self.lanes[lane].credit.saturating_add(count);
+                if credit > slots {
+                    return Err(corrupt(format!("credit for {credit} messages on a lane of {slots}")));
+                }
+                self.lanes[lane].credit = credit;
+                Ok(())
+            }
+            Frame::Message { lane, head } => Err(corrupt(format!("{} bytes on lane {lane}", head.bytes))),
+            Frame::Credit { lane, .. } => Err(corrupt(format!("credit for lane {lane}"))),
+            Frame::Unknown => Err(corrupt("a frame of no known kind".to_owned())),
+        }
+    }
+
+    /// A message of the lane has been taken: its buffer is free, and the sender may send another.
+    fn give_back(&mut self, lane: usize, buffer: usize) {
+        let (socket, state) = (self.socket_of(lane), &mut self.lanes[lane]);
+        state.free.push(buffer);
+        state.taken += 1;
+        if state.taken * 2 >= state.buffers.len() {
+            let frame = Frame::Credit { lane, count: state.taken }.encode();
+            state.taken = 0;
+            let Socket { wire, outgoing, .. } = &mut self.sockets[socket];
+            wire.later(&frame);
+            if outgoing.is_none() {
+                wire.flush();
+            }
+        }
+    }
+
+    /// What a connection that ended means here: nothing at first, so that the control path can say
+    /// whether the peer left or died.
+    fn check_open(&self, socket: usize) -> Result<()> {
+        match self.sockets[socket].wire.closed_for() {
+            Some(time) if time > CLOSED_GRACE => {
+                Err(Error::Lost { peer: self.peer, what: "it closed its data connection".to_owned() })
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Link for TcpLink {
+    fn try_send<'a>(
+        &mut self,
+        lane: usize,
+        tag: &Tag,
+        bytes: usize,
+        parts: &mut dyn Iterator<Item = Source<'a>>,
+    ) -> Result<bool> {
+        let index = self.socket_of(lane);
+        if self.sockets[index].outgoing.is_none() {
+            if self.lanes[lane].credit == 0 {
+                self.pump(index, None)?;
+            }
+            if self.lanes[lane].credit == 0 || !self.sockets[index].wire.flush() {
+                self.check_open(index)?;
+                return Ok(false);
+            }
+            self.lanes[lane].credit -= 1;
+            let head = Frame::Message { lane, head: Head { tag: *tag, bytes } }.encode();
+            self.sockets[index].outgoing = Some(Outgoing { lane, head, sent: 0 });
+        }
+        let Socket { wire, outgoing, .. } = &mut self.sockets[index];
+        let Some(frame) = outgoing.as_mut().filter(|frame| frame.lane == lane) else {
+            return Ok(false);
+        };
+        frame.sent += wire.send(&frame.head, parts, frame.sent);
+        if frame.sent < HEAD_BYTES + bytes {
+            self.check_open(index)?;
+            return Ok(false);
+        }
+        *outgoing = None;
+        wire.flush();
+        Ok(true)
+    }
+
+    fn head(&mut self, lane: usize) -> Result<Option<Head>> {
+        if self.lanes[lane].ready.is_empty() {
+            let socket = self.socket_of(lane);
+            self.pump(socket, Some(lane))?;
+            if self.lanes[lane].ready.is_empty() {
+                let incoming =
+                    self.sockets[socket].incoming.as_ref().filter(|incoming| incoming.lane == lane);
+                if incoming.is_none() {
+                    self.check_open(socket)?;
+                }
+                return Ok(incoming.map(|incoming| incoming.head));
+            }
+        }
+        Ok(self.lanes[lane].ready.front().map(|(head, _)| *head))
+    }
+
+    fn body(&mut self, lane: usize) -> Result<Option<Source<'_>>> {
+        if self.lanes[lane].ready.is_empty() {
+            let socket = self.socket_of(lane);
+            self.pump(socket, None)?;
+            self.check_open(socket)?;
+        }
+        let Lane { ready, buffers, .. } = &self.lanes[lane];
+        Ok(ready.front().map(|(head, buffer)| Source::from(&buffers[*buffer][..head.bytes])))
+    }
+
+    fn release(&mut self, lane: usize) {
+        if let Some((_, buffer)) = self.lanes[lane].ready.pop_front() {
+            self.give_back(lane, buffer);
+        }
+    }
+
+    fn take(&mut self, lane: usize, mut target: Target<'_>) -> Result<bool> {
+        if !self.lanes[lane].ready.is_empty() {
+            let body = self.body(lane)?;
+            body.into_iter().for_each(|body| copy_to(Store::Cached, target.slice(0..body.len()), body));
+            self.release(lane);
+            return Ok(true);
+        }
+        let index = self.socket_of(lane);
+        let Socket { wire, incoming, .. } = &mut self.sockets[index];
+        let Some(body) = incoming.as_mut().filter(|incoming| incoming.lane == lane) else {
+            return Ok(false);
+        };
+        if !body.direct {
+            // What was staged before anybody asked for it.
+            let staged = Source::from(&self.lanes[lane].buffers[body.buffer][..body.filled]);
+            copy_to(Store::Cached, target.slice(0..body.filled), staged);
+            body.direct = true;
+        }
+        body.filled += wire.body(target.slice(body.filled..body.head.bytes));
+        if body.filled < body.head.bytes {
+            self.check_open(index)?;
+            return Ok(false);
+        }
+        let buffer = body.buffer;
+        *incoming = None;
+        self.give_back(lane, buffer);
+        Ok(true)
+    }
+
+    fn progress(&mut self) -> Result<()> {
+        for index in 0..self.sockets.len() {
+            if self.sockets[index].outgoing.is_none() {
+                self.sockets[index].wire.flush();
+            }
+            self.pump(index, None)?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for TcpLink {
+    /// Lets the last messages reach the peer's kernel: what is there survives our end.
+    fn drop(&mut self) {
+        let deadline = Instant::now() + DRAIN_TIME_MAX;
+        for socket in &self.sockets {
+            socket.wire.finish(deadline);
+        }
+    }
+}
+
+/// How long the control path may take to say why a connection ended.
+const CLOSED_GRACE: Duration = Duration::from_millis(500);
+/// How long dropping a link may take.
+const DRAIN_TIME_MAX: Duration = Duration::from_millis(500);

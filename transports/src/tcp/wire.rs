@@ -1,0 +1,211 @@
+//! One connection: reads with a small look-ahead, writes without staging, never blocks.
+
+use super::frame::HEAD_BYTES;
+use crate::Result;
+use crate::socket::Stream;
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown, recv, send, sendmsg, shutdown};
+use std::io::IoSlice;
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+use unisono_cuda::{Source, Store, Target, copy_to};
+
+/// A connection that has been set not to block.
+pub(super) struct Wire {
+    stream: Stream,
+    /// Bytes read and not yet used: `ahead[start..end]`.
+    ahead: Box<[u8]>,
+    start: usize,
+    end: usize,
+    /// Whole small frames to be written between messages.
+    waiting: Vec<u8>,
+    closed: Option<Instant>,
+}
+
+impl Wire {
+    pub(super) fn new(stream: Stream) -> Result<Self> {
+        stream.never_block()?;
+        let ahead = vec![0; AHEAD_BYTES].into_boxed_slice();
+        let waiting = Vec::with_capacity(WAITING_BYTES);
+        Ok(Self { stream, ahead, start: 0, end: 0, waiting, closed: None })
+    }
+
+    pub(super) fn watch(&self) -> Result<OwnedFd> {
+        self.stream.duplicate()
+    }
+
+    /// How long ago the connection ended, if it did.
+    pub(super) fn closed_for(&self) -> Option<Duration> {
+        self.closed.map(|since| since.elapsed())
+    }
+
+    /// The head of the next frame, once all of it is here.
+    pub(super) fn head(&mut self) -> Option<[u8; HEAD_BYTES]> {
+        if self.end - self.start < HEAD_BYTES {
+            self.ahead.copy_within(self.start..self.end, 0);
+            (self.start, self.end) = (0, self.end - self.start);
+            self.look_ahead();
+        }
+        let head = *self.ahead[self.start..self.end].first_chunk::<HEAD_BYTES>()?;
+        self.start += HEAD_BYTES;
+        Some(head)
+    }
+
+    /// Reads as much of a body as is here; returns how much.
+    pub(super) fn body(&mut self, mut target: Target<'_>) -> usize {
+        let mut filled = 0;
+        while filled < target.len() {
+            let wanted = target.len() - filled;
+            let ahead = wanted.min(self.end - self.start);
+            if ahead > 0 {
+                let source = Source::from(&self.ahead[self.start..self.start + ahead]);
+                copy_to(Store::Cached, target.slice(filled..filled + ahead), source);
+                self.start += ahead;
+                filled += ahead;
+                continue;
+            }
+            let got = if wanted < AHEAD_BYTES {
+                (self.start, self.end) = (0, 0);
+                self.look_ahead()
+            } else {
+                let got = self.read_into(target.slice(filled..filled + wanted));
+                filled += got;
+                got
+            };
+            if got == 0 {
+                break;
+            }
+        }
+        filled
+    }
+
+    /// Writes a frame from byte `skip` on; returns how many bytes went.
+    pub(super) fn send<'a>(
+        &mut self,
+        head: &[u8],
+        parts: &mut dyn Iterator<Item = Source<'a>>,
+        skip: usize,
+    ) -> usize {
+        let mut skip = skip;
+        let mut sent = 0;
+        // SAFETY: a source is valid for reads while it lives, which is longer than this call; here it is
+        // memory of this process's caller, and the kernel only reads it.
+        let bytes_of = |part: Source<'a>| unsafe { std::slice::from_raw_parts(part.as_ptr(), part.len()) };
+        let mut pieces = std::iter::once(head).chain(parts.map(bytes_of)).peekable();
+        while pieces.peek().is_some() {
+            let mut slices = [IoSlice::new(&[]); SLICES_MAX];
+            let (mut count, mut bytes) = (0, 0);
+            for piece in pieces.by_ref() {
+                let skipped = skip.min(piece.len());
+                skip -= skipped;
+                let piece = &piece[skipped..];
+                slices[count] = IoSlice::new(piece);
+                (count, bytes) = (count + 1, bytes + piece.len());
+                if count == SLICES_MAX {
+                    break;
+                }
+            }
+            let went = self.send_slices(&slices[..count]);
+            sent += went;
+            if went < bytes {
+                break;
+            }
+        }
+        sent
+    }
+
+    /// Keeps a small frame to be written when no message is half written.
+    pub(super) fn later(&mut self, frame: &[u8]) {
+        self.waiting.extend_from_slice(frame);
+    }
+
+    /// Writes what was kept; true when nothing is left of it.
+    pub(super) fn flush(&mut self) -> bool {
+        while !self.waiting.is_empty() && self.closed.is_none() {
+            match send(&self.stream, &self.waiting, SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
+                Ok(sent) => drop(self.waiting.drain(..sent)),
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => break,
+                Err(_) => self.end(),
+            }
+        }
+        self.waiting.is_empty()
+    }
+
+    /// Says that no more will come, and waits until the peer's kernel has what was written.
+    pub(super) fn finish(&self, deadline: Instant) {
+        let _ = shutdown(&self.stream, Shutdown::Write);
+        while self.closed.is_none() && unacknowledged(&self.stream) > 0 && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_micros(100));
+        }
+    }
+
+    fn look_ahead(&mut self) -> usize {
+        loop {
+            match recv(&self.stream, &mut self.ahead[self.end..], RecvFlags::DONTWAIT) {
+                Ok((_, count)) if count > 0 => {
+                    self.end += count;
+                    return count;
+                }
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => return 0,
+                _ => {
+                    self.end();
+                    return 0;
+                }
+            }
+        }
+    }
+
+    fn read_into(&mut self, mut target: Target<'_>) -> usize {
+        // SAFETY: a target is valid and exclusive while it lives; bytes of any value are initialised.
+        let bytes = unsafe { std::slice::from_raw_parts_mut(target.as_mut_ptr(), target.len()) };
+        loop {
+            match recv(&self.stream, &mut *bytes, RecvFlags::DONTWAIT) {
+                Ok((_, count)) if count > 0 => return count,
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => return 0,
+                _ => {
+                    self.end();
+                    return 0;
+                }
+            }
+        }
+    }
+
+    fn send_slices(&mut self, slices: &[IoSlice<'_>]) -> usize {
+        loop {
+            let mut control = SendAncillaryBuffer::default();
+            match sendmsg(&self.stream, slices, &mut control, SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
+                Ok(count) => return count,
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => return 0,
+                Err(_) => {
+                    self.end();
+                    return 0;
+                }
+            }
+        }
+    }
+
+    fn end(&mut self) {
+        self.closed.get_or_insert_with(Instant::now);
+    }
+}
+
+/// Bytes written that the peer's kernel has not confirmed.
+fn unacknowledged(stream: &Stream) -> i32 {
+    use rustix::ioctl::{Getter, ioctl};
+    /// `TIOCOUTQ`, which on a TCP socket counts unacknowledged bytes (see tcp(7)).
+    const SIOCOUTQ: rustix::ioctl::Opcode = 0x5411;
+    // SAFETY: this request writes one `int` and nothing else.
+    let counted = unsafe { ioctl(stream, Getter::<SIOCOUTQ, i32>::new()) };
+    counted.unwrap_or(0)
+}
+
+/// Small messages are read together; longer bodies go straight to their place.
+const AHEAD_BYTES: usize = 16 << 10;
+/// Room for credit frames without allocating.
+const WAITING_BYTES: usize = 4 << 10;
+/// Parts of a message that go into one system call.
+const SLICES_MAX: usize = 64;
