@@ -26,6 +26,12 @@ fn rank_main(comm: &Communicator) -> unisono::Result<()> {
 
     let mut mean = [comm.rank() as f64];
     comm.all_reduce(&mut mean, Avg)?;
-    println!("rank {} of {}: sum {}, max {largest:?}, mean {}", comm.rank(), comm.ranks(), values[0], mean[0]);
+    println!(
+        "rank {} of {}: sum {}, max {largest:?}, mean {}",
+        comm.rank(),
+        comm.ranks(),
+        values[0],
+        mean[0]
+    );
     Ok(())
 }

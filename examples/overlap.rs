@@ -29,7 +29,8 @@ fn rank_main(comm: &Communicator) -> unisono::Result<()> {
     assert!(gradients.iter().all(|&gradient| gradient == 2.0));
 
     // Owned: the buffer moves in and comes back. Many may be in flight; they complete in order.
-    let buckets: Vec<_> = (0..8).map(|bucket| comm.start_all_reduce(vec![bucket as f32; 10_000], Sum)).collect();
+    let buckets: Vec<_> =
+        (0..8).map(|bucket| comm.start_all_reduce(vec![bucket as f32; 10_000], Sum)).collect();
     for (bucket, pending) in buckets.into_iter().enumerate() {
         assert_eq!(pending.wait()?[0], 2.0 * bucket as f32);
     }

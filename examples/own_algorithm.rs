@@ -6,7 +6,9 @@
 
 use std::time::Instant;
 use unisono::schedule::check::{Options, check};
-use unisono::schedule::{Algorithm, Collective, Cost, Program, ProgramBuilder, Rank, Spec, find, input, output, scratch};
+use unisono::schedule::{
+    Algorithm, Collective, Cost, Program, ProgramBuilder, Rank, Spec, find, input, output, scratch,
+};
 use unisono::schedule::{Place, draw};
 use unisono::{Communicator, Config, Sum};
 
@@ -57,7 +59,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     // Proved before a byte moves: every value exactly once, no deadlock, the counts as stated.
     for ranks in 1..=64 {
         let spec = Spec { ranks, root: 0, aggregation: 1 };
-        check(&COLLECT, &spec, &Options::default()).map_err(|violation| format!("{ranks} ranks: {violation}"))?;
+        check(&COLLECT, &spec, &Options::default())
+            .map_err(|violation| format!("{ranks} ranks: {violation}"))?;
     }
     println!("{}", draw::explain(&COLLECT.schedule(&Spec { ranks: 3, root: 0, aggregation: 1 })));
 
@@ -93,7 +96,8 @@ fn race(algorithm: &'static Algorithm, elements: usize) -> unisono::Result<f64> 
                 })
             })
             .collect();
-        let times: unisono::Result<Vec<f64>> = threads.into_iter().map(|t| t.join().expect("no panic")).collect();
+        let times: unisono::Result<Vec<f64>> =
+            threads.into_iter().map(|t| t.join().expect("no panic")).collect();
         Ok(times?.into_iter().fold(0.0, f64::max))
     })
 }

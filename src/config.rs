@@ -167,7 +167,6 @@ fn host_name() -> String {
     format!("{} (pid {})", name.trim(), std::process::id())
 }
 
-
 const PREFIX: &str = "UNISONO_";
 /// More channels than this have never helped and cost memory.
 const CHANNELS_MAX: usize = 32;

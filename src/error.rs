@@ -141,7 +141,9 @@ impl ErrorKind {
         match self {
             ErrorKind::Mismatch { .. } => "make every rank call the same operations in the same order",
             ErrorKind::Length { .. } => "the counts given on the two ranks must agree",
-            ErrorKind::PeerLost { .. } => "look at that rank's own output and exit code, then restart the job",
+            ErrorKind::PeerLost { .. } => {
+                "look at that rank's own output and exit code, then restart the job"
+            }
             ErrorKind::PeerLeft { .. } => "keep the communicator until every rank is done with it",
             ErrorKind::Timeout { .. } => {
                 "look at what those ranks are doing, or raise UNISONO_TIMEOUT_MS if they are only slow"

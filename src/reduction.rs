@@ -25,8 +25,11 @@ pub enum Reduction {
 impl Reduction {
     /// Multiplies this rank's elements by `factor` before they are summed.
     pub fn pre_mul<T: Element>(factor: T) -> Self {
-        let scalar =
-            if T::DTYPE.is_float() { Scalar::Float(factor.to_f64()) } else { Scalar::Int(factor.to_f64() as i64) };
+        let scalar = if T::DTYPE.is_float() {
+            Scalar::Float(factor.to_f64())
+        } else {
+            Scalar::Int(factor.to_f64() as i64)
+        };
         Self::PreMulSum(scalar)
     }
 

@@ -94,7 +94,12 @@ mod tests {
     fn every_name_in_the_table_exists_and_every_collective_is_served_anywhere() {
         for choice in TABLE {
             let row = find(choice.collective, choice.name);
-            assert!(row.is_some_and(|row| row.needs_window == choice.window), "{} {}", choice.collective, choice.name);
+            assert!(
+                row.is_some_and(|row| row.needs_window == choice.window),
+                "{} {}",
+                choice.collective,
+                choice.name
+            );
         }
         for ranks in 1..=17 {
             for collective in Collective::ALL {

@@ -39,7 +39,13 @@ fn steady(comms: Vec<Communicator>, count: usize) {
                         round(&comm, &mut buffers);
                     }
                 });
-                assert_eq!(counted.count_total, 0, "{count} elements over {} at rank {}", comm.transport(), comm.rank());
+                assert_eq!(
+                    counted.count_total,
+                    0,
+                    "{count} elements over {} at rank {}",
+                    comm.transport(),
+                    comm.rank()
+                );
             });
         }
     });
@@ -54,7 +60,8 @@ fn nothing_is_allocated_in_steady_state() {
 
 #[test]
 fn nothing_is_allocated_by_links_either() {
-    for name in ["ring", "ring2", "tree", "pat", "doubling", "halving", "bruck", "binomial", "dissemination"] {
+    for name in ["ring", "ring2", "tree", "pat", "doubling", "halving", "bruck", "binomial", "dissemination"]
+    {
         let config = Config { algorithms: unisono::algorithms(name).unwrap(), ..Config::default() };
         for count in [1000, 200_000] {
             steady(Communicator::threads_with(4, &config).unwrap(), count);
@@ -68,8 +75,9 @@ fn nothing_is_allocated_over_tcp() {
     let config = Config { transport: unisono::Transport::Tcp, ..Config::default() };
     let comms = std::thread::scope(|scope| {
         let (id, config) = (&id, &config);
-        let threads: Vec<_> =
-            (0..4).map(|rank| scope.spawn(move || Communicator::join(id, rank, 4, config).unwrap())).collect();
+        let threads: Vec<_> = (0..4)
+            .map(|rank| scope.spawn(move || Communicator::join(id, rank, 4, config).unwrap()))
+            .collect();
         threads.into_iter().map(|thread| thread.join().unwrap()).collect()
     });
     steady(comms, 300_000);

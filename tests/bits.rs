@@ -17,7 +17,8 @@ fn rough(rank: usize, index: usize) -> f32 {
 fn bits(world: World, ranks: usize, count: usize, config: &Config) -> HashMap<&'static str, Vec<u32>> {
     let mut by_rank = world.run(ranks, config, |comm| {
         let spec = Spec { ranks, root: 0, aggregation: 1 };
-        let rows = Algorithm::ALL.iter().filter(|row| row.collective == Collective::AllReduce && (row.fits)(&spec));
+        let rows =
+            Algorithm::ALL.iter().filter(|row| row.collective == Collective::AllReduce && (row.fits)(&spec));
         let rows = rows.filter(|row| world != World::Tcp || !row.needs_window);
         let mut found = HashMap::new();
         for row in rows {
@@ -30,7 +31,10 @@ fn bits(world: World, ranks: usize, count: usize, config: &Config) -> HashMap<&'
     });
     for (rank, found) in by_rank.iter().enumerate() {
         for (name, bits) in found {
-            assert_eq!(bits, &by_rank[0][name], "{name} over {world:?}: rank {rank} of {ranks} differs from rank 0");
+            assert_eq!(
+                bits, &by_rank[0][name],
+                "{name} over {world:?}: rank {rank} of {ranks} differs from rank 0"
+            );
         }
     }
     by_rank.swap_remove(0)
@@ -51,7 +55,10 @@ fn equal_between_ranks_runs_transports_and_slices() {
                 (World::Tcp, &fine),
             ] {
                 for (name, bits) in bits(world, ranks, count, config) {
-                    assert!(bits == reference[name], "{name}, {ranks} ranks, {count} elements over {world:?}");
+                    assert!(
+                        bits == reference[name],
+                        "{name}, {ranks} ranks, {count} elements over {world:?}"
+                    );
                 }
             }
         }

@@ -32,7 +32,10 @@ fn all_rows(world: World, ranks: usize) {
             for (turn, count) in counts(slice).into_iter().enumerate() {
                 let root = if row.collective.has_root() { turn % ranks } else { 0 };
                 for in_place in [false, true] {
-                    exercise::<f32>(&comm, Case { collective: row.collective, op: Op::Sum, root, count, in_place });
+                    exercise::<f32>(
+                        &comm,
+                        Case { collective: row.collective, op: Op::Sum, root, count, in_place },
+                    );
                 }
             }
         }
@@ -145,7 +148,8 @@ fn large_messages_by_the_selectors_choice() {
 /// Any sequence of operations on one communicator, at random.
 #[test]
 fn random_sequences_of_operations() {
-    let step = (0..Collective::ALL.len(), 0..Op::ALL.len(), 0usize..8, 0usize..4000, any::<bool>(), any::<bool>());
+    let step =
+        (0..Collective::ALL.len(), 0..Op::ALL.len(), 0usize..8, 0usize..4000, any::<bool>(), any::<bool>());
     let steps = proptest::collection::vec(step, 1..24);
     let plan = (2usize..=6, 0..World::ALL.len(), steps);
     let config = ProptestConfig { cases: 40, failure_persistence: None, ..ProptestConfig::default() };

@@ -40,7 +40,9 @@ fn a_mismatched_count_names_both_counts_on_every_rank() {
                 let error = error.as_ref().unwrap_or_else(|| panic!("{world:?}: rank {rank} has no error"));
                 assert!(matches!(error.kind(), ErrorKind::Mismatch { .. }), "{error}");
                 let text = error.to_string();
-                for part in [format!("{base} x float"), format!("{} x float", base + 1), format!("rank {rank} on")] {
+                for part in
+                    [format!("{base} x float"), format!("{} x float", base + 1), format!("rank {rank} on")]
+                {
                     assert!(text.contains(&part), "`{part}` is not in: {text}");
                 }
             }
@@ -65,7 +67,8 @@ fn different_operations_are_told_apart_whatever_they_are() {
                 _ => comm.all_reduce(&mut [1.0f32; 8], Sum),
             });
             for (rank, error) in errors.iter().enumerate() {
-                let text = error.as_ref().unwrap_or_else(|| panic!("{world:?} {word}: rank {rank}")).to_string();
+                let text =
+                    error.as_ref().unwrap_or_else(|| panic!("{world:?} {word}: rank {rank}")).to_string();
                 assert!(text.contains("all_reduce #0") && text.contains(word), "{world:?} {word}: {text}");
             }
         }
@@ -75,7 +78,8 @@ fn different_operations_are_told_apart_whatever_they_are() {
 #[test]
 fn a_different_root_is_noticed() {
     for world in World::ALL {
-        let errors = errors(world, 3, |comm| comm.broadcast(&mut [0u8; 100], if comm.rank() == 2 { 1 } else { 2 }));
+        let errors =
+            errors(world, 3, |comm| comm.broadcast(&mut [0u8; 100], if comm.rank() == 2 { 1 } else { 2 }));
         for error in errors {
             let text = error.expect("every rank fails").to_string();
             assert!(text.contains("root 1") && text.contains("root 2"), "{text}");
@@ -98,7 +102,10 @@ fn a_rank_that_never_comes_is_named_at_the_deadline() {
         });
         for (error, elapsed) in results.into_iter().flatten() {
             assert!(error.to_string().contains("rank 1"), "{error}");
-            assert!(elapsed > Duration::from_millis(390) && elapsed < Duration::from_millis(1200), "{elapsed:?}");
+            assert!(
+                elapsed > Duration::from_millis(390) && elapsed < Duration::from_millis(1200),
+                "{elapsed:?}"
+            );
         }
     }
 }

@@ -11,7 +11,8 @@ fn messages_between_two_ranks_keep_their_order_and_any_length() {
     for world in World::ALL {
         world.run(2, &Config::default(), |comm| {
             for (turn, &length) in lengths.iter().enumerate() {
-                let message = |rank: usize| (0..length).map(|i| (i * 7 + rank + turn) as u32).collect::<Vec<_>>();
+                let message =
+                    |rank: usize| (0..length).map(|i| (i * 7 + rank + turn) as u32).collect::<Vec<_>>();
                 if comm.rank() == 0 {
                     comm.send(&message(0), 1).unwrap();
                 } else {
@@ -73,8 +74,8 @@ fn uneven_all_gather_concatenates() {
     for world in World::ALL {
         for counts in [vec![3usize, 0, 5], vec![0, 0, 0], vec![1, 70_000, 2]] {
             world.run(3, &Config::default(), |comm| {
-                let part = |rank: usize| vec![rank as u16 + 1; counts[rank]];
-                let mut output = vec![0u16; counts.iter().sum()];
+                let part = |rank: usize| vec![rank as u32 + 1; counts[rank]];
+                let mut output = vec![0u32; counts.iter().sum()];
                 comm.all_gather_v(&part(comm.rank()), &mut output, &counts).unwrap();
                 assert_eq!(output, (0..3).flat_map(part).collect::<Vec<_>>());
             });
@@ -133,8 +134,9 @@ fn two_communicators_make_progress_independently() {
 fn a_thousand_operations_in_flight_complete_in_order() {
     for world in World::ALL {
         world.run(2, &Config::default(), |comm| {
-            let pending: Vec<_> =
-                (0..1000u32).map(|turn| comm.start_all_reduce(vec![turn; 1 + turn as usize % 50], Sum)).collect();
+            let pending: Vec<_> = (0..1000u32)
+                .map(|turn| comm.start_all_reduce(vec![turn; 1 + turn as usize % 50], Sum))
+                .collect();
             for (turn, pending) in pending.into_iter().enumerate() {
                 assert_eq!(pending.wait().unwrap()[0], 2 * turn as u32);
             }

@@ -46,6 +46,18 @@ fn every_algorithm_is_right_for_many_ranks() {
 }
 
 #[test]
+fn in_place_and_out_of_place_agree() {
+    for algorithm in Algorithm::ALL {
+        for spec in cases(algorithm, 17, false) {
+            let [apart, in_place] = [false, true]
+                .map(|in_place| check(algorithm, &spec, &Options { in_place, ..Options::default() }));
+            assert_eq!(apart, in_place, "{} {} {spec:?}", algorithm.collective, algorithm.name);
+            assert!(apart.is_ok());
+        }
+    }
+}
+
+#[test]
 fn every_collective_has_an_algorithm_with_and_without_windows() {
     for collective in Collective::ALL {
         for needs_window in [false, true] {
@@ -71,7 +83,10 @@ fn aggregation_never_changes_a_bit() {
             let mut aggregation = 2;
             while aggregation <= ranks.next_power_of_two() / 2 {
                 let aggregated = report(aggregation);
-                assert_eq!(aggregated.order, plain.order, "{collective}, {ranks} ranks, {aggregation} together");
+                assert_eq!(
+                    aggregated.order, plain.order,
+                    "{collective}, {ranks} ranks, {aggregation} together"
+                );
                 assert_eq!(aggregated.expression, plain.expression);
                 aggregation *= 2;
             }
@@ -82,7 +97,8 @@ fn aggregation_never_changes_a_bit() {
 #[test]
 fn pat_sums_in_the_canonical_order() {
     let pat = find(Collective::ReduceScatter, "pat").expect("pat is in the table");
-    let report = check(pat, &Spec { ranks: 8, root: 0, aggregation: 2 }, &Options::default()).expect("pat is right");
+    let report =
+        check(pat, &Spec { ranks: 8, root: 0, aggregation: 2 }, &Options::default()).expect("pat is right");
     // Partial sums for a rank come from ranks below it, so its own tree runs downwards from 8.
     let expression = report.expression.expect("a reduction");
     assert_eq!(expression, "(((0+7)+(5+6))+((1+2)+(3+4)))");

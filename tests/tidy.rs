@@ -53,12 +53,15 @@ fn functions(lines: &[&str]) -> Vec<(usize, usize)> {
     for (start, line) in lines.iter().enumerate() {
         let indent = line.len() - line.trim_start().len();
         let head = line.trim_start().trim_start_matches("pub ").trim_start_matches("pub(crate) ");
-        let head = head.trim_start_matches("pub(super) ").trim_start_matches("const ").trim_start_matches("unsafe ");
+        let head =
+            head.trim_start_matches("pub(super) ").trim_start_matches("const ").trim_start_matches("unsafe ");
         if !head.starts_with("fn ") {
             continue;
         }
         let closes = |line: &&str| line.trim_end() == format!("{}}}", " ".repeat(indent));
-        let length = lines[start..].iter().position(|line| closes(&line) || line.ends_with(';') && line.contains("fn "));
+        let length = lines[start..]
+            .iter()
+            .position(|line| closes(&line) || line.ends_with(';') && line.contains("fn "));
         found.push((start, length.map_or(0, |length| length + 1)));
     }
     found
@@ -76,7 +79,8 @@ fn unsafe_code_is_confined() {
 
 #[test]
 fn nothing_is_left_over() {
-    let marks = [concat!("TO", "DO"), concat!("FIX", "ME"), concat!("todo", "!("), concat!("unimplemented", "!(")];
+    let marks =
+        [concat!("TO", "DO"), concat!("FIX", "ME"), concat!("todo", "!("), concat!("unimplemented", "!(")];
     for (name, text) in sources() {
         for mark in marks {
             assert!(!text.contains(mark), "{name} contains {mark}");

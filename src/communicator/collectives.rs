@@ -27,7 +27,12 @@ impl Communicator {
     ///
     /// # Errors
     /// See [`Communicator::all_reduce`].
-    pub fn all_reduce_into<T: Element>(&self, input: &[T], output: &mut [T], reduction: Reduction) -> Result<()> {
+    pub fn all_reduce_into<T: Element>(
+        &self,
+        input: &[T],
+        output: &mut [T],
+        reduction: Reduction,
+    ) -> Result<()> {
         let count = output.len();
         self.same_length("input", input.len(), count)?;
         let buffers = Buffers::separate(as_bytes(input), as_bytes_mut(output));
@@ -59,7 +64,12 @@ impl Communicator {
     ///
     /// # Errors
     /// See [`Communicator::all_reduce`].
-    pub fn reduce_scatter<T: Element>(&self, input: &[T], output: &mut [T], reduction: Reduction) -> Result<()> {
+    pub fn reduce_scatter<T: Element>(
+        &self,
+        input: &[T],
+        output: &mut [T],
+        reduction: Reduction,
+    ) -> Result<()> {
         let count = output.len();
         self.same_length("input", input.len(), count * self.ranks())?;
         let buffers = Buffers::separate(as_bytes(input), as_bytes_mut(output));
@@ -92,7 +102,12 @@ impl Communicator {
     ///
     /// # Errors
     /// See [`Communicator::all_reduce`].
-    pub fn broadcast_into<T: Element>(&self, input: Option<&[T]>, output: &mut [T], root: Rank) -> Result<()> {
+    pub fn broadcast_into<T: Element>(
+        &self,
+        input: Option<&[T]>,
+        output: &mut [T],
+        root: Rank,
+    ) -> Result<()> {
         self.in_range("root", root)?;
         let count = output.len();
         let input = self.only_at_root("input", root, input)?;
@@ -208,7 +223,8 @@ impl Communicator {
             aside.clear();
             aside.extend_from_slice(buffer);
             let buffers = Buffers::separate(&aside, buffer);
-            let ended = engine.collective(job(Collective::AllToAll, None, 0, even::<T>(count, count), buffers));
+            let ended =
+                engine.collective(job(Collective::AllToAll, None, 0, even::<T>(count, count), buffers));
             engine.keep_aside(aside);
             ended
         })
@@ -289,7 +305,12 @@ impl Communicator {
         Ok(buffer.filter(|_| self.rank() == root).unwrap_or(&[]))
     }
 
-    fn only_at_root_mut<'b, T>(&self, what: &str, root: Rank, buffer: Option<&'b mut [T]>) -> Result<&'b mut [T]> {
+    fn only_at_root_mut<'b, T>(
+        &self,
+        what: &str,
+        root: Rank,
+        buffer: Option<&'b mut [T]>,
+    ) -> Result<&'b mut [T]> {
         self.given_at_root(what, root, buffer.is_some())?;
         Ok(buffer.filter(|_| self.rank() == root).unwrap_or(&mut []))
     }
@@ -350,7 +371,8 @@ fn job<'a>(
 /// Sum of the counts.
 pub(super) fn total(counts: &[usize]) -> Result<usize> {
     let sum = counts.iter().try_fold(0usize, |sum, &count| sum.checked_add(count));
-    sum.filter(|&sum| sum <= isize::MAX as usize).ok_or_else(|| Error::misuse("the counts add up to too much"))
+    sum.filter(|&sum| sum <= isize::MAX as usize)
+        .ok_or_else(|| Error::misuse("the counts add up to too much"))
 }
 
 /// (offset, bytes) of shares that lie one after the other.
@@ -366,5 +388,7 @@ fn places(counts: &[usize], element: usize) -> Vec<(usize, usize)> {
 
 /// Many counts as one number that differs when any of them does (FNV-1a over words).
 fn digest(counts: &[usize]) -> u64 {
-    counts.iter().fold(0xcbf2_9ce4_8422_2325, |hash, &count| (hash ^ count as u64).wrapping_mul(0x0100_0000_01b3))
+    counts
+        .iter()
+        .fold(0xcbf2_9ce4_8422_2325, |hash, &count| (hash ^ count as u64).wrapping_mul(0x0100_0000_01b3))
 }

@@ -46,7 +46,8 @@ impl<'a> Group<'a> {
         if sends.eq(receives) {
             return Ok(());
         }
-        let text = "what a rank sends to itself it must receive in the same group, in the same order and lengths";
+        let text =
+            "what a rank sends to itself it must receive in the same group, in the same order and lengths";
         Err(Error::misuse(text))
     }
 }
@@ -124,7 +125,8 @@ impl Communicator {
         }
         group.check_own(self.rank()).map_err(|error| self.place(error))?;
         self.with(|engine| {
-            let mut transfers: Vec<_> = group.entries.into_iter().map(|entry| number(engine, entry)).collect();
+            let mut transfers: Vec<_> =
+                group.entries.into_iter().map(|entry| number(engine, entry)).collect();
             engine.transfer(&mut transfers)
         })
     }
@@ -159,9 +161,10 @@ impl Communicator {
         self.with(|engine| {
             let sequence = engine.number_all();
             let call = |count| Call::new(sequence, Kind::AllToAllV, T::DTYPE, None, 0, count as u64);
-            let sends = sends.iter().enumerate().map(|(peer, part)| {
-                (peer, Transfer::send(peer, as_bytes(part), call(part.len())))
-            });
+            let sends = sends
+                .iter()
+                .enumerate()
+                .map(|(peer, part)| (peer, Transfer::send(peer, as_bytes(part), call(part.len()))));
             let receives = receives.into_iter().enumerate().map(|(peer, part)| {
                 let call = call(part.len());
                 (peer, Transfer::recv(peer, as_bytes_mut(part), call))

@@ -165,7 +165,9 @@ impl Communicator {
             drop(tasks);
             let (ticket, _) = unsent.0;
             drop(self.shared.turnstile.enter(ticket));
-            slot.fill(Err(self.place(Error::new(ErrorKind::System("no thread could be started".to_owned())))));
+            slot.fill(
+                Err(self.place(Error::new(ErrorKind::System("no thread could be started".to_owned())))),
+            );
         }
         Pending { slot }
     }
@@ -198,7 +200,10 @@ impl Communicator {
 }
 
 /// Runs `operation`; a panic in it ends the communicator instead of this thread.
-pub(super) fn guarded<R>(comm: &Communicator, operation: impl FnOnce(&Communicator) -> Result<R>) -> Result<R> {
+pub(super) fn guarded<R>(
+    comm: &Communicator,
+    operation: impl FnOnce(&Communicator) -> Result<R>,
+) -> Result<R> {
     catch_unwind(AssertUnwindSafe(|| operation(comm))).unwrap_or_else(|_| {
         comm.abort("an operation panicked");
         let kind = ErrorKind::Aborted { by: comm.rank(), reason: "an operation panicked".to_owned() };

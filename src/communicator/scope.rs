@@ -71,7 +71,11 @@ impl<'env> Scope<'env> {
     }
 
     /// Starts an all_reduce in place; the buffer comes back from `wait`.
-    pub fn all_reduce<T: Element>(&self, buffer: &'env mut [T], reduction: Reduction) -> Scoped<&'env mut [T]> {
+    pub fn all_reduce<T: Element>(
+        &self,
+        buffer: &'env mut [T],
+        reduction: Reduction,
+    ) -> Scoped<&'env mut [T]> {
         self.start(move |comm| comm.all_reduce(buffer, reduction).map(|()| buffer))
     }
 

@@ -47,7 +47,8 @@ impl Communicator {
             return Ok(None);
         };
         let rank = members.iter().position(|&member| member == self.rank());
-        let rank = rank.ok_or_else(|| Error::new(ErrorKind::Bug("a rank is not in its own group".to_owned())))?;
+        let rank =
+            rank.ok_or_else(|| Error::new(ErrorKind::Bug("a rank is not in its own group".to_owned())))?;
         self.found(&ticket[leader * TICKET_BYTES..][..TICKET_BYTES], rank, members.len()).map(Some)
     }
 
@@ -70,7 +71,7 @@ impl Communicator {
             }
             Origin::Threads(_) if leads => own[..8].copy_from_slice(&next_group().to_le_bytes()),
             Origin::Rendezvous(parent) if leads => {
-                let text = UniqueId::sibling(parent)?.to_string();
+                let text = UniqueId::sibling(parent, self.shared.config.bind)?.to_string();
                 own[0] = text.len() as u8;
                 own[1..=text.len()].copy_from_slice(text.as_bytes());
             }
@@ -96,7 +97,10 @@ impl Communicator {
             Origin::Rendezvous(_) => {
                 let text = String::from_utf8_lossy(&ticket[1..=ticket[0] as usize]);
                 let id = text.parse::<UniqueId>().map_err(|_| {
-                    Error::new(ErrorKind::Corrupt { peer: 0, what: "an address that cannot be read".to_owned() })
+                    Error::new(ErrorKind::Corrupt {
+                        peer: 0,
+                        what: "an address that cannot be read".to_owned(),
+                    })
                 })?;
                 Communicator::join(&id, rank, ranks, config)
             }
@@ -124,7 +128,8 @@ impl Nursery {
                 let what = "the leader of the new group did not come".to_owned();
                 return Err(Error::new(ErrorKind::Rendezvous(what)));
             }
-            waiting = self.arrived.wait_timeout(waiting, left).unwrap_or_else(|poisoned| poisoned.into_inner()).0;
+            waiting =
+                self.arrived.wait_timeout(waiting, left).unwrap_or_else(|poisoned| poisoned.into_inner()).0;
         }
     }
 }

@@ -109,12 +109,21 @@ impl Engine {
     }
 
     /// The algorithm that an operation of this size would use.
-    pub(crate) fn algorithm(&self, collective: Collective, root: Rank, bytes: usize) -> Result<&'static Algorithm> {
+    pub(crate) fn algorithm(
+        &self,
+        collective: Collective,
+        root: Rank,
+        bytes: usize,
+    ) -> Result<&'static Algorithm> {
         let spec = self.spec(collective, root, bytes);
         let has_window = self.mesh.window.is_some();
         match self.chosen[collective as usize] {
-            Some(algorithm) if algorithm.needs_window && !has_window => Err(unavailable(algorithm, "shared memory")),
-            Some(algorithm) if !(algorithm.fits)(&spec) => Err(unavailable(algorithm, "another number of ranks")),
+            Some(algorithm) if algorithm.needs_window && !has_window => {
+                Err(unavailable(algorithm, "shared memory"))
+            }
+            Some(algorithm) if !(algorithm.fits)(&spec) => {
+                Err(unavailable(algorithm, "another number of ranks"))
+            }
             Some(algorithm) => Ok(algorithm),
             None => select::algorithm(collective, &spec, bytes, has_window, &self.config),
         }

@@ -80,7 +80,12 @@ pub(crate) fn copy_local(
 }
 
 /// Gathers `blocks`, `bytes` in all, in staging, pre-multiplied where the input is read.
-pub(crate) fn stage_scaled(memory: &mut Memory<'_, '_>, arithmetic: &Arithmetic, blocks: &[Block], bytes: usize) {
+pub(crate) fn stage_scaled(
+    memory: &mut Memory<'_, '_>,
+    arithmetic: &Arithmetic,
+    blocks: &[Block],
+    bytes: usize,
+) {
     memory.scratch.reserve_staging(bytes);
     let mut offset = 0;
     for &block in blocks {
@@ -92,7 +97,12 @@ pub(crate) fn stage_scaled(memory: &mut Memory<'_, '_>, arithmetic: &Arithmetic,
 
 /// Puts every operand into staging that cannot be read where it is while the target is written:
 /// those of this rank, but for a send buffer of its own that needs no factor.
-pub(crate) fn stage_operands(memory: &mut Memory<'_, '_>, arithmetic: &Arithmetic, from: &[Place], bytes: usize) {
+pub(crate) fn stage_operands(
+    memory: &mut Memory<'_, '_>,
+    arithmetic: &Arithmetic,
+    from: &[Place],
+    bytes: usize,
+) {
     let mut offset = 0;
     for place in from {
         let direct = match place.block.space {

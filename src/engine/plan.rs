@@ -54,7 +54,13 @@ impl Plans {
     }
 }
 
-fn make(algorithm: &Algorithm, spec: &Spec, rank: Rank, geometry: &Geometry, bank_bytes: usize) -> Result<Plan> {
+fn make(
+    algorithm: &Algorithm,
+    spec: &Spec,
+    rank: Rank,
+    geometry: &Geometry,
+    bank_bytes: usize,
+) -> Result<Plan> {
     // Slices must be equal on all ranks, so the bounds are taken over all programs.
     let (mut blocks_per_message, mut window_blocks) = (1, 0);
     for other in 0..spec.ranks {

@@ -1,7 +1,9 @@
 //! One step of a program, carried out as far as it goes without waiting.
 
 use super::memory::Memory;
-use super::operand::{Arithmetic, combine, copy_local, message_lengths, stage_operands, stage_scaled, wrong_length};
+use super::operand::{
+    Arithmetic, combine, copy_local, message_lengths, stage_operands, stage_scaled, wrong_length,
+};
 use crate::call::Call;
 use crate::error::{Error, ErrorKind, Result};
 use crate::schedule::{Block, Place, Rank, Space, Step};
@@ -63,7 +65,8 @@ impl Stage<'_, '_, '_> {
 
     fn send(&mut self, peer: Rank, blocks: &[Block]) -> Result<Outcome> {
         let bytes = blocks.iter().map(|&block| self.memory.bytes(block)).sum();
-        let scaled = self.arithmetic.factor.is_some() && blocks.iter().any(|block| block.space == Space::Input);
+        let scaled =
+            self.arithmetic.factor.is_some() && blocks.iter().any(|block| block.space == Space::Input);
         let link = link(self.links, peer)?;
         let sent = if scaled {
             if !*self.staged {
@@ -136,7 +139,11 @@ impl Stage<'_, '_, '_> {
         match (from.block.space, into.block.space) {
             (Space::Window, Space::Window) => {
                 let bank = need(self.bank.as_ref())?;
-                copy_to(Store::Cached, bank.target(into, bytes, slice_bytes), bank.source(from, bytes, slice_bytes));
+                copy_to(
+                    Store::Cached,
+                    bank.target(into, bytes, slice_bytes),
+                    bank.source(from, bytes, slice_bytes),
+                );
             }
             (Space::Window, _) => {
                 let store = self.arithmetic.store_into(into.block);
@@ -177,7 +184,8 @@ impl Stage<'_, '_, '_> {
                 *source = match (place.block.space, open.input) {
                     (Space::Window, _) => need(bank)?.source(place, bytes, slice_bytes),
                     (Space::Input, Some(input)) if self.arithmetic.factor.is_none() => {
-                        let slice = open.input_layout.slice(place.block.index as usize, open.piece, slice_bytes);
+                        let slice =
+                            open.input_layout.slice(place.block.index as usize, open.piece, slice_bytes);
                         Source::from(&input[slice])
                     }
                     _ => {

@@ -19,7 +19,12 @@ impl World {
     pub(crate) const ALL: [World; 3] = [World::Threads, World::Shm, World::Tcp];
 
     /// Runs `body` on every rank of a fresh world; results by rank.
-    pub(crate) fn run<R: Send>(self, ranks: usize, config: &Config, body: impl Fn(Communicator) -> R + Sync) -> Vec<R> {
+    pub(crate) fn run<R: Send>(
+        self,
+        ranks: usize,
+        config: &Config,
+        body: impl Fn(Communicator) -> R + Sync,
+    ) -> Vec<R> {
         let comms = self.communicators(ranks, config);
         std::thread::scope(|scope| {
             let body = &body;
@@ -109,7 +114,8 @@ pub(crate) fn exercise<T: Element + Debug>(comm: &Communicator, case: Case) {
     let op = collective.reduces().then_some(case.op);
     let value = |index| T::from_f64(contribution(op, ranks, rank, index));
     let input: Vec<T> = (0..input_shares * count).map(value).collect();
-    let expected: Vec<f64> = (0..output_shares * count).map(|index| expected(case, ranks, rank, index)).collect();
+    let expected: Vec<f64> =
+        (0..output_shares * count).map(|index| expected(case, ranks, rank, index)).collect();
     let poison = T::from_f64(5.0);
     let mut buffer = vec![poison; expected.len().max(input.len()) + 2 * GUARD];
     let inner = GUARD..buffer.len() - GUARD;

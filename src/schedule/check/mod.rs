@@ -64,7 +64,21 @@ pub fn check(algorithm: &Algorithm, spec: &Spec, options: &Options) -> Result<Re
     if spec.ranks == 0 || !(algorithm.fits)(spec) {
         return Err(Violation::Unfit);
     }
-    check_costs(algorithm, &algorithm.schedule(spec), options)
+    let schedule = algorithm.schedule(spec);
+    if !algorithm.needs_window && schedule.programs.iter().any(uses_window) {
+        return Err(Violation::Malformed("signals or windows in an algorithm that does not ask for them"));
+    }
+    let report = check_schedule(&schedule, options)?;
+    let stated = (algorithm.cost)(spec);
+    let counts = [
+        ("steps", stated.steps, report.steps),
+        ("blocks", stated.blocks, report.blocks),
+        ("scratch", stated.scratch, report.scratch),
+    ];
+    match counts.into_iter().find(|(_, stated, found)| stated != found) {
+        Some((what, stated, found)) => Err(Violation::Count { what, stated, found }),
+        None => Ok(report),
+    }
 }
 
 /// Proves that `schedule` computes its collective.
@@ -82,24 +96,6 @@ pub fn check_schedule(schedule: &Schedule, options: &Options) -> Result<Report, 
         }
     }
     outcome
-}
-
-/// Checks a schedule of `algorithm`, and that it costs what that states.
-fn check_costs(algorithm: &Algorithm, schedule: &Schedule, options: &Options) -> Result<Report, Violation> {
-    if !algorithm.needs_window && schedule.programs.iter().any(uses_window) {
-        return Err(Violation::Malformed("signals or windows in an algorithm that does not ask for them"));
-    }
-    let report = check_schedule(schedule, options)?;
-    let stated = (algorithm.cost)(&schedule.spec);
-    let counts = [
-        ("steps", stated.steps, report.steps),
-        ("blocks", stated.blocks, report.blocks),
-        ("scratch", stated.scratch, report.scratch),
-    ];
-    match counts.into_iter().find(|(_, stated, found)| stated != found) {
-        Some((what, stated, found)) => Err(Violation::Count { what, stated, found }),
-        None => Ok(report),
-    }
 }
 
 fn run(schedule: &Schedule, in_place: bool, slots: usize) -> Result<Report, Violation> {

@@ -81,13 +81,6 @@ impl Machine<'_> {
         }
         self.count_remote(strand, from);
         self.count_remote(strand, into);
-        if self.is_same_memory(strand, from, into)? {
-            // In place, a copy of the input to where it lies moves nothing. It only makes it output.
-            let value = self.peek(from)?;
-            let cell = self.cell(strand, into)?;
-            self.memories[into.rank].cells[cell] = value;
-            return Ok(Outcome::Done);
-        }
         let value = self.read(strand, from)?;
         self.write(strand, into, value)?;
         Ok(Outcome::Done)
@@ -201,14 +194,6 @@ impl Machine<'_> {
             return Err(Fault::NotReachable(rank, block));
         }
         memory.room.cell(block).ok_or(Fault::NoSuchBlock(rank, block))
-    }
-
-    fn is_same_memory(&self, strand: StrandId, from: &Place, into: &Place) -> Result<bool, Fault> {
-        let (from_cell, into_cell) = (self.cell(strand, from)?, self.cell(strand, into)?);
-        Ok(from.rank == into.rank
-            && from_cell == into_cell
-            && from.block.space == Space::Input
-            && into.block.space == Space::Output)
     }
 
     /// Whether the blocks `into` are different memories, and each `with` is none of them but its own.

@@ -1,0 +1,90 @@
+//! Where ranks meet, and what they share.
+
+use crate::error::{Error, ErrorKind, Result};
+use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::str::FromStr;
+use unisono_transports::auth::Secret;
+
+/// An address and a 256-bit secret: all that a rank needs to find the others.
+///
+/// Its text form (`Display`, `FromStr`) contains the secret: hand it to the
+/// ranks of the job and to nobody else. `Debug` shows the address only.
+#[derive(Clone)]
+pub struct UniqueId {
+    address: SocketAddr,
+    secret: Secret,
+}
+
+impl UniqueId {
+    /// A fresh one with a free port of `interface`, where rank 0 will listen.
+    ///
+    /// # Errors
+    /// If no port is free or the system has no randomness.
+    pub fn new(interface: IpAddr) -> Result<Self> {
+        let probe = TcpListener::bind((interface, 0)).and_then(|listener| listener.local_addr());
+        let address = probe.map_err(|error| {
+            Error::new(ErrorKind::System(format!("no port is free on {interface}: {error}")))
+        })?;
+        Ok(Self { address, secret: Secret::random()? })
+    }
+
+    /// From an address and a secret that the ranks were given otherwise.
+    pub fn from_parts(address: SocketAddr, secret: Secret) -> Self {
+        Self { address, secret }
+    }
+
+    /// A fresh one at the interface of `other`: on this rank, which must be on the host that listens there,
+    /// or else at the interface that this host is bound to.
+    pub(crate) fn sibling(other: &Self, bind: Option<IpAddr>) -> Result<Self> {
+        let interface = bind.unwrap_or(other.address.ip());
+        Self::new(interface)
+    }
+
+    /// Where rank 0 listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    pub(crate) fn secret(&self) -> &Secret {
+        &self.secret
+    }
+}
+
+impl std::fmt::Display for UniqueId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}/{}", self.address, self.secret.to_hex())
+    }
+}
+
+impl std::fmt::Debug for UniqueId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "UniqueId({})", self.address)
+    }
+}
+
+impl FromStr for UniqueId {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let parts = text.split_once('/').and_then(|(address, secret)| {
+            Some(Self { address: address.parse().ok()?, secret: Secret::from_hex(secret)? })
+        });
+        parts.ok_or_else(|| {
+            Error::misuse("a unique id is an address and 64 hexadecimal digits, `ADDRESS:PORT/DIGITS`")
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_brings_it_back_and_debug_keeps_the_secret() {
+        let id = UniqueId::new(IpAddr::from([127, 0, 0, 1])).unwrap();
+        let again: UniqueId = id.to_string().parse().unwrap();
+        assert_eq!((again.address, again.secret.to_hex()), (id.address, id.secret.to_hex()));
+        assert!(!format!("{id:?}").contains(&id.secret.to_hex()));
+        assert!("127.0.0.1:1/zz".parse::<UniqueId>().is_err());
+    }
+}

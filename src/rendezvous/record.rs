@@ -1,0 +1,164 @@
+//! What ranks and root tell each other, as text lines: short, bounded, and parsed with care.
+
+use super::Identity;
+use super::host;
+use super::pairs::Doors;
+use crate::config::{Config, Transport};
+use crate::schedule::Rank;
+use std::net::SocketAddr;
+use std::time::Instant;
+use unisono_transports::socket::Stream;
+use unisono_transports::{Error, Result};
+
+/// One rank, as it presents itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Record {
+    pub(super) rank: Rank,
+    pub(super) ranks: usize,
+    /// Name and process, for errors.
+    pub(super) host: String,
+    /// Equal on ranks that can share memory.
+    pub(super) identity: String,
+    /// Where it listens for TCP.
+    pub(super) tcp: SocketAddr,
+    /// Where it listens within the host.
+    pub(super) unix: String,
+    /// Everything that must be equal on all ranks.
+    pub(super) agreement: String,
+}
+
+/// What the root says, or a rank reports.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// Everybody is here.
+    Table {
+        /// Number of this meeting.
+        session: u64,
+        /// All ranks, in order.
+        records: Vec<Record>,
+    },
+    /// All is well.
+    Ready,
+    /// It will not be.
+    Failed(String),
+}
+
+impl Record {
+    pub(super) fn own(identity: &Identity, config: &Config, doors: &Doors) -> Self {
+        let transport = match config.transport {
+            Transport::Auto => "auto",
+            Transport::Shm => "shm",
+            Transport::Tcp => "tcp",
+        };
+        Self {
+            rank: identity.rank,
+            ranks: identity.ranks,
+            host: config.host.replace('\n', " "),
+            identity: host::identity(),
+            tcp: doors.tcp_address(),
+            unix: doors.unix_name().to_owned(),
+            agreement: format!("{:?}, {} sockets, transport {transport}", config.geometry(), config.sockets),
+        }
+    }
+
+    pub(super) fn encode(&self) -> String {
+        let Record { rank, ranks, host, identity, tcp, unix, agreement } = self;
+        format!("{rank}\n{ranks}\n{host}\n{identity}\n{tcp}\n{unix}\n{agreement}")
+    }
+
+    pub(super) fn decode(text: &str) -> Option<Self> {
+        let lines: Vec<&str> = text.split('\n').collect();
+        let [rank, ranks, host, identity, tcp, unix, agreement] = lines[..] else {
+            return None;
+        };
+        Some(Self {
+            rank: rank.parse().ok()?,
+            ranks: ranks.parse().ok()?,
+            host: host.to_owned(),
+            identity: identity.to_owned(),
+            tcp: tcp.parse().ok()?,
+            unix: unix.to_owned(),
+            agreement: agreement.to_owned(),
+        })
+    }
+}
+
+impl Verdict {
+    pub(super) fn encode(&self) -> String {
+        match self {
+            Verdict::Table { session, records } => {
+                let records: Vec<String> = records.iter().map(Record::encode).collect();
+                format!("table {session}\0{}", records.join("\0"))
+            }
+            Verdict::Ready => "ready".to_owned(),
+            Verdict::Failed(story) => format!("failed {story}"),
+        }
+    }
+
+    pub(super) fn decode(text: &str) -> Option<Self> {
+        if text == "ready" {
+            return Some(Verdict::Ready);
+        }
+        if let Some(story) = text.strip_prefix("failed ") {
+            return Some(Verdict::Failed(story.to_owned()));
+        }
+        let mut parts = text.strip_prefix("table ")?.split('\0');
+        let session = parts.next()?.parse().ok()?;
+        let records = parts.map(Record::decode).collect::<Option<Vec<_>>>()?;
+        Some(Verdict::Table { session, records })
+    }
+}
+
+/// Sends a text with its length.
+pub(super) fn send_text(stream: &mut Stream, text: &str, deadline: Instant) -> Result<()> {
+    stream.write_all(&(text.len() as u32).to_le_bytes(), deadline)?;
+    stream.write_all(text.as_bytes(), deadline)
+}
+
+/// Receives a text of bounded length.
+pub(super) fn recv_text(stream: &mut Stream, deadline: Instant) -> Result<String> {
+    let mut length = [0; 4];
+    stream.read_exact(&mut length, deadline)?;
+    let length = u32::from_le_bytes(length) as usize;
+    if length > TEXT_BYTES_MAX {
+        let what = format!("it announces a text of {length} bytes");
+        return Err(Error::Refused { peer: stream.peer(), what });
+    }
+    let mut bytes = vec![0; length];
+    stream.read_exact(&mut bytes, deadline)?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// A table of tens of thousands of ranks fits.
+const TEXT_BYTES_MAX: usize = 16 << 20;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn verdicts_survive_the_wire() {
+        let record = |rank| Record {
+            rank,
+            ranks: 2,
+            host: "host (pid 7)".to_owned(),
+            identity: "a b c".to_owned(),
+            tcp: "[::1]:80".parse().unwrap(),
+            unix: "0af".to_owned(),
+            agreement: "same".to_owned(),
+        };
+        let table = Verdict::Table { session: u64::MAX, records: vec![record(0), record(1)] };
+        for verdict in [table, Verdict::Ready, Verdict::Failed("why\nnot".to_owned())] {
+            assert_eq!(Verdict::decode(&verdict.encode()), Some(verdict));
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn garbage_is_refused_without_panic(text: String) {
+            let _ = Verdict::decode(&text);
+            let _ = Record::decode(&text);
+        }
+    }
+}
