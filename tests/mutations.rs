@@ -4,7 +4,7 @@ use unisono::schedule::check::{Options, Player, check_schedule};
 use unisono::schedule::{Algorithm, Block, Collective, Rank, Schedule, Space, Spec, Step};
 
 /// Mutants made of each schedule.
-const MUTANTS_EACH: usize = 24;
+const MUTANTS_EACH: usize = if cfg!(debug_assertions) { 24 } else { 200 };
 const RANKS: std::ops::RangeInclusive<usize> = 2..=9;
 const BLOCK_LEN: usize = 2;
 

@@ -37,6 +37,8 @@ pub(crate) struct Scratch {
     slice_bytes: usize,
     /// Pre-multiplied input on its way out.
     pub(crate) staging: Vec<u8>,
+    /// The lane whose waiting message is in staging.
+    pub(crate) staged_for: Option<usize>,
 }
 
 impl Scratch {
@@ -53,6 +55,7 @@ impl Scratch {
 
     /// Makes room for `bytes` in staging.
     pub(crate) fn reserve_staging(&mut self, bytes: usize) {
+        self.staged_for = None;
         if self.staging.len() < bytes {
             self.staging.resize(bytes, 0);
         }

@@ -26,7 +26,6 @@ pub(super) struct Progress {
 struct Cursor {
     step: usize,
     signals: u64,
-    staged: bool,
     /// Whom it waits for, when it does.
     blocked: Option<Rank>,
 }
@@ -179,7 +178,6 @@ impl Engine {
                 arithmetic: operation.arithmetic,
                 lane,
                 tag,
-                staged: &mut cursor.staged,
             };
             cursor.blocked = None;
             while let Some(step) = strand.steps.get(cursor.step) {

@@ -45,8 +45,6 @@ pub(crate) struct Stage<'e, 'm, 'a> {
     pub(crate) arithmetic: Arithmetic,
     pub(crate) lane: usize,
     pub(crate) tag: Tag,
-    /// Whether the message of a send that had to wait is already in staging.
-    pub(crate) staged: &'e mut bool,
 }
 
 impl Stage<'_, '_, '_> {
@@ -69,9 +67,10 @@ impl Stage<'_, '_, '_> {
             self.arithmetic.factor.is_some() && blocks.iter().any(|block| block.space == Space::Input);
         let link = link(self.links, peer)?;
         let sent = if scaled {
-            if !*self.staged {
+            // A send that had to wait finds its message still there, unless another strand was here.
+            if self.memory.scratch.staged_for != Some(self.lane) {
                 stage_scaled(&mut self.memory, &self.arithmetic, blocks, bytes);
-                *self.staged = true;
+                self.memory.scratch.staged_for = Some(self.lane);
             }
             let staging = Source::from(&self.memory.scratch.staging[..bytes]);
             link.try_send(self.lane, &self.tag, bytes, &mut std::iter::once(staging))?
@@ -82,7 +81,7 @@ impl Stage<'_, '_, '_> {
         if !sent {
             return Ok(Outcome::Blocked(peer));
         }
-        *self.staged = false;
+        self.memory.scratch.staged_for = None;
         Ok(Outcome::Done)
     }
 

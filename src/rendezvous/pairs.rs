@@ -191,7 +191,9 @@ impl Meeting<'_> {
         let segments = self.exchange_memory(&pairs, &own)?;
         let (mut links, window) = shm::connect(rank, ranks, &geometry, own, segments)?;
         let mut watched: Vec<OwnedFd> = Vec::new();
-        for (peer, pair) in pairs.iter_mut().enumerate().filter(|(peer, _)| *peer != rank && !self.shared[*peer]) {
+        for (peer, pair) in
+            pairs.iter_mut().enumerate().filter(|(peer, _)| *peer != rank && !self.shared[*peer])
+        {
             let link =
                 TcpLink::new(peer, &geometry, pair.data.iter_mut().filter_map(Option::take).collect())?;
             watched.extend(link.watch()?);

@@ -20,6 +20,8 @@ pub mod segment;
 pub mod shm;
 #[cfg(not(loom))]
 pub mod socket;
+#[cfg(not(loom))]
+pub mod sim;
 mod sync;
 mod tag;
 #[cfg(not(loom))]

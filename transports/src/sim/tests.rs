@@ -1,0 +1,182 @@
+//! The simulated network keeps its promises, and its runs can be replayed.
+
+use super::*;
+use crate::{Error, Event, Result, Tag};
+use unisono_cuda::Source;
+
+const GEOMETRY: Geometry = Geometry { lanes: 3, slots: 2, slot_bytes: 256, channels: 1, window_bytes: 4096 };
+
+/// Every rank sends `count` messages to every other on every lane, and checks what it receives.
+fn all_to_all(mesh: &mut Mesh, count: u64) -> Result<()> {
+    let (rank, ranks, lanes) = (mesh.rank, mesh.ranks, mesh.geometry.lanes);
+    let pairs: Vec<_> = (0..ranks)
+        .filter(|&peer| peer != rank)
+        .flat_map(|peer| (0..lanes).map(move |lane| (peer, lane)))
+        .collect();
+    let mut counts = vec![(0u64, 0u64); pairs.len()];
+    let mut rounds = 0;
+    while counts.iter().any(|&counted| counted != (count, count)) {
+        let before = counts.clone();
+        for (&(peer, lane), (sent, received)) in pairs.iter().zip(&mut counts) {
+            let link = mesh.links[peer].as_mut().unwrap();
+            let body = [rank as u8, *sent as u8, lane as u8];
+            let tag = Tag([*sent, rank as u64, lane as u64, 7]);
+            if *sent < count && link.try_send(lane, &tag, 3, &mut body.chunks(2).map(Source::from))? {
+                *sent += 1;
+            }
+            if let Some(head) = link.head(lane)? {
+                assert_eq!((head.bytes, head.tag), (3, Tag([*received, peer as u64, lane as u64, 7])));
+                let mut body = [0; 3];
+                assert!(link.take(lane, body[..].as_mut().into())?);
+                assert_eq!(body, [peer as u8, *received as u8, lane as u8]);
+                *received += 1;
+            }
+        }
+        rounds = if before == counts { rounds + 1 } else { 0 };
+        if mesh.pace.now() > Duration::from_secs(10) {
+            return Err(Error::Timeout { what: "ten virtual seconds".to_owned() });
+        }
+        mesh.pace.pause(rounds);
+    }
+    Ok(())
+}
+
+/// Runs `body` on every rank; results by rank, trace and time.
+fn run<R: Send>(
+    ranks: usize,
+    weather: Weather,
+    body: impl Fn(&mut Mesh) -> R + Sync,
+) -> (Vec<R>, u64, Duration) {
+    let (meshes, observer) = observed(ranks, GEOMETRY, weather);
+    let results = std::thread::scope(|scope| {
+        let body = &body;
+        let threads: Vec<_> =
+            meshes.into_iter().map(|mut mesh| scope.spawn(move || body(&mut mesh))).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    (results, observer.trace(), observer.now())
+}
+
+#[test]
+fn messages_arrive_in_order_whatever_the_seed() {
+    for seed in 0..20 {
+        let (results, ..) = run(4, Weather::fair(seed), |mesh| all_to_all(mesh, 20));
+        assert!(results.iter().all(Result::is_ok), "seed {seed}: {results:?}");
+    }
+}
+
+#[test]
+fn a_seed_replays_its_run_and_no_other() {
+    let play = |seed| {
+        let (_, trace, time) = run(3, Weather::fair(seed), |mesh| all_to_all(mesh, 10).unwrap());
+        (trace, time)
+    };
+    let traces: Vec<_> = (0..8).map(play).collect();
+    for (seed, trace) in traces.iter().enumerate() {
+        for _ in 0..5 {
+            assert_eq!(play(seed as u64), *trace, "seed {seed}");
+        }
+        assert!(!traces[..seed].contains(trace), "seed {seed} is like another");
+    }
+}
+
+#[test]
+fn lanes_overtake_each_other() {
+    let first_lane = |seed| {
+        let (results, ..) = run(2, Weather::fair(seed), |mesh| {
+            if mesh.rank == 0 {
+                let link = mesh.links[1].as_mut().unwrap();
+                (0..3).for_each(|lane| {
+                    assert!(link.try_send(lane, &Tag::default(), 0, &mut [].into_iter()).unwrap())
+                });
+                return 0;
+            }
+            loop {
+                let link = mesh.links[0].as_mut().unwrap();
+                if let Some(lane) = (0..3).find(|&lane| link.head(lane).unwrap().is_some()) {
+                    return lane;
+                }
+                mesh.pace.pause(1);
+            }
+        });
+        results[1]
+    };
+    let firsts: std::collections::BTreeSet<_> = (0..30).map(first_lane).collect();
+    assert_eq!(firsts.len(), 3);
+}
+
+#[test]
+fn a_full_lane_has_room_again_only_after_a_release() {
+    run(2, Weather::fair(1), |mesh| {
+        let rank = mesh.rank;
+        let peer = 1 - rank;
+        if rank == 1 {
+            while mesh.pace.now() < Duration::from_millis(10) {
+                mesh.pace.pause(100);
+            }
+            let link = mesh.links[peer].as_mut().unwrap();
+            assert!(link.head(0).unwrap().is_some());
+            link.release(0);
+            return;
+        }
+        let mut send = |mesh: &mut Mesh| {
+            mesh.links[peer].as_mut().unwrap().try_send(0, &Tag::default(), 0, &mut [].into_iter()).unwrap()
+        };
+        assert!(send(mesh) && send(mesh) && !send(mesh));
+        while !send(mesh) {
+            mesh.pace.pause(100);
+        }
+        assert!(mesh.pace.now() >= Duration::from_millis(10));
+    });
+}
+
+#[test]
+fn a_stalled_rank_only_takes_longer() {
+    let stall = Stall { rank: 1, from: Duration::from_micros(100), lasts: Duration::from_secs(2) };
+    let weather = Weather { stall: Some(stall), ..Weather::fair(3) };
+    let (results, _, time) = run(3, weather, |mesh| all_to_all(mesh, 30));
+    assert!(results.iter().all(Result::is_ok), "{results:?}");
+    assert!(time > Duration::from_secs(2) && time < Duration::from_secs(3), "{time:?}");
+}
+
+#[test]
+fn a_death_ends_the_calls_of_the_dead_and_is_told_to_the_others_once() {
+    let death = Death { rank: 2, at: Duration::from_micros(80) };
+    let weather = Weather { death: Some(death), ..Weather::fair(4) };
+    let (results, ..) = run(3, weather, |mesh| {
+        if mesh.rank == 2 {
+            return (
+                all_to_all(mesh, 1000).is_err_and(|error| matches!(error, Error::Lost { peer: 2, .. })),
+                0,
+            );
+        }
+        let mut news = Vec::new();
+        while mesh.pace.now() < Duration::from_millis(1) {
+            news.extend(std::iter::from_fn(|| mesh.control.poll()));
+            mesh.pace.pause(50);
+        }
+        let told = news.iter().filter(|event| **event == Event::Closed { from: 2 }).count();
+        (mesh.links[2].as_mut().unwrap().head(0).is_ok(), told)
+    });
+    assert_eq!(results, [(true, 1), (true, 1), (true, 0)]);
+}
+
+#[test]
+fn notes_come_before_the_news_that_their_sender_is_gone() {
+    for seed in 0..20 {
+        let (results, ..) = run(2, Weather::fair(seed), |mesh| {
+            if mesh.rank == 0 {
+                mesh.control.post(1, b"farewell");
+                return Vec::new();
+            }
+            let mut news = Vec::new();
+            while news.len() < 2 && mesh.pace.now() < Duration::from_secs(1) {
+                mesh.pace.pause(10);
+                news.extend(std::iter::from_fn(|| mesh.control.poll()));
+            }
+            news
+        });
+        let note = Event::Note { from: 0, bytes: b"farewell".to_vec() };
+        assert_eq!(results[1], [note, Event::Closed { from: 0 }], "seed {seed}");
+    }
+}
