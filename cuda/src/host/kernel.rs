@@ -8,8 +8,8 @@ use std::marker::PhantomData;
 
 /// How two values become one.
 pub(super) trait Combine {
-    /// left ⊕ right.
-    fn combine<V: Value>(left: V, right: V) -> V;
+    /// left ⊕ right, lane by lane.
+    fn combine<V: Value, I: Instructions, const N: usize>(cpu: I, left: [V; N], right: [V; N]) -> [V; N];
 }
 
 /// Row of [`Combine`]: the sum.
@@ -23,29 +23,29 @@ pub(super) struct Max;
 
 impl Combine for Sum {
     #[inline(always)]
-    fn combine<V: Value>(left: V, right: V) -> V {
-        left.sum(right)
+    fn combine<V: Value, I: Instructions, const N: usize>(_: I, left: [V; N], right: [V; N]) -> [V; N] {
+        pairs(left, right, V::sum)
     }
 }
 
 impl Combine for Prod {
     #[inline(always)]
-    fn combine<V: Value>(left: V, right: V) -> V {
-        left.product(right)
+    fn combine<V: Value, I: Instructions, const N: usize>(_: I, left: [V; N], right: [V; N]) -> [V; N] {
+        pairs(left, right, V::product)
     }
 }
 
 impl Combine for Min {
     #[inline(always)]
-    fn combine<V: Value>(left: V, right: V) -> V {
-        left.smaller(right)
+    fn combine<V: Value, I: Instructions, const N: usize>(cpu: I, left: [V; N], right: [V; N]) -> [V; N] {
+        V::all_smaller(cpu, left, right)
     }
 }
 
 impl Combine for Max {
     #[inline(always)]
-    fn combine<V: Value>(left: V, right: V) -> V {
-        left.larger(right)
+    fn combine<V: Value, I: Instructions, const N: usize>(cpu: I, left: [V; N], right: [V; N]) -> [V; N] {
+        V::all_larger(cpu, left, right)
     }
 }
 
@@ -77,7 +77,7 @@ impl<T: Number, C: Combine> Packs for Two<'_, T, C> {
         let first = unsafe { load::<T, I, N>(cpu, self.operands[0], at) };
         // SAFETY: likewise.
         let second = unsafe { load::<T, I, N>(cpu, self.operands[1], at) };
-        finish(cpu, self.finish, pairs(first, second, C::combine))
+        finish(cpu, self.finish, C::combine(cpu, first, second))
     }
 }
 
@@ -98,7 +98,7 @@ impl<T: Number, C: Combine> Packs for Many<'_, T, C> {
         let mut values = unsafe { load::<T, I, N>(cpu, self.first, at) };
         for &source in self.rest {
             // SAFETY: as above.
-            values = pairs(values, unsafe { load::<T, I, N>(cpu, source, at) }, C::combine);
+            values = C::combine(cpu, values, unsafe { load::<T, I, N>(cpu, source, at) });
         }
         finish(cpu, self.finish, values)
     }

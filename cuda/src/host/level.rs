@@ -3,15 +3,16 @@
 //! A token such as [`Avx2`] exists only where the processor has its
 //! instructions, so that holding one is the permission to use them.
 
-use super::small::{Half, narrow, widen};
-use half::f16;
+use super::number::{Value, each, pairs};
+use super::small::{Format, Half, narrow, narrow_bf16, widen};
+use half::{bf16, f16};
 use std::sync::LazyLock;
 
 #[cfg(target_arch = "x86_64")]
+use super::avx2;
+#[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::{
-    __m128i, __m256i, _MM_FROUND_TO_NEAREST_INT, _mm_loadu_si128, _mm_sfence, _mm_storeu_si128,
-    _mm_stream_si128, _mm256_cvtph_ps, _mm256_cvtps_ph, _mm256_loadu_ps, _mm256_loadu_si256,
-    _mm256_storeu_ps, _mm256_stream_si256,
+    _mm_loadu_si128, _mm_sfence, _mm_stream_si128, _mm256_loadu_si256, _mm256_stream_si256,
 };
 
 /// Work to be compiled for every instruction set.
@@ -23,26 +24,54 @@ pub(super) trait Kernel {
     fn run<I: Instructions>(self, cpu: I);
 }
 
-/// What differs between instruction sets beyond what the compiler sees by itself.
+/// What the compiler does not make the best of by itself. Provided methods are for every processor.
 pub(super) trait Instructions: Copy {
     /// Exact values of half floats.
     #[inline(always)]
     fn widen_f16<const N: usize>(self, pack: [f16; N]) -> [f32; N] {
-        let mut wide = [0.0; N];
-        for lane in 0..N {
-            wide[lane] = widen::<Half>(pack[lane].to_bits().into());
-        }
-        wide
+        each(pack, |half: f16| widen::<Half>(half.to_bits().into()))
     }
 
     /// The nearest half floats, ties to even.
     #[inline(always)]
     fn narrow_f16<const N: usize>(self, values: [f32; N]) -> [f16; N] {
-        let mut halves = [f16::ZERO; N];
-        for lane in 0..N {
-            halves[lane] = f16::from_bits(narrow::<Half>(values[lane]) as u16);
-        }
-        halves
+        each(values, |value| f16::from_bits(narrow::<Half>(value) as u16))
+    }
+
+    /// Exact values of bfloat16s.
+    #[inline(always)]
+    fn widen_bf16<const N: usize>(self, pack: [bf16; N]) -> [f32; N] {
+        each(pack, |upper: bf16| f32::from_bits(u32::from(upper.to_bits()) << 16))
+    }
+
+    /// The nearest bfloat16s, ties to even.
+    #[inline(always)]
+    fn narrow_bf16<const N: usize>(self, values: [f32; N]) -> [bf16; N] {
+        each(values, |value| bf16::from_bits(narrow_bf16(value)))
+    }
+
+    /// Exact values of 8-bit floats.
+    #[inline(always)]
+    fn widen_f8<F: Format, const N: usize>(self, codes: [u8; N]) -> [f32; N] {
+        each(codes, |code: u8| widen::<F>(code.into()))
+    }
+
+    /// The nearest 8-bit floats, ties to even.
+    #[inline(always)]
+    fn narrow_f8<F: Format, const N: usize>(self, values: [f32; N]) -> [u8; N] {
+        each(values, |value| narrow::<F>(value) as u8)
+    }
+
+    /// [`Value::smaller`] of each pair.
+    #[inline(always)]
+    fn smaller_f32<const N: usize>(self, left: [f32; N], right: [f32; N]) -> [f32; N] {
+        pairs(left, right, f32::smaller)
+    }
+
+    /// [`Value::larger`] of each pair.
+    #[inline(always)]
+    fn larger_f32<const N: usize>(self, left: [f32; N], right: [f32; N]) -> [f32; N] {
+        pairs(left, right, f32::larger)
     }
 
     /// Stores [`STREAM_BYTES`] past the caches. [`stream_fence`] must follow before the data is published.
@@ -78,7 +107,7 @@ pub(super) struct Avx2(());
 /// The processor has AVX-512 F, BW, DQ and VL besides.
 #[cfg(target_arch = "x86_64")]
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Avx512(());
+pub(super) struct Avx512(Avx2);
 
 impl Level {
     /// The best that this processor has; found out once.
@@ -100,7 +129,7 @@ impl Level {
                 && is_x86_feature_detected!("avx512dq")
                 && is_x86_feature_detected!("avx512vl")
             {
-                levels.push(Level::Avx512(Avx512(())));
+                levels.push(Level::Avx512(Avx512(Avx2(()))));
             }
         }
         levels
@@ -149,10 +178,7 @@ impl Instructions for Portable {
         debug_assert!(to.addr().is_multiple_of(STREAM_BYTES));
         for at in [0, 16] {
             // SAFETY: two halves of what the caller vouches for; SSE2 is part of x86-64.
-            unsafe {
-                let half = _mm_loadu_si128(from.add(at).cast::<__m128i>());
-                _mm_stream_si128(to.add(at).cast::<__m128i>(), half);
-            }
+            unsafe { _mm_stream_si128(to.add(at).cast(), _mm_loadu_si128(from.add(at).cast())) };
         }
     }
 
@@ -164,64 +190,61 @@ impl Instructions for Portable {
     }
 }
 
+/// Methods of [`Instructions`] that work through a pack eight lanes at a time, by `avx2::$method`.
+#[cfg(target_arch = "x86_64")]
+macro_rules! by_eights {
+    ($($method:ident $(<$format:ident>)? ($($pack:ident: $from:ty),+) -> $to:ty;)*) => {$(
+        #[inline(always)]
+        fn $method<$($format: Format,)? const N: usize>(self, $($pack: [$from; N]),+) -> [$to; N] {
+            let mut result = [<$to>::default(); N];
+            let (chunks, rest) = result.as_chunks_mut::<8>();
+            assert!(rest.is_empty());
+            for (index, chunk) in chunks.iter_mut().enumerate() {
+                // SAFETY: the token says that the processor has AVX2 and F16C.
+                *chunk = unsafe { avx2::$method$(::<$format>)?($($pack.as_chunks::<8>().0[index]),+) };
+            }
+            result
+        }
+    )*};
+}
+
 #[cfg(target_arch = "x86_64")]
 impl Instructions for Avx2 {
-    #[inline(always)]
-    fn widen_f16<const N: usize>(self, pack: [f16; N]) -> [f32; N] {
-        if !N.is_multiple_of(8) {
-            return Portable.widen_f16(pack);
-        }
-        let mut wide = [0.0; N];
-        for (wide, half) in wide.chunks_exact_mut(8).zip(pack.chunks_exact(8)) {
-            // SAFETY: both chunks have 8 elements; a token of AVX2 comes only with F16C.
-            unsafe {
-                let half = _mm_loadu_si128(half.as_ptr().cast::<__m128i>());
-                _mm256_storeu_ps(wide.as_mut_ptr(), _mm256_cvtph_ps(half));
-            }
-        }
-        wide
-    }
-
-    #[inline(always)]
-    fn narrow_f16<const N: usize>(self, values: [f32; N]) -> [f16; N] {
-        if !N.is_multiple_of(8) {
-            return Portable.narrow_f16(values);
-        }
-        let mut halves = [f16::ZERO; N];
-        for (half, value) in halves.chunks_exact_mut(8).zip(values.chunks_exact(8)) {
-            // SAFETY: both chunks have 8 elements; a token of AVX2 comes only with F16C.
-            unsafe {
-                let value = _mm256_loadu_ps(value.as_ptr());
-                let rounded = _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(value);
-                _mm_storeu_si128(half.as_mut_ptr().cast::<__m128i>(), rounded);
-            }
-        }
-        halves
+    by_eights! {
+        widen_f16(pack: f16) -> f32;
+        narrow_f16(values: f32) -> f16;
+        widen_bf16(pack: bf16) -> f32;
+        narrow_bf16(values: f32) -> bf16;
+        widen_f8<F>(codes: u8) -> f32;
+        narrow_f8<F>(values: f32) -> u8;
+        smaller_f32(left: f32, right: f32) -> f32;
+        larger_f32(left: f32, right: f32) -> f32;
     }
 
     #[inline(always)]
     unsafe fn stream(self, to: *mut u8, from: *const u8) {
         debug_assert!(to.addr().is_multiple_of(STREAM_BYTES));
         // SAFETY: the caller vouches for both pointers, the token for AVX.
-        unsafe { _mm256_stream_si256(to.cast::<__m256i>(), _mm256_loadu_si256(from.cast::<__m256i>())) }
+        unsafe { _mm256_stream_si256(to.cast(), _mm256_loadu_si256(from.cast())) }
     }
 }
 
 #[cfg(target_arch = "x86_64")]
 impl Instructions for Avx512 {
-    #[inline(always)]
-    fn widen_f16<const N: usize>(self, pack: [f16; N]) -> [f32; N] {
-        Avx2(()).widen_f16(pack)
-    }
-
-    #[inline(always)]
-    fn narrow_f16<const N: usize>(self, values: [f32; N]) -> [f16; N] {
-        Avx2(()).narrow_f16(values)
+    by_eights! {
+        widen_f16(pack: f16) -> f32;
+        narrow_f16(values: f32) -> f16;
+        widen_bf16(pack: bf16) -> f32;
+        narrow_bf16(values: f32) -> bf16;
+        widen_f8<F>(codes: u8) -> f32;
+        narrow_f8<F>(values: f32) -> u8;
+        smaller_f32(left: f32, right: f32) -> f32;
+        larger_f32(left: f32, right: f32) -> f32;
     }
 
     #[inline(always)]
     unsafe fn stream(self, to: *mut u8, from: *const u8) {
-        // SAFETY: the caller vouches for both pointers; a token of AVX-512 comes only with AVX2.
-        unsafe { Avx2(()).stream(to, from) }
+        // SAFETY: the caller vouches for both pointers; `self.0` for what it needs.
+        unsafe { self.0.stream(to, from) }
     }
 }

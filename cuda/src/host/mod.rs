@@ -6,6 +6,8 @@
 //! and rounded once. All variants give the same bits; only NaNs may differ in
 //! sign and payload.
 
+#[cfg(target_arch = "x86_64")]
+mod avx2;
 mod kernel;
 mod level;
 #[cfg(test)]
@@ -117,14 +119,14 @@ macro_rules! with_number {
             U8: u8, 64;
             I32: i32, 32;
             U32: u32, 32;
-            I64: i64, 16;
-            U64: u64, 16;
+            I64: i64, 32;
+            U64: u64, 32;
             F16: f16, 32;
-            BF16: bf16, 128;
+            BF16: bf16, 32;
             F32: f32, 32;
             F64: f64, 16;
-            F8E4M3: F8E4M3, 128;
-            F8E5M2: F8E5M2, 128;
+            F8E4M3: F8E4M3, 32;
+            F8E5M2: F8E5M2, 32;
         })
     };
     ($dtype:expr, $number:ident, $lanes:ident, $body:expr, {$($row:ident: $type:ty, $count:literal;)*}) => {

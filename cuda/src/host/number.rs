@@ -1,7 +1,7 @@
 //! Elements as the kernels see them: a form in memory and a form to compute in.
 
 use super::level::Instructions;
-use super::small::narrow_bf16;
+use super::small::{E4M3, E5M2};
 use crate::{Element, F8E4M3, F8E5M2, Scalar};
 use half::{bf16, f16};
 
@@ -29,13 +29,27 @@ pub(super) trait Value: Copy + Default {
     fn larger(self, other: Self) -> Self;
     /// self / ranks; integers towards zero.
     fn divide(self, ranks: u32) -> Self;
+
+    /// [`Value::smaller`] of each pair.
+    #[inline(always)]
+    fn all_smaller<I: Instructions, const N: usize>(_: I, left: [Self; N], right: [Self; N]) -> [Self; N] {
+        pairs(left, right, Self::smaller)
+    }
+
+    /// [`Value::larger`] of each pair.
+    #[inline(always)]
+    fn all_larger<I: Instructions, const N: usize>(_: I, left: [Self; N], right: [Self; N]) -> [Self; N] {
+        pairs(left, right, Self::larger)
+    }
+
     /// The factor of a pre-multiplied sum.
     fn from_scalar(scalar: Scalar) -> Self;
 }
 
 macro_rules! integer {
-    // The quotient in `$wide` decides: it is the exact one where $wide is an integer; where it is
-    // a float of more than twice the bits, rounding cannot lift it to the next integer.
+    // Division is done in `$wide`, a float where that is exact enough: a quotient that is no integer
+    // is at least 1/ranks away from the next one, and rounding moves it by less, because
+    // quotient · ranks has fewer bits than the mantissa.
     ($($type:ty, $wide:ty;)*) => {$(
         impl Value for $type {
             #[inline(always)]
@@ -98,8 +112,10 @@ integer! {
 }
 
 macro_rules! float {
-    ($($type:ty)*) => {$(
+    ($($type:ty { $($own:item)* })*) => {$(
         impl Value for $type {
+            $($own)*
+
             #[inline(always)]
             fn sum(self, other: Self) -> Self {
                 self + other
@@ -142,7 +158,20 @@ macro_rules! float {
     )*};
 }
 
-float! { f32 f64 }
+float! {
+    f32 {
+        #[inline(always)]
+        fn all_smaller<I: Instructions, const N: usize>(cpu: I, left: [f32; N], right: [f32; N]) -> [f32; N] {
+            cpu.smaller_f32(left, right)
+        }
+
+        #[inline(always)]
+        fn all_larger<I: Instructions, const N: usize>(cpu: I, left: [f32; N], right: [f32; N]) -> [f32; N] {
+            cpu.larger_f32(left, right)
+        }
+    }
+    f64 {}
+}
 
 macro_rules! number {
     ($($type:ty => $value:ty, $widen:expr, $narrow:expr;)*) => {$(
@@ -166,11 +195,13 @@ number! {
     f32 => f32, |_, pack| pack, |_, values| values;
     f64 => f64, |_, pack| pack, |_, values| values;
     f16 => f32, I::widen_f16, I::narrow_f16;
-    bf16 => f32,
-        |_, pack| each(pack, |own: bf16| f32::from_bits(u32::from(own.to_bits()) << 16)),
-        |_, values| each(values, |value| bf16::from_bits(narrow_bf16(value)));
-    F8E4M3 => f32, |_, pack| each(pack, F8E4M3::to_f32), |_, values| each(values, F8E4M3::from_f32);
-    F8E5M2 => f32, |_, pack| each(pack, F8E5M2::to_f32), |_, values| each(values, F8E5M2::from_f32);
+    bf16 => f32, I::widen_bf16, I::narrow_bf16;
+    F8E4M3 => f32,
+        |cpu: I, pack| cpu.widen_f8::<E4M3, N>(each(pack, |own: F8E4M3| own.0)),
+        |cpu: I, values| each(cpu.narrow_f8::<E4M3, N>(values), F8E4M3);
+    F8E5M2 => f32,
+        |cpu: I, pack| cpu.widen_f8::<E5M2, N>(each(pack, |own: F8E5M2| own.0)),
+        |cpu: I, values| each(cpu.narrow_f8::<E5M2, N>(values), F8E5M2);
 }
 
 /// `function` of every lane.
@@ -180,8 +211,8 @@ pub(super) fn each<A: Copy, B: Copy + Default, const N: usize>(
     function: impl Fn(A) -> B,
 ) -> [B; N] {
     let mut result = [B::default(); N];
-    for lane in 0..N {
-        result[lane] = function(pack[lane]);
+    for (result, lane) in result.iter_mut().zip(&pack) {
+        *result = function(*lane);
     }
     result
 }
@@ -194,8 +225,8 @@ pub(super) fn pairs<A: Copy, const N: usize>(
     function: impl Fn(A, A) -> A,
 ) -> [A; N] {
     let mut result = left;
-    for lane in 0..N {
-        result[lane] = function(left[lane], right[lane]);
+    for (result, lane) in result.iter_mut().zip(&right) {
+        *result = function(*result, *lane);
     }
     result
 }

@@ -14,6 +14,13 @@ pub(crate) trait Format {
     const OVERFLOW: u32;
     /// Code, without its sign, of a NaN.
     const NAN: u32;
+
+    /// The bit of the sign.
+    const SIGN: u32 = 1 << (Self::BITS - 1);
+    /// How far the mantissa lies from where f32 has its own.
+    const SHIFT: u32 = 23 - Self::MANTISSA;
+    /// The smallest normal number, as bits of an f32.
+    const SMALLEST_NORMAL: u32 = (128 - Self::BIAS) << 23;
 }
 
 /// IEEE 754 binary16.
@@ -50,12 +57,12 @@ impl Format for E5M2 {
 /// The value of `code`, exactly.
 #[inline(always)]
 pub(crate) fn widen<F: Format>(code: u32) -> f32 {
-    let magnitude = code & (sign_of::<F>() - 1);
-    let sign = (code & sign_of::<F>()) << (32 - F::BITS);
-    let aligned = magnitude << shift::<F>();
+    let magnitude = code & (F::SIGN - 1);
+    let sign = (code & F::SIGN) << (32 - F::BITS);
+    let aligned = magnitude << F::SHIFT;
     let normal = aligned + ((127 - F::BIAS) << 23);
     // A subnormal is a mantissa without its leading one: lend it one, then take it away.
-    let one = smallest_normal::<F>();
+    let one = F::SMALLEST_NORMAL;
     let subnormal = (f32::from_bits(aligned | one) - f32::from_bits(one)).to_bits();
     let bits = if magnitude < 1 << F::MANTISSA { subnormal } else { normal };
     let bits = if magnitude >= F::OVERFLOW { aligned | 0x7f80_0000 } else { bits };
@@ -66,14 +73,14 @@ pub(crate) fn widen<F: Format>(code: u32) -> f32 {
 #[inline(always)]
 pub(crate) fn narrow<F: Format>(value: f32) -> u32 {
     let magnitude = value.to_bits() & 0x7fff_ffff;
-    let sign = (value.to_bits() >> (32 - F::BITS)) & sign_of::<F>();
-    let normal = round_off(magnitude, shift::<F>()).wrapping_sub((127 - F::BIAS) << F::MANTISSA);
+    let sign = (value.to_bits() >> (32 - F::BITS)) & F::SIGN;
+    let normal = round_off(magnitude, F::SHIFT).wrapping_sub((127 - F::BIAS) << F::MANTISSA);
     let normal = normal.min(F::OVERFLOW);
     // Added to a number whose last bit weighs as much as the smallest subnormal, the value is
     // rounded to a multiple of that by the addition.
-    let anchor = smallest_normal::<F>() + (shift::<F>() << 23);
+    let anchor = F::SMALLEST_NORMAL + (F::SHIFT << 23);
     let subnormal = (f32::from_bits(magnitude) + f32::from_bits(anchor)).to_bits().wrapping_sub(anchor);
-    let code = if magnitude < smallest_normal::<F>() { subnormal } else { normal };
+    let code = if magnitude < F::SMALLEST_NORMAL { subnormal } else { normal };
     let code = if magnitude > 0x7f80_0000 { F::NAN } else { code };
     code | sign
 }
@@ -92,18 +99,4 @@ pub(crate) fn narrow_bf16(value: f32) -> u16 {
 const fn round_off(bits: u32, shift: u32) -> u32 {
     let just_below_half = (1 << (shift - 1)) - 1;
     (bits + just_below_half + ((bits >> shift) & 1)) >> shift
-}
-
-const fn sign_of<F: Format>() -> u32 {
-    1 << (F::BITS - 1)
-}
-
-/// How far the mantissa lies from where f32 has its own.
-const fn shift<F: Format>() -> u32 {
-    23 - F::MANTISSA
-}
-
-/// The smallest normal number, as bits of an f32.
-const fn smallest_normal<F: Format>() -> u32 {
-    (128 - F::BIAS) << 23
 }

@@ -4,6 +4,7 @@
 //! the step, and a strand knows of each other strand the last step that is surely done.
 
 use crate::schedule::Rank;
+use std::collections::HashMap;
 use std::rc::Rc;
 
 /// Number of a strand among those of all ranks.
@@ -95,23 +96,24 @@ impl Clocks {
 /// Who touched the blocks of one rank.
 pub(super) struct Records {
     cells: Vec<Record>,
+    /// Readers beside the one in the record: most blocks have none.
+    more: HashMap<usize, Vec<Access>>,
     /// Cells before this one are seen by one strand only.
     first: usize,
 }
 
-#[derive(Clone)]
+#[derive(Clone, Copy)]
 struct Record {
     write: Access,
-    /// Readers since; the first apart, because most blocks have no other.
+    /// The first reader since.
     read: Access,
-    more: Vec<Access>,
 }
 
 impl Records {
     /// For the memory of a rank from cell `first` to `end`.
     pub(super) fn new(first: usize, end: usize) -> Self {
-        let record = Record { write: NEVER, read: NEVER, more: Vec::new() };
-        Self { cells: vec![record; end - first], first }
+        let record = Record { write: NEVER, read: NEVER };
+        Self { cells: vec![record; end - first], more: HashMap::new(), first }
     }
 
     /// Notes a read; returns the write it races with.
@@ -123,10 +125,7 @@ impl Records {
         if record.read.tick == 0 || record.read.strand == now.strand {
             record.read = now;
         } else {
-            match record.more.last_mut() {
-                Some(last) if last.strand == now.strand => *last = now,
-                _ => record.more.push(now),
-            }
+            self.more.entry(cell).or_default().push(now);
         }
         None
     }
@@ -134,9 +133,10 @@ impl Records {
     /// Notes a write; returns the access it races with.
     pub(super) fn write(&mut self, clocks: &Clocks, cell: usize, now: Access) -> Option<Access> {
         let record = self.cells.get_mut(cell.checked_sub(self.first)?)?;
-        let mut before = [record.write, record.read].into_iter().chain(record.more.iter().copied());
+        let more = if self.more.is_empty() { None } else { self.more.remove(&cell) };
+        let mut before = [record.write, record.read].into_iter().chain(more.into_iter().flatten());
         let race = before.find(|&access| !clocks.ordered(access, now));
-        *record = Record { write: now, read: NEVER, more: Vec::new() };
+        *record = Record { write: now, read: NEVER };
         race
     }
 }

@@ -119,7 +119,7 @@ fn a_full_lane_has_room_again_only_after_a_release() {
             link.release(0);
             return;
         }
-        let mut send = |mesh: &mut Mesh| {
+        let send = |mesh: &mut Mesh| {
             mesh.links[peer].as_mut().unwrap().try_send(0, &Tag::default(), 0, &mut [].into_iter()).unwrap()
         };
         assert!(send(mesh) && send(mesh) && !send(mesh));

@@ -11,7 +11,10 @@
 //! receiver is busy elsewhere, or are to be reduced.
 
 mod frame;
+mod local;
 mod wire;
+
+pub use local::local_mesh;
 
 use crate::socket::Stream;
 use crate::{Error, Geometry, Head, Link, Result, Tag};

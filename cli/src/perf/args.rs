@@ -1,0 +1,179 @@
+//! The flags: nccl-tests' own, with their meaning, and ours.
+
+use super::test::Kind;
+use crate::size;
+use std::path::PathBuf;
+use unisono::{Config, DType, Op, Transport, algorithms};
+
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    /// What to measure.
+    #[arg(value_enum)]
+    pub(super) collective: Kind,
+    /// Smallest size in bytes; K, M and G are understood.
+    #[arg(short = 'b', long = "minbytes", value_parser = size::parse, default_value = "8")]
+    min_bytes: usize,
+    /// Largest size in bytes.
+    #[arg(short = 'e', long = "maxbytes", value_parser = size::parse, default_value = "64M")]
+    max_bytes: usize,
+    /// Add this many bytes from size to size, instead of multiplying.
+    #[arg(short = 'i', long = "stepbytes", value_parser = size::parse)]
+    step_bytes: Option<usize>,
+    /// Multiply by this from size to size.
+    #[arg(short = 'f', long = "stepfactor", default_value_t = 2)]
+    step_factor: usize,
+    /// Timed iterations of each size; without it, as many as take some hundredths of a second.
+    #[arg(short = 'n', long = "iters")]
+    pub(super) iterations: Option<usize>,
+    /// Iterations before the clock runs.
+    #[arg(short = 'w', long = "warmup_iters", default_value_t = 5)]
+    pub(super) warmup: usize,
+    /// Operations in one iteration.
+    #[arg(short = 'm', long = "agg_iters", default_value_t = 1)]
+    pub(super) aggregate: usize,
+    /// Reduction: sum, prod, min, max, avg, mulsum or all.
+    #[arg(short = 'o', long = "op", default_value = "sum")]
+    op: String,
+    /// Element type: float, half, bfloat16, double, int8 ... fp8_e5m2, or all.
+    #[arg(short = 'd', long = "datatype", default_value = "float")]
+    dtype: String,
+    /// Root rank, or all.
+    #[arg(short = 'r', long = "root", default_value = "0")]
+    root: String,
+    /// Verify results (0: do not).
+    #[arg(short = 'c', long = "check", default_value_t = 1)]
+    pub(super) check: usize,
+    /// 1: every call blocks; 0: the iterations run as a started operation that is waited for.
+    #[arg(short = 'z', long = "blocking", default_value_t = 1)]
+    pub(super) blocking: usize,
+    /// Time reported: 0 rank 0's, 1 average, 2 minimum, 3 maximum over ranks.
+    #[arg(short = 'a', long = "average", default_value_t = 1)]
+    pub(super) average: usize,
+    /// Write the results to this file as JSON.
+    #[arg(short = 'J', long = "json")]
+    pub(super) json: Option<PathBuf>,
+    /// Time every iteration by itself as well, and report the spread.
+    #[arg(short = 'I', long = "per-iteration")]
+    pub(super) per_iteration: bool,
+    /// Ranks as threads of this process.
+    #[arg(short = 't', long = "nthreads")]
+    pub(super) threads: Option<usize>,
+    /// Ranks as processes that this command starts.
+    #[arg(short = 'N', long)]
+    pub(super) ranks: Option<usize>,
+    /// Algorithm by name, `auto`, or a list such as all_reduce=ring.
+    #[arg(long, default_value = "auto")]
+    pub(super) algo: String,
+    /// auto, shm or tcp.
+    #[arg(long)]
+    transport: Option<Transport>,
+    /// Pieces in flight.
+    #[arg(long)]
+    channels: Option<usize>,
+    /// Report each row's share of what the memory allows.
+    #[arg(long)]
+    pub(super) report_floor: bool,
+    /// Flip one element before verification, to see that it is noticed.
+    #[arg(long, hide = true)]
+    pub(super) corrupt: bool,
+    /// Give rank 1 one element more than the others, to see that it is noticed.
+    #[arg(long, hide = true)]
+    pub(super) mismatch: bool,
+}
+
+impl Arguments {
+    /// Refuses what cannot be measured, before any rank is started.
+    pub(super) fn check(&self) -> Result<(), String> {
+        self.config()?;
+        if self.min_bytes > self.max_bytes || self.min_bytes == 0 {
+            return Err(format!("sizes from {} to {} are none", self.min_bytes, self.max_bytes));
+        }
+        if self.step_factor < 2 && self.step_bytes.is_none() || self.step_bytes == Some(0) {
+            return Err("sizes must grow: -f 2 or more, or -i".to_owned());
+        }
+        if self.ranks == Some(0)
+            || self.threads == Some(0)
+            || self.iterations == Some(0)
+            || self.aggregate == 0
+        {
+            return Err("ranks, threads, iterations and operations must be at least one".to_owned());
+        }
+        if self.average > 3 || self.blocking > 1 {
+            return Err("-a goes from 0 to 3 and -z is 0 or 1".to_owned());
+        }
+        if self.op != "all" && self.ops().is_empty() {
+            return Err(format!(
+                "`{}` is no reduction; there are {}",
+                self.op,
+                names(&Op::ALL.map(Op::name))
+            ));
+        }
+        if Dtypes::of(self).is_empty() {
+            return Err(format!(
+                "`{}` is no type; there are {}",
+                self.dtype,
+                names(&DType::ALL.map(DType::name))
+            ));
+        }
+        if self.root != "all" && self.root.parse::<usize>().is_err() {
+            return Err(format!("`{}` is no rank", self.root));
+        }
+        Ok(())
+    }
+
+    pub(super) fn config(&self) -> Result<Config, String> {
+        let mut config = Config::from_env().map_err(|error| error.to_string())?;
+        if self.algo != "auto" {
+            config.algorithms = algorithms(&self.algo)?;
+        }
+        config.transport = self.transport.unwrap_or(config.transport);
+        config.channels = self.channels.unwrap_or(config.channels).max(1);
+        Ok(config)
+    }
+
+    pub(super) fn wants_floor(&self) -> bool {
+        self.report_floor || self.json.is_some()
+    }
+
+    pub(super) fn sizes(&self) -> impl Iterator<Item = usize> {
+        let (step, factor, last) = (self.step_bytes, self.step_factor, self.max_bytes);
+        let next =
+            move |size: &usize| step.map_or_else(|| size.checked_mul(factor), |step| size.checked_add(step));
+        std::iter::successors(Some(self.min_bytes), next).take_while(move |&size| size <= last)
+    }
+
+    pub(super) fn ops(&self) -> Vec<Op> {
+        if !self.collective.reduces() {
+            return vec![Op::Sum];
+        }
+        Op::ALL.into_iter().filter(|op| self.op == "all" || op.name() == self.op).collect()
+    }
+
+    pub(super) fn roots(&self, ranks: usize) -> Vec<usize> {
+        match self.root.parse() {
+            _ if !self.collective.has_root() => vec![0],
+            Ok(root) => vec![root],
+            Err(_) => (0..ranks).collect(),
+        }
+    }
+}
+
+/// The element types asked for.
+pub(super) struct Dtypes;
+
+impl Dtypes {
+    pub(super) fn of(arguments: &Arguments) -> Vec<DType> {
+        let alias = match arguments.dtype.as_str() {
+            "f16" | "float16" => "half",
+            "bf16" => "bfloat16",
+            "f32" | "float32" => "float",
+            "f64" | "float64" => "double",
+            other => other,
+        };
+        DType::ALL.into_iter().filter(|dtype| alias == "all" || dtype.name() == alias).collect()
+    }
+}
+
+fn names(names: &[&str]) -> String {
+    names.join(", ")
+}

@@ -1,0 +1,302 @@
+//! One row of the table: buffers with guards, timed and verified iterations.
+
+use super::args::Arguments;
+use super::pattern::Pattern;
+use super::test::{Kind, Test};
+use std::time::Instant;
+use unisono::{Avg, Communicator, Element, Max, Min, Result, Sum};
+
+/// What one row says.
+pub(super) struct Row {
+    pub(super) size: usize,
+    pub(super) count: usize,
+    pub(super) dtype: unisono::DType,
+    pub(super) test: Test,
+    pub(super) ranks: usize,
+    pub(super) algorithm: &'static str,
+    pub(super) out_of_place: Timing,
+    pub(super) in_place: Option<Timing>,
+    pub(super) out_of_bounds: u64,
+}
+
+/// One of the two halves of a row.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Timing {
+    /// Microseconds of one operation.
+    pub(super) micros: f64,
+    pub(super) wrong: Option<u64>,
+    /// Microseconds of single operations: least, most, median, 99th percentile, and their spread in percent.
+    pub(super) spread: Option<Spread>,
+}
+
+#[derive(Clone, Copy, Default)]
+pub(super) struct Spread {
+    pub(super) min: f64,
+    pub(super) max: f64,
+    pub(super) p50: f64,
+    pub(super) p99: f64,
+    pub(super) cv: f64,
+}
+
+/// Everything to measure one size.
+pub(super) struct Bench<'a, T> {
+    arguments: &'a Arguments,
+    comm: &'a Communicator,
+    test: Test,
+    count: usize,
+    pattern: Pattern<T>,
+    input: Guarded<T>,
+    output: Guarded<T>,
+    /// Changes the data from one verified iteration to the next.
+    turn: usize,
+}
+
+impl<'a, T: Element> Bench<'a, T> {
+    pub(super) fn new(arguments: &'a Arguments, comm: &'a Communicator, test: Test, size: usize) -> Self {
+        let (rank, ranks) = (comm.rank(), comm.ranks());
+        let mut count = test.kind.count(size, size_of::<T>(), ranks);
+        if arguments.mismatch && rank == 1 {
+            count += 1;
+        }
+        let (input, output) = test.shares(ranks, rank);
+        let in_place = input.max(output) * count;
+        Self {
+            arguments,
+            comm,
+            test,
+            count,
+            pattern: Pattern::new(test, ranks, rank),
+            input: Guarded::new(input * count),
+            output: Guarded::new(in_place),
+            turn: size,
+        }
+    }
+
+    pub(super) fn run(mut self) -> Result<Row> {
+        let (kind, ranks, element) = (self.test.kind, self.comm.ranks(), size_of::<T>());
+        let size = kind.size(self.count, element, ranks);
+        let iterations = self.iterations()?;
+        let out_of_place = self.timing(iterations, false)?;
+        let in_place = if kind.has_in_place() { Some(self.timing(iterations, true)?) } else { None };
+        let touched = [self.input.touched() + self.output.touched()];
+        let share = self.count * element;
+        let algorithm =
+            kind.collective().map(|collective| self.comm.algorithm_for(collective, share)).transpose()?;
+        Ok(Row {
+            size,
+            count: self.count,
+            dtype: T::DTYPE,
+            test: self.test,
+            ranks,
+            algorithm: algorithm.map_or("direct", |algorithm| algorithm.name),
+            out_of_place,
+            in_place,
+            out_of_bounds: self.sum(touched)?[0],
+        })
+    }
+
+    /// How many iterations to time: all ranks take rank 0's word.
+    fn iterations(&mut self) -> Result<usize> {
+        self.fill(false);
+        for _ in 0..self.arguments.warmup {
+            self.call(false)?;
+        }
+        let begun = Instant::now();
+        self.call(false)?;
+        self.call(false)?;
+        let each = begun.elapsed().as_secs_f64() / 2.0;
+        let wanted = (TIME_PER_SIZE_SECONDS / each.max(1e-9)) as u64;
+        let mut iterations = [wanted.clamp(ITERATIONS_MIN, ITERATIONS_MAX)];
+        self.comm.broadcast(&mut iterations, 0)?;
+        Ok(self.arguments.iterations.unwrap_or(iterations[0] as usize))
+    }
+
+    /// Times `iterations` in two halves and verifies what each of them left; in place, where a result
+    /// is the next input, the verified iterations are timed one by one.
+    fn timing(&mut self, iterations: usize, in_place: bool) -> Result<Timing> {
+        let consumes = in_place && self.test.kind.reduces();
+        let (mut seconds, mut wrong) = (0.0, 0);
+        let halves = [iterations / 2, iterations - iterations / 2];
+        for half in halves.into_iter().filter(|&half| half > 0) {
+            if consumes && half > 1 {
+                self.output.inner().fill(T::default());
+                seconds += self.batch(half - 1, in_place)?;
+            }
+            self.fill(in_place);
+            seconds += self.batch(if consumes { 1 } else { half }, in_place)?;
+            wrong += self.verify(in_place);
+        }
+        let wrong = if self.arguments.check > 0 { Some(self.sum([wrong])?[0]) } else { None };
+        let operations = (iterations * self.arguments.aggregate) as f64;
+        let micros = self.over_ranks(seconds * 1e6 / operations)?;
+        let spread = self.arguments.per_iteration || self.arguments.json.is_some();
+        let spread = if spread { Some(self.spread(iterations.min(SAMPLES_MAX), in_place)?) } else { None };
+        Ok(Timing { micros, wrong, spread })
+    }
+
+    /// Seconds of some iterations back to back.
+    fn batch(&mut self, iterations: usize, in_place: bool) -> Result<f64> {
+        self.comm.barrier()?;
+        let begun = Instant::now();
+        if self.arguments.blocking == 0 {
+            let (test, input, output) = (self.test, &self.input, &mut self.output);
+            let operations = iterations * self.arguments.aggregate;
+            self.comm.scope(|scope| {
+                let started = scope.start(move |comm| {
+                    (0..operations).try_for_each(|_| call(&test, comm, input, output, in_place))
+                });
+                started.wait()
+            })?;
+        } else {
+            for _ in 0..iterations * self.arguments.aggregate {
+                self.call(in_place)?;
+            }
+        }
+        Ok(begun.elapsed().as_secs_f64())
+    }
+
+    fn spread(&mut self, samples: usize, in_place: bool) -> Result<Spread> {
+        self.output.inner().fill(T::default());
+        self.comm.barrier()?;
+        let mut times = Vec::with_capacity(samples);
+        for _ in 0..samples {
+            let begun = Instant::now();
+            self.call(in_place)?;
+            times.push(begun.elapsed().as_secs_f64() * 1e6);
+        }
+        times.sort_by(f64::total_cmp);
+        let mean = times.iter().sum::<f64>() / samples as f64;
+        let variance = times.iter().map(|time| (time - mean).powi(2)).sum::<f64>() / samples as f64;
+        let at = |share: f64| times[((samples - 1) as f64 * share).round() as usize];
+        Ok(Spread {
+            min: times[0],
+            max: times[samples - 1],
+            p50: at(0.5),
+            p99: at(0.99),
+            cv: variance.sqrt() / mean * 100.0,
+        })
+    }
+
+    fn call(&mut self, in_place: bool) -> Result<()> {
+        call(&self.test, self.comm, &self.input, &mut self.output, in_place)
+    }
+
+    /// New inputs, and poison wherever a result is due.
+    fn fill(&mut self, in_place: bool) {
+        self.turn += 1;
+        self.output.poison();
+        if in_place {
+            let at = self.test.own_place(self.comm.rank()).0 * self.count;
+            let length = self.input.len();
+            self.pattern.fill(&mut self.output.inner()[at..at + length], self.turn);
+        } else {
+            self.pattern.fill(self.input.inner(), self.turn);
+        }
+    }
+
+    /// Counts wrong elements of the result.
+    fn verify(&mut self, in_place: bool) -> u64 {
+        let (rank, ranks) = (self.comm.rank(), self.comm.ranks());
+        let shares = self.test.shares(ranks, rank).1;
+        let at = if in_place { self.test.own_place(rank).1 * self.count } else { 0 };
+        let (count, turn) = (self.count, self.turn);
+        let output = &mut self.output.inner()[at..at + shares * count];
+        if self.arguments.corrupt
+            && rank == ranks - 1
+            && let Some(element) = output.last_mut()
+        {
+            *element = T::from_f64(if element.to_f64() == 0.0 { 1.0 } else { 0.0 });
+        }
+        self.pattern.wrong(output, count, turn)
+    }
+
+    fn over_ranks(&self, micros: f64) -> Result<f64> {
+        let mut value = [micros];
+        match self.arguments.average {
+            0 => self.comm.broadcast(&mut value, 0)?,
+            1 => self.comm.all_reduce(&mut value, Avg)?,
+            2 => self.comm.all_reduce(&mut value, Min)?,
+            _ => self.comm.all_reduce(&mut value, Max)?,
+        }
+        Ok(value[0])
+    }
+
+    fn sum(&self, mut counts: [u64; 1]) -> Result<[u64; 1]> {
+        self.comm.all_reduce(&mut counts, Sum)?;
+        Ok(counts)
+    }
+}
+
+fn call<T: Element>(
+    test: &Test,
+    comm: &Communicator,
+    input: &Guarded<T>,
+    output: &mut Guarded<T>,
+    in_place: bool,
+) -> Result<()> {
+    let (inputs, outputs) = test.shares(comm.ranks(), comm.rank());
+    let count = if inputs > 0 { input.len() / inputs } else { output.len() / outputs.max(1) };
+    match in_place {
+        true => test.call_in_place(comm, output.inner()),
+        false => test.call(comm, input.view(), &mut output.inner()[..outputs * count]),
+    }
+}
+
+/// A buffer between two bands that nobody may write to.
+struct Guarded<T> {
+    all: Vec<T>,
+    band: usize,
+}
+
+impl<T: Element> Guarded<T> {
+    fn new(length: usize) -> Self {
+        let band = BAND_BYTES / size_of::<T>();
+        let mut buffer = Self { all: vec![T::default(); length + 2 * band], band };
+        let end = buffer.all.len() - band;
+        buffer.all[..band].fill(guard());
+        buffer.all[end..].fill(guard());
+        buffer
+    }
+
+    fn len(&self) -> usize {
+        self.all.len() - 2 * self.band
+    }
+
+    fn view(&self) -> &[T] {
+        &self.all[self.band..self.all.len() - self.band]
+    }
+
+    fn inner(&mut self) -> &mut [T] {
+        let end = self.all.len() - self.band;
+        &mut self.all[self.band..end]
+    }
+
+    /// Makes every element one that no result is.
+    fn poison(&mut self) {
+        self.inner().fill(guard());
+    }
+
+    /// Elements of the bands that somebody wrote to.
+    fn touched(&self) -> u64 {
+        let bands = self.all[..self.band].iter().chain(&self.all[self.all.len() - self.band..]);
+        bands.filter(|&&element| element != guard()).count() as u64
+    }
+}
+
+/// No pattern has it: 96 is beyond what eight bits hold exactly, and others use it at most by chance.
+fn guard<T: Element>() -> T {
+    T::from_f64(96.0)
+}
+
+impl Kind {
+    /// Gigabytes per second for an operation of `size` bytes.
+    pub(super) fn bandwidth(size: usize, micros: f64) -> f64 {
+        if micros > 0.0 { size as f64 / micros / 1e3 } else { 0.0 }
+    }
+}
+
+const BAND_BYTES: usize = 4096;
+const TIME_PER_SIZE_SECONDS: f64 = 0.05;
+const ITERATIONS_MIN: u64 = 4;
+const ITERATIONS_MAX: u64 = 2000;
+const SAMPLES_MAX: usize = 200;

@@ -1,0 +1,59 @@
+//! The results as nccl-tests writes them with -J, and what we add.
+
+use super::args::Arguments;
+use super::bench::{Row, Timing};
+use super::floor::Floor;
+use super::table::{Summary, bandwidths};
+use serde_json::{Value, json};
+use std::path::Path;
+use unisono::Communicator;
+
+/// Writes the file.
+pub(super) fn write(
+    path: &Path,
+    arguments: &Arguments,
+    comm: &Communicator,
+    rows: &[Row],
+    summary: &Summary,
+    floor: Option<&Floor>,
+) -> Result<(), String> {
+    let results: Vec<Value> = rows.iter().map(|row| result(row, comm.transport())).collect();
+    let document = json!({
+        "version": env!("CARGO_PKG_VERSION"),
+        "collective": arguments.collective.name(),
+        "ranks": comm.ranks(),
+        "transport": comm.transport(),
+        "algo": arguments.algo,
+        "results": results,
+        "out_of_bounds": { "count": summary.out_of_bounds, "okay": summary.out_of_bounds == 0 },
+        "average_bus_bandwidth": { "bandwidth": summary.average_bus_bandwidth, "okay": summary.is_good() },
+        "floor": floor,
+    });
+    let text = serde_json::to_string_pretty(&document).map_err(|error| error.to_string())?;
+    std::fs::write(path, text + "\n").map_err(|error| format!("{}: {error}", path.display()))
+}
+
+fn result(row: &Row, transport: &str) -> Value {
+    let spread = row.out_of_place.spread;
+    json!({
+        "size": row.size,
+        "count": row.count,
+        "type": row.dtype.name(),
+        "redop": if row.test.kind.reduces() { row.test.op.name() } else { "none" },
+        "root": if row.test.kind.has_root() { row.test.root as i64 } else { -1 },
+        "out_of_place": half(row, Some(&row.out_of_place)),
+        "in_place": half(row, row.in_place.as_ref()),
+        "algo": row.algorithm,
+        "transport": transport,
+        "ranks": row.ranks,
+        "p50_us": spread.map(|spread| spread.p50),
+        "p99_us": spread.map(|spread| spread.p99),
+    })
+}
+
+fn half(row: &Row, timing: Option<&Timing>) -> Value {
+    timing.map_or(Value::Null, |timing| {
+        let (algorithm, bus) = bandwidths(row, timing);
+        json!({ "time": timing.micros, "alg_bw": algorithm, "bus_bw": bus, "nwrong": timing.wrong })
+    })
+}

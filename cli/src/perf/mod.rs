@@ -1,0 +1,109 @@
+//! `unisono perf`: time a collective over sizes, and verify it while timing.
+
+mod args;
+mod bench;
+mod floor;
+mod json;
+mod pattern;
+mod table;
+mod test;
+
+pub(crate) use args::Arguments;
+
+use crate::launch::Launch;
+use args::Dtypes;
+use bench::{Bench, Row};
+use std::ffi::OsString;
+use std::time::Duration;
+use test::Test;
+use unisono::{Communicator, Config, DType, F8E4M3, F8E5M2, Op, bf16, f16};
+
+/// Joins or makes the world that the arguments ask for, and measures in it.
+pub(crate) fn run(arguments: &Arguments) -> Result<u8, String> {
+    arguments.check()?;
+    let config = arguments.config()?;
+    if let Some(threads) = arguments.threads {
+        return in_threads(arguments, &config, threads);
+    }
+    if std::env::var_os("RANK").is_some() {
+        let comm = Communicator::from_env_with(&config).map_err(|error| error.to_string())?;
+        return measure(arguments, &comm);
+    }
+    in_processes(arguments.ranks.unwrap_or(2))
+}
+
+fn in_threads(arguments: &Arguments, config: &Config, threads: usize) -> Result<u8, String> {
+    let comms = Communicator::threads_with(threads, config).map_err(|error| error.to_string())?;
+    std::thread::scope(|scope| {
+        let ranks: Vec<_> =
+            comms.into_iter().map(|comm| scope.spawn(move || measure(arguments, &comm))).collect();
+        let ended =
+            ranks.into_iter().map(|rank| rank.join().unwrap_or_else(|_| Err("a rank panicked".to_owned())));
+        ended.collect::<Result<Vec<u8>, _>>().map(|codes| codes.into_iter().max().unwrap_or(0))
+    })
+}
+
+/// Starts this very command once for each rank.
+fn in_processes(ranks: usize) -> Result<u8, String> {
+    let own = std::env::current_exe().map_err(|error| format!("cannot find this program: {error}"))?;
+    let program: Vec<OsString> =
+        std::iter::once(own.into_os_string()).chain(std::env::args_os().skip(1)).collect();
+    Launch { ranks, program, prefix: false, verbose: false, grace: Duration::from_secs(2) }.run()
+}
+
+/// One rank's part: every type, operation, root and size asked for.
+fn measure(arguments: &Arguments, comm: &Communicator) -> Result<u8, String> {
+    let floor = if arguments.wants_floor() { Some(floor::measure(comm)?) } else { None };
+    let speaks = comm.rank() == 0;
+    if speaks {
+        table::head(arguments, comm, floor.as_ref());
+    }
+    let mut rows = Vec::new();
+    for dtype in Dtypes::of(arguments) {
+        for op in arguments.ops() {
+            for root in arguments.roots(comm.ranks()) {
+                for size in arguments.sizes() {
+                    let row =
+                        row(arguments, comm, dtype, op, root, size).map_err(|error| error.to_string())?;
+                    if speaks {
+                        table::row(arguments, &row, floor.as_ref());
+                    }
+                    rows.push(row);
+                }
+            }
+        }
+    }
+    let summary = table::Summary::of(&rows);
+    if speaks {
+        summary.print();
+        if let Some(path) = &arguments.json {
+            json::write(path, arguments, comm, &rows, &summary, floor.as_ref())?;
+        }
+    }
+    Ok(u8::from(!summary.is_good()))
+}
+
+fn row(
+    arguments: &Arguments,
+    comm: &Communicator,
+    dtype: DType,
+    op: Op,
+    root: usize,
+    size: usize,
+) -> unisono::Result<Row> {
+    let test = Test::new(arguments.collective, op, root);
+    match dtype {
+        DType::I8 => Bench::<i8>::new(arguments, comm, test, size).run(),
+        DType::U8 => Bench::<u8>::new(arguments, comm, test, size).run(),
+        DType::I32 => Bench::<i32>::new(arguments, comm, test, size).run(),
+        DType::U32 => Bench::<u32>::new(arguments, comm, test, size).run(),
+        DType::I64 => Bench::<i64>::new(arguments, comm, test, size).run(),
+        DType::U64 => Bench::<u64>::new(arguments, comm, test, size).run(),
+        DType::F16 => Bench::<f16>::new(arguments, comm, test, size).run(),
+        DType::BF16 => Bench::<bf16>::new(arguments, comm, test, size).run(),
+        DType::F32 => Bench::<f32>::new(arguments, comm, test, size).run(),
+        DType::F64 => Bench::<f64>::new(arguments, comm, test, size).run(),
+        DType::F8E4M3 => Bench::<F8E4M3>::new(arguments, comm, test, size).run(),
+        DType::F8E5M2 => Bench::<F8E5M2>::new(arguments, comm, test, size).run(),
+    }
+}

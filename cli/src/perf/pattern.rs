@@ -1,0 +1,140 @@
+//! Inputs whose results are exact in any order, and what those results are.
+//!
+//! Values repeat with a period, so that a result of any length is compared with
+//! a small table. The *turn* shifts the table: what an earlier iteration left in
+//! a buffer is wrong in the next.
+
+use super::test::{Kind, Test};
+use unisono::{DType, Element, Op};
+
+/// What every rank gives and what every rank must get.
+pub(super) struct Pattern<T> {
+    test: Test,
+    rank: usize,
+    /// By rank, one period each.
+    given: Vec<Vec<T>>,
+    /// One period of the reduction.
+    reduced: Vec<T>,
+}
+
+impl<T: Element> Pattern<T> {
+    pub(super) fn new(test: Test, ranks: usize, rank: usize) -> Self {
+        let value = |rank| move |index| T::from_f64(given(&test, T::DTYPE, ranks, rank, index));
+        let given = (0..ranks).map(|rank| (0..PERIOD).map(value(rank)).collect()).collect();
+        let reduced = (0..PERIOD).map(|index| T::from_f64(reduced(&test, T::DTYPE, ranks, index))).collect();
+        Self { test, rank, given, reduced }
+    }
+
+    /// Fills a send buffer.
+    pub(super) fn fill(&self, input: &mut [T], turn: usize) {
+        fill(input, &self.given[self.rank], turn);
+    }
+
+    /// Counts the elements of a result that are wrong.
+    pub(super) fn wrong(&self, output: &[T], count: usize, turn: usize) -> u64 {
+        let (rank, ranks) = (self.rank, self.given.len());
+        let shares = output.chunks(count.max(1)).enumerate();
+        match self.test.kind {
+            Kind::AllReduce | Kind::Reduce => wrong(output, &self.reduced, turn),
+            Kind::ReduceScatter => wrong(output, &self.reduced, turn + rank * count),
+            Kind::AllGather | Kind::Gather => {
+                shares.map(|(from, share)| wrong(share, &self.given[from], turn)).sum()
+            }
+            Kind::Broadcast => wrong(output, &self.given[self.test.root], turn),
+            Kind::Scatter => wrong(output, &self.given[self.test.root], turn + rank * count),
+            Kind::AllToAll => {
+                shares.map(|(from, share)| wrong(share, &self.given[from], turn + rank * count)).sum()
+            }
+            Kind::SendRecv => wrong(output, &self.given[(rank + ranks - 1) % ranks], turn),
+            Kind::Barrier => 0,
+        }
+    }
+}
+
+fn fill<T: Element>(buffer: &mut [T], period: &[T], turn: usize) {
+    let mut rest = buffer;
+    let mut at = turn % PERIOD;
+    while !rest.is_empty() {
+        let length = rest.len().min(PERIOD - at);
+        let (part, behind) = rest.split_at_mut(length);
+        part.copy_from_slice(&period[at..at + length]);
+        (rest, at) = (behind, 0);
+    }
+}
+
+fn wrong<T: Element>(buffer: &[T], period: &[T], turn: usize) -> u64 {
+    let (mut rest, mut at, mut count) = (buffer, turn % PERIOD, 0);
+    while !rest.is_empty() {
+        let length = rest.len().min(PERIOD - at);
+        let (part, behind) = rest.split_at(length);
+        let expected = &period[at..at + length];
+        if part != expected {
+            count += part.iter().zip(expected).filter(|(found, expected)| found != expected).count() as u64;
+        }
+        (rest, at) = (behind, 0);
+    }
+    count
+}
+
+/// What `rank` gives at `index`.
+fn given(test: &Test, dtype: DType, ranks: usize, rank: usize, index: usize) -> f64 {
+    let (most, turn, hash) = (largest_exact(dtype), (index + rank) % ranks, hash(rank, index));
+    match test.op {
+        _ if !test.kind.reduces() => (hash % (most + 1)) as f64,
+        // Three twos: exact in every type.
+        Op::Prod => f64::from(if turn < 3 { 2 } else { 1 }),
+        Op::Min | Op::Max => (hash % (most + 1)) as f64,
+        Op::Sum | Op::Avg | Op::PreMulSum => {
+            // Half for the factor of two, an equal part for every rank; where that is nothing, only few give.
+            let (budget, ranks) = (most / 2, ranks as u64);
+            if budget >= ranks {
+                (hash % (budget / ranks + 1)) as f64
+            } else {
+                f64::from(u8::from((turn as u64) < budget))
+            }
+        }
+    }
+}
+
+fn reduced(test: &Test, dtype: DType, ranks: usize, index: usize) -> f64 {
+    let all = (0..ranks).map(|rank| given(test, dtype, ranks, rank, index));
+    match test.op {
+        Op::Sum => all.sum(),
+        Op::Prod => all.product(),
+        Op::Min => all.fold(f64::INFINITY, f64::min),
+        Op::Max => all.fold(f64::NEG_INFINITY, f64::max),
+        Op::PreMulSum => all.enumerate().map(|(rank, value)| value * Test::factor(rank) as f64).sum(),
+        Op::Avg => {
+            let sum: f64 = all.sum();
+            match dtype {
+                DType::F64 | DType::F32 => sum / ranks as f64,
+                // Narrow floats divide in float32 before they round.
+                _ if dtype.is_float() => f64::from(sum as f32 / ranks as f32),
+                _ => (sum / ranks as f64).trunc(),
+            }
+        }
+    }
+}
+
+/// Up to here every whole number is exact.
+fn largest_exact(dtype: DType) -> u64 {
+    match dtype {
+        DType::F8E5M2 => 8,
+        DType::F8E4M3 => 16,
+        DType::I8 => 127,
+        DType::U8 => 255,
+        DType::BF16 => 256,
+        DType::F16 => 2048,
+        _ => 65_536,
+    }
+}
+
+fn hash(rank: usize, index: usize) -> u64 {
+    let mixed = (rank as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+        ^ (index as u64).wrapping_mul(0xd6e8_feb8_6659_fd93);
+    let mixed = (mixed ^ mixed >> 32).wrapping_mul(0xd6e8_feb8_6659_fd93);
+    mixed ^ mixed >> 32
+}
+
+/// A prime, so that no power of two hides a shifted block.
+const PERIOD: usize = 4093;

@@ -1,0 +1,112 @@
+//! `check`, `explain` and `algos`: readers of schedules that need no ranks.
+
+use std::path::PathBuf;
+use unisono::schedule::check::{RowReport, run_all};
+use unisono::schedule::{Algorithm, Collective, Rank, Spec, draw, find};
+
+#[derive(clap::Args)]
+pub(crate) struct CheckArguments {
+    /// Check every number of ranks up to this one.
+    #[arg(long, default_value_t = 33)]
+    max_ranks: usize,
+}
+
+#[derive(clap::Args)]
+pub(crate) struct ExplainArguments {
+    /// The collective, for example all_reduce.
+    collective: String,
+    /// The algorithm, for example ring.
+    #[arg(long, default_value = "ring")]
+    algo: String,
+    /// Number of ranks.
+    #[arg(long, short = 'n', default_value_t = 4)]
+    ranks: usize,
+    /// The special rank.
+    #[arg(long, default_value_t = 0)]
+    root: Rank,
+    /// Chunks packed into one message, where the algorithm aggregates.
+    #[arg(long, default_value_t = 1)]
+    aggregation: usize,
+    /// Write a drawing to this file.
+    #[arg(long)]
+    svg: Option<PathBuf>,
+}
+
+/// Prints the table of proofs; fails if one does not hold.
+pub(crate) fn check(arguments: &CheckArguments) -> Result<u8, String> {
+    println!("# every algorithm for 1 to {} ranks, every root, every aggregation", arguments.max_ranks);
+    println!(
+        "{:<15}{:<14}{:>8}{:>8}{:>8}{:>10}{:>9}{:>6}{:>9}  result",
+        "collective", "algorithm", "cases", "ranks", "steps", "blocks", "scratch", "fifo", "seconds"
+    );
+    let (mut cases, mut violations) = (0, 0);
+    run_all(arguments.max_ranks, |row| {
+        cases += row.cases;
+        violations += usize::from(row.violation.is_some());
+        print_row(row);
+    });
+    println!("# {cases} schedules checked, {violations} algorithms with violations");
+    Ok(u8::from(violations > 0))
+}
+
+fn print_row(row: &RowReport) {
+    let result = match &row.violation {
+        None => "holds".to_owned(),
+        Some((spec, violation)) => format!("VIOLATED for {spec:?}: {violation}"),
+    };
+    println!(
+        "{:<15}{:<14}{:>8}{:>8}{:>8}{:>10}{:>9}{:>6}{:>9.2}  {result}",
+        row.collective,
+        row.name,
+        row.cases,
+        row.ranks,
+        row.steps,
+        row.blocks,
+        row.scratch,
+        row.fifo_slots_needed,
+        row.elapsed.as_secs_f64()
+    );
+}
+
+/// Prints a schedule step by step, and draws it.
+pub(crate) fn explain(arguments: &ExplainArguments) -> Result<u8, String> {
+    let algorithm = algorithm(&arguments.collective, &arguments.algo)?;
+    let ExplainArguments { ranks, root, aggregation, .. } = *arguments;
+    if ranks == 0 || root >= ranks {
+        return Err(format!("rank {root} of {ranks} is no root"));
+    }
+    let spec = Spec { ranks, root, aggregation };
+    if !(algorithm.fits)(&spec) {
+        return Err(format!("{algorithm:?} does not fit {ranks} ranks"));
+    }
+    let schedule = algorithm.schedule(&spec);
+    println!("{} {}: {}", algorithm.collective, algorithm.name, algorithm.about);
+    println!("source: {}", algorithm.source);
+    println!("{}", draw::explain(&schedule));
+    if let Some(path) = &arguments.svg {
+        std::fs::write(path, draw::svg(&schedule)).map_err(|error| format!("{}: {error}", path.display()))?;
+        println!("drawn to {}", path.display());
+    }
+    Ok(0)
+}
+
+fn algorithm(collective: &str, name: &str) -> Result<&'static Algorithm, String> {
+    let known = Collective::ALL.into_iter().find(|known| known.name() == collective);
+    let Some(known) = known else {
+        let names: Vec<_> = Collective::ALL.iter().map(|known| known.name()).collect();
+        return Err(format!("no collective `{collective}`; there are {}", names.join(", ")));
+    };
+    find(known, name).ok_or_else(|| {
+        let rows = Algorithm::ALL.iter().filter(|row| row.collective == known);
+        let names: Vec<_> = rows.map(|row| row.name).collect();
+        format!("no algorithm `{name}` for {collective}; there are {}", names.join(", "))
+    })
+}
+
+/// Prints the table of algorithms.
+pub(crate) fn list() -> Result<u8, String> {
+    for row in Algorithm::ALL {
+        println!("{:<15}{:<14}{}", row.collective, row.name, row.about);
+    }
+    Ok(0)
+}

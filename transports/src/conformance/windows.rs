@@ -1,0 +1,102 @@
+//! Cases about windows; a mesh without one passes them.
+
+use super::side::{Side, run};
+use super::{Maker, SMALL, pattern};
+use crate::{Tag, Window};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use unisono_cuda::{Source, Target, copy};
+
+/// Data in one's own window and in a peer's, and the tag.
+pub fn what_precedes_a_signal_is_visible_after_it(make: Maker<'_>) {
+    run_with_windows(make, 2, |side| {
+        let (rank, peer) = (side.mesh.rank, 1 - side.mesh.rank);
+        let half = SMALL.window_bytes / 2;
+        let got = |turn: u64, rank| pattern(turn << 8 | rank as u64, half);
+        let put = |turn: u64, rank| pattern(turn << 9 | rank as u64, half);
+        for turn in 1..=300u64 {
+            let bank = (turn % 2) as usize;
+            let own = window(side);
+            copy(own.target(rank, 0, half), Source::from(&got(turn, rank)[..]));
+            copy(own.target(peer, half, half), Source::from(&put(turn, rank)[..]));
+            own.set_tag(1, bank, &Tag([turn, rank as u64, 3, 4]));
+            own.signal(1, turn);
+            wait(side, "a signal", |window| window.signals(peer, 1) >= turn);
+            assert_eq!(window(side).tag(peer, 1, bank), Tag([turn, peer as u64, 3, 4]));
+            assert!(read(window(side), peer, 0, half) == got(turn, peer), "a get in turn {turn}");
+            assert!(read(window(side), rank, half, half) == put(turn, peer), "a put in turn {turn}");
+            // The next turn overwrites what the peer may still be reading.
+            window(side).done(1, turn);
+            wait(side, "the peer to be done", |window| window.dones(peer, 1) >= turn);
+        }
+    });
+}
+
+/// Signals of two channels and both banks keep apart, and are exactly what was published.
+pub fn banks_are_used_by_turns(make: Maker<'_>) {
+    run_with_windows(make, 3, |side| {
+        let (rank, ranks) = (side.mesh.rank, side.mesh.ranks);
+        let last = |turn: u64| 2 * turn + turn % 2;
+        for turn in 1..=400u64 {
+            let (bank, channel) = ((turn / 2 % 2) as usize, (turn % 2) as usize);
+            // Some turns have two signals, some no tag of their own.
+            let tagged = turn % 3 != 0;
+            if tagged {
+                window(side).set_tag(channel, bank, &Tag([turn; 4]));
+            }
+            window(side).signal(channel, 2 * turn);
+            window(side).signal(channel, last(turn));
+            for peer in (0..ranks).filter(|&peer| peer != rank) {
+                wait(side, "a signal", |window| window.signals(peer, channel) >= 2 * turn);
+                let (here, there) =
+                    (window(side).signals(peer, channel), window(side).signals(peer, 1 - channel));
+                // Nobody goes on to the next turn before this rank is done with this one.
+                assert!(here == 2 * turn || here == last(turn), "turn {turn}: {here}");
+                assert_eq!(there, last(turn - 1), "the other channel in turn {turn}");
+                if tagged {
+                    assert_eq!(window(side).tag(peer, channel, bank), Tag([turn; 4]));
+                }
+            }
+            window(side).done(channel, turn);
+            for peer in 0..ranks {
+                wait(side, "everybody to be done", |window| window.dones(peer, channel) >= turn);
+            }
+        }
+    });
+}
+
+/// Nothing outside a window can be reached, however the offset is chosen.
+pub fn a_window_ends_where_it_ends(make: Maker<'_>) {
+    run_with_windows(make, 2, |side| {
+        let (window, end) = (&*window(side), SMALL.window_bytes);
+        assert_eq!((window.bytes(), window.source(1, end, 0).len()), (end, 0));
+        for (offset, bytes) in [(end, 1), (end - 8, 9), (0, end + 1), (usize::MAX, 2), (8, usize::MAX)] {
+            let outside = catch_unwind(AssertUnwindSafe(|| window.source(0, offset, bytes).len()));
+            assert!(outside.is_err(), "{bytes} bytes at {offset} were read");
+            let outside = catch_unwind(AssertUnwindSafe(|| window.target(1, offset, bytes).len()));
+            assert!(outside.is_err(), "{bytes} bytes at {offset} were written");
+        }
+    });
+}
+
+fn run_with_windows(make: Maker<'_>, ranks: usize, body: impl Fn(&mut Side) + Sync) {
+    run(make, ranks, SMALL, |mut side| {
+        if side.mesh.window.is_some() {
+            body(&mut side);
+        }
+        ((), Some(side))
+    });
+}
+
+fn window(side: &mut Side) -> &mut (dyn Window + 'static) {
+    side.mesh.window.as_deref_mut().expect("a window")
+}
+
+fn wait(side: &mut Side, what: &str, ready: impl Fn(&dyn Window) -> bool) {
+    side.until(what, |mesh| Ok(mesh.window.as_deref().filter(|window| ready(*window)).map(|_| ())));
+}
+
+fn read(window: &dyn Window, rank: usize, offset: usize, bytes: usize) -> Vec<u8> {
+    let mut found = vec![0; bytes];
+    copy(Target::from(&mut found[..]), window.source(rank, offset, bytes));
+    found
+}

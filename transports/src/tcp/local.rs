@@ -1,0 +1,71 @@
+//! TCP links between threads of one process, for tests and for measuring.
+
+use super::TcpLink;
+use crate::control::Sockets;
+use crate::pace::Patience;
+use crate::socket::Stream;
+use crate::{Error, Geometry, Link, Mesh, Result};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::os::fd::OwnedFd;
+
+/// The meshes of `ranks` ranks of this process, by rank, over `sockets` connections between two of them
+/// and one more for notes, all on loopback.
+///
+/// # Errors
+/// The system's, such as too few descriptors.
+pub fn local_mesh(ranks: usize, geometry: Geometry, sockets: usize) -> Result<Vec<Mesh>> {
+    let failed = |source| Error::System { what: "cannot connect over loopback".to_owned(), source };
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(failed)?;
+    let mut ends: Vec<Vec<Vec<Stream>>> =
+        (0..ranks).map(|_| (0..ranks).map(|_| Vec::new()).collect()).collect();
+    for rank in 0..ranks {
+        for peer in 0..rank {
+            for _ in 0..=sockets {
+                let (near, far) = connection(&listener).map_err(failed)?;
+                ends[rank][peer].push(Stream::Tcp(near));
+                ends[peer][rank].push(Stream::Tcp(far));
+            }
+        }
+    }
+    ends.into_iter().enumerate().map(|(rank, streams)| mesh(rank, geometry, streams)).collect()
+}
+
+/// The mesh of one rank over its connections to each peer: one for notes, the others for messages.
+fn mesh(rank: usize, geometry: Geometry, streams: Vec<Vec<Stream>>) -> Result<Mesh> {
+    let ranks = streams.len();
+    let mut links: Vec<Option<Box<dyn Link>>> = Vec::new();
+    let mut notes = Vec::new();
+    let mut watched: Vec<OwnedFd> = Vec::new();
+    for (peer, mut streams) in streams.into_iter().enumerate() {
+        notes.push(streams.pop());
+        if streams.is_empty() {
+            links.push(None);
+            continue;
+        }
+        let link = TcpLink::new(peer, &geometry, streams)?;
+        watched.extend(link.watch()?);
+        links.push(Some(Box::new(link)));
+    }
+    let control = Sockets::new(notes)?;
+    watched.extend(control.watch()?);
+    let pace = Patience::new(ranks).watching(watched).sleeping_after(YIELDS);
+    let (control, pace) = (Box::new(control), Box::new(pace));
+    Ok(Mesh { rank, ranks, geometry, links, window: None, control, pace, transport: "tcp" })
+}
+
+/// Both ends of a new connection; strangers that connect meanwhile are sent away.
+fn connection(listener: &TcpListener) -> std::io::Result<(TcpStream, TcpStream)> {
+    let near = TcpStream::connect(listener.local_addr()?)?;
+    let own = near.local_addr()?;
+    loop {
+        let (far, address) = listener.accept()?;
+        if address == own {
+            near.set_nodelay(true)?;
+            far.set_nodelay(true)?;
+            return Ok((near, far));
+        }
+    }
+}
+
+/// Rounds of waiting before sleeping until a socket wakes the sleeper.
+const YIELDS: u32 = 50;
