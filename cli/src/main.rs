@@ -67,7 +67,11 @@ fn main() -> ExitCode {
         Command::Check(arguments) => schedules::check(&arguments),
         Command::Explain(arguments) => schedules::explain(&arguments),
         Command::Algos => schedules::list(),
-        Command::ExecRank { launcher, program } => Err(launch::exec_rank(launcher, &program)),
+        Command::ExecRank { launcher, program } => {
+            let (code, why) = launch::become_program(launcher, &program);
+            eprintln!("unisono: {why}");
+            Ok(code)
+        }
     };
     match ended {
         Ok(code) => ExitCode::from(code),

@@ -1,20 +1,20 @@
-//! Every transport does what the traits promise.
+//! Every transport does what the traits promise: the cases of `conformance`, stamped on each.
 
 #![cfg(not(loom))]
 
-use std::net::{Ipv4Addr, TcpListener};
 use std::os::unix::net::UnixStream;
-use std::time::{Duration, Instant};
 use unisono_transports::control::Sockets;
 use unisono_transports::pace::Patience;
 use unisono_transports::segment::Segment;
+use unisono_transports::sim::{self, Weather};
 use unisono_transports::socket::Stream;
-use unisono_transports::tcp::TcpLink;
-use unisono_transports::{Geometry, Link, Mesh, conformance, shm, threads};
+use unisono_transports::{Geometry, Mesh, conformance, shm, tcp, threads};
 
 conformance!(over_threads, |ranks, geometry| threads::mesh(ranks, geometry).expect("memory"));
 conformance!(over_shared_memory, shared_memory);
-conformance!(over_tcp, tcp);
+conformance!(over_tcp, |ranks, geometry| tcp::local_mesh(ranks, geometry, 2).expect("loopback"));
+conformance!(over_one_socket, |ranks, geometry| tcp::local_mesh(ranks, geometry, 1).expect("loopback"));
+conformance!(over_a_simulated_network, |ranks, geometry| sim::mesh(ranks, geometry, Weather::fair(7)));
 
 /// For each rank, what it holds of a pair with each other rank.
 fn pairs<T>(ranks: usize, mut make: impl FnMut() -> (T, T)) -> Vec<Vec<Option<T>>> {
@@ -55,34 +55,4 @@ fn shared_memory(ranks: usize, geometry: Geometry) -> Vec<Mesh> {
         Mesh { rank, ranks, geometry, links, window, control, pace, transport: "shm" }
     };
     own.into_iter().zip(mapped).zip(controls(ranks)).enumerate().map(mesh).collect()
-}
-
-fn tcp(ranks: usize, geometry: Geometry) -> Vec<Mesh> {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
-    let address = listener.local_addr().expect("an address");
-    let connect = || {
-        let near = Stream::dial(address, Instant::now() + Duration::from_secs(5)).expect("a connection");
-        let (far, _) = listener.accept().expect("a connection");
-        far.set_nodelay(true).expect("an option");
-        (near, Stream::Tcp(far))
-    };
-    let data = pairs(ranks, || {
-        let ((near, far), (near_too, far_too)) = (connect(), connect());
-        (vec![near, near_too], vec![far, far_too])
-    });
-    let sides = data.into_iter().zip(controls(ranks)).enumerate();
-    sides.map(|(rank, (streams, control))| tcp_mesh(rank, geometry, streams, control)).collect()
-}
-
-fn tcp_mesh(rank: usize, geometry: Geometry, streams: Vec<Option<Vec<Stream>>>, control: Sockets) -> Mesh {
-    let ranks = streams.len();
-    let mut watched = control.watch().expect("descriptors");
-    let link = |(peer, streams): (usize, Option<Vec<Stream>>)| {
-        let link = TcpLink::new(peer, &geometry, streams?).expect("a link");
-        watched.extend(link.watch().expect("descriptors"));
-        Some(Box::new(link) as Box<dyn Link>)
-    };
-    let links = streams.into_iter().enumerate().map(link).collect();
-    let pace = Box::new(Patience::new(ranks).watching(watched).sleeping_after(50));
-    Mesh { rank, ranks, geometry, links, window: None, control: Box::new(control), pace, transport: "tcp" }
 }

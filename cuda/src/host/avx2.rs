@@ -1,116 +1,171 @@
-//! Eight lanes at a time with AVX2 and F16C, for what the compiler does not turn into vectors by itself.
+//! AVX2 and F16C.
 //!
-//! Step by step the same arithmetic as in [`super::small`] and
-//! [`super::number`], where it is explained.
+//! Step by step the arithmetic of the functions of the same names in
+//! [`super::small`] and [`super::lanes`], where it is explained.
 
+use super::lanes::Lanes;
+use super::level::{F32Lanes, Instructions, Kernel, STREAM_BYTES};
 use super::small::Format;
-use half::{bf16, f16};
 use std::arch::x86_64::*;
 use std::mem::transmute;
 
-/// Exact values of half floats.
-#[inline]
-#[target_feature(enable = "avx2,f16c")]
-pub(super) fn widen_f16(halves: [f16; 8]) -> [f32; 8] {
-    // SAFETY: plain bits of the same size, here and in the other functions of this file.
-    unsafe { transmute(_mm256_cvtph_ps(transmute::<[f16; 8], __m128i>(halves))) }
+/// The processor has AVX2 and F16C.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Avx2(());
+
+impl Avx2 {
+    /// Whether this processor has them.
+    pub(super) fn detect() -> Option<Self> {
+        (is_x86_feature_detected!("avx2") && is_x86_feature_detected!("f16c")).then_some(Self(()))
+    }
 }
 
-/// The nearest half floats, ties to even.
+/// Runs the variant of `kernel` for these instructions.
 #[inline]
-#[target_feature(enable = "avx2,f16c")]
-pub(super) fn narrow_f16(values: [f32; 8]) -> [f16; 8] {
-    // SAFETY: as above.
-    unsafe { transmute(_mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(floats(values))) }
+pub(super) fn run(kernel: impl Kernel, cpu: Avx2) {
+    #[target_feature(enable = "avx2,f16c")]
+    fn compiled(kernel: impl Kernel, cpu: Avx2) {
+        kernel.run(cpu);
+    }
+    // SAFETY: the token says that the processor has these instructions.
+    unsafe { compiled(kernel, cpu) }
 }
 
-/// Exact values of bfloat16s.
+impl Instructions for Avx2 {
+    type F32 = Floats;
+
+    #[inline(always)]
+    unsafe fn stream(self, to: *mut u8, from: *const u8) {
+        debug_assert!(to.addr().is_multiple_of(STREAM_BYTES));
+        // SAFETY: the caller vouches for both pointers, the token for AVX.
+        unsafe { _mm256_stream_si256(to.cast(), _mm256_loadu_si256(from.cast())) }
+    }
+}
+
+/// A register of eight f32. As each is made with a token, having one is a permission, too.
+#[derive(Clone, Copy)]
+pub(super) struct Floats(__m256);
+
+/// Defines methods whose bodies use the instructions that the token or a value vouches for.
+macro_rules! methods {
+    ($(fn $name:ident$(<$format:ident>)?($($argument:ident: $type:ty),*) -> $result:ty $body:block)*) => {$(
+        #[inline(always)]
+        fn $name$(<$format: Format>)?($($argument: $type),*) -> $result {
+            // SAFETY: every method takes a token or a value made with one, so the processor has
+            // these instructions; `transmute` is between plain bits of the same size.
+            unsafe { $body }
+        }
+    )*};
+}
+
+impl Lanes for Floats {
+    methods! {
+        fn sum(self: Self, other: Self) -> Self {
+            Floats(_mm256_add_ps(self.0, other.0))
+        }
+
+        fn product(self: Self, other: Self) -> Self {
+            Floats(_mm256_mul_ps(self.0, other.0))
+        }
+
+        fn smaller(self: Self, other: Self) -> Self {
+            self.choose(other, _mm256_min_ps(self.0, other.0), _mm256_or_ps(self.0, other.0))
+        }
+
+        fn larger(self: Self, other: Self) -> Self {
+            self.choose(other, _mm256_max_ps(self.0, other.0), _mm256_and_ps(self.0, other.0))
+        }
+
+        fn divide(self: Self, ranks: u32) -> Self {
+            Floats(_mm256_div_ps(self.0, _mm256_set1_ps(ranks as f32)))
+        }
+    }
+}
+
+impl F32Lanes<Avx2> for Floats {
+    methods! {
+        fn new(_cpu: Avx2, values: [f32; 8]) -> Self {
+            Floats(transmute::<[f32; 8], __m256>(values))
+        }
+
+        fn values(self: Self) -> [f32; 8] {
+            transmute::<__m256, [f32; 8]>(self.0)
+        }
+
+        fn widen_f16(_cpu: Avx2, halves: [u16; 8]) -> Self {
+            Floats(_mm256_cvtph_ps(transmute::<[u16; 8], __m128i>(halves)))
+        }
+
+        fn narrow_f16(self: Self) -> [u16; 8] {
+            transmute::<__m128i, [u16; 8]>(_mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(self.0))
+        }
+
+        fn widen_bf16(_cpu: Avx2, uppers: [u16; 8]) -> Self {
+            let uppers = _mm256_cvtepu16_epi32(transmute::<[u16; 8], __m128i>(uppers));
+            Floats(_mm256_castsi256_ps(_mm256_slli_epi32::<16>(uppers)))
+        }
+
+        fn narrow_bf16(self: Self) -> [u16; 8] {
+            let bits = _mm256_castps_si256(self.0);
+            let odd = _mm256_and_si256(_mm256_srli_epi32::<16>(bits), splat(1));
+            let rounded = _mm256_add_epi32(_mm256_add_epi32(bits, splat(0x7fff)), odd);
+            let nan = _mm256_castps_si256(_mm256_cmp_ps::<_CMP_UNORD_Q>(self.0, self.0));
+            let codes = _mm256_blendv_epi8(_mm256_srli_epi32::<16>(rounded), splat(0x7fc0), nan);
+            transmute::<__m128i, [u16; 8]>(lower_halves(codes))
+        }
+
+        fn widen_small<F>(_cpu: Avx2, codes: [u8; 8]) -> Self {
+            let codes = _mm256_cvtepu8_epi32(_mm_cvtsi64_si128(i64::from_ne_bytes(codes)));
+            let magnitude = _mm256_and_si256(codes, splat(F::SIGN - 1));
+            let sign = _mm256_slli_epi32::<24>(_mm256_and_si256(codes, splat(F::SIGN)));
+            let aligned = _mm256_sll_epi32(magnitude, count(F::SHIFT));
+            let normal = _mm256_add_epi32(aligned, splat((127 - F::BIAS) << 23));
+            let one = splat(F::SMALLEST_NORMAL);
+            let lent = _mm256_castsi256_ps(_mm256_or_si256(aligned, one));
+            let subnormal = _mm256_castps_si256(_mm256_sub_ps(lent, _mm256_castsi256_ps(one)));
+            let bits = choose(_mm256_cmpgt_epi32(splat(1 << F::MANTISSA), magnitude), subnormal, normal);
+            let special = _mm256_or_si256(aligned, splat(0x7f80_0000));
+            let bits = choose(_mm256_cmpgt_epi32(magnitude, splat(F::OVERFLOW - 1)), special, bits);
+            Floats(_mm256_castsi256_ps(_mm256_or_si256(bits, sign)))
+        }
+
+        fn narrow_small<F>(self: Self) -> [u8; 8] {
+            let bits = _mm256_castps_si256(self.0);
+            let magnitude = _mm256_and_si256(bits, splat(0x7fff_ffff));
+            let sign = _mm256_and_si256(_mm256_srli_epi32::<24>(bits), splat(F::SIGN));
+            let odd = _mm256_and_si256(_mm256_srl_epi32(magnitude, count(F::SHIFT)), splat(1));
+            let just_below_half = splat((1 << (F::SHIFT - 1)) - 1);
+            let rounded = _mm256_add_epi32(_mm256_add_epi32(magnitude, just_below_half), odd);
+            let rounded = _mm256_srl_epi32(rounded, count(F::SHIFT));
+            let normal = _mm256_sub_epi32(rounded, splat((127 - F::BIAS) << F::MANTISSA));
+            let normal = _mm256_min_epu32(normal, splat(F::OVERFLOW));
+            let anchor = splat(F::SMALLEST_NORMAL + (F::SHIFT << 23));
+            let anchored = _mm256_add_ps(_mm256_castsi256_ps(magnitude), _mm256_castsi256_ps(anchor));
+            let subnormal = _mm256_sub_epi32(_mm256_castps_si256(anchored), anchor);
+            let codes = choose(_mm256_cmpgt_epi32(splat(F::SMALLEST_NORMAL), magnitude), subnormal, normal);
+            let codes = choose(_mm256_cmpgt_epi32(magnitude, splat(0x7f80_0000)), splat(F::NAN), codes);
+            let words = lower_halves(_mm256_or_si256(codes, sign));
+            _mm_cvtsi128_si64(_mm_packus_epi16(words, words)).to_ne_bytes()
+        }
+    }
+}
+
+impl Floats {
+    methods! {
+        // `number`, which is `other` beside a NaN; or `equal` of equals, which may differ in the
+        // sign of zero; or the NaN that is `self`.
+        fn choose(self: Self, other: Self, number: __m256, equal: __m256) -> Self {
+            let number = _mm256_blendv_ps(number, equal, _mm256_cmp_ps::<_CMP_EQ_OQ>(self.0, other.0));
+            Floats(_mm256_blendv_ps(number, self.0, _mm256_cmp_ps::<_CMP_UNORD_Q>(self.0, self.0)))
+        }
+    }
+}
+
+/// `then` where `condition` holds, `otherwise` elsewhere.
 #[inline]
 #[target_feature(enable = "avx2")]
-pub(super) fn widen_bf16(uppers: [bf16; 8]) -> [f32; 8] {
-    // SAFETY: as above.
-    let uppers = _mm256_cvtepu16_epi32(unsafe { transmute::<[bf16; 8], __m128i>(uppers) });
-    array(_mm256_castsi256_ps(_mm256_slli_epi32::<16>(uppers)))
-}
-
-/// The nearest bfloat16s, ties to even.
-#[inline]
-#[target_feature(enable = "avx2")]
-pub(super) fn narrow_bf16(values: [f32; 8]) -> [bf16; 8] {
-    let values = floats(values);
-    let bits = _mm256_castps_si256(values);
-    let odd = _mm256_and_si256(_mm256_srli_epi32::<16>(bits), _mm256_set1_epi32(1));
-    let rounded = _mm256_add_epi32(_mm256_add_epi32(bits, _mm256_set1_epi32(0x7fff)), odd);
-    let nan = _mm256_castps_si256(_mm256_cmp_ps::<_CMP_UNORD_Q>(values, values));
-    let codes = _mm256_blendv_epi8(_mm256_srli_epi32::<16>(rounded), _mm256_set1_epi32(0x7fc0), nan);
-    // SAFETY: as above.
-    unsafe { transmute(lower_halves(codes)) }
-}
-
-/// Exact values of 8-bit floats.
-#[inline]
-#[target_feature(enable = "avx2")]
-pub(super) fn widen_f8<F: Format>(codes: [u8; 8]) -> [f32; 8] {
-    let codes = _mm256_cvtepu8_epi32(_mm_cvtsi64_si128(i64::from_ne_bytes(codes)));
-    let magnitude = _mm256_and_si256(codes, splat(F::SIGN - 1));
-    let sign = _mm256_slli_epi32::<24>(_mm256_and_si256(codes, splat(F::SIGN)));
-    let aligned = _mm256_sll_epi32(magnitude, count(F::SHIFT));
-    let normal = _mm256_add_epi32(aligned, splat((127 - F::BIAS) << 23));
-    let one = splat(F::SMALLEST_NORMAL);
-    let lent = _mm256_castsi256_ps(_mm256_or_si256(aligned, one));
-    let subnormal = _mm256_castps_si256(_mm256_sub_ps(lent, _mm256_castsi256_ps(one)));
-    let bits = _mm256_blendv_epi8(normal, subnormal, _mm256_cmpgt_epi32(splat(1 << F::MANTISSA), magnitude));
-    let special = _mm256_or_si256(aligned, splat(0x7f80_0000));
-    let bits = _mm256_blendv_epi8(bits, special, _mm256_cmpgt_epi32(magnitude, splat(F::OVERFLOW - 1)));
-    array(_mm256_castsi256_ps(_mm256_or_si256(bits, sign)))
-}
-
-/// The nearest 8-bit floats, ties to even.
-#[inline]
-#[target_feature(enable = "avx2")]
-pub(super) fn narrow_f8<F: Format>(values: [f32; 8]) -> [u8; 8] {
-    let bits = _mm256_castps_si256(floats(values));
-    let magnitude = _mm256_and_si256(bits, splat(0x7fff_ffff));
-    let sign = _mm256_and_si256(_mm256_srli_epi32::<24>(bits), splat(F::SIGN));
-    let odd = _mm256_and_si256(_mm256_srl_epi32(magnitude, count(F::SHIFT)), splat(1));
-    let below_half = splat((1 << (F::SHIFT - 1)) - 1);
-    let rounded = _mm256_add_epi32(_mm256_add_epi32(magnitude, below_half), odd);
-    let rounded = _mm256_srl_epi32(rounded, count(F::SHIFT));
-    let normal = _mm256_sub_epi32(rounded, splat((127 - F::BIAS) << F::MANTISSA));
-    let normal = _mm256_min_epu32(normal, splat(F::OVERFLOW));
-    let anchor = splat(F::SMALLEST_NORMAL + (F::SHIFT << 23));
-    let anchored = _mm256_add_ps(_mm256_castsi256_ps(magnitude), _mm256_castsi256_ps(anchor));
-    let subnormal = _mm256_sub_epi32(_mm256_castps_si256(anchored), anchor);
-    let codes =
-        _mm256_blendv_epi8(normal, subnormal, _mm256_cmpgt_epi32(splat(F::SMALLEST_NORMAL), magnitude));
-    let codes = _mm256_blendv_epi8(codes, splat(F::NAN), _mm256_cmpgt_epi32(magnitude, splat(0x7f80_0000)));
-    let words = lower_halves(_mm256_or_si256(codes, sign));
-    _mm_cvtsi128_si64(_mm_packus_epi16(words, words)).to_ne_bytes()
-}
-
-/// The smaller of each pair.
-#[inline]
-#[target_feature(enable = "avx2")]
-pub(super) fn smaller_f32(left: [f32; 8], right: [f32; 8]) -> [f32; 8] {
-    let (left, right) = (floats(left), floats(right));
-    choose(left, right, _mm256_min_ps(left, right), _mm256_or_ps(left, right))
-}
-
-/// The larger of each pair.
-#[inline]
-#[target_feature(enable = "avx2")]
-pub(super) fn larger_f32(left: [f32; 8], right: [f32; 8]) -> [f32; 8] {
-    let (left, right) = (floats(left), floats(right));
-    choose(left, right, _mm256_max_ps(left, right), _mm256_and_ps(left, right))
-}
-
-/// `number`, which is `right` beside a NaN; or `equal` of equals, which may differ in the sign of
-/// zero; or the NaN that is `left`.
-#[inline]
-#[target_feature(enable = "avx2")]
-fn choose(left: __m256, right: __m256, number: __m256, equal: __m256) -> [f32; 8] {
-    let number = _mm256_blendv_ps(number, equal, _mm256_cmp_ps::<_CMP_EQ_OQ>(left, right));
-    array(_mm256_blendv_ps(number, left, _mm256_cmp_ps::<_CMP_UNORD_Q>(left, left)))
+fn choose(condition: __m256i, then: __m256i, otherwise: __m256i) -> __m256i {
+    _mm256_blendv_epi8(otherwise, then, condition)
 }
 
 /// The lower 16 bits of eight lanes that hold no more.
@@ -121,28 +176,16 @@ fn lower_halves(lanes: __m256i) -> __m128i {
     _mm256_castsi256_si128(_mm256_permute4x64_epi64::<0b1000>(packed))
 }
 
+/// `bits` in every lane.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn splat(bits: u32) -> __m256i {
     _mm256_set1_epi32(bits.cast_signed())
 }
 
+/// A shift that is the same for every lane.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn count(bits: u32) -> __m128i {
     _mm_cvtsi32_si128(bits.cast_signed())
-}
-
-#[inline]
-#[target_feature(enable = "avx2")]
-fn floats(values: [f32; 8]) -> __m256 {
-    // SAFETY: as above.
-    unsafe { transmute(values) }
-}
-
-#[inline]
-#[target_feature(enable = "avx2")]
-fn array(values: __m256) -> [f32; 8] {
-    // SAFETY: as above.
-    unsafe { transmute(values) }
 }

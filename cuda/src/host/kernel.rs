@@ -1,15 +1,16 @@
-//! The loops: a target is computed pack by pack, each pack from all sources, in one pass over memory.
+//! The loop: a target is computed pack by pack, each pack from all sources, in one pass over memory.
 
 use super::Store;
-use super::level::{Instructions, Kernel, Portable, STREAM_BYTES, stream_fence};
-use super::number::{Number, Value, each, pairs};
-use crate::{Finish, Source, Target};
+use super::lanes::Lanes;
+use super::level::{Instructions, Kernel, STREAM_BYTES, stream_fence};
+use super::number::Number;
+use crate::{Finish, Scalar, Source, Target};
 use std::marker::PhantomData;
 
 /// How two values become one.
 pub(super) trait Combine {
-    /// left ⊕ right, lane by lane.
-    fn combine<V: Value, I: Instructions, const N: usize>(cpu: I, left: [V; N], right: [V; N]) -> [V; N];
+    /// left ⊕ right.
+    fn combine<L: Lanes>(left: L, right: L) -> L;
 }
 
 /// Row of [`Combine`]: the sum.
@@ -23,193 +24,243 @@ pub(super) struct Max;
 
 impl Combine for Sum {
     #[inline(always)]
-    fn combine<V: Value, I: Instructions, const N: usize>(_: I, left: [V; N], right: [V; N]) -> [V; N] {
-        pairs(left, right, V::sum)
+    fn combine<L: Lanes>(left: L, right: L) -> L {
+        left.sum(right)
     }
 }
 
 impl Combine for Prod {
     #[inline(always)]
-    fn combine<V: Value, I: Instructions, const N: usize>(_: I, left: [V; N], right: [V; N]) -> [V; N] {
-        pairs(left, right, V::product)
+    fn combine<L: Lanes>(left: L, right: L) -> L {
+        left.product(right)
     }
 }
 
 impl Combine for Min {
     #[inline(always)]
-    fn combine<V: Value, I: Instructions, const N: usize>(cpu: I, left: [V; N], right: [V; N]) -> [V; N] {
-        V::all_smaller(cpu, left, right)
+    fn combine<L: Lanes>(left: L, right: L) -> L {
+        left.smaller(right)
     }
 }
 
 impl Combine for Max {
     #[inline(always)]
-    fn combine<V: Value, I: Instructions, const N: usize>(cpu: I, left: [V; N], right: [V; N]) -> [V; N] {
-        V::all_larger(cpu, left, right)
+    fn combine<L: Lanes>(left: L, right: L) -> L {
+        left.larger(right)
     }
 }
 
-/// A value for every position of a target.
-pub(super) trait Packs {
-    /// Its elements.
+/// A pack: a few registers of elements of type `T`, worked on together to hide latencies.
+type Pack<T, I, const N: usize> = [<T as Number>::Lanes<I>; N];
+
+/// What is computed for one position from the sources at that position.
+pub(super) trait Formula {
+    /// Type of the elements.
     type Number: Number;
 
-    /// The `N` elements from byte `at` on.
-    ///
-    /// # Safety
-    /// They lie within the target.
-    unsafe fn pack<I: Instructions, const N: usize>(&self, cpu: I, at: usize) -> [Self::Number; N];
+    /// The result where `read` says what a source holds.
+    fn evaluate<I: Instructions, const N: usize>(
+        &self,
+        cpu: I,
+        read: impl Fn(Source<'_>) -> Pack<Self::Number, I, N>,
+    ) -> Pack<Self::Number, I, N>;
 }
 
-/// first ⊕ second.
-pub(super) struct Two<'a, T, C> {
-    pub(super) operands: [Source<'a>; 2],
-    pub(super) finish: Finish,
-    pub(super) types: PhantomData<(T, C)>,
-}
-
-impl<T: Number, C: Combine> Packs for Two<'_, T, C> {
-    type Number = T;
-
-    #[inline(always)]
-    unsafe fn pack<I: Instructions, const N: usize>(&self, cpu: I, at: usize) -> [T; N] {
-        // SAFETY: sources are as long as the target, within which the caller keeps.
-        let first = unsafe { load::<T, I, N>(cpu, self.operands[0], at) };
-        // SAFETY: likewise.
-        let second = unsafe { load::<T, I, N>(cpu, self.operands[1], at) };
-        finish(cpu, self.finish, C::combine(cpu, first, second))
-    }
-}
-
-/// first ⊕ rest[0] ⊕ rest[1] ⊕ …
-pub(super) struct Many<'a, T, C> {
+/// first ⊕ rest[0] ⊕ rest[1] ⊕ …, then `finish`.
+pub(super) struct Reduced<'a, T, C> {
     pub(super) first: Source<'a>,
     pub(super) rest: &'a [Source<'a>],
     pub(super) finish: Finish,
     pub(super) types: PhantomData<(T, C)>,
 }
 
-impl<T: Number, C: Combine> Packs for Many<'_, T, C> {
+impl<T: Number, C: Combine> Formula for Reduced<'_, T, C> {
     type Number = T;
 
     #[inline(always)]
-    unsafe fn pack<I: Instructions, const N: usize>(&self, cpu: I, at: usize) -> [T; N] {
-        // SAFETY: sources are as long as the target, within which the caller keeps.
-        let mut values = unsafe { load::<T, I, N>(cpu, self.first, at) };
+    fn evaluate<I: Instructions, const N: usize>(
+        &self,
+        _: I,
+        read: impl Fn(Source<'_>) -> Pack<T, I, N>,
+    ) -> Pack<T, I, N> {
+        let mut pack = read(self.first);
         for &source in self.rest {
-            // SAFETY: as above.
-            values = C::combine(cpu, values, unsafe { load::<T, I, N>(cpu, source, at) });
+            let other = read(source);
+            for (own, other) in pack.iter_mut().zip(&other) {
+                *own = C::combine(*own, *other);
+            }
         }
-        finish(cpu, self.finish, values)
+        if let Finish::Divide(ranks) = self.finish {
+            for own in &mut pack {
+                *own = own.divide(ranks);
+            }
+        }
+        pack
     }
 }
 
-/// source · factor.
-pub(super) struct Scaled<'a, T: Number> {
+/// source · scalar
+pub(super) struct Scaled<'a, T> {
     pub(super) source: Source<'a>,
-    pub(super) factor: T::Value,
+    pub(super) scalar: Scalar,
+    pub(super) types: PhantomData<T>,
 }
 
-impl<T: Number> Packs for Scaled<'_, T> {
+impl<T: Number> Formula for Scaled<'_, T> {
     type Number = T;
 
     #[inline(always)]
-    unsafe fn pack<I: Instructions, const N: usize>(&self, cpu: I, at: usize) -> [T; N] {
-        // SAFETY: the source is as long as the target, within which the caller keeps.
-        let values = unsafe { load::<T, I, N>(cpu, self.source, at) };
-        T::narrow(cpu, each(values, |value| value.product(self.factor)))
+    fn evaluate<I: Instructions, const N: usize>(
+        &self,
+        cpu: I,
+        read: impl Fn(Source<'_>) -> Pack<T, I, N>,
+    ) -> Pack<T, I, N> {
+        let factor = T::splat(cpu, self.scalar);
+        let mut pack = read(self.source);
+        for own in &mut pack {
+            *own = own.product(factor);
+        }
+        pack
     }
 }
 
 /// The source itself.
 pub(super) struct Same<'a>(pub(super) Source<'a>);
 
-impl Packs for Same<'_> {
+impl Formula for Same<'_> {
     type Number = u8;
 
     #[inline(always)]
-    unsafe fn pack<I: Instructions, const N: usize>(&self, cpu: I, at: usize) -> [u8; N] {
-        // SAFETY: the source is as long as the target, within which the caller keeps.
-        unsafe { load::<u8, I, N>(cpu, self.0, at) }
+    fn evaluate<I: Instructions, const N: usize>(
+        &self,
+        _: I,
+        read: impl Fn(Source<'_>) -> Pack<u8, I, N>,
+    ) -> Pack<u8, I, N> {
+        read(self.0)
     }
 }
 
-/// target = packs, `LANES` elements at a time.
-pub(super) struct Assign<'a, P, const LANES: usize> {
+/// target = formula
+pub(super) struct Assign<'a, F> {
     pub(super) target: Target<'a>,
-    pub(super) packs: P,
+    pub(super) formula: F,
     pub(super) store: Store,
 }
 
-impl<P: Packs, const LANES: usize> Kernel for Assign<'_, P, LANES> {
+/// Registers of one pack.
+const REGISTERS: usize = 4;
+
+impl<F: Formula> Kernel for Assign<'_, F> {
     #[inline(always)]
     fn run<I: Instructions>(mut self, cpu: I) {
         let bytes = self.target.len();
-        let mut at = 0;
-        if let Some(head) = self.bytes_to_alignment() {
-            at = self.singles(at, head.min(bytes));
-            at = self.whole_packs::<I, LANES, true>(cpu, at);
-            stream_fence();
-        } else {
-            at = self.whole_packs::<I, LANES, false>(cpu, at);
+        let head = self.bytes_to_alignment();
+        let mut at = head.unwrap_or(0).min(bytes);
+        while bytes - at >= Self::PACK {
+            self.whole::<I, REGISTERS>(cpu, at, head.is_some());
+            at += Self::PACK;
         }
-        at = self.whole_packs::<I, 8, false>(cpu, at);
-        if at < bytes {
-            self.singles(at, bytes);
+        if head.is_some() {
+            stream_fence();
+        }
+        for (mut from, to) in [(0, head.unwrap_or(0).min(bytes)), (at, bytes)] {
+            while to - from >= Self::REGISTER {
+                self.whole::<I, 1>(cpu, from, false);
+                from += Self::REGISTER;
+            }
+            if from < to {
+                self.partial(cpu, from, to - from);
+            }
         }
     }
 }
 
-impl<P: Packs, const LANES: usize> Assign<'_, P, LANES> {
-    const SIZE: usize = size_of::<P::Number>();
+impl<F: Formula> Assign<'_, F> {
+    /// Bytes in memory of what fills one register.
+    const REGISTER: usize = F::Number::LANES * size_of::<F::Number>();
+    /// Bytes in memory of one pack.
+    const PACK: usize = REGISTERS * Self::REGISTER;
 
     /// Where non-temporal stores can begin, if they are wanted and possible.
     #[inline(always)]
     fn bytes_to_alignment(&mut self) -> Option<usize> {
+        if self.store == Store::Cached {
+            return None;
+        }
         // Whole cache lines, so that none is written in two halves.
         let head = self.target.as_mut_ptr().addr().wrapping_neg() % CACHE_LINE;
-        (self.store == Store::Stream && head.is_multiple_of(Self::SIZE)).then_some(head)
+        head.is_multiple_of(size_of::<F::Number>()).then_some(head)
     }
 
-    /// Stores packs of `N` from `at` to as near the end as they go; says where that is.
+    /// Computes `N` registers of elements from byte `at` on.
     #[inline(always)]
-    fn whole_packs<I: Instructions, const N: usize, const STREAM: bool>(
-        &mut self,
-        cpu: I,
-        mut at: usize,
-    ) -> usize {
-        let target = self.target.as_mut_ptr();
-        while self.target.len() - at >= N * Self::SIZE {
-            // SAFETY: the pack lies within the target, by the condition of the loop. When
-            // streaming, `at` began aligned and packs are multiples of STREAM_BYTES.
-            unsafe {
-                let pack = self.packs.pack::<I, N>(cpu, at);
-                if STREAM {
-                    stream_pack(cpu, target.add(at), &pack);
-                } else {
-                    target.add(at).cast::<[P::Number; N]>().write_unaligned(pack);
-                }
+    fn whole<I: Instructions, const N: usize>(&mut self, cpu: I, at: usize, stream: bool) {
+        debug_assert!(at + N * Self::REGISTER <= self.target.len());
+        let pack = self.formula.evaluate::<I, N>(cpu, |source| {
+            debug_assert_eq!(source.len(), self.target.len());
+            // SAFETY: within the target, and sources are as long. Bytes are copied before they are
+            // looked at: should a peer write them meanwhile, the values are wrong and nothing else.
+            std::array::from_fn(|index| unsafe {
+                F::Number::load(cpu, source.as_ptr().add(at + index * Self::REGISTER))
+            })
+        });
+        // SAFETY: within the target.
+        let target = unsafe { self.target.as_mut_ptr().add(at) };
+        if stream {
+            let mut staging = Staging::new();
+            // SAFETY: a pack fits into `staging`.
+            unsafe { store_pack::<F::Number, I, N>(cpu, pack, staging.0.as_mut_ptr()) };
+            for at in (0..N * Self::REGISTER).step_by(STREAM_BYTES) {
+                // SAFETY: within the pack, whose length and address are multiples of STREAM_BYTES.
+                unsafe { cpu.stream(target.add(at), staging.0.as_ptr().add(at)) };
             }
-            at += N * Self::SIZE;
+        } else {
+            // SAFETY: within the target.
+            unsafe { store_pack::<F::Number, I, N>(cpu, pack, target) };
         }
-        at
     }
 
-    /// Stores elements one by one; returns `end`. Compiled once for all levels.
-    #[inline(never)]
-    fn singles(&mut self, mut at: usize, end: usize) -> usize {
-        assert!(end <= self.target.len());
-        let target = self.target.as_mut_ptr();
-        while at < end {
-            // SAFETY: one element before `end`, which is within the target, and all three are
-            // multiples of its size.
-            unsafe {
-                let single = self.packs.pack::<Portable, 1>(Portable, at);
-                target.add(at).cast::<[P::Number; 1]>().write_unaligned(single);
-            }
-            at += Self::SIZE;
+    /// Computes the `bytes` from byte `at` on, less than a register of them.
+    #[inline(always)]
+    fn partial<I: Instructions>(&mut self, cpu: I, at: usize, bytes: usize) {
+        debug_assert!(at + bytes <= self.target.len() && bytes < Self::REGISTER);
+        let pack = self.formula.evaluate::<I, 1>(cpu, |source| {
+            let mut staging = Staging::new();
+            // SAFETY: the bytes are within the source and fit into `staging`, where zeros follow.
+            [unsafe {
+                staging.0.as_mut_ptr().copy_from_nonoverlapping(source.as_ptr().add(at), bytes);
+                F::Number::load(cpu, staging.0.as_ptr())
+            }]
+        });
+        let mut staging = Staging::new();
+        // SAFETY: a register fits into `staging`, and `bytes` from `at` on into the target.
+        unsafe {
+            store_pack::<F::Number, I, 1>(cpu, pack, staging.0.as_mut_ptr());
+            self.target.as_mut_ptr().add(at).copy_from_nonoverlapping(staging.0.as_ptr(), bytes);
         }
-        end
+    }
+}
+
+/// Room for any pack.
+#[repr(align(32))]
+struct Staging([u8; 32 * REGISTERS]);
+
+impl Staging {
+    #[inline(always)]
+    fn new() -> Self {
+        Self([0; 32 * REGISTERS])
+    }
+}
+
+/// Stores a pack.
+///
+/// # Safety
+/// `to` is valid for writing it.
+#[inline(always)]
+unsafe fn store_pack<T: Number, I: Instructions, const N: usize>(cpu: I, pack: Pack<T, I, N>, to: *mut u8) {
+    for (index, lanes) in pack.into_iter().enumerate() {
+        // SAFETY: within the pack.
+        unsafe { T::store(cpu, lanes, to.add(index * T::LANES * size_of::<T>())) };
     }
 }
 
@@ -217,47 +268,3 @@ impl<P: Packs, const LANES: usize> Assign<'_, P, LANES> {
 const CACHE_LINE: usize = 64;
 
 const _: () = assert!(CACHE_LINE.is_multiple_of(STREAM_BYTES));
-
-/// Stores a pack past the caches.
-///
-/// # Safety
-/// `target` is valid for writes of the pack and aligned to [`STREAM_BYTES`].
-#[inline(always)]
-unsafe fn stream_pack<T, I: Instructions, const N: usize>(cpu: I, target: *mut u8, pack: &[T; N]) {
-    assert!(size_of_val(pack).is_multiple_of(STREAM_BYTES));
-    let from = pack.as_ptr().cast::<u8>();
-    for at in (0..size_of_val(pack)).step_by(STREAM_BYTES) {
-        // SAFETY: within the pack, and so within what the caller vouches for.
-        unsafe { cpu.stream(target.add(at), from.add(at)) };
-    }
-}
-
-/// The values of `N` elements of `source` from byte `at` on.
-///
-/// # Safety
-/// They lie within the source.
-#[inline(always)]
-unsafe fn load<T: Number, I: Instructions, const N: usize>(
-    cpu: I,
-    source: Source<'_>,
-    at: usize,
-) -> [T::Value; N] {
-    debug_assert!(at + N * size_of::<T>() <= source.len());
-    // SAFETY: in bounds by the caller's word; any bytes are a T. The memory is copied before it is
-    // looked at: should a peer write it meanwhile, the values are wrong and nothing else.
-    let pack = unsafe { source.as_ptr().add(at).cast::<[T; N]>().read_unaligned() };
-    T::widen(cpu, pack)
-}
-
-/// The elements to store for complete sums.
-#[inline(always)]
-fn finish<T: Number, I: Instructions, const N: usize>(
-    cpu: I,
-    finish: Finish,
-    values: [T::Value; N],
-) -> [T; N] {
-    match finish {
-        Finish::Keep => T::narrow(cpu, values),
-        Finish::Divide(ranks) => T::narrow(cpu, each(values, |value| value.divide(ranks))),
-    }
-}

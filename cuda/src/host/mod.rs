@@ -9,6 +9,7 @@
 #[cfg(target_arch = "x86_64")]
 mod avx2;
 mod kernel;
+mod lanes;
 mod level;
 #[cfg(test)]
 mod naive;
@@ -19,9 +20,9 @@ mod tests;
 
 use crate::{DType, F8E4M3, F8E5M2, Finish, Op, Scalar, Source, Target};
 use half::{bf16, f16};
-use kernel::{Assign, Combine, Many, Max, Min, Prod, Same, Scaled, Sum, Two};
+use kernel::{Assign, Combine, Max, Min, Prod, Reduced, Same, Scaled, Sum};
 use level::Level;
-use number::{Number, Value};
+use number::Number;
 use std::marker::PhantomData;
 
 /// How results are written.
@@ -109,31 +110,28 @@ fn itself<'a>(target: &mut Target<'a>) -> Source<'a> {
     unsafe { Source::from_raw(target.as_mut_ptr(), target.len()) }
 }
 
-/// Evaluates `$body` with `$number` as the type of `$dtype` and `$lanes` as the elements of its packs.
-///
-/// A pack fills a few vector registers with values, or one with bytes.
+/// Evaluates `$body` with `$number` as the type of `$dtype`.
 macro_rules! with_number {
-    ($dtype:expr, |$number:ident, $lanes:ident| $body:expr) => {
-        with_number!($dtype, $number, $lanes, $body, {
-            I8: i8, 64;
-            U8: u8, 64;
-            I32: i32, 32;
-            U32: u32, 32;
-            I64: i64, 32;
-            U64: u64, 32;
-            F16: f16, 32;
-            BF16: bf16, 32;
-            F32: f32, 32;
-            F64: f64, 16;
-            F8E4M3: F8E4M3, 32;
-            F8E5M2: F8E5M2, 32;
+    ($dtype:expr, $number:ident => $body:expr) => {
+        with_number!($dtype, $number, $body, {
+            I8: i8;
+            U8: u8;
+            I32: i32;
+            U32: u32;
+            I64: i64;
+            U64: u64;
+            F16: f16;
+            BF16: bf16;
+            F32: f32;
+            F64: f64;
+            F8E4M3: F8E4M3;
+            F8E5M2: F8E5M2;
         })
     };
-    ($dtype:expr, $number:ident, $lanes:ident, $body:expr, {$($row:ident: $type:ty, $count:literal;)*}) => {
+    ($dtype:expr, $number:ident, $body:expr, {$($row:ident: $type:ty;)*}) => {
         match $dtype {$(
             DType::$row => {
                 type $number = $type;
-                const $lanes: usize = $count;
                 $body
             }
         )*}
@@ -158,11 +156,11 @@ fn fold(
         return copy_at(level, store, target, first);
     }
     let fold = Fold { level, store, finish, target, first, rest };
-    with_number!(dtype, |T, LANES| match op {
-        Op::Sum | Op::Avg | Op::PreMulSum => fold.run::<T, Sum, LANES>(),
-        Op::Prod => fold.run::<T, Prod, LANES>(),
-        Op::Min => fold.run::<T, Min, LANES>(),
-        Op::Max => fold.run::<T, Max, LANES>(),
+    with_number!(dtype, T => match op {
+        Op::Sum | Op::Avg | Op::PreMulSum => fold.run::<T, Sum>(),
+        Op::Prod => fold.run::<T, Prod>(),
+        Op::Min => fold.run::<T, Min>(),
+        Op::Max => fold.run::<T, Max>(),
     })
 }
 
@@ -177,24 +175,18 @@ struct Fold<'a> {
 }
 
 impl Fold<'_> {
-    fn run<T: Number, C: Combine, const LANES: usize>(self) {
+    fn run<T: Number, C: Combine>(self) {
         let Self { level, store, finish, target, first, rest } = self;
-        let types = PhantomData::<(T, C)>;
-        if let &[second] = rest {
-            let packs = Two { operands: [first, second], finish, types };
-            level.run(Assign::<_, LANES> { target, packs, store });
-        } else {
-            let packs = Many { first, rest, finish, types };
-            level.run(Assign::<_, LANES> { target, packs, store });
-        }
+        let formula = Reduced { first, rest, finish, types: PhantomData::<(T, C)> };
+        level.run(Assign { target, formula, store });
     }
 }
 
 fn scale_at(level: Level, dtype: DType, scalar: Scalar, target: Target<'_>, source: Source<'_>) {
     check(dtype, &target, source);
-    with_number!(dtype, |T, LANES| {
-        let packs = Scaled::<T> { source, factor: <T as Number>::Value::from_scalar(scalar) };
-        level.run(Assign::<_, LANES> { target, packs, store: Store::Cached })
+    with_number!(dtype, T => {
+        let formula = Scaled { source, scalar, types: PhantomData::<T> };
+        level.run(Assign { target, formula, store: Store::Cached })
     })
 }
 
@@ -203,7 +195,7 @@ fn copy_at(level: Level, store: Store, mut target: Target<'_>, source: Source<'_
     match store {
         // SAFETY: both are valid for this length. They may be the same memory: `copy` allows that.
         Store::Cached => unsafe { target.as_mut_ptr().copy_from(source.as_ptr(), source.len()) },
-        Store::Stream => level.run(Assign::<_, 128> { target, packs: Same(source), store }),
+        Store::Stream => level.run(Assign { target, formula: Same(source), store }),
     }
 }
 

@@ -16,15 +16,13 @@ use std::os::fd::OwnedFd;
 pub fn local_mesh(ranks: usize, geometry: Geometry, sockets: usize) -> Result<Vec<Mesh>> {
     let failed = |source| Error::System { what: "cannot connect over loopback".to_owned(), source };
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(failed)?;
-    let mut ends: Vec<Vec<Vec<Stream>>> =
-        (0..ranks).map(|_| (0..ranks).map(|_| Vec::new()).collect()).collect();
-    for rank in 0..ranks {
-        for peer in 0..rank {
-            for _ in 0..=sockets {
-                let (near, far) = connection(&listener).map_err(failed)?;
-                ends[rank][peer].push(Stream::Tcp(near));
-                ends[peer][rank].push(Stream::Tcp(far));
-            }
+    let nobody = || (0..ranks).map(|_| Vec::new()).collect();
+    let mut ends: Vec<Vec<Vec<Stream>>> = (0..ranks).map(|_| nobody()).collect();
+    for (rank, peer) in (0..ranks).flat_map(|rank| (0..rank).map(move |peer| (rank, peer))) {
+        for _ in 0..=sockets {
+            let (near, far) = connection(&listener).map_err(failed)?;
+            ends[rank][peer].push(Stream::Tcp(near));
+            ends[peer][rank].push(Stream::Tcp(far));
         }
     }
     ends.into_iter().enumerate().map(|(rank, streams)| mesh(rank, geometry, streams)).collect()

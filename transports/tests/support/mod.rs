@@ -22,37 +22,35 @@ pub(crate) enum Transport {
 }
 
 impl Transport {
-    fn meshes(self, ranks: usize) -> Vec<Mesh> {
+    fn meshes(self, ranks: usize, geometry: Geometry) -> Vec<Mesh> {
         match self {
-            Transport::Threads => threads::mesh(ranks, GEOMETRY).unwrap(),
-            Transport::Shm => shared(ranks),
-            Transport::Tcp { sockets } => tcp::local_mesh(ranks, GEOMETRY, sockets).unwrap(),
-            Transport::Sim => sim::mesh(ranks, GEOMETRY, Weather::fair(42)),
+            Transport::Threads => threads::mesh(ranks, geometry).unwrap(),
+            Transport::Shm => shared(ranks, geometry),
+            Transport::Tcp { sockets } => tcp::local_mesh(ranks, geometry, sockets).unwrap(),
+            Transport::Sim => sim::mesh(ranks, geometry, Weather::fair(42)),
         }
     }
 }
 
 /// Ranks that map each other's memory as processes do, each at an address of its own.
-fn shared(ranks: usize) -> Vec<Mesh> {
-    let bytes = Layout::new(ranks, &GEOMETRY).unwrap().bytes();
+fn shared(ranks: usize, geometry: Geometry) -> Vec<Mesh> {
+    let bytes = Layout::new(ranks, &geometry).unwrap().bytes();
     let segments: Vec<Segment> = (0..ranks).map(|_| Segment::create(bytes).unwrap()).collect();
     let mut notes: Vec<Vec<Option<Stream>>> =
         (0..ranks).map(|_| (0..ranks).map(|_| None).collect()).collect();
-    for rank in 0..ranks {
-        for peer in 0..rank {
-            let (near, far) = UnixStream::pair().unwrap();
-            notes[rank][peer] = Some(Stream::Unix(near));
-            notes[peer][rank] = Some(Stream::Unix(far));
-        }
+    for (rank, peer) in (0..ranks).flat_map(|rank| (0..rank).map(move |peer| (rank, peer))) {
+        let (near, far) = UnixStream::pair().unwrap();
+        notes[rank][peer] = Some(Stream::Unix(near));
+        notes[peer][rank] = Some(Stream::Unix(far));
     }
     let fds: Vec<_> =
         segments.iter().map(|segment| segment.fd().unwrap().try_clone_to_owned().unwrap()).collect();
     let attach = |peer: usize| Segment::attach(fds[peer].try_clone().unwrap(), bytes).unwrap();
     let mesh = |(rank, (own, notes))| {
         let peers = (0..ranks).map(|peer| (peer != rank).then(|| attach(peer))).collect();
-        let (links, window) = shm::connect(rank, ranks, &GEOMETRY, own, peers).unwrap();
+        let (links, window) = shm::connect(rank, ranks, &geometry, own, peers).unwrap();
         let (control, pace) = (Box::new(Sockets::new(notes).unwrap()), Box::new(Patience::new(ranks)));
-        Mesh { rank, ranks, geometry: GEOMETRY, links, window, control, pace, transport: "shm" }
+        Mesh { rank, ranks, geometry, links, window, control, pace, transport: "shm" }
     };
     segments.into_iter().zip(notes).enumerate().map(mesh).collect()
 }
@@ -63,7 +61,17 @@ pub(crate) fn run<R: Send>(
     ranks: usize,
     body: impl Fn(&mut Mesh) -> R + Sync,
 ) -> Vec<R> {
-    let meshes = transport.meshes(ranks);
+    run_with(transport, ranks, GEOMETRY, body)
+}
+
+/// As [`run`], with other sizes.
+pub(crate) fn run_with<R: Send>(
+    transport: Transport,
+    ranks: usize,
+    geometry: Geometry,
+    body: impl Fn(&mut Mesh) -> R + Sync,
+) -> Vec<R> {
+    let meshes = transport.meshes(ranks, geometry);
     std::thread::scope(|scope| {
         let body = &body;
         let threads: Vec<_> =

@@ -1,0 +1,168 @@
+//! The running job: who has failed first, and how everybody comes to an end.
+
+use super::output::Outputs;
+use super::{Event, strays};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Child, Command, ExitStatus};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
+use std::time::{Duration, Instant};
+
+/// All ranks, and the threads that pass their output on. Dropping it kills what is left.
+pub(super) struct Job {
+    ranks: Vec<Rank>,
+    outputs: Outputs,
+    grace: Duration,
+    failure: Option<Failure>,
+    /// Whether the ranks that end now end because of us.
+    killed: bool,
+}
+
+/// One rank's process, the leader of a group of its own.
+struct Rank {
+    child: Child,
+    group: Pid,
+    ended: bool,
+}
+
+/// The first failure, which decides the exit code.
+struct Failure {
+    code: u8,
+    by_signal: bool,
+    since: Instant,
+}
+
+impl Job {
+    pub(super) fn new(grace: Duration) -> Self {
+        Self { ranks: Vec::new(), outputs: Outputs::new(), grace, failure: None, killed: false }
+    }
+
+    /// Starts the next rank, whose end becomes an event.
+    pub(super) fn start(
+        &mut self,
+        number: usize,
+        mut command: Command,
+        verbose: bool,
+        events: Sender<Event>,
+    ) -> Result<(), String> {
+        let failed = |error| format!("cannot start rank {number}: {error}");
+        let mut child = command.spawn().map_err(failed)?;
+        let group = Pid::from_child(&child);
+        let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
+        self.ranks.push(Rank { child, group, ended: false });
+        if verbose {
+            eprintln!("# rank {number} pid {}", group.as_raw_nonzero());
+        }
+        if let Some(stdout) = stdout {
+            self.outputs.pass_on(number, stdout, std::io::stdout()).map_err(failed)?;
+        }
+        if let Some(stderr) = stderr {
+            self.outputs.pass_on(number, stderr, std::io::stderr()).map_err(failed)?;
+        }
+        let wait = move || {
+            await_end(group);
+            // Nobody listens any more once the launch has failed.
+            let _ = events.send(Event::Ended(number));
+        };
+        std::thread::Builder::new().name(format!("end of rank {number}")).spawn(wait).map_err(failed)?;
+        Ok(())
+    }
+
+    /// Waits for all ranks; when one fails, the others get their grace and are then killed.
+    pub(super) fn watch(&mut self, events: &Receiver<Event>) -> u8 {
+        while self.ranks.iter().any(|rank| !rank.ended) {
+            match self.next(events) {
+                Ok(Event::Ended(number)) => self.ended(number),
+                Ok(Event::Signal(signal)) => self.signalled(signal),
+                Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
+                    self.killed = true;
+                    self.signal(Signal::KILL);
+                }
+            }
+        }
+        self.failure.as_ref().map_or(0, |failure| failure.code)
+    }
+
+    /// The next event; a timeout when the grace is over.
+    fn next(&self, events: &Receiver<Event>) -> Result<Event, RecvTimeoutError> {
+        match &self.failure {
+            Some(failure) if !self.killed => {
+                events.recv_timeout((failure.since + self.grace).saturating_duration_since(Instant::now()))
+            }
+            _ => events.recv().map_err(|_| RecvTimeoutError::Disconnected),
+        }
+    }
+
+    /// Reaps a rank, and kills what it has left in its group.
+    fn ended(&mut self, number: usize) {
+        let rank = &mut self.ranks[number];
+        // Before it is reaped: until then nobody else can have the group's number.
+        let _ = kill_process_group(rank.group, Signal::KILL);
+        rank.ended = true;
+        let Ok(status) = rank.child.wait() else { return };
+        let code = exit_code(status);
+        if code != 0 && !self.killed {
+            eprintln!("unisono: rank {number} (pid {}) failed: {status}", rank.child.id());
+            self.failed(code, status.signal().is_some());
+        }
+    }
+
+    /// Keeps the failure that came first; but ranks notice the death of another so soon that their own ends
+    /// may be seen before it, and those are exits, while the death is by signal.
+    fn failed(&mut self, code: u8, by_signal: bool) {
+        let now = Instant::now();
+        match &mut self.failure {
+            Some(first) if by_signal && !first.by_signal && now - first.since < SETTLE => {
+                (first.code, first.by_signal) = (code, true);
+            }
+            Some(_) => {}
+            None => self.failure = Some(Failure { code, by_signal, since: now }),
+        }
+    }
+
+    /// Passes a signal on. It starts the grace, too: a job that was told to end shall end.
+    fn signalled(&mut self, signal: Signal) {
+        self.signal(signal);
+        self.failed(128 + signal.as_raw() as u8, true);
+    }
+
+    /// Sends a signal to every rank that still runs, and to its children.
+    fn signal(&self, signal: Signal) {
+        for rank in self.ranks.iter().filter(|rank| !rank.ended) {
+            let _ = kill_process_group(rank.group, signal);
+        }
+    }
+
+    /// Ends what the ranks have left behind, and passes on the last of their output.
+    pub(super) fn end(&mut self) {
+        strays::kill_all(PATIENCE);
+        self.outputs.finish(PATIENCE);
+    }
+}
+
+impl Drop for Job {
+    fn drop(&mut self) {
+        self.signal(Signal::KILL);
+        for rank in self.ranks.iter_mut().filter(|rank| !rank.ended) {
+            let _ = rank.child.wait();
+        }
+    }
+}
+
+/// Returns when the process has ended, and leaves it to be reaped.
+fn await_end(process: Pid) {
+    let how = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
+    while waitid(WaitId::Pid(process), how) == Err(rustix::io::Errno::INTR) {}
+}
+
+fn exit_code(status: ExitStatus) -> u8 {
+    match (status.code(), status.signal()) {
+        (Some(code), _) => code as u8,
+        (None, signal) => 128 + signal.unwrap_or(0) as u8,
+    }
+}
+
+/// How long after an exit a death by signal still counts as its cause.
+const SETTLE: Duration = Duration::from_millis(200);
+/// For what should take no time at all.
+const PATIENCE: Duration = Duration::from_secs(1);

@@ -1,0 +1,95 @@
+//! Starts the ranks of a job on this host and looks after them.
+
+mod job;
+mod output;
+mod rank;
+mod strays;
+
+pub(crate) use rank::become_program;
+
+use job::Job;
+use rustix::process::Signal;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use std::ffi::OsString;
+use std::net::{IpAddr, Ipv4Addr, TcpListener};
+use std::sync::mpsc::{Sender, channel};
+use std::time::Duration;
+use unisono::UniqueId;
+
+/// What to start, and how.
+pub(crate) struct Launch {
+    pub(crate) ranks: usize,
+    pub(crate) program: Vec<OsString>,
+    /// Put `[rank]` in front of every line.
+    pub(crate) prefix: bool,
+    /// Say which process each rank is.
+    pub(crate) verbose: bool,
+    /// How long the other ranks may go on when one has failed.
+    pub(crate) grace: Duration,
+}
+
+/// What the launcher waits for.
+enum Event {
+    /// The process of this rank has ended, and waits to be reaped.
+    Ended(usize),
+    /// Somebody wants the job to end.
+    Signal(Signal),
+}
+
+/// Where the ranks meet.
+struct Meeting {
+    id: UniqueId,
+    /// A port that nothing of unisono uses, for other libraries in the program.
+    master_port: u16,
+}
+
+impl Launch {
+    /// Runs the job to its end; the exit code is that of the first rank that failed.
+    ///
+    /// # Errors
+    /// If a rank cannot be started; those that were are killed.
+    pub(crate) fn run(&self) -> Result<u8, String> {
+        let (sender, events) = channel();
+        forward_signals(sender.clone())?;
+        // Descendants that leave their rank's process group become our children, and can be found.
+        rustix::process::set_child_subreaper(Some(rustix::process::getpid()))
+            .map_err(|error| format!("cannot adopt the processes of ranks: {error}"))?;
+        let meeting = Meeting::new()?;
+        let mut job = Job::new(self.grace);
+        for number in 0..self.ranks {
+            let command = rank::command(self, number, &meeting)?;
+            job.start(number, command, self.verbose, sender.clone())?;
+        }
+        drop(sender);
+        let code = job.watch(&events);
+        job.end();
+        Ok(code)
+    }
+}
+
+impl Meeting {
+    fn new() -> Result<Self, String> {
+        let loopback = IpAddr::V4(Ipv4Addr::LOCALHOST);
+        let id = UniqueId::new(loopback).map_err(|error| error.to_string())?;
+        let free = TcpListener::bind((loopback, 0)).and_then(|listener| listener.local_addr());
+        let master_port = free.map_err(|error| format!("no port is free: {error}"))?.port();
+        Ok(Self { id, master_port })
+    }
+}
+
+/// Signals for the job become events instead of ending the launcher.
+fn forward_signals(events: Sender<Event>) -> Result<(), String> {
+    let failed = |error| format!("cannot watch for signals: {error}");
+    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).map_err(failed)?;
+    let pass_on = move || {
+        for number in signals.forever() {
+            let Some(signal) = Signal::from_named_raw(number) else { continue };
+            if events.send(Event::Signal(signal)).is_err() {
+                break;
+            }
+        }
+    };
+    std::thread::Builder::new().name("signals".to_owned()).spawn(pass_on).map_err(failed)?;
+    Ok(())
+}

@@ -1,0 +1,87 @@
+//! Passing on what ranks print, line by line.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::{Duration, Instant};
+
+/// The threads that pass output on.
+pub(super) struct Outputs {
+    threads: usize,
+    done: Receiver<()>,
+    tell: Sender<()>,
+}
+
+impl Outputs {
+    pub(super) fn new() -> Self {
+        let (tell, done) = channel();
+        Self { threads: 0, done, tell }
+    }
+
+    /// Copies lines from `from` to `into`, each with its rank in front, until `from` ends.
+    pub(super) fn pass_on(
+        &mut self,
+        rank: usize,
+        from: impl Read + Send + 'static,
+        into: impl Write + Send + 'static,
+    ) -> std::io::Result<()> {
+        let tell = self.tell.clone();
+        let name = format!("output of rank {rank}");
+        std::thread::Builder::new().name(name).spawn(move || {
+            // A reader that went away ends this thread; the rank is told at its next write.
+            let _ = copy_lines(rank, from, into);
+            let _ = tell.send(());
+        })?;
+        self.threads += 1;
+        Ok(())
+    }
+
+    /// Waits for the last lines, though not for a pipe that somebody keeps open for ever.
+    pub(super) fn finish(&mut self, patience: Duration) {
+        let deadline = Instant::now() + patience;
+        while self.threads > 0 {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if self.done.recv_timeout(left).is_err() {
+                break;
+            }
+            self.threads -= 1;
+        }
+    }
+}
+
+fn copy_lines(rank: usize, from: impl Read, mut into: impl Write) -> std::io::Result<()> {
+    let mut from = BufReader::new(from);
+    let prefix = format!("[{rank}] ");
+    let mut line = prefix.clone().into_bytes();
+    while from.by_ref().take(LINE_MAX).read_until(b'\n', &mut line)? > 0 {
+        if line.last() != Some(&b'\n') {
+            line.push(b'\n');
+        }
+        // One call, so that lines of different ranks do not mix.
+        into.write_all(&line)?;
+        into.flush()?;
+        line.truncate(prefix.len());
+    }
+    Ok(())
+}
+
+/// What is longer is cut, lest a rank that prints no line ends fills the memory.
+const LINE_MAX: u64 = 64 << 10;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_line_gets_its_rank_and_the_last_one_its_end() {
+        let mut found = Vec::new();
+        copy_lines(3, &b"one\n\ntwo"[..], &mut found).unwrap();
+        assert_eq!(String::from_utf8(found).unwrap(), "[3] one\n[3] \n[3] two\n");
+    }
+
+    #[test]
+    fn endless_lines_are_cut() {
+        let mut found = Vec::new();
+        copy_lines(0, &vec![b'x'; LINE_MAX as usize + 1][..], &mut found).unwrap();
+        assert_eq!(found.len(), LINE_MAX as usize + 1 + 2 * "[0] \n".len());
+    }
+}

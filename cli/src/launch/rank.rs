@@ -1,0 +1,52 @@
+//! The process of one rank: its environment, and how it comes to die with its launcher.
+
+use super::{Launch, Meeting};
+use rustix::process::{Pid, Signal};
+use std::ffi::OsString;
+use std::io::{ErrorKind, IsTerminal};
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+
+/// How to start rank `number`: this program, which then becomes the one asked for.
+pub(super) fn command(launch: &Launch, number: usize, meeting: &Meeting) -> Result<Command, String> {
+    // Unlike its name, this is there even when the file has been replaced meanwhile.
+    let mut command = Command::new("/proc/self/exe");
+    command.arg0("unisono").arg("exec-rank").arg(std::process::id().to_string());
+    command.arg("--").args(&launch.program);
+    command.process_group(0);
+    command.env("RANK", number.to_string()).env("LOCAL_RANK", number.to_string());
+    command.env("WORLD_SIZE", launch.ranks.to_string()).env("LOCAL_WORLD_SIZE", launch.ranks.to_string());
+    command.env("MASTER_ADDR", meeting.id.address().ip().to_string());
+    command.env("MASTER_PORT", meeting.master_port.to_string());
+    command.env("UNISONO_ID", meeting.id.to_string());
+    if launch.prefix {
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    }
+    // A rank is not in the terminal's foreground group, and would be stopped for reading from it.
+    if number > 0 || std::io::stdin().is_terminal() {
+        command.stdin(Stdio::null());
+    }
+    Ok(command)
+}
+
+/// Becomes `program`, after making sure that it dies with its launcher. Returns only if that fails: the
+/// exit code that shells use, and why.
+pub(crate) fn become_program(launcher: i32, program: &[OsString]) -> (u8, String) {
+    let Some((name, arguments)) = program.split_first() else {
+        return (CANNOT_RUN, "no program was given".to_owned());
+    };
+    if let Err(error) = rustix::process::set_parent_process_death_signal(Some(Signal::KILL)) {
+        return (CANNOT_RUN, format!("cannot tie this rank to its launcher: {error}"));
+    }
+    // The launcher may have died before the line above.
+    let parent = rustix::process::getppid().map(Pid::as_raw_pid);
+    if parent != Some(launcher) {
+        return (CANNOT_RUN, "the launcher is already gone".to_owned());
+    }
+    let error = Command::new(name).args(arguments).exec();
+    let code = if error.kind() == ErrorKind::NotFound { NOT_FOUND } else { CANNOT_RUN };
+    (code, format!("cannot start {}: {error}", name.to_string_lossy()))
+}
+
+const CANNOT_RUN: u8 = 126;
+const NOT_FOUND: u8 = 127;

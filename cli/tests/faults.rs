@@ -1,0 +1,90 @@
+//! Real processes that die, or disagree, in the middle of an operation.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+const UNISONO: &str = env!("CARGO_BIN_EXE_unisono");
+
+/// Starts four ranks that measure; gives the launcher and the processes by rank.
+fn start(arguments: &[&str]) -> (Child, Vec<u32>, BufReader<std::process::ChildStderr>) {
+    let mut job = Command::new(UNISONO)
+        .args(["run", "-n", "4", "--verbose", "--", UNISONO, "perf", "all_reduce"])
+        .args(arguments)
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("it starts");
+    let mut errors = BufReader::new(job.stderr.take().expect("piped"));
+    let pids = (0..4).map(|rank| {
+        let mut line = String::new();
+        errors.read_line(&mut line).expect("text");
+        let pid = line.trim().strip_prefix(&format!("# rank {rank} pid ")).expect("a pid").to_owned();
+        pid.parse().expect("a number")
+    });
+    let pids = pids.collect();
+    (job, pids, errors)
+}
+
+fn exists(pid: u32) -> bool {
+    std::path::Path::new(&format!("/proc/{pid}")).exists()
+}
+
+/// Abstract sockets of ours that are left in the system.
+fn local_sockets() -> usize {
+    let table = std::fs::read_to_string("/proc/net/unix").unwrap_or_default();
+    table.lines().filter(|line| line.contains("@unisono-")).count()
+}
+
+#[test]
+fn a_killed_rank_is_named_by_the_others_within_a_second() {
+    for transport in ["shm", "tcp"] {
+        let sockets_before = local_sockets();
+        let shm_before = std::fs::read_dir("/dev/shm").map_or(0, Iterator::count);
+        let sizes = ["-b", "1G", "-e", "1G", "-n", "1000", "-c", "0", "--transport", transport];
+        let (mut job, pids, errors) = start(&sizes);
+        // In the middle: buffers are filled and operations under way.
+        std::thread::sleep(Duration::from_secs(6));
+        assert!(pids.iter().all(|&pid| exists(pid)), "the job ended early");
+        Command::new("kill").args(["-9", &pids[2].to_string()]).status().unwrap();
+        let killed = Instant::now();
+        let survivors = [0, 1, 3].map(|rank| (rank, format!("[{rank}] unisono: rank {rank} on ")));
+        let mut named = Vec::new();
+        for line in errors.lines().map_while(Result::ok) {
+            for (rank, start) in &survivors {
+                if line.starts_with(start) && line.contains("rank 2 is gone") {
+                    assert!(
+                        killed.elapsed() < Duration::from_secs(1),
+                        "{transport}: rank {rank} took {:?}",
+                        killed.elapsed()
+                    );
+                    named.push(*rank);
+                }
+            }
+        }
+        named.sort_unstable();
+        assert_eq!(named, [0, 1, 3], "{transport}: not every survivor named rank 2");
+        assert_eq!(job.wait().unwrap().code(), Some(128 + 9));
+        assert!(pids.iter().all(|&pid| !exists(pid)), "{transport}: a process is left");
+        assert_eq!(local_sockets(), sockets_before, "{transport}: a socket is left");
+        assert_eq!(std::fs::read_dir("/dev/shm").map_or(0, Iterator::count), shm_before, "a segment is left");
+    }
+}
+
+#[test]
+fn a_mismatched_count_is_named_by_every_rank_within_two_seconds() {
+    for transport in ["shm", "tcp"] {
+        let sizes = ["-b", "4M", "-e", "4M", "--mismatch", "--transport", transport];
+        let begun = Instant::now();
+        let (mut job, _, errors) = start(&sizes);
+        let lines: Vec<String> = errors.lines().map_while(Result::ok).collect();
+        assert!(begun.elapsed() < Duration::from_secs(4), "{transport}: took {:?}", begun.elapsed());
+        for rank in 0..4 {
+            let start = format!("[{rank}] unisono: rank {rank} on ");
+            let named = |line: &&String| line.contains("1048576 x float") && line.contains("1048577 x float");
+            let found = lines.iter().filter(|line| line.starts_with(&start)).any(|line| named(&line));
+            assert!(found, "{transport}: rank {rank} does not name both counts:\n{}", lines.join("\n"));
+        }
+        assert_eq!(job.wait().unwrap().code(), Some(1));
+    }
+}

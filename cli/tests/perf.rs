@@ -1,0 +1,157 @@
+//! `unisono perf` with real processes and with threads.
+
+use serde_json::Value;
+use std::process::{Command, Output};
+
+const COLLECTIVES: [&str; 10] = [
+    "all_reduce",
+    "all_gather",
+    "reduce_scatter",
+    "broadcast",
+    "reduce",
+    "gather",
+    "scatter",
+    "all_to_all",
+    "sendrecv",
+    "barrier",
+];
+
+fn perf(arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_unisono"));
+    command.arg("perf").args(arguments).env_remove("RANK").output().expect("it starts")
+}
+
+fn good(arguments: &[&str]) -> String {
+    let output = perf(arguments);
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{arguments:?}\n{text}\n{errors}");
+    assert!(text.contains("# Out of bounds values : 0 OK"), "{arguments:?}\n{text}");
+    text
+}
+
+#[test]
+fn every_collective_over_every_transport_is_right() {
+    for transport in ["shm", "tcp"] {
+        for ranks in ["1", "2", "4"] {
+            for collective in COLLECTIVES {
+                let size = ["-b", "8", "-e", "256K", "-f", "32", "-n", "4", "-w", "1"];
+                good(&[&[collective, "--ranks", ranks, "--transport", transport], &size[..]].concat());
+            }
+        }
+    }
+}
+
+#[test]
+fn every_type_and_operation_is_right() {
+    let sizes = ["-b", "64", "-e", "64K", "-f", "1024", "-n", "2", "-w", "1", "-t", "3"];
+    for collective in ["all_reduce", "reduce_scatter", "reduce"] {
+        let text = good(&[&[collective, "-d", "all", "-o", "all", "-r", "all"], &sizes[..]].concat());
+        let roots = if collective == "reduce" { 3 } else { 1 };
+        let rows = text.lines().filter(|line| !line.starts_with('#')).count();
+        assert_eq!(rows, 12 * 6 * 2 * roots);
+    }
+}
+
+#[test]
+fn a_corrupted_element_is_counted_and_fails_the_command() {
+    for collective in COLLECTIVES.into_iter().filter(|&collective| collective != "barrier") {
+        let root_is_last = ["-r", "1"];
+        let common = ["-t", "2", "-b", "1K", "-e", "1K", "-n", "2", "--corrupt"];
+        let output = perf(&[&[collective], &root_is_last[..], &common[..]].concat());
+        assert_eq!(output.status.code(), Some(1), "{collective}");
+        assert!(String::from_utf8_lossy(&output.stderr).contains("wrong elements"), "{collective}");
+    }
+}
+
+#[test]
+fn json_has_the_keys_of_nccl_tests_and_ours() {
+    let path = std::env::temp_dir().join(format!("unisono-perf-{}.json", std::process::id()));
+    good(&["all_reduce", "--ranks", "2", "-b", "4K", "-e", "64K", "-f", "4", "-J", path.to_str().unwrap()]);
+    let document: Value = serde_json::from_str(&std::fs::read_to_string(&path).unwrap()).unwrap();
+    std::fs::remove_file(&path).unwrap();
+    let results = document["results"].as_array().unwrap();
+    assert_eq!(results.len(), 3);
+    for (result, size) in results.iter().zip([4096, 16384, 65536]) {
+        assert_eq!((result["size"].as_u64(), result["count"].as_u64()), (Some(size), Some(size / 4)));
+        assert_eq!((&result["type"], &result["redop"]), (&"float".into(), &"sum".into()));
+        for half in ["out_of_place", "in_place"] {
+            assert!(result[half]["time"].as_f64().unwrap() > 0.0);
+            assert!(result[half]["bus_bw"].as_f64().unwrap() > 0.0 && result[half]["alg_bw"].is_f64());
+            assert_eq!(result[half]["nwrong"].as_u64(), Some(0));
+        }
+        assert!(result["p50_us"].as_f64().unwrap() <= result["p99_us"].as_f64().unwrap());
+        assert_eq!((result["ranks"].as_u64(), &result["transport"]), (Some(2), &"shm".into()));
+        assert!(result["algo"].is_string());
+    }
+    assert_eq!(document["out_of_bounds"]["okay"], Value::Bool(true));
+    assert!(document["average_bus_bandwidth"]["bandwidth"].as_f64().unwrap() > 0.0);
+    assert!(document["floor"]["copy_gbs_all_cores"].as_f64().unwrap() > 0.0);
+}
+
+#[test]
+fn flags_of_nccl_tests_are_understood() {
+    let text = good(&[
+        "broadcast",
+        "-t",
+        "3",
+        "-b",
+        "1K",
+        "-e",
+        "3K",
+        "-i",
+        "1K",
+        "-n",
+        "3",
+        "-m",
+        "2",
+        "-z",
+        "0",
+        "-a",
+        "3",
+        "-I",
+        "-r",
+        "2",
+        "-c",
+        "1",
+        "--report-floor",
+    ]);
+    assert_eq!(text.lines().filter(|line| !line.starts_with('#')).count(), 3);
+    assert!(text.contains("i_cv%") && text.contains("floor(us)"));
+    for wrong in
+        [&["all_reduce", "-o", "mean"][..], &["all_reduce", "-d", "int4"], &["all_reduce", "--algo", "rign"]]
+    {
+        assert_eq!(perf(wrong).status.code(), Some(1), "{wrong:?}");
+    }
+}
+
+#[test]
+fn fixed_algorithms_run_under_their_names() {
+    for algorithm in ["ring", "ring2", "tree", "pat", "doubling", "halving", "oneshot", "twoshot"] {
+        let text = good(&[
+            "all_reduce",
+            "-t",
+            "3",
+            "-b",
+            "64",
+            "-e",
+            "64K",
+            "-f",
+            "32",
+            "-n",
+            "2",
+            "--algo",
+            algorithm,
+        ]);
+        let rows = text.lines().filter(|line| !line.starts_with('#'));
+        assert!(rows.clone().count() > 0 && rows.into_iter().all(|row| row.ends_with(algorithm)), "{text}");
+    }
+}
+
+#[test]
+fn sixteen_ranks_on_few_cores_finish() {
+    for transport in ["shm", "tcp"] {
+        let size = ["-b", "8", "-e", "64K", "-f", "64", "-n", "4", "-w", "1"];
+        good(&[&["all_reduce", "--ranks", "16", "--transport", transport], &size[..]].concat());
+    }
+}

@@ -1,0 +1,109 @@
+//! `unisono run` with real processes.
+
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+const UNISONO: &str = env!("CARGO_BIN_EXE_unisono");
+
+fn run(ranks: &str, script: &str) -> Output {
+    Command::new(UNISONO).args(["run", "-n", ranks, "--", "sh", "-c", script]).output().expect("it starts")
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+fn is_alive(pid: &str) -> bool {
+    // A zombie that nobody has reaped yet is no longer running.
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit(')').next().is_some_and(|rest| !rest.trim().is_empty() && !rest.trim_start().starts_with('Z'))
+}
+
+fn gone_soon(pid: &str) -> bool {
+    let begun = Instant::now();
+    while is_alive(pid) {
+        if begun.elapsed() > Duration::from_secs(3) {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    true
+}
+
+/// Starts a job whose ranks print their process and a child's, and waits for `lines` of them.
+fn start_sleepers(lines: usize) -> (Child, Vec<String>) {
+    let script = "sleep 300 & echo $$ $!; wait";
+    let mut job = Command::new(UNISONO)
+        .args(["run", "-n", "2", "--", "sh", "-c", script])
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("it starts");
+    let output = BufReader::new(job.stdout.take().expect("piped"));
+    let printed: Vec<String> = output.lines().take(lines).map(|line| line.expect("text")).collect();
+    let pids = printed.iter().flat_map(|line| line.split(' ').skip(1).map(str::to_owned).collect::<Vec<_>>());
+    (job, pids.collect())
+}
+
+#[test]
+fn output_is_prefixed_and_the_environment_is_complete() {
+    let output = run("3", "echo $RANK/$WORLD_SIZE/$LOCAL_RANK; echo problem >&2; printf unfinished");
+    assert!(output.status.success());
+    let (stdout, stderr) = (text(&output.stdout), text(&output.stderr));
+    for rank in 0..3 {
+        assert!(stdout.contains(&format!("[{rank}] {rank}/3/{rank}\n")), "{stdout}");
+        assert!(stdout.contains(&format!("[{rank}] unfinished\n")), "{stdout}");
+        assert!(stderr.contains(&format!("[{rank}] problem\n")), "{stderr}");
+    }
+}
+
+#[test]
+fn the_first_failing_ranks_code_is_the_jobs() {
+    let output = run("3", "if [ $RANK = 1 ]; then exit 7; fi; sleep 60");
+    assert_eq!(output.status.code(), Some(7));
+    let output = run("2", "if [ $RANK = 0 ]; then kill -9 $$; fi; sleep 60");
+    assert_eq!(output.status.code(), Some(128 + 9));
+    assert!(text(&output.stderr).contains("rank 0 failed"));
+}
+
+#[test]
+fn a_program_that_is_none_is_named() {
+    let output = Command::new(UNISONO).args(["run", "-n", "1", "--", "/no/such/program"]).output().unwrap();
+    assert!(!output.status.success());
+    assert!(text(&output.stderr).contains("/no/such/program"));
+}
+
+#[test]
+fn signals_reach_the_ranks_and_nothing_is_left() {
+    let (mut job, pids) = start_sleepers(2);
+    assert_eq!(pids.len(), 4);
+    Command::new("kill").args(["-TERM", &job.id().to_string()]).status().unwrap();
+    let status = job.wait().unwrap();
+    assert_eq!(status.code(), Some(128 + 15));
+    assert!(pids.iter().all(|pid| gone_soon(pid)));
+}
+
+#[test]
+fn ranks_die_with_a_launcher_that_is_killed() {
+    let (mut job, pids) = start_sleepers(2);
+    job.kill().unwrap();
+    job.wait().unwrap();
+    // The shells are tied to the launcher; what they started themselves is theirs to look after.
+    assert!(pids.iter().step_by(2).all(|pid| gone_soon(pid)));
+    for pid in pids.iter().skip(1).step_by(2) {
+        Command::new("kill").args(["-9", pid]).status().unwrap();
+    }
+}
+
+#[test]
+fn what_a_rank_leaves_behind_is_killed() {
+    let mut job = Command::new(UNISONO)
+        .args(["run", "-n", "1", "--no-prefix", "--", "sh", "-c", "sleep 300 >/dev/null 2>&1 & echo $!"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut pid = String::new();
+    job.stdout.take().unwrap().read_to_string(&mut pid).unwrap();
+    assert!(job.wait().unwrap().success());
+    assert!(gone_soon(pid.trim()));
+}
