@@ -48,7 +48,7 @@ struct RunArguments {
     /// Say which process each rank is.
     #[arg(short, long)]
     verbose: bool,
-    /// Milliseconds that the other ranks get to end when one has failed.
+    /// Milliseconds that ranks get to end when one has failed or the job was told to end.
     #[arg(long, default_value_t = 2000)]
     grace_ms: u64,
     /// The program and its arguments.

@@ -14,6 +14,7 @@ pub mod conformance;
 #[cfg(not(loom))]
 pub mod control;
 mod error;
+mod flags;
 #[cfg(not(loom))]
 pub mod pace;
 mod ring;

@@ -68,9 +68,17 @@ pub(crate) struct Receiver {
 
 impl Receiver {
     /// The number of the next message, if it is here.
-    pub(crate) fn arrived(&self, slots: &impl Slots) -> Option<u64> {
-        // Any other stamp is an old message's; a hostile one is no worse than a silent peer.
-        (slots.stamp(self.consumed).load(Ordering::Acquire) == self.consumed + 1).then_some(self.consumed)
+    pub(crate) fn arrived(&self, slots: &impl Slots) -> Result<Option<u64>, Impossible> {
+        let stamp = slots.stamp(self.consumed).load(Ordering::Acquire);
+        let expected = self.consumed + 1;
+        if stamp == expected {
+            return Ok(Some(self.consumed));
+        }
+        // Untrusted: until then it is the stamp of the message before in this slot, or of none.
+        match stamp == expected.saturating_sub(slots.slots()) {
+            true => Ok(None),
+            false => Err(Impossible(stamp)),
+        }
     }
 
     /// Gives the slot of the message back.
@@ -139,7 +147,7 @@ mod loom_tests {
             let mut receiver = Receiver::default();
             for message in 0..MESSAGES {
                 let number = loop {
-                    match receiver.arrived(&*model) {
+                    match receiver.arrived(&*model).expect("an honest sender") {
                         Some(number) => break number,
                         None => thread::yield_now(),
                     }
@@ -150,25 +158,6 @@ mod loom_tests {
                 receiver.release(&*model);
             }
             sending.join().unwrap();
-        });
-    }
-
-    #[test]
-    fn loom_a_signal_shows_what_was_written_before_it() {
-        loom::model(|| {
-            let signal = Arc::new((AtomicU64::new(0), UnsafeCell::new(0u64)));
-            let theirs = Arc::clone(&signal);
-            let writer = thread::spawn(move || {
-                // SAFETY: nobody reads before the signal; loom checks.
-                theirs.1.with_mut(|cell| unsafe { *cell = 7 });
-                theirs.0.store(1, Ordering::Release);
-            });
-            while signal.0.load(Ordering::Acquire) == 0 {
-                thread::yield_now();
-            }
-            // SAFETY: written before the signal that was seen; loom checks.
-            assert_eq!(signal.1.with(|cell| unsafe { *cell }), 7);
-            writer.join().unwrap();
         });
     }
 }

@@ -5,6 +5,7 @@
 //! map a peer's: a mapping of a file that can be cut short is a crash waiting
 //! for its moment.
 
+use crate::sync::AtomicU64;
 use crate::{Error, Result};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
@@ -92,6 +93,28 @@ impl Segment {
         unsafe { self.base.as_ptr().add(offset) }
     }
 
+    /// The word at `offset`, a multiple of eight, as all ranks reach it.
+    ///
+    /// # Panics
+    /// If that is not inside.
+    pub(crate) fn word(&self, offset: usize) -> &AtomicU64 {
+        let pointer = self.at(offset, size_of::<AtomicU64>());
+        assert!(offset.is_multiple_of(align_of::<AtomicU64>()), "a word at {offset}");
+        // SAFETY: eight mapped bytes for as long as the segment, aligned because mappings begin on pages;
+        // all ranks reach words as atomics only.
+        unsafe { AtomicU64::from_ptr(pointer.cast()) }
+    }
+
+    /// Asks for huge pages in a part that will be used densely, if it is large enough for any: elsewhere
+    /// touching one slot should not cost the memory of many.
+    pub(crate) fn prefer_huge_pages(&self, offset: usize, bytes: usize) {
+        if bytes >= HUGE_PAGE_BYTES {
+            // SAFETY: advice about a mapping of our own; it changes no contents. If the system does not
+            // take it, everything works with small pages.
+            let _ = unsafe { madvise(self.at(offset, bytes).cast(), bytes, Advice::LinuxHugepage) };
+        }
+    }
+
     fn map(fd: OwnedFd, bytes: usize) -> Result<Self> {
         let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
         // SAFETY: a fresh mapping at an address of the kernel's choice overlaps nothing; the seals keep
@@ -108,8 +131,6 @@ impl Segment {
         let base = base.map_err(|source| failed("map", bytes, source))?;
         let base = NonNull::new(base.cast::<u8>())
             .ok_or_else(|| Error::Misuse("a mapping at address zero".to_owned()))?;
-        // SAFETY: advice about a mapping of our own; it changes no contents.
-        let _ = unsafe { madvise(base.as_ptr().cast(), bytes.max(1), Advice::LinuxHugepage) };
         Ok(Self { base, bytes, fd })
     }
 }
@@ -122,10 +143,77 @@ impl Drop for Segment {
     }
 }
 
+const HUGE_PAGE_BYTES: usize = 2 << 20;
+
 fn required_seals() -> SealFlags {
     SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL
 }
 
 fn failed(what: &str, bytes: usize, source: rustix::io::Errno) -> Error {
     Error::System { what: format!("cannot {what} a shared segment of {bytes} bytes"), source: source.into() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::Ordering;
+
+    fn duplicate(segment: &Segment) -> OwnedFd {
+        segment.fd().unwrap().try_clone_to_owned().unwrap()
+    }
+
+    #[test]
+    fn both_ends_see_the_same_memory_and_it_begins_with_zeros() {
+        let own = Segment::create(3 * 4096).unwrap();
+        let peers = Segment::attach(duplicate(&own), 3 * 4096).unwrap();
+        assert_eq!(peers.word(8192).load(Ordering::Relaxed), 0);
+        own.word(8192).store(7, Ordering::Relaxed);
+        assert_eq!(peers.word(8192).load(Ordering::Relaxed), 7);
+        drop(own);
+        assert_eq!(peers.word(8192).load(Ordering::Relaxed), 7);
+    }
+
+    #[test]
+    fn what_could_shrink_behind_us_is_not_mapped() {
+        let unsealed = memfd_create("unsealed", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
+        ftruncate(&unsealed, 4096).unwrap();
+        fcntl_add_seals(&unsealed, SealFlags::GROW | SealFlags::SEAL).unwrap();
+        assert!(matches!(Segment::attach(unsealed, 4096), Err(Error::Misuse(_))));
+        let (pipe, _other) = std::io::pipe().unwrap();
+        assert!(Segment::attach(pipe.into(), 0).is_err());
+        let file = std::fs::File::open("/proc/self/exe").unwrap();
+        let bytes = file.metadata().unwrap().len() as usize;
+        assert!(Segment::attach(file.into(), bytes).is_err());
+    }
+
+    #[test]
+    fn a_created_segment_keeps_its_size() {
+        let own = Segment::create(8192).unwrap();
+        for bytes in [0, 4096, 8191, 8193, 16384] {
+            assert!(Segment::attach(duplicate(&own), bytes).is_err(), "{bytes}");
+        }
+        assert!(ftruncate(own.fd().unwrap(), 4096).is_err());
+        assert!(ftruncate(own.fd().unwrap(), 16384).is_err());
+    }
+
+    #[test]
+    fn untouched_memory_costs_nothing() {
+        let resident = || {
+            let pages = std::fs::read_to_string("/proc/self/statm").unwrap();
+            pages.split(' ').nth(1).unwrap().parse::<usize>().unwrap() * 4096
+        };
+        let before = resident();
+        let bytes = 64 << 30;
+        let segments = [Segment::private(bytes).unwrap(), Segment::create(bytes).unwrap()];
+        for segment in &segments {
+            segment.word(bytes - 8).store(1, Ordering::Relaxed);
+        }
+        assert!(resident() < before + (256 << 20));
+    }
+
+    #[test]
+    #[should_panic(expected = "8 bytes at 4092 of a segment of 4096")]
+    fn a_word_across_the_end_is_not_reached() {
+        Segment::private(4096).unwrap().word(4092);
+    }
 }

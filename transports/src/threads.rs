@@ -3,9 +3,9 @@
 use crate::pace::Patience;
 use crate::segment::Segment;
 use crate::shm::{Layout, connect_shared};
-use crate::{Control, Event, Geometry, Mesh, Result};
+use crate::{Control, Event, Geometry, MAX_NOTE_BYTES, Mesh, Result};
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The meshes of `ranks` ranks, by rank.
 ///
@@ -33,7 +33,22 @@ pub fn mesh(ranks: usize, geometry: Geometry) -> Result<Vec<Mesh>> {
 }
 
 /// Events on their way to one rank.
-type Mailbox = Mutex<VecDeque<Event>>;
+#[derive(Debug, Default)]
+struct Mailbox(Mutex<Post>);
+
+#[derive(Debug, Default)]
+struct Post {
+    events: VecDeque<Event>,
+    /// Nobody will look at it any more.
+    abandoned: bool,
+}
+
+impl Mailbox {
+    fn open(&self) -> MutexGuard<'_, Post> {
+        // A thread that died with the lock held left whole events: pushing and popping do not panic.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
 
 /// The control path of one thread: everybody's mailboxes.
 struct Mailboxes {
@@ -41,26 +56,61 @@ struct Mailboxes {
     boxes: Arc<[Mailbox]>,
 }
 
-impl Mailboxes {
-    fn deliver(&self, peer: usize, event: Event) {
-        self.boxes[peer].lock().unwrap_or_else(PoisonError::into_inner).push_back(event);
-    }
-}
-
 impl Control for Mailboxes {
     fn post(&mut self, peer: usize, note: &[u8]) {
-        self.deliver(peer, Event::Note { from: self.rank, bytes: note.to_vec() });
+        debug_assert!(note.len() <= MAX_NOTE_BYTES);
+        let mut post = self.boxes[peer].open();
+        if !post.abandoned && post.events.len() < EVENTS_MAX {
+            post.events.push_back(Event::Note { from: self.rank, bytes: note.to_vec() });
+        }
     }
 
     fn poll(&mut self) -> Option<Event> {
-        self.boxes[self.rank].lock().unwrap_or_else(PoisonError::into_inner).pop_front()
+        self.boxes[self.rank].open().events.pop_front()
     }
 }
 
 impl Drop for Mailboxes {
     fn drop(&mut self) {
-        for peer in (0..self.boxes.len()).filter(|&peer| peer != self.rank) {
-            self.deliver(peer, Event::Closed { from: self.rank });
+        for (peer, mailbox) in self.boxes.iter().enumerate() {
+            let mut post = mailbox.open();
+            if peer == self.rank {
+                *post = Post { abandoned: true, ..Post::default() };
+            } else if !post.abandoned {
+                post.events.push_back(Event::Closed { from: self.rank });
+            }
         }
+    }
+}
+
+/// Notes that a rank does not read are dropped from here on; news of deaths never are.
+const EVENTS_MAX: usize = 1024;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_deaf_rank_costs_a_bounded_mailbox_and_still_hears_of_a_death() {
+        let boxes: Arc<[Mailbox]> = (0..2).map(|_| Mailbox::default()).collect();
+        let [mut talker, mut deaf] = [0, 1].map(|rank| Mailboxes { rank, boxes: Arc::clone(&boxes) });
+        for _ in 0..2 * EVENTS_MAX {
+            talker.post(1, &[1; 100]);
+        }
+        drop(talker);
+        let heard: Vec<_> = std::iter::from_fn(|| deaf.poll()).collect();
+        assert_eq!(heard.len(), EVENTS_MAX + 1);
+        assert_eq!(heard.last(), Some(&Event::Closed { from: 0 }));
+    }
+
+    #[test]
+    fn the_dead_get_no_mail() {
+        let boxes: Arc<[Mailbox]> = (0..2).map(|_| Mailbox::default()).collect();
+        let [mut talker, gone] = [0, 1].map(|rank| Mailboxes { rank, boxes: Arc::clone(&boxes) });
+        talker.post(1, b"lost");
+        drop(gone);
+        talker.post(1, b"lost too");
+        assert!(boxes[1].open().events.is_empty());
+        assert_eq!(talker.poll(), Some(Event::Closed { from: 1 }));
     }
 }

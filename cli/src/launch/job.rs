@@ -51,7 +51,7 @@ impl Job {
         let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
         self.ranks.push(Rank { child, group, ended: false });
         if verbose {
-            eprintln!("# rank {number} pid {}", group.as_raw_nonzero());
+            eprintln!("# rank {number} pid {}", group.as_raw_pid());
         }
         if let Some(stdout) = stdout {
             self.outputs.pass_on(number, stdout, std::io::stdout()).map_err(failed)?;
@@ -102,7 +102,7 @@ impl Job {
         let Ok(status) = rank.child.wait() else { return };
         let code = exit_code(status);
         if code != 0 && !self.killed {
-            eprintln!("unisono: rank {number} (pid {}) failed: {status}", rank.child.id());
+            eprintln!("unisono: rank {number} failed: {status}");
             self.failed(code, status.signal().is_some());
         }
     }
@@ -152,7 +152,7 @@ impl Drop for Job {
 /// Returns when the process has ended, and leaves it to be reaped.
 fn await_end(process: Pid) {
     let how = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
-    while waitid(WaitId::Pid(process), how) == Err(rustix::io::Errno::INTR) {}
+    while matches!(waitid(WaitId::Pid(process), how), Err(rustix::io::Errno::INTR)) {}
 }
 
 fn exit_code(status: ExitStatus) -> u8 {

@@ -3,6 +3,7 @@
 use super::test::Kind;
 use crate::size;
 use std::path::PathBuf;
+use std::time::Duration;
 use unisono::{Config, DType, Op, Transport, algorithms};
 
 #[derive(clap::Args)]
@@ -67,6 +68,15 @@ pub(crate) struct Arguments {
     /// auto, shm or tcp.
     #[arg(long)]
     transport: Option<Transport>,
+    /// Milliseconds without progress after which an operation fails.
+    #[arg(long)]
+    timeout_ms: Option<u64>,
+    /// Say which process each rank is.
+    #[arg(short, long)]
+    pub(super) verbose: bool,
+    /// Be a rank of the world that the environment names.
+    #[arg(long, hide = true)]
+    pub(super) in_world: bool,
     /// Pieces in flight.
     #[arg(long)]
     channels: Option<usize>,
@@ -127,6 +137,7 @@ impl Arguments {
             config.algorithms = algorithms(&self.algo)?;
         }
         config.transport = self.transport.unwrap_or(config.transport);
+        config.timeout = self.timeout_ms.map_or(config.timeout, Duration::from_millis);
         config.channels = self.channels.unwrap_or(config.channels).max(1);
         Ok(config)
     }
@@ -139,7 +150,8 @@ impl Arguments {
         let (step, factor, last) = (self.step_bytes, self.step_factor, self.max_bytes);
         let next =
             move |size: &usize| step.map_or_else(|| size.checked_mul(factor), |step| size.checked_add(step));
-        std::iter::successors(Some(self.min_bytes), next).take_while(move |&size| size <= last)
+        let sizes = std::iter::successors(Some(self.min_bytes), next).take_while(move |&size| size <= last);
+        sizes.take(if self.collective == Kind::Barrier { 1 } else { usize::MAX })
     }
 
     pub(super) fn ops(&self) -> Vec<Op> {

@@ -111,12 +111,13 @@ impl<'a, T: Element> Bench<'a, T> {
         Ok(self.arguments.iterations.unwrap_or(iterations[0] as usize))
     }
 
-    /// Times `iterations` in two halves and verifies what each of them left; in place, where a result
-    /// is the next input, the verified iterations are timed one by one.
+    /// Times the operations of `iterations` in two halves and verifies what each of them left; where the
+    /// result of one is the input of the next, the last one of each half starts from fresh inputs.
     fn timing(&mut self, iterations: usize, in_place: bool) -> Result<Timing> {
-        let consumes = in_place && self.test.kind.reduces();
+        let consumes = in_place && self.test.kind.consumes();
         let (mut seconds, mut wrong) = (0.0, 0);
-        let halves = [iterations / 2, iterations - iterations / 2];
+        let operations = iterations * self.arguments.aggregate;
+        let halves = [operations / 2, operations - operations / 2];
         for half in halves.into_iter().filter(|&half| half > 0) {
             if consumes && half > 1 {
                 self.output.inner().fill(T::default());
@@ -124,23 +125,21 @@ impl<'a, T: Element> Bench<'a, T> {
             }
             self.fill(in_place);
             seconds += self.batch(if consumes { 1 } else { half }, in_place)?;
-            wrong += self.verify(in_place);
+            wrong += if self.arguments.check > 0 { self.verify(in_place) } else { 0 };
         }
         let wrong = if self.arguments.check > 0 { Some(self.sum([wrong])?[0]) } else { None };
-        let operations = (iterations * self.arguments.aggregate) as f64;
-        let micros = self.over_ranks(seconds * 1e6 / operations)?;
+        let micros = self.over_ranks(seconds * 1e6 / operations as f64)?;
         let spread = self.arguments.per_iteration || self.arguments.json.is_some();
         let spread = if spread { Some(self.spread(iterations.min(SAMPLES_MAX), in_place)?) } else { None };
         Ok(Timing { micros, wrong, spread })
     }
 
-    /// Seconds of some iterations back to back.
-    fn batch(&mut self, iterations: usize, in_place: bool) -> Result<f64> {
+    /// Seconds of some operations back to back.
+    fn batch(&mut self, operations: usize, in_place: bool) -> Result<f64> {
         self.comm.barrier()?;
         let begun = Instant::now();
         if self.arguments.blocking == 0 {
             let (test, input, output) = (self.test, &self.input, &mut self.output);
-            let operations = iterations * self.arguments.aggregate;
             self.comm.scope(|scope| {
                 let started = scope.start(move |comm| {
                     (0..operations).try_for_each(|_| call(&test, comm, input, output, in_place))
@@ -148,7 +147,7 @@ impl<'a, T: Element> Bench<'a, T> {
                 started.wait()
             })?;
         } else {
-            for _ in 0..iterations * self.arguments.aggregate {
+            for _ in 0..operations {
                 self.call(in_place)?;
             }
         }
@@ -194,20 +193,30 @@ impl<'a, T: Element> Bench<'a, T> {
         }
     }
 
-    /// Counts wrong elements of the result.
+    /// Counts wrong elements of the result, and elements of the input that were changed.
     fn verify(&mut self, in_place: bool) -> u64 {
         let (rank, ranks) = (self.comm.rank(), self.comm.ranks());
-        let shares = self.test.shares(ranks, rank).1;
-        let at = if in_place { self.test.own_place(rank).1 * self.count } else { 0 };
-        let (count, turn) = (self.count, self.turn);
-        let output = &mut self.output.inner()[at..at + shares * count];
+        let places = if in_place { self.test.own_place(rank) } else { (0, 0) };
+        let (input, output) = (places.0 * self.count, places.1 * self.count);
+        let results = output..output + self.test.shares(ranks, rank).1 * self.count;
+        let (count, turn, inputs) = (self.count, self.turn, self.input.len());
+        let found = &mut self.output.inner()[results.clone()];
         if self.arguments.corrupt
-            && rank == ranks - 1
-            && let Some(element) = output.last_mut()
+            && rank == self.test.witness(ranks)
+            && let Some(element) = found.last_mut()
         {
             *element = T::from_f64(if element.to_f64() == 0.0 { 1.0 } else { 0.0 });
         }
-        self.pattern.wrong(output, count, turn)
+        let wrong = self.pattern.wrong(found, count, turn);
+        if !in_place {
+            return wrong + self.pattern.changed(self.input.view(), 0, turn);
+        }
+        // In place, results cover a part of the inputs: before and behind them nothing may have changed.
+        let (buffer, end) = (self.output.inner(), input + inputs);
+        let before = &buffer[input..results.start.clamp(input, end)];
+        let behind = &buffer[results.end.clamp(input, end)..end];
+        let at = end - behind.len() - input;
+        wrong + self.pattern.changed(before, 0, turn) + self.pattern.changed(behind, at, turn)
     }
 
     fn over_ranks(&self, micros: f64) -> Result<f64> {

@@ -25,11 +25,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<u8, String> {
     if let Some(threads) = arguments.threads {
         return in_threads(arguments, &config, threads);
     }
-    if std::env::var_os("RANK").is_some() {
+    let launched = ["RANK", "WORLD_SIZE"].iter().all(|name| std::env::var_os(name).is_some());
+    if arguments.in_world || arguments.ranks.is_none() && launched {
         let comm = Communicator::from_env_with(&config).map_err(|error| error.to_string())?;
         return measure(arguments, &comm);
     }
-    in_processes(arguments.ranks.unwrap_or(2))
+    in_processes(arguments)
 }
 
 fn in_threads(arguments: &Arguments, config: &Config, threads: usize) -> Result<u8, String> {
@@ -44,11 +45,11 @@ fn in_threads(arguments: &Arguments, config: &Config, threads: usize) -> Result<
 }
 
 /// Starts this very command once for each rank.
-fn in_processes(ranks: usize) -> Result<u8, String> {
-    let own = std::env::current_exe().map_err(|error| format!("cannot find this program: {error}"))?;
-    let program: Vec<OsString> =
-        std::iter::once(own.into_os_string()).chain(std::env::args_os().skip(1)).collect();
-    Launch { ranks, program, prefix: false, verbose: false, grace: Duration::from_secs(2) }.run()
+fn in_processes(arguments: &Arguments) -> Result<u8, String> {
+    let own = [OsString::from("/proc/self/exe")].into_iter();
+    let program = own.chain(std::env::args_os().skip(1)).chain([OsString::from("--in-world")]).collect();
+    let ranks = arguments.ranks.unwrap_or(2);
+    Launch { ranks, program, prefix: false, verbose: arguments.verbose, grace: GRACE }.run()
 }
 
 /// One rank's part: every type, operation, root and size asked for.
@@ -82,6 +83,9 @@ fn measure(arguments: &Arguments, comm: &Communicator) -> Result<u8, String> {
     }
     Ok(u8::from(!summary.is_good()))
 }
+
+/// For ranks that have yet to notice that another one failed.
+const GRACE: Duration = Duration::from_secs(2);
 
 fn row(
     arguments: &Arguments,

@@ -30,6 +30,11 @@ impl<T: Element> Pattern<T> {
         fill(input, &self.given[self.rank], turn);
     }
 
+    /// Counts the elements of a send buffer, from `at` on, that are no longer what they were.
+    pub(super) fn changed(&self, input: &[T], at: usize, turn: usize) -> u64 {
+        wrong(input, &self.given[self.rank], turn + at)
+    }
+
     /// Counts the elements of a result that are wrong.
     pub(super) fn wrong(&self, output: &[T], count: usize, turn: usize) -> u64 {
         let (rank, ranks) = (self.rank, self.given.len());
@@ -81,16 +86,19 @@ fn given(test: &Test, dtype: DType, ranks: usize, rank: usize, index: usize) -> 
     let (most, turn, hash) = (largest_exact(dtype), (index + rank) % ranks, hash(rank, index));
     match test.op {
         _ if !test.kind.reduces() => (hash % (most + 1)) as f64,
-        // Three twos: exact in every type.
-        Op::Prod => f64::from(if turn < 3 { 2 } else { 1 }),
-        Op::Min | Op::Max => (hash % (most + 1)) as f64,
+        // At most three twos: exact in every type.
+        Op::Prod => sign(dtype, hash) * f64::from(if turn < 3 && hash & 2 > 0 { 2 } else { 1 }),
+        // Not zero: of its two signs, either may win.
+        Op::Min | Op::Max => sign(dtype, hash) * ((hash >> 1) % most + 1) as f64,
         Op::Sum | Op::Avg | Op::PreMulSum => {
             // Half for the factor of two, an equal part for every rank; where that is nothing, only few give.
             let (budget, ranks) = (most / 2, ranks as u64);
             if budget >= ranks {
                 (hash % (budget / ranks + 1)) as f64
+            } else if (turn as u64) < budget {
+                (hash % 2) as f64
             } else {
-                f64::from(u8::from((turn as u64) < budget))
+                0.0
             }
         }
     }
@@ -114,6 +122,12 @@ fn reduced(test: &Test, dtype: DType, ranks: usize, index: usize) -> f64 {
             }
         }
     }
+}
+
+/// Either sign, where the type has two.
+fn sign(dtype: DType, hash: u64) -> f64 {
+    let signed = !matches!(dtype, DType::U8 | DType::U32 | DType::U64);
+    if signed && hash & 1 > 0 { -1.0 } else { 1.0 }
 }
 
 /// Up to here every whole number is exact.

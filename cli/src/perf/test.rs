@@ -91,6 +91,11 @@ impl Kind {
         }
     }
 
+    /// Whether the results of an operation in place are not the inputs of the same operation again.
+    pub(super) fn consumes(self) -> bool {
+        self.reduces() || self == Kind::AllToAll
+    }
+
     /// Whether an in-place form exists.
     pub(super) fn has_in_place(self) -> bool {
         !matches!(self, Kind::SendRecv | Kind::Barrier)
@@ -113,6 +118,12 @@ impl Test {
     /// Shares of (input, output) at `rank`.
     pub(super) fn shares(&self, ranks: usize, rank: usize) -> (usize, usize) {
         self.kind.collective().map_or((1, 1), |collective| collective.shares(ranks, self.root, rank))
+    }
+
+    /// The last rank that has a result.
+    pub(super) fn witness(&self, ranks: usize) -> usize {
+        let last = (0..ranks).rev().find(|&rank| self.shares(ranks, rank).1 > 0);
+        last.unwrap_or(ranks - 1)
     }
 
     /// Factor of a pre-multiplied sum at `rank`.

@@ -198,11 +198,8 @@ impl<F: Formula> Assign<'_, F> {
         debug_assert!(at + N * Self::REGISTER <= self.target.len());
         let pack = self.formula.evaluate::<I, N>(cpu, |source| {
             debug_assert_eq!(source.len(), self.target.len());
-            // SAFETY: within the target, and sources are as long. Bytes are copied before they are
-            // looked at: should a peer write them meanwhile, the values are wrong and nothing else.
-            std::array::from_fn(|index| unsafe {
-                F::Number::load(cpu, source.as_ptr().add(at + index * Self::REGISTER))
-            })
+            // SAFETY: within the target, and sources are as long.
+            unsafe { load_pack::<F::Number, I, N>(cpu, source.as_ptr().add(at)) }
         });
         // SAFETY: within the target.
         let target = unsafe { self.target.as_mut_ptr().add(at) };
@@ -252,13 +249,31 @@ impl Staging {
     }
 }
 
+/// Loads a pack.
+///
+/// Bytes are copied before they are looked at: should a peer write them meanwhile, the values are
+/// wrong and nothing else.
+///
+/// # Safety
+/// `from` is valid for reading it.
+#[inline(always)]
+unsafe fn load_pack<T: Number, I: Instructions, const N: usize>(cpu: I, from: *const u8) -> Pack<T, I, N> {
+    // SAFETY: the first register of the pack, then the others.
+    let mut pack = [unsafe { T::load(cpu, from) }; N];
+    for (index, lanes) in pack.iter_mut().enumerate().skip(1) {
+        // SAFETY: as above.
+        *lanes = unsafe { T::load(cpu, from.add(index * T::LANES * size_of::<T>())) };
+    }
+    pack
+}
+
 /// Stores a pack.
 ///
 /// # Safety
 /// `to` is valid for writing it.
 #[inline(always)]
 unsafe fn store_pack<T: Number, I: Instructions, const N: usize>(cpu: I, pack: Pack<T, I, N>, to: *mut u8) {
-    for (index, lanes) in pack.into_iter().enumerate() {
+    for (index, &lanes) in pack.iter().enumerate() {
         // SAFETY: within the pack.
         unsafe { T::store(cpu, lanes, to.add(index * T::LANES * size_of::<T>())) };
     }

@@ -194,10 +194,16 @@ fn copy_at(level: Level, store: Store, mut target: Target<'_>, source: Source<'_
     check(DType::U8, &target, source);
     match store {
         // SAFETY: both are valid for this length. They may be the same memory: `copy` allows that.
-        Store::Cached => unsafe { target.as_mut_ptr().copy_from(source.as_ptr(), source.len()) },
-        Store::Stream => level.run(Assign { target, formula: Same(source), store }),
+        Store::Cached if source.len() < LOOP_FROM_BYTES => unsafe {
+            target.as_mut_ptr().copy_from(source.as_ptr(), source.len());
+        },
+        Store::Cached | Store::Stream => level.run(Assign { target, formula: Same(source), store }),
     }
 }
+
+/// From here on vector loads and stores copy faster than the C library does: its choice for long copies, one
+/// string instruction, is several times slower on lines that another core has written.
+const LOOP_FROM_BYTES: usize = 1024;
 
 fn check(dtype: DType, target: &Target<'_>, source: Source<'_>) {
     assert_eq!(source.len(), target.len(), "a source as long as the target");

@@ -1,0 +1,154 @@
+//! Where everything is in a rank's segment.
+
+use crate::flags::{BANK_WORDS, BANKS};
+use crate::{Error, Geometry, Result};
+
+/// Where everything is in a rank's segment: the boards of its channels, the FIFOs into it from
+/// every rank, its window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Layout {
+    pub(super) geometry: Geometry,
+    slot_stride: usize,
+    ring_bytes: usize,
+    rings: usize,
+    window: usize,
+    bytes: usize,
+}
+
+impl Layout {
+    /// The layout for `ranks` ranks with these sizes.
+    ///
+    /// # Errors
+    /// [`Error::Misuse`] if a FIFO has no slot, or if that is more memory than there are addresses.
+    pub fn new(ranks: usize, geometry: &Geometry) -> Result<Self> {
+        if geometry.slots == 0 {
+            return Err(Error::Misuse("a FIFO needs at least one slot".to_owned()));
+        }
+        Self::sum(ranks, geometry)
+            .ok_or_else(|| Error::Misuse(format!("{ranks} ranks with {geometry:?} need too much memory")))
+    }
+
+    fn sum(ranks: usize, geometry: &Geometry) -> Option<Self> {
+        let data = geometry.slot_bytes.checked_next_multiple_of(LINE_BYTES)?;
+        let slot_stride = data.checked_add(SLOT_HEAD_BYTES)?.checked_next_multiple_of(PAIR_BYTES)?;
+        let ring_bytes = geometry.slots.checked_mul(slot_stride)?.checked_add(PAIR_BYTES)?;
+        let rings = geometry.channels.checked_mul(BOARD_BYTES)?;
+        let end = ring_bytes.checked_mul(geometry.lanes)?.checked_mul(ranks)?.checked_add(rings)?;
+        let window = end.checked_next_multiple_of(PAGE_BYTES)?;
+        let bytes = window.checked_add(geometry.window_bytes)?.checked_next_multiple_of(PAGE_BYTES)?;
+        let geometry = *geometry;
+        (bytes <= isize::MAX as usize).then_some(Self {
+            geometry,
+            slot_stride,
+            ring_bytes,
+            rings,
+            window,
+            bytes,
+        })
+    }
+
+    /// Bytes of a rank's segment.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Where a bank of a channel's board begins.
+    pub(super) fn bank(&self, channel: usize, bank: usize) -> usize {
+        debug_assert!(channel < self.geometry.channels && bank < BANKS);
+        channel * BOARD_BYTES + bank * PAIR_BYTES
+    }
+
+    /// Where a channel's counter of finished instances is.
+    pub(super) fn finished(&self, channel: usize) -> usize {
+        debug_assert!(channel < self.geometry.channels);
+        channel * BOARD_BYTES + BANKS * PAIR_BYTES
+    }
+
+    /// Where the FIFO from rank `from` on `lane` begins, with its counter of consumed messages.
+    pub(super) fn ring(&self, from: usize, lane: usize) -> usize {
+        debug_assert!(lane < self.geometry.lanes);
+        self.rings + (from * self.geometry.lanes + lane) * self.ring_bytes
+    }
+
+    /// Where the slot for message `number` begins, from the beginning of its FIFO.
+    pub(super) fn slot(&self, number: u64) -> usize {
+        PAIR_BYTES + (number % self.geometry.slots as u64) as usize * self.slot_stride
+    }
+
+    /// Where the window begins.
+    pub(super) fn window(&self) -> usize {
+        self.window
+    }
+}
+
+const LINE_BYTES: usize = 64;
+/// Processors fetch lines in pairs: what different ranks write is so far apart.
+const PAIR_BYTES: usize = 2 * LINE_BYTES;
+const PAGE_BYTES: usize = 4096;
+const _: () = assert!(BANK_WORDS * 8 <= LINE_BYTES, "a bank is one line");
+/// Two banks and a counter.
+const BOARD_BYTES: usize = (BANKS + 1) * PAIR_BYTES;
+/// What is in front of the data of a slot.
+pub(super) const SLOT_HEAD_BYTES: usize = LINE_BYTES;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn geometry() -> impl Strategy<Value = Geometry> {
+        (1usize..5, 1usize..6, 0usize..300, 0usize..4, 0usize..9000).prop_map(
+            |(lanes, slots, slot_bytes, channels, window_bytes)| Geometry {
+                lanes,
+                slots,
+                slot_bytes,
+                channels,
+                window_bytes,
+            },
+        )
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_overlaps_and_all_is_inside(geometry in geometry(), ranks in 1usize..5) {
+            let layout = Layout::new(ranks, &geometry).unwrap();
+            let mut parts = vec![(layout.window(), geometry.window_bytes)];
+            for channel in 0..geometry.channels {
+                parts.extend((0..BANKS).map(|bank| (layout.bank(channel, bank), LINE_BYTES)));
+                parts.push((layout.finished(channel), LINE_BYTES));
+            }
+            for (from, lane) in (0..ranks).flat_map(|from| (0..geometry.lanes).map(move |lane| (from, lane))) {
+                let ring = layout.ring(from, lane);
+                parts.push((ring, LINE_BYTES));
+                for number in 0..geometry.slots as u64 {
+                    parts.push((ring + layout.slot(number), SLOT_HEAD_BYTES + geometry.slot_bytes));
+                    prop_assert_eq!(layout.slot(number), layout.slot(number + geometry.slots as u64));
+                }
+            }
+            parts.sort_unstable();
+            let starts = parts.iter().map(|part| part.0).skip(1).chain([layout.bytes()]);
+            for (&(start, bytes), next) in parts.iter().zip(starts) {
+                prop_assert_eq!(start % LINE_BYTES, 0);
+                prop_assert!(start + bytes <= next, "{}+{} reaches into {}", start, bytes, next);
+            }
+        }
+    }
+
+    #[test]
+    fn impossible_sizes_are_refused() {
+        let sound = Geometry { lanes: 3, slots: 4, slot_bytes: 128, channels: 2, window_bytes: 4096 };
+        let huge = usize::MAX;
+        for geometry in [
+            Geometry { lanes: huge, ..sound },
+            Geometry { slots: huge / 64, ..sound },
+            Geometry { slot_bytes: huge, ..sound },
+            Geometry { channels: huge / 8, ..sound },
+            Geometry { window_bytes: huge, ..sound },
+            Geometry { window_bytes: huge / 2, ..sound },
+            Geometry { slots: 0, ..sound },
+        ] {
+            assert!(matches!(Layout::new(2, &geometry), Err(Error::Misuse(_))), "{geometry:?}");
+        }
+        assert!(Layout::new(huge, &sound).is_err());
+    }
+}

@@ -1,0 +1,292 @@
+//! FIFOs of messages in shared memory.
+//!
+//! A slot is a line with stamp, length and tag, and behind it the data. A body
+//! of up to [`INLINE_BYTES`] is in that line as well, so that a small message
+//! crosses between cores as one line.
+
+use super::layout::{Layout, SLOT_HEAD_BYTES};
+use crate::ring::{Impossible, Receiver, Sender, Slots};
+use crate::segment::Segment;
+use crate::sync::{AtomicU64, Ordering};
+use crate::{Error, Head, Link, Result, Tag};
+use std::sync::Arc;
+use unisono_cuda::{Source, Store, Target, copy_to};
+
+/// One FIFO in a segment.
+struct Ring {
+    segment: Arc<Segment>,
+    layout: Layout,
+    offset: usize,
+}
+
+impl Ring {
+    /// The `index`-th word of the slot of message `number`.
+    fn word(&self, number: u64, index: usize) -> &AtomicU64 {
+        self.segment.word(self.offset + self.layout.slot(number) + index * 8)
+    }
+
+    /// Address of the body of message `number`, which is `bytes` long: at most a slot's.
+    fn body(&self, number: u64, bytes: usize) -> *mut u8 {
+        debug_assert!(bytes <= self.layout.geometry.slot_bytes);
+        let head = if bytes <= INLINE_BYTES { INLINE } else { SLOT_HEAD_BYTES };
+        self.segment.at(self.offset + self.layout.slot(number) + head, bytes)
+    }
+
+    fn read_head(&self, number: u64) -> std::result::Result<Head, Impossible> {
+        let bytes = self.word(number, LENGTH).load(Ordering::Relaxed);
+        if bytes > self.layout.geometry.slot_bytes as u64 {
+            return Err(Impossible(bytes));
+        }
+        let tag = Tag(std::array::from_fn(|index| self.word(number, TAG + index).load(Ordering::Relaxed)));
+        Ok(Head { tag, bytes: bytes as usize })
+    }
+
+    fn write_head(&self, number: u64, head: &Head) {
+        self.word(number, LENGTH).store(head.bytes as u64, Ordering::Relaxed);
+        for (index, &value) in head.tag.0.iter().enumerate() {
+            self.word(number, TAG + index).store(value, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Slots for Ring {
+    fn slots(&self) -> u64 {
+        self.layout.geometry.slots as u64
+    }
+
+    fn stamp(&self, number: u64) -> &AtomicU64 {
+        self.word(number, STAMP)
+    }
+
+    fn consumed(&self) -> &AtomicU64 {
+        self.segment.word(self.offset)
+    }
+}
+
+/// FIFOs to and from one rank.
+pub(super) struct ShmLink {
+    peer: usize,
+    lanes: Vec<Lane>,
+}
+
+/// The two FIFOs of a lane.
+struct Lane {
+    outgoing: Ring,
+    sender: Sender,
+    incoming: Ring,
+    receiver: Receiver,
+    /// The head of the message that is next, read once: what the peer writes later does not count.
+    head: Option<(u64, Head)>,
+}
+
+impl ShmLink {
+    pub(super) fn new(
+        rank: usize,
+        peer: usize,
+        layout: &Layout,
+        own: &Arc<Segment>,
+        theirs: &Arc<Segment>,
+    ) -> Self {
+        let ring = |segment: &Arc<Segment>, from, lane| Ring {
+            segment: Arc::clone(segment),
+            layout: *layout,
+            offset: layout.ring(from, lane),
+        };
+        let lane = |lane| Lane {
+            outgoing: ring(theirs, rank, lane),
+            sender: Sender::default(),
+            incoming: ring(own, peer, lane),
+            receiver: Receiver::default(),
+            head: None,
+        };
+        Self { peer, lanes: (0..layout.geometry.lanes).map(lane).collect() }
+    }
+
+    fn next(&mut self, lane: usize) -> Result<Option<(u64, Head)>> {
+        let peer = self.peer;
+        let Lane { incoming, receiver, head, .. } = &mut self.lanes[lane];
+        if head.is_none()
+            && let Some(number) = receiver.arrived(incoming).map_err(|word| corrupt(peer, "stamp", word))?
+        {
+            let found = incoming.read_head(number).map_err(|word| corrupt(peer, "length", word))?;
+            *head = Some((number, found));
+        }
+        Ok(*head)
+    }
+}
+
+impl Link for ShmLink {
+    fn try_send<'a>(
+        &mut self,
+        lane: usize,
+        tag: &Tag,
+        bytes: usize,
+        parts: &mut dyn Iterator<Item = Source<'a>>,
+    ) -> Result<bool> {
+        let Lane { outgoing, sender, .. } = &mut self.lanes[lane];
+        if bytes > outgoing.layout.geometry.slot_bytes {
+            let slot_bytes = outgoing.layout.geometry.slot_bytes;
+            return Err(Error::Misuse(format!("a message of {bytes} bytes for slots of {slot_bytes}")));
+        }
+        let reserved = sender.reserve(outgoing).map_err(|word| corrupt(self.peer, "FIFO counter", word))?;
+        let Some(number) = reserved else {
+            return Ok(false);
+        };
+        let pointer = outgoing.body(number, bytes);
+        // SAFETY: inside the slot by `body`, which is mapped as long as the FIFO lives; in this process
+        // only this call writes to it.
+        let mut body = unsafe { Target::from_raw(pointer, bytes) };
+        let mut filled = 0;
+        for part in parts {
+            if part.len() > bytes - filled {
+                return Err(wrong_parts(bytes));
+            }
+            copy_to(Store::Cached, body.slice(filled..filled + part.len()), part);
+            filled += part.len();
+        }
+        if filled != bytes {
+            return Err(wrong_parts(bytes));
+        }
+        outgoing.write_head(number, &Head { tag: *tag, bytes });
+        sender.publish(outgoing);
+        Ok(true)
+    }
+
+    fn head(&mut self, lane: usize) -> Result<Option<Head>> {
+        Ok(self.next(lane)?.map(|(_, head)| head))
+    }
+
+    fn body(&mut self, lane: usize) -> Result<Option<Source<'_>>> {
+        let Some((number, head)) = self.next(lane)? else {
+            return Ok(None);
+        };
+        let pointer = self.lanes[lane].incoming.body(number, head.bytes);
+        // SAFETY: inside the slot by `body`, mapped as long as the link that the result borrows; nobody
+        // in this process writes to it.
+        Ok(Some(unsafe { Source::from_raw(pointer, head.bytes) }))
+    }
+
+    fn release(&mut self, lane: usize) {
+        let Lane { incoming, receiver, head, .. } = &mut self.lanes[lane];
+        if head.take().is_some() {
+            receiver.release(incoming);
+        }
+    }
+
+    fn take(&mut self, lane: usize, target: Target<'_>) -> Result<bool> {
+        let Some(body) = self.body(lane)? else {
+            return Ok(false);
+        };
+        if body.len() != target.len() {
+            let text = format!("{} bytes to take a message of {}", target.len(), body.len());
+            return Err(Error::Misuse(text));
+        }
+        copy_to(Store::Cached, target, body);
+        self.release(lane);
+        Ok(true)
+    }
+
+    fn progress(&mut self) -> Result<()> {
+        Ok(())
+    }
+}
+
+fn corrupt(peer: usize, what: &str, Impossible(value): Impossible) -> Error {
+    Error::Corrupt { peer, what: format!("a {what} of {value:#x}") }
+}
+
+fn wrong_parts(bytes: usize) -> Error {
+    Error::Misuse(format!("the parts of a message of {bytes} bytes have another length"))
+}
+
+/// Words of a slot's line.
+const STAMP: usize = 0;
+const LENGTH: usize = 1;
+const TAG: usize = 2;
+/// Where in the line a small body begins, and how long it can be.
+const INLINE: usize = 8 * (TAG + 4);
+const INLINE_BYTES: usize = SLOT_HEAD_BYTES - INLINE;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Geometry;
+
+    const GEOMETRY: Geometry = Geometry { lanes: 2, slots: 2, slot_bytes: 128, channels: 1, window_bytes: 0 };
+
+    struct Pair {
+        layout: Layout,
+        segments: [Arc<Segment>; 2],
+        near: ShmLink,
+        far: ShmLink,
+    }
+
+    fn pair() -> Pair {
+        let layout = Layout::new(2, &GEOMETRY).unwrap();
+        let segments = [(); 2].map(|()| Arc::new(Segment::private(layout.bytes()).unwrap()));
+        let link = |rank: usize| ShmLink::new(rank, 1 - rank, &layout, &segments[rank], &segments[1 - rank]);
+        let (near, far) = (link(0), link(1));
+        Pair { layout, segments, near, far }
+    }
+
+    fn send(link: &mut ShmLink, bytes: usize) -> Result<bool> {
+        let body = vec![9; bytes];
+        link.try_send(1, &Tag([1; 4]), bytes, &mut std::iter::once(Source::from(&body[..])))
+    }
+
+    /// What rank 1 finds when rank 0 writes `value` into word `index` of its first slot.
+    fn found(index: usize, value: u64) -> Result<Option<Head>> {
+        let Pair { layout, segments, mut near, mut far } = pair();
+        assert!(send(&mut near, 100).unwrap());
+        segments[1].word(layout.ring(0, 1) + layout.slot(0) + index * 8).store(value, Ordering::Release);
+        far.head(1)
+    }
+
+    #[test]
+    fn impossible_heads_are_the_senders_fault() {
+        assert!(matches!(found(LENGTH, 128), Ok(Some(Head { bytes: 128, .. }))));
+        assert!(matches!(found(STAMP, 0), Ok(None)));
+        for (index, value) in [(LENGTH, 129), (LENGTH, u64::MAX), (STAMP, 2), (STAMP, u64::MAX)] {
+            assert!(matches!(found(index, value), Err(Error::Corrupt { peer: 0, .. })), "{index} {value}");
+        }
+    }
+
+    #[test]
+    fn impossible_counters_are_the_receivers_fault() {
+        for (value, sound) in [(0, true), (2, true), (3, false), (u64::MAX, false)] {
+            let Pair { layout, segments, mut near, .. } = pair();
+            assert!(send(&mut near, 1).unwrap() && send(&mut near, 1).unwrap());
+            segments[1].word(layout.ring(0, 1)).store(value, Ordering::Release);
+            match send(&mut near, 1) {
+                Ok(sent) => assert!(sound && sent == (value == 2)),
+                Err(error) => assert!(!sound && matches!(error, Error::Corrupt { peer: 1, .. })),
+            }
+        }
+    }
+
+    #[test]
+    fn a_head_is_read_once() {
+        let Pair { layout, segments, mut near, mut far } = pair();
+        assert!(send(&mut near, 100).unwrap());
+        assert_eq!(far.head(1).unwrap().unwrap().bytes, 100);
+        segments[1].word(layout.ring(0, 1) + layout.slot(0) + LENGTH * 8).store(1 << 40, Ordering::Release);
+        assert_eq!(far.body(1).unwrap().unwrap().len(), 100);
+    }
+
+    #[test]
+    fn wrong_lengths_are_misuse_and_send_nothing() {
+        let Pair { mut near, mut far, .. } = pair();
+        assert!(matches!(send(&mut near, 129), Err(Error::Misuse(_))));
+        for bytes in [9, 11] {
+            let body = [1; 10];
+            let sent =
+                near.try_send(1, &Tag::default(), bytes, &mut std::iter::once(Source::from(&body[..])));
+            assert!(matches!(sent, Err(Error::Misuse(_))));
+        }
+        assert_eq!(far.head(1).unwrap(), None);
+        assert!(send(&mut near, 10).unwrap());
+        let taken = far.take(1, Target::from(&mut [0; 9][..]));
+        assert!(matches!(taken, Err(Error::Misuse(_))));
+        assert!(far.take(1, Target::from(&mut [0; 10][..])).unwrap());
+    }
+}

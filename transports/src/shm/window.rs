@@ -1,0 +1,96 @@
+//! Everybody's windows and signals in shared memory.
+
+use super::layout::Layout;
+use crate::flags::{self, Announcer, Board};
+use crate::segment::Segment;
+use crate::sync::AtomicU64;
+use crate::{Tag, Window};
+use std::sync::Arc;
+use unisono_cuda::{Source, Target};
+
+/// Everybody's windows, as one rank sees them.
+pub(super) struct ShmWindow {
+    rank: usize,
+    segments: Vec<Arc<Segment>>,
+    layout: Layout,
+    /// This rank's account of its boards, one for each channel.
+    announcers: Vec<Announcer>,
+}
+
+/// One channel's board in one rank's segment.
+struct ShmBoard<'w> {
+    segment: &'w Segment,
+    layout: &'w Layout,
+    channel: usize,
+}
+
+impl Board for ShmBoard<'_> {
+    fn word(&self, bank: usize, index: usize) -> &AtomicU64 {
+        self.segment.word(self.layout.bank(self.channel, bank) + index * 8)
+    }
+
+    fn finished(&self) -> &AtomicU64 {
+        self.segment.word(self.layout.finished(self.channel))
+    }
+}
+
+impl ShmWindow {
+    pub(super) fn new(rank: usize, layout: Layout, segments: Vec<Arc<Segment>>) -> Self {
+        let announcers = vec![Announcer::default(); layout.geometry.channels];
+        Self { rank, segments, layout, announcers }
+    }
+
+    fn board(&self, rank: usize, channel: usize) -> ShmBoard<'_> {
+        assert!(channel < self.announcers.len(), "channel {channel} of {}", self.announcers.len());
+        ShmBoard { segment: &self.segments[rank], layout: &self.layout, channel }
+    }
+
+    fn at(&self, rank: usize, offset: usize, bytes: usize) -> *mut u8 {
+        let window_bytes = self.layout.geometry.window_bytes;
+        let fits = offset.checked_add(bytes).is_some_and(|end| end <= window_bytes);
+        assert!(fits, "{bytes} bytes at {offset} of a window of {window_bytes}");
+        self.segments[rank].at(self.layout.window() + offset, bytes)
+    }
+}
+
+impl Window for ShmWindow {
+    fn bytes(&self) -> usize {
+        self.layout.geometry.window_bytes
+    }
+
+    fn source(&self, rank: usize, offset: usize, bytes: usize) -> Source<'_> {
+        // SAFETY: inside the window by `at`, mapped as long as this lives; only ever reached raw.
+        unsafe { Source::from_raw(self.at(rank, offset, bytes), bytes) }
+    }
+
+    fn target(&self, rank: usize, offset: usize, bytes: usize) -> Target<'_> {
+        // SAFETY: inside the window by `at`, mapped as long as this lives; only ever reached raw.
+        unsafe { Target::from_raw(self.at(rank, offset, bytes), bytes) }
+    }
+
+    fn signal(&mut self, channel: usize, value: u64) {
+        self.announcers[channel].signal(&self.board(self.rank, channel), value);
+    }
+
+    fn signals(&self, rank: usize, channel: usize) -> u64 {
+        flags::signals(&self.board(rank, channel))
+    }
+
+    fn done(&mut self, channel: usize, value: u64) {
+        flags::publish_done(&self.board(self.rank, channel), value);
+    }
+
+    fn dones(&self, rank: usize, channel: usize) -> u64 {
+        flags::dones(&self.board(rank, channel))
+    }
+
+    fn set_tag(&mut self, channel: usize, bank: usize, tag: &Tag) {
+        let mut announcer = self.announcers[channel];
+        announcer.set_tag(&self.board(self.rank, channel), bank, tag);
+        self.announcers[channel] = announcer;
+    }
+
+    fn tag(&self, rank: usize, channel: usize, bank: usize) -> Tag {
+        flags::tag(&self.board(rank, channel), bank)
+    }
+}
