@@ -53,8 +53,10 @@ fn functions(lines: &[&str]) -> Vec<(usize, usize)> {
     for (start, line) in lines.iter().enumerate() {
         let indent = line.len() - line.trim_start().len();
         let head = line.trim_start().trim_start_matches("pub ").trim_start_matches("pub(crate) ");
-        let head =
-            head.trim_start_matches("pub(super) ").trim_start_matches("const ").trim_start_matches(concat!("unsafe", " "));
+        let head = head
+            .trim_start_matches("pub(super) ")
+            .trim_start_matches("const ")
+            .trim_start_matches(concat!("unsafe", " "));
         if !head.starts_with("fn ") {
             continue;
         }

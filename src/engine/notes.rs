@@ -83,8 +83,13 @@ fn encode_failure(by: Rank, kind: &ErrorKind) -> Vec<u8> {
     bytes.extend(tags[0].to_bytes());
     bytes.extend(tags[1].to_bytes());
     let room = MAX_NOTE_BYTES - bytes.len();
-    bytes.extend(&text.as_bytes()[..text.floor_char_boundary(room)]);
+    bytes.extend(&text.as_bytes()[..whole_characters(text, room)]);
     bytes
+}
+
+/// The longest start of `text` of at most `bytes_max` bytes that cuts no character.
+fn whole_characters(text: &str, bytes_max: usize) -> usize {
+    (0..=bytes_max.min(text.len())).rev().find(|&end| text.is_char_boundary(end)).unwrap_or(0)
 }
 
 fn decode_failure(rest: &mut &[u8]) -> Option<Note> {

@@ -143,7 +143,7 @@ pub(crate) fn message_lengths(
     let callers = into.iter().filter(|&&block| Memory::is_callers(block));
     let known: usize = callers.clone().map(|&block| memory.bytes(block)).sum();
     let unknown = into.len() - callers.count();
-    let each = if unknown > 0 { bytes.saturating_sub(known) / unknown } else { 0 };
+    let each = bytes.saturating_sub(known).checked_div(unknown).unwrap_or(0);
     if known + each * unknown != bytes || each > memory.slice_bytes {
         return Err(wrong_length(peer, bytes, rank, known));
     }

@@ -146,7 +146,8 @@ impl Engine {
         let Engine { mesh, channels, .. } = self;
         let Channel { instance, finished, scratch, run } = &mut channels[index];
         let base = (index * 2 + (*instance & 1) as usize) * operation.bank_bytes;
-        let piece = run.piece as u64 | (operation.slice_bytes / SLICE_UNIT_BYTES) as u64 * PIECES_MAX;
+        let units = (operation.slice_bytes / SLICE_UNIT_BYTES) as u64;
+        let piece = run.piece as u64 | (units * PIECES_MAX);
         let tag = operation.call.tag(piece);
         let first = run.piece == index;
         let mut through = true;

@@ -244,7 +244,7 @@ fn call<T: Element>(
     in_place: bool,
 ) -> Result<()> {
     let (inputs, outputs) = test.shares(comm.ranks(), comm.rank());
-    let count = if inputs > 0 { input.len() / inputs } else { output.len() / outputs.max(1) };
+    let count = input.len().checked_div(inputs).unwrap_or(output.len() / outputs.max(1));
     match in_place {
         true => test.call_in_place(comm, output.inner()),
         false => test.call(comm, input.view(), &mut output.inner()[..outputs * count]),

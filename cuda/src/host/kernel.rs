@@ -1,144 +1,10 @@
 //! The loop: a target is computed pack by pack, each pack from all sources, in one pass over memory.
 
 use super::Store;
-use super::lanes::Lanes;
+use super::formula::{Formula, Pack, Read};
 use super::level::{Instructions, Kernel, STREAM_BYTES, stream_fence};
 use super::number::Number;
-use crate::{Finish, Scalar, Source, Target};
-use std::marker::PhantomData;
-
-/// How two values become one.
-pub(super) trait Combine {
-    /// left ⊕ right.
-    fn combine<L: Lanes>(left: L, right: L) -> L;
-}
-
-/// Row of [`Combine`]: the sum.
-pub(super) struct Sum;
-/// Row of [`Combine`]: the product.
-pub(super) struct Prod;
-/// Row of [`Combine`]: the smaller.
-pub(super) struct Min;
-/// Row of [`Combine`]: the larger.
-pub(super) struct Max;
-
-impl Combine for Sum {
-    #[inline(always)]
-    fn combine<L: Lanes>(left: L, right: L) -> L {
-        left.sum(right)
-    }
-}
-
-impl Combine for Prod {
-    #[inline(always)]
-    fn combine<L: Lanes>(left: L, right: L) -> L {
-        left.product(right)
-    }
-}
-
-impl Combine for Min {
-    #[inline(always)]
-    fn combine<L: Lanes>(left: L, right: L) -> L {
-        left.smaller(right)
-    }
-}
-
-impl Combine for Max {
-    #[inline(always)]
-    fn combine<L: Lanes>(left: L, right: L) -> L {
-        left.larger(right)
-    }
-}
-
-/// A pack: a few registers of elements of type `T`, worked on together to hide latencies.
-type Pack<T, I, const N: usize> = [<T as Number>::Lanes<I>; N];
-
-/// What is computed for one position from the sources at that position.
-pub(super) trait Formula {
-    /// Type of the elements.
-    type Number: Number;
-
-    /// The result where `read` says what a source holds.
-    fn evaluate<I: Instructions, const N: usize>(
-        &self,
-        cpu: I,
-        read: impl Fn(Source<'_>) -> Pack<Self::Number, I, N>,
-    ) -> Pack<Self::Number, I, N>;
-}
-
-/// first ⊕ rest[0] ⊕ rest[1] ⊕ …, then `finish`.
-pub(super) struct Reduced<'a, T, C> {
-    pub(super) first: Source<'a>,
-    pub(super) rest: &'a [Source<'a>],
-    pub(super) finish: Finish,
-    pub(super) types: PhantomData<(T, C)>,
-}
-
-impl<T: Number, C: Combine> Formula for Reduced<'_, T, C> {
-    type Number = T;
-
-    #[inline(always)]
-    fn evaluate<I: Instructions, const N: usize>(
-        &self,
-        _: I,
-        read: impl Fn(Source<'_>) -> Pack<T, I, N>,
-    ) -> Pack<T, I, N> {
-        let mut pack = read(self.first);
-        for &source in self.rest {
-            let other = read(source);
-            for (own, other) in pack.iter_mut().zip(&other) {
-                *own = C::combine(*own, *other);
-            }
-        }
-        if let Finish::Divide(ranks) = self.finish {
-            for own in &mut pack {
-                *own = own.divide(ranks);
-            }
-        }
-        pack
-    }
-}
-
-/// source · scalar
-pub(super) struct Scaled<'a, T> {
-    pub(super) source: Source<'a>,
-    pub(super) scalar: Scalar,
-    pub(super) types: PhantomData<T>,
-}
-
-impl<T: Number> Formula for Scaled<'_, T> {
-    type Number = T;
-
-    #[inline(always)]
-    fn evaluate<I: Instructions, const N: usize>(
-        &self,
-        cpu: I,
-        read: impl Fn(Source<'_>) -> Pack<T, I, N>,
-    ) -> Pack<T, I, N> {
-        let factor = T::splat(cpu, self.scalar);
-        let mut pack = read(self.source);
-        for own in &mut pack {
-            *own = own.product(factor);
-        }
-        pack
-    }
-}
-
-/// The source itself.
-pub(super) struct Same<'a>(pub(super) Source<'a>);
-
-impl Formula for Same<'_> {
-    type Number = u8;
-
-    #[inline(always)]
-    fn evaluate<I: Instructions, const N: usize>(
-        &self,
-        _: I,
-        read: impl Fn(Source<'_>) -> Pack<u8, I, N>,
-    ) -> Pack<u8, I, N> {
-        read(self.0)
-    }
-}
+use crate::{Source, Target};
 
 /// target = formula
 pub(super) struct Assign<'a, F> {
@@ -196,11 +62,7 @@ impl<F: Formula> Assign<'_, F> {
     #[inline(always)]
     fn whole<I: Instructions, const N: usize>(&mut self, cpu: I, at: usize, stream: bool) {
         debug_assert!(at + N * Self::REGISTER <= self.target.len());
-        let pack = self.formula.evaluate::<I, N>(cpu, |source| {
-            debug_assert_eq!(source.len(), self.target.len());
-            // SAFETY: within the target, and sources are as long.
-            unsafe { load_pack::<F::Number, I, N>(cpu, source.as_ptr().add(at)) }
-        });
+        let pack = self.formula.evaluate::<I, N>(cpu, Whole { at });
         // SAFETY: within the target.
         let target = unsafe { self.target.as_mut_ptr().add(at) };
         if stream {
@@ -221,14 +83,7 @@ impl<F: Formula> Assign<'_, F> {
     #[inline(always)]
     fn partial<I: Instructions>(&mut self, cpu: I, at: usize, bytes: usize) {
         debug_assert!(at + bytes <= self.target.len() && bytes < Self::REGISTER);
-        let pack = self.formula.evaluate::<I, 1>(cpu, |source| {
-            let mut staging = Staging::new();
-            // SAFETY: the bytes are within the source and fit into `staging`, where zeros follow.
-            [unsafe {
-                staging.0.as_mut_ptr().copy_from_nonoverlapping(source.as_ptr().add(at), bytes);
-                F::Number::load(cpu, staging.0.as_ptr())
-            }]
-        });
+        let pack = self.formula.evaluate::<I, 1>(cpu, Partial { at, bytes });
         let mut staging = Staging::new();
         // SAFETY: a register fits into `staging`, and `bytes` from `at` on into the target.
         unsafe {
@@ -249,22 +104,52 @@ impl Staging {
     }
 }
 
-/// Loads a pack.
-///
-/// Bytes are copied before they are looked at: should a peer write them meanwhile, the values are
-/// wrong and nothing else.
-///
-/// # Safety
-/// `from` is valid for reading it.
-#[inline(always)]
-unsafe fn load_pack<T: Number, I: Instructions, const N: usize>(cpu: I, from: *const u8) -> Pack<T, I, N> {
-    // SAFETY: the first register of the pack, then the others.
-    let mut pack = [unsafe { T::load(cpu, from) }; N];
-    for (index, lanes) in pack.iter_mut().enumerate().skip(1) {
-        // SAFETY: as above.
-        *lanes = unsafe { T::load(cpu, from.add(index * T::LANES * size_of::<T>())) };
+/// Reads whole registers from byte `at` on, which lie within the target.
+struct Whole {
+    at: usize,
+}
+
+impl Read for Whole {
+    #[inline(always)]
+    unsafe fn pack<T: Number, I: Instructions, const N: usize>(
+        &self,
+        cpu: I,
+        source: Source<'_>,
+    ) -> Pack<T, I, N> {
+        debug_assert!(self.at + N * T::LANES * size_of::<T>() <= source.len());
+        // SAFETY: within the target, and the source is as long. Bytes are copied before they are
+        // looked at: should a peer write them meanwhile, the values are wrong and nothing else.
+        let mut pack = [unsafe { T::load(cpu, source.as_ptr().add(self.at)) }; N];
+        for (index, lanes) in pack.iter_mut().enumerate().skip(1) {
+            let at = self.at + index * T::LANES * size_of::<T>();
+            // SAFETY: likewise.
+            *lanes = unsafe { T::load(cpu, source.as_ptr().add(at)) };
+        }
+        pack
     }
-    pack
+}
+
+/// Reads `bytes` from byte `at` on, which lie within the target, and zeros for the rest of a register.
+struct Partial {
+    at: usize,
+    bytes: usize,
+}
+
+impl Read for Partial {
+    #[inline(always)]
+    unsafe fn pack<T: Number, I: Instructions, const N: usize>(
+        &self,
+        cpu: I,
+        source: Source<'_>,
+    ) -> Pack<T, I, N> {
+        debug_assert!(self.at + self.bytes <= source.len() && self.bytes <= 32);
+        let mut staging = Staging::new();
+        // SAFETY: within the target, and the source is as long; `staging` is longer than a register.
+        unsafe {
+            staging.0.as_mut_ptr().copy_from_nonoverlapping(source.as_ptr().add(self.at), self.bytes);
+            [T::load(cpu, staging.0.as_ptr()); N]
+        }
+    }
 }
 
 /// Stores a pack.

@@ -8,6 +8,7 @@
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
+mod formula;
 mod kernel;
 mod lanes;
 mod level;
@@ -19,8 +20,9 @@ pub(crate) mod small;
 mod tests;
 
 use crate::{DType, F8E4M3, F8E5M2, Finish, Op, Scalar, Source, Target};
+use formula::{Combine, Max, Min, Prod, Reduced, Same, Scaled, Sum};
 use half::{bf16, f16};
-use kernel::{Assign, Combine, Max, Min, Prod, Reduced, Same, Scaled, Sum};
+use kernel::Assign;
 use level::Level;
 use number::Number;
 use std::marker::PhantomData;
