@@ -85,7 +85,7 @@ impl Config {
     /// The defaults, changed by `UNISONO_*` variables of the environment.
     ///
     /// # Errors
-    /// [`ErrorKind::Misuse`] names a variable that is unknown or has an impossible value.
+    /// [`ErrorKind::Misuse`](crate::ErrorKind::Misuse) names a variable that is unknown or has an impossible value.
     pub fn from_env() -> Result<Self> {
         let mut config = Self::default();
         for (name, value) in std::env::vars() {

@@ -11,7 +11,7 @@ fn start(arguments: &[&str]) -> (Child, Vec<u32>, BufReader<std::process::ChildS
     let mut job = Command::new(UNISONO)
         .args(["run", "-n", "4", "--verbose", "--", UNISONO, "perf", "all_reduce"])
         .args(arguments)
-        .stdout(Stdio::null())
+        .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
         .expect("it starts");
@@ -41,10 +41,13 @@ fn a_killed_rank_is_named_by_the_others_within_a_second() {
     for transport in ["shm", "tcp"] {
         let sockets_before = local_sockets();
         let shm_before = std::fs::read_dir("/dev/shm").map_or(0, Iterator::count);
-        let sizes = ["-b", "1G", "-e", "1G", "-n", "1000", "-c", "0", "--transport", transport];
+        // A small size first, whose row says that ranks are at work, then minutes of a large one.
+        let sizes =
+            ["-b", "64K", "-e", "64M", "-f", "1024", "-n", "1000", "-c", "0", "--transport", transport];
         let (mut job, pids, errors) = start(&sizes);
-        // In the middle: buffers are filled and operations under way.
-        std::thread::sleep(Duration::from_secs(6));
+        let mut rows = BufReader::new(job.stdout.take().expect("piped")).lines().map_while(Result::ok);
+        assert!(rows.any(|line| !line.starts_with("[0] #")), "{transport}: the small size has no row");
+        std::thread::sleep(Duration::from_secs(1));
         assert!(pids.iter().all(|&pid| exists(pid)), "the job ended early");
         Command::new("kill").args(["-9", &pids[2].to_string()]).status().unwrap();
         let killed = Instant::now();

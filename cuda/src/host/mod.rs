@@ -38,7 +38,7 @@ pub enum Store {
     Stream,
 }
 
-/// target = sources[0] ⊕ sources[1] ⊕ …, in that order, then `finish`.
+/// The target becomes the first source ⊕ the second ⊕ …, in that order, then `finish`.
 ///
 /// # Panics
 /// If there is no source, if lengths differ or are no multiple of the element's, or if `finish`
@@ -63,7 +63,7 @@ pub fn reduce_to(
     fold(Level::best(), store, dtype, op, finish, target, first, rest);
 }
 
-/// target = target ⊕ sources[0] ⊕ …, in that order, then `finish`.
+/// The target becomes itself ⊕ the first source ⊕ …, in that order, then `finish`.
 ///
 /// # Panics
 /// If lengths differ or are no multiple of the element's, or if `finish` divides by zero.
