@@ -39,8 +39,9 @@ fn rank_main(world: &Communicator) -> unisono::Result<()> {
     assert_eq!((from_previous[0] as usize, from_next[0] as usize), (previous, next));
 
     // Ranks without a colour get no communicator; a duplicate has operations of its own.
-    let evens = world.split((world.rank() % 2 == 0).then_some(0), 0)?;
-    assert_eq!(evens.is_some(), world.rank() % 2 == 0);
+    let is_even = world.rank().is_multiple_of(2);
+    let evens = world.split(is_even.then_some(0), 0)?;
+    assert_eq!(evens.is_some(), is_even);
     let twin = world.duplicate()?;
     twin.barrier()?;
     println!("rank {}: row {row}, column {column}, sum {}", world.rank(), sum[0]);

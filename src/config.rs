@@ -122,8 +122,8 @@ impl Config {
         self.algorithms.iter().copied().find(|row| row.collective == collective)
     }
 
-    /// The sizes that ranks must agree on.
-    pub(crate) fn geometry(&self) -> Geometry {
+    /// The sizes that ranks must agree on, for those who make meshes themselves.
+    pub fn geometry(&self) -> Geometry {
         let lanes = crate::engine::lanes_for(self.channels);
         Geometry {
             lanes,

@@ -63,7 +63,7 @@ fn functions(lines: &[&str]) -> Vec<(usize, usize)> {
         let closes = |line: &&str| line.trim_end() == format!("{}}}", " ".repeat(indent));
         let length = lines[start..]
             .iter()
-            .position(|line| closes(&line) || line.ends_with(';') && line.contains("fn "));
+            .position(|line| closes(line) || line.ends_with(';') && line.contains("fn "));
         found.push((start, length.map_or(0, |length| length + 1)));
     }
     found
