@@ -1,7 +1,7 @@
 //! `check`, `explain` and `algos`: readers of schedules that need no ranks.
 
 use std::path::PathBuf;
-use unisono::schedule::check::{RowReport, run_all};
+use unisono::schedule::check::{RowReport, cases as specs, survey};
 use unisono::schedule::{Algorithm, Collective, Rank, Spec, draw, find};
 
 #[derive(clap::Args)]
@@ -9,6 +9,9 @@ pub(crate) struct CheckArguments {
     /// Check every number of ranks up to this one.
     #[arg(long, default_value_t = 33)]
     max_ranks: usize,
+    /// Check a few cases of up to 1024 ranks beside them.
+    #[arg(long)]
+    large: bool,
 }
 
 #[derive(clap::Args)]
@@ -40,11 +43,12 @@ pub(crate) fn check(arguments: &CheckArguments) -> Result<u8, String> {
         "collective", "algorithm", "cases", "ranks", "steps", "blocks", "scratch", "fifo", "seconds"
     );
     let (mut cases, mut violations) = (0, 0);
-    run_all(arguments.max_ranks, |row| {
+    for algorithm in Algorithm::ALL {
+        let row = survey(algorithm, &specs(algorithm, arguments.max_ranks, arguments.large));
         cases += row.cases;
         violations += usize::from(row.violation.is_some());
-        print_row(row);
-    });
+        print_row(&row);
+    }
     println!("# {cases} schedules checked, {violations} algorithms with violations");
     Ok(u8::from(violations > 0))
 }

@@ -226,7 +226,7 @@ const ROUNDS_HOT: u32 = 4096;
 /// How often notes are read.
 const LOOK_EVERY: Duration = Duration::from_millis(1);
 /// When a rank tells the others what it waits in: first, and then again.
-const CRY_AFTER: Duration = Duration::from_millis(50);
+const CRY_AFTER: Duration = Duration::from_millis(250);
 const CRY_EVERY: Duration = Duration::from_millis(500);
 /// What a rank that left sent before may still be on its way for so long.
 const LEAVE_GRACE: Duration = Duration::from_millis(100);

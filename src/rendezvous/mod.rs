@@ -12,6 +12,7 @@ mod env;
 mod host;
 mod id;
 mod pairs;
+mod porch;
 mod record;
 mod root;
 

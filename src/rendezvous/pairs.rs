@@ -2,6 +2,7 @@
 
 use super::Identity;
 use super::failure;
+use super::porch::Porch;
 use super::record::Record;
 use crate::config::{Config, Transport};
 use crate::error::Result;
@@ -151,7 +152,7 @@ impl Meeting<'_> {
         let higher = self.identity.rank + 1..self.ranks();
         let mut expected: Vec<(Rank, usize)> =
             higher.flat_map(|peer| (0..self.streams_with(peer)).map(move |index| (peer, index))).collect();
-        let mut streams = Vec::new();
+        let (porch, mut streams) = (Porch::new(), Vec::new());
         while !expected.is_empty() {
             if Instant::now() >= self.deadline {
                 let (peer, _) = expected[0];
@@ -160,13 +161,16 @@ impl Meeting<'_> {
                     self.identity.rank
                 )));
             }
-            let Some(mut stream) = doors.accept() else {
-                std::thread::sleep(ACCEPT_EVERY);
-                continue;
-            };
-            let patience = self.deadline.min(Instant::now() + STRANGER_TIME_MAX);
+            while porch.has_room()
+                && let Some(mut stream) = doors.accept()
+            {
+                let secret = self.identity.id.secret().clone();
+                porch.enter(self.deadline, move |patience| {
+                    auth::accept(&mut stream, &secret, patience).ok().map(|claims| (stream, claims))
+                });
+            }
             // Whoever is not expected is a stranger, and strangers do not end a meeting.
-            if let Ok(claims) = auth::accept(&mut stream, self.identity.id.secret(), patience)
+            if let Some(Some((stream, claims))) = porch.next(ACCEPT_EVERY)
                 && claims.session == self.session
                 && let key = (claims.rank as Rank, claims.index as usize)
                 && let Some(place) = expected.iter().position(|&expected| expected == key)
@@ -242,7 +246,5 @@ impl Meeting<'_> {
 }
 
 const ACCEPT_EVERY: Duration = Duration::from_micros(200);
-/// How long one connection may take to prove itself.
-const STRANGER_TIME_MAX: Duration = Duration::from_secs(2);
 /// Rounds of waiting over TCP before sleeping until something arrives.
 const TCP_YIELDS: u32 = 50;

@@ -1,6 +1,7 @@
 //! Rank 0's second task: to collect everybody, and to tell everybody.
 
 use super::Identity;
+use super::porch::Porch;
 use super::record::{Record, Verdict, recv_text, send_text};
 use crate::config::Config;
 use crate::error::{Error, ErrorKind, Result};
@@ -17,6 +18,8 @@ pub(super) struct Root {
     deadline: Instant,
     /// Who has come, by rank.
     present: Vec<Option<(Stream, Record)>>,
+    /// Who is about to come, or why it did not.
+    porch: Porch<std::result::Result<(Stream, Record), String>>,
     /// What went wrong without ending the meeting.
     notes: Vec<String>,
 }
@@ -35,7 +38,8 @@ impl Root {
         tracing::info!(%address, host = config.host, "waiting for {} ranks", identity.ranks);
         let present = (0..identity.ranks).map(|_| None).collect();
         let secret = identity.id.secret().clone();
-        Ok(Self { listener, secret, ranks: identity.ranks, deadline, present, notes: Vec::new() })
+        let (porch, notes) = (Porch::new(), Vec::new());
+        Ok(Self { listener, secret, ranks: identity.ranks, deadline, present, porch, notes })
     }
 
     /// Holds the meeting: collect, send the table, hear the reports, give the word.
@@ -59,32 +63,24 @@ impl Root {
             if Instant::now() >= self.deadline {
                 return Err(self.who_is_missing());
             }
-            match self.listener.accept() {
-                Ok((stream, _)) => self.welcome(Stream::Tcp(stream))?,
-                Err(_) => std::thread::sleep(ACCEPT_EVERY),
+            self.invite(self.deadline);
+            match self.porch.next(ACCEPT_EVERY) {
+                Some(Ok((stream, record))) => self.admit(stream, record)?,
+                Some(Err(note)) => self.note(note),
+                None => {}
             }
         }
         Ok(())
     }
 
-    /// Lets one connection prove itself and present its rank.
-    fn welcome(&mut self, mut stream: Stream) -> std::result::Result<(), String> {
-        let patience = self.deadline.min(Instant::now() + STRANGER_TIME_MAX);
-        let claims = match auth::accept(&mut stream, &self.secret, patience) {
-            Ok(claims) if claims.purpose == Purpose::Join => claims,
-            Ok(_) => return Ok(()),
-            Err(error @ unisono_transports::Error::Version { .. }) => return Err(error.to_string()),
-            Err(error) => {
-                self.note(error.to_string());
-                return Ok(());
-            }
-        };
-        let record = recv_text(&mut stream, patience).ok().and_then(|text| Record::decode(&text));
-        let Some(record) = record.filter(|record| record.rank == claims.rank as usize) else {
-            self.note(format!("{} proved the secret but did not present itself", stream.peer()));
-            return Ok(());
-        };
-        self.admit(stream, record)
+    /// Lets everybody in who knocks.
+    fn invite(&self, deadline: Instant) {
+        while self.porch.has_room()
+            && let Ok((stream, _)) = self.listener.accept()
+        {
+            let secret = self.secret.clone();
+            self.porch.enter(deadline, move |patience| hear(Stream::Tcp(stream), &secret, patience));
+        }
     }
 
     fn admit(&mut self, stream: Stream, record: Record) -> std::result::Result<(), String> {
@@ -165,21 +161,14 @@ impl Root {
         let until = Instant::now() + LINGER_TIME;
         let missing = |root: &Self| root.present.iter().any(Option::is_none);
         while missing(self) && Instant::now() < until {
-            let Ok((stream, _)) = self.listener.accept() else {
-                std::thread::sleep(ACCEPT_EVERY);
+            self.invite(until);
+            let Some(Ok((mut stream, record))) = self.porch.next(ACCEPT_EVERY) else {
                 continue;
             };
-            let mut stream = Stream::Tcp(stream);
-            let patience = Instant::now() + WORD_TIME_MAX;
-            if let Ok(claims) = auth::accept(&mut stream, &self.secret, patience)
-                && let Ok(text) = recv_text(&mut stream, patience)
-            {
-                let _ = send_text(&mut stream, &verdict.encode(), patience);
-                if let (Some(place), Some(record)) =
-                    (self.present.get_mut(claims.rank as usize), Record::decode(&text))
-                {
-                    *place = Some((stream, record));
-                }
+            let _ = send_text(&mut stream, &verdict.encode(), Instant::now() + WORD_TIME_MAX);
+            let rank = record.rank;
+            if let Some(place) = self.present.get_mut(rank) {
+                *place = Some((stream, record));
             }
         }
     }
@@ -203,9 +192,23 @@ impl Root {
     }
 }
 
+/// Lets one connection prove itself and present its rank.
+fn hear(
+    mut stream: Stream,
+    secret: &Secret,
+    patience: Instant,
+) -> std::result::Result<(Stream, Record), String> {
+    // A stranger's version is only noted: it has proved nothing, and must not end the meeting of others.
+    let claims = auth::accept(&mut stream, secret, patience).map_err(|error| error.to_string())?;
+    let record = recv_text(&mut stream, patience).ok().and_then(|text| Record::decode(&text));
+    let joins = |record: &Record| claims.purpose == Purpose::Join && record.rank == claims.rank as usize;
+    match record.filter(joins) {
+        Some(record) => Ok((stream, record)),
+        None => Err(format!("{} proved the secret but did not present itself", stream.peer())),
+    }
+}
+
 const ACCEPT_EVERY: Duration = Duration::from_millis(1);
-/// How long one connection may take to prove itself.
-const STRANGER_TIME_MAX: Duration = Duration::from_secs(2);
 /// How long it may take to tell one rank something.
 const WORD_TIME_MAX: Duration = Duration::from_millis(400);
 /// How long a failed meeting tells late comers so.

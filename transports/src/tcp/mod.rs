@@ -140,9 +140,10 @@ impl TcpLink {
                 let Some(buffer) = self.lanes[lane].free.pop() else {
                     return Err(corrupt(format!("more messages on lane {lane} than it has credit for")));
                 };
-                let staging = &mut self.lanes[lane].buffers[buffer];
-                if staging.len() < head.bytes {
-                    staging.resize(head.bytes, 0);
+                if self.lanes[lane].buffers[buffer].is_empty() {
+                    // All at once, so that a lane in use never allocates again; untouched pages cost nothing.
+                    let slot_bytes = self.slot_bytes;
+                    self.lanes[lane].buffers.fill_with(|| vec![0; slot_bytes]);
                 }
                 let incoming = Incoming { lane, head, filled: 0, buffer, direct: false };
                 self.sockets[socket].incoming = Some(incoming);
