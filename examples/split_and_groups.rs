@@ -31,7 +31,7 @@ fn rank_main(world: &Communicator) -> unisono::Result<()> {
     // A ring shift within the row, both ways at once.
     let (next, previous) = ((column + 1) % WIDTH, (column + WIDTH - 1) % WIDTH);
     let own = [column as u32];
-    let (mut from_previous, mut from_next) = ([0], [0]);
+    let (mut from_previous, mut from_next) = ([0u32], [0u32]);
     along_row.group(|group| {
         group.send(&own, next).send(&own, previous);
         group.recv(&mut from_previous, previous).recv(&mut from_next, next);
