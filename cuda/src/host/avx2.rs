@@ -1,13 +1,11 @@
 //! AVX2 and F16C.
 //!
-//! Step by step the arithmetic of the functions of the same names in
-//! [`super::small`] and [`super::lanes`], where it is explained.
+//! Step by step the arithmetic of [`super::small`] and [`super::lanes`], where it is explained.
 
 use super::lanes::Lanes;
 use super::level::{F32Lanes, Instructions, Kernel, STREAM_BYTES};
 use super::small::Format;
 use std::arch::x86_64::*;
-use std::mem::transmute;
 
 /// The processor has AVX2 and F16C.
 #[derive(Clone, Copy, Debug)]
@@ -48,11 +46,18 @@ pub(super) struct Floats(__m256);
 
 /// Defines methods whose bodies use the instructions that the token or a value vouches for.
 macro_rules! methods {
-    ($(fn $name:ident$(<$format:ident>)?($($argument:ident: $type:ty),*) -> $result:ty $body:block)*) => {$(
+    ($(fn $name:ident($($argument:ident: $type:ty),*) -> $result:ty $body:block)*) => {$(
         #[inline(always)]
-        fn $name$(<$format: Format>)?($($argument: $type),*) -> $result {
+        fn $name($($argument: $type),*) -> $result {
             // SAFETY: every method takes a token or a value made with one, so the processor has
-            // these instructions; `transmute` is between plain bits of the same size.
+            // these instructions.
+            unsafe { $body }
+        }
+    )*};
+    ($(unsafe fn $name:ident$(<$format:ident>)?($($argument:ident: $type:ty),*) $(-> $result:ty)? $body:block)*) => {$(
+        #[inline(always)]
+        unsafe fn $name$(<$format: Format>)?($($argument: $type),*) $(-> $result)? {
+            // SAFETY: likewise; the caller vouches for the pointer.
             unsafe { $body }
         }
     )*};
@@ -84,38 +89,44 @@ impl Lanes for Floats {
 
 impl F32Lanes<Avx2> for Floats {
     methods! {
-        fn new(_cpu: Avx2, values: [f32; 8]) -> Self {
-            Floats(transmute::<[f32; 8], __m256>(values))
+        fn splat(_cpu: Avx2, value: f32) -> Self {
+            Floats(_mm256_set1_ps(value))
+        }
+    }
+
+    methods! {
+        unsafe fn load_f32(_cpu: Avx2, from: *const u8) -> Self {
+            Floats(_mm256_loadu_ps(from.cast()))
         }
 
-        fn values(self: Self) -> [f32; 8] {
-            transmute::<__m256, [f32; 8]>(self.0)
+        unsafe fn store_f32(self: Self, to: *mut u8) {
+            _mm256_storeu_ps(to.cast(), self.0);
         }
 
-        fn widen_f16(_cpu: Avx2, halves: [u16; 8]) -> Self {
-            Floats(_mm256_cvtph_ps(transmute::<[u16; 8], __m128i>(halves)))
+        unsafe fn load_f16(_cpu: Avx2, from: *const u8) -> Self {
+            Floats(_mm256_cvtph_ps(_mm_loadu_si128(from.cast())))
         }
 
-        fn narrow_f16(self: Self) -> [u16; 8] {
-            transmute::<__m128i, [u16; 8]>(_mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(self.0))
+        unsafe fn store_f16(self: Self, to: *mut u8) {
+            _mm_storeu_si128(to.cast(), _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(self.0));
         }
 
-        fn widen_bf16(_cpu: Avx2, uppers: [u16; 8]) -> Self {
-            let uppers = _mm256_cvtepu16_epi32(transmute::<[u16; 8], __m128i>(uppers));
+        unsafe fn load_bf16(_cpu: Avx2, from: *const u8) -> Self {
+            let uppers = _mm256_cvtepu16_epi32(_mm_loadu_si128(from.cast()));
             Floats(_mm256_castsi256_ps(_mm256_slli_epi32::<16>(uppers)))
         }
 
-        fn narrow_bf16(self: Self) -> [u16; 8] {
+        unsafe fn store_bf16(self: Self, to: *mut u8) {
             let bits = _mm256_castps_si256(self.0);
             let odd = _mm256_and_si256(_mm256_srli_epi32::<16>(bits), splat(1));
             let rounded = _mm256_add_epi32(_mm256_add_epi32(bits, splat(0x7fff)), odd);
             let nan = _mm256_castps_si256(_mm256_cmp_ps::<_CMP_UNORD_Q>(self.0, self.0));
-            let codes = _mm256_blendv_epi8(_mm256_srli_epi32::<16>(rounded), splat(0x7fc0), nan);
-            transmute::<__m128i, [u16; 8]>(lower_halves(codes))
+            let codes = choose(nan, splat(0x7fc0), _mm256_srli_epi32::<16>(rounded));
+            _mm_storeu_si128(to.cast(), lower_halves(codes));
         }
 
-        fn widen_small<F>(_cpu: Avx2, codes: [u8; 8]) -> Self {
-            let codes = _mm256_cvtepu8_epi32(_mm_cvtsi64_si128(i64::from_ne_bytes(codes)));
+        unsafe fn load_f8<F>(_cpu: Avx2, from: *const u8) -> Self {
+            let codes = _mm256_cvtepu8_epi32(_mm_loadl_epi64(from.cast()));
             let magnitude = _mm256_and_si256(codes, splat(F::SIGN - 1));
             let sign = _mm256_slli_epi32::<24>(_mm256_and_si256(codes, splat(F::SIGN)));
             let aligned = _mm256_sll_epi32(magnitude, count(F::SHIFT));
@@ -129,7 +140,7 @@ impl F32Lanes<Avx2> for Floats {
             Floats(_mm256_castsi256_ps(_mm256_or_si256(bits, sign)))
         }
 
-        fn narrow_small<F>(self: Self) -> [u8; 8] {
+        unsafe fn store_f8<F>(self: Self, to: *mut u8) {
             let bits = _mm256_castps_si256(self.0);
             let magnitude = _mm256_and_si256(bits, splat(0x7fff_ffff));
             let sign = _mm256_and_si256(_mm256_srli_epi32::<24>(bits), splat(F::SIGN));
@@ -145,7 +156,7 @@ impl F32Lanes<Avx2> for Floats {
             let codes = choose(_mm256_cmpgt_epi32(splat(F::SMALLEST_NORMAL), magnitude), subnormal, normal);
             let codes = choose(_mm256_cmpgt_epi32(magnitude, splat(0x7f80_0000)), splat(F::NAN), codes);
             let words = lower_halves(_mm256_or_si256(codes, sign));
-            _mm_cvtsi128_si64(_mm_packus_epi16(words, words)).to_ne_bytes()
+            _mm_storel_epi64(to.cast(), _mm_packus_epi16(words, words));
         }
     }
 }

@@ -45,7 +45,11 @@ impl<F: Formula> Assign<'_, F> {
     /// Bytes in memory of what fills one register.
     const REGISTER: usize = F::Number::LANES * size_of::<F::Number>();
     /// Bytes in memory of one pack.
-    const PACK: usize = REGISTERS * Self::REGISTER;
+    const PACK: usize = {
+        assert!(Self::REGISTER <= REGISTER_BYTES);
+        assert!((REGISTERS * Self::REGISTER).is_multiple_of(STREAM_BYTES));
+        REGISTERS * Self::REGISTER
+    };
 
     /// Where non-temporal stores can begin, if they are wanted and possible.
     #[inline(always)]
@@ -66,7 +70,7 @@ impl<F: Formula> Assign<'_, F> {
         // SAFETY: within the target.
         let target = unsafe { self.target.as_mut_ptr().add(at) };
         if stream {
-            let mut staging = Staging::new();
+            let mut staging = Staging([0; REGISTERS * REGISTER_BYTES]);
             // SAFETY: a pack fits into `staging`.
             unsafe { store_pack::<F::Number, I, N>(cpu, pack, staging.0.as_mut_ptr()) };
             for at in (0..N * Self::REGISTER).step_by(STREAM_BYTES) {
@@ -84,25 +88,21 @@ impl<F: Formula> Assign<'_, F> {
     fn partial<I: Instructions>(&mut self, cpu: I, at: usize, bytes: usize) {
         debug_assert!(at + bytes <= self.target.len() && bytes < Self::REGISTER);
         let pack = self.formula.evaluate::<I, 1>(cpu, Partial { at, bytes });
-        let mut staging = Staging::new();
+        let mut staging = Staging([0; REGISTER_BYTES]);
         // SAFETY: a register fits into `staging`, and `bytes` from `at` on into the target.
         unsafe {
             store_pack::<F::Number, I, 1>(cpu, pack, staging.0.as_mut_ptr());
-            self.target.as_mut_ptr().add(at).copy_from_nonoverlapping(staging.0.as_ptr(), bytes);
+            copy_short(self.target.as_mut_ptr().add(at), staging.0.as_ptr(), bytes);
         }
     }
 }
 
-/// Room for any pack.
-#[repr(align(32))]
-struct Staging([u8; 32 * REGISTERS]);
+/// Bytes of a vector register; as elements in memory, its values take no more.
+const REGISTER_BYTES: usize = 32;
 
-impl Staging {
-    #[inline(always)]
-    fn new() -> Self {
-        Self([0; 32 * REGISTERS])
-    }
-}
+/// Room for a pack or a register on its way.
+#[repr(align(32))]
+struct Staging<const BYTES: usize>([u8; BYTES]);
 
 /// Reads whole registers from byte `at` on, which lie within the target.
 struct Whole {
@@ -142,11 +142,11 @@ impl Read for Partial {
         cpu: I,
         source: Source<'_>,
     ) -> Pack<T, I, N> {
-        debug_assert!(self.at + self.bytes <= source.len() && self.bytes <= 32);
-        let mut staging = Staging::new();
-        // SAFETY: within the target, and the source is as long; `staging` is longer than a register.
+        debug_assert!(self.at + self.bytes <= source.len() && self.bytes < REGISTER_BYTES);
+        let mut staging = Staging([0; REGISTER_BYTES]);
+        // SAFETY: within the target, and the source is as long; a register fits into `staging`.
         unsafe {
-            staging.0.as_mut_ptr().copy_from_nonoverlapping(source.as_ptr().add(self.at), self.bytes);
+            copy_short(staging.0.as_mut_ptr(), source.as_ptr().add(self.at), self.bytes);
             [T::load(cpu, staging.0.as_ptr()); N]
         }
     }
@@ -161,6 +161,23 @@ unsafe fn store_pack<T: Number, I: Instructions, const N: usize>(cpu: I, pack: P
     for (index, &lanes) in pack.iter().enumerate() {
         // SAFETY: within the pack.
         unsafe { T::store(cpu, lanes, to.add(index * T::LANES * size_of::<T>())) };
+    }
+}
+
+/// Copies less than [`REGISTER_BYTES`] without calling `memcpy`, which would take longer than the copy.
+///
+/// # Safety
+/// `from` is valid for reads and `to` for writes of `bytes`, and they are apart.
+#[inline(always)]
+unsafe fn copy_short(to: *mut u8, from: *const u8, bytes: usize) {
+    debug_assert!(bytes < REGISTER_BYTES);
+    let mut at = 0;
+    for width in [16, 8, 4, 2, 1] {
+        if bytes & width != 0 {
+            // SAFETY: the widths of the bits that are set add up to `bytes`.
+            unsafe { to.add(at).copy_from_nonoverlapping(from.add(at), width) };
+            at += width;
+        }
     }
 }
 

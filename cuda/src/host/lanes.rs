@@ -67,7 +67,7 @@ macro_rules! integer {
     // Division is done in `$wide`, a float where that is exact enough: a quotient that is no integer
     // is at least 1/ranks away from the next one, and rounding moves it by less, because
     // quotient · ranks has fewer bits than the mantissa.
-    ($($type:ty, $wide:ty;)*) => {$(
+    ($($type:ty, $wide:ty, $back:ty;)*) => {$(
         impl Lanes for $type {
             #[inline(always)]
             fn sum(self, other: Self) -> Self {
@@ -91,7 +91,7 @@ macro_rules! integer {
 
             #[inline(always)]
             fn divide(self, ranks: u32) -> Self {
-                (self as $wide / ranks as $wide) as $type
+                (self as $wide / ranks as $wide) as $back as $type
             }
         }
 
@@ -108,12 +108,12 @@ macro_rules! integer {
 }
 
 integer! {
-    i8, f32;
-    u8, f32;
-    i32, f64;
-    u32, f64;
-    i64, i64;
-    u64, u64;
+    i8, f32, i32;
+    u8, f32, i32;
+    i32, f64, i32;
+    u32, f64, u32;
+    i64, i64, i64;
+    u64, u64, u64;
 }
 
 macro_rules! float {

@@ -6,7 +6,7 @@
 #[cfg(target_arch = "x86_64")]
 use super::avx2::{self, Avx2};
 use super::lanes::{Array, Lanes};
-use super::small::{Format, Half, narrow, narrow_bf16, widen};
+use super::small::{Format, Half, narrow, narrow_bf16, widen, widen_bf16};
 use std::sync::LazyLock;
 
 /// Work to be compiled for every instruction set.
@@ -30,26 +30,31 @@ pub(super) trait Instructions: Copy {
     unsafe fn stream(self, to: *mut u8, from: *const u8);
 }
 
-/// Eight lanes of f32, and the narrower floats that they are made from and rounded to.
+/// Eight lanes of f32, loaded from and rounded to narrower floats, too.
 ///
-/// Narrowing goes to the nearest, of two equally near to the even one.
+/// Loading is exact. Storing rounds to the nearest, of two equally near to the even one.
+///
+/// # Safety
+/// All but `splat`: the pointer is valid for reading or writing eight such elements; alignment is not needed.
 pub(super) trait F32Lanes<I>: Lanes {
+    /// The same value in every lane.
+    fn splat(cpu: I, value: f32) -> Self;
     /// From f32.
-    fn new(cpu: I, values: [f32; 8]) -> Self;
+    unsafe fn load_f32(cpu: I, from: *const u8) -> Self;
     /// To f32.
-    fn values(self) -> [f32; 8];
-    /// From half floats, exactly.
-    fn widen_f16(cpu: I, halves: [u16; 8]) -> Self;
+    unsafe fn store_f32(self, to: *mut u8);
+    /// From half floats.
+    unsafe fn load_f16(cpu: I, from: *const u8) -> Self;
     /// To half floats.
-    fn narrow_f16(self) -> [u16; 8];
-    /// From bfloat16s, exactly.
-    fn widen_bf16(cpu: I, uppers: [u16; 8]) -> Self;
+    unsafe fn store_f16(self, to: *mut u8);
+    /// From bfloat16s.
+    unsafe fn load_bf16(cpu: I, from: *const u8) -> Self;
     /// To bfloat16s.
-    fn narrow_bf16(self) -> [u16; 8];
-    /// From floats of 8 bits, exactly.
-    fn widen_small<F: Format>(cpu: I, codes: [u8; 8]) -> Self;
+    unsafe fn store_bf16(self, to: *mut u8);
+    /// From floats of 8 bits.
+    unsafe fn load_f8<F: Format>(cpu: I, from: *const u8) -> Self;
     /// To floats of 8 bits.
-    fn narrow_small<F: Format>(self) -> [u8; 8];
+    unsafe fn store_f8<F: Format>(self, to: *mut u8);
 }
 
 /// Bytes of one non-temporal store, and their alignment.
@@ -127,44 +132,42 @@ impl Instructions for Portable {
     }
 }
 
+/// Methods of [`F32Lanes`]: a load and a store of `$bits` by a conversion of one lane.
+macro_rules! lane_by_lane {
+    ($($load:ident, $store:ident$(<$format:ident>)?: $bits:ty, $widen:expr, $narrow:expr;)*) => {$(
+        #[inline(always)]
+        unsafe fn $load$(<$format: Format>)?(_: Portable, from: *const u8) -> Self {
+            // SAFETY: the caller's word; any bytes are eight such integers.
+            let codes = unsafe { from.cast::<[$bits; 8]>().read_unaligned() };
+            let mut values = [0.0; 8];
+            for (value, &code) in values.iter_mut().zip(&codes) {
+                *value = $widen(code.into());
+            }
+            Array(values)
+        }
+
+        #[inline(always)]
+        unsafe fn $store$(<$format: Format>)?(self, to: *mut u8) {
+            let mut codes = [0; 8];
+            for (code, &value) in codes.iter_mut().zip(&self.0) {
+                *code = $narrow(value) as $bits;
+            }
+            // SAFETY: the caller's word.
+            unsafe { to.cast::<[$bits; 8]>().write_unaligned(codes) }
+        }
+    )*};
+}
+
 impl F32Lanes<Portable> for Array<f32, 8> {
     #[inline(always)]
-    fn new(_: Portable, values: [f32; 8]) -> Self {
-        Array(values)
+    fn splat(_: Portable, value: f32) -> Self {
+        Array([value; 8])
     }
 
-    #[inline(always)]
-    fn values(self) -> [f32; 8] {
-        self.0
-    }
-
-    #[inline(always)]
-    fn widen_f16(_: Portable, halves: [u16; 8]) -> Self {
-        Array(halves.map(|half| widen::<Half>(half.into())))
-    }
-
-    #[inline(always)]
-    fn narrow_f16(self) -> [u16; 8] {
-        self.0.map(|value| narrow::<Half>(value) as u16)
-    }
-
-    #[inline(always)]
-    fn widen_bf16(_: Portable, uppers: [u16; 8]) -> Self {
-        Array(uppers.map(|upper| f32::from_bits(u32::from(upper) << 16)))
-    }
-
-    #[inline(always)]
-    fn narrow_bf16(self) -> [u16; 8] {
-        self.0.map(narrow_bf16)
-    }
-
-    #[inline(always)]
-    fn widen_small<F: Format>(_: Portable, codes: [u8; 8]) -> Self {
-        Array(codes.map(|code| widen::<F>(code.into())))
-    }
-
-    #[inline(always)]
-    fn narrow_small<F: Format>(self) -> [u8; 8] {
-        self.0.map(|value| narrow::<F>(value) as u8)
+    lane_by_lane! {
+        load_f32, store_f32: u32, f32::from_bits, f32::to_bits;
+        load_f16, store_f16: u16, widen::<Half>, narrow::<Half>;
+        load_bf16, store_bf16: u16, widen_bf16, narrow_bf16;
+        load_f8, store_f8<F>: u8, widen::<F>, narrow::<F>;
     }
 }

@@ -1,1 +1,82 @@
+//! The obviously right reductions, one element at a time, that every kernel is compared with.
 
+use crate::{Element, F8E4M3, F8E5M2, Finish, Op, Scalar};
+use half::{bf16, f16};
+
+/// An element type with its reference arithmetic.
+pub(super) trait Naive: Element {
+    /// operands[0] ⊕ operands[1] ⊕ …, then `finish`.
+    fn reduce(op: Op, finish: Finish, operands: &[Self]) -> Self;
+
+    /// self · scalar.
+    fn scale(self, scalar: Scalar) -> Self;
+}
+
+macro_rules! integers {
+    ($($type:ty)*) => {$(
+        impl Naive for $type {
+            fn reduce(op: Op, finish: Finish, operands: &[Self]) -> Self {
+                let wide = operands.iter().map(|&operand| i128::from(operand));
+                let result = match op {
+                    Op::Sum | Op::Avg | Op::PreMulSum => wide.sum::<i128>() as $type,
+                    Op::Prod => wide.reduce(i128::wrapping_mul).unwrap() as $type,
+                    Op::Min => wide.min().unwrap() as $type,
+                    Op::Max => wide.max().unwrap() as $type,
+                };
+                match finish {
+                    Finish::Keep => result,
+                    Finish::Divide(ranks) => (i128::from(result) / i128::from(ranks)) as $type,
+                }
+            }
+
+            fn scale(self, scalar: Scalar) -> Self {
+                let factor = match scalar {
+                    Scalar::Int(factor) => factor,
+                    Scalar::Float(factor) => factor as i64,
+                };
+                (i128::from(self) * i128::from(factor)) as $type
+            }
+        }
+    )*};
+}
+
+integers! { i8 u8 i32 u32 i64 u64 }
+
+macro_rules! floats {
+    ($($type:ty, $wide:ty, $widen:expr, $narrow:expr;)*) => {$(
+        impl Naive for $type {
+            fn reduce(op: Op, finish: Finish, operands: &[Self]) -> Self {
+                let wide = operands.iter().map(|&operand| -> $wide { $widen(operand) });
+                let some_nan = wide.clone().find(|value| value.is_nan());
+                let result = match op {
+                    Op::Sum | Op::Avg | Op::PreMulSum => wide.reduce(|left, right| left + right),
+                    Op::Prod => wide.reduce(|left, right| left * right),
+                    // The total order puts -0 below +0.
+                    Op::Min => some_nan.or(wide.min_by(<$wide>::total_cmp)),
+                    Op::Max => some_nan.or(wide.max_by(<$wide>::total_cmp)),
+                };
+                match finish {
+                    Finish::Keep => $narrow(result.unwrap()),
+                    Finish::Divide(ranks) => $narrow(result.unwrap() / ranks as $wide),
+                }
+            }
+
+            fn scale(self, scalar: Scalar) -> Self {
+                let factor = match scalar {
+                    Scalar::Float(factor) => factor as $wide,
+                    Scalar::Int(factor) => factor as $wide,
+                };
+                $narrow($widen(self) * factor)
+            }
+        }
+    )*};
+}
+
+floats! {
+    f32, f32, f32::from, f32::from;
+    f64, f64, f64::from, f64::from;
+    f16, f32, f16::to_f32, f16::from_f32;
+    bf16, f32, bf16::to_f32, bf16::from_f32;
+    F8E4M3, f32, F8E4M3::to_f32, F8E4M3::from_f32;
+    F8E5M2, f32, F8E5M2::to_f32, F8E5M2::from_f32;
+}

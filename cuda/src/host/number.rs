@@ -68,35 +68,35 @@ plain! {
 
 /// Types that are computed in as f32.
 macro_rules! float32 {
-    ($($type:ty, $load:expr, $store:expr;)*) => {$(
+    ($($type:ty, $load:ident, $store:ident$(, $format:ty)?;)*) => {$(
         impl Number for $type {
             type Lanes<I: Instructions> = I::F32;
             const LANES: usize = 8;
 
             #[inline(always)]
             unsafe fn load<I: Instructions>(cpu: I, from: *const u8) -> I::F32 {
-                // SAFETY: the caller's word; any bytes are such elements.
-                unsafe { $load(cpu, from.cast::<[_; 8]>().read_unaligned()) }
+                // SAFETY: the caller's word.
+                unsafe { I::F32::$load$(::<$format>)?(cpu, from) }
             }
 
             #[inline(always)]
             unsafe fn store<I: Instructions>(_: I, lanes: I::F32, to: *mut u8) {
                 // SAFETY: the caller's word.
-                unsafe { to.cast::<[_; 8]>().write_unaligned($store(lanes)) }
+                unsafe { lanes.$store$(::<$format>)?(to) }
             }
 
             #[inline(always)]
             fn splat<I: Instructions>(cpu: I, scalar: Scalar) -> I::F32 {
-                F32Lanes::new(cpu, [f32::from_scalar(scalar); 8])
+                F32Lanes::splat(cpu, f32::from_scalar(scalar))
             }
         }
     )*};
 }
 
 float32! {
-    f32, I::F32::new, I::F32::values;
-    f16, I::F32::widen_f16, I::F32::narrow_f16;
-    bf16, I::F32::widen_bf16, I::F32::narrow_bf16;
-    F8E4M3, I::F32::widen_small::<E4M3>, I::F32::narrow_small::<E4M3>;
-    F8E5M2, I::F32::widen_small::<E5M2>, I::F32::narrow_small::<E5M2>;
+    f32, load_f32, store_f32;
+    f16, load_f16, store_f16;
+    bf16, load_bf16, store_bf16;
+    F8E4M3, load_f8, store_f8, E4M3;
+    F8E5M2, load_f8, store_f8, E5M2;
 }

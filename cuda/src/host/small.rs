@@ -85,13 +85,19 @@ pub(crate) fn narrow<F: Format>(value: f32) -> u32 {
     code | sign
 }
 
-/// The upper half of an f32, rounded to the nearest bfloat16, to the even one of two.
+/// The value of a bfloat16, exactly.
 #[inline(always)]
-pub(crate) fn narrow_bf16(value: f32) -> u16 {
+pub(crate) fn widen_bf16(code: u32) -> f32 {
+    f32::from_bits(code << 16)
+}
+
+/// The upper half of an f32, rounded to the nearest bfloat16, of two equally near to the even one.
+#[inline(always)]
+pub(crate) fn narrow_bf16(value: f32) -> u32 {
     let bits = value.to_bits();
     // A carry into the exponent is right, and one into the sign comes from NaNs only.
     let rounded = bits.wrapping_add(0x7fff + ((bits >> 16) & 1)) >> 16;
-    if value.is_nan() { 0x7fc0 } else { rounded as u16 }
+    if value.is_nan() { 0x7fc0 } else { rounded }
 }
 
 /// `bits` without the last `shift`, rounded to nearest, ties to even.
