@@ -66,9 +66,9 @@ impl Call {
         Self { sequence, kind: kind.code(), dtype: dtype as u8, op, algorithm: 0, root: root as u32, count }
     }
 
-    /// The same, done by `algorithm`.
-    pub fn by(self, algorithm: &Algorithm) -> Self {
-        Self { algorithm: name_digest(algorithm.name), ..self }
+    /// The same, done by the algorithm with this digest.
+    pub(crate) fn by(self, algorithm: Digest) -> Self {
+        Self { algorithm: algorithm.0, ..self }
     }
 
     /// As the first three words of a tag; the fourth tells the piece.
@@ -134,6 +134,17 @@ impl fmt::Debug for Call {
 }
 
 /// Eight bits that tell the algorithms of one collective apart (FNV-1a, folded).
+/// An algorithm's name in one byte; worked out once and kept, because calls are made often.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Digest(u8);
+
+impl Digest {
+    /// The digest of `algorithm`.
+    pub(crate) fn of(algorithm: &Algorithm) -> Self {
+        Self(name_digest(algorithm.name))
+    }
+}
+
 fn name_digest(name: &str) -> u8 {
     let hash = name.bytes().fold(0x811c_9dc5u32, |hash, byte| (hash ^ byte as u32).wrapping_mul(0x0100_0193));
     (hash ^ hash >> 8 ^ hash >> 16 ^ hash >> 24) as u8

@@ -46,7 +46,8 @@ impl<'a> Layout<'a> {
         start..(start + slice_bytes).min(block.end)
     }
 
-    fn block(&self, index: usize) -> Range<usize> {
+    /// Where block `index` lies.
+    pub(crate) fn block(&self, index: usize) -> Range<usize> {
         let (offset, bytes) = match self.shares {
             Shares::Even { bytes } => (index / self.parts * bytes, bytes),
             Shares::Table(table) => table[index / self.parts],

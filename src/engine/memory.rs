@@ -26,6 +26,43 @@ impl<'a> Buffers<'a> {
     pub(crate) fn in_place(buffer: &'a mut [u8], input_base: usize, output_base: usize) -> Self {
         Self { input: None, buffer, input_base, output_base }
     }
+
+    /// Where input and output begin in the one buffer, if there is only one.
+    pub(crate) fn bases(&self) -> Option<(usize, usize)> {
+        self.input.is_none().then_some((self.input_base, self.output_base))
+    }
+
+    /// A part of the input.
+    pub(crate) fn input(&self, range: Range<usize>) -> &[u8] {
+        match self.input {
+            Some(input) => &input[range],
+            None => &self.buffer[self.input_base + range.start..self.input_base + range.end],
+        }
+    }
+
+    /// A part of the output.
+    pub(crate) fn output(&mut self, range: Range<usize>) -> &mut [u8] {
+        &mut self.buffer[self.output_base + range.start..self.output_base + range.end]
+    }
+
+    /// Parts of both, if they are different memories.
+    pub(crate) fn input_and_output(
+        &mut self,
+        from: Range<usize>,
+        into: Range<usize>,
+    ) -> Option<(&[u8], &mut [u8])> {
+        let input = self.input?;
+        Some((&input[from], self.output(into)))
+    }
+
+    /// Copies a part of the input to the output within one buffer.
+    pub(crate) fn keep(&mut self, from: Range<usize>, into: Range<usize>) {
+        let from = self.input_base + from.start..self.input_base + from.end;
+        let into = self.output_base + into.start;
+        if from.start != into {
+            self.buffer.copy_within(from, into);
+        }
+    }
 }
 
 /// Memory of one channel that lives for one piece.

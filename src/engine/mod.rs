@@ -8,12 +8,14 @@
 //! chance. Only when no channel can move does the thread give time away, look
 //! at the clock, at the abort flag and at the notes of the other ranks.
 
+mod express;
 mod layout;
 mod memory;
 mod notes;
 mod operand;
 mod plan;
 mod run;
+mod sheet;
 mod stage;
 mod transfer;
 mod watch;
@@ -23,12 +25,13 @@ pub(crate) use memory::Buffers;
 pub(crate) use transfer::{Direction, Transfer};
 pub(crate) use watch::AbortFlag;
 
-use crate::call::{Call, Kind};
+use crate::call::{Call, Digest, Kind};
 use crate::config::Config;
 use crate::error::{Error, ErrorKind, Result};
 use crate::reduction::Reduction;
 use crate::schedule::{Algorithm, Collective, Rank, Spec};
 use crate::select;
+use express::Express;
 use memory::Scratch;
 use plan::Plans;
 use std::sync::Arc;
@@ -59,6 +62,7 @@ pub(crate) struct Engine {
     config: Config,
     plans: Plans,
     channels: Vec<Channel>,
+    express: Express,
     watch: Watch,
     sequence: u64,
     /// Sends to and receives from each peer so far.
@@ -91,6 +95,7 @@ impl Engine {
         Self {
             watch: Watch::new(mesh.rank, ranks, config.timeout, abort),
             channels: (0..channels).map(|_| channel()).collect(),
+            express: Express::new(ranks),
             mesh,
             config,
             plans: Plans::default(),
@@ -106,6 +111,7 @@ impl Engine {
     /// Insists on an algorithm for its collective, or leaves the choice to the selector again.
     pub(crate) fn choose(&mut self, collective: Collective, algorithm: Option<&'static Algorithm>) {
         self.chosen[collective as usize] = algorithm;
+        self.express.forget();
     }
 
     /// The algorithm that an operation of this size would use.
@@ -132,15 +138,25 @@ impl Engine {
     /// Carries out one collective; every rank calls it with a matching job.
     pub(crate) fn collective(&mut self, mut job: Job<'_>) -> Result<()> {
         self.sound()?;
+        if let Some(sheet) = self.sheet(&job)? {
+            let call = self.call(&job, self.express.digest(sheet));
+            let ended = self.ride(sheet, &mut job, call);
+            return self.end(ended, call);
+        }
         let algorithm = self.algorithm(job.collective, job.root, job.share_bytes_max)?;
         let spec = self.spec(job.collective, job.root, job.share_bytes_max);
         let bank_bytes = self.bank_bytes();
         let plan = self.plans.get(algorithm, spec, self.mesh.rank, &self.mesh.geometry, bank_bytes)?;
-        let op = job.reduction.map(Reduction::op);
-        let call = Call::new(self.sequence, job.kind, job.dtype, op, job.root, job.count).by(algorithm);
-        self.sequence += 1;
+        let call = self.call(&job, plan.digest);
         let ended = self.run(&plan, &mut job, call);
         self.end(ended, call)
+    }
+
+    /// Describes the next operation of all ranks.
+    fn call(&mut self, job: &Job<'_>, algorithm: Digest) -> Call {
+        let op = job.reduction.map(Reduction::op);
+        let sequence = self.number_all();
+        Call::new(sequence, job.kind, job.dtype, op, job.root, job.count).by(algorithm)
     }
 
     /// Carries out sends and receives together; those of one peer and direction keep their order.

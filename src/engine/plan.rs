@@ -1,5 +1,6 @@
 //! A program made ready to run: built once, kept for every later call.
 
+use crate::call::Digest;
 use crate::error::{Error, ErrorKind, Result};
 use crate::schedule::{Algorithm, Program, Rank, Spec, Step};
 use std::collections::HashMap;
@@ -11,6 +12,7 @@ use unisono_transports::Geometry;
 pub(crate) struct Plan {
     pub(crate) program: Program,
     pub(crate) parts: usize,
+    pub(crate) digest: Digest,
     /// Longest slice of a block that fits every slot and every window, in bytes.
     pub(crate) slice_bytes_max: usize,
     /// Whether ranks meet in windows, so that instances are counted.
@@ -62,12 +64,9 @@ fn make(
     bank_bytes: usize,
 ) -> Result<Plan> {
     // Slices must be equal on all ranks, so the bounds are taken over all programs.
-    let (mut blocks_per_message, mut window_blocks) = (1, 0);
-    for other in 0..spec.ranks {
-        let program = (algorithm.build)(spec, other);
-        blocks_per_message = blocks_per_message.max(longest_message(&program));
-        window_blocks = window_blocks.max(program.window);
-    }
+    let programs = (0..spec.ranks).map(|other| (algorithm.build)(spec, other));
+    let blocks_per_message = programs.map(|program| longest_message(&program)).max().unwrap_or(1).max(1);
+    let window_blocks = window_blocks(algorithm, spec);
     let program = (algorithm.build)(spec, rank);
     let uses_window = algorithm.needs_window;
     let mut slice = geometry.slot_bytes / blocks_per_message;
@@ -82,7 +81,12 @@ fn make(
             algorithm.collective, algorithm.name, geometry.slot_bytes, spec.ranks
         ))));
     }
-    Ok(Plan { program, parts: (algorithm.parts)(spec), slice_bytes_max, uses_window })
+    Ok(Plan { program, parts: (algorithm.parts)(spec), digest: Digest::of(algorithm), slice_bytes_max, uses_window })
+}
+
+/// Most blocks of a window that a rank of `algorithm` uses.
+pub(crate) fn window_blocks(algorithm: &Algorithm, spec: &Spec) -> usize {
+    (0..spec.ranks).map(|rank| (algorithm.build)(spec, rank).window).max().unwrap_or(0)
 }
 
 fn longest_message(program: &Program) -> usize {

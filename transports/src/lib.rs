@@ -8,6 +8,7 @@
 
 #[cfg(not(loom))]
 pub mod auth;
+mod cells;
 #[cfg(not(loom))]
 #[doc(hidden)]
 pub mod conformance;
@@ -35,6 +36,7 @@ pub mod threads;
 #[cfg(not(loom))]
 pub mod unix;
 
+pub use cells::{CELL_BYTES, CELLS};
 pub use error::{Error, Result};
 pub use tag::Tag;
 
@@ -132,6 +134,22 @@ pub trait Window: Send {
     fn set_tag(&mut self, channel: usize, bank: usize, tag: &Tag);
     /// The tag that `rank` wrote for `bank` of `channel`.
     fn tag(&self, rank: usize, channel: usize, bank: usize) -> Tag;
+
+    /// The data of `rank`'s cell for post `number`, to read: see [`CELLS`].
+    fn cell(&self, rank: usize, number: u64, offset: usize, bytes: usize) -> Source<'_>;
+    /// The data of this rank's own cell for post `number`, to write. Raw, as [`Window::target`].
+    fn own_cell(&self, number: u64, offset: usize, bytes: usize) -> Target<'_>;
+    /// Shows this rank's post `number` under `stamp`, which differs from that of post
+    /// `number - CELLS`, with a tag for readers in doubt.
+    fn post(&mut self, number: u64, stamp: u64, tag: &Tag);
+    /// The stamp now in `rank`'s cell for post `number`.
+    fn posted(&self, rank: usize, number: u64) -> u64;
+    /// The tag beside it.
+    fn post_tag(&self, rank: usize, number: u64) -> Tag;
+    /// Publishes that this rank is through with all posts before `count`.
+    fn set_seen(&mut self, count: u64);
+    /// How many posts `rank` is through with.
+    fn seen(&self, rank: usize) -> u64;
 }
 
 /// What arrives on the control path.

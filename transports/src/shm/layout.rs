@@ -1,10 +1,11 @@
 //! Where everything is in a rank's segment.
 
+use crate::cells::{CELL_BYTES, CELLS, TAG_WORDS};
 use crate::flags::{BANK_WORDS, BANKS};
 use crate::{Error, Geometry, Result};
 
-/// Where everything is in a rank's segment: the boards of its channels, the FIFOs into it from
-/// every rank, its window.
+/// Where everything is in a rank's segment: its cells, the boards of its
+/// channels, the FIFOs into it from every rank, its window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
     pub(super) geometry: Geometry,
@@ -32,7 +33,7 @@ impl Layout {
         let data = geometry.slot_bytes.checked_next_multiple_of(LINE_BYTES)?;
         let slot_stride = data.checked_add(SLOT_HEAD_BYTES)?.checked_next_multiple_of(PAIR_BYTES)?;
         let ring_bytes = geometry.slots.checked_mul(slot_stride)?.checked_add(PAIR_BYTES)?;
-        let rings = geometry.channels.checked_mul(BOARD_BYTES)?;
+        let rings = geometry.channels.checked_mul(BOARD_BYTES)?.checked_add(BOARDS)?;
         let end = ring_bytes.checked_mul(geometry.lanes)?.checked_mul(ranks)?.checked_add(rings)?;
         let window = end.checked_next_multiple_of(PAGE_BYTES)?;
         let bytes = window.checked_add(geometry.window_bytes)?.checked_next_multiple_of(PAGE_BYTES)?;
@@ -55,13 +56,28 @@ impl Layout {
     /// Where a bank of a channel's board begins.
     pub(super) fn bank(&self, channel: usize, bank: usize) -> usize {
         debug_assert!(channel < self.geometry.channels && bank < BANKS);
-        channel * BOARD_BYTES + bank * PAIR_BYTES
+        BOARDS + channel * BOARD_BYTES + bank * PAIR_BYTES
     }
 
     /// Where a channel's counter of finished instances is.
     pub(super) fn finished(&self, channel: usize) -> usize {
         debug_assert!(channel < self.geometry.channels);
-        channel * BOARD_BYTES + BANKS * PAIR_BYTES
+        BOARDS + channel * BOARD_BYTES + BANKS * PAIR_BYTES
+    }
+
+    /// Where the count of posts that this rank has seen is.
+    pub(super) const fn seen() -> usize {
+        0
+    }
+
+    /// Where the tag of the cell for post `number` begins.
+    pub(super) const fn cell_tag(number: u64) -> usize {
+        PAIR_BYTES + (number % CELLS) as usize * LINE_BYTES
+    }
+
+    /// Where the cell for post `number` begins, with its stamp.
+    pub(super) const fn cell(number: u64) -> usize {
+        FIRST_CELL + (number % CELLS) as usize * CELL_STRIDE
     }
 
     /// Where the FIFO from rank `from` on `lane` begins, with its counter of consumed messages.
@@ -86,6 +102,14 @@ const LINE_BYTES: usize = 64;
 const PAIR_BYTES: usize = 2 * LINE_BYTES;
 const PAGE_BYTES: usize = 4096;
 const _: () = assert!(BANK_WORDS * 8 <= LINE_BYTES, "a bank is one line");
+const _: () = assert!(TAG_WORDS * 8 <= LINE_BYTES, "a cell's tag is one line");
+/// What is in front of the data of a cell.
+pub(super) const STAMP_BYTES: usize = 8;
+const FIRST_CELL: usize = PAIR_BYTES + CELLS as usize * LINE_BYTES;
+/// Not a multiple of the page: else the stamps of all cells of all ranks would share one set of a cache.
+const CELL_STRIDE: usize = (STAMP_BYTES + CELL_BYTES).next_multiple_of(PAIR_BYTES);
+/// Where the cells end and the boards begin.
+const BOARDS: usize = FIRST_CELL + CELLS as usize * CELL_STRIDE;
 /// Two banks and a counter.
 const BOARD_BYTES: usize = (BANKS + 1) * PAIR_BYTES;
 /// What is in front of the data of a slot.
@@ -112,7 +136,12 @@ mod tests {
         #[test]
         fn nothing_overlaps_and_all_is_inside(geometry in geometry(), ranks in 1usize..5) {
             let layout = Layout::new(ranks, &geometry).unwrap();
-            let mut parts = vec![(layout.window(), geometry.window_bytes)];
+            let mut parts = vec![(layout.window(), geometry.window_bytes), (Layout::seen(), LINE_BYTES)];
+            for number in 0..CELLS {
+                parts.push((Layout::cell_tag(number), LINE_BYTES));
+                parts.push((Layout::cell(number), STAMP_BYTES + CELL_BYTES));
+                prop_assert_eq!(Layout::cell(number), Layout::cell(number + CELLS));
+            }
             for channel in 0..geometry.channels {
                 parts.extend((0..BANKS).map(|bank| (layout.bank(channel, bank), LINE_BYTES)));
                 parts.push((layout.finished(channel), LINE_BYTES));

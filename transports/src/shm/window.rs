@@ -1,6 +1,7 @@
 //! Everybody's windows and signals in shared memory.
 
-use super::layout::Layout;
+use super::layout::{Layout, STAMP_BYTES};
+use crate::cells::{self, CELL_BYTES, Cells};
 use crate::flags::{self, Announcer, Board};
 use crate::segment::Segment;
 use crate::sync::AtomicU64;
@@ -34,6 +35,23 @@ impl Board for ShmBoard<'_> {
     }
 }
 
+/// One rank's cells in its segment.
+struct ShmCells<'w>(&'w Segment);
+
+impl Cells for ShmCells<'_> {
+    fn stamp(&self, number: u64) -> &AtomicU64 {
+        self.0.word(Layout::cell(number))
+    }
+
+    fn tag(&self, number: u64, index: usize) -> &AtomicU64 {
+        self.0.word(Layout::cell_tag(number) + index * 8)
+    }
+
+    fn seen(&self) -> &AtomicU64 {
+        self.0.word(Layout::seen())
+    }
+}
+
 impl ShmWindow {
     pub(super) fn new(rank: usize, layout: Layout, segments: Vec<Arc<Segment>>) -> Self {
         let announcers = vec![Announcer::default(); layout.geometry.channels];
@@ -50,6 +68,16 @@ impl ShmWindow {
         let fits = offset.checked_add(bytes).is_some_and(|end| end <= window_bytes);
         assert!(fits, "{bytes} bytes at {offset} of a window of {window_bytes}");
         self.segments[rank].at(self.layout.window() + offset, bytes)
+    }
+
+    fn cells(&self, rank: usize) -> ShmCells<'_> {
+        ShmCells(&self.segments[rank])
+    }
+
+    fn in_cell(&self, rank: usize, number: u64, offset: usize, bytes: usize) -> *mut u8 {
+        let fits = offset.checked_add(bytes).is_some_and(|end| end <= CELL_BYTES);
+        assert!(fits, "{bytes} bytes at {offset} of a cell of {CELL_BYTES}");
+        self.segments[rank].at(Layout::cell(number) + STAMP_BYTES + offset, bytes)
     }
 }
 
@@ -92,5 +120,35 @@ impl Window for ShmWindow {
 
     fn tag(&self, rank: usize, channel: usize, bank: usize) -> Tag {
         flags::tag(&self.board(rank, channel), bank)
+    }
+
+    fn cell(&self, rank: usize, number: u64, offset: usize, bytes: usize) -> Source<'_> {
+        // SAFETY: inside the cell by `in_cell`, mapped as long as this lives; only ever reached raw.
+        unsafe { Source::from_raw(self.in_cell(rank, number, offset, bytes), bytes) }
+    }
+
+    fn own_cell(&self, number: u64, offset: usize, bytes: usize) -> Target<'_> {
+        // SAFETY: inside the cell by `in_cell`, mapped as long as this lives; only ever reached raw.
+        unsafe { Target::from_raw(self.in_cell(self.rank, number, offset, bytes), bytes) }
+    }
+
+    fn post(&mut self, number: u64, stamp: u64, tag: &Tag) {
+        cells::post(&self.cells(self.rank), number, stamp, tag);
+    }
+
+    fn posted(&self, rank: usize, number: u64) -> u64 {
+        cells::posted(&self.cells(rank), number)
+    }
+
+    fn post_tag(&self, rank: usize, number: u64) -> Tag {
+        cells::tag(&self.cells(rank), number)
+    }
+
+    fn set_seen(&mut self, count: u64) {
+        cells::set_seen(&self.cells(self.rank), count);
+    }
+
+    fn seen(&self, rank: usize) -> u64 {
+        cells::seen(&self.cells(rank))
     }
 }

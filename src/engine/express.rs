@@ -1,0 +1,244 @@
+//! Runs sheets: small operations whose data travels behind the flag.
+
+use super::memory::Buffers;
+use super::plan::window_blocks;
+use super::sheet::{Act, Key, Sheet, stride};
+use super::stage::disagreement;
+use super::{Engine, Job};
+use crate::call::{Call, Digest};
+use crate::error::{Error, ErrorKind, Result};
+use crate::reduction::Reduction;
+use crate::schedule::Rank;
+use unisono_cuda::{DType, Finish, Op, Scalar, Source, Store, Target, copy_to, reduce_to, scale};
+use unisono_transports::{CELLS, Tag, Window};
+
+/// What the engine keeps for small operations.
+#[derive(Default)]
+pub(super) struct Express {
+    /// Posts so far, on all ranks: those that this rank only read included.
+    number: u64,
+    /// For each rank, how many posts it has surely seen; and the least of these.
+    seen: Vec<u64>,
+    seen_by_all: u64,
+    sheets: Vec<(Sheet, Digest)>,
+    /// Which sheet is replaced next when there are too many.
+    oldest: usize,
+}
+
+/// What the acts of one operation share.
+struct Ride<'e> {
+    window: &'e mut dyn Window,
+    number: u64,
+    dtype: DType,
+    reduction: Option<Reduction>,
+    finish: Finish,
+}
+
+impl Express {
+    pub(super) fn new(ranks: usize) -> Self {
+        Self { seen: vec![0; ranks], ..Self::default() }
+    }
+
+    /// Forgets all sheets: another algorithm may be wanted now.
+    pub(super) fn forget(&mut self) {
+        self.sheets.clear();
+    }
+
+    /// The digest of the algorithm that a sheet was made from.
+    pub(super) fn digest(&self, index: usize) -> Digest {
+        self.sheets[index].1
+    }
+
+    fn find(&self, key: &Key) -> Option<usize> {
+        self.sheets.iter().position(|(sheet, _)| sheet.key == *key)
+    }
+
+    fn keep(&mut self, sheet: Sheet, algorithm: Digest) -> usize {
+        if self.sheets.len() < SHEETS_MAX {
+            self.sheets.push((sheet, algorithm));
+            return self.sheets.len() - 1;
+        }
+        self.oldest = (self.oldest + 1) % SHEETS_MAX;
+        self.sheets[self.oldest] = (sheet, algorithm);
+        self.oldest
+    }
+}
+
+impl Engine {
+    /// The sheet for `job`, if it can be done with one. All ranks find the same.
+    pub(super) fn sheet(&mut self, job: &Job<'_>) -> Result<Option<usize>> {
+        let Some(key) = self.mesh.window.as_ref().and_then(|_| Key::of(job)) else {
+            return Ok(None);
+        };
+        match self.express.find(&key) {
+            Some(index) => Ok(Some(index)),
+            None => self.new_sheet(key, job),
+        }
+    }
+
+    fn new_sheet(&mut self, key: Key, job: &Job<'_>) -> Result<Option<usize>> {
+        let algorithm = self.algorithm(job.collective, job.root, job.share_bytes_max)?;
+        let spec = self.spec(job.collective, job.root, job.share_bytes_max);
+        if !algorithm.needs_window || (algorithm.parts)(&spec) != 1 || spec.ranks > RANKS_MAX {
+            return Ok(None);
+        }
+        let stride = stride(window_blocks(algorithm, &spec), job.share_bytes_max);
+        let program = (algorithm.build)(&spec, self.mesh.rank);
+        let sheet = stride.and_then(|stride| Sheet::new(key, &program, stride, self.mesh.rank));
+        Ok(sheet.map(|sheet| self.express.keep(sheet, Digest::of(algorithm))))
+    }
+
+    /// Carries out `job` with the sheet of this index.
+    pub(super) fn ride(&mut self, index: usize, job: &mut Job<'_>, call: Call) -> Result<()> {
+        self.watch.begin(call);
+        self.free_cell()?;
+        let (number, tag) = (self.express.number, call.tag(0));
+        let stamp = stamp(number, &tag);
+        for act in 0..self.express.sheets[index].0.acts.len() {
+            let sheet = &self.express.sheets[index].0;
+            let (act, operands) = (&sheet.acts[act], &sheet.operands);
+            if let &Act::Wait { peer } = act {
+                self.wait_for_post(peer, number, stamp, &tag)?;
+                continue;
+            }
+            let ranks = self.mesh.ranks;
+            let mut ride = Ride {
+                window: self.mesh.window.as_deref_mut().ok_or_else(no_window)?,
+                number,
+                dtype: job.dtype,
+                reduction: job.reduction,
+                finish: job.reduction.map_or(Finish::Keep, |reduction| reduction.finish(ranks)),
+            };
+            match act {
+                Act::Post => ride.window.post(number, stamp, &tag),
+                act => ride.act(act, operands, &mut job.buffers),
+            }
+        }
+        self.express.number = number + 1;
+        if let Some(window) = &mut self.mesh.window {
+            window.set_seen(number + 1);
+        }
+        Ok(())
+    }
+
+    /// Waits until everybody has seen what this rank's next cell holds.
+    fn free_cell(&mut self) -> Result<()> {
+        let number = self.express.number;
+        if self.express.seen_by_all + CELLS > number {
+            return Ok(());
+        }
+        for peer in (0..self.mesh.ranks).filter(|&peer| peer != self.mesh.rank) {
+            while self.express.seen[peer] + CELLS <= number {
+                let seen = self.mesh.window.as_ref().map_or(u64::MAX, |window| window.seen(peer));
+                self.express.seen[peer] = seen.max(self.express.seen[peer]);
+                if seen + CELLS <= number {
+                    self.watch.waited(&mut *self.mesh.control, &mut *self.mesh.pace, std::iter::once(peer))?;
+                }
+            }
+        }
+        self.express.seen[self.mesh.rank] = number;
+        self.express.seen_by_all = self.express.seen.iter().copied().min().unwrap_or(number);
+        self.watch.moved();
+        Ok(())
+    }
+
+    fn wait_for_post(&mut self, peer: Rank, number: u64, stamp: u64, tag: &Tag) -> Result<()> {
+        let window = self.mesh.window.as_deref().ok_or_else(no_window)?;
+        // Having come to this post, the peer is through with those before it.
+        self.express.seen[peer] = number;
+        if window.posted(peer, number) == stamp {
+            return Ok(());
+        }
+        loop {
+            for _ in 0..POLLS_PER_ROUND {
+                std::hint::spin_loop();
+                if window.posted(peer, number) == stamp {
+                    self.watch.moved();
+                    return Ok(());
+                }
+            }
+            if window.posted(peer, number) >> DIGEST_BITS == stamp >> DIGEST_BITS
+                && window.posted(peer, number) != stamp
+            {
+                return Err(disagreement(tag, &window.post_tag(peer, number), self.mesh.rank, peer));
+            }
+            self.watch.waited(&mut *self.mesh.control, &mut *self.mesh.pace, std::iter::once(peer))?;
+        }
+    }
+}
+
+impl Ride<'_> {
+    fn act(&mut self, act: &Act, operands: &[(Rank, usize)], buffers: &mut Buffers<'_>) {
+        match act {
+            Act::Lay { from, at } => {
+                let target = self.window.own_cell(self.number, *at, from.len());
+                self.read(buffers.input(from.clone()).into(), target);
+            }
+            Act::Keep { from, into } => match buffers.input_and_output(from.clone(), into.clone()) {
+                Some((input, output)) => self.read(input.into(), output.into()),
+                None => {
+                    buffers.keep(from.clone(), into.clone());
+                    if let Some(factor) = self.factor() {
+                        scale(self.dtype, factor, buffers.output(into.clone()).into(), None);
+                    }
+                }
+            },
+            Act::Get { from, at, into } => {
+                let source = self.window.cell(*from, self.number, *at, into.len());
+                copy_to(Store::Cached, buffers.output(into.clone()).into(), source);
+            }
+            Act::Reduce { into, finish } => {
+                let finish = if *finish { self.finish } else { Finish::Keep };
+                let output = buffers.output(into.clone());
+                match operands.len() {
+                    0..=8 => self.reduce::<8>(operands, output, finish),
+                    _ => self.reduce::<RANKS_MAX>(operands, output, finish),
+                }
+            }
+            Act::Post | Act::Wait { .. } => {}
+        }
+    }
+
+    fn factor(&self) -> Option<Scalar> {
+        self.reduction.and_then(|reduction| reduction.factor())
+    }
+
+    /// Reads a block of the input: what is multiplied beforehand, is so here.
+    fn read(&self, source: Source<'_>, target: Target<'_>) {
+        match self.factor() {
+            Some(factor) => scale(self.dtype, factor, target, Some(source)),
+            None => copy_to(Store::Cached, target, source),
+        }
+    }
+
+    fn reduce<const MAX: usize>(&self, operands: &[(Rank, usize)], output: &mut [u8], finish: Finish) {
+        let mut sources = [Source::from(&[][..]); MAX];
+        for (source, &(rank, at)) in sources.iter_mut().zip(operands) {
+            *source = self.window.cell(rank, self.number, at, output.len());
+        }
+        let op = self.reduction.map_or(Op::Sum, |reduction| reduction.op());
+        let sources = &sources[..operands.len()];
+        reduce_to(Store::Cached, self.dtype, op, finish, output.into(), sources);
+    }
+}
+
+/// Number of the post above, a digest of the operation below: equal when both ranks do the same.
+fn stamp(number: u64, tag: &Tag) -> u64 {
+    let [sequence, what, count, _] = tag.0;
+    let mixed = (sequence ^ what.rotate_left(32)).wrapping_mul(MIX) ^ count;
+    ((number + 1) << DIGEST_BITS) | mixed.wrapping_mul(MIX) >> DIGEST_BITS
+}
+
+fn no_window() -> Error {
+    Error::new(ErrorKind::Bug("a sheet without a window".to_owned()))
+}
+
+/// A large odd number without a pattern: the golden ratio in 64 bits.
+const MIX: u64 = 0x9e37_79b9_7f4a_7c15;
+const DIGEST_BITS: u32 = 32;
+/// Sheets kept; a program that alternates between more operations than that translates anew.
+const SHEETS_MAX: usize = 64;
+/// Operands folded in one pass: with more ranks than that, other ways are better.
+const RANKS_MAX: usize = 64;
+/// Looks at a stamp between two looks at the clock, the abort flag and the pace.
+const POLLS_PER_ROUND: u32 = 4;

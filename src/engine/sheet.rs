@@ -1,0 +1,214 @@
+//! A small operation of one hand-over with every place worked out beforehand.
+//!
+//! Programs over windows in which every rank signals once, when all that its
+//! peers will read is laid out, need no window for small data: what was laid
+//! out travels in a cell, behind the flag itself. The program is translated
+//! once for each size; running it again is a walk over a short list.
+
+use super::layout::Layout;
+use super::{Job, Shares};
+use crate::schedule::{Block, Collective, Place, Program, Rank, Space, Step};
+use std::ops::Range;
+use unisono_transports::CELL_BYTES;
+
+/// What distinguishes one sheet from another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Key {
+    collective: Collective,
+    root: Rank,
+    input_bytes: usize,
+    output_bytes: usize,
+    bases: Option<(usize, usize)>,
+}
+
+impl Key {
+    /// The key of `job`, if its shares are even and small.
+    pub(super) fn of(job: &Job<'_>) -> Option<Self> {
+        let (&Shares::Even { bytes: input_bytes }, &Shares::Even { bytes: output_bytes }) =
+            (&job.input, &job.output)
+        else {
+            return None;
+        };
+        let bases = job.buffers.bases();
+        let key = Self { collective: job.collective, root: job.root, input_bytes, output_bytes, bases };
+        (job.share_bytes_max <= CELL_BYTES / 2).then_some(key)
+    }
+}
+
+/// One act of a rank. Ranges count from the beginning of a buffer, `at` from that of a cell's data.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Act {
+    /// A block of the input into the own cell.
+    Lay { from: Range<usize>, at: usize },
+    /// Shows the own cell to everybody.
+    Post,
+    /// Waits for the post of `peer`.
+    Wait { peer: Rank },
+    /// A block of the input into the output.
+    Keep { from: Range<usize>, into: Range<usize> },
+    /// A block of somebody's cell into the output.
+    Get { from: Rank, at: usize, into: Range<usize> },
+    /// The blocks at these places of everybody's cells, combined in the order of the sheet's operands.
+    Reduce { into: Range<usize>, finish: bool },
+}
+
+/// The acts of one rank for one key.
+#[derive(Clone, Debug)]
+pub(super) struct Sheet {
+    pub(super) key: Key,
+    pub(super) acts: Vec<Act>,
+    /// Whose cell, and where in it.
+    pub(super) operands: Vec<(Rank, usize)>,
+}
+
+/// Blocks of a window that travel in a cell, if `blocks` of them with `share_bytes` each fit.
+pub(super) fn stride(blocks: usize, share_bytes: usize) -> Option<usize> {
+    let stride = share_bytes.next_multiple_of(8);
+    // One more: a rank may need a place for an operand that no peer reads.
+    ((blocks + 1) * stride <= CELL_BYTES).then_some(stride)
+}
+
+impl Sheet {
+    /// Translates `program`, whose blocks are whole shares, if it is of the kind that can travel in cells.
+    pub(super) fn new(key: Key, program: &Program, stride: usize, rank: Rank) -> Option<Self> {
+        let [strand] = &program.strands[..] else {
+            return None;
+        };
+        let mut translation = Translation::new(key, program.window * stride, stride, rank);
+        strand.steps.iter().try_for_each(|step| translation.step(step))?;
+        Some(translation.sheet)
+    }
+}
+
+struct Translation {
+    sheet: Sheet,
+    input: Layout<'static>,
+    output: Layout<'static>,
+    stride: usize,
+    /// Place for an operand of this rank that no peer reads.
+    spare: usize,
+    rank: Rank,
+    /// Blocks of the input that are in the own cell.
+    laid: Vec<(Block, usize)>,
+    posted: bool,
+}
+
+impl Translation {
+    fn new(key: Key, spare: usize, stride: usize, rank: Rank) -> Self {
+        let layout = |bytes| Layout::new(Shares::Even { bytes }, 1, 1);
+        Self {
+            input: layout(key.input_bytes),
+            output: layout(key.output_bytes),
+            sheet: Sheet { key, acts: Vec::new(), operands: Vec::new() },
+            stride,
+            spare,
+            rank,
+            laid: Vec::new(),
+            posted: false,
+        }
+    }
+
+    /// `None`: this step cannot be done with cells.
+    fn step(&mut self, step: &Step) -> Option<()> {
+        let act = match step {
+            Step::Copy { from, into } => self.copy(from, into)?,
+            Step::Reduce { from, into, finish } if into.block.space == Space::Output => {
+                self.operands(from)?;
+                Act::Reduce { into: self.output.block(into.block.index as usize), finish: *finish }
+            }
+            Step::Signal if !self.posted => {
+                self.posted = true;
+                Act::Post
+            }
+            &Step::Wait { peer, signals: 1 } => Act::Wait { peer },
+            _ => return None,
+        };
+        self.sheet.acts.push(act);
+        Some(())
+    }
+
+    fn copy(&mut self, from: &Place, into: &Place) -> Option<Act> {
+        let index = |place: &Place| place.block.index as usize;
+        Some(match (from.block.space, into.block.space) {
+            (Space::Input, Space::Window) if into.rank == self.rank && !self.posted => {
+                let at = index(into) * self.stride;
+                self.laid.push((from.block, at));
+                Act::Lay { from: self.input.block(index(from)), at }
+            }
+            (Space::Input, Space::Output) => {
+                Act::Keep { from: self.input.block(index(from)), into: self.output.block(index(into)) }
+            }
+            (Space::Window, Space::Output) => Act::Get {
+                from: from.rank,
+                at: index(from) * self.stride,
+                into: self.output.block(index(into)),
+            },
+            _ => return None,
+        })
+    }
+
+    /// Where the operands are: those of this rank are laid into its cell, if they are not there already.
+    fn operands(&mut self, from: &[Place]) -> Option<()> {
+        if !self.sheet.operands.is_empty() {
+            return None;
+        }
+        for place in from {
+            let at = match (place.block.space, self.laid.iter().find(|laid| laid.0 == place.block)) {
+                (Space::Window, _) => place.block.index as usize * self.stride,
+                (Space::Input, Some(&(_, at))) => at,
+                (Space::Input, None) => {
+                    let at = self.spare;
+                    self.laid.push((place.block, at));
+                    let from = self.input.block(place.block.index as usize);
+                    self.sheet.acts.push(Act::Lay { from, at });
+                    at
+                }
+                _ => return None,
+            };
+            self.sheet.operands.push((place.rank, at));
+        }
+        Some(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::schedule::{Algorithm, Spec};
+
+    fn key(collective: Collective) -> Key {
+        Key { collective, root: 0, input_bytes: 24, output_bytes: 24, bases: None }
+    }
+
+    /// The sheet of `rank` for the row named `name`.
+    fn sheet(collective: Collective, name: &str, rank: Rank) -> Option<Sheet> {
+        let row = crate::schedule::find(collective, name).unwrap();
+        let program = (row.build)(&Spec { ranks: 3, root: 0, aggregation: 1 }, rank);
+        Sheet::new(key(collective), &program, stride(3, 24).unwrap(), rank)
+    }
+
+    #[test]
+    fn every_algorithm_over_windows_of_one_hand_over_has_a_sheet() {
+        for row in Algorithm::ALL.iter().filter(|row| row.needs_window) {
+            let found = sheet(row.collective, row.name, 1).is_some();
+            assert_eq!(found, row.name != "twoshot", "{} {}", row.collective, row.name);
+        }
+        assert!(sheet(Collective::AllReduce, "ring", 1).is_none());
+    }
+
+    #[test]
+    fn the_own_operand_is_read_from_the_own_cell() {
+        let acts = sheet(Collective::AllReduce, "oneshot", 1).unwrap();
+        assert_eq!(acts.operands, [(0, 0), (1, 0), (2, 0)]);
+        let acts = sheet(Collective::ReduceScatter, "direct", 1).unwrap();
+        assert!(acts.acts.contains(&Act::Lay { from: 24..48, at: 48 }), "{:?}", acts.acts);
+        assert!(acts.operands.contains(&(1, 48)), "{:?}", acts.operands);
+    }
+
+    #[test]
+    fn what_does_not_fit_a_cell_has_no_stride() {
+        assert_eq!(stride(1, 2044), Some(2048));
+        assert_eq!(stride(1, 2049), None);
+        assert_eq!(stride(0, CELL_BYTES), Some(CELL_BYTES));
+    }
+}

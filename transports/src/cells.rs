@@ -1,0 +1,138 @@
+//! The protocol of cells, apart from its memory: small messages to all ranks,
+//! with the data behind the flag in one cache line.
+//!
+//! A rank owns [`CELLS`] cells and uses them in turn: post `n` goes into cell
+//! `n mod CELLS`. A cell is a *stamp* and, right behind it, its data; whoever
+//! polls the stamp has the first 56 bytes with the same cache line. Every
+//! rank counts the same posts (those it only reads included) and publishes how
+//! many it has *seen*; before it writes post `n`, the owner makes sure that
+//! everybody has seen all posts up to `n - CELLS`.
+//!
+//! Data race freedom, in words: the data of post `n` is written before its
+//! stamp (release) and read after the stamp was seen (acquire); a reader's
+//! reads precede its `seen` (release), which the owner has read (acquire), or
+//! learnt from a later stamp of that reader, before it writes that cell again.
+
+use crate::Tag;
+use crate::sync::{AtomicU64, Ordering};
+
+/// Cells of each rank: so many posts may be on their way before anybody looks.
+pub const CELLS: u64 = 8;
+/// Bytes of data in a cell.
+pub const CELL_BYTES: usize = 4096;
+/// Words of a cell's tag.
+pub(crate) const TAG_WORDS: usize = 4;
+
+/// Where the words of one rank's cells are.
+pub(crate) trait Cells {
+    /// The stamp of the cell for post `number`.
+    fn stamp(&self, number: u64) -> &AtomicU64;
+    /// The `index`-th of [`TAG_WORDS`] words of that cell's tag, which only a reader in doubt looks at.
+    fn tag(&self, number: u64, index: usize) -> &AtomicU64;
+    /// How many posts the owner has seen.
+    fn seen(&self) -> &AtomicU64;
+}
+
+/// Shows post `number`, whose data has been written, to everybody.
+pub(crate) fn post(cells: &impl Cells, number: u64, stamp: u64, tag: &Tag) {
+    for (index, &word) in tag.0.iter().enumerate() {
+        cells.tag(number, index).store(word, Ordering::Relaxed);
+    }
+    cells.stamp(number).store(stamp, Ordering::Release);
+}
+
+/// The stamp now in the cell of post `number`.
+pub(crate) fn posted(cells: &impl Cells, number: u64) -> u64 {
+    cells.stamp(number).load(Ordering::Acquire)
+}
+
+/// The tag beside the cell of post `number`; one torn by its owner out of turn is only a wrong tag.
+pub(crate) fn tag(cells: &impl Cells, number: u64) -> Tag {
+    Tag(std::array::from_fn(|index| cells.tag(number, index).load(Ordering::Relaxed)))
+}
+
+/// Publishes how many posts the owner has seen.
+pub(crate) fn set_seen(cells: &impl Cells, count: u64) {
+    cells.seen().store(count, Ordering::Release);
+}
+
+/// How many posts the owner has seen.
+pub(crate) fn seen(cells: &impl Cells) -> u64 {
+    cells.seen().load(Ordering::Acquire)
+}
+
+#[cfg(all(test, loom))]
+mod loom_tests {
+    use super::*;
+    use loom::cell::UnsafeCell;
+    use loom::sync::Arc;
+    use loom::thread;
+
+    const SLOTS: u64 = 2;
+    const POSTS: u64 = 3;
+
+    /// Two cells instead of eight: the rule is the same.
+    struct Model {
+        stamps: [AtomicU64; SLOTS as usize],
+        tags: [AtomicU64; SLOTS as usize * TAG_WORDS],
+        seen: AtomicU64,
+        data: [UnsafeCell<u64>; SLOTS as usize],
+    }
+
+    impl Default for Model {
+        fn default() -> Self {
+            Self {
+                stamps: std::array::from_fn(|_| AtomicU64::new(0)),
+                tags: std::array::from_fn(|_| AtomicU64::new(0)),
+                seen: AtomicU64::new(0),
+                data: std::array::from_fn(|_| UnsafeCell::new(0)),
+            }
+        }
+    }
+
+    impl Cells for Model {
+        fn stamp(&self, number: u64) -> &AtomicU64 {
+            &self.stamps[(number % SLOTS) as usize]
+        }
+
+        fn tag(&self, number: u64, index: usize) -> &AtomicU64 {
+            &self.tags[(number % SLOTS) as usize * TAG_WORDS + index]
+        }
+
+        fn seen(&self) -> &AtomicU64 {
+            &self.seen
+        }
+    }
+
+    // SAFETY: what loom is there to check: the data is never accessed at the same time.
+    unsafe impl Sync for Model {}
+
+    /// A root that posts, and a rank that only reads.
+    #[test]
+    fn loom_a_post_is_read_whole_before_its_cell_is_used_again() {
+        loom::model(|| {
+            let (owner, reader) = (Arc::new(Model::default()), Arc::new(Model::default()));
+            let (theirs, ours) = (Arc::clone(&owner), Arc::clone(&reader));
+            let posting = thread::spawn(move || {
+                for number in 0..POSTS {
+                    while number >= SLOTS && seen(&*ours) + SLOTS <= number {
+                        thread::yield_now();
+                    }
+                    // SAFETY: the cell is free; loom fails the test if the reader is in it.
+                    theirs.data[(number % SLOTS) as usize].with_mut(|cell| unsafe { *cell = 70 + number });
+                    post(&*theirs, number, number + 1, &Tag([number; 4]));
+                }
+            });
+            for number in 0..POSTS {
+                while posted(&*owner, number) != number + 1 {
+                    thread::yield_now();
+                }
+                // SAFETY: the stamp was seen; loom fails the test if the owner is still writing.
+                let found = owner.data[(number % SLOTS) as usize].with(|cell| unsafe { *cell });
+                assert_eq!((found, tag(&*owner, number)), (70 + number, Tag([number; 4])));
+                set_seen(&*reader, number + 1);
+            }
+            posting.join().unwrap();
+        });
+    }
+}
