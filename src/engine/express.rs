@@ -132,7 +132,11 @@ impl Engine {
                 let seen = self.mesh.window.as_ref().map_or(u64::MAX, |window| window.seen(peer));
                 self.express.seen[peer] = seen.max(self.express.seen[peer]);
                 if seen + CELLS <= number {
-                    self.watch.waited(&mut *self.mesh.control, &mut *self.mesh.pace, std::iter::once(peer))?;
+                    self.watch.waited(
+                        &mut *self.mesh.control,
+                        &mut *self.mesh.pace,
+                        std::iter::once(peer),
+                    )?;
                 }
             }
         }
@@ -241,4 +245,4 @@ const SHEETS_MAX: usize = 64;
 /// Operands folded in one pass: with more ranks than that, other ways are better.
 const RANKS_MAX: usize = 64;
 /// Looks at a stamp between two looks at the clock, the abort flag and the pace.
-const POLLS_PER_ROUND: u32 = 4;
+const POLLS_PER_ROUND: u32 = 2;

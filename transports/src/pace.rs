@@ -2,9 +2,11 @@
 //!
 //! A hand-over between two cores takes 0.2 µs when the receiver spins. If the
 //! sender has no core, spinning only keeps it from getting one, and a yield
-//! hands over in 2 µs. Waking a sleeper on another core takes tens of
-//! microseconds, so sleep comes last and is short: nobody has to remember to
-//! wake anybody. Where sockets are watched, whatever arrives there ends a sleep.
+//! hands over in 2 µs. A yield to a stranger that computes costs his whole time
+//! slice. Which of these it is, the length of the last yields tells: see
+//! [`Company`]. Waking a sleeper on another core takes tens of microseconds, so
+//! sleep comes last and is short: nobody has to remember to wake anybody. Where
+//! sockets are watched, whatever arrives there ends a sleep.
 
 use crate::Pace;
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
@@ -17,8 +19,7 @@ use std::time::{Duration, Instant};
 #[derive(Debug)]
 pub struct Patience {
     begun: Instant,
-    /// Rounds of spinning.
-    spins: u32,
+    company: Company,
     /// Rounds after which it sleeps, if the clock is not to decide.
     yields: Option<u32>,
     /// When the spinning of this wait ended.
@@ -31,8 +32,8 @@ impl Patience {
     pub fn new(local_ranks: usize) -> Self {
         // What this process may use: its affinity, and the quota of its container.
         let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
-        let spins = if local_ranks > cores { SPINS_CROWDED } else { SPINS_ALONE };
-        Self { begun: Instant::now(), spins, yields: None, since: None, sockets: None }
+        let company = if local_ranks > cores { Company::of_peers() } else { Company::default() };
+        Self { begun: Instant::now(), company, yields: None, since: None, sockets: None }
     }
 
     /// Sleeps end as soon as something happens on one of these sockets.
@@ -64,16 +65,59 @@ impl Pace for Patience {
     }
 
     fn pause(&mut self, rounds: u32) {
-        if rounds < self.spins {
+        if rounds < self.company.spins() {
             self.since = None;
             return std::hint::spin_loop();
         }
-        let idle = self.since.get_or_insert_with(Instant::now).elapsed();
+        let now = Instant::now();
+        let idle = now - *self.since.get_or_insert(now);
         let patient = self.yields.map_or(idle < YIELD_TIME, |yields| rounds < yields);
         match patient {
-            true => sched_yield(),
+            true => {
+                sched_yield();
+                self.company.learn(now.elapsed());
+            }
             // In proportion: a sleep prolongs no wait by much more than a sixteenth.
             false => self.sleep((idle / 16).clamp(SLEEP_MIN, SLEEP_MAX)),
+        }
+    }
+}
+
+/// Who else wants this core, as the last yields told.
+#[derive(Clone, Copy, Debug, Default)]
+struct Company {
+    /// From 0, nobody, to [`PEERS_SURE`]: others that give the core back soon, as waiting peers do.
+    peers: u8,
+    /// Yields to go until a stranger that kept the core for long is tried again.
+    wary: u8,
+    /// More ranks than cores: then it is a peer that keeps the core for long, and rightly.
+    shared: bool,
+}
+
+impl Company {
+    fn of_peers() -> Self {
+        Self { peers: PEERS_SURE, wary: 0, shared: true }
+    }
+
+    /// Rounds of spinning before the core is given away.
+    fn spins(self) -> u32 {
+        match self {
+            Self { wary: 1.., .. } => SPINS_WARY,
+            Self { peers: PEERS_LIKELY.., .. } => SPINS_CROWDED,
+            _ => SPINS_ALONE,
+        }
+    }
+
+    /// A yield took this long.
+    fn learn(&mut self, took: Duration) {
+        if took > YIELD_TO_STRANGER && !self.shared {
+            self.wary = WARY;
+        } else if took > YIELD_TO_NOBODY {
+            self.peers = (self.peers + 2).min(PEERS_SURE);
+            self.wary = self.wary.saturating_sub(1);
+        } else {
+            self.peers = self.peers.saturating_sub(1);
+            self.wary = self.wary.saturating_sub(1);
         }
     }
 }
@@ -111,10 +155,20 @@ impl Sockets {
     }
 }
 
-/// Rounds of spinning when every rank can have a core: some tens of microseconds of an engine's idle rounds.
-const SPINS_ALONE: u32 = 1000;
-/// When ranks share cores: enough for a peer that is running to finish a small step.
-const SPINS_CROWDED: u32 = 4;
+/// Rounds of spinning when nobody else wants the core: some microseconds of an engine's idle rounds,
+/// beyond which a yield to nobody adds little.
+const SPINS_ALONE: u32 = 60;
+/// When peers share it: enough for one that is running elsewhere to finish a small step.
+const SPINS_CROWDED: u32 = 2;
+/// When a stranger would take it for long: about as long as his slice.
+const SPINS_WARY: u32 = 20_000;
+/// A yield that comes back so soon went to nobody; a switch to another process and back takes longer.
+const YIELD_TO_NOBODY: Duration = Duration::from_nanos(900);
+/// A waiting peer gives the core back long before.
+const YIELD_TO_STRANGER: Duration = Duration::from_micros(700);
+const PEERS_SURE: u8 = 8;
+const PEERS_LIKELY: u8 = 4;
+const WARY: u8 = 4;
 /// Time of yielding until sleep.
 const YIELD_TIME: Duration = Duration::from_millis(4);
 const SLEEP_MIN: Duration = Duration::from_micros(50);
@@ -159,6 +213,22 @@ mod tests {
             assert!(begun.elapsed() > Duration::from_millis(20));
             assert!(cpu() - before < 10_000_000, "{} ns of processor time asleep", cpu() - before);
         }
+    }
+
+    #[test]
+    fn yields_tell_who_else_wants_the_core() {
+        let learnt = |from: Company, yields: &[u64]| {
+            let mut company = from;
+            yields.iter().for_each(|&micros| company.learn(Duration::from_micros(micros)));
+            company.spins()
+        };
+        let (alone, crowded) = (Company::default(), Company::of_peers());
+        assert_eq!(learnt(alone, &[0, 2, 0]), SPINS_ALONE, "one switch is no company");
+        assert_eq!(learnt(alone, &[2, 3]), SPINS_CROWDED);
+        assert_eq!(learnt(alone, &[4000]), SPINS_WARY);
+        assert_eq!(learnt(alone, &[4000, 0, 0, 0, 0]), SPINS_ALONE, "the stranger has left");
+        assert_eq!(learnt(crowded, &[4000]), SPINS_CROWDED, "a peer at work");
+        assert_eq!(learnt(crowded, &[0; 8]), SPINS_ALONE, "the peers have left");
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! The flags: nccl-tests' own, with their meaning, and ours.
 
+use super::bind::Bind;
 use super::test::Kind;
 use crate::size;
 use std::path::PathBuf;
@@ -80,6 +81,9 @@ pub(crate) struct Arguments {
     /// Pieces in flight.
     #[arg(long)]
     channels: Option<usize>,
+    /// Where ranks run: each on a core of its own as far as there are any, or anywhere
+    #[arg(long, value_enum, default_value = "core")]
+    pub(super) bind: Bind,
     /// Report each row's share of what the memory allows.
     #[arg(long)]
     pub(super) report_floor: bool,

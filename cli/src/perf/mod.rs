@@ -2,6 +2,7 @@
 
 mod args;
 mod bench;
+mod bind;
 mod floor;
 mod json;
 mod pattern;
@@ -55,6 +56,8 @@ fn in_processes(arguments: &Arguments) -> Result<u8, String> {
 /// One rank's part: every type, operation, root and size asked for.
 fn measure(arguments: &Arguments, comm: &Communicator) -> Result<u8, String> {
     let floor = if arguments.wants_floor() { Some(floor::measure(comm)?) } else { None };
+    // After the floor, which wants all cores.
+    arguments.bind.apply(comm.rank());
     let speaks = comm.rank() == 0;
     if speaks {
         table::head(arguments, comm, floor.as_ref());
