@@ -60,7 +60,7 @@ pub(super) trait Read {
     /// What `source` holds there.
     ///
     /// # Safety
-    /// `source` is as long as the target.
+    /// `source` reaches to the end of the part that is computed.
     unsafe fn pack<T: Number, I: Instructions, const N: usize>(
         &self,
         cpu: I,
@@ -68,7 +68,7 @@ pub(super) trait Read {
     ) -> Pack<T, I, N>;
 }
 
-/// What is computed. Its sources are as long as the target.
+/// What is computed. Its sources reach to the end of every part that is computed of it.
 pub(super) trait Formula {
     /// Type of the elements.
     type Number: Number;
@@ -90,7 +90,7 @@ impl<T: Number, C: Combine> Formula for Reduced<'_, T, C> {
 
     #[inline(always)]
     fn evaluate<I: Instructions, const N: usize>(&self, cpu: I, read: impl Read) -> Pack<T, I, N> {
-        // SAFETY: sources of a formula are as long as its target.
+        // SAFETY: sources of a formula reach to the end of the part.
         let mut pack = unsafe { read.pack::<T, I, N>(cpu, self.first) };
         for &source in self.rest {
             // SAFETY: likewise.
@@ -121,7 +121,7 @@ impl<T: Number> Formula for Scaled<'_, T> {
     #[inline(always)]
     fn evaluate<I: Instructions, const N: usize>(&self, cpu: I, read: impl Read) -> Pack<T, I, N> {
         let factor = T::splat(cpu, self.scalar);
-        // SAFETY: sources of a formula are as long as its target.
+        // SAFETY: sources of a formula reach to the end of the part.
         let mut pack = unsafe { read.pack::<T, I, N>(cpu, self.source) };
         for own in &mut pack {
             *own = own.product(factor);
@@ -138,7 +138,7 @@ impl Formula for Same<'_> {
 
     #[inline(always)]
     fn evaluate<I: Instructions, const N: usize>(&self, cpu: I, read: impl Read) -> Pack<u8, I, N> {
-        // SAFETY: sources of a formula are as long as its target.
+        // SAFETY: sources of a formula reach to the end of the part.
         unsafe { read.pack::<u8, I, N>(cpu, self.0) }
     }
 }

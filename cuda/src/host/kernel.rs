@@ -2,15 +2,24 @@
 
 use super::Store;
 use super::formula::{Formula, Pack, Read};
-use super::level::{Instructions, Kernel, STREAM_BYTES, stream_fence};
+use super::level::{Instructions, Kernel, STREAM_BYTES};
 use super::number::Number;
 use crate::{Source, Target};
 
-/// target = formula
-pub(super) struct Assign<'a, F> {
+/// A part of a result, and where it goes.
+pub(super) struct Part<'a> {
     pub(super) target: Target<'a>,
-    pub(super) formula: F,
+    /// Byte of the sources that the first of the target comes from. From there on they are as long
+    /// as the target.
+    pub(super) at: usize,
+    /// If past the caches, a [`stream_fence`](super::level::stream_fence) is owed.
     pub(super) store: Store,
+}
+
+/// part = formula
+pub(super) struct Assign<'a, F> {
+    pub(super) part: Part<'a>,
+    pub(super) formula: F,
 }
 
 /// Registers of one pack.
@@ -19,15 +28,12 @@ const REGISTERS: usize = 4;
 impl<F: Formula> Kernel for Assign<'_, F> {
     #[inline(always)]
     fn run<I: Instructions>(mut self, cpu: I) {
-        let bytes = self.target.len();
+        let bytes = self.part.target.len();
         let head = self.bytes_to_alignment();
         let mut at = head.unwrap_or(0).min(bytes);
         while bytes - at >= Self::PACK {
             self.whole::<I, REGISTERS>(cpu, at, head.is_some());
             at += Self::PACK;
-        }
-        if head.is_some() {
-            stream_fence();
         }
         for (mut from, to) in [(0, head.unwrap_or(0).min(bytes)), (at, bytes)] {
             while to - from >= Self::REGISTER {
@@ -54,21 +60,21 @@ impl<F: Formula> Assign<'_, F> {
     /// Where non-temporal stores can begin, if they are wanted and possible.
     #[inline(always)]
     fn bytes_to_alignment(&mut self) -> Option<usize> {
-        if self.store == Store::Cached {
+        if self.part.store == Store::Cached {
             return None;
         }
         // Whole cache lines, so that none is written in two halves.
-        let head = self.target.as_mut_ptr().addr().wrapping_neg() % CACHE_LINE;
+        let head = self.part.target.as_mut_ptr().addr().wrapping_neg() % CACHE_LINE;
         head.is_multiple_of(size_of::<F::Number>()).then_some(head)
     }
 
     /// Computes `N` registers of elements from byte `at` on.
     #[inline(always)]
     fn whole<I: Instructions, const N: usize>(&mut self, cpu: I, at: usize, stream: bool) {
-        debug_assert!(at + N * Self::REGISTER <= self.target.len());
-        let pack = self.formula.evaluate::<I, N>(cpu, Whole { at });
+        debug_assert!(at + N * Self::REGISTER <= self.part.target.len());
+        let pack = self.formula.evaluate::<I, N>(cpu, Whole { at: self.part.at + at });
         // SAFETY: within the target.
-        let target = unsafe { self.target.as_mut_ptr().add(at) };
+        let target = unsafe { self.part.target.as_mut_ptr().add(at) };
         if stream {
             let mut staging = Staging([0; REGISTERS * REGISTER_BYTES]);
             // SAFETY: a pack fits into `staging`.
@@ -86,13 +92,13 @@ impl<F: Formula> Assign<'_, F> {
     /// Computes the `bytes` from byte `at` on, less than a register of them.
     #[inline(always)]
     fn partial<I: Instructions>(&mut self, cpu: I, at: usize, bytes: usize) {
-        debug_assert!(at + bytes <= self.target.len() && bytes < Self::REGISTER);
-        let pack = self.formula.evaluate::<I, 1>(cpu, Partial { at, bytes });
+        debug_assert!(at + bytes <= self.part.target.len() && bytes < Self::REGISTER);
+        let pack = self.formula.evaluate::<I, 1>(cpu, Partial { at: self.part.at + at, bytes });
         let mut staging = Staging([0; REGISTER_BYTES]);
         // SAFETY: a register fits into `staging`, and `bytes` from `at` on into the target.
         unsafe {
             store_pack::<F::Number, I, 1>(cpu, pack, staging.0.as_mut_ptr());
-            copy_short(self.target.as_mut_ptr().add(at), staging.0.as_ptr(), bytes);
+            copy_short(self.part.target.as_mut_ptr().add(at), staging.0.as_ptr(), bytes);
         }
     }
 }
@@ -104,7 +110,7 @@ const REGISTER_BYTES: usize = 32;
 #[repr(align(32))]
 struct Staging<const BYTES: usize>([u8; BYTES]);
 
-/// Reads whole registers from byte `at` on, which lie within the target.
+/// Reads whole registers from byte `at` on, which lie within the part.
 struct Whole {
     at: usize,
 }
@@ -117,7 +123,7 @@ impl Read for Whole {
         source: Source<'_>,
     ) -> Pack<T, I, N> {
         debug_assert!(self.at + N * T::LANES * size_of::<T>() <= source.len());
-        // SAFETY: within the target, and the source is as long. Bytes are copied before they are
+        // SAFETY: within the part, and the source reaches as far. Bytes are copied before they are
         // looked at: should a peer write them meanwhile, the values are wrong and nothing else.
         let mut pack = [unsafe { T::load(cpu, source.as_ptr().add(self.at)) }; N];
         for (index, lanes) in pack.iter_mut().enumerate().skip(1) {
@@ -129,7 +135,7 @@ impl Read for Whole {
     }
 }
 
-/// Reads `bytes` from byte `at` on, which lie within the target, and zeros for the rest of a register.
+/// Reads `bytes` from byte `at` on, which lie within the part, and zeros for the rest of a register.
 struct Partial {
     at: usize,
     bytes: usize,
@@ -144,7 +150,7 @@ impl Read for Partial {
     ) -> Pack<T, I, N> {
         debug_assert!(self.at + self.bytes <= source.len() && self.bytes < REGISTER_BYTES);
         let mut staging = Staging([0; REGISTER_BYTES]);
-        // SAFETY: within the target, and the source is as long; a register fits into `staging`.
+        // SAFETY: within the part, and the source reaches as far; a register fits into `staging`.
         unsafe {
             copy_short(staging.0.as_mut_ptr(), source.as_ptr().add(self.at), self.bytes);
             [T::load(cpu, staging.0.as_ptr()); N]
@@ -182,6 +188,6 @@ unsafe fn copy_short(to: *mut u8, from: *const u8, bytes: usize) {
 }
 
 /// Bytes that travel between caches and memory together.
-const CACHE_LINE: usize = 64;
+pub(super) const CACHE_LINE: usize = 64;
 
 const _: () = assert!(CACHE_LINE.is_multiple_of(STREAM_BYTES));

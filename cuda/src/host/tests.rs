@@ -1,11 +1,17 @@
 //! Every kernel of every instruction set against the naive one, to the bit.
 
+mod material;
+
+use super::fold::{Fold, scale_at};
 use super::level::Level;
 use super::naive::Naive;
 use super::small::{Half, narrow, narrow_bf16, widen};
-use super::{Store, copy_at, fold, itself, scale_at};
-use crate::{DType, Element, F8E4M3, F8E5M2, Finish, Op, Scalar, Source, Target, as_bytes, as_bytes_mut};
+use super::spread::copy_at;
+use super::{Store, itself};
+use crate::{DType, F8E4M3, F8E5M2, Finish, Op, Scalar, Source, Target, as_bytes, as_bytes_mut};
+use Store::{Cached, Stream};
 use half::{bf16, f16};
+use material::{Guarded, Random, bits, same};
 use proptest::prelude::*;
 
 /// Lengths in elements: none, one, and both sides of every register and pack.
@@ -31,87 +37,28 @@ macro_rules! for_every_dtype {
     };
 }
 
-/// Numbers that look random (splitmix64).
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ mixed >> 31
-    }
-
-    /// Any bits, ordinary numbers and the corners of the type, mixed.
-    fn elements<T: Element>(&mut self, count: usize) -> Vec<T> {
-        let corners =
-            [0.0, -0.0, 1.0, f64::NAN, f64::INFINITY, f64::NEG_INFINITY, 1e-40, f64::MAX, 448.0, 6e-8];
-        let element = |_| match self.next() % 4 {
-            0 => T::from_f64(corners[self.next() as usize % corners.len()]),
-            1 => bits::<T>(self.next()),
-            _ => T::from_f64((self.next() as i32) as f64 / f64::from(1 << 28)),
-        };
-        (0..count).map(element).collect()
-    }
-}
-
-fn bits<T: Element>(bits: u64) -> T {
-    let mut element = [T::default()];
-    as_bytes_mut(&mut element).copy_from_slice(&bits.to_le_bytes()[..size_of::<T>()]);
-    element[0]
-}
-
-fn same<T: Element>(left: T, right: T) -> bool {
-    as_bytes(&[left]) == as_bytes(&[right]) || (left.to_f64().is_nan() && right.to_f64().is_nan())
-}
-
-/// Memory that begins `skew` bytes behind a multiple of 64 and has guards on both sides.
-struct Guarded {
-    memory: Vec<u8>,
-    start: usize,
-    bytes: usize,
-}
-
-const GUARD: usize = 64;
-
-impl Guarded {
-    fn new(skew: usize, bytes: usize) -> Self {
-        let memory = vec![0xa5; bytes + skew + 3 * GUARD];
-        let start = memory.as_ptr().align_offset(GUARD) + GUARD + skew;
-        Self { memory, start, bytes }
-    }
-
-    fn holding<T: Element>(skew: usize, elements: &[T]) -> Self {
-        let mut guarded = Self::new(skew, size_of_val(elements));
-        guarded.inner().copy_from_slice(as_bytes(elements));
-        guarded
-    }
-
-    fn inner(&mut self) -> &mut [u8] {
-        &mut self.memory[self.start..self.start + self.bytes]
-    }
-
-    fn source(&self) -> Source<'_> {
-        Source::from(&self.memory[self.start..self.start + self.bytes])
-    }
-
-    /// Compares with the beginning of `expected`, and looks at the guards.
-    fn expect<T: Element>(mut self, expected: &[T], context: &dyn Fn() -> String) {
-        let mut found = vec![T::default(); self.bytes / size_of::<T>()];
-        as_bytes_mut(&mut found).copy_from_slice(self.inner());
-        for (index, (&found, &expected)) in found.iter().zip(expected).enumerate() {
-            assert!(same(found, expected), "{}, [{index}]: {found:?}, not {expected:?}", context());
-        }
-        self.inner().fill(0xa5);
-        assert!(self.memory.iter().all(|&byte| byte == 0xa5), "{}: wrote outside", context());
-    }
-}
-
-/// How a reduction is called.
+/// How a reduction is called: how each target is written, and whether the first is an operand.
 #[derive(Clone, Copy, Debug)]
-enum Form {
-    Into(Store),
-    Assign,
+struct Form {
+    stores: &'static [Store],
+    assign: bool,
+}
+
+impl Form {
+    const CACHED: Form = Form { stores: &[Cached], assign: false };
+
+    const ALL: [Form; 10] = [
+        Form::CACHED,
+        Form { stores: &[Stream], assign: false },
+        Form { stores: &[Cached], assign: true },
+        Form { stores: &[Cached, Stream], assign: false },
+        Form { stores: &[Stream, Cached], assign: true },
+        Form { stores: &[Cached, Cached], assign: true },
+        Form { stores: &[Stream, Stream], assign: false },
+        Form { stores: &[Stream, Stream, Stream], assign: true },
+        Form { stores: &[Stream, Cached, Cached, Stream], assign: false },
+        Form { stores: &[Cached, Stream, Cached, Stream], assign: true },
+    ];
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -123,25 +70,32 @@ struct Case {
     length: usize,
 }
 
+/// Targets that begin differently far behind a multiple of 64.
+fn targets<T: Naive>(stores: &[Store], skew: usize, holding: &[T]) -> Vec<Guarded> {
+    (0..stores.len()).map(|index| Guarded::holding((skew + 16 * index * index) % 64, holding)).collect()
+}
+
+fn outlets<'a>(stores: &[Store], results: &'a mut [Guarded]) -> Vec<(Store, Target<'a>)> {
+    stores.iter().copied().zip(results.iter_mut().map(|result| result.inner().into())).collect()
+}
+
 /// Runs `case` at every level on the beginnings of `operands`.
 fn check<T: Naive>(case: Case, operands: &[Vec<T>], expected: &[T]) {
-    let Case { op, finish, form, skew, length } = case;
+    let Case { op, finish, form: Form { stores, assign }, skew, length } = case;
     for level in Level::available() {
         let sources: Vec<Guarded> =
             (0..).zip(operands).map(|(rank, own)| Guarded::holding(skew * rank, &own[..length])).collect();
         let sources: Vec<Source<'_>> = sources.iter().map(Guarded::source).collect();
-        let mut result = Guarded::holding(skew, &operands[0][..length]);
-        let mut target = Target::from(result.inner());
-        match form {
-            Form::Into(store) => fold(level, store, T::DTYPE, op, finish, target, sources[0], &sources[1..]),
-            Form::Assign => {
-                let first = itself(&mut target);
-                fold(level, Store::Cached, T::DTYPE, op, finish, target, first, &sources[1..]);
-            }
+        let mut results = targets(stores, skew, &operands[0][..length]);
+        let mut outlets = outlets(stores, &mut results);
+        let first = if assign { itself(&mut outlets[0].1) } else { sources[0] };
+        Fold { level, dtype: T::DTYPE, op, finish, first, rest: &sources[1..] }.into(&mut outlets);
+        drop(outlets);
+        for (index, result) in results.into_iter().enumerate() {
+            result.expect(&expected[..length], &|| {
+                format!("{} {case:?} of {} {level:?}, target {index}", T::DTYPE, operands.len())
+            });
         }
-        result.expect(&expected[..length], &|| {
-            format!("{} {case:?} of {} {level:?}", T::DTYPE, operands.len())
-        });
     }
 }
 
@@ -158,22 +112,15 @@ fn check_all_reductions<T: Naive>() {
             for finish in [Finish::Keep, Finish::Divide(3), Finish::Divide(300)] {
                 let expected = reference(op, finish, &operands);
                 for (index, length) in LENGTHS.into_iter().enumerate() {
-                    for form in [Form::Into(Store::Cached), Form::Into(Store::Stream), Form::Assign] {
-                        // Not every skew with every length, but each with many.
-                        let skew = [0, 1, 8, 61][(index + count + form_code(form)) % 4];
+                    // Not every form and skew with every length, but each with many.
+                    for turn in [0, 3, 6] {
+                        let form = Form::ALL[(index + turn) % Form::ALL.len()];
+                        let skew = [0, 1, 8, 61][(index / 3 + count + turn) % 4];
                         check(Case { op, finish, form, skew, length }, &operands, &expected);
                     }
                 }
             }
         }
-    }
-}
-
-fn form_code(form: Form) -> usize {
-    match form {
-        Form::Into(Store::Cached) => 0,
-        Form::Into(Store::Stream) => 1,
-        Form::Assign => 3,
     }
 }
 
@@ -190,13 +137,7 @@ fn check_all_pairs<T: Naive>() {
         let operands = [left.clone(), right];
         for op in [Op::Sum, Op::Prod, Op::Min, Op::Max] {
             let expected = reference(op, Finish::Keep, &operands);
-            let case = Case {
-                op,
-                finish: Finish::Keep,
-                form: Form::Into(Store::Cached),
-                skew: 0,
-                length: left.len(),
-            };
+            let case = Case { op, finish: Finish::Keep, form: Form::CACHED, skew: 0, length: left.len() };
             check(case, &operands, &expected);
         }
     }
@@ -257,16 +198,19 @@ fn scaling_multiplies_in_the_type_of_accumulation() {
 
 #[test]
 fn copies_are_exact_and_stay_inside() {
-    let bytes: Vec<u8> = Random(1).elements(LONGEST);
-    for level in Level::available() {
-        for store in [Store::Cached, Store::Stream] {
-            for (length, skew) in
-                LENGTHS.into_iter().flat_map(|length| [0, 1, 17, 63].map(|skew| (length, skew)))
-            {
-                let mut result = Guarded::new(skew, length);
-                let source = Guarded::holding(skew / 2, &bytes[..length]);
-                copy_at(level, store, result.inner().into(), source.source());
-                result.expect(&bytes, &|| format!("{length} bytes at {skew} {store:?} {level:?}"));
+    let bytes: Vec<u8> = Random(1).elements(10_000);
+    for (level, form) in Level::available().into_iter().flat_map(|level| Form::ALL.map(|form| (level, form)))
+    {
+        for (length, skew) in LENGTHS
+            .into_iter()
+            .chain([4096, 8191, 10_000])
+            .flat_map(|length| [0, 1, 17, 63].map(|skew| (length, skew)))
+        {
+            let mut results = targets(form.stores, skew, &vec![0u8; length]);
+            let source = Guarded::holding(skew / 2, &bytes[..length]);
+            copy_at(level, &mut outlets(form.stores, &mut results), source.source());
+            for result in results {
+                result.expect(&bytes, &|| format!("{length} bytes at {skew} {form:?} {level:?}"));
             }
         }
     }
@@ -303,6 +247,11 @@ fn wrong_calls_panic() {
     assert!(panics(DType::F32, Finish::Keep, 16, &[12, 16]), "a short first source");
     assert!(panics(DType::F32, Finish::Keep, 16, &[16, 12]), "a short second source");
     assert!(panics(DType::F32, Finish::Keep, 8, &[16, 16]), "a short target");
+    let mut targets = [[0u8; 16].to_vec(), [0u8; 8].to_vec()];
+    let mut targets: Vec<_> = targets.iter_mut().map(|bytes| (Cached, bytes.as_mut_slice().into())).collect();
+    let data = [0u8; 16];
+    let call = || crate::copy_into(&mut targets, data[..].into());
+    assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(call)).is_err(), "a short second target");
     assert!(panics(DType::F64, Finish::Keep, 12, &[12, 12]), "half an element");
     assert!(panics(DType::F32, Finish::Divide(0), 16, &[16, 16]), "no ranks");
 }
@@ -320,10 +269,8 @@ proptest! {
     fn any_reduction_is_the_naive_one(
         (dtype, op) in (prop::sample::select(&DType::ALL[..]), prop::sample::select(&Op::ALL[..])),
         finish in prop_oneof![Just(Finish::Keep), (1u32..).prop_map(Finish::Divide)],
-        form in prop::sample::select(vec![
-            Form::Into(Store::Cached), Form::Into(Store::Stream), Form::Assign,
-        ]),
-        (seed, count, length, skew) in (any::<u64>(), 1usize..7, 0usize..3000, 0usize..64),
+        form in prop::sample::select(&Form::ALL[..]),
+        (seed, count, length, skew) in (any::<u64>(), 1usize..7, 0usize..6000, 0usize..64),
     ) {
         let case = Case { op, finish, form, skew, length };
         for_every_dtype!(check_random(dtype, seed, count, case));
