@@ -16,6 +16,7 @@
 use crate::socket::Stream;
 use crate::{Error, Result};
 use hmac::{Hmac, KeyInit, Mac};
+use rustix::event::PollFlags;
 use rustix::rand::{GetRandomFlags, getrandom};
 use sha2::Sha256;
 use std::time::Instant;
@@ -118,9 +119,9 @@ pub fn connect(stream: &mut Stream, secret: &Secret, claims: &Claims, deadline: 
     let hello = encode_hello(&random()?, claims);
     stream.write_all(&hello, deadline)?;
     let mut reply = [0; REPLY_BYTES];
-    stream.read_exact(&mut reply[..12], deadline)?;
-    check_version(stream, &reply[..12])?;
-    stream.read_exact(&mut reply[12..], deadline)?;
+    stream.read_exact(&mut reply[..START_BYTES], deadline)?;
+    check_version(stream, &reply[..START_BYTES])?;
+    stream.read_exact(&mut reply[START_BYTES..], deadline)?;
     let (nonce, proof) = (&reply[12..44], &reply[44..]);
     if secret.prove(SERVER, &hello, nonce).verify_slice(proof).is_err() {
         return Err(refused(stream, "the secret of the other side is another one"));
@@ -137,35 +138,90 @@ pub fn connect(stream: &mut Stream, secret: &Secret, claims: &Claims, deadline: 
 /// # Errors
 /// As [`connect`].
 pub fn accept(stream: &mut Stream, secret: &Secret, deadline: Instant) -> Result<Claims> {
-    let mut hello = [0; HELLO_BYTES];
-    stream.read_exact(&mut hello[..12], deadline)?;
-    let mut reply = [0; REPLY_BYTES];
-    reply[..8].copy_from_slice(MAGIC);
-    reply[8..12].copy_from_slice(&VERSION.to_le_bytes());
-    if let Err(error) = check_version(stream, &hello[..12]) {
-        let _ = stream.write_all(&reply[..12], deadline);
-        return Err(error);
-    }
-    stream.read_exact(&mut hello[12..], deadline)?;
-    let nonce: [u8; 32] = random()?;
-    reply[12..44].copy_from_slice(&nonce);
-    reply[44..].copy_from_slice(&secret.prove(SERVER, &hello, &nonce).finalize().into_bytes());
-    stream.write_all(&reply, deadline)?;
-    let mut proof = [0; 32];
-    stream.read_exact(&mut proof, deadline)?;
-    let claims = decode_claims(&hello);
-    let verified = secret.prove(CLIENT, &hello, &nonce).verify_slice(&proof).is_ok();
-    match claims {
-        Some(claims) if verified => {
-            stream.write_all(&[ACCEPTED], deadline)?;
-            Ok(claims)
+    let mut hearing = Hearing::default();
+    loop {
+        if let Some(claims) = hearing.advance(stream, secret)? {
+            return Ok(claims);
         }
-        _ => {
-            let _ = stream.write_all(&[REFUSED], deadline);
-            let rank = u32::from_le_bytes(hello[48..52].try_into().expect("four bytes"));
-            Err(refused(stream, &format!("it says that it is rank {rank}, and its proof is wrong")))
+        stream.wait(PollFlags::IN, deadline)?;
+    }
+}
+
+/// The server's half, as far as it has got: for one thread that hears many at once.
+#[derive(Debug, Default)]
+pub struct Hearing {
+    /// The client's hello, and then its proof.
+    heard: Vec<u8>,
+    /// Ours, once the hello has been answered.
+    nonce: Option<[u8; 32]>,
+}
+
+impl Hearing {
+    /// Goes on with what has arrived, without waiting; the claims, once they are proved.
+    ///
+    /// # Errors
+    /// As [`connect`].
+    pub fn advance(&mut self, stream: &mut Stream, secret: &Secret) -> Result<Option<Claims>> {
+        loop {
+            let wanted = match (self.heard.len(), self.nonce) {
+                (..START_BYTES, _) => START_BYTES,
+                (_, None) => HELLO_BYTES,
+                (_, Some(_)) => HELLO_BYTES + PROOF_BYTES,
+            };
+            if !stream.read_some(&mut self.heard, wanted)? {
+                return Ok(None);
+            }
+            match wanted {
+                START_BYTES => self.check_start(stream)?,
+                HELLO_BYTES => self.answer(stream, secret)?,
+                _ => return self.judge(stream, secret).map(Some),
+            }
         }
     }
+
+    /// Somebody of another version hears of ours.
+    fn check_start(&self, stream: &mut Stream) -> Result<()> {
+        let checked = check_version(stream, &self.heard);
+        if checked.is_err() {
+            let _ = stream.write_now(&start());
+        }
+        checked
+    }
+
+    fn answer(&mut self, stream: &mut Stream, secret: &Secret) -> Result<()> {
+        let nonce: [u8; 32] = random()?;
+        let mut reply = [0; REPLY_BYTES];
+        reply[..START_BYTES].copy_from_slice(&start());
+        reply[12..44].copy_from_slice(&nonce);
+        reply[44..].copy_from_slice(&secret.prove(SERVER, &self.heard, &nonce).finalize().into_bytes());
+        self.nonce = Some(nonce);
+        stream.write_now(&reply)
+    }
+
+    fn judge(&self, stream: &mut Stream, secret: &Secret) -> Result<Claims> {
+        let (hello, proof) = self.heard.split_at(HELLO_BYTES);
+        let nonce = self.nonce.unwrap_or_default();
+        let verified = secret.prove(CLIENT, hello, &nonce).verify_slice(proof).is_ok();
+        match decode_claims(hello) {
+            Some(claims) if verified => {
+                stream.write_now(&[ACCEPTED])?;
+                Ok(claims)
+            }
+            _ => {
+                let _ = stream.write_now(&[REFUSED]);
+                let rank = u32::from_le_bytes(hello[48..52].try_into().expect("four bytes"));
+                Err(refused(stream, &format!("it says that it is rank {rank}, and its proof is wrong")))
+            }
+        }
+    }
+}
+
+/// How hello and reply begin.
+fn start() -> [u8; START_BYTES] {
+    let mut start = [0; START_BYTES];
+    start[..8].copy_from_slice(MAGIC);
+    start[8..].copy_from_slice(&VERSION.to_le_bytes());
+    start
 }
 
 /// Random bytes from the system.
@@ -185,8 +241,7 @@ pub fn random<const N: usize>() -> Result<[u8; N]> {
 
 fn encode_hello(nonce: &[u8; 32], claims: &Claims) -> [u8; HELLO_BYTES] {
     let mut hello = [0; HELLO_BYTES];
-    hello[..8].copy_from_slice(MAGIC);
-    hello[8..12].copy_from_slice(&VERSION.to_le_bytes());
+    hello[..START_BYTES].copy_from_slice(&start());
     hello[12..44].copy_from_slice(nonce);
     hello[44..48].copy_from_slice(&(claims.purpose as u32).to_le_bytes());
     hello[48..52].copy_from_slice(&claims.rank.to_le_bytes());
@@ -196,7 +251,7 @@ fn encode_hello(nonce: &[u8; 32], claims: &Claims) -> [u8; HELLO_BYTES] {
     hello
 }
 
-fn decode_claims(hello: &[u8; HELLO_BYTES]) -> Option<Claims> {
+fn decode_claims(hello: &[u8]) -> Option<Claims> {
     let word = |at: usize| u32::from_le_bytes(hello[at..at + 4].try_into().expect("four bytes"));
     let purpose = match word(44) {
         1 => Purpose::Join,
@@ -226,7 +281,10 @@ fn refused(stream: &Stream, what: &str) -> Error {
 const MAGIC: &[u8; 8] = b"unisono\0";
 /// Of the handshake and of everything after it.
 const VERSION: u32 = 1;
+/// Magic and version.
+const START_BYTES: usize = 12;
 const HELLO_BYTES: usize = 68;
+const PROOF_BYTES: usize = 32;
 const REPLY_BYTES: usize = 76;
 const SERVER: &[u8] = b"unisono server";
 const CLIENT: &[u8] = b"unisono client";

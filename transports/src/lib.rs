@@ -17,7 +17,11 @@ pub mod control;
 mod error;
 mod flags;
 #[cfg(not(loom))]
+pub mod listener;
+#[cfg(not(loom))]
 pub mod pace;
+#[cfg(not(loom))]
+pub mod porch;
 mod ring;
 #[cfg(not(loom))]
 pub mod segment;

@@ -1,7 +1,9 @@
 //! Stream sockets of both families, with deadlines.
 
 use crate::{Error, Result};
-use std::io::{ErrorKind, Read, Write};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags, recv, send};
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -45,24 +47,29 @@ impl Stream {
     pub fn read_exact(&mut self, bytes: &mut [u8], deadline: Instant) -> Result<()> {
         let mut filled = 0;
         while filled < bytes.len() {
-            self.set_timeout(deadline)?;
-            let read = match self {
-                Stream::Tcp(stream) => stream.read(&mut bytes[filled..]),
-                Stream::Unix(stream) => stream.read(&mut bytes[filled..]),
-            };
-            match read {
-                Ok(0) => {
-                    return Err(Error::Refused {
-                        peer: self.peer(),
-                        what: "it closed the connection".to_owned(),
-                    });
-                }
-                Ok(count) => filled += count,
-                Err(error) if again(&error) => {}
-                Err(source) => return Err(self.failed("cannot read from", source)),
+            match self.read_now(&mut bytes[filled..])? {
+                Some(count) => filled += count,
+                None => self.wait(PollFlags::IN, deadline)?,
             }
         }
         Ok(())
+    }
+
+    /// Appends what is here to `bytes`, until these are `wanted` long; whether they are.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] at an early end, the system's.
+    pub fn read_some(&mut self, bytes: &mut Vec<u8>, wanted: usize) -> Result<bool> {
+        while bytes.len() < wanted {
+            let filled = bytes.len();
+            bytes.resize(wanted, 0);
+            let read = self.read_now(&mut bytes[filled..]);
+            bytes.truncate(filled + read.as_ref().map_or(0, |read| read.unwrap_or(0)));
+            if read?.is_none() {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     /// Writes all of `bytes`.
@@ -72,18 +79,55 @@ impl Stream {
     pub fn write_all(&mut self, bytes: &[u8], deadline: Instant) -> Result<()> {
         let mut written = 0;
         while written < bytes.len() {
-            self.set_timeout(deadline)?;
-            let wrote = match self {
-                Stream::Tcp(stream) => stream.write(&bytes[written..]),
-                Stream::Unix(stream) => stream.write(&bytes[written..]),
-            };
-            match wrote {
+            match send(&*self, &bytes[written..], SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
                 Ok(count) => written += count,
-                Err(error) if again(&error) => {}
-                Err(source) => return Err(self.failed("cannot write to", source)),
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => self.wait(PollFlags::OUT, deadline)?,
+                Err(errno) => return Err(self.failed("cannot write to", errno.into())),
             }
         }
         Ok(())
+    }
+
+    /// Writes all of a few bytes, for which there is always room in a connection that waits for an answer.
+    ///
+    /// # Errors
+    /// As [`Stream::read_exact`]; [`Error::Timeout`] if there is no room.
+    pub fn write_now(&mut self, bytes: &[u8]) -> Result<()> {
+        self.write_all(bytes, Instant::now())
+    }
+
+    /// Waits until the socket is ready for `what`, or closed.
+    ///
+    /// # Errors
+    /// [`Error::Timeout`] at the deadline, the system's.
+    pub fn wait(&self, what: PollFlags, deadline: Instant) -> Result<()> {
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let timeout = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
+            match poll(&mut [PollFd::new(self, what)], Some(&timeout)) {
+                Ok(0) => return Err(Error::Timeout { what: format!("no answer from {}", self.peer()) }),
+                Ok(_) => return Ok(()),
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(self.failed("cannot wait for", errno.into())),
+            }
+        }
+    }
+
+    /// Reads what is here: none if nothing is.
+    fn read_now(&mut self, bytes: &mut [u8]) -> Result<Option<usize>> {
+        loop {
+            match recv(&*self, &mut *bytes, RecvFlags::DONTWAIT) {
+                Ok((_, 0)) => {
+                    let what = "it closed the connection".to_owned();
+                    return Err(Error::Refused { peer: self.peer(), what });
+                }
+                Ok((_, count)) => return Ok(Some(count)),
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => return Ok(None),
+                Err(errno) => return Err(self.failed("cannot read from", errno.into())),
+            }
+        }
     }
 
     /// From now on, reads and writes return at once.
@@ -106,23 +150,6 @@ impl Stream {
         self.as_fd().try_clone_to_owned().map_err(|source| self.failed("cannot duplicate", source))
     }
 
-    /// Fails once the deadline has passed; else bounds the next system call by it.
-    fn set_timeout(&self, deadline: Instant) -> Result<()> {
-        let left = deadline.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return Err(Error::Timeout { what: format!("no answer from {}", self.peer()) });
-        }
-        let ended = match self {
-            Stream::Tcp(stream) => {
-                stream.set_read_timeout(Some(left)).and_then(|()| stream.set_write_timeout(Some(left)))
-            }
-            Stream::Unix(stream) => {
-                stream.set_read_timeout(Some(left)).and_then(|()| stream.set_write_timeout(Some(left)))
-            }
-        };
-        ended.map_err(|source| self.failed("cannot set up", source))
-    }
-
     fn failed(&self, what: &str, source: std::io::Error) -> Error {
         Error::System { what: format!("{what} {}", self.peer()), source }
     }
@@ -140,8 +167,4 @@ impl AsFd for Stream {
 /// Time left until `deadline`, never zero.
 pub(crate) fn left(deadline: Instant) -> Duration {
     deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1))
-}
-
-fn again(error: &std::io::Error) -> bool {
-    matches!(error.kind(), ErrorKind::Interrupted | ErrorKind::WouldBlock | ErrorKind::TimedOut)
 }
