@@ -2,9 +2,9 @@
 //!
 //! Step by step the arithmetic of [`super::small`] and [`super::lanes`], where it is explained.
 
-use super::lanes::Lanes;
-use super::level::{F32Lanes, Instructions, Kernel, STREAM_BYTES};
-use super::small::Format;
+use super::lanes::{Array, Lanes, Value};
+use super::level::{F32Lanes, Instructions, Kernel};
+use super::small::{E4M3, Format, Half};
 use std::arch::x86_64::*;
 
 /// The processor has AVX2 and F16C.
@@ -18,23 +18,26 @@ impl Avx2 {
     }
 }
 
-/// Runs the variant of `kernel` for these instructions.
-#[inline]
-pub(super) fn run(kernel: impl Kernel, cpu: Avx2) {
-    #[target_feature(enable = "avx2,f16c")]
-    fn compiled(kernel: impl Kernel, cpu: Avx2) {
-        kernel.run(cpu);
-    }
-    // SAFETY: the token says that the processor has these instructions.
-    unsafe { compiled(kernel, cpu) }
-}
-
 impl Instructions for Avx2 {
+    const REGISTER: usize = 32;
+    type Bytes<V: Value> = Array<V, 32>;
+    type Quads<V: Value> = Array<V, 8>;
+    type Octs<V: Value> = Array<V, 4>;
     type F32 = Floats;
 
     #[inline(always)]
+    fn run(self, kernel: impl Kernel) {
+        #[target_feature(enable = "avx2,f16c")]
+        fn compiled(kernel: impl Kernel, cpu: Avx2) {
+            kernel.run(cpu);
+        }
+        // SAFETY: the token says that the processor has these instructions.
+        unsafe { compiled(kernel, self) }
+    }
+
+    #[inline(always)]
     unsafe fn stream(self, to: *mut u8, from: *const u8) {
-        debug_assert!(to.addr().is_multiple_of(STREAM_BYTES));
+        debug_assert!(to.addr().is_multiple_of(Self::REGISTER));
         // SAFETY: the caller vouches for both pointers, the token for AVX.
         unsafe { _mm256_stream_si256(to.cast(), _mm256_loadu_si256(from.cast())) }
     }
@@ -95,68 +98,57 @@ impl F32Lanes<Avx2> for Floats {
     }
 
     methods! {
-        unsafe fn load_f32(_cpu: Avx2, from: *const u8) -> Self {
-            Floats(_mm256_loadu_ps(from.cast()))
+        unsafe fn load_f32(_cpu: Avx2, from: *const u8) -> [Self; 1] {
+            [Floats(_mm256_loadu_ps(from.cast()))]
         }
 
-        unsafe fn store_f32(self: Self, to: *mut u8) {
-            _mm256_storeu_ps(to.cast(), self.0);
+        unsafe fn store_f32(lanes: [Self; 1], to: *mut u8) {
+            _mm256_storeu_ps(to.cast(), lanes[0].0);
         }
 
-        unsafe fn load_f16(_cpu: Avx2, from: *const u8) -> Self {
-            Floats(_mm256_cvtph_ps(_mm_loadu_si128(from.cast())))
+        unsafe fn load_f16(_cpu: Avx2, from: *const u8) -> [Self; 2] {
+            widen(_mm256_loadu_si256(from.cast()))
         }
 
-        unsafe fn store_f16(self: Self, to: *mut u8) {
-            _mm_storeu_si128(to.cast(), _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(self.0));
+        unsafe fn store_f16(lanes: [Self; 2], to: *mut u8) {
+            _mm256_storeu_si256(to.cast(), narrow(lanes));
         }
 
-        unsafe fn load_bf16(_cpu: Avx2, from: *const u8) -> Self {
-            let uppers = _mm256_cvtepu16_epi32(_mm_loadu_si128(from.cast()));
-            Floats(_mm256_castsi256_ps(_mm256_slli_epi32::<16>(uppers)))
+        // Of each pair, the first and the second: no lane has to move.
+        unsafe fn load_bf16(_cpu: Avx2, from: *const u8) -> [Self; 2] {
+            let pairs = _mm256_loadu_si256(from.cast());
+            let first = _mm256_slli_epi32::<16>(pairs);
+            let second = _mm256_and_si256(pairs, splat(0xffff_0000));
+            [Floats(_mm256_castsi256_ps(first)), Floats(_mm256_castsi256_ps(second))]
         }
 
-        unsafe fn store_bf16(self: Self, to: *mut u8) {
-            let bits = _mm256_castps_si256(self.0);
-            let odd = _mm256_and_si256(_mm256_srli_epi32::<16>(bits), splat(1));
-            let rounded = _mm256_add_epi32(_mm256_add_epi32(bits, splat(0x7fff)), odd);
-            let nan = _mm256_castps_si256(_mm256_cmp_ps::<_CMP_UNORD_Q>(self.0, self.0));
-            let codes = choose(nan, splat(0x7fc0), _mm256_srli_epi32::<16>(rounded));
-            _mm_storeu_si128(to.cast(), lower_halves(codes));
+        unsafe fn store_bf16(lanes: [Self; 2], to: *mut u8) {
+            let (first, second) = (round_bf16(lanes[0]), round_bf16(lanes[1]));
+            let pairs = _mm256_blend_epi16::<0b1010_1010>(_mm256_srli_epi32::<16>(first), second);
+            _mm256_storeu_si256(to.cast(), pairs);
         }
 
-        unsafe fn load_f8<F>(_cpu: Avx2, from: *const u8) -> Self {
-            let codes = _mm256_cvtepu8_epi32(_mm_loadl_epi64(from.cast()));
-            let magnitude = _mm256_and_si256(codes, splat(F::SIGN - 1));
-            let sign = _mm256_slli_epi32::<24>(_mm256_and_si256(codes, splat(F::SIGN)));
-            let aligned = _mm256_sll_epi32(magnitude, count(F::SHIFT));
-            let normal = _mm256_add_epi32(aligned, splat((127 - F::BIAS) << 23));
-            let one = splat(F::SMALLEST_NORMAL);
-            let lent = _mm256_castsi256_ps(_mm256_or_si256(aligned, one));
-            let subnormal = _mm256_castps_si256(_mm256_sub_ps(lent, _mm256_castsi256_ps(one)));
-            let bits = choose(_mm256_cmpgt_epi32(splat(1 << F::MANTISSA), magnitude), subnormal, normal);
-            let special = _mm256_or_si256(aligned, splat(0x7f80_0000));
-            let bits = choose(_mm256_cmpgt_epi32(magnitude, splat(F::OVERFLOW - 1)), special, bits);
-            Floats(_mm256_castsi256_ps(_mm256_or_si256(bits, sign)))
+        // By way of half floats, which have the exponent of E5M2 and a wider one than E4M3.
+        unsafe fn load_f8<F>(_cpu: Avx2, from: *const u8) -> [Self; 4] {
+            let codes = _mm256_loadu_si256(from.cast());
+            let low = _mm256_unpacklo_epi8(_mm256_setzero_si256(), codes);
+            let high = _mm256_unpackhi_epi8(_mm256_setzero_si256(), codes);
+            if F::BIAS == Half::BIAS {
+                let ([a, b], [c, d]) = (widen(low), widen(high));
+                return [a, b, c, d];
+            }
+            let nan = _mm256_cmpeq_epi8(_mm256_or_si256(codes, splat(0x8080_8080)), splat(!0));
+            let [a, b] = widen_e4m3(low, _mm256_unpacklo_epi8(_mm256_setzero_si256(), nan));
+            let [c, d] = widen_e4m3(high, _mm256_unpackhi_epi8(_mm256_setzero_si256(), nan));
+            [a, b, c, d]
         }
 
-        unsafe fn store_f8<F>(self: Self, to: *mut u8) {
-            let bits = _mm256_castps_si256(self.0);
-            let magnitude = _mm256_and_si256(bits, splat(0x7fff_ffff));
-            let sign = _mm256_and_si256(_mm256_srli_epi32::<24>(bits), splat(F::SIGN));
-            let odd = _mm256_and_si256(_mm256_srl_epi32(magnitude, count(F::SHIFT)), splat(1));
-            let just_below_half = splat((1 << (F::SHIFT - 1)) - 1);
-            let rounded = _mm256_add_epi32(_mm256_add_epi32(magnitude, just_below_half), odd);
-            let rounded = _mm256_srl_epi32(rounded, count(F::SHIFT));
-            let normal = _mm256_sub_epi32(rounded, splat((127 - F::BIAS) << F::MANTISSA));
-            let normal = _mm256_min_epu32(normal, splat(F::OVERFLOW));
-            let anchor = splat(F::SMALLEST_NORMAL + (F::SHIFT << 23));
-            let anchored = _mm256_add_ps(_mm256_castsi256_ps(magnitude), _mm256_castsi256_ps(anchor));
-            let subnormal = _mm256_sub_epi32(_mm256_castps_si256(anchored), anchor);
-            let codes = choose(_mm256_cmpgt_epi32(splat(F::SMALLEST_NORMAL), magnitude), subnormal, normal);
-            let codes = choose(_mm256_cmpgt_epi32(magnitude, splat(0x7f80_0000)), splat(F::NAN), codes);
-            let words = lower_halves(_mm256_or_si256(codes, sign));
-            _mm_storel_epi64(to.cast(), _mm_packus_epi16(words, words));
+        unsafe fn store_f8<F>(lanes: [Self; 4], to: *mut u8) {
+            let low = narrow([round_f8::<F>(lanes[0]), round_f8::<F>(lanes[1])]);
+            let high = narrow([round_f8::<F>(lanes[2]), round_f8::<F>(lanes[3])]);
+            let (low, high) = if F::BIAS == Half::BIAS { (low, high) } else { (e4m3(low), e4m3(high)) };
+            let (low, high) = (_mm256_srli_epi16::<8>(low), _mm256_srli_epi16::<8>(high));
+            _mm256_storeu_si256(to.cast(), _mm256_packus_epi16(low, high));
         }
     }
 }
@@ -172,31 +164,81 @@ impl Floats {
     }
 }
 
-/// `then` where `condition` holds, `otherwise` elsewhere.
+/// The bits of f32, of which the upper half is the nearest bfloat16. A carry into the exponent is right,
+/// and NaNs have no bits to carry.
 #[inline]
 #[target_feature(enable = "avx2")]
-fn choose(condition: __m256i, then: __m256i, otherwise: __m256i) -> __m256i {
-    _mm256_blendv_epi8(otherwise, then, condition)
+fn round_bf16(lanes: Floats) -> __m256i {
+    let bits = _mm256_castps_si256(lanes.0);
+    let odd = _mm256_and_si256(_mm256_srli_epi32::<16>(bits), splat(1));
+    _mm256_add_epi32(_mm256_add_epi32(bits, splat(0x7fff)), odd)
 }
 
-/// The lower 16 bits of eight lanes that hold no more.
+/// The values of sixteen half floats.
+#[inline]
+#[target_feature(enable = "avx2,f16c")]
+fn widen(halves: __m256i) -> [Floats; 2] {
+    let low = _mm256_cvtph_ps(_mm256_castsi256_si128(halves));
+    let high = _mm256_cvtph_ps(_mm256_extracti128_si256::<1>(halves));
+    [Floats(low), Floats(high)]
+}
+
+/// Sixteen half floats.
+#[inline]
+#[target_feature(enable = "avx2,f16c")]
+fn narrow(lanes: [Floats; 2]) -> __m256i {
+    let low = _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(lanes[0].0);
+    let high = _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(lanes[1].0);
+    _mm256_set_m128i(high, low)
+}
+
+/// The values of sixteen codes, each in the upper half of 16 bits, which are all set in `nan` for a NaN.
+#[inline]
+#[target_feature(enable = "avx2,f16c")]
+fn widen_e4m3(codes: __m256i, nan: __m256i) -> [Floats; 2] {
+    let halves = _mm256_and_si256(_mm256_srai_epi16::<1>(codes), splat(0xbfff_bfff));
+    let [low, high] = widen(_mm256_or_si256(halves, nan));
+    let scale = _mm256_set1_ps(f32::from_bits((127 + Half::BIAS - E4M3::BIAS) << 23));
+    [Floats(_mm256_mul_ps(low.0, scale)), Floats(_mm256_mul_ps(high.0, scale))]
+}
+
+/// Sixteen codes, each in the upper half of 16 bits, of half floats that [`round_f8`] has rounded.
 #[inline]
 #[target_feature(enable = "avx2")]
-fn lower_halves(lanes: __m256i) -> __m128i {
-    let packed = _mm256_packus_epi32(lanes, lanes);
-    _mm256_castsi256_si128(_mm256_permute4x64_epi64::<0b1000>(packed))
+fn e4m3(halves: __m256i) -> __m256i {
+    let magnitude = _mm256_and_si256(halves, splat(0x7fff_7fff));
+    let magnitude = _mm256_min_epu16(magnitude, splat(E4M3::OVERFLOW << 7 | E4M3::OVERFLOW << 23));
+    let sign = _mm256_and_si256(halves, splat(0x8000_8000));
+    _mm256_or_si256(_mm256_add_epi16(magnitude, magnitude), sign)
 }
+
+/// Rounded to as many bits as the format has, and scaled so that the exponents of half floats are its own;
+/// what is too large for it stays so.
+#[inline]
+#[target_feature(enable = "avx2,f16c")]
+fn round_f8<F: Format>(lanes: Floats) -> Floats {
+    let bits = _mm256_castps_si256(lanes.0);
+    let exponent = _mm256_and_si256(bits, splat(0x7f80_0000));
+    let exponent = _mm256_max_epi32(exponent, splat(F::SMALLEST_NORMAL));
+    let exponent = _mm256_min_epi32(exponent, splat(LARGEST_ROUNDED));
+    // Added to a number whose last bit weighs as much as the last one wanted, the value is rounded by
+    // the addition. One and a half times a power of two, so that negative values do not change it.
+    let anchor = _mm256_add_epi32(exponent, splat((F::SHIFT << 23) + (1 << 22)));
+    let anchor = _mm256_castsi256_ps(anchor);
+    let rounded = _mm256_sub_ps(_mm256_add_ps(lanes.0, anchor), anchor);
+    let sign = _mm256_and_ps(lanes.0, _mm256_set1_ps(-0.0));
+    // The sign of a zero was lost.
+    let rounded = _mm256_or_ps(rounded, sign);
+    Floats(_mm256_mul_ps(rounded, _mm256_set1_ps(f32::from_bits((127 + F::BIAS - Half::BIAS) << 23))))
+}
+
+/// Exponent, in place, of numbers that are too large for every float of 8 or 16 bits: above, the
+/// anchor would not be finite.
+const LARGEST_ROUNDED: u32 = (127 + 32) << 23;
 
 /// `bits` in every lane.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn splat(bits: u32) -> __m256i {
     _mm256_set1_epi32(bits.cast_signed())
-}
-
-/// A shift that is the same for every lane.
-#[inline]
-#[target_feature(enable = "avx2")]
-fn count(bits: u32) -> __m128i {
-    _mm_cvtsi32_si128(bits.cast_signed())
 }

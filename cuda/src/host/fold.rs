@@ -1,11 +1,11 @@
 //! From the arguments of a call to its kernel.
 
 use super::Store;
-use super::formula::{Combine, Max, Min, Prod, Reduced, Scaled, Sum};
-use super::kernel::{Assign, Part};
-use super::level::Level;
+use super::formula::{Both, Combine, Max, Min, Prod, Reduced, Scaled, Sum};
+use super::kernel::{Assign, Outlet};
+use super::level::{Instructions, Kernel, Level};
 use super::number::Number;
-use super::spread::{copy_at, spread};
+use super::spread::{copy_at, fence, spread};
 use crate::{DType, F8E4M3, F8E5M2, Finish, Op, Scalar, Source, Target};
 use half::{bf16, f16};
 use std::marker::PhantomData;
@@ -40,60 +40,135 @@ macro_rules! with_number {
 
 /// A reduction: first ⊕ rest[0] ⊕ …, then `finish`.
 pub(super) struct Fold<'a> {
-    pub(super) level: Level,
-    pub(super) dtype: DType,
-    pub(super) op: Op,
     pub(super) finish: Finish,
-    pub(super) first: Source<'a>,
+    /// By reference: copying what was just written takes longer than a short reduction.
+    pub(super) first: &'a Source<'a>,
     pub(super) rest: &'a [Source<'a>],
+    /// Byte of the sources that the target begins with.
+    pub(super) at: usize,
 }
 
 impl Fold<'_> {
     /// Every target becomes the result.
-    pub(super) fn into(self, targets: &mut [(Store, Target<'_>)]) {
-        check(self.dtype, targets, self.first);
-        for source in self.rest {
-            assert_eq!(source.len(), self.first.len(), "a source as long as the first");
+    pub(super) fn into(self, dtype: DType, op: Op, targets: &mut [Outlet<'_>]) {
+        self.into_at(Level::best(), dtype, op, targets);
+    }
+
+    /// Likewise, with the instructions of `level`.
+    pub(super) fn into_at(self, level: Level, dtype: DType, op: Op, targets: &mut [Outlet<'_>]) {
+        if let ([outlet], [second], Finish::Keep) = (&mut *targets, self.rest, self.finish) {
+            // As short as possible, for the sake of a few bytes.
+            check(dtype, outlet, self.first);
+            check(dtype, outlet, second);
+            kernel_of_two(dtype, op)(level, &self, outlet);
+            return fence(targets);
+        }
+        self.into_any(level, dtype, op, targets);
+    }
+
+    #[inline(never)] // It would only lengthen the way of a few bytes.
+    fn into_any(mut self, level: Level, dtype: DType, op: Op, targets: &mut [Outlet<'_>]) {
+        for outlet in targets.iter() {
+            for source in self.rest.iter().chain([self.first]) {
+                check(dtype, outlet, source);
+            }
         }
         assert_ne!(self.finish, Finish::Divide(0), "no average of no ranks");
         if self.rest.is_empty() && self.finish == Finish::Keep {
-            return copy_at(self.level, targets, self.first);
+            return copy_at(level, targets, *self.first);
         }
-        let kernel = self.kernel();
-        spread(self.level, targets, self.dtype.size(), |part| kernel(&self, part));
+        let kernel = if self.finish == Finish::Keep && self.rest.len() == 1 {
+            kernel_of_two(dtype, op)
+        } else {
+            kernel(dtype, op)
+        };
+        spread(level, targets, dtype.size(), |outlet, at| {
+            self.at = at;
+            kernel(level, &self, outlet);
+        });
     }
+}
 
-    fn kernel(&self) -> fn(&Self, Part<'_>) {
-        with_number!(self.dtype, T => match self.op {
-            Op::Sum | Op::Avg | Op::PreMulSum => Self::run::<T, Sum>,
-            Op::Prod => Self::run::<T, Prod>,
-            Op::Min => Self::run::<T, Min>,
-            Op::Max => Self::run::<T, Max>,
-        })
+type KernelOf = fn(Level, &Fold<'_>, &mut Outlet<'_>);
+
+fn kernel(dtype: DType, op: Op) -> KernelOf {
+    with_number!(dtype, T => match op {
+        Op::Sum | Op::Avg | Op::PreMulSum => all::<T, Sum>,
+        Op::Prod => all::<T, Prod>,
+        Op::Min => all::<T, Min>,
+        Op::Max => all::<T, Max>,
+    })
+}
+
+fn kernel_of_two(dtype: DType, op: Op) -> KernelOf {
+    with_number!(dtype, T => match op {
+        Op::Sum | Op::Avg | Op::PreMulSum => two::<T, Sum>,
+        Op::Prod => two::<T, Prod>,
+        Op::Min => two::<T, Min>,
+        Op::Max => two::<T, Max>,
+    })
+}
+
+fn all<T: Number, C: Combine>(level: Level, fold: &Fold<'_>, outlet: &mut Outlet<'_>) {
+    level.run(All { fold, outlet, types: PhantomData::<(T, C)> });
+}
+
+fn two<T: Number, C: Combine>(level: Level, fold: &Fold<'_>, outlet: &mut Outlet<'_>) {
+    level.run(Two { fold, outlet, types: PhantomData::<(T, C)> });
+}
+
+/// A [`Fold`] as its kernel gets it: in two registers.
+struct All<'a, 'b, T, C> {
+    fold: &'a Fold<'a>,
+    outlet: &'a mut Outlet<'b>,
+    types: PhantomData<(T, C)>,
+}
+
+impl<T: Number, C: Combine> Kernel for All<'_, '_, T, C> {
+    #[inline(always)]
+    fn run<I: Instructions>(self, cpu: I) {
+        let Self { fold: &Fold { finish, first, rest, at, .. }, outlet, types } = self;
+        Assign { outlet, at, formula: Reduced { first: *first, rest, finish, types } }.run(cpu);
     }
+}
 
-    fn run<T: Number, C: Combine>(&self, part: Part<'_>) {
-        let &Self { level, finish, first, rest, .. } = self;
-        level.run(Assign { part, formula: Reduced { first, rest, finish, types: PhantomData::<(T, C)> } });
+/// A [`Fold`] of two sources that nothing is done to afterwards.
+struct Two<'a, 'b, T, C> {
+    fold: &'a Fold<'a>,
+    outlet: &'a mut Outlet<'b>,
+    types: PhantomData<(T, C)>,
+}
+
+impl<T: Number, C: Combine> Kernel for Two<'_, '_, T, C> {
+    #[inline(always)]
+    fn run<I: Instructions>(self, cpu: I) {
+        let Self { fold: &Fold { first, rest, at, .. }, outlet, types } = self;
+        if let [second] = rest {
+            Assign { outlet, at, formula: Both { first: *first, second: *second, types } }.run(cpu);
+        }
     }
 }
 
 /// target = source · scalar
 pub(super) fn scale_at(level: Level, dtype: DType, scalar: Scalar, target: Target<'_>, source: Source<'_>) {
-    let targets = &mut [(Store::Cached, target)];
-    check(dtype, targets, source);
-    let [(store, target)] = targets;
-    let part = Part { target: target.slice(0..target.len()), at: 0, store: *store };
+    let outlet = &mut (Store::Cached, target);
+    check(dtype, outlet, &source);
     with_number!(dtype, T => {
-        level.run(Assign { part, formula: Scaled { source, scalar, types: PhantomData::<T> } })
+        level.run(Assign { outlet, at: 0, formula: Scaled { source, scalar, types: PhantomData::<T> } })
     })
 }
 
-/// Panics unless all are equally long and whole numbers of elements.
-pub(super) fn check(dtype: DType, targets: &[(Store, Target<'_>)], source: Source<'_>) {
-    for (_, target) in targets {
-        assert_eq!(source.len(), target.len(), "a source as long as the target");
-    }
+/// Panics unless both are equally long and whole numbers of elements.
+#[inline]
+pub(super) fn check(dtype: DType, (_, target): &Outlet<'_>, source: &Source<'_>) {
     let bytes = source.len();
-    assert!(bytes.is_multiple_of(dtype.size()), "{bytes} bytes are no whole number of {dtype}");
+    if bytes != target.len() || !bytes.is_multiple_of(dtype.size()) {
+        refuse(dtype, target.len(), bytes);
+    }
+}
+
+#[cold]
+fn refuse(dtype: DType, target: usize, source: usize) -> ! {
+    assert_eq!(source, target, "bytes of a source and of its target");
+    panic!("{source} bytes are no whole number of {dtype}");
 }

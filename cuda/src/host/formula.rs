@@ -1,6 +1,6 @@
 //! What a kernel computes at one position from the sources at that position.
 
-use super::lanes::Lanes;
+use super::lanes::{Array, Lanes};
 use super::level::Instructions;
 use super::number::Number;
 use crate::{Finish, Scalar, Source};
@@ -50,7 +50,7 @@ impl Combine for Max {
 }
 
 /// A pack: a few registers of elements of type `T`, worked on together to hide latencies.
-pub(super) type Pack<T, I, const N: usize> = [<T as Number>::Lanes<I>; N];
+pub(super) type Pack<T, I, const N: usize> = Array<<T as Number>::Lanes<I>, N>;
 
 /// Access to one position of any source.
 ///
@@ -94,17 +94,31 @@ impl<T: Number, C: Combine> Formula for Reduced<'_, T, C> {
         let mut pack = unsafe { read.pack::<T, I, N>(cpu, self.first) };
         for &source in self.rest {
             // SAFETY: likewise.
-            let other = unsafe { read.pack::<T, I, N>(cpu, source) };
-            for (own, other) in pack.iter_mut().zip(&other) {
-                *own = C::combine(*own, *other);
-            }
+            pack = C::combine(pack, unsafe { read.pack::<T, I, N>(cpu, source) });
         }
-        if let Finish::Divide(ranks) = self.finish {
-            for own in &mut pack {
-                *own = own.divide(ranks);
-            }
+        match self.finish {
+            Finish::Keep => pack,
+            Finish::Divide(ranks) => pack.divide(ranks),
         }
-        pack
+    }
+}
+
+/// first ⊕ second: the case that is frequent, and that calls of a few bytes are.
+pub(super) struct Both<'a, T, C> {
+    pub(super) first: Source<'a>,
+    pub(super) second: Source<'a>,
+    pub(super) types: PhantomData<(T, C)>,
+}
+
+impl<T: Number, C: Combine> Formula for Both<'_, T, C> {
+    type Number = T;
+
+    #[inline(always)]
+    fn evaluate<I: Instructions, const N: usize>(&self, cpu: I, read: impl Read) -> Pack<T, I, N> {
+        // SAFETY: sources of a formula reach to the end of the part.
+        let first = unsafe { read.pack::<T, I, N>(cpu, self.first) };
+        // SAFETY: likewise.
+        C::combine(first, unsafe { read.pack::<T, I, N>(cpu, self.second) })
     }
 }
 
@@ -120,13 +134,9 @@ impl<T: Number> Formula for Scaled<'_, T> {
 
     #[inline(always)]
     fn evaluate<I: Instructions, const N: usize>(&self, cpu: I, read: impl Read) -> Pack<T, I, N> {
-        let factor = T::splat(cpu, self.scalar);
         // SAFETY: sources of a formula reach to the end of the part.
-        let mut pack = unsafe { read.pack::<T, I, N>(cpu, self.source) };
-        for own in &mut pack {
-            *own = own.product(factor);
-        }
-        pack
+        let pack = unsafe { read.pack::<T, I, N>(cpu, self.source) };
+        pack.product(Array([T::splat(cpu, self.scalar); N]))
     }
 }
 

@@ -22,13 +22,13 @@ pub(super) trait Value: Lanes + Default {
     fn from_scalar(scalar: Scalar) -> Self;
 }
 
-/// Lanes that the compiler turns into a register by itself.
+/// Several lanes as one: values that the compiler makes a register of by itself, or registers.
 #[derive(Clone, Copy)]
-pub(super) struct Array<V, const N: usize>(pub(super) [V; N]);
+pub(super) struct Array<L, const N: usize>(pub(super) [L; N]);
 
-impl<V: Value, const N: usize> Array<V, N> {
+impl<L: Lanes, const N: usize> Array<L, N> {
     #[inline(always)]
-    fn pairs(mut self, other: Self, function: impl Fn(V, V) -> V) -> Self {
+    fn pairs(mut self, other: Self, function: impl Fn(L, L) -> L) -> Self {
         for (own, other) in self.0.iter_mut().zip(&other.0) {
             *own = function(*own, *other);
         }
@@ -36,25 +36,25 @@ impl<V: Value, const N: usize> Array<V, N> {
     }
 }
 
-impl<V: Value, const N: usize> Lanes for Array<V, N> {
+impl<L: Lanes, const N: usize> Lanes for Array<L, N> {
     #[inline(always)]
     fn sum(self, other: Self) -> Self {
-        self.pairs(other, V::sum)
+        self.pairs(other, L::sum)
     }
 
     #[inline(always)]
     fn product(self, other: Self) -> Self {
-        self.pairs(other, V::product)
+        self.pairs(other, L::product)
     }
 
     #[inline(always)]
     fn smaller(self, other: Self) -> Self {
-        self.pairs(other, V::smaller)
+        self.pairs(other, L::smaller)
     }
 
     #[inline(always)]
     fn larger(self, other: Self) -> Self {
-        self.pairs(other, V::larger)
+        self.pairs(other, L::larger)
     }
 
     #[inline(always)]
@@ -63,11 +63,43 @@ impl<V: Value, const N: usize> Lanes for Array<V, N> {
     }
 }
 
+/// A register of values that are in memory what they are in the register.
+pub(super) trait Plain<V>: Lanes {
+    /// Reads it.
+    ///
+    /// # Safety
+    /// `from` is valid for reading a register; alignment is not needed.
+    unsafe fn load(from: *const u8) -> Self;
+    /// Writes it.
+    ///
+    /// # Safety
+    /// `to` is valid for writing a register; alignment is not needed.
+    unsafe fn store(self, to: *mut u8);
+    /// The same value in every lane.
+    fn splat(value: V) -> Self;
+}
+
+impl<V: Value, const N: usize> Plain<V> for Array<V, N> {
+    #[inline(always)]
+    unsafe fn load(from: *const u8) -> Self {
+        // SAFETY: the caller's word; any bytes are such values.
+        Array(unsafe { from.cast::<[V; N]>().read_unaligned() })
+    }
+
+    #[inline(always)]
+    unsafe fn store(self, to: *mut u8) {
+        // SAFETY: the caller's word.
+        unsafe { to.cast::<[V; N]>().write_unaligned(self.0) }
+    }
+
+    #[inline(always)]
+    fn splat(value: V) -> Self {
+        Array([value; N])
+    }
+}
+
 macro_rules! integer {
-    // Division is done in `$wide`, a float where that is exact enough: a quotient that is no integer
-    // is at least 1/ranks away from the next one, and rounding moves it by less, because
-    // quotient · ranks has fewer bits than the mantissa.
-    ($($type:ty, $wide:ty, $back:ty;)*) => {$(
+    ($($type:ty, $quotient:ident;)*) => {$(
         impl Lanes for $type {
             #[inline(always)]
             fn sum(self, other: Self) -> Self {
@@ -91,7 +123,7 @@ macro_rules! integer {
 
             #[inline(always)]
             fn divide(self, ranks: u32) -> Self {
-                (self as $wide / ranks as $wide) as $back as $type
+                $quotient!(self, ranks) as $type
             }
         }
 
@@ -107,13 +139,40 @@ macro_rules! integer {
     )*};
 }
 
+/// By way of floats, which can be divided many at a time. Exactly: a quotient that is no integer is
+/// at least 1/ranks away from the next one, and rounding moves it by less, because
+/// quotient · ranks has fewer bits than the mantissa.
+macro_rules! by_f32 {
+    ($dividend:expr, $ranks:expr) => {
+        // SAFETY: no larger than the dividend, which has 8 bits.
+        unsafe { ($dividend as f32 / $ranks as f32).to_int_unchecked::<i32>() }
+    };
+}
+
+/// Likewise.
+macro_rules! by_f64 {
+    ($dividend:expr, $ranks:expr) => {
+        match $ranks {
+            1 => $dividend as i32,
+            // SAFETY: at most half of the dividend, which has 32 bits.
+            _ => unsafe { ($dividend as f64 / $ranks as f64).to_int_unchecked::<i32>() },
+        }
+    };
+}
+
+macro_rules! by_itself {
+    ($dividend:expr, $ranks:expr) => {
+        $dividend / $ranks as Self
+    };
+}
+
 integer! {
-    i8, f32, i32;
-    u8, f32, i32;
-    i32, f64, i32;
-    u32, f64, u32;
-    i64, i64, i64;
-    u64, u64, u64;
+    i8, by_f32;
+    u8, by_f32;
+    i32, by_f64;
+    u32, by_f64;
+    i64, by_itself;
+    u64, by_itself;
 }
 
 macro_rules! float {

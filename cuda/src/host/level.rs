@@ -4,15 +4,16 @@
 //! instructions, so that holding one is the permission to use them.
 
 #[cfg(target_arch = "x86_64")]
-use super::avx2::{self, Avx2};
-use super::lanes::{Array, Lanes};
-use super::small::{Format, Half, narrow, narrow_bf16, widen, widen_bf16};
+use super::avx2::Avx2;
+use super::lanes::{Lanes, Plain, Value};
+use super::portable::Portable;
+use super::small::Format;
 use std::sync::LazyLock;
 
 /// Work to be compiled for every instruction set.
 ///
 /// Implementations are `#[inline(always)]` all the way down: only what is
-/// inlined into the entry function of a [`Level`] uses its instructions.
+/// inlined into [`Instructions::run`] uses its instructions.
 pub(super) trait Kernel {
     /// Does it.
     fn run<I: Instructions>(self, cpu: I);
@@ -20,45 +21,56 @@ pub(super) trait Kernel {
 
 /// What the compiler does not make the best of by itself.
 pub(super) trait Instructions: Copy {
-    /// Eight lanes of f32.
+    /// Bytes of a vector register, of a non-temporal store, and its alignment.
+    const REGISTER: usize;
+    /// A register of values of one byte.
+    type Bytes<V: Value>: Plain<V>;
+    /// A register of values of four bytes.
+    type Quads<V: Value>: Plain<V>;
+    /// A register of values of eight bytes.
+    type Octs<V: Value>: Plain<V>;
+    /// A register of f32.
     type F32: F32Lanes<Self>;
 
-    /// Stores [`STREAM_BYTES`] past the caches. [`stream_fence`] must follow before the data is published.
+    /// Runs the variant of `kernel` compiled for these instructions.
+    fn run(self, kernel: impl Kernel);
+
+    /// Stores a register past the caches. [`stream_fence`] must follow before the data is published.
     ///
     /// # Safety
-    /// `from` is valid for reads and `to` for writes of [`STREAM_BYTES`], and `to` is a multiple of it.
+    /// `from` is valid for reads and `to` for writes of [`Self::REGISTER`], and `to` is a multiple of it.
     unsafe fn stream(self, to: *mut u8, from: *const u8);
 }
 
-/// Eight lanes of f32, loaded from and rounded to narrower floats, too.
+/// A register of f32, loaded from and rounded to narrower floats, too: a register full of those
+/// becomes several of f32, in what order is up to the implementation.
 ///
-/// Loading is exact. Storing rounds to the nearest, of two equally near to the even one.
+/// Loading is exact. Storing rounds to the nearest, of two equally near to the even one; NaNs that
+/// are stored have no more bits set than the narrower type has, as those have that come of
+/// arithmetic on such values.
 ///
 /// # Safety
-/// All but `splat`: the pointer is valid for reading or writing eight such elements; alignment is not needed.
+/// All but `splat`: the pointer is valid for reading or writing a register full; alignment is not needed.
 pub(super) trait F32Lanes<I>: Lanes {
     /// The same value in every lane.
     fn splat(cpu: I, value: f32) -> Self;
     /// From f32.
-    unsafe fn load_f32(cpu: I, from: *const u8) -> Self;
+    unsafe fn load_f32(cpu: I, from: *const u8) -> [Self; 1];
     /// To f32.
-    unsafe fn store_f32(self, to: *mut u8);
+    unsafe fn store_f32(lanes: [Self; 1], to: *mut u8);
     /// From half floats.
-    unsafe fn load_f16(cpu: I, from: *const u8) -> Self;
+    unsafe fn load_f16(cpu: I, from: *const u8) -> [Self; 2];
     /// To half floats.
-    unsafe fn store_f16(self, to: *mut u8);
+    unsafe fn store_f16(lanes: [Self; 2], to: *mut u8);
     /// From bfloat16s.
-    unsafe fn load_bf16(cpu: I, from: *const u8) -> Self;
+    unsafe fn load_bf16(cpu: I, from: *const u8) -> [Self; 2];
     /// To bfloat16s.
-    unsafe fn store_bf16(self, to: *mut u8);
+    unsafe fn store_bf16(lanes: [Self; 2], to: *mut u8);
     /// From floats of 8 bits.
-    unsafe fn load_f8<F: Format>(cpu: I, from: *const u8) -> Self;
+    unsafe fn load_f8<F: Format>(cpu: I, from: *const u8) -> [Self; 4];
     /// To floats of 8 bits.
-    unsafe fn store_f8<F: Format>(self, to: *mut u8);
+    unsafe fn store_f8<F: Format>(lanes: [Self; 4], to: *mut u8);
 }
-
-/// Bytes of one non-temporal store, and their alignment.
-pub(super) const STREAM_BYTES: usize = 32;
 
 /// The instructions of this processor, or fewer in tests.
 #[derive(Clone, Copy, Debug)]
@@ -87,12 +99,12 @@ impl Level {
     }
 
     /// Runs the variant of `kernel` compiled for this level.
-    #[inline]
+    #[inline(always)]
     pub(super) fn run(self, kernel: impl Kernel) {
         match self {
-            Level::Portable => kernel.run(Portable),
+            Level::Portable => Portable.run(kernel),
             #[cfg(target_arch = "x86_64")]
-            Level::Avx2(cpu) => avx2::run(kernel, cpu),
+            Level::Avx2(cpu) => cpu.run(kernel),
         }
     }
 }
@@ -104,70 +116,4 @@ pub(super) fn stream_fence() {
     unsafe {
         std::arch::x86_64::_mm_sfence()
     };
-}
-
-/// No permission needed.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Portable;
-
-impl Instructions for Portable {
-    type F32 = Array<f32, 8>;
-
-    #[cfg(target_arch = "x86_64")]
-    #[inline(always)]
-    unsafe fn stream(self, to: *mut u8, from: *const u8) {
-        use std::arch::x86_64::{_mm_loadu_si128, _mm_stream_si128};
-        debug_assert!(to.addr().is_multiple_of(STREAM_BYTES));
-        for at in [0, 16] {
-            // SAFETY: two halves of what the caller vouches for; SSE2 is part of x86-64.
-            unsafe { _mm_stream_si128(to.add(at).cast(), _mm_loadu_si128(from.add(at).cast())) };
-        }
-    }
-
-    #[cfg(not(target_arch = "x86_64"))]
-    #[inline(always)]
-    unsafe fn stream(self, to: *mut u8, from: *const u8) {
-        // SAFETY: the caller vouches for both.
-        unsafe { to.copy_from_nonoverlapping(from, STREAM_BYTES) }
-    }
-}
-
-/// Methods of [`F32Lanes`]: a load and a store of `$bits` by a conversion of one lane.
-macro_rules! lane_by_lane {
-    ($($load:ident, $store:ident$(<$format:ident>)?: $bits:ty, $widen:expr, $narrow:expr;)*) => {$(
-        #[inline(always)]
-        unsafe fn $load$(<$format: Format>)?(_: Portable, from: *const u8) -> Self {
-            // SAFETY: the caller's word; any bytes are eight such integers.
-            let codes = unsafe { from.cast::<[$bits; 8]>().read_unaligned() };
-            let mut values = [0.0; 8];
-            for (value, &code) in values.iter_mut().zip(&codes) {
-                *value = $widen(code.into());
-            }
-            Array(values)
-        }
-
-        #[inline(always)]
-        unsafe fn $store$(<$format: Format>)?(self, to: *mut u8) {
-            let mut codes = [0; 8];
-            for (code, &value) in codes.iter_mut().zip(&self.0) {
-                *code = $narrow(value) as $bits;
-            }
-            // SAFETY: the caller's word.
-            unsafe { to.cast::<[$bits; 8]>().write_unaligned(codes) }
-        }
-    )*};
-}
-
-impl F32Lanes<Portable> for Array<f32, 8> {
-    #[inline(always)]
-    fn splat(_: Portable, value: f32) -> Self {
-        Array([value; 8])
-    }
-
-    lane_by_lane! {
-        load_f32, store_f32: u32, f32::from_bits, f32::to_bits;
-        load_f16, store_f16: u16, widen::<Half>, narrow::<Half>;
-        load_bf16, store_bf16: u16, widen_bf16, narrow_bf16;
-        load_f8, store_f8<F>: u8, widen::<F>, narrow::<F>;
-    }
 }

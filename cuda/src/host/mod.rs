@@ -16,6 +16,7 @@ mod level;
 #[cfg(test)]
 mod naive;
 mod number;
+mod portable;
 pub(crate) mod small;
 mod spread;
 #[cfg(test)]
@@ -42,6 +43,7 @@ pub enum Store {
 /// # Panics
 /// If there is no source, if lengths differ or are no multiple of the element's, or if `finish`
 /// divides by zero.
+#[inline]
 pub fn reduce(dtype: DType, op: Op, finish: Finish, target: Target<'_>, sources: &[Source<'_>]) {
     reduce_to(Store::Cached, dtype, op, finish, target, sources);
 }
@@ -50,6 +52,7 @@ pub fn reduce(dtype: DType, op: Op, finish: Finish, target: Target<'_>, sources:
 ///
 /// # Panics
 /// As [`reduce`].
+#[inline]
 pub fn reduce_to(
     store: Store,
     dtype: DType,
@@ -69,6 +72,7 @@ pub fn reduce_to(
 ///
 /// # Panics
 /// As [`reduce`].
+#[inline]
 pub fn reduce_into(
     dtype: DType,
     op: Op,
@@ -76,14 +80,15 @@ pub fn reduce_into(
     targets: &mut [(Store, Target<'_>)],
     sources: &[Source<'_>],
 ) {
-    let (&first, rest) = sources.split_first().expect("a reduction has a source");
-    Fold { level: Level::best(), dtype, op, finish, first, rest }.into(targets);
+    let (first, rest) = sources.split_first().expect("a reduction has a source");
+    Fold { finish, first, rest, at: 0 }.into(dtype, op, targets);
 }
 
 /// The target becomes itself ⊕ the first source ⊕ …, in that order, then `finish`.
 ///
 /// # Panics
 /// If lengths differ or are no multiple of the element's, or if `finish` divides by zero.
+#[inline]
 pub fn reduce_assign(dtype: DType, op: Op, finish: Finish, target: Target<'_>, sources: &[Source<'_>]) {
     reduce_assign_into(dtype, op, finish, &mut [(Store::Cached, target)], sources);
 }
@@ -92,6 +97,7 @@ pub fn reduce_assign(dtype: DType, op: Op, finish: Finish, target: Target<'_>, s
 ///
 /// # Panics
 /// As [`reduce_assign`], and if there is no target.
+#[inline]
 pub fn reduce_assign_into(
     dtype: DType,
     op: Op,
@@ -101,13 +107,14 @@ pub fn reduce_assign_into(
 ) {
     let (_, target) = targets.first_mut().expect("a target to begin with");
     let first = itself(target);
-    Fold { level: Level::best(), dtype, op, finish, first, rest: sources }.into(targets);
+    Fold { finish, first: &first, rest: sources, at: 0 }.into(dtype, op, targets);
 }
 
 /// target = source · scalar. `None` for the source: scale in place.
 ///
 /// # Panics
 /// If lengths differ or are no multiple of the element's.
+#[inline]
 pub fn scale(dtype: DType, scalar: Scalar, target: Target<'_>, source: Option<Source<'_>>) {
     let mut target = target;
     let source = source.unwrap_or_else(|| itself(&mut target));
@@ -118,6 +125,7 @@ pub fn scale(dtype: DType, scalar: Scalar, target: Target<'_>, source: Option<So
 ///
 /// # Panics
 /// If lengths differ.
+#[inline]
 pub fn copy(target: Target<'_>, source: Source<'_>) {
     copy_to(Store::Cached, target, source);
 }
@@ -126,6 +134,7 @@ pub fn copy(target: Target<'_>, source: Source<'_>) {
 ///
 /// # Panics
 /// If lengths differ.
+#[inline]
 pub fn copy_to(store: Store, target: Target<'_>, source: Source<'_>) {
     copy_into(&mut [(store, target)], source);
 }
@@ -134,8 +143,9 @@ pub fn copy_to(store: Store, target: Target<'_>, source: Source<'_>) {
 ///
 /// # Panics
 /// As [`copy`].
+#[inline]
 pub fn copy_into(targets: &mut [(Store, Target<'_>)], source: Source<'_>) {
-    check(DType::U8, targets, source);
+    targets.iter().for_each(|target| check(DType::U8, target, &source));
     copy_at(Level::best(), targets, source);
 }
 
@@ -147,6 +157,7 @@ pub fn fill(target: Target<'_>, byte: u8) {
 }
 
 /// The target's memory as an operand: kernels read each element before they write it.
+#[inline]
 fn itself<'a>(target: &mut Target<'a>) -> Source<'a> {
     // SAFETY: a target is valid for reads, and this crate never makes a reference of it.
     unsafe { Source::from_raw(target.as_mut_ptr(), target.len()) }

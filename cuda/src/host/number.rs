@@ -1,6 +1,6 @@
-//! Elements as the kernels see them: how a register full of values is loaded and stored. One row each.
+//! Elements as the kernels see them: how a register full of them is loaded and stored. One row each.
 
-use super::lanes::{Array, Lanes, Value};
+use super::lanes::{Array, Lanes, Plain, Value};
 use super::level::{F32Lanes, Instructions};
 use super::small::{E4M3, E5M2};
 use crate::{Element, F8E4M3, F8E5M2, Scalar};
@@ -8,18 +8,19 @@ use half::{bf16, f16};
 
 /// An element type.
 pub(super) trait Number: Element {
-    /// What a reduction accumulates in.
+    /// What a reduction accumulates in: the values of one register full of elements.
     type Lanes<I: Instructions>: Lanes;
-    /// How many elements that are.
-    const LANES: usize;
+    /// Registers full of elements that are worked on together to hide latencies.
+    const REGISTERS: usize;
 
-    /// Exact values of [`Self::LANES`] elements.
+    /// Exact values of [`Instructions::REGISTER`] bytes of elements.
     ///
     /// # Safety
     /// `from` is valid for reading them; alignment is not needed.
     unsafe fn load<I: Instructions>(cpu: I, from: *const u8) -> Self::Lanes<I>;
 
-    /// Stores [`Self::LANES`] values, each rounded once to the nearest, ties to even.
+    /// Stores [`Instructions::REGISTER`] bytes of elements, each value rounded once to the nearest, ties
+    /// to even.
     ///
     /// # Safety
     /// `to` is valid for writing them; alignment is not needed.
@@ -29,74 +30,77 @@ pub(super) trait Number: Element {
     fn splat<I: Instructions>(cpu: I, scalar: Scalar) -> Self::Lanes<I>;
 }
 
-/// Types that are computed in as they are.
+/// Types that are computed in as they are: their lanes.
 macro_rules! plain {
-    ($($type:ty, $count:literal;)*) => {$(
+    ($($type:ty: $lanes:ident;)*) => {$(
         impl Number for $type {
-            type Lanes<I: Instructions> = Array<$type, $count>;
-            const LANES: usize = $count;
+            type Lanes<I: Instructions> = I::$lanes<$type>;
+            const REGISTERS: usize = 4;
 
             #[inline(always)]
-            unsafe fn load<I: Instructions>(_: I, from: *const u8) -> Array<$type, $count> {
-                // SAFETY: the caller's word; any bytes are such elements.
-                Array(unsafe { from.cast::<[$type; $count]>().read_unaligned() })
-            }
-
-            #[inline(always)]
-            unsafe fn store<I: Instructions>(_: I, lanes: Array<$type, $count>, to: *mut u8) {
+            unsafe fn load<I: Instructions>(_: I, from: *const u8) -> I::$lanes<$type> {
                 // SAFETY: the caller's word.
-                unsafe { to.cast::<[$type; $count]>().write_unaligned(lanes.0) }
+                unsafe { I::$lanes::load(from) }
             }
 
             #[inline(always)]
-            fn splat<I: Instructions>(_: I, scalar: Scalar) -> Array<$type, $count> {
-                Array([<$type>::from_scalar(scalar); $count])
+            unsafe fn store<I: Instructions>(_: I, lanes: I::$lanes<$type>, to: *mut u8) {
+                // SAFETY: the caller's word.
+                unsafe { lanes.store(to) }
+            }
+
+            #[inline(always)]
+            fn splat<I: Instructions>(_: I, scalar: Scalar) -> I::$lanes<$type> {
+                I::$lanes::splat(<$type>::from_scalar(scalar))
             }
         }
     )*};
 }
 
 plain! {
-    i8, 32;
-    u8, 32;
-    i32, 8;
-    u32, 8;
-    i64, 4;
-    u64, 4;
-    f64, 4;
+    i8: Bytes;
+    u8: Bytes;
+    i32: Quads;
+    u32: Quads;
+    i64: Octs;
+    u64: Octs;
+    f64: Octs;
 }
 
-/// Types that are computed in as f32.
+/// Types that are computed in as f32: how many registers of f32 one of theirs becomes, and how.
 macro_rules! float32 {
-    ($($type:ty, $load:ident, $store:ident$(, $format:ty)?;)*) => {$(
+    ($($type:ty: $count:literal, $load:ident, $store:ident$(, $format:ty)?;)*) => {$(
         impl Number for $type {
-            type Lanes<I: Instructions> = I::F32;
-            const LANES: usize = 8;
+            type Lanes<I: Instructions> = Array<I::F32, $count>;
+            const REGISTERS: usize = 4 / $count;
 
             #[inline(always)]
-            unsafe fn load<I: Instructions>(cpu: I, from: *const u8) -> I::F32 {
+            unsafe fn load<I: Instructions>(cpu: I, from: *const u8) -> Self::Lanes<I> {
                 // SAFETY: the caller's word.
-                unsafe { I::F32::$load$(::<$format>)?(cpu, from) }
+                Array(unsafe { I::F32::$load$(::<$format>)?(cpu, from) })
             }
 
             #[inline(always)]
-            unsafe fn store<I: Instructions>(_: I, lanes: I::F32, to: *mut u8) {
+            unsafe fn store<I: Instructions>(_: I, lanes: Self::Lanes<I>, to: *mut u8) {
                 // SAFETY: the caller's word.
-                unsafe { lanes.$store$(::<$format>)?(to) }
+                unsafe { I::F32::$store$(::<$format>)?(lanes.0, to) }
             }
 
             #[inline(always)]
-            fn splat<I: Instructions>(cpu: I, scalar: Scalar) -> I::F32 {
-                F32Lanes::splat(cpu, f32::from_scalar(scalar))
+            fn splat<I: Instructions>(cpu: I, scalar: Scalar) -> Self::Lanes<I> {
+                let factor = f32::from_scalar(scalar);
+                // A NaN as the conversions want it.
+                let factor = if factor.is_nan() { f32::NAN } else { factor };
+                Array([I::F32::splat(cpu, factor); $count])
             }
         }
     )*};
 }
 
 float32! {
-    f32, load_f32, store_f32;
-    f16, load_f16, store_f16;
-    bf16, load_bf16, store_bf16;
-    F8E4M3, load_f8, store_f8, E4M3;
-    F8E5M2, load_f8, store_f8, E5M2;
+    f32: 1, load_f32, store_f32;
+    f16: 2, load_f16, store_f16;
+    bf16: 2, load_bf16, store_bf16;
+    F8E4M3: 4, load_f8, store_f8, E4M3;
+    F8E5M2: 4, load_f8, store_f8, E5M2;
 }

@@ -2,59 +2,56 @@
 //! ones are given is still in the nearest cache.
 
 use super::formula::Same;
-use super::kernel::{Assign, CACHE_LINE, Part};
+use super::kernel::{Assign, CACHE_LINE, Outlet};
 use super::level::{Level, stream_fence};
 use super::{Store, itself};
 use crate::{Source, Target};
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
-/// Has `compute` write the result to one target, and copies it to the others.
+/// Has `compute` write the result from some byte on to one target, and copies it to the others.
 ///
 /// `element`: bytes that blocks must not divide.
+#[inline]
 pub(super) fn spread(
     level: Level,
-    targets: &mut [(Store, Target<'_>)],
+    targets: &mut [Outlet<'_>],
     element: usize,
-    compute: impl Fn(Part<'_>),
+    mut compute: impl FnMut(&mut Outlet<'_>, usize),
 ) {
     match targets {
-        [] => return,
-        [(store, target)] => compute(Part { target: whole(target), at: 0, store: *store }),
-        _ => {
-            let ranges = blocks(targets, element);
-            match targets.iter().position(|(store, _)| *store == Store::Cached) {
-                Some(own) => by_way_of(own, level, targets, ranges, compute),
-                None => by_way_of_staging(level, targets, ranges, compute),
-            }
-        }
+        [target] => compute(target, 0),
+        _ => spread_to_many(level, targets, element, compute),
     }
     fence(targets);
 }
 
 /// Every target becomes the source, which is as long.
-pub(super) fn copy_at(level: Level, targets: &mut [(Store, Target<'_>)], source: Source<'_>) {
+#[inline]
+pub(super) fn copy_at(level: Level, targets: &mut [Outlet<'_>], source: Source<'_>) {
     match targets {
-        [] => return,
-        [(store, target)] => copy_part(level, Part { target: whole(target), at: 0, store: *store }, source),
+        [target] => copy_part(level, target, source, 0),
         _ => {
             for range in blocks(targets, 1) {
-                targets.iter_mut().for_each(|target| copy_part(level, part(target, &range), source));
+                for target in &mut *targets {
+                    copy_part(level, &mut part(target, &range), source, range.start);
+                }
             }
         }
     }
     fence(targets);
 }
 
-/// part = source
-fn copy_part(level: Level, mut part: Part<'_>, source: Source<'_>) {
-    let bytes = part.target.len();
-    match part.store {
+/// target = source from byte `at` on
+#[inline]
+fn copy_part(level: Level, outlet: &mut Outlet<'_>, source: Source<'_>, at: usize) {
+    let (store, target) = outlet;
+    match store {
         // SAFETY: both are valid for this length. They may be the same memory: `copy` allows that.
-        Store::Cached if bytes < LOOP_FROM_BYTES => unsafe {
-            part.target.as_mut_ptr().copy_from(source.as_ptr().add(part.at), bytes);
+        Store::Cached if target.len() < LOOP_FROM_BYTES => unsafe {
+            target.as_mut_ptr().copy_from(source.as_ptr().add(at), target.len());
         },
-        Store::Cached | Store::Stream => level.run(Assign { part, formula: Same(source) }),
+        Store::Cached | Store::Stream => level.run(Assign { outlet, at, formula: Same(source) }),
     }
 }
 
@@ -62,21 +59,36 @@ fn copy_part(level: Level, mut part: Part<'_>, source: Source<'_>) {
 /// string instruction, is several times slower on lines that another core has written.
 const LOOP_FROM_BYTES: usize = 1024;
 
+#[inline(never)] // Calls with one target have no use for its stack frame.
+fn spread_to_many(
+    level: Level,
+    targets: &mut [Outlet<'_>],
+    element: usize,
+    compute: impl FnMut(&mut Outlet<'_>, usize),
+) {
+    match targets.iter().position(|(store, _)| *store == Store::Cached) {
+        Some(own) => by_way_of(own, level, targets, element, compute),
+        None => by_way_of_staging(level, targets, element, compute),
+    }
+}
+
 /// The result is computed into the target `own`, which stays in the caches.
 fn by_way_of(
     own: usize,
     level: Level,
-    targets: &mut [(Store, Target<'_>)],
-    ranges: impl Iterator<Item = Range<usize>>,
-    compute: impl Fn(Part<'_>),
+    targets: &mut [Outlet<'_>],
+    element: usize,
+    mut compute: impl FnMut(&mut Outlet<'_>, usize),
 ) {
+    let ranges = blocks(targets, element);
     let (before, rest) = targets.split_at_mut(own);
     let Some((own, after)) = rest.split_first_mut() else { return };
     for range in ranges {
-        compute(part(own, &range));
-        let result = itself(&mut own.1.slice(range.clone()));
+        let mut own = part(own, &range);
+        compute(&mut own, range.start);
+        let result = itself(&mut own.1);
         for other in before.iter_mut().chain(after.iter_mut()) {
-            copy_part(level, Part { at: 0, ..part(other, &range) }, result);
+            copy_part(level, &mut part(other, &range), result, 0);
         }
     }
 }
@@ -84,25 +96,26 @@ fn by_way_of(
 /// No target stays in the caches: the result is computed into memory that does.
 fn by_way_of_staging(
     level: Level,
-    targets: &mut [(Store, Target<'_>)],
-    ranges: impl Iterator<Item = Range<usize>>,
-    compute: impl Fn(Part<'_>),
+    targets: &mut [Outlet<'_>],
+    element: usize,
+    mut compute: impl FnMut(&mut Outlet<'_>, usize),
 ) {
     let mut staging = Staging([MaybeUninit::uninit(); BLOCK_BYTES]);
-    for range in ranges {
+    for range in blocks(targets, element) {
         // SAFETY: blocks are no longer than staging, which nobody else knows.
-        let mut result = unsafe { Target::from_raw(staging.0.as_mut_ptr().cast(), range.len()) };
-        compute(Part { target: whole(&mut result), at: range.start, store: Store::Cached });
-        let result = itself(&mut result);
-        for target in targets.iter_mut() {
-            copy_part(level, Part { at: 0, ..part(target, &range) }, result);
+        let result = unsafe { Target::from_raw(staging.0.as_mut_ptr().cast(), range.len()) };
+        let mut result = (Store::Cached, result);
+        compute(&mut result, range.start);
+        let result = itself(&mut result.1);
+        for target in &mut *targets {
+            copy_part(level, &mut part(target, &range), result, 0);
         }
     }
 }
 
 /// The blocks of a result, each once and in order.
-fn blocks(targets: &mut [(Store, Target<'_>)], element: usize) -> impl Iterator<Item = Range<usize>> + use<> {
-    let bytes = targets[0].1.len();
+fn blocks(targets: &mut [Outlet<'_>], element: usize) -> impl Iterator<Item = Range<usize>> + use<> {
+    let bytes = targets.first().map_or(0, |(_, target)| target.len());
     // Blocks end where cache lines do, as a line stored past the caches should be stored at once.
     let past_line = targets
         .iter_mut()
@@ -110,21 +123,17 @@ fn blocks(targets: &mut [(Store, Target<'_>)], element: usize) -> impl Iterator<
         .map_or(0, |(_, target)| target.as_mut_ptr().addr() % CACHE_LINE);
     let shift = if past_line.is_multiple_of(element) { past_line } else { 0 };
     let end = move |index: usize| ((index + 1) * BLOCK_BYTES - shift).min(bytes);
-    (0..(bytes + shift).div_ceil(BLOCK_BYTES)).map(move |index| {
-        let start = if index == 0 { 0 } else { end(index - 1) };
-        start..end(index)
-    })
+    let count = if bytes == 0 { 0 } else { (bytes + shift).div_ceil(BLOCK_BYTES) };
+    (0..count).map(move |index| index.checked_sub(1).map_or(0, end)..end(index))
 }
 
-fn part<'a>((store, target): &'a mut (Store, Target<'_>), range: &Range<usize>) -> Part<'a> {
-    Part { target: target.slice(range.clone()), at: range.start, store: *store }
+fn part<'a>((store, target): &'a mut Outlet<'_>, range: &Range<usize>) -> Outlet<'a> {
+    (*store, target.slice(range.clone()))
 }
 
-fn whole<'a>(target: &'a mut Target<'_>) -> Target<'a> {
-    target.slice(0..target.len())
-}
-
-fn fence(targets: &[(Store, Target<'_>)]) {
+/// Orders what was written past the caches before whatever follows.
+#[inline]
+pub(super) fn fence(targets: &[Outlet<'_>]) {
     if targets.iter().any(|(store, _)| *store == Store::Stream) {
         stream_fence();
     }

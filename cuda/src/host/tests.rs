@@ -88,8 +88,8 @@ fn check<T: Naive>(case: Case, operands: &[Vec<T>], expected: &[T]) {
         let sources: Vec<Source<'_>> = sources.iter().map(Guarded::source).collect();
         let mut results = targets(stores, skew, &operands[0][..length]);
         let mut outlets = outlets(stores, &mut results);
-        let first = if assign { itself(&mut outlets[0].1) } else { sources[0] };
-        Fold { level, dtype: T::DTYPE, op, finish, first, rest: &sources[1..] }.into(&mut outlets);
+        let first = &if assign { itself(&mut outlets[0].1) } else { sources[0] };
+        Fold { finish, first, rest: &sources[1..], at: 0 }.into_at(level, T::DTYPE, op, &mut outlets);
         drop(outlets);
         for (index, result) in results.into_iter().enumerate() {
             result.expect(&expected[..length], &|| {
