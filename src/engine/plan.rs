@@ -1,8 +1,9 @@
 //! A program made ready to run: built once, kept for every later call.
 
+use super::stage::OPERANDS_MAX;
 use crate::call::Digest;
 use crate::error::{Error, ErrorKind, Result};
-use crate::schedule::{Algorithm, Program, Rank, Spec, Step};
+use crate::schedule::{Algorithm, Block, Program, Rank, Space, Spec, Step};
 use std::collections::HashMap;
 use std::sync::Arc;
 use unisono_transports::Geometry;
@@ -17,6 +18,19 @@ pub(crate) struct Plan {
     pub(crate) slice_bytes_max: usize,
     /// Whether ranks meet in windows, so that instances are counted.
     pub(crate) uses_window: bool,
+    /// For each strand, the steps that are one pass over memory with another.
+    pub(crate) fused: Vec<Vec<Fused>>,
+}
+
+/// How a step is carried out together with another of its strand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fused {
+    /// By itself.
+    Not,
+    /// Its result goes into this block of the output as well.
+    Also(Block),
+    /// An earlier step has done it.
+    Done,
 }
 
 /// The plans made so far. The one used last is found without hashing.
@@ -81,7 +95,37 @@ fn make(
             algorithm.collective, algorithm.name, geometry.slot_bytes, spec.ranks
         ))));
     }
-    Ok(Plan { program, parts: (algorithm.parts)(spec), digest: Digest::of(algorithm), slice_bytes_max, uses_window })
+    let fused = program.strands.iter().map(|strand| fuse(&strand.steps)).collect();
+    Ok(Plan {
+        program,
+        fused,
+        parts: (algorithm.parts)(spec),
+        digest: Digest::of(algorithm),
+        slice_bytes_max,
+        uses_window,
+    })
+}
+
+/// Finds results that are reduced into the own window for the peers and then copied to the output: both
+/// are written in one pass. A signal may lie between; it is then given a little later.
+fn fuse(steps: &[Step]) -> Vec<Fused> {
+    let mut fused = vec![Fused::Not; steps.len()];
+    for (index, step) in steps.iter().enumerate() {
+        let Step::Reduce { from, into: result, .. } = step else {
+            continue;
+        };
+        let later = steps[index + 1..].iter().position(|step| *step != Step::Signal);
+        if result.block.space == Space::Window
+            && from.len() <= OPERANDS_MAX
+            && let Some(later) = later.map(|later| index + 1 + later)
+            && let Step::Copy { from, into } = &steps[later]
+            && from == result
+            && into.block.space == Space::Output
+        {
+            (fused[index], fused[later]) = (Fused::Also(into.block), Fused::Done);
+        }
+    }
+    fused
 }
 
 /// Most blocks of a window that a rank of `algorithm` uses.
@@ -102,3 +146,30 @@ fn longest_message(program: &Program) -> usize {
 
 /// Slices are whole numbers of this, so that every element type and every cache line fits.
 pub(crate) const SLICE_UNIT_BYTES: usize = 64;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::schedule::{Collective, find, input, output, window};
+
+    #[test]
+    fn the_result_of_a_two_shot_is_written_once() {
+        let row = find(Collective::AllReduce, "twoshot").unwrap();
+        let program = (row.build)(&Spec { ranks: 3, root: 0, aggregation: 1 }, 1);
+        let steps = &program.strands[0].steps;
+        let fused = fuse(steps);
+        let reduce = steps.iter().position(|step| matches!(step, Step::Reduce { .. })).unwrap();
+        assert_eq!(fused[reduce..reduce + 3], [Fused::Also(output(1)), Fused::Not, Fused::Done]);
+        assert_eq!(fused.iter().filter(|fused| **fused != Fused::Not).count(), 2);
+    }
+
+    #[test]
+    fn steps_apart_stay_apart() {
+        let mut builder = crate::schedule::ProgramBuilder::new(0);
+        let own = |block| crate::schedule::at(0, block);
+        builder.reduce(vec![own(input(0))], window(0), true).wait(1, 1).copy(window(0), output(0));
+        builder.reduce(vec![own(input(0))], window(1), true).copy(window(0), output(1));
+        let program = builder.finish(0, 2);
+        assert!(fuse(&program.strands[0].steps).iter().all(|fused| *fused == Fused::Not));
+    }
+}

@@ -151,7 +151,8 @@ impl Engine {
         let tag = operation.call.tag(piece);
         let first = run.piece == index;
         let mut through = true;
-        for (strand, cursor) in operation.plan.program.strands.iter().zip(&mut run.cursors) {
+        let strands = operation.plan.program.strands.iter().zip(&operation.plan.fused);
+        for ((strand, fused), cursor) in strands.zip(&mut run.cursors) {
             let lane = index * LANES_PER_CHANNEL + strand.lane;
             let window = if operation.plan.uses_window { mesh.window.as_deref_mut() } else { None };
             let bank = window.map(|window| Bank {
@@ -182,7 +183,7 @@ impl Engine {
             };
             cursor.blocked = None;
             while let Some(step) = strand.steps.get(cursor.step) {
-                if let Outcome::Blocked(peer) = stage.run(step)? {
+                if let Outcome::Blocked(peer) = stage.run(step, fused[cursor.step])? {
                     cursor.blocked = Some(peer);
                     through = false;
                     break;

@@ -4,10 +4,11 @@ use super::memory::Memory;
 use super::operand::{
     Arithmetic, combine, copy_local, message_lengths, stage_operands, stage_scaled, wrong_length,
 };
+use super::plan::Fused;
 use crate::call::Call;
 use crate::error::{Error, ErrorKind, Result};
 use crate::schedule::{Block, Place, Rank, Space, Step};
-use unisono_cuda::{Finish, Source, Store, Target, copy_to, reduce_assign, reduce_to, scale};
+use unisono_cuda::{Finish, Source, Store, Target, copy_to, reduce_assign, reduce_into, reduce_to, scale};
 use unisono_transports::{Link, Tag, Window};
 
 /// What became of a step.
@@ -49,13 +50,14 @@ pub(crate) struct Stage<'e, 'm, 'a> {
 
 impl Stage<'_, '_, '_> {
     /// Carries out `step`, or finds out whom it waits for.
-    pub(crate) fn run(&mut self, step: &Step) -> Result<Outcome> {
+    pub(crate) fn run(&mut self, step: &Step, fused: Fused) -> Result<Outcome> {
         match step {
+            _ if fused == Fused::Done => Ok(Outcome::Done),
             Step::Send { peer, blocks } => self.send(*peer, blocks),
             Step::Recv { peer, into } => self.recv(*peer, into),
             Step::RecvReduce { peer, with, into, finish } => self.recv_reduce(*peer, with, into, *finish),
             Step::Copy { from, into } => self.copy(from, into),
-            Step::Reduce { from, into, finish } => self.reduce(from, into, *finish),
+            Step::Reduce { from, into, finish } => self.reduce(from, into, *finish, fused),
             Step::Signal => self.signal(),
             Step::Wait { peer, signals } => self.wait(*peer, *signals),
         }
@@ -163,45 +165,70 @@ impl Stage<'_, '_, '_> {
     }
 
     /// Folds `from` into `into`, [`OPERANDS_MAX`] operands in one pass over memory.
-    fn reduce(&mut self, from: &[Place], into: &Place, finish: bool) -> Result<Outcome> {
+    fn reduce(&mut self, from: &[Place], into: &Place, finish: bool, fused: Fused) -> Result<Outcome> {
         let bytes = self.bytes_of(from.iter().chain([into]))?;
-        let Arithmetic { dtype, op, .. } = self.arithmetic;
-        let slice_bytes = self.memory.slice_bytes;
         stage_operands(&mut self.memory, &self.arithmetic, from, bytes);
-        let store = self.arithmetic.store_into(into.block);
-        let bank = self.bank.as_ref();
-        let open = self.memory.open(into.block, bytes);
-        let mut target = match open.target {
-            Some(target) => target,
-            None => need(bank)?.target(into, bytes, slice_bytes),
-        };
-        let mut staged = 0;
         let passes = from.len().div_ceil(OPERANDS_MAX);
+        let mut staged = 0;
         for (pass, operands) in from.chunks(OPERANDS_MAX).enumerate() {
-            let mut sources = [Source::from(&[][..]); OPERANDS_MAX];
-            for (source, place) in sources.iter_mut().zip(operands) {
-                *source = match (place.block.space, open.input) {
-                    (Space::Window, _) => need(bank)?.source(place, bytes, slice_bytes),
-                    (Space::Input, Some(input)) if self.arithmetic.factor.is_none() => {
-                        let slice =
-                            open.input_layout.slice(place.block.index as usize, open.piece, slice_bytes);
-                        Source::from(&input[slice])
-                    }
-                    _ => {
-                        staged += bytes;
-                        Source::from(&open.staging[staged - bytes..staged])
-                    }
-                };
-            }
-            let sources = &sources[..operands.len()];
             let finish = if finish && pass + 1 == passes { self.arithmetic.finish } else { Finish::Keep };
-            let whole = 0..target.len();
-            match pass {
-                0 => reduce_to(store, dtype, op, finish, target.slice(whole), sources),
-                _ => reduce_assign(dtype, op, finish, target.slice(whole), sources),
+            match operands.len() {
+                0..=8 => self.fold::<8>(operands, into, bytes, (pass == 0, finish, fused), &mut staged)?,
+                _ => {
+                    self.fold::<OPERANDS_MAX>(operands, into, bytes, (pass == 0, finish, fused), &mut staged)?
+                }
             }
         }
         Ok(Outcome::Done)
+    }
+
+    /// One pass of a reduction; `MAX` operands at most.
+    fn fold<const MAX: usize>(
+        &mut self,
+        operands: &[Place],
+        into: &Place,
+        bytes: usize,
+        (first, finish, fused): (bool, Finish, Fused),
+        staged: &mut usize,
+    ) -> Result<()> {
+        let Arithmetic { dtype, op, store, .. } = self.arithmetic;
+        let slice_bytes = self.memory.slice_bytes;
+        let bank = self.bank.as_ref();
+        // Of the targets, one at most is memory of the caller.
+        let own = if let Fused::Also(block) = fused { block } else { into.block };
+        let store_own = self.arithmetic.store_into(own);
+        let open = self.memory.open(own, bytes);
+        let mut sources = [Source::from(&[][..]); MAX];
+        for (source, place) in sources.iter_mut().zip(operands) {
+            *source = match (place.block.space, open.input) {
+                (Space::Window, _) => need(bank)?.source(place, bytes, slice_bytes),
+                (Space::Input, Some(input)) if self.arithmetic.factor.is_none() => {
+                    let slice = open.input_layout.slice(place.block.index as usize, open.piece, slice_bytes);
+                    Source::from(&input[slice])
+                }
+                _ => {
+                    *staged += bytes;
+                    Source::from(&open.staging[*staged - bytes..*staged])
+                }
+            };
+        }
+        let sources = &sources[..operands.len()];
+        match (open.target, fused) {
+            (Some(target), Fused::Also(_)) => {
+                let window = need(bank)?.target(into, bytes, slice_bytes);
+                reduce_into(dtype, op, finish, &mut [(Store::Cached, window), (store, target)], sources);
+            }
+            (Some(target), _) if first => reduce_to(store_own, dtype, op, finish, target, sources),
+            (Some(target), _) => reduce_assign(dtype, op, finish, target, sources),
+            (None, _) => {
+                let target = need(bank)?.target(into, bytes, slice_bytes);
+                match first {
+                    true => reduce_to(Store::Cached, dtype, op, finish, target, sources),
+                    false => reduce_assign(dtype, op, finish, target, sources),
+                }
+            }
+        }
+        Ok(())
     }
 
     fn signal(&mut self) -> Result<Outcome> {
@@ -301,6 +328,6 @@ fn no_window() -> Error {
 }
 
 /// Operands folded in one pass over memory.
-const OPERANDS_MAX: usize = 64;
+pub(crate) const OPERANDS_MAX: usize = 64;
 /// Low bits of a signal that count within an instance.
 const SIGNAL_BITS: u32 = 16;
