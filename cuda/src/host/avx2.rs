@@ -3,7 +3,7 @@
 //! Step by step the arithmetic of [`super::small`] and [`super::lanes`], where it is explained.
 
 use super::lanes::{Array, Lanes, Value};
-use super::level::{F32Lanes, Instructions, Kernel};
+use super::level::{F32Lanes, Instructions, Kernel, methods};
 use super::small::{E4M3, Format, Half};
 use std::arch::x86_64::*;
 
@@ -46,25 +46,6 @@ impl Instructions for Avx2 {
 /// A register of eight f32. As each is made with a token, having one is a permission, too.
 #[derive(Clone, Copy)]
 pub(super) struct Floats(__m256);
-
-/// Defines methods whose bodies use the instructions that the token or a value vouches for.
-macro_rules! methods {
-    ($(fn $name:ident($($argument:ident: $type:ty),*) -> $result:ty $body:block)*) => {$(
-        #[inline(always)]
-        fn $name($($argument: $type),*) -> $result {
-            // SAFETY: every method takes a token or a value made with one, so the processor has
-            // these instructions.
-            unsafe { $body }
-        }
-    )*};
-    ($(unsafe fn $name:ident$(<$format:ident>)?($($argument:ident: $type:ty),*) $(-> $result:ty)? $body:block)*) => {$(
-        #[inline(always)]
-        unsafe fn $name$(<$format: Format>)?($($argument: $type),*) $(-> $result)? {
-            // SAFETY: likewise; the caller vouches for the pointer.
-            unsafe { $body }
-        }
-    )*};
-}
 
 impl Lanes for Floats {
     methods! {
@@ -234,7 +215,7 @@ fn round_f8<F: Format>(lanes: Floats) -> Floats {
 
 /// Exponent, in place, of numbers that are too large for every float of 8 or 16 bits: above, the
 /// anchor would not be finite.
-const LARGEST_ROUNDED: u32 = (127 + 32) << 23;
+pub(super) const LARGEST_ROUNDED: u32 = (127 + 32) << 23;
 
 /// `bits` in every lane.
 #[inline]

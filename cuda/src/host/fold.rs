@@ -100,12 +100,14 @@ fn kernel(dtype: DType, op: Op) -> KernelOf {
     })
 }
 
+/// The kernel for two sources and nothing afterwards. Sums have one of their own: they are frequent,
+/// and may be of a few bytes only.
 fn kernel_of_two(dtype: DType, op: Op) -> KernelOf {
     with_number!(dtype, T => match op {
         Op::Sum | Op::Avg | Op::PreMulSum => two::<T, Sum>,
-        Op::Prod => two::<T, Prod>,
-        Op::Min => two::<T, Min>,
-        Op::Max => two::<T, Max>,
+        Op::Prod => all::<T, Prod>,
+        Op::Min => all::<T, Min>,
+        Op::Max => all::<T, Max>,
     })
 }
 

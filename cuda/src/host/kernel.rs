@@ -3,7 +3,7 @@
 use super::Store;
 use super::formula::{Formula, Pack, Read};
 use super::lanes::Array;
-use super::level::{Instructions, Kernel};
+use super::level::{Instructions, Kernel, prefetch};
 use super::number::Number;
 use crate::{Source, Target};
 
@@ -113,7 +113,7 @@ impl<F: Formula, I: Instructions> Loop<F, I> {
     #[inline(always)]
     fn whole<const N: usize, const STREAM: bool>(&self, at: usize) {
         debug_assert!(at + N * I::REGISTER <= self.bytes);
-        let pack = self.formula.evaluate::<I, N>(self.cpu, Whole { at: self.at + at });
+        let pack = self.formula.evaluate::<I, N>(self.cpu, Whole { at: self.at + at, ahead: STREAM });
         for (index, &lanes) in pack.0.iter().enumerate() {
             // SAFETY: within the target.
             let target = unsafe { self.target.add(at + index * I::REGISTER) };
@@ -149,6 +149,8 @@ impl<F: Formula, I: Instructions> Loop<F, I> {
 /// Reads whole registers from byte `at` on, which lie within the sources.
 struct Whole {
     at: usize,
+    /// Whether memory is told early where it will be read next.
+    ahead: bool,
 }
 
 impl Read for Whole {
@@ -162,6 +164,11 @@ impl Read for Whole {
         // SAFETY: within the source, as the caller says. Bytes are copied before they are
         // looked at: should a peer write them meanwhile, the values are wrong and nothing else.
         let mut pack = [unsafe { T::load(cpu, source.as_ptr().add(self.at)) }; N];
+        if T::CONVERTED && self.ahead {
+            for line in (0..N * I::REGISTER).step_by(CACHE_LINE) {
+                prefetch(source.as_ptr().wrapping_add(self.at + line + AHEAD_BYTES));
+            }
+        }
         for (index, lanes) in pack.iter_mut().enumerate().skip(1) {
             // SAFETY: likewise.
             *lanes = unsafe { T::load(cpu, source.as_ptr().add(self.at + index * I::REGISTER)) };
@@ -211,6 +218,11 @@ unsafe fn copy_short(to: *mut u8, from: *const u8, bytes: usize) {
     }
     moved!(1 2 4 8 16 32)
 }
+
+/// How far ahead sources are prefetched whose values are converted: so much is done for each line that
+/// the processor looks ahead too little by itself. Where values are used as they are, it costs more
+/// than it brings.
+const AHEAD_BYTES: usize = 512;
 
 /// Room for a register on its way.
 #[repr(align(64))]

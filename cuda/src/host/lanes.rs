@@ -162,8 +162,14 @@ macro_rules! by_f64 {
 
 macro_rules! by_itself {
     ($dividend:expr, $ranks:expr) => {
-        $dividend / $ranks as Self
+        quotient($dividend, $ranks as Self)
     };
+}
+
+/// Vectors cannot do it, and inlined once for each lane it would be most of the program.
+#[inline(never)]
+fn quotient<T: std::ops::Div<Output = T>>(dividend: T, divisor: T) -> T {
+    dividend / divisor
 }
 
 integer! {

@@ -5,6 +5,8 @@
 
 #[cfg(target_arch = "x86_64")]
 use super::avx2::Avx2;
+#[cfg(target_arch = "x86_64")]
+use super::avx512::Avx512;
 use super::lanes::{Lanes, Plain, Value};
 use super::portable::Portable;
 use super::small::Format;
@@ -72,6 +74,28 @@ pub(super) trait F32Lanes<I>: Lanes {
     unsafe fn store_f8<F: Format>(lanes: [Self; 4], to: *mut u8);
 }
 
+/// Defines methods whose bodies use the instructions that the token or a value vouches for.
+#[cfg(target_arch = "x86_64")]
+macro_rules! methods {
+    ($(fn $name:ident($($argument:ident: $type:ty),*) -> $result:ty $body:block)*) => {$(
+        #[inline(always)]
+        fn $name($($argument: $type),*) -> $result {
+            // SAFETY: every method takes a token or a value made with one, so the processor has
+            // these instructions.
+            unsafe { $body }
+        }
+    )*};
+    ($(unsafe fn $name:ident$(<$format:ident>)?($($argument:ident: $type:ty),*) $(-> $result:ty)? $body:block)*) => {$(
+        #[inline(always)]
+        unsafe fn $name$(<$format: Format>)?($($argument: $type),*) $(-> $result)? {
+            // SAFETY: likewise; the caller vouches for the pointer.
+            unsafe { $body }
+        }
+    )*};
+}
+#[cfg(target_arch = "x86_64")]
+pub(super) use methods;
+
 /// The instructions of this processor, or fewer in tests.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Level {
@@ -80,6 +104,9 @@ pub(super) enum Level {
     /// AVX2 and F16C.
     #[cfg(target_arch = "x86_64")]
     Avx2(Avx2),
+    /// AVX-512F, BW and VL.
+    #[cfg(target_arch = "x86_64")]
+    Avx512(Avx512),
 }
 
 impl Level {
@@ -94,7 +121,10 @@ impl Level {
     pub(super) fn available() -> Vec<Level> {
         let mut levels = vec![Level::Portable];
         #[cfg(target_arch = "x86_64")]
-        levels.extend(Avx2::detect().map(Level::Avx2));
+        {
+            levels.extend(Avx2::detect().map(Level::Avx2));
+            levels.extend(Avx512::detect().map(Level::Avx512));
+        }
         levels
     }
 
@@ -105,6 +135,8 @@ impl Level {
             Level::Portable => Portable.run(kernel),
             #[cfg(target_arch = "x86_64")]
             Level::Avx2(cpu) => cpu.run(kernel),
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx512(cpu) => cpu.run(kernel),
         }
     }
 }
@@ -116,4 +148,17 @@ pub(super) fn stream_fence() {
     unsafe {
         std::arch::x86_64::_mm_sfence()
     };
+}
+
+/// Asks for the cache line of `address`, which need not be valid.
+#[inline(always)]
+pub(super) fn prefetch(address: *const u8) {
+    // SAFETY: SSE is part of x86-64; a prefetch never faults.
+    #[cfg(target_arch = "x86_64")]
+    unsafe {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_T0>(address.cast())
+    };
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = address;
 }

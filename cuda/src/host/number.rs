@@ -10,6 +10,8 @@ use half::{bf16, f16};
 pub(super) trait Number: Element {
     /// What a reduction accumulates in: the values of one register full of elements.
     type Lanes<I: Instructions>: Lanes;
+    /// Whether values differ from what is in memory.
+    const CONVERTED: bool;
     /// Registers full of elements that are worked on together to hide latencies.
     const REGISTERS: usize;
 
@@ -35,6 +37,7 @@ macro_rules! plain {
     ($($type:ty: $lanes:ident;)*) => {$(
         impl Number for $type {
             type Lanes<I: Instructions> = I::$lanes<$type>;
+            const CONVERTED: bool = false;
             const REGISTERS: usize = 4;
 
             #[inline(always)]
@@ -72,6 +75,7 @@ macro_rules! float32 {
     ($($type:ty: $count:literal, $load:ident, $store:ident$(, $format:ty)?;)*) => {$(
         impl Number for $type {
             type Lanes<I: Instructions> = Array<I::F32, $count>;
+            const CONVERTED: bool = $count > 1;
             const REGISTERS: usize = 4 / $count;
 
             #[inline(always)]
