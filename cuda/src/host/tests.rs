@@ -216,6 +216,34 @@ fn copies_are_exact_and_stay_inside() {
     }
 }
 
+/// Every element times factors of every size, which ends anywhere between two codes: what is stored
+/// must be rounded once, be too large, too small, or halfway.
+fn check_rounding<T: Naive>() {
+    let elements: Vec<T> = (0..=0xffff).map(bits).collect();
+    let mut random = Random(11);
+    let of_every_size = (0..300).map(|step| (1.0 + random.fraction()) * 2f64.powi(step - 150));
+    let halfway = [0.5, 1.5, 1.0625, 1.03125, 1.015625, 1.00390625, -0.75];
+    let corners = [0.0, -0.0, f64::INFINITY, f64::from_bits(u64::MAX)];
+    for factor in of_every_size.chain(halfway).chain(corners) {
+        let scalar = Scalar::Float(factor);
+        let expected: Vec<T> = elements.iter().map(|element| element.scale(scalar)).collect();
+        for level in Level::available() {
+            let source = as_bytes(&elements).into();
+            let mut result = Guarded::new(0, size_of_val(&elements[..]));
+            scale_at(level, T::DTYPE, scalar, result.inner().into(), source);
+            result.expect(&expected, &|| format!("{} · {factor:e} {level:?}", T::DTYPE));
+        }
+    }
+}
+
+#[test]
+fn small_floats_are_rounded_once_whatever_their_size() {
+    check_rounding::<F8E4M3>();
+    check_rounding::<F8E5M2>();
+    check_rounding::<f16>();
+    check_rounding::<bf16>();
+}
+
 #[test]
 fn fill_sets_all_and_nothing_else() {
     let mut result = Guarded::new(5, 100);

@@ -13,6 +13,11 @@ impl Random {
         mixed ^ mixed >> 31
     }
 
+    /// From 0 to 1.
+    pub(super) fn fraction(&mut self) -> f64 {
+        (self.next() >> 11) as f64 / (1u64 << 53) as f64
+    }
+
     /// Any bits, ordinary numbers and the corners of the type, mixed.
     pub(super) fn elements<T: Element>(&mut self, count: usize) -> Vec<T> {
         let corners =
