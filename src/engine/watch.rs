@@ -212,10 +212,7 @@ impl Watch {
     }
 
     fn post(&self, control: &mut dyn Control, note: &Note) {
-        let bytes = note.encode();
-        for peer in (0..self.peers.len()).filter(|&peer| peer != self.rank && !self.peers[peer].lost) {
-            control.post(peer, &bytes);
-        }
+        control.post(&note.encode());
     }
 }
 

@@ -193,7 +193,7 @@ impl Meeting<'_> {
         }
         let own = Segment::create(Layout::new(ranks, &geometry)?.bytes())?;
         let segments = self.exchange_memory(&pairs, &own)?;
-        let (mut links, window) = shm::connect(rank, ranks, &geometry, own, segments)?;
+        let shm::Connected { mut links, window, .. } = shm::connect(rank, ranks, &geometry, own, segments)?;
         let mut watched: Vec<OwnedFd> = Vec::new();
         for (peer, pair) in
             pairs.iter_mut().enumerate().filter(|(peer, _)| *peer != rank && !self.shared[*peer])
@@ -227,14 +227,14 @@ impl Meeting<'_> {
         let peers: Vec<Rank> = pairs.iter().enumerate().filter_map(local).collect();
         for &peer in &peers {
             if let (Some(stream), Some(fd)) = (&pairs[peer].control, own.fd()) {
-                unix::send_fd(stream, fd).map_err(|error| self.explain(peer, &error))?;
+                unix::send_fds(stream, &[fd], self.deadline).map_err(|error| self.explain(peer, &error))?;
             }
         }
         let mut segments: Vec<Option<Segment>> = (0..self.ranks()).map(|_| None).collect();
         for peer in peers {
             let Some(stream) = &pairs[peer].control else { continue };
             let segment =
-                unix::recv_fd(stream, self.deadline).and_then(|fd| Segment::attach(fd, own.bytes()));
+                unix::recv_fds(stream, 1, self.deadline).and_then(|mut fds| Segment::attach(fds.remove(0), own.bytes()));
             segments[peer] = Some(segment.map_err(|error| self.explain(peer, &error))?);
         }
         Ok(segments)

@@ -1,10 +1,81 @@
-//! Notes between processes: one authenticated socket to each peer.
+//! Notes between processes: on boards within a host, over one authenticated socket to each peer elsewhere.
 
+use crate::lifeline::{Lifeline, Watch};
+use crate::shm::Notes;
 use crate::socket::Stream;
-use crate::{Control, Event, MAX_NOTE_BYTES, Result};
+use crate::{Control, Error, Event, MAX_NOTE_BYTES, Result};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 use std::os::fd::OwnedFd;
+
+/// The control path among ranks that share memory: notes on their boards, and their lifelines.
+#[derive(Debug)]
+pub struct Neighbours {
+    notes: Notes,
+    watch: Watch,
+    /// Whose notes are read next.
+    turn: usize,
+    /// Who has ended, while its last notes may still be unread.
+    ending: Option<usize>,
+    _own: Lifeline,
+}
+
+impl Neighbours {
+    /// Over everybody's boards, this rank's lifeline and the ends of the others'.
+    pub fn new(notes: Notes, own: Lifeline, watch: Watch) -> Self {
+        Self { notes, watch, turn: 0, ending: None, _own: own }
+    }
+
+    /// A descriptor that can be read when somebody has ended.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn watch(&self) -> Result<OwnedFd> {
+        let failed = |source| Error::System { what: "cannot duplicate a descriptor".to_owned(), source };
+        self.watch.fd().try_clone_to_owned().map_err(failed)
+    }
+
+    fn read(&mut self, from: usize) -> Option<Event> {
+        self.notes.read(from).map(|bytes| Event::Note { from, bytes })
+    }
+}
+
+impl Control for Neighbours {
+    fn post(&mut self, note: &[u8]) {
+        debug_assert!(note.len() <= MAX_NOTE_BYTES);
+        self.notes.write(note);
+    }
+
+    fn poll(&mut self) -> Option<Event> {
+        let ranks = self.notes.ranks();
+        for _ in 0..ranks {
+            let from = self.turn;
+            self.turn = (self.turn + 1) % ranks;
+            if let Some(event) = self.read(from) {
+                return Some(event);
+            }
+        }
+        self.ending = self.ending.or_else(|| self.watch.ended());
+        let from = self.ending?;
+        // What it wrote between the look at its board and its end.
+        self.read(from).or_else(|| self.ending.take().map(|from| Event::Closed { from }))
+    }
+}
+
+/// The control path to ranks of this host and of others.
+#[derive(Debug)]
+pub struct Everybody(pub Neighbours, pub Sockets);
+
+impl Control for Everybody {
+    fn post(&mut self, note: &[u8]) {
+        self.0.post(note);
+        self.1.post(note);
+    }
+
+    fn poll(&mut self) -> Option<Event> {
+        self.0.poll().or_else(|| self.1.poll())
+    }
+}
 
 /// The control path over sockets.
 #[derive(Debug)]
@@ -47,10 +118,10 @@ impl Sockets {
 }
 
 impl Control for Sockets {
-    fn post(&mut self, peer: usize, note: &[u8]) {
+    fn post(&mut self, note: &[u8]) {
         debug_assert!(note.len() <= MAX_NOTE_BYTES);
-        if let Some(Some(peer)) = self.peers.get_mut(peer) {
-            if peer.outgoing.len() < OUTGOING_BYTES_MAX {
+        for peer in self.peers.iter_mut().flatten() {
+            if !peer.closed && peer.outgoing.len() < OUTGOING_BYTES_MAX {
                 peer.outgoing.extend((note.len() as u16).to_le_bytes());
                 peer.outgoing.extend(note);
             }
@@ -140,7 +211,7 @@ mod tests {
     fn notes_arrive_in_order_and_then_the_end() {
         let (mut near, mut far) = pair();
         for size in [0, 1, MAX_NOTE_BYTES, 5] {
-            near.post(1, &vec![size as u8; size]);
+            near.post(&vec![size as u8; size]);
         }
         drop(near);
         for size in [0, 1, MAX_NOTE_BYTES, 5] {
@@ -153,7 +224,7 @@ mod tests {
     fn a_deaf_peer_costs_neither_time_nor_memory() {
         let (mut near, _far) = pair();
         for _ in 0..10_000 {
-            near.post(1, &[7; MAX_NOTE_BYTES]);
+            near.post(&[7; MAX_NOTE_BYTES]);
         }
         let kept = near.peers[1].as_ref().unwrap().outgoing.len();
         assert!(kept < OUTGOING_BYTES_MAX + 2 * MAX_NOTE_BYTES);

@@ -14,10 +14,17 @@ mod cells;
 pub mod conformance;
 #[cfg(not(loom))]
 pub mod control;
+#[cfg(not(loom))]
+pub mod doorman;
 mod error;
 mod flags;
 #[cfg(not(loom))]
+pub mod lazy;
+#[cfg(not(loom))]
+pub mod lifeline;
+#[cfg(not(loom))]
 pub mod listener;
+mod notes;
 #[cfg(not(loom))]
 pub mod pace;
 #[cfg(not(loom))]
@@ -180,8 +187,9 @@ pub const MAX_NOTE_BYTES: usize = 1024;
 ///
 /// Used only when something goes wrong or is slow: never on the hot path.
 pub trait Control: Send {
-    /// Posts a note to `peer`. Never blocks; a note to a dead or deaf peer is dropped.
-    fn post(&mut self, peer: usize, note: &[u8]);
+    /// Posts a note to every other rank. Never blocks; the dead do not get it, and a rank that does not read
+    /// its notes may lose some.
+    fn post(&mut self, note: &[u8]);
     /// The next event, if one is here. Each peer's death is reported once.
     fn poll(&mut self) -> Option<Event>;
 }

@@ -12,7 +12,8 @@ use crate::Pace;
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::thread::sched_yield;
 use std::mem::MaybeUninit;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Waits as long as it takes, giving away more the longer it takes.
@@ -42,6 +43,11 @@ impl Patience {
         // Without a watch, sleeps last their time: slower, not wrong.
         self.sockets = Sockets::watch(sockets).ok();
         self
+    }
+
+    /// Adds to what is watched, from any thread.
+    pub fn watcher(&self) -> Option<Watcher> {
+        self.sockets.as_ref().map(|sockets| Watcher(Arc::clone(&sockets.epoll)))
     }
 
     /// Sleeps after `yields` rounds: few where what is waited for wakes the sleeper, as sockets do.
@@ -128,29 +134,45 @@ impl Company {
 /// a while, or a peer that is gone for good, must not turn sleep into a busy loop.
 #[derive(Debug)]
 struct Sockets {
-    epoll: OwnedFd,
+    epoll: Arc<OwnedFd>,
     /// Keeps what is watched open.
     _watched: Vec<OwnedFd>,
 }
 
+/// What ends the sleeps of one rank.
+#[derive(Clone, Debug)]
+pub struct Watcher(Arc<OwnedFd>);
+
+impl Watcher {
+    /// Watches a socket for as long as it is open. That it can be written is news, too: it ends a sleep now.
+    pub fn add(&self, socket: &impl AsFd) {
+        // Unwatched, it is noticed when the sleep ends: slower, not wrong.
+        let _ = watch(&self.0, socket);
+    }
+}
+
+fn watch(epoll: &OwnedFd, socket: &impl AsFd) -> rustix::io::Result<()> {
+    use epoll::{EventData, EventFlags};
+    let news = EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET;
+    epoll::add(epoll, socket, EventData::new_u64(0), news)
+}
+
 impl Sockets {
     fn watch(sockets: Vec<OwnedFd>) -> rustix::io::Result<Self> {
-        use epoll::{CreateFlags, EventData, EventFlags};
-        let epoll = epoll::create(CreateFlags::CLOEXEC)?;
-        let news = EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET;
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         for socket in &sockets {
-            epoll::add(&epoll, socket, EventData::new_u64(0), news)?;
+            watch(&epoll, socket)?;
         }
-        Ok(Self { epoll, _watched: sockets })
+        Ok(Self { epoll: Arc::new(epoll), _watched: sockets })
     }
 
     /// Sleeps for `time`, which is below a second, or until there is news.
     fn sleep(&self, time: Duration) {
         let timeout = Timespec { tv_sec: 0, tv_nsec: i64::from(time.subsec_nanos()) };
         // An interrupted or failed poll is only a shorter sleep.
-        if poll(&mut [PollFd::new(&self.epoll, PollFlags::IN)], Some(&timeout)).is_ok_and(|ready| ready > 0) {
+        if poll(&mut [PollFd::new(&*self.epoll, PollFlags::IN)], Some(&timeout)).is_ok_and(|ready| ready > 0) {
             let mut news = [const { MaybeUninit::uninit() }; NEWS_MAX];
-            let _ = epoll::wait(&self.epoll, &mut news, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
+            let _ = epoll::wait(&*self.epoll, &mut news, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
         }
     }
 }

@@ -6,9 +6,11 @@
 
 mod layout;
 mod link;
+mod notes;
 mod window;
 
 pub use layout::Layout;
+pub use notes::Notes;
 
 use crate::segment::Segment;
 use crate::{Error, Geometry, Link, Result, Window};
@@ -16,8 +18,15 @@ use link::ShmLink;
 use std::sync::Arc;
 use window::ShmWindow;
 
-/// Links by peer (none to oneself and to ranks elsewhere), and the window where all ranks are at hand.
-pub type Connected = (Vec<Option<Box<dyn Link>>>, Option<Box<dyn Window>>);
+/// What shared memory gives a rank.
+pub struct Connected {
+    /// Links by peer: none to oneself and to ranks elsewhere.
+    pub links: Vec<Option<Box<dyn Link>>>,
+    /// The window, where all ranks are at hand.
+    pub window: Option<Box<dyn Window>>,
+    /// The boards for notes of all ranks at hand.
+    pub notes: Notes,
+}
 
 /// Makes this rank's links and, when all ranks are at hand, its window; `peers[i]` is the segment of rank i.
 ///
@@ -64,7 +73,7 @@ pub(crate) fn connect_shared(
     let everybody: Option<Vec<_>> = segments.iter().cloned().collect();
     let window =
         everybody.map(|segments| Box::new(ShmWindow::new(rank, layout, segments)) as Box<dyn Window>);
-    Ok((links, window))
+    Ok(Connected { links, window, notes: Notes::new(rank, segments) })
 }
 
 #[cfg(test)]
@@ -80,7 +89,7 @@ mod tests {
 
     #[test]
     fn ranks_elsewhere_have_no_link_here_and_nobody_a_window() {
-        let (links, window) = connect(1, 3, &GEOMETRY, segment(), vec![Some(segment()), None, None]).unwrap();
+        let Connected { links, window, .. } = connect(1, 3, &GEOMETRY, segment(), vec![Some(segment()), None, None]).unwrap();
         assert_eq!(links.iter().map(Option::is_some).collect::<Vec<_>>(), [true, false, false]);
         assert!(window.is_none());
     }

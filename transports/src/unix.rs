@@ -7,6 +7,8 @@
 use crate::auth::random;
 use crate::socket::Stream;
 use crate::{Error, Result};
+use rustix::event::PollFlags;
+use rustix::io::Errno;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
     SendFlags, recvmsg, sendmsg,
@@ -16,7 +18,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Listens under a random name; returns it with the socket.
 ///
@@ -54,47 +56,68 @@ pub fn same_user(stream: &UnixStream) -> Result<()> {
     Err(Error::Refused { peer: "a process of this host".to_owned(), what })
 }
 
-/// Passes a descriptor to the peer.
+/// Passes descriptors to the peer.
 ///
 /// # Errors
-/// The system's.
-pub fn send_fd(stream: &Stream, fd: BorrowedFd<'_>) -> Result<()> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut control = SendAncillaryBuffer::new(&mut space);
-    let fds = [fd];
-    control.push(SendAncillaryMessage::ScmRights(&fds));
-    sendmsg(stream, &[IoSlice::new(&[FD_MARK])], &mut control, SendFlags::NOSIGNAL)
-        .map_err(|source| failed("cannot pass shared memory", source.into()))?;
+/// [`Error::Timeout`], the system's.
+pub fn send_fds(stream: &Stream, fds: &[BorrowedFd<'_>], deadline: Instant) -> Result<()> {
+    for batch in fds.chunks(BATCH) {
+        while !send_batch(stream, batch)? {
+            // A user may have only so many descriptors on their way: the peers will take theirs.
+            std::thread::sleep(RETRY_AFTER);
+            if Instant::now() >= deadline {
+                return Err(Error::Timeout { what: format!("{} takes no descriptors", stream.peer()) });
+            }
+        }
+    }
     Ok(())
 }
 
-/// Receives one descriptor from the peer.
+/// Whether there was room for them.
+fn send_batch(stream: &Stream, fds: &[BorrowedFd<'_>]) -> Result<bool> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(BATCH))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    control.push(SendAncillaryMessage::ScmRights(fds));
+    let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+    match sendmsg(stream, &[IoSlice::new(&[FD_MARK])], &mut control, flags) {
+        Ok(_) => Ok(true),
+        Err(Errno::AGAIN | Errno::INTR | Errno::TOOMANYREFS) => Ok(false),
+        Err(errno) => Err(failed("cannot pass descriptors", errno.into())),
+    }
+}
+
+/// Receives exactly `count` descriptors from the peer.
 ///
 /// # Errors
 /// [`Error::Timeout`], [`Error::Refused`] if something else comes, the system's.
-pub fn recv_fd(stream: &Stream, deadline: Instant) -> Result<OwnedFd> {
-    let Stream::Unix(socket) = stream else {
-        return Err(Error::Misuse("descriptors only pass over local sockets".to_owned()));
-    };
-    socket
-        .set_read_timeout(Some(crate::socket::left(deadline)))
-        .map_err(|source| failed("cannot set up a local socket", source))?;
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+pub fn recv_fds(stream: &Stream, count: usize, deadline: Instant) -> Result<Vec<OwnedFd>> {
+    let mut received = Vec::with_capacity(count);
+    while received.len() < count {
+        stream.wait(PollFlags::IN, deadline)?;
+        let batch = recv_batch(stream)?;
+        if batch.is_empty() || received.len() + batch.len() > count {
+            let what = "it sent something else than its memory".to_owned();
+            return Err(Error::Refused { peer: stream.peer(), what });
+        }
+        received.extend(batch);
+    }
+    Ok(received)
+}
+
+/// What came with one mark; nothing if that was no mark.
+fn recv_batch(stream: &Stream) -> Result<Vec<OwnedFd>> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(BATCH))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let mut mark = [0];
-    let received = recvmsg(socket, &mut [IoSliceMut::new(&mut mark)], &mut control, RecvFlags::CMSG_CLOEXEC)
-        .map_err(|source| failed("cannot receive shared memory", source.into()))?;
+    let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
+    let received = recvmsg(stream, &mut [IoSliceMut::new(&mut mark)], &mut control, flags)
+        .map_err(|source| failed("cannot receive descriptors", source.into()))?;
     let fds = control.drain().filter_map(|message| match message {
         RecvAncillaryMessage::ScmRights(fds) => Some(fds),
         _ => None,
     });
-    match fds.flatten().next() {
-        Some(fd) if received.bytes == 1 && mark == [FD_MARK] => Ok(fd),
-        _ => {
-            let what = "it sent something else than its memory".to_owned();
-            Err(Error::Refused { peer: stream.peer(), what })
-        }
-    }
+    let fds = fds.flatten().collect();
+    Ok(if received.bytes == 1 && mark == [FD_MARK] { fds } else { Vec::new() })
 }
 
 fn address(name: &str) -> std::io::Result<SocketAddr> {
@@ -105,22 +128,28 @@ fn failed(what: &str, source: std::io::Error) -> Error {
     Error::System { what: what.to_owned(), source }
 }
 
-/// The byte that a descriptor rides on.
+/// The byte that descriptors ride on.
 const FD_MARK: u8 = b'm';
+/// Descriptors in one message; the kernel allows 253.
+const BATCH: usize = 128;
+const RETRY_AFTER: Duration = Duration::from_micros(200);
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::segment::Segment;
-    use std::time::Duration;
+
+    fn soon() -> Instant {
+        Instant::now() + Duration::from_millis(300)
+    }
 
     #[test]
     fn memory_passes_and_is_shared() {
         let (one, other) = UnixStream::pair().unwrap();
         let (near, far) = (Stream::Unix(one), Stream::Unix(other));
         let segment = Segment::create(8192).unwrap();
-        send_fd(&near, segment.fd().unwrap()).unwrap();
-        let fd = recv_fd(&far, Instant::now() + Duration::from_secs(1)).unwrap();
+        send_fds(&near, &[segment.fd().unwrap()], soon()).unwrap();
+        let fd = recv_fds(&far, 1, soon()).unwrap().remove(0);
         let theirs = Segment::attach(fd, 8192).unwrap();
         // SAFETY: both mappings are alive and eight bytes long at least; one thread.
         unsafe { segment.at(100, 1).write(42) };
@@ -139,12 +168,27 @@ mod tests {
     }
 
     #[test]
+    fn more_than_one_message_holds_passes_in_order() {
+        let (one, other) = UnixStream::pair().unwrap();
+        let (near, far) = (Stream::Unix(one), Stream::Unix(other));
+        let count = 2 * BATCH + 3;
+        let files: Vec<Segment> = (1..=count).map(|index| Segment::create(index * 8).unwrap()).collect();
+        let fds: Vec<_> = files.iter().filter_map(Segment::fd).collect();
+        send_fds(&near, &fds, soon()).unwrap();
+        for (index, fd) in recv_fds(&far, count, soon()).unwrap().into_iter().enumerate() {
+            assert!(Segment::attach(fd, (index + 1) * 8).is_ok(), "descriptor {index}");
+        }
+    }
+
+    #[test]
     fn a_plain_byte_is_no_memory() {
         let (one, other) = UnixStream::pair().unwrap();
         let (mut near, far) = (Stream::Unix(one), Stream::Unix(other));
-        let soon = Instant::now() + Duration::from_millis(200);
-        near.write_all(b"m", soon).unwrap();
-        assert!(recv_fd(&far, soon).is_err());
-        assert!(recv_fd(&far, Instant::now() + Duration::from_millis(50)).is_err());
+        near.write_all(b"m", soon()).unwrap();
+        assert!(matches!(recv_fds(&far, 1, soon()), Err(Error::Refused { .. })));
+        assert!(matches!(
+            recv_fds(&far, 1, Instant::now() + Duration::from_millis(50)),
+            Err(Error::Timeout { .. })
+        ));
     }
 }

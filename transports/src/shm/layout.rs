@@ -2,10 +2,11 @@
 
 use crate::cells::{CELL_BYTES, CELLS, TAG_WORDS};
 use crate::flags::{BANK_WORDS, BANKS};
+use crate::notes::{SHEETS, TEXT_WORDS};
 use crate::{Error, Geometry, Result};
 
-/// Where everything is in a rank's segment: its cells, the boards of its
-/// channels, the FIFOs into it from every rank, its window.
+/// Where everything is in a rank's segment: its cells, its notes, the boards of
+/// its channels, the FIFOs into it from every rank, its window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
     pub(super) geometry: Geometry,
@@ -91,6 +92,11 @@ impl Layout {
         PAIR_BYTES + (number % self.geometry.slots as u64) as usize * self.slot_stride
     }
 
+    /// Where the sheet of note `number` begins: its stamp, its length, its text.
+    pub(super) const fn note(number: u64) -> usize {
+        NOTES + (number % SHEETS) as usize * SHEET_BYTES
+    }
+
     /// Where the window begins.
     pub(super) fn window(&self) -> usize {
         self.window
@@ -108,8 +114,11 @@ pub(super) const STAMP_BYTES: usize = 8;
 const FIRST_CELL: usize = PAIR_BYTES + CELLS as usize * LINE_BYTES;
 /// Not a multiple of the page: else the stamps of all cells of all ranks would share one set of a cache.
 const CELL_STRIDE: usize = (STAMP_BYTES + CELL_BYTES).next_multiple_of(PAIR_BYTES);
-/// Where the cells end and the boards begin.
-const BOARDS: usize = FIRST_CELL + CELLS as usize * CELL_STRIDE;
+/// Where the cells end and the notes begin.
+const NOTES: usize = FIRST_CELL + CELLS as usize * CELL_STRIDE;
+const SHEET_BYTES: usize = ((2 + TEXT_WORDS) * 8).next_multiple_of(PAIR_BYTES);
+/// Where the boards begin.
+const BOARDS: usize = NOTES + SHEETS as usize * SHEET_BYTES;
 /// Two banks and a counter.
 const BOARD_BYTES: usize = (BANKS + 1) * PAIR_BYTES;
 /// What is in front of the data of a slot.
@@ -141,6 +150,10 @@ mod tests {
                 parts.push((Layout::cell_tag(number), LINE_BYTES));
                 parts.push((Layout::cell(number), STAMP_BYTES + CELL_BYTES));
                 prop_assert_eq!(Layout::cell(number), Layout::cell(number + CELLS));
+            }
+            for number in 0..SHEETS {
+                parts.push((Layout::note(number), (2 + TEXT_WORDS) * 8));
+                prop_assert_eq!(Layout::note(number), Layout::note(number + SHEETS));
             }
             for channel in 0..geometry.channels {
                 parts.extend((0..BANKS).map(|bank| (layout.bank(channel, bank), LINE_BYTES)));

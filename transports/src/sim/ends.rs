@@ -104,8 +104,8 @@ impl SimControl {
 }
 
 impl Control for SimControl {
-    fn post(&mut self, peer: usize, note: &[u8]) {
-        self.network.lock().post(self.rank, peer, note);
+    fn post(&mut self, note: &[u8]) {
+        self.network.lock().post(self.rank, note);
     }
 
     fn poll(&mut self) -> Option<Event> {

@@ -169,7 +169,7 @@ fn notes_come_before_the_news_that_their_sender_is_gone() {
     for seed in 0..20 {
         let (results, ..) = run(2, Weather::fair(seed), |mesh| {
             if mesh.rank == 0 {
-                mesh.control.post(1, b"farewell");
+                mesh.control.post(b"farewell");
                 return Vec::new();
             }
             let mut news = Vec::new();

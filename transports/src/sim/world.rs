@@ -197,9 +197,11 @@ impl World {
         self.under_way.insert(arrival, Cargo::Credit);
     }
 
-    pub(super) fn post(&mut self, from: usize, to: usize, note: &[u8]) {
+    pub(super) fn post(&mut self, from: usize, note: &[u8]) {
         if !self.members[from].dead && note.len() <= MAX_NOTE_BYTES {
-            self.tell(from, to, Event::Note { from, bytes: note.to_vec() });
+            for to in (0..self.members.len()).filter(|&to| to != from) {
+                self.tell(from, to, Event::Note { from, bytes: note.to_vec() });
+            }
         }
     }
 

@@ -1,0 +1,244 @@
+//! The thread that lets peers in over TCP, for as long as a rank is there.
+//!
+//! Two ranks need at most one set of connections for messages, and either may
+//! want it first, or both at once. Who wants to send dials; who is dialled lets
+//! in. If both dial, the higher rank decides, alone: it sends the lower one away
+//! if it is dialling itself, and else does not dial any more. The doorman has
+//! nothing else to wait for, so a rank that computes keeps nobody who dials waiting.
+
+use crate::auth::{Claims, Purpose, Secret};
+use crate::listener::Listener;
+use crate::pace::Watcher;
+use crate::porch::{News, Porch};
+use crate::socket::Stream;
+use crate::{Error, Result};
+use rustix::event::{EventfdFlags, eventfd};
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// A rank's doorman. Dropping it shuts the door.
+#[derive(Debug)]
+pub struct Doorman {
+    lobby: Arc<Lobby>,
+    stop: Arc<OwnedFd>,
+}
+
+/// What doorman and rank share.
+#[derive(Debug)]
+struct Lobby {
+    rank: usize,
+    /// Connections for messages between two ranks.
+    sockets: usize,
+    session: u64,
+    /// Wakes the rank, once it can be woken.
+    watcher: Mutex<Option<Watcher>>,
+    /// Connections for notes that have come.
+    controls: Mutex<VecDeque<(usize, Stream)>>,
+    /// Counts them.
+    bell: OwnedFd,
+    pairs: Vec<Pair>,
+}
+
+/// How far the connections with one peer are.
+#[derive(Debug, Default)]
+struct Pair {
+    /// Whether all of them are here to be taken.
+    complete: AtomicBool,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+enum State {
+    /// Nobody has wanted any.
+    #[default]
+    None,
+    /// This rank is dialling.
+    Dialling,
+    /// The peer has sent this rank away, because it is dialling itself.
+    Expected,
+    /// The peer is: these have come so far.
+    Coming(Vec<Stream>),
+    /// There is no more to do.
+    Done,
+}
+
+impl Doorman {
+    /// Lets in the peers that come to `listener`, know the secret and are of this meeting.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn hire(
+        listener: Listener,
+        secret: &Secret,
+        session: u64,
+        (rank, ranks): (usize, usize),
+        sockets: usize,
+    ) -> Result<Self> {
+        let event = || {
+            eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(|errno| failed(errno.into()))
+        };
+        let lobby = Arc::new(Lobby {
+            rank,
+            sockets,
+            session,
+            watcher: Mutex::default(),
+            controls: Mutex::default(),
+            bell: event()?,
+            pairs: (0..ranks).map(|_| Pair::default()).collect(),
+        });
+        let stop = Arc::new(event()?);
+        let (inside, end) = (Arc::clone(&lobby), Arc::clone(&stop));
+        let porch = Porch::new(vec![listener], secret.clone());
+        let thread = std::thread::Builder::new().name("unisono doorman".to_owned()).stack_size(STACK_BYTES);
+        thread.spawn(move || inside.serve(porch, &end)).map_err(failed)?;
+        Ok(Self { lobby, stop })
+    }
+
+    /// Peers whose connection for messages comes wake this rank from now on.
+    pub fn wake(&self, watcher: Watcher) {
+        *open(&self.lobby.watcher) = Some(watcher);
+    }
+
+    /// Can be read when a connection for notes has come.
+    pub fn bell(&self) -> BorrowedFd<'_> {
+        self.lobby.bell.as_fd()
+    }
+
+    /// The next connection for notes that has come, and from whom.
+    pub fn control(&self) -> Option<(usize, Stream)> {
+        let next = open(&self.lobby.controls).pop_front();
+        if next.is_none() {
+            let _ = rustix::io::read(&self.lobby.bell, &mut [0; 8]);
+        }
+        next
+    }
+
+    /// The connections that `peer` has made, once all of them are here; they are taken once.
+    pub(crate) fn take(&self, peer: usize) -> Option<Vec<Stream>> {
+        let pair = &self.lobby.pairs[peer];
+        if !pair.complete.load(Ordering::Acquire) {
+            return None;
+        }
+        match std::mem::replace(&mut *open(&pair.state), State::Done) {
+            State::Coming(streams) => Some(streams),
+            _ => None,
+        }
+    }
+
+    /// Whether this rank may dial `peer`: then it has to, and says how it ended with [`Doorman::dialled`].
+    pub(crate) fn may_dial(&self, peer: usize) -> bool {
+        let mut state = open(&self.lobby.pairs[peer].state);
+        let free = matches!(*state, State::None);
+        if free {
+            *state = State::Dialling;
+        }
+        free
+    }
+
+    /// Dialling has ended: with a set of connections, or because the peer dials itself.
+    pub(crate) fn dialled(&self, peer: usize, connected: bool) {
+        let mut state = open(&self.lobby.pairs[peer].state);
+        if matches!(*state, State::Dialling) {
+            *state = if connected { State::Done } else { State::Expected };
+        }
+    }
+}
+
+impl Drop for Doorman {
+    fn drop(&mut self) {
+        let _ = rustix::io::write(&self.stop, &1u64.to_ne_bytes());
+    }
+}
+
+impl Lobby {
+    fn serve(&self, mut porch: Porch, stop: &OwnedFd) {
+        loop {
+            let news = match porch.wait(&[stop.as_fd()], Instant::now() + ROUND) {
+                Ok(news) => news,
+                Err(error) => return tracing::error!(%error, "nobody can connect any more"),
+            };
+            for piece in news {
+                match piece {
+                    News::Guest(stream, claims) => self.admit(stream, &claims),
+                    News::Stranger(error) => tracing::warn!(%error, "a stranger was sent away"),
+                    News::Ready(_) => return,
+                }
+            }
+        }
+    }
+
+    /// Tells a guest whether it may stay, and keeps its connection if so.
+    fn admit(&self, stream: Stream, claims: &Claims) {
+        let (peer, index) = (claims.rank as usize, claims.index as usize);
+        if claims.session != self.session || peer >= self.pairs.len() || peer == self.rank {
+            return;
+        }
+        match claims.purpose {
+            Purpose::Control => {
+                open(&self.controls).push_back((peer, stream));
+                let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
+            }
+            Purpose::Data => self.admit_data(peer, index, stream),
+            Purpose::Join => {}
+        }
+    }
+
+    fn admit_data(&self, peer: usize, index: usize, mut stream: Stream) {
+        let pair = &self.pairs[peer];
+        let mut state = open(&pair.state);
+        let is_wanted = match &*state {
+            State::None | State::Expected => true,
+            // The lower rank gives way: the higher one has not let it in, and never will.
+            State::Dialling => self.rank < peer,
+            State::Coming(streams) => streams.len() < self.sockets,
+            State::Done => false,
+        };
+        let streams = match &mut *state {
+            State::Coming(streams) => std::mem::take(streams),
+            _ => Vec::new(),
+        };
+        let answer = if is_wanted && index == streams.len() { WELCOME } else { BUSY };
+        if stream.write_now(&[answer]).is_err() || answer == BUSY {
+            if !streams.is_empty() {
+                *state = State::Coming(streams);
+            }
+            return;
+        }
+        if let Some(watcher) = &*open(&self.watcher) {
+            watcher.add(&stream);
+        }
+        let streams: Vec<Stream> = streams.into_iter().chain([stream]).collect();
+        let complete = streams.len() == self.sockets;
+        *state = State::Coming(streams);
+        pair.complete.store(complete, Ordering::Release);
+    }
+}
+
+/// Whether the doorman at the other end lets this connection stay; false if its rank dials itself.
+///
+/// # Errors
+/// [`Error::Timeout`], [`Error::Refused`], the system's.
+pub fn is_welcome(stream: &mut Stream, deadline: Instant) -> Result<bool> {
+    let mut answer = [0];
+    stream.read_exact(&mut answer, deadline)?;
+    Ok(answer[0] == WELCOME)
+}
+
+fn open<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Whoever panicked with the lock held left a whole state.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn failed(source: std::io::Error) -> Error {
+    Error::System { what: "cannot start the thread that lets peers in".to_owned(), source }
+}
+
+const WELCOME: u8 = b'y';
+const BUSY: u8 = b'n';
+/// Only the end of a wait that has none.
+const ROUND: Duration = Duration::from_secs(3600);
+/// Handshakes need little.
+const STACK_BYTES: usize = 128 << 10;

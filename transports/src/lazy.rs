@@ -1,0 +1,185 @@
+//! A link over TCP that connects when it is first used.
+//!
+//! Most ranks of a large job exchange messages with a few others only; what
+//! is not used costs a descriptor for notes, and nothing else.
+
+use crate::auth::{self, Claims, Purpose, Secret};
+use crate::doorman::{Doorman, is_welcome};
+use crate::pace::Watcher;
+use crate::socket::Stream;
+use crate::tcp::TcpLink;
+use crate::{Error, Geometry, Head, Link, Result, Tag};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use unisono_cuda::{Source, Target};
+
+/// What all lazy links of a rank have in common.
+#[derive(Debug)]
+pub struct Dialling {
+    /// This rank.
+    pub rank: usize,
+    /// The number of ranks.
+    pub ranks: usize,
+    /// Of the meeting.
+    pub session: u64,
+    /// Of the job.
+    pub secret: Secret,
+    /// Connections for messages between two ranks.
+    pub sockets: usize,
+    /// The sizes agreed on.
+    pub geometry: Geometry,
+    /// How long a peer's doorman may take to let this rank in.
+    pub patience: Duration,
+    /// Who lets the others in here.
+    pub doorman: Doorman,
+    /// Ends this rank's sleeps.
+    pub watcher: Option<Watcher>,
+}
+
+/// A link to one peer, made when this rank first sends to it or it to this rank.
+pub struct LazyLink {
+    common: Arc<Dialling>,
+    peer: usize,
+    address: SocketAddr,
+    link: Option<TcpLink>,
+    /// When the peer was first found gone.
+    gone: Option<Instant>,
+}
+
+impl Dialling {
+    fn claims(&self, index: usize) -> Claims {
+        let (rank, ranks) = (self.rank as u32, self.ranks as u32);
+        Claims { purpose: Purpose::Data, rank, ranks, index: index as u32, session: self.session }
+    }
+
+    /// Connections to a peer; none if it is about to make them itself.
+    fn dial(&self, address: SocketAddr) -> Result<Option<Vec<Stream>>> {
+        let deadline = Instant::now() + self.patience;
+        let mut streams = Vec::with_capacity(self.sockets);
+        for index in 0..self.sockets {
+            let mut stream = Stream::dial(address, deadline)?;
+            auth::connect(&mut stream, &self.secret, &self.claims(index), deadline)?;
+            if !is_welcome(&mut stream, deadline)? {
+                return Ok(None);
+            }
+            streams.push(stream);
+        }
+        Ok(Some(streams))
+    }
+}
+
+impl LazyLink {
+    /// To `peer`, whose doorman is at `address`.
+    pub fn new(common: Arc<Dialling>, peer: usize, address: SocketAddr) -> Self {
+        Self { common, peer, address, link: None, gone: None }
+    }
+
+    /// The link, if there is one yet.
+    fn made(&mut self) -> Result<Option<&mut TcpLink>> {
+        if self.link.is_none()
+            && let Some(streams) = self.common.doorman.take(self.peer)
+        {
+            self.make(streams)?;
+        }
+        Ok(self.link.as_mut())
+    }
+
+    fn make(&mut self, streams: Vec<Stream>) -> Result<()> {
+        tracing::debug!(peer = self.peer, "connected for messages");
+        self.link = Some(TcpLink::new(self.peer, &self.common.geometry, streams)?);
+        Ok(())
+    }
+
+    /// Makes the link, if it is this rank that has to.
+    fn connect(&mut self) -> Result<()> {
+        if let Some(since) = self.gone {
+            return self.give_up(since);
+        }
+        if !self.common.doorman.may_dial(self.peer) {
+            return Ok(());
+        }
+        let dialled = self.common.dial(self.address);
+        self.common.doorman.dialled(self.peer, matches!(dialled, Ok(Some(_))));
+        match dialled {
+            Ok(Some(streams)) => {
+                if let Some(watcher) = &self.common.watcher {
+                    streams.iter().for_each(|stream| watcher.add(stream));
+                }
+                self.make(streams)
+            }
+            Ok(None) => Ok(()),
+            Err(error) => self.failed(error),
+        }
+    }
+
+    /// A peer whose door is shut has left, or died: for a while, the control path may say which.
+    fn failed(&mut self, error: Error) -> Result<()> {
+        match error {
+            Error::Refused { .. } => {}
+            Error::System { ref source, .. } if is_end(source.kind()) => {}
+            Error::Timeout { .. } | Error::Version { .. } => {
+                return Err(Error::Lost {
+                    peer: self.peer,
+                    what: format!("it did not let this rank in: {error}"),
+                });
+            }
+            error => return Err(error),
+        }
+        tracing::debug!(peer = self.peer, %error, "the door is shut");
+        self.gone = Some(Instant::now());
+        Ok(())
+    }
+
+    fn give_up(&self, since: Instant) -> Result<()> {
+        match since.elapsed() > GONE_GRACE {
+            true => Err(Error::Lost { peer: self.peer, what: "it takes no more connections".to_owned() }),
+            false => Ok(()),
+        }
+    }
+}
+
+impl Link for LazyLink {
+    fn try_send<'a>(
+        &mut self,
+        lane: usize,
+        tag: &Tag,
+        bytes: usize,
+        parts: &mut dyn Iterator<Item = Source<'a>>,
+    ) -> Result<bool> {
+        if self.made()?.is_none() {
+            self.connect()?;
+        }
+        self.link.as_mut().map_or(Ok(false), |link| link.try_send(lane, tag, bytes, parts))
+    }
+
+    fn head(&mut self, lane: usize) -> Result<Option<Head>> {
+        self.made()?.map_or(Ok(None), |link| link.head(lane))
+    }
+
+    fn body(&mut self, lane: usize) -> Result<Option<Source<'_>>> {
+        self.made()?.map_or(Ok(None), |link| link.body(lane))
+    }
+
+    fn release(&mut self, lane: usize) {
+        if let Some(link) = &mut self.link {
+            link.release(lane);
+        }
+    }
+
+    fn take(&mut self, lane: usize, target: Target<'_>) -> Result<bool> {
+        self.made()?.map_or(Ok(false), |link| link.take(lane, target))
+    }
+
+    fn progress(&mut self) -> Result<()> {
+        self.made()?.map_or(Ok(()), |link| link.progress())
+    }
+}
+
+fn is_end(kind: std::io::ErrorKind) -> bool {
+    use std::io::ErrorKind;
+    matches!(kind, ErrorKind::ConnectionRefused | ErrorKind::ConnectionReset | ErrorKind::BrokenPipe)
+}
+
+/// How long the control path may take to say why a door is shut.
+const GONE_GRACE: Duration = Duration::from_millis(500);
