@@ -1,6 +1,7 @@
 //! What can go wrong, said so that the reader can act.
 
 use crate::call::Call;
+use crate::rendezvous::RendezvousError;
 use crate::schedule::Rank;
 use std::fmt;
 use std::time::Duration;
@@ -85,7 +86,7 @@ pub enum ErrorKind {
     /// The call cannot be carried out as it was made; nothing was sent.
     Misuse(String),
     /// Ranks could not find each other.
-    Rendezvous(String),
+    Rendezvous(RendezvousError),
     /// The operating system said no.
     System(String),
     /// Not part of this build or not possible over this transport.
@@ -151,7 +152,7 @@ impl ErrorKind {
             ErrorKind::Aborted { .. } => "make a new communicator to go on",
             ErrorKind::Corrupt { .. } => "check that all ranks run the same build on a sound host",
             ErrorKind::Misuse(_) => "correct the call; the communicator is unharmed",
-            ErrorKind::Rendezvous(_) => "check the launch parameters of the ranks named",
+            ErrorKind::Rendezvous(failure) => failure.advice(),
             ErrorKind::System(_) => "check limits and permissions on this host",
             ErrorKind::Unavailable(_) => "choose another transport or algorithm",
             ErrorKind::Bug(_) => "please report this",
@@ -183,8 +184,8 @@ impl fmt::Display for ErrorKind {
             }
             ErrorKind::Aborted { by, reason } => write!(f, "rank {by} aborted: {reason}"),
             ErrorKind::Corrupt { peer, what } => write!(f, "rank {peer} sent something impossible: {what}"),
+            ErrorKind::Rendezvous(failure) => failure.fmt(f),
             ErrorKind::Misuse(what)
-            | ErrorKind::Rendezvous(what)
             | ErrorKind::System(what)
             | ErrorKind::Unavailable(what)
             | ErrorKind::Bug(what) => f.write_str(what),

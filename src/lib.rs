@@ -41,5 +41,5 @@ pub use communicator::{Communicator, Group, Pending, Scope, Scoped};
 pub use config::{Config, Transport, algorithms};
 pub use error::{Error, ErrorKind, Result};
 pub use reduction::Reduction::{self, Avg, Max, Min, PreMulSum, Prod, Sum};
-pub use rendezvous::UniqueId;
+pub use rendezvous::{RendezvousError, UniqueId};
 pub use unisono_cuda::{DType, Element, F8E4M3, F8E5M2, Op, Scalar, bf16, f16};

@@ -2,7 +2,7 @@
 
 use super::Communicator;
 use crate::error::{Error, ErrorKind, Result};
-use crate::rendezvous::UniqueId;
+use crate::rendezvous::{RendezvousError, UniqueId};
 use crate::schedule::Rank;
 use std::collections::HashMap;
 use std::sync::{Arc, Condvar, Mutex};
@@ -42,7 +42,7 @@ impl Communicator {
         self.all_gather(&wish, &mut wishes)?;
         let members = members(&wishes, wish[0]);
         let leader = members.first().copied().filter(|_| colour.is_some());
-        let ticket = self.ticket(leader == Some(self.rank()))?;
+        let (ticket, _reserved) = self.ticket(leader == Some(self.rank()))?;
         let Some(leader) = leader else {
             return Ok(None);
         };
@@ -61,9 +61,9 @@ impl Communicator {
         same.ok_or_else(|| Error::new(ErrorKind::Bug("a duplicate has every rank".to_owned())))
     }
 
-    /// Tells all ranks where each leader's group will meet.
-    fn ticket(&self, leads: bool) -> Result<Vec<u8>> {
-        let mut own = [0u8; TICKET_BYTES];
+    /// Tells all ranks where each leader's group will meet; the leader holds the place until it is there.
+    fn ticket(&self, leads: bool) -> Result<(Vec<u8>, Option<UniqueId>)> {
+        let (mut own, mut reserved) = ([0u8; TICKET_BYTES], None);
         match &self.shared.origin {
             Origin::Foreign => {
                 let what = "a communicator over a foreign mesh cannot be split";
@@ -71,7 +71,8 @@ impl Communicator {
             }
             Origin::Threads(_) if leads => own[..8].copy_from_slice(&next_group().to_le_bytes()),
             Origin::Rendezvous(parent) if leads => {
-                let text = UniqueId::sibling(parent, self.shared.config.bind)?.to_string();
+                let id = UniqueId::sibling(parent, self.shared.config.bind)?;
+                let text = reserved.insert(id).to_string();
                 own[0] = text.len() as u8;
                 own[1..=text.len()].copy_from_slice(text.as_bytes());
             }
@@ -79,7 +80,7 @@ impl Communicator {
         }
         let mut all = vec![0u8; TICKET_BYTES * self.ranks()];
         self.all_gather(&own, &mut all)?;
-        Ok(all)
+        Ok((all, reserved))
     }
 
     /// Meets the other members of a new group.
@@ -91,7 +92,7 @@ impl Communicator {
                 if rank == 0 {
                     nursery.fill(group, unisono_transports::threads::mesh(ranks, config.geometry())?);
                 }
-                let mesh = nursery.take(group, rank, config)?;
+                let mesh = nursery.take(group, (rank, ranks), config)?;
                 Ok(Communicator::new(mesh, config, Origin::Threads(Arc::clone(nursery))))
             }
             Origin::Rendezvous(_) => {
@@ -116,7 +117,7 @@ impl Nursery {
         self.arrived.notify_all();
     }
 
-    fn take(&self, group: u64, rank: Rank, config: &crate::Config) -> Result<Mesh> {
+    fn take(&self, group: u64, (rank, ranks): (Rank, usize), config: &crate::Config) -> Result<Mesh> {
         let deadline = Instant::now() + config.join_timeout;
         let mut waiting = self.meshes.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         loop {
@@ -125,8 +126,8 @@ impl Nursery {
             }
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                let what = "the leader of the new group did not come".to_owned();
-                return Err(Error::new(ErrorKind::Rendezvous(what)));
+                let missing = RendezvousError::Missing { missing: vec![0], ranks, strangers: Vec::new() };
+                return Err(Error::new(ErrorKind::Rendezvous(missing)));
             }
             waiting =
                 self.arrived.wait_timeout(waiting, left).unwrap_or_else(|poisoned| poisoned.into_inner()).0;

@@ -1,18 +1,25 @@
 //! Where ranks meet, and what they share.
 
 use crate::error::{Error, ErrorKind, Result};
-use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
+use std::sync::Arc;
 use unisono_transports::auth::Secret;
+use unisono_transports::listener::Reservation;
 
 /// An address and a 256-bit secret: all that a rank needs to find the others.
 ///
 /// Its text form (`Display`, `FromStr`) contains the secret: hand it to the
 /// ranks of the job and to nobody else. `Debug` shows the address only.
+///
+/// While the process that made it keeps it (or a clone), nobody else is given its port, and rank 0 can
+/// listen there, whichever process that is.
 #[derive(Clone)]
 pub struct UniqueId {
     address: SocketAddr,
     secret: Secret,
+    /// Keeps the port; text does not.
+    _reservation: Option<Arc<Reservation>>,
 }
 
 impl UniqueId {
@@ -21,16 +28,16 @@ impl UniqueId {
     /// # Errors
     /// If no port is free or the system has no randomness.
     pub fn new(interface: IpAddr) -> Result<Self> {
-        let probe = TcpListener::bind((interface, 0)).and_then(|listener| listener.local_addr());
-        let address = probe.map_err(|error| {
+        let reservation = Reservation::new(interface).map_err(|error| {
             Error::new(ErrorKind::System(format!("no port is free on {interface}: {error}")))
         })?;
-        Ok(Self { address, secret: Secret::random()? })
+        let (address, secret) = (reservation.address(), Secret::random()?);
+        Ok(Self { address, secret, _reservation: Some(Arc::new(reservation)) })
     }
 
     /// From an address and a secret that the ranks were given otherwise.
     pub fn from_parts(address: SocketAddr, secret: Secret) -> Self {
-        Self { address, secret }
+        Self { address, secret, _reservation: None }
     }
 
     /// A fresh one at the interface of `other`: on this rank, which must be on the host that listens there,
@@ -67,7 +74,7 @@ impl FromStr for UniqueId {
 
     fn from_str(text: &str) -> Result<Self> {
         let parts = text.split_once('/').and_then(|(address, secret)| {
-            Some(Self { address: address.parse().ok()?, secret: Secret::from_hex(secret)? })
+            Some(Self::from_parts(address.parse().ok()?, Secret::from_hex(secret)?))
         });
         parts.ok_or_else(|| {
             Error::misuse("a unique id is an address and 64 hexadecimal digits, `ADDRESS:PORT/DIGITS`")

@@ -2,25 +2,33 @@
 //!
 //! Every rank connects to the *root*, a thread of rank 0, and proves the job's
 //! secret. When all are there the root sends everybody the table of ranks;
-//! ranks then connect to each other in pairs, by shared memory within a host and
-//! TCP between hosts, and report back. Only when every rank has reported does
-//! anybody return. If anything is wrong (a rank twice, missing, of another
-//! world, version or configuration; a wrong secret) the root tells every rank
-//! that has come the same story.
+//! ranks then connect to each other and report back. Only when every rank has
+//! reported does anybody return. If anything is wrong (a rank twice, missing,
+//! dead, of another world, version or configuration; a wrong secret) the root
+//! tells every rank that has come the same story, and every rank listens for
+//! that in whatever it does meanwhile.
+//!
+//! Ranks of one host hand their memory to the first of them, which hands
+//! everybody's to all: a socket for each rank, not for each two, and none of
+//! them stays open. Ranks of different hosts keep one connection for notes to
+//! each other; those for messages are made when they are first used.
 
 mod env;
+mod failure;
 mod host;
 mod id;
-mod pairs;
-mod porch;
+mod neighbours;
+mod peers;
 mod record;
 mod root;
 
+pub use failure::RendezvousError;
 pub use id::UniqueId;
 
 use crate::config::Config;
 use crate::error::{Error, ErrorKind, Result};
 use crate::schedule::Rank;
+use failure::RendezvousError as Failure;
 use record::{Record, Verdict, recv_text, send_text};
 use std::time::{Duration, Instant};
 use unisono_transports::auth::{self, Claims, Purpose};
@@ -50,44 +58,59 @@ pub fn join(identity: &Identity, config: &Config) -> Result<Mesh> {
         return Err(Error::misuse(text));
     }
     let deadline = Instant::now() + config.join_timeout;
-    std::thread::scope(|scope| {
+    let met = std::thread::scope(|scope| {
         let root = match rank {
             0 => Some(root::Root::listen(identity, config, deadline)?),
             _ => None,
         };
         root.map(|root| scope.spawn(move || root.run()));
         meet(identity, config, deadline)
-    })
-    .map_err(|error| error.at(rank, &config.host, None))
+    });
+    met.map_err(|failure| Error::new(ErrorKind::Rendezvous(failure)).at(rank, &config.host, None))
 }
 
 /// This rank's side of the meeting.
-fn meet(identity: &Identity, config: &Config, deadline: Instant) -> Result<Mesh> {
+fn meet(identity: &Identity, config: &Config, deadline: Instant) -> std::result::Result<Mesh, Failure> {
     // The root needs a little longer than anybody to tell why it failed.
     let patience = deadline + ROOT_GRACE;
     let mut root = reach_root(identity, deadline)?;
-    let doors = pairs::Doors::open(config, root_interface(&root))?;
+    let doors = peers::Doors::open(config, root_interface(&root))?;
     let record = Record::own(identity, config, &doors);
-    let failed = |error: TransportError| failure(format!("the root at {}: {error}", identity.id.address()));
-    send_text(&mut root, &record.encode(), deadline).map_err(failed)?;
-    let table = match Verdict::decode(&recv_text(&mut root, patience).map_err(failed)?) {
-        Some(Verdict::Table { session, records }) => Ok((session, records)),
-        Some(Verdict::Failed(story)) => Err(failure(story)),
-        _ => Err(failure("the root's answer cannot be read".to_owned())),
+    send_text(&mut root, &record.encode(), deadline).map_err(root_lost)?;
+    let Verdict::Table { session, records } = hear(&mut root, patience)? else {
+        return Err(Failure::Other { what: "the root spoke out of turn".to_owned() });
     };
-    let (session, records) = table?;
-    let mesh = pairs::connect(identity, config, doors, session, &records, deadline);
-    let report = mesh.as_ref().map_or_else(|error| Verdict::Failed(error.to_string()), |_| Verdict::Ready);
-    send_text(&mut root, &report.encode(), patience).map_err(failed)?;
-    match Verdict::decode(&recv_text(&mut root, patience + ROOT_GRACE).map_err(failed)?) {
-        Some(Verdict::Ready) => mesh,
-        Some(Verdict::Failed(story)) => Err(failure(story)),
-        _ => Err(failure("the root's answer cannot be read".to_owned())),
+    let mut meeting = peers::Meeting::new(identity, config, session, records, &mut root, deadline)?;
+    let mesh = meeting.connect(doors);
+    if let Some(failure) = meeting.heard() {
+        return Err(failure);
+    }
+    let report = mesh.as_ref().map_or_else(|failure| Verdict::Failed(failure.clone()), |_| Verdict::Ready);
+    send_text(&mut root, &report.encode(), patience).map_err(root_lost)?;
+    match hear(&mut root, patience + ROOT_GRACE)? {
+        Verdict::Ready => mesh,
+        _ => Err(Failure::Other { what: "the root spoke out of turn".to_owned() }),
+    }
+}
+
+/// What the root says, if it is not that there will be no meeting.
+fn hear(root: &mut Stream, deadline: Instant) -> std::result::Result<Verdict, Failure> {
+    match Verdict::decode(&recv_text(root, deadline).map_err(root_lost)?) {
+        Some(Verdict::Failed(failure)) => Err(failure),
+        Some(verdict) => Ok(verdict),
+        None => Err(Failure::Other { what: "the root's answer cannot be read".to_owned() }),
+    }
+}
+
+fn root_lost(error: TransportError) -> Failure {
+    match error {
+        TransportError::Timeout { .. } => Failure::Other { what: format!("rank 0 is silent: {error}") },
+        error => Failure::Died { rank: 0, host: "its host".to_owned(), what: error.to_string() },
     }
 }
 
 /// Connects to the root, which may not be there yet, and proves the secret.
-fn reach_root(identity: &Identity, deadline: Instant) -> Result<Stream> {
+fn reach_root(identity: &Identity, deadline: Instant) -> std::result::Result<Stream, Failure> {
     let claims = Claims {
         purpose: Purpose::Join,
         rank: identity.rank as u32,
@@ -95,22 +118,28 @@ fn reach_root(identity: &Identity, deadline: Instant) -> Result<Stream> {
         index: 0,
         session: 0,
     };
+    let address = identity.id.address();
+    let mut retry_after = RETRY_FIRST;
     loop {
-        let address = identity.id.address();
         let reached = Stream::dial(address, deadline).and_then(|mut stream| {
             auth::connect(&mut stream, identity.id.secret(), &claims, deadline)?;
             Ok(stream)
         });
         match reached {
             Ok(stream) => return Ok(stream),
-            Err(TransportError::System { .. }) if Instant::now() + RETRY_AFTER < deadline => {
-                std::thread::sleep(RETRY_AFTER);
+            Err(TransportError::System { .. }) if Instant::now() + retry_after < deadline => {
+                std::thread::sleep(retry_after);
+                retry_after = (retry_after * 2).min(RETRY_LAST);
+            }
+            Err(error @ (TransportError::Refused { .. } | TransportError::Version { .. })) => {
+                return Err(error.into());
             }
             Err(TransportError::System { source, .. }) => {
-                let text = format!("rank 0 was not to be reached at {address} in time ({source})");
-                return Err(failure(text));
+                return Err(Failure::NoRoot { address: address.to_string(), what: source.to_string() });
             }
-            Err(error) => return Err(failure(error.to_string())),
+            Err(error) => {
+                return Err(Failure::NoRoot { address: address.to_string(), what: error.to_string() });
+            }
         }
     }
 }
@@ -123,12 +152,10 @@ fn root_interface(root: &Stream) -> Option<std::net::IpAddr> {
     }
 }
 
-fn failure(story: String) -> Error {
-    Error::new(ErrorKind::Rendezvous(story))
-}
-
 /// More ranks than this are a mistake.
 const RANKS_MAX: usize = 65_536;
-const RETRY_AFTER: Duration = Duration::from_millis(20);
+/// Between attempts to reach a root that is not there yet: rank 0 is often started in the same moment.
+const RETRY_FIRST: Duration = Duration::from_millis(1);
+const RETRY_LAST: Duration = Duration::from_millis(20);
 /// Between a rank's deadline and the root's last word.
 const ROOT_GRACE: Duration = Duration::from_millis(500);

@@ -1,8 +1,9 @@
 //! What ranks and root tell each other, as text lines: short, bounded, and parsed with care.
 
 use super::Identity;
+use super::failure::RendezvousError;
 use super::host;
-use super::pairs::Doors;
+use super::peers::Doors;
 use crate::config::{Config, Transport};
 use crate::schedule::Rank;
 use std::net::SocketAddr;
@@ -40,7 +41,7 @@ pub(super) enum Verdict {
     /// All is well.
     Ready,
     /// It will not be.
-    Failed(String),
+    Failed(RendezvousError),
 }
 
 impl Record {
@@ -91,7 +92,7 @@ impl Verdict {
                 format!("table {session}\0{}", records.join("\0"))
             }
             Verdict::Ready => "ready".to_owned(),
-            Verdict::Failed(story) => format!("failed {story}"),
+            Verdict::Failed(failure) => format!("failed {}", failure.encode()),
         }
     }
 
@@ -99,8 +100,8 @@ impl Verdict {
         if text == "ready" {
             return Some(Verdict::Ready);
         }
-        if let Some(story) = text.strip_prefix("failed ") {
-            return Some(Verdict::Failed(story.to_owned()));
+        if let Some(failure) = text.strip_prefix("failed ") {
+            return RendezvousError::decode(failure).map(Verdict::Failed);
         }
         let mut parts = text.strip_prefix("table ")?.split('\0');
         let session = parts.next()?.parse().ok()?;
@@ -149,7 +150,8 @@ mod tests {
             agreement: "same".to_owned(),
         };
         let table = Verdict::Table { session: u64::MAX, records: vec![record(0), record(1)] };
-        for verdict in [table, Verdict::Ready, Verdict::Failed("why\nnot".to_owned())] {
+        let failure = RendezvousError::Other { what: "why\nnot".to_owned() };
+        for verdict in [table, Verdict::Ready, Verdict::Failed(failure)] {
             assert_eq!(Verdict::decode(&verdict.encode()), Some(verdict));
         }
     }

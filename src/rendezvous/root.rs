@@ -1,128 +1,146 @@
 //! Rank 0's second task: to collect everybody, and to tell everybody.
 
 use super::Identity;
-use super::porch::Porch;
+use super::failure::RendezvousError as Failure;
 use super::record::{Record, Verdict, recv_text, send_text};
 use crate::config::Config;
-use crate::error::{Error, ErrorKind, Result};
-use std::net::TcpListener;
+use crate::schedule::Rank;
+use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
-use unisono_transports::auth::{self, Purpose, Secret};
+use unisono_transports::auth::{self, Purpose};
+use unisono_transports::listener::Listener;
+use unisono_transports::porch::{News, Porch};
 use unisono_transports::socket::Stream;
+
+type Result<T> = std::result::Result<T, Failure>;
 
 /// Listens where the ranks meet.
 pub(super) struct Root {
-    listener: TcpListener,
-    secret: Secret,
+    porch: Porch,
     ranks: usize,
     deadline: Instant,
+    /// Who has proved the secret and not yet said who it is.
+    arriving: Vec<Stream>,
     /// Who has come, by rank.
     present: Vec<Option<(Stream, Record)>>,
-    /// Who is about to come, or why it did not.
-    porch: Porch<std::result::Result<(Stream, Record), String>>,
     /// What went wrong without ending the meeting.
-    notes: Vec<String>,
+    strangers: Vec<String>,
+}
+
+/// Who has news for the root.
+enum Caller {
+    Arriving(usize),
+    Present(Rank),
 }
 
 impl Root {
     pub(super) fn listen(identity: &Identity, config: &Config, deadline: Instant) -> Result<Self> {
         let address = identity.id.address();
-        let listener = TcpListener::bind(address).and_then(|listener| {
-            listener.set_nonblocking(true)?;
-            Ok(listener)
-        });
-        let listener = listener.map_err(|error| {
-            let text = format!("rank 0 cannot listen at {address}: {error}; is another job using the port?");
-            Error::new(ErrorKind::Rendezvous(text))
+        let listener = Listener::tcp(address).map_err(|error| {
+            let what = format!("{error}; is another job using the port?");
+            Failure::Listen { address: address.to_string(), what }
         })?;
         tracing::info!(%address, host = config.host, "waiting for {} ranks", identity.ranks);
-        let present = (0..identity.ranks).map(|_| None).collect();
-        let secret = identity.id.secret().clone();
-        let (porch, notes) = (Porch::new(), Vec::new());
-        Ok(Self { listener, secret, ranks: identity.ranks, deadline, present, porch, notes })
+        Ok(Self {
+            porch: Porch::new(vec![listener], identity.id.secret().clone()),
+            ranks: identity.ranks,
+            deadline,
+            arriving: Vec::new(),
+            present: (0..identity.ranks).map(|_| None).collect(),
+            strangers: Vec::new(),
+        })
     }
 
     /// Holds the meeting: collect, send the table, hear the reports, give the word.
     pub(super) fn run(mut self) {
-        let verdict = match self.collect() {
-            Ok(()) => self.table(),
-            Err(story) => Verdict::Failed(story),
-        };
-        let failed = matches!(verdict, Verdict::Failed(_));
-        self.tell(&verdict);
-        if failed {
+        if let Err(failure) = self.collect() {
+            let verdict = Verdict::Failed(failure);
+            self.tell(&verdict);
             return self.linger(&verdict);
         }
-        let word = self.reports();
+        self.tell(&self.table());
+        let word = self.hear_reports().map_or_else(Verdict::Failed, |()| Verdict::Ready);
         self.tell(&word);
     }
 
     /// Waits until every rank is here.
-    fn collect(&mut self) -> std::result::Result<(), String> {
+    fn collect(&mut self) -> Result<()> {
         while self.present.iter().any(Option::is_none) {
             if Instant::now() >= self.deadline {
                 return Err(self.who_is_missing());
             }
-            self.invite(self.deadline);
-            match self.porch.next(ACCEPT_EVERY) {
-                Some(Ok((stream, record))) => self.admit(stream, record)?,
-                Some(Err(note)) => self.note(note),
-                None => {}
+            for caller in self.news(self.deadline)? {
+                match caller {
+                    Caller::Arriving(index) => self.present_itself(index)?,
+                    // Nobody has anything to say before the table has come.
+                    Caller::Present(rank) => return Err(self.died(rank, "its connection ended".to_owned())),
+                }
             }
         }
         Ok(())
     }
 
-    /// Lets everybody in who knocks.
-    fn invite(&self, deadline: Instant) {
-        while self.porch.has_room()
-            && let Ok((stream, _)) = self.listener.accept()
-        {
-            let secret = self.secret.clone();
-            self.porch.enter(deadline, move |patience| hear(Stream::Tcp(stream), &secret, patience));
+    /// Who has something to say; lets others in meanwhile. Those who arrive come last first.
+    fn news(&mut self, deadline: Instant) -> Result<Vec<Caller>> {
+        let present: Vec<Rank> = (0..self.ranks).filter(|&rank| self.present[rank].is_some()).collect();
+        let streams = self.present.iter().flatten().map(|(stream, _)| stream);
+        let watched: Vec<_> = streams.chain(&self.arriving).map(AsFd::as_fd).collect();
+        let mut callers = Vec::new();
+        for piece in self.porch.wait(&watched, deadline)? {
+            match piece {
+                News::Ready(index) => callers.push(match present.get(index) {
+                    Some(&rank) => Caller::Present(rank),
+                    None => Caller::Arriving(index - present.len()),
+                }),
+                News::Guest(stream, claims) if claims.purpose == Purpose::Join => self.arriving.push(stream),
+                News::Guest(stream, _) => self.note(format!("{} wants something else", stream.peer())),
+                // A stranger's version is only noted: it has proved nothing, and must not end the meeting.
+                News::Stranger(error) => self.note(error.to_string()),
+            }
+        }
+        callers.reverse();
+        Ok(callers)
+    }
+
+    /// Somebody who has proved the secret says who it is.
+    fn present_itself(&mut self, index: usize) -> Result<()> {
+        let mut stream = self.arriving.remove(index);
+        match recv_text(&mut stream, Instant::now() + WORD_TIME_MAX).map(|text| Record::decode(&text)) {
+            Ok(Some(record)) => self.admit(stream, record),
+            Ok(None) => {
+                self.note(format!("{} proved the secret and did not present itself", stream.peer()));
+                Ok(())
+            }
+            Err(error) => {
+                self.note(error.to_string());
+                Ok(())
+            }
         }
     }
 
-    fn admit(&mut self, stream: Stream, record: Record) -> std::result::Result<(), String> {
-        let (rank, ranks) = (record.rank, record.ranks);
-        if ranks != self.ranks || rank >= self.ranks {
-            let story = format!(
-                "rank {rank} on {} expects {ranks} ranks, but rank 0 expects {}",
-                record.host, self.ranks
-            );
-            // It is none of this world's, but it shall hear why.
-            let mut stream = stream;
-            let _ = send_text(
-                &mut stream,
-                &Verdict::Failed(story.clone()).encode(),
-                Instant::now() + WORD_TIME_MAX,
-            );
-            return Err(story);
+    fn admit(&mut self, mut stream: Stream, record: Record) -> Result<()> {
+        let (rank, host) = (record.rank, record.host.clone());
+        let failure = if record.ranks != self.ranks || rank >= self.ranks {
+            Some(Failure::WorldSize { rank, host, expects: record.ranks, root_expects: self.ranks })
+        } else {
+            let present = self.present[rank].as_ref();
+            present.map(|(_, first)| Failure::Twice { rank, hosts: [first.host.clone(), host] })
+        };
+        if let Some(failure) = failure {
+            // It has no place here, but it shall hear why.
+            let text = Verdict::Failed(failure.clone()).encode();
+            let _ = send_text(&mut stream, &text, Instant::now() + WORD_TIME_MAX);
+            return Err(failure);
         }
-        if let Some((_, first)) = &self.present[rank] {
-            let story = format!("rank {rank} is there twice: on {} and on {}", first.host, record.host);
-            let mut stream = stream;
-            let _ = send_text(
-                &mut stream,
-                &Verdict::Failed(story.clone()).encode(),
-                Instant::now() + WORD_TIME_MAX,
-            );
-            return Err(story);
-        }
-        let other = self
-            .present
-            .iter()
-            .flatten()
-            .map(|(_, other)| other)
-            .find(|other| other.agreement != record.agreement);
-        let story = other.map(|other| {
-            format!(
-                "ranks are set up differently: rank {rank} on {} has {}, rank {} on {} has {}",
-                record.host, record.agreement, other.rank, other.host, other.agreement
-            )
-        });
+        let mut others = self.present.iter().flatten().map(|(_, other)| other);
+        let failure =
+            others.find(|other| other.agreement != record.agreement).map(|other| Failure::Settings {
+                ranks: [rank, other.rank],
+                hosts: [record.host.clone(), other.host.clone()],
+                settings: [record.agreement.clone(), other.agreement.clone()],
+            });
         self.present[rank] = Some((stream, record));
-        story.map_or(Ok(()), Err)
+        failure.map_or(Ok(()), Err)
     }
 
     fn table(&self) -> Verdict {
@@ -131,21 +149,47 @@ impl Root {
         Verdict::Table { session, records }
     }
 
-    /// Waits for every rank's report on its connections.
-    fn reports(&mut self) -> Verdict {
-        let patience = self.deadline + WORD_TIME_MAX;
-        let mut stories = Vec::new();
-        for (stream, record) in self.present.iter_mut().flatten() {
-            match recv_text(stream, patience).map(|text| Verdict::decode(&text)) {
-                Ok(Some(Verdict::Ready)) => {}
-                Ok(Some(Verdict::Failed(story))) => stories.push(story),
-                Ok(_) => stories.push(format!("rank {} gave a report that cannot be read", record.rank)),
-                Err(error) => {
-                    stories.push(format!("rank {} on {} was lost: {error}", record.rank, record.host))
+    /// Waits for every rank's report on its connections, or for its end.
+    fn hear_reports(&mut self) -> Result<()> {
+        let mut waiting = vec![true; self.ranks];
+        let mut failure: Option<Failure> = None;
+        let mut patience = self.deadline + WORD_TIME_MAX;
+        while waiting.contains(&true) {
+            if Instant::now() >= patience {
+                let late = failure.unwrap_or_else(|| self.who_is_late(&waiting));
+                return Err(late);
+            }
+            for caller in self.news(patience)? {
+                let Caller::Present(rank) = caller else { continue };
+                waiting[rank] = false;
+                let Err(found) = self.report(rank) else { continue };
+                let first = failure.get_or_insert_with(|| {
+                    // The cause may be on its way.
+                    patience = patience.min(Instant::now() + SETTLE);
+                    found.clone()
+                });
+                if found.explains(first) {
+                    return Err(found);
                 }
             }
         }
-        if stories.is_empty() { Verdict::Ready } else { Verdict::Failed(stories.join("; ")) }
+        failure.map_or(Ok(()), Err)
+    }
+
+    fn report(&mut self, rank: Rank) -> Result<()> {
+        let Some((stream, _)) = &mut self.present[rank] else { return Ok(()) };
+        match recv_text(stream, Instant::now() + WORD_TIME_MAX).map(|text| Verdict::decode(&text)) {
+            Ok(Some(Verdict::Ready)) => Ok(()),
+            Ok(Some(Verdict::Failed(failure))) => Err(failure),
+            Ok(_) => Err(Failure::Other { what: format!("rank {rank} gave a report that cannot be read") }),
+            Err(error) => Err(self.died(rank, error.to_string())),
+        }
+    }
+
+    /// Nobody can be told on a connection that has ended.
+    fn died(&mut self, rank: Rank, what: String) -> Failure {
+        let host = self.present[rank].take().map_or_else(String::new, |(_, record)| record.host);
+        Failure::Died { rank, host, what }
     }
 
     fn tell(&mut self, verdict: &Verdict) {
@@ -158,59 +202,45 @@ impl Root {
 
     /// Tells those who come late why there is no meeting.
     fn linger(&mut self, verdict: &Verdict) {
-        let until = Instant::now() + LINGER_TIME;
-        let missing = |root: &Self| root.present.iter().any(Option::is_none);
-        while missing(self) && Instant::now() < until {
-            self.invite(until);
-            let Some(Ok((mut stream, record))) = self.porch.next(ACCEPT_EVERY) else {
-                continue;
-            };
-            let _ = send_text(&mut stream, &verdict.encode(), Instant::now() + WORD_TIME_MAX);
-            let rank = record.rank;
-            if let Some(place) = self.present.get_mut(rank) {
-                *place = Some((stream, record));
+        let (text, until) = (verdict.encode(), Instant::now() + LINGER_TIME);
+        let mut told = self.present.iter().flatten().count();
+        self.present.iter_mut().for_each(|place| *place = None);
+        while told < self.ranks && Instant::now() < until {
+            let Ok(callers) = self.news(until) else { return };
+            for caller in callers {
+                let Caller::Arriving(index) = caller else { continue };
+                let mut stream = self.arriving.remove(index);
+                let _ = recv_text(&mut stream, Instant::now() + WORD_TIME_MAX);
+                let _ = send_text(&mut stream, &text, Instant::now() + WORD_TIME_MAX);
+                told += 1;
             }
         }
     }
 
-    fn who_is_missing(&self) -> String {
-        let absent = self.present.iter().enumerate().filter(|(_, present)| present.is_none());
-        let missing: Vec<String> = absent.map(|(rank, _)| rank.to_string()).collect();
-        let mut story =
-            format!("{} of {} ranks did not come in time: {}", missing.len(), self.ranks, missing.join(", "));
-        if !self.notes.is_empty() {
-            story += &format!(" (somebody else did: {})", self.notes.join("; "));
-        }
-        story
+    fn who_is_missing(&self) -> Failure {
+        let missing = (0..self.ranks).filter(|&rank| self.present[rank].is_none()).collect();
+        Failure::Missing { missing, ranks: self.ranks, strangers: self.strangers.clone() }
+    }
+
+    fn who_is_late(&self, waiting: &[bool]) -> Failure {
+        let rank = waiting.iter().position(|&waiting| waiting).unwrap_or(0);
+        let host = self.present[rank].as_ref().map_or_else(String::new, |(_, record)| record.host.clone());
+        Failure::Died { rank, host, what: "it did not say in time that it is connected".to_owned() }
     }
 
     fn note(&mut self, note: String) {
         tracing::warn!("rendezvous: {note}");
-        if self.notes.len() < NOTES_MAX {
-            self.notes.push(note);
+        if self.strangers.len() < STRANGERS_MAX {
+            self.strangers.push(note);
         }
     }
 }
 
-/// Lets one connection prove itself and present its rank.
-fn hear(
-    mut stream: Stream,
-    secret: &Secret,
-    patience: Instant,
-) -> std::result::Result<(Stream, Record), String> {
-    // A stranger's version is only noted: it has proved nothing, and must not end the meeting of others.
-    let claims = auth::accept(&mut stream, secret, patience).map_err(|error| error.to_string())?;
-    let record = recv_text(&mut stream, patience).ok().and_then(|text| Record::decode(&text));
-    let joins = |record: &Record| claims.purpose == Purpose::Join && record.rank == claims.rank as usize;
-    match record.filter(joins) {
-        Some(record) => Ok((stream, record)),
-        None => Err(format!("{} proved the secret but did not present itself", stream.peer())),
-    }
-}
-
-const ACCEPT_EVERY: Duration = Duration::from_millis(1);
-/// How long it may take to tell one rank something.
+/// How long it may take to tell one rank something, or to hear it.
 const WORD_TIME_MAX: Duration = Duration::from_millis(400);
+/// How long after a failure its cause may become known.
+const SETTLE: Duration = Duration::from_millis(100);
 /// How long a failed meeting tells late comers so.
 const LINGER_TIME: Duration = Duration::from_secs(1);
-const NOTES_MAX: usize = 8;
+/// Strangers that are remembered.
+const STRANGERS_MAX: usize = 8;

@@ -72,6 +72,16 @@ impl Segment {
         self.fd.as_ref().map(AsFd::as_fd)
     }
 
+    /// The descriptor to pass on, as one that can be kept.
+    ///
+    /// # Errors
+    /// [`Error::Misuse`] for memory that cannot be passed on, the system's.
+    pub fn duplicate_fd(&self) -> Result<OwnedFd> {
+        let fd = self.fd().ok_or_else(|| Error::Misuse("memory of one process only".to_owned()))?;
+        fd.try_clone_to_owned()
+            .map_err(|source| Error::System { what: "cannot duplicate".to_owned(), source })
+    }
+
     /// Closes the descriptor; the memory stays mapped.
     pub fn forget_fd(&mut self) {
         self.fd = None;

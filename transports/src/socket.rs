@@ -164,6 +164,21 @@ impl AsFd for Stream {
     }
 }
 
+/// The first of these that can be read, or is closed; none at the deadline.
+///
+/// # Errors
+/// The system's.
+pub fn first_ready(fds: &[BorrowedFd<'_>], deadline: Instant) -> Result<Option<usize>> {
+    let left = deadline.saturating_duration_since(Instant::now());
+    let timeout = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
+    let mut polled: Vec<_> = fds.iter().map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN)).collect();
+    match poll(&mut polled, Some(&timeout)) {
+        Ok(_) => Ok(polled.iter().position(|fd| !fd.revents().is_empty())),
+        Err(Errno::INTR) => Ok(None),
+        Err(errno) => Err(Error::System { what: "cannot wait".to_owned(), source: errno.into() }),
+    }
+}
+
 /// Time left until `deadline`, never zero.
 pub(crate) fn left(deadline: Instant) -> Duration {
     deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1))
