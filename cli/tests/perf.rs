@@ -155,3 +155,22 @@ fn sixteen_ranks_on_few_cores_finish() {
         good(&[&["all_reduce", "--ranks", "16", "--transport", transport], &size[..]].concat());
     }
 }
+
+#[test]
+fn samples_of_listed_sizes_have_a_time_and_a_floor() {
+    let path = std::env::temp_dir().join(format!("unisono-samples-{}.json", std::process::id()));
+    let file = path.to_str().expect("text");
+    for collective in COLLECTIVES {
+        good(&[collective, "-N", "2", "--samples", "10", "--sizes", "8,3K", "-J", file]);
+        let text = std::fs::read_to_string(&path).expect("written");
+        let document: Value = serde_json::from_str(&text).expect("JSON");
+        let rows = document["results"].as_array().expect("rows");
+        assert_eq!(rows.len(), if collective == "barrier" { 1 } else { 2 }, "{collective}");
+        for row in rows {
+            assert!(row["out_of_place"]["time"].as_f64().is_some_and(|time| time > 0.0), "{row}");
+            assert_eq!(row["out_of_place"]["nwrong"], 0, "{row}");
+            assert!(row["in_place"].is_null() && row["floor_us"].is_number(), "{row}");
+        }
+    }
+    std::fs::remove_file(path).expect("removed");
+}

@@ -24,6 +24,13 @@ pub(crate) struct Arguments {
     /// Multiply by this from size to size.
     #[arg(short = 'f', long = "stepfactor", default_value_t = 2)]
     step_factor: usize,
+    /// Exactly these sizes, separated by commas, in place of -b, -e, -i and -f.
+    #[arg(long = "sizes", value_delimiter = ',', value_parser = size::parse)]
+    list: Option<Vec<usize>>,
+    /// Time out of place only, as the median over samples worth this many milliseconds for each size: a
+    /// sample is a barrier and about 1 ms of calls back to back, and the slowest rank's time counts.
+    #[arg(long, value_name = "MILLISECONDS", conflicts_with_all = ["iterations", "per_iteration", "aggregate", "blocking"])]
+    pub(super) samples: Option<u64>,
     /// Timed iterations of each size; without it, as many as take some hundredths of a second.
     #[arg(short = 'n', long = "iters")]
     pub(super) iterations: Option<usize>,
@@ -150,12 +157,16 @@ impl Arguments {
         self.report_floor || self.json.is_some()
     }
 
-    pub(super) fn sizes(&self) -> impl Iterator<Item = usize> {
+    pub(super) fn sizes(&self) -> Vec<usize> {
+        if let Some(list) = &self.list {
+            let count = if self.collective == Kind::Barrier { 1 } else { list.len() };
+            return list[..count].to_vec();
+        }
         let (step, factor, last) = (self.step_bytes, self.step_factor, self.max_bytes);
         let next =
             move |size: &usize| step.map_or_else(|| size.checked_mul(factor), |step| size.checked_add(step));
         let sizes = std::iter::successors(Some(self.min_bytes), next).take_while(move |&size| size <= last);
-        sizes.take(if self.collective == Kind::Barrier { 1 } else { usize::MAX })
+        sizes.take(if self.collective == Kind::Barrier { 1 } else { usize::MAX }).collect()
     }
 
     pub(super) fn ops(&self) -> Vec<Op> {

@@ -1,5 +1,7 @@
 //! One row of the table: buffers with guards, timed and verified iterations.
 
+mod samples;
+
 use super::args::Arguments;
 use super::pattern::Pattern;
 use super::test::{Kind, Test};
@@ -75,9 +77,7 @@ impl<'a, T: Element> Bench<'a, T> {
     pub(super) fn run(mut self) -> Result<Row> {
         let (kind, ranks, element) = (self.test.kind, self.comm.ranks(), size_of::<T>());
         let size = kind.size(self.count, element, ranks);
-        let iterations = self.iterations()?;
-        let out_of_place = self.timing(iterations, false)?;
-        let in_place = if kind.has_in_place() { Some(self.timing(iterations, true)?) } else { None };
+        let (out_of_place, in_place) = self.timings()?;
         let touched = [self.input.touched() + self.output.touched()];
         let share = self.count * element;
         let algorithm =
@@ -93,6 +93,17 @@ impl<'a, T: Element> Bench<'a, T> {
             in_place,
             out_of_bounds: self.sum(touched)?[0],
         })
+    }
+
+    /// Out of place, and in place where that is asked for and exists.
+    fn timings(&mut self) -> Result<(Timing, Option<Timing>)> {
+        if let Some(milliseconds) = self.arguments.samples {
+            return Ok((self.samples(milliseconds as f64 / 1e3)?, None));
+        }
+        let iterations = self.iterations()?;
+        let out_of_place = self.timing(iterations, false)?;
+        let in_place = self.test.kind.has_in_place().then(|| self.timing(iterations, true)).transpose()?;
+        Ok((out_of_place, in_place))
     }
 
     /// How many iterations to time: all ranks take rank 0's word.
@@ -251,33 +262,35 @@ fn call<T: Element>(
     }
 }
 
-/// A buffer between two bands that nobody may write to.
+/// A buffer that begins at a page, between two bands that nobody may write to.
 struct Guarded<T> {
     all: Vec<T>,
-    band: usize,
+    begin: usize,
+    length: usize,
 }
 
 impl<T: Element> Guarded<T> {
     fn new(length: usize) -> Self {
         let band = BAND_BYTES / size_of::<T>();
-        let mut buffer = Self { all: vec![T::default(); length + 2 * band], band };
-        let end = buffer.all.len() - band;
-        buffer.all[..band].fill(guard());
-        buffer.all[end..].fill(guard());
+        let all = vec![T::default(); length + 3 * band];
+        // At most a band; elements divide pages, so it is never impossible.
+        let begin = band + all.as_ptr().align_offset(BAND_BYTES).min(band);
+        let mut buffer = Self { all, begin, length };
+        buffer.all[..begin].fill(guard());
+        buffer.all[begin + length..].fill(guard());
         buffer
     }
 
     fn len(&self) -> usize {
-        self.all.len() - 2 * self.band
+        self.length
     }
 
     fn view(&self) -> &[T] {
-        &self.all[self.band..self.all.len() - self.band]
+        &self.all[self.begin..self.begin + self.length]
     }
 
     fn inner(&mut self) -> &mut [T] {
-        let end = self.all.len() - self.band;
-        &mut self.all[self.band..end]
+        &mut self.all[self.begin..self.begin + self.length]
     }
 
     /// Makes every element one that no result is.
@@ -287,7 +300,7 @@ impl<T: Element> Guarded<T> {
 
     /// Elements of the bands that somebody wrote to.
     fn touched(&self) -> u64 {
-        let bands = self.all[..self.band].iter().chain(&self.all[self.all.len() - self.band..]);
+        let bands = self.all[..self.begin].iter().chain(&self.all[self.begin + self.length..]);
         bands.filter(|&&element| element != guard()).count() as u64
     }
 }
@@ -304,6 +317,7 @@ impl Kind {
     }
 }
 
+/// A page.
 const BAND_BYTES: usize = 4096;
 const TIME_PER_SIZE_SECONDS: f64 = 0.05;
 const ITERATIONS_MIN: u64 = 4;

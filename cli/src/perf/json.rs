@@ -17,7 +17,7 @@ pub(super) fn write(
     summary: &Summary,
     floor: Option<&Floor>,
 ) -> Result<(), String> {
-    let results: Vec<Value> = rows.iter().map(|row| result(row, comm.transport())).collect();
+    let results: Vec<Value> = rows.iter().map(|row| result(row, comm.transport(), floor)).collect();
     let document = json!({
         "version": env!("CARGO_PKG_VERSION"),
         "collective": arguments.collective.name(),
@@ -33,7 +33,7 @@ pub(super) fn write(
     std::fs::write(path, text + "\n").map_err(|error| format!("{}: {error}", path.display()))
 }
 
-fn result(row: &Row, transport: &str) -> Value {
+fn result(row: &Row, transport: &str, floor: Option<&Floor>) -> Value {
     let spread = row.out_of_place.spread;
     json!({
         "size": row.size,
@@ -48,6 +48,7 @@ fn result(row: &Row, transport: &str) -> Value {
         "ranks": row.ranks,
         "p50_us": spread.map(|spread| spread.p50),
         "p99_us": spread.map(|spread| spread.p99),
+        "floor_us": floor.map(|floor| floor.micros(row.test.kind, row.size, row.ranks)),
     })
 }
 

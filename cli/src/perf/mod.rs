@@ -56,12 +56,12 @@ fn in_processes(arguments: &Arguments) -> Result<u8, String> {
 /// One rank's part: every type, operation, root and size asked for.
 fn measure(arguments: &Arguments, comm: &Communicator) -> Result<u8, String> {
     let floor = if arguments.wants_floor() { Some(floor::measure(comm)?) } else { None };
-    // After the floor, which wants all cores.
-    arguments.bind.apply(comm.rank());
     let speaks = comm.rank() == 0;
     if speaks {
         table::head(arguments, comm, floor.as_ref());
     }
+    // After the floor and the head, which want all cores.
+    arguments.bind.apply(comm.rank());
     let mut rows = Vec::new();
     for dtype in Dtypes::of(arguments) {
         for op in arguments.ops() {

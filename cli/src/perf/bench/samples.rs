@@ -1,0 +1,95 @@
+//! Medians of samples: the method that `benches/peers` uses for every library.
+//!
+//! A sample is a barrier, then calls back to back worth about a millisecond; its time is that of the
+//! slowest rank, divided by the calls. Only the calls are inside the clock.
+
+use super::{Bench, Timing};
+use std::time::Instant;
+use unisono::{Element, Max, Result};
+
+impl<T: Element> Bench<'_, T> {
+    /// Verifies one operation out of place, then takes samples for about `seconds`.
+    pub(super) fn samples(&mut self, seconds: f64) -> Result<Timing> {
+        self.fill(false);
+        self.sample(1)?;
+        let wrong = if self.arguments.check > 0 { Some(self.verify(false)) } else { None };
+        let wrong = wrong.map(|wrong| self.sum([wrong])).transpose()?.map(|[wrong]| wrong);
+        let (calls, each) = self.calibrated()?;
+        let count = samples_for(seconds, calls as f64 * each);
+        let mut times = (0..count).map(|_| self.sample(calls)).collect::<Result<Vec<f64>>>()?;
+        self.comm.all_reduce(&mut times, Max)?;
+        Ok(Timing { micros: median(times) * 1e6, wrong, spread: None })
+    }
+
+    /// How many calls make a sample, and the seconds of each; the same on all ranks.
+    fn calibrated(&mut self) -> Result<(usize, f64)> {
+        let mut each = self.slowest(1)?;
+        for _ in 0..2 {
+            // Not again where a call takes long: it is warm by then.
+            if each < LONG_CALL_SECONDS {
+                each = self.slowest(1)?;
+            }
+        }
+        let calls = calls_for(each);
+        if calls > 1 {
+            each = self.slowest(calls)?;
+        }
+        Ok((calls_for(each), each))
+    }
+
+    fn slowest(&mut self, calls: usize) -> Result<f64> {
+        let mut seconds = [self.sample(calls)?];
+        self.comm.all_reduce(&mut seconds, Max)?;
+        Ok(seconds[0])
+    }
+
+    /// Seconds of one call on this rank.
+    fn sample(&mut self, calls: usize) -> Result<f64> {
+        self.comm.barrier()?;
+        let begun = Instant::now();
+        for _ in 0..calls {
+            self.call(false)?;
+        }
+        Ok(begun.elapsed().as_secs_f64() / calls as f64)
+    }
+}
+
+fn calls_for(each: f64) -> usize {
+    ((SAMPLE_SECONDS / each.max(1e-9)) as usize).clamp(1, CALLS_MAX)
+}
+
+fn samples_for(seconds: f64, sample: f64) -> usize {
+    let least = if sample > 1.0 { 3 } else { 5 };
+    ((seconds / sample.max(1e-9)) as usize).clamp(least, SAMPLES_MAX)
+}
+
+fn median(mut times: Vec<f64>) -> f64 {
+    times.sort_by(f64::total_cmp);
+    (times[(times.len() - 1) / 2] + times[times.len() / 2]) / 2.0
+}
+
+const SAMPLE_SECONDS: f64 = 1e-3;
+const LONG_CALL_SECONDS: f64 = 0.3;
+const CALLS_MAX: usize = 2000;
+const SAMPLES_MAX: usize = 201;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn medians_of_odd_and_even_counts() {
+        assert_eq!(median(vec![3.0, 1.0, 2.0]), 2.0);
+        assert_eq!(median(vec![4.0, 1.0, 2.0, 3.0]), 2.5);
+    }
+
+    #[test]
+    fn a_sample_is_a_millisecond_and_some_are_always_taken() {
+        assert_eq!(
+            (calls_for(1e-6), calls_for(1e-3), calls_for(2.0), calls_for(0.0)),
+            (1000, 1, 1, CALLS_MAX)
+        );
+        assert_eq!((samples_for(0.4, 1e-3), samples_for(0.05, 1e-3)), (SAMPLES_MAX, 50));
+        assert_eq!((samples_for(0.4, 0.5), samples_for(0.4, 2.0)), (5, 3));
+    }
+}
