@@ -2,7 +2,7 @@
 
 use crate::config::Config;
 use crate::error::{Error, ErrorKind, Result};
-use crate::schedule::{Algorithm, Collective, Spec, find};
+use crate::schedule::{Algorithm, Collective, Reach, Spec, find};
 
 /// One line of the table: up to `bytes_max` bytes in a share, use `name`.
 struct Choice {
@@ -66,7 +66,7 @@ pub(crate) fn algorithm(
     has_window: bool,
     config: &Config,
 ) -> Result<&'static Algorithm> {
-    let asked_for = config.algorithm(collective).filter(|row| has_window || !row.needs_window);
+    let asked_for = config.algorithm(collective).filter(|row| reaches(row, has_window));
     if let Some(row) = asked_for.filter(|row| (row.fits)(spec)) {
         return Ok(row);
     }
@@ -76,6 +76,15 @@ pub(crate) fn algorithm(
     row.ok_or_else(|| {
         Error::new(ErrorKind::Unavailable(format!("no algorithm for {collective} with {} ranks", spec.ranks)))
     })
+}
+
+/// Whether ranks can run `row`. Those that reach buffers are used by themselves for buffers that can be reached.
+fn reaches(row: &Algorithm, has_window: bool) -> bool {
+    match row.reach {
+        Reach::Messages => true,
+        Reach::Windows => has_window,
+        Reach::Buffers => false,
+    }
 }
 
 /// How many chunks PAT packs into one message: as many as still fit a slot, at most half the ranks.
@@ -95,7 +104,7 @@ mod tests {
         for choice in TABLE {
             let row = find(choice.collective, choice.name);
             assert!(
-                row.is_some_and(|row| row.needs_window == choice.window),
+                row.is_some_and(|row| (row.reach == Reach::Windows) == choice.window),
                 "{} {}",
                 choice.collective,
                 choice.name

@@ -4,7 +4,7 @@ mod support;
 
 use std::collections::HashMap;
 use support::World;
-use unisono::schedule::{Algorithm, Collective, Spec};
+use unisono::schedule::{Algorithm, Collective, Reach, Spec};
 use unisono::{Config, Sum};
 
 /// Values whose sum depends on its order.
@@ -19,7 +19,7 @@ fn bits(world: World, ranks: usize, count: usize, config: &Config) -> HashMap<&'
         let spec = Spec { ranks, root: 0, aggregation: 1 };
         let rows =
             Algorithm::ALL.iter().filter(|row| row.collective == Collective::AllReduce && (row.fits)(&spec));
-        let rows = rows.filter(|row| world != World::Tcp || !row.needs_window);
+        let rows = rows.filter(|row| world != World::Tcp || row.reach == Reach::Messages);
         let mut found = HashMap::new();
         for row in rows {
             comm.use_algorithm(row).unwrap();

@@ -63,12 +63,12 @@ fn in_place_and_out_of_place_agree() {
 #[test]
 fn every_collective_has_an_algorithm_with_and_without_windows() {
     for collective in Collective::ALL {
-        for needs_window in [false, true] {
+        for reach in [Reach::Messages, Reach::Windows] {
             let mut rows = Algorithm::ALL.iter().filter(|row| row.collective == collective);
             assert!(
-                rows.any(|row| row.needs_window == needs_window
+                rows.any(|row| row.reach == reach
                     && (1..=RANKS_MAX).all(|ranks| (row.fits)(&Spec { ranks, root: 0, aggregation: 1 }))),
-                "{collective} with windows: {needs_window}"
+                "{collective} with {reach:?}"
             );
         }
     }

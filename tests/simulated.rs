@@ -36,7 +36,9 @@ fn every_algorithm_over_links_is_right_in_any_weather() {
         for ranks in [2, 3, 5] {
             run(ranks, Weather::fair(seed), |comm| {
                 let spec = Spec { ranks, root: 0, aggregation: 1 };
-                for row in Algorithm::ALL.iter().filter(|row| !row.needs_window && (row.fits)(&spec)) {
+                for row in
+                    Algorithm::ALL.iter().filter(|row| row.reach == Reach::Messages && (row.fits)(&spec))
+                {
                     comm.use_algorithm(row).unwrap();
                     for (count, in_place) in [(1, true), (5000, false)] {
                         let root = if row.collective.has_root() { seed as usize % ranks } else { 0 };

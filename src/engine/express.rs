@@ -8,7 +8,7 @@ use super::{Engine, Job};
 use crate::call::{Call, Digest};
 use crate::error::{Error, ErrorKind, Result};
 use crate::reduction::Reduction;
-use crate::schedule::Rank;
+use crate::schedule::{Rank, Reach};
 use unisono_cuda::{DType, Finish, Op, Scalar, Source, Store, Target, copy_to, reduce_to, scale};
 use unisono_transports::{CELLS, Tag, Window};
 
@@ -79,7 +79,7 @@ impl Engine {
     fn new_sheet(&mut self, key: Key, job: &Job<'_>) -> Result<Option<usize>> {
         let algorithm = self.algorithm(job.collective, job.root, job.share_bytes_max)?;
         let spec = self.spec(job.collective, job.root, job.share_bytes_max);
-        if !algorithm.needs_window || (algorithm.parts)(&spec) != 1 || spec.ranks > RANKS_MAX {
+        if algorithm.reach != Reach::Windows || (algorithm.parts)(&spec) != 1 || spec.ranks > RANKS_MAX {
             return Ok(None);
         }
         let stride = stride(window_blocks(algorithm, &spec), job.share_bytes_max);

@@ -29,7 +29,7 @@ use crate::call::{Call, Digest, Kind};
 use crate::config::Config;
 use crate::error::{Error, ErrorKind, Result};
 use crate::reduction::Reduction;
-use crate::schedule::{Algorithm, Collective, Rank, Spec};
+use crate::schedule::{Algorithm, Collective, Rank, Reach, Spec};
 use crate::select;
 use express::Express;
 use memory::Scratch;
@@ -124,7 +124,11 @@ impl Engine {
         let spec = self.spec(collective, root, bytes);
         let has_window = self.mesh.window.is_some();
         match self.chosen[collective as usize] {
-            Some(algorithm) if algorithm.needs_window && !has_window => {
+            Some(algorithm) if algorithm.reach == Reach::Buffers => Err(unavailable(
+                algorithm,
+                "buffers from `Communicator::alloc`, and is used for them by itself:",
+            )),
+            Some(algorithm) if algorithm.reach == Reach::Windows && !has_window => {
                 Err(unavailable(algorithm, "shared memory"))
             }
             Some(algorithm) if !(algorithm.fits)(&spec) => {

@@ -3,7 +3,7 @@
 use super::stage::OPERANDS_MAX;
 use crate::call::Digest;
 use crate::error::{Error, ErrorKind, Result};
-use crate::schedule::{Algorithm, Block, Program, Rank, Space, Spec, Step};
+use crate::schedule::{Algorithm, Block, Program, Rank, Reach, Space, Spec, Step};
 use std::collections::HashMap;
 use std::sync::Arc;
 use unisono_transports::Geometry;
@@ -82,7 +82,7 @@ fn make(
     let blocks_per_message = programs.map(|program| longest_message(&program)).max().unwrap_or(1).max(1);
     let window_blocks = window_blocks(algorithm, spec);
     let program = (algorithm.build)(spec, rank);
-    let uses_window = algorithm.needs_window;
+    let uses_window = algorithm.reach == Reach::Windows;
     let mut slice = geometry.slot_bytes / blocks_per_message;
     if uses_window {
         slice = bank_bytes / window_blocks.max(1);

@@ -174,7 +174,7 @@ impl Translation {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::schedule::{Algorithm, Spec};
+    use crate::schedule::{Algorithm, Reach, Spec};
 
     fn key(collective: Collective) -> Key {
         Key { collective, root: 0, input_bytes: 24, output_bytes: 24, bases: None }
@@ -189,7 +189,7 @@ mod tests {
 
     #[test]
     fn every_algorithm_over_windows_of_one_hand_over_has_a_sheet() {
-        for row in Algorithm::ALL.iter().filter(|row| row.needs_window) {
+        for row in Algorithm::ALL.iter().filter(|row| row.reach == Reach::Windows) {
             let found = sheet(row.collective, row.name, 1).is_some();
             assert_eq!(found, row.name != "twoshot", "{} {}", row.collective, row.name);
         }

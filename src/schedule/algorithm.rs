@@ -2,7 +2,7 @@
 
 use super::algorithms::{
     barrier, bidirectional, binomial, bruck, direct, direct_reduce, double_tree, doubling, gather_scatter,
-    halving, pairwise, pat, ring,
+    halving, pairwise, pat, ring, zero_copy,
 };
 use super::{Collective, Program, Rank, Schedule, Spec};
 
@@ -17,6 +17,17 @@ pub struct Cost {
     pub scratch: u64,
 }
 
+/// Which memory of its peers a rank reaches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Reach {
+    /// None: all goes in messages.
+    Messages,
+    /// Their windows, where all ranks share memory.
+    Windows,
+    /// The buffers of their callers, where all ranks called with memory that the library lent them.
+    Buffers,
+}
+
 /// One way to do one collective: a row of plain functions.
 pub struct Algorithm {
     /// Short name, unique among the algorithms of its collective.
@@ -27,8 +38,8 @@ pub struct Algorithm {
     pub about: &'static str,
     /// Where it comes from.
     pub source: &'static str,
-    /// Whether it needs every rank to reach every other's window.
-    pub needs_window: bool,
+    /// Which memory of its peers a rank reaches.
+    pub reach: Reach,
     /// Whether [`Spec::aggregation`] means something to it.
     pub aggregates: bool,
     /// Whether it can run with this spec.
@@ -82,6 +93,10 @@ impl Algorithm {
         direct::ALL_TO_ALL,
         barrier::DISSEMINATION,
         direct::BARRIER,
+        zero_copy::ALL_REDUCE,
+        zero_copy::ALL_GATHER,
+        zero_copy::REDUCE_SCATTER,
+        zero_copy::BROADCAST,
     ];
 
     /// The programs of all ranks.
@@ -90,6 +105,7 @@ impl Algorithm {
             collective: self.collective,
             spec: *spec,
             parts: (self.parts)(spec),
+            reach: self.reach,
             programs: (0..spec.ranks).map(|rank| (self.build)(spec, rank)).collect(),
         }
     }

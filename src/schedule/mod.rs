@@ -20,7 +20,7 @@ mod build;
 pub mod check;
 pub mod draw;
 
-pub use algorithm::{Algorithm, Cost, find};
+pub use algorithm::{Algorithm, Cost, Reach, find};
 pub use build::{ProgramBuilder, at, input, output, scratch, window};
 
 /// Number of a rank in its communicator.
@@ -138,10 +138,10 @@ pub struct Block {
     pub index: u32,
 }
 
-/// A block somewhere: at this rank, or in a peer's window.
+/// A block somewhere: at this rank, in a peer's window, or, with [`Reach::Buffers`], in a peer's buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Place {
-    /// Whose memory. For a rank other than the one running the step, the space is [`Space::Window`].
+    /// Whose memory. What may be named of another rank's, [`Algorithm::reach`] says.
     pub rank: Rank,
     /// Which block of it.
     pub block: Block,
@@ -232,6 +232,8 @@ pub struct Schedule {
     pub spec: Spec,
     /// Blocks that a share is cut into.
     pub parts: usize,
+    /// Which memory of its peers a rank may reach.
+    pub reach: Reach,
     /// One program for each rank.
     pub programs: Vec<Program>,
 }

@@ -5,7 +5,7 @@
 //! synchronization", IJPP 17(1), 1988.
 
 use super::{any, rounds_of_doubling, whole};
-use crate::schedule::{Algorithm, Collective, Cost, Program, ProgramBuilder, Rank, Spec};
+use crate::schedule::{Algorithm, Collective, Cost, Program, ProgramBuilder, Rank, Reach, Spec};
 
 /// Barrier by dissemination.
 pub const DISSEMINATION: Algorithm = Algorithm {
@@ -13,7 +13,7 @@ pub const DISSEMINATION: Algorithm = Algorithm {
     collective: Collective::Barrier,
     about: "empty messages over doubling distances: fewest rounds, nobody waits for a root",
     source: "Hensgen, Finkel, Manber: Two algorithms for barrier synchronization, IJPP 1988",
-    needs_window: false,
+    reach: Reach::Messages,
     aggregates: false,
     fits: any,
     parts: whole,

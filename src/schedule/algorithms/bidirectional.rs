@@ -7,7 +7,7 @@
 use super::ring::Ring;
 use super::{alone, any};
 use crate::schedule::{
-    Algorithm, Collective, Cost, Program, ProgramBuilder, Rank, Spec, input, output, scratch,
+    Algorithm, Collective, Cost, Program, ProgramBuilder, Rank, Reach, Spec, input, output, scratch,
 };
 
 const SOURCE: &str = "Jain, Sabharwal: Optimal bucket algorithms for large MPI collectives, ICS 2010";
@@ -18,7 +18,7 @@ pub const ALL_REDUCE: Algorithm = Algorithm {
     collective: Collective::AllReduce,
     about: "two rings in opposite directions: both ways of full-duplex neighbours, for large data",
     source: SOURCE,
-    needs_window: false,
+    reach: Reach::Messages,
     aggregates: false,
     fits: any,
     parts: |spec| 2 * spec.ranks,
@@ -36,7 +36,7 @@ pub const ALL_GATHER: Algorithm = Algorithm {
     collective: Collective::AllGather,
     about: "two rings in opposite directions: both ways of full-duplex neighbours, for large data",
     source: SOURCE,
-    needs_window: false,
+    reach: Reach::Messages,
     aggregates: false,
     fits: any,
     parts: |_| 2,
@@ -50,7 +50,7 @@ pub const REDUCE_SCATTER: Algorithm = Algorithm {
     collective: Collective::ReduceScatter,
     about: "two rings in opposite directions: both ways of full-duplex neighbours, for large data",
     source: SOURCE,
-    needs_window: false,
+    reach: Reach::Messages,
     aggregates: false,
     fits: any,
     parts: |_| 2,

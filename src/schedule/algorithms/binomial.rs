@@ -7,7 +7,7 @@
 
 use super::{alone, any, rounds_of_doubling, whole};
 use crate::schedule::{
-    Algorithm, Collective, Cost, Program, ProgramBuilder, Rank, Spec, input, output, scratch,
+    Algorithm, Collective, Cost, Program, ProgramBuilder, Rank, Reach, Spec, input, output, scratch,
 };
 use std::ops::Range;
 
@@ -20,7 +20,7 @@ pub const BROADCAST: Algorithm = Algorithm {
     collective: Collective::Broadcast,
     about: "all who know tell one more each round: fewest rounds, for small data",
     source: SOURCE,
-    needs_window: false,
+    reach: Reach::Messages,
     aggregates: false,
     fits: any,
     parts: whole,
@@ -34,7 +34,7 @@ pub const REDUCE: Algorithm = Algorithm {
     collective: Collective::Reduce,
     about: "every round half of the sums are added to the other half: fewest rounds, for small data",
     source: SOURCE,
-    needs_window: false,
+    reach: Reach::Messages,
     aggregates: false,
     fits: any,
     parts: whole,

@@ -7,7 +7,7 @@
 
 use super::{any, blocks, rounds_of_doubling, whole};
 use crate::schedule::{
-    Algorithm, Block, Collective, Cost, Program, ProgramBuilder, Rank, Spec, input, output, scratch,
+    Algorithm, Block, Collective, Cost, Program, ProgramBuilder, Rank, Reach, Spec, input, output, scratch,
 };
 
 const SOURCE: &str = "Bruck, Ho, Kipnis, Upfal, Weathersby: All-to-all communications, IEEE TPDS 1997";
@@ -18,7 +18,7 @@ pub const ALL_GATHER: Algorithm = Algorithm {
     collective: Collective::AllGather,
     about: "each round doubles the chunks known: fewest rounds for any number of ranks, for small data",
     source: SOURCE,
-    needs_window: false,
+    reach: Reach::Messages,
     aggregates: false,
     fits: any,
     parts: whole,
@@ -36,7 +36,7 @@ pub const ALL_TO_ALL: Algorithm = Algorithm {
     collective: Collective::AllToAll,
     about: "a block goes as the bits of its distance say, packed with others: fewest messages, for tiny data",
     source: SOURCE,
-    needs_window: false,
+    reach: Reach::Messages,
     aggregates: false,
     fits: any,
     parts: whole,

@@ -7,7 +7,7 @@
 
 use super::{any, whole};
 use crate::schedule::{
-    Algorithm, Block, Collective, Cost, Program, ProgramBuilder, Rank, Spec, input, output, window,
+    Algorithm, Block, Collective, Cost, Program, ProgramBuilder, Rank, Reach, Spec, input, output, window,
 };
 
 pub(super) const SOURCE: &str = "Graham, Shipman: Optimized shared memory collectives, EuroPVM/MPI 2008";
@@ -18,7 +18,7 @@ pub const ALL_GATHER: Algorithm = Algorithm {
     collective: Collective::AllGather,
     about: "everyone reads everyone's window: one hand-over, no message in between",
     source: SOURCE,
-    needs_window: true,
+    reach: Reach::Windows,
     aggregates: false,
     fits: any,
     parts: whole,
@@ -32,7 +32,7 @@ pub const BROADCAST: Algorithm = Algorithm {
     collective: Collective::Broadcast,
     about: "everyone reads the root's window: one hand-over, no message in between",
     source: SOURCE,
-    needs_window: true,
+    reach: Reach::Windows,
     aggregates: false,
     fits: any,
     parts: whole,
@@ -46,7 +46,7 @@ pub const GATHER: Algorithm = Algorithm {
     collective: Collective::Gather,
     about: "the root reads everyone's window: one hand-over, no message in between",
     source: SOURCE,
-    needs_window: true,
+    reach: Reach::Windows,
     aggregates: false,
     fits: any,
     parts: whole,
@@ -60,7 +60,7 @@ pub const SCATTER: Algorithm = Algorithm {
     collective: Collective::Scatter,
     about: "everyone reads its chunk in the root's window: one hand-over, no message in between",
     source: SOURCE,
-    needs_window: true,
+    reach: Reach::Windows,
     aggregates: false,
     fits: any,
     parts: whole,
@@ -74,7 +74,7 @@ pub const ALL_TO_ALL: Algorithm = Algorithm {
     collective: Collective::AllToAll,
     about: "everyone reads its chunk in everyone's window: one hand-over, no message in between",
     source: SOURCE,
-    needs_window: true,
+    reach: Reach::Windows,
     aggregates: false,
     fits: any,
     parts: whole,
@@ -88,7 +88,7 @@ pub const BARRIER: Algorithm = Algorithm {
     collective: Collective::Barrier,
     about: "everyone signals and waits for everyone's signal: one hand-over",
     source: SOURCE,
-    needs_window: true,
+    reach: Reach::Windows,
     aggregates: false,
     fits: any,
     parts: whole,

@@ -9,7 +9,8 @@
 use super::direct::{SOURCE, hand_over, laid, lay_out};
 use super::{alone, any, one_per_rank, whole};
 use crate::schedule::{
-    Algorithm, Block, Collective, Cost, Place, Program, ProgramBuilder, Rank, Spec, at, input, output, window,
+    Algorithm, Block, Collective, Cost, Place, Program, ProgramBuilder, Rank, Reach, Spec, at, input, output,
+    window,
 };
 
 const SHOTS: &str = "Cowan, Maleki, Musuvathi, Saarikivi, Xiong: MSCCLang, ASPLOS 2023";
@@ -20,7 +21,7 @@ pub const ONE_SHOT: Algorithm = Algorithm {
     collective: Collective::AllReduce,
     about: "everyone reads all windows and reduces for itself: one hand-over, for small data",
     source: SHOTS,
-    needs_window: true,
+    reach: Reach::Windows,
     aggregates: false,
     fits: any,
     parts: whole,
@@ -34,7 +35,7 @@ pub const TWO_SHOT: Algorithm = Algorithm {
     collective: Collective::AllReduce,
     about: "everyone reduces one chunk and reads the results of others: fewest bytes, two hand-overs",
     source: SHOTS,
-    needs_window: true,
+    reach: Reach::Windows,
     aggregates: false,
     fits: any,
     parts: one_per_rank,
@@ -52,7 +53,7 @@ pub const REDUCE_SCATTER: Algorithm = Algorithm {
     collective: Collective::ReduceScatter,
     about: "everyone reduces its chunk from all windows: one hand-over, no message in between",
     source: SOURCE,
-    needs_window: true,
+    reach: Reach::Windows,
     aggregates: false,
     fits: any,
     parts: whole,
@@ -66,7 +67,7 @@ pub const REDUCE: Algorithm = Algorithm {
     collective: Collective::Reduce,
     about: "the root reduces from all windows: one hand-over, no message in between",
     source: SOURCE,
-    needs_window: true,
+    reach: Reach::Windows,
     aggregates: false,
     fits: any,
     parts: whole,

@@ -14,7 +14,7 @@
 
 use super::{alone, any};
 use crate::schedule::{
-    Algorithm, Block, Collective, Cost, Program, ProgramBuilder, Rank, Spec, input, output, scratch,
+    Algorithm, Block, Collective, Cost, Program, ProgramBuilder, Rank, Reach, Spec, input, output, scratch,
 };
 
 const SOURCE: &str = "Sanders, Speck, Träff: Two-tree algorithms, Parallel Computing 2009";
@@ -25,7 +25,7 @@ pub const ALL_REDUCE: Algorithm = Algorithm {
     collective: Collective::AllReduce,
     about: "half the data up and down each of two trees: logarithmic depth at full bandwidth",
     source: SOURCE,
-    needs_window: false,
+    reach: Reach::Messages,
     aggregates: false,
     fits: any,
     parts: |_| 2,
@@ -39,7 +39,7 @@ pub const BROADCAST: Algorithm = Algorithm {
     collective: Collective::Broadcast,
     about: "half the data down each of two trees: logarithmic depth at full bandwidth",
     source: SOURCE,
-    needs_window: false,
+    reach: Reach::Messages,
     aggregates: false,
     fits: any,
     parts: |_| 2,
@@ -53,7 +53,7 @@ pub const REDUCE: Algorithm = Algorithm {
     collective: Collective::Reduce,
     about: "half the data up each of two trees: logarithmic depth at full bandwidth",
     source: SOURCE,
-    needs_window: false,
+    reach: Reach::Messages,
     aggregates: false,
     fits: any,
     parts: |_| 2,

@@ -7,7 +7,9 @@
 
 use super::cube::Cube;
 use super::{alone, any, blocks, whole};
-use crate::schedule::{Algorithm, Collective, Cost, Program, ProgramBuilder, Rank, Spec, input, output};
+use crate::schedule::{
+    Algorithm, Collective, Cost, Program, ProgramBuilder, Rank, Reach, Spec, input, output,
+};
 
 const SOURCE: &str = "Thakur, Rabenseifner, Gropp: Collective communication in MPICH, IJHPCA 2005";
 
@@ -17,7 +19,7 @@ pub const ALL_REDUCE: Algorithm = Algorithm {
     collective: Collective::AllReduce,
     about: "neighbours in a hypercube exchange whole sums: fewest rounds, for tiny data",
     source: SOURCE,
-    needs_window: false,
+    reach: Reach::Messages,
     aggregates: false,
     fits: any,
     parts: whole,
@@ -36,7 +38,7 @@ pub const ALL_GATHER: Algorithm = Algorithm {
     collective: Collective::AllGather,
     about: "neighbours in a hypercube exchange all they have: fewest rounds, at powers of two",
     source: SOURCE,
-    needs_window: false,
+    reach: Reach::Messages,
     aggregates: false,
     fits: any,
     parts: whole,

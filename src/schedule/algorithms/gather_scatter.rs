@@ -6,7 +6,7 @@
 use super::binomial::{SOURCE, children, parent, subtree};
 use super::{any, blocks, rounds_of_doubling, whole};
 use crate::schedule::{
-    Algorithm, Block, Collective, Cost, Program, ProgramBuilder, Rank, Spec, input, output, scratch,
+    Algorithm, Block, Collective, Cost, Program, ProgramBuilder, Rank, Reach, Spec, input, output, scratch,
 };
 
 /// Gather up a binomial tree.
@@ -15,7 +15,7 @@ pub const GATHER: Algorithm = Algorithm {
     collective: Collective::Gather,
     about: "chunks are packed on their way up a tree: fewest rounds, for small data",
     source: SOURCE,
-    needs_window: false,
+    reach: Reach::Messages,
     aggregates: false,
     fits: any,
     parts: whole,
@@ -29,7 +29,7 @@ pub const SCATTER: Algorithm = Algorithm {
     collective: Collective::Scatter,
     about: "packed chunks are parted on their way down a tree: fewest rounds, for small data",
     source: SOURCE,
-    needs_window: false,
+    reach: Reach::Messages,
     aggregates: false,
     fits: any,
     parts: whole,
@@ -43,7 +43,7 @@ pub const GATHER_LINEAR: Algorithm = Algorithm {
     collective: Collective::Gather,
     about: "all send to the root: every chunk moves once, for large data",
     source: SOURCE,
-    needs_window: false,
+    reach: Reach::Messages,
     aggregates: false,
     fits: any,
     parts: whole,
@@ -57,7 +57,7 @@ pub const SCATTER_LINEAR: Algorithm = Algorithm {
     collective: Collective::Scatter,
     about: "the root sends to all: every chunk moves once, for large data",
     source: SOURCE,
-    needs_window: false,
+    reach: Reach::Messages,
     aggregates: false,
     fits: any,
     parts: whole,

@@ -9,7 +9,7 @@ use super::cube::Cube;
 use super::partials::Partials;
 use super::{alone, any, blocks, whole};
 use crate::schedule::{
-    Algorithm, Block, Collective, Cost, Program, ProgramBuilder, Rank, Spec, input, output,
+    Algorithm, Block, Collective, Cost, Program, ProgramBuilder, Rank, Reach, Spec, input, output,
 };
 
 const SOURCE: &str = "Rabenseifner: Optimization of collective reduction operations, ICCS 2004";
@@ -20,7 +20,7 @@ pub const ALL_REDUCE: Algorithm = Algorithm {
     collective: Collective::AllReduce,
     about: "halves are summed, then exchanged: logarithmic at fewest bytes, for middling data",
     source: SOURCE,
-    needs_window: false,
+    reach: Reach::Messages,
     aggregates: false,
     fits: any,
     parts: |spec| Cube::new(spec).corners,
@@ -39,7 +39,7 @@ pub const REDUCE_SCATTER: Algorithm = Algorithm {
     collective: Collective::ReduceScatter,
     about: "neighbours in a hypercube share out the sums to be made: fewest rounds, at powers of two",
     source: SOURCE,
-    needs_window: false,
+    reach: Reach::Messages,
     aggregates: false,
     fits: any,
     parts: whole,

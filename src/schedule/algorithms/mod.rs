@@ -23,6 +23,7 @@ pub mod halving;
 pub mod pairwise;
 pub mod pat;
 pub mod ring;
+pub mod zero_copy;
 
 mod cube;
 mod partials;

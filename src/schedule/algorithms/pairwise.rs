@@ -4,7 +4,9 @@
 //! communication operations in MPICH", IJHPCA 19(1), 2005.
 
 use super::{any, whole};
-use crate::schedule::{Algorithm, Collective, Cost, Program, ProgramBuilder, Rank, Spec, input, output};
+use crate::schedule::{
+    Algorithm, Collective, Cost, Program, ProgramBuilder, Rank, Reach, Spec, input, output,
+};
 
 /// All-to-all in which the i-th round goes i ranks up.
 pub const ALL_TO_ALL: Algorithm = Algorithm {
@@ -12,7 +14,7 @@ pub const ALL_TO_ALL: Algorithm = Algorithm {
     collective: Collective::AllToAll,
     about: "each round another distance, every block straight to its receiver: fewest bytes",
     source: "Thakur, Rabenseifner, Gropp: Collective communication in MPICH, IJHPCA 2005",
-    needs_window: false,
+    reach: Reach::Messages,
     aggregates: false,
     fits: any,
     parts: whole,

@@ -19,7 +19,7 @@
 use super::partials::Partials;
 use super::{alone, any, blocks, one_per_rank, whole};
 use crate::schedule::{
-    Algorithm, Block, Collective, Cost, Program, ProgramBuilder, Rank, Spec, input, output,
+    Algorithm, Block, Collective, Cost, Program, ProgramBuilder, Rank, Reach, Spec, input, output,
 };
 
 const SOURCE: &str = "Jeaugey: PAT, arXiv 2506.20252, 2025";
@@ -30,7 +30,7 @@ pub const ALL_GATHER: Algorithm = Algorithm {
     collective: Collective::AllGather,
     about: "far hops first, near hops packed: logarithmic for small data, fewest bytes for any",
     source: SOURCE,
-    needs_window: false,
+    reach: Reach::Messages,
     aggregates: true,
     fits: any,
     parts: whole,
@@ -44,7 +44,7 @@ pub const REDUCE_SCATTER: Algorithm = Algorithm {
     collective: Collective::ReduceScatter,
     about: "near hops packed, far hops last: logarithmic for small data, fewest bytes for any",
     source: SOURCE,
-    needs_window: false,
+    reach: Reach::Messages,
     aggregates: true,
     fits: any,
     parts: whole,
@@ -62,7 +62,7 @@ pub const ALL_REDUCE: Algorithm = Algorithm {
     collective: Collective::AllReduce,
     about: "reduce-scatter and all-gather by aggregated trees: logarithmic, and fewest bytes",
     source: SOURCE,
-    needs_window: false,
+    reach: Reach::Messages,
     aggregates: true,
     fits: any,
     parts: one_per_rank,

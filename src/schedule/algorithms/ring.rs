@@ -5,7 +5,7 @@
 
 use super::{alone, any, one_per_rank, whole};
 use crate::schedule::{
-    Algorithm, Block, Collective, Cost, Program, ProgramBuilder, Rank, Spec, input, output, scratch,
+    Algorithm, Block, Collective, Cost, Program, ProgramBuilder, Rank, Reach, Spec, input, output, scratch,
 };
 
 const SOURCE: &str = "Patarasuk, Yuan: Bandwidth optimal all-reduce algorithms, JPDC 2009";
@@ -16,7 +16,7 @@ pub const ALL_REDUCE: Algorithm = Algorithm {
     collective: Collective::AllReduce,
     about: "each chunk goes round once to be summed, once to be told: fewest bytes, for large data",
     source: SOURCE,
-    needs_window: false,
+    reach: Reach::Messages,
     aggregates: false,
     fits: any,
     parts: one_per_rank,
@@ -34,7 +34,7 @@ pub const ALL_GATHER: Algorithm = Algorithm {
     collective: Collective::AllGather,
     about: "every chunk is handed on by every rank: neighbours only, for large data",
     source: SOURCE,
-    needs_window: false,
+    reach: Reach::Messages,
     aggregates: false,
     fits: any,
     parts: whole,
@@ -48,7 +48,7 @@ pub const REDUCE_SCATTER: Algorithm = Algorithm {
     collective: Collective::ReduceScatter,
     about: "every chunk is summed on its way round to its owner: neighbours only, for large data",
     source: SOURCE,
-    needs_window: false,
+    reach: Reach::Messages,
     aggregates: false,
     fits: any,
     parts: whole,
@@ -66,7 +66,7 @@ pub const BROADCAST: Algorithm = Algorithm {
     collective: Collective::Broadcast,
     about: "handed from neighbour to neighbour: full bandwidth once many pieces are under way",
     source: SOURCE,
-    needs_window: false,
+    reach: Reach::Messages,
     aggregates: false,
     fits: any,
     parts: whole,
@@ -80,7 +80,7 @@ pub const REDUCE: Algorithm = Algorithm {
     collective: Collective::Reduce,
     about: "summed from neighbour to neighbour: full bandwidth once many pieces are under way",
     source: SOURCE,
-    needs_window: false,
+    reach: Reach::Messages,
     aggregates: false,
     fits: any,
     parts: whole,

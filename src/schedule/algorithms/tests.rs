@@ -131,11 +131,9 @@ fn names_are_unique_and_every_collective_has_a_row_without_windows() {
     let names: HashSet<_> = Algorithm::ALL.iter().map(|row| (row.collective, row.name)).collect();
     assert_eq!(names.len(), Algorithm::ALL.len());
     for collective in Collective::ALL {
-        for needs_window in [false, true] {
-            let row = Algorithm::ALL
-                .iter()
-                .find(|row| (row.collective, row.needs_window) == (collective, needs_window));
-            assert!(row.is_some(), "{collective}, windows: {needs_window}");
+        for reach in [Reach::Messages, Reach::Windows] {
+            let row = Algorithm::ALL.iter().find(|row| (row.collective, row.reach) == (collective, reach));
+            assert!(row.is_some(), "{collective}, {reach:?}");
         }
     }
 }

@@ -21,7 +21,7 @@ pub use play::{Event, Player, Trace, Write};
 pub use survey::{RowReport, cases, run_all, survey, table};
 pub use violation::{At, Blocked, Fault, Need, Violation, Wrong};
 
-use crate::schedule::{Algorithm, Program, Schedule, Spec, Step};
+use crate::schedule::{Algorithm, Program, Reach, Schedule, Spec, Step};
 use machine::Machine;
 
 /// How a schedule is to be run.
@@ -65,7 +65,7 @@ pub fn check(algorithm: &Algorithm, spec: &Spec, options: &Options) -> Result<Re
         return Err(Violation::Unfit);
     }
     let schedule = algorithm.schedule(spec);
-    if !algorithm.needs_window && schedule.programs.iter().any(uses_window) {
+    if algorithm.reach == Reach::Messages && schedule.programs.iter().any(uses_window) {
         return Err(Violation::Malformed("signals or windows in an algorithm that does not ask for them"));
     }
     let report = check_schedule(&schedule, options)?;

@@ -4,7 +4,7 @@ use super::machine::{Machine, Outcome, Stepped, is_remote};
 use super::order::StrandId;
 use super::value::{EMPTY, RAW, Value};
 use super::violation::Fault;
-use crate::schedule::{Block, Place, Rank, Space};
+use crate::schedule::{Block, Place, Rank, Reach, Space};
 
 impl Machine<'_> {
     pub(super) fn send(&mut self, strand: StrandId, peer: Rank, blocks: &[Block]) -> Stepped {
@@ -190,7 +190,12 @@ impl Machine<'_> {
     fn cell(&self, strand: StrandId, place: &Place) -> Result<usize, Fault> {
         let Place { rank, block } = *place;
         let memory = self.memories.get(rank).ok_or(Fault::NoSuchPeer(rank))?;
-        if is_remote(place, self.runner(strand).rank) && block.space != Space::Window {
+        let reachable = match block.space {
+            Space::Window => true,
+            Space::Input | Space::Output => self.schedule.reach == Reach::Buffers,
+            Space::Scratch => false,
+        };
+        if is_remote(place, self.runner(strand).rank) && !reachable {
             return Err(Fault::NotReachable(rank, block));
         }
         memory.room.cell(block).ok_or(Fault::NoSuchBlock(rank, block))

@@ -8,7 +8,7 @@ const BOTH: [bool; 2] = [false, true];
 
 fn schedule(collective: Collective, ranks: usize, parts: usize, build: impl Fn(Rank) -> Program) -> Schedule {
     let spec = Spec { ranks, root: 0, aggregation: 1 };
-    Schedule { collective, spec, parts, programs: (0..ranks).map(build).collect() }
+    Schedule { collective, spec, parts, reach: Reach::Windows, programs: (0..ranks).map(build).collect() }
 }
 
 fn run(schedule: &Schedule) -> Result<Report, Violation> {

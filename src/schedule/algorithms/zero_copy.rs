@@ -1,0 +1,130 @@
+//! Collectives without staging: a rank reads and writes the buffers of its
+//! peers where they are. Each input is read once and each output written once;
+//! no algorithm moves fewer bytes. (No all-to-all: in place, each rank would
+//! overwrite what its peers have yet to read.)
+//!
+//! A first round of signals says that inputs are there and outputs may be
+//! written, a second one that everything was read and written.
+//!
+//! Source: direct algorithms on registered memory, as in Shah et al., "MSCCL++:
+//! Rethinking GPU communication abstractions", 2025, and NCCL 2.27's symmetric
+//! memory kernels.
+
+use super::{any, one_per_rank, whole};
+use crate::schedule::{
+    Algorithm, Block, Collective, Cost, Place, Program, ProgramBuilder, Rank, Reach, Spec, at, input, output,
+};
+
+const NAME: &str = "zerocopy";
+const SOURCE: &str = "Shah et al.: MSCCL++, 2025; symmetric memory in NCCL 2.27";
+
+/// All-reduce: everyone reduces its chunk from all inputs into all outputs.
+pub const ALL_REDUCE: Algorithm = Algorithm {
+    name: NAME,
+    collective: Collective::AllReduce,
+    about: "everyone reduces its chunk from all inputs into all outputs: nothing is staged",
+    source: SOURCE,
+    reach: Reach::Buffers,
+    aggregates: false,
+    fits: any,
+    parts: one_per_rank,
+    build: all_reduce,
+    cost: |spec| cost(spec, 2 * spec.count() * (spec.count() - 1)),
+};
+
+/// All-gather: everyone writes its input into all outputs.
+pub const ALL_GATHER: Algorithm = Algorithm {
+    name: NAME,
+    collective: Collective::AllGather,
+    about: "everyone writes its input into all outputs: nothing is staged",
+    source: SOURCE,
+    reach: Reach::Buffers,
+    aggregates: false,
+    fits: any,
+    parts: whole,
+    build: all_gather,
+    cost: |spec| cost(spec, spec.count() * (spec.count() - 1)),
+};
+
+/// Reduce-scatter: everyone reduces its share from all inputs.
+pub const REDUCE_SCATTER: Algorithm = Algorithm {
+    name: NAME,
+    collective: Collective::ReduceScatter,
+    about: "everyone reduces its share from all inputs: nothing is staged",
+    source: SOURCE,
+    reach: Reach::Buffers,
+    aggregates: false,
+    fits: any,
+    parts: whole,
+    build: reduce_scatter,
+    cost: |spec| cost(spec, spec.count() * (spec.count() - 1)),
+};
+
+/// Broadcast: everyone reads the root's input.
+pub const BROADCAST: Algorithm = Algorithm {
+    name: NAME,
+    collective: Collective::Broadcast,
+    about: "everyone reads the root's input: nothing is staged",
+    source: SOURCE,
+    reach: Reach::Buffers,
+    aggregates: false,
+    fits: any,
+    parts: whole,
+    build: broadcast,
+    cost: |spec| cost(spec, spec.count() - 1),
+};
+
+fn cost(spec: &Spec, blocks: u64) -> Cost {
+    Cost { steps: if spec.ranks > 1 { 2 } else { 0 }, blocks, scratch: 0 }
+}
+
+/// A program of `body` between the two rounds of signals.
+fn between(spec: &Spec, rank: Rank, body: impl FnOnce(&mut ProgramBuilder)) -> Program {
+    let mut builder = ProgramBuilder::new(rank);
+    meet(&mut builder, spec, rank, 1);
+    body(&mut builder);
+    meet(&mut builder, spec, rank, 2);
+    builder.finish(0, 0)
+}
+
+fn meet(builder: &mut ProgramBuilder, spec: &Spec, rank: Rank, signals: u32) {
+    if spec.ranks > 1 {
+        builder.signal();
+    }
+    for peer in spec.peers(rank) {
+        builder.wait(peer, signals);
+    }
+}
+
+fn all_reduce(spec: &Spec, rank: Rank) -> Program {
+    between(spec, rank, |builder| {
+        reduce_all(builder, spec, rank, output(rank));
+        for peer in spec.peers(rank) {
+            builder.put(output(rank), peer, output(rank));
+        }
+    })
+}
+
+fn reduce_scatter(spec: &Spec, rank: Rank) -> Program {
+    between(spec, rank, |builder| reduce_all(builder, spec, rank, output(0)))
+}
+
+fn reduce_all(builder: &mut ProgramBuilder, spec: &Spec, rank: Rank, into: Block) {
+    let operands: Vec<Place> = (0..spec.ranks).map(|from| at(from, input(rank))).collect();
+    builder.reduce(operands, into, true);
+}
+
+fn all_gather(spec: &Spec, rank: Rank) -> Program {
+    between(spec, rank, |builder| {
+        builder.copy(input(0), output(rank));
+        for peer in spec.peers(rank) {
+            builder.put(input(0), peer, output(rank));
+        }
+    })
+}
+
+fn broadcast(spec: &Spec, rank: Rank) -> Program {
+    between(spec, rank, |builder| {
+        builder.get(spec.root, input(0), output(0));
+    })
+}
