@@ -7,7 +7,7 @@
 use std::time::Instant;
 use unisono::schedule::check::{Options, check};
 use unisono::schedule::{
-    Algorithm, Collective, Cost, Program, ProgramBuilder, Rank, Spec, find, input, output, scratch,
+    Algorithm, Collective, Cost, Program, ProgramBuilder, Rank, Reach, Spec, find, input, output, scratch,
 };
 use unisono::schedule::{Place, draw};
 use unisono::{Communicator, Config, Sum};
@@ -17,7 +17,7 @@ static COLLECT: Algorithm = Algorithm {
     collective: Collective::AllReduce,
     about: "rank 0 reduces everything and sends the result to everybody",
     source: "the first thing anybody would write",
-    needs_window: false,
+    reach: Reach::Messages,
     aggregates: false,
     fits: |_| true,
     parts: |_| 1,

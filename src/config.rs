@@ -49,6 +49,9 @@ pub struct Config {
     pub slot_bytes: usize,
     /// Memory of one rank that direct algorithms stage data in. `UNISONO_WINDOW_BYTES`, 4 MiB.
     pub window_bytes: usize,
+    /// Most memory that [`Communicator::alloc`](crate::Communicator::alloc) gives one rank: address space, which
+    /// costs nothing until it is used. `UNISONO_HEAP_BYTES`, 64 GiB.
+    pub heap_bytes: usize,
     /// TCP connections for data between two ranks. `UNISONO_SOCKETS`, 2.
     pub sockets: usize,
     /// Address that TCP listens on and is reached at. `UNISONO_BIND`, loopback.
@@ -72,6 +75,7 @@ impl Default for Config {
             slots: 4,
             slot_bytes: 128 << 10,
             window_bytes: 4 << 20,
+            heap_bytes: 64 << 30,
             sockets: 2,
             bind: None,
             algorithms: Vec::new(),
@@ -106,6 +110,7 @@ impl Config {
             "CHANNELS" => self.channels = number(value, 1)?.min(CHANNELS_MAX),
             "SLOTS" => self.slots = number(value, 2)?,
             "SLOT_BYTES" => self.slot_bytes = number(value, 4096)?.next_multiple_of(4096),
+            "HEAP_BYTES" => self.heap_bytes = number(value, 0)?.next_multiple_of(4096),
             "WINDOW_BYTES" => self.window_bytes = number(value, 1 << 16)?.next_multiple_of(4096),
             "SOCKETS" => self.sockets = number(value, 1)?,
             "BIND" => self.bind = Some(value.parse().map_err(|_| "not an IP address".to_owned())?),
@@ -131,6 +136,7 @@ impl Config {
             slot_bytes: self.slot_bytes,
             channels: lanes,
             window_bytes: self.window_bytes,
+            heap_bytes: self.heap_bytes,
         }
     }
 }

@@ -37,7 +37,7 @@ pub mod schedule;
 mod select;
 
 pub use call::{Call, Kind};
-pub use communicator::{Communicator, Group, Pending, Scope, Scoped};
+pub use communicator::{Communicator, Group, Lent, Pending, Scope, Scoped};
 pub use config::{Config, Transport, algorithms};
 pub use error::{Error, ErrorKind, Result};
 pub use reduction::Reduction::{self, Avg, Max, Min, PreMulSum, Prod, Sum};

@@ -2,12 +2,14 @@
 
 mod collectives;
 mod group;
+mod lent;
 mod pending;
 mod scope;
 mod split;
 mod turnstile;
 
 pub use group::Group;
+pub use lent::Lent;
 pub use pending::Pending;
 pub use scope::{Scope, Scoped};
 
@@ -178,6 +180,14 @@ impl Communicator {
     /// If none can, or the one insisted on cannot.
     pub fn algorithm_for(&self, collective: Collective, bytes: usize) -> Result<&'static Algorithm> {
         self.with(|engine| engine.algorithm(collective, 0, bytes))
+    }
+
+    /// The algorithm that carried out the last collective of this rank.
+    ///
+    /// # Errors
+    /// If an earlier operation failed.
+    pub fn last_algorithm(&self) -> Result<Option<&'static Algorithm>> {
+        self.with(|engine| Ok(engine.last))
     }
 
     /// Ends this communicator on all ranks, from any thread, whatever is going on.

@@ -8,7 +8,7 @@ use super::{Engine, Job};
 use crate::call::{Call, Digest};
 use crate::error::{Error, ErrorKind, Result};
 use crate::reduction::Reduction;
-use crate::schedule::{Rank, Reach};
+use crate::schedule::{Algorithm, Rank, Reach};
 use unisono_cuda::{DType, Finish, Op, Scalar, Source, Store, Target, copy_to, reduce_to, scale};
 use unisono_transports::{CELLS, Tag, Window};
 
@@ -20,7 +20,7 @@ pub(super) struct Express {
     /// For each rank, how many posts it has surely seen; and the least of these.
     seen: Vec<u64>,
     seen_by_all: u64,
-    sheets: Vec<(Sheet, Digest)>,
+    sheets: Vec<(Sheet, &'static Algorithm, Digest)>,
     /// Which sheet is replaced next when there are too many.
     oldest: usize,
 }
@@ -44,22 +44,23 @@ impl Express {
         self.sheets.clear();
     }
 
-    /// The digest of the algorithm that a sheet was made from.
-    pub(super) fn digest(&self, index: usize) -> Digest {
-        self.sheets[index].1
+    /// The algorithm that a sheet was made from, and its digest.
+    pub(super) fn algorithm(&self, index: usize) -> (&'static Algorithm, Digest) {
+        (self.sheets[index].1, self.sheets[index].2)
     }
 
     fn find(&self, key: &Key) -> Option<usize> {
-        self.sheets.iter().position(|(sheet, _)| sheet.key == *key)
+        self.sheets.iter().position(|(sheet, ..)| sheet.key == *key)
     }
 
-    fn keep(&mut self, sheet: Sheet, algorithm: Digest) -> usize {
+    fn keep(&mut self, sheet: Sheet, algorithm: &'static Algorithm) -> usize {
+        let entry = (sheet, algorithm, Digest::of(algorithm));
         if self.sheets.len() < SHEETS_MAX {
-            self.sheets.push((sheet, algorithm));
+            self.sheets.push(entry);
             return self.sheets.len() - 1;
         }
         self.oldest = (self.oldest + 1) % SHEETS_MAX;
-        self.sheets[self.oldest] = (sheet, algorithm);
+        self.sheets[self.oldest] = entry;
         self.oldest
     }
 }
@@ -85,7 +86,7 @@ impl Engine {
         let stride = stride(window_blocks(algorithm, &spec), job.share_bytes_max);
         let program = (algorithm.build)(&spec, self.mesh.rank);
         let sheet = stride.and_then(|stride| Sheet::new(key, &program, stride, self.mesh.rank));
-        Ok(sheet.map(|sheet| self.express.keep(sheet, Digest::of(algorithm))))
+        Ok(sheet.map(|sheet| self.express.keep(sheet, algorithm)))
     }
 
     /// Carries out `job` with the sheet of this index.
@@ -114,11 +115,47 @@ impl Engine {
                 act => ride.act(act, operands, &mut job.buffers),
             }
         }
+        self.end_post(number);
+        Ok(())
+    }
+
+    /// Posts `words` to everybody under `tag`; the number of the post.
+    pub(super) fn post(&mut self, tag: &Tag, words: &[u64]) -> Result<u64> {
+        self.free_cell()?;
+        let number = self.express.number;
+        let window = self.mesh.window.as_deref_mut().ok_or_else(no_window)?;
+        for (index, word) in words.iter().enumerate() {
+            let target = window.own_cell(number, index * 8, 8);
+            copy_to(Store::Cached, target, word.to_ne_bytes()[..].into());
+        }
+        window.post(number, stamp(number, tag), tag);
+        Ok(number)
+    }
+
+    /// Waits for post `number` of `peer`; the words in it.
+    pub(super) fn words_of_post<const WORDS: usize>(
+        &mut self,
+        peer: Rank,
+        number: u64,
+        tag: &Tag,
+    ) -> Result<[u64; WORDS]> {
+        self.wait_for_post(peer, number, stamp(number, tag), tag)?;
+        let window = self.mesh.window.as_deref().ok_or_else(no_window)?;
+        let mut words = [0; WORDS];
+        for (index, word) in words.iter_mut().enumerate() {
+            let mut bytes = [0; 8];
+            copy_to(Store::Cached, bytes[..].as_mut().into(), window.cell(peer, number, index * 8, 8));
+            *word = u64::from_ne_bytes(bytes);
+        }
+        Ok(words)
+    }
+
+    /// This rank is through with post `number`.
+    pub(super) fn end_post(&mut self, number: u64) {
         self.express.number = number + 1;
         if let Some(window) = &mut self.mesh.window {
             window.set_seen(number + 1);
         }
-        Ok(())
     }
 
     /// Waits until everybody has seen what this rank's next cell holds.

@@ -32,6 +32,12 @@ impl<'a> Buffers<'a> {
         self.input.is_none().then_some((self.input_base, self.output_base))
     }
 
+    /// All of the input, and all of the output, to see where they are. In place, both are the one buffer from
+    /// where they begin.
+    pub(crate) fn views(&self) -> (&[u8], &[u8]) {
+        (self.input.unwrap_or(&self.buffer[self.input_base..]), &self.buffer[self.output_base..])
+    }
+
     /// A part of the input.
     pub(crate) fn input(&self, range: Range<usize>) -> &[u8] {
         match self.input {

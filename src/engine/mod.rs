@@ -14,6 +14,7 @@ mod memory;
 mod notes;
 mod operand;
 mod plan;
+mod reach;
 mod run;
 mod sheet;
 mod stage;
@@ -33,7 +34,7 @@ use crate::schedule::{Algorithm, Collective, Rank, Reach, Spec};
 use crate::select;
 use express::Express;
 use memory::Scratch;
-use plan::Plans;
+use plan::{Plan, Plans};
 use std::sync::Arc;
 use unisono_cuda::DType;
 use unisono_transports::{Mesh, Window};
@@ -63,6 +64,9 @@ pub(crate) struct Engine {
     plans: Plans,
     channels: Vec<Channel>,
     express: Express,
+    /// Whether memory that peers reach has been lent; and where their buffers are in the operation at hand.
+    lent: bool,
+    offsets: Vec<reach::Offsets>,
     watch: Watch,
     sequence: u64,
     /// Sends to and receives from each peer so far.
@@ -70,6 +74,8 @@ pub(crate) struct Engine {
     received: Vec<u64>,
     /// Algorithms that the caller insists on, by collective.
     chosen: [Option<&'static Algorithm>; Collective::ALL.len()],
+    /// What the last collective was carried out with.
+    pub(crate) last: Option<&'static Algorithm>,
     /// The first error; what every later call returns.
     poison: Option<Error>,
     /// Room for a buffer that is sent while it is overwritten.
@@ -87,6 +93,13 @@ struct Channel {
     run: run::Progress,
 }
 
+impl Job<'_> {
+    /// Whether all shares are equally long.
+    fn is_even(&self) -> bool {
+        matches!((&self.input, &self.output), (Shares::Even { .. }, Shares::Even { .. }))
+    }
+}
+
 impl Engine {
     pub(crate) fn new(mesh: Mesh, config: Config, abort: Arc<AbortFlag>) -> Self {
         let ranks = mesh.ranks;
@@ -96,6 +109,8 @@ impl Engine {
             watch: Watch::new(mesh.rank, ranks, config.timeout, abort),
             channels: (0..channels).map(|_| channel()).collect(),
             express: Express::new(ranks),
+            lent: false,
+            offsets: Vec::new(),
             mesh,
             config,
             plans: Plans::default(),
@@ -103,6 +118,7 @@ impl Engine {
             sent: vec![0; ranks],
             received: vec![0; ranks],
             chosen: [None; Collective::ALL.len()],
+            last: None,
             poison: None,
             aside: Vec::new(),
         }
@@ -143,7 +159,9 @@ impl Engine {
     pub(crate) fn collective(&mut self, mut job: Job<'_>) -> Result<()> {
         self.sound()?;
         if let Some(sheet) = self.sheet(&job)? {
-            let call = self.call(&job, self.express.digest(sheet));
+            let (algorithm, digest) = self.express.algorithm(sheet);
+            self.last = Some(algorithm);
+            let call = self.call(&job, digest);
             let ended = self.ride(sheet, &mut job, call);
             return self.end(ended, call);
         }
@@ -152,8 +170,30 @@ impl Engine {
         let bank_bytes = self.bank_bytes();
         let plan = self.plans.get(algorithm, spec, self.mesh.rank, &self.mesh.geometry, bank_bytes)?;
         let call = self.call(&job, plan.digest);
-        let ended = self.run(&plan, &mut job, call);
+        self.last = Some(algorithm);
+        let ended = match self.reaching(&job) {
+            Some(row) => self.reach_or_run(row, spec, &plan, &mut job, call),
+            None => self.run(&plan, &mut job, call),
+        };
         self.end(ended, call)
+    }
+
+    /// Runs `row`, which reaches the buffers of peers, if all ranks' can be reached; else `plan`.
+    fn reach_or_run(
+        &mut self,
+        row: &'static Algorithm,
+        spec: Spec,
+        plan: &Plan,
+        job: &mut Job<'_>,
+        call: Call,
+    ) -> Result<()> {
+        if !self.exchange_offsets(job, call)? {
+            return self.run(plan, job, call);
+        }
+        let bank_bytes = self.bank_bytes();
+        self.last = Some(row);
+        let plan = self.plans.get(row, spec, self.mesh.rank, &self.mesh.geometry, bank_bytes)?;
+        self.run_reaching(&plan, job, call)
     }
 
     /// Describes the next operation of all ranks.

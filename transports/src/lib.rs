@@ -19,6 +19,8 @@ pub mod doorman;
 mod error;
 mod flags;
 #[cfg(not(loom))]
+mod heap;
+#[cfg(not(loom))]
 pub mod lazy;
 #[cfg(not(loom))]
 pub mod lifeline;
@@ -49,8 +51,11 @@ pub mod unix;
 
 pub use cells::{CELL_BYTES, CELLS};
 pub use error::{Error, Result};
+#[cfg(not(loom))]
+pub use heap::{Heap, HeapBlock};
 pub use tag::Tag;
 
+use std::sync::Arc;
 use std::time::Duration;
 use unisono_cuda::{Source, Target};
 
@@ -67,6 +72,8 @@ pub struct Geometry {
     pub channels: usize,
     /// Bytes of one rank's window.
     pub window_bytes: usize,
+    /// Bytes of one rank's heap, out of which callers get memory that peers reach: address space, not memory.
+    pub heap_bytes: usize,
 }
 
 /// The head of a message that has arrived.
@@ -161,6 +168,13 @@ pub trait Window: Send {
     fn set_seen(&mut self, count: u64);
     /// How many posts `rank` is through with.
     fn seen(&self, rank: usize) -> u64;
+
+    /// This rank's heap.
+    fn heap(&self) -> &Arc<Heap>;
+    /// Memory of `rank`'s heap, to read; `None` if it is not inside: such an offset may come from a peer.
+    fn heap_source(&self, rank: usize, offset: usize, bytes: usize) -> Option<Source<'_>>;
+    /// Memory of `rank`'s heap, to write. Raw, as [`Window::target`].
+    fn heap_target(&self, rank: usize, offset: usize, bytes: usize) -> Option<Target<'_>>;
 }
 
 /// What arrives on the control path.

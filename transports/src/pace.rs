@@ -170,7 +170,8 @@ impl Sockets {
     fn sleep(&self, time: Duration) {
         let timeout = Timespec { tv_sec: 0, tv_nsec: i64::from(time.subsec_nanos()) };
         // An interrupted or failed poll is only a shorter sleep.
-        if poll(&mut [PollFd::new(&*self.epoll, PollFlags::IN)], Some(&timeout)).is_ok_and(|ready| ready > 0) {
+        if poll(&mut [PollFd::new(&*self.epoll, PollFlags::IN)], Some(&timeout)).is_ok_and(|ready| ready > 0)
+        {
             let mut news = [const { MaybeUninit::uninit() }; NEWS_MAX];
             let _ = epoll::wait(&*self.epoll, &mut news, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
         }

@@ -18,6 +18,8 @@ pub struct Segment {
     base: NonNull<u8>,
     bytes: usize,
     fd: Option<OwnedFd>,
+    /// Backed by a memfd.
+    shared: bool,
 }
 
 // SAFETY: the mapping belongs to the process, not to a thread, and is only reached through raw
@@ -125,6 +127,17 @@ impl Segment {
         }
     }
 
+    /// Gives the memory of whole pages back to the system; they are zeros when touched again.
+    ///
+    /// # Panics
+    /// If that is not inside.
+    pub(crate) fn discard(&self, offset: usize, bytes: usize) {
+        let advice = if self.shared { Advice::LinuxRemove } else { Advice::LinuxDontNeed };
+        // SAFETY: inside the mapping by `at`; whoever calls this owns these pages' contents and is done with
+        // them. If the system does not take it, the memory stays in use and nothing else changes.
+        let _ = unsafe { madvise(self.at(offset, bytes).cast(), bytes, advice) };
+    }
+
     fn map(fd: OwnedFd, bytes: usize) -> Result<Self> {
         let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
         // SAFETY: a fresh mapping at an address of the kernel's choice overlaps nothing; the seals keep
@@ -141,7 +154,7 @@ impl Segment {
         let base = base.map_err(|source| failed("map", bytes, source))?;
         let base = NonNull::new(base.cast::<u8>())
             .ok_or_else(|| Error::Misuse("a mapping at address zero".to_owned()))?;
-        Ok(Self { base, bytes, fd })
+        Ok(Self { base, bytes, shared: fd.is_some(), fd })
     }
 }
 

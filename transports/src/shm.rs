@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     const GEOMETRY: Geometry =
-        Geometry { lanes: 1, slots: 2, slot_bytes: 64, channels: 1, window_bytes: 4096 };
+        Geometry { lanes: 1, slots: 2, slot_bytes: 64, channels: 1, window_bytes: 4096, heap_bytes: 0 };
 
     fn segment() -> Segment {
         Segment::create(Layout::new(3, &GEOMETRY).unwrap().bytes()).unwrap()
@@ -94,7 +94,8 @@ mod tests {
 
     #[test]
     fn ranks_elsewhere_have_no_link_here_and_nobody_a_window() {
-        let Connected { links, window, .. } = connect(1, 3, &GEOMETRY, segment(), vec![Some(segment()), None, None]).unwrap();
+        let Connected { links, window, .. } =
+            connect(1, 3, &GEOMETRY, segment(), vec![Some(segment()), None, None]).unwrap();
         assert_eq!(links.iter().map(Option::is_some).collect::<Vec<_>>(), [true, false, false]);
         assert!(window.is_none());
     }

@@ -91,6 +91,9 @@ pub(crate) struct Arguments {
     /// Where ranks run: each on a core of its own as far as there are any, or anywhere
     #[arg(long, value_enum, default_value = "core")]
     pub(super) bind: Bind,
+    /// Memory of the buffers: 0 and 1 ordinary, 2 what peers reach without staging.
+    #[arg(short = 'R', long = "local_register", value_parser = clap::value_parser!(u8).range(0..=2), default_value = "0")]
+    pub(super) register: u8,
     /// Report each row's share of what the memory allows.
     #[arg(long)]
     pub(super) report_floor: bool,

@@ -1,10 +1,12 @@
 //! One row of the table: buffers with guards, timed and verified iterations.
 
+mod guarded;
 mod samples;
 
 use super::args::Arguments;
 use super::pattern::Pattern;
 use super::test::{Kind, Test};
+use guarded::Guarded;
 use std::time::Instant;
 use unisono::{Avg, Communicator, Element, Max, Min, Result, Sum};
 
@@ -54,7 +56,12 @@ pub(super) struct Bench<'a, T> {
 }
 
 impl<'a, T: Element> Bench<'a, T> {
-    pub(super) fn new(arguments: &'a Arguments, comm: &'a Communicator, test: Test, size: usize) -> Self {
+    pub(super) fn new(
+        arguments: &'a Arguments,
+        comm: &'a Communicator,
+        test: Test,
+        size: usize,
+    ) -> Result<Self> {
         let (rank, ranks) = (comm.rank(), comm.ranks());
         let mut count = test.kind.count(size, size_of::<T>(), ranks);
         if arguments.mismatch && rank == 1 {
@@ -62,16 +69,16 @@ impl<'a, T: Element> Bench<'a, T> {
         }
         let (input, output) = test.shares(ranks, rank);
         let in_place = input.max(output) * count;
-        Self {
+        Ok(Self {
             arguments,
             comm,
             test,
             count,
             pattern: Pattern::new(test, ranks, rank),
-            input: Guarded::new(input * count),
-            output: Guarded::new(in_place),
+            input: Guarded::new(arguments, comm, input * count)?,
+            output: Guarded::new(arguments, comm, in_place)?,
             turn: size,
-        }
+        })
     }
 
     pub(super) fn run(mut self) -> Result<Row> {
@@ -262,54 +269,6 @@ fn call<T: Element>(
     }
 }
 
-/// A buffer that begins at a page, between two bands that nobody may write to.
-struct Guarded<T> {
-    all: Vec<T>,
-    begin: usize,
-    length: usize,
-}
-
-impl<T: Element> Guarded<T> {
-    fn new(length: usize) -> Self {
-        let band = BAND_BYTES / size_of::<T>();
-        let all = vec![T::default(); length + 3 * band];
-        // At most a band; elements divide pages, so it is never impossible.
-        let begin = band + all.as_ptr().align_offset(BAND_BYTES).min(band);
-        let mut buffer = Self { all, begin, length };
-        buffer.all[..begin].fill(guard());
-        buffer.all[begin + length..].fill(guard());
-        buffer
-    }
-
-    fn len(&self) -> usize {
-        self.length
-    }
-
-    fn view(&self) -> &[T] {
-        &self.all[self.begin..self.begin + self.length]
-    }
-
-    fn inner(&mut self) -> &mut [T] {
-        &mut self.all[self.begin..self.begin + self.length]
-    }
-
-    /// Makes every element one that no result is.
-    fn poison(&mut self) {
-        self.inner().fill(guard());
-    }
-
-    /// Elements of the bands that somebody wrote to.
-    fn touched(&self) -> u64 {
-        let bands = self.all[..self.begin].iter().chain(&self.all[self.begin + self.length..]);
-        bands.filter(|&&element| element != guard()).count() as u64
-    }
-}
-
-/// No pattern has it: 96 is beyond what eight bits hold exactly, and others use it at most by chance.
-fn guard<T: Element>() -> T {
-    T::from_f64(96.0)
-}
-
 impl Kind {
     /// Gigabytes per second for an operation of `size` bytes.
     pub(super) fn bandwidth(size: usize, micros: f64) -> f64 {
@@ -318,7 +277,6 @@ impl Kind {
 }
 
 /// A page.
-const BAND_BYTES: usize = 4096;
 const TIME_PER_SIZE_SECONDS: f64 = 0.05;
 const ITERATIONS_MIN: u64 = 4;
 const ITERATIONS_MAX: u64 = 2000;

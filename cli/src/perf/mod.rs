@@ -100,17 +100,17 @@ fn row(
 ) -> unisono::Result<Row> {
     let test = Test::new(arguments.collective, op, root);
     match dtype {
-        DType::I8 => Bench::<i8>::new(arguments, comm, test, size).run(),
-        DType::U8 => Bench::<u8>::new(arguments, comm, test, size).run(),
-        DType::I32 => Bench::<i32>::new(arguments, comm, test, size).run(),
-        DType::U32 => Bench::<u32>::new(arguments, comm, test, size).run(),
-        DType::I64 => Bench::<i64>::new(arguments, comm, test, size).run(),
-        DType::U64 => Bench::<u64>::new(arguments, comm, test, size).run(),
-        DType::F16 => Bench::<f16>::new(arguments, comm, test, size).run(),
-        DType::BF16 => Bench::<bf16>::new(arguments, comm, test, size).run(),
-        DType::F32 => Bench::<f32>::new(arguments, comm, test, size).run(),
-        DType::F64 => Bench::<f64>::new(arguments, comm, test, size).run(),
-        DType::F8E4M3 => Bench::<F8E4M3>::new(arguments, comm, test, size).run(),
-        DType::F8E5M2 => Bench::<F8E5M2>::new(arguments, comm, test, size).run(),
+        DType::I8 => Bench::<i8>::new(arguments, comm, test, size)?.run(),
+        DType::U8 => Bench::<u8>::new(arguments, comm, test, size)?.run(),
+        DType::I32 => Bench::<i32>::new(arguments, comm, test, size)?.run(),
+        DType::U32 => Bench::<u32>::new(arguments, comm, test, size)?.run(),
+        DType::I64 => Bench::<i64>::new(arguments, comm, test, size)?.run(),
+        DType::U64 => Bench::<u64>::new(arguments, comm, test, size)?.run(),
+        DType::F16 => Bench::<f16>::new(arguments, comm, test, size)?.run(),
+        DType::BF16 => Bench::<bf16>::new(arguments, comm, test, size)?.run(),
+        DType::F32 => Bench::<f32>::new(arguments, comm, test, size)?.run(),
+        DType::F64 => Bench::<f64>::new(arguments, comm, test, size)?.run(),
+        DType::F8E4M3 => Bench::<F8E4M3>::new(arguments, comm, test, size)?.run(),
+        DType::F8E5M2 => Bench::<F8E5M2>::new(arguments, comm, test, size)?.run(),
     }
 }

@@ -1,7 +1,7 @@
 //! A few programs written out, and what must hold of the table as a whole.
 
 use super::pat::Forest;
-use crate::schedule::{Algorithm, Block, Collective, Rank, Space, Spec, Step, find};
+use crate::schedule::{Algorithm, Block, Collective, Rank, Reach, Space, Spec, Step, find};
 use std::collections::HashSet;
 
 fn spec(ranks: usize, aggregation: usize) -> Spec {

@@ -256,7 +256,7 @@ fn stated_counts_are_compared() {
         collective: Collective::AllReduce,
         about: "",
         source: "",
-        needs_window: false,
+        reach: Reach::Messages,
         aggregates: false,
         fits: |spec| spec.ranks > 1,
         parts: |_| 1,

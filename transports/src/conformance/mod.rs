@@ -63,7 +63,8 @@ macro_rules! conformance {
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Small sizes, so that every limit is met often.
-const SMALL: Geometry = Geometry { lanes: 3, slots: 3, slot_bytes: 320, channels: 2, window_bytes: 8192 };
+const SMALL: Geometry =
+    Geometry { lanes: 3, slots: 3, slot_bytes: 320, channels: 2, window_bytes: 8192, heap_bytes: 1 << 20 };
 
 /// Sizes around the limits of lines and slots.
 const SIZES: [usize; 11] = [0, 1, 8, 15, 16, 17, 63, 64, 65, 319, 320];

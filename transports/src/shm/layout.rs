@@ -6,7 +6,7 @@ use crate::notes::{SHEETS, TEXT_WORDS};
 use crate::{Error, Geometry, Result};
 
 /// Where everything is in a rank's segment: its cells, its notes, the boards of
-/// its channels, the FIFOs into it from every rank, its window.
+/// its channels, the FIFOs into it from every rank, its window, its heap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
     pub(super) geometry: Geometry,
@@ -14,6 +14,7 @@ pub struct Layout {
     ring_bytes: usize,
     rings: usize,
     window: usize,
+    heap: usize,
     bytes: usize,
 }
 
@@ -37,7 +38,8 @@ impl Layout {
         let rings = geometry.channels.checked_mul(BOARD_BYTES)?.checked_add(BOARDS)?;
         let end = ring_bytes.checked_mul(geometry.lanes)?.checked_mul(ranks)?.checked_add(rings)?;
         let window = end.checked_next_multiple_of(PAGE_BYTES)?;
-        let bytes = window.checked_add(geometry.window_bytes)?.checked_next_multiple_of(PAGE_BYTES)?;
+        let heap = window.checked_add(geometry.window_bytes)?.checked_next_multiple_of(PAGE_BYTES)?;
+        let bytes = heap.checked_add(geometry.heap_bytes)?.checked_next_multiple_of(PAGE_BYTES)?;
         let geometry = *geometry;
         (bytes <= isize::MAX as usize).then_some(Self {
             geometry,
@@ -45,6 +47,7 @@ impl Layout {
             ring_bytes,
             rings,
             window,
+            heap,
             bytes,
         })
     }
@@ -101,6 +104,11 @@ impl Layout {
     pub(super) fn window(&self) -> usize {
         self.window
     }
+
+    /// Where the heap begins, on a page.
+    pub(super) fn heap(&self) -> usize {
+        self.heap
+    }
 }
 
 const LINE_BYTES: usize = 64;
@@ -130,13 +138,14 @@ mod tests {
     use proptest::prelude::*;
 
     fn geometry() -> impl Strategy<Value = Geometry> {
-        (1usize..5, 1usize..6, 0usize..300, 0usize..4, 0usize..9000).prop_map(
-            |(lanes, slots, slot_bytes, channels, window_bytes)| Geometry {
+        (1usize..5, 1usize..6, 0usize..300, 0usize..4, 0usize..9000, 0usize..9000).prop_map(
+            |(lanes, slots, slot_bytes, channels, window_bytes, heap_bytes)| Geometry {
                 lanes,
                 slots,
                 slot_bytes,
                 channels,
                 window_bytes,
+                heap_bytes,
             },
         )
     }
@@ -145,7 +154,7 @@ mod tests {
         #[test]
         fn nothing_overlaps_and_all_is_inside(geometry in geometry(), ranks in 1usize..5) {
             let layout = Layout::new(ranks, &geometry).unwrap();
-            let mut parts = vec![(layout.window(), geometry.window_bytes), (Layout::seen(), LINE_BYTES)];
+            let mut parts = vec![(layout.window(), geometry.window_bytes), (layout.heap(), geometry.heap_bytes), (Layout::seen(), LINE_BYTES)];
             for number in 0..CELLS {
                 parts.push((Layout::cell_tag(number), LINE_BYTES));
                 parts.push((Layout::cell(number), STAMP_BYTES + CELL_BYTES));
@@ -178,7 +187,14 @@ mod tests {
 
     #[test]
     fn impossible_sizes_are_refused() {
-        let sound = Geometry { lanes: 3, slots: 4, slot_bytes: 128, channels: 2, window_bytes: 4096 };
+        let sound = Geometry {
+            lanes: 3,
+            slots: 4,
+            slot_bytes: 128,
+            channels: 2,
+            window_bytes: 4096,
+            heap_bytes: 4096,
+        };
         let huge = usize::MAX;
         for geometry in [
             Geometry { lanes: huge, ..sound },
@@ -187,6 +203,7 @@ mod tests {
             Geometry { channels: huge / 8, ..sound },
             Geometry { window_bytes: huge, ..sound },
             Geometry { window_bytes: huge / 2, ..sound },
+            Geometry { heap_bytes: huge / 2, ..sound },
             Geometry { slots: 0, ..sound },
         ] {
             assert!(matches!(Layout::new(2, &geometry), Err(Error::Misuse(_))), "{geometry:?}");

@@ -212,7 +212,8 @@ mod tests {
     use super::*;
     use crate::Geometry;
 
-    const GEOMETRY: Geometry = Geometry { lanes: 2, slots: 2, slot_bytes: 128, channels: 1, window_bytes: 0 };
+    const GEOMETRY: Geometry =
+        Geometry { lanes: 2, slots: 2, slot_bytes: 128, channels: 1, window_bytes: 0, heap_bytes: 0 };
 
     struct Pair {
         layout: Layout,

@@ -5,7 +5,7 @@ use crate::cells::{self, CELL_BYTES, Cells};
 use crate::flags::{self, Announcer, Board};
 use crate::segment::Segment;
 use crate::sync::AtomicU64;
-use crate::{Tag, Window};
+use crate::{Heap, Tag, Window};
 use std::sync::Arc;
 use unisono_cuda::{Source, Target};
 
@@ -14,6 +14,7 @@ pub(super) struct ShmWindow {
     rank: usize,
     segments: Vec<Arc<Segment>>,
     layout: Layout,
+    heap: Arc<Heap>,
     /// This rank's account of its boards, one for each channel.
     announcers: Vec<Announcer>,
 }
@@ -55,7 +56,9 @@ impl Cells for ShmCells<'_> {
 impl ShmWindow {
     pub(super) fn new(rank: usize, layout: Layout, segments: Vec<Arc<Segment>>) -> Self {
         let announcers = vec![Announcer::default(); layout.geometry.channels];
-        Self { rank, segments, layout, announcers }
+        let own = Arc::clone(&segments[rank]);
+        let heap = Arc::new(Heap::new(own, layout.heap(), layout.geometry.heap_bytes));
+        Self { rank, segments, layout, heap, announcers }
     }
 
     fn board(&self, rank: usize, channel: usize) -> ShmBoard<'_> {
@@ -68,6 +71,11 @@ impl ShmWindow {
         let fits = offset.checked_add(bytes).is_some_and(|end| end <= window_bytes);
         assert!(fits, "{bytes} bytes at {offset} of a window of {window_bytes}");
         self.segments[rank].at(self.layout.window() + offset, bytes)
+    }
+
+    fn in_heap(&self, rank: usize, offset: usize, bytes: usize) -> Option<*mut u8> {
+        let inside = offset.checked_add(bytes).is_some_and(|end| end <= self.layout.geometry.heap_bytes);
+        inside.then(|| self.segments[rank].at(self.layout.heap() + offset, bytes))
     }
 
     fn cells(&self, rank: usize) -> ShmCells<'_> {
@@ -150,5 +158,20 @@ impl Window for ShmWindow {
 
     fn seen(&self, rank: usize) -> u64 {
         cells::seen(&self.cells(rank))
+    }
+
+    fn heap(&self) -> &Arc<Heap> {
+        &self.heap
+    }
+
+    fn heap_source(&self, rank: usize, offset: usize, bytes: usize) -> Option<Source<'_>> {
+        // SAFETY: inside the heap by `in_heap`, mapped as long as this lives; only ever reached raw here.
+        self.in_heap(rank, offset, bytes).map(|pointer| unsafe { Source::from_raw(pointer, bytes) })
+    }
+
+    fn heap_target(&self, rank: usize, offset: usize, bytes: usize) -> Option<Target<'_>> {
+        // SAFETY: inside the heap by `in_heap`, mapped as long as this lives; its owner has called an operation
+        // that writes it, and does not touch it before the operation is over.
+        self.in_heap(rank, offset, bytes).map(|pointer| unsafe { Target::from_raw(pointer, bytes) })
     }
 }

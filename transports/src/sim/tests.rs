@@ -4,7 +4,8 @@ use super::*;
 use crate::{Error, Event, Result, Tag};
 use unisono_cuda::Source;
 
-const GEOMETRY: Geometry = Geometry { lanes: 3, slots: 2, slot_bytes: 256, channels: 1, window_bytes: 4096 };
+const GEOMETRY: Geometry =
+    Geometry { lanes: 3, slots: 2, slot_bytes: 256, channels: 1, window_bytes: 4096, heap_bytes: 0 };
 
 /// Every rank sends `count` messages to every other on every lane, and checks what it receives.
 fn all_to_all(mesh: &mut Mesh, count: u64) -> Result<()> {

@@ -1,0 +1,85 @@
+//! Memory that peers reach without staging.
+
+use super::Communicator;
+use crate::error::{Error, Result};
+use crate::reduction::Reduction::Max;
+use std::ops::{Deref, DerefMut};
+use unisono_cuda::Element;
+use unisono_transports::HeapBlock;
+
+/// Elements in memory that the other ranks of a communicator reach: a slice like any other.
+///
+/// Large collectives called with such memory on all ranks, as input and as output, read and
+/// write it where it is; nothing is staged. They mix freely with ordinary buffers.
+///
+/// While an operation has a buffer, peers read or write it directly; at all other times they do not,
+/// as long as they run this library. Ranks that do not trust each other use ordinary memory.
+#[derive(Debug)]
+pub struct Lent<T> {
+    memory: Memory<T>,
+    count: usize,
+}
+
+#[derive(Debug)]
+enum Memory<T> {
+    Heap(HeapBlock),
+    /// Where ranks share no memory.
+    Own(Vec<T>),
+}
+
+impl Communicator {
+    /// `count` zeros in memory that the other ranks reach. All ranks call it at the same time, each with its
+    /// own count. Where ranks share no memory it is ordinary memory, so that programs run anywhere.
+    ///
+    /// # Errors
+    /// On every rank, if one of them has not that much memory left: see `UNISONO_HEAP_BYTES`.
+    ///
+    /// ```
+    /// # use unisono::{Communicator, Sum};
+    /// # for comm in Communicator::threads(1)? {
+    /// let mut gradients = comm.alloc::<f32>(1 << 20)?;
+    /// gradients.fill(1.0);
+    /// comm.all_reduce(&mut gradients, Sum)?;
+    /// # }
+    /// # Ok::<(), unisono::Error>(())
+    /// ```
+    pub fn alloc<T: Element>(&self, count: usize) -> Result<Lent<T>> {
+        let bytes = count.checked_mul(size_of::<T>());
+        let lent = match bytes {
+            Some(bytes) => self.with(|engine| engine.lend(bytes)),
+            None => {
+                Err(self.place(Error::misuse(format!("{count} elements are more than can be addressed"))))
+            }
+        };
+        let mut failed = [u8::from(lent.is_err())];
+        self.all_reduce(&mut failed, Max)?;
+        match lent? {
+            _ if failed != [0] => {
+                let text = "another rank has not the memory that it asked for";
+                Err(self.place(Error::misuse(text)))
+            }
+            Some(block) => Ok(Lent { memory: Memory::Heap(block), count }),
+            None => Ok(Lent { memory: Memory::Own(vec![T::default(); count]), count }),
+        }
+    }
+}
+
+impl<T: Element> Deref for Lent<T> {
+    type Target = [T];
+
+    fn deref(&self) -> &[T] {
+        match &self.memory {
+            Memory::Heap(block) => &block.elements()[..self.count],
+            Memory::Own(own) => own,
+        }
+    }
+}
+
+impl<T: Element> DerefMut for Lent<T> {
+    fn deref_mut(&mut self) -> &mut [T] {
+        match &mut self.memory {
+            Memory::Heap(block) => &mut block.elements_mut()[..self.count],
+            Memory::Own(own) => own,
+        }
+    }
+}

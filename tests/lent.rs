@@ -1,0 +1,137 @@
+//! Memory from `Communicator::alloc`: every collective gives the same with it, without it, and mixed.
+
+mod support;
+
+use support::World;
+use unisono::{Avg, Communicator, Config, ErrorKind, Lent, PreMulSum, Scalar, Sum};
+
+/// Large enough that buffers of peers are reached; not a multiple of anything.
+const COUNT: usize = 50_021;
+
+/// Which ranks have their (input, output) in lent memory.
+type Lending = fn(usize) -> (bool, bool);
+const LENDINGS: [(&str, Lending); 4] = [
+    ("all", |_| (true, true)),
+    ("nobody", |_| (false, false)),
+    ("some ranks", |rank| (rank != 1, rank != 1)),
+    ("inputs", |_| (true, false)),
+];
+
+enum Buffer {
+    Lent(Lent<f32>),
+    Own(Vec<f32>),
+}
+
+impl Buffer {
+    /// Every rank takes lent memory, whether it is used or not.
+    fn new(comm: &Communicator, count: usize, lent: bool, value: impl Fn(usize) -> f32) -> Self {
+        let mut memory = comm.alloc(count).expect("memory");
+        memory.iter_mut().enumerate().for_each(|(index, element)| *element = value(index));
+        if lent { Buffer::Lent(memory) } else { Buffer::Own(memory.to_vec()) }
+    }
+
+    fn get(&mut self) -> &mut [f32] {
+        match self {
+            Buffer::Lent(lent) => lent,
+            Buffer::Own(own) => own,
+        }
+    }
+}
+
+fn value(rank: usize, index: usize) -> f32 {
+    ((index * 7 + rank * 13) % 101) as f32
+}
+
+fn sum(ranks: usize, index: usize) -> f32 {
+    (0..ranks).map(|rank| value(rank, index)).sum()
+}
+
+fn exercise(comm: &Communicator, lending: Lending) {
+    let (rank, ranks) = (comm.rank(), comm.ranks());
+    let (lent_in, lent_out) = lending(rank);
+    let input = |count| Buffer::new(comm, count, lent_in, |index| value(rank, index));
+    let output = |count| Buffer::new(comm, count, lent_out, |_| -1.0);
+
+    let (mut from, mut into) = (input(COUNT), output(COUNT));
+    comm.all_reduce_into(from.get(), into.get(), Sum).unwrap();
+    assert!(into.get().iter().enumerate().all(|(index, &found)| found == sum(ranks, index)), "all_reduce");
+    comm.all_reduce(from.get(), Avg).unwrap();
+    let average = |index| sum(ranks, index) / ranks as f32;
+    assert!(from.get().iter().enumerate().all(|(index, &found)| found == average(index)), "in place");
+    comm.all_reduce(into.get(), PreMulSum(Scalar::Float(2.0))).unwrap();
+    let doubled = |index| sum(ranks, index) * 2.0 * ranks as f32;
+    assert!(into.get().iter().enumerate().all(|(index, &found)| found == doubled(index)), "pre-multiplied");
+
+    let (mut from, mut into) = (input(COUNT), output(COUNT * ranks));
+    comm.all_gather(from.get(), into.get()).unwrap();
+    let gathered = |index: usize| value(index / COUNT, index % COUNT);
+    assert!(into.get().iter().enumerate().all(|(index, &found)| found == gathered(index)), "all_gather");
+
+    let (mut from, mut into) = (input(COUNT * ranks), output(COUNT));
+    comm.reduce_scatter(from.get(), into.get(), Sum).unwrap();
+    let reduced = |index| sum(ranks, rank * COUNT + index);
+    assert!(into.get().iter().enumerate().all(|(index, &found)| found == reduced(index)), "reduce_scatter");
+    comm.reduce_scatter_in_place(from.get(), Sum).unwrap();
+    let own = &from.get()[rank * COUNT..][..COUNT];
+    assert!(own.iter().enumerate().all(|(index, &found)| found == reduced(index)), "reduce_scatter in place");
+
+    for root in 0..ranks {
+        let (mut from, mut into) = (input(COUNT), output(COUNT));
+        let given = (rank == root).then(|| &*from.get());
+        comm.broadcast_into(given, into.get(), root).unwrap();
+        let whole =
+            |found: &[f32]| found.iter().enumerate().all(|(index, &found)| found == value(root, index));
+        assert!(whole(into.get()), "broadcast");
+        comm.broadcast(from.get(), root).unwrap();
+        assert!(whole(from.get()), "broadcast in place");
+    }
+    let (mut from, mut into) = (input(COUNT * ranks), output(COUNT * ranks));
+    comm.all_to_all(from.get(), into.get()).unwrap();
+    let sent = |index: usize| value(index / COUNT, rank * COUNT + index % COUNT);
+    assert!(into.get().iter().enumerate().all(|(index, &found)| found == sent(index)), "all_to_all");
+}
+
+#[test]
+fn results_do_not_depend_on_whose_memory_it_is() {
+    for world in World::ALL {
+        for ranks in [1, 2, 3, 5] {
+            for (name, lending) in LENDINGS {
+                world.run(ranks, &Config::default(), |comm| exercise(&comm, lending));
+                eprintln!("{world:?}, {ranks} ranks, {name} lent: as expected");
+            }
+        }
+    }
+}
+
+#[test]
+fn memory_that_one_rank_cannot_have_is_an_error_for_all_and_nothing_is_lost() {
+    let config = Config { heap_bytes: 1 << 20, ..Config::default() };
+    for world in [World::Threads, World::Shm] {
+        world.run(3, &config, |comm| {
+            for count in [2 << 20, usize::MAX] {
+                let error = comm.alloc::<f64>(if comm.rank() == 1 { count } else { 8 }).unwrap_err();
+                assert!(matches!(error.kind(), ErrorKind::Misuse(_)), "{error}");
+            }
+            // All of it is free again, time after time.
+            for turn in 0..20 {
+                let mut memory = comm.alloc::<u8>(1 << 20).unwrap();
+                assert!(memory.iter().all(|&byte| byte == 0));
+                memory.fill(turn);
+                comm.all_reduce(&mut memory, Sum).unwrap();
+                assert!(memory.iter().all(|&byte| byte == 3 * turn));
+            }
+        });
+    }
+}
+
+#[test]
+fn different_counts_in_lent_memory_are_named() {
+    let results = World::Shm.run(2, &Config::default(), |comm| {
+        let mut memory = comm.alloc::<f32>(COUNT + comm.rank()).unwrap();
+        comm.all_reduce(&mut memory, Sum)
+    });
+    for result in results {
+        let text = result.unwrap_err().to_string();
+        assert!(text.contains(&COUNT.to_string()) && text.contains(&(COUNT + 1).to_string()), "{text}");
+    }
+}

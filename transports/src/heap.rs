@@ -1,0 +1,175 @@
+//! Memory of a rank that peers reach without staging, lent to callers.
+//!
+//! A heap is address space inside the rank's segment: pages cost nothing until
+//! touched, and are given back when a block is dropped.
+
+use crate::segment::Segment;
+use crate::{Error, Result};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use unisono_cuda::Element;
+
+/// One rank's heap.
+#[derive(Debug)]
+pub struct Heap {
+    segment: Arc<Segment>,
+    base: usize,
+    bytes: usize,
+    /// Free ranges, by their beginning: bytes of each. No two touch.
+    free: Mutex<BTreeMap<usize, usize>>,
+}
+
+/// A block of a heap, its caller's until dropped: zeros at first.
+#[derive(Debug)]
+pub struct HeapBlock {
+    heap: Arc<Heap>,
+    offset: usize,
+    bytes: usize,
+}
+
+impl Heap {
+    /// The heap of `bytes` bytes at `base` of `segment`.
+    pub(crate) fn new(segment: Arc<Segment>, base: usize, bytes: usize) -> Self {
+        let bytes = bytes / PAGE_BYTES * PAGE_BYTES;
+        let free = BTreeMap::from([(0, bytes)]);
+        Self { segment, base, bytes, free: Mutex::new(free) }
+    }
+
+    /// Length in bytes.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Takes `bytes` bytes, from a page on.
+    ///
+    /// # Errors
+    /// [`Error::Misuse`] if there is no free range of that length.
+    pub fn take(self: &Arc<Self>, bytes: usize) -> Result<HeapBlock> {
+        let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
+        let rounded = bytes.max(1).checked_next_multiple_of(PAGE_BYTES);
+        let fits = |room: &usize| rounded.is_some_and(|rounded| rounded <= *room);
+        let found = free.iter().find(|(_, room)| fits(room)).map(|(&offset, &room)| (offset, room));
+        let (Some((offset, room)), Some(rounded)) = (found, rounded) else {
+            let text = format!(
+                "{bytes} bytes are not free in a heap of {}; UNISONO_HEAP_BYTES sets its size",
+                self.bytes
+            );
+            return Err(Error::Misuse(text));
+        };
+        free.remove(&offset);
+        if room > rounded {
+            free.insert(offset + rounded, room - rounded);
+        }
+        Ok(HeapBlock { heap: Arc::clone(self), offset, bytes })
+    }
+
+    /// Where in the heap the `bytes` bytes at `address` are, if they are all there.
+    pub fn offset_of(&self, address: usize, bytes: usize) -> Option<usize> {
+        let offset = address.checked_sub(self.segment.at(self.base, 0).addr())?;
+        (offset.checked_add(bytes)? <= self.bytes).then_some(offset)
+    }
+
+    fn give_back(&self, offset: usize, bytes: usize) {
+        let (mut begin, mut end) = (offset, offset + bytes.max(1).next_multiple_of(PAGE_BYTES));
+        self.segment.discard(self.base + begin, end - begin);
+        let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((&before, &room)) = free.range(..begin).next_back()
+            && before + room == begin
+        {
+            free.remove(&before);
+            begin = before;
+        }
+        if let Some(room) = free.remove(&end) {
+            end += room;
+        }
+        free.insert(begin, end - begin);
+    }
+}
+
+impl HeapBlock {
+    /// Its elements: as many as fit.
+    pub fn elements<T: Element>(&self) -> &[T] {
+        let pointer = self.pointer().cast::<T>();
+        // SAFETY: mapped, zeroed memory of this length that belongs to this block alone; any bytes are a value of
+        // T; aligned, because blocks begin on pages. Peers write it only during operations that its owner called
+        // with a mutable borrow of it, and read it only during operations that borrow it: that is what the
+        // library does on all ranks, which know each other by the job's secret.
+        unsafe { std::slice::from_raw_parts(pointer, self.bytes / size_of::<T>()) }
+    }
+
+    /// Its elements, to write.
+    pub fn elements_mut<T: Element>(&mut self) -> &mut [T] {
+        let pointer = self.pointer().cast::<T>();
+        // SAFETY: as in `elements`, and `&mut self` is the only borrow of the block.
+        unsafe { std::slice::from_raw_parts_mut(pointer, self.bytes / size_of::<T>()) }
+    }
+
+    fn pointer(&self) -> *mut u8 {
+        self.heap.segment.at(self.heap.base + self.offset, self.bytes)
+    }
+}
+
+impl Drop for HeapBlock {
+    fn drop(&mut self) {
+        self.heap.give_back(self.offset, self.bytes);
+    }
+}
+
+const PAGE_BYTES: usize = 4096;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn heap(segment: Segment) -> Arc<Heap> {
+        Arc::new(Heap::new(Arc::new(segment), 4096, 64 << 10))
+    }
+
+    fn heaps() -> [Arc<Heap>; 2] {
+        [heap(Segment::private(1 << 20).unwrap()), heap(Segment::create(1 << 20).unwrap())]
+    }
+
+    #[test]
+    fn blocks_are_apart_and_come_back_as_zeros() {
+        for heap in heaps() {
+            let mut blocks: Vec<_> = (1..=4).map(|index| heap.take(index * 3000).unwrap()).collect();
+            for (index, block) in blocks.iter_mut().enumerate() {
+                block.elements_mut::<u8>().fill(index as u8 + 1);
+            }
+            for (index, block) in blocks.iter().enumerate() {
+                assert!(block.elements::<u8>().iter().all(|&byte| byte == index as u8 + 1));
+                assert_eq!(block.elements::<u32>().len(), (index + 1) * 750);
+            }
+            let second = blocks[1].offset;
+            drop(blocks.remove(1));
+            let again = heap.take(6000).unwrap();
+            assert_eq!(again.offset, second);
+            assert!(again.elements::<u8>().iter().all(|&byte| byte == 0));
+        }
+    }
+
+    #[test]
+    fn all_of_it_can_be_taken_again_and_no_more() {
+        for heap in heaps() {
+            for order in [[0, 1, 2], [2, 1, 0], [1, 0, 2]] {
+                let mut blocks: Vec<_> = (0..3).map(|_| Some(heap.take(20_000).unwrap())).collect();
+                assert!(matches!(heap.take(20_000), Err(Error::Misuse(_))));
+                order.iter().for_each(|&index| blocks[index] = None);
+            }
+            assert!(heap.take(64 << 10).is_ok());
+            assert!(heap.take((64 << 10) + 1).is_err() && heap.take(usize::MAX).is_err());
+        }
+    }
+
+    #[test]
+    fn addresses_are_found_only_inside() {
+        for heap in heaps() {
+            let block = heap.take(8192).unwrap();
+            let address = block.elements::<u8>().as_ptr().addr();
+            assert_eq!(heap.offset_of(address + 16, 100), Some(block.offset + 16));
+            assert_eq!(heap.offset_of(address, (64 << 10) - block.offset + 1), None);
+            assert_eq!(heap.offset_of(address - 4097, 1), None);
+            assert_eq!(heap.offset_of(&raw const heap as usize, 1), None);
+        }
+    }
+}
