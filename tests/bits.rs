@@ -19,7 +19,7 @@ fn bits(world: World, ranks: usize, count: usize, config: &Config) -> HashMap<&'
         let spec = Spec { ranks, root: 0, aggregation: 1 };
         let rows =
             Algorithm::ALL.iter().filter(|row| row.collective == Collective::AllReduce && (row.fits)(&spec));
-        let rows = rows.filter(|row| world != World::Tcp || row.reach == Reach::Messages);
+        let rows = rows.filter(|row| row.reach <= world.reach());
         let mut found = HashMap::new();
         for row in rows {
             comm.use_algorithm(row).unwrap();

@@ -14,7 +14,7 @@ fn small() -> Config {
 }
 
 fn usable<'a>(world: World, spec: &'a Spec) -> impl Iterator<Item = &'static Algorithm> + 'a {
-    let rows = Algorithm::ALL.iter().filter(move |row| world != World::Tcp || row.reach == Reach::Messages);
+    let rows = Algorithm::ALL.iter().filter(move |row| row.reach <= world.reach());
     rows.filter(|row| (row.fits)(spec))
 }
 

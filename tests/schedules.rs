@@ -1,7 +1,7 @@
 //! Every algorithm of the table, for every number of ranks, root and aggregation.
 
 use unisono::schedule::check::{Options, Player, RowReport, cases, check, survey};
-use unisono::schedule::{Algorithm, Collective, Spec, find};
+use unisono::schedule::{Algorithm, Collective, Reach, Spec, find};
 
 /// Unoptimised, the whole grid would take minutes.
 const RANKS_MAX: usize = if cfg!(debug_assertions) { 33 } else { 129 };

@@ -4,7 +4,7 @@ mod support;
 
 use std::time::{Duration, Instant};
 use support::{Case, exercise};
-use unisono::schedule::{Algorithm, Spec};
+use unisono::schedule::{Algorithm, Reach, Spec};
 use unisono::{Communicator, Config, ErrorKind, Op, Sum};
 use unisono_transports::sim::{self, Death, Observer, Stall, Weather};
 

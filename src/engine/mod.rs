@@ -142,7 +142,7 @@ impl Engine {
         match self.chosen[collective as usize] {
             Some(algorithm) if algorithm.reach == Reach::Buffers => Err(unavailable(
                 algorithm,
-                "buffers from `Communicator::alloc`, and is used for them by itself:",
+                "buffers from `Communicator::alloc`; it is used for them by itself",
             )),
             Some(algorithm) if algorithm.reach == Reach::Windows && !has_window => {
                 Err(unavailable(algorithm, "shared memory"))

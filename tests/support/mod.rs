@@ -4,7 +4,7 @@
 
 use std::fmt::Debug;
 use std::net::{IpAddr, Ipv4Addr};
-use unisono::schedule::Collective;
+use unisono::schedule::{Collective, Reach};
 use unisono::{Communicator, Config, Element, Op, Reduction, Scalar, Transport, UniqueId};
 
 /// How the ranks of a test reach each other.
@@ -31,6 +31,11 @@ impl World {
             let threads: Vec<_> = comms.into_iter().map(|comm| scope.spawn(move || body(comm))).collect();
             threads.into_iter().map(|thread| thread.join().expect("a rank panicked")).collect()
         })
+    }
+
+    /// What ranks reach of each other with ordinary buffers.
+    pub(crate) fn reach(self) -> Reach {
+        if self == World::Tcp { Reach::Messages } else { Reach::Windows }
     }
 
     fn communicators(self, ranks: usize, config: &Config) -> Vec<Communicator> {

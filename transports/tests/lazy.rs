@@ -56,7 +56,8 @@ fn controls(ranks: usize) -> Vec<Sockets> {
     streams.into_iter().map(|streams| Sockets::new(streams).expect("sockets")).collect()
 }
 
-const SMALL: Geometry = Geometry { lanes: 1, slots: 2, slot_bytes: 64, channels: 1, window_bytes: 4096 };
+const SMALL: Geometry =
+    Geometry { lanes: 1, slots: 2, slot_bytes: 64, channels: 1, window_bytes: 4096, heap_bytes: 0 };
 
 /// Sockets of this process, however many descriptors each has.
 fn sockets() -> usize {
