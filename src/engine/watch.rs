@@ -147,10 +147,17 @@ impl Watch {
             self.next_cry = now + CRY_EVERY;
             self.post(control, &Note::Waiting(call));
         }
-        if now - since > self.timeout {
+        if now - since > self.patience(blocked.clone()) {
             return Err(self.timed_out(blocked, now - since));
         }
         Ok(())
+    }
+
+    /// How long nothing may move. Whoever waits for ranks that themselves wait in this operation leaves it to
+    /// those nearer to the cause to name it; a circle of such ranks ends only a little later.
+    fn patience(&self, mut blocked: impl Iterator<Item = Rank>) -> Duration {
+        let all_wait = blocked.all(|peer| self.call.is_some() && self.peers[peer].call == self.call);
+        self.timeout + if all_wait { self.timeout / 16 } else { Duration::ZERO }
     }
 
     /// Fails if a rank is gone that was already known to be gone when nothing moved since.

@@ -53,6 +53,8 @@ pub(super) struct Bench<'a, T> {
     output: Guarded<T>,
     /// Changes the data from one verified iteration to the next.
     turn: usize,
+    /// What carried out the operation.
+    algorithm: &'static str,
 }
 
 impl<'a, T: Element> Bench<'a, T> {
@@ -78,6 +80,7 @@ impl<'a, T: Element> Bench<'a, T> {
             input: Guarded::new(arguments, comm, input * count)?,
             output: Guarded::new(arguments, comm, in_place)?,
             turn: size,
+            algorithm: "direct",
         })
     }
 
@@ -86,16 +89,13 @@ impl<'a, T: Element> Bench<'a, T> {
         let size = kind.size(self.count, element, ranks);
         let (out_of_place, in_place) = self.timings()?;
         let touched = [self.input.touched() + self.output.touched()];
-        let share = self.count * element;
-        let algorithm =
-            kind.collective().map(|collective| self.comm.algorithm_for(collective, share)).transpose()?;
         Ok(Row {
             size,
             count: self.count,
             dtype: T::DTYPE,
             test: self.test,
             ranks,
-            algorithm: algorithm.map_or("direct", |algorithm| algorithm.name),
+            algorithm: self.algorithm,
             out_of_place,
             in_place,
             out_of_bounds: self.sum(touched)?[0],
@@ -123,6 +123,9 @@ impl<'a, T: Element> Bench<'a, T> {
         self.call(false)?;
         self.call(false)?;
         let each = begun.elapsed().as_secs_f64() / 2.0;
+        if self.test.kind.collective().is_some() {
+            self.algorithm = self.comm.last_algorithm()?.map_or("direct", |algorithm| algorithm.name);
+        }
         let wanted = (TIME_PER_SIZE_SECONDS / each.max(1e-9)) as u64;
         let mut iterations = [wanted.clamp(ITERATIONS_MIN, ITERATIONS_MAX)];
         self.comm.broadcast(&mut iterations, 0)?;
