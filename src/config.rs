@@ -2,6 +2,7 @@
 
 use crate::error::{Error, Result};
 use crate::schedule::{Algorithm, Collective};
+use crate::select::Table;
 use std::net::IpAddr;
 use std::str::FromStr;
 use std::time::Duration;
@@ -59,6 +60,9 @@ pub struct Config {
     /// Algorithms to use instead of the selector's choice: `ring` for every collective that has
     /// one, or `all_reduce=ring,broadcast=tree`. `UNISONO_ALGO`.
     pub algorithms: Vec<&'static Algorithm>,
+    /// Thresholds between algorithms; what it does not cover, the built-in table does. `UNISONO_TABLE` names a
+    /// file, as `unisono tune` writes it.
+    pub table: Table,
     /// From this many bytes on, results of direct algorithms bypass the cache. `UNISONO_STREAM_FROM_BYTES`, 2 MiB.
     pub stream_from_bytes: usize,
     /// Name of this host in errors.
@@ -79,6 +83,7 @@ impl Default for Config {
             sockets: 2,
             bind: None,
             algorithms: Vec::new(),
+            table: Table::default(),
             stream_from_bytes: 2 << 20,
             host: host_name(),
         }
@@ -115,6 +120,10 @@ impl Config {
             "SOCKETS" => self.sockets = number(value, 1)?,
             "BIND" => self.bind = Some(value.parse().map_err(|_| "not an IP address".to_owned())?),
             "ALGO" => self.algorithms = algorithms(value)?,
+            "TABLE" => {
+                let text = std::fs::read_to_string(value).map_err(|error| error.to_string())?;
+                self.table = Table::parse(&text)?;
+            }
             "STREAM_FROM_BYTES" => self.stream_from_bytes = number(value, 0)?,
             "DEBUG" | "ID" | "SECRET" | "SECRET_FILE" => {}
             _ => return Err("no such setting".to_owned()),

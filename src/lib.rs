@@ -34,7 +34,7 @@ mod error;
 mod reduction;
 pub mod rendezvous;
 pub mod schedule;
-mod select;
+pub mod select;
 
 pub use call::{Call, Kind};
 pub use communicator::{Communicator, Group, Lent, Pending, Scope, Scoped};

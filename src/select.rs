@@ -1,60 +1,12 @@
 //! Which algorithm serves an operation, when nobody insists on one.
 
+mod table;
+
+pub use table::{ANY, Choice, Table};
+
 use crate::config::Config;
 use crate::error::{Error, ErrorKind, Result};
-use crate::schedule::{Algorithm, Collective, Reach, Spec, find};
-
-/// One line of the table: up to `bytes_max` bytes in a share, use `name`.
-struct Choice {
-    collective: Collective,
-    /// Whether ranks share memory.
-    window: bool,
-    bytes_max: usize,
-    name: &'static str,
-}
-
-const ANY: usize = usize::MAX;
-
-/// In the order of preference; the first that fits is taken.
-const TABLE: &[Choice] = {
-    use Collective::*;
-    const fn shared(collective: Collective, bytes_max: usize, name: &'static str) -> Choice {
-        Choice { collective, window: true, bytes_max, name }
-    }
-    const fn linked(collective: Collective, bytes_max: usize, name: &'static str) -> Choice {
-        Choice { collective, window: false, bytes_max, name }
-    }
-    &[
-        shared(AllReduce, 8 << 10, "oneshot"),
-        shared(AllReduce, ANY, "twoshot"),
-        shared(AllGather, ANY, "direct"),
-        shared(ReduceScatter, ANY, "direct"),
-        shared(Broadcast, ANY, "direct"),
-        shared(Reduce, ANY, "direct"),
-        shared(Gather, ANY, "direct"),
-        shared(Scatter, ANY, "direct"),
-        shared(AllToAll, ANY, "direct"),
-        shared(Barrier, ANY, "direct"),
-        linked(AllReduce, 8 << 10, "doubling"),
-        linked(AllReduce, 256 << 10, "halving"),
-        linked(AllReduce, ANY, "ring"),
-        linked(AllGather, 16 << 10, "pat"),
-        linked(AllGather, ANY, "ring"),
-        linked(ReduceScatter, 16 << 10, "pat"),
-        linked(ReduceScatter, ANY, "ring"),
-        linked(Broadcast, 64 << 10, "binomial"),
-        linked(Broadcast, ANY, "tree"),
-        linked(Reduce, 64 << 10, "binomial"),
-        linked(Reduce, ANY, "tree"),
-        linked(Gather, 4 << 10, "binomial"),
-        linked(Gather, ANY, "linear"),
-        linked(Scatter, 4 << 10, "binomial"),
-        linked(Scatter, ANY, "linear"),
-        linked(AllToAll, 512, "bruck"),
-        linked(AllToAll, ANY, "pairwise"),
-        linked(Barrier, ANY, "dissemination"),
-    ]
-};
+use crate::schedule::{Algorithm, Collective, Reach, Spec};
 
 /// The algorithm for an operation whose longest share has `bytes` bytes.
 ///
@@ -68,14 +20,26 @@ pub(crate) fn algorithm(
 ) -> Result<&'static Algorithm> {
     let asked_for = config.algorithm(collective).filter(|row| reaches(row, has_window));
     if let Some(row) = asked_for.filter(|row| (row.fits)(spec)) {
+        tracing::debug!(target: "select", "{collective} of {bytes} bytes: {} was asked for", row.name);
         return Ok(row);
     }
-    let rows = TABLE.iter().filter(|choice| choice.collective == collective && bytes <= choice.bytes_max);
-    let rows = rows.filter(|choice| has_window || !choice.window);
-    let row = rows.filter_map(|choice| find(collective, choice.name)).find(|row| (row.fits)(spec));
-    row.ok_or_else(|| {
-        Error::new(ErrorKind::Unavailable(format!("no algorithm for {collective} with {} ranks", spec.ranks)))
-    })
+    let mut choices = config.table.choices(collective, spec.ranks, bytes);
+    let choice = choices
+        .find(|choice| (has_window || choice.reach == Reach::Messages) && (choice.algorithm.fits)(spec));
+    let Some(Choice { reach, ranks_max, bytes_max, algorithm }) = choice else {
+        let text = format!("no algorithm for {collective} with {} ranks", spec.ranks);
+        return Err(Error::new(ErrorKind::Unavailable(text)));
+    };
+    tracing::debug!(
+        target: "select",
+        "{collective} of {bytes} bytes, {} ranks: {} by the line for {reach:?}, up to {} ranks and {} bytes",
+        spec.ranks, algorithm.name, bound(ranks_max), bound(bytes_max)
+    );
+    Ok(algorithm)
+}
+
+fn bound(bound: usize) -> String {
+    if bound == ANY { "any number of".to_owned() } else { bound.to_string() }
 }
 
 /// Whether ranks can run `row`. Those that reach buffers are used by themselves for buffers that can be reached.
@@ -100,16 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_name_in_the_table_exists_and_every_collective_is_served_anywhere() {
-        for choice in TABLE {
-            let row = find(choice.collective, choice.name);
-            assert!(
-                row.is_some_and(|row| (row.reach == Reach::Windows) == choice.window),
-                "{} {}",
-                choice.collective,
-                choice.name
-            );
-        }
+    fn every_collective_is_served_anywhere() {
         for ranks in 1..=17 {
             for collective in Collective::ALL {
                 for has_window in [false, true] {
@@ -119,6 +74,19 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn what_was_measured_comes_before_what_is_built_in() {
+        let text = "all_reduce windows 2 1000 ring\nall_reduce windows 4 any tree\n";
+        let table = Table::parse(text).unwrap();
+        let config = Config { table, ..Config::default() };
+        let of = |ranks, bytes, has_window| {
+            let spec = Spec { ranks, root: 0, aggregation: 1 };
+            algorithm(Collective::AllReduce, &spec, bytes, has_window, &config).unwrap().name
+        };
+        assert_eq!([of(2, 1000, true), of(2, 1001, true), of(3, 8, true)], ["ring", "tree", "tree"]);
+        assert_eq!([of(5, 8, true), of(2, 8, false)], ["oneshot", "doubling"]);
     }
 
     #[test]

@@ -4,7 +4,7 @@ mod support;
 
 use std::collections::HashMap;
 use support::World;
-use unisono::schedule::{Algorithm, Collective, Reach, Spec};
+use unisono::schedule::{Algorithm, Collective, Spec};
 use unisono::{Config, Sum};
 
 /// Values whose sum depends on its order.

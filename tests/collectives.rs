@@ -5,7 +5,7 @@ mod support;
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 use support::{Case, World, exercise};
-use unisono::schedule::{Algorithm, Collective, Reach, Spec};
+use unisono::schedule::{Algorithm, Collective, Spec};
 use unisono::{Communicator, Config, F8E4M3, F8E5M2, Op, bf16, f16};
 
 /// Small slots and windows, so that a few kilobytes already take many pieces.

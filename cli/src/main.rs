@@ -4,9 +4,11 @@ mod launch;
 mod perf;
 mod schedules;
 mod size;
+mod tune;
 
 use clap::{Parser, Subcommand};
 use std::ffi::OsString;
+use std::io::IsTerminal;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -27,6 +29,8 @@ enum Command {
     Check(schedules::CheckArguments),
     /// Show what an algorithm does, step by step.
     Explain(schedules::ExplainArguments),
+    /// Measure every algorithm on this machine and write the table of the fastest.
+    Tune(tune::Arguments),
     /// List the algorithms.
     Algos,
     #[command(hide = true)]
@@ -59,13 +63,18 @@ struct RunArguments {
 fn main() -> ExitCode {
     let filter = tracing_subscriber::EnvFilter::try_from_env("UNISONO_DEBUG").unwrap_or_default();
     if std::env::var_os("UNISONO_DEBUG").is_some() {
-        tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+        tracing_subscriber::fmt()
+            .with_env_filter(filter)
+            .with_writer(std::io::stderr)
+            .with_ansi(std::io::stderr().is_terminal())
+            .init();
     }
     let ended = match Arguments::parse().command {
         Command::Run(arguments) => run(arguments),
         Command::Perf(arguments) => perf::run(&arguments),
         Command::Check(arguments) => schedules::check(&arguments),
         Command::Explain(arguments) => schedules::explain(&arguments),
+        Command::Tune(arguments) => tune::run(&arguments),
         Command::Algos => schedules::list(),
         Command::ExecRank { launcher, program } => {
             let (code, why) = launch::become_program(launcher, &program);

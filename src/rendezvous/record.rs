@@ -58,7 +58,12 @@ impl Record {
             identity: host::identity(),
             tcp: doors.tcp_address(),
             unix: doors.unix_name().to_owned(),
-            agreement: format!("{:?}, {} sockets, transport {transport}", config.geometry(), config.sockets),
+            agreement: format!(
+                "{:?}, {} sockets, transport {transport}, table {:x}",
+                config.geometry(),
+                config.sockets,
+                config.table.digest()
+            ),
         }
     }
 

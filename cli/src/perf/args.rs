@@ -97,6 +97,9 @@ pub(crate) struct Arguments {
     /// Report each row's share of what the memory allows.
     #[arg(long)]
     pub(super) report_floor: bool,
+    /// Leave the floor unmeasured, where many short runs follow each other.
+    #[arg(long, hide = true)]
+    no_floor: bool,
     /// Flip one element before verification, to see that it is noticed.
     #[arg(long, hide = true)]
     pub(super) corrupt: bool,
@@ -157,7 +160,7 @@ impl Arguments {
     }
 
     pub(super) fn wants_floor(&self) -> bool {
-        self.report_floor || self.json.is_some()
+        self.report_floor || self.json.is_some() && !self.no_floor
     }
 
     pub(super) fn sizes(&self) -> Vec<usize> {

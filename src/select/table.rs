@@ -1,0 +1,189 @@
+//! The table of thresholds: built in, or measured on a machine and read from a file.
+//!
+//! A file has one line for each choice, in the order of preference:
+//! `collective reach ranks_max bytes_max algorithm`, for example
+//! `all_reduce windows 2 8192 oneshot`. Reach is `windows`, where ranks share
+//! memory, or `messages`; `any` stands for no bound; bytes are those of one
+//! share. What no line covers, the built-in table does. `#` begins a comment.
+
+use crate::schedule::{Algorithm, Collective, Reach, find};
+use std::fmt;
+
+/// One line: for up to `ranks_max` ranks and `bytes_max` bytes in a share, use `algorithm`.
+#[derive(Clone, Copy, Debug)]
+pub struct Choice {
+    /// Where ranks reach each other's windows, or only send messages.
+    pub reach: Reach,
+    /// Most ranks that it is for.
+    pub ranks_max: usize,
+    /// Longest share that it is for, in bytes.
+    pub bytes_max: usize,
+    /// What to use.
+    pub algorithm: &'static Algorithm,
+}
+
+/// Choices in the order of preference; the first that applies and fits is taken.
+#[derive(Clone, Debug, Default)]
+pub struct Table(Vec<Choice>);
+
+/// No bound.
+pub const ANY: usize = usize::MAX;
+
+impl Table {
+    /// A table of these choices, before the built-in ones.
+    pub fn new(choices: Vec<Choice>) -> Self {
+        Self(choices)
+    }
+
+    /// Reads the lines of a file.
+    ///
+    /// # Errors
+    /// Names the first line that makes no sense, and why.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let mut choices = Vec::new();
+        for (number, line) in text.lines().enumerate() {
+            let line = line.split('#').next().unwrap_or("").trim();
+            if !line.is_empty() {
+                choices.push(choice(line).map_err(|why| format!("line {}: {why}", number + 1))?);
+            }
+        }
+        Ok(Self(choices))
+    }
+
+    /// A number that differs when the table does: ranks compare it when they meet.
+    pub(crate) fn digest(&self) -> u64 {
+        let text = self.to_string();
+        text.bytes()
+            .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
+    }
+
+    /// All choices for this operation, those of the built-in table last.
+    pub(super) fn choices(
+        &self,
+        collective: Collective,
+        ranks: usize,
+        bytes: usize,
+    ) -> impl Iterator<Item = Choice> + '_ {
+        let applies = move |choice: &Choice| {
+            choice.algorithm.collective == collective
+                && ranks <= choice.ranks_max
+                && bytes <= choice.bytes_max
+        };
+        self.0.iter().copied().chain(built_in(collective)).filter(applies)
+    }
+}
+
+impl fmt::Display for Table {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let bound = |bound: usize| if bound == ANY { "any".to_owned() } else { bound.to_string() };
+        for Choice { reach, ranks_max, bytes_max, algorithm } in &self.0 {
+            let Algorithm { collective, name, .. } = algorithm;
+            let reach = if *reach == Reach::Messages { "messages" } else { "windows" };
+            writeln!(f, "{collective} {reach} {} {} {name}", bound(*ranks_max), bound(*bytes_max))?;
+        }
+        Ok(())
+    }
+}
+
+fn choice(line: &str) -> Result<Choice, String> {
+    let words: Vec<&str> = line.split_whitespace().collect();
+    let [collective, reach, ranks_max, bytes_max, name] = words[..] else {
+        return Err(format!("{} words where five are due", words.len()));
+    };
+    let bound = |word: &str| match word {
+        "any" => Ok(ANY),
+        _ => word.parse().map_err(|_| format!("`{word}` is neither a number nor `any`")),
+    };
+    let found = Collective::ALL.into_iter().find(|known| known.name() == collective);
+    let collective = found.ok_or_else(|| format!("no collective `{collective}`"))?;
+    let reach = match reach {
+        "windows" => Reach::Windows,
+        "messages" => Reach::Messages,
+        _ => return Err(format!("`{reach}` is neither `windows` nor `messages`")),
+    };
+    let algorithm =
+        find(collective, name).ok_or_else(|| format!("no algorithm `{name}` for {collective}"))?;
+    if algorithm.reach > reach {
+        return Err(format!("{collective} {name} does not run on {reach:?} alone"));
+    }
+    Ok(Choice { reach, ranks_max: bound(ranks_max)?, bytes_max: bound(bytes_max)?, algorithm })
+}
+
+/// What holds where nothing was measured: (collective, shared memory, longest share, name).
+const BUILT_IN: &[(Collective, Reach, usize, &str)] = {
+    use Collective::*;
+    use Reach::{Messages, Windows};
+    &[
+        (AllReduce, Windows, 8 << 10, "oneshot"),
+        (AllReduce, Windows, ANY, "twoshot"),
+        (AllGather, Windows, ANY, "direct"),
+        (ReduceScatter, Windows, ANY, "direct"),
+        (Broadcast, Windows, ANY, "direct"),
+        (Reduce, Windows, ANY, "direct"),
+        (Gather, Windows, ANY, "direct"),
+        (Scatter, Windows, ANY, "direct"),
+        (AllToAll, Windows, ANY, "direct"),
+        (Barrier, Windows, ANY, "direct"),
+        (AllReduce, Messages, 8 << 10, "doubling"),
+        (AllReduce, Messages, 256 << 10, "halving"),
+        (AllReduce, Messages, ANY, "ring"),
+        (AllGather, Messages, 16 << 10, "pat"),
+        (AllGather, Messages, ANY, "ring"),
+        (ReduceScatter, Messages, 16 << 10, "pat"),
+        (ReduceScatter, Messages, ANY, "ring"),
+        (Broadcast, Messages, 64 << 10, "binomial"),
+        (Broadcast, Messages, ANY, "tree"),
+        (Reduce, Messages, 64 << 10, "binomial"),
+        (Reduce, Messages, ANY, "tree"),
+        (Gather, Messages, 4 << 10, "binomial"),
+        (Gather, Messages, ANY, "linear"),
+        (Scatter, Messages, 4 << 10, "binomial"),
+        (Scatter, Messages, ANY, "linear"),
+        (AllToAll, Messages, 512, "bruck"),
+        (AllToAll, Messages, ANY, "pairwise"),
+        (Barrier, Messages, ANY, "dissemination"),
+    ]
+};
+
+fn built_in(collective: Collective) -> impl Iterator<Item = Choice> {
+    BUILT_IN.iter().filter(move |line| line.0 == collective).filter_map(
+        |&(collective, reach, bytes_max, name)| {
+            let algorithm = find(collective, name)?;
+            Some(Choice { reach, ranks_max: ANY, bytes_max, algorithm })
+        },
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_name_built_in_exists_and_reaches_no_further_than_it_says() {
+        for &(collective, reach, _, name) in BUILT_IN {
+            assert!(find(collective, name).is_some_and(|row| row.reach == reach), "{collective} {name}");
+        }
+    }
+
+    #[test]
+    fn a_table_survives_its_file() {
+        let text = "all_reduce windows 2 8192 oneshot\nall_reduce messages any any ring\n";
+        assert_eq!(Table::parse(&format!("# measured\n\n{text}")).unwrap().to_string(), text);
+    }
+
+    #[test]
+    fn lines_without_sense_are_named() {
+        for (line, why) in [
+            ("all_reduce windows 2 8192", "4 words"),
+            ("reduce_all windows 2 8192 ring", "no collective `reduce_all`"),
+            ("all_reduce near 2 8192 ring", "`near`"),
+            ("all_reduce windows two 8192 ring", "`two`"),
+            ("all_reduce windows 2 8192 rong", "no algorithm `rong`"),
+            ("all_reduce messages 2 8192 oneshot", "does not run on Messages"),
+            ("all_reduce windows 2 8192 zerocopy", "does not run on Windows"),
+        ] {
+            let error = Table::parse(&format!("\n{line}")).unwrap_err();
+            assert!(error.starts_with("line 2") && error.contains(why), "{error}");
+        }
+    }
+}
