@@ -157,7 +157,7 @@ impl Watch {
     /// those nearer to the cause to name it; a circle of such ranks ends only a little later.
     fn patience(&self, mut blocked: impl Iterator<Item = Rank>) -> Duration {
         let all_wait = blocked.all(|peer| self.call.is_some() && self.peers[peer].call == self.call);
-        self.timeout + if all_wait { self.timeout / 16 } else { Duration::ZERO }
+        self.timeout + if all_wait { self.timeout / 4 } else { Duration::ZERO }
     }
 
     /// Fails if a rank is gone that was already known to be gone when nothing moved since.
