@@ -65,7 +65,12 @@ impl Slots for Ring {
 
 /// FIFOs to and from one rank.
 pub(super) struct ShmLink {
+    rank: usize,
     peer: usize,
+    layout: Layout,
+    own: Arc<Segment>,
+    theirs: Arc<Segment>,
+    /// None until one is used: a rank has many links and uses a few.
     lanes: Vec<Lane>,
 }
 
@@ -87,24 +92,36 @@ impl ShmLink {
         own: &Arc<Segment>,
         theirs: &Arc<Segment>,
     ) -> Self {
-        let ring = |segment: &Arc<Segment>, from, lane| Ring {
+        let (layout, own, theirs) = (*layout, Arc::clone(own), Arc::clone(theirs));
+        Self { rank, peer, layout, own, theirs, lanes: Vec::new() }
+    }
+
+    fn lane(&mut self, lane: usize) -> &mut Lane {
+        if self.lanes.is_empty() {
+            self.lanes = (0..self.layout.geometry.lanes).map(|lane| self.make(lane)).collect();
+        }
+        &mut self.lanes[lane]
+    }
+
+    #[cold]
+    fn make(&self, lane: usize) -> Lane {
+        let ring = |segment: &Arc<Segment>, from| Ring {
             segment: Arc::clone(segment),
-            layout: *layout,
-            offset: layout.ring(from, lane),
+            layout: self.layout,
+            offset: self.layout.ring(from, lane),
         };
-        let lane = |lane| Lane {
-            outgoing: ring(theirs, rank, lane),
+        Lane {
+            outgoing: ring(&self.theirs, self.rank),
             sender: Sender::default(),
-            incoming: ring(own, peer, lane),
+            incoming: ring(&self.own, self.peer),
             receiver: Receiver::default(),
             head: None,
-        };
-        Self { peer, lanes: (0..layout.geometry.lanes).map(lane).collect() }
+        }
     }
 
     fn next(&mut self, lane: usize) -> Result<Option<(u64, Head)>> {
         let peer = self.peer;
-        let Lane { incoming, receiver, head, .. } = &mut self.lanes[lane];
+        let Lane { incoming, receiver, head, .. } = self.lane(lane);
         if head.is_none()
             && let Some(number) = receiver.arrived(incoming).map_err(|word| corrupt(peer, "stamp", word))?
         {
@@ -123,12 +140,13 @@ impl Link for ShmLink {
         bytes: usize,
         parts: &mut dyn Iterator<Item = Source<'a>>,
     ) -> Result<bool> {
-        let Lane { outgoing, sender, .. } = &mut self.lanes[lane];
+        let peer = self.peer;
+        let Lane { outgoing, sender, .. } = self.lane(lane);
         if bytes > outgoing.layout.geometry.slot_bytes {
             let slot_bytes = outgoing.layout.geometry.slot_bytes;
             return Err(Error::Misuse(format!("a message of {bytes} bytes for slots of {slot_bytes}")));
         }
-        let reserved = sender.reserve(outgoing).map_err(|word| corrupt(self.peer, "FIFO counter", word))?;
+        let reserved = sender.reserve(outgoing).map_err(|word| corrupt(peer, "FIFO counter", word))?;
         let Some(number) = reserved else {
             return Ok(false);
         };
@@ -167,7 +185,7 @@ impl Link for ShmLink {
     }
 
     fn release(&mut self, lane: usize) {
-        let Lane { incoming, receiver, head, .. } = &mut self.lanes[lane];
+        let Lane { incoming, receiver, head, .. } = self.lane(lane);
         if head.take().is_some() {
             receiver.release(incoming);
         }
