@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, TcpStream};
 use std::time::{Duration, Instant};
-use unisono::{Communicator, Config, Sum, Transport, UniqueId};
+use unisono::{Communicator, Config, Error, ErrorKind, RendezvousError, Sum, Transport, UniqueId};
 
 fn id() -> UniqueId {
     UniqueId::new(IpAddr::V4(Ipv4Addr::LOCALHOST)).expect("a free port")
@@ -16,12 +16,12 @@ fn patient(milliseconds: u64) -> Config {
 type Guest = (UniqueId, usize, usize, Config);
 
 /// What becomes of each, and how long it took the last of them.
-fn meet(guests: Vec<Guest>) -> (Vec<Result<String, String>>, Duration) {
+fn meet(guests: Vec<Guest>) -> (Vec<Result<String, Error>>, Duration) {
     let begun = Instant::now();
     let join = |(id, rank, ranks, config): Guest| {
-        let comm = Communicator::join(&id, rank, ranks, &config).map_err(|error| error.to_string())?;
+        let comm = Communicator::join(&id, rank, ranks, &config)?;
         let mut sum = [comm.rank() as u64];
-        comm.all_reduce(&mut sum, Sum).map_err(|error| error.to_string())?;
+        comm.all_reduce(&mut sum, Sum)?;
         assert_eq!(sum[0] as usize, ranks * (ranks - 1) / 2);
         Ok(comm.transport().to_owned())
     };
@@ -32,11 +32,14 @@ fn meet(guests: Vec<Guest>) -> (Vec<Result<String, String>>, Duration) {
     (ends, begun.elapsed())
 }
 
-/// Everybody fails, in this time, with a story that contains every one of `parts`.
-fn all_hear(guests: Vec<Guest>, time: Duration, parts: &[&str]) {
+/// Everybody fails, in this time, in a way that a program can tell, with a story that contains all `parts`.
+fn all_hear(guests: Vec<Guest>, time: Duration, is_it: fn(&RendezvousError) -> bool, parts: &[&str]) {
     let (ends, elapsed) = meet(guests);
     for (index, end) in ends.iter().enumerate() {
-        let story = end.as_ref().expect_err("nobody should get in");
+        let error = end.as_ref().expect_err("nobody should get in");
+        let ErrorKind::Rendezvous(failure) = error.kind() else { panic!("guest {index}: {error}") };
+        assert!(is_it(failure), "guest {index}: {failure:?}");
+        let story = error.to_string();
         for part in parts {
             assert!(story.contains(part), "guest {index}: `{part}` is not in: {story}");
         }
@@ -62,21 +65,26 @@ fn worlds_of_all_sizes_meet_over_each_transport() {
 fn a_missing_rank_is_named_to_all_at_the_deadline() {
     let id = id();
     let guests = [0, 1, 3].map(|rank| (id.clone(), rank, 4, patient(400)));
-    all_hear(guests.into(), Duration::from_millis(2000), &["did not come", "1 of 4", ": 2"]);
+    let is_it = |failure: &_| matches!(failure, RendezvousError::Missing { missing, ranks: 4, .. } if *missing == [2]);
+    all_hear(guests.into(), Duration::from_millis(2000), is_it, &["did not come", "1 of 4", ": 2"]);
 }
 
 #[test]
 fn a_rank_that_is_there_twice_is_named_to_all_long_before_the_deadline() {
     let id = id();
     let guests = [0, 1, 1].map(|rank| (id.clone(), rank, 3, patient(20_000)));
-    all_hear(guests.into(), Duration::from_secs(4), &["rank 1 is there twice"]);
+    let is_it = |failure: &_| matches!(failure, RendezvousError::Twice { rank: 1, .. });
+    all_hear(guests.into(), Duration::from_secs(4), is_it, &["rank 1 is there twice"]);
 }
 
 #[test]
 fn a_rank_of_another_world_is_named_with_both_sizes() {
     let id = id();
     let guests = [(0, 2), (1, 3)].map(|(rank, ranks)| (id.clone(), rank, ranks, patient(20_000)));
-    all_hear(guests.into(), Duration::from_secs(4), &["rank 1", "expects 3", "expects 2"]);
+    let is_it = |failure: &_| {
+        matches!(failure, RendezvousError::WorldSize { rank: 1, expects: 3, root_expects: 2, .. })
+    };
+    all_hear(guests.into(), Duration::from_secs(4), is_it, &["rank 1", "expects 3", "expects 2"]);
 }
 
 #[test]
@@ -84,7 +92,8 @@ fn ranks_that_are_set_up_differently_hear_how() {
     let id = id();
     let guests = [4096, 8192].map(|slot_bytes| Config { slot_bytes, ..patient(20_000) });
     let guests = guests.into_iter().enumerate().map(|(rank, config)| (id.clone(), rank, 2, config));
-    all_hear(guests.collect(), Duration::from_secs(4), &["4096", "8192", "rank 0", "rank 1"]);
+    let is_it = |failure: &_| matches!(failure, RendezvousError::Settings { ranks: [0, 1] | [1, 0], .. });
+    all_hear(guests.collect(), Duration::from_secs(4), is_it, &["4096", "8192", "rank 0", "rank 1"]);
 }
 
 #[test]
@@ -95,12 +104,14 @@ fn a_wrong_secret_is_refused_at_once_and_named_to_the_others() {
     let forged: UniqueId = format!("{address}/{}", "00".repeat(32)).parse().expect("an id");
     let refused = std::thread::spawn(move || {
         let begun = Instant::now();
-        let story = Communicator::join(&forged, 1, 2, &patient(3000)).map(drop).unwrap_err().to_string();
-        (story, begun.elapsed())
+        let error = Communicator::join(&forged, 1, 2, &patient(3000)).map(drop).unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::Rendezvous(RendezvousError::Secret { .. })), "{error}");
+        (error.to_string(), begun.elapsed())
     });
     all_hear(
         vec![(id, 0, 2, patient(800))],
         Duration::from_millis(2500),
+        |failure| matches!(failure, RendezvousError::Missing { strangers, .. } if !strangers.is_empty()),
         &["did not come", ": 1", "else did"],
     );
     let (story, elapsed) = refused.join().expect("no panic");

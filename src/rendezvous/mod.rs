@@ -21,6 +21,8 @@ mod neighbours;
 mod peers;
 mod record;
 mod root;
+#[cfg(test)]
+mod tests;
 
 pub use failure::RendezvousError;
 pub use id::UniqueId;
@@ -73,6 +75,7 @@ pub fn join(identity: &Identity, config: &Config) -> Result<Mesh> {
 fn meet(identity: &Identity, config: &Config, deadline: Instant) -> std::result::Result<Mesh, Failure> {
     // The root needs a little longer than anybody to tell why it failed.
     let patience = deadline + ROOT_GRACE;
+    let begun = Instant::now();
     let mut root = reach_root(identity, deadline)?;
     let doors = peers::Doors::open(config, root_interface(&root))?;
     let record = Record::own(identity, config, &doors);
@@ -80,15 +83,20 @@ fn meet(identity: &Identity, config: &Config, deadline: Instant) -> std::result:
     let Verdict::Table { session, records } = hear(&mut root, patience)? else {
         return Err(Failure::Other { what: "the root spoke out of turn".to_owned() });
     };
+    let all_here = begun.elapsed();
     let mut meeting = peers::Meeting::new(identity, config, session, records, &mut root, deadline)?;
     let mesh = meeting.connect(doors);
     if let Some(failure) = meeting.heard() {
         return Err(failure);
     }
     let report = mesh.as_ref().map_or_else(|failure| Verdict::Failed(failure.clone()), |_| Verdict::Ready);
+    let connected = begun.elapsed();
     send_text(&mut root, &report.encode(), patience).map_err(root_lost)?;
     match hear(&mut root, patience + ROOT_GRACE)? {
-        Verdict::Ready => mesh,
+        Verdict::Ready => {
+            tracing::info!(?all_here, ?connected, everybody = ?begun.elapsed(), "met");
+            mesh
+        }
         _ => Err(Failure::Other { what: "the root spoke out of turn".to_owned() }),
     }
 }
