@@ -1,0 +1,78 @@
+//! What is compared: a collective, a number of ranks, a transport.
+
+/// The collectives that every library has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
+#[value(rename_all = "snake_case")]
+pub(crate) enum Collective {
+    AllReduce,
+    AllGather,
+    ReduceScatter,
+    Broadcast,
+    AllToAll,
+}
+
+impl Collective {
+    pub(crate) const ALL: [Self; 5] =
+        [Self::AllReduce, Self::AllGather, Self::ReduceScatter, Self::Broadcast, Self::AllToAll];
+
+    /// As on command lines and in records.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::AllReduce => "all_reduce",
+            Self::AllGather => "all_gather",
+            Self::ReduceScatter => "reduce_scatter",
+            Self::Broadcast => "broadcast",
+            Self::AllToAll => "all_to_all",
+        }
+    }
+
+    /// Bus bandwidth over algorithm bandwidth, as in nccl-tests.
+    pub(crate) fn bus_factor(self, ranks: usize) -> f64 {
+        let share = (ranks - 1) as f64 / ranks as f64;
+        match self {
+            Self::AllReduce => 2.0 * share,
+            Self::Broadcast => 1.0,
+            Self::AllGather | Self::ReduceScatter | Self::AllToAll => share,
+        }
+    }
+
+    /// Bytes that all ranks together read and write at least: every input once, every output once.
+    pub(crate) fn fewest_bytes(self, size: usize, ranks: usize) -> usize {
+        match self {
+            Self::AllReduce | Self::AllToAll => 2 * ranks * size,
+            Self::AllGather | Self::ReduceScatter | Self::Broadcast => (ranks + 1) * size,
+        }
+    }
+}
+
+/// What messages go through.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
+pub(crate) enum Transport {
+    /// The memory of one host; a library without that takes what it has.
+    Shm,
+    /// TCP over loopback.
+    Tcp,
+}
+
+impl Transport {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Shm => "shm",
+            Self::Tcp => "tcp",
+        }
+    }
+}
+
+/// One plot, and one part of a table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Case {
+    pub(crate) transport: Transport,
+    pub(crate) collective: Collective,
+    pub(crate) ranks: usize,
+}
+
+impl std::fmt::Display for Case {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}, {} ranks, {}", self.collective.name(), self.ranks, self.transport.name())
+    }
+}

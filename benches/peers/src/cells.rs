@@ -1,0 +1,221 @@
+//! What the rows say, cell by cell: medians over rounds, the best setting, the floor.
+
+use crate::case::{Case, Collective, Transport};
+use crate::contender::DEFAULTS;
+use crate::ours;
+use crate::rows::{Row, What};
+use crate::stats::{geometric_mean, median};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A contender in one setting.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Who {
+    pub(crate) contender: String,
+    pub(crate) setting: String,
+}
+
+/// One size of one case.
+#[derive(Clone, Debug)]
+pub(crate) struct Cell {
+    pub(crate) case: Case,
+    pub(crate) bytes: usize,
+    /// Medians over rounds in microseconds.
+    pub(crate) times: BTreeMap<Who, f64>,
+    /// What the machine allows, in microseconds.
+    pub(crate) floor: Option<f64>,
+}
+
+/// The best of several.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Best<'a> {
+    pub(crate) who: &'a Who,
+    pub(crate) micros: f64,
+}
+
+/// The limits of the machine: the best of what was measured in all rounds, as noise only lowers them.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Floor {
+    /// GB/s of copies past the cache by all cores, bytes read plus bytes written.
+    pub(crate) copy_rate: f64,
+    /// Microseconds of a flag from one core to another.
+    pub(crate) hand_over: f64,
+}
+
+impl Floor {
+    /// None where nothing was measured.
+    pub(crate) fn of(rows: &[Row]) -> Option<Self> {
+        let figures = |what: What| {
+            rows.iter()
+                .filter(move |row| row.what == what)
+                .filter_map(|row| row.outcome.as_ref().ok().copied())
+        };
+        let copy_rate = figures(What::CopyRate).reduce(f64::max)?;
+        let hand_over = figures(What::HandOver).reduce(f64::min)?;
+        Some(Self { copy_rate, hand_over })
+    }
+
+    fn micros(&self, case: Case, bytes: usize) -> f64 {
+        let moved = case.collective.fewest_bytes(bytes, case.ranks) as f64;
+        self.hand_over.max(moved / self.copy_rate / 1e3)
+    }
+}
+
+/// All cells, by case and size.
+pub(crate) fn cells(rows: &[Row]) -> Vec<Cell> {
+    let mut times: BTreeMap<(Case, usize), BTreeMap<Who, Vec<f64>>> = BTreeMap::new();
+    for row in rows {
+        if let (What::Cell(case, bytes), Ok(micros)) = (row.what, &row.outcome) {
+            let who = Who { contender: row.contender.clone(), setting: row.setting.clone() };
+            times.entry((case, bytes)).or_default().entry(who).or_default().push(*micros);
+        }
+    }
+    let floor = Floor::of(rows);
+    let cell = |((case, bytes), times): (_, BTreeMap<Who, Vec<f64>>)| {
+        let medians = times.into_iter().filter_map(|(who, times)| Some((who, median(times)?)));
+        Cell { case, bytes, times: medians.collect(), floor: floor.map(|floor| floor.micros(case, bytes)) }
+    };
+    times.into_iter().map(cell).collect()
+}
+
+impl Cell {
+    /// The best setting of one contender.
+    pub(crate) fn best_of(&self, contender: &str) -> Option<Best<'_>> {
+        self.best(|who| who.contender == contender)
+    }
+
+    /// The best of all that are not unisono.
+    pub(crate) fn best_peer(&self) -> Option<Best<'_>> {
+        self.best(|who| !is_ours(&who.contender))
+    }
+
+    /// One contender in the setting that nobody tuned; over TCP, the one for that.
+    pub(crate) fn defaults_of(&self, contender: &str) -> Option<Best<'_>> {
+        let untuned = |who: &Who| [DEFAULTS, "TCP"].contains(&who.setting.as_str());
+        self.best(|who| who.contender == contender && untuned(who))
+    }
+
+    pub(crate) fn ours(&self) -> Option<f64> {
+        self.best_of(ours::NAME).map(|best| best.micros)
+    }
+
+    /// How many times faster unisono is than the best peer: above one is a cell won.
+    pub(crate) fn ratio(&self) -> Option<f64> {
+        Some(self.best_peer()?.micros / self.ours()?)
+    }
+
+    fn best(&self, counts: impl Fn(&Who) -> bool) -> Option<Best<'_>> {
+        let those = self.times.iter().filter(|(who, _)| counts(who));
+        those
+            .map(|(who, &micros)| Best { who, micros })
+            .min_by(|left, right| left.micros.total_cmp(&right.micros))
+    }
+}
+
+/// Whether a contender is unisono, in ordinary buffers or others.
+pub(crate) fn is_ours(contender: &str) -> bool {
+    [ours::NAME, ours::WINDOW].contains(&contender)
+}
+
+/// The geometric mean of how many times faster unisono is, over the cells that have both.
+pub(crate) fn mean_against<'a>(
+    cells: impl IntoIterator<Item = &'a Cell>,
+    least_bytes: usize,
+    other: impl Fn(&'a Cell) -> Option<Best<'a>>,
+) -> Option<f64> {
+    let large = cells.into_iter().filter(|cell| cell.bytes >= least_bytes);
+    geometric_mean(large.filter_map(|cell| Some(other(cell)?.micros / cell.ours()?)))
+}
+
+/// The contenders that have a time in any of the cells.
+pub(crate) fn contenders(cells: &[&Cell]) -> BTreeSet<String> {
+    cells.iter().flat_map(|cell| cell.times.keys()).map(|who| who.contender.clone()).collect()
+}
+
+/// The cells of each (transport, collective), in order.
+pub(crate) fn grouped(cells: &[Cell]) -> BTreeMap<(Transport, Collective), Vec<&Cell>> {
+    let mut groups: BTreeMap<_, Vec<&Cell>> = BTreeMap::new();
+    for cell in cells {
+        groups.entry((cell.case.transport, cell.case.collective)).or_default().push(cell);
+    }
+    groups
+}
+
+/// Medians as comma-separated values.
+pub(crate) fn to_csv(cells: &[Cell]) -> String {
+    let mut text = "transport,collective,ranks,bytes,contender,setting,time_us,floor_us\n".to_owned();
+    for cell in cells {
+        let Case { transport, collective, ranks } = cell.case;
+        let floor = cell.floor.map_or_else(String::new, |floor| format!("{floor:.4}"));
+        for (who, micros) in &cell.times {
+            let (transport, collective, bytes) = (transport.name(), collective.name(), cell.bytes);
+            let Who { contender, setting } = who;
+            text += &format!(
+                "{transport},{collective},{ranks},{bytes},{contender},{setting},{micros:.4},{floor}\n"
+            );
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CASE: Case = Case { transport: Transport::Shm, collective: Collective::AllReduce, ranks: 2 };
+
+    fn row(round: usize, contender: &str, setting: &str, bytes: usize, outcome: Result<f64, String>) -> Row {
+        let (contender, setting) = (contender.to_owned(), setting.to_owned());
+        Row { round, what: What::Cell(CASE, bytes), contender, setting, outcome }
+    }
+
+    fn rows() -> Vec<Row> {
+        let mut rows = vec![
+            row(1, "unisono", "auto", 1 << 20, Ok(100.0)),
+            row(2, "unisono", "auto", 1 << 20, Ok(500.0)),
+            row(3, "unisono", "auto", 1 << 20, Ok(110.0)),
+            row(1, "unisono window", "auto", 1 << 20, Ok(1.0)),
+            row(1, "Open MPI 5", "defaults", 1 << 20, Ok(330.0)),
+            row(1, "Open MPI 5", "UCX", 1 << 20, Ok(220.0)),
+            row(1, "Gloo", "defaults", 1 << 20, Ok(880.0)),
+            row(1, "MPICH 5", "defaults", 0, Err("did not end".into())),
+            row(1, "unisono", "auto", 8, Ok(0.4)),
+            row(1, "Open MPI 5", "defaults", 8, Ok(0.2)),
+        ];
+        let figure = |what, value| Row { what, ..row(1, "floor", "", 0, Ok(value)) };
+        rows.extend(
+            [(What::CopyRate, 20.0), (What::CopyRate, 40.0), (What::HandOver, 0.2)]
+                .map(|(what, value)| figure(what, value)),
+        );
+        rows
+    }
+
+    #[test]
+    fn a_cell_has_medians_and_the_best_setting_counts() {
+        let cells = cells(&rows());
+        assert_eq!(cells.iter().map(|cell| cell.bytes).collect::<Vec<_>>(), [8, 1 << 20]);
+        let cell = &cells[1];
+        assert_eq!((cell.ours(), cell.ratio()), (Some(110.0), Some(2.0)));
+        let best = cell.best_peer().expect("three");
+        assert_eq!((best.who.contender.as_str(), best.who.setting.as_str()), ("Open MPI 5", "UCX"));
+        assert_eq!(cell.defaults_of("Open MPI 5").map(|best| best.micros), Some(330.0));
+        assert!(cell.best_of("MPICH 5").is_none());
+    }
+
+    #[test]
+    fn the_floor_is_traffic_or_a_hand_over() {
+        let cells = cells(&rows());
+        assert_eq!(cells[0].floor, Some(0.2));
+        assert_eq!(cells[1].floor, Some(4.0 * f64::from(1 << 20) / 40.0 / 1e3));
+    }
+
+    #[test]
+    fn means_are_over_cells_that_have_both_and_are_large_enough() {
+        let cells = cells(&rows());
+        let against = |least, who| mean_against(&cells, least, move |cell| cell.best_of(who));
+        let close = |found: Option<f64>, value: f64| (found.expect("cells") - value).abs() < 1e-9;
+        assert!(close(against(1 << 20, "Open MPI 5"), 2.0));
+        assert!(close(against(0, "Open MPI 5"), 1.0));
+        assert!(close(against(0, "Gloo"), 8.0));
+        assert_eq!(against(0, "oneCCL"), None);
+    }
+}

@@ -1,0 +1,131 @@
+//! unisono itself, through `unisono perf`.
+
+use crate::case::{Case, Transport};
+use crate::contender::Task;
+use crate::process::{self, Ended};
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+/// In ordinary buffers.
+pub(crate) const NAME: &str = "unisono";
+/// In buffers that all ranks of the host share.
+pub(crate) const WINDOW: &str = "unisono window";
+
+/// The command `unisono`, and what it understands.
+pub(crate) struct Unisono {
+    program: PathBuf,
+    window_flags: Option<&'static [&'static str]>,
+    results: PathBuf,
+}
+
+/// (bytes, microseconds) by size.
+pub(crate) type Times = Vec<(usize, f64)>;
+
+impl Unisono {
+    /// Asks the program for its flags. `scratch` is a folder for results in passing.
+    pub(crate) fn new(program: PathBuf, scratch: &Path) -> Result<Self, String> {
+        let ended = process::run(Command::new(&program).args(["perf", "--help"]), ASK_LIMIT);
+        if let Some(failure) = ended.failure {
+            return Err(format!("{}: {failure}", program.display()));
+        }
+        let window_flags = window_flags(&ended.stdout);
+        let results = scratch.join(format!("perf-{}.json", std::process::id()));
+        Ok(Self { program, window_flags, results })
+    }
+
+    /// The contenders that there are for a case.
+    pub(crate) fn contenders(&self, case: Case) -> Vec<&'static str> {
+        let window = case.transport == Transport::Shm && self.window_flags.is_some();
+        std::iter::once(NAME).chain(window.then_some(WINDOW)).collect()
+    }
+
+    /// Measures one of [`Unisono::contenders`].
+    pub(crate) fn measure(&self, contender: &str, task: &Task<'_>) -> Result<Times, String> {
+        let sizes: Vec<String> = task.sizes.iter().map(usize::to_string).collect();
+        let mut command = self.perf(task.case.collective.name(), task.case.ranks);
+        command.args(["--transport", task.case.transport.name(), "--sizes", &sizes.join(",")]);
+        command.args(["--samples", &task.budget.as_millis().to_string()]);
+        command.args(self.window_flags.filter(|_| contender == WINDOW).unwrap_or_default());
+        self.document(&mut command, task.limit).and_then(|document| times(&document))
+    }
+
+    /// (GB/s of copies by all cores, microseconds of a hand-over) with nothing else running.
+    pub(crate) fn floor(&self) -> Result<(f64, f64), String> {
+        let mut command = self.perf("barrier", 1);
+        let document = self.document(command.arg("--report-floor"), ASK_LIMIT)?;
+        let figure = |name| document["floor"][name].as_f64().ok_or(format!("perf reports no {name}"));
+        Ok((figure("copy_gbs_all_cores")?, figure("handover_us")?))
+    }
+
+    /// Starts `ranks` processes that meet in one barrier and end.
+    pub(crate) fn startup(&self, ranks: usize, limit: Duration) -> Ended {
+        process::run(self.perf("barrier", ranks).args(["-n", "1", "-w", "0"]), limit)
+    }
+
+    /// The program's version and commit.
+    pub(crate) fn version(&self, repository: &Path) -> String {
+        let ask = |command: &mut Command| process::run(command, ASK_LIMIT).stdout.trim().to_owned();
+        let version = ask(Command::new(&self.program).arg("--version"));
+        let describe = ["describe", "--always", "--dirty", "--abbrev=10"];
+        let commit = ask(Command::new("git").arg("-C").arg(repository).args(describe));
+        format!("{} ({commit})", version.rsplit(' ').next().unwrap_or_default())
+    }
+
+    fn perf(&self, what: &str, ranks: usize) -> Command {
+        let mut command = Command::new(&self.program);
+        command.args(["perf", what, "--ranks", &ranks.to_string()]);
+        command
+    }
+
+    fn document(&self, command: &mut Command, limit: Duration) -> Result<Value, String> {
+        let failure = process::run(command.arg("-J").arg(&self.results), limit).failure;
+        let text = std::fs::read_to_string(&self.results).map_err(|error| error.to_string());
+        // An older run's results are not this one's.
+        let _ = std::fs::remove_file(&self.results);
+        failure.map_or(Ok(()), Err)?;
+        serde_json::from_str(&text?).map_err(|error| error.to_string())
+    }
+}
+
+fn window_flags(help: &str) -> Option<&'static [&'static str]> {
+    let known: [&'static [&'static str]; 2] = [&["--window-memory"], &["--memory-kind", "window"]];
+    known.into_iter().find(|flags| help.contains(flags[0]))
+}
+
+/// The times in what `unisono perf -J` writes. One wrong element spoils all.
+fn times(document: &Value) -> Result<Times, String> {
+    let rows = document["results"].as_array().ok_or("perf reports no results")?;
+    let time = |row: &Value| {
+        let half = &row["out_of_place"];
+        match (row["size"].as_u64(), half["time"].as_f64(), half["nwrong"].as_u64()) {
+            (Some(size), Some(time), Some(0)) => Ok((size as usize, time)),
+            _ => Err(format!("not a good result: {row}")),
+        }
+    };
+    rows.iter().map(time).collect()
+}
+
+const ASK_LIMIT: Duration = Duration::from_secs(60);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn times_are_taken_from_right_results_only() {
+        let row = |size, wrong| json!({"size": size, "out_of_place": {"time": 1.5, "nwrong": wrong}});
+        assert_eq!(times(&json!({"results": [row(8, 0), row(64, 0)]})), Ok(vec![(8, 1.5), (64, 1.5)]));
+        assert!(times(&json!({"results": [row(8, 0), row(64, 1)]})).is_err());
+        assert!(times(&json!({})).is_err());
+    }
+
+    #[test]
+    fn window_flags_are_used_where_they_are_understood() {
+        assert_eq!(window_flags("  --window-memory  Buffers"), Some(&["--window-memory"][..]));
+        assert_eq!(window_flags("--memory-kind <KIND>"), Some(&["--memory-kind", "window"][..]));
+        assert_eq!(window_flags("--sizes"), None);
+    }
+}

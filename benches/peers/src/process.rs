@@ -1,0 +1,136 @@
+//! Commands that end in time, or are ended.
+
+use rustix::process::{Pid, Signal, kill_process_group};
+use std::io::Read;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
+use std::thread::{JoinHandle, sleep, spawn};
+use std::time::{Duration, Instant};
+
+/// What a command left.
+pub(crate) struct Ended {
+    pub(crate) stdout: String,
+    /// Time from start to end.
+    pub(crate) wall: Duration,
+    /// Why it is not a success, if it is none.
+    pub(crate) failure: Option<String>,
+}
+
+/// Runs a command in a process group of its own. At `limit` the group is asked to end, then killed.
+pub(crate) fn run(command: &mut Command, limit: Duration) -> Ended {
+    let begun = Instant::now();
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
+    let mut child = match command.spawn() {
+        Ok(child) => child,
+        Err(error) => {
+            let program = command.get_program().to_string_lossy();
+            let failure = Some(format!("{program} does not start: {error}"));
+            return Ended { stdout: String::new(), wall: begun.elapsed(), failure };
+        }
+    };
+    let (stdout, stderr) = (collect(child.stdout.take()), collect(child.stderr.take()));
+    let in_time = wait(&mut child, begun + limit);
+    let wall = begun.elapsed();
+    if !in_time {
+        end(&mut child);
+    }
+    let failure = match child.wait() {
+        _ if !in_time => Some(format!("did not end within {} s", limit.as_secs())),
+        Ok(status) if status.success() => None,
+        Ok(status) => Some(format!("{status}: {}", last_line(&text(stderr)))),
+        Err(error) => Some(error.to_string()),
+    };
+    Ended { stdout: text(stdout), wall, failure }
+}
+
+/// Reads on a thread, so that a full pipe holds nobody up.
+fn collect(pipe: Option<impl Read + Send + 'static>) -> JoinHandle<Vec<u8>> {
+    spawn(move || {
+        let mut bytes = Vec::new();
+        // What came before an error counts.
+        let _ = pipe.map(|mut pipe| pipe.read_to_end(&mut bytes));
+        bytes
+    })
+}
+
+/// What was read. Somebody who outlives the command may hold its pipe open: nobody waits for that.
+fn text(reader: JoinHandle<Vec<u8>>) -> String {
+    let deadline = Instant::now() + PIPE_PATIENCE;
+    while !reader.is_finished() && Instant::now() < deadline {
+        sleep(POLL);
+    }
+    let bytes = if reader.is_finished() { reader.join().unwrap_or_default() } else { Vec::new() };
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+fn wait(child: &mut Child, deadline: Instant) -> bool {
+    while matches!(child.try_wait(), Ok(None)) {
+        if Instant::now() >= deadline {
+            return false;
+        }
+        sleep(POLL);
+    }
+    true
+}
+
+/// Launchers pass the first signal on to their ranks; the second one cannot be refused.
+fn end(child: &mut Child) {
+    for signal in [Signal::TERM, Signal::KILL] {
+        if let Some(group) = Pid::from_raw(child.id() as i32) {
+            // Gone already is what was wanted.
+            let _ = kill_process_group(group, signal);
+        }
+        if wait(child, Instant::now() + GRACE) {
+            break;
+        }
+    }
+}
+
+/// The last line that says something, without control characters, short enough for a table.
+fn last_line(text: &str) -> String {
+    let says = |line: &&str| line.chars().any(char::is_alphabetic);
+    let line = text.lines().rev().find(says).unwrap_or("no message");
+    line.chars().filter(|letter| !letter.is_control()).take(160).collect()
+}
+
+/// Coarse enough to cost nothing beside ranks that spin.
+const POLL: Duration = Duration::from_millis(2);
+const GRACE: Duration = Duration::from_secs(5);
+const PIPE_PATIENCE: Duration = Duration::from_secs(2);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shell(script: &str, limit: Duration) -> Ended {
+        run(Command::new("sh").args(["-c", script]), limit)
+    }
+
+    #[test]
+    fn output_and_success() {
+        let ended = shell("echo out; echo err >&2", Duration::from_secs(20));
+        assert_eq!((ended.stdout.as_str(), ended.failure), ("out\n", None));
+    }
+
+    #[test]
+    fn a_failure_is_named_by_its_last_words() {
+        let ended = shell("echo first >&2; echo second >&2; echo ---- >&2; exit 3", Duration::from_secs(20));
+        let failure = ended.failure.expect("it failed");
+        assert!(failure.contains("exit status: 3") && failure.ends_with(": second"), "{failure}");
+    }
+
+    #[test]
+    fn what_hangs_is_ended_with_its_children_and_keeps_its_output() {
+        let begun = Instant::now();
+        let ended = shell("echo partial; sleep 600 & sleep 600", Duration::from_millis(300));
+        assert_eq!(ended.stdout, "partial\n");
+        assert!(ended.failure.expect("ended").starts_with("did not end"));
+        assert!(begun.elapsed() < Duration::from_secs(60));
+    }
+
+    #[test]
+    fn a_program_that_is_not_there_is_a_failure() {
+        let ended = run(&mut Command::new("/nonexistent"), Duration::from_secs(1));
+        assert!(ended.failure.expect("nothing to run").contains("does not start"));
+    }
+}

@@ -1,0 +1,297 @@
+//! The README of a record.
+
+use crate::case::{Case, Collective, Transport};
+use crate::cells::{Cell, Floor, cells, grouped, mean_against};
+use crate::library::Peer;
+use crate::machine::Machine;
+use crate::plot::{Axis, file_name};
+use crate::rows::{Row, What};
+use crate::stats::{geometric_mean, median};
+use crate::{ours, size};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// What stands above the figures.
+pub(crate) struct About<'a> {
+    pub(crate) machine: &'a Machine,
+    pub(crate) unisono: String,
+    pub(crate) peers: &'a [Peer],
+    /// Name and reason of libraries that are not here.
+    pub(crate) missing: &'a [(&'static str, String)],
+    pub(crate) command: String,
+    pub(crate) budget_ms: u128,
+    /// The files of plots that were drawn.
+    pub(crate) plots: BTreeSet<String>,
+}
+
+/// The whole text.
+pub(crate) fn readme(about: &About<'_>, rows: &[Row]) -> String {
+    let cells = cells(rows);
+    let groups = grouped(&cells);
+    let mut text = head(about, Floor::of(rows));
+    text += &summary(&groups);
+    text += &startup(rows);
+    for ((transport, collective), cells) in &groups {
+        text += &section(*transport, *collective, cells, &about.plots);
+    }
+    text + &lost(&cells) + &failed(rows)
+}
+
+fn head(about: &About<'_>, floor: Option<Floor>) -> String {
+    let Machine { cpu, cores, caches, memory_gib, kernel, date } = about.machine;
+    let mut text = format!("# unisono beside other libraries, {date}\n\n");
+    text += &format!(
+        "Written by `{}`.\n\n{cpu}, {cores} cores; {} for a core; {memory_gib:.1} GiB; Linux {kernel}.\n",
+        about.command,
+        caches.join(", ")
+    );
+    if let Some(Floor { copy_rate, hand_over }) = floor {
+        text += &format!(
+            "Copies past the cache by all cores move {copy_rate:.1} GB/s (read plus written); a flag takes \
+             {hand_over:.2} µs from core to core.\n"
+        );
+    }
+    text += &format!("\n| library | version |\n|---|---|\n| unisono | {} |\n", about.unisono);
+    for peer in about.peers {
+        text += &format!("| {} | {} |\n", peer.library.name(), peer.version);
+    }
+    for (name, reason) in about.missing {
+        text += &format!("| {name} | not here: {} |\n", reason.replace('|', " "));
+    }
+    let budget = about.budget_ms;
+    text += &format!(
+        "\nfloat32, sum, out of place (Gloo: all_reduce in place, it has no other), ordinary buffers that begin at a \
+         page. A sample is a barrier, then calls back to back worth about 1 ms; the slowest rank counts; the median over \
+         samples worth {budget} ms is the time of a round; the median over rounds, in which all take turns, stands \
+         in the tables. Results are verified once for each size. Sizes are nccl-tests': totals for all_gather, \
+         reduce_scatter and all_to_all. Of several settings of a library its best in each cell counts. *Ratio* is the \
+         best peer's time over unisono's: below 1 the cell is lost. The *floor* is the traffic that the operation \
+         needs at least, every input read once and every output written once, at the rate of copies past the cache, \
+         or one hand-over; what stays in the cache may be faster.\n"
+    );
+    text
+}
+
+type Groups<'a> = BTreeMap<(Transport, Collective), Vec<&'a Cell>>;
+
+fn summary(groups: &Groups<'_>) -> String {
+    let mut text = "\n## Geometric means\n\nHow many times faster unisono is.\n\n".to_owned();
+    text += "| transport | collective | cells | lost | best peer, all sizes | best peer, from 1 MiB \
+             | Open MPI 5 defaults, from 1 MiB | Open MPI 4 defaults, from 1 MiB | Gloo, from 1 MiB \
+             | share of the floor, from 1 MiB |\n|---|---|--:|--:|--:|--:|--:|--:|--:|--:|\n";
+    for ((transport, collective), cells) in groups {
+        let mean = |least, other: &dyn for<'c> Fn(&'c Cell) -> Option<crate::cells::Best<'c>>| {
+            times(mean_against(cells.iter().copied(), least, other))
+        };
+        let ratios: Vec<f64> = cells.iter().filter_map(|cell| cell.ratio()).collect();
+        let lost = ratios.iter().filter(|&&ratio| ratio < 1.0).count();
+        let large = cells.iter().filter(|cell| cell.bytes >= MEBIBYTE);
+        let share = geometric_mean(large.filter_map(|cell| Some(cell.floor? / cell.ours()?)));
+        text += &format!(
+            "| {} | {} | {} | {lost} | {} | {} | {} | {} | {} | {} |\n",
+            transport.name(),
+            collective.name(),
+            ratios.len(),
+            mean(0, &Cell::best_peer),
+            mean(MEBIBYTE, &Cell::best_peer),
+            mean(MEBIBYTE, &|cell| cell.defaults_of("Open MPI 5")),
+            mean(MEBIBYTE, &|cell| cell.defaults_of("Open MPI 4")),
+            mean(MEBIBYTE, &|cell| cell.best_of("Gloo")),
+            percent(share),
+        );
+    }
+    text
+}
+
+fn startup(rows: &[Row]) -> String {
+    let mut walls: BTreeMap<(&str, usize), Vec<f64>> = BTreeMap::new();
+    for row in rows {
+        if let (What::Startup(ranks), Ok(micros)) = (row.what, &row.outcome) {
+            walls.entry((&row.contender, ranks)).or_default().push(*micros);
+        }
+    }
+    if walls.is_empty() {
+        return String::new();
+    }
+    let mut text =
+        "\n## Startup\n\nFrom the launch of a local job to its end, with one barrier; medians.\n\n\
+                    | library | ranks | seconds |\n|---|--:|--:|\n"
+            .to_owned();
+    for ((name, ranks), walls) in walls {
+        let seconds = median(walls).unwrap_or_default() / 1e6;
+        text += &format!("| {name} | {ranks} | {seconds:.2} |\n");
+    }
+    text
+}
+
+fn section(
+    transport: Transport,
+    collective: Collective,
+    cells: &[&Cell],
+    plots: &BTreeSet<String>,
+) -> String {
+    let window = cells.iter().any(|cell| cell.best_of(ours::WINDOW).is_some());
+    let (title, line) = if window { (" window, µs |", "--:|") } else { ("", "") };
+    let mut text = format!(
+        "\n## {}, {}\n\n| ranks | size | unisono, µs |{title} best peer, µs | who | ratio | floor, µs | share |\n\
+         |--:|--:|--:|{line}--:|---|--:|--:|--:|\n",
+        collective.name(),
+        transport.name()
+    );
+    for cell in cells {
+        text += &row(cell, window);
+    }
+    text.push('\n');
+    let ranks: BTreeSet<usize> = cells.iter().map(|cell| cell.case.ranks).collect();
+    for case in ranks.into_iter().map(|ranks| Case { transport, collective, ranks }) {
+        for file in Axis::BOTH.map(|axis| file_name(case, axis)).iter().filter(|file| plots.contains(*file)) {
+            text += &format!("![{case}]({file})\n");
+        }
+    }
+    text
+}
+
+fn row(cell: &Cell, window: bool) -> String {
+    let best = cell.best_peer();
+    let who =
+        best.map_or_else(|| NONE.to_owned(), |best| format!("{}, {}", best.who.contender, best.who.setting));
+    let window = if window {
+        format!(" {} |", micros(cell.best_of(ours::WINDOW).map(|best| best.micros)))
+    } else {
+        String::new()
+    };
+    format!(
+        "| {} | {} | {} |{window} {} | {who} | {} | {} | {} |\n",
+        cell.case.ranks,
+        size::show(cell.bytes),
+        micros(cell.ours()),
+        micros(best.map(|best| best.micros)),
+        times(cell.ratio()),
+        micros(cell.floor),
+        percent(cell.floor.zip(cell.ours()).map(|(floor, ours)| floor / ours)),
+    )
+}
+
+fn lost(cells: &[Cell]) -> String {
+    let mut lost: Vec<(f64, &Cell)> = cells
+        .iter()
+        .filter_map(|cell| Some((cell.ratio()?, cell)))
+        .filter(|(ratio, _)| *ratio < 1.0)
+        .collect();
+    lost.sort_by(|one, other| one.0.total_cmp(&other.0));
+    let all = cells.iter().filter(|cell| cell.ratio().is_some()).count();
+    let mut text = format!("\n## Cells lost\n\n{} of {all}, the worst first.\n", lost.len());
+    if !lost.is_empty() {
+        text += "\n| case | size | ratio | to whom |\n|---|--:|--:|---|\n";
+    }
+    for (ratio, cell) in lost {
+        let who = cell.best_peer().map_or(NONE, |best| best.who.contender.as_str());
+        text += &format!("| {} | {} | {ratio:.2} | {who} |\n", cell.case, size::show(cell.bytes));
+    }
+    text
+}
+
+/// Runs that gave no time or not all, each reason once.
+fn failed(rows: &[Row]) -> String {
+    let mut failures: BTreeMap<(&str, &str, String, &str), usize> = BTreeMap::new();
+    for row in rows {
+        if let Err(reason) = &row.outcome {
+            let what = match row.what {
+                What::Cell(case, _) => case.to_string(),
+                What::Startup(ranks) => format!("startup of {ranks} ranks"),
+                What::CopyRate | What::HandOver => "floor".to_owned(),
+            };
+            *failures.entry((&row.contender, &row.setting, what, reason)).or_default() += 1;
+        }
+    }
+    if failures.is_empty() {
+        return "\nNo run failed.\n".to_owned();
+    }
+    let mut text = "\n## Runs that failed\n\n| who | case | times | why |\n|---|---|--:|---|\n".to_owned();
+    for ((contender, setting, what, reason), count) in failures {
+        text += &format!("| {contender}, {setting} | {what} | {count} | {reason} |\n");
+    }
+    text
+}
+
+/// Three digits, or all before the point.
+fn micros(value: Option<f64>) -> String {
+    match value {
+        None => NONE.to_owned(),
+        Some(value) if value < 10.0 => format!("{value:.2}"),
+        Some(value) if value < 100.0 => format!("{value:.1}"),
+        Some(value) => format!("{value:.0}"),
+    }
+}
+
+/// A cell lost is bold.
+fn times(ratio: Option<f64>) -> String {
+    match ratio {
+        None => NONE.to_owned(),
+        Some(ratio) if ratio < 1.0 => format!("**{ratio:.2}**"),
+        Some(ratio) => format!("{ratio:.2}"),
+    }
+}
+
+fn percent(share: Option<f64>) -> String {
+    share.map_or_else(|| NONE.to_owned(), |share| format!("{:.0} %", share * 100.0))
+}
+
+const NONE: &str = "–";
+const MEBIBYTE: usize = 1 << 20;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CASE: Case = Case { transport: Transport::Shm, collective: Collective::AllReduce, ranks: 2 };
+
+    fn row(contender: &str, what: What, outcome: Result<f64, String>) -> Row {
+        Row { round: 1, what, contender: contender.to_owned(), setting: "defaults".to_owned(), outcome }
+    }
+
+    fn rows() -> Vec<Row> {
+        vec![
+            row("unisono", What::Cell(CASE, 8), Ok(0.5)),
+            row("Open MPI 5", What::Cell(CASE, 8), Ok(0.25)),
+            row("unisono", What::Cell(CASE, 1 << 20), Ok(100.0)),
+            row("Open MPI 5", What::Cell(CASE, 1 << 20), Ok(300.0)),
+            row("MPICH 5", What::Cell(CASE, 0), Err("did not end within 9 s".to_owned())),
+            row("unisono", What::Startup(64), Ok(2_500_000.0)),
+            row("floor", What::CopyRate, Ok(40.0)),
+            row("floor", What::HandOver, Ok(0.1)),
+        ]
+    }
+
+    #[test]
+    fn the_table_has_ratio_and_floor_and_lost_cells_are_bold() {
+        let cells = cells(&rows());
+        let text =
+            section(CASE.transport, CASE.collective, &cells.iter().collect::<Vec<_>>(), &BTreeSet::new());
+        assert!(
+            text.contains("| 2 | 8 B | 0.50 | 0.25 | Open MPI 5, defaults | **0.50** | 0.10 | 20 % |"),
+            "{text}"
+        );
+        assert!(
+            text.contains("| 2 | 1 MiB | 100 | 300 | Open MPI 5, defaults | 3.00 | 105 | 105 % |"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn what_is_lost_and_what_failed_is_said() {
+        let rows = rows();
+        let text = lost(&cells(&rows)) + &failed(&rows);
+        assert!(text.contains("1 of 2, the worst first"), "{text}");
+        assert!(text.contains("| all_reduce, 2 ranks, shm | 8 B | 0.50 | Open MPI 5 |"), "{text}");
+        let failure = "| MPICH 5, defaults | all_reduce, 2 ranks, shm | 1 | did not end within 9 s |";
+        assert!(text.contains(failure), "{text}");
+    }
+
+    #[test]
+    fn means_and_startup_are_in_the_text() {
+        let rows = rows();
+        let text = summary(&grouped(&cells(&rows))) + &startup(&rows);
+        assert!(text.contains("| shm | all_reduce | 2 | 1 | 1.22 | 3.00 | 3.00 | – | – | 105 % |"), "{text}");
+        assert!(text.contains("| unisono | 64 | 2.50 |"), "{text}");
+    }
+}

@@ -1,0 +1,132 @@
+//! Results as lines: everything that a record says is drawn from these.
+
+use crate::case::{Case, Collective, Transport};
+use std::fmt::Write as _;
+use std::path::Path;
+
+/// One time of one contender in one round, or why there is none.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Row {
+    pub(crate) round: usize,
+    pub(crate) what: What,
+    pub(crate) contender: String,
+    pub(crate) setting: String,
+    /// Microseconds, GB/s, or a reason.
+    pub(crate) outcome: Result<f64, String>,
+}
+
+/// What an outcome is about.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum What {
+    /// Microseconds of a collective; zero bytes: of the run as a whole, which failed.
+    Cell(Case, usize),
+    /// Microseconds that ranks take from launch to end, with one barrier.
+    Startup(usize),
+    /// GB/s, read and written, of copies past the cache by all cores.
+    CopyRate,
+    /// Microseconds of one flag from one core to another.
+    HandOver,
+}
+
+const HEAD: &str = "round,transport,collective,ranks,bytes,contender,setting,outcome,failure";
+
+/// The rows as comma-separated values.
+pub(crate) fn to_csv(rows: &[Row]) -> String {
+    let mut text = format!("{HEAD}\n");
+    for row in rows {
+        let (transport, what, ranks, bytes) = match row.what {
+            What::Cell(case, bytes) => (case.transport.name(), case.collective.name(), case.ranks, bytes),
+            What::Startup(ranks) => ("", "startup", ranks, 0),
+            What::CopyRate => ("", "copy_gbs", 0, 0),
+            What::HandOver => ("", "hand_over_us", 0, 0),
+        };
+        let (value, failure) = match &row.outcome {
+            Ok(value) => (format!("{value:.4}"), String::new()),
+            Err(reason) => (String::new(), plain(reason)),
+        };
+        let (round, who, how) = (row.round, plain(&row.contender), plain(&row.setting));
+        let _ = writeln!(text, "{round},{transport},{what},{ranks},{bytes},{who},{how},{value},{failure}");
+    }
+    text
+}
+
+/// Reads what [`to_csv`] wrote.
+pub(crate) fn from_csv(text: &str) -> Result<Vec<Row>, String> {
+    let lines = text.lines().enumerate().skip(1);
+    lines
+        .map(|(at, line)| parse(line).ok_or_else(|| format!("line {} is no result: {line}", at + 1)))
+        .collect()
+}
+
+/// Writes the rows so that a file is never half a file.
+pub(crate) fn save(path: &Path, rows: &[Row]) -> Result<(), String> {
+    let draft = path.with_extension("csv.part");
+    let written = std::fs::write(&draft, to_csv(rows)).and_then(|()| std::fs::rename(&draft, path));
+    written.map_err(|error| format!("{}: {error}", path.display()))
+}
+
+fn parse(line: &str) -> Option<Row> {
+    let fields: Vec<&str> = line.split(',').collect();
+    let [round, transport, what, ranks, bytes, contender, setting, value, failure] = fields[..] else {
+        return None;
+    };
+    let (ranks, bytes) = (ranks.parse().ok()?, bytes.parse().ok()?);
+    let what = match what {
+        "startup" => What::Startup(ranks),
+        "copy_gbs" => What::CopyRate,
+        "hand_over_us" => What::HandOver,
+        name => {
+            let transport =
+                [Transport::Shm, Transport::Tcp].into_iter().find(|one| one.name() == transport)?;
+            let collective = Collective::ALL.into_iter().find(|one| one.name() == name)?;
+            What::Cell(Case { transport, collective, ranks }, bytes)
+        }
+    };
+    let outcome = if failure.is_empty() { Ok(value.parse().ok()?) } else { Err(failure.to_owned()) };
+    let (contender, setting) = (contender.to_owned(), setting.to_owned());
+    Some(Row { round: round.parse().ok()?, what, contender, setting, outcome })
+}
+
+/// Without what separates fields and lines.
+fn plain(text: &str) -> String {
+    text.replace(',', ";").replace(['\n', '\r', '|'], " ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_survive_a_file() {
+        let case = Case { transport: Transport::Tcp, collective: Collective::AllToAll, ranks: 4 };
+        let row =
+            |what, outcome| Row { round: 2, what, contender: "a".into(), setting: "b c".into(), outcome };
+        let rows = [
+            row(What::Cell(case, 1024), Ok(1.25)),
+            row(What::Cell(case, 0), Err("did not end".into())),
+            row(What::Startup(64), Ok(2e6)),
+            row(What::CopyRate, Ok(38.5)),
+            row(What::HandOver, Ok(0.125)),
+        ];
+        assert_eq!(from_csv(&to_csv(&rows)), Ok(rows.to_vec()));
+    }
+
+    #[test]
+    fn separators_in_reasons_do_no_harm() {
+        let row = Row {
+            round: 1,
+            what: What::CopyRate,
+            contender: "x".into(),
+            setting: String::new(),
+            outcome: Err("a, b\nc".into()),
+        };
+        let read = from_csv(&to_csv(&[row])).expect("readable");
+        assert_eq!(read[0].outcome, Err("a; b c".to_owned()));
+    }
+
+    #[test]
+    fn nonsense_is_refused_with_its_line() {
+        let error = from_csv(&format!("{HEAD}\n1,shm,all_reduce,2,8,x,y,fast,\n")).expect_err("no number");
+        assert!(error.starts_with("line 2"), "{error}");
+    }
+}

@@ -1,0 +1,52 @@
+//! How long many ranks take from launch to end, with one barrier between.
+
+use crate::contender::launch;
+use crate::library::{Library, Peer};
+use crate::ours::{self, Unisono};
+use crate::process;
+use crate::rounds::{Plan, Results};
+use crate::rows::What;
+use std::time::Duration;
+
+/// Ranks, as many as a small cluster has.
+pub(crate) const RANKS: usize = 64;
+
+impl Plan {
+    /// Measures `times` times, unisono and every MPI in turn.
+    pub(crate) fn startup(
+        &self,
+        times: usize,
+        unisono: &Unisono,
+        peers: &[Peer],
+        results: &mut Results,
+    ) -> Result<(), String> {
+        let what = What::Startup(RANKS);
+        let mpi = |peer: &&Peer| peer.library.is_mpi() && peer.library != Library::OneCcl;
+        let mpis: Vec<&Peer> =
+            peers.iter().filter(mpi).filter(|peer| self.wants(peer.library.name())).collect();
+        for round in 1..=times {
+            if self.wants(ours::NAME) && !results.has_startup(round, ours::NAME) {
+                let outcome = outcome(&unisono.startup(RANKS, self.limit));
+                results.add(round, (ours::NAME, "auto"), [(what, outcome)])?;
+            }
+            for peer in &mpis {
+                let name = peer.library.name();
+                if !results.has_startup(round, name) {
+                    let mut command = launch(peer, RANKS, self.cores);
+                    let ended = process::run(command.arg(&peer.program).arg("startup"), self.limit);
+                    results.add(round, (name, "oversubscribed"), [(what, outcome(&ended))])?;
+                }
+            }
+            eprintln!("startup of {RANKS} ranks: round {round} of {times}");
+        }
+        Ok(())
+    }
+}
+
+fn outcome(ended: &process::Ended) -> Result<f64, String> {
+    ended.failure.clone().map_or(Ok(micros(ended.wall)), Err)
+}
+
+fn micros(wall: Duration) -> f64 {
+    wall.as_secs_f64() * 1e6
+}
