@@ -3,7 +3,7 @@
 use crate::lifeline::{Lifeline, Watch};
 use crate::shm::Notes;
 use crate::socket::Stream;
-use crate::{Control, Error, Event, MAX_NOTE_BYTES, Result};
+use crate::{Control, Error, Event, Footprint, MAX_NOTE_BYTES, Result};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 use std::os::fd::OwnedFd;
@@ -60,6 +60,12 @@ impl Control for Neighbours {
         // What it wrote between the look at its board and its end.
         self.read(from).or_else(|| self.ending.take().map(|from| Event::Closed { from }))
     }
+
+    fn footprint(&self) -> Footprint {
+        // Its own lifeline is one more.
+        let lines = Footprint { descriptors: 1 + self.watch.descriptors(), ..Footprint::default() };
+        self.notes.footprint() + lines
+    }
 }
 
 /// The control path to ranks of this host and of others.
@@ -74,6 +80,10 @@ impl Control for Everybody {
 
     fn poll(&mut self) -> Option<Event> {
         self.0.poll().or_else(|| self.1.poll())
+    }
+
+    fn footprint(&self) -> Footprint {
+        self.0.footprint() + self.1.footprint()
     }
 }
 
@@ -141,6 +151,13 @@ impl Control for Sockets {
             }
         }
         None
+    }
+
+    fn footprint(&self) -> Footprint {
+        let open = self.peers.iter().flatten().count();
+        let buffers = |peer: &Peer| peer.incoming.capacity() + peer.outgoing.capacity();
+        let staging = self.peers.iter().flatten().map(buffers).sum();
+        Footprint { staging, sockets: open, descriptors: open, ..Footprint::default() }
     }
 }
 

@@ -8,7 +8,7 @@ use crate::doorman::{Doorman, is_welcome};
 use crate::pace::Watcher;
 use crate::socket::Stream;
 use crate::tcp::TcpLink;
-use crate::{Error, Geometry, Head, Link, Result, Tag};
+use crate::{Error, Footprint, Geometry, Head, Link, Result, Tag};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -173,6 +173,10 @@ impl Link for LazyLink {
 
     fn progress(&mut self) -> Result<()> {
         self.made()?.map_or(Ok(()), |link| link.progress())
+    }
+
+    fn footprint(&self) -> Footprint {
+        self.link.as_ref().map_or_else(Footprint::default, Link::footprint)
     }
 }
 

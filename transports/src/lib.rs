@@ -18,6 +18,7 @@ pub mod control;
 pub mod doorman;
 mod error;
 mod flags;
+mod footprint;
 #[cfg(not(loom))]
 mod heap;
 #[cfg(not(loom))]
@@ -51,6 +52,7 @@ pub mod unix;
 
 pub use cells::{CELL_BYTES, CELLS};
 pub use error::{Error, Result};
+pub use footprint::Footprint;
 #[cfg(not(loom))]
 pub use heap::{Heap, HeapBlock};
 pub use tag::Tag;
@@ -123,6 +125,11 @@ pub trait Link: Send {
     /// Moves what has arrived out of the operating system into free slots, so
     /// that the peer can go on even while this rank waits for something else.
     fn progress(&mut self) -> Result<()>;
+
+    /// What this link keeps in memory by itself.
+    fn footprint(&self) -> Footprint {
+        Footprint::default()
+    }
 }
 
 /// Memory of every rank that every other rank can reach, and a signal counter
@@ -206,6 +213,11 @@ pub trait Control: Send {
     fn post(&mut self, note: &[u8]);
     /// The next event, if one is here. Each peer's death is reported once.
     fn poll(&mut self) -> Option<Event>;
+
+    /// What this path keeps in memory; shared memory, which has the boards for notes in it, counts here.
+    fn footprint(&self) -> Footprint {
+        Footprint::default()
+    }
 }
 
 /// The time, and how to wait when nothing can be done.

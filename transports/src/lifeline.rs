@@ -53,6 +53,11 @@ impl Watch {
         Ok(Self { epoll, lines })
     }
 
+    /// Descriptors that it has open.
+    pub(crate) fn descriptors(&self) -> usize {
+        1 + self.lines.iter().flatten().count()
+    }
+
     /// Can be read once there is an end to be told.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.epoll.as_fd()

@@ -89,6 +89,12 @@ impl Segment {
         self.fd = None;
     }
 
+    /// Bytes of the pages that exist, whichever process touched them; zero if that cannot be told.
+    pub fn resident(&self) -> usize {
+        let status = self.fd.as_ref().and_then(|fd| fstat(fd).ok());
+        status.map_or(0, |status| status.st_blocks as usize * BLOCK_BYTES)
+    }
+
     /// Length in bytes.
     pub fn bytes(&self) -> usize {
         self.bytes
@@ -167,6 +173,8 @@ impl Drop for Segment {
 }
 
 const HUGE_PAGE_BYTES: usize = 2 << 20;
+/// What `st_blocks` counts.
+const BLOCK_BYTES: usize = 512;
 
 fn required_seals() -> SealFlags {
     SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL
@@ -217,6 +225,19 @@ mod tests {
         }
         assert!(ftruncate(own.fd().unwrap(), 4096).is_err());
         assert!(ftruncate(own.fd().unwrap(), 16384).is_err());
+    }
+
+    #[test]
+    fn pages_count_once_they_are_touched_by_whoever_it_is() {
+        let own = Segment::create(64 << 20).unwrap();
+        let peers = Segment::attach(duplicate(&own), 64 << 20).unwrap();
+        assert_eq!(own.resident(), 0);
+        peers.word(40 << 20).store(1, Ordering::Relaxed);
+        let one = own.resident();
+        assert!(one > 0 && one <= HUGE_PAGE_BYTES, "{one}");
+        own.word(0).store(1, Ordering::Relaxed);
+        assert_eq!(own.resident(), 2 * one);
+        assert_eq!(Segment::private(64 << 20).unwrap().resident(), 0);
     }
 
     #[test]

@@ -39,14 +39,14 @@ pub fn connect(
     own: Segment,
     peers: Vec<Option<Segment>>,
 ) -> Result<Connected> {
-    // Mapped is enough: descriptors are few.
+    // For peers' memory, mapped is enough: descriptors are few.
     let keep = |mut segment: Segment| {
         segment.forget_fd();
         Arc::new(segment)
     };
     let mut segments: Vec<_> = peers.into_iter().map(|peer| peer.map(keep)).collect();
     if let Some(place) = segments.get_mut(rank) {
-        *place = Some(keep(own));
+        *place = Some(Arc::new(own));
     }
     connect_shared(rank, ranks, geometry, segments)
 }

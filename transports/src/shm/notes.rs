@@ -1,6 +1,7 @@
 //! Everybody's notes in shared memory.
 
 use super::layout::Layout;
+use crate::Footprint;
 use crate::notes::{self, NoteBoard, NoteReader};
 use crate::segment::Segment;
 use crate::sync::AtomicU64;
@@ -41,6 +42,17 @@ impl Notes {
     /// Number of ranks, those elsewhere included.
     pub(crate) fn ranks(&self) -> usize {
         self.segments.len()
+    }
+
+    /// The memory that the boards are in.
+    pub(crate) fn footprint(&self) -> Footprint {
+        let own = self.segments.get(self.rank).and_then(Option::as_ref);
+        Footprint {
+            mapped: self.segments.iter().flatten().map(|segment| segment.bytes()).sum(),
+            resident: own.map_or(0, |own| own.resident()),
+            descriptors: usize::from(own.is_some_and(|own| own.fd().is_some())),
+            ..Footprint::default()
+        }
     }
 
     /// Writes a note for all to read.

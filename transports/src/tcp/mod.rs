@@ -17,7 +17,7 @@ mod wire;
 pub use local::local_mesh;
 
 use crate::socket::Stream;
-use crate::{Error, Geometry, Head, Link, Result, Tag};
+use crate::{Error, Footprint, Geometry, Head, Link, Result, Tag};
 use frame::{Frame, HEAD_BYTES};
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
@@ -296,6 +296,13 @@ impl Link for TcpLink {
             self.pump(index, None)?;
         }
         Ok(())
+    }
+
+    fn footprint(&self) -> Footprint {
+        let lanes: usize = self.lanes.iter().flat_map(|lane| &lane.buffers).map(Vec::capacity).sum();
+        let wires: usize = self.sockets.iter().map(|socket| socket.wire.staging()).sum();
+        let open = self.sockets.len();
+        Footprint { staging: lanes + wires, sockets: open, descriptors: open, ..Footprint::default() }
     }
 }
 

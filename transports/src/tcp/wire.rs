@@ -34,6 +34,11 @@ impl Wire {
         self.stream.duplicate()
     }
 
+    /// Bytes of its buffers.
+    pub(super) fn staging(&self) -> usize {
+        self.ahead.len() + self.waiting.capacity()
+    }
+
     /// How long ago the connection ended, if it did.
     pub(super) fn closed_for(&self) -> Option<Duration> {
         self.closed.map(|since| since.elapsed())
