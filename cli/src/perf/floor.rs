@@ -2,10 +2,11 @@
 
 use super::bind::Bind;
 use super::test::Kind;
+use super::wire;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
-use unisono::{Communicator, DType, Op};
+use unisono::{Communicator, Config, DType, Op};
 use unisono_cuda::{Finish, Source, Store, Target, copy_to, reduce_to};
 
 /// The limits. Bandwidths count bytes read plus bytes written, in GB/s.
@@ -19,23 +20,55 @@ pub(super) struct Floor {
     pub(super) reduce_gbs: f64,
     /// A flag from one thread to another, one way, in microseconds.
     pub(super) handover_us: f64,
+    /// Where ranks meet over TCP: raw sockets between two cores of this host.
+    #[serde(flatten)]
+    pub(super) tcp: Option<Tcp>,
+}
+
+/// The limits of TCP over loopback, with sockets and messages as ranks use them.
+#[derive(Clone, Copy, Debug, serde::Serialize)]
+pub(super) struct Tcp {
+    /// One pair, both directions at once: GB/s in each.
+    pub(super) tcp_gbs: f64,
+    /// 8 bytes, one way, both ends asking again and again, in microseconds.
+    pub(super) tcp_pingpong_us: f64,
 }
 
 /// Rank 0 measures while the others wait; everybody gets the result.
 pub(super) fn measure(comm: &Communicator) -> Result<Floor, String> {
-    let mut values = [0.0; 4];
+    let cores = cores();
+    let mut values = [0.0; 6];
+    let over_tcp = comm.transport() == "tcp" && comm.ranks() > 1;
     if comm.rank() == 0 {
-        let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
-        values = [copy(1), copy(cores), reduce(cores), if cores > 1 { handover() } else { 0.0 }];
+        let handover = if cores > 1 { handover() } else { 0.0 };
+        let tcp = if over_tcp { tcp(comm.config())? } else { [0.0; 2] };
+        values = [copy(1), copy(cores), reduce(cores), handover, tcp[0], tcp[1]];
     }
     comm.broadcast(&mut values, 0).map_err(|error| error.to_string())?;
-    let [copy_gbs_one_core, copy_gbs_all_cores, reduce_gbs, handover_us] = values;
-    Ok(Floor { copy_gbs_one_core, copy_gbs_all_cores, reduce_gbs, handover_us })
+    let [copy_gbs_one_core, copy_gbs_all_cores, reduce_gbs, handover_us, tcp_gbs, tcp_pingpong_us] = values;
+    let tcp = over_tcp.then_some(Tcp { tcp_gbs, tcp_pingpong_us });
+    Ok(Floor { copy_gbs_one_core, copy_gbs_all_cores, reduce_gbs, handover_us, tcp })
+}
+
+fn tcp(config: &Config) -> Result<[f64; 2], String> {
+    let gbs = wire::bandwidth(config.sockets, config.slot_bytes);
+    let measured = gbs.and_then(|gbs| Ok([gbs, wire::pingpong()?]));
+    measured.map_err(|error| format!("cannot measure TCP over loopback: {error}"))
+}
+
+fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, |cores| cores.get())
 }
 
 impl Floor {
     /// Microseconds that an operation takes at least.
     pub(super) fn micros(&self, kind: Kind, size: usize, ranks: usize) -> f64 {
+        if let Some(Tcp { tcp_gbs, tcp_pingpong_us }) = self.tcp {
+            // What one pair moves keeps two cores busy: more ranks than cores do not move more.
+            let sending = cores().min(ranks).max(2) as f64;
+            let bytes = kind.fewest_bytes_sent(size, ranks) as f64;
+            return (bytes / (tcp_gbs * sending).max(1e-9) / 1e3).max(tcp_pingpong_us);
+        }
         let memory = kind.fewest_bytes(size, ranks) as f64 / self.copy_gbs_all_cores.max(1e-9) / 1e3;
         memory.max(self.handover_us)
     }
@@ -47,7 +80,10 @@ impl std::fmt::Display for Floor {
             f,
             "copy {:.1} GB/s on one core, {:.1} on all; sum {:.1} on all; hand-over {:.2} us",
             self.copy_gbs_one_core, self.copy_gbs_all_cores, self.reduce_gbs, self.handover_us
-        )
+        )?;
+        self.tcp.map_or(Ok(()), |Tcp { tcp_gbs, tcp_pingpong_us }| {
+            write!(f, "; raw TCP {tcp_gbs:.2} GB/s each way at once, 8 B {tcp_pingpong_us:.2} us")
+        })
     }
 }
 

@@ -8,6 +8,7 @@ mod json;
 mod pattern;
 mod table;
 mod test;
+mod wire;
 
 pub(crate) use args::Arguments;
 

@@ -91,6 +91,19 @@ impl Kind {
         }
     }
 
+    /// Bytes that must travel between ranks at least, all of them together, where none reaches the memory of
+    /// another.
+    pub(super) fn fewest_bytes_sent(self, size: usize, ranks: usize) -> usize {
+        match self {
+            Kind::AllReduce => 2 * (ranks - 1) * size,
+            Kind::AllGather | Kind::ReduceScatter | Kind::AllToAll => (ranks - 1) * size,
+            Kind::Broadcast | Kind::Reduce => (ranks - 1) * size,
+            Kind::Gather | Kind::Scatter => (ranks - 1) * size / ranks,
+            Kind::SendRecv => ranks * size,
+            Kind::Barrier => 0,
+        }
+    }
+
     /// Whether the results of an operation in place are not the inputs of the same operation again.
     pub(super) fn consumes(self) -> bool {
         self.reduces() || self == Kind::AllToAll
