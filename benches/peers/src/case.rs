@@ -35,14 +35,6 @@ impl Collective {
             Self::AllGather | Self::ReduceScatter | Self::AllToAll => share,
         }
     }
-
-    /// Bytes that all ranks together read and write at least: every input once, every output once.
-    pub(crate) fn fewest_bytes(self, size: usize, ranks: usize) -> usize {
-        match self {
-            Self::AllReduce | Self::AllToAll => 2 * ranks * size,
-            Self::AllGather | Self::ReduceScatter | Self::Broadcast => (ranks + 1) * size,
-        }
-    }
 }
 
 /// What messages go through.

@@ -3,7 +3,7 @@
 use crate::case::{Case, Collective, Transport};
 use crate::contender::DEFAULTS;
 use crate::ours;
-use crate::rows::{Row, What};
+use crate::rows::{FLOOR, Row, What};
 use crate::stats::{geometric_mean, median};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,7 +21,7 @@ pub(crate) struct Cell {
     pub(crate) bytes: usize,
     /// Medians over rounds in microseconds.
     pub(crate) times: BTreeMap<Who, f64>,
-    /// What the machine allows, in microseconds.
+    /// What the machine allows, in microseconds: the least of all rounds, as noise only adds.
     pub(crate) floor: Option<f64>,
 }
 
@@ -34,47 +34,50 @@ pub(crate) struct Best<'a> {
 
 /// The limits of the machine: the best of what was measured in all rounds, as noise only lowers them.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Floor {
+pub(crate) struct Limits {
     /// GB/s of copies past the cache by all cores, bytes read plus bytes written.
     pub(crate) copy_rate: f64,
     /// Microseconds of a flag from one core to another.
     pub(crate) hand_over: f64,
 }
 
-impl Floor {
-    /// None where nothing was measured.
-    pub(crate) fn of(rows: &[Row]) -> Option<Self> {
-        let figures = |what: What| {
-            rows.iter()
-                .filter(move |row| row.what == what)
-                .filter_map(|row| row.outcome.as_ref().ok().copied())
-        };
-        let copy_rate = figures(What::CopyRate).reduce(f64::max)?;
-        let hand_over = figures(What::HandOver).reduce(f64::min)?;
-        Some(Self { copy_rate, hand_over })
-    }
-
-    fn micros(&self, case: Case, bytes: usize) -> f64 {
-        let moved = case.collective.fewest_bytes(bytes, case.ranks) as f64;
-        self.hand_over.max(moved / self.copy_rate / 1e3)
-    }
+/// None where nothing was measured.
+pub(crate) fn limits(rows: &[Row]) -> Option<Limits> {
+    let figures = |what: What| {
+        rows.iter().filter(move |row| row.what == what).filter_map(|row| row.outcome.as_ref().ok().copied())
+    };
+    let copy_rate = figures(What::CopyRate).reduce(f64::max)?;
+    let hand_over = figures(What::HandOver).reduce(f64::min)?;
+    Some(Limits { copy_rate, hand_over })
 }
 
 /// All cells, by case and size.
 pub(crate) fn cells(rows: &[Row]) -> Vec<Cell> {
-    let mut times: BTreeMap<(Case, usize), BTreeMap<Who, Vec<f64>>> = BTreeMap::new();
+    let mut cells: BTreeMap<(Case, usize), Rounds> = BTreeMap::new();
     for row in rows {
-        if let (What::Cell(case, bytes), Ok(micros)) = (row.what, &row.outcome) {
+        let (What::Cell(case, bytes), &Ok(micros)) = (row.what, &row.outcome) else {
+            continue;
+        };
+        let rounds = cells.entry((case, bytes)).or_default();
+        if row.contender == FLOOR {
+            rounds.floor = Some(rounds.floor.map_or(micros, |least| least.min(micros)));
+        } else {
             let who = Who { contender: row.contender.clone(), setting: row.setting.clone() };
-            times.entry((case, bytes)).or_default().entry(who).or_default().push(*micros);
+            rounds.times.entry(who).or_default().push(micros);
         }
     }
-    let floor = Floor::of(rows);
-    let cell = |((case, bytes), times): (_, BTreeMap<Who, Vec<f64>>)| {
-        let medians = times.into_iter().filter_map(|(who, times)| Some((who, median(times)?)));
-        Cell { case, bytes, times: medians.collect(), floor: floor.map(|floor| floor.micros(case, bytes)) }
+    let cell = |((case, bytes), rounds): (_, Rounds)| {
+        let medians = rounds.times.into_iter().filter_map(|(who, times)| Some((who, median(times)?)));
+        Cell { case, bytes, times: medians.collect(), floor: rounds.floor }
     };
-    times.into_iter().map(cell).collect()
+    cells.into_iter().map(cell).collect()
+}
+
+/// A cell in the making.
+#[derive(Default)]
+struct Rounds {
+    times: BTreeMap<Who, Vec<f64>>,
+    floor: Option<f64>,
 }
 
 impl Cell {
@@ -181,11 +184,10 @@ mod tests {
             row(1, "unisono", "auto", 8, Ok(0.4)),
             row(1, "Open MPI 5", "defaults", 8, Ok(0.2)),
         ];
-        let figure = |what, value| Row { what, ..row(1, "floor", "", 0, Ok(value)) };
-        rows.extend(
-            [(What::CopyRate, 20.0), (What::CopyRate, 40.0), (What::HandOver, 0.2)]
-                .map(|(what, value)| figure(what, value)),
-        );
+        rows.extend([105.0, 104.0].map(|micros| row(1, FLOOR, "", 1 << 20, Ok(micros))));
+        let figure = |what, value| Row { what, ..row(1, FLOOR, "", 0, Ok(value)) };
+        let figures = [(What::CopyRate, 20.0), (What::CopyRate, 40.0), (What::HandOver, 0.2)];
+        rows.extend(figures.map(|(what, value)| figure(what, value)));
         rows
     }
 
@@ -202,10 +204,11 @@ mod tests {
     }
 
     #[test]
-    fn the_floor_is_traffic_or_a_hand_over() {
+    fn limits_are_the_best_of_all_rounds() {
         let cells = cells(&rows());
-        assert_eq!(cells[0].floor, Some(0.2));
-        assert_eq!(cells[1].floor, Some(4.0 * f64::from(1 << 20) / 40.0 / 1e3));
+        assert_eq!((cells[0].floor, cells[1].floor), (None, Some(104.0)));
+        assert_eq!(limits(&rows()), Some(Limits { copy_rate: 40.0, hand_over: 0.2 }));
+        assert_eq!(limits(&[]), None);
     }
 
     #[test]

@@ -75,6 +75,9 @@ impl Setting {
 }
 
 const SHM_FABRIC: (&str, &str) = ("I_MPI_FABRICS", "shm");
+const OFI_FABRIC: (&str, &str) = ("I_MPI_FABRICS", "ofi");
+/// Without it small collectives go through shared memory, whatever the fabric.
+const NO_SHORTCUT: (&str, &str) = ("I_MPI_COLL_INTRANODE", "pt2pt");
 const CCL_OVER_MPI: (&str, &str) = ("CCL_ATL_TRANSPORT", "mpi");
 const RING: (&str, &str) = ("CCL_ALLREDUCE", "ring");
 const OFI_TCP: (&str, &str) = ("FI_PROVIDER", "tcp");
@@ -103,16 +106,16 @@ pub(crate) const SETTINGS: &[Setting] = &[
     of(IntelMpi, "wait",            &[Shm], Crowded, &[],      &[SHM_FABRIC, ("I_MPI_WAIT_MODE", "1")]),
     of(IntelMpi, "ring",            &[Shm], Roomy,   &[],      &[SHM_FABRIC, ("I_MPI_ADJUST_ALLREDUCE", "8")])
         .only(&[Collective::AllReduce]),
-    of(IntelMpi, "yield ring",     &[Shm], Crowded, &[],      &[SHM_FABRIC, YIELD,
+    of(IntelMpi, "yield ring",      &[Shm], Crowded, &[],      &[SHM_FABRIC, YIELD,
                                                                  ("I_MPI_ADJUST_ALLREDUCE", "8")])
         .only(&[Collective::AllReduce]),
-    of(IntelMpi, "TCP",             &[Tcp], Roomy,   &[],      &[("I_MPI_FABRICS", "ofi"), OFI_TCP]),
-    of(IntelMpi, "TCP yield",      &[Tcp], Crowded, &[],      &[("I_MPI_FABRICS", "ofi"), OFI_TCP, YIELD]),
+    of(IntelMpi, "TCP",             &[Tcp], Roomy,   &[],      &[OFI_FABRIC, NO_SHORTCUT, OFI_TCP]),
+    of(IntelMpi, "TCP yield",       &[Tcp], Crowded, &[],      &[OFI_FABRIC, NO_SHORTCUT, OFI_TCP, YIELD]),
     of(OneCcl,   DEFAULTS,          &[Shm], Roomy,   &[],      &[SHM_FABRIC, CCL_OVER_MPI]),
     of(OneCcl,   "yield",           &[Shm], Crowded, &[],      &[SHM_FABRIC, CCL_OVER_MPI, YIELD, OFFLOAD]),
     of(OneCcl,   "ring",            &[Shm], Roomy,   &[],      &[SHM_FABRIC, CCL_OVER_MPI, RING])
         .only(&[Collective::AllReduce]),
-    of(OneCcl,   "yield ring",     &[Shm], Crowded, &[],      &[SHM_FABRIC, CCL_OVER_MPI, YIELD, OFFLOAD, RING])
+    of(OneCcl,   "yield ring",      &[Shm], Crowded, &[],      &[SHM_FABRIC, CCL_OVER_MPI, YIELD, OFFLOAD, RING])
         .only(&[Collective::AllReduce]),
     of(OneCcl,   "TCP",             &[Tcp], Any,     &[],      &[SHM_FABRIC, ("CCL_ATL_TRANSPORT", "ofi"),
                                                                  ("CCL_ATL_SHM", "0"), OFI_TCP, YIELD]),

@@ -124,7 +124,9 @@ fn launcher(library: Library, root: &Path) -> &'static str {
         Library::Mpich4 => "mpirun.mpich",
         Library::Gloo if root.starts_with("/usr") => "python3",
         Library::Gloo => "python",
-        _ => "mpirun",
+        // Its mpirun is a script that may take the hydra of another MPI.
+        Library::IntelMpi | Library::OneCcl => "mpiexec.hydra",
+        Library::OpenMpi5 | Library::Mpich5 => "mpirun",
     }
 }
 

@@ -23,6 +23,18 @@ pub(crate) struct Unisono {
 /// (bytes, microseconds) by size.
 pub(crate) type Times = Vec<(usize, f64)>;
 
+/// What one run says.
+#[derive(Debug, PartialEq)]
+pub(crate) struct Measured {
+    pub(crate) times: Times,
+    /// What the machine allows, measured by the same run.
+    pub(crate) floor: Times,
+    /// GB/s, read and written, of copies past the cache by all cores.
+    pub(crate) copy_rate: f64,
+    /// Microseconds of a flag from one core to another.
+    pub(crate) hand_over: f64,
+}
+
 impl Unisono {
     /// Asks the program for its flags. `scratch` is a folder for results in passing.
     pub(crate) fn new(program: PathBuf, scratch: &Path) -> Result<Self, String> {
@@ -42,21 +54,13 @@ impl Unisono {
     }
 
     /// Measures one of [`Unisono::contenders`].
-    pub(crate) fn measure(&self, contender: &str, task: &Task<'_>) -> Result<Times, String> {
+    pub(crate) fn measure(&self, contender: &str, task: &Task<'_>) -> Result<Measured, String> {
         let sizes: Vec<String> = task.sizes.iter().map(usize::to_string).collect();
         let mut command = self.perf(task.case.collective.name(), task.case.ranks);
         command.args(["--transport", task.case.transport.name(), "--sizes", &sizes.join(",")]);
         command.args(["--samples", &task.budget.as_millis().to_string()]);
         command.args(self.window_flags.filter(|_| contender == WINDOW).unwrap_or_default());
-        self.document(&mut command, task.limit).and_then(|document| times(&document))
-    }
-
-    /// (GB/s of copies by all cores, microseconds of a hand-over) with nothing else running.
-    pub(crate) fn floor(&self) -> Result<(f64, f64), String> {
-        let mut command = self.perf("barrier", 1);
-        let document = self.document(command.arg("--report-floor"), ASK_LIMIT)?;
-        let figure = |name| document["floor"][name].as_f64().ok_or(format!("perf reports no {name}"));
-        Ok((figure("copy_gbs_all_cores")?, figure("handover_us")?))
+        self.document(&mut command, task.limit).and_then(|document| measured(&document))
     }
 
     /// Starts `ranks` processes that meet in one barrier and end.
@@ -94,17 +98,23 @@ fn window_flags(help: &str) -> Option<&'static [&'static str]> {
     known.into_iter().find(|flags| help.contains(flags[0]))
 }
 
-/// The times in what `unisono perf -J` writes. One wrong element spoils all.
-fn times(document: &Value) -> Result<Times, String> {
+/// What `unisono perf -J` writes. One wrong element spoils all.
+fn measured(document: &Value) -> Result<Measured, String> {
     let rows = document["results"].as_array().ok_or("perf reports no results")?;
-    let time = |row: &Value| {
+    let (mut times, mut floor) = (Vec::new(), Vec::new());
+    for row in rows {
         let half = &row["out_of_place"];
-        match (row["size"].as_u64(), half["time"].as_f64(), half["nwrong"].as_u64()) {
-            (Some(size), Some(time), Some(0)) => Ok((size as usize, time)),
-            _ => Err(format!("not a good result: {row}")),
-        }
-    };
-    rows.iter().map(time).collect()
+        let (Some(size), Some(time), Some(0)) =
+            (row["size"].as_u64(), half["time"].as_f64(), half["nwrong"].as_u64())
+        else {
+            return Err(format!("not a good result: {row}"));
+        };
+        times.push((size as usize, time));
+        floor.extend(row["floor_us"].as_f64().map(|micros| (size as usize, micros)));
+    }
+    let figure = |name| document["floor"][name].as_f64().ok_or_else(|| format!("perf reports no {name}"));
+    let (copy_rate, hand_over) = (figure("copy_gbs_all_cores")?, figure("handover_us")?);
+    Ok(Measured { times, floor, copy_rate, hand_over })
 }
 
 const ASK_LIMIT: Duration = Duration::from_secs(60);
@@ -116,10 +126,14 @@ mod tests {
 
     #[test]
     fn times_are_taken_from_right_results_only() {
-        let row = |size, wrong| json!({"size": size, "out_of_place": {"time": 1.5, "nwrong": wrong}});
-        assert_eq!(times(&json!({"results": [row(8, 0), row(64, 0)]})), Ok(vec![(8, 1.5), (64, 1.5)]));
-        assert!(times(&json!({"results": [row(8, 0), row(64, 1)]})).is_err());
-        assert!(times(&json!({})).is_err());
+        let row = |size, wrong| json!({"size": size, "out_of_place": {"time": 1.5, "nwrong": wrong}, "floor_us": 0.5});
+        let floor = json!({"copy_gbs_all_cores": 40.0, "handover_us": 0.1});
+        let good = measured(&json!({"results": [row(8, 0), row(64, 0)], "floor": floor})).expect("good");
+        assert_eq!((good.times, good.floor), (vec![(8, 1.5), (64, 1.5)], vec![(8, 0.5), (64, 0.5)]));
+        assert_eq!((good.copy_rate, good.hand_over), (40.0, 0.1));
+        assert!(measured(&json!({"results": [row(8, 0), row(64, 1)], "floor": floor})).is_err());
+        assert!(measured(&json!({"results": [row(8, 0)]})).is_err());
+        assert!(measured(&json!({})).is_err());
     }
 
     #[test]

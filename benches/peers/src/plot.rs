@@ -2,6 +2,7 @@
 
 use crate::case::Case;
 use crate::cells::{Cell, is_ours, mean_against};
+use crate::rows::FLOOR;
 use crate::{ours, size};
 use plotters::coord::Shift;
 use plotters::prelude::*;
@@ -73,7 +74,7 @@ fn lines(cells: &[&Cell], case: Case, axis: Axis) -> Vec<Line> {
         Line { name: name.to_owned(), color, width, dashed: false, points }
     };
     let floor = points(&|cell| cell.floor);
-    let floor = Line { name: "memory floor".into(), color: GREY, width: 2, dashed: true, points: floor };
+    let floor = Line { name: FLOOR.into(), color: GREY, width: 2, dashed: true, points: floor };
     let peers = peers(cells).into_iter().map(|name| of(&name, color(&name), 2));
     // The thick one last: it lies on top.
     let all =
@@ -157,13 +158,14 @@ fn range(values: impl Iterator<Item = f64> + Clone) -> (f64, f64) {
     (least / 1.3, most * 1.3)
 }
 
-/// Without more digits than it takes: 0.1, 10, 1 000 000.
+/// Without more digits than it takes: 0.0001, 0.1, 10, 1 000 000.
 fn number(value: f64) -> String {
-    if value < 0.995 {
-        format!("{}", (value * 1000.0).round() / 1000.0)
-    } else {
-        grouped(value.round() as u64)
+    if value >= 0.995 {
+        return grouped(value.round() as u64);
     }
+    // One digit that is not zero.
+    let places = (-value.log10()).ceil().clamp(1.0, 9.0) as usize;
+    format!("{value:.places$}")
 }
 
 /// Digits in groups of three.
@@ -218,7 +220,7 @@ mod tests {
 
     #[test]
     fn labels_are_short() {
-        for (value, label) in [(0.1, "0.1"), (1.0, "1"), (100.0, "100"), (1e6, "1 000 000")] {
+        for (value, label) in [(1e-5, "0.00001"), (0.1, "0.1"), (1.0, "1"), (100.0, "100"), (1e6, "1 000 000")] {
             assert_eq!(number(value), label);
         }
     }
@@ -235,7 +237,7 @@ mod tests {
         let cells = [cell(8, &names), cell(64, &names)];
         let lines = lines(&cells.each_ref(), CASE, Axis::Time);
         let names: Vec<&str> = lines.iter().map(|line| line.name.as_str()).collect();
-        assert_eq!(names, ["memory floor", "Gloo", "a", "b", "c", "d", "unisono window", "unisono"]);
+        assert_eq!(names, ["floor", "Gloo", "a", "b", "c", "d", "unisono window", "unisono"]);
     }
 
     #[test]
@@ -246,7 +248,7 @@ mod tests {
         for axis in Axis::BOTH {
             assert_eq!(draw(&folder, &cells.each_ref(), CASE, axis), Ok(true));
             let svg = std::fs::read_to_string(folder.join(file_name(CASE, axis))).expect("written");
-            for word in ["unisono", "Gloo", "memory floor", axis.label(), "all_reduce, 4 ranks, shm", "KiB"] {
+            for word in ["unisono", "Gloo", "floor", axis.label(), "all_reduce, 4 ranks, shm", "KiB"] {
                 assert!(svg.contains(word), "{word} is not in the drawing");
             }
         }

@@ -1,7 +1,7 @@
 //! The README of a record.
 
 use crate::case::{Case, Collective, Transport};
-use crate::cells::{Cell, Floor, cells, grouped, mean_against};
+use crate::cells::{Cell, Limits, cells, grouped, limits, mean_against};
 use crate::library::Peer;
 use crate::machine::Machine;
 use crate::plot::{Axis, file_name};
@@ -27,7 +27,7 @@ pub(crate) struct About<'a> {
 pub(crate) fn readme(about: &About<'_>, rows: &[Row]) -> String {
     let cells = cells(rows);
     let groups = grouped(&cells);
-    let mut text = head(about, Floor::of(rows));
+    let mut text = head(about, limits(rows));
     text += &summary(&groups);
     text += &startup(rows);
     for ((transport, collective), cells) in &groups {
@@ -36,7 +36,7 @@ pub(crate) fn readme(about: &About<'_>, rows: &[Row]) -> String {
     text + &lost(&cells) + &failed(rows)
 }
 
-fn head(about: &About<'_>, floor: Option<Floor>) -> String {
+fn head(about: &About<'_>, limits: Option<Limits>) -> String {
     let Machine { cpu, cores, caches, memory_gib, kernel, date } = about.machine;
     let mut text = format!("# unisono beside other libraries, {date}\n\n");
     text += &format!(
@@ -44,7 +44,7 @@ fn head(about: &About<'_>, floor: Option<Floor>) -> String {
         about.command,
         caches.join(", ")
     );
-    if let Some(Floor { copy_rate, hand_over }) = floor {
+    if let Some(Limits { copy_rate, hand_over }) = limits {
         text += &format!(
             "Copies past the cache by all cores move {copy_rate:.1} GB/s (read plus written); a flag takes \
              {hand_over:.2} µs from core to core.\n"
@@ -64,9 +64,9 @@ fn head(about: &About<'_>, floor: Option<Floor>) -> String {
          samples worth {budget} ms is the time of a round; the median over rounds, in which all take turns, stands \
          in the tables. Results are verified once for each size. Sizes are nccl-tests': totals for all_gather, \
          reduce_scatter and all_to_all. Of several settings of a library its best in each cell counts. *Ratio* is the \
-         best peer's time over unisono's: below 1 the cell is lost. The *floor* is the traffic that the operation \
-         needs at least, every input read once and every output written once, at the rate of copies past the cache, \
-         or one hand-over; what stays in the cache may be faster.\n"
+         best peer's time over unisono's: below 1 the cell is lost. The *floor* is what `unisono perf --report-floor` \
+         says that the machine allows: in shared memory the least traffic, every input read once and every output \
+         written once, at the rate of copies past the cache, or one hand-over. What stays in the cache may be faster.\n"
     );
     text
 }
@@ -257,6 +257,8 @@ mod tests {
             row("Open MPI 5", What::Cell(CASE, 1 << 20), Ok(300.0)),
             row("MPICH 5", What::Cell(CASE, 0), Err("did not end within 9 s".to_owned())),
             row("unisono", What::Startup(64), Ok(2_500_000.0)),
+            row("floor", What::Cell(CASE, 8), Ok(0.1)),
+            row("floor", What::Cell(CASE, 1 << 20), Ok(105.0)),
             row("floor", What::CopyRate, Ok(40.0)),
             row("floor", What::HandOver, Ok(0.1)),
         ]

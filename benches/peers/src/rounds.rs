@@ -3,9 +3,9 @@
 use crate::case::Case;
 use crate::contender::{SETTINGS, Setting, Task};
 use crate::library::Peer;
-use crate::ours::{Times, Unisono};
+use crate::ours::{Measured, Times, Unisono};
 use crate::process;
-use crate::rows::{Row, What, save};
+use crate::rows::{FLOOR, Row, What, save};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -35,25 +35,44 @@ impl Contender<'_> {
         }
     }
 
-    /// The times, and why some or all are missing.
-    fn run(&self, unisono: &Unisono, task: &Task<'_>, cores: usize) -> (Times, Option<String>) {
+    fn run(&self, unisono: &Unisono, task: &Task<'_>, cores: usize) -> Run {
         match self {
             Self::Ours(name) => match unisono.measure(name, task) {
-                Ok(times) => (times, None),
-                Err(failure) => (Vec::new(), Some(failure)),
+                Ok(measured) => ours(measured, task.case),
+                Err(failure) => Run { failure: Some(failure), ..Run::default() },
             },
             Self::Theirs(peer, setting) => {
                 let ended = process::run(&mut setting.command(peer, task, cores), task.limit + SELF_HELP);
-                match times_in(&ended.stdout, task.case) {
-                    Ok(times) if times.is_empty() && ended.failure.is_none() => {
-                        (times, Some("printed no times".to_owned()))
-                    }
-                    Ok(times) => (times, ended.failure),
-                    Err(line) => (Vec::new(), Some(line)),
-                }
+                theirs(&ended.stdout, ended.failure, task.case)
             }
         }
     }
+}
+
+/// What one run gave.
+#[derive(Debug, Default, PartialEq)]
+struct Run {
+    times: Times,
+    /// What the machine allowed meanwhile.
+    floor: Vec<(What, Result<f64, String>)>,
+    /// Why times are missing.
+    failure: Option<String>,
+}
+
+fn ours(measured: Measured, case: Case) -> Run {
+    let cells = measured.floor.into_iter().map(|(bytes, micros)| (What::Cell(case, bytes), Ok(micros)));
+    let figures = [(What::CopyRate, Ok(measured.copy_rate)), (What::HandOver, Ok(measured.hand_over))];
+    Run { times: measured.times, floor: cells.chain(figures).collect(), failure: None }
+}
+
+/// Times before a failure count; a line that is none makes all of them doubtful.
+fn theirs(output: &str, failure: Option<String>, case: Case) -> Run {
+    let (times, failure) = match times_in(output, case) {
+        Err(line) => (Vec::new(), Some(line)),
+        Ok(times) if times.is_empty() => (times, failure.or_else(|| Some("printed no times".to_owned()))),
+        Ok(times) => (times, failure),
+    };
+    Run { times, floor: Vec::new(), failure }
 }
 
 /// Rows, kept in a file from the first one on.
@@ -107,10 +126,6 @@ impl Plan {
                 let mut order: Vec<&Contender<'_>> = contenders.iter().collect();
                 order.rotate_left((round - 1) * contenders.len() / self.rounds);
                 order.retain(|contender| !results.has(round, case, contender.names()));
-                if order.is_empty() {
-                    continue;
-                }
-                self.floor(unisono, round, results)?;
                 for contender in order {
                     self.one(contender, case, round, unisono, results)?;
                 }
@@ -145,7 +160,7 @@ impl Plan {
     ) -> Result<(), String> {
         let task = Task { case, sizes: &self.sizes, budget: self.budget, limit: self.limit };
         let begun = Instant::now();
-        let (times, failure) = contender.run(unisono, &task, self.cores);
+        let Run { times, floor, failure } = contender.run(unisono, &task, self.cores);
         let (name, setting) = contender.names();
         eprintln!(
             "  round {round}: {name}, {setting}: {:.1} s{}",
@@ -154,13 +169,8 @@ impl Plan {
         );
         let times = times.into_iter().map(|(bytes, micros)| (What::Cell(case, bytes), Ok(micros)));
         let failure = failure.map(|why| (What::Cell(case, 0), Err(why)));
+        results.add(round, (FLOOR, ""), floor)?;
         results.add(round, (name, setting), times.chain(failure))
-    }
-
-    fn floor(&self, unisono: &Unisono, round: usize, results: &mut Results) -> Result<(), String> {
-        let (rate, hand_over) = unisono.floor()?;
-        let figures = [(What::CopyRate, Ok(rate)), (What::HandOver, Ok(hand_over))];
-        results.add(round, ("floor", ""), figures)
     }
 }
 
@@ -193,6 +203,14 @@ mod tests {
         for bad in ["all_reduce,2,8,fast", "all_reduce,2,8,0", "all_reduce,2,8"] {
             assert!(times_in(bad, CASE).is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn times_before_a_failure_count_and_silence_is_one() {
+        let run = theirs("all_reduce,2,8,0.25\n", Some("it hung".into()), CASE);
+        assert_eq!((run.times.len(), run.failure.as_deref()), (1, Some("it hung")));
+        assert_eq!(theirs("", None, CASE).failure.as_deref(), Some("printed no times"));
+        assert_eq!(theirs("", Some("it hung".into()), CASE).failure.as_deref(), Some("it hung"));
     }
 
     #[test]

@@ -28,6 +28,9 @@ pub(crate) enum What {
     HandOver,
 }
 
+/// The contender that is the machine: its times are what the machine allows.
+pub(crate) const FLOOR: &str = "floor";
+
 const HEAD: &str = "round,transport,collective,ranks,bytes,contender,setting,outcome,failure";
 
 /// The rows as comma-separated values.
