@@ -2,44 +2,48 @@
 
 use crate::{Head, Tag};
 
-/// One frame. A message's head is followed by its body.
+/// One frame: credit for a lane and, most often, the head of a message on it, which its body follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Frame {
-    Message { lane: usize, head: Head },
-    Credit { lane: usize, count: usize },
-    Unknown,
+pub(super) struct Frame {
+    pub(super) lane: usize,
+    /// Messages of the lane that have been taken since this was last said, up to [`CREDIT_MAX`].
+    pub(super) credit: usize,
+    pub(super) head: Option<Head>,
 }
 
-/// Length of a frame's head: kind, lane, length or count, tag.
+/// Length of a frame without the body: kind, credit, lane, length, tag.
 pub(super) const HEAD_BYTES: usize = 40;
+/// Most credit that one frame gives.
+pub(super) const CREDIT_MAX: usize = u8::MAX as usize;
 
-const MESSAGE: u16 = 0x756d;
-const CREDIT: u16 = 0x7563;
+const MESSAGE: u8 = b'm';
+const CREDIT: u8 = b'c';
 
 impl Frame {
     pub(super) fn encode(self) -> [u8; HEAD_BYTES] {
-        let (kind, lane, number, tag) = match self {
-            Frame::Message { lane, head } => (MESSAGE, lane, head.bytes, head.tag),
-            Frame::Credit { lane, count } => (CREDIT, lane, count, Tag::default()),
-            Frame::Unknown => (0, 0, 0, Tag::default()),
-        };
+        let kind = if self.head.is_some() { MESSAGE } else { CREDIT };
+        let head = self.head.unwrap_or(Head { tag: Tag::default(), bytes: 0 });
         let mut bytes = [0; HEAD_BYTES];
-        bytes[..2].copy_from_slice(&kind.to_le_bytes());
-        bytes[2..4].copy_from_slice(&(lane as u16).to_le_bytes());
-        bytes[4..8].copy_from_slice(&(number as u32).to_le_bytes());
-        bytes[8..].copy_from_slice(&tag.to_bytes());
+        (bytes[0], bytes[1]) = (kind, self.credit as u8);
+        bytes[2..4].copy_from_slice(&(self.lane as u16).to_le_bytes());
+        bytes[4..8].copy_from_slice(&(head.bytes as u32).to_le_bytes());
+        bytes[8..].copy_from_slice(&head.tag.to_bytes());
         bytes
     }
 
-    pub(super) fn decode(bytes: &[u8; HEAD_BYTES]) -> Frame {
-        let [k0, k1, l0, l1, n0, n1, n2, n3, tag @ ..] = bytes;
+    /// `None`: no frame begins like this.
+    pub(super) fn decode(bytes: &[u8; HEAD_BYTES]) -> Option<Frame> {
+        let [kind, credit, l0, l1, n0, n1, n2, n3, tag @ ..] = bytes;
+        let head = match *kind {
+            MESSAGE => {
+                let bytes = u32::from_le_bytes([*n0, *n1, *n2, *n3]) as usize;
+                Some(Head { tag: Tag::from_bytes(tag), bytes })
+            }
+            CREDIT => None,
+            _ => return None,
+        };
         let lane = u16::from_le_bytes([*l0, *l1]) as usize;
-        let number = u32::from_le_bytes([*n0, *n1, *n2, *n3]) as usize;
-        match u16::from_le_bytes([*k0, *k1]) {
-            MESSAGE => Frame::Message { lane, head: Head { tag: Tag::from_bytes(tag), bytes: number } },
-            CREDIT => Frame::Credit { lane, count: number },
-            _ => Frame::Unknown,
-        }
+        Some(Frame { lane, credit: usize::from(*credit), head })
     }
 }
 
@@ -50,11 +54,18 @@ mod tests {
 
     proptest! {
         #[test]
-        fn frames_survive_the_wire(lane in 0usize..65_536, number in 0usize..1 << 32, words: [u64; 4]) {
-            let message = Frame::Message { lane, head: Head { tag: Tag(words), bytes: number } };
-            prop_assert_eq!(Frame::decode(&message.encode()), message);
-            let credit = Frame::Credit { lane, count: number };
-            prop_assert_eq!(Frame::decode(&credit.encode()), credit);
+        fn frames_survive_the_wire(lane in 0usize..65_536, credit in 0usize..=CREDIT_MAX, bytes in 0usize..1 << 32, words: [u64; 4]) {
+            for head in [Some(Head { tag: Tag(words), bytes }), None] {
+                let frame = Frame { lane, credit, head };
+                prop_assert_eq!(Frame::decode(&frame.encode()), Some(frame));
+            }
+        }
+
+        #[test]
+        fn other_bytes_are_no_frame(kind: u8, rest: [u8; HEAD_BYTES - 1]) {
+            let mut bytes = [kind; HEAD_BYTES];
+            bytes[1..].copy_from_slice(&rest);
+            prop_assert_eq!(Frame::decode(&bytes).is_some(), kind == MESSAGE || kind == CREDIT);
         }
     }
 }

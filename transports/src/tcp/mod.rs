@@ -3,8 +3,9 @@
 //! Lane `l` uses socket `l mod sockets`. A message is a frame: a head of fixed
 //! size and the body. A sender may have as many messages of a lane under way as
 //! the lane has slots at the receiver; the receiver gives credit back as it
-//! takes them. So there is always room for what arrives, sockets can always be
-//! drained, and no lane holds up another for longer than one frame.
+//! takes them, with its own next message of that lane if that is soon enough.
+//! So there is always room for what arrives, sockets can always be drained,
+//! and no lane holds up another for longer than one frame.
 //!
 //! Bodies go from the sender's memory into the socket and from the socket into
 //! the receiver's memory; they are staged only if they arrive while the
@@ -18,7 +19,7 @@ pub use local::local_mesh;
 
 use crate::socket::Stream;
 use crate::{Error, Footprint, Geometry, Head, Link, Result, Tag};
-use frame::{Frame, HEAD_BYTES};
+use frame::{CREDIT_MAX, Frame, HEAD_BYTES};
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
@@ -51,6 +52,10 @@ struct Socket {
     wire: Wire,
     outgoing: Option<Outgoing>,
     incoming: Option<Incoming>,
+    /// Whether a lane has asked this socket for news since the last round.
+    asked: bool,
+    /// Rounds in which none did.
+    unasked: u32,
 }
 
 struct Outgoing {
@@ -66,6 +71,17 @@ struct Incoming {
     buffer: usize,
     /// Whether the body goes straight into the receiver's memory.
     direct: bool,
+}
+
+/// When to stop reading.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Until {
+    /// When nothing is left.
+    Dry,
+    /// When a body begins that this lane may want to take itself.
+    Head(usize),
+    /// When this lane has a message.
+    Body(usize),
 }
 
 impl TcpLink {
@@ -84,7 +100,10 @@ impl TcpLink {
             buffers: vec![Vec::new(); geometry.slots],
             free: (0..geometry.slots).collect(),
         };
-        let socket = |stream| Ok(Socket { wire: Wire::new(stream)?, outgoing: None, incoming: None });
+        let socket = |stream| {
+            let wire = Wire::new(stream)?;
+            Ok(Socket { wire, outgoing: None, incoming: None, asked: false, unasked: 0 })
+        };
         Ok(Self {
             peer,
             slot_bytes: geometry.slot_bytes,
@@ -105,8 +124,9 @@ impl TcpLink {
         lane % self.sockets.len()
     }
 
-    /// Reads frames until nothing is left, or until a body begins that `direct` may want to take itself.
-    fn pump(&mut self, socket: usize, direct: Option<usize>) -> Result<()> {
+    /// Reads frames until nothing is left, or `until` has what it wants.
+    fn pump(&mut self, socket: usize, until: Until) -> Result<()> {
+        self.sockets[socket].asked = true;
         loop {
             let Socket { wire, incoming, .. } = &mut self.sockets[socket];
             match incoming {
@@ -116,7 +136,8 @@ impl TcpLink {
                 },
                 Some(incoming) => {
                     let lane = &mut self.lanes[incoming.lane];
-                    if incoming.direct || direct == Some(incoming.lane) && lane.ready.is_empty() {
+                    let wanted = until == Until::Head(incoming.lane) && lane.ready.is_empty();
+                    if incoming.direct || wanted {
                         return Ok(());
                     }
                     let buffer = &mut lane.buffers[incoming.buffer][..incoming.head.bytes];
@@ -125,43 +146,45 @@ impl TcpLink {
                         return Ok(());
                     }
                     lane.ready.push_back((incoming.head, incoming.buffer));
+                    let wanted = until == Until::Body(incoming.lane);
                     self.sockets[socket].incoming = None;
+                    if wanted {
+                        return Ok(());
+                    }
                 }
             }
         }
     }
 
-    /// A frame's head has arrived.
-    fn begin(&mut self, socket: usize, frame: Frame) -> Result<()> {
-        let corrupt = |what: String| Error::Corrupt { peer: self.peer, what };
-        let lanes = self.lanes.len();
-        match frame {
-            Frame::Message { lane, head } if lane < lanes && head.bytes <= self.slot_bytes => {
-                let Some(buffer) = self.lanes[lane].free.pop() else {
-                    return Err(corrupt(format!("more messages on lane {lane} than it has credit for")));
-                };
-                if self.lanes[lane].buffers[buffer].is_empty() {
-                    // All at once, so that a lane in use never allocates again; untouched pages cost nothing.
-                    let slot_bytes = self.slot_bytes;
-                    self.lanes[lane].buffers.fill_with(|| vec![0; slot_bytes]);
-                }
-                let incoming = Incoming { lane, head, filled: 0, buffer, direct: false };
-                self.sockets[socket].incoming = Some(incoming);
-                Ok(())
-            }
-            Frame::Credit { lane, count } if lane < lanes => {
-                let slots = self.lanes[lane].buffers.len();
-                let credit = self.lanes[lane].credit.saturating_add(count);
-                if credit > slots {
-                    return Err(corrupt(format!("credit for {credit} messages on a lane of {slots}")));
-                }
-                self.lanes[lane].credit = credit;
-                Ok(())
-            }
-            Frame::Message { lane, head } => Err(corrupt(format!("{} bytes on lane {lane}", head.bytes))),
-            Frame::Credit { lane, .. } => Err(corrupt(format!("credit for lane {lane}"))),
-            Frame::Unknown => Err(corrupt("a frame of no known kind".to_owned())),
+    /// A frame has arrived, but for its body.
+    fn begin(&mut self, socket: usize, frame: Option<Frame>) -> Result<()> {
+        let corrupt = |what: String| Err(Error::Corrupt { peer: self.peer, what });
+        let Some(Frame { lane, credit, head }) = frame else {
+            return corrupt("a frame of no known kind".to_owned());
+        };
+        let Some(state) = self.lanes.get_mut(lane) else {
+            return corrupt(format!("a frame for lane {lane}"));
+        };
+        let slots = state.buffers.len();
+        state.credit += credit;
+        if state.credit > slots {
+            return corrupt(format!("credit for {} messages on a lane of {slots}", state.credit));
         }
+        let Some(head) = head else {
+            return Ok(());
+        };
+        if head.bytes > self.slot_bytes {
+            return corrupt(format!("{} bytes on lane {lane}", head.bytes));
+        }
+        let Some(buffer) = state.free.pop() else {
+            return corrupt(format!("more messages on lane {lane} than it has credit for"));
+        };
+        if state.buffers[buffer].is_empty() {
+            // All at once, so that a lane in use never allocates again; untouched pages cost nothing.
+            state.buffers.fill_with(|| vec![0; self.slot_bytes]);
+        }
+        self.sockets[socket].incoming = Some(Incoming { lane, head, filled: 0, buffer, direct: false });
+        Ok(())
     }
 
     /// A message of the lane has been taken: its buffer is free, and the sender may send another.
@@ -169,9 +192,9 @@ impl TcpLink {
         let (socket, state) = (self.socket_of(lane), &mut self.lanes[lane]);
         state.free.push(buffer);
         state.taken += 1;
+        // While the sender has half of its credit left, this rank's next message can bring more.
         if state.taken * 2 >= state.buffers.len() {
-            let frame = Frame::Credit { lane, count: state.taken }.encode();
-            state.taken = 0;
+            let frame = Frame { lane, credit: state.give_credit(), head: None }.encode();
             let Socket { wire, outgoing, .. } = &mut self.sockets[socket];
             wire.later(&frame);
             if outgoing.is_none() {
@@ -192,6 +215,15 @@ impl TcpLink {
     }
 }
 
+impl Lane {
+    /// Credit to write into the next frame.
+    fn give_credit(&mut self) -> usize {
+        let credit = self.taken.min(CREDIT_MAX);
+        self.taken -= credit;
+        credit
+    }
+}
+
 impl Link for TcpLink {
     fn try_send<'a>(
         &mut self,
@@ -203,14 +235,16 @@ impl Link for TcpLink {
         let index = self.socket_of(lane);
         if self.sockets[index].outgoing.is_none() {
             if self.lanes[lane].credit == 0 {
-                self.pump(index, None)?;
+                self.pump(index, Until::Dry)?;
             }
             if self.lanes[lane].credit == 0 || !self.sockets[index].wire.flush() {
                 self.check_open(index)?;
                 return Ok(false);
             }
-            self.lanes[lane].credit -= 1;
-            let head = Frame::Message { lane, head: Head { tag: *tag, bytes } }.encode();
+            let state = &mut self.lanes[lane];
+            state.credit -= 1;
+            let head = Some(Head { tag: *tag, bytes });
+            let head = Frame { lane, credit: state.give_credit(), head }.encode();
             self.sockets[index].outgoing = Some(Outgoing { lane, head, sent: 0 });
         }
         let Socket { wire, outgoing, .. } = &mut self.sockets[index];
@@ -230,7 +264,7 @@ impl Link for TcpLink {
     fn head(&mut self, lane: usize) -> Result<Option<Head>> {
         if self.lanes[lane].ready.is_empty() {
             let socket = self.socket_of(lane);
-            self.pump(socket, Some(lane))?;
+            self.pump(socket, Until::Head(lane))?;
             if self.lanes[lane].ready.is_empty() {
                 let incoming =
                     self.sockets[socket].incoming.as_ref().filter(|incoming| incoming.lane == lane);
@@ -246,7 +280,7 @@ impl Link for TcpLink {
     fn body(&mut self, lane: usize) -> Result<Option<Source<'_>>> {
         if self.lanes[lane].ready.is_empty() {
             let socket = self.socket_of(lane);
-            self.pump(socket, None)?;
+            self.pump(socket, Until::Body(lane))?;
             self.check_open(socket)?;
         }
         let Lane { ready, buffers, .. } = &self.lanes[lane];
@@ -290,10 +324,17 @@ impl Link for TcpLink {
 
     fn progress(&mut self) -> Result<()> {
         for index in 0..self.sockets.len() {
-            if self.sockets[index].outgoing.is_none() {
-                self.sockets[index].wire.flush();
+            let socket = &mut self.sockets[index];
+            if socket.outgoing.is_none() {
+                socket.wire.flush();
             }
-            self.pump(index, None)?;
+            // What a lane waits for it asks for itself. Others matter only to their senders, and these can wait.
+            socket.unasked = if socket.asked { 0 } else { socket.unasked + 1 };
+            if socket.unasked == UNASKED_MAX {
+                socket.unasked = 0;
+                self.pump(index, Until::Dry)?;
+            }
+            self.sockets[index].asked = false;
         }
         Ok(())
     }
@@ -316,6 +357,8 @@ impl Drop for TcpLink {
     }
 }
 
+/// Rounds after which a socket is read that nobody has asked.
+const UNASKED_MAX: u32 = 4;
 /// How long the control path may take to say why a connection ended.
 const CLOSED_GRACE: Duration = Duration::from_millis(500);
 /// How long dropping a link may take.
