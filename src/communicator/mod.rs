@@ -14,7 +14,7 @@ pub use pending::Pending;
 pub use scope::{Scope, Scoped};
 
 use crate::config::Config;
-use crate::engine::{AbortFlag, Engine};
+use crate::engine::{AbortFlag, Engine, MemoryUse};
 use crate::error::{Error, ErrorKind, Result};
 use crate::rendezvous::{self, UniqueId};
 use crate::schedule::{Algorithm, Collective, Rank};
@@ -188,6 +188,14 @@ impl Communicator {
     /// If an earlier operation failed.
     pub fn last_algorithm(&self) -> Result<Option<&'static Algorithm>> {
         self.with(|engine| Ok(engine.last))
+    }
+
+    /// What this communicator keeps in memory at this rank. Waits for the operations asked for before.
+    ///
+    /// # Errors
+    /// If an earlier operation panicked.
+    pub fn memory(&self) -> Result<MemoryUse> {
+        self.with(|engine| Ok(engine.memory()))
     }
 
     /// Ends this communicator on all ranks, from any thread, whatever is going on.

@@ -39,6 +39,12 @@ impl Express {
         Self { seen: vec![0; ranks], ..Self::default() }
     }
 
+    /// Bytes of all sheets.
+    pub(super) fn bytes(&self) -> usize {
+        let entry = size_of::<(Sheet, &'static Algorithm, Digest)>();
+        self.sheets.capacity() * entry + self.sheets.iter().map(|(sheet, ..)| sheet.bytes()).sum::<usize>()
+    }
+
     /// Forgets all sheets: another algorithm may be wanted now.
     pub(super) fn forget(&mut self) {
         self.sheets.clear();

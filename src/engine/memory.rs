@@ -85,6 +85,11 @@ pub(crate) struct Scratch {
 }
 
 impl Scratch {
+    /// Bytes that it holds.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes.capacity() + self.staging.capacity() + size_of_val(&self.lengths[..])
+    }
+
     /// Makes room for `blocks` blocks of `slice_bytes`; allocates only when it never had that much.
     pub(crate) fn prepare(&mut self, blocks: usize, slice_bytes: usize) {
         if self.bytes.len() < blocks * slice_bytes {

@@ -19,11 +19,13 @@ mod run;
 mod sheet;
 mod stage;
 mod transfer;
+mod usage;
 mod watch;
 
 pub(crate) use layout::Shares;
 pub(crate) use memory::Buffers;
 pub(crate) use transfer::{Direction, Transfer};
+pub use usage::MemoryUse;
 pub(crate) use watch::AbortFlag;
 
 use crate::call::{Call, Digest, Kind};

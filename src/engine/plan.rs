@@ -41,6 +41,11 @@ pub(crate) struct Plans {
 }
 
 impl Plans {
+    /// All of them.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Plan> {
+        self.made.values().map(|plan| &**plan)
+    }
+
     /// The plan of `algorithm` for `spec` at `rank`, made at the first call.
     pub(crate) fn get(
         &mut self,

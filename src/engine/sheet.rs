@@ -61,6 +61,13 @@ pub(super) struct Sheet {
     pub(super) operands: Vec<(Rank, usize)>,
 }
 
+impl Sheet {
+    /// Bytes of its lists.
+    pub(super) fn bytes(&self) -> usize {
+        size_of_val(&self.acts[..]) + size_of_val(&self.operands[..])
+    }
+}
+
 /// Blocks of a window that travel in a cell, if `blocks` of them with `share_bytes` each fit.
 pub(super) fn stride(blocks: usize, share_bytes: usize) -> Option<usize> {
     let stride = share_bytes.next_multiple_of(8);

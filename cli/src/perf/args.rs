@@ -100,6 +100,9 @@ pub(crate) struct Arguments {
     /// Leave the floor unmeasured, where many short runs follow each other.
     #[arg(long, hide = true)]
     no_floor: bool,
+    /// Instead of times, tell what memory a communicator takes: idle, after 8 bytes, after 16 MiB.
+    #[arg(long, conflicts_with = "threads")]
+    pub(super) memory: bool,
     /// Flip one element before verification, to see that it is noticed.
     #[arg(long, hide = true)]
     pub(super) corrupt: bool,
@@ -124,6 +127,9 @@ impl Arguments {
             || self.aggregate == 0
         {
             return Err("ranks, threads, iterations and operations must be at least one".to_owned());
+        }
+        if self.memory && self.collective != Kind::AllReduce {
+            return Err("--memory goes with all_reduce".to_owned());
         }
         if self.average > 3 || self.blocking > 1 {
             return Err("-a goes from 0 to 3 and -z is 0 or 1".to_owned());

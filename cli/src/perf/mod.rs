@@ -5,6 +5,7 @@ mod bench;
 mod bind;
 mod floor;
 mod json;
+mod memory;
 mod pattern;
 mod table;
 mod test;
@@ -29,6 +30,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<u8, String> {
     }
     let launched = ["RANK", "WORLD_SIZE"].iter().all(|name| std::env::var_os(name).is_some());
     if arguments.in_world || arguments.ranks.is_none() && launched {
+        if arguments.memory {
+            return memory::run(arguments, &config);
+        }
         let comm = Communicator::from_env_with(&config).map_err(|error| error.to_string())?;
         return measure(arguments, &comm);
     }
