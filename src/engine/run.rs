@@ -210,8 +210,10 @@ impl Engine {
 
     /// Nothing moved: lets time pass, within bounds.
     fn wait(&mut self, active: usize) -> Result<()> {
-        for link in self.mesh.links.iter_mut().flatten() {
-            link.progress()?;
+        if self.watch.is_time_for_others() {
+            for link in self.mesh.links.iter_mut().flatten() {
+                link.progress()?;
+            }
         }
         let channels = &self.channels[..active];
         let cursors = channels.iter().flat_map(|channel| &channel.run.cursors);

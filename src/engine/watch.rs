@@ -90,6 +90,11 @@ impl Watch {
         self.idle_since = None;
     }
 
+    /// Whether it is time to look after links that nobody waits for, so that their peers can go on.
+    pub(super) fn is_time_for_others(&self) -> bool {
+        self.rounds % ROUNDS_PER_PROGRESS == ROUNDS_PER_PROGRESS - 1 || self.rounds > ROUNDS_HOT
+    }
+
     /// Nothing moved; `blocked` are the ranks waited for. Lets a little time pass.
     pub(super) fn waited(
         &mut self,
@@ -223,6 +228,8 @@ impl Watch {
     }
 }
 
+/// Looking at a socket in vain is a system call: what is not waited for is looked at less often.
+const ROUNDS_PER_PROGRESS: u32 = 8;
 /// How often the clock is read while a wait is young.
 const ROUNDS_PER_CLOCK: u32 = 64;
 /// From this many rounds on every round may last long, so the clock is read in each.

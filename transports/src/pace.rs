@@ -50,7 +50,7 @@ impl Patience {
         self.sockets.as_ref().map(|sockets| Watcher(Arc::clone(&sockets.epoll)))
     }
 
-    /// Sleeps after `yields` rounds: few where what is waited for wakes the sleeper, as sockets do.
+    /// Sleeps after `yields` rounds beyond spinning: few where what is waited for wakes the sleeper, as sockets do.
     #[must_use]
     pub fn sleeping_after(mut self, yields: u32) -> Self {
         self.yields = Some(yields);
@@ -71,13 +71,14 @@ impl Pace for Patience {
     }
 
     fn pause(&mut self, rounds: u32) {
-        if rounds < self.company.spins() {
+        let spins = self.company.spins();
+        if rounds < spins {
             self.since = None;
             return std::hint::spin_loop();
         }
         let now = Instant::now();
         let idle = now - *self.since.get_or_insert(now);
-        let patient = self.yields.map_or(idle < YIELD_TIME, |yields| rounds < yields);
+        let patient = self.yields.map_or(idle < YIELD_TIME, |yields| rounds < spins.saturating_add(yields));
         match patient {
             true => {
                 sched_yield();
