@@ -46,7 +46,7 @@ pub struct Config {
     pub channels: usize,
     /// Messages that a FIFO holds. `UNISONO_SLOTS`, 4.
     pub slots: usize,
-    /// Largest message, in bytes. `UNISONO_SLOT_BYTES`, 128 KiB.
+    /// Largest message, in bytes. `UNISONO_SLOT_BYTES`, 512 KiB.
     pub slot_bytes: usize,
     /// Memory of one rank that direct algorithms stage data in. `UNISONO_WINDOW_BYTES`, 4 MiB.
     pub window_bytes: usize,
@@ -77,7 +77,7 @@ impl Default for Config {
             transport: Transport::Auto,
             channels: 4,
             slots: 4,
-            slot_bytes: 128 << 10,
+            slot_bytes: 512 << 10,
             window_bytes: 4 << 20,
             heap_bytes: 64 << 30,
             sockets: 2,

@@ -233,10 +233,13 @@ impl Progress {
 
 /// Bytes of a slice: all channels get work, and no slice is too small to be worth its hand-over.
 fn slice_bytes(plan: &Plan, longest_block: usize, channels: usize) -> usize {
+    let channels = if plan.uses_window { channels } else { channels.min(MESSAGES_ABREAST) };
     let spread = longest_block.div_ceil(channels).next_multiple_of(SLICE_UNIT_BYTES);
     spread.clamp(SLICE_BYTES_MIN.min(plan.slice_bytes_max), plan.slice_bytes_max)
 }
 
+/// A message costs system calls where sockets carry it: two overlap sending and receiving well enough.
+const MESSAGES_ABREAST: usize = 2;
 /// Below this a slice costs more in hand-overs than it gains in overlap.
 const SLICE_BYTES_MIN: usize = 16 << 10;
 /// Pieces are counted in the low half of a tag's last word.

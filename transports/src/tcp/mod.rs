@@ -1,6 +1,6 @@
 //! Links over TCP: a few sockets between two ranks, many lanes over them.
 //!
-//! Lane `l` uses socket `l mod sockets`. A message is a frame: a head of fixed
+//! Lanes are spread over the sockets. A message is a frame: a head of fixed
 //! size and the body. A sender may have as many messages of a lane under way as
 //! the lane has slots at the receiver; the receiver gives credit back as it
 //! takes them, with its own next message of that lane if that is soon enough.
@@ -120,8 +120,9 @@ impl TcpLink {
         self.sockets.iter().map(|socket| socket.wire.watch()).collect()
     }
 
+    /// Programs use every second lane, or all of them: either way neighbours are on different sockets.
     fn socket_of(&self, lane: usize) -> usize {
-        lane % self.sockets.len()
+        (lane + lane / 2) % self.sockets.len()
     }
 
     /// Reads frames until nothing is left, or `until` has what it wants.
