@@ -10,7 +10,7 @@
 //! Rethinking GPU communication abstractions", 2025, and NCCL 2.27's symmetric
 //! memory kernels.
 
-use super::{any, one_per_rank, whole};
+use super::{one_per_rank, whole};
 use crate::schedule::{
     Algorithm, Block, Collective, Cost, Place, Program, ProgramBuilder, Rank, Reach, Spec, at, input, output,
 };
@@ -26,7 +26,7 @@ pub const ALL_REDUCE: Algorithm = Algorithm {
     source: SOURCE,
     reach: Reach::Buffers,
     aggregates: false,
-    fits: any,
+    fits: few,
     parts: one_per_rank,
     build: all_reduce,
     cost: |spec| cost(spec, 2 * spec.count() * (spec.count() - 1)),
@@ -40,7 +40,7 @@ pub const ALL_GATHER: Algorithm = Algorithm {
     source: SOURCE,
     reach: Reach::Buffers,
     aggregates: false,
-    fits: any,
+    fits: few,
     parts: whole,
     build: all_gather,
     cost: |spec| cost(spec, spec.count() * (spec.count() - 1)),
@@ -54,7 +54,7 @@ pub const REDUCE_SCATTER: Algorithm = Algorithm {
     source: SOURCE,
     reach: Reach::Buffers,
     aggregates: false,
-    fits: any,
+    fits: few,
     parts: whole,
     build: reduce_scatter,
     cost: |spec| cost(spec, spec.count() * (spec.count() - 1)),
@@ -68,11 +68,16 @@ pub const BROADCAST: Algorithm = Algorithm {
     source: SOURCE,
     reach: Reach::Buffers,
     aggregates: false,
-    fits: any,
+    fits: few,
     parts: whole,
     build: broadcast,
     cost: |spec| cost(spec, spec.count() - 1),
 };
+
+/// One pass over memory takes so many operands; with more ranks on a host, staging is no loss.
+fn few(spec: &Spec) -> bool {
+    spec.ranks <= 64
+}
 
 fn cost(spec: &Spec, blocks: u64) -> Cost {
     Cost { steps: if spec.ranks > 1 { 2 } else { 0 }, blocks, scratch: 0 }

@@ -8,7 +8,7 @@ use super::ports::Ports;
 use super::room::Room;
 use super::value::{EMPTY, RAW, Value, Values};
 use super::violation::{At, Blocked, Fault, Need, Violation};
-use crate::schedule::{Collective, Place, Rank, Schedule, Space, Step, Strand, input};
+use crate::schedule::{Collective, Place, Rank, Reach, Schedule, Space, Step, Strand, input};
 use std::collections::VecDeque;
 
 /// All ranks, in the middle of a run.
@@ -107,7 +107,9 @@ impl<'s> Machine<'s> {
         Ok(Self {
             schedule,
             values: Values::new(schedule.collective, ranks, parts, stride),
-            memories: memories.map(|(room, program)| Memory::new(room, program.strands.len())).collect(),
+            memories: memories
+                .map(|(room, program)| Memory::new(room, program.strands.len(), schedule.reach))
+                .collect(),
             clocks: Clocks::new(knowledge, numbering.len()),
             runners: runners(schedule),
             channels: Channels {
@@ -163,6 +165,11 @@ impl<'s> Machine<'s> {
                     return Err(Violation::Step { at: self.at(strand, self.runner(strand).position), fault });
                 }
             }
+        }
+        let position = self.runner(strand).position;
+        if position == steps.len() && self.schedule.reach == Reach::Buffers {
+            let at = self.at(strand, position.saturating_sub(1));
+            return self.hand_back(strand).map_err(|fault| Violation::Step { at, fault });
         }
         Ok(())
     }
@@ -308,7 +315,7 @@ impl<'s> Runner<'s> {
 }
 
 impl Memory {
-    fn new(room: Room, strands: usize) -> Self {
+    fn new(room: Room, strands: usize, reach: Reach) -> Self {
         let mut cells = vec![EMPTY; room.cells];
         for index in 0..room.blocks(Space::Input) {
             if let Some(cell) = room.cell(input(index)) {
@@ -316,7 +323,8 @@ impl Memory {
             }
         }
         // What one strand alone can reach, nothing races for.
-        let shared = if strands > 1 { 0 } else { room.cells - room.blocks(Space::Window) };
+        let alone = strands <= 1 && reach < Reach::Buffers;
+        let shared = if alone { room.cells - room.blocks(Space::Window) } else { 0 };
         Self { room, records: Records::new(shared, room.cells), cells }
     }
 }
@@ -380,7 +388,8 @@ fn signallers(
 
 /// How much strands must know for the schedule to be judged.
 fn knowledge(schedule: &Schedule, strands: usize) -> Knowledge {
-    let meets = schedule.programs.iter().any(|program| program.window > 0);
+    let windows = schedule.programs.iter().any(|program| program.window > 0);
+    let meets = windows || schedule.reach == Reach::Buffers;
     match schedule.collective {
         Collective::Barrier => Knowledge::Full,
         _ if !meets => Knowledge::Nothing,

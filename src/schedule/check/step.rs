@@ -82,6 +82,13 @@ impl Machine<'_> {
         self.count_remote(strand, from);
         self.count_remote(strand, into);
         let value = self.read(strand, from)?;
+        // In place, a block that is copied onto itself is left alone.
+        let kept = (from.block.space, into.block.space) == (Space::Input, Space::Output);
+        if kept && from.rank == into.rank && self.cell(strand, from)? == self.cell(strand, into)? {
+            let cell = self.cell(strand, into)?;
+            self.memories[into.rank].cells[cell] = value;
+            return Ok(Outcome::Done);
+        }
         self.write(strand, into, value)?;
         Ok(Outcome::Done)
     }
@@ -124,6 +131,21 @@ impl Machine<'_> {
 
     fn count_remote(&mut self, strand: StrandId, place: &Place) {
         self.blocks += u64::from(is_remote(place, self.runner(strand).rank));
+    }
+
+    /// The buffers are the caller's again, who may do anything with them: no peer may still reach them.
+    pub(super) fn hand_back(&mut self, strand: StrandId) -> Result<(), Fault> {
+        let (rank, now) = (self.runner(strand).rank, self.now(strand));
+        for space in [Space::Input, Space::Output] {
+            for index in 0..self.memories[rank].room.blocks(space) {
+                let place = Place { rank, block: Block { space, index: index as u32 } };
+                let cell = self.cell(strand, &place)?;
+                if let Some(other) = self.memories[rank].records.write(&self.clocks, cell, now) {
+                    return Err(self.race(&place, other));
+                }
+            }
+        }
+        Ok(())
     }
 
     /// What `place` holds, for a step of `strand` to use.

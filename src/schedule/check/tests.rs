@@ -286,3 +286,15 @@ fn numbers_agree_with_expressions() {
         assert!(trace.outputs.iter().all(|output| output == &[100, 150, 200]));
     }
 }
+
+#[test]
+fn buffers_are_handed_back_only_when_no_peer_reaches_them() {
+    let row = crate::schedule::find(Collective::AllReduce, "zerocopy").unwrap();
+    let sound = row.schedule(&Spec { ranks: 3, root: 0, aggregation: 1 });
+    let judge = |schedule: &Schedule| check_schedule(schedule, &Options::default());
+    assert!(judge(&sound).is_ok());
+    let mut hasty = sound;
+    hasty.programs[1].strands[0].steps.pop();
+    let text = judge(&hasty).unwrap_err().to_string();
+    assert!(text.contains("rank 1") && text.contains("in no order"), "{text}");
+}
