@@ -220,7 +220,9 @@ mod tests {
 
     #[test]
     fn labels_are_short() {
-        for (value, label) in [(1e-5, "0.00001"), (0.1, "0.1"), (1.0, "1"), (100.0, "100"), (1e6, "1 000 000")] {
+        for (value, label) in
+            [(1e-5, "0.00001"), (0.1, "0.1"), (1.0, "1"), (100.0, "100"), (1e6, "1 000 000")]
+        {
             assert_eq!(number(value), label);
         }
     }

@@ -43,7 +43,10 @@ impl Contender<'_> {
             },
             Self::Theirs(peer, setting) => {
                 let ended = process::run(&mut setting.command(peer, task, cores), task.limit + SELF_HELP);
-                theirs(&ended.stdout, ended.failure, task.case)
+                // Whatever a launcher says of ranks that gave up.
+                let late = || format!("did not end within {} s", task.limit.as_secs());
+                let failure = ended.failure.map(|why| if ended.wall < task.limit { why } else { late() });
+                theirs(&ended.stdout, failure, task.case)
             }
         }
     }

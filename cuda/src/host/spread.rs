@@ -141,7 +141,7 @@ pub(super) fn fence(targets: &[Outlet<'_>]) {
 
 /// Small enough to stay in the nearest cache with as many bytes of several sources; long enough that
 /// the calls for each do not count.
-const BLOCK_BYTES: usize = 4096;
+const BLOCK_BYTES: usize = 2048;
 
 #[repr(align(64))]
 struct Staging([MaybeUninit<u8>; BLOCK_BYTES]);
