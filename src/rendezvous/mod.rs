@@ -35,7 +35,7 @@ use record::{Record, Verdict, recv_text, send_text};
 use std::time::{Duration, Instant};
 use unisono_transports::auth::{self, Claims, Purpose};
 use unisono_transports::socket::Stream;
-use unisono_transports::{Error as TransportError, Mesh};
+use unisono_transports::{Error as TransportError, Mesh, limits};
 
 /// Who this process is, among whom, and where they meet.
 #[derive(Clone, Debug)]
@@ -60,6 +60,7 @@ pub fn join(identity: &Identity, config: &Config) -> Result<Mesh> {
         return Err(Error::misuse(text));
     }
     let deadline = Instant::now() + config.join_timeout;
+    limits::allow_descriptors(DESCRIPTORS + (2 + config.sockets) * ranks);
     let met = std::thread::scope(|scope| {
         let root = match rank {
             0 => Some(root::Root::listen(identity, config, deadline)?),
@@ -165,5 +166,7 @@ const RANKS_MAX: usize = 65_536;
 /// Between attempts to reach a root that is not there yet: rank 0 is often started in the same moment.
 const RETRY_FIRST: Duration = Duration::from_millis(1);
 const RETRY_LAST: Duration = Duration::from_millis(20);
+/// For what else a program has open.
+const DESCRIPTORS: usize = 128;
 /// Between a rank's deadline and the root's last word.
 const ROOT_GRACE: Duration = Duration::from_millis(500);

@@ -26,6 +26,8 @@ pub mod lazy;
 #[cfg(not(loom))]
 pub mod lifeline;
 #[cfg(not(loom))]
+pub mod limits;
+#[cfg(not(loom))]
 pub mod listener;
 mod notes;
 #[cfg(not(loom))]

@@ -1,0 +1,30 @@
+//! What the system allows this process.
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+/// Sees to it that this process may open `count` descriptors, as far as the hard limit goes. The soft
+/// limit is only ever raised, and only when it is too low: it is there for programs that use `select`.
+pub fn allow_descriptors(count: usize) {
+    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+    let wanted = maximum.map_or(count as u64, |maximum| maximum.min(count as u64));
+    if current.is_some_and(|current| current < wanted) {
+        let raised = setrlimit(Resource::Nofile, Rlimit { current: Some(wanted), maximum });
+        tracing::info!(from = current, to = wanted, ok = raised.is_ok(), "the limit of open descriptors");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_limit_is_raised_when_needed_and_never_lowered() {
+        let before = getrlimit(Resource::Nofile).current;
+        allow_descriptors(8);
+        assert_eq!(getrlimit(Resource::Nofile).current, before);
+        let maximum = getrlimit(Resource::Nofile).maximum;
+        setrlimit(Resource::Nofile, Rlimit { current: before.map(|before| before - 1), maximum }).unwrap();
+        allow_descriptors(before.unwrap_or(8) as usize);
+        assert_eq!(getrlimit(Resource::Nofile).current, before);
+    }
+}
