@@ -4,7 +4,7 @@
 //! sender has no core, spinning only keeps it from getting one, and a yield
 //! hands over in 2 µs. A yield to a stranger that computes costs his whole time
 //! slice. Which of these it is, the length of the last yields tells: see
-//! [`Company`]. Waking a sleeper on another core takes tens of microseconds, so
+//! `Company`. Waking a sleeper on another core takes tens of microseconds, so
 //! sleep comes last and is short: nobody has to remember to wake anybody. Where
 //! sockets are watched, whatever arrives there ends a sleep.
 
