@@ -59,6 +59,7 @@ pub use footprint::Footprint;
 pub use heap::{Heap, HeapBlock};
 pub use tag::Tag;
 
+#[cfg(not(loom))]
 use std::sync::Arc;
 use std::time::Duration;
 use unisono_cuda::{Source, Target};
@@ -179,6 +180,7 @@ pub trait Window: Send {
     fn seen(&self, rank: usize) -> u64;
 
     /// This rank's heap.
+    #[cfg(not(loom))]
     fn heap(&self) -> &Arc<Heap>;
     /// Memory of `rank`'s heap, to read; `None` if it is not inside: such an offset may come from a peer.
     fn heap_source(&self, rank: usize, offset: usize, bytes: usize) -> Option<Source<'_>>;
