@@ -63,6 +63,8 @@ pub struct Config {
     /// Thresholds between algorithms; what it does not cover, the built-in table does. `UNISONO_TABLE` names a
     /// file, as `unisono tune` writes it.
     pub table: Table,
+    /// Longest slice of a block that is handed over at once in windows. `UNISONO_SLICE_BYTES`.
+    pub slice_bytes: usize,
     /// From this many bytes on, results of direct algorithms bypass the cache. `UNISONO_STREAM_FROM_BYTES`, 2 MiB.
     pub stream_from_bytes: usize,
     /// Name of this host in errors.
@@ -84,6 +86,7 @@ impl Default for Config {
             bind: None,
             algorithms: Vec::new(),
             table: Table::default(),
+            slice_bytes: 512 << 10,
             stream_from_bytes: 2 << 20,
             host: host_name(),
         }
@@ -125,6 +128,7 @@ impl Config {
                 self.table = Table::parse(&text)?;
             }
             "STREAM_FROM_BYTES" => self.stream_from_bytes = number(value, 0)?,
+            "SLICE_BYTES" => self.slice_bytes = number(value, 4096)?,
             "DEBUG" | "ID" | "SECRET" | "SECRET_FILE" => {}
             _ => return Err("no such setting".to_owned()),
         }

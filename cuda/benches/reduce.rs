@@ -85,6 +85,19 @@ fn sums(criterion: &mut Criterion) {
     }
 }
 
+/// Proves what `call` leaves in `state`, then measures it.
+fn proven<S>(
+    group: &mut BenchmarkGroup<'_, WallTime>,
+    id: BenchmarkId,
+    state: &mut S,
+    mut call: impl FnMut(&mut S),
+    proof: impl Fn(&mut S),
+) {
+    call(state);
+    proof(state);
+    group.bench_function(id, |bencher| bencher.iter(|| call(state)));
+}
+
 /// The store that suits the place; for f32 out of cache the other one, too.
 fn sum<T: Element>(group: &mut BenchmarkGroup<'_, WallTime>, bytes: usize, sources: usize) {
     let stores: &[Store] = match (bytes >= LONG, T::DTYPE) {
@@ -96,12 +109,11 @@ fn sum<T: Element>(group: &mut BenchmarkGroup<'_, WallTime>, bytes: usize, sourc
     let operands: Vec<Source<'_>> = buffers.iter().map(Buffer::source).collect();
     for &store in stores {
         let mut result = Buffer::new(bytes, 0);
-        let mut call =
-            || reduce_to(store, T::DTYPE, Op::Sum, Finish::Keep, result.target(), black_box(&operands));
-        group.bench_function(BenchmarkId::new(T::DTYPE.to_string(), format!("{store:?}")), |bencher| {
-            bencher.iter(&mut call);
-        });
-        result.expect_sum_of::<T>(sources);
+        let id = BenchmarkId::new(T::DTYPE.to_string(), format!("{store:?}"));
+        let call = |result: &mut Buffer| {
+            reduce_to(store, T::DTYPE, Op::Sum, Finish::Keep, result.target(), black_box(&operands));
+        };
+        proven(group, id, &mut result, call, |result| result.expect_sum_of::<T>(sources));
     }
 }
 
@@ -111,28 +123,20 @@ fn two_targets(criterion: &mut Criterion) {
     group.throughput(Throughput::Bytes(4 * LONG as u64));
     let buffers = [0, 1].map(|index| Buffer::holding::<f32>(LONG, index));
     let operands = [buffers[0].source(), buffers[1].source()];
-    let (mut window, mut output) = (Buffer::new(LONG, 0), Buffer::new(LONG, 0));
-    group.bench_function("reduce_to, copy_to", |bencher| {
-        bencher.iter(|| {
-            reduce_to(
-                Store::Cached,
-                DType::F32,
-                Op::Sum,
-                Finish::Keep,
-                window.target(),
-                black_box(&operands),
-            );
-            copy_to(Store::Stream, output.target(), window.source());
-        });
-    });
-    group.bench_function("reduce_into", |bencher| {
-        bencher.iter(|| {
-            let targets = &mut [(Store::Cached, window.target()), (Store::Stream, output.target())];
-            reduce_into(DType::F32, Op::Sum, Finish::Keep, targets, black_box(&operands));
-        });
-    });
-    window.expect_sum_of::<f32>(2);
-    output.expect_sum_of::<f32>(2);
+    let mut targets = [Buffer::new(LONG, 0), Buffer::new(LONG, 0)];
+    let proof =
+        |targets: &mut [Buffer; 2]| targets.iter_mut().for_each(|target| target.expect_sum_of::<f32>(2));
+    let apart = |[window, output]: &mut [Buffer; 2]| {
+        let operands = black_box(&operands);
+        reduce_to(Store::Cached, DType::F32, Op::Sum, Finish::Keep, window.target(), operands);
+        copy_to(Store::Stream, output.target(), window.source());
+    };
+    proven(group, BenchmarkId::from_parameter("reduce_to, copy_to"), &mut targets, apart, proof);
+    let together = |[window, output]: &mut [Buffer; 2]| {
+        let targets = &mut [(Store::Cached, window.target()), (Store::Stream, output.target())];
+        reduce_into(DType::F32, Op::Sum, Finish::Keep, targets, black_box(&operands));
+    };
+    proven(group, BenchmarkId::from_parameter("reduce_into"), &mut targets, together, proof);
 }
 
 fn copies(criterion: &mut Criterion) {
@@ -142,20 +146,18 @@ fn copies(criterion: &mut Criterion) {
         let mut targets = [1, 2].map(|index| Buffer::new(bytes, 9 * 64 * index));
         group.throughput(Throughput::Bytes(2 * bytes as u64));
         for store in [Store::Stream, Store::Cached] {
-            group.bench_function(format!("{store:?}"), |bencher| {
-                bencher.iter(|| copy_to(store, targets[0].target(), black_box(source.source())));
-            });
-            targets[0].expect_sum_of::<f32>(1);
+            let call = |target: &mut Buffer| copy_to(store, target.target(), black_box(source.source()));
+            let proof = |target: &mut Buffer| target.expect_sum_of::<f32>(1);
+            proven(group, BenchmarkId::from_parameter(format!("{store:?}")), &mut targets[0], call, proof);
         }
         group.throughput(Throughput::Bytes(3 * bytes as u64));
-        group.bench_function("Cached and Stream", |bencher| {
-            bencher.iter(|| {
-                let [window, output] = &mut targets;
-                let targets = &mut [(Store::Cached, window.target()), (Store::Stream, output.target())];
-                copy_into(targets, black_box(source.source()));
-            });
-        });
-        targets.iter_mut().for_each(|target| target.expect_sum_of::<f32>(1));
+        let both = |[window, output]: &mut [Buffer; 2]| {
+            let targets = &mut [(Store::Cached, window.target()), (Store::Stream, output.target())];
+            copy_into(targets, black_box(source.source()));
+        };
+        let proof =
+            |targets: &mut [Buffer; 2]| targets.iter_mut().for_each(|target| target.expect_sum_of::<f32>(1));
+        proven(group, BenchmarkId::from_parameter("Cached and Stream"), &mut targets, both, proof);
     }
 }
 
@@ -165,13 +167,12 @@ fn small(criterion: &mut Criterion) {
         let buffers = [0, 1].map(|index| Buffer::holding::<f32>(bytes, index));
         let operands = [buffers[0].source(), buffers[1].source()];
         let mut result = Buffer::new(bytes, 0);
-        group.bench_function(BenchmarkId::from_parameter(bytes), |bencher| {
-            bencher.iter(|| {
-                let target = result.target();
-                reduce_to(Store::Cached, black_box(DType::F32), Op::Sum, Finish::Keep, target, &operands);
-            });
-        });
-        result.expect_sum_of::<f32>(2);
+        let call = |result: &mut Buffer| {
+            let target = result.target();
+            reduce_to(Store::Cached, black_box(DType::F32), Op::Sum, Finish::Keep, target, &operands);
+        };
+        let id = BenchmarkId::from_parameter(bytes);
+        proven(group, id, &mut result, call, |result| result.expect_sum_of::<f32>(2));
     }
 }
 
@@ -183,14 +184,13 @@ fn limit(group: &mut BenchmarkGroup<'_, WallTime>, bytes: usize, sources: usize)
         buffers.iter().map(|buffer| &buffer.memory[buffer.start..buffer.start + bytes]).collect();
     let mut result = Buffer::new(bytes, 0);
     if is_x86_feature_detected!("avx") {
-        group.bench_function("limit", |bencher| {
-            bencher.iter(|| match sources {
-                2 => limit::add::<2>(&mut result, black_box(&operands)),
-                4 => limit::add::<4>(&mut result, black_box(&operands)),
-                _ => limit::add::<8>(&mut result, black_box(&operands)),
-            });
-        });
-        result.expect_sum_of::<f32>(sources);
+        let call = |result: &mut Buffer| match sources {
+            2 => limit::add::<2>(result, black_box(&operands)),
+            4 => limit::add::<4>(result, black_box(&operands)),
+            _ => limit::add::<8>(result, black_box(&operands)),
+        };
+        let id = BenchmarkId::from_parameter("limit");
+        proven(group, id, &mut result, call, |result| result.expect_sum_of::<f32>(sources));
     }
 }
 

@@ -76,7 +76,7 @@ impl Engine {
         let output = Layout::new(job.output.clone(), plan.parts, element);
         let longest = Layout::new(super::Shares::Even { bytes: job.share_bytes_max }, plan.parts, element);
         let longest = longest.longest_block(1);
-        let slice_bytes = slice_bytes(plan, longest, self.channels.len());
+        let slice_bytes = slice_bytes(plan, longest, self.channels.len(), self.config.slice_bytes);
         let shares = if job.collective == Collective::AllReduce { 1 } else { ranks };
         let large = plan.uses_window && job.share_bytes_max * shares >= self.config.stream_from_bytes;
         let store = if large { Store::Stream } else { Store::Cached };
@@ -232,10 +232,11 @@ impl Progress {
 }
 
 /// Bytes of a slice: all channels get work, and no slice is too small to be worth its hand-over.
-fn slice_bytes(plan: &Plan, longest_block: usize, channels: usize) -> usize {
+fn slice_bytes(plan: &Plan, longest_block: usize, channels: usize, cap: usize) -> usize {
     let channels = if plan.uses_window { channels } else { channels.min(MESSAGES_ABREAST) };
     let spread = longest_block.div_ceil(channels).next_multiple_of(SLICE_UNIT_BYTES);
-    spread.clamp(SLICE_BYTES_MIN.min(plan.slice_bytes_max), plan.slice_bytes_max)
+    let most = if plan.uses_window { cap.min(plan.slice_bytes_max) } else { plan.slice_bytes_max };
+    spread.clamp(SLICE_BYTES_MIN.min(most), most)
 }
 
 /// A message costs system calls where sockets carry it: two overlap sending and receiving well enough.

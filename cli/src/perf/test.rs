@@ -85,7 +85,9 @@ impl Kind {
             Kind::AllReduce | Kind::SendRecv => 2 * ranks * size,
             Kind::AllGather | Kind::ReduceScatter => (ranks + 1) * size,
             Kind::AllToAll => 2 * ranks * size,
-            Kind::Broadcast | Kind::Reduce => (ranks + 1) * size,
+            Kind::Reduce => (ranks + 1) * size,
+            // In place; out of place, the root writes a copy for itself.
+            Kind::Broadcast => ranks * size,
             Kind::Gather | Kind::Scatter => 2 * size,
             Kind::Barrier => 0,
         }

@@ -72,6 +72,8 @@ pub(super) trait Read {
 pub(super) trait Formula {
     /// Type of the elements.
     type Number: Number;
+    /// Bytes that must not be divided.
+    const GRAIN: usize = size_of::<Self::Number>();
 
     /// The result at the position of `read`.
     fn evaluate<I: Instructions, const N: usize>(&self, cpu: I, read: impl Read) -> Pack<Self::Number, I, N>;
@@ -144,11 +146,13 @@ impl<T: Number> Formula for Scaled<'_, T> {
 pub(super) struct Same<'a>(pub(super) Source<'a>);
 
 impl Formula for Same<'_> {
-    type Number = u8;
+    // Moved, not computed with: any bits survive. Registers full of bytes the compiler puts on the stack.
+    type Number = f32;
+    const GRAIN: usize = 1;
 
     #[inline(always)]
-    fn evaluate<I: Instructions, const N: usize>(&self, cpu: I, read: impl Read) -> Pack<u8, I, N> {
+    fn evaluate<I: Instructions, const N: usize>(&self, cpu: I, read: impl Read) -> Pack<f32, I, N> {
         // SAFETY: sources of a formula reach to the end of the part.
-        unsafe { read.pack::<u8, I, N>(cpu, self.0) }
+        unsafe { read.pack::<f32, I, N>(cpu, self.0) }
     }
 }

@@ -83,7 +83,7 @@ impl<F: Formula, I: Instructions> Loop<F, I> {
         }
         // Whole cache lines, so that none is written in two halves.
         let head = self.target.addr().wrapping_neg() % CACHE_LINE;
-        (head.is_multiple_of(size_of::<F::Number>()) && head < self.bytes).then_some(head)
+        (head.is_multiple_of(F::GRAIN) && head < self.bytes).then_some(head)
     }
 
     /// Computes the bytes between `from` and `to`.
