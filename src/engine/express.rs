@@ -2,7 +2,7 @@
 
 use super::memory::Buffers;
 use super::plan::window_blocks;
-use super::sheet::{Act, Key, Sheet, stride};
+use super::sheet::{Act, Fit, Key, Sheet};
 use super::stage::disagreement;
 use super::{Engine, Job};
 use crate::call::{Call, Digest};
@@ -10,7 +10,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::reduction::Reduction;
 use crate::schedule::{Algorithm, Rank, Reach};
 use unisono_cuda::{DType, Finish, Op, Scalar, Source, Store, Target, copy_to, reduce_to, scale};
-use unisono_transports::{CELLS, Tag, Window};
+use unisono_transports::{Cell, Tag, Window};
 
 /// What the engine keeps for small operations.
 #[derive(Default)]
@@ -28,6 +28,7 @@ pub(super) struct Express {
 /// What the acts of one operation share.
 struct Ride<'e> {
     window: &'e mut dyn Window,
+    cell: Cell,
     number: u64,
     dtype: DType,
     reduction: Option<Reduction>,
@@ -89,35 +90,38 @@ impl Engine {
         if algorithm.reach != Reach::Windows || (algorithm.parts)(&spec) != 1 || spec.ranks > RANKS_MAX {
             return Ok(None);
         }
-        let stride = stride(window_blocks(algorithm, &spec), job.share_bytes_max);
+        let blocks = window_blocks(algorithm, &spec);
+        let fit = Fit::new(blocks, job.share_bytes_max, job.collective.reduces());
         let program = (algorithm.build)(&spec, self.mesh.rank);
-        let sheet = stride.and_then(|stride| Sheet::new(key, &program, stride, self.mesh.rank));
+        let sheet = fit.and_then(|fit| Sheet::new(key, &program, fit, self.mesh.rank));
         Ok(sheet.map(|sheet| self.express.keep(sheet, algorithm)))
     }
 
     /// Carries out `job` with the sheet of this index.
     pub(super) fn ride(&mut self, index: usize, job: &mut Job<'_>, call: Call) -> Result<()> {
         self.watch.begin(call);
-        self.free_cell()?;
+        let cell = self.express.sheets[index].0.cell;
+        self.free_cell(cell)?;
         let (number, tag) = (self.express.number, call.tag(0));
         let stamp = stamp(number, &tag);
         for act in 0..self.express.sheets[index].0.acts.len() {
             let sheet = &self.express.sheets[index].0;
             let (act, operands) = (&sheet.acts[act], &sheet.operands);
             if let &Act::Wait { peer } = act {
-                self.wait_for_post(peer, number, stamp, &tag)?;
+                self.wait_for_post(peer, cell, number, stamp, &tag)?;
                 continue;
             }
             let ranks = self.mesh.ranks;
             let mut ride = Ride {
                 window: self.mesh.window.as_deref_mut().ok_or_else(no_window)?,
+                cell,
                 number,
                 dtype: job.dtype,
                 reduction: job.reduction,
                 finish: job.reduction.map_or(Finish::Keep, |reduction| reduction.finish(ranks)),
             };
             match act {
-                Act::Post => ride.window.post(number, stamp, &tag),
+                Act::Post => ride.window.post(cell, number, stamp, &tag),
                 act => ride.act(act, operands, &mut job.buffers),
             }
         }
@@ -125,16 +129,16 @@ impl Engine {
         Ok(())
     }
 
-    /// Posts `words` to everybody under `tag`; the number of the post.
+    /// Posts `words`, up to seven, to everybody under `tag`; the number of the post.
     pub(super) fn post(&mut self, tag: &Tag, words: &[u64]) -> Result<u64> {
-        self.free_cell()?;
+        self.free_cell(Cell::Short)?;
         let number = self.express.number;
         let window = self.mesh.window.as_deref_mut().ok_or_else(no_window)?;
         for (index, word) in words.iter().enumerate() {
-            let target = window.own_cell(number, index * 8, 8);
+            let target = window.own_cell(Cell::Short, number, index * 8, 8);
             copy_to(Store::Cached, target, word.to_ne_bytes()[..].into());
         }
-        window.post(number, stamp(number, tag), tag);
+        window.post(Cell::Short, number, stamp(number, tag), tag);
         Ok(number)
     }
 
@@ -145,12 +149,16 @@ impl Engine {
         number: u64,
         tag: &Tag,
     ) -> Result<[u64; WORDS]> {
-        self.wait_for_post(peer, number, stamp(number, tag), tag)?;
+        self.wait_for_post(peer, Cell::Short, number, stamp(number, tag), tag)?;
         let window = self.mesh.window.as_deref().ok_or_else(no_window)?;
         let mut words = [0; WORDS];
         for (index, word) in words.iter_mut().enumerate() {
             let mut bytes = [0; 8];
-            copy_to(Store::Cached, bytes[..].as_mut().into(), window.cell(peer, number, index * 8, 8));
+            copy_to(
+                Store::Cached,
+                bytes[..].as_mut().into(),
+                window.cell(peer, Cell::Short, number, index * 8, 8),
+            );
             *word = u64::from_ne_bytes(bytes);
         }
         Ok(words)
@@ -164,17 +172,17 @@ impl Engine {
         }
     }
 
-    /// Waits until everybody has seen what this rank's next cell holds.
-    fn free_cell(&mut self) -> Result<()> {
-        let number = self.express.number;
-        if self.express.seen_by_all + CELLS > number {
+    /// Waits until everybody has seen what this rank's next cell of this kind holds.
+    fn free_cell(&mut self, cell: Cell) -> Result<()> {
+        let (number, cells) = (self.express.number, cell.count());
+        if self.express.seen_by_all + cells > number {
             return Ok(());
         }
         for peer in (0..self.mesh.ranks).filter(|&peer| peer != self.mesh.rank) {
-            while self.express.seen[peer] + CELLS <= number {
+            while self.express.seen[peer] + cells <= number {
                 let seen = self.mesh.window.as_ref().map_or(u64::MAX, |window| window.seen(peer));
                 self.express.seen[peer] = seen.max(self.express.seen[peer]);
-                if seen + CELLS <= number {
+                if seen.saturating_add(cells) <= number {
                     self.watch.waited(
                         &mut *self.mesh.control,
                         &mut *self.mesh.pace,
@@ -189,24 +197,24 @@ impl Engine {
         Ok(())
     }
 
-    fn wait_for_post(&mut self, peer: Rank, number: u64, stamp: u64, tag: &Tag) -> Result<()> {
+    fn wait_for_post(&mut self, peer: Rank, cell: Cell, number: u64, stamp: u64, tag: &Tag) -> Result<()> {
         let window = self.mesh.window.as_deref().ok_or_else(no_window)?;
         // Having come to this post, the peer is through with those before it.
         self.express.seen[peer] = number;
-        if window.posted(peer, number) == stamp {
+        if window.posted(peer, cell, number) == stamp {
             return Ok(());
         }
         loop {
             for _ in 0..POLLS_PER_ROUND {
                 std::hint::spin_loop();
-                if window.posted(peer, number) == stamp {
+                if window.posted(peer, cell, number) == stamp {
                     self.watch.moved();
                     return Ok(());
                 }
             }
-            if window.posted(peer, number) >> DIGEST_BITS == stamp >> DIGEST_BITS
-                && window.posted(peer, number) != stamp
-            {
+            // Whatever the peer did instead, its stamp is here.
+            let other = window.posted(peer, Cell::Short, number);
+            if other >> DIGEST_BITS == stamp >> DIGEST_BITS && other != stamp {
                 return Err(disagreement(tag, &window.post_tag(peer, number), self.mesh.rank, peer));
             }
             self.watch.waited(&mut *self.mesh.control, &mut *self.mesh.pace, std::iter::once(peer))?;
@@ -218,7 +226,7 @@ impl Ride<'_> {
     fn act(&mut self, act: &Act, operands: &[(Rank, usize)], buffers: &mut Buffers<'_>) {
         match act {
             Act::Lay { from, at } => {
-                let target = self.window.own_cell(self.number, *at, from.len());
+                let target = self.window.own_cell(self.cell, self.number, *at, from.len());
                 self.read(buffers.input(from.clone()).into(), target);
             }
             Act::Keep { from, into } => match buffers.input_and_output(from.clone(), into.clone()) {
@@ -231,7 +239,7 @@ impl Ride<'_> {
                 }
             },
             Act::Get { from, at, into } => {
-                let source = self.window.cell(*from, self.number, *at, into.len());
+                let source = self.window.cell(*from, self.cell, self.number, *at, into.len());
                 copy_to(Store::Cached, buffers.output(into.clone()).into(), source);
             }
             Act::Reduce { into, finish } => {
@@ -261,7 +269,7 @@ impl Ride<'_> {
     fn reduce<const MAX: usize>(&self, operands: &[(Rank, usize)], output: &mut [u8], finish: Finish) {
         let mut sources = [Source::from(&[][..]); MAX];
         for (source, &(rank, at)) in sources.iter_mut().zip(operands) {
-            *source = self.window.cell(rank, self.number, at, output.len());
+            *source = self.window.cell(rank, self.cell, self.number, at, output.len());
         }
         let op = self.reduction.map_or(Op::Sum, |reduction| reduction.op());
         let sources = &sources[..operands.len()];

@@ -9,7 +9,7 @@ use super::layout::Layout;
 use super::{Job, Shares};
 use crate::schedule::{Block, Collective, Place, Program, Rank, Space, Step};
 use std::ops::Range;
-use unisono_transports::CELL_BYTES;
+use unisono_transports::Cell;
 
 /// What distinguishes one sheet from another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,7 +31,7 @@ impl Key {
         };
         let bases = job.buffers.bases();
         let key = Self { collective: job.collective, root: job.root, input_bytes, output_bytes, bases };
-        (job.share_bytes_max <= CELL_BYTES / 2).then_some(key)
+        (job.share_bytes_max <= Cell::Long.bytes() / 2).then_some(key)
     }
 }
 
@@ -57,6 +57,8 @@ pub(super) enum Act {
 pub(super) struct Sheet {
     pub(super) key: Key,
     pub(super) acts: Vec<Act>,
+    /// In which kind of cell the data of all ranks travels.
+    pub(super) cell: Cell,
     /// Whose cell, and where in it.
     pub(super) operands: Vec<(Rank, usize)>,
 }
@@ -68,20 +70,31 @@ impl Sheet {
     }
 }
 
-/// Blocks of a window that travel in a cell, if `blocks` of them with `share_bytes` each fit.
-pub(super) fn stride(blocks: usize, share_bytes: usize) -> Option<usize> {
-    let stride = share_bytes.next_multiple_of(8);
-    // One more: a rank may need a place for an operand that no peer reads.
-    ((blocks + 1) * stride <= CELL_BYTES).then_some(stride)
+/// Where the blocks of a window lie in a cell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Fit {
+    cell: Cell,
+    /// From one block to the next.
+    stride: usize,
+}
+
+impl Fit {
+    /// How `blocks` blocks of `share_bytes` each fit into a cell; `spare`: with a place for an operand that no
+    /// peer reads.
+    pub(super) fn new(blocks: usize, share_bytes: usize, spare: bool) -> Option<Self> {
+        let stride = share_bytes.next_multiple_of(8);
+        let cell = Cell::holding((blocks + usize::from(spare)) * stride)?;
+        Some(Self { cell, stride })
+    }
 }
 
 impl Sheet {
     /// Translates `program`, whose blocks are whole shares, if it is of the kind that can travel in cells.
-    pub(super) fn new(key: Key, program: &Program, stride: usize, rank: Rank) -> Option<Self> {
+    pub(super) fn new(key: Key, program: &Program, fit: Fit, rank: Rank) -> Option<Self> {
         let [strand] = &program.strands[..] else {
             return None;
         };
-        let mut translation = Translation::new(key, program.window * stride, stride, rank);
+        let mut translation = Translation::new(key, program.window * fit.stride, fit, rank);
         strand.steps.iter().try_for_each(|step| translation.step(step))?;
         Some(translation.sheet)
     }
@@ -101,13 +114,13 @@ struct Translation {
 }
 
 impl Translation {
-    fn new(key: Key, spare: usize, stride: usize, rank: Rank) -> Self {
+    fn new(key: Key, spare: usize, fit: Fit, rank: Rank) -> Self {
         let layout = |bytes| Layout::new(Shares::Even { bytes }, 1, 1);
         Self {
             input: layout(key.input_bytes),
             output: layout(key.output_bytes),
-            sheet: Sheet { key, acts: Vec::new(), operands: Vec::new() },
-            stride,
+            sheet: Sheet { key, acts: Vec::new(), cell: fit.cell, operands: Vec::new() },
+            stride: fit.stride,
             spare,
             rank,
             laid: Vec::new(),
@@ -191,7 +204,7 @@ mod tests {
     fn sheet(collective: Collective, name: &str, rank: Rank) -> Option<Sheet> {
         let row = crate::schedule::find(collective, name).unwrap();
         let program = (row.build)(&Spec { ranks: 3, root: 0, aggregation: 1 }, rank);
-        Sheet::new(key(collective), &program, stride(3, 24).unwrap(), rank)
+        Sheet::new(key(collective), &program, Fit::new(3, 24, true).unwrap(), rank)
     }
 
     #[test]
@@ -213,9 +226,11 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_a_cell_has_no_stride() {
-        assert_eq!(stride(1, 2044), Some(2048));
-        assert_eq!(stride(1, 2049), None);
-        assert_eq!(stride(0, CELL_BYTES), Some(CELL_BYTES));
+    fn what_is_short_travels_in_a_line_and_what_is_too_long_not_at_all() {
+        let cell = |blocks, bytes, spare| Fit::new(blocks, bytes, spare).map(|fit| fit.cell);
+        assert_eq!([cell(7, 4, false), cell(7, 4, true)], [Some(Cell::Short), Some(Cell::Long)]);
+        assert_eq!([cell(1, 2044, true), cell(1, 2049, true)], [Some(Cell::Long), None]);
+        assert_eq!(Fit::new(1, 2044, true).map(|fit| fit.stride), Some(2048));
+        assert_eq!(cell(1, Cell::Long.bytes(), false), Some(Cell::Long));
     }
 }

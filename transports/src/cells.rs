@@ -1,12 +1,15 @@
 //! The protocol of cells, apart from its memory: small messages to all ranks,
 //! with the data behind the flag in one cache line.
 //!
-//! A rank owns [`CELLS`] cells and uses them in turn: post `n` goes into cell
-//! `n mod CELLS`. A cell is a *stamp* and, right behind it, its data; whoever
-//! polls the stamp has the first 56 bytes with the same cache line. Every
-//! rank counts the same posts (those it only reads included) and publishes how
-//! many it has *seen*; before it writes post `n`, the owner makes sure that
-//! everybody has seen all posts up to `n - CELLS`.
+//! A cell is a *stamp* and, right behind it, its data; whoever polls the stamp
+//! has the first 56 bytes with the same cache line. A rank owns many short
+//! cells, a line each, and fewer long ones, and uses them in turn: post `n`
+//! goes into short cell `n mod 64`, or into long cell `n mod 32`. One in a long
+//! cell has its stamp in the short one, too: a reader who expects a post of
+//! another size finds there that ranks disagree. Every rank counts the same
+//! posts (those it only reads included) and publishes how many it has *seen*;
+//! before it writes post `n` into one of `c` cells, the owner makes sure that
+//! everybody has seen all posts up to `n - c`.
 //!
 //! Data race freedom, in words: the data of post `n` is written before its
 //! stamp (release) and read after the stamp was seen (acquire); a reader's
@@ -16,37 +19,68 @@
 use crate::Tag;
 use crate::sync::{AtomicU64, Ordering};
 
-/// Cells of each rank: so many posts may be on their way before anybody looks.
-pub const CELLS: u64 = 8;
-/// Bytes of data in a cell.
-pub const CELL_BYTES: usize = 4096;
+/// Where the data of a post is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cell {
+    /// In the line of its stamp.
+    Short,
+    /// In some pages.
+    Long,
+}
+
+impl Cell {
+    /// How many of them a rank has: so many posts may be on their way before anybody looks.
+    pub const fn count(self) -> u64 {
+        match self {
+            Cell::Short => 64,
+            Cell::Long => 32,
+        }
+    }
+
+    /// Bytes of data in one.
+    pub const fn bytes(self) -> usize {
+        match self {
+            Cell::Short => 56,
+            Cell::Long => 4096,
+        }
+    }
+
+    /// The smallest that holds so many bytes.
+    pub fn holding(bytes: usize) -> Option<Self> {
+        [Cell::Short, Cell::Long].into_iter().find(|cell| bytes <= cell.bytes())
+    }
+}
+
 /// Words of a cell's tag.
 pub(crate) const TAG_WORDS: usize = 4;
 
 /// Where the words of one rank's cells are.
 pub(crate) trait Cells {
     /// The stamp of the cell for post `number`.
-    fn stamp(&self, number: u64) -> &AtomicU64;
-    /// The `index`-th of [`TAG_WORDS`] words of that cell's tag, which only a reader in doubt looks at.
+    fn stamp(&self, cell: Cell, number: u64) -> &AtomicU64;
+    /// The `index`-th of [`TAG_WORDS`] words of that post's tag, which only a reader in doubt looks at.
     fn tag(&self, number: u64, index: usize) -> &AtomicU64;
     /// How many posts the owner has seen.
     fn seen(&self) -> &AtomicU64;
 }
 
-/// Shows post `number`, whose data has been written, to everybody.
-pub(crate) fn post(cells: &impl Cells, number: u64, stamp: u64, tag: &Tag) {
+/// Shows post `number`, whose data has been written to `cell`, to everybody.
+pub(crate) fn post(cells: &impl Cells, cell: Cell, number: u64, stamp: u64, tag: &Tag) {
     for (index, &word) in tag.0.iter().enumerate() {
         cells.tag(number, index).store(word, Ordering::Relaxed);
     }
-    cells.stamp(number).store(stamp, Ordering::Release);
+    if cell == Cell::Long {
+        cells.stamp(Cell::Long, number).store(stamp, Ordering::Release);
+    }
+    cells.stamp(Cell::Short, number).store(stamp, Ordering::Release);
 }
 
 /// The stamp now in the cell of post `number`.
-pub(crate) fn posted(cells: &impl Cells, number: u64) -> u64 {
-    cells.stamp(number).load(Ordering::Acquire)
+pub(crate) fn posted(cells: &impl Cells, cell: Cell, number: u64) -> u64 {
+    cells.stamp(cell, number).load(Ordering::Acquire)
 }
 
-/// The tag beside the cell of post `number`; one torn by its owner out of turn is only a wrong tag.
+/// The tag of post `number`; one torn by its owner out of turn is only a wrong tag.
 pub(crate) fn tag(cells: &impl Cells, number: u64) -> Tag {
     Tag(std::array::from_fn(|index| cells.tag(number, index).load(Ordering::Relaxed)))
 }
@@ -71,9 +105,10 @@ mod loom_tests {
     const SLOTS: u64 = 2;
     const POSTS: u64 = 3;
 
-    /// Two cells instead of eight: the rule is the same.
+    /// Two cells of each kind: the rule is the same.
     struct Model {
         stamps: [AtomicU64; SLOTS as usize],
+        long_stamps: [AtomicU64; SLOTS as usize],
         tags: [AtomicU64; SLOTS as usize * TAG_WORDS],
         seen: AtomicU64,
         data: [UnsafeCell<u64>; SLOTS as usize],
@@ -83,6 +118,7 @@ mod loom_tests {
         fn default() -> Self {
             Self {
                 stamps: std::array::from_fn(|_| AtomicU64::new(0)),
+                long_stamps: std::array::from_fn(|_| AtomicU64::new(0)),
                 tags: std::array::from_fn(|_| AtomicU64::new(0)),
                 seen: AtomicU64::new(0),
                 data: std::array::from_fn(|_| UnsafeCell::new(0)),
@@ -91,8 +127,9 @@ mod loom_tests {
     }
 
     impl Cells for Model {
-        fn stamp(&self, number: u64) -> &AtomicU64 {
-            &self.stamps[(number % SLOTS) as usize]
+        fn stamp(&self, cell: Cell, number: u64) -> &AtomicU64 {
+            let stamps = if cell == Cell::Short { &self.stamps } else { &self.long_stamps };
+            &stamps[(number % SLOTS) as usize]
         }
 
         fn tag(&self, number: u64, index: usize) -> &AtomicU64 {
@@ -110,7 +147,16 @@ mod loom_tests {
     /// A root that posts, and a rank that only reads.
     #[test]
     fn loom_a_post_is_read_whole_before_its_cell_is_used_again() {
-        loom::model(|| {
+        read_whole(Cell::Short);
+    }
+
+    #[test]
+    fn loom_a_long_post_is_read_whole_before_its_cell_is_used_again() {
+        read_whole(Cell::Long);
+    }
+
+    fn read_whole(cell: Cell) {
+        loom::model(move || {
             let (owner, reader) = (Arc::new(Model::default()), Arc::new(Model::default()));
             let (theirs, ours) = (Arc::clone(&owner), Arc::clone(&reader));
             let posting = thread::spawn(move || {
@@ -120,11 +166,11 @@ mod loom_tests {
                     }
                     // SAFETY: the cell is free; loom fails the test if the reader is in it.
                     theirs.data[(number % SLOTS) as usize].with_mut(|cell| unsafe { *cell = 70 + number });
-                    post(&*theirs, number, number + 1, &Tag([number; 4]));
+                    post(&*theirs, cell, number, number + 1, &Tag([number; 4]));
                 }
             });
             for number in 0..POSTS {
-                while posted(&*owner, number) != number + 1 {
+                while posted(&*owner, cell, number) != number + 1 {
                     thread::yield_now();
                 }
                 // SAFETY: the stamp was seen; loom fails the test if the owner is still writing.

@@ -52,7 +52,7 @@ pub mod threads;
 #[cfg(not(loom))]
 pub mod unix;
 
-pub use cells::{CELL_BYTES, CELLS};
+pub use cells::Cell;
 pub use error::{Error, Result};
 pub use footprint::Footprint;
 #[cfg(not(loom))]
@@ -163,15 +163,15 @@ pub trait Window: Send {
     /// The tag that `rank` wrote for `bank` of `channel`.
     fn tag(&self, rank: usize, channel: usize, bank: usize) -> Tag;
 
-    /// The data of `rank`'s cell for post `number`, to read: see [`CELLS`].
-    fn cell(&self, rank: usize, number: u64, offset: usize, bytes: usize) -> Source<'_>;
+    /// The data of `rank`'s cell for post `number`, to read: see [`Cell`].
+    fn cell(&self, rank: usize, cell: Cell, number: u64, offset: usize, bytes: usize) -> Source<'_>;
     /// The data of this rank's own cell for post `number`, to write. Raw, as [`Window::target`].
-    fn own_cell(&self, number: u64, offset: usize, bytes: usize) -> Target<'_>;
-    /// Shows this rank's post `number` under `stamp`, which differs from that of post
-    /// `number - CELLS`, with a tag for readers in doubt.
-    fn post(&mut self, number: u64, stamp: u64, tag: &Tag);
-    /// The stamp now in `rank`'s cell for post `number`.
-    fn posted(&self, rank: usize, number: u64) -> u64;
+    fn own_cell(&self, cell: Cell, number: u64, offset: usize, bytes: usize) -> Target<'_>;
+    /// Shows this rank's post `number`, whose data is in `cell`, under `stamp`, which no other post has, with a
+    /// tag for readers in doubt.
+    fn post(&mut self, cell: Cell, number: u64, stamp: u64, tag: &Tag);
+    /// The stamp now in `rank`'s cell for post `number`; in the short one are those of all posts.
+    fn posted(&self, rank: usize, cell: Cell, number: u64) -> u64;
     /// The tag beside it.
     fn post_tag(&self, rank: usize, number: u64) -> Tag;
     /// Publishes that this rank is through with all posts before `count`.

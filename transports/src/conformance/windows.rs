@@ -2,7 +2,7 @@
 
 use super::side::{Side, run};
 use super::{Maker, SMALL, pattern};
-use crate::{CELL_BYTES, CELLS, Tag, Window};
+use crate::{Cell, Tag, Window};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use unisono_cuda::{Source, Target, copy};
 
@@ -67,24 +67,32 @@ pub fn banks_are_used_by_turns(make: Maker<'_>) {
 /// Posts arrive whole, in their cells, and stay until everybody has seen them.
 pub fn posts_carry_their_data(make: Maker<'_>) {
     run_with_windows(make, 3, |side| {
-        let (rank, ranks) = (side.mesh.rank, side.mesh.ranks);
-        let data = |rank: usize, number: u64| pattern(number << 4 | rank as u64, CELL_BYTES - 1);
-        for number in 0..5 * CELLS {
-            for peer in 0..ranks {
-                wait(side, "the cell to be free", |window| window.seen(peer) + CELLS > number);
-            }
-            copy(window(side).own_cell(number, 1, CELL_BYTES - 1), Source::from(&data(rank, number)[..]));
-            window(side).post(number, 100 + number, &Tag([number, rank as u64, 3, 4]));
-            for peer in 0..ranks {
-                wait(side, "a post", |window| window.posted(peer, number) == 100 + number);
-                assert_eq!(window(side).post_tag(peer, number), Tag([number, peer as u64, 3, 4]));
-                let mut found = vec![0; CELL_BYTES - 1];
-                copy(Target::from(&mut found[..]), window(side).cell(peer, number, 1, CELL_BYTES - 1));
-                assert!(found == data(peer, number), "post {number} of rank {peer}");
-            }
-            window(side).set_seen(number + 1);
+        // Some of one kind and some of the other in turn: they share stamps and counts.
+        for number in 0..3 * Cell::Short.count() {
+            let cell = if number / 5 % 2 == 0 { Cell::Short } else { Cell::Long };
+            post_and_read(side, cell, number);
         }
     });
+}
+
+fn post_and_read(side: &mut Side, cell: Cell, number: u64) {
+    let (rank, ranks) = (side.mesh.rank, side.mesh.ranks);
+    let bytes = cell.bytes() - 1;
+    let data = |rank: usize| pattern(number << 4 | rank as u64, bytes);
+    for peer in 0..ranks {
+        wait(side, "the cell to be free", |window| window.seen(peer) + cell.count() > number);
+    }
+    copy(window(side).own_cell(cell, number, 1, bytes), Source::from(&data(rank)[..]));
+    window(side).post(cell, number, 100 + number, &Tag([number, rank as u64, 3, 4]));
+    for peer in 0..ranks {
+        wait(side, "a post", |window| window.posted(peer, cell, number) == 100 + number);
+        wait(side, "its stamp for all", |window| window.posted(peer, Cell::Short, number) == 100 + number);
+        assert_eq!(window(side).post_tag(peer, number), Tag([number, peer as u64, 3, 4]));
+        let mut found = vec![0; bytes];
+        copy(Target::from(&mut found[..]), window(side).cell(peer, cell, number, 1, bytes));
+        assert!(found == data(peer), "post {number} of rank {peer}");
+    }
+    window(side).set_seen(number + 1);
 }
 
 /// Nothing outside a window can be reached, however the offset is chosen.
@@ -98,11 +106,15 @@ pub fn a_window_ends_where_it_ends(make: Maker<'_>) {
             let outside = catch_unwind(AssertUnwindSafe(|| window.target(1, offset, bytes).len()));
             assert!(outside.is_err(), "{bytes} bytes at {offset} were written");
         }
-        for (offset, bytes) in [(CELL_BYTES, 1), (0, CELL_BYTES + 1), (usize::MAX, 2)] {
-            let outside = catch_unwind(AssertUnwindSafe(|| window.cell(1, 0, offset, bytes).len()));
-            assert!(outside.is_err(), "{bytes} bytes at {offset} of a cell were read");
-            let outside = catch_unwind(AssertUnwindSafe(|| window.own_cell(7, offset, bytes).len()));
-            assert!(outside.is_err(), "{bytes} bytes at {offset} of a cell were written");
+        for cell in [Cell::Short, Cell::Long] {
+            let end = cell.bytes();
+            for (offset, bytes) in [(end, 1), (0, end + 1), (usize::MAX, 2)] {
+                let outside = catch_unwind(AssertUnwindSafe(|| window.cell(1, cell, 0, offset, bytes).len()));
+                assert!(outside.is_err(), "{bytes} bytes at {offset} of a cell were read");
+                let outside =
+                    catch_unwind(AssertUnwindSafe(|| window.own_cell(cell, 7, offset, bytes).len()));
+                assert!(outside.is_err(), "{bytes} bytes at {offset} of a cell were written");
+            }
         }
     });
 }

@@ -1,6 +1,6 @@
 //! Where everything is in a rank's segment.
 
-use crate::cells::{CELL_BYTES, CELLS, TAG_WORDS};
+use crate::cells::{Cell, TAG_WORDS};
 use crate::flags::{BANK_WORDS, BANKS};
 use crate::notes::{SHEETS, TEXT_WORDS};
 use crate::{Error, Geometry, Result};
@@ -74,14 +74,18 @@ impl Layout {
         0
     }
 
-    /// Where the tag of the cell for post `number` begins.
+    /// Where the tag of post `number` begins.
     pub(super) const fn cell_tag(number: u64) -> usize {
-        PAIR_BYTES + (number % CELLS) as usize * LINE_BYTES
+        TAGS + (number % Cell::Short.count()) as usize * TAG_BYTES
     }
 
     /// Where the cell for post `number` begins, with its stamp.
-    pub(super) const fn cell(number: u64) -> usize {
-        FIRST_CELL + (number % CELLS) as usize * CELL_STRIDE
+    pub(super) const fn cell(cell: Cell, number: u64) -> usize {
+        let index = (number % cell.count()) as usize;
+        match cell {
+            Cell::Short => SHORT_CELLS + index * LINE_BYTES,
+            Cell::Long => LONG_CELLS + index * LONG_CELL_STRIDE,
+        }
     }
 
     /// Where the FIFO from rank `from` on `lane` begins, with its counter of consumed messages.
@@ -116,14 +120,18 @@ const LINE_BYTES: usize = 64;
 const PAIR_BYTES: usize = 2 * LINE_BYTES;
 const PAGE_BYTES: usize = 4096;
 const _: () = assert!(BANK_WORDS * 8 <= LINE_BYTES, "a bank is one line");
-const _: () = assert!(TAG_WORDS * 8 <= LINE_BYTES, "a cell's tag is one line");
+const _: () = assert!(STAMP_BYTES + Cell::Short.bytes() == LINE_BYTES, "a short cell is one line");
 /// What is in front of the data of a cell.
 pub(super) const STAMP_BYTES: usize = 8;
-const FIRST_CELL: usize = PAIR_BYTES + CELLS as usize * LINE_BYTES;
+/// Short cells of one rank are lines side by side: few pages to find when many ranks share a core.
+const SHORT_CELLS: usize = PAIR_BYTES;
+const TAGS: usize = SHORT_CELLS + Cell::Short.count() as usize * LINE_BYTES;
+const TAG_BYTES: usize = TAG_WORDS * 8;
+const LONG_CELLS: usize = (TAGS + Cell::Short.count() as usize * TAG_BYTES).next_multiple_of(PAIR_BYTES);
 /// Not a multiple of the page: else the stamps of all cells of all ranks would share one set of a cache.
-const CELL_STRIDE: usize = (STAMP_BYTES + CELL_BYTES).next_multiple_of(PAIR_BYTES);
+const LONG_CELL_STRIDE: usize = (STAMP_BYTES + Cell::Long.bytes()).next_multiple_of(PAIR_BYTES);
 /// Where the cells end and the notes begin.
-const NOTES: usize = FIRST_CELL + CELLS as usize * CELL_STRIDE;
+const NOTES: usize = LONG_CELLS + Cell::Long.count() as usize * LONG_CELL_STRIDE;
 const SHEET_BYTES: usize = ((2 + TEXT_WORDS) * 8).next_multiple_of(PAIR_BYTES);
 /// Where the boards begin.
 const BOARDS: usize = NOTES + SHEETS as usize * SHEET_BYTES;
@@ -155,11 +163,13 @@ mod tests {
         fn nothing_overlaps_and_all_is_inside(geometry in geometry(), ranks in 1usize..5) {
             let layout = Layout::new(ranks, &geometry).unwrap();
             let mut parts = vec![(layout.window(), geometry.window_bytes), (layout.heap(), geometry.heap_bytes), (Layout::seen(), LINE_BYTES)];
-            for number in 0..CELLS {
-                parts.push((Layout::cell_tag(number), LINE_BYTES));
-                parts.push((Layout::cell(number), STAMP_BYTES + CELL_BYTES));
-                prop_assert_eq!(Layout::cell(number), Layout::cell(number + CELLS));
+            for cell in [Cell::Short, Cell::Long] {
+                for number in 0..cell.count() {
+                    parts.push((Layout::cell(cell, number), STAMP_BYTES + cell.bytes()));
+                    prop_assert_eq!(Layout::cell(cell, number), Layout::cell(cell, number + cell.count()));
+                }
             }
+            parts.push((Layout::cell_tag(0), Layout::cell_tag(Cell::Short.count() - 1) + TAG_BYTES - Layout::cell_tag(0)));
             for number in 0..SHEETS {
                 parts.push((Layout::note(number), (2 + TEXT_WORDS) * 8));
                 prop_assert_eq!(Layout::note(number), Layout::note(number + SHEETS));

@@ -1,7 +1,7 @@
 //! Everybody's windows and signals in shared memory.
 
 use super::layout::{Layout, STAMP_BYTES};
-use crate::cells::{self, CELL_BYTES, Cells};
+use crate::cells::{self, Cell, Cells};
 use crate::flags::{self, Announcer, Board};
 use crate::segment::Segment;
 use crate::sync::AtomicU64;
@@ -40,8 +40,8 @@ impl Board for ShmBoard<'_> {
 struct ShmCells<'w>(&'w Segment);
 
 impl Cells for ShmCells<'_> {
-    fn stamp(&self, number: u64) -> &AtomicU64 {
-        self.0.word(Layout::cell(number))
+    fn stamp(&self, cell: Cell, number: u64) -> &AtomicU64 {
+        self.0.word(Layout::cell(cell, number))
     }
 
     fn tag(&self, number: u64, index: usize) -> &AtomicU64 {
@@ -82,10 +82,10 @@ impl ShmWindow {
         ShmCells(&self.segments[rank])
     }
 
-    fn in_cell(&self, rank: usize, number: u64, offset: usize, bytes: usize) -> *mut u8 {
-        let fits = offset.checked_add(bytes).is_some_and(|end| end <= CELL_BYTES);
-        assert!(fits, "{bytes} bytes at {offset} of a cell of {CELL_BYTES}");
-        self.segments[rank].at(Layout::cell(number) + STAMP_BYTES + offset, bytes)
+    fn in_cell(&self, rank: usize, cell: Cell, number: u64, offset: usize, bytes: usize) -> *mut u8 {
+        let fits = offset.checked_add(bytes).is_some_and(|end| end <= cell.bytes());
+        assert!(fits, "{bytes} bytes at {offset} of a cell of {}", cell.bytes());
+        self.segments[rank].at(Layout::cell(cell, number) + STAMP_BYTES + offset, bytes)
     }
 }
 
@@ -130,22 +130,22 @@ impl Window for ShmWindow {
         flags::tag(&self.board(rank, channel), bank)
     }
 
-    fn cell(&self, rank: usize, number: u64, offset: usize, bytes: usize) -> Source<'_> {
+    fn cell(&self, rank: usize, cell: Cell, number: u64, offset: usize, bytes: usize) -> Source<'_> {
         // SAFETY: inside the cell by `in_cell`, mapped as long as this lives; only ever reached raw.
-        unsafe { Source::from_raw(self.in_cell(rank, number, offset, bytes), bytes) }
+        unsafe { Source::from_raw(self.in_cell(rank, cell, number, offset, bytes), bytes) }
     }
 
-    fn own_cell(&self, number: u64, offset: usize, bytes: usize) -> Target<'_> {
+    fn own_cell(&self, cell: Cell, number: u64, offset: usize, bytes: usize) -> Target<'_> {
         // SAFETY: inside the cell by `in_cell`, mapped as long as this lives; only ever reached raw.
-        unsafe { Target::from_raw(self.in_cell(self.rank, number, offset, bytes), bytes) }
+        unsafe { Target::from_raw(self.in_cell(self.rank, cell, number, offset, bytes), bytes) }
     }
 
-    fn post(&mut self, number: u64, stamp: u64, tag: &Tag) {
-        cells::post(&self.cells(self.rank), number, stamp, tag);
+    fn post(&mut self, cell: Cell, number: u64, stamp: u64, tag: &Tag) {
+        cells::post(&self.cells(self.rank), cell, number, stamp, tag);
     }
 
-    fn posted(&self, rank: usize, number: u64) -> u64 {
-        cells::posted(&self.cells(rank), number)
+    fn posted(&self, rank: usize, cell: Cell, number: u64) -> u64 {
+        cells::posted(&self.cells(rank), cell, number)
     }
 
     fn post_tag(&self, rank: usize, number: u64) -> Tag {
