@@ -63,8 +63,9 @@ pub struct Config {
     /// Thresholds between algorithms; what it does not cover, the built-in table does. `UNISONO_TABLE` names a
     /// file, as `unisono tune` writes it.
     pub table: Table,
-    /// Longest slice of a block that is handed over at once in windows. `UNISONO_SLICE_BYTES`.
-    pub slice_bytes: usize,
+    /// Cache that what all ranks of a host have staged may fill: data is cut into slices and staged on so many
+    /// channels that it stays there. `UNISONO_CACHE_BYTES`, 8 MiB.
+    pub cache_bytes: usize,
     /// From this many bytes on, results of direct algorithms bypass the cache. `UNISONO_STREAM_FROM_BYTES`, 2 MiB.
     pub stream_from_bytes: usize,
     /// Name of this host in errors.
@@ -86,7 +87,7 @@ impl Default for Config {
             bind: None,
             algorithms: Vec::new(),
             table: Table::default(),
-            slice_bytes: 512 << 10,
+            cache_bytes: 8 << 20,
             stream_from_bytes: 2 << 20,
             host: host_name(),
         }
@@ -128,7 +129,7 @@ impl Config {
                 self.table = Table::parse(&text)?;
             }
             "STREAM_FROM_BYTES" => self.stream_from_bytes = number(value, 0)?,
-            "SLICE_BYTES" => self.slice_bytes = number(value, 4096)?,
+            "CACHE_BYTES" => self.cache_bytes = number(value, 1 << 16)?,
             "DEBUG" | "ID" | "SECRET" | "SECRET_FILE" => {}
             _ => return Err("no such setting".to_owned()),
         }

@@ -18,6 +18,8 @@ pub(crate) struct Plan {
     pub(crate) slice_bytes_max: usize,
     /// Whether ranks meet in windows, so that instances are counted.
     pub(crate) uses_window: bool,
+    /// Blocks in the windows of all ranks together.
+    pub(crate) staged_blocks: usize,
     /// For each strand, the steps that are one pass over memory with another.
     pub(crate) fused: Vec<Vec<Fused>>,
 }
@@ -83,9 +85,10 @@ fn make(
     bank_bytes: usize,
 ) -> Result<Plan> {
     // Slices must be equal on all ranks, so the bounds are taken over all programs.
-    let programs = (0..spec.ranks).map(|other| (algorithm.build)(spec, other));
-    let blocks_per_message = programs.map(|program| longest_message(&program)).max().unwrap_or(1).max(1);
-    let window_blocks = window_blocks(algorithm, spec);
+    let programs: Vec<_> = (0..spec.ranks).map(|other| (algorithm.build)(spec, other)).collect();
+    let blocks_per_message = programs.iter().map(longest_message).max().unwrap_or(1).max(1);
+    let window_blocks = programs.iter().map(|program| program.window).max().unwrap_or(0);
+    let staged_blocks = programs.iter().map(|program| program.window).sum();
     let program = (algorithm.build)(spec, rank);
     let uses_window = algorithm.reach == Reach::Windows;
     let mut slice = geometry.slot_bytes / blocks_per_message;
@@ -108,6 +111,7 @@ fn make(
         digest: Digest::of(algorithm),
         slice_bytes_max,
         uses_window,
+        staged_blocks,
     })
 }
 

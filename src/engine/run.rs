@@ -39,13 +39,15 @@ struct Operation<'o> {
     output: Layout<'o>,
     slice_bytes: usize,
     pieces: usize,
+    /// Channels that take part.
+    channels: usize,
     bank_bytes: usize,
 }
 
 impl Engine {
     pub(super) fn run(&mut self, plan: &Plan, job: &mut Job<'_>, call: Call) -> Result<()> {
         let operation = self.operation(plan, job, call);
-        let active = operation.pieces.min(self.channels.len());
+        let active = operation.channels;
         for (index, channel) in self.channels[..active].iter_mut().enumerate() {
             channel.scratch.prepare(plan.program.scratch, operation.slice_bytes);
             channel.run.begin(index, plan.program.strands.len());
@@ -76,7 +78,8 @@ impl Engine {
         let output = Layout::new(job.output.clone(), plan.parts, element);
         let longest = Layout::new(super::Shares::Even { bytes: job.share_bytes_max }, plan.parts, element);
         let longest = longest.longest_block(1);
-        let slice_bytes = slice_bytes(plan, longest, self.channels.len(), self.config.slice_bytes);
+        let (slice_bytes, channels) = self.cut(plan, longest);
+        let pieces = longest.div_ceil(slice_bytes).max(1);
         let shares = if job.collective == Collective::AllReduce { 1 } else { ranks };
         let large = plan.uses_window && job.share_bytes_max * shares >= self.config.stream_from_bytes;
         let store = if large { Store::Stream } else { Store::Cached };
@@ -87,9 +90,27 @@ impl Engine {
             input,
             output,
             slice_bytes,
-            pieces: longest.div_ceil(slice_bytes).max(1),
+            pieces,
+            channels: pieces.min(channels),
             bank_bytes: self.bank_bytes(),
         }
+    }
+
+    /// Bytes of a slice, and the channels that take part: all get work, and no slice is too small to be worth
+    /// its hand-over. What is staged is to stay in the cache: fewer channels come before slices that short.
+    fn cut(&self, plan: &Plan, longest_block: usize) -> (usize, usize) {
+        let (mut channels, mut most) = (self.channels.len(), plan.slice_bytes_max);
+        if plan.uses_window {
+            let banks = 2 * plan.staged_blocks.max(1);
+            let fit = |bytes: usize| self.config.cache_bytes / (banks * bytes);
+            channels = fit(SLICE_BYTES_GOOD).clamp(CHANNELS_MIN.min(channels), channels);
+            most = most.min(fit(channels) / SLICE_UNIT_BYTES * SLICE_UNIT_BYTES);
+        } else {
+            channels = channels.min(MESSAGES_ABREAST);
+        }
+        let least = SLICE_BYTES_MIN.min(plan.slice_bytes_max);
+        let spread = longest_block.div_ceil(channels).next_multiple_of(SLICE_UNIT_BYTES);
+        (spread.clamp(least, most.max(least)), channels)
     }
 
     /// Goes on with one channel as far as possible; says whether anything moved.
@@ -196,9 +217,8 @@ impl Engine {
     }
 
     fn leave(&mut self, operation: &Operation<'_>, index: usize) {
-        let channels = self.channels.len().min(operation.pieces);
         let channel = &mut self.channels[index];
-        channel.run.piece += channels;
+        channel.run.piece += operation.channels;
         channel.run.begun = false;
         if operation.plan.uses_window
             && let Some(window) = &mut self.mesh.window
@@ -231,16 +251,12 @@ impl Progress {
     }
 }
 
-/// Bytes of a slice: all channels get work, and no slice is too small to be worth its hand-over.
-fn slice_bytes(plan: &Plan, longest_block: usize, channels: usize, cap: usize) -> usize {
-    let channels = if plan.uses_window { channels } else { channels.min(MESSAGES_ABREAST) };
-    let spread = longest_block.div_ceil(channels).next_multiple_of(SLICE_UNIT_BYTES);
-    let most = if plan.uses_window { cap.min(plan.slice_bytes_max) } else { plan.slice_bytes_max };
-    spread.clamp(SLICE_BYTES_MIN.min(most), most)
-}
-
 /// A message costs system calls where sockets carry it: two overlap sending and receiving well enough.
 const MESSAGES_ABREAST: usize = 2;
+/// Slices as long as this are better than more channels.
+const SLICE_BYTES_GOOD: usize = 32 << 10;
+/// While one waits, another goes on.
+const CHANNELS_MIN: usize = 2;
 /// Below this a slice costs more in hand-overs than it gains in overlap.
 const SLICE_BYTES_MIN: usize = 16 << 10;
 /// Pieces are counted in the low half of a tag's last word.
