@@ -132,7 +132,8 @@ fn read(file: &Path) -> Result<Vec<(usize, f64)>, String> {
     let results = document["results"].as_array().ok_or("no results")?;
     let time = |result: &Value| {
         let size = result["size"].as_u64()? as usize;
-        Some((size, result["out_of_place"]["time"].as_f64()?))
+        let halves = ["out_of_place", "in_place"].into_iter();
+        Some((size, halves.filter_map(|half| result[half]["time"].as_f64()).next()?))
     };
     Ok(results.iter().filter_map(time).collect())
 }

@@ -109,47 +109,48 @@ fn choice(line: &str) -> Result<Choice, String> {
     Ok(Choice { reach, ranks_max: bound(ranks_max)?, bytes_max: bound(bytes_max)?, algorithm })
 }
 
-/// What holds where nothing was measured: (collective, shared memory, longest share, name).
-const BUILT_IN: &[(Collective, Reach, usize, &str)] = {
+/// What holds where nothing was measured: (collective, reach, most ranks, longest share, name).
+const BUILT_IN: &[(Collective, Reach, usize, usize, &str)] = {
     use Collective::*;
     use Reach::{Messages, Windows};
     &[
-        (AllReduce, Windows, 8 << 10, "oneshot"),
-        (AllReduce, Windows, ANY, "twoshot"),
-        (AllGather, Windows, ANY, "direct"),
-        (ReduceScatter, Windows, ANY, "direct"),
-        (Broadcast, Windows, ANY, "direct"),
-        (Reduce, Windows, ANY, "direct"),
-        (Gather, Windows, ANY, "direct"),
-        (Scatter, Windows, ANY, "direct"),
-        (AllToAll, Windows, ANY, "direct"),
-        (Barrier, Windows, ANY, "direct"),
-        (AllReduce, Messages, 8 << 10, "doubling"),
-        (AllReduce, Messages, 256 << 10, "halving"),
-        (AllReduce, Messages, ANY, "ring"),
-        (AllGather, Messages, 16 << 10, "pat"),
-        (AllGather, Messages, ANY, "ring"),
-        (ReduceScatter, Messages, 16 << 10, "pat"),
-        (ReduceScatter, Messages, ANY, "ring"),
-        (Broadcast, Messages, 64 << 10, "binomial"),
-        (Broadcast, Messages, ANY, "tree"),
-        (Reduce, Messages, 64 << 10, "binomial"),
-        (Reduce, Messages, ANY, "tree"),
-        (Gather, Messages, 4 << 10, "binomial"),
-        (Gather, Messages, ANY, "linear"),
-        (Scatter, Messages, 4 << 10, "binomial"),
-        (Scatter, Messages, ANY, "linear"),
-        (AllToAll, Messages, 512, "bruck"),
-        (AllToAll, Messages, ANY, "pairwise"),
-        (Barrier, Messages, ANY, "dissemination"),
+        (AllReduce, Windows, ANY, 16 << 10, "oneshot"),
+        (AllReduce, Windows, ANY, ANY, "twoshot"),
+        (AllGather, Windows, ANY, ANY, "direct"),
+        (ReduceScatter, Windows, ANY, ANY, "direct"),
+        (Broadcast, Windows, ANY, ANY, "direct"),
+        (Reduce, Windows, ANY, ANY, "direct"),
+        (Gather, Windows, ANY, ANY, "direct"),
+        (Scatter, Windows, ANY, ANY, "direct"),
+        (AllToAll, Windows, ANY, ANY, "direct"),
+        (Barrier, Windows, ANY, ANY, "direct"),
+        (AllReduce, Messages, 2, 1 << 20, "doubling"),
+        (AllReduce, Messages, ANY, 8 << 10, "doubling"),
+        (AllReduce, Messages, ANY, 256 << 10, "halving"),
+        (AllReduce, Messages, ANY, ANY, "ring"),
+        (AllGather, Messages, ANY, 16 << 10, "pat"),
+        (AllGather, Messages, ANY, ANY, "ring"),
+        (ReduceScatter, Messages, ANY, 16 << 10, "pat"),
+        (ReduceScatter, Messages, ANY, ANY, "ring"),
+        (Broadcast, Messages, ANY, 64 << 10, "binomial"),
+        (Broadcast, Messages, ANY, ANY, "tree"),
+        (Reduce, Messages, ANY, 64 << 10, "binomial"),
+        (Reduce, Messages, ANY, ANY, "tree"),
+        (Gather, Messages, ANY, 4 << 10, "binomial"),
+        (Gather, Messages, ANY, ANY, "linear"),
+        (Scatter, Messages, ANY, 4 << 10, "binomial"),
+        (Scatter, Messages, ANY, ANY, "linear"),
+        (AllToAll, Messages, ANY, 512, "bruck"),
+        (AllToAll, Messages, ANY, ANY, "pairwise"),
+        (Barrier, Messages, ANY, ANY, "dissemination"),
     ]
 };
 
 fn built_in(collective: Collective) -> impl Iterator<Item = Choice> {
     BUILT_IN.iter().filter(move |line| line.0 == collective).filter_map(
-        |&(collective, reach, bytes_max, name)| {
+        |&(collective, reach, ranks_max, bytes_max, name)| {
             let algorithm = find(collective, name)?;
-            Some(Choice { reach, ranks_max: ANY, bytes_max, algorithm })
+            Some(Choice { reach, ranks_max, bytes_max, algorithm })
         },
     )
 }
@@ -160,7 +161,7 @@ mod tests {
 
     #[test]
     fn every_name_built_in_exists_and_reaches_no_further_than_it_says() {
-        for &(collective, reach, _, name) in BUILT_IN {
+        for &(collective, reach, _, _, name) in BUILT_IN {
             assert!(find(collective, name).is_some_and(|row| row.reach == reach), "{collective} {name}");
         }
     }

@@ -10,13 +10,12 @@ use std::time::Duration;
 
 /// In ordinary buffers.
 pub(crate) const NAME: &str = "unisono";
-/// In buffers that all ranks of the host share.
+/// In buffers that peers reach, from `Communicator::alloc`.
 pub(crate) const WINDOW: &str = "unisono window";
 
 /// The command `unisono`, and what it understands.
 pub(crate) struct Unisono {
     program: PathBuf,
-    window_flags: Option<&'static [&'static str]>,
     results: PathBuf,
 }
 
@@ -36,20 +35,19 @@ pub(crate) struct Measured {
 }
 
 impl Unisono {
-    /// Asks the program for its flags. `scratch` is a folder for results in passing.
+    /// Makes sure that the program can be started. `scratch` is a folder for results in passing.
     pub(crate) fn new(program: PathBuf, scratch: &Path) -> Result<Self, String> {
         let ended = process::run(Command::new(&program).args(["perf", "--help"]), ASK_LIMIT);
         if let Some(failure) = ended.failure {
             return Err(format!("{}: {failure}", program.display()));
         }
-        let window_flags = window_flags(&ended.stdout);
         let results = scratch.join(format!("perf-{}.json", std::process::id()));
-        Ok(Self { program, window_flags, results })
+        Ok(Self { program, results })
     }
 
     /// The contenders that there are for a case.
     pub(crate) fn contenders(&self, case: Case) -> Vec<&'static str> {
-        let window = case.transport == Transport::Shm && self.window_flags.is_some();
+        let window = case.transport == Transport::Shm;
         std::iter::once(NAME).chain(window.then_some(WINDOW)).collect()
     }
 
@@ -59,7 +57,7 @@ impl Unisono {
         let mut command = self.perf(task.case.collective.name(), task.case.ranks);
         command.args(["--transport", task.case.transport.name(), "--sizes", &sizes.join(",")]);
         command.args(["--samples", &task.budget.as_millis().to_string()]);
-        command.args(self.window_flags.filter(|_| contender == WINDOW).unwrap_or_default());
+        command.args(if contender == WINDOW { &["-R", "2"][..] } else { &[] });
         self.document(&mut command, task.limit).and_then(|document| measured(&document))
     }
 
@@ -93,17 +91,14 @@ impl Unisono {
     }
 }
 
-fn window_flags(help: &str) -> Option<&'static [&'static str]> {
-    let known: [&'static [&'static str]; 2] = [&["--window-memory"], &["--memory-kind", "window"]];
-    known.into_iter().find(|flags| help.contains(flags[0]))
-}
-
 /// What `unisono perf -J` writes. One wrong element spoils all.
 fn measured(document: &Value) -> Result<Measured, String> {
     let rows = document["results"].as_array().ok_or("perf reports no results")?;
     let (mut times, mut floor) = (Vec::new(), Vec::new());
     for row in rows {
-        let half = &row["out_of_place"];
+        // Broadcasts are in place, as everybody's.
+        let half = [&row["out_of_place"], &row["in_place"]].into_iter().find(|half| !half.is_null());
+        let half = half.unwrap_or(&Value::Null);
         let (Some(size), Some(time), Some(0)) =
             (row["size"].as_u64(), half["time"].as_f64(), half["nwrong"].as_u64())
         else {
@@ -134,12 +129,5 @@ mod tests {
         assert!(measured(&json!({"results": [row(8, 0), row(64, 1)], "floor": floor})).is_err());
         assert!(measured(&json!({"results": [row(8, 0)]})).is_err());
         assert!(measured(&json!({})).is_err());
-    }
-
-    #[test]
-    fn window_flags_are_used_where_they_are_understood() {
-        assert_eq!(window_flags("  --window-memory  Buffers"), Some(&["--window-memory"][..]));
-        assert_eq!(window_flags("--memory-kind <KIND>"), Some(&["--memory-kind", "window"][..]));
-        assert_eq!(window_flags("--sizes"), None);
     }
 }

@@ -27,7 +27,7 @@ pub(crate) struct Arguments {
     /// Exactly these sizes, separated by commas, in place of -b, -e, -i and -f.
     #[arg(long = "sizes", value_delimiter = ',', value_parser = size::parse)]
     list: Option<Vec<usize>>,
-    /// Time out of place only, as the median over samples worth this many milliseconds for each size: a
+    /// Time out of place only, but broadcasts in place, as the median over samples worth this many milliseconds for each size: a
     /// sample is a barrier and about 1 ms of calls back to back, and the slowest rank's time counts.
     #[arg(long, value_name = "MILLISECONDS", conflicts_with_all = ["iterations", "per_iteration", "aggregate", "blocking"])]
     pub(super) samples: Option<u64>,

@@ -4,6 +4,7 @@ mod guarded;
 mod samples;
 
 use super::args::Arguments;
+use super::floor::Floor;
 use super::pattern::Pattern;
 use super::test::{Kind, Test};
 use guarded::Guarded;
@@ -18,7 +19,8 @@ pub(super) struct Row {
     pub(super) test: Test,
     pub(super) ranks: usize,
     pub(super) algorithm: &'static str,
-    pub(super) out_of_place: Timing,
+    /// Not measured where samples are taken of what exists in place only.
+    pub(super) out_of_place: Option<Timing>,
     pub(super) in_place: Option<Timing>,
     pub(super) out_of_bounds: u64,
 }
@@ -55,6 +57,18 @@ pub(super) struct Bench<'a, T> {
     turn: usize,
     /// What carried out the operation.
     algorithm: &'static str,
+}
+
+impl Row {
+    /// What was measured: out of place, where that was.
+    pub(super) fn timing(&self) -> Timing {
+        self.out_of_place.or(self.in_place).unwrap_or_default()
+    }
+
+    /// Microseconds that what was measured takes at least.
+    pub(super) fn least(&self, floor: &Floor) -> f64 {
+        floor.micros(self.test.kind, self.size, self.ranks, self.out_of_place.is_none())
+    }
 }
 
 impl<'a, T: Element> Bench<'a, T> {
@@ -103,14 +117,15 @@ impl<'a, T: Element> Bench<'a, T> {
     }
 
     /// Out of place, and in place where that is asked for and exists.
-    fn timings(&mut self) -> Result<(Timing, Option<Timing>)> {
+    fn timings(&mut self) -> Result<(Option<Timing>, Option<Timing>)> {
         if let Some(milliseconds) = self.arguments.samples {
-            return Ok((self.samples(milliseconds as f64 / 1e3)?, None));
+            let timing = Some(self.samples(milliseconds as f64 / 1e3)?);
+            return Ok(if self.is_sampled_in_place() { (None, timing) } else { (timing, None) });
         }
         let iterations = self.iterations()?;
         let out_of_place = self.timing(iterations, false)?;
         let in_place = self.test.kind.has_in_place().then(|| self.timing(iterations, true)).transpose()?;
-        Ok((out_of_place, in_place))
+        Ok((Some(out_of_place), in_place))
     }
 
     /// How many iterations to time: all ranks take rank 0's word.

@@ -62,14 +62,15 @@ fn cores() -> usize {
 
 impl Floor {
     /// Microseconds that an operation takes at least.
-    pub(super) fn micros(&self, kind: Kind, size: usize, ranks: usize) -> f64 {
+    pub(super) fn micros(&self, kind: Kind, size: usize, ranks: usize, in_place: bool) -> f64 {
         if let Some(Tcp { tcp_gbs, tcp_pingpong_us }) = self.tcp {
             // What one pair moves keeps two cores busy: more ranks than cores do not move more.
             let sending = cores().min(ranks).max(2) as f64;
             let bytes = kind.fewest_bytes_sent(size, ranks) as f64;
             return (bytes / (tcp_gbs * sending).max(1e-9) / 1e3).max(tcp_pingpong_us);
         }
-        let memory = kind.fewest_bytes(size, ranks) as f64 / self.copy_gbs_all_cores.max(1e-9) / 1e3;
+        let memory =
+            kind.fewest_bytes(size, ranks, in_place) as f64 / self.copy_gbs_all_cores.max(1e-9) / 1e3;
         memory.max(self.handover_us)
     }
 }

@@ -34,21 +34,21 @@ pub(super) fn write(
 }
 
 fn result(row: &Row, transport: &str, floor: Option<&Floor>) -> Value {
-    let spread = row.out_of_place.spread;
+    let spread = row.timing().spread;
     json!({
         "size": row.size,
         "count": row.count,
         "type": row.dtype.name(),
         "redop": if row.test.kind.reduces() { row.test.op.name() } else { "none" },
         "root": if row.test.kind.has_root() { row.test.root as i64 } else { -1 },
-        "out_of_place": half(row, Some(&row.out_of_place)),
+        "out_of_place": half(row, row.out_of_place.as_ref()),
         "in_place": half(row, row.in_place.as_ref()),
         "algo": row.algorithm,
         "transport": transport,
         "ranks": row.ranks,
         "p50_us": spread.map(|spread| spread.p50),
         "p99_us": spread.map(|spread| spread.p99),
-        "floor_us": floor.map(|floor| floor.micros(row.test.kind, row.size, row.ranks)),
+        "floor_us": floor.map(|floor| row.least(floor)),
     })
 }
 

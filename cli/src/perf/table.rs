@@ -51,14 +51,14 @@ pub(super) fn row(arguments: &Arguments, row: &Row, floor: Option<&Floor>) {
     let op = if row.test.kind.reduces() { row.test.op.name() } else { "none" };
     let root = if row.test.kind.has_root() { row.test.root.to_string() } else { "-1".to_owned() };
     print!(" {:>11}{:>13}{:>10}{op:>8}{root:>6}", row.size, row.count, row.dtype);
-    print!("{}", half(row, Some(&row.out_of_place)));
+    print!("{}", half(row, row.out_of_place.as_ref()));
     print!("{}", half(row, row.in_place.as_ref()));
-    if let (true, Some(spread)) = (arguments.per_iteration, row.out_of_place.spread) {
+    if let (true, Some(spread)) = (arguments.per_iteration, row.timing().spread) {
         print!("{:>8.2}{:>8.2}{:>8.2}{:>7.1}", spread.min, spread.max, spread.p99, spread.cv);
     }
     if let (true, Some(floor)) = (arguments.report_floor, floor) {
-        let least = floor.micros(row.test.kind, row.size, row.ranks);
-        print!("{least:>11.2}{:>6.0}%", least / row.out_of_place.micros * 100.0);
+        let least = row.least(floor);
+        print!("{least:>11.2}{:>6.0}%", least / row.timing().micros * 100.0);
     }
     println!("  {}", row.algorithm);
 }
@@ -87,8 +87,7 @@ pub(super) struct Summary {
 
 impl Summary {
     pub(super) fn of(rows: &[Row]) -> Self {
-        let timings =
-            || rows.iter().flat_map(|row| [Some(row.out_of_place), row.in_place].map(|half| (row, half)));
+        let timings = || rows.iter().flat_map(|row| [row.out_of_place, row.in_place].map(|half| (row, half)));
         let halves: Vec<(&Row, Timing)> = timings().filter_map(|(row, half)| Some((row, half?))).collect();
         let bus: f64 = halves.iter().map(|(row, timing)| bandwidths(row, timing).1).sum();
         Self {

@@ -80,14 +80,14 @@ impl Kind {
 
     /// Bytes that all ranks together must read from and write to memory at least, for a size of `size`
     /// bytes, when every input is read once and every output written once.
-    pub(super) fn fewest_bytes(self, size: usize, ranks: usize) -> usize {
+    pub(super) fn fewest_bytes(self, size: usize, ranks: usize, in_place: bool) -> usize {
         match self {
             Kind::AllReduce | Kind::SendRecv => 2 * ranks * size,
             Kind::AllGather | Kind::ReduceScatter => (ranks + 1) * size,
             Kind::AllToAll => 2 * ranks * size,
+            // In place, the root has it already.
+            Kind::Broadcast => (ranks + usize::from(!in_place)) * size,
             Kind::Reduce => (ranks + 1) * size,
-            // In place; out of place, the root writes a copy for itself.
-            Kind::Broadcast => ranks * size,
             Kind::Gather | Kind::Scatter => 2 * size,
             Kind::Barrier => 0,
         }

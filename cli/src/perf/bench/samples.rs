@@ -45,7 +45,7 @@ impl<T: Element> Bench<'_, T> {
     }
 
     /// MPI and Gloo know broadcasts in place only, and what they do not copy we need not either.
-    fn is_sampled_in_place(&self) -> bool {
+    pub(super) fn is_sampled_in_place(&self) -> bool {
         self.test.kind == Kind::Broadcast
     }
 
