@@ -18,6 +18,7 @@ mod reach;
 mod run;
 mod sheet;
 mod stage;
+mod staging;
 mod transfer;
 mod usage;
 mod watch;
@@ -66,6 +67,7 @@ pub(crate) struct Engine {
     plans: Plans,
     channels: Vec<Channel>,
     express: Express,
+    staging: staging::Staging,
     /// Whether memory that peers reach has been lent; and where their buffers are in the operation at hand.
     lent: bool,
     offsets: Vec<reach::Offsets>,
@@ -91,6 +93,8 @@ struct Channel {
     instance: u64,
     /// For each rank, how many of them it has surely finished.
     finished: Vec<u64>,
+    /// What the instance at hand takes, if it is a trial.
+    trial: staging::Trial,
     scratch: Scratch,
     run: run::Progress,
 }
@@ -111,6 +115,7 @@ impl Engine {
             watch: Watch::new(mesh.rank, ranks, config.timeout, abort),
             channels: (0..channels).map(|_| channel()).collect(),
             express: Express::new(ranks),
+            staging: staging::Staging::default(),
             lent: false,
             offsets: Vec::new(),
             mesh,

@@ -38,6 +38,8 @@ struct Operation<'o> {
     input: Layout<'o>,
     output: Layout<'o>,
     slice_bytes: usize,
+    /// Bytes of the longest slice that there is.
+    longest_slice: usize,
     pieces: usize,
     /// Channels that take part.
     channels: usize,
@@ -90,6 +92,7 @@ impl Engine {
             input,
             output,
             slice_bytes,
+            longest_slice: longest.min(slice_bytes),
             pieces,
             channels: pieces.min(channels),
             bank_bytes: self.bank_bytes(),
@@ -164,8 +167,9 @@ impl Engine {
         index: usize,
         moved: &mut bool,
     ) -> Result<bool> {
-        let Engine { mesh, channels, .. } = self;
-        let Channel { instance, finished, scratch, run } = &mut channels[index];
+        let Engine { mesh, channels, staging, .. } = self;
+        let Channel { instance, finished, trial, scratch, run } = &mut channels[index];
+        let (store, trying) = staging.way(*instance, operation.longest_slice);
         let base = (index * 2 + (*instance & 1) as usize) * operation.bank_bytes;
         let units = (operation.slice_bytes / SLICE_UNIT_BYTES) as u64;
         let piece = run.piece as u64 | (units * PIECES_MAX);
@@ -184,6 +188,8 @@ impl Engine {
                 signals: &mut cursor.signals,
                 finished,
                 base,
+                store,
+                trial: trying.then_some(&mut *trial),
             });
             let memory = Memory {
                 buffers: &mut job.buffers,
@@ -223,6 +229,9 @@ impl Engine {
         if operation.plan.uses_window
             && let Some(window) = &mut self.mesh.window
         {
+            if let (store, true) = self.staging.way(channel.instance, operation.longest_slice) {
+                self.staging.learn(store, std::mem::take(&mut channel.trial));
+            }
             channel.instance += 1;
             window.done(index * LANES_PER_CHANNEL, channel.instance);
         }

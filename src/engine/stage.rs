@@ -5,9 +5,11 @@ use super::operand::{
     Arithmetic, combine, copy_local, message_lengths, stage_operands, stage_scaled, wrong_length,
 };
 use super::plan::Fused;
+use super::staging::Trial;
 use crate::call::Call;
 use crate::error::{Error, ErrorKind, Result};
 use crate::schedule::{Block, Place, Rank, Space, Step};
+use std::time::Instant;
 use unisono_cuda::{Finish, Source, Store, Target, copy_to, reduce_assign, reduce_into, reduce_to, scale};
 use unisono_transports::{Link, Tag, Window};
 
@@ -35,6 +37,10 @@ pub(crate) struct Bank<'e> {
     pub(crate) finished: &'e mut [u64],
     /// Where the blocks of this instance begin.
     pub(crate) base: usize,
+    /// How they are written.
+    pub(crate) store: Store,
+    /// Counts what that takes, if it is a trial.
+    pub(crate) trial: Option<&'e mut Trial>,
 }
 
 /// Everything a step of one strand touches.
@@ -56,11 +62,36 @@ impl Stage<'_, '_, '_> {
             Step::Send { peer, blocks } => self.send(*peer, blocks),
             Step::Recv { peer, into } => self.recv(*peer, into),
             Step::RecvReduce { peer, with, into, finish } => self.recv_reduce(*peer, with, into, *finish),
-            Step::Copy { from, into } => self.copy(from, into),
-            Step::Reduce { from, into, finish } => self.reduce(from, into, *finish, fused),
+            Step::Copy { from, into } => {
+                self.tried(std::slice::from_ref(from), into, |stage| stage.copy(from, into))
+            }
+            Step::Reduce { from, into, finish } => {
+                self.tried(from, into, |stage| stage.reduce(from, into, *finish, fused))
+            }
             Step::Signal => self.signal(),
             Step::Wait { peer, signals } => self.wait(*peer, *signals),
         }
+    }
+
+    /// Does `work`, which fills `into`, and counts what it takes if this instance is a trial.
+    fn tried(
+        &mut self,
+        from: &[Place],
+        into: &Place,
+        work: impl FnOnce(&mut Self) -> Result<Outcome>,
+    ) -> Result<Outcome> {
+        if self.bank.as_ref().is_none_or(|bank| bank.trial.is_none()) {
+            return work(self);
+        }
+        let begun = Instant::now();
+        let outcome = work(self)?;
+        let bytes = self.memory.bytes(into.block);
+        let wrote = into.block.space == Space::Window;
+        let read = from.iter().any(|place| place.block.space == Space::Window && place.rank != self.rank);
+        if let Some(trial) = self.bank.as_mut().and_then(|bank| bank.trial.as_deref_mut()) {
+            trial.add(bytes, wrote, read, begun.elapsed());
+        }
+        Ok(outcome)
     }
 
     fn send(&mut self, peer: Rank, blocks: &[Block]) -> Result<Outcome> {
@@ -152,11 +183,12 @@ impl Stage<'_, '_, '_> {
                 copy_to(store, self.memory.target(into.block, bytes), source);
             }
             (_, Space::Window) => {
-                let target = need(self.bank.as_ref())?.target(into, bytes, slice_bytes);
+                let bank = need(self.bank.as_ref())?;
+                let target = bank.target(into, bytes, slice_bytes);
                 let source = self.memory.source(from.block);
                 match self.arithmetic.factor_of(from.block) {
                     Some(scalar) => scale(self.arithmetic.dtype, scalar, target, Some(source)),
-                    None => copy_to(Store::Cached, target, source),
+                    None => copy_to(bank.store, target, source),
                 }
             }
             _ => copy_local(&mut self.memory, &self.arithmetic, from.block, into.block, bytes),
@@ -215,15 +247,17 @@ impl Stage<'_, '_, '_> {
         let sources = &sources[..operands.len()];
         match (open.target, fused) {
             (Some(target), Fused::Also(_)) => {
-                let window = need(bank)?.target(into, bytes, slice_bytes);
-                reduce_into(dtype, op, finish, &mut [(Store::Cached, window), (store, target)], sources);
+                let bank = need(bank)?;
+                let window = bank.target(into, bytes, slice_bytes);
+                reduce_into(dtype, op, finish, &mut [(bank.store, window), (store, target)], sources);
             }
             (Some(target), _) if first => reduce_to(store_own, dtype, op, finish, target, sources),
             (Some(target), _) => reduce_assign(dtype, op, finish, target, sources),
             (None, _) => {
-                let target = need(bank)?.target(into, bytes, slice_bytes);
+                let bank = need(bank)?;
+                let target = bank.target(into, bytes, slice_bytes);
                 match first {
-                    true => reduce_to(Store::Cached, dtype, op, finish, target, sources),
+                    true => reduce_to(bank.store, dtype, op, finish, target, sources),
                     false => reduce_assign(dtype, op, finish, target, sources),
                 }
             }
