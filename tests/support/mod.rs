@@ -38,7 +38,8 @@ impl World {
         if self == World::Tcp { Reach::Messages } else { Reach::Windows }
     }
 
-    fn communicators(self, ranks: usize, config: &Config) -> Vec<Communicator> {
+    /// The communicators of a fresh world, by rank.
+    pub(crate) fn communicators(self, ranks: usize, config: &Config) -> Vec<Communicator> {
         let transport = match self {
             World::Threads => return Communicator::threads_with(ranks, config).expect("threads"),
             World::Shm => Transport::Shm,
@@ -156,7 +157,13 @@ fn expected(case: Case, ranks: usize, rank: usize, index: usize) -> f64 {
     }
 }
 
-fn call<T: Element>(comm: &Communicator, case: Case, input: &[T], output: &mut [T]) -> unisono::Result<()> {
+/// Calls the collective of `case`, out of place.
+pub(crate) fn call<T: Element>(
+    comm: &Communicator,
+    case: Case,
+    input: &[T],
+    output: &mut [T],
+) -> unisono::Result<()> {
     let (root, at_root) = (case.root, comm.rank() == case.root);
     let reduction = reduction(case.op, T::DTYPE.is_float(), comm.rank());
     match case.collective {
