@@ -1,0 +1,35 @@
+//! Counts the instructions of one path.
+
+use std::process::Command;
+
+/// Instructions that one turn of `path` takes. Start-up cancels in the difference of a long and a short run.
+pub(crate) fn instructions(path: &str) -> Result<u64, String> {
+    let (short, long) = std::thread::scope(|scope| {
+        let short = scope.spawn(|| collected(path, SHORT));
+        let long = collected(path, LONG);
+        (short.join().expect("counting does not panic"), long)
+    });
+    let turns = LONG - SHORT;
+    Ok((long?.saturating_sub(short?) + turns / 2) / turns)
+}
+
+/// All instructions of a process that takes so many turns of `path`.
+fn collected(path: &str, turns: u64) -> Result<u64, String> {
+    let program = std::env::current_exe().map_err(|error| error.to_string())?;
+    let output = Command::new("valgrind")
+        // What the environment holds must not matter.
+        .env_clear()
+        .envs(std::env::var_os("PATH").map(|path| ("PATH", path)))
+        .args(["--tool=callgrind", "--callgrind-out-file=/dev/null"])
+        .arg(program)
+        .args(["run", path, &turns.to_string()])
+        .output()
+        .map_err(|error| format!("valgrind: {error}"))?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    let count = said.lines().find_map(|line| line.split_once("Collected : ")?.1.trim().parse().ok());
+    count.filter(|_| output.status.success()).ok_or_else(|| format!("{path} under valgrind:\n{said}"))
+}
+
+/// Multiples of the number of cells and slots, so that both runs end where those begin.
+const SHORT: u64 = 128;
+const LONG: u64 = 640;

@@ -1,0 +1,12 @@
+//! Building schedules.
+
+use super::Turn;
+use std::hint::black_box;
+use unisono::schedule::{Collective, Spec, find};
+
+/// The program of one rank of 64.
+pub(super) fn program(collective: Collective, name: &str) -> Turn {
+    let algorithm = find(collective, name).expect("a row of the table");
+    let spec = Spec { ranks: 64, root: 0, aggregation: 8 };
+    Box::new(move || drop(black_box((algorithm.build)(black_box(&spec), 5))))
+}

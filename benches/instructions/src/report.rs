@@ -1,0 +1,92 @@
+//! Says what has changed.
+
+use crate::baseline::Baseline;
+use std::process::ExitCode;
+
+/// What became of a path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Verdict {
+    Same,
+    Grew,
+    Shrank,
+    /// Only one side knows it.
+    Unmatched,
+}
+
+impl Verdict {
+    fn of(before: Option<u64>, now: Option<u64>) -> Self {
+        match change(before, now) {
+            None => Verdict::Unmatched,
+            Some(change) if change > TOLERANCE => Verdict::Grew,
+            Some(change) if change < -TOLERANCE => Verdict::Shrank,
+            Some(_) => Verdict::Same,
+        }
+    }
+
+    fn remark(self) -> &'static str {
+        match self {
+            Verdict::Same => "",
+            Verdict::Grew => "  GREW",
+            Verdict::Shrank => "  shrank: renew the baseline",
+            Verdict::Unmatched => "  UNMATCHED: renew the baseline",
+        }
+    }
+}
+
+/// Prints the table and how it ends: a failure if a path grew, unless under other conditions.
+pub(crate) fn print(before: &Baseline, now: &Baseline) -> ExitCode {
+    println!("{:<31} {:>12} {:>12} {:>9}", "path", "instructions", "baseline", "change");
+    let mut verdicts = Vec::new();
+    let gone = before.counts.keys().filter(|path| !now.counts.contains_key(*path));
+    for path in now.counts.keys().chain(gone) {
+        let (before, now) = (before.counts.get(path).copied(), now.counts.get(path).copied());
+        let verdict = Verdict::of(before, now);
+        let change = change(before, now).map_or("-".to_owned(), |change| format!("{change:+.1} %"));
+        println!("{path:<31} {:>12} {:>12} {change:>9}{}", shown(now), shown(before), verdict.remark());
+        verdicts.push(verdict);
+    }
+    end(before, now, &verdicts)
+}
+
+fn end(before: &Baseline, now: &Baseline, verdicts: &[Verdict]) -> ExitCode {
+    let alike = before.conditions == now.conditions;
+    if !alike {
+        println!("WARNING: the baseline is of other conditions, so that growth does not count");
+        println!("baseline: {}\nnow:      {}", before.conditions, now.conditions);
+    }
+    if verdicts.contains(&Verdict::Unmatched) {
+        println!("paths and baseline do not match: `benches/instructions/check --renew` and commit it");
+        return ExitCode::FAILURE;
+    }
+    if verdicts.contains(&Verdict::Grew) && alike {
+        println!("hot paths grew by more than {TOLERANCE} %: see docs/regressions.md");
+        return ExitCode::FAILURE;
+    }
+    ExitCode::SUCCESS
+}
+
+fn shown(count: Option<u64>) -> String {
+    count.map_or("-".to_owned(), |count| count.to_string())
+}
+
+/// In percent of before.
+fn change(before: Option<u64>, now: Option<u64>) -> Option<f64> {
+    let (before, now) = (before? as f64, now? as f64);
+    Some((now - before) / before.max(1.0) * 100.0)
+}
+
+/// Percent. Counts of one compiler repeat to a few in a thousand.
+const TOLERANCE: f64 = 5.0;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_growth_beyond_the_tolerance_is_growth() {
+        let of = |now| Verdict::of(Some(1000), now);
+        assert_eq!([of(Some(1050)), of(Some(950))], [Verdict::Same; 2]);
+        assert_eq!([of(Some(1051)), of(Some(949))], [Verdict::Grew, Verdict::Shrank]);
+        assert_eq!([of(None), Verdict::of(None, Some(1))], [Verdict::Unmatched; 2]);
+    }
+}
