@@ -212,8 +212,14 @@ impl Communicator {
 
     /// Runs `operation` on the engine when it is this call's turn.
     fn with<R>(&self, operation: impl FnOnce(&mut Engine) -> Result<R>) -> Result<R> {
-        let _turn = (!self.in_turn).then(|| self.shared.turnstile.enter(self.shared.turnstile.ticket()));
-        match self.shared.engine.lock() {
+        let Shared { turnstile, engine, .. } = &*self.shared;
+        // Where nobody is before this operation, the lock is enough: who takes a ticket from now on waits for it.
+        let alone = !self.in_turn && turnstile.is_idle();
+        let (_turn, engine) = match alone.then(|| engine.try_lock()) {
+            Some(Ok(engine)) => (None, Ok(engine)),
+            _ => ((!self.in_turn).then(|| turnstile.enter(turnstile.ticket())), engine.lock()),
+        };
+        match engine {
             Ok(mut engine) => operation(&mut engine).map_err(|error| self.place(error)),
             Err(_) => Err(self.place(Error::new(ErrorKind::Bug("an earlier operation panicked".to_owned())))),
         }

@@ -36,6 +36,11 @@ impl Turnstile {
         Ticket(self.next.fetch_add(1, Ordering::Relaxed))
     }
 
+    /// Whether every ticket handed out has passed: nothing that was asked for is still to come.
+    pub(super) fn is_idle(&self) -> bool {
+        self.next.load(Ordering::Relaxed) == self.serving.load(Ordering::Acquire)
+    }
+
     /// Waits for the ticket's turn.
     pub(super) fn enter(&self, ticket: Ticket) -> Turn<'_> {
         let Ticket(ticket) = ticket;
@@ -77,6 +82,7 @@ mod tests {
         let turnstile = Turnstile::default();
         let passed = Mutex::new(Vec::new());
         let tickets: Vec<_> = (0..200).map(|_| turnstile.ticket()).collect();
+        assert!(!turnstile.is_idle());
         std::thread::scope(|scope| {
             for ticket in tickets.into_iter().rev() {
                 let (turnstile, passed) = (&turnstile, &passed);
@@ -87,5 +93,6 @@ mod tests {
             }
         });
         assert_eq!(*passed.lock().unwrap(), (0..200).collect::<Vec<_>>());
+        assert!(turnstile.is_idle());
     }
 }

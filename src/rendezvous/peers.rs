@@ -20,7 +20,7 @@ use unisono_transports::pace::Patience;
 use unisono_transports::segment::Segment;
 use unisono_transports::shm::{self, Connected, Layout};
 use unisono_transports::socket::{Stream, first_ready};
-use unisono_transports::{Control, Error as TransportError, Link, Mesh};
+use unisono_transports::{Control, Error as TransportError, Geometry, Link, Mesh};
 
 type Result<T> = std::result::Result<T, Failure>;
 
@@ -251,7 +251,7 @@ impl<'m> Meeting<'m> {
             session: self.session,
             secret: self.identity.id.secret().clone(),
             sockets: self.config.sockets,
-            geometry: self.config.geometry(),
+            geometry: Geometry { slots: self.config.slots * TCP_SLOTS, ..self.config.geometry() },
             patience: self.config.timeout,
             doorman,
             watcher,
@@ -292,3 +292,6 @@ pub(super) fn unreachable(rank: Rank, peer: Rank, error: &TransportError) -> Fai
 
 /// Rounds of waiting over TCP before sleeping until something arrives.
 const TCP_YIELDS: u32 = 50;
+/// Messages on their way for each slot of a FIFO: a slot costs memory only when one waits in it, and whoever
+/// shares a core with its peers sends more before it has to give way.
+const TCP_SLOTS: usize = 4;
