@@ -3,7 +3,7 @@
 use super::memory::Buffers;
 use super::plan::window_blocks;
 use super::sheet::{Act, Fit, Key, Sheet};
-use super::stage::disagreement;
+use super::stage::{OPERANDS_MAX, disagreement};
 use super::{Engine, Job};
 use crate::call::{Call, Digest};
 use crate::error::{Error, ErrorKind, Result};
@@ -87,7 +87,7 @@ impl Engine {
     fn new_sheet(&mut self, key: Key, job: &Job<'_>) -> Result<Option<usize>> {
         let algorithm = self.algorithm(job.collective, job.root, job.share_bytes_max)?;
         let spec = self.spec(job.collective, job.root, job.share_bytes_max);
-        if algorithm.reach != Reach::Windows || (algorithm.parts)(&spec) != 1 || spec.ranks > RANKS_MAX {
+        if algorithm.reach != Reach::Windows || (algorithm.parts)(&spec) != 1 || spec.ranks > OPERANDS_MAX {
             return Ok(None);
         }
         let blocks = window_blocks(algorithm, &spec);
@@ -247,7 +247,7 @@ impl Ride<'_> {
                 let output = buffers.output(into.clone());
                 match operands.len() {
                     0..=8 => self.reduce::<8>(operands, output, finish),
-                    _ => self.reduce::<RANKS_MAX>(operands, output, finish),
+                    _ => self.reduce::<OPERANDS_MAX>(operands, output, finish),
                 }
             }
             Act::Post | Act::Wait { .. } => {}
@@ -293,7 +293,5 @@ const MIX: u64 = 0x9e37_79b9_7f4a_7c15;
 const DIGEST_BITS: u32 = 32;
 /// Sheets kept; a program that alternates between more operations than that translates anew.
 const SHEETS_MAX: usize = 64;
-/// Operands folded in one pass: with more ranks than that, other ways are better.
-const RANKS_MAX: usize = 64;
 /// Looks at a stamp between two looks at the clock, the abort flag and the pace.
 const POLLS_PER_ROUND: u32 = 2;

@@ -39,7 +39,7 @@ use express::Express;
 use memory::Scratch;
 use plan::{Plan, Plans};
 use std::sync::Arc;
-use unisono_cuda::DType;
+use unisono_cuda::{DType, Store};
 use unisono_transports::{Mesh, Window};
 use watch::Watch;
 
@@ -93,7 +93,8 @@ struct Channel {
     instance: u64,
     /// For each rank, how many of them it has surely finished.
     finished: Vec<u64>,
-    /// What the instance at hand takes, if it is a trial.
+    /// How the instance at hand writes to windows, and whether that is a trial; and what the trial takes.
+    way: (Store, bool),
     trial: staging::Trial,
     scratch: Scratch,
     run: run::Progress,

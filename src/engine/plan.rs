@@ -85,10 +85,12 @@ fn make(
     bank_bytes: usize,
 ) -> Result<Plan> {
     // Slices must be equal on all ranks, so the bounds are taken over all programs.
-    let programs: Vec<_> = (0..spec.ranks).map(|other| (algorithm.build)(spec, other)).collect();
-    let blocks_per_message = programs.iter().map(longest_message).max().unwrap_or(1).max(1);
-    let window_blocks = programs.iter().map(|program| program.window).max().unwrap_or(0);
-    let staged_blocks = programs.iter().map(|program| program.window).sum();
+    let (mut blocks_per_message, mut window_blocks, mut staged_blocks) = (1, 0, 0);
+    for program in (0..spec.ranks).map(|other| (algorithm.build)(spec, other)) {
+        blocks_per_message = longest_message(&program).max(blocks_per_message);
+        window_blocks = program.window.max(window_blocks);
+        staged_blocks += program.window;
+    }
     let program = (algorithm.build)(spec, rank);
     let uses_window = algorithm.reach == Reach::Windows;
     let mut slice = geometry.slot_bytes / blocks_per_message;

@@ -6,13 +6,14 @@
 //! first signal. If somebody's buffers are elsewhere, all take the ordinary way.
 
 use super::layout::Layout;
+use super::operand::Arithmetic;
 use super::plan::Plan;
 use super::stage::OPERANDS_MAX;
 use super::{Engine, Job};
 use crate::call::Call;
 use crate::error::{Error, ErrorKind, Result};
-use crate::schedule::{Algorithm, Collective, Place, Rank, Reach, Space, Step};
-use unisono_cuda::{Finish, Op, Source, Store, Target, copy_into, copy_to, reduce_into};
+use crate::schedule::{Algorithm, Place, Rank, Reach, Space, Step};
+use unisono_cuda::{Finish, Op, Source, Store, Target, copy_into, reduce_into};
 use unisono_transports::{HeapBlock, Window};
 
 /// Where a rank's buffers are in its heap: [`ELSEWHERE`] if they are not.
@@ -26,9 +27,9 @@ pub(super) struct Offsets {
 struct Grasp<'e> {
     window: &'e dyn Window,
     offsets: &'e [Offsets],
-    input: Layout<'e>,
-    output: Layout<'e>,
-    store: Store,
+    input: &'e Layout<'e>,
+    output: &'e Layout<'e>,
+    arithmetic: Arithmetic,
 }
 
 impl Engine {
@@ -87,11 +88,10 @@ impl Engine {
 
     /// Runs a program whose first signal has been given and seen.
     pub(super) fn run_reaching(&mut self, plan: &Plan, job: &Job<'_>, call: Call) -> Result<()> {
-        let (element, ranks) = (job.dtype.size(), self.mesh.ranks);
-        let finish = job.reduction.map_or(Finish::Keep, |reduction| reduction.finish(ranks));
-        let op = job.reduction.map_or(Op::Sum, |reduction| reduction.op());
-        let shares = if job.collective == Collective::AllReduce { 1 } else { ranks };
-        let large = job.share_bytes_max * shares >= self.config.stream_from_bytes;
+        let arithmetic = self.arithmetic(job, true);
+        let element = job.dtype.size();
+        let input = &Layout::new(job.input.clone(), plan.parts, element);
+        let output = &Layout::new(job.output.clone(), plan.parts, element);
         let tag = call.tag(1);
         let mut ended = None;
         for strand in &plan.program.strands {
@@ -112,27 +112,13 @@ impl Engine {
                         }
                     }
                     Step::Wait { .. } => {}
-                    Step::Copy { from, .. } | Step::Reduce { into: from, .. } => {
-                        let copies = rest.iter().take_while(
-                            |step| matches!(step, Step::Copy { from: other, .. } if other == from),
-                        );
-                        let copies = copies.count();
-                        steps = &rest[copies..];
-                        let grasp = Grasp {
-                            window: self.mesh.window.as_deref().ok_or_else(no_window)?,
-                            offsets: &self.offsets,
-                            input: Layout::new(job.input.clone(), plan.parts, element),
-                            output: Layout::new(job.output.clone(), plan.parts, element),
-                            store: if large { Store::Stream } else { Store::Cached },
-                        };
-                        grasp.write(step, &rest[..copies], |targets, sources| {
-                            let finish = if matches!(step, Step::Reduce { finish: true, .. }) {
-                                finish
-                            } else {
-                                Finish::Keep
-                            };
-                            reduce_into(job.dtype, op, finish, targets, sources);
-                        })?;
+                    Step::Copy { from: value, .. } | Step::Reduce { into: value, .. } => {
+                        let again = |step: &&Step| matches!(step, Step::Copy { from, .. } if from == value);
+                        let (copies, rest) = rest.split_at(rest.iter().take_while(again).count());
+                        steps = rest;
+                        let window = self.mesh.window.as_deref().ok_or_else(no_window)?;
+                        let grasp = Grasp { window, offsets: &self.offsets, input, output, arithmetic };
+                        grasp.write(step, copies)?;
                     }
                     Step::Send { .. } | Step::Recv { .. } | Step::RecvReduce { .. } => {
                         return Err(Error::new(ErrorKind::Bug("messages between buffers".to_owned())));
@@ -149,12 +135,8 @@ impl Engine {
 
 impl Grasp<'_> {
     /// Carries out `step` and the copies after it that write the same value: one pass over memory.
-    fn write(
-        &self,
-        step: &Step,
-        copies: &[Step],
-        reduce: impl FnOnce(&mut [(Store, Target<'_>)], &[Source<'_>]),
-    ) -> Result<()> {
+    fn write(&self, step: &Step, copies: &[Step]) -> Result<()> {
+        let Arithmetic { dtype, op, finish: finished, store, .. } = self.arithmetic;
         let (from, into) = match step {
             Step::Copy { from, into } => (std::slice::from_ref(from), into),
             Step::Reduce { from, into, .. } => (&from[..], into),
@@ -166,7 +148,7 @@ impl Grasp<'_> {
         }
         let sources = &sources[..from.len()];
         let mut targets: [(Store, Target<'_>); OPERANDS_MAX] =
-            std::array::from_fn(|_| (self.store, Target::from(&mut [][..])));
+            std::array::from_fn(|_| (store, Target::from(&mut [][..])));
         let more = copies
             .iter()
             .filter_map(|step| if let Step::Copy { into, .. } = step { Some(into) } else { None });
@@ -182,14 +164,12 @@ impl Grasp<'_> {
             }
         }
         let targets = &mut targets[..count];
-        match (step, targets) {
-            (Step::Reduce { .. }, targets) => reduce(targets, sources),
-            (_, []) => {}
-            (_, [(store, target)]) => {
-                let bytes = target.len();
-                copy_to(*store, target.slice(0..bytes), sources[0]);
+        match step {
+            Step::Reduce { finish, .. } => {
+                let finish = if *finish { finished } else { Finish::Keep };
+                reduce_into(dtype, op, finish, targets, sources);
             }
-            (_, targets) => copy_into(targets, sources[0]),
+            _ => copy_into(targets, sources[0]),
         }
         Ok(())
     }

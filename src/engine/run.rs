@@ -72,23 +72,17 @@ impl Engine {
     }
 
     fn operation<'o>(&self, plan: &'o Plan, job: &Job<'o>, call: Call) -> Operation<'o> {
-        let (ranks, element) = (self.mesh.ranks, job.dtype.size());
-        let op = job.reduction.map_or(Op::Sum, |reduction| reduction.op());
-        let finish = job.reduction.map_or(Finish::Keep, |reduction| reduction.finish(ranks));
-        let factor = job.reduction.and_then(|reduction| reduction.factor());
+        let element = job.dtype.size();
         let input = Layout::new(job.input.clone(), plan.parts, element);
         let output = Layout::new(job.output.clone(), plan.parts, element);
         let longest = Layout::new(super::Shares::Even { bytes: job.share_bytes_max }, plan.parts, element);
         let longest = longest.longest_block(1);
         let (slice_bytes, channels) = self.cut(plan, longest);
         let pieces = longest.div_ceil(slice_bytes).max(1);
-        let shares = if job.collective == Collective::AllReduce { 1 } else { ranks };
-        let large = plan.uses_window && job.share_bytes_max * shares >= self.config.stream_from_bytes;
-        let store = if large { Store::Stream } else { Store::Cached };
         Operation {
             plan,
             call,
-            arithmetic: Arithmetic { dtype: job.dtype, op, factor, finish, store },
+            arithmetic: self.arithmetic(job, plan.uses_window),
             input,
             output,
             slice_bytes,
@@ -96,6 +90,20 @@ impl Engine {
             pieces,
             channels: pieces.min(channels),
             bank_bytes: self.bank_bytes(),
+        }
+    }
+
+    /// What `job` computes; `direct`: large outputs are written once, and past the cache.
+    pub(super) fn arithmetic(&self, job: &Job<'_>, direct: bool) -> Arithmetic {
+        let (ranks, reduction) = (self.mesh.ranks, job.reduction);
+        let shares = if job.collective == Collective::AllReduce { 1 } else { ranks };
+        let large = direct && job.share_bytes_max * shares >= self.config.stream_from_bytes;
+        Arithmetic {
+            dtype: job.dtype,
+            op: reduction.map_or(Op::Sum, |reduction| reduction.op()),
+            factor: reduction.and_then(|reduction| reduction.factor()),
+            finish: reduction.map_or(Finish::Keep, |reduction| reduction.finish(ranks)),
+            store: if large { Store::Stream } else { Store::Cached },
         }
     }
 
@@ -154,6 +162,7 @@ impl Engine {
                 }
             }
         }
+        channel.way = self.staging.way(channel.instance, operation.longest_slice);
         channel.run.begun = true;
         channel.run.cursors.fill(Cursor::default());
         true
@@ -167,9 +176,8 @@ impl Engine {
         index: usize,
         moved: &mut bool,
     ) -> Result<bool> {
-        let Engine { mesh, channels, staging, .. } = self;
-        let Channel { instance, finished, trial, scratch, run } = &mut channels[index];
-        let (store, trying) = staging.way(*instance, operation.longest_slice);
+        let Engine { mesh, channels, .. } = self;
+        let Channel { instance, finished, way: (store, trying), trial, scratch, run } = &mut channels[index];
         let base = (index * 2 + (*instance & 1) as usize) * operation.bank_bytes;
         let units = (operation.slice_bytes / SLICE_UNIT_BYTES) as u64;
         let piece = run.piece as u64 | (units * PIECES_MAX);
@@ -188,7 +196,7 @@ impl Engine {
                 signals: &mut cursor.signals,
                 finished,
                 base,
-                store,
+                store: *store,
                 trial: trying.then_some(&mut *trial),
             });
             let memory = Memory {
@@ -229,7 +237,7 @@ impl Engine {
         if operation.plan.uses_window
             && let Some(window) = &mut self.mesh.window
         {
-            if let (store, true) = self.staging.way(channel.instance, operation.longest_slice) {
+            if let (store, true) = channel.way {
                 self.staging.learn(store, std::mem::take(&mut channel.trial));
             }
             channel.instance += 1;

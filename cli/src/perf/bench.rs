@@ -8,6 +8,7 @@ use super::floor::Floor;
 use super::pattern::Pattern;
 use super::test::{Kind, Test};
 use guarded::Guarded;
+pub(super) use samples::median;
 use std::time::Instant;
 use unisono::{Avg, Communicator, Element, Max, Min, Result, Sum};
 

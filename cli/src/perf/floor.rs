@@ -1,5 +1,6 @@
 //! What this machine allows: memory bandwidth and the time of one hand-over, measured in the same run.
 
+use super::bench::median;
 use super::bind::Bind;
 use super::test::Kind;
 use super::wire;
@@ -113,8 +114,7 @@ fn stream(threads: usize, passes: usize, work: impl Fn(Target<'_>, Source<'_>, S
                 barrier.wait();
                 times.push(begun.elapsed().as_secs_f64());
             }
-            times.sort_by(f64::total_cmp);
-            times[ROUNDS / 2]
+            median(times)
         };
         let threads: Vec<_> = (0..threads).map(|_| scope.spawn(thread)).collect();
         threads.into_iter().filter_map(|thread| thread.join().ok()).collect()
@@ -125,9 +125,7 @@ fn stream(threads: usize, passes: usize, work: impl Fn(Target<'_>, Source<'_>, S
 
 /// Microseconds of one flag from one core to another, one way: the median of some rounds.
 fn handover() -> f64 {
-    let mut rounds: Vec<f64> = (0..ROUNDS).map(|_| pingpong()).collect();
-    rounds.sort_by(f64::total_cmp);
-    rounds[ROUNDS / 2]
+    median((0..ROUNDS).map(|_| pingpong()).collect())
 }
 
 /// A flag on cache lines of its own: processors fetch them in pairs.

@@ -1,5 +1,6 @@
 //! What TCP over loopback allows: raw sockets between two threads, without any library.
 
+use super::bench::median;
 use super::bind::Bind;
 use std::io::{ErrorKind, Read, Result, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -137,11 +138,6 @@ fn now(moved: Result<usize>) -> Result<usize> {
 
 fn in_time(begun: Instant) -> Result<()> {
     if begun.elapsed() > ROUND_TIME_MAX { Err(ErrorKind::TimedOut.into()) } else { Ok(()) }
-}
-
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
 }
 
 /// Sent in each direction in a round.

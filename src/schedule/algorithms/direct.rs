@@ -179,11 +179,16 @@ fn all_to_all(spec: &Spec, rank: Rank) -> Program {
 
 fn barrier(spec: &Spec, rank: Rank) -> Program {
     let mut builder = ProgramBuilder::new(rank);
+    meet(&mut builder, spec, rank, 1);
+    builder.finish(0, 0)
+}
+
+/// Everyone gives a signal and waits for everyone's; it is the `signals`-th.
+pub(super) fn meet(builder: &mut ProgramBuilder, spec: &Spec, rank: Rank, signals: u32) {
     if spec.ranks > 1 {
         builder.signal();
     }
     for peer in spec.peers(rank) {
-        builder.wait(peer, 1);
+        builder.wait(peer, signals);
     }
-    builder.finish(0, 0)
 }

@@ -10,6 +10,7 @@
 //! Rethinking GPU communication abstractions", 2025, and NCCL 2.27's symmetric
 //! memory kernels.
 
+use super::direct::meet;
 use super::{one_per_rank, whole};
 use crate::schedule::{
     Algorithm, Block, Collective, Cost, Place, Program, ProgramBuilder, Rank, Reach, Spec, at, input, output,
@@ -90,15 +91,6 @@ fn between(spec: &Spec, rank: Rank, body: impl FnOnce(&mut ProgramBuilder)) -> P
     body(&mut builder);
     meet(&mut builder, spec, rank, 2);
     builder.finish(0, 0)
-}
-
-fn meet(builder: &mut ProgramBuilder, spec: &Spec, rank: Rank, signals: u32) {
-    if spec.ranks > 1 {
-        builder.signal();
-    }
-    for peer in spec.peers(rank) {
-        builder.wait(peer, signals);
-    }
 }
 
 fn all_reduce(spec: &Spec, rank: Rank) -> Program {

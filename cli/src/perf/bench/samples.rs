@@ -69,7 +69,8 @@ fn samples_for(seconds: f64, sample: f64) -> usize {
     ((seconds / sample.max(1e-9)) as usize).clamp(least, SAMPLES_MAX)
 }
 
-fn median(mut times: Vec<f64>) -> f64 {
+/// The median of some values, at least one.
+pub(in crate::perf) fn median(mut times: Vec<f64>) -> f64 {
     times.sort_by(f64::total_cmp);
     (times[(times.len() - 1) / 2] + times[times.len() / 2]) / 2.0
 }
