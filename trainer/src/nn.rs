@@ -1,0 +1,24 @@
+//! Modules with an explicit forward and an explicit backward.
+//!
+//! A module's `forward` saves on the tape of the [`Pass`] what its `backward` takes back. `backward` gets the gradient of the
+//! loss with respect to its output, adds to the gradients of its parameters, in the reverse of the order in which forward used
+//! them, and returns the gradient with respect to its input.
+
+use crate::error::Result;
+use crate::pass::Pass;
+use crate::tensor::Tensor;
+
+/// A part of a model that takes rows of features to rows of features.
+pub trait Module: Send {
+    /// The output for `input`.
+    ///
+    /// # Errors
+    /// Of collectives.
+    fn forward(&self, pass: &mut Pass<'_>, input: Tensor) -> Result<Tensor>;
+
+    /// The gradient with respect to the input, from that with respect to the output.
+    ///
+    /// # Errors
+    /// Of collectives.
+    fn backward(&self, pass: &mut Pass<'_>, gradient: Tensor) -> Result<Tensor>;
+}

@@ -1,0 +1,204 @@
+//! What there is to train: named parameters, in units that are needed and done with together.
+
+mod cut;
+mod init;
+
+pub use cut::Cut;
+pub use init::Init;
+
+use std::ops::Range;
+
+/// A parameter's number, in the order in which forward uses them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ParameterId(pub usize);
+
+/// A unit's number, in the order of forward.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct UnitId(pub usize);
+
+/// One named array of weights, as this rank holds it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Parameter {
+    /// Its path in the model: `h.0.attn.c_attn.weight`.
+    pub name: String,
+    /// Extents of this rank's part, padding included.
+    pub shape: Vec<usize>,
+    /// How that is part of the whole, where tensor parallelism cuts it.
+    pub cut: Option<Cut>,
+    /// How it starts.
+    pub init: Init,
+    /// Whether it has a gradient.
+    pub trainable: bool,
+    /// Whether weight decay applies: matrices, not biases and gains.
+    pub decays: bool,
+    /// How many modules add to its gradient in one backward pass; two for a tied embedding.
+    pub uses: usize,
+}
+
+impl Parameter {
+    /// A trainable parameter of one use; matrices decay.
+    pub fn new(name: impl Into<String>, shape: &[usize], init: Init) -> Self {
+        let (name, shape, decays) = (name.into(), shape.to_vec(), shape.len() > 1);
+        Self { name, shape, cut: None, init, trainable: true, decays, uses: 1 }
+    }
+
+    /// As this rank's part of a whole that is cut so.
+    pub fn cut(mut self, cut: Cut) -> Self {
+        self.shape[cut.dimension] = cut.local();
+        self.cut = Some(cut);
+        self
+    }
+
+    /// Number of elements at this rank, padding included.
+    pub fn count(&self) -> usize {
+        self.shape.iter().product()
+    }
+
+    /// Extents of the whole, without padding.
+    pub fn whole_shape(&self) -> Vec<usize> {
+        let mut shape = self.shape.clone();
+        if let Some(cut) = &self.cut {
+            shape[cut.dimension] = cut.whole;
+        }
+        shape
+    }
+
+    /// Where this rank's element `index` is in the whole; none for padding.
+    pub fn in_whole(&self, index: usize) -> Option<usize> {
+        let Some(cut) = &self.cut else { return Some(index) };
+        let inner: usize = self.shape[cut.dimension + 1..].iter().product();
+        let (row, column) = (index / inner, index % inner);
+        let (outer, along) = (row / cut.local(), row % cut.local());
+        cut.in_whole(along).map(|along| (outer * cut.whole + along) * inner + column)
+    }
+
+    /// Puts the initial values of the elements `range` into `into`: the same, whoever computes them.
+    pub fn initialise(&self, seed: u64, range: Range<usize>, into: &mut [f32]) {
+        let stream = init::stream(seed, &self.name);
+        for (value, index) in into.iter_mut().zip(range) {
+            *value = self.in_whole(index).map_or(0.0, |index| self.init.value(stream, index as u64));
+        }
+    }
+}
+
+/// Parameters that a strategy gathers, frees and reports together: a layer of the model.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unit {
+    /// Its path in the model.
+    pub name: String,
+    /// Its parameters.
+    pub parameters: Range<usize>,
+    /// Units whose parameters it uses too: a head that shares the embedding's weights.
+    pub borrows: Vec<UnitId>,
+}
+
+/// All parameters and units of a model, as one rank holds them.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Inventory {
+    /// By [`ParameterId`].
+    pub parameters: Vec<Parameter>,
+    /// By [`UnitId`].
+    pub units: Vec<Unit>,
+}
+
+impl Inventory {
+    /// Number of elements in all, padding of cuts included.
+    pub fn count(&self) -> usize {
+        self.parameters.iter().map(Parameter::count).sum()
+    }
+
+    /// The parameter of this name.
+    pub fn find(&self, name: &str) -> Option<ParameterId> {
+        self.parameters.iter().position(|parameter| parameter.name == name).map(ParameterId)
+    }
+
+    /// The unit that a parameter belongs to.
+    pub fn unit_of(&self, id: ParameterId) -> UnitId {
+        UnitId(self.units.partition_point(|unit| unit.parameters.end <= id.0))
+    }
+}
+
+impl std::ops::Index<ParameterId> for Inventory {
+    type Output = Parameter;
+
+    fn index(&self, id: ParameterId) -> &Parameter {
+        &self.parameters[id.0]
+    }
+}
+
+impl std::ops::Index<UnitId> for Inventory {
+    type Output = Unit;
+
+    fn index(&self, id: UnitId) -> &Unit {
+        &self.units[id.0]
+    }
+}
+
+/// Collects parameters while modules are made.
+#[derive(Default)]
+pub struct Registry {
+    inventory: Inventory,
+    path: Vec<String>,
+}
+
+impl Registry {
+    /// Opens a unit: what `make` adds belongs to it.
+    ///
+    /// # Panics
+    /// Within another unit.
+    pub fn unit<R>(&mut self, name: &str, make: impl FnOnce(&mut Self) -> R) -> (UnitId, R) {
+        assert!(self.path.is_empty(), "units do not nest");
+        let (id, start) = (UnitId(self.inventory.units.len()), self.inventory.parameters.len());
+        let unit = Unit { name: name.to_owned(), parameters: start..start, borrows: Vec::new() };
+        self.inventory.units.push(unit);
+        let made = self.scope(name, make);
+        self.inventory.units[id.0].parameters.end = self.inventory.parameters.len();
+        (id, made)
+    }
+
+    /// Prefixes the names of what `make` adds. An empty name adds nothing.
+    pub fn scope<R>(&mut self, name: &str, make: impl FnOnce(&mut Self) -> R) -> R {
+        self.path.push(name.to_owned());
+        let made = make(self);
+        self.path.pop();
+        made
+    }
+
+    /// Adds a parameter to the unit that is open, under the path that is open.
+    ///
+    /// # Panics
+    /// Outside any unit, or for a name that is there already.
+    pub fn add(&mut self, mut parameter: Parameter) -> ParameterId {
+        assert!(!self.path.is_empty(), "a parameter belongs to a unit");
+        let path = self.path.iter().filter(|name| !name.is_empty()).cloned();
+        parameter.name = path.chain([parameter.name]).collect::<Vec<_>>().join(".");
+        assert!(self.inventory.find(&parameter.name).is_none(), "two parameters named {}", parameter.name);
+        self.inventory.parameters.push(parameter);
+        ParameterId(self.inventory.parameters.len() - 1)
+    }
+
+    /// Says that the unit which is open uses a parameter of an earlier one too.
+    pub fn borrow(&mut self, id: ParameterId) {
+        self.inventory.parameters[id.0].uses += 1;
+        let owner = self.inventory.unit_of(id);
+        let open = self.inventory.units.last_mut().expect("within a unit");
+        if !open.borrows.contains(&owner) {
+            open.borrows.push(owner);
+        }
+    }
+
+    /// Takes the gradient from every parameter that `is_frozen`.
+    pub fn freeze(&mut self, is_frozen: impl Fn(&str) -> bool) {
+        for parameter in &mut self.inventory.parameters {
+            parameter.trainable &= !is_frozen(&parameter.name);
+        }
+    }
+
+    /// All that was added.
+    pub fn finish(self) -> Inventory {
+        self.inventory
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,52 @@
+//! Initial values as a function of seed, name and place: any rank can compute any part of any tensor.
+
+use std::f64::consts::TAU;
+
+/// How a parameter starts.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Init {
+    /// All zero.
+    Zeros,
+    /// All one.
+    Ones,
+    /// Normal with mean 0 and this deviation.
+    Normal(f32),
+    /// Uniform between minus this and this.
+    Uniform(f32),
+}
+
+impl Init {
+    /// The value of element `index` in a [`stream`].
+    pub(super) fn value(self, stream: u64, index: u64) -> f32 {
+        match self {
+            Init::Zeros => 0.0,
+            Init::Ones => 1.0,
+            Init::Normal(deviation) => normal(stream, index) as f32 * deviation,
+            Init::Uniform(bound) => (2.0 * unit(mix(stream ^ mix(index))) - 1.0) as f32 * bound,
+        }
+    }
+}
+
+/// The stream of numbers of the parameter `name`.
+pub(super) fn stream(seed: u64, name: &str) -> u64 {
+    name.bytes().fold(mix(seed), |hash, byte| mix(hash ^ u64::from(byte)))
+}
+
+/// A normal number (Box and Muller, Annals of Mathematical Statistics 29, 1958).
+fn normal(stream: u64, index: u64) -> f64 {
+    let (one, two) = (mix(stream ^ mix(2 * index)), mix(stream ^ mix(2 * index + 1)));
+    (-2.0 * (1.0 - unit(one)).ln()).sqrt() * (TAU * unit(two)).cos()
+}
+
+/// A number from 0, included, to 1, excluded.
+fn unit(bits: u64) -> f64 {
+    (bits >> 11) as f64 / (1u64 << 53) as f64
+}
+
+/// Steele, Lea, Flood: Fast splittable pseudorandom number generators, OOPSLA 2014 (SplitMix64).
+fn mix(seed: u64) -> u64 {
+    let mut bits = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    bits ^ (bits >> 31)
+}
