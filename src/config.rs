@@ -33,6 +33,29 @@ impl FromStr for Transport {
     }
 }
 
+/// In which order the operands of a reduction are combined.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Order {
+    /// As suits the algorithm: fixed by the ranks and an element's place in its buffer.
+    #[default]
+    Any,
+    /// That of the ranks, from 0 on: the same bits for an element whatever the transport, the collective that
+    /// reduces it, and the buffer it lies in.
+    Ranks,
+}
+
+impl FromStr for Order {
+    type Err = String;
+
+    fn from_str(text: &str) -> std::result::Result<Self, String> {
+        match text {
+            "any" => Ok(Order::Any),
+            "ranks" => Ok(Order::Ranks),
+            other => Err(format!("`{other}` is none of any, ranks")),
+        }
+    }
+}
+
 /// The settings of a communicator. All ranks must agree on the sizes; they are compared when ranks meet.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -57,6 +80,9 @@ pub struct Config {
     pub sockets: usize,
     /// Address that TCP listens on and is reached at. `UNISONO_BIND`, loopback.
     pub bind: Option<IpAddr>,
+    /// In which order operands are combined; algorithms that combine them otherwise are not used. `UNISONO_ORDER`:
+    /// any or ranks.
+    pub order: Order,
     /// Algorithms to use instead of the selector's choice: `ring` for every collective that has
     /// one, or `all_reduce=ring,broadcast=tree`. `UNISONO_ALGO`.
     pub algorithms: Vec<&'static Algorithm>,
@@ -85,6 +111,7 @@ impl Default for Config {
             heap_bytes: 64 << 30,
             sockets: 2,
             bind: None,
+            order: Order::Any,
             algorithms: Vec::new(),
             table: Table::default(),
             cache_bytes: 8 << 20,
@@ -123,6 +150,7 @@ impl Config {
             "WINDOW_BYTES" => self.window_bytes = number(value, 1 << 16)?.next_multiple_of(4096),
             "SOCKETS" => self.sockets = number(value, 1)?,
             "BIND" => self.bind = Some(value.parse().map_err(|_| "not an IP address".to_owned())?),
+            "ORDER" => self.order = value.parse()?,
             "ALGO" => self.algorithms = algorithms(value)?,
             "TABLE" => {
                 let text = std::fs::read_to_string(value).map_err(|error| error.to_string())?;

@@ -4,7 +4,7 @@ mod table;
 
 pub use table::{ANY, Choice, Table};
 
-use crate::config::Config;
+use crate::config::{Config, Order};
 use crate::error::{Error, ErrorKind, Result};
 use crate::schedule::{Algorithm, Collective, Reach, Spec};
 
@@ -19,13 +19,15 @@ pub(crate) fn algorithm(
     config: &Config,
 ) -> Result<&'static Algorithm> {
     let asked_for = config.algorithm(collective).filter(|row| reaches(row, has_window));
-    if let Some(row) = asked_for.filter(|row| (row.fits)(spec)) {
+    let ordered = |row: &&Algorithm| config.order == Order::Any || table::is_in_rank_order(row, spec.ranks);
+    if let Some(row) = asked_for.filter(|row| (row.fits)(spec)).filter(ordered) {
         tracing::debug!(target: "select", "{collective} of {bytes} bytes: {} was asked for", row.name);
         return Ok(row);
     }
     let mut choices = config.table.choices(collective, spec.ranks, bytes);
-    let choice = choices
-        .find(|choice| (has_window || choice.reach == Reach::Messages) && (choice.algorithm.fits)(spec));
+    let choice = choices.find(|Choice { reach, algorithm, .. }| {
+        (has_window || *reach == Reach::Messages) && (algorithm.fits)(spec) && ordered(algorithm)
+    });
     let Some(Choice { reach, ranks_max, bytes_max, algorithm }) = choice else {
         let text = format!("no algorithm for {collective} with {} ranks", spec.ranks);
         return Err(Error::new(ErrorKind::Unavailable(text)));
@@ -62,6 +64,7 @@ pub(crate) fn aggregation(collective: Collective, ranks: usize, bytes: usize, sl
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::algorithms;
 
     #[test]
     fn every_collective_is_served_anywhere() {
@@ -87,6 +90,20 @@ mod tests {
         };
         assert_eq!([of(2, 1000, true), of(2, 1001, true), of(3, 8, true)], ["ring", "tree", "tree"]);
         assert_eq!([of(5, 8, true), of(2, 8, false)], ["oneshot", "doubling"]);
+    }
+
+    #[test]
+    fn an_order_leaves_only_algorithms_that_keep_it() {
+        let config =
+            Config { order: Order::Ranks, algorithms: algorithms("ring").unwrap(), ..Config::default() };
+        let of = |collective, ranks, bytes, has_window| {
+            let spec = Spec { ranks, root: 0, aggregation: 1 };
+            algorithm(collective, &spec, bytes, has_window, &config).unwrap().name
+        };
+        use Collective::{AllGather, AllReduce, Reduce, ReduceScatter};
+        assert_eq!([AllReduce, ReduceScatter, Reduce].map(|c| of(c, 3, 8, false)), ["ordered"; 3]);
+        assert_eq!([of(AllReduce, 2, 8, false), of(AllReduce, 3, 8, true)], ["ring", "oneshot"]);
+        assert_eq!(of(AllGather, 3, 8, false), "ring", "nothing is reduced");
     }
 
     #[test]

@@ -5,7 +5,7 @@ mod support;
 use std::collections::HashMap;
 use support::World;
 use unisono::schedule::{Algorithm, Collective, Spec};
-use unisono::{Config, Sum};
+use unisono::{Communicator, Config, Order, Sum};
 
 /// Values whose sum depends on its order.
 fn rough(rank: usize, index: usize) -> f32 {
@@ -65,12 +65,51 @@ fn equal_between_ranks_runs_transports_and_slices() {
     }
 }
 
+/// The sum over all ranks, in their order.
+fn in_order(ranks: usize, index: usize) -> u32 {
+    (1..ranks).fold(rough(0, index), |sum, rank| sum + rough(rank, index)).to_bits()
+}
+
+/// What the collectives that reduce give one rank for each element: (index, bits), whichever of them and however the
+/// buffer is cut.
+fn reduced(comm: &Communicator, count: usize) -> Vec<(usize, u32)> {
+    let (rank, ranks) = (comm.rank(), comm.ranks());
+    let input: Vec<f32> = (0..count * ranks).map(|index| rough(rank, index)).collect();
+    let mut all = input.clone();
+    comm.all_reduce(&mut all, Sum).unwrap();
+    let mut share = vec![0.0; count];
+    comm.reduce_scatter(&input, &mut share, Sum).unwrap();
+    let mut root = vec![0.0; count * ranks];
+    comm.reduce_into(&input, (rank == 0).then_some(&mut root[..]), Sum, 0).unwrap();
+    let at_root = root.iter().enumerate().filter(|_| rank == 0);
+    let in_share = share.iter().enumerate().map(|(index, sum)| (rank * count + index, sum));
+    let found = all.iter().enumerate().chain(at_root).chain(in_share);
+    found.map(|(index, sum)| (index, sum.to_bits())).collect()
+}
+
+#[test]
+fn one_order_gives_every_collective_the_same_bits_over_every_transport() {
+    let coarse = Config { order: Order::Ranks, ..Config::default() };
+    let fine = Config { slot_bytes: 4096, window_bytes: 256 << 10, channels: 2, ..coarse.clone() };
+    for (world, config) in
+        [(World::Threads, &coarse), (World::Shm, &fine), (World::Tcp, &coarse), (World::Tcp, &fine)]
+    {
+        for (ranks, count) in [(2, 5), (3, 2001), (4, 4096), (5, 1)] {
+            for found in world.run(ranks, config, |comm| reduced(&comm, count)) {
+                for (index, bits) in found {
+                    assert_eq!(bits, in_order(ranks, index), "element {index}, {ranks} ranks over {world:?}");
+                }
+            }
+        }
+    }
+}
+
 #[test]
 fn direct_algorithms_add_in_rank_order() {
     let ranks = 5;
     let found = bits(World::Threads, ranks, 1000, &Config::default());
-    let in_order = |index| (1..ranks).fold(rough(0, index), |sum, rank| sum + rough(rank, index)).to_bits();
-    let expected: Vec<u32> = (0..1000).map(in_order).collect();
-    assert_eq!(found["oneshot"], expected);
-    assert_eq!(found["twoshot"], expected);
+    let expected: Vec<u32> = (0..1000).map(|index| in_order(ranks, index)).collect();
+    for name in ["oneshot", "twoshot"] {
+        assert_eq!(found[name], expected);
+    }
 }

@@ -2,7 +2,7 @@
 
 use super::algorithms::{
     barrier, bidirectional, binomial, bruck, direct, direct_reduce, double_tree, doubling, gather_scatter,
-    halving, pairwise, pat, ring, zero_copy,
+    halving, ordered, pairwise, pat, ring, zero_copy,
 };
 use super::{Collective, Program, Rank, Schedule, Spec};
 
@@ -63,6 +63,7 @@ impl Algorithm {
         halving::ALL_REDUCE,
         direct_reduce::ONE_SHOT,
         direct_reduce::TWO_SHOT,
+        ordered::ALL_REDUCE,
         ring::ALL_GATHER,
         bidirectional::ALL_GATHER,
         pat::ALL_GATHER,
@@ -74,6 +75,7 @@ impl Algorithm {
         pat::REDUCE_SCATTER,
         halving::REDUCE_SCATTER,
         direct_reduce::REDUCE_SCATTER,
+        ordered::REDUCE_SCATTER,
         ring::BROADCAST,
         double_tree::BROADCAST,
         binomial::BROADCAST,
@@ -82,6 +84,7 @@ impl Algorithm {
         double_tree::REDUCE,
         binomial::REDUCE,
         direct_reduce::REDUCE,
+        ordered::REDUCE,
         gather_scatter::GATHER,
         gather_scatter::GATHER_LINEAR,
         direct::GATHER,

@@ -109,7 +109,8 @@ fn choice(line: &str) -> Result<Choice, String> {
     Ok(Choice { reach, ranks_max: bound(ranks_max)?, bytes_max: bound(bytes_max)?, algorithm })
 }
 
-/// What holds where nothing was measured: (collective, reach, most ranks, longest share, name).
+/// What holds where nothing was measured: (collective, reach, most ranks, longest share, name). Lines after one without
+/// bounds are for operations that it is not allowed to serve.
 const BUILT_IN: &[(Collective, Reach, usize, usize, &str)] = {
     use Collective::*;
     use Reach::{Messages, Windows};
@@ -128,14 +129,17 @@ const BUILT_IN: &[(Collective, Reach, usize, usize, &str)] = {
         (AllReduce, Messages, ANY, 8 << 10, "doubling"),
         (AllReduce, Messages, ANY, 256 << 10, "halving"),
         (AllReduce, Messages, ANY, ANY, "ring"),
+        (AllReduce, Messages, ANY, ANY, "ordered"),
         (AllGather, Messages, ANY, 16 << 10, "pat"),
         (AllGather, Messages, ANY, ANY, "ring"),
         (ReduceScatter, Messages, ANY, 16 << 10, "pat"),
         (ReduceScatter, Messages, ANY, ANY, "ring"),
+        (ReduceScatter, Messages, ANY, ANY, "ordered"),
         (Broadcast, Messages, ANY, 64 << 10, "binomial"),
         (Broadcast, Messages, ANY, ANY, "tree"),
         (Reduce, Messages, ANY, 64 << 10, "binomial"),
         (Reduce, Messages, ANY, ANY, "tree"),
+        (Reduce, Messages, ANY, ANY, "ordered"),
         (Gather, Messages, ANY, 4 << 10, "binomial"),
         (Gather, Messages, ANY, ANY, "linear"),
         (Scatter, Messages, ANY, 4 << 10, "binomial"),
@@ -145,6 +149,11 @@ const BUILT_IN: &[(Collective, Reach, usize, usize, &str)] = {
         (Barrier, Messages, ANY, ANY, "dissemination"),
     ]
 };
+
+/// Whether `row` combines operands in the order of the ranks; so does everything that combines only two, or none.
+pub(super) fn is_in_rank_order(row: &Algorithm, ranks: usize) -> bool {
+    !row.collective.reduces() || ranks <= 2 || row.reach != Reach::Messages || row.name == "ordered"
+}
 
 fn built_in(collective: Collective) -> impl Iterator<Item = Choice> {
     BUILT_IN.iter().filter(move |line| line.0 == collective).filter_map(
