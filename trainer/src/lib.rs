@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 pub mod error;
+pub mod flat;
 pub mod memory;
 pub mod nn;
 pub mod parameter;

@@ -6,6 +6,7 @@ mod init;
 pub use cut::Cut;
 pub use init::Init;
 
+use crate::flat::Dtype;
 use std::ops::Range;
 
 /// A parameter's number, in the order in which forward uses them.
@@ -27,6 +28,8 @@ pub struct Parameter {
     pub cut: Option<Cut>,
     /// How it starts.
     pub init: Init,
+    /// In which type its weights are kept and sent.
+    pub dtype: Dtype,
     /// Whether it has a gradient.
     pub trainable: bool,
     /// Whether weight decay applies: matrices, not biases and gains.
@@ -39,7 +42,7 @@ impl Parameter {
     /// A trainable parameter of one use; matrices decay.
     pub fn new(name: impl Into<String>, shape: &[usize], init: Init) -> Self {
         let (name, shape, decays) = (name.into(), shape.to_vec(), shape.len() > 1);
-        Self { name, shape, cut: None, init, trainable: true, decays, uses: 1 }
+        Self { name, shape, cut: None, init, dtype: Dtype::F32, trainable: true, decays, uses: 1 }
     }
 
     /// As this rank's part of a whole that is cut so.
@@ -191,6 +194,13 @@ impl Registry {
     pub fn freeze(&mut self, is_frozen: impl Fn(&str) -> bool) {
         for parameter in &mut self.inventory.parameters {
             parameter.trainable &= !is_frozen(&parameter.name);
+        }
+    }
+
+    /// Keeps the weights of every parameter that `is_meant` in `dtype`.
+    pub fn keep_as(&mut self, dtype: Dtype, is_meant: impl Fn(&Parameter) -> bool) {
+        for parameter in self.inventory.parameters.iter_mut().filter(|parameter| is_meant(parameter)) {
+            parameter.dtype = dtype;
         }
     }
 

@@ -1,0 +1,151 @@
+//! Where every parameter lies.
+//!
+//! Buckets are cut in equal shares, one for each rank. Every parameter starts at a multiple of [`GRAIN`] elements, and every
+//! share is a multiple of it: a block of so many elements never belongs to two parameters or two ranks.
+//!
+//! Sources: reverse order and caps as in Li et al., "PyTorch Distributed", VLDB 13(12), 2020; padding as in Fast-LLM.
+
+use crate::flat::Dtype;
+use crate::parameter::{Inventory, Parameter, ParameterId, UnitId};
+use std::ops::Range;
+
+/// Elements that stay together: parameters and shares are aligned to so many.
+pub const GRAIN: usize = 32;
+
+/// A bucket's number, in the order in which backward completes them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct BucketId(pub usize);
+
+/// One parameter in its bucket.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Piece {
+    /// Which.
+    pub parameter: ParameterId,
+    /// Its elements in the bucket.
+    pub range: Range<usize>,
+}
+
+/// Contiguous memory of some parameters, all of one type, and all trainable or all frozen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Bucket {
+    /// What lies in it, in order.
+    pub pieces: Vec<Piece>,
+    /// Elements in all, padding included: a multiple of the ranks times [`GRAIN`].
+    pub count: usize,
+    /// Type of the weights.
+    pub dtype: Dtype,
+    /// Whether its parameters have gradients.
+    pub trainable: bool,
+}
+
+impl Bucket {
+    /// The pieces that lie in `range`, whole or in part: (parameter, elements of the parameter, elements of the bucket).
+    pub fn within(
+        &self,
+        range: Range<usize>,
+    ) -> impl Iterator<Item = (ParameterId, Range<usize>, Range<usize>)> + '_ {
+        self.pieces.iter().filter_map(move |piece| {
+            let (start, end) = (range.start.max(piece.range.start), range.end.min(piece.range.end));
+            let from = |at: usize| at - piece.range.start;
+            (start < end).then(|| (piece.parameter, from(start)..from(end), start..end))
+        })
+    }
+}
+
+/// How parameters are packed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Packing {
+    /// From the last parameter to the first, a new bucket when so many bytes are reached; 0: one for each parameter.
+    Cap(usize),
+    /// The parameters of a unit together.
+    Units,
+}
+
+/// The buckets of a model, and where in them each parameter lies.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Layout {
+    /// By [`BucketId`].
+    pub buckets: Vec<Bucket>,
+    places: Vec<(BucketId, usize)>,
+    ranks: usize,
+}
+
+impl Layout {
+    /// Packs the parameters of `inventory` for `ranks` ranks.
+    pub fn new(inventory: &Inventory, ranks: usize, packing: Packing) -> Self {
+        let places = vec![(BucketId(0), 0); inventory.parameters.len()];
+        let mut layout = Self { buckets: Vec::new(), places, ranks };
+        let mut open: Option<UnitId> = None;
+        for id in (0..inventory.parameters.len()).rev().map(ParameterId) {
+            let unit = inventory.unit_of(id);
+            let fits = layout.buckets.last().is_some_and(|last| match packing {
+                Packing::Cap(cap) => last.count * last.dtype.size() + bytes(&inventory[id]) <= cap,
+                Packing::Units => open == Some(unit),
+            });
+            layout.add(id, &inventory[id], fits);
+            open = Some(unit);
+        }
+        for bucket in &mut layout.buckets {
+            bucket.count = bucket.count.next_multiple_of(ranks * GRAIN);
+        }
+        layout
+    }
+
+    fn add(&mut self, id: ParameterId, parameter: &Parameter, fits: bool) {
+        let (dtype, trainable) = (parameter.dtype, parameter.trainable);
+        let alike = |last: &&mut Bucket| fits && last.dtype == dtype && last.trainable == trainable;
+        if self.buckets.last_mut().filter(alike).is_none() {
+            self.buckets.push(Bucket { pieces: Vec::new(), count: 0, dtype, trainable });
+        }
+        let at = BucketId(self.buckets.len() - 1);
+        let bucket = &mut self.buckets[at.0];
+        let range = bucket.count..bucket.count + parameter.count();
+        self.places[id.0] = (at, bucket.pieces.len());
+        bucket.count = range.end.next_multiple_of(GRAIN);
+        bucket.pieces.push(Piece { parameter: id, range });
+    }
+
+    /// The bucket of a parameter, and its elements there.
+    pub fn place(&self, id: ParameterId) -> (BucketId, Range<usize>) {
+        let (bucket, piece) = self.places[id.0];
+        (bucket, self[bucket].pieces[piece].range.clone())
+    }
+
+    /// The share of `rank` in a bucket.
+    pub fn share(&self, bucket: BucketId, rank: usize) -> Range<usize> {
+        let share = self[bucket].count / self.ranks;
+        rank * share..(rank + 1) * share
+    }
+
+    /// The buckets that have parameters of `unit`, or that it borrows, in the order of forward.
+    pub fn buckets_of(&self, inventory: &Inventory, unit: UnitId) -> Vec<BucketId> {
+        let units = inventory[unit].borrows.iter().copied().chain([unit]);
+        let parameters = units.flat_map(|unit| inventory[unit].parameters.clone());
+        let mut buckets: Vec<_> = parameters.map(|index| self.places[index].0).collect();
+        buckets.sort_unstable_by(|one, other| other.cmp(one));
+        buckets.dedup();
+        buckets
+    }
+
+    /// All buckets' numbers, in the order in which backward completes them.
+    pub fn ids(&self) -> impl DoubleEndedIterator<Item = BucketId> + use<> {
+        (0..self.buckets.len()).map(BucketId)
+    }
+
+    /// Elements in all, padding included.
+    pub fn count(&self) -> usize {
+        self.buckets.iter().map(|bucket| bucket.count).sum()
+    }
+}
+
+impl std::ops::Index<BucketId> for Layout {
+    type Output = Bucket;
+
+    fn index(&self, id: BucketId) -> &Bucket {
+        &self.buckets[id.0]
+    }
+}
+
+fn bytes(parameter: &Parameter) -> usize {
+    parameter.count() * parameter.dtype.size()
+}
