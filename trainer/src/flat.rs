@@ -7,7 +7,7 @@ mod store;
 
 pub use countdown::Countdown;
 pub use layout::{Bucket, BucketId, GRAIN, Layout, Packing, Piece};
-pub use numbers::{Dtype, Numbers};
+pub use numbers::{Dtype, Numbers, View};
 pub use store::Store;
 
 #[cfg(test)]

@@ -9,6 +9,8 @@ pub mod error;
 pub mod flat;
 pub mod memory;
 pub mod nn;
+pub mod optim;
+pub mod parallel;
 pub mod parameter;
 pub mod pass;
 pub mod strategy;

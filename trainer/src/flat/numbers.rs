@@ -1,7 +1,7 @@
 //! Typed flat memory: 32-bit or 16-bit numbers, and the collectives on them.
 
-use crate::memory::{Class, Memory, Storage};
-use std::ops::Range;
+use crate::memory::{Class, Floats, Memory, Storage};
+use std::ops::{Deref, Range};
 use unisono::{Communicator, Reduction, Result, bf16};
 
 /// Type of numbers in flat memory.
@@ -31,6 +31,25 @@ pub enum Numbers {
     F32(Storage<f32>),
     /// 16-bit floats.
     Bf16(Storage<bf16>),
+}
+
+/// Some numbers as 32-bit floats.
+pub enum View<'a> {
+    /// They are that.
+    Same(&'a [f32]),
+    /// They were widened.
+    Wide(Floats),
+}
+
+impl Deref for View<'_> {
+    type Target = [f32];
+
+    fn deref(&self) -> &[f32] {
+        match self {
+            View::Same(slice) => slice,
+            View::Wide(wide) => wide,
+        }
+    }
 }
 
 /// Runs `$body` with `$numbers` as the slice that it is.
@@ -113,6 +132,18 @@ impl Numbers {
         }
     }
 
+    /// The numbers in `range` as 32-bit floats: themselves, or widened.
+    pub fn view(&self, memory: &Memory, range: Range<usize>) -> View<'_> {
+        match self {
+            Numbers::F32(slice) => View::Same(&slice[range]),
+            Numbers::Bf16(_) => {
+                let mut wide = memory.take(Class::Buffers, range.len());
+                self.widen(range, &mut wide);
+                View::Wide(wide)
+            }
+        }
+    }
+
     /// Puts the numbers in `range` into `into`, as 32-bit floats.
     pub fn widen(&self, range: Range<usize>, into: &mut [f32]) {
         match self {
@@ -131,6 +162,11 @@ impl Numbers {
                 slice[range].iter_mut().zip(from).for_each(|(half, wide)| *half = bf16::from_f32(*wide));
             }
         }
+    }
+
+    /// Takes the values of `other`, of the same type and number.
+    pub fn copy_from(&mut self, other: &Self) {
+        both!(self, other, into, from => into.copy_from_slice(from));
     }
 
     /// Adds `other`, number by number.

@@ -79,14 +79,12 @@ impl Store {
         self.weights[bucket.0].as_ref()
     }
 
-    /// A bucket's weights and its gradients; zeros where nothing came.
+    /// A bucket's weights, to change.
     ///
     /// # Panics
-    /// If the weights are not there.
-    pub fn pair(&mut self, bucket: BucketId) -> (&mut Numbers, &mut Numbers) {
-        self.make_gradients(bucket);
-        let weights = self.weights[bucket.0].as_mut().expect("the weights are whole");
-        (weights, self.gradients[bucket.0].as_mut().expect("just made"))
+    /// If they are not there.
+    pub fn weights_mut(&mut self, bucket: BucketId) -> &mut Numbers {
+        self.weights[bucket.0].as_mut().expect("the weights are whole")
     }
 
     /// Puts a bucket's gradients in.
@@ -100,15 +98,15 @@ impl Store {
         self.gradients[bucket.0].take().expect("just made")
     }
 
-    /// Lets all gradients that are there be zero.
-    pub fn clear_gradients(&mut self) {
-        self.gradients.iter_mut().flatten().for_each(Numbers::clear);
+    fn make_gradients(&mut self, bucket: BucketId) {
+        if self.gradients[bucket.0].is_none() {
+            self.gradients[bucket.0] = Some(self.no_gradients(bucket, self.layout[bucket].count));
+        }
     }
 
-    fn make_gradients(&mut self, bucket: BucketId) {
-        let (dtype, count) = (self.gradient_dtype(bucket), self.layout[bucket].count);
-        let zeros = || Numbers::zeros(&self.memory, Class::Gradients, dtype, count);
-        self.gradients[bucket.0].get_or_insert_with(zeros);
+    /// Gradients of `count` elements of a bucket to which nothing came.
+    pub fn no_gradients(&self, bucket: BucketId, count: usize) -> Numbers {
+        Numbers::zeros(&self.memory, Class::Gradients, self.gradient_dtype(bucket), count)
     }
 
     /// Widens what a unit's modules cannot use as it is.

@@ -1,0 +1,44 @@
+//! Adam with decoupled weight decay: Loshchilov, Hutter, ICLR 2019 (arXiv 1711.05101).
+
+use super::{Optimiser, Span, Step};
+
+/// `m ← β₁m + (1−β₁)g`, `v ← β₂v + (1−β₂)g²`, `w ← w − ηλw − η · m̂ / (√v̂ + ε)`, with the moments' bias taken out.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct AdamW {
+    /// β₁, β₂.
+    pub betas: (f32, f32),
+    /// ε.
+    pub epsilon: f32,
+    /// λ.
+    pub decay: f32,
+}
+
+impl Default for AdamW {
+    fn default() -> Self {
+        Self { betas: (0.9, 0.999), epsilon: 1e-8, decay: 0.01 }
+    }
+}
+
+impl Optimiser for AdamW {
+    fn moments(&self) -> usize {
+        2
+    }
+
+    fn update(&self, span: Span<'_>, step: &Step) {
+        let Span { weights, gradient, moments: [first, second], decays } = span else {
+            unreachable!("two moments were asked for")
+        };
+        let bias = |beta: f32| 1.0 - f64::from(beta).powf(step.number as f64);
+        let (one, two) = self.betas;
+        let rate = (f64::from(step.rate) / bias(one)) as f32;
+        let root = bias(two).sqrt() as f32;
+        let keep = if decays { 1.0 - step.rate * self.decay } else { 1.0 };
+        let moments = first.iter_mut().zip(second.iter_mut());
+        for ((weight, gradient), (first, second)) in weights.iter_mut().zip(gradient).zip(moments) {
+            let gradient = gradient * step.factor;
+            *first += (gradient - *first) * (1.0 - one);
+            *second = *second * two + gradient * gradient * (1.0 - two);
+            *weight = *weight * keep - rate * *first / (second.sqrt() / root + self.epsilon);
+        }
+    }
+}

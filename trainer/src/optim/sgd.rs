@@ -1,0 +1,32 @@
+//! Stochastic gradient descent with momentum, as PyTorch has it: Sutskever et al., ICML 2013.
+
+use super::{Optimiser, Span, Step};
+
+/// `v ← μv + g + λw`, `w ← w − ηv`; without momentum no `v` is kept.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Sgd {
+    /// μ.
+    pub momentum: f32,
+    /// λ.
+    pub decay: f32,
+}
+
+impl Optimiser for Sgd {
+    fn moments(&self) -> usize {
+        usize::from(self.momentum != 0.0)
+    }
+
+    fn update(&self, span: Span<'_>, step: &Step) {
+        let Span { weights, gradient, moments, decays } = span;
+        let decay = if decays { self.decay } else { 0.0 };
+        let slope = |weight: f32, gradient: f32| gradient * step.factor + decay * weight;
+        let each = weights.iter_mut().zip(gradient);
+        match moments {
+            [velocity] => each.zip(velocity.iter_mut()).for_each(|((weight, &gradient), velocity)| {
+                *velocity = *velocity * self.momentum + slope(*weight, gradient);
+                *weight -= step.rate * *velocity;
+            }),
+            _ => each.for_each(|(weight, &gradient)| *weight -= step.rate * slope(*weight, gradient)),
+        }
+    }
+}

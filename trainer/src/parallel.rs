@@ -1,0 +1,99 @@
+//! Strategies: who keeps what of the parameters, and when ranks exchange it.
+//!
+//! | strategy | weights | gradients | optimiser state | bytes sent per step |
+//! |---|---|---|---|---|
+//! | [`Replicated`] | Ψ | Ψ | Ψ | 2Ψ |
+//! | [`Replicated`] with owners | Ψ | Ψ | whole parameters of one owner each | 3Ψ |
+//! | [`Sharded`], ZeRO-1 | Ψ | Ψ | Ψ/N | 2Ψ |
+//! | [`Sharded`], ZeRO-2 | Ψ | Ψ/N | Ψ/N | 2Ψ |
+//! | [`FullySharded`], ZeRO-3 | Ψ/N | Ψ/N | Ψ/N | 3Ψ |
+//!
+//! each times (N−1)/N. All of them add the gradients of an element in the same order, if the communicator was made
+//! with [`Order::Ranks`](unisono::Order), and so take the same steps to the last bit.
+//!
+//! Sources: Li et al., "PyTorch Distributed", VLDB 13(12), 2020; Rajbhandari et al., "ZeRO", SC 2020; Zhao et al.,
+//! "PyTorch FSDP", VLDB 16(12), 2023.
+
+mod base;
+mod exact;
+mod flight;
+mod full;
+mod mean;
+mod replicated;
+mod settings;
+mod sharded;
+mod shares;
+
+pub use exact::ExactSum;
+pub use full::FullySharded;
+pub use mean::{Average, Mean};
+pub use replicated::Replicated;
+pub use settings::{Form, Settings, Unused};
+pub use sharded::Sharded;
+
+use crate::error::Result;
+use crate::optim::{Optimiser, Step};
+use crate::parameter::ParameterId;
+use crate::strategy::Strategy;
+use std::ops::Range;
+use std::time::Duration;
+
+/// What the training loop asks of a strategy, besides what modules do.
+pub trait Parallel: Strategy {
+    /// Before the forward of a micro-batch; only the `last` of a step ends in communication.
+    ///
+    /// # Errors
+    /// Of collectives that were under way.
+    fn begin(&mut self, last: bool) -> Result<()>;
+
+    /// After the backward of the last micro-batch: when this returns, gradients are the mean over all ranks.
+    ///
+    /// # Errors
+    /// Of the collectives.
+    fn finish(&mut self) -> Result<()>;
+
+    /// Norm of the whole model's gradient: the same bits on all ranks and with every strategy.
+    ///
+    /// # Errors
+    /// Of the collectives.
+    fn norm(&mut self) -> Result<f64>;
+
+    /// Takes a step with the gradients that there are, and clears them.
+    ///
+    /// # Errors
+    /// Of the collectives.
+    fn update(&mut self, optimiser: &dyn Optimiser, step: &Step) -> Result<()>;
+
+    /// Waits for what is still under way, so that all that is kept is in place.
+    ///
+    /// # Errors
+    /// Of the collectives.
+    fn settle(&mut self) -> Result<()>;
+
+    /// Shows what this rank keeps of every trainable parameter, in whole blocks: for checkpoints, and to put them back.
+    ///
+    /// # Errors
+    /// Of `visit`, and of collectives that were under way.
+    fn visit(&mut self, visit: &mut dyn FnMut(Kept<'_>) -> Result<()>) -> Result<()>;
+
+    /// Makes room for `count` moments of every element kept, for when they come from a checkpoint.
+    fn make_moments(&mut self, count: usize);
+
+    /// How long this rank has waited for communication since it was last asked.
+    fn waited(&mut self) -> Duration;
+}
+
+/// What a rank keeps of some elements of one parameter.
+pub struct Kept<'a> {
+    /// Which parameter.
+    pub parameter: ParameterId,
+    /// Which of its elements.
+    pub range: Range<usize>,
+    /// Their weights, in full precision.
+    pub weights: &'a mut [f32],
+    /// The optimiser's moments; none before the first step.
+    pub moments: &'a mut [&'a mut [f32]],
+}
+
+#[cfg(test)]
+mod tests;

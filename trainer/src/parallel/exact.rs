@@ -1,0 +1,128 @@
+//! Sums that do not depend on the order of their terms.
+
+use crate::flat::GRAIN;
+
+/// The exact sum of squares, in fixed point: terms may come in any order, from any rank.
+///
+/// A block of [`GRAIN`] elements is summed in 64-bit floats in a fixed order; the sums of blocks are added without rounding.
+/// As blocks never belong to two ranks, the norm of a gradient has the same bits however it is sharded. No square of a
+/// 32-bit float overflows a 64-bit one.
+///
+/// Source: the long accumulator of Kulisch, "Computer arithmetic and validity", 2008.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ExactSum {
+    /// Digits of 32 bits, with room for carries; the first is worth 2 to the power [`LOWEST`].
+    digits: [u64; DIGITS],
+}
+
+/// Digits, and one that counts terms that are no numbers.
+const DIGITS: usize = 22;
+/// Below the last bit of the smallest block: the square of 2⁻¹⁴⁹, less 53 bits.
+const LOWEST: i32 = -352;
+
+impl Default for ExactSum {
+    fn default() -> Self {
+        Self { digits: [0; DIGITS] }
+    }
+}
+
+impl ExactSum {
+    /// Adds the squares of `values`.
+    pub fn add_squares(&mut self, values: &[f32]) {
+        for block in values.chunks(GRAIN) {
+            self.add(squares(block));
+        }
+    }
+
+    /// Adds a number that is not negative.
+    fn add(&mut self, term: f64) {
+        if !term.is_finite() {
+            self.digits[DIGITS - 1] += 1;
+        } else if term > 0.0 {
+            self.add_finite(term);
+        }
+    }
+
+    fn add_finite(&mut self, term: f64) {
+        let bits = term.to_bits();
+        let exponent = (bits >> 52) as i32 - 1075 - LOWEST;
+        let mantissa = u128::from(bits & ((1 << 52) - 1) | 1 << 52) << (exponent as u32 % 32);
+        let first = exponent as usize / 32;
+        for (place, digit) in self.digits[first..first + 3].iter_mut().enumerate() {
+            *digit += (mantissa >> (32 * place)) as u64 & u64::from(u32::MAX);
+        }
+    }
+
+    /// The sum, rounded.
+    pub fn value(&self) -> f64 {
+        if self.digits[DIGITS - 1] > 0 {
+            return f64::NAN;
+        }
+        let mut carry = 0;
+        let mut digits = self.digits;
+        for digit in &mut digits {
+            let sum = *digit + carry;
+            (*digit, carry) = (sum & u64::from(u32::MAX), sum >> 32);
+        }
+        let weight = |place: usize| 2f64.powi(LOWEST + 32 * place as i32);
+        digits.iter().enumerate().rev().fold(0.0, |sum, (place, &digit)| sum + digit as f64 * weight(place))
+    }
+
+    /// The digits, to be summed over ranks.
+    pub fn digits_mut(&mut self) -> &mut [u64] {
+        &mut self.digits
+    }
+}
+
+/// The sum of the squares of one block, in a fixed order: eight sums beside each other.
+fn squares(block: &[f32]) -> f64 {
+    let mut sums = [0.0f64; 8];
+    for part in block.chunks(8) {
+        for (sum, &value) in sums.iter_mut().zip(part) {
+            *sum += f64::from(value) * f64::from(value);
+        }
+    }
+    sums.iter().sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(values: &[f32]) -> ExactSum {
+        let mut sum = ExactSum::default();
+        sum.add_squares(values);
+        sum
+    }
+
+    #[test]
+    fn order_and_division_among_ranks_do_not_matter() {
+        let values: Vec<f32> = (0..4096u32)
+            .map(|i| (i.wrapping_mul(2654435761) as f32 / 1e9 - 2.0) * 10f32.powi(i as i32 % 40 - 20))
+            .collect();
+        let whole = of(&values);
+        let mut backwards = ExactSum::default();
+        let mut ranks = [ExactSum::default(), ExactSum::default(), ExactSum::default()];
+        for (index, block) in values.chunks(GRAIN).enumerate().rev() {
+            backwards.add_squares(block);
+            ranks[index % 3].add_squares(block);
+        }
+        let [mut sum, one, two] = ranks;
+        for (digit, other) in sum.digits_mut().iter_mut().zip(one.digits.iter().zip(two.digits)) {
+            *digit += other.0 + other.1;
+        }
+        assert_eq!((&backwards, sum.value().to_bits()), (&whole, whole.value().to_bits()));
+        let naive: f64 = values.iter().map(|&value| f64::from(value).powi(2)).sum();
+        assert!((whole.value() / naive - 1.0).abs() < 1e-12);
+    }
+
+    #[test]
+    fn the_largest_and_the_smallest_are_exact() {
+        assert_eq!(of(&[f32::MAX; 3]).value(), 3.0 * f64::from(f32::MAX).powi(2));
+        let least = f32::from_bits(1);
+        assert_eq!(of(&[least]).value(), f64::from(least).powi(2));
+        assert_eq!(of(&[0.0, -3.0]).value(), 9.0);
+        assert_eq!(of(&[]).value(), 0.0);
+        assert!(of(&[1.0, f32::INFINITY]).value().is_nan() && of(&[f32::NAN]).value().is_nan());
+    }
+}

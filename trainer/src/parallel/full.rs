@@ -1,0 +1,275 @@
+//! Every rank keeps its share of everything, and gathers a unit's weights while it is needed: ZeRO's third stage.
+//!
+//! Sources: Rajbhandari et al., "ZeRO", SC 2020; prefetching, its limit and resharding as in Zhao et al., "PyTorch FSDP:
+//! experiences on scaling fully sharded data parallel", VLDB 16(12), 2023.
+
+use super::base::Base;
+use super::flight::Flight;
+use super::shares::{From, Shares};
+use super::{ExactSum, Kept, Parallel, Settings};
+use crate::error::Result;
+use crate::flat::{BucketId, Layout, Numbers, Packing};
+use crate::memory::{Class, Memory};
+use crate::optim::{Optimiser, Step};
+use crate::parameter::{Inventory, ParameterId, UnitId};
+use crate::strategy::{Strategy, Way};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+use unisono::Communicator;
+
+/// Weights, gradients and optimiser state in shares. The model may be larger than the memory of one rank: initial
+/// weights are computed share by share too.
+pub struct FullySharded {
+    base: Base,
+    shares: Shares,
+    /// This rank's share of each bucket's weights. A gather under way holds on to it.
+    weights: Vec<Arc<Numbers>>,
+    /// This rank's shares of the mean gradients, by bucket.
+    gradients: Vec<Option<Numbers>>,
+    /// Whole weights on their way, in the order in which they were asked for.
+    gathers: VecDeque<(BucketId, Flight<Numbers>)>,
+    reductions: VecDeque<(BucketId, Flight<Numbers>)>,
+    /// How many open units use each bucket.
+    users: Vec<usize>,
+}
+
+impl FullySharded {
+    /// With one bucket for each unit of the model.
+    pub fn new(
+        inventory: &Arc<Inventory>,
+        group: Option<Communicator>,
+        settings: &Settings,
+        memory: &Memory,
+    ) -> Self {
+        let ranks = group.as_ref().map_or(1, Communicator::ranks);
+        let layout = Layout::new(inventory, ranks, Packing::Units);
+        let base = Base::new(inventory, layout, group, settings, memory);
+        let (layout, rank) = (base.layout(), base.rank());
+        let mut shares = Shares::new(inventory, &layout, memory, |bucket| layout.share(bucket, rank));
+        let initial = |bucket| {
+            shares.initialise(bucket, settings.seed);
+            Arc::new(base.store.initial(bucket, layout.share(bucket, rank), settings.seed))
+        };
+        let weights = layout.ids().map(initial).collect();
+        let gradients = layout.ids().map(|_| None).collect();
+        let users = vec![0; layout.buckets.len()];
+        Self {
+            base,
+            shares,
+            weights,
+            gradients,
+            gathers: VecDeque::new(),
+            reductions: VecDeque::new(),
+            users,
+        }
+    }
+
+    fn buckets_of(&self, unit: UnitId) -> Vec<BucketId> {
+        self.base.store.layout.buckets_of(&self.base.store.inventory, unit)
+    }
+
+    /// Whether a bucket's weights are whole, or on their way.
+    fn is_coming(&self, bucket: BucketId) -> bool {
+        self.base.store.bucket(bucket).is_some() || self.gathers.iter().any(|(coming, _)| *coming == bucket)
+    }
+
+    fn gather(&mut self, bucket: BucketId) -> Result<()> {
+        let (share, store) = (Arc::clone(&self.weights[bucket.0]), &self.base.store);
+        let count = store.layout[bucket].count;
+        let mut whole = Numbers::new(&store.memory, Class::Weights, share.dtype(), count);
+        let gather = move |group: Option<&Communicator>| {
+            match group {
+                Some(group) => whole.all_gather(&share, group)?,
+                None => whole.copy_from(&share),
+            }
+            Ok(whole)
+        };
+        let flight = Flight::start(self.base.group.as_ref(), gather)?;
+        self.gathers.push_back((bucket, flight));
+        Ok(())
+    }
+
+    /// Waits until a bucket that is coming is whole.
+    fn land_weights(&mut self, bucket: BucketId) -> Result<()> {
+        while self.base.store.bucket(bucket).is_none() {
+            let (landed, flight) = self.gathers.pop_front().expect("it is coming");
+            let whole = flight.land(&mut self.base.waited)?;
+            self.base.store.put_weights(landed, whole);
+        }
+        Ok(())
+    }
+
+    /// Starts gathering for the units that come after `unit` on this way.
+    fn prefetch(&mut self, unit: UnitId, way: Way) -> Result<()> {
+        for distance in 1..=self.base.settings.prefetch {
+            let Some(next) = self.neighbour(unit, way, distance) else { break };
+            for bucket in self.buckets_of(next) {
+                if self.gathers.len() < self.base.settings.gathers_max && !self.is_coming(bucket) {
+                    self.gather(bucket)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn neighbour(&self, unit: UnitId, way: Way, distance: usize) -> Option<UnitId> {
+        let units = self.base.store.inventory.units.len();
+        match way {
+            Way::Forward => Some(UnitId(unit.0 + distance)).filter(|next| next.0 < units),
+            Way::Backward => unit.0.checked_sub(distance).map(UnitId),
+        }
+    }
+
+    /// Frees what nobody uses any more.
+    fn release(&mut self, unit: UnitId, frees: bool) {
+        for bucket in self.buckets_of(unit) {
+            self.users[bucket.0] -= 1;
+            if frees && self.users[bucket.0] == 0 {
+                self.base.store.take_weights(bucket);
+            }
+        }
+    }
+
+    fn launch(&mut self, bucket: BucketId) -> Result<()> {
+        while self.reductions.len() >= self.base.settings.reductions_max.max(1) {
+            self.land_gradients()?;
+        }
+        let whole = self.base.store.take_gradients(bucket);
+        let mean = self.base.mean.clone();
+        let reduction = move |group: Option<&Communicator>| mean.reduce_scatter(group, whole);
+        let flight = Flight::start(self.base.group.as_ref(), reduction)?;
+        self.reductions.push_back((bucket, flight));
+        Ok(())
+    }
+
+    /// Waits for the oldest reduction, whose result adds to what there is of the share's gradient.
+    fn land_gradients(&mut self) -> Result<()> {
+        let Some((bucket, flight)) = self.reductions.pop_front() else { return Ok(()) };
+        let share = flight.land(&mut self.base.waited)?;
+        match &mut self.gradients[bucket.0] {
+            Some(sum) => sum.add(&share),
+            none => *none = Some(share),
+        }
+        Ok(())
+    }
+
+    fn reduces_now(&self) -> bool {
+        self.base.is_last() || self.base.settings.reduce_each
+    }
+
+    /// This rank's share of a bucket's gradients; zeros where nothing came.
+    fn take_share(&mut self, bucket: BucketId) -> Numbers {
+        let count = self.shares.range(bucket).len();
+        let share = self.gradients[bucket.0].take();
+        share.unwrap_or_else(|| self.base.store.no_gradients(bucket, count))
+    }
+}
+
+impl Strategy for FullySharded {
+    fn need(&mut self, unit: UnitId, way: Way) -> Result<()> {
+        let buckets = self.buckets_of(unit);
+        for &bucket in &buckets {
+            self.users[bucket.0] += 1;
+            if !self.is_coming(bucket) {
+                self.gather(bucket)?;
+            }
+        }
+        self.prefetch(unit, way)?;
+        buckets.into_iter().try_for_each(|bucket| self.land_weights(bucket))?;
+        self.base.store.open(unit);
+        Ok(())
+    }
+
+    fn done(&mut self, unit: UnitId, way: Way) -> Result<()> {
+        self.base.store.close(unit);
+        let turns_here = unit.0 + 1 == self.base.store.inventory.units.len();
+        let keeps = way == Way::Forward && (turns_here || !self.base.settings.reshard_after_forward);
+        self.release(unit, !keeps);
+        Ok(())
+    }
+
+    fn ready(&mut self, id: ParameterId) -> Result<()> {
+        self.base.ready(id)?;
+        while self.reduces_now() {
+            let Some(bucket) = self.base.complete() else { break };
+            self.launch(bucket)?;
+        }
+        Ok(())
+    }
+
+    fn weights(&self, id: ParameterId) -> &[f32] {
+        self.base.store.weights(id)
+    }
+
+    fn gradient(&mut self, id: ParameterId) -> Option<(&[f32], &mut [f32])> {
+        self.base.store.gradient(id)
+    }
+}
+
+impl Parallel for FullySharded {
+    fn begin(&mut self, last: bool) -> Result<()> {
+        self.base.begin(last);
+        Ok(())
+    }
+
+    fn finish(&mut self) -> Result<()> {
+        while let Some(bucket) = self.base.rest()? {
+            self.launch(bucket)?;
+        }
+        while !self.reductions.is_empty() {
+            self.land_gradients()?;
+        }
+        Ok(())
+    }
+
+    fn norm(&mut self) -> Result<f64> {
+        let mut squares = ExactSum::default();
+        for bucket in self.base.trainable() {
+            let (share, gradients) = (self.shares.range(bucket), self.take_share(bucket));
+            let part = From { numbers: &gradients, start: share.start };
+            self.shares.add_squares(bucket, share, part, &mut squares);
+            self.gradients[bucket.0] = Some(gradients);
+        }
+        self.base.norm_of_parts(squares)
+    }
+
+    fn update(&mut self, optimiser: &dyn Optimiser, step: &Step) -> Result<()> {
+        self.settle()?;
+        for bucket in self.base.trainable() {
+            let (start, gradients) = (self.shares.range(bucket).start, self.take_share(bucket));
+            let share = Arc::get_mut(&mut self.weights[bucket.0]).expect("nothing is under way");
+            let gradients = From { numbers: &gradients, start };
+            self.shares.update(bucket, From { numbers: share, start }, gradients, optimiser, step);
+        }
+        Ok(())
+    }
+
+    fn settle(&mut self) -> Result<()> {
+        while let Some((_, flight)) = self.gathers.pop_front() {
+            flight.land(&mut self.base.waited)?;
+        }
+        for bucket in self.base.layout().ids() {
+            self.base.store.take_weights(bucket);
+        }
+        Ok(())
+    }
+
+    fn visit(&mut self, visit: &mut dyn FnMut(Kept<'_>) -> Result<()>) -> Result<()> {
+        self.settle()?;
+        for bucket in self.base.trainable() {
+            let start = self.shares.range(bucket).start;
+            let share = Arc::get_mut(&mut self.weights[bucket.0]).expect("nothing is under way");
+            self.shares.visit(bucket, From { numbers: share, start }, visit)?;
+        }
+        Ok(())
+    }
+
+    fn make_moments(&mut self, count: usize) {
+        self.shares.make_moments(count);
+    }
+
+    fn waited(&mut self) -> Duration {
+        std::mem::take(&mut self.base.waited)
+    }
+}

@@ -1,0 +1,82 @@
+//! How a strategy does its work.
+
+use crate::flat::{Dtype, Layout, Packing};
+use crate::parallel::Average;
+use crate::parameter::Inventory;
+
+/// When replicas exchange gradients; all three have the same results.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// Parameter by parameter, after backward.
+    Naive,
+    /// Parameter by parameter, as soon as each is ready.
+    Overlapped,
+    /// Bucket by bucket, as soon as each is ready.
+    Bucketed,
+}
+
+/// What happens to trainable parameters that a backward pass did not reach.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unused {
+    /// Their gradient is zero at this rank.
+    Zero,
+    /// An error that names them: the graph is meant to be static.
+    Refuse,
+}
+
+/// Settings of all strategies; each heeds those that mean something to it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Settings {
+    /// Start of the initial weights.
+    pub seed: u64,
+    /// When replicas exchange gradients.
+    pub form: Form,
+    /// Bytes of weights in a bucket, at most.
+    pub bucket_bytes: usize,
+    /// How sums become means.
+    pub average: Average,
+    /// Type in which gradients are sent; theirs if none. Sums are formed in 32 bits in any case.
+    pub wire: Option<Dtype>,
+    /// Whether gradients of 16-bit weights are kept in 32 bits.
+    pub wide_gradients: bool,
+    /// What happens to parameters without a gradient.
+    pub unused: Unused,
+    /// Whether gradients are reduced after every micro-batch and only the sums of shares are kept, or
+    /// whole gradients until the last.
+    pub reduce_each: bool,
+    /// Reductions of whole buckets under way, at most.
+    pub reductions_max: usize,
+    /// Units whose weights are gathered ahead.
+    pub prefetch: usize,
+    /// Gathers under way, at most.
+    pub gathers_max: usize,
+    /// Whether weights are freed after forward and gathered again in backward.
+    pub reshard_after_forward: bool,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            seed: 0,
+            form: Form::Bucketed,
+            bucket_bytes: 25 << 20,
+            average: Average::InReduction,
+            wire: None,
+            wide_gradients: false,
+            unused: Unused::Zero,
+            reduce_each: false,
+            reductions_max: 2,
+            prefetch: 1,
+            gathers_max: 2,
+            reshard_after_forward: true,
+        }
+    }
+}
+
+impl Settings {
+    /// Where parameters lie with these settings.
+    pub fn layout(&self, inventory: &Inventory, ranks: usize) -> Layout {
+        let cap = if self.form == Form::Bucketed { self.bucket_bytes } else { 0 };
+        Layout::new(inventory, ranks, Packing::Cap(cap))
+    }
+}

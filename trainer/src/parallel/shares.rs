@@ -1,0 +1,164 @@
+//! The elements whose optimiser state this rank keeps.
+
+use crate::error::Result;
+use crate::flat::{BucketId, Dtype, Layout, Numbers};
+use crate::memory::{Class, Floats, Memory};
+use crate::optim::{Optimiser, Span, Step};
+use crate::parallel::{ExactSum, Kept};
+use crate::parameter::Inventory;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Some elements of every bucket: all, this rank's share, or what it owns.
+pub(super) struct Shares {
+    inventory: Arc<Inventory>,
+    layout: Arc<Layout>,
+    memory: Memory,
+    parts: Vec<Part>,
+}
+
+/// Elements of one bucket.
+struct Part {
+    range: Range<usize>,
+    /// Weights in full precision, where the bucket has them in 16 bits.
+    master: Option<Floats>,
+    moments: Vec<Floats>,
+}
+
+/// Numbers of a bucket from its element `start` on.
+pub(super) struct From<N> {
+    pub(super) numbers: N,
+    pub(super) start: usize,
+}
+
+impl From<Numbers> {
+    pub(super) fn view(&self) -> From<&Numbers> {
+        From { numbers: &self.numbers, start: self.start }
+    }
+}
+
+impl Shares {
+    /// The elements that `range` says of every trainable bucket.
+    pub(super) fn new(
+        inventory: &Arc<Inventory>,
+        layout: &Arc<Layout>,
+        memory: &Memory,
+        range: impl Fn(BucketId) -> Range<usize>,
+    ) -> Self {
+        let part = |bucket: BucketId| Part {
+            range: if layout[bucket].trainable { range(bucket) } else { 0..0 },
+            master: None,
+            moments: Vec::new(),
+        };
+        let parts = layout.ids().map(part).collect();
+        Self { inventory: Arc::clone(inventory), layout: Arc::clone(layout), memory: memory.clone(), parts }
+    }
+
+    /// The elements kept of a bucket.
+    pub(super) fn range(&self, bucket: BucketId) -> Range<usize> {
+        self.parts[bucket.0].range.clone()
+    }
+
+    /// Keeps full-precision copies of a bucket's initial weights, where it has them in 16 bits.
+    pub(super) fn initialise(&mut self, bucket: BucketId, seed: u64) {
+        let part = &mut self.parts[bucket.0];
+        if self.layout[bucket].dtype == Dtype::Bf16 {
+            let mut master = self.memory.zeros(Class::Optimiser, part.range.len());
+            for (id, elements, place) in self.layout[bucket].within(part.range.clone()) {
+                let place = place.start - part.range.start..place.end - part.range.start;
+                self.inventory[id].initialise(seed, elements, &mut master[place]);
+            }
+            part.master = Some(master);
+        }
+    }
+
+    /// Adds the squares of a bucket's gradients in `range`.
+    pub(super) fn add_squares(
+        &self,
+        bucket: BucketId,
+        range: Range<usize>,
+        gradients: From<&Numbers>,
+        sum: &mut ExactSum,
+    ) {
+        for (_, _, place) in self.layout[bucket].within(range) {
+            let place = place.start - gradients.start..place.end - gradients.start;
+            sum.add_squares(&gradients.numbers.view(&self.memory, place));
+        }
+    }
+
+    /// Takes a step with the elements kept of a bucket.
+    pub(super) fn update(
+        &mut self,
+        bucket: BucketId,
+        weights: From<&mut Numbers>,
+        gradients: From<&Numbers>,
+        optimiser: &dyn Optimiser,
+        step: &Step,
+    ) {
+        let part = &mut self.parts[bucket.0];
+        part.make_moments(&self.memory, optimiser.moments());
+        for (id, _, place) in self.layout[bucket].within(part.range.clone()) {
+            let of = |start: usize| place.start - start..place.end - start;
+            let gradient = gradients.numbers.view(&self.memory, of(gradients.start));
+            let (kept, decays) = (of(part.range.start), self.inventory[id].decays);
+            let Part { master, moments, .. } = part;
+            let mut moments: Vec<_> = moments.iter_mut().map(|moment| &mut moment[kept.clone()]).collect();
+            let full = match master {
+                Some(master) => &mut master[kept.clone()],
+                None => &mut weights.numbers.floats_mut().expect("16 bits have a master")[of(weights.start)],
+            };
+            optimiser
+                .update(Span { weights: full, gradient: &gradient, moments: &mut moments, decays }, step);
+            if let Some(master) = master {
+                weights.numbers.narrow(of(weights.start), &master[kept]);
+            }
+        }
+    }
+
+    /// Shows what is kept of a bucket.
+    pub(super) fn visit(
+        &mut self,
+        bucket: BucketId,
+        weights: From<&mut Numbers>,
+        visit: &mut dyn FnMut(Kept<'_>) -> Result<()>,
+    ) -> Result<()> {
+        let part = &mut self.parts[bucket.0];
+        for (parameter, range, place) in self.layout[bucket].within(part.range.clone()) {
+            let of = |start: usize| place.start - start..place.end - start;
+            let kept = of(part.range.start);
+            let Part { master, moments, .. } = part;
+            let mut moments: Vec<_> = moments.iter_mut().map(|moment| &mut moment[kept.clone()]).collect();
+            match master {
+                Some(master) => {
+                    let full = &mut master[kept];
+                    visit(Kept { parameter, range, weights: full, moments: &mut moments })?;
+                    weights.numbers.narrow(of(weights.start), full);
+                }
+                None => {
+                    let all = weights.numbers.floats_mut().expect("16 bits have a master");
+                    visit(Kept {
+                        parameter,
+                        range,
+                        weights: &mut all[of(weights.start)],
+                        moments: &mut moments,
+                    })?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes room for moments, for when they come from a checkpoint.
+    pub(super) fn make_moments(&mut self, count: usize) {
+        for part in &mut self.parts {
+            part.make_moments(&self.memory, count);
+        }
+    }
+}
+
+impl Part {
+    fn make_moments(&mut self, memory: &Memory, count: usize) {
+        let zeros = || memory.zeros(Class::Optimiser, self.range.len());
+        self.moments.resize_with(count, zeros);
+    }
+}

@@ -1,0 +1,283 @@
+//! Strategies driven by events alone: no module, no tensor.
+
+use super::*;
+use crate::flat::Dtype;
+use crate::memory::{Class, Memory};
+use crate::optim::AdamW;
+use crate::parameter::{Init, Inventory, Parameter, Registry, UnitId};
+use crate::strategy::Way;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use unisono::{Communicator, Config, Order};
+
+/// Odd shapes, a frozen parameter, and one that two units use.
+fn inventory(dtype: Dtype) -> Arc<Inventory> {
+    let mut registry = Registry::default();
+    let add =
+        |r: &mut Registry, name: &str, shape: &[usize]| r.add(Parameter::new(name, shape, Init::Normal(0.5)));
+    let (_, token) = registry.unit("wte", |r| add(r, "weight", &[37, 5]));
+    for layer in 0..3 {
+        registry.unit(&format!("h.{layer}"), |r| {
+            add(r, "gain", &[1]);
+            add(r, "matrix", &[13, 7]);
+            add(r, "still", &[40]);
+            add(r, "bias", &[4]);
+        });
+    }
+    registry.unit("head", |r| {
+        r.borrow(token);
+        add(r, "bias", &[37])
+    });
+    registry.freeze(|name| name.ends_with("still"));
+    registry.keep_as(dtype, |parameter| !parameter.name.ends_with("gain"));
+    Arc::new(registry.finish())
+}
+
+/// A gradient that depends on who computes it, when, and on the weights.
+fn slope(weight: f32, rank: usize, moment: u64, place: usize) -> f32 {
+    let hash = (place as u64 + 31 * moment + 977 * rank as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    weight * 0.3 + ((hash >> 40) as f32 / (1 << 23) as f32 - 1.0) * 10f32.powi((hash % 3) as i32 - 1)
+}
+
+/// One micro-batch: forward and backward through all units, as a model announces them.
+fn pass(strategy: &mut dyn Parallel, inventory: &Inventory, rank: usize, moment: u64) -> Result<()> {
+    for unit in (0..inventory.units.len()).map(UnitId) {
+        strategy.need(unit, Way::Forward)?;
+        assert!(
+            inventory[unit].parameters.clone().all(|id| strategy.weights(ParameterId(id))[0].is_finite())
+        );
+        strategy.done(unit, Way::Forward)?;
+    }
+    for unit in (0..inventory.units.len()).rev().map(UnitId) {
+        strategy.need(unit, Way::Backward)?;
+        let borrowed = inventory[unit].borrows.iter().map(|unit| inventory[*unit].parameters.start);
+        for id in inventory[unit].parameters.clone().rev().chain(borrowed).map(ParameterId) {
+            if let Some((weights, gradient)) = strategy.gradient(id) {
+                for (place, (weight, sum)) in weights.iter().zip(gradient).enumerate() {
+                    *sum += slope(*weight, rank, moment + id.0 as u64, place);
+                }
+                strategy.ready(id)?;
+            }
+        }
+        strategy.done(unit, Way::Backward)?;
+    }
+    Ok(())
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Kind {
+    Replicated(u8),
+    Owners,
+    One,
+    Two,
+    Full,
+}
+
+const KINDS: [Kind; 7] = [
+    Kind::Replicated(0),
+    Kind::Replicated(1),
+    Kind::Replicated(2),
+    Kind::Owners,
+    Kind::One,
+    Kind::Two,
+    Kind::Full,
+];
+
+fn make(
+    kind: Kind,
+    inventory: &Arc<Inventory>,
+    group: Option<Communicator>,
+    settings: &Settings,
+    memory: &Memory,
+) -> Result<Box<dyn Parallel>> {
+    let form = |form| Settings { form, ..settings.clone() };
+    Ok(match kind {
+        Kind::Replicated(0) => Box::new(Replicated::new(inventory, group, &form(Form::Naive), memory)?),
+        Kind::Replicated(1) => Box::new(Replicated::new(inventory, group, &form(Form::Overlapped), memory)?),
+        Kind::Replicated(_) => Box::new(Replicated::new(inventory, group, settings, memory)?),
+        Kind::Owners => Box::new(Replicated::with_owners(inventory, group, settings, memory)?),
+        Kind::One => Box::new(Sharded::one(inventory, group, settings, memory)),
+        Kind::Two => Box::new(Sharded::two(inventory, group, settings, memory)),
+        Kind::Full => Box::new(FullySharded::new(inventory, group, settings, memory)),
+    })
+}
+
+/// Bits of everything a run leaves behind: norms, weights, moments.
+type Bits = (Vec<u64>, BTreeMap<(ParameterId, usize), Vec<u32>>);
+
+fn train(kind: Kind, group: Option<Communicator>, settings: &Settings, dtype: Dtype, micro: u64) -> Bits {
+    let (inventory, memory) = (inventory(dtype), Memory::default());
+    let rank = group.as_ref().map_or(0, Communicator::rank);
+    let mut strategy = make(kind, &inventory, group, settings, &memory).unwrap();
+    let mut norms = Vec::new();
+    for number in 1..=4 {
+        for part in 0..micro {
+            strategy.begin(part + 1 == micro).unwrap();
+            pass(&mut *strategy, &inventory, rank, 1000 * number + 100 * part).unwrap();
+        }
+        strategy.finish().unwrap();
+        let norm = strategy.norm().unwrap();
+        norms.push(norm.to_bits());
+        let factor = (1.0 / (norm + 1e-6)).min(1.0) as f32;
+        strategy.update(&AdamW::default(), &Step { number, rate: 0.01, factor }).unwrap();
+    }
+    let mut kept = BTreeMap::new();
+    let mut keep = |part: Kept<'_>| {
+        for (index, place) in part.range.clone().enumerate() {
+            let moments = part.moments.iter().map(|moment| moment[index].to_bits());
+            kept.insert(
+                (part.parameter, place),
+                [part.weights[index].to_bits()].into_iter().chain(moments).collect(),
+            );
+        }
+        Ok(())
+    };
+    strategy.visit(&mut keep).unwrap();
+    (norms, kept)
+}
+
+/// What all ranks together keep; they must agree where they keep the same.
+fn together(kind: Kind, ranks: usize, settings: &Settings, dtype: Dtype, micro: u64) -> Bits {
+    let config = Config { order: Order::Ranks, ..Config::default() };
+    let groups = Communicator::threads_with(ranks, &config).unwrap();
+    let by_rank: Vec<Bits> = std::thread::scope(|scope| {
+        let run = |group| move || train(kind, Some(group), settings, dtype, micro);
+        let threads: Vec<_> = groups.into_iter().map(|group| scope.spawn(run(group))).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    let (norms, mut kept) = by_rank[0].clone();
+    for (other, more) in &by_rank[1..] {
+        assert_eq!(other, &norms, "{kind:?}");
+        for (place, bits) in more {
+            let known = kept.entry(*place).or_insert_with(|| bits.clone());
+            assert_eq!(known, bits, "{kind:?} at {place:?}");
+        }
+    }
+    (norms, kept)
+}
+
+fn small_buckets() -> Settings {
+    Settings { bucket_bytes: 600, ..Settings::default() }
+}
+
+#[test]
+fn all_strategies_take_the_same_steps_to_the_last_bit() {
+    for ranks in [1, 2, 3, 5] {
+        let reference = together(Kind::Replicated(0), ranks, &small_buckets(), Dtype::F32, 1);
+        for kind in KINDS {
+            assert!(
+                together(kind, ranks, &small_buckets(), Dtype::F32, 1) == reference,
+                "{kind:?}, {ranks} ranks"
+            );
+        }
+    }
+}
+
+#[test]
+fn so_they_do_with_sixteen_bits_accumulation_and_any_bucket() {
+    for (dtype, wire, average) in [
+        (Dtype::Bf16, None, Average::InReduction),
+        (Dtype::F32, Some(Dtype::Bf16), Average::InReduction),
+        (Dtype::Bf16, Some(Dtype::F32), Average::After),
+    ] {
+        let settings = Settings { wire, average, ..small_buckets() };
+        let reference = together(Kind::Replicated(0), 3, &settings, dtype, 2);
+        for kind in KINDS {
+            let large = Settings { bucket_bytes: 1 << 20, prefetch: 3, gathers_max: 5, ..settings.clone() };
+            assert!(together(kind, 3, &settings, dtype, 2) == reference, "{kind:?}, {dtype:?}, {wire:?}");
+            assert!(together(kind, 3, &large, dtype, 2) == reference, "{kind:?}, {dtype:?}, {wire:?}, large");
+        }
+    }
+}
+
+#[test]
+fn the_division_may_come_first_or_last() {
+    let of = |average| together(Kind::Two, 4, &Settings { average, ..small_buckets() }, Dtype::F32, 1);
+    assert!(of(Average::InReduction) == of(Average::After));
+}
+
+#[test]
+fn one_rank_alone_needs_no_communicator() {
+    for kind in KINDS {
+        let alone = train(kind, None, &small_buckets(), Dtype::F32, 2);
+        assert!(alone == together(kind, 1, &small_buckets(), Dtype::F32, 2), "{kind:?}");
+    }
+}
+
+#[test]
+fn reducing_every_micro_batch_keeps_no_whole_gradients() {
+    let each = Settings { reduce_each: true, ..small_buckets() };
+    let (norms, _) = together(Kind::Full, 3, &each, Dtype::F32, 3);
+    let (whole, _) = together(Kind::Full, 3, &small_buckets(), Dtype::F32, 3);
+    let (one, other) = (f64::from_bits(norms[0]), f64::from_bits(whole[0]));
+    assert!((one / other - 1.0).abs() < 1e-6, "{one} {other}");
+}
+
+#[test]
+fn unused_parameters_are_zero_or_refused() {
+    let (inventory, memory) = (inventory(Dtype::F32), Memory::default());
+    let refuse = Settings { unused: Unused::Refuse, ..Settings::default() };
+    let mut strategy = Sharded::two(&inventory, None, &refuse, &memory);
+    strategy.begin(true).unwrap();
+    let error = strategy.finish().unwrap_err().to_string();
+    assert!(error.contains("h.1.matrix") && !error.contains("still"), "{error}");
+    let mut strategy = Sharded::two(&inventory, None, &Settings::default(), &memory);
+    strategy.begin(true).unwrap();
+    strategy.finish().unwrap();
+    assert_eq!(strategy.norm().unwrap(), 0.0);
+}
+
+/// Bytes of each class that a rank holds after backward, and the most it held of weights.
+fn memory_of(kind: Kind, ranks: usize, dtype: Dtype) -> ([usize; 3], usize) {
+    let groups = Communicator::threads(ranks).unwrap();
+    let measure = |group: Communicator| {
+        let (inventory, memory, rank) = (inventory(dtype), Memory::default(), group.rank());
+        let mut strategy = make(kind, &inventory, Some(group), &small_buckets(), &memory).unwrap();
+        let step = Step { number: 1, rate: 0.01, factor: 1.0 };
+        for _ in 0..2 {
+            strategy.begin(true).unwrap();
+            pass(&mut *strategy, &inventory, rank, 1).unwrap();
+            strategy.finish().unwrap();
+            strategy.update(&AdamW::default(), &step).unwrap();
+        }
+        strategy.begin(true).unwrap();
+        pass(&mut *strategy, &inventory, rank, 1).unwrap();
+        strategy.finish().unwrap();
+        let now = |class| memory.usage(class).now;
+        (
+            [now(Class::Weights), now(Class::Gradients), now(Class::Optimiser)],
+            memory.usage(Class::Weights).peak,
+        )
+    };
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = groups.into_iter().map(|group| scope.spawn(|| measure(group))).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).next().unwrap()
+    })
+}
+
+#[test]
+fn memory_is_what_the_formulas_say() {
+    let inventory = inventory(Dtype::F32);
+    let count = |layout: &crate::flat::Layout, trainable: bool| -> usize {
+        layout.buckets.iter().filter(|bucket| bucket.trainable || !trainable).map(|bucket| bucket.count).sum()
+    };
+    let ranks = 4;
+    let packed = small_buckets().layout(&inventory, ranks);
+    let (all, trained) = (count(&packed, false), count(&packed, true));
+    assert_eq!(memory_of(Kind::One, ranks, Dtype::F32).0, [4 * all, 4 * trained, 8 * trained / ranks]);
+    assert_eq!(
+        memory_of(Kind::Two, ranks, Dtype::F32).0,
+        [4 * all, 4 * trained / ranks, 8 * trained / ranks]
+    );
+    let units = crate::flat::Layout::new(&inventory, ranks, crate::flat::Packing::Units);
+    let (all, trained) = (count(&units, false), count(&units, true));
+    let largest = units.buckets.iter().map(|bucket| bucket.count).max().unwrap();
+    let (now, peak) = memory_of(Kind::Full, ranks, Dtype::F32);
+    assert_eq!(now, [4 * all / ranks, 4 * trained / ranks, 8 * trained / ranks]);
+    assert!(
+        peak <= 4 * all / ranks + 3 * 4 * largest,
+        "peak {peak}, shard {}, largest {}",
+        all / ranks,
+        largest
+    );
+}
