@@ -1,6 +1,8 @@
 /* The method, the same for every library and for `unisono perf --samples`: a sample is a barrier, then calls
  * back to back worth about a millisecond; its time is that of the slowest rank, divided by the calls; the
- * median over samples is printed. Only the calls are inside the clock. Sizes are counted as nccl-tests does. */
+ * median over samples is printed. Only the calls are inside the clock. Sizes are counted as nccl-tests does.
+ * One line for each size: COLLECTIVE,RANKS,BYTES,MICROSECONDS, or `!` and a reason in their place; and at the
+ * end: measured,SECONDS of all that was not launching. */
 #pragma once
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
@@ -23,6 +25,12 @@ struct library {
     void (*call)(enum collective, float *input, float *output, size_t count);
 };
 
+/* Seconds for each size. */
+struct patience {
+    double samples; /* worth this much, but never fewer than three */
+    double limit;   /* for three samples: a size that needs more is skipped */
+};
+
 struct run {
     const struct library *library;
     enum collective what;
@@ -31,8 +39,10 @@ struct run {
 };
 
 static const size_t PAGE = 4096;
-static const double SAMPLE_SECONDS = 1e-3, LONG_CALL_SECONDS = 0.3;
-enum { CALLS_MAX = 2000, SAMPLES_MAX = 201 };
+static const double SAMPLE_SECONDS = 1e-3, LONG_CALL_SECONDS = 0.05;
+/* After so many limits without an end of one size there is something wrong. */
+static const double HANGS = 3;
+enum { CALLS_MAX = 2000, SAMPLES_MIN = 3, SAMPLES_MAX = 201 };
 
 static double now(void) {
     struct timespec time;
@@ -48,29 +58,36 @@ static void fail(const char *what) {
 /* Small whole numbers: sums over any ranks are exact in float32. */
 static float given(int rank, size_t index) { return (float)((rank + 1) * (int)(index % 13 + 1)); }
 
-static void fill(const struct run *run) {
-    const struct library *library = run->library;
-    for (size_t i = 0; i < run->total; i++) run->input[i] = given(library->rank, i);
+/* Inputs are the same for all collectives, and made once. */
+static void prepare(const struct run *run) {
     memset(run->output, 0xff, run->total * sizeof(float));
-    if (run->what == BROADCAST && library->rank == 0) memcpy(run->output, run->input, run->total * sizeof(float));
+    if (run->what == BROADCAST && run->library->rank == 0)
+        memcpy(run->output, run->input, run->total * sizeof(float));
 }
 
-static float expected(const struct run *run, size_t index) {
-    int ranks = run->library->ranks, rank = run->library->rank;
-    size_t count = run->count, of_all = (size_t)(ranks * (ranks + 1) / 2);
+/* How many elements of a block of the result are wrong. */
+static size_t wrong_in(const float *block, size_t count, int factor, size_t first) {
+    size_t wrong = 0;
+    for (size_t i = 0; i < count; i++) wrong += block[i] != given(factor - 1, first + i);
+    return wrong;
+}
+
+static size_t wrong_elements(const struct run *run) {
+    int ranks = run->library->ranks, of_all = ranks * (ranks + 1) / 2;
+    size_t count = run->count, own = (size_t)run->library->rank * count, wrong = 0;
     switch (run->what) {
-    case ALL_REDUCE: return (float)of_all * given(0, index);
-    case REDUCE_SCATTER: return (float)of_all * given(0, (size_t)rank * count + index);
-    case BROADCAST: return given(0, index);
-    case ALL_GATHER: return given((int)(index / count), index % count);
-    default: return given((int)(index / count), (size_t)rank * count + index % count);
+    case ALL_REDUCE: return wrong_in(run->output, count, of_all, 0);
+    case REDUCE_SCATTER: return wrong_in(run->output, count, of_all, own);
+    case BROADCAST: return wrong_in(run->output, count, 1, 0);
+    default:
+        for (int rank = 0; rank < ranks; rank++)
+            wrong += wrong_in(run->output + (size_t)rank * count, count, rank + 1, run->what == ALL_GATHER ? 0 : own);
+        return wrong;
     }
 }
 
 static void verify(const struct run *run) {
-    size_t results = run->what == REDUCE_SCATTER ? run->count : run->total;
-    double wrong = 0;
-    for (size_t i = 0; i < results; i++) wrong += run->output[i] != expected(run, i);
+    double wrong = (double)wrong_elements(run);
     run->library->max_over_ranks(&wrong, 1);
     if (wrong > 0) {
         fprintf(stderr, "%s of %zu bytes: %.0f elements are wrong\n", NAMES[run->what], run->total * 4, wrong);
@@ -101,35 +118,49 @@ static int ascending(const void *left, const void *right) {
     return (a > b) - (a < b);
 }
 
-static double median_time(const struct run *run, double seconds) {
-    double times[SAMPLES_MAX], each = slowest(run, 1);
+static double median(double *times, int count) {
+    qsort(times, (size_t)count, sizeof(double), ascending);
+    return (times[(count - 1) / 2] + times[count / 2]) / 2;
+}
+
+/* Negative: skipped, and what a call takes. */
+static double median_time(const struct run *run, struct patience patience) {
+    double times[SAMPLES_MAX], each = times[0] = slowest(run, 1);
+    if (SAMPLES_MIN * each > patience.limit) return -each;
+    /* A long call is warm and a sample at once. */
+    int taken = each >= LONG_CALL_SECONDS;
     for (int i = 0; i < 2; i++)
         if (each < LONG_CALL_SECONDS) each = slowest(run, 1);
     int calls = clamp(SAMPLE_SECONDS / each, 1, CALLS_MAX);
     if (calls > 1) each = slowest(run, calls);
     calls = clamp(SAMPLE_SECONDS / each, 1, CALLS_MAX);
-    double worth = calls * each;
-    int samples = clamp(seconds / worth, worth > 1 ? 3 : 5, SAMPLES_MAX);
-    for (int i = 0; i < samples; i++) times[i] = sample(run, calls);
+    int samples = clamp(patience.samples / (calls * each), SAMPLES_MIN, SAMPLES_MAX);
+    for (; taken < samples; taken++) times[taken] = sample(run, calls);
     run->library->max_over_ranks(times, samples);
-    qsort(times, (size_t)samples, sizeof(double), ascending);
-    return (times[(samples - 1) / 2] + times[samples / 2]) / 2;
+    return median(times, samples);
 }
 
-static void measure(struct run run, size_t bytes, double seconds) {
+static void print(const struct run *run, double seconds) {
+    printf("%s,%d,%zu,", NAMES[run->what], run->library->ranks, run->total * sizeof(float));
+    if (seconds > 0)
+        printf("%.4f\n", seconds * 1e6);
+    else
+        printf("!skipped: a call takes %.1f s\n", -seconds);
+    fflush(stdout);
+}
+
+static void measure(struct run run, size_t bytes, struct patience patience) {
     size_t ranks = (size_t)run.library->ranks, elements = bytes / sizeof(float);
     int blocks = run.what != ALL_REDUCE && run.what != BROADCAST;
+    alarm((unsigned)(HANGS * patience.limit));
     run.count = blocks ? elements / ranks : elements;
     if (run.count < 1) run.count = 1;
     run.total = blocks ? run.count * ranks : run.count;
-    fill(&run);
+    prepare(&run);
     sample(&run, 1);
     verify(&run);
-    double time = median_time(&run, seconds);
-    if (run.library->rank == 0) {
-        printf("%s,%zu,%zu,%.4f\n", NAMES[run.what], ranks, run.total * sizeof(float), time * 1e6);
-        fflush(stdout);
-    }
+    double seconds = median_time(&run, patience);
+    if (run.library->rank == 0) print(&run, seconds);
 }
 
 static float *buffer(size_t bytes) {
@@ -139,21 +170,51 @@ static float *buffer(size_t bytes) {
     return (float *)memory;
 }
 
-/* Arguments: collective, sizes with commas, milliseconds for each size, seconds after which to give up. */
-static int benchmark(const struct library *library, int arguments, char **values) {
-    if (arguments != 5) fail("usage: COLLECTIVE SIZES MILLISECONDS LIMIT_SECONDS");
-    alarm((unsigned)atoi(values[4]));
-    struct run run = {library, COLLECTIVES, NULL, NULL, 0, 0};
+/* Of `COLLECTIVE=SIZE,SIZE`; `sizes` becomes what follows the sign. */
+static enum collective collective_in(const char *list, const char **sizes) {
+    size_t length = strcspn(list, "=");
+    *sizes = list + length;
     for (int i = 0; i < COLLECTIVES; i++)
-        if (!strcmp(values[1], NAMES[i])) run.what = (enum collective)i;
-    if (run.what == COLLECTIVES) fail("no such collective");
-    for (char *size = strtok(values[2], ","); size; size = strtok(NULL, ",")) {
-        size_t bytes = strtoull(size, NULL, 10), room = bytes + sizeof(float) * (size_t)library->ranks;
-        run.input = buffer(room);
-        run.output = buffer(room);
-        measure(run, bytes, atof(values[3]) / 1e3);
-        free(run.input);
-        free(run.output);
+        if (strlen(NAMES[i]) == length && !strncmp(list, NAMES[i], length)) return (enum collective)i;
+    fail("no such collective");
+    return COLLECTIVES;
+}
+
+/* The size after a separator, which is stepped over. */
+static size_t next(const char **sizes) {
+    char *end;
+    size_t bytes = strtoull(*sizes + 1, &end, 10);
+    *sizes = end;
+    return bytes;
+}
+
+static size_t largest(int lists, char **values) {
+    size_t most = 0;
+    const char *sizes;
+    for (int i = 0; i < lists; i++)
+        for (collective_in(values[i], &sizes); *sizes;) {
+            size_t bytes = next(&sizes);
+            most = bytes > most ? bytes : most;
+        }
+    return most;
+}
+
+/* Arguments: milliseconds of samples and seconds at most for each size; then what to measure, in this order:
+ * COLLECTIVE=SIZE,SIZE ... */
+static int benchmark(const struct library *library, int arguments, char **values) {
+    if (arguments < 4) fail("usage: MILLISECONDS LIMIT_SECONDS COLLECTIVE=SIZES ...");
+    struct patience patience = {atof(values[1]) / 1e3, atof(values[2])};
+    double begun = now();
+    alarm((unsigned)(HANGS * patience.limit));
+    size_t room = largest(arguments - 3, values + 3) / sizeof(float) + (size_t)library->ranks;
+    struct run run = {library, COLLECTIVES, buffer(room * sizeof(float)), buffer(room * sizeof(float)), 0, 0};
+    for (size_t i = 0; i < room; i++) run.input[i] = given(library->rank, i);
+    for (int i = 3; i < arguments; i++) {
+        const char *sizes;
+        for (run.what = collective_in(values[i], &sizes); *sizes;) measure(run, next(&sizes), patience);
     }
+    free(run.input);
+    free(run.output);
+    if (library->rank == 0) printf("measured,%.3f\n", now() - begun);
     return 0;
 }

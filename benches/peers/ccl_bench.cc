@@ -1,4 +1,4 @@
-// One collective of oneCCL, its ranks introduced to each other by MPI.
+// Collectives of oneCCL, its ranks introduced to each other by MPI.
 #include "bench.h"
 #include <exception>
 #include <memory>

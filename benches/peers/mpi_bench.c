@@ -1,4 +1,4 @@
-/* One collective of an MPI. With the single argument `startup`: initialise, one barrier, finalise. */
+/* Collectives of an MPI. With the single argument `startup`: initialise, one barrier, finalise. */
 #include "bench.h"
 #include <mpi.h>
 

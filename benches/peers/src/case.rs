@@ -55,6 +55,25 @@ impl Transport {
     }
 }
 
+/// What one launch shares.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct World {
+    pub(crate) transport: Transport,
+    pub(crate) ranks: usize,
+}
+
+impl World {
+    pub(crate) fn case(self, collective: Collective) -> Case {
+        Case { transport: self.transport, collective, ranks: self.ranks }
+    }
+}
+
+impl std::fmt::Display for World {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} ranks, {}", self.ranks, self.transport.name())
+    }
+}
+
 /// One plot, and one part of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Case {
@@ -63,8 +82,34 @@ pub(crate) struct Case {
     pub(crate) ranks: usize,
 }
 
+impl Case {
+    /// What is stated where `bytes` are asked for: blocks are of whole elements, and not empty.
+    pub(crate) fn stated(self, bytes: usize) -> usize {
+        let blocks = match self.collective {
+            Collective::AllReduce | Collective::Broadcast => 1,
+            Collective::AllGather | Collective::ReduceScatter | Collective::AllToAll => self.ranks,
+        };
+        let elements = bytes / size_of::<f32>() / blocks;
+        elements.max(1) * blocks * size_of::<f32>()
+    }
+}
+
 impl std::fmt::Display for Case {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}, {} ranks, {}", self.collective.name(), self.ranks, self.transport.name())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_stated_in_whole_blocks() {
+        let world = World { transport: Transport::Shm, ranks: 8 };
+        let stated = |collective, bytes| world.case(collective).stated(bytes);
+        assert_eq!((stated(Collective::AllReduce, 8), stated(Collective::AllGather, 8)), (8, 32));
+        assert_eq!((stated(Collective::Broadcast, 1002), stated(Collective::AllToAll, 1002)), (1000, 992));
+        assert_eq!(stated(Collective::ReduceScatter, 1 << 20), 1 << 20);
     }
 }

@@ -3,8 +3,9 @@
 //! Several settings of a library are allowed: in each cell its best one counts. With ranks up to cores
 //! everybody is bound to cores; with more, everybody may wander and yields, as far as it can.
 
-use crate::case::{Case, Collective, Transport};
+use crate::case::{Case, Collective, Transport, World};
 use crate::library::{Library, Peer};
+use crate::size;
 use Crowd::{Any, Crowded, Roomy};
 use Library::{Gloo, IntelMpi, Mpich4, Mpich5, OneCcl, OpenMpi4, OpenMpi5};
 use Transport::{Shm, Tcp};
@@ -124,12 +125,43 @@ pub(crate) const SETTINGS: &[Setting] = &[
 ];
 
 /// What every run of a benchmark gets.
-pub(crate) struct Task<'a> {
-    pub(crate) case: Case,
-    pub(crate) sizes: &'a [usize],
-    /// Of samples for each size.
+pub(crate) struct Task {
+    pub(crate) world: World,
+    /// In the order in which it is measured.
+    pub(crate) wanted: Vec<Wanted>,
+    pub(crate) patience: Patience,
+    /// Whether what the machine allows is measured too.
+    pub(crate) floor: bool,
+}
+
+/// Sizes of one collective.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Wanted {
+    pub(crate) collective: Collective,
+    pub(crate) sizes: Vec<usize>,
+}
+
+/// What each size may take.
+#[derive(Clone, Copy)]
+pub(crate) struct Patience {
+    /// Of samples, but there are always three.
     pub(crate) budget: Duration,
+    /// Of three samples: a size that needs more is skipped.
     pub(crate) limit: Duration,
+}
+
+impl Patience {
+    /// Who says nothing for so long hangs.
+    pub(crate) fn silence(self) -> Duration {
+        self.limit * 3
+    }
+}
+
+impl Wanted {
+    /// As benchmarks read it.
+    fn argument(&self) -> String {
+        format!("{}={}", self.collective.name(), size::list(&self.sizes))
+    }
 }
 
 impl Setting {
@@ -142,16 +174,16 @@ impl Setting {
     }
 
     /// The command that benchmarks `peer` in this setting.
-    pub(crate) fn command(&self, peer: &Peer, task: &Task<'_>, cores: usize) -> Command {
-        let ranks = task.case.ranks;
+    pub(crate) fn command(&self, peer: &Peer, task: &Task, cores: usize) -> Command {
+        let ranks = task.world.ranks;
         let mut command = launch(peer, ranks, cores);
         command.args(self.flags).envs(self.environment.iter().copied()).arg(&peer.program);
         if !peer.library.is_mpi() {
             command.arg(ranks.to_string());
         }
-        let sizes: Vec<String> = task.sizes.iter().map(usize::to_string).collect();
-        command.args([task.case.collective.name(), &sizes.join(",")]);
-        command.args([task.budget.as_millis().to_string(), task.limit.as_secs().to_string()]);
+        let Patience { budget, limit } = task.patience;
+        command.args([budget.as_millis().to_string(), limit.as_secs().to_string()]);
+        command.args(task.wanted.iter().map(Wanted::argument));
         command
     }
 }
@@ -219,14 +251,16 @@ mod tests {
             program: "/b".into(),
             environment: vec![("A".into(), "1".into())],
         };
-        let case = Case { transport: Tcp, collective: Collective::Broadcast, ranks: 4 };
+        let world = World { transport: Tcp, ranks: 4 };
+        let wanted = [(Collective::Broadcast, vec![8, 1024]), (Collective::AllToAll, vec![8])];
+        let wanted = wanted.map(|(collective, sizes)| Wanted { collective, sizes }).to_vec();
         let setting = SETTINGS.iter().find(|setting| setting.library == OpenMpi5 && setting.name == "TCP");
-        let limit = Duration::from_secs(9);
-        let task = Task { case, sizes: &[8, 1024], budget: Duration::from_millis(100), limit };
+        let patience = Patience { budget: Duration::from_millis(100), limit: Duration::from_secs(9) };
+        let task = Task { world, wanted, patience, floor: false };
         let command = setting.expect("it is in the table").command(&peer, &task, 2);
         let words: Vec<_> = command.get_args().map(|word| word.to_string_lossy()).collect();
         let line = words.join(" ");
         assert!(line.starts_with("-np 4 --oversubscribe --bind-to none"), "{line}");
-        assert!(line.ends_with("btl_tcp_if_include lo /b broadcast 8,1024 100 9"), "{line}");
+        assert!(line.ends_with("btl_tcp_if_include lo /b 100 9 broadcast=8,1024 all_to_all=8"), "{line}");
     }
 }

@@ -11,19 +11,23 @@ mod ours;
 mod plot;
 mod process;
 mod report;
+mod results;
 mod rounds;
 mod rows;
 mod size;
 mod startup;
 mod stats;
+mod turn;
 
-use case::{Case, Collective, Transport};
+use case::{Case, Collective, Transport, World};
 use clap::Parser;
+use contender::Patience;
 use library::{Library, Peer, Places};
 use machine::Machine;
 use ours::Unisono;
 use plot::Axis;
-use rounds::{Plan, Results};
+use results::Results;
+use rounds::Plan;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -50,14 +54,19 @@ struct Arguments {
     /// Transports.
     #[arg(long, value_enum, value_delimiter = ',')]
     transport: Vec<Transport>,
-    /// Rounds: in each, every contender runs once.
+    /// Rounds: in each, every contender has a turn.
     #[arg(long)]
     rounds: Option<usize>,
-    /// Milliseconds of samples for each size in each round.
-    #[arg(long)]
-    budget: Option<u64>,
-    /// Seconds after which a run is ended.
-    #[arg(long, default_value_t = 180)]
+    /// In rounds after the first, a peer measures only sizes in which it took at most so many times the best
+    /// peer's time in the first; inf: all.
+    #[arg(long, default_value_t = 1.5)]
+    within: f64,
+    /// Milliseconds of samples for each size in each round; there are always three samples.
+    #[arg(long, default_value_t = 30)]
+    budget: u64,
+    /// Seconds: a size whose three samples would take longer is skipped, and a run in which nothing happens for
+    /// three times as long is ended.
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=3600))]
     limit: u64,
     /// Only these contenders, by name: unisono, "Open MPI 5", Gloo ...
     #[arg(long, num_args = 1..)]
@@ -123,7 +132,8 @@ fn run(arguments: &Arguments) -> Result<PathBuf, String> {
         peers: &peers,
         missing: &missing,
         command: command(),
-        budget_ms: plan.budget.as_millis(),
+        budget_ms: plan.patience.budget.as_millis(),
+        limit_s: plan.patience.limit.as_secs(),
         plots: plots(&out, &cells)?,
     };
     write(&out, "README.md", &report::readme(&about, &results.rows))?;
@@ -178,18 +188,17 @@ impl Arguments {
         let collectives = if self.collectives.is_empty() { all } else { &self.collectives };
         let both = [Transport::Shm, Transport::Tcp];
         let transports = if self.transport.is_empty() { &both[..] } else { &self.transport };
-        let mut cases = Vec::new();
-        for &transport in transports {
-            for &collective in collectives {
-                cases.extend(ranks.iter().map(|&ranks| Case { transport, collective, ranks }));
-            }
-        }
+        let worlds = |&transport| ranks.iter().map(move |&ranks| World { transport, ranks });
         Plan {
-            cases,
+            worlds: transports.iter().flat_map(worlds).collect(),
+            collectives: collectives.to_vec(),
             sizes: chosen(&self.sizes, &QUICK_SIZES, &SIZES),
             rounds: self.rounds.unwrap_or(if quick { 1 } else { 3 }),
-            budget: Duration::from_millis(self.budget.unwrap_or(if quick { 100 } else { 250 })),
-            limit: Duration::from_secs(self.limit.max(1)),
+            patience: Patience {
+                budget: Duration::from_millis(self.budget),
+                limit: Duration::from_secs(self.limit),
+            },
+            within: self.within,
             cores,
             only: self.only.clone(),
         }
@@ -238,4 +247,4 @@ const SIZES: [usize; 10] =
     [8, 128, 1 << 10, 8 << 10, 32 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20, 128 << 20];
 const QUICK_SIZES: [usize; 4] = [8, 32 << 10, 1 << 20, 16 << 20];
 /// Starts of each library.
-const STARTUPS: usize = 5;
+const STARTUPS: usize = 3;

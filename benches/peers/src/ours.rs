@@ -1,8 +1,10 @@
 //! unisono itself, through `unisono perf`.
 
-use crate::case::{Case, Transport};
-use crate::contender::Task;
+use crate::case::{Transport, World};
+use crate::cells::Limits;
+use crate::contender::{Task, Wanted};
 use crate::process::{self, Ended};
+use crate::size;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -28,10 +30,8 @@ pub(crate) struct Measured {
     pub(crate) times: Times,
     /// What the machine allows, measured by the same run.
     pub(crate) floor: Times,
-    /// GB/s, read and written, of copies past the cache by all cores.
-    pub(crate) copy_rate: f64,
-    /// Microseconds of a flag from one core to another.
-    pub(crate) hand_over: f64,
+    /// None where nobody asked for the floor.
+    pub(crate) limits: Option<Limits>,
 }
 
 impl Unisono {
@@ -45,20 +45,29 @@ impl Unisono {
         Ok(Self { program, results })
     }
 
-    /// The contenders that there are for a case.
-    pub(crate) fn contenders(&self, case: Case) -> Vec<&'static str> {
-        let window = case.transport == Transport::Shm;
+    /// The contenders that there are.
+    pub(crate) fn contenders(&self, world: World) -> Vec<&'static str> {
+        let window = world.transport == Transport::Shm;
         std::iter::once(NAME).chain(window.then_some(WINDOW)).collect()
     }
 
-    /// Measures one of [`Unisono::contenders`].
-    pub(crate) fn measure(&self, contender: &str, task: &Task<'_>) -> Result<Measured, String> {
-        let sizes: Vec<String> = task.sizes.iter().map(usize::to_string).collect();
-        let mut command = self.perf(task.case.collective.name(), task.case.ranks);
-        command.args(["--transport", task.case.transport.name(), "--sizes", &sizes.join(",")]);
-        command.args(["--samples", &task.budget.as_millis().to_string()]);
+    /// Measures one collective of a task as one of [`Unisono::contenders`].
+    pub(crate) fn measure(&self, contender: &str, task: &Task, wanted: &Wanted) -> Result<Measured, String> {
+        let Task { world, patience, .. } = task;
+        let mut command = self.perf(wanted.collective.name(), world.ranks);
+        command.args(["--transport", world.transport.name(), "--sizes", &size::list(&wanted.sizes)]);
+        command.args(["--samples", &patience.budget.as_millis().to_string()]);
         command.args(if contender == WINDOW { &["-R", "2"][..] } else { &[] });
-        self.document(&mut command, task.limit).and_then(|document| measured(&document))
+        // The machine is the same for both.
+        let floor = task.floor && contender == NAME;
+        command.args(if floor { None } else { Some("--no-floor") });
+        let measured =
+            self.document(&mut command, patience.silence()).and_then(|document| measured(&document))?;
+        if measured.limits.is_some() == floor {
+            Ok(measured)
+        } else {
+            Err("perf reports no floor".to_owned())
+        }
     }
 
     /// Starts `ranks` processes that meet in one barrier and end.
@@ -107,9 +116,10 @@ fn measured(document: &Value) -> Result<Measured, String> {
         times.push((size as usize, time));
         floor.extend(row["floor_us"].as_f64().map(|micros| (size as usize, micros)));
     }
-    let figure = |name| document["floor"][name].as_f64().ok_or_else(|| format!("perf reports no {name}"));
-    let (copy_rate, hand_over) = (figure("copy_gbs_all_cores")?, figure("handover_us")?);
-    Ok(Measured { times, floor, copy_rate, hand_over })
+    let figure = |name| document["floor"][name].as_f64();
+    let limits = figure("copy_gbs_all_cores").zip(figure("handover_us"));
+    let limits = limits.map(|(copy_rate, hand_over)| Limits { copy_rate, hand_over });
+    Ok(Measured { times, floor, limits })
 }
 
 const ASK_LIMIT: Duration = Duration::from_secs(60);
@@ -125,9 +135,9 @@ mod tests {
         let floor = json!({"copy_gbs_all_cores": 40.0, "handover_us": 0.1});
         let good = measured(&json!({"results": [row(8, 0), row(64, 0)], "floor": floor})).expect("good");
         assert_eq!((good.times, good.floor), (vec![(8, 1.5), (64, 1.5)], vec![(8, 0.5), (64, 0.5)]));
-        assert_eq!((good.copy_rate, good.hand_over), (40.0, 0.1));
+        assert_eq!(good.limits, Some(Limits { copy_rate: 40.0, hand_over: 0.1 }));
         assert!(measured(&json!({"results": [row(8, 0), row(64, 1)], "floor": floor})).is_err());
-        assert!(measured(&json!({"results": [row(8, 0)]})).is_err());
+        assert_eq!(measured(&json!({"results": [row(8, 0)]})).map(|measured| measured.limits), Ok(None));
         assert!(measured(&json!({})).is_err());
     }
 }

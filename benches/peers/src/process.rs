@@ -1,9 +1,10 @@
-//! Commands that end in time, or are ended.
+//! Commands that end, or are ended when they hang.
 
 use rustix::process::{Pid, Signal, kill_process_group};
 use std::io::Read;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{JoinHandle, sleep, spawn};
 use std::time::{Duration, Instant};
 
@@ -12,11 +13,14 @@ pub(crate) struct Ended {
     pub(crate) stdout: String,
     /// Time from start to end.
     pub(crate) wall: Duration,
+    /// Time from the last output to the end.
+    pub(crate) silence: Duration,
     /// Why it is not a success, if it is none.
     pub(crate) failure: Option<String>,
 }
 
-/// Runs a command in a process group of its own. At `limit` the group is asked to end, then killed.
+/// Runs a command in a process group of its own. When it has put out nothing for `limit`, the group is asked
+/// to end, then killed.
 pub(crate) fn run(command: &mut Command, limit: Duration) -> Ended {
     let begun = Instant::now();
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
@@ -25,47 +29,79 @@ pub(crate) fn run(command: &mut Command, limit: Duration) -> Ended {
         Err(error) => {
             let program = command.get_program().to_string_lossy();
             let failure = Some(format!("{program} does not start: {error}"));
-            return Ended { stdout: String::new(), wall: begun.elapsed(), failure };
+            let (wall, silence) = (begun.elapsed(), Duration::ZERO);
+            return Ended { stdout: String::new(), wall, silence, failure };
         }
     };
-    let (stdout, stderr) = (collect(child.stdout.take()), collect(child.stderr.take()));
-    let in_time = wait(&mut child, begun + limit);
-    let wall = begun.elapsed();
+    let (stdout, stderr) = (Output::of(child.stdout.take()), Output::of(child.stderr.take()));
+    let in_time = wait(&mut child, || stdout.last(begun).elapsed() >= limit);
+    let (wall, silence) = (begun.elapsed(), stdout.last(begun).elapsed());
     if !in_time {
         end(&mut child);
     }
     let failure = match child.wait() {
-        _ if !in_time => Some(format!("did not end within {} s", limit.as_secs())),
+        _ if !in_time => Some(silent(limit)),
         Ok(status) if status.success() => None,
-        Ok(status) => Some(format!("{status}: {}", last_line(&text(stderr)))),
+        Ok(status) => Some(format!("{status}: {}", last_line(&stderr.text()))),
         Err(error) => Some(error.to_string()),
     };
-    Ended { stdout: text(stdout), wall, failure }
+    Ended { stdout: stdout.text(), wall, silence, failure }
 }
 
-/// Reads on a thread, so that a full pipe holds nobody up.
-fn collect(pipe: Option<impl Read + Send + 'static>) -> JoinHandle<Vec<u8>> {
-    spawn(move || {
-        let mut bytes = Vec::new();
-        // What came before an error counts.
-        let _ = pipe.map(|mut pipe| pipe.read_to_end(&mut bytes));
-        bytes
-    })
+/// How it is said that somebody hangs.
+pub(crate) fn silent(limit: Duration) -> String {
+    format!("did nothing for {} s", limit.as_secs())
 }
 
-/// What was read. Somebody who outlives the command may hold its pipe open: nobody waits for that.
-fn text(reader: JoinHandle<Vec<u8>>) -> String {
-    let deadline = Instant::now() + PIPE_PATIENCE;
-    while !reader.is_finished() && Instant::now() < deadline {
-        sleep(POLL);
+/// What comes out of a pipe, read on a thread, so that a full pipe holds nobody up.
+struct Output {
+    bytes: JoinHandle<Vec<u8>>,
+    /// When something came last.
+    last: Arc<Mutex<Option<Instant>>>,
+}
+
+impl Output {
+    fn of(pipe: Option<impl Read + Send + 'static>) -> Self {
+        let last = Arc::new(Mutex::new(None));
+        let stamped = Arc::clone(&last);
+        let bytes = spawn(move || pipe.map(|pipe| collect(pipe, &stamped)).unwrap_or_default());
+        Self { bytes, last }
     }
-    let bytes = if reader.is_finished() { reader.join().unwrap_or_default() } else { Vec::new() };
-    String::from_utf8_lossy(&bytes).into_owned()
+
+    /// `begun` until something comes.
+    fn last(&self, begun: Instant) -> Instant {
+        lock(&self.last).unwrap_or(begun)
+    }
+
+    /// What was read. Somebody who outlives the command may hold its pipe open: nobody waits for that.
+    fn text(self) -> String {
+        let deadline = Instant::now() + PIPE_PATIENCE;
+        while !self.bytes.is_finished() && Instant::now() < deadline {
+            sleep(POLL);
+        }
+        let bytes = if self.bytes.is_finished() { self.bytes.join().unwrap_or_default() } else { Vec::new() };
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
 }
 
-fn wait(child: &mut Child, deadline: Instant) -> bool {
+/// What came before an error counts.
+fn collect(mut pipe: impl Read, last: &Mutex<Option<Instant>>) -> Vec<u8> {
+    let (mut bytes, mut piece) = (Vec::new(), [0; 1 << 12]);
+    while let Ok(length @ 1..) = pipe.read(&mut piece) {
+        bytes.extend_from_slice(&piece[..length]);
+        *lock(last) = Some(Instant::now());
+    }
+    bytes
+}
+
+/// A moment is whole, whoever panicked.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn wait(child: &mut Child, too_late: impl Fn() -> bool) -> bool {
     while matches!(child.try_wait(), Ok(None)) {
-        if Instant::now() >= deadline {
+        if too_late() {
             return false;
         }
         sleep(POLL);
@@ -80,7 +116,8 @@ fn end(child: &mut Child) {
             // Gone already is what was wanted.
             let _ = kill_process_group(group, signal);
         }
-        if wait(child, Instant::now() + GRACE) {
+        let deadline = Instant::now() + GRACE;
+        if wait(child, || Instant::now() >= deadline) {
             break;
         }
     }
@@ -124,8 +161,16 @@ mod tests {
         let begun = Instant::now();
         let ended = shell("echo partial; sleep 600 & sleep 600", Duration::from_millis(300));
         assert_eq!(ended.stdout, "partial\n");
-        assert!(ended.failure.expect("ended").starts_with("did not end"));
+        assert!(ended.failure.expect("ended").starts_with("did nothing"));
         assert!(begun.elapsed() < Duration::from_secs(60));
+    }
+
+    #[test]
+    fn who_says_something_now_and_then_is_left_alone() {
+        let script = "for step in 1 2 3 4 5 6 7 8; do echo $step; sleep 0.2; done";
+        let ended = shell(script, Duration::from_secs(1));
+        assert_eq!((ended.stdout.lines().count(), ended.failure), (8, None));
+        assert!(ended.wall > Duration::from_secs(1) && ended.silence < Duration::from_secs(1));
     }
 
     #[test]

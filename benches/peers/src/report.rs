@@ -1,11 +1,11 @@
 //! The README of a record.
 
 use crate::case::{Case, Collective, Transport};
-use crate::cells::{Cell, Limits, cells, grouped, limits, mean_against};
+use crate::cells::{Cell, Limits, cells, grouped, is_ours, limits, mean_against};
 use crate::library::Peer;
 use crate::machine::Machine;
 use crate::plot::{Axis, file_name};
-use crate::rows::{Row, What};
+use crate::rows::{FLOOR, Row, What};
 use crate::stats::{geometric_mean, median};
 use crate::{ours, size};
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,6 +19,7 @@ pub(crate) struct About<'a> {
     pub(crate) missing: &'a [(&'static str, String)],
     pub(crate) command: String,
     pub(crate) budget_ms: u128,
+    pub(crate) limit_s: u64,
     /// The files of plots that were drawn.
     pub(crate) plots: BTreeSet<String>,
 }
@@ -27,7 +28,7 @@ pub(crate) struct About<'a> {
 pub(crate) fn readme(about: &About<'_>, rows: &[Row]) -> String {
     let cells = cells(rows);
     let groups = grouped(&cells);
-    let mut text = head(about, limits(rows));
+    let mut text = head(about, limits(rows)) + &method(about) + &thrift(rows);
     text += &summary(&groups);
     text += &startup(rows);
     for ((transport, collective), cells) in &groups {
@@ -57,18 +58,41 @@ fn head(about: &About<'_>, limits: Option<Limits>) -> String {
     for (name, reason) in about.missing {
         text += &format!("| {name} | not here: {} |\n", reason.replace('|', " "));
     }
-    let budget = about.budget_ms;
-    text += &format!(
+    text
+}
+
+fn method(about: &About<'_>) -> String {
+    let (budget, limit) = (about.budget_ms, about.limit_s);
+    format!(
         "\nfloat32, sum, out of place (Gloo: all_reduce in place, it has no other), ordinary buffers that begin at a \
          page. A sample is a barrier, then calls back to back worth about 1 ms; the slowest rank counts; the median over \
-         samples worth {budget} ms is the time of a round; the median over rounds, in which all take turns, stands \
+         samples worth {budget} ms, but at least three, is the time of a round; sizes whose three samples would take \
+         more than {limit} s are skipped, and listed at the end; the median over rounds, in which all take turns, stands \
          in the tables. Results are verified once for each size. Sizes are nccl-tests': totals for all_gather, \
          reduce_scatter and all_to_all. Of several settings of a library its best in each cell counts. *Ratio* is the \
          best peer's time over unisono's: below 1 the cell is lost. The *floor* is what `unisono perf --report-floor` \
          says that the machine allows: in shared memory the least traffic, every input read once and every output \
          written once, at the rate of copies past the cache, or one hand-over. What stays in the cache may be faster.\n"
-    );
-    text
+    )
+}
+
+/// How often a peer has fewer rounds than the others, and why.
+fn thrift(rows: &[Row]) -> String {
+    let mut rounds: BTreeMap<(&str, &str, String, usize), usize> = BTreeMap::new();
+    for row in rows.iter().filter(|row| !is_ours(&row.contender) && row.contender != FLOOR) {
+        if let (What::Cell(case, bytes), Ok(_)) = (row.what, &row.outcome) {
+            *rounds.entry((&row.contender, &row.setting, case.to_string(), bytes)).or_default() += 1;
+        }
+    }
+    let once = rounds.values().filter(|&&rounds| rounds == 1).count();
+    if once == 0 || once == rounds.len() {
+        return String::new();
+    }
+    format!(
+        "\nAfter the first round peers measured only sizes in which they had come near the best of them \
+         (`--within`): {once} of their {} times are of one round.\n",
+        rounds.len()
+    )
 }
 
 type Groups<'a> = BTreeMap<(Transport, Collective), Vec<&'a Cell>>;
@@ -190,13 +214,14 @@ fn lost(cells: &[Cell]) -> String {
     text
 }
 
-/// Runs that gave no time or not all, each reason once.
+/// Runs that gave no time or not all, and sizes that were skipped, each reason once.
 fn failed(rows: &[Row]) -> String {
     let mut failures: BTreeMap<(&str, &str, String, &str), usize> = BTreeMap::new();
     for row in rows {
         if let Err(reason) = &row.outcome {
             let what = match row.what {
-                What::Cell(case, _) => case.to_string(),
+                What::Cell(case, 0) => case.to_string(),
+                What::Cell(case, bytes) => format!("{case}, {}", size::show(bytes)),
                 What::Startup(ranks) => format!("startup of {ranks} ranks"),
                 What::CopyRate | What::HandOver => "floor".to_owned(),
             };
@@ -204,9 +229,11 @@ fn failed(rows: &[Row]) -> String {
         }
     }
     if failures.is_empty() {
-        return "\nNo run failed.\n".to_owned();
+        return "\nNo run failed, and no size was skipped.\n".to_owned();
     }
-    let mut text = "\n## Runs that failed\n\n| who | case | times | why |\n|---|---|--:|---|\n".to_owned();
+    let mut text =
+        "\n## Runs that failed, sizes skipped\n\n| who | case | times | why |\n|---|---|--:|---|\n"
+            .to_owned();
     for ((contender, setting, what, reason), count) in failures {
         text += &format!("| {contender}, {setting} | {what} | {count} | {reason} |\n");
     }
@@ -287,6 +314,22 @@ mod tests {
         assert!(text.contains("| all_reduce, 2 ranks, shm | 8 B | 0.50 | Open MPI 5 |"), "{text}");
         let failure = "| MPICH 5, defaults | all_reduce, 2 ranks, shm | 1 | did not end within 9 s |";
         assert!(text.contains(failure), "{text}");
+    }
+
+    #[test]
+    fn who_had_fewer_rounds_is_counted() {
+        assert_eq!(thrift(&rows()), "");
+        let again = Row { round: 2, ..row("Open MPI 5", What::Cell(CASE, 8), Ok(0.25)) };
+        let text = thrift(&[rows(), vec![again]].concat());
+        assert!(text.contains("1 of their 2 times are of one round"), "{text}");
+    }
+
+    #[test]
+    fn a_size_that_was_skipped_is_named() {
+        let skipped = row("Gloo", What::Cell(CASE, 1 << 20), Err("skipped: a call takes 6.5 s".to_owned()));
+        let line = "| Gloo, defaults | all_reduce, 2 ranks, shm, 1 MiB | 1 | skipped: a call takes 6.5 s |";
+        let text = failed(&[skipped]);
+        assert!(text.contains(line), "{text}");
     }
 
     #[test]

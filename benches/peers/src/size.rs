@@ -25,6 +25,11 @@ pub(crate) fn show(bytes: usize) -> String {
     format!("{value} {}", units[unit])
 }
 
+/// With commas, as benchmarks read them.
+pub(crate) fn list(sizes: &[usize]) -> String {
+    sizes.iter().map(usize::to_string).collect::<Vec<_>>().join(",")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

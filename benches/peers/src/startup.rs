@@ -4,12 +4,14 @@ use crate::contender::launch;
 use crate::library::{Library, Peer};
 use crate::ours::{self, Unisono};
 use crate::process;
-use crate::rounds::{Plan, Results};
+use crate::results::Results;
+use crate::rounds::Plan;
 use crate::rows::What;
 use std::time::Duration;
 
 /// Ranks, as many as a small cluster has.
 pub(crate) const RANKS: usize = 64;
+const LIMIT: Duration = Duration::from_secs(60);
 
 impl Plan {
     /// Measures `times` times, unisono and every MPI in turn.
@@ -26,14 +28,14 @@ impl Plan {
             peers.iter().filter(mpi).filter(|peer| self.wants(peer.library.name())).collect();
         for round in 1..=times {
             if self.wants(ours::NAME) && !results.has_startup(round, ours::NAME) {
-                let outcome = outcome(&unisono.startup(RANKS, self.limit));
+                let outcome = outcome(&unisono.startup(RANKS, LIMIT));
                 results.add(round, (ours::NAME, "auto"), [(what, outcome)])?;
             }
             for peer in &mpis {
                 let name = peer.library.name();
                 if !results.has_startup(round, name) {
                     let mut command = launch(peer, RANKS, self.cores);
-                    let ended = process::run(command.arg(&peer.program).arg("startup"), self.limit);
+                    let ended = process::run(command.arg(&peer.program).arg("startup"), LIMIT);
                     results.add(round, (name, "oversubscribed"), [(what, outcome(&ended))])?;
                 }
             }

@@ -15,18 +15,22 @@ impl<T: Element> Bench<'_, T> {
         self.sample(1)?;
         let wrong = if self.arguments.check > 0 { Some(self.verify(in_place)) } else { None };
         let wrong = wrong.map(|wrong| self.sum([wrong])).transpose()?.map(|[wrong]| wrong);
-        let (calls, each) = self.calibrated()?;
+        let first = self.slowest(1)?;
+        let (calls, each) = self.calibrated(first)?;
         let count = samples_for(seconds, calls as f64 * each);
-        let mut times = (0..count).map(|_| self.sample(calls)).collect::<Result<Vec<f64>>>()?;
+        // A long call is warm and a sample at once.
+        let mut times = if first < LONG_CALL_SECONDS { Vec::new() } else { vec![first] };
+        for _ in times.len()..count {
+            times.push(self.sample(calls)?);
+        }
         self.comm.all_reduce(&mut times, Max)?;
         Ok(Timing { micros: median(times) * 1e6, wrong, spread: None })
     }
 
     /// How many calls make a sample, and the seconds of each; the same on all ranks.
-    fn calibrated(&mut self) -> Result<(usize, f64)> {
-        let mut each = self.slowest(1)?;
+    fn calibrated(&mut self, first: f64) -> Result<(usize, f64)> {
+        let mut each = first;
         for _ in 0..2 {
-            // Not again where a call takes long: it is warm by then.
             if each < LONG_CALL_SECONDS {
                 each = self.slowest(1)?;
             }
@@ -65,8 +69,7 @@ fn calls_for(each: f64) -> usize {
 }
 
 fn samples_for(seconds: f64, sample: f64) -> usize {
-    let least = if sample > 1.0 { 3 } else { 5 };
-    ((seconds / sample.max(1e-9)) as usize).clamp(least, SAMPLES_MAX)
+    ((seconds / sample.max(1e-9)) as usize).clamp(SAMPLES_MIN, SAMPLES_MAX)
 }
 
 /// The median of some values, at least one.
@@ -76,8 +79,9 @@ pub(in crate::perf) fn median(mut times: Vec<f64>) -> f64 {
 }
 
 const SAMPLE_SECONDS: f64 = 1e-3;
-const LONG_CALL_SECONDS: f64 = 0.3;
+const LONG_CALL_SECONDS: f64 = 0.05;
 const CALLS_MAX: usize = 2000;
+const SAMPLES_MIN: usize = 3;
 const SAMPLES_MAX: usize = 201;
 
 #[cfg(test)]
@@ -97,6 +101,6 @@ mod tests {
             (1000, 1, 1, CALLS_MAX)
         );
         assert_eq!((samples_for(0.4, 1e-3), samples_for(0.05, 1e-3)), (SAMPLES_MAX, 50));
-        assert_eq!((samples_for(0.4, 0.5), samples_for(0.4, 2.0)), (5, 3));
+        assert_eq!((samples_for(0.4, 0.1), samples_for(0.4, 2.0)), (4, SAMPLES_MIN));
     }
 }

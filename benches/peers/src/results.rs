@@ -1,0 +1,131 @@
+//! Rows in a file, and what they say about who still has to run.
+
+use crate::case::Case;
+use crate::cells::is_ours;
+use crate::rows::{FLOOR, Row, What, save};
+use std::path::PathBuf;
+
+/// Something that was measured, or why it was not.
+pub(crate) type Outcome = (What, Result<f64, String>);
+
+/// Contender and setting.
+pub(crate) type Names<'a> = (&'a str, &'a str);
+
+/// Rows, kept in a file from the first one on.
+pub(crate) struct Results {
+    pub(crate) rows: Vec<Row>,
+    pub(crate) path: PathBuf,
+}
+
+impl Results {
+    /// The sizes of which a contender has said nothing in a round.
+    pub(crate) fn missing(&self, round: usize, case: Case, names: Names<'_>, sizes: &[usize]) -> Vec<usize> {
+        let has = |bytes| self.outcome(round, What::Cell(case, bytes), names).is_some();
+        // Zero bytes: a run that failed there.
+        let lacks = |bytes: &usize| !has(0) && !has(case.stated(*bytes));
+        sizes.iter().copied().filter(lacks).collect()
+    }
+
+    /// Whether rounds after the first are worth the time of a contender: in the first it came within so many
+    /// times the best peer's time, or failed, and may have had bad luck. What it skipped it would skip again.
+    pub(crate) fn is_worth(&self, case: Case, bytes: usize, names: Names<'_>, within: f64) -> bool {
+        let cell = What::Cell(case, case.stated(bytes));
+        let best = || self.peers(cell).fold(f64::INFINITY, f64::min);
+        match self.outcome(1, cell, names) {
+            _ if is_ours(names.0) => true,
+            None => true,
+            Some(Err(_)) => false,
+            Some(Ok(micros)) => *micros <= within * best(),
+        }
+    }
+
+    pub(crate) fn has_startup(&self, round: usize, name: &str) -> bool {
+        let is_it = |row: &&Row| matches!(row.what, What::Startup(_)) && row.round == round;
+        self.rows.iter().filter(is_it).any(|row| row.contender == name)
+    }
+
+    /// Adds rows of one contender.
+    pub(crate) fn add(
+        &mut self,
+        round: usize,
+        names: Names<'_>,
+        outcomes: impl IntoIterator<Item = Outcome>,
+    ) -> Result<(), String> {
+        let (contender, setting) = (names.0.to_owned(), names.1.to_owned());
+        let row = |(what, outcome)| Row {
+            round,
+            what,
+            contender: contender.clone(),
+            setting: setting.clone(),
+            outcome,
+        };
+        self.rows.extend(outcomes.into_iter().map(row));
+        save(&self.path, &self.rows)
+    }
+
+    fn outcome(&self, round: usize, what: What, names: Names<'_>) -> Option<&Result<f64, String>> {
+        let by = |row: &&Row| (row.contender.as_str(), row.setting.as_str()) == names;
+        let rows = self.rows.iter().filter(by);
+        rows.rev().find(|row| (row.round, row.what) == (round, what)).map(|row| &row.outcome)
+    }
+
+    /// The times of the first round that are not unisono's.
+    fn peers(&self, cell: What) -> impl Iterator<Item = f64> {
+        let theirs = |row: &&Row| !is_ours(&row.contender) && row.contender != FLOOR;
+        let there = move |row: &&Row| (row.round, row.what) == (1, cell);
+        self.rows.iter().filter(there).filter(theirs).filter_map(|row| row.outcome.as_ref().ok().copied())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::case::{Collective, Transport};
+
+    const CASE: Case = Case { transport: Transport::Shm, collective: Collective::AllGather, ranks: 4 };
+    const RING: Names<'_> = ("Intel MPI", "yield ring");
+    const UCX: Names<'_> = ("Open MPI 5", "UCX");
+    const OURS: Names<'_> = ("unisono", "auto");
+
+    fn results(name: &str, rows: &[(Names<'_>, usize, Result<f64, &str>)]) -> Results {
+        let name = format!("unisono-peers-{name}-{}.csv", std::process::id());
+        let mut results = Results { rows: Vec::new(), path: std::env::temp_dir().join(name) };
+        for &(names, bytes, outcome) in rows {
+            let outcome = outcome.map_err(str::to_owned);
+            results.add(1, names, [(What::Cell(CASE, bytes), outcome)]).expect("writable");
+        }
+        results
+    }
+
+    #[test]
+    fn what_is_there_is_not_run_again() {
+        let results =
+            results("missing", &[(RING, 16, Ok(1.0)), (UCX, 16, Ok(1.0)), (UCX, 0, Err("it hung"))]);
+        // 8 bytes of four ranks are stated as 16.
+        assert_eq!(results.missing(1, CASE, RING, &[8, 1024]), [1024]);
+        assert_eq!(results.missing(2, CASE, RING, &[8, 1024]), [8, 1024]);
+        assert!(results.missing(1, CASE, UCX, &[8, 1024]).is_empty());
+        let read = std::fs::read_to_string(&results.path).expect("written");
+        assert_eq!(crate::rows::from_csv(&read), Ok(results.rows));
+        std::fs::remove_file(results.path).expect("removed");
+    }
+
+    #[test]
+    fn later_rounds_are_for_who_was_close_or_failed() {
+        let rows = [
+            ((FLOOR, ""), 16, Ok(0.1)),
+            (OURS, 16, Ok(9.0)),
+            (UCX, 16, Ok(2.0)),
+            (RING, 16, Ok(3.1)),
+            (RING, 1024, Err("skipped")),
+            (UCX, 2048, Ok(5.0)),
+            (RING, 2048, Ok(7.0)),
+        ];
+        let results = results("worth", &rows);
+        let worth = |bytes, names| results.is_worth(CASE, bytes, names, 1.5);
+        assert!(worth(8, OURS) && worth(8, UCX) && !worth(8, RING));
+        assert!(worth(1024, UCX) && !worth(1024, RING));
+        assert!(worth(2048, RING) && results.is_worth(CASE, 8, RING, f64::INFINITY));
+        std::fs::remove_file(results.path).expect("removed");
+    }
+}
