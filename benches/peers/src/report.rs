@@ -89,8 +89,8 @@ fn thrift(rows: &[Row]) -> String {
         return String::new();
     }
     format!(
-        "\nAfter the first round peers measured only sizes in which they had come near the best of them \
-         (`--within`): {once} of their {} times are of one round.\n",
+        "\n{once} of the peers' {} times are of one round: after it they measured only sizes in which they had come \
+         near the best of them (`--within`).\n",
         rounds.len()
     )
 }
@@ -321,7 +321,7 @@ mod tests {
         assert_eq!(thrift(&rows()), "");
         let again = Row { round: 2, ..row("Open MPI 5", What::Cell(CASE, 8), Ok(0.25)) };
         let text = thrift(&[rows(), vec![again]].concat());
-        assert!(text.contains("1 of their 2 times are of one round"), "{text}");
+        assert!(text.contains("1 of the peers' 2 times are of one round"), "{text}");
     }
 
     #[test]
