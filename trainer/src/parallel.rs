@@ -70,11 +70,21 @@ pub trait Parallel: Strategy {
     /// Of the collectives.
     fn settle(&mut self) -> Result<()>;
 
-    /// Shows what this rank keeps of every trainable parameter, in whole blocks: for checkpoints, and to put them back.
+    /// Shows what this rank keeps of every parameter: for checkpoints, and to put them back. Weights that `visit` changed
+    /// reach the other ranks that use them with [`Parallel::share_out`].
     ///
     /// # Errors
     /// Of `visit`, and of collectives that were under way.
     fn visit(&mut self, visit: &mut dyn FnMut(Kept<'_>) -> Result<()>) -> Result<()>;
+
+    /// Lets every rank have the weights as those who keep them have them.
+    ///
+    /// # Errors
+    /// Of the collectives.
+    fn share_out(&mut self) -> Result<()>;
+
+    /// Whether every rank keeps the same, all of it.
+    fn is_replicated(&self) -> bool;
 
     /// Makes room for `count` moments of every element kept, for when they come from a checkpoint.
     fn make_moments(&mut self, count: usize);
@@ -91,7 +101,7 @@ pub struct Kept<'a> {
     pub range: Range<usize>,
     /// Their weights, in full precision.
     pub weights: &'a mut [f32],
-    /// The optimiser's moments; none before the first step.
+    /// The optimiser's moments; none before the first step, and of frozen parameters.
     pub moments: &'a mut [&'a mut [f32]],
 }
 

@@ -144,6 +144,18 @@ impl Numbers {
         }
     }
 
+    /// Lends the numbers in `range` as 32-bit floats that may be changed.
+    pub fn lend<R>(&mut self, memory: &Memory, range: Range<usize>, body: impl FnOnce(&mut [f32]) -> R) -> R {
+        if let Numbers::F32(slice) = self {
+            return body(&mut slice[range]);
+        }
+        let mut wide = memory.take(Class::Buffers, range.len());
+        self.widen(range.clone(), &mut wide);
+        let result = body(&mut wide);
+        self.narrow(range, &wide);
+        result
+    }
+
     /// Puts the numbers in `range` into `into`, as 32-bit floats.
     pub fn widen(&self, range: Range<usize>, into: &mut [f32]) {
         match self {

@@ -257,12 +257,20 @@ impl Parallel for FullySharded {
 
     fn visit(&mut self, visit: &mut dyn FnMut(Kept<'_>) -> Result<()>) -> Result<()> {
         self.settle()?;
-        for bucket in self.base.trainable() {
+        for bucket in self.base.layout().ids() {
             let start = self.shares.range(bucket).start;
             let share = Arc::get_mut(&mut self.weights[bucket.0]).expect("nothing is under way");
             self.shares.visit(bucket, From { numbers: share, start }, visit)?;
         }
         Ok(())
+    }
+
+    fn share_out(&mut self) -> Result<()> {
+        self.settle()
+    }
+
+    fn is_replicated(&self) -> bool {
+        self.base.group.is_none()
     }
 
     fn make_moments(&mut self, count: usize) {

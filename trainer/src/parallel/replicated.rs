@@ -111,7 +111,7 @@ impl Replicated {
     }
 
     /// Starts sending the weights of a bucket from its owner to all.
-    fn share_out(&mut self, bucket: BucketId) -> Result<()> {
+    fn send_from_owner(&mut self, bucket: BucketId) -> Result<()> {
         let Some(owners) = &self.owners else { return Ok(()) };
         let (owner, mut weights) = (owners[bucket.0], self.base.store.take_weights(bucket).expect("whole"));
         let broadcast = move |group: Option<&Communicator>| {
@@ -198,7 +198,7 @@ impl Parallel for Replicated {
             self.shares.update(bucket, weights, From { numbers: &gradients, start: 0 }, optimiser, step);
             gradients.clear();
             self.base.store.put_gradients(bucket, gradients);
-            self.share_out(bucket)?;
+            self.send_from_owner(bucket)?;
         }
         Ok(())
     }
@@ -209,11 +209,20 @@ impl Parallel for Replicated {
 
     fn visit(&mut self, visit: &mut dyn FnMut(Kept<'_>) -> Result<()>) -> Result<()> {
         self.settle()?;
-        for bucket in self.base.trainable() {
+        for bucket in self.base.layout().ids() {
             let weights = From { numbers: self.base.store.weights_mut(bucket), start: 0 };
             self.shares.visit(bucket, weights, visit)?;
         }
         Ok(())
+    }
+
+    fn share_out(&mut self) -> Result<()> {
+        self.base.layout().ids().try_for_each(|bucket| self.send_from_owner(bucket))?;
+        self.settle()
+    }
+
+    fn is_replicated(&self) -> bool {
+        self.owners.is_none()
     }
 
     fn make_moments(&mut self, count: usize) {

@@ -225,11 +225,20 @@ impl Parallel for Sharded {
 
     fn visit(&mut self, visit: &mut dyn FnMut(Kept<'_>) -> Result<()>) -> Result<()> {
         self.settle()?;
-        for bucket in self.base.trainable() {
+        for bucket in self.base.layout().ids() {
             let weights = From { numbers: self.base.store.weights_mut(bucket), start: 0 };
             self.shares.visit(bucket, weights, visit)?;
         }
         Ok(())
+    }
+
+    fn share_out(&mut self) -> Result<()> {
+        self.base.layout().ids().rev().try_for_each(|bucket| self.gather(bucket))?;
+        self.settle()
+    }
+
+    fn is_replicated(&self) -> bool {
+        self.base.group.is_none()
     }
 
     fn make_moments(&mut self, count: usize) {

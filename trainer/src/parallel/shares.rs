@@ -38,7 +38,7 @@ impl From<Numbers> {
 }
 
 impl Shares {
-    /// The elements that `range` says of every trainable bucket.
+    /// The elements that `range` says of every bucket; frozen ones have weights only.
     pub(super) fn new(
         inventory: &Arc<Inventory>,
         layout: &Arc<Layout>,
@@ -46,7 +46,7 @@ impl Shares {
         range: impl Fn(BucketId) -> Range<usize>,
     ) -> Self {
         let part = |bucket: BucketId| Part {
-            range: if layout[bucket].trainable { range(bucket) } else { 0..0 },
+            range: range(bucket),
             master: None,
             moments: Vec::new(),
         };
@@ -62,7 +62,7 @@ impl Shares {
     /// Keeps full-precision copies of a bucket's initial weights, where it has them in 16 bits.
     pub(super) fn initialise(&mut self, bucket: BucketId, seed: u64) {
         let part = &mut self.parts[bucket.0];
-        if self.layout[bucket].dtype == Dtype::Bf16 {
+        if self.layout[bucket].dtype == Dtype::Bf16 && self.layout[bucket].trainable {
             let mut master = self.memory.zeros(Class::Optimiser, part.range.len());
             for (id, elements, place) in self.layout[bucket].within(part.range.clone()) {
                 let place = place.start - part.range.start..place.end - part.range.start;
@@ -127,22 +127,16 @@ impl Shares {
             let of = |start: usize| place.start - start..place.end - start;
             let kept = of(part.range.start);
             let Part { master, moments, .. } = part;
-            let mut moments: Vec<_> = moments.iter_mut().map(|moment| &mut moment[kept.clone()]).collect();
+            let mut show = |weights: &mut [f32]| {
+                let mut moments: Vec<_> = moments.iter_mut().map(|moment| &mut moment[kept.clone()]).collect();
+                visit(Kept { parameter, range: range.clone(), weights, moments: &mut moments })
+            };
             match master {
                 Some(master) => {
-                    let full = &mut master[kept];
-                    visit(Kept { parameter, range, weights: full, moments: &mut moments })?;
-                    weights.numbers.narrow(of(weights.start), full);
+                    show(&mut master[kept.clone()])?;
+                    weights.numbers.narrow(of(weights.start), &master[kept]);
                 }
-                None => {
-                    let all = weights.numbers.floats_mut().expect("16 bits have a master");
-                    visit(Kept {
-                        parameter,
-                        range,
-                        weights: &mut all[of(weights.start)],
-                        moments: &mut moments,
-                    })?;
-                }
+                None => weights.numbers.lend(&self.memory, of(weights.start), show)?,
             }
         }
         Ok(())
@@ -150,8 +144,10 @@ impl Shares {
 
     /// Makes room for moments, for when they come from a checkpoint.
     pub(super) fn make_moments(&mut self, count: usize) {
-        for part in &mut self.parts {
-            part.make_moments(&self.memory, count);
+        for (part, bucket) in self.parts.iter_mut().zip(&self.layout.buckets) {
+            if bucket.trainable {
+                part.make_moments(&self.memory, count);
+            }
         }
     }
 }
