@@ -106,4 +106,4 @@ pub struct Kept<'a> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

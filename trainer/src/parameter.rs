@@ -75,6 +75,15 @@ impl Parameter {
         cut.in_whole(along).map(|along| (outer * cut.whole + along) * inner + column)
     }
 
+    /// Where the whole's element `index` is at this rank; none if another rank has it.
+    pub fn in_part(&self, index: usize) -> Option<usize> {
+        let Some(cut) = &self.cut else { return Some(index) };
+        let inner: usize = self.shape[cut.dimension + 1..].iter().product();
+        let (row, column) = (index / inner, index % inner);
+        let (outer, along) = (row / cut.whole, row % cut.whole);
+        cut.in_part(along).map(|along| (outer * cut.local() + along) * inner + column)
+    }
+
     /// Puts the initial values of the elements `range` into `into`: the same, whoever computes them.
     pub fn initialise(&self, seed: u64, range: Range<usize>, into: &mut [f32]) {
         let stream = init::stream(seed, &self.name);

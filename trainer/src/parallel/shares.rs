@@ -45,11 +45,7 @@ impl Shares {
         memory: &Memory,
         range: impl Fn(BucketId) -> Range<usize>,
     ) -> Self {
-        let part = |bucket: BucketId| Part {
-            range: range(bucket),
-            master: None,
-            moments: Vec::new(),
-        };
+        let part = |bucket: BucketId| Part { range: range(bucket), master: None, moments: Vec::new() };
         let parts = layout.ids().map(part).collect();
         Self { inventory: Arc::clone(inventory), layout: Arc::clone(layout), memory: memory.clone(), parts }
     }
@@ -128,7 +124,8 @@ impl Shares {
             let kept = of(part.range.start);
             let Part { master, moments, .. } = part;
             let mut show = |weights: &mut [f32]| {
-                let mut moments: Vec<_> = moments.iter_mut().map(|moment| &mut moment[kept.clone()]).collect();
+                let mut moments: Vec<_> =
+                    moments.iter_mut().map(|moment| &mut moment[kept.clone()]).collect();
                 visit(Kept { parameter, range: range.clone(), weights, moments: &mut moments })
             };
             match master {

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use unisono::{Communicator, Config, Order};
 
 /// Odd shapes, a frozen parameter, and one that two units use.
-fn inventory(dtype: Dtype) -> Arc<Inventory> {
+pub(crate) fn inventory(dtype: Dtype) -> Arc<Inventory> {
     let mut registry = Registry::default();
     let add =
         |r: &mut Registry, name: &str, shape: &[usize]| r.add(Parameter::new(name, shape, Init::Normal(0.5)));
@@ -40,7 +40,12 @@ fn slope(weight: f32, rank: usize, moment: u64, place: usize) -> f32 {
 }
 
 /// One micro-batch: forward and backward through all units, as a model announces them.
-fn pass(strategy: &mut dyn Parallel, inventory: &Inventory, rank: usize, moment: u64) -> Result<()> {
+pub(crate) fn pass(
+    strategy: &mut dyn Parallel,
+    inventory: &Inventory,
+    rank: usize,
+    moment: u64,
+) -> Result<()> {
     for unit in (0..inventory.units.len()).map(UnitId) {
         strategy.need(unit, Way::Forward)?;
         assert!(
@@ -65,7 +70,7 @@ fn pass(strategy: &mut dyn Parallel, inventory: &Inventory, rank: usize, moment:
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Kind {
+pub(crate) enum Kind {
     Replicated(u8),
     Owners,
     One,
@@ -73,7 +78,7 @@ enum Kind {
     Full,
 }
 
-const KINDS: [Kind; 7] = [
+pub(crate) const KINDS: [Kind; 7] = [
     Kind::Replicated(0),
     Kind::Replicated(1),
     Kind::Replicated(2),
@@ -83,7 +88,7 @@ const KINDS: [Kind; 7] = [
     Kind::Full,
 ];
 
-fn make(
+pub(crate) fn make(
     kind: Kind,
     inventory: &Arc<Inventory>,
     group: Option<Communicator>,

@@ -1,11 +1,13 @@
 //! How a tensor is cut between the ranks of a tensor-parallel group.
 
+use serde::{Deserialize, Serialize};
+
 /// One rank's part of a dimension.
 ///
 /// The dimension consists of `blocks` equal blocks (three for queries, keys and values in one matrix), each of them of
 /// grains that stay together (the features of a head). Every part gets as many grains of every block as any other;
 /// what a block has not is padding of zeros at the end of the last parts.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cut {
     /// Which dimension of the tensor.
     pub dimension: usize,
@@ -42,6 +44,14 @@ impl Cut {
         let (block, within) = (index / self.share(), index % self.share());
         let (at, extent) = (self.part * self.share() + within, self.whole / self.blocks);
         (at < extent).then_some(block * extent + at)
+    }
+
+    /// Where the whole's element `index` is in this part; none if it is in another.
+    pub fn in_part(&self, index: usize) -> Option<usize> {
+        let extent = self.whole / self.blocks;
+        let (block, within) = (index / extent, index % extent);
+        let at = within.checked_sub(self.part * self.share())?;
+        (at < self.share()).then_some(block * self.share() + at)
     }
 
     /// Share of all parts together that is padding, from 0 to 1.

@@ -9,7 +9,10 @@ fn joined(parts: usize, cut: impl Fn(usize) -> Cut, shape: &[usize], init: Init)
         parameter.initialise(7, 0..values.len(), &mut values);
         for (index, value) in values.into_iter().enumerate() {
             match parameter.in_whole(index) {
-                Some(at) => assert!(std::mem::replace(&mut whole[at], value).is_nan(), "twice"),
+                Some(at) => {
+                    assert!(std::mem::replace(&mut whole[at], value).is_nan(), "twice");
+                    assert_eq!(parameter.in_part(at), Some(index));
+                }
                 None => assert_eq!(value, 0.0),
             }
         }

@@ -1,0 +1,117 @@
+//! What a checkpoint says of itself.
+
+use crate::error::{Error, Result};
+use crate::parameter::{Inventory, Parameter};
+use serde::{Deserialize, Serialize};
+use std::path::Path;
+
+/// Name of the manifest in its folder.
+pub(super) const MANIFEST: &str = "manifest.json";
+const FORMAT: u32 = 1;
+
+/// How far a run has come; the same on all ranks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Progress {
+    /// Steps taken.
+    pub step: u64,
+    /// Samples taken from the data, by all ranks together.
+    pub samples: u64,
+    /// Seed of everything random.
+    pub seed: u64,
+}
+
+/// A parameter as it was when it was saved.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Saved {
+    /// Its path in the model.
+    pub name: String,
+    /// Extents of the whole.
+    pub shape: Vec<usize>,
+}
+
+/// One file of a checkpoint.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ShardFile {
+    /// Its name in the folder.
+    pub file: String,
+    /// Its length.
+    pub bytes: u64,
+    /// Its SHA-256, in hexadecimal.
+    pub sha256: String,
+}
+
+/// What a checkpoint says of itself: everything but the numbers.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Manifest {
+    format: u32,
+    /// How far the run had come.
+    pub progress: Progress,
+    /// Moments that the optimiser keeps of every element.
+    pub moments: usize,
+    /// The run's configuration, for people.
+    pub configuration: String,
+    /// All parameters.
+    pub parameters: Vec<Saved>,
+    /// All files.
+    pub shards: Vec<ShardFile>,
+}
+
+impl Manifest {
+    /// For the parameters of `inventory`; files are added as they are written.
+    pub(super) fn new(
+        inventory: &Inventory,
+        progress: Progress,
+        moments: usize,
+        configuration: &str,
+    ) -> Self {
+        let saved =
+            |parameter: &Parameter| Saved { name: parameter.name.clone(), shape: parameter.whole_shape() };
+        Self {
+            format: FORMAT,
+            progress,
+            moments,
+            configuration: configuration.to_owned(),
+            parameters: inventory.parameters.iter().map(saved).collect(),
+            shards: Vec::new(),
+        }
+    }
+
+    /// Reads the manifest in `folder`.
+    ///
+    /// # Errors
+    /// If there is none, or it is not one of this format.
+    pub fn read(folder: &Path) -> Result<Self> {
+        let path = folder.join(MANIFEST);
+        let text = std::fs::read_to_string(&path).map_err(|error| Error::file(&path, error))?;
+        let manifest: Self = serde_json::from_str(&text).map_err(|error| Error::file(&path, error))?;
+        if manifest.format != FORMAT {
+            return Err(Error::file(path, format!("format {}, not {FORMAT}", manifest.format)));
+        }
+        match manifest
+            .shards
+            .iter()
+            .find(|shard| Path::new(&shard.file).file_name() != Some(shard.file.as_ref()))
+        {
+            Some(shard) => Err(Error::file(path, format!("`{}` is not the name of a file", shard.file))),
+            None => Ok(manifest),
+        }
+    }
+
+    /// Whether `inventory` has the same parameters; padding and cuts do not matter.
+    pub(super) fn fits(&self, inventory: &Inventory, folder: &Path) -> Result<()> {
+        let wrong = |what: String| Err(Error::file(folder, what));
+        for parameter in &inventory.parameters {
+            let Some(saved) = self.parameters.iter().find(|saved| saved.name == parameter.name) else {
+                return wrong(format!("no parameter {}", parameter.name));
+            };
+            let shape = parameter.whole_shape();
+            if saved.shape != shape {
+                return wrong(format!("{} was {:?}, the model has {shape:?}", saved.name, saved.shape));
+            }
+        }
+        match self.parameters.iter().find(|saved| inventory.find(&saved.name).is_none()) {
+            Some(saved) => wrong(format!("the model has no parameter {}", saved.name)),
+            None => Ok(()),
+        }
+    }
+}

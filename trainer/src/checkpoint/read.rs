@@ -1,0 +1,67 @@
+//! Loading.
+
+use super::manifest::{Manifest, Progress};
+use super::shard::{Reader, digest, elements};
+use super::write::Who;
+use crate::error::{Error, Result};
+use crate::parallel::{Kept, Parallel};
+use crate::parameter::Inventory;
+use std::path::Path;
+
+/// Puts the checkpoint in `folder` into `strategy`, whatever mesh it was saved on; how far it had come. All ranks call it.
+///
+/// # Errors
+/// On every rank: if the checkpoint is damaged, or of another model.
+pub fn load(
+    folder: &Path,
+    who: Who<'_>,
+    strategy: &mut dyn Parallel,
+    inventory: &Inventory,
+) -> Result<Progress> {
+    let checked = Manifest::read(folder).and_then(|manifest| {
+        manifest.fits(inventory, folder)?;
+        verify(folder, who, &manifest)?;
+        Ok(manifest)
+    });
+    let manifest = who.together(checked, "checking a checkpoint")?;
+    strategy.make_moments(manifest.moments);
+    let filled = fill(folder, &manifest, strategy, inventory);
+    who.together(filled, "reading a checkpoint")?;
+    strategy.share_out()?;
+    Ok(manifest.progress)
+}
+
+/// Compares the files with what the manifest says of them; ranks share the work.
+fn verify(folder: &Path, who: Who<'_>, manifest: &Manifest) -> Result<()> {
+    for shard in manifest.shards.iter().skip(who.rank()).step_by(who.ranks()) {
+        let path = folder.join(&shard.file);
+        if (shard.sha256.clone(), shard.bytes) != digest(&path)? {
+            return Err(Error::file(path, "not the bytes that were saved: the file is damaged"));
+        }
+    }
+    Ok(())
+}
+
+fn fill(
+    folder: &Path,
+    manifest: &Manifest,
+    strategy: &mut dyn Parallel,
+    inventory: &Inventory,
+) -> Result<()> {
+    let open = |shard: &super::ShardFile| Reader::open(&folder.join(&shard.file));
+    let mut readers = manifest.shards.iter().map(open).collect::<Result<Vec<_>>>()?;
+    strategy.visit(&mut |kept: Kept<'_>| {
+        let parameter = &inventory[kept.parameter];
+        let all = elements(inventory, kept.parameter, &kept.range);
+        let kinds = std::iter::once(kept.weights).chain(kept.moments.iter_mut().map(|moment| &mut **moment));
+        for (kind, values) in kinds.enumerate() {
+            let found = readers.iter_mut().map(|reader| reader.fill(parameter, &kept.range, kind, values));
+            let found: usize = found.sum::<Result<usize>>()?;
+            if found != all {
+                let what = format!("{} has {found} of {all} elements (kind {kind})", parameter.name);
+                return Err(Error::file(folder, what));
+            }
+        }
+        Ok(())
+    })
+}

@@ -1,0 +1,133 @@
+//! Saving.
+
+use super::folder;
+use super::manifest::{MANIFEST, Manifest, Progress, ShardFile};
+use super::shard::{Writer, digest};
+use crate::error::{Error, Result};
+use crate::parallel::{Kept, Parallel};
+use crate::parameter::Inventory;
+use std::path::{Path, PathBuf};
+use unisono::{Communicator, Max};
+
+/// Which rank of which groups saves or loads.
+#[derive(Clone, Copy)]
+pub struct Who<'a> {
+    /// All ranks of the job; none where this one is alone.
+    pub world: Option<&'a Communicator>,
+    /// Its number among those that share the data.
+    pub data_rank: usize,
+    /// Its number among those that share every layer.
+    pub tensor_rank: usize,
+}
+
+impl Who<'_> {
+    pub(super) fn rank(&self) -> usize {
+        self.world.map_or(0, Communicator::rank)
+    }
+
+    pub(super) fn ranks(&self) -> usize {
+        self.world.map_or(1, Communicator::ranks)
+    }
+
+    /// This rank's error if it has one, and on every other rank word that one has.
+    pub(super) fn together<T>(&self, result: Result<T>, doing: &str) -> Result<T> {
+        let Some(world) = self.world else { return result };
+        let mut failed = [if result.is_err() { self.rank() as i64 } else { -1 }];
+        world.all_reduce(&mut failed, Max)?;
+        match failed {
+            [-1] => result,
+            [rank] => result.and(Err(Error::illegal(format!("{doing} failed on rank {rank}")))),
+        }
+    }
+}
+
+/// Saves what all ranks keep as the checkpoint of `progress.step` below `root`, of which the last `keep` stay. All ranks
+/// call it; returns its folder.
+///
+/// # Errors
+/// On every rank, if a file cannot be written on any; the checkpoints there were are whole then.
+pub fn save(
+    root: &Path,
+    who: Who<'_>,
+    strategy: &mut dyn Parallel,
+    inventory: &Inventory,
+    progress: Progress,
+    configuration: &str,
+    keep: usize,
+) -> Result<PathBuf> {
+    let begun = if who.rank() == 0 { folder::begin(root, progress.step).map(drop) } else { Ok(()) };
+    who.together(begun, "making the folder of a checkpoint")?;
+    let path = folder::unfinished(root, progress.step);
+    let written = write_shard(&path, who, strategy, inventory);
+    let (moments, file) = who.together(written, "writing a checkpoint")?;
+    let mut manifest = Manifest::new(inventory, progress, moments, configuration);
+    manifest.shards = exchange(who, file)?;
+    let finished = if who.rank() == 0 { finish(root, &path, &manifest, keep) } else { Ok(()) };
+    who.together(finished, "finishing a checkpoint")?;
+    Ok(folder::of_step(root, progress.step))
+}
+
+/// Writes what this rank is the one to write; the number of moments, and its file if there is something in it.
+fn write_shard(
+    path: &Path,
+    who: Who<'_>,
+    strategy: &mut dyn Parallel,
+    inventory: &Inventory,
+) -> Result<(usize, Option<ShardFile>)> {
+    let (mut writer, mut moments, mut is_empty) = (Writer::default(), 0, true);
+    let repeats = strategy.is_replicated() && who.data_rank > 0;
+    strategy.visit(&mut |kept: Kept<'_>| {
+        let parameter = &inventory[kept.parameter];
+        moments = moments.max(kept.moments.len());
+        if repeats || (parameter.cut.is_none() && who.tensor_rank > 0) {
+            return Ok(());
+        }
+        is_empty = false;
+        writer.add(parameter, kept.range.start, 0, kept.weights);
+        for (index, moment) in kept.moments.iter().enumerate() {
+            writer.add(parameter, kept.range.start, index + 1, moment);
+        }
+        Ok(())
+    })?;
+    if is_empty {
+        return Ok((moments, None));
+    }
+    let file = name(who.rank());
+    writer.write(&path.join(&file))?;
+    let (sha256, bytes) = digest(&path.join(&file))?;
+    Ok((moments, Some(ShardFile { file, bytes, sha256 })))
+}
+
+fn name(rank: usize) -> String {
+    format!("rank-{rank:05}.safetensors")
+}
+
+/// Tells all ranks of all files.
+fn exchange(who: Who<'_>, file: Option<ShardFile>) -> Result<Vec<ShardFile>> {
+    let Some(world) = who.world else { return Ok(file.into_iter().collect()) };
+    let mine = file.map_or_else(|| vec![0; RECORD], |file| record(&file));
+    let mut all = vec![0; RECORD * world.ranks()];
+    world.all_gather(&mine, &mut all)?;
+    let files = all.chunks_exact(RECORD).enumerate().filter(|(_, record)| record[RECORD - 1] != 0);
+    Ok(files.map(|(rank, record)| from_record(rank, record)).collect())
+}
+
+/// A file's length, its digest as text, and a one.
+const RECORD: usize = 8 + 64 + 1;
+
+fn record(file: &ShardFile) -> Vec<u8> {
+    [&file.bytes.to_le_bytes()[..], file.sha256.as_bytes(), &[1]].concat()
+}
+
+fn from_record(rank: usize, record: &[u8]) -> ShardFile {
+    let bytes = u64::from_le_bytes(record[..8].try_into().expect("eight bytes"));
+    ShardFile { file: name(rank), bytes, sha256: String::from_utf8_lossy(&record[8..72]).into_owned() }
+}
+
+fn finish(root: &Path, path: &Path, manifest: &Manifest, keep: usize) -> Result<()> {
+    let file = path.join(MANIFEST);
+    let text = serde_json::to_string_pretty(manifest).map_err(|error| Error::file(&file, error))?;
+    std::fs::write(&file, text).map_err(|error| Error::file(&file, error))?;
+    folder::flush(&file)?;
+    folder::finish(root, manifest.progress.step, keep).map(drop)
+}
