@@ -8,11 +8,13 @@
 pub mod error;
 pub mod flat;
 pub mod memory;
+pub mod mesh;
 pub mod nn;
 pub mod optim;
 pub mod parallel;
 pub mod parameter;
 pub mod pass;
+mod random;
 pub mod strategy;
 pub mod tensor;
 
