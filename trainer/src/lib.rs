@@ -5,6 +5,7 @@
 //! write gradients straight into those buffers.
 #![forbid(unsafe_code)]
 
+pub mod data;
 pub mod error;
 pub mod flat;
 pub mod memory;
