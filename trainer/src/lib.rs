@@ -5,6 +5,7 @@
 //! write gradients straight into those buffers.
 #![forbid(unsafe_code)]
 
+pub mod config;
 pub mod data;
 pub mod error;
 pub mod flat;
@@ -18,5 +19,6 @@ pub mod pass;
 mod random;
 pub mod strategy;
 pub mod tensor;
+pub mod train;
 
 pub use error::{Error, Result};
