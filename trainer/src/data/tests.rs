@@ -218,6 +218,8 @@ fn a_folder_is_read_in_the_order_of_its_paths_and_cut_in_two() {
     folder.file("a/z.rs", "fn");
     folder.file("a/skipped.png", "x");
     folder.file(".hidden/c.md", "x");
+    folder.file("target/CACHEDIR.TAG", "");
+    folder.file("target/doc/made.md", "x");
     let extensions = ["rs", "md"].map(str::to_owned);
     let text = text::read(&folder.0, &extensions, 0.2).unwrap();
     let tokens = |text: &str| {

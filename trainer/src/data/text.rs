@@ -68,8 +68,12 @@ fn append(tokens: &mut Vec<u16>, document: &[u8]) {
     }
 }
 
-/// Adds the files below `folder`, without what is hidden; links are not followed.
+/// Adds the files below `folder`, without what is hidden or in folders tagged as caches (bford.info/cachedir), as
+/// cargo's `target` is; links are not followed.
 fn collect(folder: &Path, extensions: &[String], paths: &mut Vec<PathBuf>) -> Result<()> {
+    if folder.join("CACHEDIR.TAG").exists() {
+        return Ok(());
+    }
     let failed = |error| Error::file(folder, error);
     for entry in fs::read_dir(folder).map_err(failed)? {
         let entry = entry.map_err(failed)?;
