@@ -54,6 +54,12 @@ fn a_file_changes_the_defaults_and_the_command_line_changes_both() {
         (StrategyKind::Zero1Parameters, Scale::Sqrt)
     );
     assert_eq!(changed(&[]).unwrap(), Config::default());
+    assert_eq!(
+        changed(&["log.file=7", "data.path=\"true\""])
+            .map(|config| (config.log.file, config.data.path))
+            .unwrap(),
+        ("7".to_owned(), "true".to_owned())
+    );
 }
 
 #[test]

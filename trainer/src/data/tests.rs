@@ -180,8 +180,8 @@ fn token_files_that_cannot_be_are_refused() {
     assert!(error(open(&folder.0.join("none.u8"))).contains("none.u8"));
     let write = TokenFile::write(&folder.0.join("w.u8"), [1, 256]);
     assert!(error(write).ends_with("token 256 does not fit in 1 bytes"));
-    let file = TokenFile::open(&folder.file("y.u8", [1, 2, 12]), 10).unwrap();
-    assert!(error(file.copy(0, &mut [0; 3])).ends_with("token 2 is 12; the vocabulary has 10"));
+    let file = TokenFile::open(&folder.file("y.u8", [1, 2, 10]), 10).unwrap();
+    assert!(error(file.copy(0, &mut [0; 3])).ends_with("token 2 is 10; the vocabulary has 10"));
 }
 
 #[test]
@@ -215,7 +215,9 @@ fn a_mapped_file_gives_the_windows_that_memory_gives() {
 fn a_folder_is_read_in_the_order_of_its_paths_and_cut_in_two() {
     let folder = Folder::new("text");
     folder.file("b.md", "0123456789");
-    folder.file("a/z.rs", "fn");
+    for name in ["y.rs", "a/z.rs", "x.rs", "a/a.rs", "c.rs"] {
+        folder.file(name, &name[..name.len() - 3]);
+    }
     folder.file("a/skipped.png", "x");
     folder.file(".hidden/c.md", "x");
     folder.file("target/CACHEDIR.TAG", "");
@@ -225,9 +227,9 @@ fn a_folder_is_read_in_the_order_of_its_paths_and_cut_in_two() {
     let tokens = |text: &str| {
         text.bytes().map(|byte| if byte == b'|' { text::END } else { u16::from(byte) }).collect()
     };
-    let training: Vec<u16> = tokens("fn|01234567|");
+    let training: Vec<u16> = tokens("a/a|a/z|01234567|c|x|y|");
     let validation: Vec<u16> = tokens("89|");
-    assert_eq!(text, text::Text { training, validation, documents: 2 });
+    assert_eq!(text, text::Text { training, validation, documents: 6 });
     assert_eq!(text::read(&folder.0.join("b.md"), &[], 0.0).unwrap().training.len(), 11);
     let error = text::read(&folder.0, &["py".to_owned()], 0.2).unwrap_err().to_string();
     assert!(error.ends_with("no file in it ends in one of [\"py\"]"), "{error}");

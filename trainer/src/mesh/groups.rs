@@ -2,6 +2,7 @@
 
 use super::{GroupKind, Host, Mesh};
 use crate::error::{Error, Result};
+use std::collections::BTreeMap;
 use unisono::Communicator;
 
 /// This rank's communicators: one for each group that has more than one rank, shared by the kinds whose groups
@@ -9,8 +10,10 @@ use unisono::Communicator;
 pub struct Groups {
     mesh: Mesh,
     rank: usize,
-    /// By [`GroupKind`].
-    communicators: [Option<Communicator>; GroupKind::ALL.len()],
+    /// By [`GroupKind`]: the first kind that divides the world in the same way.
+    twins: [GroupKind; GroupKind::ALL.len()],
+    /// Of kinds that are their own twins.
+    communicators: BTreeMap<GroupKind, Communicator>,
 }
 
 impl Groups {
@@ -27,30 +30,33 @@ impl Groups {
             return Err(Error::illegal(what));
         }
         Host::warn_of_crossings(world, &mesh)?;
-        let mut groups = Self { mesh, rank: world.rank(), communicators: Default::default() };
-        for kind in GroupKind::ALL {
-            groups.communicators[kind as usize] = groups.make(world, kind)?;
+        let (rank, twins) = (world.rank(), GroupKind::ALL.map(|kind| mesh.twin(kind)));
+        let mut groups = Self { mesh, rank, twins, communicators: BTreeMap::new() };
+        for kind in GroupKind::ALL.into_iter().filter(|&kind| twins[kind as usize] == kind) {
+            if mesh.group(kind, rank).len() > 1 {
+                groups.make(world, kind)?;
+            }
         }
         Ok(groups)
     }
 
-    fn make(&self, world: &Communicator, kind: GroupKind) -> Result<Option<Communicator>> {
-        let twin = self.mesh.twin(kind);
-        if self.mesh.group(kind, self.rank).len() == 1 {
-            return Ok(None);
-        }
-        if kind == GroupKind::World {
-            return Ok(Some(world.clone()));
-        }
-        if twin != kind {
-            return Ok(self.get(twin).cloned());
-        }
-        Ok(world.split(Some(self.mesh.colour(kind, self.rank) as u32), self.rank as i32)?)
+    fn make(&mut self, world: &Communicator, kind: GroupKind) -> Result<()> {
+        let made = match kind {
+            GroupKind::World => Some(world.clone()),
+            _ => world.split(Some(self.mesh.colour(kind, self.rank) as u32), self.rank as i32)?,
+        };
+        self.communicators.extend(made.map(|made| (kind, made)));
+        Ok(())
+    }
+
+    /// Number of communicators that this rank has.
+    pub fn distinct(&self) -> usize {
+        self.communicators.len()
     }
 
     /// The communicator of this rank's group; none if this rank is alone in it.
     pub fn get(&self, kind: GroupKind) -> Option<&Communicator> {
-        self.communicators[kind as usize].as_ref()
+        self.communicators.get(&self.twins[kind as usize])
     }
 
     /// Number of ranks in this rank's group.

@@ -219,6 +219,9 @@ fn communicators_have_the_ranks_of_their_groups() {
 fn meets_its_groups(world: &Communicator, mesh: Mesh) {
     let groups = Groups::new(world, mesh).unwrap();
     assert_eq!(groups.coordinates(), mesh.coordinates(world.rank()));
+    let lists = GroupKind::ALL.map(|kind| mesh.group(kind, world.rank()));
+    let distinct: HashSet<_> = lists.into_iter().filter(|list| list.len() > 1).collect();
+    assert_eq!(groups.distinct(), distinct.len());
     for kind in GroupKind::ALL {
         let members = mesh.group(kind, world.rank());
         assert_eq!(groups.size(kind), members.len(), "{kind:?}");

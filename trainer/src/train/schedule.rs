@@ -111,7 +111,7 @@ impl Schedule {
         let falls_from = match self.shape {
             Shape::Constant => return 1.0,
             Shape::Cosine | Shape::Linear => self.warmup,
-            Shape::WarmupStableDecay => self.steps.saturating_sub(self.decay).max(self.warmup),
+            Shape::WarmupStableDecay => self.steps.saturating_sub(self.decay),
         };
         let height = match self.shape {
             Shape::Cosine => 0.5 * (1.0 + (PI * self.fallen(step, falls_from)).cos()),
@@ -122,10 +122,10 @@ impl Schedule {
 
     /// How much of the way down is behind, from 0 to 1.
     fn fallen(&self, step: u64, from: u64) -> f64 {
-        match step {
-            step if step >= self.steps => 1.0,
-            step => step.saturating_sub(from) as f64 / (self.steps - from) as f64,
+        if step >= self.steps {
+            return 1.0;
         }
+        step.saturating_sub(from) as f64 / (self.steps - from) as f64
     }
 }
 
