@@ -4,8 +4,8 @@ mod read;
 mod sections;
 
 pub use sections::{
-    Checkpoint, Data, DataKind, Dtype, FeedForward, Log, Model, ModelKind, Norm, Optimiser, OptimiserKind,
-    Strategy, StrategyKind,
+    Checkpoint, Data, DataKind, FeedForward, Log, Model, ModelKind, Norm, Optimiser, OptimiserKind, Strategy,
+    StrategyKind,
 };
 
 use crate::error::{Error, Result};

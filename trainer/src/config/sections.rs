@@ -2,6 +2,8 @@
 
 use super::Config;
 use crate::data::Tail;
+use crate::flat::Dtype;
+use crate::parallel::{Form, Settings};
 use serde::{Deserialize, Serialize};
 
 /// Which architecture.
@@ -204,16 +206,6 @@ pub enum StrategyKind {
     Zero3,
 }
 
-/// Type of numbers on the way or in use.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Dtype {
-    /// 32 bits.
-    F32,
-    /// 16 bits with the exponents of 32.
-    Bf16,
-}
-
 /// The strategy.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
@@ -241,6 +233,26 @@ impl Default for Strategy {
             gather_limit: 2,
             reduce_dtype: Dtype::F32,
             param_dtype: Dtype::F32,
+        }
+    }
+}
+
+impl Strategy {
+    /// As strategies know it, with initial weights by `seed`.
+    pub fn settings(&self, seed: u64) -> Settings {
+        let form = match self.kind {
+            StrategyKind::Naive => Form::Naive,
+            StrategyKind::Overlapped => Form::Overlapped,
+            _ => Form::Bucketed,
+        };
+        Settings {
+            seed,
+            form,
+            bucket_bytes: (self.bucket_mb * f64::from(1 << 20)) as usize,
+            wire: (self.reduce_dtype != self.param_dtype).then_some(self.reduce_dtype),
+            prefetch: self.prefetch,
+            gathers_max: self.gather_limit,
+            ..Settings::default()
         }
     }
 }

@@ -1,4 +1,6 @@
 use super::*;
+use crate::flat::Dtype;
+use crate::parallel::{Form, Settings};
 use crate::train::{Scale, Shape};
 use proptest::prelude::*;
 use std::path::PathBuf;
@@ -149,6 +151,18 @@ fn batches_and_rates_follow_the_configuration() {
     let mesh = Mesh::new(8, config.mesh).unwrap();
     assert_eq!(config.batch(&mesh).unwrap(), Batch { micro: 2, accumulation: 4, ranks: 4 });
     assert_eq!(config.peak_rate(), 2.0 * config.optimiser.lr);
+}
+
+#[test]
+fn strategies_get_the_settings_that_are_asked_for() {
+    let settings = |changes: &[&str]| changed(changes).unwrap().strategy.settings(9);
+    assert_eq!(settings(&[]), Settings { seed: 9, ..Settings::default() });
+    let other =
+        settings(&["strategy.bucket_mb=0.5", "strategy.reduce_dtype=bf16", "strategy.kind=overlapped"]);
+    assert_eq!((other.bucket_bytes, other.wire, other.form), (1 << 19, Some(Dtype::Bf16), Form::Overlapped));
+    let both =
+        settings(&["strategy.reduce_dtype=bf16", "strategy.param_dtype=bf16", "strategy.gather_limit=7"]);
+    assert_eq!((both.wire, both.gathers_max, both.form), (None, 7, Form::Bucketed));
 }
 
 prop_compose! {
