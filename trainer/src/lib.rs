@@ -6,15 +6,20 @@
 #![forbid(unsafe_code)]
 
 pub mod checkpoint;
+pub mod config;
+pub mod data;
 pub mod error;
 pub mod flat;
 pub mod memory;
+pub mod mesh;
 pub mod nn;
 pub mod optim;
 pub mod parallel;
 pub mod parameter;
 pub mod pass;
+mod random;
 pub mod strategy;
 pub mod tensor;
+pub mod train;
 
 pub use error::{Error, Result};

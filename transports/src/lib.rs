@@ -29,6 +29,8 @@ pub mod lifeline;
 pub mod limits;
 #[cfg(not(loom))]
 pub mod listener;
+#[cfg(not(loom))]
+pub mod mapped;
 mod notes;
 #[cfg(not(loom))]
 pub mod pace;

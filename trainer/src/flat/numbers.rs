@@ -1,11 +1,13 @@
 //! Typed flat memory: 32-bit or 16-bit numbers, and the collectives on them.
 
 use crate::memory::{Class, Floats, Memory, Storage};
+use serde::{Deserialize, Serialize};
 use std::ops::{Deref, Range};
 use unisono::{Communicator, Reduction, Result, bf16};
 
 /// Type of numbers in flat memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Dtype {
     /// 32-bit floats.
     #[default]

@@ -1,5 +1,6 @@
 //! Initial values as a function of seed, name and place: any rank can compute any part of any tensor.
 
+use crate::random::mix;
 use std::f64::consts::TAU;
 
 /// How a parameter starts.
@@ -41,12 +42,4 @@ fn normal(stream: u64, index: u64) -> f64 {
 /// A number from 0, included, to 1, excluded.
 fn unit(bits: u64) -> f64 {
     (bits >> 11) as f64 / (1u64 << 53) as f64
-}
-
-/// Steele, Lea, Flood: Fast splittable pseudorandom number generators, OOPSLA 2014 (SplitMix64).
-fn mix(seed: u64) -> u64 {
-    let mut bits = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    bits ^ (bits >> 31)
 }

@@ -1,0 +1,111 @@
+//! The configuration of a run: one TOML file, changed from the command line, with a default for everything.
+
+mod read;
+mod sections;
+
+pub use sections::{
+    Checkpoint, Data, DataKind, FeedForward, Log, Model, ModelKind, Norm, Optimiser, OptimiserKind, Strategy,
+    StrategyKind,
+};
+
+use crate::error::{Error, Result};
+use crate::mesh::{Degrees, Mesh};
+use crate::train::{Batch, Schedule};
+use serde::{Deserialize, Serialize};
+use std::path::Path;
+
+/// Everything that decides about a run. The defaults train a GPT on the bytes of the text files below the current
+/// folder, in under a minute on two cores.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Config {
+    /// Decides about weights, order and dropout.
+    pub seed: u32,
+    /// Threads of each rank that work on one matrix product.
+    pub threads: usize,
+    /// What is trained.
+    pub model: Model,
+    /// What it is trained on, in which batches.
+    pub data: Data,
+    /// How the ranks are cut.
+    pub mesh: Degrees,
+    /// How weights follow gradients.
+    pub optimiser: Optimiser,
+    /// How long, and how fast when.
+    pub schedule: Schedule,
+    /// How data ranks share the work and the state.
+    pub strategy: Strategy,
+    /// What is kept to go on from.
+    pub checkpoint: Checkpoint,
+    /// What is told meanwhile.
+    pub log: Log,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            seed: 1,
+            threads: 1,
+            model: Model::default(),
+            data: Data::default(),
+            mesh: Degrees::default(),
+            optimiser: Optimiser::default(),
+            schedule: Schedule::default(),
+            strategy: Strategy::default(),
+            checkpoint: Checkpoint::default(),
+            log: Log::default(),
+        }
+    }
+}
+
+impl Config {
+    /// The defaults, changed by the file at `path`, then by `overrides` of the form `section.key=value`.
+    ///
+    /// # Errors
+    /// Names file and line, or the override: an unknown key with the nearest that there is, a value of a wrong type,
+    /// values that do not go together.
+    pub fn load(path: Option<&Path>, overrides: &[String]) -> Result<Self> {
+        let mut config = match path {
+            Some(path) => read::file(path)?,
+            None => Self::default(),
+        };
+        for change in overrides {
+            config = read::changed(&config, change)?;
+        }
+        config.check()?;
+        Ok(config)
+    }
+
+    /// The text of a file that gives the same configuration: every key there is.
+    ///
+    /// # Errors
+    /// [`Error::Illegal`] if a number is too large for TOML.
+    pub fn to_toml(&self) -> Result<String> {
+        toml::to_string(self).map_err(|error| Error::illegal(error.to_string()))
+    }
+
+    /// How the global batch is divided on `mesh`.
+    ///
+    /// # Errors
+    /// [`Error::Illegal`] with the nearest numbers that go together.
+    pub fn batch(&self, mesh: &Mesh) -> Result<Batch> {
+        Batch::divide(self.data.global_batch, self.data.micro_batch, mesh.batch_data())
+    }
+
+    /// The highest learning rate of the run: the configured one, scaled to the global batch.
+    pub fn peak_rate(&self) -> f64 {
+        let scale = self.schedule.lr_scale;
+        self.optimiser.lr * scale.factor(self.data.global_batch, self.schedule.reference_batch)
+    }
+
+    /// Refuses values that no run can have. What depends on the number of ranks is refused by [`Mesh::new`] and
+    /// [`Config::batch`].
+    fn check(&self) -> Result<()> {
+        self.schedule.check()?;
+        let broken = sections::rules(self).into_iter().find(|&(holds, _)| !holds);
+        broken.map_or(Ok(()), |(_, rule)| Err(Error::illegal(rule)))
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,109 @@
+//! From text to a configuration: who is at fault, where, and what was probably meant.
+//!
+//! The configuration itself, written out, is the list of the keys that there are.
+
+use super::Config;
+use crate::error::{Error, Result};
+use std::ops::Range;
+use std::path::Path;
+use toml::de::{DeTable, DeValue};
+use toml::{Table, Value};
+
+/// The defaults, changed by a file.
+pub(super) fn file(path: &Path) -> Result<Config> {
+    let text = std::fs::read_to_string(path).map_err(|error| Error::file(path, error))?;
+    parse(&text).map_err(|what| Error::file(path, what))
+}
+
+/// The defaults, changed by the text of a file.
+fn parse(text: &str) -> std::result::Result<Config, String> {
+    let failed = |error: toml::de::Error| at(text, error.span(), error.message());
+    let document = DeTable::parse(text).map_err(failed)?;
+    let known = written(&Config::default()).map_err(|error| error.to_string())?;
+    if let Some((span, key)) = unknown(document.get_ref(), &known, &[]) {
+        return Err(at(text, Some(span), &stranger(&key, &known)));
+    }
+    toml::from_str(text).map_err(failed)
+}
+
+/// `config`, changed by an override `section.key=value`.
+pub(super) fn changed(config: &Config, change: &str) -> Result<Config> {
+    let failed = |what: &str| Error::illegal(format!("`{change}`: {what}"));
+    let (key, value) = change.split_once('=').ok_or_else(|| failed("an override is `section.key=value`"))?;
+    let mut table = written(config)?;
+    let Some(place) = find(&mut table, key.trim()) else {
+        let key: Vec<&str> = key.trim().split('.').collect();
+        return Err(failed(&stranger(&key, &table)));
+    };
+    *place = meant(value.trim(), place);
+    table.try_into().map_err(|error: toml::de::Error| failed(error.message()))
+}
+
+/// Every key with its value.
+fn written(config: &Config) -> Result<Table> {
+    Table::try_from(config).map_err(|error| Error::illegal(error.to_string()))
+}
+
+/// The first key of `given` that is not `known`, and where it stands.
+fn unknown<'a>(
+    given: &'a DeTable<'_>,
+    known: &Table,
+    path: &[&'a str],
+) -> Option<(Range<usize>, Vec<&'a str>)> {
+    given.iter().find_map(|(key, value)| {
+        let path = [path, &[key.get_ref().as_ref()]].concat();
+        match (known.get(key.get_ref().as_ref()), value.get_ref()) {
+            (None, _) => Some((key.span(), path)),
+            (Some(Value::Table(known)), DeValue::Table(given)) => unknown(given, known, &path),
+            _ => None,
+        }
+    })
+}
+
+/// What to say about a key that there is not.
+fn stranger(key: &[&str], known: &Table) -> String {
+    let (own, leaf) = (key.join("."), key.last().copied().unwrap_or_default());
+    let distance = |name: &String| {
+        let other = name.rsplit('.').next().unwrap_or_default();
+        (strsim::damerau_levenshtein(leaf, other), strsim::damerau_levenshtein(&own, name))
+    };
+    let nearest = names(known, "").into_iter().min_by_key(distance).unwrap_or_default();
+    format!("there is no `{own}`; the nearest is `{nearest}`")
+}
+
+/// Paths of all sections and keys.
+fn names(table: &Table, prefix: &str) -> Vec<String> {
+    let below = |(key, value): (&String, &Value)| match value {
+        Value::Table(section) => {
+            [vec![format!("{prefix}{key}")], names(section, &format!("{prefix}{key}."))].concat()
+        }
+        _ => vec![format!("{prefix}{key}")],
+    };
+    table.iter().flat_map(below).collect()
+}
+
+/// The place of a key `section.key`.
+fn find<'a>(table: &'a mut Table, key: &str) -> Option<&'a mut Value> {
+    match key.split_once('.') {
+        Some((section, rest)) => find(table.get_mut(section)?.as_table_mut()?, rest),
+        None => table.get_mut(key),
+    }
+}
+
+/// The value that `text` means in the place of `old`: TOML, or the words themselves where words belong.
+fn meant(text: &str, old: &Value) -> Value {
+    let words = || Value::String(text.to_owned());
+    match text.parse::<Value>() {
+        Ok(value) if value.is_str() || !old.is_str() => value,
+        _ => words(),
+    }
+}
+
+/// `what`, with the line it is about.
+fn at(text: &str, span: Option<Range<usize>>, what: &str) -> String {
+    let Some(span) = span else { return what.to_owned() };
+    let before = &text[..span.start.min(text.len())];
+    let number = before.matches('\n').count();
+    let line = text.lines().nth(number).unwrap_or_default().trim();
+    format!("line {}, `{line}`: {what}", number + 1)
+}

@@ -1,0 +1,335 @@
+//! The sections of a configuration, each key with its default.
+
+use super::Config;
+use crate::data::Tail;
+use crate::flat::Dtype;
+use crate::parallel::{Form, Settings};
+use serde::{Deserialize, Serialize};
+
+/// Which architecture.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ModelKind {
+    /// A causal transformer over tokens.
+    Gpt,
+    /// A multi-layer perceptron over tables.
+    Mlp,
+}
+
+/// Which normalisation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Norm {
+    /// To mean 0 and deviation 1.
+    Layer,
+    /// To root mean square 1.
+    Rms,
+}
+
+/// Which transformer feed-forward.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum FeedForward {
+    /// Two matrices around a GELU.
+    Gelu,
+    /// Three matrices around a gated SiLU.
+    Swiglu,
+}
+
+/// The model.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Model {
+    /// Which architecture.
+    pub kind: ModelKind,
+    /// Transformer blocks.
+    pub layers: usize,
+    /// Features of each token.
+    pub width: usize,
+    /// Attention heads; a divisor of the width.
+    pub heads: usize,
+    /// Tokens of a sequence.
+    pub context: usize,
+    /// Which normalisation.
+    pub norm: Norm,
+    /// Which feed-forward.
+    pub feed_forward: FeedForward,
+    /// Whether the head uses the weights of the embedding.
+    pub tied: bool,
+    /// Share of activations dropped in training.
+    pub dropout: f64,
+    /// Whether blocks compute their activations again in backward rather than keep them.
+    pub checkpointing: bool,
+    /// Widths of a perceptron's hidden layers.
+    pub hidden: Vec<usize>,
+}
+
+impl Default for Model {
+    fn default() -> Self {
+        Self {
+            kind: ModelKind::Gpt,
+            layers: 2,
+            width: 128,
+            heads: 4,
+            context: 128,
+            norm: Norm::Layer,
+            feed_forward: FeedForward::Gelu,
+            tied: true,
+            dropout: 0.0,
+            checkpointing: false,
+            hidden: vec![64, 64],
+        }
+    }
+}
+
+/// What the data is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum DataKind {
+    /// The bytes of text files.
+    Text,
+    /// A file of tokens.
+    Tokens,
+    /// Comma-separated numbers.
+    Table,
+}
+
+/// The data, and how it is divided into batches.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Data {
+    /// What it is.
+    pub kind: DataKind,
+    /// File, or folder of text files.
+    pub path: String,
+    /// Endings of the text files that count.
+    pub extensions: Vec<String>,
+    /// Share of text or rows that is for validation.
+    pub validation: f64,
+    /// Token file for validation; none if empty.
+    pub validation_path: String,
+    /// Number of different tokens in token files; text has 257.
+    pub vocabulary: u32,
+    /// Whether each epoch has an order of its own.
+    pub shuffle: bool,
+    /// What becomes of samples that do not fill a batch.
+    pub tail: Tail,
+    /// Samples of all ranks in a step of the optimiser.
+    pub global_batch: usize,
+    /// Samples that a rank computes at once.
+    pub micro_batch: usize,
+}
+
+impl Default for Data {
+    fn default() -> Self {
+        Self {
+            kind: DataKind::Text,
+            path: ".".to_owned(),
+            extensions: ["md", "rs", "txt"].map(str::to_owned).to_vec(),
+            validation: 0.1,
+            validation_path: String::new(),
+            vocabulary: crate::data::text::VOCABULARY,
+            shuffle: true,
+            tail: Tail::Drop,
+            global_batch: 8,
+            micro_batch: 2,
+        }
+    }
+}
+
+/// Which optimiser.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum OptimiserKind {
+    /// Adam with decoupled weight decay.
+    Adamw,
+    /// Orthogonalised momentum for matrices, AdamW for the rest.
+    Muon,
+    /// Gradient descent with momentum.
+    Sgd,
+}
+
+/// The optimiser.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Optimiser {
+    /// Which.
+    pub kind: OptimiserKind,
+    /// Learning rate at the peak of the schedule.
+    pub lr: f64,
+    /// Share of the first moment that stays, for AdamW.
+    pub beta1: f64,
+    /// Share of the second moment that stays, for AdamW.
+    pub beta2: f64,
+    /// Added to the root of the second moment.
+    pub epsilon: f64,
+    /// Share of the momentum that stays, for Muon and gradient descent.
+    pub momentum: f64,
+    /// Share of the weights, times the learning rate, that each step takes away.
+    pub weight_decay: f64,
+    /// Longest gradient; none if 0.
+    pub clip: f64,
+}
+
+impl Default for Optimiser {
+    fn default() -> Self {
+        Self {
+            kind: OptimiserKind::Adamw,
+            lr: 2e-3,
+            beta1: 0.9,
+            beta2: 0.95,
+            epsilon: 1e-8,
+            momentum: 0.95,
+            weight_decay: 0.1,
+            clip: 1.0,
+        }
+    }
+}
+
+/// How data ranks share work and state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum StrategyKind {
+    /// Each gradient is reduced after backward.
+    Naive,
+    /// Each gradient is reduced as it appears.
+    Overlapped,
+    /// Buckets of gradients are reduced as they fill.
+    Bucketed,
+    /// The optimiser's state is dealt out by whole parameters.
+    Zero1Parameters,
+    /// The optimiser's state is cut.
+    Zero1,
+    /// Gradients are, too.
+    Zero2,
+    /// Weights are, too.
+    Zero3,
+}
+
+/// The strategy.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Strategy {
+    /// Which.
+    pub kind: StrategyKind,
+    /// Size of a bucket of gradients, in MiB.
+    pub bucket_mb: f64,
+    /// Units whose weights are gathered ahead of their use.
+    pub prefetch: usize,
+    /// Most gatherings under way at once.
+    pub gather_limit: usize,
+    /// Type in which gradients are reduced.
+    pub reduce_dtype: Dtype,
+    /// Type in which weights are gathered and used.
+    pub param_dtype: Dtype,
+}
+
+impl Default for Strategy {
+    fn default() -> Self {
+        Self {
+            kind: StrategyKind::Bucketed,
+            bucket_mb: 25.0,
+            prefetch: 1,
+            gather_limit: 2,
+            reduce_dtype: Dtype::F32,
+            param_dtype: Dtype::F32,
+        }
+    }
+}
+
+impl Strategy {
+    /// As strategies know it, with initial weights by `seed`.
+    pub fn settings(&self, seed: u64) -> Settings {
+        let form = match self.kind {
+            StrategyKind::Naive => Form::Naive,
+            StrategyKind::Overlapped => Form::Overlapped,
+            _ => Form::Bucketed,
+        };
+        Settings {
+            seed,
+            form,
+            bucket_bytes: (self.bucket_mb * f64::from(1 << 20)) as usize,
+            wire: (self.reduce_dtype != self.param_dtype).then_some(self.reduce_dtype),
+            prefetch: self.prefetch,
+            gathers_max: self.gather_limit,
+            ..Settings::default()
+        }
+    }
+}
+
+/// Checkpoints.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Checkpoint {
+    /// Where they are.
+    pub folder: String,
+    /// Steps from one to the next; none are made if 0.
+    pub every: u64,
+    /// How many are kept.
+    pub keep: usize,
+    /// Whether to go on from the last one there.
+    pub resume: bool,
+}
+
+impl Default for Checkpoint {
+    fn default() -> Self {
+        Self { folder: "checkpoints".to_owned(), every: 0, keep: 2, resume: false }
+    }
+}
+
+/// What is told.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Log {
+    /// Steps from one line to the next.
+    pub every: u64,
+    /// Where every step is written as a line of JSON; nowhere if empty.
+    pub file: String,
+    /// Steps from one validation to the next; none if 0.
+    pub validate_every: u64,
+    /// Batches of each validation.
+    pub validation_batches: u64,
+}
+
+impl Default for Log {
+    fn default() -> Self {
+        Self { every: 10, file: String::new(), validate_every: 100, validation_batches: 8 }
+    }
+}
+
+/// What must hold on any number of ranks, in words.
+pub(super) fn rules(config: &Config) -> Vec<(bool, String)> {
+    let Config { model, data, optimiser, strategy, .. } = config;
+    let share = |name: &str, value: f64| {
+        ((0.0..1.0).contains(&value), format!("{name} = {value} is no share below 1"))
+    };
+    let least = |name: &str, value: usize| (value > 0, format!("{name} = 0: it is at least 1"));
+    let size =
+        |name: &str, value: f64| (value.is_finite() && value >= 0.0, format!("{name} = {value} is no size"));
+    let heads = format!("model.heads = {} does not divide model.width = {}", model.heads, model.width);
+    vec![
+        least("threads", config.threads),
+        least("model.layers", model.layers),
+        least("model.width", model.width),
+        least("model.heads", model.heads),
+        least("model.context", model.context),
+        (model.width.is_multiple_of(model.heads), heads),
+        (!model.hidden.contains(&0), "model.hidden has a layer of width 0".to_owned()),
+        share("model.dropout", model.dropout),
+        share("data.validation", data.validation),
+        least("data.vocabulary", data.vocabulary as usize),
+        least("data.global_batch", data.global_batch),
+        least("data.micro_batch", data.micro_batch),
+        size("optimiser.lr", optimiser.lr),
+        share("optimiser.beta1", optimiser.beta1),
+        share("optimiser.beta2", optimiser.beta2),
+        size("optimiser.epsilon", optimiser.epsilon),
+        share("optimiser.momentum", optimiser.momentum),
+        size("optimiser.weight_decay", optimiser.weight_decay),
+        size("optimiser.clip", optimiser.clip),
+        (strategy.bucket_mb > 0.0, format!("strategy.bucket_mb = {} is no size", strategy.bucket_mb)),
+        least("strategy.gather_limit", strategy.gather_limit),
+        least("checkpoint.keep", config.checkpoint.keep),
+        least("log.every", config.log.every as usize),
+    ]
+}

@@ -1,0 +1,198 @@
+use super::*;
+use crate::flat::Dtype;
+use crate::parallel::{Form, Settings};
+use crate::train::{Scale, Shape};
+use proptest::prelude::*;
+use std::path::PathBuf;
+
+/// A configuration file of this test, gone when it is done.
+struct File(PathBuf);
+
+impl File {
+    fn new(name: &str, text: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("unisono-config-{}-{name}.toml", std::process::id()));
+        std::fs::write(&path, text).unwrap();
+        Self(path)
+    }
+}
+
+impl Drop for File {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+fn loaded(name: &str, text: &str) -> Result<Config> {
+    let file = File::new(name, text);
+    Config::load(Some(&file.0), &[])
+}
+
+fn changed(overrides: &[&str]) -> Result<Config> {
+    Config::load(None, &overrides.iter().map(|&change| change.to_owned()).collect::<Vec<_>>())
+}
+
+/// The words of an error, without the path.
+fn words(result: Result<Config>) -> String {
+    match result.unwrap_err() {
+        Error::File { what, .. } => what,
+        other => other.to_string(),
+    }
+}
+
+#[test]
+fn a_file_changes_the_defaults_and_the_command_line_changes_both() {
+    let text = "seed = 7\n[model]\nwidth = 64\n[strategy]\nkind = \"zero1-parameters\"\n[schedule]\nlr_scale = \"sqrt\"\n";
+    let file = File::new("layers", text);
+    let overrides =
+        ["model.layers=3", "model.width = 96", "data.path=/a b", "optimiser.lr=1", "model.hidden=[5]"];
+    let config = Config::load(Some(&file.0), &overrides.map(str::to_owned)).unwrap();
+    assert_eq!((config.seed, config.model.layers, config.model.width), (7, 3, 96));
+    assert_eq!(
+        (config.data.path.as_str(), config.optimiser.lr, &config.model.hidden[..]),
+        ("/a b", 1.0, &[5][..])
+    );
+    assert_eq!(
+        (config.strategy.kind, config.schedule.lr_scale),
+        (StrategyKind::Zero1Parameters, Scale::Sqrt)
+    );
+    assert_eq!(changed(&[]).unwrap(), Config::default());
+    assert_eq!(
+        changed(&["log.file=7", "data.path=\"true\""])
+            .map(|config| (config.log.file, config.data.path))
+            .unwrap(),
+        ("7".to_owned(), "true".to_owned())
+    );
+}
+
+#[test]
+fn unknown_keys_are_answered_with_the_nearest() {
+    let word = |text| words(loaded("unknown", text));
+    assert_eq!(
+        word("seed = 1\n[model]\nwidht = 3\n"),
+        "line 3, `widht = 3`: there is no `model.widht`; the nearest is `model.width`"
+    );
+    assert!(word("[modle]\nwidth = 3\n").ends_with("there is no `modle`; the nearest is `model`"));
+    assert!(word("[data]\nheads = 3\n").ends_with("there is no `data.heads`; the nearest is `model.heads`"));
+    assert!(word("mesh = { tensors = 3 }\n").ends_with("the nearest is `mesh.tensor`"));
+    let error = words(changed(&["strategy.buckets_mb=3"]));
+    assert_eq!(
+        error,
+        "`strategy.buckets_mb=3`: there is no `strategy.buckets_mb`; the nearest is `strategy.bucket_mb`"
+    );
+    assert!(words(changed(&["sed=3"])).ends_with("the nearest is `seed`"));
+}
+
+#[test]
+fn wrong_values_are_named_with_file_and_line() {
+    let file = File::new("wrong", "[data]\n\nmicro_batch = \"four\"\n");
+    let error = Config::load(Some(&file.0), &[]).unwrap_err().to_string();
+    let name = file.0.display();
+    assert_eq!(
+        error,
+        format!("{name}: line 3, `micro_batch = \"four\"`: invalid type: string \"four\", expected usize")
+    );
+    let word = |text| words(loaded("values", text));
+    assert!(word("seed = -1\n").contains("line 1, `seed = -1`: invalid value: integer `-1`"));
+    assert!(
+        word("[model]\nnorm = \"batch\"\n").contains("unknown variant `batch`, expected `layer` or `rms`")
+    );
+    assert!(word("model = 3\n").starts_with("line 1, `model = 3`: invalid type"));
+    assert!(word("[model\n").starts_with("line 1"));
+    assert!(word("seed = 1\nseed = 2\n").starts_with("line 2, `seed = 2`: duplicate key"));
+    let missing = Config::load(Some(Path::new("/nowhere/run.toml")), &[]).unwrap_err();
+    assert!(missing.to_string().starts_with("/nowhere/run.toml: "));
+}
+
+#[test]
+fn wrong_overrides_are_named() {
+    assert_eq!(words(changed(&["seed"])), "`seed`: an override is `section.key=value`");
+    let error = words(changed(&["strategy.kind=zero9"]));
+    assert!(
+        error.starts_with("`strategy.kind=zero9`: unknown variant `zero9`, expected one of `naive`"),
+        "{error}"
+    );
+    let error = words(changed(&["model.width=wide"]));
+    assert_eq!(error, "`model.width=wide`: invalid type: string \"wide\", expected usize");
+    assert!(words(changed(&["model=3"])).starts_with("`model=3`: invalid type"));
+}
+
+#[test]
+fn what_cannot_be_is_refused() {
+    let cases = [
+        ("model.heads=3", "model.heads = 3 does not divide model.width = 128"),
+        ("model.heads=0", "model.heads = 0: it is at least 1"),
+        ("model.dropout=1.0", "model.dropout = 1 is no share below 1"),
+        ("optimiser.lr=nan", "optimiser.lr = NaN is no size"),
+        ("strategy.bucket_mb=0", "strategy.bucket_mb = 0 is no size"),
+        (
+            "schedule.warmup=301",
+            "schedule.warmup = 301 and schedule.decay = 0 are more than schedule.steps = 300",
+        ),
+    ];
+    for (change, expected) in cases {
+        assert_eq!(words(changed(&[change])), expected);
+    }
+}
+
+#[test]
+fn the_printed_defaults_name_every_section() {
+    let text = Config::default().to_toml().unwrap();
+    for line in
+        ["seed = 1", "[model]", "kind = \"gpt\"", "[mesh]", "pipeline_first = false", "[log]", "lr = 0.002"]
+    {
+        assert!(text.lines().any(|found| found == line), "{line} is not in\n{text}");
+    }
+    assert_eq!(loaded("printed", &text).unwrap(), Config::default());
+}
+
+#[test]
+fn batches_and_rates_follow_the_configuration() {
+    let config = changed(&["data.global_batch=32", "schedule.lr_scale=sqrt", "mesh.tensor=2"]).unwrap();
+    let mesh = Mesh::new(8, config.mesh).unwrap();
+    assert_eq!(config.batch(&mesh).unwrap(), Batch { micro: 2, accumulation: 4, ranks: 4 });
+    assert_eq!(config.peak_rate(), 2.0 * config.optimiser.lr);
+}
+
+#[test]
+fn strategies_get_the_settings_that_are_asked_for() {
+    let settings = |changes: &[&str]| changed(changes).unwrap().strategy.settings(9);
+    assert_eq!(settings(&[]), Settings { seed: 9, ..Settings::default() });
+    let other =
+        settings(&["strategy.bucket_mb=0.5", "strategy.reduce_dtype=bf16", "strategy.kind=overlapped"]);
+    assert_eq!((other.bucket_bytes, other.wire, other.form), (1 << 19, Some(Dtype::Bf16), Form::Overlapped));
+    let both =
+        settings(&["strategy.reduce_dtype=bf16", "strategy.param_dtype=bf16", "strategy.gather_limit=7"]);
+    assert_eq!((both.wire, both.gathers_max, both.form), (None, 7, Form::Bucketed));
+}
+
+prop_compose! {
+    fn configurations()(
+        seed in any::<u32>(),
+        sizes in prop::array::uniform4(1usize..1 << 40),
+        share in 0.0..1.0f64,
+        lr in prop::num::f64::POSITIVE,
+        path in any::<String>(),
+        hidden in prop::collection::vec(1usize..1000, 0..4),
+        shape in prop::sample::select(vec![Shape::Constant, Shape::Linear, Shape::WarmupStableDecay]),
+        kind in prop::sample::select(vec![StrategyKind::Naive, StrategyKind::Zero1Parameters, StrategyKind::Zero3]),
+    ) -> Config {
+        let mut config = Config { seed, ..Config::default() };
+        let [layers, width, tensor, bucket] = sizes;
+        config.model = Model { layers, width, heads: width, dropout: share, hidden, ..config.model };
+        config.data = Data { path: path.clone(), extensions: vec![path], ..config.data };
+        config.mesh.tensor = tensor;
+        config.optimiser.lr = lr;
+        config.schedule.shape = shape;
+        config.strategy = super::Strategy { kind, bucket_mb: bucket as f64, ..config.strategy };
+        config
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+    #[test]
+    fn what_is_printed_is_read_back(config in configurations()) {
+        let file = File::new("round-trip", &config.to_toml().unwrap());
+        prop_assert_eq!(Config::load(Some(&file.0), &[]).unwrap(), config);
+    }
+}

@@ -1,0 +1,17 @@
+//! What there is to learn from: which samples when ([`Sampler`]), and samples themselves ([`Windows`], [`Table`]).
+
+mod permutation;
+mod sampler;
+mod table;
+pub mod text;
+mod tokens;
+mod windows;
+
+pub use permutation::Permutation;
+pub use sampler::{Position, Sampler, Tail};
+pub use table::{Scaling, Table};
+pub use tokens::{TokenFile, Tokens, Width};
+pub use windows::{TokenBatch, Windows};
+
+#[cfg(test)]
+mod tests;

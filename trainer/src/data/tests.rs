@@ -1,0 +1,277 @@
+use super::*;
+use crate::error::Error;
+use std::collections::{BTreeMap, HashSet};
+use std::fs;
+use std::path::PathBuf;
+
+/// A folder of this test, gone when it is done.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("unisono-data-{}-{name}", std::process::id()));
+        fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+
+    fn file(&self, name: &str, contents: impl AsRef<[u8]>) -> PathBuf {
+        let path = self.0.join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(&path, contents).unwrap();
+        path
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn sorted(batches: impl IntoIterator<Item = Vec<u64>>) -> Vec<u64> {
+    let mut all: Vec<u64> = batches.into_iter().flatten().collect();
+    all.sort_unstable();
+    all
+}
+
+fn shares(sampler: &Sampler, ranks: usize) -> Vec<Sampler> {
+    (0..ranks).map(|rank| sampler.clone().share(rank, ranks).unwrap()).collect()
+}
+
+#[test]
+fn any_count_is_permuted() {
+    for count in (1..200).chain([255, 256, 257, 1000, 4097]) {
+        let order = Permutation::new(count, count ^ 5);
+        let seen: HashSet<u64> = (0..count).map(|index| order.at(index)).collect();
+        assert_eq!(seen.len() as u64, count);
+        assert!(seen.iter().all(|&value| value < count));
+    }
+    let huge = Permutation::new(u64::MAX, 1);
+    assert_ne!(huge.at(0), huge.at(1));
+}
+
+#[test]
+fn all_orders_of_a_few_are_as_likely() {
+    let mut seen = BTreeMap::<Vec<u64>, u32>::new();
+    for seed in 0..24_000 {
+        let order = Permutation::new(4, seed);
+        *seen.entry((0..4).map(|index| order.at(index)).collect()).or_default() += 1;
+    }
+    assert_eq!(seen.len(), 24);
+    // 1000 expected of each, with a deviation of 31.
+    assert!(seen.values().all(|count| (850..1150).contains(count)), "{seen:?}");
+}
+
+#[test]
+fn shards_make_the_epoch_without_overlap() {
+    for (samples, batch, ranks) in [(100, 20, 4), (103, 12, 3), (7, 7, 7), (64, 1, 1)] {
+        let sampler = Sampler::new(samples, batch, Some(3), Tail::Drop).unwrap();
+        let seen = sorted(shares(&sampler, ranks).into_iter().flatten());
+        assert_eq!(seen.len() as u64, samples / batch * batch);
+        assert!(seen.windows(2).all(|pair| pair[0] < pair[1]), "a sample came twice");
+
+        let sampler = Sampler::new(samples, batch, Some(3), Tail::Pad).unwrap();
+        assert_eq!(sampler.clone().count() as u64, sampler.batches());
+        let seen = sorted(shares(&sampler, ranks).into_iter().flatten());
+        assert_eq!(seen.len() as u64, samples.next_multiple_of(batch));
+        let distinct: HashSet<u64> = seen.into_iter().collect();
+        assert_eq!(distinct.len() as u64, samples, "a sample is missing");
+    }
+}
+
+#[test]
+fn slices_of_one_big_batch_are_what_ranks_see() {
+    let mut whole = Sampler::new(50, 12, Some(9), Tail::Drop).unwrap();
+    let mut ranks = shares(&whole, 4);
+    for _ in 0..20 {
+        let big = whole.draw();
+        let small: Vec<u64> = ranks.iter_mut().flat_map(Sampler::draw).collect();
+        assert_eq!(big, small);
+    }
+    assert_eq!(whole.position(), Position { epoch: 4, sample: 48 });
+}
+
+#[test]
+fn epochs_and_seeds_have_orders_of_their_own() {
+    let order = |seed, epoch| {
+        let mut sampler = Sampler::new(40, 40, seed, Tail::Drop).unwrap();
+        sampler.set_epoch(epoch);
+        sampler.next().unwrap()
+    };
+    assert_eq!(order(Some(1), 2), order(Some(1), 2));
+    assert_ne!(order(Some(1), 2), order(Some(1), 3));
+    assert_ne!(order(Some(1), 2), order(Some(2), 2));
+    assert!(order(None, 2).into_iter().eq(0..40));
+}
+
+#[test]
+fn a_job_resumes_mid_epoch_with_another_number_of_ranks() {
+    for tail in [Tail::Drop, Tail::Pad] {
+        let whole = Sampler::new(100, 12, Some(5), tail).unwrap();
+        let mut before = shares(&whole, 4);
+        for _ in 0..11 {
+            before.iter_mut().for_each(|rank| drop(rank.draw()));
+        }
+        let position = before[3].position();
+        assert!(before.iter().all(|rank| rank.position() == position) && position.epoch == 1);
+        let mut after = shares(&whole, 6);
+        after.iter_mut().for_each(|rank| rank.resume(position).unwrap());
+        for _ in 0..20 {
+            let four: Vec<u64> = before.iter_mut().flat_map(Sampler::draw).collect();
+            let six: Vec<u64> = after.iter_mut().flat_map(Sampler::draw).collect();
+            assert_eq!(four, six);
+        }
+    }
+}
+
+#[test]
+fn other_batches_go_on_where_the_old_ones_ended() {
+    let mut before = Sampler::new(100, 12, Some(5), Tail::Drop).unwrap();
+    let seen = sorted([before.draw(), before.draw()]);
+    let mut after = Sampler::new(100, 4, Some(5), Tail::Drop).unwrap();
+    after.resume(before.position()).unwrap();
+    assert_eq!(sorted(after.chain([seen])), (0..100).collect::<Vec<_>>());
+}
+
+#[test]
+fn an_epoch_that_was_padded_to_its_end_is_over_for_other_batches() {
+    let mut before = Sampler::new(10, 4, Some(5), Tail::Pad).unwrap();
+    before.by_ref().for_each(drop);
+    let mut after = Sampler::new(10, 5, Some(5), Tail::Pad).unwrap();
+    after.resume(before.position()).unwrap();
+    assert_eq!((after.next(), after.draw().len(), after.position().epoch), (None, 5, 1));
+}
+
+#[test]
+fn batches_that_cannot_be_are_refused() {
+    let text = |error: Option<Error>| error.unwrap().to_string();
+    assert_eq!(text(Sampler::new(5, 8, None, Tail::Drop).err()), "5 samples do not make one batch of 8");
+    assert!(Sampler::new(5, 8, None, Tail::Pad).is_ok());
+    let sampler = Sampler::new(50, 8, None, Tail::Drop).unwrap();
+    assert_eq!(text(sampler.clone().share(0, 3).err()), "a batch of 8 has no part 0 of 3 equal ones");
+    let outside = sampler.clone().resume(Position { epoch: 0, sample: 51 });
+    assert!(text(outside.err()).contains("belongs to other data"));
+}
+
+#[test]
+fn tokens_of_every_width_come_back() {
+    let folder = Folder::new("widths");
+    for (name, most) in [("a.u8", 255), ("a.u16", 65_535), ("a.bin", 65_535), ("a.u32", u32::MAX - 1)] {
+        let path = folder.0.join(name);
+        let tokens: Vec<u32> = (0..3000).map(|index| index * 7919 % most).chain([most]).collect();
+        TokenFile::write(&path, tokens.iter().copied()).unwrap();
+        let file = TokenFile::open(&path, most + 1).unwrap();
+        let mut found = vec![0; 2999];
+        file.copy(2, &mut found).unwrap();
+        assert_eq!((file.count(), &found[..]), (3001, &tokens[2..]), "{name}");
+        assert!(file.copy(3, &mut found).unwrap_err().to_string().contains(name));
+    }
+}
+
+#[test]
+fn token_files_that_cannot_be_are_refused() {
+    let folder = Folder::new("refused");
+    let error = |result: crate::Result<()>| result.unwrap_err().to_string();
+    let open = |path: &PathBuf| TokenFile::open(path, 10).map(drop);
+    assert!(error(open(&folder.file("x.txt", "abc"))).ends_with(".bin (two bytes)"));
+    assert!(
+        error(open(&folder.file("odd.u16", "abc"))).ends_with("3 bytes are no whole number of tokens of 2")
+    );
+    assert!(error(open(&folder.0.join("none.u8"))).contains("none.u8"));
+    let write = TokenFile::write(&folder.0.join("w.u8"), [1, 256]);
+    assert!(error(write).ends_with("token 256 does not fit in 1 bytes"));
+    let file = TokenFile::open(&folder.file("y.u8", [1, 2, 10]), 10).unwrap();
+    assert!(error(file.copy(0, &mut [0; 3])).ends_with("token 2 is 10; the vocabulary has 10"));
+}
+
+#[test]
+fn windows_overlap_by_one_and_make_every_token_a_target_once() {
+    let tokens: Vec<u16> = (0..11).collect();
+    let windows = Windows::new(tokens, 3).unwrap();
+    assert_eq!(windows.count(), 3);
+    let batch = windows.batch(&[2, 0]).unwrap();
+    assert_eq!(batch.inputs, [6, 7, 8, 0, 1, 2]);
+    assert_eq!(batch.targets, [7, 8, 9, 1, 2, 3]);
+    assert!(windows.batch(&[3]).is_err());
+    let error = Windows::new(vec![1u16, 2, 3], 3).err().unwrap();
+    assert_eq!(error.to_string(), "3 tokens do not make one window of 3 + 1");
+}
+
+#[test]
+fn a_mapped_file_gives_the_windows_that_memory_gives() {
+    let folder = Folder::new("mapped");
+    let path = folder.0.join("t.u16");
+    let tokens: Vec<u16> = (0..5000u32).map(|index| (index * index % 257) as u16).collect();
+    TokenFile::write(&path, tokens.iter().map(|&token| u32::from(token))).unwrap();
+    let file = Windows::new(TokenFile::open(&path, 257).unwrap(), 16).unwrap();
+    let memory = Windows::new(tokens, 16).unwrap();
+    let whole = Sampler::new(file.count(), 8, Some(1), Tail::Drop).unwrap();
+    let big = memory.batch(&whole.clone().draw()).unwrap();
+    let inputs = shares(&whole, 4).into_iter().flat_map(|mut rank| file.batch(&rank.draw()).unwrap().inputs);
+    assert_eq!(inputs.collect::<Vec<_>>(), big.inputs);
+}
+
+#[test]
+fn a_folder_is_read_in_the_order_of_its_paths_and_cut_in_two() {
+    let folder = Folder::new("text");
+    folder.file("b.md", "0123456789");
+    for name in ["y.rs", "a/z.rs", "x.rs", "a/a.rs", "c.rs"] {
+        folder.file(name, &name[..name.len() - 3]);
+    }
+    folder.file("a/skipped.png", "x");
+    folder.file(".hidden/c.md", "x");
+    folder.file("target/CACHEDIR.TAG", "");
+    folder.file("target/doc/made.md", "x");
+    let extensions = ["rs", "md"].map(str::to_owned);
+    let text = text::read(&folder.0, &extensions, 0.2).unwrap();
+    let tokens = |text: &str| {
+        text.bytes().map(|byte| if byte == b'|' { text::END } else { u16::from(byte) }).collect()
+    };
+    let training: Vec<u16> = tokens("a/a|a/z|01234567|c|x|y|");
+    let validation: Vec<u16> = tokens("89|");
+    assert_eq!(text, text::Text { training, validation, documents: 6 });
+    assert_eq!(text::read(&folder.0.join("b.md"), &[], 0.0).unwrap().training.len(), 11);
+    let error = text::read(&folder.0, &["py".to_owned()], 0.2).unwrap_err().to_string();
+    assert!(error.ends_with("no file in it ends in one of [\"py\"]"), "{error}");
+    assert_eq!(text::decode(&text::encode("né")), "né");
+    assert_eq!(text::decode(&[104, 256, 105]), "h\n\ni");
+}
+
+const IRIS: &str = include_str!("../../data/iris.csv");
+
+#[test]
+fn a_real_table_is_read_and_scaled() {
+    let iris = Table::parse(IRIS).unwrap();
+    assert_eq!((iris.rows(), iris.columns, iris.classes()), (150, 4, Some(3)));
+    assert_eq!(iris.names[3..], ["petal_width", "species"]);
+    assert_eq!(iris.features[..4], [5.1, 3.5, 1.4, 0.2]);
+    let (mut training, mut validating) = iris.split(0.2, 4);
+    assert_eq!((training.rows(), validating.rows()), (120, 30));
+    let mut all = [training.targets.clone(), validating.targets.clone()].concat();
+    all.sort_by(f32::total_cmp);
+    assert_eq!(all, iris.targets);
+    let scaling = Scaling::of(&training);
+    scaling.apply(&mut training);
+    scaling.apply(&mut validating);
+    let again = Scaling::of(&training);
+    let mut untouched = training.clone();
+    again.apply(&mut untouched);
+    let near = |(a, b): (&f32, &f32)| (a - b).abs() < 1e-5;
+    assert!(training.features.iter().zip(&untouched.features).all(near), "not mean 0 and deviation 1");
+    assert!(validating.features.iter().all(|value| value.abs() < 5.0));
+}
+
+#[test]
+fn tables_that_cannot_be_name_the_line() {
+    let error = |text: &str| Table::parse(text).unwrap_err();
+    assert_eq!(error("a,b\n1,2\n\n1,2,3\n"), "line 4: 3 cells instead of 2");
+    assert_eq!(error("1,2\n1,two\n"), "line 2: `two` is no number");
+    assert_eq!(error("1,2\n1,NaN\n"), "line 2: `NaN` is no number");
+    assert_eq!(error("1\n"), "line 1: 1 cells instead of 2");
+    assert_eq!(error("a,b\n"), "no rows");
+    let values = Table::parse("1,0.5\n1,2\n").unwrap();
+    assert_eq!(values.classes(), None);
+    let mut constant = values.clone();
+    Scaling::of(&values).apply(&mut constant);
+    assert_eq!(constant.features, [0.0, 0.0]);
+}

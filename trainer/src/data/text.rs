@@ -1,0 +1,91 @@
+//! Text as bytes: a tokenizer that needs no vocabulary file, over a folder.
+
+use crate::error::{Error, Result};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// The token after each document.
+pub const END: u16 = 256;
+
+/// Number of different tokens: bytes, and [`END`].
+pub const VOCABULARY: u32 = 257;
+
+/// Documents, each followed by [`END`].
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Text {
+    /// Tokens to learn from: the beginning of every document.
+    pub training: Vec<u16>,
+    /// Tokens to validate with: the end of every document.
+    pub validation: Vec<u16>,
+    /// Documents read.
+    pub documents: usize,
+}
+
+/// Reads a file, or all files below a folder that end in one of `extensions`, in the order of their paths. The last
+/// `validation` of each document, a share from 0 to 1, is not for training.
+///
+/// # Errors
+/// If something cannot be read, or there is nothing.
+pub fn read(path: &Path, extensions: &[String], validation: f64) -> Result<Text> {
+    let mut paths = Vec::new();
+    if path.is_dir() {
+        collect(path, extensions, &mut paths)?
+    } else {
+        paths.push(path.to_owned())
+    }
+    paths.sort();
+    let mut text = Text { documents: paths.len(), ..Text::default() };
+    for path in &paths {
+        let bytes = fs::read(path).map_err(|error| Error::file(path, error))?;
+        let held_back = (bytes.len() as f64 * validation) as usize;
+        let (training, validating) = bytes.split_at(bytes.len().saturating_sub(held_back));
+        append(&mut text.training, training);
+        append(&mut text.validation, validating);
+    }
+    if paths.is_empty() {
+        return Err(Error::file(path, format!("no file in it ends in one of {extensions:?}")));
+    }
+    Ok(text)
+}
+
+/// The text that tokens stand for; documents end in a blank line.
+pub fn decode(tokens: &[u32]) -> String {
+    let bytes = tokens.iter().flat_map(|&token| match u8::try_from(token) {
+        Ok(byte) => vec![byte],
+        Err(_) => b"\n\n".to_vec(),
+    });
+    String::from_utf8_lossy(&bytes.collect::<Vec<_>>()).into_owned()
+}
+
+/// The tokens of a text, without an end.
+pub fn encode(text: &str) -> Vec<u32> {
+    text.bytes().map(u32::from).collect()
+}
+
+fn append(tokens: &mut Vec<u16>, document: &[u8]) {
+    if !document.is_empty() {
+        tokens.extend(document.iter().map(|&byte| u16::from(byte)).chain([END]));
+    }
+}
+
+/// Adds the files below `folder`, without what is hidden or in folders tagged as caches (bford.info/cachedir), as
+/// cargo's `target` is; links are not followed.
+fn collect(folder: &Path, extensions: &[String], paths: &mut Vec<PathBuf>) -> Result<()> {
+    if folder.join("CACHEDIR.TAG").exists() {
+        return Ok(());
+    }
+    let failed = |error| Error::file(folder, error);
+    for entry in fs::read_dir(folder).map_err(failed)? {
+        let entry = entry.map_err(failed)?;
+        let (path, kind) = (entry.path(), entry.file_type().map_err(failed)?);
+        let is_wanted = |extension: &String| path.extension().is_some_and(|own| own == extension.as_str());
+        if entry.file_name().as_encoded_bytes().starts_with(b".") {
+            continue;
+        } else if kind.is_dir() {
+            collect(&path, extensions, paths)?;
+        } else if kind.is_file() && extensions.iter().any(is_wanted) {
+            paths.push(path);
+        }
+    }
+    Ok(())
+}

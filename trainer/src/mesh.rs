@@ -1,0 +1,145 @@
+//! Where every rank stands: tensor, data and pipeline parallel ranks of one world, and the groups among them.
+//!
+//! A [`Mesh`] is arithmetic alone and can be asked about any world; [`Groups`] are its communicators.
+
+mod draw;
+mod groups;
+mod hosts;
+mod kind;
+mod seeds;
+
+pub use groups::Groups;
+pub use hosts::Host;
+pub use kind::GroupKind;
+pub use seeds::{Phase, Seeding};
+
+use crate::error::{Error, Result};
+use serde::{Deserialize, Serialize};
+
+/// How many ways each kind of parallelism cuts; the data parallel degree is what remains of the world.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Degrees {
+    /// Ranks that share each layer.
+    pub tensor: usize,
+    /// Stages that the layers are dealt to.
+    pub pipeline: usize,
+    /// Ranks that share each sequence; a divisor of the data parallel degree.
+    pub sequence_data: usize,
+    /// Neighbouring stages are neighbours in the world, rather than neighbouring data ranks.
+    pub pipeline_first: bool,
+}
+
+impl Default for Degrees {
+    fn default() -> Self {
+        Self { tensor: 1, pipeline: 1, sequence_data: 1, pipeline_first: false }
+    }
+}
+
+/// A world of ranks, cut by legal degrees.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mesh {
+    world: usize,
+    degrees: Degrees,
+}
+
+/// A rank's place on the four axes of a mesh.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Coordinates {
+    /// Which part of each layer.
+    pub tensor: usize,
+    /// Which part of each sequence.
+    pub sequence_data: usize,
+    /// Which sequences.
+    pub batch_data: usize,
+    /// Which layers.
+    pub pipeline: usize,
+}
+
+impl Mesh {
+    /// `world` ranks, cut by `degrees`.
+    ///
+    /// # Errors
+    /// [`Error::Illegal`] names the numbers and the rule that they break.
+    pub fn new(world: usize, degrees: Degrees) -> Result<Self> {
+        let Degrees { tensor, pipeline, sequence_data, .. } = degrees;
+        let named =
+            [("world", world), ("tensor", tensor), ("pipeline", pipeline), ("sequence_data", sequence_data)];
+        if let Some((name, _)) = named.into_iter().find(|&(_, degree)| degree == 0) {
+            return Err(Error::illegal(format!("{name} = 0: a degree is at least 1")));
+        }
+        let model = tensor.checked_mul(pipeline).filter(|&model| world.is_multiple_of(model));
+        let Some(model) = model else {
+            let what = format!(
+                "a world of {world} ranks cannot be cut into tensor = {tensor} times pipeline = {pipeline}"
+            );
+            return Err(Error::illegal(format!("{what}: their product must divide it")));
+        };
+        let data = world / model;
+        if !data.is_multiple_of(sequence_data) {
+            let what =
+                format!("sequence_data = {sequence_data} does not divide the data parallel degree {data}");
+            let sum = format!("{data} = {world} ranks / (tensor {tensor} * pipeline {pipeline})");
+            return Err(Error::illegal(format!("{what}, where {sum}")));
+        }
+        Ok(Self { world, degrees })
+    }
+
+    /// Number of ranks.
+    pub fn world(&self) -> usize {
+        self.world
+    }
+
+    /// How it is cut.
+    pub fn degrees(&self) -> Degrees {
+        self.degrees
+    }
+
+    /// Data parallel degree: ranks that hold the same part of the model.
+    pub fn data(&self) -> usize {
+        self.world / (self.degrees.tensor * self.degrees.pipeline)
+    }
+
+    /// Ranks that hold the same part of the model and see different sequences.
+    pub fn batch_data(&self) -> usize {
+        self.data() / self.degrees.sequence_data
+    }
+
+    /// Where `rank` stands.
+    ///
+    /// # Panics
+    /// If there is no such rank.
+    pub fn coordinates(&self, rank: usize) -> Coordinates {
+        assert!(rank < self.world, "rank {rank} of {}", self.world);
+        let Degrees { tensor, pipeline, sequence_data, pipeline_first } = self.degrees;
+        let (outer, data_degree) = (rank / tensor, self.data());
+        let (data, stage) = match pipeline_first {
+            true => (outer / pipeline, outer % pipeline),
+            false => (outer % data_degree, outer / data_degree),
+        };
+        Coordinates {
+            tensor: rank % tensor,
+            sequence_data: data % sequence_data,
+            batch_data: data / sequence_data,
+            pipeline: stage,
+        }
+    }
+
+    /// The rank that stands there.
+    pub fn rank(&self, at: Coordinates) -> usize {
+        let Degrees { tensor, pipeline, pipeline_first, .. } = self.degrees;
+        let outer = match pipeline_first {
+            true => self.data_rank(at) * pipeline + at.pipeline,
+            false => at.pipeline * self.data() + self.data_rank(at),
+        };
+        outer * tensor + at.tensor
+    }
+
+    /// Rank among those that hold the same part of the model.
+    pub fn data_rank(&self, at: Coordinates) -> usize {
+        at.batch_data * self.degrees.sequence_data + at.sequence_data
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,41 @@
+//! Seeds as a function of where and when: no history, so that any pass of any step can be repeated.
+
+use super::Coordinates;
+use crate::pass::Seeds;
+use crate::random::chain;
+
+/// What a pass is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Phase {
+    /// Forward and backward, to change the weights.
+    Training,
+    /// Forward, to see how well it goes.
+    Validation,
+    /// Forward, for the last judgement.
+    Test,
+}
+
+/// One rank's source of [`Seeds`].
+#[derive(Clone, Copy, Debug)]
+pub struct Seeding {
+    seed: u64,
+    at: Coordinates,
+}
+
+impl Seeding {
+    /// Of the run's seed, for the rank that stands at `at`.
+    pub fn new(seed: u64, at: Coordinates) -> Self {
+        Self { seed, at }
+    }
+
+    /// The seeds of micro-batch `micro_batch` of step `step`.
+    ///
+    /// The shared one depends on what a tensor parallel group has in common: its tokens and its layers. The split one
+    /// adds the tensor rank.
+    pub fn pass(&self, phase: Phase, step: u64, micro_batch: u64) -> Seeds {
+        let Coordinates { tensor, sequence_data, batch_data, pipeline } = self.at;
+        let place = [sequence_data, batch_data, pipeline].map(|coordinate| coordinate as u64);
+        let shared = chain(&[self.seed, phase as u64, step, micro_batch, place[0], place[1], place[2]]);
+        Seeds { shared, split: chain(&[shared, tensor as u64]) }
+    }
+}

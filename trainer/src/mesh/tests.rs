@@ -1,0 +1,278 @@
+use super::*;
+use crate::pass::Seeds;
+use std::collections::{HashMap, HashSet};
+use std::ops::Range;
+use unisono::{Communicator, Sum};
+
+/// Every legal mesh of `worlds`.
+fn meshes(worlds: Range<usize>) -> impl Iterator<Item = Mesh> {
+    worlds.flat_map(|world| {
+        let degrees = divisors(world).flat_map(move |tensor| {
+            divisors(world / tensor).flat_map(move |pipeline| {
+                divisors(world / tensor / pipeline).flat_map(move |sequence_data| {
+                    [false, true].map(|first| (tensor, pipeline, sequence_data, first))
+                })
+            })
+        });
+        degrees
+            .map(move |(tensor, pipeline, sequence, first)| mesh(world, [tensor, pipeline, sequence], first))
+    })
+}
+
+fn divisors(number: usize) -> impl Iterator<Item = usize> {
+    (1..=number).filter(move |divisor| number.is_multiple_of(*divisor))
+}
+
+fn mesh(world: usize, [tensor, pipeline, sequence_data]: [usize; 3], pipeline_first: bool) -> Mesh {
+    Mesh::new(world, Degrees { tensor, pipeline, sequence_data, pipeline_first }).unwrap()
+}
+
+#[test]
+fn ranks_and_coordinates_follow_the_formulas_both_ways() {
+    let mut seen = 0;
+    for mesh in meshes(1..65) {
+        let Degrees { tensor: tp, pipeline: pp, sequence_data: sdp, pipeline_first } = mesh.degrees();
+        let dp = mesh.world() / (tp * pp);
+        for r in 0..mesh.world() {
+            let at = mesh.coordinates(r);
+            let (data, stage) =
+                if pipeline_first { ((r / tp) / pp, (r / tp) % pp) } else { ((r / tp) % dp, r / (tp * dp)) };
+            let expected = Coordinates {
+                tensor: r % tp,
+                sequence_data: data % sdp,
+                batch_data: data / sdp,
+                pipeline: stage,
+            };
+            assert_eq!(at, expected, "rank {r} of {mesh:?}");
+            assert_eq!((mesh.rank(at), mesh.data_rank(at)), (r, data));
+            assert!(at.batch_data < mesh.batch_data() && at.pipeline < pp);
+        }
+        seen += 1;
+    }
+    assert_eq!(seen, 3_648);
+}
+
+#[test]
+fn degrees_that_do_not_divide_are_refused_and_all_others_taken() {
+    for world in 1..17 {
+        let mut taken = 0;
+        for (tensor, pipeline) in
+            (1..=world).flat_map(|tensor| (1..=world).map(move |pipeline| (tensor, pipeline)))
+        {
+            for sequence_data in 1..=world {
+                let degrees = Degrees { tensor, pipeline, sequence_data, pipeline_first: false };
+                taken += usize::from(Mesh::new(world, degrees).is_ok());
+            }
+        }
+        assert_eq!(2 * taken, meshes(world..world + 1).count());
+    }
+}
+
+#[test]
+fn golden_table() {
+    let usual = mesh(16, [2, 2, 2], false);
+    let first = mesh(16, [2, 2, 2], true);
+    // rank: tensor, sequence, batch, stage as usual; with the pipeline first
+    let golden = [
+        (0, [0, 0, 0, 0], [0, 0, 0, 0]),
+        (1, [1, 0, 0, 0], [1, 0, 0, 0]),
+        (2, [0, 1, 0, 0], [0, 0, 0, 1]),
+        (3, [1, 1, 0, 0], [1, 0, 0, 1]),
+        (4, [0, 0, 1, 0], [0, 1, 0, 0]),
+        (7, [1, 1, 1, 0], [1, 1, 0, 1]),
+        (8, [0, 0, 0, 1], [0, 0, 1, 0]),
+        (11, [1, 1, 0, 1], [1, 0, 1, 1]),
+        (12, [0, 0, 1, 1], [0, 1, 1, 0]),
+        (15, [1, 1, 1, 1], [1, 1, 1, 1]),
+    ];
+    let row = |mesh: Mesh, rank| {
+        let at = mesh.coordinates(rank);
+        [at.tensor, at.sequence_data, at.batch_data, at.pipeline]
+    };
+    for (rank, as_usual, pipeline_first) in golden {
+        assert_eq!((row(usual, rank), row(first, rank)), (as_usual, pipeline_first), "rank {rank}");
+    }
+    assert_eq!(usual.groups(GroupKind::Pipeline)[1], [1, 9]);
+    assert_eq!(first.groups(GroupKind::Pipeline)[1], [1, 3]);
+    assert_eq!(usual.groups(GroupKind::BatchData)[2], [2, 6]);
+    assert_eq!(usual.groups(GroupKind::ModelAndSequenceData)[1], [4, 5, 6, 7, 12, 13, 14, 15]);
+}
+
+#[test]
+fn members_have_in_common_what_the_name_says_and_groups_cover_the_world_once() {
+    use GroupKind::*;
+    for mesh in meshes(1..33) {
+        let at: Vec<Coordinates> = (0..mesh.world()).map(|rank| mesh.coordinates(rank)).collect();
+        let data = |rank: usize| mesh.data_rank(at[rank]);
+        for kind in GroupKind::ALL {
+            let same = |a: usize, b: usize| {
+                let tensor = at[a].tensor == at[b].tensor;
+                let stage = at[a].pipeline == at[b].pipeline;
+                let sequence = at[a].sequence_data == at[b].sequence_data;
+                let batch = at[a].batch_data == at[b].batch_data;
+                match kind {
+                    World => true,
+                    Tensor => data(a) == data(b) && stage,
+                    Data => tensor && stage,
+                    Pipeline => tensor && data(a) == data(b),
+                    SequenceData => tensor && stage && batch,
+                    BatchData => tensor && stage && sequence,
+                    TensorAndData => stage,
+                    TensorAndSequenceData => stage && batch,
+                    ModelAndSequenceData => batch,
+                }
+            };
+            let groups = mesh.groups(kind);
+            let mut all: Vec<usize> = groups.concat();
+            all.sort_unstable();
+            assert!(all.into_iter().eq(0..mesh.world()), "{kind:?} of {mesh:?}");
+            for group in groups {
+                assert!(group.is_sorted());
+                assert!((0..mesh.world()).all(|rank| group.contains(&rank) == same(group[0], rank)));
+                assert_eq!(mesh.group(kind, group[0]), group);
+            }
+        }
+    }
+}
+
+#[test]
+fn one_split_for_each_way_to_divide_makes_every_distinct_list_once() {
+    for mesh in meshes(1..33) {
+        let lists = |kind| mesh.groups(kind).into_iter().filter(|group| group.len() > 1);
+        let distinct: HashSet<Vec<usize>> = GroupKind::ALL.into_iter().flat_map(lists).collect();
+        let made = GroupKind::ALL.into_iter().filter(|&kind| mesh.twin(kind) == kind).flat_map(lists).count();
+        assert_eq!(made, distinct.len(), "{mesh:?}");
+    }
+}
+
+#[test]
+fn illegal_degrees_are_refused_with_their_numbers() {
+    let refused = |world, tensor, pipeline, sequence_data| {
+        let degrees = Degrees { tensor, pipeline, sequence_data, pipeline_first: false };
+        Mesh::new(world, degrees).unwrap_err().to_string()
+    };
+    assert_eq!(
+        refused(8, 3, 1, 1),
+        "a world of 8 ranks cannot be cut into tensor = 3 times pipeline = 1: their product must divide it"
+    );
+    assert_eq!(
+        refused(12, 2, 1, 4),
+        "sequence_data = 4 does not divide the data parallel degree 6, where 6 = 12 ranks / (tensor 2 * pipeline 1)"
+    );
+    assert_eq!(refused(4, 0, 1, 1), "tensor = 0: a degree is at least 1");
+    assert!(refused(4, usize::MAX, 2, 1).contains("must divide it"));
+    let error = mesh(8, [4, 1, 1], false).fits_hosts_of(2).unwrap_err().to_string();
+    assert_eq!(
+        error,
+        "tensor = 4 ranks do not fit on a host of 2: a tensor parallel group stays on one host"
+    );
+    mesh(8, [4, 1, 1], false).fits_hosts_of(4).unwrap();
+}
+
+#[test]
+fn tensor_groups_that_cross_hosts_are_found() {
+    let hosts = |of: [u64; 6]| of.map(Host);
+    assert!(mesh(6, [3, 1, 1], false).crossings(&hosts([0, 0, 0, 1, 1, 1])).is_empty());
+    assert_eq!(mesh(6, [2, 1, 1], false).crossings(&hosts([0, 0, 0, 1, 1, 1])), [[2, 3]]);
+    assert_eq!(Host::here(), Host::here());
+}
+
+#[test]
+fn a_mesh_draws_itself() {
+    let drawn = mesh(16, [2, 2, 2], false).to_string();
+    let expected = "\
+16 ranks = tensor 2 x data 4 x pipeline 2 (data: sequence 2 x batch 2)
+                    stage 0  stage 1
+batch 0 sequence 0  [0 1]    [8 9]
+batch 0 sequence 1  [2 3]    [10 11]
+batch 1 sequence 0  [4 5]    [12 13]
+batch 1 sequence 1  [6 7]    [14 15]
+";
+    assert_eq!(drawn, expected);
+    let plain = mesh(2, [1, 1, 1], false).to_string();
+    assert_eq!(
+        plain,
+        "2 ranks = tensor 1 x data 2 x pipeline 1\n        stage 0\ndata 0  [0]\ndata 1  [1]\n"
+    );
+}
+
+#[test]
+fn communicators_have_the_ranks_of_their_groups() {
+    let cases = [
+        (1, [1, 1, 1], false),
+        (4, [1, 1, 1], false),
+        (4, [2, 1, 2], false),
+        (6, [3, 2, 1], true),
+        (8, [2, 2, 2], false),
+        (8, [2, 2, 1], true),
+    ];
+    for (world, degrees, pipeline_first) in cases {
+        let mesh = mesh(world, degrees, pipeline_first);
+        std::thread::scope(|scope| {
+            for comm in Communicator::threads(world).unwrap() {
+                scope.spawn(move || meets_its_groups(&comm, mesh));
+            }
+        });
+    }
+}
+
+fn meets_its_groups(world: &Communicator, mesh: Mesh) {
+    let groups = Groups::new(world, mesh).unwrap();
+    assert_eq!(groups.coordinates(), mesh.coordinates(world.rank()));
+    let lists = GroupKind::ALL.map(|kind| mesh.group(kind, world.rank()));
+    let distinct: HashSet<_> = lists.into_iter().filter(|list| list.len() > 1).collect();
+    assert_eq!(groups.distinct(), distinct.len());
+    for kind in GroupKind::ALL {
+        let members = mesh.group(kind, world.rank());
+        assert_eq!(groups.size(kind), members.len(), "{kind:?}");
+        assert_eq!(members[groups.rank(kind)], world.rank());
+        let Some(comm) = groups.get(kind) else { continue };
+        let mut found = vec![0u64; members.len()];
+        comm.all_gather(&[world.rank() as u64], &mut found).unwrap();
+        assert!(found.iter().map(|&rank| rank as usize).eq(members), "{kind:?}");
+        let mut sum = [1u32];
+        comm.all_reduce(&mut sum, Sum).unwrap();
+        assert_eq!(sum[0] as usize, found.len());
+    }
+    world.barrier().unwrap();
+}
+
+#[test]
+fn a_mesh_of_another_world_is_refused_before_anything_is_sent() {
+    let world = Communicator::threads(1).unwrap().remove(0);
+    let error = Groups::new(&world, mesh(2, [2, 1, 1], false)).err().unwrap();
+    assert_eq!(error.to_string(), "a mesh of 2 ranks over a communicator of 1");
+}
+
+#[test]
+fn seeds_are_equal_where_they_should_be_and_distinct_elsewhere() {
+    let mesh = mesh(16, [2, 2, 2], false);
+    let (mut shared, mut split) = (HashMap::new(), HashSet::new());
+    for rank in 0..mesh.world() {
+        let at = mesh.coordinates(rank);
+        let seeding = Seeding::new(7, at);
+        for phase in [Phase::Training, Phase::Validation, Phase::Test] {
+            for (step, micro_batch) in [(0, 0), (0, 1), (1, 0), (1 << 40, 0)] {
+                let Seeds { shared: one, split: own } = seeding.pass(phase, step, micro_batch);
+                let tokens_and_layers = (mesh.data_rank(at), at.pipeline, phase, step, micro_batch);
+                assert_eq!(*shared.entry(tokens_and_layers).or_insert(one), one);
+                assert!(split.insert(own), "two ranks or passes split alike");
+            }
+        }
+    }
+    assert_eq!(shared.len(), 4 * 2 * 3 * 4);
+    let distinct: HashSet<u64> = shared.into_values().collect();
+    assert_eq!(distinct.len(), 4 * 2 * 3 * 4);
+    assert!(distinct.is_disjoint(&split));
+}
+
+#[test]
+fn seeds_have_no_history() {
+    let at = Coordinates::default();
+    let (fresh, used) = (Seeding::new(1, at), Seeding::new(1, at));
+    for step in 0..10 {
+        used.pass(Phase::Training, step, 0);
+    }
+    assert_eq!(fresh.pass(Phase::Training, 10, 3), used.pass(Phase::Training, 10, 3));
+    assert_ne!(fresh.pass(Phase::Training, 10, 3), Seeding::new(2, at).pass(Phase::Training, 10, 3));
+}

@@ -1,0 +1,15 @@
+//! Randomness as a function: the same arguments, the same number, on any rank and in any order.
+
+/// A bijection of the 64-bit numbers whose results look random: Steele, Lea, Flood, Fast splittable pseudorandom
+/// number generators, OOPSLA 2014 (SplitMix64).
+pub(crate) fn mix(seed: u64) -> u64 {
+    let mut bits = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    bits ^ (bits >> 31)
+}
+
+/// A seed made of several numbers; another one for any other numbers.
+pub(crate) fn chain(numbers: &[u64]) -> u64 {
+    numbers.iter().fold(mix(numbers.len() as u64), |hash, &number| mix(hash ^ mix(number)))
+}

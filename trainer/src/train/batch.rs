@@ -1,0 +1,177 @@
+//! Batch arithmetic: micro-batches that one rank computes at once, summed up over steps and ranks.
+
+use crate::error::{Error, Result};
+use std::fmt;
+
+/// A global batch, divided: `micro` samples at once, `accumulation` times, on `ranks` data ranks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Batch {
+    /// Samples that a rank computes at once.
+    pub micro: usize,
+    /// Times it does so for each step of the optimiser.
+    pub accumulation: usize,
+    /// Ranks that see different samples.
+    pub ranks: usize,
+}
+
+impl Batch {
+    /// Divides `global` samples; more ranks come before more accumulation.
+    ///
+    /// # Errors
+    /// [`Error::Illegal`] with the nearest numbers that go together.
+    pub fn divide(global: usize, micro: usize, ranks: usize) -> Result<Self> {
+        let named = [("global batch", global), ("micro-batch", micro), ("number of data ranks", ranks)];
+        if let Some((name, _)) = named.into_iter().find(|&(_, size)| size == 0) {
+            return Err(Error::illegal(format!("a {name} of 0")));
+        }
+        let at_once = micro.saturating_mul(ranks);
+        if at_once > global {
+            return Err(Error::illegal(too_many_ranks(global, micro, ranks)));
+        }
+        if !global.is_multiple_of(at_once) {
+            return Err(Error::illegal(not_divisible(global, micro, ranks)));
+        }
+        Ok(Self { micro, accumulation: global / at_once, ranks })
+    }
+
+    /// Samples of `tokens` tokens in sequences of `sequence`.
+    ///
+    /// # Errors
+    /// [`Error::Illegal`] with the nearest numbers of tokens that are whole sequences.
+    pub fn samples(tokens: usize, sequence: usize) -> Result<usize> {
+        match tokens.checked_rem(sequence) {
+            Some(0) if tokens > 0 => Ok(tokens / sequence),
+            _ => {
+                let what = format!("a batch of {tokens} tokens is not made of sequences of {sequence}");
+                Err(Error::illegal(format!("{what}; nearest: {}", nearest(tokens, sequence.max(1)))))
+            }
+        }
+    }
+
+    /// Samples in a step of the optimiser.
+    pub fn global(&self) -> usize {
+        self.micro * self.accumulation * self.ranks
+    }
+}
+
+impl fmt::Display for Batch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { micro, accumulation, ranks } = self;
+        write!(
+            f,
+            "{} = micro-batch {micro} x accumulation {accumulation} x {ranks} data ranks",
+            self.global()
+        )
+    }
+}
+
+/// More ranks than there is work: what can be done about it.
+fn too_many_ranks(global: usize, micro: usize, ranks: usize) -> String {
+    let at_once = micro.saturating_mul(ranks);
+    let problem = format!(
+        "a global batch of {global} is smaller than micro-batch {micro} x {ranks} data ranks = {at_once}"
+    );
+    let smaller = match (1..micro.min(global + 1)).rev().find(|&micro| divides(global, micro, ranks)) {
+        Some(micro) => format!("a micro-batch of {micro}, which keeps all ranks busy with less each"),
+        None => "no smaller micro-batch divides it".to_owned(),
+    };
+    let fewer = match (1..=global / micro).rev().find(|&ranks| divides(global, micro, ranks)) {
+        Some(ranks) => format!("{ranks} data ranks, the others for tensor or pipeline parallel"),
+        None => "no smaller number of ranks divides it".to_owned(),
+    };
+    let larger = format!("a global batch of {at_once}, if learning bears it (schedule.lr_scale)");
+    format!("{problem}. Three ways out: (1) {smaller}; (2) {fewer}; (3) {larger}")
+}
+
+fn divides(global: usize, micro: usize, ranks: usize) -> bool {
+    global.is_multiple_of(micro.saturating_mul(ranks))
+}
+
+fn not_divisible(global: usize, micro: usize, ranks: usize) -> String {
+    let problem =
+        format!("a global batch of {global} is no multiple of micro-batch {micro} x {ranks} data ranks");
+    let legal = |&micro: &usize| divides(global, micro, ranks);
+    let (below, above) = ((1..micro).rev().find(legal), (micro + 1..=global).find(legal));
+    let micros: Vec<String> = below.into_iter().chain(above).map(|micro| micro.to_string()).collect();
+    let micros = match micros.len() {
+        0 => String::new(),
+        _ => format!("; with this global batch: micro-batch {}", micros.join(" or ")),
+    };
+    format!("{problem}; nearest global batch: {}{micros}", nearest(global, micro * ranks))
+}
+
+/// The multiples of `unit` around `number`, which is none.
+fn nearest(number: usize, unit: usize) -> String {
+    match number / unit * unit {
+        0 => format!("{unit}"),
+        below => format!("{below} or {}", below + unit),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(global: usize, micro: usize, ranks: usize) -> String {
+        Batch::divide(global, micro, ranks).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn worked_numbers() {
+        let samples = Batch::samples(4_194_304, 4096).unwrap();
+        assert_eq!(samples, 1024);
+        assert_eq!(Batch::divide(samples, 2, 128).unwrap(), Batch { micro: 2, accumulation: 4, ranks: 128 });
+        assert_eq!(Batch::divide(samples, 2, 512).unwrap().accumulation, 1);
+        assert_eq!(
+            Batch::divide(24, 2, 3).unwrap().to_string(),
+            "24 = micro-batch 2 x accumulation 4 x 3 data ranks"
+        );
+    }
+
+    #[test]
+    fn whatever_divides_is_taken_and_nothing_else() {
+        for global in 1..40 {
+            for (micro, ranks) in (1..9).flat_map(|micro| (1..9).map(move |ranks| (micro, ranks))) {
+                match Batch::divide(global, micro, ranks) {
+                    Ok(batch) => {
+                        assert_eq!((batch.global(), batch.micro, batch.ranks), (global, micro, ranks))
+                    }
+                    Err(_) => assert!(!global.is_multiple_of(micro * ranks)),
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_does_not_divide_is_told_the_nearest_that_does() {
+        assert_eq!(
+            refused(100, 8, 4),
+            "a global batch of 100 is no multiple of micro-batch 8 x 4 data ranks; nearest global batch: 96 or 128; \
+             with this global batch: micro-batch 5 or 25"
+        );
+        assert!(refused(7, 1, 2).ends_with("nearest global batch: 6 or 8"));
+        assert_eq!(refused(7, 0, 2), "a micro-batch of 0");
+        let error = Batch::samples(1000, 64).unwrap_err().to_string();
+        assert_eq!(error, "a batch of 1000 tokens is not made of sequences of 64; nearest: 960 or 1024");
+        assert!(Batch::samples(10, 0).is_err() && Batch::samples(0, 8).is_err());
+    }
+
+    #[test]
+    fn with_more_ranks_than_work_there_are_three_ways_out() {
+        assert_eq!(
+            refused(64, 8, 16),
+            "a global batch of 64 is smaller than micro-batch 8 x 16 data ranks = 128. Three ways out: \
+             (1) a micro-batch of 4, which keeps all ranks busy with less each; \
+             (2) 8 data ranks, the others for tensor or pipeline parallel; \
+             (3) a global batch of 128, if learning bears it (schedule.lr_scale)"
+        );
+        let hopeless = refused(3, 4, 2);
+        assert!(hopeless.contains("(1) no smaller micro-batch divides it; (2) no smaller number"));
+        let crooked = refused(10, 4, 3);
+        assert!(
+            crooked.contains("(1) no smaller micro-batch divides it; (2) no smaller number"),
+            "{crooked}"
+        );
+        assert!(refused(10, usize::MAX, 2).contains("micro-batch of 5"));
+    }
+}
