@@ -18,5 +18,7 @@ pub use host::{
     Store, copy, copy_into, copy_to, fill, reduce, reduce_assign, reduce_assign_into, reduce_into, reduce_to,
     scale,
 };
+#[cfg(feature = "matmul")]
+pub use host::matmul::{Matrix, MatrixMut, matmul};
 pub use memory::{Source, Target};
 pub use op::{Finish, Op, Scalar};
