@@ -33,7 +33,10 @@ impl Layout {
     /// # Panics
     /// If the last element is not within `length`.
     fn new(length: usize, rows: usize, columns: usize, row_stride: usize) -> Self {
-        assert!(columns <= row_stride || rows <= 1, "rows of {columns} elements, {row_stride} apart, overlap");
+        assert!(
+            columns <= row_stride || rows <= 1,
+            "rows of {columns} elements, {row_stride} apart, overlap"
+        );
         if rows > 0 && columns > 0 {
             let end = (rows - 1).checked_mul(row_stride).and_then(|start| start.checked_add(columns));
             let fits = end.is_some_and(|end| end <= length);
