@@ -7,6 +7,7 @@
 
 pub mod error;
 pub mod memory;
+pub mod models;
 pub mod nn;
 pub mod parameter;
 pub mod pass;

@@ -18,7 +18,7 @@ mod linear;
 mod rms_norm;
 mod start;
 mod swiglu;
-mod vector;
+pub(crate) mod vector;
 
 pub use attention::CausalAttention;
 pub use combine::{Checkpoint, Layer, Residual, Sequential};

@@ -5,7 +5,7 @@ mod init;
 
 pub use cut::Cut;
 pub use init::Init;
-pub(crate) use init::mix;
+pub(crate) use init::{mix, unit};
 
 use std::ops::Range;
 

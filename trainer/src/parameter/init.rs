@@ -39,7 +39,7 @@ fn normal(stream: u64, index: u64) -> f64 {
 }
 
 /// A number from 0, included, to 1, excluded.
-fn unit(bits: u64) -> f64 {
+pub(crate) fn unit(bits: u64) -> f64 {
     (bits >> 11) as f64 / (1u64 << 53) as f64
 }
 
