@@ -14,6 +14,8 @@ pub use dtype::DType;
 pub use element::{Element, as_bytes, as_bytes_mut};
 pub use float8::{F8E4M3, F8E5M2};
 pub use half::{bf16, f16};
+#[cfg(feature = "matmul")]
+pub use host::matmul::{Matrix, MatrixMut, matmul};
 pub use host::{
     Store, copy, copy_into, copy_to, fill, reduce, reduce_assign, reduce_assign_into, reduce_into, reduce_to,
     scale,

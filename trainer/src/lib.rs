@@ -12,6 +12,7 @@ pub mod error;
 pub mod flat;
 pub mod memory;
 pub mod mesh;
+pub mod models;
 pub mod nn;
 pub mod optim;
 pub mod parallel;

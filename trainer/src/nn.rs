@@ -4,6 +4,35 @@
 //! loss with respect to its output, adds to the gradients of its parameters, in the reverse of the order in which forward used
 //! them, and returns the gradient with respect to its input.
 
+mod attention;
+#[cfg(test)]
+pub(crate) mod check;
+mod combine;
+mod conv2d;
+mod cross_entropy;
+mod dropout;
+mod embedding;
+mod gelu;
+mod layer_norm;
+mod linear;
+mod rms_norm;
+mod start;
+mod swiglu;
+pub(crate) mod vector;
+
+pub use attention::CausalAttention;
+pub use combine::{Checkpoint, Layer, Residual, Sequential};
+pub use conv2d::{Conv2d, Window};
+pub use cross_entropy::CrossEntropy;
+pub use dropout::{Draw, Dropout};
+pub use embedding::Embedding;
+pub use gelu::Gelu;
+pub use layer_norm::LayerNorm;
+pub use linear::Linear;
+pub use rms_norm::RmsNorm;
+pub use start::Start;
+pub use swiglu::SwiGlu;
+
 use crate::error::Result;
 use crate::pass::Pass;
 use crate::tensor::Tensor;

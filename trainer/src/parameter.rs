@@ -159,11 +159,19 @@ impl Registry {
     /// # Panics
     /// Within another unit.
     pub fn unit<R>(&mut self, name: &str, make: impl FnOnce(&mut Self) -> R) -> (UnitId, R) {
+        self.unit_at(name, name, make)
+    }
+
+    /// Opens a unit whose parameters have another path than its name, or none.
+    ///
+    /// # Panics
+    /// Within another unit.
+    pub fn unit_at<R>(&mut self, name: &str, path: &str, make: impl FnOnce(&mut Self) -> R) -> (UnitId, R) {
         assert!(self.path.is_empty(), "units do not nest");
         let (id, start) = (UnitId(self.inventory.units.len()), self.inventory.parameters.len());
         let unit = Unit { name: name.to_owned(), parameters: start..start, borrows: Vec::new() };
         self.inventory.units.push(unit);
-        let made = self.scope(name, make);
+        let made = self.scope(path, make);
         self.inventory.units[id.0].parameters.end = self.inventory.parameters.len();
         (id, made)
     }
@@ -187,6 +195,11 @@ impl Registry {
         assert!(self.inventory.find(&parameter.name).is_none(), "two parameters named {}", parameter.name);
         self.inventory.parameters.push(parameter);
         ParameterId(self.inventory.parameters.len() - 1)
+    }
+
+    /// A number of its own for something random named `name` under the path that is open.
+    pub fn site(&self, name: &str) -> u64 {
+        init::stream(0, &format!("{}.{name}", self.path.join(".")))
     }
 
     /// Says that the unit which is open uses a parameter of an earlier one too.

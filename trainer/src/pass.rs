@@ -34,12 +34,15 @@ pub struct Pass<'a> {
     memory: Memory,
     seeds: Seeds,
     threads: usize,
+    sequence: usize,
+    keeps: bool,
 }
 
 impl<'a> Pass<'a> {
     /// A pass over parameters that `strategy` keeps; `threads` may work on one matrix product.
     pub fn new(strategy: &'a mut dyn Strategy, memory: &Memory, seeds: Seeds, threads: usize) -> Self {
-        Self { strategy, tape: Tape::default(), memory: memory.clone(), seeds, threads }
+        let (tape, memory) = (Tape::default(), memory.clone());
+        Self { strategy, tape, memory, seeds, threads, sequence: 1, keeps: true }
     }
 
     /// The weights of a parameter.
@@ -58,9 +61,11 @@ impl<'a> Pass<'a> {
         self.strategy.ready(id)
     }
 
-    /// Keeps `value` for backward.
+    /// Keeps `value` for backward, if there will be one.
     pub fn save<T: Send + 'static>(&mut self, value: T) {
-        self.tape.0.push(Box::new(value));
+        if self.keeps {
+            self.tape.0.push(Box::new(value));
+        }
     }
 
     /// Takes back what was saved last.
@@ -86,6 +91,22 @@ impl<'a> Pass<'a> {
     /// Puts what was kept aside on top of what is kept.
     pub fn resume(&mut self, tape: Tape) {
         self.tape.0.extend(tape.0);
+    }
+
+    /// Runs `body` without a way back: nothing is kept, nothing dropped out.
+    ///
+    /// # Errors
+    /// Of `body`.
+    pub fn infer<R>(&mut self, body: impl FnOnce(&mut Self) -> Result<R>) -> Result<R> {
+        let keeps = std::mem::replace(&mut self.keeps, false);
+        let result = body(self);
+        self.keeps = keeps;
+        result
+    }
+
+    /// Whether there will be a way back: whether this is training.
+    pub fn keeps(&self) -> bool {
+        self.keeps
     }
 
     /// Runs `body` while the weights of `unit` are there.
@@ -122,6 +143,16 @@ impl<'a> Pass<'a> {
     /// What decides about randomness.
     pub fn seeds(&self) -> Seeds {
         self.seeds
+    }
+
+    /// Says how many rows, one after another, are one sequence.
+    pub fn set_sequence(&mut self, rows: usize) {
+        self.sequence = rows;
+    }
+
+    /// How many rows, one after another, are one sequence: attention stays within it.
+    pub fn sequence(&self) -> usize {
+        self.sequence
     }
 
     /// How many threads may work on one matrix product.

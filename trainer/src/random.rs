@@ -13,3 +13,8 @@ pub(crate) fn mix(seed: u64) -> u64 {
 pub(crate) fn chain(numbers: &[u64]) -> u64 {
     numbers.iter().fold(mix(numbers.len() as u64), |hash, &number| mix(hash ^ mix(number)))
 }
+
+/// A number from 0, included, to 1, excluded.
+pub(crate) fn unit(bits: u64) -> f64 {
+    (bits >> 11) as f64 / (1u64 << 53) as f64
+}

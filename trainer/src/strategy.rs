@@ -1,5 +1,9 @@
 //! The face that strategies show to modules: where weights and gradients are, and the events on them.
 
+mod local;
+
+pub use local::Local;
+
 use crate::error::Result;
 use crate::parameter::{ParameterId, UnitId};
 

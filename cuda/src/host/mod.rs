@@ -15,6 +15,8 @@ mod formula;
 mod kernel;
 mod lanes;
 mod level;
+#[cfg(feature = "matmul")]
+pub(crate) mod matmul;
 #[cfg(test)]
 mod naive;
 mod number;

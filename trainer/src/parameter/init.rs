@@ -1,6 +1,6 @@
 //! Initial values as a function of seed, name and place: any rank can compute any part of any tensor.
 
-use crate::random::mix;
+use crate::random::{mix, unit};
 use std::f64::consts::TAU;
 
 /// How a parameter starts.
@@ -37,9 +37,4 @@ pub(super) fn stream(seed: u64, name: &str) -> u64 {
 fn normal(stream: u64, index: u64) -> f64 {
     let (one, two) = (mix(stream ^ mix(2 * index)), mix(stream ^ mix(2 * index + 1)));
     (-2.0 * (1.0 - unit(one)).ln()).sqrt() * (TAU * unit(two)).cos()
-}
-
-/// A number from 0, included, to 1, excluded.
-fn unit(bits: u64) -> f64 {
-    (bits >> 11) as f64 / (1u64 << 53) as f64
 }

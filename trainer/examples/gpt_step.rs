@@ -1,0 +1,54 @@
+//! Milliseconds of one forward and backward pass of a GPT: `cargo run --release -p unisono-trainer --example gpt_step -- 2`
+//! for two layers. `gpt_step.py` beside it does the same with PyTorch.
+//!
+//! Time on the processor counts, not what other programs take from it.
+
+use std::time::Instant;
+use unisono_trainer::memory::{Class, Memory};
+use unisono_trainer::models::{Batch, Gpt, GptConfig, Model};
+use unisono_trainer::parameter::Registry;
+use unisono_trainer::pass::{Pass, Seeds};
+use unisono_trainer::strategy::Local;
+
+const VOCABULARY: usize = 2048;
+const SEQUENCE: usize = 128;
+const SEQUENCES: usize = 8;
+const STEPS: usize = 30;
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let layers = std::env::args().nth(1).map_or(Ok(2), |layers| layers.parse())?;
+    let threads = std::env::args().nth(2).map_or(Ok(1), |threads| threads.parse())?;
+    let (mut registry, memory) = (Registry::default(), Memory::default());
+    let model = Gpt::new(&mut registry, GptConfig::new(VOCABULARY, SEQUENCE, 256, 4, layers))?;
+    let mut strategy = Local::new(registry.finish(), &memory, 1);
+    let tokens: Vec<u32> = (0..=SEQUENCES * SEQUENCE).map(|at| (at * at % VOCABULARY) as u32).collect();
+    let (inputs, targets) = (&tokens[1..], &tokens[..SEQUENCES * SEQUENCE]);
+    let batch = Batch::Tokens { inputs, targets, sequence: SEQUENCE };
+    let (mut wall, mut processor, mut loss) = (Vec::new(), Vec::new(), 0.0);
+    for _ in 0..STEPS {
+        let (start, before) = (Instant::now(), on_processor()?);
+        strategy.zero_gradients();
+        let mut pass = Pass::new(&mut strategy, &memory, Seeds::default(), threads);
+        loss = model.forward(&mut pass, &batch)?;
+        model.backward(&mut pass, 1.0)?;
+        wall.push(start.elapsed().as_secs_f64() * 1e3);
+        processor.push((on_processor()? - before) as f64 / 1e6);
+    }
+    let peak = memory.usage(Class::Activations).peak >> 20;
+    let (wall, processor) = (median(wall), median(processor));
+    println!(
+        "{layers} layers: {processor:.1} ms on the processor, {wall:.1} ms in all, {peak} MiB of activations, loss {loss}"
+    );
+    Ok(())
+}
+
+/// Nanoseconds that this thread has run.
+fn on_processor() -> Result<u64, Box<dyn std::error::Error>> {
+    let statistics = std::fs::read_to_string("/proc/thread-self/schedstat")?;
+    Ok(statistics.split(' ').next().ok_or("nothing there")?.parse()?)
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}

@@ -1,0 +1,98 @@
+//! Classifiers of vectors and images.
+
+use super::{Batch, Model};
+use crate::error::Result;
+use crate::nn::{Conv2d, CrossEntropy, Gelu, Layer, Linear, Module, Sequential, Start, Window};
+use crate::parameter::Registry;
+use crate::pass::Pass;
+use crate::tensor::Tensor;
+
+/// Layers, each of them a unit, and the cross entropy of classes.
+pub struct Classifier {
+    features: usize,
+    layers: Sequential,
+    loss: CrossEntropy,
+}
+
+impl Classifier {
+    /// Linear maps `layers.N` from one of `sizes` to the next, with GELU between them: the first is the number of features, the
+    /// last that of classes.
+    ///
+    /// # Panics
+    /// If there are not two sizes.
+    pub fn mlp(registry: &mut Registry, sizes: &[usize]) -> Self {
+        assert!(sizes.len() > 1, "a number of features and a number of classes");
+        let maps =
+            sizes.windows(2).enumerate().map(|(number, sizes)| linear(registry, number, sizes[0], sizes[1]));
+        Self::of(sizes[0], maps.collect())
+    }
+
+    /// Images of `channels` × `image`: convolutions `layers.N` of 3 × 3 with stride 2 to each of `widths` channels, with GELU behind,
+    /// and a linear map to `classes`.
+    pub fn conv_net(
+        registry: &mut Registry,
+        channels: usize,
+        image: [usize; 2],
+        widths: &[usize],
+        classes: usize,
+    ) -> Self {
+        let (mut inputs, mut extents, mut maps) = (channels, image, Vec::new());
+        for (number, outputs) in widths.iter().copied().enumerate() {
+            let window = Window { inputs, outputs, image: extents, kernel: 3, stride: 2, padding: 1 };
+            maps.push(convolution(registry, number, window));
+            (inputs, extents) = (outputs, window.result());
+        }
+        maps.push(linear(registry, widths.len(), inputs * extents[0] * extents[1], classes));
+        Self::of(channels * image[0] * image[1], maps)
+    }
+
+    /// `maps` with GELU between them.
+    fn of(features: usize, maps: Vec<Box<dyn Module>>) -> Self {
+        let mut layers: Vec<Box<dyn Module>> = Vec::new();
+        for map in maps {
+            if !layers.is_empty() {
+                layers.push(Box::new(Gelu::Tanh));
+            }
+            layers.push(map);
+        }
+        Self { features, layers: Sequential(layers), loss: CrossEntropy::default() }
+    }
+
+    /// The logits of each sample.
+    ///
+    /// # Errors
+    /// Of collectives.
+    pub fn logits(&self, pass: &mut Pass<'_>, features: &[f32]) -> Result<Tensor> {
+        let rows = features.len() / self.features;
+        let input = Tensor::from(pass.memory(), rows, self.features, features);
+        self.layers.forward(pass, input)
+    }
+}
+
+impl Model for Classifier {
+    fn forward(&self, pass: &mut Pass<'_>, batch: &Batch<'_>) -> Result<f32> {
+        match *batch {
+            Batch::Samples { features, labels } if features.len() == labels.len() * self.features => {
+                let logits = self.logits(pass, features)?;
+                self.loss.forward(pass, logits, labels)
+            }
+            _ => batch.mismatch(&format!("a classifier of {} features", self.features)),
+        }
+    }
+
+    fn backward(&self, pass: &mut Pass<'_>, scale: f32) -> Result<()> {
+        let gradient = self.loss.backward(pass, scale);
+        self.layers.backward(pass, gradient).map(drop)
+    }
+}
+
+fn linear(registry: &mut Registry, number: usize, inputs: usize, outputs: usize) -> Box<dyn Module> {
+    let name = format!("layers.{number}");
+    let make = |registry: &mut Registry| Linear::new(registry, inputs, outputs, Start::fan_in(inputs));
+    Box::new(Layer::new(registry, &name, &name, make))
+}
+
+fn convolution(registry: &mut Registry, number: usize, window: Window) -> Box<dyn Module> {
+    let name = format!("layers.{number}");
+    Box::new(Layer::new(registry, &name, &name, |registry| Conv2d::new(registry, window)))
+}

@@ -1,0 +1,109 @@
+//! Extents and options of a GPT.
+
+use crate::error::{Error, Result};
+use crate::nn::{LayerNorm, Module, RmsNorm, Start};
+use crate::parameter::Registry;
+
+/// Which normalisation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Norm {
+    /// [`LayerNorm`], as GPT-2.
+    Layer,
+    /// [`RmsNorm`], as Llama.
+    Rms,
+}
+
+/// Which non-linear part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FeedForward {
+    /// [`Gelu::Tanh`](crate::nn::Gelu::Tanh) of 4 × width features, as GPT-2.
+    Gelu,
+    /// [`SwiGlu`](crate::nn::SwiGlu) of 8/3 × width features, as Llama.
+    SwiGlu,
+}
+
+/// Extents and options of a [`Gpt`](super::Gpt).
+#[derive(Clone, Debug, PartialEq)]
+pub struct GptConfig {
+    /// Number of different tokens.
+    pub vocabulary: usize,
+    /// Tokens of the longest sequence.
+    pub context: usize,
+    /// Features of a token.
+    pub width: usize,
+    /// Heads of attention, of width / heads features each.
+    pub heads: usize,
+    /// Number of blocks.
+    pub layers: usize,
+    /// Which normalisation.
+    pub norm: Norm,
+    /// Which non-linear part.
+    pub feed_forward: FeedForward,
+    /// Rate of dropout of the embedding and of every residual branch.
+    pub dropout: f32,
+    /// Whether the head's weight is the token embedding.
+    pub tied: bool,
+    /// Whether blocks keep their input only, and run forward again in backward.
+    pub checkpoint: bool,
+    /// Targets that do not count: padding.
+    pub ignore: Option<u32>,
+}
+
+impl GptConfig {
+    /// GPT-2 of these extents, without dropout.
+    pub fn new(vocabulary: usize, context: usize, width: usize, heads: usize, layers: usize) -> Self {
+        Self {
+            vocabulary,
+            context,
+            width,
+            heads,
+            layers,
+            norm: Norm::Layer,
+            feed_forward: FeedForward::Gelu,
+            dropout: 0.0,
+            tied: true,
+            checkpoint: false,
+            ignore: None,
+        }
+    }
+
+    /// Features between the two maps of the feed-forward part; with SwiGLU a multiple of 8.
+    pub fn hidden(&self) -> usize {
+        match self.feed_forward {
+            FeedForward::Gelu => 4 * self.width,
+            FeedForward::SwiGlu => (8 * self.width).div_ceil(24) * 8,
+        }
+    }
+
+    /// Features of a head.
+    pub fn head_dim(&self) -> usize {
+        self.width / self.heads
+    }
+
+    /// How maps start, but for the last of a branch.
+    pub fn start(&self) -> Start {
+        Start::normal(0.02)
+    }
+
+    /// How the last map of a residual branch starts: smaller, as there are 2 × layers of them to be summed.
+    pub fn last_start(&self) -> Start {
+        Start::normal(0.02 / (2.0 * self.layers as f32).sqrt())
+    }
+
+    /// A normalisation named `name`.
+    pub fn make_norm(&self, registry: &mut Registry, name: &str) -> Box<dyn Module> {
+        registry.scope(name, |registry| match self.norm {
+            Norm::Layer => Box::new(LayerNorm::new(registry, self.width, 1e-5)) as Box<dyn Module>,
+            Norm::Rms => Box::new(RmsNorm::new(registry, self.width, 1e-5)),
+        })
+    }
+
+    /// That heads divide the width.
+    pub(super) fn check(&self) -> Result<()> {
+        let (width, heads) = (self.width, self.heads);
+        if heads == 0 || !width.is_multiple_of(heads) {
+            return Err(Error::illegal(format!("a width of {width} cannot be cut into {heads} heads")));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,278 @@
+//! Models against difference quotients, and their events.
+
+use super::*;
+use crate::memory::Memory;
+use crate::nn::check::numbers;
+use crate::parameter::{Inventory, ParameterId, Registry, UnitId};
+use crate::pass::Seeds;
+use crate::strategy::{Local, Strategy, Way};
+use std::collections::HashSet;
+
+/// A model and its parameters.
+struct Rig<M> {
+    model: M,
+    strategy: Local,
+    memory: Memory,
+}
+
+const INPUTS: [u32; 12] = [1, 2, 3, 4, 5, 6, 0, 2, 4, 6, 1, 3];
+const TARGETS: [u32; 12] = [2, 3, 4, 5, 6, 0, 2, 4, 6, 1, 3, 5];
+const TOKENS: Batch<'_> = Batch::Tokens { inputs: &INPUTS, targets: &TARGETS, sequence: 6 };
+
+impl<M: Model> Rig<M> {
+    fn new(make: impl FnOnce(&mut Registry) -> M) -> Self {
+        let (mut registry, memory) = (Registry::default(), Memory::default());
+        let model = make(&mut registry);
+        let strategy = Local::new(registry.finish(), &memory, 3);
+        Self { model, strategy, memory }
+    }
+
+    fn forward(&mut self, batch: &Batch<'_>) -> f32 {
+        let mut pass = Pass::new(&mut self.strategy, &self.memory, Seeds { shared: 1, split: 2 }, 1);
+        self.model.forward(&mut pass, batch).expect("forward")
+    }
+
+    fn both_ways(&mut self, batch: &Batch<'_>) -> f32 {
+        self.strategy.zero_gradients();
+        let mut pass = Pass::new(&mut self.strategy, &self.memory, Seeds { shared: 1, split: 2 }, 1);
+        let loss = self.model.forward(&mut pass, batch).expect("forward");
+        self.model.backward(&mut pass, 1.0).expect("backward");
+        assert!(pass.is_complete());
+        loss
+    }
+
+    /// Larger weights than they start with, so that every gradient is well above rounding errors.
+    fn rough(mut self) -> Self {
+        for id in (0..self.strategy.inventory().parameters.len()).map(ParameterId) {
+            let weights = self.strategy.weights_mut(id);
+            weights.copy_from_slice(&numbers(id.0 as u64, weights.len()));
+        }
+        self
+    }
+
+    /// The slope of the loss along a random direction in each parameter is the product of that and the gradient.
+    fn check(&mut self, batch: &Batch<'_>) {
+        self.both_ways(batch);
+        let gradients: Vec<Vec<f32>> = self.ids().map(|id| self.strategy.gradient_of(id).to_vec()).collect();
+        for (id, gradient) in self.ids().zip(gradients) {
+            let direction = numbers(1000, gradient.len());
+            let slope: f64 = gradient.iter().zip(&direction).map(|(g, d)| f64::from(g * d)).sum();
+            let length = gradient.iter().map(|g| f64::from(g * g)).sum::<f64>().sqrt();
+            let step = 1.0 / 256.0;
+            let difference = |rig: &mut Self, step| {
+                rig.along(id, &direction, step, batch) - rig.along(id, &direction, -step, batch)
+            };
+            let quotient =
+                (8.0 * difference(self, step) - difference(self, 2.0 * step)) / (12.0 * f64::from(step));
+            let name = &self.strategy.inventory()[id].name;
+            assert!(length > 0.0, "{name} has a gradient");
+            assert!(
+                (slope - quotient).abs() < 1e-3 * length + 3e-4,
+                "{name}: {slope}, not {quotient}; length {length}"
+            );
+        }
+    }
+
+    fn ids(&self) -> impl Iterator<Item = ParameterId> + use<M> {
+        (0..self.strategy.inventory().parameters.len()).map(ParameterId)
+    }
+
+    fn along(&mut self, id: ParameterId, direction: &[f32], step: f32, batch: &Batch<'_>) -> f64 {
+        let kept = self.strategy.weights(id).to_vec();
+        let weights = self.strategy.weights_mut(id);
+        weights.iter_mut().zip(direction).for_each(|(weight, along)| *weight += step * along);
+        let loss = self.forward(batch);
+        self.strategy.weights_mut(id).copy_from_slice(&kept);
+        f64::from(loss)
+    }
+}
+
+fn small() -> GptConfig {
+    GptConfig::new(7, 8, 8, 2, 2)
+}
+
+fn gpt(config: GptConfig) -> Rig<Gpt> {
+    Rig::new(|registry| Gpt::new(registry, config).expect("legal"))
+}
+
+#[test]
+fn gradients_of_every_variant_of_gpt() {
+    gpt(small()).rough().check(&TOKENS);
+    gpt(GptConfig { tied: false, ..small() }).rough().check(&TOKENS);
+    let modern = GptConfig { norm: Norm::Rms, feed_forward: FeedForward::SwiGlu, ..small() };
+    gpt(modern).rough().check(&TOKENS);
+    gpt(GptConfig { dropout: 0.2, ignore: Some(6), ..small() }).rough().check(&TOKENS);
+}
+
+#[test]
+fn gradients_of_classifiers() {
+    let features = numbers(8, 3 * 50);
+    let batch = Batch::Samples { features: &features, labels: &[1, 0, 2] };
+    Rig::new(|registry| Classifier::mlp(registry, &[50, 9, 3])).check(&batch);
+    Rig::new(|registry| Classifier::conv_net(registry, 2, [5, 5], &[3, 4], 3)).check(&batch);
+}
+
+#[test]
+fn checkpoints_change_no_bit_and_keep_less() {
+    let run = |checkpoint| {
+        let mut rig = gpt(GptConfig { checkpoint, dropout: 0.1, layers: 6, ..small() });
+        let loss = rig.both_ways(&TOKENS);
+        let peak = rig.memory.usage(crate::memory::Class::Activations).peak;
+        (loss, rig.strategy.gradients().to_vec(), peak)
+    };
+    let (plain, less) = (run(false), run(true));
+    assert_eq!((plain.0, plain.1), (less.0, less.1));
+    assert!(2 * less.2 < plain.2, "{} bytes, {} without", less.2, plain.2);
+}
+
+#[test]
+fn a_second_step_allocates_no_storage_and_has_the_same_bits() {
+    let mut rig = gpt(small());
+    let first = (rig.both_ways(&TOKENS), rig.strategy.gradients().to_vec());
+    rig.memory.forget_peaks();
+    assert_eq!(first, (rig.both_ways(&TOKENS), rig.strategy.gradients().to_vec()));
+    assert_eq!(rig.memory.usage(crate::memory::Class::Activations).now, 0);
+}
+
+#[test]
+fn the_smallest_gpt_2_has_its_names_and_its_124_million() {
+    let mut registry = Registry::default();
+    Gpt::new(&mut registry, GptConfig::new(50257, 1024, 768, 12, 12)).expect("legal");
+    let inventory = registry.finish();
+    assert_eq!(inventory.count(), 124_439_808);
+    assert_eq!(inventory.units.len(), 14);
+    let of_block = inventory.units[3].parameters.clone().map(|at| inventory.parameters[at].name.as_str());
+    let expected = [
+        "ln_1.weight",
+        "ln_1.bias",
+        "attn.c_attn.weight",
+        "attn.c_attn.bias",
+        "attn.c_proj.weight",
+        "attn.c_proj.bias",
+        "ln_2.weight",
+        "ln_2.bias",
+        "mlp.c_fc.weight",
+        "mlp.c_fc.bias",
+        "mlp.c_proj.weight",
+        "mlp.c_proj.bias",
+    ];
+    assert!(of_block.eq(expected.map(|name| format!("h.2.{name}")).iter().map(String::as_str)));
+    for name in ["wte.weight", "wpe.weight", "ln_f.weight", "ln_f.bias"] {
+        assert!(inventory.find(name).is_some(), "{name}");
+    }
+    assert_eq!(inventory.units[13].borrows, [UnitId(0)]);
+}
+
+/// Writes down the events, and lets no weight be used outside.
+struct Watch {
+    local: Local,
+    needed: HashSet<UnitId>,
+    events: Vec<Event>,
+}
+
+#[derive(Debug, PartialEq)]
+enum Event {
+    Need(UnitId, Way),
+    Done(UnitId, Way),
+    Ready(ParameterId),
+}
+
+impl Watch {
+    fn expect_needed(&self, id: ParameterId) {
+        let inventory = self.local.inventory();
+        let owner = inventory.unit_of(id);
+        let needs = |unit: &UnitId| *unit == owner || inventory[*unit].borrows.contains(&owner);
+        assert!(self.needed.iter().any(needs), "{} outside of its unit", inventory[id].name);
+    }
+}
+
+impl Strategy for Watch {
+    fn need(&mut self, unit: UnitId, way: Way) -> Result<()> {
+        self.events.push(Event::Need(unit, way));
+        assert!(self.needed.insert(unit));
+        Ok(())
+    }
+
+    fn done(&mut self, unit: UnitId, way: Way) -> Result<()> {
+        self.events.push(Event::Done(unit, way));
+        assert!(self.needed.remove(&unit));
+        Ok(())
+    }
+
+    fn ready(&mut self, id: ParameterId) -> Result<()> {
+        self.events.push(Event::Ready(id));
+        Ok(())
+    }
+
+    fn weights(&self, id: ParameterId) -> &[f32] {
+        self.expect_needed(id);
+        self.local.weights(id)
+    }
+
+    fn gradient(&mut self, id: ParameterId) -> Option<(&[f32], &mut [f32])> {
+        self.expect_needed(id);
+        self.local.gradient(id)
+    }
+}
+
+/// What a model of this inventory must announce: units in order, then in reverse with their parameters in reverse.
+fn expected(inventory: &Inventory, tied: Option<ParameterId>) -> Vec<Event> {
+    let units = || (0..inventory.units.len()).map(UnitId);
+    let mut events: Vec<Event> =
+        units().flat_map(|unit| [Event::Need(unit, Way::Forward), Event::Done(unit, Way::Forward)]).collect();
+    for unit in units().rev() {
+        events.push(Event::Need(unit, Way::Backward));
+        events.extend(tied.filter(|_| !inventory[unit].borrows.is_empty()).map(Event::Ready));
+        events.extend(inventory[unit].parameters.clone().rev().map(|id| Event::Ready(ParameterId(id))));
+        events.push(Event::Done(unit, Way::Backward));
+    }
+    events
+}
+
+#[test]
+fn units_and_gradients_are_announced_in_order() {
+    for config in [small(), GptConfig { tied: false, checkpoint: true, ..small() }] {
+        let rig = gpt(config.clone());
+        let mut watch = Watch { local: rig.strategy, needed: HashSet::new(), events: Vec::new() };
+        let mut pass = Pass::new(&mut watch, &rig.memory, Seeds::default(), 1);
+        rig.model.forward(&mut pass, &TOKENS).expect("forward");
+        rig.model.backward(&mut pass, 1.0).expect("backward");
+        let tied = config.tied.then(|| watch.local.inventory().find("wte.weight").expect("there"));
+        assert_eq!(watch.events, expected(watch.local.inventory(), tied));
+    }
+}
+
+#[test]
+fn a_gpt_learns_to_count_and_says_so() {
+    let mut rig = gpt(small());
+    let numbers: Vec<u32> = (0..64).map(|at| at % 7).collect();
+    let batch = Batch::Tokens { inputs: &numbers[..56], targets: &numbers[1..57], sequence: 8 };
+    let first = rig.both_ways(&batch);
+    for _ in 0..150 {
+        rig.both_ways(&batch);
+        rig.strategy.descend(0.5);
+    }
+    let last = rig.forward(&batch);
+    assert!(first > 1.9 && last < 0.05, "from {first} to {last}");
+    let Rig { model, mut strategy, memory } = rig;
+    let mut pass = Pass::new(&mut strategy, &memory, Seeds::default(), 1);
+    let mut say = |sampling| model.generate(&mut pass, &[4, 5], 12, sampling).expect("tokens");
+    assert_eq!(say(Sampling::Greedy), [6, 0, 1, 2, 3, 4, 5, 6, 0, 1, 2, 3]);
+    let hot = |seed| Sampling::Temperature { temperature: 20.0, seed };
+    let (one, other) = (say(hot(1)), say(hot(2)));
+    assert!(one != other && one == say(hot(1)), "{one:?} {other:?}");
+}
+
+#[test]
+fn batches_that_do_not_fit_are_refused() {
+    let mut rig = gpt(small());
+    let mut pass = Pass::new(&mut rig.strategy, &rig.memory, Seeds::default(), 1);
+    let mut message = |batch| rig.model.forward(&mut pass, &batch).expect_err("illegal").to_string();
+    let long = Batch::Tokens { inputs: &INPUTS, targets: &TARGETS, sequence: 12 };
+    assert_eq!(message(long), "12 tokens in sequences of 12 for a language model of 8 tokens of context");
+    let unknown = Batch::Tokens { inputs: &[7; 6], targets: &[0; 6], sequence: 6 };
+    assert_eq!(message(unknown), "index 7 into a table of 7");
+    let samples = Batch::Samples { features: &[0.0; 4], labels: &[1, 2] };
+    assert_eq!(message(samples), "4 features of 2 samples for a language model of 8 tokens of context");
+    assert!(Gpt::new(&mut Registry::default(), GptConfig { heads: 3, ..small() }).is_err());
+}

@@ -1,0 +1,131 @@
+//! Modules made of modules.
+
+use super::Module;
+use super::vector::add;
+use crate::error::Result;
+use crate::parameter::{Registry, UnitId};
+use crate::pass::Pass;
+use crate::strategy::Way;
+use crate::tensor::Tensor;
+
+impl<M: Module + ?Sized> Module for Box<M> {
+    fn forward(&self, pass: &mut Pass<'_>, input: Tensor) -> Result<Tensor> {
+        (**self).forward(pass, input)
+    }
+
+    fn backward(&self, pass: &mut Pass<'_>, gradient: Tensor) -> Result<Tensor> {
+        (**self).backward(pass, gradient)
+    }
+}
+
+/// One module after another.
+pub struct Sequential(pub Vec<Box<dyn Module>>);
+
+impl Module for Sequential {
+    fn forward(&self, pass: &mut Pass<'_>, input: Tensor) -> Result<Tensor> {
+        self.0.iter().try_fold(input, |input, module| module.forward(pass, input))
+    }
+
+    fn backward(&self, pass: &mut Pass<'_>, gradient: Tensor) -> Result<Tensor> {
+        self.0.iter().rev().try_fold(gradient, |gradient, module| module.backward(pass, gradient))
+    }
+}
+
+/// y = x + f(x) (He, Zhang, Ren, Sun: Deep residual learning for image recognition, 2015).
+pub struct Residual<M>(pub M);
+
+impl<M: Module> Module for Residual<M> {
+    fn forward(&self, pass: &mut Pass<'_>, input: Tensor) -> Result<Tensor> {
+        around(input, |input| self.0.forward(pass, input))
+    }
+
+    fn backward(&self, pass: &mut Pass<'_>, gradient: Tensor) -> Result<Tensor> {
+        around(gradient, |gradient| self.0.backward(pass, gradient))
+    }
+}
+
+/// `value` + `map` of it.
+fn around(value: Tensor, map: impl FnOnce(Tensor) -> Result<Tensor>) -> Result<Tensor> {
+    let mut sum = value.copy();
+    add(sum.data_mut(), map(value)?.data());
+    Ok(sum)
+}
+
+/// Keeps its input and nothing else: backward runs forward again (Chen, Xu, Zhang, Guestrin: Training deep nets with
+/// sublinear memory cost, 2016).
+///
+/// Gradients have the same bits as without.
+pub struct Checkpoint<M>(pub M);
+
+impl<M: Module> Module for Checkpoint<M> {
+    fn forward(&self, pass: &mut Pass<'_>, input: Tensor) -> Result<Tensor> {
+        if !pass.keeps() {
+            return self.0.forward(pass, input);
+        }
+        pass.save(input.copy());
+        let (output, _) = pass.aside(|pass| self.0.forward(pass, input))?;
+        Ok(output)
+    }
+
+    fn backward(&self, pass: &mut Pass<'_>, gradient: Tensor) -> Result<Tensor> {
+        let input: Tensor = pass.restore();
+        let (_, tape) = pass.aside(|pass| self.0.forward(pass, input))?;
+        pass.resume(tape);
+        self.0.backward(pass, gradient)
+    }
+}
+
+/// A module whose parameters are a unit, which it announces on both ways.
+pub struct Layer<M> {
+    unit: UnitId,
+    module: M,
+}
+
+impl<M: Module> Layer<M> {
+    /// The unit `name` of what `make` adds; its parameters' names begin with `path`.
+    pub fn new(
+        registry: &mut Registry,
+        name: &str,
+        path: &str,
+        make: impl FnOnce(&mut Registry) -> M,
+    ) -> Self {
+        let (unit, module) = registry.unit_at(name, path, make);
+        Self { unit, module }
+    }
+}
+
+impl<M: Module> Module for Layer<M> {
+    fn forward(&self, pass: &mut Pass<'_>, input: Tensor) -> Result<Tensor> {
+        pass.unit(self.unit, Way::Forward, |pass| self.module.forward(pass, input))
+    }
+
+    fn backward(&self, pass: &mut Pass<'_>, gradient: Tensor) -> Result<Tensor> {
+        pass.unit(self.unit, Way::Backward, |pass| self.module.backward(pass, gradient))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::nn::check::Check;
+    use crate::nn::{Draw, Dropout, Gelu, Linear, Start};
+
+    fn body(registry: &mut Registry) -> Residual<Sequential> {
+        let one = registry.scope("one", |r| Linear::new(r, 5, 7, Start::fan_in(5)));
+        let dropout = Dropout::new(registry, "dropout", 0.3, Draw::Shared);
+        let two = registry.scope("two", |r| Linear::new(r, 7, 5, Start::fan_in(7)));
+        Residual(Sequential(vec![Box::new(one), Box::new(Gelu::Tanh), Box::new(dropout), Box::new(two)]))
+    }
+
+    #[test]
+    fn gradients_go_through_sequences_and_around_them() {
+        Check::new(body, 4, 5).gradients(2e-4);
+    }
+
+    #[test]
+    fn checkpoints_change_no_bit() {
+        let (plain, checkpointed) = (Check::new(body, 4, 5), Check::new(|r| Checkpoint(body(r)), 4, 5));
+        assert_eq!(plain.both_ways(), checkpointed.both_ways());
+        assert_eq!(plain.weight_gradients(), checkpointed.weight_gradients());
+    }
+}

@@ -1,0 +1,203 @@
+//! Convolutions of images.
+
+use super::{Module, Start};
+use crate::error::Result;
+use crate::memory::Floats;
+use crate::parameter::{Parameter, ParameterId, Registry};
+use crate::pass::Pass;
+use crate::tensor::Tensor;
+use unisono_cuda::{Matrix, MatrixMut, matmul};
+
+/// Extents of a convolution, as those of PyTorch's `Conv2d`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Window {
+    /// Channels in.
+    pub inputs: usize,
+    /// Channels out.
+    pub outputs: usize,
+    /// Height and width of the image.
+    pub image: [usize; 2],
+    /// Height and width of the window.
+    pub kernel: usize,
+    /// Pixels from one window to the next.
+    pub stride: usize,
+    /// Zeros around the image.
+    pub padding: usize,
+}
+
+impl Window {
+    /// Height and width of the result.
+    ///
+    /// # Panics
+    /// If the window does not fit the image.
+    pub fn result(&self) -> [usize; 2] {
+        self.image.map(|extent| (extent + 2 * self.padding - self.kernel) / self.stride + 1)
+    }
+
+    /// Weights of one output channel.
+    pub fn taps(&self) -> usize {
+        self.inputs * self.kernel * self.kernel
+    }
+
+    /// Numbers of one image with all its channels.
+    fn image_len(&self) -> usize {
+        self.inputs * self.image[0] * self.image[1]
+    }
+
+    /// Pixels of one channel of the result.
+    fn places(&self) -> usize {
+        self.result()[0] * self.result()[1]
+    }
+
+    /// Calls `meet` with the index of every element of the unfolded image, and with where that is in the image, if it is not
+    /// of the zeros around.
+    fn unfold(&self, mut meet: impl FnMut(usize, Option<usize>)) {
+        let ([height, width], [rows, columns]) = (self.image, self.result());
+        let inside = |along: usize, tap: usize, extent: usize| {
+            (along * self.stride + tap).checked_sub(self.padding).filter(|at| *at < extent)
+        };
+        let mut index = 0;
+        for tap in 0..self.taps() {
+            let (channel, tap) = (tap / (self.kernel * self.kernel), tap % (self.kernel * self.kernel));
+            for row in 0..rows {
+                let y = inside(row, tap / self.kernel, height);
+                for column in 0..columns {
+                    let x = inside(column, tap % self.kernel, width);
+                    meet(index, y.zip(x).map(|(y, x)| (channel * height + y) * width + x));
+                    index += 1;
+                }
+            }
+        }
+    }
+}
+
+/// y = W ∗ x + b, of images: a matrix product for each, of weights and unfolded image (`im2col`).
+///
+/// (images, inputs × height × width) → (images, outputs × height × width), with W of outputs × inputs × kernel × kernel.
+/// Keeps its input.
+pub struct Conv2d {
+    weight: ParameterId,
+    bias: ParameterId,
+    window: Window,
+}
+
+impl Conv2d {
+    /// With `weight` and `bias`.
+    pub fn new(registry: &mut Registry, window: Window) -> Self {
+        let Window { inputs, outputs, kernel, .. } = window;
+        let start = Start::fan_in(window.taps());
+        let weight = registry.add(Parameter::new("weight", &[outputs, inputs, kernel, kernel], start.weight));
+        let bias = registry.add(Parameter::new("bias", &[outputs], start.weight));
+        Self { weight, bias, window }
+    }
+
+    /// Room for one unfolded image.
+    fn room(&self, pass: &Pass<'_>) -> Floats {
+        pass.floats(self.window.taps() * self.window.places())
+    }
+
+    fn unfold(&self, image: &[f32], into: &mut [f32]) {
+        self.window.unfold(|index, at| into[index] = at.map_or(0.0, |at| image[at]));
+    }
+
+    /// W of outputs × taps.
+    fn matrix<'a>(&self, weight: &'a [f32]) -> Matrix<'a> {
+        Matrix::new(weight, self.window.outputs, self.window.taps())
+    }
+
+    fn accumulate(&self, pass: &mut Pass<'_>, input: &Tensor, gradient: &Tensor) -> Result<()> {
+        let (taps, places, outputs) = (self.window.taps(), self.window.places(), self.window.outputs);
+        let (mut room, threads) = (self.room(pass), pass.threads());
+        pass.accumulate(self.bias, |_, into| {
+            for (channel, of_channel) in gradient.data().chunks_exact(places).enumerate() {
+                into[channel % outputs] += of_channel.iter().sum::<f32>();
+            }
+        })?;
+        pass.accumulate(self.weight, |_, into| {
+            for row in 0..input.rows() {
+                self.unfold(input.row(row), &mut room);
+                let slopes = Matrix::new(gradient.row(row), outputs, places);
+                let into = MatrixMut::new(into, outputs, taps);
+                matmul(into, 1.0, 1.0, slopes, Matrix::new(&room, taps, places).t(), threads);
+            }
+        })
+    }
+}
+
+impl Module for Conv2d {
+    fn forward(&self, pass: &mut Pass<'_>, input: Tensor) -> Result<Tensor> {
+        assert_eq!(input.columns(), self.window.image_len(), "images of another size");
+        let (taps, places, outputs) = (self.window.taps(), self.window.places(), self.window.outputs);
+        let mut output = pass.tensor(input.rows(), outputs * places);
+        let (mut room, threads) = (self.room(pass), pass.threads());
+        let (weight, bias) = (self.matrix(pass.weights(self.weight)), pass.weights(self.bias));
+        for row in 0..input.rows() {
+            self.unfold(input.row(row), &mut room);
+            let to = output.row_mut(row);
+            to.chunks_exact_mut(places).zip(bias).for_each(|(channel, bias)| channel.fill(*bias));
+            matmul(
+                MatrixMut::new(to, outputs, places),
+                1.0,
+                1.0,
+                weight,
+                Matrix::new(&room, taps, places),
+                threads,
+            );
+        }
+        pass.save(input);
+        Ok(output)
+    }
+
+    fn backward(&self, pass: &mut Pass<'_>, gradient: Tensor) -> Result<Tensor> {
+        let mut result: Tensor = pass.restore();
+        self.accumulate(pass, &result, &gradient)?;
+        let (taps, places, outputs) = (self.window.taps(), self.window.places(), self.window.outputs);
+        let (mut room, threads) = (self.room(pass), pass.threads());
+        let weight = self.matrix(pass.weights(self.weight));
+        for row in 0..result.rows() {
+            let slopes = Matrix::new(gradient.row(row), outputs, places);
+            matmul(MatrixMut::new(&mut room, taps, places), 0.0, 1.0, weight.t(), slopes, threads);
+            let into = result.row_mut(row);
+            into.fill(0.0);
+            self.window.unfold(|index, at| at.into_iter().for_each(|at| into[at] += room[index]));
+        }
+        Ok(result)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::nn::check::Check;
+
+    fn naive(window: Window, x: &[f64], weights: &[Vec<f64>]) -> Vec<f64> {
+        let (k, [height, width], [rows, columns]) = (window.kernel, window.image, window.result());
+        let pixel = |channel: usize, y: usize, x_at: usize| {
+            let (y, x_at) = (y.wrapping_sub(window.padding), x_at.wrapping_sub(window.padding));
+            if y < height && x_at < width { x[(channel * height + y) * width + x_at] } else { 0.0 }
+        };
+        let mut output = Vec::new();
+        for (out, row, column) in (0..window.outputs)
+            .flat_map(|o| (0..rows).flat_map(move |r| (0..columns).map(move |c| (o, r, c))))
+        {
+            let taps =
+                (0..window.inputs).flat_map(|i| (0..k).flat_map(move |y| (0..k).map(move |x| (i, y, x))));
+            let product = |(i, y, x): (usize, usize, usize)| {
+                weights[0][((out * window.inputs + i) * k + y) * k + x]
+                    * pixel(i, row * window.stride + y, column * window.stride + x)
+            };
+            output.push(weights[1][out] + taps.map(product).sum::<f64>());
+        }
+        output
+    }
+
+    #[test]
+    fn gradients_and_values() {
+        let base = Window { inputs: 2, outputs: 3, image: [5, 4], kernel: 3, stride: 1, padding: 1 };
+        for window in [base, Window { stride: 2, ..base }, Window { padding: 0, kernel: 2, ..base }] {
+            let check = Check::new(|registry| Conv2d::new(registry, window), 2, 40);
+            check.gradients(2e-4);
+            check.values(1e-5, |x, weights| naive(window, x, weights));
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! Cross entropy of classes.
+
+use super::vector::{exp_less, greatest, scale, vectorised};
+use crate::error::{Error, Result};
+use crate::pass::Pass;
+use crate::tensor::Tensor;
+
+/// The mean of -ln softmax(logits) at the target, of all rows whose target is not `ignore`.
+///
+/// (rows, classes) and (rows) targets → a number. Keeps the gradient, in the place of the logits. The mean of no rows is 0.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CrossEntropy {
+    /// Targets that do not count: padding.
+    pub ignore: Option<u32>,
+}
+
+impl CrossEntropy {
+    /// The loss.
+    ///
+    /// # Errors
+    /// For a target that is no class, or if there is not one for each row.
+    pub fn forward(&self, pass: &mut Pass<'_>, mut logits: Tensor, targets: &[u32]) -> Result<f32> {
+        self.check(&logits, targets)?;
+        let counts = |target: &u32| Some(*target) != self.ignore;
+        let share = 1.0 / targets.iter().filter(|target| counts(target)).count().max(1) as f32;
+        let mut loss = 0.0;
+        let columns = logits.columns();
+        vectorised(
+            #[inline(always)]
+            || {
+                for (row, target) in logits.data_mut().chunks_exact_mut(columns).zip(targets) {
+                    if counts(target) {
+                        loss += f64::from(row_loss(row, *target as usize, share));
+                    } else {
+                        row.fill(0.0);
+                    }
+                }
+            },
+        );
+        pass.save(logits);
+        Ok((loss * f64::from(share)) as f32)
+    }
+
+    /// The gradient of `factor` times the loss, with respect to the logits.
+    pub fn backward(&self, pass: &mut Pass<'_>, factor: f32) -> Tensor {
+        let mut gradient: Tensor = pass.restore();
+        scale(gradient.data_mut(), factor);
+        gradient
+    }
+
+    fn check(&self, logits: &Tensor, targets: &[u32]) -> Result<()> {
+        let (rows, classes) = (logits.rows(), logits.columns());
+        if targets.len() != rows {
+            return Err(Error::illegal(format!("{} targets for {rows} rows of logits", targets.len())));
+        }
+        let is_class = |target: &&u32| (**target as usize) < classes || Some(**target) == self.ignore;
+        match targets.iter().find(|target| !is_class(target)) {
+            Some(target) => Err(Error::illegal(format!("target {target} of {classes} classes"))),
+            None => Ok(()),
+        }
+    }
+}
+
+/// The loss of one row, whose logits become its gradient: (softmax - one at the target) · `share`.
+#[inline(always)]
+fn row_loss(row: &mut [f32], target: usize, share: f32) -> f32 {
+    let (most, at_target) = (greatest(row), row[target]);
+    let sum = exp_less(row, most);
+    let factor = share / sum;
+    row.iter_mut().for_each(|value| *value *= factor);
+    row[target] -= share;
+    most - at_target + sum.ln()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::Memory;
+    use crate::nn::check::{numbers, wide};
+    use crate::parameter::Inventory;
+    use crate::pass::Seeds;
+    use crate::strategy::Local;
+
+    const CLASSES: usize = 21;
+
+    fn both_ways(logits: &[f32], targets: &[u32], factor: f32) -> Result<(f32, Vec<f32>)> {
+        let (memory, loss) = (Memory::default(), CrossEntropy { ignore: Some(99) });
+        let mut strategy = Local::new(Inventory::default(), &memory, 0);
+        let mut pass = Pass::new(&mut strategy, &memory, Seeds::default(), 1);
+        let logits = Tensor::from(&memory, logits.len() / CLASSES, CLASSES, logits);
+        let value = loss.forward(&mut pass, logits, targets)?;
+        Ok((value, loss.backward(&mut pass, factor).data().to_vec()))
+    }
+
+    #[test]
+    fn loss_and_gradient_are_those_of_the_formula() {
+        let logits: Vec<f32> = numbers(3, 4 * CLASSES).iter().map(|x| 30.0 * x).collect();
+        let targets = [3, 99, 20, 0];
+        let (loss, gradient) = both_ways(&logits, &targets, 0.5).expect("legal");
+        let mut expected = 0.0;
+        for (row, target) in targets.iter().enumerate() {
+            let of_row = wide(&logits[row * CLASSES..][..CLASSES]);
+            let sum: f64 = of_row.iter().map(|x| x.exp()).sum();
+            let counts = f64::from(u8::from(*target != 99)) / 3.0;
+            expected += if *target == 99 { 0.0 } else { (sum.ln() - of_row[*target as usize]) / 3.0 };
+            for class in 0..CLASSES {
+                let one = f64::from(u8::from(class == *target as usize));
+                let slope = 0.5 * counts * (of_row[class].exp() / sum - one);
+                assert!((f64::from(gradient[row * CLASSES + class]) - slope).abs() < 1e-7, "{row}, {class}");
+            }
+        }
+        assert!((f64::from(loss) - expected).abs() < 1e-5, "{loss}, not {expected}");
+    }
+
+    #[test]
+    fn nothing_but_padding_costs_nothing() {
+        let (loss, gradient) = both_ways(&[1.0; CLASSES], &[99], 1.0).expect("legal");
+        assert_eq!((loss, gradient), (0.0, vec![0.0; CLASSES]));
+    }
+
+    #[test]
+    fn targets_that_are_no_classes_are_refused() {
+        let message =
+            |targets: &[u32]| both_ways(&[1.0; CLASSES], targets, 1.0).expect_err("illegal").to_string();
+        assert_eq!(message(&[21]), "target 21 of 21 classes");
+        assert_eq!(message(&[1, 2]), "2 targets for 1 rows of logits");
+    }
+}

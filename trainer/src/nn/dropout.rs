@@ -1,0 +1,137 @@
+//! Dropout.
+
+use super::Module;
+use super::vector::vectorised;
+use crate::error::Result;
+use crate::parameter::Registry;
+use crate::pass::Pass;
+use crate::random::mix;
+use crate::tensor::Tensor;
+
+/// Which of the [`Seeds`](crate::pass::Seeds) decides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Draw {
+    /// The same on all ranks of a tensor-parallel group: for what each of them holds.
+    Shared,
+    /// Another on each: for what is cut between them.
+    Split,
+}
+
+/// Each element is zero with probability `rate`, and divided by 1 - `rate` otherwise (Srivastava and others: Dropout, 2014).
+///
+/// Whether is a function of seed, site and index of the element, so that nothing but a number is kept, and a pass that is
+/// repeated drops the same. After 2^32 elements of one tensor the pattern begins again.
+#[derive(Clone, Copy, Debug)]
+pub struct Dropout {
+    rate: f32,
+    site: u64,
+    draw: Draw,
+}
+
+impl Dropout {
+    /// At a site named `name`, different from all others.
+    ///
+    /// # Panics
+    /// If `rate` is not a probability less than 1.
+    pub fn new(registry: &Registry, name: &str, rate: f32, draw: Draw) -> Self {
+        assert!((0.0..1.0).contains(&rate), "{rate} is no rate of dropout");
+        Self { rate, site: registry.site(name), draw }
+    }
+
+    fn key(&self, pass: &Pass<'_>) -> u64 {
+        let seeds = pass.seeds();
+        let seed = if self.draw == Draw::Shared { seeds.shared } else { seeds.split };
+        mix(seed ^ mix(self.site))
+    }
+
+    /// Drops the same for the same `key`.
+    fn apply(&self, values: &mut [f32], key: u64) {
+        let (low, high) = (key as u32, (key >> 32) as u32);
+        let (least, factor) = ((f64::from(self.rate) * 2.0f64.powi(32)) as u32, 1.0 / (1.0 - self.rate));
+        vectorised(
+            #[inline(always)]
+            || {
+                for (index, value) in values.iter_mut().enumerate() {
+                    let kept = scramble(scramble(index as u32 ^ low).wrapping_add(high)) >= least;
+                    *value = if kept { *value * factor } else { 0.0 };
+                }
+            },
+        );
+    }
+}
+
+impl Module for Dropout {
+    fn forward(&self, pass: &mut Pass<'_>, mut input: Tensor) -> Result<Tensor> {
+        if self.rate > 0.0 && pass.keeps() {
+            let key = self.key(pass);
+            self.apply(input.data_mut(), key);
+            pass.save(key);
+        }
+        Ok(input)
+    }
+
+    fn backward(&self, pass: &mut Pass<'_>, mut gradient: Tensor) -> Result<Tensor> {
+        if self.rate > 0.0 {
+            let key = pass.restore();
+            self.apply(gradient.data_mut(), key);
+        }
+        Ok(gradient)
+    }
+}
+
+/// The finaliser of MurmurHash3 (Appleby): every bit of the result depends on every bit of `bits`.
+#[inline(always)]
+fn scramble(mut bits: u32) -> u32 {
+    bits = (bits ^ (bits >> 16)).wrapping_mul(0x85eb_ca6b);
+    bits = (bits ^ (bits >> 13)).wrapping_mul(0xc2b2_ae35);
+    bits ^ (bits >> 16)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::nn::check::Check;
+
+    const COUNT: usize = 1 << 16;
+
+    fn kept(rate: f32, key: u64) -> Vec<bool> {
+        let mut values = vec![1.0; COUNT];
+        Dropout { rate, site: 0, draw: Draw::Shared }.apply(&mut values, key);
+        assert!(values.iter().all(|value| *value == 0.0 || *value == 1.0 / (1.0 - rate)));
+        values.iter().map(|value| *value != 0.0).collect()
+    }
+
+    /// Share of elements that are kept in both, for masks that keep half.
+    fn overlap(one: &[bool], two: &[bool]) -> f64 {
+        one.iter().zip(two).filter(|(one, two)| **one && **two).count() as f64 / one.len() as f64
+    }
+
+    #[test]
+    fn as_many_are_dropped_as_the_rate_says() {
+        for rate in [0.1, 0.5, 0.9] {
+            let dropped = kept(rate, 12).iter().filter(|kept| !**kept).count() as f64 / COUNT as f64;
+            assert!((dropped - f64::from(rate)).abs() < 0.01, "{dropped} for {rate}");
+        }
+    }
+
+    #[test]
+    fn masks_of_other_keys_and_other_places_are_independent() {
+        let mask = kept(0.5, 3);
+        assert_eq!(mask, kept(0.5, 3));
+        for key in [2, 4, 3 << 32, 3 | 1 << 32, mix(3)] {
+            assert!((overlap(&mask, &kept(0.5, key)) - 0.25).abs() < 0.01, "key {key}");
+        }
+        for lag in [1, 2, 64, 768] {
+            assert!((overlap(&mask[lag..], &mask[..COUNT - lag]) - 0.25).abs() < 0.01, "lag {lag}");
+        }
+    }
+
+    #[test]
+    fn seeds_and_sites_decide() {
+        let drop = |site, draw| Check::new(|_| Dropout { rate: 0.5, site, draw }, 8, 8).both_ways();
+        assert_eq!(drop(1, Draw::Shared), drop(1, Draw::Shared));
+        assert_ne!(drop(1, Draw::Shared), drop(2, Draw::Shared));
+        assert_ne!(drop(1, Draw::Shared), drop(1, Draw::Split));
+        Check::new(|_| Dropout { rate: 0.5, site: 1, draw: Draw::Shared }, 8, 8).gradients(1e-4);
+    }
+}

@@ -1,0 +1,102 @@
+//! Gaussian error linear units.
+
+use super::Module;
+use super::vector::{erf, exp, sigmoid, vectorised};
+use crate::error::Result;
+use crate::pass::Pass;
+use crate::tensor::Tensor;
+use std::f32::consts::FRAC_1_SQRT_2;
+
+/// y = x Φ(x), Φ being the normal distribution (Hendrycks, Gimpel: Gaussian error linear units, 2016).
+///
+/// (rows, columns) → (rows, columns). Keeps its input.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Gelu {
+    /// Φ by the error function.
+    Exact,
+    /// Φ(x) ≈ (1 + tanh u) / 2 with u = √(2/π) (x + 0.044715 x³), as in GPT-2.
+    Tanh,
+}
+
+impl Module for Gelu {
+    fn forward(&self, pass: &mut Pass<'_>, input: Tensor) -> Result<Tensor> {
+        let mut output = pass.tensor(input.rows(), input.columns());
+        let pairs = output.data_mut().iter_mut().zip(input.data());
+        match self {
+            Gelu::Exact => vectorised(
+                #[inline(always)]
+                || pairs.for_each(|(y, x)| *y = x * normal(*x)),
+            ),
+            Gelu::Tanh => vectorised(
+                #[inline(always)]
+                || pairs.for_each(|(y, x)| *y = x * sigmoid(twice_u(*x))),
+            ),
+        }
+        pass.save(input);
+        Ok(output)
+    }
+
+    fn backward(&self, pass: &mut Pass<'_>, mut gradient: Tensor) -> Result<Tensor> {
+        let input: Tensor = pass.restore();
+        let pairs = gradient.data_mut().iter_mut().zip(input.data());
+        match self {
+            Gelu::Exact => vectorised(
+                #[inline(always)]
+                || pairs.for_each(|(dy, x)| *dy *= exact_slope(*x)),
+            ),
+            Gelu::Tanh => vectorised(
+                #[inline(always)]
+                || pairs.for_each(|(dy, x)| *dy *= tanh_slope(*x)),
+            ),
+        }
+        Ok(gradient)
+    }
+}
+
+const SQRT_2_OVER_PI: f32 = 0.797_884_6;
+const CUBIC: f32 = 0.044_715;
+
+/// 2 u: (1 + tanh u) / 2 is the sigmoid of it, which keeps its accuracy where that is small.
+#[inline(always)]
+fn twice_u(x: f32) -> f32 {
+    2.0 * SQRT_2_OVER_PI * (x + CUBIC * x * x * x)
+}
+
+#[inline(always)]
+fn tanh_slope(x: f32) -> f32 {
+    let s = sigmoid(twice_u(x));
+    let slope_of_twice_u = 2.0 * SQRT_2_OVER_PI * (1.0 + 3.0 * CUBIC * x * x);
+    s + x * s * (1.0 - s) * slope_of_twice_u
+}
+
+/// Φ.
+#[inline(always)]
+fn normal(x: f32) -> f32 {
+    0.5 + 0.5 * erf(x * FRAC_1_SQRT_2)
+}
+
+#[inline(always)]
+fn exact_slope(x: f32) -> f32 {
+    normal(x) + x * (0.5 * FRAC_1_SQRT_2 * std::f32::consts::FRAC_2_SQRT_PI) * exp(-0.5 * x * x)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::nn::check::Check;
+
+    #[test]
+    fn gradients_and_values() {
+        let exact = Check::new(|_| Gelu::Exact, 3, 21);
+        exact.gradients(2e-4);
+        exact.values(1e-6, |x, _| {
+            x.iter().map(|x| x * 0.5 * libm::erfc(-x * std::f64::consts::FRAC_1_SQRT_2)).collect()
+        });
+        let tanh = Check::new(|_| Gelu::Tanh, 3, 21);
+        tanh.gradients(2e-4);
+        tanh.values(1e-6, |x, _| {
+            let root = std::f64::consts::FRAC_2_PI.sqrt();
+            x.iter().map(|x| 0.5 * x * (1.0 + libm::tanh(root * (x + 0.044715 * x.powi(3))))).collect()
+        });
+    }
+}

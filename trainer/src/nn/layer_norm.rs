@@ -1,0 +1,131 @@
+//! Layer normalisation.
+
+use super::Module;
+use super::vector::{add, sum, vectorised};
+use crate::error::Result;
+use crate::memory::Floats;
+use crate::parameter::{Init, Parameter, ParameterId, Registry};
+use crate::pass::Pass;
+use crate::tensor::Tensor;
+
+/// y = (x - mean) / √(variance + ε) · gain + bias, of each row (Ba, Kiros, Hinton: Layer normalization, 2016).
+///
+/// (rows, width) → (rows, width). Keeps its input, and two numbers for each row.
+pub struct LayerNorm {
+    weight: ParameterId,
+    bias: ParameterId,
+    width: usize,
+    epsilon: f32,
+}
+
+struct Saved {
+    input: Tensor,
+    /// Mean and one over the deviation, of each row.
+    moments: Floats,
+}
+
+impl LayerNorm {
+    /// With `weight` of ones and `bias` of zeros; GPT-2's ε is 1e-5.
+    pub fn new(registry: &mut Registry, width: usize, epsilon: f32) -> Self {
+        let weight = registry.add(Parameter::new("weight", &[width], Init::Ones));
+        let bias = registry.add(Parameter::new("bias", &[width], Init::Zeros));
+        Self { weight, bias, width, epsilon }
+    }
+}
+
+impl Module for LayerNorm {
+    fn forward(&self, pass: &mut Pass<'_>, input: Tensor) -> Result<Tensor> {
+        let mut output = pass.tensor(input.rows(), self.width);
+        let mut moments = pass.floats(2 * input.rows());
+        let (gain, bias) = (pass.weights(self.weight), pass.weights(self.bias));
+        let rows = input.data().chunks_exact(self.width).zip(output.data_mut().chunks_exact_mut(self.width));
+        vectorised(
+            #[inline(always)]
+            || {
+                for ((from, to), moments) in rows.zip(moments.as_chunks_mut::<2>().0) {
+                    *moments = row_moments(from, self.epsilon);
+                    normalise(from, *moments, gain, bias, to);
+                }
+            },
+        );
+        pass.save(Saved { input, moments });
+        Ok(output)
+    }
+
+    fn backward(&self, pass: &mut Pass<'_>, mut gradient: Tensor) -> Result<Tensor> {
+        let Saved { input, moments } = pass.restore();
+        let mut terms = pass.floats(2 * self.width);
+        terms.fill(0.0);
+        let (of_gain, of_bias) = terms.split_at_mut(self.width);
+        let gain = pass.weights(self.weight);
+        let rows =
+            input.data().chunks_exact(self.width).zip(gradient.data_mut().chunks_exact_mut(self.width));
+        vectorised(
+            #[inline(always)]
+            || {
+                for ((from, row), moments) in rows.zip(moments.as_chunks::<2>().0) {
+                    add_terms(from, *moments, row, of_gain, of_bias);
+                    differentiate(from, *moments, gain, row);
+                }
+            },
+        );
+        pass.accumulate(self.bias, |_, into| add(into, of_bias))?;
+        pass.accumulate(self.weight, |_, into| add(into, of_gain))?;
+        Ok(gradient)
+    }
+}
+
+/// Mean and one over the deviation.
+#[inline(always)]
+fn row_moments(row: &[f32], epsilon: f32) -> [f32; 2] {
+    let count = row.len() as f32;
+    let mean = sum(row, row, |x, _| x) / count;
+    let variance = sum(row, row, |x, _| (x - mean) * (x - mean)) / count;
+    [mean, 1.0 / (variance + epsilon).sqrt()]
+}
+
+#[inline(always)]
+fn normalise(from: &[f32], [mean, rate]: [f32; 2], gain: &[f32], bias: &[f32], to: &mut [f32]) {
+    for (((to, x), gain), bias) in to.iter_mut().zip(from).zip(gain).zip(bias) {
+        *to = (x - mean) * rate * gain + bias;
+    }
+}
+
+/// What one row adds to the gradients of gain and bias.
+#[inline(always)]
+fn add_terms(from: &[f32], [mean, rate]: [f32; 2], row: &[f32], gain: &mut [f32], bias: &mut [f32]) {
+    for (((gain, bias), x), dy) in gain.iter_mut().zip(bias).zip(from).zip(row) {
+        *gain += dy * ((x - mean) * rate);
+        *bias += dy;
+    }
+}
+
+/// With x̂ the normalised row and g = dy · gain: dx = (g - mean of g - x̂ · mean of g x̂) / deviation, in place of dy.
+#[inline(always)]
+fn differentiate(from: &[f32], [mean, rate]: [f32; 2], gain: &[f32], row: &mut [f32]) {
+    row.iter_mut().zip(gain).for_each(|(dy, gain)| *dy *= gain);
+    let count = row.len() as f32;
+    let level = sum(row, row, |g, _| g) / count;
+    let slope = sum(row, from, |g, x| g * ((x - mean) * rate)) / count;
+    for (g, x) in row.iter_mut().zip(from) {
+        *g = (*g - level - (x - mean) * rate * slope) * rate;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::nn::check::Check;
+
+    #[test]
+    fn gradients_and_values() {
+        let check = Check::new(|registry| LayerNorm::new(registry, 19, 1e-5), 3, 19);
+        check.gradients(2e-4);
+        check.values(1e-5, |x, weights| {
+            let (gain, bias) = (&weights[0], &weights[1]);
+            let mean = x.iter().sum::<f64>() / 19.0;
+            let variance = x.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / 19.0;
+            (0..19).map(|at| (x[at] - mean) / (variance + 1e-5).sqrt() * gain[at] + bias[at]).collect()
+        });
+    }
+}

@@ -1,0 +1,106 @@
+//! Root mean square normalisation.
+
+use super::Module;
+use super::vector::{add, sum, vectorised};
+use crate::error::Result;
+use crate::memory::Floats;
+use crate::parameter::{Init, Parameter, ParameterId, Registry};
+use crate::pass::Pass;
+use crate::tensor::Tensor;
+
+/// y = x / √(mean of x² + ε) · gain, of each row (Zhang, Sennrich: Root mean square layer normalization, 2019).
+///
+/// (rows, width) → (rows, width). Keeps its input, and a number for each row.
+pub struct RmsNorm {
+    weight: ParameterId,
+    width: usize,
+    epsilon: f32,
+}
+
+struct Saved {
+    input: Tensor,
+    /// One over the root mean square of each row.
+    rates: Floats,
+}
+
+impl RmsNorm {
+    /// With `weight` of ones; Llama's ε is 1e-5.
+    pub fn new(registry: &mut Registry, width: usize, epsilon: f32) -> Self {
+        Self { weight: registry.add(Parameter::new("weight", &[width], Init::Ones)), width, epsilon }
+    }
+}
+
+impl Module for RmsNorm {
+    fn forward(&self, pass: &mut Pass<'_>, input: Tensor) -> Result<Tensor> {
+        let mut output = pass.tensor(input.rows(), self.width);
+        let mut rates = pass.floats(input.rows());
+        let gain = pass.weights(self.weight);
+        let rows = input.data().chunks_exact(self.width).zip(output.data_mut().chunks_exact_mut(self.width));
+        vectorised(
+            #[inline(always)]
+            || {
+                for ((from, to), rate) in rows.zip(rates.iter_mut()) {
+                    let square = sum(from, from, |x, _| x * x) / self.width as f32;
+                    *rate = 1.0 / (square + self.epsilon).sqrt();
+                    to.iter_mut().zip(from).zip(gain).for_each(|((to, x), gain)| *to = x * *rate * gain);
+                }
+            },
+        );
+        pass.save(Saved { input, rates });
+        Ok(output)
+    }
+
+    fn backward(&self, pass: &mut Pass<'_>, mut gradient: Tensor) -> Result<Tensor> {
+        let Saved { input, rates } = pass.restore();
+        let mut of_gain = pass.floats(self.width);
+        of_gain.fill(0.0);
+        let gain = pass.weights(self.weight);
+        let rows =
+            input.data().chunks_exact(self.width).zip(gradient.data_mut().chunks_exact_mut(self.width));
+        vectorised(
+            #[inline(always)]
+            || {
+                for ((from, row), rate) in rows.zip(rates.iter()) {
+                    add_terms(from, *rate, row, &mut of_gain);
+                    differentiate(from, *rate, gain, row);
+                }
+            },
+        );
+        pass.accumulate(self.weight, |_, into| add(into, &of_gain))?;
+        Ok(gradient)
+    }
+}
+
+/// What one row adds to the gradient of the gain.
+#[inline(always)]
+fn add_terms(from: &[f32], rate: f32, row: &[f32], gain: &mut [f32]) {
+    for ((gain, x), dy) in gain.iter_mut().zip(from).zip(row) {
+        *gain += dy * (x * rate);
+    }
+}
+
+/// With x̂ the normalised row and g = dy · gain: dx = (g - x̂ · mean of g x̂) · rate, in place of dy.
+#[inline(always)]
+fn differentiate(from: &[f32], rate: f32, gain: &[f32], row: &mut [f32]) {
+    row.iter_mut().zip(gain).for_each(|(dy, gain)| *dy *= gain);
+    let slope = sum(row, from, |g, x| g * (x * rate)) / row.len() as f32;
+    for (g, x) in row.iter_mut().zip(from) {
+        *g = (*g - x * rate * slope) * rate;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::nn::check::Check;
+
+    #[test]
+    fn gradients_and_values() {
+        let check = Check::new(|registry| RmsNorm::new(registry, 19, 1e-5), 3, 19);
+        check.gradients(2e-4);
+        check.values(1e-5, |x, weights| {
+            let square = x.iter().map(|x| x * x).sum::<f64>() / 19.0;
+            (0..19).map(|at| x[at] / (square + 1e-5).sqrt() * weights[0][at]).collect()
+        });
+    }
+}
