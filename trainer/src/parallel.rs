@@ -19,23 +19,28 @@ mod exact;
 mod flight;
 mod full;
 mod mean;
+mod partial;
 mod replicated;
 mod settings;
 mod sharded;
 mod shares;
+mod team;
 
 pub use exact::ExactSum;
 pub use full::FullySharded;
 pub use mean::{Average, Mean};
 pub use replicated::Replicated;
-pub use settings::{Form, Settings, Unused};
+pub use settings::{Form, Kind, Settings, Unused};
 pub use sharded::Sharded;
+pub use team::Team;
 
 use crate::error::Result;
+use crate::memory::Memory;
 use crate::optim::{Optimiser, Step};
-use crate::parameter::ParameterId;
+use crate::parameter::{Inventory, ParameterId};
 use crate::strategy::Strategy;
 use std::ops::Range;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// What the training loop asks of a strategy, besides what modules do.
@@ -91,6 +96,26 @@ pub trait Parallel: Strategy {
 
     /// How long this rank has waited for communication since it was last asked.
     fn waited(&mut self) -> Duration;
+}
+
+/// The strategy of this kind.
+///
+/// # Errors
+/// Of the collectives by which ranks begin alike.
+pub fn make(
+    kind: Kind,
+    inventory: &Arc<Inventory>,
+    team: Team,
+    settings: &Settings,
+    memory: &Memory,
+) -> Result<Box<dyn Parallel>> {
+    Ok(match kind {
+        Kind::Replicated => Box::new(Replicated::new(inventory, team, settings, memory)?),
+        Kind::Owners => Box::new(Replicated::with_owners(inventory, team, settings, memory)?),
+        Kind::Zero1 => Box::new(Sharded::one(inventory, team, settings, memory)),
+        Kind::Zero2 => Box::new(Sharded::two(inventory, team, settings, memory)),
+        Kind::Zero3 => Box::new(FullySharded::new(inventory, team, settings, memory)),
+    })
 }
 
 /// What a rank keeps of some elements of one parameter.

@@ -34,6 +34,8 @@ pub struct Parameter {
     pub trainable: bool,
     /// Whether weight decay applies: matrices, not biases and gains.
     pub decays: bool,
+    /// Whether each rank of a tensor-parallel group has a part of its gradient only: the whole is their sum.
+    pub partial: bool,
     /// How many modules add to its gradient in one backward pass; two for a tied embedding.
     pub uses: usize,
 }
@@ -42,7 +44,17 @@ impl Parameter {
     /// A trainable parameter of one use; matrices decay.
     pub fn new(name: impl Into<String>, shape: &[usize], init: Init) -> Self {
         let (name, shape, decays) = (name.into(), shape.to_vec(), shape.len() > 1);
-        Self { name, shape, cut: None, init, dtype: Dtype::F32, trainable: true, decays, uses: 1 }
+        Self {
+            name,
+            shape,
+            cut: None,
+            init,
+            dtype: Dtype::F32,
+            trainable: true,
+            decays,
+            partial: false,
+            uses: 1,
+        }
     }
 
     /// As this rank's part of a whole that is cut so.

@@ -3,8 +3,8 @@ use crate::error::Result;
 use crate::flat::Dtype;
 use crate::memory::Memory;
 use crate::optim::{AdamW, Step};
-use crate::parallel::tests::{KINDS, Kind, inventory, make, pass};
-use crate::parallel::{Kept, Parallel, Settings};
+use crate::parallel::tests::{KINDS, inventory, make, pass};
+use crate::parallel::{Form, Kept, Kind, Parallel, Settings};
 use crate::parameter::{Cut, Init, Inventory, Parameter, ParameterId, Registry};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -58,7 +58,7 @@ fn steps(strategy: &mut dyn Parallel, inventory: &Inventory, rank: usize, number
     }
 }
 
-fn saved(root: &Path, kind: Kind, ranks: usize, dtype: Dtype) -> Bits {
+fn saved(root: &Path, kind: (Kind, Form), ranks: usize, dtype: Dtype) -> Bits {
     let all = on(ranks, |world| {
         let (inventory, memory, rank) = (inventory(dtype), Memory::default(), world.rank());
         let mut strategy = make(kind, &inventory, Some(world.clone()), &settings(), &memory).unwrap();
@@ -70,7 +70,7 @@ fn saved(root: &Path, kind: Kind, ranks: usize, dtype: Dtype) -> Bits {
     all.into_iter().flatten().collect()
 }
 
-fn loaded(root: &Path, kind: Kind, ranks: usize, dtype: Dtype) -> Bits {
+fn loaded(root: &Path, kind: (Kind, Form), ranks: usize, dtype: Dtype) -> Bits {
     let all = on(ranks, |world| {
         let (inventory, memory) = (inventory(dtype), Memory::default());
         let other = Settings { seed: 99, ..settings() };
@@ -137,7 +137,7 @@ fn tensors_may_be_cut_otherwise_after_loading() {
         let all = on(parts, |world| {
             let (inventory, memory) = (cut_inventory(parts, world.rank()), Memory::default());
             let settings = Settings { seed, ..settings() };
-            let mut strategy = make(Kind::Full, &inventory, None, &settings, &memory).unwrap();
+            let mut strategy = make(KINDS[6], &inventory, None, &settings, &memory).unwrap();
             let who = Who { world: Some(&world), data_rank: 0, tensor_rank: world.rank() };
             action(who, &mut *strategy, &inventory).unwrap();
             kept(&mut *strategy, &inventory)
@@ -161,7 +161,7 @@ fn alone() -> Who<'static> {
 }
 
 fn strategy(inventory: &Arc<Inventory>) -> Box<dyn Parallel> {
-    make(Kind::Two, inventory, None, &settings(), &Memory::default()).unwrap()
+    make(KINDS[5], inventory, None, &settings(), &Memory::default()).unwrap()
 }
 
 #[test]

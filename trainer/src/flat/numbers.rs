@@ -3,7 +3,7 @@
 use crate::memory::{Class, Floats, Memory, Storage};
 use serde::{Deserialize, Serialize};
 use std::ops::{Deref, Range};
-use unisono::{Communicator, Reduction, Result, bf16};
+use unisono::{Communicator, Reduction, Result, Sum, bf16};
 
 /// Type of numbers in flat memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
@@ -223,6 +223,14 @@ impl Numbers {
     /// Of the collective.
     pub fn all_reduce(&mut self, comm: &Communicator, reduction: Reduction) -> Result<()> {
         typed!(self, slice => comm.all_reduce(slice, reduction))
+    }
+
+    /// Sums the numbers in `range` over all ranks, in place.
+    ///
+    /// # Errors
+    /// Of the collective.
+    pub fn sum_range(&mut self, range: Range<usize>, comm: &Communicator) -> Result<()> {
+        typed!(self, slice => comm.all_reduce(&mut slice[range], Sum))
     }
 
     /// Reduces over all ranks; this rank's share goes to `share`.

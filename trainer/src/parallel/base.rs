@@ -1,9 +1,10 @@
 //! What all strategies have.
 
+use super::partial::Partial;
 use crate::error::{Error, Result};
 use crate::flat::{BucketId, Countdown, Layout, Store};
 use crate::memory::Memory;
-use crate::parallel::{ExactSum, Mean, Settings, Unused};
+use crate::parallel::{ExactSum, Mean, Settings, Team, Unused};
 use crate::parameter::{Inventory, ParameterId};
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,6 +17,8 @@ pub(super) struct Base {
     pub(super) store: Store,
     pub(super) mean: Mean,
     pub(super) waited: Duration,
+    /// The ranks that share every layer; none where this one is alone.
+    tensor: Option<Communicator>,
     countdown: Countdown,
     last: bool,
 }
@@ -24,10 +27,11 @@ impl Base {
     pub(super) fn new(
         inventory: &Arc<Inventory>,
         layout: Layout,
-        group: Option<Communicator>,
+        team: Team,
         settings: &Settings,
         memory: &Memory,
     ) -> Self {
+        let Team { data: group, tensor } = team;
         let layout = Arc::new(layout);
         let ranks = group.as_ref().map_or(1, Communicator::ranks);
         Self {
@@ -38,6 +42,7 @@ impl Base {
             waited: Duration::ZERO,
             last: true,
             group,
+            tensor,
         }
     }
 
@@ -87,9 +92,21 @@ impl Base {
         Ok(self.countdown.rest())
     }
 
-    /// The root of a sum of squares that every rank has a part of.
-    pub(super) fn norm_of_parts(&self, mut squares: ExactSum) -> Result<f64> {
-        if let Some(group) = &self.group {
+    /// Gradients of a bucket that must be summed over the tensor-parallel group.
+    pub(super) fn partial(&self, bucket: BucketId) -> Partial {
+        Partial::of(&self.store.layout[bucket], &self.store.inventory, self.tensor.as_ref())
+    }
+
+    /// Whether this rank counts a parameter in the norm: what all of a tensor-parallel group hold is counted once.
+    pub(super) fn counts(&self, id: ParameterId) -> bool {
+        let first = self.tensor.as_ref().is_none_or(|tensor| tensor.rank() == 0);
+        first || self.store.inventory[id].cut.is_some()
+    }
+
+    /// The root of a sum of squares of which every rank has a part: of the data-parallel group, if `sharded`, and of the
+    /// tensor-parallel one.
+    pub(super) fn norm(&self, mut squares: ExactSum, sharded: bool) -> Result<f64> {
+        for group in self.group.iter().filter(|_| sharded).chain(&self.tensor) {
             group.all_reduce(squares.digits_mut(), Sum)?;
         }
         Ok(squares.value().sqrt())

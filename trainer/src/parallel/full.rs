@@ -6,7 +6,7 @@
 use super::base::Base;
 use super::flight::Flight;
 use super::shares::{From, Shares};
-use super::{ExactSum, Kept, Parallel, Settings};
+use super::{ExactSum, Kept, Parallel, Settings, Team};
 use crate::error::Result;
 use crate::flat::{BucketId, Layout, Numbers, Packing};
 use crate::memory::{Class, Memory};
@@ -36,15 +36,10 @@ pub struct FullySharded {
 
 impl FullySharded {
     /// With one bucket for each unit of the model.
-    pub fn new(
-        inventory: &Arc<Inventory>,
-        group: Option<Communicator>,
-        settings: &Settings,
-        memory: &Memory,
-    ) -> Self {
-        let ranks = group.as_ref().map_or(1, Communicator::ranks);
+    pub fn new(inventory: &Arc<Inventory>, team: Team, settings: &Settings, memory: &Memory) -> Self {
+        let ranks = team.data.as_ref().map_or(1, Communicator::ranks);
         let layout = Layout::new(inventory, ranks, Packing::Units);
-        let base = Base::new(inventory, layout, group, settings, memory);
+        let base = Base::new(inventory, layout, team, settings, memory);
         let (layout, rank) = (base.layout(), base.rank());
         let mut shares = Shares::new(inventory, &layout, memory, |bucket| layout.share(bucket, rank));
         let initial = |bucket| {
@@ -135,9 +130,12 @@ impl FullySharded {
         while self.reductions.len() >= self.base.settings.reductions_max.max(1) {
             self.land_gradients()?;
         }
-        let whole = self.base.store.take_gradients(bucket);
-        let mean = self.base.mean.clone();
-        let reduction = move |group: Option<&Communicator>| mean.reduce_scatter(group, whole);
+        let mut whole = self.base.store.take_gradients(bucket);
+        let (mean, partial) = (self.base.mean.clone(), self.base.partial(bucket));
+        let reduction = move |group: Option<&Communicator>| {
+            partial.sum(&mut whole)?;
+            mean.reduce_scatter(group, whole)
+        };
         let flight = Flight::start(self.base.group.as_ref(), reduction)?;
         self.reductions.push_back((bucket, flight));
         Ok(())
@@ -228,10 +226,10 @@ impl Parallel for FullySharded {
         for bucket in self.base.trainable() {
             let (share, gradients) = (self.shares.range(bucket), self.take_share(bucket));
             let part = From { numbers: &gradients, start: share.start };
-            self.shares.add_squares(bucket, share, part, &mut squares);
+            self.shares.add_squares(bucket, share, part, |id| self.base.counts(id), &mut squares);
             self.gradients[bucket.0] = Some(gradients);
         }
-        self.base.norm_of_parts(squares)
+        self.base.norm(squares, true)
     }
 
     fn update(&mut self, optimiser: &dyn Optimiser, step: &Step) -> Result<()> {

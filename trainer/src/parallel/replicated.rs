@@ -6,7 +6,7 @@
 use super::base::Base;
 use super::flight::Flight;
 use super::shares::{From, Shares};
-use super::{ExactSum, Form, Kept, Parallel, Settings};
+use super::{ExactSum, Form, Kept, Parallel, Settings, Team};
 use crate::error::Result;
 use crate::flat::{BucketId, Layout, Numbers, Packing};
 use crate::memory::Memory;
@@ -34,14 +34,9 @@ impl Replicated {
     ///
     /// # Errors
     /// Of the broadcast.
-    pub fn new(
-        inventory: &Arc<Inventory>,
-        group: Option<Communicator>,
-        settings: &Settings,
-        memory: &Memory,
-    ) -> Result<Self> {
+    pub fn new(inventory: &Arc<Inventory>, team: Team, settings: &Settings, memory: &Memory) -> Result<Self> {
         let layout = settings.layout(inventory, 1);
-        Self::with(inventory, layout, None, group, settings, memory)
+        Self::with(inventory, layout, None, team, settings, memory)
     }
 
     /// The optimiser's state of every parameter is kept by one rank only, which takes the step and broadcasts the
@@ -51,24 +46,24 @@ impl Replicated {
     /// Of the broadcast.
     pub fn with_owners(
         inventory: &Arc<Inventory>,
-        group: Option<Communicator>,
+        team: Team,
         settings: &Settings,
         memory: &Memory,
     ) -> Result<Self> {
         let layout = Layout::new(inventory, 1, Packing::Cap(0));
-        let owners = owners(&layout, group.as_ref().map_or(1, Communicator::ranks));
-        Self::with(inventory, layout, Some(owners), group, settings, memory)
+        let owners = owners(&layout, team.data.as_ref().map_or(1, Communicator::ranks));
+        Self::with(inventory, layout, Some(owners), team, settings, memory)
     }
 
     fn with(
         inventory: &Arc<Inventory>,
         layout: Layout,
         owners: Option<Vec<usize>>,
-        group: Option<Communicator>,
+        team: Team,
         settings: &Settings,
         memory: &Memory,
     ) -> Result<Self> {
-        let base = Base::new(inventory, layout, group, settings, memory);
+        let base = Base::new(inventory, layout, team, settings, memory);
         let (layout, rank) = (base.layout(), base.rank());
         let is_kept = |bucket: BucketId| owners.as_ref().is_none_or(|owners| owners[bucket.0] == rank);
         let range = |bucket| if is_kept(bucket) { 0..layout[bucket].count } else { 0..0 };
@@ -94,9 +89,12 @@ impl Replicated {
     }
 
     fn launch(&mut self, bucket: BucketId) -> Result<()> {
-        let gradients = self.base.store.take_gradients(bucket);
-        let mean = self.base.mean.clone();
-        let reduction = move |group: Option<&Communicator>| mean.all_reduce(group, gradients);
+        let mut gradients = self.base.store.take_gradients(bucket);
+        let (mean, partial) = (self.base.mean.clone(), self.base.partial(bucket));
+        let reduction = move |group: Option<&Communicator>| {
+            partial.sum(&mut gradients)?;
+            mean.all_reduce(group, gradients)
+        };
         let flight = Flight::start(self.base.group.as_ref(), reduction)?;
         self.reductions.push_back((bucket, flight));
         Ok(())
@@ -185,10 +183,16 @@ impl Parallel for Replicated {
         for bucket in self.base.trainable() {
             let gradients = self.base.store.take_gradients(bucket);
             let all = From { numbers: &gradients, start: 0 };
-            self.shares.add_squares(bucket, 0..layout[bucket].count, all, &mut squares);
+            self.shares.add_squares(
+                bucket,
+                0..layout[bucket].count,
+                all,
+                |id| self.base.counts(id),
+                &mut squares,
+            );
             self.base.store.put_gradients(bucket, gradients);
         }
-        Ok(squares.value().sqrt())
+        self.base.norm(squares, false)
     }
 
     fn update(&mut self, optimiser: &dyn Optimiser, step: &Step) -> Result<()> {

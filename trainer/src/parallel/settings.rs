@@ -4,6 +4,21 @@ use crate::flat::{Dtype, Layout, Packing};
 use crate::parallel::Average;
 use crate::parameter::Inventory;
 
+/// Who keeps what.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Everyone everything: data parallel.
+    Replicated,
+    /// The optimiser's state of each parameter one rank only.
+    Owners,
+    /// The optimiser's state in shares.
+    Zero1,
+    /// Gradients too.
+    Zero2,
+    /// Weights too.
+    Zero3,
+}
+
 /// When replicas exchange gradients; all three have the same results.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {

@@ -5,7 +5,7 @@
 use super::base::Base;
 use super::flight::Flight;
 use super::shares::{From, Shares};
-use super::{ExactSum, Kept, Parallel, Settings};
+use super::{ExactSum, Kept, Parallel, Settings, Team};
 use crate::error::Result;
 use crate::flat::{BucketId, Numbers};
 use crate::memory::Memory;
@@ -34,34 +34,24 @@ pub struct Sharded {
 
 impl Sharded {
     /// ZeRO's first stage: optimiser state in shares.
-    pub fn one(
-        inventory: &Arc<Inventory>,
-        group: Option<Communicator>,
-        settings: &Settings,
-        memory: &Memory,
-    ) -> Self {
-        Self::new(inventory, group, settings, memory, true)
+    pub fn one(inventory: &Arc<Inventory>, team: Team, settings: &Settings, memory: &Memory) -> Self {
+        Self::new(inventory, team, settings, memory, true)
     }
 
     /// ZeRO's second stage: gradients in shares too.
-    pub fn two(
-        inventory: &Arc<Inventory>,
-        group: Option<Communicator>,
-        settings: &Settings,
-        memory: &Memory,
-    ) -> Self {
-        Self::new(inventory, group, settings, memory, false)
+    pub fn two(inventory: &Arc<Inventory>, team: Team, settings: &Settings, memory: &Memory) -> Self {
+        Self::new(inventory, team, settings, memory, false)
     }
 
     fn new(
         inventory: &Arc<Inventory>,
-        group: Option<Communicator>,
+        team: Team,
         settings: &Settings,
         memory: &Memory,
         keeps_gradients: bool,
     ) -> Self {
-        let layout = settings.layout(inventory, group.as_ref().map_or(1, Communicator::ranks));
-        let base = Base::new(inventory, layout, group, settings, memory);
+        let layout = settings.layout(inventory, team.data.as_ref().map_or(1, Communicator::ranks));
+        let base = Base::new(inventory, layout, team, settings, memory);
         let (layout, rank) = (base.layout(), base.rank());
         let shares = Shares::new(inventory, &layout, memory, |bucket| layout.share(bucket, rank));
         let gradients = layout.ids().map(|_| None).collect();
@@ -80,11 +70,14 @@ impl Sharded {
         while !self.keeps_gradients && self.reductions.len() >= self.base.settings.reductions_max.max(1) {
             self.land_first()?;
         }
-        let whole = self.base.store.take_gradients(bucket);
-        let (mean, in_place) = (self.base.mean.clone(), self.keeps_gradients);
-        let reduction = move |group: Option<&Communicator>| match in_place {
-            true => mean.reduce_scatter_in_place(group, whole),
-            false => mean.reduce_scatter(group, whole),
+        let (mut whole, in_place) = (self.base.store.take_gradients(bucket), self.keeps_gradients);
+        let (mean, partial) = (self.base.mean.clone(), self.base.partial(bucket));
+        let reduction = move |group: Option<&Communicator>| {
+            partial.sum(&mut whole)?;
+            match in_place {
+                true => mean.reduce_scatter_in_place(group, whole),
+                false => mean.reduce_scatter(group, whole),
+            }
         };
         let flight = Flight::start(self.base.group.as_ref(), reduction)?;
         self.reductions.push_back((bucket, flight));
@@ -196,10 +189,11 @@ impl Parallel for Sharded {
         let mut squares = ExactSum::default();
         for bucket in self.base.trainable() {
             let gradients = self.take_share(bucket);
-            self.shares.add_squares(bucket, self.shares.range(bucket), gradients.view(), &mut squares);
+            let (share, counts) = (self.shares.range(bucket), |id| self.base.counts(id));
+            self.shares.add_squares(bucket, share, gradients.view(), counts, &mut squares);
             self.put_share(bucket, gradients.numbers);
         }
-        self.base.norm_of_parts(squares)
+        self.base.norm(squares, true)
     }
 
     fn update(&mut self, optimiser: &dyn Optimiser, step: &Step) -> Result<()> {

@@ -5,7 +5,7 @@ use crate::flat::{BucketId, Dtype, Layout, Numbers};
 use crate::memory::{Class, Floats, Memory};
 use crate::optim::{Optimiser, Span, Step};
 use crate::parallel::{ExactSum, Kept};
-use crate::parameter::Inventory;
+use crate::parameter::{Inventory, ParameterId};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -68,15 +68,16 @@ impl Shares {
         }
     }
 
-    /// Adds the squares of a bucket's gradients in `range`.
+    /// Adds the squares of a bucket's gradients in `range`, of parameters that count.
     pub(super) fn add_squares(
         &self,
         bucket: BucketId,
         range: Range<usize>,
         gradients: From<&Numbers>,
+        counts: impl Fn(ParameterId) -> bool,
         sum: &mut ExactSum,
     ) {
-        for (_, _, place) in self.layout[bucket].within(range) {
+        for (_, _, place) in self.layout[bucket].within(range).filter(|(id, ..)| counts(*id)) {
             let place = place.start - gradients.start..place.end - gradients.start;
             sum.add_squares(&gradients.numbers.view(&self.memory, place));
         }

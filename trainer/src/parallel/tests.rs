@@ -69,48 +69,37 @@ pub(crate) fn pass(
     Ok(())
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Kind {
-    Replicated(u8),
-    Owners,
-    One,
-    Two,
-    Full,
-}
-
-pub(crate) const KINDS: [Kind; 7] = [
-    Kind::Replicated(0),
-    Kind::Replicated(1),
-    Kind::Replicated(2),
-    Kind::Owners,
-    Kind::One,
-    Kind::Two,
-    Kind::Full,
+/// Every kind of strategy, replicas in all three forms.
+pub(crate) const KINDS: [(Kind, Form); 7] = [
+    (Kind::Replicated, Form::Naive),
+    (Kind::Replicated, Form::Overlapped),
+    (Kind::Replicated, Form::Bucketed),
+    (Kind::Owners, Form::Bucketed),
+    (Kind::Zero1, Form::Bucketed),
+    (Kind::Zero2, Form::Bucketed),
+    (Kind::Zero3, Form::Bucketed),
 ];
 
 pub(crate) fn make(
-    kind: Kind,
+    (kind, form): (Kind, Form),
     inventory: &Arc<Inventory>,
-    group: Option<Communicator>,
+    data: Option<Communicator>,
     settings: &Settings,
     memory: &Memory,
 ) -> Result<Box<dyn Parallel>> {
-    let form = |form| Settings { form, ..settings.clone() };
-    Ok(match kind {
-        Kind::Replicated(0) => Box::new(Replicated::new(inventory, group, &form(Form::Naive), memory)?),
-        Kind::Replicated(1) => Box::new(Replicated::new(inventory, group, &form(Form::Overlapped), memory)?),
-        Kind::Replicated(_) => Box::new(Replicated::new(inventory, group, settings, memory)?),
-        Kind::Owners => Box::new(Replicated::with_owners(inventory, group, settings, memory)?),
-        Kind::One => Box::new(Sharded::one(inventory, group, settings, memory)),
-        Kind::Two => Box::new(Sharded::two(inventory, group, settings, memory)),
-        Kind::Full => Box::new(FullySharded::new(inventory, group, settings, memory)),
-    })
+    super::make(kind, inventory, Team::of_data(data), &Settings { form, ..settings.clone() }, memory)
 }
 
 /// Bits of everything a run leaves behind: norms, weights, moments.
 type Bits = (Vec<u64>, BTreeMap<(ParameterId, usize), Vec<u32>>);
 
-fn train(kind: Kind, group: Option<Communicator>, settings: &Settings, dtype: Dtype, micro: u64) -> Bits {
+fn train(
+    kind: (Kind, Form),
+    group: Option<Communicator>,
+    settings: &Settings,
+    dtype: Dtype,
+    micro: u64,
+) -> Bits {
     let (inventory, memory) = (inventory(dtype), Memory::default());
     let rank = group.as_ref().map_or(0, Communicator::rank);
     let mut strategy = make(kind, &inventory, group, settings, &memory).unwrap();
@@ -142,7 +131,7 @@ fn train(kind: Kind, group: Option<Communicator>, settings: &Settings, dtype: Dt
 }
 
 /// What all ranks together keep; they must agree where they keep the same.
-fn together(kind: Kind, ranks: usize, settings: &Settings, dtype: Dtype, micro: u64) -> Bits {
+fn together(kind: (Kind, Form), ranks: usize, settings: &Settings, dtype: Dtype, micro: u64) -> Bits {
     let config = Config { order: Order::Ranks, ..Config::default() };
     let groups = Communicator::threads_with(ranks, &config).unwrap();
     let by_rank: Vec<Bits> = std::thread::scope(|scope| {
@@ -168,7 +157,7 @@ fn small_buckets() -> Settings {
 #[test]
 fn all_strategies_take_the_same_steps_to_the_last_bit() {
     for ranks in [1, 2, 3, 5] {
-        let reference = together(Kind::Replicated(0), ranks, &small_buckets(), Dtype::F32, 1);
+        let reference = together(KINDS[0], ranks, &small_buckets(), Dtype::F32, 1);
         for kind in KINDS {
             assert!(
                 together(kind, ranks, &small_buckets(), Dtype::F32, 1) == reference,
@@ -186,7 +175,7 @@ fn so_they_do_with_sixteen_bits_accumulation_and_any_bucket() {
         (Dtype::Bf16, Some(Dtype::F32), Average::After),
     ] {
         let settings = Settings { wire, average, ..small_buckets() };
-        let reference = together(Kind::Replicated(0), 3, &settings, dtype, 2);
+        let reference = together(KINDS[0], 3, &settings, dtype, 2);
         for kind in KINDS {
             let large = Settings { bucket_bytes: 1 << 20, prefetch: 3, gathers_max: 5, ..settings.clone() };
             assert!(together(kind, 3, &settings, dtype, 2) == reference, "{kind:?}, {dtype:?}, {wire:?}");
@@ -197,7 +186,7 @@ fn so_they_do_with_sixteen_bits_accumulation_and_any_bucket() {
 
 #[test]
 fn the_division_may_come_first_or_last() {
-    let of = |average| together(Kind::Two, 4, &Settings { average, ..small_buckets() }, Dtype::F32, 1);
+    let of = |average| together(KINDS[5], 4, &Settings { average, ..small_buckets() }, Dtype::F32, 1);
     assert!(of(Average::InReduction) == of(Average::After));
 }
 
@@ -212,8 +201,8 @@ fn one_rank_alone_needs_no_communicator() {
 #[test]
 fn reducing_every_micro_batch_keeps_no_whole_gradients() {
     let each = Settings { reduce_each: true, ..small_buckets() };
-    let (norms, _) = together(Kind::Full, 3, &each, Dtype::F32, 3);
-    let (whole, _) = together(Kind::Full, 3, &small_buckets(), Dtype::F32, 3);
+    let (norms, _) = together(KINDS[6], 3, &each, Dtype::F32, 3);
+    let (whole, _) = together(KINDS[6], 3, &small_buckets(), Dtype::F32, 3);
     let (one, other) = (f64::from_bits(norms[0]), f64::from_bits(whole[0]));
     assert!((one / other - 1.0).abs() < 1e-6, "{one} {other}");
 }
@@ -222,18 +211,18 @@ fn reducing_every_micro_batch_keeps_no_whole_gradients() {
 fn unused_parameters_are_zero_or_refused() {
     let (inventory, memory) = (inventory(Dtype::F32), Memory::default());
     let refuse = Settings { unused: Unused::Refuse, ..Settings::default() };
-    let mut strategy = Sharded::two(&inventory, None, &refuse, &memory);
+    let mut strategy = Sharded::two(&inventory, Team::default(), &refuse, &memory);
     strategy.begin(true).unwrap();
     let error = strategy.finish().unwrap_err().to_string();
     assert!(error.contains("h.1.matrix") && !error.contains("still"), "{error}");
-    let mut strategy = Sharded::two(&inventory, None, &Settings::default(), &memory);
+    let mut strategy = Sharded::two(&inventory, Team::default(), &Settings::default(), &memory);
     strategy.begin(true).unwrap();
     strategy.finish().unwrap();
     assert_eq!(strategy.norm().unwrap(), 0.0);
 }
 
 /// Bytes of each class that a rank holds after backward, and the most it held of weights.
-fn memory_of(kind: Kind, ranks: usize, dtype: Dtype) -> ([usize; 3], usize) {
+fn memory_of(kind: (Kind, Form), ranks: usize, dtype: Dtype) -> ([usize; 3], usize) {
     let groups = Communicator::threads(ranks).unwrap();
     let measure = |group: Communicator| {
         let (inventory, memory, rank) = (inventory(dtype), Memory::default(), group.rank());
@@ -269,15 +258,12 @@ fn memory_is_what_the_formulas_say() {
     let ranks = 4;
     let packed = small_buckets().layout(&inventory, ranks);
     let (all, trained) = (count(&packed, false), count(&packed, true));
-    assert_eq!(memory_of(Kind::One, ranks, Dtype::F32).0, [4 * all, 4 * trained, 8 * trained / ranks]);
-    assert_eq!(
-        memory_of(Kind::Two, ranks, Dtype::F32).0,
-        [4 * all, 4 * trained / ranks, 8 * trained / ranks]
-    );
+    assert_eq!(memory_of(KINDS[4], ranks, Dtype::F32).0, [4 * all, 4 * trained, 8 * trained / ranks]);
+    assert_eq!(memory_of(KINDS[5], ranks, Dtype::F32).0, [4 * all, 4 * trained / ranks, 8 * trained / ranks]);
     let units = crate::flat::Layout::new(&inventory, ranks, crate::flat::Packing::Units);
     let (all, trained) = (count(&units, false), count(&units, true));
     let largest = units.buckets.iter().map(|bucket| bucket.count).max().unwrap();
-    let (now, peak) = memory_of(Kind::Full, ranks, Dtype::F32);
+    let (now, peak) = memory_of(KINDS[6], ranks, Dtype::F32);
     assert_eq!(now, [4 * all / ranks, 4 * trained / ranks, 8 * trained / ranks]);
     assert!(
         peak <= 4 * all / ranks + 3 * 4 * largest,
