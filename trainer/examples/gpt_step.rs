@@ -8,6 +8,7 @@ use unisono_trainer::memory::{Class, Memory};
 use unisono_trainer::models::{Batch, Gpt, GptConfig, Model};
 use unisono_trainer::parameter::Registry;
 use unisono_trainer::pass::{Pass, Seeds};
+use unisono_trainer::split::Split;
 use unisono_trainer::strategy::Local;
 
 const VOCABULARY: usize = 2048;
@@ -19,7 +20,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let layers = std::env::args().nth(1).map_or(Ok(2), |layers| layers.parse())?;
     let threads = std::env::args().nth(2).map_or(Ok(1), |threads| threads.parse())?;
     let (mut registry, memory) = (Registry::default(), Memory::default());
-    let model = Gpt::new(&mut registry, GptConfig::new(VOCABULARY, SEQUENCE, 256, 4, layers))?;
+    let model =
+        Gpt::new(&mut registry, GptConfig::new(VOCABULARY, SEQUENCE, 256, 4, layers), Split::default())?;
     let mut strategy = Local::new(registry.finish(), &memory, 1);
     let tokens: Vec<u32> = (0..=SEQUENCES * SEQUENCE).map(|at| (at * at % VOCABULARY) as u32).collect();
     let (inputs, targets) = (&tokens[1..], &tokens[..SEQUENCES * SEQUENCE]);

@@ -19,6 +19,7 @@ pub mod parallel;
 pub mod parameter;
 pub mod pass;
 mod random;
+pub mod split;
 pub mod strategy;
 pub mod tensor;
 pub mod train;

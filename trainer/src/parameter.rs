@@ -163,6 +163,7 @@ impl std::ops::Index<UnitId> for Inventory {
 pub struct Registry {
     inventory: Inventory,
     path: Vec<String>,
+    in_parts: bool,
 }
 
 impl Registry {
@@ -202,11 +203,32 @@ impl Registry {
     /// Outside any unit, or for a name that is there already.
     pub fn add(&mut self, mut parameter: Parameter) -> ParameterId {
         assert!(!self.path.is_empty(), "a parameter belongs to a unit");
-        let path = self.path.iter().filter(|name| !name.is_empty()).cloned();
-        parameter.name = path.chain([parameter.name]).collect::<Vec<_>>().join(".");
+        let path = self.path();
+        let dot = if path.is_empty() { "" } else { "." };
+        parameter.name = format!("{path}{dot}{}", parameter.name);
+        parameter.partial |= self.in_parts;
         assert!(self.inventory.find(&parameter.name).is_none(), "two parameters named {}", parameter.name);
         self.inventory.parameters.push(parameter);
         ParameterId(self.inventory.parameters.len() - 1)
+    }
+
+    /// The path that is open.
+    pub fn path(&self) -> String {
+        let names: Vec<_> = self.path.iter().filter(|name| !name.is_empty()).map(String::as_str).collect();
+        names.join(".")
+    }
+
+    /// Of what `make` adds, each rank of a tensor-parallel group has a part of the gradient only, if `is` so.
+    pub fn in_parts<R>(&mut self, is: bool, make: impl FnOnce(&mut Self) -> R) -> R {
+        let before = std::mem::replace(&mut self.in_parts, is);
+        let made = make(self);
+        self.in_parts = before;
+        made
+    }
+
+    /// All that has been added so far.
+    pub fn so_far(&self) -> &Inventory {
+        &self.inventory
     }
 
     /// A number of its own for something random named `name` under the path that is open.

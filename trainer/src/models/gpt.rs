@@ -3,11 +3,12 @@
 use super::{Batch, FeedForward, GptConfig, Model, Sampling};
 use crate::error::{Error, Result};
 use crate::nn::{
-    CausalAttention, Checkpoint, CrossEntropy, Draw, Dropout, Embedding, Gelu, Layer, Linear, Module,
-    Residual, Sequential, SwiGlu, vector,
+    CausalAttention, Checkpoint, CrossEntropy, Dropout, Embedding, Gelu, Layer, Linear, Module, Residual,
+    Sequential, SwiGlu, vector,
 };
 use crate::parameter::{Init, ParameterId, Registry, UnitId};
 use crate::pass::Pass;
+use crate::split::{Leave, Split, SplitCrossEntropy};
 use crate::strategy::Way;
 use crate::tensor::Tensor;
 
@@ -22,26 +23,29 @@ pub struct Gpt {
     embedding: Front,
     blocks: Vec<Layer<Box<dyn Module>>>,
     head: Layer<Sequential>,
-    loss: CrossEntropy,
+    loss: Loss,
+    split: Split,
 }
 
 impl Gpt {
-    /// A model of parameters that are added to `registry`.
+    /// A model of parameters that are added to `registry`, cut as `split` says; its plan is usually
+    /// [`GptConfig::plan`].
     ///
     /// # Errors
-    /// For extents that do not go together.
-    pub fn new(registry: &mut Registry, config: GptConfig) -> Result<Self> {
-        config.check()?;
-        let embedding = Front::new(registry, &config);
+    /// For extents that do not go together, and lines of the plan that name nothing.
+    pub fn new(registry: &mut Registry, config: GptConfig, split: Split) -> Result<Self> {
+        config.check(split.parts())?;
+        let embedding = Front::new(registry, &config, &split);
         let blocks = (0..config.layers).map(|number| {
             let name = format!("h.{number}");
-            Layer::new(registry, &name, &name, |registry| block(registry, &config))
+            Layer::new(registry, &name, &name, |registry| block(registry, &config, &split))
         });
         let blocks = blocks.collect();
         let tokens = embedding.tokens.weight();
-        let head = Layer::new(registry, "head", "", |registry| head(registry, &config, tokens));
-        let loss = CrossEntropy { ignore: config.ignore };
-        Ok(Self { config, embedding, blocks, head, loss })
+        let head = Layer::new(registry, "head", "", |registry| head(registry, &config, tokens, &split));
+        split.check(registry.so_far())?;
+        let loss = Loss::new(&config, &split);
+        Ok(Self { config, embedding, blocks, head, loss, split })
     }
 
     /// Extents and options.
@@ -67,7 +71,8 @@ impl Gpt {
         for _ in 0..count {
             let seen = &tokens[tokens.len().saturating_sub(self.config.context)..];
             let logits = pass.infer(|pass| self.next(pass, seen))?;
-            tokens.push(sampling.pick(logits.data(), tokens.len() as u64));
+            let classes = &logits.data()[..self.config.vocabulary];
+            tokens.push(sampling.pick(classes, tokens.len() as u64));
         }
         Ok(tokens.split_off(prompt.len()))
     }
@@ -81,13 +86,14 @@ impl Gpt {
         tokens.resize(length, 0);
         let features = self.features(pass, tokens, length)?;
         let last = Tensor::from(pass.memory(), 1, features.columns(), features.row(seen.len() - 1));
-        self.head.forward(pass, last)
+        let logits = self.head.forward(pass, last)?;
+        self.split.whole_row(pass, logits)
     }
 
     /// What the head gets.
     fn features(&self, pass: &mut Pass<'_>, tokens: Vec<u32>, sequence: usize) -> Result<Tensor> {
         pass.set_sequence(sequence);
-        let embedded = self.embedding.forward(pass, tokens)?;
+        let embedded = self.embedding.forward(pass, tokens, &self.split)?;
         self.blocks.iter().try_fold(embedded, |features, block| block.forward(pass, features))
     }
 }
@@ -120,26 +126,30 @@ impl Model for Gpt {
 struct Front {
     unit: UnitId,
     tokens: Embedding,
+    leave: Leave,
     positions: Embedding,
     dropout: Dropout,
 }
 
 impl Front {
-    fn new(registry: &mut Registry, config: &GptConfig) -> Self {
+    fn new(registry: &mut Registry, config: &GptConfig, split: &Split) -> Self {
         let (width, init) = (config.width, Init::Normal(0.02));
         let (unit, (tokens, positions, dropout)) = registry.unit_at("embedding", "", |registry| {
-            let tokens = registry.scope("wte", |r| Embedding::new(r, config.vocabulary, width, init));
-            let positions = registry.scope("wpe", |r| Embedding::new(r, config.context, width, init));
-            (tokens, positions, Dropout::new(registry, "drop", config.dropout, Draw::Shared))
+            let (count, cut) = (config.vocabulary, split.cut(0, config.vocabulary, 1, 1));
+            let tokens = registry.scope("wte", |r| Embedding::cut(r, count, width, init, cut));
+            let positions = split
+                .on_rows(registry, |r| r.scope("wpe", |r| Embedding::new(r, config.context, width, init)));
+            (tokens, positions, Dropout::new(registry, "drop", config.dropout, split.draw()))
         });
-        Self { unit, tokens, positions, dropout }
+        Self { unit, tokens, leave: split.leave(), positions, dropout }
     }
 
-    fn forward(&self, pass: &mut Pass<'_>, tokens: Vec<u32>) -> Result<Tensor> {
+    fn forward(&self, pass: &mut Pass<'_>, tokens: Vec<u32>, split: &Split) -> Result<Tensor> {
+        let ((first, rows), sequence) = (split.rows(pass, tokens.len())?, pass.sequence());
         pass.unit(self.unit, Way::Forward, |pass| {
-            let sequence = pass.sequence();
-            let positions = (0..tokens.len()).map(|row| (row % sequence) as u32).collect();
-            let mut features = self.tokens.forward(pass, tokens)?;
+            let positions = (first..first + rows).map(|row| (row % sequence) as u32).collect();
+            let summands = self.tokens.forward(pass, tokens)?;
+            let mut features = self.leave.forward(pass, summands)?;
             let places = self.positions.forward(pass, positions)?;
             vector::add(features.data_mut(), places.data());
             self.dropout.forward(pass, features)
@@ -150,51 +160,87 @@ impl Front {
         pass.unit(self.unit, Way::Backward, |pass| {
             let gradient = self.dropout.backward(pass, gradient)?;
             self.positions.backward(pass, &gradient)?;
+            let gradient = self.leave.backward(pass, gradient)?;
             self.tokens.backward(pass, &gradient)
         })
     }
 }
 
-fn block(registry: &mut Registry, config: &GptConfig) -> Box<dyn Module> {
+/// The loss of logits that are whole, or cut.
+enum Loss {
+    Whole(CrossEntropy),
+    Split(SplitCrossEntropy),
+}
+
+impl Loss {
+    fn new(config: &GptConfig, split: &Split) -> Self {
+        match (split.group(), split.cut(0, config.vocabulary, 1, 1)) {
+            (Some(group), Some(cut)) => {
+                Self::Split(SplitCrossEntropy::new(group.clone(), cut, config.ignore))
+            }
+            _ => Self::Whole(CrossEntropy { ignore: config.ignore }),
+        }
+    }
+
+    fn forward(&self, pass: &mut Pass<'_>, logits: Tensor, targets: &[u32]) -> Result<f32> {
+        match self {
+            Self::Whole(loss) => loss.forward(pass, logits, targets),
+            Self::Split(loss) => loss.forward(pass, logits, targets),
+        }
+    }
+
+    fn backward(&self, pass: &mut Pass<'_>, factor: f32) -> Tensor {
+        match self {
+            Self::Whole(loss) => loss.backward(pass, factor),
+            Self::Split(loss) => loss.backward(pass, factor),
+        }
+    }
+}
+
+fn block(registry: &mut Registry, config: &GptConfig, split: &Split) -> Box<dyn Module> {
     let attention = Residual(Sequential(vec![
-        config.make_norm(registry, "ln_1"),
-        registry.scope("attn", |registry| attention(registry, config)),
+        split.on_rows(registry, |registry| config.make_norm(registry, "ln_1")),
+        registry.scope("attn", |registry| attention(registry, config, split)),
     ]));
     let feed_forward = Residual(Sequential(vec![
-        config.make_norm(registry, "ln_2"),
-        registry.scope("mlp", |registry| feed_forward(registry, config)),
+        split.on_rows(registry, |registry| config.make_norm(registry, "ln_2")),
+        registry.scope("mlp", |registry| feed_forward(registry, config, split)),
     ]));
     let block = Sequential(vec![Box::new(attention), Box::new(feed_forward)]);
     if config.checkpoint { Box::new(Checkpoint(block)) } else { Box::new(block) }
 }
 
-fn attention(registry: &mut Registry, config: &GptConfig) -> Box<dyn Module> {
+fn attention(registry: &mut Registry, config: &GptConfig, split: &Split) -> Box<dyn Module> {
     let width = config.width;
-    let into = registry.scope("c_attn", |r| Linear::new(r, width, 3 * width, config.start()));
-    let out = registry.scope("c_proj", |r| Linear::new(r, width, width, config.last_start()));
-    let heads = CausalAttention::new(config.heads, config.head_dim());
-    let dropout = Dropout::new(registry, "resid_dropout", config.dropout, Draw::Shared);
-    Box::new(Sequential(vec![Box::new(into), Box::new(heads), Box::new(out), Box::new(dropout)]))
+    let into = registry.scope("c_attn", |r| split.linear(r, width, 3 * width, config.start()));
+    let out = registry.scope("c_proj", |r| split.linear(r, width, width, config.last_start()));
+    let heads = CausalAttention::new(config.heads.div_ceil(split.parts()), config.head_dim());
+    let dropout = Dropout::new(registry, "resid_dropout", config.dropout, split.draw());
+    Box::new(Sequential(vec![into, Box::new(heads), out, Box::new(dropout)]))
 }
 
-fn feed_forward(registry: &mut Registry, config: &GptConfig) -> Box<dyn Module> {
+fn feed_forward(registry: &mut Registry, config: &GptConfig, split: &Split) -> Box<dyn Module> {
     let (width, hidden) = (config.width, config.hidden());
     let (columns, activation): (_, Box<dyn Module>) = match config.feed_forward {
         FeedForward::Gelu => (hidden, Box::new(Gelu::Tanh)),
         FeedForward::SwiGlu => (2 * hidden, Box::new(SwiGlu)),
     };
-    let into = registry.scope("c_fc", |r| Linear::new(r, width, columns, config.start()));
-    let out = registry.scope("c_proj", |r| Linear::new(r, hidden, width, config.last_start()));
-    let dropout = Dropout::new(registry, "dropout", config.dropout, Draw::Shared);
-    Box::new(Sequential(vec![Box::new(into), activation, Box::new(out), Box::new(dropout)]))
+    let into = registry.scope("c_fc", |r| split.linear(r, width, columns, config.start()));
+    let out = registry.scope("c_proj", |r| split.linear(r, hidden, width, config.last_start()));
+    let dropout = Dropout::new(registry, "dropout", config.dropout, split.draw());
+    Box::new(Sequential(vec![into, activation, out, Box::new(dropout)]))
 }
 
-fn head(registry: &mut Registry, config: &GptConfig, tokens: ParameterId) -> Sequential {
-    let norm = config.make_norm(registry, "ln_f");
+fn head(registry: &mut Registry, config: &GptConfig, tokens: ParameterId, split: &Split) -> Sequential {
+    let norm = split.on_rows(registry, |registry| config.make_norm(registry, "ln_f"));
     let (width, vocabulary) = (config.width, config.vocabulary);
-    let map = registry.scope("lm_head", |registry| match config.tied {
-        true => Linear::tied(registry, tokens, width, vocabulary),
-        false => Linear::new(registry, width, vocabulary, config.start().without_bias()),
+    let map: Box<dyn Module> = registry.scope("lm_head", |registry| match config.tied {
+        true => {
+            let local = split.cut(0, vocabulary, 1, 1).map_or(vocabulary, |cut| cut.local());
+            let map = Linear::tied(registry, tokens, width, local);
+            Box::new(Sequential(vec![Box::new(split.enter()), Box::new(map)]))
+        }
+        false => split.linear(registry, width, vocabulary, config.start().without_bias()),
     });
-    Sequential(vec![norm, Box::new(map)])
+    Sequential(vec![norm, map])
 }

@@ -3,6 +3,7 @@
 use crate::error::{Error, Result};
 use crate::nn::{LayerNorm, Module, RmsNorm, Start};
 use crate::parameter::Registry;
+use crate::split::{Plan, Style};
 
 /// Which normalisation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -98,9 +99,28 @@ impl GptConfig {
         })
     }
 
-    /// That heads divide the width.
-    pub(super) fn check(&self) -> Result<()> {
+    /// How a model of these options is cut: heads and hidden features by columns, then by rows; the head by classes.
+    pub fn plan(&self) -> Plan {
+        let (head, gates) = (self.head_dim(), if self.feed_forward == FeedForward::SwiGlu { 2 } else { 1 });
+        let mut lines = vec![
+            ("h.*.attn.c_attn", Style::Column { blocks: 3, grain: head }),
+            ("h.*.attn.c_proj", Style::Row { grain: head }),
+            ("h.*.mlp.c_fc", Style::Column { blocks: gates, grain: 1 }),
+            ("h.*.mlp.c_proj", Style::Row { grain: 1 }),
+        ];
+        if !self.tied {
+            lines.push(("lm_head", Style::Column { blocks: 1, grain: 1 }));
+        }
+        Plan::new(lines)
+    }
+
+    /// That heads divide the width, and that every one of `parts` ranks gets one.
+    pub(super) fn check(&self, parts: usize) -> Result<()> {
         let (width, heads) = (self.width, self.heads);
+        if parts > heads {
+            let hint = "use no more ranks than heads, in tensor parallelism";
+            return Err(Error::illegal(format!("{heads} heads cannot be dealt to {parts} ranks: {hint}")));
+        }
         if heads == 0 || !width.is_multiple_of(heads) {
             return Err(Error::illegal(format!("a width of {width} cannot be cut into {heads} heads")));
         }

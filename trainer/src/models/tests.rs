@@ -5,6 +5,7 @@ use crate::memory::Memory;
 use crate::nn::check::numbers;
 use crate::parameter::{Inventory, ParameterId, Registry, UnitId};
 use crate::pass::Seeds;
+use crate::split::Split;
 use crate::strategy::{Local, Strategy, Way};
 use std::collections::HashSet;
 
@@ -92,7 +93,7 @@ fn small() -> GptConfig {
 }
 
 fn gpt(config: GptConfig) -> Rig<Gpt> {
-    Rig::new(|registry| Gpt::new(registry, config).expect("legal"))
+    Rig::new(|registry| Gpt::new(registry, config, Split::default()).expect("legal"))
 }
 
 #[test]
@@ -137,7 +138,7 @@ fn a_second_step_allocates_no_storage_and_has_the_same_bits() {
 #[test]
 fn the_smallest_gpt_2_has_its_names_and_its_124_million() {
     let mut registry = Registry::default();
-    Gpt::new(&mut registry, GptConfig::new(50257, 1024, 768, 12, 12)).expect("legal");
+    Gpt::new(&mut registry, GptConfig::new(50257, 1024, 768, 12, 12), Split::default()).expect("legal");
     let inventory = registry.finish();
     assert_eq!(inventory.count(), 124_439_808);
     assert_eq!(inventory.units.len(), 14);
@@ -274,5 +275,5 @@ fn batches_that_do_not_fit_are_refused() {
     assert_eq!(message(unknown), "index 7 into a table of 7");
     let samples = Batch::Samples { features: &[0.0; 4], labels: &[1, 2] };
     assert_eq!(message(samples), "4 features of 2 samples for a language model of 8 tokens of context");
-    assert!(Gpt::new(&mut Registry::default(), GptConfig { heads: 3, ..small() }).is_err());
+    assert!(Gpt::new(&mut Registry::default(), GptConfig { heads: 3, ..small() }, Split::default()).is_err());
 }

@@ -2,7 +2,7 @@
 
 use super::vector::vectorised;
 use crate::error::{Error, Result};
-use crate::parameter::{Init, Parameter, ParameterId, Registry};
+use crate::parameter::{Cut, Init, Parameter, ParameterId, Registry};
 use crate::pass::Pass;
 use crate::tensor::Tensor;
 
@@ -13,12 +13,26 @@ pub struct Embedding {
     weight: ParameterId,
     count: usize,
     width: usize,
+    cut: Option<Cut>,
 }
 
 impl Embedding {
     /// With `weight` of `count` × `width`.
     pub fn new(registry: &mut Registry, count: usize, width: usize, init: Init) -> Self {
-        Self { weight: registry.add(Parameter::new("weight", &[count, width], init)), count, width }
+        Self::cut(registry, count, width, init, None)
+    }
+
+    /// Of which this rank has the rows that `cut` says: the vectors of all others are zeros, and the whole is the sum.
+    pub fn cut(registry: &mut Registry, count: usize, width: usize, init: Init, cut: Option<Cut>) -> Self {
+        let table = Parameter::new("weight", &[count, width], init);
+        let table = cut.iter().cloned().fold(table, Parameter::cut);
+        Self { weight: registry.add(table), count, width, cut }
+    }
+
+    /// Where the vector of `index` is at this rank.
+    fn place(&self, index: u32) -> Option<usize> {
+        let place = self.cut.as_ref().map_or(Some(index as usize), |cut| cut.in_part(index as usize));
+        place.map(|place| place * self.width)
     }
 
     /// The table.
@@ -37,7 +51,10 @@ impl Embedding {
         let mut output = pass.tensor(indices.len(), self.width);
         let table = pass.weights(self.weight);
         for (row, index) in output.data_mut().chunks_exact_mut(self.width).zip(&indices) {
-            row.copy_from_slice(&table[*index as usize * self.width..][..self.width]);
+            match self.place(*index) {
+                Some(place) => row.copy_from_slice(&table[place..][..self.width]),
+                None => row.fill(0.0),
+            }
         }
         pass.save(indices);
         Ok(output)
@@ -55,7 +72,8 @@ impl Embedding {
                 #[inline(always)]
                 || {
                     for (row, index) in rows.zip(indices) {
-                        let into = &mut table[index as usize * self.width..][..self.width];
+                        let Some(place) = self.place(index) else { continue };
+                        let into = &mut table[place..][..self.width];
                         into.iter_mut().zip(row).for_each(|(into, from)| *into += from);
                     }
                 },

@@ -1,0 +1,174 @@
+//! The same model, data and steps on many meshes: losses, gradients and weights are those of one rank.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use unisono::{Communicator, Config, Order};
+use unisono_trainer::memory::Memory;
+use unisono_trainer::mesh::{Degrees, GroupKind, Groups, Mesh};
+use unisono_trainer::models::{Batch, FeedForward, Gpt, GptConfig, Model, Norm};
+use unisono_trainer::optim::{AdamW, Step};
+use unisono_trainer::parallel::{Kept, Kind, Settings, Team, make};
+use unisono_trainer::parameter::{ParameterId, Registry};
+use unisono_trainer::pass::{Pass, Seeds};
+use unisono_trainer::split::Split;
+
+/// What differs from one rank with whole batches.
+#[derive(Clone, Copy, Debug)]
+struct Setup {
+    tensor: usize,
+    data: usize,
+    sequence: bool,
+    kind: Kind,
+    accumulation: usize,
+}
+
+const ALONE: Setup = Setup { tensor: 1, data: 1, sequence: false, kind: Kind::Replicated, accumulation: 1 };
+
+const SAMPLES: usize = 12;
+const SEQUENCE: usize = 6;
+const VOCABULARY: usize = 13;
+
+/// Losses and norms of each step, and all weights by parameter and place in the whole.
+#[derive(Debug)]
+struct Outcome {
+    losses: Vec<f64>,
+    norms: Vec<f64>,
+    weights: BTreeMap<(ParameterId, usize), f32>,
+}
+
+/// Sample `sample` of step `step`.
+fn tokens(step: u64, sample: usize) -> Vec<u32> {
+    let token = |at: usize| {
+        let hash = (step * 1009 + sample as u64 * 31 + at as u64 / 2).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        ((hash >> 33) % VOCABULARY as u64) as u32
+    };
+    (0..=SEQUENCE).map(token).collect()
+}
+
+fn train(world: &Communicator, setup: Setup, config: &GptConfig, steps: u64) -> Outcome {
+    let degrees = Degrees { tensor: setup.tensor, ..Degrees::default() };
+    let mesh = Mesh::new(world.ranks(), degrees).unwrap();
+    let groups = Groups::new(world, mesh).unwrap();
+    let (data, tensor) = (groups.get(GroupKind::Data).cloned(), groups.get(GroupKind::Tensor).cloned());
+    let data_rank = data.as_ref().map_or(0, Communicator::rank);
+    let split = Split::new(tensor.clone(), setup.sequence, config.plan());
+    let (mut registry, memory) = (Registry::default(), Memory::default());
+    let model = Gpt::new(&mut registry, config.clone(), split).unwrap();
+    let inventory = Arc::new(registry.finish());
+    let team = Team::new(data, tensor.as_ref()).unwrap();
+    let settings = Settings { seed: 5, bucket_bytes: 3000, ..Settings::default() };
+    let mut strategy = make(setup.kind, &inventory, team, &settings, &memory).unwrap();
+    let mut outcome = Outcome { losses: Vec::new(), norms: Vec::new(), weights: BTreeMap::new() };
+    let micro = SAMPLES / setup.data / setup.accumulation;
+    for number in 1..=steps {
+        let mut loss = 0.0;
+        for part in 0..setup.accumulation {
+            strategy.begin(part + 1 == setup.accumulation).unwrap();
+            let first = data_rank * SAMPLES / setup.data + part * micro;
+            let samples: Vec<_> = (first..first + micro).map(|sample| tokens(number, sample)).collect();
+            let inputs: Vec<_> = samples.iter().flat_map(|tokens| &tokens[..SEQUENCE]).copied().collect();
+            let targets: Vec<_> = samples.iter().flat_map(|tokens| &tokens[1..]).copied().collect();
+            let batch = Batch::Tokens { inputs: &inputs, targets: &targets, sequence: SEQUENCE };
+            let mut pass = Pass::new(&mut *strategy, &memory, Seeds::default(), 1);
+            loss += f64::from(model.forward(&mut pass, &batch).unwrap()) / setup.accumulation as f64;
+            model.backward(&mut pass, 1.0 / setup.accumulation as f32).unwrap();
+        }
+        strategy.finish().unwrap();
+        let mut mean = [loss / setup.data as f64];
+        groups.get(GroupKind::Data).map_or(Ok(()), |data| data.all_reduce(&mut mean, unisono::Sum)).unwrap();
+        let norm = strategy.norm().unwrap();
+        let factor = (1.0 / (norm + 1e-6)).min(1.0) as f32;
+        strategy.update(&AdamW::default(), &Step { number, rate: 1e-3, factor }).unwrap();
+        outcome.losses.push(mean[0]);
+        outcome.norms.push(norm);
+    }
+    let mut keep = |part: Kept<'_>| {
+        for (index, value) in part.range.clone().zip(&*part.weights) {
+            let place = inventory[part.parameter].in_whole(index);
+            if let Some(place) = place {
+                outcome.weights.insert((part.parameter, place), *value);
+            }
+        }
+        Ok(())
+    };
+    strategy.visit(&mut keep).unwrap();
+    outcome
+}
+
+fn run(setup: Setup, config: &GptConfig, steps: u64) -> Outcome {
+    let options = Config { order: Order::Ranks, ..Config::default() };
+    let worlds = Communicator::threads_with(setup.tensor * setup.data, &options).unwrap();
+    let mut all: Vec<Outcome> = std::thread::scope(|scope| {
+        let threads: Vec<_> = worlds
+            .into_iter()
+            .map(|world| scope.spawn(move || train(&world, setup, config, steps)))
+            .collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    let mut first = all.remove(0);
+    for other in all {
+        assert_eq!((&first.losses, &first.norms), (&other.losses, &other.norms), "ranks differ: {setup:?}");
+        first.weights.extend(other.weights);
+    }
+    first
+}
+
+fn assert_near(setup: Setup, found: &Outcome, reference: &Outcome) {
+    let close =
+        |one: f64, other: f64, tolerance: f64| (one - other).abs() <= tolerance * other.abs().max(1e-3);
+    for (what, found, reference) in
+        [("loss", &found.losses, &reference.losses), ("norm", &found.norms, &reference.norms)]
+    {
+        for (step, (&one, &other)) in found.iter().zip(reference).enumerate() {
+            assert!(close(one, other, 1e-5), "{setup:?}: {what} of step {step} is {one}, not {other}");
+        }
+    }
+    assert_eq!(found.weights.len(), reference.weights.len(), "{setup:?}");
+    for (place, &weight) in &found.weights {
+        let other = reference.weights[place];
+        assert!((weight - other).abs() < 1e-4, "{setup:?}: {place:?} is {weight}, not {other}");
+    }
+}
+
+fn configs() -> [GptConfig; 2] {
+    let base = GptConfig::new(VOCABULARY, SEQUENCE, 24, 6, 2);
+    let modern =
+        GptConfig { tied: false, norm: Norm::Rms, feed_forward: FeedForward::SwiGlu, ..base.clone() };
+    [base, modern]
+}
+
+#[test]
+fn meshes_of_all_shapes_take_the_steps_of_one_rank() {
+    for config in configs() {
+        let reference = run(ALONE, &config, 4);
+        assert!(reference.losses[3] < reference.losses[0]);
+        for setup in [
+            Setup { accumulation: 4, ..ALONE },
+            Setup { data: 2, ..ALONE },
+            Setup { data: 2, kind: Kind::Zero2, accumulation: 3, ..ALONE },
+            Setup { data: 3, kind: Kind::Zero3, ..ALONE },
+            Setup { tensor: 2, ..ALONE },
+            Setup { tensor: 2, sequence: true, ..ALONE },
+            Setup { tensor: 2, accumulation: 2, ..ALONE },
+            Setup { tensor: 3, kind: Kind::Zero1, ..ALONE },
+            Setup { tensor: 4, sequence: true, kind: Kind::Zero3, ..ALONE },
+            Setup { tensor: 2, data: 2, sequence: true, ..ALONE },
+            Setup { tensor: 2, data: 2, sequence: true, kind: Kind::Zero3, accumulation: 3, ..ALONE },
+            Setup { tensor: 3, data: 2, kind: Kind::Zero2, ..ALONE },
+        ] {
+            assert_near(setup, &run(setup, &config, 4), &reference);
+        }
+    }
+}
+
+#[test]
+fn strategies_agree_to_the_last_bit_also_when_layers_are_cut() {
+    let config = &configs()[0];
+    let of = |kind| run(Setup { tensor: 2, data: 2, sequence: true, kind, ..ALONE }, config, 5);
+    let reference = of(Kind::Replicated);
+    for kind in [Kind::Owners, Kind::Zero1, Kind::Zero2, Kind::Zero3] {
+        let found = of(kind);
+        assert_eq!((&found.losses, &found.norms), (&reference.losses, &reference.norms), "{kind:?}");
+        assert!(found.weights == reference.weights, "{kind:?}");
+    }
+}
