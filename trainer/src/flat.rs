@@ -6,7 +6,7 @@ mod numbers;
 mod store;
 
 pub use countdown::Countdown;
-pub use layout::{Bucket, BucketId, GRAIN, Layout, Packing, Piece};
+pub use layout::{Bucket, BucketId, ByRows, GRAIN, Layout, Packing, Piece};
 pub use numbers::{Dtype, Numbers, View};
 pub use store::Store;
 

@@ -1,10 +1,14 @@
 //! Optimisers: how weights follow from gradients, element by element.
 
 mod adamw;
+mod muon;
 mod sgd;
 
 pub use adamw::AdamW;
+pub use muon::Muon;
 pub use sgd::Sgd;
+
+use crate::parameter::Parameter;
 
 /// What is the same for all parameters of one step.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -23,19 +27,36 @@ pub struct Span<'a> {
     pub weights: &'a mut [f32],
     /// Their gradient.
     pub gradient: &'a [f32],
-    /// Their moments: as many arrays as [`Optimiser::moments`] says.
+    /// Their moments: as many arrays as [`Optimiser::moments`] says of the parameter.
     pub moments: &'a mut [&'a mut [f32]],
     /// Whether weight decay applies.
     pub decays: bool,
 }
 
-/// An optimiser that treats every element by itself, so that any rank may keep the state of any elements.
+/// An optimiser whose state belongs to elements, so that any rank may keep that of any elements.
 pub trait Optimiser: Send + Sync {
-    /// Numbers that it keeps for every element.
-    fn moments(&self) -> usize;
+    /// Numbers that it keeps for every element of a parameter.
+    fn moments(&self, parameter: &Parameter) -> usize;
 
-    /// Changes the weights of `span`.
+    /// Changes the weights of `span`, each element by itself.
     fn update(&self, span: Span<'_>, step: &Step);
+
+    /// What it does with this parameter as a whole, if it does that.
+    fn matrix(&self, _: &Parameter) -> Option<&dyn Whole> {
+        None
+    }
+}
+
+/// A step that needs a whole matrix, of which every rank keeps the state of some elements.
+pub trait Whole {
+    /// Takes `factor` times the gradient of some elements into their moment, and puts into `direction` where they would go.
+    fn gather(&self, gradient: &[f32], factor: f32, moment: &mut [f32], direction: &mut [f32]);
+
+    /// Makes of the direction of a whole matrix, rows × columns, the one that is taken.
+    fn transform(&self, direction: &mut [f32], rows: usize, columns: usize);
+
+    /// Moves some elements' weights along their direction; `decays`: weight decay applies.
+    fn apply(&self, weights: &mut [f32], direction: &[f32], decays: bool, step: &Step);
 }
 
 #[cfg(test)]

@@ -18,6 +18,7 @@ mod base;
 mod exact;
 mod flight;
 mod full;
+mod matrix;
 mod mean;
 mod partial;
 mod replicated;
@@ -37,7 +38,7 @@ pub use team::Team;
 use crate::error::Result;
 use crate::memory::Memory;
 use crate::optim::{Optimiser, Step};
-use crate::parameter::{Inventory, ParameterId};
+use crate::parameter::{Inventory, Parameter, ParameterId};
 use crate::strategy::Strategy;
 use std::ops::Range;
 use std::sync::Arc;
@@ -91,8 +92,8 @@ pub trait Parallel: Strategy {
     /// Whether every rank keeps the same, all of it.
     fn is_replicated(&self) -> bool;
 
-    /// Makes room for `count` moments of every element kept, for when they come from a checkpoint.
-    fn make_moments(&mut self, count: usize);
+    /// Makes room for so many moments of every element kept of a parameter, for when they come from a checkpoint.
+    fn make_moments(&mut self, count: &dyn Fn(&Parameter) -> usize);
 
     /// How long this rank has waited for communication since it was last asked.
     fn waited(&mut self) -> Duration;

@@ -27,6 +27,8 @@ pub struct Saved {
     pub name: String,
     /// Extents of the whole.
     pub shape: Vec<usize>,
+    /// Moments that the optimiser keeps of every element.
+    pub moments: usize,
 }
 
 /// One file of a checkpoint.
@@ -46,8 +48,6 @@ pub struct Manifest {
     format: u32,
     /// How far the run had come.
     pub progress: Progress,
-    /// Moments that the optimiser keeps of every element.
-    pub moments: usize,
     /// The run's configuration, for people.
     pub configuration: String,
     /// All parameters.
@@ -61,17 +61,18 @@ impl Manifest {
     pub(super) fn new(
         inventory: &Inventory,
         progress: Progress,
-        moments: usize,
+        moments: &[u64],
         configuration: &str,
     ) -> Self {
-        let saved =
-            |parameter: &Parameter| Saved { name: parameter.name.clone(), shape: parameter.whole_shape() };
+        let saved = |(parameter, &moments): (&Parameter, &u64)| {
+            let (name, shape) = (parameter.name.clone(), parameter.whole_shape());
+            Saved { name, shape, moments: moments as usize }
+        };
         Self {
             format: FORMAT,
             progress,
-            moments,
             configuration: configuration.to_owned(),
-            parameters: inventory.parameters.iter().map(saved).collect(),
+            parameters: inventory.parameters.iter().zip(moments).map(saved).collect(),
             shards: Vec::new(),
         }
     }
@@ -95,6 +96,12 @@ impl Manifest {
             Some(shard) => Err(Error::file(path, format!("`{}` is not the name of a file", shard.file))),
             None => Ok(manifest),
         }
+    }
+
+    /// Moments that are there of a parameter.
+    pub(super) fn moments(&self, parameter: &Parameter) -> usize {
+        let saved = self.parameters.iter().find(|saved| saved.name == parameter.name);
+        saved.map_or(0, |saved| saved.moments)
     }
 
     /// Whether `inventory` has the same parameters; padding and cuts do not matter.

@@ -24,7 +24,7 @@ pub fn load(
         Ok(manifest)
     });
     let manifest = who.together(checked, "checking a checkpoint")?;
-    strategy.make_moments(manifest.moments);
+    strategy.make_moments(&|parameter| manifest.moments(parameter));
     let filled = fill(folder, &manifest, strategy, inventory);
     who.together(filled, "reading a checkpoint")?;
     strategy.share_out()?;

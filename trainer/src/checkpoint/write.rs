@@ -59,26 +59,29 @@ pub fn save(
     who.together(begun, "making the folder of a checkpoint")?;
     let path = folder::unfinished(root, progress.step);
     let written = write_shard(&path, who, strategy, inventory);
-    let (moments, file) = who.together(written, "writing a checkpoint")?;
-    let mut manifest = Manifest::new(inventory, progress, moments, configuration);
+    let (mut moments, file) = who.together(written, "writing a checkpoint")?;
+    who.world.map_or(Ok(()), |world| world.all_reduce(&mut moments, Max))?;
+    let mut manifest = Manifest::new(inventory, progress, &moments, configuration);
     manifest.shards = exchange(who, file)?;
     let finished = if who.rank() == 0 { finish(root, &path, &manifest, keep) } else { Ok(()) };
     who.together(finished, "finishing a checkpoint")?;
     Ok(folder::of_step(root, progress.step))
 }
 
-/// Writes what this rank is the one to write; the number of moments, and its file if there is something in it.
+/// Writes what this rank is the one to write; the number of moments of each parameter, as far as it knows, and its file if
+/// there is something in it.
 fn write_shard(
     path: &Path,
     who: Who<'_>,
     strategy: &mut dyn Parallel,
     inventory: &Inventory,
-) -> Result<(usize, Option<ShardFile>)> {
-    let (mut writer, mut moments, mut is_empty) = (Writer::default(), 0, true);
+) -> Result<(Vec<u64>, Option<ShardFile>)> {
+    let (mut writer, mut is_empty) = (Writer::default(), true);
+    let mut moments = vec![0; inventory.parameters.len()];
     let repeats = strategy.is_replicated() && who.data_rank > 0;
     strategy.visit(&mut |kept: Kept<'_>| {
         let parameter = &inventory[kept.parameter];
-        moments = moments.max(kept.moments.len());
+        moments[kept.parameter.0] = kept.moments.len() as u64;
         if repeats || (parameter.cut.is_none() && who.tensor_rank > 0) {
             return Ok(());
         }

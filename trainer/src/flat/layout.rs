@@ -61,6 +61,9 @@ pub enum Packing {
     Units,
 }
 
+/// Which parameters get a bucket of their own, in which every share consists of whole rows.
+pub type ByRows<'a> = &'a dyn Fn(&Parameter) -> bool;
+
 /// The buckets of a model, and where in them each parameter lies.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Layout {
@@ -73,17 +76,26 @@ pub struct Layout {
 impl Layout {
     /// Packs the parameters of `inventory` for `ranks` ranks.
     pub fn new(inventory: &Inventory, ranks: usize, packing: Packing) -> Self {
+        Self::with_rows(inventory, ranks, packing, &|_| false)
+    }
+
+    /// As [`Layout::new`]; matrices that are meant `by_rows` get a bucket of their own.
+    pub fn with_rows(inventory: &Inventory, ranks: usize, packing: Packing, by_rows: ByRows<'_>) -> Self {
         let places = vec![(BucketId(0), 0); inventory.parameters.len()];
         let mut layout = Self { buckets: Vec::new(), places, ranks };
         let mut open: Option<UnitId> = None;
         for id in (0..inventory.parameters.len()).rev().map(ParameterId) {
             let unit = inventory.unit_of(id);
             let fits = layout.buckets.last().is_some_and(|last| match packing {
-                Packing::Cap(cap) => last.count * last.dtype.size() + bytes(&inventory[id]) <= cap,
+                Packing::Cap(cap) => open.is_some() && last.count * last.dtype.size() + bytes(&inventory[id]) <= cap,
                 Packing::Units => open == Some(unit),
             });
-            layout.add(id, &inventory[id], fits);
-            open = Some(unit);
+            let alone = by_rows(&inventory[id]);
+            layout.add(id, &inventory[id], fits && !alone);
+            if alone {
+                layout.buckets.last_mut().expect("just added").count = rows_of_all(&inventory[id], ranks);
+            }
+            open = Some(unit).filter(|_| !alone);
         }
         for bucket in &mut layout.buckets {
             bucket.count = bucket.count.next_multiple_of(ranks * GRAIN);
@@ -144,6 +156,13 @@ impl std::ops::Index<BucketId> for Layout {
     fn index(&self, id: BucketId) -> &Bucket {
         &self.buckets[id.0]
     }
+}
+
+/// Elements of a matrix whose rows are dealt to `ranks` ranks, each as many, so that shares are whole blocks.
+fn rows_of_all(parameter: &Parameter, ranks: usize) -> usize {
+    let columns: usize = parameter.shape[1..].iter().product();
+    let rows = (1..=GRAIN).find(|rows| (rows * columns).is_multiple_of(GRAIN)).expect("GRAIN rows are");
+    parameter.shape[0].div_ceil(ranks).next_multiple_of(rows) * columns * ranks
 }
 
 fn bytes(parameter: &Parameter) -> usize {

@@ -1,6 +1,7 @@
 //! Adam with decoupled weight decay: Loshchilov, Hutter, ICLR 2019 (arXiv 1711.05101).
 
 use super::{Optimiser, Span, Step};
+use crate::parameter::Parameter;
 
 /// `m ← β₁m + (1−β₁)g`, `v ← β₂v + (1−β₂)g²`, `w ← w − ηλw − η · m̂ / (√v̂ + ε)`, with the moments' bias taken out.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -20,7 +21,7 @@ impl Default for AdamW {
 }
 
 impl Optimiser for AdamW {
-    fn moments(&self) -> usize {
+    fn moments(&self, _: &Parameter) -> usize {
         2
     }
 

@@ -1,6 +1,7 @@
 //! Stochastic gradient descent with momentum, as PyTorch has it: Sutskever et al., ICML 2013.
 
 use super::{Optimiser, Span, Step};
+use crate::parameter::Parameter;
 
 /// `v ← μv + g + λw`, `w ← w − ηv`; without momentum no `v` is kept.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -12,7 +13,7 @@ pub struct Sgd {
 }
 
 impl Optimiser for Sgd {
-    fn moments(&self) -> usize {
+    fn moments(&self, _: &Parameter) -> usize {
         usize::from(self.momentum != 0.0)
     }
 

@@ -5,13 +5,13 @@
 
 use super::base::Base;
 use super::flight::Flight;
-use super::shares::{From, Shares};
+use super::shares::{From, Shares, Stride};
 use super::{ExactSum, Kept, Parallel, Settings, Team};
 use crate::error::Result;
-use crate::flat::{BucketId, Layout, Numbers, Packing};
+use crate::flat::{BucketId, Numbers, Packing};
 use crate::memory::{Class, Memory};
 use crate::optim::{Optimiser, Step};
-use crate::parameter::{Inventory, ParameterId, UnitId};
+use crate::parameter::{Inventory, Parameter, ParameterId, UnitId};
 use crate::strategy::{Strategy, Way};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -38,7 +38,7 @@ impl FullySharded {
     /// With one bucket for each unit of the model.
     pub fn new(inventory: &Arc<Inventory>, team: Team, settings: &Settings, memory: &Memory) -> Self {
         let ranks = team.data.as_ref().map_or(1, Communicator::ranks);
-        let layout = Layout::new(inventory, ranks, Packing::Units);
+        let layout = settings.packed(inventory, ranks, Packing::Units);
         let base = Base::new(inventory, layout, team, settings, memory);
         let (layout, rank) = (base.layout(), base.rank());
         let mut shares = Shares::new(inventory, &layout, memory, |bucket| layout.share(bucket, rank));
@@ -238,7 +238,8 @@ impl Parallel for FullySharded {
             let (start, gradients) = (self.shares.range(bucket).start, self.take_share(bucket));
             let share = Arc::get_mut(&mut self.weights[bucket.0]).expect("nothing is under way");
             let gradients = From { numbers: &gradients, start };
-            self.shares.update(bucket, From { numbers: share, start }, gradients, optimiser, step);
+            let stride = Stride { optimiser, step, group: self.base.group.as_ref() };
+            self.shares.update(bucket, From { numbers: share, start }, gradients, &stride)?;
         }
         Ok(())
     }
@@ -271,7 +272,7 @@ impl Parallel for FullySharded {
         self.base.group.is_none()
     }
 
-    fn make_moments(&mut self, count: usize) {
+    fn make_moments(&mut self, count: &dyn Fn(&Parameter) -> usize) {
         self.shares.make_moments(count);
     }
 

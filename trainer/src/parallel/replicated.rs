@@ -5,13 +5,13 @@
 
 use super::base::Base;
 use super::flight::Flight;
-use super::shares::{From, Shares};
+use super::shares::{From, Shares, Stride};
 use super::{ExactSum, Form, Kept, Parallel, Settings, Team};
 use crate::error::Result;
 use crate::flat::{BucketId, Layout, Numbers, Packing};
 use crate::memory::Memory;
 use crate::optim::{Optimiser, Step};
-use crate::parameter::{Inventory, ParameterId, UnitId};
+use crate::parameter::{Inventory, Parameter, ParameterId, UnitId};
 use crate::strategy::{Strategy, Way};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -199,7 +199,8 @@ impl Parallel for Replicated {
         for bucket in self.base.trainable() {
             let mut gradients = self.base.store.take_gradients(bucket);
             let weights = From { numbers: self.base.store.weights_mut(bucket), start: 0 };
-            self.shares.update(bucket, weights, From { numbers: &gradients, start: 0 }, optimiser, step);
+            let stride = Stride { optimiser, step, group: None };
+            self.shares.update(bucket, weights, From { numbers: &gradients, start: 0 }, &stride)?;
             gradients.clear();
             self.base.store.put_gradients(bucket, gradients);
             self.send_from_owner(bucket)?;
@@ -229,7 +230,7 @@ impl Parallel for Replicated {
         self.owners.is_none()
     }
 
-    fn make_moments(&mut self, count: usize) {
+    fn make_moments(&mut self, count: &dyn Fn(&Parameter) -> usize) {
         self.shares.make_moments(count);
     }
 

@@ -48,6 +48,8 @@ pub struct Settings {
     pub form: Form,
     /// Bytes of weights in a bucket, at most.
     pub bucket_bytes: usize,
+    /// Whether shares of hidden matrices are whole rows: what Muon needs.
+    pub rows: bool,
     /// How sums become means.
     pub average: Average,
     /// Type in which gradients are sent; theirs if none. Sums are formed in 32 bits in any case.
@@ -75,6 +77,7 @@ impl Default for Settings {
             seed: 0,
             form: Form::Bucketed,
             bucket_bytes: 25 << 20,
+            rows: false,
             average: Average::InReduction,
             wire: None,
             wide_gradients: false,
@@ -92,6 +95,11 @@ impl Settings {
     /// Where parameters lie with these settings.
     pub fn layout(&self, inventory: &Inventory, ranks: usize) -> Layout {
         let cap = if self.form == Form::Bucketed { self.bucket_bytes } else { 0 };
-        Layout::new(inventory, ranks, Packing::Cap(cap))
+        self.packed(inventory, ranks, Packing::Cap(cap))
+    }
+
+    /// Where they lie when packed so.
+    pub(super) fn packed(&self, inventory: &Inventory, ranks: usize, packing: Packing) -> Layout {
+        Layout::with_rows(inventory, ranks, packing, &|parameter| self.rows && parameter.shape.len() == 2)
     }
 }

@@ -4,13 +4,13 @@
 
 use super::base::Base;
 use super::flight::Flight;
-use super::shares::{From, Shares};
+use super::shares::{From, Shares, Stride};
 use super::{ExactSum, Kept, Parallel, Settings, Team};
 use crate::error::Result;
 use crate::flat::{BucketId, Numbers};
 use crate::memory::Memory;
 use crate::optim::{Optimiser, Step};
-use crate::parameter::{Inventory, ParameterId, UnitId};
+use crate::parameter::{Inventory, Parameter, ParameterId, UnitId};
 use crate::strategy::{Strategy, Way};
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -200,7 +200,8 @@ impl Parallel for Sharded {
         for bucket in self.base.trainable() {
             let mut gradients = self.take_share(bucket);
             let weights = From { numbers: self.base.store.weights_mut(bucket), start: 0 };
-            self.shares.update(bucket, weights, gradients.view(), optimiser, step);
+            let stride = Stride { optimiser, step, group: self.base.group.as_ref() };
+            self.shares.update(bucket, weights, gradients.view(), &stride)?;
             if self.keeps_gradients {
                 gradients.numbers.clear();
                 self.base.store.put_gradients(bucket, gradients.numbers);
@@ -235,7 +236,7 @@ impl Parallel for Sharded {
         self.base.group.is_none()
     }
 
-    fn make_moments(&mut self, count: usize) {
+    fn make_moments(&mut self, count: &dyn Fn(&Parameter) -> usize) {
         self.shares.make_moments(count);
     }
 

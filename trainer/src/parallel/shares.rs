@@ -1,11 +1,13 @@
 //! The elements whose optimiser state this rank keeps.
 
 use crate::error::Result;
-use crate::flat::{BucketId, Dtype, Layout, Numbers};
+use super::matrix;
+use crate::flat::{Bucket, BucketId, Dtype, Layout, Numbers};
 use crate::memory::{Class, Floats, Memory};
 use crate::optim::{Optimiser, Span, Step};
 use crate::parallel::{ExactSum, Kept};
-use crate::parameter::{Inventory, ParameterId};
+use crate::parameter::{Inventory, Parameter, ParameterId};
+use unisono::Communicator;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -18,11 +20,19 @@ pub(super) struct Shares {
 }
 
 /// Elements of one bucket.
-struct Part {
-    range: Range<usize>,
+pub(super) struct Part {
+    pub(super) range: Range<usize>,
     /// Weights in full precision, where the bucket has them in 16 bits.
     master: Option<Floats>,
-    moments: Vec<Floats>,
+    pub(super) moments: Vec<Floats>,
+}
+
+/// A step, and what takes it.
+pub(super) struct Stride<'a> {
+    pub(super) optimiser: &'a dyn Optimiser,
+    pub(super) step: &'a Step,
+    /// The ranks that keep a share each; none where this one keeps all.
+    pub(super) group: Option<&'a Communicator>,
 }
 
 /// Numbers of a bucket from its element `start` on.
@@ -83,33 +93,49 @@ impl Shares {
         }
     }
 
-    /// Takes a step with the elements kept of a bucket.
+    /// Takes a step with the elements kept of a bucket. Steps that need whole matrices gather them from `group`, of whose
+    /// ranks each keeps its share; none where this rank keeps all.
+    ///
+    /// # Errors
+    /// Of the collective, and for a whole matrix that is cut between ranks.
     pub(super) fn update(
         &mut self,
         bucket: BucketId,
         weights: From<&mut Numbers>,
         gradients: From<&Numbers>,
-        optimiser: &dyn Optimiser,
-        step: &Step,
-    ) {
+        stride: &Stride<'_>,
+    ) -> Result<()> {
         let part = &mut self.parts[bucket.0];
-        part.make_moments(&self.memory, optimiser.moments());
+        if part.range.is_empty() {
+            return Ok(());
+        }
+        part.make_moments(&self.memory, moments_of(&self.layout[bucket], &self.inventory, stride.optimiser));
+        let mut directions = matrix::Directions::of(&self.layout[bucket], &self.inventory, stride)?;
+        if let Some(directions) = &mut directions {
+            directions.gather(part, &gradients, &self.memory)?;
+        }
         for (id, _, place) in self.layout[bucket].within(part.range.clone()) {
             let of = |start: usize| place.start - start..place.end - start;
-            let gradient = gradients.numbers.view(&self.memory, of(gradients.start));
             let (kept, decays) = (of(part.range.start), self.inventory[id].decays);
             let Part { master, moments, .. } = part;
-            let mut moments: Vec<_> = moments.iter_mut().map(|moment| &mut moment[kept.clone()]).collect();
             let full = match master {
                 Some(master) => &mut master[kept.clone()],
                 None => &mut weights.numbers.floats_mut().expect("16 bits have a master")[of(weights.start)],
             };
-            optimiser
-                .update(Span { weights: full, gradient: &gradient, moments: &mut moments, decays }, step);
+            match &directions {
+                Some(directions) => directions.apply(full, place.clone(), decays, stride.step),
+                None => {
+                    let gradient = gradients.numbers.view(&self.memory, of(gradients.start));
+                    let mut moments: Vec<_> = moments.iter_mut().map(|moment| &mut moment[kept.clone()]).collect();
+                    let span = Span { weights: full, gradient: &gradient, moments: &mut moments, decays };
+                    stride.optimiser.update(span, stride.step);
+                }
+            }
             if let Some(master) = master {
                 weights.numbers.narrow(of(weights.start), &master[kept]);
             }
         }
+        Ok(())
     }
 
     /// Shows what is kept of a bucket.
@@ -141,13 +167,20 @@ impl Shares {
     }
 
     /// Makes room for moments, for when they come from a checkpoint.
-    pub(super) fn make_moments(&mut self, count: usize) {
+    pub(super) fn make_moments(&mut self, count: &dyn Fn(&Parameter) -> usize) {
         for (part, bucket) in self.parts.iter_mut().zip(&self.layout.buckets) {
             if bucket.trainable {
-                part.make_moments(&self.memory, count);
+                let counts = bucket.pieces.iter().map(|piece| count(&self.inventory[piece.parameter]));
+                part.make_moments(&self.memory, counts.max().unwrap_or(0));
             }
         }
     }
+}
+
+/// Moments of the elements of a bucket.
+fn moments_of(bucket: &Bucket, inventory: &Inventory, optimiser: &dyn Optimiser) -> usize {
+    let counts = bucket.pieces.iter().map(|piece| optimiser.moments(&inventory[piece.parameter]));
+    counts.max().unwrap_or(0)
 }
 
 impl Part {

@@ -1,0 +1,137 @@
+//! Muon: momentum, made orthogonal by Newton and Schulz.
+//!
+//! Sources: Jordan et al., "Muon: an optimizer for hidden layers in neural networks", 2024; its scale and weight decay as in Liu
+//! et al., "Muon is scalable for LLM training", arXiv 2502.16982, 2025, so that one learning rate serves it and AdamW.
+
+use super::{AdamW, Optimiser, Span, Step, Whole};
+use crate::parameter::Parameter;
+use unisono_cuda::{Matrix, MatrixMut, matmul};
+
+/// For hidden matrices `m ← μm + g`, `w ← w − ηλw − η · 0.2 √max(rows, columns) · orthogonal(g + μm)`; AdamW for the rest.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Muon {
+    /// μ.
+    pub momentum: f32,
+    /// λ.
+    pub decay: f32,
+    /// Matrices whose names begin so are no maps between hidden features: tables and heads.
+    pub excluded: Vec<String>,
+    /// For everything else.
+    pub rest: AdamW,
+}
+
+impl Default for Muon {
+    fn default() -> Self {
+        let excluded = ["wte", "wpe", "lm_head"].map(str::to_owned).to_vec();
+        Self { momentum: 0.95, decay: 0.1, excluded, rest: AdamW::default() }
+    }
+}
+
+impl Muon {
+    fn takes(&self, parameter: &Parameter) -> bool {
+        let is_excluded = |prefix: &String| parameter.name.starts_with(prefix.as_str());
+        parameter.shape.len() == 2 && !self.excluded.iter().any(is_excluded)
+    }
+}
+
+impl Optimiser for Muon {
+    fn moments(&self, parameter: &Parameter) -> usize {
+        if self.takes(parameter) { 1 } else { self.rest.moments(parameter) }
+    }
+
+    fn update(&self, span: Span<'_>, step: &Step) {
+        self.rest.update(span, step);
+    }
+
+    fn matrix(&self, parameter: &Parameter) -> Option<&dyn Whole> {
+        self.takes(parameter).then_some(self)
+    }
+}
+
+impl Whole for Muon {
+    fn gather(&self, gradient: &[f32], factor: f32, moment: &mut [f32], direction: &mut [f32]) {
+        for ((gradient, moment), direction) in gradient.iter().zip(moment).zip(direction) {
+            let gradient = gradient * factor;
+            *moment = self.momentum * *moment + gradient;
+            *direction = gradient + self.momentum * *moment;
+        }
+    }
+
+    fn transform(&self, direction: &mut [f32], rows: usize, columns: usize) {
+        orthogonalise(direction, rows, columns);
+        let scale = 0.2 * (rows.max(columns) as f32).sqrt();
+        direction.iter_mut().for_each(|x| *x *= scale);
+    }
+
+    fn apply(&self, weights: &mut [f32], direction: &[f32], decays: bool, step: &Step) {
+        let keep = if decays { 1.0 - step.rate * self.decay } else { 1.0 };
+        for (weight, direction) in weights.iter_mut().zip(direction) {
+            *weight = *weight * keep - step.rate * direction;
+        }
+    }
+}
+
+/// Iterations: singular values then lie between 0.7 and 1.2.
+const ITERATIONS: usize = 5;
+/// X ← aX + (bA + cA²)X with A = XXᵀ: the coefficients grow small singular values fastest.
+const [A, B, C]: [f32; 3] = [3.4445, -4.775, 2.0315];
+
+/// Puts all singular values of a matrix near one.
+fn orthogonalise(matrix: &mut [f32], rows: usize, columns: usize) {
+    let squares: f64 = matrix.iter().map(|x| f64::from(*x) * f64::from(*x)).sum();
+    let scale = 1.0 / (squares.sqrt() + 1e-7) as f32;
+    matrix.iter_mut().for_each(|x| *x *= scale);
+    // The product of the short side with itself is the small one.
+    let (short, is_tall) = (rows.min(columns), rows > columns);
+    let (mut gram, mut poly) = (vec![0.0; short * short], vec![0.0; short * short]);
+    for _ in 0..ITERATIONS {
+        let x = Matrix::new(matrix, rows, columns);
+        let (one, other) = if is_tall { (x.t(), x) } else { (x, x.t()) };
+        matmul(MatrixMut::new(&mut gram, short, short), 0.0, 1.0, one, other, 1);
+        poly.copy_from_slice(&gram);
+        let square = Matrix::new(&gram, short, short);
+        matmul(MatrixMut::new(&mut poly, short, short), B, C, square, square, 1);
+        let (before, poly) = (matrix.to_vec(), Matrix::new(&poly, short, short));
+        let before = Matrix::new(&before, rows, columns);
+        let (left, right) = if is_tall { (before, poly) } else { (poly, before) };
+        matmul(MatrixMut::new(matrix, rows, columns), A, 1.0, left, right, 1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::nn::check::numbers;
+
+    /// Singular values squared lie on the diagonal of XᵀX, if that is all there is.
+    fn gram(x: &[f32], rows: usize, columns: usize) -> Vec<f32> {
+        let mut gram = vec![0.0; columns * columns];
+        let x = Matrix::new(x, rows, columns);
+        matmul(MatrixMut::new(&mut gram, columns, columns), 0.0, 1.0, x.t(), x, 1);
+        gram
+    }
+
+    #[test]
+    fn singular_values_come_near_one_for_wide_and_tall_matrices() {
+        let mut tall = numbers(3, 24 * 6);
+        let mut wide: Vec<f32> = (0..6 * 24).map(|at| tall[at % 24 * 6 + at / 24]).collect();
+        orthogonalise(&mut tall, 24, 6);
+        orthogonalise(&mut wide, 6, 24);
+        for (at, value) in gram(&tall, 24, 6).into_iter().enumerate() {
+            let expected = if at / 6 == at % 6 { 1.0 } else { 0.0 };
+            assert!((value - expected).abs() < 0.55, "{value} at {at}");
+        }
+        for (at, value) in wide.iter().enumerate() {
+            assert!((value - tall[at % 24 * 6 + at / 24]).abs() < 1e-4);
+        }
+    }
+
+    #[test]
+    fn tables_and_vectors_are_left_to_adamw() {
+        let takes = |name: &str, shape: &[usize]| {
+            Muon::default().takes(&Parameter::new(name, shape, crate::parameter::Init::Zeros))
+        };
+        assert!(takes("h.0.mlp.c_fc.weight", &[8, 4]) && !takes("h.0.mlp.c_fc.bias", &[8]));
+        assert!(!takes("wte.weight", &[8, 4]) && !takes("lm_head.weight", &[8, 4]));
+    }
+}
