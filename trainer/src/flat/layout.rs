@@ -87,7 +87,9 @@ impl Layout {
         for id in (0..inventory.parameters.len()).rev().map(ParameterId) {
             let unit = inventory.unit_of(id);
             let fits = layout.buckets.last().is_some_and(|last| match packing {
-                Packing::Cap(cap) => open.is_some() && last.count * last.dtype.size() + bytes(&inventory[id]) <= cap,
+                Packing::Cap(cap) => {
+                    open.is_some() && last.count * last.dtype.size() + bytes(&inventory[id]) <= cap
+                }
                 Packing::Units => open == Some(unit),
             });
             let alone = by_rows(&inventory[id]);

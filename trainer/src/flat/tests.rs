@@ -47,6 +47,23 @@ fn padding_is_that_of_the_golden_table() {
 }
 
 #[test]
+fn shares_of_a_matrix_are_whole_rows() {
+    let mut registry = Registry::default();
+    registry.unit("h", |r| {
+        r.add(Parameter::new("bias", &[7], Init::Zeros));
+        r.add(Parameter::new("matrix", &[13, 12], Init::Zeros));
+        r.add(Parameter::new("gain", &[7], Init::Zeros));
+    });
+    let inventory = registry.finish();
+    for packing in [Packing::Units, Packing::Cap(1 << 20)] {
+        let layout = Layout::with_rows(&inventory, 3, packing, &|parameter| parameter.shape.len() == 2);
+        assert_eq!(buckets(&layout), [(vec![2], 96), (vec![1], 8 * 12 * 3), (vec![0], 96)]);
+        let starts: Vec<_> = (0..3).map(|rank| layout.share(BucketId(1), rank).start).collect();
+        assert_eq!(starts, [0, 8 * 12, 16 * 12], "eight rows of twelve are a whole number of blocks");
+    }
+}
+
+#[test]
 fn frozen_parameters_lie_apart() {
     let mut inventory = inventory(&[&[(40, Dtype::F32), (40, Dtype::F32), (40, Dtype::F32)]]);
     inventory.parameters[1].trainable = false;

@@ -74,7 +74,9 @@ impl Whole for Muon {
 /// Iterations: singular values then lie between 0.7 and 1.2.
 const ITERATIONS: usize = 5;
 /// X ← aX + (bA + cA²)X with A = XXᵀ: the coefficients grow small singular values fastest.
-const [A, B, C]: [f32; 3] = [3.4445, -4.775, 2.0315];
+const A: f32 = 3.4445;
+const B: f32 = -4.775;
+const C: f32 = 2.0315;
 
 /// Puts all singular values of a matrix near one.
 fn orthogonalise(matrix: &mut [f32], rows: usize, columns: usize) {

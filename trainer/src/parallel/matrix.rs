@@ -31,7 +31,8 @@ impl<'a> Directions<'a> {
         });
         let Some((parameter, whole)) = wholes.next() else { return Ok(None) };
         if bucket.pieces.len() > 1 || parameter.cut.is_some() {
-            let why = if parameter.cut.is_some() { "is cut between tensor ranks" } else { "shares its bucket" };
+            let why =
+                if parameter.cut.is_some() { "is cut between tensor ranks" } else { "shares its bucket" };
             let text = format!("{} must be updated as a whole, and {why}", parameter.name);
             return Err(Error::Unavailable(format!("{text}: pack by rows, or use another optimiser")));
         }
@@ -41,7 +42,12 @@ impl<'a> Directions<'a> {
     }
 
     /// Finds the direction of this rank's elements, gathers that of the whole matrix, and makes of it the one that is taken.
-    pub(super) fn gather(&mut self, part: &mut Part, gradients: &From<&Numbers>, memory: &Memory) -> Result<()> {
+    pub(super) fn gather(
+        &mut self,
+        part: &mut Part,
+        gradients: &From<&Numbers>,
+        memory: &Memory,
+    ) -> Result<()> {
         let mut share = memory.zeros(Class::Buffers, part.range.len());
         let end = part.range.end.min(self.rows * self.columns);
         if part.range.start < end {

@@ -1,15 +1,15 @@
 //! The elements whose optimiser state this rank keeps.
 
-use crate::error::Result;
 use super::matrix;
+use crate::error::Result;
 use crate::flat::{Bucket, BucketId, Dtype, Layout, Numbers};
 use crate::memory::{Class, Floats, Memory};
 use crate::optim::{Optimiser, Span, Step};
 use crate::parallel::{ExactSum, Kept};
 use crate::parameter::{Inventory, Parameter, ParameterId};
-use unisono::Communicator;
 use std::ops::Range;
 use std::sync::Arc;
+use unisono::Communicator;
 
 /// Some elements of every bucket: all, this rank's share, or what it owns.
 pub(super) struct Shares {
@@ -126,7 +126,8 @@ impl Shares {
                 Some(directions) => directions.apply(full, place.clone(), decays, stride.step),
                 None => {
                     let gradient = gradients.numbers.view(&self.memory, of(gradients.start));
-                    let mut moments: Vec<_> = moments.iter_mut().map(|moment| &mut moment[kept.clone()]).collect();
+                    let mut moments: Vec<_> =
+                        moments.iter_mut().map(|moment| &mut moment[kept.clone()]).collect();
                     let span = Span { weights: full, gradient: &gradient, moments: &mut moments, decays };
                     stride.optimiser.update(span, stride.step);
                 }

@@ -3,7 +3,7 @@
 use super::*;
 use crate::flat::Dtype;
 use crate::memory::{Class, Memory};
-use crate::optim::AdamW;
+use crate::optim::{AdamW, Muon};
 use crate::parameter::{Init, Inventory, Parameter, Registry, UnitId};
 use crate::strategy::Way;
 use std::collections::BTreeMap;
@@ -113,7 +113,8 @@ fn train(
         let norm = strategy.norm().unwrap();
         norms.push(norm.to_bits());
         let factor = (1.0 / (norm + 1e-6)).min(1.0) as f32;
-        strategy.update(&AdamW::default(), &Step { number, rate: 0.01, factor }).unwrap();
+        let optimiser: &dyn Optimiser = if settings.rows { &Muon::default() } else { &AdamW::default() };
+        strategy.update(optimiser, &Step { number, rate: 0.01, factor }).unwrap();
     }
     let mut kept = BTreeMap::new();
     let mut keep = |part: Kept<'_>| {
@@ -180,6 +181,19 @@ fn so_they_do_with_sixteen_bits_accumulation_and_any_bucket() {
             let large = Settings { bucket_bytes: 1 << 20, prefetch: 3, gathers_max: 5, ..settings.clone() };
             assert!(together(kind, 3, &settings, dtype, 2) == reference, "{kind:?}, {dtype:?}, {wire:?}");
             assert!(together(kind, 3, &large, dtype, 2) == reference, "{kind:?}, {dtype:?}, {wire:?}, large");
+        }
+    }
+}
+
+#[test]
+fn so_they_do_with_whole_matrices_whose_state_is_dealt_out_by_rows() {
+    let settings = Settings { rows: true, ..small_buckets() };
+    let (_, whole) = together(KINDS[0], 1, &settings, Dtype::F32, 1);
+    assert!(whole != together(KINDS[0], 1, &small_buckets(), Dtype::F32, 1).1, "Muon is not AdamW");
+    for (ranks, dtype) in [(2, Dtype::F32), (3, Dtype::F32), (5, Dtype::Bf16)] {
+        let reference = together(KINDS[0], ranks, &settings, dtype, 1);
+        for kind in KINDS {
+            assert!(together(kind, ranks, &settings, dtype, 1) == reference, "{kind:?}, {ranks} ranks");
         }
     }
 }
