@@ -1,5 +1,7 @@
 //! Models against difference quotients, and their events.
 
+mod golden;
+
 use super::*;
 use crate::memory::Memory;
 use crate::nn::check::numbers;
