@@ -1,9 +1,11 @@
 //! Models against difference quotients, and their events.
 
+mod golden;
+
 use super::*;
 use crate::memory::Memory;
 use crate::nn::check::numbers;
-use crate::parameter::{Inventory, ParameterId, Registry, UnitId};
+use crate::parameter::{Init, Inventory, ParameterId, Registry, UnitId};
 use crate::pass::Seeds;
 use crate::split::Split;
 use crate::strategy::{Local, Strategy, Way};
@@ -162,6 +164,10 @@ fn the_smallest_gpt_2_has_its_names_and_its_124_million() {
         assert!(inventory.find(name).is_some(), "{name}");
     }
     assert_eq!(inventory.units[13].borrows, [UnitId(0)]);
+    let start = |name| inventory[inventory.find(name).expect("there")].init;
+    assert_eq!(start("h.11.mlp.c_fc.weight"), Init::Normal(0.02));
+    assert_eq!(start("h.11.mlp.c_proj.weight"), Init::Normal(0.02 / 24.0f32.sqrt()));
+    assert_eq!(start("h.11.attn.c_proj.weight"), Init::Normal(0.02 / 24.0f32.sqrt()));
 }
 
 /// Writes down the events, and lets no weight be used outside.
@@ -262,6 +268,18 @@ fn a_gpt_learns_to_count_and_says_so() {
     let hot = |seed| Sampling::Temperature { temperature: 20.0, seed };
     let (one, other) = (say(hot(1)), say(hot(2)));
     assert!(one != other && one == say(hot(1)), "{one:?} {other:?}");
+    assert!(pass.is_complete() && pass.keeps(), "a pass that can go on training");
+}
+
+#[test]
+fn a_classifier_learns_what_no_linear_map_is() {
+    let batch = Batch::Samples { features: &[0.0, 0.0, 0.0, 1.0, 1.0, 0.0, 1.0, 1.0], labels: &[0, 1, 1, 0] };
+    let mut rig = Rig::new(|registry| Classifier::mlp(registry, &[2, 16, 2]));
+    for _ in 0..400 {
+        rig.both_ways(&batch);
+        rig.strategy.descend(1.0);
+    }
+    assert!(rig.forward(&batch) < 0.05);
 }
 
 #[test]

@@ -40,22 +40,21 @@ impl CausalAttention {
         self.heads * self.head_dim
     }
 
-    fn scale(&self) -> f32 {
-        1.0 / (self.head_dim as f32).sqrt()
-    }
-
     /// Every panel of every head of every sequence of `rows` rows in all.
-    fn panels(&self, rows: usize, sequence: usize) -> impl Iterator<Item = Panel> {
+    fn panels(&self, pass: &Pass<'_>, rows: usize) -> impl Iterator<Item = Panel> + use<> {
+        let (sequence, threads, attention) = (pass.sequence(), pass.threads(), *self);
         assert!(rows.is_multiple_of(sequence), "{rows} rows are no sequences of {sequence}");
         let heads =
-            (0..rows / sequence).flat_map(move |number| (0..self.heads).map(move |head| (number, head)));
+            (0..rows / sequence).flat_map(move |number| (0..attention.heads).map(move |head| (number, head)));
         heads.flat_map(move |(number, head)| {
-            let (first, column) = (number * sequence, head * self.head_dim);
-            let sums = (number * self.heads + head) * sequence;
-            (0..sequence.div_ceil(PANEL)).map(move |panel| {
-                let start = panel * PANEL;
-                let queries = start..sequence.min(start + PANEL);
-                Panel { first, column, queries, sums, width: self.width(), depth: self.head_dim }
+            (0..sequence).step_by(PANEL).map(move |start| Panel {
+                first: number * sequence,
+                column: head * attention.head_dim,
+                queries: start..sequence.min(start + PANEL),
+                sums: (number * attention.heads + head) * sequence,
+                width: attention.width(),
+                depth: attention.head_dim,
+                threads,
             })
         })
     }
@@ -63,17 +62,16 @@ impl CausalAttention {
 
 impl Module for CausalAttention {
     fn forward(&self, pass: &mut Pass<'_>, input: Tensor) -> Result<Tensor> {
-        let (rows, sequence, threads) = (input.rows(), pass.sequence(), pass.threads());
+        let rows = input.rows();
         assert_eq!(input.columns(), 3 * self.width(), "queries, keys and values");
         let mut output = pass.tensor(rows, self.width());
         let mut log_sums = pass.floats(rows * self.heads);
-        let mut room = pass.floats(PANEL * sequence);
-        for panel in self.panels(rows, sequence) {
+        let mut room = pass.floats(PANEL * pass.sequence());
+        for panel in self.panels(pass, rows) {
             let scores = &mut room[..panel.scores()];
-            panel.score(input.data(), self.scale(), scores, threads);
+            panel.score(input.data(), scores);
             panel.softmax(scores, &mut log_sums[panel.sums()]);
-            let values = panel.keys(input.data(), 2);
-            matmul(panel.output_mut(output.data_mut()), 0.0, 1.0, panel.matrix(scores), values, threads);
+            panel.mix(input.data(), scores, output.data_mut());
         }
         pass.save(Saved { input, log_sums });
         Ok(output)
@@ -81,23 +79,15 @@ impl Module for CausalAttention {
 
     fn backward(&self, pass: &mut Pass<'_>, gradient: Tensor) -> Result<Tensor> {
         let Saved { input, log_sums } = pass.restore();
-        let (sequence, threads) = (pass.sequence(), pass.threads());
+        let half = PANEL * pass.sequence();
         let mut result = Tensor::zeros(pass.memory(), input.rows(), input.columns());
-        let mut room = pass.floats(2 * PANEL * sequence);
-        let (room, other) = room.split_at_mut(PANEL * sequence);
-        for panel in self.panels(input.rows(), sequence) {
+        let mut room = pass.floats(2 * half);
+        let (room, other) = room.split_at_mut(half);
+        for panel in self.panels(pass, input.rows()) {
             let (scores, slopes) = (&mut room[..panel.scores()], &mut other[..panel.scores()]);
-            panel.score(input.data(), self.scale(), scores, threads);
+            panel.score(input.data(), scores);
             panel.recall(scores, &log_sums[panel.sums()]);
-            panel.differentiate(
-                input.data(),
-                gradient.data(),
-                scores,
-                slopes,
-                result.data_mut(),
-                self.scale(),
-                threads,
-            );
+            panel.differentiate(input.data(), gradient.data(), scores, slopes, result.data_mut());
         }
         Ok(result)
     }
@@ -117,6 +107,8 @@ struct Panel {
     width: usize,
     /// Columns of one head.
     depth: usize,
+    /// How many may work on a product.
+    threads: usize,
 }
 
 impl Panel {
@@ -183,10 +175,20 @@ impl Panel {
         MatrixMut::new(scores, self.count(), self.reach())
     }
 
-    /// q kᵀ · `scale`.
-    fn score(&self, input: &[f32], scale: f32, scores: &mut [f32], threads: usize) {
+    fn scale(&self) -> f32 {
+        1.0 / (self.depth as f32).sqrt()
+    }
+
+    /// q kᵀ / √d.
+    fn score(&self, input: &[f32], scores: &mut [f32]) {
         let (queries, keys) = (self.queries(input), self.keys(input, 1).t());
-        matmul(self.matrix_mut(scores), 0.0, scale, queries, keys, threads);
+        matmul(self.matrix_mut(scores), 0.0, self.scale(), queries, keys, self.threads);
+    }
+
+    /// p v.
+    fn mix(&self, input: &[f32], shares: &[f32], output: &mut [f32]) {
+        let (shares, values) = (self.matrix(shares), self.keys(input, 2));
+        matmul(self.output_mut(output), 0.0, 1.0, shares, values, self.threads);
     }
 
     /// Rows of `scores`, each as what it has of no later keys, and the rest.
@@ -227,7 +229,6 @@ impl Panel {
 
     /// Adds the gradients of queries, keys and values to `result`, from the probabilities p and the gradient dy:
     /// dv = pᵀ dy; with dp = dy vᵀ, ds = p (dp - sum of p dp); dq = ds k, dk = dsᵀ q.
-    #[allow(clippy::too_many_arguments)]
     fn differentiate(
         &self,
         input: &[f32],
@@ -235,10 +236,9 @@ impl Panel {
         shares: &[f32],
         slopes: &mut [f32],
         result: &mut [f32],
-        scale: f32,
-        threads: usize,
     ) {
-        let (dy, p) = (self.output(gradient), self.matrix(shares));
+        let (dy, p, scale, threads) =
+            (self.output(gradient), self.matrix(shares), self.scale(), self.threads);
         matmul(self.keys_mut(result, 2), 1.0, 1.0, p.t(), dy, threads);
         matmul(self.matrix_mut(slopes), 0.0, 1.0, dy, self.keys(input, 2).t(), threads);
         self.through_softmax(shares, slopes);

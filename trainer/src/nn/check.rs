@@ -56,8 +56,13 @@ impl<M: Module> Check<M> {
 
     /// Input and output by `forward` and, of the loss, the gradient with respect to the input.
     pub(crate) fn both_ways(&self) -> (Vec<f32>, Vec<f32>) {
+        self.strategy.borrow_mut().zero_gradients();
+        self.once_more()
+    }
+
+    /// [`Self::both_ways`], with what is there already added to.
+    fn once_more(&self) -> (Vec<f32>, Vec<f32>) {
         let mut strategy = self.strategy.borrow_mut();
-        strategy.zero_gradients();
         let mut pass = self.pass(&mut strategy);
         let output = self.module.forward(&mut pass, self.tensor(&self.input)).expect("forward");
         let slope =
@@ -89,6 +94,16 @@ impl<M: Module> Check<M> {
             let quotient = |at| self.quotient(|step| loss(&moved(&weights, at, step)));
             agree(&name, &analytic, quotient, tolerance);
             loss(&weights);
+        }
+        self.gradients_add_up(tolerance as f32);
+    }
+
+    fn gradients_add_up(&self, tolerance: f32) {
+        self.both_ways();
+        let once = self.weight_gradients();
+        self.once_more();
+        for (once, twice) in once.iter().zip(self.weight_gradients()) {
+            assert!((twice - 2.0 * once).abs() <= tolerance * once.abs(), "{once} twice is {twice}");
         }
     }
 

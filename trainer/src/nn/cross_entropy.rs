@@ -119,6 +119,13 @@ mod tests {
     }
 
     #[test]
+    fn the_mean_is_of_rows_that_count() {
+        let (loss, gradient) = both_ways(&[1.0; 2 * CLASSES], &[4, 99], 1.0).expect("legal");
+        assert!((loss - 21.0f32.ln()).abs() < 1e-6, "{loss}");
+        assert!((gradient[4] + 20.0 / 21.0).abs() < 1e-6, "{}", gradient[4]);
+    }
+
+    #[test]
     fn targets_that_are_no_classes_are_refused() {
         let message =
             |targets: &[u32]| both_ways(&[1.0; CLASSES], targets, 1.0).expect_err("illegal").to_string();

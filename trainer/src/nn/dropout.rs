@@ -90,7 +90,11 @@ fn scramble(mut bits: u32) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::memory::Memory;
     use crate::nn::check::Check;
+    use crate::parameter::Inventory;
+    use crate::pass::Seeds;
+    use crate::strategy::Local;
 
     const COUNT: usize = 1 << 16;
 
@@ -124,6 +128,19 @@ mod tests {
         for lag in [1, 2, 64, 768] {
             assert!((overlap(&mask[lag..], &mask[..COUNT - lag]) - 0.25).abs() < 0.01, "lag {lag}");
         }
+    }
+
+    #[test]
+    fn nothing_is_dropped_without_a_way_back() {
+        let memory = Memory::default();
+        let mut strategy = Local::new(Inventory::default(), &memory, 0);
+        let mut pass = Pass::new(&mut strategy, &memory, Seeds::default(), 1);
+        let dropout = Dropout { rate: 0.5, site: 0, draw: Draw::Shared };
+        let ones = || Tensor::from(&memory, 1, 64, &[1.0; 64]);
+        let inferred = pass.infer(|pass| dropout.forward(pass, ones())).expect("forward");
+        assert_eq!((inferred.data(), pass.is_complete(), pass.keeps()), (&[1.0; 64][..], true, true));
+        let trained = dropout.forward(&mut pass, ones()).expect("forward");
+        assert!(trained.data().contains(&0.0) && !pass.is_complete());
     }
 
     #[test]

@@ -81,3 +81,25 @@ impl Embedding {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::Memory;
+    use crate::pass::Seeds;
+    use crate::strategy::Local;
+
+    #[test]
+    fn rows_are_looked_up_and_their_gradients_added_up() {
+        let (mut registry, memory) = (Registry::default(), Memory::default());
+        let (_, table) = registry.unit("wte", |registry| Embedding::new(registry, 3, 2, Init::Zeros));
+        let mut strategy = Local::new(registry.finish(), &memory, 0);
+        strategy.weights_mut(table.weight()).copy_from_slice(&[0.0, 1.0, 10.0, 11.0, 20.0, 21.0]);
+        let mut pass = Pass::new(&mut strategy, &memory, Seeds::default(), 1);
+        let output = table.forward(&mut pass, vec![2, 0, 2]).expect("rows");
+        assert_eq!(output.data(), [20.0, 21.0, 0.0, 1.0, 20.0, 21.0]);
+        let gradient = Tensor::from(&memory, 3, 2, &[1.0, 2.0, 3.0, 4.0, 5.0, 6.0]);
+        table.backward(&mut pass, &gradient).expect("gradient");
+        assert_eq!(strategy.gradient_of(table.weight()), [3.0, 4.0, 0.0, 0.0, 6.0, 8.0]);
+    }
+}
