@@ -15,6 +15,7 @@ mod notes;
 mod operand;
 mod plan;
 mod reach;
+mod ride;
 mod run;
 mod sheet;
 mod stage;

@@ -134,7 +134,7 @@ const BUILT_IN: &[(Collective, Reach, usize, usize, &str)] = {
         (AllGather, Messages, ANY, ANY, "ring"),
         (ReduceScatter, Messages, ANY, 64 << 10, "pat"),
         (ReduceScatter, Messages, ANY, ANY, "ring"),
-        (AllReduce, Messages, ANY, ANY, "ordered"),
+        (ReduceScatter, Messages, ANY, ANY, "ordered"),
         (Broadcast, Messages, 8, 64 << 10, "linear"),
         (Broadcast, Messages, ANY, 64 << 10, "binomial"),
         (Broadcast, Messages, ANY, ANY, "tree"),
