@@ -66,6 +66,11 @@ impl Call {
         Self { sequence, kind: kind.code(), dtype: dtype as u8, op, algorithm: 0, root: root as u32, count }
     }
 
+    /// The same with this number.
+    pub(crate) fn numbered(self, sequence: u64) -> Self {
+        Self { sequence, ..self }
+    }
+
     /// The same, done by the algorithm with this digest.
     pub(crate) fn by(self, algorithm: Digest) -> Self {
         Self { algorithm: algorithm.0, ..self }

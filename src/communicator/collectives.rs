@@ -224,7 +224,7 @@ impl Communicator {
             aside.extend_from_slice(buffer);
             let buffers = Buffers::separate(&aside, buffer);
             let ended =
-                engine.collective(job(Collective::AllToAll, None, 0, even::<T>(count, count), buffers));
+                engine.collective(&mut job(Collective::AllToAll, None, 0, even::<T>(count, count), buffers));
             engine.keep_aside(aside);
             ended
         })
@@ -260,6 +260,8 @@ impl Communicator {
         self.run(Collective::Barrier, None, 0, even::<u8>(0, 0), buffers)
     }
 
+    /// Inlined where its arguments are known, so that a job is put together once and in one place.
+    #[inline]
     fn run(
         &self,
         collective: Collective,
@@ -268,7 +270,11 @@ impl Communicator {
         shape: Shape<'_>,
         buffers: Buffers<'_>,
     ) -> Result<()> {
-        self.with(|engine| engine.collective(job(collective, reduction, root, shape, buffers)))
+        self.carry_out(&mut job(collective, reduction, root, shape, buffers))
+    }
+
+    fn carry_out(&self, job: &mut Job<'_>) -> Result<()> {
+        self.with(|engine| engine.collective(job))
     }
 
     pub(super) fn in_range(&self, what: &str, rank: Rank) -> Result<()> {
@@ -279,10 +285,13 @@ impl Communicator {
         Err(self.place(Error::misuse(text)))
     }
 
+    #[inline]
     pub(super) fn same_length(&self, what: &str, found: usize, expected: usize) -> Result<()> {
-        if found == expected {
-            return Ok(());
-        }
+        if found == expected { Ok(()) } else { self.wrong_length(what, found, expected) }
+    }
+
+    #[cold]
+    fn wrong_length(&self, what: &str, found: usize, expected: usize) -> Result<()> {
         let text = format!("{what} has length {found}, but {expected} is needed with {} ranks", self.ranks());
         Err(self.place(Error::misuse(text)))
     }
@@ -335,6 +344,7 @@ struct Shape<'a> {
 }
 
 /// Shares of equal lengths.
+#[inline]
 fn even<T: Element>(input: usize, output: usize) -> Shape<'static> {
     let bytes = |count| count * size_of::<T>();
     Shape {
@@ -347,6 +357,7 @@ fn even<T: Element>(input: usize, output: usize) -> Shape<'static> {
     }
 }
 
+#[inline]
 fn job<'a>(
     collective: Collective,
     reduction: Option<Reduction>,

@@ -1,16 +1,15 @@
 //! Runs sheets: small operations whose data travels behind the flag.
 
-use super::memory::Buffers;
 use super::plan::window_blocks;
-use super::sheet::{Act, Fit, Key, Sheet};
-use super::stage::{OPERANDS_MAX, disagreement};
+use super::ride::{Ride, keep_vigil, no_window};
+use super::sheet::{Fit, Key, Sheet};
+use super::stage::OPERANDS_MAX;
 use super::{Engine, Job};
 use crate::call::{Call, Digest};
-use crate::error::{Error, ErrorKind, Result};
-use crate::reduction::Reduction;
+use crate::error::Result;
 use crate::schedule::{Algorithm, Rank, Reach};
-use unisono_cuda::{DType, Finish, Op, Scalar, Source, Store, Target, copy_to, reduce_to, scale};
-use unisono_transports::{Cell, Tag, Window};
+use unisono_cuda::{Finish, Store, copy_to};
+use unisono_transports::{Cell, Tag};
 
 /// What the engine keeps for small operations.
 #[derive(Default)]
@@ -20,19 +19,11 @@ pub(super) struct Express {
     /// For each rank, how many posts it has surely seen; and the least of these.
     seen: Vec<u64>,
     seen_by_all: u64,
-    sheets: Vec<(Sheet, &'static Algorithm, Digest)>,
+    sheets: Vec<(Sheet, &'static Algorithm)>,
+    /// The sheet found last: mostly the one that is looked for.
+    last: usize,
     /// Which sheet is replaced next when there are too many.
     oldest: usize,
-}
-
-/// What the acts of one operation share.
-struct Ride<'e> {
-    window: &'e mut dyn Window,
-    cell: Cell,
-    number: u64,
-    dtype: DType,
-    reduction: Option<Reduction>,
-    finish: Finish,
 }
 
 impl Express {
@@ -42,8 +33,8 @@ impl Express {
 
     /// Bytes of all sheets.
     pub(super) fn bytes(&self) -> usize {
-        let entry = size_of::<(Sheet, &'static Algorithm, Digest)>();
-        self.sheets.capacity() * entry + self.sheets.iter().map(|(sheet, ..)| sheet.bytes()).sum::<usize>()
+        let entry = size_of::<(Sheet, &'static Algorithm)>();
+        self.sheets.capacity() * entry + self.sheets.iter().map(|(sheet, _)| sheet.bytes()).sum::<usize>()
     }
 
     /// Forgets all sheets: another algorithm may be wanted now.
@@ -51,17 +42,22 @@ impl Express {
         self.sheets.clear();
     }
 
-    /// The algorithm that a sheet was made from, and its digest.
-    pub(super) fn algorithm(&self, index: usize) -> (&'static Algorithm, Digest) {
-        (self.sheets[index].1, self.sheets[index].2)
+    #[inline]
+    fn find(&mut self, key: &Key) -> Option<usize> {
+        match self.sheets.get(self.last) {
+            Some((sheet, _)) if sheet.key == *key => Some(self.last),
+            _ => self.search(key),
+        }
     }
 
-    fn find(&self, key: &Key) -> Option<usize> {
-        self.sheets.iter().position(|(sheet, ..)| sheet.key == *key)
+    fn search(&mut self, key: &Key) -> Option<usize> {
+        let found = self.sheets.iter().position(|(sheet, _)| sheet.key == *key)?;
+        self.last = found;
+        Some(found)
     }
 
     fn keep(&mut self, sheet: Sheet, algorithm: &'static Algorithm) -> usize {
-        let entry = (sheet, algorithm, Digest::of(algorithm));
+        let entry = (sheet, algorithm);
         if self.sheets.len() < SHEETS_MAX {
             self.sheets.push(entry);
             return self.sheets.len() - 1;
@@ -93,8 +89,17 @@ impl Engine {
         let blocks = window_blocks(algorithm, &spec);
         let fit = Fit::new(blocks, job.share_bytes_max, job.collective.reduces());
         let program = (algorithm.build)(&spec, self.mesh.rank);
-        let sheet = fit.and_then(|fit| Sheet::new(key, &program, fit, self.mesh.rank));
+        let call = key.call.by(Digest::of(algorithm));
+        let sheet = fit.and_then(|fit| Sheet::new(key, call, &program, fit, self.mesh.rank));
         Ok(sheet.map(|sheet| self.express.keep(sheet, algorithm)))
+    }
+
+    /// Describes `job`, whose sheet has this index.
+    pub(super) fn call_of(&mut self, index: usize) -> Call {
+        let sequence = self.number_all();
+        let (sheet, algorithm) = &self.express.sheets[index];
+        self.last = Some(algorithm);
+        sheet.call.numbered(sequence)
     }
 
     /// Carries out `job` with the sheet of this index.
@@ -102,30 +107,26 @@ impl Engine {
         self.watch.begin(call);
         let cell = self.express.sheets[index].0.cell;
         self.free_cell(cell)?;
-        let (number, tag) = (self.express.number, call.tag(0));
-        let stamp = stamp(number, &tag);
-        for act in 0..self.express.sheets[index].0.acts.len() {
-            let sheet = &self.express.sheets[index].0;
-            let (act, operands) = (&sheet.acts[act], &sheet.operands);
-            if let &Act::Wait { peer } = act {
-                self.wait_for_post(peer, cell, number, stamp, &tag)?;
-                continue;
-            }
-            let ranks = self.mesh.ranks;
-            let mut ride = Ride {
-                window: self.mesh.window.as_deref_mut().ok_or_else(no_window)?,
-                cell,
-                number,
-                dtype: job.dtype,
-                reduction: job.reduction,
-                finish: job.reduction.map_or(Finish::Keep, |reduction| reduction.finish(ranks)),
-            };
-            match act {
-                Act::Post => ride.window.post(cell, number, stamp, &tag),
-                act => ride.act(act, operands, &mut job.buffers),
-            }
+        let (number, tag, ranks) = (self.express.number, call.tag(0), self.mesh.ranks);
+        let Express { sheets, seen, .. } = &mut self.express;
+        let sheet = &sheets[index].0;
+        let (window, vigil) = keep_vigil(&mut self.mesh, &mut self.watch, seen)?;
+        let mut ride = Ride {
+            window,
+            cell,
+            number,
+            stamp: stamp(number, &tag),
+            tag,
+            dtype: job.dtype,
+            reduction: job.reduction,
+            finish: job.reduction.map_or(Finish::Keep, |reduction| reduction.finish(ranks)),
+            vigil,
+        };
+        for act in &sheet.acts {
+            ride.act(act, &sheet.operands, &mut job.buffers)?;
         }
-        self.end_post(number);
+        ride.window.set_seen(number + 1);
+        self.express.number = number + 1;
         Ok(())
     }
 
@@ -149,8 +150,8 @@ impl Engine {
         number: u64,
         tag: &Tag,
     ) -> Result<[u64; WORDS]> {
-        self.wait_for_post(peer, Cell::Short, number, stamp(number, tag), tag)?;
-        let window = self.mesh.window.as_deref().ok_or_else(no_window)?;
+        let (window, mut vigil) = keep_vigil(&mut self.mesh, &mut self.watch, &mut self.express.seen)?;
+        vigil.wait(window, peer, Cell::Short, number, stamp(number, tag), tag)?;
         let mut words = [0; WORDS];
         for (index, word) in words.iter_mut().enumerate() {
             let mut bytes = [0; 8];
@@ -173,11 +174,14 @@ impl Engine {
     }
 
     /// Waits until everybody has seen what this rank's next cell of this kind holds.
+    #[inline(always)]
     fn free_cell(&mut self, cell: Cell) -> Result<()> {
+        let free = self.express.seen_by_all + cell.count() > self.express.number;
+        if free { Ok(()) } else { self.wait_for_readers(cell) }
+    }
+
+    fn wait_for_readers(&mut self, cell: Cell) -> Result<()> {
         let (number, cells) = (self.express.number, cell.count());
-        if self.express.seen_by_all + cells > number {
-            return Ok(());
-        }
         for peer in (0..self.mesh.ranks).filter(|&peer| peer != self.mesh.rank) {
             while self.express.seen[peer] + cells <= number {
                 let seen = self.mesh.window.as_ref().map_or(u64::MAX, |window| window.seen(peer));
@@ -196,85 +200,6 @@ impl Engine {
         self.watch.moved();
         Ok(())
     }
-
-    fn wait_for_post(&mut self, peer: Rank, cell: Cell, number: u64, stamp: u64, tag: &Tag) -> Result<()> {
-        let window = self.mesh.window.as_deref().ok_or_else(no_window)?;
-        // Having come to this post, the peer is through with those before it.
-        self.express.seen[peer] = number;
-        if window.posted(peer, cell, number) == stamp {
-            return Ok(());
-        }
-        loop {
-            for _ in 0..POLLS_PER_ROUND {
-                std::hint::spin_loop();
-                if window.posted(peer, cell, number) == stamp {
-                    self.watch.moved();
-                    return Ok(());
-                }
-            }
-            // Whatever the peer did instead, its stamp is here.
-            let other = window.posted(peer, Cell::Short, number);
-            if other >> DIGEST_BITS == stamp >> DIGEST_BITS && other != stamp {
-                return Err(disagreement(tag, &window.post_tag(peer, number), self.mesh.rank, peer));
-            }
-            self.watch.waited(&mut *self.mesh.control, &mut *self.mesh.pace, std::iter::once(peer))?;
-        }
-    }
-}
-
-impl Ride<'_> {
-    fn act(&mut self, act: &Act, operands: &[(Rank, usize)], buffers: &mut Buffers<'_>) {
-        match act {
-            Act::Lay { from, at } => {
-                let target = self.window.own_cell(self.cell, self.number, *at, from.len());
-                self.read(buffers.input(from.clone()).into(), target);
-            }
-            Act::Keep { from, into } => match buffers.input_and_output(from.clone(), into.clone()) {
-                Some((input, output)) => self.read(input.into(), output.into()),
-                None => {
-                    buffers.keep(from.clone(), into.clone());
-                    if let Some(factor) = self.factor() {
-                        scale(self.dtype, factor, buffers.output(into.clone()).into(), None);
-                    }
-                }
-            },
-            Act::Get { from, at, into } => {
-                let source = self.window.cell(*from, self.cell, self.number, *at, into.len());
-                copy_to(Store::Cached, buffers.output(into.clone()).into(), source);
-            }
-            Act::Reduce { into, finish } => {
-                let finish = if *finish { self.finish } else { Finish::Keep };
-                let output = buffers.output(into.clone());
-                match operands.len() {
-                    0..=8 => self.reduce::<8>(operands, output, finish),
-                    _ => self.reduce::<OPERANDS_MAX>(operands, output, finish),
-                }
-            }
-            Act::Post | Act::Wait { .. } => {}
-        }
-    }
-
-    fn factor(&self) -> Option<Scalar> {
-        self.reduction.and_then(|reduction| reduction.factor())
-    }
-
-    /// Reads a block of the input: what is multiplied beforehand, is so here.
-    fn read(&self, source: Source<'_>, target: Target<'_>) {
-        match self.factor() {
-            Some(factor) => scale(self.dtype, factor, target, Some(source)),
-            None => copy_to(Store::Cached, target, source),
-        }
-    }
-
-    fn reduce<const MAX: usize>(&self, operands: &[(Rank, usize)], output: &mut [u8], finish: Finish) {
-        let mut sources = [Source::from(&[][..]); MAX];
-        for (source, &(rank, at)) in sources.iter_mut().zip(operands) {
-            *source = self.window.cell(rank, self.cell, self.number, at, output.len());
-        }
-        let op = self.reduction.map_or(Op::Sum, |reduction| reduction.op());
-        let sources = &sources[..operands.len()];
-        reduce_to(Store::Cached, self.dtype, op, finish, output.into(), sources);
-    }
 }
 
 /// Number of the post above, a digest of the operation below: equal when both ranks do the same.
@@ -284,14 +209,8 @@ fn stamp(number: u64, tag: &Tag) -> u64 {
     ((number + 1) << DIGEST_BITS) | mixed.wrapping_mul(MIX) >> DIGEST_BITS
 }
 
-fn no_window() -> Error {
-    Error::new(ErrorKind::Bug("a sheet without a window".to_owned()))
-}
-
 /// A large odd number without a pattern: the golden ratio in 64 bits.
 const MIX: u64 = 0x9e37_79b9_7f4a_7c15;
-const DIGEST_BITS: u32 = 32;
+pub(super) const DIGEST_BITS: u32 = 32;
 /// Sheets kept; a program that alternates between more operations than that translates anew.
 const SHEETS_MAX: usize = 64;
-/// Looks at a stamp between two looks at the clock, the abort flag and the pace.
-const POLLS_PER_ROUND: u32 = 2;

@@ -18,11 +18,13 @@ pub(crate) struct Buffers<'a> {
 
 impl<'a> Buffers<'a> {
     /// A send and a receive buffer.
+    #[inline]
     pub(crate) fn separate(input: &'a [u8], output: &'a mut [u8]) -> Self {
         Self { input: Some(input), buffer: output, input_base: 0, output_base: 0 }
     }
 
     /// One buffer that holds the input from `input_base` on and gets the output from `output_base` on.
+    #[inline]
     pub(crate) fn in_place(buffer: &'a mut [u8], input_base: usize, output_base: usize) -> Self {
         Self { input: None, buffer, input_base, output_base }
     }
@@ -39,6 +41,7 @@ impl<'a> Buffers<'a> {
     }
 
     /// A part of the input.
+    #[inline]
     pub(crate) fn input(&self, range: Range<usize>) -> &[u8] {
         match self.input {
             Some(input) => &input[range],
@@ -47,6 +50,7 @@ impl<'a> Buffers<'a> {
     }
 
     /// A part of the output.
+    #[inline]
     pub(crate) fn output(&mut self, range: Range<usize>) -> &mut [u8] {
         &mut self.buffer[self.output_base + range.start..self.output_base + range.end]
     }

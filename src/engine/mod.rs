@@ -15,6 +15,7 @@ mod notes;
 mod operand;
 mod plan;
 mod reach;
+mod ride;
 mod run;
 mod sheet;
 mod stage;
@@ -164,24 +165,26 @@ impl Engine {
     }
 
     /// Carries out one collective; every rank calls it with a matching job.
-    pub(crate) fn collective(&mut self, mut job: Job<'_>) -> Result<()> {
+    pub(crate) fn collective(&mut self, job: &mut Job<'_>) -> Result<()> {
         self.sound()?;
-        if let Some(sheet) = self.sheet(&job)? {
-            let (algorithm, digest) = self.express.algorithm(sheet);
-            self.last = Some(algorithm);
-            let call = self.call(&job, digest);
-            let ended = self.ride(sheet, &mut job, call);
+        if let Some(sheet) = self.sheet(job)? {
+            let call = self.call_of(sheet);
+            let ended = self.ride(sheet, job, call);
             return self.end(ended, call);
         }
+        self.carry_out(job)
+    }
+
+    fn carry_out(&mut self, job: &mut Job<'_>) -> Result<()> {
         let algorithm = self.algorithm(job.collective, job.root, job.share_bytes_max)?;
         let spec = self.spec(job.collective, job.root, job.share_bytes_max);
         let bank_bytes = self.bank_bytes();
         let plan = self.plans.get(algorithm, spec, self.mesh.rank, &self.mesh.geometry, bank_bytes)?;
-        let call = self.call(&job, plan.digest);
+        let call = self.call(job, plan.digest);
         self.last = Some(algorithm);
-        let ended = match self.reaching(&job) {
-            Some(row) => self.reach_or_run(row, spec, &plan, &mut job, call),
-            None => self.run(&plan, &mut job, call),
+        let ended = match self.reaching(job) {
+            Some(row) => self.reach_or_run(row, spec, &plan, job, call),
+            None => self.run(&plan, job, call),
         };
         self.end(ended, call)
     }
@@ -259,21 +262,27 @@ impl Engine {
     }
 
     /// The error that ended this communicator, if one did.
+    #[inline]
     fn sound(&mut self) -> Result<()> {
+        if self.watch.is_abort_raised() || self.poison.is_some() { self.unsound() } else { Ok(()) }
+    }
+
+    #[cold]
+    fn unsound(&mut self) -> Result<()> {
         if let Some(reason) = self.watch.abort_raised() {
             self.abort(&reason);
         }
-        match &self.poison {
-            None => Ok(()),
-            Some(error) => Err(error.clone()),
-        }
+        self.poison.clone().map_or(Ok(()), Err)
     }
 
     /// Names the place of an error, spreads it and keeps it.
+    #[inline]
     fn end(&mut self, ended: Result<()>, call: Call) -> Result<()> {
-        let Err(error) = ended else {
-            return Ok(());
-        };
+        ended.or_else(|error| self.fail(error, call))
+    }
+
+    #[cold]
+    fn fail(&mut self, error: Error, call: Call) -> Result<()> {
         let error = error.at(self.mesh.rank, &self.config.host, Some(call));
         self.watch.spread(&mut *self.mesh.control, &error);
         self.poison = Some(error.clone());

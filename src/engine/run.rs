@@ -119,7 +119,8 @@ impl Engine {
         } else {
             channels = channels.min(MESSAGES_ABREAST);
         }
-        let least = SLICE_BYTES_MIN.min(plan.slice_bytes_max);
+        let least = if plan.uses_window { SLICE_BYTES_MIN } else { MESSAGE_BYTES_MIN };
+        let least = least.min(plan.slice_bytes_max);
         let spread = longest_block.div_ceil(channels).next_multiple_of(SLICE_UNIT_BYTES);
         (spread.clamp(least, most.max(least)), channels)
     }
@@ -268,8 +269,10 @@ impl Progress {
     }
 }
 
-/// A message costs system calls where sockets carry it: two overlap sending and receiving well enough.
+/// A message costs system calls where sockets carry it: two overlap sending and receiving well enough,
 const MESSAGES_ABREAST: usize = 2;
+/// and what is shorter than this is not cut for the sake of it: the kernel hands it over bit by bit.
+const MESSAGE_BYTES_MIN: usize = 512 << 10;
 /// Slices as long as this are better than more channels.
 const SLICE_BYTES_GOOD: usize = 32 << 10;
 /// While one waits, another goes on.

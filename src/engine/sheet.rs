@@ -7,15 +7,17 @@
 
 use super::layout::Layout;
 use super::{Job, Shares};
-use crate::schedule::{Block, Collective, Place, Program, Rank, Space, Step};
+use crate::call::Call;
+use crate::reduction::Reduction;
+use crate::schedule::{Block, Place, Program, Rank, Space, Step};
 use std::ops::Range;
 use unisono_transports::Cell;
 
 /// What distinguishes one sheet from another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Key {
-    collective: Collective,
-    root: Rank,
+    /// Of no number, and done by any algorithm.
+    pub(super) call: Call,
     input_bytes: usize,
     output_bytes: usize,
     bases: Option<(usize, usize)>,
@@ -23,6 +25,7 @@ pub(super) struct Key {
 
 impl Key {
     /// The key of `job`, if its shares are even and small.
+    #[inline]
     pub(super) fn of(job: &Job<'_>) -> Option<Self> {
         let (&Shares::Even { bytes: input_bytes }, &Shares::Even { bytes: output_bytes }) =
             (&job.input, &job.output)
@@ -30,7 +33,9 @@ impl Key {
             return None;
         };
         let bases = job.buffers.bases();
-        let key = Self { collective: job.collective, root: job.root, input_bytes, output_bytes, bases };
+        let op = job.reduction.map(Reduction::op);
+        let call = Call::new(0, job.kind, job.dtype, op, job.root, job.count);
+        let key = Self { call, input_bytes, output_bytes, bases };
         (job.share_bytes_max <= Cell::Long.bytes() / 2).then_some(key)
     }
 }
@@ -56,6 +61,8 @@ pub(super) enum Act {
 #[derive(Clone, Debug)]
 pub(super) struct Sheet {
     pub(super) key: Key,
+    /// As its key says, by the algorithm that it was made from.
+    pub(super) call: Call,
     pub(super) acts: Vec<Act>,
     /// In which kind of cell the data of all ranks travels.
     pub(super) cell: Cell,
@@ -90,11 +97,11 @@ impl Fit {
 
 impl Sheet {
     /// Translates `program`, whose blocks are whole shares, if it is of the kind that can travel in cells.
-    pub(super) fn new(key: Key, program: &Program, fit: Fit, rank: Rank) -> Option<Self> {
+    pub(super) fn new(key: Key, call: Call, program: &Program, fit: Fit, rank: Rank) -> Option<Self> {
         let [strand] = &program.strands[..] else {
             return None;
         };
-        let mut translation = Translation::new(key, program.window * fit.stride, fit, rank);
+        let mut translation = Translation::new((key, call), program.window * fit.stride, fit, rank);
         strand.steps.iter().try_for_each(|step| translation.step(step))?;
         Some(translation.sheet)
     }
@@ -114,12 +121,12 @@ struct Translation {
 }
 
 impl Translation {
-    fn new(key: Key, spare: usize, fit: Fit, rank: Rank) -> Self {
+    fn new((key, call): (Key, Call), spare: usize, fit: Fit, rank: Rank) -> Self {
         let layout = |bytes| Layout::new(Shares::Even { bytes }, 1, 1);
         Self {
             input: layout(key.input_bytes),
             output: layout(key.output_bytes),
-            sheet: Sheet { key, acts: Vec::new(), cell: fit.cell, operands: Vec::new() },
+            sheet: Sheet { key, call, acts: Vec::new(), cell: fit.cell, operands: Vec::new() },
             stride: fit.stride,
             spare,
             rank,
@@ -132,6 +139,8 @@ impl Translation {
     fn step(&mut self, step: &Step) -> Option<()> {
         let act = match step {
             Step::Copy { from, into } => self.copy(from, into)?,
+            // The sum of one, and its average, is itself.
+            Step::Reduce { from, into, .. } if from.len() == 1 => self.copy(&from[0], into)?,
             Step::Reduce { from, into, finish } if into.block.space == Space::Output => {
                 self.operands(from)?;
                 Act::Reduce { into: self.output.block(into.block.index as usize), finish: *finish }
@@ -194,17 +203,21 @@ impl Translation {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::schedule::{Algorithm, Reach, Spec};
+    use crate::call::Kind;
+    use crate::schedule::{Algorithm, Collective, Reach, Spec};
+    use unisono_cuda::DType;
 
     fn key(collective: Collective) -> Key {
-        Key { collective, root: 0, input_bytes: 24, output_bytes: 24, bases: None }
+        let call = Call::new(0, Kind::Collective(collective), DType::U8, None, 0, 24);
+        Key { call, input_bytes: 24, output_bytes: 24, bases: None }
     }
 
     /// The sheet of `rank` for the row named `name`.
     fn sheet(collective: Collective, name: &str, rank: Rank) -> Option<Sheet> {
         let row = crate::schedule::find(collective, name).unwrap();
         let program = (row.build)(&Spec { ranks: 3, root: 0, aggregation: 1 }, rank);
-        Sheet::new(key(collective), &program, Fit::new(3, 24, true).unwrap(), rank)
+        let key = key(collective);
+        Sheet::new(key, key.call, &program, Fit::new(3, 24, true).unwrap(), rank)
     }
 
     #[test]

@@ -26,9 +26,12 @@ impl AbortFlag {
         }
     }
 
+    fn is_raised(&self) -> bool {
+        self.set.load(Ordering::Acquire)
+    }
+
     fn raised(&self) -> Option<String> {
-        let set = self.set.load(Ordering::Acquire);
-        set.then(|| self.reason.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).clone())
+        self.is_raised().then(|| self.reason.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).clone())
     }
 }
 
@@ -71,6 +74,11 @@ impl Watch {
             peers: vec![Peer::default(); ranks],
             spread: false,
         }
+    }
+
+    /// Whether somebody on this rank wants the end.
+    pub(super) fn is_abort_raised(&self) -> bool {
+        self.abort.is_raised()
     }
 
     /// Why somebody on this rank wants the end, if somebody does.

@@ -2,7 +2,7 @@
 
 use super::algorithms::{
     barrier, bidirectional, binomial, bruck, direct, direct_reduce, double_tree, doubling, gather_scatter,
-    halving, ordered, pairwise, pat, ring, zero_copy,
+    halving, linear, ordered, pairwise, pat, ring, zero_copy,
 };
 use super::{Collective, Program, Rank, Schedule, Spec};
 
@@ -79,6 +79,7 @@ impl Algorithm {
         ring::BROADCAST,
         double_tree::BROADCAST,
         binomial::BROADCAST,
+        linear::BROADCAST,
         direct::BROADCAST,
         ring::REDUCE,
         double_tree::REDUCE,

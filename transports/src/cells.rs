@@ -58,16 +58,16 @@ pub(crate) const TAG_WORDS: usize = 4;
 pub(crate) trait Cells {
     /// The stamp of the cell for post `number`.
     fn stamp(&self, cell: Cell, number: u64) -> &AtomicU64;
-    /// The `index`-th of [`TAG_WORDS`] words of that post's tag, which only a reader in doubt looks at.
-    fn tag(&self, number: u64, index: usize) -> &AtomicU64;
+    /// The words of that post's tag, which only a reader in doubt looks at.
+    fn tag(&self, number: u64) -> &[AtomicU64; TAG_WORDS];
     /// How many posts the owner has seen.
     fn seen(&self) -> &AtomicU64;
 }
 
 /// Shows post `number`, whose data has been written to `cell`, to everybody.
 pub(crate) fn post(cells: &impl Cells, cell: Cell, number: u64, stamp: u64, tag: &Tag) {
-    for (index, &word) in tag.0.iter().enumerate() {
-        cells.tag(number, index).store(word, Ordering::Relaxed);
+    for (place, &word) in cells.tag(number).iter().zip(&tag.0) {
+        place.store(word, Ordering::Relaxed);
     }
     if cell == Cell::Long {
         cells.stamp(Cell::Long, number).store(stamp, Ordering::Release);
@@ -82,7 +82,7 @@ pub(crate) fn posted(cells: &impl Cells, cell: Cell, number: u64) -> u64 {
 
 /// The tag of post `number`; one torn by its owner out of turn is only a wrong tag.
 pub(crate) fn tag(cells: &impl Cells, number: u64) -> Tag {
-    Tag(std::array::from_fn(|index| cells.tag(number, index).load(Ordering::Relaxed)))
+    Tag(cells.tag(number).each_ref().map(|word| word.load(Ordering::Relaxed)))
 }
 
 /// Publishes how many posts the owner has seen.
@@ -109,7 +109,7 @@ mod loom_tests {
     struct Model {
         stamps: [AtomicU64; SLOTS as usize],
         long_stamps: [AtomicU64; SLOTS as usize],
-        tags: [AtomicU64; SLOTS as usize * TAG_WORDS],
+        tags: [[AtomicU64; TAG_WORDS]; SLOTS as usize],
         seen: AtomicU64,
         data: [UnsafeCell<u64>; SLOTS as usize],
     }
@@ -119,7 +119,7 @@ mod loom_tests {
             Self {
                 stamps: std::array::from_fn(|_| AtomicU64::new(0)),
                 long_stamps: std::array::from_fn(|_| AtomicU64::new(0)),
-                tags: std::array::from_fn(|_| AtomicU64::new(0)),
+                tags: std::array::from_fn(|_| std::array::from_fn(|_| AtomicU64::new(0))),
                 seen: AtomicU64::new(0),
                 data: std::array::from_fn(|_| UnsafeCell::new(0)),
             }
@@ -132,8 +132,8 @@ mod loom_tests {
             &stamps[(number % SLOTS) as usize]
         }
 
-        fn tag(&self, number: u64, index: usize) -> &AtomicU64 {
-            &self.tags[(number % SLOTS) as usize * TAG_WORDS + index]
+        fn tag(&self, number: u64) -> &[AtomicU64; TAG_WORDS] {
+            &self.tags[(number % SLOTS) as usize]
         }
 
         fn seen(&self) -> &AtomicU64 {

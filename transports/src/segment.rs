@@ -116,11 +116,20 @@ impl Segment {
     /// # Panics
     /// If that is not inside.
     pub(crate) fn word(&self, offset: usize) -> &AtomicU64 {
-        let pointer = self.at(offset, size_of::<AtomicU64>());
+        let [word] = self.words(offset);
+        word
+    }
+
+    /// The words from `offset` on, likewise.
+    ///
+    /// # Panics
+    /// If they are not inside.
+    pub(crate) fn words<const COUNT: usize>(&self, offset: usize) -> &[AtomicU64; COUNT] {
+        let pointer = self.at(offset, size_of::<[AtomicU64; COUNT]>());
         assert!(offset.is_multiple_of(align_of::<AtomicU64>()), "a word at {offset}");
-        // SAFETY: eight mapped bytes for as long as the segment, aligned because mappings begin on pages;
-        // all ranks reach words as atomics only.
-        unsafe { AtomicU64::from_ptr(pointer.cast()) }
+        // SAFETY: mapped for as long as the segment, aligned because mappings begin on pages; all ranks
+        // reach words as atomics only.
+        unsafe { &*pointer.cast::<[AtomicU64; COUNT]>() }
     }
 
     /// Asks for huge pages in a part that will be used densely, if it is large enough for any: elsewhere

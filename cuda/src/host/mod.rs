@@ -29,7 +29,7 @@ mod tests;
 use crate::{DType, Finish, Op, Scalar, Source, Target};
 use fold::{Fold, check, scale_at};
 use level::Level;
-use spread::copy_at;
+use spread::{LOOP_FROM_BYTES, copy_at};
 
 /// How results are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
@@ -140,6 +140,12 @@ pub fn copy(target: Target<'_>, source: Source<'_>) {
 /// If lengths differ.
 #[inline]
 pub fn copy_to(store: Store, target: Target<'_>, source: Source<'_>) {
+    let mut target = target;
+    if store == Store::Cached && target.len() < LOOP_FROM_BYTES {
+        check(DType::U8, target.len(), source.len());
+        // SAFETY: both are valid for this length. They may be the same memory: `copy` allows that.
+        return unsafe { target.as_mut_ptr().copy_from(source.as_ptr(), target.len()) };
+    }
     copy_into(&mut [(store, target)], source);
 }
 
@@ -149,7 +155,7 @@ pub fn copy_to(store: Store, target: Target<'_>, source: Source<'_>) {
 /// As [`copy`].
 #[inline]
 pub fn copy_into(targets: &mut [(Store, Target<'_>)], source: Source<'_>) {
-    targets.iter().for_each(|target| check(DType::U8, target, &source));
+    targets.iter().for_each(|(_, target)| check(DType::U8, target.len(), source.len()));
     copy_at(Level::best(), targets, source);
 }
 

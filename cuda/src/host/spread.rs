@@ -57,7 +57,7 @@ fn copy_part(level: Level, outlet: &mut Outlet<'_>, source: Source<'_>, at: usiz
 
 /// From here on vector loads and stores copy faster than the C library does: its choice for long copies, one
 /// string instruction, is several times slower on lines that another core has written.
-const LOOP_FROM_BYTES: usize = 1024;
+pub(super) const LOOP_FROM_BYTES: usize = 1024;
 
 #[inline(never)] // Calls with one target have no use for its stack frame.
 fn spread_to_many(

@@ -20,6 +20,7 @@ pub mod double_tree;
 pub mod doubling;
 pub mod gather_scatter;
 pub mod halving;
+pub mod linear;
 pub mod ordered;
 pub mod pairwise;
 pub mod pat;

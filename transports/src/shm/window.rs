@@ -1,7 +1,7 @@
 //! Everybody's windows and signals in shared memory.
 
 use super::layout::{Layout, STAMP_BYTES};
-use crate::cells::{self, Cell, Cells};
+use crate::cells::{self, Cell, Cells, TAG_WORDS};
 use crate::flags::{self, Announcer, Board};
 use crate::segment::Segment;
 use crate::sync::AtomicU64;
@@ -44,8 +44,8 @@ impl Cells for ShmCells<'_> {
         self.0.word(Layout::cell(cell, number))
     }
 
-    fn tag(&self, number: u64, index: usize) -> &AtomicU64 {
-        self.0.word(Layout::cell_tag(number) + index * 8)
+    fn tag(&self, number: u64) -> &[AtomicU64; TAG_WORDS] {
+        self.0.words(Layout::cell_tag(number))
     }
 
     fn seen(&self) -> &AtomicU64 {

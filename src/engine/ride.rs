@@ -1,0 +1,175 @@
+//! Carries out the acts of a sheet: what is done for every post, in as few instructions as can be.
+
+use super::express::DIGEST_BITS;
+use super::memory::Buffers;
+use super::sheet::Act;
+use super::stage::{OPERANDS_MAX, disagreement};
+use super::watch::Watch;
+use crate::error::{Error, ErrorKind, Result};
+use crate::reduction::Reduction;
+use crate::schedule::Rank;
+use std::ops::Range;
+use unisono_cuda::{DType, Finish, Op, Scalar, Source, Store, Target, copy_to, reduce_to, scale};
+use unisono_transports::{Cell, Control, Mesh, Pace, Tag, Window};
+
+/// What the acts of one operation share.
+pub(super) struct Ride<'e> {
+    pub(super) window: &'e mut dyn Window,
+    pub(super) cell: Cell,
+    pub(super) number: u64,
+    pub(super) stamp: u64,
+    pub(super) tag: Tag,
+    pub(super) dtype: DType,
+    pub(super) reduction: Option<Reduction>,
+    pub(super) finish: Finish,
+    pub(super) vigil: Vigil<'e>,
+}
+
+/// How posts of peers are waited for.
+pub(super) struct Vigil<'e> {
+    rank: Rank,
+    control: &'e mut Box<dyn Control>,
+    pace: &'e mut Box<dyn Pace>,
+    watch: &'e mut Watch,
+    seen: &'e mut [u64],
+}
+
+impl Ride<'_> {
+    /// Carries out one act.
+    #[inline]
+    pub(super) fn act(
+        &mut self,
+        act: &Act,
+        operands: &[(Rank, usize)],
+        buffers: &mut Buffers<'_>,
+    ) -> Result<()> {
+        match act {
+            Act::Post => self.window.post(self.cell, self.number, self.stamp, &self.tag),
+            &Act::Wait { peer } => {
+                self.vigil.wait(self.window, peer, self.cell, self.number, self.stamp, &self.tag)?;
+            }
+            Act::Lay { from, at } => {
+                let target = self.window.own_cell(self.cell, self.number, *at, from.len());
+                self.read(buffers.input(from.clone()).into(), target);
+            }
+            Act::Keep { from, into } => self.keep(from, into, buffers),
+            Act::Get { from, at, into } => {
+                let source = self.window.cell(*from, self.cell, self.number, *at, into.len());
+                copy_to(Store::Cached, buffers.output(into.clone()).into(), source);
+            }
+            Act::Reduce { into, finish } => {
+                let finish = if *finish { self.finish } else { Finish::Keep };
+                let output = buffers.output(into.clone());
+                match operands {
+                    [one] => self.reduce([one], output, finish),
+                    [one, other] => self.reduce([one, other], output, finish),
+                    _ => self.reduce_many(operands, output, finish),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn keep(&self, from: &Range<usize>, into: &Range<usize>, buffers: &mut Buffers<'_>) {
+        match buffers.input_and_output(from.clone(), into.clone()) {
+            Some((input, output)) => self.read(input.into(), output.into()),
+            None => {
+                buffers.keep(from.clone(), into.clone());
+                if let Some(factor) = self.factor() {
+                    scale(self.dtype, factor, buffers.output(into.clone()).into(), None);
+                }
+            }
+        }
+    }
+
+    fn factor(&self) -> Option<Scalar> {
+        self.reduction.and_then(|reduction| reduction.factor())
+    }
+
+    /// Reads a block of the input: what is multiplied beforehand, is so here.
+    fn read(&self, source: Source<'_>, target: Target<'_>) {
+        match self.factor() {
+            Some(factor) => scale(self.dtype, factor, target, Some(source)),
+            None => copy_to(Store::Cached, target, source),
+        }
+    }
+
+    fn operand(&self, &(rank, at): &(Rank, usize), bytes: usize) -> Source<'_> {
+        self.window.cell(rank, self.cell, self.number, at, bytes)
+    }
+
+    #[inline]
+    fn reduce<const COUNT: usize>(
+        &self,
+        operands: [&(Rank, usize); COUNT],
+        output: &mut [u8],
+        finish: Finish,
+    ) {
+        let sources = operands.map(|operand| self.operand(operand, output.len()));
+        let op = self.reduction.map_or(Op::Sum, |reduction| reduction.op());
+        reduce_to(Store::Cached, self.dtype, op, finish, output.into(), &sources);
+    }
+
+    fn reduce_many(&self, operands: &[(Rank, usize)], output: &mut [u8], finish: Finish) {
+        let mut sources = [Source::from(&[][..]); OPERANDS_MAX];
+        for (source, operand) in sources.iter_mut().zip(operands) {
+            *source = self.operand(operand, output.len());
+        }
+        let op = self.reduction.map_or(Op::Sum, |reduction| reduction.op());
+        let sources = &sources[..operands.len()];
+        reduce_to(Store::Cached, self.dtype, op, finish, output.into(), sources);
+    }
+}
+
+/// The window of `mesh`, and what waiting for posts in it takes.
+#[inline]
+pub(super) fn keep_vigil<'e>(
+    mesh: &'e mut Mesh,
+    watch: &'e mut Watch,
+    seen: &'e mut [u64],
+) -> Result<(&'e mut dyn Window, Vigil<'e>)> {
+    let Mesh { rank, window, control, pace, .. } = mesh;
+    let window = window.as_deref_mut().ok_or_else(no_window)?;
+    Ok((window, Vigil { rank: *rank, control, pace, watch, seen }))
+}
+
+impl Vigil<'_> {
+    /// Waits for post `number` of `peer`.
+    pub(super) fn wait(
+        &mut self,
+        window: &dyn Window,
+        peer: Rank,
+        cell: Cell,
+        number: u64,
+        stamp: u64,
+        tag: &Tag,
+    ) -> Result<()> {
+        // Having come to this post, the peer is through with those before it.
+        self.seen[peer] = number;
+        if window.posted(peer, cell, number) == stamp {
+            return Ok(());
+        }
+        loop {
+            for _ in 0..POLLS_PER_ROUND {
+                std::hint::spin_loop();
+                if window.posted(peer, cell, number) == stamp {
+                    self.watch.moved();
+                    return Ok(());
+                }
+            }
+            // Whatever the peer did instead, its stamp is here.
+            let other = window.posted(peer, Cell::Short, number);
+            if other >> DIGEST_BITS == stamp >> DIGEST_BITS && other != stamp {
+                return Err(disagreement(tag, &window.post_tag(peer, number), self.rank, peer));
+            }
+            self.watch.waited(&mut **self.control, &mut **self.pace, std::iter::once(peer))?;
+        }
+    }
+}
+
+pub(super) fn no_window() -> Error {
+    Error::new(ErrorKind::Bug("a sheet without a window".to_owned()))
+}
+
+/// Looks at a stamp between two looks at the clock, the abort flag and the pace.
+const POLLS_PER_ROUND: u32 = 2;
