@@ -39,7 +39,7 @@ pub mod select;
 pub use call::{Call, Kind};
 pub use communicator::{Communicator, Group, Lent, Pending, Scope, Scoped};
 pub use config::{Config, Order, Transport, algorithms};
-pub use engine::MemoryUse;
+pub use engine::{MemoryUse, Traffic};
 pub use error::{Error, ErrorKind, Result};
 pub use reduction::Reduction::{self, Avg, Max, Min, PreMulSum, Prod, Sum};
 pub use rendezvous::{RendezvousError, UniqueId};

@@ -14,7 +14,7 @@ pub use pending::Pending;
 pub use scope::{Scope, Scoped};
 
 use crate::config::Config;
-use crate::engine::{AbortFlag, Engine, MemoryUse};
+use crate::engine::{AbortFlag, Engine, MemoryUse, Traffic};
 use crate::error::{Error, ErrorKind, Result};
 use crate::rendezvous::{self, UniqueId};
 use crate::schedule::{Algorithm, Collective, Rank};
@@ -196,6 +196,24 @@ impl Communicator {
     /// If an earlier operation panicked.
     pub fn memory(&self) -> Result<MemoryUse> {
         self.with(|engine| Ok(engine.memory()))
+    }
+
+    /// What this rank has moved since this communicator was made. Waits for the operations asked for before.
+    ///
+    /// ```
+    /// # use unisono::{Communicator, Sum};
+    /// # let ranks = Communicator::threads(2)?;
+    /// # std::thread::scope(|scope| for comm in ranks { scope.spawn(move || {
+    /// comm.all_reduce(&mut [1.0f32; 1 << 20], Sum).unwrap();
+    /// assert_eq!(comm.traffic().unwrap().bytes, 4 << 20); // 2 (N−1)/N times the buffer
+    /// # }); });
+    /// # Ok::<(), unisono::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// If an earlier operation panicked.
+    pub fn traffic(&self) -> Result<Traffic> {
+        self.with(|engine| Ok(engine.traffic))
     }
 
     /// Ends this communicator on all ranks, from any thread, whatever is going on.

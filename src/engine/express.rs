@@ -126,6 +126,7 @@ impl Engine {
             ride.act(act, &sheet.operands, &mut job.buffers)?;
         }
         ride.window.set_seen(number + 1);
+        self.traffic.moved(sheet.foreign_bytes);
         self.express.number = number + 1;
         Ok(())
     }

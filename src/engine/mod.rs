@@ -20,12 +20,14 @@ mod run;
 mod sheet;
 mod stage;
 mod staging;
+mod traffic;
 mod transfer;
 mod usage;
 mod watch;
 
 pub(crate) use layout::Shares;
 pub(crate) use memory::Buffers;
+pub use traffic::Traffic;
 pub(crate) use transfer::{Direction, Transfer};
 pub use usage::MemoryUse;
 pub(crate) use watch::AbortFlag;
@@ -74,6 +76,7 @@ pub(crate) struct Engine {
     offsets: Vec<reach::Offsets>,
     watch: Watch,
     sequence: u64,
+    pub(crate) traffic: Traffic,
     /// Sends to and receives from each peer so far.
     sent: Vec<u64>,
     received: Vec<u64>,
@@ -124,6 +127,7 @@ impl Engine {
             config,
             plans: Plans::default(),
             sequence: 0,
+            traffic: Traffic::default(),
             sent: vec![0; ranks],
             received: vec![0; ranks],
             chosen: [None; Collective::ALL.len()],
@@ -167,6 +171,7 @@ impl Engine {
     /// Carries out one collective; every rank calls it with a matching job.
     pub(crate) fn collective(&mut self, job: &mut Job<'_>) -> Result<()> {
         self.sound()?;
+        self.traffic.begin();
         if let Some(sheet) = self.sheet(job)? {
             let call = self.call_of(sheet);
             let ended = self.ride(sheet, job, call);
@@ -221,6 +226,7 @@ impl Engine {
             return Ok(());
         };
         let call = first.call();
+        transfers.iter().for_each(|_| self.traffic.begin());
         let ended = self.run_transfers(transfers);
         self.end(ended, call)
     }

@@ -9,6 +9,7 @@ use super::layout::Layout;
 use super::operand::Arithmetic;
 use super::plan::Plan;
 use super::stage::OPERANDS_MAX;
+use super::traffic::foreign;
 use super::{Engine, Job};
 use crate::call::Call;
 use crate::error::{Error, ErrorKind, Result};
@@ -119,6 +120,8 @@ impl Engine {
                         let window = self.mesh.window.as_deref().ok_or_else(no_window)?;
                         let grasp = Grasp { window, offsets: &self.offsets, input, output, arithmetic };
                         grasp.write(step, copies)?;
+                        let moved = grasp.foreign_bytes(self.mesh.rank, step, copies);
+                        self.traffic.moved(moved);
                     }
                     Step::Send { .. } | Step::Recv { .. } | Step::RecvReduce { .. } => {
                         return Err(Error::new(ErrorKind::Bug("messages between buffers".to_owned())));
@@ -172,6 +175,16 @@ impl Grasp<'_> {
             _ => copy_into(targets, sources[0]),
         }
         Ok(())
+    }
+
+    /// Bytes that `step` and `copies` move between `rank` and others.
+    fn foreign_bytes(&self, rank: Rank, step: &Step, copies: &[Step]) -> usize {
+        let of = |step: &Step| match step {
+            Step::Copy { from, into } => foreign(rank, [from, into]).min(1) * self.find(into).1,
+            Step::Reduce { from, into, .. } => foreign(rank, from) * self.find(into).1,
+            _ => 0,
+        };
+        std::iter::once(step).chain(copies).map(of).sum()
     }
 
     fn source(&self, place: &Place) -> Result<Source<'_>> {

@@ -177,7 +177,7 @@ impl Engine {
         index: usize,
         moved: &mut bool,
     ) -> Result<bool> {
-        let Engine { mesh, channels, .. } = self;
+        let Engine { mesh, channels, traffic, .. } = self;
         let Channel { instance, finished, way: (store, trying), trial, scratch, run } = &mut channels[index];
         let base = (index * 2 + (*instance & 1) as usize) * operation.bank_bytes;
         let units = (operation.slice_bytes / SLICE_UNIT_BYTES) as u64;
@@ -216,6 +216,7 @@ impl Engine {
                 arithmetic: operation.arithmetic,
                 lane,
                 tag,
+                traffic: &mut *traffic,
             };
             cursor.blocked = None;
             while let Some(step) = strand.steps.get(cursor.step) {

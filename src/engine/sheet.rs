@@ -68,6 +68,8 @@ pub(super) struct Sheet {
     pub(super) cell: Cell,
     /// Whose cell, and where in it.
     pub(super) operands: Vec<(Rank, usize)>,
+    /// Bytes that it takes from other ranks.
+    pub(super) foreign_bytes: usize,
 }
 
 impl Sheet {
@@ -126,7 +128,14 @@ impl Translation {
         Self {
             input: layout(key.input_bytes),
             output: layout(key.output_bytes),
-            sheet: Sheet { key, call, acts: Vec::new(), cell: fit.cell, operands: Vec::new() },
+            sheet: Sheet {
+                key,
+                call,
+                acts: Vec::new(),
+                cell: fit.cell,
+                operands: Vec::new(),
+                foreign_bytes: 0,
+            },
             stride: fit.stride,
             spare,
             rank,
@@ -152,8 +161,19 @@ impl Translation {
             &Step::Wait { peer, signals: 1 } => Act::Wait { peer },
             _ => return None,
         };
+        self.sheet.foreign_bytes += self.foreign_bytes(&act);
         self.sheet.acts.push(act);
         Some(())
+    }
+
+    fn foreign_bytes(&self, act: &Act) -> usize {
+        match act {
+            Act::Get { from, into, .. } if *from != self.rank => into.len(),
+            Act::Reduce { into, .. } => {
+                self.sheet.operands.iter().filter(|operand| operand.0 != self.rank).count() * into.len()
+            }
+            _ => 0,
+        }
     }
 
     fn copy(&mut self, from: &Place, into: &Place) -> Option<Act> {

@@ -6,6 +6,7 @@ use super::operand::{
 };
 use super::plan::Fused;
 use super::staging::Trial;
+use super::traffic::{Traffic, foreign};
 use crate::call::Call;
 use crate::error::{Error, ErrorKind, Result};
 use crate::schedule::{Block, Place, Rank, Space, Step};
@@ -52,6 +53,7 @@ pub(crate) struct Stage<'e, 'm, 'a> {
     pub(crate) arithmetic: Arithmetic,
     pub(crate) lane: usize,
     pub(crate) tag: Tag,
+    pub(crate) traffic: &'e mut Traffic,
 }
 
 impl Stage<'_, '_, '_> {
@@ -126,8 +128,11 @@ impl Stage<'_, '_, '_> {
         let unknown = message_lengths(&self.memory, into, bytes, peer, self.rank)?;
         if let [block] = into {
             let target = self.memory.target(*block, bytes);
-            let taken = link.take(self.lane, target)?;
-            return Ok(if taken { Outcome::Done } else { Outcome::Blocked(peer) });
+            if !link.take(self.lane, target)? {
+                return Ok(Outcome::Blocked(peer));
+            }
+            self.traffic.moved(bytes);
+            return Ok(Outcome::Done);
         }
         let Some(body) = link.body(self.lane)? else {
             return Ok(Outcome::Blocked(peer));
@@ -139,6 +144,7 @@ impl Stage<'_, '_, '_> {
             offset += bytes;
         }
         link.release(self.lane);
+        self.traffic.moved(offset);
         Ok(Outcome::Done)
     }
 
@@ -162,12 +168,14 @@ impl Stage<'_, '_, '_> {
             offset += bytes;
         }
         link.release(self.lane);
+        self.traffic.moved(offset);
         Ok(Outcome::Done)
     }
 
     fn copy(&mut self, from: &Place, into: &Place) -> Result<Outcome> {
         let bytes = self.bytes_of([from, into])?;
         let slice_bytes = self.memory.slice_bytes;
+        self.traffic.moved(bytes * foreign(self.rank, [from, into]).min(1));
         match (from.block.space, into.block.space) {
             (Space::Window, Space::Window) => {
                 let bank = need(self.bank.as_ref())?;
@@ -199,6 +207,7 @@ impl Stage<'_, '_, '_> {
     /// Folds `from` into `into`, [`OPERANDS_MAX`] operands in one pass over memory.
     fn reduce(&mut self, from: &[Place], into: &Place, finish: bool, fused: Fused) -> Result<Outcome> {
         let bytes = self.bytes_of(from.iter().chain([into]))?;
+        self.traffic.moved(bytes * foreign(self.rank, from));
         stage_operands(&mut self.memory, &self.arithmetic, from, bytes);
         let passes = from.len().div_ceil(OPERANDS_MAX);
         let mut staged = 0;

@@ -115,6 +115,9 @@ impl Engine {
             if !gone {
                 break;
             }
+            if transfer.direction() == Direction::Recv {
+                self.traffic.moved(end - start);
+            }
             transfer.slices += 1;
             transfer.done = end == total;
         }

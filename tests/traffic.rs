@@ -1,0 +1,107 @@
+//! Every algorithm moves as many bytes as it promises, on every transport.
+
+mod support;
+
+use support::World;
+use unisono::schedule::{Algorithm, Collective, Reach, Spec};
+use unisono::{Communicator, Config, Sum, Traffic};
+
+/// Elements of a block: pieces of several slices, and nothing left over.
+const BLOCK: usize = 24_000;
+const ROOT: usize = 1;
+
+/// Carries out one collective of shares of `count` elements.
+fn carry_out(comm: &Communicator, collective: Collective, count: usize) {
+    let (rank, ranks) = (comm.rank(), comm.ranks());
+    let share = || vec![rank as f32; count];
+    let all = || vec![rank as f32; count * ranks];
+    let is_root = rank == ROOT;
+    match collective {
+        Collective::AllReduce => comm.all_reduce(&mut share(), Sum),
+        Collective::AllGather => comm.all_gather(&share(), &mut all()),
+        Collective::ReduceScatter => comm.reduce_scatter(&all(), &mut share(), Sum),
+        Collective::Broadcast => comm.broadcast(&mut share(), ROOT),
+        Collective::Reduce => comm.reduce(&mut share(), Sum, ROOT),
+        Collective::Gather => comm.gather(&share(), is_root.then_some(&mut all()[..]), ROOT),
+        Collective::Scatter => comm.scatter(is_root.then_some(&all()[..]), &mut share(), ROOT),
+        Collective::AllToAll => comm.all_to_all(&all(), &mut all()),
+        Collective::Barrier => comm.barrier(),
+    }
+    .unwrap();
+}
+
+/// What one operation by `row` moves at this rank.
+fn measured(comm: &Communicator, row: &'static Algorithm, count: usize) -> Traffic {
+    comm.use_algorithm(row).unwrap();
+    let before = comm.traffic().unwrap();
+    carry_out(comm, row.collective, count);
+    let mut after = comm.traffic().unwrap();
+    after.operations -= before.operations;
+    after.bytes -= before.bytes;
+    after
+}
+
+#[test]
+fn all_ranks_together_move_the_blocks_that_the_algorithm_promises() {
+    for world in [World::Threads, World::Tcp] {
+        for ranks in [2, 3, 5] {
+            let rows = || {
+                Algorithm::ALL.iter().filter(move |row| {
+                    let spec = Spec { ranks, root: ROOT, aggregation: 1 };
+                    row.reach <= world.reach() && row.reach != Reach::Buffers && (row.fits)(&spec)
+                })
+            };
+            for small in [false, true] {
+                let block = if small { 10 } else { BLOCK };
+                let by_rank = world.run(ranks, &Config::default(), |comm| {
+                    let parts = |row: &Algorithm| (row.parts)(&Spec { ranks, root: ROOT, aggregation: 1 });
+                    rows().map(|row| measured(&comm, row, block * parts(row))).collect::<Vec<_>>()
+                });
+                for (index, row) in rows().enumerate() {
+                    let cost = (row.cost)(&Spec { ranks, root: ROOT, aggregation: 1 });
+                    let moved: u64 = by_rank.iter().map(|rank| rank[index].bytes).sum();
+                    assert_eq!(
+                        moved,
+                        cost.blocks * 4 * block as u64,
+                        "{row:?}, {ranks} ranks over {world:?}"
+                    );
+                    assert!(by_rank.iter().all(|rank| rank[index].operations == 1));
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn each_rank_moves_what_the_formulas_say() {
+    let (ranks, count) = (4, 1 << 18);
+    let world = World::Shm;
+    let moved = world.run(ranks, &Config::default(), |comm| {
+        let of = |collective, count| {
+            let before = comm.traffic().unwrap().bytes;
+            carry_out(&comm, collective, count);
+            comm.traffic().unwrap().bytes - before
+        };
+        let shares = [Collective::AllGather, Collective::ReduceScatter, Collective::AllToAll];
+        (of(Collective::AllReduce, count), shares.map(|collective| of(collective, count / ranks)))
+    });
+    let whole = 4 * count as u64;
+    for (all_reduce, shares) in moved {
+        assert_eq!(all_reduce, 2 * whole * 3 / 4);
+        assert_eq!(shares, [whole * 3 / 4; 3]);
+    }
+}
+
+#[test]
+fn lent_memory_and_messages_are_counted_too() {
+    let moved = World::Threads.run(3, &Config::default(), |comm| {
+        let mut buffer = comm.alloc::<f32>(3 << 16).unwrap();
+        let before = comm.traffic().unwrap().bytes;
+        comm.all_reduce(&mut buffer, Sum).unwrap();
+        let lent = comm.traffic().unwrap().bytes - before;
+        let (next, previous) = ((comm.rank() + 1) % 3, (comm.rank() + 2) % 3);
+        comm.send_recv(&[1u8; 1000], next, &mut [0u8; 1000], previous).unwrap();
+        (lent, comm.traffic().unwrap().bytes - before - lent)
+    });
+    assert_eq!(moved, [(2 * 2 * 4 << 16, 1000); 3]);
+}
