@@ -40,22 +40,32 @@ class Gpt(nn.Module):
         return F.cross_entropy(logits.view(-1, VOCABULARY), targets.view(-1))
 
 
-layers = int(sys.argv[1]) if len(sys.argv) > 1 else 2
-torch.set_num_threads(int(sys.argv[2]) if len(sys.argv) > 2 else 1)
-model = Gpt(layers)
-for name, weight in model.named_parameters():
-    if weight.dim() > 1:
-        nn.init.normal_(weight, std=0.02)
-tokens = torch.tensor([at * at % VOCABULARY for at in range(SEQUENCES * SEQUENCE + 1)])
-inputs, targets = tokens[1:].view(SEQUENCES, SEQUENCE), tokens[:-1].view(SEQUENCES, SEQUENCE)
-wall, processor = [], []
-for _ in range(STEPS):
-    start, before = time.perf_counter(), time.thread_time()
-    for weight in model.parameters():
-        if weight.grad is not None:
-            weight.grad.zero_()
-    loss = model(inputs, targets)
-    loss.backward()
-    wall.append((time.perf_counter() - start) * 1e3)
-    processor.append((time.thread_time() - before) * 1e3)
-print(f"{layers} layers: {statistics.median(processor):.1f} ms on the processor, {statistics.median(wall):.1f} ms in all")
+def batch():
+    tokens = torch.tensor([at * at % VOCABULARY for at in range(SEQUENCES * SEQUENCE + 1)])
+    return tokens[1:].view(SEQUENCES, SEQUENCE), tokens[:-1].view(SEQUENCES, SEQUENCE)
+
+
+def main():
+    layers = int(sys.argv[1]) if len(sys.argv) > 1 else 2
+    torch.set_num_threads(int(sys.argv[2]) if len(sys.argv) > 2 else 1)
+    model = Gpt(layers)
+    for name, weight in model.named_parameters():
+        if weight.dim() > 1:
+            nn.init.normal_(weight, std=0.02)
+    inputs, targets = batch()
+    wall, processor = [], []
+    for _ in range(STEPS):
+        start, before = time.perf_counter(), time.thread_time()
+        for weight in model.parameters():
+            if weight.grad is not None:
+                weight.grad.zero_()
+        loss = model(inputs, targets)
+        loss.backward()
+        wall.append((time.perf_counter() - start) * 1e3)
+        processor.append((time.thread_time() - before) * 1e3)
+    busy, all_in_all = statistics.median(processor), statistics.median(wall)
+    print(f"{layers} layers: {busy:.1f} ms on the processor, {all_in_all:.1f} ms in all")
+
+
+if __name__ == "__main__":
+    main()

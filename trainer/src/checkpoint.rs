@@ -7,15 +7,17 @@
 //! Files are written to a folder of another name, flushed to the disk, and given their name at the end: a kill
 //! at any moment leaves the last whole checkpoint.
 
-mod folder;
+pub(crate) mod folder;
 mod manifest;
 mod read;
 mod shard;
+mod tensors;
 mod write;
 
 pub use folder::{latest, list};
 pub use manifest::{Manifest, Progress, Saved, ShardFile};
 pub use read::load;
+pub(crate) use tensors::Tensors;
 pub use write::{Who, save};
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 
 mod classifier;
 mod gpt;
+pub mod gpt2;
 mod gpt_config;
 mod sampling;
 #[cfg(test)]

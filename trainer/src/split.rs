@@ -15,7 +15,7 @@
 //!
 //! # A layer of your own, in four steps
 //!
-//! 1. Declare how its parameters are cut: a [`Cut`](crate::parameter::Cut) for each, by [`Split::cut`].
+//! 1. Declare how its parameters are cut: a [`Cut`] for each, by [`Split::cut`].
 //! 2. Add the parameters with it, and make the module of its local extents.
 //! 3. Put an [`Enter`] before what is cut, and a [`Leave`] behind, by [`Split::enter`] and [`Split::leave`].
 //! 4. Add what works on rows between regions within [`Split::on_rows`]: its gradients are then summed over the group.

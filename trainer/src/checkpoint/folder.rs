@@ -55,6 +55,6 @@ pub(super) fn finish(root: &Path, step: u64, keep: usize) -> Result<PathBuf> {
 }
 
 /// Waits until a file, or the names in a folder, are on the disk.
-pub(super) fn flush(path: &Path) -> Result<()> {
+pub(crate) fn flush(path: &Path) -> Result<()> {
     File::open(path).and_then(|file| file.sync_all()).map_err(|error| Error::file(path, error))
 }

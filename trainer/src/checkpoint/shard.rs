@@ -1,5 +1,6 @@
 //! One file of a checkpoint: pieces of parameters, with the cuts they come from.
 
+use super::tensors::Tensors;
 use crate::error::{Error, Result};
 use crate::parameter::{Cut, Inventory, Parameter, ParameterId};
 use safetensors::tensor::{Metadata, TensorView};
@@ -7,9 +8,9 @@ use safetensors::{Dtype, serialize_to_file};
 use sha2::{Digest, Sha256};
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
-use std::io::{Read, Seek, SeekFrom};
+use std::io::Read;
 use std::ops::Range;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// What a rank writes: little-endian 32-bit floats, by parameter, element and kind.
 #[derive(Default)]
@@ -51,39 +52,25 @@ struct Piece {
     start: usize,
     count: usize,
     /// Where the file has them.
-    at: u64,
+    at: usize,
 }
 
-/// A file to read from: its header is in memory, its numbers are not.
+/// A file to read from, with its pieces by parameter.
 pub(super) struct Reader {
-    path: PathBuf,
-    file: File,
+    file: Tensors,
     pieces: HashMap<String, Vec<Piece>>,
     cuts: HashMap<String, Cut>,
 }
 
-/// Longest header that is read.
-const HEADER_MAX: u64 = 100 << 20;
-
 impl Reader {
     pub(super) fn open(path: &Path) -> Result<Self> {
-        let failed = |error: &dyn std::fmt::Display| Error::file(path, error);
-        let mut file = File::open(path).map_err(|error| failed(&error))?;
-        let mut length = [0; 8];
-        file.read_exact(&mut length).map_err(|error| failed(&error))?;
-        let count = u64::from_le_bytes(length);
-        if count > HEADER_MAX {
-            return Err(failed(&format!("a header of {count} bytes")));
-        }
-        let mut header = Vec::new();
-        file.by_ref().take(count).read_to_end(&mut header).map_err(|error| failed(&error))?;
-        let metadata: Metadata = serde_json::from_slice(&header).map_err(|error| failed(&error))?;
-        let cuts = metadata.metadata().as_ref().and_then(|texts| texts.get("cuts"));
-        let cuts = serde_json::from_str(cuts.map_or("{}", String::as_str)).map_err(|error| failed(&error))?;
-        let bytes = file.metadata().map_err(|error| failed(&error))?.len();
+        let file = Tensors::open(path)?;
+        let cuts = file.metadata().metadata().as_ref().and_then(|texts| texts.get("cuts"));
+        let cuts = serde_json::from_str(cuts.map_or("{}", String::as_str));
+        let cuts = cuts.map_err(|error| Error::file(path, error))?;
         let pieces =
-            pieces(&metadata, 8 + count, bytes).ok_or_else(|| failed(&"tensors that no checkpoint has"))?;
-        Ok(Self { path: path.to_owned(), file, pieces, cuts })
+            pieces(file.metadata()).ok_or_else(|| Error::file(path, "tensors that no checkpoint has"))?;
+        Ok(Self { file, pieces, cuts })
     }
 
     /// Puts what the file has of the elements `range` of `mine`, of this kind, into `into`; how many that were.
@@ -102,7 +89,7 @@ impl Reader {
                     || cut.grain == 0
                     || cut.blocks == 0 =>
             {
-                return Err(Error::file(&self.path, format!("a cut of {} that cannot be", mine.name)));
+                return Err(Error::file(self.file.path(), format!("a cut of {} that cannot be", mine.name)));
             }
             Some(cut) => saved.cut(cut.clone()),
             None => saved,
@@ -114,10 +101,7 @@ impl Reader {
             if as_is && start >= end {
                 continue;
             }
-            let mut bytes = vec![0; piece.count * 4];
-            let read =
-                self.file.seek(SeekFrom::Start(piece.at)).and_then(|_| self.file.read_exact(&mut bytes));
-            read.map_err(|error| Error::file(&self.path, error))?;
+            let bytes = self.file.read(piece.at, piece.count * 4)?;
             for (value, index) in bytes.chunks_exact(4).zip(piece.start..) {
                 let index =
                     if as_is { Some(index) } else { saved.in_whole(index).and_then(|at| mine.in_part(at)) };
@@ -131,16 +115,14 @@ impl Reader {
     }
 }
 
-/// The pieces of a file of `bytes` bytes by parameter, if their names are those of pieces and they lie within it.
-fn pieces(metadata: &Metadata, data: u64, bytes: u64) -> Option<HashMap<String, Vec<Piece>>> {
+/// The pieces of a file by parameter, if their names are those of pieces.
+fn pieces(metadata: &Metadata) -> Option<HashMap<String, Vec<Piece>>> {
     let mut pieces: HashMap<String, Vec<Piece>> = HashMap::new();
     for (name, info) in metadata.tensors() {
         let (rest, start) = name.rsplit_once('/')?;
         let (parameter, kind) = rest.rsplit_once('/')?;
-        let (begin, end) = info.data_offsets;
         let [count] = info.shape[..] else { return None };
-        let lies_within = end as u64 <= bytes.saturating_sub(data);
-        if info.dtype != Dtype::F32 || end.checked_sub(begin) != count.checked_mul(4) || !lies_within {
+        if info.dtype != Dtype::F32 {
             return None;
         }
         let (kind, start) = (kind.parse().ok()?, start.parse().ok()?);
@@ -148,7 +130,7 @@ fn pieces(metadata: &Metadata, data: u64, bytes: u64) -> Option<HashMap<String, 
             kind,
             start,
             count,
-            at: data + begin as u64,
+            at: info.data_offsets.0,
         });
     }
     Some(pieces)

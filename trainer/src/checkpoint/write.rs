@@ -21,7 +21,7 @@ pub struct Who<'a> {
 }
 
 impl Who<'_> {
-    pub(super) fn rank(&self) -> usize {
+    pub(crate) fn rank(&self) -> usize {
         self.world.map_or(0, Communicator::rank)
     }
 
@@ -30,7 +30,7 @@ impl Who<'_> {
     }
 
     /// This rank's error if it has one, and on every other rank word that one has.
-    pub(super) fn together<T>(&self, result: Result<T>, doing: &str) -> Result<T> {
+    pub(crate) fn together<T>(&self, result: Result<T>, doing: &str) -> Result<T> {
         let Some(world) = self.world else { return result };
         let mut failed = [if result.is_err() { self.rank() as i64 } else { -1 }];
         world.all_reduce(&mut failed, Max)?;

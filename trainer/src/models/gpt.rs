@@ -53,6 +53,17 @@ impl Gpt {
         &self.config
     }
 
+    /// What the head says of every token: (tokens, classes that this rank has). Nothing is kept for a way back.
+    ///
+    /// # Errors
+    /// For unknown tokens, and of collectives.
+    pub fn logits(&self, pass: &mut Pass<'_>, tokens: &[u32], sequence: usize) -> Result<Tensor> {
+        pass.infer(|pass| {
+            let features = self.features(pass, tokens.to_vec(), sequence)?;
+            self.head.forward(pass, features)
+        })
+    }
+
     /// The `count` tokens that follow `prompt`.
     ///
     /// # Errors

@@ -1,6 +1,7 @@
 //! Adam with decoupled weight decay: Loshchilov, Hutter, ICLR 2019 (arXiv 1711.05101).
 
 use super::{Optimiser, Span, Step};
+use crate::nn::vector::vectorised;
 use crate::parameter::Parameter;
 
 /// `m ← β₁m + (1−β₁)g`, `v ← β₂v + (1−β₂)g²`, `w ← w − ηλw − η · m̂ / (√v̂ + ε)`, with the moments' bias taken out.
@@ -34,12 +35,17 @@ impl Optimiser for AdamW {
         let rate = (f64::from(step.rate) / bias(one)) as f32;
         let root = bias(two).sqrt() as f32;
         let keep = if decays { 1.0 - step.rate * self.decay } else { 1.0 };
-        let moments = first.iter_mut().zip(second.iter_mut());
-        for ((weight, gradient), (first, second)) in weights.iter_mut().zip(gradient).zip(moments) {
-            let gradient = gradient * step.factor;
-            *first += (gradient - *first) * (1.0 - one);
-            *second = *second * two + gradient * gradient * (1.0 - two);
-            *weight = *weight * keep - rate * *first / (second.sqrt() / root + self.epsilon);
-        }
+        let elements = weights.iter_mut().zip(gradient).zip(first.iter_mut().zip(second.iter_mut()));
+        vectorised(
+            #[inline(always)]
+            || {
+                for ((weight, gradient), (first, second)) in elements {
+                    let gradient = gradient * step.factor;
+                    *first += (gradient - *first) * (1.0 - one);
+                    *second = *second * two + gradient * gradient * (1.0 - two);
+                    *weight = *weight * keep - rate * *first / (second.sqrt() / root + self.epsilon);
+                }
+            },
+        );
     }
 }

@@ -1,6 +1,7 @@
 //! Sums that do not depend on the order of their terms.
 
 use crate::flat::GRAIN;
+use crate::nn::vector::vectorised;
 
 /// The exact sum of squares, in fixed point: terms may come in any order, from any rank.
 ///
@@ -29,9 +30,10 @@ impl Default for ExactSum {
 impl ExactSum {
     /// Adds the squares of `values`.
     pub fn add_squares(&mut self, values: &[f32]) {
-        for block in values.chunks(GRAIN) {
-            self.add(squares(block));
-        }
+        vectorised(
+            #[inline(always)]
+            || values.chunks(GRAIN).for_each(|block| self.add(squares(block))),
+        );
     }
 
     /// Adds a number that is not negative.
@@ -75,6 +77,7 @@ impl ExactSum {
 }
 
 /// The sum of the squares of one block, in a fixed order: eight sums beside each other.
+#[inline(always)]
 fn squares(block: &[f32]) -> f64 {
     let mut sums = [0.0f64; 8];
     for part in block.chunks(8) {

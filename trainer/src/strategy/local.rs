@@ -41,6 +41,12 @@ impl Local {
         &mut self.weights[range]
     }
 
+    /// The weights of a parameter, to change, beside its gradient.
+    pub fn both_mut(&mut self, id: ParameterId) -> (&mut [f32], &[f32]) {
+        let range = self.range(id);
+        (&mut self.weights[range.clone()], &self.gradients[range])
+    }
+
     /// The gradient of a parameter, as far as it has been added up.
     pub fn gradient_of(&self, id: ParameterId) -> &[f32] {
         &self.gradients[self.range(id)]

@@ -1,0 +1,109 @@
+"""Training steps (forward, backward, AdamW) of a GPT: this crate beside PyTorch, in turns, one thread for each rank.
+
+Arguments: the example beside_pytorch, built; rounds; layers, … . `beside_pytorch.sh` builds it. All contestants stay alive; those whose turn it is not wait
+for a line. Ranks are processes: over shared memory here, by DDP over Gloo there.
+"""
+
+import os
+import secrets
+import socket
+import statistics
+import subprocess
+import sys
+import time
+
+STEPS = 5
+TOKENS = 8 * 128
+
+
+def torch_worker(kind, layers, steps):
+    """The counterpart of beside_pytorch.rs."""
+    import torch
+    from gpt_step import Gpt, batch
+
+    torch.set_num_threads(1)
+    model = Gpt(layers)
+    for weight in model.parameters():
+        if weight.dim() > 1:
+            torch.nn.init.normal_(weight, std=0.02)
+    module = model
+    if kind == "ddp":
+        torch.distributed.init_process_group("gloo")
+        module = torch.nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True)
+    optimiser = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
+    inputs, targets = batch()
+    for _ in sys.stdin:
+        begun = time.perf_counter()
+        for _ in range(steps):
+            optimiser.zero_grad(set_to_none=kind != "ddp")
+            loss = module(inputs, targets)
+            loss.backward()
+            optimiser.step()
+        print((time.perf_counter() - begun) * 1e3 / steps, loss.item(), flush=True)
+
+
+class Contestant:
+    """Processes that run steps when they are told to."""
+
+    def __init__(self, command, ranks):
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        common = {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+        common |= {"UNISONO_SECRET": secrets.token_hex(32), "OMP_NUM_THREADS": "1"}
+        start = lambda rank: subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=os.environ | common | {"RANK": str(rank)}
+        )
+        self.ranks = [start(rank) for rank in range(ranks)]
+
+    def round(self):
+        """Milliseconds of a step of the slowest rank."""
+        for process in self.ranks:
+            process.stdin.write("go\n")
+            process.stdin.flush()
+        return max(float(process.stdout.readline().split()[0]) for process in self.ranks)
+
+
+def main(ours, rounds, all_layers):
+    theirs = [sys.executable, __file__, "--worker"]
+    table = []
+    for layers in all_layers:
+        suffix = [str(layers), str(STEPS)]
+        contestants = {
+            "by hand": Contestant([ours, "local", *suffix], 1),
+            "strategy": Contestant([ours, "alone", *suffix], 1),
+            "PyTorch": Contestant([*theirs, "alone", *suffix], 1),
+            "2 ranks": Contestant([ours, "bucketed", *suffix], 2),
+            "DDP": Contestant([*theirs, "ddp", *suffix], 2),
+        }
+        for contestant in contestants.values():
+            contestant.round()
+        times = {name: [] for name in contestants}
+        for _ in range(rounds):
+            for name, contestant in contestants.items():
+                times[name].append(contestant.round())
+        for contestant in contestants.values():
+            for process in contestant.ranks:
+                process.stdin.close()
+        table.append((layers, times))
+    report(table)
+
+
+def report(table):
+    """Medians over the rounds; of ratios, too."""
+    print("| layers | by hand, ms | strategy, ms | strategy / by hand | PyTorch, ms | strategy / PyTorch "
+          "| 2 ranks, tokens/s | DDP, tokens/s | ours / DDP |")
+    print("|--:|--:|--:|--:|--:|--:|--:|--:|--:|")
+    for layers, times in table:
+        hand, alone, torch, two, ddp = (statistics.median(of) for of in times.values())
+        ratio = lambda one, other: statistics.median(a / b for a, b in zip(times[one], times[other]))
+        speed = lambda ms: 2 * TOKENS / ms * 1e3
+        print(f"| {layers} | {hand:.1f} | {alone:.1f} | {ratio('strategy', 'by hand'):.3f} "
+              f"| {torch:.1f} | {ratio('strategy', 'PyTorch'):.2f} "
+              f"| {speed(two):.0f} | {speed(ddp):.0f} | {ratio('DDP', '2 ranks'):.2f} |")
+
+
+if sys.argv[1] == "--worker":
+    torch_worker(sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))
+else:
+    main(sys.argv[1], int(sys.argv[2]), [int(layers) for layers in sys.argv[3:]])

@@ -1,0 +1,104 @@
+//! One contestant of `beside_pytorch.py`: training steps of a GPT, so many for each line that comes in.
+//!
+//! Arguments: `local`, a loop written by hand over one rank's buffers; `alone`, the strategy at one rank; `bucketed`, data parallel
+//! between the ranks of the environment. Then layers, and steps for each line.
+
+use std::io::{BufRead, Write};
+use std::sync::Arc;
+use std::time::Instant;
+use unisono::Communicator;
+use unisono_trainer::memory::Memory;
+use unisono_trainer::models::{Batch, Gpt, GptConfig, Model};
+use unisono_trainer::optim::{AdamW, Optimiser, Span, Step};
+use unisono_trainer::parallel::{Parallel, Replicated, Settings, Team};
+use unisono_trainer::parameter::{Inventory, ParameterId, Registry};
+use unisono_trainer::pass::{Pass, Seeds};
+use unisono_trainer::split::Split;
+use unisono_trainer::strategy::{Local, Strategy};
+
+const VOCABULARY: usize = 2048;
+const SEQUENCE: usize = 128;
+const SEQUENCES: usize = 8;
+
+type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
+
+/// Something that takes a step with the gradients that `both_ways` leaves in it.
+trait Contestant {
+    fn step(&mut self, number: u64, both_ways: &dyn Fn(&mut dyn Strategy) -> Result<f32>) -> Result<f32>;
+}
+
+/// Whole buffers, and a loop over them.
+struct ByHand {
+    strategy: Local,
+    moments: Vec<[Vec<f32>; 2]>,
+}
+
+impl Contestant for ByHand {
+    fn step(&mut self, number: u64, both_ways: &dyn Fn(&mut dyn Strategy) -> Result<f32>) -> Result<f32> {
+        let loss = both_ways(&mut self.strategy)?;
+        for (id, [first, second]) in self.moments.iter_mut().enumerate() {
+            let (weights, gradient) = self.strategy.both_mut(ParameterId(id));
+            let span = Span { weights, gradient, moments: &mut [first, second], decays: true };
+            AdamW::default().update(span, &step(number));
+        }
+        self.strategy.zero_gradients();
+        Ok(loss)
+    }
+}
+
+impl Contestant for Replicated {
+    fn step(&mut self, number: u64, both_ways: &dyn Fn(&mut dyn Strategy) -> Result<f32>) -> Result<f32> {
+        self.begin(true)?;
+        let loss = both_ways(self)?;
+        self.finish()?;
+        self.update(&AdamW::default(), &step(number))?;
+        Ok(loss)
+    }
+}
+
+fn step(number: u64) -> Step {
+    Step { number, rate: 1e-4, factor: 1.0 }
+}
+
+fn contestant(kind: &str, inventory: Inventory, memory: &Memory) -> Result<Box<dyn Contestant>> {
+    if kind == "local" {
+        let moments = inventory.parameters.iter().map(|p| [vec![0.0; p.count()], vec![0.0; p.count()]]);
+        let moments = moments.collect();
+        return Ok(Box::new(ByHand { strategy: Local::new(inventory, memory, 0), moments }));
+    }
+    let group = if kind == "alone" { None } else { Some(Communicator::from_env()?) };
+    Ok(Box::new(Replicated::new(&Arc::new(inventory), Team::of_data(group), &Settings::default(), memory)?))
+}
+
+fn main() -> Result<()> {
+    let arguments: Vec<_> = std::env::args().collect();
+    let [_, kind, layers, steps] = &arguments[..] else { return Err("KIND LAYERS STEPS".into()) };
+    let (mut registry, memory) = (Registry::default(), Memory::default());
+    let model = Gpt::new(
+        &mut registry,
+        GptConfig::new(VOCABULARY, SEQUENCE, 256, 4, layers.parse()?),
+        Split::default(),
+    )?;
+    let mut contestant = contestant(kind, registry.finish(), &memory)?;
+    let tokens: Vec<u32> = (0..=SEQUENCES * SEQUENCE).map(|at| (at * at % VOCABULARY) as u32).collect();
+    let (inputs, targets) = (&tokens[1..], &tokens[..SEQUENCES * SEQUENCE]);
+    let both_ways = |strategy: &mut dyn Strategy| {
+        let batch = Batch::Tokens { inputs, targets, sequence: SEQUENCE };
+        let mut pass = Pass::new(strategy, &memory, Seeds::default(), 1);
+        let loss = model.forward(&mut pass, &batch)?;
+        model.backward(&mut pass, 1.0)?;
+        Ok(loss)
+    };
+    let (steps, mut number, mut loss): (u64, _, _) = (steps.parse()?, 0, 0.0);
+    for line in std::io::stdin().lock().lines() {
+        line?;
+        let begun = Instant::now();
+        for _ in 0..steps {
+            number += 1;
+            loss = contestant.step(number, &both_ways)?;
+        }
+        println!("{} {loss}", begun.elapsed().as_secs_f64() * 1e3 / steps as f64);
+        std::io::stdout().flush()?;
+    }
+    Ok(())
+}

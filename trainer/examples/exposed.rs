@@ -1,0 +1,194 @@
+//! How much communication backward hides: `cargo run --release -p unisono-trainer --example exposed`.
+//!
+//! Two ranks, as threads, train a GPT over links as fast as needed for communication to take as long as backward. The table has how long a
+//! rank waits for communication in a step, for gradients exchanged after backward, and bucket by bucket during it; and how much longer a
+//! step is than without communication. Copies and sums that communication makes are in the latter too, where no core is free for them.
+
+use std::sync::{Arc, Barrier};
+use std::time::{Duration, Instant};
+use unisono::{Communicator, Config};
+use unisono_trainer::memory::Memory;
+use unisono_trainer::models::{Batch, Gpt, GptConfig, Model};
+use unisono_trainer::optim::{Sgd, Step};
+use unisono_trainer::parallel::{Form, Parallel, Replicated, Settings, Team};
+use unisono_trainer::parameter::Registry;
+use unisono_trainer::pass::{Pass, Seeds};
+use unisono_trainer::split::Split;
+use unisono_transports::{Head, Link, Mesh, Pace, Result as Sent, Tag, threads};
+
+const VOCABULARY: usize = 512;
+const SEQUENCE: usize = 128;
+const LAYERS: usize = 8;
+const STEPS: usize = 15;
+/// As many sequences as leave a bucket time to be sent while the next is computed.
+const SEQUENCES: usize = 2;
+const BUCKET_BYTES: usize = 1 << 20;
+
+type Result<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
+
+/// A link whose messages take time: the wire has one after another, whatever their lane.
+struct Slow {
+    link: Box<dyn Link>,
+    seconds_per_byte: f64,
+    /// When the wire has nothing to do any more.
+    free: Instant,
+    /// When the message that each lane is sending is through.
+    due: Vec<Option<Instant>>,
+}
+
+impl Link for Slow {
+    fn try_send<'a>(
+        &mut self,
+        lane: usize,
+        tag: &Tag,
+        bytes: usize,
+        parts: &mut dyn Iterator<Item = unisono_cuda::Source<'a>>,
+    ) -> Sent<bool> {
+        let now = Instant::now();
+        if self.due[lane].is_none() {
+            self.free = self.free.max(now) + Duration::from_secs_f64(bytes as f64 * self.seconds_per_byte);
+            self.due[lane] = Some(self.free);
+        }
+        if self.due[lane] > Some(now) || !self.link.try_send(lane, tag, bytes, parts)? {
+            return Ok(false);
+        }
+        self.due[lane] = None;
+        Ok(true)
+    }
+
+    fn head(&mut self, lane: usize) -> Sent<Option<Head>> {
+        self.link.head(lane)
+    }
+
+    fn body(&mut self, lane: usize) -> Sent<Option<unisono_cuda::Source<'_>>> {
+        self.link.body(lane)
+    }
+
+    fn release(&mut self, lane: usize) {
+        self.link.release(lane);
+    }
+
+    fn take(&mut self, lane: usize, target: unisono_cuda::Target<'_>) -> Sent<bool> {
+        self.link.take(lane, target)
+    }
+
+    fn progress(&mut self) -> Sent<()> {
+        self.link.progress()
+    }
+}
+
+/// Sleeps as one does for a network: the cores are the computation's.
+struct Asleep(Instant);
+
+impl Pace for Asleep {
+    fn now(&self) -> Duration {
+        self.0.elapsed()
+    }
+
+    fn pause(&mut self, rounds: u32) {
+        if rounds > 0 {
+            std::thread::sleep(Duration::from_micros(200));
+        }
+    }
+}
+
+/// Two ranks with links of this speed, and no memory that both reach.
+fn groups(seconds_per_byte: f64) -> Result<Vec<Communicator>> {
+    let config = Config::default();
+    let geometry = config.geometry();
+    let slow = |link| {
+        let due = vec![None; geometry.lanes];
+        Box::new(Slow { link, seconds_per_byte, free: Instant::now(), due }) as Box<dyn Link>
+    };
+    let throttled = |mesh: Mesh| Mesh {
+        links: mesh.links.into_iter().map(|link| link.map(slow)).collect(),
+        window: None,
+        pace: Box::new(Asleep(Instant::now())),
+        ..mesh
+    };
+    let meshes = threads::mesh(2, geometry)?.into_iter().map(throttled);
+    Ok(meshes.map(|mesh| Communicator::over(mesh, &config)).collect())
+}
+
+/// Medians of one rank's steps, in seconds.
+struct Times {
+    step: f64,
+    backward: f64,
+    waited: f64,
+    bytes: usize,
+}
+
+fn train(group: Option<Communicator>, form: Form, together: &Barrier) -> Result<Times> {
+    let (mut registry, memory) = (Registry::default(), Memory::default());
+    let model =
+        Gpt::new(&mut registry, GptConfig::new(VOCABULARY, SEQUENCE, 256, 4, LAYERS), Split::default())?;
+    let inventory = Arc::new(registry.finish());
+    let settings = Settings { form, bucket_bytes: BUCKET_BYTES, ..Settings::default() };
+    let mut strategy = Replicated::new(&inventory, Team::of_data(group), &settings, &memory)?;
+    let tokens: Vec<u32> = (0..=SEQUENCES * SEQUENCE).map(|at| (at * at % VOCABULARY) as u32).collect();
+    let (inputs, targets) = (&tokens[1..], &tokens[..SEQUENCES * SEQUENCE]);
+    let batch = Batch::Tokens { inputs, targets, sequence: SEQUENCE };
+    let (mut steps, mut backwards, mut waits) = (Vec::new(), Vec::new(), Vec::new());
+    for number in 0..=STEPS as u64 {
+        together.wait();
+        strategy.waited();
+        let begun = Instant::now();
+        strategy.begin(true)?;
+        let mut pass = Pass::new(&mut strategy, &memory, Seeds::default(), 1);
+        model.forward(&mut pass, &batch)?;
+        let turned = Instant::now();
+        model.backward(&mut pass, 1.0)?;
+        backwards.push(turned.elapsed().as_secs_f64());
+        strategy.finish()?;
+        strategy.update(&Sgd::default(), &Step { number: number + 1, rate: 1e-3, factor: 1.0 })?;
+        steps.push(begun.elapsed().as_secs_f64());
+        waits.push(strategy.waited().as_secs_f64());
+    }
+    // The first step makes all buffers.
+    let [step, backward, waited] = [steps, backwards, waits].map(|of| median(&of[1..]));
+    Ok(Times { step, backward, waited, bytes: 4 * inventory.count() })
+}
+
+/// The slower of two ranks.
+fn both(groups: [Option<Communicator>; 2], form: Form) -> Result<Times> {
+    let together = &Barrier::new(2);
+    let [one, other] = std::thread::scope(|scope| {
+        let ranks = groups.map(|group| scope.spawn(move || train(group, form, together)));
+        ranks.map(|rank| rank.join().expect("no panic"))
+    });
+    let (one, other) = (one?, other?);
+    Ok(if one.step > other.step { one } else { other })
+}
+
+fn main() -> Result<()> {
+    let alone = both([None, None], Form::Bucketed)?;
+    // Of two ranks, each sends half of the gradients twice.
+    let seconds_per_byte = alone.backward / alone.bytes as f64;
+    let run = |form| {
+        let groups: [_; 2] = groups(seconds_per_byte)?.try_into().map_err(|_| "two ranks")?;
+        both(groups.map(Some), form)
+    };
+    let ms = |seconds: f64| seconds * 1e3;
+    println!("alone: {:.1} ms a step, backward {:.1} ms", ms(alone.step), ms(alone.backward));
+    println!("links of {:.0} MB/s for {} MB of gradients", 1e-6 / seconds_per_byte, alone.bytes / 1_000_000);
+    println!("| form | waited, ms | of naive | step, ms | longer, ms | of naive |");
+    println!("|---|--:|--:|--:|--:|--:|");
+    let mut naive = None;
+    for form in [Form::Naive, Form::Overlapped, Form::Bucketed] {
+        let times = run(form)?;
+        let (waited, longer) = (times.waited, times.step - alone.step);
+        let (all, most) = *naive.get_or_insert((waited, longer));
+        let (of_waited, of_longer) = (100.0 * waited / all, 100.0 * longer / most);
+        let [waited, step, longer] = [waited, times.step, longer].map(ms);
+        println!(
+            "| {form:?} | {waited:.1} | {of_waited:.0} % | {step:.1} | {longer:.1} | {of_longer:.0} % |"
+        );
+    }
+    Ok(())
+}
+
+fn median(values: &[f64]) -> f64 {
+    let mut values = values.to_vec();
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}

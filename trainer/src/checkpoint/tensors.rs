@@ -1,0 +1,61 @@
+//! Safetensors files to read from: the header is in memory, the numbers are not.
+
+use crate::error::{Error, Result};
+use safetensors::tensor::Metadata;
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+
+/// Longest header that is read.
+const HEADER_MAX: u64 = 100 << 20;
+
+/// An open file.
+pub(crate) struct Tensors {
+    path: PathBuf,
+    file: File,
+    metadata: Metadata,
+    /// Where the header ends and the numbers begin.
+    start: u64,
+}
+
+impl Tensors {
+    /// Reads the header, and sees that the file has all that it promises.
+    pub(crate) fn open(path: &Path) -> Result<Self> {
+        let failed = |error: &dyn std::fmt::Display| Error::file(path, error);
+        let mut file = File::open(path).map_err(|error| failed(&error))?;
+        let mut length = [0; 8];
+        file.read_exact(&mut length).map_err(|error| failed(&error))?;
+        let count = u64::from_le_bytes(length);
+        if count > HEADER_MAX {
+            return Err(failed(&format!("a header of {count} bytes")));
+        }
+        let mut header = Vec::new();
+        file.by_ref().take(count).read_to_end(&mut header).map_err(|error| failed(&error))?;
+        let metadata: Metadata = serde_json::from_slice(&header).map_err(|error| failed(&error))?;
+        let bytes = file.metadata().map_err(|error| failed(&error))?.len();
+        let (start, end) = (8 + count, metadata.data_len() as u64);
+        if bytes.saturating_sub(start) < end {
+            return Err(failed(&format!("{bytes} bytes, where the header promises {}", start + end)));
+        }
+        Ok(Self { path: path.to_owned(), file, metadata, start })
+    }
+
+    /// Which file.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// What the header says.
+    pub(crate) fn metadata(&self) -> &Metadata {
+        &self.metadata
+    }
+
+    /// The `count` bytes at `offset` of the numbers.
+    pub(crate) fn read(&mut self, offset: usize, count: usize) -> Result<Vec<u8>> {
+        let mut bytes = vec![0; count];
+        let at = SeekFrom::Start(self.start + offset as u64);
+        let read = self.file.seek(at).and_then(|_| self.file.read_exact(&mut bytes));
+        read.map_err(|error| Error::file(&self.path, error))?;
+        Ok(bytes)
+    }
+}

@@ -1,0 +1,42 @@
+//! GPT-2's weights and extents in Hugging Face's files: `model.safetensors` and `config.json`.
+//!
+//! Parameters have the names that [`Gpt`](super::Gpt) gives them, with or without `transformer.` before them. Maps within
+//! blocks are inputs × outputs there, the transpose of ours. Buffers of masks are not looked at, nor is the head of a model whose head
+//! is the token embedding.
+
+mod config;
+mod read;
+mod write;
+
+pub use config::{read_config, write_config};
+pub use read::load;
+pub use write::save;
+
+use crate::parameter::Parameter;
+
+/// Whether the file has the transpose of a parameter: it is the weight of a map within a block.
+fn is_transposed(parameter: &Parameter) -> bool {
+    let mut path = parameter.name.rsplit('.');
+    path.next() == Some("weight") && path.next().is_some_and(|map| map.starts_with("c_"))
+}
+
+/// Extents of the whole parameter in the file.
+fn shape_in_file(parameter: &Parameter) -> Vec<usize> {
+    let mut shape = parameter.whole_shape();
+    if is_transposed(parameter) {
+        shape.reverse();
+    }
+    shape
+}
+
+/// Where element `index` of this rank's part is in the file; none for padding.
+fn in_file(parameter: &Parameter, index: usize) -> Option<usize> {
+    let index = parameter.in_whole(index)?;
+    Some(match parameter.whole_shape()[..] {
+        [outputs, inputs] if is_transposed(parameter) => index % inputs * outputs + index / inputs,
+        _ => index,
+    })
+}
+
+#[cfg(test)]
+mod tests;

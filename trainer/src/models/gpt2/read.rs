@@ -1,0 +1,100 @@
+//! Loading.
+
+use super::{in_file, is_transposed, shape_in_file};
+use crate::checkpoint::{Tensors, Who};
+use crate::error::{Error, Result};
+use crate::parallel::{Kept, Parallel};
+use crate::parameter::{Inventory, Parameter};
+use half::{bf16, f16};
+use safetensors::Dtype;
+use safetensors::tensor::TensorInfo;
+use std::ops::Range;
+use std::path::Path;
+
+/// What the names of all parameters but the head's may begin with.
+const PREFIX: &str = "transformer.";
+
+/// Puts the weights of the file at `path` into `strategy`, whatever each rank keeps of them. All ranks call it.
+///
+/// # Errors
+/// On every rank: if the file cannot be read, or is of another model.
+pub fn load(path: &Path, who: Who<'_>, strategy: &mut dyn Parallel, inventory: &Inventory) -> Result<()> {
+    let opened = Tensors::open(path).and_then(|file| fits(&file, inventory).map(|()| file));
+    let mut file = who.together(opened, "checking a file of weights")?;
+    let filled = strategy.visit(&mut |kept| fill(&mut file, &inventory[kept.parameter], kept));
+    who.together(filled, "reading a file of weights")?;
+    strategy.share_out()
+}
+
+/// That the file has the parameters of the model, in their extents, and no others.
+fn fits(file: &Tensors, inventory: &Inventory) -> Result<()> {
+    let failed = |what: String| Err(Error::file(file.path(), what));
+    for parameter in &inventory.parameters {
+        let (name, wanted) = (&parameter.name, shape_in_file(parameter));
+        match find(file, name) {
+            None => return failed(format!("no {name}, which is {} in the model", extents(&wanted))),
+            Some(found) if found.shape != wanted => {
+                let (found, wanted) = (extents(&found.shape), extents(&wanted));
+                return failed(format!("{name} is {found} in the file, {wanted} in the model"));
+            }
+            Some(found) if number(found.dtype).is_none() => {
+                return failed(format!("{name} is of type {}", found.dtype));
+            }
+            Some(_) => {}
+        }
+    }
+    let is_foreign = |name: &&String| !is_known(name.strip_prefix(PREFIX).unwrap_or(name), inventory);
+    match file.metadata().tensors().iter().find(|(name, _)| is_foreign(name)) {
+        Some((name, info)) => failed(format!("{name} ({}) is not in the model", extents(&info.shape))),
+        None => Ok(()),
+    }
+}
+
+fn is_known(name: &str, inventory: &Inventory) -> bool {
+    let is_mask = name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias");
+    is_mask || name == "lm_head.weight" || inventory.find(name).is_some()
+}
+
+fn extents(shape: &[usize]) -> String {
+    shape.iter().map(usize::to_string).collect::<Vec<_>>().join(" × ")
+}
+
+fn find<'a>(file: &'a Tensors, name: &str) -> Option<&'a TensorInfo> {
+    let metadata = file.metadata();
+    metadata.info(name).or_else(|| metadata.info(&format!("{PREFIX}{name}")))
+}
+
+/// Puts the weights that this rank keeps of a parameter in their place. Of the file, it holds what lies between the first of
+/// them and the last.
+fn fill(file: &mut Tensors, parameter: &Parameter, kept: Kept<'_>) -> Result<()> {
+    let info = find(file, &parameter.name).expect("checked");
+    let (start, size) = (info.data_offsets.0, info.dtype.bitsize() / 8);
+    let number = number(info.dtype).expect("checked");
+    let span = span(parameter, kept.range.clone());
+    let bytes = file.read(start + span.start * size, span.len() * size)?;
+    for (weight, index) in kept.weights.iter_mut().zip(kept.range) {
+        let place = in_file(parameter, index).map(|place| (place - span.start) * size);
+        *weight = place.map_or(0.0, |place| number(&bytes[place..place + size]));
+    }
+    Ok(())
+}
+
+/// The elements of the file from the first of those in `range` to the last.
+fn span(parameter: &Parameter, range: Range<usize>) -> Range<usize> {
+    if parameter.cut.is_none() && !is_transposed(parameter) {
+        return range;
+    }
+    let places = range.filter_map(|index| in_file(parameter, index));
+    let ends = places.fold((usize::MAX, 0), |(start, end), place| (start.min(place), end.max(place + 1)));
+    ends.0.min(ends.1)..ends.1
+}
+
+/// How bytes become a number, of the types that weights come in.
+fn number(dtype: Dtype) -> Option<fn(&[u8]) -> f32> {
+    match dtype {
+        Dtype::F32 => Some(|bytes| f32::from_le_bytes(bytes.try_into().expect("four bytes"))),
+        Dtype::F16 => Some(|bytes| f16::from_le_bytes(bytes.try_into().expect("two bytes")).to_f32()),
+        Dtype::BF16 => Some(|bytes| bf16::from_le_bytes(bytes.try_into().expect("two bytes")).to_f32()),
+        _ => None,
+    }
+}

@@ -1,0 +1,255 @@
+use super::*;
+use crate::checkpoint::Who;
+use crate::error::Result;
+use crate::memory::Memory;
+use crate::models::{Gpt, GptConfig, Norm};
+use crate::parallel::tests::{KINDS, make};
+use crate::parallel::{Form, Kept, Kind, Parallel, Settings, Team};
+use crate::parameter::{Inventory, Registry};
+use crate::split::Split;
+use safetensors::tensor::TensorView;
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use unisono::Communicator;
+
+/// Bits of all weights, by parameter and element of the whole.
+type Bits = BTreeMap<(String, usize), u32>;
+
+fn config(tied: bool) -> GptConfig {
+    GptConfig { tied, ..GptConfig::new(11, 6, 8, 2, 2) }
+}
+
+fn inventory(tied: bool) -> Arc<Inventory> {
+    let mut registry = Registry::default();
+    Gpt::new(&mut registry, config(tied), Split::default()).unwrap();
+    Arc::new(registry.finish())
+}
+
+/// Of three heads, so that one of two parts has padding.
+fn odd() -> GptConfig {
+    GptConfig { tied: false, ..GptConfig::new(11, 6, 12, 3, 2) }
+}
+
+/// A strategy of an odd model, cut between the ranks of `tensor`.
+fn split(tensor: Option<&Communicator>, seed: u64) -> (Arc<Inventory>, Box<dyn Parallel>) {
+    let (mut registry, config) = (Registry::default(), odd());
+    let split = Split::new(tensor.cloned(), true, config.plan());
+    Gpt::new(&mut registry, config, split).unwrap();
+    let (inventory, settings) = (Arc::new(registry.finish()), Settings { seed, ..Settings::default() });
+    let team = Team::new(None, tensor).unwrap();
+    let strategy = crate::parallel::make(Kind::Zero3, &inventory, team, &settings, &Memory::default());
+    (inventory, strategy.unwrap())
+}
+
+fn bits(strategy: &mut dyn Parallel, inventory: &Inventory) -> Bits {
+    let mut bits = BTreeMap::new();
+    let mut keep = |kept: Kept<'_>| {
+        let parameter = &inventory[kept.parameter];
+        for (weight, index) in kept.weights.iter().zip(kept.range) {
+            match parameter.in_whole(index) {
+                Some(place) => drop(bits.insert((parameter.name.clone(), place), weight.to_bits())),
+                None => assert_eq!(*weight, 0.0, "padding stays zero"),
+            }
+        }
+        Ok(())
+    };
+    strategy.visit(&mut keep).unwrap();
+    bits
+}
+
+/// Runs `body` on so many ranks and puts together what they return.
+fn on(ranks: usize, body: impl Fn(&Communicator) -> Bits + Sync) -> Bits {
+    let groups = Communicator::threads(ranks).unwrap();
+    std::thread::scope(|scope| {
+        let body = &body;
+        let threads: Vec<_> = groups.into_iter().map(|group| scope.spawn(move || body(&group))).collect();
+        threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
+    })
+}
+
+fn who(world: &Communicator) -> Who<'_> {
+    Who { world: Some(world), data_rank: world.rank(), tensor_rank: 0 }
+}
+
+const ALONE: Who<'_> = Who { world: None, data_rank: 0, tensor_rank: 0 };
+
+fn strategy(
+    kind: (Kind, Form),
+    inventory: &Arc<Inventory>,
+    group: Option<Communicator>,
+    seed: u64,
+) -> Box<dyn Parallel> {
+    let settings = Settings { bucket_bytes: 600, seed, ..Settings::default() };
+    make(kind, inventory, group, &settings, &Memory::default()).unwrap()
+}
+
+fn saved(path: &Path, inventory: &Arc<Inventory>) -> Bits {
+    let mut strategy = strategy(KINDS[5], inventory, None, 1);
+    save(path, ALONE, None, &mut *strategy, inventory).unwrap();
+    bits(&mut *strategy, inventory)
+}
+
+fn loaded(path: &Path, inventory: &Arc<Inventory>) -> Result<Bits> {
+    let mut strategy = strategy(KINDS[5], inventory, None, 2);
+    load(path, ALONE, &mut *strategy, inventory)?;
+    Ok(bits(&mut *strategy, inventory))
+}
+
+#[test]
+fn any_strategy_writes_what_any_other_reads() {
+    let folder = tempfile::tempdir().unwrap();
+    for (number, kind) in KINDS.into_iter().enumerate() {
+        let path = folder.path().join(format!("{number}.safetensors"));
+        let inventory = &inventory(number % 2 == 0);
+        let save = |world: &Communicator| {
+            let mut strategy = strategy(kind, inventory, Some(world.clone()), 1);
+            save(&path, who(world), None, &mut *strategy, inventory).unwrap();
+            bits(&mut *strategy, inventory)
+        };
+        let load = |world: &Communicator, kind| {
+            let mut strategy = strategy(kind, inventory, Some(world.clone()), 2);
+            load(&path, who(world), &mut *strategy, inventory).unwrap();
+            bits(&mut *strategy, inventory)
+        };
+        let all = on(2, save);
+        assert_eq!(all.len(), inventory.count());
+        assert!(on(3, |world| load(world, KINDS[6])) == all, "{kind:?}");
+        assert!(on(3, |world| load(world, kind)) == all, "{kind:?}");
+    }
+}
+
+#[test]
+fn cut_parameters_are_whole_in_the_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.safetensors");
+    let save = |world: &Communicator| {
+        let (inventory, mut strategy) = split(Some(world), 1);
+        save(&path, who(world), Some(world), &mut *strategy, &inventory).unwrap();
+        bits(&mut *strategy, &inventory)
+    };
+    let load = |world: &Communicator| {
+        let (inventory, mut strategy) = split(Some(world), 2);
+        load(&path, who(world), &mut *strategy, &inventory).unwrap();
+        bits(&mut *strategy, &inventory)
+    };
+    let all = on(2, save);
+    assert!(on(3, load) == all);
+    let (inventory, mut strategy) = split(None, 2);
+    super::load(&path, ALONE, &mut *strategy, &inventory).unwrap();
+    assert_eq!(all.len(), inventory.count());
+    assert!(bits(&mut *strategy, &inventory) == all);
+}
+
+/// Name, type and extents of a tensor.
+type InFile = (String, safetensors::Dtype, Vec<usize>);
+
+/// A file of the tensors that `change` leaves of a small model's.
+fn changed(path: &Path, change: impl Fn(&mut Vec<InFile>)) {
+    let parameters = &inventory(true).parameters;
+    let tensor = |parameter: &Parameter| {
+        (format!("transformer.{}", parameter.name), safetensors::Dtype::BF16, shape_in_file(parameter))
+    };
+    let mut tensors: Vec<_> = parameters.iter().map(tensor).collect();
+    change(&mut tensors);
+    // Ones in 16 bits; in other types, whatever they are.
+    let bytes = |shape: &[usize], size: usize| {
+        half::bf16::ONE.to_le_bytes().repeat(shape.iter().product::<usize>() * size / 2)
+    };
+    let data: Vec<_> = tensors.iter().map(|(_, dtype, shape)| bytes(shape, dtype.bitsize() / 8)).collect();
+    let views = tensors.iter().zip(&data);
+    let views = views.map(|((name, dtype, shape), data)| {
+        (name.clone(), TensorView::new(*dtype, shape.clone(), data).unwrap())
+    });
+    safetensors::serialize_to_file(views, None, path).unwrap();
+}
+
+#[test]
+fn prefixes_masks_and_sixteen_bits_are_understood() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.safetensors");
+    changed(&path, |tensors| {
+        tensors.push(("transformer.h.0.attn.bias".to_owned(), safetensors::Dtype::U8, vec![1, 1, 6, 6]));
+        tensors.push(("lm_head.weight".to_owned(), safetensors::Dtype::BF16, vec![11, 8]));
+    });
+    let weights = loaded(&path, &inventory(true)).unwrap();
+    assert!(weights.values().all(|weight| *weight == 1.0f32.to_bits()));
+}
+
+#[test]
+fn files_of_other_models_are_refused_by_name_and_shape() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.safetensors");
+    let refused = |change: &dyn Fn(&mut Vec<InFile>), wanted: &str| {
+        changed(&path, change);
+        let error = loaded(&path, &inventory(true)).unwrap_err().to_string();
+        assert_eq!(error, format!("{}: {wanted}", path.display()));
+    };
+    let number = inventory(true).find("h.0.attn.c_attn.weight").unwrap().0;
+    refused(
+        &|tensors| tensors[number].2 = vec![24, 8],
+        "h.0.attn.c_attn.weight is 24 × 8 in the file, 8 × 24 in the model",
+    );
+    refused(
+        &|tensors| drop(tensors.remove(number)),
+        "no h.0.attn.c_attn.weight, which is 8 × 24 in the model",
+    );
+    refused(&|tensors| tensors[number].1 = safetensors::Dtype::I64, "h.0.attn.c_attn.weight is of type I64");
+    refused(
+        &|tensors| tensors.push(("transformer.h.2.ln_1.bias".to_owned(), safetensors::Dtype::F32, vec![8])),
+        "transformer.h.2.ln_1.bias (8) is not in the model",
+    );
+    let whole = std::fs::read({
+        changed(&path, |_| ());
+        &path
+    })
+    .unwrap();
+    std::fs::write(&path, &whole[..whole.len() - 1]).unwrap();
+    let error = loaded(&path, &inventory(true)).unwrap_err().to_string();
+    assert!(error.contains("where the header promises"), "{error}");
+}
+
+#[test]
+fn a_file_that_cannot_be_written_leaves_the_one_there_was() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.safetensors");
+    let all = saved(&path, &inventory(true));
+    std::fs::create_dir(path.with_extension("unfinished")).unwrap();
+    let errors = Communicator::threads(2).unwrap().into_iter().map(|world| {
+        let path = path.clone();
+        std::thread::spawn(move || {
+            let inventory = inventory(true);
+            let mut strategy = strategy(KINDS[6], &inventory, Some(world.clone()), 3);
+            save(&path, who(&world), None, &mut *strategy, &inventory).unwrap_err().to_string()
+        })
+    });
+    let errors: Vec<_> = errors.collect::<Vec<_>>().into_iter().map(|rank| rank.join().unwrap()).collect();
+    assert!(errors[0].contains("model.unfinished") && errors[1].contains("failed on rank 0"), "{errors:?}");
+    assert!(loaded(&path, &inventory(true)).unwrap() == all);
+}
+
+#[test]
+fn configurations_come_back_and_foreign_ones_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("config.json");
+    write_config(&path, &config(false)).unwrap();
+    assert_eq!(read_config(&path).unwrap(), config(false));
+    std::fs::write(
+        &path,
+        r#"{"model_type": "gpt2", "n_layer": 24, "n_head": 16, "n_embd": 1024, "n_ctx": 1024}"#,
+    )
+    .unwrap();
+    assert_eq!(read_config(&path).unwrap(), GptConfig::new(50257, 1024, 1024, 16, 24));
+    for (text, what) in [
+        (r#"{"model_type": "llama"}"#, "model_type llama"),
+        (r#"{"activation_function": "relu"}"#, "activation_function relu"),
+        (r#"{"n_inner": 100}"#, "n_inner 100"),
+        (r#"{"n_head": 7}"#, "7 heads"),
+    ] {
+        std::fs::write(&path, text).unwrap();
+        let error = read_config(&path).unwrap_err().to_string();
+        assert!(error.contains(what) && error.contains("config.json"), "{error}");
+    }
+    let modern = GptConfig { norm: Norm::Rms, ..config(true) };
+    assert!(write_config(&path, &modern).unwrap_err().to_string().contains("norm Rms"));
+}

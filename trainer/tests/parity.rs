@@ -1,0 +1,248 @@
+//! The same weights, data and steps through PyTorch and through this crate. `parity/reference.py` makes what is compared with; without
+//! a Python that has PyTorch (`PYTHON` names one), nothing is.
+
+use safetensors::SafeTensors;
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Arc, LazyLock};
+use unisono::{Communicator, Sum};
+use unisono_trainer::checkpoint::Who;
+use unisono_trainer::memory::Memory;
+use unisono_trainer::models::gpt2;
+use unisono_trainer::models::{Batch, FeedForward, Gpt, GptConfig, Model, Norm};
+use unisono_trainer::optim::{AdamW, Optimiser, Sgd, Step};
+use unisono_trainer::parallel::{Kept, Kind, Parallel, Settings, Team, make};
+use unisono_trainer::parameter::{Inventory, Parameter, Registry};
+use unisono_trainer::pass::{Pass, Seeds};
+use unisono_trainer::split::Split;
+
+const CONTEXT: usize = 16;
+const SEQUENCES: usize = 8;
+const STEPS: usize = 20;
+const NORM_MAX: f64 = 1.0;
+
+/// Where the reference's files are; none without PyTorch.
+static REFERENCE: LazyLock<Option<PathBuf>> = LazyLock::new(|| {
+    let python = std::env::var("PYTHON").unwrap_or_else(|_| "python3".to_owned());
+    let has_torch = Command::new(&python).args(["-c", "import torch"]).output();
+    if !has_torch.is_ok_and(|output| output.status.success()) {
+        // Not by a macro: the harness would keep it to itself.
+        let _ = writeln!(std::io::stderr(), "parity with PyTorch SKIPPED: {python} has none (set PYTHON)");
+        return None;
+    }
+    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("parity");
+    std::fs::create_dir_all(&folder).unwrap();
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/parity/reference.py");
+    assert!(Command::new(python).arg(script).arg(&folder).status().unwrap().success());
+    Some(folder)
+});
+
+/// Numbers by name, of a file of the reference.
+fn read(name: &str) -> Option<BTreeMap<String, Vec<f32>>> {
+    let bytes = std::fs::read(REFERENCE.as_ref()?.join(format!("{name}.safetensors"))).unwrap();
+    let tensors = SafeTensors::deserialize(&bytes).unwrap();
+    let number = |bytes: &[u8]| f32::from_bits(u32::from_le_bytes(bytes.try_into().unwrap()));
+    let numbers = |data: &[u8]| data.chunks_exact(4).map(number).collect();
+    Some(tensors.iter().map(|(name, tensor)| (name.to_owned(), numbers(tensor.data()))).collect())
+}
+
+/// The tokens of all steps, CONTEXT + 1 of each sequence.
+fn tokens(name: &str) -> Option<Vec<u32>> {
+    Some(read(&format!("{name}-data"))?["tokens"].iter().map(|token| token.to_bits()).collect())
+}
+
+fn config(name: &str) -> GptConfig {
+    let gpt2 = GptConfig::new(97, CONTEXT, 32, 4, 2);
+    match name {
+        "gpt2" => gpt2,
+        _ => GptConfig { norm: Norm::Rms, feed_forward: FeedForward::SwiGlu, tied: false, ..gpt2 },
+    }
+}
+
+/// A model, and a strategy that has the reference's weights.
+struct Trainee {
+    model: Gpt,
+    inventory: Arc<Inventory>,
+    strategy: Box<dyn Parallel>,
+    memory: Memory,
+}
+
+fn trainee(name: &str, group: Option<&Communicator>) -> Trainee {
+    let (mut registry, memory) = (Registry::default(), Memory::default());
+    let model = Gpt::new(&mut registry, config(name), Split::default()).unwrap();
+    let inventory = Arc::new(registry.finish());
+    let settings = Settings { bucket_bytes: 10_000, ..Settings::default() };
+    let kind = if group.is_some() { Kind::Zero2 } else { Kind::Replicated };
+    let mut strategy = make(kind, &inventory, Team::of_data(group.cloned()), &settings, &memory).unwrap();
+    let path = REFERENCE.as_ref().unwrap().join(format!("{name}-initial.safetensors"));
+    let who = Who { world: group, data_rank: group.map_or(0, Communicator::rank), tensor_rank: 0 };
+    gpt2::load(&path, who, &mut *strategy, &inventory).unwrap();
+    Trainee { model, inventory, strategy, memory }
+}
+
+/// What a run leaves behind.
+#[derive(Default)]
+struct Run {
+    losses: Vec<f32>,
+    norms: Vec<f64>,
+    /// Mean gradients of the first step, and last weights; NaN where another rank keeps them.
+    gradients: BTreeMap<String, Vec<f32>>,
+    weights: BTreeMap<String, Vec<f32>>,
+}
+
+/// Runs all steps on this rank's share of the sequences.
+fn train(name: &str, optimiser: &dyn Optimiser, rate: f32, group: Option<&Communicator>) -> Run {
+    let (mut trainee, tokens, mut run) = (trainee(name, group), tokens(name).unwrap(), Run::default());
+    let (rank, ranks) = group.map_or((0, 1), |group| (group.rank(), group.ranks()));
+    for (number, batch) in (1..).zip(tokens.chunks_exact(SEQUENCES * (CONTEXT + 1))) {
+        let share = batch.len() / ranks;
+        let loss = trainee.both_ways(&batch[rank * share..][..share]);
+        let norm = trainee.strategy.norm().unwrap();
+        let factor = (NORM_MAX / (norm + 1e-6)).min(1.0) as f32;
+        trainee.strategy.update(optimiser, &Step { number, rate, factor }).unwrap();
+        if number == 1 {
+            run.gradients = trainee.first_moments(factor);
+        }
+        run.losses.push(mean(loss, group));
+        run.norms.push(norm);
+    }
+    run.weights = trainee.kept(|weight, _| weight);
+    run
+}
+
+fn mean(value: f32, group: Option<&Communicator>) -> f32 {
+    let Some(group) = group else { return value };
+    let mut sum = [value];
+    group.all_reduce(&mut sum, Sum).unwrap();
+    sum[0] / group.ranks() as f32
+}
+
+impl Trainee {
+    fn both_ways(&mut self, sequences: &[u32]) -> f32 {
+        let sequences = sequences.chunks_exact(CONTEXT + 1);
+        let inputs: Vec<u32> = sequences.clone().flat_map(|tokens| &tokens[..CONTEXT]).copied().collect();
+        let targets: Vec<u32> = sequences.flat_map(|tokens| &tokens[1..]).copied().collect();
+        let batch = Batch::Tokens { inputs: &inputs, targets: &targets, sequence: CONTEXT };
+        self.strategy.begin(true).unwrap();
+        let mut pass = Pass::new(&mut *self.strategy, &self.memory, Seeds::default(), 1);
+        let loss = self.model.forward(&mut pass, &batch).unwrap();
+        self.model.backward(&mut pass, 1.0).unwrap();
+        self.strategy.finish().unwrap();
+        loss
+    }
+
+    /// `of` each weight and its first moment.
+    fn kept(&mut self, of: impl Fn(f32, f32) -> f32) -> BTreeMap<String, Vec<f32>> {
+        let nothing = |parameter: &Parameter| (parameter.name.clone(), vec![f32::NAN; parameter.count()]);
+        let mut all: BTreeMap<_, _> = self.inventory.parameters.iter().map(nothing).collect();
+        let mut keep = |kept: Kept<'_>| {
+            let values = all.get_mut(&self.inventory[kept.parameter].name).unwrap();
+            for (place, index) in kept.range.enumerate() {
+                values[index] = of(kept.weights[place], kept.moments[0][place]);
+            }
+            Ok(())
+        };
+        self.strategy.visit(&mut keep).unwrap();
+        all
+    }
+
+    /// The gradients of which the first moments were made, in the first step: the tenth part, after clipping.
+    fn first_moments(&mut self, factor: f32) -> BTreeMap<String, Vec<f32>> {
+        self.kept(|_, moment| moment / (0.1 * factor))
+    }
+}
+
+/// As [`train`], on two ranks that share the data, gradients and the optimiser's state.
+fn train_on_two(name: &str, optimiser: &dyn Optimiser, rate: f32) -> Run {
+    let groups = Communicator::threads(2).unwrap();
+    let [mut one, other] = std::thread::scope(|scope| {
+        let run = |group: Communicator| scope.spawn(move || train(name, optimiser, rate, Some(&group)));
+        let [one, other] = <[_; 2]>::try_from(groups).unwrap().map(run);
+        [one, other].map(|rank| rank.join().unwrap())
+    });
+    assert_eq!((&one.losses, &one.norms), (&other.losses, &other.norms));
+    for (all, others) in [(&mut one.gradients, other.gradients), (&mut one.weights, other.weights)] {
+        for (values, others) in all.values_mut().zip(others.into_values()) {
+            let missing = values.iter_mut().zip(others).filter(|(value, _)| value.is_nan());
+            missing.for_each(|(value, other)| *value = other);
+        }
+    }
+    one
+}
+
+/// The greatest difference, relative to the greatest number expected.
+fn difference(found: &[f32], expected: &[f32]) -> f32 {
+    assert_eq!(found.len(), expected.len());
+    let greatest = |values: &mut dyn Iterator<Item = f32>| values.fold(0.0, f32::max);
+    assert!(found.iter().all(|value| value.is_finite()), "all there");
+    let apart = greatest(&mut found.iter().zip(expected).map(|(one, other)| (one - other).abs()));
+    apart / greatest(&mut expected.iter().map(|value| value.abs()))
+}
+
+/// Without what the keys add alike to every score: softmax does not see it, so its gradient is rounding, which AdamW magnifies.
+fn without_key_bias(name: &str, values: &[f32]) -> Vec<f32> {
+    let width = values.len() / 3;
+    match name.ends_with("c_attn.bias") {
+        true => [&values[..width], &values[2 * width..]].concat(),
+        false => values.to_vec(),
+    }
+}
+
+fn compare(what: &str, run: &Run, expected: &BTreeMap<String, Vec<f32>>) {
+    let norms: Vec<f32> = run.norms.iter().map(|norm| *norm as f32).collect();
+    for (kind, found, most) in [("losses", &run.losses, 2e-6), ("norms", &norms, 1e-5)] {
+        for (step, (found, expected)) in found.iter().zip(&expected[kind]).enumerate() {
+            let apart = (found - expected).abs() / expected;
+            assert!(apart < most, "{what}: {kind} of step {step}: {found}, not {expected}");
+        }
+        assert_eq!(found.len(), STEPS);
+    }
+    for (kind, found, most) in [("gradient", &run.gradients, 1e-5), ("weight", &run.weights, 2e-5)] {
+        for (name, found) in found {
+            let expected = &expected[&format!("{kind}.{name}")];
+            let (found, expected) = (without_key_bias(name, found), without_key_bias(name, expected));
+            let apart = difference(&found, &expected);
+            assert!(apart < most, "{what}: {kind} of {name} is {apart:e} apart");
+        }
+    }
+}
+
+#[test]
+fn adamw_takes_the_same_steps() {
+    let optimiser = AdamW { betas: (0.9, 0.95), epsilon: 1e-8, decay: 0.1 };
+    for name in ["gpt2", "modern"] {
+        let Some(expected) = read(&format!("{name}-adamw")) else { return };
+        compare(&format!("{name}, 1 rank"), &train(name, &optimiser, 1e-3, None), &expected);
+        compare(&format!("{name}, 2 ranks"), &train_on_two(name, &optimiser, 1e-3), &expected);
+    }
+}
+
+#[test]
+fn momentum_takes_the_same_steps() {
+    let optimiser = Sgd { momentum: 0.9, decay: 0.1 };
+    for name in ["gpt2", "modern"] {
+        let Some(expected) = read(&format!("{name}-sgd")) else { return };
+        // The first velocity has decay in it: it is no gradient.
+        let compare = |what: &str, run: Run| {
+            compare(what, &Run { gradients: BTreeMap::new(), ..run }, &expected);
+        };
+        compare(&format!("{name}, 1 rank"), train(name, &optimiser, 0.05, None));
+        compare(&format!("{name}, 2 ranks"), train_on_two(name, &optimiser, 0.05));
+    }
+}
+
+#[test]
+fn hugging_faces_weights_give_its_logits() {
+    for name in ["gpt2", "modern"] {
+        let (Some(data), Some(tokens)) = (read(&format!("{name}-data")), tokens(name)) else { return };
+        let mut trainee = trainee(name, None);
+        let sequences = tokens.chunks_exact(CONTEXT + 1).take(SEQUENCES);
+        let inputs: Vec<u32> = sequences.flat_map(|tokens| &tokens[..CONTEXT]).copied().collect();
+        let mut pass = Pass::new(&mut *trainee.strategy, &trainee.memory, Seeds::default(), 1);
+        let logits = trainee.model.logits(&mut pass, &inputs, CONTEXT).unwrap();
+        let apart = difference(logits.data(), &data["logits"]);
+        assert!(apart < 1e-5, "{name}: logits are {apart:e} apart");
+    }
+}
