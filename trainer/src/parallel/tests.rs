@@ -286,3 +286,69 @@ fn memory_is_what_the_formulas_say() {
         largest
     );
 }
+
+/// Four units of one parameter each, none shared, frozen or padded.
+fn plain_inventory() -> Arc<Inventory> {
+    let mut registry = Registry::default();
+    for layer in 0..4 {
+        let shape = [64 * (layer + 1), 60];
+        registry.unit(&format!("h.{layer}"), |r| r.add(Parameter::new("weight", &shape, Init::Normal(0.5))));
+    }
+    Arc::new(registry.finish())
+}
+
+/// Bytes that each rank moves in one step, gradients of two micro-batches accumulated.
+fn traffic_of(kind: (Kind, Form), ranks: usize) -> Vec<u64> {
+    let algorithms = unisono::algorithms("twoshot").unwrap();
+    let config = Config { order: Order::Ranks, algorithms, ..Config::default() };
+    let groups = Communicator::threads_with(ranks, &config).unwrap();
+    let measure = |group: Communicator| {
+        let (inventory, memory, rank) = (plain_inventory(), Memory::default(), group.rank());
+        let mut strategy = make(kind, &inventory, Some(group.clone()), &small_buckets(), &memory).unwrap();
+        let before = group.traffic().unwrap().bytes;
+        for micro in 0..2 {
+            strategy.begin(micro == 1).unwrap();
+            pass(&mut *strategy, &inventory, rank, micro).unwrap();
+        }
+        strategy.finish().unwrap();
+        strategy.update(&AdamW::default(), &Step { number: 1, rate: 0.01, factor: 1.0 }).unwrap();
+        strategy.settle().unwrap();
+        group.traffic().unwrap().bytes - before
+    };
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = groups.into_iter().map(|group| scope.spawn(|| measure(group))).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    })
+}
+
+#[test]
+fn traffic_is_what_the_formulas_say() {
+    for ranks in [2, 3, 5] {
+        let inventory = plain_inventory();
+        let count = |kind| match kind {
+            Kind::Replicated => small_buckets().layout(&inventory, 1).count(),
+            _ => small_buckets().layout(&inventory, ranks).count(),
+        };
+        let last: usize = 4 * 64 * 60;
+        for kind in KINDS.into_iter().filter(|(kind, _)| *kind != Kind::Owners) {
+            let whole = match kind.0 {
+                // Both micro-batches gather forward and backward; the last unit stays in between.
+                Kind::Zero3 => {
+                    2 * (2 * count(Kind::Zero3) - last.next_multiple_of(32 * ranks)) + count(Kind::Zero3)
+                }
+                kind => 2 * count(kind),
+            };
+            let moved = traffic_of(kind, ranks);
+            // Shares of an all_reduce are cut in as many chunks as there are ranks, whose lengths may differ by some elements.
+            let expected = (4 * whole * (ranks - 1) / ranks) as f64;
+            for bytes in moved {
+                let exactly = kind.0 != Kind::Replicated || ranks == 2;
+                let error = (bytes as f64 / expected - 1.0).abs();
+                assert!(
+                    error < if exactly { 1e-12 } else { 1e-3 },
+                    "{kind:?}, {ranks} ranks: {bytes}, not {expected}"
+                );
+            }
+        }
+    }
+}
