@@ -18,3 +18,8 @@ pub(crate) fn chain(numbers: &[u64]) -> u64 {
 pub(crate) fn unit(bits: u64) -> f64 {
     (bits >> 11) as f64 / (1u64 << 53) as f64
 }
+
+/// A number for a text; another one, most likely, for any other text.
+pub(crate) fn text(text: &str) -> u64 {
+    text.bytes().fold(mix(text.len() as u64), |hash, byte| mix(hash ^ u64::from(byte)))
+}
