@@ -5,7 +5,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-const STEPS: u64 = 160;
+const STEPS: u64 = 400;
 
 /// The ranks of one job.
 struct Job(Vec<Child>);
@@ -85,15 +85,16 @@ fn pause(number: u64) -> Duration {
 fn killed_again_and_again_it_comes_to_the_same_weights() {
     let (whole, killed) = (tempfile::tempdir().expect("a folder"), tempfile::tempdir().expect("a folder"));
     let expected = weights(&Job::start(whole.path(), &["checkpoint.every=0"]).finish());
-    let (mut unfinished, folder) = (0, killed.path());
-    for number in 0..6 {
+    let (mut kills, mut unfinished, folder) = (0, 0, killed.path());
+    while kills < 5 || (unfinished == 0 && kills < 20) {
         let (before, job) = (last_step(folder), Job::start(folder, &["checkpoint.resume=true"]));
         wait_until(|| last_step(folder) > before);
-        sleep(pause(number));
+        sleep(pause(kills));
         job.kill();
         let left = std::fs::read_dir(folder.join("checkpoints")).expect("checkpoints");
         let name = |entry: std::io::Result<std::fs::DirEntry>| entry.expect("an entry").file_name();
         unfinished += left.map(name).filter(|name| name.to_string_lossy().starts_with("unfinished")).count();
+        kills += 1;
         assert!(last_step(folder) < STEPS - 100, "killed too late: step {}", last_step(folder));
     }
     assert!(unfinished > 0, "no save was interrupted");

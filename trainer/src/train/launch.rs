@@ -4,7 +4,7 @@ use super::course::{Outcome, follow};
 use crate::config::Config;
 use crate::error::{Error, Result};
 use std::thread;
-use unisono::{Communicator, ErrorKind, Order};
+use unisono::{Communicator, Order};
 
 /// Trains on `ranks` threads of this process.
 ///
@@ -47,10 +47,14 @@ fn settings() -> Result<unisono::Config> {
     Ok(unisono::Config { order: Order::Ranks, ..unisono::Config::from_env()? })
 }
 
-/// Of two errors the one that says more: not that others were told to end.
+/// Of two errors the one that says more: that others failed or were told to end says least.
 fn telling(one: Error, other: Error) -> Error {
-    let is_echo = matches!(&one, Error::Collective(error) if !matches!(error.kind(), ErrorKind::Misuse(_)));
-    if is_echo && !matches!(other, Error::Collective(_)) { other } else { one }
+    let tells = |error: &Error| match error {
+        Error::Collective(error) => u8::from(error.is_misuse()),
+        Error::Illegal(_) => 2,
+        _ => 3,
+    };
+    if tells(&other) > tells(&one) { other } else { one }
 }
 
 fn panicked() -> Error {

@@ -4,7 +4,7 @@ use super::run::Run;
 use crate::error::{Error, Result};
 use crate::mesh::GroupKind;
 use crate::parameter::{ParameterId, UnitId};
-use crate::random::chain;
+use crate::random::{chain, fold};
 use crate::strategy::Way;
 
 impl Run {
@@ -14,9 +14,8 @@ impl Run {
         for unit in (0..self.inventory.units.len()).map(UnitId) {
             self.strategy.need(unit, Way::Forward)?;
             for id in self.inventory[unit].parameters.clone() {
-                let bits =
-                    self.strategy.weights(ParameterId(id)).iter().map(|weight| u64::from(weight.to_bits()));
-                hashes[id] = chain(&bits.collect::<Vec<_>>());
+                let weights = self.strategy.weights(ParameterId(id));
+                hashes[id] = fold(weights.len(), weights.iter().map(|weight| u64::from(weight.to_bits())));
             }
             self.strategy.done(unit, Way::Forward)?;
         }

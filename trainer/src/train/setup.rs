@@ -78,7 +78,9 @@ pub(super) fn mesh(config: &Config, ranks: usize) -> Result<Mesh> {
     let mesh = Mesh::new(ranks, config.mesh)?;
     let absent = [("pipeline", config.mesh.pipeline), ("sequence_data", config.mesh.sequence_data)];
     if let Some((name, degree)) = absent.into_iter().find(|&(_, degree)| degree > 1) {
-        return Err(Error::Unavailable(format!("mesh.{name} = {degree}: not part of this build; set it to 1")));
+        return Err(Error::Unavailable(format!(
+            "mesh.{name} = {degree}: not part of this build; set it to 1"
+        )));
     }
     if config.mesh.tensor > 1 && config.optimiser.kind == OptimiserKind::Muon {
         let what = "optimiser.kind = \"muon\" with mesh.tensor > 1: not part of this build, as it needs whole matrices";

@@ -82,6 +82,22 @@ fn reruns_and_all_strategies_take_the_same_steps_to_the_last_bit() {
 }
 
 #[test]
+fn cut_layers_take_nearly_the_same_steps() {
+    let folder = folder();
+    let run = |ranks, changes: &[&str]| on_threads(ranks, &config(folder.path(), changes)).unwrap().losses;
+    let reference = run(1, &[]);
+    let meshes: [&[&str]; 2] =
+        [&["mesh.tensor=2"], &["mesh.tensor=2", "strategy.sequence_parallel=true", "strategy.kind=zero2"]];
+    for changes in meshes {
+        for (one, other) in run(4, changes).iter().zip(&reference) {
+            assert!((one / other - 1.0).abs() < 1e-4, "{changes:?}: {one}, not {other}");
+        }
+    }
+    let muon = run(2, &["optimiser.kind=muon", "schedule.steps=40", "strategy.kind=zero3"]);
+    assert!(muon[39] < 3.0, "{}", muon[39]);
+}
+
+#[test]
 fn a_run_that_goes_on_is_the_run_that_never_stopped() {
     for (saved, resumed) in [("bucketed", "bucketed"), ("zero1", "zero3"), ("zero3", "zero1-parameters")] {
         let folder = folder();
@@ -112,10 +128,11 @@ fn memory_is_what_the_dry_run_says() {
     let folder = folder();
     for dtype in ["f32", "bf16"] {
         for kind in StrategyKind::ALL {
-            for ranks in [2, 3] {
-                let changes =
-                    [format!("strategy.kind={}", kind.name()), format!("strategy.param_dtype={dtype}")];
-                let config = config(folder.path(), &[&changes[0], &changes[1], "schedule.steps=3"]);
+            for (ranks, tensor) in [(2, 1), (3, 1), (4, 2)] {
+                let dtype = format!("strategy.param_dtype={dtype}");
+                let (kind_of, mesh) =
+                    (format!("strategy.kind={}", kind.name()), format!("mesh.tensor={tensor}"));
+                let config = config(folder.path(), &[&dtype, &kind_of, &mesh, "schedule.steps=3"]);
                 let expected = DryRun::new(&config, ranks).unwrap().memory(kind);
                 let ledgers = on(ranks, |world| course::follow(world, &config).unwrap().ledger);
                 let most = |class: usize| ledgers.iter().map(|ledger| ledger.classes[class].0).max().unwrap();
@@ -135,6 +152,8 @@ fn activations_are_nearly_what_the_formula_says() {
         vec!["model.checkpointing=true", "model.layers=4"],
         vec!["model.norm=rms", "model.feed_forward=swiglu"],
         vec!["model.context=96", "model.tied=false"],
+        vec!["mesh.tensor=2"],
+        vec!["mesh.tensor=2", "strategy.sequence_parallel=true"],
     ];
     for changes in options {
         let config = config(folder.path(), &[&changes[..], &["schedule.steps=2"]].concat());

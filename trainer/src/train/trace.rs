@@ -127,7 +127,11 @@ pub(super) struct Traced<'a> {
 
 impl<'a> Traced<'a> {
     /// `strategy`, whose events go to `trace`.
-    pub(super) fn new(strategy: &'a mut dyn Parallel, inventory: &'a Inventory, trace: &'a mut Trace) -> Self {
+    pub(super) fn new(
+        strategy: &'a mut dyn Parallel,
+        inventory: &'a Inventory,
+        trace: &'a mut Trace,
+    ) -> Self {
         Self { strategy, inventory, trace, since: Instant::now() }
     }
 }

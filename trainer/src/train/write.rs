@@ -1,8 +1,8 @@
 //! Text from trained models.
 
+use super::Network;
 use super::dry_run::extents;
 use super::run::Run;
-use super::Network;
 use crate::checkpoint::{self, Manifest, Who};
 use crate::config::Config;
 use crate::data::text;
