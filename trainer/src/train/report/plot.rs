@@ -97,7 +97,7 @@ fn range(values: impl Iterator<Item = f64> + Clone) -> (f64, f64) {
 }
 
 fn number(value: f64) -> String {
-    if value != 0.0 && value.abs() < 0.01 { format!("{value:.0e}") } else { format!("{value:.2}") }
+    if value != 0.0 && value.abs() < 0.01 { format!("{value:.1e}") } else { format!("{value:.2}") }
 }
 
 fn text(error: impl std::fmt::Display) -> String {
