@@ -4,12 +4,13 @@ mod read;
 mod sections;
 
 pub use sections::{
-    Checkpoint, Data, DataKind, FeedForward, Log, Model, ModelKind, Norm, Optimiser, OptimiserKind, Strategy,
-    StrategyKind,
+    Checkpoint, Data, DataKind, FeedForward, Log, Model, ModelKind, Norm, Optimiser, OptimiserKind, Sample,
+    Strategy, StrategyKind,
 };
 
 use crate::error::{Error, Result};
 use crate::mesh::{Degrees, Mesh};
+use crate::parallel::Settings;
 use crate::train::{Batch, Schedule};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
@@ -39,6 +40,8 @@ pub struct Config {
     pub checkpoint: Checkpoint,
     /// What is told meanwhile.
     pub log: Log,
+    /// What is shown at the end.
+    pub sample: Sample,
 }
 
 impl Default for Config {
@@ -54,6 +57,7 @@ impl Default for Config {
             strategy: Strategy::default(),
             checkpoint: Checkpoint::default(),
             log: Log::default(),
+            sample: Sample::default(),
         }
     }
 }
@@ -65,10 +69,23 @@ impl Config {
     /// Names file and line, or the override: an unknown key with the nearest that there is, a value of a wrong type,
     /// values that do not go together.
     pub fn load(path: Option<&Path>, overrides: &[String]) -> Result<Self> {
-        let mut config = match path {
+        let config = match path {
             Some(path) => read::file(path)?,
             None => Self::default(),
         };
+        config.changed(overrides)
+    }
+
+    /// As [`Config::load`], from the text of a file.
+    ///
+    /// # Errors
+    /// Those of [`Config::load`].
+    pub fn parse(text: &str, overrides: &[String]) -> Result<Self> {
+        read::parse(text).map_err(Error::illegal)?.changed(overrides)
+    }
+
+    fn changed(self, overrides: &[String]) -> Result<Self> {
+        let mut config = self;
         for change in overrides {
             config = read::changed(&config, change)?;
         }
@@ -90,6 +107,12 @@ impl Config {
     /// [`Error::Illegal`] with the nearest numbers that go together.
     pub fn batch(&self, mesh: &Mesh) -> Result<Batch> {
         Batch::divide(self.data.global_batch, self.data.micro_batch, mesh.batch_data())
+    }
+
+    /// What strategies go by.
+    pub fn settings(&self) -> Settings {
+        let rows = self.optimiser.kind == OptimiserKind::Muon;
+        Settings { rows, ..self.strategy.settings(u64::from(self.seed)) }
     }
 
     /// The highest learning rate of the run: the configured one, scaled to the global batch.

@@ -28,6 +28,17 @@ impl Class {
     /// All of them, in the order of reports.
     pub const ALL: [Self; 5] =
         [Self::Weights, Self::Gradients, Self::Optimiser, Self::Activations, Self::Buffers];
+
+    /// Its name in reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Weights => "weights",
+            Self::Gradients => "gradients",
+            Self::Optimiser => "optimiser",
+            Self::Activations => "activations",
+            Self::Buffers => "buffers",
+        }
+    }
 }
 
 /// Bytes of one class.

@@ -31,6 +31,7 @@ pub use exact::ExactSum;
 pub use full::FullySharded;
 pub use mean::{Average, Mean};
 pub use replicated::Replicated;
+pub(crate) use replicated::owners;
 pub use settings::{Form, Kind, Settings, Unused};
 pub use sharded::Sharded;
 pub use team::Team;

@@ -11,10 +11,20 @@ pub(crate) fn mix(seed: u64) -> u64 {
 
 /// A seed made of several numbers; another one for any other numbers.
 pub(crate) fn chain(numbers: &[u64]) -> u64 {
-    numbers.iter().fold(mix(numbers.len() as u64), |hash, &number| mix(hash ^ mix(number)))
+    fold(numbers.len(), numbers.iter().copied())
+}
+
+/// As [`chain`], of `count` numbers.
+pub(crate) fn fold(count: usize, numbers: impl Iterator<Item = u64>) -> u64 {
+    numbers.fold(mix(count as u64), |hash, number| mix(hash ^ mix(number)))
 }
 
 /// A number from 0, included, to 1, excluded.
 pub(crate) fn unit(bits: u64) -> f64 {
     (bits >> 11) as f64 / (1u64 << 53) as f64
+}
+
+/// A number for a text; another one, most likely, for any other text.
+pub(crate) fn text(text: &str) -> u64 {
+    fold(text.len(), text.bytes().map(u64::from))
 }

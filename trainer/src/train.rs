@@ -1,7 +1,37 @@
-//! The course of a training run: how large its batches are and how fast it learns.
+//! Training runs: what they are made of, how large their batches are and how fast they learn, and what they tell.
 
+mod advice;
 mod batch;
+mod course;
+mod dry_run;
+mod feed;
+mod formula;
+mod judge;
+mod launch;
+mod ledger;
+mod network;
+mod persist;
+mod replicas;
+mod report;
+mod run;
 mod schedule;
+mod setup;
+mod trace;
+mod work;
+mod write;
 
 pub use batch::Batch;
+pub use course::Outcome;
+pub use dry_run::DryRun;
+pub use feed::{Extents, Feed, Owned, Samples};
+pub use formula::Traffic;
+pub use launch::{in_environment, on_threads};
+pub use ledger::Ledger;
+pub use network::Network;
+pub use report::Record;
+pub use run::{Run, Taken};
 pub use schedule::{Scale, Schedule, Shape};
+pub use write::generate;
+
+#[cfg(test)]
+mod tests;

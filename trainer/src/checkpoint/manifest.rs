@@ -1,5 +1,6 @@
 //! What a checkpoint says of itself.
 
+use crate::data::Position;
 use crate::error::{Error, Result};
 use crate::parameter::{Inventory, Parameter};
 use serde::{Deserialize, Serialize};
@@ -14,8 +15,8 @@ const FORMAT: u32 = 1;
 pub struct Progress {
     /// Steps taken.
     pub step: u64,
-    /// Samples taken from the data, by all ranks together.
-    pub samples: u64,
+    /// How far all ranks together are in the data.
+    pub position: Position,
     /// Seed of everything random.
     pub seed: u64,
 }

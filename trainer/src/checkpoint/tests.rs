@@ -1,4 +1,5 @@
 use super::*;
+use crate::data::Position;
 use crate::error::Result;
 use crate::flat::Dtype;
 use crate::memory::Memory;
@@ -63,7 +64,7 @@ fn saved(root: &Path, kind: (Kind, Form), ranks: usize, dtype: Dtype) -> Bits {
         let (inventory, memory, rank) = (inventory(dtype), Memory::default(), world.rank());
         let mut strategy = make(kind, &inventory, Some(world.clone()), &settings(), &memory).unwrap();
         steps(&mut *strategy, &inventory, rank, 1..3);
-        let progress = Progress { step: 2, samples: 64, seed: 0 };
+        let progress = Progress { step: 2, position: Position { epoch: 1, sample: 64 }, seed: 0 };
         save(root, of_data(&world), &mut *strategy, &inventory, progress, "[model]", 2).unwrap();
         kept(&mut *strategy, &inventory)
     });
@@ -76,7 +77,7 @@ fn loaded(root: &Path, kind: (Kind, Form), ranks: usize, dtype: Dtype) -> Bits {
         let other = Settings { seed: 99, ..settings() };
         let mut strategy = make(kind, &inventory, Some(world.clone()), &other, &memory).unwrap();
         let progress = load(&latest(root).unwrap(), of_data(&world), &mut *strategy, &inventory).unwrap();
-        assert_eq!(progress, Progress { step: 2, samples: 64, seed: 0 });
+        assert_eq!(progress, Progress { step: 2, position: Position { epoch: 1, sample: 64 }, seed: 0 });
         kept(&mut *strategy, &inventory)
     });
     all.into_iter().flatten().collect()

@@ -16,7 +16,7 @@ pub(super) fn file(path: &Path) -> Result<Config> {
 }
 
 /// The defaults, changed by the text of a file.
-fn parse(text: &str) -> std::result::Result<Config, String> {
+pub(super) fn parse(text: &str) -> std::result::Result<Config, String> {
     let failed = |error: toml::de::Error| at(text, error.span(), error.message());
     let document = DeTable::parse(text).map_err(failed)?;
     let known = written(&Config::default()).map_err(|error| error.to_string())?;

@@ -3,7 +3,7 @@
 use super::Config;
 use crate::data::Tail;
 use crate::flat::Dtype;
-use crate::parallel::{Form, Settings};
+use crate::parallel::{Form, Kind, Settings};
 use serde::{Deserialize, Serialize};
 
 /// Which architecture.
@@ -206,6 +206,32 @@ pub enum StrategyKind {
     Zero3,
 }
 
+impl StrategyKind {
+    /// All of them, from the one that shares least to the one that shares most.
+    pub const ALL: [Self; 7] = [
+        Self::Naive,
+        Self::Overlapped,
+        Self::Bucketed,
+        Self::Zero1Parameters,
+        Self::Zero1,
+        Self::Zero2,
+        Self::Zero3,
+    ];
+
+    /// Its name in configurations.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Naive => "naive",
+            Self::Overlapped => "overlapped",
+            Self::Bucketed => "bucketed",
+            Self::Zero1Parameters => "zero1-parameters",
+            Self::Zero1 => "zero1",
+            Self::Zero2 => "zero2",
+            Self::Zero3 => "zero3",
+        }
+    }
+}
+
 /// The strategy.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
@@ -222,6 +248,8 @@ pub struct Strategy {
     pub reduce_dtype: Dtype,
     /// Type in which weights are gathered and used.
     pub param_dtype: Dtype,
+    /// Whether ranks that share layers also share the rows between them: sequence parallelism.
+    pub sequence_parallel: bool,
 }
 
 impl Default for Strategy {
@@ -233,11 +261,23 @@ impl Default for Strategy {
             gather_limit: 2,
             reduce_dtype: Dtype::F32,
             param_dtype: Dtype::F32,
+            sequence_parallel: false,
         }
     }
 }
 
 impl Strategy {
+    /// Which of the strategies that is.
+    pub fn kind(&self) -> Kind {
+        match self.kind {
+            StrategyKind::Naive | StrategyKind::Overlapped | StrategyKind::Bucketed => Kind::Replicated,
+            StrategyKind::Zero1Parameters => Kind::Owners,
+            StrategyKind::Zero1 => Kind::Zero1,
+            StrategyKind::Zero2 => Kind::Zero2,
+            StrategyKind::Zero3 => Kind::Zero3,
+        }
+    }
+
     /// As strategies know it, with initial weights by `seed`.
     pub fn settings(&self, seed: u64) -> Settings {
         let form = match self.kind {
@@ -289,11 +329,46 @@ pub struct Log {
     pub validate_every: u64,
     /// Batches of each validation.
     pub validation_batches: u64,
+    /// Steps from one comparison of all ranks' weights to the next; none if 0.
+    pub compare_every: u64,
+    /// Where the run is drawn when it ends, as SVG; nowhere if empty.
+    pub plot: String,
+    /// Where the first steps are written as a trace for Perfetto or chrome://tracing; nowhere if empty.
+    pub trace: String,
+    /// How many steps that are.
+    pub trace_steps: u64,
 }
 
 impl Default for Log {
     fn default() -> Self {
-        Self { every: 10, file: String::new(), validate_every: 100, validation_batches: 8 }
+        Self {
+            every: 10,
+            file: String::new(),
+            validate_every: 100,
+            validation_batches: 4,
+            compare_every: 100,
+            plot: String::new(),
+            trace: String::new(),
+            trace_steps: 3,
+        }
+    }
+}
+
+/// The text that a run shows at its end.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Sample {
+    /// What it begins with.
+    pub prompt: String,
+    /// How many tokens follow; none are shown if 0.
+    pub tokens: usize,
+    /// How daring; 0 is the most probable at each place.
+    pub temperature: f64,
+}
+
+impl Default for Sample {
+    fn default() -> Self {
+        Self { prompt: "//! ".to_owned(), tokens: 240, temperature: 0.7 }
     }
 }
 
@@ -331,5 +406,6 @@ pub(super) fn rules(config: &Config) -> Vec<(bool, String)> {
         least("strategy.gather_limit", strategy.gather_limit),
         least("checkpoint.keep", config.checkpoint.keep),
         least("log.every", config.log.every as usize),
+        size("sample.temperature", config.sample.temperature),
     ]
 }

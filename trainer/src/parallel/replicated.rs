@@ -240,7 +240,7 @@ impl Parallel for Replicated {
 }
 
 /// The owner of each bucket: the largest first, each to the rank with the least so far.
-fn owners(layout: &Layout, ranks: usize) -> Vec<usize> {
+pub(crate) fn owners(layout: &Layout, ranks: usize) -> Vec<usize> {
     let mut order: Vec<_> = layout.ids().collect();
     order.sort_by_key(|&bucket| std::cmp::Reverse(layout[bucket].count));
     let (mut owners, mut loads) = (vec![0; order.len()], vec![0; ranks]);

@@ -99,7 +99,7 @@ impl Settings {
     }
 
     /// Where they lie when packed so.
-    pub(super) fn packed(&self, inventory: &Inventory, ranks: usize, packing: Packing) -> Layout {
+    pub(crate) fn packed(&self, inventory: &Inventory, ranks: usize, packing: Packing) -> Layout {
         Layout::with_rows(inventory, ranks, packing, &|parameter| self.rows && parameter.shape.len() == 2)
     }
 }

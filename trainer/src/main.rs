@@ -1,0 +1,120 @@
+//! The command `unisono-train`: trains what a configuration describes, on threads or processes, and lets it write.
+
+use clap::{Parser, Subcommand};
+use std::io::IsTerminal;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use unisono_trainer::config::Config;
+use unisono_trainer::train::{self, DryRun, Outcome};
+use unisono_trainer::{Error, Result};
+
+#[derive(Parser)]
+#[command(name = "unisono-train", version, about = "Training over unisono's collectives")]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Train: without a configuration a small GPT, on the text files below this folder.
+    Train(TrainArguments),
+    /// Let a trained model go on with a text.
+    Generate(GenerateArguments),
+}
+
+#[derive(clap::Args)]
+struct TrainArguments {
+    /// TOML file with the configuration; defaults for what it does not say.
+    #[arg(short, long)]
+    config: Option<PathBuf>,
+    /// Ranks, as threads of this process [default: 2]. Under a launcher (RANK, WORLD_SIZE) each process is one rank instead.
+    #[arg(short = 'n', long)]
+    ranks: Option<usize>,
+    /// Print the whole configuration and end.
+    #[arg(long)]
+    print_config: bool,
+    /// Print what each of so many ranks would keep, send and compute, and end.
+    #[arg(long, value_name = "RANKS")]
+    dry_run: Option<usize>,
+    /// Changes to the configuration.
+    #[arg(value_name = "SECTION.KEY=VALUE")]
+    overrides: Vec<String>,
+}
+
+#[derive(clap::Args)]
+struct GenerateArguments {
+    /// Folder of a checkpoint, or of several: the last one then.
+    #[arg(long)]
+    checkpoint: PathBuf,
+    /// What the text begins with.
+    #[arg(long)]
+    prompt: String,
+    /// Changes to the configuration that was saved, of section `sample` say.
+    #[arg(value_name = "SECTION.KEY=VALUE")]
+    overrides: Vec<String>,
+}
+
+fn main() -> ExitCode {
+    if std::env::var_os("UNISONO_DEBUG").is_some() {
+        tracing_subscriber::fmt()
+            .with_env_filter(tracing_subscriber::EnvFilter::try_from_env("UNISONO_DEBUG").unwrap_or_default())
+            .with_writer(std::io::stderr)
+            .with_ansi(std::io::stderr().is_terminal())
+            .init();
+    }
+    let ended = match Arguments::parse().command {
+        Command::Train(arguments) => train(&arguments),
+        Command::Generate(arguments) => generate(&arguments),
+    };
+    match ended {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("unisono-train: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn train(arguments: &TrainArguments) -> Result<()> {
+    let config = Config::load(arguments.config.as_deref(), &arguments.overrides)?;
+    if arguments.print_config {
+        print!("{}", config.to_toml()?);
+        return Ok(());
+    }
+    if let Some(world) = arguments.dry_run {
+        print!("{}", DryRun::new(&config, world)?.report());
+        return Ok(());
+    }
+    let outcome = match (std::env::var_os("RANK"), arguments.ranks) {
+        (None, ranks) => Some(train::on_threads(ranks.unwrap_or(2), &config)?),
+        (Some(_), None) => train::in_environment(&config)?,
+        (Some(_), Some(_)) => {
+            let what = "-n makes threads, and RANK in the environment says that ranks are processes";
+            return Err(Error::illegal(format!("{what}: leave one of them out")));
+        }
+    };
+    if let Some(outcome) = outcome {
+        tell(&config, &outcome);
+    }
+    Ok(())
+}
+
+fn tell(config: &Config, outcome: &Outcome) {
+    if let (Some(first), Some(last)) = (outcome.losses.first(), outcome.losses.last()) {
+        println!("{} steps, loss {first:.4} at first, {last:.4} at last", outcome.steps);
+    }
+    if let Some(loss) = outcome.validation {
+        println!("loss {loss:.4} on what was held back");
+    }
+    println!("weights {:016x}\n\n{}", outcome.fingerprint, outcome.ledger);
+    if let Some(sample) = &outcome.sample {
+        println!("{}{sample}", config.sample.prompt);
+    }
+}
+
+fn generate(arguments: &GenerateArguments) -> Result<()> {
+    let GenerateArguments { checkpoint, prompt, overrides } = arguments;
+    println!("{prompt}{}", train::generate(checkpoint, prompt, overrides)?);
+    Ok(())
+}

@@ -1,0 +1,102 @@
+//! What is legal and yet probably not meant.
+
+use super::Batch;
+use crate::config::{Config, StrategyKind};
+use crate::data::Tail;
+use crate::mesh::Mesh;
+use crate::train::Scale;
+
+/// Advice for a run whose ranks need so many bytes each, one piece a line.
+pub(super) fn list(config: &Config, mesh: &Mesh, batch: &Batch, bytes: usize) -> String {
+    let all = [
+        large_world(config, mesh),
+        accumulation(config, batch),
+        tail(config),
+        shuffle(config),
+        buckets(config, mesh),
+        prefetch(config),
+        rate(config),
+        room(mesh, bytes),
+        activations(config, bytes),
+    ];
+    all.into_iter().flatten().collect::<Vec<_>>().join("\n")
+}
+
+/// Ring latency grows with the ranks, and what each computes meanwhile shrinks.
+fn large_world(config: &Config, mesh: &Mesh) -> Option<String> {
+    let data = mesh.data();
+    let gathers = config.strategy.kind == StrategyKind::Zero3;
+    (data > DATA_RANKS_MAX).then(|| {
+        let what = if gathers { "gathering weights" } else { "reducing gradients" };
+        format!("{data} data ranks: beyond {DATA_RANKS_MAX}, {what} is seldom hidden behind computing; add mesh.tensor")
+    })
+}
+
+fn accumulation(config: &Config, batch: &Batch) -> Option<String> {
+    let times = batch.accumulation;
+    let gathers = config.strategy.kind == StrategyKind::Zero3;
+    (gathers && times > 1).then(|| {
+        format!("zero3 gathers all weights for each of {times} micro-batches: more data ranks or a larger data.micro_batch come before accumulation")
+    })
+}
+
+fn tail(config: &Config) -> Option<String> {
+    let pads = config.data.tail == Tail::Pad;
+    pads.then(|| {
+        "data.tail = \"pad\" shows some samples twice in an epoch; \"drop\" shows none twice".to_owned()
+    })
+}
+
+fn shuffle(config: &Config) -> Option<String> {
+    (!config.data.shuffle).then(|| "data.shuffle = false: every epoch has the same order".to_owned())
+}
+
+fn buckets(config: &Config, mesh: &Mesh) -> Option<String> {
+    let is_small = config.strategy.kind == StrategyKind::Bucketed && config.strategy.bucket_mb < 1.0;
+    (is_small && mesh.data() > 1).then(|| {
+        format!(
+            "strategy.bucket_mb = {}: small buckets are bound by latency; 25 is usual",
+            config.strategy.bucket_mb
+        )
+    })
+}
+
+fn prefetch(config: &Config) -> Option<String> {
+    let waits = config.strategy.kind == StrategyKind::Zero3 && config.strategy.prefetch == 0;
+    waits.then(|| "strategy.prefetch = 0: every unit waits for its weights; 1 hides it".to_owned())
+}
+
+fn rate(config: &Config) -> Option<String> {
+    let (batch, reference) = (config.data.global_batch, config.schedule.reference_batch);
+    (batch != reference && config.schedule.lr_scale == Scale::None).then(|| {
+        format!("optimiser.lr is as for batches of {reference} and the batch is {batch}; schedule.lr_scale = \"sqrt\" follows it")
+    })
+}
+
+/// Whether this host could hold all its ranks, were it the only one.
+fn room(mesh: &Mesh, bytes: usize) -> Option<String> {
+    let have = memory_of_host()?;
+    let ranks = have / bytes.max(1);
+    (ranks < mesh.world()).then(|| {
+        let need = bytes as f64 / GIB;
+        format!(
+            "this host has room for {ranks} such ranks of {need:.2} GiB, by {:.0} GiB of memory",
+            have as f64 / GIB
+        )
+    })
+}
+
+/// No strategy here cuts activations.
+fn activations(config: &Config, bytes: usize) -> Option<String> {
+    let large = bytes as f64 > 8.0 * GIB && !config.model.checkpointing;
+    large.then(|| "activations are not shared out by any strategy: model.checkpointing = true, or a smaller data.micro_batch".to_owned())
+}
+
+fn memory_of_host() -> Option<usize> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+    Some(line.trim().trim_end_matches(" kB").parse::<usize>().ok()? << 10)
+}
+
+const DATA_RANKS_MAX: usize = 512;
+const GIB: f64 = (1 << 30) as f64;

@@ -1,0 +1,158 @@
+//! What a run would keep, send and compute on any number of ranks: arithmetic alone, in one process.
+
+use super::formula::{Plan, Traffic};
+use super::{Batch, Extents, Network, advice, setup, work};
+use crate::config::{Config, DataKind, StrategyKind};
+use crate::data::{Table, text};
+use crate::error::Result;
+use crate::memory::Class;
+use crate::mesh::Mesh;
+use crate::parameter::{Inventory, Parameter};
+use std::fmt::Write;
+use std::path::Path;
+use std::sync::Arc;
+use unisono::Communicator;
+
+/// A run that does not happen.
+pub struct DryRun {
+    config: Config,
+    mesh: Mesh,
+    batch: Batch,
+    extents: Extents,
+    inventory: Arc<Inventory>,
+}
+
+impl DryRun {
+    /// Of `world` ranks.
+    ///
+    /// # Errors
+    /// Those that the run would begin with.
+    pub fn new(config: &Config, world: usize) -> Result<Self> {
+        let mesh = setup::mesh(config, world)?;
+        let (batch, extents) = (config.batch(&mesh)?, extents(config)?);
+        // Models are cut between ranks of a group; this one has nobody to talk to.
+        let tensor = match config.mesh.tensor {
+            1 => None,
+            parts => Communicator::threads(parts)?.into_iter().next(),
+        };
+        let (_, inventory) = Network::new(config, extents, tensor.as_ref())?;
+        Ok(Self { config: config.clone(), mesh, batch, extents, inventory })
+    }
+
+    fn plan(&self) -> Plan<'_> {
+        let Self { config, mesh, batch, extents, inventory } = self;
+        Plan { config, extents: *extents, inventory, mesh: *mesh, batch: *batch }
+    }
+
+    /// Bytes that each rank keeps with a strategy: weights, gradients, optimiser's state; and activations, at most.
+    pub fn memory(&self, kind: StrategyKind) -> [usize; 4] {
+        self.plan().memory(kind, &*setup::optimiser(&self.config))
+    }
+
+    /// Bytes that each rank sends in a step with a strategy.
+    pub fn traffic(&self, kind: StrategyKind) -> Traffic {
+        self.plan().traffic(kind)
+    }
+
+    /// Everything, in words and tables.
+    pub fn report(&self) -> String {
+        let own = self.config.strategy.kind;
+        let sections = [
+            ("Model", self.model()),
+            ("Mesh", self.drawing()),
+            ("Batch", self.arithmetic()),
+            ("Memory of each rank, bytes", self.memory_table(own)),
+            ("Sent by each rank in a step, bytes", traffic_table(&self.traffic(own))),
+            ("The strategies, MiB", self.comparison()),
+            ("To be considered", advice::list(&self.config, &self.mesh, &self.batch, self.total(own))),
+        ];
+        let told = sections.iter().filter(|(_, body)| !body.is_empty());
+        let told: Vec<_> = told.map(|(title, body)| format!("{title}\n{}\n", indented(body))).collect();
+        told.join("\n")
+    }
+
+    fn model(&self) -> String {
+        let whole = |parameter: &Parameter| parameter.whole_shape().iter().product::<usize>();
+        let parameters: usize = self.inventory.parameters.iter().map(whole).sum();
+        let units = self.inventory.units.len();
+        let flops = work::flops_per_sample(&self.config, &self.inventory);
+        let step = flops * self.batch.global() as f64 / self.mesh.world() as f64;
+        format!(
+            "{parameters} parameters in {units} units\n{step:.3e} floating-point operations a rank and step"
+        )
+    }
+
+    /// The mesh, or as much of it as can be read.
+    fn drawing(&self) -> String {
+        let drawing = self.mesh.to_string();
+        let mut lines: Vec<&str> = drawing.lines().collect();
+        if lines.len() > LINES_MAX {
+            let last = lines.split_off(lines.len() - 1);
+            lines.truncate(LINES_MAX - 2);
+            lines.push("...");
+            lines.extend(last);
+        }
+        lines.join("\n")
+    }
+
+    fn arithmetic(&self) -> String {
+        let tokens = match self.extents {
+            Extents::Tokens(_) => {
+                format!("\n{} tokens in a step", self.batch.global() * self.config.model.context)
+            }
+            Extents::Rows(..) => String::new(),
+        };
+        format!("{}{tokens}", self.batch)
+    }
+
+    fn memory_table(&self, kind: StrategyKind) -> String {
+        let mut text = String::new();
+        for (class, bytes) in Class::ALL.iter().zip(self.memory(kind)) {
+            let _ = writeln!(text, "{:<12}{bytes:>16}", class.name());
+        }
+        let _ = write!(text, "{:<12}{:>16}", "in all", self.total(kind));
+        text
+    }
+
+    fn total(&self, kind: StrategyKind) -> usize {
+        self.memory(kind).iter().sum()
+    }
+
+    /// All strategies beside each other.
+    fn comparison(&self) -> String {
+        let mut text = format!("{:<18}{:>12}{:>12}", "", "memory", "sent");
+        for kind in StrategyKind::ALL {
+            let [memory, sent] =
+                [self.total(kind) as f64, self.traffic(kind).total()].map(|bytes| bytes / MIB);
+            let mark = if kind == self.config.strategy.kind { "  <" } else { "" };
+            let _ = write!(text, "\n{:<18}{memory:>12.2}{sent:>12.2}{mark}", kind.name());
+        }
+        text
+    }
+}
+
+/// What the data of a configuration is like, with as little reading as it takes.
+pub(super) fn extents(config: &Config) -> Result<Extents> {
+    Ok(match config.data.kind {
+        DataKind::Text => Extents::Tokens(text::VOCABULARY as usize),
+        DataKind::Tokens => Extents::Tokens(config.data.vocabulary as usize),
+        DataKind::Table => {
+            let table = Table::read(Path::new(&config.data.path))?;
+            Extents::Rows(table.columns, table.classes().unwrap_or(1))
+        }
+    })
+}
+
+fn traffic_table(traffic: &Traffic) -> String {
+    let Traffic { forward, backward, after, layers } = *traffic;
+    let phases = [("forward", forward), ("backward", backward), ("after", after), ("in layers", layers)];
+    let rows = phases.into_iter().chain([("in all", traffic.total())]);
+    rows.map(|(phase, bytes)| format!("{phase:<12}{bytes:>16.0}")).collect::<Vec<_>>().join("\n")
+}
+
+fn indented(text: &str) -> String {
+    text.lines().map(|line| format!("  {line}")).collect::<Vec<_>>().join("\n")
+}
+
+const LINES_MAX: usize = 20;
+const MIB: f64 = (1 << 20) as f64;

@@ -1,0 +1,62 @@
+//! The ranks of a run: threads of this process, or processes that the environment names.
+
+use super::course::{Outcome, follow};
+use crate::config::Config;
+use crate::error::{Error, Result};
+use std::thread;
+use unisono::{Communicator, Order};
+
+/// Trains on `ranks` threads of this process.
+///
+/// # Errors
+/// The first that any rank has; it ends all others.
+pub fn on_threads(ranks: usize, config: &Config) -> Result<Outcome> {
+    let worlds = Communicator::threads_with(ranks, &settings()?)?;
+    thread::scope(|scope| {
+        let start = |world| scope.spawn(move || rank(world, config));
+        let threads: Vec<_> = worlds.into_iter().map(start).collect();
+        let ends = threads.into_iter().map(|thread| thread.join().unwrap_or_else(|_| Err(panicked())));
+        let (done, failed): (Vec<_>, Vec<_>) = ends.partition(Result::is_ok);
+        let telling = failed.into_iter().filter_map(Result::err).reduce(telling);
+        let first = done.into_iter().filter_map(Result::ok).next();
+        telling.map_or_else(|| Ok(first.expect("a rank that ended")), Err)
+    })
+}
+
+/// Trains as one of the processes that `RANK`, `WORLD_SIZE` and their kin describe; the outcome at rank 0.
+///
+/// # Errors
+/// Of this rank, or what it heard from others.
+pub fn in_environment(config: &Config) -> Result<Option<Outcome>> {
+    let world = Communicator::from_env_with(&settings()?)?;
+    let speaks = world.rank() == 0;
+    rank(world, config).map(|outcome| speaks.then_some(outcome))
+}
+
+/// One rank; its error ends all others.
+fn rank(world: Communicator, config: &Config) -> Result<Outcome> {
+    let end = follow(world.clone(), config);
+    if let Err(error) = &end {
+        world.abort(&format!("rank {}: {error}", world.rank()));
+    }
+    end
+}
+
+/// Sums in the order of ranks, so that all strategies and transports take the same steps to the last bit.
+fn settings() -> Result<unisono::Config> {
+    Ok(unisono::Config { order: Order::Ranks, ..unisono::Config::from_env()? })
+}
+
+/// Of two errors the one that says more: that others failed or were told to end says least.
+fn telling(one: Error, other: Error) -> Error {
+    let tells = |error: &Error| match error {
+        Error::Collective(error) => u8::from(error.is_misuse()),
+        Error::Illegal(_) => 2,
+        _ => 3,
+    };
+    if tells(&other) > tells(&one) { other } else { one }
+}
+
+fn panicked() -> Error {
+    Error::illegal("a rank panicked: a bug")
+}

@@ -1,0 +1,89 @@
+//! The model that a configuration describes.
+
+use super::feed::Extents;
+use crate::config::{self, Config, FeedForward, ModelKind, Norm};
+use crate::error::{Error, Result};
+use crate::models::{self, Classifier, Gpt, GptConfig, Model};
+use crate::parameter::{Inventory, Registry};
+use crate::split::Split;
+use std::sync::Arc;
+use unisono::Communicator;
+
+/// One of the models that can be configured.
+pub enum Network {
+    /// A language model.
+    Gpt(Box<Gpt>),
+    /// A classifier of rows.
+    Classifier(Classifier),
+}
+
+impl Network {
+    /// Makes the configured model for data of these extents, cut between the ranks of `tensor`, and lists its parameters.
+    ///
+    /// # Errors
+    /// If they do not go together.
+    pub fn new(
+        config: &Config,
+        extents: Extents,
+        tensor: Option<&Communicator>,
+    ) -> Result<(Self, Arc<Inventory>)> {
+        let mut registry = Registry::default();
+        let network = match (config.model.kind, extents) {
+            (ModelKind::Gpt, Extents::Tokens(vocabulary)) => {
+                let gpt = gpt(&config.model, vocabulary);
+                let split = Split::new(tensor.cloned(), config.strategy.sequence_parallel, gpt.plan());
+                Self::Gpt(Box::new(Gpt::new(&mut registry, gpt, split)?))
+            }
+            (ModelKind::Mlp, Extents::Rows(features, classes)) if tensor.is_none() => {
+                let sizes = [&[features], &config.model.hidden[..], &[classes]].concat();
+                Self::Classifier(Classifier::mlp(&mut registry, &sizes))
+            }
+            (ModelKind::Gpt, Extents::Rows(..)) => {
+                return Err(Error::illegal("model.kind = \"gpt\" learns from text or tokens: see data.kind"));
+            }
+            (ModelKind::Mlp, Extents::Tokens(_)) => {
+                return Err(Error::illegal("model.kind = \"mlp\" learns from a table: see data.kind"));
+            }
+            (ModelKind::Mlp, Extents::Rows(..)) => {
+                return Err(Error::illegal("model.kind = \"mlp\" is not cut: set mesh.tensor to 1"));
+            }
+        };
+        registry.keep_as(config.strategy.param_dtype, |_| true);
+        Ok((network, Arc::new(registry.finish())))
+    }
+
+    /// What the training loop drives.
+    pub fn model(&self) -> &dyn Model {
+        match self {
+            Network::Gpt(gpt) => &**gpt,
+            Network::Classifier(classifier) => classifier,
+        }
+    }
+
+    /// The language model, if it is one.
+    pub fn gpt(&self) -> Option<&Gpt> {
+        match self {
+            Network::Gpt(gpt) => Some(gpt),
+            Network::Classifier(_) => None,
+        }
+    }
+}
+
+/// The extents of a configured GPT.
+pub(super) fn gpt(model: &config::Model, vocabulary: usize) -> GptConfig {
+    let config::Model { context, width, heads, layers, .. } = *model;
+    GptConfig {
+        norm: match model.norm {
+            Norm::Layer => models::Norm::Layer,
+            Norm::Rms => models::Norm::Rms,
+        },
+        feed_forward: match model.feed_forward {
+            FeedForward::Gelu => models::FeedForward::Gelu,
+            FeedForward::Swiglu => models::FeedForward::SwiGlu,
+        },
+        dropout: model.dropout as f32,
+        tied: model.tied,
+        checkpoint: model.checkpointing,
+        ..GptConfig::new(vocabulary, context, width, heads, layers)
+    }
+}

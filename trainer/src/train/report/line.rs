@@ -1,0 +1,107 @@
+//! The line on the terminal.
+
+use super::Record;
+use indicatif::{ProgressBar, ProgressStyle};
+use std::io::{IsTerminal, stderr};
+use std::time::Duration;
+
+/// A bar where somebody looks at it; elsewhere a line every so many steps.
+pub(super) enum Line {
+    Bar(ProgressBar),
+    Lines { every: u64, steps: u64 },
+}
+
+impl Line {
+    /// For `steps` steps, of which `taken` are taken.
+    pub(super) fn new(steps: u64, taken: u64, every: u64) -> Self {
+        if !stderr().is_terminal() {
+            return Self::Lines { every, steps };
+        }
+        let style = ProgressStyle::with_template("{bar:20} {pos}/{len} {msg}").expect("a template");
+        let bar = ProgressBar::new(steps).with_style(style);
+        bar.set_position(taken);
+        Self::Bar(bar)
+    }
+
+    pub(super) fn step(&self, record: &Record, left: Duration) {
+        match self {
+            Self::Bar(bar) => {
+                bar.set_position(record.step);
+                bar.set_message(words(record, left));
+                if let Some(loss) = record.validation {
+                    bar.println(held_back(record.step, loss));
+                }
+            }
+            Self::Lines { every, steps } => {
+                if record.step.is_multiple_of(*every) || record.step == *steps {
+                    eprintln!("step {}/{steps} {}", record.step, words(record, left));
+                }
+                if let Some(loss) = record.validation {
+                    eprintln!("{}", held_back(record.step, loss));
+                }
+            }
+        }
+    }
+
+    pub(super) fn finish(&self) {
+        if let Self::Bar(bar) = self {
+            bar.abandon();
+        }
+    }
+}
+
+fn held_back(step: u64, loss: f64) -> String {
+    format!("step {step}: loss {loss:.4} on what was held back")
+}
+
+/// A step in one line.
+fn words(record: &Record, left: Duration) -> String {
+    let Record { loss, norm, rate, utilisation, .. } = record;
+    let exposed = 100.0 * record.exposed / record.seconds;
+    let [measured, formula] =
+        [record.memory, record.memory_formula].map(|bytes| bytes as f64 / f64::from(1 << 20));
+    format!(
+        "loss {loss:.4} norm {norm:.2} lr {rate:.1e} {} tok/s MFU {:.0}% exposed {exposed:.0}% memory {measured:.1}/{formula:.1} MiB left {}",
+        short(record.tokens_per_second),
+        100.0 * utilisation,
+        duration(left)
+    )
+}
+
+/// A number with few digits: 950, 12.3k, 4.56M.
+fn short(number: f64) -> String {
+    match number {
+        ..1e3 => format!("{number:.0}"),
+        ..1e6 => format!("{:.1}k", number / 1e3),
+        _ => format!("{:.2}M", number / 1e6),
+    }
+}
+
+/// 45s, 3m20s, 2h05m.
+fn duration(time: Duration) -> String {
+    let seconds = time.as_secs();
+    match seconds {
+        0..60 => format!("{seconds}s"),
+        60..3600 => format!("{}m{:02}s", seconds / 60, seconds % 60),
+        _ => format!("{}h{:02}m", seconds / 3600, seconds / 60 % 60),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_step_is_told_in_one_line() {
+        let record =
+            Record { loss: 2.5, norm: 0.75, rate: 2e-3, seconds: 0.2, exposed: 0.05, ..Record::default() };
+        let record = Record { tokens_per_second: 12_345.0, utilisation: 0.414, ..record };
+        let record = Record { memory: 3 << 20, memory_formula: 3 << 20, ..record };
+        assert_eq!(
+            words(&record, Duration::from_secs(200)),
+            "loss 2.5000 norm 0.75 lr 2.0e-3 12.3k tok/s MFU 41% exposed 25% memory 3.0/3.0 MiB left 3m20s"
+        );
+        assert_eq!([short(950.0), short(4.56e6)], ["950", "4.56M"]);
+        assert_eq!(duration(Duration::from_secs(7500)), "2h05m");
+    }
+}

@@ -1,0 +1,145 @@
+//! The drawing of a run: losses above, learning rate below.
+
+use super::Record;
+use crate::error::{Error, Result};
+use plotters::coord::Shift;
+use plotters::prelude::*;
+use std::path::Path;
+
+type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
+type Points = Vec<(f64, f64)>;
+
+/// A line: its name and colour, and where it goes.
+struct Line {
+    name: &'static str,
+    color: RGBColor,
+    points: Points,
+}
+
+/// Draws the steps to a file.
+pub(super) fn draw(path: &Path, records: &[Record]) -> Result<()> {
+    let area = SVGBackend::new(path, (WIDTH, HEIGHT)).into_drawing_area();
+    let drawn = area.fill(&WHITE).map_err(|error| error.to_string()).and_then(|()| {
+        let (above, below) = area.split_vertically(HEIGHT * 7 / 10);
+        chart(&above, "loss", &losses(records))?;
+        chart(&below, "learning rate", &[rates(records)])?;
+        area.present().map_err(|error| error.to_string())
+    });
+    drawn.map_err(|error| Error::file(path, error))
+}
+
+fn losses(records: &[Record]) -> Vec<Line> {
+    let training = thin(records.iter().map(|record| (record.step as f64, record.loss)).collect());
+    let validation = records.iter().filter_map(|record| Some((record.step as f64, record.validation?)));
+    let training = Line { name: "training", color: BLUE, points: training };
+    let validation = Line { name: "held back", color: ORANGE, points: validation.collect() };
+    [training, validation].into_iter().filter(|line| !line.points.is_empty()).collect()
+}
+
+fn rates(records: &[Record]) -> Line {
+    let points = records.iter().map(|record| (record.step as f64, record.rate)).collect();
+    Line { name: "learning rate", color: GREY, points: thin(points) }
+}
+
+/// No more points than can be told apart; each the mean of its neighbours.
+fn thin(points: Points) -> Points {
+    let each = points.len().div_ceil(POINTS_MAX).max(1);
+    let mean = |some: &[(f64, f64)]| {
+        let (x, y) = some.iter().fold((0.0, 0.0), |sum, point| (sum.0 + point.0, sum.1 + point.1));
+        (x / some.len() as f64, y / some.len() as f64)
+    };
+    points.chunks(each).map(mean).collect()
+}
+
+fn chart(area: &Area<'_>, title: &str, lines: &[Line]) -> std::result::Result<(), String> {
+    let points = || lines.iter().flat_map(|line| &line.points);
+    let (steps, values) = (range(points().map(|point| point.0)), range(points().map(|point| point.1)));
+    let mut chart = ChartBuilder::on(area)
+        .margin(12)
+        .x_label_area_size(40)
+        .y_label_area_size(70)
+        .build_cartesian_2d(steps.0..steps.1, values.0..values.1)
+        .map_err(text)?;
+    let mut mesh = chart.configure_mesh();
+    mesh.x_desc("step").y_desc(title).label_style(("sans-serif", 14));
+    mesh.x_label_formatter(&|step| format!("{step:.0}")).y_label_formatter(&|value| number(*value));
+    mesh.bold_line_style(BLACK.mix(0.15)).light_line_style(BLACK.mix(0.04)).draw().map_err(text)?;
+    for line in lines {
+        let style = line.color.stroke_width(2);
+        let color = line.color;
+        let series = chart.draw_series(LineSeries::new(line.points.iter().copied(), style)).map_err(text)?;
+        series
+            .label(line.name)
+            .legend(move |(x, y)| PathElement::new([(x, y), (x + 20, y)], color.stroke_width(2)));
+    }
+    if lines.len() > 1 {
+        chart
+            .configure_series_labels()
+            .label_font(("sans-serif", 14))
+            .border_style(BLACK.mix(0.3))
+            .draw()
+            .map_err(text)?;
+    }
+    Ok(())
+}
+
+/// From least to most, with some air.
+fn range(values: impl Iterator<Item = f64> + Clone) -> (f64, f64) {
+    let (least, most) =
+        (values.clone().fold(f64::INFINITY, f64::min), values.fold(f64::NEG_INFINITY, f64::max));
+    match least <= most {
+        true => {
+            let air = ((most - least) / 20.0).max(most.abs() / 100.0).max(1e-9);
+            (least - air, most + air)
+        }
+        false => (0.0, 1.0),
+    }
+}
+
+fn number(value: f64) -> String {
+    if value != 0.0 && value.abs() < 0.01 { format!("{value:.1e}") } else { format!("{value:.2}") }
+}
+
+fn text(error: impl std::fmt::Display) -> String {
+    error.to_string()
+}
+
+const BLUE: RGBColor = RGBColor(0, 114, 178);
+const ORANGE: RGBColor = RGBColor(213, 94, 0);
+const GREY: RGBColor = RGBColor(110, 110, 110);
+const WIDTH: u32 = 900;
+const HEIGHT: u32 = 620;
+const POINTS_MAX: usize = 1500;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_drawing_has_every_line_and_its_axes() {
+        let folder = tempfile::tempdir().unwrap();
+        let record = |step: u64| Record {
+            step,
+            loss: 5.0 / step as f64,
+            validation: step.is_multiple_of(10).then_some(3.0),
+            rate: 1e-3,
+            ..Record::default()
+        };
+        let path = folder.path().join("run.svg");
+        draw(&path, &(1..50).map(record).collect::<Vec<_>>()).unwrap();
+        let svg = std::fs::read_to_string(&path).unwrap();
+        for word in ["training", "held back", "learning rate", "step", "loss"] {
+            assert!(svg.contains(word), "{word} is not in the drawing");
+        }
+        draw(&path, &[]).unwrap();
+        draw(&path, &[record(1)]).unwrap();
+    }
+
+    #[test]
+    fn long_runs_are_thinned_by_means() {
+        let points: Points = (0..6000).map(|step| (f64::from(step), f64::from(step % 2))).collect();
+        let thinned = thin(points);
+        assert_eq!(thinned.len(), POINTS_MAX);
+        assert!(thinned.iter().all(|point| point.1 == 0.5));
+    }
+}

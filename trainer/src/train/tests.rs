@@ -1,0 +1,266 @@
+//! Whole runs, on threads.
+
+use super::run::Run;
+use super::*;
+use crate::config::{Config, StrategyKind};
+use crate::error::{Error, Result};
+use crate::memory::Class;
+use std::path::Path;
+use tempfile::TempDir;
+use unisono::{Communicator, Order};
+
+/// A small model on a small text, changed by `overrides`; the text lies in `folder`.
+fn config(folder: &Path, overrides: &[&str]) -> Config {
+    let text: String =
+        (0..400).map(|line| format!("line {line} of {} is {}\n", line * 7 % 13, line % 5)).collect();
+    std::fs::write(folder.join("text.txt"), text).unwrap();
+    let (data, checkpoints) = (folder.display(), folder.join("checkpoints"));
+    let small = [
+        format!("data.path={data}"),
+        format!("checkpoint.folder={}", checkpoints.display()),
+        "model.layers=2".to_owned(),
+        "model.width=32".to_owned(),
+        "model.heads=2".to_owned(),
+        "model.context=32".to_owned(),
+        "data.global_batch=12".to_owned(),
+        "data.micro_batch=2".to_owned(),
+        "schedule.steps=12".to_owned(),
+        "schedule.warmup=2".to_owned(),
+        "strategy.bucket_mb=0.02".to_owned(),
+        "sample.tokens=0".to_owned(),
+        "log.validate_every=0".to_owned(),
+        "log.compare_every=3".to_owned(),
+        "log.every=1000".to_owned(),
+    ];
+    let all = small.into_iter().chain(overrides.iter().map(|&change| change.to_owned()));
+    Config::load(None, &all.collect::<Vec<_>>()).unwrap()
+}
+
+fn folder() -> TempDir {
+    tempfile::tempdir().unwrap()
+}
+
+/// Losses and weights, to the last bit.
+fn bits(outcome: &Outcome) -> (Vec<u64>, u64) {
+    (outcome.losses.iter().map(|loss| loss.to_bits()).collect(), outcome.fingerprint)
+}
+
+/// Runs `body` on so many ranks; what all of them return.
+fn on<R: Send>(ranks: usize, body: impl Fn(Communicator) -> R + Sync) -> Vec<R> {
+    let config = unisono::Config { order: Order::Ranks, ..unisono::Config::default() };
+    let worlds = Communicator::threads_with(ranks, &config).unwrap();
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = worlds.into_iter().map(|world| scope.spawn(|| body(world))).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    })
+}
+
+#[test]
+fn the_loss_falls_and_the_model_writes() {
+    let folder = folder();
+    let config = config(folder.path(), &["schedule.steps=60", "sample.tokens=20", "sample.prompt=line"]);
+    let outcome = on_threads(2, &config).unwrap();
+    let (first, last) = (outcome.losses[0], outcome.losses[59]);
+    assert!((5.0..6.0).contains(&first) && last < 3.0, "from {first} to {last}");
+    assert!(outcome.validation.unwrap() < 3.2, "{:?}", outcome.validation);
+    assert!(outcome.sample.unwrap().len() >= 20);
+}
+
+#[test]
+fn reruns_and_all_strategies_take_the_same_steps_to_the_last_bit() {
+    let folder = folder();
+    let run = |kind: StrategyKind, ranks| {
+        let kind = format!("strategy.kind={}", kind.name());
+        bits(&on_threads(ranks, &config(folder.path(), &[&kind, "model.dropout=0.1"])).unwrap())
+    };
+    for ranks in [1, 3] {
+        let first = run(StrategyKind::Bucketed, ranks);
+        for kind in StrategyKind::ALL {
+            assert_eq!(run(kind, ranks), first, "{kind:?} on {ranks} ranks");
+        }
+    }
+}
+
+#[test]
+fn cut_layers_take_nearly_the_same_steps() {
+    let folder = folder();
+    let run = |ranks, changes: &[&str]| on_threads(ranks, &config(folder.path(), changes)).unwrap().losses;
+    let reference = run(1, &[]);
+    let meshes: [&[&str]; 2] =
+        [&["mesh.tensor=2"], &["mesh.tensor=2", "strategy.sequence_parallel=true", "strategy.kind=zero2"]];
+    for changes in meshes {
+        for (one, other) in run(4, changes).iter().zip(&reference) {
+            assert!((one / other - 1.0).abs() < 1e-4, "{changes:?}: {one}, not {other}");
+        }
+    }
+    let muon = run(2, &["optimiser.kind=muon", "schedule.steps=40", "strategy.kind=zero3"]);
+    assert!(muon[39] < 4.0, "{}", muon[39]);
+}
+
+#[test]
+fn a_run_that_goes_on_is_the_run_that_never_stopped() {
+    for (saved, resumed) in [("bucketed", "bucketed"), ("zero1", "zero3"), ("zero3", "zero1-parameters")] {
+        let folder = folder();
+        let saving = format!("strategy.kind={saved}");
+        let whole = on_threads(2, &config(folder.path(), &[&saving, "checkpoint.every=5"])).unwrap();
+        std::fs::remove_dir_all(folder.path().join("checkpoints/step-00000010")).unwrap();
+        let going_on = format!("strategy.kind={resumed}");
+        let rest = on_threads(2, &config(folder.path(), &[&going_on, "checkpoint.resume=true"])).unwrap();
+        assert_eq!(rest.losses, whole.losses[5..], "{saved} {resumed}");
+        assert_eq!((rest.steps, rest.fingerprint), (12, whole.fingerprint));
+    }
+}
+
+#[test]
+fn a_checkpoint_of_another_seed_is_refused_and_one_of_this_writes_on() {
+    let folder = folder();
+    on_threads(2, &config(folder.path(), &["checkpoint.every=12"])).unwrap();
+    let other = config(folder.path(), &["checkpoint.resume=true", "seed=2"]);
+    assert!(on_threads(2, &other).unwrap_err().to_string().contains("set seed=1"));
+    let checkpoints = folder.path().join("checkpoints");
+    let text = |prompt: &str| generate(&checkpoints, prompt, &["sample.tokens=10".to_owned()]);
+    assert_eq!(text("line").unwrap(), text("line").unwrap());
+    assert!(text("").unwrap_err().to_string().contains("an empty prompt"));
+}
+
+#[test]
+fn memory_is_what_the_dry_run_says() {
+    let folder = folder();
+    let meshes: [(&str, &[(usize, usize)]); 2] = [("f32", &[(2, 1), (3, 1), (4, 2)]), ("bf16", &[(2, 1)])];
+    for (dtype, meshes) in meshes {
+        for kind in StrategyKind::ALL {
+            for &(ranks, tensor) in meshes {
+                let dtype = format!("strategy.param_dtype={dtype}");
+                let (kind_of, mesh) =
+                    (format!("strategy.kind={}", kind.name()), format!("mesh.tensor={tensor}"));
+                let config = config(folder.path(), &[&dtype, &kind_of, &mesh, "schedule.steps=3"]);
+                let expected = DryRun::new(&config, ranks).unwrap().memory(kind);
+                let ledgers = on(ranks, |world| course::follow(world, &config).unwrap().ledger);
+                let most = |class: usize| ledgers.iter().map(|ledger| ledger.classes[class].0).max().unwrap();
+                let what = format!("{kind:?}, {ranks} ranks, {mesh}, {dtype}");
+                assert_eq!([most(0), most(1), most(2)], expected[..3], "{what}");
+                assert_eq!(ledgers[0].formulas, expected, "{what}");
+            }
+        }
+    }
+}
+
+#[test]
+fn activations_are_nearly_what_the_formula_says() {
+    let folder = folder();
+    let options = [
+        vec![],
+        vec!["model.checkpointing=true", "model.layers=4"],
+        vec!["model.norm=rms", "model.feed_forward=swiglu"],
+        vec!["model.context=96", "model.tied=false"],
+        vec!["mesh.tensor=2"],
+        vec!["mesh.tensor=2", "strategy.sequence_parallel=true"],
+    ];
+    for changes in options {
+        let config = config(folder.path(), &[&changes[..], &["schedule.steps=2"]].concat());
+        let ledger = on_threads(2, &config).unwrap().ledger;
+        let measured = ledger.classes[Class::Activations as usize].1 as f64;
+        let ratio = measured / ledger.formulas[3] as f64;
+        assert!((0.9..1.1).contains(&ratio), "{changes:?}: {ratio}");
+    }
+}
+
+#[test]
+fn replicas_that_differ_are_named() {
+    let folder = folder();
+    let config = config(folder.path(), &[]);
+    let ends: Vec<Result<()>> = on(3, |world| {
+        let rank = world.rank();
+        let mut run = Run::new(&config, world)?;
+        run.step()?;
+        run.compare()?;
+        let wanted = run.inventory.find("h.1.mlp.c_fc.bias").unwrap();
+        run.strategy.visit(&mut |kept| {
+            if rank == 1 && kept.parameter == wanted {
+                kept.weights[0] += 1e-7;
+            }
+            Ok(())
+        })?;
+        run.compare()
+    });
+    for end in ends {
+        let Err(Error::Diverged(what)) = end else { panic!("{end:?}") };
+        assert_eq!(what, "after step 1, h.1.mlp.c_fc.bias on ranks [1] is not what rank 0 has");
+    }
+}
+
+#[test]
+fn what_is_wrong_is_said_once_and_ends_all() {
+    let folder = folder();
+    let error = |changes: &[&str]| on_threads(2, &config(folder.path(), changes)).unwrap_err().to_string();
+    assert!(error(&["data.path=/nowhere"]).starts_with("/nowhere: "));
+    assert!(error(&["data.micro_batch=5"]).contains("nearest global batch: 10 or 20"));
+    assert!(error(&["optimiser.kind=muon", "mesh.tensor=2"]).contains("whole matrices"));
+    assert!(error(&["mesh.pipeline=2"]).contains("mesh.pipeline = 2"));
+    assert!(error(&["optimiser.lr=1e30", "optimiser.clip=0"]).contains("a lower optimiser.lr"));
+    let ends = on(2, |world| {
+        let rank = world.rank();
+        let config = Config { seed: rank as u32, ..config(folder.path(), &[]) };
+        Run::new(&config, world).map(drop).unwrap_err().to_string()
+    });
+    assert_eq!(ends, ["rank 1 has another configuration or other data than rank 0"; 2]);
+}
+
+#[test]
+fn tables_are_learned_too() {
+    let folder = folder();
+    let row = |n: u32| (f64::from(n * 7919 % 100) / 10.0 - 5.0, f64::from(n * 104_729 % 97) / 10.0 - 5.0);
+    let line = |n| {
+        let (x, y) = row(n);
+        format!("{x},{y},{}\n", u8::from(x * y > 0.0))
+    };
+    let path = folder.path().join("table.csv");
+    std::fs::write(&path, (0..600).map(line).collect::<String>()).unwrap();
+    let data = format!("data.path={}", path.display());
+    let changes = [
+        &data,
+        "data.kind=table",
+        "model.kind=mlp",
+        "model.hidden=[16,16]",
+        "schedule.steps=200",
+        "optimiser.lr=1e-2",
+    ];
+    let outcome = on_threads(2, &config(folder.path(), &changes)).unwrap();
+    assert!(outcome.validation.unwrap() < 0.3, "{:?}", outcome.validation);
+    let ledger = outcome.ledger;
+    let ratio = ledger.classes[3].1 as f64 / ledger.formulas[3] as f64;
+    assert!((0.9..1.1).contains(&ratio), "activations: {ratio}");
+}
+
+#[test]
+fn a_run_leaves_its_records_its_drawing_and_its_trace() {
+    let folder = folder();
+    let path = |name: &str| folder.path().join(name);
+    let changes = [
+        format!("log.file={}", path("run.jsonl").display()),
+        format!("log.plot={}", path("run.svg").display()),
+    ];
+    let trace = format!("log.trace={}", path("trace.json").display());
+    let config = config(
+        folder.path(),
+        &[&changes[0], &changes[1], &trace, "log.validate_every=6", "strategy.kind=zero3"],
+    );
+    let outcome = on_threads(2, &config).unwrap();
+    let lines = std::fs::read_to_string(path("run.jsonl")).unwrap();
+    let records: Vec<Record> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(records.iter().map(|record| record.loss).collect::<Vec<_>>(), outcome.losses);
+    assert_eq!(records.iter().filter(|record| record.validation.is_some()).count(), 2);
+    assert!(records.iter().all(|record| record.exposed < record.seconds && record.utilisation > 0.0));
+    assert!(std::fs::read_to_string(path("run.svg")).unwrap().contains("learning rate"));
+    let trace: serde_json::Value =
+        serde_json::from_str(&std::fs::read_to_string(path("trace.json")).unwrap()).unwrap();
+    let events = trace["traceEvents"].as_array().unwrap();
+    for (rank, lane, name) in
+        [(0, 0, "forward h.0"), (1, 0, "backward head"), (1, 1, "weights of h.1"), (0, 0, "optimiser")]
+    {
+        let found = events
+            .iter()
+            .filter(|event| event["name"] == name && event["pid"] == rank && event["tid"] == lane);
+        assert!(found.count() >= 3, "{name} of rank {rank}");
+    }
+}

@@ -1,0 +1,172 @@
+//! What a rank did when, as a trace that Perfetto and chrome://tracing show: a process for each rank, a lane for computing and one
+//! for waiting for others.
+
+use crate::error::{Error, Result};
+use crate::parallel::Parallel;
+use crate::parameter::{Inventory, ParameterId, UnitId};
+use crate::strategy::{Strategy, Way};
+use serde_json::{Value, json};
+use std::path::Path;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use unisono::Communicator;
+
+/// Which row of a rank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Lane {
+    /// Modules, the optimiser, data.
+    Compute = 0,
+    /// Waiting for others.
+    Communication = 1,
+}
+
+struct Event {
+    name: String,
+    lane: Lane,
+    start: Instant,
+    time: Duration,
+}
+
+/// Events of one rank, as long as it is switched on.
+pub(super) struct Trace {
+    is_on: bool,
+    /// The same moment by two clocks: one that other processes have, and one that never goes back.
+    origin: (Duration, Instant),
+    events: Vec<Event>,
+}
+
+impl Trace {
+    /// With nothing in it.
+    pub(super) fn new(is_on: bool) -> Self {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Self { is_on, origin: (now, Instant::now()), events: Vec::new() }
+    }
+
+    /// Records no more.
+    pub(super) fn stop(&mut self) {
+        self.is_on = false;
+    }
+
+    /// Records something that began at `start` and ends now.
+    pub(super) fn add(&mut self, lane: Lane, name: impl FnOnce() -> String, start: Instant) {
+        if self.is_on {
+            self.events.push(Event { name: name(), lane, start, time: start.elapsed() });
+        }
+    }
+
+    /// Runs `body` and records it.
+    pub(super) fn span<R>(&mut self, lane: Lane, name: &str, body: impl FnOnce() -> R) -> R {
+        let start = Instant::now();
+        let result = body();
+        self.add(lane, || name.to_owned(), start);
+        result
+    }
+
+    /// The events as the trace format has them, of a rank.
+    fn events(&self, rank: usize) -> Vec<Value> {
+        let (clock, origin) = self.origin;
+        let at = |start: Instant| (clock + start.saturating_duration_since(origin)).as_nanos() as f64 / 1e3;
+        let event = |event: &Event| {
+            json!({
+                "name": event.name, "ph": "X", "pid": rank, "tid": event.lane as u8,
+                "ts": at(event.start), "dur": event.time.as_nanos() as f64 / 1e3,
+            })
+        };
+        let name = |kind: &str, lane: u8, name: String| json!({"name": kind, "ph": "M", "pid": rank, "tid": lane, "args": {"name": name}});
+        let names = [
+            name("process_name", 0, format!("rank {rank}")),
+            name("thread_name", Lane::Compute as u8, "compute".to_owned()),
+            name("thread_name", Lane::Communication as u8, "communication".to_owned()),
+        ];
+        names.into_iter().chain(self.events.iter().map(event)).collect()
+    }
+
+    /// Writes the events of all ranks to one file, from rank 0. All ranks call it.
+    ///
+    /// # Errors
+    /// Of the file, and of collectives.
+    pub(super) fn write(&self, path: &Path, world: &Communicator) -> Result<()> {
+        let text = Value::from(self.events(world.rank())).to_string();
+        let all = gather(text.as_bytes(), world)?;
+        if world.rank() > 0 {
+            return Ok(());
+        }
+        let mut events = Vec::new();
+        for text in all {
+            let more: Vec<Value> = serde_json::from_slice(&text).map_err(|error| Error::file(path, error))?;
+            events.extend(more);
+        }
+        let trace = json!({"displayTimeUnit": "ms", "traceEvents": events});
+        std::fs::write(path, trace.to_string()).map_err(|error| Error::file(path, error))
+    }
+}
+
+/// The bytes of every rank.
+fn gather(bytes: &[u8], world: &Communicator) -> Result<Vec<Vec<u8>>> {
+    let mut lengths = vec![0u64; world.ranks()];
+    world.all_gather(&[bytes.len() as u64], &mut lengths)?;
+    let lengths: Vec<usize> = lengths.into_iter().map(|length| length as usize).collect();
+    let mut all = vec![0u8; lengths.iter().sum()];
+    world.all_gather_v(bytes, &mut all, &lengths)?;
+    let mut rest = &all[..];
+    let take = |length| {
+        let (own, others) = rest.split_at(length);
+        rest = others;
+        own.to_vec()
+    };
+    Ok(lengths.into_iter().map(take).collect())
+}
+
+/// A strategy whose events are traced: waiting for a unit's weights, and computing with them.
+pub(super) struct Traced<'a> {
+    strategy: &'a mut dyn Parallel,
+    inventory: &'a Inventory,
+    trace: &'a mut Trace,
+    /// When computing went on: since the last unit was there.
+    since: Instant,
+}
+
+impl<'a> Traced<'a> {
+    /// `strategy`, whose events go to `trace`.
+    pub(super) fn new(
+        strategy: &'a mut dyn Parallel,
+        inventory: &'a Inventory,
+        trace: &'a mut Trace,
+    ) -> Self {
+        Self { strategy, inventory, trace, since: Instant::now() }
+    }
+}
+
+fn name(inventory: &Inventory, unit: UnitId, way: Way) -> String {
+    let way = if way == Way::Forward { "forward" } else { "backward" };
+    format!("{way} {}", inventory[unit].name)
+}
+
+impl Strategy for Traced<'_> {
+    fn need(&mut self, unit: UnitId, way: Way) -> Result<()> {
+        let start = Instant::now();
+        self.strategy.need(unit, way)?;
+        self.trace.add(Lane::Communication, || format!("weights of {}", self.inventory[unit].name), start);
+        self.since = Instant::now();
+        Ok(())
+    }
+
+    fn done(&mut self, unit: UnitId, way: Way) -> Result<()> {
+        self.trace.add(Lane::Compute, || name(self.inventory, unit, way), self.since);
+        self.strategy.done(unit, way)
+    }
+
+    fn ready(&mut self, id: ParameterId) -> Result<()> {
+        let start = Instant::now();
+        self.strategy.ready(id)?;
+        self.trace.add(Lane::Communication, || format!("gradient of {}", self.inventory[id].name), start);
+        Ok(())
+    }
+
+    fn weights(&self, id: ParameterId) -> &[f32] {
+        self.strategy.weights(id)
+    }
+
+    fn gradient(&mut self, id: ParameterId) -> Option<(&[f32], &mut [f32])> {
+        self.strategy.gradient(id)
+    }
+}

@@ -1,0 +1,67 @@
+//! How much there is to compute, and how fast this machine could.
+
+use crate::config::{Config, ModelKind};
+use crate::parameter::{Inventory, Parameter};
+use std::time::{Duration, Instant};
+use unisono_cuda::{Matrix, MatrixMut, matmul};
+
+/// Floating-point operations of forward and backward of one sample: 6 for each weight of a matrix product and token, and for
+/// each token and block 6 × context × width for the scores and sums of causal attention (Kaplan and others: Scaling laws for
+/// neural language models, 2020; Chowdhery and others: PaLM, 2022, whose attention is not halved for being causal).
+pub(super) fn flops_per_sample(config: &Config, inventory: &Inventory) -> f64 {
+    let weights = inventory.parameters.iter().map(multiplied).sum::<usize>() as f64;
+    match config.model.kind {
+        ModelKind::Mlp => 6.0 * weights,
+        ModelKind::Gpt => {
+            let [layers, width, context] =
+                [config.model.layers, config.model.width, config.model.context].map(|extent| extent as f64);
+            context * (6.0 * weights + 6.0 * layers * width * context)
+        }
+    }
+}
+
+/// Elements of a parameter times the matrix products that they take part in: a look-up in an embedding is none.
+fn multiplied(parameter: &Parameter) -> usize {
+    let is_looked_up = ["wte.weight", "wpe.weight"].contains(&parameter.name.as_str());
+    match parameter.shape.len() {
+        1 => 0,
+        _ => parameter.whole_shape().iter().product::<usize>() * (parameter.uses - usize::from(is_looked_up)),
+    }
+}
+
+/// Floating-point operations in a second that `threads` threads can do in a matrix product: the fastest of several short ones.
+pub(super) fn peak_flops(threads: usize) -> f64 {
+    let (one, other) = (vec![0.5f32; EXTENT * EXTENT], vec![0.25f32; EXTENT * EXTENT]);
+    let mut product = vec![0.0f32; EXTENT * EXTENT];
+    let mut least = f64::INFINITY;
+    let start = Instant::now();
+    while start.elapsed() < MEASURED_FOR {
+        let before = Instant::now();
+        let into = MatrixMut::new(&mut product, EXTENT, EXTENT);
+        let (one, other) = (Matrix::new(&one, EXTENT, EXTENT), Matrix::new(&other, EXTENT, EXTENT));
+        matmul(into, 0.0, 1.0, one, other, threads);
+        least = least.min(before.elapsed().as_secs_f64());
+    }
+    2.0 * (EXTENT as f64).powi(3) / least
+}
+
+const EXTENT: usize = 384;
+const MEASURED_FOR: Duration = Duration::from_millis(80);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::train::{Extents, Network};
+
+    #[test]
+    fn a_tied_head_counts_and_look_ups_do_not() {
+        let (mut config, extents) = (Config::default(), Extents::Tokens(257));
+        config.model.layers = 1;
+        let of = |config: &Config| flops_per_sample(config, &Network::new(config, extents, None).unwrap().1);
+        let (tokens, width) = (config.model.context as f64, config.model.width as f64);
+        let expected = 6.0 * tokens * (12.0 * width * width + 257.0 * width + tokens * width);
+        assert_eq!(of(&config), expected);
+        config.model.tied = false;
+        assert_eq!(of(&config), expected);
+    }
+}
