@@ -103,5 +103,5 @@ fn lent_memory_and_messages_are_counted_too() {
         comm.send_recv(&[1u8; 1000], next, &mut [0u8; 1000], previous).unwrap();
         (lent, comm.traffic().unwrap().bytes - before - lent)
     });
-    assert_eq!(moved, [(2 * 2 * 4 << 16, 1000); 3]);
+    assert_eq!(moved, [((2 * 2 * 4) << 16, 1000); 3]);
 }
