@@ -204,7 +204,7 @@ impl Communicator {
     /// # use unisono::{Communicator, Sum};
     /// # let ranks = Communicator::threads(2)?;
     /// # std::thread::scope(|scope| for comm in ranks { scope.spawn(move || {
-    /// comm.all_reduce(&mut [1.0f32; 1 << 20], Sum).unwrap();
+    /// comm.all_reduce(&mut vec![1.0f32; 1 << 20], Sum).unwrap();
     /// assert_eq!(comm.traffic().unwrap().bytes, 4 << 20); // 2 (N−1)/N times the buffer
     /// # }); });
     /// # Ok::<(), unisono::Error>(())
