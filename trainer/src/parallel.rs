@@ -18,6 +18,7 @@ mod base;
 mod exact;
 mod flight;
 mod full;
+mod gradients;
 mod matrix;
 mod mean;
 mod partial;
@@ -26,6 +27,7 @@ mod settings;
 mod sharded;
 mod shares;
 mod team;
+mod transit;
 
 pub use exact::ExactSum;
 pub use full::FullySharded;

@@ -5,8 +5,9 @@
 
 use super::base::Base;
 use super::flight::Flight;
+use super::gradients::{Gradients, Keeps};
 use super::shares::{From, Shares, Stride};
-use super::{ExactSum, Kept, Parallel, Settings, Team};
+use super::{Kept, Parallel, Settings, Team};
 use crate::error::Result;
 use crate::flat::{BucketId, Numbers, Packing};
 use crate::memory::{Class, Memory};
@@ -25,11 +26,9 @@ pub struct FullySharded {
     shares: Shares,
     /// This rank's share of each bucket's weights. A gather under way holds on to it.
     weights: Vec<Arc<Numbers>>,
-    /// This rank's shares of the mean gradients, by bucket.
-    gradients: Vec<Option<Numbers>>,
+    gradients: Gradients,
     /// Whole weights on their way, in the order in which they were asked for.
     gathers: VecDeque<(BucketId, Flight<Numbers>)>,
-    reductions: VecDeque<(BucketId, Flight<Numbers>)>,
     /// How many open units use each bucket.
     users: Vec<usize>,
 }
@@ -47,17 +46,9 @@ impl FullySharded {
             Arc::new(base.store.initial(bucket, layout.share(bucket, rank), settings.seed))
         };
         let weights = layout.ids().map(initial).collect();
-        let gradients = layout.ids().map(|_| None).collect();
+        let gradients = Gradients::new(Keeps::Share, &base);
         let users = vec![0; layout.buckets.len()];
-        Self {
-            base,
-            shares,
-            weights,
-            gradients,
-            gathers: VecDeque::new(),
-            reductions: VecDeque::new(),
-            users,
-        }
+        Self { base, shares, weights, gradients, gathers: VecDeque::new(), users }
     }
 
     fn buckets_of(&self, unit: UnitId) -> Vec<BucketId> {
@@ -125,43 +116,6 @@ impl FullySharded {
             }
         }
     }
-
-    fn launch(&mut self, bucket: BucketId) -> Result<()> {
-        while self.reductions.len() >= self.base.settings.reductions_max.max(1) {
-            self.land_gradients()?;
-        }
-        let mut whole = self.base.store.take_gradients(bucket);
-        let (mean, partial) = (self.base.mean.clone(), self.base.partial(bucket));
-        let reduction = move |group: Option<&Communicator>| {
-            partial.sum(&mut whole)?;
-            mean.reduce_scatter(group, whole)
-        };
-        let flight = Flight::start(self.base.group.as_ref(), reduction)?;
-        self.reductions.push_back((bucket, flight));
-        Ok(())
-    }
-
-    /// Waits for the oldest reduction, whose result adds to what there is of the share's gradient.
-    fn land_gradients(&mut self) -> Result<()> {
-        let Some((bucket, flight)) = self.reductions.pop_front() else { return Ok(()) };
-        let share = flight.land(&mut self.base.waited)?;
-        match &mut self.gradients[bucket.0] {
-            Some(sum) => sum.add(&share),
-            none => *none = Some(share),
-        }
-        Ok(())
-    }
-
-    fn reduces_now(&self) -> bool {
-        self.base.is_last() || self.base.settings.reduce_each
-    }
-
-    /// This rank's share of a bucket's gradients; zeros where nothing came.
-    fn take_share(&mut self, bucket: BucketId) -> Numbers {
-        let count = self.shares.range(bucket).len();
-        let share = self.gradients[bucket.0].take();
-        share.unwrap_or_else(|| self.base.store.no_gradients(bucket, count))
-    }
 }
 
 impl Strategy for FullySharded {
@@ -188,12 +142,7 @@ impl Strategy for FullySharded {
     }
 
     fn ready(&mut self, id: ParameterId) -> Result<()> {
-        self.base.ready(id)?;
-        while self.reduces_now() {
-            let Some(bucket) = self.base.complete() else { break };
-            self.launch(bucket)?;
-        }
-        Ok(())
+        self.gradients.ready(&mut self.base, id)
     }
 
     fn weights(&self, id: ParameterId) -> &[f32] {
@@ -212,34 +161,22 @@ impl Parallel for FullySharded {
     }
 
     fn finish(&mut self) -> Result<()> {
-        while let Some(bucket) = self.base.rest()? {
-            self.launch(bucket)?;
-        }
-        while !self.reductions.is_empty() {
-            self.land_gradients()?;
-        }
-        Ok(())
+        self.gradients.finish(&mut self.base)
     }
 
     fn norm(&mut self) -> Result<f64> {
-        let mut squares = ExactSum::default();
-        for bucket in self.base.trainable() {
-            let (share, gradients) = (self.shares.range(bucket), self.take_share(bucket));
-            let part = From { numbers: &gradients, start: share.start };
-            self.shares.add_squares(bucket, share, part, |id| self.base.counts(id), &mut squares);
-            self.gradients[bucket.0] = Some(gradients);
-        }
-        self.base.norm(squares, true)
+        self.gradients.norm(&mut self.base, &self.shares)
     }
 
     fn update(&mut self, optimiser: &dyn Optimiser, step: &Step) -> Result<()> {
         self.settle()?;
         for bucket in self.base.trainable() {
-            let (start, gradients) = (self.shares.range(bucket).start, self.take_share(bucket));
+            let gradients = self.gradients.take(&mut self.base, bucket);
             let share = Arc::get_mut(&mut self.weights[bucket.0]).expect("nothing is under way");
-            let gradients = From { numbers: &gradients, start };
+            let weights = From { numbers: share, start: gradients.start };
             let stride = Stride { optimiser, step, group: self.base.group.as_ref() };
-            self.shares.update(bucket, From { numbers: share, start }, gradients, &stride)?;
+            self.shares.update(bucket, weights, gradients.view(), &stride)?;
+            self.gradients.spend(&mut self.base, bucket, gradients.numbers);
         }
         Ok(())
     }

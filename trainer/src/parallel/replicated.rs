@@ -4,16 +4,16 @@
 //! al., "ZeRO", SC 2020, by whole parameters.
 
 use super::base::Base;
-use super::flight::Flight;
+use super::gradients::{Gradients, Keeps};
 use super::shares::{From, Shares, Stride};
-use super::{ExactSum, Form, Kept, Parallel, Settings, Team};
+use super::transit::Transit;
+use super::{Kept, Parallel, Settings, Team};
 use crate::error::Result;
-use crate::flat::{BucketId, Layout, Numbers, Packing};
+use crate::flat::{BucketId, Layout, Packing};
 use crate::memory::Memory;
 use crate::optim::{Optimiser, Step};
 use crate::parameter::{Inventory, Parameter, ParameterId, UnitId};
 use crate::strategy::{Strategy, Way};
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 use unisono::Communicator;
@@ -24,9 +24,9 @@ pub struct Replicated {
     shares: Shares,
     /// Who keeps the optimiser's state of each bucket, if not everyone.
     owners: Option<Vec<usize>>,
-    reductions: VecDeque<(BucketId, Flight<Numbers>)>,
-    /// Weights on their way from their owners, by bucket.
-    broadcasts: Vec<Option<Flight<Numbers>>>,
+    gradients: Gradients,
+    /// Weights on their way from their owners.
+    transit: Transit,
 }
 
 impl Replicated {
@@ -68,8 +68,8 @@ impl Replicated {
         let is_kept = |bucket: BucketId| owners.as_ref().is_none_or(|owners| owners[bucket.0] == rank);
         let range = |bucket| if is_kept(bucket) { 0..layout[bucket].count } else { 0..0 };
         let shares = Shares::new(inventory, &layout, memory, range);
-        let broadcasts = layout.ids().map(|_| None).collect();
-        let mut made = Self { base, shares, owners, reductions: VecDeque::new(), broadcasts };
+        let (gradients, transit) = (Gradients::new(Keeps::All, &base), Transit::new(&base));
+        let mut made = Self { base, shares, owners, gradients, transit };
         made.initialise()?;
         Ok(made)
     }
@@ -88,54 +88,17 @@ impl Replicated {
         Ok(())
     }
 
-    fn launch(&mut self, bucket: BucketId) -> Result<()> {
-        let mut gradients = self.base.store.take_gradients(bucket);
-        let (mean, partial) = (self.base.mean.clone(), self.base.partial(bucket));
-        let reduction = move |group: Option<&Communicator>| {
-            partial.sum(&mut gradients)?;
-            mean.all_reduce(group, gradients)
-        };
-        let flight = Flight::start(self.base.group.as_ref(), reduction)?;
-        self.reductions.push_back((bucket, flight));
-        Ok(())
-    }
-
-    fn land_all(&mut self) -> Result<()> {
-        while let Some((bucket, flight)) = self.reductions.pop_front() {
-            let gradients = flight.land(&mut self.base.waited)?;
-            self.base.store.put_gradients(bucket, gradients);
-        }
-        Ok(())
-    }
-
     /// Starts sending the weights of a bucket from its owner to all.
     fn send_from_owner(&mut self, bucket: BucketId) -> Result<()> {
         let Some(owners) = &self.owners else { return Ok(()) };
-        let (owner, mut weights) = (owners[bucket.0], self.base.store.take_weights(bucket).expect("whole"));
-        let broadcast = move |group: Option<&Communicator>| {
-            group.map_or(Ok(()), |group| weights.broadcast(group, owner))?;
-            Ok(weights)
-        };
-        self.broadcasts[bucket.0] = Some(Flight::start(self.base.group.as_ref(), broadcast)?);
-        Ok(())
-    }
-
-    fn land_weights(&mut self, bucket: BucketId) -> Result<()> {
-        if let Some(flight) = self.broadcasts[bucket.0].take() {
-            let weights = flight.land(&mut self.base.waited)?;
-            self.base.store.put_weights(bucket, weights);
-        }
-        Ok(())
+        let owner = owners[bucket.0];
+        self.transit.start(&mut self.base, bucket, move |weights, group| weights.broadcast(group, owner))
     }
 }
 
 impl Strategy for Replicated {
     fn need(&mut self, unit: UnitId, _: Way) -> Result<()> {
-        for bucket in self.base.layout().buckets_of(&self.base.store.inventory, unit) {
-            self.land_weights(bucket)?;
-        }
-        self.base.store.open(unit);
-        Ok(())
+        self.transit.need(&mut self.base, unit)
     }
 
     fn done(&mut self, unit: UnitId, _: Way) -> Result<()> {
@@ -144,12 +107,7 @@ impl Strategy for Replicated {
     }
 
     fn ready(&mut self, id: ParameterId) -> Result<()> {
-        self.base.ready(id)?;
-        while self.base.is_last() && self.base.settings.form != Form::Naive {
-            let Some(bucket) = self.base.complete() else { break };
-            self.launch(bucket)?;
-        }
-        Ok(())
+        self.gradients.ready(&mut self.base, id)
     }
 
     fn weights(&self, id: ParameterId) -> &[f32] {
@@ -168,48 +126,27 @@ impl Parallel for Replicated {
     }
 
     fn finish(&mut self) -> Result<()> {
-        while let Some(bucket) = self.base.rest()? {
-            self.launch(bucket)?;
-            if self.base.settings.form == Form::Naive {
-                self.land_all()?;
-            }
-        }
-        self.land_all()
+        self.gradients.finish(&mut self.base)
     }
 
     fn norm(&mut self) -> Result<f64> {
-        let mut squares = ExactSum::default();
-        let layout = self.base.layout();
-        for bucket in self.base.trainable() {
-            let gradients = self.base.store.take_gradients(bucket);
-            let all = From { numbers: &gradients, start: 0 };
-            self.shares.add_squares(
-                bucket,
-                0..layout[bucket].count,
-                all,
-                |id| self.base.counts(id),
-                &mut squares,
-            );
-            self.base.store.put_gradients(bucket, gradients);
-        }
-        self.base.norm(squares, false)
+        self.gradients.norm(&mut self.base, &self.shares)
     }
 
     fn update(&mut self, optimiser: &dyn Optimiser, step: &Step) -> Result<()> {
         for bucket in self.base.trainable() {
-            let mut gradients = self.base.store.take_gradients(bucket);
+            let gradients = self.gradients.take(&mut self.base, bucket);
             let weights = From { numbers: self.base.store.weights_mut(bucket), start: 0 };
             let stride = Stride { optimiser, step, group: None };
-            self.shares.update(bucket, weights, From { numbers: &gradients, start: 0 }, &stride)?;
-            gradients.clear();
-            self.base.store.put_gradients(bucket, gradients);
+            self.shares.update(bucket, weights, gradients.view(), &stride)?;
+            self.gradients.spend(&mut self.base, bucket, gradients.numbers);
             self.send_from_owner(bucket)?;
         }
         Ok(())
     }
 
     fn settle(&mut self) -> Result<()> {
-        self.base.layout().ids().try_for_each(|bucket| self.land_weights(bucket))
+        self.transit.settle(&mut self.base)
     }
 
     fn visit(&mut self, visit: &mut dyn FnMut(Kept<'_>) -> Result<()>) -> Result<()> {
