@@ -20,6 +20,8 @@ pub(super) struct Express {
     seen: Vec<u64>,
     seen_by_all: u64,
     sheets: Vec<(Sheet, &'static Algorithm)>,
+    /// The key for which there was no sheet, last.
+    refused: Option<Key>,
     /// The sheet found last: mostly the one that is looked for.
     last: usize,
     /// Which sheet is replaced next when there are too many.
@@ -40,6 +42,7 @@ impl Express {
     /// Forgets all sheets: another algorithm may be wanted now.
     pub(super) fn forget(&mut self) {
         self.sheets.clear();
+        self.refused = None;
     }
 
     #[inline]
@@ -76,22 +79,29 @@ impl Engine {
         };
         match self.express.find(&key) {
             Some(index) => Ok(Some(index)),
+            None if self.express.refused == Some(key) => Ok(None),
             None => self.new_sheet(key, job),
         }
     }
 
     fn new_sheet(&mut self, key: Key, job: &Job<'_>) -> Result<Option<usize>> {
         let algorithm = self.algorithm(job.collective, job.root, job.share_bytes_max)?;
+        let sheet = self.translate(key, job, algorithm);
+        if sheet.is_none() {
+            self.express.refused = Some(key);
+        }
+        Ok(sheet.map(|sheet| self.express.keep(sheet, algorithm)))
+    }
+
+    fn translate(&self, key: Key, job: &Job<'_>, algorithm: &'static Algorithm) -> Option<Sheet> {
         let spec = self.spec(job.collective, job.root, job.share_bytes_max);
         if algorithm.reach != Reach::Windows || (algorithm.parts)(&spec) != 1 || spec.ranks > OPERANDS_MAX {
-            return Ok(None);
+            return None;
         }
         let blocks = window_blocks(algorithm, &spec);
-        let fit = Fit::new(blocks, job.share_bytes_max, job.collective.reduces());
+        let fit = Fit::new(blocks, job.share_bytes_max, job.collective.reduces())?;
         let program = (algorithm.build)(&spec, self.mesh.rank);
-        let call = key.call.by(Digest::of(algorithm));
-        let sheet = fit.and_then(|fit| Sheet::new(key, call, &program, fit, self.mesh.rank));
-        Ok(sheet.map(|sheet| self.express.keep(sheet, algorithm)))
+        Sheet::new(key, key.call.by(Digest::of(algorithm)), &program, fit, self.mesh.rank)
     }
 
     /// Describes `job`, whose sheet has this index.

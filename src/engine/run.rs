@@ -8,7 +8,7 @@ use super::stage::{Bank, Outcome, Stage};
 use super::{Channel, Engine, Job, LANES_PER_CHANNEL};
 use crate::call::Call;
 use crate::error::Result;
-use crate::schedule::{Collective, Rank};
+use crate::schedule::Rank;
 use unisono_cuda::{Finish, Op, Store};
 
 /// Where a channel is in its pieces.
@@ -96,8 +96,8 @@ impl Engine {
     /// What `job` computes; `direct`: large outputs are written once, and past the cache.
     pub(super) fn arithmetic(&self, job: &Job<'_>, direct: bool) -> Arithmetic {
         let (ranks, reduction) = (self.mesh.ranks, job.reduction);
-        let shares = if job.collective == Collective::AllReduce { 1 } else { ranks };
-        let large = direct && job.share_bytes_max * shares >= self.config.stream_from_bytes;
+        let (given, gotten) = job.collective.shares(ranks, job.root, job.root);
+        let large = direct && job.share_bytes_max * given.max(gotten) >= self.config.stream_from_bytes;
         Arithmetic {
             dtype: job.dtype,
             op: reduction.map_or(Op::Sum, |reduction| reduction.op()),

@@ -36,7 +36,7 @@ impl Key {
         let op = job.reduction.map(Reduction::op);
         let call = Call::new(0, job.kind, job.dtype, op, job.root, job.count);
         let key = Self { call, input_bytes, output_bytes, bases };
-        (job.share_bytes_max <= Cell::Long.bytes() / 2).then_some(key)
+        (job.share_bytes_max <= Cell::Long.bytes()).then_some(key)
     }
 }
 
@@ -261,9 +261,9 @@ mod tests {
     #[test]
     fn what_is_short_travels_in_a_line_and_what_is_too_long_not_at_all() {
         let cell = |blocks, bytes, spare| Fit::new(blocks, bytes, spare).map(|fit| fit.cell);
-        assert_eq!([cell(7, 4, false), cell(7, 4, true)], [Some(Cell::Short), Some(Cell::Long)]);
-        assert_eq!([cell(1, 2044, true), cell(1, 2049, true)], [Some(Cell::Long), None]);
-        assert_eq!(Fit::new(1, 2044, true).map(|fit| fit.stride), Some(2048));
+        assert_eq!([cell(7, 4, false), cell(7, 4, true)], [Some(Cell::Short), Some(Cell::Medium)]);
+        assert_eq!([cell(1, 8188, true), cell(1, 8193, true)], [Some(Cell::Long), None]);
+        assert_eq!(Fit::new(1, 8188, true).map(|fit| fit.stride), Some(8192));
         assert_eq!(cell(1, Cell::Long.bytes(), false), Some(Cell::Long));
     }
 }

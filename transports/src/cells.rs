@@ -3,9 +3,9 @@
 //!
 //! A cell is a *stamp* and, right behind it, its data; whoever polls the stamp
 //! has the first 56 bytes with the same cache line. A rank owns many short
-//! cells, a line each, and fewer long ones, and uses them in turn: post `n`
-//! goes into short cell `n mod 64`, or into long cell `n mod 32`. One in a long
-//! cell has its stamp in the short one, too: a reader who expects a post of
+//! cells, a line each, and fewer of the greater kinds, and uses them in turn:
+//! post `n` goes into cell `n mod c` of the `c` of its kind. One that is not
+//! short has its stamp in the short cell, too: a reader who expects a post of
 //! another size finds there that ranks disagree. Every rank counts the same
 //! posts (those it only reads included) and publishes how many it has *seen*;
 //! before it writes post `n` into one of `c` cells, the owner makes sure that
@@ -24,16 +24,22 @@ use crate::sync::{AtomicU64, Ordering};
 pub enum Cell {
     /// In the line of its stamp.
     Short,
+    /// In half a page.
+    Medium,
     /// In some pages.
     Long,
 }
 
 impl Cell {
+    /// All kinds, the smallest first.
+    pub const ALL: [Self; 3] = [Cell::Short, Cell::Medium, Cell::Long];
+
     /// How many of them a rank has: so many posts may be on their way before anybody looks.
     pub const fn count(self) -> u64 {
         match self {
-            Cell::Short => 64,
-            Cell::Long => 32,
+            Cell::Short => 128,
+            Cell::Medium => 64,
+            Cell::Long => 16,
         }
     }
 
@@ -41,13 +47,14 @@ impl Cell {
     pub const fn bytes(self) -> usize {
         match self {
             Cell::Short => 56,
-            Cell::Long => 4096,
+            Cell::Medium => 2048,
+            Cell::Long => 16 << 10,
         }
     }
 
     /// The smallest that holds so many bytes.
     pub fn holding(bytes: usize) -> Option<Self> {
-        [Cell::Short, Cell::Long].into_iter().find(|cell| bytes <= cell.bytes())
+        Self::ALL.into_iter().find(|cell| bytes <= cell.bytes())
     }
 }
 
@@ -69,8 +76,8 @@ pub(crate) fn post(cells: &impl Cells, cell: Cell, number: u64, stamp: u64, tag:
     for (place, &word) in cells.tag(number).iter().zip(&tag.0) {
         place.store(word, Ordering::Relaxed);
     }
-    if cell == Cell::Long {
-        cells.stamp(Cell::Long, number).store(stamp, Ordering::Release);
+    if cell != Cell::Short {
+        cells.stamp(cell, number).store(stamp, Ordering::Release);
     }
     cells.stamp(Cell::Short, number).store(stamp, Ordering::Release);
 }

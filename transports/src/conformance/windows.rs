@@ -69,7 +69,7 @@ pub fn posts_carry_their_data(make: Maker<'_>) {
     run_with_windows(make, 3, |side| {
         // Some of one kind and some of the other in turn: they share stamps and counts.
         for number in 0..3 * Cell::Short.count() {
-            let cell = if number / 5 % 2 == 0 { Cell::Short } else { Cell::Long };
+            let cell = Cell::ALL[(number / 5 % 3) as usize];
             post_and_read(side, cell, number);
         }
     });
@@ -106,7 +106,7 @@ pub fn a_window_ends_where_it_ends(make: Maker<'_>) {
             let outside = catch_unwind(AssertUnwindSafe(|| window.target(1, offset, bytes).len()));
             assert!(outside.is_err(), "{bytes} bytes at {offset} were written");
         }
-        for cell in [Cell::Short, Cell::Long] {
+        for cell in Cell::ALL {
             let end = cell.bytes();
             for (offset, bytes) in [(end, 1), (0, end + 1), (usize::MAX, 2)] {
                 let outside = catch_unwind(AssertUnwindSafe(|| window.cell(1, cell, 0, offset, bytes).len()));

@@ -84,7 +84,8 @@ impl Layout {
         let index = (number % cell.count()) as usize;
         match cell {
             Cell::Short => SHORT_CELLS + index * LINE_BYTES,
-            Cell::Long => LONG_CELLS + index * LONG_CELL_STRIDE,
+            Cell::Medium => MEDIUM_CELLS + index * stride(cell),
+            Cell::Long => LONG_CELLS + index * stride(cell),
         }
     }
 
@@ -115,6 +116,12 @@ impl Layout {
     }
 }
 
+/// From one cell to the next. Not a multiple of the page: else the stamps of all cells of all ranks would share one set
+/// of a cache.
+const fn stride(cell: Cell) -> usize {
+    (STAMP_BYTES + cell.bytes()).next_multiple_of(PAIR_BYTES)
+}
+
 const LINE_BYTES: usize = 64;
 /// Processors fetch lines in pairs: what different ranks write is so far apart.
 const PAIR_BYTES: usize = 2 * LINE_BYTES;
@@ -127,11 +134,10 @@ pub(super) const STAMP_BYTES: usize = 8;
 const SHORT_CELLS: usize = PAIR_BYTES;
 const TAGS: usize = SHORT_CELLS + Cell::Short.count() as usize * LINE_BYTES;
 const TAG_BYTES: usize = TAG_WORDS * 8;
-const LONG_CELLS: usize = (TAGS + Cell::Short.count() as usize * TAG_BYTES).next_multiple_of(PAIR_BYTES);
-/// Not a multiple of the page: else the stamps of all cells of all ranks would share one set of a cache.
-const LONG_CELL_STRIDE: usize = (STAMP_BYTES + Cell::Long.bytes()).next_multiple_of(PAIR_BYTES);
+const MEDIUM_CELLS: usize = (TAGS + Cell::Short.count() as usize * TAG_BYTES).next_multiple_of(PAIR_BYTES);
+const LONG_CELLS: usize = MEDIUM_CELLS + Cell::Medium.count() as usize * stride(Cell::Medium);
 /// Where the cells end and the notes begin.
-const NOTES: usize = LONG_CELLS + Cell::Long.count() as usize * LONG_CELL_STRIDE;
+const NOTES: usize = LONG_CELLS + Cell::Long.count() as usize * stride(Cell::Long);
 const SHEET_BYTES: usize = ((2 + TEXT_WORDS) * 8).next_multiple_of(PAIR_BYTES);
 /// Where the boards begin.
 const BOARDS: usize = NOTES + SHEETS as usize * SHEET_BYTES;
@@ -163,7 +169,7 @@ mod tests {
         fn nothing_overlaps_and_all_is_inside(geometry in geometry(), ranks in 1usize..5) {
             let layout = Layout::new(ranks, &geometry).unwrap();
             let mut parts = vec![(layout.window(), geometry.window_bytes), (layout.heap(), geometry.heap_bytes), (Layout::seen(), LINE_BYTES)];
-            for cell in [Cell::Short, Cell::Long] {
+            for cell in Cell::ALL {
                 for number in 0..cell.count() {
                     parts.push((Layout::cell(cell, number), STAMP_BYTES + cell.bytes()));
                     prop_assert_eq!(Layout::cell(cell, number), Layout::cell(cell, number + cell.count()));
