@@ -3,7 +3,7 @@
 use super::stage::OPERANDS_MAX;
 use crate::call::Digest;
 use crate::error::{Error, ErrorKind, Result};
-use crate::schedule::{Algorithm, Block, Program, Rank, Reach, Space, Spec, Step};
+use crate::schedule::{Algorithm, Block, Place, Program, Rank, Reach, Space, Spec, Step};
 use std::collections::HashMap;
 use std::sync::Arc;
 use unisono_transports::Geometry;
@@ -18,6 +18,8 @@ pub(crate) struct Plan {
     pub(crate) slice_bytes_max: usize,
     /// Whether ranks meet in windows, so that instances are counted.
     pub(crate) uses_window: bool,
+    /// Whether this rank writes to its window, and reads no other.
+    pub(crate) only_writes: bool,
     /// Blocks in the windows of all ranks together.
     pub(crate) staged_blocks: usize,
     /// For each strand, the steps that are one pass over memory with another.
@@ -107,6 +109,7 @@ fn make(
     }
     let fused = program.strands.iter().map(|strand| fuse(&strand.steps)).collect();
     Ok(Plan {
+        only_writes: program.window > 0 && !reads_peers(&program, rank),
         program,
         fused,
         parts: (algorithm.parts)(spec),
@@ -142,6 +145,16 @@ fn fuse(steps: &[Step]) -> Vec<Fused> {
 /// Most blocks of a window that a rank of `algorithm` uses.
 pub(crate) fn window_blocks(algorithm: &Algorithm, spec: &Spec) -> usize {
     (0..spec.ranks).map(|rank| (algorithm.build)(spec, rank).window).max().unwrap_or(0)
+}
+
+fn reads_peers(program: &Program, rank: Rank) -> bool {
+    let mut steps = program.strands.iter().flat_map(|strand| &strand.steps);
+    let is_peers = |place: &Place| place.block.space == Space::Window && place.rank != rank;
+    steps.any(|step| match step {
+        Step::Copy { from, .. } => is_peers(from),
+        Step::Reduce { from, .. } => from.iter().any(is_peers),
+        _ => false,
+    })
 }
 
 fn longest_message(program: &Program) -> usize {

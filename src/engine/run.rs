@@ -5,6 +5,7 @@ use super::memory::Memory;
 use super::operand::Arithmetic;
 use super::plan::{Plan, SLICE_UNIT_BYTES};
 use super::stage::{Bank, Outcome, Stage};
+use super::staging::{Choice, Staging};
 use super::{Channel, Engine, Job, LANES_PER_CHANNEL};
 use crate::call::Call;
 use crate::error::Result;
@@ -163,10 +164,24 @@ impl Engine {
                 }
             }
         }
-        channel.way = self.staging.way(channel.instance, operation.longest_slice);
         channel.run.begun = true;
         channel.run.cursors.fill(Cursor::default());
+        let way = self.way(operation, self.channels[index].instance);
+        self.channels[index].way = way;
         true
+    }
+
+    /// How an instance writes to windows, and whether that is a trial.
+    fn way(&self, operation: &Operation<'_>, instance: u64) -> (Store, bool) {
+        match (Staging::trial(instance, operation.longest_slice), &self.mesh.window) {
+            (Choice::Made(store), _) => (store, false),
+            (Choice::Trial(store), _) => (store, true),
+            (Choice::Free, Some(window)) if operation.plan.only_writes => {
+                let peers = (0..self.mesh.ranks).filter(|&rank| rank != self.mesh.rank);
+                (self.staging.cheaper_for(peers.map(|peer| window.hint_of(peer))), false)
+            }
+            (Choice::Free, _) => (self.staging.cheaper(), false),
+        }
     }
 
     /// Runs every strand of the current piece as far as it goes; true when all are through.
@@ -239,8 +254,10 @@ impl Engine {
         if operation.plan.uses_window
             && let Some(window) = &mut self.mesh.window
         {
-            if let (store, true) = channel.way {
-                self.staging.learn(store, std::mem::take(&mut channel.trial));
+            if let (store, true) = channel.way
+                && let Some(hint) = self.staging.learn(store, std::mem::take(&mut channel.trial))
+            {
+                window.hint(hint);
             }
             channel.instance += 1;
             window.done(index * LANES_PER_CHANNEL, channel.instance);

@@ -87,11 +87,13 @@ impl Stage<'_, '_, '_> {
         }
         let begun = Instant::now();
         let outcome = work(self)?;
-        let bytes = self.memory.bytes(into.block);
-        let wrote = into.block.space == Space::Window;
+        let time = begun.elapsed();
+        let gotten = if Memory::is_callers(into.block) { self.memory.bytes(into.block) } else { 0 };
+        let to_window = into.block.space == Space::Window;
+        let written = if to_window { self.bytes_of(from.iter().chain([into]))? } else { 0 };
         let read = from.iter().any(|place| place.block.space == Space::Window && place.rank != self.rank);
         if let Some(trial) = self.bank.as_mut().and_then(|bank| bank.trial.as_deref_mut()) {
-            trial.add(bytes, wrote, read, begun.elapsed());
+            trial.add(written, gotten, read, time);
         }
         Ok(outcome)
     }

@@ -181,6 +181,11 @@ pub trait Window: Send {
     /// How many posts `rank` is through with.
     fn seen(&self, rank: usize) -> u64;
 
+    /// Shows a word to everybody, some time: a hint, on which nothing depends that must be right.
+    fn hint(&mut self, word: u64);
+    /// The last such word of `rank`; zero before.
+    fn hint_of(&self, rank: usize) -> u64;
+
     /// This rank's heap.
     #[cfg(not(loom))]
     fn heap(&self) -> &Arc<Heap>;

@@ -38,6 +38,7 @@ macro_rules! conformance {
                 what_precedes_a_signal_is_visible_after_it,
                 banks_are_used_by_turns,
                 posts_carry_their_data,
+                hints_arrive,
                 a_window_ends_where_it_ends,
                 notes_arrive_in_order,
                 a_death_is_told_once_and_soon,

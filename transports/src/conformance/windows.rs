@@ -95,6 +95,18 @@ fn post_and_read(side: &mut Side, cell: Cell, number: u64) {
     window(side).set_seen(number + 1);
 }
 
+/// Everybody's last hint arrives some time.
+pub fn hints_arrive(make: Maker<'_>) {
+    run_with_windows(make, 3, |side| {
+        let (rank, ranks) = (side.mesh.rank as u64, side.mesh.ranks);
+        window(side).hint(1 + rank);
+        window(side).hint(5 + rank);
+        for peer in 0..ranks {
+            wait(side, "a hint", |window| window.hint_of(peer) == 5 + peer as u64);
+        }
+    });
+}
+
 /// Nothing outside a window can be reached, however the offset is chosen.
 pub fn a_window_ends_where_it_ends(make: Maker<'_>) {
     run_with_windows(make, 2, |side| {

@@ -74,6 +74,11 @@ impl Layout {
         0
     }
 
+    /// Where this rank's hint is.
+    pub(super) const fn hint() -> usize {
+        Self::seen() + 8
+    }
+
     /// Where the tag of post `number` begins.
     pub(super) const fn cell_tag(number: u64) -> usize {
         TAGS + (number % Cell::Short.count()) as usize * TAG_BYTES
@@ -168,7 +173,7 @@ mod tests {
         #[test]
         fn nothing_overlaps_and_all_is_inside(geometry in geometry(), ranks in 1usize..5) {
             let layout = Layout::new(ranks, &geometry).unwrap();
-            let mut parts = vec![(layout.window(), geometry.window_bytes), (layout.heap(), geometry.heap_bytes), (Layout::seen(), LINE_BYTES)];
+            let mut parts = vec![(layout.window(), geometry.window_bytes), (layout.heap(), geometry.heap_bytes), (Layout::seen(), 8), (Layout::hint(), 8)];
             for cell in Cell::ALL {
                 for number in 0..cell.count() {
                     parts.push((Layout::cell(cell, number), STAMP_BYTES + cell.bytes()));
@@ -195,7 +200,7 @@ mod tests {
             parts.sort_unstable();
             let starts = parts.iter().map(|part| part.0).skip(1).chain([layout.bytes()]);
             for (&(start, bytes), next) in parts.iter().zip(starts) {
-                prop_assert_eq!(start % LINE_BYTES, 0);
+                prop_assert_eq!(start % if start == Layout::hint() { 8 } else { LINE_BYTES }, 0);
                 prop_assert!(start + bytes <= next, "{}+{} reaches into {}", start, bytes, next);
             }
         }

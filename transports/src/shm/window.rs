@@ -4,7 +4,7 @@ use super::layout::{Layout, STAMP_BYTES};
 use crate::cells::{self, Cell, Cells, TAG_WORDS};
 use crate::flags::{self, Announcer, Board};
 use crate::segment::Segment;
-use crate::sync::AtomicU64;
+use crate::sync::{AtomicU64, Ordering};
 use crate::{Heap, Tag, Window};
 use std::sync::Arc;
 use unisono_cuda::{Source, Target};
@@ -158,6 +158,14 @@ impl Window for ShmWindow {
 
     fn seen(&self, rank: usize) -> u64 {
         cells::seen(&self.cells(rank))
+    }
+
+    fn hint(&mut self, word: u64) {
+        self.segments[self.rank].word(Layout::hint()).store(word, Ordering::Relaxed);
+    }
+
+    fn hint_of(&self, rank: usize) -> u64 {
+        self.segments[rank].word(Layout::hint()).load(Ordering::Relaxed)
     }
 
     fn heap(&self) -> &Arc<Heap> {
