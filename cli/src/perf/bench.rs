@@ -129,6 +129,14 @@ impl<'a, T: Element> Bench<'a, T> {
         Ok((Some(out_of_place), in_place))
     }
 
+    /// Remembers what the last call was carried out with.
+    fn note_algorithm(&mut self) -> Result<()> {
+        if self.test.kind.collective().is_some() {
+            self.algorithm = self.comm.last_algorithm()?.map_or("direct", |algorithm| algorithm.name);
+        }
+        Ok(())
+    }
+
     /// How many iterations to time: all ranks take rank 0's word.
     fn iterations(&mut self) -> Result<usize> {
         self.fill(false);
@@ -139,9 +147,7 @@ impl<'a, T: Element> Bench<'a, T> {
         self.call(false)?;
         self.call(false)?;
         let each = begun.elapsed().as_secs_f64() / 2.0;
-        if self.test.kind.collective().is_some() {
-            self.algorithm = self.comm.last_algorithm()?.map_or("direct", |algorithm| algorithm.name);
-        }
+        self.note_algorithm()?;
         let wanted = (TIME_PER_SIZE_SECONDS / each.max(1e-9)) as u64;
         let mut iterations = [wanted.clamp(ITERATIONS_MIN, ITERATIONS_MAX)];
         self.comm.broadcast(&mut iterations, 0)?;

@@ -13,6 +13,7 @@ impl<T: Element> Bench<'_, T> {
         let in_place = self.is_sampled_in_place();
         self.fill(in_place);
         self.sample(1)?;
+        self.note_algorithm()?;
         let wrong = if self.arguments.check > 0 { Some(self.verify(in_place)) } else { None };
         let wrong = wrong.map(|wrong| self.sum([wrong])).transpose()?.map(|[wrong]| wrong);
         let first = self.slowest(1)?;
