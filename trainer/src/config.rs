@@ -106,7 +106,8 @@ impl Config {
     /// # Errors
     /// [`Error::Illegal`] with the nearest numbers that go together.
     pub fn batch(&self, mesh: &Mesh) -> Result<Batch> {
-        Batch::divide(self.data.global_batch, self.data.micro_batch, mesh.batch_data())
+        let batch = Batch::divide(self.data.global_batch, self.data.micro_batch, mesh.batch_data())?;
+        batch.breadth_first(self.data.breadth_first)
     }
 
     /// What strategies go by.

@@ -11,7 +11,7 @@ pub use permutation::Permutation;
 pub use sampler::{Position, Sampler, Tail};
 pub use table::{Scaling, Table};
 pub use tokens::{TokenFile, Tokens, Width};
-pub use windows::{TokenBatch, Windows};
+pub use windows::{Chunk, TokenBatch, Windows};
 
 #[cfg(test)]
 mod tests;

@@ -21,11 +21,11 @@ use crate::pass::Pass;
 pub enum Batch<'a> {
     /// For a language model.
     Tokens {
-        /// Tokens of whole sequences, one sequence after another.
+        /// Tokens of whole sequences, one sequence after another; or of this rank's chunks of them.
         inputs: &'a [u32],
         /// For each of them the token that follows.
         targets: &'a [u32],
-        /// Tokens of one sequence.
+        /// Tokens of one sequence, or of a chunk.
         sequence: usize,
     },
     /// For a classifier.
@@ -56,13 +56,21 @@ impl Batch<'_> {
 ///
 /// Both ways announce every unit to the strategy.
 pub trait Model: Send {
-    /// The mean loss of `batch`.
+    /// The mean loss of each of the micro-batches of the pass.
     ///
     /// # Errors
     /// For a batch that the model cannot use, and of collectives.
-    fn forward(&self, pass: &mut Pass<'_>, batch: &Batch<'_>) -> Result<f32>;
+    fn forward_each(&self, pass: &mut Pass<'_>, batches: &[Batch<'_>]) -> Result<Vec<f32>>;
 
-    /// Adds the gradient of `scale` times that loss to the gradients of all parameters.
+    /// The mean loss of `batch`, the only one.
+    ///
+    /// # Errors
+    /// Those of [`Model::forward_each`].
+    fn forward(&self, pass: &mut Pass<'_>, batch: &Batch<'_>) -> Result<f32> {
+        Ok(self.forward_each(pass, std::slice::from_ref(batch))?.into_iter().sum())
+    }
+
+    /// Adds the gradient of `scale` times the sum of those losses to the gradients of all parameters.
     ///
     /// # Errors
     /// Of collectives.

@@ -2,7 +2,8 @@
 //!
 //! A module's `forward` saves on the tape of the [`Pass`] what its `backward` takes back. `backward` gets the gradient of the
 //! loss with respect to its output, adds to the gradients of its parameters, in the reverse of the order in which forward used
-//! them, and returns the gradient with respect to its input.
+//! them, and returns the gradient with respect to its input. Of several micro-batches, units compute all before the next unit
+//! does: modules that are units, or made of such, say so in `forward_each` and `backward_each`.
 
 mod attention;
 #[cfg(test)]
@@ -24,6 +25,7 @@ pub use attention::CausalAttention;
 pub use combine::{Checkpoint, Layer, Residual, Sequential};
 pub use conv2d::{Conv2d, Window};
 pub use cross_entropy::CrossEntropy;
+pub(crate) use cross_entropy::row_slope;
 pub use dropout::{Draw, Dropout};
 pub use embedding::Embedding;
 pub use gelu::Gelu;
@@ -50,4 +52,20 @@ pub trait Module: Send {
     /// # Errors
     /// Of collectives.
     fn backward(&self, pass: &mut Pass<'_>, gradient: Tensor) -> Result<Tensor>;
+
+    /// The outputs of all micro-batches of the pass.
+    ///
+    /// # Errors
+    /// Of collectives.
+    fn forward_each(&self, pass: &mut Pass<'_>, inputs: Vec<Tensor>) -> Result<Vec<Tensor>> {
+        pass.each(inputs, |pass, input| self.forward(pass, input))
+    }
+
+    /// [`Module::backward`] of all of them, in the same order: gradients add up as they do depth first.
+    ///
+    /// # Errors
+    /// Of collectives.
+    fn backward_each(&self, pass: &mut Pass<'_>, gradients: Vec<Tensor>) -> Result<Vec<Tensor>> {
+        pass.each(gradients, |pass, gradient| self.backward(pass, gradient))
+    }
 }

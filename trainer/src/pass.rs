@@ -1,4 +1,8 @@
 //! One way through a model and back: what modules work with.
+//!
+//! A pass is of one micro-batch, or of several that go breadth first: each unit computes all of them, one after the other, before the
+//! next unit does (Lamy-Poirier, "Breadth-first pipeline parallelism", MLSys 2023). So the weights of a unit are needed once for all
+//! of them.
 
 use crate::error::Result;
 use crate::memory::{Class, Floats, Memory};
@@ -6,6 +10,7 @@ use crate::parameter::{ParameterId, UnitId};
 use crate::strategy::{Strategy, Way};
 use crate::tensor::Tensor;
 use std::any::Any;
+use unisono::Communicator;
 
 /// What forward keeps for backward: last in, first out.
 #[derive(Default)]
@@ -27,22 +32,72 @@ pub struct Seeds {
     pub split: u64,
 }
 
-/// One micro-batch on its way through a model and back.
+/// What each micro-batch of a pass has of its own.
+struct MicroBatch {
+    tape: Tape,
+    seeds: Seeds,
+}
+
+/// Micro-batches on their way through a model and back.
 pub struct Pass<'a> {
     strategy: &'a mut dyn Strategy,
-    tape: Tape,
+    micro_batches: Vec<MicroBatch>,
+    /// Which of them is worked on.
+    at: usize,
     memory: Memory,
-    seeds: Seeds,
     threads: usize,
     sequence: usize,
+    chunks: Option<Communicator>,
     keeps: bool,
 }
 
 impl<'a> Pass<'a> {
-    /// A pass over parameters that `strategy` keeps; `threads` may work on one matrix product.
+    /// A pass of one micro-batch over parameters that `strategy` keeps; `threads` may work on one matrix product.
     pub fn new(strategy: &'a mut dyn Strategy, memory: &Memory, seeds: Seeds, threads: usize) -> Self {
-        let (tape, memory) = (Tape::default(), memory.clone());
-        Self { strategy, tape, memory, seeds, threads, sequence: 1, keeps: true }
+        Self::breadth_first(strategy, memory, &[seeds], threads)
+    }
+
+    /// A pass of as many micro-batches as there are `seeds`.
+    pub fn breadth_first(
+        strategy: &'a mut dyn Strategy,
+        memory: &Memory,
+        seeds: &[Seeds],
+        threads: usize,
+    ) -> Self {
+        let micro_batch = |&seeds: &Seeds| MicroBatch { tape: Tape::default(), seeds };
+        let micro_batches = seeds.iter().map(micro_batch).collect();
+        let memory = memory.clone();
+        Self { strategy, micro_batches, at: 0, memory, threads, sequence: 1, chunks: None, keeps: true }
+    }
+
+    /// Runs `body` for each micro-batch with its value, one after the other.
+    ///
+    /// # Errors
+    /// Of `body`.
+    ///
+    /// # Panics
+    /// If there is not one value for each.
+    pub fn each<T, R>(
+        &mut self,
+        values: Vec<T>,
+        mut body: impl FnMut(&mut Self, T) -> Result<R>,
+    ) -> Result<Vec<R>> {
+        assert_eq!(values.len(), self.count(), "a value for each micro-batch");
+        let numbered = values.into_iter().enumerate();
+        let with = |(at, value)| {
+            self.at = at;
+            body(self, value)
+        };
+        numbered.map(with).collect()
+    }
+
+    /// How many micro-batches there are.
+    pub fn count(&self) -> usize {
+        self.micro_batches.len()
+    }
+
+    fn tape(&mut self) -> &mut Tape {
+        &mut self.micro_batches[self.at].tape
     }
 
     /// The weights of a parameter.
@@ -50,21 +105,40 @@ impl<'a> Pass<'a> {
         self.strategy.weights(id)
     }
 
-    /// Lets `add` add to the gradient of a parameter, beside its weights, and says that it is ready. Does
-    /// nothing for a frozen one.
+    /// Lets `add` add to the gradient of a parameter, beside its weights, and says that this was all. Does nothing for a frozen
+    /// one.
     ///
     /// # Errors
     /// Of collectives that become due.
     pub fn accumulate(&mut self, id: ParameterId, add: impl FnOnce(&[f32], &mut [f32])) -> Result<()> {
-        let Some((weights, gradient)) = self.strategy.gradient(id) else { return Ok(()) };
-        add(weights, gradient);
-        self.strategy.ready(id)
+        self.add(id, add);
+        self.ready(id)
+    }
+
+    /// Lets `add` add a part of what this micro-batch adds to the gradient of a parameter; [`Pass::ready`] follows the last part.
+    pub fn add(&mut self, id: ParameterId, add: impl FnOnce(&[f32], &mut [f32])) {
+        if let Some((weights, gradient)) = self.strategy.gradient(id) {
+            add(weights, gradient);
+        }
+    }
+
+    /// Says that this micro-batch added all that it adds to the gradient of a parameter by one use. It is ready when the
+    /// last one did.
+    ///
+    /// # Errors
+    /// Of collectives that become due.
+    pub fn ready(&mut self, id: ParameterId) -> Result<()> {
+        let is_last = self.at + 1 == self.count();
+        if is_last && self.strategy.gradient(id).is_some() {
+            return self.strategy.ready(id);
+        }
+        Ok(())
     }
 
     /// Keeps `value` for backward, if there will be one.
     pub fn save<T: Send + 'static>(&mut self, value: T) {
         if self.keeps {
-            self.tape.0.push(Box::new(value));
+            self.tape().0.push(Box::new(value));
         }
     }
 
@@ -73,7 +147,7 @@ impl<'a> Pass<'a> {
     /// # Panics
     /// If that was of another type: a module that does not take back what it saved.
     pub fn restore<T: Send + 'static>(&mut self) -> T {
-        let saved = self.tape.0.pop().expect("backward follows forward");
+        let saved = self.tape().0.pop().expect("backward follows forward");
         *saved.downcast().expect("modules take back what they saved, in reverse order")
     }
 
@@ -82,15 +156,15 @@ impl<'a> Pass<'a> {
     /// # Errors
     /// Of `body`.
     pub fn aside<R>(&mut self, body: impl FnOnce(&mut Self) -> Result<R>) -> Result<(R, Tape)> {
-        let tape = std::mem::take(&mut self.tape);
+        let tape = std::mem::take(self.tape());
         let result = body(self);
-        let aside = std::mem::replace(&mut self.tape, tape);
+        let aside = std::mem::replace(self.tape(), tape);
         Ok((result?, aside))
     }
 
     /// Puts what was kept aside on top of what is kept.
     pub fn resume(&mut self, tape: Tape) {
-        self.tape.0.extend(tape.0);
+        self.tape().0.extend(tape.0);
     }
 
     /// Runs `body` without a way back: nothing is kept, nothing dropped out.
@@ -142,17 +216,39 @@ impl<'a> Pass<'a> {
 
     /// What decides about randomness.
     pub fn seeds(&self) -> Seeds {
-        self.seeds
+        self.micro_batches[self.at].seeds
     }
 
-    /// Says how many rows, one after another, are one sequence.
+    /// Says how many rows, one after another, are one sequence, or this rank's chunk of it.
     pub fn set_sequence(&mut self, rows: usize) {
         self.sequence = rows;
     }
 
-    /// How many rows, one after another, are one sequence: attention stays within it.
+    /// How many rows, one after another, are one sequence: attention stays within it. If there are [`Pass::chunks`], it is
+    /// that of the rows with the same number at all of those ranks.
     pub fn sequence(&self) -> usize {
         self.sequence
+    }
+
+    /// Says that `ranks` have chunks of the same sequences, each as long as the others, in the order of their ranks:
+    /// sequence-data parallelism.
+    ///
+    /// Each of the S ranks computes the mean loss of its own tokens, and in backward the gradient of the *sum* of all S means along
+    /// the ways that lead through itself: attention adds up what all of them have of the gradients of keys and values. The mean of
+    /// those gradients over the S ranks is the gradient of the mean loss of whole sequences. So gradients and losses are averaged
+    /// over chunks as they are over samples: over all data ranks alike.
+    pub fn set_chunks(&mut self, ranks: Option<&Communicator>) {
+        self.chunks = ranks.cloned();
+    }
+
+    /// The ranks that have the chunks of each sequence; none where it is whole.
+    pub fn chunks(&self) -> Option<&Communicator> {
+        self.chunks.as_ref()
+    }
+
+    /// Place in its sequence of the first row that this rank has of it.
+    pub fn first_place(&self) -> usize {
+        self.chunks().map_or(0, |ranks| ranks.rank() * self.sequence)
     }
 
     /// How many threads may work on one matrix product.
@@ -162,6 +258,6 @@ impl<'a> Pass<'a> {
 
     /// Whether everything that forward kept has been taken back.
     pub fn is_complete(&self) -> bool {
-        self.tape.is_empty()
+        self.micro_batches.iter().all(|micro_batch| micro_batch.tape.is_empty())
     }
 }

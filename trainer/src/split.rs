@@ -116,13 +116,17 @@ impl Split {
         }
     }
 
+    /// A linear map to classes, of which every rank has some. [`Split::enter`] stands before it, and nothing behind: what follows
+    /// knows that its classes are cut.
+    pub fn classes(&self, registry: &mut Registry, inputs: usize, classes: usize, start: Start) -> Linear {
+        match self.cut(0, classes, 1, 1) {
+            Some(cut) => by_columns(registry, inputs, cut, start),
+            None => Linear::new(registry, inputs, classes, start),
+        }
+    }
+
     fn column(&self, registry: &mut Registry, inputs: usize, cut: Cut, start: Start) -> Box<dyn Module> {
-        let (outputs, local) = (cut.whole, cut.local());
-        let bias = Parameter::new("bias", &[outputs], start.bias.unwrap_or(start.weight)).cut(cut.clone());
-        let weight = Parameter::new("weight", &[outputs, inputs], start.weight).cut(cut);
-        let weight = registry.add(weight);
-        let bias = start.bias.map(|_| registry.add(bias));
-        let map = Linear::of(weight, bias, inputs, local);
+        let map = by_columns(registry, inputs, cut, start);
         Box::new(Sequential(vec![Box::new(self.enter()), Box::new(map)]))
     }
 
@@ -181,6 +185,14 @@ impl Split {
         }
         Ok(())
     }
+}
+
+fn by_columns(registry: &mut Registry, inputs: usize, cut: Cut, start: Start) -> Linear {
+    let (outputs, local) = (cut.whole, cut.local());
+    let bias = Parameter::new("bias", &[outputs], start.bias.unwrap_or(start.weight)).cut(cut.clone());
+    let weight = registry.add(Parameter::new("weight", &[outputs, inputs], start.weight).cut(cut));
+    let bias = start.bias.map(|_| registry.add(bias));
+    Linear::of(weight, bias, inputs, local)
 }
 
 #[cfg(test)]

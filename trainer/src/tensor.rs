@@ -1,6 +1,7 @@
 //! Numbers in rows: what flows between modules.
 
 use crate::memory::{Class, Floats, Memory};
+use std::ops::Range;
 
 /// A dense matrix of activations: `rows` (tokens, samples) by `columns` (features), row after row.
 ///
@@ -36,6 +37,17 @@ impl Tensor {
     /// A copy.
     pub fn copy(&self) -> Self {
         Self { data: self.data.copy(), rows: self.rows, columns: self.columns }
+    }
+
+    /// A copy of some rows.
+    pub fn part(&self, memory: &Memory, rows: Range<usize>) -> Self {
+        let of = rows.start * self.columns..rows.end * self.columns;
+        Self::from(memory, rows.len(), self.columns, &self.data[of])
+    }
+
+    /// Puts other numbers in some rows.
+    pub fn put(&mut self, rows: Range<usize>, part: &Self) {
+        self.data[rows.start * self.columns..rows.end * self.columns].copy_from_slice(&part.data);
     }
 
     /// Rows: tokens, or samples.

@@ -60,6 +60,9 @@ pub struct Model {
     pub dropout: f64,
     /// Whether blocks compute their activations again in backward rather than keep them.
     pub checkpointing: bool,
+    /// Parts of the rows of which the head and the loss are computed one after the other: from two on, there are never the logits
+    /// of all rows, and they are computed twice.
+    pub cross_entropy_splits: usize,
     /// Widths of a perceptron's hidden layers.
     pub hidden: Vec<usize>,
 }
@@ -77,6 +80,7 @@ impl Default for Model {
             tied: true,
             dropout: 0.0,
             checkpointing: false,
+            cross_entropy_splits: 1,
             hidden: vec![64, 64],
         }
     }
@@ -118,6 +122,9 @@ pub struct Data {
     pub global_batch: usize,
     /// Samples that a rank computes at once.
     pub micro_batch: usize,
+    /// Micro-batches that each unit of the model computes one after the other, before the next unit does; a divisor of how many a
+    /// rank has. 1 is depth first.
+    pub breadth_first: usize,
 }
 
 impl Default for Data {
@@ -133,6 +140,7 @@ impl Default for Data {
             tail: Tail::Drop,
             global_batch: 8,
             micro_batch: 2,
+            breadth_first: 1,
         }
     }
 }
@@ -388,6 +396,7 @@ pub(super) fn rules(config: &Config) -> Vec<(bool, String)> {
         least("model.width", model.width),
         least("model.heads", model.heads),
         least("model.context", model.context),
+        least("model.cross_entropy_splits", model.cross_entropy_splits),
         (model.width.is_multiple_of(model.heads), heads),
         (!model.hidden.contains(&0), "model.hidden has a layer of width 0".to_owned()),
         share("model.dropout", model.dropout),
@@ -395,6 +404,7 @@ pub(super) fn rules(config: &Config) -> Vec<(bool, String)> {
         least("data.vocabulary", data.vocabulary as usize),
         least("data.global_batch", data.global_batch),
         least("data.micro_batch", data.micro_batch),
+        least("data.breadth_first", data.breadth_first),
         size("optimiser.lr", optimiser.lr),
         share("optimiser.beta1", optimiser.beta1),
         share("optimiser.beta2", optimiser.beta2),

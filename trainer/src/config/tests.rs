@@ -149,7 +149,7 @@ fn the_printed_defaults_name_every_section() {
 fn batches_and_rates_follow_the_configuration() {
     let config = changed(&["data.global_batch=32", "schedule.lr_scale=sqrt", "mesh.tensor=2"]).unwrap();
     let mesh = Mesh::new(8, config.mesh).unwrap();
-    assert_eq!(config.batch(&mesh).unwrap(), Batch { micro: 2, accumulation: 4, ranks: 4 });
+    assert_eq!(config.batch(&mesh).unwrap(), Batch { micro: 2, accumulation: 4, ranks: 4, breadth: 1 });
     assert_eq!(config.peak_rate(), 2.0 * config.optimiser.lr);
 }
 

@@ -189,10 +189,13 @@ fn windows_overlap_by_one_and_make_every_token_a_target_once() {
     let tokens: Vec<u16> = (0..11).collect();
     let windows = Windows::new(tokens, 3).unwrap();
     assert_eq!(windows.count(), 3);
-    let batch = windows.batch(&[2, 0]).unwrap();
+    let batch = windows.batch(&[2, 0], Chunk::WHOLE).unwrap();
     assert_eq!(batch.inputs, [6, 7, 8, 0, 1, 2]);
     assert_eq!(batch.targets, [7, 8, 9, 1, 2, 3]);
-    assert!(windows.batch(&[3]).is_err());
+    assert!(windows.batch(&[3], Chunk::WHOLE).is_err());
+    let last = windows.batch(&[2, 0], Chunk { part: 2, parts: 3 }).unwrap();
+    assert_eq!((&last.inputs[..], &last.targets[..], last.sequence), (&[8, 2][..], &[9, 3][..], 1));
+    assert!(error(windows.batch(&[0], Chunk { part: 0, parts: 2 })).contains("no chunk 0 of 2 equal ones"));
     let error = Windows::new(vec![1u16, 2, 3], 3).err().unwrap();
     assert_eq!(error.to_string(), "3 tokens do not make one window of 3 + 1");
 }
@@ -206,8 +209,10 @@ fn a_mapped_file_gives_the_windows_that_memory_gives() {
     let file = Windows::new(TokenFile::open(&path, 257).unwrap(), 16).unwrap();
     let memory = Windows::new(tokens, 16).unwrap();
     let whole = Sampler::new(file.count(), 8, Some(1), Tail::Drop).unwrap();
-    let big = memory.batch(&whole.clone().draw()).unwrap();
-    let inputs = shares(&whole, 4).into_iter().flat_map(|mut rank| file.batch(&rank.draw()).unwrap().inputs);
+    let big = memory.batch(&whole.clone().draw(), Chunk::WHOLE).unwrap();
+    let inputs = shares(&whole, 4)
+        .into_iter()
+        .flat_map(|mut rank| file.batch(&rank.draw(), Chunk::WHOLE).unwrap().inputs);
     assert_eq!(inputs.collect::<Vec<_>>(), big.inputs);
 }
 

@@ -10,15 +10,29 @@ pub struct Windows {
     sequence: usize,
 }
 
-/// Sequences of one length, one after the other.
+/// Sequences of one length, or chunks of such, one after the other.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TokenBatch {
     /// Tokens to see.
     pub inputs: Vec<u32>,
     /// The token that follows each of them.
     pub targets: Vec<u32>,
-    /// Tokens of each sequence.
+    /// Tokens of each sequence, or chunk.
     pub sequence: usize,
+}
+
+/// The part of each sequence that a rank sees.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Chunk {
+    /// Which.
+    pub part: usize,
+    /// Of how many equal ones.
+    pub parts: usize,
+}
+
+impl Chunk {
+    /// All of it.
+    pub const WHOLE: Self = Self { part: 0, parts: 1 };
 }
 
 impl Windows {
@@ -40,16 +54,22 @@ impl Windows {
         (self.tokens.count().saturating_sub(1) / self.sequence.max(1)) as u64
     }
 
-    /// The samples of these numbers.
+    /// A chunk of each of the samples of these numbers.
     ///
     /// # Errors
-    /// Of files.
-    pub fn batch(&self, samples: &[u64]) -> Result<TokenBatch> {
-        let mut batch = TokenBatch { sequence: self.sequence, ..TokenBatch::default() };
-        let mut window = vec![0; self.sequence + 1];
+    /// Of files; if sequences cannot be cut so.
+    pub fn batch(&self, samples: &[u64], chunk: Chunk) -> Result<TokenBatch> {
+        let Chunk { part, parts } = chunk;
+        if !self.sequence.is_multiple_of(parts) || part >= parts {
+            let what = format!("a sequence of {} has no chunk {part} of {parts} equal ones", self.sequence);
+            return Err(Error::illegal(what));
+        }
+        let length = self.sequence / parts;
+        let mut batch = TokenBatch { sequence: length, ..TokenBatch::default() };
+        let mut window = vec![0; length + 1];
         for &sample in samples {
-            self.tokens.copy(sample as usize * self.sequence, &mut window)?;
-            batch.inputs.extend(&window[..self.sequence]);
+            self.tokens.copy(sample as usize * self.sequence + part * length, &mut window)?;
+            batch.inputs.extend(&window[..length]);
             batch.targets.extend(&window[1..]);
         }
         Ok(batch)

@@ -31,7 +31,8 @@ impl Seeding {
     /// The seeds of micro-batch `micro_batch` of step `step`.
     ///
     /// The shared one depends on what a tensor parallel group has in common: its tokens and its layers. The split one
-    /// adds the tensor rank.
+    /// adds the tensor rank. Ranks that share sequences have seeds of their own: a mask belongs to a rank's chunk, not to a place in
+    /// the whole sequence, and is another one if sequences are cut otherwise.
     pub fn pass(&self, phase: Phase, step: u64, micro_batch: u64) -> Seeds {
         let Coordinates { tensor, sequence_data, batch_data, pipeline } = self.at;
         let place = [sequence_data, batch_data, pipeline].map(|coordinate| coordinate as u64);

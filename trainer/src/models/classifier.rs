@@ -70,19 +70,26 @@ impl Classifier {
 }
 
 impl Model for Classifier {
-    fn forward(&self, pass: &mut Pass<'_>, batch: &Batch<'_>) -> Result<f32> {
-        match *batch {
-            Batch::Samples { features, labels } if features.len() == labels.len() * self.features => {
-                let logits = self.logits(pass, features)?;
-                self.loss.forward(pass, logits, labels)
+    fn forward_each(&self, pass: &mut Pass<'_>, batches: &[Batch<'_>]) -> Result<Vec<f32>> {
+        let (mut inputs, mut targets) = (Vec::new(), Vec::new());
+        for batch in batches {
+            match *batch {
+                Batch::Samples { features, labels } if features.len() == labels.len() * self.features => {
+                    inputs.push(Tensor::from(pass.memory(), labels.len(), self.features, features));
+                    targets.push(labels);
+                }
+                _ => return batch.mismatch(&format!("a classifier of {} features", self.features)),
             }
-            _ => batch.mismatch(&format!("a classifier of {} features", self.features)),
         }
+        let logits = self.layers.forward_each(pass, inputs)?;
+        let pairs = logits.into_iter().zip(targets).collect();
+        pass.each(pairs, |pass, (logits, labels)| self.loss.forward(pass, logits, labels))
     }
 
     fn backward(&self, pass: &mut Pass<'_>, scale: f32) -> Result<()> {
-        let gradient = self.loss.backward(pass, scale);
-        self.layers.backward(pass, gradient).map(drop)
+        let each = vec![(); pass.count()];
+        let gradients = pass.each(each, |pass, ()| Ok(self.loss.backward(pass, scale)))?;
+        self.layers.backward_each(pass, gradients).map(drop)
     }
 }
 

@@ -1,16 +1,18 @@
 //! GPT-2 and its modern variants.
 
+mod front;
+mod head;
+
 use super::{Batch, FeedForward, GptConfig, Model, Sampling};
 use crate::error::{Error, Result};
-use crate::nn::{
-    CausalAttention, Checkpoint, CrossEntropy, Dropout, Embedding, Gelu, Layer, Linear, Module, Residual,
-    Sequential, SwiGlu, vector,
-};
-use crate::parameter::{Init, ParameterId, Registry, UnitId};
+use crate::nn::{CausalAttention, Checkpoint, Dropout, Gelu, Layer, Module, Residual, Sequential, SwiGlu};
+use crate::parameter::Registry;
 use crate::pass::Pass;
-use crate::split::{Leave, Split, SplitCrossEntropy};
-use crate::strategy::Way;
+use crate::split::Split;
 use crate::tensor::Tensor;
+use front::Front;
+use head::Head;
+use unisono::Communicator;
 
 /// A decoder of blocks x + attention(norm x), x + feed-forward(norm x) (Radford and others: Language models are unsupervised
 /// multitask learners, 2019).
@@ -22,8 +24,7 @@ pub struct Gpt {
     config: GptConfig,
     embedding: Front,
     blocks: Vec<Layer<Box<dyn Module>>>,
-    head: Layer<Sequential>,
-    loss: Loss,
+    head: Head,
     split: Split,
 }
 
@@ -41,11 +42,9 @@ impl Gpt {
             Layer::new(registry, &name, &name, |registry| block(registry, &config, &split))
         });
         let blocks = blocks.collect();
-        let tokens = embedding.tokens.weight();
-        let head = Layer::new(registry, "head", "", |registry| head(registry, &config, tokens, &split));
+        let head = Head::new(registry, &config, embedding.table(), &split);
         split.check(registry.so_far())?;
-        let loss = Loss::new(&config, &split);
-        Ok(Self { config, embedding, blocks, head, loss, split })
+        Ok(Self { config, embedding, blocks, head, split })
     }
 
     /// Extents and options.
@@ -59,8 +58,8 @@ impl Gpt {
     /// For unknown tokens, and of collectives.
     pub fn logits(&self, pass: &mut Pass<'_>, tokens: &[u32], sequence: usize) -> Result<Tensor> {
         pass.infer(|pass| {
-            let features = self.features(pass, tokens.to_vec(), sequence)?;
-            self.head.forward(pass, features)
+            let features = self.features_of_one(pass, tokens.to_vec(), sequence)?;
+            self.head.logits(pass, features)
         })
     }
 
@@ -95,116 +94,60 @@ impl Gpt {
         let length = seen.len().next_multiple_of(GRAIN).min(self.config.context);
         let mut tokens = seen.to_vec();
         tokens.resize(length, 0);
-        let features = self.features(pass, tokens, length)?;
+        let features = self.features_of_one(pass, tokens, length)?;
         let last = Tensor::from(pass.memory(), 1, features.columns(), features.row(seen.len() - 1));
-        let logits = self.head.forward(pass, last)?;
+        let logits = self.head.logits(pass, last)?;
         self.split.whole_row(pass, logits)
     }
 
-    /// What the head gets.
-    fn features(&self, pass: &mut Pass<'_>, tokens: Vec<u32>, sequence: usize) -> Result<Tensor> {
+    /// What the head gets, of each micro-batch.
+    fn features(&self, pass: &mut Pass<'_>, tokens: Vec<Vec<u32>>, sequence: usize) -> Result<Vec<Tensor>> {
         pass.set_sequence(sequence);
-        let embedded = self.embedding.forward(pass, tokens, &self.split)?;
-        self.blocks.iter().try_fold(embedded, |features, block| block.forward(pass, features))
+        let embedded = self.embedding.forward_each(pass, tokens, &self.split)?;
+        self.blocks.iter().try_fold(embedded, |features, block| block.forward_each(pass, features))
+    }
+
+    /// What the head gets, of a single one.
+    fn features_of_one(&self, pass: &mut Pass<'_>, tokens: Vec<u32>, sequence: usize) -> Result<Tensor> {
+        Ok(self.features(pass, vec![tokens], sequence)?.remove(0))
+    }
+
+    /// Whether a sequence, or the chunks of it together, fit in the context.
+    fn fits(&self, pass: &Pass<'_>, sequence: usize) -> bool {
+        let chunks = pass.chunks().map_or(1, Communicator::ranks);
+        (1..=self.config.context).contains(&(chunks * sequence))
     }
 }
 
 impl Model for Gpt {
-    fn forward(&self, pass: &mut Pass<'_>, batch: &Batch<'_>) -> Result<f32> {
-        let context = self.config.context;
-        match *batch {
-            Batch::Tokens { inputs, targets, sequence }
-                if (1..=context).contains(&sequence) && inputs.len().is_multiple_of(sequence) =>
-            {
-                let features = self.features(pass, inputs.to_vec(), sequence)?;
-                let logits = self.head.forward(pass, features)?;
-                self.loss.forward(pass, logits, targets)
+    fn forward_each(&self, pass: &mut Pass<'_>, batches: &[Batch<'_>]) -> Result<Vec<f32>> {
+        let (mut tokens, mut wanted, mut of_first) = (Vec::new(), Vec::new(), None);
+        for batch in batches {
+            match *batch {
+                Batch::Tokens { inputs, targets, sequence }
+                    if self.fits(pass, sequence)
+                        && inputs.len().is_multiple_of(sequence)
+                        && *of_first.get_or_insert(sequence) == sequence =>
+                {
+                    tokens.push(inputs.to_vec());
+                    wanted.push(targets);
+                }
+                _ => {
+                    let context = self.config.context;
+                    return batch.mismatch(&format!("a language model of {context} tokens of context"));
+                }
             }
-            _ => batch.mismatch(&format!("a language model of {context} tokens of context")),
         }
+        let features = self.features(pass, tokens, of_first.unwrap_or(1))?;
+        self.head.forward_each(pass, features, wanted)
     }
 
     fn backward(&self, pass: &mut Pass<'_>, scale: f32) -> Result<()> {
-        let gradient = self.loss.backward(pass, scale);
-        let gradient = self.head.backward(pass, gradient)?;
+        let gradients = self.head.backward_each(pass, scale)?;
         let mut blocks = self.blocks.iter().rev();
-        let gradient = blocks.try_fold(gradient, |gradient, block| block.backward(pass, gradient))?;
-        self.embedding.backward(pass, gradient)
-    }
-}
-
-/// Tokens and their positions.
-struct Front {
-    unit: UnitId,
-    tokens: Embedding,
-    leave: Leave,
-    positions: Embedding,
-    dropout: Dropout,
-}
-
-impl Front {
-    fn new(registry: &mut Registry, config: &GptConfig, split: &Split) -> Self {
-        let (width, init) = (config.width, Init::Normal(0.02));
-        let (unit, (tokens, positions, dropout)) = registry.unit_at("embedding", "", |registry| {
-            let (count, cut) = (config.vocabulary, split.cut(0, config.vocabulary, 1, 1));
-            let tokens = registry.scope("wte", |r| Embedding::cut(r, count, width, init, cut));
-            let positions = split
-                .on_rows(registry, |r| r.scope("wpe", |r| Embedding::new(r, config.context, width, init)));
-            (tokens, positions, Dropout::new(registry, "drop", config.dropout, split.draw()))
-        });
-        Self { unit, tokens, leave: split.leave(), positions, dropout }
-    }
-
-    fn forward(&self, pass: &mut Pass<'_>, tokens: Vec<u32>, split: &Split) -> Result<Tensor> {
-        let ((first, rows), sequence) = (split.rows(pass, tokens.len())?, pass.sequence());
-        pass.unit(self.unit, Way::Forward, |pass| {
-            let positions = (first..first + rows).map(|row| (row % sequence) as u32).collect();
-            let summands = self.tokens.forward(pass, tokens)?;
-            let mut features = self.leave.forward(pass, summands)?;
-            let places = self.positions.forward(pass, positions)?;
-            vector::add(features.data_mut(), places.data());
-            self.dropout.forward(pass, features)
-        })
-    }
-
-    fn backward(&self, pass: &mut Pass<'_>, gradient: Tensor) -> Result<()> {
-        pass.unit(self.unit, Way::Backward, |pass| {
-            let gradient = self.dropout.backward(pass, gradient)?;
-            self.positions.backward(pass, &gradient)?;
-            let gradient = self.leave.backward(pass, gradient)?;
-            self.tokens.backward(pass, &gradient)
-        })
-    }
-}
-
-/// The loss of logits that are whole, or cut.
-enum Loss {
-    Whole(CrossEntropy),
-    Split(SplitCrossEntropy),
-}
-
-impl Loss {
-    fn new(config: &GptConfig, split: &Split) -> Self {
-        match (split.group(), split.cut(0, config.vocabulary, 1, 1)) {
-            (Some(group), Some(cut)) => {
-                Self::Split(SplitCrossEntropy::new(group.clone(), cut, config.ignore))
-            }
-            _ => Self::Whole(CrossEntropy { ignore: config.ignore }),
-        }
-    }
-
-    fn forward(&self, pass: &mut Pass<'_>, logits: Tensor, targets: &[u32]) -> Result<f32> {
-        match self {
-            Self::Whole(loss) => loss.forward(pass, logits, targets),
-            Self::Split(loss) => loss.forward(pass, logits, targets),
-        }
-    }
-
-    fn backward(&self, pass: &mut Pass<'_>, factor: f32) -> Tensor {
-        match self {
-            Self::Whole(loss) => loss.backward(pass, factor),
-            Self::Split(loss) => loss.backward(pass, factor),
-        }
+        let gradients =
+            blocks.try_fold(gradients, |gradients, block| block.backward_each(pass, gradients))?;
+        self.embedding.backward_each(pass, gradients)
     }
 }
 
@@ -240,18 +183,4 @@ fn feed_forward(registry: &mut Registry, config: &GptConfig, split: &Split) -> B
     let out = registry.scope("c_proj", |r| split.linear(r, hidden, width, config.last_start()));
     let dropout = Dropout::new(registry, "dropout", config.dropout, split.draw());
     Box::new(Sequential(vec![into, activation, out, Box::new(dropout)]))
-}
-
-fn head(registry: &mut Registry, config: &GptConfig, tokens: ParameterId, split: &Split) -> Sequential {
-    let norm = split.on_rows(registry, |registry| config.make_norm(registry, "ln_f"));
-    let (width, vocabulary) = (config.width, config.vocabulary);
-    let map: Box<dyn Module> = registry.scope("lm_head", |registry| match config.tied {
-        true => {
-            let local = split.cut(0, vocabulary, 1, 1).map_or(vocabulary, |cut| cut.local());
-            let map = Linear::tied(registry, tokens, width, local);
-            Box::new(Sequential(vec![Box::new(split.enter()), Box::new(map)]))
-        }
-        false => split.linear(registry, width, vocabulary, config.start().without_bias()),
-    });
-    Sequential(vec![norm, map])
 }

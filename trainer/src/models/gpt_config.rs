@@ -48,6 +48,9 @@ pub struct GptConfig {
     pub checkpoint: bool,
     /// Targets that do not count: padding.
     pub ignore: Option<u32>,
+    /// Parts of the rows for which the head is computed one after the other: from two on, there are never the logits of all
+    /// rows, and they are computed again in backward.
+    pub cross_entropy_splits: usize,
 }
 
 impl GptConfig {
@@ -65,6 +68,7 @@ impl GptConfig {
             tied: true,
             checkpoint: false,
             ignore: None,
+            cross_entropy_splits: 1,
         }
     }
 
@@ -99,19 +103,16 @@ impl GptConfig {
         })
     }
 
-    /// How a model of these options is cut: heads and hidden features by columns, then by rows; the head by classes.
+    /// How a model of these options is cut: heads and hidden features by columns, then by rows. The head is cut by classes in any
+    /// case.
     pub fn plan(&self) -> Plan {
         let (head, gates) = (self.head_dim(), if self.feed_forward == FeedForward::SwiGlu { 2 } else { 1 });
-        let mut lines = vec![
+        Plan::new([
             ("h.*.attn.c_attn", Style::Column { blocks: 3, grain: head }),
             ("h.*.attn.c_proj", Style::Row { grain: head }),
             ("h.*.mlp.c_fc", Style::Column { blocks: gates, grain: 1 }),
             ("h.*.mlp.c_proj", Style::Row { grain: 1 }),
-        ];
-        if !self.tied {
-            lines.push(("lm_head", Style::Column { blocks: 1, grain: 1 }));
-        }
-        Plan::new(lines)
+        ])
     }
 
     /// That heads divide the width, and that every one of `parts` ranks gets one.

@@ -1,6 +1,7 @@
 //! Models against difference quotients, and their events.
 
 mod golden;
+mod passes;
 
 use super::*;
 use crate::memory::Memory;
@@ -238,11 +239,13 @@ fn expected(inventory: &Inventory, tied: Option<ParameterId>) -> Vec<Event> {
 
 #[test]
 fn units_and_gradients_are_announced_in_order() {
-    for config in [small(), GptConfig { tied: false, checkpoint: true, ..small() }] {
+    let others = GptConfig { tied: false, checkpoint: true, cross_entropy_splits: 3, ..small() };
+    for (config, micro_batches) in [(small(), 1), (others.clone(), 1), (small(), 3), (others, 2)] {
         let rig = gpt(config.clone());
         let mut watch = Watch { local: rig.strategy, needed: HashSet::new(), events: Vec::new() };
-        let mut pass = Pass::new(&mut watch, &rig.memory, Seeds::default(), 1);
-        rig.model.forward(&mut pass, &TOKENS).expect("forward");
+        let seeds = vec![Seeds::default(); micro_batches];
+        let mut pass = Pass::breadth_first(&mut watch, &rig.memory, &seeds, 1);
+        rig.model.forward_each(&mut pass, &vec![TOKENS; micro_batches]).expect("forward");
         rig.model.backward(&mut pass, 1.0).expect("backward");
         let tied = config.tied.then(|| watch.local.inventory().find("wte.weight").expect("there"));
         assert_eq!(watch.events, expected(watch.local.inventory(), tied));

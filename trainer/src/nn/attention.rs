@@ -1,16 +1,20 @@
 //! Causal attention of several heads.
+//!
+//! Where ranks have chunks of each sequence ([`Pass::chunks`]), the keys and values of a whole sequence are gathered when it is its
+//! turn, in backward again rather than kept, and all that the ranks have of their gradients is summed up at the rank whose they
+//! are: keys and values of one sequence are what a rank needs beside its chunks.
+
+mod chunks;
+mod panel;
 
 use super::Module;
-use super::vector::{exp, exp_less, greatest, sum, vectorised};
 use crate::error::Result;
 use crate::memory::Floats;
 use crate::pass::Pass;
 use crate::tensor::Tensor;
-use std::ops::Range;
-use unisono_cuda::{Matrix, MatrixMut, matmul};
-
-/// Queries that are worked on at once.
-const PANEL: usize = 64;
+use chunks::Chunks;
+use panel::{Keys, PANEL, Panel, Slopes, Sources};
+use unisono::Communicator;
 
 /// Of each head, y = softmax(q kᵀ / √d, of what is not later) v, within each [`Pass::sequence`] (Vaswani and others:
 /// Attention is all you need, 2017).
@@ -40,24 +44,36 @@ impl CausalAttention {
         self.heads * self.head_dim
     }
 
-    /// Every panel of every head of every sequence of `rows` rows in all.
-    fn panels(&self, pass: &Pass<'_>, rows: usize) -> impl Iterator<Item = Panel> + use<> {
-        let (sequence, threads, attention) = (pass.sequence(), pass.threads(), *self);
-        assert!(rows.is_multiple_of(sequence), "{rows} rows are no sequences of {sequence}");
-        let heads =
-            (0..rows / sequence).flat_map(move |number| (0..attention.heads).map(move |head| (number, head)));
-        heads.flat_map(move |(number, head)| {
-            (0..sequence).step_by(PANEL).map(move |start| Panel {
-                first: number * sequence,
+    /// Every panel of every head of one sequence.
+    fn panels(&self, pass: &Pass<'_>, number: usize) -> impl Iterator<Item = Panel> + use<> {
+        let (rows, threads, attention) = (pass.sequence(), pass.threads(), *self);
+        let (offset, keys) =
+            (pass.first_place(), Keys::of(pass.chunks().is_some(), number * rows, self.width()));
+        (0..attention.heads).flat_map(move |head| {
+            (0..rows).step_by(PANEL).map(move |start| Panel {
+                first: number * rows,
                 column: head * attention.head_dim,
-                queries: start..sequence.min(start + PANEL),
-                sums: (number * attention.heads + head) * sequence,
+                queries: start..rows.min(start + PANEL),
+                offset,
+                keys,
+                sums: (number * attention.heads + head) * rows,
                 width: attention.width(),
                 depth: attention.head_dim,
                 threads,
             })
         })
     }
+
+    /// Numbers for the scores of the largest panel.
+    fn room(pass: &Pass<'_>) -> usize {
+        PANEL * pass.sequence() * pass.chunks().map_or(1, Communicator::ranks)
+    }
+}
+
+/// How many sequences, or chunks of such, so many rows are.
+fn sequences(pass: &Pass<'_>, rows: usize) -> usize {
+    assert!(rows.is_multiple_of(pass.sequence()), "{rows} rows are no sequences of {}", pass.sequence());
+    rows / pass.sequence()
 }
 
 impl Module for CausalAttention {
@@ -66,12 +82,17 @@ impl Module for CausalAttention {
         assert_eq!(input.columns(), 3 * self.width(), "queries, keys and values");
         let mut output = pass.tensor(rows, self.width());
         let mut log_sums = pass.floats(rows * self.heads);
-        let mut room = pass.floats(PANEL * pass.sequence());
-        for panel in self.panels(pass, rows) {
-            let scores = &mut room[..panel.scores()];
-            panel.score(input.data(), scores);
-            panel.softmax(scores, &mut log_sums[panel.sums()]);
-            panel.mix(input.data(), scores, output.data_mut());
+        let mut room = pass.floats(Self::room(pass));
+        let mut chunks = Chunks::of(pass, self.width());
+        for number in 0..sequences(pass, rows) {
+            let keys = chunks.as_mut().map(|chunks| chunks.gather(number, input.data())).transpose()?;
+            let sources = Sources { queries: input.data(), keys: keys.unwrap_or(input.data()) };
+            for panel in self.panels(pass, number) {
+                let scores = &mut room[..panel.scores()];
+                panel.score(sources, scores);
+                panel.softmax(scores, &mut log_sums[panel.sums()]);
+                panel.mix(sources, scores, output.data_mut());
+            }
         }
         pass.save(Saved { input, log_sums });
         Ok(output)
@@ -79,193 +100,39 @@ impl Module for CausalAttention {
 
     fn backward(&self, pass: &mut Pass<'_>, gradient: Tensor) -> Result<Tensor> {
         let Saved { input, log_sums } = pass.restore();
-        let half = PANEL * pass.sequence();
+        let half = Self::room(pass);
         let mut result = Tensor::zeros(pass.memory(), input.rows(), input.columns());
         let mut room = pass.floats(2 * half);
         let (room, other) = room.split_at_mut(half);
-        for panel in self.panels(pass, input.rows()) {
-            let (scores, slopes) = (&mut room[..panel.scores()], &mut other[..panel.scores()]);
-            panel.score(input.data(), scores);
-            panel.recall(scores, &log_sums[panel.sums()]);
-            panel.differentiate(input.data(), gradient.data(), scores, slopes, result.data_mut());
+        let mut chunks = Chunks::of(pass, self.width());
+        let mut of_keys = chunks.as_ref().map(|chunks| pass.floats(chunks.count()));
+        for number in 0..sequences(pass, input.rows()) {
+            let keys = chunks.as_mut().map(|chunks| chunks.gather(number, input.data())).transpose()?;
+            let sources = Sources { queries: input.data(), keys: keys.unwrap_or(input.data()) };
+            of_keys.iter_mut().for_each(|slopes| slopes.fill(0.0));
+            let mut sums = Slopes { queries: result.data_mut(), keys: of_keys.as_deref_mut() };
+            for panel in self.panels(pass, number) {
+                let (scores, slopes) = (&mut room[..panel.scores()], &mut other[..panel.scores()]);
+                panel.score(sources, scores);
+                panel.recall(scores, &log_sums[panel.sums()]);
+                panel.differentiate(sources, gradient.data(), scores, slopes, &mut sums);
+            }
+            if let (Some(chunks), Some(slopes)) = (&mut chunks, &of_keys) {
+                chunks.scatter(number, slopes, result.data_mut())?;
+            }
         }
         Ok(result)
-    }
-}
-
-/// Some queries of one head of one sequence, and the keys up to the last of them.
-struct Panel {
-    /// First row of the sequence.
-    first: usize,
-    /// First column of the head, among queries.
-    column: usize,
-    /// Which queries of the sequence.
-    queries: Range<usize>,
-    /// Where the sums of the head begin.
-    sums: usize,
-    /// Columns of all heads.
-    width: usize,
-    /// Columns of one head.
-    depth: usize,
-    /// How many may work on a product.
-    threads: usize,
-}
-
-impl Panel {
-    fn count(&self) -> usize {
-        self.queries.len()
-    }
-
-    /// Number of keys.
-    fn reach(&self) -> usize {
-        self.queries.end
-    }
-
-    fn scores(&self) -> usize {
-        self.count() * self.reach()
-    }
-
-    fn sums(&self) -> Range<usize> {
-        self.sums + self.queries.start..self.sums + self.queries.end
-    }
-
-    /// Where the queries are among rows of queries, keys and values.
-    fn query_at(&self) -> usize {
-        (self.first + self.queries.start) * 3 * self.width + self.column
-    }
-
-    /// Where the keys are, block 1, or the values, block 2.
-    fn key_at(&self, block: usize) -> usize {
-        self.first * 3 * self.width + block * self.width + self.column
-    }
-
-    fn queries<'a>(&self, input: &'a [f32]) -> Matrix<'a> {
-        Matrix::strided(&input[self.query_at()..], self.count(), self.depth, 3 * self.width)
-    }
-
-    fn keys<'a>(&self, input: &'a [f32], block: usize) -> Matrix<'a> {
-        Matrix::strided(&input[self.key_at(block)..], self.reach(), self.depth, 3 * self.width)
-    }
-
-    fn queries_mut<'a>(&self, input: &'a mut [f32]) -> MatrixMut<'a> {
-        MatrixMut::strided(&mut input[self.query_at()..], self.count(), self.depth, 3 * self.width)
-    }
-
-    fn keys_mut<'a>(&self, input: &'a mut [f32], block: usize) -> MatrixMut<'a> {
-        MatrixMut::strided(&mut input[self.key_at(block)..], self.reach(), self.depth, 3 * self.width)
-    }
-
-    fn output_at(&self) -> usize {
-        (self.first + self.queries.start) * self.width + self.column
-    }
-
-    fn output<'a>(&self, output: &'a [f32]) -> Matrix<'a> {
-        Matrix::strided(&output[self.output_at()..], self.count(), self.depth, self.width)
-    }
-
-    fn output_mut<'a>(&self, output: &'a mut [f32]) -> MatrixMut<'a> {
-        MatrixMut::strided(&mut output[self.output_at()..], self.count(), self.depth, self.width)
-    }
-
-    fn matrix<'a>(&self, scores: &'a [f32]) -> Matrix<'a> {
-        Matrix::new(scores, self.count(), self.reach())
-    }
-
-    fn matrix_mut<'a>(&self, scores: &'a mut [f32]) -> MatrixMut<'a> {
-        MatrixMut::new(scores, self.count(), self.reach())
-    }
-
-    fn scale(&self) -> f32 {
-        1.0 / (self.depth as f32).sqrt()
-    }
-
-    /// q kᵀ / √d.
-    fn score(&self, input: &[f32], scores: &mut [f32]) {
-        let (queries, keys) = (self.queries(input), self.keys(input, 1).t());
-        matmul(self.matrix_mut(scores), 0.0, self.scale(), queries, keys, self.threads);
-    }
-
-    /// p v.
-    fn mix(&self, input: &[f32], shares: &[f32], output: &mut [f32]) {
-        let (shares, values) = (self.matrix(shares), self.keys(input, 2));
-        matmul(self.output_mut(output), 0.0, 1.0, shares, values, self.threads);
-    }
-
-    /// Rows of `scores`, each as what it has of no later keys, and the rest.
-    fn rows<'a>(&self, scores: &'a mut [f32]) -> impl Iterator<Item = (&'a mut [f32], &'a mut [f32])> {
-        let lengths = self.queries.clone().map(|query| query + 1);
-        scores.chunks_exact_mut(self.reach()).zip(lengths).map(|(row, length)| row.split_at_mut(length))
-    }
-
-    /// Scores become probabilities.
-    fn softmax(&self, scores: &mut [f32], log_sums: &mut [f32]) {
-        vectorised(
-            #[inline(always)]
-            || {
-                for ((row, later), log_sum) in self.rows(scores).zip(log_sums) {
-                    let most = greatest(row);
-                    let sum = exp_less(row, most);
-                    let share = 1.0 / sum;
-                    row.iter_mut().for_each(|value| *value *= share);
-                    later.fill(0.0);
-                    *log_sum = most + sum.ln();
-                }
-            },
-        );
-    }
-
-    /// Scores become the probabilities that they were in forward.
-    fn recall(&self, scores: &mut [f32], log_sums: &[f32]) {
-        vectorised(
-            #[inline(always)]
-            || {
-                for ((row, later), log_sum) in self.rows(scores).zip(log_sums) {
-                    row.iter_mut().for_each(|value| *value = exp(*value - log_sum));
-                    later.fill(0.0);
-                }
-            },
-        );
-    }
-
-    /// Adds the gradients of queries, keys and values to `result`, from the probabilities p and the gradient dy:
-    /// dv = pᵀ dy; with dp = dy vᵀ, ds = p (dp - sum of p dp); dq = ds k, dk = dsᵀ q.
-    fn differentiate(
-        &self,
-        input: &[f32],
-        gradient: &[f32],
-        shares: &[f32],
-        slopes: &mut [f32],
-        result: &mut [f32],
-    ) {
-        let (dy, p, scale, threads) =
-            (self.output(gradient), self.matrix(shares), self.scale(), self.threads);
-        matmul(self.keys_mut(result, 2), 1.0, 1.0, p.t(), dy, threads);
-        matmul(self.matrix_mut(slopes), 0.0, 1.0, dy, self.keys(input, 2).t(), threads);
-        self.through_softmax(shares, slopes);
-        let ds = self.matrix(slopes);
-        matmul(self.queries_mut(result), 0.0, scale, ds, self.keys(input, 1), threads);
-        matmul(self.keys_mut(result, 1), 1.0, scale, ds.t(), self.queries(input), threads);
-    }
-
-    /// `slopes` of probabilities become those of scores.
-    fn through_softmax(&self, shares: &[f32], slopes: &mut [f32]) {
-        let rows = slopes.chunks_exact_mut(self.reach()).zip(shares.chunks_exact(self.reach()));
-        vectorised(
-            #[inline(always)]
-            || {
-                for (slopes, shares) in rows {
-                    let mean = sum(shares, slopes, |p, dp| p * dp);
-                    slopes.iter_mut().zip(shares).for_each(|(slope, share)| *slope = share * (*slope - mean));
-                }
-            },
-        );
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::nn::check::Check;
+    use crate::memory::Memory;
+    use crate::nn::check::{Check, numbers};
+    use crate::parameter::Inventory;
+    use crate::pass::Seeds;
+    use crate::strategy::Local;
 
     /// As the formula says, one number after another.
     fn naive(x: &[f64], rows: usize, sequence: usize, heads: usize, d: usize) -> Vec<f64> {
@@ -290,6 +157,51 @@ mod tests {
     #[test]
     fn gradients_within_sequences() {
         Check::new(|_| CausalAttention::new(2, 3), 10, 18).sequence(5).gradients(2e-4);
+    }
+
+    /// Output and gradient of a rank that has a chunk of each sequence of `input` and `slope`.
+    fn chunk(group: &Communicator, sequence: usize, input: &[f32], slope: &[f32]) -> [Vec<f32>; 2] {
+        let (memory, length) = (Memory::default(), sequence / group.ranks());
+        let own = |all: &[f32], columns: usize| {
+            let sequences = all.chunks(sequence * columns);
+            let part = |one: &[f32]| one[group.rank() * length * columns..][..length * columns].to_vec();
+            let part: Vec<f32> = sequences.flat_map(part).collect();
+            Tensor::from(&memory, part.len() / columns, columns, &part)
+        };
+        let mut strategy = Local::new(Inventory::default(), &memory, 0);
+        let mut pass = Pass::new(&mut strategy, &memory, Seeds::default(), 1);
+        pass.set_sequence(length);
+        pass.set_chunks((group.ranks() > 1).then_some(group));
+        let attention = CausalAttention::new(2, 3);
+        let output = attention.forward(&mut pass, own(input, 18)).expect("forward");
+        let gradient = attention.backward(&mut pass, own(slope, 6)).expect("backward");
+        [output.data().to_vec(), gradient.data().to_vec()]
+    }
+
+    #[test]
+    fn chunks_of_sequences_attend_to_what_came_before_in_others() {
+        let (sequence, rows) = (2 * PANEL + 4, 4 * PANEL + 8);
+        let (input, slope) = (numbers(1, 18 * rows), numbers(2, 6 * rows));
+        let of = |ranks: usize| -> Vec<[Vec<f32>; 2]> {
+            let groups = Communicator::threads(ranks).expect("ranks");
+            std::thread::scope(|scope| {
+                let run = |group| scope.spawn(|| chunk(&{ group }, sequence, &input, &slope));
+                let threads: Vec<_> = groups.into_iter().map(run).collect();
+                threads.into_iter().map(|thread| thread.join().expect("a rank")).collect()
+            })
+        };
+        let whole = of(1).remove(0);
+        for ranks in [2, 3, 4] {
+            for (rank, found) in of(ranks).into_iter().enumerate() {
+                for ((found, whole), columns) in found.iter().zip(&whole).zip([6, 18]) {
+                    let length = sequence / ranks * columns;
+                    let expected =
+                        whole.chunks(sequence * columns).flat_map(|one| &one[rank * length..][..length]);
+                    let near = |(one, other): (&f32, &f32)| (one - other).abs() < 1e-5;
+                    assert!(found.iter().zip(expected).all(near), "{ranks} ranks, rank {rank}");
+                }
+            }
+        }
     }
 
     #[test]

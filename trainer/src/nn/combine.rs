@@ -16,6 +16,14 @@ impl<M: Module + ?Sized> Module for Box<M> {
     fn backward(&self, pass: &mut Pass<'_>, gradient: Tensor) -> Result<Tensor> {
         (**self).backward(pass, gradient)
     }
+
+    fn forward_each(&self, pass: &mut Pass<'_>, inputs: Vec<Tensor>) -> Result<Vec<Tensor>> {
+        (**self).forward_each(pass, inputs)
+    }
+
+    fn backward_each(&self, pass: &mut Pass<'_>, gradients: Vec<Tensor>) -> Result<Vec<Tensor>> {
+        (**self).backward_each(pass, gradients)
+    }
 }
 
 /// One module after another.
@@ -28,6 +36,14 @@ impl Module for Sequential {
 
     fn backward(&self, pass: &mut Pass<'_>, gradient: Tensor) -> Result<Tensor> {
         self.0.iter().rev().try_fold(gradient, |gradient, module| module.backward(pass, gradient))
+    }
+
+    fn forward_each(&self, pass: &mut Pass<'_>, inputs: Vec<Tensor>) -> Result<Vec<Tensor>> {
+        self.0.iter().try_fold(inputs, |inputs, module| module.forward_each(pass, inputs))
+    }
+
+    fn backward_each(&self, pass: &mut Pass<'_>, gradients: Vec<Tensor>) -> Result<Vec<Tensor>> {
+        self.0.iter().rev().try_fold(gradients, |gradients, module| module.backward_each(pass, gradients))
     }
 }
 
@@ -75,7 +91,7 @@ impl<M: Module> Module for Checkpoint<M> {
     }
 }
 
-/// A module whose parameters are a unit, which it announces on both ways.
+/// A module whose parameters are a unit, which it announces on both ways, once for all micro-batches.
 pub struct Layer<M> {
     unit: UnitId,
     module: M,
@@ -101,6 +117,18 @@ impl<M: Module> Module for Layer<M> {
 
     fn backward(&self, pass: &mut Pass<'_>, gradient: Tensor) -> Result<Tensor> {
         pass.unit(self.unit, Way::Backward, |pass| self.module.backward(pass, gradient))
+    }
+
+    fn forward_each(&self, pass: &mut Pass<'_>, inputs: Vec<Tensor>) -> Result<Vec<Tensor>> {
+        pass.unit(self.unit, Way::Forward, |pass| {
+            pass.each(inputs, |pass, input| self.module.forward(pass, input))
+        })
+    }
+
+    fn backward_each(&self, pass: &mut Pass<'_>, gradients: Vec<Tensor>) -> Result<Vec<Tensor>> {
+        pass.unit(self.unit, Way::Backward, |pass| {
+            pass.each(gradients, |pass, gradient| self.module.backward(pass, gradient))
+        })
     }
 }
 

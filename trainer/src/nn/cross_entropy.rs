@@ -19,10 +19,24 @@ impl CrossEntropy {
     ///
     /// # Errors
     /// For a target that is no class, or if there is not one for each row.
-    pub fn forward(&self, pass: &mut Pass<'_>, mut logits: Tensor, targets: &[u32]) -> Result<f32> {
+    pub fn forward(&self, pass: &mut Pass<'_>, logits: Tensor, targets: &[u32]) -> Result<f32> {
+        let count = targets.iter().filter(|target| Some(**target) != self.ignore).count();
+        self.shared(pass, logits, targets, 1.0 / count.max(1) as f32)
+    }
+
+    /// The sum over rows that count, times `share`: a part of a mean of more rows.
+    ///
+    /// # Errors
+    /// Those of [`CrossEntropy::forward`].
+    pub fn shared(
+        &self,
+        pass: &mut Pass<'_>,
+        mut logits: Tensor,
+        targets: &[u32],
+        share: f32,
+    ) -> Result<f32> {
         self.check(&logits, targets)?;
         let counts = |target: &u32| Some(*target) != self.ignore;
-        let share = 1.0 / targets.iter().filter(|target| counts(target)).count().max(1) as f32;
         let mut loss = 0.0;
         let columns = logits.columns();
         vectorised(
@@ -48,6 +62,41 @@ impl CrossEntropy {
         gradient
     }
 
+    /// The sum over rows that count, without what it takes to go back: the ln of the sum of the powers of each row is put in
+    /// `log_sums`, for [`CrossEntropy::slopes`]. `logits` mean nothing afterwards.
+    ///
+    /// # Errors
+    /// Those of [`CrossEntropy::forward`].
+    pub fn sum(&self, logits: &mut Tensor, targets: &[u32], log_sums: &mut [f32]) -> Result<f64> {
+        self.check(logits, targets)?;
+        let (mut loss, columns) = (0.0, logits.columns());
+        vectorised(
+            #[inline(always)]
+            || {
+                let rows = logits.data_mut().chunks_exact_mut(columns);
+                for ((row, log_sum), target) in rows.zip(log_sums).zip(targets) {
+                    let at_target = row.get(*target as usize).copied();
+                    let most = greatest(row);
+                    *log_sum = most + exp_less(row, most).ln();
+                    if let Some(at_target) = at_target.filter(|_| Some(*target) != self.ignore) {
+                        loss += f64::from(*log_sum - at_target);
+                    }
+                }
+            },
+        );
+        Ok(loss)
+    }
+
+    /// `logits`, computed again, become the gradient of `factor` times their [`CrossEntropy::sum`].
+    pub fn slopes(&self, logits: &mut Tensor, targets: &[u32], log_sums: &[f32], factor: f32) {
+        let columns = logits.columns();
+        let rows = logits.data_mut().chunks_exact_mut(columns);
+        for ((row, log_sum), target) in rows.zip(log_sums).zip(targets) {
+            let place = Some(*target as usize);
+            row_slope(row, *log_sum, place, if Some(*target) == self.ignore { 0.0 } else { factor });
+        }
+    }
+
     fn check(&self, logits: &Tensor, targets: &[u32]) -> Result<()> {
         let (rows, classes) = (logits.rows(), logits.columns());
         if targets.len() != rows {
@@ -70,6 +119,19 @@ fn row_loss(row: &mut [f32], target: usize, share: f32) -> f32 {
     row.iter_mut().for_each(|value| *value *= factor);
     row[target] -= share;
     most - at_target + sum.ln()
+}
+
+/// Logits become the gradient of `factor` times the loss of their row, whose target is at `place` if it is here.
+pub(crate) fn row_slope(row: &mut [f32], log_sum: f32, place: Option<usize>, factor: f32) {
+    if factor == 0.0 {
+        return row.fill(0.0);
+    }
+    vectorised(
+        #[inline(always)]
+        || exp_less(row, log_sum),
+    );
+    scale(row, factor);
+    place.into_iter().for_each(|place| row[place] -= factor);
 }
 
 #[cfg(test)]
@@ -110,6 +172,21 @@ mod tests {
             }
         }
         assert!((f64::from(loss) - expected).abs() < 1e-5, "{loss}, not {expected}");
+    }
+
+    #[test]
+    fn sums_and_slopes_are_those_of_the_mean() {
+        let (logits, targets) = (numbers(3, 4 * CLASSES), [3, 99, 20, 0]);
+        let (loss, gradient) = both_ways(&logits, &targets, 0.5).expect("legal");
+        let (memory, entropy) = (Memory::default(), CrossEntropy { ignore: Some(99) });
+        let fresh = || Tensor::from(&memory, 4, CLASSES, &logits);
+        let (mut spent, mut log_sums) = (fresh(), [0.0; 4]);
+        let sum = entropy.sum(&mut spent, &targets, &mut log_sums).expect("legal");
+        assert!((sum / 3.0 - f64::from(loss)).abs() < 1e-6, "{sum}");
+        let mut slopes = fresh();
+        entropy.slopes(&mut slopes, &targets, &log_sums, 0.5 / 3.0);
+        let near = |(one, other): (&f32, &f32)| (one - other).abs() < 1e-7;
+        assert!(slopes.data().iter().zip(&gradient).all(near), "{slopes:?}");
     }
 
     #[test]

@@ -37,17 +37,49 @@ impl Linear {
         Self { weight, bias: None, inputs, outputs }
     }
 
+    /// As [`Module::backward`] of some of the rows, from their inputs: gradients are not ready before [`Linear::ready`].
+    pub fn backward_part(&self, pass: &mut Pass<'_>, input: Tensor, gradient: &Tensor) -> Tensor {
+        if let Some(bias) = self.bias {
+            pass.add(bias, |_, into| add_rows(into, gradient.data()));
+        }
+        let threads = pass.threads();
+        pass.add(self.weight, |_, into| self.add_products(into, &input, gradient, threads));
+        self.through(pass, input, gradient)
+    }
+
+    /// Says that all rows were there.
+    ///
+    /// # Errors
+    /// Of collectives that become due.
+    pub fn ready(&self, pass: &mut Pass<'_>) -> Result<()> {
+        self.bias.map_or(Ok(()), |bias| pass.ready(bias))?;
+        pass.ready(self.weight)
+    }
+
+    /// Adds to the gradient of the weight.
+    fn add_products(&self, into: &mut [f32], input: &Tensor, gradient: &Tensor, threads: usize) {
+        let into = MatrixMut::new(into, self.outputs, self.inputs);
+        let input = Matrix::new(input.data(), input.rows(), self.inputs);
+        let gradient = Matrix::new(gradient.data(), gradient.rows(), self.outputs);
+        matmul(into, 1.0, 1.0, gradient.t(), input, threads);
+    }
+
+    /// The gradient of the input, in its place.
+    fn through(&self, pass: &Pass<'_>, mut input: Tensor, gradient: &Tensor) -> Tensor {
+        let rows = input.rows();
+        let weight = Matrix::new(pass.weights(self.weight), self.outputs, self.inputs);
+        let into = MatrixMut::new(input.data_mut(), rows, self.inputs);
+        matmul(into, 0.0, 1.0, Matrix::new(gradient.data(), rows, self.outputs), weight, pass.threads());
+        input
+    }
+
     /// Adds to the gradients of bias and weight.
     fn accumulate(&self, pass: &mut Pass<'_>, input: &Tensor, gradient: &Tensor) -> Result<()> {
-        let (rows, threads) = (input.rows(), pass.threads());
+        let threads = pass.threads();
         if let Some(bias) = self.bias {
             pass.accumulate(bias, |_, into| add_rows(into, gradient.data()))?;
         }
-        pass.accumulate(self.weight, |_, into| {
-            let into = MatrixMut::new(into, self.outputs, self.inputs);
-            let gradient = Matrix::new(gradient.data(), rows, self.outputs);
-            matmul(into, 1.0, 1.0, gradient.t(), Matrix::new(input.data(), rows, self.inputs), threads);
-        })
+        pass.accumulate(self.weight, |_, into| self.add_products(into, input, gradient, threads))
     }
 }
 
@@ -70,12 +102,7 @@ impl Module for Linear {
     fn backward(&self, pass: &mut Pass<'_>, gradient: Tensor) -> Result<Tensor> {
         let input: Tensor = pass.restore();
         self.accumulate(pass, &input, &gradient)?;
-        let mut result = input;
-        let rows = result.rows();
-        let weight = Matrix::new(pass.weights(self.weight), self.outputs, self.inputs);
-        let into = MatrixMut::new(result.data_mut(), rows, self.inputs);
-        matmul(into, 0.0, 1.0, Matrix::new(gradient.data(), rows, self.outputs), weight, pass.threads());
-        Ok(result)
+        Ok(self.through(pass, input, &gradient))
     }
 }
 

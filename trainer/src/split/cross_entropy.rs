@@ -1,6 +1,8 @@
 //! Cross entropy of classes that are cut between ranks.
 
 use crate::error::{Error, Result};
+use crate::memory::Floats;
+use crate::nn::row_slope;
 use crate::nn::vector::{exp_less, greatest, scale, vectorised};
 use crate::parameter::Cut;
 use crate::pass::Pass;
@@ -20,6 +22,23 @@ pub struct SplitCrossEntropy {
     count: usize,
 }
 
+/// What all ranks know of each row.
+struct Powers {
+    greatest: Floats,
+    /// The sums of the powers, then the logits at the targets.
+    both: Floats,
+}
+
+impl Powers {
+    fn sum(&self, row: usize) -> f32 {
+        self.both[row]
+    }
+
+    fn loss(&self, row: usize) -> f32 {
+        self.greatest[row] + (self.sum(row).ln() - self.both[self.greatest.len() + row])
+    }
+}
+
 impl SplitCrossEntropy {
     /// For classes that are cut so.
     pub fn new(group: Communicator, classes: Cut, ignore: Option<u32>) -> Self {
@@ -27,42 +46,82 @@ impl SplitCrossEntropy {
         Self { ignore, group, classes, count }
     }
 
-    /// The loss.
+    /// The sum over rows that count, times `share`: 1 / their number for the mean.
     ///
     /// # Errors
     /// For a target that is no class, or if there is not one for each row; and of collectives.
-    pub fn forward(&self, pass: &mut Pass<'_>, mut logits: Tensor, targets: &[u32]) -> Result<f32> {
-        self.check(&logits, targets)?;
+    pub fn shared(
+        &self,
+        pass: &mut Pass<'_>,
+        mut logits: Tensor,
+        targets: &[u32],
+        share: f32,
+    ) -> Result<f32> {
+        let powers = self.powers(pass, &mut logits, targets)?;
+        let mut loss = 0.0;
+        for (row, &target) in targets.iter().enumerate() {
+            let counts = Some(target) != self.ignore;
+            scale(logits.row_mut(row), if counts { share / powers.sum(row) } else { 0.0 });
+            if counts {
+                loss += f64::from(powers.loss(row));
+                let place = self.classes.in_part(target as usize);
+                place.into_iter().for_each(|place| logits.row_mut(row)[place] -= share);
+            }
+        }
+        pass.save(logits);
+        Ok((loss * f64::from(share)) as f32)
+    }
+
+    /// As [`CrossEntropy::sum`](crate::nn::CrossEntropy::sum).
+    ///
+    /// # Errors
+    /// Those of [`SplitCrossEntropy::shared`].
+    pub fn sum(
+        &self,
+        pass: &Pass<'_>,
+        logits: &mut Tensor,
+        targets: &[u32],
+        log_sums: &mut [f32],
+    ) -> Result<f64> {
+        let powers = self.powers(pass, logits, targets)?;
+        let mut loss = 0.0;
+        for (row, &target) in targets.iter().enumerate() {
+            log_sums[row] = powers.greatest[row] + powers.sum(row).ln();
+            loss += if Some(target) == self.ignore { 0.0 } else { f64::from(powers.loss(row)) };
+        }
+        Ok(loss)
+    }
+
+    /// As [`CrossEntropy::slopes`](crate::nn::CrossEntropy::slopes), without a word to other ranks.
+    pub fn slopes(&self, logits: &mut Tensor, targets: &[u32], log_sums: &[f32], factor: f32) {
+        for (row, &target) in targets.iter().enumerate() {
+            let factor = if Some(target) == self.ignore { 0.0 } else { factor };
+            let place = self.classes.in_part(target as usize);
+            let (classes, padding) = logits.row_mut(row).split_at_mut(self.count);
+            row_slope(classes, log_sums[row], place, factor);
+            padding.fill(0.0);
+        }
+    }
+
+    /// Logits become powers, of e, each less the greatest of its row.
+    fn powers(&self, pass: &Pass<'_>, logits: &mut Tensor, targets: &[u32]) -> Result<Powers> {
+        self.check(logits, targets)?;
         let rows = logits.rows();
-        let mut greatest = self.greatest(pass, &logits)?;
-        let mut sums = pass.floats(2 * rows);
-        let (powers, at_target) = sums.split_at_mut(rows);
-        let local: Vec<_> = targets.iter().map(|&target| self.classes.in_part(target as usize)).collect();
-        for (row, place) in local.iter().enumerate() {
+        let greatest = self.greatest(pass, logits)?;
+        let mut both = pass.floats(2 * rows);
+        let (sums, at_target) = both.split_at_mut(rows);
+        for (row, &target) in targets.iter().enumerate() {
+            let place = self.classes.in_part(target as usize);
             at_target[row] = place.map_or(0.0, |place| logits.row(row)[place]);
             let (classes, padding) = logits.row_mut(row).split_at_mut(self.count);
-            powers[row] = vectorised(
+            sums[row] = vectorised(
                 #[inline(always)]
                 || exp_less(classes, greatest[row]),
             );
             padding.fill(0.0);
         }
-        self.group.all_reduce(&mut sums, Sum)?;
-        let (powers, at_target) = sums.split_at(rows);
-        let counts = |row: usize| Some(targets[row]) != self.ignore;
-        let share = 1.0 / (0..rows).filter(|&row| counts(row)).count().max(1) as f32;
-        let mut loss = 0.0;
-        for row in 0..rows {
-            let factor = if counts(row) { share / powers[row] } else { 0.0 };
-            scale(logits.row_mut(row), factor);
-            if counts(row) {
-                greatest[row] += powers[row].ln() - at_target[row];
-                loss += f64::from(greatest[row]);
-                local[row].into_iter().for_each(|place| logits.row_mut(row)[place] -= share);
-            }
-        }
-        pass.save(logits);
-        Ok((loss * f64::from(share)) as f32)
+        self.group.all_reduce(&mut both, Sum)?;
+        Ok(Powers { greatest, both })
     }
 
     /// The gradient of `factor` times the loss, with respect to this rank's logits.
@@ -73,7 +132,7 @@ impl SplitCrossEntropy {
     }
 
     /// The greatest logit of each row, of all ranks.
-    fn greatest(&self, pass: &Pass<'_>, logits: &Tensor) -> Result<crate::memory::Floats> {
+    fn greatest(&self, pass: &Pass<'_>, logits: &Tensor) -> Result<Floats> {
         let mut all = pass.floats(logits.rows());
         for (row, most) in all.iter_mut().enumerate() {
             *most = if self.count > 0 { greatest(&logits.row(row)[..self.count]) } else { f32::NEG_INFINITY };

@@ -33,10 +33,10 @@ fn large_world(config: &Config, mesh: &Mesh) -> Option<String> {
 }
 
 fn accumulation(config: &Config, batch: &Batch) -> Option<String> {
-    let times = batch.accumulation;
+    let times = batch.passes();
     let gathers = config.strategy.kind == StrategyKind::Zero3;
     (gathers && times > 1).then(|| {
-        format!("zero3 gathers all weights for each of {times} micro-batches: more data ranks or a larger data.micro_batch come before accumulation")
+        format!("zero3 gathers all weights {times} times in a step: more data ranks or a larger data.micro_batch come before accumulation, and data.breadth_first = {} would gather them once", batch.accumulation)
     })
 }
 
@@ -89,7 +89,7 @@ fn room(mesh: &Mesh, bytes: usize) -> Option<String> {
 /// No strategy here cuts activations.
 fn activations(config: &Config, bytes: usize) -> Option<String> {
     let large = bytes as f64 > 8.0 * GIB && !config.model.checkpointing;
-    large.then(|| "activations are not shared out by any strategy: model.checkpointing = true, or a smaller data.micro_batch".to_owned())
+    large.then(|| "activations are not shared out by any strategy: model.checkpointing = true, mesh.sequence_data, or a smaller data.micro_batch".to_owned())
 }
 
 fn memory_of_host() -> Option<usize> {

@@ -12,6 +12,8 @@ pub struct Batch {
     pub accumulation: usize,
     /// Ranks that see different samples.
     pub ranks: usize,
+    /// Micro-batches that go breadth first together.
+    pub breadth: usize,
 }
 
 impl Batch {
@@ -31,7 +33,26 @@ impl Batch {
         if !global.is_multiple_of(at_once) {
             return Err(Error::illegal(not_divisible(global, micro, ranks)));
         }
-        Ok(Self { micro, accumulation: global / at_once, ranks })
+        Ok(Self { micro, accumulation: global / at_once, ranks, breadth: 1 })
+    }
+
+    /// With so many micro-batches at a time that go breadth first.
+    ///
+    /// # Errors
+    /// [`Error::Illegal`] with the numbers that divide the accumulation.
+    pub fn breadth_first(self, breadth: usize) -> Result<Self> {
+        if breadth == 0 || !self.accumulation.is_multiple_of(breadth) {
+            let what =
+                format!("{breadth} micro-batches breadth first do not divide the {}", self.accumulation);
+            let legal = divisors(self.accumulation);
+            return Err(Error::illegal(format!("{what} that a rank accumulates; with this batch: {legal}")));
+        }
+        Ok(Self { breadth, ..self })
+    }
+
+    /// Passes through the model, each of [`Batch::breadth`] micro-batches, in a step.
+    pub fn passes(&self) -> usize {
+        self.accumulation / self.breadth
     }
 
     /// Samples of `tokens` tokens in sequences of `sequence`.
@@ -56,12 +77,10 @@ impl Batch {
 
 impl fmt::Display for Batch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { micro, accumulation, ranks } = self;
-        write!(
-            f,
-            "{} = micro-batch {micro} x accumulation {accumulation} x {ranks} data ranks",
-            self.global()
-        )
+        let Self { micro, accumulation, ranks, breadth } = self;
+        let global = self.global();
+        write!(f, "{global} = micro-batch {micro} x accumulation {accumulation} x {ranks} data ranks")?;
+        if *breadth > 1 { write!(f, ", {breadth} micro-batches at a time breadth first") } else { Ok(()) }
     }
 }
 
@@ -100,6 +119,12 @@ fn not_divisible(global: usize, micro: usize, ranks: usize) -> String {
     format!("{problem}; nearest global batch: {}{micros}", nearest(global, micro * ranks))
 }
 
+/// What divides `number`, in words.
+pub(super) fn divisors(number: usize) -> String {
+    let all = (1..=number).filter(|&divisor| number.is_multiple_of(divisor));
+    all.map(|divisor| divisor.to_string()).collect::<Vec<_>>().join(", ")
+}
+
 /// The multiples of `unit` around `number`, which is none.
 fn nearest(number: usize, unit: usize) -> String {
     match number / unit * unit {
@@ -120,7 +145,8 @@ mod tests {
     fn worked_numbers() {
         let samples = Batch::samples(4_194_304, 4096).unwrap();
         assert_eq!(samples, 1024);
-        assert_eq!(Batch::divide(samples, 2, 128).unwrap(), Batch { micro: 2, accumulation: 4, ranks: 128 });
+        let expected = Batch { micro: 2, accumulation: 4, ranks: 128, breadth: 1 };
+        assert_eq!(Batch::divide(samples, 2, 128).unwrap(), expected);
         assert_eq!(Batch::divide(samples, 2, 512).unwrap().accumulation, 1);
         assert_eq!(
             Batch::divide(24, 2, 3).unwrap().to_string(),
@@ -154,6 +180,19 @@ mod tests {
         let error = Batch::samples(1000, 64).unwrap_err().to_string();
         assert_eq!(error, "a batch of 1000 tokens is not made of sequences of 64; nearest: 960 or 1024");
         assert!(Batch::samples(10, 0).is_err() && Batch::samples(0, 8).is_err());
+    }
+
+    #[test]
+    fn micro_batches_go_breadth_first_in_equal_groups() {
+        let batch = Batch::divide(24, 2, 2).unwrap();
+        let grouped = batch.breadth_first(3).unwrap();
+        assert_eq!((grouped.passes(), grouped.global()), (2, 24));
+        assert!(grouped.to_string().ends_with("2 data ranks, 3 micro-batches at a time breadth first"));
+        let error = batch.breadth_first(4).unwrap_err().to_string();
+        assert_eq!(
+            error,
+            "4 micro-batches breadth first do not divide the 6 that a rank accumulates; with this batch: 1, 2, 3, 6"
+        );
     }
 
     #[test]

@@ -144,10 +144,11 @@ pub(super) fn extents(config: &Config) -> Result<Extents> {
 }
 
 fn traffic_table(traffic: &Traffic) -> String {
-    let Traffic { forward, backward, after, layers } = *traffic;
-    let phases = [("forward", forward), ("backward", backward), ("after", after), ("in layers", layers)];
-    let rows = phases.into_iter().chain([("in all", traffic.total())]);
-    rows.map(|(phase, bytes)| format!("{phase:<12}{bytes:>16.0}")).collect::<Vec<_>>().join("\n")
+    let Traffic { forward, backward, after, layers, sequences } = *traffic;
+    let phases = [("forward", forward), ("backward", backward), ("after", after)];
+    let within = [("in layers", layers), ("in sequences", sequences)];
+    let rows = phases.into_iter().chain(within).chain([("in all", traffic.total())]);
+    rows.map(|(phase, bytes)| format!("{phase:<13}{bytes:>15.0}")).collect::<Vec<_>>().join("\n")
 }
 
 fn indented(text: &str) -> String {

@@ -1,7 +1,7 @@
 //! The data of a run: numbered samples, made into batches that its model can use.
 
 use crate::config::{Config, Data, DataKind};
-use crate::data::{Scaling, Table, TokenBatch, TokenFile, Windows, text};
+use crate::data::{Chunk, Scaling, Table, TokenBatch, TokenFile, Windows, text};
 use crate::error::{Error, Result};
 use crate::models::Batch;
 use std::path::Path;
@@ -101,13 +101,13 @@ impl Samples {
         }
     }
 
-    /// The samples of these numbers.
+    /// The samples of these numbers: of sequences a chunk, of rows all.
     ///
     /// # Errors
-    /// Of files.
-    pub fn batch(&self, numbers: &[u64]) -> Result<Owned> {
+    /// Of files; if sequences cannot be cut so.
+    pub fn batch(&self, numbers: &[u64], chunk: Chunk) -> Result<Owned> {
         Ok(match self {
-            Samples::Tokens(windows) => Owned::Tokens(windows.batch(numbers)?),
+            Samples::Tokens(windows) => Owned::Tokens(windows.batch(numbers, chunk)?),
             Samples::Rows(table) => {
                 let Table { features, targets, .. } = table.select(numbers);
                 Owned::Rows(features, targets.into_iter().map(|target| target as u32).collect())
@@ -139,7 +139,9 @@ mod tests {
         assert_eq!(feed.extents, Extents::Rows(2, 3));
         let (training, validation) = (&feed.training, feed.validation.unwrap());
         assert_eq!((training.count(), validation.count()), (30, 10));
-        let Owned::Rows(features, labels) = training.batch(&[0, 1, 2]).unwrap() else { panic!("rows") };
+        let Owned::Rows(features, labels) = training.batch(&[0, 1, 2], Chunk::WHOLE).unwrap() else {
+            panic!("rows")
+        };
         assert!(features.iter().all(|feature| feature.abs() < 2.0) && labels.iter().all(|&label| label < 3));
         assert!(Feed::table(Table::parse("1,0.5\n").unwrap(), 0.0, 1).is_err());
     }

@@ -4,14 +4,16 @@
 //! ranks that share layers send; Korthikanti et al., "Reducing activation recomputation in large transformer models", MLSys
 //! 2023, for how activations are counted.
 
+mod activations;
+
 use super::{Batch, Extents, network};
 use crate::config::{Config, StrategyKind};
 use crate::flat::{Bucket, Dtype, Layout, Packing};
 use crate::mesh::Mesh;
-use crate::models::{FeedForward, GptConfig, Norm};
 use crate::optim::Optimiser;
 use crate::parallel::{Settings, owners};
-use crate::parameter::Inventory;
+use crate::parameter::{Inventory, UnitId};
+use activations::Activations;
 
 /// What the formulas go by: one rank's part of a run.
 pub(super) struct Plan<'a> {
@@ -33,12 +35,14 @@ pub struct Traffic {
     pub after: f64,
     /// Within layers that ranks share: activations and their gradients.
     pub layers: f64,
+    /// Within sequences that ranks share: keys, values and their gradients.
+    pub sequences: f64,
 }
 
 impl Traffic {
     /// In all.
     pub fn total(&self) -> f64 {
-        self.forward + self.backward + self.after + self.layers
+        self.forward + self.backward + self.after + self.layers + self.sequences
     }
 }
 
@@ -69,11 +73,11 @@ impl Plan<'_> {
     /// Bytes that each rank sends in a step: (N−1)/N of multiples of what there is.
     pub(super) fn traffic(&self, kind: StrategyKind) -> Traffic {
         let (settings, micro_batches) = (self.settings(kind), self.batch.accumulation as f64);
+        let passes = self.batch.passes() as f64;
         let layout = self.layout(kind, &settings);
         let share = to_others(self.mesh.data());
         let sum =
             |bytes: &dyn Fn(&Bucket) -> usize| share * layout.buckets.iter().map(bytes).sum::<usize>() as f64;
-        let weights = sum(&|bucket| bucket.count * bucket.dtype.size());
         let stepped = sum(&|bucket| trained(bucket) * bucket.dtype.size());
         let wire = |bucket: &Bucket| settings.wire.unwrap_or(gradient_dtype(&settings, bucket));
         let gradients = sum(&|bucket| trained(bucket) * wire(bucket).size());
@@ -83,15 +87,40 @@ impl Plan<'_> {
             }
             StrategyKind::Zero1Parameters => (0.0, 2.0 * gradients, stepped),
             StrategyKind::Zero1 | StrategyKind::Zero2 => (0.0, gradients, stepped),
-            StrategyKind::Zero3 => (micro_batches * weights, micro_batches * weights + gradients, 0.0),
+            StrategyKind::Zero3 => {
+                let [forward, backward] = self.gathered(&layout).map(|bytes| passes * share * bytes as f64);
+                (forward, backward + gradients, 0.0)
+            }
         };
-        Traffic { forward, backward, after, layers: micro_batches * self.within_layers() }
+        let [layers, sequences] =
+            [self.within_layers(), self.within_sequences()].map(|bytes| micro_batches * bytes);
+        Traffic { forward, backward, after, layers, sequences }
+    }
+
+    /// Bytes of the weights that a pass gathers, forward and back: those of each unit and those that it borrows, but for the
+    /// last unit once.
+    fn gathered(&self, layout: &Layout) -> [usize; 2] {
+        let size = |bucket| layout[bucket].count * layout[bucket].dtype.size();
+        let of_unit = |unit| layout.buckets_of(self.inventory, UnitId(unit)).into_iter().map(size).sum();
+        let units: Vec<usize> = (0..self.inventory.units.len()).map(of_unit).collect();
+        let forward = units.iter().sum();
+        [forward, forward - units.last().copied().unwrap_or(0)]
+    }
+
+    /// Of one micro-batch: of each block the keys and values of all its tokens, gathered on each way through it, and the sum of
+    /// their gradients.
+    fn within_sequences(&self) -> f64 {
+        let (model, degrees) = (&self.config.model, self.mesh.degrees());
+        let width = model.heads.div_ceil(degrees.tensor) * (model.width / model.heads);
+        let numbers = self.batch.micro * model.context * 2 * width * Dtype::F32.size();
+        let times = if model.checkpointing { 4 } else { 3 };
+        to_others(degrees.sequence_data) * (times * model.layers * numbers) as f64
     }
 
     /// Of one micro-batch: a sum over rows and features before and behind both parts of each block, on both ways.
     fn within_layers(&self) -> f64 {
-        let model = &self.config.model;
-        let numbers = self.batch.micro * model.context * model.width * Dtype::F32.size();
+        let (model, chunks) = (&self.config.model, self.mesh.degrees().sequence_data);
+        let numbers = self.batch.micro * model.context / chunks * model.width * Dtype::F32.size();
         let sums = 4 * model.layers;
         2.0 * to_others(self.mesh.degrees().tensor) * (numbers * sums) as f64
     }
@@ -131,15 +160,20 @@ impl Plan<'_> {
 
     fn activations(&self) -> usize {
         let Config { model, strategy, .. } = self.config;
+        let (micro, breadth) = (self.batch.micro, self.batch.breadth);
         let numbers = match self.extents {
             Extents::Tokens(vocabulary) => {
-                let parts = self.mesh.degrees().tensor;
-                let rows = if strategy.sequence_parallel { parts } else { 1 };
-                model.context * of_token(&network::gpt(model, vocabulary), parts, rows)
+                let degrees = self.mesh.degrees();
+                let rows = if strategy.sequence_parallel { degrees.tensor } else { 1 };
+                let (parts, chunks) = (degrees.tensor, degrees.sequence_data);
+                let gpt = &network::gpt(model, vocabulary);
+                Activations { gpt, parts, rows, chunks, micro, breadth }.most()
             }
-            Extents::Rows(features, classes) => features + 2 * model.hidden.iter().sum::<usize>() + classes,
+            Extents::Rows(features, classes) => {
+                micro * breadth * (features + 2 * model.hidden.iter().sum::<usize>() + classes)
+            }
         };
-        self.batch.micro * numbers * Dtype::F32.size()
+        numbers * Dtype::F32.size()
     }
 }
 
@@ -154,20 +188,4 @@ fn gradient_dtype(settings: &Settings, bucket: &Bucket) -> Dtype {
 /// What each of so many ranks sends of what is reduced or gathered once.
 fn to_others(ranks: usize) -> f64 {
     (ranks - 1) as f64 / ranks as f64
-}
-
-/// Numbers that a GPT keeps of each token, at the end of forward, or with checkpointing within a block's backward: layers are cut in
-/// `parts`, and between them each rank has one of `rows` rows.
-fn of_token(gpt: &GptConfig, parts: usize, rows: usize) -> usize {
-    let width = gpt.width;
-    let norm = (width + if gpt.norm == Norm::Layer { 2 } else { 1 }).div_ceil(rows);
-    let attention = width + (4 * width + gpt.heads).div_ceil(parts);
-    let between = if gpt.feed_forward == FeedForward::Gelu { 2 } else { 3 };
-    let feed_forward = width + (between * gpt.hidden()).div_ceil(parts);
-    let block = 2 * norm + attention + feed_forward;
-    let head = norm + width + gpt.vocabulary.div_ceil(parts);
-    match gpt.checkpoint {
-        false => gpt.layers * block + head,
-        true => gpt.layers * width.div_ceil(rows) + head.max(block + 2 * width),
-    }
 }

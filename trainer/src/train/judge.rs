@@ -30,9 +30,10 @@ impl Run {
     /// The loss of samples held back.
     fn loss(&mut self, numbers: &[u64], part: u64) -> Result<f64> {
         let samples = self.feed.validation.as_ref().expect("there are some");
-        let batch = samples.batch(numbers)?;
+        let batch = samples.batch(numbers, self.chunk())?;
         let seeds = self.seeding.pass(Phase::Validation, self.step, part);
         let mut pass = Pass::new(&mut *self.strategy, &self.memory, seeds, self.config.threads);
+        pass.set_chunks(self.chunks.as_ref());
         let loss = pass.infer(|pass| self.network.model().forward(pass, &batch.as_batch()))?;
         Ok(f64::from(loss))
     }

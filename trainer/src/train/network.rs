@@ -84,6 +84,7 @@ pub(super) fn gpt(model: &config::Model, vocabulary: usize) -> GptConfig {
         dropout: model.dropout as f32,
         tied: model.tied,
         checkpoint: model.checkpointing,
+        cross_entropy_splits: model.cross_entropy_splits,
         ..GptConfig::new(vocabulary, context, width, heads, layers)
     }
 }

@@ -1,12 +1,12 @@
 //! A run at one rank, and its steps.
 
 use super::Batch;
-use super::feed::Feed;
+use super::feed::{Feed, Owned};
 use super::ledger::Ledger;
 use super::network::Network;
 use super::trace::{Lane, Trace, Traced};
 use crate::config::Config;
-use crate::data::Sampler;
+use crate::data::{Chunk, Sampler};
 use crate::error::{Error, Result};
 use crate::memory::Memory;
 use crate::mesh::{GroupKind, Groups, Phase, Seeding};
@@ -23,6 +23,9 @@ pub struct Run {
     pub(super) config: Config,
     pub(super) world: Communicator,
     pub(super) groups: Groups,
+    /// The ranks that have chunks of the same sequences: a communicator for models alone, so that they need not wait for gradients;
+    /// none where sequences are whole.
+    pub(super) chunks: Option<Communicator>,
     pub(super) batch: Batch,
     pub(super) feed: Feed,
     pub(super) sampler: Sampler,
@@ -93,17 +96,38 @@ impl Run {
     /// Adds up the gradients of this rank's part of the next batch; its mean loss.
     fn gradients(&mut self) -> Result<f64> {
         let numbers = self.sampler.draw();
-        let (parts, mut sum) = (self.batch.accumulation, 0.0);
-        for (part, numbers) in numbers.chunks(self.batch.micro).enumerate() {
-            let batch = self.trace.span(Lane::Compute, "data", || self.feed.training.batch(numbers))?;
-            self.strategy.begin(part + 1 == parts)?;
-            let seeds = self.seeding.pass(Phase::Training, self.step, part as u64);
-            let mut strategy = Traced::new(&mut *self.strategy, &self.inventory, &mut self.trace);
-            let mut pass = Pass::new(&mut strategy, &self.memory, seeds, self.config.threads);
-            sum += f64::from(self.network.model().forward(&mut pass, &batch.as_batch())?);
-            self.network.model().backward(&mut pass, 1.0 / parts as f32)?;
+        let Batch { micro, accumulation, breadth, .. } = self.batch;
+        let (passes, mut losses) = (self.batch.passes(), Vec::new());
+        for (pass, numbers) in numbers.chunks(micro * breadth).enumerate() {
+            self.strategy.begin(pass + 1 == passes)?;
+            losses.extend(self.pass(pass * breadth, numbers)?);
         }
-        Ok(sum / parts as f64)
+        Ok(losses.into_iter().map(f64::from).sum::<f64>() / accumulation as f64)
+    }
+
+    /// One pass forward and back with the samples of micro-batch `first` and those that go breadth first with it; the loss of each.
+    fn pass(&mut self, first: usize, numbers: &[u64]) -> Result<Vec<f32>> {
+        let (chunk, accumulation) = (self.chunk(), self.batch.accumulation);
+        let read = || {
+            let parts = numbers.chunks(self.batch.micro);
+            parts.map(|numbers| self.feed.training.batch(numbers, chunk)).collect::<Result<Vec<_>>>()
+        };
+        let batches = self.trace.span(Lane::Compute, "data", read)?;
+        let seeds = |at| self.seeding.pass(Phase::Training, self.step, (first + at) as u64);
+        let seeds: Vec<_> = (0..batches.len()).map(seeds).collect();
+        let mut strategy = Traced::new(&mut *self.strategy, &self.inventory, &mut self.trace);
+        let mut pass = Pass::breadth_first(&mut strategy, &self.memory, &seeds, self.config.threads);
+        pass.set_chunks(self.chunks.as_ref());
+        let batches: Vec<_> = batches.iter().map(Owned::as_batch).collect();
+        let losses = self.network.model().forward_each(&mut pass, &batches)?;
+        self.network.model().backward(&mut pass, 1.0 / accumulation as f32)?;
+        Ok(losses)
+    }
+
+    /// Which part of each sequence this rank has.
+    pub(super) fn chunk(&self) -> Chunk {
+        let (part, parts) = (self.groups.coordinates().sequence_data, self.config.mesh.sequence_data);
+        Chunk { part, parts }
     }
 
     /// Lets weights follow gradients of this norm; the learning rate.

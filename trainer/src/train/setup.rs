@@ -7,7 +7,7 @@ use super::network::Network;
 use super::run::Run;
 use super::trace::Trace;
 use crate::checkpoint;
-use crate::config::{Config, OptimiserKind};
+use crate::config::{Config, ModelKind, OptimiserKind};
 use crate::data::Sampler;
 use crate::error::{Error, Result};
 use crate::memory::Memory;
@@ -33,6 +33,7 @@ impl Run {
         let (network, inventory) = Network::new(config, feed.extents, tensor)?;
         let (memory, settings) = (Memory::default(), config.settings());
         let team = Team::new(groups.get(GroupKind::Data).cloned(), tensor)?;
+        let chunks = groups.get(GroupKind::SequenceData).map(Communicator::duplicate).transpose()?;
         let strategy = parallel::make(config.strategy.kind(), &inventory, team, &settings, &memory)?;
         let at = groups.coordinates();
         let seeding = Seeding::new(u64::from(config.seed), at);
@@ -44,6 +45,7 @@ impl Run {
             config: config.clone(),
             world,
             groups,
+            chunks,
             batch,
             feed,
             sampler,
@@ -76,17 +78,34 @@ impl Run {
 /// The mesh of so many ranks, if all its kinds of parallelism are there.
 pub(super) fn mesh(config: &Config, ranks: usize) -> Result<Mesh> {
     let mesh = Mesh::new(ranks, config.mesh)?;
-    let absent = [("pipeline", config.mesh.pipeline), ("sequence_data", config.mesh.sequence_data)];
-    if let Some((name, degree)) = absent.into_iter().find(|&(_, degree)| degree > 1) {
-        return Err(Error::Unavailable(format!(
-            "mesh.{name} = {degree}: not part of this build; set it to 1"
-        )));
+    if config.mesh.pipeline > 1 {
+        let what = format!("mesh.pipeline = {}: not part of this build; set it to 1", config.mesh.pipeline);
+        return Err(Error::Unavailable(what));
     }
+    cut_sequences(config, &mesh)?;
     if config.mesh.tensor > 1 && config.optimiser.kind == OptimiserKind::Muon {
         let what = "optimiser.kind = \"muon\" with mesh.tensor > 1: not part of this build, as it needs whole matrices";
         return Err(Error::Unavailable(what.to_owned()));
     }
     Ok(mesh)
+}
+
+/// That sequences can be cut into chunks.
+fn cut_sequences(config: &Config, mesh: &Mesh) -> Result<()> {
+    let (degree, context) = (mesh.degrees().sequence_data, config.model.context);
+    if degree > 1 && config.model.kind == ModelKind::Mlp {
+        let what = format!("mesh.sequence_data = {degree}: a perceptron has no sequences; set it to 1");
+        return Err(Error::illegal(what));
+    }
+    if !context.is_multiple_of(degree) {
+        let what = format!("mesh.sequence_data = {degree} does not divide model.context = {context}");
+        let legal: Vec<_> = (1..=mesh.data())
+            .filter(|&degree| mesh.data().is_multiple_of(degree) && context.is_multiple_of(degree))
+            .map(|degree| degree.to_string())
+            .collect();
+        return Err(Error::illegal(format!("{what}; on this mesh: {}", legal.join(", "))));
+    }
+    Ok(())
 }
 
 /// That all ranks have the same configuration and as much data.

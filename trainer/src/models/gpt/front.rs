@@ -1,0 +1,73 @@
+//! Where a GPT begins.
+
+use crate::error::Result;
+use crate::models::GptConfig;
+use crate::nn::{Dropout, Embedding, Module, vector};
+use crate::parameter::{Init, ParameterId, Registry, UnitId};
+use crate::pass::Pass;
+use crate::split::{Leave, Split};
+use crate::strategy::Way;
+use crate::tensor::Tensor;
+
+/// Tokens and their positions.
+pub(super) struct Front {
+    unit: UnitId,
+    tokens: Embedding,
+    leave: Leave,
+    positions: Embedding,
+    dropout: Dropout,
+}
+
+impl Front {
+    pub(super) fn new(registry: &mut Registry, config: &GptConfig, split: &Split) -> Self {
+        let (width, init) = (config.width, Init::Normal(0.02));
+        let (unit, (tokens, positions, dropout)) = registry.unit_at("embedding", "", |registry| {
+            let (count, cut) = (config.vocabulary, split.cut(0, config.vocabulary, 1, 1));
+            let tokens = registry.scope("wte", |r| Embedding::cut(r, count, width, init, cut));
+            let positions = split
+                .on_rows(registry, |r| r.scope("wpe", |r| Embedding::new(r, config.context, width, init)));
+            (tokens, positions, Dropout::new(registry, "drop", config.dropout, split.draw()))
+        });
+        Self { unit, tokens, leave: split.leave(), positions, dropout }
+    }
+
+    /// The parameter of the tokens' vectors.
+    pub(super) fn table(&self) -> ParameterId {
+        self.tokens.weight()
+    }
+
+    pub(super) fn forward_each(
+        &self,
+        pass: &mut Pass<'_>,
+        tokens: Vec<Vec<u32>>,
+        split: &Split,
+    ) -> Result<Vec<Tensor>> {
+        pass.unit(self.unit, Way::Forward, |pass| {
+            pass.each(tokens, |pass, tokens| self.forward(pass, tokens, split))
+        })
+    }
+
+    fn forward(&self, pass: &mut Pass<'_>, tokens: Vec<u32>, split: &Split) -> Result<Tensor> {
+        let (first, rows) = split.rows(pass, tokens.len())?;
+        let (place, sequence) = (pass.first_place(), pass.sequence());
+        let positions = (first..first + rows).map(|row| (place + row % sequence) as u32).collect();
+        let summands = self.tokens.forward(pass, tokens)?;
+        let mut features = self.leave.forward(pass, summands)?;
+        let places = self.positions.forward(pass, positions)?;
+        vector::add(features.data_mut(), places.data());
+        self.dropout.forward(pass, features)
+    }
+
+    pub(super) fn backward_each(&self, pass: &mut Pass<'_>, gradients: Vec<Tensor>) -> Result<()> {
+        pass.unit(self.unit, Way::Backward, |pass| {
+            pass.each(gradients, |pass, gradient| self.backward(pass, gradient)).map(drop)
+        })
+    }
+
+    fn backward(&self, pass: &mut Pass<'_>, gradient: Tensor) -> Result<()> {
+        let gradient = self.dropout.backward(pass, gradient)?;
+        self.positions.backward(pass, &gradient)?;
+        let gradient = self.leave.backward(pass, gradient)?;
+        self.tokens.backward(pass, &gradient)
+    }
+}

@@ -1,0 +1,132 @@
+//! Micro-batches that go breadth first, sequences in chunks, heads in parts of the rows: the same gradients.
+
+use super::*;
+use unisono::Communicator;
+
+fn seeds(micro_batches: u64) -> Vec<Seeds> {
+    (0..micro_batches).map(|at| Seeds { shared: at, split: at }).collect()
+}
+
+/// Two micro-batches of one sequence each, of the first twelve tokens.
+fn halves() -> [Batch<'static>; 2] {
+    [0..6, 6..12].map(|of| Batch::Tokens { inputs: &INPUTS[of.clone()], targets: &TARGETS[of], sequence: 6 })
+}
+
+/// Losses and gradients of both micro-batches, `at_once` of them in one pass.
+fn accumulated(config: GptConfig, at_once: usize) -> (Vec<f32>, Vec<f32>) {
+    let (mut rig, mut losses) = (gpt(config).rough(), Vec::new());
+    for (batches, seeds) in halves().chunks(at_once).zip(seeds(2).chunks(at_once)) {
+        let mut pass = Pass::breadth_first(&mut rig.strategy, &rig.memory, seeds, 1);
+        losses.extend(rig.model.forward_each(&mut pass, batches).expect("forward"));
+        rig.model.backward(&mut pass, 0.5).expect("backward");
+        assert!(pass.is_complete());
+    }
+    (losses, rig.strategy.gradients().to_vec())
+}
+
+fn near(found: &[f32], expected: &[f32], tolerance: f32) {
+    let scale = expected.iter().fold(0.0f32, |scale, value| scale.max(value.abs()));
+    for (at, (one, other)) in found.iter().zip(expected).enumerate() {
+        assert!((one - other).abs() <= tolerance * scale, "number {at} is {one}, not {other}");
+    }
+}
+
+#[test]
+fn breadth_first_has_the_bits_of_depth_first() {
+    for checkpoint in [false, true] {
+        let config = GptConfig { tied: false, dropout: 0.2, checkpoint, ..small() };
+        assert_eq!(accumulated(config.clone(), 2), accumulated(config, 1));
+    }
+    // A tied weight gets all that the head adds before what the embedding adds.
+    let ((losses, breadth), (expected, depth)) = (accumulated(small(), 2), accumulated(small(), 1));
+    assert_eq!(losses, expected);
+    near(&breadth, &depth, 1e-6);
+}
+
+#[test]
+fn classifiers_go_breadth_first_too() {
+    let (features, labels) = (numbers(8, 4 * 50), [1, 0, 2, 1]);
+    let half =
+        |at: usize| Batch::Samples { features: &features[100 * at..][..100], labels: &labels[2 * at..][..2] };
+    let of = |at_once: usize| {
+        let mut rig = Rig::new(|registry| Classifier::mlp(registry, &[50, 9, 3]));
+        for (batches, seeds) in [half(0), half(1)].chunks(at_once).zip(seeds(2).chunks(at_once)) {
+            let mut pass = Pass::breadth_first(&mut rig.strategy, &rig.memory, seeds, 1);
+            rig.model.forward_each(&mut pass, batches).expect("forward");
+            rig.model.backward(&mut pass, 0.5).expect("backward");
+        }
+        rig.strategy.gradients().to_vec()
+    };
+    assert_eq!(of(2), of(1));
+}
+
+#[test]
+fn a_head_in_parts_has_the_same_loss_and_gradients_in_less_room() {
+    let run = |splits| {
+        let config = GptConfig { vocabulary: 400, ignore: Some(6), cross_entropy_splits: splits, ..small() };
+        let mut rig = gpt(config).rough();
+        let loss = rig.both_ways(&TOKENS);
+        let peak = rig.memory.usage(crate::memory::Class::Activations).peak;
+        (loss, rig.strategy.gradients().to_vec(), peak)
+    };
+    let whole = run(1);
+    for splits in [2, 5, 100] {
+        let parts = run(splits);
+        assert!((parts.0 / whole.0 - 1.0).abs() < 1e-6, "{splits} parts: {}, not {}", parts.0, whole.0);
+        near(&parts.1, &whole.1, 1e-6);
+        assert!(parts.2 < whole.2 - 4 * 400 * 5, "{splits} parts: {} bytes of {}", parts.2, whole.2);
+    }
+}
+
+/// The mean loss and mean gradients of `ranks` that have chunks of all sequences, by the mean over all of them.
+fn in_chunks(config: &GptConfig, ranks: usize) -> (f32, Vec<f32>) {
+    let rank = |group: Communicator| {
+        let length = 6 / ranks;
+        let own = |tokens: &[u32]| -> Vec<u32> {
+            tokens.chunks(6).flat_map(|one| one[group.rank() * length..][..length].to_vec()).collect()
+        };
+        let (inputs, targets) = (own(&INPUTS), own(&TARGETS));
+        let mut rig = gpt(config.clone()).rough();
+        let mut pass = Pass::new(&mut rig.strategy, &rig.memory, Seeds::default(), 1);
+        pass.set_chunks(Some(&group));
+        let batch = Batch::Tokens { inputs: &inputs, targets: &targets, sequence: length };
+        let mut loss = [rig.model.forward(&mut pass, &batch).expect("forward")];
+        rig.model.backward(&mut pass, 1.0).expect("backward");
+        let mut gradients = rig.strategy.gradients().to_vec();
+        group.all_reduce(&mut loss, unisono::Avg).expect("losses");
+        group.all_reduce(&mut gradients, unisono::Avg).expect("gradients");
+        (loss[0], gradients)
+    };
+    let groups = Communicator::threads(ranks).expect("ranks");
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = groups.into_iter().map(|group| scope.spawn(move || rank(group))).collect();
+        threads.into_iter().map(|thread| thread.join().expect("a rank")).last().expect("one")
+    })
+}
+
+#[test]
+fn means_over_chunks_are_those_of_whole_sequences() {
+    // With an ignored target in one chunk and none in another, means of chunks are not alike.
+    for config in [GptConfig { ignore: Some(6), ..small() }, GptConfig { checkpoint: true, ..small() }] {
+        let mut rig = gpt(config.clone()).rough();
+        let loss = rig.both_ways(&TOKENS);
+        for ranks in [2, 3, 6] {
+            let (found, gradients) = in_chunks(&config, ranks);
+            assert!((found / loss - 1.0).abs() < 1e-6, "{ranks} chunks: {found}, not {loss}");
+            near(&gradients, rig.strategy.gradients(), 3e-6);
+        }
+    }
+}
+
+#[test]
+fn chunks_that_are_longer_than_the_context_together_are_refused() {
+    let groups = Communicator::threads(2).expect("ranks");
+    let mut rig = gpt(small());
+    let mut pass = Pass::new(&mut rig.strategy, &rig.memory, Seeds::default(), 1);
+    pass.set_chunks(groups.first());
+    let error = rig.model.forward(&mut pass, &TOKENS).expect_err("twice 6 are more than 8").to_string();
+    assert!(
+        error.contains("12 tokens in sequences of 6") && error.contains("8 tokens of context"),
+        "{error}"
+    );
+}

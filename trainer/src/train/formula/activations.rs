@@ -1,0 +1,72 @@
+//! What of a GPT's activations is there at once.
+
+use crate::models::{FeedForward, GptConfig, Norm};
+
+/// The activations of one rank in a pass.
+pub(super) struct Activations<'a> {
+    pub(super) gpt: &'a GptConfig,
+    /// Parts that layers are cut in.
+    pub(super) parts: usize,
+    /// Parts of the rows between layers.
+    pub(super) rows: usize,
+    /// Chunks that sequences are cut in.
+    pub(super) chunks: usize,
+    /// Sequences of a micro-batch.
+    pub(super) micro: usize,
+    /// Micro-batches that go breadth first together.
+    pub(super) breadth: usize,
+}
+
+impl Activations<'_> {
+    /// Numbers when there are most of them: at the end of forward, or, with keys and values of whole sequences or with
+    /// checkpointing, within a block's backward.
+    pub(super) fn most(&self) -> usize {
+        let (gpt, breadth) = (self.gpt, self.breadth);
+        let between = gpt.width.div_ceil(self.rows);
+        let (kept, passing) = self.head();
+        let of_block = if gpt.checkpoint { between } else { self.block() };
+        let blocks = breadth * gpt.layers * of_block;
+        let again = if gpt.checkpoint { self.block() + 2 * gpt.width - between } else { 0 };
+        let at_end = self.tokens() * (blocks + breadth * kept + passing);
+        let in_block = self.tokens() * (blocks + breadth * between + again) + self.of_sequence();
+        at_end.max(in_block)
+    }
+
+    /// Tokens of a micro-batch.
+    fn tokens(&self) -> usize {
+        self.micro * self.length()
+    }
+
+    /// Tokens of a sequence that this rank has.
+    fn length(&self) -> usize {
+        self.gpt.context / self.chunks
+    }
+
+    /// Of one token, between a block's forward and backward.
+    fn block(&self) -> usize {
+        let gpt = self.gpt;
+        let attention = gpt.width + (4 * gpt.width + gpt.heads).div_ceil(self.parts);
+        let between = if gpt.feed_forward == FeedForward::Gelu { 2 } else { 3 };
+        let feed_forward = gpt.width + (between * gpt.hidden()).div_ceil(self.parts);
+        2 * self.norm() + attention + feed_forward
+    }
+
+    fn norm(&self) -> usize {
+        (self.gpt.width + if self.gpt.norm == Norm::Layer { 2 } else { 1 }).div_ceil(self.rows)
+    }
+
+    /// Of one token, between the head's forward and backward of each micro-batch; and beside, while one of them is worked on.
+    fn head(&self) -> (usize, usize) {
+        let (kept, classes) = (self.norm() + self.gpt.width, self.gpt.vocabulary.div_ceil(self.parts));
+        match self.gpt.cross_entropy_splits {
+            1 => (kept + classes, 0),
+            splits => (kept + 1, (self.gpt.width + classes).div_ceil(splits)),
+        }
+    }
+
+    /// Keys and values of one sequence that ranks share, and their gradients: this rank's, and those of all.
+    fn of_sequence(&self) -> usize {
+        let width = self.gpt.width.div_ceil(self.parts);
+        if self.chunks > 1 { 2 * width * (self.length() + 2 * self.gpt.context) } else { 0 }
+    }
+}
