@@ -1,5 +1,7 @@
 //! Whole runs, on threads.
 
+mod cuts;
+
 use super::run::Run;
 use super::*;
 use crate::config::{Config, StrategyKind};
@@ -155,6 +157,16 @@ fn activations_are_nearly_what_the_formula_says() {
         vec!["model.context=96", "model.tied=false"],
         vec!["mesh.tensor=2"],
         vec!["mesh.tensor=2", "strategy.sequence_parallel=true"],
+        vec!["mesh.sequence_data=2"],
+        vec![
+            "mesh.sequence_data=2",
+            "model.checkpointing=true",
+            "model.layers=4",
+            "model.cross_entropy_splits=4",
+        ],
+        vec!["mesh.tensor=2", "model.cross_entropy_splits=3"],
+        vec!["data.breadth_first=3"],
+        vec!["data.breadth_first=3", "model.checkpointing=true", "model.cross_entropy_splits=5"],
     ];
     for changes in options {
         let config = config(folder.path(), &[&changes[..], &["schedule.steps=2"]].concat());

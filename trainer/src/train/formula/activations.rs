@@ -18,17 +18,19 @@ pub(super) struct Activations<'a> {
 }
 
 impl Activations<'_> {
-    /// Numbers when there are most of them: at the end of forward, or, with keys and values of whole sequences or with
-    /// checkpointing, within a block's backward.
+    /// Numbers when there are most of them: at the end of forward, or within a block's backward, with checkpointing or with keys
+    /// and values of whole sequences.
     pub(super) fn most(&self) -> usize {
-        let (gpt, breadth) = (self.gpt, self.breadth);
+        let (gpt, breadth, tokens) = (self.gpt, self.breadth, self.tokens());
         let between = gpt.width.div_ceil(self.rows);
-        let (kept, passing) = self.head();
-        let of_block = if gpt.checkpoint { between } else { self.block() };
-        let blocks = breadth * gpt.layers * of_block;
-        let again = if gpt.checkpoint { self.block() + 2 * gpt.width - between } else { 0 };
-        let at_end = self.tokens() * (blocks + breadth * kept + passing);
-        let in_block = self.tokens() * (blocks + breadth * between + again) + self.of_sequence();
+        let block = self.attention() + self.feed_forward();
+        let (kept, again) = if gpt.checkpoint { (between, block + 2 * gpt.width) } else { (block, 0) };
+        let blocks = breadth * gpt.layers * kept;
+        let (of_head, passing) = self.head();
+        let at_end = tokens * (blocks + breadth * of_head + passing);
+        let others = blocks + (breadth - 1) * between - if gpt.checkpoint { 0 } else { block };
+        let attending = tokens * (self.attention() + (3 * gpt.width).div_ceil(self.parts) + between);
+        let in_block = tokens * others + (tokens * again).max(attending + self.of_sequence());
         at_end.max(in_block)
     }
 
@@ -42,13 +44,17 @@ impl Activations<'_> {
         self.gpt.context / self.chunks
     }
 
-    /// Of one token, between a block's forward and backward.
-    fn block(&self) -> usize {
+    /// Of one token, between forward and backward of a block's attention, its norm included.
+    fn attention(&self) -> usize {
         let gpt = self.gpt;
-        let attention = gpt.width + (4 * gpt.width + gpt.heads).div_ceil(self.parts);
+        self.norm() + gpt.width + (4 * gpt.width + gpt.heads).div_ceil(self.parts)
+    }
+
+    /// The same of its feed-forward part.
+    fn feed_forward(&self) -> usize {
+        let gpt = self.gpt;
         let between = if gpt.feed_forward == FeedForward::Gelu { 2 } else { 3 };
-        let feed_forward = gpt.width + (between * gpt.hidden()).div_ceil(self.parts);
-        2 * self.norm() + attention + feed_forward
+        self.norm() + gpt.width + (between * gpt.hidden()).div_ceil(self.parts)
     }
 
     fn norm(&self) -> usize {

@@ -1,5 +1,7 @@
 //! The same model, data and steps on many meshes: losses, gradients and weights are those of one rank.
 
+mod references;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use unisono::{Communicator, Config, Order};

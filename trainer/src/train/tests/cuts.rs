@@ -1,0 +1,103 @@
+//! Runs whose sequences are cut into chunks, or whose micro-batches go breadth first.
+
+use super::*;
+
+#[test]
+fn strategies_agree_to_the_last_bit_also_when_sequences_are_cut() {
+    let folder = folder();
+    let run = |kind: &str| {
+        let kind = format!("strategy.kind={kind}");
+        let changes = [
+            "mesh.sequence_data=2",
+            &kind,
+            "schedule.steps=3",
+            "model.dropout=0.1",
+            "model.checkpointing=true",
+        ];
+        bits(&on_threads(4, &config(folder.path(), &changes)).unwrap())
+    };
+    let first = run("bucketed");
+    assert_eq!(run("bucketed"), first, "the same masks again");
+    for kind in ["naive", "zero1", "zero2", "zero3"] {
+        assert_eq!(run(kind), first, "{kind}");
+    }
+}
+
+#[test]
+fn a_run_goes_on_with_sequences_cut_otherwise() {
+    let folder = folder();
+    let run = |changes: &[&str]| on_threads(2, &config(folder.path(), changes)).unwrap();
+    let whole = run(&["mesh.sequence_data=2", "checkpoint.every=5"]);
+    std::fs::remove_dir_all(folder.path().join("checkpoints/step-00000010")).unwrap();
+    let same = run(&["mesh.sequence_data=2", "checkpoint.resume=true"]);
+    assert_eq!((&same.losses[..], same.fingerprint), (&whole.losses[5..], whole.fingerprint));
+    for (one, other) in run(&["checkpoint.resume=true"]).losses.iter().zip(&same.losses) {
+        assert!((one / other - 1.0).abs() < 1e-4, "{one}, not {other}");
+    }
+}
+
+/// Bytes that each rank sent to those with the same part of the model, and to those with the same sequences, in one step.
+fn sent(ranks: usize, config: &Config) -> (u64, u64) {
+    let of_rank = |world| {
+        let mut run = Run::new(config, world).unwrap();
+        let bytes = |run: &Run| {
+            let of = |group: Option<&Communicator>| group.map_or(0, |group| group.traffic().unwrap().bytes);
+            (of(run.groups.get(crate::mesh::GroupKind::Data)), of(run.chunks.as_ref()))
+        };
+        let before = bytes(&run);
+        run.step().unwrap();
+        let after = bytes(&run);
+        (after.0 - before.0, after.1 - before.1)
+    };
+    let all = on(ranks, of_rank);
+    assert!(all.iter().all(|one| one.1 == all[0].1), "{all:?}");
+    all[0]
+}
+
+#[test]
+fn weights_are_gathered_once_for_micro_batches_that_go_breadth_first() {
+    let folder = folder();
+    for tied in ["model.tied=true", "model.tied=false"] {
+        let of = |breadth: usize| {
+            let breadth = format!("data.breadth_first={breadth}");
+            let changes = [&breadth, tied, "strategy.kind=zero3", "data.micro_batch=1"];
+            let config = config(folder.path(), &changes);
+            let traffic = DryRun::new(&config, 2).unwrap().traffic(StrategyKind::Zero3);
+            (sent(2, &config).0, traffic.forward + traffic.backward)
+        };
+        let (depth, formula) = of(1);
+        for breadth in [2, 3, 6] {
+            let (found, expected) = of(breadth);
+            assert!(found < depth);
+            assert_eq!((depth - found) as f64, formula - expected, "{breadth} at a time, {tied}");
+        }
+        let last = of(6);
+        assert!((last.0 as f64 / last.1 - 1.0).abs() < 0.02, "{last:?}: but for the norm and the loss");
+    }
+}
+
+#[test]
+fn ranks_that_share_sequences_send_what_the_formula_says() {
+    let folder = folder();
+    let cases: [(usize, &[&str]); 3] =
+        [(2, &[]), (4, &["mesh.tensor=2"]), (3, &["model.checkpointing=true", "model.context=48"])];
+    for (ranks, more) in cases {
+        let degree = format!("mesh.sequence_data={}", if ranks == 3 { 3 } else { 2 });
+        let config = config(folder.path(), &[&[degree.as_str()], more].concat());
+        let traffic = DryRun::new(&config, ranks).unwrap().traffic(StrategyKind::Bucketed);
+        assert_eq!(sent(ranks, &config).1 as f64, traffic.sequences, "{ranks} ranks, {more:?}");
+    }
+}
+
+#[test]
+fn what_cannot_be_cut_is_answered_with_what_can() {
+    let folder = folder();
+    let error = |changes: &[&str]| DryRun::new(&config(folder.path(), changes), 6).err().unwrap().to_string();
+    assert_eq!(
+        error(&["mesh.sequence_data=3"]),
+        "mesh.sequence_data = 3 does not divide model.context = 32; on this mesh: 1, 2"
+    );
+    assert!(error(&["mesh.sequence_data=4"]).contains("does not divide the data parallel degree 6"));
+    assert!(error(&["mesh.sequence_data=2", "model.kind=mlp"]).contains("a perceptron has no sequences"));
+    assert!(error(&["data.breadth_first=2", "data.micro_batch=1", "data.global_batch=18"]).ends_with("1, 3"));
+}
