@@ -24,7 +24,7 @@ pub struct Degrees {
     pub tensor: usize,
     /// Stages that the layers are dealt to.
     pub pipeline: usize,
-    /// Ranks that share each sequence; a divisor of the data parallel degree.
+    /// Ranks that share each sequence; a divisor of the data parallel degree and of the sequence.
     pub sequence_data: usize,
     /// Neighbouring stages are neighbours in the world, rather than neighbouring data ranks.
     pub pipeline_first: bool,

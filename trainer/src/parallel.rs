@@ -49,7 +49,7 @@ use std::time::Duration;
 
 /// What the training loop asks of a strategy, besides what modules do.
 pub trait Parallel: Strategy {
-    /// Before the forward of a micro-batch; only the `last` of a step ends in communication.
+    /// Before the forward of a pass; only the `last` of a step ends in communication.
     ///
     /// # Errors
     /// Of collectives that were under way.

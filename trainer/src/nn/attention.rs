@@ -64,9 +64,15 @@ impl CausalAttention {
         })
     }
 
-    /// Numbers for the scores of the largest panel.
-    fn room(pass: &Pass<'_>) -> usize {
-        PANEL * pass.sequence() * pass.chunks().map_or(1, Communicator::ranks)
+    /// Numbers that it needs room for in backward, and half as many in forward, in sequences of so many tokens: scores of the
+    /// largest panel, and their gradients.
+    pub fn room(sequence: usize) -> usize {
+        2 * PANEL * sequence
+    }
+
+    /// Half of the room for whole sequences of this pass.
+    fn half_room(pass: &Pass<'_>) -> usize {
+        Self::room(pass.sequence() * pass.chunks().map_or(1, Communicator::ranks)) / 2
     }
 }
 
@@ -82,7 +88,7 @@ impl Module for CausalAttention {
         assert_eq!(input.columns(), 3 * self.width(), "queries, keys and values");
         let mut output = pass.tensor(rows, self.width());
         let mut log_sums = pass.floats(rows * self.heads);
-        let mut room = pass.floats(Self::room(pass));
+        let mut room = pass.floats(Self::half_room(pass));
         let mut chunks = Chunks::of(pass, self.width());
         for number in 0..sequences(pass, rows) {
             let keys = chunks.as_mut().map(|chunks| chunks.gather(number, input.data())).transpose()?;
@@ -100,7 +106,7 @@ impl Module for CausalAttention {
 
     fn backward(&self, pass: &mut Pass<'_>, gradient: Tensor) -> Result<Tensor> {
         let Saved { input, log_sums } = pass.restore();
-        let half = Self::room(pass);
+        let half = Self::half_room(pass);
         let mut result = Tensor::zeros(pass.memory(), input.rows(), input.columns());
         let mut room = pass.floats(2 * half);
         let (room, other) = room.split_at_mut(half);

@@ -164,6 +164,7 @@ fn activations_are_nearly_what_the_formula_says() {
             "model.layers=4",
             "model.cross_entropy_splits=4",
         ],
+        vec!["mesh.sequence_data=2", "model.context=256", "data.micro_batch=1", "data.global_batch=2"],
         vec!["mesh.tensor=2", "model.cross_entropy_splits=3"],
         vec!["data.breadth_first=3"],
         vec!["data.breadth_first=3", "model.checkpointing=true", "model.cross_entropy_splits=5"],

@@ -1,6 +1,7 @@
 //! What of a GPT's activations is there at once.
 
 use crate::models::{FeedForward, GptConfig, Norm};
+use crate::nn::CausalAttention;
 
 /// The activations of one rank in a pass.
 pub(super) struct Activations<'a> {
@@ -30,7 +31,8 @@ impl Activations<'_> {
         let at_end = tokens * (blocks + breadth * of_head + passing);
         let others = blocks + (breadth - 1) * between - if gpt.checkpoint { 0 } else { block };
         let attending = tokens * (self.attention() + (3 * gpt.width).div_ceil(self.parts) + between);
-        let in_block = tokens * others + (tokens * again).max(attending + self.of_sequence());
+        let attending = attending + self.of_sequence() + CausalAttention::room(gpt.context);
+        let in_block = tokens * others + (tokens * again).max(attending);
         at_end.max(in_block)
     }
 
