@@ -34,7 +34,7 @@ pub use full::FullySharded;
 pub use mean::{Average, Mean};
 pub use replicated::Replicated;
 pub(crate) use replicated::owners;
-pub use settings::{Form, Kind, Settings, Unused};
+pub use settings::{Form, Kind, ReduceEach, Settings, Unused};
 pub use sharded::Sharded;
 pub use team::Team;
 

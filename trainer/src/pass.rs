@@ -6,6 +6,8 @@ use crate::parameter::{ParameterId, UnitId};
 use crate::strategy::{Strategy, Way};
 use crate::tensor::Tensor;
 use std::any::Any;
+use std::cell::RefCell;
+use std::time::{Duration, Instant};
 
 /// What forward keeps for backward: last in, first out.
 #[derive(Default)]
@@ -27,6 +29,17 @@ pub struct Seeds {
     pub split: u64,
 }
 
+/// Waiting for other ranks within a layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wait {
+    /// What for.
+    pub name: &'static str,
+    /// Since when.
+    pub start: Instant,
+    /// How long.
+    pub time: Duration,
+}
+
 /// One micro-batch on its way through a model and back.
 pub struct Pass<'a> {
     strategy: &'a mut dyn Strategy,
@@ -36,13 +49,14 @@ pub struct Pass<'a> {
     threads: usize,
     sequence: usize,
     keeps: bool,
+    waits: RefCell<Vec<Wait>>,
 }
 
 impl<'a> Pass<'a> {
     /// A pass over parameters that `strategy` keeps; `threads` may work on one matrix product.
     pub fn new(strategy: &'a mut dyn Strategy, memory: &Memory, seeds: Seeds, threads: usize) -> Self {
         let (tape, memory) = (Tape::default(), memory.clone());
-        Self { strategy, tape, memory, seeds, threads, sequence: 1, keeps: true }
+        Self { strategy, tape, memory, seeds, threads, sequence: 1, keeps: true, waits: RefCell::default() }
     }
 
     /// The weights of a parameter.
@@ -123,6 +137,19 @@ impl<'a> Pass<'a> {
         let result = body(self)?;
         self.strategy.done(unit, way)?;
         Ok(result)
+    }
+
+    /// Runs what must wait for other ranks before the layer can go on, and notes how long that takes.
+    pub fn wait<R>(&self, name: &'static str, body: impl FnOnce() -> R) -> R {
+        let start = Instant::now();
+        let result = body();
+        self.waits.borrow_mut().push(Wait { name, start, time: start.elapsed() });
+        result
+    }
+
+    /// Every wait for other ranks within layers, since this was last asked.
+    pub fn waits(&mut self) -> Vec<Wait> {
+        self.waits.take()
     }
 
     /// A tensor of numbers that mean nothing yet.

@@ -7,9 +7,9 @@ use super::base::Base;
 use super::flight::Flight;
 use super::gradients::{Gradients, Keeps};
 use super::shares::{From, Shares, Stride};
-use super::{Kept, Parallel, Settings, Team};
+use super::{Kept, Kind, Parallel, Settings, Team};
 use crate::error::Result;
-use crate::flat::{BucketId, Numbers, Packing};
+use crate::flat::{BucketId, Numbers};
 use crate::memory::{Class, Memory};
 use crate::optim::{Optimiser, Step};
 use crate::parameter::{Inventory, Parameter, ParameterId, UnitId};
@@ -36,9 +36,7 @@ pub struct FullySharded {
 impl FullySharded {
     /// With one bucket for each unit of the model.
     pub fn new(inventory: &Arc<Inventory>, team: Team, settings: &Settings, memory: &Memory) -> Self {
-        let ranks = team.data.as_ref().map_or(1, Communicator::ranks);
-        let layout = settings.packed(inventory, ranks, Packing::Units);
-        let base = Base::new(inventory, layout, team, settings, memory);
+        let base = Base::new(Kind::Zero3, inventory, team, settings, memory);
         let (layout, rank) = (base.layout(), base.rank());
         let mut shares = Shares::new(inventory, &layout, memory, |bucket| layout.share(bucket, rank));
         let initial = |bucket| {
@@ -174,7 +172,8 @@ impl Parallel for FullySharded {
             let gradients = self.gradients.take(&mut self.base, bucket);
             let share = Arc::get_mut(&mut self.weights[bucket.0]).expect("nothing is under way");
             let weights = From { numbers: share, start: gradients.start };
-            let stride = Stride { optimiser, step, group: self.base.group.as_ref() };
+            let (group, tensor) = (self.base.group.as_ref(), self.base.tensor.as_ref());
+            let stride = Stride { optimiser, step, group, tensor };
             self.shares.update(bucket, weights, gradients.view(), &stride)?;
             self.gradients.spend(&mut self.base, bucket, gradients.numbers);
         }

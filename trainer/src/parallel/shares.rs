@@ -33,6 +33,8 @@ pub(super) struct Stride<'a> {
     pub(super) step: &'a Step,
     /// The ranks that keep a share each; none where this one keeps all.
     pub(super) group: Option<&'a Communicator>,
+    /// The ranks that have a part each of what is cut.
+    pub(super) tensor: Option<&'a Communicator>,
 }
 
 /// Numbers of a bucket from its element `start` on.
@@ -97,7 +99,7 @@ impl Shares {
     /// ranks each keeps its share; none where this rank keeps all.
     ///
     /// # Errors
-    /// Of the collective, and for a whole matrix that is cut between ranks.
+    /// Of the collectives, and for a whole matrix that shares its bucket.
     pub(super) fn update(
         &mut self,
         bucket: BucketId,

@@ -47,7 +47,7 @@ impl SplitCrossEntropy {
             );
             padding.fill(0.0);
         }
-        self.group.all_reduce(&mut sums, Sum)?;
+        pass.wait("sums of the loss", || self.group.all_reduce(&mut sums, Sum))?;
         let (powers, at_target) = sums.split_at(rows);
         let counts = |row: usize| Some(targets[row]) != self.ignore;
         let share = 1.0 / (0..rows).filter(|&row| counts(row)).count().max(1) as f32;
@@ -78,7 +78,7 @@ impl SplitCrossEntropy {
         for (row, most) in all.iter_mut().enumerate() {
             *most = if self.count > 0 { greatest(&logits.row(row)[..self.count]) } else { f32::NEG_INFINITY };
         }
-        self.group.all_reduce(&mut all, Max)?;
+        pass.wait("greatest logits", || self.group.all_reduce(&mut all, Max))?;
         Ok(all)
     }
 

@@ -120,12 +120,18 @@ impl DryRun {
 
     /// All strategies beside each other.
     fn comparison(&self) -> String {
-        let mut text = format!("{:<18}{:>12}{:>12}", "", "memory", "sent");
+        let heads = Class::ALL[..4].iter().map(|class| class.name()).chain(["in all", "sent"]);
+        let mut text = format!("{:<18}", "");
+        heads.for_each(|head| text.push_str(&format!("{head:>12}")));
         for kind in StrategyKind::ALL {
-            let [memory, sent] =
-                [self.total(kind) as f64, self.traffic(kind).total()].map(|bytes| bytes / MIB);
-            let mark = if kind == self.config.strategy.kind { "  <" } else { "" };
-            let _ = write!(text, "\n{:<18}{memory:>12.2}{sent:>12.2}{mark}", kind.name());
+            let _ = write!(text, "\n{:<18}", kind.name());
+            let memory = self.memory(kind).map(|bytes| bytes as f64);
+            let sums = [self.total(kind) as f64, self.traffic(kind).total()];
+            for bytes in memory.into_iter().chain(sums) {
+                let _ = write!(text, "{:>12.2}", bytes / MIB);
+            }
+            text.extend(kind.alias().map(|alias| format!("  {alias}")));
+            text.push_str(if kind == self.config.strategy.kind { "  <" } else { "" });
         }
         text
     }

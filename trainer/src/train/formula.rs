@@ -6,11 +6,11 @@
 
 use super::{Batch, Extents, network};
 use crate::config::{Config, StrategyKind};
-use crate::flat::{Bucket, Dtype, Layout, Packing};
+use crate::flat::{Bucket, Dtype, Layout};
 use crate::mesh::Mesh;
 use crate::models::{FeedForward, GptConfig, Norm};
 use crate::optim::Optimiser;
-use crate::parallel::{Settings, owners};
+use crate::parallel::{Kind, ReduceEach, Settings, owners};
 use crate::parameter::Inventory;
 
 /// What the formulas go by: one rank's part of a run.
@@ -47,43 +47,40 @@ impl Plan<'_> {
     /// of activations when they are most. Padding is counted; where ranks differ, it is the one with most.
     pub(super) fn memory(&self, kind: StrategyKind, optimiser: &dyn Optimiser) -> [usize; 4] {
         let (settings, ranks) = (self.settings(kind), self.mesh.data());
-        let layout = self.layout(kind, &settings);
+        let layout = settings.layout(kind.strategy(), self.inventory, ranks);
         let sum = |bytes: &dyn Fn(&Bucket) -> usize| layout.buckets.iter().map(bytes).sum::<usize>();
         let weights = sum(&|bucket| bucket.count * bucket.dtype.size());
-        let gradients = sum(&|bucket| trained(bucket) * gradient_dtype(&settings, bucket).size());
+        let gradients = sum(&|bucket| trained(bucket) * bucket.gradients.size());
         let state = sum(&|bucket| self.state(bucket, optimiser));
         let activations = self.activations();
-        match kind {
-            StrategyKind::Naive | StrategyKind::Overlapped | StrategyKind::Bucketed => {
-                [weights, gradients, state, activations]
-            }
-            StrategyKind::Zero1Parameters => {
-                [weights, gradients, self.of_busiest_owner(&layout, optimiser), activations]
-            }
-            StrategyKind::Zero1 => [weights, gradients, state / ranks, activations],
-            StrategyKind::Zero2 => [weights, gradients / ranks, state / ranks, activations],
-            StrategyKind::Zero3 => [weights / ranks, gradients / ranks, state / ranks, activations],
+        match kind.strategy() {
+            Kind::Replicated => [weights, gradients, state, activations],
+            Kind::Owners => [weights, gradients, self.of_busiest_owner(&layout, optimiser), activations],
+            Kind::Zero1 => [weights, gradients, state / ranks, activations],
+            Kind::Zero2 => [weights, gradients / ranks, state / ranks, activations],
+            Kind::Zero3 => [weights / ranks, gradients / ranks, state / ranks, activations],
         }
     }
 
     /// Bytes that each rank sends in a step: (N−1)/N of multiples of what there is.
     pub(super) fn traffic(&self, kind: StrategyKind) -> Traffic {
         let (settings, micro_batches) = (self.settings(kind), self.batch.accumulation as f64);
-        let layout = self.layout(kind, &settings);
+        let layout = settings.layout(kind.strategy(), self.inventory, self.mesh.data());
         let share = to_others(self.mesh.data());
         let sum =
             |bytes: &dyn Fn(&Bucket) -> usize| share * layout.buckets.iter().map(bytes).sum::<usize>() as f64;
         let weights = sum(&|bucket| bucket.count * bucket.dtype.size());
         let stepped = sum(&|bucket| trained(bucket) * bucket.dtype.size());
-        let wire = |bucket: &Bucket| settings.wire.unwrap_or(gradient_dtype(&settings, bucket));
+        let wire = |bucket: &Bucket| settings.wire.unwrap_or(bucket.gradients);
         let gradients = sum(&|bucket| trained(bucket) * wire(bucket).size());
-        let (forward, backward, after) = match kind {
-            StrategyKind::Naive | StrategyKind::Overlapped | StrategyKind::Bucketed => {
-                (0.0, 2.0 * gradients, 0.0)
-            }
-            StrategyKind::Zero1Parameters => (0.0, 2.0 * gradients, stepped),
-            StrategyKind::Zero1 | StrategyKind::Zero2 => (0.0, gradients, stepped),
-            StrategyKind::Zero3 => (micro_batches * weights, micro_batches * weights + gradients, 0.0),
+        let each = settings.reduce_each == ReduceEach::MicroBatch && kind.keeps_shares();
+        let gradients = if each { micro_batches * gradients } else { gradients };
+        let again = if settings.reshard_after_forward { micro_batches * weights } else { 0.0 };
+        let (forward, backward, after) = match kind.strategy() {
+            Kind::Replicated => (0.0, 2.0 * gradients, 0.0),
+            Kind::Owners => (0.0, 2.0 * gradients, stepped),
+            Kind::Zero1 | Kind::Zero2 => (0.0, gradients, stepped),
+            Kind::Zero3 => (micro_batches * weights, again + gradients, 0.0),
         };
         Traffic { forward, backward, after, layers: micro_batches * self.within_layers() }
     }
@@ -100,17 +97,6 @@ impl Plan<'_> {
         let mut config = self.config.clone();
         config.strategy.kind = kind;
         config.settings()
-    }
-
-    fn layout(&self, kind: StrategyKind, settings: &Settings) -> Layout {
-        match kind {
-            StrategyKind::Zero3 => settings.packed(self.inventory, self.mesh.data(), Packing::Units),
-            StrategyKind::Zero1 | StrategyKind::Zero2 => settings.layout(self.inventory, self.mesh.data()),
-            StrategyKind::Zero1Parameters => Layout::new(self.inventory, 1, Packing::Cap(0)),
-            StrategyKind::Naive | StrategyKind::Overlapped | StrategyKind::Bucketed => {
-                settings.layout(self.inventory, 1)
-            }
-        }
     }
 
     /// Moments, and a full copy of weights of 16 bits.
@@ -145,10 +131,6 @@ impl Plan<'_> {
 
 fn trained(bucket: &Bucket) -> usize {
     if bucket.trainable { bucket.count } else { 0 }
-}
-
-fn gradient_dtype(settings: &Settings, bucket: &Bucket) -> Dtype {
-    if settings.wide_gradients { Dtype::F32 } else { bucket.dtype }
 }
 
 /// What each of so many ranks sends of what is reduced or gathered once.

@@ -51,8 +51,10 @@ pub struct Taken {
     pub rate: f64,
     /// How long it took.
     pub time: Duration,
-    /// How long this rank waited for communication meanwhile.
+    /// How long this rank waited meanwhile for the exchange of gradients and weights.
     pub exposed: Duration,
+    /// How long it waited within layers that ranks share.
+    pub in_layers: Duration,
 }
 
 impl Run {
@@ -78,7 +80,7 @@ impl Run {
     pub fn step(&mut self) -> Result<Taken> {
         let start = Instant::now();
         self.strategy.waited();
-        let mut loss = self.gradients()?;
+        let (mut loss, in_layers) = self.gradients()?;
         self.trace.span(Lane::Communication, "gradients", || self.strategy.finish())?;
         self.ledger.count(&self.memory);
         let mut exposed = self.strategy.waited();
@@ -87,13 +89,15 @@ impl Run {
         self.check(loss, norm)?;
         let rate = self.update(norm)?;
         exposed += self.strategy.waited();
-        Ok(Taken { step: self.step, loss, norm, rate, time: start.elapsed(), exposed })
+        Ok(Taken { step: self.step, loss, norm, rate, time: start.elapsed(), exposed, in_layers })
     }
 
-    /// Adds up the gradients of this rank's part of the next batch; its mean loss.
-    fn gradients(&mut self) -> Result<f64> {
+    /// Adds up the gradients of this rank's part of the next batch; its mean loss, and how long layers waited for others.
+    fn gradients(&mut self) -> Result<(f64, Duration)> {
         let numbers = self.sampler.draw();
-        let (parts, mut sum) = (self.batch.accumulation, 0.0);
+        let (parts, mut sum, mut in_layers) = (self.batch.accumulation, 0.0, Duration::ZERO);
+        let average = self.config.settings().average;
+        let share = average.loss_factor(self.groups.size(GroupKind::Data)) / parts as f32;
         for (part, numbers) in numbers.chunks(self.batch.micro).enumerate() {
             let batch = self.trace.span(Lane::Compute, "data", || self.feed.training.batch(numbers))?;
             self.strategy.begin(part + 1 == parts)?;
@@ -101,9 +105,12 @@ impl Run {
             let mut strategy = Traced::new(&mut *self.strategy, &self.inventory, &mut self.trace);
             let mut pass = Pass::new(&mut strategy, &self.memory, seeds, self.config.threads);
             sum += f64::from(self.network.model().forward(&mut pass, &batch.as_batch())?);
-            self.network.model().backward(&mut pass, 1.0 / parts as f32)?;
+            self.network.model().backward(&mut pass, share)?;
+            let waits = pass.waits();
+            in_layers += waits.iter().map(|wait| wait.time).sum::<Duration>();
+            waits.iter().for_each(|wait| self.trace.wait(wait));
         }
-        Ok(sum / parts as f64)
+        Ok((sum / parts as f64, in_layers))
     }
 
     /// Lets weights follow gradients of this norm; the learning rate.

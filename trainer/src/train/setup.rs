@@ -33,7 +33,7 @@ impl Run {
         let (network, inventory) = Network::new(config, feed.extents, tensor)?;
         let (memory, settings) = (Memory::default(), config.settings());
         let team = Team::new(groups.get(GroupKind::Data).cloned(), tensor)?;
-        let strategy = parallel::make(config.strategy.kind(), &inventory, team, &settings, &memory)?;
+        let strategy = parallel::make(config.strategy.kind.strategy(), &inventory, team, &settings, &memory)?;
         let at = groups.coordinates();
         let seeding = Seeding::new(u64::from(config.seed), at);
         let sampler = sampler(config, &feed)?.share(at.batch_data, mesh.batch_data())?;
@@ -81,10 +81,6 @@ pub(super) fn mesh(config: &Config, ranks: usize) -> Result<Mesh> {
         return Err(Error::Unavailable(format!(
             "mesh.{name} = {degree}: not part of this build; set it to 1"
         )));
-    }
-    if config.mesh.tensor > 1 && config.optimiser.kind == OptimiserKind::Muon {
-        let what = "optimiser.kind = \"muon\" with mesh.tensor > 1: not part of this build, as it needs whole matrices";
-        return Err(Error::Unavailable(what.to_owned()));
     }
     Ok(mesh)
 }
