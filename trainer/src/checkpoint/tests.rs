@@ -1,5 +1,5 @@
 use super::*;
-use crate::data::Position;
+use crate::data::{Dataset, Position};
 use crate::error::Result;
 use crate::flat::Dtype;
 use crate::memory::Memory;
@@ -14,6 +14,11 @@ use unisono::Communicator;
 
 fn of_data(world: &Communicator) -> Who<'_> {
     Who { world: Some(world), data_rank: world.rank(), tensor_rank: 0 }
+}
+
+fn progress() -> Progress {
+    let data = Dataset { name: "text".to_owned(), samples: 1000, hash: 7 };
+    Progress { step: 2, position: Position { epoch: 1, sample: 64 }, seed: 0, data }
 }
 
 fn settings() -> Settings {
@@ -34,8 +39,7 @@ fn saved(root: &Path, kind: (Kind, Form), ranks: usize, dtype: Dtype) -> Bits {
         let (inventory, memory, rank) = (inventory(dtype), Memory::default(), world.rank());
         let mut strategy = make(kind, &inventory, Some(world.clone()), &settings(), &memory).unwrap();
         steps(&mut *strategy, &inventory, rank, 1..3);
-        let progress = Progress { step: 2, position: Position { epoch: 1, sample: 64 }, seed: 0 };
-        save(root, of_data(&world), &mut *strategy, &inventory, progress, "[model]", 2).unwrap();
+        save(root, of_data(&world), &mut *strategy, &inventory, progress(), "[model]", 2).unwrap();
         kept(&mut *strategy, &inventory)
     });
     joined(all)
@@ -46,8 +50,8 @@ fn loaded(root: &Path, kind: (Kind, Form), ranks: usize, dtype: Dtype) -> Bits {
         let (inventory, memory) = (inventory(dtype), Memory::default());
         let other = Settings { seed: 99, ..settings() };
         let mut strategy = make(kind, &inventory, Some(world.clone()), &other, &memory).unwrap();
-        let progress = load(&latest(root).unwrap(), of_data(&world), &mut *strategy, &inventory).unwrap();
-        assert_eq!(progress, Progress { step: 2, position: Position { epoch: 1, sample: 64 }, seed: 0 });
+        let found = load(&latest(root).unwrap(), of_data(&world), &mut *strategy, &inventory).unwrap();
+        assert_eq!(found, progress());
         kept(&mut *strategy, &inventory)
     });
     joined(all)

@@ -288,6 +288,8 @@ pub struct Strategy {
     pub unused: Unused,
     /// Whether gradients of 16-bit weights are added up in 32 bits.
     pub wide_gradients: bool,
+    /// Folder on whose disk the optimiser's state is kept between steps, in files that no one else sees; in memory if empty.
+    pub offload: String,
     /// Type in which gradients are reduced.
     pub reduce_dtype: Dtype,
     /// Type in which weights are gathered and used.
@@ -309,6 +311,7 @@ impl Default for Strategy {
             average: Average::InReduction,
             unused: Unused::Zero,
             wide_gradients: false,
+            offload: String::new(),
             reduce_dtype: Dtype::F32,
             param_dtype: Dtype::F32,
             sequence_parallel: false,
@@ -338,6 +341,7 @@ impl Strategy {
             average: self.average,
             unused: self.unused,
             wide_gradients: self.wide_gradients,
+            offload: (!self.offload.is_empty()).then(|| self.offload.clone().into()),
             ..Settings::default()
         }
     }

@@ -35,18 +35,22 @@ pub struct FullySharded {
 
 impl FullySharded {
     /// With one bucket for each unit of the model.
-    pub fn new(inventory: &Arc<Inventory>, team: Team, settings: &Settings, memory: &Memory) -> Self {
+    ///
+    /// # Errors
+    /// Of the file, where state is offloaded.
+    pub fn new(inventory: &Arc<Inventory>, team: Team, settings: &Settings, memory: &Memory) -> Result<Self> {
         let base = Base::new(Kind::Zero3, inventory, team, settings, memory);
         let (layout, rank) = (base.layout(), base.rank());
-        let mut shares = Shares::new(inventory, &layout, memory, |bucket| layout.share(bucket, rank));
+        let mut shares =
+            Shares::new(inventory, &layout, memory, settings, |bucket| layout.share(bucket, rank))?;
         let initial = |bucket| {
-            shares.initialise(bucket, settings.seed);
-            Arc::new(base.store.initial(bucket, layout.share(bucket, rank), settings.seed))
+            shares.initialise(bucket, settings.seed)?;
+            Ok(Arc::new(base.store.initial(bucket, layout.share(bucket, rank), settings.seed)))
         };
-        let weights = layout.ids().map(initial).collect();
+        let weights = layout.ids().map(initial).collect::<Result<_>>()?;
         let gradients = Gradients::new(Keeps::Share, &base);
         let users = vec![0; layout.buckets.len()];
-        Self { base, shares, weights, gradients, gathers: VecDeque::new(), users }
+        Ok(Self { base, shares, weights, gradients, gathers: VecDeque::new(), users })
     }
 
     fn buckets_of(&self, unit: UnitId) -> Vec<BucketId> {
@@ -208,8 +212,8 @@ impl Parallel for FullySharded {
         self.base.group.is_none()
     }
 
-    fn make_moments(&mut self, count: &dyn Fn(&Parameter) -> usize) {
-        self.shares.make_moments(count);
+    fn make_moments(&mut self, count: &dyn Fn(&Parameter) -> usize) -> Result<()> {
+        self.shares.make_moments(count)
     }
 
     fn waited(&mut self) -> Duration {

@@ -63,7 +63,7 @@ impl Replicated {
         let owners = (kind == Kind::Owners).then(|| owners(&layout, ranks));
         let is_kept = |bucket: BucketId| owners.as_ref().is_none_or(|owners| owners[bucket.0] == rank);
         let range = |bucket| if is_kept(bucket) { 0..layout[bucket].count } else { 0..0 };
-        let shares = Shares::new(inventory, &layout, memory, range);
+        let shares = Shares::new(inventory, &layout, memory, settings, range)?;
         let (gradients, transit) = (Gradients::new(Keeps::All, &base), Transit::new(&base));
         let mut made = Self { base, shares, owners, gradients, transit };
         made.initialise()?;
@@ -79,7 +79,7 @@ impl Replicated {
                 weights.broadcast(group, 0)?;
             }
             self.base.store.put_weights(bucket, weights);
-            self.shares.initialise(bucket, self.base.settings.seed);
+            self.shares.initialise(bucket, self.base.settings.seed)?;
         }
         Ok(())
     }
@@ -164,8 +164,8 @@ impl Parallel for Replicated {
         self.owners.is_none()
     }
 
-    fn make_moments(&mut self, count: &dyn Fn(&Parameter) -> usize) {
-        self.shares.make_moments(count);
+    fn make_moments(&mut self, count: &dyn Fn(&Parameter) -> usize) -> Result<()> {
+        self.shares.make_moments(count)
     }
 
     fn waited(&mut self) -> Duration {

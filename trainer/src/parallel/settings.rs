@@ -4,6 +4,7 @@ use crate::flat::{Dtype, Layout, Packing};
 use crate::parallel::Average;
 use crate::parameter::{Inventory, Parameter};
 use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
 
 /// Who keeps what.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,6 +81,8 @@ pub struct Settings {
     pub gathers_max: usize,
     /// Whether weights are freed after forward and gathered again in backward.
     pub reshard_after_forward: bool,
+    /// Folder in whose files the optimiser's state is kept between steps; memory if none.
+    pub offload: Option<PathBuf>,
 }
 
 impl Default for Settings {
@@ -98,6 +101,7 @@ impl Default for Settings {
             prefetch: 1,
             gathers_max: 2,
             reshard_after_forward: true,
+            offload: None,
         }
     }
 }

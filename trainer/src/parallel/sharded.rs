@@ -28,28 +28,40 @@ pub struct Sharded {
 
 impl Sharded {
     /// ZeRO's first stage: optimiser state in shares.
-    pub fn one(inventory: &Arc<Inventory>, team: Team, settings: &Settings, memory: &Memory) -> Self {
+    ///
+    /// # Errors
+    /// Of the file, where state is offloaded.
+    pub fn one(inventory: &Arc<Inventory>, team: Team, settings: &Settings, memory: &Memory) -> Result<Self> {
         Self::new(Kind::Zero1, inventory, team, settings, memory)
     }
 
     /// ZeRO's second stage: gradients in shares too.
-    pub fn two(inventory: &Arc<Inventory>, team: Team, settings: &Settings, memory: &Memory) -> Self {
+    ///
+    /// # Errors
+    /// Of the file, where state is offloaded.
+    pub fn two(inventory: &Arc<Inventory>, team: Team, settings: &Settings, memory: &Memory) -> Result<Self> {
         Self::new(Kind::Zero2, inventory, team, settings, memory)
     }
 
-    fn new(kind: Kind, inventory: &Arc<Inventory>, team: Team, settings: &Settings, memory: &Memory) -> Self {
+    fn new(
+        kind: Kind,
+        inventory: &Arc<Inventory>,
+        team: Team,
+        settings: &Settings,
+        memory: &Memory,
+    ) -> Result<Self> {
         let base = Base::new(kind, inventory, team, settings, memory);
         let keeps = if kind == Kind::Zero1 { Keeps::ShareInPlace } else { Keeps::Share };
         let (layout, rank) = (base.layout(), base.rank());
-        let shares = Shares::new(inventory, &layout, memory, |bucket| layout.share(bucket, rank));
+        let shares = Shares::new(inventory, &layout, memory, settings, |bucket| layout.share(bucket, rank))?;
         let (gradients, transit) = (Gradients::new(keeps, &base), Transit::new(&base));
         let mut made = Self { base, shares, gradients, transit };
         for bucket in layout.ids() {
             let weights = made.base.store.initial(bucket, 0..layout[bucket].count, settings.seed);
             made.base.store.put_weights(bucket, weights);
-            made.shares.initialise(bucket, settings.seed);
+            made.shares.initialise(bucket, settings.seed)?;
         }
-        made
+        Ok(made)
     }
 
     fn gather(&mut self, bucket: BucketId) -> Result<()> {
@@ -132,8 +144,8 @@ impl Parallel for Sharded {
         self.base.group.is_none()
     }
 
-    fn make_moments(&mut self, count: &dyn Fn(&Parameter) -> usize) {
-        self.shares.make_moments(count);
+    fn make_moments(&mut self, count: &dyn Fn(&Parameter) -> usize) -> Result<()> {
+        self.shares.make_moments(count)
     }
 
     fn waited(&mut self) -> Duration {

@@ -214,11 +214,11 @@ fn reducing_every_micro_batch_keeps_no_whole_gradients() {
 fn unused_parameters_are_zero_or_refused() {
     let (inventory, memory) = (inventory(Dtype::F32), Memory::default());
     let refuse = Settings { unused: Unused::Refuse, ..Settings::default() };
-    let mut strategy = Sharded::two(&inventory, Team::default(), &refuse, &memory);
+    let mut strategy = Sharded::two(&inventory, Team::default(), &refuse, &memory).unwrap();
     strategy.begin(true).unwrap();
     let error = strategy.finish().unwrap_err().to_string();
     assert!(error.contains("h.1.matrix") && !error.contains("still"), "{error}");
-    let mut strategy = Sharded::two(&inventory, Team::default(), &Settings::default(), &memory);
+    let mut strategy = Sharded::two(&inventory, Team::default(), &Settings::default(), &memory).unwrap();
     strategy.begin(true).unwrap();
     strategy.finish().unwrap();
     assert_eq!(strategy.norm().unwrap(), 0.0);

@@ -44,8 +44,9 @@ impl DryRun {
         Plan { config, extents: *extents, inventory, mesh: *mesh, batch: *batch }
     }
 
-    /// Bytes that each rank keeps with a strategy: weights, gradients, optimiser's state; and activations, at most.
-    pub fn memory(&self, kind: StrategyKind) -> [usize; 4] {
+    /// Bytes that each rank keeps with a strategy: weights, gradients, optimiser's state; activations, at most; and what is
+    /// offloaded.
+    pub fn memory(&self, kind: StrategyKind) -> [usize; 5] {
         self.plan().memory(kind, &*setup::optimiser(&self.config))
     }
 
@@ -110,17 +111,17 @@ impl DryRun {
         for (class, bytes) in Class::ALL.iter().zip(self.memory(kind)) {
             let _ = writeln!(text, "{:<12}{bytes:>16}", class.name());
         }
-        let _ = write!(text, "{:<12}{:>16}", "in all", self.total(kind));
+        let _ = write!(text, "{:<12}{:>16}", "in memory", self.total(kind));
         text
     }
 
     fn total(&self, kind: StrategyKind) -> usize {
-        self.memory(kind).iter().sum()
+        self.memory(kind)[..4].iter().sum()
     }
 
     /// All strategies beside each other.
     fn comparison(&self) -> String {
-        let heads = Class::ALL[..4].iter().map(|class| class.name()).chain(["in all", "sent"]);
+        let heads = Class::ALL[..5].iter().map(|class| class.name()).chain(["in memory", "sent"]);
         let mut text = format!("{:<18}", "");
         heads.for_each(|head| text.push_str(&format!("{head:>12}")));
         for kind in StrategyKind::ALL {

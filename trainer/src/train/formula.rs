@@ -44,22 +44,24 @@ impl Traffic {
 
 impl Plan<'_> {
     /// Bytes of weights, gradients and optimiser's state that each rank keeps between backward and the step of the optimiser, and
-    /// of activations when they are most. Padding is counted; where ranks differ, it is the one with most.
-    pub(super) fn memory(&self, kind: StrategyKind, optimiser: &dyn Optimiser) -> [usize; 4] {
+    /// of activations when they are most, and of state that is offloaded. Padding is counted; where ranks differ, it is the one with
+    /// most.
+    pub(super) fn memory(&self, kind: StrategyKind, optimiser: &dyn Optimiser) -> [usize; 5] {
         let (settings, ranks) = (self.settings(kind), self.mesh.data());
         let layout = settings.layout(kind.strategy(), self.inventory, ranks);
         let sum = |bytes: &dyn Fn(&Bucket) -> usize| layout.buckets.iter().map(bytes).sum::<usize>();
         let weights = sum(&|bucket| bucket.count * bucket.dtype.size());
         let gradients = sum(&|bucket| trained(bucket) * bucket.gradients.size());
         let state = sum(&|bucket| self.state(bucket, optimiser));
-        let activations = self.activations();
-        match kind.strategy() {
-            Kind::Replicated => [weights, gradients, state, activations],
-            Kind::Owners => [weights, gradients, self.of_busiest_owner(&layout, optimiser), activations],
-            Kind::Zero1 => [weights, gradients, state / ranks, activations],
-            Kind::Zero2 => [weights, gradients / ranks, state / ranks, activations],
-            Kind::Zero3 => [weights / ranks, gradients / ranks, state / ranks, activations],
-        }
+        let (weights, gradients, state) = match kind.strategy() {
+            Kind::Replicated => (weights, gradients, state),
+            Kind::Owners => (weights, gradients, self.of_busiest_owner(&layout, optimiser)),
+            Kind::Zero1 => (weights, gradients, state / ranks),
+            Kind::Zero2 => (weights, gradients / ranks, state / ranks),
+            Kind::Zero3 => (weights / ranks, gradients / ranks, state / ranks),
+        };
+        let (state, offloaded) = if settings.offload.is_some() { (0, state) } else { (state, 0) };
+        [weights, gradients, state, self.activations(), offloaded]
     }
 
     /// Bytes that each rank sends in a step: (N−1)/N of multiples of what there is.

@@ -6,7 +6,7 @@ use super::ledger::Ledger;
 use super::network::Network;
 use super::trace::{Lane, Trace, Traced};
 use crate::config::Config;
-use crate::data::Sampler;
+use crate::data::{Dataset, Sampler};
 use crate::error::{Error, Result};
 use crate::memory::Memory;
 use crate::mesh::{GroupKind, Groups, Phase, Seeding};
@@ -25,6 +25,7 @@ pub struct Run {
     pub(super) groups: Groups,
     pub(super) batch: Batch,
     pub(super) feed: Feed,
+    pub(super) data: Dataset,
     pub(super) sampler: Sampler,
     pub(super) seeding: Seeding,
     pub(super) network: Network,

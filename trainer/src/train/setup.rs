@@ -8,7 +8,7 @@ use super::run::Run;
 use super::trace::Trace;
 use crate::checkpoint;
 use crate::config::{Config, OptimiserKind};
-use crate::data::Sampler;
+use crate::data::{Dataset, Sampler};
 use crate::error::{Error, Result};
 use crate::memory::Memory;
 use crate::mesh::{GroupKind, Groups, Mesh, Seeding};
@@ -27,7 +27,8 @@ impl Run {
         let mesh = mesh(config, world.ranks())?;
         let batch = config.batch(&mesh)?;
         let feed = Feed::open(config)?;
-        agree(&world, config, feed.training.count())?;
+        let data = feed.training.dataset(&config.data.path)?;
+        agree(&world, config, &data)?;
         let groups = Groups::new(&world, mesh)?;
         let tensor = groups.get(GroupKind::Tensor);
         let (network, inventory) = Network::new(config, feed.extents, tensor)?;
@@ -46,6 +47,7 @@ impl Run {
             groups,
             batch,
             feed,
+            data,
             sampler,
             seeding,
             network,
@@ -85,12 +87,12 @@ pub(super) fn mesh(config: &Config, ranks: usize) -> Result<Mesh> {
     Ok(mesh)
 }
 
-/// That all ranks have the same configuration and as much data.
-fn agree(world: &Communicator, config: &Config, samples: u64) -> Result<()> {
-    let mine = [crate::random::text(&config.to_toml()?), samples];
-    let mut all = vec![0; 2 * world.ranks()];
+/// That all ranks have the same configuration and the same data.
+fn agree(world: &Communicator, config: &Config, data: &Dataset) -> Result<()> {
+    let mine = [crate::random::text(&config.to_toml()?), data.samples, data.hash];
+    let mut all = vec![0; mine.len() * world.ranks()];
     world.all_gather(&mine, &mut all)?;
-    match all.chunks_exact(2).position(|other| other != &all[..2]) {
+    match all.chunks_exact(mine.len()).position(|other| other != &all[..mine.len()]) {
         Some(rank) => {
             let what = format!("rank {rank} has another configuration or other data than rank 0");
             Err(Error::illegal(what))

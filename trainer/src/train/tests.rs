@@ -10,6 +10,7 @@ use std::path::Path;
 use std::sync::Arc;
 use tempfile::TempDir;
 
+mod meshes;
 mod options;
 
 /// A small model on a small text, changed by `overrides`; the text lies in `folder`.

@@ -86,3 +86,30 @@ fn waiting_within_layers_is_told_and_traced() {
     let found = trace["traceEvents"].as_array().unwrap().iter().filter(is_sum).count();
     assert!(found >= 2 * 2 * 2 * 6 * 3 * 2, "{found}");
 }
+
+#[test]
+fn offloaded_state_takes_the_same_steps_out_of_memory() {
+    let folder = folder();
+    let state = folder.path().join("state");
+    let offload = format!("strategy.offload={}", state.display());
+    for (kind, dtype) in
+        [("bucketed", "f32"), ("zero1-parameters", "f32"), ("zero2", "bf16"), ("zero3", "bf16")]
+    {
+        let (kind, dtype) = (format!("strategy.kind={kind}"), format!("strategy.param_dtype={dtype}"));
+        let of = |changes: &[&str]| {
+            let changes = [&[&kind, &dtype, "schedule.steps=4", "checkpoint.every=2"], changes].concat();
+            on_threads(2, &config(folder.path(), &changes)).unwrap()
+        };
+        let (kept, away) = (of(&[]), of(&[&offload]));
+        assert_eq!(bits(&away), bits(&kept), "{kind}, {dtype}");
+        let now = |outcome: &Outcome, class| outcome.ledger.classes[class as usize].0;
+        assert_eq!(now(&away, Class::Offloaded), now(&kept, Class::Optimiser), "{kind}, {dtype}");
+        assert_eq!((now(&away, Class::Optimiser), now(&kept, Class::Offloaded)), (0, 0));
+        assert_eq!(away.ledger.formulas[4], kept.ledger.formulas[2], "{kind}, {dtype}");
+        assert_eq!(std::fs::read_dir(&state).unwrap().count(), 0, "files have no names");
+        std::fs::remove_dir_all(folder.path().join("checkpoints/step-00000004")).unwrap();
+        let resumed = of(&[&offload, "checkpoint.resume=true"]);
+        assert_eq!((resumed.fingerprint, &resumed.losses[..]), (kept.fingerprint, &kept.losses[2..]));
+        std::fs::remove_dir_all(folder.path().join("checkpoints")).unwrap();
+    }
+}
