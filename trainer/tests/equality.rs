@@ -29,6 +29,7 @@ fn config(folder: &Path, ranks: usize, kind: StrategyKind) -> Config {
         "data.micro_batch=1",
         "schedule.warmup=5",
         "strategy.bucket_mb=0.002",
+        "optimiser.lr=1e-2",
     ];
     let all: Vec<_> = tiny.map(str::to_owned).into_iter().chain(own).collect();
     Config::load(None, &all).expect("a configuration")
