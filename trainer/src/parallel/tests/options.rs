@@ -3,6 +3,12 @@
 use super::*;
 use crate::optim::Sgd;
 
+/// Sets what is kept of weights to nothing.
+fn clear(kept: Kept<'_>) -> Result<()> {
+    kept.weights.fill(0.0);
+    Ok(())
+}
+
 /// Gradients of the first step: what one step of plain descent takes from the weights.
 fn gradients(kind: (Kind, Form), ranks: usize, settings: &Settings) -> Vec<f32> {
     let bits = on(ranks, |group| {
@@ -12,7 +18,7 @@ fn gradients(kind: (Kind, Form), ranks: usize, settings: &Settings) -> Vec<f32> 
         pass_with(&mut *strategy, &inventory, settings.average.loss_factor(ranks), rank, 7).unwrap();
         strategy.finish().unwrap();
         // From weights of nothing, rounding of the step is that of the gradient.
-        strategy.visit(&mut |kept| Ok(kept.weights.fill(0.0))).unwrap();
+        strategy.visit(&mut clear).unwrap();
         strategy.update(&Sgd::default(), &Step { number: 1, rate: 1.0, factor: 1.0 }).unwrap();
         kept(&mut *strategy, &inventory)
     });
@@ -28,7 +34,7 @@ fn sizes(ranks: usize) -> Vec<f32> {
         strategy.begin(true).unwrap();
         pass_with(&mut *strategy, &inventory, 1.0, rank, 7).unwrap();
         strategy.finish().unwrap();
-        strategy.visit(&mut |kept| Ok(kept.weights.fill(0.0))).unwrap();
+        strategy.visit(&mut clear).unwrap();
         strategy.update(&Sgd::default(), &Step { number: 1, rate: 1.0, factor: 1.0 }).unwrap();
         kept(&mut *strategy, &inventory).into_values().map(|bits| f32::from_bits(bits[0]).abs())
     };
