@@ -1,5 +1,6 @@
 //! What there is to learn from: which samples when ([`Sampler`]), and samples themselves ([`Windows`], [`Table`]).
 
+mod dataset;
 mod permutation;
 mod sampler;
 mod table;
@@ -7,6 +8,7 @@ pub mod text;
 mod tokens;
 mod windows;
 
+pub use dataset::Dataset;
 pub use permutation::Permutation;
 pub use sampler::{Position, Sampler, Tail};
 pub use table::{Scaling, Table};

@@ -22,6 +22,8 @@ mod random;
 pub mod split;
 pub mod strategy;
 pub mod tensor;
+#[cfg(test)]
+mod testing;
 pub mod train;
 
 pub use error::{Error, Result};

@@ -20,14 +20,16 @@ pub enum Class {
     Optimiser,
     /// What forward keeps for backward, and what flows between modules.
     Activations,
+    /// What is kept in files rather than in memory.
+    Offloaded,
     /// Room for communication and conversion.
     Buffers,
 }
 
 impl Class {
     /// All of them, in the order of reports.
-    pub const ALL: [Self; 5] =
-        [Self::Weights, Self::Gradients, Self::Optimiser, Self::Activations, Self::Buffers];
+    pub const ALL: [Self; 6] =
+        [Self::Weights, Self::Gradients, Self::Optimiser, Self::Activations, Self::Offloaded, Self::Buffers];
 
     /// Its name in reports.
     pub fn name(self) -> &'static str {
@@ -36,6 +38,7 @@ impl Class {
             Self::Gradients => "gradients",
             Self::Optimiser => "optimiser",
             Self::Activations => "activations",
+            Self::Offloaded => "offloaded",
             Self::Buffers => "buffers",
         }
     }
@@ -100,6 +103,12 @@ impl Memory {
         Storage { data: spare.unwrap_or_else(|| vec![T::default(); count]), class, memory: self.clone() }
     }
 
+    /// Counts `bytes` that are kept elsewhere, for as long as what comes back lives.
+    pub fn note(&self, class: Class, bytes: usize) -> Noted {
+        self.books().add(class, bytes);
+        Noted { class, bytes, memory: self.clone() }
+    }
+
     /// Bytes of `class`, now and at most.
     pub fn usage(&self, class: Class) -> Usage {
         self.books().usage[class as usize]
@@ -132,6 +141,19 @@ impl Books {
     }
 }
 
+/// Bytes that count and are kept elsewhere.
+pub struct Noted {
+    class: Class,
+    bytes: usize,
+    memory: Memory,
+}
+
+impl Drop for Noted {
+    fn drop(&mut self) {
+        self.memory.books().usage[self.class as usize].now -= self.bytes;
+    }
+}
+
 /// Numbers in counted storage; a slice like any other.
 pub struct Storage<T: Number> {
     data: Vec<T>,
@@ -148,6 +170,12 @@ impl<T: Number> Storage<T> {
         let mut copy = self.memory.take(self.class, self.len());
         copy.copy_from_slice(self);
         copy
+    }
+
+    /// Gives it back to the system at once, rather than keep it for the next that asks.
+    pub fn free(mut self) {
+        let data = std::mem::take(&mut self.data);
+        self.memory.books().usage[self.class as usize].now -= size_of_val(data.as_slice());
     }
 }
 
@@ -168,6 +196,9 @@ impl<T: Number> DerefMut for Storage<T> {
 impl<T: Number> Drop for Storage<T> {
     fn drop(&mut self) {
         let data = std::mem::take(&mut self.data);
+        if data.is_empty() {
+            return;
+        }
         let mut books = self.memory.books();
         books.usage[self.class as usize].now -= size_of_val(data.as_slice());
         T::shelf(&mut books).entry(data.len()).or_default().push(data);

@@ -21,6 +21,7 @@ mod full;
 mod gradients;
 mod matrix;
 mod mean;
+mod offload;
 mod partial;
 mod replicated;
 mod settings;
@@ -34,7 +35,7 @@ pub use full::FullySharded;
 pub use mean::{Average, Mean};
 pub use replicated::Replicated;
 pub(crate) use replicated::owners;
-pub use settings::{Form, Kind, Settings, Unused};
+pub use settings::{Form, Kind, ReduceEach, Settings, Unused};
 pub use sharded::Sharded;
 pub use team::Team;
 
@@ -96,7 +97,10 @@ pub trait Parallel: Strategy {
     fn is_replicated(&self) -> bool;
 
     /// Makes room for so many moments of every element kept of a parameter, for when they come from a checkpoint.
-    fn make_moments(&mut self, count: &dyn Fn(&Parameter) -> usize);
+    ///
+    /// # Errors
+    /// Of the file, where they are kept in one.
+    fn make_moments(&mut self, count: &dyn Fn(&Parameter) -> usize) -> Result<()>;
 
     /// How long this rank has waited for communication since it was last asked.
     fn waited(&mut self) -> Duration;
@@ -105,7 +109,7 @@ pub trait Parallel: Strategy {
 /// The strategy of this kind.
 ///
 /// # Errors
-/// Of the collectives by which ranks begin alike.
+/// Of the collectives by which ranks begin alike, and of the file where state is offloaded.
 pub fn make(
     kind: Kind,
     inventory: &Arc<Inventory>,
@@ -116,9 +120,9 @@ pub fn make(
     Ok(match kind {
         Kind::Replicated => Box::new(Replicated::new(inventory, team, settings, memory)?),
         Kind::Owners => Box::new(Replicated::with_owners(inventory, team, settings, memory)?),
-        Kind::Zero1 => Box::new(Sharded::one(inventory, team, settings, memory)),
-        Kind::Zero2 => Box::new(Sharded::two(inventory, team, settings, memory)),
-        Kind::Zero3 => Box::new(FullySharded::new(inventory, team, settings, memory)),
+        Kind::Zero1 => Box::new(Sharded::one(inventory, team, settings, memory)?),
+        Kind::Zero2 => Box::new(Sharded::two(inventory, team, settings, memory)?),
+        Kind::Zero3 => Box::new(FullySharded::new(inventory, team, settings, memory)?),
     })
 }
 

@@ -2,10 +2,12 @@
 
 mod cut;
 mod init;
+pub(crate) mod pattern;
 
 pub use cut::Cut;
 pub use init::Init;
 
+use crate::error::{Error, Result};
 use crate::flat::Dtype;
 use std::ops::Range;
 
@@ -62,6 +64,12 @@ impl Parameter {
         self.shape[cut.dimension] = cut.local();
         self.cut = Some(cut);
         self
+    }
+
+    /// What rank `part` of the tensor-parallel group has of it.
+    pub fn of_part(&self, part: usize) -> Self {
+        let cut = self.cut.as_ref().map(|cut| Cut { part, ..cut.clone() });
+        Self { cut, ..self.clone() }
     }
 
     /// Number of elements at this rank, padding included.
@@ -250,6 +258,24 @@ impl Registry {
     pub fn freeze(&mut self, is_frozen: impl Fn(&str) -> bool) {
         for parameter in &mut self.inventory.parameters {
             parameter.trainable &= !is_frozen(&parameter.name);
+        }
+    }
+
+    /// As [`Registry::freeze`], of all that `patterns` name or are above of: `*` stands for one part of a path.
+    ///
+    /// # Errors
+    /// For a pattern that names nothing, with the names that are near.
+    pub fn freeze_all(&mut self, patterns: &[String]) -> Result<()> {
+        let names = || self.inventory.parameters.iter().map(|parameter| parameter.name.as_str());
+        let names_none = |pattern: &&String| !names().any(|name| pattern::covers(pattern, name));
+        if let Some(pattern) = patterns.iter().find(names_none) {
+            let near = pattern::near(pattern, names().flat_map(pattern::with_ancestors));
+            return Err(Error::illegal(format!("nothing to freeze is called `{pattern}`; near are {near}")));
+        }
+        self.freeze(|name| patterns.iter().any(|pattern| pattern::covers(pattern, name)));
+        match self.inventory.parameters.iter().any(|parameter| parameter.trainable) {
+            true => Ok(()),
+            false => Err(Error::illegal(format!("{patterns:?} freeze everything: nothing is left to train"))),
         }
     }
 

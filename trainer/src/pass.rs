@@ -10,6 +10,8 @@ use crate::parameter::{ParameterId, UnitId};
 use crate::strategy::{Strategy, Way};
 use crate::tensor::Tensor;
 use std::any::Any;
+use std::cell::RefCell;
+use std::time::{Duration, Instant};
 use unisono::Communicator;
 
 /// What forward keeps for backward: last in, first out.
@@ -38,6 +40,17 @@ struct MicroBatch {
     seeds: Seeds,
 }
 
+/// Waiting for other ranks within a layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wait {
+    /// What for.
+    pub name: &'static str,
+    /// Since when.
+    pub start: Instant,
+    /// How long.
+    pub time: Duration,
+}
+
 /// Micro-batches on their way through a model and back.
 pub struct Pass<'a> {
     strategy: &'a mut dyn Strategy,
@@ -49,6 +62,7 @@ pub struct Pass<'a> {
     sequence: usize,
     chunks: Option<Communicator>,
     keeps: bool,
+    waits: RefCell<Vec<Wait>>,
 }
 
 impl<'a> Pass<'a> {
@@ -66,8 +80,17 @@ impl<'a> Pass<'a> {
     ) -> Self {
         let micro_batch = |&seeds: &Seeds| MicroBatch { tape: Tape::default(), seeds };
         let micro_batches = seeds.iter().map(micro_batch).collect();
-        let memory = memory.clone();
-        Self { strategy, micro_batches, at: 0, memory, threads, sequence: 1, chunks: None, keeps: true }
+        Self {
+            strategy,
+            micro_batches,
+            at: 0,
+            memory: memory.clone(),
+            threads,
+            sequence: 1,
+            chunks: None,
+            keeps: true,
+            waits: RefCell::default(),
+        }
     }
 
     /// Runs `body` for each micro-batch with its value, one after the other.
@@ -197,6 +220,19 @@ impl<'a> Pass<'a> {
         let result = body(self)?;
         self.strategy.done(unit, way)?;
         Ok(result)
+    }
+
+    /// Runs what must wait for other ranks before the layer can go on, and notes how long that takes.
+    pub fn wait<R>(&self, name: &'static str, body: impl FnOnce() -> R) -> R {
+        let start = Instant::now();
+        let result = body();
+        self.waits.borrow_mut().push(Wait { name, start, time: start.elapsed() });
+        result
+    }
+
+    /// Every wait for other ranks within layers, since this was last asked.
+    pub fn waits(&mut self) -> Vec<Wait> {
+        self.waits.take()
     }
 
     /// A tensor of numbers that mean nothing yet.

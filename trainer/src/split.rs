@@ -167,7 +167,7 @@ impl Split {
     pub fn whole_row(&self, pass: &Pass<'_>, row: Tensor) -> Result<Tensor> {
         let Some(group) = &self.group else { return Ok(row) };
         let mut whole = pass.tensor(1, row.columns() * self.parts());
-        group.all_gather(row.data(), whole.data_mut())?;
+        pass.wait("logits", || group.all_gather(row.data(), whole.data_mut()))?;
         Ok(whole)
     }
 

@@ -1,6 +1,6 @@
 //! What a checkpoint says of itself.
 
-use crate::data::Position;
+use crate::data::{Dataset, Position};
 use crate::error::{Error, Result};
 use crate::parameter::{Inventory, Parameter};
 use serde::{Deserialize, Serialize};
@@ -8,10 +8,10 @@ use std::path::Path;
 
 /// Name of the manifest in its folder.
 pub(super) const MANIFEST: &str = "manifest.json";
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 2;
 
-/// How far a run has come; the same on all ranks.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+/// How far a run has come, and in what; the same on all ranks.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Progress {
     /// Steps taken.
     pub step: u64,
@@ -19,6 +19,8 @@ pub struct Progress {
     pub position: Position,
     /// Seed of everything random.
     pub seed: u64,
+    /// The data that the position is in.
+    pub data: Dataset,
 }
 
 /// A parameter as it was when it was saved.

@@ -24,8 +24,8 @@ pub fn load(
         Ok(manifest)
     });
     let manifest = who.together(checked, "checking a checkpoint")?;
-    strategy.make_moments(&|parameter| manifest.moments(parameter));
-    let filled = fill(folder, &manifest, strategy, inventory);
+    let made = strategy.make_moments(&|parameter| manifest.moments(parameter));
+    let filled = made.and_then(|()| fill(folder, &manifest, strategy, inventory));
     who.together(filled, "reading a checkpoint")?;
     strategy.share_out()?;
     Ok(manifest.progress)

@@ -1,49 +1,24 @@
 use super::*;
-use crate::data::Position;
+use crate::data::{Dataset, Position};
 use crate::error::Result;
 use crate::flat::Dtype;
 use crate::memory::Memory;
 use crate::optim::{AdamW, Step};
 use crate::parallel::tests::{KINDS, inventory, make, pass};
-use crate::parallel::{Form, Kept, Kind, Parallel, Settings};
-use crate::parameter::{Cut, Init, Inventory, Parameter, ParameterId, Registry};
-use std::collections::BTreeMap;
+use crate::parallel::{Form, Kind, Parallel, Settings};
+use crate::parameter::{Cut, Init, Inventory, Parameter, Registry};
+use crate::testing::{Bits, joined, kept, on};
 use std::path::Path;
 use std::sync::Arc;
-use unisono::{Communicator, Config, Order};
-
-/// Bits of all weights and moments, by parameter and element of the whole.
-type Bits = BTreeMap<(ParameterId, usize), Vec<u32>>;
-
-fn kept(strategy: &mut dyn Parallel, inventory: &Inventory) -> Bits {
-    let mut bits = BTreeMap::new();
-    let mut keep = |part: Kept<'_>| {
-        for (index, place) in part.range.clone().enumerate() {
-            let Some(place) = inventory[part.parameter].in_whole(place) else { continue };
-            let moments = part.moments.iter().map(|moment| moment[index].to_bits());
-            bits.insert(
-                (part.parameter, place),
-                [part.weights[index].to_bits()].into_iter().chain(moments).collect(),
-            );
-        }
-        Ok(())
-    };
-    strategy.visit(&mut keep).unwrap();
-    bits
-}
-
-/// Runs `body` on so many ranks; what all of them return.
-fn on<R: Send>(ranks: usize, body: impl Fn(Communicator) -> R + Sync) -> Vec<R> {
-    let config = Config { order: Order::Ranks, ..Config::default() };
-    let groups = Communicator::threads_with(ranks, &config).unwrap();
-    std::thread::scope(|scope| {
-        let threads: Vec<_> = groups.into_iter().map(|group| scope.spawn(|| body(group))).collect();
-        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
-    })
-}
+use unisono::Communicator;
 
 fn of_data(world: &Communicator) -> Who<'_> {
     Who { world: Some(world), data_rank: world.rank(), tensor_rank: 0 }
+}
+
+fn progress() -> Progress {
+    let data = Dataset { name: "text".to_owned(), samples: 1000, hash: 7 };
+    Progress { step: 2, position: Position { epoch: 1, sample: 64 }, seed: 0, data }
 }
 
 fn settings() -> Settings {
@@ -64,11 +39,10 @@ fn saved(root: &Path, kind: (Kind, Form), ranks: usize, dtype: Dtype) -> Bits {
         let (inventory, memory, rank) = (inventory(dtype), Memory::default(), world.rank());
         let mut strategy = make(kind, &inventory, Some(world.clone()), &settings(), &memory).unwrap();
         steps(&mut *strategy, &inventory, rank, 1..3);
-        let progress = Progress { step: 2, position: Position { epoch: 1, sample: 64 }, seed: 0 };
-        save(root, of_data(&world), &mut *strategy, &inventory, progress, "[model]", 2).unwrap();
+        save(root, of_data(&world), &mut *strategy, &inventory, progress(), "[model]", 2).unwrap();
         kept(&mut *strategy, &inventory)
     });
-    all.into_iter().flatten().collect()
+    joined(all)
 }
 
 fn loaded(root: &Path, kind: (Kind, Form), ranks: usize, dtype: Dtype) -> Bits {
@@ -76,11 +50,11 @@ fn loaded(root: &Path, kind: (Kind, Form), ranks: usize, dtype: Dtype) -> Bits {
         let (inventory, memory) = (inventory(dtype), Memory::default());
         let other = Settings { seed: 99, ..settings() };
         let mut strategy = make(kind, &inventory, Some(world.clone()), &other, &memory).unwrap();
-        let progress = load(&latest(root).unwrap(), of_data(&world), &mut *strategy, &inventory).unwrap();
-        assert_eq!(progress, Progress { step: 2, position: Position { epoch: 1, sample: 64 }, seed: 0 });
+        let found = load(&latest(root).unwrap(), of_data(&world), &mut *strategy, &inventory).unwrap();
+        assert_eq!(found, progress());
         kept(&mut *strategy, &inventory)
     });
-    all.into_iter().flatten().collect()
+    joined(all)
 }
 
 #[test]
@@ -143,7 +117,7 @@ fn tensors_may_be_cut_otherwise_after_loading() {
             action(who, &mut *strategy, &inventory).unwrap();
             kept(&mut *strategy, &inventory)
         });
-        all.into_iter().flatten().collect::<Bits>()
+        joined(all)
     };
     for (from, into) in [(1, 2), (2, 3), (3, 1), (5, 2)] {
         let root = tempfile::tempdir().unwrap();

@@ -55,9 +55,10 @@ pub fn save(
     configuration: &str,
     keep: usize,
 ) -> Result<PathBuf> {
-    let begun = if who.rank() == 0 { folder::begin(root, progress.step).map(drop) } else { Ok(()) };
+    let step = progress.step;
+    let begun = if who.rank() == 0 { folder::begin(root, step).map(drop) } else { Ok(()) };
     who.together(begun, "making the folder of a checkpoint")?;
-    let path = folder::unfinished(root, progress.step);
+    let path = folder::unfinished(root, step);
     let written = write_shard(&path, who, strategy, inventory);
     let (mut moments, file) = who.together(written, "writing a checkpoint")?;
     who.world.map_or(Ok(()), |world| world.all_reduce(&mut moments, Max))?;
@@ -65,7 +66,7 @@ pub fn save(
     manifest.shards = exchange(who, file)?;
     let finished = if who.rank() == 0 { finish(root, &path, &manifest, keep) } else { Ok(()) };
     who.together(finished, "finishing a checkpoint")?;
-    Ok(folder::of_step(root, progress.step))
+    Ok(folder::of_step(root, step))
 }
 
 /// Writes what this rank is the one to write; the number of moments of each parameter, as far as it knows, and its file if

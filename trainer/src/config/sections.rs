@@ -3,7 +3,7 @@
 use super::Config;
 use crate::data::Tail;
 use crate::flat::Dtype;
-use crate::parallel::{Form, Kind, Settings};
+use crate::parallel::{Average, Form, Kind, ReduceEach, Settings, Unused};
 use serde::{Deserialize, Serialize};
 
 /// Which architecture.
@@ -65,6 +65,8 @@ pub struct Model {
     pub cross_entropy_splits: usize,
     /// Widths of a perceptron's hidden layers.
     pub hidden: Vec<usize>,
+    /// What is not trained: paths of parameters or of what has some, as `wte` or `h.*.attn`; `*` is one part of a path.
+    pub freeze: Vec<String>,
 }
 
 impl Default for Model {
@@ -82,6 +84,7 @@ impl Default for Model {
             checkpointing: false,
             cross_entropy_splits: 1,
             hidden: vec![64, 64],
+            freeze: Vec::new(),
         }
     }
 }
@@ -194,7 +197,7 @@ impl Default for Optimiser {
     }
 }
 
-/// How data ranks share work and state.
+/// How data ranks share work and state. PyTorch's names for the same are understood too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum StrategyKind {
@@ -202,15 +205,18 @@ pub enum StrategyKind {
     Naive,
     /// Each gradient is reduced as it appears.
     Overlapped,
-    /// Buckets of gradients are reduced as they fill.
+    /// Buckets of gradients are reduced as they fill: PyTorch's `no-shard`.
+    #[serde(alias = "no-shard")]
     Bucketed,
     /// The optimiser's state is dealt out by whole parameters.
     Zero1Parameters,
     /// The optimiser's state is cut.
     Zero1,
-    /// Gradients are, too.
+    /// Gradients are, too: PyTorch's `shard-grad-op`.
+    #[serde(alias = "shard-grad-op")]
     Zero2,
-    /// Weights are, too.
+    /// Weights are, too: PyTorch's `full-shard`.
+    #[serde(alias = "full-shard")]
     Zero3,
 }
 
@@ -225,6 +231,32 @@ impl StrategyKind {
         Self::Zero2,
         Self::Zero3,
     ];
+
+    /// Which of the strategies that is.
+    pub fn strategy(self) -> Kind {
+        match self {
+            Self::Naive | Self::Overlapped | Self::Bucketed => Kind::Replicated,
+            Self::Zero1Parameters => Kind::Owners,
+            Self::Zero1 => Kind::Zero1,
+            Self::Zero2 => Kind::Zero2,
+            Self::Zero3 => Kind::Zero3,
+        }
+    }
+
+    /// Whether ranks keep only their shares of gradients.
+    pub fn keeps_shares(self) -> bool {
+        matches!(self, Self::Zero2 | Self::Zero3)
+    }
+
+    /// PyTorch's name for it, if it has one.
+    pub fn alias(self) -> Option<&'static str> {
+        match self {
+            Self::Bucketed => Some("no-shard"),
+            Self::Zero2 => Some("shard-grad-op"),
+            Self::Zero3 => Some("full-shard"),
+            _ => None,
+        }
+    }
 
     /// Its name in configurations.
     pub fn name(self) -> &'static str {
@@ -252,6 +284,20 @@ pub struct Strategy {
     pub prefetch: usize,
     /// Most gatherings under way at once.
     pub gather_limit: usize,
+    /// Whether gathered weights are freed after forward and gathered again for backward.
+    pub reshard_after_forward: bool,
+    /// Most reductions of whole buckets under way at once, where only shares are kept.
+    pub reduction_limit: usize,
+    /// How often gradients are reduced, where only shares are kept.
+    pub reduce_each: ReduceEach,
+    /// Where sums become means.
+    pub average: Average,
+    /// What becomes of parameters that got no gradient.
+    pub unused: Unused,
+    /// Whether gradients of 16-bit weights are added up in 32 bits.
+    pub wide_gradients: bool,
+    /// Folder on whose disk the optimiser's state is kept between steps, in files that no one else sees; in memory if empty.
+    pub offload: String,
     /// Type in which gradients are reduced.
     pub reduce_dtype: Dtype,
     /// Type in which weights are gathered and used.
@@ -267,6 +313,13 @@ impl Default for Strategy {
             bucket_mb: 25.0,
             prefetch: 1,
             gather_limit: 2,
+            reshard_after_forward: true,
+            reduction_limit: 2,
+            reduce_each: ReduceEach::Step,
+            average: Average::InReduction,
+            unused: Unused::Zero,
+            wide_gradients: false,
+            offload: String::new(),
             reduce_dtype: Dtype::F32,
             param_dtype: Dtype::F32,
             sequence_parallel: false,
@@ -275,17 +328,6 @@ impl Default for Strategy {
 }
 
 impl Strategy {
-    /// Which of the strategies that is.
-    pub fn kind(&self) -> Kind {
-        match self.kind {
-            StrategyKind::Naive | StrategyKind::Overlapped | StrategyKind::Bucketed => Kind::Replicated,
-            StrategyKind::Zero1Parameters => Kind::Owners,
-            StrategyKind::Zero1 => Kind::Zero1,
-            StrategyKind::Zero2 => Kind::Zero2,
-            StrategyKind::Zero3 => Kind::Zero3,
-        }
-    }
-
     /// As strategies know it, with initial weights by `seed`.
     pub fn settings(&self, seed: u64) -> Settings {
         let form = match self.kind {
@@ -293,13 +335,21 @@ impl Strategy {
             StrategyKind::Overlapped => Form::Overlapped,
             _ => Form::Bucketed,
         };
+        let gradients = if self.wide_gradients { Dtype::F32 } else { self.param_dtype };
         Settings {
             seed,
             form,
             bucket_bytes: (self.bucket_mb * f64::from(1 << 20)) as usize,
-            wire: (self.reduce_dtype != self.param_dtype).then_some(self.reduce_dtype),
+            wire: (self.reduce_dtype != gradients).then_some(self.reduce_dtype),
             prefetch: self.prefetch,
             gathers_max: self.gather_limit,
+            reshard_after_forward: self.reshard_after_forward,
+            reductions_max: self.reduction_limit,
+            reduce_each: self.reduce_each,
+            average: self.average,
+            unused: self.unused,
+            wide_gradients: self.wide_gradients,
+            offload: (!self.offload.is_empty()).then(|| self.offload.clone().into()),
             ..Settings::default()
         }
     }
@@ -390,6 +440,8 @@ pub(super) fn rules(config: &Config) -> Vec<(bool, String)> {
     let size =
         |name: &str, value: f64| (value.is_finite() && value >= 0.0, format!("{name} = {value} is no size"));
     let heads = format!("model.heads = {} does not divide model.width = {}", model.heads, model.width);
+    let each = "strategy.reduce_each = \"micro-batch\" is for strategy.kind zero2 and zero3; others keep whole gradients";
+    let each = format!("{each}, and this is {}", strategy.kind.name());
     vec![
         least("threads", config.threads),
         least("model.layers", model.layers),
@@ -414,6 +466,8 @@ pub(super) fn rules(config: &Config) -> Vec<(bool, String)> {
         size("optimiser.clip", optimiser.clip),
         (strategy.bucket_mb > 0.0, format!("strategy.bucket_mb = {} is no size", strategy.bucket_mb)),
         least("strategy.gather_limit", strategy.gather_limit),
+        least("strategy.reduction_limit", strategy.reduction_limit),
+        (strategy.reduce_each == ReduceEach::Step || strategy.kind.keeps_shares(), each),
         least("checkpoint.keep", config.checkpoint.keep),
         least("log.every", config.log.every as usize),
         size("sample.temperature", config.sample.temperature),

@@ -1,6 +1,6 @@
 use super::*;
 use crate::flat::Dtype;
-use crate::parallel::{Form, Settings};
+use crate::parallel::{Average, Form, ReduceEach, Settings, Unused};
 use crate::train::{Scale, Shape};
 use proptest::prelude::*;
 use std::path::PathBuf;
@@ -163,6 +163,32 @@ fn strategies_get_the_settings_that_are_asked_for() {
     let both =
         settings(&["strategy.reduce_dtype=bf16", "strategy.param_dtype=bf16", "strategy.gather_limit=7"]);
     assert_eq!((both.wire, both.gathers_max, both.form), (None, 7, Form::Bucketed));
+    let wide = settings(&[
+        "strategy.reduce_dtype=bf16",
+        "strategy.param_dtype=bf16",
+        "strategy.wide_gradients=true",
+        "strategy.average=in-loss",
+        "strategy.unused=refuse",
+        "strategy.reduce_each=micro-batch",
+        "strategy.kind=full-shard",
+        "strategy.reshard_after_forward=false",
+        "strategy.reduction_limit=5",
+    ]);
+    assert_eq!((wide.wire, wide.average, wide.unused), (Some(Dtype::Bf16), Average::InLoss, Unused::Refuse));
+    assert_eq!((wide.reduce_each, wide.reshard_after_forward), (ReduceEach::MicroBatch, false));
+    assert_eq!((wide.reductions_max, wide.wide_gradients), (5, true));
+}
+
+#[test]
+fn names_of_pytorch_are_understood() {
+    let kinds = StrategyKind::ALL.into_iter().filter_map(|kind| Some((kind, kind.alias()?)));
+    for (kind, alias) in kinds {
+        let config = changed(&[&format!("strategy.kind={alias}")]).unwrap();
+        assert_eq!(config.strategy.kind, kind);
+    }
+    let error = words(changed(&["strategy.kind=zero1", "strategy.reduce_each=micro-batch"]));
+    assert!(error.contains("is for strategy.kind zero2 and zero3") && error.ends_with("this is zero1"));
+    assert!(words(changed(&["strategy.avarage=after"])).ends_with("the nearest is `strategy.average`"));
 }
 
 prop_compose! {

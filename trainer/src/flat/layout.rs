@@ -34,6 +34,8 @@ pub struct Bucket {
     pub count: usize,
     /// Type of the weights.
     pub dtype: Dtype,
+    /// Type of the gradients.
+    pub gradients: Dtype,
     /// Whether its parameters have gradients.
     pub trainable: bool,
 }
@@ -105,11 +107,17 @@ impl Layout {
         layout
     }
 
+    /// The same with gradients in 32 bits, whatever the weights have.
+    pub fn with_wide_gradients(mut self) -> Self {
+        self.buckets.iter_mut().for_each(|bucket| bucket.gradients = Dtype::F32);
+        self
+    }
+
     fn add(&mut self, id: ParameterId, parameter: &Parameter, fits: bool) {
         let (dtype, trainable) = (parameter.dtype, parameter.trainable);
         let alike = |last: &&mut Bucket| fits && last.dtype == dtype && last.trainable == trainable;
         if self.buckets.last_mut().filter(alike).is_none() {
-            self.buckets.push(Bucket { pieces: Vec::new(), count: 0, dtype, trainable });
+            self.buckets.push(Bucket { pieces: Vec::new(), count: 0, dtype, gradients: dtype, trainable });
         }
         let at = BucketId(self.buckets.len() - 1);
         let bucket = &mut self.buckets[at.0];

@@ -15,8 +15,6 @@ pub struct Store {
     pub layout: Arc<Layout>,
     /// Where storage comes from.
     pub memory: Memory,
-    /// Whether gradients are kept in 32 bits where weights have 16.
-    wide_gradients: bool,
     weights: Vec<Option<Numbers>>,
     gradients: Vec<Option<Numbers>>,
     /// Weights of 16-bit parameters, widened, while their unit is open.
@@ -27,12 +25,7 @@ pub struct Store {
 
 impl Store {
     /// With nothing in it yet.
-    pub fn new(
-        inventory: Arc<Inventory>,
-        layout: Arc<Layout>,
-        memory: &Memory,
-        wide_gradients: bool,
-    ) -> Self {
+    pub fn new(inventory: Arc<Inventory>, layout: Arc<Layout>, memory: &Memory) -> Self {
         let buckets = || layout.buckets.iter().map(|_| None).collect();
         let parameters = || inventory.parameters.iter().map(|_| None).collect();
         Self {
@@ -41,7 +34,6 @@ impl Store {
             open: parameters(),
             sums: parameters(),
             memory: memory.clone(),
-            wide_gradients,
             inventory,
             layout,
         }
@@ -57,11 +49,6 @@ impl Store {
             numbers.narrow(of_bucket.start - range.start..of_bucket.end - range.start, &values);
         }
         numbers
-    }
-
-    /// Type of a bucket's gradients.
-    pub fn gradient_dtype(&self, bucket: BucketId) -> Dtype {
-        if self.wide_gradients { Dtype::F32 } else { self.layout[bucket].dtype }
     }
 
     /// Puts a bucket's weights in.
@@ -106,7 +93,7 @@ impl Store {
 
     /// Gradients of `count` elements of a bucket to which nothing came.
     pub fn no_gradients(&self, bucket: BucketId, count: usize) -> Numbers {
-        Numbers::zeros(&self.memory, Class::Gradients, self.gradient_dtype(bucket), count)
+        Numbers::zeros(&self.memory, Class::Gradients, self.layout[bucket].gradients, count)
     }
 
     /// Widens what a unit's modules cannot use as it is.

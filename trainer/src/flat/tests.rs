@@ -137,7 +137,7 @@ fn modules_see_views_and_sixteen_bits_are_widened_while_open() {
     let memory = Memory::default();
     let inventory = Arc::new(inventory(&[&[(40, Dtype::F32)], &[(40, Dtype::Bf16)]]));
     let layout = Arc::new(Layout::new(&inventory, 2, Packing::Units));
-    let mut store = Store::new(Arc::clone(&inventory), Arc::clone(&layout), &memory, false);
+    let mut store = Store::new(Arc::clone(&inventory), Arc::clone(&layout), &memory);
     for bucket in layout.ids() {
         let weights = store.initial(bucket, 0..layout[bucket].count, 1);
         store.put_weights(bucket, weights);

@@ -91,7 +91,7 @@ impl Module for CausalAttention {
         let mut room = pass.floats(Self::half_room(pass));
         let mut chunks = Chunks::of(pass, self.width());
         for number in 0..sequences(pass, rows) {
-            let keys = chunks.as_mut().map(|chunks| chunks.gather(number, input.data())).transpose()?;
+            let keys = chunks.as_mut().map(|chunks| chunks.gather(pass, number, input.data())).transpose()?;
             let sources = Sources { queries: input.data(), keys: keys.unwrap_or(input.data()) };
             for panel in self.panels(pass, number) {
                 let scores = &mut room[..panel.scores()];
@@ -113,7 +113,7 @@ impl Module for CausalAttention {
         let mut chunks = Chunks::of(pass, self.width());
         let mut of_keys = chunks.as_ref().map(|chunks| pass.floats(chunks.count()));
         for number in 0..sequences(pass, input.rows()) {
-            let keys = chunks.as_mut().map(|chunks| chunks.gather(number, input.data())).transpose()?;
+            let keys = chunks.as_mut().map(|chunks| chunks.gather(pass, number, input.data())).transpose()?;
             let sources = Sources { queries: input.data(), keys: keys.unwrap_or(input.data()) };
             of_keys.iter_mut().for_each(|slopes| slopes.fill(0.0));
             let mut sums = Slopes { queries: result.data_mut(), keys: of_keys.as_deref_mut() };
@@ -124,7 +124,7 @@ impl Module for CausalAttention {
                 panel.differentiate(sources, gradient.data(), scores, slopes, &mut sums);
             }
             if let (Some(chunks), Some(slopes)) = (&mut chunks, &of_keys) {
-                chunks.scatter(number, slopes, result.data_mut())?;
+                chunks.scatter(pass, number, slopes, result.data_mut())?;
             }
         }
         Ok(result)

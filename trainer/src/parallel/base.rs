@@ -4,7 +4,7 @@ use super::partial::Partial;
 use crate::error::{Error, Result};
 use crate::flat::{BucketId, Countdown, Layout, Store};
 use crate::memory::Memory;
-use crate::parallel::{ExactSum, Mean, Settings, Team, Unused};
+use crate::parallel::{ExactSum, Kind, Mean, Settings, Team, Unused};
 use crate::parameter::{Inventory, ParameterId};
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,24 +18,24 @@ pub(super) struct Base {
     pub(super) mean: Mean,
     pub(super) waited: Duration,
     /// The ranks that share every layer; none where this one is alone.
-    tensor: Option<Communicator>,
+    pub(super) tensor: Option<Communicator>,
     countdown: Countdown,
     last: bool,
 }
 
 impl Base {
     pub(super) fn new(
+        kind: Kind,
         inventory: &Arc<Inventory>,
-        layout: Layout,
         team: Team,
         settings: &Settings,
         memory: &Memory,
     ) -> Self {
         let Team { data: group, tensor } = team;
-        let layout = Arc::new(layout);
         let ranks = group.as_ref().map_or(1, Communicator::ranks);
+        let layout = Arc::new(settings.layout(kind, inventory, ranks));
         Self {
-            store: Store::new(Arc::clone(inventory), Arc::clone(&layout), memory, settings.wide_gradients),
+            store: Store::new(Arc::clone(inventory), Arc::clone(&layout), memory),
             mean: Mean::new(ranks, settings, memory),
             countdown: Countdown::new(Arc::clone(inventory), layout),
             settings: settings.clone(),
@@ -48,6 +48,10 @@ impl Base {
 
     pub(super) fn rank(&self) -> usize {
         self.group.as_ref().map_or(0, Communicator::rank)
+    }
+
+    pub(super) fn ranks(&self) -> usize {
+        self.group.as_ref().map_or(1, Communicator::ranks)
     }
 
     pub(super) fn layout(&self) -> Arc<Layout> {

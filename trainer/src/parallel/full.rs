@@ -7,9 +7,9 @@ use super::base::Base;
 use super::flight::Flight;
 use super::gradients::{Gradients, Keeps};
 use super::shares::{From, Shares, Stride};
-use super::{Kept, Parallel, Settings, Team};
+use super::{Kept, Kind, Parallel, Settings, Team};
 use crate::error::Result;
-use crate::flat::{BucketId, Numbers, Packing};
+use crate::flat::{BucketId, Numbers};
 use crate::memory::{Class, Memory};
 use crate::optim::{Optimiser, Step};
 use crate::parameter::{Inventory, Parameter, ParameterId, UnitId};
@@ -35,20 +35,22 @@ pub struct FullySharded {
 
 impl FullySharded {
     /// With one bucket for each unit of the model.
-    pub fn new(inventory: &Arc<Inventory>, team: Team, settings: &Settings, memory: &Memory) -> Self {
-        let ranks = team.data.as_ref().map_or(1, Communicator::ranks);
-        let layout = settings.packed(inventory, ranks, Packing::Units);
-        let base = Base::new(inventory, layout, team, settings, memory);
+    ///
+    /// # Errors
+    /// Of the file, where state is offloaded.
+    pub fn new(inventory: &Arc<Inventory>, team: Team, settings: &Settings, memory: &Memory) -> Result<Self> {
+        let base = Base::new(Kind::Zero3, inventory, team, settings, memory);
         let (layout, rank) = (base.layout(), base.rank());
-        let mut shares = Shares::new(inventory, &layout, memory, |bucket| layout.share(bucket, rank));
+        let mut shares =
+            Shares::new(inventory, &layout, memory, settings, |bucket| layout.share(bucket, rank))?;
         let initial = |bucket| {
-            shares.initialise(bucket, settings.seed);
-            Arc::new(base.store.initial(bucket, layout.share(bucket, rank), settings.seed))
+            shares.initialise(bucket, settings.seed)?;
+            Ok(Arc::new(base.store.initial(bucket, layout.share(bucket, rank), settings.seed)))
         };
-        let weights = layout.ids().map(initial).collect();
+        let weights = layout.ids().map(initial).collect::<Result<_>>()?;
         let gradients = Gradients::new(Keeps::Share, &base);
         let users = vec![0; layout.buckets.len()];
-        Self { base, shares, weights, gradients, gathers: VecDeque::new(), users }
+        Ok(Self { base, shares, weights, gradients, gathers: VecDeque::new(), users })
     }
 
     fn buckets_of(&self, unit: UnitId) -> Vec<BucketId> {
@@ -174,7 +176,8 @@ impl Parallel for FullySharded {
             let gradients = self.gradients.take(&mut self.base, bucket);
             let share = Arc::get_mut(&mut self.weights[bucket.0]).expect("nothing is under way");
             let weights = From { numbers: share, start: gradients.start };
-            let stride = Stride { optimiser, step, group: self.base.group.as_ref() };
+            let (group, tensor) = (self.base.group.as_ref(), self.base.tensor.as_ref());
+            let stride = Stride { optimiser, step, group, tensor };
             self.shares.update(bucket, weights, gradients.view(), &stride)?;
             self.gradients.spend(&mut self.base, bucket, gradients.numbers);
         }
@@ -209,8 +212,8 @@ impl Parallel for FullySharded {
         self.base.group.is_none()
     }
 
-    fn make_moments(&mut self, count: &dyn Fn(&Parameter) -> usize) {
-        self.shares.make_moments(count);
+    fn make_moments(&mut self, count: &dyn Fn(&Parameter) -> usize) -> Result<()> {
+        self.shares.make_moments(count)
     }
 
     fn waited(&mut self) -> Duration {

@@ -4,7 +4,7 @@
 use super::base::Base;
 use super::flight::Flight;
 use super::shares::{From, Shares};
-use super::{ExactSum, Form, Mean};
+use super::{ExactSum, Form, Mean, ReduceEach};
 use crate::error::Result;
 use crate::flat::{BucketId, Numbers};
 use crate::parameter::ParameterId;
@@ -63,7 +63,7 @@ impl Gradients {
 
     /// Whether buckets are reduced as they become complete in this backward pass.
     fn reduces_now(&self, base: &Base) -> bool {
-        let each = base.settings.reduce_each && self.keeps == Keeps::Share;
+        let each = base.settings.reduce_each == ReduceEach::MicroBatch && self.keeps == Keeps::Share;
         (base.is_last() || each) && !self.is_naive(base)
     }
 

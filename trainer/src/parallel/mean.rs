@@ -3,17 +3,26 @@
 use crate::flat::{Dtype, Numbers};
 use crate::memory::{Class, Memory};
 use crate::parallel::Settings;
+use serde::{Deserialize, Serialize};
 use unisono::{Avg, Communicator, Reduction, Result, Sum};
 
-/// Where the division by the number of ranks is done.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Where the division by the number of ranks is done. All three have the same results, to the rounding of the last bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Average {
     /// In the collective, on complete sums.
     InReduction,
     /// After the collective.
     After,
-    /// In the loss, before backward: [`Mean::loss_factor`] is what it must be multiplied by.
+    /// In the loss, before backward: [`Average::loss_factor`] is what it is multiplied by.
     InLoss,
+}
+
+impl Average {
+    /// What the loss must be multiplied by before backward, of each of so many ranks.
+    pub fn loss_factor(self, ranks: usize) -> f32 {
+        if self == Self::InLoss { 1.0 / ranks as f32 } else { 1.0 }
+    }
 }
 
 /// Forms means of whole buckets over a data-parallel group.
@@ -30,11 +39,6 @@ impl Mean {
     /// Over `ranks` ranks.
     pub fn new(ranks: usize, settings: &Settings, memory: &Memory) -> Self {
         Self { ranks, average: settings.average, wire: settings.wire, memory: memory.clone() }
-    }
-
-    /// What the loss must be multiplied by.
-    pub fn loss_factor(&self) -> f32 {
-        if self.average == Average::InLoss { 1.0 / self.ranks as f32 } else { 1.0 }
     }
 
     /// The mean of `gradients` over all ranks.

@@ -7,16 +7,15 @@ use super::base::Base;
 use super::gradients::{Gradients, Keeps};
 use super::shares::{From, Shares, Stride};
 use super::transit::Transit;
-use super::{Kept, Parallel, Settings, Team};
+use super::{Kept, Kind, Parallel, Settings, Team};
 use crate::error::Result;
-use crate::flat::{BucketId, Layout, Packing};
+use crate::flat::{BucketId, Layout};
 use crate::memory::Memory;
 use crate::optim::{Optimiser, Step};
 use crate::parameter::{Inventory, Parameter, ParameterId, UnitId};
 use crate::strategy::{Strategy, Way};
 use std::sync::Arc;
 use std::time::Duration;
-use unisono::Communicator;
 
 /// Whole weights and gradients at every rank; gradients are exchanged as the settings' form says.
 pub struct Replicated {
@@ -35,8 +34,7 @@ impl Replicated {
     /// # Errors
     /// Of the broadcast.
     pub fn new(inventory: &Arc<Inventory>, team: Team, settings: &Settings, memory: &Memory) -> Result<Self> {
-        let layout = settings.layout(inventory, 1);
-        Self::with(inventory, layout, None, team, settings, memory)
+        Self::with(Kind::Replicated, inventory, team, settings, memory)
     }
 
     /// The optimiser's state of every parameter is kept by one rank only, which takes the step and broadcasts the
@@ -50,24 +48,22 @@ impl Replicated {
         settings: &Settings,
         memory: &Memory,
     ) -> Result<Self> {
-        let layout = Layout::new(inventory, 1, Packing::Cap(0));
-        let owners = owners(&layout, team.data.as_ref().map_or(1, Communicator::ranks));
-        Self::with(inventory, layout, Some(owners), team, settings, memory)
+        Self::with(Kind::Owners, inventory, team, settings, memory)
     }
 
     fn with(
+        kind: Kind,
         inventory: &Arc<Inventory>,
-        layout: Layout,
-        owners: Option<Vec<usize>>,
         team: Team,
         settings: &Settings,
         memory: &Memory,
     ) -> Result<Self> {
-        let base = Base::new(inventory, layout, team, settings, memory);
-        let (layout, rank) = (base.layout(), base.rank());
+        let base = Base::new(kind, inventory, team, settings, memory);
+        let (layout, rank, ranks) = (base.layout(), base.rank(), base.ranks());
+        let owners = (kind == Kind::Owners).then(|| owners(&layout, ranks));
         let is_kept = |bucket: BucketId| owners.as_ref().is_none_or(|owners| owners[bucket.0] == rank);
         let range = |bucket| if is_kept(bucket) { 0..layout[bucket].count } else { 0..0 };
-        let shares = Shares::new(inventory, &layout, memory, range);
+        let shares = Shares::new(inventory, &layout, memory, settings, range)?;
         let (gradients, transit) = (Gradients::new(Keeps::All, &base), Transit::new(&base));
         let mut made = Self { base, shares, owners, gradients, transit };
         made.initialise()?;
@@ -83,7 +79,7 @@ impl Replicated {
                 weights.broadcast(group, 0)?;
             }
             self.base.store.put_weights(bucket, weights);
-            self.shares.initialise(bucket, self.base.settings.seed);
+            self.shares.initialise(bucket, self.base.settings.seed)?;
         }
         Ok(())
     }
@@ -137,7 +133,8 @@ impl Parallel for Replicated {
         for bucket in self.base.trainable() {
             let gradients = self.gradients.take(&mut self.base, bucket);
             let weights = From { numbers: self.base.store.weights_mut(bucket), start: 0 };
-            let stride = Stride { optimiser, step, group: None };
+            let (group, tensor) = (None, self.base.tensor.as_ref());
+            let stride = Stride { optimiser, step, group, tensor };
             self.shares.update(bucket, weights, gradients.view(), &stride)?;
             self.gradients.spend(&mut self.base, bucket, gradients.numbers);
             self.send_from_owner(bucket)?;
@@ -167,8 +164,8 @@ impl Parallel for Replicated {
         self.owners.is_none()
     }
 
-    fn make_moments(&mut self, count: &dyn Fn(&Parameter) -> usize) {
-        self.shares.make_moments(count);
+    fn make_moments(&mut self, count: &dyn Fn(&Parameter) -> usize) -> Result<()> {
+        self.shares.make_moments(count)
     }
 
     fn waited(&mut self) -> Duration {

@@ -2,7 +2,9 @@
 
 use crate::flat::{Dtype, Layout, Packing};
 use crate::parallel::Average;
-use crate::parameter::Inventory;
+use crate::parameter::{Inventory, Parameter};
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
 
 /// Who keeps what.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,12 +33,23 @@ pub enum Form {
 }
 
 /// What happens to trainable parameters that a backward pass did not reach.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Unused {
     /// Their gradient is zero at this rank.
     Zero,
     /// An error that names them: the graph is meant to be static.
     Refuse,
+}
+
+/// How often gradients are reduced where only shares of the sums are kept: ZeRO's stages 2 and 3.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ReduceEach {
+    /// Once: whole gradients are kept until the last micro-batch.
+    Step,
+    /// After every micro-batch: as many times the bytes, and whole gradients of a few buckets only.
+    MicroBatch,
 }
 
 /// Settings of all strategies; each heeds those that mean something to it.
@@ -58,9 +71,8 @@ pub struct Settings {
     pub wide_gradients: bool,
     /// What happens to parameters without a gradient.
     pub unused: Unused,
-    /// Whether gradients are reduced after every micro-batch and only the sums of shares are kept, or
-    /// whole gradients until the last.
-    pub reduce_each: bool,
+    /// How often gradients are reduced.
+    pub reduce_each: ReduceEach,
     /// Reductions of whole buckets under way, at most.
     pub reductions_max: usize,
     /// Units whose weights are gathered ahead.
@@ -69,6 +81,8 @@ pub struct Settings {
     pub gathers_max: usize,
     /// Whether weights are freed after forward and gathered again in backward.
     pub reshard_after_forward: bool,
+    /// Folder in whose files the optimiser's state is kept between steps; memory if none.
+    pub offload: Option<PathBuf>,
 }
 
 impl Default for Settings {
@@ -82,24 +96,28 @@ impl Default for Settings {
             wire: None,
             wide_gradients: false,
             unused: Unused::Zero,
-            reduce_each: false,
+            reduce_each: ReduceEach::Step,
             reductions_max: 2,
             prefetch: 1,
             gathers_max: 2,
             reshard_after_forward: true,
+            offload: None,
         }
     }
 }
 
 impl Settings {
-    /// Where parameters lie with these settings.
-    pub fn layout(&self, inventory: &Inventory, ranks: usize) -> Layout {
+    /// Where parameters lie with the strategy `kind` over so many data ranks.
+    pub fn layout(&self, kind: Kind, inventory: &Inventory, ranks: usize) -> Layout {
         let cap = if self.form == Form::Bucketed { self.bucket_bytes } else { 0 };
-        self.packed(inventory, ranks, Packing::Cap(cap))
-    }
-
-    /// Where they lie when packed so.
-    pub(crate) fn packed(&self, inventory: &Inventory, ranks: usize, packing: Packing) -> Layout {
-        Layout::with_rows(inventory, ranks, packing, &|parameter| self.rows && parameter.shape.len() == 2)
+        let (shares, packing) = match kind {
+            Kind::Replicated => (1, Packing::Cap(cap)),
+            Kind::Owners => (1, Packing::Cap(0)),
+            Kind::Zero1 | Kind::Zero2 => (ranks, Packing::Cap(cap)),
+            Kind::Zero3 => (ranks, Packing::Units),
+        };
+        let by_rows = |parameter: &Parameter| self.rows && parameter.shape.len() == 2;
+        let layout = Layout::with_rows(inventory, shares, packing, &by_rows);
+        if self.wide_gradients { layout.with_wide_gradients() } else { layout }
     }
 }

@@ -6,7 +6,7 @@ use super::base::Base;
 use super::gradients::{Gradients, Keeps};
 use super::shares::{From, Shares, Stride};
 use super::transit::Transit;
-use super::{Kept, Parallel, Settings, Team};
+use super::{Kept, Kind, Parallel, Settings, Team};
 use crate::error::Result;
 use crate::flat::BucketId;
 use crate::memory::Memory;
@@ -15,7 +15,6 @@ use crate::parameter::{Inventory, Parameter, ParameterId, UnitId};
 use crate::strategy::{Strategy, Way};
 use std::sync::Arc;
 use std::time::Duration;
-use unisono::Communicator;
 
 /// Optimiser state in shares; gradients whole until they are all reduced (stage 1), or reduced as they appear and then
 /// freed (stage 2).
@@ -29,34 +28,40 @@ pub struct Sharded {
 
 impl Sharded {
     /// ZeRO's first stage: optimiser state in shares.
-    pub fn one(inventory: &Arc<Inventory>, team: Team, settings: &Settings, memory: &Memory) -> Self {
-        Self::new(inventory, team, settings, memory, Keeps::ShareInPlace)
+    ///
+    /// # Errors
+    /// Of the file, where state is offloaded.
+    pub fn one(inventory: &Arc<Inventory>, team: Team, settings: &Settings, memory: &Memory) -> Result<Self> {
+        Self::new(Kind::Zero1, inventory, team, settings, memory)
     }
 
     /// ZeRO's second stage: gradients in shares too.
-    pub fn two(inventory: &Arc<Inventory>, team: Team, settings: &Settings, memory: &Memory) -> Self {
-        Self::new(inventory, team, settings, memory, Keeps::Share)
+    ///
+    /// # Errors
+    /// Of the file, where state is offloaded.
+    pub fn two(inventory: &Arc<Inventory>, team: Team, settings: &Settings, memory: &Memory) -> Result<Self> {
+        Self::new(Kind::Zero2, inventory, team, settings, memory)
     }
 
     fn new(
+        kind: Kind,
         inventory: &Arc<Inventory>,
         team: Team,
         settings: &Settings,
         memory: &Memory,
-        keeps: Keeps,
-    ) -> Self {
-        let layout = settings.layout(inventory, team.data.as_ref().map_or(1, Communicator::ranks));
-        let base = Base::new(inventory, layout, team, settings, memory);
+    ) -> Result<Self> {
+        let base = Base::new(kind, inventory, team, settings, memory);
+        let keeps = if kind == Kind::Zero1 { Keeps::ShareInPlace } else { Keeps::Share };
         let (layout, rank) = (base.layout(), base.rank());
-        let shares = Shares::new(inventory, &layout, memory, |bucket| layout.share(bucket, rank));
+        let shares = Shares::new(inventory, &layout, memory, settings, |bucket| layout.share(bucket, rank))?;
         let (gradients, transit) = (Gradients::new(keeps, &base), Transit::new(&base));
         let mut made = Self { base, shares, gradients, transit };
         for bucket in layout.ids() {
             let weights = made.base.store.initial(bucket, 0..layout[bucket].count, settings.seed);
             made.base.store.put_weights(bucket, weights);
-            made.shares.initialise(bucket, settings.seed);
+            made.shares.initialise(bucket, settings.seed)?;
         }
-        made
+        Ok(made)
     }
 
     fn gather(&mut self, bucket: BucketId) -> Result<()> {
@@ -105,7 +110,8 @@ impl Parallel for Sharded {
         for bucket in self.base.trainable() {
             let gradients = self.gradients.take(&mut self.base, bucket);
             let weights = From { numbers: self.base.store.weights_mut(bucket), start: 0 };
-            let stride = Stride { optimiser, step, group: self.base.group.as_ref() };
+            let (group, tensor) = (self.base.group.as_ref(), self.base.tensor.as_ref());
+            let stride = Stride { optimiser, step, group, tensor };
             self.shares.update(bucket, weights, gradients.view(), &stride)?;
             self.gradients.spend(&mut self.base, bucket, gradients.numbers);
         }
@@ -138,8 +144,8 @@ impl Parallel for Sharded {
         self.base.group.is_none()
     }
 
-    fn make_moments(&mut self, count: &dyn Fn(&Parameter) -> usize) {
-        self.shares.make_moments(count);
+    fn make_moments(&mut self, count: &dyn Fn(&Parameter) -> usize) -> Result<()> {
+        self.shares.make_moments(count)
     }
 
     fn waited(&mut self) -> Duration {

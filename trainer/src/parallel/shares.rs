@@ -1,11 +1,12 @@
 //! The elements whose optimiser state this rank keeps.
 
 use super::matrix;
+use super::offload::{Offload, Place};
 use crate::error::Result;
 use crate::flat::{Bucket, BucketId, Dtype, Layout, Numbers};
 use crate::memory::{Class, Floats, Memory};
 use crate::optim::{Optimiser, Span, Step};
-use crate::parallel::{ExactSum, Kept};
+use crate::parallel::{ExactSum, Kept, Settings};
 use crate::parameter::{Inventory, Parameter, ParameterId};
 use std::ops::Range;
 use std::sync::Arc;
@@ -16,6 +17,8 @@ pub(super) struct Shares {
     inventory: Arc<Inventory>,
     layout: Arc<Layout>,
     memory: Memory,
+    /// Where state lies while it is not needed, if not in memory.
+    offload: Option<Offload>,
     parts: Vec<Part>,
 }
 
@@ -25,6 +28,8 @@ pub(super) struct Part {
     /// Weights in full precision, where the bucket has them in 16 bits.
     master: Option<Floats>,
     pub(super) moments: Vec<Floats>,
+    /// Where the one and the others lie in a file.
+    places: Vec<Place>,
 }
 
 /// A step, and what takes it.
@@ -33,6 +38,8 @@ pub(super) struct Stride<'a> {
     pub(super) step: &'a Step,
     /// The ranks that keep a share each; none where this one keeps all.
     pub(super) group: Option<&'a Communicator>,
+    /// The ranks that have a part each of what is cut.
+    pub(super) tensor: Option<&'a Communicator>,
 }
 
 /// Numbers of a bucket from its element `start` on.
@@ -49,15 +56,26 @@ impl From<Numbers> {
 
 impl Shares {
     /// The elements that `range` says of every bucket; frozen ones have weights only.
+    ///
+    /// # Errors
+    /// Of the file, where state is offloaded.
     pub(super) fn new(
         inventory: &Arc<Inventory>,
         layout: &Arc<Layout>,
         memory: &Memory,
+        settings: &Settings,
         range: impl Fn(BucketId) -> Range<usize>,
-    ) -> Self {
-        let part = |bucket: BucketId| Part { range: range(bucket), master: None, moments: Vec::new() };
+    ) -> Result<Self> {
+        let part = |bucket: BucketId| Part {
+            range: range(bucket),
+            master: None,
+            moments: Vec::new(),
+            places: Vec::new(),
+        };
         let parts = layout.ids().map(part).collect();
-        Self { inventory: Arc::clone(inventory), layout: Arc::clone(layout), memory: memory.clone(), parts }
+        let offload = settings.offload.as_ref().map(|folder| Offload::new(folder, memory)).transpose()?;
+        let (inventory, layout) = (Arc::clone(inventory), Arc::clone(layout));
+        Ok(Self { inventory, layout, memory: memory.clone(), offload, parts })
     }
 
     /// The elements kept of a bucket.
@@ -66,9 +84,12 @@ impl Shares {
     }
 
     /// Keeps full-precision copies of a bucket's initial weights, where it has them in 16 bits.
-    pub(super) fn initialise(&mut self, bucket: BucketId, seed: u64) {
+    ///
+    /// # Errors
+    /// Of the file, where state is offloaded.
+    pub(super) fn initialise(&mut self, bucket: BucketId, seed: u64) -> Result<()> {
         let part = &mut self.parts[bucket.0];
-        if self.layout[bucket].dtype == Dtype::Bf16 && self.layout[bucket].trainable {
+        if has_master(&self.layout[bucket]) {
             let mut master = self.memory.zeros(Class::Optimiser, part.range.len());
             for (id, elements, place) in self.layout[bucket].within(part.range.clone()) {
                 let place = place.start - part.range.start..place.end - part.range.start;
@@ -76,6 +97,34 @@ impl Shares {
             }
             part.master = Some(master);
         }
+        self.stow(bucket)
+    }
+
+    /// Brings a bucket's state into memory, where it is not.
+    fn fetch(&mut self, bucket: BucketId) -> Result<()> {
+        let Some(offload) = &self.offload else { return Ok(()) };
+        let (part, mut has_master) = (&mut self.parts[bucket.0], has_master(&self.layout[bucket]));
+        for place in &part.places {
+            let numbers = offload.read(place, part.range.len())?;
+            match std::mem::take(&mut has_master) {
+                true => part.master = Some(numbers),
+                false => part.moments.push(numbers),
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts a bucket's state where it lies while it is not needed.
+    fn stow(&mut self, bucket: BucketId) -> Result<()> {
+        let Some(offload) = &mut self.offload else { return Ok(()) };
+        let part = &mut self.parts[bucket.0];
+        for (index, numbers) in part.master.take().into_iter().chain(part.moments.drain(..)).enumerate() {
+            if index == part.places.len() {
+                part.places.push(offload.room(numbers.len()));
+            }
+            offload.write(&part.places[index], numbers)?;
+        }
+        Ok(())
     }
 
     /// Adds the squares of a bucket's gradients in `range`, of parameters that count.
@@ -97,7 +146,7 @@ impl Shares {
     /// ranks each keeps its share; none where this rank keeps all.
     ///
     /// # Errors
-    /// Of the collective, and for a whole matrix that is cut between ranks.
+    /// Of the collectives, and for a whole matrix that shares its bucket.
     pub(super) fn update(
         &mut self,
         bucket: BucketId,
@@ -105,10 +154,23 @@ impl Shares {
         gradients: From<&Numbers>,
         stride: &Stride<'_>,
     ) -> Result<()> {
-        let part = &mut self.parts[bucket.0];
-        if part.range.is_empty() {
+        if self.parts[bucket.0].range.is_empty() {
             return Ok(());
         }
+        self.fetch(bucket)?;
+        self.follow(bucket, weights, gradients, stride)?;
+        self.stow(bucket)
+    }
+
+    /// The step itself, with the state in memory.
+    fn follow(
+        &mut self,
+        bucket: BucketId,
+        weights: From<&mut Numbers>,
+        gradients: From<&Numbers>,
+        stride: &Stride<'_>,
+    ) -> Result<()> {
+        let part = &mut self.parts[bucket.0];
         part.make_moments(&self.memory, moments_of(&self.layout[bucket], &self.inventory, stride.optimiser));
         let mut directions = matrix::Directions::of(&self.layout[bucket], &self.inventory, stride)?;
         if let Some(directions) = &mut directions {
@@ -146,6 +208,17 @@ impl Shares {
         weights: From<&mut Numbers>,
         visit: &mut dyn FnMut(Kept<'_>) -> Result<()>,
     ) -> Result<()> {
+        self.fetch(bucket)?;
+        self.show(bucket, weights, visit)?;
+        self.stow(bucket)
+    }
+
+    fn show(
+        &mut self,
+        bucket: BucketId,
+        weights: From<&mut Numbers>,
+        visit: &mut dyn FnMut(Kept<'_>) -> Result<()>,
+    ) -> Result<()> {
         let part = &mut self.parts[bucket.0];
         for (parameter, range, place) in self.layout[bucket].within(part.range.clone()) {
             let of = |start: usize| place.start - start..place.end - start;
@@ -168,14 +241,21 @@ impl Shares {
     }
 
     /// Makes room for moments, for when they come from a checkpoint.
-    pub(super) fn make_moments(&mut self, count: &dyn Fn(&Parameter) -> usize) {
-        for (part, bucket) in self.parts.iter_mut().zip(&self.layout.buckets) {
-            if bucket.trainable {
-                let counts = bucket.pieces.iter().map(|piece| count(&self.inventory[piece.parameter]));
-                part.make_moments(&self.memory, counts.max().unwrap_or(0));
-            }
+    pub(super) fn make_moments(&mut self, count: &dyn Fn(&Parameter) -> usize) -> Result<()> {
+        let layout = Arc::clone(&self.layout);
+        for id in layout.ids().filter(|&id| layout[id].trainable) {
+            self.fetch(id)?;
+            let counts = layout[id].pieces.iter().map(|piece| count(&self.inventory[piece.parameter]));
+            self.parts[id.0].make_moments(&self.memory, counts.max().unwrap_or(0));
+            self.stow(id)?;
         }
+        Ok(())
     }
+}
+
+/// Whether the optimiser keeps full-precision copies of a bucket's weights.
+fn has_master(bucket: &Bucket) -> bool {
+    bucket.dtype == Dtype::Bf16 && bucket.trainable
 }
 
 /// Moments of the elements of a bucket.

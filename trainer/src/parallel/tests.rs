@@ -6,9 +6,11 @@ use crate::memory::{Class, Memory};
 use crate::optim::{AdamW, Muon};
 use crate::parameter::{Init, Inventory, Parameter, Registry, UnitId};
 use crate::strategy::Way;
-use std::collections::BTreeMap;
+use crate::testing::{self, kept, on, on_with};
 use std::sync::Arc;
 use unisono::{Communicator, Config, Order};
+
+mod options;
 
 /// Odd shapes, a frozen parameter, and one that two units use.
 pub(crate) fn inventory(dtype: Dtype) -> Arc<Inventory> {
@@ -46,6 +48,17 @@ pub(crate) fn pass(
     rank: usize,
     moment: u64,
 ) -> Result<()> {
+    pass_with(strategy, inventory, 1.0, rank, moment)
+}
+
+/// As [`pass`], of `factor` times the loss.
+fn pass_with(
+    strategy: &mut dyn Parallel,
+    inventory: &Inventory,
+    factor: f32,
+    rank: usize,
+    moment: u64,
+) -> Result<()> {
     for unit in (0..inventory.units.len()).map(UnitId) {
         strategy.need(unit, Way::Forward)?;
         assert!(
@@ -59,7 +72,7 @@ pub(crate) fn pass(
         for id in inventory[unit].parameters.clone().rev().chain(borrowed).map(ParameterId) {
             if let Some((weights, gradient)) = strategy.gradient(id) {
                 for (place, (weight, sum)) in weights.iter().zip(gradient).enumerate() {
-                    *sum += slope(*weight, rank, moment + id.0 as u64, place);
+                    *sum += factor * slope(*weight, rank, moment + id.0 as u64, place);
                 }
                 strategy.ready(id)?;
             }
@@ -91,7 +104,7 @@ pub(crate) fn make(
 }
 
 /// Bits of everything a run leaves behind: norms, weights, moments.
-type Bits = (Vec<u64>, BTreeMap<(ParameterId, usize), Vec<u32>>);
+type Bits = (Vec<u64>, testing::Bits);
 
 fn train(
     kind: (Kind, Form),
@@ -116,39 +129,15 @@ fn train(
         let optimiser: &dyn Optimiser = if settings.rows { &Muon::default() } else { &AdamW::default() };
         strategy.update(optimiser, &Step { number, rate: 0.01, factor }).unwrap();
     }
-    let mut kept = BTreeMap::new();
-    let mut keep = |part: Kept<'_>| {
-        for (index, place) in part.range.clone().enumerate() {
-            let moments = part.moments.iter().map(|moment| moment[index].to_bits());
-            kept.insert(
-                (part.parameter, place),
-                [part.weights[index].to_bits()].into_iter().chain(moments).collect(),
-            );
-        }
-        Ok(())
-    };
-    strategy.visit(&mut keep).unwrap();
-    (norms, kept)
+    (norms, kept(&mut *strategy, &inventory))
 }
 
 /// What all ranks together keep; they must agree where they keep the same.
 fn together(kind: (Kind, Form), ranks: usize, settings: &Settings, dtype: Dtype, micro: u64) -> Bits {
-    let config = Config { order: Order::Ranks, ..Config::default() };
-    let groups = Communicator::threads_with(ranks, &config).unwrap();
-    let by_rank: Vec<Bits> = std::thread::scope(|scope| {
-        let run = |group| move || train(kind, Some(group), settings, dtype, micro);
-        let threads: Vec<_> = groups.into_iter().map(|group| scope.spawn(run(group))).collect();
-        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
-    });
-    let (norms, mut kept) = by_rank[0].clone();
-    for (other, more) in &by_rank[1..] {
-        assert_eq!(other, &norms, "{kind:?}");
-        for (place, bits) in more {
-            let known = kept.entry(*place).or_insert_with(|| bits.clone());
-            assert_eq!(known, bits, "{kind:?} at {place:?}");
-        }
-    }
-    (norms, kept)
+    let by_rank = on(ranks, |group| train(kind, Some(group), settings, dtype, micro));
+    let (norms, bits): (Vec<_>, Vec<_>) = by_rank.into_iter().unzip();
+    assert!(norms.iter().all(|other| other == &norms[0]), "{kind:?}");
+    (norms[0].clone(), testing::joined(bits))
 }
 
 fn small_buckets() -> Settings {
@@ -214,7 +203,7 @@ fn one_rank_alone_needs_no_communicator() {
 
 #[test]
 fn reducing_every_micro_batch_keeps_no_whole_gradients() {
-    let each = Settings { reduce_each: true, ..small_buckets() };
+    let each = Settings { reduce_each: ReduceEach::MicroBatch, ..small_buckets() };
     let (norms, _) = together(KINDS[6], 3, &each, Dtype::F32, 3);
     let (whole, _) = together(KINDS[6], 3, &small_buckets(), Dtype::F32, 3);
     let (one, other) = (f64::from_bits(norms[0]), f64::from_bits(whole[0]));
@@ -225,11 +214,11 @@ fn reducing_every_micro_batch_keeps_no_whole_gradients() {
 fn unused_parameters_are_zero_or_refused() {
     let (inventory, memory) = (inventory(Dtype::F32), Memory::default());
     let refuse = Settings { unused: Unused::Refuse, ..Settings::default() };
-    let mut strategy = Sharded::two(&inventory, Team::default(), &refuse, &memory);
+    let mut strategy = Sharded::two(&inventory, Team::default(), &refuse, &memory).unwrap();
     strategy.begin(true).unwrap();
     let error = strategy.finish().unwrap_err().to_string();
     assert!(error.contains("h.1.matrix") && !error.contains("still"), "{error}");
-    let mut strategy = Sharded::two(&inventory, Team::default(), &Settings::default(), &memory);
+    let mut strategy = Sharded::two(&inventory, Team::default(), &Settings::default(), &memory).unwrap();
     strategy.begin(true).unwrap();
     strategy.finish().unwrap();
     assert_eq!(strategy.norm().unwrap(), 0.0);
@@ -237,7 +226,6 @@ fn unused_parameters_are_zero_or_refused() {
 
 /// Bytes of each class that a rank holds after backward, and the most it held of weights.
 fn memory_of(kind: (Kind, Form), ranks: usize, dtype: Dtype) -> ([usize; 3], usize) {
-    let groups = Communicator::threads(ranks).unwrap();
     let measure = |group: Communicator| {
         let (inventory, memory, rank) = (inventory(dtype), Memory::default(), group.rank());
         let mut strategy = make(kind, &inventory, Some(group), &small_buckets(), &memory).unwrap();
@@ -257,10 +245,7 @@ fn memory_of(kind: (Kind, Form), ranks: usize, dtype: Dtype) -> ([usize; 3], usi
             memory.usage(Class::Weights).peak,
         )
     };
-    std::thread::scope(|scope| {
-        let threads: Vec<_> = groups.into_iter().map(|group| scope.spawn(|| measure(group))).collect();
-        threads.into_iter().map(|thread| thread.join().unwrap()).next().unwrap()
-    })
+    on(ranks, measure).swap_remove(0)
 }
 
 #[test]
@@ -270,11 +255,11 @@ fn memory_is_what_the_formulas_say() {
         layout.buckets.iter().filter(|bucket| bucket.trainable || !trainable).map(|bucket| bucket.count).sum()
     };
     let ranks = 4;
-    let packed = small_buckets().layout(&inventory, ranks);
+    let packed = small_buckets().layout(Kind::Zero1, &inventory, ranks);
     let (all, trained) = (count(&packed, false), count(&packed, true));
     assert_eq!(memory_of(KINDS[4], ranks, Dtype::F32).0, [4 * all, 4 * trained, 8 * trained / ranks]);
     assert_eq!(memory_of(KINDS[5], ranks, Dtype::F32).0, [4 * all, 4 * trained / ranks, 8 * trained / ranks]);
-    let units = crate::flat::Layout::new(&inventory, ranks, crate::flat::Packing::Units);
+    let units = small_buckets().layout(Kind::Zero3, &inventory, ranks);
     let (all, trained) = (count(&units, false), count(&units, true));
     let largest = units.buckets.iter().map(|bucket| bucket.count).max().unwrap();
     let (now, peak) = memory_of(KINDS[6], ranks, Dtype::F32);
@@ -297,11 +282,15 @@ fn plain_inventory() -> Arc<Inventory> {
     Arc::new(registry.finish())
 }
 
+/// Settings with which every collective moves the fewest bytes.
+fn two_shot() -> Config {
+    let algorithms = unisono::algorithms("twoshot").unwrap();
+    Config { order: Order::Ranks, algorithms, ..Config::default() }
+}
+
 /// Bytes that each rank moves in one step, gradients of two micro-batches accumulated.
 fn traffic_of(kind: (Kind, Form), ranks: usize) -> Vec<u64> {
-    let algorithms = unisono::algorithms("twoshot").unwrap();
-    let config = Config { order: Order::Ranks, algorithms, ..Config::default() };
-    let groups = Communicator::threads_with(ranks, &config).unwrap();
+    let config = two_shot();
     let measure = |group: Communicator| {
         let (inventory, memory, rank) = (plain_inventory(), Memory::default(), group.rank());
         let mut strategy = make(kind, &inventory, Some(group.clone()), &small_buckets(), &memory).unwrap();
@@ -315,20 +304,14 @@ fn traffic_of(kind: (Kind, Form), ranks: usize) -> Vec<u64> {
         strategy.settle().unwrap();
         group.traffic().unwrap().bytes - before
     };
-    std::thread::scope(|scope| {
-        let threads: Vec<_> = groups.into_iter().map(|group| scope.spawn(|| measure(group))).collect();
-        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
-    })
+    on_with(ranks, &config, measure)
 }
 
 #[test]
 fn traffic_is_what_the_formulas_say() {
     for ranks in [2, 3, 5] {
         let inventory = plain_inventory();
-        let count = |kind| match kind {
-            Kind::Replicated => small_buckets().layout(&inventory, 1).count(),
-            _ => small_buckets().layout(&inventory, ranks).count(),
-        };
+        let count = |kind| small_buckets().layout(kind, &inventory, ranks).count();
         let last: usize = 4 * 64 * 60;
         for kind in KINDS.into_iter().filter(|(kind, _)| *kind != Kind::Owners) {
             let whole = match kind.0 {

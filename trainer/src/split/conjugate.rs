@@ -61,7 +61,7 @@ impl Ends {
     fn to_all(&self, pass: &Pass<'_>, part: Tensor) -> Result<Tensor> {
         let Some(group) = self.group.as_ref().filter(|_| self.cuts_rows(pass)) else { return Ok(part) };
         let mut all = pass.tensor(part.rows() * group.ranks(), part.columns());
-        group.all_gather(part.data(), all.data_mut())?;
+        pass.wait("rows of a layer", || group.all_gather(part.data(), all.data_mut()))?;
         Ok(all)
     }
 
@@ -69,11 +69,11 @@ impl Ends {
     fn to_sum(&self, pass: &Pass<'_>, mut summand: Tensor) -> Result<Tensor> {
         let Some(group) = &self.group else { return Ok(summand) };
         if !self.cuts_rows(pass) {
-            group.all_reduce(summand.data_mut(), Sum)?;
+            pass.wait("sum of a layer", || group.all_reduce(summand.data_mut(), Sum))?;
             return Ok(summand);
         }
         let mut rows = pass.tensor(summand.rows() / group.ranks(), summand.columns());
-        group.reduce_scatter(summand.data(), rows.data_mut(), Sum)?;
+        pass.wait("sum of rows of a layer", || group.reduce_scatter(summand.data(), rows.data_mut(), Sum))?;
         Ok(rows)
     }
 }

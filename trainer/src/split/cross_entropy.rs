@@ -120,7 +120,7 @@ impl SplitCrossEntropy {
             );
             padding.fill(0.0);
         }
-        self.group.all_reduce(&mut both, Sum)?;
+        pass.wait("sums of the loss", || self.group.all_reduce(&mut both, Sum))?;
         Ok(Powers { greatest, both })
     }
 
@@ -137,7 +137,7 @@ impl SplitCrossEntropy {
         for (row, most) in all.iter_mut().enumerate() {
             *most = if self.count > 0 { greatest(&logits.row(row)[..self.count]) } else { f32::NEG_INFINITY };
         }
-        self.group.all_reduce(&mut all, Max)?;
+        pass.wait("greatest logits", || self.group.all_reduce(&mut all, Max))?;
         Ok(all)
     }
 

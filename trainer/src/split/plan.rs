@@ -1,6 +1,7 @@
 //! Which map is cut how, by name.
 
 use crate::error::{Error, Result};
+use crate::parameter::pattern::{fits, near};
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 
@@ -49,21 +50,7 @@ impl Plan {
         let asked = self.asked.borrow();
         let idle = self.lines.iter().find(|(pattern, _)| !asked.iter().any(|path| fits(pattern, path)));
         let Some((pattern, _)) = idle else { return Ok(()) };
-        let mut near: Vec<_> =
-            asked.iter().map(|path| (strsim::damerau_levenshtein(pattern, path), path)).collect();
-        near.sort();
-        let near: Vec<_> = near.into_iter().take(3).map(|(_, path)| format!("`{path}`")).collect();
-        Err(Error::illegal(format!("no map is called `{pattern}`; near are {}", near.join(", "))))
-    }
-}
-
-fn fits(pattern: &str, path: &str) -> bool {
-    let (mut patterns, mut parts) = (pattern.split('.'), path.split('.'));
-    loop {
-        match (patterns.next(), parts.next()) {
-            (None, None) => return true,
-            (Some(pattern), Some(part)) if pattern == "*" || pattern == part => {}
-            _ => return false,
-        }
+        let near = near(pattern, asked.iter().map(String::as_str));
+        Err(Error::illegal(format!("no map is called `{pattern}`; near are {near}")))
     }
 }

@@ -4,15 +4,7 @@ use crate::nn::check::numbers;
 use crate::parameter::Init;
 use crate::pass::Seeds;
 use crate::strategy::Local;
-
-/// Runs `body` on so many ranks; what all of them return.
-fn on<R: Send>(ranks: usize, body: impl Fn(Communicator) -> R + Sync) -> Vec<R> {
-    let groups = Communicator::threads(ranks).unwrap();
-    std::thread::scope(|scope| {
-        let threads: Vec<_> = groups.into_iter().map(|group| scope.spawn(|| body(group))).collect();
-        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
-    })
-}
+use crate::testing::on;
 
 /// Output and gradient of `make`'s module, for an input and a slope of `rows` × `columns` that all ranks have.
 fn both_ways<M: Module>(rows: usize, columns: usize, make: impl FnOnce(&mut Registry) -> M) -> [Vec<f32>; 2] {

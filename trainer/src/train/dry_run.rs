@@ -44,8 +44,9 @@ impl DryRun {
         Plan { config, extents: *extents, inventory, mesh: *mesh, batch: *batch }
     }
 
-    /// Bytes that each rank keeps with a strategy: weights, gradients, optimiser's state; and activations, at most.
-    pub fn memory(&self, kind: StrategyKind) -> [usize; 4] {
+    /// Bytes that each rank keeps with a strategy: weights, gradients, optimiser's state; activations, at most; and what is
+    /// offloaded.
+    pub fn memory(&self, kind: StrategyKind) -> [usize; 5] {
         self.plan().memory(kind, &*setup::optimiser(&self.config))
     }
 
@@ -110,22 +111,28 @@ impl DryRun {
         for (class, bytes) in Class::ALL.iter().zip(self.memory(kind)) {
             let _ = writeln!(text, "{:<12}{bytes:>16}", class.name());
         }
-        let _ = write!(text, "{:<12}{:>16}", "in all", self.total(kind));
+        let _ = write!(text, "{:<12}{:>16}", "in memory", self.total(kind));
         text
     }
 
     fn total(&self, kind: StrategyKind) -> usize {
-        self.memory(kind).iter().sum()
+        self.memory(kind)[..4].iter().sum()
     }
 
     /// All strategies beside each other.
     fn comparison(&self) -> String {
-        let mut text = format!("{:<18}{:>12}{:>12}", "", "memory", "sent");
+        let heads = Class::ALL[..5].iter().map(|class| class.name()).chain(["in memory", "sent"]);
+        let mut text = format!("{:<18}", "");
+        heads.for_each(|head| text.push_str(&format!("{head:>12}")));
         for kind in StrategyKind::ALL {
-            let [memory, sent] =
-                [self.total(kind) as f64, self.traffic(kind).total()].map(|bytes| bytes / MIB);
-            let mark = if kind == self.config.strategy.kind { "  <" } else { "" };
-            let _ = write!(text, "\n{:<18}{memory:>12.2}{sent:>12.2}{mark}", kind.name());
+            let _ = write!(text, "\n{:<18}", kind.name());
+            let memory = self.memory(kind).map(|bytes| bytes as f64);
+            let sums = [self.total(kind) as f64, self.traffic(kind).total()];
+            for bytes in memory.into_iter().chain(sums) {
+                let _ = write!(text, "{:>12.2}", bytes / MIB);
+            }
+            text.extend(kind.alias().map(|alias| format!("  {alias}")));
+            text.push_str(if kind == self.config.strategy.kind { "  <" } else { "" });
         }
         text
     }

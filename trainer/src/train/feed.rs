@@ -1,9 +1,10 @@
 //! The data of a run: numbered samples, made into batches that its model can use.
 
 use crate::config::{Config, Data, DataKind};
-use crate::data::{Chunk, Scaling, Table, TokenBatch, TokenFile, Windows, text};
+use crate::data::{Chunk, Dataset, Scaling, Table, TokenBatch, TokenFile, Windows, text};
 use crate::error::{Error, Result};
 use crate::models::Batch;
+use crate::random::{chain, fold};
 use std::path::Path;
 
 /// Numbered samples of one kind.
@@ -101,6 +102,18 @@ impl Samples {
         }
     }
 
+    /// What it takes to know them again, under a name: how many, and what some of them are.
+    ///
+    /// # Errors
+    /// Of files.
+    pub fn dataset(&self, name: &str) -> Result<Dataset> {
+        let samples = self.count();
+        let looked_at = samples.min(HASHED_MAX);
+        let numbers: Vec<u64> = (0..looked_at).map(|part| part * samples / looked_at).collect();
+        let hash = self.batch(&numbers, Chunk::WHOLE)?.hash();
+        Ok(Dataset { name: name.to_owned(), samples, hash })
+    }
+
     /// The samples of these numbers: of sequences a chunk, of rows all.
     ///
     /// # Errors
@@ -117,6 +130,17 @@ impl Samples {
 }
 
 impl Owned {
+    fn hash(&self) -> u64 {
+        let of = |numbers: &[u32]| fold(numbers.len(), numbers.iter().map(|&number| u64::from(number)));
+        match self {
+            Owned::Tokens(TokenBatch { inputs, targets, .. }) => chain(&[of(inputs), of(targets)]),
+            Owned::Rows(features, classes) => {
+                let bits = features.iter().map(|feature| u64::from(feature.to_bits()));
+                chain(&[fold(features.len(), bits), of(classes)])
+            }
+        }
+    }
+
     /// As models see it.
     pub fn as_batch(&self) -> Batch<'_> {
         match self {
@@ -127,6 +151,9 @@ impl Owned {
         }
     }
 }
+
+/// Samples that are looked at to know data again.
+const HASHED_MAX: u64 = 4096;
 
 #[cfg(test)]
 mod tests {

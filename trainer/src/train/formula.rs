@@ -8,10 +8,10 @@ mod activations;
 
 use super::{Batch, Extents, network};
 use crate::config::{Config, StrategyKind};
-use crate::flat::{Bucket, Dtype, Layout, Packing};
+use crate::flat::{Bucket, Dtype, Layout};
 use crate::mesh::Mesh;
 use crate::optim::Optimiser;
-use crate::parallel::{Settings, owners};
+use crate::parallel::{Kind, ReduceEach, Settings, owners};
 use crate::parameter::{Inventory, UnitId};
 use activations::Activations;
 
@@ -48,48 +48,46 @@ impl Traffic {
 
 impl Plan<'_> {
     /// Bytes of weights, gradients and optimiser's state that each rank keeps between backward and the step of the optimiser, and
-    /// of activations when they are most. Padding is counted; where ranks differ, it is the one with most.
-    pub(super) fn memory(&self, kind: StrategyKind, optimiser: &dyn Optimiser) -> [usize; 4] {
+    /// of activations when they are most, and of state that is offloaded. Padding is counted; where ranks differ, it is the one with
+    /// most.
+    pub(super) fn memory(&self, kind: StrategyKind, optimiser: &dyn Optimiser) -> [usize; 5] {
         let (settings, ranks) = (self.settings(kind), self.mesh.data());
-        let layout = self.layout(kind, &settings);
+        let layout = settings.layout(kind.strategy(), self.inventory, ranks);
         let sum = |bytes: &dyn Fn(&Bucket) -> usize| layout.buckets.iter().map(bytes).sum::<usize>();
         let weights = sum(&|bucket| bucket.count * bucket.dtype.size());
-        let gradients = sum(&|bucket| trained(bucket) * gradient_dtype(&settings, bucket).size());
+        let gradients = sum(&|bucket| trained(bucket) * bucket.gradients.size());
         let state = sum(&|bucket| self.state(bucket, optimiser));
-        let activations = self.activations();
-        match kind {
-            StrategyKind::Naive | StrategyKind::Overlapped | StrategyKind::Bucketed => {
-                [weights, gradients, state, activations]
-            }
-            StrategyKind::Zero1Parameters => {
-                [weights, gradients, self.of_busiest_owner(&layout, optimiser), activations]
-            }
-            StrategyKind::Zero1 => [weights, gradients, state / ranks, activations],
-            StrategyKind::Zero2 => [weights, gradients / ranks, state / ranks, activations],
-            StrategyKind::Zero3 => [weights / ranks, gradients / ranks, state / ranks, activations],
-        }
+        let (weights, gradients, state) = match kind.strategy() {
+            Kind::Replicated => (weights, gradients, state),
+            Kind::Owners => (weights, gradients, self.of_busiest_owner(&layout, optimiser)),
+            Kind::Zero1 => (weights, gradients, state / ranks),
+            Kind::Zero2 => (weights, gradients / ranks, state / ranks),
+            Kind::Zero3 => (weights / ranks, gradients / ranks, state / ranks),
+        };
+        let (state, offloaded) = if settings.offload.is_some() { (0, state) } else { (state, 0) };
+        [weights, gradients, state, self.activations(), offloaded]
     }
 
     /// Bytes that each rank sends in a step: (N−1)/N of multiples of what there is.
     pub(super) fn traffic(&self, kind: StrategyKind) -> Traffic {
         let (settings, micro_batches) = (self.settings(kind), self.batch.accumulation as f64);
         let passes = self.batch.passes() as f64;
-        let layout = self.layout(kind, &settings);
+        let layout = settings.layout(kind.strategy(), self.inventory, self.mesh.data());
         let share = to_others(self.mesh.data());
         let sum =
             |bytes: &dyn Fn(&Bucket) -> usize| share * layout.buckets.iter().map(bytes).sum::<usize>() as f64;
         let stepped = sum(&|bucket| trained(bucket) * bucket.dtype.size());
-        let wire = |bucket: &Bucket| settings.wire.unwrap_or(gradient_dtype(&settings, bucket));
+        let wire = |bucket: &Bucket| settings.wire.unwrap_or(bucket.gradients);
         let gradients = sum(&|bucket| trained(bucket) * wire(bucket).size());
-        let (forward, backward, after) = match kind {
-            StrategyKind::Naive | StrategyKind::Overlapped | StrategyKind::Bucketed => {
-                (0.0, 2.0 * gradients, 0.0)
-            }
-            StrategyKind::Zero1Parameters => (0.0, 2.0 * gradients, stepped),
-            StrategyKind::Zero1 | StrategyKind::Zero2 => (0.0, gradients, stepped),
-            StrategyKind::Zero3 => {
-                let [forward, backward] = self.gathered(&layout).map(|bytes| passes * share * bytes as f64);
-                (forward, backward + gradients, 0.0)
+        let each = settings.reduce_each == ReduceEach::MicroBatch && kind.keeps_shares();
+        let gradients = if each { passes * gradients } else { gradients };
+        let (forward, backward, after) = match kind.strategy() {
+            Kind::Replicated => (0.0, 2.0 * gradients, 0.0),
+            Kind::Owners => (0.0, 2.0 * gradients, stepped),
+            Kind::Zero1 | Kind::Zero2 => (0.0, gradients, stepped),
+            Kind::Zero3 => {
+                let [forward, again] = self.gathered(&layout).map(|bytes| passes * share * bytes as f64);
+                (forward, if settings.reshard_after_forward { again } else { 0.0 } + gradients, 0.0)
             }
         };
         let [layers, sequences] =
@@ -131,17 +129,6 @@ impl Plan<'_> {
         config.settings()
     }
 
-    fn layout(&self, kind: StrategyKind, settings: &Settings) -> Layout {
-        match kind {
-            StrategyKind::Zero3 => settings.packed(self.inventory, self.mesh.data(), Packing::Units),
-            StrategyKind::Zero1 | StrategyKind::Zero2 => settings.layout(self.inventory, self.mesh.data()),
-            StrategyKind::Zero1Parameters => Layout::new(self.inventory, 1, Packing::Cap(0)),
-            StrategyKind::Naive | StrategyKind::Overlapped | StrategyKind::Bucketed => {
-                settings.layout(self.inventory, 1)
-            }
-        }
-    }
-
     /// Moments, and a full copy of weights of 16 bits.
     fn state(&self, bucket: &Bucket, optimiser: &dyn Optimiser) -> usize {
         let moments = bucket.pieces.iter().map(|piece| optimiser.moments(&self.inventory[piece.parameter]));
@@ -179,10 +166,6 @@ impl Plan<'_> {
 
 fn trained(bucket: &Bucket) -> usize {
     if bucket.trainable { bucket.count } else { 0 }
-}
-
-fn gradient_dtype(settings: &Settings, bucket: &Bucket) -> Dtype {
-    if settings.wide_gradients { Dtype::F32 } else { bucket.dtype }
 }
 
 /// What each of so many ranks sends of what is reduced or gathered once.

@@ -8,8 +8,9 @@ use std::fmt;
 pub struct Ledger {
     /// What was counted, now and at most; nothing before the first step.
     pub classes: [(usize, usize); Class::ALL.len()],
-    /// What the formulas say of weights, gradients and the optimiser's state: what is kept; of activations: the most.
-    pub formulas: [usize; 4],
+    /// What the formulas say of weights, gradients and the optimiser's state: what is kept; of activations: the most; and of what
+    /// is offloaded.
+    pub formulas: [usize; 5],
 }
 
 impl Ledger {

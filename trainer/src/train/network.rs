@@ -48,6 +48,7 @@ impl Network {
                 return Err(Error::illegal("model.kind = \"mlp\" is not cut: set mesh.tensor to 1"));
             }
         };
+        registry.freeze_all(&config.model.freeze)?;
         registry.keep_as(config.strategy.param_dtype, |_| true);
         Ok((network, Arc::new(registry.finish())))
     }

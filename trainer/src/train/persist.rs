@@ -14,7 +14,8 @@ impl Run {
     /// On every rank, if a file cannot be written on any.
     pub fn save(&mut self) -> Result<PathBuf> {
         let seed = u64::from(self.config.seed);
-        let progress = Progress { step: self.step, position: self.sampler.position(), seed };
+        let (position, data) = (self.sampler.position(), self.data.clone());
+        let progress = Progress { step: self.step, position, seed, data };
         let (folder, keep) = (self.config.checkpoint.folder.clone(), self.config.checkpoint.keep);
         let text = self.config.to_toml()?;
         let who = who(&self.world, &self.groups);
@@ -34,6 +35,13 @@ impl Run {
                 folder,
                 format!("saved with seed = {saved}, and this run has {seed}; set seed={saved}"),
             ));
+        }
+        if !progress.data.is(&self.data) {
+            let what = format!(
+                "saved while learning from other data: {}; this run has {}",
+                progress.data, self.data
+            );
+            return Err(Error::file(folder, format!("{what}: a position in one means nothing in the other")));
         }
         self.step = progress.step;
         self.sampler.resume(progress.position)

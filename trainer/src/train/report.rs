@@ -63,6 +63,7 @@ impl Report {
             tokens_per_second: self.tokens / pace,
             utilisation: self.work.0 / pace / self.work.1,
             exposed: taken.exposed.as_secs_f64(),
+            in_layers: taken.in_layers.as_secs_f64(),
             memory: ledger.measured(),
             memory_formula: ledger.formula(),
         };

@@ -6,7 +6,7 @@ use super::ledger::Ledger;
 use super::network::Network;
 use super::trace::{Lane, Trace, Traced};
 use crate::config::Config;
-use crate::data::{Chunk, Sampler};
+use crate::data::{Chunk, Dataset, Sampler};
 use crate::error::{Error, Result};
 use crate::memory::Memory;
 use crate::mesh::{GroupKind, Groups, Phase, Seeding};
@@ -28,6 +28,7 @@ pub struct Run {
     pub(super) chunks: Option<Communicator>,
     pub(super) batch: Batch,
     pub(super) feed: Feed,
+    pub(super) data: Dataset,
     pub(super) sampler: Sampler,
     pub(super) seeding: Seeding,
     pub(super) network: Network,
@@ -54,8 +55,10 @@ pub struct Taken {
     pub rate: f64,
     /// How long it took.
     pub time: Duration,
-    /// How long this rank waited for communication meanwhile.
+    /// How long this rank waited meanwhile for the exchange of gradients and weights.
     pub exposed: Duration,
+    /// How long it waited within layers that ranks share.
+    pub in_layers: Duration,
 }
 
 impl Run {
@@ -81,7 +84,7 @@ impl Run {
     pub fn step(&mut self) -> Result<Taken> {
         let start = Instant::now();
         self.strategy.waited();
-        let mut loss = self.gradients()?;
+        let (mut loss, in_layers) = self.gradients()?;
         self.trace.span(Lane::Communication, "gradients", || self.strategy.finish())?;
         self.ledger.count(&self.memory);
         let mut exposed = self.strategy.waited();
@@ -90,24 +93,27 @@ impl Run {
         self.check(loss, norm)?;
         let rate = self.update(norm)?;
         exposed += self.strategy.waited();
-        Ok(Taken { step: self.step, loss, norm, rate, time: start.elapsed(), exposed })
+        Ok(Taken { step: self.step, loss, norm, rate, time: start.elapsed(), exposed, in_layers })
     }
 
-    /// Adds up the gradients of this rank's part of the next batch; its mean loss.
-    fn gradients(&mut self) -> Result<f64> {
+    /// Adds up the gradients of this rank's part of the next batch; its mean loss, and how long layers waited for others.
+    fn gradients(&mut self) -> Result<(f64, Duration)> {
         let numbers = self.sampler.draw();
         let Batch { micro, accumulation, breadth, .. } = self.batch;
-        let (passes, mut losses) = (self.batch.passes(), Vec::new());
+        let (passes, mut losses, mut in_layers) = (self.batch.passes(), Vec::new(), Duration::ZERO);
         for (pass, numbers) in numbers.chunks(micro * breadth).enumerate() {
             self.strategy.begin(pass + 1 == passes)?;
-            losses.extend(self.pass(pass * breadth, numbers)?);
+            let (of_pass, waited) = self.pass(pass * breadth, numbers)?;
+            losses.extend(of_pass);
+            in_layers += waited;
         }
-        Ok(losses.into_iter().map(f64::from).sum::<f64>() / accumulation as f64)
+        Ok((losses.into_iter().map(f64::from).sum::<f64>() / accumulation as f64, in_layers))
     }
 
-    /// One pass forward and back with the samples of micro-batch `first` and those that go breadth first with it; the loss of each.
-    fn pass(&mut self, first: usize, numbers: &[u64]) -> Result<Vec<f32>> {
-        let (chunk, accumulation) = (self.chunk(), self.batch.accumulation);
+    /// One pass forward and back with the samples of micro-batch `first` and those that go breadth first with it; the loss of each,
+    /// and how long layers waited for others.
+    fn pass(&mut self, first: usize, numbers: &[u64]) -> Result<(Vec<f32>, Duration)> {
+        let chunk = self.chunk();
         let read = || {
             let parts = numbers.chunks(self.batch.micro);
             parts.map(|numbers| self.feed.training.batch(numbers, chunk)).collect::<Result<Vec<_>>>()
@@ -120,8 +126,11 @@ impl Run {
         pass.set_chunks(self.chunks.as_ref());
         let batches: Vec<_> = batches.iter().map(Owned::as_batch).collect();
         let losses = self.network.model().forward_each(&mut pass, &batches)?;
-        self.network.model().backward(&mut pass, 1.0 / accumulation as f32)?;
-        Ok(losses)
+        let factor = self.config.strategy.average.loss_factor(self.groups.size(GroupKind::Data));
+        self.network.model().backward(&mut pass, factor / self.batch.accumulation as f32)?;
+        let waits = pass.waits();
+        waits.iter().for_each(|wait| self.trace.wait(wait));
+        Ok((losses, waits.iter().map(|wait| wait.time).sum()))
     }
 
     /// Which part of each sequence this rank has.

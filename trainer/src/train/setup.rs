@@ -8,7 +8,7 @@ use super::run::Run;
 use super::trace::Trace;
 use crate::checkpoint;
 use crate::config::{Config, ModelKind, OptimiserKind};
-use crate::data::Sampler;
+use crate::data::{Dataset, Sampler};
 use crate::error::{Error, Result};
 use crate::memory::Memory;
 use crate::mesh::{GroupKind, Groups, Mesh, Seeding};
@@ -27,14 +27,15 @@ impl Run {
         let mesh = mesh(config, world.ranks())?;
         let batch = config.batch(&mesh)?;
         let feed = Feed::open(config)?;
-        agree(&world, config, feed.training.count())?;
+        let data = feed.training.dataset(&config.data.path)?;
+        agree(&world, config, &data)?;
         let groups = Groups::new(&world, mesh)?;
         let tensor = groups.get(GroupKind::Tensor);
         let (network, inventory) = Network::new(config, feed.extents, tensor)?;
         let (memory, settings) = (Memory::default(), config.settings());
         let team = Team::new(groups.get(GroupKind::Data).cloned(), tensor)?;
         let chunks = groups.get(GroupKind::SequenceData).map(Communicator::duplicate).transpose()?;
-        let strategy = parallel::make(config.strategy.kind(), &inventory, team, &settings, &memory)?;
+        let strategy = parallel::make(config.strategy.kind.strategy(), &inventory, team, &settings, &memory)?;
         let at = groups.coordinates();
         let seeding = Seeding::new(u64::from(config.seed), at);
         let sampler = sampler(config, &feed)?.share(at.batch_data, mesh.batch_data())?;
@@ -48,6 +49,7 @@ impl Run {
             chunks,
             batch,
             feed,
+            data,
             sampler,
             seeding,
             network,
@@ -83,10 +85,6 @@ pub(super) fn mesh(config: &Config, ranks: usize) -> Result<Mesh> {
         return Err(Error::Unavailable(what));
     }
     cut_sequences(config, &mesh)?;
-    if config.mesh.tensor > 1 && config.optimiser.kind == OptimiserKind::Muon {
-        let what = "optimiser.kind = \"muon\" with mesh.tensor > 1: not part of this build, as it needs whole matrices";
-        return Err(Error::Unavailable(what.to_owned()));
-    }
     Ok(mesh)
 }
 
@@ -108,12 +106,12 @@ fn cut_sequences(config: &Config, mesh: &Mesh) -> Result<()> {
     Ok(())
 }
 
-/// That all ranks have the same configuration and as much data.
-fn agree(world: &Communicator, config: &Config, samples: u64) -> Result<()> {
-    let mine = [crate::random::text(&config.to_toml()?), samples];
-    let mut all = vec![0; 2 * world.ranks()];
+/// That all ranks have the same configuration and the same data.
+fn agree(world: &Communicator, config: &Config, data: &Dataset) -> Result<()> {
+    let mine = [crate::random::text(&config.to_toml()?), data.samples, data.hash];
+    let mut all = vec![0; mine.len() * world.ranks()];
     world.all_gather(&mine, &mut all)?;
-    match all.chunks_exact(2).position(|other| other != &all[..2]) {
+    match all.chunks_exact(mine.len()).position(|other| other != &all[..mine.len()]) {
         Some(rank) => {
             let what = format!("rank {rank} has another configuration or other data than rank 0");
             Err(Error::illegal(what))

@@ -7,9 +7,13 @@ use super::*;
 use crate::config::{Config, StrategyKind};
 use crate::error::{Error, Result};
 use crate::memory::Class;
+use crate::testing::on;
 use std::path::Path;
+use std::sync::Arc;
 use tempfile::TempDir;
-use unisono::{Communicator, Order};
+
+mod meshes;
+mod options;
 
 /// A small model on a small text, changed by `overrides`; the text lies in `folder`.
 fn config(folder: &Path, overrides: &[&str]) -> Config {
@@ -45,16 +49,6 @@ fn folder() -> TempDir {
 /// Losses and weights, to the last bit.
 fn bits(outcome: &Outcome) -> (Vec<u64>, u64) {
     (outcome.losses.iter().map(|loss| loss.to_bits()).collect(), outcome.fingerprint)
-}
-
-/// Runs `body` on so many ranks; what all of them return.
-fn on<R: Send>(ranks: usize, body: impl Fn(Communicator) -> R + Sync) -> Vec<R> {
-    let config = unisono::Config { order: Order::Ranks, ..unisono::Config::default() };
-    let worlds = Communicator::threads_with(ranks, &config).unwrap();
-    std::thread::scope(|scope| {
-        let threads: Vec<_> = worlds.into_iter().map(|world| scope.spawn(|| body(world))).collect();
-        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
-    })
 }
 
 #[test]
@@ -208,7 +202,6 @@ fn what_is_wrong_is_said_once_and_ends_all() {
     let error = |changes: &[&str]| on_threads(2, &config(folder.path(), changes)).unwrap_err().to_string();
     assert!(error(&["data.path=/nowhere"]).starts_with("/nowhere: "));
     assert!(error(&["data.micro_batch=5"]).contains("nearest global batch: 10 or 20"));
-    assert!(error(&["optimiser.kind=muon", "mesh.tensor=2"]).contains("whole matrices"));
     assert!(error(&["mesh.pipeline=2"]).contains("mesh.pipeline = 2"));
     assert!(error(&["optimiser.lr=1e30", "optimiser.clip=0"]).contains("a lower optimiser.lr"));
     let ends = on(2, |world| {

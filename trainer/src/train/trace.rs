@@ -4,6 +4,7 @@
 use crate::error::{Error, Result};
 use crate::parallel::Parallel;
 use crate::parameter::{Inventory, ParameterId, UnitId};
+use crate::pass::Wait;
 use crate::strategy::{Strategy, Way};
 use serde_json::{Value, json};
 use std::path::Path;
@@ -50,6 +51,14 @@ impl Trace {
     pub(super) fn add(&mut self, lane: Lane, name: impl FnOnce() -> String, start: Instant) {
         if self.is_on {
             self.events.push(Event { name: name(), lane, start, time: start.elapsed() });
+        }
+    }
+
+    /// Records waiting within a layer.
+    pub(super) fn wait(&mut self, wait: &Wait) {
+        if self.is_on {
+            let Wait { name, start, time } = *wait;
+            self.events.push(Event { name: name.to_owned(), lane: Lane::Communication, start, time });
         }
     }
 

@@ -7,6 +7,7 @@ use crate::parallel::tests::{KINDS, make};
 use crate::parallel::{Form, Kept, Kind, Parallel, Settings, Team};
 use crate::parameter::{Inventory, Registry};
 use crate::split::Split;
+use crate::testing::on;
 use safetensors::tensor::TensorView;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -59,13 +60,8 @@ fn bits(strategy: &mut dyn Parallel, inventory: &Inventory) -> Bits {
 }
 
 /// Runs `body` on so many ranks and puts together what they return.
-fn on(ranks: usize, body: impl Fn(&Communicator) -> Bits + Sync) -> Bits {
-    let groups = Communicator::threads(ranks).unwrap();
-    std::thread::scope(|scope| {
-        let body = &body;
-        let threads: Vec<_> = groups.into_iter().map(|group| scope.spawn(move || body(&group))).collect();
-        threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
-    })
+fn together(ranks: usize, body: impl Fn(&Communicator) -> Bits + Sync) -> Bits {
+    on(ranks, |world| body(&world)).into_iter().flatten().collect()
 }
 
 fn who(world: &Communicator) -> Who<'_> {
@@ -112,10 +108,10 @@ fn any_strategy_writes_what_any_other_reads() {
             load(&path, who(world), &mut *strategy, inventory).unwrap();
             bits(&mut *strategy, inventory)
         };
-        let all = on(2, save);
+        let all = together(2, save);
         assert_eq!(all.len(), inventory.count());
-        assert!(on(3, |world| load(world, KINDS[6])) == all, "{kind:?}");
-        assert!(on(3, |world| load(world, kind)) == all, "{kind:?}");
+        assert!(together(3, |world| load(world, KINDS[6])) == all, "{kind:?}");
+        assert!(together(3, |world| load(world, kind)) == all, "{kind:?}");
     }
 }
 
@@ -133,8 +129,8 @@ fn cut_parameters_are_whole_in_the_file() {
         load(&path, who(world), &mut *strategy, &inventory).unwrap();
         bits(&mut *strategy, &inventory)
     };
-    let all = on(2, save);
-    assert!(on(3, load) == all);
+    let all = together(2, save);
+    assert!(together(3, load) == all);
     let (inventory, mut strategy) = split(None, 2);
     super::load(&path, ALONE, &mut *strategy, &inventory).unwrap();
     assert_eq!(all.len(), inventory.count());

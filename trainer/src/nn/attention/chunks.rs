@@ -30,19 +30,25 @@ impl Chunks {
     }
 
     /// The keys | values of sequence `number`, of which `input` has queries | keys | values of this rank's chunks.
-    pub(super) fn gather(&mut self, number: usize, input: &[f32]) -> Result<&[f32]> {
+    pub(super) fn gather(&mut self, pass: &Pass<'_>, number: usize, input: &[f32]) -> Result<&[f32]> {
         let (width, count) = (self.width, self.own.len() / 2 * 3);
         let rows = input[number * count..][..count].chunks_exact(3 * width);
         for (own, row) in self.own.chunks_exact_mut(2 * width).zip(rows) {
             own.copy_from_slice(&row[width..]);
         }
-        self.ranks.all_gather(&self.own, &mut self.whole)?;
+        pass.wait("keys and values", || self.ranks.all_gather(&self.own, &mut self.whole))?;
         Ok(&self.whole)
     }
 
     /// Puts in this rank's rows of `result` the sum of what all ranks have of the gradients of keys | values of sequence `number`.
-    pub(super) fn scatter(&mut self, number: usize, slopes: &[f32], result: &mut [f32]) -> Result<()> {
-        self.ranks.reduce_scatter(slopes, &mut self.own, Sum)?;
+    pub(super) fn scatter(
+        &mut self,
+        pass: &Pass<'_>,
+        number: usize,
+        slopes: &[f32],
+        result: &mut [f32],
+    ) -> Result<()> {
+        pass.wait("gradients of keys and values", || self.ranks.reduce_scatter(slopes, &mut self.own, Sum))?;
         let (width, count) = (self.width, self.own.len() / 2 * 3);
         let rows = result[number * count..][..count].chunks_exact_mut(3 * width);
         let own = self.own.chunks_exact(2 * width);

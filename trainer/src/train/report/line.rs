@@ -54,14 +54,21 @@ fn held_back(step: u64, loss: f64) -> String {
     format!("step {step}: loss {loss:.4} on what was held back")
 }
 
+/// Shares of the step that rank 0 waited: for gradients and weights, and within layers, if any are shared.
+fn exposed(record: &Record) -> String {
+    let [between, within] =
+        [record.exposed, record.in_layers].map(|seconds| format!("{:.0}%", 100.0 * seconds / record.seconds));
+    if record.in_layers > 0.0 { format!("{between} + {within} in layers") } else { between }
+}
+
 /// A step in one line.
 fn words(record: &Record, left: Duration) -> String {
     let Record { loss, norm, rate, utilisation, .. } = record;
-    let exposed = 100.0 * record.exposed / record.seconds;
+    let exposed = exposed(record);
     let [measured, formula] =
         [record.memory, record.memory_formula].map(|bytes| bytes as f64 / f64::from(1 << 20));
     format!(
-        "loss {loss:.4} norm {norm:.2} lr {rate:.1e} {} tok/s MFU {:.0}% exposed {exposed:.0}% memory {measured:.1}/{formula:.1} MiB left {}",
+        "loss {loss:.4} norm {norm:.2} lr {rate:.1e} {} tok/s MFU {:.0}% exposed {exposed} memory {measured:.1}/{formula:.1} MiB left {}",
         short(record.tokens_per_second),
         100.0 * utilisation,
         duration(left)

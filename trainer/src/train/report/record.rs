@@ -26,8 +26,11 @@ pub struct Record {
     pub tokens_per_second: f64,
     /// Floating-point operations of the model as a share of what the ranks can do, of late.
     pub utilisation: f64,
-    /// Seconds that rank 0 waited for communication.
+    /// Seconds that rank 0 waited for the exchange of gradients and weights.
     pub exposed: f64,
+    /// Seconds that it waited within layers that ranks share.
+    #[serde(default)]
+    pub in_layers: f64,
     /// Bytes that rank 0 keeps: weights, gradients, optimiser's state.
     pub memory: usize,
     /// The same by formula.

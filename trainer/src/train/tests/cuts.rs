@@ -1,6 +1,7 @@
 //! Runs whose sequences are cut into chunks, or whose micro-batches go breadth first.
 
 use super::*;
+use unisono::Communicator;
 
 #[test]
 fn strategies_agree_to_the_last_bit_also_when_sequences_are_cut() {

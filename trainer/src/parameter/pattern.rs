@@ -1,0 +1,43 @@
+//! Paths in a model by pattern: `*` stands for one part of a path.
+
+use std::collections::BTreeSet;
+
+/// Whether `pattern` names `path`.
+pub(crate) fn fits(pattern: &str, path: &str) -> bool {
+    pattern.split('.').count() == path.split('.').count() && covers(pattern, path)
+}
+
+/// Whether `pattern` names `path`, or something that `path` is part of.
+pub(crate) fn covers(pattern: &str, path: &str) -> bool {
+    let mut parts = path.split('.');
+    pattern.split('.').all(|pattern| parts.next().is_some_and(|part| pattern == "*" || pattern == part))
+}
+
+/// The three paths nearest to `pattern`, in words.
+pub(crate) fn near<'a>(pattern: &str, paths: impl IntoIterator<Item = &'a str>) -> String {
+    let distance = |path: &'a str| (strsim::damerau_levenshtein(pattern, path), path);
+    let nearest: BTreeSet<_> = paths.into_iter().map(distance).collect();
+    nearest.into_iter().take(3).map(|(_, path)| format!("`{path}`")).collect::<Vec<_>>().join(", ")
+}
+
+/// A path and all above it.
+pub(crate) fn with_ancestors(path: &str) -> impl Iterator<Item = &str> {
+    path.match_indices('.').map(|(end, _)| &path[..end]).chain([path])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_star_is_one_part_and_what_covers_may_be_shorter() {
+        assert!(fits("h.*.mlp", "h.0.mlp") && !fits("h.*", "h.0.mlp") && !fits("h.*.mlp", "h.0"));
+        assert!(covers("h.*", "h.0.mlp") && covers("h.0.mlp", "h.0.mlp") && !covers("h.1", "h.0.mlp"));
+        assert!(!covers("h", "head") && !covers("h.0.mlp.bias", "h.0.mlp"));
+        assert_eq!(
+            near("h.0.mpl", ["wte", "h.0.mlp", "h.1.mlp", "lm_head"]),
+            "`h.0.mlp`, `h.1.mlp`, `lm_head`"
+        );
+        assert_eq!(with_ancestors("h.0.mlp").collect::<Vec<_>>(), ["h", "h.0", "h.0.mlp"]);
+    }
+}

@@ -1,0 +1,96 @@
+//! What is saved on one mesh is what another loads, to the last bit.
+
+use super::*;
+use crate::data::Position;
+use crate::random::chain;
+use crate::testing::{joined, kept};
+use unisono::Communicator;
+
+/// Ranks, ranks that share layers, strategy.
+type Shape = (usize, usize, StrategyKind);
+
+fn shaped(folder: &Path, (_, tensor, kind): Shape) -> Config {
+    let (kind, tensor) = (format!("strategy.kind={}", kind.name()), format!("mesh.tensor={tensor}"));
+    let tiny = ["model.width=16", "model.heads=4", "model.layers=1", "model.context=8"];
+    config(folder, &[&tiny[..], &[&kind, &tensor, "schedule.steps=3", "data.micro_batch=1"]].concat())
+}
+
+/// A number for all weights and moments of the model, and how far the run is.
+fn state(runs: Vec<Run>) -> (u64, u64, Position) {
+    let (step, position) = (runs[0].step, runs[0].sampler.position());
+    let bits = joined(runs.into_iter().map(|mut run| {
+        let inventory = Arc::clone(&run.inventory);
+        kept(&mut *run.strategy, &inventory)
+    }));
+    let number = |((id, place), bits): (&(crate::parameter::ParameterId, usize), &Vec<u32>)| {
+        let bits: Vec<u64> = bits.iter().map(|&bits| u64::from(bits)).collect();
+        chain(&[id.0 as u64, *place as u64, chain(&bits)])
+    };
+    (chain(&bits.iter().map(number).collect::<Vec<_>>()), step, position)
+}
+
+fn saved(folder: &Path, shape: Shape) -> (u64, u64, Position) {
+    let config = shaped(folder, shape);
+    state(on(shape.0, |world| {
+        let mut run = Run::new(&config, world).unwrap();
+        (0..3).map(|_| run.step().unwrap()).for_each(|taken| assert!(taken.loss.is_finite()));
+        run.save().unwrap();
+        run
+    }))
+}
+
+fn loaded(folder: &Path, shape: Shape) -> (u64, u64, Position) {
+    let config = Config {
+        checkpoint: crate::config::Checkpoint { resume: true, ..shaped(folder, shape).checkpoint },
+        ..shaped(folder, shape)
+    };
+    state(on(shape.0, |world| Run::new(&config, world).unwrap()))
+}
+
+#[test]
+fn twelve_pairs_of_meshes_hand_over_every_bit() {
+    use StrategyKind::{Bucketed, Naive, Overlapped, Zero1, Zero1Parameters, Zero2, Zero3};
+    let pairs: [(Shape, Shape); 12] = [
+        ((1, 1, Bucketed), (4, 2, Zero3)),
+        ((2, 1, Zero1), (3, 1, Zero2)),
+        ((3, 1, Zero3), (1, 1, Naive)),
+        ((4, 1, Zero2), (2, 2, Zero1Parameters)),
+        ((2, 2, Overlapped), (6, 1, Zero3)),
+        ((4, 2, Zero3), (4, 4, Zero1)),
+        ((6, 3, Zero1), (2, 2, Zero3)),
+        ((4, 4, Zero2), (3, 1, Zero1Parameters)),
+        ((3, 3, Zero3), (4, 2, Zero2)),
+        ((6, 2, Zero1Parameters), (6, 3, Zero3)),
+        ((4, 2, Naive), (1, 1, Zero3)),
+        ((6, 1, Zero3), (6, 2, Zero3)),
+    ];
+    for (from, into) in pairs {
+        let folder = folder();
+        let before = saved(folder.path(), from);
+        assert_eq!(before.1, 3);
+        assert_eq!(loaded(folder.path(), into), before, "{from:?} to {into:?}");
+    }
+}
+
+#[test]
+fn a_checkpoint_of_other_data_is_refused() {
+    let folder = folder();
+    let shape = (1, 1, StrategyKind::Bucketed);
+    let before = saved(folder.path(), shape);
+    let resume = |change: &dyn Fn(String) -> String| {
+        let config = shaped(folder.path(), shape);
+        let path = folder.path().join("text.txt");
+        let text = change(std::fs::read_to_string(&path).unwrap());
+        std::fs::write(&path, text).unwrap();
+        let mut run = Run::new(&config, Communicator::threads(1).unwrap().remove(0)).unwrap();
+        run.load(&crate::checkpoint::latest(&folder.path().join("checkpoints")).unwrap())
+    };
+    resume(&|text| text).unwrap();
+    for change in
+        [|text: String| text.replacen("line 7 ", "lime 7 ", 1), |text: String| text[500..].to_owned()]
+    {
+        let error = resume(&change).unwrap_err().to_string();
+        assert!(error.contains("learning from other data") && error.contains("hash"), "{error}");
+    }
+    assert_eq!(loaded(folder.path(), shape), before, "and the same data is known again");
+}

@@ -1,0 +1,115 @@
+//! What a configuration may ask for beyond the defaults.
+
+use super::*;
+use crate::testing::{Bits, joined, kept};
+
+/// Losses, and all weights and moments, of a short run.
+fn trained(ranks: usize, config: &Config) -> (Vec<f64>, Bits) {
+    let ends = on(ranks, |world| {
+        let mut run = Run::new(config, world).unwrap();
+        let losses = (0..config.schedule.steps).map(|_| run.step().unwrap().loss).collect::<Vec<_>>();
+        let inventory = Arc::clone(&run.inventory);
+        (losses, kept(&mut *run.strategy, &inventory))
+    });
+    let (losses, bits): (Vec<_>, Vec<_>) = ends.into_iter().unzip();
+    (losses[0].clone(), joined(bits))
+}
+
+#[test]
+fn muon_takes_nearly_the_same_steps_when_matrices_are_cut() {
+    let folder = folder();
+    let of = |ranks, changes: &[&str]| {
+        let muon = ["optimiser.kind=muon", "schedule.steps=4", "model.tied=false"];
+        let config = config(folder.path(), &[&muon, changes].concat());
+        let (_, inventory) = Network::new(&config, Extents::Tokens(257), None).unwrap();
+        let (losses, bits) = trained(ranks, &config);
+        let is_hidden =
+            |name: &str| name.starts_with("h.") && name.ends_with("weight") && !name.contains("ln_");
+        let hidden = bits.into_iter().filter(|((id, _), _)| is_hidden(&inventory[*id].name));
+        let weights: Vec<f32> = hidden.map(|(_, bits)| f32::from_bits(bits[0])).collect();
+        (losses, weights)
+    };
+    let (reference, weights) = of(1, &[]);
+    assert_eq!(weights.len(), 2 * 12 * 32 * 32);
+    let meshes: [(usize, &[&str]); 3] = [
+        (2, &["mesh.tensor=2"]),
+        (3, &["mesh.tensor=3", "model.heads=4"]),
+        (4, &["mesh.tensor=2", "strategy.kind=zero3", "strategy.sequence_parallel=true"]),
+    ];
+    for (ranks, changes) in meshes {
+        let (reference, weights) =
+            if changes.len() == 2 { of(1, &changes[1..]) } else { (reference.clone(), weights.clone()) };
+        let (losses, found) = of(ranks, changes);
+        let furthest = found.iter().zip(&weights).map(|(one, other)| (one - other).abs()).fold(0.0, f32::max);
+        assert!(furthest < 1e-5 && found.len() == weights.len(), "{changes:?}: {furthest:e} apart");
+        let near = |(one, other): (&f64, &f64)| (one / other - 1.0).abs() < 1e-5;
+        assert!(losses.iter().zip(&reference).all(near), "{changes:?}: {losses:?}, not {reference:?}");
+    }
+}
+
+#[test]
+fn means_in_the_loss_train_as_well_and_a_frozen_table_stays() {
+    let folder = folder();
+    let of = |changes: &[&str]| trained(2, &config(folder.path(), changes));
+    let (losses, _) = of(&[]);
+    for kind in ["bucketed", "zero1", "full-shard"] {
+        let (found, _) = of(&["strategy.average=in-loss", &format!("strategy.kind={kind}")]);
+        assert!(found.iter().zip(&losses).all(|(one, other)| (one / other - 1.0).abs() < 1e-6), "{kind}");
+    }
+    let config = config(folder.path(), &["model.freeze=[\"wte\", \"h.*.attn\"]"]);
+    let (_, inventory) = Network::new(&config, Extents::Tokens(257), None).unwrap();
+    for ((id, place), bits) in trained(2, &config).1 {
+        let frozen = ["wte", "h.0.attn", "h.1.attn"].iter().any(|path| inventory[id].name.starts_with(path));
+        let mut start = [0.0];
+        inventory[id].initialise(u64::from(config.seed), place..place + 1, &mut start);
+        assert_eq!(frozen, bits.len() == 1, "{} has moments", inventory[id].name);
+        assert!(!frozen || bits[0] == start[0].to_bits(), "{} has moved", inventory[id].name);
+    }
+}
+
+#[test]
+fn waiting_within_layers_is_told_and_traced() {
+    let folder = folder();
+    let trace = folder.path().join("trace.json");
+    let traced = format!("log.trace={}", trace.display());
+    let config = config(folder.path(), &["mesh.tensor=2", &traced, "schedule.steps=3", "schedule.warmup=0"]);
+    on(2, |world| {
+        let mut run = Run::new(&config, world).unwrap();
+        let taken = run.step().unwrap();
+        assert!(taken.in_layers > taken.exposed && taken.in_layers < taken.time, "{taken:?}");
+    });
+    on_threads(2, &config).unwrap();
+    let text = std::fs::read_to_string(trace).unwrap();
+    let trace: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let is_sum = |event: &&serde_json::Value| event["name"] == "sum of a layer" && event["tid"] == 1;
+    // Of each of two blocks and parts of them, on both ways, for six micro-batches: 3 steps of 2 ranks.
+    let found = trace["traceEvents"].as_array().unwrap().iter().filter(is_sum).count();
+    assert!(found >= 2 * 2 * 2 * 6 * 3 * 2, "{found}");
+}
+
+#[test]
+fn offloaded_state_takes_the_same_steps_out_of_memory() {
+    let folder = folder();
+    let state = folder.path().join("state");
+    let offload = format!("strategy.offload={}", state.display());
+    for (kind, dtype) in
+        [("bucketed", "f32"), ("zero1-parameters", "f32"), ("zero2", "bf16"), ("zero3", "bf16")]
+    {
+        let (kind, dtype) = (format!("strategy.kind={kind}"), format!("strategy.param_dtype={dtype}"));
+        let of = |changes: &[&str]| {
+            let changes = [&[&kind, &dtype, "schedule.steps=4", "checkpoint.every=2"], changes].concat();
+            on_threads(2, &config(folder.path(), &changes)).unwrap()
+        };
+        let (kept, away) = (of(&[]), of(&[&offload]));
+        assert_eq!(bits(&away), bits(&kept), "{kind}, {dtype}");
+        let now = |outcome: &Outcome, class| outcome.ledger.classes[class as usize].0;
+        assert_eq!(now(&away, Class::Offloaded), now(&kept, Class::Optimiser), "{kind}, {dtype}");
+        assert_eq!((now(&away, Class::Optimiser), now(&kept, Class::Offloaded)), (0, 0));
+        assert_eq!(away.ledger.formulas[4], kept.ledger.formulas[2], "{kind}, {dtype}");
+        assert_eq!(std::fs::read_dir(&state).unwrap().count(), 0, "files have no names");
+        std::fs::remove_dir_all(folder.path().join("checkpoints/step-00000004")).unwrap();
+        let resumed = of(&[&offload, "checkpoint.resume=true"]);
+        assert_eq!((resumed.fingerprint, &resumed.losses[..]), (kept.fingerprint, &kept.losses[2..]));
+        std::fs::remove_dir_all(folder.path().join("checkpoints")).unwrap();
+    }
+}

@@ -1,0 +1,77 @@
+//! The same bits whatever shares what, however ranks reach each other, and every time.
+
+#[path = "../../tests/support/mod.rs"]
+mod support;
+
+use std::path::Path;
+use support::World;
+use unisono::Order;
+use unisono_trainer::config::{Config, StrategyKind};
+use unisono_trainer::train::Run;
+
+const STEPS: u64 = 50;
+
+/// Losses and norms of all steps, and a number for the weights that they lead to.
+type Bits = (Vec<(u64, u64)>, u64);
+
+fn config(folder: &Path, ranks: usize, kind: StrategyKind) -> Config {
+    let own = [
+        format!("data.path={}", folder.display()),
+        format!("data.global_batch={}", 2 * ranks),
+        format!("schedule.steps={STEPS}"),
+        format!("strategy.kind={}", kind.name()),
+    ];
+    let tiny = [
+        "model.layers=1",
+        "model.width=8",
+        "model.heads=2",
+        "model.context=8",
+        "data.micro_batch=1",
+        "schedule.warmup=5",
+        "strategy.bucket_mb=0.002",
+        "optimiser.lr=1e-2",
+    ];
+    let all: Vec<_> = tiny.map(str::to_owned).into_iter().chain(own).collect();
+    Config::load(None, &all).expect("a configuration")
+}
+
+fn run(folder: &Path, world: World, ranks: usize, kind: StrategyKind) -> Bits {
+    let config = config(folder, ranks, kind);
+    let in_order = unisono::Config { order: Order::Ranks, ..unisono::Config::default() };
+    let mut ends = world.run(ranks, &in_order, |world| {
+        let mut run = Run::new(&config, world).expect("a run");
+        let mut step = || {
+            let taken = run.step().expect("a step");
+            (taken.loss.to_bits(), taken.norm.to_bits())
+        };
+        ((0..STEPS).map(|_| step()).collect(), run.fingerprint().expect("a fingerprint"))
+    });
+    let first: Bits = ends.remove(0);
+    assert!(ends.iter().all(|other| *other == first), "ranks differ: {world:?}, {ranks} ranks, {kind:?}");
+    first
+}
+
+#[test]
+fn strategies_transports_and_reruns_take_the_same_steps_to_the_last_bit() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let text: String = (0..200).map(|line| format!("line {line} of {}\n", line * 7 % 13)).collect();
+    std::fs::write(folder.path().join("text.txt"), text).expect("a text");
+    for ranks in [2, 3, 4, 5] {
+        let reference = run(folder.path(), World::Threads, ranks, StrategyKind::Naive);
+        let (first, last) =
+            (f64::from_bits(reference.0[0].0), f64::from_bits(reference.0[STEPS as usize - 1].0));
+        assert!(last < first - 1.0, "it learns: from {first} to {last}");
+        for kind in StrategyKind::ALL {
+            let found = run(folder.path(), World::Threads, ranks, kind);
+            assert!(found == reference, "{kind:?} on {ranks} threads");
+        }
+        for world in [World::Shm, World::Tcp] {
+            for kind in
+                [StrategyKind::Bucketed, StrategyKind::Zero1, StrategyKind::Zero2, StrategyKind::Zero3]
+            {
+                let found = run(folder.path(), world, ranks, kind);
+                assert!(found == reference, "{kind:?} on {ranks} ranks over {world:?}");
+            }
+        }
+    }
+}
