@@ -53,17 +53,12 @@ impl Plan<'_> {
         let gradients = sum(&|bucket| trained(bucket) * gradient_dtype(&settings, bucket).size());
         let state = sum(&|bucket| self.state(bucket, optimiser));
         let activations = self.activations();
-        match kind {
-            StrategyKind::Naive | StrategyKind::Overlapped | StrategyKind::Bucketed => {
-                [weights, gradients, state, activations]
-            }
-            StrategyKind::Zero1Parameters => {
-                [weights, gradients, self.of_busiest_owner(&layout, optimiser), activations]
-            }
-            StrategyKind::Zero1 => [weights, gradients, state / ranks, activations],
-            StrategyKind::Zero2 => [weights, gradients / ranks, state / ranks, activations],
-            StrategyKind::Zero3 => [weights / ranks, gradients / ranks, state / ranks, activations],
-        }
+        let [of_weights, of_gradients, of_state] = divisors(kind, ranks);
+        let state = match kind {
+            StrategyKind::Zero1Parameters => self.of_busiest_owner(&layout, optimiser),
+            _ => state / of_state,
+        };
+        [weights / of_weights, gradients / of_gradients, state, activations]
     }
 
     /// Bytes that each rank sends in a step: (N−1)/N of multiples of what there is.
@@ -77,14 +72,7 @@ impl Plan<'_> {
         let stepped = sum(&|bucket| trained(bucket) * bucket.dtype.size());
         let wire = |bucket: &Bucket| settings.wire.unwrap_or(gradient_dtype(&settings, bucket));
         let gradients = sum(&|bucket| trained(bucket) * wire(bucket).size());
-        let (forward, backward, after) = match kind {
-            StrategyKind::Naive | StrategyKind::Overlapped | StrategyKind::Bucketed => {
-                (0.0, 2.0 * gradients, 0.0)
-            }
-            StrategyKind::Zero1Parameters => (0.0, 2.0 * gradients, stepped),
-            StrategyKind::Zero1 | StrategyKind::Zero2 => (0.0, gradients, stepped),
-            StrategyKind::Zero3 => (micro_batches * weights, micro_batches * weights + gradients, 0.0),
-        };
+        let [forward, backward, after] = exchanged(kind, micro_batches, weights, gradients, stepped);
         Traffic { forward, backward, after, layers: micro_batches * self.within_layers() }
     }
 
@@ -143,6 +131,35 @@ impl Plan<'_> {
     }
 }
 
+/// How many ways a strategy cuts weights, gradients and the optimiser's state between so many data ranks.
+pub(crate) fn divisors(kind: StrategyKind, ranks: usize) -> [usize; 3] {
+    match kind {
+        StrategyKind::Naive | StrategyKind::Overlapped | StrategyKind::Bucketed => [1, 1, 1],
+        StrategyKind::Zero1Parameters | StrategyKind::Zero1 => [1, 1, ranks],
+        StrategyKind::Zero2 => [1, ranks, ranks],
+        StrategyKind::Zero3 => [ranks, ranks, ranks],
+    }
+}
+
+/// What is sent forward, backward and after the step, of so many weights to gather, gradients to reduce and new weights to tell: an
+/// all-reduce counts twice, as reduction and as gathering.
+pub(crate) fn exchanged(
+    kind: StrategyKind,
+    micro_batches: f64,
+    weights: f64,
+    gradients: f64,
+    stepped: f64,
+) -> [f64; 3] {
+    match kind {
+        StrategyKind::Naive | StrategyKind::Overlapped | StrategyKind::Bucketed => {
+            [0.0, 2.0 * gradients, 0.0]
+        }
+        StrategyKind::Zero1Parameters => [0.0, 2.0 * gradients, stepped],
+        StrategyKind::Zero1 | StrategyKind::Zero2 => [0.0, gradients, stepped],
+        StrategyKind::Zero3 => [micro_batches * weights, micro_batches * weights + gradients, 0.0],
+    }
+}
+
 fn trained(bucket: &Bucket) -> usize {
     if bucket.trainable { bucket.count } else { 0 }
 }
@@ -152,13 +169,13 @@ fn gradient_dtype(settings: &Settings, bucket: &Bucket) -> Dtype {
 }
 
 /// What each of so many ranks sends of what is reduced or gathered once.
-fn to_others(ranks: usize) -> f64 {
+pub(crate) fn to_others(ranks: usize) -> f64 {
     (ranks - 1) as f64 / ranks as f64
 }
 
 /// Numbers that a GPT keeps of each token, at the end of forward, or with checkpointing within a block's backward: layers are cut in
 /// `parts`, and between them each rank has one of `rows` rows.
-fn of_token(gpt: &GptConfig, parts: usize, rows: usize) -> usize {
+pub(crate) fn of_token(gpt: &GptConfig, parts: usize, rows: usize) -> usize {
     let width = gpt.width;
     let norm = (width + if gpt.norm == Norm::Layer { 2 } else { 1 }).div_ceil(rows);
     let attention = width + (4 * width + gpt.heads).div_ceil(parts);

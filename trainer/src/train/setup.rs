@@ -74,7 +74,7 @@ impl Run {
 }
 
 /// The mesh of so many ranks, if all its kinds of parallelism are there.
-pub(super) fn mesh(config: &Config, ranks: usize) -> Result<Mesh> {
+pub(crate) fn mesh(config: &Config, ranks: usize) -> Result<Mesh> {
     let mesh = Mesh::new(ranks, config.mesh)?;
     let absent = [("pipeline", config.mesh.pipeline), ("sequence_data", config.mesh.sequence_data)];
     if let Some((name, degree)) = absent.into_iter().find(|&(_, degree)| degree > 1) {

@@ -1,0 +1,65 @@
+//! What is likely to go wrong, before it does.
+
+use super::hardware::Hardware;
+use super::pace::Pace;
+use super::sizes::{Bytes, Sizes};
+use super::state::Cut;
+use super::table::size;
+use crate::train::DATA_RANKS_MAX;
+
+/// Warnings about a plan, a line each.
+pub(super) fn list(
+    sizes: &Sizes,
+    bytes: &Bytes,
+    hardware: &Hardware,
+    cut: &Cut,
+    pace: Option<&Pace>,
+) -> Vec<String> {
+    let all = [
+        layer(sizes, bytes, hardware, cut),
+        activations(sizes, hardware, cut),
+        tensor(hardware, cut),
+        many(cut),
+        slow(pace),
+    ];
+    all.into_iter().flatten().collect()
+}
+
+/// Sharding keeps parts of layers, and computes with whole ones.
+fn layer(sizes: &Sizes, bytes: &Bytes, hardware: &Hardware, cut: &Cut) -> Option<String> {
+    let (layer, room) = (cut.largest_layer(sizes, bytes), hardware.room());
+    (3.0 * layer > room / 2.0).then(|| {
+        format!(
+            "three whole layers of {} take more than half of {}: cut layers (tensor)",
+            size(layer),
+            size(room)
+        )
+    })
+}
+
+fn activations(sizes: &Sizes, hardware: &Hardware, cut: &Cut) -> Option<String> {
+    let of_sample = cut.activations(sizes);
+    (of_sample > hardware.room() / 2.0 && !sizes.checkpointing).then(|| {
+        format!("a sample's activations, {}, are most of the memory, and data ranks do not share them: --checkpointing", size(of_sample))
+    })
+}
+
+fn tensor(hardware: &Hardware, cut: &Cut) -> Option<String> {
+    let (tensor, per_host) = (cut.tensor, hardware.per_host);
+    (!per_host.is_multiple_of(tensor)).then(|| {
+        format!("tensor = {tensor} crosses hosts of {per_host} ranks: every layer waits for the network")
+    })
+}
+
+fn many(cut: &Cut) -> Option<String> {
+    (cut.data > DATA_RANKS_MAX).then(|| {
+        format!("{} data ranks: beyond {DATA_RANKS_MAX}, latency is seldom hidden behind computing", cut.data)
+    })
+}
+
+fn slow(pace: Option<&Pace>) -> Option<String> {
+    let share = pace?.utilisation();
+    (share < 0.5).then(|| {
+        format!("ranks compute {:.0} % of the time and wait for the network for the rest: more samples a rank, a faster link, or ZeRO-2", 100.0 * share)
+    })
+}
