@@ -6,7 +6,7 @@ use super::pace::Pace;
 use super::recipe::Recipe;
 use super::sizes::{Bytes, Sizes};
 use super::state::{Cut, KINDS, gigabytes};
-use super::table::{cells, count, size, table, time};
+use super::table::{cells, count, operations, size, table, time};
 use super::{explain, warnings};
 use crate::error::{Error, Result};
 use crate::train::sections;
@@ -77,7 +77,7 @@ impl Answer {
         };
         let strategies: Vec<Row> = KINDS.into_iter().map(row).collect();
         let own = strategies.iter().find(|row| row.cut.kind == decision.cut.kind);
-        let warnings = warnings::list(&sizes, &bytes, &hardware, &decision.cut, own.map(|row| &row.pace));
+        let warnings = warnings::list(&sizes, &bytes, &hardware, &decision.cut, recipe.as_ref().ok(), own);
         let rule_of_thumb = rule_of_thumb(&sizes);
         Ok(Self {
             sizes,
@@ -139,7 +139,7 @@ impl Answer {
             format!("{name}: {} a message, {}/s", time(link.alpha), size(link.beta))
         };
         let own =
-            format!("{ranks} ranks, {per_host} a host, of {} and {:.3} TFLOP/s", size(memory), flops / 1e12);
+            format!("{ranks} ranks, {per_host} a host, of {} and {}FLOP/s", size(memory), operations(flops));
         let error =
             self.fit_error.map(|error| format!("\nmeasured times are met within {:.0} %", 100.0 * error));
         format!(

@@ -32,6 +32,11 @@ pub(super) fn time(seconds: f64) -> String {
     scaled(seconds, &[(1.0, "s"), (1e-3, "ms"), (1e-6, "us")])
 }
 
+/// Floating-point operations, without their name.
+pub(super) fn operations(number: f64) -> String {
+    scaled(number, &[(1e12, "T"), (1e9, "G"), (1.0, "")])
+}
+
 /// Parameters.
 pub(super) fn count(number: f64) -> String {
     scaled(number, &[(1e9, "b"), (1e6, "m"), (1e3, "k"), (1.0, "")])

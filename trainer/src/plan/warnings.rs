@@ -1,10 +1,12 @@
 //! What is likely to go wrong, before it does.
 
+use super::answer::Row;
 use super::hardware::Hardware;
-use super::pace::Pace;
+use super::recipe::Recipe;
 use super::sizes::{Bytes, Sizes};
 use super::state::Cut;
 use super::table::size;
+use crate::config::StrategyKind;
 use crate::train::DATA_RANKS_MAX;
 
 /// Warnings about a plan, a line each.
@@ -13,14 +15,16 @@ pub(super) fn list(
     bytes: &Bytes,
     hardware: &Hardware,
     cut: &Cut,
-    pace: Option<&Pace>,
+    recipe: Option<&Recipe>,
+    row: Option<&Row>,
 ) -> Vec<String> {
     let all = [
         layer(sizes, bytes, hardware, cut),
         activations(sizes, hardware, cut),
         tensor(hardware, cut),
         many(cut),
-        slow(pace),
+        accumulated(cut, recipe),
+        slow(row),
     ];
     all.into_iter().flatten().collect()
 }
@@ -57,8 +61,17 @@ fn many(cut: &Cut) -> Option<String> {
     })
 }
 
-fn slow(pace: Option<&Pace>) -> Option<String> {
-    let share = pace?.utilisation();
+/// Shares of gradients are all that is kept only once they are reduced.
+fn accumulated(cut: &Cut, recipe: Option<&Recipe>) -> Option<String> {
+    let times = recipe?.accumulation;
+    let reduces = matches!(cut.kind, StrategyKind::Zero2 | StrategyKind::Zero3);
+    (reduces && times > 1).then(|| {
+        format!("accumulation {times}: whole gradients are kept until the last micro-batch, or reduced for each of them")
+    })
+}
+
+fn slow(row: Option<&Row>) -> Option<String> {
+    let share = row?.pace.utilisation();
     (share < 0.5).then(|| {
         format!("ranks compute {:.0} % of the time and wait for the network for the rest: more samples a rank, a faster link, or ZeRO-2", 100.0 * share)
     })
