@@ -127,9 +127,9 @@ impl Answer {
         let state = self.bytes.total();
         let ranks = (state * parameters / self.hardware.memory).ceil();
         format!(
-            "{own}\n{:.0} GB in 16 bits, {:.0} GB to train ({state} bytes a parameter): the memory of {ranks} ranks, without activations",
-            gigabytes(parameters),
-            state * parameters / 1e9,
+            "{own}\n{} in 16 bits, {} to train ({state} bytes a parameter): the memory of {ranks} ranks, without activations",
+            size(1e9 * gigabytes(parameters)),
+            size(state * parameters),
         )
     }
 

@@ -125,7 +125,7 @@ impl Question {
             (&mut sizes.experts, self.experts, "--experts"),
         ];
         for (size, given, name) in given {
-            *size = least_one(name, given.unwrap_or(*size))?;
+            *size = countable(name, given.unwrap_or(*size))?;
         }
         if let Some(active) = &self.active {
             sizes.active = number(active)?;
@@ -144,8 +144,8 @@ impl Question {
 
     /// The hardware, and how well its link fits what was measured.
     fn hardware(&self) -> Result<(Hardware, Option<f64>)> {
-        let mut hardware = Hardware::named(&self.hardware, self.ranks)?;
-        hardware.per_host = least_one("--per-host", self.per_host.unwrap_or(hardware.per_host))?;
+        let mut hardware = Hardware::named(&self.hardware, countable("--ranks", self.ranks)?)?;
+        hardware.per_host = countable("--per-host", self.per_host.unwrap_or(hardware.per_host))?;
         let given = [
             (&mut hardware.memory, self.memory, "--memory", 1e9),
             (&mut hardware.within.beta, self.within, "--within", 1e9),
@@ -168,6 +168,10 @@ fn positive(name: &str, value: f64) -> Result<f64> {
     if is_one { Ok(value) } else { Err(Error::illegal(format!("{name} {value}: it is above 0"))) }
 }
 
-fn least_one(name: &str, value: usize) -> Result<usize> {
-    if value > 0 { Ok(value) } else { Err(Error::illegal(format!("{name} 0: it is at least 1"))) }
+/// Extents that nobody will reach, and whose products are still numbers.
+const MOST: usize = 1 << 24;
+
+fn countable(name: &str, value: usize) -> Result<usize> {
+    let is_one = (1..=MOST).contains(&value);
+    if is_one { Ok(value) } else { Err(Error::illegal(format!("{name} {value}: it is from 1 to {MOST}"))) }
 }

@@ -90,7 +90,7 @@ impl Sizes {
             checkpoint: self.checkpointing,
             ..GptConfig::new(self.vocabulary, self.sequence, self.width, self.heads, self.layers)
         };
-        (self.sequence * of_token(&gpt, parts, parts) * self.activation_bytes) as f64
+        self.sequence as f64 * (of_token(&gpt, parts, parts) * self.activation_bytes) as f64
     }
 
     /// Parameters of the largest layer: a block, or the table of tokens.
@@ -144,7 +144,7 @@ impl Bytes {
 /// The number that `text` means, with k, m, b, t or K, M, G, T for thousands, millions, billions and trillions.
 ///
 /// # Errors
-/// [`Error::Illegal`] if it is none above 0.
+/// [`Error::Illegal`] if it is none above 0 and below 10^16.
 pub fn number(text: &str) -> Result<f64> {
     let (digits, unit) = text.split_at(text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len()));
     let power = match unit.to_ascii_lowercase().as_str() {
@@ -156,7 +156,7 @@ pub fn number(text: &str) -> Result<f64> {
         _ => None,
     };
     let value = digits.parse::<f64>().ok().zip(power).map(|(value, power)| value * 10f64.powi(power));
-    value
-        .filter(|value| value.is_finite() && *value > 0.0)
-        .ok_or_else(|| Error::illegal(format!("`{text}` is no number above 0, such as 4096, 7b or 4.2M")))
+    value.filter(|value| *value > 0.0 && *value < 1e16).ok_or_else(|| {
+        Error::illegal(format!("`{text}` is no number above 0 and below 10^16, such as 4096, 7b or 4.2M"))
+    })
 }

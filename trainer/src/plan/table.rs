@@ -34,7 +34,7 @@ pub(super) fn time(seconds: f64) -> String {
 
 /// Floating-point operations, without their name.
 pub(super) fn operations(number: f64) -> String {
-    scaled(number, &[(1e12, "T"), (1e9, "G"), (1.0, "")])
+    scaled(number, &[(1e12, "T"), (1e9, "G"), (1e6, "M"), (1.0, "")])
 }
 
 /// Parameters.

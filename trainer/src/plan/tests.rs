@@ -1,8 +1,10 @@
 //! The formulas by their worked numbers, one test each.
 
 use super::*;
+use crate::config::Config;
 use crate::config::StrategyKind::{self, Bucketed, Zero1, Zero2, Zero3};
 use crate::error::Error;
+use crate::train::DryRun;
 
 const GB: f64 = 1e9;
 
@@ -164,6 +166,24 @@ fn activations_grow_with_samples_tokens_width_and_layers() {
 }
 
 #[test]
+fn a_configured_run_is_planned_as_its_dry_run_counts_it() {
+    let config =
+        Config::load(None, &["model.width=256".to_owned(), "model.checkpointing=true".to_owned()]).unwrap();
+    let (sizes, bytes) = (Sizes::of(&config).unwrap(), Bytes::of(&config));
+    let counted = DryRun::new(&config, 2).unwrap();
+    for kind in [Bucketed, Zero1, Zero2, Zero3] {
+        let found = cut(kind, 2).kept(&bytes, sizes.parameters);
+        let [weights, gradients, state, activations] = counted.memory(kind).map(|bytes| bytes as f64);
+        for (found, counted) in found.into_iter().zip([weights, gradients, state]) {
+            assert!((found / counted - 1.0).abs() < 0.01, "{kind:?}: {found}, not {counted}");
+        }
+        assert_eq!(sizes.activations(1) * config.data.micro_batch as f64, activations);
+        let sent: f64 = cut(kind, 2).sent(&bytes, sizes.parameters, 2).iter().sum();
+        assert!((sent / counted.traffic(kind).total() - 1.0).abs() < 0.01, "{kind:?}: {sent}");
+    }
+}
+
+#[test]
 fn bubbles_shrink_with_micro_batches() {
     assert_eq!(Order::Naive.bubble(4, 1), 0.75);
     assert!(near(Order::GPipe.bubble(4, 8), 3.0 / 11.0));
@@ -321,5 +341,5 @@ fn proportions_are_those_of_known_models() {
         assert!((blocks / sizes.parameters - 1.0).abs() < 0.2);
     }
     assert_eq!((number("7b").unwrap(), number("4.5M").unwrap(), number("12").unwrap()), (7e9, 4.5e6, 12.0));
-    assert!(["", "b", "7x", "-1b", "0"].iter().all(|text| number(text).is_err()));
+    assert!(["", "b", "7x", "-1b", "0", "99999t"].iter().all(|text| number(text).is_err()));
 }

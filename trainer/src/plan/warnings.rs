@@ -73,6 +73,6 @@ fn accumulated(cut: &Cut, recipe: Option<&Recipe>) -> Option<String> {
 fn slow(row: Option<&Row>) -> Option<String> {
     let share = row?.pace.utilisation();
     (share < 0.5).then(|| {
-        format!("ranks compute {:.0} % of the time and wait for the network for the rest: more samples a rank, a faster link, or ZeRO-2", 100.0 * share)
+        format!("ranks compute {:.0} % of the time and wait for the network for the rest: more samples a rank, fewer data ranks, larger buckets or a faster link", 100.0 * share)
     })
 }
