@@ -18,6 +18,7 @@ pub mod optim;
 pub mod parallel;
 pub mod parameter;
 pub mod pass;
+pub mod plan;
 mod random;
 pub mod split;
 pub mod strategy;

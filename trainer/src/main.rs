@@ -5,6 +5,7 @@ use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use unisono_trainer::config::Config;
+use unisono_trainer::plan::{Answer, Question};
 use unisono_trainer::train::{self, DryRun, Outcome};
 use unisono_trainer::{Error, Result};
 
@@ -21,6 +22,10 @@ enum Command {
     Train(TrainArguments),
     /// Let a trained model go on with a text.
     Generate(GenerateArguments),
+    /// Say how a model of some size is best trained on some hardware, and what that takes.
+    Plan(Question),
+    /// Print the formulas behind a plan, with its numbers.
+    Explain(Question),
 }
 
 #[derive(clap::Args)]
@@ -66,6 +71,8 @@ fn main() -> ExitCode {
     let ended = match Arguments::parse().command {
         Command::Train(arguments) => train(&arguments),
         Command::Generate(arguments) => generate(&arguments),
+        Command::Plan(question) => answer(&question, Answer::plan),
+        Command::Explain(question) => answer(&question, Answer::explain),
     };
     match ended {
         Ok(()) => ExitCode::SUCCESS,
@@ -116,5 +123,14 @@ fn tell(config: &Config, outcome: &Outcome) {
 fn generate(arguments: &GenerateArguments) -> Result<()> {
     let GenerateArguments { checkpoint, prompt, overrides } = arguments;
     println!("{prompt}{}", train::generate(checkpoint, prompt, overrides)?);
+    Ok(())
+}
+
+fn answer(question: &Question, text: fn(&Answer) -> String) -> Result<()> {
+    let answer = question.answer()?;
+    match question.json {
+        true => println!("{}", answer.json()?),
+        false => print!("{}", text(&answer)),
+    }
     Ok(())
 }

@@ -20,17 +20,22 @@ mod trace;
 mod work;
 mod write;
 
+pub(crate) use advice::{DATA_RANKS_MAX, memory_of_host};
 pub use batch::Batch;
 pub use course::Outcome;
 pub use dry_run::DryRun;
+pub(crate) use dry_run::sections;
 pub use feed::{Extents, Feed, Owned, Samples};
 pub use formula::Traffic;
+pub(crate) use formula::{Activations, divisors, exchanged, to_others};
 pub use launch::{in_environment, on_threads};
 pub use ledger::Ledger;
 pub use network::Network;
 pub use report::Record;
 pub use run::{Run, Taken};
 pub use schedule::{Scale, Schedule, Shape};
+pub(crate) use setup::mesh;
+pub(crate) use work::{flops_per_token, peak_flops};
 pub use write::generate;
 
 #[cfg(test)]

@@ -53,3 +53,39 @@ fn a_dry_run_of_a_thousand_ranks_reads_no_data() {
         assert!(text.contains(words), "`{words}` is not in\n{text}");
     }
 }
+
+#[test]
+fn a_plan_says_what_fits_and_what_it_takes() {
+    let text = said(&["plan", "--model", "70b", "--hardware", "h100-80", "-n", "64", "--tokens", "4194304"]);
+    for words in
+        ["140 GB in 16 bits, 1120 GB to train", "1024 samples", "tensor 2 x pipeline 1 x data 32", "zero3 <"]
+    {
+        assert!(text.contains(words), "`{words}` is not in\n{text}");
+    }
+    let text = said(&["explain", "--model", "7b"]);
+    for words in ["21193254160", "zero bubble", "within a host", "PAT", "lr_scale", "S^2/N"] {
+        assert!(text.contains(words), "`{words}` is not in\n{text}");
+    }
+}
+
+#[test]
+fn a_plan_is_of_a_configuration_and_of_measured_links_too() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("times.csv");
+    let times = [1024.0, 65536.0, 1048576.0]
+        .map(|bytes: f64| format!("8,{bytes},{}\n", 14.0 * 5.0 + bytes * 1.75 / 1e3));
+    std::fs::write(&path, times.concat()).expect("a file");
+    let fit =
+        ["plan", "--json", "--fit", path.to_str().expect("a path"), "-n", "8", "strategy.param_dtype=bf16"];
+    let answer: serde_json::Value = serde_json::from_str(&said(&fit)).expect("JSON");
+    let near = |found: &serde_json::Value, expected: f64| {
+        let found = found.as_f64().expect("a number");
+        assert!((found / expected - 1.0).abs() < 1e-6, "{found}, not {expected}");
+    };
+    near(&answer["hardware"]["within"]["alpha"], 5e-6);
+    near(&answer["hardware"]["within"]["beta"], 1e9);
+    assert_eq!((&answer["decision"]["leaf"], &answer["sizes"]["width"]), (&"Ddp".into(), &128.into()));
+    assert_eq!(answer["bytes"]["state"], 12.0);
+    let wrong = run(&["plan", "--hardware", "abacus"]);
+    assert!(String::from_utf8_lossy(&wrong.stderr).contains("a100-80"));
+}

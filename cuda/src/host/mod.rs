@@ -10,8 +10,10 @@
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+mod convert;
 mod fold;
 mod formula;
+mod gradients;
 mod kernel;
 mod lanes;
 mod level;
@@ -23,8 +25,13 @@ mod number;
 mod portable;
 pub(crate) mod small;
 mod spread;
+mod strided;
 #[cfg(test)]
 mod tests;
+
+pub use convert::{narrow, widen};
+pub use gradients::{average, clip_factor, scale_and_clip, squares};
+pub use strided::{pack, unpack};
 
 use crate::{DType, Finish, Op, Scalar, Source, Target};
 use fold::{Fold, check, scale_at};

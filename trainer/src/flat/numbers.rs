@@ -3,7 +3,8 @@
 use crate::memory::{Class, Floats, Memory, Storage};
 use serde::{Deserialize, Serialize};
 use std::ops::{Deref, Range};
-use unisono::{Communicator, Reduction, Result, Sum, bf16};
+use unisono::{Communicator, Element, Op, Reduction, Result, Sum, bf16};
+use unisono_cuda::{Finish, as_bytes, as_bytes_mut, average, narrow, reduce_assign, widen};
 
 /// Type of numbers in flat memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
@@ -162,9 +163,7 @@ impl Numbers {
     pub fn widen(&self, range: Range<usize>, into: &mut [f32]) {
         match self {
             Numbers::F32(slice) => into.copy_from_slice(&slice[range]),
-            Numbers::Bf16(slice) => {
-                into.iter_mut().zip(&slice[range]).for_each(|(wide, half)| *wide = half.to_f32());
-            }
+            Numbers::Bf16(slice) => widen(into, &slice[range]),
         }
     }
 
@@ -172,9 +171,7 @@ impl Numbers {
     pub fn narrow(&mut self, range: Range<usize>, from: &[f32]) {
         match self {
             Numbers::F32(slice) => slice[range].copy_from_slice(from),
-            Numbers::Bf16(slice) => {
-                slice[range].iter_mut().zip(from).for_each(|(half, wide)| *half = bf16::from_f32(*wide));
-            }
+            Numbers::Bf16(slice) => narrow(&mut slice[range], from),
         }
     }
 
@@ -185,25 +182,12 @@ impl Numbers {
 
     /// Adds `other`, number by number.
     pub fn add(&mut self, other: &Self) {
-        match (self, other) {
-            (Numbers::F32(sum), Numbers::F32(other)) => {
-                sum.iter_mut().zip(other.iter()).for_each(|(a, b)| *a += b)
-            }
-            (Numbers::Bf16(sum), Numbers::Bf16(other)) => {
-                sum.iter_mut()
-                    .zip(other.iter())
-                    .for_each(|(a, b)| *a = bf16::from_f32(a.to_f32() + b.to_f32()));
-            }
-            _ => unreachable!("buckets and their shares have one type"),
-        }
+        both!(self, other, sum, other => add(sum, other));
     }
 
-    /// Divides all by `divisor`.
-    pub fn divide(&mut self, divisor: f32) {
-        match self {
-            Numbers::F32(slice) => slice.iter_mut().for_each(|x| *x /= divisor),
-            Numbers::Bf16(slice) => slice.iter_mut().for_each(|x| *x = bf16::from_f32(x.to_f32() / divisor)),
-        }
+    /// Divides all by `ranks`.
+    pub fn average(&mut self, ranks: u32) {
+        typed!(self, slice => average(slice, ranks));
     }
 
     /// A copy of another type and class.
@@ -272,4 +256,8 @@ impl Numbers {
     pub fn broadcast(&mut self, comm: &Communicator, root: usize) -> Result<()> {
         typed!(self, slice => comm.broadcast(slice, root))
     }
+}
+
+fn add<T: Element>(sum: &mut [T], other: &[T]) {
+    reduce_assign(T::DTYPE, Op::Sum, Finish::Keep, as_bytes_mut(sum).into(), &[as_bytes(other).into()]);
 }

@@ -29,6 +29,20 @@ fn shape_in_file(parameter: &Parameter) -> Vec<usize> {
     shape
 }
 
+/// How far apart neighbours along each dimension of the whole parameter are in the file.
+fn strides_in_file(parameter: &Parameter) -> Vec<usize> {
+    let mut strides = row_major(&shape_in_file(parameter));
+    if is_transposed(parameter) {
+        strides.reverse();
+    }
+    strides
+}
+
+/// How far apart neighbours along each dimension are where the last one is contiguous.
+fn row_major(shape: &[usize]) -> Vec<usize> {
+    (1..=shape.len()).map(|inner| shape[inner..].iter().product()).collect()
+}
+
 /// Where element `index` of this rank's part is in the file; none for padding.
 fn in_file(parameter: &Parameter, index: usize) -> Option<usize> {
     let index = parameter.in_whole(index)?;

@@ -1,11 +1,11 @@
 //! Sums that do not depend on the order of their terms.
 
 use crate::flat::GRAIN;
-use crate::nn::vector::vectorised;
+use unisono_cuda::squares;
 
 /// The exact sum of squares, in fixed point: terms may come in any order, from any rank.
 ///
-/// A block of [`GRAIN`] elements is summed in 64-bit floats in a fixed order; the sums of blocks are added without rounding.
+/// A block of [`GRAIN`] elements is summed by [`squares`], in 64-bit floats in a fixed order; the sums of blocks are added without rounding.
 /// As blocks never belong to two ranks, the norm of a gradient has the same bits however it is sharded. No square of a
 /// 32-bit float overflows a 64-bit one.
 ///
@@ -30,10 +30,7 @@ impl Default for ExactSum {
 impl ExactSum {
     /// Adds the squares of `values`.
     pub fn add_squares(&mut self, values: &[f32]) {
-        vectorised(
-            #[inline(always)]
-            || values.chunks(GRAIN).for_each(|block| self.add(squares(block))),
-        );
+        squares(values, GRAIN, |block| self.add(block));
     }
 
     /// Adds a number that is not negative.
@@ -74,18 +71,6 @@ impl ExactSum {
     pub fn digits_mut(&mut self) -> &mut [u64] {
         &mut self.digits
     }
-}
-
-/// The sum of the squares of one block, in a fixed order: eight sums beside each other.
-#[inline(always)]
-fn squares(block: &[f32]) -> f64 {
-    let mut sums = [0.0f64; 8];
-    for part in block.chunks(8) {
-        for (sum, &value) in sums.iter_mut().zip(part) {
-            *sum += f64::from(value) * f64::from(value);
-        }
-    }
-    sums.iter().sum()
 }
 
 #[cfg(test)]

@@ -95,7 +95,7 @@ impl Mean {
             sums = sums.converted(&self.memory, Class::Gradients, dtype);
         }
         if self.average == Average::After {
-            sums.divide(self.ranks as f32);
+            sums.average(self.ranks as u32);
         }
         sums
     }

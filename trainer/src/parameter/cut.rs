@@ -54,6 +54,14 @@ impl Cut {
         (at < self.share()).then_some(block * self.share() + at)
     }
 
+    /// Of every block, where this part of it begins here and in the whole, and how many elements of it are no padding.
+    pub fn runs(&self) -> impl Iterator<Item = (usize, usize, usize)> {
+        let (share, extent) = (self.share(), self.whole / self.blocks);
+        let start = (self.part * share).min(extent);
+        let count = share.min(extent - start);
+        (0..self.blocks).map(move |block| (block * share, block * extent + start, count))
+    }
+
     /// Share of all parts together that is padding, from 0 to 1.
     pub fn waste(&self) -> f64 {
         1.0 - self.whole as f64 / (self.local() * self.parts) as f64

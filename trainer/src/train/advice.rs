@@ -92,11 +92,13 @@ fn activations(config: &Config, bytes: usize) -> Option<String> {
     large.then(|| "activations are not shared out by any strategy: model.checkpointing = true, mesh.sequence_data, or a smaller data.micro_batch".to_owned())
 }
 
-fn memory_of_host() -> Option<usize> {
+/// Bytes of memory of this host.
+pub(crate) fn memory_of_host() -> Option<usize> {
     let text = std::fs::read_to_string("/proc/meminfo").ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
     Some(line.trim().trim_end_matches(" kB").parse::<usize>().ok()? << 10)
 }
 
-const DATA_RANKS_MAX: usize = 512;
+/// Data ranks beyond which latency and small shares of the work leave communication uncovered.
+pub(crate) const DATA_RANKS_MAX: usize = 512;
 const GIB: f64 = (1 << 30) as f64;

@@ -58,7 +58,7 @@ impl DryRun {
     /// Everything, in words and tables.
     pub fn report(&self) -> String {
         let own = self.config.strategy.kind;
-        let sections = [
+        sections(&[
             ("Model", self.model()),
             ("Mesh", self.drawing()),
             ("Batch", self.arithmetic()),
@@ -66,10 +66,7 @@ impl DryRun {
             ("Sent by each rank in a step, bytes", traffic_table(&self.traffic(own))),
             ("The strategies, MiB", self.comparison()),
             ("To be considered", advice::list(&self.config, &self.mesh, &self.batch, self.total(own))),
-        ];
-        let told = sections.iter().filter(|(_, body)| !body.is_empty());
-        let told: Vec<_> = told.map(|(title, body)| format!("{title}\n{}\n", indented(body))).collect();
-        told.join("\n")
+        ])
     }
 
     fn model(&self) -> String {
@@ -156,6 +153,12 @@ fn traffic_table(traffic: &Traffic) -> String {
     let within = [("in layers", layers), ("in sequences", sequences)];
     let rows = phases.into_iter().chain(within).chain([("in all", traffic.total())]);
     rows.map(|(phase, bytes)| format!("{phase:<13}{bytes:>15.0}")).collect::<Vec<_>>().join("\n")
+}
+
+/// Sections with their titles; none without a body.
+pub(crate) fn sections(all: &[(&str, String)]) -> String {
+    let told = all.iter().filter(|(_, body)| !body.is_empty());
+    told.map(|(title, body)| format!("{title}\n{}\n", indented(body))).collect::<Vec<_>>().join("\n")
 }
 
 fn indented(text: &str) -> String {

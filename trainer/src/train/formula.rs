@@ -13,7 +13,7 @@ use crate::mesh::Mesh;
 use crate::optim::Optimiser;
 use crate::parallel::{Kind, ReduceEach, Settings, owners};
 use crate::parameter::{Inventory, UnitId};
-use activations::Activations;
+pub(crate) use activations::Activations;
 
 /// What the formulas go by: one rank's part of a run.
 pub(super) struct Plan<'a> {
@@ -57,15 +57,13 @@ impl Plan<'_> {
         let weights = sum(&|bucket| bucket.count * bucket.dtype.size());
         let gradients = sum(&|bucket| trained(bucket) * bucket.gradients.size());
         let state = sum(&|bucket| self.state(bucket, optimiser));
-        let (weights, gradients, state) = match kind.strategy() {
-            Kind::Replicated => (weights, gradients, state),
-            Kind::Owners => (weights, gradients, self.of_busiest_owner(&layout, optimiser)),
-            Kind::Zero1 => (weights, gradients, state / ranks),
-            Kind::Zero2 => (weights, gradients / ranks, state / ranks),
-            Kind::Zero3 => (weights / ranks, gradients / ranks, state / ranks),
+        let [of_weights, of_gradients, of_state] = divisors(kind, ranks);
+        let state = match kind.strategy() {
+            Kind::Owners => self.of_busiest_owner(&layout, optimiser),
+            _ => state / of_state,
         };
         let (state, offloaded) = if settings.offload.is_some() { (0, state) } else { (state, 0) };
-        [weights, gradients, state, self.activations(), offloaded]
+        [weights / of_weights, gradients / of_gradients, state, self.activations(), offloaded]
     }
 
     /// Bytes that each rank sends in a step: (N−1)/N of multiples of what there is.
@@ -81,15 +79,9 @@ impl Plan<'_> {
         let gradients = sum(&|bucket| trained(bucket) * wire(bucket).size());
         let each = settings.reduce_each == ReduceEach::MicroBatch && kind.keeps_shares();
         let gradients = if each { passes * gradients } else { gradients };
-        let (forward, backward, after) = match kind.strategy() {
-            Kind::Replicated => (0.0, 2.0 * gradients, 0.0),
-            Kind::Owners => (0.0, 2.0 * gradients, stepped),
-            Kind::Zero1 | Kind::Zero2 => (0.0, gradients, stepped),
-            Kind::Zero3 => {
-                let [forward, again] = self.gathered(&layout).map(|bytes| passes * share * bytes as f64);
-                (forward, if settings.reshard_after_forward { again } else { 0.0 } + gradients, 0.0)
-            }
-        };
+        let [ahead, again] = self.gathered(&layout).map(|bytes| passes * share * bytes as f64);
+        let again = if settings.reshard_after_forward { again } else { 0.0 };
+        let [forward, backward, after] = exchanged(kind, [ahead, again], gradients, stepped);
         let [layers, sequences] =
             [self.within_layers(), self.within_sequences()].map(|bytes| micro_batches * bytes);
         Traffic { forward, backward, after, layers, sequences }
@@ -164,11 +156,37 @@ impl Plan<'_> {
     }
 }
 
+/// How many ways a strategy cuts weights, gradients and the optimiser's state between so many data ranks.
+pub(crate) fn divisors(kind: StrategyKind, ranks: usize) -> [usize; 3] {
+    match kind.strategy() {
+        Kind::Replicated => [1, 1, 1],
+        Kind::Owners | Kind::Zero1 => [1, 1, ranks],
+        Kind::Zero2 => [1, ranks, ranks],
+        Kind::Zero3 => [ranks, ranks, ranks],
+    }
+}
+
+/// What is sent forward, backward and after the step, of weights gathered forward and again backward, gradients to reduce and new
+/// weights to tell: an all-reduce counts twice, as reduction and as gathering.
+pub(crate) fn exchanged(
+    kind: StrategyKind,
+    [ahead, again]: [f64; 2],
+    gradients: f64,
+    stepped: f64,
+) -> [f64; 3] {
+    match kind.strategy() {
+        Kind::Replicated => [0.0, 2.0 * gradients, 0.0],
+        Kind::Owners => [0.0, 2.0 * gradients, stepped],
+        Kind::Zero1 | Kind::Zero2 => [0.0, gradients, stepped],
+        Kind::Zero3 => [ahead, again + gradients, 0.0],
+    }
+}
+
 fn trained(bucket: &Bucket) -> usize {
     if bucket.trainable { bucket.count } else { 0 }
 }
 
 /// What each of so many ranks sends of what is reduced or gathered once.
-fn to_others(ranks: usize) -> f64 {
+pub(crate) fn to_others(ranks: usize) -> f64 {
     (ranks - 1) as f64 / ranks as f64
 }

@@ -17,6 +17,7 @@ use crate::pass::Pass;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use unisono::{Avg, Communicator};
+use unisono_cuda::clip_factor;
 
 /// What one rank has of a run. All ranks call the same methods in the same order.
 pub struct Run {
@@ -142,7 +143,7 @@ impl Run {
     /// Lets weights follow gradients of this norm; the learning rate.
     fn update(&mut self, norm: f64) -> Result<f64> {
         let rate = self.config.peak_rate() * self.config.schedule.factor(self.step);
-        let factor = clipping(norm, self.config.optimiser.clip);
+        let factor = clip_factor(norm, self.config.optimiser.clip);
         self.step += 1;
         let step = Step { number: self.step, rate: rate as f32, factor };
         self.trace.span(Lane::Compute, "optimiser", || self.strategy.update(&*self.optimiser, &step))?;
@@ -167,22 +168,5 @@ impl Run {
         Err(Error::illegal(format!(
             "{what}; a lower optimiser.lr, a longer schedule.warmup or optimiser.clip may help"
         )))
-    }
-}
-
-/// What clipping multiplies gradients of this norm by.
-fn clipping(norm: f64, longest: f64) -> f32 {
-    if longest > 0.0 { (longest / (norm + 1e-6)).min(1.0) as f32 } else { 1.0 }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::clipping;
-
-    #[test]
-    fn only_long_gradients_are_clipped() {
-        assert_eq!((clipping(0.5, 1.0), clipping(100.0, 0.0)), (1.0, 1.0));
-        assert!((clipping(4.0, 1.0) - 0.25).abs() < 1e-6);
-        assert_eq!(clipping(0.0, 1.0), 1.0);
     }
 }

@@ -78,7 +78,7 @@ impl Run {
 }
 
 /// The mesh of so many ranks, if all its kinds of parallelism are there.
-pub(super) fn mesh(config: &Config, ranks: usize) -> Result<Mesh> {
+pub(crate) fn mesh(config: &Config, ranks: usize) -> Result<Mesh> {
     let mesh = Mesh::new(ranks, config.mesh)?;
     if config.mesh.pipeline > 1 {
         let what = format!("mesh.pipeline = {}: not part of this build; set it to 1", config.mesh.pipeline);

@@ -15,9 +15,14 @@ pub(super) fn flops_per_sample(config: &Config, inventory: &Inventory) -> f64 {
         ModelKind::Gpt => {
             let [layers, width, context] =
                 [config.model.layers, config.model.width, config.model.context].map(|extent| extent as f64);
-            context * (6.0 * weights + 6.0 * layers * width * context)
+            context * flops_per_token(weights, layers, width, context)
         }
     }
+}
+
+/// The same of one token of a transformer of so many weights in matrix products, layers, width and context.
+pub(crate) fn flops_per_token(weights: f64, layers: f64, width: f64, context: f64) -> f64 {
+    6.0 * weights + 6.0 * layers * width * context
 }
 
 /// Elements of a parameter times the matrix products that they take part in: a look-up in an embedding is none.
@@ -30,7 +35,7 @@ fn multiplied(parameter: &Parameter) -> usize {
 }
 
 /// Floating-point operations in a second that `threads` threads can do in a matrix product: the fastest of several short ones.
-pub(super) fn peak_flops(threads: usize) -> f64 {
+pub(crate) fn peak_flops(threads: usize) -> f64 {
     let (one, other) = (vec![0.5f32; EXTENT * EXTENT], vec![0.25f32; EXTENT * EXTENT]);
     let mut product = vec![0.0f32; EXTENT * EXTENT];
     let mut least = f64::INFINITY;

@@ -1,10 +1,10 @@
 //! Writing.
 
-use super::{in_file, shape_in_file};
+use super::{row_major, shape_in_file, strides_in_file};
 use crate::checkpoint::{Who, folder};
 use crate::error::{Error, Result};
 use crate::parallel::Parallel;
-use crate::parameter::{Inventory, Parameter, ParameterId, UnitId};
+use crate::parameter::{Cut, Inventory, Parameter, ParameterId, UnitId};
 use crate::strategy::Way;
 use safetensors::Dtype;
 use safetensors::tensor::{Metadata, TensorInfo};
@@ -13,6 +13,7 @@ use std::fs::File;
 use std::io::Write;
 use std::path::Path;
 use unisono::Communicator;
+use unisono_cuda::{pack, unpack};
 
 /// Writes the weights to the file at `path`, in 32 bits, as rank 0 gets to see them, parameter by parameter. All ranks call it;
 /// `tensor` is the group that shares every layer, if there is one.
@@ -80,19 +81,29 @@ fn write(file: Option<File>, path: &Path, parameter: &Parameter, parts: &[f32]) 
 
 /// The bytes of a parameter in the file, from all its parts.
 fn whole(parameter: &Parameter, parts: &[f32]) -> Vec<u8> {
-    let mut bytes = vec![0; 4 * shape_in_file(parameter).iter().product::<usize>()];
+    let strides = strides_in_file(parameter);
+    let mut whole = vec![0.0; parameter.whole_shape().iter().product()];
     for (number, values) in parts.chunks_exact(parameter.count()).enumerate() {
-        let mut part = parameter.clone();
-        if let Some(cut) = &mut part.cut {
-            cut.part = number;
-        }
-        for (index, value) in values.iter().enumerate() {
-            if let Some(place) = in_file(&part, index) {
-                bytes[4 * place..][..4].copy_from_slice(&value.to_le_bytes());
-            }
+        for (dimension, (here, there, count)) in runs(parameter, number) {
+            let mut shape = parameter.shape.clone();
+            let own = row_major(&shape);
+            shape[dimension] = count;
+            let mut contiguous = vec![0.0; shape.iter().product()];
+            let (from, into) = (here * own[dimension], there * strides[dimension]);
+            pack(&mut contiguous, &values[from.min(values.len())..], &shape, &own);
+            let end = whole.len();
+            unpack(&mut whole[into.min(end)..], &contiguous, &shape, &strides);
         }
     }
-    bytes
+    whole.iter().flat_map(|value: &f32| value.to_le_bytes()).collect()
+}
+
+/// The dimension in which part `number` of a parameter is cut, and its runs there.
+fn runs(parameter: &Parameter, number: usize) -> Vec<(usize, (usize, usize, usize))> {
+    match &parameter.cut {
+        Some(cut) => Cut { part: number, ..cut.clone() }.runs().map(|run| (cut.dimension, run)).collect(),
+        None => vec![(0, (0, 0, parameter.shape[0]))],
+    }
 }
 
 /// Gives a whole file its name.

@@ -4,24 +4,24 @@ use crate::models::{FeedForward, GptConfig, Norm};
 use crate::nn::CausalAttention;
 
 /// The activations of one rank in a pass.
-pub(super) struct Activations<'a> {
-    pub(super) gpt: &'a GptConfig,
+pub(crate) struct Activations<'a> {
+    pub(crate) gpt: &'a GptConfig,
     /// Parts that layers are cut in.
-    pub(super) parts: usize,
+    pub(crate) parts: usize,
     /// Parts of the rows between layers.
-    pub(super) rows: usize,
+    pub(crate) rows: usize,
     /// Chunks that sequences are cut in.
-    pub(super) chunks: usize,
+    pub(crate) chunks: usize,
     /// Sequences of a micro-batch.
-    pub(super) micro: usize,
+    pub(crate) micro: usize,
     /// Micro-batches that go breadth first together.
-    pub(super) breadth: usize,
+    pub(crate) breadth: usize,
 }
 
 impl Activations<'_> {
     /// Numbers when there are most of them: at the end of forward, or within a block's backward, with checkpointing or with keys
     /// and values of whole sequences.
-    pub(super) fn most(&self) -> usize {
+    pub(in crate::train) fn most(&self) -> usize {
         let (gpt, breadth, tokens) = (self.gpt, self.breadth, self.tokens());
         let between = gpt.width.div_ceil(self.rows);
         let block = self.attention() + self.feed_forward();
@@ -34,6 +34,11 @@ impl Activations<'_> {
         let attending = attending + self.of_sequence() + CausalAttention::room(gpt.context);
         let in_block = tokens * others + (tokens * again).max(attending);
         at_end.max(in_block)
+    }
+
+    /// What another sequence in the micro-batch adds.
+    pub(crate) fn of_another(&self) -> usize {
+        Self { micro: self.micro + 1, ..*self }.most() - self.most()
     }
 
     /// Tokens of a micro-batch.

@@ -1,0 +1,221 @@
+//! Arrays that do not lie one element after the other, to contiguous memory and back.
+
+/// `into` = the elements of the array of extents `shape` that begins with `from` and whose neighbours along each
+/// dimension are `strides` elements apart, the last dimension first.
+///
+/// Any extents and strides will do: rows of a larger matrix, transposes, a row again and again (a stride of 0).
+///
+/// # Panics
+/// If there are not as many strides as extents, if the array is not of as many elements as `into`, or reaches beyond `from`.
+pub fn pack<T: Copy>(into: &mut [T], from: &[T], shape: &[usize], strides: &[usize]) {
+    let loops = Loops::new(shape, strides, into.len(), from.len());
+    loops.run(|outer, inner, at, offset| {
+        tile(outer, inner, |dim| (dim.dense, dim.stride), into, from, at, offset)
+    });
+}
+
+/// The inverse of [`pack`]: contiguous elements go where an array of these extents and strides that begins with `into` has them.
+///
+/// # Panics
+/// As [`pack`], with `into` and `from` exchanged.
+pub fn unpack<T: Copy>(into: &mut [T], from: &[T], shape: &[usize], strides: &[usize]) {
+    let loops = Loops::new(shape, strides, from.len(), into.len());
+    loops.run(|outer, inner, at, offset| {
+        tile(outer, inner, |dim| (dim.stride, dim.dense), into, from, offset, at)
+    });
+}
+
+/// One dimension: its extent, and how far apart neighbours are in the array and in contiguous memory.
+#[derive(Clone, Copy)]
+struct Dim {
+    extent: usize,
+    stride: usize,
+    dense: usize,
+}
+
+/// What does not change anything: one element.
+const POINT: Dim = Dim { extent: 1, stride: 1, dense: 1 };
+
+/// The dimensions of an array, none of extent 1 and none that could be one with the next.
+struct Loops(Vec<Dim>);
+
+impl Loops {
+    /// Of an array within `room` elements that has as many as `count`.
+    fn new(shape: &[usize], strides: &[usize], count: usize, room: usize) -> Self {
+        assert_eq!(shape.len(), strides.len(), "a stride for each extent");
+        let elements = shape.iter().try_fold(1usize, |product, &extent| product.checked_mul(extent));
+        assert_eq!(elements, Some(count), "elements of {shape:?}");
+        let last = shape.iter().zip(strides).try_fold(0usize, |sum, (&extent, &stride)| {
+            sum.checked_add(stride.checked_mul(extent.saturating_sub(1))?)
+        });
+        let fits = count == 0 || last.is_some_and(|last| last < room);
+        assert!(fits, "{shape:?} elements {strides:?} apart reach beyond {room}");
+        Self::merged(shape, strides)
+    }
+
+    fn merged(shape: &[usize], strides: &[usize]) -> Self {
+        let mut dims: Vec<Dim> = Vec::with_capacity(shape.len() + 2);
+        let mut dense = shape.iter().product::<usize>();
+        for (&extent, &stride) in shape.iter().zip(strides) {
+            dense = dense.checked_div(extent).unwrap_or(0);
+            match dims.last_mut() {
+                _ if extent == 1 => {}
+                Some(outer) if outer.stride == stride * extent => {
+                    *outer = Dim { extent: outer.extent * extent, stride, dense };
+                }
+                _ => dims.push(Dim { extent, stride, dense }),
+            }
+        }
+        Self(dims)
+    }
+
+    /// Calls `tile` for one piece of the two innermost dimensions after the other, with where it begins in contiguous memory
+    /// and in the array.
+    fn run(&self, mut tile: impl FnMut(Dim, Dim, usize, usize)) {
+        let (outermost, [outer, inner]) = match self.0[..] {
+            [] => (&[][..], [POINT, POINT]),
+            [inner] => (&[][..], [POINT, inner]),
+            [ref rest @ .., outer, inner] => (rest, [outer, inner]),
+        };
+        // Rows that are contiguous on both sides are best copied whole.
+        let side = if inner.stride == 1 { usize::MAX } else { TILE };
+        walk(outermost, 0, 0, &mut |at, offset| {
+            for (row, rows) in pieces(outer.extent, side) {
+                for (column, columns) in pieces(inner.extent, side) {
+                    let (outer, inner) = (Dim { extent: rows, ..outer }, Dim { extent: columns, ..inner });
+                    let dense = at + row * outer.dense + column * inner.dense;
+                    tile(outer, inner, dense, offset + row * outer.stride + column * inner.stride);
+                }
+            }
+        });
+    }
+}
+
+/// Elements to a side of what is copied at once where rows are not contiguous: whole cache lines on both sides, and few enough
+/// to stay in the nearest cache.
+const TILE: usize = 32;
+
+/// Where each piece of at most `side` of `extent` elements begins, and how long it is.
+fn pieces(extent: usize, side: usize) -> impl Iterator<Item = (usize, usize)> {
+    (0..extent).step_by(side).map(move |start| (start, side.min(extent - start)))
+}
+
+/// Calls `body` for every index of `dims`, with its place in contiguous memory and in the array.
+fn walk(dims: &[Dim], at: usize, offset: usize, body: &mut impl FnMut(usize, usize)) {
+    match dims {
+        [] => body(at, offset),
+        [dim, rest @ ..] => {
+            (0..dim.extent).for_each(|i| walk(rest, at + i * dim.dense, offset + i * dim.stride, body));
+        }
+    }
+}
+
+/// Copies two dimensions; `steps` gives of each how far apart neighbours are in `into` and in `from`, which begin at `to` and `start`.
+#[inline(always)]
+fn tile<T: Copy>(
+    outer: Dim,
+    inner: Dim,
+    steps: impl Fn(Dim) -> (usize, usize),
+    into: &mut [T],
+    from: &[T],
+    to: usize,
+    start: usize,
+) {
+    let ((row_to, row_from), (step_to, step_from)) = (steps(outer), steps(inner));
+    if row_from == 1 && step_to == 1 && step_from != 1 {
+        let turned = turn(outer.extent, inner.extent, from, start, step_from);
+        for (row, elements) in turned.chunks_exact(TILE).take(outer.extent).enumerate() {
+            into[to + row * row_to..][..inner.extent].copy_from_slice(&elements[..inner.extent]);
+        }
+        return;
+    }
+    if row_to == 1 && step_from == 1 && step_to != 1 {
+        let turned = turn(inner.extent, outer.extent, from, start, row_from);
+        for (column, elements) in turned.chunks_exact(TILE).take(inner.extent).enumerate() {
+            into[to + column * step_to..][..outer.extent].copy_from_slice(&elements[..outer.extent]);
+        }
+        return;
+    }
+    for row in 0..outer.extent {
+        let (to, start) = (to + row * row_to, start + row * row_from);
+        if (step_to, step_from) == (1, 1) {
+            into[to..][..inner.extent].copy_from_slice(&from[start..][..inner.extent]);
+        } else {
+            (0..inner.extent).for_each(|i| into[to + i * step_to] = from[start + i * step_from]);
+        }
+    }
+}
+
+/// The transpose of `rows` rows of `length` contiguous elements `stride` apart. By way of here every cache line of both sides is
+/// touched once: lines a power of two apart would push one another out.
+#[inline(always)]
+fn turn<T: Copy>(length: usize, rows: usize, from: &[T], start: usize, stride: usize) -> [T; TILE * TILE] {
+    let mut turned = [from[start]; TILE * TILE];
+    for row in 0..rows {
+        let elements = &from[start + row * stride..][..length];
+        elements.iter().enumerate().for_each(|(i, element)| turned[i * TILE + row] = *element);
+    }
+    turned
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// Places of all elements in order, one index after another.
+    fn naive(shape: &[usize], strides: &[usize]) -> Vec<usize> {
+        let mut places = vec![0];
+        for (&extent, &stride) in shape.iter().zip(strides) {
+            places = places.iter().flat_map(|place| (0..extent).map(move |i| place + i * stride)).collect();
+        }
+        places
+    }
+
+    fn check(shape: &[usize], strides: &[usize]) {
+        let places = naive(shape, strides);
+        let room = places.iter().max().map_or(0, |last| last + 1);
+        let from: Vec<u32> = (0..room as u32).map(|at| at.wrapping_mul(2_654_435_761)).collect();
+        let mut packed = vec![0; places.len()];
+        pack(&mut packed, &from, shape, strides);
+        let expected: Vec<u32> = places.iter().map(|&place| from[place]).collect();
+        assert_eq!(packed, expected, "{shape:?} {strides:?}");
+        let mut back = vec![7; room];
+        unpack(&mut back, &packed, shape, strides);
+        let untouched = |place: usize| if places.contains(&place) { from[place] } else { 7 };
+        assert_eq!(back, (0..room).map(untouched).collect::<Vec<_>>(), "{shape:?} {strides:?}");
+    }
+
+    #[test]
+    fn rows_transposes_and_repetitions() {
+        check(&[], &[]);
+        check(&[0, 3], &[3, 1]);
+        check(&[40], &[1]);
+        check(&[37, 21], &[64, 1]);
+        check(&[37, 21], &[1, 37]);
+        check(&[5, 4, 3], &[1, 15, 5]);
+        check(&[2, 3, 4, 5], &[60, 20, 5, 1]);
+        check(&[3, 4], &[0, 1]);
+        check(&[1, 6, 1], &[99, 2, 5]);
+    }
+
+    proptest! {
+        #[test]
+        fn any_shape_and_strides(dims in proptest::collection::vec((0usize..20, 0usize..30), 0..4)) {
+            let (shape, strides): (Vec<_>, Vec<_>) = dims.into_iter().unzip();
+            check(&shape, &strides);
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "reach beyond")]
+    fn arrays_stay_within_their_memory() {
+        pack(&mut [0; 4], &[0; 5], &[2, 2], &[4, 1]);
+    }
+
+    #[test]
+    #[should_panic(expected = "reach beyond")]
+    fn strides_do_not_wrap_around() {
+        pack(&mut [0; 4], &[0; 5], &[2, 2], &[usize::MAX, 1]);
+    }
+}
