@@ -4,9 +4,12 @@
 //! rank waits for communication in a step, for gradients exchanged after backward, and bucket by bucket during it; and how much longer a
 //! step is than without communication. Copies and sums that communication makes are in the latter too, where no core is free for them.
 
+mod common;
+
+use common::{Result, median, slow};
 use std::sync::{Arc, Barrier};
-use std::time::{Duration, Instant};
-use unisono::{Communicator, Config};
+use std::time::Instant;
+use unisono::Communicator;
 use unisono_trainer::memory::Memory;
 use unisono_trainer::models::{Batch, Gpt, GptConfig, Model};
 use unisono_trainer::optim::{Sgd, Step};
@@ -14,7 +17,6 @@ use unisono_trainer::parallel::{Form, Parallel, Replicated, Settings, Team};
 use unisono_trainer::parameter::Registry;
 use unisono_trainer::pass::{Pass, Seeds};
 use unisono_trainer::split::Split;
-use unisono_transports::{Head, Link, Mesh, Pace, Result as Sent, Tag, threads};
 
 const VOCABULARY: usize = 512;
 const SEQUENCE: usize = 128;
@@ -23,92 +25,6 @@ const STEPS: usize = 15;
 /// As many sequences as leave a bucket time to be sent while the next is computed.
 const SEQUENCES: usize = 2;
 const BUCKET_BYTES: usize = 1 << 20;
-
-type Result<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
-
-/// A link whose messages take time: the wire has one after another, whatever their lane.
-struct Slow {
-    link: Box<dyn Link>,
-    seconds_per_byte: f64,
-    /// When the wire has nothing to do any more.
-    free: Instant,
-    /// When the message that each lane is sending is through.
-    due: Vec<Option<Instant>>,
-}
-
-impl Link for Slow {
-    fn try_send<'a>(
-        &mut self,
-        lane: usize,
-        tag: &Tag,
-        bytes: usize,
-        parts: &mut dyn Iterator<Item = unisono_cuda::Source<'a>>,
-    ) -> Sent<bool> {
-        let now = Instant::now();
-        if self.due[lane].is_none() {
-            self.free = self.free.max(now) + Duration::from_secs_f64(bytes as f64 * self.seconds_per_byte);
-            self.due[lane] = Some(self.free);
-        }
-        if self.due[lane] > Some(now) || !self.link.try_send(lane, tag, bytes, parts)? {
-            return Ok(false);
-        }
-        self.due[lane] = None;
-        Ok(true)
-    }
-
-    fn head(&mut self, lane: usize) -> Sent<Option<Head>> {
-        self.link.head(lane)
-    }
-
-    fn body(&mut self, lane: usize) -> Sent<Option<unisono_cuda::Source<'_>>> {
-        self.link.body(lane)
-    }
-
-    fn release(&mut self, lane: usize) {
-        self.link.release(lane);
-    }
-
-    fn take(&mut self, lane: usize, target: unisono_cuda::Target<'_>) -> Sent<bool> {
-        self.link.take(lane, target)
-    }
-
-    fn progress(&mut self) -> Sent<()> {
-        self.link.progress()
-    }
-}
-
-/// Sleeps as one does for a network: the cores are the computation's.
-struct Asleep(Instant);
-
-impl Pace for Asleep {
-    fn now(&self) -> Duration {
-        self.0.elapsed()
-    }
-
-    fn pause(&mut self, rounds: u32) {
-        if rounds > 0 {
-            std::thread::sleep(Duration::from_micros(200));
-        }
-    }
-}
-
-/// Two ranks with links of this speed, and no memory that both reach.
-fn groups(seconds_per_byte: f64) -> Result<Vec<Communicator>> {
-    let config = Config::default();
-    let geometry = config.geometry();
-    let slow = |link| {
-        let due = vec![None; geometry.lanes];
-        Box::new(Slow { link, seconds_per_byte, free: Instant::now(), due }) as Box<dyn Link>
-    };
-    let throttled = |mesh: Mesh| Mesh {
-        links: mesh.links.into_iter().map(|link| link.map(slow)).collect(),
-        window: None,
-        pace: Box::new(Asleep(Instant::now())),
-        ..mesh
-    };
-    let meshes = threads::mesh(2, geometry)?.into_iter().map(throttled);
-    Ok(meshes.map(|mesh| Communicator::over(mesh, &config)).collect())
-}
 
 /// Medians of one rank's steps, in seconds.
 struct Times {
@@ -165,7 +81,7 @@ fn main() -> Result<()> {
     // Of two ranks, each sends half of the gradients twice.
     let seconds_per_byte = alone.backward / alone.bytes as f64;
     let run = |form| {
-        let groups: [_; 2] = groups(seconds_per_byte)?.try_into().map_err(|_| "two ranks")?;
+        let groups: [_; 2] = slow::pair(seconds_per_byte)?.try_into().map_err(|_| "two ranks")?;
         both(groups.map(Some), form)
     };
     let ms = |seconds: f64| seconds * 1e3;
@@ -185,10 +101,4 @@ fn main() -> Result<()> {
         );
     }
     Ok(())
-}
-
-fn median(values: &[f64]) -> f64 {
-    let mut values = values.to_vec();
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
 }

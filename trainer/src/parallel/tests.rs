@@ -1,9 +1,12 @@
 //! Strategies driven by events alone: no module, no tensor.
 
+mod exchange;
+mod overlap;
+
 use super::*;
 use crate::flat::Dtype;
 use crate::memory::{Class, Memory};
-use crate::optim::{AdamW, Muon};
+use crate::optim::{AdamW, Muon, Sgd};
 use crate::parameter::{Init, Inventory, Parameter, Registry, UnitId};
 use crate::strategy::Way;
 use std::collections::BTreeMap;

@@ -1,0 +1,90 @@
+//! Links slowed down to a pace of one's choice, as if between hosts.
+
+use super::Result;
+use std::time::{Duration, Instant};
+use unisono::{Communicator, Config, Order};
+use unisono_transports::{Head, Link, Mesh, Pace, Result as Sent, Tag, threads};
+
+/// A link whose messages take time: the wire has one after another, whatever their lane.
+struct Slow {
+    link: Box<dyn Link>,
+    seconds_per_byte: f64,
+    /// When the wire has nothing to do any more.
+    free: Instant,
+    /// When the message that each lane is sending is through.
+    due: Vec<Option<Instant>>,
+}
+
+impl Link for Slow {
+    fn try_send<'a>(
+        &mut self,
+        lane: usize,
+        tag: &Tag,
+        bytes: usize,
+        parts: &mut dyn Iterator<Item = unisono_cuda::Source<'a>>,
+    ) -> Sent<bool> {
+        let now = Instant::now();
+        if self.due[lane].is_none() {
+            self.free = self.free.max(now) + Duration::from_secs_f64(bytes as f64 * self.seconds_per_byte);
+            self.due[lane] = Some(self.free);
+        }
+        if self.due[lane] > Some(now) || !self.link.try_send(lane, tag, bytes, parts)? {
+            return Ok(false);
+        }
+        self.due[lane] = None;
+        Ok(true)
+    }
+
+    fn head(&mut self, lane: usize) -> Sent<Option<Head>> {
+        self.link.head(lane)
+    }
+
+    fn body(&mut self, lane: usize) -> Sent<Option<unisono_cuda::Source<'_>>> {
+        self.link.body(lane)
+    }
+
+    fn release(&mut self, lane: usize) {
+        self.link.release(lane);
+    }
+
+    fn take(&mut self, lane: usize, target: unisono_cuda::Target<'_>) -> Sent<bool> {
+        self.link.take(lane, target)
+    }
+
+    fn progress(&mut self) -> Sent<()> {
+        self.link.progress()
+    }
+}
+
+/// Sleeps as one does for a network: the cores are the computation's.
+struct Asleep(Instant);
+
+impl Pace for Asleep {
+    fn now(&self) -> Duration {
+        self.0.elapsed()
+    }
+
+    fn pause(&mut self, rounds: u32) {
+        if rounds > 0 {
+            std::thread::sleep(Duration::from_micros(200));
+        }
+    }
+}
+
+/// Two ranks as threads with links of this speed, and no memory that both reach; sums in the order of the ranks.
+pub(crate) fn pair(seconds_per_byte: f64) -> Result<Vec<Communicator>> {
+    let config = Config { order: Order::Ranks, ..Config::default() };
+    let geometry = config.geometry();
+    let slow = |link| {
+        let due = vec![None; geometry.lanes];
+        Box::new(Slow { link, seconds_per_byte, free: Instant::now(), due }) as Box<dyn Link>
+    };
+    let throttled = |mesh: Mesh| Mesh {
+        links: mesh.links.into_iter().map(|link| link.map(slow)).collect(),
+        window: None,
+        pace: Box::new(Asleep(Instant::now())),
+        ..mesh
+    };
+    let meshes = threads::mesh(2, geometry)?.into_iter().map(throttled);
+    Ok(meshes.map(|mesh| Communicator::over(mesh, &config)).collect())
+}
