@@ -34,7 +34,7 @@ pub const ALL_REDUCE: Algorithm = Algorithm {
 pub const NAIVE: Algorithm = Algorithm {
     name: "naive",
     collective: Collective::AllReduce,
-    about: "everyone sends all it has to everyone: one round, and half as many times the ring's bytes as there are ranks",
+    about: "everyone sends all it has to everyone: the simplest, at N/2 times the ring's bytes",
     source: "what data parallel training is explained with before the ring",
     reach: Reach::Messages,
     aggregates: false,
