@@ -128,7 +128,12 @@ fn most_gradients(reductions_max: usize) -> usize {
             make((Kind::Zero2, Form::Bucketed), &inventory, Some(group.clone()), &settings, &memory).unwrap();
         strategy.begin(true).unwrap();
         // Nobody reduces before all was launched that may be.
-        let gate = (rank == 0).then(|| group.start(|_| Ok(std::thread::sleep(Duration::from_millis(30)))));
+        let gate = (rank == 0).then(|| {
+            group.start(|_| {
+                std::thread::sleep(Duration::from_millis(30));
+                Ok(())
+            })
+        });
         pass(&mut *strategy, &inventory, rank, 1).unwrap();
         strategy.finish().unwrap();
         gate.map_or(Ok(()), |gate| gate.wait()).unwrap();
