@@ -126,6 +126,33 @@ fn all_types_over_tcp() {
     all_types(World::Tcp, 3);
 }
 
+/// What only moves elements moves those of every type.
+#[test]
+fn every_type_is_moved_by_what_reduces_nothing() {
+    for world in World::ALL {
+        world.run(3, &small(), |comm| {
+            for collective in Collective::ALL.into_iter().filter(|collective| !collective.reduces()) {
+                let root = if collective.has_root() { 2 } else { 0 };
+                for (count, in_place) in [(1, true), (1501, false)] {
+                    with_every_type(&comm, Case { collective, op: Op::Sum, root, count, in_place });
+                }
+            }
+        });
+    }
+}
+
+#[test]
+fn sixty_four_mebibytes_and_some_reach_every_rank() {
+    let count = (64 << 20) + 3;
+    for world in World::ALL {
+        world.run(2, &Config::default(), |comm| {
+            let mut buffer = vec![comm.rank() as u8; count];
+            comm.broadcast(&mut buffer, 1).unwrap();
+            assert!(buffer == vec![1; count], "rank {} over {world:?}", comm.rank());
+        });
+    }
+}
+
 /// The default sizes and the selector's own choice, up to several MiB.
 #[test]
 fn large_messages_by_the_selectors_choice() {

@@ -120,3 +120,15 @@ fn the_worked_example_of_the_ring() {
         }
     }
 }
+
+#[test]
+fn pat_needs_as_many_rounds_as_ranks_have_bits() {
+    for collective in [Collective::AllGather, Collective::ReduceScatter] {
+        let pat = find(collective, "pat").expect("pat is in the table");
+        for ranks in 2..=RANKS_MAX {
+            let spec = Spec { ranks, root: 0, aggregation: ranks };
+            let report = check(pat, &spec, &Options::default()).expect("pat is right");
+            assert_eq!(report.steps, u64::from((ranks - 1).ilog2() + 1), "{collective}, {ranks} ranks");
+        }
+    }
+}

@@ -105,3 +105,43 @@ fn lent_memory_and_messages_are_counted_too() {
     });
     assert_eq!(moved, [((2 * 2 * 4) << 16, 1000); 3]);
 }
+
+#[test]
+fn collectives_with_a_root_move_every_share_once() {
+    let (ranks, count) = (4, 24_000);
+    for world in [World::Threads, World::Tcp] {
+        let moved = world.run(ranks, &Config::default(), |comm| {
+            let of = |collective, count| {
+                let before = comm.traffic().unwrap().bytes;
+                carry_out(&comm, collective, count);
+                comm.traffic().unwrap().bytes - before
+            };
+            let whole = [Collective::Broadcast, Collective::Reduce].map(|collective| of(collective, count));
+            let shares =
+                [Collective::Gather, Collective::Scatter].map(|collective| of(collective, count / ranks));
+            [whole, shares].concat()
+        });
+        let total = |index: usize| moved.iter().map(|rank: &Vec<u64>| rank[index]).sum::<u64>();
+        // Buffers of D bytes: to or from each of the others D, or its share of it.
+        let (whole, shares) = (4 * count as u64 * 3, count as u64 * 3);
+        assert_eq!([0, 1, 2, 3].map(total), [whole, whole, shares, shares], "{world:?}");
+    }
+}
+
+#[test]
+fn naive_moves_as_many_buffers_as_there_are_pairs_and_the_ring_two_for_each_rank() {
+    let count = 24_000;
+    for ranks in [2, 3, 4, 8] {
+        let moved = World::Threads.run(ranks, &Config::default(), |comm| {
+            ["naive", "ring"].map(|name| {
+                let row = unisono::schedule::find(Collective::AllReduce, name).unwrap();
+                measured(&comm, row, count).bytes
+            })
+        });
+        let (buffer, ranks) = (4 * count as u64, ranks as u64);
+        assert!(moved.iter().all(|[naive, _]| *naive == (ranks - 1) * buffer), "{ranks} ranks");
+        // Chunks end where lines of the cache do, and may differ in length.
+        let ring: u64 = moved.iter().map(|[_, ring]| ring).sum();
+        assert_eq!(ring, 2 * (ranks - 1) * buffer, "{ranks} ranks");
+    }
+}

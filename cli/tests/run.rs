@@ -75,12 +75,32 @@ fn a_program_that_is_none_is_named() {
 
 #[test]
 fn signals_reach_the_ranks_and_nothing_is_left() {
-    let (mut job, pids) = start_sleepers(2);
-    assert_eq!(pids.len(), 4);
-    Command::new("kill").args(["-TERM", &job.id().to_string()]).status().unwrap();
-    let status = job.wait().unwrap();
-    assert_eq!(status.code(), Some(128 + 15));
-    assert!(pids.iter().all(|pid| gone_soon(pid)));
+    // Ctrl-C is INT.
+    for (signal, number) in [("-TERM", 15), ("-INT", 2)] {
+        let (mut job, pids) = start_sleepers(2);
+        assert_eq!(pids.len(), 4);
+        Command::new("kill").args([signal, &job.id().to_string()]).status().unwrap();
+        let status = job.wait().unwrap();
+        assert_eq!(status.code(), Some(128 + number));
+        assert!(pids.iter().all(|pid| gone_soon(pid)), "{signal}");
+    }
+}
+
+#[test]
+fn ranks_that_talk_leave_no_shared_memory_when_interrupted() {
+    let segments = || std::fs::read_dir("/dev/shm").map_or(0, Iterator::count);
+    let before = segments();
+    let mut job = Command::new(UNISONO)
+        .args(["run", "-n", "2", "--no-prefix", "--", UNISONO, "perf", "all_reduce", "-b", "8", "-e", "8"])
+        .args(["-n", "1000000000", "--transport", "shm"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut table = BufReader::new(job.stdout.take().expect("piped")).lines();
+    table.next().expect("the ranks have met").unwrap();
+    Command::new("kill").args(["-INT", &job.id().to_string()]).status().unwrap();
+    assert_eq!(job.wait().unwrap().code(), Some(128 + 2));
+    assert_eq!(segments(), before);
 }
 
 #[test]

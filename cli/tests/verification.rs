@@ -72,3 +72,24 @@ fn an_explicit_number_of_ranks_wins_over_a_launchers_environment() {
     let output = command.output().expect("it starts");
     assert!(output.status.success() && String::from_utf8_lossy(&output.stdout).contains("# 2 ranks"));
 }
+
+#[test]
+fn a_variable_of_the_environment_that_is_wrong_is_named_at_once() {
+    for (name, value) in [("RANK", "one"), ("RANK", "2"), ("WORLD_SIZE", "two"), ("MASTER_PORT", "-1")] {
+        let begun = std::time::Instant::now();
+        let output = Command::new(env!("CARGO_BIN_EXE_unisono"))
+            .args(["perf", "all_reduce"])
+            .envs([
+                ("RANK", "0"),
+                ("WORLD_SIZE", "2"),
+                ("MASTER_ADDR", "127.0.0.1"),
+                ("MASTER_PORT", "29500"),
+            ])
+            .env(name, value)
+            .output()
+            .expect("it starts");
+        assert!(begun.elapsed().as_secs() < 1, "took {:?}", begun.elapsed());
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && text.contains(&format!("{name}={value}")), "{name}: {text}");
+    }
+}

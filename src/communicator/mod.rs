@@ -235,6 +235,9 @@ impl Communicator {
         let alone = !self.in_turn && turnstile.is_idle();
         let (_turn, engine) = match alone.then(|| engine.try_lock()) {
             Some(Ok(engine)) => (None, Ok(engine)),
+            _ if !self.in_turn && turnstile.is_held_here() => {
+                return Err(self.place(Error::misuse(WAITS_FOR_ITSELF)));
+            }
             _ => ((!self.in_turn).then(|| turnstile.enter(turnstile.ticket())), engine.lock()),
         };
         match engine {
@@ -254,6 +257,9 @@ impl Communicator {
         task(&Communicator { shared: Arc::clone(&self.shared), in_turn: true })
     }
 }
+
+const WAITS_FOR_ITSELF: &str = "an operation, or what was to happen after it, waits for one that comes later: neither would end. \
+     Inside, use the communicator that it is given, or start what is to come";
 
 impl std::fmt::Debug for Communicator {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

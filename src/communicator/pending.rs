@@ -1,9 +1,10 @@
 //! Operations that run while the caller does something else.
 
 use super::turnstile::Ticket;
-use super::{Communicator, Shared};
+use super::{Communicator, Shared, WAITS_FOR_ITSELF};
 use crate::error::{Error, ErrorKind, Result};
 use crate::reduction::Reduction;
+use std::fmt;
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
@@ -22,26 +23,34 @@ pub struct Pending<R> {
     slot: Arc<Slot<R>>,
 }
 
-#[derive(Debug)]
 pub(super) struct Slot<R> {
     state: Mutex<State<R>>,
     finished: Condvar,
+    /// Whose operation it is.
+    shared: Weak<Shared>,
 }
 
-#[derive(Debug)]
 struct State<R> {
     result: Option<Result<R>>,
     waker: Option<Waker>,
+    callback: Option<Callback<R>>,
 }
 
+/// What is to happen with a result, in place of its being kept.
+type Callback<R> = Box<dyn FnOnce(Result<R>) + Send>;
+
 impl<R> Slot<R> {
-    pub(super) fn new() -> Arc<Self> {
-        let state = Mutex::new(State { result: None, waker: None });
-        Arc::new(Self { state, finished: Condvar::new() })
+    pub(super) fn new(shared: Weak<Shared>) -> Arc<Self> {
+        let state = Mutex::new(State { result: None, waker: None, callback: None });
+        Arc::new(Self { state, finished: Condvar::new(), shared })
     }
 
     pub(super) fn fill(&self, result: Result<R>) {
         let mut state = self.lock();
+        if let Some(callback) = state.callback.take() {
+            drop(state);
+            return callback(result);
+        }
         state.result = Some(result);
         let waker = state.waker.take();
         drop(state);
@@ -51,11 +60,25 @@ impl<R> Slot<R> {
         }
     }
 
+    fn then(&self, callback: Callback<R>) {
+        let mut state = self.lock();
+        match state.result.take() {
+            None => state.callback = Some(callback),
+            Some(result) => {
+                drop(state);
+                callback(result);
+            }
+        }
+    }
+
     pub(super) fn wait(&self) -> Result<R> {
         let mut state = self.lock();
         loop {
             if let Some(result) = state.result.take() {
                 return result;
+            }
+            if self.shared.upgrade().is_some_and(|shared| shared.turnstile.is_held_here()) {
+                return Err(Error::misuse(WAITS_FOR_ITSELF));
             }
             state = self.finished.wait(state).unwrap_or_else(|poisoned| poisoned.into_inner());
         }
@@ -81,6 +104,12 @@ impl<R> Slot<R> {
     }
 }
 
+impl<R> fmt::Debug for Slot<R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.is_finished() { "finished" } else { "under way" })
+    }
+}
+
 impl<R> Pending<R> {
     /// Waits until the operation is through.
     ///
@@ -93,6 +122,34 @@ impl<R> Pending<R> {
     /// Whether [`Pending::wait`] would return at once.
     pub fn is_finished(&self) -> bool {
         self.slot.is_finished()
+    }
+
+    /// Calls `callback` with what the operation brings as soon as it is through, once; what that returns comes out of
+    /// the new handle. After an error it is not called.
+    ///
+    /// It runs on the thread of the operation before the next one begins, or at once if the operation is through already. It
+    /// may start operations; waiting there for one of the same communicator is an error.
+    ///
+    /// ```
+    /// # use unisono::{Communicator, Sum};
+    /// # let comm = Communicator::threads(1)?.remove(0);
+    /// let sums = comm.start_all_reduce(vec![1.0f32; 1000], Sum);
+    /// let mean = sums.then(|sums| Ok(sums.iter().sum::<f32>() / 1000.0));
+    /// assert_eq!(mean.wait()?, 1.0);
+    /// # Ok::<(), unisono::Error>(())
+    /// ```
+    pub fn then<S: Send + 'static>(
+        self,
+        callback: impl FnOnce(R) -> Result<S> + Send + 'static,
+    ) -> Pending<S> {
+        let slot = Slot::new(self.slot.shared.clone());
+        let filled = Arc::clone(&slot);
+        let follow = move |value| {
+            catch_unwind(AssertUnwindSafe(|| callback(value)))
+                .unwrap_or_else(|_| Err(Error::misuse("a callback panicked")))
+        };
+        self.slot.then(Box::new(move |result: Result<R>| filled.fill(result.and_then(follow))));
+        Pending { slot }
     }
 }
 
@@ -150,7 +207,7 @@ impl Communicator {
         &self,
         operation: impl FnOnce(&Communicator) -> Result<R> + Send + 'static,
     ) -> Pending<R> {
-        let slot = Slot::new();
+        let slot = Slot::new(Arc::downgrade(&self.shared));
         let filled = Arc::clone(&slot);
         let keep = self.shared.clone();
         let task: Task = Box::new(move |comm| {

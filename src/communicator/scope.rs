@@ -58,7 +58,7 @@ impl<'env> Scope<'env> {
         &self,
         operation: impl FnOnce(&Communicator) -> Result<R> + Send + 'env,
     ) -> Scoped<R> {
-        let slot = Slot::new();
+        let slot = Slot::new(Arc::downgrade(&self.comm.shared));
         let filled = Arc::clone(&slot);
         let task: Task<'env> = Box::new(move |comm| filled.fill(guarded(comm, operation)));
         let ticket = self.comm.shared.turnstile.ticket();

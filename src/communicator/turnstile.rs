@@ -4,6 +4,8 @@
 //! at once on the caller's thread or later on another; it runs when all before
 //! it are through. So all ranks see one order, however many threads are at work.
 
+use std::cell::Cell;
+use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex};
 
@@ -19,6 +21,11 @@ pub(super) struct Turnstile {
     turn: Condvar,
 }
 
+thread_local! {
+    /// The turnstile whose turn this thread has; only its address counts.
+    static HELD: Cell<*const Turnstile> = const { Cell::new(ptr::null()) };
+}
+
 /// A place in the queue.
 #[derive(Debug)]
 pub(super) struct Ticket(u64);
@@ -28,6 +35,8 @@ pub(super) struct Ticket(u64);
 pub(super) struct Turn<'t> {
     turnstile: &'t Turnstile,
     ticket: u64,
+    /// What this thread had before.
+    before: *const Turnstile,
 }
 
 impl Turnstile {
@@ -47,7 +56,12 @@ impl Turnstile {
         if self.serving.load(Ordering::Acquire) != ticket {
             self.sleep(ticket);
         }
-        Turn { turnstile: self, ticket }
+        Turn { turnstile: self, ticket, before: HELD.replace(self) }
+    }
+
+    /// Whether this thread has the turn: what it waited for behind its own ticket would never come.
+    pub(super) fn is_held_here(&self) -> bool {
+        ptr::eq(HELD.get(), self)
     }
 
     fn sleep(&self, ticket: u64) {
@@ -65,6 +79,7 @@ impl Turnstile {
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
+        HELD.set(self.before);
         self.turnstile.serving.store(self.ticket + 1, Ordering::SeqCst);
         if self.turnstile.sleepers.load(Ordering::SeqCst) > 0 {
             let _waiting = self.turnstile.waiting.lock().unwrap_or_else(|poisoned| poisoned.into_inner());

@@ -64,6 +64,7 @@ impl Algorithm {
         direct_reduce::ONE_SHOT,
         direct_reduce::TWO_SHOT,
         ordered::ALL_REDUCE,
+        ordered::NAIVE,
         ring::ALL_GATHER,
         bidirectional::ALL_GATHER,
         pat::ALL_GATHER,

@@ -153,7 +153,8 @@ const BUILT_IN: &[(Collective, Reach, usize, usize, &str)] = {
 
 /// Whether `row` combines operands in the order of the ranks; so does everything that combines only two, or none.
 pub(super) fn is_in_rank_order(row: &Algorithm, ranks: usize) -> bool {
-    !row.collective.reduces() || ranks <= 2 || row.reach != Reach::Messages || row.name == "ordered"
+    let sums_in_one_pass = row.reach != Reach::Messages || ["ordered", "naive"].contains(&row.name);
+    !row.collective.reduces() || ranks <= 2 || sums_in_one_pass
 }
 
 fn built_in(collective: Collective) -> impl Iterator<Item = Choice> {

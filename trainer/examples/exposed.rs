@@ -4,9 +4,9 @@
 //! rank waits for communication in a step, for gradients exchanged after backward, and bucket by bucket during it; and how much longer a
 //! step is than without communication. Copies and sums that communication makes are in the latter too, where no core is free for them.
 
-#[path = "../tests/support/slow.rs"]
-mod slow;
+mod common;
 
+use common::{Result, median, slow};
 use std::sync::{Arc, Barrier};
 use std::time::Instant;
 use unisono::{Communicator, Config};
@@ -25,8 +25,6 @@ const STEPS: usize = 15;
 /// As many sequences as leave a bucket time to be sent while the next is computed.
 const SEQUENCES: usize = 2;
 const BUCKET_BYTES: usize = 1 << 20;
-
-type Result<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
 /// Medians of one rank's steps, in seconds.
 struct Times {
@@ -83,8 +81,8 @@ fn main() -> Result<()> {
     // Of two ranks, each sends half of the gradients twice.
     let seconds_per_byte = alone.backward / alone.bytes as f64;
     let run = |form| {
-        let groups = slow::groups(0.0, seconds_per_byte, &Config::default())?;
-        let groups: [_; 2] = groups.try_into().map_err(|_| "two ranks")?;
+        let groups: [_; 2] =
+            slow::groups(0.0, seconds_per_byte, &Config::default())?.try_into().map_err(|_| "two ranks")?;
         both(groups.map(Some), form)
     };
     let ms = |seconds: f64| seconds * 1e3;
@@ -104,10 +102,4 @@ fn main() -> Result<()> {
         );
     }
     Ok(())
-}
-
-fn median(values: &[f64]) -> f64 {
-    let mut values = values.to_vec();
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
 }

@@ -3,6 +3,9 @@
 //!
 //! Time on the processor counts, not what other programs take from it.
 
+mod common;
+
+use common::median;
 use std::time::Instant;
 use unisono_trainer::memory::{Class, Memory};
 use unisono_trainer::models::{Batch, Gpt, GptConfig, Model};
@@ -37,7 +40,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         processor.push((on_processor()? - before) as f64 / 1e6);
     }
     let peak = memory.usage(Class::Activations).peak >> 20;
-    let (wall, processor) = (median(wall), median(processor));
+    let (wall, processor) = (median(&wall), median(&processor));
     println!(
         "{layers} layers: {processor:.1} ms on the processor, {wall:.1} ms in all, {peak} MiB of activations, loss {loss}"
     );
@@ -48,9 +51,4 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 fn on_processor() -> Result<u64, Box<dyn std::error::Error>> {
     let statistics = std::fs::read_to_string("/proc/thread-self/schedstat")?;
     Ok(statistics.split(' ').next().ok_or("nothing there")?.parse()?)
-}
-
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
 }

@@ -1,6 +1,7 @@
 //! The command, as somebody types it.
 
 use std::process::{Command, Output};
+use std::time::{Duration, Instant};
 
 fn run(arguments: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_unisono-train"));
@@ -88,4 +89,51 @@ fn a_plan_is_of_a_configuration_and_of_measured_links_too() {
     assert_eq!(answer["bytes"]["state"], 12.0);
     let wrong = run(&["plan", "--hardware", "abacus"]);
     assert!(String::from_utf8_lossy(&wrong.stderr).contains("a100-80"));
+}
+
+#[test]
+fn every_variable_that_is_missing_or_wrong_is_named_at_once() {
+    let good = [("RANK", "0"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", "29400")];
+    let wrong = |name: &str, value: Option<&str>| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_unisono-train"));
+        command.arg("train").envs(good).env_remove("UNISONO_ID");
+        match value {
+            Some(value) => command.env(name, value),
+            None => command.env_remove(name),
+        };
+        let begun = Instant::now();
+        let output = command.output().expect("the command");
+        assert!(begun.elapsed() < Duration::from_secs(1), "{name}: took {:?}", begun.elapsed());
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.code() == Some(1) && text.contains(name), "{name}={value:?}: {text}");
+    };
+    for name in ["WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"] {
+        wrong(name, None);
+    }
+    for (name, value) in [("RANK", "one"), ("RANK", "2"), ("WORLD_SIZE", "two"), ("MASTER_PORT", "-1")] {
+        wrong(name, Some(value));
+    }
+}
+
+#[test]
+fn what_is_legal_and_hardly_meant_is_advised_against() {
+    let advice = |changes: &[&str]| {
+        let all = ["data.path=/nowhere", "data.global_batch=64", "schedule.reference_batch=64"];
+        let text = said(&[&["train", "--dry-run", "8"], &all[..], changes].concat());
+        text.split("To be considered").nth(1).unwrap_or_default().to_owned()
+    };
+    assert_eq!(advice(&["data.micro_batch=8"]), "");
+    for (changes, words) in [
+        (&["data.tail=pad"][..], "shows some samples twice"),
+        (&["data.shuffle=false"], "every epoch has the same order"),
+        (&["strategy.bucket_mb=0.5"], "25 is usual"),
+        (&["strategy.kind=zero3", "strategy.prefetch=0"], "every unit waits for its weights"),
+        (&["strategy.kind=zero3", "data.micro_batch=4"], "come before accumulation"),
+        (&["schedule.reference_batch=8"], "lr_scale"),
+        (&["model.width=8192", "model.heads=8", "model.layers=40"], "this host has room for"),
+        (&["model.width=8192", "model.heads=8", "model.layers=40"], "activations are not shared out"),
+    ] {
+        let advice = advice(changes);
+        assert!(advice.contains(words), "{changes:?}: `{words}` is not in{advice}");
+    }
 }

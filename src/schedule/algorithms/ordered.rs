@@ -30,6 +30,20 @@ pub const ALL_REDUCE: Algorithm = Algorithm {
     cost: |spec| cost(spec, 2),
 };
 
+/// All-reduce without cutting anything: everyone gets all operands whole.
+pub const NAIVE: Algorithm = Algorithm {
+    name: "naive",
+    collective: Collective::AllReduce,
+    about: "everyone sends all it has to everyone: the simplest, at N/2 times the ring's bytes",
+    source: "what data parallel training is explained with before the ring",
+    reach: Reach::Messages,
+    aggregates: false,
+    fits: any,
+    parts: whole,
+    build: naive,
+    cost: |spec| cost(spec, 1),
+};
+
 /// Reduce-scatter: everyone gets all operands of its chunk.
 pub const REDUCE_SCATTER: Algorithm = Algorithm {
     name: NAME,
@@ -76,6 +90,18 @@ fn all_reduce(spec: &Spec, rank: Rank) -> Program {
     for from in spec.peers(rank).rev() {
         builder.recv(from, [output(from)]);
     }
+    builder.finish(spec.ranks - 1, 0)
+}
+
+fn naive(spec: &Spec, rank: Rank) -> Program {
+    if spec.ranks == 1 {
+        return alone(rank, 1);
+    }
+    let mut builder = ProgramBuilder::new(rank);
+    for to in spec.peers(rank) {
+        builder.send(to, [input(0)]);
+    }
+    collect(&mut builder, spec, rank, input(0), output(0));
     builder.finish(spec.ranks - 1, 0)
 }
 

@@ -1,5 +1,9 @@
 //! Strategies driven by events alone: no module, no tensor.
 
+mod options;
+mod overlap;
+mod shapes;
+
 use super::*;
 use crate::flat::Dtype;
 use crate::memory::{Class, Memory};
@@ -9,8 +13,6 @@ use crate::strategy::Way;
 use crate::testing::{self, kept, on, on_with};
 use std::sync::Arc;
 use unisono::{Communicator, Config, Order};
-
-mod options;
 
 /// Odd shapes, a frozen parameter, and one that two units use.
 pub(crate) fn inventory(dtype: Dtype) -> Arc<Inventory> {

@@ -1,0 +1,47 @@
+//! Worlds that come and go leave nothing behind. Alone in its process, whose descriptors, threads and memory it counts.
+
+mod support;
+
+use std::fs;
+use support::World;
+use unisono::{Config, Sum};
+
+/// After the last worker is gone: (descriptors, threads, segments of shared memory, KiB that are resident) of this process.
+fn held() -> [usize; 4] {
+    std::thread::sleep(std::time::Duration::from_millis(200));
+    let status = fs::read_to_string("/proc/self/status").expect("proc");
+    let field = |name: &str| -> usize {
+        let line = status.lines().find_map(|line| line.strip_prefix(name)).expect("a field");
+        line.trim_end_matches("kB").trim().parse().expect("a number")
+    };
+    let maps = fs::read_to_string("/proc/self/maps").expect("proc");
+    let segments = maps.lines().filter(|line| line.contains("memfd:") || line.contains("/dev/shm")).count();
+    let descriptors = fs::read_dir("/proc/self/fd").expect("proc").count();
+    [descriptors, field("Threads:"), segments, field("VmRSS:")]
+}
+
+/// Makes and drops so many worlds in which ranks have talked and started an operation.
+fn cycle(world: World, times: usize) {
+    for _ in 0..times {
+        world.run(2, &Config::default(), |comm| {
+            let mut values = [comm.rank() as f32 + 1.0; 1000];
+            comm.all_reduce(&mut values, Sum).unwrap();
+            assert_eq!(comm.start_all_reduce(values.to_vec(), Sum).wait().unwrap()[999], 6.0);
+        });
+    }
+}
+
+/// The allocator may keep two freed buffers of TCP links, of 8 MiB each; a thousand leaks would be more.
+const SLACK_KIB: usize = 20 << 10;
+
+#[test]
+fn a_thousand_worlds_leave_nothing_behind() {
+    for (world, times) in [(World::Shm, 1000), (World::Threads, 100), (World::Tcp, 100)] {
+        cycle(world, times / 5);
+        let before = held();
+        cycle(world, times - times / 5);
+        let after = held();
+        assert_eq!(after[..3], before[..3], "{world:?}: descriptors, threads, segments");
+        assert!(after[3] <= before[3] + SLACK_KIB, "{world:?}: {} KiB became {} KiB", before[3], after[3]);
+    }
+}

@@ -1,0 +1,86 @@
+//! Handles of operations under way: how soon one has them, and what follows from their results.
+
+mod support;
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+use support::World;
+use unisono::{Communicator, Config, ErrorKind, Sum};
+
+#[test]
+fn starting_an_operation_takes_microseconds() {
+    // Five tries: other programs may have the cores.
+    let fast = (0..5).any(|_| {
+        let medians = World::Threads.run(2, &Config::default(), |comm| {
+            let buffers: Vec<Vec<f32>> = (0..100).map(|_| vec![1.0; 50_000]).collect();
+            let start = |buffer| {
+                let begun = Instant::now();
+                (comm.start_all_reduce(buffer, Sum), begun.elapsed())
+            };
+            let (pending, mut times): (Vec<_>, Vec<_>) = buffers.into_iter().map(start).unzip();
+            assert!(!pending[99].is_finished(), "20 MB were summed in no time");
+            pending.into_iter().for_each(|pending| assert_eq!(pending.wait().unwrap()[49_999], 2.0));
+            times.sort();
+            times[50]
+        });
+        medians.into_iter().all(|median| median < Duration::from_micros(50))
+    });
+    assert!(fast, "never below 50 microseconds");
+}
+
+#[test]
+fn a_callback_sees_what_is_finished_and_runs_once_in_order() {
+    for world in World::ALL {
+        world.run(2, &Config::default(), |comm| {
+            let (calls, order) = (Arc::new(AtomicUsize::new(0)), Arc::new(Mutex::new(Vec::new())));
+            let follow = |turn: usize| {
+                let (calls, order) = (Arc::clone(&calls), Arc::clone(&order));
+                comm.start_all_reduce(vec![turn as u32; 1000], Sum).then(move |sums| {
+                    calls.fetch_add(1, Ordering::Relaxed);
+                    order.lock().unwrap().push(turn);
+                    Ok(sums.iter().sum::<u32>())
+                })
+            };
+            let pending: Vec<_> = (0..50).map(follow).collect();
+            for (turn, pending) in pending.into_iter().enumerate() {
+                assert_eq!(pending.wait().unwrap(), 2000 * turn as u32);
+            }
+            let late = comm.start_all_gather(vec![comm.rank() as u8]);
+            comm.barrier().unwrap();
+            assert_eq!(late.then(|all| Ok(all.len())).wait().unwrap(), 2);
+            assert_eq!(calls.load(Ordering::Relaxed), 50);
+            assert!(order.lock().unwrap().iter().copied().eq(0..50));
+        });
+    }
+}
+
+#[test]
+fn a_callback_may_start_what_is_next_but_not_wait_for_it() {
+    World::Threads.run(2, &Config::default(), |comm| {
+        let own = comm.clone();
+        let next = comm.start_all_reduce(vec![1u8], Sum).then(move |sum| Ok(own.start_all_reduce(sum, Sum)));
+        assert_eq!(next.wait().unwrap().wait().unwrap(), [4]);
+        let waits = |wait: fn(&Communicator) -> unisono::Result<()>| {
+            let own = comm.clone();
+            comm.start(|comm| comm.barrier()).then(move |()| wait(&own)).wait().unwrap_err()
+        };
+        let blocked = waits(|own| own.barrier());
+        let started = waits(|own| own.start(|_| Ok(())).wait());
+        let panicked = waits(|_| panic!("on purpose"));
+        for error in [&blocked, &started, &panicked] {
+            assert!(matches!(error.kind(), ErrorKind::Misuse(_)), "{error}");
+        }
+        assert!(blocked.to_string().contains("waits for one that comes later"), "{blocked}");
+        comm.barrier().unwrap();
+    });
+}
+
+#[test]
+fn after_an_error_no_callback_runs() {
+    World::Threads.run(2, &Config::default(), |comm| {
+        let pending = comm.start_all_reduce(vec![0u8; 1 + comm.rank()], Sum);
+        let error = pending.then(|_| -> unisono::Result<()> { panic!("nothing to see") }).wait().unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::Mismatch { .. }), "{error}");
+    });
+}

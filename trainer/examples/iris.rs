@@ -1,0 +1,73 @@
+//! A perceptron learns to tell irises apart, on two ranks: `cargo run --release -p unisono-trainer --example iris`.
+//!
+//! Fisher's 150 flowers, three kinds of them, 30 held back; it ends with the share of these that are told rightly.
+
+mod common;
+
+use common::{Result, on_ranks};
+use std::path::Path;
+use std::sync::Arc;
+use unisono::Communicator;
+use unisono_trainer::data::{Sampler, Scaling, Table, Tail};
+use unisono_trainer::memory::Memory;
+use unisono_trainer::models::{Batch, Classifier, Model};
+use unisono_trainer::optim::{AdamW, Step};
+use unisono_trainer::parallel::{Kind, Parallel, Settings, Team, make};
+use unisono_trainer::parameter::Registry;
+use unisono_trainer::pass::{Pass, Seeds};
+
+const BATCH: u64 = 24;
+const STEPS: u64 = 150;
+
+fn main() -> Result<()> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("data/iris.csv");
+    let (mut training, mut held_back) = Table::read(&path)?.split(0.2, 1);
+    let scaling = Scaling::of(&training);
+    scaling.apply(&mut training);
+    scaling.apply(&mut held_back);
+    let ranks = Communicator::threads(2)?;
+    let outcomes = on_ranks(ranks, |group| train(group, &training, &held_back))?;
+    let (loss, right) = outcomes[0];
+    println!("loss {loss:.3}; of {} held back, {:.1} % are told rightly", held_back.rows(), 100.0 * right);
+    if right > 0.9 { Ok(()) } else { Err("no more than 90 %".into()) }
+}
+
+/// The last loss, and the share of flowers held back that are told rightly.
+fn train(group: Communicator, training: &Table, held_back: &Table) -> Result<(f32, f64)> {
+    let (mut registry, memory) = (Registry::default(), Memory::default());
+    let model = Classifier::mlp(&mut registry, &[training.columns, 16, 16, 3]);
+    let inventory = Arc::new(registry.finish());
+    let sampler = Sampler::new(training.rows() as u64, BATCH, Some(1), Tail::Drop)?;
+    let mut sampler = sampler.share(group.rank(), group.ranks())?;
+    let team = Team::of_data(Some(group));
+    let mut strategy = make(Kind::Zero2, &inventory, team, &Settings::default(), &memory)?;
+    let mut loss = 0.0;
+    for number in 1..=STEPS {
+        let samples = training.select(&sampler.draw());
+        let labels = labels(&samples);
+        let batch = Batch::Samples { features: &samples.features, labels: &labels };
+        strategy.begin(true)?;
+        let mut pass = Pass::new(&mut *strategy, &memory, Seeds::default(), 1);
+        loss = model.forward(&mut pass, &batch)?;
+        model.backward(&mut pass, 1.0)?;
+        strategy.finish()?;
+        strategy.update(&AdamW::default(), &Step { number, rate: 0.01, factor: 1.0 })?;
+    }
+    Ok((loss, accuracy(&mut *strategy, &model, &memory, held_back)?))
+}
+
+fn labels(table: &Table) -> Vec<u32> {
+    table.targets.iter().map(|class| *class as u32).collect()
+}
+
+fn accuracy(strategy: &mut dyn Parallel, model: &Classifier, memory: &Memory, table: &Table) -> Result<f64> {
+    let mut pass = Pass::new(strategy, memory, Seeds::default(), 1);
+    let logits = pass.infer(|pass| model.logits(pass, &table.features))?;
+    let guess = |row: usize| {
+        let scores = logits.row(row).iter().enumerate();
+        scores.max_by(|one, other| one.1.total_cmp(other.1)).map(|(class, _)| class as u32)
+    };
+    let labels = labels(table);
+    let right = (0..labels.len()).filter(|&row| guess(row) == Some(labels[row])).count();
+    Ok(right as f64 / labels.len() as f64)
+}

@@ -1,0 +1,176 @@
+//! A feed-forward layer cut between four ranks, from scratch on the communicator alone:
+//! `cargo run --release -p unisono-trainer --example tensor_parallel`.
+//!
+//! y = relu(x W₁ᵀ) W₂ᵀ. *Naive*: both matrices are cut by outputs, and after each the activations of all ranks are gathered and
+//! laid side by side. *Column, row*: the first is cut by outputs and the second by inputs, so that what lies between is nobody's
+//! but one's own, and one sum forward and one backward is all there is to send. Both are compared with the layer uncut.
+
+mod common;
+
+use common::{Result, on_ranks};
+use unisono::{Communicator, Sum};
+
+const RANKS: usize = 4;
+const ROWS: usize = 32;
+const WIDTH: usize = 64;
+const HIDDEN: usize = 256;
+/// Features of the hidden layer, and of the output, that one rank computes.
+const OWN_HIDDEN: usize = HIDDEN / RANKS;
+const OWN_WIDTH: usize = WIDTH / RANKS;
+
+/// Rows of features, one after another.
+#[derive(Clone)]
+struct Rows {
+    columns: usize,
+    data: Vec<f32>,
+}
+
+impl Rows {
+    fn random(rows: usize, columns: usize, seed: u64) -> Self {
+        let number = |at: usize| {
+            let hash = (at as u64 + seed * 7919 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            ((hash >> 40) as f32 / (1 << 23) as f32 - 1.0) / (columns as f32).sqrt()
+        };
+        Self { columns, data: (0..rows * columns).map(number).collect() }
+    }
+
+    fn row(&self, row: usize) -> &[f32] {
+        &self.data[row * self.columns..][..self.columns]
+    }
+
+    fn rows(&self) -> usize {
+        self.data.len() / self.columns
+    }
+
+    /// Some of the columns of each row.
+    fn columns(&self, first: usize, count: usize) -> Self {
+        let data = (0..self.rows()).flat_map(|row| self.row(row)[first..first + count].to_vec()).collect();
+        Self { columns: count, data }
+    }
+
+    /// Some of the rows.
+    fn part(&self, first: usize, count: usize) -> Self {
+        Self {
+            columns: self.columns,
+            data: self.data[first * self.columns..][..count * self.columns].to_vec(),
+        }
+    }
+
+    fn transposed(&self) -> Self {
+        let column = |at: usize| (0..self.rows()).map(move |row| self.row(row)[at]);
+        Self { columns: self.rows(), data: (0..self.columns).flat_map(column).collect() }
+    }
+
+    /// self · otherᵀ
+    fn times(&self, other: &Self) -> Self {
+        let dot = |one: &[f32], two: &[f32]| one.iter().zip(two).map(|(x, y)| x * y).sum();
+        let row = |row: usize| (0..other.rows()).map(move |at| dot(self.row(row), other.row(at)));
+        Self { columns: other.rows(), data: (0..self.rows()).flat_map(row).collect() }
+    }
+
+    fn relu(mut self) -> Self {
+        self.data.iter_mut().for_each(|x| *x = x.max(0.0));
+        self
+    }
+
+    /// The gradient before a relu, from that behind it and its output.
+    fn where_positive(mut self, output: &Self) -> Self {
+        self.data.iter_mut().zip(&output.data).for_each(|(dy, y)| *dy = if *y > 0.0 { *dy } else { 0.0 });
+        self
+    }
+
+    fn differs_from(&self, other: &Self) -> f32 {
+        let difference = |(one, other): (&f32, &f32)| (one - other).abs();
+        self.data.iter().zip(&other.data).map(difference).fold(0.0, f32::max)
+    }
+}
+
+/// Output, and gradients with respect to the input and both matrices.
+struct Results {
+    output: Rows,
+    input: Rows,
+    first: Rows,
+    second: Rows,
+}
+
+/// The layer uncut: weights of hidden × width and width × hidden, and what one computes with them.
+fn whole(x: &Rows, slope: &Rows, first: &Rows, second: &Rows) -> Results {
+    let hidden = x.times(first).relu();
+    let before = slope.times(&second.transposed()).where_positive(&hidden);
+    Results {
+        output: hidden.times(second),
+        input: before.times(&first.transposed()),
+        first: before.transposed().times(&x.transposed()),
+        second: slope.transposed().times(&hidden.transposed()),
+    }
+}
+
+/// The same with a part of the matrices. The sums are the two ends of the region that is cut: f and g of Megatron-LM.
+fn column_row(group: &Communicator, x: &Rows, slope: &Rows, first: &Rows, second: &Rows) -> Result<Results> {
+    let mut parts = whole(x, slope, first, second);
+    group.all_reduce(&mut parts.output.data, Sum)?;
+    group.all_reduce(&mut parts.input.data, Sum)?;
+    Ok(parts)
+}
+
+/// Forward with activations gathered behind every map.
+fn naive(group: &Communicator, x: &Rows, first: &Rows, second: &Rows) -> Result<Rows> {
+    let hidden = side_by_side(group, &x.times(first))?.relu();
+    side_by_side(group, &hidden.times(second))
+}
+
+/// The columns of all ranks.
+fn side_by_side(group: &Communicator, own: &Rows) -> Result<Rows> {
+    let mut all = vec![0.0; own.data.len() * group.ranks()];
+    group.all_gather(&own.data, &mut all)?;
+    let parts: Vec<_> = all.chunks(own.data.len()).collect();
+    let row =
+        |row: usize| parts.iter().flat_map(move |part| &part[row * own.columns..][..own.columns]).copied();
+    Ok(Rows { columns: own.columns * group.ranks(), data: (0..own.rows()).flat_map(row).collect() })
+}
+
+/// What differs most from the layer uncut, and bytes sent, of naive forward, and of the other form forward and backward.
+fn rank_main(group: &Communicator) -> Result<([f32; 2], [u64; 2])> {
+    let (x, slope) = (Rows::random(ROWS, WIDTH, 1), Rows::random(ROWS, WIDTH, 2));
+    let (first, second) = (Rows::random(HIDDEN, WIDTH, 3), Rows::random(WIDTH, HIDDEN, 4));
+    let expected = whole(&x, &slope, &first, &second);
+    let (hidden, width) = (group.rank() * OWN_HIDDEN, group.rank() * OWN_WIDTH);
+    let own_first = first.part(hidden, OWN_HIDDEN);
+
+    let start = group.traffic()?.bytes;
+    let output = naive(group, &x, &own_first, &second.part(width, OWN_WIDTH))?;
+    let between = group.traffic()?.bytes;
+    let found = column_row(group, &x, &slope, &own_first, &second.columns(hidden, OWN_HIDDEN))?;
+    let end = group.traffic()?.bytes;
+    let differences = [
+        found.output.differs_from(&expected.output),
+        found.input.differs_from(&expected.input),
+        found.first.differs_from(&expected.first.part(hidden, OWN_HIDDEN)),
+        found.second.differs_from(&expected.second.columns(hidden, OWN_HIDDEN)),
+    ];
+    let most = differences.into_iter().fold(0.0, f32::max);
+    Ok(([output.differs_from(&expected.output), most], [between - start, end - between]))
+}
+
+fn main() -> Result<()> {
+    // One all_reduce sends 2 (N−1)/N buffers.
+    let config = unisono::Config { algorithms: unisono::algorithms("twoshot")?, ..Default::default() };
+    let ranks = Communicator::threads_with(RANKS, &config)?;
+    let all = on_ranks(ranks, |group| rank_main(&group))?;
+    let (differences, sent) = all[0];
+    if all.iter().any(|(differences, _)| differences.iter().any(|difference| *difference > 1e-5)) {
+        return Err(format!("not what the layer uncut computes: {differences:?}").into());
+    }
+    let weights = 4 * 2 * WIDTH * HIDDEN;
+    println!("{ROWS} rows, {WIDTH} features, {HIDDEN} hidden, {RANKS} ranks; bytes of each");
+    println!("| form | weights | hidden activations | sent | differs by |");
+    println!("|---|--:|--:|--:|--:|");
+    println!("| uncut | {weights} | {} | 0 | |", 4 * ROWS * HIDDEN);
+    let rows =
+        [("naive, forward", 4 * ROWS * HIDDEN), ("column, row; forward and backward", 4 * ROWS * OWN_HIDDEN)];
+    for (index, (form, activations)) in rows.into_iter().enumerate() {
+        let share = weights / RANKS;
+        println!("| {form} | {share} | {activations} | {} | {:.1e} |", sent[index], differences[index]);
+    }
+    Ok(())
+}
