@@ -87,6 +87,8 @@ fn a_plan_is_of_a_configuration_and_of_measured_links_too() {
     near(&answer["hardware"]["within"]["beta"], 1e9);
     assert_eq!((&answer["decision"]["leaf"], &answer["sizes"]["width"]), (&"Ddp".into(), &128.into()));
     assert_eq!(answer["bytes"]["state"], 12.0);
+    let text = said(&["plan", "-n", "16", "model.heads=16", "mesh.tensor=16"]);
+    assert!(text.contains("tensor = 16 ranks do not fit on a host of 8"), "{text}");
     let wrong = run(&["plan", "--hardware", "abacus"]);
     assert!(String::from_utf8_lossy(&wrong.stderr).contains("a100-80"));
 }

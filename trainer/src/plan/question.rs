@@ -3,6 +3,7 @@
 use super::answer::Answer;
 use super::hardware::Hardware;
 use super::sizes::{Bytes, Sizes, number};
+use super::warnings;
 use crate::config::Config;
 use crate::error::{Error, Result};
 use std::path::PathBuf;
@@ -98,10 +99,14 @@ impl Question {
         let (hardware, error) = self.hardware()?;
         let batch = config.as_ref().map(|config| config.data.global_batch * config.model.context);
         let tokens = self.tokens.or(batch).unwrap_or(4_194_304);
-        let bucket = self.bucket_mb.or(config.map(|config| config.strategy.bucket_mb)).unwrap_or(25.0);
+        let bucket =
+            self.bucket_mb.or(config.as_ref().map(|config| config.strategy.bucket_mb)).unwrap_or(25.0);
         let bucket = positive("--bucket-mb", bucket)? * f64::from(1 << 20);
         let mut answer = Answer::new(sizes, bytes, hardware, tokens, bucket)?;
         answer.fit_error = error;
+        if let Some(config) = &config {
+            answer.warnings.extend(warnings::configured(config, &answer.hardware, &answer.decision.cut)?);
+        }
         Ok(answer)
     }
 

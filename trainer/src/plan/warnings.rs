@@ -6,7 +6,9 @@ use super::recipe::Recipe;
 use super::sizes::{Bytes, Sizes};
 use super::state::Cut;
 use super::table::size;
-use crate::config::StrategyKind;
+use crate::config::{Config, StrategyKind};
+use crate::error::Result;
+use crate::mesh::Mesh;
 use crate::train::DATA_RANKS_MAX;
 
 /// Warnings about a plan, a line each.
@@ -21,7 +23,6 @@ pub(super) fn list(
     let all = [
         layer(sizes, bytes, hardware, cut),
         activations(sizes, hardware, cut),
-        tensor(hardware, cut),
         many(cut),
         accumulated(cut, recipe),
         slow(row),
@@ -48,13 +49,6 @@ fn activations(sizes: &Sizes, hardware: &Hardware, cut: &Cut) -> Option<String> 
     })
 }
 
-fn tensor(hardware: &Hardware, cut: &Cut) -> Option<String> {
-    let (tensor, per_host) = (cut.tensor, hardware.per_host);
-    (!per_host.is_multiple_of(tensor)).then(|| {
-        format!("tensor = {tensor} crosses hosts of {per_host} ranks: every layer waits for the network")
-    })
-}
-
 fn many(cut: &Cut) -> Option<String> {
     (cut.data > DATA_RANKS_MAX).then(|| {
         format!("{} data ranks: beyond {DATA_RANKS_MAX}, latency is seldom hidden behind computing", cut.data)
@@ -75,4 +69,19 @@ fn slow(row: Option<&Row>) -> Option<String> {
     (share < 0.5).then(|| {
         format!("ranks compute {:.0} % of the time and wait for the network for the rest: more samples a rank, fewer data ranks, larger buckets or a faster link", 100.0 * share)
     })
+}
+
+/// Warnings about a configured run on this hardware, beside what the plan is.
+pub(super) fn configured(config: &Config, hardware: &Hardware, plan: &Cut) -> Result<Vec<String>> {
+    let mesh = Mesh::new(hardware.ranks, config.mesh)?;
+    let crosses = mesh.fits_hosts_of(hardware.per_host).err().map(|error| error.to_string());
+    let (own, tensor) = (config.strategy.kind, config.mesh.tensor);
+    let others = (own != plan.kind || tensor != plan.tensor).then(|| {
+        let (own, kind) = (own.name(), plan.kind.name());
+        format!(
+            "configured are {own} and mesh.tensor = {tensor}, planned {kind} and mesh.tensor = {}",
+            plan.tensor
+        )
+    });
+    Ok(crosses.into_iter().chain(others).collect())
 }
