@@ -5,11 +5,13 @@
 //! same to the last bit, and so are the weights of both ranks; only the time differs.
 
 mod common;
+#[path = "../tests/support/slow.rs"]
+mod slow;
 
-use common::{Result, agreed_weights, median, on_ranks, slow};
+use common::{Result, agreed_weights, median, on_ranks};
 use std::sync::Arc;
 use std::time::Instant;
-use unisono::{Avg, Communicator};
+use unisono::{Avg, Communicator, Config};
 use unisono_trainer::memory::Memory;
 use unisono_trainer::models::{Batch, Gpt, GptConfig, Model};
 use unisono_trainer::optim::{AdamW, Step};
@@ -38,7 +40,9 @@ fn main() -> Result<()> {
     println!("| form | last loss | weights of both ranks | step, ms | waited, ms | tokens/s |");
     println!("|---|--:|---|--:|--:|--:|");
     for form in [Form::Naive, Form::Overlapped, Form::Bucketed] {
-        let outcome = on_ranks(slow::pair(SECONDS_PER_BYTE)?, |group| train(&group, form))?.remove(0);
+        let outcome =
+            on_ranks(slow::groups(0.0, SECONDS_PER_BYTE, &Config::default())?, |group| train(&group, form))?
+                .remove(0);
         let Outcome { losses, weights, seconds, waited } = &outcome;
         let tokens = (2 * SEQUENCES * SEQUENCE) as f64 / seconds;
         let (last, step, waited) = (losses[STEPS as usize - 1], 1e3 * seconds, 1e3 * waited);

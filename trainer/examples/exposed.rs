@@ -5,11 +5,13 @@
 //! step is than without communication. Copies and sums that communication makes are in the latter too, where no core is free for them.
 
 mod common;
+#[path = "../tests/support/slow.rs"]
+mod slow;
 
-use common::{Result, median, slow};
+use common::{Result, median};
 use std::sync::{Arc, Barrier};
 use std::time::Instant;
-use unisono::Communicator;
+use unisono::{Communicator, Config};
 use unisono_trainer::memory::Memory;
 use unisono_trainer::models::{Batch, Gpt, GptConfig, Model};
 use unisono_trainer::optim::{Sgd, Step};
@@ -81,7 +83,8 @@ fn main() -> Result<()> {
     // Of two ranks, each sends half of the gradients twice.
     let seconds_per_byte = alone.backward / alone.bytes as f64;
     let run = |form| {
-        let groups: [_; 2] = slow::pair(seconds_per_byte)?.try_into().map_err(|_| "two ranks")?;
+        let groups = slow::groups(0.0, seconds_per_byte, &Config::default())?;
+        let groups: [_; 2] = groups.try_into().map_err(|_| "two ranks")?;
         both(groups.map(Some), form)
     };
     let ms = |seconds: f64| seconds * 1e3;

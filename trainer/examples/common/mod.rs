@@ -2,8 +2,6 @@
 
 #![allow(dead_code)] // each uses a part of it
 
-pub(crate) mod slow;
-
 use unisono::Communicator;
 use unisono_trainer::parallel::Parallel;
 

@@ -1,13 +1,13 @@
-//! Links slowed down to a pace of one's choice, as if between hosts.
+//! Links as slow as one wants.
 
-use super::Result;
 use std::time::{Duration, Instant};
-use unisono::{Communicator, Config, Order};
+use unisono::{Communicator, Config};
 use unisono_transports::{Head, Link, Mesh, Pace, Result as Sent, Tag, threads};
 
 /// A link whose messages take time: the wire has one after another, whatever their lane.
 struct Slow {
     link: Box<dyn Link>,
+    seconds: f64,
     seconds_per_byte: f64,
     /// When the wire has nothing to do any more.
     free: Instant,
@@ -25,7 +25,8 @@ impl Link for Slow {
     ) -> Sent<bool> {
         let now = Instant::now();
         if self.due[lane].is_none() {
-            self.free = self.free.max(now) + Duration::from_secs_f64(bytes as f64 * self.seconds_per_byte);
+            let takes = self.seconds + bytes as f64 * self.seconds_per_byte;
+            self.free = self.free.max(now) + Duration::from_secs_f64(takes);
             self.due[lane] = Some(self.free);
         }
         if self.due[lane] > Some(now) || !self.link.try_send(lane, tag, bytes, parts)? {
@@ -71,13 +72,12 @@ impl Pace for Asleep {
     }
 }
 
-/// Two ranks as threads with links of this speed, and no memory that both reach; sums in the order of the ranks.
-pub(crate) fn pair(seconds_per_byte: f64) -> Result<Vec<Communicator>> {
-    let config = Config { order: Order::Ranks, ..Config::default() };
+/// Two ranks whose messages take so many seconds and so many for each byte, and no memory that both reach.
+pub(crate) fn groups(seconds: f64, seconds_per_byte: f64, config: &Config) -> Sent<Vec<Communicator>> {
     let geometry = config.geometry();
     let slow = |link| {
         let due = vec![None; geometry.lanes];
-        Box::new(Slow { link, seconds_per_byte, free: Instant::now(), due }) as Box<dyn Link>
+        Box::new(Slow { link, seconds, seconds_per_byte, free: Instant::now(), due }) as Box<dyn Link>
     };
     let throttled = |mesh: Mesh| Mesh {
         links: mesh.links.into_iter().map(|link| link.map(slow)).collect(),
@@ -86,5 +86,5 @@ pub(crate) fn pair(seconds_per_byte: f64) -> Result<Vec<Communicator>> {
         ..mesh
     };
     let meshes = threads::mesh(2, geometry)?.into_iter().map(throttled);
-    Ok(meshes.map(|mesh| Communicator::over(mesh, &config)).collect())
+    Ok(meshes.map(|mesh| Communicator::over(mesh, config)).collect())
 }
