@@ -177,9 +177,13 @@ fn a_configured_run_is_planned_as_its_dry_run_counts_it() {
         for (found, counted) in found.into_iter().zip([weights, gradients, state]) {
             assert!((found / counted - 1.0).abs() < 0.01, "{kind:?}: {found}, not {counted}");
         }
-        assert_eq!(sizes.activations(1) * config.data.micro_batch as f64, activations);
+        // A plan leaves out room for scores, which does not grow with samples.
+        let found = sizes.activations(1) * config.data.micro_batch as f64 / activations;
+        assert!((0.95..=1.0).contains(&found), "{found} of the activations");
         let sent: f64 = cut(kind, 2).sent(&bytes, sizes.parameters, 2).iter().sum();
-        assert!((sent / counted.traffic(kind).total() - 1.0).abs() < 0.01, "{kind:?}: {sent}");
+        // Of the third stage a run gathers a tied table for either of its units, and the last unit's weights once.
+        let (counted, tolerance) = (counted.traffic(kind).total(), if kind == Zero3 { 0.05 } else { 0.01 });
+        assert!((sent / counted - 1.0).abs() < tolerance, "{kind:?}: {sent}, not {counted}");
     }
 }
 
