@@ -3,6 +3,7 @@
 mod support;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use support::World;
@@ -62,8 +63,15 @@ fn a_callback_may_start_what_is_next_but_not_wait_for_it() {
         let next = comm.start_all_reduce(vec![1u8], Sum).then(move |sum| Ok(own.start_all_reduce(sum, Sum)));
         assert_eq!(next.wait().unwrap().wait().unwrap(), [4]);
         let waits = |wait: fn(&Communicator) -> unisono::Result<()>| {
-            let own = comm.clone();
-            comm.start(|comm| comm.barrier()).then(move |()| wait(&own)).wait().unwrap_err()
+            let ((go, gate), own) = (channel(), comm.clone());
+            let held = comm.start(move |comm| {
+                gate.recv().unwrap();
+                comm.barrier()
+            });
+            // What is through already calls at once, where one may wait.
+            let waiting = held.then(move |()| wait(&own));
+            go.send(()).unwrap();
+            waiting.wait().unwrap_err()
         };
         let blocked = waits(|own| own.barrier());
         let started = waits(|own| own.start(|_| Ok(())).wait());
