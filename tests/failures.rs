@@ -31,7 +31,8 @@ fn errors(
 #[test]
 fn a_mismatched_count_names_both_counts_on_every_rank() {
     for world in World::ALL {
-        for base in [5usize, 3000, 300_000] {
+        // On either side of what fits one cell after the other, and of what fits none.
+        for base in [5usize, 7, 256, 2048, 4096, 300_000] {
             let errors = errors(world, 4, |comm| {
                 let mut values = vec![1.0f32; if comm.rank() == 2 { base + 1 } else { base }];
                 comm.all_reduce(&mut values, Sum)
