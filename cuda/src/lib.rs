@@ -1,8 +1,10 @@
 //! What unisono knows about data: element types, reduction operations, and the
 //! code that combines memory.
 //!
-//! Today this is the host half: [`reduce`] and its relatives run on the CPU.
+//! [`reduce`] and its relatives run on the CPU. The kernels of `cuda/kernels` do the same on a GPU; [`device`] is
+//! what the host knows of them.
 
+pub mod device;
 mod dtype;
 mod element;
 mod float8;

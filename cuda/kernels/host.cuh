@@ -1,0 +1,78 @@
+// `machine.cuh` for the software device: the compiler's builtins, and the device's own threads and clock.
+// Data is accessed plainly, so that a race detector sees which accesses nothing orders.
+#pragma once
+
+#include <device.hpp>
+#include <string.h>
+
+#define DEVICE inline
+#define OFFSET_OF(Struct, field) __builtin_offsetof(Struct, field)
+
+// A launch finds the kernel by its name, and knows the struct as bytes.
+#define UNISONO_KERNEL(name, Arguments)                                                                   \
+    static void name(const Arguments& args);                                                              \
+    static software::Kernel name##_kernel(#name, [](const void* args) { name(*(const Arguments*)args); }); \
+    static void name(const Arguments& args)
+
+template <class To, class From>
+DEVICE To same_bits(From from) {
+    static_assert(sizeof(To) == sizeof(From));
+    To to;
+    memcpy(&to, &from, sizeof to);
+    return to;
+}
+
+DEVICE u32 bits_of(float value) { return same_bits<u32>(value); }
+DEVICE u64 bits_of(double value) { return same_bits<u64>(value); }
+DEVICE float float_of(u32 bits) { return same_bits<float>(bits); }
+DEVICE double double_of(u64 bits) { return same_bits<double>(bits); }
+
+// Needs the above.
+#include "small.cuh"
+
+DEVICE u32 half_bits(float value) { return narrow<Half>(value); }
+DEVICE float half_value(u32 bits) { return widen<Half>(bits); }
+DEVICE float bfloat16_value(u32 bits) { return float_of(bits << 16); }
+
+DEVICE u32 bfloat16_bits(float value) {
+    u32 bits = bits_of(value);
+    return value != value ? 0x7fc0 : (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
+}
+
+template <class T>
+DEVICE void load_data(T& value, const void* from) {
+    value = *(const T*)from;
+}
+
+template <class T>
+DEVICE void store_data(void* to, const T& value) {
+    *(T*)to = value;
+}
+
+template <class T>
+DEVICE T load_relaxed(const T* from) {
+    return __atomic_load_n(from, __ATOMIC_RELAXED);
+}
+
+template <class T>
+DEVICE void store_relaxed(T* to, T value) {
+    __atomic_store_n(to, value, __ATOMIC_RELAXED);
+}
+
+template <class T>
+DEVICE T load_acquire(const T* from) {
+    return __atomic_load_n(from, __ATOMIC_ACQUIRE);
+}
+
+template <class T>
+DEVICE void store_release(T* to, T value) {
+    __atomic_store_n(to, value, __ATOMIC_RELEASE);
+}
+
+DEVICE bool claim(u32* flag, u32 value) {
+    u32 unclaimed = 0;
+    return __atomic_compare_exchange_n(flag, &unclaimed, value, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+}
+
+DEVICE u64 now_ns() { return software::now_ns(); }
+DEVICE void relax() { software::relax(); }

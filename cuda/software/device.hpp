@@ -1,0 +1,48 @@
+// What a kernel compiled by g++ sees of the software device: the built-ins of CUDA that our kernels use.
+#pragma once
+
+#include <stdint.h>
+
+namespace software {
+
+struct Index {
+    unsigned x, y, z;
+};
+
+// Where a CUDA thread is.
+struct Place {
+    Index thread, block, block_size, grid_size;
+};
+
+// That of the running thread.
+const Place& place();
+
+// Waits until all threads of the block are here; says whether all of them said `vote`.
+bool sync_threads(bool vote, const char* file, int line);
+
+// Lets other threads run, of this block and of others.
+void relax();
+
+uint64_t now_ns();
+
+// A kernel by its name, for launches.
+struct Kernel {
+    using Body = void (*)(const void* arguments);
+
+    Kernel(const char* name, Body body);
+
+    const char* name;
+    Body body;
+    Kernel* next;
+};
+
+} // namespace software
+
+#define threadIdx (software::place().thread)
+#define blockIdx (software::place().block)
+#define blockDim (software::place().block_size)
+#define gridDim (software::place().grid_size)
+#define __syncthreads() ((void)software::sync_threads(true, __FILE__, __LINE__))
+#define __syncthreads_and(vote) (software::sync_threads(vote, __FILE__, __LINE__))
+// A block has an operating system's thread of its own.
+#define __shared__ static thread_local

@@ -1,0 +1,149 @@
+// Launches: each block in a thread of the operating system, as many at once as the device has room for.
+#include "block.hpp"
+#include "error.hpp"
+#include "software.h"
+
+#include <algorithm>
+#include <condition_variable>
+#include <mutex>
+#include <numeric>
+#include <string.h>
+#include <thread>
+
+namespace software {
+
+namespace {
+
+Kernel* kernels = nullptr;
+
+thread_local std::string last_error;
+
+// Room for blocks, of all launches together.
+class Residency {
+public:
+    void set(unsigned blocks) {
+        std::lock_guard lock(mutex_);
+        limit_ = blocks;
+        changed_.notify_all();
+    }
+
+    unsigned limit() {
+        std::lock_guard lock(mutex_);
+        return limit_;
+    }
+
+    void enter() {
+        std::unique_lock lock(mutex_);
+        changed_.wait(lock, [this] { return resident_ < limit_; });
+        resident_++;
+    }
+
+    void leave() {
+        std::lock_guard lock(mutex_);
+        resident_--;
+        changed_.notify_all();
+    }
+
+private:
+    std::mutex mutex_;
+    std::condition_variable changed_;
+    unsigned limit_ = 64;
+    unsigned resident_ = 0;
+};
+
+Residency residency;
+std::atomic<uint64_t> seed{1};
+
+const Kernel* find(const char* name) {
+    const Kernel* kernel = kernels;
+    while (kernel && strcmp(kernel->name, name) != 0) {
+        kernel = kernel->next;
+    }
+    return kernel;
+}
+
+// A launch under way.
+class Launch {
+public:
+    explicit Launch(Grid grid) : grid_(grid), order_(grid.blocks) {
+        grid_.lost = &lost_;
+        std::iota(order_.begin(), order_.end(), 0u);
+        Random random{grid.seed};
+        for (size_t left = order_.size(); left > 1; left--) {
+            std::swap(order_[left - 1], order_[random.next() % left]);
+        }
+    }
+
+    int run() {
+        std::vector<std::thread> workers(std::min(grid_.blocks, residency.limit()));
+        for (std::thread& worker : workers) {
+            worker = std::thread([this] { work(); });
+        }
+        for (std::thread& worker : workers) {
+            worker.join();
+        }
+        return failure_.empty() ? 0 : fail(failure_);
+    }
+
+private:
+    // Runs blocks while there are any.
+    void work() {
+        for (unsigned turn; (turn = taken_++) < grid_.blocks && !lost_;) {
+            residency.enter();
+            std::string failure = Block(grid_, order_[turn]).run();
+            residency.leave();
+            if (!failure.empty() && !lost_.exchange(true)) {
+                failure_ = failure;
+            }
+        }
+    }
+
+    Grid grid_;
+    std::vector<unsigned> order_;
+    std::atomic<unsigned> taken_{0};
+    std::atomic<bool> lost_{false};
+    std::string failure_;
+};
+
+} // namespace
+
+int fail(const std::string& message) {
+    last_error = message;
+    return 1;
+}
+
+Kernel::Kernel(const char* name, Body body) : name(name), body(body), next(kernels) { kernels = this; }
+
+} // namespace software
+
+using namespace software;
+
+int unisono_run(const unisono_launch* launch) {
+    const Kernel* kernel = find(launch->kernel);
+    if (!kernel) {
+        return fail(std::string("no kernel ") + launch->kernel);
+    }
+    if (launch->blocks == 0 || launch->threads == 0 || launch->threads > 1024) {
+        return fail(std::to_string(launch->blocks) + " blocks of " + std::to_string(launch->threads) + " threads");
+    }
+    if (launch->cooperative && launch->blocks > residency.limit()) {
+        return fail(std::to_string(launch->blocks) + " blocks do not fit: " + std::to_string(residency.limit()) +
+                    " can be resident");
+    }
+    return Launch({kernel->name, kernel->body, launch->arguments, launch->blocks, launch->threads, seed, nullptr})
+        .run();
+}
+
+const char* unisono_error() { return last_error.c_str(); }
+
+const char* unisono_kernel(uint32_t index) {
+    const Kernel* kernel = kernels;
+    while (kernel && index-- > 0) {
+        kernel = kernel->next;
+    }
+    return kernel ? kernel->name : nullptr;
+}
+
+void unisono_set_residents(uint32_t blocks) { residency.set(blocks); }
+
+void unisono_set_seed(uint64_t value) { seed = value; }

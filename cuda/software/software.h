@@ -1,0 +1,39 @@
+// The software device, for C: launches of kernels that are linked with it, and its memory.
+#pragma once
+
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// How a kernel is launched.
+struct unisono_launch {
+    const char* kernel;
+    // The struct that it takes.
+    const void* arguments;
+    uint32_t blocks;
+    uint32_t threads;
+    // Not 0: refuses unless all blocks can be resident at once.
+    uint32_t cooperative;
+};
+
+// Runs a kernel to its end. 0, or 1: then `unisono_error` says why.
+int unisono_run(const struct unisono_launch* launch);
+// What the last call of this thread that failed says.
+const char* unisono_error(void);
+// The name of each kernel in turn; null behind the last.
+const char* unisono_kernel(uint32_t index);
+// Blocks that can be resident at once, of all launches together.
+void unisono_set_residents(uint32_t blocks);
+// Chooses the order in which blocks and threads run.
+void unisono_set_seed(uint64_t seed);
+
+// Device memory: filled with 0xa5, and between guards. Null where there is none left.
+void* unisono_allocate(uint64_t bytes);
+// 0, or 1 if it was not allocated or a guard was overwritten.
+int unisono_free(void* memory);
+
+#ifdef __cplusplus
+}
+#endif

@@ -1,0 +1,121 @@
+//! The argument structs of the kernels: one table, of which both sides assert their layout.
+//!
+//! The offsets below are asserted here of the structs, and written into `kernels/layout.cuh`, which asserts them of
+//! those in `kernels/arguments.cuh`.
+
+use crate::{DType, Op, Scalar};
+use std::mem::offset_of;
+use std::ptr::{null, null_mut};
+
+/// Defines argument structs whose fields lie at the offsets that the rows say.
+macro_rules! arguments {
+    ($(
+        $(#[$meta:meta])*
+        $name:ident: $bytes:literal {
+            $($(#[$field_meta:meta])* $offset:literal => $field:ident: $type:ty,)*
+        }
+    )*) => {
+        $(
+            $(#[$meta])*
+            #[derive(Clone, Debug)]
+            #[repr(C)]
+            pub struct $name {
+                $($(#[$field_meta])* pub $field: $type,)*
+            }
+
+            const _: () = {
+                $(assert!(offset_of!($name, $field) == $offset);)*
+                assert!(size_of::<$name>() == $bytes);
+            };
+        )*
+
+        /// The same as assertions in C++.
+        #[cfg(test)]
+        const LAYOUT: &str = concat!($(
+            $("static_assert(OFFSET_OF(", stringify!($name), ", ", stringify!($field), ") == ", $offset, ");\n",)*
+            "static_assert(sizeof(", stringify!($name), ") == ", $bytes, ");\n",
+        )*);
+    };
+}
+
+arguments! {
+    /// Arguments of the kernels `reduce_copy_*`: every target becomes the first source ⊕ the second ⊕ ….
+    ///
+    /// A source may be a target; otherwise targets are apart from everything else.
+    ReduceCopy: 408 {
+        /// Device memory of `count` elements each; the first `source_count` are read.
+        0 => sources: [*const u8; ReduceCopy::SOURCES_MAX],
+        /// Device memory of `count` elements each; the first `target_count` are written.
+        128 => targets: [*mut u8; ReduceCopy::TARGETS_MAX],
+        /// For [`Op::PreMulSum`]: what each source is multiplied by first, made by [`ReduceCopy::factor`].
+        256 => factors: [u64; ReduceCopy::SOURCES_MAX],
+        /// In elements.
+        384 => count: u64,
+        /// At least one.
+        392 => source_count: u32,
+        /// Of those in `targets`.
+        396 => target_count: u32,
+        /// For [`Op::Avg`]: what the sum is divided by.
+        400 => divisor: u32,
+        /// Room that has no meaning.
+        404 => unused: u32,
+    }
+}
+
+impl ReduceCopy {
+    /// Sources that one launch can have.
+    pub const SOURCES_MAX: usize = 16;
+    /// Targets that one launch can have.
+    pub const TARGETS_MAX: usize = 16;
+
+    /// `count` elements of `targets` from those of `sources`, neither scaled nor divided.
+    ///
+    /// # Panics
+    /// If there is no source or no target, or more than one launch can have.
+    pub fn new(targets: &[*mut u8], sources: &[*const u8], count: usize) -> Self {
+        assert!((1..=Self::SOURCES_MAX).contains(&sources.len()), "{} sources", sources.len());
+        assert!((1..=Self::TARGETS_MAX).contains(&targets.len()), "{} targets", targets.len());
+        let mut new = Self {
+            sources: [null(); Self::SOURCES_MAX],
+            targets: [null_mut(); Self::TARGETS_MAX],
+            factors: [0; Self::SOURCES_MAX],
+            count: count as u64,
+            source_count: sources.len() as u32,
+            target_count: targets.len() as u32,
+            divisor: 1,
+            unused: 0,
+        };
+        new.sources[..sources.len()].copy_from_slice(sources);
+        new.targets[..targets.len()].copy_from_slice(targets);
+        new
+    }
+
+    /// The name of the kernel for this type and operation.
+    pub fn kernel(dtype: DType, op: Op) -> String {
+        format!("reduce_copy_{dtype}_{op}")
+    }
+
+    /// A factor as the kernel for `dtype` wants it: bits of the type in which it accumulates.
+    pub fn factor(dtype: DType, scalar: Scalar) -> u64 {
+        match (dtype.is_float(), scalar) {
+            (false, Scalar::Int(factor)) => factor as u64,
+            (false, Scalar::Float(factor)) => factor as i64 as u64,
+            (true, Scalar::Int(factor)) if dtype == DType::F64 => (factor as f64).to_bits(),
+            (true, Scalar::Float(factor)) if dtype == DType::F64 => factor.to_bits(),
+            (true, Scalar::Int(factor)) => (factor as f32).to_bits().into(),
+            (true, Scalar::Float(factor)) => (factor as f32).to_bits().into(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::LAYOUT;
+
+    #[test]
+    fn both_sides_assert_the_same_layout() {
+        let written = include_str!("../../kernels/layout.cuh");
+        let head = "// Written by the table in `src/device/arguments.rs`.\n#pragma once\n\n";
+        assert!(written == format!("{head}{LAYOUT}"), "layout.cuh must be:\n{head}{LAYOUT}");
+    }
+}

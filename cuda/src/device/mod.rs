@@ -1,0 +1,5 @@
+//! What the host knows of the kernels in `cuda/kernels`: their names and their arguments.
+
+mod arguments;
+
+pub use arguments::ReduceCopy;

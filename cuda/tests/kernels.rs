@@ -1,0 +1,112 @@
+//! The kernels, compiled for the CPU and run by the software device, against the host's naive reductions.
+
+#[allow(dead_code)]
+#[path = "../src/host/tests/material.rs"]
+mod material;
+#[path = "../src/host/naive.rs"]
+mod naive;
+mod software;
+
+use material::{Guarded, Random};
+use naive::Naive;
+use software::Device;
+use unisono_cuda::device::ReduceCopy;
+use unisono_cuda::{
+    DType, Element, F8E4M3, F8E5M2, Finish, Op, Scalar, Source, as_bytes, as_bytes_mut, bf16, f16,
+};
+
+/// Lengths in elements: none, one, both sides of packs, and more than all threads take at once.
+const LENGTHS: [usize; 8] = [0, 1, 15, 16, 17, 63, 700, 4095];
+const LONGEST: usize = 4095;
+const SOURCES: usize = 4;
+const RANKS: u32 = 3;
+
+/// What is reduced, and how far behind a multiple of 64 each buffer begins.
+struct Case {
+    op: Op,
+    length: usize,
+    sources: usize,
+    targets: usize,
+    /// Of the first buffer, and how much more of each following one.
+    skew: (usize, usize),
+}
+
+impl Case {
+    fn run<T: Naive>(&self, device: &Device, operands: &[Vec<T>], scalars: &[Scalar], expected: &[T]) {
+        let skew = |index: usize| (self.skew.0 + index * self.skew.1) % 16;
+        let holding = |index: usize| Guarded::holding(skew(index), &operands[index][..self.length]);
+        let sources: Vec<Guarded> = (0..self.sources).map(holding).collect();
+        let bytes = self.length * size_of::<T>();
+        let mut targets: Vec<Guarded> =
+            (0..self.targets).map(|index| Guarded::new(skew(self.sources + index), bytes)).collect();
+        let from: Vec<*const u8> = sources.iter().map(|source| source.source().as_ptr()).collect();
+        let to: Vec<*mut u8> = targets.iter_mut().map(|target| target.inner().as_mut_ptr()).collect();
+        let mut arguments = ReduceCopy::new(&to, &from, self.length);
+        arguments.divisor = RANKS;
+        for (factor, &scalar) in arguments.factors.iter_mut().zip(scalars) {
+            *factor = ReduceCopy::factor(T::DTYPE, scalar);
+        }
+        let kernel = ReduceCopy::kernel(T::DTYPE, self.op);
+        device.run(&kernel, &arguments, 2, 32).unwrap();
+        for target in targets {
+            let context = || format!("{kernel} of {}, {} at {:?}", self.sources, self.length, self.skew);
+            target.expect(expected, &context);
+        }
+    }
+}
+
+fn reference<T: Naive>(op: Op, operands: &[Vec<T>], scalars: &[Scalar]) -> Vec<T> {
+    let finish = if op == Op::Avg { Finish::Divide(RANKS) } else { Finish::Keep };
+    let operand = |index: usize, (own, &scalar): (&Vec<T>, &Scalar)| {
+        if op == Op::PreMulSum { own[index].scale(scalar) } else { own[index] }
+    };
+    let column = |index| operands.iter().zip(scalars).map(|pair| operand(index, pair)).collect::<Vec<T>>();
+    (0..LONGEST).map(|index| T::reduce(op, finish, &column(index))).collect()
+}
+
+fn check_all<T: Naive>(device: &Device) {
+    let mut random = Random(T::DTYPE as u64);
+    let operands: Vec<Vec<T>> = (0..SOURCES).map(|_| random.elements(LONGEST)).collect();
+    let scalars = [Scalar::Float(2.5), Scalar::Int(-3), Scalar::Float(1.0 / 3.0), Scalar::Int(1)];
+    for op in Op::ALL {
+        for sources in 1..=SOURCES {
+            let expected = reference(op, &operands[..sources], &scalars);
+            for (turn, length) in LENGTHS.into_iter().enumerate() {
+                // Every skew; with buffers equally far off, and otherwise.
+                for (first, more) in (0..16).map(|first| (first, [0, 0, 8, 3][(first + turn + sources) % 4])) {
+                    let targets = 1 + (first + turn) % 3;
+                    let case = Case { op, length, sources, targets, skew: (first, more) };
+                    case.run(device, &operands[..sources], &scalars, &expected);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn every_reduction_is_the_naive_one() {
+    let Some(device) = Device::new("reduce_copy.so", &["kernels/reduce_copy.cu"]) else { return };
+    check_all::<i8>(&device);
+    check_all::<u8>(&device);
+    check_all::<i32>(&device);
+    check_all::<u32>(&device);
+    check_all::<i64>(&device);
+    check_all::<u64>(&device);
+    check_all::<f16>(&device);
+    check_all::<bf16>(&device);
+    check_all::<f32>(&device);
+    check_all::<f64>(&device);
+    check_all::<F8E4M3>(&device);
+    check_all::<F8E5M2>(&device);
+}
+
+#[test]
+fn kernels_are_those_of_the_tables() {
+    let Some(device) = Device::new("tables.so", &["kernels/reduce_copy.cu"]) else { return };
+    let mut found = device.kernels();
+    let all = DType::ALL.into_iter().flat_map(|dtype| Op::ALL.map(|op| ReduceCopy::kernel(dtype, op)));
+    let mut wanted: Vec<String> = all.collect();
+    found.sort();
+    wanted.sort();
+    assert_eq!(found, wanted);
+}
