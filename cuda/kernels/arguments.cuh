@@ -22,4 +22,69 @@ struct ReduceCopy {
     u32 unused;
 };
 
+// What a wait that was given up leaves for the host. Written by the first of a launch to give up.
+struct Status {
+    // One of `State`, written last.
+    u32 state;
+    // Who waited for whom, and in which step.
+    u32 rank;
+    u32 peer;
+    u32 step;
+    // What the counter had to reach, and what it was.
+    u64 wanted;
+    u64 seen;
+};
+
+enum State : u32 {
+    NOTHING = 0,
+    // Somebody is filling the record.
+    CLAIMED = 1,
+    // The counter did not come in time.
+    LATE = 2,
+    // The host raised the abort word.
+    ABORTED = 3,
+};
+
+// How long waits of a launch last at most.
+struct Patience {
+    // The host sets it to something else than 0 to end all waits.
+    const u32* abort;
+    Status* status;
+    u64 limit_ns;
+};
+
+// One direction between two ranks: slots that are filled and emptied in turn.
+struct Fifo {
+    // In the receiver's memory.
+    u8* slots;
+    // Steps sent, in the receiver's memory.
+    u64* tail;
+    // Steps received, in the sender's memory.
+    u64* head;
+    u32 slot_count;
+    // A multiple of 16.
+    u32 slot_bytes;
+};
+
+// What one block does: its rank's half of an exchange.
+struct Channel {
+    const u8* input;
+    u8* output;
+    // Of both.
+    u64 bytes;
+    Fifo out;
+    Fifo into;
+    // Steps that both FIFOs have behind them.
+    u64 step;
+    u32 rank;
+    u32 peer;
+};
+
+// Every block sends its channel's input to the peer and receives the peer's.
+struct Exchange {
+    // In device memory, one for each block.
+    const Channel* channels;
+    Patience patience;
+};
+
 #include "layout.cuh"

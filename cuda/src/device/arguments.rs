@@ -60,6 +60,74 @@ arguments! {
         /// Room that has no meaning.
         404 => unused: u32,
     }
+
+    /// What a wait that was given up leaves for the host, written by the first of a launch to give up.
+    Status: 32 {
+        /// A [`State`] as a number, written last.
+        0 => state: u32,
+        /// Who waited.
+        4 => rank: u32,
+        /// For whom.
+        8 => peer: u32,
+        /// In which step.
+        12 => step: u32,
+        /// What the counter had to reach.
+        16 => wanted: u64,
+        /// What it was.
+        24 => seen: u64,
+    }
+
+    /// How long waits of a launch last at most.
+    Patience: 24 {
+        /// Something else than 0 there ends all waits.
+        0 => abort: *const u32,
+        /// All zeros before the launch.
+        8 => status: *mut Status,
+        /// For each wait.
+        16 => limit_ns: u64,
+    }
+
+    /// One direction between two ranks: slots that are filled and emptied in turn.
+    Fifo: 32 {
+        /// In the receiver's memory.
+        0 => slots: *mut u8,
+        /// Steps sent, in the receiver's memory.
+        8 => tail: *mut u64,
+        /// Steps received, in the sender's memory.
+        16 => head: *mut u64,
+        /// Slots that there are.
+        24 => slot_count: u32,
+        /// Of one slot; a multiple of 16.
+        28 => slot_bytes: u32,
+    }
+
+    /// What one block does: its rank's half of an exchange.
+    Channel: 104 {
+        /// What is sent.
+        0 => input: *const u8,
+        /// Where what comes is written.
+        8 => output: *mut u8,
+        /// Of both.
+        16 => bytes: u64,
+        /// To the peer.
+        24 => out: Fifo,
+        /// From the peer.
+        56 => into: Fifo,
+        /// Steps that both FIFOs have behind them.
+        88 => step: u64,
+        /// Who this is.
+        96 => rank: u32,
+        /// With whom it exchanges.
+        100 => peer: u32,
+    }
+
+    /// Arguments of the kernel `exchange`: every block sends its channel's input to the peer and receives the peer's.
+    Exchange: 32 {
+        /// In device memory, one for each block.
+        0 => channels: *const Channel,
+        /// For all of its waits.
+        8 => patience: Patience,
+    }
 }
 
 impl ReduceCopy {
@@ -105,6 +173,29 @@ impl ReduceCopy {
             (true, Scalar::Int(factor)) => (factor as f32).to_bits().into(),
             (true, Scalar::Float(factor)) => (factor as f32).to_bits().into(),
         }
+    }
+}
+
+/// How waits of a launch ended, by [`Status::state`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// None was given up.
+    Well,
+    /// One is being given up: the record is not whole yet.
+    Claimed,
+    /// A counter did not reach what it had to in time.
+    Late,
+    /// The abort word was raised.
+    Aborted,
+}
+
+impl Status {
+    /// The record of a launch in which no wait was given up.
+    pub const WELL: Status = Status { state: 0, rank: 0, peer: 0, step: 0, wanted: 0, seen: 0 };
+
+    /// The state; none for a number that no kernel writes.
+    pub fn state(&self) -> Option<State> {
+        [State::Well, State::Claimed, State::Late, State::Aborted].get(self.state as usize).copied()
     }
 }
 

@@ -2,4 +2,4 @@
 
 mod arguments;
 
-pub use arguments::ReduceCopy;
+pub use arguments::{Channel, Exchange, Fifo, Patience, ReduceCopy, State, Status};

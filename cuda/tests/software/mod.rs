@@ -16,24 +16,23 @@ struct Launch {
 }
 
 /// The loaded device.
-pub struct Device(Library);
+pub(crate) struct Device(Library);
 
 impl Device {
-    /// Builds the device with these kernels of `cuda/kernels` and loads it. None, said aloud, where there is no
-    /// C++ compiler.
-    pub fn new(name: &str, kernels: &[&str]) -> Option<Device> {
-        let library = build(name, kernels, &["-shared", "-fPIC"])?;
+    /// Builds the device with these kernels, below `cuda`, and loads it.
+    pub(crate) fn new(name: &str, sources: &[&str]) -> Option<Device> {
+        let library = Build { name, sources, library: true, races: false }.run()?;
         // SAFETY: its initialisers only enter kernels into a list.
         Some(Device(unsafe { Library::new(library) }.expect("what was just built can be loaded")))
     }
 
     /// Runs a kernel to its end.
-    pub fn run<A>(&self, kernel: &str, arguments: &A, blocks: u32, threads: u32) -> Result<(), String> {
+    pub(crate) fn run<A>(&self, kernel: &str, arguments: &A, blocks: u32, threads: u32) -> Result<(), String> {
         self.launch(kernel, arguments, blocks, threads, false)
     }
 
     /// Runs a kernel all of whose blocks must be resident at once.
-    pub fn run_cooperative<A>(&self, kernel: &str, arguments: &A, blocks: u32, threads: u32) -> Result<(), String> {
+    pub(crate) fn run_cooperative<A>(&self, kernel: &str, arguments: &A, blocks: u32, threads: u32) -> Result<(), String> {
         self.launch(kernel, arguments, blocks, threads, true)
     }
 
@@ -50,7 +49,7 @@ impl Device {
     }
 
     /// Names of all kernels.
-    pub fn kernels(&self) -> Vec<String> {
+    pub(crate) fn kernels(&self) -> Vec<String> {
         // SAFETY: the type is that of `software.h`; names are static.
         unsafe {
             let name: Symbol<'_, unsafe extern "C" fn(u32) -> *const c_char> =
@@ -61,15 +60,48 @@ impl Device {
     }
 
     /// Blocks that can be resident at once.
-    pub fn set_residents(&self, blocks: u32) {
+    pub(crate) fn set_residents(&self, blocks: u32) {
         // SAFETY: the type is that of `software.h`.
         unsafe { self.0.get::<unsafe extern "C" fn(u32)>(b"unisono_set_residents").unwrap()(blocks) }
     }
 
     /// Chooses the order in which blocks and threads run.
-    pub fn set_seed(&self, seed: u64) {
+    pub(crate) fn set_seed(&self, seed: u64) {
         // SAFETY: the type is that of `software.h`.
         unsafe { self.0.get::<unsafe extern "C" fn(u64)>(b"unisono_set_seed").unwrap()(seed) }
+    }
+}
+
+/// A program or library of kernels and the device.
+pub(crate) struct Build<'a> {
+    /// Name of the file.
+    pub(crate) name: &'a str,
+    /// Files of kernels, and of what calls them, below `cuda`.
+    pub(crate) sources: &'a [&'a str],
+    /// Instrumented for ThreadSanitizer; the device itself is not, and says what it orders.
+    pub(crate) races: bool,
+    /// A library, not a program.
+    pub(crate) library: bool,
+}
+
+impl Build<'_> {
+    /// Builds it. None, said aloud, where there is no C++ compiler.
+    pub(crate) fn run(&self) -> Option<PathBuf> {
+        let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join(self.name);
+        let objects = file.with_extension("device");
+        std::fs::create_dir_all(&objects).expect("a folder for object files");
+        let parts = ["block", "fiber", "launch", "memory"];
+        let mut device = compiler();
+        device.current_dir(&objects).args(["-fPIC", "-c"]);
+        device.args(self.races.then_some("-DUNISONO_RACES"));
+        device.args(parts.map(|part| folder("software").join(part).with_extension("cpp")));
+        finish(device)?;
+        let mut whole = compiler();
+        whole.arg("-I").arg(folder("kernels")).args(self.races.then_some("-fsanitize=thread"));
+        whole.args(if self.library { &["-fPIC", "-shared"][..] } else { &[] }).args(["-x", "c++"]);
+        whole.args(self.sources.iter().map(|source| folder(source))).args(["-x", "none"]);
+        whole.args(parts.map(|part| objects.join(part).with_extension("o"))).arg("-o").arg(&file);
+        finish(whole).map(|()| file)
     }
 }
 
@@ -77,22 +109,20 @@ fn folder(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(name)
 }
 
-/// Compiles the device and `kernels` into one file.
-pub fn build(name: &str, kernels: &[&str], options: &[&str]) -> Option<PathBuf> {
-    let compiler = std::env::var("CXX").unwrap_or_else(|_| "g++".to_owned());
-    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
-    let mut command = Command::new(&compiler);
-    command.args(["-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", "-Wno-unknown-pragmas"]);
+fn compiler() -> Command {
+    let mut command = Command::new(std::env::var_os("CXX").unwrap_or("g++".into()));
+    command.args(["-std=c++17", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-Wno-unknown-pragmas"]);
     // A sum of a product is rounded twice, as on the device.
-    command.args(["-ffp-contract=off", "-pthread", "-I"]).arg(folder("software")).args(options);
-    command.args(["block", "fiber", "launch", "memory"].map(|part| folder("software").join(part).with_extension("cpp")));
-    command.args(["-I"]).arg(folder("kernels")).args(["-x", "c++"]);
-    command.args(kernels.iter().map(|kernel| folder(kernel))).arg("-o").arg(&target);
+    command.args(["-ffp-contract=off", "-pthread", "-I"]).arg(folder("software"));
+    command
+}
+
+fn finish(mut command: Command) -> Option<()> {
     match command.output() {
-        Ok(output) if output.status.success() => Some(target),
+        Ok(output) if output.status.success() => Some(()),
         Ok(output) => panic!("{command:?}: {}", String::from_utf8_lossy(&output.stderr)),
         Err(error) => {
-            eprintln!("SKIPPED: kernels are not tested without a C++ compiler ({compiler}: {error})");
+            eprintln!("SKIPPED: kernels are not tested without a C++ compiler: {error}");
             None
         }
     }

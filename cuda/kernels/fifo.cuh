@@ -1,0 +1,56 @@
+// Slots between two ranks: the sender stores data, all its threads meet, one releases the tail; the
+// receiver acquires the tail with one thread, all meet, load the data, meet again, and one releases the
+// head, which gives the slot back.
+#pragma once
+
+#include "pack.cuh"
+#include "wait.cuh"
+
+// Copies with all threads of the block, in the widest accesses that both addresses allow.
+template <class T>
+DEVICE void copy_by(u8* to, const u8* from, u64 bytes) {
+#pragma unroll 4
+    for (u64 at = threadIdx.x * sizeof(T); at + sizeof(T) <= bytes; at += blockDim.x * sizeof(T)) {
+        T piece;
+        load_data(piece, from + at);
+        store_data(to + at, piece);
+    }
+}
+
+DEVICE void copy_block(u8* to, const u8* from, u64 bytes) {
+    u64 bulk = alignment_of(u64(to) | u64(from)) == 16 ? bytes / 16 * 16 : 0;
+    copy_by<Words>(to, from, bulk);
+    copy_by<u8>(to + bulk, from + bulk, bytes - bulk);
+}
+
+DEVICE u8* slot(const Fifo& fifo, u64 step) { return fifo.slots + step % fifo.slot_count * fifo.slot_bytes; }
+
+// Called by all threads of a block. False: the wait was given up, and nothing was sent.
+DEVICE bool send(const Fifo& fifo, const u8* from, u64 bytes, const Waiter& waiter) {
+    u64 step = waiter.step;
+    u64 credit = step < fifo.slot_count ? 0 : step + 1 - fifo.slot_count;
+    bool room = threadIdx.x != 0 || wait_until(fifo.head, credit, waiter);
+    if (!__syncthreads_and(room)) {
+        return false;
+    }
+    copy_block(slot(fifo, step), from, bytes);
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        store_release(fifo.tail, step + 1);
+    }
+    return true;
+}
+
+// Called by all threads of a block. False: the wait was given up, and nothing was received.
+DEVICE bool receive(const Fifo& fifo, u8* to, u64 bytes, const Waiter& waiter) {
+    bool there = threadIdx.x != 0 || wait_until(fifo.tail, waiter.step + 1, waiter);
+    if (!__syncthreads_and(there)) {
+        return false;
+    }
+    copy_block(to, slot(fifo, waiter.step), bytes);
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        store_release(fifo.head, waiter.step + 1);
+    }
+    return true;
+}

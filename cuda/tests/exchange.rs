@@ -1,0 +1,159 @@
+//! Exchanges through FIFOs on the software device: right, raceless, never without end.
+
+#[allow(dead_code)]
+mod software;
+
+use software::{Build, Device};
+use std::process::Command;
+use std::ptr::from_mut;
+use std::time::{Duration, Instant};
+use unisono_cuda::device::{Channel, Exchange, Fifo, Patience, State, Status};
+
+const SLOTS: usize = 2;
+const SLOT_BYTES: usize = 256;
+const BYTES: usize = 3000;
+
+/// Two ranks on one device.
+struct Pair {
+    inputs: [Vec<u8>; 2],
+    outputs: [Vec<u8>; 2],
+    slots: [Vec<u128>; 2],
+    tails: [u64; 2],
+    heads: [u64; 2],
+    abort: u32,
+    status: Status,
+}
+
+impl Pair {
+    fn new() -> Self {
+        let input = |rank: usize| (0..BYTES).map(|at| (at * (rank + 3) % 251) as u8).collect();
+        Self {
+            inputs: [input(0), input(1)],
+            outputs: [vec![0; BYTES], vec![0; BYTES]],
+            slots: [vec![0; SLOTS * SLOT_BYTES / 16], vec![0; SLOTS * SLOT_BYTES / 16]],
+            tails: [0; 2],
+            heads: [0; 2],
+            abort: 0,
+            status: Status::WELL,
+        }
+    }
+
+    /// What goes to `rank`.
+    fn fifo(&mut self, rank: usize) -> Fifo {
+        Fifo {
+            slots: self.slots[rank].as_mut_ptr().cast(),
+            tail: &mut self.tails[rank],
+            head: &mut self.heads[rank],
+            slot_count: SLOTS as u32,
+            slot_bytes: SLOT_BYTES as u32,
+        }
+    }
+
+    fn channel(&mut self, rank: usize) -> Channel {
+        Channel {
+            input: self.inputs[rank].as_ptr(),
+            output: self.outputs[rank].as_mut_ptr(),
+            bytes: BYTES as u64,
+            out: self.fifo(1 - rank),
+            into: self.fifo(rank),
+            step: 0,
+            rank: rank as u32,
+            peer: 1 - rank as u32,
+        }
+    }
+
+    fn arguments(&mut self, channels: &[Channel], limit: Duration) -> Exchange {
+        let status = from_mut(&mut self.status);
+        let patience = Patience { abort: &self.abort, status, limit_ns: limit.as_nanos() as u64 };
+        Exchange { channels: channels.as_ptr(), patience }
+    }
+}
+
+fn device(name: &str) -> Option<Device> {
+    Device::new(name, &["kernels/exchange.cu", "tests/kernels/astray.cu"])
+}
+
+#[test]
+fn ranks_exchange_and_waits_end() {
+    let Some(device) = device("exchange.so") else { return };
+    swap(&device);
+    give_up_on_an_absent_peer(&device);
+    end_when_the_host_says_so(&device);
+    refuse_what_does_not_fit(&device);
+    find_barrier_deadlocks(&device);
+}
+
+fn swap(device: &Device) {
+    for seed in 0..20 {
+        device.set_seed(seed);
+        let mut pair = Pair::new();
+        let channels = [pair.channel(0), pair.channel(1)];
+        let arguments = pair.arguments(&channels, Duration::from_secs(60));
+        device.run_cooperative("exchange", &arguments, 2, 32).unwrap();
+        assert_eq!(pair.status.state(), Some(State::Well), "{:?}", pair.status);
+        assert!(pair.outputs[0] == pair.inputs[1] && pair.outputs[1] == pair.inputs[0], "seed {seed}");
+    }
+}
+
+fn give_up_on_an_absent_peer(device: &Device) {
+    let mut pair = Pair::new();
+    let channels = [pair.channel(0)];
+    let arguments = pair.arguments(&channels, Duration::from_millis(50));
+    let start = Instant::now();
+    device.run("exchange", &arguments, 1, 32).unwrap();
+    assert!(start.elapsed() >= Duration::from_millis(50), "gave up after {:?}", start.elapsed());
+    let Status { rank, peer, step, wanted, seen, .. } = pair.status;
+    assert_eq!(pair.status.state(), Some(State::Late));
+    assert_eq!((rank, peer, step, wanted, seen), (0, 1, 0, 1, 0), "who waited for whom, where, for what");
+}
+
+fn end_when_the_host_says_so(device: &Device) {
+    let mut pair = Pair::new();
+    pair.abort = 1;
+    let channels = [pair.channel(1)];
+    let arguments = pair.arguments(&channels, Duration::from_secs(3600));
+    device.run("exchange", &arguments, 1, 32).unwrap();
+    assert_eq!(pair.status.state(), Some(State::Aborted));
+    assert_eq!((pair.status.rank, pair.status.peer), (1, 0));
+}
+
+fn refuse_what_does_not_fit(device: &Device) {
+    device.set_residents(1);
+    let mut pair = Pair::new();
+    let channels = [pair.channel(0), pair.channel(1)];
+    let arguments = pair.arguments(&channels, Duration::from_secs(60));
+    let refused = device.run_cooperative("exchange", &arguments, 2, 32).unwrap_err();
+    assert_eq!(refused, "2 blocks do not fit: 1 can be resident");
+    device.set_residents(64);
+}
+
+fn find_barrier_deadlocks(device: &Device) {
+    for kernel in ["one_leaves", "two_barriers"] {
+        let found = device.run(kernel, &[0u32; 4], 2, 32).unwrap_err();
+        assert!(found.starts_with(&format!("barrier deadlock in {kernel}: thread ")), "{found}");
+        assert!(found.contains("astray.cu:"), "{found}");
+    }
+    assert_eq!(device.run("nobody", &0u32, 1, 1).unwrap_err(), "no kernel nobody");
+}
+
+/// Whether ThreadSanitizer reports a race in an exchange by this variant of the kernel.
+fn races(name: &str, source: &str) -> Option<bool> {
+    let sources = [source, "tests/races/main.cpp"];
+    let program = Build { name, sources: &sources, races: true, library: false }.run()?;
+    // Without address space randomisation, which ThreadSanitizer does not always bear.
+    let mut run = Command::new("setarch");
+    let output = run.arg("-R").arg(program).env("TSAN_OPTIONS", "exitcode=66").output().expect("setarch");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(matches!(output.status.code(), Some(0 | 66)), "{name}: {:?} {said}", output.status);
+    assert_eq!(output.status.code() == Some(66), said.contains("WARNING: ThreadSanitizer: data race"), "{said}");
+    Some(output.status.code() == Some(66))
+}
+
+#[test]
+fn a_race_detector_finds_planted_races_and_no_other() {
+    let Some(found) = races("exchange-races", "kernels/exchange.cu") else { return };
+    assert!(!found, "the protocol itself");
+    for planted in ["relaxed_release", "missing_barrier"] {
+        assert_eq!(races(planted, &format!("tests/kernels/{planted}.cu")), Some(true), "{planted}");
+    }
+}
