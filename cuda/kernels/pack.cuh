@@ -49,39 +49,33 @@ DEVICE Words packed(const Pack<E>& pack) {
     return words;
 }
 
-// Bits of the element at `from`, by accesses as wide as its alignment, of at most 8, allows.
+// Bits of the element at `from`: by one access if its address is a multiple of its size, else by bytes.
 template <class E>
-DEVICE u64 load_element(const u8* from, u32 grain) {
+DEVICE u64 load_element(const u8* from, bool whole) {
+    if (whole) {
+        typename E::Bits bits;
+        load_data(bits, from);
+        return bits;
+    }
     u64 bits = 0;
 #pragma unroll 1
-    for (u32 at = 0; at < E::BYTES; at += grain) {
-        u8 one;
-        u16 two;
-        u32 four;
-        u64 eight;
-        switch (grain) {
-        case 1: load_data(one, from + at), eight = one; break;
-        case 2: load_data(two, from + at), eight = two; break;
-        case 4: load_data(four, from + at), eight = four; break;
-        default: load_data(eight, from + at);
-        }
-        bits |= eight << (8 * at);
+    for (u32 at = 0; at < E::BYTES; at++) {
+        u8 byte;
+        load_data(byte, from + at);
+        bits |= u64(byte) << (8 * at);
     }
     return bits;
 }
 
 // The contrary of `load_element`.
 template <class E>
-DEVICE void store_element(u8* to, u32 grain, u64 bits) {
+DEVICE void store_element(u8* to, bool whole, u64 bits) {
+    if (whole) {
+        return store_data(to, typename E::Bits(bits));
+    }
 #pragma unroll 1
-    for (u32 at = 0; at < E::BYTES; at += grain) {
-        u64 piece = bits >> (8 * at);
-        switch (grain) {
-        case 1: store_data(to + at, u8(piece)); break;
-        case 2: store_data(to + at, u16(piece)); break;
-        case 4: store_data(to + at, u32(piece)); break;
-        default: store_data(to + at, piece);
-        }
+    for (u32 at = 0; at < E::BYTES; at++) {
+        store_data(to + at, u8(bits >> (8 * at)));
     }
 }
 

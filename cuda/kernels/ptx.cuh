@@ -4,9 +4,10 @@
 #define DEVICE __device__ __forceinline__
 #define OFFSET_OF(Struct, field) __INTADDR__(&((Struct*)0)->field)
 
-// Arguments stay where the launch put them: pointers in them are indexed without a copy.
+// At most 512 threads, which may use all registers. Arguments stay where the launch put them: pointers in them
+// are indexed without a copy.
 #define UNISONO_KERNEL(name, Arguments) \
-    extern "C" __global__ void __launch_bounds__(512) name(const __grid_constant__ Arguments args)
+    extern "C" __global__ void __launch_bounds__(512, 1) name(const __grid_constant__ Arguments args)
 
 DEVICE u32 bits_of(float value) { return __float_as_uint(value); }
 DEVICE u64 bits_of(double value) { return u64(__double_as_longlong(value)); }

@@ -11,8 +11,8 @@ struct Cut {
     u64 head;
     u64 packs;
     u64 tail;
-    // Widest access to single elements.
-    u32 grain;
+    // Whether single elements are accessed whole, not byte by byte.
+    bool whole;
 };
 
 // Packs need all addresses equally far behind a multiple of 16, by whole elements.
@@ -33,8 +33,7 @@ DEVICE Cut cut_of(const ReduceCopy& args) {
     u64 before = ((0 - first) & 15) / E::BYTES;
     u64 head = together && before < args.count ? before : args.count;
     u64 packs = (args.count - head) / Pack<E>::ELEMENTS;
-    u32 grain = alignment_of(any);
-    return {head, packs, head + packs * Pack<E>::ELEMENTS, grain < E::BYTES ? grain : E::BYTES};
+    return {head, packs, head + packs * Pack<E>::ELEMENTS, any % E::BYTES == 0};
 }
 
 // Packs that a thread works on together, to hide latencies: as many as registers allow.
@@ -78,18 +77,18 @@ DEVICE void reduce_packs(const ReduceCopy& args, u64 at, u64 stride) {
 }
 
 template <class E, class O>
-DEVICE void reduce_element(const ReduceCopy& args, u64 at, u32 grain) {
+DEVICE void reduce_element(const ReduceCopy& args, u64 at, bool whole) {
     typename E::Value result = {};
 #pragma unroll 1
     for (u32 source = 0; source < args.source_count; source++) {
-        auto element = E::value(load_element<E>(args.sources[source] + at, grain));
+        auto element = E::value(load_element<E>(args.sources[source] + at, whole));
         auto value = O::template before<E>(element, args.factors[source]);
         result = source == 0 ? value : O::combine(result, value);
     }
     u64 bits = E::bits(O::after(result, args.divisor));
 #pragma unroll 1
     for (u32 target = 0; target < args.target_count; target++) {
-        store_element<E>(args.targets[target] + at, grain, bits);
+        store_element<E>(args.targets[target] + at, whole, bits);
     }
 }
 
@@ -100,7 +99,7 @@ DEVICE void reduce_body(const ReduceCopy& args, const Cut& cut) {
 #pragma unroll 1
     for (u64 first = blockIdx.x * tile; first < cut.packs; first += gridDim.x * tile) {
         u64 own = first + threadIdx.x;
-        if (first + tile <= cut.packs) {
+        if (UNROLL<E> > 1 && first + tile <= cut.packs) {
             reduce_packs<E, O, UNROLL<E>>(args, start + own * sizeof(Words), blockDim.x);
         } else {
 #pragma unroll 1
@@ -120,7 +119,7 @@ DEVICE void reduce_copy(const ReduceCopy& args) {
 #pragma unroll 1
     for (u64 edge = blockIdx.x * blockDim.x + threadIdx.x; edge < args.count - gap; edge += threads) {
         u64 element = edge < cut.head ? edge : edge + gap;
-        reduce_element<E, O>(args, element * E::BYTES, cut.grain);
+        reduce_element<E, O>(args, element * E::BYTES, cut.whole);
     }
 }
 
@@ -128,7 +127,7 @@ DEVICE void reduce_copy(const ReduceCopy& args) {
     UNISONO_KERNEL(reduce_copy_##type##_##op, ReduceCopy) { reduce_copy<E, O>(args); }
 
 // The kernels of one element type, by the names of the host's tables.
-#define REDUCE_COPY(type, E)                 \
+#define REDUCE_COPY_TYPE(type, E)            \
     REDUCE_COPY_ENTRY(type, sum, E, Sum)     \
     REDUCE_COPY_ENTRY(type, prod, E, Prod)   \
     REDUCE_COPY_ENTRY(type, min, E, Min)     \
@@ -136,6 +135,12 @@ DEVICE void reduce_copy(const ReduceCopy& args) {
     REDUCE_COPY_ENTRY(type, avg, E, Avg)     \
     REDUCE_COPY_ENTRY(type, mulsum, E, PreMulSum)
 
+#define REDUCE_COPY(...) REDUCE_COPY_TYPE(__VA_ARGS__)
+
+// The types; `compile` makes a module of each, as programs use few of them.
+#ifdef REDUCE_COPY_ONLY
+REDUCE_COPY(REDUCE_COPY_ONLY)
+#else
 REDUCE_COPY(int8, Int8)
 REDUCE_COPY(uint8, UInt8)
 REDUCE_COPY(int32, Int32)
@@ -148,3 +153,4 @@ REDUCE_COPY(float, Float32)
 REDUCE_COPY(double, Float64)
 REDUCE_COPY(fp8_e4m3, Float8E4M3)
 REDUCE_COPY(fp8_e5m2, Float8E5M2)
+#endif

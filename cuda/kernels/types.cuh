@@ -1,57 +1,52 @@
-// The element types, one row each: bytes in memory, the type that a reduction accumulates in, and how
-// the bits of an element become such a value and a value, rounded once, an element.
+// The element types, one row each: an unsigned integer as large as an element, the type that a reduction
+// accumulates in, and how the bits of an element become such a value and a value, rounded once, bits.
 #pragma once
 
 #include "machine.cuh"
 #include "small.cuh"
 
-template <class V>
-struct Integer {
-    static constexpr u32 BYTES = sizeof(V);
+template <class B, class V>
+struct Element {
+    using Bits = B;
     using Value = V;
+    static constexpr u32 BYTES = sizeof(B);
+};
+
+template <class B, class V>
+struct Integer : Element<B, V> {
     static DEVICE V value(u64 bits) { return V(bits); }
     static DEVICE u64 bits(V value) { return u64(value); }
 };
 
-struct Int8 : Integer<i8> {};
-struct UInt8 : Integer<u8> {};
-struct Int32 : Integer<i32> {};
-struct UInt32 : Integer<u32> {};
-struct Int64 : Integer<i64> {};
-struct UInt64 : Integer<u64> {};
+struct Int8 : Integer<u8, i8> {};
+struct UInt8 : Integer<u8, u8> {};
+struct Int32 : Integer<u32, i32> {};
+struct UInt32 : Integer<u32, u32> {};
+struct Int64 : Integer<u64, i64> {};
+struct UInt64 : Integer<u64, u64> {};
 
-struct Float64 {
-    static constexpr u32 BYTES = 8;
-    using Value = double;
+struct Float64 : Element<u64, double> {
     static DEVICE double value(u64 bits) { return double_of(bits); }
     static DEVICE u64 bits(double value) { return bits_of(value); }
 };
 
-struct Float32 {
-    static constexpr u32 BYTES = 4;
-    using Value = float;
+struct Float32 : Element<u32, float> {
     static DEVICE float value(u64 bits) { return float_of(u32(bits)); }
     static DEVICE u64 bits(float value) { return bits_of(value); }
 };
 
-struct Float16 {
-    static constexpr u32 BYTES = 2;
-    using Value = float;
+struct Float16 : Element<u16, float> {
     static DEVICE float value(u64 bits) { return half_value(u32(bits)); }
     static DEVICE u64 bits(float value) { return half_bits(value); }
 };
 
-struct BFloat16 {
-    static constexpr u32 BYTES = 2;
-    using Value = float;
+struct BFloat16 : Element<u16, float> {
     static DEVICE float value(u64 bits) { return bfloat16_value(u32(bits)); }
     static DEVICE u64 bits(float value) { return bfloat16_bits(value); }
 };
 
 // By way of f16, which has all of its numbers, 2^8 times as small, but not its only NaN.
-struct Float8E4M3 {
-    static constexpr u32 BYTES = 1;
-    using Value = float;
+struct Float8E4M3 : Element<u8, float> {
     static DEVICE float value(u64 bits) {
         u32 code = u32(bits), magnitude = code & 0x7f;
         float value = half_value((code & 0x80) << 8 | magnitude << 7) * 256.0f;
@@ -61,9 +56,7 @@ struct Float8E4M3 {
 };
 
 // An f16 with a shorter mantissa.
-struct Float8E5M2 {
-    static constexpr u32 BYTES = 1;
-    using Value = float;
+struct Float8E5M2 : Element<u8, float> {
     static DEVICE float value(u64 bits) { return half_value(u32(bits) << 8); }
     static DEVICE u64 bits(float value) { return narrow<E5M2>(value); }
 };
