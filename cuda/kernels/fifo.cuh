@@ -3,25 +3,8 @@
 // head, which gives the slot back.
 #pragma once
 
-#include "pack.cuh"
+#include "copy.cuh"
 #include "wait.cuh"
-
-// Copies with all threads of the block, in the widest accesses that both addresses allow.
-template <class T>
-DEVICE void copy_by(u8* to, const u8* from, u64 bytes) {
-#pragma unroll 4
-    for (u64 at = threadIdx.x * sizeof(T); at + sizeof(T) <= bytes; at += blockDim.x * sizeof(T)) {
-        T piece;
-        load_data(piece, from + at);
-        store_data(to + at, piece);
-    }
-}
-
-DEVICE void copy_block(u8* to, const u8* from, u64 bytes) {
-    u64 bulk = alignment_of(u64(to) | u64(from)) == 16 ? bytes / 16 * 16 : 0;
-    copy_by<Words>(to, from, bulk);
-    copy_by<u8>(to + bulk, from + bulk, bytes - bulk);
-}
 
 DEVICE u8* slot(const Fifo& fifo, u64 step) { return fifo.slots + step % fifo.slot_count * fifo.slot_bytes; }
 

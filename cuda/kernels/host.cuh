@@ -67,6 +67,7 @@ DEVICE T load_acquire(const T* from) {
 template <class T>
 DEVICE void store_release(T* to, T value) {
     __atomic_store_n(to, value, __ATOMIC_RELEASE);
+    software::published();
 }
 
 DEVICE bool claim(u32* flag, u32 value) {

@@ -20,6 +20,13 @@ bool sync_threads(bool vote, const char* file, int line) { return current->wait(
 
 void relax() { current->yield(); }
 
+void published() {
+    if (current->random_.next() % 2 == 0) {
+        timespec pause = {0, 100000};
+        nanosleep(&pause, nullptr);
+    }
+}
+
 uint64_t now_ns() {
     timespec time;
     clock_gettime(CLOCK_MONOTONIC, &time);

@@ -71,6 +71,7 @@ private:
     friend const Place& place();
     friend bool sync_threads(bool, const char*, int);
     friend void relax();
+    friend void published();
 };
 
 } // namespace software

@@ -23,6 +23,10 @@ bool sync_threads(bool vote, const char* file, int line);
 // Lets other threads run, of this block and of others.
 void relax();
 
+// Often holds the block up, so that who waits for what was just published overtakes what should have been
+// done before.
+void published();
+
 uint64_t now_ns();
 
 // A kernel by its name, for launches.

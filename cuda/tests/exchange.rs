@@ -4,6 +4,7 @@
 mod software;
 
 use software::{Build, Device};
+use std::path::PathBuf;
 use std::process::Command;
 use std::ptr::from_mut;
 use std::time::{Duration, Instant};
@@ -81,6 +82,7 @@ fn ranks_exchange_and_waits_end() {
     end_when_the_host_says_so(&device);
     refuse_what_does_not_fit(&device);
     find_barrier_deadlocks(&device);
+    find_stores_outside(&device);
 }
 
 fn swap(device: &Device) {
@@ -136,24 +138,51 @@ fn find_barrier_deadlocks(device: &Device) {
     assert_eq!(device.run("nobody", &0u32, 1, 1).unwrap_err(), "no kernel nobody");
 }
 
-/// Whether ThreadSanitizer reports a race in an exchange by this variant of the kernel.
-fn races(name: &str, source: &str) -> Option<bool> {
-    let sources = [source, "tests/races/main.cpp"];
-    let program = Build { name, sources: &sources, races: true, library: false }.run()?;
-    // Without address space randomisation, which ThreadSanitizer does not always bear.
-    let mut run = Command::new("setarch");
-    let output = run.arg("-R").arg(program).env("TSAN_OPTIONS", "exitcode=66").output().expect("setarch");
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(matches!(output.status.code(), Some(0 | 66)), "{name}: {:?} {said}", output.status);
-    assert_eq!(output.status.code() == Some(66), said.contains("WARNING: ThreadSanitizer: data race"), "{said}");
-    Some(output.status.code() == Some(66))
+fn find_stores_outside(device: &Device) {
+    let memory = device.allocate(100);
+    // SAFETY: just allocated, and poisoned whole.
+    assert!(unsafe { std::slice::from_raw_parts(memory, 100) }.iter().all(|&byte| byte == 0xa5));
+    device.run("oversteps", &[memory as u64, 99], 1, 1).unwrap();
+    assert_eq!(device.free(memory), Ok(()), "the last byte is inside");
+    let memory = device.allocate(100);
+    device.run("oversteps", &[memory as u64, 100], 1, 1).unwrap();
+    assert_eq!(device.free(memory).unwrap_err(), "written outside of an allocation");
+    assert_eq!(device.free(memory).unwrap_err(), "freed what was not allocated");
+}
+
+/// An exchange by a variant of the kernel under ThreadSanitizer.
+struct Watched {
+    name: &'static str,
+    program: PathBuf,
+}
+
+impl Watched {
+    fn new(name: &'static str, source: &str) -> Option<Self> {
+        let sources = [source, "tests/races/main.cpp"];
+        let program = Build { name, sources: &sources, races: true, library: false }.run()?;
+        Some(Self { name, program })
+    }
+
+    /// Whether it reports a race, with threads in the order of this seed.
+    fn races(&self, seed: u32) -> bool {
+        // Without address space randomisation, which ThreadSanitizer does not always bear.
+        let mut run = Command::new("setarch");
+        run.arg("-R").arg(&self.program).arg(seed.to_string()).env("TSAN_OPTIONS", "exitcode=66");
+        let output = run.output().expect("setarch");
+        let said = String::from_utf8_lossy(&output.stderr);
+        let reported = said.contains("WARNING: ThreadSanitizer: data race");
+        let expected = if reported { 66 } else { 0 };
+        assert_eq!(output.status.code(), Some(expected), "{} {seed}: {said}", self.name);
+        reported
+    }
 }
 
 #[test]
 fn a_race_detector_finds_planted_races_and_no_other() {
-    let Some(found) = races("exchange-races", "kernels/exchange.cu") else { return };
-    assert!(!found, "the protocol itself");
-    for planted in ["relaxed_release", "missing_barrier"] {
-        assert_eq!(races(planted, &format!("tests/kernels/{planted}.cu")), Some(true), "{planted}");
+    let Some(exchange) = Watched::new("exchange-races", "kernels/exchange.cu") else { return };
+    (0..3).for_each(|seed| assert!(!exchange.races(seed), "the protocol itself, seed {seed}"));
+    for planted in ["relaxed_release", "missing_barrier", "early_credit", "too_many_slots"] {
+        let variant = Watched::new(planted, &format!("tests/kernels/{planted}.cu")).expect("a compiler");
+        assert!(variant.races(0), "{planted}");
     }
 }

@@ -105,9 +105,23 @@ fn every_type_and_operation_is_the_naive_one() {
 /// A kernel for each type and operation of the host's tables, and no other.
 fn expect_tables(device: &Device) {
     let mut found = device.kernels();
-    let all = DType::ALL.into_iter().flat_map(|dtype| Op::ALL.map(|op| ReduceCopy::kernel(dtype, op)));
-    let mut wanted: Vec<String> = all.collect();
+    let mut wanted: Vec<String> = DType::ALL.into_iter().flat_map(kernels).collect();
     found.sort();
     wanted.sort();
     assert_eq!(found, wanted);
+}
+
+fn kernels(dtype: DType) -> [String; Op::ALL.len()] {
+    Op::ALL.map(|op| ReduceCopy::kernel(dtype, op))
+}
+
+#[test]
+fn every_type_has_a_module_with_its_operations() {
+    for dtype in DType::ALL {
+        let file = format!("{}/ptx/reduce_copy_{dtype}.ptx", env!("CARGO_MANIFEST_DIR"));
+        let text = std::fs::read_to_string(&file).unwrap_or_else(|error| panic!("{file}: {error}"));
+        let entries = text.lines().filter_map(|line| line.strip_prefix(".visible .entry "));
+        let found: Vec<&str> = entries.map(|entry| entry.trim_end_matches('(')).collect();
+        assert_eq!(found, kernels(dtype), "{file}");
+    }
 }

@@ -1,4 +1,4 @@
-// Blocks whose threads do not meet.
+// Kernels that do what none may: threads that do not meet, a store outside of its memory.
 #include "machine.cuh"
 
 struct Nothing {
@@ -17,4 +17,13 @@ UNISONO_KERNEL(two_barriers, Nothing) {
     } else {
         __syncthreads();
     }
+}
+
+struct Range {
+    u8* start;
+    u64 bytes;
+};
+
+UNISONO_KERNEL(oversteps, Range) {
+    store_data(args.start + args.bytes, u8(0));
 }

@@ -1,12 +1,13 @@
-// Two ranks, blocks of one launch, swap a buffer, in several orders of threads.
+// Two ranks, blocks of one launch, swap a buffer; the argument seeds the order of threads.
 #include "arguments.cuh"
 #include "software.h"
 
 #include <stdio.h>
-#include <string.h>
+#include <stdlib.h>
 #include <vector>
 
-constexpr u32 SLOTS = 2, SLOT_BYTES = 256, BYTES = 3000;
+// With more slots, what a rank has received already tells it that its own slots are free: no credit matters.
+constexpr u32 SLOTS = 1, SLOT_BYTES = 256, BYTES = 3000;
 
 struct Rank {
     std::vector<u8> input, output;
@@ -37,11 +38,7 @@ static bool exchange() {
     return true;
 }
 
-int main() {
-    for (u64 seed = 1; seed <= 5; seed++) {
-        unisono_set_seed(seed);
-        if (!exchange()) {
-            return 1;
-        }
-    }
+int main(int, char** arguments) {
+    unisono_set_seed(strtoull(arguments[1], nullptr, 10));
+    return exchange() ? 0 : 1;
 }

@@ -4,6 +4,7 @@ use libloading::{Library, Symbol};
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::OnceLock;
 
 /// How a kernel is launched; `unisono_launch` of `software.h`.
 #[repr(C)]
@@ -27,33 +28,78 @@ impl Device {
     }
 
     /// Runs a kernel to its end.
-    pub(crate) fn run<A>(&self, kernel: &str, arguments: &A, blocks: u32, threads: u32) -> Result<(), String> {
+    pub(crate) fn run<A>(
+        &self,
+        kernel: &str,
+        arguments: &A,
+        blocks: u32,
+        threads: u32,
+    ) -> Result<(), String> {
         self.launch(kernel, arguments, blocks, threads, false)
     }
 
     /// Runs a kernel all of whose blocks must be resident at once.
-    pub(crate) fn run_cooperative<A>(&self, kernel: &str, arguments: &A, blocks: u32, threads: u32) -> Result<(), String> {
+    pub(crate) fn run_cooperative<A>(
+        &self,
+        kernel: &str,
+        arguments: &A,
+        blocks: u32,
+        threads: u32,
+    ) -> Result<(), String> {
         self.launch(kernel, arguments, blocks, threads, true)
     }
 
-    fn launch<A>(&self, kernel: &str, arguments: &A, blocks: u32, threads: u32, whole: bool) -> Result<(), String> {
+    fn launch<A>(
+        &self,
+        kernel: &str,
+        arguments: &A,
+        blocks: u32,
+        threads: u32,
+        whole: bool,
+    ) -> Result<(), String> {
         let kernel = CString::new(kernel).expect("a name without zeros");
         let arguments = std::ptr::from_ref(arguments).cast();
-        let launch = Launch { kernel: kernel.as_ptr(), arguments, blocks, threads, cooperative: whole.into() };
+        let launch =
+            Launch { kernel: kernel.as_ptr(), arguments, blocks, threads, cooperative: whole.into() };
         // SAFETY: the types are those of `software.h`; the kernel's memory is the test's affair.
-        unsafe {
-            let run: Symbol<'_, unsafe extern "C" fn(*const Launch) -> c_int> = self.0.get(b"unisono_run").unwrap();
-            let error: Symbol<'_, unsafe extern "C" fn() -> *const c_char> = self.0.get(b"unisono_error").unwrap();
-            if run(&launch) == 0 { Ok(()) } else { Err(CStr::from_ptr(error()).to_string_lossy().into_owned()) }
-        }
+        let failed =
+            unsafe { self.symbol::<unsafe extern "C" fn(*const Launch) -> c_int>("unisono_run")(&launch) };
+        self.answer(failed)
+    }
+
+    /// Poisoned memory.
+    pub(crate) fn allocate(&self, bytes: usize) -> *mut u8 {
+        // SAFETY: the type is that of `software.h`.
+        unsafe { self.symbol::<unsafe extern "C" fn(u64) -> *mut u8>("unisono_allocate")(bytes as u64) }
+    }
+
+    /// Gives memory back; an error if a kernel wrote beside it.
+    pub(crate) fn free(&self, memory: *mut u8) -> Result<(), String> {
+        // SAFETY: the type is that of `software.h`, which checks the address.
+        let failed = unsafe { self.symbol::<unsafe extern "C" fn(*mut u8) -> c_int>("unisono_free")(memory) };
+        self.answer(failed)
+    }
+
+    fn answer(&self, failed: c_int) -> Result<(), String> {
+        // SAFETY: the type is that of `software.h`; the text is this thread's until its next call.
+        let error = unsafe {
+            CStr::from_ptr(self.symbol::<unsafe extern "C" fn() -> *const c_char>("unisono_error")())
+        };
+        if failed == 0 { Ok(()) } else { Err(error.to_string_lossy().into_owned()) }
+    }
+
+    /// # Safety
+    /// `F` is the type of the function.
+    unsafe fn symbol<F>(&self, name: &str) -> Symbol<'_, F> {
+        // SAFETY: the caller's word.
+        unsafe { self.0.get(name) }.expect("a function of software.h")
     }
 
     /// Names of all kernels.
     pub(crate) fn kernels(&self) -> Vec<String> {
         // SAFETY: the type is that of `software.h`; names are static.
         unsafe {
-            let name: Symbol<'_, unsafe extern "C" fn(u32) -> *const c_char> =
-                self.0.get(b"unisono_kernel").unwrap();
+            let name = self.symbol::<unsafe extern "C" fn(u32) -> *const c_char>("unisono_kernel");
             let all = (0..).map(|index| name(index)).take_while(|name| !name.is_null());
             all.map(|name| CStr::from_ptr(name).to_string_lossy().into_owned()).collect()
         }
@@ -62,13 +108,13 @@ impl Device {
     /// Blocks that can be resident at once.
     pub(crate) fn set_residents(&self, blocks: u32) {
         // SAFETY: the type is that of `software.h`.
-        unsafe { self.0.get::<unsafe extern "C" fn(u32)>(b"unisono_set_residents").unwrap()(blocks) }
+        unsafe { self.symbol::<unsafe extern "C" fn(u32)>("unisono_set_residents")(blocks) }
     }
 
     /// Chooses the order in which blocks and threads run.
     pub(crate) fn set_seed(&self, seed: u64) {
         // SAFETY: the type is that of `software.h`.
-        unsafe { self.0.get::<unsafe extern "C" fn(u64)>(b"unisono_set_seed").unwrap()(seed) }
+        unsafe { self.symbol::<unsafe extern "C" fn(u64)>("unisono_set_seed")(seed) }
     }
 }
 
@@ -87,22 +133,34 @@ pub(crate) struct Build<'a> {
 impl Build<'_> {
     /// Builds it. None, said aloud, where there is no C++ compiler.
     pub(crate) fn run(&self) -> Option<PathBuf> {
+        let device = device(self.races)?;
         let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join(self.name);
-        let objects = file.with_extension("device");
-        std::fs::create_dir_all(&objects).expect("a folder for object files");
-        let parts = ["block", "fiber", "launch", "memory"];
-        let mut device = compiler();
-        device.current_dir(&objects).args(["-fPIC", "-c"]);
-        device.args(self.races.then_some("-DUNISONO_RACES"));
-        device.args(parts.map(|part| folder("software").join(part).with_extension("cpp")));
-        finish(device)?;
-        let mut whole = compiler();
-        whole.arg("-I").arg(folder("kernels")).args(self.races.then_some("-fsanitize=thread"));
-        whole.args(if self.library { &["-fPIC", "-shared"][..] } else { &[] }).args(["-x", "c++"]);
-        whole.args(self.sources.iter().map(|source| folder(source))).args(["-x", "none"]);
-        whole.args(parts.map(|part| objects.join(part).with_extension("o"))).arg("-o").arg(&file);
-        finish(whole).map(|()| file)
+        let mut command = compiler();
+        command.arg("-I").arg(folder("kernels")).args(self.races.then_some("-fsanitize=thread"));
+        // Kernels for all types take longer to optimise than the tests to run.
+        command.args(if self.library { &["-fPIC", "-shared", "-O0"][..] } else { &[] }).args(["-x", "c++"]);
+        command.args(self.sources.iter().map(|source| folder(source))).args(["-x", "none"]);
+        command.args(device).arg("-o").arg(&file);
+        finish(command).map(|()| file)
     }
+}
+
+/// Object files of the device, compiled once.
+fn device(races: bool) -> Option<&'static [PathBuf]> {
+    static COMPILED: [OnceLock<Option<Vec<PathBuf>>>; 2] = [const { OnceLock::new() }; 2];
+    COMPILED[usize::from(races)].get_or_init(|| compile_device(races)).as_deref()
+}
+
+fn compile_device(races: bool) -> Option<Vec<PathBuf>> {
+    let parts = ["block", "fiber", "launch", "memory"];
+    let name = format!("{}-device-{races}", env!("CARGO_CRATE_NAME"));
+    let objects = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    std::fs::create_dir_all(&objects).expect("a folder for object files");
+    let mut command = compiler();
+    command.current_dir(&objects).args(["-fPIC", "-c"]).args(races.then_some("-DUNISONO_RACES"));
+    command.args(parts.map(|part| folder("software").join(part).with_extension("cpp")));
+    finish(command)?;
+    Some(parts.map(|part| objects.join(part).with_extension("o")).to_vec())
 }
 
 fn folder(name: &str) -> PathBuf {
@@ -111,7 +169,7 @@ fn folder(name: &str) -> PathBuf {
 
 fn compiler() -> Command {
     let mut command = Command::new(std::env::var_os("CXX").unwrap_or("g++".into()));
-    command.args(["-std=c++17", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-Wno-unknown-pragmas"]);
+    command.args(["-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", "-Wno-unknown-pragmas"]);
     // A sum of a product is rounded twice, as on the device.
     command.args(["-ffp-contract=off", "-pthread", "-I"]).arg(folder("software"));
     command
