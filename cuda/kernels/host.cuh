@@ -9,9 +9,11 @@
 #define OFFSET_OF(Struct, field) __builtin_offsetof(Struct, field)
 
 // A launch finds the kernel by its name, and knows the struct as bytes.
-#define UNISONO_KERNEL(name, Arguments)                                                                   \
-    static void name(const Arguments& args);                                                              \
-    static software::Kernel name##_kernel(#name, [](const void* args) { name(*(const Arguments*)args); }); \
+#define UNISONO_KERNEL(name, Arguments)                                                      \
+    static void name(const Arguments& args);                                                 \
+    static software::Kernel name##_kernel(#name, sizeof(Arguments), [](const void* args) {   \
+        name(*(const Arguments*)args);                                                       \
+    });                                                                                      \
     static void name(const Arguments& args)
 
 template <class To, class From>

@@ -9,6 +9,9 @@
 #define UNISONO_KERNEL(name, Arguments) \
     extern "C" __global__ void __launch_bounds__(512, 1) name(const __grid_constant__ Arguments args)
 
+// The operand of an access to global memory.
+#define AT(pointer) "l"(__cvta_generic_to_global(pointer))
+
 DEVICE u32 bits_of(float value) { return __float_as_uint(value); }
 DEVICE u64 bits_of(double value) { return u64(__double_as_longlong(value)); }
 DEVICE float float_of(u32 bits) { return __uint_as_float(bits); }
@@ -37,86 +40,86 @@ DEVICE float bfloat16_value(u32 bits) { return float_of(bits << 16); }
 // Loads past L1, which no peer keeps up to date.
 DEVICE void load_data(u8& value, const void* from) {
     u32 wide;
-    asm volatile("ld.relaxed.sys.global.u8 %0, [%1];" : "=r"(wide) : "l"(__cvta_generic_to_global(from)) : "memory");
+    asm volatile("ld.relaxed.sys.global.u8 %0, [%1];" : "=r"(wide) : AT(from) : "memory");
     value = u8(wide);
 }
 
 DEVICE void load_data(u16& value, const void* from) {
-    asm volatile("ld.relaxed.sys.global.u16 %0, [%1];" : "=h"(value) : "l"(__cvta_generic_to_global(from)) : "memory");
+    asm volatile("ld.relaxed.sys.global.u16 %0, [%1];" : "=h"(value) : AT(from) : "memory");
 }
 
 DEVICE void load_data(u32& value, const void* from) {
-    asm volatile("ld.relaxed.sys.global.u32 %0, [%1];" : "=r"(value) : "l"(__cvta_generic_to_global(from)) : "memory");
+    asm volatile("ld.relaxed.sys.global.u32 %0, [%1];" : "=r"(value) : AT(from) : "memory");
 }
 
 DEVICE void load_data(u64& value, const void* from) {
-    asm volatile("ld.relaxed.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(__cvta_generic_to_global(from)) : "memory");
+    asm volatile("ld.relaxed.sys.global.u64 %0, [%1];" : "=l"(value) : AT(from) : "memory");
 }
 
 DEVICE void load_data(Words& value, const void* from) {
     asm volatile("ld.relaxed.sys.global.v4.u32 {%0, %1, %2, %3}, [%4];"
                  : "=r"(value.words[0]), "=r"(value.words[1]), "=r"(value.words[2]), "=r"(value.words[3])
-                 : "l"(__cvta_generic_to_global(from))
+                 : AT(from)
                  : "memory");
 }
 
 DEVICE void store_data(void* to, u8 value) {
-    asm volatile("st.global.u8 [%0], %1;" ::"l"(__cvta_generic_to_global(to)), "r"(u32(value)) : "memory");
+    asm volatile("st.global.u8 [%0], %1;" ::AT(to), "r"(u32(value)) : "memory");
 }
 
 DEVICE void store_data(void* to, u16 value) {
-    asm volatile("st.global.u16 [%0], %1;" ::"l"(__cvta_generic_to_global(to)), "h"(value) : "memory");
+    asm volatile("st.global.u16 [%0], %1;" ::AT(to), "h"(value) : "memory");
 }
 
 DEVICE void store_data(void* to, u32 value) {
-    asm volatile("st.global.u32 [%0], %1;" ::"l"(__cvta_generic_to_global(to)), "r"(value) : "memory");
+    asm volatile("st.global.u32 [%0], %1;" ::AT(to), "r"(value) : "memory");
 }
 
 DEVICE void store_data(void* to, u64 value) {
-    asm volatile("st.global.u64 [%0], %1;" ::"l"(__cvta_generic_to_global(to)), "l"(value) : "memory");
+    asm volatile("st.global.u64 [%0], %1;" ::AT(to), "l"(value) : "memory");
 }
 
 DEVICE void store_data(void* to, const Words& value) {
-    asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(__cvta_generic_to_global(to)), "r"(value.words[0]),
+    asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::AT(to), "r"(value.words[0]),
                  "r"(value.words[1]), "r"(value.words[2]), "r"(value.words[3])
                  : "memory");
 }
 
 DEVICE u64 load_relaxed(const u64* from) {
     u64 value;
-    asm volatile("ld.relaxed.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(__cvta_generic_to_global(from)) : "memory");
+    asm volatile("ld.relaxed.sys.global.u64 %0, [%1];" : "=l"(value) : AT(from) : "memory");
     return value;
 }
 
 DEVICE u32 load_relaxed(const u32* from) {
     u32 value;
-    asm volatile("ld.relaxed.sys.global.u32 %0, [%1];" : "=r"(value) : "l"(__cvta_generic_to_global(from)) : "memory");
+    asm volatile("ld.relaxed.sys.global.u32 %0, [%1];" : "=r"(value) : AT(from) : "memory");
     return value;
 }
 
 DEVICE void store_relaxed(u64* to, u64 value) {
-    asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(__cvta_generic_to_global(to)), "l"(value) : "memory");
+    asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::AT(to), "l"(value) : "memory");
 }
 
 DEVICE u64 load_acquire(const u64* from) {
     u64 value;
-    asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(__cvta_generic_to_global(from)) : "memory");
+    asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(value) : AT(from) : "memory");
     return value;
 }
 
 DEVICE void store_release(u64* to, u64 value) {
-    asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(__cvta_generic_to_global(to)), "l"(value) : "memory");
+    asm volatile("st.release.sys.global.u64 [%0], %1;" ::AT(to), "l"(value) : "memory");
 }
 
 DEVICE void store_release(u32* to, u32 value) {
-    asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(__cvta_generic_to_global(to)), "r"(value) : "memory");
+    asm volatile("st.release.sys.global.u32 [%0], %1;" ::AT(to), "r"(value) : "memory");
 }
 
 DEVICE bool claim(u32* flag, u32 value) {
     u32 before;
     asm volatile("atom.relaxed.sys.global.cas.b32 %0, [%1], 0, %2;"
                  : "=r"(before)
-                 : "l"(__cvta_generic_to_global(flag)), "r"(value)
+                 : AT(flag), "r"(value)
                  : "memory");
     return before == 0;
 }

@@ -33,9 +33,11 @@ uint64_t now_ns();
 struct Kernel {
     using Body = void (*)(const void* arguments);
 
-    Kernel(const char* name, Body body);
+    Kernel(const char* name, unsigned bytes, Body body);
 
     const char* name;
+    // Of its argument struct.
+    unsigned bytes;
     Body body;
     Kernel* next;
 };

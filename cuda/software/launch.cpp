@@ -1,6 +1,7 @@
 // Launches: each block in a thread of the operating system, as many at once as the device has room for.
 #include "block.hpp"
 #include "error.hpp"
+#include "launch.hpp"
 #include "software.h"
 
 #include <algorithm>
@@ -54,14 +55,6 @@ private:
 Residency residency;
 std::atomic<uint64_t> seed{1};
 
-const Kernel* find(const char* name) {
-    const Kernel* kernel = kernels;
-    while (kernel && strcmp(kernel->name, name) != 0) {
-        kernel = kernel->next;
-    }
-    return kernel;
-}
-
 // A launch under way.
 class Launch {
 public:
@@ -112,7 +105,27 @@ int fail(const std::string& message) {
     return 1;
 }
 
-Kernel::Kernel(const char* name, Body body) : name(name), body(body), next(kernels) { kernels = this; }
+Kernel::Kernel(const char* name, unsigned bytes, Body body)
+    : name(name), bytes(bytes), body(body), next(kernels) {
+    kernels = this;
+}
+
+const Kernel* find(const char* name) {
+    const Kernel* kernel = kernels;
+    while (kernel && strcmp(kernel->name, name) != 0) {
+        kernel = kernel->next;
+    }
+    return kernel;
+}
+
+bool fits(unsigned blocks) { return blocks <= residency.limit(); }
+
+int run(const Kernel& kernel, const void* arguments, unsigned blocks, unsigned threads) {
+    if (blocks == 0 || threads == 0 || threads > 1024) {
+        return fail(std::to_string(blocks) + " blocks of " + std::to_string(threads) + " threads");
+    }
+    return Launch({kernel.name, kernel.body, arguments, blocks, threads, seed, nullptr}).run();
+}
 
 } // namespace software
 
@@ -123,15 +136,11 @@ int unisono_run(const unisono_launch* launch) {
     if (!kernel) {
         return fail(std::string("no kernel ") + launch->kernel);
     }
-    if (launch->blocks == 0 || launch->threads == 0 || launch->threads > 1024) {
-        return fail(std::to_string(launch->blocks) + " blocks of " + std::to_string(launch->threads) + " threads");
-    }
-    if (launch->cooperative && launch->blocks > residency.limit()) {
+    if (launch->cooperative && !fits(launch->blocks)) {
         return fail(std::to_string(launch->blocks) + " blocks do not fit: " + std::to_string(residency.limit()) +
                     " can be resident");
     }
-    return Launch({kernel->name, kernel->body, launch->arguments, launch->blocks, launch->threads, seed, nullptr})
-        .run();
+    return run(*kernel, launch->arguments, launch->blocks, launch->threads);
 }
 
 const char* unisono_error() { return last_error.c_str(); }

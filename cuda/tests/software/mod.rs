@@ -88,9 +88,11 @@ impl Device {
         if failed == 0 { Ok(()) } else { Err(error.to_string_lossy().into_owned()) }
     }
 
+    /// A function by its name.
+    ///
     /// # Safety
     /// `F` is the type of the function.
-    unsafe fn symbol<F>(&self, name: &str) -> Symbol<'_, F> {
+    pub(crate) unsafe fn symbol<F>(&self, name: &str) -> Symbol<'_, F> {
         // SAFETY: the caller's word.
         unsafe { self.0.get(name) }.expect("a function of software.h")
     }
@@ -152,7 +154,7 @@ fn device(races: bool) -> Option<&'static [PathBuf]> {
 }
 
 fn compile_device(races: bool) -> Option<Vec<PathBuf>> {
-    let parts = ["block", "fiber", "launch", "memory"];
+    let parts = ["block", "driver", "fiber", "launch", "memory", "stream"];
     let name = format!("{}-device-{races}", env!("CARGO_CRATE_NAME"));
     let objects = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     std::fs::create_dir_all(&objects).expect("a folder for object files");
