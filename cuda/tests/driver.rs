@@ -196,7 +196,7 @@ fn events_order_streams(device: &Device) {
     assert_eq!(call!(device, cuEventQuery(event => Handle)), 0);
     assert_eq!(call!(device, cuMemFree_v2(memory => u64)), 0);
     assert_eq!(call!(device, cuEventDestroy_v2(event => Handle)), 0);
-    [first, second].map(|stream| destroy(device, stream));
+    [first, second].into_iter().for_each(|stream| destroy(device, stream));
 }
 
 fn mistakes_are_errors(device: &Device, exchange: Handle) {
