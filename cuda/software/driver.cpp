@@ -1,6 +1,7 @@
 // Functions of libcuda by their names there, over the software device: one device, one context, no default
 // stream. A module is PTX text; its kernels are those of the same names that are linked with the device.
 #include "launch.hpp"
+#include "memory.hpp"
 #include "software.h"
 #include "stream.hpp"
 
@@ -33,6 +34,12 @@ enum Result : int {
 
 struct Module {
     std::set<std::string> kernels;
+};
+
+// `CUipcMemHandle`.
+struct MemoryHandle {
+    software::Shared shared;
+    char unused[64 - sizeof(software::Shared)];
 };
 
 // The only context.
@@ -102,6 +109,19 @@ int cuMemAlloc_v2(uint64_t* memory, size_t bytes) {
 }
 
 int cuMemFree_v2(uint64_t memory) { return unisono_free((void*)memory) == 0 ? SUCCESS : INVALID_VALUE; }
+
+int cuIpcGetMemHandle(MemoryHandle* handle, uint64_t memory) {
+    return software::share((void*)memory, handle->shared) ? SUCCESS : INVALID_VALUE;
+}
+
+int cuIpcOpenMemHandle_v2(uint64_t* memory, MemoryHandle handle, unsigned) {
+    *memory = (uint64_t)software::open_shared(handle.shared);
+    return *memory ? SUCCESS : INVALID_VALUE;
+}
+
+int cuIpcCloseMemHandle(uint64_t memory) {
+    return software::close_shared((void*)memory) ? SUCCESS : INVALID_VALUE;
+}
 
 int cuMemcpyHtoDAsync_v2(uint64_t to, const void* from, size_t bytes, Stream* stream) {
     return copy(to, (uint64_t)from, bytes, stream);

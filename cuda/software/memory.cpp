@@ -1,51 +1,110 @@
-// Device memory: ordinary memory that is poisoned when it is allocated and when it is freed, between
-// guards that are looked at when it is freed.
+// Device memory: shared memory without a name, so that another process can map it. Poisoned when it is
+// allocated, and between guards that are looked at when it is freed.
+#include "memory.hpp"
+
 #include "error.hpp"
 #include "software.h"
 
 #include <algorithm>
+#include <fcntl.h>
 #include <map>
 #include <mutex>
-#include <stdlib.h>
+#include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+namespace software {
 
 namespace {
 
 constexpr uint64_t GUARD = 256;
 constexpr unsigned char POISON = 0xa5, GUARD_BYTE = 0x5a;
 
+struct Allocation {
+    int file;
+    uint64_t bytes;
+    // Of another process.
+    bool opened;
+
+    // Guards included.
+    uint64_t whole() const { return (bytes + 3 * GUARD - 1) / GUARD * GUARD; }
+};
+
 std::mutex mutex;
-std::map<void*, uint64_t> allocations;
+// By the first byte between the guards.
+std::map<unsigned char*, Allocation> allocations;
 
 bool intact(const unsigned char* guard) {
     return std::all_of(guard, guard + GUARD, [](unsigned char byte) { return byte == GUARD_BYTE; });
 }
 
-} // namespace
-
-void* unisono_allocate(uint64_t bytes) {
-    uint64_t whole = (bytes + 3 * GUARD - 1) / GUARD * GUARD;
-    auto* start = static_cast<unsigned char*>(aligned_alloc(GUARD, whole));
-    if (!start) {
+// Maps a file and remembers it; null if that fails, and then the file is closed.
+unsigned char* map(Allocation allocation) {
+    void* start = mmap(nullptr, allocation.whole(), PROT_READ | PROT_WRITE, MAP_SHARED, allocation.file, 0);
+    if (start == MAP_FAILED) {
+        close(allocation.file);
         return nullptr;
     }
-    memset(start, GUARD_BYTE, whole);
-    memset(start + GUARD, POISON, bytes);
+    auto* inner = static_cast<unsigned char*>(start) + GUARD;
     std::lock_guard lock(mutex);
-    allocations[start + GUARD] = bytes;
-    return start + GUARD;
+    allocations[inner] = allocation;
+    return inner;
 }
 
-int unisono_free(void* memory) {
+// Forgets an allocation, and says whether its guards were whole; an error if there is none like it.
+int unmap(void* memory, bool opened) {
     std::lock_guard lock(mutex);
-    auto found = allocations.find(memory);
-    if (found == allocations.end()) {
-        return software::fail("freed what was not allocated");
+    auto found = allocations.find(static_cast<unsigned char*>(memory));
+    if (found == allocations.end() || found->second.opened != opened) {
+        return fail("freed what was not allocated");
     }
-    auto* inner = static_cast<unsigned char*>(memory);
-    bool whole = intact(inner - GUARD) && intact(inner + found->second);
-    memset(inner, POISON, found->second);
-    free(inner - GUARD);
+    auto [inner, allocation] = *found;
+    bool whole = opened || (intact(inner - GUARD) && intact(inner + allocation.bytes));
+    munmap(inner - GUARD, allocation.whole());
+    close(allocation.file);
     allocations.erase(found);
-    return whole ? 0 : software::fail("written outside of an allocation");
+    return whole ? 0 : fail("written outside of an allocation");
 }
+
+} // namespace
+
+bool share(void* memory, Shared& shared) {
+    std::lock_guard lock(mutex);
+    auto found = allocations.find(static_cast<unsigned char*>(memory));
+    if (found == allocations.end()) {
+        return false;
+    }
+    shared = {uint64_t(getpid()), uint64_t(found->second.file), found->second.bytes};
+    return true;
+}
+
+void* open_shared(const Shared& shared) {
+    char path[64];
+    snprintf(path, sizeof path, "/proc/%llu/fd/%llu", (unsigned long long)shared.process,
+             (unsigned long long)shared.file);
+    int file = shared.process == uint64_t(getpid()) ? -1 : open(path, O_RDWR | O_CLOEXEC);
+    return file < 0 ? nullptr : map({file, shared.bytes, true});
+}
+
+bool close_shared(void* memory) { return unmap(memory, true) == 0; }
+
+} // namespace software
+
+using namespace software;
+
+void* unisono_allocate(uint64_t bytes) {
+    Allocation allocation = {memfd_create("unisono device memory", MFD_CLOEXEC), bytes, false};
+    if (allocation.file < 0 || ftruncate(allocation.file, off_t(allocation.whole())) != 0) {
+        close(allocation.file);
+        return nullptr;
+    }
+    unsigned char* inner = map(allocation);
+    if (inner) {
+        memset(inner - GUARD, GUARD_BYTE, allocation.whole());
+        memset(inner, POISON, bytes);
+    }
+    return inner;
+}
+
+int unisono_free(void* memory) { return unmap(memory, false); }

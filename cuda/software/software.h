@@ -29,7 +29,7 @@ void unisono_set_residents(uint32_t blocks);
 // Chooses the order in which blocks and threads run.
 void unisono_set_seed(uint64_t seed);
 
-// Device memory: filled with 0xa5, and between guards. Null where there is none left.
+// Device memory: filled with 0xa5, between guards. Null where there is none left.
 void* unisono_allocate(uint64_t bytes);
 // 0, or 1 if it was not allocated or a guard was overwritten.
 int unisono_free(void* memory);

@@ -1,5 +1,7 @@
 //! The software device: built by g++ with the kernels, and loaded.
 
+pub(crate) mod driver;
+
 use libloading::{Library, Symbol};
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::path::{Path, PathBuf};
@@ -22,9 +24,13 @@ pub(crate) struct Device(Library);
 impl Device {
     /// Builds the device with these kernels, below `cuda`, and loads it.
     pub(crate) fn new(name: &str, sources: &[&str]) -> Option<Device> {
-        let library = Build { name, sources, library: true, races: false }.run()?;
+        Build { name, sources, library: true, races: false }.run().map(|library| Device::open(&library))
+    }
+
+    /// Loads what was built.
+    pub(crate) fn open(library: &Path) -> Device {
         // SAFETY: its initialisers only enter kernels into a list.
-        Some(Device(unsafe { Library::new(library) }.expect("what was just built can be loaded")))
+        Device(unsafe { Library::new(library) }.expect("what was built can be loaded"))
     }
 
     /// Runs a kernel to its end.

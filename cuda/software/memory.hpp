@@ -1,0 +1,20 @@
+// Device memory that another process maps.
+#pragma once
+
+#include <stdint.h>
+
+namespace software {
+
+// What another process needs to find an allocation.
+struct Shared {
+    uint64_t process, file, bytes;
+};
+
+// False if there is no such allocation.
+bool share(void* memory, Shared& shared);
+// Null if there is no such allocation any more, or if it is this process's own, as on a GPU.
+void* open_shared(const Shared& shared);
+// False if it was not opened.
+bool close_shared(void* memory);
+
+} // namespace software
