@@ -1,10 +1,7 @@
 //! Two processes exchange through memory that each opens of the other, as on a GPU.
 
-#[allow(dead_code)]
-mod software;
-
-use software::driver::*;
-use software::{Build, Device};
+use crate::libcuda::*;
+use crate::software::{Build, Device};
 use std::ffi::c_int;
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
@@ -57,7 +54,7 @@ fn exchange(device: &Device, rank: u32, tell: &mut dyn Write, told: &mut dyn Buf
     tell.write_all(line(handle).as_bytes()).unwrap();
     tell.flush().unwrap();
     let peer = open(device, read(told)).unwrap();
-    let module = module(device, include_str!("../ptx/exchange.ptx")).unwrap();
+    let module = module(device, include_str!("../../ptx/exchange.ptx")).unwrap();
     let kernel = function(device, module, "exchange").unwrap();
     own.start(device, kernel, peer, rank, Duration::from_secs(60));
     let status = own.status(device);
@@ -82,7 +79,7 @@ fn two_processes_are_two_ranks() {
         Build { name: "processes.so", sources: &["kernels/exchange.cu"], library: true, races: false };
     let Some(library) = build.run() else { return };
     let mut second = Command::new(std::env::current_exe().unwrap());
-    second.args(["two_processes_are_two_ranks", "--nocapture"]).env(LIBRARY, &library);
+    second.args(["processes::two_processes_are_two_ranks", "--exact", "--nocapture"]).env(LIBRARY, &library);
     let mut second = second.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     let mut told = BufReader::new(second.stdout.take().unwrap());
     exchange(&Device::open(&library), 0, &mut second.stdin.take().unwrap(), &mut told);

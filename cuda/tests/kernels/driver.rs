@@ -1,10 +1,7 @@
 //! The software device through the functions of libcuda: what a program does on a GPU, done without one.
 
-#[allow(dead_code)]
-mod software;
-
-use software::Device;
-use software::driver::*;
+use crate::libcuda::*;
+use crate::software::Device;
 use std::ffi::c_int;
 use std::ptr::null_mut;
 use std::time::Duration;
@@ -29,7 +26,7 @@ fn two_streams_are_two_ranks() {
         return;
     };
     assert_eq!(call!(device, cuInit(0 => u32)), 0);
-    let module = module(&device, include_str!("../ptx/exchange.ptx")).unwrap();
+    let module = module(&device, include_str!("../../ptx/exchange.ptx")).unwrap();
     let kernel = function(&device, module, "exchange").unwrap();
     let statuses = exchange(&device, kernel, Duration::from_secs(60));
     assert!(statuses.iter().all(|status| status.state() == Some(State::Well)), "{statuses:?}");
@@ -38,12 +35,15 @@ fn two_streams_are_two_ranks() {
     mistakes_are_errors(&device, module);
 }
 
-/// The second kernel cannot start before the first has ended: which gives up, and says so.
+/// The second kernel cannot start before the first has ended, which gives up, and says for whom it waited.
 fn without_room_for_both(device: &Device, kernel: Handle) {
     device.set_residents(1);
     let statuses = exchange(device, kernel, Duration::from_millis(100));
-    let late = statuses.iter().find(|status| status.state() == Some(State::Late)).expect("one was late");
-    assert_eq!((late.peer, late.step, late.seen), (1 - late.rank, 0, 0));
+    let names_the_other = |status: &Status| {
+        status.state() == Some(State::Late)
+            && (status.peer, status.step, status.seen) == (1 - status.rank, 0, 0)
+    };
+    assert!(statuses.iter().any(names_the_other), "{statuses:?}");
     device.set_residents(64);
 }
 
@@ -68,7 +68,11 @@ fn events_order_streams(device: &Device) {
 
 fn mistakes_are_errors(device: &Device, exchange: Handle) {
     let (invalid_image, invalid_handle, not_found, launch_failed) = (200, 400, 500, 719);
-    assert_eq!(module(device, include_str!("../ptx/reduce_copy_half.ptx")), Err(invalid_image), "not linked");
+    assert_eq!(
+        module(device, include_str!("../../ptx/reduce_copy_half.ptx")),
+        Err(invalid_image),
+        "not linked"
+    );
     assert_eq!(module(device, "no kernels"), Err(invalid_image));
     assert_eq!(function(device, exchange, "one_leaves"), Err(not_found), "in another module");
     let astray = module(device, ".visible .entry one_leaves(\n").unwrap();

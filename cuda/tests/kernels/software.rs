@@ -1,7 +1,5 @@
 //! The software device: built by g++ with the kernels, and loaded.
 
-pub(crate) mod driver;
-
 use libloading::{Library, Symbol};
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::path::{Path, PathBuf};

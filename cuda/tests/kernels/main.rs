@@ -1,0 +1,16 @@
+//! The kernels, compiled for the CPU and run by the software device. One program, so that the device is compiled once.
+
+mod driver;
+mod exchange;
+mod libcuda;
+#[allow(dead_code)]
+#[path = "../../src/host/tests/material.rs"]
+mod material;
+#[path = "../../src/host/naive.rs"]
+mod naive;
+mod processes;
+mod reduce_copy;
+mod software;
+
+// What the shared files find in their own crate.
+use unisono_cuda::{Element, F8E4M3, F8E5M2, Finish, Op, Scalar, Source, as_bytes, as_bytes_mut};
