@@ -191,6 +191,7 @@ fn a_race_detector_finds_planted_races_and_no_other() {
     (0..3).for_each(|seed| assert!(!exchange.races(seed), "the protocol itself, seed {seed}"));
     for planted in ["relaxed_release", "missing_barrier", "early_credit", "too_many_slots"] {
         let variant = Watched::new(planted, &format!("tests/kernels/{planted}.cu")).expect("a compiler");
-        assert!(variant.races(0), "{planted}");
+        // Some need luck with the order in which the system runs threads, if little.
+        assert!((0..5).any(|seed| variant.races(seed)), "{planted}");
     }
 }
