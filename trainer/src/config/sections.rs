@@ -243,6 +243,11 @@ impl StrategyKind {
         }
     }
 
+    /// Whether ranks keep only their shares of the optimiser's state.
+    pub fn cuts_state(self) -> bool {
+        matches!(self, Self::Zero1 | Self::Zero2 | Self::Zero3)
+    }
+
     /// Whether ranks keep only their shares of gradients.
     pub fn keeps_shares(self) -> bool {
         matches!(self, Self::Zero2 | Self::Zero3)

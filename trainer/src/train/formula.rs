@@ -6,6 +6,7 @@
 
 mod activations;
 
+use super::setup::optimiser;
 use super::{Batch, Extents, network};
 use crate::config::{Config, StrategyKind};
 use crate::flat::{Bucket, Dtype, Layout};
@@ -31,9 +32,9 @@ pub struct Traffic {
     pub forward: f64,
     /// In backward passes: gathered weights, reduced gradients.
     pub backward: f64,
-    /// After the step of the optimiser: new weights.
+    /// In the step of the optimiser and after it: directions of whole matrices, new weights.
     pub after: f64,
-    /// Within layers that ranks share: activations and their gradients.
+    /// Within layers that ranks share: activations and their gradients, and gradients of which each has a part.
     pub layers: f64,
     /// Within sequences that ranks share: keys, values and their gradients.
     pub sequences: f64,
@@ -82,9 +83,34 @@ impl Plan<'_> {
         let [ahead, again] = self.gathered(&layout).map(|bytes| passes * share * bytes as f64);
         let again = if settings.reshard_after_forward { again } else { 0.0 };
         let [forward, backward, after] = exchanged(kind, [ahead, again], gradients, stepped);
+        let after = after + self.within_optimiser(kind, &layout);
         let [layers, sequences] =
             [self.within_layers(), self.within_sequences()].map(|bytes| micro_batches * bytes);
+        let layers = layers + if each { passes } else { 1.0 } * self.partial_gradients();
         Traffic { forward, backward, after, layers, sequences }
+    }
+
+    /// Of the step of the optimiser: directions of matrices that it takes as wholes, from shares and from parts.
+    fn within_optimiser(&self, kind: StrategyKind, layout: &Layout) -> f64 {
+        let optimiser = optimiser(self.config);
+        let shares = to_others(if kind.cuts_state() { self.mesh.data() } else { 1 });
+        let parts = (self.mesh.degrees().tensor - 1) as f64;
+        let of = |bucket: &Bucket| {
+            let parameter = &self.inventory[bucket.pieces.first()?.parameter];
+            optimiser.matrix(parameter)?;
+            let part = if parameter.cut.is_some() { parts * parameter.count() as f64 } else { 0.0 };
+            Some(shares * bucket.count as f64 + part)
+        };
+        layout.buckets.iter().filter(|bucket| bucket.trainable).filter_map(of).sum::<f64>()
+            * Dtype::F32.size() as f64
+    }
+
+    /// Of one step: the sums of gradients of which ranks that share layers have a part each.
+    fn partial_gradients(&self) -> f64 {
+        let partial =
+            self.inventory.parameters.iter().filter(|parameter| parameter.partial && parameter.trainable);
+        let bytes = partial.map(|parameter| parameter.count() * Dtype::F32.size()).sum::<usize>();
+        2.0 * to_others(self.mesh.degrees().tensor) * bytes as f64
     }
 
     /// Bytes of the weights that a pass gathers, forward and back: those of each unit and those that it borrows, but for the
@@ -107,12 +133,14 @@ impl Plan<'_> {
         to_others(degrees.sequence_data) * (times * model.layers * numbers) as f64
     }
 
-    /// Of one micro-batch: a sum over rows and features before and behind both parts of each block, on both ways.
+    /// Of one micro-batch: sums over rows and features before and behind both parts of each block, on both ways, those behind again
+    /// where forward is done again; behind the embedding and before the head; and three numbers of each row for the loss.
     fn within_layers(&self) -> f64 {
         let (model, chunks) = (&self.config.model, self.mesh.degrees().sequence_data);
-        let numbers = self.batch.micro * model.context / chunks * model.width * Dtype::F32.size();
-        let sums = 4 * model.layers;
-        2.0 * to_others(self.mesh.degrees().tensor) * (numbers * sums) as f64
+        let rows = self.batch.micro * model.context / chunks;
+        let sums = (if model.checkpointing { 6 } else { 4 }) * model.layers + 2;
+        2.0 * to_others(self.mesh.degrees().tensor)
+            * (rows * (sums * model.width + 3) * Dtype::F32.size()) as f64
     }
 
     fn settings(&self, kind: StrategyKind) -> Settings {

@@ -95,6 +95,56 @@ fn ranks_that_share_sequences_send_what_the_formula_says() {
     }
 }
 
+/// Bytes that ranks with parts of the same layers sent one another in one step.
+fn sent_within_layers(ranks: usize, config: &Config) -> f64 {
+    let all = on(ranks, |world| {
+        let mut run = Run::new(config, world).unwrap();
+        let bytes =
+            |run: &Run| run.groups.get(crate::mesh::GroupKind::Tensor).unwrap().traffic().unwrap().bytes;
+        let before = bytes(&run);
+        run.step().unwrap();
+        bytes(&run) - before
+    });
+    all.iter().sum::<u64>() as f64 / ranks as f64
+}
+
+#[test]
+fn ranks_that_share_layers_send_what_the_formula_says() {
+    let folder = folder();
+    let cases: [(usize, &[&str]); 3] =
+        [(2, &[]), (4, &["strategy.kind=zero2"]), (2, &["model.checkpointing=true"])];
+    for (ranks, more) in cases {
+        let config = config(folder.path(), &[&["mesh.tensor=2"], more].concat());
+        let traffic = DryRun::new(&config, ranks).unwrap().traffic(config.strategy.kind);
+        let found = sent_within_layers(ranks, &config);
+        assert_eq!(found, traffic.layers, "{ranks} ranks, {more:?}");
+        let rows = self::config(
+            folder.path(),
+            &[&["mesh.tensor=2", "strategy.sequence_parallel=true"], more].concat(),
+        );
+        let traffic = DryRun::new(&rows, ranks).unwrap().traffic(rows.strategy.kind);
+        // Gradients of norms are summed on a communicator of their own.
+        assert_eq!(sent_within_layers(ranks, &rows), found, "{more:?}");
+        assert!(traffic.layers > found);
+    }
+}
+
+#[test]
+fn muon_sends_what_the_formula_says() {
+    let folder = folder();
+    for kind in ["zero1", "zero2", "zero3"] {
+        let of = |optimiser: &str| {
+            let changes = [&format!("strategy.kind={kind}"), &format!("optimiser.kind={optimiser}")];
+            let config = config(folder.path(), &changes.map(String::as_str));
+            let traffic = DryRun::new(&config, 2).unwrap().traffic(config.strategy.kind);
+            (sent(2, &config).0 as f64, traffic.forward + traffic.backward + traffic.after)
+        };
+        let ((adamw, plain), (muon, formula)) = (of("adamw"), of("muon"));
+        assert!(muon > adamw, "{kind}");
+        assert!((muon / formula - adamw / plain).abs() < 0.01, "{kind}: {muon}, not {formula}");
+    }
+}
+
 #[test]
 fn what_cannot_be_cut_is_answered_with_what_can() {
     let folder = folder();
