@@ -14,6 +14,7 @@ use tempfile::TempDir;
 
 mod meshes;
 mod options;
+mod starts;
 
 /// A small model on a small text, changed by `overrides`; the text lies in `folder`.
 fn config(folder: &Path, overrides: &[&str]) -> Config {
