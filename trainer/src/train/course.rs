@@ -45,7 +45,8 @@ pub(super) fn follow(world: Communicator, config: &Config) -> Result<Outcome> {
         if is_due(config.log.compare_every, &taken) {
             run.compare()?;
         }
-        if is_due(config.checkpoint.every, &taken) {
+        let is_last = config.checkpoint.every > 0 && taken.step == config.schedule.steps;
+        if is_last || is_due(config.checkpoint.every, &taken) {
             run.save()?;
         }
         if taken.step == traced_to {

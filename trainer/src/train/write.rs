@@ -47,6 +47,11 @@ impl Run {
         let mut pass = Pass::new(&mut *self.strategy, &self.memory, seeds, self.config.threads);
         go_on(gpt, &mut pass, prompt, &self.config).map(Some)
     }
+
+    /// Whether its model writes text.
+    pub(super) fn writes(&self) -> bool {
+        writer(&self.network).is_some()
+    }
 }
 
 /// The model, if its tokens are bytes.

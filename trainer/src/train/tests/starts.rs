@@ -50,3 +50,33 @@ fn a_checkpoint_of_another_model_or_optimiser_is_refused_by_the_key() {
     let changes = [&["checkpoint.resume=true", "optimiser.kind=muon"], &may[..]].concat();
     assert_eq!(on_threads(1, &tiny(folder.path(), &changes)).unwrap().steps, 4);
 }
+
+#[test]
+fn the_last_step_is_saved_and_resuming_there_leaves_nothing_to_do() {
+    let folder = folder();
+    let run = || on_threads(2, &tiny(folder.path(), &["checkpoint.resume=true"])).unwrap();
+    let (whole, again) = (run(), run());
+    let saved = crate::checkpoint::list(&folder.path().join("checkpoints"));
+    assert_eq!(saved.iter().map(|(step, _)| *step).collect::<Vec<_>>(), [2, 3]);
+    assert_eq!((again.steps, again.losses.len(), again.fingerprint), (3, 0, whole.fingerprint));
+}
+
+#[test]
+fn what_could_not_be_written_at_the_end_is_refused_at_the_start() {
+    let folder = folder();
+    for (changes, words) in [
+        (["log.plot=/nowhere/run.svg", ""], "/nowhere/run.svg: log.plot: "),
+        (["log.trace=/nowhere/trace.json", ""], "/nowhere/trace.json: log.trace: "),
+        (["log.file=/nowhere/run.jsonl", ""], "/nowhere/run.jsonl: log.file: "),
+        (["checkpoint.folder=/proc/nowhere", ""], "/proc/nowhere: checkpoint.folder: "),
+        (["sample.prompt=", "sample.tokens=5"], "sample.prompt is empty"),
+    ] {
+        // A rate at which the first step would fail: it is not taken.
+        let rate = ["optimiser.lr=1e30", "optimiser.clip=0"];
+        let changes = [&rate[..], &changes].concat();
+        let changes: Vec<_> = changes.into_iter().filter(|change| !change.is_empty()).collect();
+        let error = refused(folder.path(), &changes);
+        assert!(error.contains(words), "{changes:?}: {error}");
+    }
+    assert!(!folder.path().join("checkpoints").exists());
+}
