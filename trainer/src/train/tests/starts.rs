@@ -10,7 +10,7 @@ fn tiny(folder: &Path, changes: &[&str]) -> Config {
 }
 
 fn refused(folder: &Path, changes: &[&str]) -> String {
-    on_threads(1, &tiny(folder, changes)).unwrap_err().to_string()
+    on_threads(2, &tiny(folder, changes)).unwrap_err().to_string()
 }
 
 #[test]
