@@ -1,5 +1,6 @@
 //! The configuration of a run: one TOML file, changed from the command line, with a default for everything.
 
+mod fixed;
 mod read;
 mod sections;
 

@@ -16,6 +16,7 @@ mod report;
 mod run;
 mod schedule;
 mod setup;
+mod start;
 mod trace;
 mod work;
 mod write;

@@ -40,15 +40,16 @@ pub(super) fn begin(root: &Path, step: u64) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// Gives a whole checkpoint its name, and keeps only the last `keep`.
+/// Gives a whole checkpoint its name, and of those up to it keeps only the last `keep`.
 pub(super) fn finish(root: &Path, step: u64, keep: usize) -> Result<PathBuf> {
     let (from, into) = (unfinished(root, step), of_step(root, step));
     let _ = fs::remove_dir_all(&into);
     flush(&from)?;
     fs::rename(&from, &into).map_err(|error| Error::file(&into, error))?;
     flush(root)?;
-    let whole = list(root);
-    for (_, path) in &whole[..whole.len().saturating_sub(keep.max(1))] {
+    // Those of later steps are another run's, and no reason to lose what was just written.
+    let earlier: Vec<_> = list(root).into_iter().filter(|&(other, _)| other <= step).collect();
+    for (_, path) in &earlier[..earlier.len().saturating_sub(keep.max(1))] {
         fs::remove_dir_all(path).map_err(|error| Error::file(path, error))?;
     }
     Ok(into)

@@ -4,6 +4,7 @@ use crate::data::{Dataset, Position};
 use crate::error::{Error, Result};
 use crate::parameter::{Inventory, Parameter};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::path::Path;
 
 /// Name of the manifest in its folder.
@@ -21,6 +22,32 @@ pub struct Progress {
     pub seed: u64,
     /// The data that the position is in.
     pub data: Dataset,
+    /// Keys of the configuration that must stay as they were, with their values.
+    #[serde(default)]
+    pub fixed: BTreeMap<String, String>,
+}
+
+impl Progress {
+    /// Refuses to go on with a configuration whose `own` value of a key that `counts` is another.
+    ///
+    /// # Errors
+    /// Names `folder`, the key, both values, and what to do.
+    pub fn agrees(
+        &self,
+        own: &BTreeMap<String, String>,
+        folder: &Path,
+        counts: impl Fn(&str) -> bool,
+    ) -> Result<()> {
+        let both = |(key, saved)| own.get(key).map(|own| (key, saved, own));
+        let mut compared = self.fixed.iter().filter(|(key, _)| counts(key)).filter_map(both);
+        match compared.find(|(_, saved, own)| saved != own) {
+            Some((key, saved, own)) => {
+                let what = format!("saved with {key} = {saved}, and this run has {own}; set {key}={saved}");
+                Err(Error::file(folder, what))
+            }
+            None => Ok(()),
+        }
+    }
 }
 
 /// A parameter as it was when it was saved.

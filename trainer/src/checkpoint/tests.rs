@@ -18,7 +18,7 @@ fn of_data(world: &Communicator) -> Who<'_> {
 
 fn progress() -> Progress {
     let data = Dataset { name: "text".to_owned(), samples: 1000, hash: 7 };
-    Progress { step: 2, position: Position { epoch: 1, sample: 64 }, seed: 0, data }
+    Progress { step: 2, position: Position { epoch: 1, sample: 64 }, seed: 0, data, ..Progress::default() }
 }
 
 fn settings() -> Settings {
@@ -148,7 +148,11 @@ fn damage_another_model_and_unfinished_folders_are_noticed() {
         save(root.path(), alone(), &mut *strategy, &inventory, progress, "", 2).unwrap()
     };
     let paths = [at(1), at(2), at(10)];
-    assert_eq!(list(root.path()).iter().map(|(step, _)| *step).collect::<Vec<_>>(), [2, 10]);
+    let steps = || list(root.path()).iter().map(|(step, _)| *step).collect::<Vec<_>>();
+    assert_eq!(steps(), [2, 10]);
+    at(3);
+    at(4);
+    assert_eq!(steps(), [3, 4, 10], "what was just written stays, and what another run left");
     std::fs::create_dir(root.path().join("unfinished-00000011")).unwrap();
     std::fs::create_dir(root.path().join("step-00000012")).unwrap();
     assert_eq!(latest(root.path()).as_ref(), Some(&paths[2]), "without a manifest it is none");

@@ -41,8 +41,8 @@ impl Who<'_> {
     }
 }
 
-/// Saves what all ranks keep as the checkpoint of `progress.step` below `root`, of which the last `keep` stay. All ranks
-/// call it; returns its folder.
+/// Saves what all ranks keep as the checkpoint of `progress.step` below `root`, of which, and of those before it, the last
+/// `keep` stay. All ranks call it; returns its folder.
 ///
 /// # Errors
 /// On every rank, if a file cannot be written on any; the checkpoints there were are whole then.

@@ -40,7 +40,7 @@ pub(super) fn changed(config: &Config, change: &str) -> Result<Config> {
 }
 
 /// Every key with its value.
-fn written(config: &Config) -> Result<Table> {
+pub(super) fn written(config: &Config) -> Result<Table> {
     Table::try_from(config).map_err(|error| Error::illegal(error.to_string()))
 }
 

@@ -366,7 +366,7 @@ impl Strategy {
 pub struct Checkpoint {
     /// Where they are.
     pub folder: String,
-    /// Steps from one to the next; none are made if 0.
+    /// Steps from one to the next, and one is made after the last step; none are made if 0.
     pub every: u64,
     /// How many are kept.
     pub keep: usize,
@@ -437,7 +437,7 @@ impl Default for Sample {
 
 /// What must hold on any number of ranks, in words.
 pub(super) fn rules(config: &Config) -> Vec<(bool, String)> {
-    let Config { model, data, optimiser, strategy, .. } = config;
+    let Config { model, data, optimiser, strategy, checkpoint, .. } = config;
     let share = |name: &str, value: f64| {
         ((0.0..1.0).contains(&value), format!("{name} = {value} is no share below 1"))
     };
@@ -447,6 +447,7 @@ pub(super) fn rules(config: &Config) -> Vec<(bool, String)> {
     let heads = format!("model.heads = {} does not divide model.width = {}", model.heads, model.width);
     let each = "strategy.reduce_each = \"micro-batch\" is for strategy.kind zero2 and zero3; others keep whole gradients";
     let each = format!("{each}, and this is {}", strategy.kind.name());
+    let keeps = checkpoint.every > 0 || checkpoint.resume;
     vec![
         least("threads", config.threads),
         least("model.layers", model.layers),
@@ -458,6 +459,7 @@ pub(super) fn rules(config: &Config) -> Vec<(bool, String)> {
         (!model.hidden.contains(&0), "model.hidden has a layer of width 0".to_owned()),
         share("model.dropout", model.dropout),
         share("data.validation", data.validation),
+        (!data.path.is_empty(), "data.path is empty: name a file or folder".to_owned()),
         least("data.vocabulary", data.vocabulary as usize),
         least("data.global_batch", data.global_batch),
         least("data.micro_batch", data.micro_batch),
@@ -473,7 +475,8 @@ pub(super) fn rules(config: &Config) -> Vec<(bool, String)> {
         least("strategy.gather_limit", strategy.gather_limit),
         least("strategy.reduction_limit", strategy.reduction_limit),
         (strategy.reduce_each == ReduceEach::Step || strategy.kind.keeps_shares(), each),
-        least("checkpoint.keep", config.checkpoint.keep),
+        least("checkpoint.keep", checkpoint.keep),
+        (!checkpoint.folder.is_empty() || !keeps, "checkpoint.folder is empty: name one".to_owned()),
         least("log.every", config.log.every as usize),
         size("sample.temperature", config.sample.temperature),
     ]

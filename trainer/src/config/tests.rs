@@ -123,6 +123,7 @@ fn what_cannot_be_is_refused() {
         ("model.heads=0", "model.heads = 0: it is at least 1"),
         ("model.dropout=1.0", "model.dropout = 1 is no share below 1"),
         ("optimiser.lr=nan", "optimiser.lr = NaN is no size"),
+        ("data.path=", "data.path is empty: name a file or folder"),
         ("strategy.bucket_mb=0", "strategy.bucket_mb = 0 is no size"),
         (
             "schedule.warmup=301",
@@ -131,6 +132,11 @@ fn what_cannot_be_is_refused() {
     ];
     for (change, expected) in cases {
         assert_eq!(words(changed(&[change])), expected);
+    }
+    let nowhere = "checkpoint.folder=";
+    assert!(changed(&[nowhere]).is_ok(), "nothing is kept there");
+    for needs in ["checkpoint.every=5", "checkpoint.resume=true"] {
+        assert_eq!(words(changed(&[needs, nowhere])), "checkpoint.folder is empty: name one");
     }
 }
 
@@ -197,7 +203,7 @@ prop_compose! {
         sizes in prop::array::uniform4(1usize..1 << 40),
         share in 0.0..1.0f64,
         lr in prop::num::f64::POSITIVE,
-        path in any::<String>(),
+        path in "(?s).+",
         hidden in prop::collection::vec(1usize..1000, 0..4),
         shape in prop::sample::select(vec![Shape::Constant, Shape::Linear, Shape::WarmupStableDecay]),
         kind in prop::sample::select(vec![StrategyKind::Naive, StrategyKind::Zero1Parameters, StrategyKind::Zero3]),

@@ -29,6 +29,9 @@ pub struct Outcome {
 pub(super) fn follow(world: Communicator, config: &Config) -> Result<Outcome> {
     let peak = peak(&world, config)?;
     let mut run = Run::new(config, world)?;
+    if run.speaks() {
+        run.check_start()?;
+    }
     let mut report = run.speaks().then(|| Report::new(&run, peak)).transpose()?;
     let (mut losses, traced_to) =
         (Vec::new(), config.schedule.steps.min(run.steps() + config.log.trace_steps));
@@ -42,7 +45,8 @@ pub(super) fn follow(world: Communicator, config: &Config) -> Result<Outcome> {
         if is_due(config.log.compare_every, &taken) {
             run.compare()?;
         }
-        if is_due(config.checkpoint.every, &taken) {
+        let is_last = config.checkpoint.every > 0 && taken.step == config.schedule.steps;
+        if is_last || is_due(config.checkpoint.every, &taken) {
             run.save()?;
         }
         if taken.step == traced_to {

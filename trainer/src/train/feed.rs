@@ -49,6 +49,7 @@ impl Feed {
     /// Names the file; or what does not go together.
     pub fn open(config: &Config) -> Result<Self> {
         let (data, path) = (&config.data, Path::new(&config.data.path));
+        exists("data.path", &data.path)?;
         match data.kind {
             DataKind::Text => Self::text(data, config.model.context),
             DataKind::Tokens => Self::tokens(data, config.model.context),
@@ -71,6 +72,7 @@ impl Feed {
             Windows::new(file, sequence).map(Samples::Tokens)
         };
         let held_back = Some(&data.validation_path).filter(|path| !path.is_empty());
+        held_back.map_or(Ok(()), |path| exists("data.validation_path", path))?;
         let validation = held_back.map(|path| open(path)).transpose()?;
         Ok(Self {
             training: open(&data.path)?,
@@ -91,6 +93,11 @@ impl Feed {
         let validation = (validation.rows() > 0).then_some(Samples::Rows(validation));
         Ok(Self { training: Samples::Rows(training), validation, extents })
     }
+}
+
+/// That there is what `key` names.
+fn exists(key: &str, path: &str) -> Result<()> {
+    std::fs::metadata(path).map(drop).map_err(|error| Error::file(path, format!("{key}: {error}")))
 }
 
 impl Samples {

@@ -1,7 +1,7 @@
 //! A run and its checkpoints.
 
 use super::run::Run;
-use crate::checkpoint::{self, Progress, Who};
+use crate::checkpoint::{self, Manifest, Progress, Who};
 use crate::error::{Error, Result};
 use crate::mesh::{GroupKind, Groups};
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ impl Run {
     pub fn save(&mut self) -> Result<PathBuf> {
         let seed = u64::from(self.config.seed);
         let (position, data) = (self.sampler.position(), self.data.clone());
-        let progress = Progress { step: self.step, position, seed, data };
+        let progress = Progress { step: self.step, position, seed, data, fixed: self.config.fixed()? };
         let (folder, keep) = (self.config.checkpoint.folder.clone(), self.config.checkpoint.keep);
         let text = self.config.to_toml()?;
         let who = who(&self.world, &self.groups);
@@ -25,10 +25,19 @@ impl Run {
     /// Goes on from the checkpoint in `folder`, whatever mesh it was saved on. All ranks call it.
     ///
     /// # Errors
-    /// On every rank: if it is damaged, or of another model, seed or data.
+    /// On every rank: if it is damaged, or of another model, optimiser, seed or data.
     pub fn load(&mut self, folder: &Path) -> Result<()> {
         let who = who(&self.world, &self.groups);
+        let read = Manifest::read(folder);
+        let checked = read.and_then(|manifest| self.goes_on_from(&manifest.progress, folder));
+        who.together(checked, "comparing a run with its checkpoint")?;
         let progress = checkpoint::load(folder, who, &mut *self.strategy, &self.inventory)?;
+        self.step = progress.step;
+        self.sampler.resume(progress.position)
+    }
+
+    /// Refuses to go on from what another run has come to.
+    fn goes_on_from(&self, progress: &Progress, folder: &Path) -> Result<()> {
         let (seed, saved) = (u64::from(self.config.seed), progress.seed);
         if seed != saved {
             return Err(Error::file(
@@ -36,6 +45,7 @@ impl Run {
                 format!("saved with seed = {saved}, and this run has {seed}; set seed={saved}"),
             ));
         }
+        progress.agrees(&self.config.fixed()?, folder, |_| true)?;
         if !progress.data.is(&self.data) {
             let what = format!(
                 "saved while learning from other data: {}; this run has {}",
@@ -43,8 +53,7 @@ impl Run {
             );
             return Err(Error::file(folder, format!("{what}: a position in one means nothing in the other")));
         }
-        self.step = progress.step;
-        self.sampler.resume(progress.position)
+        Ok(())
     }
 }
 

@@ -68,11 +68,26 @@ impl Run {
         Ok(run)
     }
 
-    /// Goes on from the last checkpoint, if there is one.
+    /// Goes on from the last checkpoint, if there is one; says so where that leaves nothing to go on from, or to do.
     fn resume(&mut self) -> Result<()> {
-        match checkpoint::latest(Path::new(&self.config.checkpoint.folder)) {
-            Some(folder) => self.load(&folder),
-            None => Ok(()),
+        let root = &self.config.checkpoint.folder;
+        let Some(folder) = checkpoint::latest(Path::new(root)) else {
+            self.say(&format!("no checkpoint in `{root}` to go on from: beginning at step 1"));
+            return Ok(());
+        };
+        self.load(&folder)?;
+        let (taken, steps) = (self.step, self.config.schedule.steps);
+        if taken >= steps {
+            let folder = folder.display();
+            self.say(&format!("`{folder}` is at step {taken} of {steps}: nothing is left to do; a larger schedule.steps goes on"));
+        }
+        Ok(())
+    }
+
+    /// One line for whoever started the run.
+    fn say(&self, what: &str) {
+        if self.speaks() {
+            eprintln!("{what}");
         }
     }
 }

@@ -14,6 +14,7 @@ use tempfile::TempDir;
 
 mod meshes;
 mod options;
+mod starts;
 
 /// A small model on a small text, changed by `overrides`; the text lies in `folder`.
 fn config(folder: &Path, overrides: &[&str]) -> Config {
@@ -101,8 +102,11 @@ fn a_run_that_goes_on_is_the_run_that_never_stopped() {
     for (saved, resumed) in [("bucketed", "bucketed"), ("zero1", "zero3"), ("zero3", "zero1-parameters")] {
         let folder = folder();
         let saving = format!("strategy.kind={saved}");
-        let whole = on_threads(2, &config(folder.path(), &[&saving, "checkpoint.every=5", DROPOUT])).unwrap();
-        std::fs::remove_dir_all(folder.path().join("checkpoints/step-00000010")).unwrap();
+        let changes = [&saving, "checkpoint.every=5", "checkpoint.keep=3", DROPOUT];
+        let whole = on_threads(2, &config(folder.path(), &changes)).unwrap();
+        for later in ["10", "12"] {
+            std::fs::remove_dir_all(folder.path().join(format!("checkpoints/step-000000{later}"))).unwrap();
+        }
         let going_on = format!("strategy.kind={resumed}");
         let rest =
             on_threads(2, &config(folder.path(), &[&going_on, "checkpoint.resume=true", DROPOUT])).unwrap();
@@ -204,13 +208,13 @@ fn replicas_that_differ_are_named() {
 fn what_is_wrong_is_said_once_and_ends_all() {
     let folder = folder();
     let error = |changes: &[&str]| on_threads(2, &config(folder.path(), changes)).unwrap_err().to_string();
-    assert!(error(&["data.path=/nowhere"]).starts_with("/nowhere: "));
+    assert!(error(&["data.path=/nowhere"]).starts_with("/nowhere: data.path: "));
     assert!(error(&["data.micro_batch=5"]).contains("nearest global batch: 10 or 20"));
     assert!(error(&["mesh.pipeline=2"]).contains("mesh.pipeline = 2"));
     assert!(error(&["optimiser.lr=1e30", "optimiser.clip=0"]).contains("a lower optimiser.lr"));
+    let same = config(folder.path(), &[]);
     let ends = on(2, |world| {
-        let rank = world.rank();
-        let config = Config { seed: rank as u32, ..config(folder.path(), &[]) };
+        let config = Config { seed: world.rank() as u32, ..same.clone() };
         Run::new(&config, world).map(drop).unwrap_err().to_string()
     });
     assert_eq!(ends, ["rank 1 has another configuration or other data than rank 0"; 2]);

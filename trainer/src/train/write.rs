@@ -22,7 +22,9 @@ use std::path::Path;
 pub fn generate(folder: &Path, prompt: &str, overrides: &[String]) -> Result<String> {
     let last = checkpoint::latest(folder);
     let folder = last.as_deref().unwrap_or(folder);
-    let config = Config::parse(&Manifest::read(folder)?.configuration, overrides)?;
+    let manifest = Manifest::read(folder)?;
+    let config = Config::parse(&manifest.configuration, overrides)?;
+    manifest.progress.agrees(&config.fixed()?, folder, |key| key.starts_with("model."))?;
     let (network, inventory) = Network::new(&config, extents(&config)?, None)?;
     let (memory, settings) = (Memory::default(), config.settings());
     let mut strategy = parallel::make(Kind::Replicated, &inventory, Team::default(), &settings, &memory)?;
@@ -44,6 +46,11 @@ impl Run {
         let seeds = self.seeding.pass(Phase::Test, self.step, 0);
         let mut pass = Pass::new(&mut *self.strategy, &self.memory, seeds, self.config.threads);
         go_on(gpt, &mut pass, prompt, &self.config).map(Some)
+    }
+
+    /// Whether its model writes text.
+    pub(super) fn writes(&self) -> bool {
+        writer(&self.network).is_some()
     }
 }
 

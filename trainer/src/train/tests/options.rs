@@ -100,7 +100,7 @@ fn offloaded_state_takes_the_same_steps_out_of_memory() {
             let changes = [&[&kind, &dtype, "schedule.steps=4", "checkpoint.every=2"], changes].concat();
             on_threads(2, &config(folder.path(), &changes)).unwrap()
         };
-        let (kept, away) = (of(&[]), of(&[&offload]));
+        let (kept, away) = (of(&["checkpoint.every=0"]), of(&[&offload]));
         assert_eq!(bits(&away), bits(&kept), "{kind}, {dtype}");
         let now = |outcome: &Outcome, class| outcome.ledger.classes[class as usize].0;
         assert_eq!(now(&away, Class::Offloaded), now(&kept, Class::Optimiser), "{kind}, {dtype}");
