@@ -1,6 +1,7 @@
 //! The configuration of a run: one TOML file, changed from the command line, with a default for everything.
 
 mod read;
+mod rules;
 mod sections;
 
 pub use sections::{
@@ -126,7 +127,7 @@ impl Config {
     /// [`Config::batch`].
     fn check(&self) -> Result<()> {
         self.schedule.check()?;
-        let broken = sections::rules(self).into_iter().find(|&(holds, _)| !holds);
+        let broken = rules::rules(self).into_iter().find(|&(holds, _)| !holds);
         broken.map_or(Ok(()), |(_, rule)| Err(Error::illegal(rule)))
     }
 }

@@ -120,7 +120,15 @@ fn wrong_overrides_are_named() {
 fn what_cannot_be_is_refused() {
     let cases = [
         ("model.heads=3", "model.heads = 3 does not divide model.width = 128"),
-        ("model.heads=0", "model.heads = 0: it is at least 1"),
+        ("model.heads=0", "model.heads = 0: it is from 1 to 1048576"),
+        ("threads=4294967296", "threads = 4294967296: it is from 1 to 1024"),
+        ("model.layers=9223372036854775807", "model.layers = 9223372036854775807: it is from 1 to 65536"),
+        ("model.width=4294967296", "model.width = 4294967296: it is from 1 to 1048576"),
+        (
+            "data.global_batch=9223372036854775807",
+            "data.global_batch = 9223372036854775807: it is from 1 to 4294967296",
+        ),
+        ("strategy.bucket_mb=inf", "strategy.bucket_mb = inf is no size"),
         ("model.dropout=1.0", "model.dropout = 1 is no share below 1"),
         ("optimiser.lr=nan", "optimiser.lr = NaN is no size"),
         ("strategy.bucket_mb=0", "strategy.bucket_mb = 0 is no size"),
@@ -132,6 +140,9 @@ fn what_cannot_be_is_refused() {
     for (change, expected) in cases {
         assert_eq!(words(changed(&[change])), expected);
     }
+    let many = words(changed(&["model.width=1048576", "model.layers=65536"]));
+    assert!(many.starts_with("this model has about 8.6e17 parameters"), "{many}");
+    assert!(words(changed(&["model.context=16777216", "data.micro_batch=65536"])).contains("activations"));
 }
 
 #[test]
