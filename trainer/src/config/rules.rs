@@ -11,7 +11,7 @@ pub(super) fn rules(config: &Config) -> Vec<(bool, String)> {
 
 /// Limits that nobody will reach, and below which what a run counts is still a number.
 const THREADS: usize = 1 << 10;
-const LAYERS: usize = 1 << 16;
+const LAYERS: usize = 1 << 12;
 const WIDTH: usize = 1 << 20;
 const CONTEXT: usize = 1 << 24;
 const BATCH: usize = 1 << 32;

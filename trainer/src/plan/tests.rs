@@ -334,6 +334,24 @@ fn a_slow_link_is_told_before_the_run() {
 }
 
 #[test]
+fn of_what_fits_the_quickest_is_taken() {
+    let planned = |billions: f64, ranks, bucket| {
+        let (sizes, hardware) = (Sizes::like(billions * 1e9), hardware("h100-80", ranks));
+        Answer::new(sizes, Bytes::mixed(4.0, false), hardware, 1 << 22, bucket).unwrap()
+    };
+    for (billions, tree) in [(7.0, "gradients and state"), (1.0, "weights, gradients")] {
+        let answer = planned(billions, 512, 25e6);
+        let step = |row: &&Row| row.pace.overlapped();
+        let best = answer.strategies.iter().min_by(|one, other| step(one).total_cmp(&step(other))).unwrap();
+        assert_eq!((answer.decision.cut.kind, best.cut.kind), (Zero3, Zero3));
+        assert!(answer.decision.why.starts_with(tree) && answer.decision.why.contains("yet a step takes"));
+    }
+    // Large buckets are not bound by latency, and few ranks are not either.
+    assert_eq!(planned(7.0, 512, 4e9).decision.cut.kind, Zero2);
+    assert_eq!(planned(1.0, 8, 25e6).decision.why, decided(1.0, "h100-80", 8, |_| ()).why);
+}
+
+#[test]
 fn proportions_are_those_of_known_models() {
     for (billions, layers) in [(0.12, 8), (7.0, 32), (13.0, 40), (70.0, 72), (175.0, 96)] {
         let sizes = Sizes::like(billions * 1e9);
