@@ -2,6 +2,7 @@
 
 mod fixed;
 mod read;
+mod rules;
 mod sections;
 
 pub use sections::{
@@ -127,7 +128,7 @@ impl Config {
     /// [`Config::batch`].
     fn check(&self) -> Result<()> {
         self.schedule.check()?;
-        let broken = sections::rules(self).into_iter().find(|&(holds, _)| !holds);
+        let broken = rules::rules(self).into_iter().find(|&(holds, _)| !holds);
         broken.map_or(Ok(()), |(_, rule)| Err(Error::illegal(rule)))
     }
 }

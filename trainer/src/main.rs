@@ -1,7 +1,8 @@
 //! The command `unisono-train`: trains what a configuration describes, on threads or processes, and lets it write.
 
 use clap::{Parser, Subcommand};
-use std::io::IsTerminal;
+use std::fmt::Display;
+use std::io::{ErrorKind, IsTerminal, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use unisono_trainer::config::Config;
@@ -77,7 +78,8 @@ fn main() -> ExitCode {
     match ended {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("unisono-train: {error}");
+            // Who does not listen is not told.
+            let _ = writeln!(std::io::stderr(), "unisono-train: {error}");
             ExitCode::FAILURE
         }
     }
@@ -86,12 +88,10 @@ fn main() -> ExitCode {
 fn train(arguments: &TrainArguments) -> Result<()> {
     let config = Config::load(arguments.config.as_deref(), &arguments.overrides)?;
     if arguments.print_config {
-        print!("{}", config.to_toml()?);
-        return Ok(());
+        return say(config.to_toml()?);
     }
     if let Some(world) = arguments.dry_run {
-        print!("{}", DryRun::new(&config, world)?.report());
-        return Ok(());
+        return say(DryRun::new(&config, world)?.report());
     }
     let outcome = match (std::env::var_os("RANK"), arguments.ranks) {
         (None, ranks) => Some(train::on_threads(ranks.unwrap_or(2), &config)?),
@@ -101,36 +101,43 @@ fn train(arguments: &TrainArguments) -> Result<()> {
             return Err(Error::illegal(format!("{what}: leave one of them out")));
         }
     };
-    if let Some(outcome) = outcome {
-        tell(&config, &outcome);
-    }
-    Ok(())
+    outcome.map_or(Ok(()), |outcome| say(told(&config, &outcome)))
 }
 
-fn tell(config: &Config, outcome: &Outcome) {
+/// How a run ended, in words.
+fn told(config: &Config, outcome: &Outcome) -> String {
+    let mut lines = Vec::new();
     if let (Some(first), Some(last)) = (outcome.losses.first(), outcome.losses.last()) {
-        println!("{} steps, loss {first:.4} at first, {last:.4} at last", outcome.steps);
+        lines.push(format!("{} steps, loss {first:.4} at first, {last:.4} at last", outcome.steps));
     }
     if let Some(loss) = outcome.validation {
-        println!("loss {loss:.4} on what was held back");
+        lines.push(format!("loss {loss:.4} on what was held back"));
     }
-    println!("weights {:016x}\n\n{}", outcome.fingerprint, outcome.ledger);
+    lines.push(format!("weights {:016x}\n\n{}", outcome.fingerprint, outcome.ledger));
     if let Some(sample) = &outcome.sample {
-        println!("{}{sample}", config.sample.prompt);
+        lines.push(format!("{}{sample}", config.sample.prompt));
+    }
+    lines.join("\n") + "\n"
+}
+
+/// Writes to the standard output; somebody who has heard enough is no error.
+fn say(text: impl Display) -> Result<()> {
+    let mut output = std::io::stdout().lock();
+    match write!(output, "{text}").and_then(|()| output.flush()) {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(Error::file("standard output", error)),
+        _ => Ok(()),
     }
 }
 
 fn generate(arguments: &GenerateArguments) -> Result<()> {
     let GenerateArguments { checkpoint, prompt, overrides } = arguments;
-    println!("{prompt}{}", train::generate(checkpoint, prompt, overrides)?);
-    Ok(())
+    say(format!("{prompt}{}\n", train::generate(checkpoint, prompt, overrides)?))
 }
 
 fn answer(question: &Question, text: fn(&Answer) -> String) -> Result<()> {
     let answer = question.answer()?;
     match question.json {
-        true => println!("{}", answer.json()?),
-        false => print!("{}", text(&answer)),
+        true => say(answer.json()? + "\n"),
+        false => say(text(&answer)),
     }
-    Ok(())
 }

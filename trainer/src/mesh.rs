@@ -56,6 +56,9 @@ pub struct Coordinates {
     pub pipeline: usize,
 }
 
+/// Ranks that nobody will have.
+const RANKS_MAX: usize = 1 << 24;
+
 impl Mesh {
     /// `world` ranks, cut by `degrees`.
     ///
@@ -67,6 +70,9 @@ impl Mesh {
             [("world", world), ("tensor", tensor), ("pipeline", pipeline), ("sequence_data", sequence_data)];
         if let Some((name, _)) = named.into_iter().find(|&(_, degree)| degree == 0) {
             return Err(Error::illegal(format!("{name} = 0: a degree is at least 1")));
+        }
+        if world > RANKS_MAX {
+            return Err(Error::illegal(format!("a world of {world} ranks: there may be {RANKS_MAX}")));
         }
         let model = tensor.checked_mul(pipeline).filter(|&model| world.is_multiple_of(model));
         let Some(model) = model else {

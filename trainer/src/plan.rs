@@ -12,6 +12,7 @@ mod link;
 mod measure;
 mod pace;
 mod question;
+mod quickest;
 mod recipe;
 mod sizes;
 mod state;

@@ -23,6 +23,7 @@ mod write;
 
 pub(crate) use advice::{DATA_RANKS_MAX, memory_of_host};
 pub use batch::Batch;
+pub(crate) use batch::factors;
 pub use course::Outcome;
 pub use dry_run::DryRun;
 pub(crate) use dry_run::sections;

@@ -36,7 +36,50 @@ fn mistakes_are_one_line_and_exit_code_1() {
     wrong(&["train", "--config", "/nowhere.toml"], "/nowhere.toml");
     wrong(&["train", "-n", "3"], "no multiple of micro-batch");
     wrong(&["train", "--dry-run", "7", "mesh.tensor=2"], "a world of 7 ranks cannot be cut");
+    wrong(&["train", "--dry-run", "1000000000000"], "there may be 16777216");
+    wrong(&["train", "-n", "1000000000"], "there may be 1024");
+    wrong(&["train", "--dry-run", "64", "data.global_batch=4294967291"], "nearest global batch");
+    wrong(&["plan", "--tokens", "0"], "it is from 1");
+    wrong(&["plan", "--model", "1"], "usual proportions begin");
+    wrong(&["plan", "--heads", "5"], "do not divide a width");
+    wrong(&["plan", "--active", "3b"], "without --experts");
+    wrong(&["plan", "--active", "8b", "--experts", "8"], "parameters in all");
     wrong(&["generate", "--checkpoint", "/nowhere", "--prompt", "a"], "/nowhere/manifest.json");
+}
+
+#[test]
+fn a_plan_is_of_a_model_or_of_a_configuration() {
+    let output = run(&["plan", "--model", "7b", "-c", "/nowhere.toml"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("cannot be used with"));
+}
+
+#[test]
+fn who_has_heard_enough_is_no_bug() {
+    let (reader, writer) = std::io::pipe().expect("a pipe");
+    drop(reader);
+    let mut command = Command::new(env!("CARGO_BIN_EXE_unisono-train"));
+    let data = concat!("data.path=", env!("CARGO_MANIFEST_DIR"), "/src");
+    let small = ["train", data, "schedule.steps=2", "schedule.warmup=0", "log.every=1", "model.width=16"];
+    command.args(small).arg("sample.tokens=2").env_remove("RANK");
+    let status = command.stdout(writer.try_clone().expect("a pipe")).stderr(writer).status();
+    assert_eq!(status.expect("the command").code(), Some(0));
+}
+
+#[test]
+fn keys_without_effect_are_named() {
+    let table = concat!("data.path=", env!("CARGO_MANIFEST_DIR"), "/data/iris.csv");
+    let arguments = ["train", "--dry-run", "2", "model.kind=mlp", "data.kind=table", table];
+    let keys =
+        ["model.dropout=0.1", "model.checkpointing=true", "data.vocabulary=9", "data.validation_path=a"];
+    let text = said(&[&arguments[..], &keys[..], &["strategy.sequence_parallel=true"]].concat());
+    for key in ["model.dropout", "model.checkpointing", "strategy.sequence_parallel"] {
+        assert!(text.contains(&format!("{key} has no effect with model.kind")), "{key}: {text}");
+    }
+    for key in ["data.vocabulary", "data.validation_path"] {
+        assert!(text.contains(&format!("{key} has no effect with a data.kind")), "{key}: {text}");
+    }
+    assert!(!said(&arguments).contains("no effect"));
 }
 
 #[test]

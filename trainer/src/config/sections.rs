@@ -1,6 +1,5 @@
 //! The sections of a configuration, each key with its default.
 
-use super::Config;
 use crate::data::Tail;
 use crate::flat::Dtype;
 use crate::parallel::{Average, Form, Kind, ReduceEach, Settings, Unused};
@@ -433,51 +432,4 @@ impl Default for Sample {
     fn default() -> Self {
         Self { prompt: "//! ".to_owned(), tokens: 240, temperature: 0.7 }
     }
-}
-
-/// What must hold on any number of ranks, in words.
-pub(super) fn rules(config: &Config) -> Vec<(bool, String)> {
-    let Config { model, data, optimiser, strategy, checkpoint, .. } = config;
-    let share = |name: &str, value: f64| {
-        ((0.0..1.0).contains(&value), format!("{name} = {value} is no share below 1"))
-    };
-    let least = |name: &str, value: usize| (value > 0, format!("{name} = 0: it is at least 1"));
-    let size =
-        |name: &str, value: f64| (value.is_finite() && value >= 0.0, format!("{name} = {value} is no size"));
-    let heads = format!("model.heads = {} does not divide model.width = {}", model.heads, model.width);
-    let each = "strategy.reduce_each = \"micro-batch\" is for strategy.kind zero2 and zero3; others keep whole gradients";
-    let each = format!("{each}, and this is {}", strategy.kind.name());
-    let keeps = checkpoint.every > 0 || checkpoint.resume;
-    vec![
-        least("threads", config.threads),
-        least("model.layers", model.layers),
-        least("model.width", model.width),
-        least("model.heads", model.heads),
-        least("model.context", model.context),
-        least("model.cross_entropy_splits", model.cross_entropy_splits),
-        (model.width.is_multiple_of(model.heads), heads),
-        (!model.hidden.contains(&0), "model.hidden has a layer of width 0".to_owned()),
-        share("model.dropout", model.dropout),
-        share("data.validation", data.validation),
-        (!data.path.is_empty(), "data.path is empty: name a file or folder".to_owned()),
-        least("data.vocabulary", data.vocabulary as usize),
-        least("data.global_batch", data.global_batch),
-        least("data.micro_batch", data.micro_batch),
-        least("data.breadth_first", data.breadth_first),
-        size("optimiser.lr", optimiser.lr),
-        share("optimiser.beta1", optimiser.beta1),
-        share("optimiser.beta2", optimiser.beta2),
-        size("optimiser.epsilon", optimiser.epsilon),
-        share("optimiser.momentum", optimiser.momentum),
-        size("optimiser.weight_decay", optimiser.weight_decay),
-        size("optimiser.clip", optimiser.clip),
-        (strategy.bucket_mb > 0.0, format!("strategy.bucket_mb = {} is no size", strategy.bucket_mb)),
-        least("strategy.gather_limit", strategy.gather_limit),
-        least("strategy.reduction_limit", strategy.reduction_limit),
-        (strategy.reduce_each == ReduceEach::Step || strategy.kind.keeps_shares(), each),
-        least("checkpoint.keep", checkpoint.keep),
-        (!checkpoint.folder.is_empty() || !keeps, "checkpoint.folder is empty: name one".to_owned()),
-        least("log.every", config.log.every as usize),
-        size("sample.temperature", config.sample.temperature),
-    ]
 }

@@ -120,7 +120,15 @@ fn wrong_overrides_are_named() {
 fn what_cannot_be_is_refused() {
     let cases = [
         ("model.heads=3", "model.heads = 3 does not divide model.width = 128"),
-        ("model.heads=0", "model.heads = 0: it is at least 1"),
+        ("model.heads=0", "model.heads = 0: it is from 1 to 1048576"),
+        ("threads=4294967296", "threads = 4294967296: it is from 1 to 1024"),
+        ("model.layers=9223372036854775807", "model.layers = 9223372036854775807: it is from 1 to 4096"),
+        ("model.width=4294967296", "model.width = 4294967296: it is from 1 to 1048576"),
+        (
+            "data.global_batch=9223372036854775807",
+            "data.global_batch = 9223372036854775807: it is from 1 to 4294967296",
+        ),
+        ("strategy.bucket_mb=inf", "strategy.bucket_mb = inf is no size"),
         ("model.dropout=1.0", "model.dropout = 1 is no share below 1"),
         ("optimiser.lr=nan", "optimiser.lr = NaN is no size"),
         ("data.path=", "data.path is empty: name a file or folder"),
@@ -138,6 +146,9 @@ fn what_cannot_be_is_refused() {
     for needs in ["checkpoint.every=5", "checkpoint.resume=true"] {
         assert_eq!(words(changed(&[needs, nowhere])), "checkpoint.folder is empty: name one");
     }
+    let many = words(changed(&["model.width=1048576", "model.layers=4096"]));
+    assert!(many.starts_with("this model has about 5.4e16 parameters"), "{many}");
+    assert!(words(changed(&["model.context=16777216", "data.micro_batch=65536"])).contains("activations"));
 }
 
 #[test]
@@ -200,7 +211,7 @@ fn names_of_pytorch_are_understood() {
 prop_compose! {
     fn configurations()(
         seed in any::<u32>(),
-        sizes in prop::array::uniform4(1usize..1 << 40),
+        sizes in prop::array::uniform4(1usize..1 << 12),
         share in 0.0..1.0f64,
         lr in prop::num::f64::POSITIVE,
         path in "(?s).+",
@@ -212,7 +223,7 @@ prop_compose! {
         let [layers, width, tensor, bucket] = sizes;
         config.model = Model { layers, width, heads: width, dropout: share, hidden, ..config.model };
         config.data = Data { path: path.clone(), extensions: vec![path], ..config.data };
-        config.mesh.tensor = tensor;
+        config.mesh.tensor = tensor << 28;
         config.optimiser.lr = lr;
         config.schedule.shape = shape;
         config.strategy = super::Strategy { kind, bucket_mb: bucket as f64, ..config.strategy };

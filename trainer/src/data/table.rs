@@ -62,11 +62,25 @@ impl Table {
         self.targets.len()
     }
 
-    /// Number of classes, if every target is one: 0, 1, 2 and so on.
-    pub fn classes(&self) -> Option<usize> {
-        let is_class = |&target: &f32| target >= 0.0 && target.fract() == 0.0;
-        let most = self.targets.iter().copied().fold(0.0, f32::max);
-        self.targets.iter().all(is_class).then_some(most as usize + 1)
+    /// Number of classes, where every target is one: 0, 1, 2 and so on, fewer than rows.
+    ///
+    /// # Errors
+    /// [`Error::Illegal`] names the first row whose target is none.
+    pub fn classes(&self) -> Result<usize> {
+        let rows = self.rows();
+        let is_class = |target: f32| target >= 0.0 && target.fract() == 0.0;
+        for (index, &target) in self.targets.iter().enumerate() {
+            let row = index + 1;
+            if !is_class(target) {
+                let what = format!("the last column, {target} in row {row}, is no class: 0, 1, 2 …");
+                return Err(Error::illegal(what));
+            }
+            if target >= rows as f32 {
+                let what = format!("class {target} in row {row} of {rows}: classes are numbered 0, 1, 2 …");
+                return Err(Error::illegal(format!("{what}, below the number of rows")));
+            }
+        }
+        Ok(self.targets.iter().copied().fold(0.0, f32::max) as usize + 1)
     }
 
     /// The rows of these numbers, in this order.

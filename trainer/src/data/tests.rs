@@ -248,7 +248,7 @@ const IRIS: &str = include_str!("../../data/iris.csv");
 #[test]
 fn a_real_table_is_read_and_scaled() {
     let iris = Table::parse(IRIS).unwrap();
-    assert_eq!((iris.rows(), iris.columns, iris.classes()), (150, 4, Some(3)));
+    assert_eq!((iris.rows(), iris.columns, iris.classes().unwrap()), (150, 4, 3));
     assert_eq!(iris.names[3..], ["petal_width", "species"]);
     assert_eq!(iris.features[..4], [5.1, 3.5, 1.4, 0.2]);
     let (mut training, mut validating) = iris.split(0.2, 4);
@@ -276,7 +276,10 @@ fn tables_that_cannot_be_name_the_line() {
     assert_eq!(error("1\n"), "line 1: 1 cells instead of 2");
     assert_eq!(error("a,b\n"), "no rows");
     let values = Table::parse("1,0.5\n1,2\n").unwrap();
-    assert_eq!(values.classes(), None);
+    let error = |table: &Table| table.classes().unwrap_err().to_string();
+    assert!(error(&values).contains("is no class"));
+    let huge = Table::parse("1,0\n2,1e30\n").unwrap();
+    assert!(error(&huge).starts_with("class 1000000000000000000000000000000 in row 2 of 2"));
     let mut constant = values.clone();
     Scaling::of(&values).apply(&mut constant);
     assert_eq!(constant.features, [0.0, 0.0]);

@@ -1,4 +1,5 @@
-//! A mesh as a picture: a row for each data rank, a column for each stage, in each cell the ranks that share layers.
+//! A mesh as a picture: a row for each data rank, a column for each stage, in each cell the ranks that share layers. Of many data
+//! ranks it shows the first ones and the last.
 
 use super::{Coordinates, Mesh};
 use std::fmt;
@@ -6,10 +7,16 @@ use std::fmt;
 impl fmt::Display for Mesh {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{}", self.summary())?;
-        let rows: Vec<Vec<String>> = (0..self.data()).map(|data| self.row(data)).collect();
+        let rows = self.rows();
         let head = self.head();
         let widths: Vec<usize> = (0..head.len())
-            .map(|column| rows.iter().chain([&head]).map(|row| row[column].len()).max().unwrap_or(0))
+            .map(|column| {
+                rows.iter()
+                    .chain([&head])
+                    .map(|row| row.get(column).map_or(0, String::len))
+                    .max()
+                    .unwrap_or(0)
+            })
             .collect();
         for row in [&head].into_iter().chain(&rows) {
             let cells = row.iter().zip(&widths).map(|(cell, &width)| format!("{cell:<width$}"));
@@ -19,7 +26,20 @@ impl fmt::Display for Mesh {
     }
 }
 
+/// Rows that can be read.
+const ROWS_MAX: usize = 18;
+
 impl Mesh {
+    fn rows(&self) -> Vec<Vec<String>> {
+        let row = |data| self.row(data);
+        let data = self.data();
+        if data <= ROWS_MAX {
+            return (0..data).map(row).collect();
+        }
+        let between = vec!["...".to_owned()];
+        (0..ROWS_MAX - 2).map(row).chain([between, self.row(data - 1)]).collect()
+    }
+
     fn summary(&self) -> String {
         let (degrees, data, batch) = (self.degrees(), self.data(), self.batch_data());
         let cut = format!("tensor {} x data {data} x pipeline {}", degrees.tensor, degrees.pipeline);

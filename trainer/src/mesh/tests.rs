@@ -189,6 +189,8 @@ batch 1 sequence 0  [4 5]    [12 13]
 batch 1 sequence 1  [6 7]    [14 15]
 ";
     assert_eq!(drawn, expected);
+    let large = mesh(1 << 24, [1, 1, 1], false).to_string();
+    assert_eq!((large.lines().count(), large.lines().last()), (20, Some("data 16777215  [16777215]")));
     let plain = mesh(2, [1, 1, 1], false).to_string();
     assert_eq!(
         plain,

@@ -3,6 +3,7 @@
 use super::decide::{Decision, decide, rule_of_thumb};
 use super::hardware::Hardware;
 use super::pace::Pace;
+use super::quickest::quickest;
 use super::recipe::Recipe;
 use super::sizes::{Bytes, Sizes};
 use super::state::{Cut, KINDS, gigabytes};
@@ -76,6 +77,8 @@ impl Answer {
             }
         };
         let strategies: Vec<Row> = KINDS.into_iter().map(row).collect();
+        let fits = |row: &Row| row.cut.needed(&sizes, &bytes, batch[0]) <= hardware.room();
+        let decision = quickest(decision, &strategies, bucket, fits);
         let own = strategies.iter().find(|row| row.cut.kind == decision.cut.kind);
         let warnings = warnings::list(&sizes, &bytes, &hardware, &decision.cut, recipe.as_ref().ok(), own);
         let rule_of_thumb = rule_of_thumb(&sizes);

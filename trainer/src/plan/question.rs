@@ -12,7 +12,7 @@ use std::path::PathBuf;
 #[derive(Clone, Debug, clap::Args)]
 pub struct Question {
     /// Parameters of the model, such as 7b or 350m: of the usual proportions, where nothing else is said.
-    #[arg(long, default_value = "7b")]
+    #[arg(long, default_value = "7b", conflicts_with_all = ["config", "overrides"])]
     model: String,
     /// TOML file with the configuration of a run to plan for, in the place of --model.
     #[arg(short, long)]
@@ -48,10 +48,10 @@ pub struct Question {
     #[arg(long)]
     tokens: Option<usize>,
     /// Bytes of each of Adam's moments: 4 or 2.
-    #[arg(long, default_value_t = 4)]
+    #[arg(long, default_value_t = 4, conflicts_with_all = ["config", "overrides"])]
     moment_bytes: u8,
     /// Keep the sum of gradients in 32 bits beside them.
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = ["config", "overrides"])]
     wide_gradients: bool,
     /// Bucket of gradients, in MiB [default: 25; that of the configuration].
     #[arg(long)]
@@ -99,6 +99,9 @@ impl Question {
         let (hardware, error) = self.hardware()?;
         let batch = config.as_ref().map(|config| config.data.global_batch * config.model.context);
         let tokens = self.tokens.or(batch).unwrap_or(4_194_304);
+        if !(1..=TOKENS_MAX).contains(&tokens) {
+            return Err(Error::illegal(format!("--tokens {tokens}: it is from 1 to {TOKENS_MAX}")));
+        }
         let bucket =
             self.bucket_mb.or(config.as_ref().map(|config| config.strategy.bucket_mb)).unwrap_or(25.0);
         let bucket = positive("--bucket-mb", bucket)? * f64::from(1 << 20);
@@ -119,7 +122,7 @@ impl Question {
     fn sizes(&self, config: Option<&Config>) -> Result<Sizes> {
         let mut sizes = match config {
             Some(config) => Sizes::of(config)?,
-            None => Sizes::like(number(&self.model)?),
+            None => Sizes::like(parameters(&self.model)?),
         };
         let given = [
             (&mut sizes.layers, self.layers, "--layers"),
@@ -136,6 +139,7 @@ impl Question {
             sizes.active = number(active)?;
         }
         sizes.checkpointing |= self.checkpointing;
+        sizes.check()?;
         Ok(sizes)
     }
 
@@ -168,6 +172,15 @@ impl Question {
     }
 }
 
+/// Parameters of the smallest model that has the usual proportions: one block, of width 128.
+const PARAMETERS_MIN: f64 = 12.0 * 128.0 * 128.0;
+
+fn parameters(model: &str) -> Result<f64> {
+    let count = number(model)?;
+    let what = || format!("--model {model}: usual proportions begin at {PARAMETERS_MIN} parameters");
+    if count >= PARAMETERS_MIN { Ok(count) } else { Err(Error::illegal(what())) }
+}
+
 fn positive(name: &str, value: f64) -> Result<f64> {
     let is_one = value.is_finite() && value > 0.0;
     if is_one { Ok(value) } else { Err(Error::illegal(format!("{name} {value}: it is above 0"))) }
@@ -175,6 +188,9 @@ fn positive(name: &str, value: f64) -> Result<f64> {
 
 /// Extents that nobody will reach, and whose products are still numbers.
 const MOST: usize = 1 << 24;
+
+/// Tokens of a step that nobody will take.
+const TOKENS_MAX: usize = 1 << 56;
 
 fn countable(name: &str, value: usize) -> Result<usize> {
     let is_one = (1..=MOST).contains(&value);

@@ -4,7 +4,7 @@ use super::hardware::Hardware;
 use super::sizes::{Bytes, Sizes};
 use super::state::Cut;
 use crate::error::{Error, Result};
-use crate::train::{Batch, Scale};
+use crate::train::{Batch, Scale, factors};
 use serde::Serialize;
 
 /// How a global batch reaches the ranks.
@@ -30,7 +30,7 @@ impl Recipe {
     /// For so many tokens in a step. More data ranks come before larger micro-batches, and those before accumulation.
     ///
     /// # Errors
-    /// [`Error::Illegal`] with the numbers that go together, and with three ways out where there are more ranks than samples.
+    /// [`Error::Illegal`] with the numbers that go together, and with the ways out where there are more ranks than samples.
     pub fn new(tokens: usize, sizes: &Sizes, bytes: &Bytes, hardware: &Hardware, cut: &Cut) -> Result<Self> {
         let samples = Batch::samples(tokens, sizes.sequence)?;
         let ranks = cut.data / cut.context;
@@ -42,9 +42,8 @@ impl Recipe {
                 hardware.room() / 1e9
             )));
         }
-        let even = |micro: &usize| Batch::divide(samples, *micro, ranks).is_ok();
-        let most = largest.min(samples / ranks).max(1);
-        let micro = (1..=most).rev().find(even).unwrap_or(1);
+        let each = if samples.is_multiple_of(ranks) { samples / ranks } else { 1 };
+        let micro = factors(each).into_iter().rfind(|&micro| micro <= largest).unwrap_or(1);
         let batch = Batch::divide(samples, micro, ranks)?;
         Ok(Self {
             tokens,

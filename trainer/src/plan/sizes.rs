@@ -54,6 +54,24 @@ impl Sizes {
         }
     }
 
+    /// That they go together.
+    ///
+    /// # Errors
+    /// [`Error::Illegal`] names those that do not.
+    pub fn check(&self) -> Result<()> {
+        let Self { parameters, active, width, heads, experts, .. } = *self;
+        let rules = [
+            (active <= parameters, format!("--active {active}: there are {parameters} parameters in all")),
+            (
+                active == parameters || experts > 1,
+                format!("--active {active}: without --experts, all {parameters} are"),
+            ),
+            (width.is_multiple_of(heads), format!("--heads {heads}: they do not divide a width of {width}")),
+        ];
+        let broken = rules.into_iter().find(|&(holds, _)| !holds);
+        broken.map_or(Ok(()), |(_, rule)| Err(Error::illegal(rule)))
+    }
+
     /// Those of a configured language model.
     ///
     /// # Errors

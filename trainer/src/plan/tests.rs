@@ -105,14 +105,11 @@ fn the_largest_micro_batch_is_what_there_is_room_for() {
 }
 
 #[test]
-fn more_ranks_than_samples_have_three_ways_out() {
+fn more_ranks_than_samples_have_ways_out() {
     let sizes = Sizes { checkpointing: true, ..Sizes::like(1e9) };
     let (bytes, hardware) = (Bytes::mixed(4.0, false), hardware("a100-80", 2048));
     let error = Recipe::new(4_194_304, &sizes, &bytes, &hardware, &cut(Zero1, 2048)).unwrap_err().to_string();
-    assert!(
-        error.contains("Three ways out: (1)") && error.contains("(2)") && error.contains("(3)"),
-        "{error}"
-    );
+    assert!(error.contains("Two ways out: (1) 1024 data ranks") && error.contains("(2)"), "{error}");
 }
 
 #[test]
@@ -334,6 +331,24 @@ fn a_slow_link_is_told_before_the_run() {
         Answer::new(sizes.clone(), bytes, hardware, 1 << 20, 25e6).unwrap().warnings.join("\n")
     };
     assert!(warned(0.5).contains("wait for the network") && !warned(25.0).contains("wait for the network"));
+}
+
+#[test]
+fn of_what_fits_the_quickest_is_taken() {
+    let planned = |billions: f64, ranks, bucket| {
+        let (sizes, hardware) = (Sizes::like(billions * 1e9), hardware("h100-80", ranks));
+        Answer::new(sizes, Bytes::mixed(4.0, false), hardware, 1 << 22, bucket).unwrap()
+    };
+    for (billions, tree) in [(7.0, "gradients and state"), (1.0, "weights, gradients")] {
+        let answer = planned(billions, 512, 25e6);
+        let step = |row: &&Row| row.pace.overlapped();
+        let best = answer.strategies.iter().min_by(|one, other| step(one).total_cmp(&step(other))).unwrap();
+        assert_eq!((answer.decision.cut.kind, best.cut.kind), (Zero3, Zero3));
+        assert!(answer.decision.why.starts_with(tree) && answer.decision.why.contains("yet a step takes"));
+    }
+    // Large buckets are not bound by latency, and few ranks are not either.
+    assert_eq!(planned(7.0, 512, 4e9).decision.cut.kind, Zero2);
+    assert_eq!(planned(1.0, 8, 25e6).decision.why, decided(1.0, "h100-80", 8, |_| ()).why);
 }
 
 #[test]

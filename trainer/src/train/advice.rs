@@ -1,7 +1,7 @@
 //! What is legal and yet probably not meant.
 
 use super::Batch;
-use crate::config::{Config, StrategyKind};
+use crate::config::{Config, Data, DataKind, ModelKind, StrategyKind};
 use crate::data::Tail;
 use crate::mesh::Mesh;
 use crate::train::Scale;
@@ -19,7 +19,7 @@ pub(super) fn list(config: &Config, mesh: &Mesh, batch: &Batch, bytes: usize) ->
         room(mesh, bytes),
         activations(config, bytes),
     ];
-    all.into_iter().flatten().collect::<Vec<_>>().join("\n")
+    all.into_iter().flatten().chain(without_effect(config)).collect::<Vec<_>>().join("\n")
 }
 
 /// Ring latency grows with the ranks, and what each computes meanwhile shrinks.
@@ -90,6 +90,24 @@ fn room(mesh: &Mesh, bytes: usize) -> Option<String> {
 fn activations(config: &Config, bytes: usize) -> Option<String> {
     let large = bytes as f64 > 8.0 * GIB && !config.model.checkpointing;
     large.then(|| "activations are not shared out by any strategy: model.checkpointing = true, mesh.sequence_data, or a smaller data.micro_batch".to_owned())
+}
+
+/// Keys that are not at their defaults and that nothing reads, a line each.
+pub(super) fn without_effect(config: &Config) -> Vec<String> {
+    let Config { model, data, strategy, .. } = config;
+    let mlp = model.kind == ModelKind::Mlp;
+    let tokens = data.kind == DataKind::Tokens;
+    let default = Data::default();
+    let (mlp_is, data_is) = ("model.kind = \"mlp\"", "a data.kind other than \"tokens\"");
+    let all = [
+        (mlp && model.dropout > 0.0, "model.dropout", mlp_is),
+        (mlp && model.checkpointing, "model.checkpointing", mlp_is),
+        (mlp && strategy.sequence_parallel, "strategy.sequence_parallel", mlp_is),
+        (!tokens && data.validation_path != default.validation_path, "data.validation_path", data_is),
+        (!tokens && data.vocabulary != default.vocabulary, "data.vocabulary", data_is),
+    ];
+    let ignored = all.into_iter().filter(|(is_ignored, ..)| *is_ignored);
+    ignored.map(|(_, key, with)| format!("{key} has no effect with {with}")).collect()
 }
 
 /// Bytes of memory of this host.

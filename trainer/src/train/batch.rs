@@ -90,27 +90,29 @@ fn too_many_ranks(global: usize, micro: usize, ranks: usize) -> String {
     let problem = format!(
         "a global batch of {global} is smaller than micro-batch {micro} x {ranks} data ranks = {at_once}"
     );
-    let smaller = match (1..micro.min(global + 1)).rev().find(|&micro| divides(global, micro, ranks)) {
-        Some(micro) => format!("a micro-batch of {micro}, which keeps all ranks busy with less each"),
-        None => "no smaller micro-batch divides it".to_owned(),
-    };
-    let fewer = match (1..=global / micro).rev().find(|&ranks| divides(global, micro, ranks)) {
-        Some(ranks) => format!("{ranks} data ranks, the others for tensor or pipeline parallel"),
-        None => "no smaller number of ranks divides it".to_owned(),
-    };
+    let smaller = others(global, ranks).into_iter().rfind(|&legal| legal < micro);
+    let smaller =
+        smaller.map(|micro| format!("a micro-batch of {micro}, which keeps all ranks busy with less each"));
+    let fewer = others(global, micro).into_iter().rfind(|&legal| legal < ranks);
+    let fewer = fewer.map(|ranks| format!("{ranks} data ranks, the others for tensor or pipeline parallel"));
     let larger = format!("a global batch of {at_once}, if learning bears it (schedule.lr_scale)");
-    format!("{problem}. Three ways out: (1) {smaller}; (2) {fewer}; (3) {larger}")
+    let ways: Vec<String> = smaller.into_iter().chain(fewer).chain([larger]).collect();
+    let count = ["One way", "Two ways", "Three ways"][ways.len() - 1];
+    let ways: Vec<_> = (1..).zip(ways).map(|(number, way)| format!("({number}) {way}")).collect();
+    format!("{problem}. {count} out: {}", ways.join("; "))
 }
 
-fn divides(global: usize, micro: usize, ranks: usize) -> bool {
-    global.is_multiple_of(micro.saturating_mul(ranks))
+/// Numbers that divide `global` together with `other`, from small to large.
+fn others(global: usize, other: usize) -> Vec<usize> {
+    if global.is_multiple_of(other) { factors(global / other) } else { Vec::new() }
 }
 
 fn not_divisible(global: usize, micro: usize, ranks: usize) -> String {
     let problem =
         format!("a global batch of {global} is no multiple of micro-batch {micro} x {ranks} data ranks");
-    let legal = |&micro: &usize| divides(global, micro, ranks);
-    let (below, above) = ((1..micro).rev().find(legal), (micro + 1..=global).find(legal));
+    let legal = others(global, ranks);
+    let below = legal.iter().rfind(|&&legal| legal < micro);
+    let above = legal.iter().find(|&&legal| legal > micro);
     let micros: Vec<String> = below.into_iter().chain(above).map(|micro| micro.to_string()).collect();
     let micros = match micros.len() {
         0 => String::new(),
@@ -121,8 +123,14 @@ fn not_divisible(global: usize, micro: usize, ranks: usize) -> String {
 
 /// What divides `number`, in words.
 pub(super) fn divisors(number: usize) -> String {
-    let all = (1..=number).filter(|&divisor| number.is_multiple_of(divisor));
-    all.map(|divisor| divisor.to_string()).collect::<Vec<_>>().join(", ")
+    factors(number).iter().map(usize::to_string).collect::<Vec<_>>().join(", ")
+}
+
+/// What divides `number`, from small to large: up to its root one by one, and what remains of each.
+pub(crate) fn factors(number: usize) -> Vec<usize> {
+    let small: Vec<usize> = (1..=number.isqrt()).filter(|&factor| number.is_multiple_of(factor)).collect();
+    let large = small.iter().rev().map(|factor| number / factor).filter(|large| !small.contains(large));
+    small.iter().copied().chain(large).collect()
 }
 
 /// The multiples of `unit` around `number`, which is none.
@@ -204,13 +212,10 @@ mod tests {
              (2) 8 data ranks, the others for tensor or pipeline parallel; \
              (3) a global batch of 128, if learning bears it (schedule.lr_scale)"
         );
-        let hopeless = refused(3, 4, 2);
-        assert!(hopeless.contains("(1) no smaller micro-batch divides it; (2) no smaller number"));
-        let crooked = refused(10, 4, 3);
-        assert!(
-            crooked.contains("(1) no smaller micro-batch divides it; (2) no smaller number"),
-            "{crooked}"
-        );
+        for hopeless in [refused(3, 4, 2), refused(10, 4, 3)] {
+            assert!(hopeless.contains("One way out: (1) a global batch of"), "{hopeless}");
+        }
+        assert!(refused(8, 2, 64).contains("Two ways out: (1) 4 data ranks"));
         assert!(refused(10, usize::MAX, 2).contains("micro-batch of 5"));
     }
 }

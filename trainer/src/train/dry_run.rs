@@ -1,7 +1,7 @@
 //! What a run would keep, send and compute on any number of ranks: arithmetic alone, in one process.
 
 use super::formula::{Plan, Traffic};
-use super::{Batch, Extents, Network, advice, setup, work};
+use super::{Batch, Extents, Network, advice, launch, setup, work};
 use crate::config::{Config, DataKind, StrategyKind};
 use crate::data::{Table, text};
 use crate::error::Result;
@@ -33,7 +33,7 @@ impl DryRun {
         // Models are cut between ranks of a group; this one has nobody to talk to.
         let tensor = match config.mesh.tensor {
             1 => None,
-            parts => Communicator::threads(parts)?.into_iter().next(),
+            parts => launch::few(parts).and_then(|()| Ok(Communicator::threads(parts)?))?.into_iter().next(),
         };
         let (_, inventory) = Network::new(config, extents, tensor.as_ref())?;
         Ok(Self { config: config.clone(), mesh, batch, extents, inventory })
@@ -60,7 +60,7 @@ impl DryRun {
         let own = self.config.strategy.kind;
         sections(&[
             ("Model", self.model()),
-            ("Mesh", self.drawing()),
+            ("Mesh", self.mesh.to_string()),
             ("Batch", self.arithmetic()),
             ("Memory of each rank, bytes", self.memory_table(own)),
             ("Sent by each rank in a step, bytes", traffic_table(&self.traffic(own))),
@@ -78,19 +78,6 @@ impl DryRun {
         format!(
             "{parameters} parameters in {units} units\n{step:.3e} floating-point operations a rank and step"
         )
-    }
-
-    /// The mesh, or as much of it as can be read.
-    fn drawing(&self) -> String {
-        let drawing = self.mesh.to_string();
-        let mut lines: Vec<&str> = drawing.lines().collect();
-        if lines.len() > LINES_MAX {
-            let last = lines.split_off(lines.len() - 1);
-            lines.truncate(LINES_MAX - 2);
-            lines.push("...");
-            lines.extend(last);
-        }
-        lines.join("\n")
     }
 
     fn arithmetic(&self) -> String {
@@ -142,7 +129,7 @@ pub(super) fn extents(config: &Config) -> Result<Extents> {
         DataKind::Tokens => Extents::Tokens(config.data.vocabulary as usize),
         DataKind::Table => {
             let table = Table::read(Path::new(&config.data.path))?;
-            Extents::Rows(table.columns, table.classes().unwrap_or(1))
+            Extents::Rows(table.columns, table.classes()?)
         }
     })
 }
@@ -165,5 +152,4 @@ fn indented(text: &str) -> String {
     text.lines().map(|line| format!("  {line}")).collect::<Vec<_>>().join("\n")
 }
 
-const LINES_MAX: usize = 20;
 const MIB: f64 = (1 << 20) as f64;

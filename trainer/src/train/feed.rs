@@ -2,7 +2,7 @@
 
 use crate::config::{Config, Data, DataKind};
 use crate::data::{Chunk, Dataset, Scaling, Table, TokenBatch, TokenFile, Windows, text};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::models::Batch;
 use crate::random::{chain, fold};
 use std::path::Path;
@@ -82,10 +82,7 @@ impl Feed {
     }
 
     fn table(table: Table, share: f64, seed: u32) -> Result<Self> {
-        let classes = table.classes();
-        let classes =
-            classes.ok_or_else(|| Error::illegal("the last column of the table is no class: 0, 1, 2 …"))?;
-        let extents = Extents::Rows(table.columns, classes);
+        let extents = Extents::Rows(table.columns, table.classes()?);
         let (mut training, mut validation) = table.split(share, u64::from(seed));
         let scaling = Scaling::of(&training);
         scaling.apply(&mut training);

@@ -11,6 +11,7 @@ use unisono::{Communicator, Order};
 /// # Errors
 /// The first that any rank has; it ends all others.
 pub fn on_threads(ranks: usize, config: &Config) -> Result<Outcome> {
+    few(ranks)?;
     let worlds = Communicator::threads_with(ranks, &settings()?)?;
     thread::scope(|scope| {
         let start = |world| scope.spawn(move || rank(world, config));
@@ -21,6 +22,18 @@ pub fn on_threads(ranks: usize, config: &Config) -> Result<Outcome> {
         let first = done.into_iter().filter_map(Result::ok).next();
         telling.map_or_else(|| Ok(first.expect("a rank that ended")), Err)
     })
+}
+
+/// Ranks that are threads of one process, at most.
+const THREADS_MAX: usize = 1 << 10;
+
+/// That so many ranks can be threads of this process: each has a channel to each other.
+///
+/// # Errors
+/// [`Error::Illegal`] says how many can be.
+pub(super) fn few(ranks: usize) -> Result<()> {
+    let what = || format!("{ranks} ranks of one process: there may be {THREADS_MAX}");
+    if ranks <= THREADS_MAX { Ok(()) } else { Err(Error::illegal(what())) }
 }
 
 /// Trains as one of the processes that `RANK`, `WORLD_SIZE` and their kin describe; the outcome at rank 0.

@@ -8,7 +8,7 @@ pub use record::Record;
 
 use super::ledger::Ledger;
 use super::run::{Run, Taken};
-use super::work;
+use super::{advice, work};
 use crate::config::Config;
 use crate::error::Result;
 use line::Line;
@@ -40,6 +40,7 @@ impl Report {
         let flops = samples * work::flops_per_sample(&config, &run.inventory);
         let tokens =
             if run.network.gpt().is_some() { samples * config.model.context as f64 } else { samples };
+        advice::without_effect(&config).iter().for_each(|line| line::say(line));
         let line = Line::new(config.schedule.steps, run.step, config.log.every);
         let journal = Journal::open(Path::new(&config.log.file), run.step)?;
         Ok(Self { config, line, journal, work: (flops, peak), tokens, pace: None })

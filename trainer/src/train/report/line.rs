@@ -2,7 +2,7 @@
 
 use super::Record;
 use indicatif::{ProgressBar, ProgressStyle};
-use std::io::{IsTerminal, stderr};
+use std::io::{IsTerminal, Write, stderr};
 use std::time::Duration;
 
 /// A bar where somebody looks at it; elsewhere a line every so many steps.
@@ -34,10 +34,10 @@ impl Line {
             }
             Self::Lines { every, steps } => {
                 if record.step.is_multiple_of(*every) || record.step == *steps {
-                    eprintln!("step {}/{steps} {}", record.step, words(record, left));
+                    say(&format!("step {}/{steps} {}", record.step, words(record, left)));
                 }
                 if let Some(loss) = record.validation {
-                    eprintln!("{}", held_back(record.step, loss));
+                    say(&held_back(record.step, loss));
                 }
             }
         }
@@ -48,6 +48,11 @@ impl Line {
             bar.abandon();
         }
     }
+}
+
+/// A line for who listens: a run goes on when nobody does any more.
+pub(super) fn say(line: &str) {
+    let _ = writeln!(stderr(), "{line}");
 }
 
 fn held_back(step: u64, loss: f64) -> String {
