@@ -2,7 +2,7 @@
 
 use crate::config::{Config, Data, DataKind};
 use crate::data::{Chunk, Dataset, Scaling, Table, TokenBatch, TokenFile, Windows, text};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::models::Batch;
 use crate::random::{chain, fold};
 use std::path::Path;
