@@ -1,5 +1,6 @@
 use super::*;
 use crate::pass::Seeds;
+use crate::testing::on;
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use unisono::{Communicator, Sum};
@@ -210,11 +211,7 @@ fn communicators_have_the_ranks_of_their_groups() {
     ];
     for (world, degrees, pipeline_first) in cases {
         let mesh = mesh(world, degrees, pipeline_first);
-        std::thread::scope(|scope| {
-            for comm in Communicator::threads(world).unwrap() {
-                scope.spawn(move || meets_its_groups(&comm, mesh));
-            }
-        });
+        on(world, |comm| meets_its_groups(&comm, mesh));
     }
 }
 

@@ -139,6 +139,7 @@ mod tests {
     use crate::parameter::Inventory;
     use crate::pass::Seeds;
     use crate::strategy::Local;
+    use crate::testing;
 
     /// As the formula says, one number after another.
     fn naive(x: &[f64], rows: usize, sequence: usize, heads: usize, d: usize) -> Vec<f64> {
@@ -188,14 +189,7 @@ mod tests {
     fn chunks_of_sequences_attend_to_what_came_before_in_others() {
         let (sequence, rows) = (2 * PANEL + 4, 4 * PANEL + 8);
         let (input, slope) = (numbers(1, 18 * rows), numbers(2, 6 * rows));
-        let of = |ranks: usize| -> Vec<[Vec<f32>; 2]> {
-            let groups = Communicator::threads(ranks).expect("ranks");
-            std::thread::scope(|scope| {
-                let run = |group| scope.spawn(|| chunk(&{ group }, sequence, &input, &slope));
-                let threads: Vec<_> = groups.into_iter().map(run).collect();
-                threads.into_iter().map(|thread| thread.join().expect("a rank")).collect()
-            })
-        };
+        let of = |ranks| testing::on(ranks, |group| chunk(&group, sequence, &input, &slope));
         let whole = of(1).remove(0);
         for ranks in [2, 3, 4] {
             for (rank, found) in of(ranks).into_iter().enumerate() {

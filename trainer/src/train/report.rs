@@ -4,6 +4,7 @@ mod line;
 mod plot;
 mod record;
 
+pub(super) use line::say;
 pub use record::Record;
 
 use super::ledger::Ledger;
@@ -40,7 +41,7 @@ impl Report {
         let flops = samples * work::flops_per_sample(&config, &run.inventory);
         let tokens =
             if run.network.gpt().is_some() { samples * config.model.context as f64 } else { samples };
-        advice::without_effect(&config).iter().for_each(|line| line::say(line));
+        advice::without_effect(&config).iter().for_each(|line| say(line));
         let line = Line::new(config.schedule.steps, run.step, config.log.every);
         let journal = Journal::open(Path::new(&config.log.file), run.step)?;
         Ok(Self { config, line, journal, work: (flops, peak), tokens, pace: None })

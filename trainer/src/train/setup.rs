@@ -4,6 +4,7 @@ use super::feed::Feed;
 use super::formula::Plan;
 use super::ledger::Ledger;
 use super::network::Network;
+use super::report::say;
 use super::run::Run;
 use super::trace::Trace;
 use crate::checkpoint;
@@ -87,7 +88,7 @@ impl Run {
     /// One line for whoever started the run.
     fn say(&self, what: &str) {
         if self.speaks() {
-            eprintln!("{what}");
+            say(what);
         }
     }
 }

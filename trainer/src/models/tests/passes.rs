@@ -1,6 +1,7 @@
 //! Micro-batches that go breadth first, sequences in chunks, heads in parts of the rows: the same gradients.
 
 use super::*;
+use crate::testing::on;
 use unisono::Communicator;
 
 fn seeds(micro_batches: u64) -> Vec<Seeds> {
@@ -80,7 +81,7 @@ fn a_head_in_parts_has_the_same_loss_and_gradients_in_less_room() {
 
 /// The mean loss and mean gradients of `ranks` that have chunks of all sequences, by the mean over all of them.
 fn in_chunks(config: &GptConfig, ranks: usize) -> (f32, Vec<f32>) {
-    let rank = |group: Communicator| {
+    let all = on(ranks, |group| {
         let length = 6 / ranks;
         let own = |tokens: &[u32]| -> Vec<u32> {
             tokens.chunks(6).flat_map(|one| one[group.rank() * length..][..length].to_vec()).collect()
@@ -96,12 +97,8 @@ fn in_chunks(config: &GptConfig, ranks: usize) -> (f32, Vec<f32>) {
         group.all_reduce(&mut loss, unisono::Avg).expect("losses");
         group.all_reduce(&mut gradients, unisono::Avg).expect("gradients");
         (loss[0], gradients)
-    };
-    let groups = Communicator::threads(ranks).expect("ranks");
-    std::thread::scope(|scope| {
-        let threads: Vec<_> = groups.into_iter().map(|group| scope.spawn(move || rank(group))).collect();
-        threads.into_iter().map(|thread| thread.join().expect("a rank")).last().expect("one")
-    })
+    });
+    all.into_iter().next_back().expect("one")
 }
 
 #[test]

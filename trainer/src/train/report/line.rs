@@ -51,7 +51,7 @@ impl Line {
 }
 
 /// A line for who listens: a run goes on when nobody does any more.
-pub(super) fn say(line: &str) {
+pub(in crate::train) fn say(line: &str) {
     let _ = writeln!(stderr(), "{line}");
 }
 
