@@ -17,6 +17,8 @@ mod gpu;
 #[cfg(feature = "gpu")]
 mod graph;
 #[cfg(feature = "gpu")]
+mod interop;
+#[cfg(feature = "gpu")]
 mod ipc;
 #[cfg(feature = "gpu")]
 mod kernel;
@@ -29,6 +31,8 @@ mod pinned;
 mod plain;
 #[cfg(feature = "gpu")]
 mod pool;
+#[cfg(feature = "gpu")]
+mod reduce;
 #[cfg(feature = "gpu")]
 mod stream;
 
@@ -45,6 +49,8 @@ pub use event::Event;
 pub use gpu::Gpu;
 #[cfg(feature = "gpu")]
 pub use graph::Graph;
+#[cfg(feature = "gpu")]
+pub use interop::{DeviceBuffer, DeviceBufferMut};
 #[cfg(feature = "gpu")]
 pub use ipc::{Imported, IpcHandle};
 #[cfg(feature = "gpu")]
