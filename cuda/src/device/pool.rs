@@ -118,8 +118,10 @@ impl State {
         let unused = &mut self.unused;
         self.retired.retain_mut(|retired| {
             retired.uses.retain_mut(|each| !each.is_over());
+            if !retired.uses.is_empty() {
+                return true;
+            }
             match retired.block.kind {
-                _ if !retired.uses.is_empty() => return true,
                 // What cannot be closed is closed when the process ends.
                 Kind::Imported => drop(free(retired.block)),
                 Kind::Device | Kind::Host => unused.push(retired.block),
