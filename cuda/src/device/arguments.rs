@@ -3,6 +3,7 @@
 //! The offsets below are asserted here of the structs, and written into `kernels/layout.cuh`, which asserts them of
 //! those in `kernels/arguments.cuh`.
 
+use super::Plain;
 use crate::{DType, Op, Scalar};
 use std::mem::offset_of;
 use std::ptr::{null, null_mut};
@@ -23,7 +24,12 @@ macro_rules! arguments {
                 $($(#[$field_meta])* pub $field: $type,)*
             }
 
+            // SAFETY: each of its fields is plain, and the compiler has seen that.
+            unsafe impl Plain for $name {}
+
             const _: () = {
+                const fn expect_plain<T: Plain>() {}
+                $(expect_plain::<$type>();)*
                 $(assert!(offset_of!($name, $field) == $offset);)*
                 assert!(size_of::<$name>() == $bytes);
             };
