@@ -5,4 +5,6 @@ mod schedule;
 mod table;
 
 pub use arguments::{Channel, Exchange, Fifo, Patience, ReduceCopy, State, Status};
-pub use schedule::{Act, Extent, Interpret, Neighbour, OneShot, Place, Port, Share, Space, Strand, Verb};
+pub use schedule::{
+    Act, Extent, Interpret, Neighbour, OneShot, Place, Port, Protocol, Share, Space, Strand, Verb,
+};
