@@ -99,11 +99,6 @@ DEVICE bool run_pieces(Stage& stage, const Strand& strand, Desk& desk) {
     return true;
 }
 
-// After a launch that ended early, those behind it end at once.
-DEVICE bool is_sound(const Patience& patience) {
-    return __syncthreads_and(threadIdx.x != 0 || !is_lost(patience));
-}
-
 template <class E>
 DEVICE void interpret(const Interpret& args, Desk& desk) {
     u32 channel = blockIdx.x / args.strand_count;

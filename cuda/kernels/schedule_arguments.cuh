@@ -111,7 +111,6 @@ struct OneShot {
     u64 what;
     u64 count;
     u64 factor;
-    u64 one;
     u32 ranks;
     u32 rank;
     u32 blocks_max;

@@ -163,7 +163,7 @@ arguments! {
 
     /// Arguments of the kernels `one_shot_*`: an all_reduce in which each rank stores what it has into the mailboxes of all. Every
     /// block takes the next `block_bytes` of the buffer.
-    OneShot: 136 {
+    OneShot: 128 {
         /// The send buffer.
         0 => input: *const u8,
         /// The receive buffer; may be the input.
@@ -184,22 +184,20 @@ arguments! {
         64 => count: u64,
         /// As in [`Interpret`].
         72 => factor: u64,
-        /// As in [`Interpret`].
-        80 => one: u64,
         /// Of the communicator.
-        88 => ranks: u32,
+        80 => ranks: u32,
         /// This one.
-        92 => rank: u32,
+        84 => rank: u32,
         /// Blocks that the mailboxes have room for.
-        96 => blocks_max: u32,
+        88 => blocks_max: u32,
         /// An [`Op`](crate::Op) as a number.
-        100 => op: u32,
+        92 => op: u32,
         /// As in [`Interpret`].
-        104 => divisor: u32,
+        96 => divisor: u32,
         /// Room that has no meaning.
-        108 => unused: u32,
+        100 => unused: u32,
         /// For all of its waits.
-        112 => patience: Patience,
+        104 => patience: Patience,
     }
 }
 
