@@ -29,6 +29,7 @@
 mod call;
 mod communicator;
 mod config;
+mod device;
 mod engine;
 mod error;
 mod reduction;

@@ -33,6 +33,8 @@ pub mod listener;
 pub mod mapped;
 mod notes;
 #[cfg(not(loom))]
+pub mod p2p;
+#[cfg(not(loom))]
 pub mod pace;
 #[cfg(not(loom))]
 pub mod porch;
