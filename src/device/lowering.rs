@@ -7,15 +7,11 @@
 use crate::error::{Error, ErrorKind, Result};
 use crate::schedule::{Block, Place as Spot, Program, Rank, Space, Step, Strand as Steps};
 use unisono_cuda::device::{Act, Place, Strand, Verb};
+use unisono_transports::p2p::Tables;
 
-/// What is uploaded of one rank's program.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Lowered {
-    pub(super) acts: Vec<Act>,
-    /// The operands of all acts.
-    pub(super) places: Vec<Place>,
-    pub(super) strands: Vec<Strand>,
-}
+/// Tables being written.
+#[derive(Default)]
+struct Writer(Tables);
 
 /// How a step is carried out together with another of its strand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,25 +30,25 @@ enum Fused {
 ///
 /// # Errors
 /// If a step has more operands than a GPU combines at once.
-pub(super) fn lower(program: &Program, rank: Rank) -> Result<Lowered> {
-    let mut lowered = Lowered::default();
+pub(super) fn lower(program: &Program, rank: Rank) -> Result<Tables> {
+    let mut writer = Writer::default();
     for strand in &program.strands {
-        lowered.strand(strand, rank)?;
+        writer.strand(strand, rank)?;
     }
-    Ok(lowered)
+    Ok(writer.0)
 }
 
-impl Lowered {
+impl Writer {
     fn strand(&mut self, strand: &Steps, rank: Rank) -> Result<()> {
-        let first_act = self.acts.len() as u32;
+        let first_act = self.0.acts.len() as u32;
         for (step, fused) in strand.steps.iter().zip(fuse(&strand.steps)) {
             if fused != Fused::Done {
                 let act = self.act(step, fused, rank)?;
-                self.acts.push(act);
+                self.0.acts.push(act);
             }
         }
-        let acts = self.acts.len() as u32 - first_act;
-        self.strands.push(Strand { lane: strand.lane as u32, first_act, acts });
+        let acts = self.0.acts.len() as u32 - first_act;
+        self.0.strands.push(Strand { lane: strand.lane as u32, first_act, acts });
         Ok(())
     }
 
@@ -60,7 +56,7 @@ impl Lowered {
     fn act(&mut self, step: &Step, fused: Fused, rank: Rank) -> Result<Act> {
         let here = |block: &Block| Spot { rank, block: *block };
         let also = if let Fused::Also(spot) = fused { Some(spot) } else { None };
-        let first_place = self.places.len() as u32;
+        let first_place = self.0.places.len() as u32;
         let (verb, peer, operands, targets) = match step {
             Step::Send { peer, blocks } => (Verb::Send, *peer, self.put(blocks.iter().map(here)), 0),
             Step::Recv { peer, into } => (Verb::Recv, *peer, self.put(into.iter().map(here)), 0),
@@ -98,13 +94,13 @@ impl Lowered {
 
     /// Adds places; says how many.
     fn put(&mut self, spots: impl IntoIterator<Item = Spot>) -> usize {
-        let before = self.places.len();
-        self.places.extend(spots.into_iter().map(|spot| Place {
+        let before = self.0.places.len();
+        self.0.places.extend(spots.into_iter().map(|spot| Place {
             rank: spot.rank as u32,
             space: spot.block.space as u32,
             index: spot.block.index,
         }));
-        self.places.len() - before
+        self.0.places.len() - before
     }
 }
 

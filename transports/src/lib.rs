@@ -32,7 +32,7 @@ pub mod listener;
 #[cfg(not(loom))]
 pub mod mapped;
 mod notes;
-#[cfg(not(loom))]
+#[cfg(all(feature = "gpu", not(loom)))]
 pub mod p2p;
 #[cfg(not(loom))]
 pub mod pace;

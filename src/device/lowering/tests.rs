@@ -1,15 +1,16 @@
-//! Lowered programs, played on numbers, do what their schedules do.
+//! Tables programs, played on numbers, do what their schedules do.
 
-use super::{Lowered, lower};
+use super::lower;
 use crate::schedule::check::Player;
 use crate::schedule::{Algorithm, Collective, Reach, Schedule, Space, Spec, find};
 use std::collections::{HashMap, VecDeque};
 use unisono_cuda::device::{Act, Verb};
+use unisono_transports::p2p::Tables;
 
 /// All ranks of one schedule: a block is one number, a FIFO holds [`SLOTS`] messages.
 struct Table<'s> {
     schedule: &'s Schedule,
-    programs: Vec<Lowered>,
+    programs: Vec<Tables>,
     cells: HashMap<Cell, i64>,
     links: HashMap<(u32, u32, u32), VecDeque<Vec<i64>>>,
     signals: HashMap<(u32, u32), usize>,
@@ -38,7 +39,7 @@ impl<'s> Table<'s> {
         let ranks = 0..schedule.spec.ranks;
         let programs: Vec<_> =
             ranks.map(|rank| lower(&schedule.programs[rank], rank).expect("it lowers")).collect();
-        let run = |(rank, program): (usize, &Lowered)| {
+        let run = |(rank, program): (usize, &Tables)| {
             let start = move |strand| Run { rank: rank as u32, strand, act: 0, piece: 0 };
             (0..program.strands.len()).map(start).collect::<Vec<_>>()
         };
@@ -212,7 +213,7 @@ fn what_is_one_pass_is_one_act() {
         let row = find(Collective::AllReduce, name).unwrap();
         lower(&(row.build)(&Spec { ranks, root: 0, aggregation: 1 }, 1), 1).unwrap()
     };
-    let forwards = |lowered: &Lowered| {
+    let forwards = |lowered: &Tables| {
         lowered
             .acts
             .iter()
