@@ -296,7 +296,13 @@ impl Communicator {
         Err(self.place(Error::misuse(text)))
     }
 
-    pub(crate) fn same_length_if(&self, applies: bool, what: &str, found: usize, expected: usize) -> Result<()> {
+    pub(crate) fn same_length_if(
+        &self,
+        applies: bool,
+        what: &str,
+        found: usize,
+        expected: usize,
+    ) -> Result<()> {
         if applies { self.same_length(what, found, expected) } else { Ok(()) }
     }
 

@@ -218,7 +218,8 @@ impl DeviceCommunicator {
         output: &mut B,
         root: Rank,
     ) -> Result<()> {
-        let (at_root, needed) = (self.is_root("input", root, input.is_some())?, output.count() * self.ranks());
+        let (at_root, needed) =
+            (self.is_root("input", root, input.is_some())?, output.count() * self.ranks());
         self.base().same_length_if(at_root, "input", input.map_or(0, A::count), needed)?;
         let from = Side::even(input.map(|input| input as &dyn Region), 0, output.bytes());
         self.run::<A::Item>(stream, Collective::Scatter, None, root, from, whole(output))

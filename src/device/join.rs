@@ -103,7 +103,8 @@ fn agree<T>(base: &Communicator, ended: Result<T>) -> Result<T> {
 /// Equal for ranks of one host.
 fn host_number() -> u64 {
     let text = host_identity();
-    text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
+    text.bytes()
+        .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }
 
 /// A program has two strands at most.

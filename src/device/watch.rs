@@ -133,9 +133,10 @@ impl Shared {
     /// Ends this communicator on all ranks because of an error seen here.
     pub(super) fn end(&self, error: Error, call: Option<Call>) -> Error {
         self.endpoint.abort();
-        self.base.with(|engine| engine.end_with(error, call)).err().unwrap_or_else(|| {
-            Error::new(ErrorKind::Bug("an error that ended nothing".to_owned()))
-        })
+        self.base
+            .with(|engine| engine.end_with(error, call))
+            .err()
+            .unwrap_or_else(|| Error::new(ErrorKind::Bug("an error that ended nothing".to_owned())))
     }
 
     /// What the record of a launch means. One that waited for a rank which itself waits leaves it to those nearer to the
@@ -148,7 +149,8 @@ impl Shared {
                 ErrorKind::Mismatch { rank, call, other: peer, other_call }
             }
             Ending::Mismatch => {
-                let what = format!("piece {:#x} of {call} where {:#x} was due", status.theirs[3], status.ours[3]);
+                let what =
+                    format!("piece {:#x} of {call} where {:#x} was due", status.theirs[3], status.ours[3]);
                 ErrorKind::Corrupt { peer, what }
             }
             Ending::Length => {

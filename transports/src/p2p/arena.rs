@@ -79,7 +79,8 @@ impl Arena {
     pub(super) fn fifos(&self, reached: &Reached, protocol: Protocol, lane: usize, peer: usize) -> Fifos {
         let (layout, rank) = (&self.layout, self.rank);
         let (own, theirs) = (self.memory.address() as usize, reached.memory.address() as usize);
-        let (slot_count, slot_bytes) = (layout.sizes().slots as u32, layout.sizes().slot_stride(protocol) as u32);
+        let (slot_count, slot_bytes) =
+            (layout.sizes().slots as u32, layout.sizes().slot_stride(protocol) as u32);
         let fifo = |receiver: (usize, usize), sender: (usize, usize)| Fifo {
             slots: (receiver.0 + layout.slots(protocol, receiver.1, lane, sender.1).start) as *mut u8,
             tail: (receiver.0 + layout.tail(protocol, lane, sender.1).start) as *mut u64,

@@ -141,5 +141,8 @@ fn ports(arena: &Arena, reached: &[Option<Reached>], protocol: Protocol) -> Vec<
         Port { out, into, sent: 0, received: 0 }
     };
     let lanes = 0..arena.layout().sizes().lanes();
-    lanes.flat_map(|lane| (0..reached.len()).map(move |peer| (lane, peer))).map(|(lane, peer)| port(lane, peer)).collect()
+    lanes
+        .flat_map(|lane| (0..reached.len()).map(move |peer| (lane, peer)))
+        .map(|(lane, peer)| port(lane, peer))
+        .collect()
 }

@@ -116,7 +116,8 @@ impl Operand<'_> {
         let end = length.and_then(|length| length.checked_add(self.offset));
         let fits = end.is_some_and(|end| end <= bytes) && shares.checked_mul(self.parts) >= Some(blocks);
         if !fits || stride >= ADDRESSES || self.parts == 0 || self.parts > u32::MAX as usize {
-            let text = format!("an {what} of {bytes} bytes for {blocks} blocks in {shares} shares of {share_bytes}");
+            let text =
+                format!("an {what} of {bytes} bytes for {blocks} blocks in {shares} shares of {share_bytes}");
             return Err(Error::Misuse(text));
         }
         let base = (base as usize + self.offset) as *mut u8;

@@ -151,7 +151,8 @@ const TARGETS_MAX: usize = 2;
 mod tests {
     use super::*;
 
-    const BOUNDS: Bounds = Bounds { rank: 1, ranks: 3, input: 2, output: 4, scratch: 1, window: 2, uses_window: true };
+    const BOUNDS: Bounds =
+        Bounds { rank: 1, ranks: 3, input: 2, output: 4, scratch: 1, window: 2, uses_window: true };
 
     fn act(verb: Verb, operands: u16, targets: u16) -> Act {
         let (finish, unused, peer, forward, signals, first_place) = (0, 0, 2, Act::NOBODY, 0, 0);
