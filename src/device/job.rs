@@ -7,7 +7,7 @@ use crate::reduction::Reduction;
 use crate::schedule::{Collective, Rank};
 use unisono_cuda::device::{Buffer, Gpu, GpuError, Share, View, ViewMut};
 use unisono_cuda::{DType, Element};
-use unisono_transports::p2p::{Cut, Operand, Region, Shares};
+use unisono_transports::p2p::{Memory, Operand, Region, Shares};
 
 /// Elements in memory of a GPU, as operations take them.
 pub trait Elements: Region {
@@ -84,14 +84,18 @@ impl<'a> Side<'a> {
     pub(super) fn operand<'o>(
         &'o self,
         shares: usize,
-        parts: usize,
+        blocks: usize,
         element: usize,
         table: Option<&'o Shares>,
     ) -> Operand<'o> {
-        let bytes = self.share_bytes;
-        let layout = Layout::new(Places::Even { bytes }, parts, element);
-        let even = Cut::Even { shares, bytes, stride: layout.stride(bytes) };
-        Operand { region: self.region, offset: self.offset, cut: table.map_or(even, Cut::Uneven), parts }
+        let (bytes, offset) = (self.share_bytes, self.offset);
+        let stride = Layout::new(Places::Even { bytes }, blocks, element).stride(bytes);
+        let memory = match (self.region, table) {
+            (None, _) => Memory::None,
+            (Some(region), None) => Memory::Even { region, offset, shares, bytes, stride },
+            (Some(region), Some(shares)) => Memory::Uneven { region, offset, shares },
+        };
+        Operand { memory, blocks }
     }
 }
 

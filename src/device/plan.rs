@@ -15,11 +15,8 @@ pub(super) struct Plan {
     pub(super) uploaded: Option<Uploaded>,
     pub(super) parts: usize,
     pub(super) digest: Digest,
-    /// Blocks of the longest message of any rank.
-    pub(super) blocks_per_message: usize,
     /// Longest slice of a block that fits every slot and every window, in bytes.
     pub(super) slice_bytes_max: usize,
-    pub(super) uses_window: bool,
 }
 
 /// The plans made so far.
@@ -73,14 +70,7 @@ fn make(algorithm: &Algorithm, spec: &Spec, endpoint: &Endpoint) -> Result<Plan>
         true => None,
         false => Some(endpoint.upload(Program::new(tables, bounds)?, slice_bytes_max)?),
     };
-    Ok(Plan {
-        parts,
-        digest: Digest::of(algorithm),
-        blocks_per_message: widest.blocks_per_message,
-        slice_bytes_max,
-        uses_window,
-        uploaded,
-    })
+    Ok(Plan { parts, digest: Digest::of(algorithm), slice_bytes_max, uploaded })
 }
 
 /// Slices are whole numbers of this.

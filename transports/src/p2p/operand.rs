@@ -48,8 +48,8 @@ region!(Buffer<T>, View<'_, T>, ViewMut<'_, T>);
 /// Uneven shares of a buffer, in memory of the GPU too.
 pub struct Shares {
     table: Buffer<Share>,
-    /// Where the last of them ends.
-    end: usize,
+    /// (start, bytes) of each.
+    places: Vec<(u64, u64)>,
 }
 
 impl Shares {
@@ -58,10 +58,38 @@ impl Shares {
     /// # Errors
     /// If there is no room for it, or a share ends beyond all memory.
     pub fn new(gpu: &Gpu, shares: &[Share]) -> Result<Self> {
-        let ends = shares.iter().map(|share| share.start.checked_add(share.bytes));
-        let end = ends.max().unwrap_or(Some(0)).filter(|_| shares.iter().all(is_sound));
-        let end = end.ok_or_else(|| Error::Misuse("shares beyond all memory".to_owned()))? as usize;
-        Ok(Self { table: gpu.upload(shares)?, end })
+        if !shares.iter().all(is_sound) {
+            return Err(Error::Misuse("shares beyond all memory".to_owned()));
+        }
+        let places = shares.iter().map(|share| (share.start, share.bytes)).collect();
+        Ok(Self { table: gpu.upload(shares)?, places })
+    }
+
+    /// Parts of memory anywhere as shares, each cut into blocks of `stride` bytes: see [`Memory::Parts`].
+    ///
+    /// # Errors
+    /// As [`Shares::new`].
+    pub fn of_parts(gpu: &Gpu, parts: &[&dyn Region], stride: usize) -> Result<Self> {
+        let share = |part: &&dyn Region| Share {
+            start: part.address(),
+            bytes: part.bytes() as u64,
+            stride: stride as u64,
+        };
+        Self::new(gpu, &parts.iter().map(share).collect::<Vec<_>>())
+    }
+
+    /// Where the last of them ends.
+    fn end(&self) -> usize {
+        self.places.iter().map(|(start, bytes)| start + bytes).max().unwrap_or(0) as usize
+    }
+
+    fn are(&self, parts: &[&dyn Region]) -> bool {
+        self.places.len() == parts.len()
+            && self
+                .places
+                .iter()
+                .zip(parts)
+                .all(|(&(start, bytes), part)| (start, bytes) == (part.address(), part.bytes() as u64))
     }
 }
 
@@ -72,11 +100,17 @@ fn is_sound(share: &Share) -> bool {
 /// More bytes than any memory has; times the blocks of a share, still a number.
 const ADDRESSES: u64 = 1 << 48;
 
-/// How a buffer is cut into shares.
+/// The memory of an operand, and how it is cut into shares.
 #[derive(Clone, Copy)]
-pub enum Cut<'a> {
-    /// Equal shares.
+pub enum Memory<'a> {
+    /// This rank has no such buffer.
+    None,
+    /// Equal shares, from `offset` of the region on.
     Even {
+        /// Where they are.
+        region: &'a dyn Region,
+        /// Where in it they begin.
+        offset: usize,
         /// How many.
         shares: usize,
         /// Bytes of each.
@@ -85,55 +119,88 @@ pub enum Cut<'a> {
         stride: usize,
     },
     /// Shares with places of their own.
-    Uneven(&'a Shares),
+    Uneven {
+        /// Where they are.
+        region: &'a dyn Region,
+        /// Where in it their places count from.
+        offset: usize,
+        /// Their places.
+        shares: &'a Shares,
+    },
+    /// Every part is a share.
+    Parts {
+        /// The parts.
+        parts: &'a [&'a dyn Region],
+        /// Made of the same parts.
+        shares: &'a Shares,
+    },
 }
 
 /// A buffer of an operation.
 #[derive(Clone, Copy)]
 pub struct Operand<'a> {
-    /// Its memory; none if this rank has no such buffer.
-    pub region: Option<&'a dyn Region>,
-    /// Where in the memory it begins.
-    pub offset: usize,
-    /// Its shares.
-    pub cut: Cut<'a>,
+    /// Its memory.
+    pub memory: Memory<'a>,
     /// Blocks of a share.
-    pub parts: usize,
+    pub blocks: usize,
 }
 
 impl Operand<'_> {
-    /// As the kernel gets it, if `blocks` blocks of it are inside of the memory.
-    pub(super) fn extent(&self, what: &str, blocks: usize) -> Result<Extent> {
-        let (length, shares, share_bytes, stride, table) = match self.cut {
-            Cut::Even { shares, bytes, stride } => {
-                (shares.checked_mul(bytes), shares, bytes as u64, stride as u64, null())
-            }
-            Cut::Uneven(shares) => {
-                (Some(shares.end), shares.table.len(), 0, 0, shares.table.address() as *const Share)
-            }
+    /// As the kernel gets it, if `needed` blocks of it are inside of the memory.
+    pub(super) fn extent(&self, what: &str, needed: usize) -> Result<Extent> {
+        let fits = |region: &dyn Region, offset: usize, length: Option<usize>| {
+            length.and_then(|length| length.checked_add(offset)).is_some_and(|end| end <= region.bytes())
         };
-        let (base, bytes) = self.region.map_or((0, 0), |region| (region.address(), region.bytes()));
-        let end = length.and_then(|length| length.checked_add(self.offset));
-        let fits = end.is_some_and(|end| end <= bytes) && shares.checked_mul(self.parts) >= Some(blocks);
-        if !fits || stride >= ADDRESSES || self.parts == 0 || self.parts > u32::MAX as usize {
-            let text =
-                format!("an {what} of {bytes} bytes for {blocks} blocks in {shares} shares of {share_bytes}");
-            return Err(Error::Misuse(text));
+        let (inside, shares) = match self.memory {
+            Memory::None => (true, 0),
+            Memory::Even { region, offset, shares, bytes, stride } => {
+                (fits(region, offset, shares.checked_mul(bytes)) && (stride as u64) < ADDRESSES, shares)
+            }
+            Memory::Uneven { region, offset, shares } => {
+                (fits(region, offset, Some(shares.end())), shares.places.len())
+            }
+            Memory::Parts { parts, shares } => (shares.are(parts), parts.len()),
+        };
+        let enough = shares.checked_mul(self.blocks) >= Some(needed);
+        if !inside || !enough || self.blocks == 0 || self.blocks > u32::MAX as usize {
+            return Err(Error::Misuse(format!("an {what} that has not {needed} blocks in {shares} shares")));
         }
-        let base = (base as usize + self.offset) as *mut u8;
-        Ok(Extent { base, table, share_bytes, stride, parts: self.parts as u32, unused: 0 })
+        Ok(self.addressed())
+    }
+
+    fn addressed(&self) -> Extent {
+        let table = |shares: &Shares| shares.table.address() as *const Share;
+        let (base, table, share_bytes, stride) = match self.memory {
+            Memory::None => (0, null(), 0, 0),
+            Memory::Even { region, offset, bytes, stride, .. } => {
+                (region.address() as usize + offset, null(), bytes as u64, stride as u64)
+            }
+            Memory::Uneven { region, offset, shares } => {
+                (region.address() as usize + offset, table(shares), 0, 0)
+            }
+            Memory::Parts { shares, .. } => (0, table(shares), 0, 0),
+        };
+        Extent { base: base as *mut u8, table, share_bytes, stride, parts: self.blocks as u32, unused: 0 }
     }
 
     pub(super) fn used_by(&self, stream: &Stream) {
-        if let Some(region) = self.region {
-            region.used_by(stream);
-        }
-        if let Cut::Uneven(shares) = self.cut {
+        self.regions(|region| region.used_by(stream));
+        if let Memory::Uneven { shares, .. } | Memory::Parts { shares, .. } = self.memory {
             shares.table.used_by(stream);
         }
     }
 
     pub(super) fn is_on(&self, gpu: &Gpu) -> bool {
-        self.region.is_none_or(|region| region.gpu() == gpu)
+        let mut all = true;
+        self.regions(|region| all &= region.gpu() == gpu);
+        all
+    }
+
+    fn regions(&self, mut visit: impl FnMut(&dyn Region)) {
+        match self.memory {
+            Memory::None => {}
+            Memory::Even { region, .. } | Memory::Uneven { region, .. } => visit(region),
+            Memory::Parts { parts, .. } => parts.iter().for_each(|part| visit(*part)),
+        }
     }
 }

@@ -94,7 +94,7 @@ impl Program {
 }
 
 /// Lanes of the schedules; beyond them is the one for sends and receives.
-pub const LANES: usize = Interpret::LANES;
+pub(super) const LANES: usize = Interpret::LANES;
 
 const fn is_message(verb: u8) -> bool {
     verb == Verb::Send as u8 || verb == Verb::Recv as u8 || verb == Verb::RecvReduce as u8
