@@ -93,8 +93,8 @@ arguments! {
     Neighbour: 16 {
         /// Its window: two banks for each channel.
         0 => window: *mut u8,
-        /// Its counters, raised by others: a word for each lane and rank (signals), then one for each channel and rank (instances
-        /// done). In the memory of that rank, as it is the one that waits for them.
+        /// Its counters, raised by others: a word for each lane and rank (signals), then what only
+        /// kernels know; [`Interpret::inbox_words`] in all. In the memory of that rank, as it is the one that waits for them.
         8 => inbox: *mut u64,
     }
 
@@ -262,11 +262,13 @@ impl OneShot {
 }
 
 impl Interpret {
+    /// Words of a tag: sequence, what, count, piece.
+    const TAG_WORDS: usize = 4;
     /// Lanes that each channel has.
     pub const LANES: usize = 2;
 
     /// Words of a rank's [`Neighbour::inbox`].
     pub const fn inbox_words(channels_max: usize, ranks: usize) -> usize {
-        channels_max * (Self::LANES + 1) * ranks
+        channels_max * (Self::LANES + 1 + 2 * Self::TAG_WORDS) * ranks
     }
 }
