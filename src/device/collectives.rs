@@ -207,6 +207,17 @@ impl DeviceCommunicator {
         self.run::<A::Item>(stream, Collective::Gather, None, root, whole(input), into)
     }
 
+    /// As [`DeviceCommunicator::gather`] with the root's own input already in its place in the output. The root gives the
+    /// whole `buffer`, the others their share.
+    ///
+    /// # Errors
+    /// See [`DeviceCommunicator::all_reduce`].
+    pub fn gather_in_place<B: ElementsMut>(&self, stream: &Stream, buffer: &mut B, root: Rank) -> Result<()> {
+        let (bytes, own) = self.share_and_place(buffer, root)?;
+        let (from, into) = (Side::even(Some(buffer), own, bytes), Side::even(Some(buffer), 0, bytes));
+        self.run::<B::Item>(stream, Collective::Gather, None, root, from, into)
+    }
+
     /// Gives rank i the i-th share of `input`, which only the root gives.
     ///
     /// # Errors
@@ -223,6 +234,22 @@ impl DeviceCommunicator {
         self.base().same_length_if(at_root, "input", input.map_or(0, A::count), needed)?;
         let from = Side::even(input.map(|input| input as &dyn Region), 0, output.bytes());
         self.run::<A::Item>(stream, Collective::Scatter, None, root, from, whole(output))
+    }
+
+    /// As [`DeviceCommunicator::scatter`]; the root gives the whole `buffer` and keeps its share in place, the others give
+    /// room for theirs.
+    ///
+    /// # Errors
+    /// See [`DeviceCommunicator::all_reduce`].
+    pub fn scatter_in_place<B: ElementsMut>(
+        &self,
+        stream: &Stream,
+        buffer: &mut B,
+        root: Rank,
+    ) -> Result<()> {
+        let (bytes, own) = self.share_and_place(buffer, root)?;
+        let (from, into) = (Side::even(Some(buffer), 0, bytes), Side::even(Some(buffer), own, bytes));
+        self.run::<B::Item>(stream, Collective::Scatter, None, root, from, into)
     }
 
     /// Gives rank i the i-th share of `input`; `output` gets this rank's share from every rank, in order.
@@ -274,6 +301,15 @@ impl DeviceCommunicator {
     /// Bytes of one rank's share of a buffer.
     fn share_bytes<A: Elements>(&self, buffer: &A) -> Result<usize> {
         Ok(self.base().share_of(buffer.count())? * size_of::<A::Item>())
+    }
+
+    /// Bytes of a share of a buffer that only the root gives whole, and where this rank's begins in it.
+    fn share_and_place<A: Elements>(&self, buffer: &A, root: Rank) -> Result<(usize, usize)> {
+        if self.rank() != root {
+            return Ok((buffer.bytes(), 0));
+        }
+        let bytes = self.share_bytes(buffer)?;
+        Ok((bytes, root * bytes))
     }
 
     /// Whether this rank is the root, which must have given an `what`.

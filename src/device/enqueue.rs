@@ -1,6 +1,7 @@
 //! From a call to a launch.
 
 use super::Shared;
+use super::group::Groups;
 use super::job::{Job, refused};
 use super::plan::{Plan, Plans, SLICE_UNIT_BYTES};
 use crate::call::Call;
@@ -11,12 +12,13 @@ use crate::schedule::{Algorithm, Collective, Reach, Spec};
 use crate::select;
 use unisono_cuda::device::{Event, Stream};
 use unisono_cuda::{Finish, Op};
-use unisono_transports::p2p::{Order, Protocol};
+use unisono_transports::p2p::{Operand, Order, Protocol, Uploaded};
 
 /// What a communicator keeps from call to call at this rank.
 #[derive(Default)]
 pub(super) struct State {
     plans: Plans,
+    pub(super) groups: Groups,
     sequence: u64,
     /// The stream of the last launch, by its number, and when it is done.
     last: Option<(Stream, Option<Event>)>,
@@ -26,53 +28,80 @@ pub(super) struct State {
     pub(super) last_algorithm: Option<&'static Algorithm>,
 }
 
+impl State {
+    /// The number of the next operation.
+    pub(super) fn sequence(&self) -> u64 {
+        self.sequence
+    }
+}
+
 impl Shared {
     /// Enqueues this rank's part of a collective.
     pub(super) fn enqueue(&self, stream: &Stream, job: &Job<'_>) -> Result<()> {
-        self.base.with(|engine| engine.listen(None))?;
-        let mut state = self.lock();
-        let enqueued = self.enqueue_in(&mut state, stream, job);
-        enqueued.map_err(|error| {
-            let error = self.base.place(error);
-            // What was refused here, others may be waiting for.
-            if error.is_misuse() { error } else { self.end(error, state.call) }
-        })
+        self.carry_out(|state| self.enqueue_in(state, stream, job))
     }
 
-    fn enqueue_in(&self, state: &mut State, stream: &Stream, job: &Job<'_>) -> Result<()> {
+    /// Enqueues an operation, unless this communicator has ended; `enqueue` says which.
+    pub(super) fn carry_out(&self, enqueue: impl FnOnce(&mut State) -> Result<Call>) -> Result<()> {
+        self.base.with(|engine| engine.listen(None))?;
+        let mut state = self.lock();
+        match enqueue(&mut state) {
+            Ok(call) => {
+                state.sequence += 1;
+                state.call = Some(call);
+                drop(state);
+                self.bell.ring();
+                Ok(())
+            }
+            Err(error) => {
+                let (error, call) = (self.base.place(error), state.call);
+                drop(state);
+                // What was refused here, others may be waiting for.
+                Err(if error.is_misuse() { error } else { self.end(error, call) })
+            }
+        }
+    }
+
+    fn enqueue_in(&self, state: &mut State, stream: &Stream, job: &Job<'_>) -> Result<Call> {
         let bytes = job.input.share_bytes.max(job.output.share_bytes);
         let spec = self.spec(job, bytes);
         let algorithm = self.algorithm(state, job.collective, &spec, bytes)?;
         let plan = state.plans.get(algorithm, spec, &self.endpoint)?;
         let op = job.reduction.map(Reduction::op);
         let call = Call::new(state.sequence, job.kind, job.dtype, op, job.root, job.count).by(plan.digest);
-        let order = self.order(job, &plan, call, bytes);
-        state.last_algorithm = Some(algorithm);
         if let Some(uploaded) = &plan.uploaded {
-            self.follow(state, stream)?;
-            let element = job.dtype.size();
+            let (element, gpu) = (job.dtype.size(), self.endpoint.arena().gpu());
             let (inputs, outputs) = job.collective.shares(self.base.ranks(), job.root, self.base.rank());
-            let gpu = self.endpoint.arena().gpu();
-            let tables = [&job.input, &job.output].map(|side| side.shares(gpu, plan.parts, element));
-            let [from, into] = tables;
-            let (from, into) = (from?, into?);
+            let from = job.input.shares(gpu, plan.parts, element)?;
+            let into = job.output.shares(gpu, plan.parts, element)?;
             let input = job.input.operand(inputs, plan.parts, element, from.as_ref());
             let output = job.output.operand(outputs, plan.parts, element, into.as_ref());
-            self.endpoint.launch(stream, uploaded, &order, &input, &output)?;
-            state.last = Some((stream.clone(), stream.record().ok()));
+            let order = self.order(job, &plan, call, bytes);
+            self.launch(state, stream, uploaded, &order, &input, &output)?;
         }
-        state.sequence += 1;
-        state.call = Some(call);
-        self.bell.ring();
-        Ok(())
+        state.last_algorithm = Some(algorithm);
+        Ok(call)
     }
 
-    /// Lets `stream` wait for the last launch, if that was on another one: launches of one communicator use the same memory.
-    fn follow(&self, state: &State, stream: &Stream) -> Result<()> {
-        match &state.last {
-            Some((last, Some(event))) if last != stream => stream.wait(event).map_err(refused),
-            _ => Ok(()),
+    /// Launches this rank's part, behind the last launch: those of one communicator use the same memory.
+    pub(super) fn launch(
+        &self,
+        state: &mut State,
+        stream: &Stream,
+        uploaded: &Uploaded,
+        order: &Order,
+        input: &Operand<'_>,
+        output: &Operand<'_>,
+    ) -> Result<()> {
+        if let Some((last, Some(event))) = &state.last
+            && last != stream
+        {
+            stream.wait(event).map_err(refused)?;
         }
+        self.endpoint.launch(stream, uploaded, order, input, output)?;
+        // While the stream is captured there is no such moment.
+        state.last = Some((stream.clone(), stream.record().ok()));
+        Ok(())
     }
 
     fn spec(&self, job: &Job<'_>, bytes: usize) -> Spec {

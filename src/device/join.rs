@@ -43,7 +43,9 @@ fn agree_on_channels(base: &Communicator, gpu: &Gpu, room: usize) -> Result<usiz
 
 /// Takes room for the blocks, makes the arena and opens those of the others.
 fn found(base: &Communicator, gpu: &Gpu, channels: usize, room: usize) -> Result<(Endpoint, Seats)> {
-    let seats = Seats::take(gpu, channels * BLOCKS_PER_CHANNEL, room);
+    // A group sends to and receives from every other rank at once.
+    let blocks = (channels * BLOCKS_PER_CHANNEL).max(2 * base.ranks() - 1);
+    let seats = Seats::take(gpu, blocks, room);
     let sizes = base.config().gpu;
     let layout = Layout::new(Sizes {
         ranks: base.ranks(),

@@ -7,14 +7,17 @@
 
 mod collectives;
 mod enqueue;
+mod group;
 mod job;
 mod join;
 mod lowering;
 mod plan;
 mod residency;
+mod transfer;
 mod watch;
 
-pub use job::Elements;
+pub use group::DeviceGroup;
+pub use job::{Elements, ElementsMut};
 pub use unisono_cuda::device::{Buffer, Event, Gpu, GpuError, Graph, Stream, View, ViewMut, gpus};
 
 use crate::communicator::Communicator;

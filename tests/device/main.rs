@@ -1,0 +1,9 @@
+//! Ranks on GPUs, on the software device: every collective by every algorithm, over threads.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod collectives;
+mod failures;
+mod messages;
+mod world;
