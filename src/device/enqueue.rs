@@ -99,8 +99,13 @@ impl Shared {
             stream.wait(event).map_err(refused)?;
         }
         self.endpoint.launch(stream, uploaded, order, input, output)?;
-        // While the stream is captured there is no such moment.
-        state.last = Some((stream.clone(), stream.record().ok()));
+        // What a graph records is done whenever it is launched.
+        let done = if stream.is_captured().map_err(refused)? {
+            None
+        } else {
+            Some(stream.record().map_err(refused)?)
+        };
+        state.last = Some((stream.clone(), done));
         Ok(())
     }
 

@@ -6,4 +6,6 @@ mod support;
 mod collectives;
 mod failures;
 mod messages;
+mod processes;
+mod streams;
 mod world;
