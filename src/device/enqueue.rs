@@ -2,7 +2,7 @@
 
 use super::Shared;
 use super::group::Groups;
-use super::job::{Job, refused};
+use super::job::Job;
 use super::plan::{Plan, Plans, SLICE_UNIT_BYTES};
 use crate::call::Call;
 use crate::engine::{Layout, Shares};
@@ -96,15 +96,11 @@ impl Shared {
         if let Some((last, Some(event))) = &state.last
             && last != stream
         {
-            stream.wait(event).map_err(refused)?;
+            stream.wait(event)?;
         }
         self.endpoint.launch(stream, uploaded, order, input, output)?;
         // What a graph records is done whenever it is launched.
-        let done = if stream.is_captured().map_err(refused)? {
-            None
-        } else {
-            Some(stream.record().map_err(refused)?)
-        };
+        let done = if stream.is_captured()? { None } else { Some(stream.record()?) };
         state.last = Some((stream.clone(), done));
         Ok(())
     }

@@ -77,22 +77,21 @@ impl Endpoint {
         output: &Operand<'_>,
     ) -> Result<()> {
         self.check(uploaded, order)?;
-        let gpu = self.arena.gpu();
-        if !input.is_on(gpu) || !output.is_on(gpu) || stream.gpu() != gpu {
-            return Err(Error::Misuse(format!("memory or a stream that is not of {gpu:?}")));
-        }
         let kernel = self.kernel(order.dtype, order.protocol)?;
         let arguments = self.arguments(uploaded, order, input, output)?;
         let blocks = uploaded.program.blocks(order.channels) as u32;
-        let shape = Shape { blocks, threads: threads(gpu.is_software()), cooperative: true };
-        self.used_by(stream);
-        uploaded.used_by(stream);
-        input.used_by(stream);
-        output.used_by(stream);
+        let threads = threads(self.arena.gpu().is_software());
+        let shape = Shape { blocks, threads, cooperative: true };
+        input.begin_use(stream).and(output.begin_use(stream))?;
         // SAFETY: it is this kernel's struct. Every table is as long as the kernel takes it to be, every index in
         // them was checked against its bounds (`Program::new`), and these against the memory (`check`, `extent`); all
-        // of it has just been told that the stream uses it.
-        Ok(unsafe { kernel.launch(stream, shape, &arguments) }?)
+        // of it is borrowed until the stream is known to use it.
+        let launched = unsafe { kernel.launch(stream, shape, &arguments) };
+        self.used_by(stream);
+        uploaded.used_by(stream);
+        let ended = input.end_use(stream).and(output.end_use(stream));
+        launched?;
+        ended
     }
 
     /// An error unless slots, windows, scratch and lanes have room for the program.

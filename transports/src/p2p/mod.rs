@@ -16,5 +16,5 @@ pub use arena::{Arena, Reached};
 pub use endpoint::{Endpoint, Uploaded};
 pub use launch::Order;
 pub use layout::{LINE_BYTES, Layout, Protocol, Sizes};
-pub use operand::{Memory, Operand, Region, Shares};
+pub use operand::{Memory, Operand, Region, Shares, Typed};
 pub use program::{Bounds, Program, Tables};
