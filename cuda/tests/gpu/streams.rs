@@ -26,6 +26,7 @@ fn events_order_streams() {
     let [mut here, mut there] = [(); 2].map(|()| gpu.alloc::<u32>(1000).unwrap());
     let source = gpu.upload(&[5u32; 1000]).unwrap();
     let start = first.record().unwrap();
+    start.synchronize().unwrap();
     let busy = Busy::new(&gpu, &first);
     first.copy(&mut here, &source).unwrap();
     let copied = first.record().unwrap();
