@@ -136,9 +136,7 @@ impl Shared {
     fn order(&self, job: &Job<'_>, plan: &Plan, call: Call, bytes: usize) -> Order {
         let longest = Layout::new(Shares::Even { bytes }, plan.parts, job.dtype.size()).longest_block(1);
         let channels = self.endpoint.arena().layout().sizes().channels;
-        let spread = longest.div_ceil(channels).next_multiple_of(SLICE_UNIT_BYTES);
-        let least = SLICE_BYTES_MIN.min(plan.slice_bytes_max);
-        let slice_bytes = spread.clamp(least, plan.slice_bytes_max);
+        let (protocol, slice_bytes) = cut(plan, longest, channels);
         let pieces = longest.div_ceil(slice_bytes).max(1);
         let ranks = self.base.ranks();
         let [sequence, what, count, _] = call.tag(0).0;
@@ -156,7 +154,7 @@ impl Shared {
             slice_bytes,
             pieces,
             channels: pieces.min(channels),
-            protocol: Protocol::Counted,
+            protocol,
             limit: self.base.config().timeout,
         }
     }
@@ -174,6 +172,17 @@ impl Shared {
         }
         over
     }
+}
+
+/// How messages go, and bytes of a slice: all channels get work, and no slice is too small to be worth its hand-over.
+fn cut(plan: &Plan, longest_block: usize, channels: usize) -> (Protocol, usize) {
+    let whole = longest_block.max(1).next_multiple_of(SLICE_UNIT_BYTES);
+    if whole <= plan.line_bytes_max {
+        return (Protocol::Lines, whole);
+    }
+    let spread = longest_block.div_ceil(channels).next_multiple_of(SLICE_UNIT_BYTES);
+    let least = SLICE_BYTES_MIN.min(plan.slice_bytes_max);
+    (Protocol::Slots, spread.clamp(least, plan.slice_bytes_max))
 }
 
 /// Below this a slice costs more in hand-overs than it gains in overlap.

@@ -182,7 +182,7 @@ impl Shared {
             slice_bytes: self.endpoint.arena().layout().sizes().slot_bytes,
             pieces: 1,
             channels: 1,
-            protocol: Protocol::Counted,
+            protocol: Protocol::Slots,
             limit: self.base.config().timeout,
         }
     }

@@ -15,6 +15,7 @@ mod program;
 pub use arena::{Arena, Reached};
 pub use endpoint::{Endpoint, Uploaded};
 pub use launch::Order;
-pub use layout::{LINE_BYTES, Layout, Protocol, Sizes};
+pub use layout::{LINE_BYTES, Layout, Sizes};
 pub use operand::{Memory, Operand, Region, Shares, Typed};
 pub use program::{Bounds, Program, Tables};
+pub use unisono_cuda::device::Protocol;
