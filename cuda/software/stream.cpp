@@ -1,21 +1,44 @@
 #include "stream.hpp"
 
+#include "device.hpp"
+
+#include <set>
+#include <utility>
+
 namespace software {
 
-Stream::Stream() : thread_([this] { serve(); }) {}
+namespace {
+
+// Never destroyed, as streams may be when the process ends.
+std::mutex& all_mutex = *new std::mutex;
+std::set<Stream*>& all = *new std::set<Stream*>;
+
+} // namespace
+
+Stream::Stream(int gpu) : gpu_(gpu) {
+    std::lock_guard lock(all_mutex);
+    all.insert(this);
+    std::thread([this] { serve(); }).detach();
+}
 
 Stream::~Stream() {
-    {
-        std::lock_guard lock(mutex_);
-        closing_ = true;
-        changed_.notify_all();
-    }
-    thread_.join();
+    std::lock_guard lock(all_mutex);
+    all.erase(this);
+}
+
+void Stream::close() {
+    std::lock_guard lock(mutex_);
+    closing_ = true;
+    changed_.notify_all();
 }
 
 void Stream::push(Work work) {
     std::lock_guard lock(mutex_);
-    queue_.push_back(std::move(work));
+    if (capture_ == Capture::None) {
+        queue_.push_back(std::move(work));
+    } else {
+        captured_.push_back(std::move(work));
+    }
     changed_.notify_all();
 }
 
@@ -30,12 +53,46 @@ bool Stream::idle() {
     return queue_.empty() && !busy_;
 }
 
+void Stream::synchronize_all(int gpu) {
+    std::lock_guard lock(all_mutex);
+    for (Stream* stream : all) {
+        if (stream->gpu_ == gpu) {
+            stream->synchronize();
+        }
+    }
+}
+
+bool Stream::begin_capture() {
+    std::lock_guard lock(mutex_);
+    bool first = capture_ == Capture::None;
+    capture_ = first ? Capture::Active : capture_;
+    return first;
+}
+
+int Stream::capturing() {
+    std::lock_guard lock(mutex_);
+    return int(capture_);
+}
+
+bool Stream::spoil_capture() {
+    std::lock_guard lock(mutex_);
+    capture_ = capture_ == Capture::None ? capture_ : Capture::Spoiled;
+    return capture_ != Capture::None;
+}
+
+Stream::Capture Stream::end_capture(std::vector<Work>& captured) {
+    std::lock_guard lock(mutex_);
+    captured.clear();
+    captured.swap(captured_);
+    return std::exchange(capture_, Capture::None);
+}
+
 void Stream::serve() {
     std::unique_lock lock(mutex_);
     for (;;) {
         changed_.wait(lock, [this] { return !queue_.empty() || closing_; });
         if (queue_.empty()) {
-            return;
+            break;
         }
         Work work = std::move(queue_.front());
         queue_.pop_front();
@@ -47,11 +104,14 @@ void Stream::serve() {
         error_ = error_ == 0 ? error : error_;
         changed_.notify_all();
     }
+    lock.unlock();
+    delete this;
 }
 
 void Event::Mark::pass() {
     std::lock_guard lock(mutex);
     passed = true;
+    at_ns = now_ns();
     changed.notify_all();
 }
 
@@ -91,6 +151,14 @@ bool Event::passed() {
     }
     std::lock_guard lock(mark->mutex);
     return mark->passed;
+}
+
+bool Event::since(Event& start, float& milliseconds) {
+    auto first = start.last(), second = last();
+    if (first && second) {
+        milliseconds = float(double(int64_t(second->at_ns - first->at_ns)) / 1e6);
+    }
+    return first && second;
 }
 
 } // namespace software

@@ -19,8 +19,13 @@ macro_rules! arguments {
                 $($(#[$field_meta])* pub $field: $type,)*
             }
 
+            // SAFETY: each of its fields is plain, and the compiler has seen that.
+            unsafe impl $crate::device::Plain for $name {}
+
             const _: () = {
                 use std::mem::offset_of;
+                const fn expect_plain<T: $crate::device::Plain>() {}
+                $(expect_plain::<$type>();)*
                 $(assert!(offset_of!($name, $field) == $offset);)*
                 assert!(size_of::<$name>() == $bytes);
             };

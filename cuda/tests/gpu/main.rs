@@ -1,0 +1,32 @@
+//! GPUs, streams, memory and launches, on the software device.
+
+mod busy;
+mod driver;
+mod graphs;
+mod interop;
+mod ipc;
+mod launches;
+mod memory;
+mod streams;
+
+use unisono_cuda::device::{Buffer, Event, Gpu, Graph, Imported, Kernel, Pinned, Stream, View, ViewMut};
+use unisono_cuda::software::{self, SoftwareError};
+
+/// A GPU of the software device, of two that there are; none, said aloud, where there is no C++ compiler.
+fn gpu() -> Option<Gpu> {
+    match software::set_gpus(2) {
+        Ok(()) => Some(Gpu::open(0).unwrap()),
+        Err(SoftwareError::NoCompiler { program, reason }) => {
+            eprintln!("SKIPPED: needs a C++ compiler: {program}: {reason}");
+            None
+        }
+        Err(error) => panic!("{error}"),
+    }
+}
+
+/// Any thread may use any of them.
+const _: fn() = || {
+    fn shared<T: Send + Sync>() {}
+    shared::<(Gpu, Stream, Event, Kernel, Imported, Graph)>();
+    shared::<(Buffer<f32>, Pinned<u64>, View<'_, *const u8>, ViewMut<'_, *mut u8>)>();
+};
