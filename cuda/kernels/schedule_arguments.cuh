@@ -22,7 +22,7 @@ struct Act {
     u8 finish;
     u16 operands;
     u16 targets;
-    u16 unused;
+    u16 together;
     u32 peer;
     u32 forward;
     u32 signals;

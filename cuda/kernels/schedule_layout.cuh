@@ -5,7 +5,7 @@ static_assert(OFFSET_OF(Act, verb) == 0);
 static_assert(OFFSET_OF(Act, finish) == 1);
 static_assert(OFFSET_OF(Act, operands) == 2);
 static_assert(OFFSET_OF(Act, targets) == 4);
-static_assert(OFFSET_OF(Act, unused) == 6);
+static_assert(OFFSET_OF(Act, together) == 6);
 static_assert(OFFSET_OF(Act, peer) == 8);
 static_assert(OFFSET_OF(Act, forward) == 12);
 static_assert(OFFSET_OF(Act, signals) == 16);

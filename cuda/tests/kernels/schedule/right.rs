@@ -161,6 +161,7 @@ fn programs_compute_what_they_should() {
         barriers(&device, protocol);
     }
     all_reduces::<f64>(&device, Protocol::Slots, (4, 1), &|rank| one_shot(4, rank));
+    all_reduces::<i64>(&device, Protocol::Slots, (4, 4), &|rank| two_shot(4, rank).grouped());
     all_reduces::<u32>(&device, Protocol::Lines, (3, 3), &|rank| two_shot(3, rank));
     [2, 3].into_iter().for_each(|ranks| all_to_alls(&device, ranks));
     to_the_bit::<bf16>(&device, Protocol::Slots, two_shot);
