@@ -33,8 +33,10 @@ mod plain;
 mod pool;
 #[cfg(feature = "gpu")]
 mod reduce;
+mod schedule;
 #[cfg(feature = "gpu")]
 mod stream;
+mod table;
 
 pub use arguments::{Channel, Exchange, Fifo, Patience, ReduceCopy, State, Status};
 #[cfg(feature = "gpu")]
@@ -58,5 +60,8 @@ pub use kernel::{Kernel, Shape};
 #[cfg(feature = "gpu")]
 pub use pinned::Pinned;
 pub use plain::Plain;
+pub use schedule::{
+    Act, Extent, Interpret, Neighbour, OneShot, Place, Port, Protocol, Share, Space, Strand, Verb,
+};
 #[cfg(feature = "gpu")]
 pub use stream::Stream;

@@ -1,0 +1,3 @@
+// Schedules as they are, of one type.
+#define ONLY int32, Int32
+#include "schedule.cu"

@@ -1,0 +1,9 @@
+//! Schedules carried out by kernels on the software device: ranks are launches in threads of one process.
+
+mod algorithms;
+mod one_shot;
+mod program;
+mod races;
+mod right;
+mod world;
+mod wrong;

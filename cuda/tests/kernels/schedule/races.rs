@@ -1,0 +1,39 @@
+//! What programs do at once, under a race detector.
+
+use crate::watched::Watched;
+
+const PROGRAMS: [&str; 4] = ["messages", "lines", "two_shot", "one_way"];
+
+/// Bugs, and the programs in which they must be noticed.
+const PLANTED: [(&str, &[&str]); 6] = [
+    ("relaxed_release", &["messages", "two_shot", "one_way"]),
+    ("missing_barrier", &["messages", "lines", "two_shot"]),
+    ("early_credit", &["messages", "lines"]),
+    ("too_many_slots", &["messages", "lines"]),
+    ("same_flags", &["lines"]),
+    ("unfree_banks", &["one_way"]),
+];
+
+/// Seeds that are tried; with a variable of this name set as many as it says, and every one must tell.
+fn seeds() -> (u32, bool) {
+    let wanted = std::env::var("UNISONO_TEST_SEEDS").ok().and_then(|seeds| seeds.parse().ok());
+    (wanted.unwrap_or(3), wanted.is_some())
+}
+
+#[test]
+fn a_race_detector_finds_planted_bugs_and_no_other() {
+    let Some(right) = Watched::schedules("schedule_right") else { return };
+    let (seeds, all) = seeds();
+    for program in PROGRAMS {
+        let caught = |seed| right.catches_in(seed, &[program, "60000", ""]);
+        (0..seeds).for_each(|seed| assert!(!caught(seed), "{program}, seed {seed}"));
+    }
+    let wrong = Watched::schedules("schedule_planted").expect("a compiler");
+    for (planted, programs) in PLANTED {
+        for program in programs {
+            let mut tries = (0..seeds).map(|seed| wrong.catches_in(seed, &[program, "1000", planted]));
+            let found = if all { tries.all(|found| found) } else { tries.any(|found| found) };
+            assert!(found, "{planted} in {program}");
+        }
+    }
+}
