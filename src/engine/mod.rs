@@ -275,6 +275,12 @@ impl Engine {
         self.watch.listen(&mut *self.mesh.control, call).or_else(|error| self.end_with(error, call))
     }
 
+    /// The links, for messages that no schedule knows of.
+    #[cfg(feature = "gpu")]
+    pub(crate) fn links(&mut self) -> &mut [Option<Box<dyn unisono_transports::Link>>] {
+        &mut self.mesh.links
+    }
+
     /// Tells the others that this rank has been waiting in `call` for a while.
     #[cfg(feature = "gpu")]
     pub(crate) fn cry(&mut self, call: Call) {

@@ -61,6 +61,27 @@ fn different_calls_are_a_mismatch_that_names_both() {
 }
 
 #[test]
+fn messages_of_other_lengths_name_both() {
+    // The shorter is one slot to the byte.
+    for (sent, expected) in [(4096, 8192), (8192, 4096), (12, 8)] {
+        let errors = run(2, &config(), |comm, stream| {
+            let mut values = comm.gpu().alloc::<u8>(if comm.rank() == 0 { sent } else { expected }).unwrap();
+            match comm.rank() {
+                0 => comm.send(&stream, &values, 1).unwrap(),
+                _ => comm.recv(&stream, &mut values, 0).unwrap(),
+            }
+            let mut more = comm.gpu().alloc::<u8>(1).unwrap();
+            // It has to wait for the other's error.
+            let _ = comm.all_reduce(&stream, &mut more, Sum);
+            comm.synchronize(&stream).unwrap_err()
+        });
+        for error in errors.iter().flatten() {
+            assert!(matches!(error.kind(), ErrorKind::Length { sender: 0, receiver: 1, .. }), "{error}");
+        }
+    }
+}
+
+#[test]
 fn an_abort_ends_what_is_under_way_on_all_ranks() {
     let errors = run(2, &config(), |comm, stream| {
         let begun = Instant::now();

@@ -112,8 +112,8 @@ impl Endpoint {
             "blocks do not fit the window"
         } else if scratch > uploaded.lengths.len() || exceeds(scratch, slice, uploaded.scratch.len()) {
             "blocks do not fit scratch"
-        } else if bounds.uses_window && !self.reaches_all() {
-            "windows are out of reach"
+        } else if (bounds.uses_window || order.protocol == Protocol::Lines) && !self.reaches_all() {
+            "peers are out of reach"
         } else {
             return Ok(());
         };
