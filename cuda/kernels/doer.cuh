@@ -29,12 +29,13 @@ struct Doer {
     const Patience& patience;
     u32 peer;
     u64 step;
+    u32 act;
 
     DEVICE void describe(Status* status) const {
         status->rank = stage.args.rank;
         status->peer = peer;
         status->step = u32(step);
-        status->act = stage.act;
+        status->act = act;
         status->lane = stage.lane;
 #pragma unroll
         for (u32 index = 0; index < TAG_WORDS; index++) {
@@ -43,7 +44,9 @@ struct Doer {
     }
 };
 
-DEVICE Doer doer(const Stage& stage, u32 peer, u64 step) { return {stage, stage.args.patience, peer, step}; }
+DEVICE Doer doer(const Stage& stage, u32 peer, u64 step) {
+    return {stage, stage.args.patience, peer, step, stage.act};
+}
 
 // One whose peer does something else.
 struct Refuser : Doer {

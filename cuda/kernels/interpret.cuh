@@ -3,7 +3,7 @@
 
 #include "lay_out.cuh"
 #include "line_passes.cuh"
-#include "windows.cuh"
+#include "together.cuh"
 
 // Moves what is on the desk. By all threads.
 template <class E>
@@ -15,68 +15,58 @@ DEVICE bool clear(const Stage& stage, const Act& act, const Desk& desk, bool lin
     return true;
 }
 
-// One message, copy or reduction: one thread waits and lays out, all move data, one hands over.
+// Waits and lays out: for a message, copy or reduction one thread does, for acts together each thread does some of them.
+DEVICE bool prepare(Desk& desk, const Stage& stage, const Act* acts, Message& message) {
+    if (is_group(*acts)) {
+        return wait_together(stage, acts) && (lay_out_together(desk, stage, acts), true);
+    }
+    if (threadIdx.x != 0) {
+        return true;
+    }
+    if (is_local(*acts)) {
+        return lay_out_local(desk, stage, *acts), true;
+    }
+    return open_message(stage, *acts, message) && (lay_out_message(desk, stage, *acts, 0, message), true);
+}
+
+// One act, or some together. False: given up.
 template <class E>
-DEVICE bool move(const Stage& stage, const Act& act, Desk& desk) {
-    bool local = act.verb == COPY || act.verb == REDUCE;
-    bool lines = stage.args.protocol == LINES && !local;
-    u32 blocks = local ? 1 : act.operands;
+DEVICE bool move(const Stage& stage, const Act* acts, Desk& desk) {
+    bool message_act = !is_group(*acts) && !is_local(*acts);
+    bool lines = message_act && stage.args.protocol == LINES;
     Message message = {};
-    bool ready = threadIdx.x != 0 || local || open_message(stage, act, message);
-    u32 first = 0;
-    do {
-        if (threadIdx.x == 0 && ready) {
-            local ? lay_out_local(desk, stage, act) : lay_out_message(desk, stage, act, first, message);
-        }
+    bool ready = prepare(desk, stage, acts, message);
+    for (u32 first = PASSES_ABREAST;; first += PASSES_ABREAST) {
         if (!__syncthreads_and(ready)) {
             return false;
         }
-        bool moved = clear<E>(stage, act, desk, lines);
+        bool moved = clear<E>(stage, *acts, desk, lines);
         if (!__syncthreads_and(moved)) {
             return false;
         }
-        first += PASSES_ABREAST;
-    } while (first < blocks);
-    if (threadIdx.x == 0) {
-        close_message(stage, act, message);
+        if (!message_act || first >= acts->operands) {
+            break;
+        }
+        // The rest of a message of many blocks.
+        if (threadIdx.x == 0) {
+            lay_out_message(desk, stage, *acts, first, message);
+        }
+    }
+    if (message_act && threadIdx.x == 0) {
+        close_message(stage, *acts, message);
     }
     return true;
-}
-
-// Waits that follow one another, of which each thread takes one.
-DEVICE bool wait_signals(const Stage& stage, const Act* acts, u32 count) {
-    bool there = true;
-#pragma unroll 1
-    for (u32 index = threadIdx.x; index < count && there; index += blockDim.x) {
-        there = wait_signal(stage, acts[index]);
-    }
-    return __syncthreads_and(there);
-}
-
-// How many of the next acts are waits.
-DEVICE u32 waits_ahead(const Act* acts, u32 count) {
-    u32 waits = 0;
-    while (waits < count && acts[waits].verb == WAIT) {
-        waits++;
-    }
-    return waits;
 }
 
 template <class E>
 DEVICE bool run_piece(Stage& stage, const Strand& strand, Desk& desk) {
     const Act* acts = stage.args.acts + strand.first_act;
 #pragma unroll 1
-    for (stage.act = 0; stage.act < strand.acts; stage.act++) {
+    for (stage.act = 0; stage.act < strand.acts; stage.act += width_of(acts[stage.act])) {
         const Act* act = acts + stage.act;
-        u32 waits = waits_ahead(act, strand.acts - stage.act);
-        if (waits != 0) {
-            if (!wait_signals(stage, act, waits)) {
-                return false;
-            }
-            stage.act += waits - 1;
-        } else if (act->verb == SIGNAL) {
+        if (act->verb == SIGNAL) {
             signal(stage);
-        } else if (!move<E>(stage, *act, desk)) {
+        } else if (!move<E>(stage, act, desk)) {
             return false;
         }
     }
@@ -97,11 +87,6 @@ DEVICE bool run_pieces(Stage& stage, const Strand& strand, Desk& desk) {
         }
     }
     return true;
-}
-
-// After a launch that ended early, those behind it end at once.
-DEVICE bool is_sound(const Patience& patience) {
-    return __syncthreads_and(threadIdx.x != 0 || !is_lost(patience));
 }
 
 template <class E>

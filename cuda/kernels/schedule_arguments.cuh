@@ -22,7 +22,7 @@ struct Act {
     u8 finish;
     u16 operands;
     u16 targets;
-    u16 unused;
+    u16 together;
     u32 peer;
     u32 forward;
     u32 signals;
@@ -111,7 +111,6 @@ struct OneShot {
     u64 what;
     u64 count;
     u64 factor;
-    u64 one;
     u32 ranks;
     u32 rank;
     u32 blocks_max;

@@ -35,6 +35,11 @@ DEVICE void give_up(const W& waiter, State state, u64 wanted, u64 seen) {
 // Whether a block of this launch, or of one before it, has given up.
 DEVICE bool is_lost(const Patience& patience) { return load_relaxed(&patience.status->state) != NOTHING; }
 
+// After a launch that ended early, those behind it end at once. By all threads of a block.
+DEVICE bool is_sound(const Patience& patience) {
+    return __syncthreads_and(threadIdx.x != 0 || !is_lost(patience));
+}
+
 // Why to give up now, if there is a reason.
 DEVICE State reason(const Patience& patience, u64 start) {
     if (load_relaxed(patience.abort) != 0 || is_lost(patience)) {

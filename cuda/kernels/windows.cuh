@@ -78,9 +78,9 @@ DEVICE void signal(Stage& stage) {
     }
 }
 
-// Waits for one signal. By one thread.
-DEVICE bool wait_signal(const Stage& stage, const Act& act) {
-    Doer waiter = doer(stage, act.peer, stage.instance);
+// Waits for one signal, in this act. By one thread.
+DEVICE bool wait_signal(const Stage& stage, const Act& act, u32 index) {
+    Doer waiter = {stage, stage.args.patience, act.peer, stage.instance, index};
     u64 wanted = stage.instance << SIGNAL_BITS | act.signals;
     return wait_until(signal_word(stage, stage.args.rank, act.peer), wanted, waiter) &&
            (!is_first(stage) || agrees(stage, waiter, act.peer));

@@ -84,7 +84,7 @@ impl Writer {
             finish: finishes(step).into(),
             operands: operands as u16,
             targets: targets as u16,
-            unused: 0,
+            together: 0,
             peer: peer as u32,
             forward: if let Fused::Forward(to) = fused { to as u32 } else { Act::NOBODY },
             signals: if let Step::Wait { signals, .. } = step { *signals } else { 0 },

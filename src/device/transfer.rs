@@ -114,7 +114,7 @@ impl Writer {
             finish: 0,
             operands: 1,
             targets,
-            unused: 0,
+            together: 0,
             peer: transfer.peer as u32,
             forward: Act::NOBODY,
             signals: 0,

@@ -17,6 +17,18 @@ macro_rules! modules {
 
 modules! {
     exchange
+    one_shot_bfloat16
+    one_shot_double
+    one_shot_float
+    one_shot_fp8_e4m3
+    one_shot_fp8_e5m2
+    one_shot_half
+    one_shot_int32
+    one_shot_int64
+    one_shot_int8
+    one_shot_uint32
+    one_shot_uint64
+    one_shot_uint8
     reduce_copy_bfloat16
     reduce_copy_double
     reduce_copy_float

@@ -17,8 +17,8 @@ arguments! {
         2 => operands: u16,
         /// Of a copy or a reduction: how many places get the result, one or two.
         4 => targets: u16,
-        /// Room that has no meaning.
-        6 => unused: u16,
+        /// How many acts from here on are done at once; 0 and 1: this one alone. Set by [`Act::group`].
+        6 => together: u16,
         /// Whom it concerns: sender, receiver, or who must have signalled.
         8 => peer: u32,
         /// Of [`Verb::Recv`] and [`Verb::RecvReduce`]: who gets the results as one message, in the same pass; or [`Act::NOBODY`].
@@ -31,6 +31,7 @@ arguments! {
     }
 
     /// One block of a rank's memory.
+    #[derive(PartialEq, Eq)]
     Place: 12 {
         /// Whose: another rank's only if it is a window's.
         0 => rank: u32,
@@ -163,7 +164,7 @@ arguments! {
 
     /// Arguments of the kernels `one_shot_*`: an all_reduce in which each rank stores what it has into the mailboxes of all. Every
     /// block takes the next `block_bytes` of the buffer.
-    OneShot: 136 {
+    OneShot: 128 {
         /// The send buffer.
         0 => input: *const u8,
         /// The receive buffer; may be the input.
@@ -184,22 +185,20 @@ arguments! {
         64 => count: u64,
         /// As in [`Interpret`].
         72 => factor: u64,
-        /// As in [`Interpret`].
-        80 => one: u64,
         /// Of the communicator.
-        88 => ranks: u32,
+        80 => ranks: u32,
         /// This one.
-        92 => rank: u32,
+        84 => rank: u32,
         /// Blocks that the mailboxes have room for.
-        96 => blocks_max: u32,
+        88 => blocks_max: u32,
         /// An [`Op`](crate::Op) as a number.
-        100 => op: u32,
+        92 => op: u32,
         /// As in [`Interpret`].
-        104 => divisor: u32,
+        96 => divisor: u32,
         /// Room that has no meaning.
-        108 => unused: u32,
+        100 => unused: u32,
         /// For all of its waits.
-        112 => patience: Patience,
+        104 => patience: Patience,
     }
 }
 
@@ -251,8 +250,69 @@ pub enum Space {
 impl Act {
     /// No rank, as the receiver of what is forwarded.
     pub const NOBODY: u32 = u32::MAX;
-    /// Places that one reduction can combine.
+    /// Places that one reduction can combine, and acts that can be done together.
     pub const OPERANDS_MAX: usize = 64;
+
+    /// Marks acts of a strand that can be done at once: waits, and copies of which none touches what another reads or writes, wherever
+    /// buffers lie. The waits come first then, which makes no difference to peers: they hear of the copies by a later signal.
+    pub fn group(acts: &mut [Act], places: &[Place]) {
+        let mut rest = acts;
+        while !rest.is_empty() {
+            let width = Group::default().width(rest, places);
+            rest[0].together = width as u16;
+            rest = &mut rest[width..];
+        }
+    }
+
+    fn is(&self, verb: Verb) -> bool {
+        self.verb == verb as u8
+    }
+}
+
+/// Copies that are done at once: what they read and write.
+#[derive(Default)]
+struct Group {
+    read: [bool; 3],
+    written: [bool; 3],
+    targets: Vec<Place>,
+}
+
+impl Group {
+    /// How many of the first acts can be done at once, at least one.
+    fn width(mut self, acts: &[Act], places: &[Place]) -> usize {
+        let together = acts.iter().take(Act::OPERANDS_MAX).take_while(|act| self.takes(act, places));
+        together.count().max(1)
+    }
+
+    /// Whether the act can be one of them; then it is.
+    fn takes(&mut self, act: &Act, places: &[Place]) -> bool {
+        if act.is(Verb::Wait) {
+            return true;
+        }
+        let first = act.first_place as usize;
+        let (true, 1, Some([from, into])) = (act.is(Verb::Copy), act.targets, places.get(first..first + 2))
+        else {
+            return false;
+        };
+        let (read, written) = (from.region(), into.region());
+        let touches = self.written[read] || self.read[written] || read == written;
+        let free = !touches && !self.targets.contains(into);
+        self.read[read] = true;
+        self.written[written] = true;
+        self.targets.push(into.clone());
+        free
+    }
+}
+
+impl Place {
+    /// Memory that may overlap has one number: buffers may be one, and windows are taken for one.
+    fn region(&self) -> usize {
+        match self.space {
+            space if space == Space::Scratch as u32 => 1,
+            space if space == Space::Window as u32 => 2,
+            _ => 0,
+        }
+    }
 }
 
 impl Port {
@@ -291,5 +351,58 @@ impl Interpret {
     /// Words of a rank's [`Neighbour::inbox`].
     pub const fn inbox_words(channels_max: usize, ranks: usize) -> usize {
         channels_max * (Self::LANES + 1 + 2 * Self::TAG_WORDS) * ranks
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Acts by their memory: from and into, or a wait.
+    fn grouped(acts: &[Option<(Place, Place)>]) -> Vec<u16> {
+        let mut places = Vec::new();
+        let act = |step: &Option<(Place, Place)>| {
+            let verb = if step.is_some() { Verb::Copy } else { Verb::Wait };
+            let first_place = places.len() as u32;
+            places.extend(step.iter().flat_map(|(from, into)| [from.clone(), into.clone()]));
+            let targets = step.iter().len() as u16;
+            let (finish, together, peer, forward, signals) = (0, 0, 1, Act::NOBODY, 1);
+            Act {
+                verb: verb as u8,
+                finish,
+                operands: targets,
+                targets,
+                together,
+                peer,
+                forward,
+                signals,
+                first_place,
+            }
+        };
+        let mut acts: Vec<Act> = acts.iter().map(act).collect();
+        Act::group(&mut acts, &places);
+        acts.iter().map(|act| act.together).collect()
+    }
+
+    fn at(space: Space, index: u32) -> Place {
+        Place { rank: 0, space: space as u32, index }
+    }
+
+    #[test]
+    fn waits_and_copies_from_windows_are_one() {
+        let get = |index| Some((at(Space::Window, index), at(Space::Output, index)));
+        assert_eq!(grouped(&[None, get(0), None, get(1)]), [4, 0, 0, 0]);
+        assert_eq!(grouped(&[get(0), get(0)]), [1, 1], "both write one block");
+        assert_eq!(grouped(&vec![None; 65])[..2], [64, 0]);
+        assert_eq!(grouped(&vec![None; 65])[64], 1);
+    }
+
+    #[test]
+    fn copies_that_may_touch_stay_apart() {
+        let own = |index| Some((at(Space::Input, index), at(Space::Output, index)));
+        assert_eq!(grouped(&[own(0), own(1)]), [1, 1], "in place, blocks may overlap");
+        let out = Some((at(Space::Output, 0), at(Space::Scratch, 0)));
+        let back = Some((at(Space::Scratch, 1), at(Space::Output, 1)));
+        assert_eq!(grouped(&[out, back]), [1, 1]);
     }
 }

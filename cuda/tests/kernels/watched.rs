@@ -4,7 +4,6 @@ use crate::software::Build;
 use std::borrow::Cow;
 use std::path::PathBuf;
 use std::process::{Command, Output};
-use std::time::Duration;
 
 /// A program that runs a variant of a kernel.
 pub(crate) struct Watched {
@@ -23,10 +22,10 @@ impl Watched {
         Self::new(&format!("exchange-{name}"), &[kernel, "tests/kernels/races/exchange.cpp"])
     }
 
-    /// Two ranks that carry out a schedule, with the kernel of this file.
-    pub(crate) fn schedule(name: &str) -> Option<Self> {
-        let kernel = format!("tests/kernels/races/schedule/{name}.cu");
-        Self::new(&format!("schedule-{name}"), &[&kernel, "tests/kernels/races/schedule.cpp"])
+    /// Two ranks that carry out schedules, with the kernel of this file.
+    pub(crate) fn schedules(name: &str) -> Option<Self> {
+        let kernel = format!("tests/kernels/races/{name}.cu");
+        Self::new(name, &[&kernel, "tests/kernels/races/schedule.cpp"])
     }
 
     fn new(name: &str, sources: &[&str]) -> Option<Self> {
@@ -36,12 +35,13 @@ impl Watched {
 
     /// Whether there is a race, or a wrong result, with threads in the order of this seed.
     pub(crate) fn catches(&self, seed: u32) -> bool {
-        self.catches_in(seed, "", Duration::ZERO)
+        self.catches_in(seed, &[])
     }
 
-    /// The same for one of the things that the program does, in which no wait lasts longer.
-    pub(crate) fn catches_in(&self, seed: u32, what: &str, limit: Duration) -> bool {
-        let arguments = [seed.to_string(), what.to_owned(), limit.as_millis().to_string()];
+    /// The same, told more.
+    pub(crate) fn catches_in(&self, seed: u32, arguments: &[&str]) -> bool {
+        let seed = seed.to_string();
+        let arguments = [&[&*seed], arguments].concat();
         let mut output = self.run(Command::new(&self.program), &arguments);
         // Where addresses are more random than ThreadSanitizer bears.
         if said(&output).contains("unexpected memory mapping") {
@@ -52,11 +52,11 @@ impl Watched {
         let reported = said(&output).contains("WARNING: ThreadSanitizer: data race");
         let code = output.status.code();
         let known = code == Some(if reported { RACE } else { RIGHT }) || code == Some(WRONG);
-        assert!(known, "{} {what} {seed}: {code:?}, {}", self.name, said(&output));
+        assert!(known, "{} {arguments:?}: {code:?}, {}", self.name, said(&output));
         code != Some(RIGHT)
     }
 
-    fn run(&self, mut command: Command, arguments: &[String]) -> Output {
+    fn run(&self, mut command: Command, arguments: &[&str]) -> Output {
         command.args(arguments).env("TSAN_OPTIONS", "exitcode=66").output().expect(&self.name)
     }
 }

@@ -45,11 +45,11 @@ pub struct Program {
 }
 
 impl Program {
-    /// Checks every index in `tables`.
+    /// Checks every index in `tables`, and finds acts that can be done together.
     ///
     /// # Errors
     /// Says what is outside of its bounds.
-    pub fn new(tables: Tables, bounds: Bounds) -> Result<Self> {
+    pub fn new(mut tables: Tables, bounds: Bounds) -> Result<Self> {
         let outside = |what: String| Error::Misuse(format!("a program for rank {}: {what}", bounds.rank));
         let strands = tables.strands.len();
         if strands == 0 || bounds.uses_window && strands > 1 || bounds.window > 0 && !bounds.uses_window {
@@ -61,6 +61,8 @@ impl Program {
             for act in acts {
                 check_act(act, &tables.places, &bounds).ok_or_else(|| outside(format!("{act:?}")))?;
             }
+            let acts = strand.first_act as usize..strand.first_act as usize + strand.acts as usize;
+            Act::group(&mut tables.acts[acts], &tables.places);
         }
         let messages = tables.acts.iter().filter(|act| is_message(act.verb)).map(|act| act.operands);
         let blocks_per_message = messages.max().unwrap_or(0).into();
@@ -155,8 +157,8 @@ mod tests {
         Bounds { rank: 1, ranks: 3, input: 2, output: 4, scratch: 1, window: 2, uses_window: true };
 
     fn act(verb: Verb, operands: u16, targets: u16) -> Act {
-        let (finish, unused, peer, forward, signals, first_place) = (0, 0, 2, Act::NOBODY, 0, 0);
-        Act { verb: verb as u8, finish, operands, targets, unused, peer, forward, signals, first_place }
+        let (finish, together, peer, forward, signals, first_place) = (0, 0, 2, Act::NOBODY, 0, 0);
+        Act { verb: verb as u8, finish, operands, targets, together, peer, forward, signals, first_place }
     }
 
     fn place(rank: u32, space: Space, index: u32) -> Place {

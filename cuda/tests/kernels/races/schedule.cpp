@@ -1,5 +1,5 @@
 // Two ranks, launches of one device, carry out a program over and over; the arguments are the seed of the order of threads,
-// which program, and how long waits last. Ends with 1 if the result is wrong or does not come.
+// which program, how long waits last, and which bug it is to have. Ends with 1 if the result is wrong or does not come.
 #include "schedule_arguments.cuh"
 #include "software.h"
 
@@ -92,6 +92,7 @@ struct Rank {
 // Raised when a rank has given up.
 static u32 abort_word = 0;
 static u64 limit_ns;
+const char* planted;
 
 static Extent extent(std::vector<i32>& buffer) {
     return {(u8*)buffer.data(), nullptr, COUNT * 4, COUNT * 4 / PARTS, PARTS, 0};
@@ -163,6 +164,7 @@ static bool run_all(std::vector<Rank>& ranks, Protocol protocol, bool both) {
 
 int main(int, char** arguments) {
     unisono_set_seed(strtoull(arguments[1], nullptr, 10));
+    planted = arguments[4];
     std::string which = arguments[2];
     limit_ns = strtoull(arguments[3], nullptr, 10) * 1000000;
     std::vector<Rank> ranks(RANKS);

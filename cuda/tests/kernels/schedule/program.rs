@@ -58,7 +58,7 @@ impl Program {
             finish: 0,
             operands: operands as u16,
             targets: 0,
-            unused: 0,
+            together: 0,
             peer: peer as u32,
             forward: Act::NOBODY,
             signals: 0,
@@ -116,6 +116,15 @@ impl Program {
         (act.targets, act.finish) = (into.len() as u16, 1);
         from.iter().for_each(|&(rank, block)| self.place(rank as u32, block));
         self.own(into);
+        self
+    }
+
+    /// The same, with acts done together that can be.
+    pub(crate) fn grouped(mut self) -> Self {
+        for strand in &self.strands {
+            let acts = strand.first_act as usize..(strand.first_act + strand.acts) as usize;
+            Act::group(&mut self.acts[acts], &self.places);
+        }
         self
     }
 

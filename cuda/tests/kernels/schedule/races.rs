@@ -1,7 +1,6 @@
 //! What programs do at once, under a race detector.
 
 use crate::watched::Watched;
-use std::time::Duration;
 
 const PROGRAMS: [&str; 4] = ["messages", "lines", "two_shot", "one_way"];
 
@@ -23,16 +22,16 @@ fn seeds() -> (u32, bool) {
 
 #[test]
 fn a_race_detector_finds_planted_bugs_and_no_other() {
-    let Some(right) = Watched::schedule("right") else { return };
+    let Some(right) = Watched::schedules("schedule_right") else { return };
     let (seeds, all) = seeds();
     for program in PROGRAMS {
-        let caught = |seed| right.catches_in(seed, program, Duration::from_secs(60));
+        let caught = |seed| right.catches_in(seed, &[program, "60000", ""]);
         (0..seeds).for_each(|seed| assert!(!caught(seed), "{program}, seed {seed}"));
     }
+    let wrong = Watched::schedules("schedule_planted").expect("a compiler");
     for (planted, programs) in PLANTED {
-        let variant = Watched::schedule(planted).expect("a compiler");
         for program in programs {
-            let mut tries = (0..seeds).map(|seed| variant.catches_in(seed, program, Duration::from_secs(1)));
+            let mut tries = (0..seeds).map(|seed| wrong.catches_in(seed, &[program, "1000", planted]));
             let found = if all { tries.all(|found| found) } else { tries.any(|found| found) };
             assert!(found, "{planted} in {program}");
         }

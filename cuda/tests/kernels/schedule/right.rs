@@ -40,9 +40,9 @@ pub(super) fn job<T: Element>(op: Op, count: usize, parts: usize, shares: (usize
     }
 }
 
-const FACTOR: Scalar = Scalar::Int(3);
+pub(super) const FACTOR: Scalar = Scalar::Int(3);
 
-fn elements<T: Element>(memory: &mut Memory) -> Vec<T> {
+pub(super) fn elements<T: Element>(memory: &mut Memory) -> Vec<T> {
     let bytes = memory.bytes();
     let mut elements = vec![T::default(); bytes.len() / size_of::<T>()];
     as_bytes_mut(&mut elements).copy_from_slice(bytes);
@@ -70,18 +70,18 @@ fn carry_out<T: Element>(
     outputs.iter_mut().map(elements).collect()
 }
 
-fn numbers<T: Element>(ranks: usize, count: usize) -> Vec<Vec<T>> {
+pub(super) fn numbers<T: Element>(ranks: usize, count: usize) -> Vec<Vec<T>> {
     let number = |rank: usize, index: usize| T::from_f64(((index * 7 + rank * 5) % 23) as f64 - 4.0);
     (0..ranks).map(|rank| (0..count).map(|index| number(rank, index)).collect()).collect()
 }
 
-fn column<T: Naive>(op: Op, inputs: &[Vec<T>], index: usize) -> T {
+pub(super) fn column<T: Naive>(op: Op, inputs: &[Vec<T>], index: usize) -> T {
     let finish = if op == Op::Avg { Finish::Divide(inputs.len() as u32) } else { Finish::Keep };
     let own = |input: &Vec<T>| if op == Op::PreMulSum { input[index].scale(FACTOR) } else { input[index] };
     T::reduce(op, finish, &inputs.iter().map(own).collect::<Vec<T>>())
 }
 
-fn expect<T: Element>(found: &[T], expected: &[T], context: &str) {
+pub(super) fn expect<T: Element>(found: &[T], expected: &[T], context: &str) {
     assert_eq!(found.len(), expected.len(), "{context}");
     for (index, (&found, &expected)) in found.iter().zip(expected).enumerate() {
         assert!(same(found, expected), "{context}, [{index}]: {found:?}, not {expected:?}");
@@ -161,6 +161,7 @@ fn programs_compute_what_they_should() {
         barriers(&device, protocol);
     }
     all_reduces::<f64>(&device, Protocol::Slots, (4, 1), &|rank| one_shot(4, rank));
+    all_reduces::<i64>(&device, Protocol::Slots, (4, 4), &|rank| two_shot(4, rank).grouped());
     all_reduces::<u32>(&device, Protocol::Lines, (3, 3), &|rank| two_shot(3, rank));
     [2, 3].into_iter().for_each(|ranks| all_to_alls(&device, ranks));
     to_the_bit::<bf16>(&device, Protocol::Slots, two_shot);

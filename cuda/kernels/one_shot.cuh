@@ -1,0 +1,223 @@
+// The steps of a one-shot all_reduce. Blocks know nothing of each other: each has its part of the buffer and its area of
+// every mailbox, and its own count of launches, of which the flags are made. An area is used by every other launch: a rank
+// that begins a launch has seen all ranks begin the one before, and so end the one before that.
+#pragma once
+
+#include "eight.cuh"
+#include "schedule_arguments.cuh"
+
+constexpr u32 TAG_LINES = 2;
+
+// Who waits for a rank's lines.
+struct Addressee {
+    const OneShot& args;
+    const Patience& patience;
+    u32 peer;
+    u64 launch;
+    // What the peer is doing, where that is known.
+    u64 theirs[TAG_LINES];
+
+    DEVICE void describe(Status* status) const {
+        status->rank = args.rank;
+        status->peer = peer;
+        status->step = u32(launch);
+        status->act = ~0u;
+        status->ours[0] = args.sequence;
+        status->ours[1] = args.what;
+        status->ours[2] = args.count;
+        status->theirs[1] = theirs[0];
+        status->theirs[2] = theirs[1];
+    }
+};
+
+// What one block does.
+struct Shot {
+    const OneShot& args;
+    u64 launch;
+    u32 flag;
+    // Of the buffer.
+    u64 start;
+    u64 bytes;
+};
+
+DEVICE Addressee addressee(const Shot& shot, u32 peer) {
+    return {shot.args, shot.args.patience, peer, shot.launch, {0, 0}};
+}
+
+// The lines that `from` stores for this block into the mailbox of `to`.
+DEVICE u8* area_of(const Shot& shot, u32 to, u32 from) {
+    u64 area_bytes = HEAD_BYTES + 2 * shot.args.block_bytes;
+    u64 row = (shot.launch & 1) * shot.args.ranks + from;
+    return shot.args.mailboxes[to] + (row * shot.args.blocks_max + blockIdx.x) * area_bytes;
+}
+
+DEVICE u8* line_of(u8* area, u64 line) { return area + HEAD_BYTES + line * LINE_BYTES; }
+
+// Eight bytes of what this rank has, multiplied by its factor if there is one.
+template <class E>
+DEVICE u64 own_eight(const Shot& shot, u64 at) {
+    u64 eight = load_eight<E>(shot.args.input + shot.start + at, shot.bytes - at);
+    if (shot.args.op != PRE_MUL_SUM) {
+        return eight;
+    }
+    u64 scaled = 0;
+#pragma unroll 1
+    for (u32 lane = 0; lane < 8 / E::BYTES; lane++) {
+        scaled |= lane_bits<E>(PreMulSum::before<E>(lane_of<E>(eight, lane), shot.args.factor), lane);
+    }
+    return scaled;
+}
+
+// Stores what this rank has into the mailbox of `to`.
+template <class E>
+DEVICE void shoot(const Shot& shot, u32 to) {
+    const OneShot& args = shot.args;
+    u8* area = area_of(shot, to, args.rank);
+    u64 lines = line_bytes(shot.bytes) / LINE_BYTES;
+    if (threadIdx.x < TAG_LINES) {
+        store_line(area + threadIdx.x * LINE_BYTES, threadIdx.x == 0 ? args.what : args.count, shot.flag);
+    }
+#pragma unroll 1
+    for (u64 line = threadIdx.x; line < lines; line += blockDim.x) {
+        store_line(line_of(area, line), own_eight<E>(shot, line * LINE_DATA_BYTES), shot.flag);
+    }
+    // Two areas take turns.
+    if (refreshes(shot.launch, 2)) {
+        refresh_lines(line_of(area, 0), lines, args.block_bytes / LINE_DATA_BYTES, shot.flag);
+    }
+}
+
+// Elements of eight bytes as values, while operands are added.
+template <class E>
+struct Eight {
+    typename E::Value values[8 / E::BYTES];
+};
+
+template <class E, class O>
+DEVICE void add_operand(Eight<E>& sum, u64 operand, bool first) {
+#pragma unroll
+    for (u32 lane = 0; lane < 8 / E::BYTES; lane++) {
+        auto value = lane_of<E>(operand, lane);
+        sum.values[lane] = first ? value : O::combine(sum.values[lane], value);
+    }
+}
+
+template <class E>
+DEVICE void add_by(u32 op, Eight<E>& sum, u64 operand, bool first) {
+    switch (op) {
+    case PROD:
+        return add_operand<E, Prod>(sum, operand, first);
+    case MIN:
+        return add_operand<E, Min>(sum, operand, first);
+    case MAX:
+        return add_operand<E, Max>(sum, operand, first);
+    default:
+        return add_operand<E, Sum>(sum, operand, first);
+    }
+}
+
+template <class E>
+DEVICE u64 rounded(const Eight<E>& sum, u32 op, u32 divisor) {
+    u64 eight = 0;
+#pragma unroll
+    for (u32 lane = 0; lane < 8 / E::BYTES; lane++) {
+        eight |= lane_bits<E>(op == AVG ? divide(sum.values[lane], divisor) : sum.values[lane], lane);
+    }
+    return eight;
+}
+
+// Ranks whose lines are looked for at once.
+constexpr u32 RANKS_ABREAST = 4;
+
+// Waits for this line of some ranks.
+DEVICE bool wait_lines(u64 (&data)[RANKS_ABREAST], const Shot& shot, u32 first, u64 line) {
+    Patient patient;
+    for (;;) {
+        u32 missing = NOBODY;
+#pragma unroll
+        for (u32 index = 0; index < RANKS_ABREAST; index++) {
+            u32 from = first + index;
+            bool there = from >= shot.args.ranks ||
+                         load_line(data[index], line_of(area_of(shot, shot.args.rank, from), line), shot.flag);
+            missing = there ? missing : from;
+        }
+        if (missing == NOBODY) {
+            return true;
+        }
+        if (!patient.goes_on(addressee(shot, missing), shot.flag, 0)) {
+            return false;
+        }
+    }
+}
+
+// One line of all ranks becomes one of the output.
+template <class E>
+DEVICE bool reduce_line(const Shot& shot, u64 line) {
+    Eight<E> sum = {};
+#pragma unroll 1
+    for (u32 first = 0; first < shot.args.ranks; first += RANKS_ABREAST) {
+        u64 data[RANKS_ABREAST];
+        if (!wait_lines(data, shot, first, line)) {
+            return false;
+        }
+#pragma unroll
+        for (u32 index = 0; index < RANKS_ABREAST; index++) {
+            if (first + index < shot.args.ranks) {
+                add_by<E>(shot.args.op, sum, data[index], first + index == 0);
+            }
+        }
+    }
+    u64 at = line * LINE_DATA_BYTES;
+    store_eight<E>(shot.args.output + shot.start + at, shot.bytes - at, rounded(sum, shot.args.op, shot.args.divisor));
+    return true;
+}
+
+// Whether a rank has come, and does the same.
+DEVICE bool is_of_one_mind(const Shot& shot, u32 from) {
+    const u8* area = area_of(shot, shot.args.rank, from);
+    Addressee waiter = addressee(shot, from);
+    u64 what, count;
+    if (!wait_line(what, area, shot.flag, waiter) || !wait_line(count, area + LINE_BYTES, shot.flag, waiter)) {
+        return false;
+    }
+    if (what != shot.args.what || count != shot.args.count) {
+        waiter.theirs[0] = what;
+        waiter.theirs[1] = count;
+        give_up(waiter, MISMATCH, 0, 0);
+        return false;
+    }
+    return true;
+}
+
+// What all ranks have sent. By all threads: each has lines of its own, so that the output may be the input.
+template <class E>
+DEVICE bool gather(const Shot& shot) {
+    bool there = true;
+#pragma unroll 1
+    for (u32 from = threadIdx.x; from < shot.args.ranks && there; from += blockDim.x) {
+        there = is_of_one_mind(shot, from);
+    }
+#pragma unroll 1
+    for (u64 line = threadIdx.x; line * LINE_DATA_BYTES < shot.bytes && there; line += blockDim.x) {
+        there = reduce_line<E>(shot, line);
+    }
+    return __syncthreads_and(there);
+}
+
+template <class E>
+DEVICE void one_shot(const OneShot& args) {
+    if (!is_sound(args.patience)) {
+        return;
+    }
+    u64 launch = args.launches[blockIdx.x];
+    u64 start = blockIdx.x * args.block_bytes, left = args.bytes - start;
+    Shot shot = {args, launch, flag_of(launch), start, left < args.block_bytes ? left : args.block_bytes};
+#pragma unroll 1
+    for (u32 hop = 0; hop < args.ranks; hop++) {
+        // Not everybody to the same rank first.
+        shoot<E>(shot, (args.rank + hop) % args.ranks);
+    }
+    if (gather<E>(shot) && threadIdx.x == 0) {
+        args.launches[blockIdx.x] = launch + 1;
+    }
+}

@@ -1,6 +1,0 @@
-// Schedules with a bug planted: counters are raised without an order.
-#include "machine.cuh"
-
-#define store_release store_relaxed
-
-#include "right.cu"

@@ -1,0 +1,50 @@
+// Schedules with bugs planted, of which the program's last argument chooses one.
+#include "machine.cuh"
+
+#include <string.h>
+
+extern const char* planted;
+
+static bool has(const char* bug) { return strcmp(planted, bug) == 0; }
+
+// Counters are raised without an order.
+#define store_release(to, value) (has("relaxed_release") ? store_relaxed(to, value) : store_release(to, value))
+
+// Data is handed over while others still move it: the barriers behind the data vote on `moved`.
+#undef __syncthreads_and
+#define __syncthreads_and(vote) \
+    (#vote[0] == 'm' && has("missing_barrier") ? (vote) : software::sync_threads(vote, __FILE__, __LINE__))
+
+#include "slots.cuh"
+
+// The sender counts one slot more than there are.
+static u64 one_less(u64 credit) { return credit == 0 ? 0 : credit - 1; }
+
+#define credit_for(fifo, step) \
+    (has("too_many_slots") ? one_less(credit_for(fifo, step)) : credit_for(fifo, step))
+
+#include "lines.cuh"
+
+// All lines have the same flag, so that old ones are taken for new.
+#define flag_of(step) (has("same_flags") ? 1u : flag_of(step))
+
+#include "lay_out.cuh"
+#include "line_passes.cuh"
+
+// A slot is given back before it has been read.
+static void give_back(const Stage& stage, const Act& act) {
+    if (has("early_credit") && threadIdx.x == 0 && (act.verb == RECV || act.verb == RECV_REDUCE)) {
+        Port& port = port_to(stage, act.peer);
+        store_release(port.into.head, port.received + 1);
+    }
+}
+
+#define clear_desk give_back(stage, act), clear_desk
+#define clear_lines give_back(stage, act), clear_lines
+
+#include "windows.cuh"
+
+// Nobody waits for a bank of its window to be free.
+#define enter_bank(stage) (has("unfree_banks") ? __syncthreads_and(true) : enter_bank(stage))
+
+#include "schedule_right.cu"

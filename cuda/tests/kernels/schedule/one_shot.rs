@@ -1,0 +1,156 @@
+//! The one-shot kernel: every rank's lines into the mailboxes of all.
+
+use super::right::{FACTOR, column, elements, expect, numbers};
+use super::world::Memory;
+use crate::material::Random;
+use crate::naive::Naive;
+use crate::software::Device;
+use std::ptr::from_mut;
+use std::time::Duration;
+use unisono_cuda::device::{OneShot, Patience, ReduceCopy, State, Status};
+use unisono_cuda::{Element, F8E5M2, Op, as_bytes, bf16};
+
+const BLOCK_BYTES: usize = 128;
+const BLOCKS_MAX: usize = 4;
+
+/// Ranks with their mailboxes.
+struct Ranks<'d> {
+    device: &'d Device,
+    mailboxes: Vec<Memory<'d>>,
+    launches: Vec<[u64; BLOCKS_MAX]>,
+    statuses: Vec<Status>,
+    limit: Duration,
+}
+
+/// Arguments of one rank.
+struct Launch(OneShot);
+
+// SAFETY: its pointers are to memory that ranks share by design, or that its thread alone uses.
+unsafe impl Sync for Launch {}
+
+impl<'d> Ranks<'d> {
+    fn new(device: &'d Device, ranks: usize) -> Self {
+        let bytes = OneShot::mailbox_bytes(ranks, BLOCKS_MAX, BLOCK_BYTES);
+        Self {
+            device,
+            mailboxes: (0..ranks).map(|_| Memory::zeroed(device, bytes)).collect(),
+            launches: vec![[0; BLOCKS_MAX]; ranks],
+            statuses: vec![Status::WELL; ranks],
+            limit: Duration::from_secs(60),
+        }
+    }
+
+    /// All ranks' launches at once; `counts`: elements of each.
+    fn run<T: Element>(&mut self, op: Op, memory: &[Memory], counts: &[usize]) {
+        let (ranks, abort) = (self.mailboxes.len(), 0);
+        let mailboxes: Vec<*mut u8> = self.mailboxes.iter().map(Memory::start).collect();
+        let launch = |rank: usize| {
+            Launch(OneShot {
+                input: memory[rank].start(),
+                output: memory[rank].start(),
+                mailboxes: mailboxes.as_ptr(),
+                launches: self.launches[rank].as_mut_ptr(),
+                bytes: (counts[rank] * size_of::<T>()) as u64,
+                block_bytes: BLOCK_BYTES as u64,
+                sequence: 9,
+                what: op as u64,
+                count: counts[rank] as u64,
+                factor: ReduceCopy::factor(T::DTYPE, FACTOR),
+                ranks: ranks as u32,
+                rank: rank as u32,
+                blocks_max: BLOCKS_MAX as u32,
+                op: op as u32,
+                divisor: ranks as u32,
+                unused: 0,
+                patience: Patience {
+                    abort: &abort,
+                    status: from_mut(&mut self.statuses[rank]),
+                    limit_ns: self.limit.as_nanos() as u64,
+                },
+            })
+        };
+        let launches: Vec<Launch> = (0..ranks).map(launch).collect();
+        let (device, kernel) = (self.device, format!("one_shot_{}", T::DTYPE));
+        std::thread::scope(|scope| {
+            for launch in &launches {
+                let (kernel, launch) = (&kernel, launch);
+                scope.spawn(move || {
+                    let Launch(arguments) = launch;
+                    let blocks = arguments.bytes.div_ceil(arguments.block_bytes).max(1) as u32;
+                    device.run(kernel, arguments, blocks, 32).unwrap();
+                });
+            }
+        });
+    }
+
+    fn expect<T: Naive>(&mut self, op: Op, inputs: &[Vec<T>]) {
+        let hold = |input: &Vec<T>| Memory::holding(self.device, as_bytes(input));
+        let mut memory: Vec<Memory> = inputs.iter().map(hold).collect();
+        let counts: Vec<usize> = inputs.iter().map(Vec::len).collect();
+        self.run::<T>(op, &memory, &counts);
+        let expected: Vec<T> = (0..counts[0]).map(|index| column(op, inputs, index)).collect();
+        for (rank, found) in memory.iter_mut().enumerate() {
+            assert_eq!(self.statuses[rank].state(), Some(State::Well), "{:?}", self.statuses[rank]);
+            expect(&elements::<T>(found), &expected, &format!("{op} of {} {}", counts[0], T::DTYPE));
+        }
+    }
+}
+
+/// Every operation, launch after launch, of lengths with and without whole lines and blocks.
+fn all<T: Naive>(device: &Device, ranks: usize) {
+    let mut world = Ranks::new(device, ranks);
+    let most = BLOCKS_MAX * BLOCK_BYTES / size_of::<T>();
+    for (op, count) in Op::ALL.into_iter().zip([most, 1, most / 3, 0, 7, most - 1]) {
+        world.expect(op, &numbers::<T>(ranks, count));
+    }
+    let mut random = Random(T::DTYPE as u64);
+    let inputs: Vec<Vec<T>> = (0..ranks).map(|_| random.elements(50)).collect();
+    Op::ALL.into_iter().for_each(|op| world.expect(op, &inputs));
+}
+
+#[test]
+fn one_shots_reduce_in_rank_order() {
+    let Some(device) = Device::new("one_shot.so", &["kernels/one_shot.cu"]) else { return };
+    all::<i8>(&device, 2);
+    all::<bf16>(&device, 3);
+    all::<f32>(&device, 5);
+    all::<f64>(&device, 1);
+    all::<F8E5M2>(&device, 2);
+    flags_begin_again(&device);
+    others_do_something_else(&device);
+    nobody_else_comes(&device);
+}
+
+/// Across the launch after which flags are those of long ago, all lines having been written before.
+fn flags_begin_again(device: &Device) {
+    let mut world = Ranks::new(device, 2);
+    let most = BLOCKS_MAX * BLOCK_BYTES / 4;
+    for (first, count) in [((1 << 20) - 2, 1), ((1 << 31) - 2, most)] {
+        world.launches.fill([first; BLOCKS_MAX]);
+        (0..4).for_each(|_| world.expect(Op::Sum, &numbers::<i32>(2, count)));
+    }
+}
+
+fn others_do_something_else(device: &Device) {
+    let mut world = Ranks::new(device, 2);
+    let memory = [(); 2].map(|()| Memory::zeroed(device, 400));
+    world.limit = Duration::from_millis(500);
+    world.run::<f32>(Op::Max, &memory, &[100, 50]);
+    for (rank, status) in world.statuses.iter().enumerate() {
+        assert_eq!(status.state(), Some(State::Mismatch), "{status:?}");
+        assert_eq!((status.rank, status.peer), (rank as u32, 1 - rank as u32));
+        assert_eq!((status.ours[2], status.theirs[2]), ([100, 50][rank], [50, 100][rank]));
+    }
+}
+
+fn nobody_else_comes(device: &Device) {
+    let mut world = Ranks::new(device, 2);
+    let memory = [(); 2].map(|()| Memory::zeroed(device, 400));
+    world.limit = Duration::from_millis(50);
+    world.launches[1] = [1; BLOCKS_MAX];
+    // A rank in another launch is none that comes.
+    world.run::<f32>(Op::Max, &memory, &[100, 100]);
+    let [first, second] = &world.statuses[..] else { panic!("two ranks") };
+    assert_eq!((first.state(), first.peer, first.step), (Some(State::Late), 1, 0), "{first:?}");
+    assert_eq!((second.state(), second.peer, second.step), (Some(State::Late), 0, 1), "{second:?}");
+}
