@@ -11,6 +11,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::reduction::Reduction;
 use crate::rendezvous::host_identity;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 use unisono_cuda::device::{Gpu, IpcHandle};
 use unisono_transports::p2p::{Arena, Endpoint, Layout, Peer, Reached, Sizes, Stage};
 
@@ -68,20 +69,37 @@ fn found(base: &Communicator, gpu: &Gpu, channels: usize, room: usize) -> Result
 
 /// How each rank is reached: directly where both reach each other, by way of the host elsewhere.
 fn peers(base: &Communicator, arena: &Arena) -> Result<Vec<Peer>> {
-    let mut reached = reach(base, arena)?;
-    let own: Vec<u8> = reached.iter().map(|peer| peer.is_some().into()).collect();
-    let mut all = vec![0u8; own.len() * base.ranks()];
-    base.all_gather(&own, &mut all)?;
+    let mut reached = both(base, reach(base, arena)?)?;
+    let limit = base.config().timeout.min(TRIAL_LIMIT);
+    let right = agree(base, arena.try_links(&reached, limit).map_err(Error::from))?;
+    for (rank, reached) in reached.iter_mut().enumerate().filter(|(rank, _)| !right[*rank]) {
+        if reached.take().is_some() {
+            tracing::warn!(target: "device", "the link between ranks {} and {rank} is broken: by way of the host", base.rank());
+        }
+    }
     let rank = base.rank();
-    let peer = |(peer, reached): (usize, &mut Option<Reached>)| match reached.take() {
+    let peer = |(peer, reached): (usize, Option<Reached>)| match reached {
         _ if peer == rank => Ok(Peer::Own),
-        Some(reached) if all[peer * base.ranks() + rank] > 0 => Ok(Peer::Direct(reached)),
-        _ => {
+        Some(reached) => Ok(Peer::Direct(reached)),
+        None => {
             let stage = Stage::new(arena.gpu(), peer, arena.layout().sizes())?;
             Ok(Peer::Staged(Arc::new(Mutex::new(stage))))
         }
     };
-    reached.iter_mut().enumerate().map(peer).collect()
+    both(base, reached)?.into_iter().enumerate().map(peer).collect()
+}
+
+/// Leaves those that reach this rank as well.
+fn both(base: &Communicator, mut reached: Vec<Option<Reached>>) -> Result<Vec<Option<Reached>>> {
+    let own: Vec<u8> = reached.iter().map(|peer| peer.is_some().into()).collect();
+    let mut all = vec![0u8; own.len() * base.ranks()];
+    base.all_gather(&own, &mut all)?;
+    for (rank, theirs) in all.chunks(own.len()).enumerate() {
+        if theirs[base.rank()] == 0 {
+            reached[rank] = None;
+        }
+    }
+    Ok(reached)
 }
 
 /// Exchanges handles, and opens those of all others that can be opened.
@@ -170,6 +188,8 @@ fn host_number() -> u64 {
 const BLOCKS_PER_CHANNEL: usize = 2;
 /// Data of a message whose words have flags.
 const LOW_BYTES: usize = 4 << 10;
+/// For each wait of a link's trial.
+const TRIAL_LIMIT: Duration = Duration::from_secs(10);
 /// More than the head of a message.
 const HEADS_BYTES: usize = 256;
 /// Room for what a rank that cannot go on says of it.

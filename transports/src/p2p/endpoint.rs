@@ -3,6 +3,7 @@
 use super::arena::{Arena, Reached};
 use super::program::Program;
 use super::stage::Stage;
+use super::trial::TRIAL_MESSAGES;
 use crate::Result;
 use std::collections::HashMap;
 use std::ptr::null_mut;
@@ -17,7 +18,7 @@ use unisono_cuda::device::{
 pub enum Peer {
     /// It is this rank.
     Own,
-    /// Its arena is written and read by kernels here, and the other way round.
+    /// Its arena is written and read by kernels here, and the other way round: [`Arena::try_links`] has seen it.
     Direct(Reached),
     /// By way of the host, which gives the stage its turns.
     Staged(Arc<Mutex<Stage>>),
@@ -168,7 +169,11 @@ fn ports(arena: &Arena, peers: &[Peer], protocol: Protocol) -> Vec<Port> {
             (Peer::Staged(stage), Protocol::Slots) => lock(stage).fifos(lane),
             _ => [nothing(), nothing()],
         };
-        Port { out, into, sent: 0, received: 0 }
+        // Direct links have been tried.
+        let direct = matches!(peers[peer], Peer::Direct(_));
+        let tried = direct && protocol == Protocol::Slots && lane + 1 == arena.layout().sizes().lanes();
+        let behind = if tried { TRIAL_MESSAGES } else { 0 };
+        Port { out, into, sent: behind, received: behind }
     };
     let lanes = 0..arena.layout().sizes().lanes();
     lanes.flat_map(|lane| (0..peers.len()).map(move |peer| (lane, peer))).map(port).collect()

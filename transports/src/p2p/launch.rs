@@ -184,6 +184,6 @@ fn exceeds(blocks: usize, bytes: usize, room: usize) -> bool {
 }
 
 /// Threads of a block. On a GPU enough to move 64 KiB at once; in software each is a fiber, of which few do.
-const fn threads(software: bool) -> u32 {
+pub(super) const fn threads(software: bool) -> u32 {
     if software { 32 } else { 512 }
 }

@@ -12,6 +12,7 @@ mod layout;
 mod operand;
 mod program;
 mod stage;
+mod trial;
 
 pub use arena::{Arena, Reached};
 pub use endpoint::{Endpoint, Peer, Uploaded};
