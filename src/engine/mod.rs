@@ -25,8 +25,11 @@ mod transfer;
 mod usage;
 mod watch;
 
-pub(crate) use layout::{Layout, Shares};
+#[cfg(feature = "gpu")]
+pub(crate) use layout::Layout;
+pub(crate) use layout::Shares;
 pub(crate) use memory::Buffers;
+#[cfg(feature = "gpu")]
 pub(crate) use plan::Bounds;
 pub use traffic::Traffic;
 pub(crate) use transfer::{Direction, Transfer};
