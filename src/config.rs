@@ -113,11 +113,14 @@ pub struct GpuSizes {
     pub slot_bytes: usize,
     /// Memory of one rank that direct algorithms stage data in. `UNISONO_GPU_WINDOW_BYTES`, 4 MiB.
     pub window_bytes: usize,
+    /// Whether GPUs reach each other's memory where they can; else all goes by way of the host. `UNISONO_GPU_P2P`:
+    /// 1 or 0.
+    pub peer_to_peer: bool,
 }
 
 impl Default for GpuSizes {
     fn default() -> Self {
-        Self { channels: 8, slots: 4, slot_bytes: 128 << 10, window_bytes: 4 << 20 }
+        Self { channels: 8, slots: 4, slot_bytes: 128 << 10, window_bytes: 4 << 20, peer_to_peer: true }
     }
 }
 
@@ -185,6 +188,7 @@ impl Config {
             "GPU_SLOTS" => self.gpu.slots = number(value, 3)?.min(SLOTS_MAX),
             "GPU_SLOT_BYTES" => self.gpu.slot_bytes = number(value, 4096)?.next_multiple_of(4096),
             "GPU_WINDOW_BYTES" => self.gpu.window_bytes = number(value, 1 << 16)?.next_multiple_of(4096),
+            "GPU_P2P" => self.gpu.peer_to_peer = number(value, 0)? > 0,
             "CACHE_BYTES" => self.cache_bytes = number(value, 1 << 16)?,
             "DEBUG" | "ID" | "SECRET" | "SECRET_FILE" => {}
             _ => return Err("no such setting".to_owned()),
