@@ -1,6 +1,7 @@
 //! What the host knows of the kernels in `cuda/kernels`: their names and their arguments.
 
 mod arguments;
+pub mod model;
 mod schedule;
 mod table;
 
