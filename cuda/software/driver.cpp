@@ -1,61 +1,34 @@
-// Functions of libcuda by their names there, over the software device: one device, one context, no default
-// stream. A module is PTX text; its kernels are those of the same names that are linked with the device.
+// Functions of libcuda by their names there, over the software device: GPUs, streams, events, modules, launches. There is
+// no default stream. A module is PTX text; its kernels are those of the same names that are linked with the device.
+#include "driver.hpp"
 #include "launch.hpp"
-#include "memory.hpp"
 #include "software.h"
-#include "stream.hpp"
 
+#include <atomic>
 #include <set>
 #include <stdio.h>
 #include <string.h>
 #include <string>
 #include <vector>
 
-using software::Event;
-using software::Kernel;
-using software::Stream;
+using namespace software;
 
 namespace {
-
-// Numbers of `CUresult`.
-enum Result : int {
-    SUCCESS = 0,
-    INVALID_VALUE = 1,
-    OUT_OF_MEMORY = 2,
-    INVALID_DEVICE = 101,
-    INVALID_IMAGE = 200,
-    INVALID_HANDLE = 400,
-    NOT_FOUND = 500,
-    NOT_READY = 600,
-    LAUNCH_FAILED = 719,
-    COOPERATIVE_LAUNCH_TOO_LARGE = 720,
-    NOT_SUPPORTED = 801,
-};
 
 struct Module {
     std::set<std::string> kernels;
 };
 
-// `CUipcMemHandle`.
-struct MemoryHandle {
-    software::Shared shared;
-    char unused[64 - sizeof(software::Shared)];
-};
+// One context for each GPU.
+char contexts[GPUS_MAX];
+std::atomic<int> gpus{1};
+// Who reaches whose memory.
+std::atomic<bool> peers[GPUS_MAX][GPUS_MAX];
+thread_local char* current = nullptr;
 
-// The only context.
-char context;
-
-int enqueue(Stream* stream, Stream::Work work) {
-    if (!stream) {
-        return INVALID_HANDLE;
-    }
-    stream->push(std::move(work));
-    return SUCCESS;
-}
-
-int copy(uint64_t to, uint64_t from, size_t bytes, Stream* stream) {
-    auto work = [=] { return memmove((void*)to, (const void*)from, bytes), SUCCESS; };
-    return enqueue(stream, work);
+int gpu_of(const void* context) {
+    auto* known = static_cast<const char*>(context);
+    return known >= contexts && known < contexts + gpus ? int(known - contexts) : -1;
 }
 
 // Runs a launch from a copy of its arguments; what goes wrong is said at once, as only a number reaches the caller.
@@ -69,8 +42,9 @@ int launch(const Kernel* kernel, const unsigned (&shape)[6], unsigned shared, St
     auto* start = static_cast<const unsigned char*>(parameters[0]);
     std::vector<unsigned char> arguments(start, start + kernel->bytes);
     unsigned blocks = shape[0], threads = shape[3];
+    int gpu = stream ? stream->gpu() : 0;
     return enqueue(stream, [=]() -> int {
-        if (software::run(*kernel, arguments.data(), blocks, threads) == 0) {
+        if (software::run(*kernel, arguments.data(), blocks, threads, gpu) == 0) {
             return SUCCESS;
         }
         fprintf(stderr, "software device: %s\n", unisono_error());
@@ -78,7 +52,49 @@ int launch(const Kernel* kernel, const unsigned (&shape)[6], unsigned shared, St
     });
 }
 
+struct Named {
+    int result;
+    const char *name, *text;
+};
+
+const Named RESULTS[] = {
+    {SUCCESS, "CUDA_SUCCESS", "no error"},
+    {INVALID_VALUE, "CUDA_ERROR_INVALID_VALUE", "invalid argument"},
+    {OUT_OF_MEMORY, "CUDA_ERROR_OUT_OF_MEMORY", "out of memory"},
+    {INVALID_DEVICE, "CUDA_ERROR_INVALID_DEVICE", "invalid device ordinal"},
+    {INVALID_IMAGE, "CUDA_ERROR_INVALID_IMAGE", "device kernel image is invalid"},
+    {INVALID_CONTEXT, "CUDA_ERROR_INVALID_CONTEXT", "invalid device context"},
+    {PEER_ACCESS_UNSUPPORTED, "CUDA_ERROR_PEER_ACCESS_UNSUPPORTED", "peer access is not supported"},
+    {INVALID_HANDLE, "CUDA_ERROR_INVALID_HANDLE", "invalid resource handle"},
+    {NOT_FOUND, "CUDA_ERROR_NOT_FOUND", "named symbol not found"},
+    {NOT_READY, "CUDA_ERROR_NOT_READY", "device not ready"},
+    {PEER_ACCESS_ALREADY_ENABLED, "CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED", "peer access is already enabled"},
+    {LAUNCH_FAILED, "CUDA_ERROR_LAUNCH_FAILED", "unspecified launch failure"},
+    {COOPERATIVE_LAUNCH_TOO_LARGE, "CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE", "too many blocks in cooperative launch"},
+    {NOT_SUPPORTED, "CUDA_ERROR_NOT_SUPPORTED", "operation not supported"},
+    {CAPTURE_UNSUPPORTED, "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED", "operation not permitted when stream is capturing"},
+    {CAPTURE_INVALIDATED, "CUDA_ERROR_STREAM_CAPTURE_INVALIDATED", "operation failed due to a previous error during capture"},
+};
+
+const Named* named(int result) {
+    for (const Named& each : RESULTS) {
+        if (each.result == result) {
+            return &each;
+        }
+    }
+    return nullptr;
+}
+
+// The waits that a capture forbids end it.
+int unless_captured(Stream* stream, int (*wait)(Stream*)) {
+    return !stream ? INVALID_HANDLE : stream->spoil_capture() ? CAPTURE_UNSUPPORTED : wait(stream);
+}
+
 } // namespace
+
+int software::current_gpu() { return current ? int(current - contexts) : 0; }
+
+void unisono_set_gpus(uint32_t count) { gpus = count < GPUS_MAX ? int(count) : GPUS_MAX; }
 
 extern "C" {
 
@@ -86,65 +102,73 @@ int cuInit(unsigned flags) { return flags == 0 ? SUCCESS : INVALID_VALUE; }
 
 int cuDriverGetVersion(int* version) { return *version = 12000, SUCCESS; }
 
-int cuDeviceGetCount(int* count) { return *count = 1, SUCCESS; }
+int cuGetErrorName(int result, const char** name) {
+    const Named* known = named(result);
+    return *name = known ? known->name : nullptr, known ? SUCCESS : INVALID_VALUE;
+}
+
+int cuGetErrorString(int result, const char** text) {
+    const Named* known = named(result);
+    return *text = known ? known->text : nullptr, known ? SUCCESS : INVALID_VALUE;
+}
+
+int cuDeviceGetCount(int* count) { return *count = gpus, SUCCESS; }
 
 int cuDeviceGet(int* device, int ordinal) {
-    *device = 0;
-    return ordinal == 0 ? SUCCESS : INVALID_DEVICE;
+    *device = ordinal;
+    return ordinal >= 0 && ordinal < gpus ? SUCCESS : INVALID_DEVICE;
 }
 
 int cuDeviceGetName(char* name, int bytes, int) {
     return snprintf(name, size_t(bytes), "unisono software device"), SUCCESS;
 }
 
-int cuDevicePrimaryCtxRetain(void** retained, int) { return *retained = &context, SUCCESS; }
+// A multiprocessor has room for one block. Attributes that mean nothing here are 0.
+int cuDeviceGetAttribute(int* value, int attribute, int) {
+    switch (attribute) {
+    case 1: return *value = 1024, SUCCESS; // threads of a block
+    case 16: return *value = int(software::residents()), SUCCESS; // multiprocessors
+    case 19: case 41: case 95: return *value = 1, SUCCESS; // maps host memory, one address space, cooperative launches
+    case 75: return *value = 8, SUCCESS; // compute capability
+    default: return *value = 0, SUCCESS;
+    }
+}
+
+int cuDeviceCanAccessPeer(int* can, int own, int peer) { return *can = own != peer, SUCCESS; }
+
+int cuCtxEnablePeerAccess(void* context, unsigned) {
+    int peer = gpu_of(context), own = current_gpu();
+    if (peer < 0 || peer == own) {
+        return peer < 0 ? INVALID_CONTEXT : PEER_ACCESS_UNSUPPORTED;
+    }
+    return peers[own][peer].exchange(true) ? PEER_ACCESS_ALREADY_ENABLED : SUCCESS;
+}
+
+int cuDevicePrimaryCtxRetain(void** retained, int device) { return *retained = &contexts[device], SUCCESS; }
 
 int cuDevicePrimaryCtxRelease_v2(int) { return SUCCESS; }
 
-int cuCtxSetCurrent(void* wanted) { return wanted == &context || !wanted ? SUCCESS : INVALID_VALUE; }
-
-int cuMemAlloc_v2(uint64_t* memory, size_t bytes) {
-    *memory = bytes == 0 ? 0 : (uint64_t)unisono_allocate(bytes);
-    return bytes == 0 ? INVALID_VALUE : *memory ? SUCCESS : OUT_OF_MEMORY;
+int cuCtxSetCurrent(void* wanted) {
+    if (wanted && gpu_of(wanted) < 0) {
+        return INVALID_CONTEXT;
+    }
+    return current = static_cast<char*>(wanted), SUCCESS;
 }
 
-int cuMemFree_v2(uint64_t memory) { return unisono_free((void*)memory) == 0 ? SUCCESS : INVALID_VALUE; }
+int cuCtxGetCurrent(void** context) { return *context = current, SUCCESS; }
 
-int cuIpcGetMemHandle(MemoryHandle* handle, uint64_t memory) {
-    return software::share((void*)memory, handle->shared) ? SUCCESS : INVALID_VALUE;
+int cuCtxSynchronize() { return Stream::synchronize_all(current_gpu()), SUCCESS; }
+
+int cuStreamCreate(Stream** stream, unsigned) { return *stream = new Stream(current_gpu()), SUCCESS; }
+
+int cuStreamSynchronize(Stream* stream) {
+    return unless_captured(stream, [](Stream* stream) { return stream->synchronize(); });
 }
-
-int cuIpcOpenMemHandle_v2(uint64_t* memory, MemoryHandle handle, unsigned) {
-    *memory = (uint64_t)software::open_shared(handle.shared);
-    return *memory ? SUCCESS : INVALID_VALUE;
-}
-
-int cuIpcCloseMemHandle(uint64_t memory) {
-    return software::close_shared((void*)memory) ? SUCCESS : INVALID_VALUE;
-}
-
-int cuMemcpyHtoDAsync_v2(uint64_t to, const void* from, size_t bytes, Stream* stream) {
-    return copy(to, (uint64_t)from, bytes, stream);
-}
-
-int cuMemcpyDtoHAsync_v2(void* to, uint64_t from, size_t bytes, Stream* stream) {
-    return copy((uint64_t)to, from, bytes, stream);
-}
-
-int cuMemcpyDtoDAsync_v2(uint64_t to, uint64_t from, size_t bytes, Stream* stream) {
-    return copy(to, from, bytes, stream);
-}
-
-int cuMemsetD8Async(uint64_t memory, unsigned char byte, size_t bytes, Stream* stream) {
-    return enqueue(stream, [=] { return memset((void*)memory, byte, bytes), SUCCESS; });
-}
-
-int cuStreamCreate(Stream** stream, unsigned) { return *stream = new Stream, SUCCESS; }
-
-int cuStreamSynchronize(Stream* stream) { return stream ? stream->synchronize() : INVALID_HANDLE; }
 
 int cuStreamQuery(Stream* stream) {
-    return !stream ? INVALID_HANDLE : stream->idle() ? stream->synchronize() : NOT_READY;
+    return unless_captured(stream, [](Stream* stream) -> int {
+        return stream->idle() ? stream->synchronize() : NOT_READY;
+    });
 }
 
 int cuStreamDestroy_v2(Stream* stream) { return delete stream, SUCCESS; }
@@ -152,17 +176,30 @@ int cuStreamDestroy_v2(Stream* stream) { return delete stream, SUCCESS; }
 int cuEventCreate(Event** event, unsigned) { return *event = new Event, SUCCESS; }
 
 int cuEventRecord(Event* event, Stream* stream) {
-    return stream ? event->record(*stream), SUCCESS : INVALID_HANDLE;
+    if (!stream || stream->spoil_capture()) {
+        return stream ? CAPTURE_UNSUPPORTED : INVALID_HANDLE;
+    }
+    return event->record(*stream), SUCCESS;
 }
 
 int cuEventSynchronize(Event* event) { return event->synchronize(), SUCCESS; }
 
 int cuEventQuery(Event* event) { return event->passed() ? SUCCESS : NOT_READY; }
 
+int cuEventElapsedTime(float* milliseconds, Event* start, Event* end) {
+    if (!start->passed() || !end->passed()) {
+        return NOT_READY;
+    }
+    return end->since(*start, *milliseconds) ? SUCCESS : INVALID_HANDLE;
+}
+
 int cuEventDestroy_v2(Event* event) { return delete event, SUCCESS; }
 
 int cuStreamWaitEvent(Stream* stream, Event* event, unsigned) {
-    return stream ? event->hold_up(*stream), SUCCESS : INVALID_HANDLE;
+    if (!stream || stream->spoil_capture()) {
+        return stream ? CAPTURE_UNSUPPORTED : INVALID_HANDLE;
+    }
+    return event->hold_up(*stream), SUCCESS;
 }
 
 int cuModuleLoadData(Module** module, const void* image) {
@@ -186,6 +223,14 @@ int cuModuleGetFunction(const Kernel** kernel, Module* module, const char* name)
 }
 
 int cuModuleUnload(Module* module) { return delete module, SUCCESS; }
+
+int cuFuncGetAttribute(int* value, int attribute, const Kernel*) {
+    return *value = attribute == 0 ? 1024 : 0, SUCCESS;
+}
+
+int cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, const Kernel*, int threads, size_t) {
+    return *blocks = threads > 0 && threads <= 1024, SUCCESS;
+}
 
 int cuLaunchKernel(const Kernel* kernel, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
                    unsigned block_y, unsigned block_z, unsigned shared, Stream* stream, void** parameters, void**) {

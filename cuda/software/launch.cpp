@@ -1,5 +1,6 @@
 // Launches: each block in a thread of the operating system, as many at once as the device has room for.
 #include "block.hpp"
+#include "driver.hpp"
 #include "error.hpp"
 #include "launch.hpp"
 #include "software.h"
@@ -52,13 +53,14 @@ private:
     unsigned resident_ = 0;
 };
 
-Residency residency;
+// One for each GPU; never destroyed, as blocks may run while the process ends.
+Residency* const residency = new Residency[GPUS_MAX];
 std::atomic<uint64_t> seed{1};
 
 // A launch under way.
 class Launch {
 public:
-    explicit Launch(Grid grid) : grid_(grid), order_(grid.blocks) {
+    Launch(Grid grid, Residency& residency) : grid_(grid), residency_(residency), order_(grid.blocks) {
         grid_.lost = &lost_;
         std::iota(order_.begin(), order_.end(), 0u);
         Random random{grid.seed};
@@ -68,7 +70,7 @@ public:
     }
 
     int run() {
-        std::vector<std::thread> workers(std::min(grid_.blocks, residency.limit()));
+        std::vector<std::thread> workers(std::min(grid_.blocks, residency_.limit()));
         for (std::thread& worker : workers) {
             worker = std::thread([this] { work(); });
         }
@@ -82,9 +84,9 @@ private:
     // Runs blocks while there are any.
     void work() {
         for (unsigned turn; (turn = taken_++) < grid_.blocks && !lost_;) {
-            residency.enter();
+            residency_.enter();
             std::string failure = Block(grid_, order_[turn]).run();
-            residency.leave();
+            residency_.leave();
             if (!failure.empty() && !lost_.exchange(true)) {
                 failure_ = failure;
             }
@@ -92,6 +94,7 @@ private:
     }
 
     Grid grid_;
+    Residency& residency_;
     std::vector<unsigned> order_;
     std::atomic<unsigned> taken_{0};
     std::atomic<bool> lost_{false};
@@ -118,13 +121,16 @@ const Kernel* find(const char* name) {
     return kernel;
 }
 
-bool fits(unsigned blocks) { return blocks <= residency.limit(); }
+unsigned residents() { return residency[0].limit(); }
 
-int run(const Kernel& kernel, const void* arguments, unsigned blocks, unsigned threads) {
+bool fits(unsigned blocks) { return blocks <= residents(); }
+
+int run(const Kernel& kernel, const void* arguments, unsigned blocks, unsigned threads, int gpu) {
     if (blocks == 0 || threads == 0 || threads > 1024) {
         return fail(std::to_string(blocks) + " blocks of " + std::to_string(threads) + " threads");
     }
-    return Launch({kernel.name, kernel.body, arguments, blocks, threads, seed, nullptr}).run();
+    Grid grid = {kernel.name, kernel.body, arguments, blocks, threads, seed, nullptr};
+    return Launch(grid, residency[gpu]).run();
 }
 
 } // namespace software
@@ -137,10 +143,10 @@ int unisono_run(const unisono_launch* launch) {
         return fail(std::string("no kernel ") + launch->kernel);
     }
     if (launch->cooperative && !fits(launch->blocks)) {
-        return fail(std::to_string(launch->blocks) + " blocks do not fit: " + std::to_string(residency.limit()) +
+        return fail(std::to_string(launch->blocks) + " blocks do not fit: " + std::to_string(residents()) +
                     " can be resident");
     }
-    return run(*kernel, launch->arguments, launch->blocks, launch->threads);
+    return run(*kernel, launch->arguments, launch->blocks, launch->threads, 0);
 }
 
 const char* unisono_error() { return last_error.c_str(); }
@@ -153,6 +159,10 @@ const char* unisono_kernel(uint32_t index) {
     return kernel ? kernel->name : nullptr;
 }
 
-void unisono_set_residents(uint32_t blocks) { residency.set(blocks); }
+void unisono_set_residents(uint32_t blocks) {
+    for (int gpu = 0; gpu < GPUS_MAX; gpu++) {
+        residency[gpu].set(blocks);
+    }
+}
 
 void unisono_set_seed(uint64_t value) { seed = value; }

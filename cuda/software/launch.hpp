@@ -8,10 +8,13 @@ namespace software {
 // The kernel of this name; null if there is none.
 const Kernel* find(const char* name);
 
+// Blocks that can be resident at once on a GPU.
+unsigned residents();
+
 // Whether so many blocks can be resident at once.
 bool fits(unsigned blocks);
 
-// Runs a kernel to its end. 0, or 1: then `unisono_error` says why.
-int run(const Kernel& kernel, const void* arguments, unsigned blocks, unsigned threads);
+// Runs a kernel to its end, on a GPU of this number. 0, or 1: then `unisono_error` says why.
+int run(const Kernel& kernel, const void* arguments, unsigned blocks, unsigned threads, int gpu);
 
 } // namespace software

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <fcntl.h>
+#include <iterator>
 #include <map>
 #include <mutex>
 #include <stdio.h>
@@ -85,6 +86,18 @@ void* open_shared(const Shared& shared) {
              (unsigned long long)shared.file);
     int file = shared.process == uint64_t(getpid()) ? -1 : open(path, O_RDWR | O_CLOEXEC);
     return file < 0 ? nullptr : map({file, shared.bytes, true});
+}
+
+bool range_of(const void* inside, uint64_t& start, uint64_t& bytes) {
+    std::lock_guard lock(mutex);
+    auto after = allocations.upper_bound((unsigned char*)inside);
+    if (after == allocations.begin()) {
+        return false;
+    }
+    auto [first, allocation] = *std::prev(after);
+    start = (uint64_t)first;
+    bytes = allocation.bytes;
+    return (uint64_t)inside - start < bytes;
 }
 
 bool close_shared(void* memory) { return unmap(memory, true) == 0; }

@@ -14,6 +14,8 @@ struct Shared {
 bool share(void* memory, Shared& shared);
 // Null if there is no such allocation any more, or if it is this process's own, as on a GPU.
 void* open_shared(const Shared& shared);
+// Where the allocation begins that has this address inside, and its length. False if there is none.
+bool range_of(const void* inside, uint64_t& start, uint64_t& bytes);
 // False if it was not opened.
 bool close_shared(void* memory);
 

@@ -26,6 +26,8 @@ const char* unisono_error(void);
 const char* unisono_kernel(uint32_t index);
 // Blocks that can be resident at once, of all launches together.
 void unisono_set_residents(uint32_t blocks);
+// GPUs of that many blocks each that there are, at most 8; 1 at first.
+void unisono_set_gpus(uint32_t count);
 // Chooses the order in which blocks and threads run.
 void unisono_set_seed(uint64_t seed);
 

@@ -1,10 +1,29 @@
 #include "stream.hpp"
 
+#include "device.hpp"
+
+#include <set>
+#include <utility>
+
 namespace software {
 
-Stream::Stream() : thread_([this] { serve(); }) {}
+namespace {
+
+std::mutex all_mutex;
+std::set<Stream*> all;
+
+} // namespace
+
+Stream::Stream(int gpu) : gpu_(gpu), thread_([this] { serve(); }) {
+    std::lock_guard lock(all_mutex);
+    all.insert(this);
+}
 
 Stream::~Stream() {
+    {
+        std::lock_guard lock(all_mutex);
+        all.erase(this);
+    }
     {
         std::lock_guard lock(mutex_);
         closing_ = true;
@@ -15,7 +34,11 @@ Stream::~Stream() {
 
 void Stream::push(Work work) {
     std::lock_guard lock(mutex_);
-    queue_.push_back(std::move(work));
+    if (capture_ == Capture::None) {
+        queue_.push_back(std::move(work));
+    } else {
+        captured_.push_back(std::move(work));
+    }
     changed_.notify_all();
 }
 
@@ -28,6 +51,40 @@ int Stream::synchronize() {
 bool Stream::idle() {
     std::lock_guard lock(mutex_);
     return queue_.empty() && !busy_;
+}
+
+void Stream::synchronize_all(int gpu) {
+    std::lock_guard lock(all_mutex);
+    for (Stream* stream : all) {
+        if (stream->gpu_ == gpu) {
+            stream->synchronize();
+        }
+    }
+}
+
+bool Stream::begin_capture() {
+    std::lock_guard lock(mutex_);
+    bool first = capture_ == Capture::None;
+    capture_ = first ? Capture::Active : capture_;
+    return first;
+}
+
+int Stream::capturing() {
+    std::lock_guard lock(mutex_);
+    return int(capture_);
+}
+
+bool Stream::spoil_capture() {
+    std::lock_guard lock(mutex_);
+    capture_ = capture_ == Capture::None ? capture_ : Capture::Spoiled;
+    return capture_ != Capture::None;
+}
+
+Stream::Capture Stream::end_capture(std::vector<Work>& captured) {
+    std::lock_guard lock(mutex_);
+    captured.clear();
+    captured.swap(captured_);
+    return std::exchange(capture_, Capture::None);
 }
 
 void Stream::serve() {
@@ -52,6 +109,7 @@ void Stream::serve() {
 void Event::Mark::pass() {
     std::lock_guard lock(mutex);
     passed = true;
+    at_ns = now_ns();
     changed.notify_all();
 }
 
@@ -91,6 +149,14 @@ bool Event::passed() {
     }
     std::lock_guard lock(mark->mutex);
     return mark->passed;
+}
+
+bool Event::since(Event& start, float& milliseconds) {
+    auto first = start.last(), second = last();
+    if (first && second) {
+        milliseconds = float(double(int64_t(second->at_ns - first->at_ns)) / 1e6);
+    }
+    return first && second;
 }
 
 } // namespace software

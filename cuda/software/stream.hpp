@@ -6,7 +6,9 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <stdint.h>
 #include <thread>
+#include <vector>
 
 namespace software {
 
@@ -15,15 +17,30 @@ public:
     // What is to be done; 0, or the number of an error.
     using Work = std::function<int()>;
 
-    Stream();
+    // As numbers of `CUstreamCaptureStatus`.
+    enum class Capture : int { None = 0, Active = 1, Spoiled = 2 };
+
+    explicit Stream(int gpu);
     // Waits for all that was pushed.
     ~Stream();
     Stream(const Stream&) = delete;
 
+    int gpu() const { return gpu_; }
+    // Adds what is to be done, to the capture if there is one.
     void push(Work work);
     // Waits for all that was pushed; the first error there has been.
     int synchronize();
     bool idle();
+    // Waits for all streams of a GPU.
+    static void synchronize_all(int gpu);
+
+    // False if there is a capture.
+    bool begin_capture();
+    int capturing();
+    // Makes a capture fail, and says whether there is one.
+    bool spoil_capture();
+    // Gives what was captured.
+    Capture end_capture(std::vector<Work>& captured);
 
 private:
     void serve();
@@ -33,6 +50,9 @@ private:
     std::deque<Work> queue_;
     bool busy_ = false, closing_ = false;
     int error_ = 0;
+    Capture capture_ = Capture::None;
+    std::vector<Work> captured_;
+    int gpu_;
     std::thread thread_;
 };
 
@@ -45,6 +65,8 @@ public:
     // Makes what comes later in the stream wait for it.
     void hold_up(Stream& stream);
     bool passed();
+    // Time from the other's mark to this one's, both of which have been passed; false if one was never recorded.
+    bool since(Event& start, float& milliseconds);
 
 private:
     // One recording.
@@ -52,6 +74,7 @@ private:
         std::mutex mutex;
         std::condition_variable changed;
         bool passed = false;
+        uint64_t at_ns = 0;
 
         void pass();
         void wait();

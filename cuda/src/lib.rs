@@ -2,7 +2,7 @@
 //! code that combines memory.
 //!
 //! [`reduce`] and its relatives run on the CPU. The kernels of `cuda/kernels` do the same on a GPU; [`device`] is
-//! what the host knows of them.
+//! what the host knows of them, and how it launches them.
 
 pub mod device;
 mod dtype;
@@ -11,6 +11,8 @@ mod float8;
 mod host;
 mod memory;
 mod op;
+#[cfg(feature = "software")]
+pub mod software;
 
 pub use dtype::DType;
 pub use element::{Element, as_bytes, as_bytes_mut};

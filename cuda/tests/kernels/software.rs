@@ -158,7 +158,7 @@ fn device(races: bool) -> Option<&'static [PathBuf]> {
 }
 
 fn compile_device(races: bool) -> Option<Vec<PathBuf>> {
-    let parts = ["block", "driver", "fiber", "launch", "memory", "stream"];
+    let parts = ["block", "driver", "driver_graph", "driver_memory", "fiber", "launch", "memory", "stream"];
     let name = format!("{}-device-{races}", env!("CARGO_CRATE_NAME"));
     let objects = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     std::fs::create_dir_all(&objects).expect("a folder for object files");

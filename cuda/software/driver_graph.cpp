@@ -1,0 +1,59 @@
+// Functions of libcuda for graphs: what is pushed to a stream is kept, and pushed again as often as wanted.
+#include "driver.hpp"
+
+#include <vector>
+
+using namespace software;
+
+namespace {
+
+using Graph = std::vector<Stream::Work>;
+
+// A graph that can be launched; launches of it follow each other.
+struct Ready {
+    Graph graph;
+    std::mutex running;
+};
+
+} // namespace
+
+extern "C" {
+
+int cuStreamBeginCapture_v2(Stream* stream, int) {
+    return !stream ? INVALID_HANDLE : stream->begin_capture() ? SUCCESS : CAPTURE_UNSUPPORTED;
+}
+
+int cuStreamIsCapturing(Stream* stream, int* status) { return *status = stream ? stream->capturing() : 0, SUCCESS; }
+
+int cuStreamEndCapture(Stream* stream, Graph** graph) {
+    *graph = nullptr;
+    auto captured = std::make_unique<Graph>();
+    switch (stream->end_capture(*captured)) {
+    case Stream::Capture::None: return INVALID_VALUE;
+    case Stream::Capture::Spoiled: return CAPTURE_INVALIDATED;
+    default: return *graph = captured.release(), SUCCESS;
+    }
+}
+
+int cuGraphInstantiateWithFlags(std::shared_ptr<Ready>** ready, Graph* graph, unsigned long long) {
+    *ready = new std::shared_ptr<Ready>(std::make_shared<Ready>());
+    return (**ready)->graph = *graph, SUCCESS;
+}
+
+int cuGraphLaunch(std::shared_ptr<Ready>* ready, Stream* stream) {
+    return enqueue(stream, [ready = *ready] {
+        std::lock_guard running(ready->running);
+        for (const Stream::Work& work : ready->graph) {
+            if (int error = work()) {
+                return error;
+            }
+        }
+        return int(SUCCESS);
+    });
+}
+
+int cuGraphExecDestroy(std::shared_ptr<Ready>* ready) { return delete ready, SUCCESS; }
+
+int cuGraphDestroy(Graph* graph) { return delete graph, SUCCESS; }
+
+} // extern "C"

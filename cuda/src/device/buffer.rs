@@ -1,0 +1,268 @@
+//! Memory of a GPU, typed; and parts of it.
+//!
+//! What kernels read and write there is never a Rust reference: a part is an address and a length. Two streams that write
+//! the same part out of turn make a result wrong, never a program undefined. Order between streams is made with
+//! events, order in one stream is that of the calls.
+
+use super::error::{Answer, GpuError};
+use super::gpu::Gpu;
+use super::memory::Memory;
+use super::plain::Plain;
+use super::pool::Kind;
+use super::stream::Stream;
+use cudarc::driver::{result, sys};
+use std::marker::PhantomData;
+use std::ops::{Bound, RangeBounds};
+use std::sync::Arc;
+
+/// Elements in memory of a GPU. When it is dropped, the memory lasts until the work that uses it is done.
+pub struct Buffer<T: Plain> {
+    pub(crate) memory: Arc<Memory>,
+    count: usize,
+    elements: PhantomData<fn() -> T>,
+}
+
+/// A part of a [`Buffer`], to read.
+pub struct View<'a, T: Plain> {
+    pub(crate) memory: &'a Arc<Memory>,
+    first: usize,
+    count: usize,
+    elements: PhantomData<&'a T>,
+}
+
+/// A part of a [`Buffer`], to write.
+pub struct ViewMut<'a, T: Plain>(View<'a, T>);
+
+// SAFETY: a part is an address; elements are reached by way of streams alone, which any thread may use.
+unsafe impl<T: Plain> Send for View<'_, T> {}
+// SAFETY: as above.
+unsafe impl<T: Plain> Sync for View<'_, T> {}
+
+impl Gpu {
+    /// `count` elements, all bytes 0.
+    pub fn alloc<T: Plain>(&self, count: usize) -> Result<Buffer<T>, GpuError> {
+        let buffer = Buffer::new(self, count)?;
+        let house = &self.0.house;
+        // SAFETY: the memory is new, and has this length.
+        unsafe { result::memset_d8_async(buffer.address(), 0, buffer.bytes(), house.cu_stream()) }
+            .from("cuMemsetD8Async")?;
+        house.synchronize().from("cuStreamSynchronize")?;
+        Ok(buffer)
+    }
+
+    /// The same elements in memory of the GPU.
+    pub fn upload<T: Plain>(&self, elements: &[T]) -> Result<Buffer<T>, GpuError> {
+        let buffer = Buffer::new(self, elements.len())?;
+        let (from, house) = (elements.as_ptr().cast(), &self.0.house);
+        // SAFETY: the memory is new, has this length, and `elements` outlives the wait.
+        unsafe { sys::cuMemcpyHtoDAsync_v2(buffer.address(), from, buffer.bytes(), house.cu_stream()) }
+            .from("cuMemcpyHtoDAsync")?;
+        house.synchronize().from("cuStreamSynchronize")?;
+        Ok(buffer)
+    }
+}
+
+impl<T: Plain> Buffer<T> {
+    fn new(gpu: &Gpu, count: usize) -> Result<Self, GpuError> {
+        let bytes = count.checked_mul(size_of::<T>()).unwrap_or(usize::MAX);
+        let memory = Memory::new(gpu, Kind::Device, bytes)?;
+        Ok(Self { memory, count, elements: PhantomData })
+    }
+
+    /// Elements in it.
+    pub fn len(&self) -> usize {
+        self.count
+    }
+
+    /// Whether it has none.
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// The GPU whose memory it is.
+    pub fn gpu(&self) -> &Gpu {
+        &self.memory.gpu
+    }
+
+    /// Where kernels find it.
+    pub fn address(&self) -> u64 {
+        self.memory.address()
+    }
+
+    /// The part `range`.
+    ///
+    /// # Panics
+    /// If `range` is not inside.
+    pub fn view(&self, range: impl RangeBounds<usize>) -> View<'_, T> {
+        View::new(&self.memory, 0, self.count, range)
+    }
+
+    /// The part `range`, to write.
+    ///
+    /// # Panics
+    /// If `range` is not inside.
+    pub fn view_mut(&mut self, range: impl RangeBounds<usize>) -> ViewMut<'_, T> {
+        ViewMut(View::new(&self.memory, 0, self.count, range))
+    }
+
+    /// Writes all elements, when what is in the stream is done; waits for that.
+    pub fn write(&mut self, stream: &Stream, elements: &[T]) -> Result<(), GpuError> {
+        self.view_mut(..).write(stream, elements)
+    }
+
+    /// Reads all elements, when what is in the stream is done; waits for that.
+    pub fn to_vec(&self, stream: &Stream) -> Result<Vec<T>, GpuError> {
+        self.view(..).to_vec(stream)
+    }
+
+    /// Says that work in this stream uses it: for launches that are given its address. It is then kept until that work
+    /// is done, and by the graph if the stream is being captured.
+    pub fn used_by(&self, stream: &Stream) {
+        stream.uses(&self.memory);
+    }
+
+    fn bytes(&self) -> usize {
+        self.count * size_of::<T>()
+    }
+}
+
+impl<'a, T: Plain> View<'a, T> {
+    /// The part `range` of `count` elements from `first` on.
+    fn new(memory: &'a Arc<Memory>, first: usize, count: usize, range: impl RangeBounds<usize>) -> Self {
+        let start = match range.start_bound() {
+            Bound::Included(&start) => start,
+            Bound::Excluded(&before) => before + 1,
+            Bound::Unbounded => 0,
+        };
+        let end = match range.end_bound() {
+            Bound::Included(&last) => last + 1,
+            Bound::Excluded(&end) => end,
+            Bound::Unbounded => count,
+        };
+        assert!(start <= end && end <= count, "{start}..{end} of {count} elements");
+        Self { memory, first: first + start, count: end - start, elements: PhantomData }
+    }
+
+    /// Elements in it.
+    pub fn len(&self) -> usize {
+        self.count
+    }
+
+    /// Whether it has none.
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// The GPU whose memory it is.
+    pub fn gpu(&self) -> &Gpu {
+        &self.memory.gpu
+    }
+
+    /// Where kernels find it.
+    pub fn address(&self) -> u64 {
+        self.memory.address() + (self.first * size_of::<T>()) as u64
+    }
+
+    /// The part `range` of it.
+    ///
+    /// # Panics
+    /// If `range` is not inside.
+    pub fn view(&self, range: impl RangeBounds<usize>) -> View<'a, T> {
+        View::new(self.memory, self.first, self.count, range)
+    }
+
+    /// Reads its elements, when what is in the stream is done; waits for that.
+    pub fn to_vec(&self, stream: &Stream) -> Result<Vec<T>, GpuError> {
+        let mut elements = Vec::with_capacity(self.count);
+        self.fetch(stream, elements.as_mut_ptr())?;
+        // SAFETY: all have been written, and any bytes are a value.
+        unsafe { elements.set_len(self.count) };
+        Ok(elements)
+    }
+
+    /// Reads its elements into `to`, when what is in the stream is done; waits for that.
+    pub fn read(&self, stream: &Stream, to: &mut [T]) -> Result<(), GpuError> {
+        expect_length(to.len(), self.count)?;
+        self.fetch(stream, to.as_mut_ptr())
+    }
+
+    /// Says that work in this stream uses it, as [`Buffer::used_by`] does.
+    pub fn used_by(&self, stream: &Stream) {
+        stream.uses(self.memory);
+    }
+
+    fn fetch(&self, stream: &Stream, to: *mut T) -> Result<(), GpuError> {
+        stream.gpu().expect(self.gpu(), "memory")?;
+        stream.copy_and_wait(self.memory, "cuMemcpyDtoHAsync", |handle| {
+            // SAFETY: `to` has room for as many, until the wait is over.
+            unsafe { sys::cuMemcpyDtoHAsync_v2(to.cast(), self.address(), self.bytes(), handle) }
+        })
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.count * size_of::<T>()
+    }
+}
+
+impl<T: Plain> ViewMut<'_, T> {
+    /// Elements in it.
+    pub fn len(&self) -> usize {
+        self.0.count
+    }
+
+    /// Whether it has none.
+    pub fn is_empty(&self) -> bool {
+        self.0.count == 0
+    }
+
+    /// The GPU whose memory it is.
+    pub fn gpu(&self) -> &Gpu {
+        self.0.gpu()
+    }
+
+    /// Where kernels find it.
+    pub fn address(&self) -> u64 {
+        self.0.address()
+    }
+
+    /// The same part to read, while it is borrowed for that.
+    pub fn as_view(&self) -> View<'_, T> {
+        self.0.view(..)
+    }
+
+    /// The part `range` of it.
+    ///
+    /// # Panics
+    /// If `range` is not inside.
+    pub fn view_mut(&mut self, range: impl RangeBounds<usize>) -> ViewMut<'_, T> {
+        ViewMut(self.0.view(range))
+    }
+
+    /// Two parts: before `middle`, and from there on.
+    ///
+    /// # Panics
+    /// If `middle` is not inside.
+    pub fn split_at_mut(&mut self, middle: usize) -> (ViewMut<'_, T>, ViewMut<'_, T>) {
+        (ViewMut(self.0.view(..middle)), ViewMut(self.0.view(middle..)))
+    }
+
+    /// Writes its elements, when what is in the stream is done; waits for that.
+    pub fn write(&mut self, stream: &Stream, elements: &[T]) -> Result<(), GpuError> {
+        expect_length(elements.len(), self.0.count)?;
+        stream.gpu().expect(self.gpu(), "memory")?;
+        let from = elements.as_ptr().cast();
+        stream.copy_and_wait(self.0.memory, "cuMemcpyHtoDAsync", |handle| {
+            // SAFETY: `elements` are as many, and outlive the wait.
+            unsafe { sys::cuMemcpyHtoDAsync_v2(self.address(), from, self.0.bytes(), handle) }
+        })
+    }
+
+    /// Says that work in this stream uses it, as [`Buffer::used_by`] does.
+    pub fn used_by(&self, stream: &Stream) {
+        self.0.used_by(stream);
+    }
+}
+
+fn expect_length(found: usize, wanted: usize) -> Result<(), GpuError> {
+    if found == wanted { Ok(()) } else { Err(GpuError::Length { found, wanted }) }
+}

@@ -1,0 +1,56 @@
+//! The driver: found at run time, or not.
+
+use super::error::{Answer, GpuError};
+use cudarc::driver::{result, sys::CUresult};
+use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_NOW};
+use std::ffi::{OsStr, c_int};
+use std::sync::Mutex;
+
+/// 12.0 as the driver says it: the first version that has every function we call.
+const OLDEST: c_int = 12000;
+
+/// Whether a driver is loaded; it stays so until the process ends.
+static LOADED: Mutex<bool> = Mutex::new(false);
+
+/// How many GPUs there are; [`GpuError::NoDriver`] where there is no driver.
+pub fn gpus() -> Result<usize, GpuError> {
+    load("libcuda.so.1".as_ref())?;
+    match result::init().from("cuInit") {
+        Err(error) if error.is(CUresult::CUDA_ERROR_NO_DEVICE) => return Ok(0),
+        answer => answer?,
+    }
+    Ok(result::device::get_count().from("cuDeviceGetCount")? as usize)
+}
+
+/// Loads the driver from this file, unless one has been. After it, cudarc finds a driver too, and each function that
+/// we call in it: it panics where it does not.
+pub(crate) fn load(file: &OsStr) -> Result<(), GpuError> {
+    let mut loaded = LOADED.lock().expect("nothing panics while it is locked");
+    if !*loaded {
+        // SAFETY: initialisers of libcuda ask for nothing; what else bears its name is not ours to distrust.
+        let library = unsafe { Library::open(Some(file), RTLD_NOW | RTLD_GLOBAL) }
+            .map_err(|error| GpuError::NoDriver { reason: error.to_string() })?;
+        let found = version(&library)?;
+        if found < OLDEST {
+            return Err(GpuError::OldDriver { found });
+        }
+        std::mem::forget(library);
+        *loaded = true;
+    }
+    Ok(())
+}
+
+fn version(library: &Library) -> Result<c_int, GpuError> {
+    type GetVersion = unsafe extern "C" fn(*mut c_int) -> c_int;
+    let mut version = 0;
+    // SAFETY: the type is that of the driver's header, and the function may be called before `cuInit`.
+    let failed = unsafe {
+        let function = library.get::<GetVersion>(b"cuDriverGetVersion");
+        function.map_err(|error| GpuError::NoDriver { reason: error.to_string() })?(&mut version)
+    };
+    if failed == 0 {
+        Ok(version)
+    } else {
+        Err(GpuError::NoDriver { reason: format!("cuDriverGetVersion answers {failed}") })
+    }
+}

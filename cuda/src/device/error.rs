@@ -1,0 +1,155 @@
+//! What can go wrong between a program and its GPU.
+
+use cudarc::driver::{DriverError, sys::CUresult};
+use std::ffi::CStr;
+
+/// Why something on a GPU failed or was refused.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum GpuError {
+    /// There is no driver on this machine.
+    #[error("no CUDA driver: {reason}")]
+    NoDriver {
+        /// What the search for it said.
+        reason: String,
+    },
+    /// The driver lacks what this library calls.
+    #[error("the CUDA driver is of version {}.{}; 12.0 is the first that will do", found / 1000, found % 1000 / 10)]
+    OldDriver {
+        /// 1000 × major + 10 × minor.
+        found: i32,
+    },
+    /// No GPU has this number.
+    #[error("there is no GPU {ordinal}, but {gpus}")]
+    NoSuchGpu {
+        /// What was asked for.
+        ordinal: usize,
+        /// How many there are.
+        gpus: usize,
+    },
+    /// Memory of the GPU, or page-locked memory, has run out.
+    #[error("no room for {bytes} more bytes {place}")]
+    OutOfMemory {
+        /// What was asked for.
+        bytes: usize,
+        /// Where.
+        place: String,
+    },
+    /// No module has a kernel of this name.
+    #[error("no kernel {name}")]
+    NoKernel {
+        /// The name.
+        name: String,
+    },
+    /// Not all blocks of a cooperative launch can be resident at once.
+    #[error("{blocks} blocks of {threads} threads of {kernel} do not fit: {room} can be resident")]
+    TooManyBlocks {
+        /// Its name.
+        kernel: &'static str,
+        /// Blocks wanted.
+        blocks: u32,
+        /// Threads of each.
+        threads: u32,
+        /// Blocks that can be resident.
+        room: u32,
+    },
+    /// Memory, an event or a kernel of one GPU is used on a stream of another.
+    #[error("{what} of GPU {owner} on a stream of GPU {user}")]
+    OtherGpu {
+        /// What is used.
+        what: &'static str,
+        /// Whose it is.
+        owner: usize,
+        /// Where it is used.
+        user: usize,
+    },
+    /// One GPU cannot reach the memory of another.
+    #[error("GPU {from} cannot reach the memory of GPU {to}")]
+    Unreachable {
+        /// Who would read and write.
+        from: usize,
+        /// Whose memory.
+        to: usize,
+    },
+    /// The host waits, or memory of the host would be kept, while a stream is captured.
+    #[error("{what} is not possible while the stream is captured")]
+    Capturing {
+        /// What was tried.
+        what: &'static str,
+    },
+    /// Memory that was exported by this process has been freed.
+    #[error("the exported memory has been freed")]
+    Gone,
+    /// Lengths that must be equal are not.
+    #[error("{found} elements where {wanted} are needed")]
+    Length {
+        /// What was given.
+        found: usize,
+        /// What must be given.
+        wanted: usize,
+    },
+    /// More sources or targets than one launch takes, or none.
+    #[error("{sources} sources and {targets} targets: 1 to 16 of each")]
+    Operands {
+        /// What is read.
+        sources: usize,
+        /// What is written.
+        targets: usize,
+    },
+    /// A reduction lacks what its operation needs.
+    #[error("{0}")]
+    Reduction(&'static str),
+    /// A call of the driver failed.
+    #[error("{call}: {text} ({code})")]
+    Driver {
+        /// The function of libcuda.
+        call: &'static str,
+        /// `CUresult` as a number.
+        code: u32,
+        /// What the driver calls it.
+        text: String,
+    },
+}
+
+impl GpuError {
+    pub(crate) fn of(call: &'static str, result: CUresult) -> Self {
+        GpuError::Driver { call, code: result as u32, text: text(result) }
+    }
+
+    /// Whether it is this failure of the driver.
+    pub(crate) fn is(&self, result: CUresult) -> bool {
+        matches!(self, GpuError::Driver { code, .. } if *code == result as u32)
+    }
+}
+
+/// What the driver calls a failure.
+fn text(result: CUresult) -> String {
+    match DriverError(result).error_string() {
+        Ok(text) => CStr::to_string_lossy(text).into_owned(),
+        Err(_) => "unknown".to_owned(),
+    }
+}
+
+/// What functions of the driver answer.
+pub(crate) trait Answer {
+    type Good;
+
+    /// An error names the function.
+    fn from(self, call: &'static str) -> Result<Self::Good, GpuError>;
+}
+
+impl Answer for CUresult {
+    type Good = ();
+
+    fn from(self, call: &'static str) -> Result<(), GpuError> {
+        if self == CUresult::CUDA_SUCCESS { Ok(()) } else { Err(GpuError::of(call, self)) }
+    }
+}
+
+impl<T> Answer for Result<T, DriverError> {
+    type Good = T;
+
+    fn from(self, call: &'static str) -> Result<T, GpuError> {
+        self.map_err(|error| GpuError::of(call, error.0))
+    }
+}

@@ -1,0 +1,45 @@
+//! Events: points in streams.
+
+use super::error::{Answer, GpuError};
+use super::gpu::Gpu;
+use super::stream::Stream;
+use cudarc::driver::{CudaEvent, sys::CUevent_flags};
+
+/// A point in a stream, which streams and the host can wait for.
+pub struct Event {
+    gpu: Gpu,
+    pub(crate) event: CudaEvent,
+}
+
+impl Event {
+    pub(crate) fn new(gpu: &Gpu) -> Result<Self, GpuError> {
+        let event = gpu.context().new_event(Some(CUevent_flags::CU_EVENT_DEFAULT)).from("cuEventCreate")?;
+        Ok(Self { gpu: gpu.clone(), event })
+    }
+
+    /// Moves it to where the stream is now.
+    pub fn record(&self, stream: &Stream) -> Result<(), GpuError> {
+        stream.gpu().expect(&self.gpu, "an event")?;
+        stream.enqueue(&[], "cuEventRecord", |handle| {
+            // SAFETY: both are alive.
+            unsafe { cudarc::driver::sys::cuEventRecord(self.event.cu_event(), handle) }
+        })
+    }
+
+    /// Whether all before it is done.
+    pub fn is_done(&self) -> Result<bool, GpuError> {
+        self.gpu.bind()?;
+        self.event.try_is_complete().from("cuEventQuery")
+    }
+
+    /// Waits until it has come.
+    pub fn synchronize(&self) -> Result<(), GpuError> {
+        self.event.synchronize().from("cuEventSynchronize")
+    }
+
+    /// Milliseconds from it to `end`; waits for both.
+    pub fn elapsed_ms(&self, end: &Event) -> Result<f32, GpuError> {
+        self.gpu.expect(&end.gpu, "an event")?;
+        self.event.elapsed_ms(&end.event).from("cuEventElapsedTime")
+    }
+}

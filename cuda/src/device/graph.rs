@@ -1,0 +1,121 @@
+//! Graphs: work that is recorded once and enqueued many times.
+
+use super::error::{Answer, GpuError};
+use super::gpu::{Gpu, lock};
+use super::memory::Memory;
+use super::stream::{Kept, Stream};
+use cudarc::driver::{result, sys};
+use std::sync::{Arc, Mutex};
+
+/// Work that was recorded from a stream. It keeps the memory that the work uses.
+pub struct Graph {
+    gpu: Gpu,
+    /// Calls of the driver on a graph must follow each other.
+    handles: Mutex<Handles>,
+    memories: Vec<Arc<Memory>>,
+}
+
+struct Handles {
+    graph: sys::CUgraph,
+    ready: sys::CUgraphExec,
+}
+
+// SAFETY: the driver's functions on graphs may be called by any thread, one at a time.
+unsafe impl Send for Handles {}
+
+/// A capture that has begun; ended when it is dropped.
+struct Capture<'a> {
+    stream: &'a Stream,
+    ended: bool,
+}
+
+impl Stream {
+    /// Records what `enqueue` enqueues in this stream, instead of running it. What would wait for the stream, or copy from
+    /// or to memory of the host, is refused there.
+    pub fn capture<E: From<GpuError>>(
+        &self,
+        enqueue: impl FnOnce(&Stream) -> Result<(), E>,
+    ) -> Result<Graph, E> {
+        let capture = Capture::begin(self)?;
+        enqueue(self)?;
+        Ok(capture.end()?)
+    }
+}
+
+impl<'a> Capture<'a> {
+    fn begin(stream: &'a Stream) -> Result<Self, GpuError> {
+        // Other threads may allocate and wait meanwhile.
+        let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
+        stream.expect_no_capture("another capture")?;
+        stream.change_capture(Some(Kept::new()), |handle| {
+            // SAFETY: the stream is alive.
+            unsafe { result::stream::begin_capture(handle, mode) }.from("cuStreamBeginCapture")
+        })?;
+        Ok(Self { stream, ended: false })
+    }
+
+    fn end(mut self) -> Result<Graph, GpuError> {
+        let (graph, kept) = self.stop()?;
+        let gpu = self.stream.gpu().clone();
+        // SAFETY: the graph was just made.
+        match unsafe { result::graph::instantiate(graph, sys::CUgraphInstantiate_flags(0)) } {
+            Ok(ready) => {
+                Ok(Graph { gpu, handles: Mutex::new(Handles { graph, ready }), memories: distinct(kept) })
+            }
+            Err(error) => {
+                // SAFETY: nobody else has it.
+                let _ = unsafe { result::graph::destroy(graph) };
+                Err(error).from("cuGraphInstantiate")
+            }
+        }
+    }
+
+    fn stop(&mut self) -> Result<(sys::CUgraph, Kept), GpuError> {
+        self.ended = true;
+        let (graph, kept) = self.stream.change_capture(None, |handle| {
+            // SAFETY: the stream is alive.
+            unsafe { result::stream::end_capture(handle) }.from("cuStreamEndCapture")
+        })?;
+        Ok((graph, kept.unwrap_or_default()))
+    }
+}
+
+impl Drop for Capture<'_> {
+    fn drop(&mut self) {
+        if !self.ended
+            && let Ok((graph, _)) = self.stop()
+        {
+            // SAFETY: nobody else has it.
+            let _ = unsafe { result::graph::destroy(graph) };
+        }
+    }
+}
+
+fn distinct(mut memories: Kept) -> Kept {
+    memories.sort_by_key(Arc::as_ptr);
+    memories.dedup_by(|one, other| Arc::ptr_eq(one, other));
+    memories
+}
+
+impl Graph {
+    /// Enqueues the work that was recorded.
+    pub fn launch(&self, stream: &Stream) -> Result<(), GpuError> {
+        stream.gpu().expect(&self.gpu, "a graph")?;
+        let handles = lock(&self.handles);
+        let memories: Vec<&Arc<Memory>> = self.memories.iter().collect();
+        stream.enqueue(&memories, "cuGraphLaunch", |handle| {
+            // SAFETY: both are alive; the memory that the work uses is kept.
+            unsafe { sys::cuGraphLaunch(handles.ready, handle) }
+        })
+    }
+}
+
+impl Drop for Graph {
+    fn drop(&mut self) {
+        let handles = lock(&self.handles);
+        // SAFETY: nobody else has them; what is enqueued already, the driver finishes.
+        let _ = self.gpu.bind().map(|()| unsafe {
+            (result::graph::exec_destroy(handles.ready), result::graph::destroy(handles.graph))
+        });
+    }
+}

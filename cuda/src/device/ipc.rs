@@ -1,0 +1,138 @@
+//! Memory of a GPU that other processes of the host open.
+
+use super::buffer::Buffer;
+use super::error::{Answer, GpuError};
+use super::gpu::{Gpu, lock};
+use super::memory::Memory;
+use super::plain::Plain;
+use super::stream::Stream;
+use cudarc::driver::sys;
+use std::collections::HashMap;
+use std::ffi::c_char;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
+
+/// What another process needs to open a buffer: plain bytes, for any channel between them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IpcHandle {
+    /// `CUipcMemHandle`.
+    driver: [u8; 64],
+    /// Which process exported it, and as what.
+    process: u64,
+    export: u64,
+    /// Of the buffer, in what the driver opens.
+    offset: u64,
+    bytes: u64,
+}
+
+impl IpcHandle {
+    /// Bytes of a handle.
+    pub const BYTES: usize = 96;
+
+    /// As bytes.
+    pub fn to_bytes(&self) -> [u8; Self::BYTES] {
+        let mut bytes = [0; Self::BYTES];
+        let (driver, words) = bytes.split_at_mut(64);
+        driver.copy_from_slice(&self.driver);
+        for (to, word) in words.chunks_exact_mut(8).zip([self.process, self.export, self.offset, self.bytes])
+        {
+            to.copy_from_slice(&word.to_le_bytes());
+        }
+        bytes
+    }
+
+    /// From what [`IpcHandle::to_bytes`] gave.
+    pub fn from_bytes(bytes: &[u8; Self::BYTES]) -> Self {
+        let word = |at: usize| u64::from_le_bytes(std::array::from_fn(|byte| bytes[64 + 8 * at + byte]));
+        let driver = std::array::from_fn(|at| bytes[at]);
+        Self { driver, process: word(0), export: word(1), offset: word(2), bytes: word(3) }
+    }
+}
+
+/// Memory that this process has exported, by the numbers in handles.
+static EXPORTS: Mutex<Option<HashMap<u64, Weak<Memory>>>> = Mutex::new(None);
+
+/// A number that no other process has.
+fn own_process() -> u64 {
+    static NUMBER: OnceLock<u64> = OnceLock::new();
+    *NUMBER.get_or_init(|| RandomState::new().hash_one(std::process::id()))
+}
+
+impl<T: Plain> Buffer<T> {
+    /// Lets other processes open it. Until they have closed it, it should not be dropped: its memory goes to nobody
+    /// else, but the driver may take it back.
+    pub fn export(&self) -> Result<IpcHandle, GpuError> {
+        self.gpu().bind()?;
+        let mut handle = sys::CUipcMemHandle { reserved: [0; 64] };
+        // SAFETY: the memory is alive, and of a kind that can be exported.
+        unsafe { sys::cuIpcGetMemHandle(&mut handle, self.address()) }.from("cuIpcGetMemHandle")?;
+        let (mut base, mut whole) = (0, 0);
+        // SAFETY: as above.
+        unsafe { sys::cuMemGetAddressRange_v2(&mut base, &mut whole, self.address()) }
+            .from("cuMemGetAddressRange")?;
+        self.memory.export();
+        Ok(IpcHandle {
+            driver: handle.reserved.map(|byte| byte as u8),
+            process: own_process(),
+            export: remember(&self.memory),
+            offset: self.address() - base,
+            bytes: (self.len() * size_of::<T>()) as u64,
+        })
+    }
+}
+
+/// Enters memory into the table of exports; its number there.
+fn remember(memory: &Arc<Memory>) -> u64 {
+    let mut exports = lock(&EXPORTS);
+    let exports = exports.get_or_insert_default();
+    exports.retain(|_, memory| memory.strong_count() > 0);
+    static LAST: AtomicU64 = AtomicU64::new(0);
+    let number = LAST.fetch_add(1, Ordering::Relaxed);
+    exports.insert(number, Arc::downgrade(memory));
+    number
+}
+
+/// Memory of another process, or of this one, that is open here; closed when it is dropped, after the work that uses it.
+pub struct Imported {
+    memory: Arc<Memory>,
+    address: u64,
+    bytes: usize,
+}
+
+impl Gpu {
+    /// Opens what a process of this host has exported, this one included.
+    pub fn import(&self, handle: &IpcHandle) -> Result<Imported, GpuError> {
+        let bytes = handle.bytes as usize;
+        if handle.process == own_process() {
+            let known = lock(&EXPORTS).as_ref().and_then(|exports| exports.get(&handle.export)?.upgrade());
+            let memory = known.ok_or(GpuError::Gone)?;
+            return Ok(Imported { address: memory.address(), memory, bytes });
+        }
+        self.bind()?;
+        let driver = sys::CUipcMemHandle { reserved: handle.driver.map(|byte| byte as c_char) };
+        let mut base = 0;
+        let lazily = sys::CUipcMem_flags::CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS as u32;
+        // SAFETY: the driver looks whether the handle is one.
+        unsafe { sys::cuIpcOpenMemHandle_v2(&mut base, driver, lazily) }.from("cuIpcOpenMemHandle")?;
+        let memory = Memory::imported(self, base, bytes);
+        Ok(Imported { memory, address: base + handle.offset, bytes })
+    }
+}
+
+impl Imported {
+    /// Where kernels of the GPU that opened it find it.
+    pub fn address(&self) -> u64 {
+        self.address
+    }
+
+    /// Its length.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Says that work in this stream uses it, as [`Buffer::used_by`] does.
+    pub fn used_by(&self, stream: &Stream) {
+        stream.uses(&self.memory);
+    }
+}

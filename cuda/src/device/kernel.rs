@@ -1,0 +1,132 @@
+//! Kernels, and launches of them.
+
+use super::error::{Answer, GpuError};
+use super::gpu::Gpu;
+use super::plain::Plain;
+use super::stream::Stream;
+use cudarc::driver::{result, sys, sys::CUresult};
+use std::ffi::c_void;
+use std::ptr::{from_ref, null_mut};
+
+/// A kernel of the library, loaded on a GPU.
+#[derive(Clone)]
+pub struct Kernel {
+    gpu: Gpu,
+    name: &'static str,
+    function: sys::CUfunction,
+}
+
+// SAFETY: the driver's functions on kernels may be called by any thread.
+unsafe impl Send for Kernel {}
+// SAFETY: as above.
+unsafe impl Sync for Kernel {}
+
+/// How a kernel is launched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shape {
+    /// Blocks.
+    pub blocks: u32,
+    /// Threads of each.
+    pub threads: u32,
+    /// Whether all blocks must be resident at once, as those that wait for each other must: the launch is refused
+    /// otherwise.
+    pub cooperative: bool,
+}
+
+impl Gpu {
+    /// The kernel of this name. Its module is loaded when it is first asked for: better before kernels run that wait
+    /// for others.
+    pub fn kernel(&self, name: &str) -> Result<Kernel, GpuError> {
+        self.bind()?;
+        let (function, name) = self.0.modules.function(name)?;
+        let kernel = Kernel { gpu: self.clone(), name, function };
+        // Where modules are loaded lazily, this is what loads the code.
+        kernel.attribute(sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_NUM_REGS)?;
+        Ok(kernel)
+    }
+}
+
+impl Kernel {
+    /// Its name.
+    pub fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// The GPU that it is loaded on.
+    pub fn gpu(&self) -> &Gpu {
+        &self.gpu
+    }
+
+    /// Blocks of so many threads that can be resident at once, if nothing else runs.
+    pub fn residents(&self, threads: u32) -> Result<u32, GpuError> {
+        self.gpu.bind()?;
+        // SAFETY: the function is loaded.
+        let each = unsafe {
+            result::occupancy::max_active_block_per_multiprocessor(self.function, threads as i32, 0)
+        };
+        Ok(each.from("cuOccupancyMaxActiveBlocksPerMultiprocessor")? as u32 * self.gpu.multiprocessors()?)
+    }
+
+    /// Enqueues a launch.
+    ///
+    /// # Safety
+    /// - `A` is the struct that the kernel takes, and what it says is so.
+    /// - Memory it points to lives until the launch has ended (and until a graph that captures it is dropped): tell
+    ///   buffers that they are [used](super::Buffer::used_by).
+    pub unsafe fn launch<A: Plain>(
+        &self,
+        stream: &Stream,
+        shape: Shape,
+        arguments: &A,
+    ) -> Result<(), GpuError> {
+        stream.gpu().expect(&self.gpu, "a kernel")?;
+        // SAFETY: the caller's word.
+        let outcome =
+            stream.enqueue(&[], "cuLaunchKernel", |handle| unsafe { self.enqueue(handle, shape, arguments) });
+        self.explained(outcome, shape)
+    }
+
+    /// The call of the driver that launches it.
+    ///
+    /// # Safety
+    /// As for [`Kernel::launch`].
+    pub(crate) unsafe fn enqueue<A: Plain>(
+        &self,
+        stream: sys::CUstream,
+        shape: Shape,
+        arguments: &A,
+    ) -> CUresult {
+        let mut parameters = [from_ref(arguments).cast_mut().cast::<c_void>()];
+        let (function, blocks, threads, parameters) =
+            (self.function, shape.blocks, shape.threads, parameters.as_mut_ptr());
+        if shape.cooperative {
+            // SAFETY: the caller's word; the driver copies the arguments before it returns.
+            unsafe {
+                sys::cuLaunchCooperativeKernel(function, blocks, 1, 1, threads, 1, 1, 0, stream, parameters)
+            }
+        } else {
+            // SAFETY: as above.
+            unsafe {
+                sys::cuLaunchKernel(function, blocks, 1, 1, threads, 1, 1, 0, stream, parameters, null_mut())
+            }
+        }
+    }
+
+    /// Says how many blocks there is room for, if that was why.
+    pub(crate) fn explained(&self, outcome: Result<(), GpuError>, shape: Shape) -> Result<(), GpuError> {
+        match outcome {
+            Err(error) if error.is(CUresult::CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE) => {
+                let Shape { blocks, threads, .. } = shape;
+                let room = self.residents(threads)?;
+                Err(GpuError::TooManyBlocks { kernel: self.name, blocks, threads, room })
+            }
+            outcome => outcome,
+        }
+    }
+
+    fn attribute(&self, attribute: sys::CUfunction_attribute) -> Result<i32, GpuError> {
+        // SAFETY: the function is loaded.
+        unsafe { result::function::get_function_attribute(self.function, attribute) }
+            .from("cuFuncGetAttribute")
+    }
+}

@@ -1,0 +1,111 @@
+//! The kernels' PTX, part of the program, and loaded when one of a module is asked for.
+
+use super::error::{Answer, GpuError};
+use super::gpu::lock;
+use cudarc::driver::{result, sys};
+use std::collections::HashMap;
+use std::ffi::CString;
+use std::sync::{Mutex, OnceLock};
+
+/// The files of `cuda/ptx`.
+macro_rules! modules {
+    ($($name:ident)*) => {
+        const MODULES: &[(&str, &str)] =
+            &[$((stringify!($name), include_str!(concat!("../../ptx/", stringify!($name), ".ptx")))),*];
+    };
+}
+
+modules! {
+    exchange
+    reduce_copy_bfloat16
+    reduce_copy_double
+    reduce_copy_float
+    reduce_copy_fp8_e4m3
+    reduce_copy_fp8_e5m2
+    reduce_copy_half
+    reduce_copy_int32
+    reduce_copy_int64
+    reduce_copy_int8
+    reduce_copy_uint32
+    reduce_copy_uint64
+    reduce_copy_uint8
+}
+
+/// Index of the module of each kernel.
+fn index() -> &'static HashMap<&'static str, usize> {
+    static INDEX: OnceLock<HashMap<&str, usize>> = OnceLock::new();
+    INDEX.get_or_init(|| {
+        let kernels = |(index, (_, text)): (usize, &(&str, &'static str))| {
+            text.split(".visible .entry ")
+                .skip(1)
+                .map(move |body| (&body[..body.find('(').unwrap_or(0)], index))
+        };
+        MODULES.iter().enumerate().flat_map(kernels).collect()
+    })
+}
+
+/// Those that a GPU has loaded, by index; until it is closed.
+#[derive(Default)]
+pub(crate) struct Modules(Mutex<HashMap<usize, Module>>);
+
+struct Module(sys::CUmodule);
+
+// SAFETY: the driver's functions on modules may be called by any thread.
+unsafe impl Send for Module {}
+
+impl Modules {
+    /// The kernel of this name, and the name; the GPU's context is current.
+    pub(crate) fn function(&self, name: &str) -> Result<(sys::CUfunction, &'static str), GpuError> {
+        let (&name, &index) =
+            index().get_key_value(name).ok_or_else(|| GpuError::NoKernel { name: name.to_owned() })?;
+        let mut loaded = lock(&self.0);
+        let module = match loaded.get(&index) {
+            Some(module) => module.0,
+            None => {
+                let module = load(MODULES[index].1)?;
+                loaded.insert(index, Module(module));
+                module
+            }
+        };
+        let symbol = CString::new(name).expect("names have no zeros");
+        // SAFETY: the module is loaded and stays so.
+        Ok((unsafe { result::module::get_function(module, symbol) }.from("cuModuleGetFunction")?, name))
+    }
+
+    /// Unloads them; the GPU's context is current, and none of their kernels runs.
+    pub(crate) fn unload(&mut self) {
+        for (_, module) in lock(&self.0).drain() {
+            // SAFETY: kernels and streams keep the GPU open, so nobody has or runs a function of it any more.
+            let _ = unsafe { result::module::unload(module.0) };
+        }
+    }
+}
+
+fn load(text: &str) -> Result<sys::CUmodule, GpuError> {
+    let text = CString::new(text).expect("PTX has no zeros");
+    // SAFETY: the text ends with a zero.
+    unsafe { result::module::load_data(text.as_ptr().cast()) }.from("cuModuleLoadData")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{MODULES, index};
+
+    #[test]
+    fn every_file_has_its_row() {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/ptx");
+        let name = |entry: std::fs::DirEntry| entry.path().file_stem().unwrap().to_str().unwrap().to_owned();
+        let mut files: Vec<String> =
+            std::fs::read_dir(folder).unwrap().map(|entry| name(entry.unwrap())).collect();
+        files.sort();
+        assert_eq!(MODULES.iter().map(|(name, _)| *name).collect::<Vec<_>>(), files);
+    }
+
+    #[test]
+    fn kernels_are_found_in_their_modules() {
+        let entries: usize = MODULES.iter().map(|(_, text)| text.matches(".entry").count()).sum();
+        assert_eq!(index().len(), entries, "a kernel is in two modules, or hidden");
+        assert_eq!(MODULES[index()["exchange"]].0, "exchange");
+        assert_eq!(MODULES[index()["reduce_copy_half_avg"]].0, "reduce_copy_half");
+    }
+}

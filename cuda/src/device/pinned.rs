@@ -1,0 +1,116 @@
+//! Page-locked memory of the host, which kernels reach as well.
+
+use super::error::GpuError;
+use super::gpu::Gpu;
+use super::memory::Memory;
+use super::plain::Plain;
+use super::pool::Kind;
+use super::stream::Stream;
+use crate::{Source, Target};
+use std::marker::PhantomData;
+use std::mem::MaybeUninit;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+
+/// Elements in memory of the host that kernels read and write; they may do so at any time.
+///
+/// When it is dropped, the memory lasts until the work that uses it is done.
+pub struct Pinned<T: Plain> {
+    memory: Arc<Memory>,
+    count: usize,
+    elements: PhantomData<fn() -> T>,
+}
+
+impl Gpu {
+    /// `count` elements of page-locked memory, all bytes 0.
+    pub fn pin<T: Plain>(&self, count: usize) -> Result<Pinned<T>, GpuError> {
+        let bytes = count.checked_mul(size_of::<T>()).unwrap_or(usize::MAX);
+        let memory = Memory::new(self, Kind::Host, bytes)?;
+        // SAFETY: nobody else has the memory, which has this length.
+        unsafe { std::ptr::write_bytes(memory.address() as *mut u8, 0, bytes) };
+        Ok(Pinned { memory, count, elements: PhantomData })
+    }
+}
+
+impl<T: Plain> Pinned<T> {
+    /// Elements in it.
+    pub fn len(&self) -> usize {
+        self.count
+    }
+
+    /// Whether it has none.
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// Where kernels find it; the same address as on the host.
+    pub fn address(&self) -> u64 {
+        self.memory.address()
+    }
+
+    /// The element at `index` as it is just now: a kernel may be writing it.
+    ///
+    /// # Panics
+    /// If there is none.
+    pub fn get(&self, index: usize) -> T {
+        assert!(index < self.count, "{index} of {} elements", self.count);
+        let mut value = MaybeUninit::<T>::uninit();
+        let to = value.as_mut_ptr().cast::<u8>();
+        let from = (self.address() as usize + index * size_of::<T>()) as *mut u8;
+        for at in 0..size_of::<T>() {
+            // SAFETY: inside of both; what else in this process writes it while `self` is borrowed is atomic too.
+            unsafe { to.add(at).write(AtomicU8::from_ptr(from.add(at)).load(Ordering::Relaxed)) };
+        }
+        // SAFETY: all bytes are written, and any bytes are a value.
+        unsafe { value.assume_init() }
+    }
+
+    /// Writes the element at `index`.
+    ///
+    /// # Panics
+    /// If there is none.
+    pub fn set(&mut self, index: usize, value: T) {
+        assert!(index < self.count, "{index} of {} elements", self.count);
+        // SAFETY: inside, aligned as page-locked memory is, and `&mut self` keeps the host's others away.
+        unsafe { (self.address() as *mut T).add(index).write_volatile(value) };
+    }
+
+    /// Says that work in this stream uses it, as [`Buffer::used_by`](super::Buffer::used_by) does.
+    pub fn used_by(&self, stream: &Stream) {
+        stream.uses(&self.memory);
+    }
+}
+
+impl Pinned<u8> {
+    /// The bytes `range`, to copy from.
+    ///
+    /// # Panics
+    /// If `range` is not inside.
+    pub fn source(&self, range: Range<usize>) -> Source<'_> {
+        // SAFETY: the memory lives as long as `self`; only `target` writes it from the host, and needs `&mut self`.
+        unsafe { Source::from_raw(self.address() as *const u8, self.count) }.slice(range)
+    }
+
+    /// All bytes, to copy to.
+    pub fn target(&mut self) -> Target<'_> {
+        // SAFETY: the memory lives as long as `self`, which is exclusive.
+        unsafe { Target::from_raw(self.address() as *mut u8, self.count) }
+    }
+}
+
+impl Pinned<u32> {
+    /// The elements as words that kernels and threads read and write in any order.
+    pub fn words(&self) -> &[AtomicU32] {
+        // SAFETY: the memory lives as long as `self`, is aligned, and is written by the host through atomics or `&mut self`.
+        unsafe { std::slice::from_raw_parts(self.address() as *const AtomicU32, self.count) }
+    }
+}
+
+impl Pinned<u64> {
+    /// The elements as words that kernels and threads read and write in any order.
+    pub fn words(&self) -> &[AtomicU64] {
+        // SAFETY: as for words of 32 bits.
+        unsafe { std::slice::from_raw_parts(self.address() as *const AtomicU64, self.count) }
+    }
+}

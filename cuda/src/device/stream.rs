@@ -1,0 +1,174 @@
+//! Streams: what is enqueued in one happens in that order, and later than the call returns.
+
+use super::error::{Answer, GpuError};
+use super::event::Event;
+use super::gpu::{Gpu, lock};
+use super::memory::Memory;
+use cudarc::driver::sys::{CUresult, CUstream, CUstreamCaptureStatus};
+use cudarc::driver::{CudaEvent, CudaStream, result};
+use std::sync::{Arc, Mutex};
+
+/// A stream of a GPU. Clones are the same one.
+#[derive(Clone)]
+pub struct Stream {
+    gpu: Gpu,
+    pub(crate) queue: Arc<Queue>,
+}
+
+/// What memory remembers of a stream that uses it: it does not keep the GPU open.
+pub(crate) struct Queue {
+    stream: Arc<CudaStream>,
+    /// While it is captured: what the graph will use. Locked whenever something is enqueued.
+    captured: Mutex<Option<Kept>>,
+}
+
+/// Memory that a graph uses.
+pub(crate) type Kept = Vec<Arc<Memory>>;
+
+impl Stream {
+    pub(crate) fn new(gpu: Gpu, stream: Arc<CudaStream>) -> Self {
+        Self { gpu, queue: Arc::new(Queue { stream, captured: Mutex::new(None) }) }
+    }
+
+    /// A stream of cudarc's, which stays usable there. What is enqueued by way of both comes in the order of the calls.
+    pub fn from_cudarc(gpu: &Gpu, stream: Arc<CudaStream>) -> Result<Self, GpuError> {
+        if stream.context().cu_ctx() != gpu.context().cu_ctx() {
+            let (owner, user) = (stream.context().ordinal(), gpu.ordinal());
+            return Err(GpuError::OtherGpu { what: "a stream", owner, user });
+        }
+        Ok(Self::new(gpu.clone(), stream))
+    }
+
+    /// The GPU that it is of.
+    pub fn gpu(&self) -> &Gpu {
+        &self.gpu
+    }
+
+    /// The same stream for cudarc.
+    pub fn cudarc(&self) -> &Arc<CudaStream> {
+        &self.queue.stream
+    }
+
+    /// Waits until all that was enqueued is done; the first error of it, if there was one.
+    pub fn synchronize(&self) -> Result<(), GpuError> {
+        self.expect_no_capture("waiting for it")?;
+        self.queue.stream.synchronize().from("cuStreamSynchronize")
+    }
+
+    /// Whether all that was enqueued is done.
+    pub fn is_idle(&self) -> Result<bool, GpuError> {
+        self.expect_no_capture("asking for its end")?;
+        self.queue.query()
+    }
+
+    /// An event that comes when all that is enqueued now is done.
+    pub fn record(&self) -> Result<Event, GpuError> {
+        let event = Event::new(&self.gpu)?;
+        event.record(self)?;
+        Ok(event)
+    }
+
+    /// Lets what is enqueued later wait for the event.
+    pub fn wait(&self, event: &Event) -> Result<(), GpuError> {
+        self.queue.stream.wait(&event.event).from("cuStreamWaitEvent")
+    }
+
+    /// Enqueues by one call of the driver what uses this memory, and remembers that it does.
+    pub(crate) fn enqueue(
+        &self,
+        memories: &[&Arc<Memory>],
+        call: &'static str,
+        enqueue: impl FnOnce(CUstream) -> CUresult,
+    ) -> Result<(), GpuError> {
+        self.gpu.bind()?;
+        let mut captured = lock(&self.queue.captured);
+        if captured.is_none() && !memories.is_empty() && self.queue.is_captured() {
+            return Err(GpuError::Capturing { what: "keeping memory for what else captures" });
+        }
+        for &memory in memories {
+            memory.used_by(&self.queue);
+            captured.iter_mut().for_each(|kept| kept.push(memory.clone()));
+        }
+        enqueue(self.queue.stream.cu_stream()).from(call)
+    }
+
+    /// Remembers that work which is enqueued already uses this memory.
+    pub(crate) fn uses(&self, memory: &Arc<Memory>) {
+        let mut captured = lock(&self.queue.captured);
+        memory.used_by(&self.queue);
+        captured.iter_mut().for_each(|kept| kept.push(memory.clone()));
+    }
+
+    /// Enqueues a copy from or to the host's memory, and waits for it.
+    pub(crate) fn copy_and_wait(
+        &self,
+        memory: &Arc<Memory>,
+        call: &'static str,
+        enqueue: impl FnOnce(CUstream) -> CUresult,
+    ) -> Result<(), GpuError> {
+        self.expect_no_capture("a copy from or to memory of the host")?;
+        self.enqueue(&[memory], call, enqueue)?;
+        self.queue.stream.synchronize().from("cuStreamSynchronize")
+    }
+
+    /// An error while it is captured, by us or by others.
+    pub(crate) fn expect_no_capture(&self, what: &'static str) -> Result<(), GpuError> {
+        self.gpu.bind()?;
+        if self.queue.is_captured() { Err(GpuError::Capturing { what }) } else { Ok(()) }
+    }
+
+    /// Begins or ends a capture by a call of the driver that holds off whatever would be enqueued meanwhile.
+    pub(crate) fn change_capture<T>(
+        &self,
+        to: Option<Kept>,
+        change: impl FnOnce(CUstream) -> Result<T, GpuError>,
+    ) -> Result<(T, Option<Kept>), GpuError> {
+        self.gpu.bind()?;
+        let mut captured = lock(&self.queue.captured);
+        let outcome = change(self.queue.stream.cu_stream());
+        if outcome.is_err() && to.is_some() {
+            return outcome.map(|good| (good, None));
+        }
+        let kept = std::mem::replace(&mut *captured, to);
+        // Memory that nobody keeps any more looks at this lock.
+        drop(captured);
+        outcome.map(|good| (good, kept))
+    }
+}
+
+impl PartialEq for Stream {
+    fn eq(&self, other: &Stream) -> bool {
+        Arc::ptr_eq(&self.queue, &other.queue)
+    }
+}
+
+impl Eq for Stream {}
+
+impl Queue {
+    fn is_captured(&self) -> bool {
+        // SAFETY: the stream is alive.
+        let status = unsafe { result::stream::is_capturing(self.stream.cu_stream()) };
+        status != Ok(CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE)
+    }
+
+    fn query(&self) -> Result<bool, GpuError> {
+        // SAFETY: the stream is alive.
+        match unsafe { cudarc::driver::sys::cuStreamQuery(self.stream.cu_stream()) } {
+            CUresult::CUDA_ERROR_NOT_READY => Ok(false),
+            answer => answer.from("cuStreamQuery").map(|()| true),
+        }
+    }
+
+    pub(crate) fn is_idle(&self) -> bool {
+        !self.is_captured() && self.query() == Ok(true)
+    }
+
+    /// An event behind all that is enqueued; none while the stream is captured.
+    pub(crate) fn mark(&self) -> Option<CudaEvent> {
+        let captured = lock(&self.captured);
+        if captured.is_some() || self.stream.context().bind_to_thread().is_err() || self.is_captured() {
+            return None;
+        }
+        self.stream.record_event(None).ok()
+    }
+}

@@ -1,0 +1,94 @@
+//! The software device: a driver without a GPU, for tests of what runs on one.
+//!
+//! It is built by the C++ compiler, together with the kernels, when it is first installed on a machine, and kept in the
+//! user's cache. Everything in `unisono_cuda::device` then runs on it, and so does cudarc. It checks much that a GPU does
+//! not (see `docs/decisions/0008-kernels-run-without-a-gpu.md`); what it says of speed means nothing.
+
+mod compile;
+mod sources;
+
+use crate::device::{Gpu, GpuError, driver};
+use libloading::os::unix::{Library, RTLD_NOW};
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+/// Why there is no software device.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SoftwareError {
+    /// There is no C++ compiler.
+    #[error("the software device needs a C++ compiler: {program}: {reason}")]
+    NoCompiler {
+        /// What was tried: `CXX`, or g++.
+        program: String,
+        /// What the system said.
+        reason: String,
+    },
+    /// The compiler refused the sources.
+    #[error("the compiler refused the software device: {said}")]
+    Refused {
+        /// Its messages.
+        said: String,
+    },
+    /// No folder to build it in.
+    #[error("no folder for the software device: {0}")]
+    NoFolder(String),
+    /// A driver is in use already: it must be installed before the first GPU is opened.
+    #[error("the software device was installed too late: a CUDA driver is in use")]
+    TooLate,
+    /// It was built, but does not work.
+    #[error("the software device does not work: {0}")]
+    Gpu(#[from] GpuError),
+}
+
+/// Makes the software device the CUDA driver of this process; nothing if it is already. Builds it where that has not been
+/// done. It must be called before the first GPU is opened.
+pub fn install() -> Result<(), SoftwareError> {
+    device().map(|_| ())
+}
+
+/// The file of the software device, built if it has not been.
+pub fn library() -> Result<PathBuf, SoftwareError> {
+    compile::library()
+}
+
+/// GPUs that there are from now on: 1 to 8, and 1 at first. All have the same room for blocks.
+pub fn set_gpus(count: u32) -> Result<(), SoftwareError> {
+    set(b"unisono_set_gpus", count)
+}
+
+/// Blocks that can be resident at once on a GPU, from now on.
+pub fn set_residents(blocks: u32) -> Result<(), SoftwareError> {
+    set(b"unisono_set_residents", blocks)
+}
+
+/// Chooses the order in which blocks and threads run, from now on.
+pub fn set_seed(seed: u64) -> Result<(), SoftwareError> {
+    set(b"unisono_set_seed", seed)
+}
+
+/// The installed device.
+fn device() -> Result<&'static Library, SoftwareError> {
+    static DEVICE: OnceLock<Result<Library, SoftwareError>> = OnceLock::new();
+    DEVICE.get_or_init(|| load(&library()?)).as_ref().map_err(Clone::clone)
+}
+
+fn load(file: &Path) -> Result<Library, SoftwareError> {
+    driver::load(file.as_os_str())?;
+    if !Gpu::open(0)?.is_software() {
+        return Err(SoftwareError::TooLate);
+    }
+    // SAFETY: it is loaded already.
+    let again = unsafe { Library::open(Some(file), RTLD_NOW) };
+    Ok(again.expect("what is loaded can be opened"))
+}
+
+/// Calls a function of the device that sets something.
+fn set<T>(name: &[u8], value: T) -> Result<(), SoftwareError> {
+    // SAFETY: the types are those of `software.h`.
+    unsafe {
+        let function = device()?.get::<unsafe extern "C" fn(T)>(name);
+        function.expect("a function of software.h")(value);
+    }
+    Ok(())
+}

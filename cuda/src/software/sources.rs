@@ -1,0 +1,63 @@
+//! The sources of the software device and of the kernels, part of the program.
+
+/// Files below `cuda`, with their text.
+macro_rules! sources {
+    ($($path:literal)*) => {
+        pub(super) const SOURCES: &[(&str, &str)] = &[$(($path, include_str!(concat!("../../", $path)))),*];
+    };
+}
+
+sources! {
+    "kernels/arguments.cuh"
+    "kernels/copy.cuh"
+    "kernels/exchange.cu"
+    "kernels/fifo.cuh"
+    "kernels/host.cuh"
+    "kernels/layout.cuh"
+    "kernels/machine.cuh"
+    "kernels/ops.cuh"
+    "kernels/pack.cuh"
+    "kernels/ptx.cuh"
+    "kernels/reduce_copy.cu"
+    "kernels/schedule_arguments.cuh"
+    "kernels/schedule_layout.cuh"
+    "kernels/small.cuh"
+    "kernels/types.cuh"
+    "kernels/wait.cuh"
+    "software/block.cpp"
+    "software/block.hpp"
+    "software/device.hpp"
+    "software/driver.cpp"
+    "software/driver.hpp"
+    "software/driver_graph.cpp"
+    "software/driver_memory.cpp"
+    "software/error.hpp"
+    "software/fiber.cpp"
+    "software/fiber.hpp"
+    "software/launch.cpp"
+    "software/launch.hpp"
+    "software/memory.cpp"
+    "software/memory.hpp"
+    "software/race.hpp"
+    "software/software.h"
+    "software/stream.cpp"
+    "software/stream.hpp"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::SOURCES;
+
+    #[test]
+    fn every_file_has_its_row() {
+        let mut files = Vec::new();
+        for folder in ["kernels", "software"] {
+            for entry in std::fs::read_dir(format!("{}/{folder}", env!("CARGO_MANIFEST_DIR"))).unwrap() {
+                let name = entry.unwrap().file_name().into_string().unwrap();
+                files.extend((name != "compile").then(|| format!("{folder}/{name}")));
+            }
+        }
+        files.sort();
+        assert_eq!(SOURCES.iter().map(|(path, _)| *path).collect::<Vec<_>>(), files);
+    }
+}
