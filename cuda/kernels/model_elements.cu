@@ -57,6 +57,11 @@ UNISONO_KERNEL(weighted_sum, Map) {
     map(args, [&](float one, float other) { return one * args.factors[0] + other * args.factors[1]; });
 }
 
+// to = factors[0] one.
+UNISONO_KERNEL(scaled, Map) {
+    map(args, [&](float one, float) { return one * args.factors[0]; });
+}
+
 // The finaliser of MurmurHash3.
 DEVICE u32 scramble(u32 bits) {
     bits = (bits ^ (bits >> 16)) * 0x85ebca6b;

@@ -88,6 +88,14 @@ pub enum GpuError {
         /// What must be given.
         wanted: usize,
     },
+    /// A number of a row or of a class is none.
+    #[error("index {index} of {below}")]
+    Index {
+        /// The number.
+        index: u32,
+        /// How many there are.
+        below: usize,
+    },
     /// More sources or targets than one launch takes, or none.
     #[error("{sources} sources and {targets} targets: 1 to 16 of each")]
     Operands {

@@ -17,6 +17,14 @@ macro_rules! modules {
 
 modules! {
     exchange
+    model_attention
+    model_elements
+    model_gradients
+    model_loss
+    model_matmul
+    model_optimiser
+    model_pack
+    model_rows
     reduce_copy_bfloat16
     reduce_copy_double
     reduce_copy_float
