@@ -6,8 +6,8 @@ mod rules;
 mod sections;
 
 pub use sections::{
-    Checkpoint, Data, DataKind, DeviceKind, FeedForward, Log, Model, ModelKind, Norm, Optimiser, OptimiserKind, Sample,
-    Strategy, StrategyKind,
+    Checkpoint, Data, DataKind, DeviceKind, FeedForward, Log, Model, ModelKind, Norm, Optimiser,
+    OptimiserKind, Sample, Strategy, StrategyKind,
 };
 
 use crate::error::{Error, Result};

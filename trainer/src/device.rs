@@ -100,7 +100,7 @@ impl Device {
         &self,
         id: ParameterId,
         count: usize,
-        add: impl FnOnce(&Compute, ViewMut<'_, f32>) -> Result<(), GpuError>,
+        add: impl FnOnce(&Compute, ViewMut<'_, f32>) -> std::result::Result<(), GpuError>,
     ) -> Result<()> {
         let mut mirrors = self.mirrors.borrow_mut();
         let gradient = mirrors.entry(id).or_default().gradient(&self.compute, &self.memory, count)?;

@@ -204,7 +204,7 @@ impl<'a> Pass<'a> {
         &mut self,
         device: &Device,
         id: ParameterId,
-        add: impl FnOnce(&Compute, ViewMut<'_, f32>) -> Result<(), GpuError>,
+        add: impl FnOnce(&Compute, ViewMut<'_, f32>) -> std::result::Result<(), GpuError>,
     ) -> Result<()> {
         if let Some((_, gradient)) = self.strategy.gradient(id) {
             let count = gradient.len();
