@@ -5,6 +5,7 @@
 
 #include <string.h>
 #include <unistd.h>
+#include <vector>
 
 using namespace software;
 
@@ -15,6 +16,11 @@ struct MemoryHandle {
     Shared shared;
     char unused[64 - sizeof(Shared)];
 };
+
+bool page_locked(const void* memory) {
+    uint64_t start, bytes;
+    return range_of(memory, start, bytes);
+}
 
 int copy(uint64_t to, uint64_t from, size_t bytes, Stream* stream) {
     return enqueue(stream, [=] { return memmove((void*)to, (const void*)from, bytes), SUCCESS; });
@@ -44,12 +50,26 @@ int cuIpcCloseMemHandle(uint64_t memory) {
     return software::close_shared((void*)memory) ? SUCCESS : INVALID_VALUE;
 }
 
+// From memory that is not page-locked it is staged before the call returns.
 int cuMemcpyHtoDAsync_v2(uint64_t to, const void* from, size_t bytes, Stream* stream) {
-    return copy(to, (uint64_t)from, bytes, stream);
+    if (page_locked(from)) {
+        return copy(to, (uint64_t)from, bytes, stream);
+    }
+    auto* start = static_cast<const unsigned char*>(from);
+    std::vector<unsigned char> staged(start, start + bytes);
+    return enqueue(stream, [to, staged] { return memcpy((void*)to, staged.data(), staged.size()), SUCCESS; });
 }
 
+// To memory that is not page-locked it is done when the call returns.
 int cuMemcpyDtoHAsync_v2(void* to, uint64_t from, size_t bytes, Stream* stream) {
-    return copy((uint64_t)to, from, bytes, stream);
+    if (page_locked(to)) {
+        return copy((uint64_t)to, from, bytes, stream);
+    }
+    if (!stream || stream->spoil_capture()) {
+        return stream ? CAPTURE_UNSUPPORTED : INVALID_HANDLE;
+    }
+    int failed = copy((uint64_t)to, from, bytes, stream);
+    return failed ? failed : stream->synchronize();
 }
 
 int cuMemcpyDtoDAsync_v2(uint64_t to, uint64_t from, size_t bytes, Stream* stream) {

@@ -14,6 +14,8 @@ mod op;
 #[cfg(feature = "software")]
 pub mod software;
 
+#[cfg(feature = "gpu")]
+pub use cudarc;
 pub use dtype::DType;
 pub use element::{Element, as_bytes, as_bytes_mut};
 pub use float8::{F8E4M3, F8E5M2};

@@ -31,12 +31,20 @@ pub struct View<'a, T: Plain> {
 }
 
 /// A part of a [`Buffer`], to write.
-pub struct ViewMut<'a, T: Plain>(View<'a, T>);
+pub struct ViewMut<'a, T: Plain>(pub(crate) View<'a, T>);
 
 // SAFETY: a part is an address; elements are reached by way of streams alone, which any thread may use.
 unsafe impl<T: Plain> Send for View<'_, T> {}
 // SAFETY: as above.
 unsafe impl<T: Plain> Sync for View<'_, T> {}
+
+impl<T: Plain> Clone for View<'_, T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T: Plain> Copy for View<'_, T> {}
 
 impl Gpu {
     /// `count` elements, all bytes 0.
@@ -64,7 +72,7 @@ impl Gpu {
 
 impl<T: Plain> Buffer<T> {
     fn new(gpu: &Gpu, count: usize) -> Result<Self, GpuError> {
-        let bytes = count.checked_mul(size_of::<T>()).unwrap_or(usize::MAX);
+        let bytes = count.saturating_mul(size_of::<T>());
         let memory = Memory::new(gpu, Kind::Device, bytes)?;
         Ok(Self { memory, count, elements: PhantomData })
     }
@@ -263,6 +271,6 @@ impl<T: Plain> ViewMut<'_, T> {
     }
 }
 
-fn expect_length(found: usize, wanted: usize) -> Result<(), GpuError> {
+pub(crate) fn expect_length(found: usize, wanted: usize) -> Result<(), GpuError> {
     if found == wanted { Ok(()) } else { Err(GpuError::Length { found, wanted }) }
 }

@@ -1,8 +1,10 @@
 //! The driver: found at run time, or not.
 
 use super::error::{Answer, GpuError};
+use super::gpu::lock;
 use cudarc::driver::{result, sys::CUresult};
 use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_NOW};
+use std::error::Error;
 use std::ffi::{OsStr, c_int};
 use std::sync::Mutex;
 
@@ -22,14 +24,14 @@ pub fn gpus() -> Result<usize, GpuError> {
     Ok(result::device::get_count().from("cuDeviceGetCount")? as usize)
 }
 
-/// Loads the driver from this file, unless one has been. After it, cudarc finds a driver too, and each function that
+/// Loads the driver from this file, unless one has been; says whether it did. After it, cudarc finds a driver too, and each function that
 /// we call in it: it panics where it does not.
-pub(crate) fn load(file: &OsStr) -> Result<(), GpuError> {
-    let mut loaded = LOADED.lock().expect("nothing panics while it is locked");
-    if !*loaded {
+pub(crate) fn load(file: &OsStr) -> Result<bool, GpuError> {
+    let mut loaded = lock(&LOADED);
+    let first = !*loaded;
+    if first {
         // SAFETY: initialisers of libcuda ask for nothing; what else bears its name is not ours to distrust.
-        let library = unsafe { Library::open(Some(file), RTLD_NOW | RTLD_GLOBAL) }
-            .map_err(|error| GpuError::NoDriver { reason: error.to_string() })?;
+        let library = unsafe { Library::open(Some(file), RTLD_NOW | RTLD_GLOBAL) }.map_err(absent)?;
         let found = version(&library)?;
         if found < OLDEST {
             return Err(GpuError::OldDriver { found });
@@ -37,7 +39,7 @@ pub(crate) fn load(file: &OsStr) -> Result<(), GpuError> {
         std::mem::forget(library);
         *loaded = true;
     }
-    Ok(())
+    Ok(first)
 }
 
 fn version(library: &Library) -> Result<c_int, GpuError> {
@@ -46,11 +48,15 @@ fn version(library: &Library) -> Result<c_int, GpuError> {
     // SAFETY: the type is that of the driver's header, and the function may be called before `cuInit`.
     let failed = unsafe {
         let function = library.get::<GetVersion>(b"cuDriverGetVersion");
-        function.map_err(|error| GpuError::NoDriver { reason: error.to_string() })?(&mut version)
+        function.map_err(absent)?(&mut version)
     };
     if failed == 0 {
         Ok(version)
     } else {
         Err(GpuError::NoDriver { reason: format!("cuDriverGetVersion answers {failed}") })
     }
+}
+
+fn absent(error: libloading::Error) -> GpuError {
+    GpuError::NoDriver { reason: error.source().map_or_else(|| error.to_string(), ToString::to_string) }
 }

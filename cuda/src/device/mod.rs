@@ -19,6 +19,8 @@ mod gpu;
 #[cfg(feature = "gpu")]
 mod graph;
 #[cfg(feature = "gpu")]
+mod interop;
+#[cfg(feature = "gpu")]
 mod ipc;
 #[cfg(feature = "gpu")]
 mod kernel;
@@ -33,6 +35,8 @@ mod plain;
 #[cfg(feature = "gpu")]
 mod pool;
 mod schedule;
+#[cfg(feature = "gpu")]
+mod reduce;
 #[cfg(feature = "gpu")]
 mod stream;
 mod table;
@@ -50,6 +54,8 @@ pub use event::Event;
 pub use gpu::Gpu;
 #[cfg(feature = "gpu")]
 pub use graph::Graph;
+#[cfg(feature = "gpu")]
+pub use interop::{DeviceBuffer, DeviceBufferMut};
 #[cfg(feature = "gpu")]
 pub use ipc::{Imported, IpcHandle};
 #[cfg(feature = "gpu")]

@@ -25,7 +25,7 @@ pub struct Pinned<T: Plain> {
 impl Gpu {
     /// `count` elements of page-locked memory, all bytes 0.
     pub fn pin<T: Plain>(&self, count: usize) -> Result<Pinned<T>, GpuError> {
-        let bytes = count.checked_mul(size_of::<T>()).unwrap_or(usize::MAX);
+        let bytes = count.saturating_mul(size_of::<T>());
         let memory = Memory::new(self, Kind::Host, bytes)?;
         // SAFETY: nobody else has the memory, which has this length.
         unsafe { std::ptr::write_bytes(memory.address() as *mut u8, 0, bytes) };

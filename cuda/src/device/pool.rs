@@ -149,17 +149,17 @@ impl Use {
 }
 
 fn allocate(kind: Kind, bytes: usize) -> Result<Block, GpuError> {
+    if bytes > isize::MAX as usize {
+        return Err(GpuError::of("cuMemAlloc", CUresult::CUDA_ERROR_OUT_OF_MEMORY));
+    }
     let address = match kind {
-        _ if bytes > isize::MAX as usize => CUresult::CUDA_ERROR_OUT_OF_MEMORY.from("cuMemAlloc").map(|()| 0),
-        Kind::Imported => unreachable!("memory of others is opened, not allocated"),
         // SAFETY: the memory is given out as bytes, any of which are a value of a `Plain`.
-        Kind::Device => unsafe { result::malloc_sync(bytes) }.from("cuMemAlloc"),
+        Kind::Device => unsafe { result::malloc_sync(bytes) }.from("cuMemAlloc")?,
         // SAFETY: as above.
-        Kind::Host => {
-            unsafe { result::malloc_host(bytes, MAPPED) }.map(|memory| memory as u64).from("cuMemHostAlloc")
-        }
+        Kind::Host => unsafe { result::malloc_host(bytes, MAPPED) }.from("cuMemHostAlloc")? as u64,
+        Kind::Imported => unreachable!("memory of others is opened, not allocated"),
     };
-    Ok(Block { kind, address: address?, bytes, exported: false })
+    Ok(Block { kind, address, bytes, exported: false })
 }
 
 /// Portable, and mapped: any GPU reaches it.

@@ -73,7 +73,7 @@ impl Stream {
         self.queue.stream.wait(&event.event).from("cuStreamWaitEvent")
     }
 
-    /// Enqueues by one call of the driver what uses this memory, and remembers that it does.
+    /// Enqueues by one call of the driver what uses this memory, which then lasts as long.
     pub(crate) fn enqueue(
         &self,
         memories: &[&Arc<Memory>],
@@ -82,21 +82,28 @@ impl Stream {
     ) -> Result<(), GpuError> {
         self.gpu.bind()?;
         let mut captured = lock(&self.queue.captured);
-        if captured.is_none() && !memories.is_empty() && self.queue.is_captured() {
-            return Err(GpuError::Capturing { what: "keeping memory for what else captures" });
-        }
-        for &memory in memories {
-            memory.used_by(&self.queue);
-            captured.iter_mut().for_each(|kept| kept.push(memory.clone()));
-        }
-        enqueue(self.queue.stream.cu_stream()).from(call)
+        let outcome = enqueue(self.queue.stream.cu_stream()).from(call);
+        self.keep(&mut captured, memories);
+        outcome
     }
 
-    /// Remembers that work which is enqueued already uses this memory.
+    /// Lets memory last until work that is enqueued already is done.
     pub(crate) fn uses(&self, memory: &Arc<Memory>) {
         let mut captured = lock(&self.queue.captured);
-        memory.used_by(&self.queue);
-        captured.iter_mut().for_each(|kept| kept.push(memory.clone()));
+        self.keep(&mut captured, &[memory]);
+    }
+
+    fn keep(&self, captured: &mut Option<Kept>, memories: &[&Arc<Memory>]) {
+        let elsewhere = captured.is_none() && !memories.is_empty() && self.queue.is_captured();
+        for &memory in memories {
+            memory.used_by(&self.queue);
+            match captured {
+                Some(kept) => kept.push(memory.clone()),
+                // Nobody will say when a graph that is made by way of another library is gone.
+                None if elsewhere => std::mem::forget(memory.clone()),
+                None => (),
+            }
+        }
     }
 
     /// Enqueues a copy from or to the host's memory, and waits for it.

@@ -74,8 +74,8 @@ fn device() -> Result<&'static Library, SoftwareError> {
 }
 
 fn load(file: &Path) -> Result<Library, SoftwareError> {
-    driver::load(file.as_os_str())?;
-    if !Gpu::open(0)?.is_software() {
+    // The second: cudarc may have found a driver by itself.
+    if !driver::load(file.as_os_str())? || !Gpu::open(0)?.is_software() {
         return Err(SoftwareError::TooLate);
     }
     // SAFETY: it is loaded already.

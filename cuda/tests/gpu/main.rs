@@ -1,13 +1,20 @@
 //! GPUs, streams, memory and launches, on the software device.
 
+mod busy;
+mod driver;
+mod graphs;
+mod interop;
+mod ipc;
+mod launches;
 mod memory;
+mod streams;
 
 use unisono_cuda::device::Gpu;
 use unisono_cuda::software::{self, SoftwareError};
 
-/// A GPU of the software device; none, said aloud, where there is no C++ compiler.
+/// A GPU of the software device, of two that there are; none, said aloud, where there is no C++ compiler.
 fn gpu() -> Option<Gpu> {
-    match software::install() {
+    match software::set_gpus(2) {
         Ok(()) => Some(Gpu::open(0).unwrap()),
         Err(SoftwareError::NoCompiler { program, reason }) => {
             eprintln!("SKIPPED: needs a C++ compiler: {program}: {reason}");

@@ -1,6 +1,10 @@
-//! Buffers: what is written is read, and memory goes round.
+//! Buffers: what is written is read, and memory lasts as long as it is used.
 
-use unisono_cuda::device::GpuError;
+use crate::busy::Busy;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+use unisono_cuda::device::{Buffer, Gpu, GpuError, ReduceCopy, Shape};
+use unisono_cuda::{DType, Op};
 
 #[test]
 fn what_is_written_is_read() {
@@ -14,7 +18,127 @@ fn what_is_written_is_read() {
     assert_eq!(buffer.view(10..20).to_vec(&stream).unwrap(), elements[10..20]);
     buffer.view_mut(..).split_at_mut(500).1.view_mut(..2).write(&stream, &[-1.0, -2.0]).unwrap();
     assert_eq!(buffer.view(499..503).to_vec(&stream).unwrap(), [499.0, -1.0, -2.0, 502.0]);
+    let mut part = [0.0; 3];
+    buffer.view(..).view(600..).view(1..=3).read(&stream, &mut part).unwrap();
+    assert_eq!(part, elements[601..604]);
     assert_eq!(gpu.upload(&elements).unwrap().to_vec(&stream).unwrap(), elements);
     let short = buffer.write(&stream, &elements[1..]).unwrap_err();
     assert_eq!(short, GpuError::Length { found: 999, wanted: 1000 });
+    assert!(gpu.alloc::<u8>(0).unwrap().to_vec(&stream).unwrap().is_empty());
+}
+
+#[test]
+#[should_panic(expected = "5..11 of 10 elements")]
+fn a_part_must_be_inside() {
+    // Where there is no GPU, the message is that of the test itself.
+    let Some(gpu) = crate::gpu() else { panic!("5..11 of 10 elements") };
+    gpu.alloc::<u8>(10).unwrap().view(..).view(5..11);
+}
+
+#[test]
+fn memory_lasts_until_the_work_that_uses_it_is_done() {
+    let Some(gpu) = crate::gpu() else { return };
+    const COUNT: usize = 12345;
+    let stream = gpu.stream().unwrap();
+    let busy = Busy::new(&gpu, &stream);
+    let used = gpu.upload(&[7u8; COUNT]).unwrap();
+    let (address, unused) = (used.address(), gpu.alloc::<u8>(COUNT).unwrap().address());
+    used.used_by(&stream);
+    drop(used);
+    // Nothing waits for the kernel: not even to be freed or allocated.
+    let next = gpu.alloc::<u8>(COUNT).unwrap();
+    assert_eq!(next.address(), unused, "memory that nothing used is there at once");
+    let other = gpu.alloc::<u8>(COUNT).unwrap();
+    assert_ne!(other.address(), address, "memory is given away while a stream uses it");
+    busy.end(&stream);
+    let again = gpu.alloc::<u8>(COUNT).unwrap();
+    assert_eq!(again.address(), address, "memory is kept though its use is over");
+    assert_eq!(again.to_vec(&stream).unwrap(), [0; COUNT], "memory shows what it held before");
+}
+
+#[test]
+fn nothing_waits_for_work_of_a_stream_that_is_dropped() {
+    let Some(gpu) = crate::gpu() else { return };
+    const COUNT: usize = 23456;
+    let stream = gpu.stream().unwrap();
+    let busy = Busy::new(&gpu, &stream);
+    let (used, done) = (gpu.alloc::<u8>(COUNT).unwrap(), stream.record().unwrap());
+    let address = used.address();
+    used.used_by(&stream);
+    drop((used, stream));
+    let abort = busy.leave();
+    assert!(!done.is_done().unwrap(), "dropping waited");
+    assert_ne!(gpu.alloc::<u8>(COUNT).unwrap().address(), address);
+    abort.words()[0].store(1, Ordering::Relaxed);
+    done.synchronize().unwrap();
+    let (mut others, start) = (Vec::new(), Instant::now());
+    while others.last().is_none_or(|last: &Buffer<u8>| last.address() != address) {
+        assert!(start.elapsed() < Duration::from_secs(60), "memory of a dropped stream is lost");
+        std::thread::sleep(Duration::from_millis(1));
+        others.push(gpu.alloc::<u8>(COUNT).unwrap());
+    }
+}
+
+#[test]
+fn stores_outside_of_memory_are_found_when_it_is_released() {
+    if crate::gpu().is_none() {
+        return;
+    }
+    // Nobody else uses this one.
+    let gpu = Gpu::open(1).unwrap();
+    let stream = gpu.stream().unwrap();
+    let (target, source) = (gpu.alloc::<u8>(100).unwrap(), gpu.alloc::<u8>(101).unwrap());
+    let kernel = gpu.kernel(&ReduceCopy::kernel(DType::U8, Op::Sum)).unwrap();
+    let [to, from] = [target.address(), source.address()];
+    let arguments = ReduceCopy::new(&[to as *mut u8], &[from as *const u8], 101);
+    let shape = Shape { blocks: 1, threads: 32, cooperative: false };
+    // SAFETY: not safe, but the software device has a guard there.
+    unsafe { kernel.launch(&stream, shape, &arguments) }.unwrap();
+    stream.synchronize().unwrap();
+    drop((target, source));
+    let found = gpu.release_unused().unwrap_err();
+    assert!(matches!(found, GpuError::Driver { call: "cuMemFree", .. }), "{found}");
+    gpu.release_unused().unwrap();
+}
+
+#[test]
+fn too_much_is_refused() {
+    let Some(gpu) = crate::gpu() else { return };
+    for count in [usize::MAX, isize::MAX as usize, 1 << 50] {
+        let refused = gpu.alloc::<u64>(count).err().expect("no machine has so much");
+        assert!(matches!(refused, GpuError::OutOfMemory { .. }), "{refused}");
+    }
+    let (free, all) = gpu.memory().unwrap();
+    assert!(0 < free && free <= all);
+}
+
+#[test]
+fn pinned_memory_is_shared_with_kernels() {
+    let Some(gpu) = crate::gpu() else { return };
+    let mut bytes = gpu.pin::<u8>(100).unwrap();
+    bytes.set(7, 9);
+    assert_eq!((bytes.get(6), bytes.get(7), bytes.len()), (0, 9, 100));
+    let mut copied = [1; 3];
+    unisono_cuda::copy((&mut copied[..]).into(), bytes.source(6..9));
+    assert_eq!(copied, [0, 9, 0]);
+    let words = gpu.pin::<u64>(2).unwrap();
+    words.words()[1].store(5, Ordering::Relaxed);
+    assert_eq!((words.get(0), words.get(1)), (0, 5));
+}
+
+#[test]
+fn memory_is_of_one_gpu() {
+    let Some(gpu) = crate::gpu() else { return };
+    let other = Gpu::open(1).unwrap();
+    let (buffer, stream) = (gpu.alloc::<u8>(8).unwrap(), other.stream().unwrap());
+    let refused = GpuError::OtherGpu { what: "memory", owner: 0, user: 1 };
+    assert_eq!(buffer.to_vec(&stream).unwrap_err(), refused);
+    assert_eq!(refused.to_string(), "memory of GPU 0 on a stream of GPU 1");
+    assert!(gpu.can_reach(&other).unwrap() && gpu.can_reach(&gpu).unwrap());
+    gpu.enable_peer(&other).unwrap();
+    gpu.enable_peer(&other).unwrap();
+    gpu.enable_peer(&gpu).unwrap();
+    assert!(Gpu::open(0).unwrap() == gpu && gpu != other, "opened twice it is the same");
+    let absent = Gpu::open(2).unwrap_err();
+    assert_eq!(absent.to_string(), "there is no GPU 2, but 2");
 }

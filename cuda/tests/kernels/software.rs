@@ -2,9 +2,11 @@
 
 use libloading::{Library, Symbol};
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::fmt::Display;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
+use unisono_cuda::software::SoftwareError;
 
 /// How a kernel is launched; `unisono_launch` of `software.h`.
 #[repr(C)]
@@ -144,29 +146,46 @@ impl Build<'_> {
         let mut command = compiler();
         command.arg("-I").arg(folder("kernels")).args(self.races.then_some("-fsanitize=thread"));
         // Kernels for all types take longer to optimise than the tests to run.
-        command.args(if self.library { &["-fPIC", "-shared", "-O0"][..] } else { &[] }).args(["-x", "c++"]);
+        command
+            .args(if self.library { &["-fPIC", "-shared", "-O0", "-Wl,-z,nodelete"][..] } else { &[] })
+            .args(["-x", "c++"]);
         command.args(self.sources.iter().map(|source| folder(source))).args(["-x", "none"]);
         command.args(device).arg("-o").arg(&file);
         finish(command).map(|()| file)
     }
 }
 
+/// Parts of the device.
+const PARTS: [&str; 8] =
+    ["block", "driver", "driver_graph", "driver_memory", "fiber", "launch", "memory", "stream"];
+
 /// Object files of the device, compiled once.
 fn device(races: bool) -> Option<&'static [PathBuf]> {
     static COMPILED: [OnceLock<Option<Vec<PathBuf>>>; 2] = [const { OnceLock::new() }; 2];
-    COMPILED[usize::from(races)].get_or_init(|| compile_device(races)).as_deref()
+    let compile = || if races { compile_device() } else { installed_device() };
+    COMPILED[usize::from(races)].get_or_init(compile).as_deref()
 }
 
-fn compile_device(races: bool) -> Option<Vec<PathBuf>> {
-    let parts = ["block", "driver", "driver_graph", "driver_memory", "fiber", "launch", "memory", "stream"];
-    let name = format!("{}-device-{races}", env!("CARGO_CRATE_NAME"));
+/// Those of the device that programs install.
+fn installed_device() -> Option<Vec<PathBuf>> {
+    let folder = match unisono_cuda::software::library() {
+        Ok(library) => library.with_file_name("software"),
+        Err(SoftwareError::NoCompiler { program, reason }) => return skip(&format!("{program}: {reason}")),
+        Err(error) => panic!("{error}"),
+    };
+    Some(PARTS.map(|part| folder.join(part).with_extension("cpp.o")).to_vec())
+}
+
+/// For ThreadSanitizer.
+fn compile_device() -> Option<Vec<PathBuf>> {
+    let name = format!("{}-device", env!("CARGO_CRATE_NAME"));
     let objects = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     std::fs::create_dir_all(&objects).expect("a folder for object files");
     let mut command = compiler();
-    command.current_dir(&objects).args(["-fPIC", "-c"]).args(races.then_some("-DUNISONO_RACES"));
-    command.args(parts.map(|part| folder("software").join(part).with_extension("cpp")));
+    command.current_dir(&objects).args(["-fPIC", "-c", "-DUNISONO_RACES"]);
+    command.args(PARTS.map(|part| folder("software").join(part).with_extension("cpp")));
     finish(command)?;
-    Some(parts.map(|part| objects.join(part).with_extension("o")).to_vec())
+    Some(PARTS.map(|part| objects.join(part).with_extension("o")).to_vec())
 }
 
 fn folder(name: &str) -> PathBuf {
@@ -185,9 +204,11 @@ fn finish(mut command: Command) -> Option<()> {
     match command.output() {
         Ok(output) if output.status.success() => Some(()),
         Ok(output) => panic!("{command:?}: {}", String::from_utf8_lossy(&output.stderr)),
-        Err(error) => {
-            eprintln!("SKIPPED: kernels are not tested without a C++ compiler: {error}");
-            None
-        }
+        Err(error) => skip(&error),
     }
+}
+
+fn skip<T>(why: &dyn Display) -> Option<T> {
+    eprintln!("SKIPPED: kernels are not tested without a C++ compiler: {why}");
+    None
 }

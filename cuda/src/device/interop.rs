@@ -1,0 +1,140 @@
+//! Memory of a GPU by whichever library allocated it.
+
+use super::buffer::{Buffer, View, ViewMut, expect_length};
+use super::error::{Answer, GpuError};
+use super::plain::Plain;
+use super::stream::Stream;
+use cudarc::driver::{CudaSlice, CudaStream, CudaView, CudaViewMut, DevicePtr, DeviceSlice, sys};
+use std::sync::Arc;
+
+mod sealed {
+    pub trait Sealed {}
+}
+
+/// Elements in memory of a GPU, to read: [`Buffer`], [`View`], [`ViewMut`], and cudarc's `CudaSlice`, `CudaView` and
+/// `CudaViewMut`.
+///
+/// cudarc's memory belongs to a stream there. Before its use this stream waits for that one, and that one for this
+/// afterwards; where ranks wait for each other, each brings memory of another stream, or enqueues in the stream that the
+/// memory belongs to ([`Stream::from_cudarc`]).
+pub trait DeviceBuffer<T: Plain>: sealed::Sealed {
+    /// Where kernels find the first element.
+    fn address(&self) -> u64;
+
+    /// How many elements there are.
+    fn len(&self) -> usize;
+
+    /// Whether there are none.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Called before something is enqueued in this stream that uses it. An error where that is not possible: on another
+    /// GPU, or for cudarc's memory in a captured stream, as a graph cannot keep it.
+    fn begin_use(&self, stream: &Stream) -> Result<(), GpuError>;
+
+    /// Called afterwards: the memory now lasts until that work is done.
+    fn end_use(&self, stream: &Stream) -> Result<(), GpuError>;
+}
+
+/// Elements in memory of a GPU, to write: [`Buffer`], [`ViewMut`], and cudarc's `CudaSlice` and `CudaViewMut`.
+pub trait DeviceBufferMut<T: Plain>: DeviceBuffer<T> {}
+
+macro_rules! own {
+    ($($type:ty),*) => {$(
+        impl<T: Plain> sealed::Sealed for $type {}
+
+        impl<T: Plain> DeviceBuffer<T> for $type {
+            fn address(&self) -> u64 {
+                self.address()
+            }
+
+            fn len(&self) -> usize {
+                self.len()
+            }
+
+            fn begin_use(&self, stream: &Stream) -> Result<(), GpuError> {
+                stream.gpu().expect(self.gpu(), "memory")
+            }
+
+            fn end_use(&self, stream: &Stream) -> Result<(), GpuError> {
+                self.used_by(stream);
+                Ok(())
+            }
+        }
+    )*};
+}
+
+own!(Buffer<T>, View<'_, T>, ViewMut<'_, T>);
+
+macro_rules! cudarc {
+    ($($type:ty),*) => {$(
+        impl<T: Plain> sealed::Sealed for $type {}
+
+        impl<T: Plain> DeviceBuffer<T> for $type {
+            fn address(&self) -> u64 {
+                // Its stream waits for nothing by that, as it is the memory's own.
+                DevicePtr::device_ptr(self, DeviceSlice::stream(self)).0
+            }
+
+            fn len(&self) -> usize {
+                DeviceSlice::len(self)
+            }
+
+            fn begin_use(&self, stream: &Stream) -> Result<(), GpuError> {
+                wait_for_owner(DeviceSlice::stream(self), stream)
+            }
+
+            fn end_use(&self, stream: &Stream) -> Result<(), GpuError> {
+                hold_up_owner(DeviceSlice::stream(self), stream)
+            }
+        }
+    )*};
+}
+
+cudarc!(CudaSlice<T>, CudaView<'_, T>, CudaViewMut<'_, T>);
+
+impl<T: Plain> DeviceBufferMut<T> for Buffer<T> {}
+impl<T: Plain> DeviceBufferMut<T> for ViewMut<'_, T> {}
+impl<T: Plain> DeviceBufferMut<T> for CudaSlice<T> {}
+impl<T: Plain> DeviceBufferMut<T> for CudaViewMut<'_, T> {}
+
+fn wait_for_owner(owner: &Arc<CudaStream>, stream: &Stream) -> Result<(), GpuError> {
+    let (context, gpu) = (owner.context(), stream.gpu());
+    if context.cu_ctx() != gpu.context().cu_ctx() {
+        return Err(GpuError::OtherGpu { what: "memory", owner: context.ordinal(), user: gpu.ordinal() });
+    }
+    stream.expect_no_capture("keeping memory of cudarc")?;
+    follow(stream.cudarc(), owner)
+}
+
+fn hold_up_owner(owner: &Arc<CudaStream>, stream: &Stream) -> Result<(), GpuError> {
+    follow(owner, stream.cudarc())
+}
+
+/// Lets what comes later in one stream wait for what is in the other now.
+fn follow(later: &CudaStream, sooner: &CudaStream) -> Result<(), GpuError> {
+    if later.cu_stream() == sooner.cu_stream() {
+        return Ok(());
+    }
+    later.join(sooner).from("cuStreamWaitEvent")
+}
+
+impl Stream {
+    /// Enqueues a copy, within the GPU.
+    pub fn copy<T: Plain>(
+        &self,
+        to: &mut dyn DeviceBufferMut<T>,
+        from: &dyn DeviceBuffer<T>,
+    ) -> Result<(), GpuError> {
+        expect_length(from.len(), to.len())?;
+        from.begin_use(self)?;
+        to.begin_use(self)?;
+        let bytes = from.len() * size_of::<T>();
+        let copied = self.enqueue(&[], "cuMemcpyDtoDAsync", |handle| {
+            // SAFETY: both have this length, and last until the copy is done by what follows.
+            unsafe { sys::cuMemcpyDtoDAsync_v2(to.address(), from.address(), bytes, handle) }
+        });
+        from.end_use(self).and(to.end_use(self)).and(copied)
+    }
+}

@@ -1,0 +1,120 @@
+//! Reductions and copies of buffers, by the kernels `reduce_copy_*`.
+
+use super::arguments::ReduceCopy;
+use super::buffer::{View, ViewMut, expect_length};
+use super::error::GpuError;
+use super::gpu::Gpu;
+use super::kernel::Shape;
+use super::memory::Memory;
+use super::stream::Stream;
+use crate::{Element, Finish, Op, Scalar};
+use std::sync::Arc;
+
+/// Bytes that a block should have to do, before another one is worth it.
+const BYTES_PER_BLOCK: usize = 64 << 10;
+
+impl Stream {
+    /// Enqueues: every target becomes the first source ⊕ the second ⊕ …, in that order, then `finish`; a copy if there is
+    /// one source. As [`crate::reduce_into`] does on the CPU, to the bit but for NaNs.
+    pub fn reduce<T: Element>(
+        &self,
+        op: Op,
+        finish: Finish,
+        targets: &mut [ViewMut<'_, T>],
+        sources: &[View<'_, T>],
+    ) -> Result<(), GpuError> {
+        let targets: Vec<View<'_, T>> = targets.iter().map(ViewMut::as_view).collect();
+        self.launch_reduce(op, finish, &[], &targets, sources)
+    }
+
+    /// Enqueues: the target becomes itself ⊕ the first source ⊕ …, in that order, then `finish`.
+    pub fn reduce_assign<T: Element>(
+        &self,
+        op: Op,
+        finish: Finish,
+        target: &mut ViewMut<'_, T>,
+        sources: &[View<'_, T>],
+    ) -> Result<(), GpuError> {
+        let target = target.as_view();
+        let sources: Vec<View<'_, T>> = [target].into_iter().chain(sources.iter().copied()).collect();
+        self.launch_reduce(op, finish, &[], &[target], &sources)
+    }
+
+    /// Enqueues: every target becomes the sum of the sources, each times its factor.
+    pub fn reduce_scaled<T: Element>(
+        &self,
+        factors: &[Scalar],
+        targets: &mut [ViewMut<'_, T>],
+        sources: &[View<'_, T>],
+    ) -> Result<(), GpuError> {
+        let targets: Vec<View<'_, T>> = targets.iter().map(ViewMut::as_view).collect();
+        self.launch_reduce(Op::PreMulSum, Finish::Keep, factors, &targets, sources)
+    }
+
+    fn launch_reduce<T: Element>(
+        &self,
+        op: Op,
+        finish: Finish,
+        factors: &[Scalar],
+        targets: &[View<'_, T>],
+        sources: &[View<'_, T>],
+    ) -> Result<(), GpuError> {
+        let count = expect_operands(targets, sources)?;
+        let (op, divisor) = finished(op, finish)?;
+        if op == Op::PreMulSum && factors.len() != sources.len() {
+            return Err(GpuError::Reduction("a scaled sum needs a factor for each source: reduce_scaled"));
+        }
+        for view in targets.iter().chain(sources) {
+            self.gpu().expect(view.gpu(), "memory")?;
+        }
+        let addresses = |views: &[View<'_, T>]| views.iter().map(View::address).collect::<Vec<_>>();
+        let to: Vec<*mut u8> = addresses(targets).into_iter().map(|address| address as *mut u8).collect();
+        let from: Vec<*const u8> =
+            addresses(sources).into_iter().map(|address| address as *const u8).collect();
+        let mut arguments = ReduceCopy::new(&to, &from, count);
+        arguments.divisor = divisor;
+        for (to, &factor) in arguments.factors.iter_mut().zip(factors) {
+            *to = ReduceCopy::factor(T::DTYPE, factor);
+        }
+        let kernel = self.gpu().kernel(&ReduceCopy::kernel(T::DTYPE, op))?;
+        let shape = shape(self.gpu(), count * size_of::<T>())?;
+        let memories: Vec<&Arc<Memory>> = targets.iter().chain(sources).map(|view| view.memory).collect();
+        self.enqueue(&memories, "cuLaunchKernel", |handle| {
+            // SAFETY: all parts have `count` elements of the kernel's type, in memory that lasts until it has ended.
+            unsafe { kernel.enqueue(handle, shape, &arguments) }
+        })
+    }
+}
+
+/// How many elements each has; an error unless they are equally long and can be told to one launch.
+fn expect_operands<T: Element>(targets: &[View<'_, T>], sources: &[View<'_, T>]) -> Result<usize, GpuError> {
+    let fit = (1..=ReduceCopy::SOURCES_MAX).contains(&sources.len())
+        && (1..=ReduceCopy::TARGETS_MAX).contains(&targets.len());
+    if !fit {
+        return Err(GpuError::Operands { sources: sources.len(), targets: targets.len() });
+    }
+    let count = targets[0].len();
+    for view in targets.iter().chain(sources) {
+        expect_length(view.len(), count)?;
+    }
+    Ok(count)
+}
+
+/// The kernels' operation, and what it divides by.
+fn finished(op: Op, finish: Finish) -> Result<(Op, u32), GpuError> {
+    match (op, finish) {
+        (Op::Sum | Op::Avg, Finish::Divide(0)) => Err(GpuError::Reduction("no average of no ranks")),
+        (Op::Sum | Op::Avg, Finish::Divide(ranks)) => Ok((Op::Avg, ranks)),
+        (Op::Avg, Finish::Keep) => Ok((Op::Sum, 1)),
+        (op, Finish::Keep) => Ok((op, 1)),
+        (_, Finish::Divide(_)) => Err(GpuError::Reduction("only sums are divided")),
+    }
+}
+
+/// Blocks and threads for so many bytes.
+fn shape(gpu: &Gpu, bytes: usize) -> Result<Shape, GpuError> {
+    // There, a thread of the GPU is a fiber of one core.
+    let (threads, most) = if gpu.is_software() { (32, 2) } else { (512, 2 * gpu.multiprocessors()?) };
+    let blocks = bytes.div_ceil(BYTES_PER_BLOCK).clamp(1, most as usize);
+    Ok(Shape { blocks: blocks as u32, threads, cooperative: false })
+}

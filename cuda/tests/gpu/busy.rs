@@ -1,0 +1,62 @@
+//! A kernel that runs until it is told to end: a rank whose peer never comes.
+
+use std::sync::atomic::Ordering;
+use unisono_cuda::device::{
+    Buffer, Channel, Exchange, Fifo, Gpu, Patience, Pinned, Shape, State, Status, Stream,
+};
+
+/// What it needs; to be kept until it has ended.
+pub(crate) struct Busy {
+    abort: Pinned<u32>,
+    status: Pinned<Status>,
+    _channel: Buffer<Channel>,
+    _fifos: Buffer<u64>,
+}
+
+const SHAPE: Shape = Shape { blocks: 1, threads: 32, cooperative: true };
+
+impl Busy {
+    /// Lets the stream do nothing but wait.
+    pub(crate) fn new(gpu: &Gpu, stream: &Stream) -> Self {
+        let fifos = gpu.alloc::<u64>(64).unwrap();
+        let fifo = |at: u64| Fifo {
+            slots: (fifos.address() + 128 * at) as *mut u8,
+            tail: (fifos.address() + 256 + 16 * at) as *mut u64,
+            head: (fifos.address() + 264 + 16 * at) as *mut u64,
+            slot_count: 1,
+            slot_bytes: 16,
+        };
+        let (input, output) = (fifos.address() as *const u8, fifos.address() as *mut u8);
+        let channel =
+            Channel { input, output, bytes: 16, out: fifo(0), into: fifo(1), step: 0, rank: 3, peer: 4 };
+        let (abort, status, channel) =
+            (gpu.pin(1).unwrap(), gpu.pin(1).unwrap(), gpu.upload(&[channel]).unwrap());
+        let patience = Patience {
+            abort: abort.address() as *const u32,
+            status: status.address() as *mut Status,
+            limit_ns: 60_000_000_000,
+        };
+        let arguments = Exchange { channels: channel.address() as *const Channel, patience };
+        // SAFETY: what the arguments point to is used by the stream, as said below.
+        unsafe { gpu.kernel("exchange").unwrap().launch(stream, SHAPE, &arguments) }.unwrap();
+        abort.used_by(stream);
+        status.used_by(stream);
+        channel.used_by(stream);
+        fifos.used_by(stream);
+        Self { abort, status, _channel: channel, _fifos: fifos }
+    }
+
+    /// Lets go of all but the word that ends it.
+    pub(crate) fn leave(self) -> Pinned<u32> {
+        self.abort
+    }
+
+    /// Ends it.
+    pub(crate) fn end(&self, stream: &Stream) {
+        assert_eq!(self.status.get(0).state(), Some(State::Well), "it has given up by itself");
+        self.abort.words()[0].store(1, Ordering::Relaxed);
+        stream.synchronize().unwrap();
+        let status = self.status.get(0);
+        assert_eq!((status.state(), status.rank, status.peer), (Some(State::Aborted), 3, 4));
+    }
+}

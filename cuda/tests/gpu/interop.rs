@@ -1,0 +1,53 @@
+//! Memory and streams of cudarc's.
+
+use crate::busy::Busy;
+use unisono_cuda::cudarc::driver::CudaContext;
+use unisono_cuda::device::{DeviceBuffer, DeviceBufferMut, GpuError, Stream};
+
+#[test]
+fn cudarc_s_memory_is_memory() {
+    let Some(gpu) = crate::gpu() else { return };
+    // As a program has it that knows nothing of us.
+    let theirs = CudaContext::new(0).unwrap().new_stream().unwrap();
+    let ours = gpu.stream().unwrap();
+    let mut buffer = gpu.alloc::<f32>(100).unwrap();
+    let mut slice = theirs.clone_htod(&[3.0f32; 100]).unwrap();
+    let busy = Busy::new(&gpu, &ours);
+    ours.copy(&mut buffer, &slice).unwrap();
+    ours.copy(&mut slice.slice_mut(50..), &buffer.view(..50)).unwrap();
+    // Their stream waits for ours, so that they may read or drop what we use.
+    let event = theirs.record_event(None).unwrap();
+    assert!(!event.is_complete());
+    drop(buffer);
+    busy.end(&ours);
+    assert_eq!(theirs.clone_dtoh(&slice).unwrap(), [3.0; 100]);
+    let view = slice.slice(10..20);
+    assert_eq!((DeviceBuffer::len(&view), view.address()), (10, DeviceBuffer::address(&slice) + 40));
+}
+
+#[test]
+fn a_stream_of_cudarc_s_is_a_stream() {
+    let Some(gpu) = crate::gpu() else { return };
+    let context = CudaContext::new(0).unwrap();
+    let stream = Stream::from_cudarc(&gpu, context.new_stream().unwrap()).unwrap();
+    let mut slice = stream.cudarc().alloc_zeros::<u8>(10).unwrap();
+    let writes: &mut dyn DeviceBufferMut<u8> = &mut slice;
+    stream.copy(writes, &gpu.upload(&[6u8; 10]).unwrap()).unwrap();
+    assert_eq!(stream.cudarc().clone_dtoh(&slice).unwrap(), [6; 10]);
+    let elsewhere = CudaContext::new(1).unwrap().new_stream().unwrap();
+    let refused = Stream::from_cudarc(&gpu, elsewhere.clone()).err();
+    assert_eq!(refused, Some(GpuError::OtherGpu { what: "a stream", owner: 1, user: 0 }));
+    let other = elsewhere.alloc_zeros::<u8>(10).unwrap();
+    let refused = stream.copy(&mut slice, &other).unwrap_err();
+    assert_eq!(refused, GpuError::OtherGpu { what: "memory", owner: 1, user: 0 });
+}
+
+#[test]
+fn a_graph_cannot_keep_cudarc_s_memory() {
+    let Some(gpu) = crate::gpu() else { return };
+    let stream = gpu.stream().unwrap();
+    let slice = stream.cudarc().alloc_zeros::<u8>(10).unwrap();
+    let mut buffer = gpu.alloc::<u8>(10).unwrap();
+    let refused = stream.capture(|stream| stream.copy(&mut buffer, &slice)).err();
+    assert!(matches!(refused, Some(GpuError::Capturing { .. })), "{refused:?}");
+}

@@ -1,0 +1,77 @@
+//! Memory that another process opens.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::process::{Command, Stdio};
+use unisono_cuda::device::{Gpu, GpuError, Imported, IpcHandle, ReduceCopy, Shape, Stream};
+use unisono_cuda::{DType, Op};
+
+/// Tells the second process that it is one.
+const SECOND: &str = "UNISONO_TEST_IPC_SECOND";
+const COUNT: usize = 1000;
+
+/// Doubles what the imported memory has.
+fn double(gpu: &Gpu, stream: &Stream, memory: &Imported) {
+    let kernel = gpu.kernel(&ReduceCopy::kernel(DType::U32, Op::Sum)).unwrap();
+    let address = memory.address() as *mut u8;
+    let arguments = ReduceCopy::new(&[address], &[address, address], COUNT);
+    let shape = Shape { blocks: 1, threads: 32, cooperative: false };
+    // SAFETY: the memory has so many elements, and is used by the stream, as said below.
+    unsafe { kernel.launch(stream, shape, &arguments) }.unwrap();
+    memory.used_by(stream);
+}
+
+/// Doubles what it is told of, and says when that is done.
+fn second() {
+    let gpu = crate::gpu().expect("the first process has it");
+    let mut handle = [0; IpcHandle::BYTES];
+    std::io::stdin().read_exact(&mut handle).unwrap();
+    let memory = gpu.import(&IpcHandle::from_bytes(&handle)).unwrap();
+    assert_eq!(memory.bytes(), 4 * COUNT);
+    let stream = gpu.stream().unwrap();
+    double(&gpu, &stream, &memory);
+    // Closed when that is done.
+    drop(memory);
+    println!("\ndone");
+}
+
+#[test]
+fn another_process_opens_memory() {
+    if std::env::var_os(SECOND).is_some() {
+        return second();
+    }
+    let Some(gpu) = crate::gpu() else { return };
+    let buffer = gpu.upload(&[21u32; COUNT]).unwrap();
+    let mut process = Command::new(std::env::current_exe().unwrap());
+    process.args(["ipc::another_process_opens_memory", "--exact", "--nocapture"]).env(SECOND, "1");
+    let mut process = process.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    process.stdin.take().unwrap().write_all(&buffer.export().unwrap().to_bytes()).unwrap();
+    let mut lines = BufReader::new(process.stdout.take().unwrap()).lines().map(Result::unwrap);
+    assert!(lines.any(|line| line == "done"), "the second process ended early");
+    assert!(process.wait().unwrap().success());
+    assert_eq!(buffer.to_vec(&gpu.stream().unwrap()).unwrap(), [42; COUNT]);
+}
+
+#[test]
+fn the_own_process_has_the_same_pointer() {
+    let Some(gpu) = crate::gpu() else { return };
+    let stream = gpu.stream().unwrap();
+    let buffer = gpu.upload(&[5u32; COUNT]).unwrap();
+    let handle = buffer.export().unwrap();
+    let memory = gpu.import(&handle).unwrap();
+    let address = buffer.address();
+    assert_eq!((memory.address(), memory.bytes()), (address, 4 * COUNT));
+    drop(buffer);
+    // Still there, as it is open.
+    double(&gpu, &stream, &memory);
+    stream.synchronize().unwrap();
+    drop(memory);
+    assert_eq!(gpu.import(&handle).err(), Some(GpuError::Gone));
+    assert_ne!(gpu.alloc::<u32>(COUNT).unwrap().address(), address, "another process may have it open");
+}
+
+#[test]
+fn what_is_no_handle_is_refused() {
+    let Some(gpu) = crate::gpu() else { return };
+    let refused = gpu.import(&IpcHandle::from_bytes(&[1; IpcHandle::BYTES])).err();
+    assert!(matches!(refused, Some(GpuError::Driver { call: "cuIpcOpenMemHandle", .. })), "{refused:?}");
+}

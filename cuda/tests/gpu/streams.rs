@@ -1,0 +1,54 @@
+//! Streams and events: order within, order between, and time.
+
+use crate::busy::Busy;
+use unisono_cuda::device::{Gpu, GpuError};
+
+#[test]
+fn a_stream_does_one_thing_after_the_other() {
+    let Some(gpu) = crate::gpu() else { return };
+    let stream = gpu.stream().unwrap();
+    let mut here = gpu.alloc::<u32>(64).unwrap();
+    let [one, two] = [1u32, 2].map(|fill| gpu.upload(&[fill; 64]).unwrap());
+    let busy = Busy::new(&gpu, &stream);
+    stream.copy(&mut here, &one).unwrap();
+    stream.copy(&mut here, &two).unwrap();
+    assert!(!stream.is_idle().unwrap());
+    drop(two);
+    busy.end(&stream);
+    assert!(stream.is_idle().unwrap());
+    assert_eq!(here.to_vec(&stream).unwrap(), [2; 64]);
+}
+
+#[test]
+fn events_order_streams() {
+    let Some(gpu) = crate::gpu() else { return };
+    let [first, second] = [(); 2].map(|()| gpu.stream().unwrap());
+    let [mut here, mut there] = [(); 2].map(|()| gpu.alloc::<u32>(1000).unwrap());
+    let source = gpu.upload(&[5u32; 1000]).unwrap();
+    let start = first.record().unwrap();
+    start.synchronize().unwrap();
+    let busy = Busy::new(&gpu, &first);
+    first.copy(&mut here, &source).unwrap();
+    let copied = first.record().unwrap();
+    second.wait(&copied).unwrap();
+    second.copy(&mut there, &here).unwrap();
+    std::thread::sleep(std::time::Duration::from_millis(20));
+    assert!(!copied.is_done().unwrap() && !second.is_idle().unwrap(), "a stream runs ahead of an event");
+    busy.end(&first);
+    copied.synchronize().unwrap();
+    assert!(copied.is_done().unwrap());
+    assert_eq!(there.to_vec(&second).unwrap(), [5; 1000]);
+    let elapsed = start.elapsed_ms(&copied).unwrap();
+    assert!((19.0..60_000.0).contains(&elapsed), "{elapsed} ms");
+}
+
+#[test]
+fn an_event_is_of_one_gpu() {
+    let Some(gpu) = crate::gpu() else { return };
+    let other = Gpu::open(1).unwrap();
+    let event = gpu.stream().unwrap().record().unwrap();
+    let stream = other.stream().unwrap();
+    assert_eq!(event.record(&stream), Err(GpuError::OtherGpu { what: "an event", owner: 0, user: 1 }));
+    stream.wait(&event).unwrap();
+    stream.synchronize().unwrap();
+}
