@@ -34,9 +34,9 @@ mod pinned;
 mod plain;
 #[cfg(feature = "gpu")]
 mod pool;
-mod schedule;
 #[cfg(feature = "gpu")]
 mod reduce;
+mod schedule;
 #[cfg(feature = "gpu")]
 mod stream;
 mod table;

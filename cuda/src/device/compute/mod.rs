@@ -48,7 +48,7 @@ impl Compute {
     pub fn new(stream: Stream) -> Result<Self, GpuError> {
         // Threads of the software device are expensive, and not faster for being many.
         let (blocks_max, threads) = match stream.gpu().is_software() {
-            true => (2, 32),
+            true => (2, 16),
             false => (BLOCKS_EACH * stream.gpu().multiprocessors()?, 256),
         };
         Ok(Self { stream, kernels: Mutex::default(), blocks_max, threads })
@@ -135,7 +135,7 @@ impl Compute {
 
     /// Blocks and threads for sums over the rows of so many columns.
     fn by_columns(&self, columns: usize) -> (u64, u32) {
-        (columns.div_ceil(32) as u64, self.threads)
+        (columns.div_ceil(32) as u64, self.threads.max(32))
     }
 }
 
