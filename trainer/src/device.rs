@@ -60,6 +60,12 @@ impl Device {
         Ok(Gpu::open(0)?)
     }
 
+    /// What it is, in a line.
+    pub fn describe(&self) -> String {
+        let (name, products) = (self.compute.stream().gpu().name(), self.compute.multiplies_by());
+        format!("computing on {name}, products by {products}; exchanging and stepping on the CPU")
+    }
+
     /// What it computes with.
     pub fn compute(&self) -> &Compute {
         &self.compute

@@ -107,6 +107,14 @@ pub enum GpuError {
     /// A reduction lacks what its operation needs.
     #[error("{0}")]
     Reduction(&'static str),
+    /// A call of cuBLAS failed.
+    #[error("{call}: status {status}")]
+    Library {
+        /// The function.
+        call: &'static str,
+        /// `cublasStatus_t` as a number.
+        status: i32,
+    },
     /// A call of the driver failed.
     #[error("{call}: {text} ({code})")]
     Driver {

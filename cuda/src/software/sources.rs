@@ -38,6 +38,7 @@ sources! {
     "kernels/wait.cuh"
     "software/block.cpp"
     "software/block.hpp"
+    "software/cublas.cpp"
     "software/device.hpp"
     "software/driver.cpp"
     "software/driver.hpp"

@@ -3,6 +3,7 @@
 //!
 //! Launches return when they are enqueued. A sum has one order, so that the same launches on the same GPU give the same bits.
 
+mod cublas;
 mod elements;
 mod gradients;
 mod indices;
@@ -24,6 +25,7 @@ use super::memory::Memory;
 use super::plain::Plain;
 use super::stream::Stream;
 use super::{View, ViewMut};
+use cublas::Cublas;
 use cudarc::driver::sys;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -32,6 +34,8 @@ use std::sync::{Arc, Mutex};
 pub struct Compute {
     stream: Stream,
     kernels: Mutex<HashMap<&'static str, Kernel>>,
+    /// For matrix products, where it is found.
+    cublas: Option<Cublas>,
     blocks_max: u32,
     /// Of a block that goes over elements or a row.
     threads: u32,
@@ -41,17 +45,31 @@ pub struct Compute {
 const BLOCKS_EACH: u32 = 8;
 
 impl Compute {
-    /// Kernels are launched on `stream`.
+    /// Kernels are launched on `stream`. Matrix products are those of cuBLAS, where that is found.
     ///
     /// # Errors
     /// Of the driver.
     pub fn new(stream: Stream) -> Result<Self, GpuError> {
+        let cublas = Cublas::new(&stream)?;
+        Ok(Self { cublas, ..Self::without_library(stream)? })
+    }
+
+    /// As [`Compute::new`], with matrix products by a kernel.
+    ///
+    /// # Errors
+    /// Of the driver.
+    pub fn without_library(stream: Stream) -> Result<Self, GpuError> {
         // Threads of the software device are expensive, and not faster for being many.
         let (blocks_max, threads) = match stream.gpu().is_software() {
             true => (2, 16),
             false => (BLOCKS_EACH * stream.gpu().multiprocessors()?, 256),
         };
-        Ok(Self { stream, kernels: Mutex::default(), blocks_max, threads })
+        Ok(Self { stream, kernels: Mutex::default(), cublas: None, blocks_max, threads })
+    }
+
+    /// What computes matrix products.
+    pub fn multiplies_by(&self) -> &'static str {
+        if self.cublas.is_some() { "cuBLAS" } else { "a kernel" }
     }
 
     /// Where its kernels are launched.
@@ -146,7 +164,7 @@ fn expect(found: usize, wanted: usize) -> Result<(), GpuError> {
 
 /// That there is a whole number of rows of `width`; how many.
 fn rows_of(count: usize, width: usize) -> Result<usize, GpuError> {
-    let rows = count.checked_div(width).unwrap_or(0);
+    let rows = if width == 0 { 0 } else { count.div_ceil(width) };
     expect(count, rows * width).map(|()| rows)
 }
 

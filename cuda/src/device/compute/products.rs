@@ -1,8 +1,11 @@
 //! Matrix products and attention.
 
+use super::cublas::{Cublas, Factor};
 use super::{Compute, at, at_mut, expect};
 use crate::device::model::{Attend, Product};
 use crate::device::{GpuError, View, ViewMut};
+use cudarc::driver::sys;
+use std::ffi::c_int;
 use std::ptr::null_mut;
 
 /// A matrix to read.
@@ -11,7 +14,7 @@ pub struct Panel<'a> {
     data: &'a View<'a, f32>,
     rows: usize,
     columns: usize,
-    strides: [usize; 2],
+    is_transposed: bool,
 }
 
 /// A matrix to write, row after row.
@@ -28,13 +31,26 @@ impl<'a> Panel<'a> {
     /// If `data` is not as long.
     pub fn new(data: &'a View<'a, f32>, rows: usize, columns: usize) -> Result<Self, GpuError> {
         expect(data.len(), rows * columns)?;
-        Ok(Self { data, rows, columns, strides: [columns, 1] })
+        Ok(Self { data, rows, columns, is_transposed: false })
     }
 
     /// The transpose.
     pub fn t(self) -> Self {
-        let Self { data, rows, columns, strides: [of_rows, of_columns] } = self;
-        Self { data, rows: columns, columns: rows, strides: [of_columns, of_rows] }
+        let Self { data, rows, columns, is_transposed } = self;
+        Self { data, rows: columns, columns: rows, is_transposed: !is_transposed }
+    }
+
+    /// How far apart neighbours are, of rows and of columns.
+    fn strides(&self) -> Result<[u32; 2], GpuError> {
+        Ok(if self.is_transposed { [1, narrow(self.rows)?] } else { [narrow(self.columns)?, 1] })
+    }
+
+    /// Its transpose, column after column.
+    fn factor(&self) -> Result<Factor, GpuError> {
+        let transposed = self.is_transposed;
+        let leading = if transposed { self.rows } else { self.columns };
+        // No column is shorter than one.
+        Ok(Factor { address: at(self.data), transposed, leading: signed(leading.max(1))? })
     }
 }
 
@@ -76,6 +92,9 @@ impl Compute {
         expect(one.rows, into.rows)?;
         expect(other.rows, one.columns)?;
         expect(other.columns, into.columns)?;
+        if let Some(cublas) = &self.cublas {
+            return self.multiply(cublas, into, [alpha, beta], one, other);
+        }
         let arguments = Product {
             one: at(one.data),
             other: at(other.data),
@@ -86,13 +105,38 @@ impl Compute {
             alpha,
             beta,
             stride: narrow(into.columns)?,
-            one_strides: [narrow(one.strides[0])?, narrow(one.strides[1])?],
-            other_strides: [narrow(other.strides[0])?, narrow(other.strides[1])?],
+            one_strides: one.strides()?,
+            other_strides: other.strides()?,
         };
         let tiles = (into.rows.div_ceil(64) * into.columns.div_ceil(64)) as u64;
         let memories = [into.data.as_view().memory, one.data.memory, other.data.memory];
         // SAFETY: pointers are to views of these extents.
         unsafe { self.launch("matmul", (tiles, Product::THREADS), &memories, &arguments) }
+    }
+
+    /// Column after column, all three are their transposes: into' = other' one'.
+    fn multiply(
+        &self,
+        cublas: &Cublas,
+        into: PanelMut<'_>,
+        factors: [f32; 2],
+        one: Panel<'_>,
+        other: Panel<'_>,
+    ) -> Result<(), GpuError> {
+        if into.rows * into.columns == 0 {
+            return Ok(());
+        }
+        let extents = [signed(into.columns)?, signed(into.rows)?, signed(one.columns)?];
+        let (sides, to) = ([other.factor()?, one.factor()?], at_mut(&into.data));
+        let memories = [into.data.as_view().memory, one.data.memory, other.data.memory];
+        self.on_this_gpu(&memories)?;
+        let mut outcome = Ok(());
+        let enqueued = self.stream.enqueue(&memories, "cublasSgemm", |_| {
+            // SAFETY: the stream's GPU is current, and the views have these extents.
+            outcome = unsafe { cublas.multiply(extents, factors, sides, to) };
+            sys::CUresult::CUDA_SUCCESS
+        });
+        enqueued.and(outcome)
     }
 
     /// Of each head, output = softmax(q kᵀ / √depth, of what is not later) v within each sequence of `input`: rows of queries | keys |
@@ -172,6 +216,12 @@ impl Heads {
         let heads = u64::from(arguments.sequences) * self.count as u64;
         (heads * self.sequence.div_ceil(16) as u64, Attend::THREADS)
     }
+}
+
+/// As cuBLAS counts.
+fn signed(extent: usize) -> Result<c_int, GpuError> {
+    let wanted = c_int::MAX as usize;
+    extent.try_into().map_err(|_| GpuError::Length { found: extent, wanted })
 }
 
 /// As the kernels count.
