@@ -213,7 +213,6 @@ UNISONO_KERNEL(attention_query_slopes, Attend) {
                 args.means[work.number(query)] = mean;
             }
         }
-        __syncthreads();
     });
 }
 

@@ -3,6 +3,7 @@
 mod gradients;
 mod modules;
 mod products;
+mod races;
 
 use crate::material::Random;
 use crate::software::Device;
