@@ -87,5 +87,9 @@ DEVICE bool claim(u32* flag, u32 value) {
     return __atomic_compare_exchange_n(flag, &unclaimed, value, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
 }
 
+DEVICE float square_root(float value) { return __builtin_sqrtf(value); }
+DEVICE double square_root(double value) { return __builtin_sqrt(value); }
+DEVICE float fused(float one, float other, float more) { return __builtin_fmaf(one, other, more); }
+
 DEVICE u64 now_ns() { return software::now_ns(); }
 DEVICE void relax() { software::relax(); }

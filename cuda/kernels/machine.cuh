@@ -12,6 +12,7 @@
 //   load_acquire                     what was written before the release that it reads is seen after it
 //   store_release                    what this thread knows is written before it
 //   claim                            0 becomes `value` for one thread alone, which gets true
+//   square_root, fused               rounded once: the root, and the first times the second plus the third
 //   now_ns                           a clock that all threads of a device share
 //   relax                            called by whoever polls
 #pragma once

@@ -132,6 +132,10 @@ DEVICE bool claim(u32* flag, u32 value) {
     return before == 0;
 }
 
+DEVICE float square_root(float value) { return __fsqrt_rn(value); }
+DEVICE double square_root(double value) { return __dsqrt_rn(value); }
+DEVICE float fused(float one, float other, float more) { return __fmaf_rn(one, other, more); }
+
 DEVICE u64 now_ns() {
     u64 time;
     asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(time));

@@ -1,11 +1,12 @@
 // One flow of control of several in an operating system's thread: a CUDA thread.
 #pragma once
 
+#include <setjmp.h>
 #include <ucontext.h>
 
 namespace software {
 
-// Memory for stacks; each thread of the operating system keeps those that it has used.
+// Memory for a stack; kept for the next when nobody uses it.
 class Stack {
 public:
     static constexpr unsigned BYTES = 256 << 10;
@@ -36,6 +37,8 @@ private:
 
     Stack stack_;
     ucontext_t own_, caller_;
+    jmp_buf to_own_, to_caller_;
+    bool started_ = false;
     void (*entry_)(void*);
     void* argument_;
     // What ThreadSanitizer knows both flows as.

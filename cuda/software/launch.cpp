@@ -70,10 +70,12 @@ public:
     }
 
     int run() {
-        std::vector<std::thread> workers(std::min(grid_.blocks, residency_.limit()));
+        // This thread is one of them.
+        std::vector<std::thread> workers(std::min(grid_.blocks, residency_.limit()) - 1);
         for (std::thread& worker : workers) {
             worker = std::thread([this] { work(); });
         }
+        work();
         for (std::thread& worker : workers) {
             worker.join();
         }

@@ -6,8 +6,8 @@ mod rules;
 mod sections;
 
 pub use sections::{
-    Checkpoint, Data, DataKind, FeedForward, Log, Model, ModelKind, Norm, Optimiser, OptimiserKind, Sample,
-    Strategy, StrategyKind,
+    Checkpoint, Data, DataKind, DeviceKind, FeedForward, Log, Model, ModelKind, Norm, Optimiser,
+    OptimiserKind, Sample, Strategy, StrategyKind,
 };
 
 use crate::error::{Error, Result};
@@ -26,6 +26,8 @@ pub struct Config {
     pub seed: u32,
     /// Threads of each rank that work on one matrix product.
     pub threads: usize,
+    /// What computes forward and backward; gradients and weights are exchanged, and steps taken, on the CPU.
+    pub device: DeviceKind,
     /// What is trained.
     pub model: Model,
     /// What it is trained on, in which batches.
@@ -51,6 +53,7 @@ impl Default for Config {
         Self {
             seed: 1,
             threads: 1,
+            device: DeviceKind::Cpu,
             model: Model::default(),
             data: Data::default(),
             mesh: Degrees::default(),

@@ -10,6 +10,9 @@ pub enum Error {
     /// A collective failed; it names rank, host and operation.
     #[error(transparent)]
     Collective(#[from] unisono::Error),
+    /// A GPU, its driver or its memory failed.
+    #[error(transparent)]
+    Gpu(#[from] unisono_cuda::device::GpuError),
     /// Numbers that do not go together: degrees, sizes, batch arithmetic. Nothing was started.
     #[error("{0}")]
     Illegal(String),

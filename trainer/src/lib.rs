@@ -8,6 +8,7 @@
 pub mod checkpoint;
 pub mod config;
 pub mod data;
+pub mod device;
 pub mod error;
 pub mod flat;
 pub mod memory;

@@ -4,15 +4,19 @@
 //! next unit does (Lamy-Poirier, "Breadth-first pipeline parallelism", MLSys 2023). So the weights of a unit are needed once for all
 //! of them.
 
-use crate::error::Result;
+use crate::device::Device;
+use crate::error::{Error, Result};
 use crate::memory::{Class, Floats, Memory};
 use crate::parameter::{ParameterId, UnitId};
 use crate::strategy::{Strategy, Way};
 use crate::tensor::Tensor;
 use std::any::Any;
 use std::cell::RefCell;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use unisono::Communicator;
+use unisono_cuda::device::compute::Compute;
+use unisono_cuda::device::{Buffer, GpuError, ViewMut};
 
 /// What forward keeps for backward: last in, first out.
 #[derive(Default)]
@@ -61,6 +65,7 @@ pub struct Pass<'a> {
     threads: usize,
     sequence: usize,
     chunks: Option<Communicator>,
+    device: Option<&'a Device>,
     keeps: bool,
     waits: RefCell<Vec<Wait>>,
 }
@@ -88,6 +93,7 @@ impl<'a> Pass<'a> {
             threads,
             sequence: 1,
             chunks: None,
+            device: None,
             keeps: true,
             waits: RefCell::default(),
         }
@@ -152,10 +158,59 @@ impl<'a> Pass<'a> {
     /// Of collectives that become due.
     pub fn ready(&mut self, id: ParameterId) -> Result<()> {
         let is_last = self.at + 1 == self.count();
-        if is_last && self.strategy.gradient(id).is_some() {
-            return self.strategy.ready(id);
+        match self.strategy.gradient(id) {
+            Some((_, gradient)) if is_last => {
+                self.device.map_or(Ok(()), |device| device.fetch(id, gradient))?;
+                self.strategy.ready(id)
+            }
+            _ => Ok(()),
         }
-        Ok(())
+    }
+
+    /// Lets a GPU compute: tensors are then in its memory, but for what comes from the host and goes back there.
+    pub fn set_device(&mut self, device: Option<&'a Device>) {
+        self.device = device;
+    }
+
+    /// The GPU that computes, if one does.
+    pub fn device(&self) -> Option<&'a Device> {
+        self.device
+    }
+
+    /// An error if a GPU computes: for what has no kernels.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] names it.
+    pub fn expect_host(&self, what: &str) -> Result<()> {
+        match self.device {
+            Some(_) => Err(Error::Unavailable(format!("{what} on a GPU: not part of this build"))),
+            None => Ok(()),
+        }
+    }
+
+    /// The weights of a parameter in memory of the GPU.
+    ///
+    /// # Errors
+    /// Of the driver.
+    pub fn weights_on(&self, device: &Device, id: ParameterId) -> Result<Arc<Buffer<f32>>> {
+        device.weights(id, self.strategy.weights(id))
+    }
+
+    /// As [`Pass::accumulate`], in memory of the GPU.
+    ///
+    /// # Errors
+    /// Of the driver, and of collectives that become due.
+    pub fn accumulate_on(
+        &mut self,
+        device: &Device,
+        id: ParameterId,
+        add: impl FnOnce(&Compute, ViewMut<'_, f32>) -> std::result::Result<(), GpuError>,
+    ) -> Result<()> {
+        if let Some((_, gradient)) = self.strategy.gradient(id) {
+            let count = gradient.len();
+            device.add(id, count, add)?;
+        }
+        self.ready(id)
     }
 
     /// Keeps `value` for backward, if there will be one.
@@ -238,6 +293,17 @@ impl<'a> Pass<'a> {
     /// A tensor of numbers that mean nothing yet.
     pub fn tensor(&self, rows: usize, columns: usize) -> Tensor {
         Tensor::new(&self.memory, rows, columns)
+    }
+
+    /// A tensor of numbers that the host has, where modules compute.
+    ///
+    /// # Errors
+    /// Of the driver of a GPU.
+    pub fn tensor_of(&self, rows: usize, columns: usize, data: &[f32]) -> Result<Tensor> {
+        match self.device {
+            Some(device) => device.tensor_of(rows, columns, data),
+            None => Ok(Tensor::from(&self.memory, rows, columns, data)),
+        }
     }
 
     /// Room for activations: numbers that mean nothing yet.

@@ -1,27 +1,43 @@
 //! Numbers in rows: what flows between modules.
 
+use crate::device::Numbers;
+use crate::error::Result;
 use crate::memory::{Class, Floats, Memory};
+use crate::nn::vector;
 use std::ops::Range;
+use unisono_cuda::device::{View, ViewMut};
 
 /// A dense matrix of activations: `rows` (tokens, samples) by `columns` (features), row after row.
 ///
-/// Modules that see more structure (sequences, heads, images) know it themselves.
+/// Modules that see more structure (sequences, heads, images) know it themselves. In a pass on a GPU the numbers lie in its memory: what
+/// modules do there goes by [`Tensor::view`], everything else by [`Tensor::data`].
 #[derive(Debug)]
 pub struct Tensor {
-    data: Floats,
+    data: Data,
     rows: usize,
     columns: usize,
+}
+
+#[derive(Debug)]
+enum Data {
+    Host(Floats),
+    Device(Numbers),
 }
 
 impl Tensor {
     /// Numbers that mean nothing yet.
     pub fn new(memory: &Memory, rows: usize, columns: usize) -> Self {
-        Self { data: memory.take(Class::Activations, rows * columns), rows, columns }
+        Self { data: Data::Host(memory.take(Class::Activations, rows * columns)), rows, columns }
     }
 
     /// All zero.
     pub fn zeros(memory: &Memory, rows: usize, columns: usize) -> Self {
-        Self { data: memory.zeros(Class::Activations, rows * columns), rows, columns }
+        Self { data: Data::Host(memory.zeros(Class::Activations, rows * columns)), rows, columns }
+    }
+
+    /// In memory of a GPU.
+    pub(crate) fn on_device(numbers: Numbers, rows: usize, columns: usize) -> Self {
+        Self { data: Data::Device(numbers), rows, columns }
     }
 
     /// The numbers of `data`.
@@ -35,19 +51,44 @@ impl Tensor {
     }
 
     /// A copy.
-    pub fn copy(&self) -> Self {
-        Self { data: self.data.copy(), rows: self.rows, columns: self.columns }
+    ///
+    /// # Errors
+    /// Of the driver, if it is in memory of a GPU.
+    pub fn copy(&self) -> Result<Self> {
+        let data = match &self.data {
+            Data::Host(floats) => Data::Host(floats.copy()),
+            Data::Device(numbers) => Data::Device(numbers.copy()?),
+        };
+        Ok(Self { data, rows: self.rows, columns: self.columns })
+    }
+
+    /// Adds the numbers of `other`.
+    ///
+    /// # Errors
+    /// Of the driver, if they are in memory of a GPU.
+    ///
+    /// # Panics
+    /// If they are not as many, or elsewhere.
+    pub fn add(&mut self, other: &Self) -> Result<()> {
+        match &mut self.data {
+            Data::Host(floats) => vector::add(floats, other.data()),
+            Data::Device(Numbers { buffer, compute, .. }) => {
+                compute.add(buffer.view_mut(..), other.view(), 1.0, 1.0)?;
+            }
+        }
+        Ok(())
     }
 
     /// A copy of some rows.
     pub fn part(&self, memory: &Memory, rows: Range<usize>) -> Self {
         let of = rows.start * self.columns..rows.end * self.columns;
-        Self::from(memory, rows.len(), self.columns, &self.data[of])
+        Self::from(memory, rows.len(), self.columns, &self.data()[of])
     }
 
     /// Puts other numbers in some rows.
     pub fn put(&mut self, rows: Range<usize>, part: &Self) {
-        self.data[rows.start * self.columns..rows.end * self.columns].copy_from_slice(&part.data);
+        let of = rows.start * self.columns..rows.end * self.columns;
+        self.data_mut()[of].copy_from_slice(part.data());
     }
 
     /// Rows: tokens, or samples.
@@ -61,23 +102,58 @@ impl Tensor {
     }
 
     /// All numbers, row after row.
+    ///
+    /// # Panics
+    /// If they are in memory of a GPU.
     pub fn data(&self) -> &[f32] {
-        &self.data
+        match &self.data {
+            Data::Host(floats) => floats,
+            Data::Device(numbers) => panic!("{numbers:?}, not here"),
+        }
     }
 
     /// All numbers, to change.
+    ///
+    /// # Panics
+    /// If they are in memory of a GPU.
     pub fn data_mut(&mut self) -> &mut [f32] {
-        &mut self.data
+        match &mut self.data {
+            Data::Host(floats) => floats,
+            Data::Device(numbers) => panic!("{numbers:?}, not here"),
+        }
+    }
+
+    /// All numbers in memory of a GPU.
+    ///
+    /// # Panics
+    /// If they are in the host's.
+    pub fn view(&self) -> View<'_, f32> {
+        match &self.data {
+            Data::Device(numbers) => numbers.buffer.view(..),
+            Data::Host(floats) => panic!("{floats:?}, not on a GPU"),
+        }
+    }
+
+    /// All numbers in memory of a GPU, to change.
+    ///
+    /// # Panics
+    /// If they are in the host's.
+    pub fn view_mut(&mut self) -> ViewMut<'_, f32> {
+        match &mut self.data {
+            Data::Device(numbers) => numbers.buffer.view_mut(..),
+            Data::Host(floats) => panic!("{floats:?}, not on a GPU"),
+        }
     }
 
     /// One row.
     pub fn row(&self, row: usize) -> &[f32] {
-        &self.data[row * self.columns..][..self.columns]
+        &self.data()[row * self.columns..][..self.columns]
     }
 
     /// One row, to change.
     pub fn row_mut(&mut self, row: usize) -> &mut [f32] {
-        &mut self.data[row * self.columns..][..self.columns]
+        let columns = self.columns;
+        &mut self.data_mut()[row * columns..][..columns]
     }
 
     /// The same numbers in other rows.
@@ -85,7 +161,7 @@ impl Tensor {
     /// # Panics
     /// If their number would change.
     pub fn reshape(self, rows: usize, columns: usize) -> Self {
-        assert_eq!(rows * columns, self.data.len(), "a reshape keeps every number");
+        assert_eq!(rows * columns, self.rows * self.columns, "a reshape keeps every number");
         Self { data: self.data, rows, columns }
     }
 }

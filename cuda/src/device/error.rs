@@ -88,6 +88,14 @@ pub enum GpuError {
         /// What must be given.
         wanted: usize,
     },
+    /// A number of a row or of a class is none.
+    #[error("index {index} of {below}")]
+    Index {
+        /// The number.
+        index: u32,
+        /// How many there are.
+        below: usize,
+    },
     /// More sources or targets than one launch takes, or none.
     #[error("{sources} sources and {targets} targets: 1 to 16 of each")]
     Operands {
@@ -99,6 +107,14 @@ pub enum GpuError {
     /// A reduction lacks what its operation needs.
     #[error("{0}")]
     Reduction(&'static str),
+    /// A call of cuBLAS failed.
+    #[error("{call}: status {status}")]
+    Library {
+        /// The function.
+        call: &'static str,
+        /// `cublasStatus_t` as a number.
+        status: i32,
+    },
     /// A call of the driver failed.
     #[error("{call}: {text} ({code})")]
     Driver {

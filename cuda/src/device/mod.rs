@@ -7,6 +7,8 @@ mod arguments;
 #[cfg(feature = "gpu")]
 mod buffer;
 #[cfg(feature = "gpu")]
+pub mod compute;
+#[cfg(feature = "gpu")]
 pub(crate) mod driver;
 #[cfg(feature = "gpu")]
 mod error;
@@ -24,6 +26,7 @@ mod ipc;
 mod kernel;
 #[cfg(feature = "gpu")]
 mod memory;
+pub mod model;
 #[cfg(feature = "gpu")]
 mod modules;
 #[cfg(feature = "gpu")]

@@ -17,6 +17,14 @@ macro_rules! modules {
 
 modules! {
     exchange
+    model_attention
+    model_elements
+    model_gradients
+    model_loss
+    model_matmul
+    model_optimiser
+    model_pack
+    model_rows
     one_shot_bfloat16
     one_shot_double
     one_shot_float

@@ -44,11 +44,12 @@ pub(super) use arguments;
 
 #[cfg(test)]
 mod tests {
-    use crate::device::{arguments, schedule};
+    use crate::device::{arguments, model, schedule};
 
     #[test]
     fn both_sides_assert_the_same_layout() {
         expect("arguments.rs", arguments::LAYOUT, include_str!("../../kernels/layout.cuh"));
+        expect("model.rs", model::LAYOUT, include_str!("../../kernels/model_layout.cuh"));
         expect("schedule.rs", schedule::LAYOUT, include_str!("../../kernels/schedule_layout.cuh"));
     }
 

@@ -93,8 +93,8 @@ fn build(compiler: &str, folder: &Path) -> Result<(), SoftwareError> {
 }
 
 fn compilation(path: &str) -> Vec<String> {
-    // Kernels of all types take longer to optimise than they run.
-    let level = if path.ends_with(".cu") { "-O0" } else { "-O1" };
+    // Kernels of all types take longer to optimise than they run; the trainer's run again and again.
+    let level = if path.ends_with(".cu") && !path.contains("model_") { "-O0" } else { "-O1" };
     let object = object(path);
     let own = [level, "-x", "c++", path, "-o", &object];
     OPTIONS.iter().copied().chain(own).map(str::to_owned).collect()

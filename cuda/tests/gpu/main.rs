@@ -1,6 +1,7 @@
 //! GPUs, streams, memory and launches, on the software device.
 
 mod busy;
+mod compute;
 mod driver;
 mod graphs;
 mod interop;

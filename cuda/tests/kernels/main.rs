@@ -6,6 +6,7 @@ mod libcuda;
 #[allow(dead_code)]
 #[path = "../../src/host/tests/material.rs"]
 mod material;
+mod model;
 #[path = "../../src/host/naive.rs"]
 mod naive;
 mod processes;

@@ -90,6 +90,19 @@ fn every_type_and_operation_is_the_naive_one() {
     check_all::<f64>(&device);
     check_all::<F8E4M3>(&device);
     check_all::<F8E5M2>(&device);
+    average_in_place(&device);
+}
+
+/// What a rank does with a sum of gradients.
+fn average_in_place(device: &Device) {
+    let mut expected: Vec<f32> = Random(7).elements(LONGEST);
+    let mut values = Guarded::holding(4, &expected);
+    let own = values.inner().as_mut_ptr();
+    let mut arguments = ReduceCopy::new(&[own], &[own], LONGEST);
+    arguments.divisor = 7;
+    device.run(&ReduceCopy::kernel(DType::F32, Op::Avg), &arguments, 2, 32).unwrap();
+    unisono_cuda::average(&mut expected, 7);
+    values.expect(&expected, &|| "in place".to_owned());
 }
 
 /// A kernel for each type and operation of the host's tables, and no other.

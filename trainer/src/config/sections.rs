@@ -5,6 +5,18 @@ use crate::flat::Dtype;
 use crate::parallel::{Average, Form, Kind, ReduceEach, Settings, Unused};
 use serde::{Deserialize, Serialize};
 
+/// What computes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum DeviceKind {
+    /// The CPU.
+    Cpu,
+    /// NVIDIA GPUs, one for each rank as far as there are.
+    Cuda,
+    /// A GPU's driver in software, slow: for tests.
+    Software,
+}
+
 /// Which architecture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]

@@ -75,7 +75,7 @@ impl Model for Classifier {
         for batch in batches {
             match *batch {
                 Batch::Samples { features, labels } if features.len() == labels.len() * self.features => {
-                    inputs.push(Tensor::from(pass.memory(), labels.len(), self.features, features));
+                    inputs.push(pass.tensor_of(labels.len(), self.features, features)?);
                     targets.push(labels);
                 }
                 _ => return batch.mismatch(&format!("a classifier of {} features", self.features)),
@@ -88,7 +88,7 @@ impl Model for Classifier {
 
     fn backward(&self, pass: &mut Pass<'_>, scale: f32) -> Result<()> {
         let each = vec![(); pass.count()];
-        let gradients = pass.each(each, |pass, ()| Ok(self.loss.backward(pass, scale)))?;
+        let gradients = pass.each(each, |pass, ()| self.loss.backward(pass, scale))?;
         self.layers.backward_each(pass, gradients).map(drop)
     }
 }

@@ -57,6 +57,7 @@ impl Gpt {
     /// # Errors
     /// For unknown tokens, and of collectives.
     pub fn logits(&self, pass: &mut Pass<'_>, tokens: &[u32], sequence: usize) -> Result<Tensor> {
+        pass.expect_host("logits for whoever asks")?;
         pass.infer(|pass| {
             let features = self.features_of_one(pass, tokens.to_vec(), sequence)?;
             self.head.logits(pass, features)
@@ -74,6 +75,7 @@ impl Gpt {
         count: usize,
         sampling: Sampling,
     ) -> Result<Vec<u32>> {
+        pass.expect_host("a text")?;
         if prompt.is_empty() {
             return Err(Error::illegal("an empty prompt"));
         }

@@ -5,6 +5,7 @@
 //! are: keys and values of one sequence are what a rank needs beside its chunks.
 
 mod chunks;
+mod device;
 mod panel;
 
 use super::Module;
@@ -84,8 +85,11 @@ fn sequences(pass: &Pass<'_>, rows: usize) -> usize {
 
 impl Module for CausalAttention {
     fn forward(&self, pass: &mut Pass<'_>, input: Tensor) -> Result<Tensor> {
-        let rows = input.rows();
         assert_eq!(input.columns(), 3 * self.width(), "queries, keys and values");
+        if let Some(device) = pass.device() {
+            return self.forward_on(device, pass, input);
+        }
+        let rows = input.rows();
         let mut output = pass.tensor(rows, self.width());
         let mut log_sums = pass.floats(rows * self.heads);
         let mut room = pass.floats(Self::half_room(pass));
@@ -105,6 +109,9 @@ impl Module for CausalAttention {
     }
 
     fn backward(&self, pass: &mut Pass<'_>, gradient: Tensor) -> Result<Tensor> {
+        if let Some(device) = pass.device() {
+            return self.backward_on(device, pass, &gradient);
+        }
         let Saved { input, log_sums } = pass.restore();
         let half = Self::half_room(pass);
         let mut result = Tensor::zeros(pass.memory(), input.rows(), input.columns());

@@ -1,7 +1,6 @@
 //! Modules made of modules.
 
 use super::Module;
-use super::vector::add;
 use crate::error::Result;
 use crate::parameter::{Registry, UnitId};
 use crate::pass::Pass;
@@ -62,8 +61,8 @@ impl<M: Module> Module for Residual<M> {
 
 /// `value` + `map` of it.
 fn around(value: Tensor, map: impl FnOnce(Tensor) -> Result<Tensor>) -> Result<Tensor> {
-    let mut sum = value.copy();
-    add(sum.data_mut(), map(value)?.data());
+    let mut sum = value.copy()?;
+    sum.add(&map(value)?)?;
     Ok(sum)
 }
 
@@ -78,7 +77,8 @@ impl<M: Module> Module for Checkpoint<M> {
         if !pass.keeps() {
             return self.0.forward(pass, input);
         }
-        pass.save(input.copy());
+        let copy = input.copy()?;
+        pass.save(copy);
         let (output, _) = pass.aside(|pass| self.0.forward(pass, input))?;
         Ok(output)
     }

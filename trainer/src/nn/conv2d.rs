@@ -126,6 +126,7 @@ impl Conv2d {
 
 impl Module for Conv2d {
     fn forward(&self, pass: &mut Pass<'_>, input: Tensor) -> Result<Tensor> {
+        pass.expect_host("a convolution")?;
         assert_eq!(input.columns(), self.window.image_len(), "images of another size");
         let (taps, places, outputs) = (self.window.taps(), self.window.places(), self.window.outputs);
         let mut output = pass.tensor(input.rows(), outputs * places);

@@ -1,5 +1,7 @@
 //! Cross entropy of classes.
 
+mod device;
+
 use super::vector::{exp_less, greatest, scale, vectorised};
 use crate::error::{Error, Result};
 use crate::pass::Pass;
@@ -36,6 +38,9 @@ impl CrossEntropy {
         share: f32,
     ) -> Result<f32> {
         self.check(&logits, targets)?;
+        if let Some(device) = pass.device() {
+            return self.shared_on(device, pass, logits, targets, share);
+        }
         let counts = |target: &u32| Some(*target) != self.ignore;
         let mut loss = 0.0;
         let columns = logits.columns();
@@ -56,10 +61,16 @@ impl CrossEntropy {
     }
 
     /// The gradient of `factor` times the loss, with respect to the logits.
-    pub fn backward(&self, pass: &mut Pass<'_>, factor: f32) -> Tensor {
+    ///
+    /// # Errors
+    /// Of the driver of a GPU.
+    pub fn backward(&self, pass: &mut Pass<'_>, factor: f32) -> Result<Tensor> {
         let mut gradient: Tensor = pass.restore();
-        scale(gradient.data_mut(), factor);
-        gradient
+        match pass.device() {
+            Some(device) => device.compute().scale(gradient.view_mut(), factor)?,
+            None => scale(gradient.data_mut(), factor),
+        }
+        Ok(gradient)
     }
 
     /// The sum over rows that count, without what it takes to go back: the ln of the sum of the powers of each row is put in
@@ -151,7 +162,7 @@ mod tests {
         let mut pass = Pass::new(&mut strategy, &memory, Seeds::default(), 1);
         let logits = Tensor::from(&memory, logits.len() / CLASSES, CLASSES, logits);
         let value = loss.forward(&mut pass, logits, targets)?;
-        Ok((value, loss.backward(&mut pass, factor).data().to_vec()))
+        Ok((value, loss.backward(&mut pass, factor)?.data().to_vec()))
     }
 
     #[test]

@@ -44,10 +44,25 @@ impl Dropout {
         mix(seed ^ mix(self.site))
     }
 
+    /// Of 2^32 draws those below are dropped; what multiplies the rest.
+    fn limit(&self) -> (u32, f32) {
+        ((f64::from(self.rate) * 2.0f64.powi(32)) as u32, 1.0 / (1.0 - self.rate))
+    }
+
+    /// Drops some of the values, wherever they are.
+    fn drop(&self, pass: &Pass<'_>, values: &mut Tensor, key: u64) -> Result<()> {
+        let (least, factor) = self.limit();
+        match pass.device() {
+            Some(device) => device.compute().dropout(values.view_mut(), key, least, factor)?,
+            None => self.apply(values.data_mut(), key),
+        }
+        Ok(())
+    }
+
     /// Drops the same for the same `key`.
     fn apply(&self, values: &mut [f32], key: u64) {
         let (low, high) = (key as u32, (key >> 32) as u32);
-        let (least, factor) = ((f64::from(self.rate) * 2.0f64.powi(32)) as u32, 1.0 / (1.0 - self.rate));
+        let (least, factor) = self.limit();
         vectorised(
             #[inline(always)]
             || {
@@ -64,7 +79,7 @@ impl Module for Dropout {
     fn forward(&self, pass: &mut Pass<'_>, mut input: Tensor) -> Result<Tensor> {
         if self.rate > 0.0 && pass.keeps() {
             let key = self.key(pass);
-            self.apply(input.data_mut(), key);
+            self.drop(pass, &mut input, key)?;
             pass.save(key);
         }
         Ok(input)
@@ -73,7 +88,7 @@ impl Module for Dropout {
     fn backward(&self, pass: &mut Pass<'_>, mut gradient: Tensor) -> Result<Tensor> {
         if self.rate > 0.0 {
             let key = pass.restore();
-            self.apply(gradient.data_mut(), key);
+            self.drop(pass, &mut gradient, key)?;
         }
         Ok(gradient)
     }

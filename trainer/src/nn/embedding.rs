@@ -1,5 +1,7 @@
 //! Tables of vectors, looked up by number.
 
+mod device;
+
 use super::vector::vectorised;
 use crate::error::{Error, Result};
 use crate::parameter::{Cut, Init, Parameter, ParameterId, Registry};
@@ -48,6 +50,9 @@ impl Embedding {
         if let Some(index) = indices.iter().find(|index| **index as usize >= self.count) {
             return Err(Error::illegal(format!("index {index} into a table of {}", self.count)));
         }
+        if let Some(device) = pass.device() {
+            return self.forward_on(device, pass, &indices);
+        }
         let mut output = pass.tensor(indices.len(), self.width);
         let table = pass.weights(self.weight);
         for (row, index) in output.data_mut().chunks_exact_mut(self.width).zip(&indices) {
@@ -65,6 +70,9 @@ impl Embedding {
     /// # Errors
     /// Of collectives.
     pub fn backward(&self, pass: &mut Pass<'_>, gradient: &Tensor) -> Result<()> {
+        if let Some(device) = pass.device() {
+            return self.backward_on(device, pass, gradient);
+        }
         let indices: Vec<u32> = pass.restore();
         let rows = gradient.data().chunks_exact(self.width);
         pass.accumulate(self.weight, |_, table| {

@@ -6,6 +6,7 @@ use crate::error::Result;
 use crate::pass::Pass;
 use crate::tensor::Tensor;
 use std::f32::consts::FRAC_1_SQRT_2;
+use unisono_cuda::device::compute::Curve;
 
 /// y = x Φ(x), Φ being the normal distribution (Hendrycks, Gimpel: Gaussian error linear units, 2016).
 ///
@@ -18,8 +19,24 @@ pub enum Gelu {
     Tanh,
 }
 
+impl Gelu {
+    /// What GPUs call it.
+    fn curve(self) -> Curve {
+        match self {
+            Self::Exact => Curve::GeluExact,
+            Self::Tanh => Curve::GeluTanh,
+        }
+    }
+}
+
 impl Module for Gelu {
     fn forward(&self, pass: &mut Pass<'_>, input: Tensor) -> Result<Tensor> {
+        if let Some(device) = pass.device() {
+            let mut output = device.tensor(input.rows(), input.columns())?;
+            device.compute().curve(self.curve(), output.view_mut(), input.view())?;
+            pass.save(input);
+            return Ok(output);
+        }
         let mut output = pass.tensor(input.rows(), input.columns());
         let pairs = output.data_mut().iter_mut().zip(input.data());
         match self {
@@ -38,6 +55,10 @@ impl Module for Gelu {
 
     fn backward(&self, pass: &mut Pass<'_>, mut gradient: Tensor) -> Result<Tensor> {
         let input: Tensor = pass.restore();
+        if let Some(device) = pass.device() {
+            device.compute().curve_slopes(self.curve(), gradient.view_mut(), input.view())?;
+            return Ok(gradient);
+        }
         let pairs = gradient.data_mut().iter_mut().zip(input.data());
         match self {
             Gelu::Exact => vectorised(

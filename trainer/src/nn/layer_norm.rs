@@ -1,5 +1,7 @@
 //! Layer normalisation.
 
+mod device;
+
 use super::Module;
 use super::vector::{add, sum, vectorised};
 use crate::error::Result;
@@ -35,6 +37,9 @@ impl LayerNorm {
 
 impl Module for LayerNorm {
     fn forward(&self, pass: &mut Pass<'_>, input: Tensor) -> Result<Tensor> {
+        if let Some(device) = pass.device() {
+            return self.forward_on(device, pass, input);
+        }
         let mut output = pass.tensor(input.rows(), self.width);
         let mut moments = pass.floats(2 * input.rows());
         let (gain, bias) = (pass.weights(self.weight), pass.weights(self.bias));
@@ -53,6 +58,9 @@ impl Module for LayerNorm {
     }
 
     fn backward(&self, pass: &mut Pass<'_>, mut gradient: Tensor) -> Result<Tensor> {
+        if let Some(device) = pass.device() {
+            return self.backward_on(device, pass, gradient);
+        }
         let Saved { input, moments } = pass.restore();
         let mut terms = pass.floats(2 * self.width);
         terms.fill(0.0);

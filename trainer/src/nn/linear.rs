@@ -1,5 +1,7 @@
 //! Linear maps.
 
+mod device;
+
 use super::vector::add_rows;
 use super::{Module, Start};
 use crate::error::Result;
@@ -85,6 +87,9 @@ impl Linear {
 
 impl Module for Linear {
     fn forward(&self, pass: &mut Pass<'_>, input: Tensor) -> Result<Tensor> {
+        if let Some(device) = pass.device() {
+            return self.forward_on(device, pass, input);
+        }
         let rows = input.rows();
         let mut output = pass.tensor(rows, self.outputs);
         if let Some(bias) = self.bias {
@@ -101,6 +106,9 @@ impl Module for Linear {
 
     fn backward(&self, pass: &mut Pass<'_>, gradient: Tensor) -> Result<Tensor> {
         let input: Tensor = pass.restore();
+        if let Some(device) = pass.device() {
+            return self.backward_on(device, pass, input, &gradient);
+        }
         self.accumulate(pass, &input, &gradient)?;
         Ok(self.through(pass, input, &gradient))
     }

@@ -1,5 +1,7 @@
 //! Root mean square normalisation.
 
+mod device;
+
 use super::Module;
 use super::vector::{add, sum, vectorised};
 use crate::error::Result;
@@ -32,6 +34,9 @@ impl RmsNorm {
 
 impl Module for RmsNorm {
     fn forward(&self, pass: &mut Pass<'_>, input: Tensor) -> Result<Tensor> {
+        if let Some(device) = pass.device() {
+            return self.forward_on(device, pass, input);
+        }
         let mut output = pass.tensor(input.rows(), self.width);
         let mut rates = pass.floats(input.rows());
         let gain = pass.weights(self.weight);
@@ -51,6 +56,9 @@ impl Module for RmsNorm {
     }
 
     fn backward(&self, pass: &mut Pass<'_>, mut gradient: Tensor) -> Result<Tensor> {
+        if let Some(device) = pass.device() {
+            return self.backward_on(device, pass, gradient);
+        }
         let Saved { input, rates } = pass.restore();
         let mut of_gain = pass.floats(self.width);
         of_gain.fill(0.0);

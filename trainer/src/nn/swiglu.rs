@@ -15,6 +15,12 @@ pub struct SwiGlu;
 impl Module for SwiGlu {
     fn forward(&self, pass: &mut Pass<'_>, input: Tensor) -> Result<Tensor> {
         let width = input.columns() / 2;
+        if let Some(device) = pass.device() {
+            let mut output = device.tensor(input.rows(), width)?;
+            device.compute().swiglu(output.view_mut(), input.view(), width)?;
+            pass.save(input);
+            return Ok(output);
+        }
         let mut output = pass.tensor(input.rows(), width);
         vectorised(
             #[inline(always)]
@@ -34,6 +40,10 @@ impl Module for SwiGlu {
     fn backward(&self, pass: &mut Pass<'_>, gradient: Tensor) -> Result<Tensor> {
         let mut result: Tensor = pass.restore();
         let width = gradient.columns();
+        if let Some(device) = pass.device() {
+            device.compute().swiglu_slopes(result.view_mut(), gradient.view(), width)?;
+            return Ok(result);
+        }
         vectorised(
             #[inline(always)]
             || {

@@ -56,7 +56,7 @@ impl Gains {
 
 impl Module for Gains {
     fn forward(&self, pass: &mut Pass<'_>, mut input: Tensor) -> Result<Tensor> {
-        let (columns, kept) = (input.columns(), input.copy());
+        let (columns, kept) = (input.columns(), input.copy()?);
         for row in input.data_mut().chunks_exact_mut(columns) {
             row.iter_mut().zip(pass.weights(self.0)).for_each(|(x, gain)| *x *= gain);
         }

@@ -27,8 +27,8 @@ pub struct Outcome {
 
 /// Trains to the end, as one rank of `world`.
 pub(super) fn follow(world: Communicator, config: &Config) -> Result<Outcome> {
-    let peak = peak(&world, config)?;
     let mut run = Run::new(config, world)?;
+    let peak = run.peak()?;
     if run.speaks() {
         run.check_start()?;
     }
@@ -70,15 +70,18 @@ fn conclude(mut run: Run, losses: Vec<f64>) -> Result<Outcome> {
     Ok(Outcome { steps: run.steps(), losses, validation, fingerprint, ledger, sample })
 }
 
-/// Floating-point operations in a second that all ranks can do when all are at it.
-fn peak(world: &Communicator, config: &Config) -> Result<f64> {
-    world.barrier()?;
-    let mut peak = [work::peak_flops(config.threads)];
-    world.all_reduce(&mut peak, Sum)?;
-    Ok(peak[0])
-}
-
 impl Run {
+    /// Floating-point operations in a second that all ranks can do when all are at it.
+    fn peak(&self) -> Result<f64> {
+        self.world.barrier()?;
+        let mut peak = [match &self.device {
+            Some(device) => work::peak_flops_on(device)?,
+            None => work::peak_flops(self.config.threads),
+        }];
+        self.world.all_reduce(&mut peak, Sum)?;
+        Ok(peak[0])
+    }
+
     /// Writes the trace, if there is to be one, and records no more.
     fn end_trace(&mut self) -> Result<()> {
         if !self.config.log.trace.is_empty() {

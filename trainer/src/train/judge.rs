@@ -34,6 +34,7 @@ impl Run {
         let seeds = self.seeding.pass(Phase::Validation, self.step, part);
         let mut pass = Pass::new(&mut *self.strategy, &self.memory, seeds, self.config.threads);
         pass.set_chunks(self.chunks.as_ref());
+        pass.set_device(self.device.as_ref());
         let loss = pass.infer(|pass| self.network.model().forward(pass, &batch.as_batch()))?;
         Ok(f64::from(loss))
     }

@@ -2,6 +2,7 @@
 
 use super::run::Run;
 use crate::checkpoint::{self, Manifest, Progress, Who};
+use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::mesh::{GroupKind, Groups};
 use std::path::{Path, PathBuf};
@@ -32,6 +33,7 @@ impl Run {
         let checked = read.and_then(|manifest| self.goes_on_from(&manifest.progress, folder));
         who.together(checked, "comparing a run with its checkpoint")?;
         let progress = checkpoint::load(folder, who, &mut *self.strategy, &self.inventory)?;
+        self.device.iter().for_each(Device::forget_weights);
         self.step = progress.step;
         self.sampler.resume(progress.position)
     }

@@ -42,6 +42,7 @@ impl Report {
         let tokens =
             if run.network.gpt().is_some() { samples * config.model.context as f64 } else { samples };
         advice::without_effect(&config).iter().for_each(|line| say(line));
+        run.device.iter().for_each(|device| say(&device.describe()));
         let line = Line::new(config.schedule.steps, run.step, config.log.every);
         let journal = Journal::open(Path::new(&config.log.file), run.step)?;
         Ok(Self { config, line, journal, work: (flops, peak), tokens, pace: None })

@@ -7,6 +7,7 @@ use super::network::Network;
 use super::trace::{Lane, Trace, Traced};
 use crate::config::Config;
 use crate::data::{Chunk, Dataset, Sampler};
+use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::memory::Memory;
 use crate::mesh::{GroupKind, Groups, Phase, Seeding};
@@ -35,6 +36,8 @@ pub struct Run {
     pub(super) network: Network,
     pub(super) inventory: Arc<Inventory>,
     pub(super) memory: Memory,
+    /// The GPU that computes, if it is not the CPU.
+    pub(super) device: Option<Device>,
     pub(super) strategy: Box<dyn Parallel>,
     pub(super) optimiser: Box<dyn Optimiser>,
     /// Steps taken.
@@ -125,6 +128,7 @@ impl Run {
         let mut strategy = Traced::new(&mut *self.strategy, &self.inventory, &mut self.trace);
         let mut pass = Pass::breadth_first(&mut strategy, &self.memory, &seeds, self.config.threads);
         pass.set_chunks(self.chunks.as_ref());
+        pass.set_device(self.device.as_ref());
         let batches: Vec<_> = batches.iter().map(Owned::as_batch).collect();
         let losses = self.network.model().forward_each(&mut pass, &batches)?;
         let factor = self.config.strategy.average.loss_factor(self.groups.size(GroupKind::Data));
@@ -147,6 +151,7 @@ impl Run {
         self.step += 1;
         let step = Step { number: self.step, rate: rate as f32, factor };
         self.trace.span(Lane::Compute, "optimiser", || self.strategy.update(&*self.optimiser, &step))?;
+        self.device.iter().for_each(Device::forget_weights);
         Ok(rate)
     }
 

@@ -8,8 +8,9 @@ use super::report::say;
 use super::run::Run;
 use super::trace::Trace;
 use crate::checkpoint;
-use crate::config::{Config, ModelKind, OptimiserKind};
+use crate::config::{Config, DeviceKind, ModelKind, OptimiserKind};
 use crate::data::{Dataset, Sampler};
+use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::memory::Memory;
 use crate::mesh::{GroupKind, Groups, Mesh, Seeding};
@@ -36,6 +37,7 @@ impl Run {
         let (memory, settings) = (Memory::default(), config.settings());
         let team = Team::new(groups.get(GroupKind::Data).cloned(), tensor)?;
         let chunks = groups.get(GroupKind::SequenceData).map(Communicator::duplicate).transpose()?;
+        let device = device(config, &world, &memory)?;
         let strategy = parallel::make(config.strategy.kind.strategy(), &inventory, team, &settings, &memory)?;
         let at = groups.coordinates();
         let seeding = Seeding::new(u64::from(config.seed), at);
@@ -56,6 +58,7 @@ impl Run {
             network,
             inventory,
             memory,
+            device,
             strategy,
             optimiser,
             step: 0,
@@ -102,6 +105,35 @@ pub(crate) fn mesh(config: &Config, ranks: usize) -> Result<Mesh> {
     }
     cut_sequences(config, &mesh)?;
     Ok(mesh)
+}
+
+/// What computes, if it is not the CPU.
+fn device(config: &Config, world: &Communicator, memory: &Memory) -> Result<Option<Device>> {
+    if config.device != DeviceKind::Cpu {
+        computes_elsewhere(config)?;
+    }
+    let gpu = match config.device {
+        DeviceKind::Cpu => return Ok(None),
+        DeviceKind::Cuda => Device::of_rank(world.rank())?,
+        DeviceKind::Software => Device::software()?,
+    };
+    Device::new(&gpu, memory).map(Some)
+}
+
+/// That there are kernels for all of it.
+fn computes_elsewhere(config: &Config) -> Result<()> {
+    let only_on_the_cpu = [
+        ("mesh.tensor", config.mesh.tensor),
+        ("mesh.sequence_data", config.mesh.sequence_data),
+        ("model.cross_entropy_splits", config.model.cross_entropy_splits),
+    ];
+    match only_on_the_cpu.into_iter().find(|(_, value)| *value > 1) {
+        Some((key, value)) => {
+            let what = format!("{key} = {value} with a device that is not the CPU: not part of this build");
+            Err(Error::Unavailable(format!("{what}; set {key} to 1, or device to \"cpu\"")))
+        }
+        None => Ok(()),
+    }
 }
 
 /// That sequences can be cut into chunks.

@@ -1,6 +1,7 @@
 //! Whole runs, on threads.
 
 mod cuts;
+mod device;
 
 use super::run::Run;
 use super::*;

@@ -1,8 +1,11 @@
 //! How much there is to compute, and how fast this machine could.
 
 use crate::config::{Config, ModelKind};
+use crate::device::Device;
+use crate::error::Result;
 use crate::parameter::{Inventory, Parameter};
 use std::time::{Duration, Instant};
+use unisono_cuda::device::compute::{Panel, PanelMut};
 use unisono_cuda::{Matrix, MatrixMut, matmul};
 
 /// Floating-point operations of forward and backward of one sample: 6 for each weight of a matrix product and token, and for
@@ -50,6 +53,26 @@ pub(crate) fn peak_flops(threads: usize) -> f64 {
     2.0 * (EXTENT as f64).powi(3) / least
 }
 
+/// Operations in a second that a GPU can do in a matrix product: the fastest of three.
+pub(crate) fn peak_flops_on(device: &Device) -> Result<f64> {
+    let stream = device.compute().stream();
+    let extent = if stream.gpu().is_software() { EXTENT_OF_SOFTWARE } else { EXTENT_OF_GPUS };
+    let (one, mut product) = (device.tensor(extent, extent)?, device.tensor(extent, extent)?);
+    let mut least = f64::INFINITY;
+    for _ in 0..3 {
+        stream.synchronize()?;
+        let before = Instant::now();
+        let (side, into) = (one.view(), PanelMut::new(product.view_mut(), extent, extent)?);
+        let side = Panel::new(&side, extent, extent)?;
+        device.compute().matmul(into, 0.0, 1.0, side, side.t())?;
+        stream.synchronize()?;
+        least = least.min(before.elapsed().as_secs_f64());
+    }
+    Ok(2.0 * (extent as f64).powi(3) / least)
+}
+
+const EXTENT_OF_GPUS: usize = 4096;
+const EXTENT_OF_SOFTWARE: usize = 64;
 const EXTENT: usize = 384;
 const MEASURED_FOR: Duration = Duration::from_millis(80);
 

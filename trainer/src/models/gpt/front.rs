@@ -2,7 +2,7 @@
 
 use crate::error::Result;
 use crate::models::GptConfig;
-use crate::nn::{Dropout, Embedding, Module, vector};
+use crate::nn::{Dropout, Embedding, Module};
 use crate::parameter::{Init, ParameterId, Registry, UnitId};
 use crate::pass::Pass;
 use crate::split::{Leave, Split};
@@ -54,7 +54,7 @@ impl Front {
         let summands = self.tokens.forward(pass, tokens)?;
         let mut features = self.leave.forward(pass, summands)?;
         let places = self.positions.forward(pass, positions)?;
-        vector::add(features.data_mut(), places.data());
+        features.add(&places)?;
         self.dropout.forward(pass, features)
     }
 

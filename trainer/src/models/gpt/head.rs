@@ -87,6 +87,7 @@ impl Head {
     fn forward(&self, pass: &mut Pass<'_>, features: Tensor, targets: &[u32]) -> Result<f32> {
         let (features, share) = (self.prepare(pass, features)?, self.loss.share(pass, targets)?);
         if self.parts > 1 {
+            pass.expect_host("a loss in several parts (model.cross_entropy_splits)")?;
             return self.forward_in_parts(pass, features, targets, share);
         }
         let logits = self.map.forward(pass, features)?;
@@ -134,7 +135,7 @@ impl Head {
         let gradient = if self.parts > 1 {
             self.backward_in_parts(pass, factor)?
         } else {
-            let gradient = self.loss.backward(pass, factor);
+            let gradient = self.loss.backward(pass, factor)?;
             self.map.backward(pass, gradient)?
         };
         let gradient = self.enter.backward(pass, gradient)?;
@@ -213,10 +214,10 @@ impl Loss {
         }
     }
 
-    fn backward(&self, pass: &mut Pass<'_>, factor: f32) -> Tensor {
+    fn backward(&self, pass: &mut Pass<'_>, factor: f32) -> Result<Tensor> {
         match self {
             Self::Whole(loss) => loss.backward(pass, factor),
-            Self::Split(loss) => loss.backward(pass, factor),
+            Self::Split(loss) => Ok(loss.backward(pass, factor)),
         }
     }
 }

@@ -1,0 +1,192 @@
+// The arguments of the trainer's kernels. `src/device/model.rs` has them for the host; its table of offsets
+// writes `model_layout.cuh`, which asserts the same of these.
+#pragma once
+
+#include "machine.cuh"
+
+// to = a function of `one` and `other`, or of `to` and `one`, element by element.
+struct Map {
+    float* to;
+    const float* one;
+    const float* other;
+    u64 count;
+    float factors[2];
+};
+
+// Zeroes some of `values` and multiplies the rest by `factor`: the index and the key decide.
+struct DropOut {
+    float* values;
+    u64 count;
+    u32 key[2];
+    // Of 2^32 draws those below it are zeros.
+    u32 least;
+    float factor;
+};
+
+// Rows of gate | up, and rows half as wide.
+struct Gated {
+    float* wide;
+    float* narrow;
+    u64 rows;
+    u64 width;
+};
+
+// One vector and many rows.
+struct Rows {
+    float* to;
+    const float* from;
+    u64 rows;
+    u64 columns;
+};
+
+// Forward writes `values` and `moments`; backward has the gradient of the output in `values` and leaves that
+// of the input there. Nothing has a bias but a layer norm.
+struct Normalise {
+    const float* input;
+    float* values;
+    const float* gain;
+    const float* bias;
+    // Of each row: mean and one over the deviation, or one over the root mean square.
+    float* moments;
+    // Added to.
+    float* of_gain;
+    u64 rows;
+    u64 width;
+    float epsilon;
+    u32 unused;
+};
+
+// Rows of a table by number.
+struct Look {
+    float* table;
+    const u32* indices;
+    float* rows;
+    u64 count;
+    u64 width;
+};
+
+// Rows of queries | keys | values of all heads; sequences follow each other.
+struct Attend {
+    const float* input;
+    // Rows of all heads; backward reads the gradient there.
+    float* output;
+    // Gradients of the input.
+    float* slopes;
+    // ln of the sum of the powers: rows of one head, heads of one sequence, sequences.
+    float* log_sums;
+    // In the same order, made by the kernel of queries for that of keys.
+    float* means;
+    u32 sequences;
+    u32 length;
+    u32 heads;
+    // At most DEPTH_MAX.
+    u32 depth;
+    float scale;
+    u32 unused;
+};
+
+// Logits become the gradient of `share` times the sum of the losses.
+struct Losses {
+    float* logits;
+    const u32* targets;
+    // Of each row.
+    float* losses;
+    u64 rows;
+    u64 classes;
+    float share;
+    // Rows of this target do not count, if `ignores` is not 0.
+    u32 ignored;
+    u32 ignores;
+    u32 unused;
+};
+
+// into = alpha one other + beta into; with beta 0 it is not read. Strides are of rows and of columns.
+struct Product {
+    const float* one;
+    const float* other;
+    float* into;
+    u32 rows;
+    u32 columns;
+    u32 inner;
+    float alpha;
+    float beta;
+    // Of `into`, whose columns are neighbours.
+    u32 stride;
+    u32 one_strides[2];
+    u32 other_strides[2];
+};
+
+// A step of AdamW.
+struct Adam {
+    float* weights;
+    const float* gradient;
+    float* first;
+    float* second;
+    u64 count;
+    // Multiplies gradients.
+    float factor;
+    // One less each beta, and the second beta.
+    float less[2];
+    float beta;
+    float rate;
+    float root;
+    float epsilon;
+    // What weight decay leaves.
+    float keep;
+};
+
+// Muon takes a gradient into its moment, and says where it would go.
+struct Gather {
+    const float* gradient;
+    float* moment;
+    float* direction;
+    u64 count;
+    float factor;
+    float momentum;
+};
+
+// Sums of squares: of each block, then of all of them.
+struct Squares {
+    const float* values;
+    u64 count;
+    // One for each block.
+    double* partial;
+    // In the second kernel.
+    double* total;
+    u64 partials;
+};
+
+// Multiplies by `scale`, then by what clipping asks for.
+struct Clip {
+    float* values;
+    u64 count;
+    // Sum of squares before.
+    const double* squares;
+    // 0: no clipping.
+    double longest;
+    float scale;
+    u32 unused;
+};
+
+// f32 and bfloat16 of the same numbers.
+struct Convert {
+    float* wide;
+    u16* narrow;
+    u64 count;
+};
+
+constexpr u32 DIMENSIONS_MAX = 8;
+
+// Contiguous elements, and an array of any strides; the last dimension is the fastest.
+struct Strided {
+    u8* dense;
+    u8* array;
+    u64 count;
+    u64 extents[DIMENSIONS_MAX];
+    // In elements.
+    u64 strides[DIMENSIONS_MAX];
+    u32 dimensions;
+    u32 unused;
+};
+
+#include "model_layout.cuh"

@@ -1,0 +1,148 @@
+//! Functions of elements.
+
+use super::{Compute, at, at_mut, expect, rows_of};
+use crate::device::model::{DropOut, Gated, Map};
+use crate::device::{GpuError, View, ViewMut};
+
+/// A function of a number, with its slope.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Curve {
+    /// x Φ(x) with Φ by tanh.
+    GeluTanh,
+    /// x Φ(x) with Φ by the error function.
+    GeluExact,
+}
+
+impl Curve {
+    fn kernels(self) -> [&'static str; 2] {
+        match self {
+            Self::GeluTanh => ["gelu_tanh", "gelu_tanh_slopes"],
+            Self::GeluExact => ["gelu_exact", "gelu_exact_slopes"],
+        }
+    }
+}
+
+impl Compute {
+    /// to = f(from).
+    ///
+    /// # Errors
+    /// If lengths differ, and of the driver.
+    pub fn curve(&self, curve: Curve, to: ViewMut<'_, f32>, from: View<'_, f32>) -> Result<(), GpuError> {
+        self.map(curve.kernels()[0], to, from, [0.0; 2])
+    }
+
+    /// slopes *= f'(at).
+    ///
+    /// # Errors
+    /// If lengths differ, and of the driver.
+    pub fn curve_slopes(
+        &self,
+        curve: Curve,
+        slopes: ViewMut<'_, f32>,
+        at: View<'_, f32>,
+    ) -> Result<(), GpuError> {
+        self.map(curve.kernels()[1], slopes, at, [0.0; 2])
+    }
+
+    /// into = factor · from + kept · into.
+    ///
+    /// # Errors
+    /// If lengths differ, and of the driver.
+    pub fn add(
+        &self,
+        into: ViewMut<'_, f32>,
+        from: View<'_, f32>,
+        factor: f32,
+        kept: f32,
+    ) -> Result<(), GpuError> {
+        self.map("weighted_sum", into, from, [factor, kept])
+    }
+
+    /// values *= factor.
+    ///
+    /// # Errors
+    /// Of the driver.
+    pub fn scale(&self, values: ViewMut<'_, f32>, factor: f32) -> Result<(), GpuError> {
+        let view = values.as_view();
+        let (to, one, count) = (at_mut(&values), at(&view), view.len());
+        let arguments = Map { to, one, other: one, count: count as u64, factors: [factor, 0.0] };
+        // SAFETY: all pointers are to the view, of this length.
+        unsafe { self.launch("scaled", self.linear(count), &[view.memory], &arguments) }
+    }
+
+    /// Of 2³² draws by the index and the `key`, those below `least` make zeros; everything else is multiplied by `factor`.
+    ///
+    /// # Errors
+    /// Of the driver.
+    pub fn dropout(
+        &self,
+        values: ViewMut<'_, f32>,
+        key: u64,
+        least: u32,
+        factor: f32,
+    ) -> Result<(), GpuError> {
+        let (count, key) = (values.len(), [key as u32, (key >> 32) as u32]);
+        let arguments = DropOut { values: at_mut(&values), count: count as u64, key, least, factor };
+        let view = values.as_view();
+        // SAFETY: the pointer is to the view, of this length.
+        unsafe { self.launch("dropout", self.linear(count), &[view.memory], &arguments) }
+    }
+
+    /// Rows of gate | up to silu(gate) · up.
+    ///
+    /// # Errors
+    /// If `from` is not of rows twice as wide as the `width` of those of `to`, and of the driver.
+    pub fn swiglu(&self, to: ViewMut<'_, f32>, from: View<'_, f32>, width: usize) -> Result<(), GpuError> {
+        // The kernel does not write where it reads.
+        let wide = at(&from).cast_mut();
+        let (arguments, to) = (self.gated(wide, from.len(), at_mut(&to), to.len(), width)?, to.as_view());
+        // SAFETY: both pointers are to views, of these rows and widths.
+        unsafe { self.launch("swiglu", self.linear(4 * to.len()), &[from.memory, to.memory], &arguments) }
+    }
+
+    /// Rows of gate | up become their gradients.
+    ///
+    /// # Errors
+    /// Those of [`Compute::swiglu`].
+    pub fn swiglu_slopes(
+        &self,
+        values: ViewMut<'_, f32>,
+        slopes: View<'_, f32>,
+        width: usize,
+    ) -> Result<(), GpuError> {
+        let narrow = at(&slopes).cast_mut();
+        let arguments = self.gated(at_mut(&values), values.len(), narrow, slopes.len(), width)?;
+        let (view, shape) = (values.as_view(), self.linear(4 * slopes.len()));
+        // SAFETY: both pointers are to views, of these rows and widths.
+        unsafe { self.launch("swiglu_slopes", shape, &[view.memory, slopes.memory], &arguments) }
+    }
+
+    fn gated(
+        &self,
+        wide: *mut f32,
+        wide_len: usize,
+        narrow: *mut f32,
+        narrow_len: usize,
+        width: usize,
+    ) -> Result<Gated, GpuError> {
+        let rows = rows_of(narrow_len, width)?;
+        expect(wide_len, 2 * narrow_len)?;
+        Ok(Gated { wide, narrow, rows: rows as u64, width: width as u64 })
+    }
+
+    /// to = f(from, to).
+    fn map(
+        &self,
+        kernel: &'static str,
+        to: ViewMut<'_, f32>,
+        from: View<'_, f32>,
+        factors: [f32; 2],
+    ) -> Result<(), GpuError> {
+        expect(from.len(), to.len())?;
+        let (view, count) = (to.as_view(), from.len());
+        let arguments =
+            Map { to: at_mut(&to), one: at(&from), other: at(&view), count: count as u64, factors };
+        // SAFETY: all pointers are to views of this length.
+        unsafe { self.launch(kernel, self.linear(count), &[view.memory, from.memory], &arguments) }
+    }
+}

@@ -1,0 +1,80 @@
+//! What is done to gradients between backward and the step.
+
+use super::{Compute, at, at_mut, expect};
+use crate::bf16;
+use crate::device::model::{Clip, Convert, Squares};
+use crate::device::{Buffer, GpuError, View, ViewMut};
+
+impl Compute {
+    /// The sum of squares, which stays in memory of the GPU.
+    ///
+    /// # Errors
+    /// Of the driver.
+    pub fn squares(&self, values: View<'_, f32>) -> Result<Buffer<f64>, GpuError> {
+        let (blocks, threads) = self.linear(values.len());
+        let blocks = blocks.clamp(1, self.blocks_max.into());
+        let gpu = self.stream().gpu();
+        let (mut partial, mut total) = (gpu.alloc::<f64>(blocks as usize)?, gpu.alloc::<f64>(1)?);
+        let arguments = Squares {
+            values: at(&values),
+            count: values.len() as u64,
+            partial: at_mut(&partial.view_mut(..)),
+            total: at_mut(&total.view_mut(..)),
+            partials: blocks,
+        };
+        let memories = [values.memory, partial.view(..).memory, total.view(..).memory];
+        // SAFETY: pointers are to the view and to buffers of these lengths.
+        unsafe { self.launch("squares", (blocks, threads), &memories, &arguments)? };
+        // SAFETY: as above.
+        unsafe { self.launch("total", (1, threads), &memories, &arguments)? };
+        Ok(total)
+    }
+
+    /// values *= `scale`, and then by what makes the whole gradient, whose sum of squares was `squares`, no longer than `longest`; 0: any
+    /// length.
+    ///
+    /// # Errors
+    /// If `squares` is not one number, and of the driver.
+    pub fn scale_and_clip(
+        &self,
+        values: ViewMut<'_, f32>,
+        squares: View<'_, f64>,
+        scale: f32,
+        longest: f64,
+    ) -> Result<(), GpuError> {
+        expect(squares.len(), 1)?;
+        let (count, view) = (values.len(), values.as_view());
+        let (values, squared) = (at_mut(&values), at(&squares));
+        let arguments = Clip { values, count: count as u64, squares: squared, longest, scale, unused: 0 };
+        // SAFETY: pointers are to views of these lengths.
+        unsafe {
+            self.launch("scale_and_clip", self.linear(count), &[view.memory, squares.memory], &arguments)
+        }
+    }
+
+    /// to = from, exactly.
+    ///
+    /// # Errors
+    /// If lengths differ, and of the driver.
+    pub fn widen(&self, to: ViewMut<'_, f32>, from: View<'_, bf16>) -> Result<(), GpuError> {
+        expect(from.len(), to.len())?;
+        let (wide, narrow) = (at_mut(&to), at(&from).cast_mut().cast());
+        let arguments = Convert { wide, narrow, count: from.len() as u64 };
+        let (shape, to) = (self.linear(from.len()), to.as_view());
+        // SAFETY: pointers are to views of this length; bfloat16 is its bits.
+        unsafe { self.launch("widen", shape, &[to.memory, from.memory], &arguments) }
+    }
+
+    /// to = what is nearest to from, of two equally near the even one.
+    ///
+    /// # Errors
+    /// If lengths differ, and of the driver.
+    pub fn narrow(&self, to: ViewMut<'_, bf16>, from: View<'_, f32>) -> Result<(), GpuError> {
+        expect(from.len(), to.len())?;
+        let (wide, narrow) = (at(&from).cast_mut(), at_mut(&to).cast());
+        let arguments = Convert { wide, narrow, count: from.len() as u64 };
+        let (shape, to) = (self.linear(from.len()), to.as_view());
+        // SAFETY: pointers are to views of this length; bfloat16 is its bits.
+        unsafe { self.launch("narrow", shape, &[to.memory, from.memory], &arguments) }
+    }
+}

@@ -1,0 +1,34 @@
+//! Numbers of rows or classes in memory of a GPU.
+
+use crate::device::{Buffer, Gpu, GpuError};
+
+/// Numbers each of which was seen to be below a limit, or to be the one that does not count.
+pub struct Indices {
+    pub(super) numbers: Buffer<u32>,
+    pub(super) below: usize,
+    pub(super) ignored: Option<u32>,
+}
+
+impl Indices {
+    /// These numbers, in memory of the GPU.
+    ///
+    /// # Errors
+    /// [`GpuError::Index`] for one that is not below `below` and not `ignored`, and of the driver.
+    pub fn new(gpu: &Gpu, numbers: &[u32], below: usize, ignored: Option<u32>) -> Result<Self, GpuError> {
+        let is_beyond = |number: &&u32| **number as usize >= below && Some(**number) != ignored;
+        match numbers.iter().find(is_beyond) {
+            Some(&index) => Err(GpuError::Index { index, below }),
+            None => Ok(Self { numbers: gpu.upload(numbers)?, below, ignored }),
+        }
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.numbers.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.numbers.is_empty()
+    }
+}

@@ -1,0 +1,179 @@
+//! The trainer's kernels, launched on one stream over memory whose length was looked at: what modules and optimisers
+//! compute.
+//!
+//! Launches return when they are enqueued. A sum has one order, so that the same launches on the same GPU give the same bits.
+
+mod cublas;
+mod elements;
+mod gradients;
+mod indices;
+mod products;
+mod rows;
+mod steps;
+mod strided;
+
+pub use elements::Curve;
+pub use indices::Indices;
+pub use products::{Heads, Panel, PanelMut};
+pub use rows::Norm;
+pub use steps::AdamStep;
+
+use super::error::GpuError;
+use super::gpu::lock;
+use super::kernel::{Kernel, Shape};
+use super::memory::Memory;
+use super::plain::Plain;
+use super::stream::Stream;
+use super::{View, ViewMut};
+use cublas::Cublas;
+use cudarc::driver::sys;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+
+/// A stream, and the kernels that were launched on it so far.
+pub struct Compute {
+    stream: Stream,
+    kernels: Mutex<HashMap<&'static str, Kernel>>,
+    /// For matrix products, where it is found.
+    cublas: Option<Cublas>,
+    blocks_max: u32,
+    /// Of a block that goes over elements or a row.
+    threads: u32,
+}
+
+/// Blocks for each multiprocessor, at most.
+const BLOCKS_EACH: u32 = 8;
+
+impl Compute {
+    /// Kernels are launched on `stream`. Matrix products are those of cuBLAS, where that is found.
+    ///
+    /// # Errors
+    /// Of the driver.
+    pub fn new(stream: Stream) -> Result<Self, GpuError> {
+        let cublas = Cublas::new(&stream)?;
+        Ok(Self { cublas, ..Self::without_library(stream)? })
+    }
+
+    /// As [`Compute::new`], with matrix products by a kernel.
+    ///
+    /// # Errors
+    /// Of the driver.
+    pub fn without_library(stream: Stream) -> Result<Self, GpuError> {
+        // Threads of the software device are expensive, and not faster for being many.
+        let (blocks_max, threads) = match stream.gpu().is_software() {
+            true => (2, 16),
+            false => (BLOCKS_EACH * stream.gpu().multiprocessors()?, 256),
+        };
+        Ok(Self { stream, kernels: Mutex::default(), cublas: None, blocks_max, threads })
+    }
+
+    /// What computes matrix products.
+    pub fn multiplies_by(&self) -> &'static str {
+        if self.cublas.is_some() { "cuBLAS" } else { "a kernel" }
+    }
+
+    /// Where its kernels are launched.
+    pub fn stream(&self) -> &Stream {
+        &self.stream
+    }
+
+    /// Makes all bytes 0.
+    ///
+    /// # Errors
+    /// Of the driver.
+    pub fn clear<T: Plain>(&self, to: ViewMut<'_, T>) -> Result<(), GpuError> {
+        let view = to.as_view();
+        self.on_this_gpu(&[view.memory])?;
+        self.stream.enqueue(&[view.memory], "cuMemsetD8Async", |stream| {
+            // SAFETY: the view's memory, of this length.
+            unsafe { sys::cuMemsetD8Async(view.address(), 0, view.bytes(), stream) }
+        })
+    }
+
+    /// Copies as many elements as both have.
+    ///
+    /// # Errors
+    /// If that is not the same number, and of the driver.
+    pub fn copy<T: Plain>(&self, to: ViewMut<'_, T>, from: View<'_, T>) -> Result<(), GpuError> {
+        expect(from.len(), to.len())?;
+        let view = to.as_view();
+        self.on_this_gpu(&[view.memory, from.memory])?;
+        self.stream.enqueue(&[view.memory, from.memory], "cuMemcpyDtoDAsync", |stream| {
+            // SAFETY: memory of two views, of the same length.
+            unsafe { sys::cuMemcpyDtoDAsync_v2(view.address(), from.address(), view.bytes(), stream) }
+        })
+    }
+
+    /// Enqueues a launch that uses these memories and no other; nothing if there is nothing to do.
+    ///
+    /// # Safety
+    /// `A` is the struct that the kernel takes; its pointers are into the memories, and what it says of lengths is so.
+    unsafe fn launch<A: Plain>(
+        &self,
+        name: &'static str,
+        (blocks, threads): (u64, u32),
+        memories: &[&Arc<Memory>],
+        arguments: &A,
+    ) -> Result<(), GpuError> {
+        self.on_this_gpu(memories)?;
+        if blocks == 0 {
+            return Ok(());
+        }
+        let kernel = self.kernel(name)?;
+        let blocks = blocks.min(self.blocks_max.into()) as u32;
+        let shape = Shape { blocks, threads, cooperative: false };
+        self.stream.enqueue(memories, name, |stream| {
+            // SAFETY: the caller's word; the stream keeps the memories until the launch has ended.
+            unsafe { kernel.enqueue(stream, shape, arguments) }
+        })
+    }
+
+    fn on_this_gpu(&self, memories: &[&Arc<Memory>]) -> Result<(), GpuError> {
+        memories.iter().try_for_each(|memory| self.stream.gpu().expect(&memory.gpu, "memory"))
+    }
+
+    fn kernel(&self, name: &'static str) -> Result<Kernel, GpuError> {
+        if let Some(kernel) = lock(&self.kernels).get(name) {
+            return Ok(kernel.clone());
+        }
+        let kernel = self.stream.gpu().kernel(name)?;
+        lock(&self.kernels).insert(name, kernel.clone());
+        Ok(kernel)
+    }
+
+    /// Blocks and threads for so many elements, four at a time.
+    fn linear(&self, count: usize) -> (u64, u32) {
+        ((count as u64).div_ceil(4 * u64::from(self.threads)), self.threads)
+    }
+
+    /// Blocks and threads for so many rows, a block each.
+    fn by_rows(&self, rows: usize) -> (u64, u32) {
+        (rows as u64, self.threads.min(128))
+    }
+
+    /// Blocks and threads for sums over the rows of so many columns.
+    fn by_columns(&self, columns: usize) -> (u64, u32) {
+        (columns.div_ceil(32) as u64, self.threads.max(32))
+    }
+}
+
+/// That there are as many as there must be.
+fn expect(found: usize, wanted: usize) -> Result<(), GpuError> {
+    if found == wanted { Ok(()) } else { Err(GpuError::Length { found, wanted }) }
+}
+
+/// That there is a whole number of rows of `width`; how many.
+fn rows_of(count: usize, width: usize) -> Result<usize, GpuError> {
+    let rows = if width == 0 { 0 } else { count.div_ceil(width) };
+    expect(count, rows * width).map(|()| rows)
+}
+
+/// Where kernels read.
+fn at<T: Plain>(view: &View<'_, T>) -> *const T {
+    view.address() as *const T
+}
+
+/// Where kernels write.
+fn at_mut<T: Plain>(view: &ViewMut<'_, T>) -> *mut T {
+    view.address() as *mut T
+}

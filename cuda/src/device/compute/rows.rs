@@ -1,0 +1,240 @@
+//! Functions of rows: biases, norms, tables, cross entropy.
+
+use super::{Compute, Indices, at, at_mut, expect, rows_of};
+use crate::device::model::{Look, Losses, Normalise, Rows};
+use crate::device::{GpuError, View, ViewMut};
+use std::ptr::{null, null_mut};
+
+/// Which norm.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Norm {
+    /// To mean 0 and deviation 1.
+    Layer,
+    /// To root mean square 1.
+    Rms,
+}
+
+impl Norm {
+    /// Numbers that forward leaves of each row for backward.
+    pub fn moments(self) -> usize {
+        match self {
+            Self::Layer => 2,
+            Self::Rms => 1,
+        }
+    }
+
+    /// Forward, the gradient of the gain, that of the input.
+    fn kernels(self) -> [&'static str; 3] {
+        match self {
+            Self::Layer => ["layer_norm", "layer_norm_gain", "layer_norm_slopes"],
+            Self::Rms => ["rms_norm", "rms_norm_gain", "rms_norm_slopes"],
+        }
+    }
+}
+
+impl Compute {
+    /// Every row of `to` becomes `row`.
+    ///
+    /// # Errors
+    /// If `to` is not of whole rows, and of the driver.
+    pub fn fill_rows(&self, to: ViewMut<'_, f32>, row: View<'_, f32>) -> Result<(), GpuError> {
+        let arguments = rows_arguments(at_mut(&to), to.len(), at(&row), row.len())?;
+        let (to, shape) = (to.as_view(), self.linear(4 * to.len()));
+        // SAFETY: both pointers are to views, of these rows and columns.
+        unsafe { self.launch("fill_rows", shape, &[to.memory, row.memory], &arguments) }
+    }
+
+    /// `into` += every row of `rows`.
+    ///
+    /// # Errors
+    /// If `rows` is not of whole rows as long as `into`, and of the driver.
+    pub fn add_rows(&self, into: ViewMut<'_, f32>, rows: View<'_, f32>) -> Result<(), GpuError> {
+        let arguments = rows_arguments(at_mut(&into), rows.len(), at(&rows), into.len())?;
+        let (into, shape) = (into.as_view(), self.by_columns(into.len()));
+        // SAFETY: both pointers are to views, of these rows and columns.
+        unsafe { self.launch("add_rows", shape, &[into.memory, rows.memory], &arguments) }
+    }
+
+    /// y = (x - mean) / √(variance + ε) · gain + bias, of each row; an RMS norm without mean and bias.
+    ///
+    /// # Errors
+    /// If lengths do not go together, a bias is there or not as the norm has one, and of the driver.
+    pub fn normalise(
+        &self,
+        [input, gain]: [View<'_, f32>; 2],
+        bias: Option<View<'_, f32>>,
+        epsilon: f32,
+        output: ViewMut<'_, f32>,
+        moments: ViewMut<'_, f32>,
+    ) -> Result<(), GpuError> {
+        let norm = if bias.is_some() { Norm::Layer } else { Norm::Rms };
+        let rows = rows_of(input.len(), gain.len())?;
+        expect(output.len(), input.len())?;
+        expect(moments.len(), norm.moments() * rows)?;
+        expect(bias.as_ref().map_or(gain.len(), View::len), gain.len())?;
+        let arguments = Normalise {
+            values: at_mut(&output),
+            gain: at(&gain),
+            bias: bias.as_ref().map_or(null(), at),
+            moments: at_mut(&moments),
+            epsilon,
+            ..normalise(&input, rows, gain.len())
+        };
+        let (output, moments) = (output.as_view(), moments.as_view());
+        let bias = bias.as_ref().map_or(gain.memory, |bias| bias.memory);
+        let memories = [input.memory, gain.memory, bias, output.memory, moments.memory];
+        // SAFETY: pointers are to views, of these rows and columns; RMS norms read no bias.
+        unsafe { self.launch(norm.kernels()[0], self.by_rows(rows), &memories, &arguments) }
+    }
+
+    /// of_gain += the sum over rows of dy x̂; before [`Compute::normalise_slopes`].
+    ///
+    /// # Errors
+    /// If lengths do not go together, and of the driver.
+    pub fn normalise_gain(
+        &self,
+        norm: Norm,
+        [input, moments, slopes]: [View<'_, f32>; 3],
+        of_gain: ViewMut<'_, f32>,
+    ) -> Result<(), GpuError> {
+        let rows = rows_of(input.len(), of_gain.len())?;
+        expect(slopes.len(), input.len())?;
+        expect(moments.len(), norm.moments() * rows)?;
+        let arguments = Normalise {
+            values: at(&slopes).cast_mut(),
+            moments: at(&moments).cast_mut(),
+            of_gain: at_mut(&of_gain),
+            ..normalise(&input, rows, of_gain.len())
+        };
+        let (of_gain, shape) = (of_gain.as_view(), self.by_columns(of_gain.len()));
+        let memories = [input.memory, moments.memory, slopes.memory, of_gain.memory];
+        // SAFETY: pointers are to views, of these rows and columns; the kernel writes to `of_gain` alone.
+        unsafe { self.launch(norm.kernels()[1], shape, &memories, &arguments) }
+    }
+
+    /// `slopes` of the output become those of the input.
+    ///
+    /// # Errors
+    /// If lengths do not go together, and of the driver.
+    pub fn normalise_slopes(
+        &self,
+        norm: Norm,
+        [input, moments, gain]: [View<'_, f32>; 3],
+        slopes: ViewMut<'_, f32>,
+    ) -> Result<(), GpuError> {
+        let rows = rows_of(input.len(), gain.len())?;
+        expect(slopes.len(), input.len())?;
+        expect(moments.len(), norm.moments() * rows)?;
+        let arguments = Normalise {
+            values: at_mut(&slopes),
+            gain: at(&gain),
+            moments: at(&moments).cast_mut(),
+            ..normalise(&input, rows, gain.len())
+        };
+        let slopes = slopes.as_view();
+        let memories = [input.memory, moments.memory, gain.memory, slopes.memory];
+        // SAFETY: pointers are to views, of these rows and columns; the kernel writes to `slopes` alone.
+        unsafe { self.launch(norm.kernels()[2], self.by_rows(rows), &memories, &arguments) }
+    }
+
+    /// Row i of `to` becomes row `indices[i]` of `table`, of which there are as many as the indices' limit.
+    ///
+    /// # Errors
+    /// If lengths do not go together, and of the driver.
+    pub fn embed(
+        &self,
+        to: ViewMut<'_, f32>,
+        table: View<'_, f32>,
+        indices: &Indices,
+    ) -> Result<(), GpuError> {
+        let look = look(at(&table).cast_mut(), table.len(), at_mut(&to), to.len(), indices)?;
+        let (to, shape) = (to.as_view(), self.linear(4 * to.len()));
+        let memories = [to.memory, table.memory, indices.numbers.view(..).memory];
+        // SAFETY: pointers are to views; all indices are of rows of the table, which is only read.
+        unsafe { self.launch("embed", shape, &memories, &look) }
+    }
+
+    /// Row `indices[i]` of `table` += row i of `rows`.
+    ///
+    /// # Errors
+    /// If lengths do not go together, and of the driver.
+    pub fn embed_slopes(
+        &self,
+        table: ViewMut<'_, f32>,
+        rows: View<'_, f32>,
+        indices: &Indices,
+    ) -> Result<(), GpuError> {
+        let look = look(at_mut(&table), table.len(), at(&rows).cast_mut(), rows.len(), indices)?;
+        let table = table.as_view();
+        let memories = [table.memory, rows.memory, indices.numbers.view(..).memory];
+        // SAFETY: pointers are to views; all indices are of rows of the table; `rows` is only read.
+        unsafe { self.launch("embed_slopes", self.by_rows(indices.below), &memories, &look) }
+    }
+
+    /// Rows of logits become the gradient of `share` times the sum of their losses, which are put into `losses`.
+    ///
+    /// # Errors
+    /// If lengths do not go together, and of the driver.
+    pub fn cross_entropy(
+        &self,
+        logits: ViewMut<'_, f32>,
+        targets: &Indices,
+        losses: ViewMut<'_, f32>,
+        share: f32,
+    ) -> Result<(), GpuError> {
+        let (rows, classes) = (targets.len(), targets.below);
+        expect(logits.len(), rows * classes)?;
+        expect(losses.len(), rows)?;
+        let numbers = targets.numbers.view(..);
+        let arguments = Losses {
+            logits: at_mut(&logits),
+            targets: at(&numbers),
+            losses: at_mut(&losses),
+            rows: rows as u64,
+            classes: classes as u64,
+            share,
+            ignored: targets.ignored.unwrap_or(0),
+            ignores: targets.ignored.is_some().into(),
+            unused: 0,
+        };
+        let (logits, losses) = (logits.as_view(), losses.as_view());
+        let memories = [logits.memory, numbers.memory, losses.memory];
+        // SAFETY: pointers are to views of these extents, and all targets that count are classes.
+        unsafe { self.launch("cross_entropy", self.by_rows(rows), &memories, &arguments) }
+    }
+}
+
+fn rows_arguments(to: *mut f32, count: usize, from: *const f32, columns: usize) -> Result<Rows, GpuError> {
+    let rows = rows_of(count, columns)?;
+    Ok(Rows { to, from, rows: rows as u64, columns: columns as u64 })
+}
+
+/// Nothing but the input.
+fn normalise(input: &View<'_, f32>, rows: usize, width: usize) -> Normalise {
+    Normalise {
+        input: at(input),
+        values: null_mut(),
+        gain: null(),
+        bias: null(),
+        moments: null_mut(),
+        of_gain: null_mut(),
+        rows: rows as u64,
+        width: width as u64,
+        epsilon: 0.0,
+        unused: 0,
+    }
+}
+
+fn look(
+    table: *mut f32,
+    table_len: usize,
+    rows: *mut f32,
+    rows_len: usize,
+    indices: &Indices,
+) -> Result<Look, GpuError> {
+    let width = table_len.checked_div(indices.below).unwrap_or(0);
+    expect(table_len, indices.below * width)?;
+    expect(rows_len, indices.len() * width)?;
+    let numbers = at(&indices.numbers.view(..));
+    Ok(Look { table, indices: numbers, rows, count: indices.len() as u64, width: width as u64 })
+}

@@ -1,0 +1,85 @@
+//! Arrays of any strides, to contiguous memory and back.
+
+use super::{Compute, at, at_mut, expect};
+use crate::Element;
+use crate::device::model::Strided;
+use crate::device::{GpuError, View, ViewMut};
+
+impl Compute {
+    /// `into` = the elements of the array of these extents that begins with `from` and whose neighbours along each dimension are
+    /// `strides` elements apart, the last dimension first; as [`pack`](crate::pack) on the host.
+    ///
+    /// # Errors
+    /// If extents and lengths do not go together, and of the driver.
+    pub fn pack<T: Element>(
+        &self,
+        into: ViewMut<'_, T>,
+        from: View<'_, T>,
+        shape: &[usize],
+        strides: &[usize],
+    ) -> Result<(), GpuError> {
+        let mut arguments = arguments(into.len(), from.len(), shape, strides)?;
+        (arguments.dense, arguments.array) = (at_mut(&into).cast(), at(&from).cast_mut().cast());
+        let (into, threads) = (into.as_view(), self.linear(4 * into.len()));
+        // SAFETY: pointers are to views that hold every element; the array is only read.
+        unsafe { self.launch(kernel::<T>(false), threads, &[into.memory, from.memory], &arguments) }
+    }
+
+    /// The inverse: contiguous elements go where the array has them. Where it has two at one place, either may be there.
+    ///
+    /// # Errors
+    /// If extents and lengths do not go together, and of the driver.
+    pub fn unpack<T: Element>(
+        &self,
+        into: ViewMut<'_, T>,
+        from: View<'_, T>,
+        shape: &[usize],
+        strides: &[usize],
+    ) -> Result<(), GpuError> {
+        let mut arguments = arguments(from.len(), into.len(), shape, strides)?;
+        (arguments.dense, arguments.array) = (at(&from).cast_mut().cast(), at_mut(&into).cast());
+        let (into, threads) = (into.as_view(), self.linear(4 * from.len()));
+        // SAFETY: pointers are to views that hold every element; contiguous memory is only read.
+        unsafe { self.launch(kernel::<T>(true), threads, &[into.memory, from.memory], &arguments) }
+    }
+}
+
+/// By the bytes of an element.
+fn kernel<T: Element>(unpacks: bool) -> &'static str {
+    match (size_of::<T>(), unpacks) {
+        (1, false) => "pack_1",
+        (1, true) => "unpack_1",
+        (2, false) => "pack_2",
+        (2, true) => "unpack_2",
+        (4, false) => "pack_4",
+        (4, true) => "unpack_4",
+        (_, false) => "pack_8",
+        (_, true) => "unpack_8",
+    }
+}
+
+/// All but the addresses of an array of `count` elements within `room`.
+fn arguments(count: usize, room: usize, shape: &[usize], strides: &[usize]) -> Result<Strided, GpuError> {
+    expect(strides.len(), shape.len())?;
+    if shape.len() > Strided::DIMENSIONS_MAX {
+        return Err(GpuError::Length { found: shape.len(), wanted: Strided::DIMENSIONS_MAX });
+    }
+    let elements = shape.iter().try_fold(1usize, |product, &extent| product.checked_mul(extent));
+    expect(elements.unwrap_or(usize::MAX), count)?;
+    let last = shape.iter().zip(strides).try_fold(0usize, |sum, (&extent, &stride)| {
+        sum.checked_add(stride.checked_mul(extent.saturating_sub(1))?)
+    });
+    if count > 0 && last.is_none_or(|last| last >= room) {
+        return Err(GpuError::Length { found: room, wanted: last.map_or(usize::MAX, |last| last + 1) });
+    }
+    let fill = |from: &[usize]| std::array::from_fn(|at| from.get(at).copied().unwrap_or(1) as u64);
+    Ok(Strided {
+        dense: std::ptr::null_mut(),
+        array: std::ptr::null_mut(),
+        count: count as u64,
+        extents: fill(shape),
+        strides: fill(strides),
+        dimensions: shape.len() as u32,
+        unused: 0,
+    })
+}

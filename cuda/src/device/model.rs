@@ -1,0 +1,288 @@
+//! The argument structs of the trainer's kernels (`kernels/model_*.cu`).
+
+use super::table::arguments;
+
+arguments! {
+    /// Arguments of `gelu_*` and `weighted_sum`: element by element a function of one or two.
+    Map: 40 {
+        /// What is written; may be one of the others.
+        0 => to: *mut f32,
+        /// The first operand.
+        8 => one: *const f32,
+        /// The second operand: of slopes the gradient of the output.
+        16 => other: *const f32,
+        /// Of each.
+        24 => count: u64,
+        /// Of both operands, for `weighted_sum`.
+        32 => factors: [f32; 2],
+    }
+
+    /// Arguments of `dropout`.
+    DropOut: 32 {
+        /// What becomes 0 or is multiplied.
+        0 => values: *mut f32,
+        /// How many there are.
+        8 => count: u64,
+        /// Decides which.
+        16 => key: [u32; 2],
+        /// Of 2³² draws those below it are zeros.
+        24 => least: u32,
+        /// Multiplies what is kept.
+        28 => factor: f32,
+    }
+
+    /// Arguments of `swiglu` and `swiglu_slopes`.
+    Gated: 32 {
+        /// Rows of gate | up; of slopes read, and overwritten by their gradients.
+        0 => wide: *mut f32,
+        /// Rows half as wide: the output, or its gradient.
+        8 => narrow: *mut f32,
+        /// Of both.
+        16 => rows: u64,
+        /// Of `narrow`.
+        24 => width: u64,
+    }
+
+    /// Arguments of `fill_rows` and `add_rows`.
+    Rows: 32 {
+        /// All rows, or the vector that they are added to.
+        0 => to: *mut f32,
+        /// The vector that they become, or all rows.
+        8 => from: *const f32,
+        /// How many.
+        16 => rows: u64,
+        /// Of the vector, too.
+        24 => columns: u64,
+    }
+
+    /// Arguments of `layer_norm`, `rms_norm`, and what goes back through them.
+    Normalise: 72 {
+        /// Rows.
+        0 => input: *const f32,
+        /// Forward: the output. Backward: its gradient, which becomes that of the input.
+        8 => values: *mut f32,
+        /// A factor of each column.
+        16 => gain: *const f32,
+        /// A summand of each column; RMS norms have none.
+        24 => bias: *const f32,
+        /// Of each row mean and one over the deviation, or one over the root mean square.
+        32 => moments: *mut f32,
+        /// For `*_gain`: its gradient, which is added to.
+        40 => of_gain: *mut f32,
+        /// How many.
+        48 => rows: u64,
+        /// Columns.
+        56 => width: u64,
+        /// Keeps from dividing by 0.
+        64 => epsilon: f32,
+        /// Room that has no meaning.
+        68 => unused: u32,
+    }
+
+    /// Arguments of `embed` and `embed_slopes`.
+    Look: 40 {
+        /// Vectors; of slopes their gradients, which are added to.
+        0 => table: *mut f32,
+        /// Rows of the table.
+        8 => indices: *const u32,
+        /// The vector of each index, or its gradient.
+        16 => rows: *mut f32,
+        /// Indices.
+        24 => count: u64,
+        /// Of a vector.
+        32 => width: u64,
+    }
+
+    /// Arguments of `attention*`.
+    Attend: 64 {
+        /// Rows of queries | keys | values, each of all heads.
+        0 => input: *const f32,
+        /// Rows of all heads: what forward writes, and the gradient that backward reads.
+        8 => output: *mut f32,
+        /// The gradient of the input.
+        16 => slopes: *mut f32,
+        /// ln of the sum of the powers: rows of one head, heads of one sequence, sequences.
+        24 => log_sums: *mut f32,
+        /// As many, from the kernel for queries to the one for keys.
+        32 => means: *mut f32,
+        /// One after the other.
+        40 => sequences: u32,
+        /// Rows of each.
+        44 => length: u32,
+        /// Of each row.
+        48 => heads: u32,
+        /// Columns of a head, at most [`Attend::DEPTH_MAX`].
+        52 => depth: u32,
+        /// Multiplies scores.
+        56 => scale: f32,
+        /// Room that has no meaning.
+        60 => unused: u32,
+    }
+
+    /// Arguments of `cross_entropy`.
+    Losses: 56 {
+        /// Become their gradient.
+        0 => logits: *mut f32,
+        /// The class of each row.
+        8 => targets: *const u32,
+        /// The loss of each row.
+        16 => losses: *mut f32,
+        /// How many.
+        24 => rows: u64,
+        /// Columns.
+        32 => classes: u64,
+        /// What the loss of a row counts.
+        40 => share: f32,
+        /// The target of rows that do not count,
+        44 => ignored: u32,
+        /// if this is not 0.
+        48 => ignores: u32,
+        /// Room that has no meaning.
+        52 => unused: u32,
+    }
+
+    /// Arguments of `matmul`: into = alpha · one · other + beta · into.
+    Product: 64 {
+        /// Rows × inner.
+        0 => one: *const f32,
+        /// Inner × columns.
+        8 => other: *const f32,
+        /// Rows × columns.
+        16 => into: *mut f32,
+        /// Of the result.
+        24 => rows: u32,
+        /// Of the result.
+        28 => columns: u32,
+        /// What is added over.
+        32 => inner: u32,
+        /// Multiplies the product.
+        36 => alpha: f32,
+        /// Multiplies what was there; 0: it is not read.
+        40 => beta: f32,
+        /// How far apart rows of the result begin.
+        44 => stride: u32,
+        /// How far apart neighbours are, of rows and of columns.
+        48 => one_strides: [u32; 2],
+        /// The same of the other.
+        56 => other_strides: [u32; 2],
+    }
+
+    /// Arguments of `adamw`.
+    Adam: 72 {
+        /// What takes the step.
+        0 => weights: *mut f32,
+        /// Of the loss.
+        8 => gradient: *const f32,
+        /// First moments.
+        16 => first: *mut f32,
+        /// Second moments.
+        24 => second: *mut f32,
+        /// Of each.
+        32 => count: u64,
+        /// Multiplies gradients.
+        40 => factor: f32,
+        /// One less each β.
+        44 => less: [f32; 2],
+        /// The second β.
+        52 => beta: f32,
+        /// The rate, less the first moments' bias.
+        56 => rate: f32,
+        /// The root of the second moments' bias.
+        60 => root: f32,
+        /// Added to the root of the second moment.
+        64 => epsilon: f32,
+        /// What decay leaves of a weight.
+        68 => keep: f32,
+    }
+
+    /// Arguments of `muon_gather`.
+    Gather: 40 {
+        /// Of the loss.
+        0 => gradient: *const f32,
+        /// Takes it in.
+        8 => moment: *mut f32,
+        /// Where the weights would go.
+        16 => direction: *mut f32,
+        /// Of each.
+        24 => count: u64,
+        /// Multiplies gradients.
+        32 => factor: f32,
+        /// What is left of a moment.
+        36 => momentum: f32,
+    }
+
+    /// Arguments of `squares` and `total`.
+    Squares: 40 {
+        /// What is squared.
+        0 => values: *const f32,
+        /// How many.
+        8 => count: u64,
+        /// The sum of each block of the first launch.
+        16 => partial: *mut f64,
+        /// The sum of them all.
+        24 => total: *mut f64,
+        /// How many blocks there were.
+        32 => partials: u64,
+    }
+
+    /// Arguments of `scale_and_clip`.
+    Clip: 40 {
+        /// What is multiplied.
+        0 => values: *mut f32,
+        /// How many.
+        8 => count: u64,
+        /// The sum of squares of the whole gradient, before it is scaled.
+        16 => squares: *const f64,
+        /// The longest that it may be, scaled; 0: any length.
+        24 => longest: f64,
+        /// Multiplies it before it is clipped.
+        32 => scale: f32,
+        /// Room that has no meaning.
+        36 => unused: u32,
+    }
+
+    /// Arguments of `widen` and `narrow`.
+    Convert: 24 {
+        /// As f32.
+        0 => wide: *mut f32,
+        /// As bfloat16.
+        8 => narrow: *mut u16,
+        /// Of each.
+        16 => count: u64,
+    }
+
+    /// Arguments of `pack_*` and `unpack_*`, by the bytes of an element.
+    Strided: 160 {
+        /// One element after the other.
+        0 => dense: *mut u8,
+        /// The first element of the array.
+        8 => array: *mut u8,
+        /// Elements.
+        16 => count: u64,
+        /// The last dimension is the fastest.
+        24 => extents: [u64; Strided::DIMENSIONS_MAX],
+        /// In elements.
+        88 => strides: [u64; Strided::DIMENSIONS_MAX],
+        /// How many of them count.
+        152 => dimensions: u32,
+        /// Room that has no meaning.
+        156 => unused: u32,
+    }
+}
+
+impl Attend {
+    /// Columns that a head can have.
+    pub const DEPTH_MAX: usize = 128;
+    /// Threads of every block.
+    pub const THREADS: u32 = 128;
+}
+
+impl Product {
+    /// Threads of every block.
+    pub const THREADS: u32 = 64;
+}
+
+impl Strided {
+    /// Dimensions that an array can have.
+    pub const DIMENSIONS_MAX: usize = 8;
+}

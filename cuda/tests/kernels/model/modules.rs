@@ -1,0 +1,256 @@
+//! Functions of elements and rows, against formulas in f64.
+
+use super::{Memory, bits, device, near, numbers, row, wide};
+use crate::software::Device;
+use std::f64::consts::{FRAC_2_PI, PI};
+use unisono_cuda::device::model::{DropOut, Gated, Look, Losses, Map, Normalise, Rows};
+
+/// A function and its slope.
+type Function = (&'static str, fn(f64) -> f64);
+
+/// Of numbers to both sides of 0, by the formulas and by differences of them.
+const FUNCTIONS: [Function; 2] = [("gelu_tanh", gelu_tanh), ("gelu_exact", gelu_exact)];
+
+fn gelu_tanh(x: f64) -> f64 {
+    0.5 * x * (1.0 + (FRAC_2_PI.sqrt() * (x + 0.044715 * x.powi(3))).tanh())
+}
+
+/// With the normal distribution by Simpson's rule.
+fn gelu_exact(x: f64) -> f64 {
+    let (steps, density) = (400, |x: f64| (-0.5 * x * x).exp() / (2.0 * PI).sqrt());
+    let step = x / f64::from(steps);
+    let weight = |at: i32| if at == 0 || at == steps { 1.0 } else { f64::from(2 + 2 * (at % 2)) };
+    let integral: f64 = (0..=steps).map(|at| weight(at) * density(step * f64::from(at))).sum();
+    x * (0.5 + integral * step / 3.0)
+}
+
+fn slope(f: fn(f64) -> f64, x: f64) -> f64 {
+    (f(x + 1e-5) - f(x - 1e-5)) / 2e-5
+}
+
+#[test]
+fn functions_of_elements_are_the_formulas() {
+    let Some(device) = device("model-elements.so", &["elements"]) else { return };
+    for (turn, length) in [0, 1, 5, 63, 700].into_iter().enumerate() {
+        let x: Vec<f32> = numbers(1, length).iter().map(|x| 6.0 * x).collect();
+        let dy = numbers(2, length);
+        for (kernel, f) in FUNCTIONS {
+            let y: Vec<f64> = x.iter().map(|x| f(f64::from(*x))).collect();
+            near(&mapped(&device, kernel, turn % 3, &x, &x, [0.0; 2]), &y, 1e-6, kernel);
+            let slopes: Vec<f64> =
+                x.iter().zip(&dy).map(|(x, dy)| slope(f, f64::from(*x)) * f64::from(*dy)).collect();
+            let kernel = format!("{kernel}_slopes");
+            near(&mapped(&device, &kernel, turn % 3, &x, &dy, [0.0; 2]), &slopes, 2e-6, &kernel);
+        }
+        let sums: Vec<f32> = x.iter().zip(&dy).map(|(one, other)| one * 0.5 + other * -2.0).collect();
+        let found = mapped(&device, "weighted_sum", turn % 3, &x, &dy, [0.5, -2.0]);
+        assert!(bits(&found) == bits(&sums), "weighted_sum of {length}");
+    }
+    dropout(&device);
+    swiglu(&device);
+}
+
+/// In the place of `other`.
+fn mapped(
+    device: &Device,
+    kernel: &str,
+    skew: usize,
+    one: &[f32],
+    other: &[f32],
+    factors: [f32; 2],
+) -> Vec<f32> {
+    let (one, other) = (Memory::of(device, skew, one), Memory::of(device, skew, other));
+    let count = one.count as u64;
+    let arguments = Map { to: other.at(), one: one.at(), other: other.at(), count, factors };
+    device.run(kernel, &arguments, 2, 32).unwrap();
+    one.read::<f32>();
+    other.read()
+}
+
+fn dropout(device: &Device) {
+    let drop = |key: [u32; 2], skew: usize| {
+        let values = Memory::of(device, skew, &[1.0f32; 4001]);
+        let least = 1 << 30;
+        let arguments = DropOut { values: values.at(), count: 4001, key, least, factor: 4.0 / 3.0 };
+        device.run("dropout", &arguments, 2, 32).unwrap();
+        values.read::<f32>()
+    };
+    let dropped = drop([3, 4], 0);
+    let zeros = dropped.iter().filter(|value| **value == 0.0).count();
+    assert!((850..1150).contains(&zeros), "{zeros} of a quarter of 4001");
+    assert!(dropped.iter().all(|value| [0.0, 4.0 / 3.0].contains(value)));
+    assert!(dropped == drop([3, 4], 1), "by index, not by address");
+    assert!(dropped != drop([3, 5], 0));
+}
+
+fn swiglu(device: &Device) {
+    let (rows, width) = (5, 7);
+    let (x, dy) = (numbers(3, 2 * rows * width), numbers(4, rows * width));
+    let (input, output, of_output) =
+        (Memory::of(device, 0, &x), Memory::of(device, 0, &dy), Memory::of(device, 0, &dy));
+    let mut arguments =
+        Gated { wide: input.at(), narrow: output.at(), rows: rows as u64, width: width as u64 };
+    device.run("swiglu", &arguments, 2, 32).unwrap();
+    arguments.narrow = of_output.at();
+    device.run("swiglu_slopes", &arguments, 2, 32).unwrap();
+    let (x, dy) = (wide(&x), wide(&dy));
+    let silu = |x: f64| x / (1.0 + (-x).exp());
+    let gate = |row: usize, at: usize| (x[row * 2 * width + at], x[row * 2 * width + width + at]);
+    let (mut y, mut slopes) = (Vec::new(), vec![0.0; x.len()]);
+    for (row, at) in (0..rows).flat_map(|row| (0..width).map(move |at| (row, at))) {
+        let ((gate, up), dy) = (gate(row, at), dy[row * width + at]);
+        y.push(silu(gate) * up);
+        slopes[row * 2 * width + at] = dy * up * slope(silu, gate);
+        slopes[row * 2 * width + width + at] = dy * silu(gate);
+    }
+    near(&output.read::<f32>(), &y, 1e-6, "swiglu");
+    near(&input.read::<f32>(), &slopes, 2e-6, "swiglu_slopes");
+    of_output.read::<f32>();
+}
+
+#[test]
+fn functions_of_rows_are_the_formulas() {
+    let Some(device) = device("model-rows.so", &["rows", "loss"]) else { return };
+    for (rows, width) in [(1, 1), (3, 19), (7, 40), (5, 100)] {
+        biases(&device, rows, width);
+        norm(&device, "layer_norm", rows, width);
+        norm(&device, "rms_norm", rows, width);
+        cross_entropy(&device, rows, width);
+    }
+    tables(&device);
+}
+
+fn biases(device: &Device, rows: usize, columns: usize) {
+    let (bias, values) = (numbers(1, columns), numbers(2, rows * columns));
+    let (all, vector) = (Memory::of(device, 0, &values), Memory::of(device, 0, &bias));
+    let extents = |to, from| Rows { to, from, rows: rows as u64, columns: columns as u64 };
+    device.run("add_rows", &extents(vector.at(), all.at()), 2, 64).unwrap();
+    let sum = |column: usize| (0..rows).map(|row| f64::from(values[row * columns + column])).sum::<f64>();
+    let sums: Vec<f64> = (0..columns).map(|column| f64::from(bias[column]) + sum(column)).collect();
+    device.run("fill_rows", &extents(all.at(), vector.at()), 2, 32).unwrap();
+    let vector = vector.read::<f32>();
+    near(&vector, &sums, 1e-6, "add_rows");
+    assert!(all.read::<f32>().chunks(columns).all(|row| row == vector));
+}
+
+/// Output, gradients of input and gain, of one row.
+fn norm_of_row(kernel: &str, x: &[f64], gain: &[f64], bias: &[f64], dy: &[f64]) -> [Vec<f64>; 3] {
+    let count = x.len() as f64;
+    let centred = kernel == "layer_norm";
+    let mean = if centred { x.iter().sum::<f64>() / count } else { 0.0 };
+    let rate = 1.0 / (x.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / count + 1e-5).sqrt();
+    let normal: Vec<f64> = x.iter().map(|x| (x - mean) * rate).collect();
+    let g: Vec<f64> = dy.iter().zip(gain).map(|(dy, gain)| dy * gain).collect();
+    let level = if centred { g.iter().sum::<f64>() / count } else { 0.0 };
+    let slope = g.iter().zip(&normal).map(|(g, x)| g * x).sum::<f64>() / count;
+    let bias = |at: usize| if centred { bias[at] } else { 0.0 };
+    let each = |f: &dyn Fn(usize) -> f64| (0..x.len()).map(f).collect();
+    [
+        each(&|at| normal[at] * gain[at] + bias(at)),
+        each(&|at| (g[at] - level - normal[at] * slope) * rate),
+        each(&|at| dy[at] * normal[at]),
+    ]
+}
+
+fn norm(device: &Device, kernel: &str, rows: usize, width: usize) {
+    let (x, dy) = (numbers(3, rows * width), numbers(4, rows * width));
+    let vectors = [5, 6, 7].map(|seed| numbers(seed, width));
+    let [gain, bias, of_gain] = [0, 1, 2].map(|at| Memory::of(device, 0, &vectors[at]));
+    let (input, output) = (Memory::of(device, 0, &x), Memory::of(device, 0, &vec![f32::NAN; rows * width]));
+    let (slopes, moments) = (Memory::of(device, 0, &dy), Memory::of(device, 0, &vec![f32::NAN; 2 * rows]));
+    let mut arguments = Normalise {
+        input: input.at(),
+        values: output.at(),
+        gain: gain.at(),
+        bias: bias.at(),
+        moments: moments.at(),
+        of_gain: of_gain.at(),
+        rows: rows as u64,
+        width: width as u64,
+        epsilon: 1e-5,
+        unused: 0,
+    };
+    device.run(kernel, &arguments, 2, 32).unwrap();
+    arguments.values = slopes.at();
+    device.run(&format!("{kernel}_gain"), &arguments, 2, 64).unwrap();
+    device.run(&format!("{kernel}_slopes"), &arguments, 2, 32).unwrap();
+    let (x, dy, [gains, biases, mut sums]) = (wide(&x), wide(&dy), vectors.map(|vector| wide(&vector)));
+    let (mut y, mut dx) = (Vec::new(), Vec::new());
+    for at in 0..rows {
+        let [of_row, back, terms] =
+            norm_of_row(kernel, row(&x, width, at), &gains, &biases, row(&dy, width, at));
+        y.extend(of_row);
+        dx.extend(back);
+        sums.iter_mut().zip(terms).for_each(|(sum, term)| *sum += term);
+    }
+    // Alone in its row, a number is as far from the mean as rounding puts it.
+    let tolerance = if width == 1 { 1e-3 } else { 5e-6 };
+    near(&output.read::<f32>(), &y, tolerance, kernel);
+    near(&slopes.read::<f32>(), &dx, tolerance, &format!("{kernel}_slopes"));
+    near(&of_gain.read::<f32>(), &sums, 1e-5, &format!("{kernel}_gain"));
+    [gain, bias, input, moments].into_iter().for_each(|memory| drop(memory.read::<f32>()));
+}
+
+fn cross_entropy(device: &Device, rows: usize, classes: usize) {
+    let logits: Vec<f32> = numbers(8, rows * classes).iter().map(|x| 30.0 * x).collect();
+    let ignored = u32::MAX;
+    let targets: Vec<u32> =
+        (0..rows).map(|row| if row == 1 { ignored } else { (row * 7 % classes) as u32 }).collect();
+    let (memory, labels) = (Memory::of(device, 0, &logits), Memory::of(device, 0, &targets));
+    let losses = Memory::of(device, 0, &vec![f32::NAN; rows]);
+    let arguments = Losses {
+        logits: memory.at(),
+        targets: labels.at(),
+        losses: losses.at(),
+        rows: rows as u64,
+        classes: classes as u64,
+        share: 0.25,
+        ignored,
+        ignores: 1,
+        unused: 0,
+    };
+    device.run("cross_entropy", &arguments, 2, 32).unwrap();
+    let (found, slopes) = (losses.read::<f32>(), memory.read::<f32>());
+    let wide = wide(&logits);
+    for (at, target) in targets.iter().enumerate() {
+        let x = row(&wide, classes, at);
+        let sum: f64 = x.iter().map(|x| x.exp()).sum();
+        let counts = f64::from(u8::from(*target != ignored));
+        let loss = if *target == ignored { 0.0 } else { sum.ln() - x[*target as usize] };
+        near(&found[at..=at], &[loss], 1e-6, "loss");
+        let slope = |class: usize| x[class].exp() / sum - f64::from(u8::from(class == *target as usize));
+        let expected: Vec<f64> = (0..classes).map(|class| 0.25 * counts * slope(class)).collect();
+        near(&slopes[at * classes..][..classes], &expected, 2e-7, "slopes of logits");
+    }
+    labels.read::<u32>();
+}
+
+fn tables(device: &Device) {
+    let (count, width) = (5, 33);
+    let (table, indices) = (numbers(1, count * width), [4u32, 0, 4, 2, 2, 4]);
+    let slopes = numbers(2, indices.len() * width);
+    let (vectors, numbers) = (Memory::of(device, 0, &table), Memory::of(device, 0, &indices));
+    let (rows, of_rows) = (Memory::of(device, 0, &slopes), Memory::of(device, 0, &slopes));
+    let mut arguments = Look {
+        table: vectors.at(),
+        indices: numbers.at(),
+        rows: rows.at(),
+        count: indices.len() as u64,
+        width: width as u64,
+    };
+    device.run("embed", &arguments, 2, 32).unwrap();
+    arguments.rows = of_rows.at();
+    device.run("embed_slopes", &arguments, 2, 32).unwrap();
+    let mut expected = table.clone();
+    let found = rows.read::<f32>();
+    for (at, index) in indices.iter().enumerate() {
+        let place = *index as usize * width;
+        assert_eq!(bits(&found[at * width..][..width]), bits(&table[place..][..width]));
+        for column in 0..width {
+            expected[place + column] += slopes[at * width + column];
+        }
+    }
+    assert!(bits(&vectors.read()) == bits(&expected), "added up in order");
+    of_rows.read::<f32>();
+    numbers.read::<u32>();
+}

@@ -1,0 +1,131 @@
+//! A GPU that computes what modules compute, for one rank.
+//!
+//! Activations lie in its memory, and so do copies of the weights and what a pass adds to gradients. Strategies stay on the host and
+//! know nothing of it: weights are copied when a module first needs them after they changed, and when a gradient is ready, what was
+//! added to it is fetched and added to the strategy's. So every strategy works as on the CPU; collectives and the optimiser's step
+//! go by way of the host's memory.
+
+mod mirror;
+mod numbers;
+
+pub(crate) use numbers::Numbers;
+
+use crate::error::{Error, Result};
+use crate::memory::{Class, Memory};
+use crate::parameter::ParameterId;
+use crate::tensor::Tensor;
+use mirror::Mirror;
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::sync::Arc;
+use unisono_cuda::device::compute::Compute;
+use unisono_cuda::device::{Buffer, Gpu, GpuError, ViewMut, gpus};
+
+/// One rank's place on a GPU: a stream, and copies of what the rank's strategy keeps.
+pub struct Device {
+    compute: Arc<Compute>,
+    memory: Memory,
+    mirrors: RefCell<HashMap<ParameterId, Mirror>>,
+}
+
+impl Device {
+    /// A stream of `gpu`; what lies in its memory is counted by `memory`.
+    ///
+    /// # Errors
+    /// Of the driver.
+    pub fn new(gpu: &Gpu, memory: &Memory) -> Result<Self> {
+        let compute = Arc::new(Compute::new(gpu.stream()?)?);
+        Ok(Self { compute, memory: memory.clone(), mirrors: RefCell::default() })
+    }
+
+    /// The GPU of this rank, where those of all hosts are as many and ranks follow each other on a host: its number is the rank's, modulo
+    /// how many there are.
+    ///
+    /// # Errors
+    /// Where there is no driver or no GPU.
+    pub fn of_rank(rank: usize) -> Result<Gpu> {
+        match gpus()? {
+            0 => Err(Error::Unavailable("device = \"cuda\": the driver knows of no GPU".to_owned())),
+            count => Ok(Gpu::open(rank % count)?),
+        }
+    }
+
+    /// The device that needs no GPU: made by the C++ compiler, for tests.
+    ///
+    /// # Errors
+    /// Where there is no compiler.
+    pub fn software() -> Result<Gpu> {
+        let failed = |error| Error::Unavailable(format!("device = \"software\": {error}"));
+        unisono_cuda::software::install().map_err(failed)?;
+        Ok(Gpu::open(0)?)
+    }
+
+    /// What it is, in a line.
+    pub fn describe(&self) -> String {
+        let (name, products) = (self.compute.stream().gpu().name(), self.compute.multiplies_by());
+        format!("computing on {name}, products by {products}; exchanging and stepping on the CPU")
+    }
+
+    /// What it computes with.
+    pub fn compute(&self) -> &Compute {
+        &self.compute
+    }
+
+    /// A tensor in its memory, of zeros.
+    ///
+    /// # Errors
+    /// Of the driver.
+    pub fn tensor(&self, rows: usize, columns: usize) -> Result<Tensor> {
+        let numbers = Numbers::new(&self.compute, &self.memory, rows * columns)?;
+        Ok(Tensor::on_device(numbers, rows, columns))
+    }
+
+    /// A copy of `data` in its memory.
+    ///
+    /// # Errors
+    /// Of the driver.
+    pub fn tensor_of(&self, rows: usize, columns: usize, data: &[f32]) -> Result<Tensor> {
+        let mut tensor = self.tensor(rows, columns)?;
+        tensor.view_mut().write(self.compute.stream(), data)?;
+        Ok(tensor)
+    }
+
+    /// Says that the strategy's weights have changed: they are copied again when they are next needed.
+    pub fn forget_weights(&self) {
+        self.mirrors.borrow_mut().values_mut().for_each(Mirror::forget_weights);
+    }
+
+    /// The weights of a parameter, which `host` has.
+    pub(crate) fn weights(&self, id: ParameterId, host: &[f32]) -> Result<Arc<Buffer<f32>>> {
+        let mut mirrors = self.mirrors.borrow_mut();
+        mirrors.entry(id).or_default().weights(&self.compute, &self.memory, host)
+    }
+
+    /// Lets `add` add to what is kept here of a gradient of `count` elements.
+    pub(crate) fn add(
+        &self,
+        id: ParameterId,
+        count: usize,
+        add: impl FnOnce(&Compute, ViewMut<'_, f32>) -> std::result::Result<(), GpuError>,
+    ) -> Result<()> {
+        let mut mirrors = self.mirrors.borrow_mut();
+        let gradient = mirrors.entry(id).or_default().gradient(&self.compute, &self.memory, count)?;
+        Ok(add(&self.compute, gradient.view_mut(..))?)
+    }
+
+    /// Adds what is kept here of a gradient to `into`, and begins again from zero.
+    pub(crate) fn fetch(&self, id: ParameterId, into: &mut [f32]) -> Result<()> {
+        match self.mirrors.borrow_mut().get_mut(&id) {
+            Some(mirror) => mirror.fetch(&self.compute, into),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Counts what lies in memory of a GPU.
+fn noted(memory: &Memory, class: Class, count: usize) -> crate::memory::Noted {
+    memory.note(class, count * size_of::<f32>())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,39 @@
+//! Numbers in memory of a GPU.
+
+use super::noted;
+use crate::error::Result;
+use crate::memory::{Class, Memory, Noted};
+use std::fmt;
+use std::sync::Arc;
+use unisono_cuda::device::Buffer;
+use unisono_cuda::device::compute::Compute;
+
+/// Activations in memory of a GPU, with the stream that works on them.
+pub(crate) struct Numbers {
+    pub(crate) buffer: Buffer<f32>,
+    pub(crate) compute: Arc<Compute>,
+    memory: Memory,
+    _counted: Noted,
+}
+
+impl Numbers {
+    /// So many zeros.
+    pub(super) fn new(compute: &Arc<Compute>, memory: &Memory, count: usize) -> Result<Self> {
+        let buffer = compute.stream().gpu().alloc(count)?;
+        let counted = noted(memory, Class::Activations, count);
+        Ok(Self { buffer, compute: Arc::clone(compute), memory: memory.clone(), _counted: counted })
+    }
+
+    /// A copy.
+    pub(crate) fn copy(&self) -> Result<Self> {
+        let mut copy = Self::new(&self.compute, &self.memory, self.buffer.len())?;
+        self.compute.copy(copy.buffer.view_mut(..), self.buffer.view(..))?;
+        Ok(copy)
+    }
+}
+
+impl fmt::Debug for Numbers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} numbers on {}", self.buffer.len(), self.buffer.gpu().name())
+    }
+}

@@ -1,0 +1,46 @@
+//! Attention on a GPU.
+
+use super::{CausalAttention, sequences};
+use crate::device::Device;
+use crate::error::Result;
+use crate::pass::Pass;
+use crate::tensor::Tensor;
+use unisono_cuda::device::compute::Heads;
+
+struct Saved {
+    input: Tensor,
+    log_sums: Tensor,
+}
+
+impl CausalAttention {
+    fn heads_on(&self, pass: &Pass<'_>) -> Heads {
+        Heads { count: self.heads, depth: self.head_dim, sequence: pass.sequence() }
+    }
+
+    pub(super) fn forward_on(&self, device: &Device, pass: &mut Pass<'_>, input: Tensor) -> Result<Tensor> {
+        if pass.chunks().is_some() {
+            pass.expect_host("attention between chunks of sequences (mesh.sequence_data)")?;
+        }
+        let rows = pass.sequence() * sequences(pass, input.rows());
+        let (mut output, mut log_sums) =
+            (device.tensor(rows, self.width())?, device.tensor(rows, self.heads)?);
+        let (to, sums) = (output.view_mut(), log_sums.view_mut());
+        device.compute().attention(self.heads_on(pass), input.view(), to, sums)?;
+        pass.save(Saved { input, log_sums });
+        Ok(output)
+    }
+
+    pub(super) fn backward_on(
+        &self,
+        device: &Device,
+        pass: &mut Pass<'_>,
+        gradient: &Tensor,
+    ) -> Result<Tensor> {
+        let Saved { input, log_sums } = pass.restore();
+        let mut slopes = device.tensor(input.rows(), input.columns())?;
+        let mut room = device.tensor(log_sums.rows(), log_sums.columns())?;
+        let (from, to) = ([input.view(), log_sums.view(), gradient.view()], slopes.view_mut());
+        device.compute().attention_slopes(self.heads_on(pass), from, to, room.view_mut())?;
+        Ok(slopes)
+    }
+}

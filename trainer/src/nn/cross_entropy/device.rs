@@ -1,0 +1,28 @@
+//! Cross entropy on a GPU.
+
+use super::CrossEntropy;
+use crate::device::Device;
+use crate::error::Result;
+use crate::pass::Pass;
+use crate::tensor::Tensor;
+use unisono_cuda::device::compute::Indices;
+
+impl CrossEntropy {
+    /// As on the host: losses of rows are added up there, in f64 and in order.
+    pub(super) fn shared_on(
+        &self,
+        device: &Device,
+        pass: &mut Pass<'_>,
+        mut logits: Tensor,
+        targets: &[u32],
+        share: f32,
+    ) -> Result<f32> {
+        let compute = device.compute();
+        let targets = Indices::new(compute.stream().gpu(), targets, logits.columns(), self.ignore)?;
+        let mut losses = device.tensor(logits.rows(), 1)?;
+        compute.cross_entropy(logits.view_mut(), &targets, losses.view_mut(), share)?;
+        let losses = losses.view().to_vec(compute.stream())?;
+        pass.save(logits);
+        Ok((losses.into_iter().map(f64::from).sum::<f64>() * f64::from(share)) as f32)
+    }
+}

@@ -1,0 +1,47 @@
+//! Linear maps on a GPU.
+
+use super::Linear;
+use crate::device::Device;
+use crate::error::Result;
+use crate::pass::Pass;
+use crate::tensor::Tensor;
+use unisono_cuda::device::compute::{Panel, PanelMut};
+
+impl Linear {
+    pub(super) fn forward_on(&self, device: &Device, pass: &mut Pass<'_>, input: Tensor) -> Result<Tensor> {
+        let (rows, compute) = (input.rows(), device.compute());
+        let mut output = device.tensor(rows, self.outputs)?;
+        if let Some(bias) = self.bias {
+            compute.fill_rows(output.view_mut(), pass.weights_on(device, bias)?.view(..))?;
+        }
+        let weight = pass.weights_on(device, self.weight)?;
+        let (x, w) = (input.view(), weight.view(..));
+        let (x, w) = (Panel::new(&x, rows, self.inputs)?, Panel::new(&w, self.outputs, self.inputs)?);
+        let (y, beta) = (output.view_mut(), if self.bias.is_some() { 1.0 } else { 0.0 });
+        compute.matmul(PanelMut::new(y, rows, self.outputs)?, beta, 1.0, x, w.t())?;
+        pass.save(input);
+        Ok(output)
+    }
+
+    pub(super) fn backward_on(
+        &self,
+        device: &Device,
+        pass: &mut Pass<'_>,
+        mut input: Tensor,
+        gradient: &Tensor,
+    ) -> Result<Tensor> {
+        let (rows, slopes) = (input.rows(), gradient.view());
+        let dy = Panel::new(&slopes, rows, self.outputs)?;
+        if let Some(bias) = self.bias {
+            pass.accumulate_on(device, bias, |compute, into| compute.add_rows(into, gradient.view()))?;
+        }
+        pass.accumulate_on(device, self.weight, |compute, into| {
+            let (into, x) = (PanelMut::new(into, self.outputs, self.inputs)?, input.view());
+            compute.matmul(into, 1.0, 1.0, dy.t(), Panel::new(&x, rows, self.inputs)?)
+        })?;
+        let weight = pass.weights_on(device, self.weight)?;
+        let (w, dx) = (weight.view(..), PanelMut::new(input.view_mut(), rows, self.inputs)?);
+        device.compute().matmul(dx, 0.0, 1.0, dy, Panel::new(&w, self.outputs, self.inputs)?)?;
+        Ok(input)
+    }
+}
