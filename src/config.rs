@@ -94,8 +94,30 @@ pub struct Config {
     pub cache_bytes: usize,
     /// From this many bytes on, results of direct algorithms bypass the cache. `UNISONO_STREAM_FROM_BYTES`, 2 MiB.
     pub stream_from_bytes: usize,
+    /// The same of ranks on GPUs, which have FIFOs and windows of their own.
+    pub gpu: GpuSizes,
     /// Name of this host in errors.
     pub host: String,
+}
+
+/// Sizes of what ranks on GPUs have between them, in memory of the GPU. All ranks must agree on them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GpuSizes {
+    /// Pieces of one operation in flight at once, each of them one or two blocks of threads; fewer where not all
+    /// blocks could run at once. `UNISONO_GPU_CHANNELS`, 8.
+    pub channels: usize,
+    /// Messages that a FIFO holds. `UNISONO_GPU_SLOTS`, 4.
+    pub slots: usize,
+    /// Largest message, in bytes. `UNISONO_GPU_SLOT_BYTES`, 128 KiB.
+    pub slot_bytes: usize,
+    /// Memory of one rank that direct algorithms stage data in. `UNISONO_GPU_WINDOW_BYTES`, 4 MiB.
+    pub window_bytes: usize,
+}
+
+impl Default for GpuSizes {
+    fn default() -> Self {
+        Self { channels: 8, slots: 4, slot_bytes: 128 << 10, window_bytes: 4 << 20 }
+    }
 }
 
 impl Default for Config {
@@ -116,6 +138,7 @@ impl Default for Config {
             table: Table::default(),
             cache_bytes: 8 << 20,
             stream_from_bytes: 2 << 20,
+            gpu: GpuSizes::default(),
             host: host_name(),
         }
     }
@@ -157,6 +180,10 @@ impl Config {
                 self.table = Table::parse(&text)?;
             }
             "STREAM_FROM_BYTES" => self.stream_from_bytes = number(value, 0)?,
+            "GPU_CHANNELS" => self.gpu.channels = number(value, 1)?.min(CHANNELS_MAX),
+            "GPU_SLOTS" => self.gpu.slots = number(value, 3)?.min(SLOTS_MAX),
+            "GPU_SLOT_BYTES" => self.gpu.slot_bytes = number(value, 4096)?.next_multiple_of(4096),
+            "GPU_WINDOW_BYTES" => self.gpu.window_bytes = number(value, 1 << 16)?.next_multiple_of(4096),
             "CACHE_BYTES" => self.cache_bytes = number(value, 1 << 16)?,
             "DEBUG" | "ID" | "SECRET" | "SECRET_FILE" => {}
             _ => return Err("no such setting".to_owned()),
@@ -218,6 +245,7 @@ fn host_name() -> String {
 const PREFIX: &str = "UNISONO_";
 /// More channels than this have never helped and cost memory.
 const CHANNELS_MAX: usize = 32;
+const SLOTS_MAX: usize = 1024;
 
 #[cfg(test)]
 mod tests {

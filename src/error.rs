@@ -22,6 +22,7 @@ struct Story {
     rank: Option<Rank>,
     host: String,
     call: Option<Call>,
+    step: Option<u32>,
 }
 
 /// What happened, by the party at fault.
@@ -89,6 +90,8 @@ pub enum ErrorKind {
     Rendezvous(RendezvousError),
     /// The operating system said no.
     System(String),
+    /// A GPU or its driver said no.
+    Gpu(String),
     /// Not part of this build or not possible over this transport.
     Unavailable(String),
     /// A fault of this library; please report it.
@@ -98,7 +101,7 @@ pub enum ErrorKind {
 impl Error {
     /// An error with no rank yet.
     pub(crate) fn new(kind: ErrorKind) -> Self {
-        Self(Box::new(Story { kind, rank: None, host: String::new(), call: None }))
+        Self(Box::new(Story { kind, rank: None, host: String::new(), call: None, step: None }))
     }
 
     /// A call that cannot be carried out.
@@ -113,6 +116,13 @@ impl Error {
             self.0.host = host.to_owned();
         }
         self.0.call = self.0.call.or(call);
+        self
+    }
+
+    /// Says in which operation it was seen, and in which of its steps.
+    #[cfg(feature = "gpu")]
+    pub(crate) fn seen_in(mut self, call: Call, step: Option<u32>) -> Self {
+        (self.0.call, self.0.step) = (Some(call), step);
         self
     }
 
@@ -153,6 +163,7 @@ impl ErrorKind {
             ErrorKind::Corrupt { .. } => "check that all ranks run the same build on a sound host",
             ErrorKind::Misuse(_) => "correct the call; the communicator is unharmed",
             ErrorKind::Rendezvous(failure) => failure.advice(),
+            ErrorKind::Gpu(_) => "look at what the driver says of this GPU (nvidia-smi, dmesg)",
             ErrorKind::System(_) => "check limits and permissions on this host",
             ErrorKind::Unavailable(_) => "choose another transport or algorithm",
             ErrorKind::Bug(_) => "please report this",
@@ -187,6 +198,7 @@ impl fmt::Display for ErrorKind {
             ErrorKind::Rendezvous(failure) => failure.fmt(f),
             ErrorKind::Misuse(what)
             | ErrorKind::System(what)
+            | ErrorKind::Gpu(what)
             | ErrorKind::Unavailable(what)
             | ErrorKind::Bug(what) => f.write_str(what),
         }
@@ -198,10 +210,13 @@ impl fmt::Display for Error {
         let story = &*self.0;
         if let Some(rank) = story.rank {
             write!(f, "rank {rank} on {}", story.host)?;
-            match &story.call {
-                Some(call) => write!(f, " in {call}: ")?,
-                None => write!(f, ": ")?,
+            if let Some(call) = &story.call {
+                write!(f, " in {call}")?;
             }
+            if let Some(step) = story.step {
+                write!(f, ", step {step}")?;
+            }
+            write!(f, ": ")?;
         }
         write!(f, "{}; {}", story.kind, story.kind.advice())
     }
@@ -216,6 +231,8 @@ impl From<unisono_transports::Error> for Error {
             From::Lost { peer, what } => ErrorKind::PeerLost { peer, what },
             From::Corrupt { peer, what } => ErrorKind::Corrupt { peer, what },
             From::Misuse(what) => ErrorKind::Misuse(what),
+            #[cfg(feature = "gpu")]
+            From::Gpu(error) => ErrorKind::Gpu(error.to_string()),
             other => ErrorKind::System(other.to_string()),
         })
     }

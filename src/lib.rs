@@ -29,6 +29,8 @@
 mod call;
 mod communicator;
 mod config;
+#[cfg(feature = "gpu")]
+pub mod device;
 mod engine;
 mod error;
 mod reduction;
@@ -38,7 +40,7 @@ pub mod select;
 
 pub use call::{Call, Kind};
 pub use communicator::{Communicator, Group, Lent, Pending, Scope, Scoped};
-pub use config::{Config, Order, Transport, algorithms};
+pub use config::{Config, GpuSizes, Order, Transport, algorithms};
 pub use engine::{MemoryUse, Traffic};
 pub use error::{Error, ErrorKind, Result};
 pub use reduction::Reduction::{self, Avg, Max, Min, PreMulSum, Prod, Sum};

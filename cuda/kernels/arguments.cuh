@@ -22,7 +22,7 @@ struct ReduceCopy {
     u32 unused;
 };
 
-// What a wait that was given up leaves for the host. Written by the first of a launch to give up.
+// Why a launch ended early, for the host. Written by the first of its blocks to give up.
 struct Status {
     // One of `State`, written last.
     u32 state;
@@ -30,9 +30,15 @@ struct Status {
     u32 rank;
     u32 peer;
     u32 step;
-    // What the counter had to reach, and what it was.
+    // What the counter, or the length of a message, had to be, and what it was.
     u64 wanted;
     u64 seen;
+    // What this rank was doing, and what the peer: sequence, what, count, piece.
+    u64 ours[4];
+    u64 theirs[4];
+    // Where this rank was.
+    u32 act;
+    u32 lane;
 };
 
 enum State : u32 {
@@ -43,6 +49,10 @@ enum State : u32 {
     LATE = 2,
     // The host raised the abort word.
     ABORTED = 3,
+    // A peer is doing something else.
+    MISMATCH = 4,
+    // A message is longer or shorter than it has to be.
+    LENGTH = 5,
 };
 
 // How long waits of a launch last at most.

@@ -4,15 +4,13 @@
 #pragma once
 
 #include "copy.cuh"
+#include "slots.cuh"
 #include "wait.cuh"
-
-DEVICE u8* slot(const Fifo& fifo, u64 step) { return fifo.slots + step % fifo.slot_count * fifo.slot_bytes; }
 
 // Called by all threads of a block. False: the wait was given up, and nothing was sent.
 DEVICE bool send(const Fifo& fifo, const u8* from, u64 bytes, const Waiter& waiter) {
     u64 step = waiter.step;
-    u64 credit = step < fifo.slot_count ? 0 : step + 1 - fifo.slot_count;
-    bool room = threadIdx.x != 0 || wait_until(fifo.head, credit, waiter);
+    bool room = threadIdx.x != 0 || wait_until(fifo.head, credit_for(fifo, step), waiter);
     if (!__syncthreads_and(room)) {
         return false;
     }

@@ -1,4 +1,4 @@
-// Waiting for a counter that a peer raises: never for ever. One thread of a block polls.
+// Waiting for a counter that a peer raises: never for ever. One thread of a block polls it.
 #pragma once
 
 #include "arguments.cuh"
@@ -12,40 +12,46 @@ struct Waiter {
     u32 rank;
     u32 peer;
     u64 step;
+
+    DEVICE void describe(Status* status) const {
+        status->rank = rank;
+        status->peer = peer;
+        status->step = u32(step);
+    }
 };
 
 // Tells the host, unless somebody has already.
-DEVICE void give_up(const Waiter& waiter, State state, u64 wanted, u64 seen) {
+template <class W>
+DEVICE void give_up(const W& waiter, State state, u64 wanted, u64 seen) {
     Status* status = waiter.patience.status;
     if (claim(&status->state, CLAIMED)) {
-        status->rank = waiter.rank;
-        status->peer = waiter.peer;
-        status->step = u32(waiter.step);
+        waiter.describe(status);
         status->wanted = wanted;
         status->seen = seen;
         store_release(&status->state, u32(state));
     }
 }
 
+// Whether a block of this launch, or of one before it, has given up.
+DEVICE bool is_lost(const Patience& patience) { return load_relaxed(&patience.status->state) != NOTHING; }
+
 // Why to give up now, if there is a reason.
 DEVICE State reason(const Patience& patience, u64 start) {
-    if (load_relaxed(patience.abort) != 0) {
+    if (load_relaxed(patience.abort) != 0 || is_lost(patience)) {
         return ABORTED;
     }
     return now_ns() - start > patience.limit_ns ? LATE : NOTHING;
 }
 
-// Whether `counter` has reached `wanted`; what was written before it did is then seen by this thread.
-DEVICE bool wait_until(const u64* counter, u64 wanted, const Waiter& waiter) {
+// A wait under way.
+struct Patient {
+    u32 polls = 0;
     u64 start = 0;
-    for (u32 polls = 1;; polls++) {
-        // Relaxed, as acquiring flushes L1 each time.
-        u64 seen = load_relaxed(counter);
-        if (seen >= wanted) {
-            load_acquire(counter);
-            return true;
-        }
-        if (polls % POLLS_PER_LOOK == 0) {
+
+    // Called after each poll that found `seen`: whether to go on.
+    template <class W>
+    DEVICE bool goes_on(const W& waiter, u64 wanted, u64 seen) {
+        if (++polls % POLLS_PER_LOOK == 0) {
             start = start == 0 ? now_ns() : start;
             State why = reason(waiter.patience, start);
             if (why != NOTHING) {
@@ -54,5 +60,23 @@ DEVICE bool wait_until(const u64* counter, u64 wanted, const Waiter& waiter) {
             }
         }
         relax();
+        return true;
+    }
+};
+
+// Whether `counter` has reached `wanted`; what was written before it did is then seen by this thread.
+template <class W>
+DEVICE bool wait_until(const u64* counter, u64 wanted, const W& waiter) {
+    Patient patient;
+    for (;;) {
+        // Relaxed, as acquiring flushes L1 each time.
+        u64 seen = load_relaxed(counter);
+        if (seen >= wanted) {
+            load_acquire(counter);
+            return true;
+        }
+        if (!patient.goes_on(waiter, wanted, seen)) {
+            return false;
+        }
     }
 }

@@ -277,7 +277,7 @@ impl Communicator {
         self.with(|engine| engine.collective(job))
     }
 
-    pub(super) fn in_range(&self, what: &str, rank: Rank) -> Result<()> {
+    pub(crate) fn in_range(&self, what: &str, rank: Rank) -> Result<()> {
         if rank < self.ranks() {
             return Ok(());
         }
@@ -286,7 +286,7 @@ impl Communicator {
     }
 
     #[inline]
-    pub(super) fn same_length(&self, what: &str, found: usize, expected: usize) -> Result<()> {
+    pub(crate) fn same_length(&self, what: &str, found: usize, expected: usize) -> Result<()> {
         if found == expected { Ok(()) } else { self.wrong_length(what, found, expected) }
     }
 
@@ -296,12 +296,18 @@ impl Communicator {
         Err(self.place(Error::misuse(text)))
     }
 
-    fn same_length_if(&self, applies: bool, what: &str, found: usize, expected: usize) -> Result<()> {
+    pub(crate) fn same_length_if(
+        &self,
+        applies: bool,
+        what: &str,
+        found: usize,
+        expected: usize,
+    ) -> Result<()> {
         if applies { self.same_length(what, found, expected) } else { Ok(()) }
     }
 
     /// Elements of one rank's share of a buffer.
-    fn share_of(&self, elements: usize) -> Result<usize> {
+    pub(crate) fn share_of(&self, elements: usize) -> Result<usize> {
         if elements.is_multiple_of(self.ranks()) {
             return Ok(elements / self.ranks());
         }
@@ -324,7 +330,7 @@ impl Communicator {
         Ok(buffer.filter(|_| self.rank() == root).unwrap_or(&mut []))
     }
 
-    fn given_at_root(&self, what: &str, root: Rank, given: bool) -> Result<()> {
+    pub(crate) fn given_at_root(&self, what: &str, root: Rank, given: bool) -> Result<()> {
         if given || self.rank() != root {
             return Ok(());
         }
@@ -380,14 +386,14 @@ fn job<'a>(
 }
 
 /// Sum of the counts.
-pub(super) fn total(counts: &[usize]) -> Result<usize> {
+pub(crate) fn total(counts: &[usize]) -> Result<usize> {
     let sum = counts.iter().try_fold(0usize, |sum, &count| sum.checked_add(count));
     sum.filter(|&sum| sum <= isize::MAX as usize)
         .ok_or_else(|| Error::misuse("the counts add up to too much"))
 }
 
 /// (offset, bytes) of shares that lie one after the other.
-fn places(counts: &[usize], element: usize) -> Vec<(usize, usize)> {
+pub(crate) fn places(counts: &[usize], element: usize) -> Vec<(usize, usize)> {
     let mut offset = 0;
     let place = |&count: &usize| {
         let place = (offset, count * element);
@@ -398,7 +404,7 @@ fn places(counts: &[usize], element: usize) -> Vec<(usize, usize)> {
 }
 
 /// Many counts as one number that differs when any of them does (FNV-1a over words).
-fn digest(counts: &[usize]) -> u64 {
+pub(crate) fn digest(counts: &[usize]) -> u64 {
     counts
         .iter()
         .fold(0xcbf2_9ce4_8422_2325, |hash, &count| (hash ^ count as u64).wrapping_mul(0x0100_0000_01b3))

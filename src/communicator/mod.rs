@@ -8,6 +8,8 @@ mod scope;
 mod split;
 mod turnstile;
 
+#[cfg(feature = "gpu")]
+pub(crate) use collectives::{digest, places, total};
 pub use group::Group;
 pub use lent::Lent;
 pub use pending::Pending;
@@ -229,7 +231,7 @@ impl Communicator {
     }
 
     /// Runs `operation` on the engine when it is this call's turn.
-    fn with<R>(&self, operation: impl FnOnce(&mut Engine) -> Result<R>) -> Result<R> {
+    pub(crate) fn with<R>(&self, operation: impl FnOnce(&mut Engine) -> Result<R>) -> Result<R> {
         let Shared { turnstile, engine, .. } = &*self.shared;
         // Where nobody is before this operation, the lock is enough: who takes a ticket from now on waits for it.
         let alone = !self.in_turn && turnstile.is_idle();
@@ -247,7 +249,7 @@ impl Communicator {
     }
 
     /// Says in an error which rank saw it.
-    fn place(&self, error: Error) -> Error {
+    pub(crate) fn place(&self, error: Error) -> Error {
         error.at(self.rank(), &self.shared.host, None)
     }
 

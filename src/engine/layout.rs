@@ -58,7 +58,7 @@ impl<'a> Layout<'a> {
 
     /// Distance between the blocks of a share: whole cache lines where the share is long
     /// enough that rounding up leaves no block much shorter than the others.
-    fn stride(&self, bytes: usize) -> usize {
+    pub(crate) fn stride(&self, bytes: usize) -> usize {
         let even = bytes.div_ceil(self.parts).next_multiple_of(self.element);
         if even >= ROUND_FROM_BYTES { even.next_multiple_of(LINE_BYTES) } else { even }
     }

@@ -25,8 +25,9 @@ mod transfer;
 mod usage;
 mod watch;
 
-pub(crate) use layout::Shares;
+pub(crate) use layout::{Layout, Shares};
 pub(crate) use memory::Buffers;
+pub(crate) use plan::Bounds;
 pub use traffic::Traffic;
 pub(crate) use transfer::{Direction, Transfer};
 pub use usage::MemoryUse;
@@ -265,6 +266,35 @@ impl Engine {
             self.watch.spread(&mut *self.mesh.control, &error);
             self.poison = Some(error);
         }
+    }
+
+    /// Hears what the others have to say while the operation `call`, if there is one, is carried out elsewhere.
+    #[cfg(feature = "gpu")]
+    pub(crate) fn listen(&mut self, call: Option<Call>) -> Result<()> {
+        self.sound()?;
+        self.watch.listen(&mut *self.mesh.control, call).or_else(|error| self.end_with(error, call))
+    }
+
+    /// Tells the others that this rank has been waiting in `call` for a while.
+    #[cfg(feature = "gpu")]
+    pub(crate) fn cry(&mut self, call: Call) {
+        self.watch.cry(&mut *self.mesh.control, call);
+    }
+
+    /// What `peer` last said it was waiting in.
+    #[cfg(feature = "gpu")]
+    pub(crate) fn last_word(&self, peer: Rank) -> Option<Call> {
+        self.watch.last_word(peer)
+    }
+
+    /// Ends this communicator because of an error seen elsewhere; the first one stays.
+    #[cfg(feature = "gpu")]
+    pub(crate) fn end_with(&mut self, error: Error, call: Option<Call>) -> Result<()> {
+        self.sound()?;
+        let error = error.at(self.mesh.rank, &self.config.host, call);
+        self.watch.spread(&mut *self.mesh.control, &error);
+        self.poison = Some(error.clone());
+        Err(error)
     }
 
     /// The error that ended this communicator, if one did.

@@ -26,6 +26,30 @@ pub(crate) struct Plan {
     pub(crate) fused: Vec<Vec<Fused>>,
 }
 
+/// What the programs of all ranks need at most: slices must be equal on all of them.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bounds {
+    /// Blocks of the longest message, at least one.
+    pub(crate) blocks_per_message: usize,
+    /// Blocks of the fullest window.
+    pub(crate) window_blocks: usize,
+    /// Blocks in all windows together.
+    staged_blocks: usize,
+}
+
+impl Bounds {
+    /// Those of `algorithm` for `spec`.
+    pub(crate) fn of(algorithm: &Algorithm, spec: &Spec) -> Self {
+        let mut bounds = Self { blocks_per_message: 1, window_blocks: 0, staged_blocks: 0 };
+        for program in (0..spec.ranks).map(|rank| (algorithm.build)(spec, rank)) {
+            bounds.blocks_per_message = longest_message(&program).max(bounds.blocks_per_message);
+            bounds.window_blocks = program.window.max(bounds.window_blocks);
+            bounds.staged_blocks += program.window;
+        }
+        bounds
+    }
+}
+
 /// How a step is carried out together with another of its strand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fused {
@@ -86,13 +110,7 @@ fn make(
     geometry: &Geometry,
     bank_bytes: usize,
 ) -> Result<Plan> {
-    // Slices must be equal on all ranks, so the bounds are taken over all programs.
-    let (mut blocks_per_message, mut window_blocks, mut staged_blocks) = (1, 0, 0);
-    for program in (0..spec.ranks).map(|other| (algorithm.build)(spec, other)) {
-        blocks_per_message = longest_message(&program).max(blocks_per_message);
-        window_blocks = program.window.max(window_blocks);
-        staged_blocks += program.window;
-    }
+    let Bounds { blocks_per_message, window_blocks, staged_blocks } = Bounds::of(algorithm, spec);
     let program = (algorithm.build)(spec, rank);
     let uses_window = algorithm.reach == Reach::Windows;
     let mut slice = geometry.slot_bytes / blocks_per_message;

@@ -129,6 +129,28 @@ impl Watch {
         }
     }
 
+    /// Hears all news while `call` is carried out elsewhere.
+    #[cfg(feature = "gpu")]
+    pub(super) fn listen(&mut self, control: &mut dyn Control, call: Option<Call>) -> Result<()> {
+        self.call = call;
+        while let Some(event) = control.poll() {
+            self.hear(event)?;
+        }
+        if call.is_some() { self.missing(std::iter::empty(), Duration::ZERO) } else { Ok(()) }
+    }
+
+    /// Tells everybody that this rank waits in `call`.
+    #[cfg(feature = "gpu")]
+    pub(super) fn cry(&mut self, control: &mut dyn Control, call: Call) {
+        self.post(control, &Note::Waiting(call));
+    }
+
+    /// What `peer` last said it was waiting in.
+    #[cfg(feature = "gpu")]
+    pub(super) fn last_word(&self, peer: Rank) -> Option<Call> {
+        self.peers[peer].call
+    }
+
     /// Tells everybody that this rank is done with the communicator.
     pub(super) fn farewell(&mut self, control: &mut dyn Control) {
         self.post(control, &Note::Goodbye);

@@ -16,6 +16,8 @@
 mod env;
 mod failure;
 mod host;
+#[cfg(feature = "gpu")]
+pub(crate) use host::identity as host_identity;
 mod id;
 mod neighbours;
 mod peers;

@@ -143,7 +143,8 @@ pub(crate) fn exercise<T: Element + Debug>(comm: &Communicator, case: Case) {
 /// Elements on either side of a buffer that nobody may touch.
 const GUARD: usize = 17;
 
-fn expected(case: Case, ranks: usize, rank: usize, index: usize) -> f64 {
+/// The value at `index` of the output of `rank`.
+pub(crate) fn expected(case: Case, ranks: usize, rank: usize, index: usize) -> f64 {
     let (share, offset) = (index / case.count.max(1), index % case.count.max(1));
     let from = |rank, index| contribution(None, ranks, rank, index);
     match case.collective {

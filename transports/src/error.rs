@@ -55,6 +55,10 @@ pub enum Error {
         /// The system's answer.
         source: std::io::Error,
     },
+    /// The driver of a GPU said no.
+    #[cfg(feature = "gpu")]
+    #[error(transparent)]
+    Gpu(#[from] unisono_cuda::device::GpuError),
     /// The caller asked for something that cannot be.
     #[error("{0}")]
     Misuse(String),

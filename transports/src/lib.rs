@@ -32,6 +32,8 @@ pub mod listener;
 #[cfg(not(loom))]
 pub mod mapped;
 mod notes;
+#[cfg(all(feature = "gpu", not(loom)))]
+pub mod p2p;
 #[cfg(not(loom))]
 pub mod pace;
 #[cfg(not(loom))]

@@ -1,48 +1,8 @@
-//! The argument structs of the kernels: one table, of which both sides assert their layout.
-//!
-//! The offsets below are asserted here of the structs, and written into `kernels/layout.cuh`, which asserts them of
-//! those in `kernels/arguments.cuh`.
+//! The argument structs of the kernels that know no schedule.
 
-use super::Plain;
+use super::table::arguments;
 use crate::{DType, Op, Scalar};
-use std::mem::offset_of;
 use std::ptr::{null, null_mut};
-
-/// Defines argument structs whose fields lie at the offsets that the rows say.
-macro_rules! arguments {
-    ($(
-        $(#[$meta:meta])*
-        $name:ident: $bytes:literal {
-            $($(#[$field_meta:meta])* $offset:literal => $field:ident: $type:ty,)*
-        }
-    )*) => {
-        $(
-            $(#[$meta])*
-            #[derive(Clone, Debug)]
-            #[repr(C)]
-            pub struct $name {
-                $($(#[$field_meta])* pub $field: $type,)*
-            }
-
-            // SAFETY: each of its fields is plain, and the compiler has seen that.
-            unsafe impl Plain for $name {}
-
-            const _: () = {
-                const fn expect_plain<T: Plain>() {}
-                $(expect_plain::<$type>();)*
-                $(assert!(offset_of!($name, $field) == $offset);)*
-                assert!(size_of::<$name>() == $bytes);
-            };
-        )*
-
-        /// The same as assertions in C++.
-        #[cfg(test)]
-        const LAYOUT: &str = concat!($(
-            $("static_assert(OFFSET_OF(", stringify!($name), ", ", stringify!($field), ") == ", $offset, ");\n",)*
-            "static_assert(sizeof(", stringify!($name), ") == ", $bytes, ");\n",
-        )*);
-    };
-}
 
 arguments! {
     /// Arguments of the kernels `reduce_copy_*`: every target becomes the first source ⊕ the second ⊕ ….
@@ -67,20 +27,28 @@ arguments! {
         404 => unused: u32,
     }
 
-    /// What a wait that was given up leaves for the host, written by the first of a launch to give up.
-    Status: 32 {
+    /// Why a launch ended early, for the host; written by the first of its blocks to give up.
+    Status: 104 {
         /// A [`State`] as a number, written last.
         0 => state: u32,
         /// Who waited.
         4 => rank: u32,
         /// For whom.
         8 => peer: u32,
-        /// In which step.
+        /// In which step of the two, or of the program.
         12 => step: u32,
-        /// What the counter had to reach.
+        /// What the counter had to reach; for [`State::Length`], the bytes that a message had to have.
         16 => wanted: u64,
-        /// What it was.
+        /// What it was; the bytes that it had.
         24 => seen: u64,
+        /// What this rank was doing, for kernels that carry out schedules: sequence, what, count, piece.
+        32 => ours: [u64; 4],
+        /// For [`State::Mismatch`] and [`State::Length`]: what the peer was doing.
+        64 => theirs: [u64; 4],
+        /// Where this rank was: the act of its program; all bits set where there is none.
+        96 => act: u32,
+        /// The lane.
+        100 => lane: u32,
     }
 
     /// How long waits of a launch last at most.
@@ -193,26 +161,31 @@ pub enum State {
     Late,
     /// The abort word was raised.
     Aborted,
+    /// A peer is doing something else.
+    Mismatch,
+    /// A message is longer or shorter than it has to be.
+    Length,
 }
 
 impl Status {
     /// The record of a launch in which no wait was given up.
-    pub const WELL: Status = Status { state: 0, rank: 0, peer: 0, step: 0, wanted: 0, seen: 0 };
+    pub const WELL: Status = Status {
+        state: 0,
+        rank: 0,
+        peer: 0,
+        step: 0,
+        wanted: 0,
+        seen: 0,
+        ours: [0; 4],
+        theirs: [0; 4],
+        act: 0,
+        lane: 0,
+    };
 
     /// The state; none for a number that no kernel writes.
     pub fn state(&self) -> Option<State> {
-        [State::Well, State::Claimed, State::Late, State::Aborted].get(self.state as usize).copied()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::LAYOUT;
-
-    #[test]
-    fn both_sides_assert_the_same_layout() {
-        let written = include_str!("../../kernels/layout.cuh");
-        let head = "// Written by the table in `src/device/arguments.rs`.\n#pragma once\n\n";
-        assert!(written == format!("{head}{LAYOUT}"), "layout.cuh must be:\n{head}{LAYOUT}");
+        let states =
+            [State::Well, State::Claimed, State::Late, State::Aborted, State::Mismatch, State::Length];
+        states.get(self.state as usize).copied()
     }
 }

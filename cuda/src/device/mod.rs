@@ -31,10 +31,12 @@ mod pinned;
 mod plain;
 #[cfg(feature = "gpu")]
 mod pool;
+mod schedule;
 #[cfg(feature = "gpu")]
 mod reduce;
 #[cfg(feature = "gpu")]
 mod stream;
+mod table;
 
 pub use arguments::{Channel, Exchange, Fifo, Patience, ReduceCopy, State, Status};
 #[cfg(feature = "gpu")]
@@ -58,5 +60,6 @@ pub use kernel::{Kernel, Shape};
 #[cfg(feature = "gpu")]
 pub use pinned::Pinned;
 pub use plain::Plain;
+pub use schedule::{Act, Extent, Interpret, Neighbour, OneShot, Place, Port, Share, Space, Strand, Verb};
 #[cfg(feature = "gpu")]
 pub use stream::Stream;

@@ -29,6 +29,18 @@ modules! {
     reduce_copy_uint32
     reduce_copy_uint64
     reduce_copy_uint8
+    schedule_bfloat16
+    schedule_double
+    schedule_float
+    schedule_fp8_e4m3
+    schedule_fp8_e5m2
+    schedule_half
+    schedule_int32
+    schedule_int64
+    schedule_int8
+    schedule_uint32
+    schedule_uint64
+    schedule_uint8
 }
 
 /// Index of the module of each kernel.

@@ -61,6 +61,12 @@ impl Stream {
         self.queue.query()
     }
 
+    /// Whether it is being captured: what is enqueued is recorded, and not run.
+    pub fn is_captured(&self) -> Result<bool, GpuError> {
+        self.gpu.bind()?;
+        Ok(self.queue.is_captured())
+    }
+
     /// An event that comes when all that is enqueued now is done.
     pub fn record(&self) -> Result<Event, GpuError> {
         let event = Event::new(&self.gpu)?;
@@ -142,6 +148,14 @@ impl Stream {
         outcome.map(|good| (good, kept))
     }
 }
+
+impl PartialEq for Stream {
+    fn eq(&self, other: &Stream) -> bool {
+        Arc::ptr_eq(&self.queue, &other.queue)
+    }
+}
+
+impl Eq for Stream {}
 
 impl Queue {
     fn is_captured(&self) -> bool {

@@ -10,6 +10,7 @@ mod material;
 mod naive;
 mod processes;
 mod reduce_copy;
+mod schedule;
 mod software;
 
 // What the shared files find in their own crate.

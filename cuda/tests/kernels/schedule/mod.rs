@@ -1,0 +1,6 @@
+//! Schedules carried out by kernels on the software device: ranks are launches in threads of one process.
+
+mod algorithms;
+mod program;
+mod right;
+mod world;

@@ -1,0 +1,265 @@
+//! Ranks on one software device: what peers reach of each other, and launches of all of them at once.
+
+use super::program::Program;
+use crate::software::Device;
+use std::ptr::{from_mut, null};
+use std::time::Duration;
+use unisono_cuda::Op;
+use unisono_cuda::device::{Extent, Fifo, Interpret, Neighbour, Patience, Port, Status};
+
+/// What a communicator has of everything.
+#[derive(Clone, Copy)]
+pub(crate) struct Size {
+    pub(crate) ranks: usize,
+    pub(crate) channels: usize,
+    pub(crate) slots: usize,
+    pub(crate) slot_bytes: usize,
+    pub(crate) bank_bytes: usize,
+}
+
+impl Size {
+    fn ports(&self) -> usize {
+        self.channels * Interpret::LANES * self.ranks
+    }
+}
+
+/// Device memory, looked at for stores beside it when it is dropped.
+pub(crate) struct Memory<'d> {
+    device: &'d Device,
+    start: *mut u8,
+    bytes: usize,
+}
+
+impl<'d> Memory<'d> {
+    pub(crate) fn new(device: &'d Device, bytes: usize) -> Self {
+        Self { device, start: device.allocate(bytes.max(1)), bytes }
+    }
+
+    pub(crate) fn zeroed(device: &'d Device, bytes: usize) -> Self {
+        let mut memory = Self::new(device, bytes);
+        memory.bytes().fill(0);
+        memory
+    }
+
+    pub(crate) fn holding(device: &'d Device, bytes: &[u8]) -> Self {
+        let mut memory = Self::new(device, bytes.len());
+        memory.bytes().copy_from_slice(bytes);
+        memory
+    }
+
+    pub(crate) fn start<T>(&self) -> *mut T {
+        self.start.cast()
+    }
+
+    /// What is there, while no kernel runs.
+    pub(crate) fn bytes(&mut self) -> &mut [u8] {
+        // SAFETY: allocated with this length; kernels run only within `World::run`, which borrows all memory.
+        unsafe { std::slice::from_raw_parts_mut(self.start, self.bytes) }
+    }
+}
+
+impl Drop for Memory<'_> {
+    fn drop(&mut self) {
+        let freed = self.device.free(self.start);
+        assert!(std::thread::panicking() || freed.is_ok(), "{freed:?}");
+    }
+}
+
+/// What one rank has.
+pub(crate) struct Rank<'d> {
+    pub(crate) ports: Vec<Port>,
+    neighbours: Vec<Neighbour>,
+    instances: Vec<u64>,
+    pub(crate) status: Status,
+    pub(crate) abort: u32,
+    window: Memory<'d>,
+    inbox: Memory<'d>,
+    /// Of messages to it: slots and tail by port, head of those that it sends.
+    slots: Memory<'d>,
+    tails: Memory<'d>,
+    heads: Memory<'d>,
+}
+
+/// A communicator.
+pub(crate) struct World<'d> {
+    pub(crate) device: &'d Device,
+    pub(crate) size: Size,
+    pub(crate) ranks: Vec<Rank<'d>>,
+    pub(crate) limit: Duration,
+}
+
+// SAFETY: its pointers are to device memory, which the ranks' kernels share by design.
+unsafe impl Sync for World<'_> {}
+
+/// What an operation does.
+#[derive(Clone)]
+pub(crate) struct Job {
+    pub(crate) kernel: String,
+    pub(crate) op: Op,
+    /// As the kernel accumulates.
+    pub(crate) factor: u64,
+    pub(crate) one: u64,
+    pub(crate) element: usize,
+    pub(crate) parts: usize,
+    /// Bytes of each share of the inputs, and of the outputs.
+    pub(crate) shares: (usize, usize),
+    pub(crate) slice_bytes: usize,
+    pub(crate) channels: usize,
+    pub(crate) threads: u32,
+}
+
+impl<'d> World<'d> {
+    pub(crate) fn new(device: &'d Device, size: Size) -> Self {
+        let mut ranks: Vec<Rank> = (0..size.ranks).map(|_| Rank::new(device, &size)).collect();
+        let neighbour = |rank: &Rank| Neighbour { window: rank.window.start(), inbox: rank.inbox.start() };
+        let neighbours: Vec<Neighbour> = ranks.iter().map(neighbour).collect();
+        for rank in 0..size.ranks {
+            let port = |index: usize| Port {
+                out: fifo(&ranks, &size, rank, index % size.ranks, index),
+                into: fifo(&ranks, &size, index % size.ranks, rank, index),
+                sent: 0,
+                received: 0,
+            };
+            let ports = (0..size.ports()).map(port).collect();
+            ranks[rank].ports = ports;
+            ranks[rank].neighbours = neighbours.clone();
+        }
+        Self { device, size, ranks, limit: Duration::from_secs(60) }
+    }
+
+    /// Launches every rank's kernel at once and waits for all; a rank without a program stays away.
+    pub(crate) fn run(
+        &mut self,
+        job: &Job,
+        programs: &[Option<Program>],
+        inputs: &[Memory],
+        outputs: &[Memory],
+    ) {
+        let blocks = |program: &Program| program.strands.len() * job.channels;
+        let launches: Vec<Launch> = programs
+            .iter()
+            .enumerate()
+            .filter_map(|(rank, program)| {
+                let program = program.as_ref()?;
+                let room = program.scratch as usize * blocks(program);
+                let scratch = Memory::new(self.device, room * job.slice_bytes);
+                let lengths = Memory::new(self.device, room * 8);
+                let arguments = self.arguments(job, rank, program, [&inputs[rank], &outputs[rank]]);
+                let arguments = Interpret { scratch: scratch.start(), lengths: lengths.start(), ..arguments };
+                Some(Launch { arguments, blocks: blocks(program) as u32, _memory: [scratch, lengths] })
+            })
+            .collect();
+        let device = self.device;
+        std::thread::scope(|scope| {
+            for launch in &launches {
+                scope.spawn(move || {
+                    device.run(&job.kernel, launch.arguments(), launch.blocks, job.threads).unwrap();
+                });
+            }
+        });
+    }
+
+    fn arguments(&mut self, job: &Job, rank: usize, program: &Program, buffers: [&Memory; 2]) -> Interpret {
+        let extent = |memory: &Memory, share_bytes: usize| Extent {
+            base: memory.start(),
+            table: null(),
+            share_bytes: share_bytes as u64,
+            stride: stride(share_bytes, job.parts, job.element) as u64,
+            parts: job.parts as u32,
+            unused: 0,
+        };
+        let longest = stride(job.shares.0.max(job.shares.1), job.parts, job.element);
+        let own = &mut self.ranks[rank];
+        Interpret {
+            acts: program.acts.as_ptr(),
+            places: program.places.as_ptr(),
+            strands: program.strands.as_ptr(),
+            ports: own.ports.as_mut_ptr(),
+            neighbours: own.neighbours.as_ptr(),
+            instances: own.instances.as_mut_ptr(),
+            scratch: std::ptr::null_mut(),
+            lengths: std::ptr::null_mut(),
+            input: extent(buffers[0], job.shares.0),
+            output: extent(buffers[1], job.shares.1),
+            slice_bytes: job.slice_bytes as u64,
+            bank_bytes: self.size.bank_bytes as u64,
+            pieces: longest.div_ceil(job.slice_bytes).max(1) as u64,
+            sequence: 0,
+            what: job.op as u64,
+            count: job.shares.0 as u64,
+            factor: job.factor,
+            one: job.one,
+            ranks: self.size.ranks as u32,
+            rank: rank as u32,
+            channels: job.channels as u32,
+            channels_max: self.size.channels as u32,
+            strand_count: program.strands.len() as u32,
+            scratch_blocks: program.scratch,
+            op: job.op as u32,
+            divisor: self.size.ranks as u32,
+            uses_window: program.uses_window.into(),
+            unused: 0,
+            patience: Patience {
+                abort: &own.abort,
+                status: from_mut(&mut own.status),
+                limit_ns: self.limit.as_nanos() as u64,
+            },
+        }
+    }
+}
+
+/// Arguments of one rank, and memory that lives as long as its launch.
+struct Launch<'d> {
+    arguments: Interpret,
+    blocks: u32,
+    _memory: [Memory<'d>; 2],
+}
+
+// SAFETY: one thread alone launches it, and the others leave its memory alone.
+unsafe impl Sync for Launch<'_> {}
+
+impl Launch<'_> {
+    fn arguments(&self) -> &Interpret {
+        &self.arguments
+    }
+}
+
+impl<'d> Rank<'d> {
+    fn new(device: &'d Device, size: &Size) -> Self {
+        let ports = size.ports();
+        Self {
+            ports: Vec::new(),
+            neighbours: Vec::new(),
+            instances: vec![0; size.channels],
+            status: Status::WELL,
+            abort: 0,
+            window: Memory::new(device, 2 * size.channels * size.bank_bytes),
+            inbox: Memory::zeroed(device, 8 * Interpret::inbox_words(size.channels, size.ranks)),
+            slots: Memory::zeroed(device, ports * size.slots * size.slot_bytes),
+            tails: Memory::zeroed(device, 8 * ports),
+            heads: Memory::zeroed(device, 8 * ports),
+        }
+    }
+}
+
+/// The slots of messages from `sender` to `receiver`, whose port has this index on both sides but for the peer.
+fn fifo(ranks: &[Rank], size: &Size, sender: usize, receiver: usize, index: usize) -> Fifo {
+    let lane = index / size.ranks;
+    let (at_receiver, at_sender) = (lane * size.ranks + sender, lane * size.ranks + receiver);
+    // SAFETY: both are below the number of ports, for each of which there is so much.
+    unsafe {
+        Fifo {
+            slots: ranks[receiver].slots.start::<u8>().add(at_receiver * size.slots * size.slot_bytes),
+            tail: ranks[receiver].tails.start::<u64>().add(at_receiver),
+            head: ranks[sender].heads.start::<u64>().add(at_sender),
+            slot_count: size.slots as u32,
+            slot_bytes: size.slot_bytes as u32,
+        }
+    }
+}
+
+/// The engine's distance between the blocks of a share.
+pub(crate) fn stride(share_bytes: usize, parts: usize, element: usize) -> usize {
+    let even = share_bytes.div_ceil(parts).next_multiple_of(element);
+    if even >= 1024 { even.next_multiple_of(64) } else { even }
+}

@@ -1,0 +1,188 @@
+//! Sends and receives, one by one or together, enqueued on a stream.
+
+use super::job::{Elements, ElementsMut};
+use super::transfer::{Transfer, transfers};
+use super::{DeviceCommunicator, Shared};
+use crate::call::{Call, Kind};
+use crate::engine::Direction;
+use crate::error::{Error, Result};
+use crate::schedule::Rank;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use unisono_cuda::device::Stream;
+use unisono_cuda::{DType, Element, Op};
+use unisono_transports::p2p::{Memory, Operand, Order, Program, Protocol, Region, Shares, Uploaded};
+
+/// Sends and receives collected by [`DeviceCommunicator::group`], to be carried out together.
+#[derive(Default)]
+pub struct DeviceGroup<'a> {
+    entries: Vec<Entry<'a>>,
+}
+
+struct Entry<'a> {
+    direction: Direction,
+    peer: Rank,
+    region: &'a dyn Region,
+}
+
+impl<'a> DeviceGroup<'a> {
+    /// Will send `buffer` to `peer`, which must receive as many bytes.
+    pub fn send<A: Elements>(&mut self, buffer: &'a A, peer: Rank) -> &mut Self {
+        self.entries.push(Entry { direction: Direction::Send, peer, region: buffer });
+        self
+    }
+
+    /// Will receive `buffer` from `peer`, which must send as many bytes.
+    pub fn recv<B: ElementsMut>(&mut self, buffer: &'a mut B, peer: Rank) -> &mut Self {
+        self.entries.push(Entry { direction: Direction::Recv, peer, region: buffer });
+        self
+    }
+
+    fn regions(&self, direction: Direction) -> Vec<&'a dyn Region> {
+        let of = self.entries.iter().filter(|entry| entry.direction == direction);
+        of.map(|entry| entry.region).collect()
+    }
+
+    /// What goes from a rank to itself must come out in the same lengths.
+    fn check_own(&self, rank: Rank) -> Result<()> {
+        let own = |direction| {
+            let of =
+                self.entries.iter().filter(move |entry| entry.direction == direction && entry.peer == rank);
+            of.map(|entry| entry.region.bytes())
+        };
+        if own(Direction::Send).eq(own(Direction::Recv)) {
+            return Ok(());
+        }
+        let text =
+            "what a rank sends to itself it must receive in the same group, in the same order and lengths";
+        Err(Error::misuse(text))
+    }
+
+    fn transfers(&self) -> Vec<Transfer> {
+        let transfer = |entry: &Entry<'_>| Transfer {
+            direction: entry.direction,
+            peer: entry.peer,
+            bytes: entry.region.bytes(),
+        };
+        self.entries.iter().map(transfer).collect()
+    }
+}
+
+/// What groups were last made of, to be used again.
+#[derive(Default)]
+pub(super) struct Groups(VecDeque<(Key, Arc<Ready>)>);
+
+/// The transfers, and where their memory is.
+type Key = (Vec<Transfer>, Vec<u64>);
+
+/// A group on the GPU.
+pub(super) struct Ready {
+    uploaded: Uploaded,
+    sends: Shares,
+    receives: Shares,
+    slices: usize,
+}
+
+impl DeviceCommunicator {
+    /// Sends `buffer` to `peer`. What waits for a receiver holds up the stream: two ranks that send to each other first
+    /// must use [`DeviceCommunicator::group`].
+    ///
+    /// # Errors
+    /// See [`DeviceCommunicator::all_reduce`].
+    pub fn send<A: Elements>(&self, stream: &Stream, buffer: &A, peer: Rank) -> Result<()> {
+        self.group(stream, |group| {
+            group.send(buffer, peer);
+        })
+    }
+
+    /// Receives `buffer` from `peer`.
+    ///
+    /// # Errors
+    /// See [`DeviceCommunicator::all_reduce`].
+    pub fn recv<B: ElementsMut>(&self, stream: &Stream, buffer: &mut B, peer: Rank) -> Result<()> {
+        self.group(stream, |group| {
+            group.recv(buffer, peer);
+        })
+    }
+
+    /// Carries out all sends and receives that `collect` asks for, concurrently: no order among them can deadlock. Those
+    /// between the same two ranks keep their order.
+    ///
+    /// # Errors
+    /// See [`DeviceCommunicator::all_reduce`].
+    pub fn group<'a>(&self, stream: &Stream, collect: impl FnOnce(&mut DeviceGroup<'a>)) -> Result<()> {
+        let mut group = DeviceGroup::default();
+        collect(&mut group);
+        let base = &self.shared.base;
+        for entry in &group.entries {
+            base.in_range("peer", entry.peer)?;
+        }
+        group.check_own(self.rank()).map_err(|error| base.place(error))?;
+        if group.entries.is_empty() { Ok(()) } else { self.shared.enqueue_group(stream, &group) }
+    }
+}
+
+impl Shared {
+    fn enqueue_group(&self, stream: &Stream, group: &DeviceGroup<'_>) -> Result<()> {
+        self.carry_out(|state| {
+            let (sends, receives) = (group.regions(Direction::Send), group.regions(Direction::Recv));
+            let ready = self.ready(&mut state.groups, group, &sends, &receives)?;
+            let call = Call::new(state.sequence(), Kind::SendRecv, DType::U8, None, 0, 0);
+            let operand =
+                |parts, shares| Operand { memory: Memory::Parts { parts, shares }, blocks: ready.slices };
+            let (input, output) =
+                (operand(&sends[..], &ready.sends), operand(&receives[..], &ready.receives));
+            self.launch(state, stream, &ready.uploaded, &self.group_order(call), &input, &output)?;
+            Ok(call)
+        })
+    }
+
+    /// The group as it was made before, or made now.
+    fn ready(
+        &self,
+        groups: &mut Groups,
+        group: &DeviceGroup<'_>,
+        sends: &[&dyn Region],
+        receives: &[&dyn Region],
+    ) -> Result<Arc<Ready>> {
+        let addresses = group.entries.iter().map(|entry| entry.region.address());
+        let key = (group.transfers(), addresses.collect());
+        if let Some((_, ready)) = groups.0.iter().find(|(known, _)| *known == key) {
+            return Ok(Arc::clone(ready));
+        }
+        let (arena, rank) = (self.endpoint.arena(), self.base.rank());
+        let sizes = arena.layout().sizes();
+        let made = transfers(&key.0, (rank, sizes.ranks), sizes.lanes() - 1, sizes.slot_bytes)?;
+        let shares = |parts| Shares::of_parts(arena.gpu(), parts, sizes.slot_bytes);
+        let ready = Arc::new(Ready {
+            uploaded: self.endpoint.upload(Program::new(made.tables, made.bounds)?, sizes.slot_bytes)?,
+            sends: shares(sends)?,
+            receives: shares(receives)?,
+            slices: made.slices,
+        });
+        groups.0.truncate(GROUPS_KEPT - 1);
+        groups.0.push_front((key, Arc::clone(&ready)));
+        Ok(ready)
+    }
+
+    fn group_order(&self, call: Call) -> Order {
+        let [sequence, what, count, _] = call.tag(0).0;
+        Order {
+            sequence,
+            what,
+            count,
+            dtype: u8::DTYPE,
+            op: Op::Sum,
+            factor: None,
+            divisor: 1,
+            slice_bytes: self.endpoint.arena().layout().sizes().slot_bytes,
+            pieces: 1,
+            channels: 1,
+            protocol: Protocol::Counted,
+            limit: self.base.config().timeout,
+        }
+    }
+}
+
+/// Groups that are ready to be used again.
+const GROUPS_KEPT: usize = 64;

@@ -1,0 +1,135 @@
+//! Ranks on GPUs: the schedules of the CPU engine, carried out by kernels over device memory.
+//!
+//! An operation is enqueued on a stream and returns; what goes wrong later, every later call says, and
+//! [`DeviceCommunicator::check`] and [`DeviceCommunicator::synchronize`] say it at once. Ranks meet as
+//! those of the CPU do: [`Communicator::on`] makes a communicator of GPUs out of one of threads or
+//! processes.
+
+mod collectives;
+mod enqueue;
+mod group;
+mod job;
+mod join;
+mod lowering;
+mod plan;
+mod residency;
+mod transfer;
+mod watch;
+
+pub use group::DeviceGroup;
+pub use job::{Elements, ElementsMut};
+pub use unisono_cuda::device::{Buffer, Event, Gpu, GpuError, Graph, Stream, View, ViewMut, gpus};
+
+use crate::communicator::Communicator;
+use crate::error::Result;
+use crate::schedule::{Algorithm, Collective, Rank};
+use enqueue::State;
+use residency::Seats;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use unisono_transports::p2p::Endpoint;
+use watch::Bell;
+
+/// A group of ranks, each on a GPU, that carry out collective operations together.
+///
+/// Every rank holds one of its own and calls the same operations in the same order; each call is enqueued
+/// on a stream and returns. Operations of one communicator follow each other also on different streams. The
+/// first error but misuse poisons it, on every rank; the GPU is unharmed.
+#[derive(Clone)]
+pub struct DeviceCommunicator {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    /// Carries set-up, notes and aborts.
+    base: Communicator,
+    endpoint: Endpoint,
+    state: Mutex<State>,
+    bell: Arc<Bell>,
+    /// Room for the blocks of its launches, until it is dropped.
+    _seats: Seats,
+}
+
+impl Communicator {
+    /// The same ranks on GPUs; this one on `gpu`. Every rank must call it.
+    ///
+    /// # Errors
+    /// If a rank has no room on its GPU, in memory or for blocks that run at once, or ranks cannot meet again.
+    pub fn on(&self, gpu: &Gpu) -> Result<DeviceCommunicator> {
+        join::join(self, gpu)
+    }
+}
+
+impl DeviceCommunicator {
+    /// This rank's number, from 0.
+    pub fn rank(&self) -> Rank {
+        self.shared.base.rank()
+    }
+
+    /// How many ranks there are.
+    pub fn ranks(&self) -> usize {
+        self.shared.base.ranks()
+    }
+
+    /// The GPU of this rank.
+    pub fn gpu(&self) -> &Gpu {
+        self.shared.endpoint.arena().gpu()
+    }
+
+    /// Uses `algorithm` for its collective from now on; every rank must do the same.
+    pub fn use_algorithm(&self, algorithm: &'static Algorithm) {
+        self.shared.lock().chosen[algorithm.collective as usize] = Some(algorithm);
+    }
+
+    /// Leaves the choice of algorithms for `collective` to the library again; every rank must do the same.
+    pub fn use_any_algorithm(&self, collective: Collective) {
+        self.shared.lock().chosen[collective as usize] = None;
+    }
+
+    /// The algorithm of the last operation of this rank.
+    pub fn last_algorithm(&self) -> Option<&'static Algorithm> {
+        self.shared.lock().last_algorithm
+    }
+
+    /// Says whether all is well, as far as is known now.
+    ///
+    /// # Errors
+    /// The first error of an operation of this communicator.
+    pub fn check(&self) -> Result<()> {
+        self.shared.look()
+    }
+
+    /// Waits for all that is enqueued on `stream`.
+    ///
+    /// # Errors
+    /// As [`DeviceCommunicator::check`].
+    pub fn synchronize(&self, stream: &Stream) -> Result<()> {
+        let ended = stream.synchronize();
+        self.shared.look()?;
+        ended.map_err(|error| self.shared.base.place(job::refused(error)))
+    }
+
+    /// Ends this communicator on all ranks, from any thread: launches under way end within milliseconds.
+    pub fn abort(&self, reason: &str) {
+        self.shared.base.abort(reason);
+        self.shared.endpoint.abort();
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // What a panic leaves half done is seen by every later call: sequence numbers differ between ranks.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        self.bell.close();
+    }
+}
+
+impl std::fmt::Debug for DeviceCommunicator {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "DeviceCommunicator(rank {} of {}, {:?})", self.rank(), self.ranks(), self.gpu())
+    }
+}

@@ -1,0 +1,158 @@
+//! Sends and receives as a program: each peer and direction a strand of its own, so that no order among
+//! them can deadlock; messages longer than a slot go slice by slice.
+
+use crate::engine::Direction;
+use crate::error::{Error, ErrorKind, Result};
+use crate::schedule::Rank;
+use unisono_cuda::device::{Act, Place, Space, Strand, Verb};
+use unisono_transports::p2p::{Bounds, Tables};
+
+/// One send or receive: which way, with whom, how many bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Transfer {
+    pub(super) direction: Direction,
+    pub(super) peer: Rank,
+    pub(super) bytes: usize,
+}
+
+/// The program of some transfers. Sends are shares of the input in their order, receives those of the output.
+pub(super) struct Transfers {
+    pub(super) tables: Tables,
+    pub(super) bounds: Bounds,
+    /// Slices of the longest: what each share is cut into.
+    pub(super) slices: usize,
+}
+
+/// Writes the program of `transfers` for `rank` on `lane`, in slices of `slice_bytes`.
+///
+/// # Errors
+/// If there are too many slices to count.
+pub(super) fn transfers(
+    transfers: &[Transfer],
+    (rank, ranks): (Rank, usize),
+    lane: usize,
+    slice_bytes: usize,
+) -> Result<Transfers> {
+    let slices_of = |transfer: &Transfer| transfer.bytes.div_ceil(slice_bytes).max(1);
+    let slices = transfers.iter().map(slices_of).max().unwrap_or(1);
+    let shares = |direction| transfers.iter().filter(|transfer| transfer.direction == direction).count();
+    let (sends, receives) = (shares(Direction::Send), shares(Direction::Recv));
+    if slices.checked_mul(transfers.len() + 1).is_none_or(|acts| acts >= u32::MAX as usize) {
+        return Err(Error::new(ErrorKind::Unavailable("transfers as long as these on GPUs".to_owned())));
+    }
+    let mut writer = Writer { tables: Tables::default(), lane: lane as u32, slices };
+    for direction in [Direction::Send, Direction::Recv] {
+        let all = || transfers.iter().filter(|transfer| transfer.direction == direction).enumerate();
+        for peer in (0..ranks).filter(|&peer| peer != rank) {
+            let of_peer = all().filter(|(_, transfer)| transfer.peer == peer);
+            writer.strand(
+                rank,
+                of_peer.map(|(share, transfer)| (share, share, *transfer, slices_of(transfer))),
+            );
+        }
+    }
+    let own = |direction| {
+        let all = transfers.iter().filter(move |transfer| transfer.direction == direction).enumerate();
+        all.filter(|(_, transfer)| transfer.peer == rank)
+    };
+    let own = own(Direction::Send).zip(own(Direction::Recv));
+    writer.strand(rank, own.map(|((from, send), (into, _))| (from, into, *send, slices_of(send))));
+    let bounds = Bounds {
+        rank,
+        ranks,
+        input: sends * slices,
+        output: receives * slices,
+        scratch: 0,
+        window: 0,
+        uses_window: false,
+    };
+    Ok(Transfers { tables: writer.tables, bounds, slices })
+}
+
+struct Writer {
+    tables: Tables,
+    lane: u32,
+    slices: usize,
+}
+
+impl Writer {
+    /// Transfers one after the other: (share read, share written, transfer, its slices).
+    fn strand(&mut self, rank: Rank, transfers: impl Iterator<Item = (usize, usize, Transfer, usize)>) {
+        let first_act = self.tables.acts.len() as u32;
+        for (from, into, transfer, slices) in transfers {
+            for slice in 0..slices {
+                self.act(rank, &transfer, from * self.slices + slice, into * self.slices + slice);
+            }
+        }
+        let acts = self.tables.acts.len() as u32 - first_act;
+        if acts > 0 {
+            self.tables.strands.push(Strand { lane: self.lane, first_act, acts });
+        }
+    }
+
+    fn act(&mut self, rank: Rank, transfer: &Transfer, from: usize, into: usize) {
+        let place = |space: Space, index: usize| Place {
+            rank: rank as u32,
+            space: space as u32,
+            index: index as u32,
+        };
+        let (input, output) = (place(Space::Input, from), place(Space::Output, into));
+        let first_place = self.tables.places.len() as u32;
+        let (verb, targets) = match transfer.direction {
+            _ if transfer.peer == rank => (Verb::Copy, 1),
+            Direction::Send => (Verb::Send, 0),
+            Direction::Recv => (Verb::Recv, 0),
+        };
+        match verb {
+            Verb::Copy => self.tables.places.extend([input, output]),
+            Verb::Send => self.tables.places.push(input),
+            _ => self.tables.places.push(output),
+        }
+        self.tables.acts.push(Act {
+            verb: verb as u8,
+            finish: 0,
+            operands: 1,
+            targets,
+            unused: 0,
+            peer: transfer.peer as u32,
+            forward: Act::NOBODY,
+            signals: 0,
+            first_place,
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use unisono_transports::p2p::Program;
+
+    fn transfer(direction: Direction, peer: Rank, bytes: usize) -> Transfer {
+        Transfer { direction, peer, bytes }
+    }
+
+    #[test]
+    fn each_peer_and_direction_has_a_strand() {
+        use Direction::{Recv, Send};
+        let all = [
+            transfer(Send, 0, 100),
+            transfer(Recv, 0, 300),
+            transfer(Send, 2, 0),
+            transfer(Send, 1, 64),
+            transfer(Recv, 1, 64),
+            transfer(Send, 0, 65),
+        ];
+        let Transfers { tables, bounds, slices } = transfers(&all, (1, 3), 4, 64).unwrap();
+        assert_eq!(slices, 5, "of the longest");
+        let acts: Vec<u32> = tables.strands.iter().map(|strand| strand.acts).collect();
+        assert_eq!(
+            acts,
+            [4, 1, 5, 1],
+            "sends to 0, to 2 (an empty message), receives from 0, and what stays here"
+        );
+        let to_zero: Vec<u32> = tables.places[..4].iter().map(|place| place.index).collect();
+        assert_eq!(to_zero, [0, 1, 15, 16], "slices of the first share and of the fourth");
+        assert!(tables.strands.iter().all(|strand| strand.lane == 4));
+        Program::new(tables, bounds).unwrap();
+    }
+}

@@ -1,0 +1,192 @@
+//! Every collective, by every algorithm, for every type and operation, in place and not.
+
+use crate::support::{Case, contribution, expected, reduction};
+use crate::world::{config, run};
+use std::fmt::Debug;
+use unisono::device::{DeviceCommunicator, Stream};
+use unisono::schedule::{Algorithm, Collective, Reach, Spec};
+use unisono::{Config, Element, F8E4M3, F8E5M2, Op, Sum, bf16, f16};
+
+/// Calls the collective of `case` and compares every element of the result, guard elements included.
+fn exercise<T: Element + Debug>(comm: &DeviceCommunicator, stream: &Stream, case: Case) {
+    let (rank, ranks) = (comm.rank(), comm.ranks());
+    let Case { collective, root, count, .. } = case;
+    let (input_shares, output_shares) = collective.shares(ranks, root, rank);
+    let op = collective.reduces().then_some(case.op);
+    let value = |index| T::from_f64(contribution(op, ranks, rank, index));
+    let input: Vec<T> = (0..input_shares * count).map(value).collect();
+    let wanted: Vec<f64> =
+        (0..output_shares * count).map(|index| expected(case, ranks, rank, index)).collect();
+    let poison = T::from_f64(5.0);
+    let length = wanted.len().max(input.len());
+    let mut buffer = vec![poison; length + 2 * GUARD];
+    let (from, into) = if case.in_place { places(&case, ranks, rank) } else { (0, 0) };
+    if case.in_place {
+        buffer[GUARD + from..][..input.len()].copy_from_slice(&input);
+    }
+    let mut memory = comm.gpu().upload(&buffer).unwrap();
+    let inner = GUARD..GUARD + if case.in_place { length } else { wanted.len() };
+    let called = call(comm, stream, case, &input, &mut memory, inner);
+    called.unwrap_or_else(|error| panic!("{case:?} at rank {rank}: {error}"));
+    comm.synchronize(stream).unwrap_or_else(|error| panic!("{case:?} at rank {rank}: {error}"));
+    let found = memory.to_vec(stream).unwrap();
+    for (index, &wanted) in wanted.iter().enumerate() {
+        let found = found[GUARD + into + index];
+        assert_eq!(found, T::from_f64(wanted), "{case:?} at rank {rank} of {ranks}, element {index}");
+    }
+    let guards = found[..GUARD].iter().chain(&found[GUARD + length..]);
+    assert!(guards.into_iter().all(|guard| *guard == poison), "{case:?} at rank {rank} wrote outside");
+}
+
+/// Elements on either side of a buffer that nobody may touch.
+const GUARD: usize = 17;
+
+/// Where in a buffer for both input and output begin.
+fn places(case: &Case, ranks: usize, rank: usize) -> (usize, usize) {
+    let own = if ranks > rank { rank * case.count } else { 0 };
+    match case.collective {
+        Collective::AllGather => (own, 0),
+        Collective::ReduceScatter => (0, own),
+        Collective::Gather if rank == case.root => (own, 0),
+        Collective::Scatter if rank == case.root => (0, own),
+        _ => (0, 0),
+    }
+}
+
+fn call<T: Element>(
+    comm: &DeviceCommunicator,
+    stream: &Stream,
+    case: Case,
+    input: &[T],
+    memory: &mut unisono::device::Buffer<T>,
+    inner: std::ops::Range<usize>,
+) -> unisono::Result<()> {
+    let (root, at_root) = (case.root, comm.rank() == case.root);
+    let reduction = reduction(case.op, T::DTYPE.is_float(), comm.rank());
+    let output = &mut memory.view_mut(inner);
+    if case.in_place {
+        return match case.collective {
+            Collective::AllReduce => comm.all_reduce(stream, output, reduction),
+            Collective::AllGather => comm.all_gather_in_place(stream, output),
+            Collective::ReduceScatter => comm.reduce_scatter_in_place(stream, output, reduction),
+            Collective::Broadcast => comm.broadcast(stream, output, root),
+            Collective::Reduce => comm.reduce(stream, output, reduction, root),
+            Collective::Gather => comm.gather_in_place(stream, output, root),
+            Collective::Scatter => comm.scatter_in_place(stream, output, root),
+            Collective::AllToAll | Collective::Barrier => comm.barrier(stream),
+        };
+    }
+    let input = &comm.gpu().upload(input).unwrap();
+    match case.collective {
+        Collective::AllReduce => comm.all_reduce_into(stream, input, output, reduction),
+        Collective::AllGather => comm.all_gather(stream, input, output),
+        Collective::ReduceScatter => comm.reduce_scatter(stream, input, output, reduction),
+        Collective::Broadcast => comm.broadcast_into(stream, at_root.then_some(input), output, root),
+        Collective::Reduce => comm.reduce_into(stream, input, at_root.then_some(output), reduction, root),
+        Collective::Gather => comm.gather(stream, input, at_root.then_some(output), root),
+        Collective::Scatter => comm.scatter(stream, at_root.then_some(input), output, root),
+        Collective::AllToAll => comm.all_to_all(stream, input, output),
+        Collective::Barrier => comm.barrier(stream),
+    }
+}
+
+fn case(collective: Collective, count: usize, in_place: bool) -> Case {
+    Case { collective, op: Op::Sum, root: 0, count, in_place }
+}
+
+#[test]
+fn ranks_on_one_gpu_reduce() {
+    run(2, &config(), |comm, stream| {
+        let mut values = comm.gpu().upload(&vec![comm.rank() as f32 + 1.0; 5000]).unwrap();
+        comm.all_reduce(&stream, &mut values, Sum).unwrap();
+        comm.synchronize(&stream).unwrap();
+        assert_eq!(values.to_vec(&stream).unwrap(), vec![3.0; 5000]);
+    });
+}
+
+#[test]
+fn every_algorithm_does_what_it_is_for() {
+    for ranks in 1..=4 {
+        run(ranks, &config(), |comm, stream| {
+            for algorithm in Algorithm::ALL.iter().filter(|row| row.reach != Reach::Buffers) {
+                let roots = if algorithm.collective.has_root() { 0..ranks } else { 0..1 };
+                for root in roots {
+                    let spec = Spec { ranks, root, aggregation: 2 };
+                    if !(algorithm.fits)(&spec) {
+                        continue;
+                    }
+                    comm.use_algorithm(algorithm);
+                    for (count, in_place) in [(1, false), (700, true), (3001, false)] {
+                        let in_place = in_place
+                            && !matches!(algorithm.collective, Collective::AllToAll | Collective::Barrier);
+                        exercise::<f32>(
+                            &comm,
+                            &stream,
+                            Case { root, ..case(algorithm.collective, count, in_place) },
+                        );
+                    }
+                    assert_eq!(comm.last_algorithm().map(|row| row.name), Some(algorithm.name));
+                }
+            }
+        });
+    }
+}
+
+#[test]
+fn every_type_and_operation_is_reduced() {
+    run(3, &config(), |comm, stream| {
+        for op in Op::ALL {
+            let case = Case { op, ..case(Collective::AllReduce, 300, op == Op::Sum) };
+            exercise::<i8>(&comm, &stream, case);
+            exercise::<u8>(&comm, &stream, case);
+            exercise::<i32>(&comm, &stream, case);
+            exercise::<u32>(&comm, &stream, case);
+            exercise::<i64>(&comm, &stream, case);
+            exercise::<u64>(&comm, &stream, case);
+            exercise::<f16>(&comm, &stream, case);
+            exercise::<bf16>(&comm, &stream, case);
+            exercise::<f64>(&comm, &stream, case);
+            exercise::<F8E4M3>(&comm, &stream, case);
+            exercise::<F8E5M2>(&comm, &stream, case);
+        }
+    });
+}
+
+#[test]
+fn shares_may_differ() {
+    run(3, &config(), |comm, stream| {
+        let counts = [5, 0, 2000];
+        let own = vec![comm.rank() as i32; counts[comm.rank()]];
+        let input = comm.gpu().upload(&own).unwrap();
+        let mut output = comm.gpu().alloc::<i32>(2005).unwrap();
+        comm.all_gather_v(&stream, &input, &mut output, &counts).unwrap();
+        comm.synchronize(&stream).unwrap();
+        let found = output.to_vec(&stream).unwrap();
+        assert!(found[..5].iter().all(|&value| value == 0) && found[5..].iter().all(|&value| value == 2));
+    });
+}
+
+#[test]
+fn bits_are_those_of_the_cpu() {
+    let config = Config { ..config() };
+    let value = |rank: usize, index: usize| ((index * 37 + rank * 101) % 97) as f32 * 0.37 - 11.0;
+    for name in ["ring", "tree", "twoshot"] {
+        let row = unisono::schedule::find(Collective::AllReduce, name).unwrap();
+        let input = |rank| (0..999).map(|index| value(rank, index)).collect::<Vec<f32>>();
+        let on_gpus = run(3, &config, |comm, stream| {
+            comm.use_algorithm(row);
+            let mut values = comm.gpu().upload(&input(comm.rank())).unwrap();
+            comm.all_reduce(&stream, &mut values, Sum).unwrap();
+            comm.synchronize(&stream).unwrap();
+            values.to_vec(&stream).unwrap()
+        });
+        let on_cpus = crate::support::World::Threads.run(3, &config, |comm| {
+            comm.use_algorithm(row).unwrap();
+            let mut values = input(comm.rank());
+            comm.all_reduce(&mut values, Sum).unwrap();
+            values
+        });
+        let bits = |ranks: Vec<Vec<f32>>| ranks.concat().into_iter().map(f32::to_bits).collect::<Vec<_>>();
+        assert!(on_gpus.is_none_or(|found| bits(found) == bits(on_cpus)), "{name}");
+    }
+}

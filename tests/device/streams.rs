@@ -1,0 +1,108 @@
+//! Operations and streams: order, graphs, several communicators, several GPUs.
+
+use crate::world::{config, gpu, run};
+use unisono::device::{Gpu, GpuError};
+use unisono::schedule::{Collective, find};
+use unisono::{Communicator, Error, Sum};
+use unisono_cuda::software;
+
+#[test]
+fn a_graph_repeats_an_operation() {
+    for name in ["ring", "twoshot"] {
+        run(2, &config(), |comm, stream| {
+            comm.use_algorithm(find(Collective::AllReduce, name).unwrap());
+            let mut values = comm.gpu().upload(&[1.0f32; 2000]).unwrap();
+            // What is made when an operation is first used cannot be made while a stream is captured.
+            comm.all_reduce(&stream, &mut values, Sum).unwrap();
+            comm.synchronize(&stream).unwrap();
+            let graph =
+                stream.capture(|stream| comm.all_reduce(stream, &mut values, Sum).map_err(Refused::of));
+            let graph = graph.unwrap();
+            for _ in 0..3 {
+                graph.launch(&stream).unwrap();
+            }
+            comm.synchronize(&stream).unwrap();
+            assert_eq!(values.to_vec(&stream).unwrap(), [16.0; 2000]);
+        });
+    }
+}
+
+/// What a capture may end with.
+#[derive(Debug)]
+#[allow(dead_code)] // shown when a test fails
+enum Refused {
+    ByUs(Error),
+    ByDriver(GpuError),
+}
+
+impl Refused {
+    fn of(error: Error) -> Self {
+        Refused::ByUs(error)
+    }
+}
+
+impl From<GpuError> for Refused {
+    fn from(error: GpuError) -> Self {
+        Refused::ByDriver(error)
+    }
+}
+
+#[test]
+fn operations_follow_each_other_across_streams() {
+    run(2, &config(), |comm, stream| {
+        let other = comm.gpu().stream().unwrap();
+        let mut values = comm.gpu().upload(&[1i32; 3000]).unwrap();
+        for turn in 0..6 {
+            let stream = if turn % 2 == 0 { &stream } else { &other };
+            comm.all_reduce(stream, &mut values, Sum).unwrap();
+        }
+        comm.synchronize(&stream).unwrap();
+        comm.synchronize(&other).unwrap();
+        assert_eq!(values.to_vec(&stream).unwrap(), [64; 3000]);
+    });
+}
+
+#[test]
+fn communicators_on_one_gpu_do_not_wait_for_each_other() {
+    let Some(gpu) = gpu() else { return };
+    let [first, second] = [2, 2].map(|ranks| Communicator::threads_with(ranks, &config()).unwrap());
+    std::thread::scope(|scope| {
+        for (rank, (first, second)) in first.into_iter().zip(second).enumerate() {
+            let gpu = &gpu;
+            scope.spawn(move || {
+                let comms = [first.on(gpu).unwrap(), second.on(gpu).unwrap()];
+                let streams = [gpu.stream().unwrap(), gpu.stream().unwrap()];
+                let mut values = [0, 1].map(|_| gpu.upload(&[1i32; 3000]).unwrap());
+                // Each rank in another order.
+                for turn in [rank, 1 - rank] {
+                    comms[turn].all_reduce(&streams[turn], &mut values[turn], Sum).unwrap();
+                }
+                for turn in 0..2 {
+                    comms[turn].synchronize(&streams[turn]).unwrap();
+                    assert_eq!(values[turn].to_vec(&streams[turn]).unwrap(), [2; 3000]);
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn each_rank_may_have_a_gpu() {
+    if gpu().is_none() {
+        return;
+    }
+    software::set_gpus(2).unwrap();
+    let comms = Communicator::threads_with(2, &config()).unwrap();
+    std::thread::scope(|scope| {
+        for comm in comms {
+            scope.spawn(move || {
+                let gpu = Gpu::open(comm.rank()).unwrap();
+                let (comm, stream) = (comm.on(&gpu).unwrap(), gpu.stream().unwrap());
+                let mut values = gpu.upload(&[1i32; 3000]).unwrap();
+                comm.all_reduce(&stream, &mut values, Sum).unwrap();
+                comm.synchronize(&stream).unwrap();
+                assert_eq!(values.to_vec(&stream).unwrap(), [2; 3000]);
+            });
+        }
+    });
+}

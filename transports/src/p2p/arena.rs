@@ -1,0 +1,108 @@
+//! The memory of a rank that its peers reach, and theirs that it reaches.
+
+use super::layout::{Layout, Protocol};
+use crate::{Error, Result};
+use unisono_cuda::device::{Buffer, Fifo, Gpu, Imported, IpcHandle, Neighbour, Stream};
+
+/// This rank's arena.
+pub struct Arena {
+    layout: Layout,
+    rank: usize,
+    memory: Buffer<u8>,
+}
+
+/// A peer's arena, as it is reached from here.
+pub struct Reached {
+    memory: Imported,
+}
+
+/// The FIFOs between this rank and a peer on one lane.
+pub(super) struct Fifos {
+    pub(super) out: Fifo,
+    pub(super) into: Fifo,
+}
+
+impl Arena {
+    /// An arena on `gpu` for `rank`, empty.
+    ///
+    /// # Errors
+    /// If there is no room for it.
+    pub fn new(gpu: &Gpu, rank: usize, layout: Layout) -> Result<Self> {
+        Ok(Self { layout, rank, memory: gpu.alloc(layout.bytes())? })
+    }
+
+    /// What peers need to reach it, in this process or in another of the host.
+    ///
+    /// # Errors
+    /// If the driver cannot export it.
+    pub fn export(&self) -> Result<IpcHandle> {
+        Ok(self.memory.export()?)
+    }
+
+    /// Reaches the arena of a peer.
+    ///
+    /// # Errors
+    /// If it cannot be reached from here, or is none.
+    pub fn reach(&self, handle: &IpcHandle) -> Result<Reached> {
+        let memory = self.memory.gpu().import(handle)?;
+        if memory.bytes() != self.layout.bytes() {
+            let what = format!("an arena of {} bytes instead of {}", memory.bytes(), self.layout.bytes());
+            return Err(Error::Misuse(what));
+        }
+        Ok(Reached { memory })
+    }
+
+    /// Where everything is.
+    pub fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    /// Whose it is.
+    pub fn rank(&self) -> usize {
+        self.rank
+    }
+
+    /// The GPU that it is on.
+    pub fn gpu(&self) -> &Gpu {
+        self.memory.gpu()
+    }
+
+    pub(super) fn used_by(&self, stream: &Stream) {
+        self.memory.used_by(stream);
+    }
+
+    pub(super) fn neighbour(&self) -> Neighbour {
+        neighbour(&self.layout, self.memory.address())
+    }
+
+    /// What goes between this rank and `peer` directly.
+    pub(super) fn fifos(&self, reached: &Reached, protocol: Protocol, lane: usize, peer: usize) -> Fifos {
+        let (layout, rank) = (&self.layout, self.rank);
+        let (own, theirs) = (self.memory.address() as usize, reached.memory.address() as usize);
+        let (slot_count, slot_bytes) =
+            (layout.sizes().slots as u32, layout.sizes().slot_stride(protocol) as u32);
+        let fifo = |receiver: (usize, usize), sender: (usize, usize)| Fifo {
+            slots: (receiver.0 + layout.slots(protocol, receiver.1, lane, sender.1).start) as *mut u8,
+            tail: (receiver.0 + layout.tail(protocol, lane, sender.1).start) as *mut u64,
+            head: (sender.0 + layout.head(protocol, lane, receiver.1).start) as *mut u64,
+            slot_count,
+            slot_bytes,
+        };
+        Fifos { out: fifo((theirs, peer), (own, rank)), into: fifo((own, rank), (theirs, peer)) }
+    }
+}
+
+impl Reached {
+    pub(super) fn used_by(&self, stream: &Stream) {
+        self.memory.used_by(stream);
+    }
+
+    pub(super) fn neighbour(&self, layout: &Layout) -> Neighbour {
+        neighbour(layout, self.memory.address())
+    }
+}
+
+fn neighbour(layout: &Layout, base: u64) -> Neighbour {
+    let at = |offset: usize| base as usize + offset;
+    Neighbour { window: at(layout.window().start) as *mut u8, inbox: at(layout.inbox().start) as *mut u64 }
+}

@@ -1,0 +1,224 @@
+//! Where things lie in the memory of a rank that its peers reach: its *arena*.
+//!
+//! Pure arithmetic: every rank computes the places in everybody's arena for itself, so that nothing
+//! that a peer says is ever used as an address but the arena's beginning.
+
+use crate::{Error, Result};
+use std::ops::Range;
+use unisono_cuda::device::{Interpret, Port};
+
+/// Sizes on which all GPU ranks agree.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Sizes {
+    /// Number of ranks.
+    pub ranks: usize,
+    /// Pieces of one operation in flight at once.
+    pub channels: usize,
+    /// Messages that one FIFO holds; at least three, as a message may be received and sent on at once.
+    pub slots: usize,
+    /// Data of the largest message, in bytes: whole lines.
+    pub slot_bytes: usize,
+    /// The same for messages of which each word has a flag.
+    pub low_bytes: usize,
+    /// Bytes of a rank's window: whole lines.
+    pub window_bytes: usize,
+}
+
+/// How messages say that they are there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Protocol {
+    /// A counter is raised behind the data: for bandwidth.
+    Counted,
+    /// Every word has a flag beside it: for latency.
+    Flagged,
+}
+
+impl Sizes {
+    /// Independent FIFOs in each direction between two ranks: those of the channels, and one for sends and receives
+    /// outside of any schedule.
+    pub fn lanes(&self) -> usize {
+        self.channels * Interpret::LANES + 1
+    }
+
+    /// Bytes of one slot with its head.
+    pub fn slot_stride(&self, protocol: Protocol) -> usize {
+        match protocol {
+            Protocol::Counted => Port::HEAD_BYTES + self.slot_bytes,
+            Protocol::Flagged => 2 * (Port::HEAD_BYTES + self.low_bytes),
+        }
+    }
+
+    fn are_sound(&self) -> bool {
+        let whole = |bytes: usize| bytes.is_multiple_of(LINE_BYTES);
+        let some = self.ranks > 0 && self.channels > 0 && self.slots >= SLOTS_MIN;
+        some && self.slot_bytes > 0
+            && self.low_bytes > 0
+            && [self.slot_bytes, self.low_bytes, self.window_bytes].into_iter().all(whole)
+            && [self.ranks, self.channels, self.slots].into_iter().all(|count| count < COUNT_MAX)
+            && [self.slot_bytes, self.low_bytes, self.window_bytes].into_iter().all(|bytes| bytes < BYTES_MAX)
+    }
+}
+
+/// The places in an arena, as offsets in bytes.
+///
+/// Behind one another: the counters, one to a line; the inbox of signals; the window; the slots of
+/// the FIFOs into this rank, of both protocols.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Layout {
+    sizes: Sizes,
+    inbox: usize,
+    window: usize,
+    slots: [usize; 2],
+    bytes: usize,
+}
+
+impl Layout {
+    /// The arena of each rank.
+    ///
+    /// # Errors
+    /// If a size makes no sense or the whole is larger than memory can be.
+    pub fn new(sizes: Sizes) -> Result<Self> {
+        let refused = || Error::Misuse(format!("{sizes:?} are no sizes of an arena"));
+        if !sizes.are_sound() {
+            return Err(refused());
+        }
+        let inbox = PROTOCOLS * sizes.lanes() * sizes.ranks * 2 * LINE_BYTES;
+        let words = Interpret::inbox_words(sizes.channels, sizes.ranks);
+        let window = inbox + (words * WORD_BYTES).next_multiple_of(LINE_BYTES);
+        let first = window + sizes.window_bytes;
+        let fifos = sizes.lanes() * (sizes.ranks - 1) * sizes.slots;
+        let of = |protocol| sizes.slot_stride(protocol).checked_mul(fifos).ok_or_else(refused);
+        let second = of(Protocol::Counted)?.checked_add(first).ok_or_else(refused)?;
+        let bytes = of(Protocol::Flagged)?.checked_add(second).ok_or_else(refused)?;
+        let layout = Self { sizes, inbox, window, slots: [first, second], bytes };
+        if bytes <= isize::MAX as usize { Ok(layout) } else { Err(refused()) }
+    }
+
+    /// The sizes that it was made for.
+    pub fn sizes(&self) -> &Sizes {
+        &self.sizes
+    }
+
+    /// Bytes of an arena.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Count of messages that have come from `peer` on `lane`; `peer` writes it.
+    pub fn tail(&self, protocol: Protocol, lane: usize, peer: usize) -> Range<usize> {
+        self.counter(protocol, 2 * self.port(lane, peer))
+    }
+
+    /// Count of messages to `peer` on `lane` that it has taken; `peer` writes it.
+    pub fn head(&self, protocol: Protocol, lane: usize, peer: usize) -> Range<usize> {
+        self.counter(protocol, 2 * self.port(lane, peer) + 1)
+    }
+
+    /// What peers have signalled and finished, as [`Neighbour`](unisono_cuda::device::Neighbour) says.
+    pub fn inbox(&self) -> Range<usize> {
+        self.inbox..self.inbox + WORD_BYTES * Interpret::inbox_words(self.sizes.channels, self.sizes.ranks)
+    }
+
+    /// The window.
+    pub fn window(&self) -> Range<usize> {
+        self.window..self.slots[0]
+    }
+
+    /// In the arena of `rank`: the slots of messages from `peer` on `lane`.
+    ///
+    /// # Panics
+    /// If the two are one, or there is no such rank or lane.
+    pub fn slots(&self, protocol: Protocol, rank: usize, lane: usize, peer: usize) -> Range<usize> {
+        assert!(
+            peer != rank && peer < self.sizes.ranks && lane < self.sizes.lanes(),
+            "FIFO {lane} from {peer}"
+        );
+        let bytes = self.sizes.slots * self.sizes.slot_stride(protocol);
+        let fifo = lane * (self.sizes.ranks - 1) + peer - usize::from(peer > rank);
+        let start = self.slots[protocol as usize] + fifo * bytes;
+        start..start + bytes
+    }
+
+    /// Number of what goes between this rank and `peer` on `lane`.
+    ///
+    /// # Panics
+    /// If there is no such rank or lane.
+    pub fn port(&self, lane: usize, peer: usize) -> usize {
+        assert!(peer < self.sizes.ranks && lane < self.sizes.lanes(), "lane {lane} to {peer}");
+        lane * self.sizes.ranks + peer
+    }
+
+    fn counter(&self, protocol: Protocol, index: usize) -> Range<usize> {
+        let line = protocol as usize * 2 * self.sizes.lanes() * self.sizes.ranks + index;
+        line * LINE_BYTES..line * LINE_BYTES + WORD_BYTES
+    }
+}
+
+/// Everything begins on one of these.
+pub const LINE_BYTES: usize = 64;
+const WORD_BYTES: usize = 8;
+const PROTOCOLS: usize = 2;
+const SLOTS_MIN: usize = 3;
+/// Bounds that keep sums of products of sizes within a word.
+const COUNT_MAX: usize = 1 << 12;
+const BYTES_MAX: usize = 1 << 31;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn places(layout: &Layout, rank: usize) -> Vec<Range<usize>> {
+        let (ranks, lanes) = (layout.sizes().ranks, layout.sizes().lanes());
+        let mut places = vec![layout.inbox(), layout.window()];
+        for protocol in [Protocol::Counted, Protocol::Flagged] {
+            for (lane, peer) in (0..lanes).flat_map(|lane| (0..ranks).map(move |peer| (lane, peer))) {
+                places.push(layout.tail(protocol, lane, peer));
+                places.push(layout.head(protocol, lane, peer));
+                if peer != rank {
+                    places.push(layout.slots(protocol, rank, lane, peer));
+                }
+            }
+        }
+        places
+    }
+
+    const SIZES: Sizes =
+        Sizes { ranks: 2, channels: 1, slots: 3, slot_bytes: 64, low_bytes: 64, window_bytes: 0 };
+
+    proptest! {
+        #[test]
+        fn places_are_apart_and_inside(
+            ranks in 1usize..9, channels in 1usize..5, slots in 3usize..5, lines in 1usize..9, low in 1usize..4,
+            window in 0usize..9
+        ) {
+            let bytes = |lines| lines * LINE_BYTES;
+            let (slot_bytes, low_bytes, window_bytes) = (bytes(lines), bytes(low), bytes(window));
+            let layout = Layout::new(Sizes { ranks, channels, slots, slot_bytes, low_bytes, window_bytes }).unwrap();
+            for rank in 0..ranks {
+                let mut found = places(&layout, rank);
+                found.sort_by_key(|place| (place.start, place.end));
+                prop_assert!(found.windows(2).all(|pair| pair[0].end <= pair[1].start));
+                prop_assert!(found.iter().all(|place| place.start % LINE_BYTES == 0));
+                prop_assert_eq!(found.last().unwrap().end.next_multiple_of(LINE_BYTES), layout.bytes());
+            }
+        }
+    }
+
+    #[test]
+    fn nonsense_is_refused() {
+        assert!(Layout::new(SIZES).is_ok());
+        for wrong in [
+            Sizes { ranks: 0, ..SIZES },
+            Sizes { channels: 0, ..SIZES },
+            Sizes { slots: 2, ..SIZES },
+            Sizes { slot_bytes: 96, ..SIZES },
+            Sizes { low_bytes: 0, ..SIZES },
+            Sizes { window_bytes: 8, ..SIZES },
+            Sizes { slot_bytes: 1 << 60, ..SIZES },
+            Sizes { slot_bytes: 1 << 30, channels: 4000, ranks: 4000, slots: 4000, ..SIZES },
+        ] {
+            assert!(Layout::new(wrong).is_err(), "{wrong:?}");
+        }
+    }
+}

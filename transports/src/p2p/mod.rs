@@ -1,0 +1,20 @@
+//! GPU ranks: FIFOs and windows in device memory that peers reach, filled and emptied by kernels.
+//!
+//! Every rank has one [`Arena`] with everything that its peers write; it is exported, and reached by the
+//! others through the driver, in the same process or another of the host. An [`Endpoint`] knows the
+//! arenas of all, and launches the kernels that carry out schedules. Its launches are safe: programs
+//! and sizes are checked before a kernel gets them.
+
+mod arena;
+mod endpoint;
+mod launch;
+mod layout;
+mod operand;
+mod program;
+
+pub use arena::{Arena, Reached};
+pub use endpoint::{Endpoint, Uploaded};
+pub use launch::Order;
+pub use layout::{LINE_BYTES, Layout, Protocol, Sizes};
+pub use operand::{Memory, Operand, Region, Shares};
+pub use program::{Bounds, Program, Tables};
