@@ -31,14 +31,14 @@ mod pinned;
 mod plain;
 #[cfg(feature = "gpu")]
 mod pool;
-mod schedule;
 #[cfg(feature = "gpu")]
 mod reduce;
+mod schedule;
 #[cfg(feature = "gpu")]
 mod stream;
 mod table;
 
-pub use arguments::{Channel, Exchange, Fifo, Patience, ReduceCopy, State, Status};
+pub use arguments::{Channel, Exchange, Fifo, Patience, Ping, ReduceCopy, State, Status};
 #[cfg(feature = "gpu")]
 pub use buffer::{Buffer, View, ViewMut};
 #[cfg(feature = "gpu")]

@@ -17,6 +17,7 @@ macro_rules! modules {
 
 modules! {
     exchange
+    ping
     reduce_copy_bfloat16
     reduce_copy_double
     reduce_copy_float

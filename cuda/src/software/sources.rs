@@ -24,6 +24,7 @@ sources! {
     "kernels/message.cuh"
     "kernels/ops.cuh"
     "kernels/pack.cuh"
+    "kernels/ping.cu"
     "kernels/places.cuh"
     "kernels/ptx.cuh"
     "kernels/reduce.cuh"
