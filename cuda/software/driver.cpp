@@ -171,7 +171,7 @@ int cuStreamQuery(Stream* stream) {
     });
 }
 
-int cuStreamDestroy_v2(Stream* stream) { return delete stream, SUCCESS; }
+int cuStreamDestroy_v2(Stream* stream) { return stream ? stream->close(), SUCCESS : INVALID_HANDLE; }
 
 int cuEventCreate(Event** event, unsigned) { return *event = new Event, SUCCESS; }
 

@@ -9,27 +9,27 @@ namespace software {
 
 namespace {
 
-std::mutex all_mutex;
-std::set<Stream*> all;
+// Never destroyed, as streams may be when the process ends.
+std::mutex& all_mutex = *new std::mutex;
+std::set<Stream*>& all = *new std::set<Stream*>;
 
 } // namespace
 
-Stream::Stream(int gpu) : gpu_(gpu), thread_([this] { serve(); }) {
+Stream::Stream(int gpu) : gpu_(gpu) {
     std::lock_guard lock(all_mutex);
     all.insert(this);
+    std::thread([this] { serve(); }).detach();
 }
 
 Stream::~Stream() {
-    {
-        std::lock_guard lock(all_mutex);
-        all.erase(this);
-    }
-    {
-        std::lock_guard lock(mutex_);
-        closing_ = true;
-        changed_.notify_all();
-    }
-    thread_.join();
+    std::lock_guard lock(all_mutex);
+    all.erase(this);
+}
+
+void Stream::close() {
+    std::lock_guard lock(mutex_);
+    closing_ = true;
+    changed_.notify_all();
 }
 
 void Stream::push(Work work) {
@@ -92,7 +92,7 @@ void Stream::serve() {
     for (;;) {
         changed_.wait(lock, [this] { return !queue_.empty() || closing_; });
         if (queue_.empty()) {
-            return;
+            break;
         }
         Work work = std::move(queue_.front());
         queue_.pop_front();
@@ -104,6 +104,8 @@ void Stream::serve() {
         error_ = error_ == 0 ? error : error_;
         changed_.notify_all();
     }
+    lock.unlock();
+    delete this;
 }
 
 void Event::Mark::pass() {

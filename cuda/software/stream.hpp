@@ -21,9 +21,9 @@ public:
     enum class Capture : int { None = 0, Active = 1, Spoiled = 2 };
 
     explicit Stream(int gpu);
-    // Waits for all that was pushed.
-    ~Stream();
     Stream(const Stream&) = delete;
+    // Does all that was pushed, and then is no more; returns before that.
+    void close();
 
     int gpu() const { return gpu_; }
     // Adds what is to be done, to the capture if there is one.
@@ -43,6 +43,8 @@ public:
     Capture end_capture(std::vector<Work>& captured);
 
 private:
+    ~Stream();
+    // The thread; it is also what destroys the stream.
     void serve();
 
     std::mutex mutex_;
@@ -53,7 +55,6 @@ private:
     Capture capture_ = Capture::None;
     std::vector<Work> captured_;
     int gpu_;
-    std::thread thread_;
 };
 
 class Event {

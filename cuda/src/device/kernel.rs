@@ -39,10 +39,7 @@ impl Gpu {
     pub fn kernel(&self, name: &str) -> Result<Kernel, GpuError> {
         self.bind()?;
         let (function, name) = self.0.modules.function(name)?;
-        let kernel = Kernel { gpu: self.clone(), name, function };
-        // Where modules are loaded lazily, this is what loads the code.
-        kernel.attribute(sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_NUM_REGS)?;
-        Ok(kernel)
+        Ok(Kernel { gpu: self.clone(), name, function })
     }
 }
 
@@ -122,11 +119,5 @@ impl Kernel {
             }
             outcome => outcome,
         }
-    }
-
-    fn attribute(&self, attribute: sys::CUfunction_attribute) -> Result<i32, GpuError> {
-        // SAFETY: the function is loaded.
-        unsafe { result::function::get_function_attribute(self.function, attribute) }
-            .from("cuFuncGetAttribute")
     }
 }

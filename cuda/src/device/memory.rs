@@ -69,6 +69,8 @@ fn named(error: GpuError, gpu: &Gpu, kind: Kind, bytes: usize) -> GpuError {
 impl Drop for Memory {
     fn drop(&mut self) {
         let block = Block { exported: self.exported.load(Ordering::Relaxed), ..self.block };
+        // Where that fails, the GPU has failed, and so will what follows.
+        let _ = self.gpu.bind();
         let (pool, users) = (&self.gpu.0.pool, std::mem::take(&mut *lock(&self.users)));
         if block.kind == Kind::Imported { pool.close(block, users) } else { pool.give(block, users) }
     }

@@ -57,14 +57,19 @@ fn index() -> &'static HashMap<&'static str, usize> {
     })
 }
 
-/// Those that a GPU has loaded, by index; until it is closed.
+/// What a GPU has loaded, until it is closed.
 #[derive(Default)]
-pub(crate) struct Modules(Mutex<HashMap<usize, Module>>);
+pub(crate) struct Modules(Mutex<Loaded>);
 
-struct Module(sys::CUmodule);
+#[derive(Default)]
+struct Loaded {
+    /// By index.
+    modules: HashMap<usize, sys::CUmodule>,
+    functions: HashMap<&'static str, sys::CUfunction>,
+}
 
-// SAFETY: the driver's functions on modules may be called by any thread.
-unsafe impl Send for Module {}
+// SAFETY: the driver's functions on modules and kernels may be called by any thread.
+unsafe impl Send for Loaded {}
 
 impl Modules {
     /// The kernel of this name, and the name; the GPU's context is current.
@@ -72,24 +77,24 @@ impl Modules {
         let (&name, &index) =
             index().get_key_value(name).ok_or_else(|| GpuError::NoKernel { name: name.to_owned() })?;
         let mut loaded = lock(&self.0);
-        let module = match loaded.get(&index) {
-            Some(module) => module.0,
-            None => {
-                let module = load(MODULES[index].1)?;
-                loaded.insert(index, Module(module));
-                module
-            }
+        if let Some(&function) = loaded.functions.get(name) {
+            return Ok((function, name));
+        }
+        let module = match loaded.modules.get(&index) {
+            Some(&module) => module,
+            None => load(MODULES[index].1)?,
         };
-        let symbol = CString::new(name).expect("names have no zeros");
-        // SAFETY: the module is loaded and stays so.
-        Ok((unsafe { result::module::get_function(module, symbol) }.from("cuModuleGetFunction")?, name))
+        loaded.modules.insert(index, module);
+        let function = function(module, name)?;
+        loaded.functions.insert(name, function);
+        Ok((function, name))
     }
 
     /// Unloads them; the GPU's context is current, and none of their kernels runs.
     pub(crate) fn unload(&mut self) {
-        for (_, module) in lock(&self.0).drain() {
+        for (_, module) in lock(&self.0).modules.drain() {
             // SAFETY: kernels and streams keep the GPU open, so nobody has or runs a function of it any more.
-            let _ = unsafe { result::module::unload(module.0) };
+            let _ = unsafe { result::module::unload(module) };
         }
     }
 }
@@ -98,6 +103,17 @@ fn load(text: &str) -> Result<sys::CUmodule, GpuError> {
     let text = CString::new(text).expect("PTX has no zeros");
     // SAFETY: the text ends with a zero.
     unsafe { result::module::load_data(text.as_ptr().cast()) }.from("cuModuleLoadData")
+}
+
+fn function(module: sys::CUmodule, name: &str) -> Result<sys::CUfunction, GpuError> {
+    let name = CString::new(name).expect("names have no zeros");
+    // SAFETY: the module is loaded.
+    let function = unsafe { result::module::get_function(module, name) }.from("cuModuleGetFunction")?;
+    let registers = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_NUM_REGS;
+    // Where modules are loaded lazily, this is what loads the code.
+    // SAFETY: as above.
+    unsafe { result::function::get_function_attribute(function, registers) }.from("cuFuncGetAttribute")?;
+    Ok(function)
 }
 
 #[cfg(test)]

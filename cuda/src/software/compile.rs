@@ -84,7 +84,11 @@ fn build(compiler: &str, folder: &Path) -> Result<(), SoftwareError> {
     }
     let objects = compiled.iter().map(|path| object(path));
     let soname = format!("-Wl,-soname,{NAME}");
-    let link = ["-shared", "-pthread", &soname, "-o", "built"].map(str::to_owned).into_iter().chain(objects);
+    // Its threads run on when nobody holds it any more.
+    let link = ["-shared", "-pthread", "-Wl,-z,nodelete", &soname, "-o", "built"]
+        .map(str::to_owned)
+        .into_iter()
+        .chain(objects);
     finish(compiler, start(compiler, folder, &link.collect::<Vec<_>>()))
 }
 

@@ -46,6 +46,11 @@ impl Busy {
         Self { abort, status, _channel: channel, _fifos: fifos }
     }
 
+    /// Lets go of all but the word that ends it.
+    pub(crate) fn leave(self) -> Pinned<u32> {
+        self.abort
+    }
+
     /// Ends it.
     pub(crate) fn end(&self, stream: &Stream) {
         assert_eq!(self.status.get(0).state(), Some(State::Well), "it has given up by itself");

@@ -9,7 +9,7 @@ mod launches;
 mod memory;
 mod streams;
 
-use unisono_cuda::device::Gpu;
+use unisono_cuda::device::{Buffer, Event, Gpu, Graph, Imported, Kernel, Pinned, Stream, View, ViewMut};
 use unisono_cuda::software::{self, SoftwareError};
 
 /// A GPU of the software device, of two that there are; none, said aloud, where there is no C++ compiler.
@@ -23,3 +23,10 @@ fn gpu() -> Option<Gpu> {
         Err(error) => panic!("{error}"),
     }
 }
+
+/// Any thread may use any of them.
+const _: fn() = || {
+    fn shared<T: Send + Sync>() {}
+    shared::<(Gpu, Stream, Event, Kernel, Imported, Graph)>();
+    shared::<(Buffer<f32>, Pinned<u64>, View<'_, *const u8>, ViewMut<'_, *mut u8>)>();
+};

@@ -2,7 +2,9 @@
 
 use crate::busy::Busy;
 use std::sync::atomic::Ordering;
-use unisono_cuda::device::{Gpu, GpuError};
+use std::time::{Duration, Instant};
+use unisono_cuda::device::{Buffer, Gpu, GpuError, ReduceCopy, Shape};
+use unisono_cuda::{DType, Op};
 
 #[test]
 fn what_is_written_is_read() {
@@ -52,6 +54,51 @@ fn memory_lasts_until_the_work_that_uses_it_is_done() {
     let again = gpu.alloc::<u8>(COUNT).unwrap();
     assert_eq!(again.address(), address, "memory is kept though its use is over");
     assert_eq!(again.to_vec(&stream).unwrap(), [0; COUNT], "memory shows what it held before");
+}
+
+#[test]
+fn nothing_waits_for_work_of_a_stream_that_is_dropped() {
+    let Some(gpu) = crate::gpu() else { return };
+    const COUNT: usize = 23456;
+    let stream = gpu.stream().unwrap();
+    let busy = Busy::new(&gpu, &stream);
+    let (used, done) = (gpu.alloc::<u8>(COUNT).unwrap(), stream.record().unwrap());
+    let address = used.address();
+    used.used_by(&stream);
+    drop((used, stream));
+    let abort = busy.leave();
+    assert!(!done.is_done().unwrap(), "dropping waited");
+    assert_ne!(gpu.alloc::<u8>(COUNT).unwrap().address(), address);
+    abort.words()[0].store(1, Ordering::Relaxed);
+    done.synchronize().unwrap();
+    let (mut others, start) = (Vec::new(), Instant::now());
+    while others.last().is_none_or(|last: &Buffer<u8>| last.address() != address) {
+        assert!(start.elapsed() < Duration::from_secs(60), "memory of a dropped stream is lost");
+        std::thread::sleep(Duration::from_millis(1));
+        others.push(gpu.alloc::<u8>(COUNT).unwrap());
+    }
+}
+
+#[test]
+fn stores_outside_of_memory_are_found_when_it_is_released() {
+    if crate::gpu().is_none() {
+        return;
+    }
+    // Nobody else uses this one.
+    let gpu = Gpu::open(1).unwrap();
+    let stream = gpu.stream().unwrap();
+    let (target, source) = (gpu.alloc::<u8>(100).unwrap(), gpu.alloc::<u8>(101).unwrap());
+    let kernel = gpu.kernel(&ReduceCopy::kernel(DType::U8, Op::Sum)).unwrap();
+    let [to, from] = [target.address(), source.address()];
+    let arguments = ReduceCopy::new(&[to as *mut u8], &[from as *const u8], 101);
+    let shape = Shape { blocks: 1, threads: 32, cooperative: false };
+    // SAFETY: not safe, but the software device has a guard there.
+    unsafe { kernel.launch(&stream, shape, &arguments) }.unwrap();
+    stream.synchronize().unwrap();
+    drop((target, source));
+    let found = gpu.release_unused().unwrap_err();
+    assert!(matches!(found, GpuError::Driver { call: "cuMemFree", .. }), "{found}");
+    gpu.release_unused().unwrap();
 }
 
 #[test]

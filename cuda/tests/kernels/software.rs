@@ -146,7 +146,9 @@ impl Build<'_> {
         let mut command = compiler();
         command.arg("-I").arg(folder("kernels")).args(self.races.then_some("-fsanitize=thread"));
         // Kernels for all types take longer to optimise than the tests to run.
-        command.args(if self.library { &["-fPIC", "-shared", "-O0"][..] } else { &[] }).args(["-x", "c++"]);
+        command
+            .args(if self.library { &["-fPIC", "-shared", "-O0", "-Wl,-z,nodelete"][..] } else { &[] })
+            .args(["-x", "c++"]);
         command.args(self.sources.iter().map(|source| folder(source))).args(["-x", "none"]);
         command.args(device).arg("-o").arg(&file);
         finish(command).map(|()| file)
