@@ -237,3 +237,10 @@ impl From<unisono_transports::Error> for Error {
         })
     }
 }
+
+#[cfg(feature = "gpu")]
+impl From<unisono_cuda::device::GpuError> for Error {
+    fn from(error: unisono_cuda::device::GpuError) -> Self {
+        Self::new(ErrorKind::Gpu(error.to_string()))
+    }
+}

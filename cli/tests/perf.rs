@@ -53,6 +53,32 @@ fn every_type_and_operation_is_right() {
     }
 }
 
+/// Only where there is a C++ compiler, which builds the software device.
+#[test]
+fn ranks_on_the_software_device_are_right_and_say_so() {
+    if Command::new("g++").arg("--version").output().is_err() {
+        eprintln!("SKIPPED: needs a C++ compiler");
+        return;
+    }
+    let sizes = ["--device", "software", "--sizes", "8,20000", "-n", "1", "-w", "0"];
+    for collective in COLLECTIVES {
+        let text = good(&[&[collective, "-t", "2"], &sizes[..]].concat());
+        assert!(text.contains("unisono software device: not a GPU, times mean nothing"), "{text}");
+    }
+    good(&[&["all_reduce", "-N", "2"], &sizes[..]].concat());
+    let corrupted = perf(&[&["all_reduce", "-t", "2", "--corrupt"], &sizes[..]].concat());
+    assert_eq!(corrupted.status.code(), Some(1));
+}
+
+#[test]
+fn without_a_driver_a_gpu_is_refused_with_the_reason() {
+    let output = perf(&["all_reduce", "--device", "cuda", "-t", "2", "--sizes", "8"]);
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success() || errors.contains("no CUDA driver"), "{errors}");
+    let refused = perf(&["all_reduce", "--device", "software", "--report-floor"]);
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("does not go with --device"));
+}
+
 #[test]
 fn a_corrupted_element_is_counted_and_fails_the_command() {
     for collective in COLLECTIVES.into_iter().filter(|&collective| collective != "barrier") {

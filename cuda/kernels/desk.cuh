@@ -4,6 +4,18 @@
 #include "copies.cuh"
 #include "schedule_arguments.cuh"
 
+// A message that came as lines, and one that will go as such; null where there is none.
+struct LinesAtHand {
+    const u8* arrived;
+    u8* leaving;
+    // Of the first pass, from there on.
+    u64 offset;
+    u64 arrived_step;
+    u64 leaving_step;
+    // Not 0: so many bytes that leave are all to be written, whatever the message's length.
+    u64 refresh;
+};
+
 // In shared memory: passes of as many sources and targets each.
 struct Desk {
     const u8* sources[OPERANDS_MAX];
@@ -18,6 +30,8 @@ struct Desk {
     u32 how;
     // What results are divided by; 0: by nothing.
     u32 divisor;
+    // Where messages are lines, which are neither among the sources nor the targets then.
+    LinesAtHand lines;
 };
 
 // Bits are copied.

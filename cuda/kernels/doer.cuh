@@ -14,21 +14,12 @@ DEVICE u64 tag_word(const Stage& stage, u32 index) {
     return index == 0 ? args.sequence : index == 1 ? args.what : index == 2 ? args.count : piece;
 }
 
-DEVICE void store_tag(const Stage& stage, u64* to) {
-#pragma unroll
-    for (u32 index = 0; index < TAG_WORDS; index++) {
-        store_data(to + index, tag_word(stage, index));
-    }
-}
-
 // Whether it is the same but for the number: that only says how many operations there were before.
-DEVICE bool is_same_tag(const Stage& stage, const u64* tag) {
+DEVICE bool is_same_tag(const Stage& stage, const u64 (&tag)[TAG_WORDS]) {
     bool same = true;
 #pragma unroll
     for (u32 index = 1; index < TAG_WORDS; index++) {
-        u64 word;
-        load_data(word, tag + index);
-        same = same && word == tag_word(stage, index);
+        same = same && tag[index] == tag_word(stage, index);
     }
     return same;
 }
@@ -38,8 +29,6 @@ struct Doer {
     const Patience& patience;
     u32 peer;
     u64 step;
-    // What the peer said it was doing, if that is the trouble.
-    const u64* theirs;
 
     DEVICE void describe(Status* status) const {
         status->rank = stage.args.rank;
@@ -47,20 +36,30 @@ struct Doer {
         status->step = u32(step);
         status->act = stage.act;
         status->lane = stage.lane;
-#pragma unroll 1
+#pragma unroll
         for (u32 index = 0; index < TAG_WORDS; index++) {
             status->ours[index] = tag_word(stage, index);
-            if (theirs) {
-                load_data(status->theirs[index], theirs + index);
-            }
         }
     }
 };
 
-DEVICE Doer doer(const Stage& stage, u32 peer, u64 step) { return {stage, stage.args.patience, peer, step, nullptr}; }
+DEVICE Doer doer(const Stage& stage, u32 peer, u64 step) { return {stage, stage.args.patience, peer, step}; }
+
+// One whose peer does something else.
+struct Refuser : Doer {
+    const u64 (&theirs)[TAG_WORDS];
+
+    DEVICE void describe(Status* status) const {
+        Doer::describe(status);
+#pragma unroll
+        for (u32 index = 0; index < TAG_WORDS; index++) {
+            status->theirs[index] = theirs[index];
+        }
+    }
+};
 
 // Tells the host that the peer is doing something else, or something of another length.
-DEVICE bool refuse(const Doer& doer, State why, const u64* theirs, u64 wanted, u64 seen) {
-    give_up(Doer{doer.stage, doer.patience, doer.peer, doer.step, theirs}, why, wanted, seen);
+DEVICE bool refuse(const Doer& doer, State why, const u64 (&theirs)[TAG_WORDS], u64 wanted, u64 seen) {
+    give_up(Refuser{doer, theirs}, why, wanted, seen);
     return false;
 }

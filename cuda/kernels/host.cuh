@@ -61,6 +61,16 @@ DEVICE void store_relaxed(T* to, T value) {
     __atomic_store_n(to, value, __ATOMIC_RELAXED);
 }
 
+DEVICE void load_pair(u64& low, u64& high, const void* from) {
+    low = load_relaxed((const u64*)from);
+    high = load_relaxed((const u64*)from + 1);
+}
+
+DEVICE void store_pair(void* to, u64 low, u64 high) {
+    store_relaxed((u64*)to, low);
+    store_relaxed((u64*)to + 1, high);
+}
+
 template <class T>
 DEVICE T load_acquire(const T* from) {
     return __atomic_load_n(from, __ATOMIC_ACQUIRE);

@@ -2,14 +2,26 @@
 #pragma once
 
 #include "lay_out.cuh"
+#include "line_passes.cuh"
 #include "windows.cuh"
+
+// Moves what is on the desk. By all threads.
+template <class E>
+DEVICE bool clear(const Stage& stage, const Act& act, const Desk& desk, bool lines) {
+    if (lines) {
+        return clear_lines<E>(desk, stage.args.one, doer(stage, act.peer, desk.lines.arrived_step));
+    }
+    clear_desk<E>(desk);
+    return true;
+}
 
 // One message, copy or reduction: one thread waits and lays out, all move data, one hands over.
 template <class E>
 DEVICE bool move(const Stage& stage, const Act& act, Desk& desk) {
     bool local = act.verb == COPY || act.verb == REDUCE;
+    bool lines = stage.args.protocol == LINES && !local;
     u32 blocks = local ? 1 : act.operands;
-    Message message = {nullptr, nullptr, 0, 0};
+    Message message = {};
     bool ready = threadIdx.x != 0 || local || open_message(stage, act, message);
     u32 first = 0;
     do {
@@ -19,8 +31,10 @@ DEVICE bool move(const Stage& stage, const Act& act, Desk& desk) {
         if (!__syncthreads_and(ready)) {
             return false;
         }
-        clear_desk<E>(desk);
-        __syncthreads();
+        bool moved = clear<E>(stage, act, desk, lines);
+        if (!__syncthreads_and(moved)) {
+            return false;
+        }
         first += PASSES_ABREAST;
     } while (first < blocks);
     if (threadIdx.x == 0) {

@@ -4,18 +4,21 @@
 #include "desk.cuh"
 #include "message.cuh"
 
+DEVICE u64 factor_of(const Stage& stage, const Place& place) {
+    return place.space == INPUT ? stage.args.factor : stage.args.one;
+}
+
 // Passes of a message laid out at once: each has two sources and two targets at most.
 constexpr u32 PASSES_ABREAST = OPERANDS_MAX / 2;
 
-// Blocks of a message begin at multiples of this.
-constexpr u64 BLOCK_ALIGNMENT = 16;
+// From one block of a message to the next.
+DEVICE u64 slot_bytes(u64 bytes) { return (bytes + sizeof(Words) - 1) / sizeof(Words) * sizeof(Words); }
 
-// One more pass: from `own` (null: none) and what arrived, to `into` (null: none) and what leaves.
-DEVICE void add_pass(Desk& desk, const Stage& stage, const Place* own, const Place* into, u64 bytes, Message& message) {
+// One more pass, of a message in slots: from `own` (null: none) and what arrived, to `into` (null: none) and what leaves.
+DEVICE void add_pass(Desk& desk, const Stage& stage, const Place* own, const Place* into, const Message& message) {
     u32 source = desk.passes * desk.source_count, target = desk.passes * desk.target_count;
     if (own) {
-        bool scaled = own->space == INPUT;
-        desk.factors[source] = scaled ? stage.args.factor : stage.args.one;
+        desk.factors[source] = factor_of(stage, *own);
         desk.sources[source++] = address_of(stage, *own);
     }
     if (message.arrived) {
@@ -24,13 +27,17 @@ DEVICE void add_pass(Desk& desk, const Stage& stage, const Place* own, const Pla
     }
     if (into) {
         desk.targets[target++] = address_of(stage, *into);
-        put_bytes(stage, *into, bytes);
     }
     if (message.leaving) {
         desk.targets[target] = message.leaving + message.offset;
     }
-    desk.bytes[desk.passes++] = bytes;
-    message.offset += (bytes + BLOCK_ALIGNMENT - 1) / BLOCK_ALIGNMENT * BLOCK_ALIGNMENT;
+}
+
+// The same of a message in lines.
+DEVICE void add_line_pass(Desk& desk, const Stage& stage, const Place* own, const Place* into) {
+    desk.sources[desk.passes] = own ? address_of(stage, *own) : nullptr;
+    desk.factors[desk.passes] = own ? factor_of(stage, *own) : stage.args.one;
+    desk.targets[desk.passes] = into ? address_of(stage, *into) : nullptr;
 }
 
 // The next blocks of a message, from `first` on.
@@ -38,7 +45,9 @@ DEVICE void lay_out_message(Desk& desk, const Stage& stage, const Act& act, u32 
     const Place* places = stage.args.places + act.first_place;
     bool reads = act.verb != RECV, writes = act.verb != SEND;
     u32 last = first + PASSES_ABREAST < act.operands ? first + PASSES_ABREAST : act.operands;
-    bool scaled = false;
+    bool lines = stage.args.protocol == LINES, scaled = false;
+    desk.lines = {message.arrived, message.leaving, message.offset, message.arrived_step, message.leaving_step,
+                  last == act.operands ? message.refresh : 0};
     desk.passes = 0;
     desk.source_count = (reads ? 1 : 0) + (message.arrived ? 1 : 0);
     desk.target_count = (writes ? 1 : 0) + (message.leaving ? 1 : 0);
@@ -49,7 +58,16 @@ DEVICE void lay_out_message(Desk& desk, const Stage& stage, const Act& act, u32 
         u64 bytes = told ? message.each : bytes_of(stage, *place);
         const Place* into = act.verb == RECV_REDUCE ? place + act.operands : writes ? place : nullptr;
         scaled = scaled || (reads && place->space == INPUT);
-        add_pass(desk, stage, reads ? place : nullptr, into, bytes, message);
+        if (lines) {
+            add_line_pass(desk, stage, reads ? place : nullptr, into);
+        } else {
+            add_pass(desk, stage, reads ? place : nullptr, into, message);
+        }
+        if (into) {
+            put_bytes(stage, *into, bytes);
+        }
+        desk.bytes[desk.passes++] = bytes;
+        message.offset += lines ? line_bytes(bytes) : slot_bytes(bytes);
     }
     set_how(desk, stage.args, scaled, act.finish != 0);
 }
@@ -61,9 +79,8 @@ DEVICE void lay_out_local(Desk& desk, const Stage& stage, const Act& act) {
     u64 bytes = common_bytes(stage, places, act.operands + act.targets);
 #pragma unroll 1
     for (u32 index = 0; index < act.operands; index++) {
-        bool input = places[index].space == INPUT;
-        scaled = scaled || input;
-        desk.factors[index] = input ? stage.args.factor : stage.args.one;
+        scaled = scaled || places[index].space == INPUT;
+        desk.factors[index] = factor_of(stage, places[index]);
         desk.sources[index] = address_of(stage, places[index]);
     }
 #pragma unroll 1

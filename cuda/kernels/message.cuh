@@ -1,9 +1,8 @@
-// Messages between ranks: a slot of a FIFO holds a head (tag, bytes) and data. All of this is done by one thread of a block;
-// barriers are between it and the others, who move the data.
+// Messages between ranks: a slot of a FIFO holds a head (tag, bytes) and data, or lines with them. All of this is done by one
+// thread of a block; barriers are between it and the others, who move the data.
 #pragma once
 
-#include "doer.cuh"
-#include "slots.cuh"
+#include "heads.cuh"
 
 // What an act does with slots.
 struct Message {
@@ -14,6 +13,11 @@ struct Message {
     u64 each;
     // Of the next block.
     u64 offset;
+    // Of the slots.
+    u64 arrived_step;
+    u64 leaving_step;
+    // Bytes that are all to be written of the one that will go; 0: only those of the message.
+    u64 refresh;
 };
 
 DEVICE Port& port_to(const Stage& stage, u32 peer) {
@@ -44,20 +48,21 @@ DEVICE u64 expected_bytes(const Stage& stage, const Act& act, u64 bytes, u64& ea
 DEVICE bool arrive(const Stage& stage, const Act& act, Message& message, u64& bytes) {
     Port& port = port_to(stage, act.peer);
     Doer waiter = doer(stage, act.peer, port.received);
-    if (!wait_until(port.into.tail, port.received + 1, waiter)) {
+    u8* start = slot(port.into, port.received);
+    Head head;
+    if (!wait_head(head, stage, port.into, port.received, waiter)) {
         return false;
     }
-    u8* start = slot(port.into, port.received);
-    const u64* head = (const u64*)start;
-    load_data(bytes, head + TAG_WORDS);
-    if (!is_same_tag(stage, head)) {
-        return refuse(waiter, MISMATCH, head, 0, 0);
+    if (!is_same_tag(stage, head.tag)) {
+        return refuse(waiter, MISMATCH, head.tag, 0, 0);
     }
-    u64 expected = expected_bytes(stage, act, bytes, message.each);
-    if (bytes != expected) {
-        return refuse(waiter, LENGTH, head, expected, bytes);
+    u64 expected = expected_bytes(stage, act, head.bytes, message.each);
+    if (head.bytes != expected) {
+        return refuse(waiter, LENGTH, head.tag, expected, head.bytes);
     }
-    message.arrived = start + HEAD_BYTES;
+    bytes = head.bytes;
+    message.arrived = start + head_bytes(stage);
+    message.arrived_step = port.received;
     return true;
 }
 
@@ -67,11 +72,10 @@ DEVICE bool depart(const Stage& stage, u32 peer, u64 bytes, Message& message) {
     if (!wait_until(port.out.head, credit_for(port.out, port.sent), doer(stage, peer, port.sent))) {
         return false;
     }
-    u8* start = slot(port.out, port.sent);
-    u64* head = (u64*)start;
-    store_tag(stage, head);
-    store_data(head + TAG_WORDS, bytes);
-    message.leaving = start + HEAD_BYTES;
+    store_head(stage, port.out, port.sent, bytes);
+    message.leaving = slot(port.out, port.sent) + head_bytes(stage);
+    message.leaving_step = port.sent;
+    message.refresh = refreshes(port.sent, port.out.slot_count) ? port.out.slot_bytes - head_bytes(stage) : 0;
     return true;
 }
 
@@ -98,10 +102,14 @@ DEVICE bool open_message(const Stage& stage, const Act& act, Message& message) {
 DEVICE void close_message(const Stage& stage, const Act& act, const Message& message) {
     if (message.leaving) {
         Port& port = port_to(stage, act.verb == SEND ? act.peer : act.forward);
-        store_release(port.out.tail, ++port.sent);
+        port.sent++;
+        if (stage.args.protocol == SLOTS) {
+            store_release(port.out.tail, port.sent);
+        }
     }
     if (message.arrived) {
         Port& port = port_to(stage, act.peer);
-        store_release(port.into.head, ++port.received);
+        port.received++;
+        store_release(port.into.head, port.received);
     }
 }

@@ -85,6 +85,14 @@ DEVICE void store_data(void* to, const Words& value) {
                  : "memory");
 }
 
+DEVICE void load_pair(u64& low, u64& high, const void* from) {
+    asm volatile("ld.relaxed.sys.global.v2.u64 {%0, %1}, [%2];" : "=l"(low), "=l"(high) : AT(from) : "memory");
+}
+
+DEVICE void store_pair(void* to, u64 low, u64 high) {
+    asm volatile("st.relaxed.sys.global.v2.u64 [%0], {%1, %2};" ::AT(to), "l"(low), "l"(high) : "memory");
+}
+
 DEVICE u64 load_relaxed(const u64* from) {
     u64 value;
     asm volatile("ld.relaxed.sys.global.u64 %0, [%1];" : "=l"(value) : AT(from) : "memory");

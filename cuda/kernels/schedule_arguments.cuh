@@ -8,6 +8,8 @@ enum Verb : u8 { SEND, RECV, RECV_REDUCE, COPY, REDUCE, SIGNAL, WAIT };
 
 enum Space : u32 { INPUT, OUTPUT, SCRATCH, WINDOW };
 
+enum Protocol : u32 { SLOTS, LINES };
+
 enum Operation : u32 { SUM, PROD, MIN, MAX, AVG, PRE_MUL_SUM };
 
 constexpr u32 NOBODY = ~0u;
@@ -94,7 +96,7 @@ struct Interpret {
     u32 op;
     u32 divisor;
     u32 uses_window;
-    u32 unused;
+    u32 protocol;
     Patience patience;
 };
 

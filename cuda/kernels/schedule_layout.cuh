@@ -65,7 +65,7 @@ static_assert(OFFSET_OF(Interpret, scratch_blocks) == 228);
 static_assert(OFFSET_OF(Interpret, op) == 232);
 static_assert(OFFSET_OF(Interpret, divisor) == 236);
 static_assert(OFFSET_OF(Interpret, uses_window) == 240);
-static_assert(OFFSET_OF(Interpret, unused) == 244);
+static_assert(OFFSET_OF(Interpret, protocol) == 244);
 static_assert(OFFSET_OF(Interpret, patience) == 248);
 static_assert(sizeof(Interpret) == 272);
 static_assert(OFFSET_OF(OneShot, input) == 0);

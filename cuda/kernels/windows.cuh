@@ -48,6 +48,24 @@ DEVICE void leave_bank(Stage& stage) {
     }
 }
 
+DEVICE void store_tag(const Stage& stage, u64* to) {
+#pragma unroll
+    for (u32 index = 0; index < TAG_WORDS; index++) {
+        store_data(to + index, tag_word(stage, index));
+    }
+}
+
+// Whether a peer does the same, by what it has written before its first signal.
+DEVICE bool agrees(const Stage& stage, const Doer& waiter, u32 peer) {
+    const u64* words = tag_words(stage, stage.args.rank, peer);
+    u64 tag[TAG_WORDS];
+#pragma unroll
+    for (u32 index = 0; index < TAG_WORDS; index++) {
+        load_data(tag[index], words + index);
+    }
+    return is_same_tag(stage, tag) || refuse(waiter, MISMATCH, tag, 0, 0);
+}
+
 // Tells every rank that all acts so far are done. By all threads, after a barrier.
 DEVICE void signal(Stage& stage) {
     bool tags = stage.signals++ == 0 && is_first(stage);
@@ -64,9 +82,6 @@ DEVICE void signal(Stage& stage) {
 DEVICE bool wait_signal(const Stage& stage, const Act& act) {
     Doer waiter = doer(stage, act.peer, stage.instance);
     u64 wanted = stage.instance << SIGNAL_BITS | act.signals;
-    if (!wait_until(signal_word(stage, stage.args.rank, act.peer), wanted, waiter)) {
-        return false;
-    }
-    const u64* theirs = tag_words(stage, stage.args.rank, act.peer);
-    return !is_first(stage) || is_same_tag(stage, theirs) || refuse(waiter, MISMATCH, theirs, 0, 0);
+    return wait_until(signal_word(stage, stage.args.rank, act.peer), wanted, waiter) &&
+           (!is_first(stage) || agrees(stage, waiter, act.peer));
 }

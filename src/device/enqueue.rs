@@ -2,7 +2,7 @@
 
 use super::Shared;
 use super::group::Groups;
-use super::job::{Job, refused};
+use super::job::Job;
 use super::plan::{Plan, Plans, SLICE_UNIT_BYTES};
 use crate::call::Call;
 use crate::engine::{Layout, Shares};
@@ -96,15 +96,11 @@ impl Shared {
         if let Some((last, Some(event))) = &state.last
             && last != stream
         {
-            stream.wait(event).map_err(refused)?;
+            stream.wait(event)?;
         }
         self.endpoint.launch(stream, uploaded, order, input, output)?;
         // What a graph records is done whenever it is launched.
-        let done = if stream.is_captured().map_err(refused)? {
-            None
-        } else {
-            Some(stream.record().map_err(refused)?)
-        };
+        let done = if stream.is_captured()? { None } else { Some(stream.record()?) };
         state.last = Some((stream.clone(), done));
         Ok(())
     }
@@ -140,9 +136,7 @@ impl Shared {
     fn order(&self, job: &Job<'_>, plan: &Plan, call: Call, bytes: usize) -> Order {
         let longest = Layout::new(Shares::Even { bytes }, plan.parts, job.dtype.size()).longest_block(1);
         let channels = self.endpoint.arena().layout().sizes().channels;
-        let spread = longest.div_ceil(channels).next_multiple_of(SLICE_UNIT_BYTES);
-        let least = SLICE_BYTES_MIN.min(plan.slice_bytes_max);
-        let slice_bytes = spread.clamp(least, plan.slice_bytes_max);
+        let (protocol, slice_bytes) = cut(plan, longest, channels);
         let pieces = longest.div_ceil(slice_bytes).max(1);
         let ranks = self.base.ranks();
         let [sequence, what, count, _] = call.tag(0).0;
@@ -160,7 +154,7 @@ impl Shared {
             slice_bytes,
             pieces,
             channels: pieces.min(channels),
-            protocol: Protocol::Counted,
+            protocol,
             limit: self.base.config().timeout,
         }
     }
@@ -178,6 +172,17 @@ impl Shared {
         }
         over
     }
+}
+
+/// How messages go, and bytes of a slice: all channels get work, and no slice is too small to be worth its hand-over.
+fn cut(plan: &Plan, longest_block: usize, channels: usize) -> (Protocol, usize) {
+    let whole = longest_block.max(1).next_multiple_of(SLICE_UNIT_BYTES);
+    if whole <= plan.line_bytes_max {
+        return (Protocol::Lines, whole);
+    }
+    let spread = longest_block.div_ceil(channels).next_multiple_of(SLICE_UNIT_BYTES);
+    let least = SLICE_BYTES_MIN.min(plan.slice_bytes_max);
+    (Protocol::Slots, spread.clamp(least, plan.slice_bytes_max))
 }
 
 /// Below this a slice costs more in hand-overs than it gains in overlap.

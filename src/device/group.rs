@@ -1,6 +1,5 @@
 //! Sends and receives, one by one or together, enqueued on a stream.
 
-use super::job::{Elements, ElementsMut};
 use super::transfer::{Transfer, transfers};
 use super::{DeviceCommunicator, Shared};
 use crate::call::{Call, Kind};
@@ -9,9 +8,9 @@ use crate::error::{Error, Result};
 use crate::schedule::Rank;
 use std::collections::VecDeque;
 use std::sync::Arc;
-use unisono_cuda::device::Stream;
+use unisono_cuda::device::{DeviceBuffer, DeviceBufferMut, Stream};
 use unisono_cuda::{DType, Element, Op};
-use unisono_transports::p2p::{Memory, Operand, Order, Program, Protocol, Region, Shares, Uploaded};
+use unisono_transports::p2p::{Memory, Operand, Order, Program, Protocol, Region, Shares, Typed, Uploaded};
 
 /// Sends and receives collected by [`DeviceCommunicator::group`], to be carried out together.
 #[derive(Default)]
@@ -22,25 +21,25 @@ pub struct DeviceGroup<'a> {
 struct Entry<'a> {
     direction: Direction,
     peer: Rank,
-    region: &'a dyn Region,
+    region: Box<dyn Region + 'a>,
 }
 
 impl<'a> DeviceGroup<'a> {
     /// Will send `buffer` to `peer`, which must receive as many bytes.
-    pub fn send<A: Elements>(&mut self, buffer: &'a A, peer: Rank) -> &mut Self {
-        self.entries.push(Entry { direction: Direction::Send, peer, region: buffer });
+    pub fn send<T: Element>(&mut self, buffer: &'a impl DeviceBuffer<T>, peer: Rank) -> &mut Self {
+        self.entries.push(Entry { direction: Direction::Send, peer, region: Box::new(Typed(buffer)) });
         self
     }
 
     /// Will receive `buffer` from `peer`, which must send as many bytes.
-    pub fn recv<B: ElementsMut>(&mut self, buffer: &'a mut B, peer: Rank) -> &mut Self {
-        self.entries.push(Entry { direction: Direction::Recv, peer, region: buffer });
+    pub fn recv<T: Element>(&mut self, buffer: &'a mut impl DeviceBufferMut<T>, peer: Rank) -> &mut Self {
+        self.entries.push(Entry { direction: Direction::Recv, peer, region: Box::new(Typed(buffer)) });
         self
     }
 
-    fn regions(&self, direction: Direction) -> Vec<&'a dyn Region> {
+    fn regions(&self, direction: Direction) -> Vec<&dyn Region> {
         let of = self.entries.iter().filter(|entry| entry.direction == direction);
-        of.map(|entry| entry.region).collect()
+        of.map(|entry| &*entry.region).collect()
     }
 
     /// What goes from a rank to itself must come out in the same lengths.
@@ -89,7 +88,7 @@ impl DeviceCommunicator {
     ///
     /// # Errors
     /// See [`DeviceCommunicator::all_reduce`].
-    pub fn send<A: Elements>(&self, stream: &Stream, buffer: &A, peer: Rank) -> Result<()> {
+    pub fn send<T: Element>(&self, stream: &Stream, buffer: &impl DeviceBuffer<T>, peer: Rank) -> Result<()> {
         self.group(stream, |group| {
             group.send(buffer, peer);
         })
@@ -99,7 +98,12 @@ impl DeviceCommunicator {
     ///
     /// # Errors
     /// See [`DeviceCommunicator::all_reduce`].
-    pub fn recv<B: ElementsMut>(&self, stream: &Stream, buffer: &mut B, peer: Rank) -> Result<()> {
+    pub fn recv<T: Element>(
+        &self,
+        stream: &Stream,
+        buffer: &mut impl DeviceBufferMut<T>,
+        peer: Rank,
+    ) -> Result<()> {
         self.group(stream, |group| {
             group.recv(buffer, peer);
         })
@@ -178,7 +182,7 @@ impl Shared {
             slice_bytes: self.endpoint.arena().layout().sizes().slot_bytes,
             pieces: 1,
             channels: 1,
-            protocol: Protocol::Counted,
+            protocol: Protocol::Slots,
             limit: self.base.config().timeout,
         }
     }

@@ -2,41 +2,12 @@
 
 use crate::call::Kind;
 use crate::engine::{Layout, Shares as Places};
-use crate::error::{Error, ErrorKind};
+use crate::error::Error;
 use crate::reduction::Reduction;
 use crate::schedule::{Collective, Rank};
-use unisono_cuda::device::{Buffer, Gpu, GpuError, Share, View, ViewMut};
-use unisono_cuda::{DType, Element};
+use unisono_cuda::DType;
+use unisono_cuda::device::{Gpu, Share};
 use unisono_transports::p2p::{Memory, Operand, Region, Shares};
-
-/// Elements in memory of a GPU, as operations take them.
-pub trait Elements: Region {
-    /// Their type.
-    type Item: Element;
-
-    /// How many.
-    fn count(&self) -> usize {
-        self.bytes() / size_of::<Self::Item>()
-    }
-}
-
-/// Elements that operations write.
-pub trait ElementsMut: Elements {}
-
-impl<T: Element> Elements for Buffer<T> {
-    type Item = T;
-}
-
-impl<T: Element> Elements for View<'_, T> {
-    type Item = T;
-}
-
-impl<T: Element> Elements for ViewMut<'_, T> {
-    type Item = T;
-}
-
-impl<T: Element> ElementsMut for Buffer<T> {}
-impl<T: Element> ElementsMut for ViewMut<'_, T> {}
 
 /// One of the two buffers of an operation.
 #[derive(Clone, Copy)]
@@ -97,9 +68,4 @@ impl<'a> Side<'a> {
         };
         Operand { memory, blocks }
     }
-}
-
-/// What the driver refused, as an error of ours.
-pub(super) fn refused(error: GpuError) -> Error {
-    Error::new(ErrorKind::Gpu(error.to_string()))
 }

@@ -13,12 +13,14 @@ mod join;
 mod lowering;
 mod plan;
 mod residency;
+mod rooted;
 mod transfer;
 mod watch;
 
 pub use group::DeviceGroup;
-pub use job::{Elements, ElementsMut};
-pub use unisono_cuda::device::{Buffer, Event, Gpu, GpuError, Graph, Stream, View, ViewMut, gpus};
+pub use unisono_cuda::device::{
+    Buffer, DeviceBuffer, DeviceBufferMut, Event, Gpu, GpuError, Graph, Stream, View, ViewMut, gpus,
+};
 
 use crate::communicator::Communicator;
 use crate::error::Result;
@@ -105,7 +107,7 @@ impl DeviceCommunicator {
     pub fn synchronize(&self, stream: &Stream) -> Result<()> {
         let ended = stream.synchronize();
         self.shared.look()?;
-        ended.map_err(|error| self.shared.base.place(job::refused(error)))
+        ended.map_err(|error| self.shared.base.place(error.into()))
     }
 
     /// Ends this communicator on all ranks, from any thread: launches under way end within milliseconds.

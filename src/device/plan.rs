@@ -17,6 +17,8 @@ pub(super) struct Plan {
     pub(super) digest: Digest,
     /// Longest slice of a block that fits every slot and every window, in bytes.
     pub(super) slice_bytes_max: usize,
+    /// The same where messages go in lines; zero where there are windows.
+    pub(super) line_bytes_max: usize,
 }
 
 /// The plans made so far.
@@ -48,6 +50,7 @@ fn make(algorithm: &Algorithm, spec: &Spec, endpoint: &Endpoint) -> Result<Plan>
         true => endpoint.bank_bytes() / widest.window_blocks.max(1),
         false => sizes.slot_bytes / widest.blocks_per_message,
     };
+    let line = if uses_window { 0 } else { sizes.low_bytes / widest.blocks_per_message };
     let slice_bytes_max = slice / SLICE_UNIT_BYTES * SLICE_UNIT_BYTES;
     if slice_bytes_max == 0 {
         let text = format!("{algorithm:?} has no room on a GPU with {} ranks: {sizes:?}", spec.ranks);
@@ -70,7 +73,8 @@ fn make(algorithm: &Algorithm, spec: &Spec, endpoint: &Endpoint) -> Result<Plan>
         true => None,
         false => Some(endpoint.upload(Program::new(tables, bounds)?, slice_bytes_max)?),
     };
-    Ok(Plan { parts, digest: Digest::of(algorithm), slice_bytes_max, uploaded })
+    let line_bytes_max = line / SLICE_UNIT_BYTES * SLICE_UNIT_BYTES;
+    Ok(Plan { parts, digest: Digest::of(algorithm), slice_bytes_max, line_bytes_max, uploaded })
 }
 
 /// Slices are whole numbers of this.

@@ -1,9 +1,9 @@
 //! Operations and streams: order, graphs, several communicators, several GPUs.
 
 use crate::world::{config, gpu, run};
-use unisono::device::{Gpu, GpuError};
+use unisono::device::Gpu;
 use unisono::schedule::{Collective, find};
-use unisono::{Communicator, Error, Sum};
+use unisono::{Communicator, Sum};
 use unisono_cuda::software;
 
 #[test]
@@ -15,8 +15,7 @@ fn a_graph_repeats_an_operation() {
             // What is made when an operation is first used cannot be made while a stream is captured.
             comm.all_reduce(&stream, &mut values, Sum).unwrap();
             comm.synchronize(&stream).unwrap();
-            let graph =
-                stream.capture(|stream| comm.all_reduce(stream, &mut values, Sum).map_err(Refused::of));
+            let graph = stream.capture(|stream| comm.all_reduce(stream, &mut values, Sum));
             let graph = graph.unwrap();
             for _ in 0..3 {
                 graph.launch(&stream).unwrap();
@@ -24,26 +23,6 @@ fn a_graph_repeats_an_operation() {
             comm.synchronize(&stream).unwrap();
             assert_eq!(values.to_vec(&stream).unwrap(), [16.0; 2000]);
         });
-    }
-}
-
-/// What a capture may end with.
-#[derive(Debug)]
-#[allow(dead_code)] // shown when a test fails
-enum Refused {
-    ByUs(Error),
-    ByDriver(GpuError),
-}
-
-impl Refused {
-    fn of(error: Error) -> Self {
-        Refused::ByUs(error)
-    }
-}
-
-impl From<GpuError> for Refused {
-    fn from(error: GpuError) -> Self {
-        Refused::ByDriver(error)
     }
 }
 

@@ -1,6 +1,7 @@
 //! The flags: nccl-tests' own, with their meaning, and ours.
 
 use super::bind::Bind;
+use super::device::{self, Device};
 use super::test::Kind;
 use crate::size;
 use std::path::PathBuf;
@@ -70,6 +71,9 @@ pub(crate) struct Arguments {
     /// Ranks as processes that this command starts.
     #[arg(short = 'N', long)]
     pub(super) ranks: Option<usize>,
+    /// Where the buffers are.
+    #[arg(long, value_enum, default_value = "cpu")]
+    pub(super) device: Device,
     /// Algorithm by name, `auto`, or a list such as all_reduce=ring.
     #[arg(long, default_value = "auto")]
     pub(super) algo: String,
@@ -115,6 +119,7 @@ impl Arguments {
     /// Refuses what cannot be measured, before any rank is started.
     pub(super) fn check(&self) -> Result<(), String> {
         self.config()?;
+        device::check(self)?;
         if self.min_bytes > self.max_bytes || self.min_bytes == 0 {
             return Err(format!("sizes from {} to {} are none", self.min_bytes, self.max_bytes));
         }

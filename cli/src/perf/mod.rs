@@ -3,6 +3,7 @@
 mod args;
 mod bench;
 mod bind;
+mod device;
 mod floor;
 mod json;
 mod memory;
@@ -16,6 +17,7 @@ pub(crate) use args::Arguments;
 use crate::launch::Launch;
 use args::Dtypes;
 use bench::{Bench, Row};
+use device::Device;
 use std::ffi::OsString;
 use std::time::Duration;
 use test::Test;
@@ -60,6 +62,9 @@ fn in_processes(arguments: &Arguments) -> Result<u8, String> {
 
 /// One rank's part: every type, operation, root and size asked for.
 fn measure(arguments: &Arguments, comm: &Communicator) -> Result<u8, String> {
+    if arguments.device != Device::Cpu {
+        return device::measure(arguments, comm);
+    }
     let floor = if arguments.wants_floor() { Some(floor::measure(comm)?) } else { None };
     let speaks = comm.rank() == 0;
     if speaks {

@@ -146,7 +146,8 @@ impl Test {
         1 + rank as i64 % 2
     }
 
-    fn reduction<T: Element>(&self, rank: usize) -> Reduction {
+    /// The reduction as `rank` gives it.
+    pub(super) fn reduction<T: Element>(&self, rank: usize) -> Reduction {
         let factor = Self::factor(rank);
         match self.op {
             Op::Sum => Reduction::Sum,

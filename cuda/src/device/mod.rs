@@ -60,6 +60,8 @@ pub use kernel::{Kernel, Shape};
 #[cfg(feature = "gpu")]
 pub use pinned::Pinned;
 pub use plain::Plain;
-pub use schedule::{Act, Extent, Interpret, Neighbour, OneShot, Place, Port, Share, Space, Strand, Verb};
+pub use schedule::{
+    Act, Extent, Interpret, Neighbour, OneShot, Place, Port, Protocol, Share, Space, Strand, Verb,
+};
 #[cfg(feature = "gpu")]
 pub use stream::Stream;

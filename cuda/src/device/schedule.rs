@@ -155,8 +155,8 @@ arguments! {
         236 => divisor: u32,
         /// Not 0: the program uses windows, so that instances are counted.
         240 => uses_window: u32,
-        /// Room that has no meaning.
-        244 => unused: u32,
+        /// A [`Protocol`] as a number; both sides of every port have the same.
+        244 => protocol: u32,
         /// For all of its waits.
         248 => patience: Patience,
     }
@@ -203,6 +203,17 @@ arguments! {
     }
 }
 
+/// How messages are handed over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Protocol {
+    /// Data in a slot, then a counter: for bandwidth.
+    Slots,
+    /// Data and flags together, in lines of 16 bytes of which 8 are data: for latency. Such ports are never used with the other
+    /// protocol; their slots are zero at first, and [`Port::line_slot_bytes`] long.
+    Lines,
+}
+
 /// What an [`Act`] does; the steps of a schedule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
@@ -247,6 +258,16 @@ impl Act {
 impl Port {
     /// What a slot begins with: tag and length of its message. Each block of it then begins at a multiple of 16 bytes.
     pub const HEAD_BYTES: usize = 64;
+
+    /// Of a slot for messages of so many blocks, by [`Protocol::Slots`].
+    pub const fn slot_bytes(blocks: usize, slice_bytes: usize) -> usize {
+        Self::HEAD_BYTES + blocks * slice_bytes
+    }
+
+    /// The same by [`Protocol::Lines`], where half is flags.
+    pub const fn line_slot_bytes(blocks: usize, slice_bytes: usize) -> usize {
+        2 * Self::slot_bytes(blocks, slice_bytes)
+    }
 }
 
 impl OneShot {

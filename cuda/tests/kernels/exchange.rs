@@ -1,9 +1,7 @@
 //! Exchanges through FIFOs on the software device: right, raceless, never without end.
 
-use crate::software::{Build, Device};
-use std::borrow::Cow;
-use std::path::PathBuf;
-use std::process::{Command, Output};
+use crate::software::Device;
+use crate::watched::Watched;
 use std::ptr::from_mut;
 use std::time::{Duration, Instant};
 use unisono_cuda::device::{Channel, Exchange, Fifo, Patience, State, Status};
@@ -148,50 +146,14 @@ fn find_stores_outside(device: &Device) {
     assert_eq!(device.free(memory).unwrap_err(), "freed what was not allocated");
 }
 
-/// An exchange by a variant of the kernel under ThreadSanitizer.
-struct Watched {
-    name: &'static str,
-    program: PathBuf,
-}
-
-impl Watched {
-    fn new(name: &'static str, source: &str) -> Option<Self> {
-        let sources = [source, "tests/kernels/races.cpp"];
-        let program = Build { name, sources: &sources, races: true, library: false }.run()?;
-        Some(Self { name, program })
-    }
-
-    /// Whether it reports a race, with threads in the order of this seed.
-    fn races(&self, seed: u32) -> bool {
-        let mut output = self.run(Command::new(&self.program), seed);
-        // Where addresses are more random than ThreadSanitizer bears.
-        if said(&output).contains("unexpected memory mapping") {
-            let mut fixed = Command::new("setarch");
-            fixed.arg("-R").arg(&self.program);
-            output = self.run(fixed, seed);
-        }
-        let reported = said(&output).contains("WARNING: ThreadSanitizer: data race");
-        let expected = if reported { 66 } else { 0 };
-        assert_eq!(output.status.code(), Some(expected), "{} {seed}: {}", self.name, said(&output));
-        reported
-    }
-
-    fn run(&self, mut command: Command, seed: u32) -> Output {
-        command.arg(seed.to_string()).env("TSAN_OPTIONS", "exitcode=66").output().expect(self.name)
-    }
-}
-
-fn said(output: &Output) -> Cow<'_, str> {
-    String::from_utf8_lossy(&output.stderr)
-}
-
 #[test]
 fn a_race_detector_finds_planted_races_and_no_other() {
-    let Some(exchange) = Watched::new("exchange-races", "kernels/exchange.cu") else { return };
-    (0..3).for_each(|seed| assert!(!exchange.races(seed), "the protocol itself, seed {seed}"));
+    let Some(exchange) = Watched::exchange("exchange", "kernels/exchange.cu") else { return };
+    (0..3).for_each(|seed| assert!(!exchange.catches(seed), "the protocol itself, seed {seed}"));
     for planted in ["relaxed_release", "missing_barrier", "early_credit", "too_many_slots"] {
-        let variant = Watched::new(planted, &format!("tests/kernels/{planted}.cu")).expect("a compiler");
+        let source = format!("tests/kernels/races/exchange/{planted}.cu");
+        let variant = Watched::exchange(planted, &source).expect("a compiler");
         // Some need luck with the order in which the system runs threads, if little.
-        assert!((0..5).any(|seed| variant.races(seed)), "{planted}");
+        assert!((0..5).any(|seed| variant.catches(seed)), "{planted}");
     }
 }

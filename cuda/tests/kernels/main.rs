@@ -12,6 +12,7 @@ mod processes;
 mod reduce_copy;
 mod schedule;
 mod software;
+mod watched;
 
 // What the shared files find in their own crate.
 use unisono_cuda::{Element, F8E4M3, F8E5M2, Finish, Op, Scalar, Source, as_bytes, as_bytes_mut};

@@ -1,8 +1,8 @@
 //! The memory of a rank that its peers reach, and theirs that it reaches.
 
-use super::layout::{Layout, Protocol};
+use super::layout::Layout;
 use crate::{Error, Result};
-use unisono_cuda::device::{Buffer, Fifo, Gpu, Imported, IpcHandle, Neighbour, Stream};
+use unisono_cuda::device::{Buffer, Fifo, Gpu, Imported, IpcHandle, Neighbour, Protocol, Stream};
 
 /// This rank's arena.
 pub struct Arena {

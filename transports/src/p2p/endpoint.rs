@@ -1,7 +1,6 @@
 //! One rank's end of everything between GPU ranks.
 
 use super::arena::{Arena, Fifos, Reached};
-use super::layout::Protocol;
 use super::program::Program;
 use crate::Result;
 use std::collections::HashMap;
@@ -10,7 +9,7 @@ use std::sync::Mutex;
 use std::sync::atomic::Ordering;
 use unisono_cuda::DType;
 use unisono_cuda::device::{
-    Act, Buffer, Fifo, Kernel, Neighbour, Pinned, Place, Port, Status, Strand, Stream,
+    Act, Buffer, Fifo, Kernel, Neighbour, Pinned, Place, Port, Protocol, Status, Strand, Stream,
 };
 
 /// What a rank launches its kernels with.
@@ -27,7 +26,7 @@ pub struct Endpoint {
     pub(super) abort: Pinned<u32>,
     /// Why a launch ended early.
     pub(super) status: Pinned<Status>,
-    pub(super) kernels: Mutex<HashMap<(DType, Protocol), Kernel>>,
+    pub(super) kernels: Mutex<HashMap<DType, Kernel>>,
 }
 
 /// A program in memory of the GPU, with room for its scratch.
@@ -56,7 +55,7 @@ impl Endpoint {
         };
         let neighbours: Vec<Neighbour> = reached.iter().enumerate().map(neighbour).collect();
         Ok(Self {
-            ports: [ports(Protocol::Counted)?, ports(Protocol::Flagged)?],
+            ports: [ports(Protocol::Slots)?, ports(Protocol::Lines)?],
             neighbours: gpu.upload(&neighbours)?,
             instances: gpu.alloc(sizes.channels)?,
             abort: gpu.pin(1)?,

@@ -1,13 +1,12 @@
 //! Launches of the kernels that carry out schedules: safe, as everything they are given was checked.
 
 use super::endpoint::{Endpoint, Uploaded};
-use super::layout::Protocol;
 use super::operand::Operand;
 use super::program::LANES;
 use crate::{Error, Result};
 use std::sync::PoisonError;
 use std::time::Duration;
-use unisono_cuda::device::{Gpu, Interpret, Kernel, Patience, ReduceCopy, Shape, Stream};
+use unisono_cuda::device::{Gpu, Interpret, Kernel, Patience, Protocol, ReduceCopy, Shape, Stream};
 use unisono_cuda::{DType, Op, Scalar};
 
 /// One operation, beside its program and its memory.
@@ -41,17 +40,13 @@ pub struct Order {
 
 impl Endpoint {
     /// The kernel for elements of this type; kept from when it is first asked for.
-    fn kernel(&self, dtype: DType, protocol: Protocol) -> Result<Kernel> {
+    fn kernel(&self, dtype: DType) -> Result<Kernel> {
         let mut kernels = self.kernels.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(kernel) = kernels.get(&(dtype, protocol)) {
+        if let Some(kernel) = kernels.get(&dtype) {
             return Ok(kernel.clone());
         }
-        let prefix = match protocol {
-            Protocol::Counted => "schedule",
-            Protocol::Flagged => "schedule_low",
-        };
-        let kernel = self.arena.gpu().kernel(&format!("{prefix}_{dtype}"))?;
-        kernels.insert((dtype, protocol), kernel.clone());
+        let kernel = self.arena.gpu().kernel(&format!("schedule_{dtype}"))?;
+        kernels.insert(dtype, kernel.clone());
         Ok(kernel)
     }
 
@@ -77,22 +72,21 @@ impl Endpoint {
         output: &Operand<'_>,
     ) -> Result<()> {
         self.check(uploaded, order)?;
-        let gpu = self.arena.gpu();
-        if !input.is_on(gpu) || !output.is_on(gpu) || stream.gpu() != gpu {
-            return Err(Error::Misuse(format!("memory or a stream that is not of {gpu:?}")));
-        }
-        let kernel = self.kernel(order.dtype, order.protocol)?;
+        let kernel = self.kernel(order.dtype)?;
         let arguments = self.arguments(uploaded, order, input, output)?;
         let blocks = uploaded.program.blocks(order.channels) as u32;
-        let shape = Shape { blocks, threads: threads(gpu.is_software()), cooperative: true };
-        self.used_by(stream);
-        uploaded.used_by(stream);
-        input.used_by(stream);
-        output.used_by(stream);
+        let threads = threads(self.arena.gpu().is_software());
+        let shape = Shape { blocks, threads, cooperative: true };
+        input.begin_use(stream).and(output.begin_use(stream))?;
         // SAFETY: it is this kernel's struct. Every table is as long as the kernel takes it to be, every index in
         // them was checked against its bounds (`Program::new`), and these against the memory (`check`, `extent`); all
-        // of it has just been told that the stream uses it.
-        Ok(unsafe { kernel.launch(stream, shape, &arguments) }?)
+        // of it is borrowed until the stream is known to use it.
+        let launched = unsafe { kernel.launch(stream, shape, &arguments) };
+        self.used_by(stream);
+        uploaded.used_by(stream);
+        let ended = input.end_use(stream).and(output.end_use(stream));
+        launched?;
+        ended
     }
 
     /// An error unless slots, windows, scratch and lanes have room for the program.
@@ -102,8 +96,8 @@ impl Endpoint {
         let in_channels = program.lane_max() < LANES;
         let beside = order.channels == 1 && program.lane_max() < sizes.lanes();
         let slot = match order.protocol {
-            Protocol::Counted => sizes.slot_bytes,
-            Protocol::Flagged => sizes.low_bytes,
+            Protocol::Slots => sizes.slot_bytes,
+            Protocol::Lines => sizes.low_bytes,
         };
         let scratch = program.blocks(order.channels) * bounds.scratch;
         let problem = if !(in_channels || beside) || order.channels > sizes.channels || order.channels == 0 {
@@ -170,7 +164,7 @@ impl Endpoint {
             op: order.op as u32,
             divisor: order.divisor.max(1),
             uses_window: program.bounds().uses_window.into(),
-            unused: 0,
+            protocol: order.protocol as u32,
             patience: self.patience(order.limit),
         })
     }

@@ -5,7 +5,7 @@
 
 use crate::{Error, Result};
 use std::ops::Range;
-use unisono_cuda::device::{Interpret, Port};
+use unisono_cuda::device::{Interpret, Port, Protocol};
 
 /// Sizes on which all GPU ranks agree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -24,15 +24,6 @@ pub struct Sizes {
     pub window_bytes: usize,
 }
 
-/// How messages say that they are there.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Protocol {
-    /// A counter is raised behind the data: for bandwidth.
-    Counted,
-    /// Every word has a flag beside it: for latency.
-    Flagged,
-}
-
 impl Sizes {
     /// Independent FIFOs in each direction between two ranks: those of the channels, and one for sends and receives
     /// outside of any schedule.
@@ -43,8 +34,8 @@ impl Sizes {
     /// Bytes of one slot with its head.
     pub fn slot_stride(&self, protocol: Protocol) -> usize {
         match protocol {
-            Protocol::Counted => Port::HEAD_BYTES + self.slot_bytes,
-            Protocol::Flagged => 2 * (Port::HEAD_BYTES + self.low_bytes),
+            Protocol::Slots => Port::slot_bytes(1, self.slot_bytes),
+            Protocol::Lines => Port::line_slot_bytes(1, self.low_bytes),
         }
     }
 
@@ -88,8 +79,8 @@ impl Layout {
         let first = window + sizes.window_bytes;
         let fifos = sizes.lanes() * (sizes.ranks - 1) * sizes.slots;
         let of = |protocol| sizes.slot_stride(protocol).checked_mul(fifos).ok_or_else(refused);
-        let second = of(Protocol::Counted)?.checked_add(first).ok_or_else(refused)?;
-        let bytes = of(Protocol::Flagged)?.checked_add(second).ok_or_else(refused)?;
+        let second = of(Protocol::Slots)?.checked_add(first).ok_or_else(refused)?;
+        let bytes = of(Protocol::Lines)?.checked_add(second).ok_or_else(refused)?;
         let layout = Self { sizes, inbox, window, slots: [first, second], bytes };
         if bytes <= isize::MAX as usize { Ok(layout) } else { Err(refused()) }
     }
@@ -171,7 +162,7 @@ mod tests {
     fn places(layout: &Layout, rank: usize) -> Vec<Range<usize>> {
         let (ranks, lanes) = (layout.sizes().ranks, layout.sizes().lanes());
         let mut places = vec![layout.inbox(), layout.window()];
-        for protocol in [Protocol::Counted, Protocol::Flagged] {
+        for protocol in [Protocol::Slots, Protocol::Lines] {
             for (lane, peer) in (0..lanes).flat_map(|lane| (0..ranks).map(move |peer| (lane, peer))) {
                 places.push(layout.tail(protocol, lane, peer));
                 places.push(layout.head(protocol, lane, peer));

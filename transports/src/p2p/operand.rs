@@ -2,48 +2,53 @@
 
 use crate::{Error, Result};
 use std::ptr::null;
-use unisono_cuda::device::{Buffer, Extent, Gpu, Plain, Share, Stream, View, ViewMut};
+use unisono_cuda::device::{Buffer, DeviceBuffer, Extent, Gpu, Plain, Share, Stream};
 
-/// A part of a GPU's memory, whatever it holds.
-///
-/// # Safety
-/// The memory is there, `bytes` long, and stays so until the work of every stream that `used_by` was called
-/// with is done.
-pub unsafe trait Region {
+mod sealed {
+    pub trait Sealed {}
+}
+
+/// A part of a GPU's memory, whatever it holds: a [`Typed`].
+pub trait Region: sealed::Sealed {
     /// Where it begins.
     fn address(&self) -> u64;
     /// Its length.
     fn bytes(&self) -> usize;
-    /// Whose memory it is.
-    fn gpu(&self) -> &Gpu;
-    /// Says that work in this stream uses it.
-    fn used_by(&self, stream: &Stream);
+    /// Called before work is enqueued in this stream that uses it.
+    ///
+    /// # Errors
+    /// If it cannot be used there.
+    fn begin_use(&self, stream: &Stream) -> Result<()>;
+    /// Called afterwards: it lasts until that work is done.
+    ///
+    /// # Errors
+    /// If the driver says no.
+    fn end_use(&self, stream: &Stream) -> Result<()>;
 }
 
-macro_rules! region {
-    ($($type:ty),*) => {$(
-        // SAFETY: such a part knows its length, and its memory lasts until the streams that use it are done.
-        unsafe impl<T: Plain> Region for $type {
-            fn address(&self) -> u64 {
-                <$type>::address(self)
-            }
+/// Elements of a GPU, by whichever library they were allocated.
+#[derive(Clone, Copy)]
+pub struct Typed<'a, T: Plain>(pub &'a dyn DeviceBuffer<T>);
 
-            fn bytes(&self) -> usize {
-                self.len() * size_of::<T>()
-            }
+impl<T: Plain> sealed::Sealed for Typed<'_, T> {}
 
-            fn gpu(&self) -> &Gpu {
-                <$type>::gpu(self)
-            }
+impl<T: Plain> Region for Typed<'_, T> {
+    fn address(&self) -> u64 {
+        self.0.address()
+    }
 
-            fn used_by(&self, stream: &Stream) {
-                <$type>::used_by(self, stream);
-            }
-        }
-    )*};
+    fn bytes(&self) -> usize {
+        self.0.len() * size_of::<T>()
+    }
+
+    fn begin_use(&self, stream: &Stream) -> Result<()> {
+        Ok(self.0.begin_use(stream)?)
+    }
+
+    fn end_use(&self, stream: &Stream) -> Result<()> {
+        Ok(self.0.end_use(stream)?)
+    }
 }
-
-region!(Buffer<T>, View<'_, T>, ViewMut<'_, T>);
 
 /// Uneven shares of a buffer, in memory of the GPU too.
 pub struct Shares {
@@ -183,24 +188,30 @@ impl Operand<'_> {
         Extent { base: base as *mut u8, table, share_bytes, stride, parts: self.blocks as u32, unused: 0 }
     }
 
-    pub(super) fn used_by(&self, stream: &Stream) {
-        self.regions(|region| region.used_by(stream));
+    pub(super) fn begin_use(&self, stream: &Stream) -> Result<()> {
+        self.each_region(|region| region.begin_use(stream))
+    }
+
+    pub(super) fn end_use(&self, stream: &Stream) -> Result<()> {
         if let Memory::Uneven { shares, .. } | Memory::Parts { shares, .. } = self.memory {
             shares.table.used_by(stream);
         }
+        self.each_region(|region| region.end_use(stream))
     }
 
-    pub(super) fn is_on(&self, gpu: &Gpu) -> bool {
-        let mut all = true;
-        self.regions(|region| all &= region.gpu() == gpu);
-        all
-    }
-
-    fn regions(&self, mut visit: impl FnMut(&dyn Region)) {
+    /// Visits all regions, also after an error; the first one.
+    fn each_region(&self, visit: impl Fn(&dyn Region) -> Result<()>) -> Result<()> {
         match self.memory {
-            Memory::None => {}
+            Memory::None => Ok(()),
             Memory::Even { region, .. } | Memory::Uneven { region, .. } => visit(region),
-            Memory::Parts { parts, .. } => parts.iter().for_each(|part| visit(*part)),
+            Memory::Parts { parts, .. } => {
+                let mut outcome = Ok(());
+                parts.iter().for_each(|part| {
+                    let visited = visit(*part);
+                    outcome = std::mem::replace(&mut outcome, Ok(())).and(visited);
+                });
+                outcome
+            }
         }
     }
 }

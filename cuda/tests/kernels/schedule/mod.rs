@@ -2,5 +2,7 @@
 
 mod algorithms;
 mod program;
+mod races;
 mod right;
 mod world;
+mod wrong;

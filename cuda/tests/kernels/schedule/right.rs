@@ -2,31 +2,32 @@
 
 use super::algorithms::*;
 use super::program::Program;
-use super::world::{Job, Memory, Size, World};
+use super::world::{Job, Memory, Part, Size, World};
 use crate::material::{Random, same};
 use crate::naive::Naive;
 use crate::software::Device;
-use unisono_cuda::device::{ReduceCopy, State};
+use unisono_cuda::device::{Port, Protocol, ReduceCopy, State};
 use unisono_cuda::{Element, F8E4M3, Finish, Op, Scalar, as_bytes, as_bytes_mut, bf16};
 
 const CHANNELS: usize = 3;
 const SLICE_BYTES: usize = 192;
 const BLOCKS_MAX: usize = 4;
 
-fn size(ranks: usize) -> Size {
+pub(super) fn size(ranks: usize) -> Size {
     Size {
         ranks,
         channels: CHANNELS,
         slots: 2,
-        slot_bytes: 64 + BLOCKS_MAX * SLICE_BYTES,
+        slot_bytes: Port::line_slot_bytes(BLOCKS_MAX, SLICE_BYTES),
         bank_bytes: BLOCKS_MAX * SLICE_BYTES,
     }
 }
 
-fn job<T: Element>(op: Op, count: usize, parts: usize, shares: (usize, usize)) -> Job {
+pub(super) fn job<T: Element>(op: Op, count: usize, parts: usize, shares: (usize, usize)) -> Job {
     let bytes = count * size_of::<T>();
     Job {
         kernel: format!("schedule_{}", T::DTYPE),
+        protocol: Protocol::Slots,
         op,
         factor: ReduceCopy::factor(T::DTYPE, FACTOR),
         one: ReduceCopy::factor(T::DTYPE, Scalar::Int(1)),
@@ -60,8 +61,9 @@ fn carry_out<T: Element>(
     let inputs: Vec<Memory> = inputs.iter().map(|input| Memory::holding(device, as_bytes(input))).collect();
     let mut outputs: Vec<Memory> =
         inputs.iter().map(|_| Memory::new(device, gotten * size_of::<T>())).collect();
-    let programs: Vec<Option<Program>> = (0..world.size.ranks).map(|rank| Some(program(rank))).collect();
-    world.run(job, &programs, &inputs, &outputs);
+    let part = |rank| Some(Part { job: job.clone(), program: program(rank) });
+    let parts: Vec<Option<Part>> = (0..world.size.ranks).map(part).collect();
+    world.run(&parts, &inputs, &outputs);
     for rank in &world.ranks {
         assert_eq!(rank.status.state(), Some(State::Well), "{:?}", rank.status);
     }
@@ -87,27 +89,32 @@ fn expect<T: Element>(found: &[T], expected: &[T], context: &str) {
 }
 
 /// An all_reduce with each operation, one after the other, of lengths on both sides of pieces.
-fn all_reduces<T: Naive>(device: &Device, ranks: usize, parts: usize, program: &dyn Fn(usize) -> Program) {
+fn all_reduces<T: Naive>(
+    device: &Device,
+    protocol: Protocol,
+    (ranks, parts): (usize, usize),
+    program: &dyn Fn(usize) -> Program,
+) {
     let mut world = World::new(device, size(ranks));
     for (op, count) in Op::ALL.into_iter().zip([700, 37, 0, 1, 500, 90]) {
         let inputs = numbers::<T>(ranks, count);
         let expected: Vec<T> = (0..count).map(|index| column(op, &inputs, index)).collect();
-        let job = job::<T>(op, count, parts, (1, 1));
+        let job = Job { protocol, ..job::<T>(op, count, parts, (1, 1)) };
         for found in carry_out(&mut world, &job, program, &inputs, count) {
-            expect(&found, &expected, &format!("{op} of {count} {}, {ranks} ranks", T::DTYPE));
+            expect(&found, &expected, &format!("{op} of {count} {}, {ranks} ranks, {protocol:?}", T::DTYPE));
         }
     }
 }
 
 /// Every rank gets what all have, in order.
-fn all_gathers(device: &Device, ranks: usize) {
+fn all_gathers(device: &Device, protocol: Protocol, ranks: usize) {
     let mut world = World::new(device, size(ranks));
     for count in [1, 50, 333] {
         let inputs = numbers::<u8>(ranks, count);
-        let job = job::<u8>(Op::Sum, count * ranks, 1, (ranks, ranks));
+        let job = Job { protocol, ..job::<u8>(Op::Sum, count * ranks, 1, (ranks, ranks)) };
         let program = |rank| bruck_all_gather(ranks, rank);
         for found in carry_out(&mut world, &job, &program, &inputs, count * ranks) {
-            expect(&found, &inputs.concat(), &format!("all_gather of {count}, {ranks} ranks"));
+            expect(&found, &inputs.concat(), &format!("all_gather of {count}, {ranks} ranks, {protocol:?}"));
         }
     }
 }
@@ -128,14 +135,14 @@ fn all_to_alls(device: &Device, ranks: usize) {
 }
 
 /// Two operands of any bits: their order is the same on both ranks, so that the result is one expression.
-fn to_the_bit<T: Naive>(device: &Device) {
+fn to_the_bit<T: Naive>(device: &Device, protocol: Protocol, program: fn(usize, usize) -> Program) {
     let mut world = World::new(device, size(2));
     let mut random = Random(T::DTYPE as u64);
     let inputs: Vec<Vec<T>> = (0..2).map(|_| random.elements(301)).collect();
     for op in Op::ALL {
         let expected: Vec<T> = (0..301).map(|index| column(op, &inputs, index)).collect();
-        let job = job::<T>(op, 301, 2, (1, 1));
-        for found in carry_out(&mut world, &job, &|rank| two_shot(2, rank), &inputs, 301) {
+        let job = Job { protocol, ..job::<T>(op, 301, 2, (1, 1)) };
+        for found in carry_out(&mut world, &job, &|rank| program(2, rank), &inputs, 301) {
             expect(&found, &expected, &format!("{op} of {}", T::DTYPE));
         }
     }
@@ -144,24 +151,26 @@ fn to_the_bit<T: Naive>(device: &Device) {
 #[test]
 fn programs_compute_what_they_should() {
     let Some(device) = Device::new("schedule.so", &["kernels/schedule.cu"]) else { return };
-    for ranks in 2..=4 {
-        all_reduces::<i32>(&device, ranks, ranks, &|rank| ring_all_reduce(ranks, rank, false));
-        all_reduces::<u32>(&device, ranks, ranks, &|rank| ring_all_reduce(ranks, rank, true));
+    for protocol in [Protocol::Slots, Protocol::Lines] {
+        for ranks in 2..=4 {
+            let ring = |rank| ring_all_reduce(ranks, rank, ranks != 2);
+            all_reduces::<i32>(&device, protocol, (ranks, ranks), &ring);
+        }
+        all_reduces::<f32>(&device, protocol, (3, 1), &|rank| chain_all_reduce(3, rank));
+        [2, 4].into_iter().for_each(|ranks| all_gathers(&device, protocol, ranks));
+        barriers(&device, protocol);
     }
-    all_reduces::<f32>(&device, 3, 1, &|rank| chain_all_reduce(3, rank));
-    all_reduces::<f64>(&device, 4, 1, &|rank| one_shot(4, rank));
-    all_reduces::<u32>(&device, 3, 3, &|rank| two_shot(3, rank));
-    [2, 4].into_iter().for_each(|ranks| all_gathers(&device, ranks));
+    all_reduces::<f64>(&device, Protocol::Slots, (4, 1), &|rank| one_shot(4, rank));
+    all_reduces::<u32>(&device, Protocol::Lines, (3, 3), &|rank| two_shot(3, rank));
     [2, 3].into_iter().for_each(|ranks| all_to_alls(&device, ranks));
-    to_the_bit::<bf16>(&device);
-    to_the_bit::<F8E4M3>(&device);
-    barriers(&device);
+    to_the_bit::<bf16>(&device, Protocol::Slots, two_shot);
+    to_the_bit::<F8E4M3>(&device, Protocol::Lines, |ranks, rank| ring_all_reduce(ranks, rank, true));
 }
 
 /// Nobody leaves before all have come: as often as messages without data have gone round.
-fn barriers(device: &Device) {
+fn barriers(device: &Device, protocol: Protocol) {
     let mut world = World::new(device, size(3));
-    let job = job::<u8>(Op::Sum, 0, 1, (1, 1));
+    let job = Job { protocol, ..job::<u8>(Op::Sum, 0, 1, (1, 1)) };
     (0..3)
         .for_each(|_| drop(carry_out::<u8>(&mut world, &job, &|rank| barrier(3, rank), &vec![vec![]; 3], 0)));
     assert!(world.ranks.iter().all(|rank| rank.ports.iter().map(|port| port.received).sum::<u64>() == 6));

@@ -5,7 +5,7 @@ use crate::software::Device;
 use std::ptr::{from_mut, null};
 use std::time::Duration;
 use unisono_cuda::Op;
-use unisono_cuda::device::{Extent, Fifo, Interpret, Neighbour, Patience, Port, Status};
+use unisono_cuda::device::{Extent, Fifo, Interpret, Neighbour, Patience, Port, Protocol, Status};
 
 /// What a communicator has of everything.
 #[derive(Clone, Copy)]
@@ -95,6 +95,7 @@ unsafe impl Sync for World<'_> {}
 #[derive(Clone)]
 pub(crate) struct Job {
     pub(crate) kernel: String,
+    pub(crate) protocol: Protocol,
     pub(crate) op: Op,
     /// As the kernel accumulates.
     pub(crate) factor: u64,
@@ -127,36 +128,31 @@ impl<'d> World<'d> {
         Self { device, size, ranks, limit: Duration::from_secs(60) }
     }
 
-    /// Launches every rank's kernel at once and waits for all; a rank without a program stays away.
-    pub(crate) fn run(
-        &mut self,
-        job: &Job,
-        programs: &[Option<Program>],
-        inputs: &[Memory],
-        outputs: &[Memory],
-    ) {
-        let blocks = |program: &Program| program.strands.len() * job.channels;
-        let launches: Vec<Launch> = programs
-            .iter()
-            .enumerate()
-            .filter_map(|(rank, program)| {
-                let program = program.as_ref()?;
-                let room = program.scratch as usize * blocks(program);
-                let scratch = Memory::new(self.device, room * job.slice_bytes);
-                let lengths = Memory::new(self.device, room * 8);
-                let arguments = self.arguments(job, rank, program, [&inputs[rank], &outputs[rank]]);
-                let arguments = Interpret { scratch: scratch.start(), lengths: lengths.start(), ..arguments };
-                Some(Launch { arguments, blocks: blocks(program) as u32, _memory: [scratch, lengths] })
-            })
-            .collect();
+    /// Launches the kernels of all ranks that take part at once, and waits for them.
+    pub(crate) fn run(&mut self, parts: &[Option<Part>], inputs: &[Memory], outputs: &[Memory]) {
+        let taking_part = parts.iter().enumerate().filter_map(|(rank, part)| Some((rank, part.as_ref()?)));
+        let launch = |(rank, part)| self.launch(rank, part, [&inputs[rank], &outputs[rank]]);
+        let launches: Vec<Launch> = taking_part.map(launch).collect();
         let device = self.device;
         std::thread::scope(|scope| {
             for launch in &launches {
-                scope.spawn(move || {
-                    device.run(&job.kernel, launch.arguments(), launch.blocks, job.threads).unwrap();
-                });
+                scope.spawn(move || launch.run(device));
             }
         });
+    }
+
+    fn launch<'p>(&mut self, rank: usize, part: &'p Part, buffers: [&Memory; 2]) -> Launch<'p>
+    where
+        'd: 'p,
+    {
+        let Part { job, program } = part;
+        let blocks = program.strands.len() * job.channels;
+        let room = program.scratch as usize * blocks;
+        let scratch = Memory::new(self.device, room * job.slice_bytes);
+        let lengths = Memory::new(self.device, room * 8);
+        let arguments = self.arguments(job, rank, program, buffers);
+        let arguments = Interpret { scratch: scratch.start(), lengths: lengths.start(), ..arguments };
+        Launch { job, arguments, blocks: blocks as u32, _memory: [scratch, lengths] }
     }
 
     fn arguments(&mut self, job: &Job, rank: usize, program: &Program, buffers: [&Memory; 2]) -> Interpret {
@@ -198,7 +194,7 @@ impl<'d> World<'d> {
             op: job.op as u32,
             divisor: self.size.ranks as u32,
             uses_window: program.uses_window.into(),
-            unused: 0,
+            protocol: job.protocol as u32,
             patience: Patience {
                 abort: &own.abort,
                 status: from_mut(&mut own.status),
@@ -208,8 +204,15 @@ impl<'d> World<'d> {
     }
 }
 
+/// What one rank does.
+pub(crate) struct Part {
+    pub(crate) job: Job,
+    pub(crate) program: Program,
+}
+
 /// Arguments of one rank, and memory that lives as long as its launch.
 struct Launch<'d> {
+    job: &'d Job,
     arguments: Interpret,
     blocks: u32,
     _memory: [Memory<'d>; 2],
@@ -219,8 +222,8 @@ struct Launch<'d> {
 unsafe impl Sync for Launch<'_> {}
 
 impl Launch<'_> {
-    fn arguments(&self) -> &Interpret {
-        &self.arguments
+    fn run(&self, device: &Device) {
+        device.run(&self.job.kernel, &self.arguments, self.blocks, self.job.threads).unwrap();
     }
 }
 

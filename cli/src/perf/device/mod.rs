@@ -1,0 +1,129 @@
+//! Measures ranks on GPUs: a real driver's, or the software device.
+
+mod bench;
+mod call;
+
+use super::args::Arguments;
+use super::bench::Row;
+use super::table;
+use super::test::Test;
+use bench::Bench;
+use unisono::device::{DeviceCommunicator, Gpu, gpus};
+use unisono::{Communicator, DType, F8E4M3, F8E5M2, Op, bf16, f16};
+use unisono_cuda::software;
+
+/// Where the ranks' buffers are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Device {
+    /// In memory of the host.
+    #[default]
+    Cpu,
+    /// In memory of NVIDIA GPUs.
+    Cuda,
+    /// In memory of the software device, which is built by the C++ compiler: right, but its times mean nothing.
+    Software,
+}
+
+impl Device {
+    /// The GPU of `rank`: ranks take those of the host in turn.
+    fn open(self, rank: usize) -> Result<Gpu, String> {
+        if self == Device::Software {
+            software::install().map_err(|error| error.to_string())?;
+        }
+        let gpus = gpus().map_err(|error| error.to_string())?;
+        Gpu::open(rank % gpus.max(1)).map_err(|error| error.to_string())
+    }
+}
+
+/// What is measured of ranks in memory of the host only.
+pub(super) fn check(arguments: &Arguments) -> Result<(), String> {
+    let unfit = [
+        (arguments.samples.is_some(), "--samples"),
+        (arguments.per_iteration, "-I"),
+        (arguments.wants_floor(), "a floor (--report-floor, or -J without --no-floor)"),
+        (arguments.memory, "--memory"),
+        (arguments.register > 0, "-R"),
+        (arguments.blocking == 0, "-z 0"),
+    ];
+    match unfit.iter().find(|(asked, _)| *asked && arguments.device != Device::Cpu) {
+        Some((_, flag)) => Err(format!("{flag} does not go with --device: it is for ranks on CPUs")),
+        None => Ok(()),
+    }
+}
+
+/// One rank's part: every type, operation, root and size asked for.
+pub(super) fn measure(arguments: &Arguments, comm: &Communicator) -> Result<u8, String> {
+    let opened = arguments.device.open(comm.rank());
+    let gpu = agree(comm, opened)?;
+    let on_gpu = comm.on(&gpu).map_err(|error| error.to_string())?;
+    let speaks = comm.rank() == 0;
+    if speaks {
+        let meaning = if gpu.is_software() { ": not a GPU, times mean nothing" } else { "" };
+        println!("# device {} is {}{meaning}", gpu.ordinal(), gpu.name());
+        table::head(arguments, comm, None);
+    }
+    let mut rows = Vec::new();
+    for (dtype, test, size) in arguments.cases(comm.ranks()) {
+        let row = row(arguments, comm, &on_gpu, dtype, test, size).map_err(|error| error.to_string())?;
+        if speaks {
+            table::row(arguments, &row, None);
+        }
+        rows.push(row);
+    }
+    let summary = table::Summary::of(&rows);
+    if speaks {
+        summary.print();
+        if let Some(path) = &arguments.json {
+            super::json::write(path, arguments, comm, &rows, &summary, None)?;
+        }
+    }
+    Ok(u8::from(!summary.is_good()))
+}
+
+/// The GPU, if every rank has one: a rank that has none would leave the others waiting.
+fn agree(comm: &Communicator, opened: Result<Gpu, String>) -> Result<Gpu, String> {
+    let mut failed = [u8::from(opened.is_err())];
+    comm.all_reduce(&mut failed, unisono::Max).map_err(|error| error.to_string())?;
+    let gpu = opened?;
+    if failed[0] > 0 { Err("another rank has no GPU".to_owned()) } else { Ok(gpu) }
+}
+
+fn row(
+    arguments: &Arguments,
+    comm: &Communicator,
+    on_gpu: &DeviceCommunicator,
+    dtype: DType,
+    test: Test,
+    size: usize,
+) -> unisono::Result<Row> {
+    match dtype {
+        DType::I8 => Bench::<i8>::new(arguments, comm, on_gpu, test, size)?.run(),
+        DType::U8 => Bench::<u8>::new(arguments, comm, on_gpu, test, size)?.run(),
+        DType::I32 => Bench::<i32>::new(arguments, comm, on_gpu, test, size)?.run(),
+        DType::U32 => Bench::<u32>::new(arguments, comm, on_gpu, test, size)?.run(),
+        DType::I64 => Bench::<i64>::new(arguments, comm, on_gpu, test, size)?.run(),
+        DType::U64 => Bench::<u64>::new(arguments, comm, on_gpu, test, size)?.run(),
+        DType::F16 => Bench::<f16>::new(arguments, comm, on_gpu, test, size)?.run(),
+        DType::BF16 => Bench::<bf16>::new(arguments, comm, on_gpu, test, size)?.run(),
+        DType::F32 => Bench::<f32>::new(arguments, comm, on_gpu, test, size)?.run(),
+        DType::F64 => Bench::<f64>::new(arguments, comm, on_gpu, test, size)?.run(),
+        DType::F8E4M3 => Bench::<F8E4M3>::new(arguments, comm, on_gpu, test, size)?.run(),
+        DType::F8E5M2 => Bench::<F8E5M2>::new(arguments, comm, on_gpu, test, size)?.run(),
+    }
+}
+
+impl Arguments {
+    /// Types, operations, roots and sizes, in the order of the table.
+    fn cases(&self, ranks: usize) -> impl Iterator<Item = (DType, Test, usize)> + '_ {
+        let tests = move || {
+            let ops = self.ops().into_iter();
+            ops.flat_map(move |op: Op| {
+                self.roots(ranks).into_iter().map(move |root| Test::new(self.collective, op, root))
+            })
+        };
+        let dtypes = super::Dtypes::of(self).into_iter();
+        dtypes.flat_map(move |dtype| {
+            tests().flat_map(move |test| self.sizes().into_iter().map(move |size| (dtype, test, size)))
+        })
+    }
+}

@@ -1,0 +1,3 @@
+// The schedules as they are, of one type.
+#define ONLY int32, Int32
+#include "schedule.cu"
