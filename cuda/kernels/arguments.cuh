@@ -97,4 +97,19 @@ struct Exchange {
     Patience patience;
 };
 
+// Two launches of one block each raise two counters in turn.
+struct Ping {
+    // Raised by the other launch.
+    const u64* own;
+    // Raised by this one.
+    u64* other;
+    // Where both are.
+    u64 first;
+    u64 rounds;
+    // 0 begins, 1 answers.
+    u32 rank;
+    u32 unused;
+    Patience patience;
+};
+
 #include "layout.cuh"

@@ -82,6 +82,8 @@ DEVICE void store_release(T* to, T value) {
     software::published();
 }
 
+DEVICE void fence() { __atomic_thread_fence(__ATOMIC_ACQ_REL); }
+
 DEVICE bool claim(u32* flag, u32 value) {
     u32 unclaimed = 0;
     return __atomic_compare_exchange_n(flag, &unclaimed, value, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);

@@ -11,6 +11,7 @@
 //   load_relaxed, store_relaxed      a counter or flag, whole, visible to the whole system; no order
 //   load_acquire                     what was written before the release that it reads is seen after it
 //   store_release                    what this thread knows is written before it
+//   fence                            what is before it comes before what is after it, for the whole system
 //   claim                            0 becomes `value` for one thread alone, which gets true
 //   square_root, fused               rounded once: the root, and the first times the second plus the third
 //   now_ns                           a clock that all threads of a device share

@@ -123,6 +123,8 @@ DEVICE void store_release(u32* to, u32 value) {
     asm volatile("st.release.sys.global.u32 [%0], %1;" ::AT(to), "r"(value) : "memory");
 }
 
+DEVICE void fence() { asm volatile("fence.acq_rel.sys;" ::: "memory"); }
+
 DEVICE bool claim(u32* flag, u32 value) {
     u32 before;
     asm volatile("atom.relaxed.sys.global.cas.b32 %0, [%1], 0, %2;"

@@ -102,6 +102,24 @@ arguments! {
         /// For all of its waits.
         8 => patience: Patience,
     }
+
+    /// Arguments of the kernels `ping_*`: two launches of one block each raise two counters in turn.
+    Ping: 64 {
+        /// Raised by the other launch.
+        0 => own: *const u64,
+        /// Raised by this one.
+        8 => other: *mut u64,
+        /// Where both counters are.
+        16 => first: u64,
+        /// How often.
+        24 => rounds: u64,
+        /// 0 begins, 1 answers.
+        32 => rank: u32,
+        /// Room that has no meaning.
+        36 => unused: u32,
+        /// For all of its waits.
+        40 => patience: Patience,
+    }
 }
 
 impl ReduceCopy {

@@ -41,7 +41,7 @@ mod schedule;
 mod stream;
 mod table;
 
-pub use arguments::{Channel, Exchange, Fifo, Patience, ReduceCopy, State, Status};
+pub use arguments::{Channel, Exchange, Fifo, Patience, Ping, ReduceCopy, State, Status};
 #[cfg(feature = "gpu")]
 pub use buffer::{Buffer, View, ViewMut};
 #[cfg(feature = "gpu")]

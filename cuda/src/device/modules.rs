@@ -37,6 +37,7 @@ modules! {
     one_shot_uint32
     one_shot_uint64
     one_shot_uint8
+    ping
     reduce_copy_bfloat16
     reduce_copy_double
     reduce_copy_float

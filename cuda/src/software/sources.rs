@@ -42,6 +42,7 @@ sources! {
     "kernels/one_shot.cuh"
     "kernels/ops.cuh"
     "kernels/pack.cuh"
+    "kernels/ping.cu"
     "kernels/places.cuh"
     "kernels/ptx.cuh"
     "kernels/reduce.cuh"

@@ -68,7 +68,8 @@ fn what_makes_no_sense_is_refused() {
     sense(reduce(Op::Max, Finish::Divide(2), &[source.view(..4)]));
     sense(reduce(Op::Avg, Finish::Divide(0), &[source.view(..4)]));
     sense(reduce(Op::PreMulSum, Finish::Keep, &[source.view(..4)]));
-    let other = Gpu::open(1).unwrap().alloc::<f32>(4).unwrap();
+    let Some(other) = crate::other_gpu() else { return };
+    let other = other.alloc::<f32>(4).unwrap();
     let refused = reduce(Op::Sum, Finish::Keep, &[other.view(..)]);
     assert_eq!(refused, Err(GpuError::OtherGpu { what: "memory", owner: 1, user: 0 }));
 }
@@ -88,12 +89,15 @@ fn kernels_are_found_by_name() {
 fn blocks_that_wait_for_each_other_must_fit() {
     let Some(gpu) = crate::gpu() else { return };
     let (stream, kernel) = (gpu.stream().unwrap(), gpu.kernel("exchange").unwrap());
-    assert_eq!(kernel.residents(32).unwrap(), 64);
-    let shape = Shape { blocks: 65, threads: 32, cooperative: true };
+    let room = kernel.residents(32).unwrap();
+    assert!(room == 64 || !gpu.is_software(), "{room}");
+    let (blocks, threads) = (room + 1, 32);
+    let shape = Shape { blocks, threads, cooperative: true };
     // SAFETY: it is refused before it could run.
     let refused = unsafe { kernel.launch(&stream, shape, &[0u64; 4]) }.unwrap_err();
-    assert_eq!(refused, GpuError::TooManyBlocks { kernel: "exchange", blocks: 65, threads: 32, room: 64 });
-    let elsewhere = Gpu::open(1).unwrap().stream().unwrap();
+    assert_eq!(refused, GpuError::TooManyBlocks { kernel: "exchange", blocks, threads, room });
+    let Some(other) = crate::other_gpu() else { return };
+    let elsewhere = other.stream().unwrap();
     // SAFETY: as above.
     let refused = unsafe { kernel.launch(&elsewhere, shape, &[0u64; 4]) }.unwrap_err();
     assert_eq!(refused, GpuError::OtherGpu { what: "a kernel", owner: 0, user: 1 });

@@ -14,8 +14,12 @@ mod streams;
 use unisono_cuda::device::{Buffer, Event, Gpu, Graph, Imported, Kernel, Pinned, Stream, View, ViewMut};
 use unisono_cuda::software::{SoftwareError, set_gpus};
 
-/// A GPU of the software device, of two that there are; none, said aloud, where there is no C++ compiler.
+/// A GPU of the software device, of two that there are; none, said aloud, where there is no C++ compiler. With
+/// `UNISONO_TEST_GPU` the machine's first.
 fn gpu() -> Option<Gpu> {
+    if std::env::var_os("UNISONO_TEST_GPU").is_some() {
+        return Some(Gpu::open(0).unwrap());
+    }
     match set_gpus(2) {
         Ok(()) => Some(Gpu::open(0).unwrap()),
         Err(SoftwareError::NoCompiler { program, reason }) => {
@@ -24,6 +28,11 @@ fn gpu() -> Option<Gpu> {
         }
         Err(error) => panic!("{error}"),
     }
+}
+
+/// Another one, which the software device has; none, said aloud, where a machine has only one.
+fn other_gpu() -> Option<Gpu> {
+    Gpu::open(1).map_err(|error| eprintln!("SKIPPED: needs two GPUs: {error}")).ok()
 }
 
 /// Any thread may use any of them.

@@ -1,0 +1,100 @@
+//! A counter from one block to another and back: two launches on two streams, as two ranks have them.
+
+use crate::table::{Table, median};
+use crate::{Answer, Bench};
+use unisono_cuda::device::{Buffer, Gpu, Patience, Ping, Pinned, Shape, State, Status, Stream};
+
+/// How it polls, and how it publishes.
+const WAYS: [(&str, &str); 4] = [
+    ("ping_relaxed_release", "relaxed polls, then an acquire; a release store"),
+    ("ping_relaxed_fence", "relaxed polls, then an acquire; a fence and a relaxed store"),
+    ("ping_acquire_release", "acquiring polls; a release store"),
+    ("ping_acquire_fence", "acquiring polls; a fence and a relaxed store"),
+];
+
+const SHAPE: Shape = Shape { blocks: 1, threads: 32, cooperative: true };
+
+pub(crate) fn run(bench: &Bench) -> Answer<Table> {
+    let mut table = Table::new("A hand-over, one way", &["µs, device memory", "µs, memory of the host"]);
+    let rounds = bench.sized(200, 20_000);
+    for (kernel, way) in WAYS {
+        let near = Words::Device(bench.gpu.alloc(WORDS)?);
+        let far = Words::Host(bench.gpu.pin(WORDS)?);
+        let mut figures = Vec::new();
+        for words in [near, far] {
+            figures.push(micros(&bench.gpu, kernel, words, rounds)?);
+        }
+        table.row(way, figures);
+    }
+    Ok(table)
+}
+
+/// Two counters, each on lines of its own.
+enum Words {
+    Device(Buffer<u64>),
+    Host(Pinned<u64>),
+}
+
+const WORDS: usize = 64;
+
+impl Words {
+    fn address(&self) -> u64 {
+        match self {
+            Words::Device(buffer) => buffer.address(),
+            Words::Host(pinned) => pinned.address(),
+        }
+    }
+
+    fn used_by(&self, stream: &Stream) {
+        match self {
+            Words::Device(buffer) => buffer.used_by(stream),
+            Words::Host(pinned) => pinned.used_by(stream),
+        }
+    }
+}
+
+fn micros(gpu: &Gpu, kernel: &str, words: Words, rounds: u64) -> Answer<f64> {
+    let kernel = gpu.kernel(kernel)?;
+    let streams = [gpu.stream()?, gpu.stream()?];
+    let abort: Pinned<u32> = gpu.pin(1)?;
+    let status: Pinned<Status> = gpu.pin(1)?;
+    let patience = Patience {
+        abort: abort.address() as *const u32,
+        status: status.address() as *mut Status,
+        limit_ns: LIMIT_NS,
+    };
+    let mut times = Vec::new();
+    let mut raised = 0;
+    for _ in 0..SAMPLES {
+        // Counters go on from where they are, so that nothing has to be cleared between samples.
+        let events = [streams[0].record()?];
+        for (rank, stream) in [1, 0].into_iter().map(|rank| (rank, &streams[rank])) {
+            let place = |of: usize| words.address() + (of as u64) * 256;
+            let ping = Ping {
+                own: place(rank) as *const u64,
+                other: place(1 - rank) as *mut u64,
+                first: raised,
+                rounds,
+                rank: rank as u32,
+                unused: 0,
+                patience: patience.clone(),
+            };
+            // SAFETY: the arguments are the kernel's; what they point to is told that the stream uses it.
+            unsafe { kernel.launch(stream, SHAPE, &ping)? };
+            words.used_by(stream);
+            abort.used_by(stream);
+            status.used_by(stream);
+        }
+        let end = streams[0].record()?;
+        streams[1].synchronize()?;
+        times.push(f64::from(events[0].elapsed_ms(&end)?) * 1e3 / (2 * rounds) as f64);
+        raised += rounds;
+        if status.get(0).state() != Some(State::Well) {
+            return Err(format!("{}: a counter did not come in time", kernel.name()).into());
+        }
+    }
+    Ok(median(times))
+}
+
+const SAMPLES: usize = 5;
+const LIMIT_NS: u64 = 5_000_000_000;

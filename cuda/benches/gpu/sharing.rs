@@ -1,0 +1,65 @@
+//! Memory of one process opened by another: does it work here, and how long does it take?
+
+use crate::table::Table;
+use crate::{Answer, Bench};
+use std::process::{Command, ExitCode};
+use std::time::Instant;
+use unisono_cuda::device::{Gpu, IpcHandle};
+
+const HANDLE: &str = "UNISONO_BENCH_HANDLE";
+const SOFTWARE: &str = "UNISONO_BENCH_SOFTWARE";
+
+pub(crate) fn run(bench: &Bench) -> Answer<Table> {
+    let mut table = Table::new("Memory shared by handle", &["works", "ms to export, open and close"]);
+    let begun = Instant::now();
+    let buffer = bench.gpu.upload(&[7u32; 1024])?;
+    let exported = buffer.export();
+    let here = exported.clone().and_then(|handle| bench.gpu.import(&handle)).is_ok();
+    table.row("in the same process", [f64::from(u8::from(here)), begun.elapsed().as_secs_f64() * 1e3]);
+    let begun = Instant::now();
+    let there = exported.is_ok_and(|handle| other_process(&handle, bench.gpu.is_software()));
+    table.row(
+        "in another process, its start included",
+        [f64::from(u8::from(there)), begun.elapsed().as_secs_f64() * 1e3],
+    );
+    Ok(table)
+}
+
+fn other_process(handle: &IpcHandle, software: bool) -> bool {
+    let hex: String = handle.to_bytes().iter().map(|byte| format!("{byte:02x}")).collect();
+    let Ok(program) = std::env::current_exe() else {
+        return false;
+    };
+    let status =
+        Command::new(program).env(HANDLE, hex).env(SOFTWARE, u8::from(software).to_string()).status();
+    status.is_ok_and(|status| status.success())
+}
+
+/// The handle that the process which started this one has passed on.
+pub(crate) fn handle_for_child() -> Option<String> {
+    std::env::var(HANDLE).ok()
+}
+
+/// Opens what another process exported.
+pub(crate) fn child(hex: &str) -> ExitCode {
+    match open(hex) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("gpu: memory of another process: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn open(hex: &str) -> Result<(), String> {
+    if std::env::var(SOFTWARE).as_deref() == Ok("1") {
+        unisono_cuda::software::install().map_err(|error| error.to_string())?;
+    }
+    let byte = |at: usize| hex.get(2 * at..2 * at + 2).and_then(|two| u8::from_str_radix(two, 16).ok());
+    let mut bytes = [0; IpcHandle::BYTES];
+    for (at, to) in bytes.iter_mut().enumerate() {
+        *to = byte(at).ok_or("not a handle")?;
+    }
+    let gpu = Gpu::open(0).map_err(|error| error.to_string())?;
+    gpu.import(&IpcHandle::from_bytes(&bytes)).map(|_| ()).map_err(|error| error.to_string())
+}

@@ -1,0 +1,46 @@
+// A counter that two blocks raise in turn, by each way to poll and each way to publish: what a hand-over costs.
+#include "wait.cuh"
+
+// Whether the counter has come to `wanted`, asking with an acquiring load each time.
+DEVICE bool acquire_until(const u64* counter, u64 wanted, const Waiter& waiter) {
+    u64 start = now_ns();
+    for (u32 polls = 1;; polls++) {
+        u64 seen = load_acquire(counter);
+        if (seen >= wanted) {
+            return true;
+        }
+        State why = polls % POLLS_PER_LOOK == 0 ? reason(waiter.patience, start) : NOTHING;
+        if (why != NOTHING) {
+            give_up(waiter, why, wanted, seen);
+            return false;
+        }
+        relax();
+    }
+}
+
+template <bool ACQUIRING, bool FENCED>
+DEVICE void ping(const Ping& args) {
+    if (threadIdx.x != 0) {
+        return;
+    }
+    for (u64 round = args.first + 1; round <= args.first + args.rounds; round++) {
+        Waiter waiter = {args.patience, args.rank, 1 - args.rank, round};
+        // Rank 0 begins: it sees the answer to the round before, rank 1 the question of this one.
+        u64 wanted = args.rank == 0 ? round - 1 : round;
+        bool seen = ACQUIRING ? acquire_until(args.own, wanted, waiter) : wait_until(args.own, wanted, waiter);
+        if (!seen) {
+            return;
+        }
+        if (FENCED) {
+            fence();
+            store_relaxed(args.other, round);
+        } else {
+            store_release(args.other, round);
+        }
+    }
+}
+
+UNISONO_KERNEL(ping_relaxed_release, Ping) { ping<false, false>(args); }
+UNISONO_KERNEL(ping_relaxed_fence, Ping) { ping<false, true>(args); }
+UNISONO_KERNEL(ping_acquire_release, Ping) { ping<true, false>(args); }
+UNISONO_KERNEL(ping_acquire_fence, Ping) { ping<true, true>(args); }
