@@ -46,7 +46,7 @@ impl Memory {
         let count = bench.sized(64 << 10, 64 << 20);
         // Zeros can be faster than what real programs have.
         let numbers: Vec<f32> =
-            (0..count).map(|at| (at.wrapping_mul(2_654_435_761) >> 8) as u16 as f32).collect();
+            (0..count).map(|at: usize| (at.wrapping_mul(2_654_435_761) >> 8) as u16 as f32).collect();
         let buffers: Result<Vec<_>, _> = (0..buffers).map(|_| bench.gpu.upload(&numbers)).collect();
         let (threads, samples) = (bench.sized(32, 512), bench.sized(1, 9));
         Ok(Self { stream: bench.gpu.stream()?, buffers: buffers?, threads, samples })
