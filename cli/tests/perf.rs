@@ -66,6 +66,8 @@ fn ranks_on_the_software_device_are_right_and_say_so() {
         assert!(text.contains("unisono software device: not a GPU, times mean nothing"), "{text}");
     }
     good(&[&["all_reduce", "-N", "2"], &sizes[..]].concat());
+    let text = good(&[&["all_reduce", "-t", "2", "-G", "2", "--report-floor"], &sizes[..]].concat());
+    assert!(text.contains("the driver copies"), "{text}");
     let corrupted = perf(&[&["all_reduce", "-t", "2", "--corrupt"], &sizes[..]].concat());
     assert_eq!(corrupted.status.code(), Some(1));
 }
@@ -75,7 +77,7 @@ fn without_a_driver_a_gpu_is_refused_with_the_reason() {
     let output = perf(&["all_reduce", "--device", "cuda", "-t", "2", "--sizes", "8"]);
     let errors = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.success() || errors.contains("no CUDA driver"), "{errors}");
-    let refused = perf(&["all_reduce", "--device", "software", "--report-floor"]);
+    let refused = perf(&["all_reduce", "--device", "software", "--memory"]);
     assert!(String::from_utf8_lossy(&refused.stderr).contains("does not go with --device"));
 }
 

@@ -65,6 +65,9 @@ pub(crate) struct Arguments {
     /// Time every iteration by itself as well, and report the spread.
     #[arg(short = 'I', long = "per-iteration")]
     pub(super) per_iteration: bool,
+    /// On GPUs: the iterations are captured in a graph, which is replayed so often; 0: they are enqueued one by one.
+    #[arg(short = 'G', long = "cudagraph", default_value_t = 0)]
+    pub(super) graphs: usize,
     /// Ranks as threads of this process.
     #[arg(short = 't', long = "nthreads")]
     pub(super) threads: Option<usize>,

@@ -24,6 +24,18 @@ pub(super) struct Floor {
     /// Where ranks meet over TCP: raw sockets between two cores of this host.
     #[serde(flatten)]
     pub(super) tcp: Option<Tcp>,
+    /// Where ranks are on GPUs: their memory, and nothing else of this.
+    #[serde(flatten)]
+    pub(super) gpus: Option<Gpus>,
+}
+
+/// The limits of GPUs.
+#[derive(Clone, Copy, Debug, serde::Serialize)]
+pub(super) struct Gpus {
+    /// The driver's copies within one of them.
+    pub(super) copy_gbs_gpu: f64,
+    /// How many the ranks of this host have.
+    pub(super) gpus: usize,
 }
 
 /// The limits of TCP over loopback, with sockets and messages as ranks use them.
@@ -48,7 +60,7 @@ pub(super) fn measure(comm: &Communicator) -> Result<Floor, String> {
     comm.broadcast(&mut values, 0).map_err(|error| error.to_string())?;
     let [copy_gbs_one_core, copy_gbs_all_cores, reduce_gbs, handover_us, tcp_gbs, tcp_pingpong_us] = values;
     let tcp = over_tcp.then_some(Tcp { tcp_gbs, tcp_pingpong_us });
-    Ok(Floor { copy_gbs_one_core, copy_gbs_all_cores, reduce_gbs, handover_us, tcp })
+    Ok(Floor { copy_gbs_one_core, copy_gbs_all_cores, reduce_gbs, handover_us, tcp, gpus: None })
 }
 
 fn tcp(config: &Config) -> Result<[f64; 2], String> {
@@ -70,14 +82,20 @@ impl Floor {
             let bytes = kind.fewest_bytes_sent(size, ranks) as f64;
             return (bytes / (tcp_gbs * sending).max(1e-9) / 1e3).max(tcp_pingpong_us);
         }
-        let memory =
-            kind.fewest_bytes(size, ranks, in_place) as f64 / self.copy_gbs_all_cores.max(1e-9) / 1e3;
+        let copy_gbs = self.gpus.map_or(self.copy_gbs_all_cores, |gpus| gpus.copy_gbs_gpu * gpus.gpus as f64);
+        let memory = kind.fewest_bytes(size, ranks, in_place) as f64 / copy_gbs.max(1e-9) / 1e3;
         memory.max(self.handover_us)
     }
 }
 
 impl std::fmt::Display for Floor {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        if let Some(Gpus { copy_gbs_gpu, gpus }) = self.gpus {
+            return write!(
+                f,
+                "the driver copies {copy_gbs_gpu:.1} GB/s within a GPU, of which there are {gpus}"
+            );
+        }
         write!(
             f,
             "copy {:.1} GB/s on one core, {:.1} on all; sum {:.1} on all; hand-over {:.2} us",

@@ -84,7 +84,10 @@ impl<'a, T: Element> Bench<'a, T> {
     fn timing(&mut self, in_place: bool) -> Result<Timing> {
         self.batch(self.arguments.warmup.min(WARMUP_MAX), in_place)?;
         let iterations = self.arguments.iterations.unwrap_or(ITERATIONS) * self.arguments.aggregate;
-        let seconds = self.batch(iterations, in_place)?;
+        let seconds = match self.arguments.graphs {
+            0 => self.batch(iterations, in_place)?,
+            graphs => self.replays(iterations, graphs, in_place)? / graphs as f64,
+        };
         let wrong = if self.arguments.check > 0 { Some(self.verified(in_place)?) } else { None };
         Ok(Timing { micros: self.over_ranks(seconds * 1e6 / iterations as f64)?, wrong, spread: None })
     }
@@ -97,6 +100,19 @@ impl<'a, T: Element> Bench<'a, T> {
             self.call(in_place)?;
         }
         self.on_gpu.synchronize(&self.stream)?;
+        Ok(begun.elapsed().as_secs_f64())
+    }
+
+    /// Seconds of a graph of some operations, replayed so often on all ranks.
+    fn replays(&mut self, operations: usize, graphs: usize, in_place: bool) -> Result<f64> {
+        let stream = self.stream.clone();
+        let graph = stream.capture(|_| (0..operations).try_for_each(|_| self.call(in_place)))?;
+        self.comm.barrier()?;
+        let begun = Instant::now();
+        for _ in 0..graphs {
+            graph.launch(&stream).map_err(refused)?;
+        }
+        self.on_gpu.synchronize(&stream)?;
         Ok(begun.elapsed().as_secs_f64())
     }
 

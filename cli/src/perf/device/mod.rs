@@ -2,6 +2,7 @@
 
 mod bench;
 mod call;
+mod floor;
 
 use super::args::Arguments;
 use super::bench::Row;
@@ -40,13 +41,14 @@ pub(super) fn check(arguments: &Arguments) -> Result<(), String> {
     let unfit = [
         (arguments.samples.is_some(), "--samples"),
         (arguments.per_iteration, "-I"),
-        (arguments.wants_floor(), "a floor (--report-floor, or -J without --no-floor)"),
         (arguments.memory, "--memory"),
         (arguments.register > 0, "-R"),
         (arguments.blocking == 0, "-z 0"),
     ];
-    match unfit.iter().find(|(asked, _)| *asked && arguments.device != Device::Cpu) {
+    let on_gpus = arguments.device != Device::Cpu;
+    match unfit.iter().find(|(asked, _)| *asked && on_gpus) {
         Some((_, flag)) => Err(format!("{flag} does not go with --device: it is for ranks on CPUs")),
+        None if arguments.graphs > 0 && !on_gpus => Err("-G is for ranks on GPUs: --device cuda".to_owned()),
         None => Ok(()),
     }
 }
@@ -55,18 +57,22 @@ pub(super) fn check(arguments: &Arguments) -> Result<(), String> {
 pub(super) fn measure(arguments: &Arguments, comm: &Communicator) -> Result<u8, String> {
     let opened = arguments.device.open(comm.rank());
     let gpu = agree(comm, opened)?;
+    let floor = match arguments.wants_floor() {
+        true => Some(floor::measure(comm, &gpu, gpus().map_err(|error| error.to_string())?)?),
+        false => None,
+    };
     let on_gpu = comm.on(&gpu).map_err(|error| error.to_string())?;
     let speaks = comm.rank() == 0;
     if speaks {
         let meaning = if gpu.is_software() { ": not a GPU, times mean nothing" } else { "" };
         println!("# device {} is {}{meaning}", gpu.ordinal(), gpu.name());
-        table::head(arguments, comm, None);
+        table::head(arguments, comm, floor.as_ref());
     }
     let mut rows = Vec::new();
     for (dtype, test, size) in arguments.cases(comm.ranks()) {
         let row = row(arguments, comm, &on_gpu, dtype, test, size).map_err(|error| error.to_string())?;
         if speaks {
-            table::row(arguments, &row, None);
+            table::row(arguments, &row, floor.as_ref());
         }
         rows.push(row);
     }
@@ -74,7 +80,7 @@ pub(super) fn measure(arguments: &Arguments, comm: &Communicator) -> Result<u8, 
     if speaks {
         summary.print();
         if let Some(path) = &arguments.json {
-            super::json::write(path, arguments, comm, &rows, &summary, None)?;
+            super::json::write(path, arguments, comm, &rows, &summary, floor.as_ref())?;
         }
     }
     Ok(u8::from(!summary.is_good()))
