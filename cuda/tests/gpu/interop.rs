@@ -3,6 +3,7 @@
 use crate::busy::Busy;
 use std::time::Duration;
 use unisono_cuda::cudarc::driver::CudaContext;
+use unisono_cuda::cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
 use unisono_cuda::device::{DeviceBuffer, DeviceBufferMut, GpuError, Stream};
 
 #[test]
@@ -68,4 +69,22 @@ fn a_graph_cannot_keep_cudarc_s_memory() {
     let mut buffer = gpu.alloc::<u8>(10).unwrap();
     let refused = stream.capture(|stream| stream.copy(&mut buffer, &slice)).err();
     assert!(matches!(refused, Some(GpuError::Capturing { .. })), "{refused:?}");
+}
+
+#[test]
+fn what_cudarc_captures_lasts_as_well() {
+    let Some(gpu) = crate::gpu() else { return };
+    const COUNT: usize = 34567;
+    let stream = gpu.stream().unwrap();
+    let (source, mut target) = (gpu.upload(&[8u8; COUNT]).unwrap(), gpu.alloc::<u8>(COUNT).unwrap());
+    let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
+    stream.cudarc().begin_capture(mode).unwrap();
+    stream.copy(&mut target, &source).unwrap();
+    let graph = stream.cudarc().end_capture(CUgraphInstantiate_flags(0)).unwrap().unwrap();
+    let address = source.address();
+    drop(source);
+    let others = [(); 3].map(|()| gpu.alloc::<u8>(COUNT).unwrap());
+    assert!(others.iter().all(|other| other.address() != address), "cudarc's graph reads it");
+    graph.launch().unwrap();
+    assert_eq!(target.to_vec(&stream).unwrap(), [8; COUNT]);
 }
