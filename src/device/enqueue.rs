@@ -11,6 +11,7 @@ use crate::reduction::Reduction;
 use crate::schedule::{Algorithm, Collective, Reach, Spec};
 use crate::select;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 use unisono_cuda::device::{Event, Stream};
 use unisono_cuda::{Finish, Op};
 use unisono_transports::p2p::{Operand, Order, Protocol, Uploaded};
@@ -169,6 +170,18 @@ impl Shared {
         }
     }
 
+    /// Waits until peers are through with this rank's memory, if all is well and not for long.
+    pub(super) fn rest(&self) {
+        let begun = Instant::now();
+        let limit = self.base.config().timeout.min(REST_LIMIT);
+        while self.look().is_ok()
+            && begun.elapsed() < limit
+            && matches!(self.endpoint.is_at_rest(), Ok(false))
+        {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
     /// Whether the last launch is known to be over; it is forgotten then.
     pub(super) fn is_idle(&self, state: &mut State) -> bool {
         let over = match &state.last {
@@ -195,5 +208,7 @@ fn cut(plan: &Plan, longest_block: usize, channels: usize, direct: bool) -> (Pro
     (Protocol::Slots, spread.clamp(least, plan.slice_bytes_max))
 }
 
+/// A peer that takes longer with its part of the last operation than this has to expect that this rank is gone.
+const REST_LIMIT: Duration = Duration::from_secs(5);
 /// Below this a slice costs more in hand-overs than it gains in overlap.
 const SLICE_BYTES_MIN: usize = 16 << 10;

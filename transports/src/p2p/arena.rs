@@ -65,6 +65,11 @@ impl Arena {
         self.memory.used_by(stream);
     }
 
+    /// What is before the window: counters and the inbox.
+    pub(super) fn counters(&self, stream: &Stream) -> Result<Vec<u8>> {
+        Ok(self.memory.view(..self.layout.inbox().end).to_vec(stream)?)
+    }
+
     pub(super) fn neighbour(&self) -> Neighbour {
         neighbour(&self.layout, self.memory.address())
     }
@@ -87,6 +92,10 @@ impl Arena {
 }
 
 impl Reached {
+    pub(super) fn is_elsewhere(&self) -> bool {
+        self.memory.is_elsewhere()
+    }
+
     pub(super) fn used_by(&self, stream: &Stream) {
         self.memory.used_by(stream);
     }

@@ -11,6 +11,7 @@ mod launch;
 mod layout;
 mod operand;
 mod program;
+mod rest;
 mod stage;
 mod trial;
 
