@@ -92,7 +92,8 @@ pub struct Config {
     /// Cache that what all ranks of a host have staged may fill: data is cut into slices and staged on so many
     /// channels that it stays there. `UNISONO_CACHE_BYTES`, 8 MiB.
     pub cache_bytes: usize,
-    /// From this many bytes on, results of direct algorithms bypass the cache. `UNISONO_STREAM_FROM_BYTES`, 2 MiB.
+    /// When the buffers of all ranks have this many bytes or more, results of direct algorithms bypass the cache.
+    /// `UNISONO_STREAM_FROM_BYTES`, 20 MiB.
     pub stream_from_bytes: usize,
     /// The same of ranks on GPUs, which have FIFOs and windows of their own.
     pub gpu: GpuSizes,
@@ -112,11 +113,14 @@ pub struct GpuSizes {
     pub slot_bytes: usize,
     /// Memory of one rank that direct algorithms stage data in. `UNISONO_GPU_WINDOW_BYTES`, 4 MiB.
     pub window_bytes: usize,
+    /// Whether GPUs reach each other's memory where they can; else all goes by way of the host. `UNISONO_GPU_P2P`:
+    /// 1 or 0.
+    pub peer_to_peer: bool,
 }
 
 impl Default for GpuSizes {
     fn default() -> Self {
-        Self { channels: 8, slots: 4, slot_bytes: 128 << 10, window_bytes: 4 << 20 }
+        Self { channels: 8, slots: 4, slot_bytes: 128 << 10, window_bytes: 4 << 20, peer_to_peer: true }
     }
 }
 
@@ -137,8 +141,8 @@ impl Default for Config {
             algorithms: Vec::new(),
             table: Table::default(),
             cache_bytes: 8 << 20,
-            stream_from_bytes: 2 << 20,
             gpu: GpuSizes::default(),
+            stream_from_bytes: 20 << 20,
             host: host_name(),
         }
     }
@@ -184,6 +188,7 @@ impl Config {
             "GPU_SLOTS" => self.gpu.slots = number(value, 3)?.min(SLOTS_MAX),
             "GPU_SLOT_BYTES" => self.gpu.slot_bytes = number(value, 4096)?.next_multiple_of(4096),
             "GPU_WINDOW_BYTES" => self.gpu.window_bytes = number(value, 1 << 16)?.next_multiple_of(4096),
+            "GPU_P2P" => self.gpu.peer_to_peer = number(value, 0)? > 0,
             "CACHE_BYTES" => self.cache_bytes = number(value, 1 << 16)?,
             "DEBUG" | "ID" | "SECRET" | "SECRET_FILE" => {}
             _ => return Err("no such setting".to_owned()),

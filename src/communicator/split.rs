@@ -1,6 +1,7 @@
 //! Communicators made from communicators.
 
 use super::Communicator;
+use crate::config::Config;
 use crate::error::{Error, ErrorKind, Result};
 use crate::rendezvous::{RendezvousError, UniqueId};
 use crate::schedule::Rank;
@@ -37,6 +38,11 @@ impl Communicator {
     /// # Errors
     /// If a group's ranks cannot meet, or this communicator was made over a foreign mesh.
     pub fn split(&self, colour: Option<u32>, key: i32) -> Result<Option<Communicator>> {
+        self.split_with(colour, key, self.config())
+    }
+
+    /// As [`Communicator::split`], with other settings for the new one; the same on all its ranks.
+    fn split_with(&self, colour: Option<u32>, key: i32, config: &Config) -> Result<Option<Communicator>> {
         let wish: Wish = [colour.map_or(-1, i64::from), i64::from(key)];
         let mut wishes = vec![0i64; 2 * self.ranks()];
         self.all_gather(&wish, &mut wishes)?;
@@ -49,7 +55,7 @@ impl Communicator {
         let rank = members.iter().position(|&member| member == self.rank());
         let rank =
             rank.ok_or_else(|| Error::new(ErrorKind::Bug("a rank is not in its own group".to_owned())))?;
-        self.found(&ticket[leader * TICKET_BYTES..][..TICKET_BYTES], rank, members.len()).map(Some)
+        self.found(&ticket[leader * TICKET_BYTES..][..TICKET_BYTES], rank, members.len(), config).map(Some)
     }
 
     /// A second communicator of the same ranks, whose operations do not wait for this one's.
@@ -58,6 +64,13 @@ impl Communicator {
     /// As [`Communicator::split`].
     pub fn duplicate(&self) -> Result<Communicator> {
         let same = self.split(Some(0), self.rank() as i32)?;
+        same.ok_or_else(|| Error::new(ErrorKind::Bug("a duplicate has every rank".to_owned())))
+    }
+
+    /// As [`Communicator::duplicate`], with other settings; the same on all ranks.
+    #[cfg(feature = "gpu")]
+    pub(crate) fn duplicate_with(&self, config: &Config) -> Result<Communicator> {
+        let same = self.split_with(Some(0), self.rank() as i32, config)?;
         same.ok_or_else(|| Error::new(ErrorKind::Bug("a duplicate has every rank".to_owned())))
     }
 
@@ -84,8 +97,7 @@ impl Communicator {
     }
 
     /// Meets the other members of a new group.
-    fn found(&self, ticket: &[u8], rank: Rank, ranks: usize) -> Result<Communicator> {
-        let config = &self.shared.config;
+    fn found(&self, ticket: &[u8], rank: Rank, ranks: usize, config: &Config) -> Result<Communicator> {
         match &self.shared.origin {
             Origin::Threads(nursery) => {
                 let group = u64::from_le_bytes(ticket[..8].try_into().unwrap_or_default());
@@ -117,7 +129,7 @@ impl Nursery {
         self.arrived.notify_all();
     }
 
-    fn take(&self, group: u64, (rank, ranks): (Rank, usize), config: &crate::Config) -> Result<Mesh> {
+    fn take(&self, group: u64, (rank, ranks): (Rank, usize), config: &Config) -> Result<Mesh> {
         let deadline = Instant::now() + config.join_timeout;
         let mut waiting = self.meshes.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         loop {

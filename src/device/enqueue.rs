@@ -10,6 +10,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::reduction::Reduction;
 use crate::schedule::{Algorithm, Collective, Reach, Spec};
 use crate::select;
+use std::sync::Arc;
 use unisono_cuda::device::{Event, Stream};
 use unisono_cuda::{Finish, Op};
 use unisono_transports::p2p::{Operand, Order, Protocol, Uploaded};
@@ -21,7 +22,7 @@ pub(super) struct State {
     pub(super) groups: Groups,
     sequence: u64,
     /// The stream of the last launch, by its number, and when it is done.
-    last: Option<(Stream, Option<Event>)>,
+    last: Option<(Stream, Option<Arc<Event>>)>,
     /// The last call, until it is known to be over.
     pub(super) call: Option<Call>,
     pub(super) chosen: [Option<&'static Algorithm>; Collective::ALL.len()],
@@ -50,7 +51,7 @@ impl Shared {
                 state.sequence += 1;
                 state.call = Some(call);
                 drop(state);
-                self.bell.ring();
+                self.bells.iter().for_each(|bell| bell.ring());
                 Ok(())
             }
             Err(error) => {
@@ -100,7 +101,7 @@ impl Shared {
         }
         self.endpoint.launch(stream, uploaded, order, input, output)?;
         // What a graph records is done whenever it is launched.
-        let done = if stream.is_captured()? { None } else { Some(stream.record()?) };
+        let done = if stream.is_captured()? { None } else { Some(Arc::new(stream.record()?)) };
         state.last = Some((stream.clone(), done));
         Ok(())
     }
@@ -136,7 +137,7 @@ impl Shared {
     fn order(&self, job: &Job<'_>, plan: &Plan, call: Call, bytes: usize) -> Order {
         let longest = Layout::new(Shares::Even { bytes }, plan.parts, job.dtype.size()).longest_block(1);
         let channels = self.endpoint.arena().layout().sizes().channels;
-        let (protocol, slice_bytes) = cut(plan, longest, channels);
+        let (protocol, slice_bytes) = cut(plan, longest, channels, self.endpoint.reaches_all());
         let pieces = longest.div_ceil(slice_bytes).max(1);
         let ranks = self.base.ranks();
         let [sequence, what, count, _] = call.tag(0).0;
@@ -159,6 +160,15 @@ impl Shared {
         }
     }
 
+    /// Waits for the last launch.
+    pub(super) fn finish(&self) {
+        let last = self.lock().last.as_ref().and_then(|(_, event)| event.clone());
+        if let Some(event) = last {
+            // What a GPU that has failed still does is nothing.
+            let _ = event.synchronize();
+        }
+    }
+
     /// Whether the last launch is known to be over; it is forgotten then.
     pub(super) fn is_idle(&self, state: &mut State) -> bool {
         let over = match &state.last {
@@ -175,9 +185,9 @@ impl Shared {
 }
 
 /// How messages go, and bytes of a slice: all channels get work, and no slice is too small to be worth its hand-over.
-fn cut(plan: &Plan, longest_block: usize, channels: usize) -> (Protocol, usize) {
+fn cut(plan: &Plan, longest_block: usize, channels: usize, direct: bool) -> (Protocol, usize) {
     let whole = longest_block.max(1).next_multiple_of(SLICE_UNIT_BYTES);
-    if whole <= plan.line_bytes_max {
+    if direct && whole <= plan.line_bytes_max {
         return (Protocol::Lines, whole);
     }
     let spread = longest_block.div_ceil(channels).next_multiple_of(SLICE_UNIT_BYTES);

@@ -1,28 +1,37 @@
 //! How ranks on GPUs meet: each tells the others of its GPU and its arena, and opens theirs.
 
 use super::enqueue::State;
+use super::pump::pump;
 use super::residency::{self, Seats};
-use super::watch::{Bell, watch};
-use super::{DeviceCommunicator, Shared};
+use super::watch::watch;
+use super::{DeviceCommunicator, Owner, Shared};
 use crate::communicator::Communicator;
+use crate::config::Config;
 use crate::error::{Error, ErrorKind, Result};
+use crate::reduction::Reduction;
 use crate::rendezvous::host_identity;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 use unisono_cuda::device::{Gpu, IpcHandle};
-use unisono_transports::p2p::{Arena, Endpoint, Layout, Reached, Sizes};
+use unisono_transports::p2p::{Arena, Endpoint, Layout, Peer, Reached, Sizes, Stage};
 
 pub(super) fn join(communicator: &Communicator, gpu: &Gpu) -> Result<DeviceCommunicator> {
     let base = communicator.duplicate()?;
     let room = Endpoint::residents(gpu)?;
     let channels = agree_on_channels(&base, gpu, room)?;
-    let ended = found(&base, gpu, channels, room);
+    let arena = found(&base, gpu, channels, room);
+    let (arena, seats) = agree(&base, arena)?;
+    let peers = peers(&base, &arena);
+    let peers = agree(&base, peers)?;
+    let carrier = carrier(&base, &peers, channels)?;
     // Everybody hears of a rank that cannot.
-    let (endpoint, seats) = agree(&base, ended)?;
-    let bell = Arc::<Bell>::default();
+    let endpoint = agree(&base, Endpoint::new(arena, peers).map_err(Error::from))?;
+    let bells = [Arc::default(), Arc::default()];
     let state = Mutex::<State>::default();
-    let shared = Arc::new(Shared { base, endpoint, state, bell, _seats: seats });
+    let shared = Arc::new(Shared { base, endpoint, state, bells, _seats: seats });
     watch(&shared)?;
-    Ok(DeviceCommunicator { shared })
+    let pump = carrier.map(|carrier| pump(&shared, carrier)).transpose()?;
+    Ok(DeviceCommunicator { shared: Arc::new(Owner { shared, pump }) })
 }
 
 /// The most channels with which all blocks of all ranks run at once: ranks of one process may share a GPU.
@@ -41,11 +50,11 @@ fn agree_on_channels(base: &Communicator, gpu: &Gpu, room: usize) -> Result<usiz
     Ok(channels.min().unwrap_or(1).max(1))
 }
 
-/// Takes room for the blocks, makes the arena and opens those of the others.
-fn found(base: &Communicator, gpu: &Gpu, channels: usize, room: usize) -> Result<(Endpoint, Seats)> {
+/// Takes room for the blocks, and makes the arena.
+fn found(base: &Communicator, gpu: &Gpu, channels: usize, room: usize) -> Result<(Arena, Seats)> {
     // A group sends to and receives from every other rank at once.
     let blocks = (channels * BLOCKS_PER_CHANNEL).max(2 * base.ranks() - 1);
-    let seats = Seats::take(gpu, blocks, room);
+    let seats = Seats::take(gpu, blocks, room)?;
     let sizes = base.config().gpu;
     let layout = Layout::new(Sizes {
         ranks: base.ranks(),
@@ -55,29 +64,95 @@ fn found(base: &Communicator, gpu: &Gpu, channels: usize, room: usize) -> Result
         low_bytes: LOW_BYTES,
         window_bytes: sizes.window_bytes,
     })?;
-    let arena = seats.and_then(|seats| Ok((Arena::new(gpu, base.rank(), layout)?, seats)));
-    let (arena, seats) = agree(base, arena)?;
-    let reached = reach(base, &arena)?;
-    Ok((Endpoint::new(arena, reached)?, seats))
+    Ok((Arena::new(gpu, base.rank(), layout)?, seats))
 }
 
-/// Exchanges handles, and opens those of all others.
+/// How each rank is reached: directly where both reach each other, by way of the host elsewhere.
+fn peers(base: &Communicator, arena: &Arena) -> Result<Vec<Peer>> {
+    let mut reached = both(base, reach(base, arena)?)?;
+    let limit = base.config().timeout.min(TRIAL_LIMIT);
+    let right = agree(base, arena.try_links(&reached, limit).map_err(Error::from))?;
+    for (rank, reached) in reached.iter_mut().enumerate().filter(|(rank, _)| !right[*rank]) {
+        if reached.take().is_some() {
+            tracing::warn!(target: "device", "the link between ranks {} and {rank} is broken: by way of the host", base.rank());
+        }
+    }
+    let rank = base.rank();
+    let peer = |(peer, reached): (usize, Option<Reached>)| match reached {
+        _ if peer == rank => Ok(Peer::Own),
+        Some(reached) => Ok(Peer::Direct(reached)),
+        None => {
+            let stage = Stage::new(arena.gpu(), peer, arena.layout().sizes())?;
+            Ok(Peer::Staged(Arc::new(Mutex::new(stage))))
+        }
+    };
+    both(base, reached)?.into_iter().enumerate().map(peer).collect()
+}
+
+/// Leaves those that reach this rank as well.
+fn both(base: &Communicator, mut reached: Vec<Option<Reached>>) -> Result<Vec<Option<Reached>>> {
+    let own: Vec<u8> = reached.iter().map(|peer| peer.is_some().into()).collect();
+    let mut all = vec![0u8; own.len() * base.ranks()];
+    base.all_gather(&own, &mut all)?;
+    for (rank, theirs) in all.chunks(own.len()).enumerate() {
+        if theirs[base.rank()] == 0 {
+            reached[rank] = None;
+        }
+    }
+    Ok(reached)
+}
+
+/// Exchanges handles, and opens those of all others that can be opened.
 fn reach(base: &Communicator, arena: &Arena) -> Result<Vec<Option<Reached>>> {
-    let handle = arena.export()?.to_bytes();
-    let mut card = host_number().to_le_bytes().to_vec();
-    card.extend(handle);
+    let place = [host_number(), u64::from(std::process::id()), arena.gpu().ordinal() as u64];
+    let mut card: Vec<u8> = place.iter().flat_map(|word| word.to_le_bytes()).collect();
+    // What cannot be exported, nobody reaches.
+    let handle = arena.export().map(|handle| handle.to_bytes());
+    card.extend(handle.as_ref().unwrap_or(&[0; IpcHandle::BYTES]));
+    card.push(u8::from(handle.is_ok() && base.config().gpu.peer_to_peer));
     let mut all = vec![0u8; card.len() * base.ranks()];
     base.all_gather(&card, &mut all)?;
-    let open = |(rank, card): (usize, &[u8])| match card.split_first_chunk::<8>() {
-        _ if rank == base.rank() => Ok(None),
-        Some((host, rest)) if u64::from_le_bytes(*host) == host_number() => {
-            let handle = rest.first_chunk().map(IpcHandle::from_bytes);
-            let handle = handle.ok_or_else(|| Error::new(ErrorKind::Bug("a short card".to_owned())))?;
-            Ok(Some(arena.reach(&handle)?))
+    let open = |(rank, card): (usize, &[u8])| {
+        if rank == base.rank() || card.last() == Some(&0) {
+            return None;
         }
-        _ => Ok(None),
+        let (words, rest) = card.split_at(size_of_val(&place));
+        let theirs: Vec<u64> = words
+            .chunks_exact(8)
+            .map(|word| u64::from_le_bytes(word.try_into().unwrap_or_default()))
+            .collect();
+        let opened = open(arena, place, &theirs, IpcHandle::from_bytes(rest.first_chunk()?));
+        opened
+            .inspect_err(|why| tracing::info!(target: "device", "rank {rank} by way of the host: {why}"))
+            .ok()
     };
-    all.chunks(card.len()).enumerate().map(open).collect()
+    Ok(all.chunks(card.len()).enumerate().map(open).collect())
+}
+
+/// Opens the arena of a rank that is `theirs`: its host, its process, the number of its GPU there.
+fn open(arena: &Arena, own: [u64; 3], theirs: &[u64], handle: IpcHandle) -> Result<Reached> {
+    if theirs[0] != own[0] {
+        return Err(Error::new(ErrorKind::Unavailable("it is on another host".to_owned())));
+    }
+    if theirs[1] == own[1] {
+        arena.gpu().enable_peer(&Gpu::open(theirs[2] as usize)?)?;
+    }
+    Ok(arena.reach(&handle)?)
+}
+
+/// A communicator whose links carry what is staged, if any rank has something to be staged.
+fn carrier(base: &Communicator, peers: &[Peer], channels: usize) -> Result<Option<Communicator>> {
+    let staged = peers.iter().any(|peer| matches!(peer, Peer::Staged(_)));
+    let mut any = [u8::from(staged)];
+    base.all_reduce(&mut any, Reduction::Max)?;
+    if any[0] == 0 {
+        return Ok(None);
+    }
+    let config = base.config();
+    let slot_bytes = (config.gpu.slot_bytes + HEADS_BYTES).next_multiple_of(4096);
+    let (window_bytes, heap_bytes) = (1 << 16, 0);
+    base.duplicate_with(&Config { channels, slot_bytes, window_bytes, heap_bytes, ..config.clone() })
+        .map(Some)
 }
 
 /// This rank's result, if all ranks have one; else the error of one that has none.
@@ -113,5 +188,9 @@ fn host_number() -> u64 {
 const BLOCKS_PER_CHANNEL: usize = 2;
 /// Data of a message whose words have flags.
 const LOW_BYTES: usize = 4 << 10;
+/// For each wait of a link's trial.
+const TRIAL_LIMIT: Duration = Duration::from_secs(10);
+/// More than the head of a message.
+const HEADS_BYTES: usize = 256;
 /// Room for what a rank that cannot go on says of it.
 const FAILURE_BYTES: usize = 256;

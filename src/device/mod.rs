@@ -12,6 +12,7 @@ mod job;
 mod join;
 mod lowering;
 mod plan;
+mod pump;
 mod residency;
 mod rooted;
 mod transfer;
@@ -27,7 +28,9 @@ use crate::error::Result;
 use crate::schedule::{Algorithm, Collective, Rank};
 use enqueue::State;
 use residency::Seats;
+use std::ops::Deref;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
 use unisono_transports::p2p::Endpoint;
 use watch::Bell;
 
@@ -38,7 +41,22 @@ use watch::Bell;
 /// first error but misuse poisons it, on every rank; the GPU is unharmed.
 #[derive(Clone)]
 pub struct DeviceCommunicator {
+    shared: Arc<Owner>,
+}
+
+/// What callers hold; the threads that watch and move hold less.
+struct Owner {
     shared: Arc<Shared>,
+    /// Moves messages by way of the host, where some go there.
+    pump: Option<JoinHandle<()>>,
+}
+
+impl Deref for Owner {
+    type Target = Shared;
+
+    fn deref(&self) -> &Shared {
+        &self.shared
+    }
 }
 
 struct Shared {
@@ -46,7 +64,8 @@ struct Shared {
     base: Communicator,
     endpoint: Endpoint,
     state: Mutex<State>,
-    bell: Arc<Bell>,
+    /// Of the watch, and of the pump where there is one.
+    bells: [Arc<Bell>; 2],
     /// Room for the blocks of its launches, until it is dropped.
     _seats: Seats,
 }
@@ -124,9 +143,17 @@ impl Shared {
     }
 }
 
-impl Drop for Shared {
+impl Drop for Owner {
+    /// What others still need of this rank is first brought on its way: kernels end after their timeout, whatever happens.
     fn drop(&mut self) {
-        self.bell.close();
+        if self.pump.is_some() {
+            self.shared.finish();
+        }
+        self.shared.bells.iter().for_each(|bell| bell.close());
+        if let Some(pump) = self.pump.take() {
+            // A thread that panicked moves nothing any more.
+            let _ = pump.join();
+        }
     }
 }
 

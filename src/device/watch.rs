@@ -49,21 +49,21 @@ impl Bell {
     }
 
     /// Waits until something is enqueued; false: never.
-    fn wait(&self) -> bool {
+    pub(super) fn wait(&self) -> bool {
         let quiet = |mood: &mut Mood| *mood == Mood::Quiet;
         let mood = self.rung.wait_while(self.lock(), quiet).unwrap_or_else(PoisonError::into_inner);
         *mood != Mood::Closed
     }
 
-    /// Waits a little; false: the communicator is gone.
-    fn pause(&self) -> bool {
+    /// Waits for so long; false: the communicator is gone.
+    pub(super) fn pause(&self, time: Duration) -> bool {
         let open = |mood: &mut Mood| *mood != Mood::Closed;
-        let waited = self.rung.wait_timeout_while(self.lock(), LOOK_EVERY, open);
+        let waited = self.rung.wait_timeout_while(self.lock(), time, open);
         *waited.unwrap_or_else(PoisonError::into_inner).0 != Mood::Closed
     }
 
     /// Nothing is under way.
-    fn hush(&self) {
+    pub(super) fn hush(&self) {
         let mut mood = self.lock();
         if *mood == Mood::Rung {
             *mood = Mood::Quiet;
@@ -73,7 +73,7 @@ impl Bell {
 
 /// Watches over the communicator on a thread of its own until it is dropped.
 pub(super) fn watch(shared: &Arc<Shared>) -> Result<()> {
-    let (bell, shared) = (Arc::clone(&shared.bell), Arc::downgrade(shared));
+    let (bell, shared) = (Arc::clone(&shared.bells[0]), Arc::downgrade(shared));
     let named = std::thread::Builder::new().name("unisono watch".to_owned());
     let started = named.spawn(move || while bell.wait() && rounds(&bell, &shared) {});
     started.map(drop).map_err(|error| Error::new(ErrorKind::System(format!("a thread to watch: {error}"))))
@@ -96,7 +96,7 @@ fn rounds(bell: &Bell, shared: &Weak<Shared>) -> bool {
             shared.cry();
         }
         drop(shared);
-        if !bell.pause() {
+        if !bell.pause(LOOK_EVERY) {
             return false;
         }
     }

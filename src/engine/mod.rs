@@ -25,8 +25,11 @@ mod transfer;
 mod usage;
 mod watch;
 
-pub(crate) use layout::{Layout, Shares};
+#[cfg(feature = "gpu")]
+pub(crate) use layout::Layout;
+pub(crate) use layout::Shares;
 pub(crate) use memory::Buffers;
+#[cfg(feature = "gpu")]
 pub(crate) use plan::Bounds;
 pub use traffic::Traffic;
 pub(crate) use transfer::{Direction, Transfer};
@@ -273,6 +276,12 @@ impl Engine {
     pub(crate) fn listen(&mut self, call: Option<Call>) -> Result<()> {
         self.sound()?;
         self.watch.listen(&mut *self.mesh.control, call).or_else(|error| self.end_with(error, call))
+    }
+
+    /// The links, for messages that no schedule knows of.
+    #[cfg(feature = "gpu")]
+    pub(crate) fn links(&mut self) -> &mut [Option<Box<dyn unisono_transports::Link>>] {
+        &mut self.mesh.links
     }
 
     /// Tells the others that this rank has been waiting in `call` for a while.

@@ -1,7 +1,7 @@
 //! Every collective, by every algorithm, for every type and operation, in place and not.
 
 use crate::support::{Case, contribution, expected, reduction};
-use crate::world::{config, run};
+use crate::world::{config, run, staged};
 use std::fmt::Debug;
 use unisono::device::{DeviceCommunicator, Stream};
 use unisono::schedule::{Algorithm, Collective, Reach, Spec};
@@ -124,6 +124,23 @@ fn every_algorithm_does_what_it_is_for() {
             }
         });
     }
+}
+
+#[test]
+fn messages_go_by_way_of_the_host_where_gpus_do_not_reach_each_other() {
+    run(3, &staged(), |comm, stream| {
+        for algorithm in Algorithm::ALL.iter().filter(|row| row.reach == Reach::Messages) {
+            if (algorithm.fits)(&Spec { ranks: 3, root: 0, aggregation: 1 }) {
+                comm.use_algorithm(algorithm);
+                exercise::<f32>(&comm, &stream, case(algorithm.collective, 3001, false));
+            }
+        }
+        comm.use_algorithm(unisono::schedule::find(Collective::AllReduce, "oneshot").unwrap());
+        let mut values = comm.gpu().alloc::<f32>(1).unwrap();
+        let error = comm.all_reduce(&stream, &mut values, Sum).unwrap_err();
+        assert!(error.is_misuse(), "windows are out of reach, and that harms nothing: {error}");
+        comm.barrier(&stream).unwrap();
+    });
 }
 
 #[test]

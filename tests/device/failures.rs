@@ -3,7 +3,7 @@
 use crate::world::{config, gpu, run};
 use std::time::{Duration, Instant};
 use unisono::schedule::{Collective, find};
-use unisono::{Config, ErrorKind, Sum};
+use unisono::{Communicator, Config, ErrorKind, Sum, UniqueId};
 
 fn impatient() -> Config {
     Config { timeout: Duration::from_millis(400), ..config() }
@@ -61,6 +61,27 @@ fn different_calls_are_a_mismatch_that_names_both() {
 }
 
 #[test]
+fn messages_of_other_lengths_name_both() {
+    // The shorter is one slot to the byte.
+    for (sent, expected) in [(4096, 8192), (8192, 4096), (12, 8)] {
+        let errors = run(2, &config(), |comm, stream| {
+            let mut values = comm.gpu().alloc::<u8>(if comm.rank() == 0 { sent } else { expected }).unwrap();
+            match comm.rank() {
+                0 => comm.send(&stream, &values, 1).unwrap(),
+                _ => comm.recv(&stream, &mut values, 0).unwrap(),
+            }
+            let mut more = comm.gpu().alloc::<u8>(1).unwrap();
+            // It has to wait for the other's error.
+            let _ = comm.all_reduce(&stream, &mut more, Sum);
+            comm.synchronize(&stream).unwrap_err()
+        });
+        for error in errors.iter().flatten() {
+            assert!(matches!(error.kind(), ErrorKind::Length { sender: 0, receiver: 1, .. }), "{error}");
+        }
+    }
+}
+
+#[test]
 fn an_abort_ends_what_is_under_way_on_all_ranks() {
     let errors = run(2, &config(), |comm, stream| {
         let begun = Instant::now();
@@ -79,6 +100,35 @@ fn an_abort_ends_what_is_under_way_on_all_ranks() {
     for error in errors.iter().flatten() {
         assert_eq!(*error.kind(), ErrorKind::Aborted { by: 1, reason: "enough".to_owned() });
     }
+}
+
+/// Tells the second process where the ranks meet.
+const MEETING: &str = "UNISONO_TEST_DEVICE_DEATH";
+
+#[test]
+fn a_process_that_dies_is_named() {
+    let Some(gpu) = gpu() else { return };
+    let told = std::env::var(MEETING).ok();
+    let (id, rank) = match &told {
+        Some(id) => (id.parse().unwrap(), 1),
+        None => (UniqueId::new(std::net::Ipv4Addr::LOCALHOST.into()).unwrap(), 0),
+    };
+    let second = told.is_none().then(|| {
+        let mut second = std::process::Command::new(std::env::current_exe().unwrap());
+        second.args(["failures::a_process_that_dies_is_named", "--exact"]);
+        second.env(MEETING, id.to_string()).spawn().unwrap()
+    });
+    let comm = Communicator::join(&id, rank, 2, &config()).unwrap().on(&gpu).unwrap();
+    if second.is_none() {
+        std::process::abort();
+    }
+    let (begun, stream) = (Instant::now(), gpu.stream().unwrap());
+    let mut values = gpu.alloc::<f32>(100).unwrap();
+    let error =
+        comm.all_reduce(&stream, &mut values, Sum).and_then(|()| comm.synchronize(&stream)).unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::PeerLost { peer: 1, .. }), "{error}");
+    assert!(begun.elapsed() < Duration::from_secs(10), "after {:?}", begun.elapsed());
+    second.into_iter().for_each(|mut second| drop(second.wait()));
 }
 
 #[test]
@@ -100,7 +150,7 @@ fn misuse_leaves_the_communicator_good() {
 #[test]
 fn blocks_that_could_not_run_at_once_are_refused() {
     let Some(gpu) = gpu() else { return };
-    let comms = unisono::Communicator::threads_with(40, &config()).unwrap();
+    let comms = Communicator::threads_with(40, &config()).unwrap();
     std::thread::scope(|scope| {
         let gpu = &gpu;
         let threads: Vec<_> =

@@ -5,6 +5,7 @@ mod support;
 
 mod collectives;
 mod failures;
+mod links;
 mod messages;
 mod processes;
 mod streams;

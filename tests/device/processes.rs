@@ -1,9 +1,9 @@
-//! Two processes are two ranks: each opens the memory of the other.
+//! Two processes are two ranks: each opens the memory of the other, or sends by way of the host.
 
-use crate::world::{config, gpu};
+use crate::world::{config, gpu, staged};
 use std::process::Command;
 use unisono::schedule::{Collective, find};
-use unisono::{Communicator, Sum, Transport, UniqueId};
+use unisono::{Communicator, Config, Sum, Transport, UniqueId};
 
 /// Tells the second process where the ranks meet.
 const MEETING: &str = "UNISONO_TEST_DEVICE_MEETING";
@@ -25,11 +25,31 @@ fn two_processes_are_two_ranks() {
 }
 
 fn exchange(id: &UniqueId, rank: usize) {
-    let gpu = gpu().expect("a compiler");
-    let config = unisono::Config { transport: Transport::Tcp, ..config() };
-    let comm = Communicator::join(id, rank, 2, &config).unwrap().on(&gpu).unwrap();
+    let config = Config { transport: Transport::Tcp, ..config() };
+    let comm = Communicator::join(id, rank, 2, &config).unwrap();
+    reduce(&comm, &["ring", "twoshot"]);
+    let id = share(&comm);
+    let config = Config { transport: Transport::Tcp, ..staged() };
+    reduce(&Communicator::join(&id, rank, 2, &config).unwrap(), &["ring"]);
+}
+
+/// Where the ranks meet again.
+fn share(comm: &Communicator) -> UniqueId {
+    let mut text = [0u8; 256];
+    let own = (comm.rank() == 0).then(|| UniqueId::new(std::net::Ipv4Addr::LOCALHOST.into()).unwrap());
+    if let Some(id) = &own {
+        let id = id.to_string();
+        text[..id.len()].copy_from_slice(id.as_bytes());
+    }
+    comm.broadcast(&mut text, 0).unwrap();
+    own.unwrap_or_else(|| std::str::from_utf8(&text).unwrap().trim_end_matches('\0').parse().unwrap())
+}
+
+fn reduce(comm: &Communicator, algorithms: &[&str]) {
+    let (gpu, rank) = (gpu().expect("a compiler"), comm.rank());
+    let comm = comm.on(&gpu).unwrap();
     let stream = gpu.stream().unwrap();
-    for name in ["ring", "twoshot"] {
+    for name in algorithms {
         comm.use_algorithm(find(Collective::AllReduce, name).unwrap());
         let mut values = gpu.upload(&vec![rank as f32 + 1.0; 3000]).unwrap();
         comm.all_reduce(&stream, &mut values, Sum).unwrap();

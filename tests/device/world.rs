@@ -18,7 +18,8 @@ pub(crate) fn gpu() -> Option<Gpu> {
 
 /// Small slots, so that small buffers are many pieces.
 pub(crate) fn config() -> Config {
-    let gpu = GpuSizes { channels: 2, slots: 3, slot_bytes: 4096, window_bytes: 64 << 10 };
+    let gpu =
+        GpuSizes { channels: 2, slots: 3, slot_bytes: 4096, window_bytes: 64 << 10, peer_to_peer: true };
     Config { gpu, ..Config::default() }
 }
 
@@ -41,4 +42,10 @@ pub(crate) fn run<R: Send>(
         let threads: Vec<_> = comms.into_iter().map(rank).collect();
         Some(threads.into_iter().map(|thread| thread.join().expect("a rank panicked")).collect())
     })
+}
+
+/// The same, but nothing of a peer is reached: all goes by way of the host.
+pub(crate) fn staged() -> Config {
+    let config = config();
+    Config { gpu: GpuSizes { peer_to_peer: false, ..config.gpu }, ..config }
 }

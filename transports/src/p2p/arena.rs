@@ -16,12 +16,6 @@ pub struct Reached {
     memory: Imported,
 }
 
-/// The FIFOs between this rank and a peer on one lane.
-pub(super) struct Fifos {
-    pub(super) out: Fifo,
-    pub(super) into: Fifo,
-}
-
 impl Arena {
     /// An arena on `gpu` for `rank`, empty.
     ///
@@ -75,8 +69,8 @@ impl Arena {
         neighbour(&self.layout, self.memory.address())
     }
 
-    /// What goes between this rank and `peer` directly.
-    pub(super) fn fifos(&self, reached: &Reached, protocol: Protocol, lane: usize, peer: usize) -> Fifos {
+    /// What goes to `peer` directly on one lane, and what comes from it.
+    pub(super) fn fifos(&self, reached: &Reached, protocol: Protocol, lane: usize, peer: usize) -> [Fifo; 2] {
         let (layout, rank) = (&self.layout, self.rank);
         let (own, theirs) = (self.memory.address() as usize, reached.memory.address() as usize);
         let (slot_count, slot_bytes) =
@@ -88,7 +82,7 @@ impl Arena {
             slot_count,
             slot_bytes,
         };
-        Fifos { out: fifo((theirs, peer), (own, rank)), into: fifo((own, rank), (theirs, peer)) }
+        [fifo((theirs, peer), (own, rank)), fifo((own, rank), (theirs, peer))]
     }
 }
 

@@ -1,22 +1,34 @@
 //! One rank's end of everything between GPU ranks.
 
-use super::arena::{Arena, Fifos, Reached};
+use super::arena::{Arena, Reached};
 use super::program::Program;
+use super::stage::Stage;
+use super::trial::TRIAL_MESSAGES;
 use crate::Result;
 use std::collections::HashMap;
 use std::ptr::null_mut;
-use std::sync::Mutex;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use unisono_cuda::DType;
 use unisono_cuda::device::{
     Act, Buffer, Fifo, Kernel, Neighbour, Pinned, Place, Port, Protocol, Status, Strand, Stream,
 };
 
+/// How another rank is reached.
+pub enum Peer {
+    /// It is this rank.
+    Own,
+    /// Its arena is written and read by kernels here, and the other way round: [`Arena::try_links`] has seen it.
+    Direct(Reached),
+    /// By way of the host, which gives the stage its turns.
+    Staged(Arc<Mutex<Stage>>),
+}
+
 /// What a rank launches its kernels with.
 pub struct Endpoint {
     pub(super) arena: Arena,
-    /// By rank; none at its own place.
-    pub(super) reached: Vec<Option<Reached>>,
+    /// By rank.
+    pub(super) peers: Vec<Peer>,
     /// Of each protocol.
     pub(super) ports: [Buffer<Port>; 2],
     pub(super) neighbours: Buffer<Neighbour>,
@@ -40,20 +52,20 @@ pub struct Uploaded {
 }
 
 impl Endpoint {
-    /// Links to all peers whose arenas are reached; `reached` by rank, with none at this rank's own place.
+    /// Links to all ranks, by rank.
     ///
     /// # Errors
     /// If there is no room for the tables.
-    pub fn new(arena: Arena, reached: Vec<Option<Reached>>) -> Result<Self> {
+    pub fn new(arena: Arena, peers: Vec<Peer>) -> Result<Self> {
         let gpu = arena.gpu().clone();
         let sizes = *arena.layout().sizes();
-        let ports = |protocol| gpu.upload(&ports(&arena, &reached, protocol));
-        let neighbour = |(rank, peer): (usize, &Option<Reached>)| match peer {
-            Some(peer) => peer.neighbour(arena.layout()),
-            None if rank == arena.rank() => arena.neighbour(),
-            None => Neighbour { window: null_mut(), inbox: null_mut() },
+        let ports = |protocol| gpu.upload(&ports(&arena, &peers, protocol));
+        let neighbour = |peer: &Peer| match peer {
+            Peer::Own => arena.neighbour(),
+            Peer::Direct(reached) => reached.neighbour(arena.layout()),
+            Peer::Staged(_) => Neighbour { window: null_mut(), inbox: null_mut() },
         };
-        let neighbours: Vec<Neighbour> = reached.iter().enumerate().map(neighbour).collect();
+        let neighbours: Vec<Neighbour> = peers.iter().map(neighbour).collect();
         Ok(Self {
             ports: [ports(Protocol::Slots)?, ports(Protocol::Lines)?],
             neighbours: gpu.upload(&neighbours)?,
@@ -62,7 +74,7 @@ impl Endpoint {
             status: gpu.pin(1)?,
             kernels: Mutex::default(),
             arena,
-            reached,
+            peers,
         })
     }
 
@@ -74,6 +86,9 @@ impl Endpoint {
         let gpu = self.arena.gpu();
         let blocks = program.blocks(self.arena.layout().sizes().channels) * program.bounds().scratch;
         let tables = program.tables();
+        for (_, stage) in self.stages() {
+            lock(&stage).expect_blocks(program.blocks_per_message());
+        }
         Ok(Uploaded {
             acts: gpu.upload(&tables.acts)?,
             places: gpu.upload(&tables.places)?,
@@ -89,10 +104,18 @@ impl Endpoint {
         &self.arena
     }
 
-    /// Whether the arenas of all peers are reached, so that there can be windows.
+    /// Whether the arenas of all peers are reached, so that there can be windows and messages in lines.
     pub fn reaches_all(&self) -> bool {
-        let rank = self.arena.rank();
-        self.reached.iter().enumerate().all(|(peer, reached)| peer == rank || reached.is_some())
+        !self.peers.iter().any(|peer| matches!(peer, Peer::Staged(_)))
+    }
+
+    /// What goes by way of the host: to and from which rank.
+    pub fn stages(&self) -> Vec<(usize, Arc<Mutex<Stage>>)> {
+        let stage = |(rank, peer): (usize, &Peer)| match peer {
+            Peer::Staged(stage) => Some((rank, Arc::clone(stage))),
+            _ => None,
+        };
+        self.peers.iter().enumerate().filter_map(stage).collect()
     }
 
     /// Ends all launches, those that wait and those that come.
@@ -107,7 +130,13 @@ impl Endpoint {
 
     pub(super) fn used_by(&self, stream: &Stream) {
         self.arena.used_by(stream);
-        self.reached.iter().flatten().for_each(|peer| peer.used_by(stream));
+        for peer in &self.peers {
+            match peer {
+                Peer::Own => {}
+                Peer::Direct(reached) => reached.used_by(stream),
+                Peer::Staged(stage) => lock(stage).used_by(stream),
+            }
+        }
         self.ports.iter().for_each(|ports| ports.used_by(stream));
         self.neighbours.used_by(stream);
         self.instances.used_by(stream);
@@ -131,17 +160,25 @@ impl Uploaded {
     }
 }
 
-fn ports(arena: &Arena, reached: &[Option<Reached>], protocol: Protocol) -> Vec<Port> {
+fn ports(arena: &Arena, peers: &[Peer], protocol: Protocol) -> Vec<Port> {
     let nothing =
         || Fifo { slots: null_mut(), tail: null_mut(), head: null_mut(), slot_count: 1, slot_bytes: 0 };
-    let port = |lane: usize, peer: usize| {
-        let fifos = reached[peer].as_ref().map(|reached| arena.fifos(reached, protocol, lane, peer));
-        let Fifos { out, into } = fifos.unwrap_or_else(|| Fifos { out: nothing(), into: nothing() });
-        Port { out, into, sent: 0, received: 0 }
+    let port = |(lane, peer): (usize, usize)| {
+        let [out, into] = match (&peers[peer], protocol) {
+            (Peer::Direct(reached), _) => arena.fifos(reached, protocol, lane, peer),
+            (Peer::Staged(stage), Protocol::Slots) => lock(stage).fifos(lane),
+            _ => [nothing(), nothing()],
+        };
+        // Direct links have been tried.
+        let direct = matches!(peers[peer], Peer::Direct(_));
+        let tried = direct && protocol == Protocol::Slots && lane + 1 == arena.layout().sizes().lanes();
+        let behind = if tried { TRIAL_MESSAGES } else { 0 };
+        Port { out, into, sent: behind, received: behind }
     };
     let lanes = 0..arena.layout().sizes().lanes();
-    lanes
-        .flat_map(|lane| (0..reached.len()).map(move |peer| (lane, peer)))
-        .map(|(lane, peer)| port(lane, peer))
-        .collect()
+    lanes.flat_map(|lane| (0..peers.len()).map(move |peer| (lane, peer))).map(port).collect()
+}
+
+fn lock(stage: &Mutex<Stage>) -> MutexGuard<'_, Stage> {
+    stage.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -112,8 +112,8 @@ impl Endpoint {
             "blocks do not fit the window"
         } else if scratch > uploaded.lengths.len() || exceeds(scratch, slice, uploaded.scratch.len()) {
             "blocks do not fit scratch"
-        } else if bounds.uses_window && !self.reaches_all() {
-            "windows are out of reach"
+        } else if (bounds.uses_window || order.protocol == Protocol::Lines) && !self.reaches_all() {
+            "peers are out of reach"
         } else {
             return Ok(());
         };
@@ -184,6 +184,6 @@ fn exceeds(blocks: usize, bytes: usize, room: usize) -> bool {
 }
 
 /// Threads of a block. On a GPU enough to move 64 KiB at once; in software each is a fiber, of which few do.
-const fn threads(software: bool) -> u32 {
+pub(super) const fn threads(software: bool) -> u32 {
     if software { 32 } else { 512 }
 }
