@@ -25,6 +25,7 @@ sources! {
     "kernels/line_passes.cuh"
     "kernels/lines.cuh"
     "kernels/machine.cuh"
+    "kernels/mailbox.cuh"
     "kernels/message.cuh"
     "kernels/one_shot.cu"
     "kernels/one_shot.cuh"
