@@ -11,6 +11,7 @@ mod launch;
 mod layout;
 mod operand;
 mod program;
+mod shot;
 mod stage;
 mod trial;
 
