@@ -8,6 +8,7 @@ use crate::call::Call;
 use crate::engine::{Layout, Shares};
 use crate::error::{Error, ErrorKind, Result};
 use crate::reduction::Reduction;
+use crate::schedule::algorithms::direct_reduce::ONE_SHOT;
 use crate::schedule::{Algorithm, Collective, Reach, Spec};
 use crate::select;
 use std::sync::Arc;
@@ -28,6 +29,14 @@ pub(super) struct State {
     pub(super) call: Option<Call>,
     pub(super) chosen: [Option<&'static Algorithm>; Collective::ALL.len()],
     pub(super) last_algorithm: Option<&'static Algorithm>,
+}
+
+/// What a launch carries out.
+#[derive(Clone, Copy)]
+pub(super) enum Work<'w> {
+    Program(&'w Uploaded),
+    /// A small all_reduce of so many bytes, by the kernel that does nothing else.
+    OneShot(usize),
 }
 
 impl State {
@@ -79,7 +88,11 @@ impl Shared {
             let input = job.input.operand(inputs, plan.parts, element, from.as_ref());
             let output = job.output.operand(outputs, plan.parts, element, into.as_ref());
             let order = self.order(job, &plan, call, bytes);
-            self.launch(state, stream, uploaded, &order, &input, &output)?;
+            let work = match is_one_shot(algorithm) && bytes <= self.endpoint.shot_bytes_max() {
+                true => Work::OneShot(bytes),
+                false => Work::Program(uploaded),
+            };
+            self.launch(state, stream, work, &order, &input, &output)?;
         }
         state.last_algorithm = Some(algorithm);
         Ok(call)
@@ -90,7 +103,7 @@ impl Shared {
         &self,
         state: &mut State,
         stream: &Stream,
-        uploaded: &Uploaded,
+        work: Work<'_>,
         order: &Order,
         input: &Operand<'_>,
         output: &Operand<'_>,
@@ -100,7 +113,12 @@ impl Shared {
         {
             stream.wait(event)?;
         }
-        self.endpoint.launch(stream, uploaded, order, input, output)?;
+        match work {
+            Work::Program(uploaded) => self.endpoint.launch(stream, uploaded, order, input, output)?,
+            Work::OneShot(bytes) => {
+                self.endpoint.launch_one_shot(stream, order, bytes, input, output)?;
+            }
+        }
         // What a graph records is done whenever it is launched.
         let done = if stream.is_captured()? { None } else { Some(Arc::new(stream.record()?)) };
         state.last = Some((stream.clone(), done));
@@ -195,6 +213,11 @@ impl Shared {
         }
         over
     }
+}
+
+/// Whether a kernel of its own does the same to the bit, in one trip.
+fn is_one_shot(algorithm: &Algorithm) -> bool {
+    algorithm.collective == Collective::AllReduce && algorithm.name == ONE_SHOT.name
 }
 
 /// How messages go, and bytes of a slice: all channels get work, and no slice is too small to be worth its hand-over.

@@ -74,6 +74,10 @@ impl Arena {
         neighbour(&self.layout, self.memory.address())
     }
 
+    pub(super) fn mailbox(&self) -> *mut u8 {
+        mailbox(&self.layout, self.memory.address())
+    }
+
     /// What goes to `peer` directly on one lane, and what comes from it.
     pub(super) fn fifos(&self, reached: &Reached, protocol: Protocol, lane: usize, peer: usize) -> [Fifo; 2] {
         let (layout, rank) = (&self.layout, self.rank);
@@ -103,9 +107,17 @@ impl Reached {
     pub(super) fn neighbour(&self, layout: &Layout) -> Neighbour {
         neighbour(layout, self.memory.address())
     }
+
+    pub(super) fn mailbox(&self, layout: &Layout) -> *mut u8 {
+        mailbox(layout, self.memory.address())
+    }
 }
 
 fn neighbour(layout: &Layout, base: u64) -> Neighbour {
     let at = |offset: usize| base as usize + offset;
     Neighbour { window: at(layout.window().start) as *mut u8, inbox: at(layout.inbox().start) as *mut u64 }
+}
+
+fn mailbox(layout: &Layout, base: u64) -> *mut u8 {
+    (base as usize + layout.mailbox().start) as *mut u8
 }

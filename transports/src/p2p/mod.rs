@@ -12,6 +12,7 @@ mod layout;
 mod operand;
 mod program;
 mod rest;
+mod shot;
 mod stage;
 mod trial;
 
