@@ -17,3 +17,4 @@ KERNEL(double, Float64)
 KERNEL(fp8_e4m3, Float8E4M3)
 KERNEL(fp8_e5m2, Float8E5M2)
 #endif
+#undef KERNEL

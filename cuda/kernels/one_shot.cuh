@@ -1,57 +1,8 @@
-// The steps of a one-shot all_reduce. Blocks know nothing of each other: each has its part of the buffer and its area of
-// every mailbox, and its own count of launches, of which the flags are made. An area is used by every other launch: a rank
-// that begins a launch has seen all ranks begin the one before, and so end the one before that.
+// The steps of a one-shot all_reduce.
 #pragma once
 
 #include "eight.cuh"
-#include "schedule_arguments.cuh"
-
-constexpr u32 TAG_LINES = 2;
-
-// Who waits for a rank's lines.
-struct Addressee {
-    const OneShot& args;
-    const Patience& patience;
-    u32 peer;
-    u64 launch;
-    // What the peer is doing, where that is known.
-    u64 theirs[TAG_LINES];
-
-    DEVICE void describe(Status* status) const {
-        status->rank = args.rank;
-        status->peer = peer;
-        status->step = u32(launch);
-        status->act = ~0u;
-        status->ours[0] = args.sequence;
-        status->ours[1] = args.what;
-        status->ours[2] = args.count;
-        status->theirs[1] = theirs[0];
-        status->theirs[2] = theirs[1];
-    }
-};
-
-// What one block does.
-struct Shot {
-    const OneShot& args;
-    u64 launch;
-    u32 flag;
-    // Of the buffer.
-    u64 start;
-    u64 bytes;
-};
-
-DEVICE Addressee addressee(const Shot& shot, u32 peer) {
-    return {shot.args, shot.args.patience, peer, shot.launch, {0, 0}};
-}
-
-// The lines that `from` stores for this block into the mailbox of `to`.
-DEVICE u8* area_of(const Shot& shot, u32 to, u32 from) {
-    u64 area_bytes = HEAD_BYTES + 2 * shot.args.block_bytes;
-    u64 row = (shot.launch & 1) * shot.args.ranks + from;
-    return shot.args.mailboxes[to] + (row * shot.args.blocks_max + blockIdx.x) * area_bytes;
-}
-
-DEVICE u8* line_of(u8* area, u64 line) { return area + HEAD_BYTES + line * LINE_BYTES; }
+#include "mailbox.cuh"
 
 // Eight bytes of what this rank has, multiplied by its factor if there is one.
 template <class E>

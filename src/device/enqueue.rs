@@ -8,9 +8,11 @@ use crate::call::Call;
 use crate::engine::{Layout, Shares};
 use crate::error::{Error, ErrorKind, Result};
 use crate::reduction::Reduction;
+use crate::schedule::algorithms::direct_reduce::ONE_SHOT;
 use crate::schedule::{Algorithm, Collective, Reach, Spec};
 use crate::select;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 use unisono_cuda::device::{Event, Stream};
 use unisono_cuda::{Finish, Op};
 use unisono_transports::p2p::{Operand, Order, Protocol, Uploaded};
@@ -27,6 +29,14 @@ pub(super) struct State {
     pub(super) call: Option<Call>,
     pub(super) chosen: [Option<&'static Algorithm>; Collective::ALL.len()],
     pub(super) last_algorithm: Option<&'static Algorithm>,
+}
+
+/// What a launch carries out.
+#[derive(Clone, Copy)]
+pub(super) enum Work<'w> {
+    Program(&'w Uploaded),
+    /// A small all_reduce of so many bytes, by the kernel that does nothing else.
+    OneShot(usize),
 }
 
 impl State {
@@ -78,7 +88,11 @@ impl Shared {
             let input = job.input.operand(inputs, plan.parts, element, from.as_ref());
             let output = job.output.operand(outputs, plan.parts, element, into.as_ref());
             let order = self.order(job, &plan, call, bytes);
-            self.launch(state, stream, uploaded, &order, &input, &output)?;
+            let work = match is_one_shot(algorithm) && bytes <= self.endpoint.shot_bytes_max() {
+                true => Work::OneShot(bytes),
+                false => Work::Program(uploaded),
+            };
+            self.launch(state, stream, work, &order, &input, &output)?;
         }
         state.last_algorithm = Some(algorithm);
         Ok(call)
@@ -89,7 +103,7 @@ impl Shared {
         &self,
         state: &mut State,
         stream: &Stream,
-        uploaded: &Uploaded,
+        work: Work<'_>,
         order: &Order,
         input: &Operand<'_>,
         output: &Operand<'_>,
@@ -99,7 +113,12 @@ impl Shared {
         {
             stream.wait(event)?;
         }
-        self.endpoint.launch(stream, uploaded, order, input, output)?;
+        match work {
+            Work::Program(uploaded) => self.endpoint.launch(stream, uploaded, order, input, output)?,
+            Work::OneShot(bytes) => {
+                self.endpoint.launch_one_shot(stream, order, bytes, input, output)?;
+            }
+        }
         // What a graph records is done whenever it is launched.
         let done = if stream.is_captured()? { None } else { Some(Arc::new(stream.record()?)) };
         state.last = Some((stream.clone(), done));
@@ -169,6 +188,18 @@ impl Shared {
         }
     }
 
+    /// Waits until peers are through with this rank's memory, if all is well and not for long.
+    pub(super) fn rest(&self) {
+        let begun = Instant::now();
+        let limit = self.base.config().timeout.min(REST_LIMIT);
+        while self.look().is_ok()
+            && begun.elapsed() < limit
+            && matches!(self.endpoint.is_at_rest(), Ok(false))
+        {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
     /// Whether the last launch is known to be over; it is forgotten then.
     pub(super) fn is_idle(&self, state: &mut State) -> bool {
         let over = match &state.last {
@@ -184,6 +215,11 @@ impl Shared {
     }
 }
 
+/// Whether a kernel of its own does the same to the bit, in one trip.
+fn is_one_shot(algorithm: &Algorithm) -> bool {
+    algorithm.collective == Collective::AllReduce && algorithm.name == ONE_SHOT.name
+}
+
 /// How messages go, and bytes of a slice: all channels get work, and no slice is too small to be worth its hand-over.
 fn cut(plan: &Plan, longest_block: usize, channels: usize, direct: bool) -> (Protocol, usize) {
     let whole = longest_block.max(1).next_multiple_of(SLICE_UNIT_BYTES);
@@ -195,5 +231,7 @@ fn cut(plan: &Plan, longest_block: usize, channels: usize, direct: bool) -> (Pro
     (Protocol::Slots, spread.clamp(least, plan.slice_bytes_max))
 }
 
+/// A peer that takes longer with its part of the last operation than this has to expect that this rank is gone.
+const REST_LIMIT: Duration = Duration::from_secs(5);
 /// Below this a slice costs more in hand-overs than it gains in overlap.
 const SLICE_BYTES_MIN: usize = 16 << 10;

@@ -1,5 +1,6 @@
 //! Sends and receives, one by one or together, enqueued on a stream.
 
+use super::enqueue::Work;
 use super::transfer::{Transfer, transfers};
 use super::{DeviceCommunicator, Shared};
 use crate::call::{Call, Kind};
@@ -136,7 +137,8 @@ impl Shared {
                 |parts, shares| Operand { memory: Memory::Parts { parts, shares }, blocks: ready.slices };
             let (input, output) =
                 (operand(&sends[..], &ready.sends), operand(&receives[..], &ready.receives));
-            self.launch(state, stream, &ready.uploaded, &self.group_order(call), &input, &output)?;
+            let work = Work::Program(&ready.uploaded);
+            self.launch(state, stream, work, &self.group_order(call), &input, &output)?;
             Ok(call)
         })
     }

@@ -17,7 +17,7 @@ use unisono_transports::p2p::{Arena, Endpoint, Layout, Peer, Reached, Sizes, Sta
 
 pub(super) fn join(communicator: &Communicator, gpu: &Gpu) -> Result<DeviceCommunicator> {
     let base = communicator.duplicate()?;
-    let room = Endpoint::residents(gpu)?;
+    let room = agree(&base, Endpoint::residents(gpu).map_err(Error::from))?;
     let channels = agree_on_channels(&base, gpu, room)?;
     let arena = found(&base, gpu, channels, room);
     let (arena, seats) = agree(&base, arena)?;

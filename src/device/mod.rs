@@ -144,10 +144,15 @@ impl Shared {
 }
 
 impl Drop for Owner {
-    /// What others still need of this rank is first brought on its way: kernels end after their timeout, whatever happens.
+    /// What others still need of this rank is first brought on its way, and other processes get a while to leave its memory,
+    /// which goes when this one ends. Kernels end after their timeout, whatever happens.
     fn drop(&mut self) {
-        if self.pump.is_some() {
+        let open = self.shared.endpoint.is_open_elsewhere();
+        if self.pump.is_some() || open {
             self.shared.finish();
+        }
+        if open {
+            self.shared.rest();
         }
         self.shared.bells.iter().for_each(|bell| bell.close());
         if let Some(pump) = self.pump.take() {

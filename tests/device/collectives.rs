@@ -4,7 +4,7 @@ use crate::support::{Case, contribution, expected, reduction};
 use crate::world::{config, run, staged};
 use std::fmt::Debug;
 use unisono::device::{DeviceCommunicator, Stream};
-use unisono::schedule::{Algorithm, Collective, Reach, Spec};
+use unisono::schedule::{Algorithm, Collective, Reach, Spec, find};
 use unisono::{Config, Element, F8E4M3, F8E5M2, Op, Sum, bf16, f16};
 
 /// Calls the collective of `case` and compares every element of the result, guard elements included.
@@ -135,7 +135,7 @@ fn messages_go_by_way_of_the_host_where_gpus_do_not_reach_each_other() {
                 exercise::<f32>(&comm, &stream, case(algorithm.collective, 3001, false));
             }
         }
-        comm.use_algorithm(unisono::schedule::find(Collective::AllReduce, "oneshot").unwrap());
+        comm.use_algorithm(find(Collective::AllReduce, "oneshot").unwrap());
         let mut values = comm.gpu().alloc::<f32>(1).unwrap();
         let error = comm.all_reduce(&stream, &mut values, Sum).unwrap_err();
         assert!(error.is_misuse(), "windows are out of reach, and that harms nothing: {error}");
@@ -146,7 +146,8 @@ fn messages_go_by_way_of_the_host_where_gpus_do_not_reach_each_other() {
 #[test]
 fn every_type_and_operation_is_reduced() {
     run(3, &config(), |comm, stream| {
-        for op in Op::ALL {
+        for (op, name) in Op::ALL.into_iter().flat_map(|op| ["ring", "oneshot"].map(|name| (op, name))) {
+            comm.use_algorithm(find(Collective::AllReduce, name).unwrap());
             let case = Case { op, ..case(Collective::AllReduce, 300, op == Op::Sum) };
             exercise::<i8>(&comm, &stream, case);
             exercise::<u8>(&comm, &stream, case);
@@ -181,8 +182,8 @@ fn shares_may_differ() {
 fn bits_are_those_of_the_cpu() {
     let config = Config { ..config() };
     let value = |rank: usize, index: usize| ((index * 37 + rank * 101) % 97) as f32 * 0.37 - 11.0;
-    for name in ["ring", "tree", "twoshot"] {
-        let row = unisono::schedule::find(Collective::AllReduce, name).unwrap();
+    for name in ["ring", "tree", "twoshot", "oneshot"] {
+        let row = find(Collective::AllReduce, name).unwrap();
         let input = |rank| (0..999).map(|index| value(rank, index)).collect::<Vec<f32>>();
         let on_gpus = run(3, &config, |comm, stream| {
             comm.use_algorithm(row);

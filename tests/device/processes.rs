@@ -2,6 +2,7 @@
 
 use crate::world::{config, gpu, staged};
 use std::process::Command;
+use std::time::{Duration, Instant};
 use unisono::schedule::{Collective, find};
 use unisono::{Communicator, Config, Sum, Transport, UniqueId};
 
@@ -56,4 +57,7 @@ fn reduce(comm: &Communicator, algorithms: &[&str]) {
         comm.synchronize(&stream).unwrap();
         assert_eq!(values.to_vec(&stream).unwrap(), vec![3.0; 3000], "{name}");
     }
+    let begun = Instant::now();
+    drop(comm);
+    assert!(begun.elapsed() < Duration::from_secs(4), "peers were through, after {:?}", begun.elapsed());
 }

@@ -3,7 +3,7 @@
 use crate::world::{config, gpu, run};
 use unisono::device::Gpu;
 use unisono::schedule::{Collective, find};
-use unisono::{Communicator, Sum};
+use unisono::{Communicator, Max, Sum};
 use unisono_cuda::software;
 
 #[test]
@@ -24,6 +24,29 @@ fn a_graph_repeats_an_operation() {
             assert_eq!(values.to_vec(&stream).unwrap(), [16.0; 2000]);
         });
     }
+}
+
+/// Of all sizes and kinds, so that protocols, slots and banks are left in every state for the next.
+#[test]
+fn many_operations_are_enqueued_at_once() {
+    run(3, &config(), |comm, stream| {
+        let lengths = [1, 5000, 17, 40_000, 300, 9000, 3];
+        let mut buffers = lengths.map(|length| comm.gpu().upload(&vec![1i64; length]).unwrap());
+        let mut gathered = comm.gpu().alloc::<i64>(3 * 300).unwrap();
+        for turn in 0..21 {
+            comm.all_reduce(&stream, &mut buffers[turn % 7], if turn % 2 == 0 { Sum } else { Max }).unwrap();
+            comm.broadcast(&stream, &mut buffers[(turn + 3) % 7], turn % 3).unwrap();
+            comm.all_gather(&stream, &buffers[4], &mut gathered).unwrap();
+            comm.barrier(&stream).unwrap();
+        }
+        comm.synchronize(&stream).unwrap();
+        // Each was summed in one or two of its three turns.
+        let sums = [9, 3, 9, 3, 9, 3, 9];
+        for (turn, buffer) in buffers.iter().enumerate() {
+            assert_eq!(buffer.to_vec(&stream).unwrap(), vec![sums[turn]; lengths[turn]], "{turn}");
+        }
+        assert_eq!(gathered.to_vec(&stream).unwrap(), [9; 900]);
+    });
 }
 
 #[test]

@@ -98,6 +98,7 @@ pub struct Imported {
     memory: Arc<Memory>,
     address: u64,
     bytes: usize,
+    elsewhere: bool,
 }
 
 impl Gpu {
@@ -107,7 +108,7 @@ impl Gpu {
         if handle.process == own_process() {
             let known = lock(&EXPORTS).as_ref().and_then(|exports| exports.get(&handle.export)?.upgrade());
             let memory = known.ok_or(GpuError::Gone)?;
-            return Ok(Imported { address: memory.address(), memory, bytes });
+            return Ok(Imported { address: memory.address(), memory, bytes, elsewhere: false });
         }
         self.bind()?;
         let driver = sys::CUipcMemHandle { reserved: handle.driver.map(|byte| byte as c_char) };
@@ -116,7 +117,7 @@ impl Gpu {
         // SAFETY: the driver looks whether the handle is one.
         unsafe { sys::cuIpcOpenMemHandle_v2(&mut base, driver, lazily) }.from("cuIpcOpenMemHandle")?;
         let memory = Memory::imported(self, base, bytes);
-        Ok(Imported { memory, address: base + handle.offset, bytes })
+        Ok(Imported { memory, address: base + handle.offset, bytes, elsewhere: true })
     }
 }
 
@@ -129,6 +130,11 @@ impl Imported {
     /// Its length.
     pub fn bytes(&self) -> usize {
         self.bytes
+    }
+
+    /// Whether it is another process's, and goes when that ends.
+    pub fn is_elsewhere(&self) -> bool {
+        self.elsewhere
     }
 
     /// Says that work in this stream uses it, as [`Buffer::used_by`] does.

@@ -25,6 +25,7 @@ sources! {
     "kernels/line_passes.cuh"
     "kernels/lines.cuh"
     "kernels/machine.cuh"
+    "kernels/mailbox.cuh"
     "kernels/message.cuh"
     "kernels/model_arguments.cuh"
     "kernels/model_attention.cu"

@@ -65,8 +65,17 @@ impl Arena {
         self.memory.used_by(stream);
     }
 
+    /// What is before the window: counters and the inbox.
+    pub(super) fn counters(&self, stream: &Stream) -> Result<Vec<u8>> {
+        Ok(self.memory.view(..self.layout.inbox().end).to_vec(stream)?)
+    }
+
     pub(super) fn neighbour(&self) -> Neighbour {
         neighbour(&self.layout, self.memory.address())
+    }
+
+    pub(super) fn mailbox(&self) -> *mut u8 {
+        mailbox(&self.layout, self.memory.address())
     }
 
     /// What goes to `peer` directly on one lane, and what comes from it.
@@ -87,6 +96,10 @@ impl Arena {
 }
 
 impl Reached {
+    pub(super) fn is_elsewhere(&self) -> bool {
+        self.memory.is_elsewhere()
+    }
+
     pub(super) fn used_by(&self, stream: &Stream) {
         self.memory.used_by(stream);
     }
@@ -94,9 +107,17 @@ impl Reached {
     pub(super) fn neighbour(&self, layout: &Layout) -> Neighbour {
         neighbour(layout, self.memory.address())
     }
+
+    pub(super) fn mailbox(&self, layout: &Layout) -> *mut u8 {
+        mailbox(layout, self.memory.address())
+    }
 }
 
 fn neighbour(layout: &Layout, base: u64) -> Neighbour {
     let at = |offset: usize| base as usize + offset;
     Neighbour { window: at(layout.window().start) as *mut u8, inbox: at(layout.inbox().start) as *mut u64 }
+}
+
+fn mailbox(layout: &Layout, base: u64) -> *mut u8 {
+    (base as usize + layout.mailbox().start) as *mut u8
 }

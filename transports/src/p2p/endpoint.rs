@@ -34,11 +34,15 @@ pub struct Endpoint {
     pub(super) neighbours: Buffer<Neighbour>,
     /// Window programs that each channel has run.
     pub(super) instances: Buffer<u64>,
+    /// By rank: where it is sent what is reduced in one shot.
+    pub(super) mailboxes: Buffer<*mut u8>,
+    /// Shots that each block has taken part in.
+    pub(super) shots: Buffer<u64>,
     /// Ends all waits.
     pub(super) abort: Pinned<u32>,
     /// Why a launch ended early.
     pub(super) status: Pinned<Status>,
-    pub(super) kernels: Mutex<HashMap<DType, Kernel>>,
+    pub(super) kernels: Mutex<HashMap<(&'static str, DType), Kernel>>,
 }
 
 /// A program in memory of the GPU, with room for its scratch.
@@ -65,11 +69,19 @@ impl Endpoint {
             Peer::Direct(reached) => reached.neighbour(arena.layout()),
             Peer::Staged(_) => Neighbour { window: null_mut(), inbox: null_mut() },
         };
+        let mailbox = |peer: &Peer| match peer {
+            Peer::Own => arena.mailbox(),
+            Peer::Direct(reached) => reached.mailbox(arena.layout()),
+            Peer::Staged(_) => null_mut(),
+        };
+        let mailboxes: Vec<*mut u8> = peers.iter().map(mailbox).collect();
         let neighbours: Vec<Neighbour> = peers.iter().map(neighbour).collect();
         Ok(Self {
             ports: [ports(Protocol::Slots)?, ports(Protocol::Lines)?],
             neighbours: gpu.upload(&neighbours)?,
             instances: gpu.alloc(sizes.channels)?,
+            mailboxes: gpu.upload(&mailboxes)?,
+            shots: gpu.alloc(sizes.channels)?,
             abort: gpu.pin(1)?,
             status: gpu.pin(1)?,
             kernels: Mutex::default(),
@@ -140,6 +152,8 @@ impl Endpoint {
         self.ports.iter().for_each(|ports| ports.used_by(stream));
         self.neighbours.used_by(stream);
         self.instances.used_by(stream);
+        self.mailboxes.used_by(stream);
+        self.shots.used_by(stream);
         self.abort.used_by(stream);
         self.status.used_by(stream);
     }

@@ -39,14 +39,14 @@ pub struct Order {
 }
 
 impl Endpoint {
-    /// The kernel for elements of this type; kept from when it is first asked for.
-    fn kernel(&self, dtype: DType) -> Result<Kernel> {
+    /// The kernel of this name for elements of this type; kept from when it is first asked for.
+    pub(super) fn kernel(&self, name: &'static str, dtype: DType) -> Result<Kernel> {
         let mut kernels = self.kernels.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(kernel) = kernels.get(&dtype) {
+        if let Some(kernel) = kernels.get(&(name, dtype)) {
             return Ok(kernel.clone());
         }
-        let kernel = self.arena.gpu().kernel(&format!("schedule_{dtype}"))?;
-        kernels.insert(dtype, kernel.clone());
+        let kernel = self.arena.gpu().kernel(&format!("{name}_{dtype}"))?;
+        kernels.insert((name, dtype), kernel.clone());
         Ok(kernel)
     }
 
@@ -72,7 +72,7 @@ impl Endpoint {
         output: &Operand<'_>,
     ) -> Result<()> {
         self.check(uploaded, order)?;
-        let kernel = self.kernel(order.dtype)?;
+        let kernel = self.kernel("schedule", order.dtype)?;
         let arguments = self.arguments(uploaded, order, input, output)?;
         let blocks = uploaded.program.blocks(order.channels) as u32;
         let threads = threads(self.arena.gpu().is_software());

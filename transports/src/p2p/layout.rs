@@ -5,7 +5,7 @@
 
 use crate::{Error, Result};
 use std::ops::Range;
-use unisono_cuda::device::{Interpret, Port, Protocol};
+use unisono_cuda::device::{Interpret, OneShot, Port, Protocol};
 
 /// Sizes on which all GPU ranks agree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -53,13 +53,14 @@ impl Sizes {
 /// The places in an arena, as offsets in bytes.
 ///
 /// Behind one another: the counters, one to a line; the inbox of signals; the window; the slots of
-/// the FIFOs into this rank, of both protocols.
+/// the FIFOs into this rank, of both protocols; the mailbox.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
     sizes: Sizes,
     inbox: usize,
     window: usize,
     slots: [usize; 2],
+    mailbox: usize,
     bytes: usize,
 }
 
@@ -80,8 +81,10 @@ impl Layout {
         let fifos = sizes.lanes() * (sizes.ranks - 1) * sizes.slots;
         let of = |protocol| sizes.slot_stride(protocol).checked_mul(fifos).ok_or_else(refused);
         let second = of(Protocol::Slots)?.checked_add(first).ok_or_else(refused)?;
-        let bytes = of(Protocol::Lines)?.checked_add(second).ok_or_else(refused)?;
-        let layout = Self { sizes, inbox, window, slots: [first, second], bytes };
+        let mailbox = of(Protocol::Lines)?.checked_add(second).ok_or_else(refused)?;
+        let shots = OneShot::mailbox_bytes(sizes.ranks, sizes.channels, sizes.low_bytes);
+        let bytes = mailbox.checked_add(shots).ok_or_else(refused)?;
+        let layout = Self { sizes, inbox, window, slots: [first, second], mailbox, bytes };
         if bytes <= isize::MAX as usize { Ok(layout) } else { Err(refused()) }
     }
 
@@ -113,6 +116,11 @@ impl Layout {
     /// The window.
     pub fn window(&self) -> Range<usize> {
         self.window..self.slots[0]
+    }
+
+    /// What all ranks have to be reduced in one shot: in lines, a part for each.
+    pub fn mailbox(&self) -> Range<usize> {
+        self.mailbox..self.bytes
     }
 
     /// In the arena of `rank`: the slots of messages from `peer` on `lane`.
@@ -161,7 +169,7 @@ mod tests {
 
     fn places(layout: &Layout, rank: usize) -> Vec<Range<usize>> {
         let (ranks, lanes) = (layout.sizes().ranks, layout.sizes().lanes());
-        let mut places = vec![layout.inbox(), layout.window()];
+        let mut places = vec![layout.inbox(), layout.window(), layout.mailbox()];
         for protocol in [Protocol::Slots, Protocol::Lines] {
             for (lane, peer) in (0..lanes).flat_map(|lane| (0..ranks).map(move |peer| (lane, peer))) {
                 places.push(layout.tail(protocol, lane, peer));

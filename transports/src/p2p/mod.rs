@@ -11,6 +11,8 @@ mod launch;
 mod layout;
 mod operand;
 mod program;
+mod rest;
+mod shot;
 mod stage;
 mod trial;
 

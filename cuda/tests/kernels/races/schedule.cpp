@@ -5,14 +5,12 @@
 
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <string>
 #include <thread>
 #include <vector>
 
-// As few slots as there can be, so that every credit matters.
-constexpr u32 RANKS = 2, SLOT_COUNT = 1, SLICE_BYTES = 64, SLOT_BYTES = 2 * (HEAD_BYTES + SLICE_BYTES);
-constexpr u32 COUNT = 96, PARTS = 2, BANK_BYTES = PARTS * SLICE_BYTES, LAUNCHES = 2;
+constexpr u32 RANKS = 2, SLOTS_MAX = 2, SLICE_BYTES = 64, SLOT_BYTES = 2 * (HEAD_BYTES + SLICE_BYTES);
+constexpr u32 COUNT = 96, PARTS = 2, BANK_BYTES = PARTS * SLICE_BYTES, LAUNCHES = 3;
 constexpr u64 TAGS = 2 * 4;
 
 struct Program {
@@ -33,6 +31,17 @@ static Program messages(u32 rank) {
     program.act(SEND, peer, 1, 0, {{rank, INPUT, peer}});
     program.act(RECV_REDUCE, peer, 1, 0, {{rank, INPUT, rank}, {rank, OUTPUT, rank}});
     program.act(SEND, peer, 1, 0, {{rank, OUTPUT, rank}});
+    program.act(RECV, peer, 1, 0, {{rank, OUTPUT, peer}});
+    return program;
+}
+
+// The same; what is reduced goes back in the same pass.
+static Program fused(u32 rank) {
+    u32 peer = 1 - rank;
+    Program program;
+    program.act(SEND, peer, 1, 0, {{rank, INPUT, peer}});
+    program.act(RECV_REDUCE, peer, 1, 0, {{rank, INPUT, rank}, {rank, OUTPUT, rank}});
+    program.acts.back().forward = peer;
     program.act(RECV, peer, 1, 0, {{rank, OUTPUT, peer}});
     return program;
 }
@@ -81,12 +90,12 @@ struct Rank {
     std::vector<Port> ports = std::vector<Port>(LANES * RANKS);
     std::vector<u64> inbox = std::vector<u64>((LANES + 1 + TAGS) * RANKS);
     std::vector<i32> input = std::vector<i32>(COUNT), output = std::vector<i32>(COUNT);
-    Memory window{2 * BANK_BYTES}, slots{SLOT_COUNT * SLOT_BYTES};
-    u64 tail = 0, head = 0, instance = 0;
+    Memory window{2 * BANK_BYTES}, slots{SLOTS_MAX * SLOT_BYTES}, mailbox{2 * RANKS * (HEAD_BYTES + 2 * COUNT * 4)};
+    u64 tail = 0, head = 0, instance = 0, shots = 0;
     Status status = {};
 
     // What goes to this rank.
-    Fifo fifo(Rank& sender) { return {slots.start(), &tail, &sender.head, SLOT_COUNT, SLOT_BYTES}; }
+    Fifo fifo(Rank& sender, u32 count) { return {slots.start(), &tail, &sender.head, count, SLOT_BYTES}; }
 };
 
 // Raised when a rank has given up.
@@ -94,18 +103,42 @@ static u32 abort_word = 0;
 static u64 limit_ns;
 const char* planted;
 
+// What all ranks share, once it has been set up.
+struct World {
+    std::string which;
+    std::vector<Rank> ranks = std::vector<Rank>(RANKS);
+    std::vector<Neighbour> neighbours;
+    std::vector<u8*> mailboxes;
+
+    explicit World(std::string name) : which(name) {
+        // As few slots as there can be, so that every credit matters.
+        u32 slots = which == "fused" ? 2 : 1;
+        for (u32 rank = 0; rank < RANKS; rank++) {
+            Rank &own = ranks[rank], &peer = ranks[1 - rank];
+            own.program = which == "two_shot"  ? two_shot(rank)
+                          : which == "one_way" ? one_way(rank)
+                          : which == "fused"   ? fused(rank)
+                                               : messages(rank);
+            own.ports[1 - rank] = {peer.fifo(own, slots), own.fifo(peer, slots), 0, 0};
+            neighbours.push_back({own.window.start(), own.inbox.data()});
+            mailboxes.push_back(own.mailbox.start());
+        }
+    }
+};
+
 static Extent extent(std::vector<i32>& buffer) {
     return {(u8*)buffer.data(), nullptr, COUNT * 4, COUNT * 4 / PARTS, PARTS, 0};
 }
 
-static bool run(Rank& rank, u32 index, Strand& strand, const std::vector<Neighbour>& neighbours, Protocol protocol) {
-    strand = {0, 0, u32(rank.program.acts.size())};
+static int launch_schedule(World& world, u32 index) {
+    Rank& rank = world.ranks[index];
+    Strand strand = {0, 0, u32(rank.program.acts.size())};
     Interpret args = {};
     args.acts = rank.program.acts.data();
     args.places = rank.program.places.data();
     args.strands = &strand;
     args.ports = rank.ports.data();
-    args.neighbours = neighbours.data();
+    args.neighbours = world.neighbours.data();
     args.instances = &rank.instance;
     args.input = extent(rank.input);
     args.output = extent(rank.output);
@@ -116,64 +149,66 @@ static bool run(Rank& rank, u32 index, Strand& strand, const std::vector<Neighbo
     args.rank = index;
     args.channels = args.channels_max = args.strand_count = 1;
     args.uses_window = rank.program.windows;
-    args.protocol = protocol;
+    args.protocol = world.which == "lines" ? LINES : SLOTS;
     args.patience = {&abort_word, &rank.status, limit_ns};
     unisono_launch launch = {"schedule_int32", &args, 1, 32, 1};
-    bool fine = unisono_run(&launch) == 0 && rank.status.state == NOTHING;
-    if (!fine) {
-        __atomic_store_n(&abort_word, 1, __ATOMIC_RELAXED);
-    }
-    return fine;
+    return unisono_run(&launch);
 }
 
-static bool is_right(std::vector<Rank>& ranks, bool both) {
-    for (u32 rank = 0; rank < RANKS; rank++) {
-        for (u32 index = 0; index < COUNT; index++) {
-            i32 sum = ranks[0].input[index] + ranks[1].input[index];
-            if (ranks[rank].output[index] != (rank == 0 || both ? sum : ranks[1].input[index])) {
-                return fprintf(stderr, "rank %u, [%u]: %d\n", rank, index, ranks[rank].output[index]), false;
-            }
+static int launch_one_shot(World& world, u32 index) {
+    Rank& rank = world.ranks[index];
+    OneShot args = {};
+    args.input = (u8*)rank.input.data();
+    args.output = (u8*)rank.output.data();
+    args.mailboxes = world.mailboxes.data();
+    args.launches = &rank.shots;
+    args.bytes = args.block_bytes = COUNT * 4;
+    args.ranks = RANKS;
+    args.rank = index;
+    args.blocks_max = 1;
+    args.patience = {&abort_word, &rank.status, limit_ns};
+    unisono_launch launch = {"one_shot_int32", &args, 1, 32, 1};
+    return unisono_run(&launch);
+}
+
+static i32 number(u32 rank, u32 index, u32 launch) { return i32(index * 3 + rank * 1000 + launch * 100000); }
+
+static bool is_right(const Rank& rank, u32 launch, bool sums) {
+    for (u32 index = 0; index < COUNT; index++) {
+        i32 wanted = number(1, index, launch) + (sums ? number(0, index, launch) : 0);
+        if (rank.output[index] != wanted) {
+            return fprintf(stderr, "[%u]: %d, not %d\n", index, rank.output[index], wanted), false;
         }
     }
     return true;
 }
 
-// All launches of all ranks, each rank's in a thread.
-static bool run_all(std::vector<Rank>& ranks, Protocol protocol, bool both) {
-    std::vector<Neighbour> neighbours;
-    for (u32 rank = 0; rank < RANKS; rank++) {
-        ranks[rank].ports[1 - rank] = {ranks[1 - rank].fifo(ranks[rank]), ranks[rank].fifo(ranks[1 - rank]), 0, 0};
-        neighbours.push_back({ranks[rank].window.start(), ranks[rank].inbox.data()});
-    }
-    bool fine = true;
-    for (u32 launch = 0; launch < LAUNCHES && fine; launch++) {
-        Strand strands[RANKS];
-        bool ended[RANKS];
-        for (u32 rank = 0; rank < RANKS; rank++) {
-            for (u32 index = 0; index < COUNT; index++) {
-                ranks[rank].input[index] = i32(index * 3 + rank * 1000 + launch * 100000);
-            }
+// One rank's launches, one after the other; no rank waits for another but in kernels.
+static bool run(World& world, u32 index) {
+    Rank& rank = world.ranks[index];
+    bool one_shot = world.which == "one_shot";
+    for (u32 launch = 0; launch < (one_shot ? 4 * LAUNCHES : LAUNCHES); launch++) {
+        for (u32 at = 0; at < COUNT; at++) {
+            rank.input[at] = number(index, at, launch);
         }
-        std::thread other([&] { ended[1] = run(ranks[1], 1, strands[1], neighbours, protocol); });
-        ended[0] = run(ranks[0], 0, strands[0], neighbours, protocol);
-        other.join();
-        fine = ended[0] && ended[1] && is_right(ranks, both);
+        int failed = one_shot ? launch_one_shot(world, index) : launch_schedule(world, index);
+        if (failed || rank.status.state != NOTHING || !is_right(rank, launch, world.which != "one_way" || index == 0)) {
+            fprintf(stderr, "rank %u, launch %u: %s, state %u\n", index, launch, unisono_error(), rank.status.state);
+            __atomic_store_n(&abort_word, 1, __ATOMIC_RELAXED);
+            return false;
+        }
     }
-    return fine;
+    return true;
 }
 
 int main(int, char** arguments) {
     unisono_set_seed(strtoull(arguments[1], nullptr, 10));
-    planted = arguments[4];
-    std::string which = arguments[2];
+    World world(arguments[2]);
     limit_ns = strtoull(arguments[3], nullptr, 10) * 1000000;
-    std::vector<Rank> ranks(RANKS);
-    for (u32 rank = 0; rank < RANKS; rank++) {
-        ranks[rank].program = which == "two_shot" ? two_shot(rank) : which == "one_way" ? one_way(rank) : messages(rank);
-    }
-    bool fine = run_all(ranks, which == "lines" ? LINES : SLOTS, which != "one_way");
-    if (!fine) {
-        fprintf(stderr, "%s, states %u %u\n", unisono_error(), ranks[0].status.state, ranks[1].status.state);
-    }
-    return fine ? 0 : 1;
+    planted = arguments[4];
+    bool ended[RANKS];
+    std::thread other([&] { ended[1] = run(world, 1); });
+    ended[0] = run(world, 0);
+    other.join();
+    return ended[0] && ended[1] ? 0 : 1;
 }

@@ -1,3 +1,5 @@
-// Schedules as they are, of one type.
+// Schedules and one-shots as they are, of one type.
 #define ONLY int32, Int32
 #include "schedule.cu"
+
+#include "one_shot.cu"

@@ -2,16 +2,17 @@
 
 use crate::watched::Watched;
 
-const PROGRAMS: [&str; 4] = ["messages", "lines", "two_shot", "one_way"];
+const PROGRAMS: [&str; 6] = ["messages", "fused", "lines", "two_shot", "one_way", "one_shot"];
 
 /// Bugs, and the programs in which they must be noticed.
-const PLANTED: [(&str, &[&str]); 6] = [
-    ("relaxed_release", &["messages", "two_shot", "one_way"]),
-    ("missing_barrier", &["messages", "lines", "two_shot"]),
+const PLANTED: [(&str, &[&str]); 7] = [
+    ("relaxed_release", &["messages", "fused", "two_shot", "one_way"]),
+    ("missing_barrier", &["messages", "fused", "lines", "two_shot"]),
     ("early_credit", &["messages", "lines"]),
     ("too_many_slots", &["messages", "lines"]),
-    ("same_flags", &["lines"]),
+    ("same_flags", &["lines", "one_shot"]),
     ("unfree_banks", &["one_way"]),
+    ("one_area", &["one_shot"]),
 ];
 
 /// Seeds that are tried; with a variable of this name set as many as it says, and every one must tell.

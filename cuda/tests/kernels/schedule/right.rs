@@ -50,7 +50,7 @@ pub(super) fn elements<T: Element>(memory: &mut Memory) -> Vec<T> {
 }
 
 /// Runs all ranks' programs on these inputs; the outputs.
-fn carry_out<T: Element>(
+pub(super) fn carry_out<T: Element>(
     world: &mut World,
     job: &Job,
     program: &dyn Fn(usize) -> Program,

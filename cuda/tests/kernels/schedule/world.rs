@@ -128,6 +128,22 @@ impl<'d> World<'d> {
         Self { device, size, ranks, limit: Duration::from_secs(60) }
     }
 
+    /// As if so many messages had been sent and received on every lane.
+    pub(crate) fn go_on_from(&mut self, step: u64) {
+        for rank in &mut self.ranks {
+            rank.ports.iter_mut().for_each(|port| (port.sent, port.received) = (step, step));
+            rank.heads.bytes().chunks_mut(8).for_each(|head| head.copy_from_slice(&step.to_le_bytes()));
+        }
+    }
+
+    /// The flags of all lines of a slot of the first lane to `rank` from `sender`: the first of each line.
+    pub(crate) fn line_flags(&mut self, rank: usize, sender: usize, slot: usize) -> Vec<u32> {
+        let (slots, bytes) = (self.size.slots, self.size.slot_bytes);
+        let all = self.ranks[rank].slots.bytes();
+        let lines = all[(sender * slots + slot) * bytes..][..bytes].chunks(16);
+        lines.map(|line| u32::from_le_bytes([line[4], line[5], line[6], line[7]])).collect()
+    }
+
     /// Launches the kernels of all ranks that take part at once, and waits for them.
     pub(crate) fn run(&mut self, parts: &[Option<Part>], inputs: &[Memory], outputs: &[Memory]) {
         let taking_part = parts.iter().enumerate().filter_map(|(rank, part)| Some((rank, part.as_ref()?)));

@@ -1,0 +1,80 @@
+//! Launches of the kernel for the smallest all_reduce: every rank stores what it has into the mailboxes of all.
+
+use super::endpoint::Endpoint;
+use super::launch::{Order, threads};
+use super::operand::Operand;
+use crate::{Error, Result};
+use unisono_cuda::Scalar;
+use unisono_cuda::device::{OneShot, ReduceCopy, Shape, Stream};
+
+impl Endpoint {
+    /// Bytes that one shot can reduce; none where some rank has no mailbox that is reached from here.
+    pub fn shot_bytes_max(&self) -> usize {
+        let sizes = self.arena.layout().sizes();
+        if self.reaches_all() { sizes.channels * sizes.low_bytes } else { 0 }
+    }
+
+    /// Enqueues this rank's part of an all_reduce of `bytes`, which are the one share of both operands. The order's
+    /// slices do not matter.
+    ///
+    /// # Errors
+    /// If sizes do not fit each other, memory is another GPU's, or the driver refuses the launch: nothing is enqueued then.
+    pub fn launch_one_shot(
+        &self,
+        stream: &Stream,
+        order: &Order,
+        bytes: usize,
+        input: &Operand<'_>,
+        output: &Operand<'_>,
+    ) -> Result<()> {
+        if bytes > self.shot_bytes_max() {
+            return Err(Error::Misuse(format!("one shot of {bytes} bytes: {order:?}")));
+        }
+        let kernel = self.kernel("one_shot", order.dtype)?;
+        let arguments = self.shot(order, bytes, input, output)?;
+        let blocks = bytes.div_ceil(arguments.block_bytes as usize).max(1) as u32;
+        let shape = Shape { blocks, threads: threads(self.arena.gpu().is_software()), cooperative: true };
+        input.begin_use(stream).and(output.begin_use(stream))?;
+        // SAFETY: it is this kernel's struct. Both operands have as many bytes (`shot`), and no block goes beyond what mailboxes
+        // and counters have room for; all of it is borrowed until the stream is known to use it.
+        let launched = unsafe { kernel.launch(stream, shape, &arguments) };
+        self.used_by(stream);
+        let ended = input.end_use(stream).and(output.end_use(stream));
+        launched?;
+        ended
+    }
+
+    fn shot(
+        &self,
+        order: &Order,
+        bytes: usize,
+        input: &Operand<'_>,
+        output: &Operand<'_>,
+    ) -> Result<OneShot> {
+        let sizes = self.arena.layout().sizes();
+        let (from, into) = (input.extent("input", 1)?, output.extent("output", 1)?);
+        let whole = |share_bytes: u64| share_bytes == bytes as u64;
+        if !whole(from.share_bytes) || !whole(into.share_bytes) {
+            return Err(Error::Misuse(format!("one shot of {bytes} bytes from {from:?} to {into:?}")));
+        }
+        Ok(OneShot {
+            input: from.base,
+            output: into.base,
+            mailboxes: self.mailboxes.address() as *const _,
+            launches: self.shots.address() as *mut _,
+            bytes: bytes as u64,
+            block_bytes: sizes.low_bytes as u64,
+            sequence: order.sequence,
+            what: order.what,
+            count: order.count,
+            factor: ReduceCopy::factor(order.dtype, order.factor.unwrap_or(Scalar::Int(1))),
+            ranks: sizes.ranks as u32,
+            rank: self.arena.rank() as u32,
+            blocks_max: sizes.channels as u32,
+            op: order.op as u32,
+            divisor: order.divisor.max(1),
+            unused: 0,
+            patience: self.patience(order.limit),
+        })
+    }
+}
