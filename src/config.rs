@@ -92,7 +92,8 @@ pub struct Config {
     /// Cache that what all ranks of a host have staged may fill: data is cut into slices and staged on so many
     /// channels that it stays there. `UNISONO_CACHE_BYTES`, 8 MiB.
     pub cache_bytes: usize,
-    /// From this many bytes on, results of direct algorithms bypass the cache. `UNISONO_STREAM_FROM_BYTES`, 2 MiB.
+    /// When the buffers of all ranks have this many bytes or more, results of direct algorithms bypass the cache.
+    /// `UNISONO_STREAM_FROM_BYTES`, 20 MiB.
     pub stream_from_bytes: usize,
     /// Name of this host in errors.
     pub host: String,
@@ -115,7 +116,7 @@ impl Default for Config {
             algorithms: Vec::new(),
             table: Table::default(),
             cache_bytes: 8 << 20,
-            stream_from_bytes: 2 << 20,
+            stream_from_bytes: 20 << 20,
             host: host_name(),
         }
     }

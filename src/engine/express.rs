@@ -4,6 +4,7 @@ use super::plan::window_blocks;
 use super::ride::{Ride, keep_vigil, no_window};
 use super::sheet::{Fit, Key, Sheet};
 use super::stage::OPERANDS_MAX;
+use super::staging::Staging;
 use super::{Engine, Job};
 use crate::call::{Call, Digest};
 use crate::error::Result;
@@ -16,6 +17,8 @@ use unisono_transports::{Cell, Tag};
 pub(super) struct Express {
     /// Posts so far, on all ranks: those that this rank only read included.
     number: u64,
+    /// Those of them in long cells.
+    longs: u64,
     /// For each rank, how many posts it has surely seen; and the least of these.
     seen: Vec<u64>,
     seen_by_all: u64,
@@ -115,8 +118,12 @@ impl Engine {
     /// Carries out `job` with the sheet of this index.
     pub(super) fn ride(&mut self, index: usize, job: &mut Job<'_>, call: Call) -> Result<()> {
         self.watch.begin(call);
-        let cell = self.express.sheets[index].0.cell;
+        let Sheet { cell, foreign_bytes, .. } = self.express.sheets[index].0;
         self.free_cell(cell)?;
+        let (store, trying) = match cell {
+            Cell::Long => self.way(Staging::trial(self.express.longs, cell.bytes()), foreign_bytes == 0),
+            _ => (Store::Cached, false),
+        };
         let (number, tag, ranks) = (self.express.number, call.tag(0), self.mesh.ranks);
         let Express { sheets, seen, .. } = &mut self.express;
         let sheet = &sheets[index].0;
@@ -130,14 +137,23 @@ impl Engine {
             dtype: job.dtype,
             reduction: job.reduction,
             finish: job.reduction.map_or(Finish::Keep, |reduction| reduction.finish(ranks)),
+            store,
             vigil,
         };
-        for act in &sheet.acts {
-            ride.act(act, &sheet.operands, &mut job.buffers)?;
+        if trying {
+            let trial = ride.try_out(&sheet.acts, &sheet.operands, &mut job.buffers)?;
+            if let Some(hint) = self.staging.learn(store, trial) {
+                ride.window.hint(hint);
+            }
+        } else {
+            for act in &sheet.acts {
+                ride.act(act, &sheet.operands, &mut job.buffers)?;
+            }
         }
         ride.window.set_seen(number + 1);
-        self.traffic.moved(sheet.foreign_bytes);
+        self.traffic.moved(foreign_bytes);
         self.express.number = number + 1;
+        self.express.longs += u64::from(cell == Cell::Long);
         Ok(())
     }
 

@@ -4,11 +4,13 @@ use super::express::DIGEST_BITS;
 use super::memory::Buffers;
 use super::sheet::Act;
 use super::stage::{OPERANDS_MAX, disagreement};
+use super::staging::Trial;
 use super::watch::Watch;
 use crate::error::{Error, ErrorKind, Result};
 use crate::reduction::Reduction;
 use crate::schedule::Rank;
 use std::ops::Range;
+use std::time::Instant;
 use unisono_cuda::{DType, Finish, Op, Scalar, Source, Store, Target, copy_to, reduce_to, scale};
 use unisono_transports::{Cell, Control, Mesh, Pace, Tag, Window};
 
@@ -22,6 +24,8 @@ pub(super) struct Ride<'e> {
     pub(super) dtype: DType,
     pub(super) reduction: Option<Reduction>,
     pub(super) finish: Finish,
+    /// How the own cell is written.
+    pub(super) store: Store,
     pub(super) vigil: Vigil<'e>,
 }
 
@@ -35,6 +39,25 @@ pub(super) struct Vigil<'e> {
 }
 
 impl Ride<'_> {
+    /// Carries out `acts`, and counts what they take.
+    #[cold]
+    pub(super) fn try_out(
+        &mut self,
+        acts: &[Act],
+        operands: &[(Rank, usize)],
+        buffers: &mut Buffers<'_>,
+    ) -> Result<Trial> {
+        let mut trial = Trial::default();
+        for act in acts {
+            let begun = Instant::now();
+            self.act(act, operands, buffers)?;
+            if let Some((written, gotten, read)) = act.moves(self.vigil.rank) {
+                trial.add(written, gotten, read, begun.elapsed());
+            }
+        }
+        Ok(trial)
+    }
+
     /// Carries out one act.
     #[inline]
     pub(super) fn act(
@@ -50,7 +73,7 @@ impl Ride<'_> {
             }
             Act::Lay { from, at } => {
                 let target = self.window.own_cell(self.cell, self.number, *at, from.len());
-                self.read(buffers.input(from.clone()).into(), target);
+                self.read(self.store, buffers.input(from.clone()).into(), target);
             }
             Act::Keep { from, into } => self.keep(from, into, buffers),
             Act::Get { from, at, into } => {
@@ -72,7 +95,7 @@ impl Ride<'_> {
 
     fn keep(&self, from: &Range<usize>, into: &Range<usize>, buffers: &mut Buffers<'_>) {
         match buffers.input_and_output(from.clone(), into.clone()) {
-            Some((input, output)) => self.read(input.into(), output.into()),
+            Some((input, output)) => self.read(Store::Cached, input.into(), output.into()),
             None => {
                 buffers.keep(from.clone(), into.clone());
                 if let Some(factor) = self.factor() {
@@ -87,10 +110,10 @@ impl Ride<'_> {
     }
 
     /// Reads a block of the input: what is multiplied beforehand, is so here.
-    fn read(&self, source: Source<'_>, target: Target<'_>) {
+    fn read(&self, store: Store, source: Source<'_>, target: Target<'_>) {
         match self.factor() {
             Some(factor) => scale(self.dtype, factor, target, Some(source)),
-            None => copy_to(Store::Cached, target, source),
+            None => copy_to(store, target, source),
         }
     }
 

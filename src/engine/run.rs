@@ -98,7 +98,8 @@ impl Engine {
     pub(super) fn arithmetic(&self, job: &Job<'_>, direct: bool) -> Arithmetic {
         let (ranks, reduction) = (self.mesh.ranks, job.reduction);
         let (given, gotten) = job.collective.shares(ranks, job.root, job.root);
-        let large = direct && job.share_bytes_max * given.max(gotten) >= self.config.stream_from_bytes;
+        let touched = ranks * (given + gotten) * job.share_bytes_max;
+        let large = direct && touched >= self.config.stream_from_bytes;
         Arithmetic {
             dtype: job.dtype,
             op: reduction.map_or(Op::Sum, |reduction| reduction.op()),
@@ -116,7 +117,7 @@ impl Engine {
             let banks = 2 * plan.staged_blocks.max(1);
             let fit = |bytes: usize| self.config.cache_bytes / (banks * bytes);
             channels = fit(SLICE_BYTES_GOOD).clamp(CHANNELS_MIN.min(channels), channels);
-            most = most.min(fit(channels) / SLICE_UNIT_BYTES * SLICE_UNIT_BYTES);
+            most = most.min(fit(channels) / SLICE_UNIT_BYTES * SLICE_UNIT_BYTES).min(SLICE_BYTES_STAGED_MAX);
         } else {
             channels = channels.min(MESSAGES_ABREAST);
         }
@@ -166,17 +167,18 @@ impl Engine {
         }
         channel.run.begun = true;
         channel.run.cursors.fill(Cursor::default());
-        let way = self.way(operation, self.channels[index].instance);
+        let choice = Staging::trial(self.channels[index].instance, operation.longest_slice);
+        let way = self.way(choice, operation.plan.only_writes);
         self.channels[index].way = way;
         true
     }
 
-    /// How an instance writes to windows, and whether that is a trial.
-    fn way(&self, operation: &Operation<'_>, instance: u64) -> (Store, bool) {
-        match (Staging::trial(instance, operation.longest_slice), &self.mesh.window) {
+    /// How an instance writes to memory that peers read, and whether that is a trial.
+    pub(super) fn way(&self, choice: Choice, only_writes: bool) -> (Store, bool) {
+        match (choice, &self.mesh.window) {
             (Choice::Made(store), _) => (store, false),
             (Choice::Trial(store), _) => (store, true),
-            (Choice::Free, Some(window)) if operation.plan.only_writes => {
+            (Choice::Free, Some(window)) if only_writes => {
                 let peers = (0..self.mesh.ranks).filter(|&rank| rank != self.mesh.rank);
                 (self.staging.cheaper_for(peers.map(|peer| window.hint_of(peer))), false)
             }
@@ -295,6 +297,8 @@ const MESSAGE_BYTES_MIN: usize = 512 << 10;
 const SLICE_BYTES_GOOD: usize = 32 << 10;
 /// While one waits, another goes on.
 const CHANNELS_MIN: usize = 2;
+/// A staged slice of this length is still in the cache of the core that wrote it when the next one is.
+const SLICE_BYTES_STAGED_MAX: usize = 256 << 10;
 /// Below this a slice costs more in hand-overs than it gains in overlap.
 const SLICE_BYTES_MIN: usize = 16 << 10;
 /// Pieces are counted in the low half of a tag's last word.

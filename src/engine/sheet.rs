@@ -57,6 +57,20 @@ pub(super) enum Act {
     Reduce { into: Range<usize>, finish: bool },
 }
 
+impl Act {
+    /// Bytes that it writes for peers to read, those that it writes to the output, and whether it reads what peers
+    /// wrote. None: it moves nothing.
+    pub(super) fn moves(&self, rank: Rank) -> Option<(usize, usize, bool)> {
+        Some(match self {
+            Act::Lay { from, .. } => (from.len(), 0, false),
+            Act::Keep { into, .. } => (0, into.len(), false),
+            Act::Get { from, into, .. } => (0, into.len(), *from != rank),
+            Act::Reduce { into, .. } => (0, into.len(), true),
+            Act::Post | Act::Wait { .. } => return None,
+        })
+    }
+}
+
 /// The acts of one rank for one key.
 #[derive(Clone, Debug)]
 pub(super) struct Sheet {

@@ -58,7 +58,7 @@ impl Trial {
 }
 
 impl Staging {
-    /// Whether there is a choice for slices of this length in this instance, and whether it is made for a trial.
+    /// Whether there is a choice for slices (or cells) of this length in this instance, and whether it is made for a trial.
     pub(super) fn trial(instance: u64, slice_bytes: usize) -> Choice {
         match (slice_bytes >= SLICE_BYTES_MIN, instance % PERIOD) {
             (false, _) => Choice::Made(Store::Cached),

@@ -9,6 +9,7 @@ mod library;
 mod machine;
 mod ours;
 mod plot;
+mod probe;
 mod process;
 mod report;
 mod results;

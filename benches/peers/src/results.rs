@@ -1,7 +1,7 @@
 //! Rows in a file, and what they say about who still has to run.
 
 use crate::case::Case;
-use crate::cells::is_ours;
+use crate::cells::{boundary, is_ours};
 use crate::rows::{FLOOR, Row, What, save};
 use std::path::PathBuf;
 
@@ -20,22 +20,28 @@ pub(crate) struct Results {
 impl Results {
     /// The sizes of which a contender has said nothing in a round.
     pub(crate) fn missing(&self, round: usize, case: Case, names: Names<'_>, sizes: &[usize]) -> Vec<usize> {
-        let has = |bytes| self.outcome(round, What::Cell(case, bytes), names).is_some();
+        let has = |bytes| self.row(round, What::Cell(case, bytes), names).is_some();
         // Zero bytes: a run that failed there.
         let lacks = |bytes: &usize| !has(0) && !has(case.stated(*bytes));
         sizes.iter().copied().filter(lacks).collect()
     }
 
     /// Whether rounds after the first are worth the time of a contender: in the first it came within so many
-    /// times the best peer's time, or failed, and may have had bad luck. What it skipped it would skip again.
+    /// times the time of the best peer with cores as far apart, or failed, and may have had bad luck. What it skipped it
+    /// would skip again.
     pub(crate) fn is_worth(&self, case: Case, bytes: usize, names: Names<'_>, within: f64) -> bool {
         let cell = What::Cell(case, case.stated(bytes));
-        let best = || self.peers(cell).fold(f64::INFINITY, f64::min);
-        match self.outcome(1, cell, names) {
+        let boundary = boundary(&self.rows).unwrap_or(f64::INFINITY);
+        let is_far = |row: &Row| row.hand_over.is_some_and(|micros| micros > boundary);
+        match self.row(1, cell, names) {
             _ if is_ours(names.0) => true,
             None => true,
-            Some(Err(_)) => false,
-            Some(Ok(micros)) => *micros <= within * best(),
+            Some(Row { outcome: Err(_), .. }) => false,
+            Some(row @ Row { outcome: Ok(micros), .. }) => {
+                let alike = self.peers(cell).filter(|other| is_far(other) == is_far(row));
+                let best = alike.filter_map(|other| other.outcome.as_ref().ok()).copied();
+                *micros <= within * best.fold(f64::INFINITY, f64::min)
+            }
         }
     }
 
@@ -44,11 +50,12 @@ impl Results {
         self.rows.iter().filter(is_it).any(|row| row.contender == name)
     }
 
-    /// Adds rows of one contender.
+    /// Adds rows of one contender, measured while a flag took so long from core to core.
     pub(crate) fn add(
         &mut self,
         round: usize,
         names: Names<'_>,
+        hand_over: Option<f64>,
         outcomes: impl IntoIterator<Item = Outcome>,
     ) -> Result<(), String> {
         let (contender, setting) = (names.0.to_owned(), names.1.to_owned());
@@ -58,22 +65,23 @@ impl Results {
             contender: contender.clone(),
             setting: setting.clone(),
             outcome,
+            hand_over,
         };
         self.rows.extend(outcomes.into_iter().map(row));
         save(&self.path, &self.rows)
     }
 
-    fn outcome(&self, round: usize, what: What, names: Names<'_>) -> Option<&Result<f64, String>> {
+    fn row(&self, round: usize, what: What, names: Names<'_>) -> Option<&Row> {
         let by = |row: &&Row| (row.contender.as_str(), row.setting.as_str()) == names;
         let rows = self.rows.iter().filter(by);
-        rows.rev().find(|row| (row.round, row.what) == (round, what)).map(|row| &row.outcome)
+        rows.rev().find(|row| (row.round, row.what) == (round, what))
     }
 
-    /// The times of the first round that are not unisono's.
-    fn peers(&self, cell: What) -> impl Iterator<Item = f64> {
+    /// What the first round has of others than unisono.
+    fn peers(&self, cell: What) -> impl Iterator<Item = &Row> {
         let theirs = |row: &&Row| !is_ours(&row.contender) && row.contender != FLOOR;
         let there = move |row: &&Row| (row.round, row.what) == (1, cell);
-        self.rows.iter().filter(there).filter(theirs).filter_map(|row| row.outcome.as_ref().ok().copied())
+        self.rows.iter().filter(there).filter(theirs)
     }
 }
 
@@ -92,7 +100,7 @@ mod tests {
         let mut results = Results { rows: Vec::new(), path: std::env::temp_dir().join(name) };
         for &(names, bytes, outcome) in rows {
             let outcome = outcome.map_err(str::to_owned);
-            results.add(1, names, [(What::Cell(CASE, bytes), outcome)]).expect("writable");
+            results.add(1, names, None, [(What::Cell(CASE, bytes), outcome)]).expect("writable");
         }
         results
     }

@@ -4,9 +4,10 @@ use crate::case::{Collective, World};
 use crate::contender::{Patience, SETTINGS, Setting, Task, Wanted};
 use crate::library::Peer;
 use crate::ours::Unisono;
-use crate::results::{Names, Outcome, Results};
+use crate::probe;
+use crate::results::{Names, Results};
 use crate::rows::FLOOR;
-use crate::turn::{Contender, Spent, Turn};
+use crate::turn::{Contender, Spent};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
@@ -33,19 +34,20 @@ impl Plan {
         let (begun, mut bill) = (Instant::now(), Bill::new());
         for &world in &self.worlds {
             let contenders = self.contenders(world, unisono, peers);
-            for round in 1..=self.rounds {
+            let rounds = self.rounds_of(world);
+            for round in 1..=rounds {
                 let minutes = begun.elapsed().as_secs() / 60;
-                eprintln!("{world}: round {round} of {}, {minutes} min so far", self.rounds);
+                eprintln!("{world}: round {round} of {rounds}, {minutes} min so far");
                 // Nobody always runs behind the same one.
                 let mut order: Vec<&Contender<'_>> = contenders.iter().collect();
-                order.rotate_left((round - 1) * contenders.len() / self.rounds);
+                order.rotate_left((round - 1) * contenders.len() / rounds);
                 for contender in order {
                     let wanted = self.wanted(contender, world, round, results);
                     if wanted.is_empty() {
                         continue;
                     }
                     let task = Task { world, wanted, patience: self.patience, floor: round == 1 };
-                    let spent = self.turn(contender, &task, round, results)?;
+                    let spent = self.turns(contender, &task, round, results)?;
                     bill.entry(contender.names()).or_default().add(spent);
                 }
             }
@@ -54,6 +56,11 @@ impl Plan {
             eprintln!("in all: {name}, {setting}: {spent}");
         }
         Ok(())
+    }
+
+    /// Twice as many where every rank has a core: some find the cores near, some far.
+    fn rounds_of(&self, world: World) -> usize {
+        if world.ranks <= self.cores { self.rounds * 2 } else { self.rounds }
     }
 
     /// Whether somebody of this name takes part.
@@ -93,24 +100,32 @@ impl Plan {
         wanted.filter(|wanted| !wanted.sizes.is_empty()).collect()
     }
 
-    fn turn(
+    /// One turn. Where every rank has a core, one for each collective, so that how far apart the cores were is known of
+    /// each.
+    fn turns(
         &self,
         contender: &Contender<'_>,
         task: &Task,
         round: usize,
         results: &mut Results,
     ) -> Result<Spent, String> {
-        let Turn { outcomes, floor, spent } = contender.run(task, self.cores);
-        let (name, setting) = contender.names();
-        eprintln!("  {name}, {setting}: {} figures in {spent}{}", outcomes.len(), complaints(&outcomes));
-        results.add(round, (FLOOR, ""), floor)?;
-        results.add(round, (name, setting), outcomes)?;
+        let names = contender.names();
+        let alone = task.world.ranks <= self.cores;
+        let parts = task.wanted.chunks(if alone { 1 } else { task.wanted.len() });
+        let (mut spent, mut figures, mut reasons) = (Spent::default(), 0, BTreeSet::new());
+        for wanted in parts {
+            let before = if alone { probe::hand_over() } else { None };
+            let turn = contender.run(&Task { wanted: wanted.to_vec(), ..*task }, self.cores);
+            let after = before.and_then(|_| probe::hand_over());
+            let hand_over = before.zip(after).map(|(before, after)| (before * after).sqrt());
+            spent.add(turn.spent);
+            figures += turn.outcomes.len();
+            reasons.extend(turn.outcomes.iter().filter_map(|(_, outcome)| outcome.clone().err()));
+            results.add(round, (FLOOR, ""), hand_over, turn.floor)?;
+            results.add(round, names, hand_over, turn.outcomes)?;
+        }
+        let complaints: String = reasons.into_iter().map(|why| format!("; {why}")).collect();
+        eprintln!("  {}, {}: {figures} figures in {spent}{complaints}", names.0, names.1);
         Ok(spent)
     }
-}
-
-/// Each reason once.
-fn complaints(outcomes: &[Outcome]) -> String {
-    let reasons: BTreeSet<_> = outcomes.iter().filter_map(|(_, outcome)| outcome.as_ref().err()).collect();
-    reasons.into_iter().map(|why| format!("; {why}")).collect()
 }

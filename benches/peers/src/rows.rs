@@ -13,6 +13,8 @@ pub(crate) struct Row {
     pub(crate) setting: String,
     /// Microseconds, GB/s, or a reason.
     pub(crate) outcome: Result<f64, String>,
+    /// Microseconds from core to core meanwhile, where ranks had a core each.
+    pub(crate) hand_over: Option<f64>,
 }
 
 /// What an outcome is about.
@@ -31,7 +33,7 @@ pub(crate) enum What {
 /// The contender that is the machine: its times are what the machine allows.
 pub(crate) const FLOOR: &str = "floor";
 
-const HEAD: &str = "round,transport,collective,ranks,bytes,contender,setting,outcome,failure";
+const HEAD: &str = "round,transport,collective,ranks,bytes,contender,setting,outcome,failure,hand_over_us";
 
 /// The rows as comma-separated values.
 pub(crate) fn to_csv(rows: &[Row]) -> String {
@@ -48,7 +50,9 @@ pub(crate) fn to_csv(rows: &[Row]) -> String {
             Err(reason) => (String::new(), plain(reason)),
         };
         let (round, who, how) = (row.round, plain(&row.contender), plain(&row.setting));
-        let _ = writeln!(text, "{round},{transport},{what},{ranks},{bytes},{who},{how},{value},{failure}");
+        let far = row.hand_over.map_or_else(String::new, |micros| format!("{micros:.3}"));
+        let _ =
+            writeln!(text, "{round},{transport},{what},{ranks},{bytes},{who},{how},{value},{failure},{far}");
     }
     text
 }
@@ -70,7 +74,7 @@ pub(crate) fn save(path: &Path, rows: &[Row]) -> Result<(), String> {
 
 fn parse(line: &str) -> Option<Row> {
     let fields: Vec<&str> = line.split(',').collect();
-    let [round, transport, what, ranks, bytes, contender, setting, value, failure] = fields[..] else {
+    let [round, transport, what, ranks, bytes, contender, setting, value, failure, far] = fields[..] else {
         return None;
     };
     let (ranks, bytes) = (ranks.parse().ok()?, bytes.parse().ok()?);
@@ -87,7 +91,8 @@ fn parse(line: &str) -> Option<Row> {
     };
     let outcome = if failure.is_empty() { Ok(value.parse().ok()?) } else { Err(failure.to_owned()) };
     let (contender, setting) = (contender.to_owned(), setting.to_owned());
-    Some(Row { round: round.parse().ok()?, what, contender, setting, outcome })
+    let hand_over = if far.is_empty() { None } else { Some(far.parse().ok()?) };
+    Some(Row { round: round.parse().ok()?, what, contender, setting, outcome, hand_over })
 }
 
 /// Without what separates fields and lines.
@@ -102,14 +107,16 @@ mod tests {
     #[test]
     fn rows_survive_a_file() {
         let case = Case { transport: Transport::Tcp, collective: Collective::AllToAll, ranks: 4 };
-        let row =
-            |what, outcome| Row { round: 2, what, contender: "a".into(), setting: "b c".into(), outcome };
+        let (contender, setting) = ("a".to_owned(), "b c".to_owned());
+        let plain =
+            Row { round: 2, what: What::CopyRate, contender, setting, outcome: Ok(1.0), hand_over: None };
+        let row = |what, outcome| Row { what, outcome, ..plain.clone() };
         let rows = [
             row(What::Cell(case, 1024), Ok(1.25)),
             row(What::Cell(case, 0), Err("did not end".into())),
             row(What::Startup(64), Ok(2e6)),
             row(What::CopyRate, Ok(38.5)),
-            row(What::HandOver, Ok(0.125)),
+            Row { hand_over: Some(0.25), ..row(What::HandOver, Ok(0.125)) },
         ];
         assert_eq!(from_csv(&to_csv(&rows)), Ok(rows.to_vec()));
     }
@@ -122,6 +129,7 @@ mod tests {
             contender: "x".into(),
             setting: String::new(),
             outcome: Err("a, b\nc".into()),
+            hand_over: None,
         };
         let read = from_csv(&to_csv(&[row])).expect("readable");
         assert_eq!(read[0].outcome, Err("a; b c".to_owned()));
@@ -129,7 +137,7 @@ mod tests {
 
     #[test]
     fn nonsense_is_refused_with_its_line() {
-        let error = from_csv(&format!("{HEAD}\n1,shm,all_reduce,2,8,x,y,fast,\n")).expect_err("no number");
+        let error = from_csv(&format!("{HEAD}\n1,shm,all_reduce,2,8,x,y,fast,,\n")).expect_err("no number");
         assert!(error.starts_with("line 2"), "{error}");
     }
 }
