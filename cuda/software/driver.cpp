@@ -1,5 +1,6 @@
-// Functions of libcuda by their names there, over the software device: GPUs, streams, events, modules, launches. There is
-// no default stream. A module is PTX text; its kernels are those of the same names that are linked with the device.
+// Functions of libcuda by their names there, over the software device: GPUs, streams, events, modules, launches.
+// There is no default stream. A module is PTX text; its kernels are those of the same names that are linked with
+// the device.
 #include "driver.hpp"
 #include "launch.hpp"
 #include "software.h"
@@ -70,10 +71,13 @@ const Named RESULTS[] = {
     {NOT_READY, "CUDA_ERROR_NOT_READY", "device not ready"},
     {PEER_ACCESS_ALREADY_ENABLED, "CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED", "peer access is already enabled"},
     {LAUNCH_FAILED, "CUDA_ERROR_LAUNCH_FAILED", "unspecified launch failure"},
-    {COOPERATIVE_LAUNCH_TOO_LARGE, "CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE", "too many blocks in cooperative launch"},
+    {COOPERATIVE_LAUNCH_TOO_LARGE, "CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE",
+     "too many blocks in cooperative launch"},
     {NOT_SUPPORTED, "CUDA_ERROR_NOT_SUPPORTED", "operation not supported"},
-    {CAPTURE_UNSUPPORTED, "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED", "operation not permitted when stream is capturing"},
-    {CAPTURE_INVALIDATED, "CUDA_ERROR_STREAM_CAPTURE_INVALIDATED", "operation failed due to a previous error during capture"},
+    {CAPTURE_UNSUPPORTED, "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED",
+     "operation not permitted when stream is capturing"},
+    {CAPTURE_INVALIDATED, "CUDA_ERROR_STREAM_CAPTURE_INVALIDATED",
+     "operation failed due to a previous error during capture"},
 };
 
 const Named* named(int result) {
@@ -128,7 +132,9 @@ int cuDeviceGetAttribute(int* value, int attribute, int) {
     switch (attribute) {
     case 1: return *value = 1024, SUCCESS; // threads of a block
     case 16: return *value = int(software::residents()), SUCCESS; // multiprocessors
-    case 19: case 41: case 95: return *value = 1, SUCCESS; // maps host memory, one address space, cooperative launches
+    case 19: // maps memory of the host
+    case 41: // one address space
+    case 95: return *value = 1, SUCCESS; // cooperative launches
     case 75: return *value = 8, SUCCESS; // compute capability
     default: return *value = 0, SUCCESS;
     }

@@ -123,8 +123,8 @@ impl<T: Plain> Buffer<T> {
         self.view(..).to_vec(stream)
     }
 
-    /// Says that work in this stream uses it: for launches that are given its address. It is then kept until that work
-    /// is done, and by the graph if the stream is being captured.
+    /// Says that work in this stream uses it: called after launches that are given its address. It is then kept until
+    /// that work is done, and by the graph if the stream is being captured.
     pub fn used_by(&self, stream: &Stream) {
         stream.uses(&self.memory);
     }

@@ -24,8 +24,8 @@ pub fn gpus() -> Result<usize, GpuError> {
     Ok(result::device::get_count().from("cuDeviceGetCount")? as usize)
 }
 
-/// Loads the driver from this file, unless one has been; says whether it did. After it, cudarc finds a driver too, and each function that
-/// we call in it: it panics where it does not.
+/// Loads the driver from this file, unless one has been; says whether it did. After it, cudarc finds a driver too, and
+/// in it each function that we call: it panics where it does not.
 pub(crate) fn load(file: &OsStr) -> Result<bool, GpuError> {
     let mut loaded = lock(&LOADED);
     let first = !*loaded;

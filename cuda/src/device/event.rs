@@ -4,22 +4,26 @@ use super::error::{Answer, GpuError};
 use super::gpu::Gpu;
 use super::stream::Stream;
 use cudarc::driver::{CudaEvent, sys::CUevent_flags};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// A point in a stream, which streams and the host can wait for.
 pub struct Event {
     gpu: Gpu,
     pub(crate) event: CudaEvent,
+    /// Whether it is a point in a graph.
+    captured: AtomicBool,
 }
 
 impl Event {
     pub(crate) fn new(gpu: &Gpu) -> Result<Self, GpuError> {
         let event = gpu.context().new_event(Some(CUevent_flags::CU_EVENT_DEFAULT)).from("cuEventCreate")?;
-        Ok(Self { gpu: gpu.clone(), event })
+        Ok(Self { gpu: gpu.clone(), event, captured: AtomicBool::new(false) })
     }
 
     /// Moves it to where the stream is now.
     pub fn record(&self, stream: &Stream) -> Result<(), GpuError> {
         stream.gpu().expect(&self.gpu, "an event")?;
+        self.captured.store(stream.queue.is_captured(), Ordering::Relaxed);
         stream.enqueue(&[], "cuEventRecord", |handle| {
             // SAFETY: both are alive.
             unsafe { cudarc::driver::sys::cuEventRecord(self.event.cu_event(), handle) }
@@ -30,6 +34,10 @@ impl Event {
     pub fn is_done(&self) -> Result<bool, GpuError> {
         self.gpu.bind()?;
         self.event.try_is_complete().from("cuEventQuery")
+    }
+
+    pub(crate) fn is_captured(&self) -> bool {
+        self.captured.load(Ordering::Relaxed)
     }
 
     /// Waits until it has come.

@@ -102,7 +102,7 @@ impl Pinned<u8> {
 impl Pinned<u32> {
     /// The elements as words that kernels and threads read and write in any order.
     pub fn words(&self) -> &[AtomicU32] {
-        // SAFETY: the memory lives as long as `self`, is aligned, and is written by the host through atomics or `&mut self`.
+        // SAFETY: the memory lives as long as `self`, is aligned, and the host writes it through atomics or `&mut self`.
         unsafe { std::slice::from_raw_parts(self.address() as *const AtomicU32, self.count) }
     }
 }

@@ -19,6 +19,13 @@ pub(crate) enum Kind {
     Imported,
 }
 
+impl Kind {
+    /// Whether so much could be had if everything else were given back.
+    fn could_hold(self, bytes: usize) -> bool {
+        self != Kind::Device || result::mem_get_info().is_ok_and(|(_, all)| bytes <= all)
+    }
+}
+
 /// Memory as the driver gave it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Block {
@@ -55,19 +62,24 @@ enum Use {
 impl Pool {
     /// Memory with whatever is in it; the GPU's context is current.
     pub(crate) fn take(&self, kind: Kind, bytes: usize) -> Result<Block, GpuError> {
-        let mut state = lock(&self.0);
-        state.sweep();
-        let fits = |block: &Block| (block.kind, block.bytes, block.exported) == (kind, bytes, false);
-        if let Some(found) = state.unused.iter().position(fits) {
-            return Ok(state.unused.swap_remove(found));
+        if let Some(block) = self.find(kind, bytes) {
+            return Ok(block);
         }
         match allocate(kind, bytes) {
-            Err(error) if error.is(CUresult::CUDA_ERROR_OUT_OF_MEMORY) => {
-                state.empty()?;
+            Err(error) if error.is(CUresult::CUDA_ERROR_OUT_OF_MEMORY) && kind.could_hold(bytes) => {
+                self.empty()?;
                 allocate(kind, bytes)
             }
             answer => answer,
         }
+    }
+
+    fn find(&self, kind: Kind, bytes: usize) -> Option<Block> {
+        let mut state = lock(&self.0);
+        state.sweep();
+        let fits = |block: &Block| (block.kind, block.bytes, block.exported) == (kind, bytes, false);
+        let found = state.unused.iter().position(fits)?;
+        Some(state.unused.swap_remove(found))
     }
 
     /// Takes a block back that these streams have used.
@@ -89,7 +101,14 @@ impl Pool {
 
     /// Waits for all uses and gives everything back to the driver; the GPU's context is current.
     pub(crate) fn empty(&self) -> Result<(), GpuError> {
-        lock(&self.0).empty()
+        // Others can drop and allocate meanwhile: the work that is waited for may wait for them.
+        let mut state = std::mem::take(&mut *lock(&self.0));
+        for retired in &mut state.retired {
+            retired.uses.retain_mut(|each| !each.wait());
+        }
+        state.sweep();
+        lock(&self.0).retired.append(&mut state.retired);
+        state.unused.into_iter().map(free).fold(Ok(()), Result::and)
     }
 }
 
@@ -99,26 +118,16 @@ impl State {
         let unused = &mut self.unused;
         self.retired.retain_mut(|retired| {
             retired.uses.retain_mut(|each| !each.is_over());
+            if !retired.uses.is_empty() {
+                return true;
+            }
             match retired.block.kind {
-                _ if !retired.uses.is_empty() => return true,
                 // What cannot be closed is closed when the process ends.
                 Kind::Imported => drop(free(retired.block)),
                 Kind::Device | Kind::Host => unused.push(retired.block),
             }
             false
         });
-    }
-
-    fn empty(&mut self) -> Result<(), GpuError> {
-        for retired in &mut self.retired {
-            retired.uses.retain_mut(|each| !each.wait());
-        }
-        self.sweep();
-        let mut outcome = Ok(());
-        for block in self.unused.drain(..) {
-            outcome = outcome.and(free(block));
-        }
-        outcome
     }
 }
 

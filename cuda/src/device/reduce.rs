@@ -14,8 +14,8 @@ use std::sync::Arc;
 const BYTES_PER_BLOCK: usize = 64 << 10;
 
 impl Stream {
-    /// Enqueues: every target becomes the first source ⊕ the second ⊕ …, in that order, then `finish`; a copy if there is
-    /// one source. As [`crate::reduce_into`] does on the CPU, to the bit but for NaNs.
+    /// Enqueues: every target becomes the first source ⊕ the second ⊕ …, in that order, then `finish`. What
+    /// [`crate::reduce_into`] does on the CPU, to the bit but for NaNs.
     pub fn reduce<T: Element>(
         &self,
         op: Op,

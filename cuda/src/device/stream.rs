@@ -6,6 +6,7 @@ use super::gpu::{Gpu, lock};
 use super::memory::Memory;
 use cudarc::driver::sys::{CUresult, CUstream, CUstreamCaptureStatus};
 use cudarc::driver::{CudaEvent, CudaStream, result};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 /// A stream of a GPU. Clones are the same one.
@@ -18,6 +19,8 @@ pub struct Stream {
 /// What memory remembers of a stream that uses it: it does not keep the GPU open.
 pub(crate) struct Queue {
     stream: Arc<CudaStream>,
+    /// Whether something else than [`Stream::capture`] may capture it.
+    shared: AtomicBool,
     /// While it is captured: what the graph will use. Locked whenever something is enqueued.
     captured: Mutex<Option<Kept>>,
 }
@@ -27,7 +30,8 @@ pub(crate) type Kept = Vec<Arc<Memory>>;
 
 impl Stream {
     pub(crate) fn new(gpu: Gpu, stream: Arc<CudaStream>) -> Self {
-        Self { gpu, queue: Arc::new(Queue { stream, captured: Mutex::new(None) }) }
+        let (shared, captured) = (AtomicBool::new(false), Mutex::new(None));
+        Self { gpu, queue: Arc::new(Queue { stream, shared, captured }) }
     }
 
     /// A stream of cudarc's, which stays usable there. What is enqueued by way of both comes in the order of the calls.
@@ -36,7 +40,9 @@ impl Stream {
             let (owner, user) = (stream.context().ordinal(), gpu.ordinal());
             return Err(GpuError::OtherGpu { what: "a stream", owner, user });
         }
-        Ok(Self::new(gpu.clone(), stream))
+        let own = Self::new(gpu.clone(), stream);
+        own.queue.share();
+        Ok(own)
     }
 
     /// The GPU that it is of.
@@ -46,6 +52,7 @@ impl Stream {
 
     /// The same stream for cudarc.
     pub fn cudarc(&self) -> &Arc<CudaStream> {
+        self.queue.share();
         &self.queue.stream
     }
 
@@ -70,6 +77,10 @@ impl Stream {
 
     /// Lets what is enqueued later wait for the event.
     pub fn wait(&self, event: &Event) -> Result<(), GpuError> {
+        if event.is_captured() {
+            // What captures that stream now captures this one.
+            self.queue.share();
+        }
         self.queue.stream.wait(&event.event).from("cuStreamWaitEvent")
     }
 
@@ -94,7 +105,7 @@ impl Stream {
     }
 
     fn keep(&self, captured: &mut Option<Kept>, memories: &[&Arc<Memory>]) {
-        let elsewhere = captured.is_none() && !memories.is_empty() && self.queue.is_captured();
+        let elsewhere = captured.is_none() && self.queue.is_shared() && self.queue.is_captured();
         for &memory in memories {
             memory.used_by(&self.queue);
             match captured {
@@ -152,7 +163,15 @@ impl PartialEq for Stream {
 impl Eq for Stream {}
 
 impl Queue {
-    fn is_captured(&self) -> bool {
+    fn share(&self) {
+        self.shared.store(true, Ordering::Relaxed);
+    }
+
+    fn is_shared(&self) -> bool {
+        self.shared.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn is_captured(&self) -> bool {
         // SAFETY: the stream is alive.
         let status = unsafe { result::stream::is_capturing(self.stream.cu_stream()) };
         status != Ok(CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE)

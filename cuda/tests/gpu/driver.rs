@@ -14,11 +14,12 @@ fn look(folder: &Path, expected: &str) {
     process.args(["driver::what_is_found_is_said", "--exact", "--nocapture"]);
     let output = process.env("LD_LIBRARY_PATH", folder).env(EXPECTED, expected).output().unwrap();
     assert!(output.status.success(), "{expected}: {}", String::from_utf8_lossy(&output.stderr));
+    let _ = std::fs::remove_dir_all(folder);
 }
 
 /// A folder with a driver that consists of this.
 fn driver(name: &str, text: &str) -> Option<PathBuf> {
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
     std::fs::write(folder.join("driver.cpp"), text).unwrap();
     let mut compiler = Command::new(std::env::var_os("CXX").unwrap_or("g++".into()));

@@ -1,7 +1,9 @@
 //! Memory and streams of cudarc's.
 
 use crate::busy::Busy;
+use std::time::Duration;
 use unisono_cuda::cudarc::driver::CudaContext;
+use unisono_cuda::cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
 use unisono_cuda::device::{DeviceBuffer, DeviceBufferMut, GpuError, Stream};
 
 #[test]
@@ -17,12 +19,29 @@ fn cudarc_s_memory_is_memory() {
     ours.copy(&mut slice.slice_mut(50..), &buffer.view(..50)).unwrap();
     // Their stream waits for ours, so that they may read or drop what we use.
     let event = theirs.record_event(None).unwrap();
-    assert!(!event.is_complete());
+    std::thread::sleep(Duration::from_millis(20));
+    assert!(!event.is_complete(), "they could drop what we use");
     drop(buffer);
     busy.end(&ours);
     assert_eq!(theirs.clone_dtoh(&slice).unwrap(), [3.0; 100]);
     let view = slice.slice(10..20);
     assert_eq!((DeviceBuffer::len(&view), view.address()), (10, DeviceBuffer::address(&slice) + 40));
+}
+
+#[test]
+fn what_cudarc_s_stream_does_comes_first() {
+    let Some(gpu) = crate::gpu() else { return };
+    let theirs = CudaContext::new(0).unwrap().new_stream().unwrap();
+    let (same, ours) = (Stream::from_cudarc(&gpu, theirs.clone()).unwrap(), gpu.stream().unwrap());
+    let mut slice = theirs.clone_htod(&[3u8; 100]).unwrap();
+    let mut buffer = gpu.alloc::<u8>(100).unwrap();
+    let busy = Busy::new(&gpu, &same);
+    theirs.memset_zeros(&mut slice).unwrap();
+    ours.copy(&mut buffer, &slice).unwrap();
+    std::thread::sleep(Duration::from_millis(20));
+    assert!(!ours.is_idle().unwrap(), "we read what they have yet to write");
+    busy.end(&same);
+    assert_eq!(buffer.to_vec(&ours).unwrap(), [0; 100]);
 }
 
 #[test]
@@ -50,4 +69,22 @@ fn a_graph_cannot_keep_cudarc_s_memory() {
     let mut buffer = gpu.alloc::<u8>(10).unwrap();
     let refused = stream.capture(|stream| stream.copy(&mut buffer, &slice)).err();
     assert!(matches!(refused, Some(GpuError::Capturing { .. })), "{refused:?}");
+}
+
+#[test]
+fn what_cudarc_captures_lasts_as_well() {
+    let Some(gpu) = crate::gpu() else { return };
+    const COUNT: usize = 34567;
+    let stream = gpu.stream().unwrap();
+    let (source, mut target) = (gpu.upload(&[8u8; COUNT]).unwrap(), gpu.alloc::<u8>(COUNT).unwrap());
+    let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
+    stream.cudarc().begin_capture(mode).unwrap();
+    stream.copy(&mut target, &source).unwrap();
+    let graph = stream.cudarc().end_capture(CUgraphInstantiate_flags(0)).unwrap().unwrap();
+    let address = source.address();
+    drop(source);
+    let others = [(); 3].map(|()| gpu.alloc::<u8>(COUNT).unwrap());
+    assert!(others.iter().all(|other| other.address() != address), "cudarc's graph reads it");
+    graph.launch().unwrap();
+    assert_eq!(target.to_vec(&stream).unwrap(), [8; COUNT]);
 }

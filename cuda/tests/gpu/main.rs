@@ -8,14 +8,15 @@ mod interop;
 mod ipc;
 mod launches;
 mod memory;
+mod software;
 mod streams;
 
 use unisono_cuda::device::{Buffer, Event, Gpu, Graph, Imported, Kernel, Pinned, Stream, View, ViewMut};
-use unisono_cuda::software::{self, SoftwareError};
+use unisono_cuda::software::{SoftwareError, set_gpus};
 
 /// A GPU of the software device, of two that there are; none, said aloud, where there is no C++ compiler.
 fn gpu() -> Option<Gpu> {
-    match software::set_gpus(2) {
+    match set_gpus(2) {
         Ok(()) => Some(Gpu::open(0).unwrap()),
         Err(SoftwareError::NoCompiler { program, reason }) => {
             eprintln!("SKIPPED: needs a C++ compiler: {program}: {reason}");
