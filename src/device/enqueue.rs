@@ -23,8 +23,10 @@ pub(super) struct State {
     plans: Plans,
     pub(super) groups: Groups,
     sequence: u64,
-    /// The stream of the last launch, by its number, and when it is done.
-    last: Option<(Stream, Option<Arc<Event>>)>,
+    /// The stream of the last launch that no graph records, and when it is done.
+    last: Option<(Stream, Arc<Event>)>,
+    /// Whether a graph has recorded a launch: it may be repeated at any time.
+    recorded: bool,
     /// The last call, until it is known to be over.
     pub(super) call: Option<Call>,
     pub(super) chosen: [Option<&'static Algorithm>; Collective::ALL.len()],
@@ -108,8 +110,11 @@ impl Shared {
         input: &Operand<'_>,
         output: &Operand<'_>,
     ) -> Result<()> {
-        if let Some((last, Some(event))) = &state.last
+        // What a graph records is done whenever it is launched: it can wait for nothing outside.
+        let captured = stream.is_captured()?;
+        if let Some((last, event)) = &state.last
             && last != stream
+            && !captured
         {
             stream.wait(event)?;
         }
@@ -119,9 +124,10 @@ impl Shared {
                 self.endpoint.launch_one_shot(stream, order, bytes, input, output)?;
             }
         }
-        // What a graph records is done whenever it is launched.
-        let done = if stream.is_captured()? { None } else { Some(Arc::new(stream.record()?)) };
-        state.last = Some((stream.clone(), done));
+        match captured {
+            true => state.recorded = true,
+            false => state.last = Some((stream.clone(), Arc::new(stream.record()?))),
+        }
         Ok(())
     }
 
@@ -181,7 +187,7 @@ impl Shared {
 
     /// Waits for the last launch.
     pub(super) fn finish(&self) {
-        let last = self.lock().last.as_ref().and_then(|(_, event)| event.clone());
+        let last = self.lock().last.as_ref().map(|(_, event)| Arc::clone(event));
         if let Some(event) = last {
             // What a GPU that has failed still does is nothing.
             let _ = event.synchronize();
@@ -202,12 +208,8 @@ impl Shared {
 
     /// Whether the last launch is known to be over; it is forgotten then.
     pub(super) fn is_idle(&self, state: &mut State) -> bool {
-        let over = match &state.last {
-            Some((_, Some(event))) => event.is_done().unwrap_or(true),
-            // Captured: it may be repeated at any time.
-            Some((_, None)) => false,
-            None => true,
-        };
+        let done = |(_, event): &(Stream, Arc<Event>)| event.is_done().unwrap_or(true);
+        let over = !state.recorded && state.last.as_ref().is_none_or(done);
         if over {
             state.call = None;
         }

@@ -50,6 +50,20 @@ fn many_operations_are_enqueued_at_once() {
 }
 
 #[test]
+fn a_graph_is_recorded_from_another_stream_than_the_last() {
+    run(2, &config(), |comm, stream| {
+        let other = comm.gpu().stream().unwrap();
+        let mut values = comm.gpu().upload(&[1.0f32; 2000]).unwrap();
+        comm.all_reduce(&stream, &mut values, Sum).unwrap();
+        let graph = other.capture(|stream| comm.all_reduce(stream, &mut values, Sum)).unwrap();
+        comm.synchronize(&stream).unwrap();
+        graph.launch(&other).unwrap();
+        comm.synchronize(&other).unwrap();
+        assert_eq!(values.to_vec(&stream).unwrap(), [4.0; 2000]);
+    });
+}
+
+#[test]
 fn operations_follow_each_other_across_streams() {
     run(2, &config(), |comm, stream| {
         let other = comm.gpu().stream().unwrap();
