@@ -5,6 +5,7 @@ mod group;
 mod lent;
 mod pending;
 mod scope;
+mod shrink;
 mod split;
 mod turnstile;
 
@@ -51,6 +52,7 @@ struct Shared {
     abort: Arc<AbortFlag>,
     worker: OnceLock<Worker>,
     origin: Origin,
+    epoch: u64,
     config: Config,
 }
 
@@ -114,6 +116,10 @@ impl Communicator {
     }
 
     fn new(mesh: Mesh, config: &Config, origin: Origin) -> Self {
+        Self::of_epoch(0, mesh, config, origin)
+    }
+
+    fn of_epoch(epoch: u64, mesh: Mesh, config: &Config, origin: Origin) -> Self {
         let abort = Arc::new(AbortFlag::default());
         let (rank, ranks, transport) = (mesh.rank, mesh.ranks, mesh.transport);
         let engine = Engine::new(mesh, config.clone(), Arc::clone(&abort));
@@ -127,6 +133,7 @@ impl Communicator {
             abort,
             worker: OnceLock::new(),
             origin,
+            epoch,
             config: config.clone(),
         };
         Self { shared: Arc::new(shared), in_turn: false }

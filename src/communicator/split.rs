@@ -6,7 +6,7 @@ use crate::rendezvous::{RendezvousError, UniqueId};
 use crate::schedule::Rank;
 use std::collections::HashMap;
 use std::sync::{Arc, Condvar, Mutex};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use unisono_transports::Mesh;
 
 /// Where a communicator's mesh came from, and so how another one is made.
@@ -92,7 +92,7 @@ impl Communicator {
                 if rank == 0 {
                     nursery.fill(group, unisono_transports::threads::mesh(ranks, config.geometry())?);
                 }
-                let mesh = nursery.take(group, (rank, ranks), config)?;
+                let mesh = nursery.take(group, (rank, ranks), config.join_timeout)?;
                 Ok(Communicator::new(mesh, config, Origin::Threads(Arc::clone(nursery))))
             }
             Origin::Rendezvous(_) => {
@@ -111,14 +111,25 @@ impl Communicator {
 }
 
 impl Nursery {
-    fn fill(&self, group: u64, meshes: Vec<Mesh>) {
+    pub(super) fn fill(&self, group: u64, meshes: Vec<Mesh>) {
         let mut waiting = self.meshes.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         waiting.extend(meshes.into_iter().map(|mesh| ((group, mesh.rank), mesh)));
         self.arrived.notify_all();
     }
 
-    fn take(&self, group: u64, (rank, ranks): (Rank, usize), config: &crate::Config) -> Result<Mesh> {
-        let deadline = Instant::now() + config.join_timeout;
+    /// Drops what nobody has taken of a group.
+    pub(super) fn clear(&self, group: u64) {
+        let mut waiting = self.meshes.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        waiting.retain(|&(other, _), _| other != group);
+    }
+
+    pub(super) fn take(
+        &self,
+        group: u64,
+        (rank, ranks): (Rank, usize),
+        patience: Duration,
+    ) -> Result<Mesh> {
+        let deadline = Instant::now() + patience;
         let mut waiting = self.meshes.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         loop {
             if let Some(mesh) = waiting.remove(&(group, rank)) {
@@ -144,7 +155,7 @@ fn members(wishes: &[i64], colour: i64) -> Vec<Rank> {
 }
 
 /// A number that no other group of this process has.
-fn next_group() -> u64 {
+pub(super) fn next_group() -> u64 {
     use std::sync::atomic::{AtomicU64, Ordering};
     static NEXT: AtomicU64 = AtomicU64::new(0);
     NEXT.fetch_add(1, Ordering::Relaxed)

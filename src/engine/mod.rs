@@ -16,8 +16,10 @@ mod operand;
 mod plan;
 mod reach;
 mod ride;
+mod roll;
 mod run;
 mod sheet;
+mod shrink;
 mod stage;
 mod staging;
 mod traffic;
@@ -27,6 +29,9 @@ mod watch;
 
 pub(crate) use layout::Shares;
 pub(crate) use memory::Buffers;
+pub(crate) use notes::bits;
+pub(crate) use roll::Company;
+pub(crate) use shrink::Assembly;
 pub use traffic::Traffic;
 pub(crate) use transfer::{Direction, Transfer};
 pub use usage::MemoryUse;
@@ -86,6 +91,8 @@ pub(crate) struct Engine {
     pub(crate) last: Option<&'static Algorithm>,
     /// The first error; what every later call returns.
     poison: Option<Error>,
+    /// Whether this communicator has been shrunk, or was to be.
+    shrunk: bool,
     /// Room for a buffer that is sent while it is overwritten.
     aside: Vec<u8>,
 }
@@ -133,6 +140,7 @@ impl Engine {
             chosen: [None; Collective::ALL.len()],
             last: None,
             poison: None,
+            shrunk: false,
             aside: Vec::new(),
         }
     }

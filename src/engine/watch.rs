@@ -121,6 +121,11 @@ impl Watch {
         Ok(())
     }
 
+    /// By rank: who ended, or left.
+    pub(super) fn gone(&self) -> Vec<bool> {
+        self.peers.iter().map(|peer| peer.lost || peer.left).collect()
+    }
+
     /// Tells everybody of an error, once.
     pub(super) fn spread(&mut self, control: &mut dyn Control, error: &Error) {
         if !self.spread {
@@ -198,6 +203,13 @@ impl Watch {
                     self.spread = true;
                     return Err(Error::new(kind));
                 }
+                Some(Note::Count(count)) => {
+                    self.spread = true;
+                    return Err(Error::new(match count.gone.get(self.rank) {
+                        Some(true) => ErrorKind::LeftBehind { by: from },
+                        _ => ErrorKind::Aborted { by: from, reason: SHRINKS.to_owned() },
+                    }));
+                }
                 None => {
                     let what = "a note that cannot be read".to_owned();
                     return Err(Error::new(ErrorKind::Corrupt { peer: from, what }));
@@ -236,6 +248,8 @@ impl Watch {
     }
 }
 
+/// What becomes of a communicator that is shrunk, on all its ranks.
+pub(super) const SHRINKS: &str = "the communicator is being shrunk";
 /// Looking at a socket in vain is a system call: what is not waited for is looked at less often.
 const ROUNDS_PER_PROGRESS: u32 = 8;
 /// How often the clock is read while a wait is young.

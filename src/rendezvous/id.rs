@@ -47,6 +47,11 @@ impl UniqueId {
         Self::new(interface)
     }
 
+    /// Of a later meeting of some of the ranks of this one: its secret follows from this one's and `label`.
+    pub(crate) fn next(&self, address: SocketAddr, label: &[u8]) -> Self {
+        Self::from_parts(address, self.secret.derive(label))
+    }
+
     /// Where rank 0 listens.
     pub fn address(&self) -> SocketAddr {
         self.address

@@ -84,6 +84,11 @@ impl Secret {
         Some(Self(bytes))
     }
 
+    /// Another one, which follows from this one and `label`, and from which nobody learns this one.
+    pub fn derive(&self, label: &[u8]) -> Self {
+        Self(self.prove(DERIVE, label, &[]).finalize().into_bytes().into())
+    }
+
     /// As 64 hexadecimal digits, to hand to another process of the job.
     pub fn to_hex(&self) -> String {
         self.0.iter().map(|byte| format!("{byte:02x}")).collect()
@@ -288,6 +293,7 @@ const PROOF_BYTES: usize = 32;
 const REPLY_BYTES: usize = 76;
 const SERVER: &[u8] = b"unisono server";
 const CLIENT: &[u8] = b"unisono client";
+const DERIVE: &[u8] = b"unisono derive";
 const ACCEPTED: u8 = 1;
 const REFUSED: u8 = 0;
 
