@@ -190,7 +190,10 @@ impl fmt::Display for ErrorKind {
             }
             ErrorKind::Aborted { by, reason } => write!(f, "rank {by} aborted: {reason}"),
             ErrorKind::LeftBehind { by } => {
-                write!(f, "rank {by} and others have gone on without this one, which said nothing for too long")
+                write!(
+                    f,
+                    "rank {by} and others have gone on without this one, which said nothing for too long"
+                )
             }
             ErrorKind::Corrupt { peer, what } => write!(f, "rank {peer} sent something impossible: {what}"),
             ErrorKind::Rendezvous(failure) => failure.fmt(f),

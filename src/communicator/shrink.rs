@@ -148,3 +148,39 @@ fn unreadable() -> Error {
     let what = "a place to meet that cannot be read".to_owned();
     Error::new(ErrorKind::Corrupt { peer: 0, what })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rendezvous::RendezvousError;
+
+    #[test]
+    fn whoever_means_another_company_or_none_is_refused() {
+        let parent = UniqueId::new(Ipv4Addr::LOCALHOST.into()).unwrap();
+        let config = Config { join_timeout: Duration::from_secs(5), ..Config::default() };
+        let identity = |rank, label: &[u8]| Identity {
+            rank,
+            ranks: 2,
+            id: if label.is_empty() { parent.clone() } else { parent.next(parent.address(), label) },
+        };
+        std::thread::scope(|scope| {
+            let first =
+                scope.spawn(|| rendezvous::join_again(&identity(0, b"these"), &config, config.join_timeout));
+            for late in [&b""[..], b"those"] {
+                let refused = rendezvous::join(&identity(1, late), &config).err().expect("it is refused");
+                let kind = refused.kind();
+                assert!(matches!(kind, ErrorKind::Rendezvous(RendezvousError::Secret { .. })), "{refused}");
+            }
+            rendezvous::join(&identity(1, b"these"), &config).expect("it is expected");
+            first.join().expect("no panic").expect("the strangers harm nobody");
+        });
+    }
+
+    #[test]
+    fn a_host_is_known_by_the_address_of_its_way_to_the_others() {
+        for address in ["127.0.0.1:9", "[::1]:9"] {
+            let address: SocketAddr = address.parse().unwrap();
+            assert_eq!(route_to(address).unwrap(), address.ip());
+        }
+    }
+}

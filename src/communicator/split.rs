@@ -123,12 +123,7 @@ impl Nursery {
         waiting.retain(|&(other, _), _| other != group);
     }
 
-    pub(super) fn take(
-        &self,
-        group: u64,
-        (rank, ranks): (Rank, usize),
-        patience: Duration,
-    ) -> Result<Mesh> {
+    pub(super) fn take(&self, group: u64, (rank, ranks): (Rank, usize), patience: Duration) -> Result<Mesh> {
         let deadline = Instant::now() + patience;
         let mut waiting = self.meshes.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         loop {

@@ -46,7 +46,7 @@ impl Engine {
                 Turn::Meet(company) => {
                     census.roll.convene();
                     drop(held.take());
-                    match assembly.meet(&company, patience(&company)) {
+                    match assembly.meet(&company, meeting_time(company.ranks)) {
                         Ok(mesh) => {
                             census.roll.meet();
                             held = Some(mesh);
@@ -63,7 +63,9 @@ impl Engine {
         }
         census.roll.decide();
         census.tell();
-        held.ok_or_else(|| Error::new(ErrorKind::Bug("a rank goes with ranks that it has not met".to_owned())))
+        held.ok_or_else(|| {
+            Error::new(ErrorKind::Bug("a rank goes with ranks that it has not met".to_owned()))
+        })
     }
 
     /// From now on, this communicator is over for all ranks.
@@ -86,7 +88,7 @@ impl Engine {
 
     /// How long a rank may say nothing: longer than a meeting takes.
     fn silence_max(&self) -> Duration {
-        self.config.timeout.max(2 * MEETING_TIME)
+        self.config.timeout.max(2 * meeting_time(self.mesh.ranks))
     }
 }
 
@@ -105,6 +107,8 @@ impl Census<'_> {
                 return Ok(Turn::Go);
             }
             if let Some(company) = self.roll.company() {
+                // The others wait for this rank to say the same.
+                self.tell();
                 return Ok(Turn::Meet(company));
             }
             self.look_at_the_clock()?;
@@ -174,17 +178,14 @@ impl Census<'_> {
     }
 }
 
-/// How long the ranks of `company` may take to meet: more if they could not before.
-fn patience(company: &Company) -> Duration {
-    let each = MEETING_TIME_EACH * company.ranks as u32;
-    (MEETING_TIME_FIRST + each) * (1 << company.attempt.min(PATIENCE_DOUBLINGS))
+/// How long so many ranks may take to meet: some tens of times what it takes. Only who waits for a rank that
+/// has died between the count and the meeting waits so long.
+fn meeting_time(ranks: usize) -> Duration {
+    MEETING_TIME + MEETING_TIME_EACH * ranks as u32
 }
 
 /// How often a rank repeats what it has to say: notes may be lost.
 const TELL_EVERY: Duration = Duration::from_millis(50);
 const LISTEN_EVERY: Duration = Duration::from_micros(500);
-/// Some tens of times what it takes: only who waits for a rank that has just died waits so long.
-const MEETING_TIME_FIRST: Duration = Duration::from_secs(1);
+const MEETING_TIME: Duration = Duration::from_secs(1);
 const MEETING_TIME_EACH: Duration = Duration::from_millis(10);
-const MEETING_TIME: Duration = Duration::from_secs(2);
-const PATIENCE_DOUBLINGS: u32 = 3;

@@ -80,7 +80,9 @@ impl World {
         let before = self.rolls[to].own().clone();
         match letter {
             _ if from == to => {}
-            Letter::Said(count) => self.rolls[to].hear(from, count, Duration::ZERO).expect("nobody is left behind"),
+            Letter::Said(count) => {
+                self.rolls[to].hear(from, count, Duration::ZERO).expect("nobody is left behind")
+            }
             Letter::End => self.rolls[to].lose(from),
         }
         if self.rolls[to].is_decided() {
@@ -105,9 +107,12 @@ impl World {
         let State::Meeting(company) = self.states[rank].clone() else { return };
         let members: Vec<Rank> = (0..self.ranks()).filter(|&peer| !company.gone[peer]).collect();
         let same = |state: &State| matches!(state, State::Meeting(other) if (other.attempt, &other.gone) == (company.attempt, &company.gone));
-        let is_there = |peer: &Rank| same(&self.states[*peer]) || self.held[*peer] == Some((company.attempt, company.gone.clone()));
+        let is_there = |peer: &Rank| {
+            same(&self.states[*peer]) || self.held[*peer] == Some((company.attempt, company.gone.clone()))
+        };
         let all = members.iter().all(is_there);
-        let well = all && (members.iter().all(|&peer| self.states[peer] != State::Dead) || self.below(2) == 0);
+        let well =
+            all && (members.iter().all(|&peer| self.states[peer] != State::Dead) || self.below(2) == 0);
         self.states[rank] = State::Talking;
         if well {
             self.rolls[rank].meet();
