@@ -110,7 +110,14 @@ impl Call {
         self.kind != Kind::SEND_RECV
     }
 
-    fn algorithm_name(&self) -> Option<&'static str> {
+    /// Bytes of one share, where all are equally long: then the count tells.
+    pub(crate) fn bytes(&self) -> Option<u64> {
+        let is_even = self.kind != Kind::ALL_GATHER_V && self.kind != Kind::ALL_TO_ALL_V;
+        let size = DType::from_code(self.dtype).map(DType::size).filter(|_| is_even)?;
+        self.count.checked_mul(size as u64)
+    }
+
+    pub(crate) fn algorithm_name(&self) -> Option<&'static str> {
         Algorithm::ALL.iter().find(|row| name_digest(row.name) == self.algorithm).map(|row| row.name)
     }
 }

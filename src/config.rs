@@ -4,6 +4,7 @@ use crate::error::{Error, Result};
 use crate::schedule::{Algorithm, Collective};
 use crate::select::Table;
 use std::net::IpAddr;
+use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 use unisono_transports::Geometry;
@@ -95,6 +96,11 @@ pub struct Config {
     /// When the buffers of all ranks have this many bytes or more, results of direct algorithms bypass the cache.
     /// `UNISONO_STREAM_FROM_BYTES`, 20 MiB.
     pub stream_from_bytes: usize,
+    /// Operations that the flight recorder of a communicator keeps, rounded up to a power of two. `UNISONO_FLIGHT`, 64.
+    pub flight: usize,
+    /// Folder into which every rank writes its flight record when an operation fails; `unisono analyze` reads
+    /// them. `UNISONO_DUMP`, none.
+    pub dump: Option<PathBuf>,
     /// Name of this host in errors.
     pub host: String,
 }
@@ -117,6 +123,8 @@ impl Default for Config {
             table: Table::default(),
             cache_bytes: 8 << 20,
             stream_from_bytes: 20 << 20,
+            flight: 64,
+            dump: None,
             host: host_name(),
         }
     }
@@ -159,6 +167,8 @@ impl Config {
             }
             "STREAM_FROM_BYTES" => self.stream_from_bytes = number(value, 0)?,
             "CACHE_BYTES" => self.cache_bytes = number(value, 1 << 16)?,
+            "FLIGHT" => self.flight = number(value, 1)?.min(FLIGHT_MAX),
+            "DUMP" => self.dump = Some(PathBuf::from(value)),
             "DEBUG" | "ID" | "SECRET" | "SECRET_FILE" => {}
             _ => return Err("no such setting".to_owned()),
         }
@@ -217,6 +227,8 @@ fn host_name() -> String {
 }
 
 const PREFIX: &str = "UNISONO_";
+/// A cache line each.
+const FLIGHT_MAX: usize = 1 << 20;
 /// More channels than this have never helped and cost memory.
 const CHANNELS_MAX: usize = 32;
 

@@ -15,8 +15,9 @@ pub use pending::Pending;
 pub use scope::{Scope, Scoped};
 
 use crate::config::Config;
-use crate::engine::{AbortFlag, Engine, MemoryUse, Traffic};
+use crate::engine::{AbortFlag, Engine, MemoryUse, Owner, Recorder, Traffic};
 use crate::error::{Error, ErrorKind, Result};
+use crate::flight::Flight;
 use crate::rendezvous::{self, UniqueId};
 use crate::schedule::{Algorithm, Collective, Rank};
 use pending::Worker;
@@ -50,6 +51,7 @@ struct Shared {
     engine: Mutex<Engine>,
     turnstile: Turnstile,
     abort: Arc<AbortFlag>,
+    recorder: Arc<Recorder>,
     worker: OnceLock<Worker>,
     origin: Origin,
     epoch: u64,
@@ -75,7 +77,8 @@ impl Communicator {
         }
         let meshes = unisono_transports::threads::mesh(ranks, config.geometry())?;
         let nursery = Arc::default();
-        let over = |mesh| Self::new(mesh, config, Origin::Threads(Arc::clone(&nursery)));
+        let name = split::next_group();
+        let over = |mesh| Self::new(mesh, config, Origin::Threads(Arc::clone(&nursery), name));
         Ok(meshes.into_iter().map(over).collect())
     }
 
@@ -122,7 +125,10 @@ impl Communicator {
     fn of_epoch(epoch: u64, mesh: Mesh, config: &Config, origin: Origin) -> Self {
         let abort = Arc::new(AbortFlag::default());
         let (rank, ranks, transport) = (mesh.rank, mesh.ranks, mesh.transport);
-        let engine = Engine::new(mesh, config.clone(), Arc::clone(&abort));
+        let owner =
+            Owner { communicator: origin.name(), epoch, rank, ranks, host: config.host.clone(), transport };
+        let recorder = Arc::new(Recorder::new(owner, config.flight));
+        let engine = Engine::new(mesh, config.clone(), Arc::clone(&abort), Arc::clone(&recorder));
         let shared = Shared {
             rank,
             ranks,
@@ -131,6 +137,7 @@ impl Communicator {
             engine: Mutex::new(engine),
             turnstile: Turnstile::default(),
             abort,
+            recorder,
             worker: OnceLock::new(),
             origin,
             epoch,
@@ -221,6 +228,21 @@ impl Communicator {
     /// If an earlier operation panicked.
     pub fn traffic(&self) -> Result<Traffic> {
         self.with(|engine| Ok(engine.traffic))
+    }
+
+    /// The last operations of this rank, [`Config::flight`] of them: what was called, and how far it is. From any
+    /// thread, and at once, whatever is going on.
+    ///
+    /// ```
+    /// # use unisono::{Communicator, Progress, Sum};
+    /// # let comm = Communicator::threads(1)?.remove(0);
+    /// comm.all_reduce(&mut [1.0f32; 10], Sum)?;
+    /// let last = comm.flight().operations[0];
+    /// assert_eq!((last.call.name(), last.call.count, last.progress), ("all_reduce", 10, Progress::Done));
+    /// # Ok::<(), unisono::Error>(())
+    /// ```
+    pub fn flight(&self) -> Flight {
+        self.shared.recorder.flight(self.shared.turnstile.waiting())
     }
 
     /// Ends this communicator on all ranks, from any thread, whatever is going on.

@@ -50,10 +50,10 @@ impl Communicator {
         let shared = &self.shared;
         let epoch = shared.epoch + 1;
         let (mesh, origin) = match &shared.origin {
-            Origin::Threads(nursery) => {
-                let mut assembly = Threads { nursery, config: &shared.config, group: None };
+            Origin::Threads(nursery, _) => {
+                let mut assembly = Threads { nursery, config: &shared.config, group: None, met: 0 };
                 let mesh = self.with(|engine| engine.shrink(&mut assembly))?;
-                (mesh, Origin::Threads(Arc::clone(nursery)))
+                (mesh, Origin::Threads(Arc::clone(nursery), assembly.met))
             }
             Origin::Rendezvous(parent) => {
                 let mut assembly = Again { parent, config: &shared.config, epoch, own: None, met: None };
@@ -81,6 +81,8 @@ struct Threads<'a> {
     config: &'a Config,
     /// Those that this rank has made.
     group: Option<u64>,
+    /// Those that were met last.
+    met: u64,
 }
 
 impl Assembly for Threads<'_> {
@@ -95,6 +97,7 @@ impl Assembly for Threads<'_> {
     fn meet(&mut self, company: &Company, patience: Duration) -> Result<Mesh> {
         let Company { rank, ranks, .. } = *company;
         let group = company.place.parse().map_err(|_| unreadable())?;
+        self.met = group;
         if rank == 0 {
             self.nursery.fill(group, unisono_transports::threads::mesh(ranks, self.config.geometry())?);
         }

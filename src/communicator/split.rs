@@ -11,12 +11,23 @@ use unisono_transports::Mesh;
 
 /// Where a communicator's mesh came from, and so how another one is made.
 pub(super) enum Origin {
-    /// Threads of this process: meshes are handed over through the nursery.
-    Threads(Arc<Nursery>),
+    /// Threads of this process: meshes are handed over through the nursery. And a number that is this group's.
+    Threads(Arc<Nursery>, u64),
     /// Processes that met at an address.
     Rendezvous(UniqueId),
     /// Made by the caller.
     Foreign,
+}
+
+impl Origin {
+    /// A number that the ranks of a communicator share, and those of no other have.
+    pub(super) fn name(&self) -> u64 {
+        match self {
+            Origin::Threads(_, group) => u64::from(std::process::id()) << 32 | group,
+            Origin::Rendezvous(id) => id.name(),
+            Origin::Foreign => 0,
+        }
+    }
 }
 
 /// Meshes on their way from the thread that made them to the threads that will use them.
@@ -69,14 +80,14 @@ impl Communicator {
                 let what = "a communicator over a foreign mesh cannot be split";
                 return Err(self.place(Error::new(ErrorKind::Unavailable(what.to_owned()))));
             }
-            Origin::Threads(_) if leads => own[..8].copy_from_slice(&next_group().to_le_bytes()),
+            Origin::Threads(..) if leads => own[..8].copy_from_slice(&next_group().to_le_bytes()),
             Origin::Rendezvous(parent) if leads => {
                 let id = UniqueId::sibling(parent, self.shared.config.bind)?;
                 let text = reserved.insert(id).to_string();
                 own[0] = text.len() as u8;
                 own[1..=text.len()].copy_from_slice(text.as_bytes());
             }
-            Origin::Threads(_) | Origin::Rendezvous(_) => {}
+            Origin::Threads(..) | Origin::Rendezvous(_) => {}
         }
         let mut all = vec![0u8; TICKET_BYTES * self.ranks()];
         self.all_gather(&own, &mut all)?;
@@ -87,13 +98,13 @@ impl Communicator {
     fn found(&self, ticket: &[u8], rank: Rank, ranks: usize) -> Result<Communicator> {
         let config = &self.shared.config;
         match &self.shared.origin {
-            Origin::Threads(nursery) => {
+            Origin::Threads(nursery, _) => {
                 let group = u64::from_le_bytes(ticket[..8].try_into().unwrap_or_default());
                 if rank == 0 {
                     nursery.fill(group, unisono_transports::threads::mesh(ranks, config.geometry())?);
                 }
                 let mesh = nursery.take(group, (rank, ranks), config.join_timeout)?;
-                Ok(Communicator::new(mesh, config, Origin::Threads(Arc::clone(nursery))))
+                Ok(Communicator::new(mesh, config, Origin::Threads(Arc::clone(nursery), group)))
             }
             Origin::Rendezvous(_) => {
                 let text = String::from_utf8_lossy(&ticket[1..=ticket[0] as usize]);

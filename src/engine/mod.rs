@@ -15,6 +15,7 @@ mod notes;
 mod operand;
 mod plan;
 mod reach;
+mod recorder;
 mod ride;
 mod roll;
 mod run;
@@ -30,6 +31,7 @@ mod watch;
 pub(crate) use layout::Shares;
 pub(crate) use memory::Buffers;
 pub(crate) use notes::bits;
+pub(crate) use recorder::{Owner, Recorder};
 pub(crate) use roll::Company;
 pub(crate) use shrink::Assembly;
 pub use traffic::Traffic;
@@ -80,6 +82,7 @@ pub(crate) struct Engine {
     lent: bool,
     offsets: Vec<reach::Offsets>,
     watch: Watch,
+    recorder: Arc<Recorder>,
     sequence: u64,
     pub(crate) traffic: Traffic,
     /// Sends to and receives from each peer so far.
@@ -119,12 +122,13 @@ impl Job<'_> {
 }
 
 impl Engine {
-    pub(crate) fn new(mesh: Mesh, config: Config, abort: Arc<AbortFlag>) -> Self {
+    pub(crate) fn new(mesh: Mesh, config: Config, abort: Arc<AbortFlag>, recorder: Arc<Recorder>) -> Self {
         let ranks = mesh.ranks;
         let channels = channels_of(mesh.geometry.lanes);
         let channel = || Channel { finished: vec![0; ranks], ..Channel::default() };
         Self {
-            watch: Watch::new(mesh.rank, ranks, config.timeout, abort),
+            watch: Watch::new(mesh.rank, ranks, config.timeout, abort, Arc::clone(&recorder)),
+            recorder,
             channels: (0..channels).map(|_| channel()).collect(),
             express: Express::new(ranks),
             staging: staging::Staging::default(),
@@ -182,6 +186,7 @@ impl Engine {
         self.traffic.begin();
         if let Some(sheet) = self.sheet(job)? {
             let call = self.call_of(sheet);
+            self.recorder.begin(&call, None, false);
             let ended = self.ride(sheet, job, call);
             return self.end(ended, call);
         }
@@ -194,6 +199,7 @@ impl Engine {
         let bank_bytes = self.bank_bytes();
         let plan = self.plans.get(algorithm, spec, self.mesh.rank, &self.mesh.geometry, bank_bytes)?;
         let call = self.call(job, plan.digest);
+        self.recorder.begin(&call, None, job.share_bytes_max >= TIMED_FROM_BYTES);
         self.last = Some(algorithm);
         let ended = match self.reaching(job) {
             Some(row) => self.reach_or_run(row, spec, &plan, job, call),
@@ -234,7 +240,10 @@ impl Engine {
             return Ok(());
         };
         let call = first.call();
-        transfers.iter().for_each(|_| self.traffic.begin());
+        for transfer in &*transfers {
+            self.traffic.begin();
+            self.recorder.begin(&transfer.call(), Some(transfer.peer()), false);
+        }
         let ended = self.run_transfers(transfers);
         self.end(ended, call)
     }
@@ -271,6 +280,7 @@ impl Engine {
             let kind = ErrorKind::Aborted { by: self.mesh.rank, reason: reason.to_owned() };
             let error = Error::new(kind).at(self.mesh.rank, &self.config.host, None);
             self.watch.spread(&mut *self.mesh.control, &error);
+            self.recorder.fail(error.to_string());
             self.poison = Some(error);
         }
     }
@@ -285,6 +295,7 @@ impl Engine {
     fn unsound(&mut self) -> Result<()> {
         if let Some(reason) = self.watch.abort_raised() {
             self.abort(&reason);
+            self.dump();
         }
         self.poison.clone().map_or(Ok(()), Err)
     }
@@ -292,7 +303,13 @@ impl Engine {
     /// Names the place of an error, spreads it and keeps it.
     #[inline]
     fn end(&mut self, ended: Result<()>, call: Call) -> Result<()> {
-        ended.or_else(|error| self.fail(error, call))
+        match ended {
+            Ok(()) => {
+                self.recorder.end();
+                Ok(())
+            }
+            Err(error) => self.fail(error, call),
+        }
     }
 
     #[cold]
@@ -300,7 +317,18 @@ impl Engine {
         let error = error.at(self.mesh.rank, &self.config.host, Some(call));
         self.watch.spread(&mut *self.mesh.control, &error);
         self.poison = Some(error.clone());
+        self.recorder.fail(error.to_string());
+        self.dump();
         Err(error)
+    }
+
+    /// Leaves the flight record where the configuration says.
+    fn dump(&self) {
+        let Some(folder) = &self.config.dump else { return };
+        match self.recorder.flight(0).dump(folder) {
+            Ok(file) => tracing::info!(file = %file.display(), "wrote the flight record"),
+            Err(error) => tracing::warn!(folder = %folder.display(), %error, "no flight record is written"),
+        }
     }
 
     fn spec(&self, collective: Collective, root: Rank, bytes: usize) -> Spec {
@@ -321,6 +349,9 @@ impl Drop for Engine {
         self.watch.farewell(&mut *self.mesh.control);
     }
 }
+
+/// Reading the clock is nothing beside so many bytes.
+const TIMED_FROM_BYTES: usize = 32 << 10;
 
 /// Lanes that each channel has: a program may use two.
 pub(crate) const LANES_PER_CHANNEL: usize = 2;

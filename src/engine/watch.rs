@@ -1,11 +1,12 @@
 //! What a rank does while it waits: patience, deadlines, and news of the others.
 
 use super::notes::Note;
+use super::recorder::Recorder;
 use crate::call::Call;
 use crate::error::{Error, ErrorKind, Result};
 use crate::schedule::Rank;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use unisono_transports::{Control, Event, Pace};
 
@@ -39,7 +40,8 @@ impl AbortFlag {
 pub(super) struct Watch {
     rank: Rank,
     timeout: Duration,
-    abort: std::sync::Arc<AbortFlag>,
+    abort: Arc<AbortFlag>,
+    recorder: Arc<Recorder>,
     call: Option<Call>,
     /// Calls of `waited` since something moved.
     rounds: u32,
@@ -61,11 +63,18 @@ struct Peer {
 }
 
 impl Watch {
-    pub(super) fn new(rank: Rank, ranks: usize, timeout: Duration, abort: std::sync::Arc<AbortFlag>) -> Self {
+    pub(super) fn new(
+        rank: Rank,
+        ranks: usize,
+        timeout: Duration,
+        abort: Arc<AbortFlag>,
+        recorder: Arc<Recorder>,
+    ) -> Self {
         Self {
             rank,
             timeout,
             abort,
+            recorder,
             call: None,
             rounds: 0,
             idle_since: None,
@@ -155,6 +164,7 @@ impl Watch {
             return Ok(());
         }
         self.next_look = now + LOOK_EVERY;
+        self.recorder.wait(blocked.clone().next());
         self.missing(blocked.clone(), now - since)?;
         while let Some(event) = control.poll() {
             self.hear(event)?;
