@@ -9,7 +9,7 @@ use std::time::Duration;
 /// The last operations of one rank of one communicator; see [`Communicator::flight`](crate::Communicator::flight).
 ///
 /// Times are since the communicator was made. Reading the clock would be a tenth of the smallest operations, so it is
-/// read for every sixteenth of them, for those that move many bytes, and in those that have to wait.
+/// read for those that move many bytes, at the start of one in 64 of the others, and in those that have to wait long.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Flight {
@@ -39,7 +39,7 @@ pub struct Flight {
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Recorded {
-    /// How many operations of this communicator began before it at this rank.
+    /// Which operation of this communicator at this rank, from 1.
     pub number: u64,
     /// What was called.
     pub call: Call,

@@ -186,7 +186,7 @@ impl Engine {
         self.traffic.begin();
         if let Some(sheet) = self.sheet(job)? {
             let call = self.call_of(sheet);
-            self.recorder.begin(&call, None, false);
+            self.recorder.begin(self.traffic.operations, &call);
             let ended = self.ride(sheet, job, call);
             return self.end(ended, call);
         }
@@ -199,12 +199,19 @@ impl Engine {
         let bank_bytes = self.bank_bytes();
         let plan = self.plans.get(algorithm, spec, self.mesh.rank, &self.mesh.geometry, bank_bytes)?;
         let call = self.call(job, plan.digest);
-        self.recorder.begin(&call, None, job.share_bytes_max >= TIMED_FROM_BYTES);
+        let (number, timed) = (self.traffic.operations, job.share_bytes_max >= TIMED_FROM_BYTES);
+        self.recorder.begin(number, &call);
+        if timed {
+            self.recorder.start(number);
+        }
         self.last = Some(algorithm);
         let ended = match self.reaching(job) {
             Some(row) => self.reach_or_run(row, spec, &plan, job, call),
             None => self.run(&plan, job, call),
         };
+        if timed && ended.is_ok() {
+            self.recorder.stop(number);
+        }
         self.end(ended, call)
     }
 
@@ -242,7 +249,8 @@ impl Engine {
         let call = first.call();
         for transfer in &*transfers {
             self.traffic.begin();
-            self.recorder.begin(&transfer.call(), Some(transfer.peer()), false);
+            self.recorder.begin(self.traffic.operations, &transfer.call());
+            self.recorder.pair(self.traffic.operations, transfer.peer());
         }
         let ended = self.run_transfers(transfers);
         self.end(ended, call)
@@ -305,7 +313,7 @@ impl Engine {
     fn end(&mut self, ended: Result<()>, call: Call) -> Result<()> {
         match ended {
             Ok(()) => {
-                self.recorder.end();
+                self.recorder.end(self.traffic.operations);
                 Ok(())
             }
             Err(error) => self.fail(error, call),

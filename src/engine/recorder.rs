@@ -23,26 +23,33 @@ pub(crate) struct Owner {
     pub(crate) transport: &'static str,
 }
 
-/// The last operations of one rank.
+/// The last operations of one rank. They are counted from one.
 #[derive(Debug)]
 pub(crate) struct Recorder {
     owner: Owner,
     slots: Box<[Slot]>,
+    /// At the same places, for operations that took their time.
+    times: Box<[Times]>,
     born: Instant,
-    /// Operations that have begun, and those of them that this rank is through with.
-    begun: AtomicU64,
+    /// The last operation that this rank is through with.
     ended: AtomicU64,
     error: Mutex<Option<String>>,
 }
 
-/// One operation: a cache line.
+/// One operation.
 #[derive(Debug, Default)]
-#[repr(align(64))]
 struct Slot {
-    /// One more than the operation's number; zero while the rest is written.
+    /// The operation's number; zero while the rest is written.
     stamp: AtomicU64,
     /// The call, as in a tag.
     call: [AtomicU64; 3],
+}
+
+/// When an operation was carried out, and with whom.
+#[derive(Debug, Default)]
+struct Times {
+    /// As in a slot.
+    stamp: AtomicU64,
     /// Nanoseconds; zero where the clock was not read.
     started: AtomicU64,
     ended: AtomicU64,
@@ -51,57 +58,82 @@ struct Slot {
 }
 
 impl Recorder {
-    /// Room for the last `length` operations, a power of two.
+    /// Room for the last `length` operations, or a power of two that is a little more.
     pub(crate) fn new(owner: Owner, length: usize) -> Self {
+        let length = length.next_power_of_two();
         Self {
             owner,
-            slots: (0..length.next_power_of_two()).map(|_| Slot::default()).collect(),
+            slots: (0..length).map(|_| Slot::default()).collect(),
+            times: (0..length).map(|_| Times::default()).collect(),
             born: Instant::now(),
-            begun: AtomicU64::new(0),
             ended: AtomicU64::new(0),
             error: Mutex::new(None),
         }
     }
 
-    /// An operation begins; `peer` is who else takes part, where it is one rank.
+    /// An operation begins.
     #[inline]
-    pub(super) fn begin(&self, call: &Call, peer: Option<Rank>, timed: bool) {
-        let number = self.begun.load(Ordering::Relaxed);
-        let slot = self.slot(number);
+    pub(super) fn begin(&self, number: u64, call: &Call) {
+        let slot = &self.slots[number as usize & (self.slots.len() - 1)];
         slot.stamp.store(0, Ordering::Relaxed);
         fence(Ordering::Release);
         let Tag([sequence, what, count, _]) = call.tag(0);
         slot.call[0].store(sequence, Ordering::Relaxed);
         slot.call[1].store(what, Ordering::Relaxed);
         slot.call[2].store(count, Ordering::Relaxed);
-        let started = if timed || number.is_multiple_of(CLOCK_EVERY) { self.nanoseconds() } else { 0 };
-        slot.started.store(started, Ordering::Relaxed);
-        slot.ended.store(0, Ordering::Relaxed);
-        slot.peer.store(peer.map_or(0, |peer| peer as u64 + 1), Ordering::Relaxed);
-        slot.stamp.store(number + 1, Ordering::Release);
-        self.begun.store(number + 1, Ordering::Release);
+        slot.stamp.store(number, Ordering::Release);
+        if number.is_multiple_of(CLOCK_EVERY) {
+            self.start(number);
+        }
     }
 
-    /// This rank is through with all that has begun.
+    /// It begins now.
+    #[cold]
+    pub(super) fn start(&self, number: u64) {
+        self.note(number, self.nanoseconds(), 0);
+    }
+
+    /// It is with `peer` alone.
+    pub(super) fn pair(&self, number: u64, peer: Rank) {
+        self.note(number, 0, peer as u64 + 1);
+    }
+
+    fn note(&self, number: u64, started: u64, peer: u64) {
+        let times = self.times(number);
+        times.stamp.store(0, Ordering::Relaxed);
+        fence(Ordering::Release);
+        times.started.store(started, Ordering::Relaxed);
+        times.ended.store(0, Ordering::Relaxed);
+        times.peer.store(peer, Ordering::Relaxed);
+        times.stamp.store(number, Ordering::Release);
+    }
+
+    /// This rank is through with it, and with all before it.
     #[inline]
-    pub(super) fn end(&self) {
-        let begun = self.begun.load(Ordering::Relaxed);
-        let slot = self.slot(begun.wrapping_sub(1));
-        if slot.started.load(Ordering::Relaxed) != 0 {
-            slot.ended.store(self.nanoseconds(), Ordering::Relaxed);
-        }
-        self.ended.store(begun, Ordering::Release);
+    pub(super) fn end(&self, number: u64) {
+        self.ended.store(number, Ordering::Release);
+    }
+
+    /// It ends now.
+    pub(super) fn stop(&self, number: u64) {
+        self.times(number).ended.store(self.nanoseconds(), Ordering::Relaxed);
     }
 
     /// The operation under way waits for `peer`.
     #[cold]
     pub(super) fn wait(&self, peer: Option<Rank>) {
-        let slot = self.slot(self.begun.load(Ordering::Relaxed).wrapping_sub(1));
-        if slot.started.load(Ordering::Relaxed) == 0 {
-            slot.started.store(self.nanoseconds(), Ordering::Relaxed);
+        let ended = self.ended.load(Ordering::Relaxed);
+        let stamps = self.slots.iter().map(|slot| slot.stamp.load(Ordering::Relaxed));
+        let Some(number) = stamps.filter(|number| *number > ended).min() else { return };
+        let times = self.times(number);
+        if times.stamp.load(Ordering::Relaxed) != number {
+            self.note(number, 0, 0);
+        }
+        if times.started.load(Ordering::Relaxed) == 0 {
+            times.started.store(self.nanoseconds(), Ordering::Relaxed);
         }
         if let Some(peer) = peer {
-            slot.peer.store(peer as u64 + 1, Ordering::Relaxed);
+            times.peer.store(peer as u64 + 1, Ordering::Relaxed);
         }
     }
 
@@ -115,31 +147,28 @@ impl Recorder {
     pub(crate) fn flight(&self, enqueued: u64) -> Flight {
         let Owner { communicator, epoch, rank, ranks, host, transport } = self.owner.clone();
         let error = self.error.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).clone();
-        let begun = self.begun.load(Ordering::Acquire);
-        let oldest = begun.saturating_sub(self.slots.len() as u64);
         let has_failed = error.is_some();
-        let operations = (oldest..begun).filter_map(|number| self.recorded(number, has_failed)).collect();
+        let recorded = self.slots.iter().filter_map(|slot| self.recorded(slot, has_failed));
+        let mut operations: Vec<Recorded> = recorded.collect();
+        operations.sort_unstable_by_key(|operation| operation.number);
         let now = self.born.elapsed();
         Flight { communicator, epoch, rank, ranks, host, transport, now, enqueued, error, operations }
     }
 
-    fn recorded(&self, number: u64, has_failed: bool) -> Option<Recorded> {
-        let slot = self.slot(number);
-        if slot.stamp.load(Ordering::Acquire) != number + 1 {
-            return None;
-        }
+    fn recorded(&self, slot: &Slot, has_failed: bool) -> Option<Recorded> {
+        let number = Some(slot.stamp.load(Ordering::Acquire)).filter(|number| *number > 0)?;
         let [sequence, what, count] = [0, 1, 2].map(|index| slot.call[index].load(Ordering::Relaxed));
-        let [started, ended, peer] =
-            [&slot.started, &slot.ended, &slot.peer].map(|word| word.load(Ordering::Relaxed));
+        let times = self.timed(number).unwrap_or_default();
         fence(Ordering::Acquire);
-        if slot.stamp.load(Ordering::Relaxed) != number + 1 {
+        if slot.stamp.load(Ordering::Relaxed) != number {
             return None;
         }
-        let progress = match number < self.ended.load(Ordering::Acquire) {
+        let progress = match number <= self.ended.load(Ordering::Acquire) {
             true => Progress::Done,
             false if has_failed => Progress::Failed,
             false => Progress::Started,
         };
+        let [started, ended, peer] = times;
         let time = |nanoseconds| Some(Duration::from_nanos(nanoseconds)).filter(|time| !time.is_zero());
         Some(Recorded {
             number,
@@ -151,9 +180,20 @@ impl Recorder {
         })
     }
 
-    #[inline]
-    fn slot(&self, number: u64) -> &Slot {
-        &self.slots[number as usize & (self.slots.len() - 1)]
+    /// What is known of the operation's times.
+    fn timed(&self, number: u64) -> Option<[u64; 3]> {
+        let Times { stamp, started, ended, peer } = self.times(number);
+        let is_its = |order| stamp.load(order) == number;
+        if !is_its(Ordering::Acquire) {
+            return None;
+        }
+        let words = [started, ended, peer].map(|word| word.load(Ordering::Relaxed));
+        fence(Ordering::Acquire);
+        is_its(Ordering::Relaxed).then_some(words)
+    }
+
+    fn times(&self, number: u64) -> &Times {
+        &self.times[number as usize & (self.times.len() - 1)]
     }
 
     fn nanoseconds(&self) -> u64 {
@@ -162,7 +202,7 @@ impl Recorder {
 }
 
 /// The clock is read in one of so many small operations.
-const CLOCK_EVERY: u64 = 16;
+const CLOCK_EVERY: u64 = 64;
 
 #[cfg(test)]
 mod tests {
@@ -182,23 +222,25 @@ mod tests {
     #[test]
     fn the_last_ones_stay_in_order_and_with_their_state() {
         let recorder = recorder();
-        for sequence in 0..20 {
-            recorder.begin(&call(sequence), None, false);
-            recorder.end();
+        for number in 1..=68 {
+            recorder.begin(number, &call(number));
+            recorder.end(number);
         }
-        recorder.begin(&call(20), None, false);
+        recorder.begin(69, &call(69));
         recorder.wait(Some(2));
         let flight = recorder.flight(3);
         let calls: Vec<_> = flight.operations.iter().map(|operation| operation.call).collect();
-        assert_eq!(calls, (13..=20).map(call).collect::<Vec<_>>());
+        assert_eq!(calls, (62..=69).map(call).collect::<Vec<_>>());
         let (last, before) = flight.operations.split_last().unwrap();
-        assert_eq!((last.progress, last.peer, last.number), (Progress::Started, Some(2), 20));
+        assert_eq!((last.progress, last.peer, last.number), (Progress::Started, Some(2), 69));
         assert!(last.started.is_some() && last.ended.is_none());
         assert!(
             before.iter().all(|operation| operation.progress == Progress::Done && operation.peer.is_none())
         );
-        let timed = |operation: &&Recorded| operation.started.is_some() && operation.ended.is_some();
-        assert_eq!(before.iter().filter(timed).map(|operation| operation.number).collect::<Vec<_>>(), [16]);
+        let timed = before.iter().filter(|operation| operation.started.is_some());
+        assert_eq!(timed.map(|operation| operation.number).collect::<Vec<_>>(), [64]);
+        recorder.stop(69);
+        assert!(recorder.flight(0).operations[7].ended.is_some());
         recorder.fail("why".to_owned());
         recorder.fail("too late".to_owned());
         let flight = recorder.flight(0);
@@ -210,16 +252,16 @@ mod tests {
         let recorder = recorder();
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                for sequence in 0..300_000 {
-                    recorder.begin(&call(sequence), None, false);
-                    recorder.end();
+                for number in 1..=300_000 {
+                    recorder.begin(number, &call(number));
+                    recorder.end(number);
                 }
             });
             let mut seen = 0;
-            while seen < 299_999 {
+            while seen < 300_000 {
                 for Recorded { number, call, .. } in recorder.flight(0).operations {
                     assert_eq!((call.sequence, call.count), (number, 3 * number));
-                    seen = number;
+                    seen = seen.max(number);
                 }
             }
         });
