@@ -96,11 +96,11 @@ pub struct Config {
     /// When the buffers of all ranks have this many bytes or more, results of direct algorithms bypass the cache.
     /// `UNISONO_STREAM_FROM_BYTES`, 20 MiB.
     pub stream_from_bytes: usize,
-    /// Operations that the flight recorder of a communicator keeps, rounded up to a power of two. `UNISONO_FLIGHT`, 64.
-    pub flight: usize,
     /// Folder into which every rank writes its flight record when an operation fails; `unisono analyze` reads
     /// them. `UNISONO_DUMP`, none.
     pub dump: Option<PathBuf>,
+    /// Whether `unisono status` may ask this process what it does. `UNISONO_STATUS`: on or off; `unisono run` says on.
+    pub status: bool,
     /// Name of this host in errors.
     pub host: String,
 }
@@ -123,8 +123,8 @@ impl Default for Config {
             table: Table::default(),
             cache_bytes: 8 << 20,
             stream_from_bytes: 20 << 20,
-            flight: 64,
             dump: None,
+            status: false,
             host: host_name(),
         }
     }
@@ -167,8 +167,12 @@ impl Config {
             }
             "STREAM_FROM_BYTES" => self.stream_from_bytes = number(value, 0)?,
             "CACHE_BYTES" => self.cache_bytes = number(value, 1 << 16)?,
-            "FLIGHT" => self.flight = number(value, 1)?.min(FLIGHT_MAX),
             "DUMP" => self.dump = Some(PathBuf::from(value)),
+            "STATUS" => match value {
+                "on" => self.status = true,
+                "off" => self.status = false,
+                _ => return Err("neither on nor off".to_owned()),
+            },
             "DEBUG" | "ID" | "SECRET" | "SECRET_FILE" => {}
             _ => return Err("no such setting".to_owned()),
         }
@@ -227,8 +231,6 @@ fn host_name() -> String {
 }
 
 const PREFIX: &str = "UNISONO_";
-/// A cache line each.
-const FLIGHT_MAX: usize = 1 << 20;
 /// More channels than this have never helped and cost memory.
 const CHANNELS_MAX: usize = 32;
 

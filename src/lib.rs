@@ -36,6 +36,7 @@ mod reduction;
 pub mod rendezvous;
 pub mod schedule;
 pub mod select;
+pub mod status;
 
 pub use call::{Call, Kind};
 pub use communicator::{Communicator, Group, Lent, Pending, Scope, Scoped};

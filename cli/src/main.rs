@@ -34,6 +34,8 @@ enum Command {
     Tune(tune::Arguments),
     /// Say where ranks differ that have failed, by the flight records that they left.
     Analyze(flight::AnalyzeArguments),
+    /// Ask the ranks that run on this host what they are doing, and who waits for whom.
+    Status(flight::StatusArguments),
     /// List the algorithms.
     Algos,
     #[command(hide = true)]
@@ -82,6 +84,7 @@ fn main() -> ExitCode {
         Command::Explain(arguments) => schedules::explain(&arguments),
         Command::Tune(arguments) => tune::run(&arguments),
         Command::Analyze(arguments) => flight::analyze(&arguments),
+        Command::Status(arguments) => flight::status(&arguments),
         Command::Algos => schedules::list(),
         Command::ExecRank { launcher, program } => {
             let (code, why) = launch::become_program(launcher, &program);

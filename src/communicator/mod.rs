@@ -20,9 +20,10 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::flight::Flight;
 use crate::rendezvous::{self, UniqueId};
 use crate::schedule::{Algorithm, Collective, Rank};
+use crate::status::{self, Reporter};
 use pending::Worker;
 use split::Origin;
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 use turnstile::{Ticket, Turnstile};
 use unisono_transports::Mesh;
 
@@ -56,6 +57,12 @@ struct Shared {
     origin: Origin,
     epoch: u64,
     config: Config,
+}
+
+impl Reporter for Shared {
+    fn flight(&self) -> Flight {
+        self.recorder.flight(self.turnstile.waiting())
+    }
 }
 
 impl Communicator {
@@ -127,7 +134,7 @@ impl Communicator {
         let (rank, ranks, transport) = (mesh.rank, mesh.ranks, mesh.transport);
         let owner =
             Owner { communicator: origin.name(), epoch, rank, ranks, host: config.host.clone(), transport };
-        let recorder = Arc::new(Recorder::new(owner, config.flight));
+        let recorder = Arc::new(Recorder::new(owner));
         let engine = Engine::new(mesh, config.clone(), Arc::clone(&abort), Arc::clone(&recorder));
         let shared = Shared {
             rank,
@@ -143,7 +150,12 @@ impl Communicator {
             epoch,
             config: config.clone(),
         };
-        Self { shared: Arc::new(shared), in_turn: false }
+        let shared = Arc::new(shared);
+        if config.status {
+            let recorded: Weak<Shared> = Arc::downgrade(&shared);
+            status::tell_of(recorded, shared.origin.secret());
+        }
+        Self { shared, in_turn: false }
     }
 
     /// This rank's number, from 0.
@@ -230,7 +242,7 @@ impl Communicator {
         self.with(|engine| Ok(engine.traffic))
     }
 
-    /// The last operations of this rank, [`Config::flight`] of them: what was called, and how far it is. From any
+    /// The last 64 operations of this rank: what was called, and how far it is. From any
     /// thread, and at once, whatever is going on.
     ///
     /// ```
@@ -242,7 +254,7 @@ impl Communicator {
     /// # Ok::<(), unisono::Error>(())
     /// ```
     pub fn flight(&self) -> Flight {
-        self.shared.recorder.flight(self.shared.turnstile.waiting())
+        self.shared.flight()
     }
 
     /// Ends this communicator on all ranks, from any thread, whatever is going on.

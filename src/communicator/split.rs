@@ -8,6 +8,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 use unisono_transports::Mesh;
+use unisono_transports::auth::Secret;
 
 /// Where a communicator's mesh came from, and so how another one is made.
 pub(super) enum Origin {
@@ -26,6 +27,14 @@ impl Origin {
             Origin::Threads(_, group) => u64::from(std::process::id()) << 32 | group,
             Origin::Rendezvous(id) => id.name(),
             Origin::Foreign => 0,
+        }
+    }
+
+    /// What only those know who are of the job, if it has such.
+    pub(super) fn secret(&self) -> Option<&Secret> {
+        match self {
+            Origin::Rendezvous(id) => Some(id.secret()),
+            Origin::Threads(..) | Origin::Foreign => None,
         }
     }
 }

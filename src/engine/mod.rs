@@ -359,7 +359,7 @@ impl Drop for Engine {
 }
 
 /// Reading the clock is nothing beside so many bytes.
-const TIMED_FROM_BYTES: usize = 32 << 10;
+const TIMED_FROM_BYTES: usize = 128 << 10;
 
 /// Lanes that each channel has: a program may use two.
 pub(crate) const LANES_PER_CHANNEL: usize = 2;

@@ -27,9 +27,9 @@ pub(crate) struct Owner {
 #[derive(Debug)]
 pub(crate) struct Recorder {
     owner: Owner,
-    slots: Box<[Slot]>,
+    slots: [Slot; LENGTH],
     /// At the same places, for operations that took their time.
-    times: Box<[Times]>,
+    times: [Times; LENGTH],
     born: Instant,
     /// The last operation that this rank is through with.
     ended: AtomicU64,
@@ -58,13 +58,12 @@ struct Times {
 }
 
 impl Recorder {
-    /// Room for the last `length` operations, or a power of two that is a little more.
-    pub(crate) fn new(owner: Owner, length: usize) -> Self {
-        let length = length.next_power_of_two();
+    /// Nothing yet.
+    pub(crate) fn new(owner: Owner) -> Self {
         Self {
             owner,
-            slots: (0..length).map(|_| Slot::default()).collect(),
-            times: (0..length).map(|_| Times::default()).collect(),
+            slots: std::array::from_fn(|_| Slot::default()),
+            times: std::array::from_fn(|_| Times::default()),
             born: Instant::now(),
             ended: AtomicU64::new(0),
             error: Mutex::new(None),
@@ -74,7 +73,7 @@ impl Recorder {
     /// An operation begins.
     #[inline]
     pub(super) fn begin(&self, number: u64, call: &Call) {
-        let slot = &self.slots[number as usize & (self.slots.len() - 1)];
+        let slot = &self.slots[number as usize % LENGTH];
         slot.stamp.store(0, Ordering::Relaxed);
         fence(Ordering::Release);
         let Tag([sequence, what, count, _]) = call.tag(0);
@@ -193,7 +192,7 @@ impl Recorder {
     }
 
     fn times(&self, number: u64) -> &Times {
-        &self.times[number as usize & (self.times.len() - 1)]
+        &self.times[number as usize % LENGTH]
     }
 
     fn nanoseconds(&self) -> u64 {
@@ -201,6 +200,8 @@ impl Recorder {
     }
 }
 
+/// Operations on record: two of them share a cache line.
+const LENGTH: usize = 64;
 /// The clock is read in one of so many small operations.
 const CLOCK_EVERY: u64 = 64;
 
@@ -212,7 +213,7 @@ mod tests {
 
     fn recorder() -> Recorder {
         let host = "here".to_owned();
-        Recorder::new(Owner { communicator: 7, epoch: 0, rank: 1, ranks: 4, host, transport: "threads" }, 8)
+        Recorder::new(Owner { communicator: 7, epoch: 0, rank: 1, ranks: 4, host, transport: "threads" })
     }
 
     fn call(sequence: u64) -> Call {
@@ -222,29 +223,32 @@ mod tests {
     #[test]
     fn the_last_ones_stay_in_order_and_with_their_state() {
         let recorder = recorder();
-        for number in 1..=68 {
+        for number in 1..=98 {
             recorder.begin(number, &call(number));
             recorder.end(number);
         }
-        recorder.begin(69, &call(69));
+        recorder.begin(99, &call(99));
         recorder.wait(Some(2));
         let flight = recorder.flight(3);
         let calls: Vec<_> = flight.operations.iter().map(|operation| operation.call).collect();
-        assert_eq!(calls, (62..=69).map(call).collect::<Vec<_>>());
+        assert_eq!(calls, (36..=99).map(call).collect::<Vec<_>>());
         let (last, before) = flight.operations.split_last().unwrap();
-        assert_eq!((last.progress, last.peer, last.number), (Progress::Started, Some(2), 69));
+        assert_eq!((last.progress, last.peer, last.number), (Progress::Started, Some(2), 99));
         assert!(last.started.is_some() && last.ended.is_none());
         assert!(
             before.iter().all(|operation| operation.progress == Progress::Done && operation.peer.is_none())
         );
         let timed = before.iter().filter(|operation| operation.started.is_some());
         assert_eq!(timed.map(|operation| operation.number).collect::<Vec<_>>(), [64]);
-        recorder.stop(69);
-        assert!(recorder.flight(0).operations[7].ended.is_some());
+        recorder.stop(99);
+        assert!(recorder.flight(0).operations[63].ended.is_some());
         recorder.fail("why".to_owned());
         recorder.fail("too late".to_owned());
         let flight = recorder.flight(0);
-        assert_eq!((flight.operations[7].progress, flight.error.as_deref()), (Progress::Failed, Some("why")));
+        assert_eq!(
+            (flight.operations[63].progress, flight.error.as_deref()),
+            (Progress::Failed, Some("why"))
+        );
     }
 
     #[test]

@@ -41,7 +41,7 @@ impl Engine {
         let mut held = None;
         let mut reason = None;
         loop {
-            match census.wait(assembly).map_err(|error| reason.take().unwrap_or(error))? {
+            match census.wait(assembly).map_err(|error| why(error, reason.take()))? {
                 Turn::Go => break,
                 Turn::Meet(company) => {
                     census.roll.convene();
@@ -175,6 +175,14 @@ impl Census<'_> {
             return Err(timed_out(&[]));
         }
         Ok(())
+    }
+}
+
+/// What kept ranks from meeting says more than that it took too long.
+fn why(error: Error, reason: Option<Error>) -> Error {
+    match error.kind() {
+        ErrorKind::Timeout { .. } => reason.unwrap_or(error),
+        _ => error,
     }
 }
 

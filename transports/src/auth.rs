@@ -50,6 +50,8 @@ pub enum Purpose {
     Control = 2,
     /// Messages.
     Data = 3,
+    /// To ask what a rank is doing.
+    Status = 4,
 }
 
 impl Secret {
@@ -262,6 +264,7 @@ fn decode_claims(hello: &[u8]) -> Option<Claims> {
         1 => Purpose::Join,
         2 => Purpose::Control,
         3 => Purpose::Data,
+        4 => Purpose::Status,
         _ => return None,
     };
     let session = u64::from_le_bytes(hello[60..].try_into().expect("eight bytes"));

@@ -64,22 +64,30 @@ fn calls_of(records: &[Record], sequence: u64) -> Vec<(&str, Vec<usize>)> {
     calls
 }
 
-/// Who is not where the foremost are, if these wait.
+/// Who is not where the foremost are, if anybody waits.
 fn late(records: &[Record]) -> Option<Finding<'_>> {
     let last = |record: &Record| record.last_of_all().map(|operation| operation.sequence);
     let foremost = records.iter().max_by_key(|record| last(record))?;
-    let Operation { sequence, call, state, .. } = foremost.last_of_all()?;
+    let Operation { sequence, call, .. } = foremost.last_of_all()?;
     let (ahead, behind): (Vec<&Record>, Vec<&Record>) =
         records.iter().partition(|record| last(record) == Some(*sequence));
     let numbers = |records: Vec<&Record>| records.into_iter().map(|record| record.rank).collect::<Vec<_>>();
-    let waits = |record: &Record| record.last_of_all().is_some_and(|last| last.state != State::Done);
-    match behind.is_empty() {
-        false => Some(Finding::Behind { ahead: numbers(ahead), call, behind: numbers(behind) }),
-        true if *state != State::Done || ahead.iter().any(|record| waits(record)) => {
-            Some(Finding::Together { call })
-        }
-        true => None,
+    if !records.iter().any(is_stuck) {
+        return None;
     }
+    Some(match behind.is_empty() {
+        false => Finding::Behind { ahead: numbers(ahead), call, behind: numbers(behind) },
+        true => Finding::Together { call },
+    })
+}
+
+/// Whether its last operation failed, or waits for longer than ranks that work do.
+fn is_stuck(record: &Record) -> bool {
+    record.operations.last().is_some_and(|last| match last.state {
+        State::Done => false,
+        State::Failed => true,
+        State::Started => last.started_ms.is_some_and(|started| record.now_ms - started > STUCK_MS),
+    })
 }
 
 impl fmt::Display for Diagnosis<'_> {
@@ -91,7 +99,7 @@ impl fmt::Display for Diagnosis<'_> {
         if !self.absent.is_empty() {
             writeln!(
                 f,
-                "  nothing of {}: dead, or in no operation when the others failed",
+                "  nothing of {}: dead or stopped, elsewhere, or in no operation when the others failed",
                 names(&self.absent)
             )?;
         }
@@ -158,6 +166,7 @@ fn names(ranks: &[usize]) -> String {
     format!("rank{} {}", if ranks.len() == 1 { "" } else { "s" }, runs.join(", "))
 }
 
+const STUCK_MS: f64 = 100.0;
 /// Ranks that are shown one by one.
 const LINES_MAX: usize = 64;
 

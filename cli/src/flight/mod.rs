@@ -1,7 +1,10 @@
-//! What ranks did last: `analyze` reads what they left when they failed.
+//! What ranks did last: `analyze` reads what they left when they failed, `status` asks those that run.
 
 mod diagnosis;
 mod record;
+mod status;
+
+pub(crate) use status::{StatusArguments, status};
 
 use diagnosis::Diagnosis;
 use record::{Record, by_communicator, read_all};
