@@ -45,6 +45,13 @@ struct Slot {
     call: [AtomicU64; 3],
 }
 
+impl Slot {
+    fn call(&self) -> Call {
+        let [sequence, what, count] = [0, 1, 2].map(|index| self.call[index].load(Ordering::Relaxed));
+        Call::from_tag(&Tag([sequence, what, count, 0]))
+    }
+}
+
 /// When an operation was carried out, and with whom.
 #[derive(Debug, Default)]
 struct Times {
@@ -122,8 +129,9 @@ impl Recorder {
     #[cold]
     pub(super) fn wait(&self, peer: Option<Rank>) {
         let ended = self.ended.load(Ordering::Relaxed);
-        let stamps = self.slots.iter().map(|slot| slot.stamp.load(Ordering::Relaxed));
-        let Some(number) = stamps.filter(|number| *number > ended).min() else { return };
+        let stamp = |slot: &&Slot| slot.stamp.load(Ordering::Relaxed);
+        let under_way = self.slots.iter().filter(|slot| stamp(slot) > ended).min_by_key(stamp);
+        let Some((slot, number)) = under_way.map(|slot| (slot, stamp(&slot))) else { return };
         let times = self.times(number);
         if times.stamp.load(Ordering::Relaxed) != number {
             self.note(number, 0, 0);
@@ -131,7 +139,8 @@ impl Recorder {
         if times.started.load(Ordering::Relaxed) == 0 {
             times.started.store(self.nanoseconds(), Ordering::Relaxed);
         }
-        if let Some(peer) = peer {
+        // Of a message it is known already.
+        if let Some(peer) = peer.filter(|_| slot.call().is_of_all()) {
             times.peer.store(peer as u64 + 1, Ordering::Relaxed);
         }
     }
@@ -156,7 +165,7 @@ impl Recorder {
 
     fn recorded(&self, slot: &Slot, has_failed: bool) -> Option<Recorded> {
         let number = Some(slot.stamp.load(Ordering::Acquire)).filter(|number| *number > 0)?;
-        let [sequence, what, count] = [0, 1, 2].map(|index| slot.call[index].load(Ordering::Relaxed));
+        let call = slot.call();
         let times = self.timed(number).unwrap_or_default();
         fence(Ordering::Acquire);
         if slot.stamp.load(Ordering::Relaxed) != number {
@@ -171,7 +180,7 @@ impl Recorder {
         let time = |nanoseconds| Some(Duration::from_nanos(nanoseconds)).filter(|time| !time.is_zero());
         Some(Recorded {
             number,
-            call: Call::from_tag(&Tag([sequence, what, count, 0])),
+            call,
             progress,
             started: time(started),
             ended: time(ended),
@@ -217,7 +226,7 @@ mod tests {
     }
 
     fn call(sequence: u64) -> Call {
-        Call::new(sequence, Kind::SendRecv, DType::F32, None, 0, 3 * sequence)
+        Call::new(sequence, Kind::AllGatherV, DType::F32, None, 0, 3 * sequence)
     }
 
     #[test]

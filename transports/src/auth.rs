@@ -335,6 +335,22 @@ mod tests {
     }
 
     #[test]
+    fn secrets_that_follow_from_one_are_all_different() {
+        let secret = Secret::from_public("one");
+        let hex = |label: &[u8]| secret.derive(label).to_hex();
+        assert_eq!(hex(b"a"), hex(b"a"));
+        let all = [
+            secret.to_hex(),
+            hex(b""),
+            hex(b"a"),
+            hex(b"b"),
+            Secret::from_public("two").derive(b"a").to_hex(),
+        ];
+        let distinct: std::collections::HashSet<_> = all.iter().collect();
+        assert_eq!(distinct.len(), all.len());
+    }
+
+    #[test]
     fn a_wrong_secret_is_noticed_on_both_sides() {
         let begun = Instant::now();
         let (client, server) = meet(Secret::random().unwrap(), Secret::random().unwrap());
