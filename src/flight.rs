@@ -15,7 +15,7 @@ use std::time::Duration;
 pub struct Flight {
     /// A number that the ranks of this communicator share, and no other communicator has.
     pub communicator: u64,
-    /// How often what it comes from was shrunk.
+    /// How often what it comes from was shrunk since its ranks met.
     pub epoch: u64,
     /// This rank.
     pub rank: Rank,

@@ -2,9 +2,10 @@
 
 mod support;
 
+use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
 use support::World;
-use unisono::{Communicator, Config, ErrorKind, Sum};
+use unisono::{Communicator, Config, ErrorKind, RendezvousError, Sum, Transport, UniqueId};
 
 fn config() -> Config {
     Config { timeout: Duration::from_secs(10), ..Config::default() }
@@ -111,4 +112,56 @@ fn a_silent_rank_is_left_behind_and_harms_nobody_when_it_comes() {
             }
         });
     }
+}
+
+#[test]
+fn places_that_become_free_are_taken_by_newcomers() {
+    for transport in [Transport::Shm, Transport::Tcp] {
+        let config = Config { transport, ..config() };
+        let ids: Vec<UniqueId> =
+            (0..4).map(|_| UniqueId::new(Ipv4Addr::LOCALHOST.into()).expect("an id")).collect();
+        let stays = |rank| {
+            let mut comm = Communicator::join(&ids[0], rank, 3, &config).expect("three come");
+            assert_eq!(sum(&comm, rank), 6.0);
+            for id in &ids[1..] {
+                while comm.all_reduce(&mut [1.0f32; 3000], Sum).is_ok() {}
+                let two = comm.shrink().expect("two are left");
+                comm = two.grow(id, 1).expect("one comes");
+                assert_eq!(
+                    (comm.rank(), comm.ranks(), sum(&two, rank)),
+                    (rank, 3, 3.0),
+                    "the two go on, too"
+                );
+                assert_eq!(sum(&comm, rank), 6.0);
+            }
+        };
+        let comes = |id| {
+            let comm = Communicator::join(id, 2, 3, &config).expect("it is expected");
+            assert_eq!(sum(&comm, 2), 6.0);
+        };
+        std::thread::scope(|scope| {
+            let stays = &stays;
+            (0..2).for_each(|rank| drop(scope.spawn(move || stays(rank))));
+            ids.iter().for_each(comes);
+        });
+    }
+}
+
+#[test]
+fn growing_is_refused_alike_and_harms_nothing() {
+    World::Shm.run(2, &Config { join_timeout: Duration::from_millis(500), ..config() }, |comm| {
+        let id = UniqueId::new(Ipv4Addr::LOCALHOST.into()).expect("an id");
+        assert!(comm.grow(&id, 1).unwrap_err().is_misuse(), "each has an id of its own");
+        let mut text = [0u8; 128];
+        let own = id.to_string();
+        text[..own.len()].copy_from_slice(own.as_bytes());
+        comm.broadcast(&mut text, 0).expect("sound");
+        let shared: UniqueId = std::str::from_utf8(&text[..own.len()]).expect("text").parse().expect("an id");
+        let error = comm.grow(&shared, 1).unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::Rendezvous(RendezvousError::Missing { .. })), "{error}");
+        assert_eq!(sum(&comm, comm.rank()), 3.0);
+    });
+    let alone = Communicator::threads(1).expect("a thread").remove(0);
+    let id = UniqueId::new(Ipv4Addr::LOCALHOST.into()).expect("an id");
+    assert!(matches!(alone.grow(&id, 1).unwrap_err().kind(), ErrorKind::Unavailable(_)));
 }

@@ -2,6 +2,7 @@
 
 mod collectives;
 mod group;
+mod grow;
 mod lent;
 mod pending;
 mod scope;

@@ -69,7 +69,7 @@ impl Communicator {
         Ok(Communicator::of_epoch(epoch, mesh, &shared.config, origin))
     }
 
-    /// How often the communicator that this one comes from was shrunk.
+    /// How often what it comes from was shrunk since its ranks met.
     pub fn epoch(&self) -> u64 {
         self.shared.epoch
     }
