@@ -138,9 +138,11 @@ impl World {
                 State::Meeting(_) => self.leave(to),
                 State::Gone(..) | State::Dead => {}
             }
-            if deaths > 0 && self.states[from] != State::Dead && self.below(40) == 0 {
+            // The worst moment: right after a decision, which only some hear of.
+            let odds = if matches!(self.states[to], State::Gone(..)) { 4 } else { 60 };
+            if deaths > 0 && self.states[to] != State::Dead && self.below(odds) == 0 {
                 deaths -= 1;
-                self.kill(from);
+                self.kill(to);
             }
         }
         panic!("it has no end: {:?}", self.states);
