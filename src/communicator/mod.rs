@@ -37,7 +37,8 @@ use unisono_transports::Mesh;
 /// threads: operations then run in the order in which they were asked for.
 ///
 /// The first error but misuse poisons a communicator: every later call returns
-/// that error. Dropping it tells the others goodbye.
+/// that error, and [`Communicator::shrink`] makes another one of the ranks that are
+/// left. Dropping it tells the others goodbye.
 #[derive(Clone)]
 pub struct Communicator {
     shared: Arc<Shared>,
