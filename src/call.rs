@@ -50,11 +50,8 @@ impl Kind {
 pub struct Call {
     /// Number of the operation in its communicator, from 0. Sends and receives count for each pair.
     pub sequence: u64,
-    kind: u8,
-    dtype: u8,
-    op: u8,
-    algorithm: u8,
-    root: u32,
+    /// Kind, type, operation and algorithm, a byte each, and the root: as in a tag.
+    what: u64,
     /// Elements, as the caller counts them; a digest of the counts where there are many.
     pub count: u64,
 }
@@ -63,7 +60,11 @@ impl Call {
     /// Describes an operation.
     pub fn new(sequence: u64, kind: Kind, dtype: DType, op: Option<Op>, root: usize, count: u64) -> Self {
         let op = op.map_or(u8::MAX, |op| op as u8);
-        Self { sequence, kind: kind.code(), dtype: dtype as u8, op, algorithm: 0, root: root as u32, count }
+        let what = u64::from(kind.code())
+            | (dtype as u64) << DTYPE_SHIFT
+            | u64::from(op) << OP_SHIFT
+            | u64::from(root as u32) << ROOT_SHIFT;
+        Self { sequence, what, count }
     }
 
     /// The same with this number.
@@ -73,57 +74,71 @@ impl Call {
 
     /// The same, done by the algorithm with this digest.
     pub(crate) fn by(self, algorithm: Digest) -> Self {
-        Self { algorithm: algorithm.0, ..self }
+        let what = self.what & !(0xff << ALGORITHM_SHIFT) | u64::from(algorithm.0) << ALGORITHM_SHIFT;
+        Self { what, ..self }
     }
 
     /// As the first three words of a tag; the fourth tells the piece.
+    #[inline]
     pub fn tag(&self, piece: u64) -> Tag {
-        let what = self.kind as u64
-            | (self.dtype as u64) << 8
-            | (self.op as u64) << 16
-            | (self.algorithm as u64) << 24
-            | (self.root as u64) << 32;
-        Tag([self.sequence, what, self.count, piece])
+        Tag([self.sequence, self.what, self.count, piece])
     }
 
     /// From the first three words of a tag.
     pub fn from_tag(tag: &Tag) -> Self {
-        let what = tag.0[1];
-        Self {
-            sequence: tag.0[0],
-            kind: what as u8,
-            dtype: (what >> 8) as u8,
-            op: (what >> 16) as u8,
-            algorithm: (what >> 24) as u8,
-            root: (what >> 32) as u32,
-            count: tag.0[2],
-        }
+        let [sequence, what, count, _] = tag.0;
+        Self { sequence, what, count }
+    }
+
+    fn kind(&self) -> u8 {
+        self.what as u8
+    }
+
+    fn dtype(&self) -> Option<DType> {
+        DType::from_code((self.what >> DTYPE_SHIFT) as u8)
+    }
+
+    fn root(&self) -> u32 {
+        (self.what >> ROOT_SHIFT) as u32
     }
 
     /// The operation's name, as in the API.
     pub fn name(&self) -> &'static str {
-        Kind::name_of(self.kind)
+        Kind::name_of(self.kind())
     }
 
     /// Whether every rank takes part, so that sequence numbers are comparable.
     pub(crate) fn is_of_all(&self) -> bool {
-        self.kind != Kind::SEND_RECV
+        self.kind() != Kind::SEND_RECV
     }
 
-    fn algorithm_name(&self) -> Option<&'static str> {
-        Algorithm::ALL.iter().find(|row| name_digest(row.name) == self.algorithm).map(|row| row.name)
+    /// Bytes of one share, where all are equally long: then the count tells.
+    pub(crate) fn bytes(&self) -> Option<u64> {
+        let is_even = self.kind() != Kind::ALL_GATHER_V && self.kind() != Kind::ALL_TO_ALL_V;
+        let size = self.dtype().map(DType::size).filter(|_| is_even)?;
+        self.count.checked_mul(size as u64)
+    }
+
+    pub(crate) fn algorithm_name(&self) -> Option<&'static str> {
+        let digest = (self.what >> ALGORITHM_SHIFT) as u8;
+        Algorithm::ALL.iter().find(|row| name_digest(row.name) == digest).map(|row| row.name)
     }
 }
 
+const DTYPE_SHIFT: u32 = 8;
+const OP_SHIFT: u32 = 16;
+const ALGORITHM_SHIFT: u32 = 24;
+const ROOT_SHIFT: u32 = 32;
+
 impl fmt::Display for Call {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let dtype = DType::from_code(self.dtype).map_or("?", DType::name);
+        let dtype = self.dtype().map_or("?", DType::name);
         write!(f, "{} #{} ({} x {dtype}", self.name(), self.sequence, self.count)?;
-        if let Some(op) = Op::from_code(self.op) {
+        if let Some(op) = Op::from_code((self.what >> OP_SHIFT) as u8) {
             write!(f, ", {op}")?;
         }
-        if self.root != 0 {
-            write!(f, ", root {}", self.root)?;
+        if self.root() != 0 {
+            write!(f, ", root {}", self.root())?;
         }
         match self.algorithm_name() {
             Some(name) => write!(f, ", {name})"),

@@ -4,6 +4,7 @@ use crate::error::{Error, Result};
 use crate::schedule::{Algorithm, Collective};
 use crate::select::Table;
 use std::net::IpAddr;
+use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 use unisono_transports::Geometry;
@@ -97,6 +98,11 @@ pub struct Config {
     pub stream_from_bytes: usize,
     /// The same of ranks on GPUs, which have FIFOs and windows of their own.
     pub gpu: GpuSizes,
+    /// Folder into which every rank writes its flight record when an operation fails; `unisono analyze` reads
+    /// them. `UNISONO_DUMP`, none.
+    pub dump: Option<PathBuf>,
+    /// Whether `unisono status` may ask this process what it does. `UNISONO_STATUS`: on or off; `unisono run` says on.
+    pub status: bool,
     /// Name of this host in errors.
     pub host: String,
 }
@@ -143,6 +149,8 @@ impl Default for Config {
             cache_bytes: 8 << 20,
             stream_from_bytes: 20 << 20,
             gpu: GpuSizes::default(),
+            dump: None,
+            status: false,
             host: host_name(),
         }
     }
@@ -190,6 +198,12 @@ impl Config {
             "GPU_WINDOW_BYTES" => self.gpu.window_bytes = number(value, 1 << 16)?.next_multiple_of(4096),
             "GPU_P2P" => self.gpu.peer_to_peer = number(value, 0)? > 0,
             "CACHE_BYTES" => self.cache_bytes = number(value, 1 << 16)?,
+            "DUMP" => self.dump = Some(PathBuf::from(value)),
+            "STATUS" => match value {
+                "on" => self.status = true,
+                "off" => self.status = false,
+                _ => return Err("neither on nor off".to_owned()),
+            },
             "DEBUG" | "ID" | "SECRET" | "SECRET_FILE" => {}
             _ => return Err("no such setting".to_owned()),
         }

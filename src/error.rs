@@ -77,6 +77,11 @@ pub enum ErrorKind {
         /// Why, in the words of the caller.
         reason: String,
     },
+    /// The other ranks have shrunk the communicator without this one, which said nothing for too long.
+    LeftBehind {
+        /// One of them.
+        by: Rank,
+    },
     /// A rank sent what no rank of this version sends.
     Corrupt {
         /// Who.
@@ -153,13 +158,14 @@ impl ErrorKind {
             ErrorKind::Mismatch { .. } => "make every rank call the same operations in the same order",
             ErrorKind::Length { .. } => "the counts given on the two ranks must agree",
             ErrorKind::PeerLost { .. } => {
-                "look at that rank's own output and exit code, then restart the job"
+                "look at that rank's own output and exit code, then restart the job or go on with `shrink`"
             }
             ErrorKind::PeerLeft { .. } => "keep the communicator until every rank is done with it",
             ErrorKind::Timeout { .. } => {
                 "look at what those ranks are doing, or raise UNISONO_TIMEOUT_MS if they are only slow"
             }
-            ErrorKind::Aborted { .. } => "make a new communicator to go on",
+            ErrorKind::Aborted { .. } => "make a new communicator to go on, for example with `shrink`",
+            ErrorKind::LeftBehind { .. } => "end this process; another one may take its place",
             ErrorKind::Corrupt { .. } => "check that all ranks run the same build on a sound host",
             ErrorKind::Misuse(_) => "correct the call; the communicator is unharmed",
             ErrorKind::Rendezvous(failure) => failure.advice(),
@@ -194,6 +200,12 @@ impl fmt::Display for ErrorKind {
                 Ok(())
             }
             ErrorKind::Aborted { by, reason } => write!(f, "rank {by} aborted: {reason}"),
+            ErrorKind::LeftBehind { by } => {
+                write!(
+                    f,
+                    "rank {by} and others have gone on without this one, which said nothing for too long"
+                )
+            }
             ErrorKind::Corrupt { peer, what } => write!(f, "rank {peer} sent something impossible: {what}"),
             ErrorKind::Rendezvous(failure) => failure.fmt(f),
             ErrorKind::Misuse(what)

@@ -1,5 +1,6 @@
 //! The `unisono` command: launch ranks, measure collectives, check and explain schedules.
 
+mod flight;
 mod launch;
 mod perf;
 mod schedules;
@@ -31,6 +32,10 @@ enum Command {
     Explain(schedules::ExplainArguments),
     /// Measure every algorithm on this machine and write the table of the fastest.
     Tune(tune::Arguments),
+    /// Say where ranks differ that have failed, by the flight records that they left.
+    Analyze(flight::AnalyzeArguments),
+    /// Ask the ranks that run on this host what they are doing, and who waits for whom.
+    Status(flight::StatusArguments),
     /// List the algorithms.
     Algos,
     #[command(hide = true)]
@@ -52,6 +57,9 @@ struct RunArguments {
     /// Say which process each rank is.
     #[arg(short, long)]
     verbose: bool,
+    /// Let the other ranks go on when one fails: they may shrink to those that are left.
+    #[arg(short, long)]
+    keep_going: bool,
     /// Milliseconds that ranks get to end when one has failed or the job was told to end.
     #[arg(long, default_value_t = 2000)]
     grace_ms: u64,
@@ -75,6 +83,8 @@ fn main() -> ExitCode {
         Command::Check(arguments) => schedules::check(&arguments),
         Command::Explain(arguments) => schedules::explain(&arguments),
         Command::Tune(arguments) => tune::run(&arguments),
+        Command::Analyze(arguments) => flight::analyze(&arguments),
+        Command::Status(arguments) => flight::status(&arguments),
         Command::Algos => schedules::list(),
         Command::ExecRank { launcher, program } => {
             let (code, why) = launch::become_program(launcher, &program);
@@ -100,6 +110,7 @@ fn run(arguments: RunArguments) -> Result<u8, String> {
         program: arguments.program,
         prefix: !arguments.no_prefix,
         verbose: arguments.verbose,
+        keep_going: arguments.keep_going,
         grace: Duration::from_millis(arguments.grace_ms),
     }
     .run()

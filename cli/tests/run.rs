@@ -67,6 +67,20 @@ fn the_first_failing_ranks_code_is_the_jobs() {
 }
 
 #[test]
+fn ranks_that_keep_going_come_to_their_own_end() {
+    let keep_going = |script: &str| {
+        let arguments = ["run", "--keep-going", "-n", "3", "--", "sh", "-c", script];
+        Command::new(UNISONO).args(arguments).output().expect("it starts")
+    };
+    let output = keep_going("if [ $RANK = 1 ]; then kill -9 $$; fi; sleep 3; echo well");
+    assert_eq!(output.status.code(), Some(0));
+    assert_eq!(text(&output.stdout).matches("well").count(), 2);
+    assert!(text(&output.stderr).contains("rank 1 failed"));
+    // Nobody comes to a good end: the first failure counts.
+    assert_eq!(keep_going("sleep $RANK; exit $((RANK + 5))").status.code(), Some(5));
+}
+
+#[test]
 fn a_program_that_is_none_is_named() {
     let output = Command::new(UNISONO).args(["run", "-n", "1", "--", "/no/such/program"]).output().unwrap();
     assert!(!output.status.success());

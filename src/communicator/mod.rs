@@ -2,9 +2,11 @@
 
 mod collectives;
 mod group;
+mod grow;
 mod lent;
 mod pending;
 mod scope;
+mod shrink;
 mod split;
 mod turnstile;
 
@@ -16,13 +18,15 @@ pub use pending::Pending;
 pub use scope::{Scope, Scoped};
 
 use crate::config::Config;
-use crate::engine::{AbortFlag, Engine, MemoryUse, Traffic};
+use crate::engine::{AbortFlag, Engine, MemoryUse, Owner, Recorder, Traffic};
 use crate::error::{Error, ErrorKind, Result};
+use crate::flight::Flight;
 use crate::rendezvous::{self, UniqueId};
 use crate::schedule::{Algorithm, Collective, Rank};
+use crate::status::{self, Reporter};
 use pending::Worker;
 use split::Origin;
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 use turnstile::{Ticket, Turnstile};
 use unisono_transports::Mesh;
 
@@ -35,7 +39,8 @@ use unisono_transports::Mesh;
 /// threads: operations then run in the order in which they were asked for.
 ///
 /// The first error but misuse poisons a communicator: every later call returns
-/// that error. Dropping it tells the others goodbye.
+/// that error, and [`Communicator::shrink`] makes another one of the ranks that are
+/// left. Dropping it tells the others goodbye.
 #[derive(Clone)]
 pub struct Communicator {
     shared: Arc<Shared>,
@@ -51,9 +56,17 @@ struct Shared {
     engine: Mutex<Engine>,
     turnstile: Turnstile,
     abort: Arc<AbortFlag>,
+    recorder: Arc<Recorder>,
     worker: OnceLock<Worker>,
     origin: Origin,
+    epoch: u64,
     config: Config,
+}
+
+impl Reporter for Shared {
+    fn flight(&self) -> Flight {
+        self.recorder.flight(self.turnstile.waiting())
+    }
 }
 
 impl Communicator {
@@ -75,7 +88,8 @@ impl Communicator {
         }
         let meshes = unisono_transports::threads::mesh(ranks, config.geometry())?;
         let nursery = Arc::default();
-        let over = |mesh| Self::new(mesh, config, Origin::Threads(Arc::clone(&nursery)));
+        let name = split::next_group();
+        let over = |mesh| Self::new(mesh, config, Origin::Threads(Arc::clone(&nursery), name));
         Ok(meshes.into_iter().map(over).collect())
     }
 
@@ -116,9 +130,16 @@ impl Communicator {
     }
 
     fn new(mesh: Mesh, config: &Config, origin: Origin) -> Self {
+        Self::of_epoch(0, mesh, config, origin)
+    }
+
+    fn of_epoch(epoch: u64, mesh: Mesh, config: &Config, origin: Origin) -> Self {
         let abort = Arc::new(AbortFlag::default());
         let (rank, ranks, transport) = (mesh.rank, mesh.ranks, mesh.transport);
-        let engine = Engine::new(mesh, config.clone(), Arc::clone(&abort));
+        let owner =
+            Owner { communicator: origin.name(), epoch, rank, ranks, host: config.host.clone(), transport };
+        let recorder = Arc::new(Recorder::new(owner));
+        let engine = Engine::new(mesh, config.clone(), Arc::clone(&abort), Arc::clone(&recorder));
         let shared = Shared {
             rank,
             ranks,
@@ -127,11 +148,18 @@ impl Communicator {
             engine: Mutex::new(engine),
             turnstile: Turnstile::default(),
             abort,
+            recorder,
             worker: OnceLock::new(),
             origin,
+            epoch,
             config: config.clone(),
         };
-        Self { shared: Arc::new(shared), in_turn: false }
+        let shared = Arc::new(shared);
+        if config.status {
+            let recorded: Weak<Shared> = Arc::downgrade(&shared);
+            status::tell_of(recorded, shared.origin.secret());
+        }
+        Self { shared, in_turn: false }
     }
 
     /// This rank's number, from 0.
@@ -216,6 +244,21 @@ impl Communicator {
     /// If an earlier operation panicked.
     pub fn traffic(&self) -> Result<Traffic> {
         self.with(|engine| Ok(engine.traffic))
+    }
+
+    /// The last 64 operations of this rank: what was called, and how far it is. From any
+    /// thread, and at once, whatever is going on.
+    ///
+    /// ```
+    /// # use unisono::{Communicator, Progress, Sum};
+    /// # let comm = Communicator::threads(1)?.remove(0);
+    /// comm.all_reduce(&mut [1.0f32; 10], Sum)?;
+    /// let last = comm.flight().operations[0];
+    /// assert_eq!((last.call.name(), last.call.count, last.progress), ("all_reduce", 10, Progress::Done));
+    /// # Ok::<(), unisono::Error>(())
+    /// ```
+    pub fn flight(&self) -> Flight {
+        self.shared.flight()
     }
 
     /// Ends this communicator on all ranks, from any thread, whatever is going on.

@@ -7,17 +7,37 @@ use crate::rendezvous::{RendezvousError, UniqueId};
 use crate::schedule::Rank;
 use std::collections::HashMap;
 use std::sync::{Arc, Condvar, Mutex};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use unisono_transports::Mesh;
+use unisono_transports::auth::Secret;
 
 /// Where a communicator's mesh came from, and so how another one is made.
 pub(super) enum Origin {
-    /// Threads of this process: meshes are handed over through the nursery.
-    Threads(Arc<Nursery>),
+    /// Threads of this process: meshes are handed over through the nursery. And a number that is this group's.
+    Threads(Arc<Nursery>, u64),
     /// Processes that met at an address.
     Rendezvous(UniqueId),
     /// Made by the caller.
     Foreign,
+}
+
+impl Origin {
+    /// A number that the ranks of a communicator share, and those of no other have.
+    pub(super) fn name(&self) -> u64 {
+        match self {
+            Origin::Threads(_, group) => u64::from(std::process::id()) << 32 | group,
+            Origin::Rendezvous(id) => id.name(),
+            Origin::Foreign => 0,
+        }
+    }
+
+    /// What only those know who are of the job, if it has such.
+    pub(super) fn secret(&self) -> Option<&Secret> {
+        match self {
+            Origin::Rendezvous(id) => Some(id.secret()),
+            Origin::Threads(..) | Origin::Foreign => None,
+        }
+    }
 }
 
 /// Meshes on their way from the thread that made them to the threads that will use them.
@@ -82,14 +102,14 @@ impl Communicator {
                 let what = "a communicator over a foreign mesh cannot be split";
                 return Err(self.place(Error::new(ErrorKind::Unavailable(what.to_owned()))));
             }
-            Origin::Threads(_) if leads => own[..8].copy_from_slice(&next_group().to_le_bytes()),
+            Origin::Threads(..) if leads => own[..8].copy_from_slice(&next_group().to_le_bytes()),
             Origin::Rendezvous(parent) if leads => {
                 let id = UniqueId::sibling(parent, self.shared.config.bind)?;
                 let text = reserved.insert(id).to_string();
                 own[0] = text.len() as u8;
                 own[1..=text.len()].copy_from_slice(text.as_bytes());
             }
-            Origin::Threads(_) | Origin::Rendezvous(_) => {}
+            Origin::Threads(..) | Origin::Rendezvous(_) => {}
         }
         let mut all = vec![0u8; TICKET_BYTES * self.ranks()];
         self.all_gather(&own, &mut all)?;
@@ -99,13 +119,13 @@ impl Communicator {
     /// Meets the other members of a new group.
     fn found(&self, ticket: &[u8], rank: Rank, ranks: usize, config: &Config) -> Result<Communicator> {
         match &self.shared.origin {
-            Origin::Threads(nursery) => {
+            Origin::Threads(nursery, _) => {
                 let group = u64::from_le_bytes(ticket[..8].try_into().unwrap_or_default());
                 if rank == 0 {
                     nursery.fill(group, unisono_transports::threads::mesh(ranks, config.geometry())?);
                 }
-                let mesh = nursery.take(group, (rank, ranks), config)?;
-                Ok(Communicator::new(mesh, config, Origin::Threads(Arc::clone(nursery))))
+                let mesh = nursery.take(group, (rank, ranks), config.join_timeout)?;
+                Ok(Communicator::new(mesh, config, Origin::Threads(Arc::clone(nursery), group)))
             }
             Origin::Rendezvous(_) => {
                 let text = String::from_utf8_lossy(&ticket[1..=ticket[0] as usize]);
@@ -123,14 +143,20 @@ impl Communicator {
 }
 
 impl Nursery {
-    fn fill(&self, group: u64, meshes: Vec<Mesh>) {
+    pub(super) fn fill(&self, group: u64, meshes: Vec<Mesh>) {
         let mut waiting = self.meshes.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         waiting.extend(meshes.into_iter().map(|mesh| ((group, mesh.rank), mesh)));
         self.arrived.notify_all();
     }
 
-    fn take(&self, group: u64, (rank, ranks): (Rank, usize), config: &Config) -> Result<Mesh> {
-        let deadline = Instant::now() + config.join_timeout;
+    /// Drops what nobody has taken of a group.
+    pub(super) fn clear(&self, group: u64) {
+        let mut waiting = self.meshes.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        waiting.retain(|&(other, _), _| other != group);
+    }
+
+    pub(super) fn take(&self, group: u64, (rank, ranks): (Rank, usize), patience: Duration) -> Result<Mesh> {
+        let deadline = Instant::now() + patience;
         let mut waiting = self.meshes.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         loop {
             if let Some(mesh) = waiting.remove(&(group, rank)) {
@@ -156,7 +182,7 @@ fn members(wishes: &[i64], colour: i64) -> Vec<Rank> {
 }
 
 /// A number that no other group of this process has.
-fn next_group() -> u64 {
+pub(super) fn next_group() -> u64 {
     use std::sync::atomic::{AtomicU64, Ordering};
     static NEXT: AtomicU64 = AtomicU64::new(0);
     NEXT.fetch_add(1, Ordering::Relaxed)

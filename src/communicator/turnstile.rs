@@ -50,6 +50,12 @@ impl Turnstile {
         self.next.load(Ordering::Relaxed) == self.serving.load(Ordering::Acquire)
     }
 
+    /// How many tickets have not had their turn.
+    pub(super) fn waiting(&self) -> u64 {
+        let passed = self.serving.load(Ordering::Acquire) + 1;
+        self.next.load(Ordering::Relaxed).saturating_sub(passed)
+    }
+
     /// Waits for the ticket's turn.
     pub(super) fn enter(&self, ticket: Ticket) -> Turn<'_> {
         let Ticket(ticket) = ticket;

@@ -15,9 +15,12 @@ mod notes;
 mod operand;
 mod plan;
 mod reach;
+mod recorder;
 mod ride;
+mod roll;
 mod run;
 mod sheet;
+mod shrink;
 mod stage;
 mod staging;
 mod traffic;
@@ -29,8 +32,12 @@ mod watch;
 pub(crate) use layout::Layout;
 pub(crate) use layout::Shares;
 pub(crate) use memory::Buffers;
+pub(crate) use notes::bits;
 #[cfg(feature = "gpu")]
 pub(crate) use plan::Bounds;
+pub(crate) use recorder::{Owner, Recorder};
+pub(crate) use roll::Company;
+pub(crate) use shrink::Assembly;
 pub use traffic::Traffic;
 pub(crate) use transfer::{Direction, Transfer};
 pub use usage::MemoryUse;
@@ -79,6 +86,7 @@ pub(crate) struct Engine {
     lent: bool,
     offsets: Vec<reach::Offsets>,
     watch: Watch,
+    recorder: Arc<Recorder>,
     sequence: u64,
     pub(crate) traffic: Traffic,
     /// Sends to and receives from each peer so far.
@@ -90,6 +98,8 @@ pub(crate) struct Engine {
     pub(crate) last: Option<&'static Algorithm>,
     /// The first error; what every later call returns.
     poison: Option<Error>,
+    /// Whether this communicator has been shrunk, or was to be.
+    shrunk: bool,
     /// Room for a buffer that is sent while it is overwritten.
     aside: Vec<u8>,
 }
@@ -116,12 +126,13 @@ impl Job<'_> {
 }
 
 impl Engine {
-    pub(crate) fn new(mesh: Mesh, config: Config, abort: Arc<AbortFlag>) -> Self {
+    pub(crate) fn new(mesh: Mesh, config: Config, abort: Arc<AbortFlag>, recorder: Arc<Recorder>) -> Self {
         let ranks = mesh.ranks;
         let channels = channels_of(mesh.geometry.lanes);
         let channel = || Channel { finished: vec![0; ranks], ..Channel::default() };
         Self {
-            watch: Watch::new(mesh.rank, ranks, config.timeout, abort),
+            watch: Watch::new(mesh.rank, ranks, config.timeout, abort, Arc::clone(&recorder)),
+            recorder,
             channels: (0..channels).map(|_| channel()).collect(),
             express: Express::new(ranks),
             staging: staging::Staging::default(),
@@ -137,6 +148,7 @@ impl Engine {
             chosen: [None; Collective::ALL.len()],
             last: None,
             poison: None,
+            shrunk: false,
             aside: Vec::new(),
         }
     }
@@ -178,6 +190,7 @@ impl Engine {
         self.traffic.begin();
         if let Some(sheet) = self.sheet(job)? {
             let call = self.call_of(sheet);
+            self.recorder.begin(self.traffic.operations, &call);
             let ended = self.ride(sheet, job, call);
             return self.end(ended, call);
         }
@@ -190,11 +203,19 @@ impl Engine {
         let bank_bytes = self.bank_bytes();
         let plan = self.plans.get(algorithm, spec, self.mesh.rank, &self.mesh.geometry, bank_bytes)?;
         let call = self.call(job, plan.digest);
+        let (number, timed) = (self.traffic.operations, job.share_bytes_max >= TIMED_FROM_BYTES);
+        self.recorder.begin(number, &call);
+        if timed {
+            self.recorder.start(number);
+        }
         self.last = Some(algorithm);
         let ended = match self.reaching(job) {
             Some(row) => self.reach_or_run(row, spec, &plan, job, call),
             None => self.run(&plan, job, call),
         };
+        if timed && ended.is_ok() {
+            self.recorder.stop(number);
+        }
         self.end(ended, call)
     }
 
@@ -230,7 +251,11 @@ impl Engine {
             return Ok(());
         };
         let call = first.call();
-        transfers.iter().for_each(|_| self.traffic.begin());
+        for transfer in &*transfers {
+            self.traffic.begin();
+            self.recorder.begin(self.traffic.operations, &transfer.call());
+            self.recorder.pair(self.traffic.operations, transfer.peer());
+        }
         let ended = self.run_transfers(transfers);
         self.end(ended, call)
     }
@@ -267,6 +292,7 @@ impl Engine {
             let kind = ErrorKind::Aborted { by: self.mesh.rank, reason: reason.to_owned() };
             let error = Error::new(kind).at(self.mesh.rank, &self.config.host, None);
             self.watch.spread(&mut *self.mesh.control, &error);
+            self.recorder.fail(error.to_string());
             self.poison = Some(error);
         }
     }
@@ -316,6 +342,7 @@ impl Engine {
     fn unsound(&mut self) -> Result<()> {
         if let Some(reason) = self.watch.abort_raised() {
             self.abort(&reason);
+            self.dump();
         }
         self.poison.clone().map_or(Ok(()), Err)
     }
@@ -323,7 +350,13 @@ impl Engine {
     /// Names the place of an error, spreads it and keeps it.
     #[inline]
     fn end(&mut self, ended: Result<()>, call: Call) -> Result<()> {
-        ended.or_else(|error| self.fail(error, call))
+        match ended {
+            Ok(()) => {
+                self.recorder.end(self.traffic.operations);
+                Ok(())
+            }
+            Err(error) => self.fail(error, call),
+        }
     }
 
     #[cold]
@@ -331,7 +364,18 @@ impl Engine {
         let error = error.at(self.mesh.rank, &self.config.host, Some(call));
         self.watch.spread(&mut *self.mesh.control, &error);
         self.poison = Some(error.clone());
+        self.recorder.fail(error.to_string());
+        self.dump();
         Err(error)
+    }
+
+    /// Leaves the flight record where the configuration says.
+    fn dump(&self) {
+        let Some(folder) = &self.config.dump else { return };
+        match self.recorder.flight(0).dump(folder) {
+            Ok(file) => tracing::info!(file = %file.display(), "wrote the flight record"),
+            Err(error) => tracing::warn!(folder = %folder.display(), %error, "no flight record is written"),
+        }
     }
 
     fn spec(&self, collective: Collective, root: Rank, bytes: usize) -> Spec {
@@ -352,6 +396,9 @@ impl Drop for Engine {
         self.watch.farewell(&mut *self.mesh.control);
     }
 }
+
+/// Reading the clock is nothing beside so many bytes.
+const TIMED_FROM_BYTES: usize = 128 << 10;
 
 /// Lanes that each channel has: a program may use two.
 pub(crate) const LANES_PER_CHANNEL: usize = 2;

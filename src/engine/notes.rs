@@ -1,5 +1,6 @@
 //! What ranks tell each other beside the data.
 
+use super::roll::{Count, Stage};
 use crate::call::Call;
 use crate::error::ErrorKind;
 use crate::schedule::Rank;
@@ -19,6 +20,8 @@ pub(super) enum Note {
         /// What happened.
         kind: ErrorKind,
     },
+    /// "I shrink this communicator, and am so far."
+    Count(Count),
 }
 
 impl Note {
@@ -32,6 +35,7 @@ impl Note {
             }
             Note::Goodbye => vec![GOODBYE],
             Note::Failed { by, kind } => encode_failure(*by, kind),
+            Note::Count(count) => encode_count(count),
         }
     }
 
@@ -42,6 +46,7 @@ impl Note {
             WAITING => Some(Note::Waiting(take_call(&mut rest)?)),
             GOODBYE => Some(Note::Goodbye),
             FAILED => decode_failure(&mut rest),
+            COUNT => decode_count(&mut rest).map(Note::Count),
             _ => None,
         }
     }
@@ -50,6 +55,7 @@ impl Note {
 const WAITING: u8 = 1;
 const GOODBYE: u8 = 2;
 const FAILED: u8 = 3;
+const COUNT: u8 = 4;
 
 const MISMATCH: u8 = 1;
 const LENGTH: u8 = 2;
@@ -86,6 +92,43 @@ fn encode_failure(by: Rank, kind: &ErrorKind) -> Vec<u8> {
     bytes.extend(&text.as_bytes()[..whole_characters(text, room)]);
     bytes
 }
+
+/// COUNT, attempt, stage, the length of the place and the place, how many ranks there are, and a bit for each.
+fn encode_count(Count { attempt, stage, gone, place }: &Count) -> Vec<u8> {
+    let place = &place.as_bytes()[..whole_characters(place, PLACE_BYTES_MAX)];
+    let mut bytes = vec![COUNT];
+    bytes.extend(attempt.to_le_bytes());
+    bytes.push(*stage as u8);
+    bytes.push(place.len() as u8);
+    bytes.extend(place);
+    bytes.extend((gone.len() as u32).to_le_bytes());
+    bytes.extend(bits(gone));
+    bytes
+}
+
+/// Eight to a byte.
+pub(crate) fn bits(flags: &[bool]) -> impl Iterator<Item = u8> + '_ {
+    let byte = |flags: &[bool]| (0..).zip(flags).fold(0, |byte, (at, flag)| byte | u8::from(*flag) << at);
+    flags.chunks(8).map(byte)
+}
+
+fn decode_count(rest: &mut &[u8]) -> Option<Count> {
+    let attempt = take_rank(rest)? as u32;
+    let (&[stage, length], tail) = rest.split_first_chunk::<2>()?;
+    let stage = *[Stage::Counting, Stage::Met, Stage::Decided].get(stage as usize)?;
+    let (place, tail) = tail.split_at_checked(length as usize)?;
+    *rest = tail;
+    let ranks = take_rank(rest)?;
+    if ranks > COUNTED_MAX || rest.len() != ranks.div_ceil(8) {
+        return None;
+    }
+    let gone = (0..ranks).map(|rank| rest[rank / 8] >> (rank % 8) & 1 == 1).collect();
+    Some(Count { attempt, stage, gone, place: String::from_utf8_lossy(place).into_owned() })
+}
+
+/// Ranks that one note can count.
+pub(super) const COUNTED_MAX: usize = 8 * (MAX_NOTE_BYTES - 11 - PLACE_BYTES_MAX);
+const PLACE_BYTES_MAX: usize = 64;
 
 /// The longest start of `text` of at most `bytes_max` bytes that cuts no character.
 fn whole_characters(text: &str, bytes_max: usize) -> usize {
@@ -157,7 +200,10 @@ mod tests {
             ErrorKind::Aborted { by: 5, reason: what() },
         ];
         let failures = kinds.into_iter().map(|kind| Note::Failed { by: 7, kind });
-        for note in failures.chain([Note::Goodbye, Note::Waiting(call(1))]) {
+        let gone = (0..COUNTED_MAX).map(|rank| rank % 3 == 1).collect();
+        let count = Count { attempt: 7, stage: Stage::Met, gone, place: "[::1]:80".to_owned() };
+        assert!(Note::Count(count.clone()).encode().len() <= MAX_NOTE_BYTES);
+        for note in failures.chain([Note::Goodbye, Note::Waiting(call(1)), Note::Count(count)]) {
             assert_eq!(Note::decode(&note.encode()), Some(note));
         }
     }

@@ -45,6 +45,10 @@ impl<'a> Transfer<'a> {
         self.call
     }
 
+    pub(super) fn peer(&self) -> Rank {
+        self.peer
+    }
+
     fn direction(&self) -> Direction {
         match self.side {
             Side::Send(_) => Direction::Send,

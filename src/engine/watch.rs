@@ -1,11 +1,12 @@
 //! What a rank does while it waits: patience, deadlines, and news of the others.
 
 use super::notes::Note;
+use super::recorder::Recorder;
 use crate::call::Call;
 use crate::error::{Error, ErrorKind, Result};
 use crate::schedule::Rank;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use unisono_transports::{Control, Event, Pace};
 
@@ -39,7 +40,8 @@ impl AbortFlag {
 pub(super) struct Watch {
     rank: Rank,
     timeout: Duration,
-    abort: std::sync::Arc<AbortFlag>,
+    abort: Arc<AbortFlag>,
+    recorder: Arc<Recorder>,
     call: Option<Call>,
     /// Calls of `waited` since something moved.
     rounds: u32,
@@ -61,11 +63,18 @@ struct Peer {
 }
 
 impl Watch {
-    pub(super) fn new(rank: Rank, ranks: usize, timeout: Duration, abort: std::sync::Arc<AbortFlag>) -> Self {
+    pub(super) fn new(
+        rank: Rank,
+        ranks: usize,
+        timeout: Duration,
+        abort: Arc<AbortFlag>,
+        recorder: Arc<Recorder>,
+    ) -> Self {
         Self {
             rank,
             timeout,
             abort,
+            recorder,
             call: None,
             rounds: 0,
             idle_since: None,
@@ -121,6 +130,11 @@ impl Watch {
         Ok(())
     }
 
+    /// By rank: who ended, or left.
+    pub(super) fn gone(&self) -> Vec<bool> {
+        self.peers.iter().map(|peer| peer.lost || peer.left).collect()
+    }
+
     /// Tells everybody of an error, once.
     pub(super) fn spread(&mut self, control: &mut dyn Control, error: &Error) {
         if !self.spread {
@@ -172,6 +186,7 @@ impl Watch {
             return Ok(());
         }
         self.next_look = now + LOOK_EVERY;
+        self.recorder.wait(blocked.clone().next());
         self.missing(blocked.clone(), now - since)?;
         while let Some(event) = control.poll() {
             self.hear(event)?;
@@ -220,6 +235,13 @@ impl Watch {
                     self.spread = true;
                     return Err(Error::new(kind));
                 }
+                Some(Note::Count(count)) => {
+                    self.spread = true;
+                    return Err(Error::new(match count.gone.get(self.rank) {
+                        Some(true) => ErrorKind::LeftBehind { by: from },
+                        _ => ErrorKind::Aborted { by: from, reason: SHRINKS.to_owned() },
+                    }));
+                }
                 None => {
                     let what = "a note that cannot be read".to_owned();
                     return Err(Error::new(ErrorKind::Corrupt { peer: from, what }));
@@ -258,6 +280,8 @@ impl Watch {
     }
 }
 
+/// What becomes of a communicator that is shrunk, on all its ranks.
+pub(super) const SHRINKS: &str = "the communicator is being shrunk";
 /// Looking at a socket in vain is a system call: what is not waited for is looked at less often.
 const ROUNDS_PER_PROGRESS: u32 = 8;
 /// How often the clock is read while a wait is young.

@@ -15,10 +15,14 @@ impl Identity {
     /// # Errors
     /// Names the variable that is missing or cannot be understood.
     pub fn from_env() -> Result<Self> {
-        Self::from(|name| std::env::var(name).ok())
+        Self::from_vars(|name| std::env::var(name).ok())
     }
 
-    fn from(var: impl Fn(&str) -> Option<String>) -> Result<Self> {
+    /// As [`Identity::from_env`], with variables that are had otherwise: another process's.
+    ///
+    /// # Errors
+    /// As [`Identity::from_env`].
+    pub fn from_vars(var: impl Fn(&str) -> Option<String>) -> Result<Self> {
         let rank = number(&var, "RANK")?;
         let ranks = number(&var, "WORLD_SIZE")?;
         if rank >= ranks {
@@ -87,7 +91,9 @@ mod tests {
     use super::*;
 
     fn identity(set: &[(&str, &str)]) -> Result<Identity> {
-        Identity::from(|name| set.iter().find(|(key, _)| *key == name).map(|(_, value)| value.to_string()))
+        Identity::from_vars(|name| {
+            set.iter().find(|(key, _)| *key == name).map(|(_, value)| value.to_string())
+        })
     }
 
     const GOOD: [(&str, &str); 4] =

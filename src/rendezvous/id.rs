@@ -47,6 +47,17 @@ impl UniqueId {
         Self::new(interface)
     }
 
+    /// Of a later meeting of some of the ranks of this one: its secret follows from this one's and `label`.
+    pub(crate) fn next(&self, address: SocketAddr, label: &[u8]) -> Self {
+        Self::from_parts(address, self.secret.derive(label))
+    }
+
+    /// A number that is the same for all who have this id, and tells nobody the secret.
+    pub(crate) fn name(&self) -> u64 {
+        let name = self.secret.derive(format!("name {}", self.address).as_bytes()).to_hex();
+        u64::from_str_radix(&name[..16], 16).unwrap_or_default()
+    }
+
     /// Where rank 0 listens.
     pub fn address(&self) -> SocketAddr {
         self.address

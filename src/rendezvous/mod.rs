@@ -33,7 +33,8 @@ use crate::config::Config;
 use crate::error::{Error, ErrorKind, Result};
 use crate::schedule::Rank;
 use failure::RendezvousError as Failure;
-use record::{Record, Verdict, recv_text, send_text};
+use record::{Record, Verdict};
+pub(crate) use record::{recv_text, send_text};
 use std::time::{Duration, Instant};
 use unisono_transports::auth::{self, Claims, Purpose};
 use unisono_transports::socket::Stream;
@@ -55,17 +56,33 @@ pub struct Identity {
 /// # Errors
 /// [`ErrorKind::Rendezvous`], the same on every rank; [`ErrorKind::Misuse`] for impossible numbers.
 pub fn join(identity: &Identity, config: &Config) -> Result<Mesh> {
+    join_within(identity, config, (config.join_timeout, root::LINGER_TIME))
+}
+
+/// As [`join`], among ranks all of which come within `patience`, or not at all.
+///
+/// # Errors
+/// As [`join`].
+pub(crate) fn join_again(identity: &Identity, config: &Config, patience: Duration) -> Result<Mesh> {
+    join_within(identity, config, (patience, Duration::ZERO))
+}
+
+fn join_within(
+    identity: &Identity,
+    config: &Config,
+    (patience, linger): (Duration, Duration),
+) -> Result<Mesh> {
     let Identity { rank, ranks, .. } = *identity;
     if ranks == 0 || rank >= ranks || ranks > RANKS_MAX {
         let text =
             format!("rank {rank} of {ranks}: ranks go from 0 to below their number, at most {RANKS_MAX}");
         return Err(Error::misuse(text));
     }
-    let deadline = Instant::now() + config.join_timeout;
+    let deadline = Instant::now() + patience;
     limits::allow_descriptors(DESCRIPTORS + (2 + config.sockets) * ranks);
     let met = std::thread::scope(|scope| {
         let root = match rank {
-            0 => Some(root::Root::listen(identity, config, deadline)?),
+            0 => Some(root::Root::listen(identity, config, (deadline, linger))?),
             _ => None,
         };
         root.map(|root| scope.spawn(move || root.run()));

@@ -116,13 +116,13 @@ impl Verdict {
 }
 
 /// Sends a text with its length.
-pub(super) fn send_text(stream: &mut Stream, text: &str, deadline: Instant) -> Result<()> {
+pub(crate) fn send_text(stream: &mut Stream, text: &str, deadline: Instant) -> Result<()> {
     stream.write_all(&(text.len() as u32).to_le_bytes(), deadline)?;
     stream.write_all(text.as_bytes(), deadline)
 }
 
 /// Receives a text of bounded length.
-pub(super) fn recv_text(stream: &mut Stream, deadline: Instant) -> Result<String> {
+pub(crate) fn recv_text(stream: &mut Stream, deadline: Instant) -> Result<String> {
     let mut length = [0; 4];
     stream.read_exact(&mut length, deadline)?;
     let length = u32::from_le_bytes(length) as usize;

@@ -19,6 +19,8 @@ pub(super) struct Root {
     porch: Porch,
     ranks: usize,
     deadline: Instant,
+    /// How long a failed meeting tells late comers so.
+    linger: Duration,
     /// Who has proved the secret and not yet said who it is.
     arriving: Vec<Stream>,
     /// Who has come, by rank.
@@ -34,7 +36,11 @@ enum Caller {
 }
 
 impl Root {
-    pub(super) fn listen(identity: &Identity, config: &Config, deadline: Instant) -> Result<Self> {
+    pub(super) fn listen(
+        identity: &Identity,
+        config: &Config,
+        (deadline, linger): (Instant, Duration),
+    ) -> Result<Self> {
         let address = identity.id.address();
         let listener = Listener::tcp(address).map_err(|error| {
             let what = format!("{error}; is another job using the port?");
@@ -45,6 +51,7 @@ impl Root {
             porch: Porch::new(vec![listener], identity.id.secret().clone()),
             ranks: identity.ranks,
             deadline,
+            linger,
             arriving: Vec::new(),
             present: (0..identity.ranks).map(|_| None).collect(),
             strangers: Vec::new(),
@@ -202,7 +209,7 @@ impl Root {
 
     /// Tells those who come late why there is no meeting.
     fn linger(&mut self, verdict: &Verdict) {
-        let (text, until) = (verdict.encode(), Instant::now() + LINGER_TIME);
+        let (text, until) = (verdict.encode(), Instant::now() + self.linger);
         let mut told = self.present.iter().flatten().count();
         self.present.iter_mut().for_each(|place| *place = None);
         while told < self.ranks && Instant::now() < until {
@@ -241,6 +248,6 @@ const WORD_TIME_MAX: Duration = Duration::from_millis(400);
 /// How long after a failure its cause may become known.
 const SETTLE: Duration = Duration::from_millis(100);
 /// How long a failed meeting tells late comers so.
-const LINGER_TIME: Duration = Duration::from_secs(1);
+pub(super) const LINGER_TIME: Duration = Duration::from_secs(1);
 /// Strangers that are remembered.
 const STRANGERS_MAX: usize = 8;

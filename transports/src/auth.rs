@@ -50,6 +50,8 @@ pub enum Purpose {
     Control = 2,
     /// Messages.
     Data = 3,
+    /// To ask what a rank is doing.
+    Status = 4,
 }
 
 impl Secret {
@@ -82,6 +84,11 @@ impl Secret {
             *byte = u8::from_str_radix(&text[2 * index..2 * index + 2], 16).ok()?;
         }
         Some(Self(bytes))
+    }
+
+    /// Another one, which follows from this one and `label`, and from which nobody learns this one.
+    pub fn derive(&self, label: &[u8]) -> Self {
+        Self(self.prove(DERIVE, label, &[]).finalize().into_bytes().into())
     }
 
     /// As 64 hexadecimal digits, to hand to another process of the job.
@@ -257,6 +264,7 @@ fn decode_claims(hello: &[u8]) -> Option<Claims> {
         1 => Purpose::Join,
         2 => Purpose::Control,
         3 => Purpose::Data,
+        4 => Purpose::Status,
         _ => return None,
     };
     let session = u64::from_le_bytes(hello[60..].try_into().expect("eight bytes"));
@@ -288,6 +296,7 @@ const PROOF_BYTES: usize = 32;
 const REPLY_BYTES: usize = 76;
 const SERVER: &[u8] = b"unisono server";
 const CLIENT: &[u8] = b"unisono client";
+const DERIVE: &[u8] = b"unisono derive";
 const ACCEPTED: u8 = 1;
 const REFUSED: u8 = 0;
 
@@ -323,6 +332,22 @@ mod tests {
         let (client, server) = meet(secret, again);
         client.unwrap();
         assert_eq!(server.unwrap(), CLAIMS);
+    }
+
+    #[test]
+    fn secrets_that_follow_from_one_are_all_different() {
+        let secret = Secret::from_public("one");
+        let hex = |label: &[u8]| secret.derive(label).to_hex();
+        assert_eq!(hex(b"a"), hex(b"a"));
+        let all = [
+            secret.to_hex(),
+            hex(b""),
+            hex(b"a"),
+            hex(b"b"),
+            Secret::from_public("two").derive(b"a").to_hex(),
+        ];
+        let distinct: std::collections::HashSet<_> = all.iter().collect();
+        assert_eq!(distinct.len(), all.len());
     }
 
     #[test]

@@ -182,7 +182,7 @@ impl Lobby {
                 let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
             }
             Purpose::Data => self.admit_data(peer, index, stream),
-            Purpose::Join => {}
+            Purpose::Join | Purpose::Status => {}
         }
     }
 

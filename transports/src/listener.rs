@@ -41,6 +41,17 @@ impl Listener {
         Ok((Listener::Unix(listener), name))
     }
 
+    /// Listens within the host under this name.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn unix_as(name: &str) -> Result<Self> {
+        let failed = |source| Error::System { what: "cannot set up a local socket".to_owned(), source };
+        let listener = unix::listen_as(name)?;
+        listener.set_nonblocking(true).map_err(failed)?;
+        Ok(Listener::Unix(listener))
+    }
+
     /// Where it is reached over TCP, if it is.
     pub fn address(&self) -> Option<SocketAddr> {
         match self {

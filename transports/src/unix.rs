@@ -26,8 +26,16 @@ use std::time::{Duration, Instant};
 /// The system's.
 pub fn listen() -> Result<(UnixListener, String)> {
     let name: String = random::<12>()?.iter().map(|byte| format!("{byte:02x}")).collect();
-    let listener = address(&name).and_then(|address| UnixListener::bind_addr(&address));
-    Ok((listener.map_err(|source| failed("cannot listen on a local socket", source))?, name))
+    Ok((listen_as(&name)?, name))
+}
+
+/// Listens under this name.
+///
+/// # Errors
+/// The system's: such as that somebody else does.
+pub fn listen_as(name: &str) -> Result<UnixListener> {
+    let listener = address(name).and_then(|address| UnixListener::bind_addr(&address));
+    listener.map_err(|source| failed("cannot listen on a local socket", source))
 }
 
 /// Connects to a name of this host.

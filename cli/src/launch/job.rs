@@ -13,6 +13,9 @@ pub(super) struct Job {
     ranks: Vec<Rank>,
     outputs: Outputs,
     grace: Duration,
+    keep_going: bool,
+    /// Whether a rank has ended well.
+    succeeded: bool,
     failure: Option<Failure>,
     /// Whether the ranks that end now end because of us.
     killed: bool,
@@ -29,12 +32,15 @@ struct Rank {
 struct Failure {
     code: u8,
     by_signal: bool,
+    /// Whether the others are to end, too.
+    ends_job: bool,
     since: Instant,
 }
 
 impl Job {
-    pub(super) fn new(grace: Duration) -> Self {
-        Self { ranks: Vec::new(), outputs: Outputs::new(), grace, failure: None, killed: false }
+    pub(super) fn new(grace: Duration, keep_going: bool) -> Self {
+        let (ranks, outputs) = (Vec::new(), Outputs::new());
+        Self { ranks, outputs, grace, keep_going, succeeded: false, failure: None, killed: false }
     }
 
     /// Starts the next rank, whose end becomes an event.
@@ -80,13 +86,17 @@ impl Job {
                 }
             }
         }
-        self.failure.as_ref().map_or(0, |failure| failure.code)
+        match &self.failure {
+            // Those that went on have come to a good end.
+            Some(failure) if !(self.keep_going && self.succeeded && !failure.ends_job) => failure.code,
+            _ => 0,
+        }
     }
 
     /// The next event; a timeout when the grace is over.
     fn next(&self, events: &Receiver<Event>) -> Result<Event, RecvTimeoutError> {
         match &self.failure {
-            Some(failure) if !self.killed => {
+            Some(failure) if failure.ends_job && !self.killed => {
                 events.recv_timeout((failure.since + self.grace).saturating_duration_since(Instant::now()))
             }
             _ => events.recv().map_err(|_| RecvTimeoutError::Disconnected),
@@ -101,29 +111,31 @@ impl Job {
         rank.ended = true;
         let Ok(status) = rank.child.wait() else { return };
         let code = exit_code(status);
+        self.succeeded |= code == 0;
         if code != 0 && !self.killed {
             eprintln!("unisono: rank {number} failed: {status}");
-            self.failed(code, status.signal().is_some());
+            self.failed(code, status.signal().is_some(), !self.keep_going);
         }
     }
 
     /// Keeps the failure that came first; but ranks notice the death of another so soon that their own ends
     /// may be seen before it, and those are exits, while the death is by signal.
-    fn failed(&mut self, code: u8, by_signal: bool) {
+    fn failed(&mut self, code: u8, by_signal: bool, ends_job: bool) {
         let now = Instant::now();
         match &mut self.failure {
             Some(first) if by_signal && !first.by_signal && now - first.since < SETTLE => {
                 (first.code, first.by_signal) = (code, true);
+                first.ends_job |= ends_job;
             }
-            Some(_) => {}
-            None => self.failure = Some(Failure { code, by_signal, since: now }),
+            Some(first) if first.ends_job || !ends_job => {}
+            _ => self.failure = Some(Failure { code, by_signal, ends_job, since: now }),
         }
     }
 
     /// Passes a signal on. It starts the grace, too: a job that was told to end shall end.
     fn signalled(&mut self, signal: Signal) {
         self.signal(signal);
-        self.failed(128 + signal.as_raw() as u8, true);
+        self.failed(128 + signal.as_raw() as u8, true, true);
     }
 
     /// Sends a signal to every rank that still runs, and to its children.

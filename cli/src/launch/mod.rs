@@ -25,6 +25,8 @@ pub(crate) struct Launch {
     pub(crate) prefix: bool,
     /// Say which process each rank is.
     pub(crate) verbose: bool,
+    /// Whether one that fails is the others' business alone.
+    pub(crate) keep_going: bool,
     /// How long the other ranks may go on when one has failed.
     pub(crate) grace: Duration,
 }
@@ -56,7 +58,7 @@ impl Launch {
         rustix::process::set_child_subreaper(Some(rustix::process::getpid()))
             .map_err(|error| format!("cannot adopt the processes of ranks: {error}"))?;
         let meeting = Meeting::new()?;
-        let mut job = Job::new(self.grace);
+        let mut job = Job::new(self.grace, self.keep_going);
         for number in 0..self.ranks {
             let command = rank::command(self, number, &meeting)?;
             job.start(number, command, self.verbose, sender.clone())?;

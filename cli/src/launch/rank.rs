@@ -19,6 +19,9 @@ pub(super) fn command(launch: &Launch, number: usize, meeting: &Meeting) -> Resu
     command.env("MASTER_ADDR", meeting.id.address().ip().to_string());
     command.env("MASTER_PORT", meeting.master_port.to_string());
     command.env("UNISONO_ID", meeting.id.to_string());
+    if std::env::var_os("UNISONO_STATUS").is_none() {
+        command.env("UNISONO_STATUS", "on");
+    }
     if launch.prefix {
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
     }

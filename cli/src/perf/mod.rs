@@ -57,7 +57,8 @@ fn in_processes(arguments: &Arguments) -> Result<u8, String> {
     let own = [OsString::from("/proc/self/exe")].into_iter();
     let program = own.chain(std::env::args_os().skip(1)).chain([OsString::from("--in-world")]).collect();
     let ranks = arguments.ranks.unwrap_or(2);
-    Launch { ranks, program, prefix: false, verbose: arguments.verbose, grace: GRACE }.run()
+    Launch { ranks, program, prefix: false, verbose: arguments.verbose, keep_going: false, grace: GRACE }
+        .run()
 }
 
 /// One rank's part: every type, operation, root and size asked for.

@@ -1,0 +1,237 @@
+//! Where the ranks of a communicator differ: what they called, or how far they have come.
+
+use super::record::{Operation, Record, State};
+use std::fmt;
+
+/// What the records of one communicator say together.
+#[derive(Debug)]
+pub(super) struct Diagnosis<'r> {
+    records: &'r [Record],
+    /// Ranks of which there is no record.
+    pub(super) absent: Vec<usize>,
+    pub(super) finding: Finding<'r>,
+}
+
+/// The first thing that is wrong.
+#[derive(Debug, PartialEq)]
+pub(super) enum Finding<'r> {
+    /// Ranks called different things: each call, with those that made it.
+    Differ(Vec<(&'r str, Vec<usize>)>),
+    /// Some have not come to what the others are in.
+    Behind { ahead: Vec<usize>, call: &'r str, behind: Vec<usize> },
+    /// All that left a record are in the same operation.
+    Together { call: &'r str },
+    /// Nobody is in an operation of all ranks.
+    Nothing,
+}
+
+impl<'r> Diagnosis<'r> {
+    /// Of the records of one communicator, by rank.
+    pub(super) fn of(records: &'r [Record]) -> Self {
+        let ranks = records.first().map_or(0, |record| record.ranks);
+        let is_absent = |rank: &usize| records.iter().all(|record| record.rank != *rank);
+        let absent = (0..ranks).filter(is_absent).collect();
+        let finding = differing(records).or_else(|| late(records)).unwrap_or(Finding::Nothing);
+        Self { records, absent, finding }
+    }
+
+    /// Whether ranks disagree, or wait.
+    pub(super) fn is_trouble(&self) -> bool {
+        self.finding != Finding::Nothing
+    }
+}
+
+/// The first number under which two ranks have different calls on record.
+fn differing(records: &[Record]) -> Option<Finding<'_>> {
+    let of_all = records.iter().flat_map(|record| &record.operations).filter(|operation| operation.of_all);
+    let mut sequences: Vec<u64> = of_all.map(|operation| operation.sequence).collect();
+    sequences.sort_unstable();
+    sequences.dedup();
+    let calls = sequences.into_iter().map(|sequence| calls_of(records, sequence));
+    calls.into_iter().find(|calls| calls.len() > 1).map(Finding::Differ)
+}
+
+/// What was called under this number, with those that called it.
+fn calls_of(records: &[Record], sequence: u64) -> Vec<(&str, Vec<usize>)> {
+    let mut calls: Vec<(&str, Vec<usize>)> = Vec::new();
+    for record in records {
+        let Some(call) = record.call(sequence) else { continue };
+        match calls.iter_mut().find(|(other, _)| *other == call) {
+            Some((_, ranks)) => ranks.push(record.rank),
+            None => calls.push((call, vec![record.rank])),
+        }
+    }
+    calls
+}
+
+/// Who is not where the foremost are, if anybody waits.
+fn late(records: &[Record]) -> Option<Finding<'_>> {
+    let last = |record: &Record| record.last_of_all().map(|operation| operation.sequence);
+    let foremost = records.iter().max_by_key(|record| last(record))?;
+    let Operation { sequence, call, .. } = foremost.last_of_all()?;
+    let (ahead, behind): (Vec<&Record>, Vec<&Record>) =
+        records.iter().partition(|record| last(record) == Some(*sequence));
+    let numbers = |records: Vec<&Record>| records.into_iter().map(|record| record.rank).collect::<Vec<_>>();
+    if !records.iter().any(is_stuck) {
+        return None;
+    }
+    Some(match behind.is_empty() {
+        false => Finding::Behind { ahead: numbers(ahead), call, behind: numbers(behind) },
+        true => Finding::Together { call },
+    })
+}
+
+/// Whether its last operation failed, or waits for longer than ranks that work do.
+fn is_stuck(record: &Record) -> bool {
+    record.operations.last().is_some_and(|last| match last.state {
+        State::Done => false,
+        State::Failed => true,
+        State::Started => last.started_ms.is_some_and(|started| record.now_ms - started > STUCK_MS),
+    })
+}
+
+impl fmt::Display for Diagnosis<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Some(Record { communicator, epoch, ranks, transport, .. }) = self.records.first() else {
+            return Ok(());
+        };
+        writeln!(f, "communicator {communicator}, epoch {epoch}: {ranks} ranks over {transport}")?;
+        if !self.absent.is_empty() {
+            writeln!(
+                f,
+                "  nothing of {}: dead or stopped, elsewhere, or in no operation when the others failed",
+                names(&self.absent)
+            )?;
+        }
+        match &self.finding {
+            Finding::Differ(calls) => {
+                let say = |(call, ranks): &(&str, Vec<usize>)| format!("{} called {call}", names(ranks));
+                let calls: Vec<String> = calls.iter().map(say).collect();
+                writeln!(f, "  first disagreement: {}", calls.join("; "))?;
+            }
+            Finding::Behind { ahead, call, behind } => {
+                writeln!(
+                    f,
+                    "  behind: {} did not come to {call}, where {} wait",
+                    names(behind),
+                    names(ahead)
+                )?;
+            }
+            Finding::Together { call } => writeln!(f, "  all of these are in {call}")?,
+            Finding::Nothing => writeln!(f, "  nobody waits")?,
+        }
+        self.records.iter().take(LINES_MAX).try_for_each(|record| line(f, record))
+    }
+}
+
+/// The last operation of one rank.
+fn line(f: &mut fmt::Formatter<'_>, record: &Record) -> fmt::Result {
+    write!(f, "  rank {} on {}: ", record.rank, record.host)?;
+    match record.operations.last() {
+        None => write!(f, "no operation yet")?,
+        Some(Operation { call, state: State::Done, .. }) => write!(f, "done with {call}")?,
+        Some(Operation { call, state, started_ms, peer, .. }) => {
+            write!(f, "{} {call}", if *state == State::Failed { "failed in" } else { "in" })?;
+            if let Some(started) = started_ms {
+                write!(f, " for {:.1} s", (record.now_ms - started).max(0.0) / 1e3)?;
+            }
+            if let Some(peer) = peer {
+                write!(f, ", waiting for rank {peer}")?;
+            }
+        }
+    }
+    if record.enqueued > 0 {
+        write!(f, "; {} more to come", record.enqueued)?;
+    }
+    match &record.error {
+        Some(error) => writeln!(f, "\n    {error}"),
+        None => writeln!(f),
+    }
+}
+
+/// `rank 3`, or `ranks 0-2, 5`.
+fn names(ranks: &[usize]) -> String {
+    let mut runs: Vec<(usize, usize)> = Vec::new();
+    for &rank in ranks {
+        match runs.last_mut() {
+            Some((_, last)) if *last + 1 == rank => *last = rank,
+            _ => runs.push((rank, rank)),
+        }
+    }
+    let run = |&(first, last): &(usize, usize)| match first == last {
+        true => first.to_string(),
+        false => format!("{first}-{last}"),
+    };
+    let runs: Vec<String> = runs.iter().map(run).collect();
+    format!("rank{} {}", if ranks.len() == 1 { "" } else { "s" }, runs.join(", "))
+}
+
+const STUCK_MS: f64 = 100.0;
+/// Ranks that are shown one by one.
+const LINES_MAX: usize = 64;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A rank that is in the last of these calls, each a number and a text.
+    fn record(rank: usize, calls: &[(u64, &str)], state: State) -> Record {
+        let operation = |(index, &(sequence, call)): (usize, &(u64, &str))| Operation {
+            sequence,
+            of_all: true,
+            call: call.to_owned(),
+            state: if index + 1 == calls.len() { state } else { State::Done },
+            started_ms: Some(1.0),
+            peer: Some(0),
+        };
+        Record {
+            communicator: "c".to_owned(),
+            epoch: 0,
+            rank,
+            ranks: 4,
+            host: "here".to_owned(),
+            transport: "shm".to_owned(),
+            now_ms: 2001.0,
+            enqueued: 0,
+            error: None,
+            operations: calls.iter().enumerate().map(operation).collect(),
+        }
+    }
+
+    #[test]
+    fn the_first_call_that_differs_is_named_with_those_that_made_it() {
+        let usual = [(6, "barrier #6"), (7, "all_reduce #7"), (8, "barrier #8")];
+        let odd = [(6, "barrier #6"), (7, "broadcast #7"), (8, "scatter #8")];
+        let records =
+            [0, 1, 2].map(|rank| record(rank, if rank == 1 { &odd } else { &usual }, State::Failed));
+        let diagnosis = Diagnosis::of(&records);
+        let calls = vec![("all_reduce #7", vec![0, 2]), ("broadcast #7", vec![1])];
+        assert_eq!((&diagnosis.finding, &diagnosis.absent), (&Finding::Differ(calls), &vec![3]));
+        let text = diagnosis.to_string();
+        assert!(text.contains("ranks 0, 2 called all_reduce #7; rank 1 called broadcast #7"), "{text}");
+    }
+
+    #[test]
+    fn whoever_is_behind_is_named_with_what_the_others_wait_in() {
+        let all = [(6, "barrier #6"), (7, "all_reduce #7")];
+        let records = [0, 1, 2, 3].map(|rank| match rank {
+            3 => record(rank, &all[..1], State::Done),
+            _ => record(rank, &all, State::Started),
+        });
+        let diagnosis = Diagnosis::of(&records);
+        let behind = Finding::Behind { ahead: vec![0, 1, 2], call: "all_reduce #7", behind: vec![3] };
+        assert_eq!(diagnosis.finding, behind);
+        let text = diagnosis.to_string();
+        assert!(text.contains("rank 3 did not come to all_reduce #7, where ranks 0-2 wait"), "{text}");
+        assert!(text.contains("rank 0 on here: in all_reduce #7 for 2.0 s, waiting for rank 0"), "{text}");
+    }
+
+    #[test]
+    fn ranks_that_are_through_are_no_trouble_and_those_in_one_call_are_together() {
+        let all = [(7, "all_reduce #7")];
+        let done = [0, 1, 2, 3].map(|rank| record(rank, &all, State::Done));
+        assert!(!Diagnosis::of(&done).is_trouble());
+        let stuck = [0, 1, 2].map(|rank| record(rank, &all, State::Failed));
+        assert_eq!(Diagnosis::of(&stuck).finding, Finding::Together { call: "all_reduce #7" });
+    }
+}

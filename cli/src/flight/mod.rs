@@ -1,0 +1,38 @@
+//! What ranks did last: `analyze` reads what they left when they failed, `status` asks those that run.
+
+mod diagnosis;
+mod record;
+mod status;
+
+pub(crate) use status::{StatusArguments, status};
+
+use diagnosis::Diagnosis;
+use record::{Record, by_communicator, read_all};
+use std::path::PathBuf;
+
+#[derive(clap::Args)]
+pub(crate) struct AnalyzeArguments {
+    /// Files that ranks wrote into the folder of `UNISONO_DUMP`, or such folders.
+    #[arg(required = true)]
+    dumps: Vec<PathBuf>,
+}
+
+/// Says where ranks differ; 1 if they do, or wait.
+pub(crate) fn analyze(arguments: &AnalyzeArguments) -> Result<u8, String> {
+    let records = read_all(&arguments.dumps)?;
+    if records.is_empty() {
+        return Err("there are no flight records; ranks write them to UNISONO_DUMP when they fail".to_owned());
+    }
+    Ok(u8::from(print(records)))
+}
+
+/// Prints what there is to say about each communicator; whether any is in trouble.
+fn print(records: Vec<Record>) -> bool {
+    let mut trouble = false;
+    for records in by_communicator(records).values() {
+        let diagnosis = Diagnosis::of(records);
+        trouble |= diagnosis.is_trouble();
+        print!("{diagnosis}");
+    }
+    trouble
+}

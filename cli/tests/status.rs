@@ -1,0 +1,52 @@
+//! `unisono status` sees what the ranks of a running job wait for.
+
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+const UNISONO: &str = env!("CARGO_BIN_EXE_unisono");
+
+fn status() -> String {
+    let output = Command::new(UNISONO).arg("status").output().expect("it starts");
+    assert!(output.status.success());
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+#[test]
+fn a_stopped_rank_is_seen_to_keep_the_others_waiting() {
+    for transport in ["shm", "tcp"] {
+        // Sizes that no other test has.
+        let sizes = ["-b", "3084", "-e", "3084", "-n", "100000000", "-c", "0", "--transport", transport];
+        let mut job = Command::new(UNISONO)
+            .args(["run", "-n", "3", "--verbose", "--", UNISONO, "perf", "all_reduce"])
+            .args(sizes)
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("it starts");
+        let errors = std::io::BufReader::new(job.stderr.take().expect("piped"));
+        let mut lines = std::io::BufRead::lines(errors).map_while(Result::ok);
+        let stopped =
+            lines.find_map(|line| Some(line.strip_prefix("# rank 1 pid ")?.to_owned())).expect("a pid");
+        let begun = Instant::now();
+        let wait_for = |word: &str| {
+            loop {
+                let text = status();
+                if text.contains(word) {
+                    return text;
+                }
+                assert!(begun.elapsed() < Duration::from_secs(20), "{transport}: no `{word}` in {text}");
+                std::thread::sleep(Duration::from_millis(50));
+            }
+        };
+        wait_for("771 x float");
+        let signal = |name: &str| Command::new("kill").args([name, &stopped]).status().unwrap();
+        signal("-STOP");
+        // It cannot answer, and whom the others wait for says the rest.
+        let text = wait_for("waiting for rank 1");
+        assert!(text.contains(&format!("3 ranks over {transport}")), "{text}");
+        assert!(text.contains("nothing of rank 1"), "{text}");
+        signal("-CONT");
+        job.kill().expect("it runs");
+        job.wait().expect("it ends");
+    }
+}

@@ -1,0 +1,282 @@
+//! The flight recorder: a ring of the last operations, written by the thread that runs them, read by any other.
+//!
+//! Every slot has a number, which is taken away while it is written: a reader that finds the same one before
+//! and after has read one operation, whole. Data races there are none, as every word is atomic.
+
+use crate::call::Call;
+use crate::flight::{Flight, Progress, Recorded};
+use crate::schedule::Rank;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering, fence};
+use std::time::{Duration, Instant};
+use unisono_transports::Tag;
+
+/// Whose operations are on record.
+#[derive(Clone, Debug)]
+pub(crate) struct Owner {
+    /// Shared by the ranks of a communicator.
+    pub(crate) communicator: u64,
+    pub(crate) epoch: u64,
+    pub(crate) rank: Rank,
+    pub(crate) ranks: usize,
+    pub(crate) host: String,
+    pub(crate) transport: &'static str,
+}
+
+/// The last operations of one rank. They are counted from one.
+#[derive(Debug)]
+pub(crate) struct Recorder {
+    owner: Owner,
+    slots: [Slot; LENGTH],
+    /// At the same places, for operations that took their time.
+    times: [Times; LENGTH],
+    born: Instant,
+    /// The last operation that this rank is through with.
+    ended: AtomicU64,
+    error: Mutex<Option<String>>,
+}
+
+/// One operation.
+#[derive(Debug, Default)]
+struct Slot {
+    /// The operation's number; zero while the rest is written.
+    stamp: AtomicU64,
+    /// The call, as in a tag.
+    call: [AtomicU64; 3],
+}
+
+impl Slot {
+    fn call(&self) -> Call {
+        let [sequence, what, count] = [0, 1, 2].map(|index| self.call[index].load(Ordering::Relaxed));
+        Call::from_tag(&Tag([sequence, what, count, 0]))
+    }
+}
+
+/// When an operation was carried out, and with whom.
+#[derive(Debug, Default)]
+struct Times {
+    /// As in a slot.
+    stamp: AtomicU64,
+    /// Nanoseconds; zero where the clock was not read.
+    started: AtomicU64,
+    ended: AtomicU64,
+    /// One more than the rank; zero for none.
+    peer: AtomicU64,
+}
+
+impl Recorder {
+    /// Nothing yet.
+    pub(crate) fn new(owner: Owner) -> Self {
+        Self {
+            owner,
+            slots: std::array::from_fn(|_| Slot::default()),
+            times: std::array::from_fn(|_| Times::default()),
+            born: Instant::now(),
+            ended: AtomicU64::new(0),
+            error: Mutex::new(None),
+        }
+    }
+
+    /// An operation begins.
+    #[inline]
+    pub(super) fn begin(&self, number: u64, call: &Call) {
+        let slot = &self.slots[number as usize % LENGTH];
+        slot.stamp.store(0, Ordering::Relaxed);
+        fence(Ordering::Release);
+        let Tag([sequence, what, count, _]) = call.tag(0);
+        slot.call[0].store(sequence, Ordering::Relaxed);
+        slot.call[1].store(what, Ordering::Relaxed);
+        slot.call[2].store(count, Ordering::Relaxed);
+        slot.stamp.store(number, Ordering::Release);
+        if number.is_multiple_of(CLOCK_EVERY) {
+            self.start(number);
+        }
+    }
+
+    /// It begins now.
+    #[cold]
+    pub(super) fn start(&self, number: u64) {
+        self.note(number, self.nanoseconds(), 0);
+    }
+
+    /// It is with `peer` alone.
+    pub(super) fn pair(&self, number: u64, peer: Rank) {
+        self.note(number, 0, peer as u64 + 1);
+    }
+
+    fn note(&self, number: u64, started: u64, peer: u64) {
+        let times = self.times(number);
+        times.stamp.store(0, Ordering::Relaxed);
+        fence(Ordering::Release);
+        times.started.store(started, Ordering::Relaxed);
+        times.ended.store(0, Ordering::Relaxed);
+        times.peer.store(peer, Ordering::Relaxed);
+        times.stamp.store(number, Ordering::Release);
+    }
+
+    /// This rank is through with it, and with all before it.
+    #[inline]
+    pub(super) fn end(&self, number: u64) {
+        self.ended.store(number, Ordering::Release);
+    }
+
+    /// It ends now.
+    pub(super) fn stop(&self, number: u64) {
+        self.times(number).ended.store(self.nanoseconds(), Ordering::Relaxed);
+    }
+
+    /// The operation under way waits for `peer`.
+    #[cold]
+    pub(super) fn wait(&self, peer: Option<Rank>) {
+        let ended = self.ended.load(Ordering::Relaxed);
+        let stamp = |slot: &&Slot| slot.stamp.load(Ordering::Relaxed);
+        let under_way = self.slots.iter().filter(|slot| stamp(slot) > ended).min_by_key(stamp);
+        let Some((slot, number)) = under_way.map(|slot| (slot, stamp(&slot))) else { return };
+        let times = self.times(number);
+        if times.stamp.load(Ordering::Relaxed) != number {
+            self.note(number, 0, 0);
+        }
+        if times.started.load(Ordering::Relaxed) == 0 {
+            times.started.store(self.nanoseconds(), Ordering::Relaxed);
+        }
+        // Of a message it is known already.
+        if let Some(peer) = peer.filter(|_| slot.call().is_of_all()) {
+            times.peer.store(peer as u64 + 1, Ordering::Relaxed);
+        }
+    }
+
+    /// The communicator is over.
+    #[cold]
+    pub(super) fn fail(&self, error: String) {
+        self.error.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).get_or_insert(error);
+    }
+
+    /// What is on record.
+    pub(crate) fn flight(&self, enqueued: u64) -> Flight {
+        let Owner { communicator, epoch, rank, ranks, host, transport } = self.owner.clone();
+        let error = self.error.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).clone();
+        let has_failed = error.is_some();
+        let recorded = self.slots.iter().filter_map(|slot| self.recorded(slot, has_failed));
+        let mut operations: Vec<Recorded> = recorded.collect();
+        operations.sort_unstable_by_key(|operation| operation.number);
+        let now = self.born.elapsed();
+        Flight { communicator, epoch, rank, ranks, host, transport, now, enqueued, error, operations }
+    }
+
+    fn recorded(&self, slot: &Slot, has_failed: bool) -> Option<Recorded> {
+        let number = Some(slot.stamp.load(Ordering::Acquire)).filter(|number| *number > 0)?;
+        let call = slot.call();
+        let times = self.timed(number).unwrap_or_default();
+        fence(Ordering::Acquire);
+        if slot.stamp.load(Ordering::Relaxed) != number {
+            return None;
+        }
+        let progress = match number <= self.ended.load(Ordering::Acquire) {
+            true => Progress::Done,
+            false if has_failed => Progress::Failed,
+            false => Progress::Started,
+        };
+        let [started, ended, peer] = times;
+        let time = |nanoseconds| Some(Duration::from_nanos(nanoseconds)).filter(|time| !time.is_zero());
+        Some(Recorded {
+            number,
+            call,
+            progress,
+            started: time(started),
+            ended: time(ended),
+            peer: peer.checked_sub(1).map(|peer| peer as Rank),
+        })
+    }
+
+    /// What is known of the operation's times.
+    fn timed(&self, number: u64) -> Option<[u64; 3]> {
+        let Times { stamp, started, ended, peer } = self.times(number);
+        let is_its = |order| stamp.load(order) == number;
+        if !is_its(Ordering::Acquire) {
+            return None;
+        }
+        let words = [started, ended, peer].map(|word| word.load(Ordering::Relaxed));
+        fence(Ordering::Acquire);
+        is_its(Ordering::Relaxed).then_some(words)
+    }
+
+    fn times(&self, number: u64) -> &Times {
+        &self.times[number as usize % LENGTH]
+    }
+
+    fn nanoseconds(&self) -> u64 {
+        self.born.elapsed().as_nanos() as u64
+    }
+}
+
+/// Operations on record: two of them share a cache line.
+const LENGTH: usize = 64;
+/// The clock is read in one of so many small operations.
+const CLOCK_EVERY: u64 = 64;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::call::Kind;
+    use unisono_cuda::DType;
+
+    fn recorder() -> Recorder {
+        let host = "here".to_owned();
+        Recorder::new(Owner { communicator: 7, epoch: 0, rank: 1, ranks: 4, host, transport: "threads" })
+    }
+
+    fn call(sequence: u64) -> Call {
+        Call::new(sequence, Kind::AllGatherV, DType::F32, None, 0, 3 * sequence)
+    }
+
+    #[test]
+    fn the_last_ones_stay_in_order_and_with_their_state() {
+        let recorder = recorder();
+        for number in 1..=98 {
+            recorder.begin(number, &call(number));
+            recorder.end(number);
+        }
+        recorder.begin(99, &call(99));
+        recorder.wait(Some(2));
+        let flight = recorder.flight(3);
+        let calls: Vec<_> = flight.operations.iter().map(|operation| operation.call).collect();
+        assert_eq!(calls, (36..=99).map(call).collect::<Vec<_>>());
+        let (last, before) = flight.operations.split_last().unwrap();
+        assert_eq!((last.progress, last.peer, last.number), (Progress::Started, Some(2), 99));
+        assert!(last.started.is_some() && last.ended.is_none());
+        assert!(
+            before.iter().all(|operation| operation.progress == Progress::Done && operation.peer.is_none())
+        );
+        let timed = before.iter().filter(|operation| operation.started.is_some());
+        assert_eq!(timed.map(|operation| operation.number).collect::<Vec<_>>(), [64]);
+        recorder.stop(99);
+        assert!(recorder.flight(0).operations[63].ended.is_some());
+        recorder.fail("why".to_owned());
+        recorder.fail("too late".to_owned());
+        let flight = recorder.flight(0);
+        assert_eq!(
+            (flight.operations[63].progress, flight.error.as_deref()),
+            (Progress::Failed, Some("why"))
+        );
+    }
+
+    #[test]
+    fn a_reader_never_sees_two_operations_in_one() {
+        let recorder = recorder();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for number in 1..=300_000 {
+                    recorder.begin(number, &call(number));
+                    recorder.end(number);
+                }
+            });
+            let mut seen = 0;
+            while seen < 300_000 {
+                for Recorded { number, call, .. } in recorder.flight(0).operations {
+                    assert_eq!((call.sequence, call.count), (number, 3 * number));
+                    seen = seen.max(number);
+                }
+            }
+        });
+    }
+}
