@@ -134,7 +134,6 @@ fn flags_begin_again(device: &Device) {
 fn others_do_something_else(device: &Device) {
     let mut world = Ranks::new(device, 2);
     let memory = [(); 2].map(|()| Memory::zeroed(device, 400));
-    world.limit = Duration::from_millis(500);
     world.run::<f32>(Op::Max, &memory, &[100, 50]);
     for (rank, status) in world.statuses.iter().enumerate() {
         assert_eq!(status.state(), Some(State::Mismatch), "{status:?}");

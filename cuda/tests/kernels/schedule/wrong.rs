@@ -70,9 +70,8 @@ fn the_host_ends_it(device: &Device) {
     assert_eq!((status.state(), status.peer, status.act), (Some(State::Aborted), 1, 2));
 }
 
-/// Somebody finds out; the other may still wait for what never comes.
+/// Both find out, at their first contact.
 fn refused(world: &mut World, program: fn(usize, usize) -> Program) {
-    world.limit = Duration::from_millis(300);
     let other = Job { shares: (COUNT * 2, COUNT * 2), ..sum(2) };
     let found = run(world, [Some((sum(2), program(2, 0))), Some((other, program(2, 1)))]);
     for (rank, status) in found.iter().enumerate() {
