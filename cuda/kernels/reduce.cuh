@@ -104,12 +104,12 @@ DEVICE void reduce_body(const A& args, const Cut& cut, const Team& team) {
     u64 tile = u64(blockDim.x) * UNROLL<E, A>;
 #pragma unroll 1
     for (u64 first = team.block * tile; first < cut.packs; first += team.blocks * tile) {
-        u64 own = first + threadIdx.x;
+        u64 own = first + threadIdx.x, end = first + tile < cut.packs ? first + tile : cut.packs;
         if (UNROLL<E, A> > 1 && first + tile <= cut.packs) {
             reduce_packs<E, O, UNROLL<E, A>>(args, start + own * sizeof(Words), blockDim.x);
         } else {
 #pragma unroll 1
-            for (; own < cut.packs; own += blockDim.x) {
+            for (; own < end; own += blockDim.x) {
                 reduce_packs<E, O, 1>(args, start + own * sizeof(Words), 0);
             }
         }

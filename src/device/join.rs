@@ -25,7 +25,7 @@ pub(super) fn join(communicator: &Communicator, gpu: &Gpu) -> Result<DeviceCommu
     let peers = agree(&base, peers)?;
     let carrier = carrier(&base, &peers, channels)?;
     // Everybody hears of a rank that cannot.
-    let endpoint = agree(&base, Endpoint::new(arena, peers).map_err(Error::from))?;
+    let endpoint = agree(&base, Endpoint::new(arena, peers, carrier.is_none()).map_err(Error::from))?;
     let bells = [Arc::default(), Arc::default()];
     let state = Mutex::<State>::default();
     let shared = Arc::new(Shared { base, endpoint, state, bells, _seats: seats });

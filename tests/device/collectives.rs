@@ -165,6 +165,18 @@ fn every_type_and_operation_is_reduced() {
 }
 
 #[test]
+fn long_slices_of_bytes_are_summed_once() {
+    run(3, &config(), |comm, stream| {
+        for name in ["halving", "ring"] {
+            comm.use_algorithm(unisono::schedule::find(Collective::ReduceScatter, name).unwrap());
+            for in_place in [true, false] {
+                exercise::<u8>(&comm, &stream, case(Collective::ReduceScatter, 3000, in_place));
+            }
+        }
+    });
+}
+
+#[test]
 fn shares_may_differ() {
     run(3, &config(), |comm, stream| {
         let counts = [5, 0, 2000];

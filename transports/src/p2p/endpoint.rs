@@ -29,6 +29,7 @@ pub struct Endpoint {
     pub(super) arena: Arena,
     /// By rank.
     pub(super) peers: Vec<Peer>,
+    all_direct: bool,
     /// Of each protocol.
     pub(super) ports: [Buffer<Port>; 2],
     pub(super) neighbours: Buffer<Neighbour>,
@@ -56,11 +57,11 @@ pub struct Uploaded {
 }
 
 impl Endpoint {
-    /// Links to all ranks, by rank.
+    /// Links to all ranks, by rank; `all_direct`: on no rank is any of them staged.
     ///
     /// # Errors
     /// If there is no room for the tables.
-    pub fn new(arena: Arena, peers: Vec<Peer>) -> Result<Self> {
+    pub fn new(arena: Arena, peers: Vec<Peer>, all_direct: bool) -> Result<Self> {
         let gpu = arena.gpu().clone();
         let sizes = *arena.layout().sizes();
         let ports = |protocol| gpu.upload(&ports(&arena, &peers, protocol));
@@ -85,6 +86,7 @@ impl Endpoint {
             abort: gpu.pin(1)?,
             status: gpu.pin(1)?,
             kernels: Mutex::default(),
+            all_direct: all_direct && !peers.iter().any(|peer| matches!(peer, Peer::Staged(_))),
             arena,
             peers,
         })
@@ -116,9 +118,10 @@ impl Endpoint {
         &self.arena
     }
 
-    /// Whether the arenas of all peers are reached, so that there can be windows and messages in lines.
+    /// Whether every rank reaches the arenas of all others, so that there can be windows and messages in lines: the same on
+    /// all ranks.
     pub fn reaches_all(&self) -> bool {
-        !self.peers.iter().any(|peer| matches!(peer, Peer::Staged(_)))
+        self.all_direct
     }
 
     /// What goes by way of the host: to and from which rank.
