@@ -55,7 +55,8 @@ DEVICE u64 bytes_of(const Stage& stage, const Place& place) {
         Range slice = slice_of(extent_of(stage, place), place.index, stage);
         return slice.end - slice.start;
     }
-    return place.space == SCRATCH ? stage.lengths[place.index] : 0;
+    // Whatever else writes lengths meanwhile: a block is no longer than its place.
+    return place.space == SCRATCH ? lesser(stage.lengths[place.index], stage.args.slice_bytes) : 0;
 }
 
 DEVICE u8* address_of(const Stage& stage, const Place& place) {

@@ -31,6 +31,9 @@ constexpr int GPUS_MAX = 8;
 // The GPU that calls of this thread are about.
 int current_gpu();
 
+// Whether this thread captures no stream, or only in the mode that lets it allocate meanwhile.
+bool may_allocate();
+
 // Adds work to a stream, or to the graph that captures it.
 inline int enqueue(Stream* stream, Stream::Work work) {
     return stream ? stream->push(std::move(work)), SUCCESS : INVALID_HANDLE;

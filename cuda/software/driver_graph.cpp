@@ -15,18 +15,29 @@ struct Ready {
     std::mutex running;
 };
 
+constexpr int RELAXED = 2;
+
+// Captures of this thread that are not relaxed.
+thread_local int strict = 0;
+
 } // namespace
+
+bool software::may_allocate() { return strict == 0; }
 
 extern "C" {
 
-int cuStreamBeginCapture_v2(Stream* stream, int) {
-    return !stream ? INVALID_HANDLE : stream->begin_capture() ? SUCCESS : CAPTURE_UNSUPPORTED;
+int cuStreamBeginCapture_v2(Stream* stream, int mode) {
+    if (!stream || !stream->begin_capture()) {
+        return stream ? CAPTURE_UNSUPPORTED : INVALID_HANDLE;
+    }
+    return strict += mode != RELAXED, SUCCESS;
 }
 
 int cuStreamIsCapturing(Stream* stream, int* status) { return *status = stream ? stream->capturing() : 0, SUCCESS; }
 
 int cuStreamEndCapture(Stream* stream, Graph** graph) {
     *graph = nullptr;
+    strict -= strict > 0;
     auto captured = std::make_unique<Graph>();
     switch (stream->end_capture(*captured)) {
     case Stream::Capture::None: return INVALID_VALUE;

@@ -31,6 +31,9 @@ int copy(uint64_t to, uint64_t from, size_t bytes, Stream* stream) {
 extern "C" {
 
 int cuMemAlloc_v2(uint64_t* memory, size_t bytes) {
+    if (!may_allocate()) {
+        return CAPTURE_UNSUPPORTED;
+    }
     *memory = bytes == 0 ? 0 : (uint64_t)unisono_allocate(bytes);
     return bytes == 0 ? INVALID_VALUE : *memory ? SUCCESS : OUT_OF_MEMORY;
 }
@@ -91,6 +94,9 @@ int cuMemGetAddressRange_v2(uint64_t* start, size_t* bytes, uint64_t inside) {
 }
 
 int cuMemHostAlloc(void** memory, size_t bytes, unsigned) {
+    if (!may_allocate()) {
+        return CAPTURE_UNSUPPORTED;
+    }
     *memory = bytes == 0 ? nullptr : unisono_allocate(bytes);
     return bytes == 0 ? INVALID_VALUE : *memory ? SUCCESS : OUT_OF_MEMORY;
 }

@@ -44,8 +44,8 @@ impl Stream {
 
 impl<'a> Capture<'a> {
     fn begin(stream: &'a Stream) -> Result<Self, GpuError> {
-        // Other threads may allocate and wait meanwhile.
-        let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
+        // This thread too may allocate meanwhile, and ask what has become of other streams' work.
+        let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
         stream.expect_no_capture("another capture")?;
         stream.change_capture(Some(Kept::new()), |handle| {
             // SAFETY: the stream is alive.

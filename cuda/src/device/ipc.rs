@@ -108,6 +108,7 @@ impl Gpu {
         if handle.process == own_process() {
             let known = lock(&EXPORTS).as_ref().and_then(|exports| exports.get(&handle.export)?.upgrade());
             let memory = known.ok_or(GpuError::Gone)?;
+            within(0, handle.bytes, memory.bytes() as u64)?;
             return Ok(Imported { address: memory.address(), memory, bytes, elsewhere: false });
         }
         self.bind()?;
@@ -117,8 +118,21 @@ impl Gpu {
         // SAFETY: the driver looks whether the handle is one.
         unsafe { sys::cuIpcOpenMemHandle_v2(&mut base, driver, lazily) }.from("cuIpcOpenMemHandle")?;
         let memory = Memory::imported(self, base, bytes);
+        let (mut start, mut whole) = (0, 0);
+        // SAFETY: the memory is open.
+        unsafe { sys::cuMemGetAddressRange_v2(&mut start, &mut whole, base) }.from("cuMemGetAddressRange")?;
+        within(handle.offset, handle.bytes, whole as u64)?;
         Ok(Imported { memory, address: base + handle.offset, bytes, elsewhere: true })
     }
+}
+
+/// An error unless memory of `whole` bytes has so many from `offset` on: the handle's word is another process's.
+fn within(offset: u64, bytes: u64, whole: u64) -> Result<(), GpuError> {
+    let end = offset.checked_add(bytes);
+    if end.is_some_and(|end| end <= whole) {
+        return Ok(());
+    }
+    Err(GpuError::Length { found: whole as usize, wanted: end.unwrap_or(u64::MAX) as usize })
 }
 
 impl Imported {

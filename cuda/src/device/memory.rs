@@ -40,6 +40,10 @@ impl Memory {
         self.block.address
     }
 
+    pub(crate) fn bytes(&self) -> usize {
+        self.block.bytes
+    }
+
     /// From now on another process may have it open.
     pub(crate) fn export(&self) {
         self.exported.store(true, Ordering::Relaxed);

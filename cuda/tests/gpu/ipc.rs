@@ -20,11 +20,25 @@ fn double(gpu: &Gpu, stream: &Stream, memory: &Imported) {
     memory.used_by(stream);
 }
 
+/// Words of a handle, from which byte on.
+const OFFSET: usize = 80;
+const BYTES: usize = 88;
+
+/// What is beyond the memory is not opened, whatever the handle says.
+fn refuses(gpu: &Gpu, mut handle: [u8; IpcHandle::BYTES], word: usize, lie: u64) {
+    handle[word..word + 8].copy_from_slice(&lie.to_le_bytes());
+    let refused = gpu.import(&IpcHandle::from_bytes(&handle)).err();
+    assert!(matches!(refused, Some(GpuError::Length { .. })), "{lie} at {word}: {refused:?}");
+}
+
 /// Doubles what it is told of, and says when that is done.
 fn second() {
     let gpu = crate::gpu().expect("the first process has it");
     let mut handle = [0; IpcHandle::BYTES];
     std::io::stdin().read_exact(&mut handle).unwrap();
+    for (word, lie) in [(OFFSET, 4 * COUNT as u64), (OFFSET, u64::MAX), (BYTES, 1 << 40), (BYTES, u64::MAX)] {
+        refuses(&gpu, handle, word, lie);
+    }
     let memory = gpu.import(&IpcHandle::from_bytes(&handle)).unwrap();
     assert_eq!(memory.bytes(), 4 * COUNT);
     let stream = gpu.stream().unwrap();
@@ -57,6 +71,7 @@ fn the_own_process_has_the_same_pointer() {
     let stream = gpu.stream().unwrap();
     let buffer = gpu.upload(&[5u32; COUNT]).unwrap();
     let handle = buffer.export().unwrap();
+    refuses(&gpu, handle.to_bytes(), BYTES, 4 * COUNT as u64 + 1);
     let memory = gpu.import(&handle).unwrap();
     let address = buffer.address();
     assert_eq!((memory.address(), memory.bytes()), (address, 4 * COUNT));

@@ -82,7 +82,7 @@ impl<'a, T: Element> Bench<'a, T> {
 
     /// Times operations back to back; then verifies one.
     fn timing(&mut self, in_place: bool) -> Result<Timing> {
-        self.batch(self.arguments.warmup.min(WARMUP_MAX), in_place)?;
+        self.batch(self.arguments.warmup, in_place)?;
         let iterations = self.arguments.iterations.unwrap_or(ITERATIONS) * self.arguments.aggregate;
         let seconds = match self.arguments.graphs {
             0 => self.batch(iterations, in_place)?,
@@ -177,4 +177,3 @@ fn refused(error: GpuError) -> unisono::Error {
 const GUARD: usize = 64;
 const POISON: f64 = 5.0;
 const ITERATIONS: usize = 20;
-const WARMUP_MAX: usize = 5;
