@@ -68,7 +68,23 @@ struct RunArguments {
     program: Vec<OsString>,
 }
 
+/// Lets a reader that has had enough, as in `unisono algos | head`, end the command without a word.
+fn leave_when_nobody_reads() {
+    let usual = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        let text = panic.payload().downcast_ref::<String>();
+        if text.is_some_and(|text| text.starts_with("failed printing to stdout")) {
+            std::process::exit(BROKEN_PIPE);
+        }
+        usual(panic);
+    }));
+}
+
+/// What shells say of programs that SIGPIPE ended.
+const BROKEN_PIPE: i32 = 128 + 13;
+
 fn main() -> ExitCode {
+    leave_when_nobody_reads();
     let filter = tracing_subscriber::EnvFilter::try_from_env("UNISONO_DEBUG").unwrap_or_default();
     if std::env::var_os("UNISONO_DEBUG").is_some() {
         tracing_subscriber::fmt()

@@ -1,4 +1,4 @@
-//! Jobs of many ranks, with real processes, start.
+//! The command starts, and jobs of many ranks with it, and ends when nobody listens.
 
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -14,6 +14,14 @@ fn start(ranks: usize, transport: &str) -> Duration {
     let output = Command::new("sh").args(["-c", &script]).output().expect("it starts");
     assert!(output.status.success(), "{transport}: {}", String::from_utf8_lossy(&output.stderr));
     begun.elapsed()
+}
+
+#[test]
+fn who_reads_no_further_hears_no_panic() {
+    // The pipe is closed before anything is written.
+    let script = format!("{{ sleep 0.2; {UNISONO} algos; echo $? >&2; }} | true");
+    let output = Command::new("sh").args(["-c", &script]).output().expect("it starts");
+    assert_eq!(String::from_utf8_lossy(&output.stderr), "141\n");
 }
 
 #[test]
