@@ -1,6 +1,6 @@
 //! Every collective, by every algorithm, for every type and operation, in place and not.
 
-use crate::support::{Case, contribution, expected, reduction};
+use crate::support::{Case, material, reduction};
 use crate::world::{config, run, staged};
 use std::fmt::Debug;
 use unisono::device::{DeviceCommunicator, Stream};
@@ -10,13 +10,7 @@ use unisono::{Config, Element, F8E4M3, F8E5M2, Op, Sum, bf16, f16};
 /// Calls the collective of `case` and compares every element of the result, guard elements included.
 fn exercise<T: Element + Debug>(comm: &DeviceCommunicator, stream: &Stream, case: Case) {
     let (rank, ranks) = (comm.rank(), comm.ranks());
-    let Case { collective, root, count, .. } = case;
-    let (input_shares, output_shares) = collective.shares(ranks, root, rank);
-    let op = collective.reduces().then_some(case.op);
-    let value = |index| T::from_f64(contribution(op, ranks, rank, index));
-    let input: Vec<T> = (0..input_shares * count).map(value).collect();
-    let wanted: Vec<f64> =
-        (0..output_shares * count).map(|index| expected(case, ranks, rank, index)).collect();
+    let (input, wanted) = material::<T>(case, ranks, rank);
     let poison = T::from_f64(5.0);
     let length = wanted.len().max(input.len());
     let mut buffer = vec![poison; length + 2 * GUARD];

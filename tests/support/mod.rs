@@ -112,16 +112,20 @@ pub(crate) struct Case {
     pub(crate) in_place: bool,
 }
 
-/// Calls the collective of `case` and compares every element of the result, guard elements included.
-pub(crate) fn exercise<T: Element + Debug>(comm: &Communicator, case: Case) {
-    let (rank, ranks) = (comm.rank(), comm.ranks());
+/// What `rank` gives in `case`, and what it must get.
+pub(crate) fn material<T: Element>(case: Case, ranks: usize, rank: usize) -> (Vec<T>, Vec<f64>) {
     let Case { collective, root, count, .. } = case;
     let (input_shares, output_shares) = collective.shares(ranks, root, rank);
     let op = collective.reduces().then_some(case.op);
     let value = |index| T::from_f64(contribution(op, ranks, rank, index));
-    let input: Vec<T> = (0..input_shares * count).map(value).collect();
-    let expected: Vec<f64> =
-        (0..output_shares * count).map(|index| expected(case, ranks, rank, index)).collect();
+    let input = (0..input_shares * count).map(value).collect();
+    (input, (0..output_shares * count).map(|index| expected(case, ranks, rank, index)).collect())
+}
+
+/// Calls the collective of `case` and compares every element of the result, guard elements included.
+pub(crate) fn exercise<T: Element + Debug>(comm: &Communicator, case: Case) {
+    let (rank, ranks) = (comm.rank(), comm.ranks());
+    let (input, expected) = material::<T>(case, ranks, rank);
     let poison = T::from_f64(5.0);
     let mut buffer = vec![poison; expected.len().max(input.len()) + 2 * GUARD];
     let inner = GUARD..buffer.len() - GUARD;

@@ -16,6 +16,7 @@ mod embedding;
 mod gelu;
 mod layer_norm;
 mod linear;
+mod norm;
 mod rms_norm;
 mod start;
 mod swiglu;

@@ -6,7 +6,7 @@ use super::test::Kind;
 use crate::size;
 use std::path::PathBuf;
 use std::time::Duration;
-use unisono::{Config, DType, Op, Transport, algorithms};
+use unisono::{Avg, Communicator, Config, DType, Max, Min, Op, Transport, algorithms};
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
@@ -119,6 +119,18 @@ pub(crate) struct Arguments {
 }
 
 impl Arguments {
+    /// The time of all ranks that `-a` asks for.
+    pub(super) fn over_ranks(&self, comm: &Communicator, micros: f64) -> unisono::Result<f64> {
+        let mut value = [micros];
+        match self.average {
+            0 => comm.broadcast(&mut value, 0)?,
+            1 => comm.all_reduce(&mut value, Avg)?,
+            2 => comm.all_reduce(&mut value, Min)?,
+            _ => comm.all_reduce(&mut value, Max)?,
+        }
+        Ok(value[0])
+    }
+
     /// Refuses what cannot be measured, before any rank is started.
     pub(super) fn check(&self) -> Result<(), String> {
         self.config()?;

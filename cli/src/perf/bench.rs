@@ -10,7 +10,7 @@ use super::test::{Kind, Test};
 use guarded::Guarded;
 pub(super) use samples::median;
 use std::time::Instant;
-use unisono::{Avg, Communicator, Element, Max, Min, Result, Sum};
+use unisono::{Communicator, Element, Result, Sum};
 
 /// What one row says.
 pub(super) struct Row {
@@ -171,7 +171,7 @@ impl<'a, T: Element> Bench<'a, T> {
             wrong += if self.arguments.check > 0 { self.verify(in_place) } else { 0 };
         }
         let wrong = if self.arguments.check > 0 { Some(self.sum([wrong])?[0]) } else { None };
-        let micros = self.over_ranks(seconds * 1e6 / operations as f64)?;
+        let micros = self.arguments.over_ranks(self.comm, seconds * 1e6 / operations as f64)?;
         let spread = self.arguments.per_iteration || self.arguments.json.is_some();
         let spread = if spread { Some(self.spread(iterations.min(SAMPLES_MAX), in_place)?) } else { None };
         Ok(Timing { micros, wrong, spread })
@@ -260,17 +260,6 @@ impl<'a, T: Element> Bench<'a, T> {
         let behind = &buffer[results.end.clamp(input, end)..end];
         let at = end - behind.len() - input;
         wrong + self.pattern.changed(before, 0, turn) + self.pattern.changed(behind, at, turn)
-    }
-
-    fn over_ranks(&self, micros: f64) -> Result<f64> {
-        let mut value = [micros];
-        match self.arguments.average {
-            0 => self.comm.broadcast(&mut value, 0)?,
-            1 => self.comm.all_reduce(&mut value, Avg)?,
-            2 => self.comm.all_reduce(&mut value, Min)?,
-            _ => self.comm.all_reduce(&mut value, Max)?,
-        }
-        Ok(value[0])
     }
 
     fn sum(&self, mut counts: [u64; 1]) -> Result<[u64; 1]> {

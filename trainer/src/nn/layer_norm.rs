@@ -1,14 +1,14 @@
 //! Layer normalisation.
 
-mod device;
-
 use super::Module;
+use super::norm::NormOn;
 use super::vector::{add, sum, vectorised};
 use crate::error::Result;
 use crate::memory::Floats;
 use crate::parameter::{Init, Parameter, ParameterId, Registry};
 use crate::pass::Pass;
 use crate::tensor::Tensor;
+use unisono_cuda::device::compute::Norm;
 
 /// y = (x - mean) / √(variance + ε) · gain + bias, of each row (Ba, Kiros, Hinton: Layer normalization, 2016).
 ///
@@ -33,12 +33,17 @@ impl LayerNorm {
         let bias = registry.add(Parameter::new("bias", &[width], Init::Zeros));
         Self { weight, bias, width, epsilon }
     }
+
+    fn on_device(&self) -> NormOn {
+        let &Self { weight, bias, width, epsilon } = self;
+        NormOn { norm: Norm::Layer, weight, bias: Some(bias), width, epsilon }
+    }
 }
 
 impl Module for LayerNorm {
     fn forward(&self, pass: &mut Pass<'_>, input: Tensor) -> Result<Tensor> {
         if let Some(device) = pass.device() {
-            return self.forward_on(device, pass, input);
+            return self.on_device().forward(device, pass, input);
         }
         let mut output = pass.tensor(input.rows(), self.width);
         let mut moments = pass.floats(2 * input.rows());
@@ -59,7 +64,7 @@ impl Module for LayerNorm {
 
     fn backward(&self, pass: &mut Pass<'_>, mut gradient: Tensor) -> Result<Tensor> {
         if let Some(device) = pass.device() {
-            return self.backward_on(device, pass, gradient);
+            return self.on_device().backward(device, pass, gradient);
         }
         let Saved { input, moments } = pass.restore();
         let mut terms = pass.floats(2 * self.width);

@@ -1,14 +1,14 @@
 //! Root mean square normalisation.
 
-mod device;
-
 use super::Module;
+use super::norm::NormOn;
 use super::vector::{add, sum, vectorised};
 use crate::error::Result;
 use crate::memory::Floats;
 use crate::parameter::{Init, Parameter, ParameterId, Registry};
 use crate::pass::Pass;
 use crate::tensor::Tensor;
+use unisono_cuda::device::compute::Norm;
 
 /// y = x / √(mean of x² + ε) · gain, of each row (Zhang, Sennrich: Root mean square layer normalization, 2019).
 ///
@@ -30,12 +30,17 @@ impl RmsNorm {
     pub fn new(registry: &mut Registry, width: usize, epsilon: f32) -> Self {
         Self { weight: registry.add(Parameter::new("weight", &[width], Init::Ones)), width, epsilon }
     }
+
+    fn on_device(&self) -> NormOn {
+        let &Self { weight, width, epsilon } = self;
+        NormOn { norm: Norm::Rms, weight, bias: None, width, epsilon }
+    }
 }
 
 impl Module for RmsNorm {
     fn forward(&self, pass: &mut Pass<'_>, input: Tensor) -> Result<Tensor> {
         if let Some(device) = pass.device() {
-            return self.forward_on(device, pass, input);
+            return self.on_device().forward(device, pass, input);
         }
         let mut output = pass.tensor(input.rows(), self.width);
         let mut rates = pass.floats(input.rows());
@@ -57,7 +62,7 @@ impl Module for RmsNorm {
 
     fn backward(&self, pass: &mut Pass<'_>, mut gradient: Tensor) -> Result<Tensor> {
         if let Some(device) = pass.device() {
-            return self.backward_on(device, pass, gradient);
+            return self.on_device().backward(device, pass, gradient);
         }
         let Saved { input, rates } = pass.restore();
         let mut of_gain = pass.floats(self.width);

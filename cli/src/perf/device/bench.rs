@@ -7,7 +7,7 @@ use super::super::test::Test;
 use super::call::{call, call_in_place, has_in_place};
 use std::time::Instant;
 use unisono::device::{Buffer, DeviceCommunicator, GpuError, Stream};
-use unisono::{Avg, Communicator, Element, Max, Min, Result, Sum};
+use unisono::{Communicator, Element, Result, Sum};
 
 /// Everything to measure one size.
 pub(super) struct Bench<'a, T: Element> {
@@ -89,7 +89,11 @@ impl<'a, T: Element> Bench<'a, T> {
             graphs => self.replays(iterations, graphs, in_place)? / graphs as f64,
         };
         let wrong = if self.arguments.check > 0 { Some(self.verified(in_place)?) } else { None };
-        Ok(Timing { micros: self.over_ranks(seconds * 1e6 / iterations as f64)?, wrong, spread: None })
+        Ok(Timing {
+            micros: self.arguments.over_ranks(self.comm, seconds * 1e6 / iterations as f64)?,
+            wrong,
+            spread: None,
+        })
     }
 
     /// Seconds of some operations on all ranks.
@@ -155,17 +159,6 @@ impl<'a, T: Element> Bench<'a, T> {
         let mut wrong = [self.pattern.wrong(&found[results], self.count, self.turn)];
         self.comm.all_reduce(&mut wrong, Sum)?;
         Ok(wrong[0])
-    }
-
-    fn over_ranks(&self, micros: f64) -> Result<f64> {
-        let mut value = [micros];
-        match self.arguments.average {
-            0 => self.comm.broadcast(&mut value, 0)?,
-            1 => self.comm.all_reduce(&mut value, Avg)?,
-            2 => self.comm.all_reduce(&mut value, Min)?,
-            _ => self.comm.all_reduce(&mut value, Max)?,
-        }
-        Ok(value[0])
     }
 }
 
