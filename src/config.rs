@@ -4,6 +4,7 @@ use crate::error::{Error, Result};
 use crate::schedule::{Algorithm, Collective};
 use crate::select::Table;
 use std::net::IpAddr;
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
@@ -79,6 +80,9 @@ pub struct Config {
     pub heap_bytes: usize,
     /// TCP connections for data between two ranks. `UNISONO_SOCKETS`, 2.
     pub sockets: usize,
+    /// Whether everything that travels over TCP is encrypted, with keys of each connection's own; shared memory and
+    /// local sockets, which do not leave the host, never are. All ranks must agree. `UNISONO_ENCRYPTION`: on or off.
+    pub encryption: bool,
     /// Address that TCP listens on and is reached at. `UNISONO_BIND`, loopback.
     pub bind: Option<IpAddr>,
     /// In which order operands are combined; algorithms that combine them otherwise are not used. `UNISONO_ORDER`:
@@ -98,6 +102,9 @@ pub struct Config {
     pub stream_from_bytes: usize,
     /// The same of ranks on GPUs, which have FIFOs and windows of their own.
     pub gpu: GpuSizes,
+    /// Whether what ranks give in memory of the CPU is looked at before it is sent: NaN and infinities are then errors, on all
+    /// ranks, that name the first. It costs a pass over the input. `UNISONO_CHECK_FINITE`: on or off, off.
+    pub check_finite: bool,
     /// Folder into which every rank writes its flight record when an operation fails; `unisono analyze` reads
     /// them. `UNISONO_DUMP`, none.
     pub dump: Option<PathBuf>,
@@ -142,6 +149,7 @@ impl Default for Config {
             window_bytes: 4 << 20,
             heap_bytes: 64 << 30,
             sockets: 2,
+            encryption: false,
             bind: None,
             order: Order::Any,
             algorithms: Vec::new(),
@@ -149,6 +157,7 @@ impl Default for Config {
             cache_bytes: 8 << 20,
             stream_from_bytes: 20 << 20,
             gpu: GpuSizes::default(),
+            check_finite: false,
             dump: None,
             status: false,
             host: host_name(),
@@ -163,7 +172,8 @@ impl Config {
     /// [`ErrorKind::Misuse`](crate::ErrorKind::Misuse) names a variable that is unknown or has an impossible value.
     pub fn from_env() -> Result<Self> {
         let mut config = Self::default();
-        for (name, value) in std::env::vars() {
+        for (name, value) in std::env::vars_os() {
+            let (name, value) = (name.to_string_lossy(), value.to_string_lossy());
             if let Some(setting) = name.strip_prefix(PREFIX) {
                 config.set(setting, &value).map_err(|why| Error::misuse(format!("{name}={value}: {why}")))?;
             }
@@ -173,17 +183,22 @@ impl Config {
     }
 
     /// Sets one value by its name in the environment, without the prefix.
-    fn set(&mut self, setting: &str, value: &str) -> std::result::Result<(), String> {
+    pub(crate) fn set(&mut self, setting: &str, value: &str) -> std::result::Result<(), String> {
         match setting {
-            "TIMEOUT_MS" => self.timeout = Duration::from_millis(number(value, 100)? as u64),
-            "JOIN_TIMEOUT_MS" => self.join_timeout = Duration::from_millis(number(value, 100)? as u64),
+            "TIMEOUT_MS" => {
+                self.timeout = Duration::from_millis(number(value, 100..=MILLISECONDS_MAX)? as u64)
+            }
+            "JOIN_TIMEOUT_MS" => {
+                self.join_timeout = Duration::from_millis(number(value, 100..=MILLISECONDS_MAX)? as u64)
+            }
             "TRANSPORT" => self.transport = value.parse()?,
-            "CHANNELS" => self.channels = number(value, 1)?.min(CHANNELS_MAX),
-            "SLOTS" => self.slots = number(value, 2)?,
-            "SLOT_BYTES" => self.slot_bytes = number(value, 4096)?.next_multiple_of(4096),
-            "HEAP_BYTES" => self.heap_bytes = number(value, 0)?.next_multiple_of(4096),
-            "WINDOW_BYTES" => self.window_bytes = number(value, 1 << 16)?.next_multiple_of(4096),
-            "SOCKETS" => self.sockets = number(value, 1)?,
+            "CHANNELS" => self.channels = number(value, 1..=usize::MAX)?.min(CHANNELS_MAX),
+            "SLOTS" => self.slots = number(value, 2..=SLOTS_MAX)?,
+            "SLOT_BYTES" => self.slot_bytes = number(value, 4096..=SLOT_BYTES_MAX)?.next_multiple_of(4096),
+            "HEAP_BYTES" => self.heap_bytes = number(value, 0..=BYTES_MAX)?.next_multiple_of(4096),
+            "WINDOW_BYTES" => self.window_bytes = number(value, 1 << 16..=BYTES_MAX)?.next_multiple_of(4096),
+            "SOCKETS" => self.sockets = number(value, 1..=SOCKETS_MAX)?,
+            "ENCRYPTION" => self.encryption = switch(value)?,
             "BIND" => self.bind = Some(value.parse().map_err(|_| "not an IP address".to_owned())?),
             "ORDER" => self.order = value.parse()?,
             "ALGO" => self.algorithms = algorithms(value)?,
@@ -191,19 +206,18 @@ impl Config {
                 let text = std::fs::read_to_string(value).map_err(|error| error.to_string())?;
                 self.table = Table::parse(&text)?;
             }
-            "STREAM_FROM_BYTES" => self.stream_from_bytes = number(value, 0)?,
-            "GPU_CHANNELS" => self.gpu.channels = number(value, 1)?.min(CHANNELS_MAX),
-            "GPU_SLOTS" => self.gpu.slots = number(value, 3)?.min(SLOTS_MAX),
-            "GPU_SLOT_BYTES" => self.gpu.slot_bytes = number(value, 4096)?.next_multiple_of(4096),
-            "GPU_WINDOW_BYTES" => self.gpu.window_bytes = number(value, 1 << 16)?.next_multiple_of(4096),
-            "GPU_P2P" => self.gpu.peer_to_peer = number(value, 0)? > 0,
-            "CACHE_BYTES" => self.cache_bytes = number(value, 1 << 16)?,
+            "STREAM_FROM_BYTES" => self.stream_from_bytes = number(value, 0..=usize::MAX)?,
+            "GPU_CHANNELS" => self.gpu.channels = number(value, 1..=usize::MAX)?.min(CHANNELS_MAX),
+            "GPU_SLOTS" => self.gpu.slots = number(value, 3..=usize::MAX)?.min(SLOTS_MAX),
+            "GPU_SLOT_BYTES" => self.gpu.slot_bytes = number(value, 4096..=BYTES_MAX)?.next_multiple_of(4096),
+            "GPU_WINDOW_BYTES" => {
+                self.gpu.window_bytes = number(value, 1 << 16..=BYTES_MAX)?.next_multiple_of(4096)
+            }
+            "GPU_P2P" => self.gpu.peer_to_peer = number(value, 0..=1)? > 0,
+            "CACHE_BYTES" => self.cache_bytes = number(value, 1 << 16..=BYTES_MAX)?,
             "DUMP" => self.dump = Some(PathBuf::from(value)),
-            "STATUS" => match value {
-                "on" => self.status = true,
-                "off" => self.status = false,
-                _ => return Err("neither on nor off".to_owned()),
-            },
+            "CHECK_FINITE" => self.check_finite = switch(value)?,
+            "STATUS" => self.status = switch(value)?,
             "DEBUG" | "ID" | "SECRET" | "SECRET_FILE" => {}
             _ => return Err("no such setting".to_owned()),
         }
@@ -248,11 +262,20 @@ pub fn algorithms(text: &str) -> std::result::Result<Vec<&'static Algorithm>, St
     Ok(chosen)
 }
 
-fn number(text: &str, least: usize) -> std::result::Result<usize, String> {
+fn number(text: &str, allowed: RangeInclusive<usize>) -> std::result::Result<usize, String> {
     match text.parse() {
-        Ok(number) if number >= least => Ok(number),
-        Ok(_) => Err(format!("must be at least {least}")),
+        Ok(number) if allowed.contains(&number) => Ok(number),
+        Ok(number) if number < *allowed.start() => Err(format!("must be at least {}", allowed.start())),
+        Ok(_) => Err(format!("must be at most {}", allowed.end())),
         Err(_) => Err("not a whole number".to_owned()),
+    }
+}
+
+fn switch(text: &str) -> std::result::Result<bool, String> {
+    match text {
+        "on" => Ok(true),
+        "off" => Ok(false),
+        _ => Err("neither on nor off".to_owned()),
     }
 }
 
@@ -265,6 +288,13 @@ const PREFIX: &str = "UNISONO_";
 /// More channels than this have never helped and cost memory.
 const CHANNELS_MAX: usize = 32;
 const SLOTS_MAX: usize = 1024;
+/// A year.
+const MILLISECONDS_MAX: usize = 365 * 24 * 3600 * 1000;
+/// More is more than there are addresses.
+const BYTES_MAX: usize = 1 << 46;
+/// Frames count the bytes of a message in 32 bits.
+const SLOT_BYTES_MAX: usize = 1 << 30;
+const SOCKETS_MAX: usize = 256;
 
 #[cfg(test)]
 mod tests {
@@ -276,9 +306,15 @@ mod tests {
         config.set("TIMEOUT_MS", "250").unwrap();
         config.set("TRANSPORT", "tcp").unwrap();
         assert_eq!((config.timeout.as_millis(), config.transport), (250, Transport::Tcp));
+        config.set("ENCRYPTION", "on").unwrap();
+        assert!(config.encryption);
+        assert_eq!(config.set("ENCRYPTION", "yes").unwrap_err(), "neither on nor off");
         assert_eq!(config.set("CHANELS", "4").unwrap_err(), "no such setting");
         assert_eq!(config.set("CHANNELS", "many").unwrap_err(), "not a whole number");
         assert_eq!(config.set("TIMEOUT_MS", "1").unwrap_err(), "must be at least 100");
+        assert!(
+            config.set("SLOT_BYTES", &usize::MAX.to_string()).unwrap_err().starts_with("must be at most")
+        );
         assert!(config.set("ALGO", "rign").unwrap_err().contains("no algorithm `rign`"));
     }
 }

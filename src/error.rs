@@ -12,7 +12,8 @@ pub type Result<T> = std::result::Result<T, Error>;
 /// An error, with the party at fault and the place where it was seen.
 ///
 /// After any error but [`ErrorKind::Misuse`] the communicator is *poisoned*:
-/// every later call returns the same error, on every rank.
+/// every later call returns the same error, on every rank. Ranks that could not
+/// meet for another communicator ([`ErrorKind::Rendezvous`] from a split) still have the one they called.
 #[derive(Clone, Debug)]
 pub struct Error(Box<Story>);
 
@@ -67,6 +68,8 @@ pub enum ErrorKind {
     Timeout {
         /// The ranks that were waited for, with what they last said they were doing.
         waiting_for: Vec<(Rank, Option<Call>)>,
+        /// Those of them whose operation is one of another communicator.
+        elsewhere: Vec<Rank>,
         /// How long nothing moved.
         after: Duration,
     },
@@ -76,6 +79,15 @@ pub enum ErrorKind {
         by: Rank,
         /// Why, in the words of the caller.
         reason: String,
+    },
+    /// A rank gave an element that is no finite number, where [`Config::check_finite`](crate::Config::check_finite) asks for them.
+    NotFinite {
+        /// Who.
+        rank: Rank,
+        /// The first such element of what it gave.
+        index: u64,
+        /// What it is: NaN, or an infinity.
+        what: String,
     },
     /// The other ranks have shrunk the communicator without this one, which said nothing for too long.
     LeftBehind {
@@ -164,9 +176,14 @@ impl ErrorKind {
             ErrorKind::Timeout { .. } => {
                 "look at what those ranks are doing, or raise UNISONO_TIMEOUT_MS if they are only slow"
             }
+            ErrorKind::NotFinite { .. } => {
+                "look for where it comes from on that rank, or let it pass with UNISONO_CHECK_FINITE=off"
+            }
             ErrorKind::Aborted { .. } => "make a new communicator to go on, for example with `shrink`",
             ErrorKind::LeftBehind { .. } => "end this process; another one may take its place",
-            ErrorKind::Corrupt { .. } => "check that all ranks run the same build on a sound host",
+            ErrorKind::Corrupt { .. } => {
+                "check that all ranks run the same build, and that hosts and network are sound"
+            }
             ErrorKind::Misuse(_) => "correct the call; the communicator is unharmed",
             ErrorKind::Rendezvous(failure) => failure.advice(),
             ErrorKind::Gpu(_) => "look at what the driver says of this GPU (nvidia-smi, dmesg)",
@@ -188,18 +205,24 @@ impl fmt::Display for ErrorKind {
             }
             ErrorKind::PeerLost { peer, what } => write!(f, "rank {peer} is gone ({what})"),
             ErrorKind::PeerLeft { peer } => write!(f, "rank {peer} has left the communicator"),
-            ErrorKind::Timeout { waiting_for, after } => {
+            ErrorKind::Timeout { waiting_for, elsewhere, after } => {
                 write!(f, "nothing moved for {:.1} s, waiting for ", after.as_secs_f64())?;
                 for (index, (rank, call)) in waiting_for.iter().enumerate() {
                     let comma = if index > 0 { ", " } else { "" };
                     match call {
-                        Some(call) => write!(f, "{comma}rank {rank} (itself waiting in {call})")?,
+                        Some(call) => {
+                            let of = if elsewhere.contains(rank) { " of another communicator" } else { "" };
+                            write!(f, "{comma}rank {rank} (itself waiting in {call}{of})")?;
+                        }
                         None => write!(f, "{comma}rank {rank} (silent)")?,
                     }
                 }
                 Ok(())
             }
             ErrorKind::Aborted { by, reason } => write!(f, "rank {by} aborted: {reason}"),
+            ErrorKind::NotFinite { rank, index, what } => {
+                write!(f, "element {index} of what rank {rank} gave is {what}")
+            }
             ErrorKind::LeftBehind { by } => {
                 write!(
                     f,

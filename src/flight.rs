@@ -13,7 +13,7 @@ use std::time::Duration;
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Flight {
-    /// A number that the ranks of this communicator share, and no other communicator has.
+    /// A number that the ranks of this communicator share, and no other communicator has; zero over a mesh that the caller made.
     pub communicator: u64,
     /// How often what it comes from was shrunk since its ranks met.
     pub epoch: u64,

@@ -34,6 +34,9 @@ pub mod device;
 mod engine;
 mod error;
 mod flight;
+#[cfg(any(test, feature = "fuzzing"))]
+#[doc(hidden)]
+pub mod fuzzing;
 mod reduction;
 pub mod rendezvous;
 pub mod schedule;

@@ -8,7 +8,7 @@ use crate::flight::Flight;
 use crate::rendezvous::{UniqueId, recv_text, send_text};
 use std::sync::{Mutex, Once, PoisonError, Weak};
 use std::time::{Duration, Instant};
-use unisono_transports::auth::{self, Claims, Purpose, Secret};
+use unisono_transports::auth::{self, Claims, Purpose, Secret, Terms};
 use unisono_transports::listener::Listener;
 use unisono_transports::porch::{News, Porch};
 use unisono_transports::unix;
@@ -40,10 +40,15 @@ pub(crate) fn tell_of(communicator: Weak<dyn Reporter>, secret: Option<&Secret>)
 
 fn listen(secret: &Secret) -> Result<()> {
     let listener = Listener::unix_as(&format!("{PREFIX}{}", std::process::id()))?;
-    let porch = Porch::new(vec![listener], secret.clone());
+    let porch = Porch::new(vec![listener], terms(secret));
     let thread = std::thread::Builder::new().name("unisono status".to_owned()).stack_size(STACK_BYTES);
     let failed = |error| Error::new(ErrorKind::System(format!("cannot start a thread: {error}")));
     thread.spawn(|| serve(porch)).map(drop).map_err(failed)
+}
+
+/// What is asked here does not leave the host.
+fn terms(secret: &Secret) -> Terms {
+    Terms { secret: secret.clone(), encrypted: false }
 }
 
 fn serve(mut porch: Porch) {
@@ -83,7 +88,7 @@ pub fn ask(process: u32, id: &UniqueId) -> Result<String> {
     let deadline = Instant::now() + ANSWER_TIME;
     let mut stream = unix::dial(&format!("{PREFIX}{process}"))?;
     let claims = Claims { purpose: Purpose::Status, rank: 0, ranks: 0, index: 0, session: 0 };
-    auth::connect(&mut stream, id.secret(), &claims, deadline)?;
+    auth::connect(&mut stream, &terms(id.secret()), &claims, deadline)?;
     Ok(recv_text(&mut stream, deadline)?)
 }
 

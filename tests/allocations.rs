@@ -76,8 +76,17 @@ fn nothing_is_allocated_by_links_either() {
 
 #[test]
 fn nothing_is_allocated_over_tcp() {
+    over_tcp(false);
+}
+
+#[test]
+fn nothing_is_allocated_for_encryption() {
+    over_tcp(true);
+}
+
+fn over_tcp(encryption: bool) {
     let id = unisono::UniqueId::new(std::net::Ipv4Addr::LOCALHOST.into()).unwrap();
-    let config = Config { transport: unisono::Transport::Tcp, ..Config::default() };
+    let config = Config { transport: unisono::Transport::Tcp, encryption, ..Config::default() };
     let comms = std::thread::scope(|scope| {
         let (id, config) = (&id, &config);
         let threads: Vec<_> = (0..4)

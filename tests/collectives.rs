@@ -76,6 +76,9 @@ all_rows! {
     tcp_7: Tcp 7;
     tcp_8: Tcp 8;
     tcp_16: Tcp 16;
+    encrypted_2: Encrypted 2;
+    encrypted_3: Encrypted 3;
+    encrypted_5: Encrypted 5;
 }
 
 fn with_every_type(comm: &Communicator, case: Case) {

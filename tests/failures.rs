@@ -2,6 +2,7 @@
 
 mod support;
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use support::World;
 use unisono::{Communicator, Config, Error, ErrorKind, Max, Sum};
@@ -73,6 +74,23 @@ fn different_operations_are_told_apart_whatever_they_are() {
                 assert!(text.contains("all_reduce #0") && text.contains(word), "{world:?} {word}: {text}");
             }
         }
+    }
+}
+
+#[test]
+fn ranks_that_wait_for_a_slow_one_with_counts_of_their_own_agree() {
+    for world in World::ALL {
+        world.run(3, &patient(), |comm| {
+            let rank = comm.rank();
+            if rank == 2 {
+                // Longer than it takes the others to say what they wait in.
+                std::thread::sleep(Duration::from_millis(900));
+            }
+            let mut sends = [1; 3];
+            sends[rank] = 5 + rank;
+            let total: usize = sends.iter().sum();
+            comm.all_to_all_v(&vec![1u8; total], &sends, &mut vec![0; total], &sends).unwrap();
+        });
     }
 }
 
@@ -152,6 +170,32 @@ fn abort_from_another_thread_ends_a_wait_on_every_rank() {
             let kind = ErrorKind::Aborted { by: 0, reason: "enough of this".to_owned() };
             assert_eq!(error.kind(), &kind, "{world:?}");
         }
+    }
+}
+
+#[test]
+fn an_abort_is_heard_by_every_rank_while_an_operation_ends_well() {
+    for _ in 0..300 {
+        let is_over = AtomicBool::new(false);
+        let [near, far] = Communicator::threads_with(2, &patient()).unwrap().try_into().expect("two");
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                std::thread::sleep(Duration::from_micros(50));
+                is_over.store(true, Ordering::Release);
+                near.abort("enough");
+            });
+            scope.spawn(|| {
+                while !is_over.load(Ordering::Acquire) {
+                    if near.send(&[1u8], 1).is_err() {
+                        break;
+                    }
+                }
+            });
+            let begun = Instant::now();
+            let error = (0..).find_map(|_| far.recv(&mut [0u8], 0).err()).expect("an end");
+            assert!(matches!(error.kind(), ErrorKind::Aborted { by: 0, .. }), "{error}");
+            assert!(begun.elapsed() < Duration::from_secs(1), "after {:?}", begun.elapsed());
+        });
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod support;
 
+use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use support::World;
@@ -60,6 +61,40 @@ fn an_operation_that_waits_is_seen_from_another_thread() {
             let flight = comm.flight();
             assert_eq!(flight.operations[1].progress, Progress::Failed);
             assert!(flight.error.expect("it is kept").contains("rank 1 has left"));
+        });
+    }
+}
+
+/// A communicator that is over is asked again and again; its record is of what ended it.
+#[test]
+fn a_failure_leaves_one_record_of_each_rank() {
+    let folder = std::env::temp_dir().join(format!("unisono-once-{}", std::process::id()));
+    let config = Config { dump: Some(folder.clone()), ..Config::default() };
+    let files = || std::fs::read_dir(&folder).map_or(0, Iterator::count);
+    let ends: [fn(&Communicator) -> unisono::Result<()>; 2] = [
+        |comm| {
+            if comm.rank() == 1 {
+                comm.abort("enough");
+            }
+            comm.barrier()
+        },
+        |comm| comm.all_reduce(&mut vec![1.0f32; 1 + comm.rank()], Sum),
+    ];
+    for end in ends {
+        let together = Barrier::new(2);
+        World::Threads.run(2, &config, |comm| {
+            end(&comm).expect_err("it ends");
+            together.wait();
+            let written = files();
+            together.wait();
+            // One of the two does it.
+            let _ = std::fs::remove_dir_all(&folder);
+            together.wait();
+            comm.barrier().expect_err("it is over");
+            comm.abort("again");
+            comm.barrier().expect_err("it is over");
+            together.wait();
+            assert_eq!((written, files()), (2, 0), "rank {}", comm.rank());
         });
     }
 }

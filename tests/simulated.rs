@@ -2,11 +2,13 @@
 
 mod support;
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use support::{Case, exercise};
 use unisono::schedule::{Algorithm, Reach, Spec};
 use unisono::{Communicator, Config, ErrorKind, Op, Sum};
-use unisono_transports::sim::{self, Death, Observer, Stall, Weather};
+use unisono_transports::sim::{self, Fault, Moment, Observer, Weather};
+use unisono_transports::{Gathering, Mesh, Venue};
 
 fn config() -> Config {
     Config { slot_bytes: 4096, channels: 2, timeout: Duration::from_secs(5), ..Config::default() }
@@ -69,8 +71,9 @@ fn a_seed_replays_a_run() {
 #[test]
 fn a_death_is_named_by_every_survivor_in_virtual_milliseconds() {
     for seed in 0..10 {
-        let death = Some(Death { rank: 2, at: Duration::from_micros(200 + 100 * seed) });
-        let (errors, observer) = run(4, Weather { death, ..Weather::fair(seed) }, |comm| {
+        let at = Moment::Time(Duration::from_micros(200 + 100 * seed));
+        let faults = vec![Fault::Death { rank: 2, at, told: true }];
+        let (errors, observer) = run(4, Weather { faults, ..Weather::fair(seed) }, |comm| {
             let mut values = vec![1.0f64; 1000];
             loop {
                 if let Err(error) = comm.all_reduce(&mut values, Sum) {
@@ -90,8 +93,8 @@ fn a_death_is_named_by_every_survivor_in_virtual_milliseconds() {
 fn a_stall_shorter_than_the_deadline_harms_nothing_and_a_longer_one_is_an_error() {
     let begun = Instant::now();
     for (lasts, survives) in [(Duration::from_secs(4), true), (Duration::from_secs(60), false)] {
-        let stall = Some(Stall { rank: 1, from: Duration::from_micros(10), lasts });
-        let (results, _) = run(3, Weather { stall, ..Weather::fair(1) }, |comm| {
+        let faults = vec![Fault::Stall { rank: 1, from: Duration::from_micros(10), lasts }];
+        let (results, _) = run(3, Weather { faults, ..Weather::fair(1) }, |comm| {
             let mut values = vec![1.0f32; 30_000];
             comm.all_reduce(&mut values, Sum).map(|()| values[29_999])
         });
@@ -103,4 +106,95 @@ fn a_stall_shorter_than_the_deadline_harms_nothing_and_a_longer_one_is_an_error(
         }
     }
     assert!(begun.elapsed() < Duration::from_secs(20), "virtual time took {:?}", begun.elapsed());
+}
+
+#[test]
+fn survivors_of_two_deaths_go_on_over_the_simulated_network() {
+    for seed in 0..20 {
+        // The second death falls into the recovery from the first.
+        let death = |rank, at| Fault::Death { rank, at: Moment::Time(at), told: true };
+        let faults =
+            vec![death(1, Duration::from_micros(300)), death(0, Duration::from_micros(400 + 20 * seed))];
+        let (places, observer) =
+            sim::world(5, config().geometry(), Weather { faults, ..Weather::fair(seed) });
+        let sums: Vec<_> = std::thread::scope(|scope| {
+            let rank = |(rank, (mesh, venue))| {
+                let observer = &observer;
+                scope.spawn(move || {
+                    let mut comm = Communicator::over_with(mesh, venue, &config());
+                    while observer.died(rank).is_none() {
+                        let mut values = vec![1.0f32; 500];
+                        match comm.all_reduce(&mut values, Sum) {
+                            Ok(()) if comm.ranks() == 3 => return Some((values[499], comm.ranks())),
+                            Ok(()) => {}
+                            Err(_) if observer.died(rank).is_some() => {}
+                            Err(_) => {
+                                comm = comm.shrink().unwrap_or_else(|error| panic!("seed {seed}, {error}"))
+                            }
+                        }
+                    }
+                    None
+                })
+            };
+            let ranks: Vec<_> = places.into_iter().enumerate().map(rank).collect();
+            ranks.into_iter().map(|rank| rank.join().expect("no rank panics")).collect()
+        });
+        let left = Some((3.0, 3));
+        assert_eq!(sums, [None, None, left, left, left], "seed {seed}");
+        assert!(observer.now() < Duration::from_secs(5), "seed {seed}: {:?}", observer.now());
+    }
+}
+
+/// A venue that has one answer to where ranks can meet.
+struct Known {
+    venue: Arc<dyn Venue>,
+    place: String,
+}
+
+impl Venue for Known {
+    fn place(&self) -> unisono_transports::Result<String> {
+        Ok(self.place.clone())
+    }
+
+    fn meet(&self, gathering: Gathering<'_>, patience: Duration) -> unisono_transports::Result<Mesh> {
+        self.venue.meet(gathering, patience)
+    }
+}
+
+/// What every rank of three makes of a venue that says so of where to meet.
+fn meeting_at<R: Send>(place: &str, body: impl Fn(Communicator) -> R + Sync) -> Vec<R> {
+    let (places, _) = sim::world(3, config().geometry(), Weather::fair(1));
+    std::thread::scope(|scope| {
+        let rank = |(mesh, venue)| {
+            let (body, venue) = (&body, Arc::new(Known { venue, place: place.to_owned() }));
+            scope.spawn(move || body(Communicator::over_with(mesh, venue, &config())))
+        };
+        let ranks: Vec<_> = places.into_iter().map(rank).collect();
+        ranks.into_iter().map(|rank| rank.join().expect("no rank panics")).collect()
+    })
+}
+
+#[test]
+fn a_place_that_is_none_is_an_error_on_every_rank() {
+    for place in [String::new(), "x".repeat(65)] {
+        let splits = meeting_at(&place, |comm| comm.split(Some(0), 0).expect_err("nowhere to meet"));
+        assert!(matches!(splits[0].kind(), ErrorKind::Unavailable(_)), "{}", splits[0]);
+        assert!(splits[0].to_string().contains(&format!("has {}", place.len())), "{}", splits[0]);
+        for error in &splits[1..] {
+            assert!(error.to_string().contains("the first rank of the group"), "{error}");
+        }
+        let shrunk = meeting_at(&place, |comm| comm.shrink().expect_err("nowhere to meet"));
+        assert!(shrunk.iter().all(|error| matches!(error.kind(), ErrorKind::Unavailable(_))), "{shrunk:?}");
+    }
+}
+
+#[test]
+fn those_that_met_at_a_venue_have_a_name_that_no_others_have() {
+    let names = meeting_at("here", |comm| {
+        let all = comm.split(Some(0), 0).expect("met").expect("in it");
+        let name = all.flight().communicator;
+        (name, comm.shrink().expect("met").flight().communicator)
+    });
+    assert!(names.iter().all(|&name| name == names[0] && name.0 != 0 && name.1 != 0), "{names:?}");
+    assert_ne!(names[0].0, names[0].1);
 }

@@ -4,7 +4,9 @@ mod flight;
 mod launch;
 mod perf;
 mod schedules;
+mod simulate;
 mod size;
+mod topo;
 mod tune;
 
 use clap::{Parser, Subcommand};
@@ -36,6 +38,10 @@ enum Command {
     Analyze(flight::AnalyzeArguments),
     /// Ask the ranks that run on this host what they are doing, and who waits for whom.
     Status(flight::StatusArguments),
+    /// Let ranks fail in every way that a seed gives, in virtual time, and check what becomes of the others.
+    Simulate(simulate::Arguments),
+    /// Say where the GPUs of this host are, and how they reach each other.
+    Topo(topo::Arguments),
     /// List the algorithms.
     Algos,
     #[command(hide = true)]
@@ -83,17 +89,23 @@ fn leave_when_nobody_reads() {
 /// What shells say of programs that SIGPIPE ended.
 const BROKEN_PIPE: i32 = 128 + 13;
 
+/// On standard error; `UNISONO_DEBUG` asks for more than warnings. Simulated failures are no warnings.
+fn show_warnings(command: &Command) {
+    use tracing_subscriber::EnvFilter;
+    let usual = if matches!(command, Command::Simulate(_)) { "off" } else { "warn" };
+    let filter = EnvFilter::try_from_env("UNISONO_DEBUG").unwrap_or_else(|_| EnvFilter::new(usual));
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
+        .init();
+}
+
 fn main() -> ExitCode {
     leave_when_nobody_reads();
-    let filter = tracing_subscriber::EnvFilter::try_from_env("UNISONO_DEBUG").unwrap_or_default();
-    if std::env::var_os("UNISONO_DEBUG").is_some() {
-        tracing_subscriber::fmt()
-            .with_env_filter(filter)
-            .with_writer(std::io::stderr)
-            .with_ansi(std::io::stderr().is_terminal())
-            .init();
-    }
-    let ended = match Arguments::parse().command {
+    let command = Arguments::parse().command;
+    show_warnings(&command);
+    let ended = match command {
         Command::Run(arguments) => run(arguments),
         Command::Perf(arguments) => perf::run(&arguments),
         Command::Check(arguments) => schedules::check(&arguments),
@@ -101,6 +113,8 @@ fn main() -> ExitCode {
         Command::Tune(arguments) => tune::run(&arguments),
         Command::Analyze(arguments) => flight::analyze(&arguments),
         Command::Status(arguments) => flight::status(&arguments),
+        Command::Simulate(arguments) => simulate::run(&arguments),
+        Command::Topo(arguments) => topo::run(&arguments),
         Command::Algos => schedules::list(),
         Command::ExecRank { launcher, program } => {
             let (code, why) = launch::become_program(launcher, &program);

@@ -7,8 +7,8 @@ use unisono::schedule::{Algorithm, Collective, Rank, Spec, draw, find};
 #[derive(clap::Args)]
 pub(crate) struct CheckArguments {
     /// Check every number of ranks up to this one.
-    #[arg(long, default_value_t = 33)]
-    max_ranks: usize,
+    #[arg(long, default_value_t = 33, value_parser = clap::value_parser!(u16).range(1..))]
+    max_ranks: u16,
     /// Check a few cases of up to 1024 ranks beside them.
     #[arg(long)]
     large: bool,
@@ -44,7 +44,7 @@ pub(crate) fn check(arguments: &CheckArguments) -> Result<u8, String> {
     );
     let (mut cases, mut violations) = (0, 0);
     for algorithm in Algorithm::ALL {
-        let row = survey(algorithm, &specs(algorithm, arguments.max_ranks, arguments.large));
+        let row = survey(algorithm, &specs(algorithm, arguments.max_ranks.into(), arguments.large));
         cases += row.cases;
         violations += usize::from(row.violation.is_some());
         print_row(&row);

@@ -104,3 +104,24 @@ fn a_mismatched_count_is_named_by_every_rank_within_two_seconds() {
         assert_eq!(job.wait().unwrap().code(), Some(1));
     }
 }
+
+#[test]
+fn a_stopped_rank_is_warned_of_by_its_number() {
+    for transport in ["shm", "tcp"] {
+        let sizes = ["-b", "64K", "-e", "64K", "-n", "100000000", "-c", "0", "--transport", transport];
+        let (mut job, pids, errors) = start(&sizes);
+        // The first line of the table: ranks have met.
+        let mut rows = BufReader::new(job.stdout.take().expect("piped")).lines().map_while(Result::ok);
+        rows.next().expect("a table");
+        std::thread::sleep(Duration::from_millis(500));
+        Command::new("kill").args(["-STOP", &pids[2].to_string()]).status().unwrap();
+        let stopped = Instant::now();
+        let warned = |line: &String| line.contains("WARN") && line.contains("waiting for rank 2");
+        let line = errors.lines().map_while(Result::ok).find(warned);
+        assert!(line.is_some(), "{transport}: no warning");
+        let after = stopped.elapsed().as_secs_f64();
+        assert!((3.5..5.5).contains(&after), "{transport}: warned after {after} s");
+        job.kill().unwrap();
+        job.wait().unwrap();
+    }
+}

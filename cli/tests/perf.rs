@@ -43,6 +43,13 @@ fn every_collective_over_every_transport_is_right() {
 }
 
 #[test]
+fn encrypted_ranks_are_right_and_say_so() {
+    let arguments = ["all_reduce", "--ranks", "2", "--transport", "tcp", "-b", "8", "-e", "8M", "-f", "1024"];
+    let text = good(&[&arguments[..], &["-n", "2", "-w", "1", "--encrypt"]].concat());
+    assert!(text.contains("over tcp, TCP encrypted,"), "{text}");
+}
+
+#[test]
 fn every_type_and_operation_is_right() {
     let sizes = ["-b", "64", "-e", "64K", "-f", "1024", "-n", "2", "-w", "1", "-t", "3"];
     for collective in ["all_reduce", "reduce_scatter", "reduce"] {
@@ -68,8 +75,18 @@ fn ranks_on_the_software_device_are_right_and_say_so() {
     good(&[&["all_reduce", "-N", "2"], &sizes[..]].concat());
     let text = good(&[&["all_reduce", "-t", "2", "-G", "2", "--report-floor"], &sizes[..]].concat());
     assert!(text.contains("the driver copies"), "{text}");
+    let large = ["--device", "software", "--sizes", "200000", "-n", "1", "-w", "0", "-R", "2", "-N", "2"];
+    let text = good(&[&["all_reduce"], &large[..]].concat());
+    assert!(text.contains("zerocopy"), "{text}");
     let corrupted = perf(&[&["all_reduce", "-t", "2", "--corrupt"], &sizes[..]].concat());
     assert_eq!(corrupted.status.code(), Some(1));
+}
+
+#[test]
+fn a_file_that_cannot_be_written_is_refused_before_anything_is_measured() {
+    let refused = perf(&["all_reduce", "-t", "2", "--sizes", "8", "-J", "/nowhere/results.json"]);
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("/nowhere/results.json"));
+    assert!(!refused.status.success() && refused.stdout.is_empty());
 }
 
 #[test]
@@ -79,6 +96,8 @@ fn without_a_driver_a_gpu_is_refused_with_the_reason() {
     assert!(output.status.success() || errors.contains("no CUDA driver"), "{errors}");
     let refused = perf(&["all_reduce", "--device", "software", "--memory"]);
     assert!(String::from_utf8_lossy(&refused.stderr).contains("does not go with --device"));
+    let refused = perf(&["all_reduce", "--device", "software", "-t", "2", "--bind", "none"]);
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("--bind does not go with --device"));
 }
 
 #[test]

@@ -53,6 +53,8 @@ enum State : u32 {
     MISMATCH = 4,
     // A message is longer or shorter than it has to be.
     LENGTH = 5,
+    // The peer has left: what it had to say is there.
+    LEFT = 6,
 };
 
 // How long waits of a launch last at most.

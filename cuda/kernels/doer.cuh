@@ -31,6 +31,8 @@ struct Doer {
     u64 step;
     u32 act;
 
+    DEVICE bool is_left() const { return has_left(stage.args.left, peer); }
+
     DEVICE void describe(Status* status) const {
         status->rank = stage.args.rank;
         status->peer = peer;

@@ -17,6 +17,8 @@ struct Addressee {
     // What the peer is doing, where that is known.
     u64 theirs[TAG_LINES];
 
+    DEVICE bool is_left() const { return has_left(args.left, peer); }
+
     DEVICE void describe(Status* status) const {
         status->rank = args.rank;
         status->peer = peer;

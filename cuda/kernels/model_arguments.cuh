@@ -63,6 +63,9 @@ struct Look {
     float* rows;
     u64 count;
     u64 width;
+    // The number of a row that is elsewhere, and zeros here, if `ignores` is not 0.
+    u32 ignored;
+    u32 ignores;
 };
 
 // Rows of queries | keys | values of all heads; sequences follow each other.
@@ -93,6 +96,26 @@ struct Losses {
     float* losses;
     u64 rows;
     u64 classes;
+    float share;
+    // Rows of this target do not count, if `ignores` is not 0.
+    u32 ignored;
+    u32 ignores;
+    u32 unused;
+};
+
+// Of each row the logits of this rank's classes, and what goes around of it.
+struct Classes {
+    float* logits;
+    // Places here; those elsewhere are `columns`.
+    const u32* targets;
+    // Of all ranks, of each row; becomes the loss.
+    float* greatest;
+    // The sum of the powers of each row, then the logit at the target of each.
+    float* both;
+    u64 rows;
+    u64 columns;
+    // Columns that are classes; the rest is padding.
+    u64 count;
     float share;
     // Rows of this target do not count, if `ignores` is not 0.
     u32 ignored;

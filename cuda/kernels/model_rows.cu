@@ -37,6 +37,14 @@ UNISONO_KERNEL(fill_rows, Rows) {
     }
 }
 
+// Every row of `to` += `from`.
+UNISONO_KERNEL(add_to_rows, Rows) {
+#pragma unroll 1
+    for (u64 at = first_thread(); at < args.rows * args.columns; at += all_threads()) {
+        args.to[at] += args.from[at % args.columns];
+    }
+}
+
 // to += every row of `from`.
 UNISONO_KERNEL(add_rows, Rows) {
     add_over_rows(args.to, args.rows, args.columns,
@@ -121,11 +129,14 @@ UNISONO_KERNEL(rms_norm_gain, Normalise) {
     });
 }
 
-// Row i becomes row indices[i] of the table.
+DEVICE bool is_here(const Look& args, u32 index) { return args.ignores == 0 || index != args.ignored; }
+
+// Row i becomes row indices[i] of the table, or zeros.
 UNISONO_KERNEL(embed, Look) {
 #pragma unroll 1
     for (u64 at = first_thread(); at < args.count * args.width; at += all_threads()) {
-        args.rows[at] = args.table[args.indices[at / args.width] * args.width + at % args.width];
+        u32 index = args.indices[at / args.width];
+        args.rows[at] = is_here(args, index) ? args.table[index * args.width + at % args.width] : 0.0f;
     }
 }
 
@@ -134,8 +145,8 @@ UNISONO_KERNEL(embed, Look) {
 UNISONO_KERNEL(embed_slopes, Look) {
 #pragma unroll 1
     for (u64 row = 0; row < args.count; row++) {
-        u64 index = args.indices[row];
-        if (index % gridDim.x == blockIdx.x) {
+        u32 index = args.indices[row];
+        if (is_here(args, index) && index % gridDim.x == blockIdx.x) {
             for (u64 column = threadIdx.x; column < args.width; column += blockDim.x) {
                 args.table[index * args.width + column] += args.rows[row * args.width + column];
             }

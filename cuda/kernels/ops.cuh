@@ -4,6 +4,11 @@
 
 #include "machine.cuh"
 
+// Of an operation that a program brings: `own_combine`, written when it is compiled. It takes the place of the sum.
+#ifdef UNISONO_OWN
+#include "own.cuh"
+#endif
+
 // The value of these bits.
 template <class V>
 DEVICE V from_bits(u64 bits) {
@@ -85,7 +90,11 @@ struct Sum {
     }
     template <class V>
     static DEVICE V combine(V left, V right) {
+#ifdef UNISONO_OWN
+        return own_combine(left, right);
+#else
         return sum(left, right);
+#endif
     }
     template <class V>
     static DEVICE V after(V value, u32) {

@@ -62,7 +62,12 @@ DEVICE u64 bytes_of(const Stage& stage, const Place& place) {
 DEVICE u8* address_of(const Stage& stage, const Place& place) {
     if (is_callers(place)) {
         const Extent& extent = extent_of(stage, place);
-        return extent.base + slice_of(extent, place.index, stage).start;
+        u8* base = extent.base;
+        if (place.rank != stage.args.rank) {
+            const Lent& lent = stage.args.lent[place.rank];
+            base = place.space == INPUT ? lent.input : lent.output;
+        }
+        return base + slice_of(extent, place.index, stage).start;
     }
     u64 offset = place.index * stage.args.slice_bytes;
     if (place.space == SCRATCH) {

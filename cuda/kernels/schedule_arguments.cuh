@@ -68,6 +68,12 @@ struct Neighbour {
     u64* inbox;
 };
 
+// The buffers of one rank, where others reach them: cut as this rank's are.
+struct Lent {
+    u8* input;
+    u8* output;
+};
+
 struct Interpret {
     const Act* acts;
     const Place* places;
@@ -97,6 +103,8 @@ struct Interpret {
     u32 divisor;
     u32 uses_window;
     u32 protocol;
+    const Lent* lent;
+    const u64* left;
     Patience patience;
 };
 
@@ -117,6 +125,7 @@ struct OneShot {
     u32 op;
     u32 divisor;
     u32 unused;
+    const u64* left;
     Patience patience;
 };
 

@@ -13,12 +13,17 @@ struct Waiter {
     u32 peer;
     u64 step;
 
+    DEVICE bool is_left() const { return false; }
+
     DEVICE void describe(Status* status) const {
         status->rank = rank;
         status->peer = peer;
         status->step = u32(step);
     }
 };
+
+// Whether a peer has left, by a table with a word for each; null: nobody does.
+DEVICE bool has_left(const u64* left, u32 peer) { return left && load_acquire(left + peer) != 0; }
 
 // Tells the host, unless somebody has already.
 template <class W>
@@ -51,6 +56,8 @@ DEVICE State reason(const Patience& patience, u64 start) {
 // A wait under way.
 struct Patient {
     u32 polls = 0;
+    // Who had left at the last look.
+    u32 left = ~0u;
     u64 start = 0;
 
     // Called after each poll that found `seen`: whether to go on.
@@ -59,6 +66,11 @@ struct Patient {
         if (++polls % POLLS_PER_LOOK == 0) {
             start = start == 0 ? now_ns() : start;
             State why = reason(waiter.patience, start);
+            if (why == NOTHING && waiter.is_left()) {
+                // All that it said was there by the last look: the polls since would have found it.
+                why = left == waiter.peer ? LEFT : NOTHING;
+                left = waiter.peer;
+            }
             if (why != NOTHING) {
                 give_up(waiter, why, wanted, seen);
                 return false;

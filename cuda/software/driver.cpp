@@ -6,6 +6,7 @@
 #include "software.h"
 
 #include <atomic>
+#include <mutex>
 #include <set>
 #include <stdio.h>
 #include <string.h>
@@ -20,9 +21,22 @@ struct Module {
     std::set<std::string> kernels;
 };
 
+// Functions whose code each GPU has.
+std::mutex loaded_mutex;
+std::set<const Kernel*> loaded[GPUS_MAX];
+
 // One context for each GPU.
 char contexts[GPUS_MAX];
 std::atomic<int> gpus{1};
+// No multiprocessor has room for a block of it.
+std::atomic<const Kernel*> too_large{nullptr};
+// What a stream holds before launches wait.
+std::atomic<size_t> pending{1024};
+// How a GPU reaches the memory of another.
+struct Path {
+    std::atomic<int> direct{1}, rank{0}, atomics{1};
+};
+Path paths[GPUS_MAX][GPUS_MAX];
 // Who reaches whose memory.
 std::atomic<bool> peers[GPUS_MAX][GPUS_MAX];
 thread_local char* current = nullptr;
@@ -30,6 +44,20 @@ thread_local char* current = nullptr;
 int gpu_of(const void* context) {
     auto* known = static_cast<const char*>(context);
     return known >= contexts && known < contexts + gpus ? int(known - contexts) : -1;
+}
+
+// Brings a function's code to a GPU, which may take that nothing runs there: what waits for something that is launched later then
+// waits for ever.
+void bring(const Kernel* kernel, int gpu) {
+    {
+        std::lock_guard lock(loaded_mutex);
+        if (loaded[gpu].count(kernel)) {
+            return;
+        }
+    }
+    Stream::synchronize_all(gpu);
+    std::lock_guard lock(loaded_mutex);
+    loaded[gpu].insert(kernel);
 }
 
 // Runs a launch from a copy of its arguments; what goes wrong is said at once, as only a number reaches the caller.
@@ -44,13 +72,30 @@ int launch(const Kernel* kernel, const unsigned (&shape)[6], unsigned shared, St
     std::vector<unsigned char> arguments(start, start + kernel->bytes);
     unsigned blocks = shape[0], threads = shape[3];
     int gpu = stream ? stream->gpu() : 0;
-    return enqueue(stream, [=]() -> int {
-        if (software::run(*kernel, arguments.data(), blocks, threads, gpu) == 0) {
+    unsigned urgency = stream ? stream->urgency() : 0;
+    bring(kernel, gpu);
+    return enqueue_launch(stream, [=]() -> int {
+        if (software::run(*kernel, arguments.data(), blocks, threads, {gpu, urgency}) == 0) {
             return SUCCESS;
         }
         fprintf(stderr, "software device: %s\n", unisono_error());
         return LAUNCH_FAILED;
     });
+}
+
+// Says in the log, if there is one, which function has no code.
+int refuse(const std::string& name, unsigned options, const int* which, void** values) {
+    const int LOG = 5, LOG_BYTES = 6;
+    char* log = nullptr;
+    size_t bytes = 0;
+    for (unsigned index = 0; index < options; index++) {
+        log = which[index] == LOG ? static_cast<char*>(values[index]) : log;
+        bytes = which[index] == LOG_BYTES ? size_t(values[index]) : bytes;
+    }
+    if (log) {
+        snprintf(log, bytes, "no kernel %s", name.c_str());
+    }
+    return INVALID_IMAGE;
 }
 
 struct Named {
@@ -96,9 +141,27 @@ int unless_captured(Stream* stream, int (*wait)(Stream*)) {
 
 } // namespace
 
+int software::enqueue_launch(Stream* stream, Stream::Work work) {
+    if (stream) {
+        stream->wait_for_room(pending);
+    }
+    return enqueue(stream, std::move(work));
+}
+
 int software::current_gpu() { return current ? int(current - contexts) : 0; }
 
 void unisono_set_gpus(uint32_t count) { gpus = count < GPUS_MAX ? int(count) : GPUS_MAX; }
+
+void unisono_set_path(uint32_t from, uint32_t to, uint32_t direct, uint32_t rank, uint32_t atomics) {
+    if (from < GPUS_MAX && to < GPUS_MAX) {
+        Path& path = paths[from][to];
+        path.direct = direct != 0, path.rank = int(rank), path.atomics = atomics != 0;
+    }
+}
+
+void unisono_set_pending(uint32_t count) { pending = count > 0 ? count : 1; }
+
+void unisono_set_too_large(const char* kernel) { too_large = software::find(kernel); }
 
 extern "C" {
 
@@ -140,11 +203,27 @@ int cuDeviceGetAttribute(int* value, int attribute, int) {
     }
 }
 
-int cuDeviceCanAccessPeer(int* can, int own, int peer) { return *can = own != peer, SUCCESS; }
+int cuDeviceCanAccessPeer(int* can, int own, int peer) {
+    return *can = own != peer && paths[own][peer].direct, SUCCESS;
+}
+
+int cuDeviceGetP2PAttribute(int* value, int attribute, int own, int peer) {
+    const Path& path = paths[own][peer];
+    switch (own == peer ? 0 : attribute) {
+    case 1: return *value = path.rank, SUCCESS;
+    case 2: return *value = path.direct, SUCCESS;
+    case 3: return *value = path.direct && path.atomics, SUCCESS;
+    default: return INVALID_VALUE;
+    }
+}
+
+int cuDeviceGetPCIBusId(char* id, int bytes, int device) {
+    return snprintf(id, size_t(bytes), "FFFF:%02X:00.0", 0x10 + device) < bytes ? SUCCESS : INVALID_VALUE;
+}
 
 int cuCtxEnablePeerAccess(void* context, unsigned) {
     int peer = gpu_of(context), own = current_gpu();
-    if (peer < 0 || peer == own) {
+    if (peer < 0 || peer == own || !paths[own][peer].direct) {
         return peer < 0 ? INVALID_CONTEXT : PEER_ACCESS_UNSUPPORTED;
     }
     return peers[own][peer].exchange(true) ? PEER_ACCESS_ALREADY_ENABLED : SUCCESS;
@@ -165,7 +244,17 @@ int cuCtxGetCurrent(void** context) { return *context = current, SUCCESS; }
 
 int cuCtxSynchronize() { return Stream::synchronize_all(current_gpu()), SUCCESS; }
 
-int cuStreamCreate(Stream** stream, unsigned) { return *stream = new Stream(current_gpu()), SUCCESS; }
+int cuStreamCreate(Stream** stream, unsigned) { return *stream = new Stream(current_gpu(), 0), SUCCESS; }
+
+int cuCtxGetStreamPriorityRange(int* least, int* greatest) {
+    return *least = 0, *greatest = -int(PRIORITIES - 1), SUCCESS;
+}
+
+// What is outside of the range becomes its nearest end.
+int cuStreamCreateWithPriority(Stream** stream, unsigned, int priority) {
+    int first = -int(PRIORITIES - 1);
+    return *stream = new Stream(current_gpu(), priority < first ? first : priority > 0 ? 0 : priority), SUCCESS;
+}
 
 int cuStreamSynchronize(Stream* stream) {
     return unless_captured(stream, [](Stream* stream) { return stream->synchronize(); });
@@ -208,7 +297,8 @@ int cuStreamWaitEvent(Stream* stream, Event* event, unsigned) {
     return event->hold_up(*stream), SUCCESS;
 }
 
-int cuModuleLoadData(Module** module, const void* image) {
+int cuModuleLoadDataEx(Module** module, const void* image, unsigned options, const int* which, void** values) {
+    Stream::synchronize_all(current_gpu());
     Module found;
     const char mark[] = ".entry ";
     for (const char* at = static_cast<const char*>(image); (at = strstr(at, mark));) {
@@ -217,7 +307,7 @@ int cuModuleLoadData(Module** module, const void* image) {
     }
     for (const std::string& name : found.kernels) {
         if (!software::find(name.c_str())) {
-            return INVALID_IMAGE;
+            return refuse(name, options, which, values);
         }
     }
     return found.kernels.empty() ? INVALID_IMAGE : (*module = new Module(found), SUCCESS);
@@ -230,12 +320,15 @@ int cuModuleGetFunction(const Kernel** kernel, Module* module, const char* name)
 
 int cuModuleUnload(Module* module) { return delete module, SUCCESS; }
 
-int cuFuncGetAttribute(int* value, int attribute, const Kernel*) {
+int cuFuncLoad(const Kernel* kernel) { return bring(kernel, current_gpu()), SUCCESS; }
+
+int cuFuncGetAttribute(int* value, int attribute, const Kernel* kernel) {
+    bring(kernel, current_gpu());
     return *value = attribute == 0 ? 1024 : 0, SUCCESS;
 }
 
-int cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, const Kernel*, int threads, size_t) {
-    return *blocks = threads > 0 && threads <= 1024, SUCCESS;
+int cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, const Kernel* kernel, int threads, size_t) {
+    return *blocks = threads > 0 && threads <= 1024 && kernel != too_large, SUCCESS;
 }
 
 int cuLaunchKernel(const Kernel* kernel, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,

@@ -39,4 +39,7 @@ inline int enqueue(Stream* stream, Stream::Work work) {
     return stream ? stream->push(std::move(work)), SUCCESS : INVALID_HANDLE;
 }
 
+// The same for a launch, which waits while too much is enqueued.
+int enqueue_launch(Stream* stream, Stream::Work work);
+
 } // namespace software

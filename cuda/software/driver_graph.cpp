@@ -52,7 +52,7 @@ int cuGraphInstantiateWithFlags(std::shared_ptr<Ready>** ready, Graph* graph, un
 }
 
 int cuGraphLaunch(std::shared_ptr<Ready>* ready, Stream* stream) {
-    return enqueue(stream, [ready = *ready] {
+    return enqueue_launch(stream, [ready = *ready] {
         std::lock_guard running(ready->running);
         for (const Stream::Work& work : ready->graph) {
             if (int error = work()) {

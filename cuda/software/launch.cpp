@@ -34,10 +34,14 @@ public:
         return limit_;
     }
 
-    void enter() {
+    // Waits for room, and until nobody waits who is more urgent.
+    void enter(unsigned urgency) {
         std::unique_lock lock(mutex_);
-        changed_.wait(lock, [this] { return resident_ < limit_; });
+        waiting_[urgency]++;
+        changed_.wait(lock, [this, urgency] { return resident_ < limit_ && is_first(urgency); });
+        waiting_[urgency]--;
         resident_++;
+        changed_.notify_all();
     }
 
     void leave() {
@@ -47,8 +51,13 @@ public:
     }
 
 private:
+    bool is_first(unsigned urgency) const {
+        return std::all_of(waiting_ + urgency + 1, waiting_ + PRIORITIES, [](unsigned count) { return count == 0; });
+    }
+
     std::mutex mutex_;
     std::condition_variable changed_;
+    unsigned waiting_[PRIORITIES] = {};
     unsigned limit_ = 64;
     unsigned resident_ = 0;
 };
@@ -60,7 +69,7 @@ std::atomic<uint64_t> seed{1};
 // A launch under way.
 class Launch {
 public:
-    Launch(Grid grid, Residency& residency) : grid_(grid), residency_(residency), order_(grid.blocks) {
+    Launch(Grid grid, Turn turn) : grid_(grid), residency_(residency[turn.gpu]), urgency_(turn.urgency), order_(grid.blocks) {
         grid_.lost = &lost_;
         std::iota(order_.begin(), order_.end(), 0u);
         Random random{grid.seed};
@@ -86,7 +95,7 @@ private:
     // Runs blocks while there are any.
     void work() {
         for (unsigned turn; (turn = taken_++) < grid_.blocks && !lost_;) {
-            residency_.enter();
+            residency_.enter(urgency_);
             std::string failure = Block(grid_, order_[turn]).run();
             residency_.leave();
             if (!failure.empty() && !lost_.exchange(true)) {
@@ -97,6 +106,7 @@ private:
 
     Grid grid_;
     Residency& residency_;
+    unsigned urgency_;
     std::vector<unsigned> order_;
     std::atomic<unsigned> taken_{0};
     std::atomic<bool> lost_{false};
@@ -127,12 +137,12 @@ unsigned residents() { return residency[0].limit(); }
 
 bool fits(unsigned blocks) { return blocks <= residents(); }
 
-int run(const Kernel& kernel, const void* arguments, unsigned blocks, unsigned threads, int gpu) {
+int run(const Kernel& kernel, const void* arguments, unsigned blocks, unsigned threads, Turn turn) {
     if (blocks == 0 || threads == 0 || threads > 1024) {
         return fail(std::to_string(blocks) + " blocks of " + std::to_string(threads) + " threads");
     }
     Grid grid = {kernel.name, kernel.body, arguments, blocks, threads, seed, nullptr};
-    return Launch(grid, residency[gpu]).run();
+    return Launch(grid, turn).run();
 }
 
 } // namespace software
@@ -148,7 +158,7 @@ int unisono_run(const unisono_launch* launch) {
         return fail(std::to_string(launch->blocks) + " blocks do not fit: " + std::to_string(residents()) +
                     " can be resident");
     }
-    return run(*kernel, launch->arguments, launch->blocks, launch->threads, 0);
+    return run(*kernel, launch->arguments, launch->blocks, launch->threads, {0, 0});
 }
 
 const char* unisono_error() { return last_error.c_str(); }

@@ -14,7 +14,16 @@ unsigned residents();
 // Whether so many blocks can be resident at once.
 bool fits(unsigned blocks);
 
-// Runs a kernel to its end, on a GPU of this number. 0, or 1: then `unisono_error` says why.
-int run(const Kernel& kernel, const void* arguments, unsigned blocks, unsigned threads, int gpu);
+// Priorities that streams can have.
+constexpr unsigned PRIORITIES = 6;
+
+// Where a launch runs, and how soon: of the highest urgency first.
+struct Turn {
+    int gpu;
+    unsigned urgency;
+};
+
+// Runs a kernel to its end. 0, or 1: then `unisono_error` says why.
+int run(const Kernel& kernel, const void* arguments, unsigned blocks, unsigned threads, Turn turn);
 
 } // namespace software

@@ -28,6 +28,12 @@ const char* unisono_kernel(uint32_t index);
 void unisono_set_residents(uint32_t blocks);
 // GPUs of that many blocks each that there are, at most 8; 1 at first.
 void unisono_set_gpus(uint32_t count);
+// No block of this kernel fits on a GPU from now on; an unknown one: all do.
+void unisono_set_too_large(const char* kernel);
+// How one GPU reaches the memory of another: whether directly, how well (0 is best), whether with atomics. At first all do, equally well.
+void unisono_set_path(uint32_t from, uint32_t to, uint32_t direct, uint32_t rank, uint32_t atomics);
+// Pieces of work that a stream holds before a launch waits for room in it; 1024 at first.
+void unisono_set_pending(uint32_t count);
 // Chooses the order in which blocks and threads run.
 void unisono_set_seed(uint64_t seed);
 

@@ -2,8 +2,13 @@
 
 #include "device.hpp"
 
+#include <algorithm>
+#include <chrono>
+#include <iterator>
 #include <set>
+#include <thread>
 #include <utility>
+#include <vector>
 
 namespace software {
 
@@ -15,7 +20,7 @@ std::set<Stream*>& all = *new std::set<Stream*>;
 
 } // namespace
 
-Stream::Stream(int gpu) : gpu_(gpu) {
+Stream::Stream(int gpu, int priority) : gpu_(gpu), priority_(priority) {
     std::lock_guard lock(all_mutex);
     all.insert(this);
     std::thread([this] { serve(); }).detach();
@@ -42,6 +47,11 @@ void Stream::push(Work work) {
     changed_.notify_all();
 }
 
+void Stream::wait_for_room(size_t pending) {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return queue_.size() < pending || capture_ != Capture::None; });
+}
+
 int Stream::synchronize() {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [this] { return queue_.empty() && !busy_; });
@@ -54,10 +64,18 @@ bool Stream::idle() {
 }
 
 void Stream::synchronize_all(int gpu) {
-    std::lock_guard lock(all_mutex);
-    for (Stream* stream : all) {
-        if (stream->gpu_ == gpu) {
-            stream->synchronize();
+    std::vector<Stream*> left;
+    {
+        std::lock_guard lock(all_mutex);
+        std::copy_if(all.begin(), all.end(), std::back_inserter(left), [&](Stream* one) { return one->gpu_ == gpu; });
+    }
+    // What they wait for may need a new stream: the lock is not held meanwhile, and one of them may end.
+    auto done = [](Stream* one) { return !all.count(one) || one->idle(); };
+    for (;; std::this_thread::sleep_for(std::chrono::microseconds(100))) {
+        std::lock_guard lock(all_mutex);
+        left.erase(std::remove_if(left.begin(), left.end(), done), left.end());
+        if (left.empty()) {
+            return;
         }
     }
 }
@@ -97,6 +115,7 @@ void Stream::serve() {
         Work work = std::move(queue_.front());
         queue_.pop_front();
         busy_ = true;
+        changed_.notify_all();
         lock.unlock();
         int error = work();
         lock.lock();

@@ -20,14 +20,19 @@ public:
     // As numbers of `CUstreamCaptureStatus`.
     enum class Capture : int { None = 0, Active = 1, Spoiled = 2 };
 
-    explicit Stream(int gpu);
+    // A priority as the driver's: the lower, the sooner; 0 is the last.
+    Stream(int gpu, int priority);
     Stream(const Stream&) = delete;
     // Does all that was pushed, and then is no more; returns before that.
     void close();
 
     int gpu() const { return gpu_; }
+    // The higher, the sooner; 0 is the last.
+    unsigned urgency() const { return unsigned(-priority_); }
     // Adds what is to be done, to the capture if there is one.
     void push(Work work);
+    // Waits until less than so much is to be done, unless there is a capture.
+    void wait_for_room(size_t pending);
     // Waits for all that was pushed; the first error there has been.
     int synchronize();
     bool idle();
@@ -54,7 +59,7 @@ private:
     int error_ = 0;
     Capture capture_ = Capture::None;
     std::vector<Work> captured_;
-    int gpu_;
+    int gpu_, priority_;
 };
 
 class Event {

@@ -7,7 +7,7 @@
 use super::Communicator;
 use crate::call::Kind;
 use crate::engine::{Buffers, Job, Shares};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::reduction::Reduction;
 use crate::schedule::{Collective, Rank};
 use unisono_cuda::{Element, as_bytes, as_bytes_mut};
@@ -23,7 +23,14 @@ impl Communicator {
         self.run(Collective::AllReduce, Some(reduction), 0, even::<T>(count, count), buffers)
     }
 
-    /// Reduces `input` over all ranks; every rank gets the result in `output`, equally long.
+    /// Reduces `input` over all ranks; every rank gets the result in `output`, equally long. The two do not overlap:
+    ///
+    /// ```compile_fail,E0502
+    /// # use unisono::{Communicator, Sum};
+    /// # let comm = Communicator::threads(1).unwrap().remove(0);
+    /// let mut gradients = vec![1.0f32; 1000];
+    /// comm.all_reduce_into(&gradients, &mut gradients, Sum);
+    /// ```
     ///
     /// # Errors
     /// See [`Communicator::all_reduce`].
@@ -34,7 +41,7 @@ impl Communicator {
         reduction: Reduction,
     ) -> Result<()> {
         let count = output.len();
-        self.same_length("input", input.len(), count)?;
+        self.asked(Collective::AllReduce).same_length("input", input.len(), count)?;
         let buffers = Buffers::separate(as_bytes(input), as_bytes_mut(output));
         self.run(Collective::AllReduce, Some(reduction), 0, even::<T>(count, count), buffers)
     }
@@ -45,7 +52,7 @@ impl Communicator {
     /// See [`Communicator::all_reduce`].
     pub fn all_gather<T: Element>(&self, input: &[T], output: &mut [T]) -> Result<()> {
         let count = input.len();
-        self.same_length("output", output.len(), count * self.ranks())?;
+        self.asked(Collective::AllGather).same_length("output", output.len(), count * self.ranks())?;
         let buffers = Buffers::separate(as_bytes(input), as_bytes_mut(output));
         self.run(Collective::AllGather, None, 0, even::<T>(count, count), buffers)
     }
@@ -55,7 +62,7 @@ impl Communicator {
     /// # Errors
     /// See [`Communicator::all_reduce`].
     pub fn all_gather_in_place<T: Element>(&self, buffer: &mut [T]) -> Result<()> {
-        let count = self.share_of(buffer.len())?;
+        let count = self.asked(Collective::AllGather).share_of(buffer.len())?;
         let buffers = Buffers::in_place(as_bytes_mut(buffer), self.rank() * count * size_of::<T>(), 0);
         self.run(Collective::AllGather, None, 0, even::<T>(count, count), buffers)
     }
@@ -71,7 +78,7 @@ impl Communicator {
         reduction: Reduction,
     ) -> Result<()> {
         let count = output.len();
-        self.same_length("input", input.len(), count * self.ranks())?;
+        self.asked(Collective::ReduceScatter).same_length("input", input.len(), count * self.ranks())?;
         let buffers = Buffers::separate(as_bytes(input), as_bytes_mut(output));
         self.run(Collective::ReduceScatter, Some(reduction), 0, even::<T>(count, count), buffers)
     }
@@ -82,7 +89,7 @@ impl Communicator {
     /// # Errors
     /// See [`Communicator::all_reduce`].
     pub fn reduce_scatter_in_place<T: Element>(&self, buffer: &mut [T], reduction: Reduction) -> Result<()> {
-        let count = self.share_of(buffer.len())?;
+        let count = self.asked(Collective::ReduceScatter).share_of(buffer.len())?;
         let buffers = Buffers::in_place(as_bytes_mut(buffer), 0, self.rank() * count * size_of::<T>());
         self.run(Collective::ReduceScatter, Some(reduction), 0, even::<T>(count, count), buffers)
     }
@@ -92,7 +99,7 @@ impl Communicator {
     /// # Errors
     /// See [`Communicator::all_reduce`].
     pub fn broadcast<T: Element>(&self, buffer: &mut [T], root: Rank) -> Result<()> {
-        self.in_range("root", root)?;
+        self.asked(Collective::Broadcast).in_range("root", root)?;
         let count = buffer.len();
         let buffers = Buffers::in_place(as_bytes_mut(buffer), 0, 0);
         self.run(Collective::Broadcast, None, root, even::<T>(count, count), buffers)
@@ -108,10 +115,11 @@ impl Communicator {
         output: &mut [T],
         root: Rank,
     ) -> Result<()> {
-        self.in_range("root", root)?;
+        let asked = self.asked(Collective::Broadcast);
+        asked.in_range("root", root)?;
         let count = output.len();
-        let input = self.only_at_root("input", root, input)?;
-        self.same_length_if(self.rank() == root, "input", input.len(), count)?;
+        let input = asked.only_at_root("input", root, input)?;
+        asked.same_length_if(self.rank() == root, "input", input.len(), count)?;
         let buffers = Buffers::separate(as_bytes(input), as_bytes_mut(output));
         self.run(Collective::Broadcast, None, root, even::<T>(count, count), buffers)
     }
@@ -121,7 +129,7 @@ impl Communicator {
     /// # Errors
     /// See [`Communicator::all_reduce`].
     pub fn reduce<T: Element>(&self, buffer: &mut [T], reduction: Reduction, root: Rank) -> Result<()> {
-        self.in_range("root", root)?;
+        self.asked(Collective::Reduce).in_range("root", root)?;
         let count = buffer.len();
         let buffers = Buffers::in_place(as_bytes_mut(buffer), 0, 0);
         self.run(Collective::Reduce, Some(reduction), root, even::<T>(count, count), buffers)
@@ -138,9 +146,10 @@ impl Communicator {
         reduction: Reduction,
         root: Rank,
     ) -> Result<()> {
-        self.in_range("root", root)?;
-        let output = self.only_at_root_mut("output", root, output)?;
-        self.same_length_if(self.rank() == root, "output", output.len(), input.len())?;
+        let asked = self.asked(Collective::Reduce);
+        asked.in_range("root", root)?;
+        let output = asked.only_at_root_mut("output", root, output)?;
+        asked.same_length_if(self.rank() == root, "output", output.len(), input.len())?;
         let count = input.len();
         let buffers = Buffers::separate(as_bytes(input), as_bytes_mut(output));
         self.run(Collective::Reduce, Some(reduction), root, even::<T>(count, count), buffers)
@@ -151,10 +160,11 @@ impl Communicator {
     /// # Errors
     /// See [`Communicator::all_reduce`].
     pub fn gather<T: Element>(&self, input: &[T], output: Option<&mut [T]>, root: Rank) -> Result<()> {
-        self.in_range("root", root)?;
+        let asked = self.asked(Collective::Gather);
+        asked.in_range("root", root)?;
         let count = input.len();
-        let output = self.only_at_root_mut("output", root, output)?;
-        self.same_length_if(self.rank() == root, "output", output.len(), count * self.ranks())?;
+        let output = asked.only_at_root_mut("output", root, output)?;
+        asked.same_length_if(self.rank() == root, "output", output.len(), count * self.ranks())?;
         let buffers = Buffers::separate(as_bytes(input), as_bytes_mut(output));
         self.run(Collective::Gather, None, root, even::<T>(count, count), buffers)
     }
@@ -165,9 +175,10 @@ impl Communicator {
     /// # Errors
     /// See [`Communicator::all_reduce`].
     pub fn gather_in_place<T: Element>(&self, buffer: &mut [T], root: Rank) -> Result<()> {
-        self.in_range("root", root)?;
+        let asked = self.asked(Collective::Gather);
+        asked.in_range("root", root)?;
         let at_root = self.rank() == root;
-        let count = if at_root { self.share_of(buffer.len())? } else { buffer.len() };
+        let count = if at_root { asked.share_of(buffer.len())? } else { buffer.len() };
         let own = if at_root { root * count * size_of::<T>() } else { 0 };
         let buffers = Buffers::in_place(as_bytes_mut(buffer), own, 0);
         self.run(Collective::Gather, None, root, even::<T>(count, count), buffers)
@@ -178,10 +189,11 @@ impl Communicator {
     /// # Errors
     /// See [`Communicator::all_reduce`].
     pub fn scatter<T: Element>(&self, input: Option<&[T]>, output: &mut [T], root: Rank) -> Result<()> {
-        self.in_range("root", root)?;
+        let asked = self.asked(Collective::Scatter);
+        asked.in_range("root", root)?;
         let count = output.len();
-        let input = self.only_at_root("input", root, input)?;
-        self.same_length_if(self.rank() == root, "input", input.len(), count * self.ranks())?;
+        let input = asked.only_at_root("input", root, input)?;
+        asked.same_length_if(self.rank() == root, "input", input.len(), count * self.ranks())?;
         let buffers = Buffers::separate(as_bytes(input), as_bytes_mut(output));
         self.run(Collective::Scatter, None, root, even::<T>(count, count), buffers)
     }
@@ -192,9 +204,10 @@ impl Communicator {
     /// # Errors
     /// See [`Communicator::all_reduce`].
     pub fn scatter_in_place<T: Element>(&self, buffer: &mut [T], root: Rank) -> Result<()> {
-        self.in_range("root", root)?;
+        let asked = self.asked(Collective::Scatter);
+        asked.in_range("root", root)?;
         let at_root = self.rank() == root;
-        let count = if at_root { self.share_of(buffer.len())? } else { buffer.len() };
+        let count = if at_root { asked.share_of(buffer.len())? } else { buffer.len() };
         let own = if at_root { root * count * size_of::<T>() } else { 0 };
         let buffers = Buffers::in_place(as_bytes_mut(buffer), 0, own);
         self.run(Collective::Scatter, None, root, even::<T>(count, count), buffers)
@@ -205,8 +218,9 @@ impl Communicator {
     /// # Errors
     /// See [`Communicator::all_reduce`].
     pub fn all_to_all<T: Element>(&self, input: &[T], output: &mut [T]) -> Result<()> {
-        let count = self.share_of(input.len())?;
-        self.same_length("output", output.len(), input.len())?;
+        let asked = self.asked(Collective::AllToAll);
+        let count = asked.share_of(input.len())?;
+        asked.same_length("output", output.len(), input.len())?;
         let buffers = Buffers::separate(as_bytes(input), as_bytes_mut(output));
         self.run(Collective::AllToAll, None, 0, even::<T>(count, count), buffers)
     }
@@ -216,7 +230,7 @@ impl Communicator {
     /// # Errors
     /// See [`Communicator::all_reduce`].
     pub fn all_to_all_in_place<T: Element>(&self, buffer: &mut [T]) -> Result<()> {
-        let count = self.share_of(buffer.len())?;
+        let count = self.asked(Collective::AllToAll).share_of(buffer.len())?;
         let buffer = as_bytes_mut(buffer);
         self.with(|engine| {
             let mut aside = engine.take_aside();
@@ -235,9 +249,10 @@ impl Communicator {
     /// # Errors
     /// See [`Communicator::all_reduce`].
     pub fn all_gather_v<T: Element>(&self, input: &[T], output: &mut [T], counts: &[usize]) -> Result<()> {
-        self.same_length("counts", counts.len(), self.ranks())?;
-        self.same_length("input", input.len(), counts[self.rank()])?;
-        self.same_length("output", output.len(), total(counts)?)?;
+        let asked = self.asked(Kind::AllGatherV);
+        asked.same_length("counts", counts.len(), self.ranks())?;
+        asked.same_length("input", input.len(), counts[self.rank()])?;
+        asked.same_length("output", output.len(), asked.total(counts)?)?;
         let table = places(counts, size_of::<T>());
         let shape = Shape {
             kind: Some(Kind::AllGatherV),
@@ -275,66 +290,6 @@ impl Communicator {
 
     fn carry_out(&self, job: &mut Job<'_>) -> Result<()> {
         self.with(|engine| engine.collective(job))
-    }
-
-    pub(crate) fn in_range(&self, what: &str, rank: Rank) -> Result<()> {
-        if rank < self.ranks() {
-            return Ok(());
-        }
-        let text = format!("{what} is rank {rank}, but there are only {} ranks", self.ranks());
-        Err(self.place(Error::misuse(text)))
-    }
-
-    #[inline]
-    pub(crate) fn same_length(&self, what: &str, found: usize, expected: usize) -> Result<()> {
-        if found == expected { Ok(()) } else { self.wrong_length(what, found, expected) }
-    }
-
-    #[cold]
-    fn wrong_length(&self, what: &str, found: usize, expected: usize) -> Result<()> {
-        let text = format!("{what} has length {found}, but {expected} is needed with {} ranks", self.ranks());
-        Err(self.place(Error::misuse(text)))
-    }
-
-    pub(crate) fn same_length_if(
-        &self,
-        applies: bool,
-        what: &str,
-        found: usize,
-        expected: usize,
-    ) -> Result<()> {
-        if applies { self.same_length(what, found, expected) } else { Ok(()) }
-    }
-
-    /// Elements of one rank's share of a buffer.
-    pub(crate) fn share_of(&self, elements: usize) -> Result<usize> {
-        if elements.is_multiple_of(self.ranks()) {
-            return Ok(elements / self.ranks());
-        }
-        let text = format!("{elements} elements cannot be cut into {} equal shares", self.ranks());
-        Err(self.place(Error::misuse(text)))
-    }
-
-    fn only_at_root<'b, T>(&self, what: &str, root: Rank, buffer: Option<&'b [T]>) -> Result<&'b [T]> {
-        self.given_at_root(what, root, buffer.is_some())?;
-        Ok(buffer.filter(|_| self.rank() == root).unwrap_or(&[]))
-    }
-
-    fn only_at_root_mut<'b, T>(
-        &self,
-        what: &str,
-        root: Rank,
-        buffer: Option<&'b mut [T]>,
-    ) -> Result<&'b mut [T]> {
-        self.given_at_root(what, root, buffer.is_some())?;
-        Ok(buffer.filter(|_| self.rank() == root).unwrap_or(&mut []))
-    }
-
-    pub(crate) fn given_at_root(&self, what: &str, root: Rank, given: bool) -> Result<()> {
-        if given || self.rank() != root {
-            return Ok(());
-        }
-        Err(self.place(Error::misuse(format!("the root, rank {root}, must give an {what}"))))
     }
 }
 
@@ -383,13 +338,6 @@ fn job<'a>(
         share_bytes_max: shape.share_bytes_max,
         buffers,
     }
-}
-
-/// Sum of the counts.
-pub(crate) fn total(counts: &[usize]) -> Result<usize> {
-    let sum = counts.iter().try_fold(0usize, |sum, &count| sum.checked_add(count));
-    sum.filter(|&sum| sum <= isize::MAX as usize)
-        .ok_or_else(|| Error::misuse("the counts add up to too much"))
 }
 
 /// (offset, bytes) of shares that lie one after the other.

@@ -1,10 +1,9 @@
 //! Sends and receives, one by one or together.
 
 use super::Communicator;
-use super::collectives::total;
 use crate::call::{Call, Kind};
 use crate::engine::{Direction, Engine, Transfer};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::schedule::Rank;
 use unisono_cuda::{DType, Element, as_bytes, as_bytes_mut};
 
@@ -34,7 +33,7 @@ impl<'a> Group<'a> {
     }
 
     /// What goes from a rank to itself must come out in the same lengths.
-    fn check_own(&self, rank: Rank) -> Result<()> {
+    fn check_own(&self, rank: Rank) -> std::result::Result<(), String> {
         let sends = self.entries.iter().filter_map(|entry| match entry {
             Entry::Send { peer, bytes, .. } if *peer == rank => Some(bytes.len()),
             _ => None,
@@ -48,7 +47,7 @@ impl<'a> Group<'a> {
         }
         let text =
             "what a rank sends to itself it must receive in the same group, in the same order and lengths";
-        Err(Error::misuse(text))
+        Err(text.to_owned())
     }
 }
 
@@ -121,9 +120,10 @@ impl Communicator {
         let mut group = Group::default();
         collect(&mut group);
         for entry in &group.entries {
-            self.in_range("peer", entry.peer())?;
+            self.asked(Kind::SendRecv).in_range("peer", entry.peer())?;
         }
-        group.check_own(self.rank()).map_err(|error| self.place(error))?;
+        let own = group.check_own(self.rank());
+        own.map_err(|text| self.asked(Kind::SendRecv).refused(text))?;
         self.with(|engine| {
             let mut transfers: Vec<_> =
                 group.entries.into_iter().map(|entry| number(engine, entry)).collect();
@@ -144,27 +144,27 @@ impl Communicator {
         recv_counts: &[usize],
     ) -> Result<()> {
         let (rank, ranks) = (self.rank(), self.ranks());
-        self.same_length("send_counts", send_counts.len(), ranks)?;
-        self.same_length("recv_counts", recv_counts.len(), ranks)?;
-        self.same_length("input", input.len(), total(send_counts)?)?;
-        self.same_length("output", output.len(), total(recv_counts)?)?;
-        self.same_length("recv_counts[own rank]", recv_counts[rank], send_counts[rank])?;
+        let asked = self.asked(Kind::AllToAllV);
+        asked.same_length("send_counts", send_counts.len(), ranks)?;
+        asked.same_length("recv_counts", recv_counts.len(), ranks)?;
+        asked.same_length("input", input.len(), asked.total(send_counts)?)?;
+        asked.same_length("output", output.len(), asked.total(recv_counts)?)?;
+        asked.same_length("recv_counts[own rank]", recv_counts[rank], send_counts[rank])?;
         let (mut sends, mut receives) = (Vec::new(), Vec::new());
-        let (mut input, mut output) = (input, output);
+        let (mut offset, mut output) = (0, output);
         for (send_count, recv_count) in send_counts.iter().zip(recv_counts) {
-            let (send, input_rest) = input.split_at(*send_count);
             let (receive, output_rest) = output.split_at_mut(*recv_count);
-            (input, output) = (input_rest, output_rest);
-            sends.push(send);
+            output = output_rest;
+            sends.push((offset, &input[offset..][..*send_count]));
+            offset += send_count;
             receives.push(receive);
         }
         self.with(|engine| {
             let sequence = engine.number_all();
             let call = |count| Call::new(sequence, Kind::AllToAllV, T::DTYPE, None, 0, count as u64);
-            let sends = sends
-                .iter()
-                .enumerate()
-                .map(|(peer, part)| (peer, Transfer::send(peer, as_bytes(part), call(part.len()))));
+            let sends = sends.iter().enumerate().map(|(peer, &(offset, part))| {
+                (peer, Transfer::send(peer, as_bytes(part), call(part.len())).at(offset))
+            });
             let receives = receives.into_iter().enumerate().map(|(peer, part)| {
                 let call = call(part.len());
                 (peer, Transfer::recv(peer, as_bytes_mut(part), call))
@@ -181,10 +181,11 @@ impl Communicator {
     }
 
     fn other_rank(&self, peer: Rank) -> Result<()> {
-        self.in_range("peer", peer)?;
+        let asked = self.asked(Kind::SendRecv);
+        asked.in_range("peer", peer)?;
         if peer == self.rank() {
             let text = "a rank can send to itself only within a group that also receives it";
-            return Err(self.place(Error::misuse(text)));
+            return Err(asked.refused(format!("peer is rank {peer} itself: {text}")));
         }
         Ok(())
     }

@@ -3,7 +3,7 @@
 use super::Communicator;
 use super::split::Origin;
 use crate::error::{Error, ErrorKind, Result};
-use crate::rendezvous::UniqueId;
+use crate::rendezvous::{self, Identity, UniqueId};
 
 impl Communicator {
     /// A communicator of these ranks, under their numbers, and `newcomers` more after them.
@@ -30,6 +30,8 @@ impl Communicator {
         if wishes.chunks(2).any(|other| other != wish) {
             return Err(self.place(Error::misuse("ranks grow with another id, or by another number")));
         }
-        Communicator::join(id, self.rank(), self.ranks() + newcomers, self.config())
+        let (rank, ranks) = (self.rank(), self.ranks() + newcomers);
+        let mesh = rendezvous::join(&Identity { rank, ranks, id: id.clone() }, self.config())?;
+        Ok(self.sibling(mesh, self.config(), Origin::Rendezvous(id.clone())))
     }
 }

@@ -1,5 +1,6 @@
 //! The public face: a group of ranks that do things together.
 
+mod asked;
 mod collectives;
 mod group;
 mod grow;
@@ -7,16 +8,21 @@ mod lent;
 mod pending;
 mod scope;
 mod shrink;
+mod siblings;
 mod split;
 mod turnstile;
 
 #[cfg(feature = "gpu")]
-pub(crate) use collectives::{digest, places, total};
+pub(crate) use asked::Asked;
+#[cfg(feature = "gpu")]
+pub(crate) use collectives::{digest, places};
 pub use group::Group;
 pub use lent::Lent;
 pub use pending::Pending;
 pub use scope::{Scope, Scoped};
+pub(crate) use siblings::Siblings;
 
+use crate::call::Call;
 use crate::config::Config;
 use crate::engine::{AbortFlag, Engine, MemoryUse, Owner, Recorder, Traffic};
 use crate::error::{Error, ErrorKind, Result};
@@ -25,10 +31,12 @@ use crate::rendezvous::{self, UniqueId};
 use crate::schedule::{Algorithm, Collective, Rank};
 use crate::status::{self, Reporter};
 use pending::Worker;
+use siblings::Sibling;
 use split::Origin;
-use std::sync::{Arc, Mutex, OnceLock, Weak};
+use std::sync::{Arc, Mutex, OnceLock, TryLockError, Weak};
+use std::time::{Duration, Instant};
 use turnstile::{Ticket, Turnstile};
-use unisono_transports::Mesh;
+use unisono_transports::{Mesh, Venue, fork};
 
 /// A group of ranks that carry out collective operations together.
 ///
@@ -40,7 +48,15 @@ use unisono_transports::Mesh;
 ///
 /// The first error but misuse poisons a communicator: every later call returns
 /// that error, and [`Communicator::shrink`] makes another one of the ranks that are
-/// left. Dropping it tells the others goodbye.
+/// left. Dropping it tells the others goodbye, and is the end of it:
+///
+/// ```compile_fail,E0382
+/// # let comm = unisono::Communicator::threads(1).unwrap().remove(0);
+/// drop(comm);
+/// comm.barrier();
+/// ```
+///
+/// A process that was forked has no part in its parent's communicators: there, every call is an error that says so.
 #[derive(Clone)]
 pub struct Communicator {
     shared: Arc<Shared>,
@@ -61,6 +77,18 @@ struct Shared {
     origin: Origin,
     epoch: u64,
     config: Config,
+    siblings: Arc<Siblings>,
+    /// The process that it was made in.
+    process: u64,
+}
+
+impl Sibling for Shared {
+    fn waits_elsewhere(&self, call: Call) {
+        // Whoever uses it says more than that.
+        if let Ok(mut engine) = self.engine.try_lock() {
+            engine.cry_elsewhere(call);
+        }
+    }
 }
 
 impl Reporter for Shared {
@@ -124,22 +152,29 @@ impl Communicator {
         Ok(Self::new(mesh, config, Origin::Rendezvous(identity.id)))
     }
 
-    /// A communicator over a mesh made otherwise, such as a simulated network. It cannot be split.
+    /// A communicator over a mesh made otherwise, such as a simulated network. It cannot be split or shrunk.
     pub fn over(mesh: Mesh, config: &Config) -> Self {
-        Self::new(mesh, config, Origin::Foreign)
+        Self::new(mesh, config, Origin::Foreign(None, 0))
+    }
+
+    /// As [`Communicator::over`], with the place where this rank meets others anew: it can be split and shrunk.
+    pub fn over_with(mesh: Mesh, venue: Arc<dyn Venue>, config: &Config) -> Self {
+        Self::new(mesh, config, Origin::Foreign(Some(venue), 0))
     }
 
     fn new(mesh: Mesh, config: &Config, origin: Origin) -> Self {
-        Self::of_epoch(0, mesh, config, origin)
+        Self::related(&Arc::default(), 0, mesh, config, origin)
     }
 
-    fn of_epoch(epoch: u64, mesh: Mesh, config: &Config, origin: Origin) -> Self {
+    /// One that its rank has beside `siblings`.
+    fn related(siblings: &Arc<Siblings>, epoch: u64, mesh: Mesh, config: &Config, origin: Origin) -> Self {
         let abort = Arc::new(AbortFlag::default());
         let (rank, ranks, transport) = (mesh.rank, mesh.ranks, mesh.transport);
         let owner =
             Owner { communicator: origin.name(), epoch, rank, ranks, host: config.host.clone(), transport };
         let recorder = Arc::new(Recorder::new(owner));
-        let engine = Engine::new(mesh, config.clone(), Arc::clone(&abort), Arc::clone(&recorder));
+        let watch = (Arc::clone(&abort), Arc::clone(&recorder), Arc::clone(siblings));
+        let engine = Engine::new(mesh, config.clone(), watch);
         let shared = Shared {
             rank,
             ranks,
@@ -153,8 +188,12 @@ impl Communicator {
             origin,
             epoch,
             config: config.clone(),
+            siblings: Arc::clone(siblings),
+            process: fork::process(),
         };
         let shared = Arc::new(shared);
+        let sibling: Weak<Shared> = Arc::downgrade(&shared);
+        siblings.add(sibling);
         if config.status {
             let recorded: Weak<Shared> = Arc::downgrade(&shared);
             status::tell_of(recorded, shared.origin.secret());
@@ -266,15 +305,31 @@ impl Communicator {
     /// An operation in progress returns [`ErrorKind::Aborted`] within milliseconds. Calling it again
     /// changes nothing.
     pub fn abort(&self, reason: &str) {
+        if self.is_forked() {
+            return;
+        }
         self.shared.abort.raise(reason);
-        // When nothing runs, nobody else would tell the other ranks.
-        if let Ok(mut engine) = self.shared.engine.try_lock() {
-            engine.abort(reason);
+        let begun = Instant::now();
+        // What runs hears of it, while it waits or at its end; where nothing runs, or what runs has looked for the last time,
+        // nobody else would tell the other ranks.
+        loop {
+            match self.shared.engine.try_lock() {
+                Ok(mut engine) => return engine.abort(reason),
+                Err(TryLockError::Poisoned(_)) => return,
+                Err(TryLockError::WouldBlock) => {}
+            }
+            if self.shared.turnstile.is_held_here() || begun.elapsed() > ENDING_TIME {
+                return;
+            }
+            std::thread::sleep(ENDING_TIME / 1000);
         }
     }
 
     /// Runs `operation` on the engine when it is this call's turn.
     pub(crate) fn with<R>(&self, operation: impl FnOnce(&mut Engine) -> Result<R>) -> Result<R> {
+        if self.is_forked() {
+            return Err(self.forked());
+        }
         let Shared { turnstile, engine, .. } = &*self.shared;
         // Where nobody is before this operation, the lock is enough: who takes a ticket from now on waits for it.
         let alone = !self.in_turn && turnstile.is_idle();
@@ -286,9 +341,29 @@ impl Communicator {
             _ => ((!self.in_turn).then(|| turnstile.enter(turnstile.ticket())), engine.lock()),
         };
         match engine {
-            Ok(mut engine) => operation(&mut engine).map_err(|error| self.place(error)),
+            Ok(mut engine) => {
+                let ended = operation(&mut engine).map_err(|error| self.place(error));
+                engine.hear_abort();
+                ended
+            }
             Err(_) => Err(self.place(Error::new(ErrorKind::Bug("an earlier operation panicked".to_owned())))),
         }
+    }
+
+    /// Whether this process was forked from the one whose rank this is.
+    #[inline]
+    pub(crate) fn is_forked(&self) -> bool {
+        self.shared.process != fork::process()
+    }
+
+    #[cold]
+    fn forked(&self) -> Error {
+        let (own, parent) = (std::process::id(), self.shared.process);
+        let text = format!(
+            "process {own} was forked from process {parent}, whose communicator this is; let the child make its own, or start \
+             it with exec"
+        );
+        self.place(Error::misuse(text))
     }
 
     /// Says in an error which rank saw it.
@@ -303,6 +378,8 @@ impl Communicator {
     }
 }
 
+/// Longer than it takes to unlock what has just looked whether it is aborted.
+const ENDING_TIME: Duration = Duration::from_millis(100);
 const WAITS_FOR_ITSELF: &str = "an operation, or what was to happen after it, waits for one that comes later: neither would end. \
      Inside, use the communicator that it is given, or start what is to come";
 

@@ -12,6 +12,7 @@ use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, Weak};
 use std::task::{Context, Poll, Waker};
 use unisono_cuda::Element;
+use unisono_transports::fork;
 
 /// An operation that was started; what it returns comes out of [`Pending::wait`] or `.await`.
 ///
@@ -77,8 +78,12 @@ impl<R> Slot<R> {
             if let Some(result) = state.result.take() {
                 return result;
             }
-            if self.shared.upgrade().is_some_and(|shared| shared.turnstile.is_held_here()) {
+            let shared = self.shared.upgrade();
+            if shared.as_ref().is_some_and(|shared| shared.turnstile.is_held_here()) {
                 return Err(Error::misuse(WAITS_FOR_ITSELF));
+            }
+            if shared.is_some_and(|shared| shared.process != fork::process()) {
+                return Err(Error::misuse(STARTED_BEFORE_FORK));
             }
             state = self.finished.wait(state).unwrap_or_else(|poisoned| poisoned.into_inner());
         }
@@ -208,6 +213,11 @@ impl Communicator {
         operation: impl FnOnce(&Communicator) -> Result<R> + Send + 'static,
     ) -> Pending<R> {
         let slot = Slot::new(Arc::downgrade(&self.shared));
+        if self.is_forked() {
+            // Its thread is the parent's.
+            slot.fill(Err(self.forked()));
+            return Pending { slot };
+        }
         let filled = Arc::clone(&slot);
         let keep = self.shared.clone();
         let task: Task = Box::new(move |comm| {
@@ -267,3 +277,6 @@ pub(super) fn guarded<R>(
         Err(comm.place(Error::new(kind)))
     })
 }
+
+const STARTED_BEFORE_FORK: &str =
+    "this was started before the process was forked, and its thread is the parent's; wait for it there";

@@ -59,11 +59,15 @@ impl<'env> Scope<'env> {
         operation: impl FnOnce(&Communicator) -> Result<R> + Send + 'env,
     ) -> Scoped<R> {
         let slot = Slot::new(Arc::downgrade(&self.comm.shared));
+        if self.comm.is_forked() {
+            slot.fill(Err(self.comm.forked()));
+            return Scoped { slot };
+        }
         let filled = Arc::clone(&slot);
         let task: Task<'env> = Box::new(move |comm| filled.fill(guarded(comm, operation)));
         let ticket = self.comm.shared.turnstile.ticket();
         if let Err(unsent) = self.tasks.send((ticket, task)) {
-            // The thread of the scope ends only with the scope; were it gone, this one does the work.
+            // There is no thread: this one does the work.
             let (ticket, task) = unsent.0;
             self.comm.in_turn(ticket, task);
         }
@@ -131,11 +135,9 @@ impl Communicator {
     pub fn scope<'env, R>(&'env self, body: impl FnOnce(&Scope<'env>) -> R) -> R {
         std::thread::scope(|threads| {
             let (tasks, todo) = channel::<(Ticket, Task<'env>)>();
-            threads.spawn(move || {
-                for (ticket, task) in todo {
-                    self.in_turn(ticket, task);
-                }
-            });
+            let serve = move || todo.into_iter().for_each(|(ticket, task)| self.in_turn(ticket, task));
+            // Where no thread is to be had, nobody takes the tasks, and whoever starts them does the work.
+            let _ = std::thread::Builder::new().spawn_scoped(threads, serve);
             body(&Scope { comm: self, tasks })
         })
     }

@@ -1,7 +1,7 @@
 //! Going on without the ranks that are gone.
 
 use super::Communicator;
-use super::split::{Nursery, Origin, next_group};
+use super::split::{Nursery, Origin, name_of, next_group, not_met, place_at};
 use crate::config::Config;
 use crate::engine::{Assembly, Company, bits};
 use crate::error::{Error, ErrorKind, Result};
@@ -9,7 +9,7 @@ use crate::rendezvous::{self, Identity, UniqueId};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::time::Duration;
-use unisono_transports::Mesh;
+use unisono_transports::{Gathering, Mesh, Venue};
 
 impl Communicator {
     /// A communicator of the ranks that are left, in their old order, after an error or before one.
@@ -19,7 +19,7 @@ impl Communicator {
     /// behind, if the others are more than half: when they come they get [`ErrorKind::LeftBehind`]. Ranks
     /// that die meanwhile are left out as well. All ranks that get a communicator get the same one, but for
     /// one thing: a rank that died in the last moment may still be a part of it, and its first operation
-    /// then says so.
+    /// then says so; a rank that was cut off in that moment may have one by itself in which nothing succeeds.
     ///
     /// The old communicator is over: operations under way return [`ErrorKind::Aborted`], and only dropping
     /// it makes sense. The new one has links, memory and a secret of its own, so that nothing late can reach it.
@@ -45,7 +45,7 @@ impl Communicator {
     ///
     /// # Errors
     /// [`ErrorKind::LeftBehind`]; [`ErrorKind::Timeout`] if too many say nothing; what kept the ranks from
-    /// meeting; [`ErrorKind::Unavailable`] over a foreign mesh.
+    /// meeting; [`ErrorKind::Unavailable`] over a foreign mesh without a venue.
     pub fn shrink(&self) -> Result<Communicator> {
         let shared = &self.shared;
         let epoch = shared.epoch + 1;
@@ -60,13 +60,18 @@ impl Communicator {
                 let mesh = self.with(|engine| engine.shrink(&mut assembly))?;
                 (mesh, Origin::Rendezvous(assembly.met.unwrap_or_else(|| parent.clone())))
             }
-            Origin::Foreign => {
-                let what = "a communicator over a foreign mesh cannot be shrunk";
+            Origin::Foreign(Some(venue), _) => {
+                let mut assembly = Elsewhere { venue: &**venue, epoch, met: 0 };
+                let mesh = self.with(|engine| engine.shrink(&mut assembly))?;
+                (mesh, Origin::Foreign(Some(Arc::clone(venue)), assembly.met))
+            }
+            Origin::Foreign(None, _) => {
+                let what = "a communicator over a foreign mesh without a venue cannot be shrunk";
                 return Err(self.place(Error::new(ErrorKind::Unavailable(what.to_owned()))));
             }
         };
         tracing::info!(rank = mesh.rank, ranks = mesh.ranks, epoch, "shrunk");
-        Ok(Communicator::of_epoch(epoch, mesh, &shared.config, origin))
+        Ok(Communicator::related(&shared.siblings, epoch, mesh, &shared.config, origin))
     }
 
     /// How often what it comes from was shrunk since its ranks met.
@@ -124,14 +129,41 @@ impl Assembly for Again<'_> {
 
     fn meet(&mut self, company: &Company, patience: Duration) -> Result<Mesh> {
         let address: SocketAddr = company.place.parse().map_err(|_| unreadable())?;
-        let mut label = [self.epoch.to_le_bytes(), u64::from(company.attempt).to_le_bytes()].concat();
-        label.extend(bits(&company.gone));
-        let id = self.parent.next(address, &label);
+        let id = self.parent.next(address, &label(self.epoch, company));
         let identity = Identity { rank: company.rank, ranks: company.ranks, id: id.clone() };
         let mesh = rendezvous::join_again(&identity, self.config, patience)?;
         self.met = Some(id);
         Ok(mesh)
     }
+}
+
+/// Ranks of a foreign mesh meet as its maker lets them.
+struct Elsewhere<'a> {
+    venue: &'a dyn Venue,
+    epoch: u64,
+    /// Those that were met last.
+    met: u64,
+}
+
+impl Assembly for Elsewhere<'_> {
+    fn place(&mut self) -> Result<String> {
+        place_at(self.venue)
+    }
+
+    fn meet(&mut self, company: &Company, patience: Duration) -> Result<Mesh> {
+        let Company { rank, ranks, .. } = *company;
+        let label = label(self.epoch, company);
+        self.met = name_of(&company.place, &label);
+        let gathering = Gathering { place: &company.place, label: &label, rank, ranks };
+        self.venue.meet(gathering, patience).map_err(not_met)
+    }
+}
+
+/// What those have in common who mean the same company.
+fn label(epoch: u64, company: &Company) -> Vec<u8> {
+    let mut label = [epoch.to_le_bytes(), u64::from(company.attempt).to_le_bytes()].concat();
+    label.extend(bits(&company.gone));
+    label
 }
 
 /// The address of this host that others know it by: the one that packets to where all met once would carry.

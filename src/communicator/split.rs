@@ -1,15 +1,17 @@
 //! Communicators made from communicators.
 
 use super::Communicator;
+use super::collectives::digest;
 use crate::config::Config;
+use crate::engine::PLACE_BYTES_MAX;
 use crate::error::{Error, ErrorKind, Result};
-use crate::rendezvous::{RendezvousError, UniqueId};
+use crate::rendezvous::{self, Identity, RendezvousError, UniqueId};
 use crate::schedule::Rank;
 use std::collections::HashMap;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
-use unisono_transports::Mesh;
 use unisono_transports::auth::Secret;
+use unisono_transports::{Error as TransportError, Gathering, Mesh, Venue};
 
 /// Where a communicator's mesh came from, and so how another one is made.
 pub(super) enum Origin {
@@ -17,17 +19,18 @@ pub(super) enum Origin {
     Threads(Arc<Nursery>, u64),
     /// Processes that met at an address.
     Rendezvous(UniqueId),
-    /// Made by the caller.
-    Foreign,
+    /// Made by the caller, who may have said how ranks meet anew; and a number of those that have met there.
+    Foreign(Option<Arc<dyn Venue>>, u64),
 }
 
 impl Origin {
-    /// A number that the ranks of a communicator share, and those of no other have.
+    /// A number that the ranks of a communicator share, and those of no other have; zero over a foreign mesh, whose ranks
+    /// share nothing that is known here.
     pub(super) fn name(&self) -> u64 {
         match self {
             Origin::Threads(_, group) => u64::from(std::process::id()) << 32 | group,
             Origin::Rendezvous(id) => id.name(),
-            Origin::Foreign => 0,
+            Origin::Foreign(_, met) => *met,
         }
     }
 
@@ -35,7 +38,7 @@ impl Origin {
     pub(super) fn secret(&self) -> Option<&Secret> {
         match self {
             Origin::Rendezvous(id) => Some(id.secret()),
-            Origin::Threads(..) | Origin::Foreign => None,
+            Origin::Threads(..) | Origin::Foreign(..) => None,
         }
     }
 }
@@ -43,7 +46,7 @@ impl Origin {
 /// Meshes on their way from the thread that made them to the threads that will use them.
 #[derive(Default)]
 pub(super) struct Nursery {
-    /// By the parent's leader, the colour and the rank in the new group.
+    /// By the number of the new group and the rank in it.
     meshes: Mutex<HashMap<(u64, Rank), Mesh>>,
     arrived: Condvar,
 }
@@ -56,7 +59,7 @@ impl Communicator {
     /// Every rank must call it; those that give no colour get no communicator.
     ///
     /// # Errors
-    /// If a group's ranks cannot meet, or this communicator was made over a foreign mesh.
+    /// If a group's ranks cannot meet, or this communicator was made over a foreign mesh without a venue.
     pub fn split(&self, colour: Option<u32>, key: i32) -> Result<Option<Communicator>> {
         self.split_with(colour, key, self.config())
     }
@@ -96,24 +99,32 @@ impl Communicator {
 
     /// Tells all ranks where each leader's group will meet; the leader holds the place until it is there.
     fn ticket(&self, leads: bool) -> Result<(Vec<u8>, Option<UniqueId>)> {
-        let (mut own, mut reserved) = ([0u8; TICKET_BYTES], None);
-        match &self.shared.origin {
-            Origin::Foreign => {
-                let what = "a communicator over a foreign mesh cannot be split";
-                return Err(self.place(Error::new(ErrorKind::Unavailable(what.to_owned()))));
-            }
-            Origin::Threads(..) if leads => own[..8].copy_from_slice(&next_group().to_le_bytes()),
-            Origin::Rendezvous(parent) if leads => {
-                let id = UniqueId::sibling(parent, self.shared.config.bind)?;
-                let text = reserved.insert(id).to_string();
-                own[0] = text.len() as u8;
-                own[1..=text.len()].copy_from_slice(text.as_bytes());
-            }
-            Origin::Threads(..) | Origin::Rendezvous(_) => {}
+        if matches!(self.shared.origin, Origin::Foreign(None, _)) {
+            let what = "a communicator over a foreign mesh without a venue cannot be split";
+            return Err(self.place(Error::new(ErrorKind::Unavailable(what.to_owned()))));
         }
+        let mut own = [0u8; TICKET_BYTES];
+        // The others wait for a ticket: who has no place says so by an empty one, and fails after that.
+        let reserved = if leads { self.reserve(&mut own) } else { Ok(None) };
         let mut all = vec![0u8; TICKET_BYTES * self.ranks()];
         self.all_gather(&own, &mut all)?;
-        Ok((all, reserved))
+        Ok((all, reserved.map_err(|error| self.place(error))?))
+    }
+
+    /// Writes where this rank's group will meet into its ticket; what keeps that place.
+    fn reserve(&self, ticket: &mut [u8; TICKET_BYTES]) -> Result<Option<UniqueId>> {
+        match &self.shared.origin {
+            Origin::Threads(..) => ticket[..8].copy_from_slice(&next_group().to_le_bytes()),
+            Origin::Rendezvous(parent) => {
+                let id = UniqueId::sibling(parent, self.shared.config.bind)?;
+                write(ticket, &id.to_string());
+                return Ok(Some(id));
+            }
+            Origin::Foreign(venue, _) => {
+                venue.iter().try_for_each(|venue| place_at(&**venue).map(|place| write(ticket, &place)))?;
+            }
+        }
+        Ok(None)
     }
 
     /// Meets the other members of a new group.
@@ -125,20 +136,82 @@ impl Communicator {
                     nursery.fill(group, unisono_transports::threads::mesh(ranks, config.geometry())?);
                 }
                 let mesh = nursery.take(group, (rank, ranks), config.join_timeout)?;
-                Ok(Communicator::new(mesh, config, Origin::Threads(Arc::clone(nursery), group)))
+                Ok(self.sibling(mesh, config, Origin::Threads(Arc::clone(nursery), group)))
             }
             Origin::Rendezvous(_) => {
-                let text = String::from_utf8_lossy(&ticket[1..=ticket[0] as usize]);
-                let id = text.parse::<UniqueId>().map_err(|_| {
-                    Error::new(ErrorKind::Corrupt {
-                        peer: 0,
-                        what: "an address that cannot be read".to_owned(),
-                    })
-                })?;
-                Communicator::join(&id, rank, ranks, config)
+                let id = read(ticket)?.parse::<UniqueId>().map_err(|_| unreadable())?;
+                let mesh = rendezvous::join(&Identity { rank, ranks, id: id.clone() }, config)?;
+                Ok(self.sibling(mesh, config, Origin::Rendezvous(id)))
             }
-            Origin::Foreign => Err(Error::new(ErrorKind::Bug("a foreign mesh was split".to_owned()))),
+            Origin::Foreign(Some(venue), _) => {
+                let (place, label) = (read(ticket)?, b"split");
+                let gathering = Gathering { place, label, rank, ranks };
+                let mesh = venue.meet(gathering, config.join_timeout).map_err(not_met)?;
+                let origin = Origin::Foreign(Some(Arc::clone(venue)), name_of(place, label));
+                Ok(self.sibling(mesh, config, origin))
+            }
+            Origin::Foreign(None, _) => {
+                Err(Error::new(ErrorKind::Bug("a foreign mesh was split".to_owned())))
+            }
         }
+    }
+}
+
+impl Communicator {
+    /// Another one of this rank.
+    pub(super) fn sibling(&self, mesh: Mesh, config: &Config, origin: Origin) -> Self {
+        Self::related(&self.shared.siblings, 0, mesh, config, origin)
+    }
+}
+
+/// Writes a place into a ticket, after its length.
+fn write(ticket: &mut [u8; TICKET_BYTES], place: &str) {
+    let length = place.len().min(TICKET_BYTES - 1);
+    ticket[0] = length as u8;
+    ticket[1..=length].copy_from_slice(&place.as_bytes()[..length]);
+}
+
+/// The place in a ticket.
+fn read(ticket: &[u8]) -> Result<&str> {
+    if ticket.first() == Some(&0) {
+        let what = "the first rank of the group has no place where it could meet: its error says why";
+        return Err(Error::new(ErrorKind::Unavailable(what.to_owned())));
+    }
+    let place = ticket.split_first().and_then(|(&length, rest)| rest.get(..length as usize));
+    let place = place.and_then(|place| std::str::from_utf8(place).ok());
+    place.ok_or_else(unreadable)
+}
+
+fn unreadable() -> Error {
+    Error::new(ErrorKind::Corrupt { peer: 0, what: "an address that cannot be read".to_owned() })
+}
+
+/// Where this rank can hold a meeting, as a foreign venue says.
+pub(super) fn place_at(venue: &dyn Venue) -> Result<String> {
+    let place = venue.place()?;
+    match place.len() {
+        1..=PLACE_BYTES_MAX => Ok(place),
+        length => {
+            let what =
+                format!("a venue's place must have 1 to {PLACE_BYTES_MAX} bytes, and this has {length}");
+            Err(Error::new(ErrorKind::Unavailable(what)))
+        }
+    }
+}
+
+/// A number of those that have met at a foreign venue.
+pub(super) fn name_of(place: &str, label: &[u8]) -> u64 {
+    let words: Vec<usize> = place.bytes().chain([0]).chain(label.iter().copied()).map(usize::from).collect();
+    digest(&words)
+}
+
+/// Says of ranks that did not meet at a foreign venue what is said of all that do not meet.
+pub(super) fn not_met(error: TransportError) -> Error {
+    match error {
+        TransportError::Timeout { what } => {
+            Error::new(ErrorKind::Rendezvous(RendezvousError::Other { what }))
+        }
+        error => error.into(),
     }
 }
 

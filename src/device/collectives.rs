@@ -1,11 +1,11 @@
 //! The operations, typed: as those of the CPU, but enqueued on a stream.
 
 use super::DeviceCommunicator;
+use super::combine::Combine;
 use super::job::{Job, Side};
 use crate::call::Kind;
-use crate::communicator::{digest, places, total};
+use crate::communicator::{Asked, digest, places};
 use crate::error::Result;
-use crate::reduction::Reduction;
 use crate::schedule::{Collective, Rank};
 use unisono_cuda::Element;
 use unisono_cuda::device::{DeviceBuffer, DeviceBufferMut, Stream};
@@ -17,30 +17,37 @@ impl DeviceCommunicator {
     /// # Errors
     /// Misuse leaves the communicator good, as does what is unavailable; all else poisons it. What goes wrong after the
     /// call has returned, [`DeviceCommunicator::check`] says.
-    pub fn all_reduce<T: Element>(
+    pub fn all_reduce<'a, T: Element>(
         &self,
         stream: &Stream,
         buffer: &mut impl DeviceBufferMut<T>,
-        reduction: Reduction,
+        reduction: impl Into<Combine<'a, T>>,
     ) -> Result<()> {
         let buffer = Typed(buffer);
-        self.run::<T>(stream, Collective::AllReduce, Some(reduction), 0, whole(&buffer), whole(&buffer))
+        self.run::<T>(
+            stream,
+            Collective::AllReduce,
+            Some(reduction.into()),
+            0,
+            whole(&buffer),
+            whole(&buffer),
+        )
     }
 
     /// Reduces `input` over all ranks; every rank gets the result in `output`, equally long.
     ///
     /// # Errors
     /// See [`DeviceCommunicator::all_reduce`].
-    pub fn all_reduce_into<T: Element>(
+    pub fn all_reduce_into<'a, T: Element>(
         &self,
         stream: &Stream,
         input: &impl DeviceBuffer<T>,
         output: &mut impl DeviceBufferMut<T>,
-        reduction: Reduction,
+        reduction: impl Into<Combine<'a, T>>,
     ) -> Result<()> {
         self.base().same_length("input", input.len(), output.len())?;
         let (input, output) = (Typed(input), Typed(output));
-        self.run::<T>(stream, Collective::AllReduce, Some(reduction), 0, whole(&input), whole(&output))
+        self.run::<T>(stream, Collective::AllReduce, Some(reduction.into()), 0, whole(&input), whole(&output))
     }
 
     /// Puts the inputs of all ranks, equally long, one after the other into every rank's `output`.
@@ -87,7 +94,7 @@ impl DeviceCommunicator {
     ) -> Result<()> {
         self.base().same_length("counts", counts.len(), self.ranks())?;
         self.base().same_length("input", input.len(), counts[self.rank()])?;
-        self.base().same_length("output", output.len(), total(counts)?)?;
+        self.base().same_length("output", output.len(), self.base().total(counts)?)?;
         let table = places(counts, size_of::<T>());
         let longest = table.iter().map(|(_, bytes)| *bytes).max().unwrap_or(0);
         let (input, output) = (Typed(input), Typed(output));
@@ -100,17 +107,17 @@ impl DeviceCommunicator {
     ///
     /// # Errors
     /// See [`DeviceCommunicator::all_reduce`].
-    pub fn reduce_scatter<T: Element>(
+    pub fn reduce_scatter<'a, T: Element>(
         &self,
         stream: &Stream,
         input: &impl DeviceBuffer<T>,
         output: &mut impl DeviceBufferMut<T>,
-        reduction: Reduction,
+        reduction: impl Into<Combine<'a, T>>,
     ) -> Result<()> {
         self.base().same_length("input", input.len(), output.len() * self.ranks())?;
         let (input, output) = (Typed(input), Typed(output));
         let from = Side::even(Some(&input), 0, output.bytes());
-        self.run::<T>(stream, Collective::ReduceScatter, Some(reduction), 0, from, whole(&output))
+        self.run::<T>(stream, Collective::ReduceScatter, Some(reduction.into()), 0, from, whole(&output))
     }
 
     /// As [`DeviceCommunicator::reduce_scatter`]; the result replaces this rank's share of `buffer`. The other shares are
@@ -118,16 +125,16 @@ impl DeviceCommunicator {
     ///
     /// # Errors
     /// See [`DeviceCommunicator::all_reduce`].
-    pub fn reduce_scatter_in_place<T: Element>(
+    pub fn reduce_scatter_in_place<'a, T: Element>(
         &self,
         stream: &Stream,
         buffer: &mut impl DeviceBufferMut<T>,
-        reduction: Reduction,
+        reduction: impl Into<Combine<'a, T>>,
     ) -> Result<()> {
         let (bytes, buffer) = (self.share_bytes::<T>(buffer)?, Typed(buffer));
         let from = Side::even(Some(&buffer), 0, bytes);
         let into = Side::even(Some(&buffer), self.rank() * bytes, bytes);
-        self.run::<T>(stream, Collective::ReduceScatter, Some(reduction), 0, from, into)
+        self.run::<T>(stream, Collective::ReduceScatter, Some(reduction.into()), 0, from, into)
     }
 
     /// Gives rank i the i-th share of `input`; `output` gets this rank's share from every rank, in order.
@@ -160,7 +167,7 @@ impl DeviceCommunicator {
         &self,
         stream: &Stream,
         collective: Collective,
-        reduction: Option<Reduction>,
+        reduction: Option<Combine<'_, T>>,
         root: Rank,
         input: Side<'_>,
         output: Side<'_>,
@@ -169,8 +176,9 @@ impl DeviceCommunicator {
         self.shared.enqueue(stream, &job::<T>(collective, reduction, root, input, output))
     }
 
-    pub(super) fn base(&self) -> &crate::Communicator {
-        &self.shared.base
+    /// What is asked of it, before it is enqueued.
+    pub(super) fn base(&self) -> Asked<'_> {
+        self.shared.base.asked_elsewhere()
     }
 
     /// Bytes of one rank's share of a buffer.
@@ -184,13 +192,15 @@ pub(super) fn whole(buffer: &dyn Region) -> Side<'_> {
     Side::even(Some(buffer), 0, buffer.bytes())
 }
 
-fn job<'a, T: Element>(
+pub(super) fn job<'a, T: Element>(
     collective: Collective,
-    reduction: Option<Reduction>,
+    combine: Option<Combine<'a, T>>,
     root: Rank,
     input: Side<'a>,
     output: Side<'a>,
 ) -> Job<'a> {
     let (kind, count) = (Kind::Collective(collective), (input.share_bytes / size_of::<T>()) as u64);
-    Job { kind, collective, dtype: T::DTYPE, reduction, root, count, input, output }
+    let reduction = combine.as_ref().map(|combine| combine.reduction);
+    let own = combine.and_then(|combine| combine.own);
+    Job { kind, collective, dtype: T::DTYPE, reduction, own, root, count, input, output }
 }

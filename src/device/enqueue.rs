@@ -3,32 +3,36 @@
 use super::Shared;
 use super::group::Groups;
 use super::job::Job;
+use super::lending::{Grasps, Loan};
 use super::plan::{Plan, Plans, SLICE_UNIT_BYTES};
 use crate::call::Call;
 use crate::engine::{Layout, Shares};
 use crate::error::{Error, ErrorKind, Result};
 use crate::reduction::Reduction;
-use crate::schedule::algorithms::direct_reduce::ONE_SHOT;
 use crate::schedule::{Algorithm, Collective, Reach, Spec};
 use crate::select;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use unisono_cuda::device::{Event, Stream};
+use unisono_cuda::device::{GpuError, OwnKernels, Repeat, Stream};
 use unisono_cuda::{Finish, Op};
-use unisono_transports::p2p::{Operand, Order, Protocol, Uploaded};
+use unisono_transports::Tag;
+use unisono_transports::p2p::{Grasp, Lending, Operand, Order, Protocol, Uploaded};
 
 /// What a communicator keeps from call to call at this rank.
 #[derive(Default)]
 pub(super) struct State {
     plans: Plans,
     pub(super) groups: Groups,
+    /// Numbers of the next operation of all ranks, and of the next group of sends and receives.
     sequence: u64,
-    /// The stream of the last launch that no graph records, and when it is done.
-    last: Option<(Stream, Arc<Event>)>,
-    /// Whether a graph has recorded a launch: it may be repeated at any time.
-    recorded: bool,
-    /// The last call, until it is known to be over.
-    pub(super) call: Option<Call>,
+    groups_called: u64,
+    /// What all ranks have lent, in the order of the calls.
+    pub(super) lendings: Vec<Arc<Lending>>,
+    pub(super) grasps: Grasps,
+    /// What graphs ask before they repeat launches.
+    pub(super) replay: Option<Arc<dyn Repeat>>,
+    /// The last call that a graph has recorded.
+    pub(super) recorded: Option<Call>,
     pub(super) chosen: [Option<&'static Algorithm>; Collective::ALL.len()],
     pub(super) last_algorithm: Option<&'static Algorithm>,
 }
@@ -37,12 +41,19 @@ pub(super) struct State {
 #[derive(Clone, Copy)]
 pub(super) enum Work<'w> {
     Program(&'w Uploaded),
+    /// One that reaches the buffers of peers.
+    Reaching(&'w Uploaded, &'w Grasp),
     /// A small all_reduce of so many bytes, by the kernel that does nothing else.
     OneShot(usize),
 }
 
 impl State {
-    /// The number of the next operation.
+    /// The number of the next group of sends and receives: not every rank takes part in each.
+    pub(super) fn groups_called(&self) -> u64 {
+        self.groups_called
+    }
+
+    /// The number of the next operation of all ranks.
     pub(super) fn sequence(&self) -> u64 {
         self.sequence
     }
@@ -58,75 +69,122 @@ impl Shared {
     pub(super) fn carry_out(&self, enqueue: impl FnOnce(&mut State) -> Result<Call>) -> Result<()> {
         self.base.with(|engine| engine.listen(None))?;
         let mut state = self.lock();
-        match enqueue(&mut state) {
+        self.start_work();
+        let enqueued = enqueue(&mut state);
+        self.progress.started(enqueued.as_ref().ok().copied());
+        match enqueued {
             Ok(call) => {
-                state.sequence += 1;
-                state.call = Some(call);
-                drop(state);
-                self.bells.iter().for_each(|bell| bell.ring());
+                let number = if call.is_of_all() { &mut state.sequence } else { &mut state.groups_called };
+                *number += 1;
                 Ok(())
             }
             Err(error) => {
-                let (error, call) = (self.base.place(error), state.call);
                 drop(state);
+                let (error, call) = (self.base.place(error), self.progress.call());
                 // What was refused here, others may be waiting for.
                 Err(if error.is_misuse() { error } else { self.end(error, call) })
             }
         }
     }
 
-    fn enqueue_in(&self, state: &mut State, stream: &Stream, job: &Job<'_>) -> Result<Call> {
+    /// Wakes the threads that look after what is enqueued next: before that, as it may wait for them.
+    pub(super) fn start_work(&self) {
+        self.progress.start();
+        self.bells.iter().for_each(|bell| bell.ring());
+    }
+
+    /// Lets what is enqueued in `stream` come behind the last launch: those of one communicator use the same memory.
+    pub(super) fn follow(&self, stream: &Stream) -> std::result::Result<(), GpuError> {
+        match self.progress.last() {
+            // What a graph records is done whenever it is launched: it can wait for nothing outside.
+            Some((last, event)) if last != *stream && !stream.is_captured()? => stream.wait(&event),
+            _ => Ok(()),
+        }
+    }
+
+    /// What was enqueued in `stream` is the last launch now, or a part of a graph.
+    pub(super) fn lead(&self, state: &State, stream: &Stream) -> std::result::Result<(), GpuError> {
+        if !stream.is_captured()? {
+            self.progress.lead(stream, stream.record()?);
+        } else if !state.replay.as_ref().is_some_and(|replay| stream.repeats(replay)) {
+            self.progress.is_repeated_unasked();
+        }
+        Ok(())
+    }
+
+    /// The same with the state at hand.
+    pub(super) fn enqueue_in(&self, state: &mut State, stream: &Stream, job: &Job<'_>) -> Result<Call> {
         let bytes = job.input.share_bytes.max(job.output.share_bytes);
         let spec = self.spec(job, bytes);
-        let algorithm = self.algorithm(state, job.collective, &spec, bytes)?;
-        let plan = state.plans.get(algorithm, spec, &self.endpoint)?;
+        let loan = state.loan(job, &spec, bytes, self.base.config());
+        let algorithm = match &loan {
+            Some(loan) => loan.row,
+            None => self.algorithm(state, job.collective, &spec, bytes)?,
+        };
+        let plan = state.plans.get(algorithm, spec, &self.endpoint, &self.order)?;
         let op = job.reduction.map(Reduction::op);
-        let call = Call::new(state.sequence, job.kind, job.dtype, op, job.root, job.count).by(plan.digest);
+        let place = loan.as_ref().map(|loan| loan.place);
+        let call = Call::new(state.sequence(), job.kind, job.dtype, op, job.root, job.count);
+        let call = call.by(plan.digest).on_gpus(place).with_own(job.own.map(OwnKernels::digest));
         if let Some(uploaded) = &plan.uploaded {
-            let (element, gpu) = (job.dtype.size(), self.endpoint.arena().gpu());
-            let (inputs, outputs) = job.collective.shares(self.base.ranks(), job.root, self.base.rank());
-            let from = job.input.shares(gpu, plan.parts, element)?;
-            let into = job.output.shares(gpu, plan.parts, element)?;
-            let input = job.input.operand(inputs, plan.parts, element, from.as_ref());
-            let output = job.output.operand(outputs, plan.parts, element, into.as_ref());
-            let order = self.order(job, &plan, call, bytes);
-            let work = match is_one_shot(algorithm) && bytes <= self.endpoint.shot_bytes_max() {
-                true => Work::OneShot(bytes),
-                false => Work::Program(uploaded),
-            };
-            self.launch(state, stream, work, &order, &input, &output)?;
+            self.start(state, stream, (job, loan.as_ref()), (&plan, uploaded), (call, bytes))?;
         }
         state.last_algorithm = Some(algorithm);
         Ok(call)
     }
 
-    /// Launches this rank's part, behind the last launch: those of one communicator use the same memory.
+    /// Launches the program of a plan.
+    fn start(
+        &self,
+        state: &mut State,
+        stream: &Stream,
+        (job, loan): (&Job<'_>, Option<&Loan>),
+        (plan, uploaded): (&Plan, &Uploaded),
+        (call, bytes): (Call, usize),
+    ) -> Result<()> {
+        let (element, gpu) = (job.dtype.size(), self.endpoint.arena().gpu());
+        let (inputs, outputs) = job.collective.shares(self.base.ranks(), job.root, self.base.rank());
+        // Where peers' inputs are, ranks without one must know too.
+        let inputs = inputs.max(uploaded.program().bounds().lent[0] / plan.parts);
+        let from = job.input.shares(gpu, plan.parts, element)?;
+        let into = job.output.shares(gpu, plan.parts, element)?;
+        let input = job.input.operand(inputs, plan.parts, element, from.as_ref());
+        let output = job.output.operand(outputs, plan.parts, element, into.as_ref());
+        let order = self.order(job, plan, call, bytes);
+        let operands = [&input, &output];
+        if let Some(loan) = loan {
+            let grasp = state.grasps.get(&self.endpoint, (plan, uploaded), (job, loan), operands)?;
+            return self.launch(state, stream, Work::Reaching(uploaded, &grasp), &order, operands);
+        }
+        let is_one_shot = plan.is_one_shot && bytes <= self.endpoint.shot_bytes_max();
+        let work = if is_one_shot { Work::OneShot(bytes) } else { Work::Program(uploaded) };
+        self.launch(state, stream, work, &order, operands)
+    }
+
+    /// Launches this rank's part, behind the last launch.
     pub(super) fn launch(
         &self,
         state: &mut State,
         stream: &Stream,
         work: Work<'_>,
-        order: &Order,
-        input: &Operand<'_>,
-        output: &Operand<'_>,
+        order: &Order<'_>,
+        [input, output]: [&Operand<'_>; 2],
     ) -> Result<()> {
-        // What a graph records is done whenever it is launched: it can wait for nothing outside.
-        let captured = stream.is_captured()?;
-        if let Some((last, event)) = &state.last
-            && last != stream
-            && !captured
-        {
-            stream.wait(event)?;
-        }
+        self.follow(stream)?;
         match work {
-            Work::Program(uploaded) => self.endpoint.launch(stream, uploaded, order, input, output)?,
+            Work::Program(uploaded) => {
+                self.endpoint.launch(stream, uploaded, order, [input, output], None)?;
+            }
+            Work::Reaching(uploaded, grasp) => {
+                self.endpoint.launch(stream, uploaded, order, [input, output], Some(grasp))?;
+            }
             Work::OneShot(bytes) => {
                 self.endpoint.launch_one_shot(stream, order, bytes, input, output)?;
             }
         }
-        match captured {
-            true => state.recorded = true,
-            false => state.last = Some((stream.clone(), Arc::new(stream.record()?))),
+        self.lead(state, stream)?;
+        if stream.is_captured()? {
+            state.recorded = Some(Call::from_tag(&Tag([order.sequence, order.what, order.count, 0])));
         }
         Ok(())
     }
@@ -150,7 +208,10 @@ impl Shared {
         let reachable = match algorithm.reach {
             Reach::Messages => true,
             Reach::Windows => has_window,
-            Reach::Buffers => false,
+            Reach::Buffers => {
+                let text = format!("{algorithm:?} is for buffers from `DeviceCommunicator::alloc`");
+                return Err(Error::new(ErrorKind::Unavailable(text)));
+            }
         };
         if reachable && (algorithm.fits)(spec) {
             return Ok(algorithm);
@@ -159,7 +220,7 @@ impl Shared {
         Err(Error::new(ErrorKind::Unavailable(text)))
     }
 
-    fn order(&self, job: &Job<'_>, plan: &Plan, call: Call, bytes: usize) -> Order {
+    fn order<'j>(&self, job: &Job<'j>, plan: &Plan, call: Call, bytes: usize) -> Order<'j> {
         let longest = Layout::new(Shares::Even { bytes }, plan.parts, job.dtype.size()).longest_block(1);
         let channels = self.endpoint.arena().layout().sizes().channels;
         let (protocol, slice_bytes) = cut(plan, longest, channels, self.endpoint.reaches_all());
@@ -172,6 +233,7 @@ impl Shared {
             count,
             dtype: job.dtype,
             op: job.reduction.map_or(Op::Sum, Reduction::op),
+            own: job.own,
             factor: job.reduction.and_then(Reduction::factor),
             divisor: match job.reduction.map(|reduction| reduction.finish(ranks)) {
                 Some(Finish::Divide(ranks)) => ranks,
@@ -187,39 +249,24 @@ impl Shared {
 
     /// Waits for the last launch.
     pub(super) fn finish(&self) {
-        let last = self.lock().last.as_ref().map(|(_, event)| Arc::clone(event));
-        if let Some(event) = last {
+        if let Some((_, event)) = self.progress.last() {
             // What a GPU that has failed still does is nothing.
             let _ = event.synchronize();
         }
     }
 
-    /// Waits until peers are through with this rank's memory, if all is well and not for long.
-    pub(super) fn rest(&self) {
+    /// Waits until peers are through with this rank's memory, if all is well and not for long; whether they are.
+    pub(super) fn rest(&self) -> bool {
         let begun = Instant::now();
         let limit = self.base.config().timeout.min(REST_LIMIT);
-        while self.look().is_ok()
-            && begun.elapsed() < limit
-            && matches!(self.endpoint.is_at_rest(), Ok(false))
-        {
-            std::thread::sleep(Duration::from_millis(1));
+        while self.look().is_ok() && begun.elapsed() < limit {
+            match self.endpoint.is_at_rest() {
+                Ok(false) => std::thread::sleep(Duration::from_millis(1)),
+                answer => return answer.is_ok(),
+            }
         }
+        false
     }
-
-    /// Whether the last launch is known to be over; it is forgotten then.
-    pub(super) fn is_idle(&self, state: &mut State) -> bool {
-        let done = |(_, event): &(Stream, Arc<Event>)| event.is_done().unwrap_or(true);
-        let over = !state.recorded && state.last.as_ref().is_none_or(done);
-        if over {
-            state.call = None;
-        }
-        over
-    }
-}
-
-/// Whether a kernel of its own does the same to the bit, in one trip.
-fn is_one_shot(algorithm: &Algorithm) -> bool {
-    algorithm.collective == Collective::AllReduce && algorithm.name == ONE_SHOT.name
 }
 
 /// How messages go, and bytes of a slice: all channels get work, and no slice is too small to be worth its hand-over.

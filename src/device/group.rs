@@ -43,6 +43,10 @@ impl<'a> DeviceGroup<'a> {
         of.map(|entry| &*entry.region).collect()
     }
 
+    fn addresses(&self) -> Vec<u64> {
+        self.entries.iter().map(|entry| entry.region.address()).collect()
+    }
+
     /// What goes from a rank to itself must come out in the same lengths.
     fn check_own(&self, rank: Rank) -> Result<()> {
         let own = |direction| {
@@ -72,15 +76,44 @@ impl<'a> DeviceGroup<'a> {
 #[derive(Default)]
 pub(super) struct Groups(VecDeque<(Key, Arc<Ready>)>);
 
-/// The transfers, and where their memory is.
+/// The transfers, and where their memory is; nothing of it where that makes no difference.
 type Key = (Vec<Transfer>, Vec<u64>);
+
+impl Groups {
+    /// The transfers as they were made before, or made now, with what is sent and received as `shares` says.
+    pub(super) fn ready(
+        &mut self,
+        shared: &Shared,
+        asked: Vec<Transfer>,
+        addresses: Vec<u64>,
+        shares: impl FnOnce() -> unisono_transports::Result<[Shares; 2]>,
+    ) -> Result<Arc<Ready>> {
+        let key = (asked, addresses);
+        if let Some((_, ready)) = self.0.iter().find(|(known, _)| *known == key) {
+            return Ok(Arc::clone(ready));
+        }
+        let (endpoint, rank) = (&shared.endpoint, shared.base.rank());
+        let sizes = endpoint.arena().layout().sizes();
+        let made = transfers(&key.0, (rank, sizes.ranks), sizes.lanes() - 1, sizes.slot_bytes)?;
+        let [sends, receives] = shares()?;
+        let ready = Arc::new(Ready {
+            uploaded: endpoint.upload(Program::new(made.tables, made.bounds)?, sizes.slot_bytes)?,
+            sends,
+            receives,
+            slices: made.slices,
+        });
+        self.0.truncate(GROUPS_KEPT - 1);
+        self.0.push_front((key, Arc::clone(&ready)));
+        Ok(ready)
+    }
+}
 
 /// A group on the GPU.
 pub(super) struct Ready {
-    uploaded: Uploaded,
-    sends: Shares,
-    receives: Shares,
-    slices: usize,
+    pub(super) uploaded: Uploaded,
+    pub(super) sends: Shares,
+    pub(super) receives: Shares,
+    pub(super) slices: usize,
 }
 
 impl DeviceCommunicator {
@@ -120,7 +153,7 @@ impl DeviceCommunicator {
         collect(&mut group);
         let base = &self.shared.base;
         for entry in &group.entries {
-            base.in_range("peer", entry.peer)?;
+            base.asked_elsewhere().in_range("peer", entry.peer)?;
         }
         group.check_own(self.rank()).map_err(|error| base.place(error))?;
         if group.entries.is_empty() { Ok(()) } else { self.shared.enqueue_group(stream, &group) }
@@ -131,47 +164,22 @@ impl Shared {
     fn enqueue_group(&self, stream: &Stream, group: &DeviceGroup<'_>) -> Result<()> {
         self.carry_out(|state| {
             let (sends, receives) = (group.regions(Direction::Send), group.regions(Direction::Recv));
-            let ready = self.ready(&mut state.groups, group, &sends, &receives)?;
-            let call = Call::new(state.sequence(), Kind::SendRecv, DType::U8, None, 0, 0);
+            let (arena, addresses) = (self.endpoint.arena(), group.addresses());
+            let shares = |parts| Shares::of_parts(arena.gpu(), parts, arena.layout().sizes().slot_bytes);
+            let both = || Ok([shares(&sends)?, shares(&receives)?]);
+            let ready = state.groups.ready(self, group.transfers(), addresses, both)?;
+            let call = Call::new(state.groups_called(), Kind::SendRecv, DType::U8, None, 0, 0).on_gpus(None);
             let operand =
                 |parts, shares| Operand { memory: Memory::Parts { parts, shares }, blocks: ready.slices };
             let (input, output) =
                 (operand(&sends[..], &ready.sends), operand(&receives[..], &ready.receives));
             let work = Work::Program(&ready.uploaded);
-            self.launch(state, stream, work, &self.group_order(call), &input, &output)?;
+            self.launch(state, stream, work, &self.group_order(call), [&input, &output])?;
             Ok(call)
         })
     }
 
-    /// The group as it was made before, or made now.
-    fn ready(
-        &self,
-        groups: &mut Groups,
-        group: &DeviceGroup<'_>,
-        sends: &[&dyn Region],
-        receives: &[&dyn Region],
-    ) -> Result<Arc<Ready>> {
-        let addresses = group.entries.iter().map(|entry| entry.region.address());
-        let key = (group.transfers(), addresses.collect());
-        if let Some((_, ready)) = groups.0.iter().find(|(known, _)| *known == key) {
-            return Ok(Arc::clone(ready));
-        }
-        let (arena, rank) = (self.endpoint.arena(), self.base.rank());
-        let sizes = arena.layout().sizes();
-        let made = transfers(&key.0, (rank, sizes.ranks), sizes.lanes() - 1, sizes.slot_bytes)?;
-        let shares = |parts| Shares::of_parts(arena.gpu(), parts, sizes.slot_bytes);
-        let ready = Arc::new(Ready {
-            uploaded: self.endpoint.upload(Program::new(made.tables, made.bounds)?, sizes.slot_bytes)?,
-            sends: shares(sends)?,
-            receives: shares(receives)?,
-            slices: made.slices,
-        });
-        groups.0.truncate(GROUPS_KEPT - 1);
-        groups.0.push_front((key, Arc::clone(&ready)));
-        Ok(ready)
-    }
-
-    fn group_order(&self, call: Call) -> Order {
+    pub(super) fn group_order(&self, call: Call) -> Order<'static> {
         let [sequence, what, count, _] = call.tag(0).0;
         Order {
             sequence,
@@ -179,6 +187,7 @@ impl Shared {
             count,
             dtype: u8::DTYPE,
             op: Op::Sum,
+            own: None,
             factor: None,
             divisor: 1,
             slice_bytes: self.endpoint.arena().layout().sizes().slot_bytes,

@@ -6,7 +6,7 @@ use crate::error::Error;
 use crate::reduction::Reduction;
 use crate::schedule::{Collective, Rank};
 use unisono_cuda::DType;
-use unisono_cuda::device::{Gpu, Share};
+use unisono_cuda::device::{Gpu, OwnKernels, Share};
 use unisono_transports::p2p::{Memory, Operand, Region, Shares};
 
 /// One of the two buffers of an operation.
@@ -27,6 +27,8 @@ pub(super) struct Job<'a> {
     pub(super) collective: Collective,
     pub(super) dtype: DType,
     pub(super) reduction: Option<Reduction>,
+    /// Kernels of the caller's, in the place of the sum.
+    pub(super) own: Option<&'a OwnKernels>,
     pub(super) root: Rank,
     /// Elements in one share, or a digest of many counts.
     pub(super) count: u64,

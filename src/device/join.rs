@@ -1,12 +1,15 @@
 //! How ranks on GPUs meet: each tells the others of its GPU and its arena, and opens theirs.
 
 use super::enqueue::State;
+use super::order::agree_on_order;
+use super::progress::Progress;
 use super::pump::pump;
+use super::replay::Replay;
 use super::residency::{self, Seats};
 use super::watch::watch;
 use super::{DeviceCommunicator, Owner, Shared};
 use crate::communicator::Communicator;
-use crate::config::Config;
+use crate::config::{Config, GpuSizes};
 use crate::error::{Error, ErrorKind, Result};
 use crate::reduction::Reduction;
 use crate::rendezvous::host_identity;
@@ -17,6 +20,7 @@ use unisono_transports::p2p::{Arena, Endpoint, Layout, Peer, Reached, Sizes, Sta
 
 pub(super) fn join(communicator: &Communicator, gpu: &Gpu) -> Result<DeviceCommunicator> {
     let base = communicator.duplicate()?;
+    agree_on_sizes(&base)?;
     let room = agree(&base, Endpoint::residents(gpu).map_err(Error::from))?;
     let channels = agree_on_channels(&base, gpu, room)?;
     let arena = found(&base, gpu, channels, room);
@@ -26,12 +30,44 @@ pub(super) fn join(communicator: &Communicator, gpu: &Gpu) -> Result<DeviceCommu
     let carrier = carrier(&base, &peers, channels)?;
     // Everybody hears of a rank that cannot.
     let endpoint = agree(&base, Endpoint::new(arena, peers, carrier.is_none()).map_err(Error::from))?;
+    let order = agree_on_order(&base, endpoint.arena().gpu())?;
     let bells = [Arc::default(), Arc::default()];
     let state = Mutex::<State>::default();
-    let shared = Arc::new(Shared { base, endpoint, state, bells, _seats: seats });
-    watch(&shared)?;
-    let pump = carrier.map(|carrier| pump(&shared, carrier)).transpose()?;
-    Ok(DeviceCommunicator { shared: Arc::new(Owner { shared, pump }) })
+    let shared = Arc::new(Shared {
+        base,
+        endpoint,
+        order,
+        state,
+        progress: Progress::default(),
+        bells,
+        _seats: seats,
+    });
+    shared.lock().replay = Some(Arc::new(Replay { shared: Arc::downgrade(&shared) }));
+    let mut owner = Owner { shared, pump: None };
+    let threads =
+        watch(&owner.shared).and_then(|()| carrier.map(|carrier| pump(&owner.shared, carrier)).transpose());
+    owner.pump = agree(&owner.base, threads)?;
+    Ok(DeviceCommunicator { shared: Arc::new(owner) })
+}
+
+/// An error unless the settings of all ranks are alike: each computes where things are in the memory of the others.
+fn agree_on_sizes(base: &Communicator) -> Result<()> {
+    let GpuSizes { channels, slots, slot_bytes, window_bytes, peer_to_peer } = base.config().gpu;
+    let own = [channels, slots, slot_bytes, window_bytes, usize::from(peer_to_peer)].map(|size| size as u64);
+    let mut all = [0; NAMES.len()].repeat(base.ranks());
+    base.all_gather(&own, &mut all)?;
+    let (first, others) = all.split_at(NAMES.len());
+    for (rank, theirs) in others.chunks(NAMES.len()).enumerate() {
+        if let Some(at) = (0..NAMES.len()).find(|&at| theirs[at] != first[at]) {
+            let (name, rank) = (NAMES[at], rank + 1);
+            let text = format!(
+                "{name} is {} on rank 0 and {} on rank {rank}: ranks on GPUs need the same settings",
+                first[at], theirs[at]
+            );
+            return Err(base.place(Error::misuse(text)));
+        }
+    }
+    Ok(())
 }
 
 /// The most channels with which all blocks of all ranks run at once: ranks of one process may share a GPU.
@@ -156,7 +192,7 @@ fn carrier(base: &Communicator, peers: &[Peer], channels: usize) -> Result<Optio
 }
 
 /// This rank's result, if all ranks have one; else the error of one that has none.
-fn agree<T>(base: &Communicator, ended: Result<T>) -> Result<T> {
+pub(super) fn agree<T>(base: &Communicator, ended: Result<T>) -> Result<T> {
     let mut failures = vec![0u8; FAILURE_BYTES * base.ranks()];
     let mut own = [0u8; FAILURE_BYTES];
     if let Err(error) = &ended {
@@ -184,6 +220,14 @@ fn host_number() -> u64 {
         .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }
 
+/// The settings that ranks compare, in the order of [`GpuSizes`].
+const NAMES: [&str; 5] = [
+    "UNISONO_GPU_CHANNELS",
+    "UNISONO_GPU_SLOTS",
+    "UNISONO_GPU_SLOT_BYTES",
+    "UNISONO_GPU_WINDOW_BYTES",
+    "UNISONO_GPU_P2P",
+];
 /// A program has two strands at most.
 const BLOCKS_PER_CHANNEL: usize = 2;
 /// Data of a message whose words have flags.

@@ -2,7 +2,7 @@
 //!
 //! Every strand becomes a block of threads for each channel, which carries out its acts in order and
 //! waits inside them. What is one pass over memory becomes one act: a message that is received and
-//! then sent on, and a result for the window that goes to the output as well.
+//! then sent on, a result for the window that goes to the output as well, and one that goes to the buffers of peers.
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::schedule::{Block, Place as Spot, Program, Rank, Space, Step, Strand as Steps};
@@ -14,14 +14,14 @@ use unisono_transports::p2p::Tables;
 struct Writer(Tables);
 
 /// How a step is carried out together with another of its strand.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 enum Fused {
     /// By itself.
     Not,
     /// Its results go on to this rank as well.
     Forward(Rank),
-    /// Its result goes here as well.
-    Also(Spot),
+    /// Its result goes to these as well.
+    Also(Vec<Spot>),
     /// An earlier step has done it.
     Done,
 }
@@ -43,7 +43,7 @@ impl Writer {
         let first_act = self.0.acts.len() as u32;
         for (step, fused) in strand.steps.iter().zip(fuse(&strand.steps)) {
             if fused != Fused::Done {
-                let act = self.act(step, fused, rank)?;
+                let act = self.act(step, &fused, rank)?;
                 self.0.acts.push(act);
             }
         }
@@ -53,9 +53,9 @@ impl Writer {
     }
 
     /// One step, whose operands go to the table of places.
-    fn act(&mut self, step: &Step, fused: Fused, rank: Rank) -> Result<Act> {
+    fn act(&mut self, step: &Step, fused: &Fused, rank: Rank) -> Result<Act> {
         let here = |block: &Block| Spot { rank, block: *block };
-        let also = if let Fused::Also(spot) = fused { Some(spot) } else { None };
+        let also = if let Fused::Also(spots) = fused { &spots[..] } else { &[] };
         let first_place = self.0.places.len() as u32;
         let (verb, peer, operands, targets) = match step {
             Step::Send { peer, blocks } => (Verb::Send, *peer, self.put(blocks.iter().map(here)), 0),
@@ -66,17 +66,20 @@ impl Writer {
                 (Verb::RecvReduce, *peer, operands, 0)
             }
             Step::Copy { from, into } => {
-                (Verb::Copy, rank, self.put([*from]), self.put([*into].into_iter().chain(also)))
+                (Verb::Copy, rank, self.put([*from]), self.put([*into].iter().chain(also).copied()))
             }
             Step::Reduce { from, into, .. } => {
                 let operands = self.put(from.iter().copied());
-                (Verb::Reduce, rank, operands, self.put([*into].into_iter().chain(also)))
+                (Verb::Reduce, rank, operands, self.put([*into].iter().chain(also).copied()))
             }
             Step::Signal => (Verb::Signal, rank, 0, 0),
             Step::Wait { peer, .. } => (Verb::Wait, *peer, 0, 0),
         };
-        if operands > Act::OPERANDS_MAX {
-            let text = format!("{operands} operands in one step; a GPU takes {}", Act::OPERANDS_MAX);
+        if operands.max(targets) > Act::OPERANDS_MAX {
+            let text = format!(
+                "{operands} operands, {targets} results in one step; a GPU takes {}",
+                Act::OPERANDS_MAX
+            );
             return Err(Error::new(ErrorKind::Unavailable(text)));
         }
         Ok(Act {
@@ -86,7 +89,7 @@ impl Writer {
             targets: targets as u16,
             together: 0,
             peer: peer as u32,
-            forward: if let Fused::Forward(to) = fused { to as u32 } else { Act::NOBODY },
+            forward: if let Fused::Forward(to) = fused { *to as u32 } else { Act::NOBODY },
             signals: if let Step::Wait { signals, .. } = step { *signals } else { 0 },
             first_place,
         })
@@ -121,10 +124,26 @@ fn fuse(steps: &[Step]) -> Vec<Fused> {
         // A signal may lie between; it is then given a little later.
         let later = index + 1 + usize::from(*next == Step::Signal);
         if let Some(spot) = steps.get(later).and_then(|later| also(step, later)) {
-            (fused[index], fused[later]) = (Fused::Also(spot), Fused::Done);
+            (fused[index], fused[later]) = (Fused::Also(vec![spot]), Fused::Done);
+        }
+        let spots: Vec<Spot> = steps[index + 1..].iter().map_while(|later| lent(step, later)).collect();
+        if !spots.is_empty() {
+            fused[index + 1..=index + spots.len()].fill(Fused::Done);
+            fused[index] = Fused::Also(spots);
         }
     }
     fused
+}
+
+/// Where in the buffer of a peer the value that `step` writes goes as well, if `later` copies it there.
+fn lent(step: &Step, later: &Step) -> Option<Spot> {
+    let Step::Copy { from: copied, into: also } = later else { return None };
+    let (value, home) = match step {
+        Step::Copy { from, into } => (from, into.rank),
+        Step::Reduce { into, .. } => (into, into.rank),
+        _ => return None,
+    };
+    (copied == value && also.rank != home && also.block.space == Space::Output).then_some(*also)
 }
 
 /// To whom the results of `step` go on, if `next` sends just them.

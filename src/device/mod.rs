@@ -6,27 +6,36 @@
 //! processes.
 
 mod collectives;
+mod combine;
 mod enqueue;
+mod exchange;
 mod group;
 mod job;
 mod join;
+mod lending;
 mod lowering;
+mod order;
 mod plan;
+mod progress;
 mod pump;
+mod replay;
 mod residency;
 mod rooted;
 mod transfer;
 mod watch;
 
+pub use combine::Combine;
 pub use group::DeviceGroup;
 pub use unisono_cuda::device::{
-    Buffer, DeviceBuffer, DeviceBufferMut, Event, Gpu, GpuError, Graph, Stream, View, ViewMut, gpus,
+    Buffer, DeviceBuffer, DeviceBufferMut, DeviceReduction, Event, Gpu, GpuError, Graph, Stream, View,
+    ViewMut, gpus,
 };
 
 use crate::communicator::Communicator;
 use crate::error::Result;
 use crate::schedule::{Algorithm, Collective, Rank};
 use enqueue::State;
+use progress::Progress;
 use residency::Seats;
 use std::ops::Deref;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -39,6 +48,30 @@ use watch::Bell;
 /// Every rank holds one of its own and calls the same operations in the same order; each call is enqueued
 /// on a stream and returns. Operations of one communicator follow each other also on different streams. The
 /// first error but misuse poisons it, on every rank; the GPU is unharmed.
+///
+/// Buffers are those of a GPU, and are there until the call has returned and the stream is done with them:
+///
+/// ```compile_fail,E0277
+/// # use unisono::{Sum, device::{DeviceCommunicator, Stream}};
+/// fn memory_of_the_host(comm: &DeviceCommunicator, stream: &Stream) {
+///     comm.all_reduce(stream, &mut vec![1.0f32; 8], Sum);
+/// }
+/// ```
+///
+/// ```compile_fail,E0308
+/// # use unisono::{Communicator, Sum, device::Buffer};
+/// fn memory_of_a_gpu(comm: &Communicator, values: &mut Buffer<f32>) {
+///     comm.all_reduce::<f32>(values, Sum);
+/// }
+/// ```
+///
+/// ```compile_fail,E0382
+/// # use unisono::{Sum, device::{Buffer, DeviceCommunicator, Stream}};
+/// fn freed(comm: &DeviceCommunicator, stream: &Stream, mut values: Buffer<f32>) {
+///     drop(values);
+///     comm.all_reduce(stream, &mut values, Sum);
+/// }
+/// ```
 #[derive(Clone)]
 pub struct DeviceCommunicator {
     shared: Arc<Owner>,
@@ -63,7 +96,11 @@ struct Shared {
     /// Carries set-up, notes and aborts.
     base: Communicator,
     endpoint: Endpoint,
+    /// Who follows whom in rings.
+    order: Vec<Rank>,
+    /// Held across calls of the driver, which may wait for kernels.
     state: Mutex<State>,
+    progress: Progress,
     /// Of the watch, and of the pump where there is one.
     bells: [Arc<Bell>; 2],
     /// Room for the blocks of its launches, until it is dropped.
@@ -94,6 +131,11 @@ impl DeviceCommunicator {
     /// The GPU of this rank.
     pub fn gpu(&self) -> &Gpu {
         self.shared.endpoint.arena().gpu()
+    }
+
+    /// The order in which ranks stand in rings: each beside those that its GPU reaches best.
+    pub fn ring(&self) -> &[Rank] {
+        &self.shared.order
     }
 
     /// Uses `algorithm` for its collective from now on; every rank must do the same.
@@ -145,20 +187,28 @@ impl Shared {
 
 impl Drop for Owner {
     /// What others still need of this rank is first brought on its way, and other processes get a while to leave its memory,
-    /// which goes when this one ends. Kernels end after their timeout, whatever happens.
+    /// which goes when this one ends. Kernels end after their timeout, whatever happens; the others hear that this rank
+    /// has left when its own are over.
     fn drop(&mut self) {
+        if self.shared.base.is_forked() {
+            // The threads are the parent's, and so is the GPU.
+            std::mem::forget(self.pump.take());
+            return;
+        }
         let open = self.shared.endpoint.is_open_elsewhere();
         if self.pump.is_some() || open {
             self.shared.finish();
         }
-        if open {
-            self.shared.rest();
+        if !open || self.shared.rest() {
+            self.shared.endpoint.arena().withdraw();
+            self.shared.lock().lendings.iter().for_each(|lending| lending.withdraw());
         }
         self.shared.bells.iter().for_each(|bell| bell.close());
         if let Some(pump) = self.pump.take() {
             // A thread that panicked moves nothing any more.
             let _ = pump.join();
         }
+        watch::leave(&self.shared);
     }
 }
 

@@ -1,10 +1,12 @@
 //! A program on the GPU: lowered, checked and uploaded once, kept for every later call.
 
+use super::lending;
 use super::lowering::lower;
 use crate::call::Digest;
 use crate::engine::Bounds as Widest;
 use crate::error::{Error, ErrorKind, Result};
-use crate::schedule::{Algorithm, Reach, Spec};
+use crate::schedule::algorithms::direct_reduce::ONE_SHOT;
+use crate::schedule::{Algorithm, Collective, Rank, Reach, Spec, renamed};
 use std::collections::HashMap;
 use std::sync::Arc;
 use unisono_transports::p2p::{Bounds, Endpoint, Program, Uploaded};
@@ -19,6 +21,8 @@ pub(super) struct Plan {
     pub(super) slice_bytes_max: usize,
     /// The same where messages go in lines; zero where there are windows.
     pub(super) line_bytes_max: usize,
+    /// Whether a kernel of its own does the same to the bit, in one trip.
+    pub(super) is_one_shot: bool,
 }
 
 /// The plans made so far.
@@ -32,31 +36,38 @@ impl Plans {
         algorithm: &'static Algorithm,
         spec: Spec,
         endpoint: &Endpoint,
+        order: &[Rank],
     ) -> Result<Arc<Plan>> {
         let key = (std::ptr::from_ref(algorithm) as usize, spec);
         if let Some(plan) = self.0.get(&key) {
             return Ok(Arc::clone(plan));
         }
-        let plan = Arc::new(make(algorithm, &spec, endpoint)?);
+        let plan = Arc::new(make(algorithm, &spec, endpoint, order)?);
         self.0.insert(key, Arc::clone(&plan));
         Ok(plan)
     }
 }
 
-fn make(algorithm: &Algorithm, spec: &Spec, endpoint: &Endpoint) -> Result<Plan> {
+/// Of rings, neighbours are those of `order`.
+fn make(algorithm: &Algorithm, spec: &Spec, endpoint: &Endpoint, order: &[Rank]) -> Result<Plan> {
     let (rank, sizes) = (endpoint.arena().rank(), endpoint.arena().layout().sizes());
-    let (widest, uses_window) = (Widest::of(algorithm, spec), algorithm.reach == Reach::Windows);
-    let slice = match uses_window {
-        true => endpoint.bank_bytes() / widest.window_blocks.max(1),
-        false => sizes.slot_bytes / widest.blocks_per_message,
+    let widest = Widest::of(algorithm, spec);
+    let slice = match algorithm.reach {
+        Reach::Messages => sizes.slot_bytes / widest.blocks_per_message,
+        Reach::Windows => endpoint.bank_bytes() / widest.window_blocks.max(1),
+        Reach::Buffers => LENT_SLICE_BYTES,
     };
+    let uses_window = algorithm.reach != Reach::Messages;
     let line = if uses_window { 0 } else { sizes.low_bytes / widest.blocks_per_message };
     let slice_bytes_max = slice / SLICE_UNIT_BYTES * SLICE_UNIT_BYTES;
     if slice_bytes_max == 0 {
         let text = format!("{algorithm:?} has no room on a GPU with {} ranks: {sizes:?}", spec.ranks);
         return Err(Error::new(ErrorKind::Unavailable(text)));
     }
-    let program = (algorithm.build)(spec, rank);
+    let program = match RINGS.contains(&algorithm.name) {
+        true => renamed(algorithm, spec, order, rank),
+        false => (algorithm.build)(spec, rank),
+    };
     let parts = (algorithm.parts)(spec);
     let (inputs, outputs) = algorithm.collective.shares(spec.ranks, spec.root, rank);
     let bounds = Bounds {
@@ -66,6 +77,7 @@ fn make(algorithm: &Algorithm, spec: &Spec, endpoint: &Endpoint) -> Result<Plan>
         output: outputs * parts,
         scratch: program.scratch,
         window: widest.window_blocks,
+        lent: lent(algorithm, spec),
         uses_window,
     };
     let tables = lower(&program, rank)?;
@@ -74,8 +86,27 @@ fn make(algorithm: &Algorithm, spec: &Spec, endpoint: &Endpoint) -> Result<Plan>
         false => Some(endpoint.upload(Program::new(tables, bounds)?, slice_bytes_max)?),
     };
     let line_bytes_max = line / SLICE_UNIT_BYTES * SLICE_UNIT_BYTES;
-    Ok(Plan { parts, digest: Digest::of(algorithm), slice_bytes_max, line_bytes_max, uploaded })
+    let is_one_shot = algorithm.collective == Collective::AllReduce && algorithm.name == ONE_SHOT.name;
+    Ok(Plan { parts, digest: Digest::of(algorithm), slice_bytes_max, line_bytes_max, is_one_shot, uploaded })
 }
 
+/// Blocks of each peer's buffers that programs name where buffers are lent.
+fn lent(algorithm: &Algorithm, spec: &Spec) -> [usize; 2] {
+    if algorithm.reach != Reach::Buffers {
+        return [0, 0];
+    }
+    let parts = (algorithm.parts)(spec);
+    let shares = |rank| algorithm.collective.shares(spec.ranks, spec.root, rank);
+    let most = |side: fn((usize, usize)) -> usize| (0..spec.ranks).map(|rank| side(shares(rank))).max();
+    let [input, output] = [most(|(inputs, _)| inputs), most(|(_, outputs)| outputs)];
+    let blocks = |named: bool, shares: Option<usize>| if named { shares.unwrap_or(0) * parts } else { 0 };
+    let (reads, writes) = lending::named(algorithm.collective);
+    [blocks(reads, input), blocks(writes, output)]
+}
+
+/// Algorithms without a root in which ranks have two neighbours.
+const RINGS: [&str; 2] = ["ring", "ring2"];
+/// Where nothing is staged, slices only share the work among channels.
+const LENT_SLICE_BYTES: usize = 1 << 30;
 /// Slices are whole numbers of this.
 pub(super) const SLICE_UNIT_BYTES: usize = 64;

@@ -1,4 +1,6 @@
 //! Moves what GPUs that do not reach each other put into the host's memory.
+//!
+//! Its thread never calls the driver, nor takes a lock under which others do: what they wait for there may be what it brings.
 
 use super::Shared;
 use super::watch::Bell;
@@ -7,6 +9,7 @@ use crate::error::{Error, ErrorKind, Result};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+use unisono_transports::affinity::stay_near;
 use unisono_transports::p2p::Stage;
 
 /// Carries messages over `carrier`'s links on a thread of its own, until the communicator is dropped.
@@ -14,7 +17,12 @@ pub(super) fn pump(shared: &Arc<Shared>, carrier: Communicator) -> Result<JoinHa
     let (bell, stages) = (Arc::clone(&shared.bells[1]), shared.endpoint.stages());
     let pump = Pump { carrier, stages, shared: Arc::downgrade(shared) };
     let named = std::thread::Builder::new().name("unisono pump".to_owned());
+    let node = shared.endpoint.arena().gpu().site().numa_node().ok().flatten();
     let started = named.spawn(move || {
+        // What it copies lies there, and is the GPU's to read.
+        if let Some(node) = node {
+            stay_near(node);
+        }
         while bell.wait() && pump.rounds(&bell) {}
         pump.drain();
     });
@@ -36,21 +44,23 @@ impl Pump {
             // Hushed first, so that what is enqueued meanwhile is not missed.
             bell.hush();
             let Some(shared) = self.shared.upgrade() else { return false };
-            let idle = shared.is_idle(&mut shared.lock());
+            let idle = shared.progress.is_quiet();
             match self.turn() {
-                Ok(true) => quiet_since = Instant::now(),
+                Ok(true) => {
+                    quiet_since = Instant::now();
+                    shared.progress.moved(quiet_since);
+                }
                 Ok(false) if idle && !self.is_waiting() => return true,
                 Ok(false) => {}
                 Err(error) => {
-                    let (error, call) = (shared.base.place(error), shared.lock().call);
+                    let (error, call) = (shared.base.place(error), shared.progress.call());
                     shared.end(error, call);
                     return true;
                 }
             }
             drop(shared);
-            let pause = if quiet_since.elapsed() < HOT { Duration::ZERO } else { PAUSE };
             bell.ring();
-            if !bell.pause(pause) {
+            if !bell.pause(pause(quiet_since.elapsed())) {
                 return false;
             }
         }
@@ -85,7 +95,13 @@ fn lock(stage: &Mutex<Stage>) -> MutexGuard<'_, Stage> {
     stage.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// How long to wait before the next look, where nothing has come for so long: a small part of that.
+fn pause(quiet: Duration) -> Duration {
+    if quiet < HOT { Duration::ZERO } else { (quiet / 16).clamp(PAUSE, PAUSE_MAX) }
+}
+
 /// For so long after a message another one is looked for without a pause,
 const HOT: Duration = Duration::from_micros(200);
 /// and then with one.
 const PAUSE: Duration = Duration::from_micros(100);
+const PAUSE_MAX: Duration = Duration::from_millis(5);

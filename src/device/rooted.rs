@@ -2,9 +2,9 @@
 
 use super::DeviceCommunicator;
 use super::collectives::whole;
+use super::combine::Combine;
 use super::job::Side;
 use crate::error::Result;
-use crate::reduction::Reduction;
 use crate::schedule::{Collective, Rank};
 use unisono_cuda::Element;
 use unisono_cuda::device::{DeviceBuffer, DeviceBufferMut, Stream};
@@ -48,27 +48,34 @@ impl DeviceCommunicator {
     ///
     /// # Errors
     /// See [`DeviceCommunicator::all_reduce`].
-    pub fn reduce<T: Element>(
+    pub fn reduce<'a, T: Element>(
         &self,
         stream: &Stream,
         buffer: &mut impl DeviceBufferMut<T>,
-        reduction: Reduction,
+        reduction: impl Into<Combine<'a, T>>,
         root: Rank,
     ) -> Result<()> {
         let buffer = Typed(buffer);
-        self.run::<T>(stream, Collective::Reduce, Some(reduction), root, whole(&buffer), whole(&buffer))
+        self.run::<T>(
+            stream,
+            Collective::Reduce,
+            Some(reduction.into()),
+            root,
+            whole(&buffer),
+            whole(&buffer),
+        )
     }
 
     /// Reduces `input` over all ranks into `output`, which only the root gives.
     ///
     /// # Errors
     /// See [`DeviceCommunicator::all_reduce`].
-    pub fn reduce_into<T: Element>(
+    pub fn reduce_into<'a, T: Element>(
         &self,
         stream: &Stream,
         input: &impl DeviceBuffer<T>,
         output: Option<&mut impl DeviceBufferMut<T>>,
-        reduction: Reduction,
+        reduction: impl Into<Combine<'a, T>>,
         root: Rank,
     ) -> Result<()> {
         let at_root = self.is_root("output", root, output.is_some())?;
@@ -76,7 +83,7 @@ impl DeviceCommunicator {
         self.base().same_length_if(at_root, "output", length, input.len())?;
         let (input, output) = (Typed(input), output.map(|output| Typed::<T>(output)));
         let into = Side::even(given(&output), 0, input.bytes());
-        self.run::<T>(stream, Collective::Reduce, Some(reduction), root, whole(&input), into)
+        self.run::<T>(stream, Collective::Reduce, Some(reduction.into()), root, whole(&input), into)
     }
 
     /// Puts the inputs of all ranks, equally long, one after the other into `output`, which only the root gives.

@@ -65,6 +65,7 @@ pub(super) fn transfers(
         output: receives * slices,
         scratch: 0,
         window: 0,
+        lent: [0, 0],
         uses_window: false,
     };
     Ok(Transfers { tables: writer.tables, bounds, slices })

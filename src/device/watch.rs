@@ -48,6 +48,11 @@ impl Bell {
         self.mood.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Whether there may be something to watch.
+    pub(super) fn is_open(&self) -> bool {
+        *self.lock() != Mood::Closed
+    }
+
     /// Waits until something is enqueued; false: never.
     pub(super) fn wait(&self) -> bool {
         let quiet = |mood: &mut Mood| *mood == Mood::Quiet;
@@ -86,7 +91,7 @@ fn rounds(bell: &Bell, shared: &Weak<Shared>) -> bool {
         let Some(shared) = shared.upgrade() else { return false };
         // Hushed first, so that what is enqueued meanwhile is not missed.
         bell.hush();
-        let idle = shared.is_idle(&mut shared.lock());
+        let idle = shared.progress.is_idle();
         if shared.look().is_err() || idle {
             return true;
         }
@@ -105,23 +110,35 @@ fn rounds(bell: &Bell, shared: &Weak<Shared>) -> bool {
 impl Shared {
     /// Hears what the others have to say and looks whether a launch ended early. An error ends everything.
     pub(super) fn look(&self) -> Result<()> {
-        let call = self.lock().call;
+        let call = self.progress.call();
         let status = self.endpoint.status();
         let ending = status.state().unwrap_or(Ending::Claimed);
-        let heard = self.base.with(|engine| engine.listen(call));
-        if heard.is_err() {
+        let heard = self.base.with(|engine| engine.listen(call).map(|()| engine.gone()));
+        let gone = heard.inspect_err(|_| {
+            self.progress.end();
             self.endpoint.abort();
-            return heard;
-        }
+        })?;
+        self.part_from(&gone);
         match ending {
             Ending::Well | Ending::Claimed => Ok(()),
             _ => Err(self.end(self.base.place(self.explained(&status, ending)?), call)),
         }
     }
 
+    /// Ends waits for ranks that have left, whose launches were over by then. What one has sent by way of the host may
+    /// be under way for a while.
+    fn part_from(&self, gone: &[bool]) {
+        for peer in (0..gone.len()).filter(|&peer| gone[peer]) {
+            let quiet = self.progress.quiet_since(peer).elapsed();
+            if !self.endpoint.is_staged(peer) || quiet > LEAVE_GRACE {
+                self.endpoint.part_from(peer);
+            }
+        }
+    }
+
     /// Tells the others in what this rank is waiting.
     fn cry(&self) {
-        if let Some(call) = self.lock().call {
+        if let Some(call) = self.progress.call() {
             // An error is seen by the next look.
             let _ = self.base.with(|engine| {
                 engine.cry(call);
@@ -132,6 +149,7 @@ impl Shared {
 
     /// Ends this communicator on all ranks because of an error seen here.
     pub(super) fn end(&self, error: Error, call: Option<Call>) -> Error {
+        self.progress.end();
         self.endpoint.abort();
         self.base
             .with(|engine| engine.end_with(error, call))
@@ -157,10 +175,11 @@ impl Shared {
                 let (sent, expected) = (status.seen, status.wanted);
                 ErrorKind::Length { sender: peer, sent, receiver: rank, expected }
             }
+            Ending::Left => ErrorKind::PeerLeft { peer },
             Ending::Late => {
                 let after = self.base.config().timeout;
                 let said = self.grace(peer, call, after / 4)?;
-                ErrorKind::Timeout { waiting_for: vec![(peer, said)], after }
+                ErrorKind::Timeout { waiting_for: vec![(peer, said)], elsewhere: Vec::new(), after }
             }
             _ => ErrorKind::Aborted { by: rank, reason: "its kernels were told to end".to_owned() },
         };
@@ -184,7 +203,32 @@ impl Shared {
     }
 }
 
+/// Lets a rank go, whose own launches may still be needed by others: its goodbye says that they are over.
+pub(super) fn leave(shared: &Arc<Shared>) {
+    if shared.progress.is_over() {
+        return;
+    }
+    let leaving = Arc::clone(shared);
+    let named = std::thread::Builder::new().name("unisono leave".to_owned());
+    if named.spawn(move || leaving.linger()).is_err() {
+        shared.linger();
+    }
+}
+
+impl Shared {
+    /// Looks after the last launch until it is over: its waits have an end.
+    fn linger(&self) {
+        while !self.progress.is_over() {
+            // An error ends it.
+            let _ = self.look();
+            std::thread::sleep(LOOK_EVERY);
+        }
+    }
+}
+
 /// How often the host looks after a launch.
 const LOOK_EVERY: Duration = Duration::from_millis(2);
+/// What a rank that left sent before may still be on its way for so long.
+const LEAVE_GRACE: Duration = Duration::from_millis(100);
 /// How often a rank that waits tells the others in what.
 const CRY_EVERY: Duration = Duration::from_millis(250);

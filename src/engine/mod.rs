@@ -9,6 +9,7 @@
 //! at the clock, at the abort flag and at the notes of the other ranks.
 
 mod express;
+mod finite;
 mod layout;
 mod memory;
 mod notes;
@@ -32,7 +33,9 @@ mod watch;
 pub(crate) use layout::Layout;
 pub(crate) use layout::Shares;
 pub(crate) use memory::Buffers;
-pub(crate) use notes::bits;
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) use notes::fuzz as fuzz_notes;
+pub(crate) use notes::{PLACE_BYTES_MAX, bits};
 #[cfg(feature = "gpu")]
 pub(crate) use plan::Bounds;
 pub(crate) use recorder::{Owner, Recorder};
@@ -54,7 +57,7 @@ use memory::Scratch;
 use plan::{Plan, Plans};
 use std::sync::Arc;
 use unisono_cuda::{DType, Store};
-use unisono_transports::{Mesh, Window};
+use unisono_transports::{Mesh, Window, fork};
 use watch::Watch;
 
 /// One collective operation, as the communicator hands it over.
@@ -102,6 +105,8 @@ pub(crate) struct Engine {
     shrunk: bool,
     /// Room for a buffer that is sent while it is overwritten.
     aside: Vec<u8>,
+    /// The process that it was made in.
+    process: u64,
 }
 
 /// What one channel keeps from operation to operation.
@@ -126,13 +131,14 @@ impl Job<'_> {
 }
 
 impl Engine {
-    pub(crate) fn new(mesh: Mesh, config: Config, abort: Arc<AbortFlag>, recorder: Arc<Recorder>) -> Self {
-        let ranks = mesh.ranks;
+    pub(crate) fn new(mesh: Mesh, config: Config, company: watch::Company) -> Self {
+        let (ranks, recorder) = (mesh.ranks, Arc::clone(&company.1));
         let channels = channels_of(mesh.geometry.lanes);
         let channel = || Channel { finished: vec![0; ranks], ..Channel::default() };
         Self {
-            watch: Watch::new(mesh.rank, ranks, config.timeout, abort, Arc::clone(&recorder)),
+            watch: Watch::new(mesh.rank, ranks, config.timeout, company),
             recorder,
+            process: fork::process(),
             channels: (0..channels).map(|_| channel()).collect(),
             express: Express::new(ranks),
             staging: staging::Staging::default(),
@@ -187,6 +193,9 @@ impl Engine {
     /// Carries out one collective; every rank calls it with a matching job.
     pub(crate) fn collective(&mut self, job: &mut Job<'_>) -> Result<()> {
         self.sound()?;
+        if self.config.check_finite {
+            self.check_input(job)?;
+        }
         self.traffic.begin();
         if let Some(sheet) = self.sheet(job)? {
             let call = self.call_of(sheet);
@@ -251,6 +260,9 @@ impl Engine {
             return Ok(());
         };
         let call = first.call();
+        if self.config.check_finite {
+            self.check_sends(transfers)?;
+        }
         for transfer in &*transfers {
             self.traffic.begin();
             self.recorder.begin(self.traffic.operations, &transfer.call());
@@ -276,6 +288,11 @@ impl Engine {
         self.sequence - 1
     }
 
+    /// The number that the next operation of all ranks will have.
+    pub(crate) fn next_number(&self) -> u64 {
+        self.sequence
+    }
+
     /// Lends a buffer that keeps its memory from call to call.
     pub(crate) fn take_aside(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.aside)
@@ -289,19 +306,23 @@ impl Engine {
     /// Tells all ranks that this communicator is over, because of `reason`.
     pub(crate) fn abort(&mut self, reason: &str) {
         if self.poison.is_none() {
-            let kind = ErrorKind::Aborted { by: self.mesh.rank, reason: reason.to_owned() };
-            let error = Error::new(kind).at(self.mesh.rank, &self.config.host, None);
-            self.watch.spread(&mut *self.mesh.control, &error);
-            self.recorder.fail(error.to_string());
-            self.poison = Some(error);
+            self.close(self.aborted(reason));
+            self.dump();
         }
+    }
+
+    /// That this rank ends the communicator because of `reason`.
+    fn aborted(&self, reason: &str) -> Error {
+        let kind = ErrorKind::Aborted { by: self.mesh.rank, reason: reason.to_owned() };
+        Error::new(kind).at(self.mesh.rank, &self.config.host, None)
     }
 
     /// Hears what the others have to say while the operation `call`, if there is one, is carried out elsewhere.
     #[cfg(feature = "gpu")]
     pub(crate) fn listen(&mut self, call: Option<Call>) -> Result<()> {
         self.sound()?;
-        self.watch.listen(&mut *self.mesh.control, call).or_else(|error| self.end_with(error, call))
+        let now = self.mesh.pace.now();
+        self.watch.listen(&mut *self.mesh.control, now, call).or_else(|error| self.fail(error, call))
     }
 
     /// The links, for messages that no schedule knows of.
@@ -316,6 +337,12 @@ impl Engine {
         self.watch.cry(&mut *self.mesh.control, call);
     }
 
+    /// By rank: who ended, or left.
+    #[cfg(feature = "gpu")]
+    pub(crate) fn gone(&self) -> Vec<bool> {
+        self.watch.gone()
+    }
+
     /// What `peer` last said it was waiting in.
     #[cfg(feature = "gpu")]
     pub(crate) fn last_word(&self, peer: Rank) -> Option<Call> {
@@ -326,10 +353,22 @@ impl Engine {
     #[cfg(feature = "gpu")]
     pub(crate) fn end_with(&mut self, error: Error, call: Option<Call>) -> Result<()> {
         self.sound()?;
-        let error = error.at(self.mesh.rank, &self.config.host, call);
-        self.watch.spread(&mut *self.mesh.control, &error);
-        self.poison = Some(error.clone());
-        Err(error)
+        self.fail(error, call)
+    }
+
+    /// Tells the others that this rank waits in `call` of another communicator.
+    pub(crate) fn cry_elsewhere(&mut self, call: Call) {
+        self.watch.cry_elsewhere(&mut *self.mesh.control, call);
+        // An abort that came meanwhile found the engine in use, and told nobody.
+        let _ = self.sound();
+    }
+
+    /// Tells the others of an abort that came while nothing waited, and which nobody heard.
+    #[inline]
+    pub(crate) fn hear_abort(&mut self) {
+        if self.watch.is_abort_raised() {
+            let _ = self.unsound();
+        }
     }
 
     /// The error that ended this communicator, if one did.
@@ -342,7 +381,6 @@ impl Engine {
     fn unsound(&mut self) -> Result<()> {
         if let Some(reason) = self.watch.abort_raised() {
             self.abort(&reason);
-            self.dump();
         }
         self.poison.clone().map_or(Ok(()), Err)
     }
@@ -355,21 +393,28 @@ impl Engine {
                 self.recorder.end(self.traffic.operations);
                 Ok(())
             }
-            Err(error) => self.fail(error, call),
+            Err(error) => self.fail(error, Some(call)),
         }
     }
 
     #[cold]
-    fn fail(&mut self, error: Error, call: Call) -> Result<()> {
-        let error = error.at(self.mesh.rank, &self.config.host, Some(call));
-        self.watch.spread(&mut *self.mesh.control, &error);
-        self.poison = Some(error.clone());
-        self.recorder.fail(error.to_string());
+    fn fail(&mut self, error: Error, call: Option<Call>) -> Result<()> {
+        let error = self.watch.explain(&mut *self.mesh.control, error);
+        let error = error.at(self.mesh.rank, &self.config.host, call);
+        self.close(error.clone());
         self.dump();
         Err(error)
     }
 
-    /// Leaves the flight record where the configuration says.
+    /// From now on, every call returns `error`, which the others hear of and the record has.
+    fn close(&mut self, error: Error) {
+        self.watch.spread(&mut *self.mesh.control, &error);
+        self.recorder.fail(error.to_string());
+        self.poison = Some(error);
+    }
+
+    /// Leaves the flight record where the configuration says: once for each failure, as operations may follow elsewhere that
+    /// are none of its story.
     fn dump(&self) {
         let Some(folder) = &self.config.dump else { return };
         match self.recorder.flight(0).dump(folder) {
@@ -393,6 +438,13 @@ impl Engine {
 
 impl Drop for Engine {
     fn drop(&mut self) {
+        // A child that was forked has no farewell to say: its parent is still there.
+        if self.process != fork::process() {
+            return;
+        }
+        if std::thread::panicking() {
+            self.abort("its thread panicked");
+        }
         self.watch.farewell(&mut *self.mesh.control);
     }
 }

@@ -11,6 +11,8 @@ use unisono_transports::{MAX_NOTE_BYTES, Tag};
 pub(super) enum Note {
     /// "I have been waiting in this operation for a while."
     Waiting(Call),
+    /// "I have been waiting in this operation of another communicator for a while."
+    Elsewhere(Call),
     /// "I am done with this communicator."
     Goodbye,
     /// "I failed, and so will you."
@@ -28,11 +30,8 @@ impl Note {
     /// As bytes, at most [`MAX_NOTE_BYTES`].
     pub(super) fn encode(&self) -> Vec<u8> {
         match self {
-            Note::Waiting(call) => {
-                let mut bytes = vec![WAITING];
-                bytes.extend(call.tag(0).to_bytes());
-                bytes
-            }
+            Note::Waiting(call) => encode_wait(WAITING, call),
+            Note::Elsewhere(call) => encode_wait(ELSEWHERE, call),
             Note::Goodbye => vec![GOODBYE],
             Note::Failed { by, kind } => encode_failure(*by, kind),
             Note::Count(count) => encode_count(count),
@@ -44,6 +43,7 @@ impl Note {
         let (&kind, mut rest) = bytes.split_first()?;
         match kind {
             WAITING => Some(Note::Waiting(take_call(&mut rest)?)),
+            ELSEWHERE => Some(Note::Elsewhere(take_call(&mut rest)?)),
             GOODBYE => Some(Note::Goodbye),
             FAILED => decode_failure(&mut rest),
             COUNT => decode_count(&mut rest).map(Note::Count),
@@ -56,6 +56,7 @@ const WAITING: u8 = 1;
 const GOODBYE: u8 = 2;
 const FAILED: u8 = 3;
 const COUNT: u8 = 4;
+const ELSEWHERE: u8 = 5;
 
 const MISMATCH: u8 = 1;
 const LENGTH: u8 = 2;
@@ -63,6 +64,11 @@ const PEER_LOST: u8 = 3;
 const PEER_LEFT: u8 = 4;
 const CORRUPT: u8 = 5;
 const ABORTED: u8 = 6;
+const NOT_FINITE: u8 = 7;
+
+fn encode_wait(kind: u8, call: &Call) -> Vec<u8> {
+    std::iter::once(kind).chain(call.tag(0).to_bytes()).collect()
+}
 
 /// FAILED, by, what happened, two numbers, two calls or lengths, text: every field in its place.
 fn encode_failure(by: Rank, kind: &ErrorKind) -> Vec<u8> {
@@ -79,6 +85,9 @@ fn encode_failure(by: Rank, kind: &ErrorKind) -> Vec<u8> {
         ErrorKind::PeerLeft { peer } => (PEER_LEFT, *peer, 0, [none; 2], ""),
         ErrorKind::Corrupt { peer, what } => (CORRUPT, *peer, 0, [none; 2], what.as_str()),
         ErrorKind::Aborted { by, reason } => (ABORTED, *by, 0, [none; 2], reason.as_str()),
+        ErrorKind::NotFinite { rank, index, what } => {
+            (NOT_FINITE, *rank, 0, [Tag([*index, 0, 0, 0]), none], what.as_str())
+        }
         other => (ABORTED, by, 0, [none; 2], &*other.to_string()),
     };
     let mut bytes = vec![FAILED];
@@ -113,7 +122,8 @@ pub(crate) fn bits(flags: &[bool]) -> impl Iterator<Item = u8> + '_ {
 }
 
 fn decode_count(rest: &mut &[u8]) -> Option<Count> {
-    let attempt = take_rank(rest)? as u32;
+    // The next one must have a number, too.
+    let attempt = u32::try_from(take_rank(rest)?).ok().filter(|&attempt| attempt < u32::MAX)?;
     let (&[stage, length], tail) = rest.split_first_chunk::<2>()?;
     let stage = *[Stage::Counting, Stage::Met, Stage::Decided].get(stage as usize)?;
     let (place, tail) = tail.split_at_checked(length as usize)?;
@@ -128,7 +138,8 @@ fn decode_count(rest: &mut &[u8]) -> Option<Count> {
 
 /// Ranks that one note can count.
 pub(super) const COUNTED_MAX: usize = 8 * (MAX_NOTE_BYTES - 11 - PLACE_BYTES_MAX);
-const PLACE_BYTES_MAX: usize = 64;
+/// Bytes of the place where ranks meet.
+pub(crate) const PLACE_BYTES_MAX: usize = 64;
 
 /// The longest start of `text` of at most `bytes_max` bytes that cuts no character.
 fn whole_characters(text: &str, bytes_max: usize) -> usize {
@@ -156,6 +167,7 @@ fn decode_failure(rest: &mut &[u8]) -> Option<Note> {
         PEER_LEFT => ErrorKind::PeerLeft { peer: one },
         CORRUPT => ErrorKind::Corrupt { peer: one, what: text },
         ABORTED => ErrorKind::Aborted { by: one, reason: text },
+        NOT_FINITE => ErrorKind::NotFinite { rank: one, index: tags[0].0[0], what: text },
         _ => return None,
     };
     Some(Note::Failed { by, kind })
@@ -175,6 +187,15 @@ fn take_tag(rest: &mut &[u8]) -> Option<Tag> {
 
 fn take_call(rest: &mut &[u8]) -> Option<Call> {
     take_tag(rest).map(|tag| Call::from_tag(&tag))
+}
+
+/// What comes as a note.
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) fn fuzz(bytes: &[u8]) {
+    if let Some(note) = Note::decode(bytes) {
+        let again = note.encode();
+        assert!(again.len() <= MAX_NOTE_BYTES && Note::decode(&again).is_some(), "{note:?}");
+    }
 }
 
 #[cfg(test)]
@@ -198,12 +219,14 @@ mod tests {
             ErrorKind::PeerLeft { peer: 9 },
             ErrorKind::Corrupt { peer: 0, what: what() },
             ErrorKind::Aborted { by: 5, reason: what() },
+            ErrorKind::NotFinite { rank: 2, index: 1 << 40, what: what() },
         ];
         let failures = kinds.into_iter().map(|kind| Note::Failed { by: 7, kind });
         let gone = (0..COUNTED_MAX).map(|rank| rank % 3 == 1).collect();
         let count = Count { attempt: 7, stage: Stage::Met, gone, place: "[::1]:80".to_owned() };
         assert!(Note::Count(count.clone()).encode().len() <= MAX_NOTE_BYTES);
-        for note in failures.chain([Note::Goodbye, Note::Waiting(call(1)), Note::Count(count)]) {
+        let waits = [Note::Waiting(call(1)), Note::Elsewhere(call(2))];
+        for note in failures.chain(waits).chain([Note::Goodbye, Note::Count(count)]) {
             assert_eq!(Note::decode(&note.encode()), Some(note));
         }
     }

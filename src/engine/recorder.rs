@@ -114,6 +114,13 @@ impl Recorder {
         times.stamp.store(number, Ordering::Release);
     }
 
+    /// The call of all ranks with this number, if it is still on record; for the thread that records.
+    #[cold]
+    pub(super) fn called(&self, other: &Call) -> Option<Call> {
+        let recorded = self.slots.iter().filter(|slot| slot.stamp.load(Ordering::Relaxed) > 0);
+        recorded.map(Slot::call).find(|call| call.is_numbered_with(other) && call.sequence == other.sequence)
+    }
+
     /// This rank is through with it, and with all before it.
     #[inline]
     pub(super) fn end(&self, number: u64) {

@@ -55,6 +55,8 @@ pub(super) struct LeftBehind(pub(super) Rank);
 pub(super) struct Roll {
     rank: Rank,
     own: Count,
+    /// By rank: who is known to take no part any more, and not only left out for its silence.
+    ended: Vec<bool>,
     others: Vec<Other>,
     /// The attempt in which this rank has met the others, until all count anew.
     met: Option<u32>,
@@ -74,8 +76,9 @@ impl Roll {
     /// Begins to count; `gone` are known to be so already.
     pub(super) fn new(rank: Rank, gone: Vec<bool>, now: Duration) -> Self {
         let others = vec![Other { heard: now, ..Other::default() }; gone.len()];
+        let ended = gone.clone();
         let own = Count { attempt: 0, stage: Stage::Counting, gone, place: String::new() };
-        Self { rank, own, others, met: None }
+        Self { rank, own, ended, others, met: None }
     }
 
     /// What this rank has to say.
@@ -109,6 +112,12 @@ impl Roll {
 
     /// `peer` is gone, and all that it ever said has been heard.
     pub(super) fn lose(&mut self, peer: Rank) {
+        self.ended[peer] = true;
+        self.leave_out(peer);
+    }
+
+    /// Goes on without `peer`, which may be there, and even go on itself: see [`Roll::is_majority_without`].
+    pub(super) fn leave_out(&mut self, peer: Rank) {
         if self.own.gone[peer] || self.is_decided() {
             return;
         }
@@ -118,24 +127,35 @@ impl Roll {
         }
     }
 
-    /// Believes what others have said for a while.
+    /// Believes what others have said for a while. They may only have left somebody out.
     pub(super) fn believe(&mut self, now: Duration) {
-        for peer in 0..self.others.len() {
-            if self.others[peer].rumoured.is_some_and(|since| now > since + RUMOUR_TIME) {
-                self.lose(peer);
-            }
+        let is_old = |peer: &Rank| self.others[*peer].rumoured.is_some_and(|since| now > since + RUMOUR_TIME);
+        let rumoured: Vec<Rank> = self.left().filter(is_old).collect();
+        if self.is_majority_without(&rumoured) {
+            rumoured.into_iter().for_each(|peer| self.leave_out(peer));
         }
     }
 
     /// Those that are not gone and have said nothing for so long.
     pub(super) fn silent(&self, now: Duration, patience: Duration) -> Vec<Rank> {
-        let is_silent = |&peer: &Rank| peer != self.rank && now > self.others[peer].heard + patience;
-        self.left().filter(is_silent).collect()
+        self.others().filter(|&peer| now > self.others[peer].heard + patience).collect()
     }
 
-    /// Whether those that are left without `silent` ones are more than these: two such groups cannot be.
+    /// The others that are not gone.
+    pub(super) fn others(&self) -> impl Iterator<Item = Rank> + '_ {
+        self.left().filter(|&peer| peer != self.rank)
+    }
+
+    /// Those left out that may be there.
+    pub(super) fn left_out(&self) -> impl Iterator<Item = Rank> + '_ {
+        (0..self.ended.len()).filter(|&peer| self.own.gone[peer] && !self.ended[peer])
+    }
+
+    /// Whether those that are left without `silent` ones are more than half of all that are not known to have ended,
+    /// those left out before included: two such groups cannot be.
     pub(super) fn is_majority_without(&self, silent: &[Rank]) -> bool {
-        self.left().count() > 2 * silent.len()
+        let living = self.ended.iter().filter(|ended| !**ended).count();
+        2 * (self.left().count() - silent.len()) > living
     }
 
     /// Whether this rank has to say where to meet.
@@ -154,7 +174,9 @@ impl Roll {
         let agrees = |peer: Rank| {
             self.said(peer).is_some_and(|count| count.attempt == *attempt && count.gone == *gone)
         };
-        if *stage != Stage::Counting || !self.left().all(agrees) {
+        // Somebody with whom they were enough may have ended since.
+        let enough = self.left_out().next().is_none() || self.is_majority_without(&[]);
+        if *stage != Stage::Counting || !enough || !self.left().all(agrees) {
             return None;
         }
         let place = self.left().next().and_then(|root| self.said(root)).map(|count| count.place.clone());

@@ -6,7 +6,7 @@ use super::roll::{Company, LeftBehind, Roll};
 use super::watch::SHRINKS;
 use crate::error::{Error, ErrorKind, Result};
 use crate::schedule::Rank;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use unisono_transports::{Event, Mesh};
 
 /// How those that are left meet.
@@ -21,9 +21,11 @@ pub(crate) trait Assembly {
 struct Census<'e> {
     engine: &'e mut Engine,
     roll: Roll,
-    begun: Instant,
+    begun: Duration,
     /// When the others were told last.
-    told: Option<Instant>,
+    told: Option<Duration>,
+    /// Looks around since something was heard.
+    rounds: u32,
 }
 
 /// What is to be done when waiting is over.
@@ -37,7 +39,8 @@ impl Engine {
     pub(crate) fn shrink(&mut self, assembly: &mut dyn Assembly) -> Result<Mesh> {
         self.revoke()?;
         let roll = Roll::new(self.mesh.rank, self.watch.gone(), Duration::ZERO);
-        let mut census = Census { engine: self, roll, begun: Instant::now(), told: None };
+        let begun = self.mesh.pace.now();
+        let mut census = Census { engine: self, roll, begun, told: None, rounds: 0 };
         let mut held = None;
         let mut reason = None;
         loop {
@@ -55,6 +58,7 @@ impl Engine {
                             tracing::info!(%error, attempt = company.attempt, "counting again");
                             census.roll.miss();
                             reason = Some(error);
+                            census.look_at_the_clock().map_err(|error| why(error, reason.take()))?;
                         }
                     }
                     census.told = None;
@@ -79,8 +83,10 @@ impl Engine {
         }
         match &self.poison {
             Some(error) if matches!(error.kind(), ErrorKind::LeftBehind { .. }) => Err(error.clone()),
-            _ => {
-                self.abort(SHRINKS);
+            Some(_) => Ok(()),
+            // That is no failure: there is nothing to leave a record of.
+            None => {
+                self.close(self.aborted(SHRINKS));
                 Ok(())
             }
         }
@@ -100,7 +106,8 @@ impl Census<'_> {
                 self.roll.set_place(assembly.place()?);
                 self.told = None;
             }
-            if self.told.is_none_or(|told| told.elapsed() > TELL_EVERY) {
+            let now = self.engine.mesh.pace.now();
+            if self.told.is_none_or(|told| now > told + TELL_EVERY) {
                 self.tell();
             }
             if self.listen()? || self.roll.is_decided() {
@@ -111,20 +118,31 @@ impl Census<'_> {
                 self.tell();
                 return Ok(Turn::Meet(company));
             }
+            if self.roll.needs_place() {
+                // Those before this rank have just ended: it is not late before it has tried.
+                continue;
+            }
             self.look_at_the_clock()?;
-            std::thread::sleep(LISTEN_EVERY);
+            self.rounds = self.rounds.saturating_add(1).max(ROUNDS_CALM);
+            self.engine.mesh.pace.pause(self.rounds);
         }
     }
 
     fn tell(&mut self) {
         self.engine.mesh.control.post(&Note::Count(self.roll.own().clone()).encode());
-        self.told = Some(Instant::now());
+        self.told = Some(self.engine.mesh.pace.now());
+    }
+
+    /// How long this count has taken.
+    fn elapsed(&self) -> Duration {
+        self.engine.mesh.pace.now() - self.begun
     }
 
     /// Hears what has come; stops when it is decided, as what comes then is no more of this count.
     fn listen(&mut self) -> Result<bool> {
         let before = self.roll.own().clone();
         while let Some(event) = self.engine.mesh.control.poll() {
+            self.rounds = 0;
             self.hear(event)?;
             if self.roll.is_decided() {
                 return Ok(true);
@@ -139,13 +157,15 @@ impl Census<'_> {
     fn hear(&mut self, event: Event) -> Result<()> {
         match event {
             Event::Closed { from } => self.roll.lose(from),
+            // It may be this rank that is cut off: whoever is only silent is left behind by the many.
+            Event::Silent { .. } => {}
             Event::Note { from, bytes } => match Note::decode(&bytes) {
                 Some(Note::Goodbye) => self.roll.lose(from),
                 Some(Note::Count(count)) => {
-                    let heard = self.roll.hear(from, count, self.begun.elapsed());
+                    let heard = self.roll.hear(from, count, self.elapsed());
                     heard.map_err(|LeftBehind(by)| self.left_behind(by))?;
                 }
-                Some(Note::Waiting(_) | Note::Failed { .. }) | None => {}
+                Some(Note::Waiting(_) | Note::Elsewhere(_) | Note::Failed { .. }) | None => {}
             },
         }
         Ok(())
@@ -160,19 +180,20 @@ impl Census<'_> {
 
     /// Counts those out who say nothing, and fails when it has taken too long.
     fn look_at_the_clock(&mut self) -> Result<()> {
-        let (now, patience) = (self.begun.elapsed(), self.engine.silence_max());
+        let (now, patience) = (self.elapsed(), self.engine.silence_max());
         self.roll.believe(now);
         let silent = self.roll.silent(now, patience);
         let timed_out = |waiting_for: &[Rank]| {
             let waiting_for = waiting_for.iter().map(|&rank| (rank, None)).collect();
-            Error::new(ErrorKind::Timeout { waiting_for, after: now })
+            Error::new(ErrorKind::Timeout { waiting_for, elsewhere: Vec::new(), after: now })
         };
-        if !silent.is_empty() && !self.roll.is_majority_without(&silent) {
-            return Err(timed_out(&silent));
+        let missing: Vec<Rank> = silent.iter().copied().chain(self.roll.left_out()).collect();
+        if !missing.is_empty() && !self.roll.is_majority_without(&silent) {
+            return Err(timed_out(&missing));
         }
-        silent.iter().for_each(|&peer| self.roll.lose(peer));
+        silent.iter().for_each(|&peer| self.roll.leave_out(peer));
         if now > 2 * patience + self.engine.config.join_timeout {
-            return Err(timed_out(&[]));
+            return Err(timed_out(&self.roll.others().collect::<Vec<_>>()));
         }
         Ok(())
     }
@@ -194,6 +215,7 @@ fn meeting_time(ranks: usize) -> Duration {
 
 /// How often a rank repeats what it has to say: notes may be lost.
 const TELL_EVERY: Duration = Duration::from_millis(50);
-const LISTEN_EVERY: Duration = Duration::from_micros(500);
+/// Nobody spins for an answer that takes a while.
+const ROUNDS_CALM: u32 = 1 << 20;
 const MEETING_TIME: Duration = Duration::from_secs(1);
 const MEETING_TIME_EACH: Duration = Duration::from_millis(10);

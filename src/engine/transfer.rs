@@ -5,7 +5,7 @@ use super::{Engine, lanes_for};
 use crate::call::Call;
 use crate::error::Result;
 use crate::schedule::Rank;
-use unisono_cuda::{Source, Store, Target, copy_to};
+use unisono_cuda::{DType, Source, Store, Target, copy_to};
 
 /// Which way a transfer goes, seen from here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,6 +27,8 @@ pub(crate) struct Transfer<'a> {
     peer: Rank,
     side: Side<'a>,
     call: Call,
+    /// Elements before it in the buffer that it is a part of.
+    offset: usize,
     /// Slices moved so far; the first one goes even when the message is empty.
     slices: usize,
     done: bool,
@@ -34,15 +36,32 @@ pub(crate) struct Transfer<'a> {
 
 impl<'a> Transfer<'a> {
     pub(crate) fn send(peer: Rank, bytes: &'a [u8], call: Call) -> Self {
-        Self { peer, side: Side::Send(bytes), call, slices: 0, done: false }
+        Self { peer, side: Side::Send(bytes), call, offset: 0, slices: 0, done: false }
     }
 
     pub(crate) fn recv(peer: Rank, bytes: &'a mut [u8], call: Call) -> Self {
-        Self { peer, side: Side::Recv(bytes), call, slices: 0, done: false }
+        Self { peer, side: Side::Recv(bytes), call, offset: 0, slices: 0, done: false }
+    }
+
+    /// The part of a buffer before which there are `offset` elements.
+    pub(crate) fn at(self, offset: usize) -> Self {
+        Self { offset, ..self }
+    }
+
+    pub(super) fn offset(&self) -> usize {
+        self.offset
     }
 
     pub(crate) fn call(&self) -> Call {
         self.call
+    }
+
+    /// What is sent, and of which type.
+    pub(super) fn given(&self) -> Option<(DType, &[u8])> {
+        match &self.side {
+            Side::Send(bytes) => Some((self.call.dtype()?, bytes)),
+            Side::Recv(_) => None,
+        }
     }
 
     pub(super) fn peer(&self) -> Rank {

@@ -3,6 +3,7 @@
 use super::notes::Note;
 use super::recorder::Recorder;
 use crate::call::Call;
+use crate::communicator::Siblings;
 use crate::error::{Error, ErrorKind, Result};
 use crate::schedule::Rank;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -36,12 +37,16 @@ impl AbortFlag {
     }
 }
 
+/// What a watch shares with its communicator: the wish for its end, its record, and its siblings.
+pub(crate) type Company = (Arc<AbortFlag>, Arc<Recorder>, Arc<Siblings>);
+
 /// Watches over one communicator's waits.
 pub(super) struct Watch {
     rank: Rank,
     timeout: Duration,
     abort: Arc<AbortFlag>,
     recorder: Arc<Recorder>,
+    siblings: Arc<Siblings>,
     call: Option<Call>,
     /// Calls of `waited` since something moved.
     rounds: u32,
@@ -49,6 +54,9 @@ pub(super) struct Watch {
     idle_since: Option<Duration>,
     next_look: Duration,
     next_cry: Duration,
+    next_warning: Duration,
+    /// When it last looked.
+    now: Duration,
     peers: Vec<Peer>,
     spread: bool,
 }
@@ -56,10 +64,21 @@ pub(super) struct Watch {
 /// What is known of a rank.
 #[derive(Clone, Copy, Default)]
 struct Peer {
-    /// What it last said it was waiting in.
+    /// What it last said it was waiting in, and when that was heard.
     call: Option<Call>,
+    said: Duration,
+    /// Whether that is an operation of another communicator.
+    elsewhere: bool,
     left: bool,
     lost: bool,
+    /// Its host does not answer.
+    silent: bool,
+}
+
+impl Peer {
+    fn says(&mut self, call: Call, elsewhere: bool, now: Duration) {
+        (self.call, self.elsewhere, self.said) = (Some(call), elsewhere, now);
+    }
 }
 
 impl Watch {
@@ -67,19 +86,21 @@ impl Watch {
         rank: Rank,
         ranks: usize,
         timeout: Duration,
-        abort: Arc<AbortFlag>,
-        recorder: Arc<Recorder>,
+        (abort, recorder, siblings): Company,
     ) -> Self {
         Self {
             rank,
             timeout,
             abort,
             recorder,
+            siblings,
             call: None,
             rounds: 0,
             idle_since: None,
             next_look: Duration::ZERO,
             next_cry: Duration::ZERO,
+            next_warning: Duration::ZERO,
+            now: Duration::ZERO,
             peers: vec![Peer::default(); ranks],
             spread: false,
         }
@@ -123,11 +144,24 @@ impl Watch {
         if let Some(reason) = self.abort.raised() {
             return Err(Error::new(ErrorKind::Aborted { by: self.rank, reason }));
         }
-        if self.rounds.is_multiple_of(ROUNDS_PER_CLOCK) || self.rounds > ROUNDS_HOT {
+        if self.rounds >= ROUNDS_WITHOUT_CLOCK {
             self.look(control, pace.now(), blocked)?;
         }
         pace.pause(self.rounds);
         Ok(())
+    }
+
+    /// Why a link is closed: whoever fails closes its links, and has said before what it failed of.
+    pub(super) fn explain(&mut self, control: &mut dyn Control, error: Error) -> Error {
+        if !matches!(error.kind(), ErrorKind::PeerLost { .. }) {
+            return error;
+        }
+        while let Some(event) = control.poll() {
+            if let Err(cause) = self.hear(event) {
+                return cause;
+            }
+        }
+        self.missing(std::iter::empty(), Duration::ZERO).err().unwrap_or(error)
     }
 
     /// By rank: who ended, or left.
@@ -139,13 +173,30 @@ impl Watch {
     pub(super) fn spread(&mut self, control: &mut dyn Control, error: &Error) {
         if !self.spread {
             self.spread = true;
-            self.post(control, &Note::Failed { by: self.rank, kind: error.kind().clone() });
+            let kind = match (error.kind(), error.call()) {
+                (kind @ ErrorKind::Timeout { .. }, Some(call)) => {
+                    ErrorKind::Aborted { by: self.rank, reason: format!("in {call}, {kind}") }
+                }
+                (kind, _) => kind.clone(),
+            };
+            self.post(control, &Note::Failed { by: self.rank, kind });
         }
     }
 
-    /// Hears all news while `call` is carried out elsewhere.
+    /// Hears all news while `call` is carried out elsewhere. What was said in earlier ones is forgotten when it is a new
+    /// one: who waits in them still says so again.
     #[cfg(feature = "gpu")]
-    pub(super) fn listen(&mut self, control: &mut dyn Control, call: Option<Call>) -> Result<()> {
+    pub(super) fn listen(
+        &mut self,
+        control: &mut dyn Control,
+        now: Duration,
+        call: Option<Call>,
+    ) -> Result<()> {
+        self.now = now;
+        if let Some(call) = call.filter(|_| call != self.call) {
+            let is_stale = |said: &Call| call.is_numbered_with(said) && said.sequence < call.sequence;
+            self.peers.iter_mut().for_each(|peer| peer.call = peer.call.filter(|said| !is_stale(said)));
+        }
         self.call = call;
         while let Some(event) = control.poll() {
             self.hear(event)?;
@@ -162,7 +213,12 @@ impl Watch {
     /// What `peer` last said it was waiting in.
     #[cfg(feature = "gpu")]
     pub(super) fn last_word(&self, peer: Rank) -> Option<Call> {
-        self.peers[peer].call
+        self.word(peer).filter(|(_, elsewhere)| !elsewhere).map(|(call, _)| call)
+    }
+
+    /// Tells everybody that this rank waits in `call` of another communicator.
+    pub(super) fn cry_elsewhere(&mut self, control: &mut dyn Control, call: Call) {
+        self.post(control, &Note::Elsewhere(call));
     }
 
     /// Tells everybody that this rank is done with the communicator.
@@ -176,10 +232,12 @@ impl Watch {
         now: Duration,
         blocked: impl Iterator<Item = Rank> + Clone,
     ) -> Result<()> {
+        self.now = now;
         let Some(since) = self.idle_since else {
             self.idle_since = Some(now);
             self.next_look = now + LOOK_EVERY;
             self.next_cry = now + CRY_AFTER;
+            self.next_warning = now + WARN_AFTER.min(self.timeout / 2);
             return Ok(());
         };
         if now < self.next_look {
@@ -196,6 +254,11 @@ impl Watch {
         {
             self.next_cry = now + CRY_EVERY;
             self.post(control, &Note::Waiting(call));
+            self.siblings.tell(call);
+        }
+        if now >= self.next_warning {
+            self.next_warning = Duration::MAX;
+            self.warn(blocked.clone(), now - since);
         }
         if now - since > self.patience(blocked.clone()) {
             return Err(self.timed_out(blocked, now - since));
@@ -205,15 +268,39 @@ impl Watch {
 
     /// How long nothing may move. Whoever waits for ranks that themselves wait in this operation leaves it to
     /// those nearer to the cause to name it; a circle of such ranks ends only a little later.
-    fn patience(&self, mut blocked: impl Iterator<Item = Rank>) -> Duration {
-        let all_wait = blocked.all(|peer| self.call.is_some() && self.peers[peer].call == self.call);
-        self.timeout + if all_wait { self.timeout / 4 } else { Duration::ZERO }
+    fn patience(&self, blocked: impl Iterator<Item = Rank>) -> Duration {
+        self.timeout + if self.all_wait(blocked) { self.timeout / 4 } else { Duration::ZERO }
+    }
+
+    /// Whether these ranks wait in this operation themselves.
+    fn all_wait(&self, mut blocked: impl Iterator<Item = Rank>) -> bool {
+        self.call.is_some_and(|own| blocked.all(|peer| self.word(peer) == Some((own, false))))
+    }
+
+    /// What `peer` waits in, and whether that is of another communicator: whoever waits says so again and again, and what it
+    /// said long ago is true no more.
+    fn word(&self, peer: Rank) -> Option<(Call, bool)> {
+        let Peer { call, said, elsewhere, .. } = self.peers[peer];
+        call.filter(|_| self.now < said + WORD_TIME).map(|call| (call, elsewhere))
+    }
+
+    /// Says who keeps this rank waiting, unless those nearer to the cause do.
+    fn warn(&self, blocked: impl Iterator<Item = Rank> + Clone, idle: Duration) {
+        if let Some(call) = self.call
+            && !self.all_wait(blocked.clone())
+        {
+            tracing::warn!("rank {} in {call}: {}", self.rank, self.timed_out(blocked, idle).kind());
+        }
     }
 
     /// Fails if a rank is gone that was already known to be gone when nothing moved since.
     fn missing(&self, mut blocked: impl Iterator<Item = Rank>, idle: Duration) -> Result<()> {
         if let Some(peer) = self.peers.iter().position(|peer| peer.lost) {
             let what = "its process ended or its connection was cut".to_owned();
+            return Err(Error::new(ErrorKind::PeerLost { peer, what }));
+        }
+        if let Some(peer) = self.peers.iter().position(|peer| peer.silent) {
+            let what = format!("its host has answered nothing for {:.1} s", self.timeout.as_secs_f64());
             return Err(Error::new(ErrorKind::PeerLost { peer, what }));
         }
         match blocked.find(|&peer| self.peers[peer].left) {
@@ -225,11 +312,15 @@ impl Watch {
     fn hear(&mut self, event: Event) -> Result<()> {
         match event {
             Event::Closed { from } => self.peers[from].lost = !self.peers[from].left,
+            Event::Silent { from } => self.peers[from].silent = !self.peers[from].left,
             Event::Note { from, bytes } => match Note::decode(&bytes) {
                 Some(Note::Goodbye) => self.peers[from].left = true,
                 Some(Note::Waiting(call)) => {
-                    self.peers[from].call = Some(call);
+                    self.peers[from].says(call, false, self.now);
                     self.compare(from, call)?;
+                }
+                Some(Note::Elsewhere(call)) => {
+                    self.peers[from].says(call, true, self.now);
                 }
                 Some(Note::Failed { kind, .. }) => {
                     self.spread = true;
@@ -251,28 +342,30 @@ impl Watch {
         Ok(())
     }
 
-    /// Two ranks that wait in different operations of the same number will wait for ever.
+    /// Two ranks that called different operations under the same number will wait for ever: also if one of them is through
+    /// with its own, which needed nothing of the other.
     fn compare(&self, other: Rank, other_call: Call) -> Result<()> {
-        match self.call {
-            Some(call) if call.is_of_all() && other_call.is_of_all() => {
-                if call.sequence == other_call.sequence && call != other_call {
-                    let rank = self.rank;
-                    return Err(Error::new(ErrorKind::Mismatch { rank, call, other, other_call }));
-                }
-                Ok(())
+        let own = self
+            .call
+            .filter(|call| call.is_numbered_with(&other_call) && call.sequence == other_call.sequence);
+        match own.or_else(|| self.recorder.called(&other_call)) {
+            Some(call) if !call.agrees_with(&other_call) => {
+                Err(Error::new(ErrorKind::Mismatch { rank: self.rank, call, other, other_call }))
             }
             _ => Ok(()),
         }
     }
 
     fn timed_out(&self, blocked: impl Iterator<Item = Rank>, after: Duration) -> Error {
-        let mut waiting_for: Vec<(Rank, Option<Call>)> = Vec::new();
+        let (mut waiting_for, mut elsewhere): (Vec<(Rank, Option<Call>)>, _) = (Vec::new(), Vec::new());
         for peer in blocked {
             if waiting_for.iter().all(|&(rank, _)| rank != peer) {
-                waiting_for.push((peer, self.peers[peer].call));
+                let word = self.word(peer);
+                waiting_for.push((peer, word.map(|(call, _)| call)));
+                elsewhere.extend(word.filter(|(_, elsewhere)| *elsewhere).map(|_| peer));
             }
         }
-        Error::new(ErrorKind::Timeout { waiting_for, after })
+        Error::new(ErrorKind::Timeout { waiting_for, elsewhere, after })
     }
 
     fn post(&self, control: &mut dyn Control, note: &Note) {
@@ -280,18 +373,26 @@ impl Watch {
     }
 }
 
+#[cfg(test)]
+mod tests;
+
 /// What becomes of a communicator that is shrunk, on all its ranks.
 pub(super) const SHRINKS: &str = "the communicator is being shrunk";
 /// Looking at a socket in vain is a system call: what is not waited for is looked at less often.
 const ROUNDS_PER_PROGRESS: u32 = 8;
-/// How often the clock is read while a wait is young.
-const ROUNDS_PER_CLOCK: u32 = 64;
-/// From this many rounds on every round may last long, so the clock is read in each.
+/// Rounds of a wait before the clock is read. From then on each may last long, as it gives the core away: on a busy host a
+/// few of them are a tenth of a second.
+const ROUNDS_WITHOUT_CLOCK: u32 = 64;
+/// From this many rounds on nothing is hot any more.
 const ROUNDS_HOT: u32 = 4096;
 /// How often notes are read.
 const LOOK_EVERY: Duration = Duration::from_millis(1);
 /// When a rank tells the others what it waits in: first, and then again.
 const CRY_AFTER: Duration = Duration::from_millis(250);
 const CRY_EVERY: Duration = Duration::from_millis(500);
+/// How long a rank is believed to wait in what it said.
+const WORD_TIME: Duration = Duration::from_secs(1);
+/// When a wait is worth a warning, if half of the time that it may take is not shorter.
+const WARN_AFTER: Duration = Duration::from_secs(4);
 /// What a rank that left sent before may still be on its way for so long.
 const LEAVE_GRACE: Duration = Duration::from_millis(100);

@@ -101,6 +101,14 @@ pub enum RendezvousError {
 use RendezvousError as Failure;
 
 impl RendezvousError {
+    /// Says which rank told of it, where it does not name one itself.
+    pub(super) fn at(self, rank: Rank) -> Self {
+        match self {
+            Failure::Other { what } => Failure::Other { what: format!("rank {rank}: {what}") },
+            named => named,
+        }
+    }
+
     /// What the reader can do.
     pub(crate) fn advice(&self) -> &'static str {
         match self {
@@ -119,7 +127,9 @@ impl RendezvousError {
             Failure::Unreachable { .. } => {
                 "check names, routes and firewalls between the two, or set UNISONO_BIND"
             }
-            Failure::Secret { .. } => "give all ranks the same UNISONO_ID or UNISONO_SECRET",
+            Failure::Secret { .. } => {
+                "give all ranks the same UNISONO_ID or UNISONO_SECRET, and look whether the other side still runs"
+            }
             Failure::Version { .. } => "run the same build of unisono on all ranks",
             Failure::NoRoot { .. } => {
                 "check that rank 0 runs, at this address, and that no firewall is in between"

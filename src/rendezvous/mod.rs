@@ -26,6 +26,9 @@ mod root;
 #[cfg(test)]
 mod tests;
 
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) use record::fuzzing;
+
 pub use failure::RendezvousError;
 pub use id::UniqueId;
 
@@ -36,7 +39,8 @@ use failure::RendezvousError as Failure;
 use record::{Record, Verdict};
 pub(crate) use record::{recv_text, send_text};
 use std::time::{Duration, Instant};
-use unisono_transports::auth::{self, Claims, Purpose};
+use unisono_transports::auth::{self, Claims, Purpose, Terms};
+use unisono_transports::doorman::{RETRY_FIRST, RETRY_LAST};
 use unisono_transports::socket::Stream;
 use unisono_transports::{Error as TransportError, Mesh, limits};
 
@@ -49,6 +53,13 @@ pub struct Identity {
     pub ranks: usize,
     /// Where they meet, and the secret that they share.
     pub id: UniqueId,
+}
+
+impl Identity {
+    /// What it asks of whom it connects to.
+    fn terms(&self, config: &Config) -> Terms {
+        Terms { secret: self.id.secret().clone(), encrypted: config.encryption }
+    }
 }
 
 /// Meets the other ranks and connects to them.
@@ -85,7 +96,12 @@ fn join_within(
             0 => Some(root::Root::listen(identity, config, (deadline, linger))?),
             _ => None,
         };
-        root.map(|root| scope.spawn(move || root.run()));
+        if let Some(root) = root {
+            std::thread::Builder::new().spawn_scoped(scope, move || root.run()).map_err(|error| {
+                let what = format!("no thread can be had to collect the ranks: {error}; look at `ulimit -u`");
+                Failure::Other { what }.at(rank)
+            })?;
+        }
         meet(identity, config, deadline)
     });
     met.map_err(|failure| Error::new(ErrorKind::Rendezvous(failure)).at(rank, &config.host, None))
@@ -96,8 +112,13 @@ fn meet(identity: &Identity, config: &Config, deadline: Instant) -> std::result:
     // The root needs a little longer than anybody to tell why it failed.
     let patience = deadline + ROOT_GRACE;
     let begun = Instant::now();
-    let mut root = reach_root(identity, deadline)?;
-    let doors = peers::Doors::open(config, root_interface(&root))?;
+    let mut root = reach_root(identity, config, deadline)?;
+    let doors = peers::Doors::open(identity.rank, config, root_interface(&root))
+        .map_err(|failure| failure.at(identity.rank));
+    let doors = doors.inspect_err(|failure| {
+        // The others need not wait for this rank; who cannot be told finds out by itself.
+        let _ = send_text(&mut root, &Verdict::Failed(failure.clone()).encode(), deadline);
+    })?;
     let record = Record::own(identity, config, &doors);
     send_text(&mut root, &record.encode(), deadline).map_err(root_lost)?;
     let Verdict::Table { session, records } = hear(&mut root, patience)? else {
@@ -114,7 +135,8 @@ fn meet(identity: &Identity, config: &Config, deadline: Instant) -> std::result:
     send_text(&mut root, &report.encode(), patience).map_err(root_lost)?;
     match hear(&mut root, patience + ROOT_GRACE)? {
         Verdict::Ready => {
-            tracing::info!(?all_here, ?connected, everybody = ?begun.elapsed(), "met");
+            let encrypted = config.encryption;
+            tracing::info!(?all_here, ?connected, everybody = ?begun.elapsed(), encrypted, "met");
             mesh
         }
         _ => Err(Failure::Other { what: "the root spoke out of turn".to_owned() }),
@@ -138,7 +160,11 @@ fn root_lost(error: TransportError) -> Failure {
 }
 
 /// Connects to the root, which may not be there yet, and proves the secret.
-fn reach_root(identity: &Identity, deadline: Instant) -> std::result::Result<Stream, Failure> {
+fn reach_root(
+    identity: &Identity,
+    config: &Config,
+    deadline: Instant,
+) -> std::result::Result<Stream, Failure> {
     let claims = Claims {
         purpose: Purpose::Join,
         rank: identity.rank as u32,
@@ -146,22 +172,26 @@ fn reach_root(identity: &Identity, deadline: Instant) -> std::result::Result<Str
         index: 0,
         session: 0,
     };
-    let address = identity.id.address();
+    let (address, terms) = (identity.id.address(), identity.terms(config));
     let mut retry_after = RETRY_FIRST;
     loop {
         let reached = Stream::dial(address, deadline).and_then(|mut stream| {
-            auth::connect(&mut stream, identity.id.secret(), &claims, deadline)?;
+            auth::connect(&mut stream, &terms, &claims, deadline)?;
             Ok(stream)
         });
         match reached {
             Ok(stream) => return Ok(stream),
-            Err(TransportError::System { .. }) if Instant::now() + retry_after < deadline => {
+            Err(ref error) if may_pass(error) && Instant::now() + retry_after < deadline => {
                 std::thread::sleep(retry_after);
                 retry_after = (retry_after * 2).min(RETRY_LAST);
             }
-            Err(error @ (TransportError::Refused { .. } | TransportError::Version { .. })) => {
-                return Err(error.into());
+            Err(TransportError::Encryption { peer, encrypts, .. }) => {
+                return Err(unlike((identity.rank, config), (0, peer), encrypts));
             }
+            Err(TransportError::Refused { what, .. }) => {
+                return Err(Failure::Secret { address: format!("rank 0 at {address}"), what });
+            }
+            Err(error @ TransportError::Version { .. }) => return Err(error.into()),
             Err(TransportError::System { source, .. }) => {
                 return Err(Failure::NoRoot { address: address.to_string(), what: source.to_string() });
             }
@@ -172,19 +202,32 @@ fn reach_root(identity: &Identity, deadline: Instant) -> std::result::Result<Str
     }
 }
 
+/// A door that is not there yet, too crowded, or shut because its process ended, may be open soon.
+fn may_pass(error: &TransportError) -> bool {
+    match error {
+        TransportError::System { source, .. } => !limits::is_shortage(source),
+        error => matches!(error, TransportError::Closed { .. }),
+    }
+}
+
+/// Of this rank and another, of which only one encrypts.
+fn unlike(own: (Rank, &Config), (rank, address): (Rank, String), encrypts: bool) -> Failure {
+    let setting = |on| format!("encryption {}", if on { "on" } else { "off" });
+    let (own_rank, config) = own;
+    Failure::Settings {
+        ranks: [own_rank, rank],
+        hosts: [config.host.clone(), address],
+        settings: [setting(!encrypts), setting(encrypts)],
+    }
+}
+
 /// The local address over which the root was reached: the one that peers on that network reach, too.
 fn root_interface(root: &Stream) -> Option<std::net::IpAddr> {
-    match root {
-        Stream::Tcp(stream) => stream.local_addr().ok().map(|address| address.ip()),
-        Stream::Unix(_) => None,
-    }
+    root.tcp()?.local_addr().ok().map(|address| address.ip())
 }
 
 /// More ranks than this are a mistake.
 const RANKS_MAX: usize = 65_536;
-/// Between attempts to reach a root that is not there yet: rank 0 is often started in the same moment.
-const RETRY_FIRST: Duration = Duration::from_millis(1);
-const RETRY_LAST: Duration = Duration::from_millis(20);
 /// For what else a program has open.
 const DESCRIPTORS: usize = 128;
 /// Between a rank's deadline and the root's last word.

@@ -4,7 +4,7 @@ use super::failure::RendezvousError as Failure;
 use super::peers::{Meeting, unreachable};
 use crate::schedule::Rank;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use unisono_transports::auth::{self, Claims, Purpose};
+use unisono_transports::auth::{Claims, Purpose};
 use unisono_transports::listener::Listener;
 use unisono_transports::porch::{News, Porch};
 use unisono_transports::socket::Stream;
@@ -52,18 +52,12 @@ impl Meeting<'_> {
             _ if first == rank => self.share_out(members, own, door),
             count => {
                 let failed = |error| unreachable(rank, first, &error);
-                let stream = self.dial_neighbour(first).map_err(failed)?;
+                let stream = self.dial(first, |record, _| unix::dial(&record.unix))?;
                 unix::send_fds(&stream, &own.fds(), self.deadline).map_err(failed)?;
                 self.await_ready(stream.as_fd(), first)?;
                 Gift::receive(&stream, count, self).map_err(failed)
             }
         }
-    }
-
-    fn dial_neighbour(&self, peer: Rank) -> std::result::Result<Stream, TransportError> {
-        let mut stream = unix::dial(&self.records[peer].unix)?;
-        auth::connect(&mut stream, self.identity.id.secret(), &self.claims(), self.deadline)?;
-        Ok(stream)
     }
 
     /// The first rank's part: collects all gifts, and hands all of them to everybody.
@@ -82,7 +76,7 @@ impl Meeting<'_> {
 
     /// The other members with their gifts, by rank.
     fn collect(&mut self, members: &[Rank], door: Listener) -> Result<Vec<Guest>> {
-        let mut porch = Porch::new(vec![door], self.identity.id.secret().clone());
+        let mut porch = Porch::new(vec![door], self.terms());
         let mut guests: Vec<Guest> = Vec::new();
         let missing = |guests: &[Guest]| {
             let given = |rank| guests.iter().any(|guest| guest.rank == rank && guest.gift.is_some());
@@ -105,6 +99,7 @@ impl Meeting<'_> {
                             gift.map_err(|error| unreachable(self.rank(), guest.rank, &error))?.pop();
                     }
                     // Whoever is not expected is a stranger, and strangers do not end a meeting.
+                    News::Stranger(_) => {}
                     News::Guest(stream, claims) => {
                         let rank = claims.rank as Rank;
                         let is_new = guests.iter().all(|guest| guest.rank != rank);
@@ -112,7 +107,6 @@ impl Meeting<'_> {
                             guests.push(Guest { rank, stream, gift: None });
                         }
                     }
-                    News::Stranger(error) => tracing::warn!(%error, "a stranger was sent away"),
                 }
             }
         }

@@ -10,9 +10,9 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Instant;
-use unisono_transports::auth::{self, Claims, Purpose};
+use unisono_transports::auth::{self, Claims, Purpose, Terms};
 use unisono_transports::control::{Everybody, Neighbours, Sockets};
-use unisono_transports::doorman::Doorman;
+use unisono_transports::doorman::{Doorman, RETRY_FIRST, RETRY_LAST, is_crowded};
 use unisono_transports::lazy::{Dialling, LazyLink};
 use unisono_transports::lifeline::{Lifeline, Watch, lifeline};
 use unisono_transports::listener::Listener;
@@ -34,9 +34,12 @@ pub(super) struct Doors {
 
 impl Doors {
     /// Listens on the configured address, or on the one that reaches the root.
-    pub(super) fn open(config: &Config, interface: Option<IpAddr>) -> Result<Self> {
+    pub(super) fn open(rank: Rank, config: &Config, interface: Option<IpAddr>) -> Result<Self> {
         let interface = config.bind.or(interface).unwrap_or(Ipv4Addr::LOCALHOST.into());
-        let failed = |what: String| Failure::Listen { address: interface.to_string(), what };
+        let failed = |what: String| {
+            let address = format!("{interface} for rank {rank} on {}", config.host);
+            Failure::Listen { address, what }
+        };
         let tcp = Listener::tcp((interface, 0).into()).map_err(|error| failed(error.to_string()))?;
         let tcp_address = tcp.address().ok_or_else(|| failed("it has no address".to_owned()))?;
         let (unix, unix_name) = Listener::unix()?;
@@ -140,8 +143,8 @@ impl<'m> Meeting<'m> {
     }
 
     fn hire(&self, door: Listener) -> Result<Doorman> {
-        let (secret, place) = (self.identity.id.secret(), (self.rank(), self.ranks()));
-        Ok(Doorman::hire(door, secret, self.session, place, self.config.sockets)?)
+        let (terms, place) = (self.terms(), (self.rank(), self.ranks()));
+        Ok(Doorman::hire(door, &terms, self.session, place, self.config.sockets)?)
     }
 
     /// Shares memory and lifelines with the ranks of this host.
@@ -167,8 +170,7 @@ impl<'m> Meeting<'m> {
         let rank = self.rank();
         let mut streams: Vec<Option<Stream>> = (0..self.ranks()).map(|_| None).collect();
         for &peer in strangers.iter().filter(|&&peer| peer < rank) {
-            let dialled = self.dial(self.records[peer].tcp);
-            streams[peer] = Some(dialled.map_err(|error| unreachable(rank, peer, &error))?);
+            streams[peer] = Some(self.dial(peer, |record, deadline| Stream::dial(record.tcp, deadline))?);
         }
         while let Some(&late) = strangers.iter().find(|&&peer| streams[peer].is_none()) {
             match doorman.control() {
@@ -179,10 +181,34 @@ impl<'m> Meeting<'m> {
         Ok(streams)
     }
 
-    fn dial(&self, address: SocketAddr) -> std::result::Result<Stream, TransportError> {
-        let mut stream = Stream::dial(address, self.deadline)?;
-        auth::connect(&mut stream, self.identity.id.secret(), &self.claims(), self.deadline)?;
-        Ok(stream)
+    /// A connection to `peer`, tried again while its door is crowded; fails as soon as the root says something.
+    pub(super) fn dial(
+        &mut self,
+        peer: Rank,
+        reach: impl Fn(&Record, Instant) -> std::result::Result<Stream, TransportError>,
+    ) -> Result<Stream> {
+        let mut retry_after = RETRY_FIRST;
+        loop {
+            let reached = reach(&self.records[peer], self.deadline).and_then(|mut stream| {
+                auth::connect(&mut stream, &self.terms(), &self.claims(), self.deadline)?;
+                Ok(stream)
+            });
+            let resumes = Instant::now() + retry_after;
+            match reached {
+                Ok(stream) => return Ok(stream),
+                Err(ref error) if is_crowded(error) && resumes < self.deadline => {
+                    if first_ready(&[self.root.as_fd()], resumes)?.is_some() {
+                        return Err(self.hear_root());
+                    }
+                    retry_after = (retry_after * 2).min(RETRY_LAST);
+                }
+                Err(error) => return Err(unreachable(self.rank(), peer, &error)),
+            }
+        }
+    }
+
+    pub(super) fn terms(&self) -> Terms {
+        self.identity.terms(self.config)
     }
 
     /// What this rank says when it connects to another for notes, or to share memory.
@@ -222,7 +248,7 @@ impl<'m> Meeting<'m> {
                 let link = LazyLink::new(Arc::clone(&common), peer, self.records[peer].tcp);
                 links[peer] = Some(Box::new(link));
             }
-            remote = Some(Sockets::new(notes)?);
+            remote = Some(Sockets::new(notes)?.telling_of_silence(self.config.timeout)?);
         }
         let transport = match members.len() {
             _ if window.is_some() => "shm",
@@ -249,7 +275,7 @@ impl<'m> Meeting<'m> {
             rank: self.rank(),
             ranks: self.ranks(),
             session: self.session,
-            secret: self.identity.id.secret().clone(),
+            terms: self.terms(),
             sockets: self.config.sockets,
             geometry: Geometry { slots: self.config.slots * TCP_SLOTS, ..self.config.geometry() },
             patience: self.config.timeout,

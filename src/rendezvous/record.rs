@@ -89,6 +89,25 @@ impl Record {
     }
 }
 
+/// What a rank says first.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Introduction {
+    /// Who it is.
+    Rank(Record),
+    /// That it has no place where others could reach it.
+    Failure(RendezvousError),
+}
+
+impl Introduction {
+    pub(super) fn decode(text: &str) -> Option<Self> {
+        match Verdict::decode(text) {
+            Some(Verdict::Failed(failure)) => Some(Introduction::Failure(failure)),
+            Some(Verdict::Ready | Verdict::Table { .. }) => None,
+            None => Record::decode(text).map(Introduction::Rank),
+        }
+    }
+}
+
 impl Verdict {
     pub(super) fn encode(&self) -> String {
         match self {
@@ -111,7 +130,7 @@ impl Verdict {
         let mut parts = text.strip_prefix("table ")?.split('\0');
         let session = parts.next()?.parse().ok()?;
         let records = parts.map(Record::decode).collect::<Option<Vec<_>>>()?;
-        Some(Verdict::Table { session, records })
+        (!records.is_empty()).then_some(Verdict::Table { session, records })
     }
 }
 
@@ -133,6 +152,28 @@ pub(crate) fn recv_text(stream: &mut Stream, deadline: Instant) -> Result<String
     let mut bytes = vec![0; length];
     stream.read_exact(&mut bytes, deadline)?;
     Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// Texts as they come from ranks and from the root.
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) mod fuzzing {
+    use super::{Introduction, Verdict};
+
+    /// What a rank says first, to the root.
+    pub(crate) fn introduction(text: &str) {
+        if let Some(Introduction::Rank(record)) = Introduction::decode(text) {
+            let again = Introduction::decode(&record.encode());
+            assert_eq!(again, Some(Introduction::Rank(record)));
+        }
+    }
+
+    /// What the root says.
+    pub(crate) fn verdict(text: &str) {
+        let verdict = Verdict::decode(text);
+        if verdict.is_some() && (!text.starts_with("failed") || !text.contains('\0')) {
+            assert_eq!(verdict.as_ref().and_then(|verdict| Verdict::decode(&verdict.encode())), verdict);
+        }
+    }
 }
 
 /// A table of tens of thousands of ranks fits.

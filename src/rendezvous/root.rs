@@ -1,12 +1,13 @@
 //! Rank 0's second task: to collect everybody, and to tell everybody.
 
-use super::Identity;
 use super::failure::RendezvousError as Failure;
-use super::record::{Record, Verdict, recv_text, send_text};
+use super::record::{Introduction, Record, Verdict, recv_text, send_text};
+use super::{Identity, unlike};
 use crate::config::Config;
 use crate::schedule::Rank;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
+use unisono_transports::Error as TransportError;
 use unisono_transports::auth::{self, Purpose};
 use unisono_transports::listener::Listener;
 use unisono_transports::porch::{News, Porch};
@@ -15,7 +16,7 @@ use unisono_transports::socket::Stream;
 type Result<T> = std::result::Result<T, Failure>;
 
 /// Listens where the ranks meet.
-pub(super) struct Root {
+pub(super) struct Root<'r> {
     porch: Porch,
     ranks: usize,
     deadline: Instant,
@@ -27,6 +28,9 @@ pub(super) struct Root {
     present: Vec<Option<(Stream, Record)>>,
     /// What went wrong without ending the meeting.
     strangers: Vec<String>,
+    /// A rank that encrypts where this one does not, or the other way about.
+    unlike: Option<Failure>,
+    config: &'r Config,
 }
 
 /// Who has news for the root.
@@ -35,10 +39,10 @@ enum Caller {
     Present(Rank),
 }
 
-impl Root {
+impl<'r> Root<'r> {
     pub(super) fn listen(
         identity: &Identity,
-        config: &Config,
+        config: &'r Config,
         (deadline, linger): (Instant, Duration),
     ) -> Result<Self> {
         let address = identity.id.address();
@@ -48,13 +52,15 @@ impl Root {
         })?;
         tracing::info!(%address, host = config.host, "waiting for {} ranks", identity.ranks);
         Ok(Self {
-            porch: Porch::new(vec![listener], identity.id.secret().clone()),
+            porch: Porch::new(vec![listener], identity.terms(config)),
             ranks: identity.ranks,
             deadline,
             linger,
             arriving: Vec::new(),
             present: (0..identity.ranks).map(|_| None).collect(),
             strangers: Vec::new(),
+            unlike: None,
+            config,
         })
     }
 
@@ -76,7 +82,11 @@ impl Root {
             if Instant::now() >= self.deadline {
                 return Err(self.who_is_missing());
             }
-            for caller in self.news(self.deadline)? {
+            let callers = self.news(self.deadline)?;
+            if let Some(failure) = self.unlike.take() {
+                return Err(failure);
+            }
+            for caller in callers {
                 match caller {
                     Caller::Arriving(index) => self.present_itself(index)?,
                     // Nobody has anything to say before the table has come.
@@ -101,8 +111,11 @@ impl Root {
                 }),
                 News::Guest(stream, claims) if claims.purpose == Purpose::Join => self.arriving.push(stream),
                 News::Guest(stream, _) => self.note(format!("{} wants something else", stream.peer())),
+                News::Stranger(TransportError::Encryption { peer, rank: Some(rank), encrypts }) => {
+                    self.unlike = Some(unlike((0, self.config), (rank, peer), encrypts));
+                }
                 // A stranger's version is only noted: it has proved nothing, and must not end the meeting.
-                News::Stranger(error) => self.note(error.to_string()),
+                News::Stranger(error) => self.remember(error.to_string()),
             }
         }
         callers.reverse();
@@ -112,17 +125,13 @@ impl Root {
     /// Somebody who has proved the secret says who it is.
     fn present_itself(&mut self, index: usize) -> Result<()> {
         let mut stream = self.arriving.remove(index);
-        match recv_text(&mut stream, Instant::now() + WORD_TIME_MAX).map(|text| Record::decode(&text)) {
-            Ok(Some(record)) => self.admit(stream, record),
-            Ok(None) => {
-                self.note(format!("{} proved the secret and did not present itself", stream.peer()));
-                Ok(())
-            }
-            Err(error) => {
-                self.note(error.to_string());
-                Ok(())
-            }
+        match recv_text(&mut stream, Instant::now() + WORD_TIME_MAX).map(|text| Introduction::decode(&text)) {
+            Ok(Some(Introduction::Rank(record))) => return self.admit(stream, record),
+            Ok(Some(Introduction::Failure(failure))) => return Err(failure),
+            Ok(None) => self.note(format!("{} proved the secret and did not present itself", stream.peer())),
+            Err(error) => self.note(error.to_string()),
         }
+        Ok(())
     }
 
     fn admit(&mut self, mut stream: Stream, record: Record) -> Result<()> {
@@ -187,7 +196,7 @@ impl Root {
         let Some((stream, _)) = &mut self.present[rank] else { return Ok(()) };
         match recv_text(stream, Instant::now() + WORD_TIME_MAX).map(|text| Verdict::decode(&text)) {
             Ok(Some(Verdict::Ready)) => Ok(()),
-            Ok(Some(Verdict::Failed(failure))) => Err(failure),
+            Ok(Some(Verdict::Failed(failure))) => Err(failure.at(rank)),
             Ok(_) => Err(Failure::Other { what: format!("rank {rank} gave a report that cannot be read") }),
             Err(error) => Err(self.died(rank, error.to_string())),
         }
@@ -237,6 +246,11 @@ impl Root {
 
     fn note(&mut self, note: String) {
         tracing::warn!("rendezvous: {note}");
+        self.remember(note);
+    }
+
+    /// For those who will ask why somebody is missing.
+    fn remember(&mut self, note: String) {
         if self.strangers.len() < STRANGERS_MAX {
             self.strangers.push(note);
         }

@@ -26,8 +26,8 @@ fn transport(name: &str) -> Transport {
 fn be_mortal(id: &str, transport: Transport) {
     let (config, soon) = (patient(transport), Instant::now() + Duration::from_secs(5));
     let identity = Identity { rank: 2, ranks: RANKS, id: id.parse().expect("an id") };
-    let mut root = reach_root(&identity, soon).expect("a root");
-    let doors = peers::Doors::open(&config, None).expect("doors");
+    let mut root = reach_root(&identity, &config, soon).expect("a root");
+    let doors = peers::Doors::open(identity.rank, &config, None).expect("doors");
     let record = Record::own(&identity, &config, &doors);
     send_text(&mut root, &record.encode(), soon).expect("sent");
     recv_text(&mut root, soon).expect("the table");

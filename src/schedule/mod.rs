@@ -19,9 +19,13 @@ pub mod algorithms;
 mod build;
 pub mod check;
 pub mod draw;
+#[cfg(feature = "gpu")]
+mod renamed;
 
 pub use algorithm::{Algorithm, Cost, Reach, find};
 pub use build::{ProgramBuilder, at, input, output, scratch, window};
+#[cfg(feature = "gpu")]
+pub(crate) use renamed::renamed;
 
 /// Number of a rank in its communicator.
 pub type Rank = usize;

@@ -1,6 +1,7 @@
 //! Errors of GPU ranks name who, in what and where; the GPU is good afterwards.
 
-use crate::world::{config, gpu, run};
+use crate::world::{alone, config, gpu, run};
+use std::sync::Barrier;
 use std::time::{Duration, Instant};
 use unisono::schedule::{Collective, find};
 use unisono::{Communicator, Config, ErrorKind, Sum, UniqueId};
@@ -58,6 +59,33 @@ fn different_calls_are_a_mismatch_that_names_both() {
             );
         }
     }
+}
+
+#[test]
+fn a_failure_leaves_one_record_of_each_rank() {
+    let folder = std::env::temp_dir().join(format!("unisono-device-once-{}", std::process::id()));
+    let config = Config { dump: Some(folder.clone()), ..config() };
+    let records = || -> Vec<String> {
+        let files = std::fs::read_dir(&folder).into_iter().flatten();
+        files.map(|file| std::fs::read_to_string(file.unwrap().path()).unwrap()).collect()
+    };
+    let together = Barrier::new(2);
+    run(2, &config, |comm, stream| {
+        let mut values = comm.gpu().upload(&vec![1.0f32; 100 + comm.rank()]).unwrap();
+        comm.all_reduce(&stream, &mut values, Sum).unwrap();
+        comm.synchronize(&stream).unwrap_err();
+        together.wait();
+        let written = records();
+        together.wait();
+        // One of the two does it.
+        let _ = std::fs::remove_dir_all(&folder);
+        together.wait();
+        let still = comm.check();
+        together.wait();
+        let tells = |record: &String| record.contains("(100 x float") && record.contains("(101 x float");
+        assert!(written.len() == 2 && written.iter().all(tells), "{written:?}");
+        assert!(still.is_err() && records().is_empty());
+    });
 }
 
 #[test]
@@ -160,4 +188,20 @@ fn blocks_that_could_not_run_at_once_are_refused() {
             assert!(error.to_string().contains("blocks at once"), "{error}");
         }
     });
+}
+
+#[test]
+fn a_kernel_that_does_not_fit_is_named_before_it_is_needed() {
+    if gpu().is_none_or(|gpu| !gpu.is_software()) {
+        return;
+    }
+    if !alone("failures::a_kernel_that_does_not_fit_is_named_before_it_is_needed") {
+        return;
+    }
+    unisono_cuda::software::set_too_large("schedule_double").unwrap();
+    let gpu = gpu().unwrap();
+    for comm in Communicator::threads_with(1, &config()).unwrap() {
+        let error = comm.on(&gpu).map(drop).unwrap_err();
+        assert!(error.to_string().contains("schedule_double do not fit"), "{error}");
+    }
 }

@@ -4,9 +4,13 @@
 mod support;
 
 mod collectives;
+mod exchanges;
 mod failures;
+mod lending;
 mod links;
 mod messages;
+mod own;
+mod parting;
 mod processes;
 mod streams;
 mod world;

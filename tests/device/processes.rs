@@ -1,6 +1,7 @@
 //! Two processes are two ranks: each opens the memory of the other, or sends by way of the host.
 
 use crate::world::{config, gpu, staged};
+use std::collections::HashSet;
 use std::process::Command;
 use std::time::{Duration, Instant};
 use unisono::schedule::{Collective, find};
@@ -29,6 +30,7 @@ fn exchange(id: &UniqueId, rank: usize) {
     let config = Config { transport: Transport::Tcp, ..config() };
     let comm = Communicator::join(id, rank, 2, &config).unwrap();
     reduce(&comm, &["ring", "twoshot"]);
+    lend(&comm);
     let id = share(&comm);
     let config = Config { transport: Transport::Tcp, ..staged() };
     reduce(&Communicator::join(&id, rank, 2, &config).unwrap(), &["ring"]);
@@ -44,6 +46,24 @@ fn share(comm: &Communicator) -> UniqueId {
     }
     comm.broadcast(&mut text, 0).unwrap();
     own.unwrap_or_else(|| std::str::from_utf8(&text).unwrap().trim_end_matches('\0').parse().unwrap())
+}
+
+/// Each reads and writes the other's buffer where it is.
+fn lend(comm: &Communicator) {
+    let (gpu, rank) = (gpu().expect("a compiler"), comm.rank());
+    let comm = comm.on(&gpu).unwrap();
+    let stream = gpu.stream().unwrap();
+    let mut values = comm.alloc::<f32>(30_000).unwrap();
+    values.write(&stream, &vec![rank as f32 + 1.0; 30_000]).unwrap();
+    for _ in 0..2 {
+        comm.all_reduce(&stream, &mut values, Sum).unwrap();
+    }
+    assert_eq!(comm.last_algorithm().map(|row| row.name), Some("zerocopy"));
+    comm.synchronize(&stream).unwrap();
+    assert_eq!(values.to_vec(&stream).unwrap(), vec![6.0; 30_000]);
+    drop(values);
+    let addresses: HashSet<u64> = (0..6).map(|_| comm.alloc::<f32>(30_000).unwrap().address()).collect();
+    assert!(addresses.len() <= 2, "what the other process has closed is lent again: {addresses:?}");
 }
 
 fn reduce(comm: &Communicator, algorithms: &[&str]) {

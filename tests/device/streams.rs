@@ -1,9 +1,10 @@
 //! Operations and streams: order, graphs, several communicators, several GPUs.
 
-use crate::world::{config, gpu, run};
+use crate::world::{alone, config, gpu, run, staged};
 use unisono::device::Gpu;
 use unisono::schedule::{Collective, find};
 use unisono::{Communicator, Max, Sum};
+use unisono_cuda::device::Path;
 use unisono_cuda::software;
 
 #[test]
@@ -12,7 +13,6 @@ fn a_graph_repeats_an_operation() {
         run(2, &config(), |comm, stream| {
             comm.use_algorithm(find(Collective::AllReduce, name).unwrap());
             let mut values = comm.gpu().upload(&[1.0f32; 2000]).unwrap();
-            // What is made when an operation is first used cannot be made while a stream is captured.
             comm.all_reduce(&stream, &mut values, Sum).unwrap();
             comm.synchronize(&stream).unwrap();
             let graph = stream.capture(|stream| comm.all_reduce(stream, &mut values, Sum));
@@ -63,6 +63,23 @@ fn a_graph_is_recorded_from_another_stream_than_the_last() {
     });
 }
 
+/// Without that, kernels of both would take each other's messages.
+#[test]
+fn a_graph_takes_its_turn_among_operations_of_other_streams() {
+    run(2, &config(), |comm, stream| {
+        let other = comm.gpu().stream().unwrap();
+        let mut values = comm.gpu().upload(&vec![1i32; 20_000]).unwrap();
+        let graph = other.capture(|stream| comm.all_reduce(stream, &mut values, Sum)).unwrap();
+        for _ in 0..4 {
+            comm.all_reduce(&stream, &mut values, Sum).unwrap();
+            graph.launch(&other).unwrap();
+        }
+        comm.synchronize(&stream).unwrap();
+        comm.synchronize(&other).unwrap();
+        assert_eq!(values.to_vec(&stream).unwrap(), vec![1 << 8; 20_000]);
+    });
+}
+
 #[test]
 fn operations_follow_each_other_across_streams() {
     run(2, &config(), |comm, stream| {
@@ -97,6 +114,58 @@ fn communicators_on_one_gpu_do_not_wait_for_each_other() {
                     comms[turn].synchronize(&streams[turn]).unwrap();
                     assert_eq!(values[turn].to_vec(&streams[turn]).unwrap(), [2; 3000]);
                 }
+            });
+        }
+    });
+}
+
+/// A launch waits for room in its stream's queue, kernels there for messages, and these for the thread that moves them.
+#[test]
+fn messages_move_while_a_launch_waits_for_room() {
+    if gpu().is_none_or(|gpu| !gpu.is_software())
+        || !alone("streams::messages_move_while_a_launch_waits_for_room")
+    {
+        return;
+    }
+    software::set_pending(2).unwrap();
+    run(2, &staged(), |comm, stream| {
+        let mut values = comm.gpu().upload(&vec![1i64; 5000]).unwrap();
+        for _ in 0..20 {
+            comm.all_reduce(&stream, &mut values, Sum).unwrap();
+        }
+        comm.synchronize(&stream).unwrap();
+        assert_eq!(values.to_vec(&stream).unwrap(), vec![1 << 20; 5000]);
+    });
+}
+
+/// Pairs whose GPUs reach each other directly: ranks 0 and 2, 1 and 3. Between the pairs all goes by way of the host.
+#[test]
+fn rings_go_where_paths_are_best() {
+    if gpu().is_none_or(|gpu| !gpu.is_software()) || !alone("streams::rings_go_where_paths_are_best") {
+        return;
+    }
+    software::set_gpus(4).unwrap();
+    for (from, to) in (0..4).flat_map(|from| (0..4).map(move |to| (from, to))) {
+        let direct = from % 2 == to % 2;
+        software::set_path(from, to, Path { direct, rank: 1, atomics: direct }).unwrap();
+    }
+    std::thread::scope(|scope| {
+        for comm in Communicator::threads_with(4, &config()).unwrap() {
+            scope.spawn(move || {
+                let gpu = Gpu::open(comm.rank()).unwrap();
+                let (comm, stream) = (comm.on(&gpu).unwrap(), gpu.stream().unwrap());
+                assert_eq!(comm.ring(), [0, 2, 1, 3]);
+                let mut values = gpu.upload(&vec![comm.rank() as i32 + 1; 3000]).unwrap();
+                comm.use_algorithm(find(Collective::AllReduce, "ring").unwrap());
+                comm.all_reduce(&stream, &mut values, Sum).unwrap();
+                let mut gathered = gpu.alloc::<i32>(4 * 500).unwrap();
+                let own = gpu.upload(&[comm.rank() as i32; 500]).unwrap();
+                comm.use_algorithm(find(Collective::AllGather, "ring").unwrap());
+                comm.all_gather(&stream, &own, &mut gathered).unwrap();
+                comm.synchronize(&stream).unwrap();
+                assert_eq!(values.to_vec(&stream).unwrap(), vec![10; 3000]);
+                let expected: Vec<i32> = (0..4).flat_map(|rank| [rank; 500]).collect();
+                assert_eq!(gathered.to_vec(&stream).unwrap(), expected);
             });
         }
     });

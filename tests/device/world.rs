@@ -53,3 +53,15 @@ pub(crate) fn staged() -> Config {
     let config = config();
     Config { gpu: GpuSizes { peer_to_peer: false, ..config.gpu }, ..config }
 }
+
+/// Whether this process runs nothing but `test`; if not, one that does is started and has to succeed.
+pub(crate) fn alone(test: &str) -> bool {
+    if std::env::var_os(ALONE).is_some() {
+        return true;
+    }
+    let mut process = std::process::Command::new(std::env::current_exe().unwrap());
+    assert!(process.args([test, "--exact"]).env(ALONE, "1").status().unwrap().success(), "{test}");
+    false
+}
+
+const ALONE: &str = "UNISONO_TEST_DEVICE_ALONE";

@@ -13,9 +13,12 @@ pub(crate) enum World {
     Threads,
     Shm,
     Tcp,
+    /// Over TCP, and encrypted.
+    Encrypted,
 }
 
 impl World {
+    /// Those that tests go through; encryption has tests of its own.
     pub(crate) const ALL: [World; 3] = [World::Threads, World::Shm, World::Tcp];
 
     /// Runs `body` on every rank of a fresh world; results by rank.
@@ -35,7 +38,7 @@ impl World {
 
     /// What ranks reach of each other with ordinary buffers.
     pub(crate) fn reach(self) -> Reach {
-        if self == World::Tcp { Reach::Messages } else { Reach::Windows }
+        if matches!(self, World::Tcp | World::Encrypted) { Reach::Messages } else { Reach::Windows }
     }
 
     /// The communicators of a fresh world, by rank.
@@ -43,9 +46,10 @@ impl World {
         let transport = match self {
             World::Threads => return Communicator::threads_with(ranks, config).expect("threads"),
             World::Shm => Transport::Shm,
-            World::Tcp => Transport::Tcp,
+            World::Tcp | World::Encrypted => Transport::Tcp,
         };
-        let config = Config { transport, ..config.clone() };
+        let encryption = self == World::Encrypted;
+        let config = Config { transport, encryption, ..config.clone() };
         let id = UniqueId::new(IpAddr::V4(Ipv4Addr::LOCALHOST)).expect("an id");
         std::thread::scope(|scope| {
             let (id, config) = (&id, &config);

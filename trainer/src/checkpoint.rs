@@ -21,4 +21,6 @@ pub(crate) use tensors::Tensors;
 pub use write::{Who, save};
 
 #[cfg(test)]
+mod hostile;
+#[cfg(test)]
 mod tests;

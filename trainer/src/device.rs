@@ -1,14 +1,16 @@
 //! A GPU that computes what modules compute, for one rank.
 //!
-//! Activations lie in its memory, and so do copies of the weights and what a pass adds to gradients. Strategies stay on the host and
-//! know nothing of it: weights are copied when a module first needs them after they changed, and when a gradient is ready, what was
-//! added to it is fetched and added to the strategy's. So every strategy works as on the CPU; collectives and the optimiser's step
-//! go by way of the host's memory.
+//! Activations lie in its memory. So do weights, gradients and the optimiser's state, where a strategy keeps its flat memory there
+//! ([`Memory::on`]): modules see parts of its buckets, and what goes to the host is a loss, a norm, and what checkpoints are made of.
+//! A strategy that keeps them on the host works as well: weights are copied when a module first needs them after they changed, and
+//! when a gradient is ready, what was added to it is fetched and added to the strategy's.
 
 mod mirror;
 mod numbers;
+mod weights;
 
 pub(crate) use numbers::Numbers;
+pub use weights::Weights;
 
 use crate::error::{Error, Result};
 use crate::memory::{Class, Memory};
@@ -63,11 +65,11 @@ impl Device {
     /// What it is, in a line.
     pub fn describe(&self) -> String {
         let (name, products) = (self.compute.stream().gpu().name(), self.compute.multiplies_by());
-        format!("computing on {name}, products by {products}; exchanging and stepping on the CPU")
+        format!("computing on {name}, products by {products}")
     }
 
     /// What it computes with.
-    pub fn compute(&self) -> &Compute {
+    pub fn compute(&self) -> &Arc<Compute> {
         &self.compute
     }
 

@@ -61,14 +61,19 @@ struct GenerateArguments {
     overrides: Vec<String>,
 }
 
+/// On standard error; `UNISONO_DEBUG` asks for more than warnings.
+fn show_warnings() {
+    use tracing_subscriber::EnvFilter;
+    let filter = EnvFilter::try_from_env("UNISONO_DEBUG").unwrap_or_else(|_| EnvFilter::new("warn"));
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
+        .init();
+}
+
 fn main() -> ExitCode {
-    if std::env::var_os("UNISONO_DEBUG").is_some() {
-        tracing_subscriber::fmt()
-            .with_env_filter(tracing_subscriber::EnvFilter::try_from_env("UNISONO_DEBUG").unwrap_or_default())
-            .with_writer(std::io::stderr)
-            .with_ansi(std::io::stderr().is_terminal())
-            .init();
-    }
+    show_warnings();
     let ended = match Arguments::parse().command {
         Command::Train(arguments) => train(&arguments),
         Command::Generate(arguments) => generate(&arguments),

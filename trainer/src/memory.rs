@@ -8,6 +8,8 @@ use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex};
 use unisono::{Element, bf16};
+use unisono_cuda::device::Gpu;
+use unisono_cuda::device::compute::Compute;
 
 /// What storage is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -55,7 +57,10 @@ pub struct Usage {
 
 /// Where one rank's storage comes from; clones share it.
 #[derive(Clone, Default)]
-pub struct Memory(Arc<Mutex<Books>>);
+pub struct Memory {
+    books: Arc<Mutex<Books>>,
+    lane: Option<Arc<Compute>>,
+}
 
 /// What nobody uses, by number of elements.
 type Shelf<T> = HashMap<usize, Vec<Vec<T>>>;
@@ -109,6 +114,21 @@ impl Memory {
         Noted { class, bytes, memory: self.clone() }
     }
 
+    /// The same books for flat numbers ([`crate::flat::Numbers`]) in memory of the GPU on which `lane` works.
+    pub fn on(&self, lane: &Arc<Compute>) -> Self {
+        Self { books: Arc::clone(&self.books), lane: Some(Arc::clone(lane)) }
+    }
+
+    /// What works on flat numbers, if they lie in memory of a GPU.
+    pub fn lane(&self) -> Option<&Arc<Compute>> {
+        self.lane.as_ref()
+    }
+
+    /// The GPU in whose memory flat numbers lie, if one has them.
+    pub fn gpu(&self) -> Option<&Gpu> {
+        self.lane.as_ref().map(|lane| lane.stream().gpu())
+    }
+
     /// Bytes of `class`, now and at most.
     pub fn usage(&self, class: Class) -> Usage {
         self.books().usage[class as usize]
@@ -129,7 +149,7 @@ impl Memory {
     }
 
     fn books(&self) -> std::sync::MutexGuard<'_, Books> {
-        self.0.lock().expect("nobody panics while holding it")
+        self.books.lock().expect("nobody panics while holding it")
     }
 }
 

@@ -26,7 +26,7 @@ pub use attention::CausalAttention;
 pub use combine::{Checkpoint, Layer, Residual, Sequential};
 pub use conv2d::{Conv2d, Window};
 pub use cross_entropy::CrossEntropy;
-pub(crate) use cross_entropy::row_slope;
+pub(crate) use cross_entropy::{added_up, row_slope};
 pub use dropout::{Draw, Dropout};
 pub use embedding::Embedding;
 pub use gelu::Gelu;

@@ -9,6 +9,8 @@ pub use muon::Muon;
 pub use sgd::Sgd;
 
 use crate::parameter::Parameter;
+use unisono_cuda::device::compute::Compute;
+use unisono_cuda::device::{GpuError, View, ViewMut};
 
 /// What is the same for all parameters of one step.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -33,6 +35,18 @@ pub struct Span<'a> {
     pub decays: bool,
 }
 
+/// As [`Span`], in memory of a GPU.
+pub struct SpanOn<'a> {
+    /// The weights, to change.
+    pub weights: ViewMut<'a, f32>,
+    /// Their gradient.
+    pub gradient: View<'a, f32>,
+    /// Their moments.
+    pub moments: &'a mut [ViewMut<'a, f32>],
+    /// Whether weight decay applies.
+    pub decays: bool,
+}
+
 /// An optimiser whose state belongs to elements, so that any rank may keep that of any elements.
 pub trait Optimiser: Send + Sync {
     /// Numbers that it keeps for every element of a parameter.
@@ -40,6 +54,12 @@ pub trait Optimiser: Send + Sync {
 
     /// Changes the weights of `span`, each element by itself.
     fn update(&self, span: Span<'_>, step: &Step);
+
+    /// As [`Optimiser::update`], enqueued on a GPU: the same to the rounding of the last bits.
+    ///
+    /// # Errors
+    /// Of the driver.
+    fn update_on(&self, compute: &Compute, span: SpanOn<'_>, step: &Step) -> Result<(), GpuError>;
 
     /// What it does with this parameter as a whole, if it does that.
     fn matrix(&self, _: &Parameter) -> Option<&dyn Whole> {
@@ -57,6 +77,44 @@ pub trait Whole {
 
     /// Moves some elements' weights along their direction; `decays`: weight decay applies.
     fn apply(&self, weights: &mut [f32], direction: &[f32], decays: bool, step: &Step);
+
+    /// As [`Whole::gather`], enqueued on a GPU.
+    ///
+    /// # Errors
+    /// Of the driver, here and below.
+    fn gather_on(
+        &self,
+        compute: &Compute,
+        gradient: View<'_, f32>,
+        factor: f32,
+        moment: ViewMut<'_, f32>,
+        direction: ViewMut<'_, f32>,
+    ) -> Result<(), GpuError>;
+
+    /// As [`Whole::transform`], enqueued on a GPU.
+    ///
+    /// # Errors
+    /// As [`Whole::gather_on`].
+    fn transform_on(
+        &self,
+        compute: &Compute,
+        direction: ViewMut<'_, f32>,
+        rows: usize,
+        columns: usize,
+    ) -> Result<(), GpuError>;
+
+    /// As [`Whole::apply`], enqueued on a GPU.
+    ///
+    /// # Errors
+    /// As [`Whole::gather_on`].
+    fn apply_on(
+        &self,
+        compute: &Compute,
+        weights: ViewMut<'_, f32>,
+        direction: View<'_, f32>,
+        decays: bool,
+        step: &Step,
+    ) -> Result<(), GpuError>;
 }
 
 #[cfg(test)]

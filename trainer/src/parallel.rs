@@ -19,14 +19,17 @@ mod exact;
 mod flight;
 mod full;
 mod gradients;
+mod group;
 mod matrix;
 mod mean;
+mod norm;
 mod offload;
 mod partial;
 mod replicated;
 mod settings;
 mod sharded;
 mod shares;
+mod steps;
 mod team;
 mod transit;
 

@@ -4,7 +4,7 @@
 //! next unit does (Lamy-Poirier, "Breadth-first pipeline parallelism", MLSys 2023). So the weights of a unit are needed once for all
 //! of them.
 
-use crate::device::Device;
+use crate::device::{Device, Weights};
 use crate::error::{Error, Result};
 use crate::memory::{Class, Floats, Memory};
 use crate::parameter::{ParameterId, UnitId};
@@ -12,11 +12,10 @@ use crate::strategy::{Strategy, Way};
 use crate::tensor::Tensor;
 use std::any::Any;
 use std::cell::RefCell;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 use unisono::Communicator;
 use unisono_cuda::device::compute::Compute;
-use unisono_cuda::device::{Buffer, GpuError, ViewMut};
+use unisono_cuda::device::{GpuError, ViewMut};
 
 /// What forward keeps for backward: last in, first out.
 #[derive(Default)]
@@ -157,14 +156,15 @@ impl<'a> Pass<'a> {
     /// # Errors
     /// Of collectives that become due.
     pub fn ready(&mut self, id: ParameterId) -> Result<()> {
-        let is_last = self.at + 1 == self.count();
-        match self.strategy.gradient(id) {
-            Some((_, gradient)) if is_last => {
-                self.device.map_or(Ok(()), |device| device.fetch(id, gradient))?;
-                self.strategy.ready(id)
-            }
-            _ => Ok(()),
+        if self.at + 1 < self.count() {
+            return Ok(());
         }
+        if let Some((_, gradient)) = self.strategy.gradient(id) {
+            self.device.map_or(Ok(()), |device| device.fetch(id, gradient))?;
+            return self.strategy.ready(id);
+        }
+        let trains = self.strategy.on_device().is_some_and(|store| store.inventory[id].trainable);
+        if trains { self.strategy.ready(id) } else { Ok(()) }
     }
 
     /// Lets a GPU compute: tensors are then in its memory, but for what comes from the host and goes back there.
@@ -192,8 +192,11 @@ impl<'a> Pass<'a> {
     ///
     /// # Errors
     /// Of the driver.
-    pub fn weights_on(&self, device: &Device, id: ParameterId) -> Result<Arc<Buffer<f32>>> {
-        device.weights(id, self.strategy.weights(id))
+    pub fn weights_on(&self, device: &Device, id: ParameterId) -> Result<Weights<'_>> {
+        match self.strategy.on_device() {
+            Some(store) => Ok(Weights::Flat(store.weights_on(id))),
+            None => device.weights(id, self.strategy.weights(id)).map(Weights::Copied),
+        }
     }
 
     /// As [`Pass::accumulate`], in memory of the GPU.
@@ -206,9 +209,11 @@ impl<'a> Pass<'a> {
         id: ParameterId,
         add: impl FnOnce(&Compute, ViewMut<'_, f32>) -> std::result::Result<(), GpuError>,
     ) -> Result<()> {
-        if let Some((_, gradient)) = self.strategy.gradient(id) {
-            let count = gradient.len();
-            device.add(id, count, add)?;
+        if let Some(store) = self.strategy.on_device_mut() {
+            let gradient = store.gradient_on(id)?;
+            gradient.map_or(Ok(()), |gradient| add(device.compute(), gradient))?;
+        } else if let Some((_, gradient)) = self.strategy.gradient(id) {
+            device.add(id, gradient.len(), add)?;
         }
         self.ready(id)
     }
@@ -293,6 +298,14 @@ impl<'a> Pass<'a> {
     /// A tensor of numbers that mean nothing yet.
     pub fn tensor(&self, rows: usize, columns: usize) -> Tensor {
         Tensor::new(&self.memory, rows, columns)
+    }
+
+    /// A tensor of numbers that mean nothing yet, where modules compute.
+    ///
+    /// # Errors
+    /// Of the driver of a GPU.
+    pub fn tensor_there(&self, rows: usize, columns: usize) -> Result<Tensor> {
+        self.device.map_or_else(|| Ok(self.tensor(rows, columns)), |device| device.tensor(rows, columns))
     }
 
     /// A tensor of numbers that the host has, where modules compute.

@@ -32,40 +32,40 @@ pub use cross_entropy::SplitCrossEntropy;
 pub use plan::{Plan, Style};
 
 use crate::error::{Error, Result};
+use crate::flat::Ranks;
 use crate::nn::{Draw, Linear, Module, Sequential, Start};
 use crate::parameter::{Cut, Inventory, Parameter, Registry};
 use crate::pass::Pass;
 use crate::tensor::Tensor;
-use unisono::Communicator;
 
 /// How a model is cut between the ranks of a group; by default not at all.
 #[derive(Default)]
 pub struct Split {
-    group: Option<Communicator>,
+    group: Option<Ranks>,
     /// Whether rows are cut between regions.
     sequence: bool,
     plan: Plan,
 }
 
 impl Split {
-    /// Between the ranks of `group`, as `plan` says.
-    pub fn new(group: Option<Communicator>, sequence: bool, plan: Plan) -> Self {
+    /// Between the ranks of `group`, as `plan` says. A pass on a GPU needs ranks that have met there.
+    pub fn new(group: Option<Ranks>, sequence: bool, plan: Plan) -> Self {
         let sequence = sequence && group.is_some();
         Self { group, sequence, plan }
     }
 
     /// Number of parts.
     pub fn parts(&self) -> usize {
-        self.group.as_ref().map_or(1, Communicator::ranks)
+        self.group.as_ref().map_or(1, Ranks::ranks)
     }
 
     /// This rank's part.
     pub fn part(&self) -> usize {
-        self.group.as_ref().map_or(0, Communicator::rank)
+        self.group.as_ref().map_or(0, Ranks::rank)
     }
 
     /// The ranks between which the model is cut.
-    pub fn group(&self) -> Option<&Communicator> {
+    pub fn group(&self) -> Option<&Ranks> {
         self.group.as_ref()
     }
 
@@ -167,7 +167,7 @@ impl Split {
     pub fn whole_row(&self, pass: &Pass<'_>, row: Tensor) -> Result<Tensor> {
         let Some(group) = &self.group else { return Ok(row) };
         let mut whole = pass.tensor(1, row.columns() * self.parts());
-        pass.wait("logits", || group.all_gather(row.data(), whole.data_mut()))?;
+        pass.wait("logits", || whole.all_gather(&row, group))?;
         Ok(whole)
     }
 

@@ -1,10 +1,14 @@
 //! The face that strategies show to modules: where weights and gradients are, and the events on them.
 
+mod host;
 mod local;
 
+pub use host::OnHost;
+pub(crate) use host::host_weights;
 pub use local::Local;
 
 use crate::error::Result;
+use crate::flat::Store;
 use crate::parameter::{ParameterId, UnitId};
 
 /// Which way through the model.
@@ -44,4 +48,14 @@ pub trait Strategy: Send {
     /// The weights, and the gradient to add to, in backward between `need` and the last `ready`; none if
     /// it is frozen.
     fn gradient(&mut self, id: ParameterId) -> Option<(&[f32], &mut [f32])>;
+
+    /// Where weights and gradients are, if a GPU has them; [`Strategy::weights`] and [`Strategy::gradient`] have none then.
+    fn on_device(&self) -> Option<&Store> {
+        None
+    }
+
+    /// As [`Strategy::on_device`], to change them.
+    fn on_device_mut(&mut self) -> Option<&mut Store> {
+        None
+    }
 }

@@ -2,9 +2,11 @@
 
 use crate::device::Numbers;
 use crate::error::Result;
+use crate::flat::Ranks;
 use crate::memory::{Class, Floats, Memory};
 use crate::nn::vector;
 use std::ops::Range;
+use unisono::{Reduction, Sum};
 use unisono_cuda::device::{View, ViewMut};
 
 /// A dense matrix of activations: `rows` (tokens, samples) by `columns` (features), row after row.
@@ -74,6 +76,48 @@ impl Tensor {
             Data::Host(floats) => vector::add(floats, other.data()),
             Data::Device(Numbers { buffer, compute, .. }) => {
                 compute.add(buffer.view_mut(..), other.view(), 1.0, 1.0)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Reduces over all `ranks`, in place. Here and below, what lies in memory of a GPU is exchanged there, behind what works on it.
+    ///
+    /// # Errors
+    /// Of the collective; of ranks that have not met on GPUs, if it is in memory of one.
+    pub fn all_reduce(&mut self, ranks: &Ranks, reduction: Reduction) -> Result<()> {
+        match &mut self.data {
+            Data::Host(floats) => ranks.host().all_reduce(floats, reduction)?,
+            Data::Device(Numbers { buffer, compute, .. }) => {
+                ranks.on_gpus()?.all_reduce(compute.stream(), buffer, reduction)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts the parts of all ranks one after the other.
+    ///
+    /// # Errors
+    /// Those of [`Tensor::all_reduce`].
+    pub fn all_gather(&mut self, part: &Self, ranks: &Ranks) -> Result<()> {
+        match &mut self.data {
+            Data::Host(all) => ranks.host().all_gather(part.data(), all)?,
+            Data::Device(Numbers { buffer, compute, .. }) => {
+                ranks.on_gpus()?.all_gather(compute.stream(), &part.view(), buffer)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes this rank's share of the sum of what all ranks have in `whole`.
+    ///
+    /// # Errors
+    /// Those of [`Tensor::all_reduce`].
+    pub fn reduce_scatter(&mut self, whole: &Self, ranks: &Ranks) -> Result<()> {
+        match &mut self.data {
+            Data::Host(share) => ranks.host().reduce_scatter(whole.data(), share, Sum)?,
+            Data::Device(Numbers { buffer, compute, .. }) => {
+                ranks.on_gpus()?.reduce_scatter(compute.stream(), &whole.view(), buffer, Sum)?;
             }
         }
         Ok(())

@@ -1,9 +1,29 @@
 //! What tests of several modules need.
 
+use crate::device::Device;
 use crate::parallel::{Kept, Parallel};
 use crate::parameter::{Inventory, ParameterId};
 use std::collections::BTreeMap;
-use unisono::{Communicator, Config, Order};
+use unisono::device::Gpu;
+use unisono::{Communicator, Config, GpuSizes, Order};
+
+/// What stands in for a GPU in settings: `software`, or with `UNISONO_TEST_GPU` the machine's, `cuda`.
+pub(crate) fn device_kind() -> &'static str {
+    if std::env::var_os("UNISONO_TEST_GPU").is_some() {
+        return "cuda";
+    }
+    // Tests run side by side: their communicators share its blocks.
+    let _ = unisono_cuda::software::set_residents(512);
+    "software"
+}
+
+/// The GPU that tests compute on.
+pub(crate) fn gpu() -> Gpu {
+    match device_kind() {
+        "cuda" => Device::of_rank(0).expect("a GPU"),
+        _ => Device::software().expect("a C++ compiler"),
+    }
+}
 
 /// Runs `body` on so many ranks, which add in their order; what all of them return.
 pub(crate) fn on<R: Send>(ranks: usize, body: impl Fn(Communicator) -> R + Sync) -> Vec<R> {
@@ -11,13 +31,14 @@ pub(crate) fn on<R: Send>(ranks: usize, body: impl Fn(Communicator) -> R + Sync)
     on_with(ranks, &config, body)
 }
 
-/// As [`on`], with other settings of the communicator.
+/// As [`on`], with other settings of the communicator; on a GPU one channel, as many groups share the blocks of the software device.
 pub(crate) fn on_with<R: Send>(
     ranks: usize,
     config: &Config,
     body: impl Fn(Communicator) -> R + Sync,
 ) -> Vec<R> {
-    let worlds = Communicator::threads_with(ranks, config).unwrap();
+    let gpu = GpuSizes { channels: 1, ..config.gpu };
+    let worlds = Communicator::threads_with(ranks, &Config { gpu, ..config.clone() }).unwrap();
     std::thread::scope(|scope| {
         let threads: Vec<_> = worlds.into_iter().map(|world| scope.spawn(|| body(world))).collect();
         threads.into_iter().map(|thread| thread.join().unwrap()).collect()

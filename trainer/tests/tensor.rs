@@ -34,7 +34,7 @@ fn moved(group: &Communicator) -> [u64; 2] {
 /// What one map moves forward and backward, cut so between two ranks.
 fn map_moves(style: Style) -> [[u64; 2]; 2] {
     on(2, |group| {
-        let split = Split::new(Some(group.clone()), false, Plan::new([("m", style)]));
+        let split = Split::new(Some(group.clone().into()), false, Plan::new([("m", style)]));
         let (mut registry, memory) = (Registry::default(), Memory::default());
         let (_, map) = registry.unit("m", |r| split.linear(r, 8, 8, Start::fan_in(8)));
         let mut strategy = Local::new(registry.finish(), &memory, 3);
@@ -60,7 +60,7 @@ fn a_map_by_columns_sends_nothing_forward_and_one_by_rows_nothing_backward() {
 fn gpt_moves(layers: usize, sequence: bool) -> [[u64; 2]; 2] {
     on(2, |group| {
         let config = GptConfig::new(16, ROWS, WIDTH, 4, layers);
-        let split = Split::new(Some(group.clone()), sequence, config.plan());
+        let split = Split::new(Some(group.clone().into()), sequence, config.plan());
         let (mut registry, memory) = (Registry::default(), Memory::default());
         let model = Gpt::new(&mut registry, config, split).unwrap();
         let inventory = Arc::new(registry.finish());

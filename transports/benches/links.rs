@@ -16,7 +16,8 @@ const GEOMETRY: Geometry =
 
 fn messages(criterion: &mut Criterion) {
     over(criterion, "message, shm", || threads::mesh(2, GEOMETRY));
-    over(criterion, "message, tcp", || tcp::local_mesh(2, GEOMETRY, 2));
+    over(criterion, "message, tcp", || tcp::local_mesh(2, GEOMETRY, 2, false));
+    over(criterion, "message, tcp, encrypted", || tcp::local_mesh(2, GEOMETRY, 2, true));
 }
 
 fn over(criterion: &mut Criterion, name: &str, make: impl Fn() -> Result<Vec<Mesh>>) {

@@ -1,29 +1,44 @@
-//! Proof that both ends of a socket know the job's secret, before a byte of it is trusted.
+//! Proof that both ends of a socket know the job's secret, before a byte of it is trusted; and the agreement on
+//! keys, where the job encrypts what travels over TCP.
 //!
 //! Mutual challenge and response with HMAC-SHA256: each side proves the secret
-//! over both nonces, the client's claims and its own role, so that nothing
-//! recorded can be replayed and nothing sent can be sent back. Frames have
+//! over both nonces, the client's claims, what each wants of encryption, and its
+//! own role, so that nothing recorded can be replayed, nothing sent can be sent back,
+//! and nobody in between can talk the two out of encrypting. Frames have
 //! fixed sizes and a common deadline.
 //!
 //! ```text
 //! client                                              server
-//!   magic, version, nonce, claims                 →
-//!                                                 ←   magic, version, nonce, HMAC("server", …)
-//!   HMAC("client", …)                             →
-//!                                                 ←   accepted / refused
+//!   magic, version, nonce, claims, terms          →
+//!                                                 ←   magic, version, nonce, terms, HMAC("server", …)
+//!   HMAC("client", …) [, Noise message]           →
+//!                                                 ←   accepted / refused [, Noise message]
 //! ```
+//!
+//! What is in brackets travels where both encrypt; from then on there are only [sealed records](crate::seal).
 
+mod introduction;
+#[cfg(test)]
+mod tests;
+
+pub use crate::secret::{Secret, random};
+pub use introduction::Introduction;
+
+use crate::noise;
 use crate::socket::Stream;
 use crate::{Error, Result};
-use hmac::{Hmac, KeyInit, Mac};
+use hmac::Mac;
 use rustix::event::PollFlags;
-use rustix::rand::{GetRandomFlags, getrandom};
-use sha2::Sha256;
 use std::time::Instant;
 
-/// 256 bits that the ranks of a job share. Never printed but by [`Secret::to_hex`]; zeroed when dropped.
-#[derive(Clone)]
-pub struct Secret([u8; 32]);
+/// What a job asks of its connections.
+#[derive(Clone, Debug)]
+pub struct Terms {
+    /// Which both ends prove that they know.
+    pub secret: Secret,
+    /// Whether what travels over TCP is encrypted. What does not leave the host never is.
+    pub encrypted: bool,
+}
 
 /// What a client says it is. Believed only after its proof.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,100 +69,32 @@ pub enum Purpose {
     Status = 4,
 }
 
-impl Secret {
-    /// A fresh one.
-    ///
-    /// # Errors
-    /// If the system has no randomness.
-    pub fn random() -> Result<Self> {
-        Ok(Self(random()?))
-    }
-
-    /// From its bytes.
-    pub fn from_bytes(bytes: [u8; 32]) -> Self {
-        Self(bytes)
-    }
-
-    /// One that follows from public text: no secret at all, and only good among mutual friends.
-    pub fn from_public(text: &str) -> Self {
-        use sha2::Digest;
-        Self(Sha256::digest(text.as_bytes()).into())
-    }
-
-    /// From 64 hexadecimal digits.
-    pub fn from_hex(text: &str) -> Option<Self> {
-        let mut bytes = [0; 32];
-        if text.len() != 64 || !text.is_ascii() {
-            return None;
-        }
-        for (index, byte) in bytes.iter_mut().enumerate() {
-            *byte = u8::from_str_radix(&text[2 * index..2 * index + 2], 16).ok()?;
-        }
-        Some(Self(bytes))
-    }
-
-    /// Another one, which follows from this one and `label`, and from which nobody learns this one.
-    pub fn derive(&self, label: &[u8]) -> Self {
-        Self(self.prove(DERIVE, label, &[]).finalize().into_bytes().into())
-    }
-
-    /// As 64 hexadecimal digits, to hand to another process of the job.
-    pub fn to_hex(&self) -> String {
-        self.0.iter().map(|byte| format!("{byte:02x}")).collect()
-    }
-
-    fn prove(&self, role: &[u8], hello: &[u8], reply_nonce: &[u8]) -> Hmac<Sha256> {
-        let mut mac = Hmac::<Sha256>::new_from_slice(&self.0).expect("HMAC takes keys of any length");
-        mac.update(role);
-        mac.update(hello);
-        mac.update(reply_nonce);
-        mac
-    }
-}
-
-impl Drop for Secret {
-    fn drop(&mut self) {
-        self.0.fill(0);
-        std::hint::black_box(&mut self.0);
-    }
-}
-
-impl std::fmt::Debug for Secret {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Secret(..)")
+impl Terms {
+    fn encrypt(&self, stream: &Stream) -> bool {
+        self.encrypted && stream.tcp().is_some()
     }
 }
 
 /// The client's half: proves the secret and checks that the server knows it.
 ///
 /// # Errors
-/// [`Error::Version`], [`Error::Refused`] for a wrong secret on either side, [`Error::Timeout`], the system's.
-pub fn connect(stream: &mut Stream, secret: &Secret, claims: &Claims, deadline: Instant) -> Result<()> {
-    let hello = encode_hello(&random()?, claims);
-    stream.write_all(&hello, deadline)?;
-    let mut reply = [0; REPLY_BYTES];
-    stream.read_exact(&mut reply[..START_BYTES], deadline)?;
-    check_version(stream, &reply[..START_BYTES])?;
-    stream.read_exact(&mut reply[START_BYTES..], deadline)?;
-    let (nonce, proof) = (&reply[12..44], &reply[44..]);
-    if secret.prove(SERVER, &hello, nonce).verify_slice(proof).is_err() {
-        return Err(refused(stream, "the secret of the other side is another one"));
+/// As [`Introduction::advance`], and [`Error::Timeout`].
+pub fn connect(stream: &mut Stream, terms: &Terms, claims: &Claims, deadline: Instant) -> Result<()> {
+    let mut introduction = Introduction::begin(stream, terms, claims)?;
+    while !introduction.advance(stream, terms)? {
+        stream.wait(PollFlags::IN, deadline)?;
     }
-    let proof = secret.prove(CLIENT, &hello, nonce).finalize().into_bytes();
-    stream.write_all(&proof, deadline)?;
-    let mut accepted = [0];
-    stream.read_exact(&mut accepted, deadline)?;
-    if accepted[0] == ACCEPTED { Ok(()) } else { Err(refused(stream, "it refused our proof")) }
+    Ok(())
 }
 
 /// The server's half: checks the client's proof; what it claims may then be believed.
 ///
 /// # Errors
 /// As [`connect`].
-pub fn accept(stream: &mut Stream, secret: &Secret, deadline: Instant) -> Result<Claims> {
+pub fn accept(stream: &mut Stream, terms: &Terms, deadline: Instant) -> Result<Claims> {
     let mut hearing = Hearing::default();
     loop {
-        if let Some(claims) = hearing.advance(stream, secret)? {
+        if let Some(claims) = hearing.advance(stream, terms)? {
             return Ok(claims);
         }
         stream.wait(PollFlags::IN, deadline)?;
@@ -157,10 +104,10 @@ pub fn accept(stream: &mut Stream, secret: &Secret, deadline: Instant) -> Result
 /// The server's half, as far as it has got: for one thread that hears many at once.
 #[derive(Debug, Default)]
 pub struct Hearing {
-    /// The client's hello, and then its proof.
+    /// The client's hello, then its proof, and then, where both encrypt, its part of the keys.
     heard: Vec<u8>,
     /// Ours, once the hello has been answered.
-    nonce: Option<[u8; 32]>,
+    reply: Option<[u8; REPLY_BYTES]>,
 }
 
 impl Hearing {
@@ -168,20 +115,27 @@ impl Hearing {
     ///
     /// # Errors
     /// As [`connect`].
-    pub fn advance(&mut self, stream: &mut Stream, secret: &Secret) -> Result<Option<Claims>> {
+    pub fn advance(&mut self, stream: &mut Stream, terms: &Terms) -> Result<Option<Claims>> {
         loop {
-            let wanted = match (self.heard.len(), self.nonce) {
+            let wanted = match (self.heard.len(), self.reply) {
                 (..START_BYTES, _) => START_BYTES,
                 (_, None) => HELLO_BYTES,
+                (_, Some(_)) if terms.encrypt(stream) && self.client_encrypts() => {
+                    HELLO_BYTES + PROOF_BYTES + noise::MESSAGE_BYTES
+                }
                 (_, Some(_)) => HELLO_BYTES + PROOF_BYTES,
             };
-            if !stream.read_some(&mut self.heard, wanted)? {
+            let all = stream.read_some(&mut self.heard, wanted).map_err(|error| match error {
+                Error::Closed { .. } => refused(stream, "it closed the connection"),
+                other => other,
+            });
+            if !all? {
                 return Ok(None);
             }
             match wanted {
                 START_BYTES => self.check_start(stream)?,
-                HELLO_BYTES => self.answer(stream, secret)?,
-                _ => return self.judge(stream, secret).map(Some),
+                HELLO_BYTES => self.answer(stream, terms)?,
+                _ => return self.judge(stream, terms).map(Some),
             }
         }
     }
@@ -195,31 +149,48 @@ impl Hearing {
         checked
     }
 
-    fn answer(&mut self, stream: &mut Stream, secret: &Secret) -> Result<()> {
-        let nonce: [u8; 32] = random()?;
+    fn client_encrypts(&self) -> bool {
+        self.heard[HELLO_BYTES - TERMS_BYTES..HELLO_BYTES] == encryption(true)
+    }
+
+    fn answer(&mut self, stream: &mut Stream, terms: &Terms) -> Result<()> {
         let mut reply = [0; REPLY_BYTES];
         reply[..START_BYTES].copy_from_slice(&start());
-        reply[12..44].copy_from_slice(&nonce);
-        reply[44..].copy_from_slice(&secret.prove(SERVER, &self.heard, &nonce).finalize().into_bytes());
-        self.nonce = Some(nonce);
+        reply[12..44].copy_from_slice(&random::<NONCE_BYTES>()?);
+        reply[44..48].copy_from_slice(&encryption(terms.encrypt(stream)));
+        let proof = terms.secret.prove(SERVER, &self.heard, &reply[START_BYTES..48]).finalize().into_bytes();
+        reply[48..].copy_from_slice(&proof);
+        self.reply = Some(reply);
         stream.write_now(&reply)
     }
 
-    fn judge(&self, stream: &mut Stream, secret: &Secret) -> Result<Claims> {
-        let (hello, proof) = self.heard.split_at(HELLO_BYTES);
-        let nonce = self.nonce.unwrap_or_default();
-        let verified = secret.prove(CLIENT, hello, &nonce).verify_slice(proof).is_ok();
-        match decode_claims(hello) {
-            Some(claims) if verified => {
-                stream.write_now(&[ACCEPTED])?;
-                Ok(claims)
-            }
-            _ => {
-                let _ = stream.write_now(&[REFUSED]);
-                let rank = u32::from_le_bytes(hello[48..52].try_into().expect("four bytes"));
-                Err(refused(stream, &format!("it says that it is rank {rank}, and its proof is wrong")))
-            }
+    fn judge(&self, stream: &mut Stream, terms: &Terms) -> Result<Claims> {
+        let (hello, rest) = self.heard.split_at(HELLO_BYTES);
+        let (proof, message) = rest.split_at(PROOF_BYTES);
+        let reply = self.reply.unwrap_or([0; REPLY_BYTES]);
+        let said = &reply[START_BYTES..REPLY_BYTES - PROOF_BYTES];
+        let verified = terms.secret.prove(CLIENT, hello, said).verify_slice(proof).is_ok();
+        let Some(claims) = decode_claims(hello).filter(|_| verified) else {
+            let _ = stream.write_now(&[REFUSED]);
+            let rank = u32::from_le_bytes(hello[48..52].try_into().expect("four bytes"));
+            return Err(refused(stream, &format!("it says that it is rank {rank}, and its proof is wrong")));
+        };
+        let encrypts = self.client_encrypts();
+        if encrypts != terms.encrypt(stream) {
+            // It has seen so in our reply.
+            let (peer, rank) = (stream.peer(), Some(claims.rank as usize));
+            return Err(Error::Encryption { peer, rank, encrypts });
         }
+        if !encrypts {
+            stream.write_now(&[ACCEPTED])?;
+            return Ok(claims);
+        }
+        let transcript: [&[u8]; 3] = [hello, &reply, proof];
+        let agreed = noise::agree(&terms.secret, &transcript, message)?;
+        let (keys, message) = agreed.ok_or_else(|| disagreed(stream))?;
+        stream.write_now(&[&[ACCEPTED][..], &message].concat())?;
+        stream.seal(keys)?;
+        Ok(claims)
     }
 }
 
@@ -231,22 +202,12 @@ fn start() -> [u8; START_BYTES] {
     start
 }
 
-/// Random bytes from the system.
-///
-/// # Errors
-/// The system's.
-pub fn random<const N: usize>() -> Result<[u8; N]> {
-    let mut bytes = [0; N];
-    let mut filled = 0;
-    while filled < N {
-        let system =
-            |source: rustix::io::Errno| Error::System { what: "getrandom".to_owned(), source: source.into() };
-        filled += getrandom(&mut bytes[filled..], GetRandomFlags::empty()).map_err(system)?;
-    }
-    Ok(bytes)
+/// How each side says whether it encrypts.
+fn encryption(on: bool) -> [u8; TERMS_BYTES] {
+    u32::from(on).to_le_bytes()
 }
 
-fn encode_hello(nonce: &[u8; 32], claims: &Claims) -> [u8; HELLO_BYTES] {
+fn encode_hello(nonce: &[u8; NONCE_BYTES], claims: &Claims, encrypts: bool) -> [u8; HELLO_BYTES] {
     let mut hello = [0; HELLO_BYTES];
     hello[..START_BYTES].copy_from_slice(&start());
     hello[12..44].copy_from_slice(nonce);
@@ -254,7 +215,8 @@ fn encode_hello(nonce: &[u8; 32], claims: &Claims) -> [u8; HELLO_BYTES] {
     hello[48..52].copy_from_slice(&claims.rank.to_le_bytes());
     hello[52..56].copy_from_slice(&claims.ranks.to_le_bytes());
     hello[56..60].copy_from_slice(&claims.index.to_le_bytes());
-    hello[60..].copy_from_slice(&claims.session.to_le_bytes());
+    hello[60..68].copy_from_slice(&claims.session.to_le_bytes());
+    hello[68..].copy_from_slice(&encryption(encrypts));
     hello
 }
 
@@ -267,7 +229,7 @@ fn decode_claims(hello: &[u8]) -> Option<Claims> {
         4 => Purpose::Status,
         _ => return None,
     };
-    let session = u64::from_le_bytes(hello[60..].try_into().expect("eight bytes"));
+    let session = u64::from_le_bytes(hello[60..68].try_into().expect("eight bytes"));
     Some(Claims { purpose, rank: word(48), ranks: word(52), index: word(56), session })
 }
 
@@ -282,127 +244,26 @@ fn check_version(stream: &Stream, start: &[u8]) -> Result<()> {
     }
 }
 
+fn disagreed(stream: &Stream) -> Error {
+    refused(stream, "its part of the keys was damaged on the way")
+}
+
 fn refused(stream: &Stream, what: &str) -> Error {
     Error::Refused { peer: stream.peer(), what: what.to_owned() }
 }
 
 const MAGIC: &[u8; 8] = b"unisono\0";
 /// Of the handshake and of everything after it.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 /// Magic and version.
 const START_BYTES: usize = 12;
-const HELLO_BYTES: usize = 68;
+const NONCE_BYTES: usize = 32;
+/// Whether a side encrypts.
+const TERMS_BYTES: usize = 4;
+const HELLO_BYTES: usize = 72;
 const PROOF_BYTES: usize = 32;
-const REPLY_BYTES: usize = 76;
+const REPLY_BYTES: usize = 80;
 const SERVER: &[u8] = b"unisono server";
 const CLIENT: &[u8] = b"unisono client";
-const DERIVE: &[u8] = b"unisono derive";
 const ACCEPTED: u8 = 1;
 const REFUSED: u8 = 0;
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::os::unix::net::UnixStream;
-    use std::time::Duration;
-
-    fn soon() -> Instant {
-        Instant::now() + Duration::from_millis(300)
-    }
-
-    fn pair() -> (Stream, Stream) {
-        let (one, other) = UnixStream::pair().unwrap();
-        (Stream::Unix(one), Stream::Unix(other))
-    }
-
-    const CLAIMS: Claims = Claims { purpose: Purpose::Data, rank: 3, ranks: 4, index: 1, session: 99 };
-
-    fn meet(client: Secret, server: Secret) -> (Result<()>, Result<Claims>) {
-        let (mut near, mut far) = pair();
-        let thread = std::thread::spawn(move || accept(&mut far, &server, soon()));
-        let ended = connect(&mut near, &client, &CLAIMS, soon());
-        drop(near);
-        (ended, thread.join().unwrap())
-    }
-
-    #[test]
-    fn the_right_secret_is_believed() {
-        let secret = Secret::random().unwrap();
-        let again = Secret::from_hex(&secret.to_hex()).unwrap();
-        let (client, server) = meet(secret, again);
-        client.unwrap();
-        assert_eq!(server.unwrap(), CLAIMS);
-    }
-
-    #[test]
-    fn secrets_that_follow_from_one_are_all_different() {
-        let secret = Secret::from_public("one");
-        let hex = |label: &[u8]| secret.derive(label).to_hex();
-        assert_eq!(hex(b"a"), hex(b"a"));
-        let all = [
-            secret.to_hex(),
-            hex(b""),
-            hex(b"a"),
-            hex(b"b"),
-            Secret::from_public("two").derive(b"a").to_hex(),
-        ];
-        let distinct: std::collections::HashSet<_> = all.iter().collect();
-        assert_eq!(distinct.len(), all.len());
-    }
-
-    #[test]
-    fn a_wrong_secret_is_noticed_on_both_sides() {
-        let begun = Instant::now();
-        let (client, server) = meet(Secret::random().unwrap(), Secret::random().unwrap());
-        assert!(matches!(client.unwrap_err(), Error::Refused { .. }));
-        assert!(server.is_err());
-        assert!(begun.elapsed() < Duration::from_millis(100));
-    }
-
-    #[test]
-    fn another_version_is_named() {
-        let (mut near, mut far) = pair();
-        let thread = std::thread::spawn(move || accept(&mut far, &Secret::random().unwrap(), soon()));
-        let mut hello = encode_hello(&[0; 32], &CLAIMS);
-        hello[8] = 7;
-        near.write_all(&hello, soon()).unwrap();
-        assert!(matches!(
-            thread.join().unwrap().unwrap_err(),
-            Error::Version { theirs: 7, ours: VERSION, .. }
-        ));
-    }
-
-    #[test]
-    fn silence_and_garbage_end_at_the_deadline_or_before() {
-        for bytes in [&b""[..], b"GET / HTTP/1.1\r\nHost: nobody at all, really\r\n\r\n", &[0xff; 400]] {
-            let (mut near, mut far) = pair();
-            let thread = std::thread::spawn(move || accept(&mut far, &Secret::random().unwrap(), soon()));
-            near.write_all(bytes, soon()).unwrap();
-            assert!(thread.join().unwrap().is_err());
-        }
-    }
-
-    #[test]
-    fn a_recorded_handshake_does_not_work_again() {
-        let secret = Secret::random().unwrap();
-        let hello = encode_hello(&[5; 32], &CLAIMS);
-        let recorded = secret.prove(CLIENT, &hello, &[9; 32]).finalize().into_bytes();
-        let (mut near, mut far) = pair();
-        let thread = std::thread::spawn(move || accept(&mut far, &secret, soon()));
-        near.write_all(&hello, soon()).unwrap();
-        near.write_all(&recorded, soon()).unwrap();
-        assert!(matches!(thread.join().unwrap().unwrap_err(), Error::Refused { .. }));
-    }
-
-    #[test]
-    fn a_servers_proof_sent_back_is_no_clients_proof() {
-        let secret = Secret::random().unwrap();
-        let (mut near, mut far) = pair();
-        let thread = std::thread::spawn(move || accept(&mut far, &secret, soon()));
-        near.write_all(&encode_hello(&[5; 32], &CLAIMS), soon()).unwrap();
-        let mut reply = [0; REPLY_BYTES];
-        near.read_exact(&mut reply, soon()).unwrap();
-        near.write_all(&reply[44..], soon()).unwrap();
-        assert!(matches!(thread.join().unwrap().unwrap_err(), Error::Refused { .. }));
-    }
-}

@@ -1,12 +1,13 @@
 //! Notes between processes: on boards within a host, over one authenticated socket to each peer elsewhere.
 
 use crate::lifeline::{Lifeline, Watch};
+use crate::seal::Seal;
 use crate::shm::Notes;
-use crate::socket::Stream;
+use crate::socket::{Stream, is_silence};
 use crate::{Control, Error, Event, Footprint, MAX_NOTE_BYTES, Result};
-use rustix::io::Errno;
-use rustix::net::{RecvFlags, SendFlags, recv, send};
+use std::io::ErrorKind;
 use std::os::fd::OwnedFd;
+use std::time::Duration;
 
 /// The control path among ranks that share memory: notes on their boards, and their lifelines.
 #[derive(Debug)]
@@ -102,6 +103,12 @@ struct Peer {
     outgoing: Vec<u8>,
     incoming: Vec<u8>,
     closed: bool,
+    /// Whether the peer was not heard of any more before it was closed.
+    silent: bool,
+    /// Bytes posted since the peer was last heard, which it may not have read.
+    unread: usize,
+    /// How long its host may answer nothing, if that is looked at.
+    silence_max: Option<Duration>,
 }
 
 impl Sockets {
@@ -113,9 +120,29 @@ impl Sockets {
         let peer = |stream: Option<Stream>| -> Result<Option<Peer>> {
             let Some(stream) = stream else { return Ok(None) };
             stream.never_block()?;
-            Ok(Some(Peer { stream, outgoing: Vec::new(), incoming: Vec::new(), closed: false }))
+            Ok(Some(Peer {
+                stream,
+                outgoing: Vec::new(),
+                incoming: Vec::new(),
+                closed: false,
+                silent: false,
+                unread: 0,
+                silence_max: None,
+            }))
         };
         Ok(Self { peers: streams.into_iter().map(peer).collect::<Result<_>>()?, turn: 0 })
+    }
+
+    /// Peers whose hosts have answered nothing for `after` are told of as [`Event::Silent`].
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn telling_of_silence(mut self, after: Duration) -> Result<Self> {
+        for peer in self.peers.iter_mut().flatten() {
+            peer.silence_max = Some(after);
+            peer.stream.end_in_silence(after)?;
+        }
+        Ok(self)
     }
 
     /// Descriptors that can be read when there is news.
@@ -134,6 +161,7 @@ impl Control for Sockets {
             if !peer.closed && peer.outgoing.len() < OUTGOING_BYTES_MAX {
                 peer.outgoing.extend((note.len() as u16).to_le_bytes());
                 peer.outgoing.extend(note);
+                peer.posted(2 + note.len());
             }
             peer.flush();
         }
@@ -155,22 +183,48 @@ impl Control for Sockets {
 
     fn footprint(&self) -> Footprint {
         let open = self.peers.iter().flatten().count();
-        let buffers = |peer: &Peer| peer.incoming.capacity() + peer.outgoing.capacity();
+        let buffers = |peer: &Peer| {
+            let sealed = peer.stream.sealed().map_or(0, Seal::staging);
+            peer.incoming.capacity() + peer.outgoing.capacity() + sealed
+        };
         let staging = self.peers.iter().flatten().map(buffers).sum();
         Footprint { staging, sockets: open, descriptors: open, ..Footprint::default() }
     }
 }
 
 impl Peer {
+    /// Who reads nothing, because it has nothing to wait for, must not look like a host that answers nothing: that
+    /// is how a connection without room ends, too.
+    fn posted(&mut self, bytes: usize) {
+        let before = self.unread;
+        self.unread += bytes;
+        if self.silence_max.is_some() && before <= UNREAD_BYTES_MAX && self.unread > UNREAD_BYTES_MAX {
+            let _ = self.stream.end_in_silence(Duration::ZERO);
+        }
+    }
+
+    /// It reads, as it writes.
+    fn heard(&mut self) {
+        if let (Some(after), true) = (self.silence_max, self.unread > UNREAD_BYTES_MAX) {
+            let _ = self.stream.end_in_silence(after);
+        }
+        self.unread = 0;
+    }
+
     fn flush(&mut self) {
         while !self.outgoing.is_empty() {
-            match send(&self.stream, &self.outgoing, SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
+            match self.stream.write(&self.outgoing) {
+                Ok(0) => return,
                 Ok(sent) => drop(self.outgoing.drain(..sent)),
-                Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => return,
-                // The peer is gone; reading will say so.
-                Err(_) => self.outgoing.clear(),
+                // The peer is gone; reading will say so, but not why.
+                Err(error) => {
+                    self.silent |= is_silence(&error);
+                    self.outgoing.clear();
+                }
             }
+        }
+        if let Err(error) = self.stream.flush() {
+            self.silent |= is_silence(&error);
         }
     }
 
@@ -183,15 +237,22 @@ impl Peer {
             return None;
         }
         let mut buffer = [0; 2 * MAX_NOTE_BYTES];
-        match recv(&self.stream, &mut buffer[..], RecvFlags::DONTWAIT) {
-            Ok((_, count)) if count > 0 => {
+        match self.stream.read(&mut buffer) {
+            Ok(None) => None,
+            Ok(Some(count)) if count > 0 => {
                 self.incoming.extend(&buffer[..count]);
+                self.heard();
                 self.note().map(|bytes| Event::Note { from, bytes })
             }
-            Err(Errno::AGAIN | Errno::INTR) => None,
-            _ => {
+            Err(error) if error.kind() == ErrorKind::InvalidData => {
+                // What is read next is the end.
+                tracing::error!(from, %error, "notes of a rank cannot be trusted");
+                Some(Event::Note { from, bytes: Vec::new() })
+            }
+            ended => {
                 self.closed = true;
-                Some(Event::Closed { from })
+                self.silent |= ended.is_err_and(|error| is_silence(&error));
+                Some(if self.silent { Event::Silent { from } } else { Event::Closed { from } })
             }
         }
     }
@@ -210,6 +271,8 @@ impl Peer {
     }
 }
 
+/// Much less than a socket has room for, however small the notes are.
+const UNREAD_BYTES_MAX: usize = 4 << 10;
 /// Notes that a peer does not read are dropped from here on.
 const OUTGOING_BYTES_MAX: usize = 64 << 10;
 
@@ -235,6 +298,26 @@ mod tests {
             assert_eq!(far.poll(), Some(Event::Note { from: 0, bytes: vec![size as u8; size] }));
         }
         assert_eq!((far.poll(), far.poll()), (Some(Event::Closed { from: 0 }), None));
+    }
+
+    #[test]
+    fn who_reads_nothing_is_not_taken_for_silent() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let one = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let other = listener.accept().unwrap().0;
+        let after = Duration::from_secs(3);
+        let near = Sockets::new(vec![None, Some(Stream::from(one))]).unwrap();
+        let mut near = near.telling_of_silence(after).unwrap();
+        let mut far = Sockets::new(vec![Some(Stream::from(other)), None]).unwrap();
+        let asks_for = |near: &Sockets| {
+            rustix::net::sockopt::tcp_user_timeout(&near.peers[1].as_ref().unwrap().stream).unwrap()
+        };
+        assert_eq!(asks_for(&near), 3000);
+        (0..UNREAD_BYTES_MAX / 32).for_each(|_| near.post(&[7; 32]));
+        assert_eq!(asks_for(&near), 0);
+        far.post(&[1]);
+        while near.poll().is_none() {}
+        assert_eq!(asks_for(&near), 3000);
     }
 
     #[test]

@@ -6,12 +6,12 @@
 //! if it is dialling itself, and else does not dial any more. The doorman has
 //! nothing else to wait for, so a rank that computes keeps nobody who dials waiting.
 
-use crate::auth::{Claims, Purpose, Secret};
+use crate::auth::{Claims, Purpose, Terms};
 use crate::listener::Listener;
 use crate::pace::Watcher;
 use crate::porch::{News, Porch};
 use crate::socket::Stream;
-use crate::{Error, Result};
+use crate::{Error, Result, fork};
 use rustix::event::{EventfdFlags, eventfd};
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -24,6 +24,8 @@ use std::time::{Duration, Instant};
 pub struct Doorman {
     lobby: Arc<Lobby>,
     stop: Arc<OwnedFd>,
+    /// Where its thread runs.
+    process: u64,
 }
 
 /// What doorman and rank share.
@@ -66,13 +68,13 @@ enum State {
 }
 
 impl Doorman {
-    /// Lets in the peers that come to `listener`, know the secret and are of this meeting.
+    /// Lets in the peers that come to `listener` on these terms, know the secret and are of this meeting.
     ///
     /// # Errors
     /// The system's.
     pub fn hire(
         listener: Listener,
-        secret: &Secret,
+        terms: &Terms,
         session: u64,
         (rank, ranks): (usize, usize),
         sockets: usize,
@@ -91,10 +93,10 @@ impl Doorman {
         });
         let stop = Arc::new(event()?);
         let (inside, end) = (Arc::clone(&lobby), Arc::clone(&stop));
-        let porch = Porch::new(vec![listener], secret.clone());
+        let porch = Porch::new(vec![listener], terms.clone());
         let thread = std::thread::Builder::new().name("unisono doorman".to_owned()).stack_size(STACK_BYTES);
         thread.spawn(move || inside.serve(porch, &end)).map_err(failed)?;
-        Ok(Self { lobby, stop })
+        Ok(Self { lobby, stop, process: fork::process() })
     }
 
     /// Peers whose connection for messages comes wake this rank from now on.
@@ -149,7 +151,10 @@ impl Doorman {
 
 impl Drop for Doorman {
     fn drop(&mut self) {
-        let _ = rustix::io::write(&self.stop, &1u64.to_ne_bytes());
+        // A child that was forked has a copy of this, and the event in common with its parent.
+        if self.process == fork::process() {
+            let _ = rustix::io::write(&self.stop, &1u64.to_ne_bytes());
+        }
     }
 }
 
@@ -163,7 +168,7 @@ impl Lobby {
             for piece in news {
                 match piece {
                     News::Guest(stream, claims) => self.admit(stream, &claims),
-                    News::Stranger(error) => tracing::warn!(%error, "a stranger was sent away"),
+                    News::Stranger(_) => {}
                     News::Ready(_) => return,
                 }
             }
@@ -217,15 +222,32 @@ impl Lobby {
     }
 }
 
-/// Whether the doorman at the other end lets this connection stay; false if its rank dials itself.
+/// Whether the doorman at the other end lets this connection stay; false if its rank dials itself, none if it has not
+/// said yet.
 ///
 /// # Errors
-/// [`Error::Timeout`], [`Error::Refused`], the system's.
-pub fn is_welcome(stream: &mut Stream, deadline: Instant) -> Result<bool> {
-    let mut answer = [0];
-    stream.read_exact(&mut answer, deadline)?;
-    Ok(answer[0] == WELCOME)
+/// [`Error::Closed`], the system's.
+pub(crate) fn is_welcome(stream: &mut Stream) -> Result<Option<bool>> {
+    let mut answer = Vec::new();
+    Ok(stream.read_some(&mut answer, 1)?.then(|| answer[0] == WELCOME))
 }
+
+/// Whether somebody was sent away before the handshake was over: with strangers at the door, a second attempt may succeed.
+/// A door that is shut refuses the connection itself. It says nothing of how far the handshake was: the caller knows.
+pub fn is_crowded(error: &Error) -> bool {
+    use std::io::ErrorKind;
+    match error {
+        Error::System { source, .. } => {
+            matches!(source.kind(), ErrorKind::ConnectionReset | ErrorKind::BrokenPipe)
+        }
+        error => matches!(error, Error::Closed { .. }),
+    }
+}
+
+/// Before the second attempt at a door: who crowds it has to leave soon, and whom it belongs to may be starting.
+pub const RETRY_FIRST: Duration = Duration::from_millis(1);
+/// Before later ones, at most.
+pub const RETRY_LAST: Duration = Duration::from_millis(20);
 
 fn open<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     // Whoever panicked with the lock held left a whole state.

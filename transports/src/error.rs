@@ -31,6 +31,22 @@ pub enum Error {
         /// What was seen.
         what: String,
     },
+    /// The peer proved the secret, and only one of the two is set up to encrypt.
+    #[error("{peer} {}, and this rank {}", encrypts_or_not(*.encrypts), encrypts_or_not(!*.encrypts))]
+    Encryption {
+        /// Address of the peer.
+        peer: String,
+        /// Which rank it is, where it has said so.
+        rank: Option<usize>,
+        /// Whether it is the peer that is.
+        encrypts: bool,
+    },
+    /// The other side closed the connection before it had said what was due.
+    #[error("{peer} closed the connection")]
+    Closed {
+        /// Address of the peer.
+        peer: String,
+    },
     /// The peer speaks another version of the protocol.
     #[error("{peer} speaks protocol version {theirs}, this is {ours}")]
     Version {
@@ -62,4 +78,8 @@ pub enum Error {
     /// The caller asked for something that cannot be.
     #[error("{0}")]
     Misuse(String),
+}
+
+fn encrypts_or_not(encrypts: bool) -> &'static str {
+    if encrypts { "encrypts its connections" } else { "does not encrypt" }
 }

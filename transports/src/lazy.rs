@@ -3,12 +3,16 @@
 //! Most ranks of a large job exchange messages with a few others only; what
 //! is not used costs a descriptor for notes, and nothing else.
 
-use crate::auth::{self, Claims, Purpose, Secret};
-use crate::doorman::{Doorman, is_welcome};
+mod dial;
+
+use crate::auth::{Claims, Purpose, Terms};
+use crate::doorman::{Doorman, is_crowded};
 use crate::pace::Watcher;
 use crate::socket::Stream;
 use crate::tcp::TcpLink;
 use crate::{Error, Footprint, Geometry, Head, Link, Result, Tag};
+use dial::{Dial, Dialled};
+use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -24,7 +28,7 @@ pub struct Dialling {
     /// Of the meeting.
     pub session: u64,
     /// Of the job.
-    pub secret: Secret,
+    pub terms: Terms,
     /// Connections for messages between two ranks.
     pub sockets: usize,
     /// The sizes agreed on.
@@ -43,6 +47,8 @@ pub struct LazyLink {
     peer: usize,
     address: SocketAddr,
     link: Option<TcpLink>,
+    /// On the way to one.
+    dial: Option<Dial>,
     /// When the peer was first found gone.
     gone: Option<Instant>,
 }
@@ -52,27 +58,12 @@ impl Dialling {
         let (rank, ranks) = (self.rank as u32, self.ranks as u32);
         Claims { purpose: Purpose::Data, rank, ranks, index: index as u32, session: self.session }
     }
-
-    /// Connections to a peer; none if it is about to make them itself.
-    fn dial(&self, address: SocketAddr) -> Result<Option<Vec<Stream>>> {
-        let deadline = Instant::now() + self.patience;
-        let mut streams = Vec::with_capacity(self.sockets);
-        for index in 0..self.sockets {
-            let mut stream = Stream::dial(address, deadline)?;
-            auth::connect(&mut stream, &self.secret, &self.claims(index), deadline)?;
-            if !is_welcome(&mut stream, deadline)? {
-                return Ok(None);
-            }
-            streams.push(stream);
-        }
-        Ok(Some(streams))
-    }
 }
 
 impl LazyLink {
     /// To `peer`, whose doorman is at `address`.
     pub fn new(common: Arc<Dialling>, peer: usize, address: SocketAddr) -> Self {
-        Self { common, peer, address, link: None, gone: None }
+        Self { common, peer, address, link: None, dial: None, gone: None }
     }
 
     /// The link, if there is one yet.
@@ -87,28 +78,30 @@ impl LazyLink {
 
     fn make(&mut self, streams: Vec<Stream>) -> Result<()> {
         tracing::debug!(peer = self.peer, "connected for messages");
+        // Its peer dials itself, if it is not this that has ended so.
+        self.dial = None;
         self.link = Some(TcpLink::new(self.peer, &self.common.geometry, streams)?);
         Ok(())
     }
 
-    /// Makes the link, if it is this rank that has to.
+    /// Goes on making the link, if it is this rank that has to.
     fn connect(&mut self) -> Result<()> {
         if let Some(since) = self.gone {
             return self.give_up(since);
         }
-        if !self.common.doorman.may_dial(self.peer) {
+        if self.dial.is_none() && !self.common.doorman.may_dial(self.peer) {
             return Ok(());
         }
-        let dialled = self.common.dial(self.address);
-        self.common.doorman.dialled(self.peer, matches!(dialled, Ok(Some(_))));
+        let dial = self.dial.get_or_insert_with(|| Dial::new(self.address, self.common.patience));
+        let dialled = dial.advance(&self.common);
+        if matches!(dialled, Ok(Dialled::NotYet)) {
+            return Ok(());
+        }
+        self.dial = None;
+        self.common.doorman.dialled(self.peer, matches!(dialled, Ok(Dialled::Connected(_))));
         match dialled {
-            Ok(Some(streams)) => {
-                if let Some(watcher) = &self.common.watcher {
-                    streams.iter().for_each(|stream| watcher.add(stream));
-                }
-                self.make(streams)
-            }
-            Ok(None) => Ok(()),
+            Ok(Dialled::Connected(streams)) => self.make(streams),
+            Ok(Dialled::NotYet | Dialled::Busy) => Ok(()),
             Err(error) => self.failed(error),
         }
     }
@@ -117,12 +110,15 @@ impl LazyLink {
     fn failed(&mut self, error: Error) -> Result<()> {
         match error {
             Error::Refused { .. } => {}
-            Error::System { ref source, .. } if is_end(source.kind()) => {}
-            Error::Timeout { .. } | Error::Version { .. } => {
-                return Err(Error::Lost {
-                    peer: self.peer,
-                    what: format!("it did not let this rank in: {error}"),
-                });
+            Error::System { ref source, .. } if source.kind() == ErrorKind::ConnectionRefused => {}
+            ref sent_away if is_crowded(sent_away) => {}
+            Error::Timeout { .. } | Error::Version { .. } | Error::Encryption { .. } => {
+                let what = format!("it did not let this rank in: {error}");
+                return Err(Error::Lost { peer: self.peer, what });
+            }
+            Error::System { what, source } => {
+                let what = format!("to send to rank {}: {what}", self.peer);
+                return Err(Error::System { what, source });
             }
             error => return Err(error),
         }
@@ -178,11 +174,6 @@ impl Link for LazyLink {
     fn footprint(&self) -> Footprint {
         self.link.as_ref().map_or_else(Footprint::default, Link::footprint)
     }
-}
-
-fn is_end(kind: std::io::ErrorKind) -> bool {
-    use std::io::ErrorKind;
-    matches!(kind, ErrorKind::ConnectionRefused | ErrorKind::ConnectionReset | ErrorKind::BrokenPipe)
 }
 
 /// How long the control path may take to say why a door is shut.

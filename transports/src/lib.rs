@@ -6,9 +6,13 @@
 //! and how to wait. Four transports make meshes: `threads`, `shm`, `tcp` and
 //! `sim`. None of them knows what a collective is.
 
+#[cfg(all(feature = "gpu", not(loom)))]
+pub mod affinity;
 #[cfg(not(loom))]
 pub mod auth;
 mod cells;
+#[cfg(not(loom))]
+mod cipher;
 #[cfg(not(loom))]
 #[doc(hidden)]
 pub mod conformance;
@@ -19,6 +23,11 @@ pub mod doorman;
 mod error;
 mod flags;
 mod footprint;
+#[cfg(not(loom))]
+pub mod fork;
+#[cfg(all(any(test, feature = "fuzzing"), not(loom)))]
+#[doc(hidden)]
+pub mod fuzzing;
 #[cfg(not(loom))]
 mod heap;
 #[cfg(not(loom))]
@@ -31,6 +40,8 @@ pub mod limits;
 pub mod listener;
 #[cfg(not(loom))]
 pub mod mapped;
+#[cfg(not(loom))]
+mod noise;
 mod notes;
 #[cfg(all(feature = "gpu", not(loom)))]
 pub mod p2p;
@@ -39,6 +50,10 @@ pub mod pace;
 #[cfg(not(loom))]
 pub mod porch;
 mod ring;
+#[cfg(not(loom))]
+pub mod seal;
+#[cfg(not(loom))]
+mod secret;
 #[cfg(not(loom))]
 pub mod segment;
 #[cfg(not(loom))]
@@ -55,6 +70,8 @@ pub mod tcp;
 pub mod threads;
 #[cfg(not(loom))]
 pub mod unix;
+#[cfg(not(loom))]
+mod venue;
 
 pub use cells::Cell;
 pub use error::{Error, Result};
@@ -62,18 +79,26 @@ pub use footprint::Footprint;
 #[cfg(not(loom))]
 pub use heap::{Heap, HeapBlock};
 pub use tag::Tag;
+#[cfg(not(loom))]
+pub use venue::{Gathering, Venue};
 
 #[cfg(not(loom))]
 use std::sync::Arc;
 use std::time::Duration;
 use unisono_cuda::{Source, Target};
 
+// Numbers and elements travel as they lie in memory, and sizes are 64 bits on all ranks.
+const _: () = assert!(
+    cfg!(all(target_endian = "little", target_pointer_width = "64")),
+    "unisono runs on little-endian processors of 64 bits"
+);
+
 /// Sizes on which all ranks of a mesh agree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Geometry {
     /// Independent FIFOs in each direction between two ranks.
     pub lanes: usize,
-    /// Messages that one FIFO holds before its sender must wait.
+    /// Messages that one FIFO holds before its sender must wait; a transport may hold more of short ones.
     pub slots: usize,
     /// Largest message, in bytes.
     pub slot_bytes: usize,
@@ -210,6 +235,12 @@ pub enum Event {
     /// Nothing will come from `from` any more: it ended, or its host did.
     Closed {
         /// The peer that is gone.
+        from: usize,
+    },
+    /// The host of `from` has answered nothing for too long: it vanished, or the network to it is cut. Unlike
+    /// [`Event::Closed`] this does not say that the peer ended: elsewhere it may go on.
+    Silent {
+        /// The peer that is out of reach.
         from: usize,
     },
 }

@@ -1,5 +1,6 @@
 //! What the system allows this process.
 
+use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// Sees to it that this process may open `count` descriptors, as far as the hard limit goes. The soft
@@ -11,6 +12,16 @@ pub fn allow_descriptors(count: usize) {
         let raised = setrlimit(Resource::Nofile, Rlimit { current: Some(wanted), maximum });
         tracing::info!(from = current, to = wanted, ok = raised.is_ok(), "the limit of open descriptors");
     }
+}
+
+/// How long a file may become by this process's hand, shared memory without a name included; none: as long as it likes.
+pub(crate) fn file_bytes_max() -> Option<u64> {
+    getrlimit(Resource::Fsize).current
+}
+
+/// Whether this process, or this host, can have no more descriptors: no time helps against that.
+pub fn is_shortage(error: &std::io::Error) -> bool {
+    [Errno::MFILE, Errno::NFILE].iter().any(|errno| error.raw_os_error() == Some(errno.raw_os_error()))
 }
 
 #[cfg(test)]

@@ -69,7 +69,7 @@ impl Listener {
         let accepted = match self {
             Listener::Tcp(listener) => listener.accept().and_then(|(stream, _)| {
                 stream.set_nodelay(true)?;
-                Ok(Stream::Tcp(stream))
+                Ok(stream.into())
             }),
             Listener::Unix(listener) => listener.accept().map(|(stream, _)| Stream::Unix(stream)),
         };

@@ -54,16 +54,18 @@ impl NoteReader {
     pub(crate) fn read(&mut self, board: &impl NoteBoard) -> Option<Vec<u8>> {
         // One sheet tells which note is the oldest that may be left; it is on one of the sheets from there.
         for _ in 0..=SHEETS {
+            // Untrusted stamps may have led to the last number that there is.
+            let expected = self.next.checked_add(1)?;
             let stamp = board.stamp(self.next).load(Ordering::Acquire);
-            if stamp == self.next + 1 {
+            if stamp == expected {
                 let text = text(board, self.next);
                 fence(Ordering::Acquire);
                 if board.stamp(self.next).load(Ordering::Relaxed) == stamp {
-                    self.next += 1;
+                    self.next = expected;
                     return Some(text);
                 }
-            } else if stamp > self.next + 1 && stamp < u64::MAX {
-                self.next = stamp.saturating_sub(SHEETS).max(self.next + 1);
+            } else if stamp > expected && stamp < u64::MAX {
+                self.next = stamp.saturating_sub(SHEETS).max(expected);
             } else {
                 return None;
             }
@@ -139,6 +141,14 @@ mod tests {
                 assert!(reader.read(&board).is_none_or(|note| note.len() <= MAX_NOTE_BYTES));
             }
         }
+    }
+
+    #[test]
+    fn after_the_last_number_there_is_none() {
+        let (board, mut reader) = (Model::new(), NoteReader { next: u64::MAX - 1 });
+        board.stamp(u64::MAX - 1).store(u64::MAX, Ordering::Relaxed);
+        assert_eq!(reader.read(&board), Some(Vec::new()));
+        assert_eq!(reader.read(&board), None);
     }
 
     #[test]

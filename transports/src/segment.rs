@@ -5,8 +5,9 @@
 //! map a peer's: a mapping of a file that can be cut short is a crash waiting
 //! for its moment.
 
+use crate::limits::file_bytes_max;
 use crate::sync::AtomicU64;
-use crate::{Error, Result};
+use crate::{Error, Result, fork};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -18,8 +19,8 @@ pub struct Segment {
     base: NonNull<u8>,
     bytes: usize,
     fd: Option<OwnedFd>,
-    /// Backed by a memfd.
-    shared: bool,
+    /// Backed by a memfd, mapped by this process.
+    shared: Option<u64>,
 }
 
 // SAFETY: the mapping belongs to the process, not to a thread, and is only reached through raw
@@ -47,6 +48,12 @@ impl Segment {
     /// The system's, with the size.
     pub fn create(bytes: usize) -> Result<Self> {
         let system = |source: rustix::io::Errno| failed("create", bytes, source);
+        if let Some(most) = file_bytes_max().filter(|most| *most < bytes as u64) {
+            // The kernel would answer with a signal.
+            let limit = format!("{most} by `ulimit -f`; a smaller UNISONO_HEAP_BYTES needs less");
+            let what = format!("cannot create a shared segment of {bytes} bytes ({limit})");
+            return Err(Error::System { what, source: rustix::io::Errno::FBIG.into() });
+        }
         let fd = memfd_create("unisono", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).map_err(system)?;
         ftruncate(&fd, bytes as u64).map_err(system)?;
         fcntl_add_seals(&fd, required_seals()).map_err(system)?;
@@ -142,12 +149,23 @@ impl Segment {
         }
     }
 
+    /// Sees to it that processes that are forked find zeros here; false if the system cannot.
+    pub(crate) fn wipe_in_children(&self) -> bool {
+        // SAFETY: advice about a mapping of our own; it changes nothing in this process.
+        unsafe { madvise(self.base.as_ptr().cast(), self.bytes, Advice::LinuxWipeOnFork) }.is_ok()
+    }
+
     /// Gives the memory of whole pages back to the system; they are zeros when touched again.
     ///
     /// # Panics
     /// If that is not inside.
     pub(crate) fn discard(&self, offset: usize, bytes: usize) {
-        let advice = if self.shared { Advice::LinuxRemove } else { Advice::LinuxDontNeed };
+        let advice = match self.shared {
+            // A child has the mapping of its parent, who may still need what is in it.
+            Some(process) if process != fork::process() => return,
+            Some(_) => Advice::LinuxRemove,
+            None => Advice::LinuxDontNeed,
+        };
         // SAFETY: inside the mapping by `at`; whoever calls this owns these pages' contents and is done with
         // them. If the system does not take it, the memory stays in use and nothing else changes.
         let _ = unsafe { madvise(self.at(offset, bytes).cast(), bytes, advice) };
@@ -169,7 +187,7 @@ impl Segment {
         let base = base.map_err(|source| failed("map", bytes, source))?;
         let base = NonNull::new(base.cast::<u8>())
             .ok_or_else(|| Error::Misuse("a mapping at address zero".to_owned()))?;
-        Ok(Self { base, bytes, shared: fd.is_some(), fd })
+        Ok(Self { base, bytes, shared: fd.as_ref().map(|_| fork::process()), fd })
     }
 }
 
@@ -190,7 +208,16 @@ fn required_seals() -> SealFlags {
 }
 
 fn failed(what: &str, bytes: usize, source: rustix::io::Errno) -> Error {
-    Error::System { what: format!("cannot {what} a shared segment of {bytes} bytes"), source: source.into() }
+    let hint = match source {
+        rustix::io::Errno::NOMEM => {
+            " (of address space by `ulimit -v`; a smaller UNISONO_HEAP_BYTES needs less)"
+        }
+        _ => "",
+    };
+    Error::System {
+        what: format!("cannot {what} a shared segment of {bytes} bytes{hint}"),
+        source: source.into(),
+    }
 }
 
 #[cfg(test)]

@@ -4,6 +4,8 @@
 //! boards with its signals, the FIFOs *into* it from every rank, and its window:
 //! see [`Layout`].
 
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) mod fuzzing;
 mod layout;
 mod link;
 mod notes;

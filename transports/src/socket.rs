@@ -1,9 +1,15 @@
 //! Stream sockets of both families, with deadlines.
 
+use crate::noise::Keys;
+use crate::seal::Seal;
 use crate::{Error, Result};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, SendFlags, recv, send};
+use rustix::net::{
+    AddressFamily, RecvFlags, SendAncillaryBuffer, SendFlags, SocketFlags, SocketType, connect, recv, send,
+    sendmsg, socket_with, sockopt,
+};
+use std::io::IoSlice;
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -12,8 +18,8 @@ use std::time::{Duration, Instant};
 /// A connected socket.
 #[derive(Debug)]
 pub enum Stream {
-    /// Between hosts, or within one.
-    Tcp(TcpStream),
+    /// Between hosts, or within one; sealed where both ends have agreed on keys.
+    Tcp(TcpStream, Option<Box<Seal>>),
     /// Within a host.
     Unix(UnixStream),
 }
@@ -22,32 +28,98 @@ impl Stream {
     /// Connects over TCP; small messages leave at once.
     ///
     /// # Errors
-    /// The system's, with the address.
+    /// [`Error::Timeout`] at the deadline, the system's, with the address.
     pub fn dial(address: SocketAddr, deadline: Instant) -> Result<Self> {
+        let stream = Self::begin(address)?;
+        stream.wait(PollFlags::OUT, deadline).map_err(|error| match error {
+            Error::Timeout { .. } => Error::Timeout { what: format!("no answer from {address}") },
+            other => other,
+        })?;
+        stream.is_connected(address)?;
+        Ok(stream)
+    }
+
+    /// Begins to connect over TCP, and does not wait for it.
+    ///
+    /// # Errors
+    /// The system's, with the address.
+    pub(crate) fn begin(address: SocketAddr) -> Result<Self> {
         let failed = |source| Error::System { what: format!("cannot connect to {address}"), source };
-        let stream = TcpStream::connect_timeout(&address, left(deadline)).map_err(failed)?;
+        let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let socket =
+            socket_with(family, SocketType::STREAM, flags, None).map_err(|errno| failed(errno.into()))?;
+        match connect(&socket, &address) {
+            Ok(()) | Err(Errno::INPROGRESS | Errno::INTR) => {}
+            Err(errno) => return Err(failed(errno.into())),
+        }
+        let stream = TcpStream::from(socket);
         stream.set_nodelay(true).map_err(failed)?;
-        Ok(Stream::Tcp(stream))
+        Ok(stream.into())
+    }
+
+    /// Whether a connection that was begun, to `address`, has been made.
+    ///
+    /// # Errors
+    /// The system's: why it cannot be made.
+    pub(crate) fn is_connected(&self, address: SocketAddr) -> Result<bool> {
+        match self.wait(PollFlags::OUT, Instant::now()) {
+            Ok(()) => {}
+            Err(Error::Timeout { .. }) => return Ok(false),
+            Err(error) => return Err(error),
+        }
+        let failed = |errno: Errno| Error::System {
+            what: format!("cannot connect to {address}"),
+            source: errno.into(),
+        };
+        sockopt::socket_error(self).and_then(|ended| ended).map_err(failed)?;
+        Ok(true)
+    }
+
+    /// The socket, if this goes over TCP.
+    pub fn tcp(&self) -> Option<&TcpStream> {
+        match self {
+            Stream::Tcp(stream, _) => Some(stream),
+            Stream::Unix(_) => None,
+        }
     }
 
     /// Who is at the other end, for errors.
     pub fn peer(&self) -> String {
+        match self.tcp().map(TcpStream::peer_addr) {
+            Some(address) => address.map_or_else(|_| "a peer".to_owned(), |address| address.to_string()),
+            None => "a process of this host".to_owned(),
+        }
+    }
+
+    /// From now on, everything travels in records sealed with these keys.
+    ///
+    /// # Errors
+    /// [`Error::Misuse`] for what does not leave the host.
+    pub(crate) fn seal(&mut self, keys: Keys) -> Result<()> {
         match self {
-            Stream::Tcp(stream) => {
-                stream.peer_addr().map_or_else(|_| "a peer".to_owned(), |address| address.to_string())
-            }
-            Stream::Unix(_) => "a process of this host".to_owned(),
+            Stream::Tcp(_, seal) => *seal = Some(Box::new(Seal::new(keys))),
+            Stream::Unix(_) => return Err(Error::Misuse("a local socket is not encrypted".to_owned())),
+        }
+        Ok(())
+    }
+
+    /// Its seal, if it has one.
+    pub(crate) fn sealed(&self) -> Option<&Seal> {
+        match self {
+            Stream::Tcp(_, seal) => seal.as_deref(),
+            Stream::Unix(_) => None,
         }
     }
 
     /// Reads exactly `bytes`.
     ///
     /// # Errors
-    /// [`Error::Timeout`] at the deadline, [`Error::Refused`] at an early end, the system's.
+    /// [`Error::Timeout`] at the deadline, [`Error::Closed`] at an early end, the system's.
     pub fn read_exact(&mut self, bytes: &mut [u8], deadline: Instant) -> Result<()> {
         let mut filled = 0;
         while filled < bytes.len() {
-            match self.read_now(&mut bytes[filled..])? {
+            match self.read_more(&mut bytes[filled..])? {
                 Some(count) => filled += count,
                 None => self.wait(PollFlags::IN, deadline)?,
             }
@@ -58,12 +130,12 @@ impl Stream {
     /// Appends what is here to `bytes`, until these are `wanted` long; whether they are.
     ///
     /// # Errors
-    /// [`Error::Refused`] at an early end, the system's.
+    /// [`Error::Closed`] at an early end, the system's.
     pub fn read_some(&mut self, bytes: &mut Vec<u8>, wanted: usize) -> Result<bool> {
         while bytes.len() < wanted {
             let filled = bytes.len();
             bytes.resize(wanted, 0);
-            let read = self.read_now(&mut bytes[filled..]);
+            let read = self.read_more(&mut bytes[filled..]);
             bytes.truncate(filled + read.as_ref().map_or(0, |read| read.unwrap_or(0)));
             if read?.is_none() {
                 return Ok(false);
@@ -78,15 +150,14 @@ impl Stream {
     /// As [`Stream::read_exact`].
     pub fn write_all(&mut self, bytes: &[u8], deadline: Instant) -> Result<()> {
         let mut written = 0;
-        while written < bytes.len() {
-            match send(&*self, &bytes[written..], SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
-                Ok(count) => written += count,
-                Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => self.wait(PollFlags::OUT, deadline)?,
-                Err(errno) => return Err(self.failed("cannot write to", errno.into())),
+        loop {
+            let failed = |stream: &Self, error| stream.failed("cannot write to", error);
+            written += self.write(&bytes[written..]).map_err(|error| failed(self, error))?;
+            if written == bytes.len() && self.flush().map_err(|error| failed(self, error))? {
+                return Ok(());
             }
+            self.wait(PollFlags::OUT, deadline)?;
         }
-        Ok(())
     }
 
     /// Writes all of a few bytes, for which there is always room in a connection that waits for an answer.
@@ -114,19 +185,72 @@ impl Stream {
         }
     }
 
-    /// Reads what is here: none if nothing is.
-    fn read_now(&mut self, bytes: &mut [u8]) -> Result<Option<usize>> {
+    /// Reads what is here, at least a byte: none if nothing is.
+    fn read_more(&mut self, bytes: &mut [u8]) -> Result<Option<usize>> {
+        match self.read(bytes) {
+            Ok(Some(0)) => Err(Error::Closed { peer: self.peer() }),
+            Ok(read) => Ok(read),
+            Err(error) => Err(self.failed("cannot read from", error)),
+        }
+    }
+
+    /// Reads what is here without waiting: none if nothing is, zero bytes at the end.
+    ///
+    /// # Errors
+    /// The system's; of kind [`InvalidData`](std::io::ErrorKind::InvalidData) if somebody has meddled with a sealed connection.
+    pub(crate) fn read(&mut self, bytes: &mut [u8]) -> std::io::Result<Option<usize>> {
+        if let Stream::Tcp(stream, Some(seal)) = self {
+            return seal.read(stream, bytes);
+        }
+        receive(&*self, bytes)
+    }
+
+    /// Writes what there is room for; returns how much that was.
+    ///
+    /// # Errors
+    /// The system's.
+    pub(crate) fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        if let Stream::Tcp(stream, Some(seal)) = self {
+            return seal.write(stream, &[IoSlice::new(bytes)]);
+        }
+        transmit(&*self, bytes)
+    }
+
+    /// As [`Stream::write`], from several places.
+    ///
+    /// # Errors
+    /// The system's.
+    pub(crate) fn write_slices(&mut self, slices: &[IoSlice<'_>]) -> std::io::Result<usize> {
+        if let Stream::Tcp(stream, Some(seal)) = self {
+            return seal.write(stream, slices);
+        }
         loop {
-            match recv(&*self, &mut *bytes, RecvFlags::DONTWAIT) {
-                Ok((_, 0)) => {
-                    let what = "it closed the connection".to_owned();
-                    return Err(Error::Refused { peer: self.peer(), what });
-                }
-                Ok((_, count)) => return Ok(Some(count)),
+            let mut control = SendAncillaryBuffer::default();
+            match sendmsg(&*self, slices, &mut control, SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
+                Ok(count) => return Ok(count),
                 Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => return Ok(None),
-                Err(errno) => return Err(self.failed("cannot read from", errno.into())),
+                Err(Errno::AGAIN) => return Ok(0),
+                Err(errno) => return Err(errno.into()),
             }
+        }
+    }
+
+    /// Whether the kernel has all that was written; a sealed record may have been taken in part.
+    ///
+    /// # Errors
+    /// The system's.
+    pub(crate) fn flush(&mut self) -> std::io::Result<bool> {
+        match self {
+            Stream::Tcp(stream, Some(seal)) => seal.flush(stream),
+            _ => Ok(true),
+        }
+    }
+
+    /// From now on, reads may take more from the kernel than they return: for who asks again and again, and does not
+    /// wait for the kernel to have more.
+    pub(crate) fn look_ahead(&mut self) {
+        if let Stream::Tcp(_, Some(seal)) = self {
+            seal.look_ahead();
         }
     }
 
@@ -136,10 +260,29 @@ impl Stream {
     /// The system's.
     pub fn never_block(&self) -> Result<()> {
         let ended = match self {
-            Stream::Tcp(stream) => stream.set_nonblocking(true),
+            Stream::Tcp(stream, _) => stream.set_nonblocking(true),
             Stream::Unix(stream) => stream.set_nonblocking(true),
         };
         ended.map_err(|source| self.failed("cannot set up", source))
+    }
+
+    /// Has the kernel end the connection when the peer's host has answered nothing for `after`, neither to what was
+    /// sent nor, where nothing is, to questions of its own: then [`is_silence`] is the reason. A peer that is only busy,
+    /// or stopped, has a kernel that answers; if it reads nothing, there must always be room for what is sent. Zero leaves
+    /// it to the kernel again, which takes a quarter of an hour.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn end_in_silence(&self, after: Duration) -> Result<()> {
+        let Stream::Tcp(stream, _) = self else { return Ok(()) };
+        let every = Duration::from_secs((after.as_secs() / PROBES).clamp(1, PROBE_SECONDS_MAX));
+        // What the kernel takes, too.
+        let millis = after.as_millis().min(i32::MAX as u128) as u32;
+        sockopt::set_tcp_keepidle(stream, every)
+            .and_then(|()| sockopt::set_tcp_keepintvl(stream, every))
+            .and_then(|()| sockopt::set_tcp_user_timeout(stream, millis))
+            .and_then(|()| sockopt::set_socket_keepalive(stream, !after.is_zero()))
+            .map_err(|errno| self.failed("cannot watch over", errno.into()))
     }
 
     /// A second descriptor of the same socket.
@@ -158,11 +301,54 @@ impl Stream {
 impl AsFd for Stream {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match self {
-            Stream::Tcp(stream) => stream.as_fd(),
+            Stream::Tcp(stream, _) => stream.as_fd(),
             Stream::Unix(stream) => stream.as_fd(),
         }
     }
 }
+
+impl From<TcpStream> for Stream {
+    fn from(stream: TcpStream) -> Self {
+        Stream::Tcp(stream, None)
+    }
+}
+
+/// Receives what is here without waiting: none if nothing is, zero bytes at the end.
+pub(crate) fn receive(socket: impl AsFd, bytes: &mut [u8]) -> std::io::Result<Option<usize>> {
+    loop {
+        match recv(&socket, &mut *bytes, RecvFlags::DONTWAIT) {
+            Ok((_, count)) => return Ok(Some(count)),
+            Err(Errno::INTR) => {}
+            Err(Errno::AGAIN) => return Ok(None),
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+}
+
+/// Sends what there is room for without waiting.
+pub(crate) fn transmit(socket: impl AsFd, bytes: &[u8]) -> std::io::Result<usize> {
+    loop {
+        match send(&socket, bytes, SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
+            Ok(count) => return Ok(count),
+            Err(Errno::INTR) => {}
+            Err(Errno::AGAIN) => return Ok(0),
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+}
+
+/// Whether this ended a connection whose other end was only not heard of any more.
+pub fn is_silence(error: &std::io::Error) -> bool {
+    matches!(
+        Errno::from_io_error(error),
+        Some(Errno::TIMEDOUT | Errno::HOSTUNREACH | Errno::NETUNREACH | Errno::NETDOWN | Errno::HOSTDOWN)
+    )
+}
+
+/// Questions in the time after which silence is an end.
+const PROBES: u64 = 6;
+/// What the kernel takes.
+const PROBE_SECONDS_MAX: u64 = 32_767;
 
 /// The first of these that can be read, or is closed; none at the deadline.
 ///
@@ -177,9 +363,4 @@ pub fn first_ready(fds: &[BorrowedFd<'_>], deadline: Instant) -> Result<Option<u
         Err(Errno::INTR) => Ok(None),
         Err(errno) => Err(Error::System { what: "cannot wait".to_owned(), source: errno.into() }),
     }
-}
-
-/// Time left until `deadline`, never zero.
-pub(crate) fn left(deadline: Instant) -> Duration {
-    deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1))
 }

@@ -10,8 +10,8 @@ use crate::{Error, Result};
 use rustix::event::PollFlags;
 use rustix::io::Errno;
 use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
-    SendFlags, recvmsg, sendmsg,
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
 };
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -120,6 +120,10 @@ fn recv_batch(stream: &Stream) -> Result<Vec<OwnedFd>> {
     let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
     let received = recvmsg(stream, &mut [IoSliceMut::new(&mut mark)], &mut control, flags)
         .map_err(|source| failed("cannot receive descriptors", source.into()))?;
+    if received.flags.contains(ReturnFlags::CTRUNC) {
+        // What there was no room for the kernel has closed.
+        return Err(failed("cannot receive descriptors", rustix::io::Errno::MFILE.into()));
+    }
     let fds = control.drain().filter_map(|message| match message {
         RecvAncillaryMessage::ScmRights(fds) => Some(fds),
         _ => None,

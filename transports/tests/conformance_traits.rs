@@ -11,8 +11,11 @@ use unisono_transports::{Geometry, Mesh, conformance, shm, tcp, threads};
 
 conformance!(over_threads, |ranks, geometry| threads::mesh(ranks, geometry).expect("memory"));
 conformance!(over_shared_memory, shared_memory);
-conformance!(over_tcp, |ranks, geometry| tcp::local_mesh(ranks, geometry, 2).expect("loopback"));
-conformance!(over_one_socket, |ranks, geometry| tcp::local_mesh(ranks, geometry, 1).expect("loopback"));
+conformance!(over_tcp, |ranks, geometry| tcp::local_mesh(ranks, geometry, 2, false).expect("loopback"));
+conformance!(over_encrypted_tcp, |ranks, geometry| tcp::local_mesh(ranks, geometry, 2, true)
+    .expect("loopback"));
+conformance!(over_one_socket, |ranks, geometry| tcp::local_mesh(ranks, geometry, 1, false)
+    .expect("loopback"));
 conformance!(over_a_simulated_network, |ranks, geometry| sim::mesh(ranks, geometry, Weather::fair(7)));
 
 /// Each rank's own lifeline, and its watch over the others'.

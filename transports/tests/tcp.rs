@@ -10,8 +10,8 @@ const LONG: Geometry =
     Geometry { lanes: 3, slots: 2, slot_bytes: 12 << 20, channels: 1, window_bytes: 4096, heap_bytes: 0 };
 
 /// Runs `body` on both ranks of a fresh pair over so many sockets.
-fn pair(geometry: Geometry, sockets: usize, body: impl Fn(&mut Mesh) + Sync) {
-    let meshes = tcp::local_mesh(2, geometry, sockets).expect("loopback");
+fn pair(geometry: Geometry, sockets: usize, encrypted: bool, body: impl Fn(&mut Mesh) + Sync) {
+    let meshes = tcp::local_mesh(2, geometry, sockets, encrypted).expect("loopback");
     std::thread::scope(|scope| {
         for mut mesh in meshes {
             let body = &body;
@@ -76,8 +76,8 @@ fn contents(seed: u64, bytes: usize) -> Vec<u8> {
 
 #[test]
 fn a_message_longer_than_any_buffer_passes_in_pieces() {
-    for sockets in [1, 2, 3] {
-        pair(LONG, sockets, |mesh| {
+    for (sockets, encrypted) in [(1, false), (2, false), (3, false), (1, true), (2, true)] {
+        pair(LONG, sockets, encrypted, |mesh| {
             for number in 0..3 {
                 for lane in 0..LONG.lanes {
                     let body = contents(number << 4 | lane as u64, LONG.slot_bytes);
@@ -95,7 +95,12 @@ fn a_message_longer_than_any_buffer_passes_in_pieces() {
 /// Both ends on one thread, so that it is certain how much has arrived when the receiver first asks.
 #[test]
 fn what_was_staged_before_it_was_asked_for_is_not_lost() {
-    let mut meshes = tcp::local_mesh(2, LONG, 1).expect("loopback");
+    for encrypted in [false, true] {
+        stage_and_take(tcp::local_mesh(2, LONG, 1, encrypted).expect("loopback"));
+    }
+}
+
+fn stage_and_take(mut meshes: Vec<Mesh>) {
     let [near, far] = &mut meshes[..] else { panic!("two ranks") };
     let (sender, receiver) =
         (near.links[1].as_mut().expect("a link"), far.links[0].as_mut().expect("a link"));
@@ -126,8 +131,8 @@ fn what_was_staged_before_it_was_asked_for_is_not_lost() {
 #[test]
 fn what_was_sent_last_survives_the_end_of_its_sender() {
     let geometry = Geometry { lanes: 2, slots: 8, slot_bytes: 512 << 10, ..LONG };
-    for _ in 0..5 {
-        pair(geometry, 1, |mesh| {
+    for round in 0..6 {
+        pair(geometry, 1, round % 2 == 1, |mesh| {
             // Something is always unread at the end of the sender.
             if mesh.rank == 1 {
                 send(mesh, 1, 99, &[9; 100]);

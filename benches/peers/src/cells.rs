@@ -19,10 +19,8 @@ pub(crate) struct Who {
 pub(crate) struct Cell {
     pub(crate) case: Case,
     pub(crate) bytes: usize,
-    /// Medians over rounds in microseconds, of those in which the cores were as far apart as in most.
+    /// Medians over rounds, in microseconds.
     pub(crate) times: BTreeMap<Who, f64>,
-    /// How many of these medians are of the other state, as their contender was not measured in this one.
-    pub(crate) strays: usize,
     /// What the machine allows, in microseconds: the least of all rounds, as noise only adds.
     pub(crate) floor: Option<f64>,
 }
@@ -55,7 +53,6 @@ pub(crate) fn limits(rows: &[Row]) -> Option<Limits> {
 
 /// All cells, by case and size.
 pub(crate) fn cells(rows: &[Row]) -> Vec<Cell> {
-    let boundary = boundary(rows);
     let mut cells: BTreeMap<(Case, usize), Rounds> = BTreeMap::new();
     for row in rows {
         let (What::Cell(case, bytes), &Ok(micros)) = (row.what, &row.outcome) else {
@@ -66,40 +63,23 @@ pub(crate) fn cells(rows: &[Row]) -> Vec<Cell> {
             rounds.floor = Some(rounds.floor.map_or(micros, |least| least.min(micros)));
         } else {
             let who = Who { contender: row.contender.clone(), setting: row.setting.clone() };
-            let far = row.hand_over.zip(boundary).is_some_and(|(micros, boundary)| micros > boundary);
-            rounds.times.entry(who).or_default()[usize::from(far)].push(micros);
+            rounds.times.entry(who).or_default().push(micros);
         }
     }
     cells.into_iter().map(|((case, bytes), rounds)| rounds.cell(case, bytes)).collect()
 }
 
-/// Microseconds from core to core that tell near cores from far ones; none where they were always about the same.
-pub(crate) fn boundary(rows: &[Row]) -> Option<f64> {
-    let all = || rows.iter().filter_map(|row| row.hand_over);
-    let (least, most) = (all().reduce(f64::min)?, all().reduce(f64::max)?);
-    (most > 2.0 * least).then(|| (least * most).sqrt())
-}
-
 /// A cell in the making.
 #[derive(Default)]
 struct Rounds {
-    /// With cores near, and far.
-    times: BTreeMap<Who, [Vec<f64>; 2]>,
+    times: BTreeMap<Who, Vec<f64>>,
     floor: Option<f64>,
 }
 
 impl Rounds {
     fn cell(self, case: Case, bytes: usize) -> Cell {
-        let measured = |state: usize| self.times.values().filter(|times| !times[state].is_empty()).count();
-        let state = usize::from(measured(1) > measured(0));
-        let (mut medians, mut strays) = (BTreeMap::new(), 0);
-        for (who, times) in self.times {
-            let there = median(times[state].iter().copied());
-            strays += usize::from(there.is_none());
-            medians
-                .extend(there.or_else(|| median(times[1 - state].iter().copied())).map(|time| (who, time)));
-        }
-        Cell { case, bytes, times: medians, strays, floor: self.floor }
+        let times = self.times.into_iter().filter_map(|(who, times)| Some((who, median(times)?))).collect();
+        Cell { case, bytes, times, floor: self.floor }
     }
 }
 
@@ -224,23 +204,6 @@ mod tests {
         assert_eq!((best.who.contender.as_str(), best.who.setting.as_str()), ("Open MPI 5", "UCX"));
         assert_eq!(cell.defaults_of("Open MPI 5").map(|best| best.micros), Some(330.0));
         assert!(cell.best_of("MPICH 5").is_none());
-    }
-
-    #[test]
-    fn like_is_compared_with_like() {
-        let at = |contender, micros, far| Row {
-            hand_over: Some(if far { 0.3 } else { 0.05 }),
-            ..row(1, contender, "auto", 8, Ok(micros))
-        };
-        let mut rows = vec![at("unisono", 0.2, false), at("unisono", 0.4, true), at("unisono", 0.5, true)];
-        rows.extend([at("Open MPI 5", 0.3, false), at("MPICH 5", 0.8, true)]);
-        let cell = &cells(&rows)[0];
-        // Near and far have two each: near it is, and who was only far is a stray.
-        assert_eq!((cell.ours(), cell.ratio(), cell.strays), (Some(0.2), Some(0.3 / 0.2), 1));
-        rows.push(at("Gloo", 9.0, true));
-        let cell = &cells(&rows)[0];
-        assert_eq!((cell.ours(), cell.ratio(), cell.strays), (Some(0.45), Some(0.3 / 0.45), 1));
-        assert_eq!(boundary(&rows[..1]), None);
     }
 
     #[test]

@@ -28,7 +28,7 @@ pub(crate) struct About<'a> {
 pub(crate) fn readme(about: &About<'_>, rows: &[Row]) -> String {
     let cells = cells(rows);
     let groups = grouped(&cells);
-    let mut text = head(about, limits(rows)) + &method(about) + &thrift(rows, &cells);
+    let mut text = head(about, limits(rows)) + &method(about) + &thrift(rows);
     text += &summary(&groups);
     text += &startup(rows);
     for ((transport, collective), cells) in &groups {
@@ -68,9 +68,7 @@ fn method(about: &About<'_>) -> String {
          page. A sample is a barrier, then calls back to back worth about 1 ms; the slowest rank counts; the median over \
          samples worth {budget} ms, but at least three, is the time of a round; sizes whose three samples would take \
          more than {limit} s are skipped, and listed at the end; the median over rounds, in which all take turns, stands \
-         in the tables. Where every rank has a core, a flag is sent from core to core before and after each launch: a \
-         virtual machine's cores share a cache at one time and not at another. A cell is of the state in which more \
-         contenders were measured. Results are verified once for each size. Sizes are nccl-tests': totals for all_gather, \
+         in the tables. Results are verified once for each size. Sizes are nccl-tests': totals for all_gather, \
          reduce_scatter and all_to_all. Of several settings of a library its best in each cell counts. *Ratio* is the \
          best peer's time over unisono's: below 1 the cell is lost. The *floor* is what `unisono perf --report-floor` \
          says that the machine allows: in shared memory the least traffic, every input read once and every output \
@@ -79,7 +77,7 @@ fn method(about: &About<'_>) -> String {
 }
 
 /// How often a peer has fewer rounds than the others, and why.
-fn thrift(rows: &[Row], cells: &[Cell]) -> String {
+fn thrift(rows: &[Row]) -> String {
     let mut rounds: BTreeMap<(&str, &str, String, usize), usize> = BTreeMap::new();
     for row in rows.iter().filter(|row| !is_ours(&row.contender) && row.contender != FLOOR) {
         if let (What::Cell(case, bytes), Ok(_)) = (row.what, &row.outcome) {
@@ -87,18 +85,11 @@ fn thrift(rows: &[Row], cells: &[Cell]) -> String {
         }
     }
     let once = rounds.values().filter(|&&rounds| rounds == 1).count();
-    let strays: usize = cells.iter().map(|cell| cell.strays).sum();
-    let strays = match strays {
-        0 => String::new(),
-        _ => format!(
-            "\n{strays} medians are of cores near where the cell is of cores far apart, or the reverse.\n"
-        ),
-    };
     if once == 0 || once == rounds.len() {
-        return strays;
+        return String::new();
     }
     format!(
-        "{strays}\n{once} of the peers' {} times are of one round: after it they measured only sizes in which they had come \
+        "\n{once} of the peers' {} times are of one round: after it they measured only sizes in which they had come \
          near the best of them (`--within`).\n",
         rounds.len()
     )
@@ -334,9 +325,9 @@ mod tests {
 
     #[test]
     fn who_had_fewer_rounds_is_counted() {
-        assert_eq!(thrift(&rows(), &[]), "");
+        assert_eq!(thrift(&rows()), "");
         let again = Row { round: 2, ..row("Open MPI 5", What::Cell(CASE, 8), Ok(0.25)) };
-        let text = thrift(&[rows(), vec![again]].concat(), &[]);
+        let text = thrift(&[rows(), vec![again]].concat());
         assert!(text.contains("1 of the peers' 2 times are of one round"), "{text}");
     }
 

@@ -1,7 +1,7 @@
 //! Rows in a file, and what they say about who still has to run.
 
 use crate::case::Case;
-use crate::cells::{boundary, is_ours};
+use crate::cells::is_ours;
 use crate::rows::{FLOOR, Row, What, save};
 use std::path::PathBuf;
 
@@ -85,6 +85,13 @@ impl Results {
     }
 }
 
+/// Microseconds from core to core that tell near cores from far ones; none where they were always about the same.
+fn boundary(rows: &[Row]) -> Option<f64> {
+    let all = || rows.iter().filter_map(|row| row.hand_over);
+    let (least, most) = (all().reduce(f64::min)?, all().reduce(f64::max)?);
+    (most > 2.0 * least).then(|| (least * most).sqrt())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -134,6 +141,16 @@ mod tests {
         assert!(worth(8, OURS) && worth(8, UCX) && !worth(8, RING));
         assert!(worth(1024, UCX) && !worth(1024, RING));
         assert!(worth(2048, RING) && results.is_worth(CASE, 8, RING, f64::INFINITY));
+        std::fs::remove_file(results.path).expect("removed");
+    }
+
+    #[test]
+    fn whoever_found_the_cores_far_apart_is_judged_among_its_like() {
+        let mut results = results("far", &[]);
+        for (names, micros, hand_over) in [(UCX, 2.0, 0.05), (RING, 4.0, 0.3), (("Gloo", ""), 9.0, 0.3)] {
+            results.add(1, names, Some(hand_over), [(What::Cell(CASE, 16), Ok(micros))]).expect("writable");
+        }
+        assert!(results.is_worth(CASE, 8, RING, 1.5) && !results.is_worth(CASE, 8, ("Gloo", ""), 1.5));
         std::fs::remove_file(results.path).expect("removed");
     }
 }

@@ -41,6 +41,11 @@ pub(super) enum State {
 }
 
 impl Record {
+    /// Whether there are such worlds.
+    pub(super) fn is_possible(&self) -> bool {
+        self.rank < self.ranks && self.ranks <= RANKS_MAX
+    }
+
     /// The last operation of all ranks that it has begun.
     pub(super) fn last_of_all(&self) -> Option<&Operation> {
         self.operations.iter().rev().find(|operation| operation.of_all)
@@ -93,5 +98,60 @@ fn dumps_in(folder: &Path) -> Result<Vec<PathBuf>, String> {
 
 fn read(file: &Path) -> Result<Record, String> {
     let text = std::fs::read_to_string(file).map_err(|error| format!("{}: {error}", file.display()))?;
-    serde_json::from_str(&text).map_err(|error| format!("{} is no flight record: {error}", file.display()))
+    parse(&text).map_err(|error| format!("{} is no flight record: {error}", file.display()))
+}
+
+/// A record as a rank wrote it, or somebody else.
+fn parse(text: &str) -> Result<Record, String> {
+    let record: Record = serde_json::from_str(text).map_err(|error| error.to_string())?;
+    match record.is_possible() {
+        true => Ok(record),
+        false => Err(format!("rank {} of {} ranks", record.rank, record.ranks)),
+    }
+}
+
+/// More ranks do not meet.
+const RANKS_MAX: usize = 65_536;
+
+#[cfg(test)]
+mod tests {
+    use super::super::diagnosis::Diagnosis;
+    use super::*;
+    use proptest::prelude::*;
+
+    fn text(rank: usize, ranks: usize, sequence: u64, state: &str) -> String {
+        format!(
+            r#"{{"communicator":"c","epoch":0,"rank":{rank},"ranks":{ranks},"host":"h","transport":"shm","now_ms":1e300,
+            "enqueued":0,"error":null,"operations":[{{"sequence":{sequence},"of_all":true,"call":"barrier","state":"{state}",
+            "started_ms":-1e300,"peer":7}}]}}"#
+        )
+    }
+
+    #[test]
+    fn a_world_that_cannot_be_is_no_record() {
+        assert!(parse(&text(1, 2, 0, "done")).is_ok());
+        for (rank, ranks) in [(2, 2), (0, 0), (1, 1 << 60)] {
+            assert!(
+                parse(&text(rank, ranks, 0, "done"))
+                    .is_err_and(|why| why.contains(&format!("{ranks} ranks")))
+            );
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_is_in_records_they_are_analysed_without_panic(
+            ranks in prop::collection::vec((0usize..5, 0usize..5, any::<u64>(), 0usize..4), 0..5), noise: String, cut in 0usize..200,
+        ) {
+            let states = ["done", "failed", "started", "lost"];
+            let texts = ranks.iter().map(|&(rank, ranks, sequence, state)| text(rank, ranks, sequence, states[state]));
+            let records: Vec<Record> = texts.filter_map(|text| parse(&text).ok()).collect();
+            for records in by_communicator(records).values() {
+                let _ = Diagnosis::of(records).to_string();
+            }
+            let whole = text(0, 1, 0, &noise);
+            let _ = parse(whole.get(..cut).unwrap_or(&whole));
+            let _ = parse(&noise);
+        }
+    }
 }

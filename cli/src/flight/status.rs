@@ -37,8 +37,9 @@ fn records_of(process: u32) -> Vec<Record> {
     let said = Identity::from_vars(|name| variable(&variables, name))
         .and_then(|identity| status::ask(process, &identity.id))
         .map_err(|error| error.to_string())
-        .and_then(|text| serde_json::from_str(&text).map_err(|error| error.to_string()));
-    said.unwrap_or_else(|why| {
+        .and_then(|text| serde_json::from_str::<Vec<Record>>(&text).map_err(|error| error.to_string()));
+    let possible = |records: Vec<Record>| records.into_iter().filter(Record::is_possible).collect();
+    said.map(possible).unwrap_or_else(|why| {
         eprintln!("unisono: process {process} does not answer: {why}");
         Vec::new()
     })

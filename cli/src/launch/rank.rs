@@ -19,9 +19,7 @@ pub(super) fn command(launch: &Launch, number: usize, meeting: &Meeting) -> Resu
     command.env("MASTER_ADDR", meeting.id.address().ip().to_string());
     command.env("MASTER_PORT", meeting.master_port.to_string());
     command.env("UNISONO_ID", meeting.id.to_string());
-    if std::env::var_os("UNISONO_STATUS").is_none() {
-        command.env("UNISONO_STATUS", "on");
-    }
+    command.envs(USUALLY.into_iter().filter(|(name, _)| std::env::var_os(name).is_none()));
     if launch.prefix {
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
     }
@@ -51,5 +49,9 @@ pub(crate) fn become_program(launcher: i32, program: &[OsString]) -> (u8, String
     (code, format!("cannot start {}: {error}", name.to_string_lossy()))
 }
 
+/// Set for ranks where the launcher has them not. The last two are for CUDA, which reads them once: streams of ranks that wait for each other
+/// must not share a queue, and to load a kernel later may take that no other runs.
+const USUALLY: [(&str, &str); 3] =
+    [("UNISONO_STATUS", "on"), ("CUDA_DEVICE_MAX_CONNECTIONS", "32"), ("CUDA_MODULE_LOADING", "EAGER")];
 const CANNOT_RUN: u8 = 126;
 const NOT_FOUND: u8 = 127;

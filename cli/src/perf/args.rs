@@ -2,6 +2,7 @@
 
 use super::bind::Bind;
 use super::device::{self, Device};
+use super::json;
 use super::test::Kind;
 use crate::size;
 use std::path::PathBuf;
@@ -83,6 +84,9 @@ pub(crate) struct Arguments {
     /// auto, shm or tcp.
     #[arg(long)]
     transport: Option<Transport>,
+    /// Encrypt what travels over TCP.
+    #[arg(long)]
+    encrypt: bool,
     /// Milliseconds without progress after which an operation fails.
     #[arg(long)]
     timeout_ms: Option<u64>,
@@ -95,9 +99,9 @@ pub(crate) struct Arguments {
     /// Pieces in flight.
     #[arg(long)]
     channels: Option<usize>,
-    /// Where ranks run: each on a core of its own as far as there are any, or anywhere
-    #[arg(long, value_enum, default_value = "core")]
-    pub(super) bind: Bind,
+    /// Where ranks on CPUs run: each on a core of its own as far as there are any, or anywhere. [default: core]
+    #[arg(long, value_enum)]
+    pub(super) bind: Option<Bind>,
     /// Memory of the buffers: 0 and 1 ordinary, 2 what peers reach without staging.
     #[arg(short = 'R', long = "local_register", value_parser = clap::value_parser!(u8).range(0..=2), default_value = "0")]
     pub(super) register: u8,
@@ -171,7 +175,8 @@ impl Arguments {
         if self.root != "all" && self.root.parse::<usize>().is_err() {
             return Err(format!("`{}` is no rank", self.root));
         }
-        Ok(())
+        // Before hours of measuring, not after.
+        self.json.as_deref().map_or(Ok(()), json::may_write)
     }
 
     pub(super) fn config(&self) -> Result<Config, String> {
@@ -180,6 +185,7 @@ impl Arguments {
             config.algorithms = algorithms(&self.algo)?;
         }
         config.transport = self.transport.unwrap_or(config.transport);
+        config.encryption |= self.encrypt;
         config.timeout = self.timeout_ms.map_or(config.timeout, Duration::from_millis);
         config.channels = self.channels.unwrap_or(config.channels).max(1);
         config.gpu.channels = self.channels.unwrap_or(config.gpu.channels).max(1);

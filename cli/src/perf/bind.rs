@@ -14,7 +14,7 @@ pub(crate) enum Bind {
 
 impl Bind {
     /// Binds the calling thread, which is `rank`. Where that is not permitted, it stays where it is.
-    pub(super) fn apply(self, rank: usize) {
+    pub(crate) fn apply(self, rank: usize) {
         let Ok(allowed) = sched_getaffinity(None) else {
             return;
         };

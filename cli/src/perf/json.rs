@@ -5,6 +5,7 @@ use super::bench::{Row, Timing};
 use super::floor::Floor;
 use super::table::{Summary, bandwidths};
 use serde_json::{Value, json};
+use std::fs::File;
 use std::path::Path;
 use unisono::Communicator;
 
@@ -23,6 +24,7 @@ pub(super) fn write(
         "collective": arguments.collective.name(),
         "ranks": comm.ranks(),
         "transport": comm.transport(),
+        "encryption": comm.config().encryption,
         "algo": arguments.algo,
         "results": results,
         "out_of_bounds": { "count": summary.out_of_bounds, "okay": summary.out_of_bounds == 0 },
@@ -31,6 +33,18 @@ pub(super) fn write(
     });
     let text = serde_json::to_string_pretty(&document).map_err(|error| error.to_string())?;
     std::fs::write(path, text + "\n").map_err(|error| format!("{}: {error}", path.display()))
+}
+
+/// Whether the file can be written.
+pub(super) fn may_write(path: &Path) -> Result<(), String> {
+    let was_there = path.exists();
+    let opened = File::options().create(true).append(true).open(path);
+    opened.map(drop).map_err(|error| format!("{}: {error}", path.display()))?;
+    if !was_there {
+        // An empty one would be no results.
+        let _ = std::fs::remove_file(path);
+    }
+    Ok(())
 }
 
 fn result(row: &Row, transport: &str, floor: Option<&Floor>) -> Value {

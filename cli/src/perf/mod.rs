@@ -2,14 +2,14 @@
 
 mod args;
 mod bench;
-mod bind;
+pub(crate) mod bind;
 mod device;
 mod floor;
 mod json;
 mod memory;
-mod pattern;
+pub(crate) mod pattern;
 mod table;
-mod test;
+pub(crate) mod test;
 mod wire;
 
 pub(crate) use args::Arguments;
@@ -72,7 +72,7 @@ fn measure(arguments: &Arguments, comm: &Communicator) -> Result<u8, String> {
         table::head(arguments, comm, floor.as_ref());
     }
     // After the floor and the head, which want all cores.
-    arguments.bind.apply(comm.rank());
+    arguments.bind.unwrap_or_default().apply(comm.rank());
     let mut rows = Vec::new();
     for dtype in Dtypes::of(arguments) {
         for op in arguments.ops() {

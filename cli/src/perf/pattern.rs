@@ -8,7 +8,7 @@ use super::test::{Kind, Test};
 use unisono::{DType, Element, Op};
 
 /// What every rank gives and what every rank must get.
-pub(super) struct Pattern<T> {
+pub(crate) struct Pattern<T> {
     test: Test,
     rank: usize,
     /// By rank, one period each.
@@ -19,14 +19,19 @@ pub(super) struct Pattern<T> {
 
 impl<T: Element> Pattern<T> {
     pub(super) fn new(test: Test, ranks: usize, rank: usize) -> Self {
+        Self::of_period(PERIOD, test, ranks, rank)
+    }
+
+    /// As [`Pattern::new`], repeated after `period` elements: a short one is made faster.
+    pub(crate) fn of_period(period: usize, test: Test, ranks: usize, rank: usize) -> Self {
         let value = |rank| move |index| T::from_f64(given(&test, T::DTYPE, ranks, rank, index));
-        let given = (0..ranks).map(|rank| (0..PERIOD).map(value(rank)).collect()).collect();
-        let reduced = (0..PERIOD).map(|index| T::from_f64(reduced(&test, T::DTYPE, ranks, index))).collect();
+        let given = (0..ranks).map(|rank| (0..period).map(value(rank)).collect()).collect();
+        let reduced = (0..period).map(|index| T::from_f64(reduced(&test, T::DTYPE, ranks, index))).collect();
         Self { test, rank, given, reduced }
     }
 
     /// Fills a send buffer.
-    pub(super) fn fill(&self, input: &mut [T], turn: usize) {
+    pub(crate) fn fill(&self, input: &mut [T], turn: usize) {
         fill(input, &self.given[self.rank], turn);
     }
 
@@ -36,7 +41,7 @@ impl<T: Element> Pattern<T> {
     }
 
     /// Counts the elements of a result that are wrong.
-    pub(super) fn wrong(&self, output: &[T], count: usize, turn: usize) -> u64 {
+    pub(crate) fn wrong(&self, output: &[T], count: usize, turn: usize) -> u64 {
         let (rank, ranks) = (self.rank, self.given.len());
         let shares = output.chunks(count.max(1)).enumerate();
         match self.test.kind {
@@ -58,9 +63,9 @@ impl<T: Element> Pattern<T> {
 
 fn fill<T: Element>(buffer: &mut [T], period: &[T], turn: usize) {
     let mut rest = buffer;
-    let mut at = turn % PERIOD;
+    let mut at = turn % period.len();
     while !rest.is_empty() {
-        let length = rest.len().min(PERIOD - at);
+        let length = rest.len().min(period.len() - at);
         let (part, behind) = rest.split_at_mut(length);
         part.copy_from_slice(&period[at..at + length]);
         (rest, at) = (behind, 0);
@@ -68,9 +73,9 @@ fn fill<T: Element>(buffer: &mut [T], period: &[T], turn: usize) {
 }
 
 fn wrong<T: Element>(buffer: &[T], period: &[T], turn: usize) -> u64 {
-    let (mut rest, mut at, mut count) = (buffer, turn % PERIOD, 0);
+    let (mut rest, mut at, mut count) = (buffer, turn % period.len(), 0);
     while !rest.is_empty() {
-        let length = rest.len().min(PERIOD - at);
+        let length = rest.len().min(period.len() - at);
         let (part, behind) = rest.split_at(length);
         let expected = &period[at..at + length];
         if part != expected {

@@ -11,9 +11,10 @@ pub(super) fn head(arguments: &Arguments, comm: &Communicator, floor: Option<&Fl
     let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
     println!("# unisono {} {}", env!("CARGO_PKG_VERSION"), arguments.collective.name());
     println!(
-        "# {} ranks over {} on {cores} cores, {}; algorithm {}",
+        "# {} ranks over {}{} on {cores} cores, {}; algorithm {}",
         comm.ranks(),
         comm.transport(),
+        if comm.config().encryption { ", TCP encrypted," } else { "" },
         comm.config().host,
         arguments.algo
     );

@@ -22,7 +22,7 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    pub(super) fn collective(self) -> Option<Collective> {
+    pub(crate) fn collective(self) -> Option<Collective> {
         Some(match self {
             Kind::AllReduce => Collective::AllReduce,
             Kind::AllGather => Collective::AllGather,
@@ -37,15 +37,15 @@ impl Kind {
         })
     }
 
-    pub(super) fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         self.collective().map_or("sendrecv", Collective::name)
     }
 
-    pub(super) fn reduces(self) -> bool {
+    pub(crate) fn reduces(self) -> bool {
         self.collective().is_some_and(Collective::reduces)
     }
 
-    pub(super) fn has_root(self) -> bool {
+    pub(crate) fn has_root(self) -> bool {
         self.collective().is_some_and(Collective::has_root)
     }
 
@@ -112,26 +112,26 @@ impl Kind {
     }
 
     /// Whether an in-place form exists.
-    pub(super) fn has_in_place(self) -> bool {
+    pub(crate) fn has_in_place(self) -> bool {
         !matches!(self, Kind::SendRecv | Kind::Barrier)
     }
 }
 
 /// One operation with its parameters.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Test {
-    pub(super) kind: Kind,
-    pub(super) op: Op,
-    pub(super) root: usize,
+pub(crate) struct Test {
+    pub(crate) kind: Kind,
+    pub(crate) op: Op,
+    pub(crate) root: usize,
 }
 
 impl Test {
-    pub(super) fn new(kind: Kind, op: Op, root: usize) -> Self {
+    pub(crate) fn new(kind: Kind, op: Op, root: usize) -> Self {
         Self { kind, op, root }
     }
 
     /// Shares of (input, output) at `rank`.
-    pub(super) fn shares(&self, ranks: usize, rank: usize) -> (usize, usize) {
+    pub(crate) fn shares(&self, ranks: usize, rank: usize) -> (usize, usize) {
         self.kind.collective().map_or((1, 1), |collective| collective.shares(ranks, self.root, rank))
     }
 
@@ -147,7 +147,7 @@ impl Test {
     }
 
     /// The reduction as `rank` gives it.
-    pub(super) fn reduction<T: Element>(&self, rank: usize) -> Reduction {
+    pub(crate) fn reduction<T: Element>(&self, rank: usize) -> Reduction {
         let factor = Self::factor(rank);
         match self.op {
             Op::Sum => Reduction::Sum,
@@ -161,7 +161,7 @@ impl Test {
     }
 
     /// Calls it from `input` into `output`.
-    pub(super) fn call<T: Element>(&self, comm: &Communicator, input: &[T], output: &mut [T]) -> Result<()> {
+    pub(crate) fn call<T: Element>(&self, comm: &Communicator, input: &[T], output: &mut [T]) -> Result<()> {
         let (rank, ranks, root) = (comm.rank(), comm.ranks(), self.root);
         let (at_root, reduction) = (rank == root, self.reduction::<T>(rank));
         match self.kind {
@@ -179,7 +179,7 @@ impl Test {
     }
 
     /// Calls it in place: the input lies at [`Test::own_place`] of `buffer`.
-    pub(super) fn call_in_place<T: Element>(&self, comm: &Communicator, buffer: &mut [T]) -> Result<()> {
+    pub(crate) fn call_in_place<T: Element>(&self, comm: &Communicator, buffer: &mut [T]) -> Result<()> {
         let reduction = self.reduction::<T>(comm.rank());
         match self.kind {
             Kind::AllReduce => comm.all_reduce(buffer, reduction),
@@ -195,7 +195,7 @@ impl Test {
     }
 
     /// Where in an in-place buffer (input, output) begin, in shares.
-    pub(super) fn own_place(&self, rank: usize) -> (usize, usize) {
+    pub(crate) fn own_place(&self, rank: usize) -> (usize, usize) {
         let at_root = rank == self.root;
         match self.kind {
             Kind::AllGather => (rank, 0),

@@ -183,6 +183,8 @@ pub enum State {
     Mismatch,
     /// A message is longer or shorter than it has to be.
     Length,
+    /// The peer has left before it did what is waited for.
+    Left,
 }
 
 impl Status {
@@ -202,8 +204,15 @@ impl Status {
 
     /// The state; none for a number that no kernel writes.
     pub fn state(&self) -> Option<State> {
-        let states =
-            [State::Well, State::Claimed, State::Late, State::Aborted, State::Mismatch, State::Length];
+        let states = [
+            State::Well,
+            State::Claimed,
+            State::Late,
+            State::Aborted,
+            State::Mismatch,
+            State::Length,
+            State::Left,
+        ];
         states.get(self.state as usize).copied()
     }
 }

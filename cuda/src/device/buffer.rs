@@ -47,9 +47,12 @@ impl<T: Plain> Clone for View<'_, T> {
 impl<T: Plain> Copy for View<'_, T> {}
 
 impl Gpu {
-    /// `count` elements, all bytes 0.
+    /// `count` elements, all bytes 0. Waits for that: it needs a little of the GPU ([`Stream::alloc`] waits for nothing).
     pub fn alloc<T: Plain>(&self, count: usize) -> Result<Buffer<T>, GpuError> {
         let buffer = Buffer::new(self, count)?;
+        if count == 0 {
+            return Ok(buffer);
+        }
         let house = &self.0.house;
         // SAFETY: the memory is new, and has this length.
         unsafe { result::memset_d8_async(buffer.address(), 0, buffer.bytes(), house.cu_stream()) }
@@ -67,6 +70,44 @@ impl Gpu {
             .from("cuMemcpyHtoDAsync")?;
         house.synchronize().from("cuStreamSynchronize")?;
         Ok(buffer)
+    }
+}
+
+impl Stream {
+    /// `count` elements, all bytes 0 for what is enqueued in this stream later; others must wait for it. Nothing waits here, and memory of
+    /// dropped buffers that this stream alone has used is taken while it still does.
+    ///
+    /// # Errors
+    /// Where there is no room.
+    pub fn alloc<T: Plain>(&self, count: usize) -> Result<Buffer<T>, GpuError> {
+        let buffer = self.room(count)?;
+        if count == 0 {
+            return Ok(buffer);
+        }
+        self.enqueue(&[&buffer.memory], "cuMemsetD8Async", |handle| {
+            // SAFETY: the memory has this length.
+            unsafe { sys::cuMemsetD8Async(buffer.address(), 0, buffer.bytes(), handle) }
+        })?;
+        Ok(buffer)
+    }
+
+    /// As [`Stream::alloc`], with whatever is in it: for what is written before it is read.
+    ///
+    /// # Errors
+    /// Where there is no room.
+    pub fn room<T: Plain>(&self, count: usize) -> Result<Buffer<T>, GpuError> {
+        let memory = Memory::in_order(self.gpu(), &self.queue, count.saturating_mul(size_of::<T>()))?;
+        Ok(Buffer { memory, count, elements: PhantomData })
+    }
+
+    /// The same elements in memory of the GPU, for this stream: they are there when this returns, which waits for the copy alone and
+    /// for nothing that is enqueued.
+    ///
+    /// # Errors
+    /// Of the driver.
+    pub fn upload<T: Plain>(&self, elements: &[T]) -> Result<Buffer<T>, GpuError> {
+        self.queue.count_written(size_of_val(elements));
+        self.gpu().upload(elements)
     }
 }
 
@@ -201,6 +242,7 @@ impl<'a, T: Plain> View<'a, T> {
 
     fn fetch(&self, stream: &Stream, to: *mut T) -> Result<(), GpuError> {
         stream.gpu().expect(self.gpu(), "memory")?;
+        stream.queue.count_read(self.bytes());
         stream.copy_and_wait(self.memory, "cuMemcpyDtoHAsync", |handle| {
             // SAFETY: `to` has room for as many, until the wait is over.
             unsafe { sys::cuMemcpyDtoHAsync_v2(to.cast(), self.address(), self.bytes(), handle) }
@@ -259,6 +301,7 @@ impl<T: Plain> ViewMut<'_, T> {
         expect_length(elements.len(), self.0.count)?;
         stream.gpu().expect(self.gpu(), "memory")?;
         let from = elements.as_ptr().cast();
+        stream.queue.count_written(self.0.bytes());
         stream.copy_and_wait(self.0.memory, "cuMemcpyHtoDAsync", |handle| {
             // SAFETY: `elements` are as many, and outlive the wait.
             unsafe { sys::cuMemcpyHtoDAsync_v2(self.address(), from, self.0.bytes(), handle) }

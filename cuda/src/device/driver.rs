@@ -11,8 +11,8 @@ use std::sync::Mutex;
 /// 12.0 as the driver says it: the first version that has every function we call.
 const OLDEST: c_int = 12000;
 
-/// Whether a driver is loaded; it stays so until the process ends.
-static LOADED: Mutex<bool> = Mutex::new(false);
+/// The driver, if one is loaded; it stays so until the process ends.
+static LOADED: Mutex<Option<Library>> = Mutex::new(None);
 
 /// How many GPUs there are; [`GpuError::NoDriver`] where there is no driver.
 pub fn gpus() -> Result<usize, GpuError> {
@@ -28,7 +28,7 @@ pub fn gpus() -> Result<usize, GpuError> {
 /// in it each function that we call: it panics where it does not.
 pub(crate) fn load(file: &OsStr) -> Result<bool, GpuError> {
     let mut loaded = lock(&LOADED);
-    let first = !*loaded;
+    let first = loaded.is_none();
     if first {
         // SAFETY: initialisers of libcuda ask for nothing; what else bears its name is not ours to distrust.
         let library = unsafe { Library::open(Some(file), RTLD_NOW | RTLD_GLOBAL) }.map_err(absent)?;
@@ -36,10 +36,20 @@ pub(crate) fn load(file: &OsStr) -> Result<bool, GpuError> {
         if found < OLDEST {
             return Err(GpuError::OldDriver { found });
         }
-        std::mem::forget(library);
-        *loaded = true;
+        *loaded = Some(library);
     }
     Ok(first)
+}
+
+/// A function that drivers have which are newer than the oldest we take.
+///
+/// # Safety
+/// `F` is its type in the driver's header.
+pub(crate) unsafe fn newer<F: Copy>(name: &[u8]) -> Option<F> {
+    // SAFETY: the caller's word.
+    lock(&LOADED)
+        .as_ref()
+        .and_then(|library| unsafe { library.get::<F>(name) }.ok().map(|function| *function))
 }
 
 fn version(library: &Library) -> Result<c_int, GpuError> {

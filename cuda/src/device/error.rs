@@ -77,6 +77,12 @@ pub enum GpuError {
         /// What was tried.
         what: &'static str,
     },
+    /// A graph is launched whose work cannot be done any more.
+    #[error("the graph cannot be launched: {why}")]
+    Ended {
+        /// Whose work it was, and what has become of them.
+        why: String,
+    },
     /// Memory that was exported by this process has been freed.
     #[error("the exported memory has been freed")]
     Gone,
@@ -103,6 +109,28 @@ pub enum GpuError {
         sources: usize,
         /// What is written.
         targets: usize,
+    },
+    /// There is no compiler for an expression.
+    #[error("no {what} to compile it: {reason}")]
+    NoCompiler {
+        /// Which one.
+        what: &'static str,
+        /// What the search for it said.
+        reason: String,
+    },
+    /// The driver refused kernels.
+    #[error("{error}: {said}")]
+    Module {
+        /// What it answered.
+        error: Box<GpuError>,
+        /// What its compiler says.
+        said: String,
+    },
+    /// The compiler refused an expression.
+    #[error("the compiler refused the expression: {said}")]
+    Refused {
+        /// Its messages.
+        said: String,
     },
     /// A reduction lacks what its operation needs.
     #[error("{0}")]

@@ -33,7 +33,7 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Gpu {
-    /// The GPU of this number.
+    /// The GPU of this number, with all kernels loaded: the first time on a machine the driver compiles them, which takes seconds.
     pub fn open(ordinal: usize) -> Result<Gpu, GpuError> {
         let gpus = gpus()?;
         if ordinal >= gpus {
@@ -95,16 +95,18 @@ impl Gpu {
         Ok(Stream::new(self.clone(), stream))
     }
 
+    /// A new stream whose kernels get room before those of others, as soon as blocks of these end: for collectives beside other work, which
+    /// ranks wait for.
+    pub fn urgent_stream(&self) -> Result<Stream, GpuError> {
+        self.bind()?;
+        let (_, first) = result::stream::get_priority_range().from("cuCtxGetStreamPriorityRange")?;
+        let stream = self.0.context.new_stream_with_priority(first).from("cuStreamCreateWithPriority")?;
+        Ok(Stream::new(self.clone(), stream))
+    }
+
     /// Whether its kernels can reach memory of the other directly.
     pub fn can_reach(&self, other: &Gpu) -> Result<bool, GpuError> {
-        if self == other {
-            return Ok(true);
-        }
-        let (own, peer) = (self.0.context.cu_device(), other.0.context.cu_device());
-        let mut can = 0;
-        // SAFETY: both devices are open.
-        unsafe { sys::cuDeviceCanAccessPeer(&mut can, own, peer) }.from("cuDeviceCanAccessPeer")?;
-        Ok(can != 0)
+        self.site().can_reach(&other.site())
     }
 
     /// Lets its kernels reach memory of the other, from now on; nothing if they can already.
@@ -132,6 +134,14 @@ impl Gpu {
     /// Makes it the one that calls of this thread are about.
     pub(crate) fn bind(&self) -> Result<(), GpuError> {
         self.0.context.bind_to_thread().from("cuCtxSetCurrent")
+    }
+
+    /// Loads kernels that were compiled at run time, by these names.
+    #[cfg(feature = "nvrtc")]
+    pub(crate) fn add_module(&self, mut image: Vec<u8>, names: &[&str]) -> Result<(), GpuError> {
+        image.push(0);
+        self.bind()?;
+        self.0.modules.add(&image, names)
     }
 
     fn attribute(&self, attribute: Attribute) -> Result<u32, GpuError> {
@@ -169,7 +179,8 @@ impl Device {
         unsafe { context.disable_event_tracking() };
         let name = result::device::get_name(context.cu_device()).from("cuDeviceGetName")?;
         let house = context.new_stream().from("cuStreamCreate")?;
-        Ok(Self { context, name, modules: Modules::default(), pool: Pool::default(), house })
+        let modules = Modules::load(&context)?;
+        Ok(Self { context, name, modules, pool: Pool::default(), house })
     }
 }
 

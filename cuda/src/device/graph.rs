@@ -13,6 +13,22 @@ pub struct Graph {
     /// Calls of the driver on a graph must follow each other.
     handles: Mutex<Handles>,
     memories: Vec<Arc<Memory>>,
+    /// In an order that all graphs share, as each holds a lock of its own while a graph is launched.
+    repeats: Vec<Arc<dyn Repeat>>,
+}
+
+/// Whose work a graph repeats: asked at each launch. See [`Stream::repeats`].
+pub trait Repeat: Send + Sync {
+    /// Carries out `launch`, which enqueues the graph in `stream`, or refuses it. What is to happen before and behind the
+    /// work is enqueued around it.
+    ///
+    /// # Errors
+    /// If the work cannot be done any more; or that of `launch`.
+    fn around(
+        &self,
+        stream: &Stream,
+        launch: &mut dyn FnMut() -> Result<(), GpuError>,
+    ) -> Result<(), GpuError>;
 }
 
 struct Handles {
@@ -47,7 +63,7 @@ impl<'a> Capture<'a> {
         // This thread too may allocate meanwhile, and ask what has become of other streams' work.
         let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
         stream.expect_no_capture("another capture")?;
-        stream.change_capture(Some(Kept::new()), |handle| {
+        stream.change_capture(Some(Kept::default()), |handle| {
             // SAFETY: the stream is alive.
             unsafe { result::stream::begin_capture(handle, mode) }.from("cuStreamBeginCapture")
         })?;
@@ -59,9 +75,12 @@ impl<'a> Capture<'a> {
         let gpu = self.stream.gpu().clone();
         // SAFETY: the graph was just made.
         match unsafe { result::graph::instantiate(graph, sys::CUgraphInstantiate_flags(0)) } {
-            Ok(ready) => {
-                Ok(Graph { gpu, handles: Mutex::new(Handles { graph, ready }), memories: distinct(kept) })
-            }
+            Ok(ready) => Ok(Graph {
+                gpu,
+                handles: Mutex::new(Handles { graph, ready }),
+                memories: distinct(kept.memories),
+                repeats: distinct(kept.repeats),
+            }),
             Err(error) => {
                 // SAFETY: nobody else has it.
                 let _ = unsafe { result::graph::destroy(graph) };
@@ -91,16 +110,28 @@ impl Drop for Capture<'_> {
     }
 }
 
-fn distinct(mut memories: Kept) -> Kept {
-    memories.sort_by_key(Arc::as_ptr);
-    memories.dedup_by(|one, other| Arc::ptr_eq(one, other));
-    memories
+fn distinct<T: ?Sized>(mut all: Vec<Arc<T>>) -> Vec<Arc<T>> {
+    let address = |one: &Arc<T>| Arc::as_ptr(one).cast::<()>().addr();
+    all.sort_by_key(address);
+    all.dedup_by_key(|one| address(one));
+    all
 }
 
 impl Graph {
-    /// Enqueues the work that was recorded.
+    /// Enqueues the work that was recorded. An error if whose work it is cannot do it any more.
     pub fn launch(&self, stream: &Stream) -> Result<(), GpuError> {
         stream.gpu().expect(&self.gpu, "a graph")?;
+        self.within(&self.repeats, stream)
+    }
+
+    fn within(&self, repeats: &[Arc<dyn Repeat>], stream: &Stream) -> Result<(), GpuError> {
+        match repeats.split_first() {
+            Some((first, rest)) => first.around(stream, &mut || self.within(rest, stream)),
+            None => self.enqueue(stream),
+        }
+    }
+
+    fn enqueue(&self, stream: &Stream) -> Result<(), GpuError> {
         let handles = lock(&self.handles);
         let memories: Vec<&Arc<Memory>> = self.memories.iter().collect();
         stream.enqueue(&memories, "cuGraphLaunch", |handle| {

@@ -80,6 +80,12 @@ impl<T: Plain> Buffer<T> {
             bytes: (self.len() * size_of::<T>()) as u64,
         })
     }
+
+    /// Takes [`Buffer::export`] back, by the caller's word that no other process will read or write it any more: once it is
+    /// dropped, its memory may go to somebody else.
+    pub fn withdraw(&self) {
+        self.memory.withdraw();
+    }
 }
 
 /// Enters memory into the table of exports; its number there.
@@ -109,7 +115,7 @@ impl Gpu {
             let known = lock(&EXPORTS).as_ref().and_then(|exports| exports.get(&handle.export)?.upgrade());
             let memory = known.ok_or(GpuError::Gone)?;
             within(0, handle.bytes, memory.bytes() as u64)?;
-            return Ok(Imported { address: memory.address(), memory, bytes, elsewhere: false });
+            return Ok(Imported::of(memory.address(), memory, bytes, false));
         }
         self.bind()?;
         let driver = sys::CUipcMemHandle { reserved: handle.driver.map(|byte| byte as c_char) };
@@ -122,7 +128,7 @@ impl Gpu {
         // SAFETY: the memory is open.
         unsafe { sys::cuMemGetAddressRange_v2(&mut start, &mut whole, base) }.from("cuMemGetAddressRange")?;
         within(handle.offset, handle.bytes, whole as u64)?;
-        Ok(Imported { memory, address: base + handle.offset, bytes, elsewhere: true })
+        Ok(Imported::of(base + handle.offset, memory, bytes, true))
     }
 }
 
@@ -136,6 +142,29 @@ fn within(offset: u64, bytes: u64, whole: u64) -> Result<(), GpuError> {
 }
 
 impl Imported {
+    fn of(address: u64, memory: Arc<Memory>, bytes: usize, elsewhere: bool) -> Self {
+        memory.imported_again();
+        Self { memory, address, bytes, elsewhere }
+    }
+
+    /// Whether nobody else in this process holds it, but by opening it too: its buffer, if that is of this process, has been dropped, and
+    /// no graph keeps it.
+    pub fn is_abandoned(&self) -> bool {
+        Arc::strong_count(&self.memory) <= self.memory.imports()
+    }
+
+    /// Whether all work of this process is done that used it.
+    pub fn is_idle(&self) -> bool {
+        self.memory.is_idle()
+    }
+
+    /// As [`Buffer::withdraw`], of a buffer of this process.
+    pub fn withdraw(&self) {
+        if !self.elsewhere {
+            self.memory.withdraw();
+        }
+    }
+
     /// Where kernels of the GPU that opened it find it.
     pub fn address(&self) -> u64 {
         self.address
@@ -154,5 +183,11 @@ impl Imported {
     /// Says that work in this stream uses it, as [`Buffer::used_by`] does.
     pub fn used_by(&self, stream: &Stream) {
         stream.uses(&self.memory);
+    }
+}
+
+impl Drop for Imported {
+    fn drop(&mut self) {
+        self.memory.imported_less();
     }
 }

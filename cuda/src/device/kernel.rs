@@ -34,10 +34,8 @@ pub struct Shape {
 }
 
 impl Gpu {
-    /// The kernel of this name. Its module is loaded when it is first asked for: better before kernels run that wait
-    /// for others.
+    /// The kernel of this name.
     pub fn kernel(&self, name: &str) -> Result<Kernel, GpuError> {
-        self.bind()?;
         let (function, name) = self.0.modules.function(name)?;
         Ok(Kernel { gpu: self.clone(), name, function })
     }

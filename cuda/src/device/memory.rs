@@ -2,9 +2,9 @@
 
 use super::error::GpuError;
 use super::gpu::{Gpu, lock};
-use super::pool::{Block, Kind};
+use super::pool::{Block, Kind, Use};
 use super::stream::Queue;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 /// Streams remembered before those that are idle are forgotten.
@@ -15,8 +15,12 @@ pub(crate) struct Memory {
     pub(crate) gpu: Gpu,
     block: Block,
     exported: AtomicBool,
-    /// Streams with work that uses it.
+    /// Streams with work that uses it,
     users: Mutex<Vec<Arc<Queue>>>,
+    /// and work that was found not to be done.
+    ends: Mutex<Vec<Use>>,
+    /// How often this process has opened it.
+    imports: AtomicUsize,
 }
 
 impl Memory {
@@ -26,14 +30,25 @@ impl Memory {
         Ok(Self::of(gpu, block))
     }
 
+    /// For this stream, whose work uses it next.
+    pub(crate) fn in_order(gpu: &Gpu, queue: &Arc<Queue>, bytes: usize) -> Result<Arc<Self>, GpuError> {
+        gpu.bind()?;
+        let block = gpu.0.pool.take_in_order(queue, bytes.max(1));
+        let memory = Self::of(gpu, block.map_err(|error| named(error, gpu, Kind::Device, bytes))?);
+        // Work that is under way may use it.
+        memory.used_by(queue);
+        Ok(memory)
+    }
+
     /// Another process's, which has been opened at this address.
     pub(crate) fn imported(gpu: &Gpu, address: u64, bytes: usize) -> Arc<Self> {
-        Self::of(gpu, Block { kind: Kind::Imported, address, bytes, exported: true })
+        Self::of(gpu, Block { kind: Kind::Imported, address, bytes, exported: true, ordered: false })
     }
 
     fn of(gpu: &Gpu, block: Block) -> Arc<Self> {
-        let (exported, users) = (AtomicBool::new(block.exported), Mutex::default());
-        Arc::new(Self { gpu: gpu.clone(), block, exported, users })
+        let exported = AtomicBool::new(block.exported);
+        let (users, ends, imports) = (Mutex::default(), Mutex::default(), AtomicUsize::new(0));
+        Arc::new(Self { gpu: gpu.clone(), block, exported, users, ends, imports })
     }
 
     pub(crate) fn address(&self) -> u64 {
@@ -47,6 +62,38 @@ impl Memory {
     /// From now on another process may have it open.
     pub(crate) fn export(&self) {
         self.exported.store(true, Ordering::Relaxed);
+    }
+
+    /// No other process uses it any more.
+    pub(crate) fn withdraw(&self) {
+        self.exported.store(false, Ordering::Relaxed);
+    }
+
+    /// This process has opened it once more.
+    pub(crate) fn imported_again(&self) {
+        self.imports.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// This process has closed it once.
+    pub(crate) fn imported_less(&self) {
+        self.imports.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// How often this process has it open.
+    pub(crate) fn imports(&self) -> usize {
+        self.imports.load(Ordering::Relaxed)
+    }
+
+    /// Whether all work is done that used it.
+    pub(crate) fn is_idle(&self) -> bool {
+        let mut ends = lock(&self.ends);
+        ends.extend(self.take_users());
+        ends.retain_mut(|each| !each.is_over());
+        ends.is_empty()
+    }
+
+    fn take_users(&self) -> impl Iterator<Item = Use> {
+        std::mem::take(&mut *lock(&self.users)).into_iter().map(Use::of)
     }
 
     /// Remembers that work in this stream uses it.
@@ -75,7 +122,8 @@ impl Drop for Memory {
         let block = Block { exported: self.exported.load(Ordering::Relaxed), ..self.block };
         // Where that fails, the GPU has failed, and so will what follows.
         let _ = self.gpu.bind();
-        let (pool, users) = (&self.gpu.0.pool, std::mem::take(&mut *lock(&self.users)));
-        if block.kind == Kind::Imported { pool.close(block, users) } else { pool.give(block, users) }
+        let pool = &self.gpu.0.pool;
+        let uses = std::mem::take(&mut *lock(&self.ends)).into_iter().chain(self.take_users()).collect();
+        if block.kind == Kind::Imported { pool.close(block, uses) } else { pool.give(block, uses) }
     }
 }

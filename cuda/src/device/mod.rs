@@ -29,6 +29,10 @@ mod memory;
 pub mod model;
 #[cfg(feature = "gpu")]
 mod modules;
+#[cfg(feature = "nvrtc")]
+mod nvrtc;
+#[cfg(feature = "gpu")]
+pub(crate) mod own;
 #[cfg(feature = "gpu")]
 mod pinned;
 mod plain;
@@ -40,6 +44,8 @@ mod schedule;
 #[cfg(feature = "gpu")]
 mod stream;
 mod table;
+#[cfg(feature = "gpu")]
+mod topology;
 
 pub use arguments::{Channel, Exchange, Fifo, Patience, Ping, ReduceCopy, State, Status};
 #[cfg(feature = "gpu")]
@@ -53,7 +59,7 @@ pub use event::Event;
 #[cfg(feature = "gpu")]
 pub use gpu::Gpu;
 #[cfg(feature = "gpu")]
-pub use graph::Graph;
+pub use graph::{Graph, Repeat};
 #[cfg(feature = "gpu")]
 pub use interop::{DeviceBuffer, DeviceBufferMut};
 #[cfg(feature = "gpu")]
@@ -61,10 +67,14 @@ pub use ipc::{Imported, IpcHandle};
 #[cfg(feature = "gpu")]
 pub use kernel::{Kernel, Shape};
 #[cfg(feature = "gpu")]
-pub use pinned::Pinned;
+pub use own::{DeviceReduction, OwnKernels};
+#[cfg(feature = "gpu")]
+pub use pinned::{Held, Pinned};
 pub use plain::Plain;
 pub use schedule::{
-    Act, Extent, Interpret, Neighbour, OneShot, Place, Port, Protocol, Share, Space, Strand, Verb,
+    Act, Extent, Interpret, Lent, Neighbour, OneShot, Place, Port, Protocol, Share, Space, Strand, Verb,
 };
 #[cfg(feature = "gpu")]
-pub use stream::Stream;
+pub use stream::{Copied, Stream};
+#[cfg(feature = "gpu")]
+pub use topology::{Path, Site};

@@ -80,7 +80,7 @@ arguments! {
     }
 
     /// Arguments of `embed` and `embed_slopes`.
-    Look: 40 {
+    Look: 48 {
         /// Vectors; of slopes their gradients, which are added to.
         0 => table: *mut f32,
         /// Rows of the table.
@@ -91,6 +91,10 @@ arguments! {
         24 => count: u64,
         /// Of a vector.
         32 => width: u64,
+        /// The index of vectors that are elsewhere, and zeros here,
+        40 => ignored: u32,
+        /// if this is not 0.
+        44 => ignores: u32,
     }
 
     /// Arguments of `attention*`.
@@ -139,6 +143,32 @@ arguments! {
         48 => ignores: u32,
         /// Room that has no meaning.
         52 => unused: u32,
+    }
+
+    /// Arguments of `class_greatest`, `class_powers` and `class_slopes`: cross entropy where each rank has some of the classes.
+    Classes: 72 {
+        /// Become powers, then their gradient.
+        0 => logits: *mut f32,
+        /// The place here of the class of each row; `columns` if it is elsewhere.
+        8 => targets: *const u32,
+        /// The greatest logit of each row; becomes its loss.
+        16 => greatest: *mut f32,
+        /// The sum of the powers of each row, then the logit at the target of each.
+        24 => both: *mut f32,
+        /// How many.
+        32 => rows: u64,
+        /// Of a row.
+        40 => columns: u64,
+        /// Of these that are classes; the rest is padding.
+        48 => count: u64,
+        /// What the loss of a row counts.
+        56 => share: f32,
+        /// The target of rows that do not count,
+        60 => ignored: u32,
+        /// if this is not 0.
+        64 => ignores: u32,
+        /// Room that has no meaning.
+        68 => unused: u32,
     }
 
     /// Arguments of `matmul`: into = alpha · one · other + beta · into.

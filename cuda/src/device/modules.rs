@@ -1,11 +1,14 @@
-//! The kernels' PTX, part of the program, and loaded when one of a module is asked for.
+//! The kernels' PTX, part of the program, and loaded when a GPU is opened.
 
+use super::driver::newer;
 use super::error::{Answer, GpuError};
 use super::gpu::lock;
-use cudarc::driver::{result, sys};
+use cudarc::driver::{CudaContext, result, sys, sys::CUjit_option as JitOption};
 use std::collections::HashMap;
-use std::ffi::CString;
-use std::sync::{Mutex, OnceLock};
+use std::ffi::{CString, c_void};
+use std::ptr::{null_mut, without_provenance_mut};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// The files of `cuda/ptx`.
 macro_rules! modules {
@@ -64,27 +67,17 @@ modules! {
     schedule_uint8
 }
 
-/// Index of the module of each kernel.
-fn index() -> &'static HashMap<&'static str, usize> {
-    static INDEX: OnceLock<HashMap<&str, usize>> = OnceLock::new();
-    INDEX.get_or_init(|| {
-        let kernels = |(index, (_, text)): (usize, &(&str, &'static str))| {
-            text.split(".visible .entry ")
-                .skip(1)
-                .map(move |body| (&body[..body.find('(').unwrap_or(0)], index))
-        };
-        MODULES.iter().enumerate().flat_map(kernels).collect()
-    })
+/// The names of the kernels in a module's text.
+fn kernels(text: &'static str) -> impl Iterator<Item = &'static str> {
+    text.split(".visible .entry ").skip(1).map(|body| &body[..body.find('(').unwrap_or(0)])
 }
 
-/// What a GPU has loaded, until it is closed.
-#[derive(Default)]
+/// The modules of a GPU, all of them loaded.
 pub(crate) struct Modules(Mutex<Loaded>);
 
 #[derive(Default)]
 struct Loaded {
-    /// By index.
-    modules: HashMap<usize, sys::CUmodule>,
+    modules: Vec<sys::CUmodule>,
     functions: HashMap<&'static str, sys::CUfunction>,
 }
 
@@ -92,53 +85,124 @@ struct Loaded {
 unsafe impl Send for Loaded {}
 
 impl Modules {
-    /// The kernel of this name, and the name; the GPU's context is current.
-    pub(crate) fn function(&self, name: &str) -> Result<(sys::CUfunction, &'static str), GpuError> {
-        let (&name, &index) =
-            index().get_key_value(name).ok_or_else(|| GpuError::NoKernel { name: name.to_owned() })?;
-        let mut loaded = lock(&self.0);
-        if let Some(&function) = loaded.functions.get(name) {
-            return Ok((function, name));
-        }
-        let module = match loaded.modules.get(&index) {
-            Some(&module) => module,
-            None => load(MODULES[index].1)?,
+    /// Loads all of them, by several threads: the driver compiles them when they are first loaded on a machine, which takes
+    /// seconds. Later it could not be done: loading may wait for all that runs on the GPU, even for kernels that wait for what this
+    /// thread would launch next.
+    pub(crate) fn load(context: &CudaContext) -> Result<Self, GpuError> {
+        let (modules, next) = (Self(Mutex::default()), AtomicUsize::new(0));
+        let work = || {
+            context.bind_to_thread().from("cuCtxSetCurrent")?;
+            while let Some((_, text)) = MODULES.get(next.fetch_add(1, Ordering::Relaxed)) {
+                modules.enter(text)?;
+            }
+            Ok(())
         };
-        loaded.modules.insert(index, module);
-        let function = function(module, name)?;
-        loaded.functions.insert(name, function);
-        Ok((function, name))
+        let threads =
+            std::thread::available_parallelism().map_or(1, |threads| threads.get().min(LOADERS_MAX));
+        let ended = std::thread::scope(|scope| {
+            let workers: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
+            workers.into_iter().map(|worker| worker.join().expect("a module was loaded")).collect::<Vec<_>>()
+        });
+        match ended.into_iter().collect::<Result<(), GpuError>>() {
+            Ok(()) => Ok(modules),
+            Err(error) => {
+                modules.unload();
+                Err(error)
+            }
+        }
+    }
+
+    fn enter(&self, text: &'static str) -> Result<(), GpuError> {
+        let image = CString::new(text).expect("PTX has no zeros");
+        let module = load(image.as_bytes_with_nul())?;
+        lock(&self.0).modules.push(module);
+        let found = kernels(text).map(|name| Ok((name, function(module, name)?)));
+        let found = found.collect::<Result<Vec<_>, GpuError>>()?;
+        lock(&self.0).functions.extend(found);
+        Ok(())
+    }
+
+    /// The kernel of this name, and the name.
+    pub(crate) fn function(&self, name: &str) -> Result<(sys::CUfunction, &'static str), GpuError> {
+        match lock(&self.0).functions.get_key_value(name) {
+            Some((&name, &function)) => Ok((function, name)),
+            None => Err(GpuError::NoKernel { name: name.to_owned() }),
+        }
+    }
+
+    /// Loads kernels that were compiled at run time; the GPU's context is current. Their names last as long as the program.
+    #[cfg(feature = "nvrtc")]
+    pub(crate) fn add(&self, image: &[u8], names: &[&str]) -> Result<(), GpuError> {
+        let module = load(image)?;
+        lock(&self.0).modules.push(module);
+        for name in names {
+            // Launches take the lock, too: the driver is called without.
+            let function = function(module, name)?;
+            let functions = &mut lock(&self.0).functions;
+            if !functions.contains_key(name) {
+                functions.insert(String::leak((*name).to_owned()), function);
+            }
+        }
+        Ok(())
     }
 
     /// Unloads them; the GPU's context is current, and none of their kernels runs.
-    pub(crate) fn unload(&mut self) {
-        for (_, module) in lock(&self.0).modules.drain() {
+    pub(crate) fn unload(&self) {
+        for module in std::mem::take(&mut *lock(&self.0)).modules {
             // SAFETY: kernels and streams keep the GPU open, so nobody has or runs a function of it any more.
             let _ = unsafe { result::module::unload(module) };
         }
     }
 }
 
-fn load(text: &str) -> Result<sys::CUmodule, GpuError> {
-    let text = CString::new(text).expect("PTX has no zeros");
-    // SAFETY: the text ends with a zero.
-    unsafe { result::module::load_data(text.as_ptr().cast()) }.from("cuModuleLoadData")
+/// Loads an image, whose end is known or marked by a zero; what the driver's compiler says of it is in the error.
+fn load(image: &[u8]) -> Result<sys::CUmodule, GpuError> {
+    let (mut module, mut said) = (null_mut(), vec![0u8; LOG_BYTES]);
+    let mut options = [JitOption::CU_JIT_ERROR_LOG_BUFFER, JitOption::CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES];
+    let mut values: [*mut c_void; 2] = [said.as_mut_ptr().cast(), without_provenance_mut(said.len())];
+    let (count, options, values) = (options.len() as u32, options.as_mut_ptr(), values.as_mut_ptr());
+    // SAFETY: the image has an end, each option has its value, and the log has room for as many bytes as that says.
+    let answer =
+        unsafe { sys::cuModuleLoadDataEx(&mut module, image.as_ptr().cast(), count, options, values) };
+    answer.from("cuModuleLoadDataEx").map_err(|error| {
+        let said = String::from_utf8_lossy(said.split(|&byte| byte == 0).next().unwrap_or_default());
+        if said.is_empty() {
+            error
+        } else {
+            GpuError::Module { error: Box::new(error), said: said.into_owned() }
+        }
+    })?;
+    Ok(module)
 }
 
+/// A kernel of a module, with its code on the GPU.
 fn function(module: sys::CUmodule, name: &str) -> Result<sys::CUfunction, GpuError> {
     let name = CString::new(name).expect("names have no zeros");
     // SAFETY: the module is loaded.
     let function = unsafe { result::module::get_function(module, name) }.from("cuModuleGetFunction")?;
     let registers = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_NUM_REGS;
-    // Where modules are loaded lazily, this is what loads the code.
+    // Where modules are loaded lazily, this is what loads the code,
     // SAFETY: as above.
     unsafe { result::function::get_function_attribute(function, registers) }.from("cuFuncGetAttribute")?;
+    type FuncLoad = unsafe extern "C" fn(sys::CUfunction) -> sys::CUresult;
+    // SAFETY: the type is that of the driver's header.
+    if let Some(load) = unsafe { newer::<FuncLoad>(b"cuFuncLoad") } {
+        // and from 12.4 on there is a call for that.
+        // SAFETY: as above.
+        unsafe { load(function) }.from("cuFuncLoad")?;
+    }
     Ok(function)
 }
 
+/// The driver compiles by so many threads at once; more gain little.
+const LOADERS_MAX: usize = 8;
+/// Room for what its compiler says.
+const LOG_BYTES: usize = 4096;
+
 #[cfg(test)]
 mod tests {
-    use super::{MODULES, index};
+    use super::{MODULES, kernels, load};
+    use std::collections::HashSet;
 
     #[test]
     fn every_file_has_its_row() {
@@ -153,8 +217,19 @@ mod tests {
     #[test]
     fn kernels_are_found_in_their_modules() {
         let entries: usize = MODULES.iter().map(|(_, text)| text.matches(".entry").count()).sum();
-        assert_eq!(index().len(), entries, "a kernel is in two modules, or hidden");
-        assert_eq!(MODULES[index()["exchange"]].0, "exchange");
-        assert_eq!(MODULES[index()["reduce_copy_half_avg"]].0, "reduce_copy_half");
+        let names: HashSet<&str> = MODULES.iter().flat_map(|(_, text)| kernels(text)).collect();
+        assert_eq!(names.len(), entries, "a kernel is in two modules, or hidden");
+        assert!(names.contains("exchange") && names.contains("reduce_copy_half_avg"));
+    }
+
+    #[test]
+    fn what_the_driver_says_of_kernels_is_in_the_error() {
+        if crate::software::install().is_err() {
+            return eprintln!("SKIPPED: needs a C++ compiler");
+        }
+        let gpu = crate::device::Gpu::open(0).unwrap();
+        gpu.bind().unwrap();
+        let error = load(b".visible .entry nothing(\0").unwrap_err().to_string();
+        assert!(error.contains("cuModuleLoadDataEx") && error.ends_with("no kernel nothing"), "{error}");
     }
 }

@@ -22,6 +22,17 @@ pub struct Pinned<T: Plain> {
     elements: PhantomData<fn() -> T>,
 }
 
+/// The memory of a [`Pinned`] without its elements: for who says that it is used, and must not wait for who reads it.
+#[derive(Clone)]
+pub struct Held(Arc<Memory>);
+
+impl Held {
+    /// Says that work in this stream uses it, as [`Buffer::used_by`](super::Buffer::used_by) does.
+    pub fn used_by(&self, stream: &Stream) {
+        stream.uses(&self.0);
+    }
+}
+
 impl Gpu {
     /// `count` elements of page-locked memory, all bytes 0.
     pub fn pin<T: Plain>(&self, count: usize) -> Result<Pinned<T>, GpuError> {
@@ -74,6 +85,11 @@ impl<T: Plain> Pinned<T> {
         assert!(index < self.count, "{index} of {} elements", self.count);
         // SAFETY: inside, aligned as page-locked memory is, and `&mut self` keeps the host's others away.
         unsafe { (self.address() as *mut T).add(index).write_volatile(value) };
+    }
+
+    /// Its memory.
+    pub fn hold(&self) -> Held {
+        Held(self.memory.clone())
     }
 
     /// Says that work in this stream uses it, as [`Buffer::used_by`](super::Buffer::used_by) does.

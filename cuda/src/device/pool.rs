@@ -1,4 +1,7 @@
-//! Memory that nobody holds any more, kept until its last use is over, and then for the next who needs as much.
+//! Memory that nobody holds any more, kept until its last use is over, and then for the next who needs as much or a little less.
+//!
+//! What a stream took for itself ([`Stream::alloc`](super::Stream::alloc)) and no other has used, that stream takes again at once:
+//! what it does there next comes behind what it did. So a host that is far ahead of its GPU needs no more memory than one that waits.
 //!
 //! To give memory back the driver waits for everything that runs on the GPU, even for kernels that wait for what
 //! this thread would do next. So it happens only when there is no room left, or when a program asks for it.
@@ -34,6 +37,8 @@ pub(crate) struct Block {
     pub(crate) bytes: usize,
     /// Another process may have it open: it is never given to somebody else.
     pub(crate) exported: bool,
+    /// It was taken in the order of a stream: nothing in it but data, which kernels may find changed.
+    pub(crate) ordered: bool,
 }
 
 /// Blocks of a GPU that are in nobody's hands.
@@ -52,11 +57,11 @@ struct Retired {
     uses: Vec<Use>,
 }
 
-/// Until when.
-enum Use {
-    /// Until all that is in the stream by then; while it is captured no event can be recorded.
-    Queue(Arc<Queue>),
-    Event(CudaEvent),
+/// Until all is done that is in a stream by then.
+pub(crate) struct Use {
+    queue: Arc<Queue>,
+    /// None yet while the stream is captured, or busy being enqueued in.
+    end: Option<CudaEvent>,
 }
 
 impl Pool {
@@ -74,29 +79,34 @@ impl Pool {
         }
     }
 
+    /// Memory with whatever is in it, for a stream whose work uses it next.
+    pub(crate) fn take_in_order(&self, queue: &Arc<Queue>, bytes: usize) -> Result<Block, GpuError> {
+        // A graph may run on another stream.
+        let again = (!queue.is_captured()).then(|| lock(&self.0).again(queue, bytes)).flatten();
+        let block = again.map_or_else(|| self.take(Kind::Device, bytes), Ok)?;
+        Ok(Block { ordered: true, ..block })
+    }
+
     fn find(&self, kind: Kind, bytes: usize) -> Option<Block> {
         let mut state = lock(&self.0);
         state.sweep();
-        let fits = |block: &Block| (block.kind, block.bytes, block.exported) == (kind, bytes, false);
-        let found = state.unused.iter().position(fits)?;
+        let fits = |block: &Block| block.kind == kind && !block.exported && block.has_room_for(bytes);
+        let fitting = state.unused.iter().enumerate().filter(|(_, block)| fits(block));
+        let (found, _) = fitting.min_by_key(|(_, block)| block.bytes)?;
         Some(state.unused.swap_remove(found))
     }
 
-    /// Takes a block back that these streams have used.
-    pub(crate) fn give(&self, block: Block, users: Vec<Arc<Queue>>) {
-        let uses = users.into_iter().map(Use::Queue).collect();
+    /// Takes a block back whose last uses these are.
+    pub(crate) fn give(&self, block: Block, uses: Vec<Use>) {
         let mut state = lock(&self.0);
         state.retired.push(Retired { block, uses });
         state.sweep();
     }
 
-    /// Waits for these streams, if none is being captured, and closes memory of another process.
-    pub(crate) fn close(&self, block: Block, users: Vec<Arc<Queue>>) {
-        for event in users.iter().filter_map(|user| user.mark()) {
-            // A GPU that has failed uses nothing any more.
-            let _ = event.synchronize();
-        }
-        self.give(block, users);
+    /// Waits for these uses, if no stream is being captured, and closes memory of another process.
+    pub(crate) fn close(&self, block: Block, mut uses: Vec<Use>) {
+        uses.retain_mut(|each| !each.wait());
+        self.give(block, uses);
     }
 
     /// Waits for all uses and gives everything back to the driver; the GPU's context is current.
@@ -112,7 +122,25 @@ impl Pool {
     }
 }
 
+impl Block {
+    /// Whether it is as long, and not much longer.
+    fn has_room_for(&self, bytes: usize) -> bool {
+        (bytes..=bytes.saturating_add(bytes / SPARE)).contains(&self.bytes)
+    }
+}
+
 impl State {
+    /// The smallest block of so many bytes that was taken in the order of this stream, and used by no other.
+    fn again(&mut self, queue: &Arc<Queue>, bytes: usize) -> Option<Block> {
+        let fits = |retired: &Retired| {
+            let block = &retired.block;
+            block.ordered && !block.exported && block.has_room_for(bytes) && retired.is_of(queue)
+        };
+        let fitting = self.retired.iter().enumerate().filter(|(_, retired)| fits(retired));
+        let (found, _) = fitting.min_by_key(|(_, retired)| retired.block.bytes)?;
+        Some(self.retired.swap_remove(found).block)
+    }
+
     /// Moves what no work uses any more.
     fn sweep(&mut self) {
         let unused = &mut self.unused;
@@ -124,38 +152,49 @@ impl State {
             match retired.block.kind {
                 // What cannot be closed is closed when the process ends.
                 Kind::Imported => drop(free(retired.block)),
-                Kind::Device | Kind::Host => unused.push(retired.block),
+                Kind::Device | Kind::Host => unused.push(Block { ordered: false, ..retired.block }),
             }
             false
         });
     }
 }
 
+impl Retired {
+    fn is_of(&self, queue: &Arc<Queue>) -> bool {
+        self.uses.iter().all(|each| Arc::ptr_eq(&each.queue, queue))
+    }
+}
+
 impl Use {
-    /// Records an event if that is possible now.
-    fn settle(&mut self) {
-        if let Use::Queue(queue) = self
-            && let Some(event) = queue.mark()
-        {
-            *self = Use::Event(event);
-        }
+    /// All that is in the stream now, if an event can be recorded there.
+    pub(crate) fn of(queue: Arc<Queue>) -> Self {
+        Self { end: queue.mark(), queue }
     }
 
-    fn is_over(&mut self) -> bool {
-        self.settle();
+    /// The event, recorded if that is possible only now.
+    fn end(&mut self) -> Option<&CudaEvent> {
+        if self.end.is_none() {
+            self.end = self.queue.mark();
+        }
+        self.end.as_ref()
+    }
+
+    pub(crate) fn is_over(&mut self) -> bool {
         // A GPU that has failed uses nothing any more.
-        matches!(self, Use::Event(event) if event.try_is_complete() != Ok(false))
+        self.end().is_some_and(|event| event.try_is_complete() != Ok(false))
     }
 
     /// Waits; false if the stream is being captured.
     fn wait(&mut self) -> bool {
-        self.settle();
-        match self {
-            Use::Event(event) => event.synchronize().is_ok() || self.is_over(),
-            Use::Queue(_) => false,
+        match self.end() {
+            Some(event) => event.synchronize().is_ok() || self.is_over(),
+            None => false,
         }
     }
 }
+
+/// Of so many bytes one more may be lost when memory goes to who needs less.
+const SPARE: usize = 4;
 
 fn allocate(kind: Kind, bytes: usize) -> Result<Block, GpuError> {
     if bytes > isize::MAX as usize {
@@ -168,7 +207,7 @@ fn allocate(kind: Kind, bytes: usize) -> Result<Block, GpuError> {
         Kind::Host => unsafe { result::malloc_host(bytes, MAPPED) }.from("cuMemHostAlloc")? as u64,
         Kind::Imported => unreachable!("memory of others is opened, not allocated"),
     };
-    Ok(Block { kind, address, bytes, exported: false })
+    Ok(Block { kind, address, bytes, exported: false, ordered: false })
 }
 
 /// Portable, and mapped: any GPU reaches it.

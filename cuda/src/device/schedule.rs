@@ -15,7 +15,7 @@ arguments! {
         1 => finish: u8,
         /// Blocks of the message; of a copy 1; of a reduction what is combined, [`Act::OPERANDS_MAX`] at most.
         2 => operands: u16,
-        /// Of a copy or a reduction: how many places get the result, one or two.
+        /// Of a copy or a reduction: how many places get the result, [`Act::OPERANDS_MAX`] at most.
         4 => targets: u16,
         /// How many acts from here on are done at once; 0 and 1: this one alone. Set by [`Act::group`].
         6 => together: u16,
@@ -33,7 +33,7 @@ arguments! {
     /// One block of a rank's memory.
     #[derive(PartialEq, Eq)]
     Place: 12 {
-        /// Whose: another rank's only if it is a window's.
+        /// Whose: another rank's only if it is a window's, or that of a [`Lent`] buffer.
         0 => rank: u32,
         /// A [`Space`] as a number.
         4 => space: u32,
@@ -99,9 +99,17 @@ arguments! {
         8 => inbox: *mut u64,
     }
 
+    /// The buffers of one rank, where others reach them: cut as theirs are. Null where no program names them.
+    Lent: 16 {
+        /// The send buffer's first byte.
+        0 => input: *mut u8,
+        /// That of the receive buffer.
+        8 => output: *mut u8,
+    }
+
     /// Arguments of the kernels `schedule_*`: one rank's part in a collective. Launched with `channels` times `strand_count` blocks,
     /// block `channel * strand_count + strand`; all blocks of all ranks must be resident at once.
-    Interpret: 272 {
+    Interpret: 288 {
         /// In device memory, as all tables here.
         0 => acts: *const Act,
         /// Of all acts.
@@ -158,13 +166,17 @@ arguments! {
         240 => uses_window: u32,
         /// A [`Protocol`] as a number; both sides of every port have the same.
         244 => protocol: u32,
+        /// In device memory, one for each rank; none unless the program names buffers of peers.
+        248 => lent: *const Lent,
+        /// A word for each rank: not 0 once it has left, with all that it had to do done. None: nobody does.
+        256 => left: *const u64,
         /// For all of its waits.
-        248 => patience: Patience,
+        264 => patience: Patience,
     }
 
     /// Arguments of the kernels `one_shot_*`: an all_reduce in which each rank stores what it has into the mailboxes of all. Every
     /// block takes the next `block_bytes` of the buffer.
-    OneShot: 128 {
+    OneShot: 136 {
         /// The send buffer.
         0 => input: *const u8,
         /// The receive buffer; may be the input.
@@ -197,8 +209,10 @@ arguments! {
         96 => divisor: u32,
         /// Room that has no meaning.
         100 => unused: u32,
+        /// As in [`Interpret`].
+        104 => left: *const u64,
         /// For all of its waits.
-        104 => patience: Patience,
+        112 => patience: Patience,
     }
 }
 
@@ -250,7 +264,7 @@ pub enum Space {
 impl Act {
     /// No rank, as the receiver of what is forwarded.
     pub const NOBODY: u32 = u32::MAX;
-    /// Places that one reduction can combine, and acts that can be done together.
+    /// Places that one reduction can combine, or that get its result, and acts that can be done together.
     pub const OPERANDS_MAX: usize = 64;
 
     /// Marks acts of a strand that can be done at once: waits, and copies of which none touches what another reads or writes, wherever

@@ -3,11 +3,12 @@
 use super::error::{Answer, GpuError};
 use super::event::Event;
 use super::gpu::{Gpu, lock};
+use super::graph::Repeat;
 use super::memory::Memory;
 use cudarc::driver::sys::{CUresult, CUstream, CUstreamCaptureStatus};
 use cudarc::driver::{CudaEvent, CudaStream, result};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, TryLockError};
 
 /// A stream of a GPU. Clones are the same one.
 #[derive(Clone)]
@@ -23,15 +24,29 @@ pub(crate) struct Queue {
     shared: AtomicBool,
     /// While it is captured: what the graph will use. Locked whenever something is enqueued.
     captured: Mutex<Option<Kept>>,
+    copied: [AtomicU64; 2],
 }
 
-/// Memory that a graph uses.
-pub(crate) type Kept = Vec<Arc<Memory>>;
+/// Bytes that went between memory of the host and of the GPU for a stream.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Copied {
+    /// From the host.
+    pub to_device: u64,
+    /// To the host.
+    pub from_device: u64,
+}
+
+/// What a graph keeps: the memory that its work uses, and whose work it is.
+#[derive(Default)]
+pub(crate) struct Kept {
+    pub(crate) memories: Vec<Arc<Memory>>,
+    pub(crate) repeats: Vec<Arc<dyn Repeat>>,
+}
 
 impl Stream {
     pub(crate) fn new(gpu: Gpu, stream: Arc<CudaStream>) -> Self {
-        let (shared, captured) = (AtomicBool::new(false), Mutex::new(None));
-        Self { gpu, queue: Arc::new(Queue { stream, shared, captured }) }
+        let (shared, captured, copied) = (AtomicBool::new(false), Mutex::new(None), Default::default());
+        Self { gpu, queue: Arc::new(Queue { stream, shared, captured, copied }) }
     }
 
     /// A stream of cudarc's, which stays usable there. What is enqueued by way of both comes in the order of the calls.
@@ -74,6 +89,12 @@ impl Stream {
         Ok(self.queue.is_captured())
     }
 
+    /// What has been copied so far between the host and the GPU by calls that name this stream.
+    pub fn copied(&self) -> Copied {
+        let [to_device, from_device] = [0, 1].map(|way| self.queue.copied[way].load(Ordering::Relaxed));
+        Copied { to_device, from_device }
+    }
+
     /// An event that comes when all that is enqueued now is done.
     pub fn record(&self) -> Result<Event, GpuError> {
         let event = Event::new(&self.gpu)?;
@@ -110,12 +131,22 @@ impl Stream {
         self.keep(&mut captured, &[memory]);
     }
 
+    /// Says whose work is being recorded: the graph will ask before each launch. False where no [`Stream::capture`] goes
+    /// on: a graph that is made by way of another library asks nobody.
+    pub fn repeats(&self, whose: &Arc<dyn Repeat>) -> bool {
+        let mut captured = lock(&self.queue.captured);
+        if let Some(kept) = &mut *captured {
+            kept.repeats.push(whose.clone());
+        }
+        captured.is_some()
+    }
+
     fn keep(&self, captured: &mut Option<Kept>, memories: &[&Arc<Memory>]) {
         let elsewhere = captured.is_none() && self.queue.is_shared() && self.queue.is_captured();
         for &memory in memories {
             memory.used_by(&self.queue);
             match captured {
-                Some(kept) => kept.push(memory.clone()),
+                Some(kept) => kept.memories.push(memory.clone()),
                 // Nobody will say when a graph that is made by way of another library is gone.
                 None if elsewhere => std::mem::forget(memory.clone()),
                 None => (),
@@ -169,6 +200,16 @@ impl PartialEq for Stream {
 impl Eq for Stream {}
 
 impl Queue {
+    /// Counts bytes that were copied from the host.
+    pub(crate) fn count_written(&self, bytes: usize) {
+        self.copied[0].fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    /// Counts bytes that were copied to the host.
+    pub(crate) fn count_read(&self, bytes: usize) {
+        self.copied[1].fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
     fn share(&self) {
         self.shared.store(true, Ordering::Relaxed);
     }
@@ -195,9 +236,13 @@ impl Queue {
         !self.is_captured() && self.query() == Ok(true)
     }
 
-    /// An event behind all that is enqueued; none while the stream is captured.
+    /// An event behind all that is enqueued; none while the stream is captured, or somebody enqueues: a launch may wait for room.
     pub(crate) fn mark(&self) -> Option<CudaEvent> {
-        let captured = lock(&self.captured);
+        let captured = match self.captured.try_lock() {
+            Ok(captured) => captured,
+            Err(TryLockError::Poisoned(error)) => error.into_inner(),
+            Err(TryLockError::WouldBlock) => return None,
+        };
         if captured.is_some() || self.stream.context().bind_to_thread().is_err() || self.is_captured() {
             return None;
         }

@@ -2,6 +2,8 @@
 
 use super::SoftwareError;
 use super::sources::SOURCES;
+#[cfg(feature = "nvrtc")]
+use crate::device::own::Source;
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -27,7 +29,7 @@ const OPTIONS: &[&str] = &[
 
 /// The file, built if it is not there.
 pub(super) fn library() -> Result<PathBuf, SoftwareError> {
-    let compiler = std::env::var("CXX").unwrap_or_else(|_| "g++".to_owned());
+    let compiler = compiler();
     let cache = cache()
         .ok_or_else(|| SoftwareError::NoFolder("neither XDG_CACHE_HOME nor HOME is set".to_owned()))?;
     let folder = cache.join(format!("software-device-{:016x}", key(&compiler)));
@@ -45,6 +47,46 @@ pub(super) fn library() -> Result<PathBuf, SoftwareError> {
         }
     }
     Ok(file)
+}
+
+/// Kernels of a reduction of one's own, as a library that goes with the device; built if it is not there.
+#[cfg(feature = "nvrtc")]
+pub(super) fn own(source: &Source<'_>) -> Result<PathBuf, SoftwareError> {
+    let device = library()?;
+    let folder = device.parent().unwrap_or(&device);
+    let part = format!("own_{:016x}", source.digest);
+    let file = folder.join(&part).join("own.so");
+    let unfit = |error: io::Error| SoftwareError::NoFolder(format!("{}: {error}", file.display()));
+    fs::create_dir_all(folder.join(&part)).map_err(unfit)?;
+    // One thread builds, others wait for it.
+    let building = File::create(folder.join(&part).join("lock")).map_err(unfit)?;
+    building.lock().map_err(unfit)?;
+    if !file.exists() {
+        fs::write(folder.join(&part).join("own.cuh"), source.header()).map_err(unfit)?;
+        build_own(folder, &part, source)?;
+        fs::rename(folder.join(&part).join("built"), &file).map_err(unfit)?;
+    }
+    Ok(file)
+}
+
+#[cfg(feature = "nvrtc")]
+fn build_own(folder: &Path, part: &str, source: &Source<'_>) -> Result<(), SoftwareError> {
+    let defines = source.defines().map(|define| format!("-D{define}"));
+    let files = Source::FILES.map(|file| format!("kernels/{file}"));
+    let (include, built) = (format!("-I{part}"), format!("{part}/built"));
+    let mut command: Vec<&str> = OPTIONS.iter().copied().filter(|option| *option != "-c").collect();
+    command.extend(defines.iter().map(String::as_str));
+    // The device has functions of the same names, in which sums are sums.
+    command.extend([&include, "-fvisibility=hidden", "-Wl,-Bsymbolic", "-O0", "-shared", "-x", "c++"]);
+    command.extend(files.iter().map(String::as_str));
+    // The device itself, which is loaded already, has what the kernels call.
+    command.extend(["-x", "none", NAME, "-o", &built]);
+    let compiler = compiler();
+    finish(&compiler, start(&compiler, folder, &command))
+}
+
+fn compiler() -> String {
+    std::env::var("CXX").unwrap_or_else(|_| "g++".to_owned())
 }
 
 /// Where programs keep what they can make again: only the user writes there.

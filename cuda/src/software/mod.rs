@@ -7,8 +7,13 @@
 mod compile;
 mod sources;
 
-use crate::device::{Gpu, GpuError, driver};
+#[cfg(feature = "nvrtc")]
+use crate::device::own::Source;
+use crate::device::{Gpu, GpuError, Path as Link, driver};
 use libloading::os::unix::{Library, RTLD_NOW};
+#[cfg(feature = "nvrtc")]
+use sources::SOURCES;
+use std::ffi::CString;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
@@ -52,6 +57,37 @@ pub fn library() -> Result<PathBuf, SoftwareError> {
     compile::library()
 }
 
+/// Adds kernels of a reduction of one's own to the device, which is installed.
+#[cfg(feature = "nvrtc")]
+pub(crate) fn own(source: &Source<'_>) -> Result<(), GpuError> {
+    let file = compile::own(source).map_err(|error| match error {
+        SoftwareError::Refused { said } => GpuError::Refused { said },
+        error => GpuError::NoCompiler { what: "C++ compiler", reason: error.to_string() },
+    })?;
+    // SAFETY: its initialisers enter kernels into the list of the device.
+    let library = unsafe { Library::open(Some(&file), RTLD_NOW) };
+    let unfit =
+        |error: libloading::Error| GpuError::NoCompiler { what: "C++ compiler", reason: error.to_string() };
+    std::mem::forget(library.map_err(unfit)?);
+    Ok(())
+}
+
+/// The text of a file below `cuda`.
+#[cfg(feature = "nvrtc")]
+pub(crate) fn source(path: &str) -> &'static str {
+    SOURCES.iter().find(|(known, _)| *known == path).map_or("", |(_, text)| text)
+}
+
+/// Names and texts of the headers of kernels.
+#[cfg(feature = "nvrtc")]
+pub(crate) fn headers() -> Vec<(String, String)> {
+    let header = |(path, text): &(&str, &str)| {
+        let name = path.strip_prefix("kernels/")?;
+        name.ends_with(".cuh").then(|| (name.to_owned(), (*text).to_owned()))
+    };
+    SOURCES.iter().filter_map(header).collect()
+}
+
 /// GPUs that there are from now on: 1 to 8, and 1 at first. All have the same room for blocks.
 pub fn set_gpus(count: u32) -> Result<(), SoftwareError> {
     set(b"unisono_set_gpus", count)
@@ -60,6 +96,28 @@ pub fn set_gpus(count: u32) -> Result<(), SoftwareError> {
 /// Blocks that can be resident at once on a GPU, from now on.
 pub fn set_residents(blocks: u32) -> Result<(), SoftwareError> {
     set(b"unisono_set_residents", blocks)
+}
+
+/// Makes a kernel too large for a GPU from now on, as one that takes too many registers would be.
+pub fn set_too_large(kernel: &str) -> Result<(), SoftwareError> {
+    let name = CString::new(kernel).expect("names have no zeros");
+    set(b"unisono_set_too_large", name.as_ptr())
+}
+
+/// How kernels of GPU `from` reach memory of GPU `to`, from now on; at first all do, equally well.
+pub fn set_path(from: u32, to: u32, path: Link) -> Result<(), SoftwareError> {
+    let Link { direct, rank, atomics } = path;
+    // SAFETY: the types are those of `software.h`.
+    unsafe {
+        let function = device()?.get::<unsafe extern "C" fn(u32, u32, u32, u32, u32)>(b"unisono_set_path");
+        function.expect("a function of software.h")(from, to, direct.into(), rank, atomics.into());
+    }
+    Ok(())
+}
+
+/// Pieces of work that a stream holds before a launch waits for room in it, from now on; 1024 at first.
+pub fn set_pending(count: u32) -> Result<(), SoftwareError> {
+    set(b"unisono_set_pending", count)
 }
 
 /// Chooses the order in which blocks and threads run, from now on.

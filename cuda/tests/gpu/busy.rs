@@ -10,7 +10,7 @@ pub(crate) struct Busy {
     abort: Pinned<u32>,
     status: Pinned<Status>,
     _channel: Buffer<Channel>,
-    _fifos: Buffer<u64>,
+    fifos: Buffer<u64>,
 }
 
 const SHAPE: Shape = Shape { blocks: 1, threads: 32, cooperative: true };
@@ -43,7 +43,14 @@ impl Busy {
         status.used_by(stream);
         channel.used_by(stream);
         fifos.used_by(stream);
-        Self { abort, status, _channel: channel, _fifos: fifos }
+        Self { abort, status, _channel: channel, fifos }
+    }
+
+    /// Waits until it runs: it sends before it waits.
+    pub(crate) fn begun(&self, stream: &Stream) {
+        while self.fifos.view(32..33).to_vec(stream).unwrap() == [0] {
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
     }
 
     /// Lets go of all but the word that ends it.

@@ -68,7 +68,7 @@ fn gradients_and_steps_are_those_of_the_host() {
     let compute = Compute::new(gpu.stream().unwrap()).unwrap();
     let (stream, values) = (compute.stream(), numbers(4, 1003));
     let mut buffer = gpu.upload(&values).unwrap();
-    let squares = compute.squares(buffer.view(..)).unwrap();
+    let squares = compute.squares(&[buffer.view(..)]).unwrap();
     let (found, mut naive) = (squares.to_vec(stream).unwrap()[0], 0.0);
     unisono_cuda::squares(&values, 64, |part| naive += part);
     assert!((found - naive).abs() <= 1e-6 * naive, "{found}, not {naive}");
@@ -174,8 +174,9 @@ fn what_does_not_fit_is_refused() {
     let refused = compute.attention(heads, one.view(..), two.view_mut(..2), { sums }.view_mut(..));
     assert_eq!(refused, length(1, 2));
     assert!(Panel::new(&one.view(..), 2, 4).is_err());
-    assert_eq!(Indices::new(&gpu, &[1, 9, 2], 3, Some(9)).map(|indices| indices.len()), Ok(3));
-    assert_eq!(Indices::new(&gpu, &[1, 3], 3, None).err(), Some(GpuError::Index { index: 3, below: 3 }));
+    assert_eq!(Indices::new(compute.stream(), &[1, 9, 2], 3, Some(9)).map(|indices| indices.len()), Ok(3));
+    let refused = Indices::new(compute.stream(), &[1, 3], 3, None).err();
+    assert_eq!(refused, Some(GpuError::Index { index: 3, below: 3 }));
     let elsewhere = Gpu::open(1).unwrap().alloc::<f32>(6).unwrap();
     let refused = compute.copy(two.view_mut(..6), elsewhere.view(..)).unwrap_err();
     assert!(matches!(refused, GpuError::OtherGpu { owner: 1, user: 0, .. }), "{refused}");

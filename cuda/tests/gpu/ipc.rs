@@ -81,7 +81,6 @@ fn the_own_process_has_the_same_pointer() {
     stream.synchronize().unwrap();
     drop(memory);
     assert_eq!(gpu.import(&handle).err(), Some(GpuError::Gone));
-    // No other test needs as much: it could only be this memory.
     let bytes = gpu.alloc::<u8>(4 * COUNT + 1).unwrap();
     let (address, _) = (bytes.address(), bytes.export().unwrap());
     drop(bytes);

@@ -49,6 +49,18 @@ fn reductions_are_as_on_the_host() {
     assert_eq!(target.to_vec(&stream).unwrap(), [19, 38, 57]);
 }
 
+/// To load one later, the driver may wait for all that runs.
+#[test]
+fn kernels_are_loaded_before_others_wait() {
+    let Some(gpu) = crate::gpu() else { return };
+    let [stream, other] = [0, 1].map(|_| gpu.stream().unwrap());
+    let busy = Busy::new(&gpu, &stream);
+    let (mut target, source) = (other.alloc::<u64>(4).unwrap(), other.alloc::<u64>(4).unwrap());
+    other.reduce(Op::Min, Finish::Keep, &mut [target.view_mut(..)], &[source.view(..)]).unwrap();
+    other.synchronize().unwrap();
+    busy.end(&stream);
+}
+
 #[test]
 fn what_makes_no_sense_is_refused() {
     let Some(gpu) = crate::gpu() else { return };

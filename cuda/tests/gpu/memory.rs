@@ -3,7 +3,7 @@
 use crate::busy::Busy;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
-use unisono_cuda::device::{Buffer, Gpu, GpuError, ReduceCopy, Shape};
+use unisono_cuda::device::{Buffer, Copied, Gpu, GpuError, ReduceCopy, Shape};
 use unisono_cuda::{DType, Op};
 
 #[test]
@@ -54,6 +54,29 @@ fn memory_lasts_until_the_work_that_uses_it_is_done() {
     let again = gpu.alloc::<u8>(COUNT).unwrap();
     assert_eq!(again.address(), address, "memory is kept though its use is over");
     assert_eq!(again.to_vec(&stream).unwrap(), [0; COUNT], "memory shows what it held before");
+}
+
+/// A host that is far ahead of a busy GPU needs no more memory for that.
+#[test]
+fn a_stream_takes_its_own_memory_again_at_once() {
+    let Some(gpu) = crate::gpu() else { return };
+    const COUNT: usize = 345_678;
+    let [stream, other] = [0, 1].map(|_| gpu.stream().unwrap());
+    let busy = Busy::new(&gpu, &stream);
+    let filled = gpu.upload(&[7u8; COUNT]).unwrap();
+    let mut address = None;
+    for _ in 0..100 {
+        let mut short_lived = stream.alloc::<u8>(COUNT).unwrap();
+        assert_eq!(*address.get_or_insert(short_lived.address()), short_lived.address(), "memory piles up");
+        stream.copy(&mut short_lived, &filled).unwrap();
+    }
+    let elsewhere = other.alloc::<u8>(COUNT).unwrap();
+    assert_ne!(Some(elsewhere.address()), address, "another stream does not wait");
+    drop((elsewhere, other));
+    let zeros = stream.alloc::<u8>(COUNT - 9).unwrap();
+    assert_eq!(Some(zeros.address()), address, "nearly as much");
+    busy.end(&stream);
+    assert_eq!(zeros.to_vec(&stream).unwrap(), [0; COUNT - 9]);
 }
 
 #[test]
@@ -141,4 +164,18 @@ fn memory_is_of_one_gpu() {
     assert!(Gpu::open(0).unwrap() == gpu && gpu != other, "opened twice it is the same");
     let absent = Gpu::open(2).unwrap_err();
     assert_eq!(absent.to_string(), "there is no GPU 2, but 2");
+}
+
+#[test]
+fn copies_to_and_from_the_host_are_counted_by_stream() {
+    let Some(gpu) = crate::gpu() else { return };
+    let elements = [7u32; 100];
+    let [stream, other] = [0, 1].map(|_| gpu.stream().unwrap());
+    let mut buffer = stream.upload(&elements).unwrap();
+    assert_eq!(buffer.to_vec(&stream).unwrap(), elements);
+    buffer.view_mut(..10).write(&stream, &[1; 10]).unwrap();
+    buffer.view(5..10).read(&stream, &mut [0; 5]).unwrap();
+    gpu.upload(&elements).unwrap();
+    assert_eq!(stream.copied(), Copied { to_device: 440, from_device: 420 });
+    assert_eq!(other.copied(), Copied::default());
 }

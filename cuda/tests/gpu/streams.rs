@@ -2,6 +2,8 @@
 
 use crate::busy::Busy;
 use unisono_cuda::device::{Gpu, GpuError};
+use unisono_cuda::software::set_residents;
+use unisono_cuda::{Finish, Op};
 
 #[test]
 fn a_stream_does_one_thing_after_the_other() {
@@ -51,4 +53,36 @@ fn an_event_is_of_one_gpu() {
     assert_eq!(event.record(&stream), Err(GpuError::OtherGpu { what: "an event", owner: 0, user: 1 }));
     stream.wait(&event).unwrap();
     stream.synchronize().unwrap();
+}
+
+/// Tells a process that it runs nothing else.
+const ALONE: &str = "UNISONO_TEST_STREAMS_ALONE";
+
+#[test]
+fn an_urgent_stream_comes_first() {
+    if crate::gpu().is_none_or(|gpu| !gpu.is_software()) {
+        return;
+    }
+    if std::env::var_os(ALONE).is_none() {
+        let mut process = std::process::Command::new(std::env::current_exe().unwrap());
+        let process = process.args(["streams::an_urgent_stream_comes_first", "--exact"]).env(ALONE, "1");
+        assert!(process.status().unwrap().success());
+        return;
+    }
+    set_residents(1).unwrap();
+    let gpu = Gpu::open(0).unwrap();
+    let [first, plain] = [(); 2].map(|()| gpu.stream().unwrap());
+    let urgent = gpu.urgent_stream().unwrap();
+    let (mut target, source) = (gpu.alloc::<i32>(1 << 16).unwrap(), gpu.alloc::<i32>(1 << 16).unwrap());
+    let busy = Busy::new(&gpu, &first);
+    busy.begun(&plain);
+    let [last, sooner] = [&plain, &urgent].map(|stream| {
+        let targets = &mut [target.view_mut(..)];
+        stream.reduce(Op::Sum, Finish::Keep, targets, &[source.view(..)]).unwrap();
+        // Both wait for room.
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        stream.record().unwrap()
+    });
+    busy.end(&first);
+    assert!(sooner.elapsed_ms(&last).unwrap() > 0.0, "what came first went first");
 }

@@ -64,7 +64,9 @@ pub(crate) fn module(device: &Device, text: &str) -> Result<Handle, c_int> {
     let mut module = null_mut();
     let text = CString::new(text).expect("text without zeros");
     let image = text.as_ptr().cast::<c_void>();
-    match call!(device, cuModuleLoadData(&mut module => *mut Handle, image => *const c_void)) {
+    match call!(device, cuModuleLoadDataEx(
+        &mut module => *mut Handle, image => *const c_void, 0 => u32, null_mut() => Handle, null_mut() => Handle
+    )) {
         0 => Ok(module),
         error => Err(error),
     }

@@ -32,10 +32,13 @@ static bool rows() {
     Normalise norm = {input.data(), values.data(), vector.data(), vector.data(), moments.data(),
                       sums.data(),  5,             70,            1e-5f,         0};
     Losses loss = {values.data(), targets.data(), losses.data(), 5, 70, 1, 0, 0, 0};
+    std::vector<float> greatest(5), both(10);
+    Classes classes = {values.data(), targets.data(), greatest.data(), both.data(), 5, 70, 69, 1, 0, 0, 0};
     Squares squares = {input.data(), input.size(), partial.data(), &total, 2};
     return run("layer_norm", &norm, 32) && run("layer_norm_gain", &norm, 64) &&
            run("layer_norm_slopes", &norm, 32) && run("rms_norm", &norm, 32) && run("rms_norm_slopes", &norm, 32) &&
-           run("cross_entropy", &loss, 32) && run("squares", &squares, 32);
+           run("cross_entropy", &loss, 32) && run("class_greatest", &classes, 32) &&
+           run("class_powers", &classes, 32) && run("class_slopes", &classes, 32) && run("squares", &squares, 32);
 }
 
 static bool attention() {

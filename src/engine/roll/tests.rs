@@ -190,3 +190,38 @@ fn the_silent_are_counted_out_by_more_than_half_only() {
     assert_eq!(roll.silent(6 * second, 2 * second), [2, 3]);
     assert!(!roll.is_majority_without(&[2, 3]) && roll.is_majority_without(&[2]));
 }
+
+#[test]
+fn one_after_the_other_no_more_are_counted_out_than_at_once() {
+    let second = Duration::from_secs(1);
+    let mut roll = Roll::new(0, vec![false; 5], Duration::ZERO);
+    let count = Count { attempt: 0, stage: Stage::Counting, gone: vec![false; 5], place: String::new() };
+    (1..5).for_each(|peer| roll.hear(peer, count.clone(), peer as u32 * second).expect("all are counted"));
+    for (peer, is_left_out) in [(1, true), (2, true), (3, false)] {
+        let silent = roll.silent((peer as u32 + 3) * second, 2 * second);
+        assert_eq!((silent.as_slice(), roll.is_majority_without(&silent)), (&[peer][..], is_left_out));
+        roll.leave_out(peer);
+    }
+    let mut roll = Roll::new(0, vec![false; 5], Duration::ZERO);
+    let rumour = Count { gone: vec![false, false, true, true, true], ..count };
+    roll.hear(1, rumour, Duration::ZERO).expect("this one is left");
+    roll.believe(second);
+    assert_eq!(roll.own().gone, [false; 5], "two of five are too few to believe it");
+    roll.lose(4);
+    roll.lose(3);
+    roll.believe(second);
+    assert_eq!(roll.own().gone, [false, false, true, true, true], "two of three are not");
+}
+
+#[test]
+fn those_left_are_no_company_once_the_one_that_made_them_enough_has_ended() {
+    let mut roll = Roll::new(0, vec![false; 5], Duration::ZERO);
+    [1, 4].into_iter().for_each(|peer| roll.leave_out(peer));
+    roll.set_place("at 0".to_owned());
+    let count = Count { place: String::new(), ..roll.own().clone() };
+    [2, 3].into_iter().for_each(|peer| roll.hear(peer, count.clone(), Duration::ZERO).expect("it is left"));
+    assert_eq!(roll.company().map(|company| company.ranks), Some(3));
+    roll.lose(2);
+    roll.hear(3, roll.own().clone(), Duration::ZERO).expect("it is left");
+    assert_eq!((roll.company(), roll.left_out().collect::<Vec<_>>()), (None, vec![1, 4]));
+}

@@ -4,12 +4,14 @@ use crate::data::{Dataset, Position};
 use crate::error::{Error, Result};
 use crate::parameter::{Inventory, Parameter};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
 
 /// Name of the manifest in its folder.
 pub(super) const MANIFEST: &str = "manifest.json";
 const FORMAT: u32 = 2;
+/// More of each element no optimiser keeps.
+const MOMENTS_MAX: usize = 8;
 
 /// How far a run has come, and in what; the same on all ranks.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -137,6 +139,15 @@ impl Manifest {
     /// Whether `inventory` has the same parameters; padding and cuts do not matter.
     pub(super) fn fits(&self, inventory: &Inventory, folder: &Path) -> Result<()> {
         let wrong = |what: String| Err(Error::file(folder, what));
+        let mut names = HashSet::new();
+        for saved in &self.parameters {
+            if !names.insert(&saved.name) {
+                return wrong(format!("parameter {} is there twice", saved.name));
+            }
+            if saved.moments > MOMENTS_MAX {
+                return wrong(format!("{} moments of each element of {}", saved.moments, saved.name));
+            }
+        }
         for parameter in &inventory.parameters {
             let Some(saved) = self.parameters.iter().find(|saved| saved.name == parameter.name) else {
                 return wrong(format!("no parameter {}", parameter.name));

@@ -83,19 +83,18 @@ impl Reader {
     ) -> Result<usize> {
         let saved = Parameter { cut: None, shape: mine.whole_shape(), ..mine.clone() };
         let saved = match self.cuts.get(&mine.name) {
-            Some(cut)
-                if cut.dimension >= saved.shape.len()
-                    || cut.parts == 0
-                    || cut.grain == 0
-                    || cut.blocks == 0 =>
-            {
+            Some(cut) if !cut.is_possible(&saved.shape) => {
                 return Err(Error::file(self.file.path(), format!("a cut of {} that cannot be", mine.name)));
             }
             Some(cut) => saved.cut(cut.clone()),
             None => saved,
         };
-        let mut found = 0;
+        let (mut found, all) = (0, saved.count());
         for piece in self.pieces.get(&mine.name).into_iter().flatten().filter(|piece| piece.kind == kind) {
+            if piece.start + piece.count > all {
+                let what = format!("elements from {} on of {}, which has {all}", piece.start, mine.name);
+                return Err(Error::file(self.file.path(), what));
+            }
             let as_is = saved.cut == mine.cut;
             let (start, end) = (piece.start.max(range.start), (piece.start + piece.count).min(range.end));
             if as_is && start >= end {
@@ -125,7 +124,8 @@ fn pieces(metadata: &Metadata) -> Option<HashMap<String, Vec<Piece>>> {
         if info.dtype != Dtype::F32 {
             return None;
         }
-        let (kind, start) = (kind.parse().ok()?, start.parse().ok()?);
+        let (kind, start): (usize, usize) = (kind.parse().ok()?, start.parse().ok()?);
+        start.checked_add(count)?;
         pieces.entry(parameter.to_owned()).or_default().push(Piece {
             kind,
             start,

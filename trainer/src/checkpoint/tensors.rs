@@ -2,12 +2,42 @@
 
 use crate::error::{Error, Result};
 use safetensors::tensor::Metadata;
+use serde::de::{Error as _, IgnoredAny, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
+use std::collections::HashSet;
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
 /// Longest header that is read.
 const HEADER_MAX: u64 = 100 << 20;
+
+/// The names of a header, each there once: of those that are there twice, readers would choose one or the other.
+struct Names;
+
+impl<'de> Deserialize<'de> for Names {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
+        deserializer.deserialize_map(Names)
+    }
+}
+
+impl<'de> Visitor<'de> for Names {
+    type Value = Self;
+
+    fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("tensors by name")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> std::result::Result<Self, A::Error> {
+        let mut names: HashSet<String> = HashSet::new();
+        while let Some((name, IgnoredAny)) = map.next_entry::<String, _>()? {
+            if let Some(name) = names.replace(name) {
+                return Err(A::Error::custom(format!("tensor {name} is there twice")));
+            }
+        }
+        Ok(self)
+    }
+}
 
 /// An open file.
 pub(crate) struct Tensors {
@@ -31,6 +61,7 @@ impl Tensors {
         }
         let mut header = Vec::new();
         file.by_ref().take(count).read_to_end(&mut header).map_err(|error| failed(&error))?;
+        let Names = serde_json::from_slice(&header).map_err(|error| failed(&error))?;
         let metadata: Metadata = serde_json::from_slice(&header).map_err(|error| failed(&error))?;
         let bytes = file.metadata().map_err(|error| failed(&error))?.len();
         let (start, end) = (8 + count, metadata.data_len() as u64);

@@ -131,11 +131,11 @@ fn tensors_may_be_cut_otherwise_after_loading() {
     }
 }
 
-fn alone() -> Who<'static> {
+pub(super) fn alone() -> Who<'static> {
     Who { world: None, data_rank: 0, tensor_rank: 0 }
 }
 
-fn strategy(inventory: &Arc<Inventory>) -> Box<dyn Parallel> {
+pub(super) fn strategy(inventory: &Arc<Inventory>) -> Box<dyn Parallel> {
     make(KINDS[5], inventory, None, &settings(), &Memory::default()).unwrap()
 }
 

@@ -30,7 +30,7 @@ impl Mirror {
         if let Some((weights, _)) = &self.weights {
             return Ok(Arc::clone(weights));
         }
-        let weights = Arc::new(compute.stream().gpu().upload(host)?);
+        let weights = Arc::new(compute.stream().upload(host)?);
         self.weights = Some((Arc::clone(&weights), noted(memory, Class::Weights, host.len())));
         Ok(weights)
     }
@@ -43,7 +43,7 @@ impl Mirror {
         count: usize,
     ) -> Result<&mut Buffer<f32>> {
         if self.gradient.is_none() {
-            let zeros = compute.stream().gpu().alloc(count)?;
+            let zeros = compute.stream().alloc(count)?;
             self.gradient = Some((zeros, noted(memory, Class::Gradients, count)));
         }
         Ok(&mut self.gradient.as_mut().expect("made above").0)

@@ -19,14 +19,18 @@ pub(crate) struct Numbers {
 impl Numbers {
     /// So many zeros.
     pub(super) fn new(compute: &Arc<Compute>, memory: &Memory, count: usize) -> Result<Self> {
-        let buffer = compute.stream().gpu().alloc(count)?;
-        let counted = noted(memory, Class::Activations, count);
-        Ok(Self { buffer, compute: Arc::clone(compute), memory: memory.clone(), _counted: counted })
+        Ok(Self::of(compute, memory, compute.stream().alloc(count)?))
+    }
+
+    fn of(compute: &Arc<Compute>, memory: &Memory, buffer: Buffer<f32>) -> Self {
+        let counted = noted(memory, Class::Activations, buffer.len());
+        Self { buffer, compute: Arc::clone(compute), memory: memory.clone(), _counted: counted }
     }
 
     /// A copy.
     pub(crate) fn copy(&self) -> Result<Self> {
-        let mut copy = Self::new(&self.compute, &self.memory, self.buffer.len())?;
+        let room = self.compute.stream().room(self.buffer.len())?;
+        let mut copy = Self::of(&self.compute, &self.memory, room);
         self.compute.copy(copy.buffer.view_mut(..), self.buffer.view(..))?;
         Ok(copy)
     }

@@ -9,10 +9,11 @@ use crate::parameter::{Init, Inventory, ParameterId, Registry};
 use crate::pass::{Pass, Seeds};
 use crate::strategy::{Local, Strategy};
 use crate::tensor::Tensor;
+use crate::testing::gpu;
 
-/// A software device.
+/// A place on the GPU that tests compute on.
 fn device(memory: &Memory) -> Device {
-    Device::new(&Device::software().expect("a C++ compiler"), memory).expect("a stream")
+    Device::new(&gpu(), memory).expect("a stream")
 }
 
 /// All numbers, wherever they are.

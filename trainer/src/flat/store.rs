@@ -1,10 +1,12 @@
 //! Whole buckets of weights and gradients, as modules see them.
 
+use crate::error::Result;
 use crate::flat::{BucketId, Dtype, Layout, Numbers};
-use crate::memory::{Class, Floats, Memory};
+use crate::memory::{Class, Memory};
 use crate::parameter::{Inventory, ParameterId, UnitId};
 use std::ops::Range;
 use std::sync::Arc;
+use unisono_cuda::device::{View, ViewMut};
 
 /// The buckets that are whole at this rank now. Modules get views of them, not copies; only 16-bit numbers are
 /// widened for as long as a module works with them.
@@ -18,9 +20,9 @@ pub struct Store {
     weights: Vec<Option<Numbers>>,
     gradients: Vec<Option<Numbers>>,
     /// Weights of 16-bit parameters, widened, while their unit is open.
-    open: Vec<Option<Floats>>,
+    open: Vec<Option<Numbers>>,
     /// Gradients of 16-bit parameters while modules add to them.
-    sums: Vec<Option<Floats>>,
+    sums: Vec<Option<Numbers>>,
 }
 
 impl Store {
@@ -40,15 +42,18 @@ impl Store {
     }
 
     /// Initial values of the elements `range` of a bucket: the same whoever computes them.
-    pub fn initial(&self, bucket: BucketId, range: Range<usize>, seed: u64) -> Numbers {
+    ///
+    /// # Errors
+    /// Of a GPU, if flat memory lies there; here and below.
+    pub fn initial(&self, bucket: BucketId, range: Range<usize>, seed: u64) -> Result<Numbers> {
         let dtype = self.layout[bucket].dtype;
-        let mut numbers = Numbers::zeros(&self.memory, Class::Weights, dtype, range.len());
+        let mut numbers = Numbers::zeros(&self.memory, Class::Weights, dtype, range.len())?;
         for (id, of_parameter, of_bucket) in self.layout[bucket].within(range.clone()) {
             let mut values = self.memory.take(Class::Buffers, of_parameter.len());
             self.inventory[id].initialise(seed, of_parameter, &mut values);
-            numbers.narrow(of_bucket.start - range.start..of_bucket.end - range.start, &values);
+            numbers.narrow(of_bucket.start - range.start..of_bucket.end - range.start, &values)?;
         }
-        numbers
+        Ok(numbers)
     }
 
     /// Puts a bucket's weights in.
@@ -80,31 +85,49 @@ impl Store {
     }
 
     /// Takes a bucket's gradients out; zeros where nothing came.
-    pub fn take_gradients(&mut self, bucket: BucketId) -> Numbers {
-        self.make_gradients(bucket);
-        self.gradients[bucket.0].take().expect("just made")
+    ///
+    /// # Errors
+    /// As [`Store::initial`].
+    pub fn take_gradients(&mut self, bucket: BucketId) -> Result<Numbers> {
+        self.make_gradients(bucket)?;
+        Ok(self.gradients[bucket.0].take().expect("just made"))
     }
 
-    fn make_gradients(&mut self, bucket: BucketId) {
+    fn make_gradients(&mut self, bucket: BucketId) -> Result<()> {
         if self.gradients[bucket.0].is_none() {
-            self.gradients[bucket.0] = Some(self.no_gradients(bucket, self.layout[bucket].count));
+            self.gradients[bucket.0] = Some(self.no_gradients(bucket, self.layout[bucket].count)?);
         }
+        Ok(())
     }
 
     /// Gradients of `count` elements of a bucket to which nothing came.
-    pub fn no_gradients(&self, bucket: BucketId, count: usize) -> Numbers {
-        Numbers::zeros(&self.memory, Class::Gradients, self.layout[bucket].gradients, count)
+    ///
+    /// # Errors
+    /// As [`Store::initial`].
+    pub fn no_gradients(&self, bucket: BucketId, count: usize) -> Result<Numbers> {
+        Ok(Numbers::zeros(&self.memory, Class::Gradients, self.layout[bucket].gradients, count)?)
     }
 
     /// Widens what a unit's modules cannot use as it is.
-    pub fn open(&mut self, unit: UnitId) {
+    ///
+    /// # Errors
+    /// As [`Store::initial`].
+    pub fn open(&mut self, unit: UnitId) -> Result<()> {
         for id in self.parameters_of(unit) {
             let (bucket, range) = self.layout.place(id);
-            let Some(numbers @ Numbers::Bf16(_)) = &self.weights[bucket.0] else { continue };
-            let mut wide = self.memory.take(Class::Buffers, range.len());
-            numbers.widen(range, &mut wide);
-            self.open[id.0] = Some(wide);
+            if let Some(numbers) = self.weights[bucket.0].as_ref().filter(|numbers| is_narrow(numbers)) {
+                self.open[id.0] = Some(self.wide(numbers, range)?);
+            }
         }
+        Ok(())
+    }
+
+    /// A copy of some numbers in 32 bits.
+    fn wide(&self, numbers: &Numbers, range: Range<usize>) -> Result<Numbers> {
+        let count = range.len();
+        let mut wide = Numbers::new(&self.memory, Class::Buffers, Dtype::F32, count)?;
+        wide.put(0..count, numbers, range)?;
+        Ok(wide)
     }
 
     /// Ends what [`Store::open`] began.
@@ -114,20 +137,21 @@ impl Store {
         }
     }
 
-    fn parameters_of(&self, unit: UnitId) -> Vec<ParameterId> {
+    /// The parameters that a unit uses, borrowed ones too.
+    pub(crate) fn parameters_of(&self, unit: UnitId) -> Vec<ParameterId> {
         let unit = &self.inventory[unit];
         let borrowed = unit.borrows.iter().flat_map(|&other| self.inventory[other].parameters.clone());
         unit.parameters.clone().chain(borrowed).map(ParameterId).collect()
     }
 
-    /// A parameter's weights.
+    /// A parameter's weights, in memory of the host.
     ///
     /// # Panics
     /// If its bucket is not there: a unit is used that was not asked for.
     pub fn weights(&self, id: ParameterId) -> &[f32] {
         let (bucket, range) = self.layout.place(id);
         let whole = self.weights[bucket.0].as_ref().and_then(Numbers::floats);
-        let narrow = || self.open[id.0].as_deref();
+        let narrow = || self.open[id.0].as_ref().and_then(Numbers::floats);
         whole.map(|whole| &whole[range]).or_else(narrow).unwrap_or_else(|| self.absent(id))
     }
 
@@ -135,38 +159,101 @@ impl Store {
         panic!("{} is used outside of its unit", self.inventory[id].name)
     }
 
-    /// A parameter's weights and its gradient to add to; none if it is frozen.
+    /// A parameter's weights and its gradient to add to, in memory of the host; none if it is frozen, or a GPU has it.
     pub fn gradient(&mut self, id: ParameterId) -> Option<(&[f32], &mut [f32])> {
-        if !self.inventory[id].trainable {
+        if !self.inventory[id].trainable || self.is_on_device() {
             return None;
         }
         let (bucket, range) = self.layout.place(id);
-        self.make_gradients(bucket);
-        self.make_sum(id, bucket, range.clone());
+        self.make_sum(id).expect("the host's memory");
         let whole = self.weights[bucket.0].as_ref().and_then(Numbers::floats);
-        let weights = whole.map(|whole| &whole[range.clone()]).or(self.open[id.0].as_deref());
+        let narrow = self.open[id.0].as_ref().and_then(Numbers::floats);
+        let weights = whole.map(|whole| &whole[range.clone()]).or(narrow);
         let sum = match self.gradients[bucket.0].as_mut().and_then(Numbers::floats_mut) {
             Some(gradients) => &mut gradients[range],
-            None => self.sums[id.0].as_deref_mut().expect("just made"),
+            None => self.sums[id.0].as_mut().and_then(Numbers::floats_mut).expect("just made"),
         };
         Some((weights.unwrap_or_default(), sum))
     }
 
-    /// Room to add in 32 bits to a gradient that is kept in 16.
-    fn make_sum(&mut self, id: ParameterId, bucket: BucketId, range: Range<usize>) {
-        let gradients = self.gradients[bucket.0].as_ref().expect("just made");
-        if gradients.dtype() == Dtype::Bf16 && self.sums[id.0].is_none() {
-            let mut sum = self.memory.take(Class::Buffers, range.len());
-            gradients.widen(range, &mut sum);
-            self.sums[id.0] = Some(sum);
+    /// Whether it lies in memory of a GPU.
+    pub fn is_on_device(&self) -> bool {
+        self.memory.lane().is_some()
+    }
+
+    /// A parameter's weights, in memory of a GPU.
+    ///
+    /// # Panics
+    /// As [`Store::weights`].
+    pub fn weights_on(&self, id: ParameterId) -> View<'_, f32> {
+        let (bucket, range) = self.layout.place(id);
+        let whole = on_device(&self.weights[bucket.0], range.clone());
+        whole.or_else(|| on_device(&self.open[id.0], 0..range.len())).unwrap_or_else(|| self.absent(id))
+    }
+
+    /// A copy of a parameter's weights for the host; waits for it.
+    ///
+    /// # Errors
+    /// As [`Store::initial`].
+    ///
+    /// # Panics
+    /// As [`Store::weights`].
+    pub fn copied_weights(&self, id: ParameterId) -> Result<Vec<f32>> {
+        let (bucket, range) = self.layout.place(id);
+        let mut copy = vec![0.0; range.len()];
+        self.weights[bucket.0].as_ref().unwrap_or_else(|| self.absent(id)).widen(range, &mut copy)?;
+        Ok(copy)
+    }
+
+    /// A parameter's gradient to add to, in memory of a GPU; none if it is frozen.
+    ///
+    /// # Errors
+    /// As [`Store::initial`].
+    pub fn gradient_on(&mut self, id: ParameterId) -> Result<Option<ViewMut<'_, f32>>> {
+        if !self.inventory[id].trainable {
+            return Ok(None);
         }
+        let (bucket, range) = self.layout.place(id);
+        self.make_sum(id)?;
+        let sum = match &mut self.sums[id.0] {
+            Some(sum) => sum.on_device_mut().and_then(|sum| sum.view_mut(0..range.len())),
+            None => {
+                let gradients = self.gradients[bucket.0].as_mut().and_then(Numbers::on_device_mut);
+                gradients.and_then(|gradients| gradients.view_mut(range))
+            }
+        };
+        Ok(sum)
+    }
+
+    /// Room to add in 32 bits to a gradient that is kept in 16.
+    fn make_sum(&mut self, id: ParameterId) -> Result<()> {
+        let (bucket, range) = self.layout.place(id);
+        self.make_gradients(bucket)?;
+        let gradients = self.gradients[bucket.0].as_ref().expect("just made");
+        if is_narrow(gradients) && self.sums[id.0].is_none() {
+            self.sums[id.0] = Some(self.wide(gradients, range)?);
+        }
+        Ok(())
     }
 
     /// All that this backward pass adds to a parameter's gradient is there.
-    pub fn settle(&mut self, id: ParameterId) {
+    ///
+    /// # Errors
+    /// As [`Store::initial`].
+    pub fn settle(&mut self, id: ParameterId) -> Result<()> {
         let (bucket, range) = self.layout.place(id);
         if let (Some(sum), Some(gradients)) = (self.sums[id.0].take(), &mut self.gradients[bucket.0]) {
-            gradients.narrow(range, &sum);
+            gradients.put(range, &sum, 0..sum.len())?;
         }
+        Ok(())
     }
+}
+
+/// Whether modules cannot use them as they are.
+fn is_narrow(numbers: &Numbers) -> bool {
+    numbers.dtype() == Dtype::Bf16
+}
+
+fn on_device(numbers: &Option<Numbers>, range: Range<usize>) -> Option<View<'_, f32>> {
+    numbers.as_ref()?.on_device()?.view(range)
 }

@@ -139,20 +139,20 @@ fn modules_see_views_and_sixteen_bits_are_widened_while_open() {
     let layout = Arc::new(Layout::new(&inventory, 2, Packing::Units));
     let mut store = Store::new(Arc::clone(&inventory), Arc::clone(&layout), &memory);
     for bucket in layout.ids() {
-        let weights = store.initial(bucket, 0..layout[bucket].count, 1);
+        let weights = store.initial(bucket, 0..layout[bucket].count, 1).unwrap();
         store.put_weights(bucket, weights);
     }
     let (wide, narrow) = (ParameterId(0), ParameterId(1));
     let flat = store.bucket(layout.place(wide).0).unwrap().floats().unwrap().as_ptr();
     assert_eq!(store.weights(wide).as_ptr(), flat, "a view, not a copy");
-    store.open(UnitId(1));
+    store.open(UnitId(1)).unwrap();
     assert_eq!(store.weights(narrow).len(), 40);
     store.gradient(narrow).unwrap().1[0] = 1.0 + f32::EPSILON;
     store.gradient(narrow).unwrap().1[0] += 1.0;
-    store.settle(narrow);
+    store.settle(narrow).unwrap();
     store.close(UnitId(1));
     assert_eq!(memory.usage(Class::Buffers).now, 0);
     let mut sum = [0.0];
-    store.take_gradients(layout.place(narrow).0).widen(0..1, &mut sum);
+    store.take_gradients(layout.place(narrow).0).unwrap().widen(0..1, &mut sum).unwrap();
     assert_eq!(sum, [2.0], "added in 32 bits, rounded once");
 }

@@ -2,6 +2,8 @@
 
 mod device;
 
+pub(crate) use device::added_up;
+
 use super::vector::{exp_less, greatest, scale, vectorised};
 use crate::error::{Error, Result};
 use crate::pass::Pass;

@@ -31,10 +31,9 @@ impl Embedding {
         Self { weight: registry.add(table), count, width, cut }
     }
 
-    /// Where the vector of `index` is at this rank.
+    /// The row of the vector of `index` at this rank.
     fn place(&self, index: u32) -> Option<usize> {
-        let place = self.cut.as_ref().map_or(Some(index as usize), |cut| cut.in_part(index as usize));
-        place.map(|place| place * self.width)
+        self.cut.as_ref().map_or(Some(index as usize), |cut| cut.in_part(index as usize))
     }
 
     /// The table.
@@ -57,7 +56,7 @@ impl Embedding {
         let table = pass.weights(self.weight);
         for (row, index) in output.data_mut().chunks_exact_mut(self.width).zip(&indices) {
             match self.place(*index) {
-                Some(place) => row.copy_from_slice(&table[place..][..self.width]),
+                Some(place) => row.copy_from_slice(&table[place * self.width..][..self.width]),
                 None => row.fill(0.0),
             }
         }
@@ -81,7 +80,7 @@ impl Embedding {
                 || {
                     for (row, index) in rows.zip(indices) {
                         let Some(place) = self.place(index) else { continue };
-                        let into = &mut table[place..][..self.width];
+                        let into = &mut table[place * self.width..][..self.width];
                         into.iter_mut().zip(row).for_each(|(into, from)| *into += from);
                     }
                 },

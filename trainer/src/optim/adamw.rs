@@ -1,8 +1,10 @@
 //! Adam with decoupled weight decay: Loshchilov, Hutter, ICLR 2019 (arXiv 1711.05101).
 
-use super::{Optimiser, Span, Step};
+use super::{Optimiser, Span, SpanOn, Step};
 use crate::nn::vector::vectorised;
 use crate::parameter::Parameter;
+use unisono_cuda::device::GpuError;
+use unisono_cuda::device::compute::{AdamStep, Compute};
 
 /// `m ← β₁m + (1−β₁)g`, `v ← β₂v + (1−β₂)g²`, `w ← w − ηλw − η · m̂ / (√v̂ + ε)`, with the moments' bias taken out.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -21,6 +23,22 @@ impl Default for AdamW {
     }
 }
 
+impl AdamW {
+    /// What is the same for all elements of a step.
+    fn scales(&self, decays: bool, step: &Step) -> AdamStep {
+        let bias = |beta: f32| 1.0 - f64::from(beta).powf(step.number as f64);
+        let (one, two) = self.betas;
+        AdamStep {
+            factor: step.factor,
+            betas: self.betas,
+            rate: (f64::from(step.rate) / bias(one)) as f32,
+            root: bias(two).sqrt() as f32,
+            epsilon: self.epsilon,
+            keep: if decays { 1.0 - step.rate * self.decay } else { 1.0 },
+        }
+    }
+}
+
 impl Optimiser for AdamW {
     fn moments(&self, _: &Parameter) -> usize {
         2
@@ -30,22 +48,26 @@ impl Optimiser for AdamW {
         let Span { weights, gradient, moments: [first, second], decays } = span else {
             unreachable!("two moments were asked for")
         };
-        let bias = |beta: f32| 1.0 - f64::from(beta).powf(step.number as f64);
-        let (one, two) = self.betas;
-        let rate = (f64::from(step.rate) / bias(one)) as f32;
-        let root = bias(two).sqrt() as f32;
-        let keep = if decays { 1.0 - step.rate * self.decay } else { 1.0 };
+        let AdamStep { factor, betas: (one, two), rate, root, epsilon, keep } = self.scales(decays, step);
         let elements = weights.iter_mut().zip(gradient).zip(first.iter_mut().zip(second.iter_mut()));
         vectorised(
             #[inline(always)]
             || {
                 for ((weight, gradient), (first, second)) in elements {
-                    let gradient = gradient * step.factor;
+                    let gradient = gradient * factor;
                     *first += (gradient - *first) * (1.0 - one);
                     *second = *second * two + gradient * gradient * (1.0 - two);
-                    *weight = *weight * keep - rate * *first / (second.sqrt() / root + self.epsilon);
+                    *weight = *weight * keep - rate * *first / (second.sqrt() / root + epsilon);
                 }
             },
         );
+    }
+
+    fn update_on(&self, compute: &Compute, span: SpanOn<'_>, step: &Step) -> Result<(), GpuError> {
+        let SpanOn { weights, gradient, moments: [first, second], decays } = span else {
+            unreachable!("two moments were asked for")
+        };
+        let moments = [first, second].map(|moment| moment.view_mut(..));
+        compute.adamw(self.scales(decays, step), weights, gradient, moments)
     }
 }

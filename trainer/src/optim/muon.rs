@@ -3,8 +3,12 @@
 //! Sources: Jordan et al., "Muon: an optimizer for hidden layers in neural networks", 2024; its scale and weight decay as in Liu
 //! et al., "Muon is scalable for LLM training", arXiv 2502.16982, 2025, so that one learning rate serves it and AdamW.
 
-use super::{AdamW, Optimiser, Span, Step, Whole};
+mod device;
+
+use super::{AdamW, Optimiser, Span, SpanOn, Step, Whole};
 use crate::parameter::Parameter;
+use unisono_cuda::device::compute::Compute;
+use unisono_cuda::device::{GpuError, View, ViewMut};
 use unisono_cuda::{Matrix, MatrixMut, matmul};
 
 /// For hidden matrices `m ← μm + g`, `w ← w − ηλw − η · 0.2 √max(rows, columns) · orthogonal(g + μm)`; AdamW for the rest.
@@ -43,6 +47,10 @@ impl Optimiser for Muon {
         self.rest.update(span, step);
     }
 
+    fn update_on(&self, compute: &Compute, span: SpanOn<'_>, step: &Step) -> Result<(), GpuError> {
+        self.rest.update_on(compute, span, step)
+    }
+
     fn matrix(&self, parameter: &Parameter) -> Option<&dyn Whole> {
         self.takes(parameter).then_some(self)
     }
@@ -59,7 +67,7 @@ impl Whole for Muon {
 
     fn transform(&self, direction: &mut [f32], rows: usize, columns: usize) {
         orthogonalise(direction, rows, columns);
-        let scale = 0.2 * (rows.max(columns) as f32).sqrt();
+        let scale = scale(rows, columns);
         direction.iter_mut().for_each(|x| *x *= scale);
     }
 
@@ -69,6 +77,45 @@ impl Whole for Muon {
             *weight = *weight * keep - step.rate * direction;
         }
     }
+
+    fn gather_on(
+        &self,
+        compute: &Compute,
+        gradient: View<'_, f32>,
+        factor: f32,
+        moment: ViewMut<'_, f32>,
+        direction: ViewMut<'_, f32>,
+    ) -> Result<(), GpuError> {
+        compute.muon_gather(gradient, moment, direction, factor, self.momentum)
+    }
+
+    fn transform_on(
+        &self,
+        compute: &Compute,
+        mut direction: ViewMut<'_, f32>,
+        rows: usize,
+        columns: usize,
+    ) -> Result<(), GpuError> {
+        device::orthogonalise(compute, direction.view_mut(..), rows, columns)?;
+        compute.scale(direction, scale(rows, columns))
+    }
+
+    fn apply_on(
+        &self,
+        compute: &Compute,
+        weights: ViewMut<'_, f32>,
+        direction: View<'_, f32>,
+        decays: bool,
+        step: &Step,
+    ) -> Result<(), GpuError> {
+        let keep = if decays { 1.0 - step.rate * self.decay } else { 1.0 };
+        compute.add(weights, direction, -step.rate, keep)
+    }
+}
+
+/// What makes steps as long as AdamW's.
+fn scale(rows: usize, columns: usize) -> f32 {
+    0.2 * (rows.max(columns) as f32).sqrt()
 }
 
 /// Iterations: singular values then lie between 0.7 and 1.2.

@@ -1,24 +1,24 @@
 //! What all strategies have.
 
+use super::group::Group;
 use super::partial::Partial;
 use crate::error::{Error, Result};
-use crate::flat::{BucketId, Countdown, Layout, Store};
+use crate::flat::{BucketId, Countdown, Layout, Ranks, Store};
 use crate::memory::Memory;
-use crate::parallel::{ExactSum, Kind, Mean, Settings, Team, Unused};
+use crate::parallel::{Kind, Mean, Settings, Team, Unused};
 use crate::parameter::{Inventory, ParameterId};
 use std::sync::Arc;
 use std::time::Duration;
-use unisono::{Communicator, Sum};
 
 pub(super) struct Base {
     /// The ranks that share the data; none where this one is alone.
-    pub(super) group: Option<Communicator>,
+    pub(super) group: Option<Group>,
     pub(super) settings: Settings,
     pub(super) store: Store,
     pub(super) mean: Mean,
     pub(super) waited: Duration,
     /// The ranks that share every layer; none where this one is alone.
-    pub(super) tensor: Option<Communicator>,
+    pub(super) tensor: Option<Ranks>,
     countdown: Countdown,
     last: bool,
 }
@@ -30,11 +30,14 @@ impl Base {
         team: Team,
         settings: &Settings,
         memory: &Memory,
-    ) -> Self {
-        let Team { data: group, tensor } = team;
-        let ranks = group.as_ref().map_or(1, Communicator::ranks);
+    ) -> Result<Self> {
+        let Team { data, tensor } = team;
+        expect_resident(settings, memory)?;
+        let group = data.map(|data| Group::new(data, memory)).transpose()?;
+        let tensor = tensor.map(|tensor| Ranks::new(tensor, memory.gpu())).transpose()?;
+        let ranks = group.as_ref().map_or(1, Group::ranks);
         let layout = Arc::new(settings.layout(kind, inventory, ranks));
-        Self {
+        Ok(Self {
             store: Store::new(Arc::clone(inventory), Arc::clone(&layout), memory),
             mean: Mean::new(ranks, settings, memory),
             countdown: Countdown::new(Arc::clone(inventory), layout),
@@ -43,19 +46,25 @@ impl Base {
             last: true,
             group,
             tensor,
-        }
+        })
     }
 
     pub(super) fn rank(&self) -> usize {
-        self.group.as_ref().map_or(0, Communicator::rank)
+        self.group.as_ref().map_or(0, Group::rank)
     }
 
     pub(super) fn ranks(&self) -> usize {
-        self.group.as_ref().map_or(1, Communicator::ranks)
+        self.group.as_ref().map_or(1, Group::ranks)
     }
 
     pub(super) fn layout(&self) -> Arc<Layout> {
         Arc::clone(&self.store.layout)
+    }
+
+    /// The first error of what was enqueued on GPUs, if one is known.
+    pub(super) fn check(&self) -> Result<()> {
+        let data = self.group.iter().map(|group| &group.ranks);
+        data.chain(&self.tensor).try_for_each(Ranks::check)
     }
 
     /// Buckets that have gradients.
@@ -76,7 +85,7 @@ impl Base {
 
     pub(super) fn ready(&mut self, id: ParameterId) -> Result<()> {
         if self.countdown.ready(id)? {
-            self.store.settle(id);
+            self.store.settle(id)?;
         }
         Ok(())
     }
@@ -106,13 +115,13 @@ impl Base {
         let first = self.tensor.as_ref().is_none_or(|tensor| tensor.rank() == 0);
         first || self.store.inventory[id].cut.is_some()
     }
+}
 
-    /// The root of a sum of squares of which every rank has a part: of the data-parallel group, if `sharded`, and of the
-    /// tensor-parallel one.
-    pub(super) fn norm(&self, mut squares: ExactSum, sharded: bool) -> Result<f64> {
-        for group in self.group.iter().filter(|_| sharded).chain(&self.tensor) {
-            group.all_reduce(squares.digits_mut(), Sum)?;
-        }
-        Ok(squares.value().sqrt())
+/// That flat memory of a GPU is not asked for what only the host's can do.
+fn expect_resident(settings: &Settings, memory: &Memory) -> Result<()> {
+    if memory.lane().is_none() || settings.offload.is_none() {
+        return Ok(());
     }
+    let what = "optimiser state on disk, with flat memory of a GPU: not part of this build";
+    Err(Error::Unavailable(what.to_owned()))
 }

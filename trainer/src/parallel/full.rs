@@ -9,7 +9,7 @@ use super::gradients::{Gradients, Keeps};
 use super::shares::{From, Shares, Stride};
 use super::{Kept, Kind, Parallel, Settings, Team};
 use crate::error::Result;
-use crate::flat::{BucketId, Numbers};
+use crate::flat::{BucketId, Numbers, Peers, Store};
 use crate::memory::{Class, Memory};
 use crate::optim::{Optimiser, Step};
 use crate::parameter::{Inventory, Parameter, ParameterId, UnitId};
@@ -17,7 +17,6 @@ use crate::strategy::{Strategy, Way};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
-use unisono::Communicator;
 
 /// Weights, gradients and optimiser state in shares. The model may be larger than the memory of one rank: initial
 /// weights are computed share by share too.
@@ -28,7 +27,7 @@ pub struct FullySharded {
     weights: Vec<Arc<Numbers>>,
     gradients: Gradients,
     /// Whole weights on their way, in the order in which they were asked for.
-    gathers: VecDeque<(BucketId, Flight<Numbers>)>,
+    gathers: VecDeque<(BucketId, Flight)>,
     /// How many open units use each bucket.
     users: Vec<usize>,
 }
@@ -39,13 +38,13 @@ impl FullySharded {
     /// # Errors
     /// Of the file, where state is offloaded.
     pub fn new(inventory: &Arc<Inventory>, team: Team, settings: &Settings, memory: &Memory) -> Result<Self> {
-        let base = Base::new(Kind::Zero3, inventory, team, settings, memory);
+        let base = Base::new(Kind::Zero3, inventory, team, settings, memory)?;
         let (layout, rank) = (base.layout(), base.rank());
         let mut shares =
             Shares::new(inventory, &layout, memory, settings, |bucket| layout.share(bucket, rank))?;
         let initial = |bucket| {
             shares.initialise(bucket, settings.seed)?;
-            Ok(Arc::new(base.store.initial(bucket, layout.share(bucket, rank), settings.seed)))
+            base.store.initial(bucket, layout.share(bucket, rank), settings.seed).map(Arc::new)
         };
         let weights = layout.ids().map(initial).collect::<Result<_>>()?;
         let gradients = Gradients::new(Keeps::Share, &base);
@@ -65,15 +64,15 @@ impl FullySharded {
     fn gather(&mut self, bucket: BucketId) -> Result<()> {
         let (share, store) = (Arc::clone(&self.weights[bucket.0]), &self.base.store);
         let count = store.layout[bucket].count;
-        let mut whole = Numbers::new(&store.memory, Class::Weights, share.dtype(), count);
-        let gather = move |group: Option<&Communicator>| {
-            match group {
-                Some(group) => whole.all_gather(&share, group)?,
-                None => whole.copy_from(&share),
+        let whole = Numbers::new(&store.memory, Class::Weights, share.dtype(), count)?;
+        let gather = move |peers: Option<Peers<'_>>, mut whole: Numbers| {
+            match peers {
+                Some(peers) => whole.all_gather(&share, peers)?,
+                None => whole.copy_from(&share)?,
             }
             Ok(whole)
         };
-        let flight = Flight::start(self.base.group.as_ref(), gather)?;
+        let flight = Flight::start(self.base.group.as_ref(), whole, gather)?;
         self.gathers.push_back((bucket, flight));
         Ok(())
     }
@@ -82,10 +81,11 @@ impl FullySharded {
     fn land_weights(&mut self, bucket: BucketId) -> Result<()> {
         while self.base.store.bucket(bucket).is_none() {
             let (landed, flight) = self.gathers.pop_front().expect("it is coming");
+            flight.arrive()?;
             let whole = flight.land(&mut self.base.waited)?;
             self.base.store.put_weights(landed, whole);
         }
-        Ok(())
+        self.base.check()
     }
 
     /// Starts gathering for the units that come after `unit` on this way.
@@ -131,8 +131,7 @@ impl Strategy for FullySharded {
         }
         self.prefetch(unit, way)?;
         buckets.into_iter().try_for_each(|bucket| self.land_weights(bucket))?;
-        self.base.store.open(unit);
-        Ok(())
+        self.base.store.open(unit)
     }
 
     fn done(&mut self, unit: UnitId, way: Way) -> Result<()> {
@@ -154,6 +153,14 @@ impl Strategy for FullySharded {
     fn gradient(&mut self, id: ParameterId) -> Option<(&[f32], &mut [f32])> {
         self.base.store.gradient(id)
     }
+
+    fn on_device(&self) -> Option<&Store> {
+        Some(&self.base.store).filter(|store| store.is_on_device())
+    }
+
+    fn on_device_mut(&mut self) -> Option<&mut Store> {
+        Some(&mut self.base.store).filter(|store| store.is_on_device())
+    }
 }
 
 impl Parallel for FullySharded {
@@ -173,13 +180,13 @@ impl Parallel for FullySharded {
     fn update(&mut self, optimiser: &dyn Optimiser, step: &Step) -> Result<()> {
         self.settle()?;
         for bucket in self.base.trainable() {
-            let gradients = self.gradients.take(&mut self.base, bucket);
+            let gradients = self.gradients.take(&mut self.base, bucket)?;
             let share = Arc::get_mut(&mut self.weights[bucket.0]).expect("nothing is under way");
             let weights = From { numbers: share, start: gradients.start };
             let (group, tensor) = (self.base.group.as_ref(), self.base.tensor.as_ref());
             let stride = Stride { optimiser, step, group, tensor };
             self.shares.update(bucket, weights, gradients.view(), &stride)?;
-            self.gradients.spend(&mut self.base, bucket, gradients.numbers);
+            self.gradients.spend(&mut self.base, bucket, gradients.numbers)?;
         }
         Ok(())
     }
@@ -191,7 +198,7 @@ impl Parallel for FullySharded {
         for bucket in self.base.layout().ids() {
             self.base.store.take_weights(bucket);
         }
-        Ok(())
+        self.base.check()
     }
 
     fn visit(&mut self, visit: &mut dyn FnMut(Kept<'_>) -> Result<()>) -> Result<()> {
@@ -201,7 +208,8 @@ impl Parallel for FullySharded {
             let share = Arc::get_mut(&mut self.weights[bucket.0]).expect("nothing is under way");
             self.shares.visit(bucket, From { numbers: share, start }, visit)?;
         }
-        Ok(())
+        // What was awaited to be shown may have failed.
+        self.base.check()
     }
 
     fn share_out(&mut self) -> Result<()> {

@@ -3,13 +3,13 @@
 
 use super::base::Base;
 use super::flight::Flight;
+use super::norm::Squares;
 use super::shares::{From, Shares};
-use super::{ExactSum, Form, Mean, ReduceEach};
+use super::{Form, Mean, ReduceEach};
 use crate::error::Result;
-use crate::flat::{BucketId, Numbers};
+use crate::flat::{BucketId, Numbers, Peers};
 use crate::parameter::ParameterId;
 use std::collections::VecDeque;
-use unisono::Communicator;
 
 /// What a rank has of the mean gradients, and where.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,7 +27,7 @@ pub(super) struct Gradients {
     keeps: Keeps,
     /// With [`Keeps::Share`], this rank's shares of the mean gradients, by bucket.
     shares: Vec<Option<Numbers>>,
-    reductions: VecDeque<(BucketId, Flight<Numbers>)>,
+    reductions: VecDeque<(BucketId, Flight)>,
 }
 
 impl Gradients {
@@ -70,6 +70,7 @@ impl Gradients {
     fn launch(&mut self, base: &mut Base, bucket: BucketId) -> Result<()> {
         let most = if self.keeps == Keeps::Share { base.settings.reductions_max.max(1) } else { usize::MAX };
         while self.reductions.len() >= most {
+            self.reductions.front().map_or(Ok(()), |(_, flight)| flight.arrive())?;
             self.land_first(base)?;
         }
         let reduce = match self.keeps {
@@ -77,13 +78,13 @@ impl Gradients {
             Keeps::ShareInPlace => Mean::reduce_scatter_in_place,
             Keeps::Share => Mean::reduce_scatter,
         };
-        let mut whole = base.store.take_gradients(bucket);
+        let whole = base.store.take_gradients(bucket)?;
         let (mean, partial) = (base.mean.clone(), base.partial(bucket));
-        let reduction = move |group: Option<&Communicator>| {
+        let reduction = move |peers: Option<Peers<'_>>, mut whole: Numbers| {
             partial.sum(&mut whole)?;
-            reduce(&mean, group, whole)
+            reduce(&mean, peers, whole)
         };
-        let flight = Flight::start(base.group.as_ref(), reduction)?;
+        let flight = Flight::start(base.group.as_ref(), whole, reduction)?;
         self.reductions.push_back((bucket, flight));
         Ok(())
     }
@@ -101,21 +102,21 @@ impl Gradients {
         let reduced = flight.land(&mut base.waited)?;
         match &mut self.shares[bucket.0] {
             _ if self.keeps != Keeps::Share => base.store.put_gradients(bucket, reduced),
-            Some(sum) => sum.add(&reduced),
+            Some(sum) => sum.add(&reduced)?,
             none => *none = Some(reduced),
         }
         Ok(())
     }
 
     /// Takes out what has this rank's gradients of a bucket; zeros where nothing came.
-    pub(super) fn take(&mut self, base: &mut Base, bucket: BucketId) -> From<Numbers> {
+    pub(super) fn take(&mut self, base: &mut Base, bucket: BucketId) -> Result<From<Numbers>> {
         if self.keeps != Keeps::Share {
-            return From { numbers: base.store.take_gradients(bucket), start: 0 };
+            return Ok(From { numbers: base.store.take_gradients(bucket)?, start: 0 });
         }
         let share = base.store.layout.share(bucket, base.rank());
-        let numbers = self.shares[bucket.0].take();
-        let numbers = numbers.unwrap_or_else(|| base.store.no_gradients(bucket, share.len()));
-        From { numbers, start: share.start }
+        let numbers = self.shares[bucket.0].take().map(Ok);
+        let numbers = numbers.unwrap_or_else(|| base.store.no_gradients(bucket, share.len()))?;
+        Ok(From { numbers, start: share.start })
     }
 
     fn put(&mut self, base: &mut Base, bucket: BucketId, gradients: Numbers) {
@@ -126,25 +127,73 @@ impl Gradients {
     }
 
     /// The step was taken with `gradients`: buckets that stay are cleared, shares are freed.
-    pub(super) fn spend(&mut self, base: &mut Base, bucket: BucketId, mut gradients: Numbers) {
+    pub(super) fn spend(&mut self, base: &mut Base, bucket: BucketId, mut gradients: Numbers) -> Result<()> {
         if self.keeps != Keeps::Share {
-            gradients.clear();
+            gradients.clear()?;
             base.store.put_gradients(bucket, gradients);
         }
+        Ok(())
     }
 
     /// The norm of the whole model's gradient.
     pub(super) fn norm(&mut self, base: &mut Base, shares: &Shares) -> Result<f64> {
-        let (mut squares, layout) = (ExactSum::default(), base.layout());
+        let (mut squares, layout) = (Squares::new(&base.store.memory), base.layout());
         for bucket in base.trainable() {
             let own = match self.keeps {
                 Keeps::All => 0..layout[bucket].count,
                 Keeps::ShareInPlace | Keeps::Share => layout.share(bucket, base.rank()),
             };
-            let gradients = self.take(base, bucket);
-            shares.add_squares(bucket, own, gradients.view(), |id| base.counts(id), &mut squares);
+            let gradients = self.take(base, bucket)?;
+            shares.add_squares(bucket, own, gradients.view(), |id| base.counts(id), &mut squares)?;
             self.put(base, bucket, gradients.numbers);
         }
         base.norm(squares, self.keeps != Keeps::All)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::Device;
+    use crate::memory::Memory;
+    use crate::parallel::{Kind, Settings, Team};
+    use crate::parameter::{Init, Parameter, Registry};
+    use crate::testing::{gpu, on};
+    use std::sync::Arc;
+
+    /// How many collectives have been enqueued on a GPU when each of three gradients is ready, the last first.
+    fn enqueued(form: Form, bucket_bytes: usize) -> Vec<usize> {
+        let mut registry = Registry::default();
+        for name in ["one", "two", "three"] {
+            registry.unit(name, |r| r.add(Parameter::new("weight", &[8, 8], Init::Normal(0.5))));
+        }
+        let inventory = Arc::new(registry.finish());
+        let counts = on(2, |group| {
+            let memory = Memory::default();
+            let device = Device::new(&gpu(), &memory).unwrap();
+            let settings = Settings { form, bucket_bytes, ..Settings::default() };
+            let (team, memory) = (Team::of_data(Some(group)), memory.on(device.compute()));
+            let mut base = Base::new(Kind::Replicated, &inventory, team, &settings, &memory).unwrap();
+            let mut gradients = Gradients::new(Keeps::All, &base);
+            base.begin(true);
+            let ready = |id| {
+                gradients.ready(&mut base, ParameterId(id)).unwrap();
+                gradients.reductions.len()
+            };
+            let counts: Vec<_> = [2, 1, 0].map(ready).to_vec();
+            gradients.finish(&mut base).unwrap();
+            device.compute().stream().synchronize().unwrap();
+            counts
+        });
+        assert_eq!(counts[0], counts[1]);
+        counts[0].clone()
+    }
+
+    #[test]
+    fn collectives_on_a_gpu_are_enqueued_before_backward_ends() {
+        let one = 4 * 64;
+        assert_eq!(enqueued(Form::Overlapped, one), [1, 2, 3]);
+        assert_eq!(enqueued(Form::Bucketed, 2 * one), [0, 1, 2]);
+        assert_eq!(enqueued(Form::Naive, one), [0, 0, 0]);
     }
 }

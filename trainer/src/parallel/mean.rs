@@ -1,10 +1,10 @@
 //! How the gradients of a group of ranks become their mean.
 
-use crate::flat::{Dtype, Numbers};
+use crate::flat::{Dtype, Numbers, Peers};
 use crate::memory::{Class, Memory};
 use crate::parallel::Settings;
 use serde::{Deserialize, Serialize};
-use unisono::{Avg, Communicator, Reduction, Result, Sum};
+use unisono::{Avg, Reduction, Result, Sum};
 
 /// Where the division by the number of ranks is done. All three have the same results, to the rounding of the last bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -42,62 +42,62 @@ impl Mean {
     }
 
     /// The mean of `gradients` over all ranks.
-    pub(super) fn all_reduce(&self, group: Option<&Communicator>, gradients: Numbers) -> Result<Numbers> {
-        let Some(group) = group else { return Ok(gradients) };
+    pub(super) fn all_reduce(&self, peers: Option<Peers<'_>>, gradients: Numbers) -> Result<Numbers> {
+        let Some(peers) = peers else { return Ok(gradients) };
         let dtype = gradients.dtype();
-        let mut sent = self.as_sent(gradients);
-        sent.all_reduce(group, self.reduction())?;
-        Ok(self.received(sent, dtype))
+        let mut sent = self.as_sent(gradients)?;
+        sent.all_reduce(peers, self.reduction())?;
+        self.received(sent, dtype)
     }
 
     /// This rank's share of the mean of `gradients` over all ranks.
-    pub(super) fn reduce_scatter(&self, group: Option<&Communicator>, gradients: Numbers) -> Result<Numbers> {
-        let Some(group) = group else { return Ok(gradients) };
+    pub(super) fn reduce_scatter(&self, peers: Option<Peers<'_>>, gradients: Numbers) -> Result<Numbers> {
+        let Some(peers) = peers else { return Ok(gradients) };
         let dtype = gradients.dtype();
-        let sent = self.as_sent(gradients);
-        let mut share = Numbers::new(&self.memory, Class::Gradients, sent.dtype(), sent.len() / self.ranks);
-        sent.reduce_scatter(&mut share, group, self.reduction())?;
+        let sent = self.as_sent(gradients)?;
+        let mut share = sent.alike(&self.memory, Class::Gradients, sent.len() / self.ranks)?;
+        sent.reduce_scatter(&mut share, peers, self.reduction())?;
         drop(sent);
-        Ok(self.received(share, dtype))
+        self.received(share, dtype)
     }
 
     /// As [`Mean::reduce_scatter`], with the share in its place; the rest means nothing afterwards.
     pub(super) fn reduce_scatter_in_place(
         &self,
-        group: Option<&Communicator>,
+        peers: Option<Peers<'_>>,
         mut gradients: Numbers,
     ) -> Result<Numbers> {
-        let Some(comm) = group else { return Ok(gradients) };
+        let Some(peers) = peers else { return Ok(gradients) };
         if self.wire.is_none_or(|wire| wire == gradients.dtype()) {
-            gradients.reduce_scatter_in_place(comm, self.reduction())?;
+            gradients.reduce_scatter_in_place(peers, self.reduction())?;
             let dtype = gradients.dtype();
-            return Ok(self.received(gradients, dtype));
+            return self.received(gradients, dtype);
         }
-        let sent = gradients.converted(&self.memory, Class::Buffers, self.wire.expect("another type"));
+        let sent = gradients.converted(&self.memory, Class::Buffers, self.wire.expect("another type"))?;
         let count = sent.len() / self.ranks;
-        let mut share = Numbers::new(&self.memory, Class::Buffers, sent.dtype(), count);
-        sent.reduce_scatter(&mut share, comm, self.reduction())?;
-        let share = self.received(share, gradients.dtype());
-        let place = comm.rank() * count;
-        gradients.narrow(place..place + count, &share.view(&self.memory, 0..count));
+        let mut share = sent.alike(&self.memory, Class::Buffers, count)?;
+        sent.reduce_scatter(&mut share, peers, self.reduction())?;
+        let share = self.received(share, gradients.dtype())?;
+        let place = peers.rank() * count;
+        gradients.put(place..place + count, &share, 0..count)?;
         Ok(gradients)
     }
 
-    fn as_sent(&self, gradients: Numbers) -> Numbers {
+    fn as_sent(&self, gradients: Numbers) -> Result<Numbers> {
         match self.wire.filter(|&wire| wire != gradients.dtype()) {
             Some(wire) => gradients.converted(&self.memory, Class::Buffers, wire),
-            None => gradients,
+            None => Ok(gradients),
         }
     }
 
-    fn received(&self, mut sums: Numbers, dtype: Dtype) -> Numbers {
+    fn received(&self, mut sums: Numbers, dtype: Dtype) -> Result<Numbers> {
         if sums.dtype() != dtype {
-            sums = sums.converted(&self.memory, Class::Gradients, dtype);
+            sums = sums.converted(&self.memory, Class::Gradients, dtype)?;
         }
         if self.average == Average::After {
-            sums.average(self.ranks as u32);
+            sums.average(self.ranks as u32)?;
         }
-        sums
+        Ok(sums)
     }
 
     fn reduction(&self) -> Reduction {

@@ -9,7 +9,7 @@ use super::shares::{From, Shares, Stride};
 use super::transit::Transit;
 use super::{Kept, Kind, Parallel, Settings, Team};
 use crate::error::Result;
-use crate::flat::{BucketId, Layout};
+use crate::flat::{BucketId, Layout, Store};
 use crate::memory::Memory;
 use crate::optim::{Optimiser, Step};
 use crate::parameter::{Inventory, Parameter, ParameterId, UnitId};
@@ -58,7 +58,7 @@ impl Replicated {
         settings: &Settings,
         memory: &Memory,
     ) -> Result<Self> {
-        let base = Base::new(kind, inventory, team, settings, memory);
+        let base = Base::new(kind, inventory, team, settings, memory)?;
         let (layout, rank, ranks) = (base.layout(), base.rank(), base.ranks());
         let owners = (kind == Kind::Owners).then(|| owners(&layout, ranks));
         let is_kept = |bucket: BucketId| owners.as_ref().is_none_or(|owners| owners[bucket.0] == rank);
@@ -74,9 +74,9 @@ impl Replicated {
         let layout = self.base.layout();
         for bucket in layout.ids() {
             let mut weights =
-                self.base.store.initial(bucket, 0..layout[bucket].count, self.base.settings.seed);
+                self.base.store.initial(bucket, 0..layout[bucket].count, self.base.settings.seed)?;
             if let Some(group) = &self.base.group {
-                weights.broadcast(group, 0)?;
+                weights.broadcast(group.peers(), 0)?;
             }
             self.base.store.put_weights(bucket, weights);
             self.shares.initialise(bucket, self.base.settings.seed)?;
@@ -88,7 +88,7 @@ impl Replicated {
     fn send_from_owner(&mut self, bucket: BucketId) -> Result<()> {
         let Some(owners) = &self.owners else { return Ok(()) };
         let owner = owners[bucket.0];
-        self.transit.start(&mut self.base, bucket, move |weights, group| weights.broadcast(group, owner))
+        self.transit.start(&mut self.base, bucket, move |weights, peers| weights.broadcast(peers, owner))
     }
 }
 
@@ -113,6 +113,14 @@ impl Strategy for Replicated {
     fn gradient(&mut self, id: ParameterId) -> Option<(&[f32], &mut [f32])> {
         self.base.store.gradient(id)
     }
+
+    fn on_device(&self) -> Option<&Store> {
+        Some(&self.base.store).filter(|store| store.is_on_device())
+    }
+
+    fn on_device_mut(&mut self) -> Option<&mut Store> {
+        Some(&mut self.base.store).filter(|store| store.is_on_device())
+    }
 }
 
 impl Parallel for Replicated {
@@ -131,12 +139,12 @@ impl Parallel for Replicated {
 
     fn update(&mut self, optimiser: &dyn Optimiser, step: &Step) -> Result<()> {
         for bucket in self.base.trainable() {
-            let gradients = self.gradients.take(&mut self.base, bucket);
+            let gradients = self.gradients.take(&mut self.base, bucket)?;
             let weights = From { numbers: self.base.store.weights_mut(bucket), start: 0 };
             let (group, tensor) = (None, self.base.tensor.as_ref());
             let stride = Stride { optimiser, step, group, tensor };
             self.shares.update(bucket, weights, gradients.view(), &stride)?;
-            self.gradients.spend(&mut self.base, bucket, gradients.numbers);
+            self.gradients.spend(&mut self.base, bucket, gradients.numbers)?;
             self.send_from_owner(bucket)?;
         }
         Ok(())
@@ -152,7 +160,8 @@ impl Parallel for Replicated {
             let weights = From { numbers: self.base.store.weights_mut(bucket), start: 0 };
             self.shares.visit(bucket, weights, visit)?;
         }
-        Ok(())
+        // What was awaited to be shown may have failed.
+        self.base.check()
     }
 
     fn share_out(&mut self) -> Result<()> {

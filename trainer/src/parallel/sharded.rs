@@ -8,7 +8,7 @@ use super::shares::{From, Shares, Stride};
 use super::transit::Transit;
 use super::{Kept, Kind, Parallel, Settings, Team};
 use crate::error::Result;
-use crate::flat::BucketId;
+use crate::flat::{BucketId, Store};
 use crate::memory::Memory;
 use crate::optim::{Optimiser, Step};
 use crate::parameter::{Inventory, Parameter, ParameterId, UnitId};
@@ -50,14 +50,14 @@ impl Sharded {
         settings: &Settings,
         memory: &Memory,
     ) -> Result<Self> {
-        let base = Base::new(kind, inventory, team, settings, memory);
+        let base = Base::new(kind, inventory, team, settings, memory)?;
         let keeps = if kind == Kind::Zero1 { Keeps::ShareInPlace } else { Keeps::Share };
         let (layout, rank) = (base.layout(), base.rank());
         let shares = Shares::new(inventory, &layout, memory, settings, |bucket| layout.share(bucket, rank))?;
         let (gradients, transit) = (Gradients::new(keeps, &base), Transit::new(&base));
         let mut made = Self { base, shares, gradients, transit };
         for bucket in layout.ids() {
-            let weights = made.base.store.initial(bucket, 0..layout[bucket].count, settings.seed);
+            let weights = made.base.store.initial(bucket, 0..layout[bucket].count, settings.seed)?;
             made.base.store.put_weights(bucket, weights);
             made.shares.initialise(bucket, settings.seed)?;
         }
@@ -65,7 +65,7 @@ impl Sharded {
     }
 
     fn gather(&mut self, bucket: BucketId) -> Result<()> {
-        self.transit.start(&mut self.base, bucket, |weights, group| weights.all_gather_in_place(group))
+        self.transit.start(&mut self.base, bucket, |weights, peers| weights.all_gather_in_place(peers))
     }
 }
 
@@ -90,6 +90,14 @@ impl Strategy for Sharded {
     fn gradient(&mut self, id: ParameterId) -> Option<(&[f32], &mut [f32])> {
         self.base.store.gradient(id)
     }
+
+    fn on_device(&self) -> Option<&Store> {
+        Some(&self.base.store).filter(|store| store.is_on_device())
+    }
+
+    fn on_device_mut(&mut self) -> Option<&mut Store> {
+        Some(&mut self.base.store).filter(|store| store.is_on_device())
+    }
 }
 
 impl Parallel for Sharded {
@@ -108,12 +116,12 @@ impl Parallel for Sharded {
 
     fn update(&mut self, optimiser: &dyn Optimiser, step: &Step) -> Result<()> {
         for bucket in self.base.trainable() {
-            let gradients = self.gradients.take(&mut self.base, bucket);
+            let gradients = self.gradients.take(&mut self.base, bucket)?;
             let weights = From { numbers: self.base.store.weights_mut(bucket), start: 0 };
             let (group, tensor) = (self.base.group.as_ref(), self.base.tensor.as_ref());
             let stride = Stride { optimiser, step, group, tensor };
             self.shares.update(bucket, weights, gradients.view(), &stride)?;
-            self.gradients.spend(&mut self.base, bucket, gradients.numbers);
+            self.gradients.spend(&mut self.base, bucket, gradients.numbers)?;
         }
         // What forward needs first goes first.
         for bucket in self.base.trainable().into_iter().rev() {
@@ -132,7 +140,8 @@ impl Parallel for Sharded {
             let weights = From { numbers: self.base.store.weights_mut(bucket), start: 0 };
             self.shares.visit(bucket, weights, visit)?;
         }
-        Ok(())
+        // What was awaited to be shown may have failed.
+        self.base.check()
     }
 
     fn share_out(&mut self) -> Result<()> {

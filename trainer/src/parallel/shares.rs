@@ -1,33 +1,36 @@
 //! The elements whose optimiser state this rank keeps.
 
-use super::matrix;
+use super::group::Group;
+use super::matrix::Directions;
+use super::norm::Squares;
 use super::offload::{Offload, Place};
+use super::steps;
 use crate::error::Result;
-use crate::flat::{Bucket, BucketId, Dtype, Layout, Numbers};
+use crate::flat::{Bucket, BucketId, Dtype, Layout, Numbers, Ranks};
 use crate::memory::{Class, Floats, Memory};
-use crate::optim::{Optimiser, Span, Step};
-use crate::parallel::{ExactSum, Kept, Settings};
+use crate::optim::{Optimiser, Step};
+use crate::parallel::{Kept, Settings};
 use crate::parameter::{Inventory, Parameter, ParameterId};
 use std::ops::Range;
 use std::sync::Arc;
-use unisono::Communicator;
 
 /// Some elements of every bucket: all, this rank's share, or what it owns.
 pub(super) struct Shares {
-    inventory: Arc<Inventory>,
-    layout: Arc<Layout>,
-    memory: Memory,
+    pub(super) inventory: Arc<Inventory>,
+    pub(super) layout: Arc<Layout>,
+    pub(super) memory: Memory,
     /// Where state lies while it is not needed, if not in memory.
     offload: Option<Offload>,
-    parts: Vec<Part>,
+    pub(super) parts: Vec<Part>,
 }
 
 /// Elements of one bucket.
 pub(super) struct Part {
     pub(super) range: Range<usize>,
     /// Weights in full precision, where the bucket has them in 16 bits.
-    master: Option<Floats>,
-    pub(super) moments: Vec<Floats>,
+    pub(super) master: Option<Numbers>,
+    /// In full precision too.
+    pub(super) moments: Vec<Numbers>,
     /// Where the one and the others lie in a file.
     places: Vec<Place>,
 }
@@ -37,15 +40,21 @@ pub(super) struct Stride<'a> {
     pub(super) optimiser: &'a dyn Optimiser,
     pub(super) step: &'a Step,
     /// The ranks that keep a share each; none where this one keeps all.
-    pub(super) group: Option<&'a Communicator>,
+    pub(super) group: Option<&'a Group>,
     /// The ranks that have a part each of what is cut.
-    pub(super) tensor: Option<&'a Communicator>,
+    pub(super) tensor: Option<&'a Ranks>,
 }
 
 /// Numbers of a bucket from its element `start` on.
 pub(super) struct From<N> {
     pub(super) numbers: N,
     pub(super) start: usize,
+}
+
+/// Some of several numbers.
+pub(super) struct At<N> {
+    pub(super) numbers: N,
+    pub(super) range: Range<usize>,
 }
 
 impl From<Numbers> {
@@ -90,10 +99,11 @@ impl Shares {
     pub(super) fn initialise(&mut self, bucket: BucketId, seed: u64) -> Result<()> {
         let part = &mut self.parts[bucket.0];
         if has_master(&self.layout[bucket]) {
-            let mut master = self.memory.zeros(Class::Optimiser, part.range.len());
+            let mut master = zeros(&self.memory, part.range.len())?;
             for (id, elements, place) in self.layout[bucket].within(part.range.clone()) {
                 let place = place.start - part.range.start..place.end - part.range.start;
-                self.inventory[id].initialise(seed, elements, &mut master[place]);
+                let start = |values: &mut [f32]| self.inventory[id].initialise(seed, elements, values);
+                master.lend(&self.memory, place, start)?;
             }
             part.master = Some(master);
         }
@@ -105,7 +115,7 @@ impl Shares {
         let Some(offload) = &self.offload else { return Ok(()) };
         let (part, mut has_master) = (&mut self.parts[bucket.0], has_master(&self.layout[bucket]));
         for place in &part.places {
-            let numbers = offload.read(place, part.range.len())?;
+            let numbers = Numbers::F32(offload.read(place, part.range.len())?);
             match std::mem::take(&mut has_master) {
                 true => part.master = Some(numbers),
                 false => part.moments.push(numbers),
@@ -122,7 +132,7 @@ impl Shares {
             if index == part.places.len() {
                 part.places.push(offload.room(numbers.len()));
             }
-            offload.write(&part.places[index], numbers)?;
+            offload.write(&part.places[index], host(numbers))?;
         }
         Ok(())
     }
@@ -134,12 +144,26 @@ impl Shares {
         range: Range<usize>,
         gradients: From<&Numbers>,
         counts: impl Fn(ParameterId) -> bool,
-        sum: &mut ExactSum,
-    ) {
-        for (_, _, place) in self.layout[bucket].within(range).filter(|(id, ..)| counts(*id)) {
-            let place = place.start - gradients.start..place.end - gradients.start;
-            sum.add_squares(&gradients.numbers.view(&self.memory, place));
+        sum: &mut Squares,
+    ) -> Result<()> {
+        let of = |place: Range<usize>| place.start - gradients.start..place.end - gradients.start;
+        let pieces = || self.layout[bucket].within(range.clone());
+        let counted = pieces().filter(|(id, ..)| counts(*id)).map(|(_, _, place)| of(place));
+        match sum {
+            Squares::Exact(sum) => {
+                for place in counted {
+                    sum.add_squares(&gradients.numbers.view(&self.memory, place)?);
+                }
+            }
+            Squares::Rounded(parts) => {
+                let there = gradients.numbers.on_device().expect("flat memory of a GPU");
+                // Padding is 0.
+                let all = pieces().all(|(id, ..)| counts(id));
+                let ranges = if all { vec![of(range.clone())] } else { counted.collect() };
+                parts.push(there.squares(&ranges)?);
+            }
         }
+        Ok(())
     }
 
     /// Takes a step with the elements kept of a bucket. Steps that need whole matrices gather them from `group`, of whose
@@ -171,8 +195,10 @@ impl Shares {
         stride: &Stride<'_>,
     ) -> Result<()> {
         let part = &mut self.parts[bucket.0];
-        part.make_moments(&self.memory, moments_of(&self.layout[bucket], &self.inventory, stride.optimiser));
-        let mut directions = matrix::Directions::of(&self.layout[bucket], &self.inventory, stride)?;
+        part.make_moments(&self.memory, moments_of(&self.layout[bucket], &self.inventory, stride.optimiser))?;
+        let wide = steps::wide(gradients.numbers, &self.memory)?;
+        let gradients = From { numbers: wide.as_ref().unwrap_or(gradients.numbers), start: gradients.start };
+        let mut directions = Directions::of(&self.layout[bucket], &self.inventory, stride)?;
         if let Some(directions) = &mut directions {
             directions.gather(part, &gradients, &self.memory)?;
         }
@@ -181,21 +207,21 @@ impl Shares {
             let (kept, decays) = (of(part.range.start), self.inventory[id].decays);
             let Part { master, moments, .. } = part;
             let full = match master {
-                Some(master) => &mut master[kept.clone()],
-                None => &mut weights.numbers.floats_mut().expect("16 bits have a master")[of(weights.start)],
+                Some(master) => At { numbers: master, range: kept.clone() },
+                None => At { numbers: &mut *weights.numbers, range: of(weights.start) },
             };
             match &directions {
-                Some(directions) => directions.apply(full, place.clone(), decays, stride.step),
+                Some(directions) => {
+                    directions.apply(&self.memory, full, place.clone(), decays, stride.step)?;
+                }
                 None => {
-                    let gradient = gradients.numbers.view(&self.memory, of(gradients.start));
-                    let mut moments: Vec<_> =
-                        moments.iter_mut().map(|moment| &mut moment[kept.clone()]).collect();
-                    let span = Span { weights: full, gradient: &gradient, moments: &mut moments, decays };
-                    stride.optimiser.update(span, stride.step);
+                    let gradient = At { numbers: gradients.numbers, range: of(gradients.start) };
+                    let moments = At { numbers: &mut moments[..], range: kept.clone() };
+                    steps::take(&self.memory, full, gradient, moments, decays, stride)?;
                 }
             }
             if let Some(master) = master {
-                weights.numbers.narrow(of(weights.start), &master[kept]);
+                weights.numbers.put(of(weights.start), master, kept)?;
             }
         }
         Ok(())
@@ -224,17 +250,17 @@ impl Shares {
             let of = |start: usize| place.start - start..place.end - start;
             let kept = of(part.range.start);
             let Part { master, moments, .. } = part;
-            let mut show = |weights: &mut [f32]| {
-                let mut moments: Vec<_> =
-                    moments.iter_mut().map(|moment| &mut moment[kept.clone()]).collect();
-                visit(Kept { parameter, range: range.clone(), weights, moments: &mut moments })
+            let show = |weights: &mut [f32]| {
+                lend_all(moments, &self.memory, kept.clone(), weights, |weights, moments| {
+                    visit(Kept { parameter, range: range.clone(), weights, moments })
+                })
             };
             match master {
                 Some(master) => {
-                    show(&mut master[kept.clone()])?;
-                    weights.numbers.narrow(of(weights.start), &master[kept]);
+                    master.lend(&self.memory, kept.clone(), show)??;
+                    weights.numbers.put(of(weights.start), master, kept)?;
                 }
-                None => weights.numbers.lend(&self.memory, of(weights.start), show)?,
+                None => weights.numbers.lend(&self.memory, of(weights.start), show)??,
             }
         }
         Ok(())
@@ -246,7 +272,7 @@ impl Shares {
         for id in layout.ids().filter(|&id| layout[id].trainable) {
             self.fetch(id)?;
             let counts = layout[id].pieces.iter().map(|piece| count(&self.inventory[piece.parameter]));
-            self.parts[id.0].make_moments(&self.memory, counts.max().unwrap_or(0));
+            self.parts[id.0].make_moments(&self.memory, counts.max().unwrap_or(0))?;
             self.stow(id)?;
         }
         Ok(())
@@ -265,8 +291,54 @@ fn moments_of(bucket: &Bucket, inventory: &Inventory, optimiser: &dyn Optimiser)
 }
 
 impl Part {
-    fn make_moments(&mut self, memory: &Memory, count: usize) {
-        let zeros = || memory.zeros(Class::Optimiser, self.range.len());
-        self.moments.resize_with(count, zeros);
+    fn make_moments(&mut self, memory: &Memory, count: usize) -> Result<()> {
+        while self.moments.len() < count {
+            self.moments.push(zeros(memory, self.range.len())?);
+        }
+        self.moments.truncate(count);
+        Ok(())
     }
+}
+
+fn zeros(memory: &Memory, count: usize) -> Result<Numbers> {
+    Ok(Numbers::zeros(memory, Class::Optimiser, Dtype::F32, count)?)
+}
+
+/// Weights or state in memory of the host.
+pub(super) fn floats(numbers: &mut Numbers) -> &mut [f32] {
+    numbers.floats_mut().expect("of 32 bits, where flat memory lies")
+}
+
+/// State that is written to a file.
+fn host(numbers: Numbers) -> Floats {
+    match numbers {
+        Numbers::F32(floats) => floats,
+        other => unreachable!("{other:?} are not offloaded"),
+    }
+}
+
+/// Lends the numbers in `range` of all of them as 32-bit floats of the host that may be changed, beside weights.
+fn lend_all(
+    all: &mut [Numbers],
+    memory: &Memory,
+    range: Range<usize>,
+    weights: &mut [f32],
+    body: impl for<'a> FnOnce(&'a mut [f32], &'a mut [&'a mut [f32]]) -> Result<()>,
+) -> Result<()> {
+    if memory.lane().is_none() {
+        let mut slices: Vec<_> = all.iter_mut().map(|numbers| &mut floats(numbers)[range.clone()]).collect();
+        return body(weights, &mut slices);
+    }
+    let mut copies = Vec::new();
+    for numbers in all.iter() {
+        let mut copy = memory.take::<f32>(Class::Buffers, range.len());
+        numbers.widen(range.clone(), &mut copy)?;
+        copies.push(copy);
+    }
+    body(weights, &mut copies.iter_mut().map(|copy| &mut copy[..]).collect::<Vec<_>>())?;
+    for (numbers, copy) in all.iter_mut().zip(copies) {
+        numbers.narrow(range.clone(), &copy)?;
+        copy.free();
+    }
+    Ok(())
 }

@@ -1,5 +1,6 @@
 //! Strategies driven by events alone: no module, no tensor.
 
+mod device;
 mod options;
 mod overlap;
 mod shapes;
@@ -9,7 +10,7 @@ use crate::flat::Dtype;
 use crate::memory::{Class, Memory};
 use crate::optim::{AdamW, Muon};
 use crate::parameter::{Init, Inventory, Parameter, Registry, UnitId};
-use crate::strategy::Way;
+use crate::strategy::{Way, host_weights};
 use crate::testing::{self, kept, on, on_with};
 use std::sync::Arc;
 use unisono::{Communicator, Config, Order};
@@ -63,19 +64,24 @@ fn pass_with(
 ) -> Result<()> {
     for unit in (0..inventory.units.len()).map(UnitId) {
         strategy.need(unit, Way::Forward)?;
-        assert!(
-            inventory[unit].parameters.clone().all(|id| strategy.weights(ParameterId(id))[0].is_finite())
-        );
+        for id in inventory[unit].parameters.clone().map(ParameterId) {
+            assert!(host_weights(strategy, id)?[0].is_finite());
+        }
         strategy.done(unit, Way::Forward)?;
     }
     for unit in (0..inventory.units.len()).rev().map(UnitId) {
         strategy.need(unit, Way::Backward)?;
         let borrowed = inventory[unit].borrows.iter().map(|unit| inventory[*unit].parameters.start);
         for id in inventory[unit].parameters.clone().rev().chain(borrowed).map(ParameterId) {
-            if let Some((weights, gradient)) = strategy.gradient(id) {
+            let slope = |place, weight: &f32| factor * slope(*weight, rank, moment + id.0 as u64, place);
+            if let Some(store) = strategy.on_device_mut() {
+                device::add(store, id, slope)?;
+            } else if let Some((weights, gradient)) = strategy.gradient(id) {
                 for (place, (weight, sum)) in weights.iter().zip(gradient).enumerate() {
-                    *sum += factor * slope(*weight, rank, moment + id.0 as u64, place);
+                    *sum += slope(place, weight);
                 }
+            }
+            if inventory[id].trainable {
                 strategy.ready(id)?;
             }
         }
@@ -115,9 +121,21 @@ fn train(
     dtype: Dtype,
     micro: u64,
 ) -> Bits {
-    let (inventory, memory) = (inventory(dtype), Memory::default());
+    train_in(&Memory::default(), kind, group, settings, dtype, micro)
+}
+
+/// As [`train`], with flat memory where `memory` has it.
+fn train_in(
+    memory: &Memory,
+    kind: (Kind, Form),
+    group: Option<Communicator>,
+    settings: &Settings,
+    dtype: Dtype,
+    micro: u64,
+) -> Bits {
+    let inventory = inventory(dtype);
     let rank = group.as_ref().map_or(0, Communicator::rank);
-    let mut strategy = make(kind, &inventory, group, settings, &memory).unwrap();
+    let mut strategy = make(kind, &inventory, group, settings, memory).unwrap();
     let mut norms = Vec::new();
     for number in 1..=4 {
         for part in 0..micro {

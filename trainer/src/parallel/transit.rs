@@ -3,12 +3,11 @@
 use super::base::Base;
 use super::flight::Flight;
 use crate::error::Result;
-use crate::flat::{BucketId, Numbers};
+use crate::flat::{BucketId, Numbers, Peers};
 use crate::parameter::UnitId;
-use unisono::Communicator;
 
 /// Buckets on their way: out of the store until somebody needs them.
-pub(super) struct Transit(Vec<Option<Flight<Numbers>>>);
+pub(super) struct Transit(Vec<Option<Flight>>);
 
 impl Transit {
     pub(super) fn new(base: &Base) -> Self {
@@ -20,14 +19,14 @@ impl Transit {
         &mut self,
         base: &mut Base,
         bucket: BucketId,
-        exchange: impl FnOnce(&mut Numbers, &Communicator) -> unisono::Result<()> + Send + 'static,
+        exchange: impl FnOnce(&mut Numbers, Peers<'_>) -> unisono::Result<()> + Send + 'static,
     ) -> Result<()> {
-        let mut weights = base.store.take_weights(bucket).expect("whole");
-        let operation = move |group: Option<&Communicator>| {
-            group.map_or(Ok(()), |group| exchange(&mut weights, group))?;
+        let weights = base.store.take_weights(bucket).expect("whole");
+        let operation = move |peers: Option<Peers<'_>>, mut weights: Numbers| {
+            peers.map_or(Ok(()), |peers| exchange(&mut weights, peers))?;
             Ok(weights)
         };
-        self.0[bucket.0] = Some(Flight::start(base.group.as_ref(), operation)?);
+        self.0[bucket.0] = Some(Flight::start(base.group.as_ref(), weights, operation)?);
         Ok(())
     }
 
@@ -36,13 +35,13 @@ impl Transit {
         for bucket in base.layout().buckets_of(&base.store.inventory, unit) {
             self.land(base, bucket)?;
         }
-        base.store.open(unit);
-        Ok(())
+        base.store.open(unit)
     }
 
     /// Waits for all weights.
     pub(super) fn settle(&mut self, base: &mut Base) -> Result<()> {
-        base.layout().ids().try_for_each(|bucket| self.land(base, bucket))
+        base.layout().ids().try_for_each(|bucket| self.land(base, bucket))?;
+        base.check()
     }
 
     fn land(&mut self, base: &mut Base, bucket: BucketId) -> Result<()> {

@@ -29,6 +29,13 @@ impl Cut {
         Self { dimension, whole, blocks: 1, grain: 1, parts, part }
     }
 
+    /// Whether a tensor of this shape can be cut so: what a file says need not be true.
+    pub fn is_possible(&self, shape: &[usize]) -> bool {
+        let Cut { dimension, whole, blocks, grain, parts, part } = *self;
+        let fits = blocks.checked_mul(grain).is_some_and(|least| (1..=whole).contains(&least));
+        shape.get(dimension) == Some(&whole) && fits && part < parts && parts <= PARTS_MAX
+    }
+
     /// Elements of one block at this rank, padding included.
     pub fn share(&self) -> usize {
         (self.whole / self.blocks / self.grain).div_ceil(self.parts) * self.grain
@@ -67,3 +74,6 @@ impl Cut {
         1.0 - self.whole as f64 / (self.local() * self.parts) as f64
     }
 }
+
+/// More parts than this nobody makes.
+const PARTS_MAX: usize = 1 << 16;

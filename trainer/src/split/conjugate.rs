@@ -1,11 +1,12 @@
 //! The two ends of a region that is cut: each does forward what the other does backward.
 
 use crate::error::Result;
+use crate::flat::Ranks;
 use crate::nn::{Module, vector};
 use crate::parameter::ParameterId;
 use crate::pass::Pass;
 use crate::tensor::Tensor;
-use unisono::{Communicator, Sum};
+use unisono::Sum;
 
 /// Where a region begins that is cut: the "f" of Megatron-LM.
 pub struct Enter(Ends);
@@ -15,18 +16,18 @@ pub struct Leave(Ends);
 
 /// What both need.
 struct Ends {
-    group: Option<Communicator>,
+    group: Option<Ranks>,
     sequence: bool,
 }
 
 impl Enter {
-    pub(super) fn new(group: Option<Communicator>, sequence: bool) -> Self {
+    pub(super) fn new(group: Option<Ranks>, sequence: bool) -> Self {
         Self(Ends { group, sequence })
     }
 }
 
 impl Leave {
-    pub(super) fn new(group: Option<Communicator>, sequence: bool) -> Self {
+    pub(super) fn new(group: Option<Ranks>, sequence: bool) -> Self {
         Self(Ends { group, sequence })
     }
 }
@@ -60,8 +61,8 @@ impl Ends {
     /// What every rank has a part of, or all, becomes what every rank has all of.
     fn to_all(&self, pass: &Pass<'_>, part: Tensor) -> Result<Tensor> {
         let Some(group) = self.group.as_ref().filter(|_| self.cuts_rows(pass)) else { return Ok(part) };
-        let mut all = pass.tensor(part.rows() * group.ranks(), part.columns());
-        pass.wait("rows of a layer", || group.all_gather(part.data(), all.data_mut()))?;
+        let mut all = pass.tensor_there(part.rows() * group.ranks(), part.columns())?;
+        pass.wait("rows of a layer", || all.all_gather(&part, group))?;
         Ok(all)
     }
 
@@ -69,11 +70,11 @@ impl Ends {
     fn to_sum(&self, pass: &Pass<'_>, mut summand: Tensor) -> Result<Tensor> {
         let Some(group) = &self.group else { return Ok(summand) };
         if !self.cuts_rows(pass) {
-            pass.wait("sum of a layer", || group.all_reduce(summand.data_mut(), Sum))?;
+            pass.wait("sum of a layer", || summand.all_reduce(group, Sum))?;
             return Ok(summand);
         }
-        let mut rows = pass.tensor(summand.rows() / group.ranks(), summand.columns());
-        pass.wait("sum of rows of a layer", || group.reduce_scatter(summand.data(), rows.data_mut(), Sum))?;
+        let mut rows = pass.tensor_there(summand.rows() / group.ranks(), summand.columns())?;
+        pass.wait("sum of rows of a layer", || rows.reduce_scatter(&summand, group))?;
         Ok(rows)
     }
 }
@@ -90,13 +91,23 @@ impl Bias {
 
 impl Module for Bias {
     fn forward(&self, pass: &mut Pass<'_>, mut input: Tensor) -> Result<Tensor> {
+        if let Some(device) = pass.device() {
+            let bias = pass.weights_on(device, self.0)?;
+            device.compute().add_to_rows(input.view_mut(), bias.view(..))?;
+            return Ok(input);
+        }
         let (columns, bias) = (input.columns(), pass.weights(self.0));
         input.data_mut().chunks_exact_mut(columns).for_each(|row| vector::add(row, bias));
         Ok(input)
     }
 
     fn backward(&self, pass: &mut Pass<'_>, gradient: Tensor) -> Result<Tensor> {
-        pass.accumulate(self.0, |_, into| vector::add_rows(into, gradient.data()))?;
+        match pass.device() {
+            Some(device) => {
+                pass.accumulate_on(device, self.0, |compute, into| compute.add_rows(into, gradient.view()))?
+            }
+            None => pass.accumulate(self.0, |_, into| vector::add_rows(into, gradient.data()))?,
+        }
         Ok(gradient)
     }
 }

@@ -1,13 +1,16 @@
 //! Cross entropy of classes that are cut between ranks.
 
+mod device;
+
 use crate::error::{Error, Result};
+use crate::flat::Ranks;
 use crate::memory::Floats;
-use crate::nn::row_slope;
 use crate::nn::vector::{exp_less, greatest, scale, vectorised};
+use crate::nn::{CrossEntropy, row_slope};
 use crate::parameter::Cut;
 use crate::pass::Pass;
 use crate::tensor::Tensor;
-use unisono::{Communicator, Max, Sum};
+use unisono::{Max, Sum};
 
 /// As [`CrossEntropy`](crate::nn::CrossEntropy), with each rank's logits of its own classes: three numbers a row go around, not
 /// the logits. Every rank gets the loss.
@@ -16,7 +19,7 @@ use unisono::{Communicator, Max, Sum};
 pub struct SplitCrossEntropy {
     /// Targets that do not count: padding.
     pub ignore: Option<u32>,
-    group: Communicator,
+    group: Ranks,
     classes: Cut,
     /// Classes of this rank that are no padding.
     count: usize,
@@ -41,7 +44,7 @@ impl Powers {
 
 impl SplitCrossEntropy {
     /// For classes that are cut so.
-    pub fn new(group: Communicator, classes: Cut, ignore: Option<u32>) -> Self {
+    pub fn new(group: Ranks, classes: Cut, ignore: Option<u32>) -> Self {
         let count = (0..classes.local()).filter(|&index| classes.in_whole(index).is_some()).count();
         Self { ignore, group, classes, count }
     }
@@ -57,6 +60,9 @@ impl SplitCrossEntropy {
         targets: &[u32],
         share: f32,
     ) -> Result<f32> {
+        if let Some(device) = pass.device() {
+            return self.shared_on(device, pass, logits, targets, share);
+        }
         let powers = self.powers(pass, &mut logits, targets)?;
         let mut loss = 0.0;
         for (row, &target) in targets.iter().enumerate() {
@@ -120,15 +126,16 @@ impl SplitCrossEntropy {
             );
             padding.fill(0.0);
         }
-        pass.wait("sums of the loss", || self.group.all_reduce(&mut both, Sum))?;
+        pass.wait("sums of the loss", || self.group.host().all_reduce(&mut both, Sum))?;
         Ok(Powers { greatest, both })
     }
 
     /// The gradient of `factor` times the loss, with respect to this rank's logits.
-    pub fn backward(&self, pass: &mut Pass<'_>, factor: f32) -> Tensor {
-        let mut gradient: Tensor = pass.restore();
-        scale(gradient.data_mut(), factor);
-        gradient
+    ///
+    /// # Errors
+    /// Of the driver of a GPU.
+    pub fn backward(&self, pass: &mut Pass<'_>, factor: f32) -> Result<Tensor> {
+        CrossEntropy { ignore: self.ignore }.backward(pass, factor)
     }
 
     /// The greatest logit of each row, of all ranks.
@@ -137,7 +144,7 @@ impl SplitCrossEntropy {
         for (row, most) in all.iter_mut().enumerate() {
             *most = if self.count > 0 { greatest(&logits.row(row)[..self.count]) } else { f32::NEG_INFINITY };
         }
-        pass.wait("greatest logits", || self.group.all_reduce(&mut all, Max))?;
+        pass.wait("greatest logits", || self.group.host().all_reduce(&mut all, Max))?;
         Ok(all)
     }
 

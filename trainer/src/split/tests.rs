@@ -25,7 +25,7 @@ fn each_end_does_forward_what_the_other_does_backward() {
     on(3, |group| {
         let rank = group.rank();
         let of = |sequence, enters: bool| {
-            let split = Split::new(Some(group.clone()), sequence, Plan::default());
+            let split = Split::new(Some(group.clone().into()), sequence, Plan::default());
             both_ways(6, 2, |_| -> Box<dyn Module> {
                 if enters { Box::new(split.enter()) } else { Box::new(split.leave()) }
             })
@@ -95,7 +95,7 @@ fn a_layer_made_by_the_recipe_computes_what_it_does_uncut() {
     let [whole, slope] = both_ways(6, 4, |registry| layer(registry, &Split::default()));
     for parts in [2, 3, 4] {
         for [output, gradient] in on(parts, |group| {
-            let split = Split::new(Some(group), false, plan());
+            let split = Split::new(Some(group.into()), false, plan());
             both_ways(6, 4, |registry| layer(registry, &split))
         }) {
             let near = |one: &[f32], other: &[f32]| one.iter().zip(other).all(|(a, b)| (a - b).abs() < 1e-6);
@@ -116,7 +116,7 @@ fn a_line_that_names_nothing_is_answered_with_near_names() {
 #[test]
 fn rows_that_cannot_be_cut_are_refused_with_the_numbers() {
     on(2, |group| {
-        let (split, memory) = (Split::new(Some(group), true, Plan::default()), Memory::default());
+        let (split, memory) = (Split::new(Some(group.into()), true, Plan::default()), Memory::default());
         let mut strategy = Local::new(Inventory::default(), &memory, 0);
         let pass = Pass::new(&mut strategy, &memory, Seeds::default(), 1);
         let error = split.rows(&pass, 7).unwrap_err().to_string();

@@ -5,6 +5,7 @@ use super::{Batch, Extents, Network, advice, launch, setup, work};
 use crate::config::{Config, DataKind, StrategyKind};
 use crate::data::{Table, text};
 use crate::error::Result;
+use crate::flat::Ranks;
 use crate::memory::Class;
 use crate::mesh::Mesh;
 use crate::parameter::{Inventory, Parameter};
@@ -35,7 +36,7 @@ impl DryRun {
             1 => None,
             parts => launch::few(parts).and_then(|()| Ok(Communicator::threads(parts)?))?.into_iter().next(),
         };
-        let (_, inventory) = Network::new(config, extents, tensor.as_ref())?;
+        let (_, inventory) = Network::new(config, extents, tensor.map(Ranks::from).as_ref())?;
         Ok(Self { config: config.clone(), mesh, batch, extents, inventory })
     }
 

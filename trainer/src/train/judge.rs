@@ -22,6 +22,8 @@ impl Run {
         for (part, numbers) in parts.iter().enumerate() {
             sum += self.loss(numbers, part as u64)?;
         }
+        // A loss that is known may be of weights that never came.
+        self.strategy.settle()?;
         let mut loss = sum / parts.len().max(1) as f64;
         self.mean(&mut loss)?;
         Ok((!parts.is_empty()).then_some(loss))

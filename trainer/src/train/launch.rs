@@ -1,7 +1,7 @@
 //! The ranks of a run: threads of this process, or processes that the environment names.
 
 use super::course::{Outcome, follow};
-use crate::config::Config;
+use crate::config::{Config, DeviceKind};
 use crate::error::{Error, Result};
 use std::thread;
 use unisono::{Communicator, Order};
@@ -12,7 +12,7 @@ use unisono::{Communicator, Order};
 /// The first that any rank has; it ends all others.
 pub fn on_threads(ranks: usize, config: &Config) -> Result<Outcome> {
     few(ranks)?;
-    let worlds = Communicator::threads_with(ranks, &settings()?)?;
+    let worlds = Communicator::threads_with(ranks, &settings(config)?)?;
     thread::scope(|scope| {
         let start = |world| scope.spawn(move || rank(world, config));
         let threads: Vec<_> = worlds.into_iter().map(start).collect();
@@ -41,7 +41,7 @@ pub(super) fn few(ranks: usize) -> Result<()> {
 /// # Errors
 /// Of this rank, or what it heard from others.
 pub fn in_environment(config: &Config) -> Result<Option<Outcome>> {
-    let world = Communicator::from_env_with(&settings()?)?;
+    let world = Communicator::from_env_with(&settings(config)?)?;
     let speaks = world.rank() == 0;
     rank(world, config).map(|outcome| speaks.then_some(outcome))
 }
@@ -55,9 +55,14 @@ fn rank(world: Communicator, config: &Config) -> Result<Outcome> {
     end
 }
 
-/// Sums in the order of ranks, so that all strategies and transports take the same steps to the last bit.
-fn settings() -> Result<unisono::Config> {
-    Ok(unisono::Config { order: Order::Ranks, ..unisono::Config::from_env()? })
+/// Sums in the order of ranks, so that all strategies and transports take the same steps to the last bit; and of the software device, whose
+/// few blocks all groups of all ranks share, one channel each.
+fn settings(config: &Config) -> Result<unisono::Config> {
+    let mut settings = unisono::Config { order: Order::Ranks, ..unisono::Config::from_env()? };
+    if config.device == DeviceKind::Software {
+        settings.gpu.channels = 1;
+    }
+    Ok(settings)
 }
 
 /// Of two errors the one that says more: that others failed or were told to end says least.

@@ -3,11 +3,11 @@
 use super::feed::Extents;
 use crate::config::{self, Config, FeedForward, ModelKind, Norm};
 use crate::error::{Error, Result};
+use crate::flat::Ranks;
 use crate::models::{self, Classifier, Gpt, GptConfig, Model};
 use crate::parameter::{Inventory, Registry};
 use crate::split::Split;
 use std::sync::Arc;
-use unisono::Communicator;
 
 /// One of the models that can be configured.
 pub enum Network {
@@ -22,11 +22,7 @@ impl Network {
     ///
     /// # Errors
     /// If they do not go together.
-    pub fn new(
-        config: &Config,
-        extents: Extents,
-        tensor: Option<&Communicator>,
-    ) -> Result<(Self, Arc<Inventory>)> {
+    pub fn new(config: &Config, extents: Extents, tensor: Option<&Ranks>) -> Result<(Self, Arc<Inventory>)> {
         let mut registry = Registry::default();
         let network = match (config.model.kind, extents) {
             (ModelKind::Gpt, Extents::Tokens(vocabulary)) => {

@@ -5,7 +5,7 @@ use crate::error::{Error, Result};
 use crate::mesh::GroupKind;
 use crate::parameter::{ParameterId, UnitId};
 use crate::random::{chain, fold};
-use crate::strategy::Way;
+use crate::strategy::{Way, host_weights};
 
 impl Run {
     /// A number for the weights of every parameter, as this rank computes with them. All ranks call it.
@@ -14,7 +14,7 @@ impl Run {
         for unit in (0..self.inventory.units.len()).map(UnitId) {
             self.strategy.need(unit, Way::Forward)?;
             for id in self.inventory[unit].parameters.clone() {
-                let weights = self.strategy.weights(ParameterId(id));
+                let weights = host_weights(&*self.strategy, ParameterId(id))?;
                 hashes[id] = fold(weights.len(), weights.iter().map(|weight| u64::from(weight.to_bits())));
             }
             self.strategy.done(unit, Way::Forward)?;

@@ -9,8 +9,9 @@ pub use record::Record;
 
 use super::ledger::Ledger;
 use super::run::{Run, Taken};
-use super::{advice, work};
+use super::{advice, setup, work};
 use crate::config::Config;
+use crate::device::Device;
 use crate::error::Result;
 use line::Line;
 use record::Journal;
@@ -42,7 +43,7 @@ impl Report {
         let tokens =
             if run.network.gpt().is_some() { samples * config.model.context as f64 } else { samples };
         advice::without_effect(&config).iter().for_each(|line| say(line));
-        run.device.iter().for_each(|device| say(&device.describe()));
+        run.device.iter().for_each(|device| say(&computing(device, &config)));
         let line = Line::new(config.schedule.steps, run.step, config.log.every);
         let journal = Journal::open(Path::new(&config.log.file), run.step)?;
         Ok(Self { config, line, journal, work: (flops, peak), tokens, pace: None })
@@ -86,6 +87,15 @@ impl Report {
             path => plot::draw(Path::new(path), self.journal.records()),
         }
     }
+}
+
+/// What computes, and what else is done there.
+fn computing(device: &Device, config: &Config) -> String {
+    let rest = match setup::on_host(config) {
+        Some(why) => format!("exchanging and stepping on the CPU, as {why}"),
+        None => "exchanging and stepping there too".to_owned(),
+    };
+    format!("{}; {rest}", device.describe())
 }
 
 /// How much of the last step goes into the mean.

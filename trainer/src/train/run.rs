@@ -9,6 +9,7 @@ use crate::config::Config;
 use crate::data::{Chunk, Dataset, Sampler};
 use crate::device::Device;
 use crate::error::{Error, Result};
+use crate::flat::Ranks;
 use crate::memory::Memory;
 use crate::mesh::{GroupKind, Groups, Phase, Seeding};
 use crate::optim::{Optimiser, Step};
@@ -28,6 +29,8 @@ pub struct Run {
     /// The ranks that have chunks of the same sequences: a communicator for models alone, so that they need not wait for gradients;
     /// none where sequences are whole.
     pub(super) chunks: Option<Communicator>,
+    /// The ranks that have parts of the same layers, as models reach them; none where layers are whole.
+    pub(super) layers: Option<Ranks>,
     pub(super) batch: Batch,
     pub(super) feed: Feed,
     pub(super) data: Dataset,
@@ -94,6 +97,8 @@ impl Run {
         let mut exposed = self.strategy.waited();
         exposed += self.mean(&mut loss)?;
         let norm = self.trace.span(Lane::Communication, "norm", || self.strategy.norm())?;
+        // What went wrong within layers on GPUs is known by now, as the norm is.
+        self.layers.as_ref().map_or(Ok(()), Ranks::check)?;
         self.check(loss, norm)?;
         let rate = self.update(norm)?;
         exposed += self.strategy.waited();

@@ -12,6 +12,7 @@ use crate::config::{Config, DeviceKind, ModelKind, OptimiserKind};
 use crate::data::{Dataset, Sampler};
 use crate::device::Device;
 use crate::error::{Error, Result};
+use crate::flat::Ranks;
 use crate::memory::Memory;
 use crate::mesh::{GroupKind, Groups, Mesh, Seeding};
 use crate::optim::{AdamW, Muon, Optimiser, Sgd};
@@ -33,12 +34,16 @@ impl Run {
         agree(&world, config, &data)?;
         let groups = Groups::new(&world, mesh)?;
         let tensor = groups.get(GroupKind::Tensor);
-        let (network, inventory) = Network::new(config, feed.extents, tensor)?;
         let (memory, settings) = (Memory::default(), config.settings());
+        let device = device(config, &world, &memory)?;
+        let gpu = device.as_ref().map(|device| device.compute().stream().gpu());
+        let layers = tensor.map(|tensor| Ranks::new(tensor.clone(), gpu)).transpose()?;
+        let (network, inventory) = Network::new(config, feed.extents, layers.as_ref())?;
         let team = Team::new(groups.get(GroupKind::Data).cloned(), tensor)?;
         let chunks = groups.get(GroupKind::SequenceData).map(Communicator::duplicate).transpose()?;
-        let device = device(config, &world, &memory)?;
-        let strategy = parallel::make(config.strategy.kind.strategy(), &inventory, team, &settings, &memory)?;
+        let flat = device.as_ref().filter(|_| on_host(config).is_none());
+        let flat = flat.map_or_else(|| memory.clone(), |device| memory.on(device.compute()));
+        let strategy = parallel::make(config.strategy.kind.strategy(), &inventory, team, &settings, &flat)?;
         let at = groups.coordinates();
         let seeding = Seeding::new(u64::from(config.seed), at);
         let sampler = sampler(config, &feed)?.share(at.batch_data, mesh.batch_data())?;
@@ -50,6 +55,7 @@ impl Run {
             world,
             groups,
             chunks,
+            layers,
             batch,
             feed,
             data,
@@ -120,10 +126,15 @@ fn device(config: &Config, world: &Communicator, memory: &Memory) -> Result<Opti
     Device::new(&gpu, memory).map(Some)
 }
 
+/// Why flat memory stays on the host though a device computes, if it does.
+pub(super) fn on_host(config: &Config) -> Option<&'static str> {
+    (!config.strategy.offload.is_empty())
+        .then_some("strategy.offload keeps the optimiser's state in files of the host")
+}
+
 /// That there are kernels for all of it.
 fn computes_elsewhere(config: &Config) -> Result<()> {
     let only_on_the_cpu = [
-        ("mesh.tensor", config.mesh.tensor),
         ("mesh.sequence_data", config.mesh.sequence_data),
         ("model.cross_entropy_splits", config.model.cross_entropy_splits),
     ];

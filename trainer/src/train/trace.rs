@@ -2,6 +2,7 @@
 //! for waiting for others.
 
 use crate::error::{Error, Result};
+use crate::flat::Store;
 use crate::parallel::Parallel;
 use crate::parameter::{Inventory, ParameterId, UnitId};
 use crate::pass::Wait;
@@ -177,5 +178,13 @@ impl Strategy for Traced<'_> {
 
     fn gradient(&mut self, id: ParameterId) -> Option<(&[f32], &mut [f32])> {
         self.strategy.gradient(id)
+    }
+
+    fn on_device(&self) -> Option<&Store> {
+        self.strategy.on_device()
+    }
+
+    fn on_device_mut(&mut self) -> Option<&mut Store> {
+        self.strategy.on_device_mut()
     }
 }

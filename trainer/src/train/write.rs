@@ -12,6 +12,7 @@ use crate::mesh::Phase;
 use crate::models::{Gpt, Sampling};
 use crate::parallel::{self, Kind, Team};
 use crate::pass::{Pass, Seeds};
+use crate::strategy::OnHost;
 use std::path::Path;
 
 /// The text that follows `prompt`, by the model in a checkpoint, or the last of several: on one rank, whatever it was trained
@@ -44,8 +45,11 @@ impl Run {
     pub fn write_on(&mut self, prompt: &str) -> Result<Option<String>> {
         let Some(gpt) = writer(&self.network) else { return Ok(None) };
         let seeds = self.seeding.pass(Phase::Test, self.step, 0);
-        let mut pass = Pass::new(&mut *self.strategy, &self.memory, seeds, self.config.threads);
-        go_on(gpt, &mut pass, prompt, &self.config).map(Some)
+        let mut strategy = OnHost::new(&mut *self.strategy);
+        let mut pass = Pass::new(&mut strategy, &self.memory, seeds, self.config.threads);
+        let text = go_on(gpt, &mut pass, prompt, &self.config)?;
+        self.strategy.settle()?;
+        Ok(Some(text))
     }
 
     /// Whether its model writes text.

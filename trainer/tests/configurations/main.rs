@@ -5,6 +5,7 @@ mod references;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use unisono::{Communicator, Config, Order};
+use unisono_trainer::flat::Ranks;
 use unisono_trainer::memory::Memory;
 use unisono_trainer::mesh::{Degrees, GroupKind, Groups, Mesh};
 use unisono_trainer::models::{Batch, FeedForward, Gpt, GptConfig, Model, Norm};
@@ -53,7 +54,7 @@ fn train(world: &Communicator, setup: Setup, config: &GptConfig, steps: u64) -> 
     let groups = Groups::new(world, mesh).unwrap();
     let (data, tensor) = (groups.get(GroupKind::Data).cloned(), groups.get(GroupKind::Tensor).cloned());
     let data_rank = data.as_ref().map_or(0, Communicator::rank);
-    let split = Split::new(tensor.clone(), setup.sequence, config.plan());
+    let split = Split::new(tensor.clone().map(Ranks::from), setup.sequence, config.plan());
     let (mut registry, memory) = (Registry::default(), Memory::default());
     let model = Gpt::new(&mut registry, config.clone(), split).unwrap();
     let inventory = Arc::new(registry.finish());

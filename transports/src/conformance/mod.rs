@@ -4,11 +4,13 @@
 //! over meshes that its maker makes. Every rank is a thread, and gives time away whenever it
 //! waits, so that simulated time can pass as well; no wait is longer than [`PATIENCE`].
 
+mod child;
 mod endings;
 mod messages;
 mod side;
 mod windows;
 
+pub use child::in_a_forked_child;
 pub use endings::*;
 pub use messages::*;
 pub use windows::*;
@@ -61,7 +63,7 @@ macro_rules! conformance {
 }
 
 /// The longest wait of any case; one that lasts longer has failed.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Small sizes, so that every limit is met often.
 const SMALL: Geometry =

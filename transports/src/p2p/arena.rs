@@ -33,6 +33,11 @@ impl Arena {
         Ok(self.memory.export()?)
     }
 
+    /// Says that no peer in another process will touch it any more, so that its memory can be used again.
+    pub fn withdraw(&self) {
+        self.memory.withdraw();
+    }
+
     /// Reaches the arena of a peer.
     ///
     /// # Errors

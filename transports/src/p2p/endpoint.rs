@@ -5,13 +5,11 @@ use super::program::Program;
 use super::stage::Stage;
 use super::trial::TRIAL_MESSAGES;
 use crate::Result;
-use std::collections::HashMap;
 use std::ptr::null_mut;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use unisono_cuda::DType;
 use unisono_cuda::device::{
-    Act, Buffer, Fifo, Kernel, Neighbour, Pinned, Place, Port, Protocol, Status, Strand, Stream,
+    Act, Buffer, Fifo, Held, Neighbour, Pinned, Place, Port, Protocol, Status, Strand, Stream,
 };
 
 /// How another rank is reached.
@@ -29,7 +27,11 @@ pub struct Endpoint {
     pub(super) arena: Arena,
     /// By rank.
     pub(super) peers: Vec<Peer>,
+    /// Memory of the stages.
+    staged: Vec<Held>,
     all_direct: bool,
+    /// Blocks that were counted on to run at once.
+    pub(super) room: u32,
     /// Of each protocol.
     pub(super) ports: [Buffer<Port>; 2],
     pub(super) neighbours: Buffer<Neighbour>,
@@ -41,9 +43,10 @@ pub struct Endpoint {
     pub(super) shots: Buffer<u64>,
     /// Ends all waits.
     pub(super) abort: Pinned<u32>,
+    /// By rank: ends waits for it.
+    pub(super) left: Pinned<u64>,
     /// Why a launch ended early.
     pub(super) status: Pinned<Status>,
-    pub(super) kernels: Mutex<HashMap<(&'static str, DType), Kernel>>,
 }
 
 /// A program in memory of the GPU, with room for its scratch.
@@ -75,6 +78,10 @@ impl Endpoint {
             Peer::Direct(reached) => reached.mailbox(arena.layout()),
             Peer::Staged(_) => null_mut(),
         };
+        let held = |peer: &Peer| match peer {
+            Peer::Staged(stage) => lock(stage).hold().to_vec(),
+            Peer::Own | Peer::Direct(_) => Vec::new(),
+        };
         let mailboxes: Vec<*mut u8> = peers.iter().map(mailbox).collect();
         let neighbours: Vec<Neighbour> = peers.iter().map(neighbour).collect();
         Ok(Self {
@@ -84,9 +91,11 @@ impl Endpoint {
             mailboxes: gpu.upload(&mailboxes)?,
             shots: gpu.alloc(sizes.channels)?,
             abort: gpu.pin(1)?,
+            left: gpu.pin(sizes.ranks)?,
             status: gpu.pin(1)?,
-            kernels: Mutex::default(),
+            room: Self::residents(&gpu)? as u32,
             all_direct: all_direct && !peers.iter().any(|peer| matches!(peer, Peer::Staged(_))),
+            staged: peers.iter().flat_map(held).collect(),
             arena,
             peers,
         })
@@ -138,6 +147,19 @@ impl Endpoint {
         self.abort.words()[0].store(1, Ordering::Release);
     }
 
+    /// Ends waits for `peer`, which has left with all that it had to do done: what it wrote is found before.
+    ///
+    /// # Panics
+    /// If there is no such rank.
+    pub fn part_from(&self, peer: usize) {
+        self.left.words()[peer].store(1, Ordering::Release);
+    }
+
+    /// Whether what comes from `peer` comes by way of the host.
+    pub fn is_staged(&self, peer: usize) -> bool {
+        matches!(self.peers.get(peer), Some(Peer::Staged(_)))
+    }
+
     /// Why a launch ended early, if one did.
     pub fn status(&self) -> Status {
         self.status.get(0)
@@ -146,18 +168,18 @@ impl Endpoint {
     pub(super) fn used_by(&self, stream: &Stream) {
         self.arena.used_by(stream);
         for peer in &self.peers {
-            match peer {
-                Peer::Own => {}
-                Peer::Direct(reached) => reached.used_by(stream),
-                Peer::Staged(stage) => lock(stage).used_by(stream),
+            if let Peer::Direct(reached) = peer {
+                reached.used_by(stream);
             }
         }
+        self.staged.iter().for_each(|held| held.used_by(stream));
         self.ports.iter().for_each(|ports| ports.used_by(stream));
         self.neighbours.used_by(stream);
         self.instances.used_by(stream);
         self.mailboxes.used_by(stream);
         self.shots.used_by(stream);
         self.abort.used_by(stream);
+        self.left.used_by(stream);
         self.status.used_by(stream);
     }
 }

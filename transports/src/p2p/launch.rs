@@ -1,27 +1,32 @@
 //! Launches of the kernels that carry out schedules: safe, as everything they are given was checked.
 
 use super::endpoint::{Endpoint, Uploaded};
+use super::lent::Grasp;
 use super::operand::Operand;
 use super::program::LANES;
 use crate::{Error, Result};
-use std::sync::PoisonError;
+use std::ptr::null;
 use std::time::Duration;
-use unisono_cuda::device::{Gpu, Interpret, Kernel, Patience, Protocol, ReduceCopy, Shape, Stream};
+use unisono_cuda::device::{
+    Gpu, GpuError, Interpret, Kernel, Lent, OwnKernels, Patience, Protocol, ReduceCopy, Shape, Stream,
+};
 use unisono_cuda::{DType, Op, Scalar};
 
 /// One operation, beside its program and its memory.
-#[derive(Clone, Copy, Debug)]
-pub struct Order {
+#[derive(Clone, Copy)]
+pub struct Order<'a> {
     /// Its number, for errors.
     pub sequence: u64,
     /// What it is: compared between ranks.
     pub what: u64,
-    /// How many elements: compared between ranks.
+    /// How many elements, with digests above: compared between ranks.
     pub count: u64,
     /// Of the elements.
     pub dtype: DType,
     /// How they are combined.
     pub op: Op,
+    /// Kernels that combine them otherwise, in the place of [`Op::Sum`].
+    pub own: Option<&'a OwnKernels>,
     /// For [`Op::PreMulSum`].
     pub factor: Option<Scalar>,
     /// What complete sums are divided by, for [`Op::Avg`].
@@ -38,28 +43,74 @@ pub struct Order {
     pub limit: Duration,
 }
 
+impl std::fmt::Debug for Order<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { sequence, dtype, op, slice_bytes, pieces, channels, protocol, .. } = self;
+        write!(f, "operation {sequence} ({dtype}, {op}) in {pieces} slices of {slice_bytes} bytes ")?;
+        write!(f, "on {channels} channels by {protocol:?}")
+    }
+}
+
 impl Endpoint {
-    /// The kernel of this name for elements of this type; kept from when it is first asked for.
-    pub(super) fn kernel(&self, name: &'static str, dtype: DType) -> Result<Kernel> {
-        let mut kernels = self.kernels.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(kernel) = kernels.get(&(name, dtype)) {
-            return Ok(kernel.clone());
+    /// The kernel that carries out schedules for an order.
+    fn schedule(&self, order: &Order<'_>) -> Result<Kernel> {
+        match order.own {
+            Some(own) => self.own(order, own, own.schedule()),
+            None => self.kernel("schedule", order.dtype),
         }
-        let kernel = self.arena.gpu().kernel(&format!("{name}_{dtype}"))?;
-        kernels.insert((name, dtype), kernel.clone());
-        Ok(kernel)
     }
 
-    /// Blocks of its kernels that can be resident at once.
+    /// The kernel of the smallest all_reduce for an order.
+    pub(super) fn one_shot(&self, order: &Order<'_>) -> Result<Kernel> {
+        match order.own {
+            Some(own) => self.own(order, own, own.one_shot()),
+            None => self.kernel("one_shot", order.dtype),
+        }
+    }
+
+    /// A kernel of the caller's, unless it is for something else, or fewer of its blocks run at once than this endpoint has
+    /// taken room for.
+    fn own(&self, order: &Order<'_>, own: &OwnKernels, kernel: &Kernel) -> Result<Kernel> {
+        let (gpu, blocks) = (self.arena.gpu(), self.room);
+        if own.dtype() != order.dtype || order.op != Op::Sum || kernel.gpu() != gpu {
+            return Err(Error::Misuse(format!("{} for {order:?} on {gpu:?}", kernel.name())));
+        }
+        let threads = threads(gpu.is_software());
+        match kernel.residents(threads)? {
+            room if room < blocks => {
+                let kernel = kernel.name();
+                Err(GpuError::TooManyBlocks { kernel, blocks, threads, room }.into())
+            }
+            _ => Ok(kernel.clone()),
+        }
+    }
+
+    /// The kernel of this name for elements of this type.
+    fn kernel(&self, name: &'static str, dtype: DType) -> Result<Kernel> {
+        Ok(self.arena.gpu().kernel(&format!("{name}_{dtype}"))?)
+    }
+
+    /// Blocks of any of its kernels that can be resident at once.
     ///
     /// # Errors
-    /// If the driver does not say.
+    /// If the driver does not say, or a kernel does not fit at all.
     pub fn residents(gpu: &Gpu) -> Result<usize> {
-        let kernel = gpu.kernel(&format!("schedule_{}", DType::F32))?;
-        Ok(kernel.residents(threads(gpu.is_software()))? as usize)
+        let mut least = usize::MAX;
+        for (name, dtype) in DType::ALL.into_iter().flat_map(|dtype| KERNELS.map(|name| (name, dtype))) {
+            let (kernel, threads) = (gpu.kernel(&format!("{name}_{dtype}"))?, threads(gpu.is_software()));
+            let room = kernel.residents(threads)?;
+            if room == 0 {
+                return Err(
+                    GpuError::TooManyBlocks { kernel: kernel.name(), blocks: 1, threads, room }.into()
+                );
+            }
+            least = least.min(room as usize);
+        }
+        Ok(least)
     }
 
-    /// Enqueues this rank's part of an operation.
+    /// Enqueues this rank's part of an operation, which reads the first operand and writes the second; `grasp`: where those of
+    /// peers are, if the program names them.
     ///
     /// # Errors
     /// If sizes do not fit each other, memory is another GPU's, or the driver refuses the launch: nothing is enqueued then.
@@ -67,13 +118,14 @@ impl Endpoint {
         &self,
         stream: &Stream,
         uploaded: &Uploaded,
-        order: &Order,
-        input: &Operand<'_>,
-        output: &Operand<'_>,
+        order: &Order<'_>,
+        [input, output]: [&Operand<'_>; 2],
+        grasp: Option<&Grasp>,
     ) -> Result<()> {
         self.check(uploaded, order)?;
-        let kernel = self.kernel("schedule", order.dtype)?;
-        let arguments = self.arguments(uploaded, order, input, output)?;
+        let lent = self.lent(uploaded, grasp, [input, output])?;
+        let kernel = self.schedule(order)?;
+        let arguments = self.arguments(uploaded, order, input, output, lent)?;
         let blocks = uploaded.program.blocks(order.channels) as u32;
         let threads = threads(self.arena.gpu().is_software());
         let shape = Shape { blocks, threads, cooperative: true };
@@ -84,13 +136,31 @@ impl Endpoint {
         let launched = unsafe { kernel.launch(stream, shape, &arguments) };
         self.used_by(stream);
         uploaded.used_by(stream);
+        if let Some(grasp) = grasp {
+            grasp.used_by(stream);
+        }
         let ended = input.end_use(stream).and(output.end_use(stream));
         launched?;
         ended
     }
 
+    /// The table of peers' buffers; none if the program names none.
+    fn lent(
+        &self,
+        uploaded: &Uploaded,
+        grasp: Option<&Grasp>,
+        operands: [&Operand<'_>; 2],
+    ) -> Result<*const Lent> {
+        let (lent, ranks) = (uploaded.program.bounds().lent, self.arena.layout().sizes().ranks);
+        match grasp {
+            _ if lent == [0, 0] => Ok(null()),
+            Some(grasp) => grasp.table(lent, ranks, operands),
+            None => Err(Error::Misuse("a program for buffers that nobody has lent".to_owned())),
+        }
+    }
+
     /// An error unless slots, windows, scratch and lanes have room for the program.
-    fn check(&self, uploaded: &Uploaded, order: &Order) -> Result<()> {
+    fn check(&self, uploaded: &Uploaded, order: &Order<'_>) -> Result<()> {
         let (program, sizes) = (&uploaded.program, self.arena.layout().sizes());
         let (bounds, slice) = (program.bounds(), order.slice_bytes);
         let in_channels = program.lane_max() < LANES;
@@ -129,9 +199,10 @@ impl Endpoint {
     fn arguments(
         &self,
         uploaded: &Uploaded,
-        order: &Order,
+        order: &Order<'_>,
         input: &Operand<'_>,
         output: &Operand<'_>,
+        lent: *const Lent,
     ) -> Result<Interpret> {
         let (program, sizes) = (&uploaded.program, self.arena.layout().sizes());
         let factor = |scalar| ReduceCopy::factor(order.dtype, scalar);
@@ -165,6 +236,8 @@ impl Endpoint {
             divisor: order.divisor.max(1),
             uses_window: program.bounds().uses_window.into(),
             protocol: order.protocol as u32,
+            lent,
+            left: self.left.address() as *const _,
             patience: self.patience(order.limit),
         })
     }
@@ -177,6 +250,9 @@ impl Endpoint {
         }
     }
 }
+
+/// Those of which there is one for each type of elements.
+const KERNELS: [&str; 2] = ["schedule", "one_shot"];
 
 /// Whether `blocks` of `bytes` need more than `room`.
 fn exceeds(blocks: usize, bytes: usize, room: usize) -> bool {

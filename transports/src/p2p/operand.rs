@@ -1,5 +1,6 @@
 //! The memory of one operation, as kernels get it: addresses whose lengths were checked.
 
+use super::lent::Lending;
 use crate::{Error, Result};
 use std::ptr::null;
 use unisono_cuda::device::{Buffer, DeviceBuffer, Extent, Gpu, Plain, Share, Stream};
@@ -186,6 +187,11 @@ impl Operand<'_> {
             Memory::Parts { shares, .. } => (0, table(shares), 0, 0),
         };
         Extent { base: base as *mut u8, table, share_bytes, stride, parts: self.blocks as u32, unused: 0 }
+    }
+
+    /// Whether all of it is this rank's part of the lending.
+    pub(super) fn is_in(&self, lending: &Lending) -> bool {
+        matches!(self.memory, Memory::Even { region, .. } if lending.offset_of(region).is_some())
     }
 
     pub(super) fn begin_use(&self, stream: &Stream) -> Result<()> {

@@ -32,6 +32,8 @@ pub struct Bounds {
     pub scratch: usize,
     /// Blocks of each rank's window.
     pub window: usize,
+    /// Blocks of each peer's send buffer and receive buffer that are reached where they are; 0: none is.
+    pub lent: [usize; 2],
     /// Whether ranks meet in windows, all of them.
     pub uses_window: bool,
 }
@@ -122,7 +124,7 @@ fn check_act(act: &Act, places: &[Place], bounds: &Bounds) -> Option<()> {
     };
     let forwards = act.forward == Act::NOBODY || is_message(act.verb) && other(act.forward);
     let places = slice(places, act.first_place, reads + writes)?;
-    let fits = is_message(act.verb) || operands <= Act::OPERANDS_MAX && targets <= TARGETS_MAX;
+    let fits = is_message(act.verb) || operands.max(targets) <= Act::OPERANDS_MAX;
     let (read, written) = places.split_at(reads);
     let at_home = !is_message(act.verb)
         || places
@@ -137,24 +139,41 @@ fn check_act(act: &Act, places: &[Place], bounds: &Bounds) -> Option<()> {
 fn is_inside(place: &Place, bounds: &Bounds) -> bool {
     let own = place.rank as usize == bounds.rank;
     let blocks = match place.space {
-        space if space == Space::Input as u32 && own => bounds.input,
-        space if space == Space::Output as u32 && own => bounds.output,
+        space if space == Space::Input as u32 => {
+            if own {
+                bounds.input
+            } else {
+                bounds.lent[0]
+            }
+        }
+        space if space == Space::Output as u32 => {
+            if own {
+                bounds.output
+            } else {
+                bounds.lent[1]
+            }
+        }
         space if space == Space::Scratch as u32 && own => bounds.scratch,
-        space if space == Space::Window as u32 && (place.rank as usize) < bounds.ranks => bounds.window,
+        space if space == Space::Window as u32 => bounds.window,
         _ => return false,
     };
-    (place.index as usize) < blocks
+    (place.rank as usize) < bounds.ranks && (place.index as usize) < blocks
 }
-
-/// Places that one act writes: a window and the output.
-const TARGETS_MAX: usize = 2;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const BOUNDS: Bounds =
-        Bounds { rank: 1, ranks: 3, input: 2, output: 4, scratch: 1, window: 2, uses_window: true };
+    const BOUNDS: Bounds = Bounds {
+        rank: 1,
+        ranks: 3,
+        input: 2,
+        output: 4,
+        scratch: 1,
+        window: 2,
+        lent: [0, 1],
+        uses_window: true,
+    };
 
     fn act(verb: Verb, operands: u16, targets: u16) -> Act {
         let (finish, together, peer, forward, signals, first_place) = (0, 0, 2, Act::NOBODY, 0, 0);
@@ -177,6 +196,10 @@ mod tests {
         assert!(accepts(act(Verb::RecvReduce, 1, 0), &[input.clone(), place(1, Space::Output, 3)]));
         assert!(accepts(act(Verb::Copy, 1, 1), &[place(2, Space::Window, 1), place(1, Space::Scratch, 0)]));
         assert!(accepts(act(Verb::Wait, 0, 0), &[]));
+        assert!(
+            accepts(act(Verb::Copy, 1, 1), &[place(1, Space::Input, 1), place(2, Space::Output, 0)]),
+            "it is lent"
+        );
     }
 
     #[test]
@@ -185,6 +208,7 @@ mod tests {
         let into = |from: Place| accepts(act(Verb::Copy, 1, 1), &[from, output.clone()]);
         assert!(!into(place(1, Space::Input, 2)), "no such block");
         assert!(!into(place(2, Space::Input, 0)), "another rank's buffer");
+        assert!(!into(place(2, Space::Output, 1)), "beyond what is lent");
         assert!(!into(place(3, Space::Window, 0)), "no such rank");
         assert!(!into(Place { rank: 1, space: 4, index: 0 }), "no such memory");
         assert!(!accepts(act(Verb::Recv, 1, 0), &[place(1, Space::Input, 0)]), "the input is never written");

@@ -22,7 +22,7 @@ impl Endpoint {
     pub fn launch_one_shot(
         &self,
         stream: &Stream,
-        order: &Order,
+        order: &Order<'_>,
         bytes: usize,
         input: &Operand<'_>,
         output: &Operand<'_>,
@@ -30,7 +30,7 @@ impl Endpoint {
         if bytes > self.shot_bytes_max() {
             return Err(Error::Misuse(format!("one shot of {bytes} bytes: {order:?}")));
         }
-        let kernel = self.kernel("one_shot", order.dtype)?;
+        let kernel = self.one_shot(order)?;
         let arguments = self.shot(order, bytes, input, output)?;
         let blocks = bytes.div_ceil(arguments.block_bytes as usize).max(1) as u32;
         let shape = Shape { blocks, threads: threads(self.arena.gpu().is_software()), cooperative: true };
@@ -46,7 +46,7 @@ impl Endpoint {
 
     fn shot(
         &self,
-        order: &Order,
+        order: &Order<'_>,
         bytes: usize,
         input: &Operand<'_>,
         output: &Operand<'_>,
@@ -74,6 +74,7 @@ impl Endpoint {
             op: order.op as u32,
             divisor: order.divisor.max(1),
             unused: 0,
+            left: self.left.address() as *const _,
             patience: self.patience(order.limit),
         })
     }

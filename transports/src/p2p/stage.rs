@@ -8,7 +8,7 @@ use super::layout::{LINE_BYTES, Sizes};
 use crate::{Error, Link, Result, Tag};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
-use unisono_cuda::device::{Fifo, Gpu, Pinned, Port, Protocol, Stream};
+use unisono_cuda::device::{Fifo, Gpu, Held, Pinned, Port, Protocol};
 
 /// The host's half of all FIFOs to and from one peer.
 pub struct Stage {
@@ -145,9 +145,9 @@ impl Stage {
         })
     }
 
-    pub(super) fn used_by(&self, stream: &Stream) {
-        self.slots.used_by(stream);
-        self.counters.used_by(stream);
+    /// Its memory, for launches: whoever moves messages has the stage meanwhile.
+    pub(super) fn hold(&self) -> [Held; 2] {
+        [self.slots.hold(), self.counters.hold()]
     }
 }
 

@@ -1,25 +1,57 @@
 //! What a rank holds of the simulated network.
 
 use super::world::Network;
-use crate::{Control, Error, Event, Head, Link, Pace, Result, Tag};
+use crate::{Control, Error, Event, Head, Link, Mesh, Pace, Result, Tag};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 use unisono_cuda::{Source, Store, Target, copy_to};
 
-/// A link to one peer.
-pub(super) struct SimLink {
-    network: Arc<Network>,
+/// The life of one host: it is over when the last part of it that can wait is dropped.
+pub(super) struct Process {
+    pub(super) network: Arc<Network>,
+    pub(super) host: usize,
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.network.leave(self.host);
+    }
+}
+
+/// The mesh with this key, as `rank` of it holds it.
+pub(super) fn mesh(process: &Arc<Process>, key: u64, rank: usize) -> Mesh {
+    let mut world = process.network.lock();
+    let (geometry, ranks) = (world.geometry, world.group(key).hosts.len());
+    drop(world);
+    let seat = |process: &Arc<Process>| Seat { process: Arc::clone(process), key, rank };
+    let link =
+        |peer| -> Box<dyn Link> { Box::new(SimLink { seat: seat(process), peer, front: HashMap::new() }) };
+    Mesh {
+        rank,
+        ranks,
+        geometry,
+        links: (0..ranks).map(|peer| (peer != rank).then(|| link(peer))).collect(),
+        window: None,
+        control: Box::new(SimControl(seat(process))),
+        pace: Box::new(SimPace { process: Arc::clone(process), last: 0, calls: 0 }),
+        transport: "sim",
+    }
+}
+
+/// Whose part of which mesh something is.
+struct Seat {
+    process: Arc<Process>,
+    key: u64,
     rank: usize,
+}
+
+/// A link to one peer.
+struct SimLink {
+    seat: Seat,
     peer: usize,
     /// The message in hand on each lane.
     front: HashMap<usize, (Head, Vec<u8>)>,
-}
-
-impl SimLink {
-    pub(super) fn new(network: &Arc<Network>, rank: usize, peer: usize) -> Self {
-        Self { network: Arc::clone(network), rank, peer, front: HashMap::new() }
-    }
 }
 
 impl Link for SimLink {
@@ -30,9 +62,10 @@ impl Link for SimLink {
         bytes: usize,
         parts: &mut dyn Iterator<Item = Source<'a>>,
     ) -> Result<bool> {
-        let mut world = self.network.lock();
-        world.alive(self.rank)?;
-        if !world.has_room(self.rank, self.peer, lane) {
+        let Seat { process, key, rank } = &self.seat;
+        let mut world = process.network.lock();
+        world.alive(process.host)?;
+        if !world.has_room(*key, *rank, self.peer, lane) {
             return Ok(false);
         }
         let mut body = vec![0; bytes];
@@ -49,17 +82,18 @@ impl Link for SimLink {
         if !rest.is_empty() {
             return Err(Error::Misuse(format!("the parts of a message are shorter than its {bytes} bytes")));
         }
-        world.send(self.rank, self.peer, lane, Head { tag: *tag, bytes }, body);
+        world.send(*key, (*rank, self.peer), lane, Head { tag: *tag, bytes }, body);
         Ok(true)
     }
 
     fn head(&mut self, lane: usize) -> Result<Option<Head>> {
-        let mut world = self.network.lock();
-        world.alive(self.rank)?;
+        let Seat { process, key, rank } = &self.seat;
+        let mut world = process.network.lock();
+        world.alive(process.host)?;
         if let Some((head, _)) = self.front.get(&lane) {
             return Ok(Some(*head));
         }
-        let Some((head, body)) = world.receive(self.peer, self.rank, lane) else {
+        let Some((head, body)) = world.receive(*key, self.peer, *rank, lane) else {
             return Ok(None);
         };
         self.front.insert(lane, (head, body));
@@ -73,7 +107,8 @@ impl Link for SimLink {
 
     fn release(&mut self, lane: usize) {
         if self.front.remove(&lane).is_some() {
-            self.network.lock().give_back(self.peer, self.rank, lane);
+            let Seat { process, key, rank } = &self.seat;
+            process.network.lock().give_back(*key, self.peer, *rank, lane);
         }
     }
 
@@ -87,62 +122,68 @@ impl Link for SimLink {
     }
 
     fn progress(&mut self) -> Result<()> {
-        self.network.lock().alive(self.rank)
+        let Process { network, host } = &*self.seat.process;
+        network.lock().alive(*host)
     }
 }
 
 /// The control path of one rank.
-pub(super) struct SimControl {
-    network: Arc<Network>,
-    rank: usize,
-}
-
-impl SimControl {
-    pub(super) fn new(network: &Arc<Network>, rank: usize) -> Self {
-        Self { network: Arc::clone(network), rank }
-    }
-}
+struct SimControl(Seat);
 
 impl Control for SimControl {
     fn post(&mut self, note: &[u8]) {
-        self.network.lock().post(self.rank, note);
+        let Seat { process, key, rank } = &self.0;
+        process.network.lock().post(*key, *rank, note);
     }
 
     fn poll(&mut self) -> Option<Event> {
-        self.network.lock().next_event(self.rank)
+        let Seat { process, key, rank } = &self.0;
+        process.network.lock().next_event(*key, *rank)
     }
 }
 
-/// The clock of one rank, and its life: the rank is gone when this is dropped, the last part of a mesh.
-pub(super) struct SimPace {
-    network: Arc<Network>,
-    rank: usize,
+impl Drop for SimControl {
+    fn drop(&mut self) {
+        let Seat { process, key, rank } = &self.0;
+        process.network.lock().close(*key, *rank);
+    }
 }
 
-impl SimPace {
-    pub(super) fn new(network: &Arc<Network>, rank: usize) -> Self {
-        Self { network: Arc::clone(network), rank }
-    }
+/// The clock of one rank, and how it waits.
+///
+/// A hand-over between threads costs more than a look at all lanes, and
+/// whatever arrives ends a pause. So the first pauses of a wait are long, and
+/// of the later ones, in which most engines only look around, few take any time.
+struct SimPace {
+    process: Arc<Process>,
+    /// Rounds at the last call.
+    last: u32,
+    /// Calls in this wait.
+    calls: u32,
 }
 
 impl Pace for SimPace {
     fn now(&self) -> Duration {
-        self.network.lock().now()
+        let Process { network, host } = &*self.process;
+        network.lock().clock_of(*host)
     }
 
     fn pause(&mut self, rounds: u32) {
-        if rounds > 0 {
-            self.network.wait(self.rank, (PAUSE_PER_ROUND * rounds).min(PAUSE_MAX));
+        if rounds <= self.last {
+            self.calls = 0;
+        }
+        (self.last, self.calls) = (rounds, self.calls + 1);
+        let Process { network, host } = &*self.process;
+        if rounds > 0 && self.calls <= PAUSES_FIRST {
+            network.wait(*host, PAUSE_FIRST * self.calls);
+        } else if self.calls.is_multiple_of(CALLS_PER_PAUSE) {
+            network.wait(*host, (PAUSE_LATER * (self.calls / CALLS_PER_PAUSE)).min(PAUSE_MAX));
         }
     }
 }
 
-impl Drop for SimPace {
-    fn drop(&mut self) {
-        self.network.leave(self.rank);
-    }
-}
-
-/// An arrival ends a pause early, so long ones only save turns.
-const PAUSE_PER_ROUND: Duration = Duration::from_micros(1);
-const PAUSE_MAX: Duration = Duration::from_millis(5);
+const PAUSES_FIRST: u32 = 4;
+const PAUSE_FIRST: Duration = Duration::from_micros(100);
+const CALLS_PER_PAUSE: u32 = 64;
+const PAUSE_LATER: Duration = Duration::from_millis(5);
+const PAUSE_MAX: Duration = Duration::from_millis(100);

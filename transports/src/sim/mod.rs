@@ -9,58 +9,24 @@
 //! TigerBeetle.
 
 mod ends;
+mod group;
+mod meeting;
+mod random;
+mod weather;
 mod world;
 
-use crate::{Geometry, Mesh};
-use ends::{SimControl, SimLink, SimPace};
+pub use random::Random;
+pub use weather::{Fault, Moment, Ranks, Weather};
+
+use crate::{Geometry, Mesh, Venue};
+use ends::Process;
+use meeting::SimVenue;
 use std::sync::Arc;
 use std::time::Duration;
-use world::Network;
-
-/// What the network does to its users.
-#[derive(Clone, Copy, Debug)]
-pub struct Weather {
-    /// Decides every delay.
-    pub seed: u64,
-    /// Shortest time on the way; never less than a nanosecond.
-    pub delay_min: Duration,
-    /// Longest time on the way. Messages of different lanes overtake each other, those of one never.
-    pub delay_max: Duration,
-    /// A rank that does nothing for a while.
-    pub stall: Option<Stall>,
-    /// A rank that dies.
-    pub death: Option<Death>,
-}
-
-/// A rank that does nothing for a while.
-#[derive(Clone, Copy, Debug)]
-pub struct Stall {
-    /// Which one.
-    pub rank: usize,
-    /// Since when: its first wait from then on lasts until the end of the stall.
-    pub from: Duration,
-    /// For how long.
-    pub lasts: Duration,
-}
-
-/// The death of a rank.
-#[derive(Clone, Copy, Debug)]
-pub struct Death {
-    /// Which one.
-    pub rank: usize,
-    /// When.
-    pub at: Duration,
-}
-
-impl Weather {
-    /// Delays between 1 and 50 µs, nothing worse.
-    pub fn fair(seed: u64) -> Self {
-        let (delay_min, delay_max) = (Duration::from_micros(1), Duration::from_micros(50));
-        Self { seed, delay_min, delay_max, stall: None, death: None }
-    }
-}
+use world::{FIRST, Network};
 
 /// A look at the network from outside.
+#[derive(Clone)]
 pub struct Observer(Arc<Network>);
 
 impl Observer {
@@ -69,11 +35,29 @@ impl Observer {
         self.0.lock().trace()
     }
 
+    /// How many things were delivered.
+    pub fn delivered(&self) -> u64 {
+        self.0.lock().delivered()
+    }
+
     /// The virtual time.
     pub fn now(&self) -> Duration {
         self.0.lock().now()
     }
+
+    /// When a rank of the first mesh died, if it has.
+    pub fn died(&self, rank: usize) -> Option<Duration> {
+        self.0.lock().died(rank)
+    }
+
+    /// Who met at a place, under a label, by the numbers that they had in the first mesh.
+    pub fn members(&self, place: &str, label: &[u8]) -> Option<Vec<usize>> {
+        self.0.members(place, label)
+    }
 }
+
+/// What one rank gets of the network: its part of the first mesh, and where it meets others anew.
+pub type Place = (Mesh, Arc<dyn Venue>);
 
 /// The meshes of `ranks` ranks, by rank. Until each is in use or dropped, time stands still.
 pub fn mesh(ranks: usize, geometry: Geometry, weather: Weather) -> Vec<Mesh> {
@@ -82,19 +66,19 @@ pub fn mesh(ranks: usize, geometry: Geometry, weather: Weather) -> Vec<Mesh> {
 
 /// As [`mesh`], and somebody who watches.
 pub fn observed(ranks: usize, geometry: Geometry, weather: Weather) -> (Vec<Mesh>, Observer) {
+    let (places, observer) = world(ranks, geometry, weather);
+    (places.into_iter().map(|(mesh, _)| mesh).collect(), observer)
+}
+
+/// As [`observed`], and for each rank where it meets others anew. Time stands still until a rank waits, or has
+/// dropped its mesh, its venue, and what was met there.
+pub fn world(ranks: usize, geometry: Geometry, weather: Weather) -> (Vec<Place>, Observer) {
     let network = Arc::new(Network::new(ranks, geometry, weather));
-    let link = |rank, peer| -> Box<dyn crate::Link> { Box::new(SimLink::new(&network, rank, peer)) };
-    let mesh = |rank| Mesh {
-        rank,
-        ranks,
-        geometry,
-        links: (0..ranks).map(|peer| (peer != rank).then(|| link(rank, peer))).collect(),
-        window: None,
-        control: Box::new(SimControl::new(&network, rank)),
-        pace: Box::new(SimPace::new(&network, rank)),
-        transport: "sim",
+    let place = |host| -> Place {
+        let process = Arc::new(Process { network: Arc::clone(&network), host });
+        (ends::mesh(&process, FIRST, host), Arc::new(SimVenue::new(&process)))
     };
-    ((0..ranks).map(mesh).collect(), Observer(Arc::clone(&network)))
+    ((0..ranks).map(place).collect(), Observer(Arc::clone(&network)))
 }
 
 #[cfg(test)]

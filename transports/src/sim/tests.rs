@@ -1,7 +1,7 @@
 //! The simulated network keeps its promises, and its runs can be replayed.
 
 use super::*;
-use crate::{Error, Event, Result, Tag};
+use crate::{Error, Event, Gathering, Result, Tag};
 use unisono_cuda::Source;
 
 const GEOMETRY: Geometry =
@@ -136,8 +136,8 @@ fn a_full_lane_has_room_again_only_after_a_release() {
 
 #[test]
 fn a_stalled_rank_only_takes_longer() {
-    let stall = Stall { rank: 1, from: Duration::from_micros(100), lasts: Duration::from_secs(2) };
-    let weather = Weather { stall: Some(stall), ..Weather::fair(3) };
+    let stall = Fault::Stall { rank: 1, from: Duration::from_micros(100), lasts: Duration::from_secs(2) };
+    let weather = Weather { faults: vec![stall], ..Weather::fair(3) };
     let (results, _, time) = run(3, weather, |mesh| all_to_all(mesh, 30));
     assert!(results.iter().all(Result::is_ok), "{results:?}");
     assert!(time > Duration::from_secs(2) && time < Duration::from_secs(3), "{time:?}");
@@ -145,8 +145,8 @@ fn a_stalled_rank_only_takes_longer() {
 
 #[test]
 fn a_death_ends_the_calls_of_the_dead_and_is_told_to_the_others_once() {
-    let death = Death { rank: 2, at: Duration::from_micros(80) };
-    let weather = Weather { death: Some(death), ..Weather::fair(4) };
+    let at = Moment::Time(Duration::from_micros(80));
+    let weather = Weather { faults: vec![Fault::Death { rank: 2, at, told: true }], ..Weather::fair(4) };
     let (results, ..) = run(3, weather, |mesh| {
         if mesh.rank == 2 {
             return (
@@ -183,4 +183,74 @@ fn notes_come_before_the_news_that_their_sender_is_gone() {
         let note = Event::Note { from: 0, bytes: b"farewell".to_vec() };
         assert_eq!(results[1], [note, Event::Closed { from: 0 }], "seed {seed}");
     }
+}
+
+/// The moments at which rank 1 gets what rank 0 sends it at the start and again at two milliseconds.
+fn arrivals(fault: Fault) -> (Vec<Duration>, Vec<Event>) {
+    let (results, ..) = run(2, Weather { faults: vec![fault], ..Weather::fair(1) }, |mesh| {
+        let (mut times, mut news, mut sent) = (Vec::new(), Vec::new(), 0);
+        while mesh.pace.now() < Duration::from_millis(20) {
+            let (now, peer) = (mesh.pace.now(), 1 - mesh.rank);
+            let link = mesh.links[peer].as_mut().unwrap();
+            if mesh.rank == 0 && now >= Duration::from_millis(2 * sent) && sent < 2 {
+                sent +=
+                    link.try_send(0, &Tag::default(), 0, &mut [].into_iter()).is_ok_and(|gone| gone) as u64;
+            }
+            if mesh.rank == 1 && link.head(0).unwrap().is_some() {
+                link.release(0);
+                times.push(now);
+            }
+            news.extend(std::iter::from_fn(|| mesh.control.poll()));
+            mesh.pace.pause(1);
+        }
+        (times, news)
+    });
+    results.into_iter().nth(1).unwrap()
+}
+
+#[test]
+fn what_is_sent_into_a_cut_arrives_after_it_or_never() {
+    let at = Duration::from_millis(1);
+    let cut =
+        |(from, to), lasts| Fault::Cut { from: Ranks(from), to: Ranks(to), both_ways: false, at, lasts };
+    let healed = arrivals(cut((1, 2), Some(Duration::from_millis(8)))).0;
+    assert!(healed[0] < at && healed[1] > Duration::from_millis(9), "{healed:?}");
+    assert_eq!(arrivals(cut((1, 2), None)).0.len(), 1);
+    assert_eq!(arrivals(cut((2, 1), None)).0.len(), 2, "the other way is open");
+}
+
+#[test]
+fn only_of_a_told_death_there_is_news() {
+    let death = |told| Fault::Death { rank: 0, at: Moment::Time(Duration::from_millis(1)), told };
+    for told in [true, false] {
+        let (times, news) = arrivals(death(told));
+        assert_eq!((times.len(), news), (1, if told { vec![Event::Closed { from: 0 }] } else { Vec::new() }));
+    }
+    let counted = Fault::Death { rank: 0, at: Moment::Deliveries(1), told: true };
+    assert_eq!(arrivals(counted).0.len(), 1, "the first delivery was its last");
+}
+
+#[test]
+fn those_who_mean_the_same_meet_and_others_do_not() {
+    let (places, observer) = world(3, GEOMETRY, Weather::fair(9));
+    let begun = std::sync::Barrier::new(3);
+    let ended: Vec<_> = std::thread::scope(|scope| {
+        let meet = |(rank, (mesh, venue)): (usize, Place)| {
+            let begun = &begun;
+            scope.spawn(move || {
+                begun.wait();
+                // The third one means others.
+                let label = [rank as u8 / 2];
+                let gathering = Gathering { place: "here", label: &label, rank: rank % 2, ranks: 2 };
+                let met = venue.meet(gathering, Duration::from_millis(50));
+                drop(mesh);
+                met.map(|mesh| (mesh.rank, mesh.ranks)).map_err(|error| error.to_string())
+            })
+        };
+        let ranks: Vec<_> = places.into_iter().enumerate().map(meet).collect();
+        ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+    });
+    assert_eq!(ended[..2], [Ok((0, 2)), Ok((1, 2))]);
+    assert!(ended[2].as_ref().is_err_and(|text| text.contains("did not all meet")), "{ended:?}");
+    assert_eq!(observer.members("here", &[0]), Some(vec![0, 1]));
 }

@@ -1,102 +1,102 @@
 //! The state of the simulated network, and how its time passes.
 
-use super::Weather;
-use crate::{Error, Event, Geometry, Head, MAX_NOTE_BYTES, Result};
-use std::collections::{BTreeMap, VecDeque};
+use super::group::{Group, Stream};
+use super::meeting::Meeting;
+use super::random::stir;
+use super::weather::{Fault, Moment, Weather};
+use crate::{Error, Event, Geometry, Head, Result};
+use std::collections::BTreeMap;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// What all ranks share.
+/// What all hosts share.
 pub(super) struct Network {
     world: Mutex<World>,
-    /// One bell for each rank.
+    /// One bell for each host.
     bells: Vec<Condvar>,
 }
 
 /// The state of the network.
 pub(super) struct World {
-    geometry: Geometry,
+    pub(super) geometry: Geometry,
     weather: Weather,
     /// Nanoseconds since the beginning.
     now: u64,
-    members: Vec<Member>,
-    /// By sender, receiver and lane.
-    pipes: Vec<Pipe>,
+    hosts: Vec<Host>,
+    /// Meshes, by the key of the meeting at which they were made; the first one has none.
+    pub(super) groups: BTreeMap<u64, Group>,
+    pub(super) meetings: BTreeMap<u64, Meeting>,
     /// Everything on its way, in the order in which it will arrive.
     under_way: BTreeMap<Arrival, Cargo>,
+    delivered: u64,
     trace: u64,
 }
 
+/// Where a rank of the first mesh runs, whatever its number is in later ones.
 #[derive(Default)]
-struct Member {
+struct Host {
     /// When its wait is over, while it waits.
     wakes: Option<u64>,
-    /// Its mesh was dropped.
+    /// Nobody will use it any more.
     gone: bool,
-    dead: bool,
-    events: VecDeque<Event>,
-    /// What it sent to each rank beside messages.
-    notes: Vec<Stream>,
-}
-
-/// One lane in one direction.
-#[derive(Default)]
-struct Pipe {
-    messages: Stream,
-    credits: Stream,
-    /// Messages that may still be sent.
-    room: usize,
-    arrived: VecDeque<(Head, Vec<u8>)>,
-}
-
-/// Things that arrive in the order sent.
-#[derive(Clone, Copy, Default)]
-struct Stream {
-    sent: u64,
-    last: u64,
+    /// When it died, and whether that is told.
+    dead: Option<u64>,
+    told: bool,
+    /// How often it has read the clock since.
+    readings: u32,
+    /// Places for meetings that it has named.
+    places: u32,
 }
 
 /// When something arrives; no two things have the same place in the order.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct Arrival {
-    time: u64,
-    way: Way,
-    index: u64,
+pub(super) struct Arrival {
+    pub(super) time: u64,
+    pub(super) way: Way,
+    pub(super) index: u64,
 }
 
+/// A lane, by the numbers of its ends in its group; and the hosts that these are.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct Way {
-    kind: u64,
-    from: usize,
-    to: usize,
-    lane: usize,
+pub(super) struct Way {
+    pub(super) kind: u64,
+    pub(super) group: u64,
+    pub(super) from: usize,
+    pub(super) to: usize,
+    pub(super) lane: usize,
+    pub(super) hosts: (usize, usize),
 }
 
-enum Cargo {
+pub(super) enum Cargo {
     Message(Head, Vec<u8>),
     Credit,
     Event(Event),
-    Death,
+    Death {
+        told: bool,
+    },
+    /// A rank comes to a meeting.
+    Coming,
+    /// It is time for the root of a meeting to tell the next rank.
+    Turn,
+    /// The root's word that all are here.
+    Word,
 }
 
 impl Network {
-    pub(super) fn new(ranks: usize, geometry: Geometry, weather: Weather) -> Self {
-        let member = || Member { notes: vec![Stream::default(); ranks], ..Member::default() };
-        let pipe = || Pipe { room: geometry.slots, ..Pipe::default() };
+    pub(super) fn new(hosts: usize, geometry: Geometry, weather: Weather) -> Self {
         let mut world = World {
             geometry,
             weather,
             now: 0,
-            members: (0..ranks).map(|_| member()).collect(),
-            pipes: (0..ranks * ranks * geometry.lanes).map(|_| pipe()).collect(),
+            hosts: (0..hosts).map(|_| Host::default()).collect(),
+            groups: BTreeMap::from([(FIRST, Group::new(&geometry, (0..hosts).collect()))]),
+            meetings: BTreeMap::new(),
             under_way: BTreeMap::new(),
+            delivered: 0,
             trace: 0,
         };
-        if let Some(death) = weather.death.filter(|death| death.rank < ranks) {
-            let way = Way { kind: DEATH, from: death.rank, to: death.rank, lane: 0 };
-            world.under_way.insert(Arrival { time: nanos(death.at), way, index: 0 }, Cargo::Death);
-        }
-        Self { world: Mutex::new(world), bells: (0..ranks).map(|_| Condvar::new()).collect() }
+        world.expect_deaths();
+        Self { world: Mutex::new(world), bells: (0..hosts).map(|_| Condvar::new()).collect() }
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, World> {
@@ -104,47 +104,51 @@ impl Network {
         self.world.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Lets `rank` wait for `time`, or until something arrives for it.
-    pub(super) fn wait(&self, rank: usize, time: Duration) {
+    /// Lets `host` wait for `time`, or until something arrives for it. One thread of a host waits at a time.
+    pub(super) fn wait(&self, host: usize, time: Duration) {
         let mut world = self.lock();
+        if world.hosts[host].dead.is_some() {
+            return;
+        }
         let wakes = world.now.saturating_add(nanos(time).max(1));
-        world.members[rank].wakes = Some(world.stall_end(rank).map_or(wakes, |end| end.max(wakes)));
-        self.advance(&mut world);
-        while world.members[rank].wakes.is_some() {
-            world = self.bells[rank].wait(world).unwrap_or_else(PoisonError::into_inner);
+        world.hosts[host].wakes = Some(world.stall_end(host).map_or(wakes, |end| end.max(wakes)));
+        self.advance(&mut world, host);
+        while world.hosts[host].wakes.is_some() {
+            world = self.bells[host].wait(world).unwrap_or_else(PoisonError::into_inner);
         }
     }
 
-    /// `rank` will do nothing any more.
-    pub(super) fn leave(&self, rank: usize) {
+    /// `host` will do nothing any more.
+    pub(super) fn leave(&self, host: usize) {
         let mut world = self.lock();
-        world.part(rank);
-        world.members[rank].gone = true;
-        self.advance(&mut world);
+        world.hosts[host].gone = true;
+        self.advance(&mut world, host);
     }
 
-    /// Lets time pass until somebody has something to do.
-    fn advance(&self, world: &mut World) {
+    /// Lets time pass until somebody has something to do; `caller` needs no waking.
+    fn advance(&self, world: &mut World, caller: usize) {
         loop {
-            let living = || world.members.iter().filter(|member| !member.gone);
-            if living().any(|member| member.wakes.is_none()) {
+            let living = || world.hosts.iter().filter(|host| !host.gone);
+            if living().any(|host| host.wakes.is_none()) {
                 return;
             }
-            let Some(wakes) = living().filter_map(|member| member.wakes).min() else {
+            let Some(wakes) = living().filter_map(|host| host.wakes).min() else {
                 return;
             };
             let arrives = world.under_way.first_key_value().map_or(u64::MAX, |(arrival, _)| arrival.time);
             world.now = world.now.max(arrives.min(wakes));
+            if world.now > nanos(world.weather.ends) {
+                world.end();
+            }
             world.deliver();
-            for rank in 0..world.members.len() {
-                if world.members[rank].wakes.is_some_and(|wakes| wakes <= world.now) {
-                    world.wake(rank);
+            for host in 0..world.hosts.len() {
+                if world.hosts[host].wakes.is_some_and(|wakes| wakes <= world.now) {
+                    world.wake(host);
                 }
             }
-            for (member, bell) in world.members.iter().zip(&self.bells) {
-                if member.wakes.is_none() {
-                    bell.notify_one();
-                }
+            let woken = |&host: &usize| world.hosts[host].wakes.is_none() && !world.hosts[host].gone;
+            for host in (0..world.hosts.len()).filter(woken).filter(|&host| host != caller) {
+                self.bells[host].notify_one();
             }
         }
     }
@@ -155,75 +159,60 @@ impl World {
         Duration::from_nanos(self.now)
     }
 
+    /// The time as `host` sees it. To the dead every reading is an hour later, so that whatever they wait for ends.
+    pub(super) fn clock_of(&mut self, host: usize) -> Duration {
+        let Host { dead, readings, .. } = &mut self.hosts[host];
+        *readings += u32::from(dead.is_some());
+        Duration::from_nanos(self.now) + Duration::from_secs(3600) * *readings
+    }
+
     pub(super) fn trace(&self) -> u64 {
         self.trace
     }
 
-    /// Fails if `rank` is dead.
-    pub(super) fn alive(&self, rank: usize) -> Result<()> {
-        match self.members[rank].dead {
-            false => Ok(()),
-            true => Err(Error::Lost { peer: rank, what: "this rank died in the simulation".to_owned() }),
+    pub(super) fn delivered(&self) -> u64 {
+        self.delivered
+    }
+
+    pub(super) fn died(&self, host: usize) -> Option<Duration> {
+        self.hosts[host].dead.map(Duration::from_nanos)
+    }
+
+    /// Fails if `host` is dead.
+    pub(super) fn alive(&self, host: usize) -> Result<()> {
+        match self.hosts[host].dead {
+            None => Ok(()),
+            Some(_) => Err(Error::Lost { peer: host, what: "this rank died in the simulation".to_owned() }),
         }
     }
 
-    /// Whether another message fits on the lane.
-    pub(super) fn has_room(&self, from: usize, to: usize, lane: usize) -> bool {
-        self.pipes[self.pipe(from, to, lane)].room > 0
+    pub(super) fn is_dead(&self, host: usize) -> bool {
+        self.hosts[host].dead.is_some()
     }
 
-    pub(super) fn send(&mut self, from: usize, to: usize, lane: usize, head: Head, body: Vec<u8>) {
-        let index = self.pipe(from, to, lane);
-        self.pipes[index].room -= 1;
-        let way = Way { kind: MESSAGE, from, to, lane };
-        let arrival = self.schedule(self.pipes[index].messages, way);
-        self.pipes[index].messages = Stream { sent: arrival.index + 1, last: arrival.time };
-        self.under_way.insert(arrival, Cargo::Message(head, body));
+    /// Whether `host` is dead, and others can know.
+    pub(super) fn is_known_dead(&self, host: usize) -> bool {
+        self.is_dead(host) && self.hosts[host].told
     }
 
-    /// The oldest message that has arrived on the lane.
-    pub(super) fn receive(&mut self, from: usize, to: usize, lane: usize) -> Option<(Head, Vec<u8>)> {
-        let index = self.pipe(from, to, lane);
-        self.pipes[index].arrived.pop_front()
+    /// Whether nothing passes from one host to another just now.
+    pub(super) fn is_cut(&self, from: usize, to: usize) -> bool {
+        self.weather.cut_until(from, to, self.now()).is_some()
     }
 
-    /// Tells the sender that there is room for one more.
-    pub(super) fn give_back(&mut self, from: usize, to: usize, lane: usize) {
-        let index = self.pipe(from, to, lane);
-        // Named by its own direction: it goes from the receiver to the sender.
-        let way = Way { kind: CREDIT, from: to, to: from, lane };
-        let arrival = self.schedule(self.pipes[index].credits, way);
-        self.pipes[index].credits = Stream { sent: arrival.index + 1, last: arrival.time };
-        self.under_way.insert(arrival, Cargo::Credit);
+    /// The number of a place that no meeting of `host` was at.
+    pub(super) fn next_place(&mut self, host: usize) -> u32 {
+        self.hosts[host].places += 1;
+        self.hosts[host].places
     }
 
-    pub(super) fn post(&mut self, from: usize, note: &[u8]) {
-        if !self.members[from].dead && note.len() <= MAX_NOTE_BYTES {
-            for to in (0..self.members.len()).filter(|&to| to != from) {
-                self.tell(from, to, Event::Note { from, bytes: note.to_vec() });
-            }
+    /// Sends `cargo` after the last thing of a stream; gives the stream as it is then.
+    pub(super) fn send_after(&mut self, stream: Stream, way: Way, cargo: Cargo) -> Stream {
+        let arrival = self.schedule(stream, way);
+        if arrival.time < NEVER {
+            self.under_way.insert(arrival, cargo);
         }
-    }
-
-    pub(super) fn next_event(&mut self, rank: usize) -> Option<Event> {
-        self.members[rank].events.pop_front()
-    }
-
-    /// The peers hear of the end of `rank`, once.
-    fn part(&mut self, rank: usize) {
-        if self.members[rank].dead || self.members[rank].gone {
-            return;
-        }
-        for peer in (0..self.members.len()).filter(|&peer| peer != rank) {
-            self.tell(rank, peer, Event::Closed { from: rank });
-        }
-    }
-
-    fn tell(&mut self, from: usize, to: usize, event: Event) {
-        let way = Way { kind: NOTE, from, to, lane: 0 };
-        let arrival = self.schedule(self.members[from].notes[to], way);
-        self.members[from].notes[to] = Stream { sent: arrival.index + 1, last: arrival.time };
-        self.under_way.insert(arrival, Cargo::Event(event));
+        Stream { sent: arrival.index + 1, last: arrival.time }
     }
 
     /// When the next thing of a stream arrives: after a delay of its own, but not before the last one.
@@ -231,9 +220,17 @@ impl World {
         let Weather { seed, delay_min, delay_max, .. } = self.weather;
         let least = nanos(delay_min).max(1);
         let spread = nanos(delay_max).saturating_sub(least) + 1;
-        let words = [way.kind, way.from as u64, way.to as u64, way.lane as u64, stream.sent];
+        let (from, to) = way.hosts;
+        let words = [way.kind, way.group, way.from as u64, way.to as u64, way.lane as u64, stream.sent];
         let delay = least + words.into_iter().fold(seed, stir) % spread;
-        Arrival { time: (self.now + delay).max(stream.last), way, index: stream.sent }
+        let delay = delay * if from == to { 1 } else { self.weather.slowness(from, to) };
+        let mut time = (self.now + delay).max(stream.last);
+        while time < NEVER
+            && let Some(end) = self.weather.cut_until(from, to, Duration::from_nanos(time))
+        {
+            time = nanos(end).saturating_add(delay);
+        }
+        Arrival { time, way, index: stream.sent }
     }
 
     /// Hands over everything that has arrived by now.
@@ -243,62 +240,108 @@ impl World {
                 return;
             }
             let (arrival, cargo) = next.remove_entry();
-            let Way { from, to, lane, kind } = arrival.way;
-            let words = [arrival.time, kind, from as u64, to as u64, lane as u64, arrival.index];
-            self.trace = words.into_iter().fold(self.trace, stir);
-            match cargo {
+            self.note(&arrival);
+            let Way { group, from, to, lane, hosts: (_, host), .. } = arrival.way;
+            let is_news = match cargo {
                 Cargo::Message(head, body) => {
                     self.trace = body.iter().fold(self.trace, |trace, &byte| stir(trace, u64::from(byte)));
-                    let index = self.pipe(from, to, lane);
-                    self.pipes[index].arrived.push_back((head, body));
+                    self.group(group).pipe(from, to, lane).arrived.push_back((head, body));
+                    true
                 }
-                Cargo::Credit => {
-                    let index = self.pipe(to, from, lane);
-                    self.pipes[index].room += 1;
+                Cargo::Credit => self.group(group).pipe(to, from, lane).credit(),
+                Cargo::Event(event) => {
+                    self.group(group).seats[to].events.push_back(event);
+                    true
                 }
-                Cargo::Event(event) => self.members[to].events.push_back(event),
-                Cargo::Death => {
-                    self.part(to);
-                    self.members[to].dead = true;
-                }
+                Cargo::Death { told } => self.kill(host, told),
+                Cargo::Coming => self.come(group, from),
+                Cargo::Turn => self.speak(group, to),
+                Cargo::Word => self.group(group).hear_word(to),
+            };
+            if is_news {
+                self.wake(host);
             }
-            self.wake(to);
+            self.count_delivery();
         }
     }
 
-    /// Ends the wait of `rank`, unless it is stalled.
-    fn wake(&mut self, rank: usize) {
-        let stalled = self.stall_end(rank);
-        let member = &mut self.members[rank];
-        member.wakes = member.wakes.and(stalled);
+    fn note(&mut self, arrival: &Arrival) {
+        let Way { kind, group, from, to, lane, .. } = arrival.way;
+        let words = [arrival.time, kind, group, from as u64, to as u64, lane as u64, arrival.index];
+        self.trace = words.into_iter().fold(self.trace, stir);
     }
 
-    /// Until when `rank` is stalled, if it is now.
-    fn stall_end(&self, rank: usize) -> Option<u64> {
-        let stall = self.weather.stall.filter(|stall| stall.rank == rank && !self.members[rank].dead)?;
-        let (from, end) = (nanos(stall.from), nanos(stall.from.saturating_add(stall.lasts)));
-        (from..end).contains(&self.now).then_some(end)
+    /// Some deaths happen at a certain delivery.
+    fn count_delivery(&mut self) {
+        self.delivered += 1;
+        let due = |fault: &Fault| match *fault {
+            Fault::Death { rank, at: Moment::Deliveries(count), told } if count == self.delivered => {
+                (rank < self.hosts.len()).then_some((rank, told))
+            }
+            _ => None,
+        };
+        let dying: Vec<_> = self.weather.faults.iter().filter_map(due).collect();
+        for (rank, told) in dying {
+            self.kill(rank, told);
+            self.wake(rank);
+        }
     }
 
-    fn pipe(&self, from: usize, to: usize, lane: usize) -> usize {
-        assert!(lane < self.geometry.lanes, "lane {lane} of {}", self.geometry.lanes);
-        (from * self.members.len() + to) * self.geometry.lanes + lane
+    /// Those that happen at a certain time.
+    fn expect_deaths(&mut self) {
+        for (index, fault) in (0..).zip(self.weather.faults.clone()) {
+            if let Fault::Death { rank, at: Moment::Time(at), told } = fault
+                && rank < self.hosts.len()
+            {
+                let way =
+                    Way { kind: DEATH, group: FIRST, from: rank, to: rank, lane: 0, hosts: (rank, rank) };
+                self.under_way.insert(Arrival { time: nanos(at), way, index }, Cargo::Death { told });
+            }
+        }
+    }
+
+    fn kill(&mut self, host: usize, told: bool) -> bool {
+        if self.hosts[host].dead.is_some() || self.hosts[host].gone {
+            return false;
+        }
+        if told {
+            let seats: Vec<_> =
+                self.groups.iter().filter_map(|(key, group)| Some((*key, group.rank_of(host)?))).collect();
+            seats.into_iter().for_each(|(key, rank)| self.close(key, rank));
+        }
+        (self.hosts[host].dead, self.hosts[host].told) = (Some(self.now), told);
+        true
+    }
+
+    /// The end of everything: nobody waits any longer.
+    fn end(&mut self) {
+        for host in 0..self.hosts.len() {
+            self.hosts[host].dead.get_or_insert(self.now);
+            self.hosts[host].wakes = None;
+        }
+        self.under_way.clear();
+    }
+
+    /// Ends the wait of `host`, unless it is stalled.
+    fn wake(&mut self, host: usize) {
+        let stalled = self.stall_end(host);
+        let host = &mut self.hosts[host];
+        host.wakes = host.wakes.and(stalled);
+    }
+
+    /// Until when `host` is stalled, if it is now.
+    fn stall_end(&self, host: usize) -> Option<u64> {
+        let stalled = self.weather.stalled_until(host, self.now()).filter(|_| !self.is_dead(host));
+        stalled.map(nanos)
     }
 }
 
-/// Mixes one more word into a digest (the finaliser of SplitMix64, Steele et al. 2014).
-fn stir(digest: u64, word: u64) -> u64 {
-    let mixed = (digest ^ word).wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-    mixed ^ mixed >> 31
+pub(super) fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(NEVER)
 }
 
-fn nanos(time: Duration) -> u64 {
-    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
-}
-
+/// The key of the first mesh.
+pub(super) const FIRST: u64 = 0;
+/// When what is lost arrives.
+const NEVER: u64 = u64::MAX;
 const DEATH: u64 = 0;
-const MESSAGE: u64 = 1;
-const CREDIT: u64 = 2;
-const NOTE: u64 = 3;

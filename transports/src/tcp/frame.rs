@@ -6,7 +6,7 @@ use crate::{Head, Tag};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Frame {
     pub(super) lane: usize,
-    /// Messages of the lane that have been taken since this was last said, up to [`CREDIT_MAX`].
+    /// Units of credit (see `lane`) for what has been taken since this was last said, up to [`CREDIT_MAX`].
     pub(super) credit: usize,
     pub(super) head: Option<Head>,
 }

@@ -1,28 +1,35 @@
 //! TCP links between threads of one process, for tests and for measuring.
 
 use super::TcpLink;
+use crate::auth::{self, Claims, Purpose, Secret, Terms};
 use crate::control::Sockets;
 use crate::pace::Patience;
 use crate::socket::Stream;
 use crate::{Error, Geometry, Link, Mesh, Result};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
 
 /// The meshes of `ranks` ranks of this process, by rank, over `sockets` connections between two of them
-/// and one more for notes, all on loopback.
+/// and one more for notes, all on loopback, and encrypted if you like.
 ///
 /// # Errors
 /// The system's, such as too few descriptors.
-pub fn local_mesh(ranks: usize, geometry: Geometry, sockets: usize) -> Result<Vec<Mesh>> {
+pub fn local_mesh(ranks: usize, geometry: Geometry, sockets: usize, encrypted: bool) -> Result<Vec<Mesh>> {
     let failed = |source| Error::System { what: "cannot connect over loopback".to_owned(), source };
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(failed)?;
+    let terms = Terms { secret: Secret::random()?, encrypted };
     let nobody = || (0..ranks).map(|_| Vec::new()).collect();
     let mut ends: Vec<Vec<Vec<Stream>>> = (0..ranks).map(|_| nobody()).collect();
     for (rank, peer) in (0..ranks).flat_map(|rank| (0..rank).map(move |peer| (rank, peer))) {
         for _ in 0..=sockets {
             let (near, far) = connection(&listener).map_err(failed)?;
-            ends[rank][peer].push(Stream::Tcp(near));
-            ends[peer][rank].push(Stream::Tcp(far));
+            let (mut near, mut far) = (Stream::from(near), Stream::from(far));
+            if encrypted {
+                agree(&mut near, &mut far, &terms)?;
+            }
+            ends[rank][peer].push(near);
+            ends[peer][rank].push(far);
         }
     }
     ends.into_iter().enumerate().map(|(rank, streams)| mesh(rank, geometry, streams)).collect()
@@ -65,5 +72,18 @@ fn connection(listener: &TcpListener) -> std::io::Result<(TcpStream, TcpStream)>
     }
 }
 
+/// Both ends of a connection get its keys.
+fn agree(near: &mut Stream, far: &mut Stream, terms: &Terms) -> Result<()> {
+    let deadline = Instant::now() + AGREE_TIME_MAX;
+    let claims = Claims { purpose: Purpose::Data, rank: 0, ranks: 0, index: 0, session: 0 };
+    std::thread::scope(|scope| {
+        let accepted = scope.spawn(|| auth::accept(far, terms, deadline));
+        auth::connect(near, terms, &claims, deadline)?;
+        accepted.join().expect("a handshake does not panic").map(drop)
+    })
+}
+
+/// Both ends are here.
+const AGREE_TIME_MAX: Duration = Duration::from_secs(10);
 /// Rounds of waiting before sleeping until a socket wakes the sleeper.
 const YIELDS: u32 = 50;

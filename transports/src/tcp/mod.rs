@@ -2,8 +2,9 @@
 //!
 //! Lanes are spread over the sockets. A message is a frame: a head of fixed
 //! size and the body. A sender may have as many messages of a lane under way as
-//! the lane has slots at the receiver; the receiver gives credit back as it
-//! takes them, with its own next message of that lane if that is soon enough.
+//! the lane has slots at the receiver (of short ones more, see `lane`); the
+//! receiver gives credit back as it takes them, with its own next message of
+//! that lane if that is soon enough.
 //! So there is always room for what arrives, sockets can always be drained,
 //! and no lane holds up another for longer than one frame.
 //!
@@ -12,15 +13,16 @@
 //! receiver is busy elsewhere, or are to be reduced.
 
 mod frame;
+mod lane;
 mod local;
 mod wire;
 
 pub use local::local_mesh;
 
 use crate::socket::Stream;
-use crate::{Error, Footprint, Geometry, Head, Link, Result, Tag};
-use frame::{CREDIT_MAX, Frame, HEAD_BYTES};
-use std::collections::VecDeque;
+use crate::{Error, Footprint, Geometry, Head, Link, Result, Tag, fork};
+use frame::{Frame, HEAD_BYTES};
+use lane::Lane;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 use unisono_cuda::{Source, Store, Target, copy_to};
@@ -32,19 +34,8 @@ pub struct TcpLink {
     slot_bytes: usize,
     lanes: Vec<Lane>,
     sockets: Vec<Socket>,
-}
-
-/// What is known of one lane.
-struct Lane {
-    /// Messages that may still be sent.
-    credit: usize,
-    /// Messages taken since credit was last given back.
-    taken: usize,
-    /// Messages that are here, with the buffer each is in.
-    ready: VecDeque<(Head, usize)>,
-    /// Staging, as many as the lane has slots; empty until needed.
-    buffers: Vec<Vec<u8>>,
-    free: Vec<usize>,
+    /// Whose connections these are.
+    process: u64,
 }
 
 /// One connection, and the frames that are half through it.
@@ -93,13 +84,7 @@ impl TcpLink {
         if streams.is_empty() {
             return Err(Error::Misuse("a TCP link needs a socket".to_owned()));
         }
-        let lane = |_| Lane {
-            credit: geometry.slots,
-            taken: 0,
-            ready: VecDeque::with_capacity(geometry.slots),
-            buffers: vec![Vec::new(); geometry.slots],
-            free: (0..geometry.slots).collect(),
-        };
+        let lane = |_| Lane::new(geometry.slots, geometry.slot_bytes);
         let socket = |stream| {
             let wire = Wire::new(stream)?;
             Ok(Socket { wire, outgoing: None, incoming: None, asked: false, unasked: 0 })
@@ -109,6 +94,7 @@ impl TcpLink {
             slot_bytes: geometry.slot_bytes,
             lanes: (0..geometry.lanes).map(lane).collect(),
             sockets: streams.into_iter().map(socket).collect::<Result<_>>()?,
+            process: fork::process(),
         })
     }
 
@@ -137,16 +123,16 @@ impl TcpLink {
                 },
                 Some(incoming) => {
                     let lane = &mut self.lanes[incoming.lane];
-                    let wanted = until == Until::Head(incoming.lane) && lane.ready.is_empty();
+                    let wanted = until == Until::Head(incoming.lane) && lane.front().is_none();
                     if incoming.direct || wanted {
                         return Ok(());
                     }
-                    let buffer = &mut lane.buffers[incoming.buffer][..incoming.head.bytes];
+                    let buffer = lane.buffer_mut(incoming.head.bytes, incoming.buffer);
                     incoming.filled += wire.body(Target::from(&mut buffer[incoming.filled..]));
                     if incoming.filled < incoming.head.bytes {
                         return Ok(());
                     }
-                    lane.ready.push_back((incoming.head, incoming.buffer));
+                    lane.arrived(incoming.head, incoming.buffer);
                     let wanted = until == Until::Body(incoming.lane);
                     self.sockets[socket].incoming = None;
                     if wanted {
@@ -166,10 +152,8 @@ impl TcpLink {
         let Some(state) = self.lanes.get_mut(lane) else {
             return corrupt(format!("a frame for lane {lane}"));
         };
-        let slots = state.buffers.len();
-        state.credit += credit;
-        if state.credit > slots {
-            return corrupt(format!("credit for {} messages on a lane of {slots}", state.credit));
+        if !state.earn(credit) {
+            return corrupt(format!("more credit on lane {lane} than it has"));
         }
         let Some(head) = head else {
             return Ok(());
@@ -177,24 +161,17 @@ impl TcpLink {
         if head.bytes > self.slot_bytes {
             return corrupt(format!("{} bytes on lane {lane}", head.bytes));
         }
-        let Some(buffer) = state.free.pop() else {
+        let Some(buffer) = state.place(head.bytes) else {
             return corrupt(format!("more messages on lane {lane} than it has credit for"));
         };
-        if state.buffers[buffer].is_empty() {
-            // All at once, so that a lane in use never allocates again; untouched pages cost nothing.
-            state.buffers.fill_with(|| vec![0; self.slot_bytes]);
-        }
         self.sockets[socket].incoming = Some(Incoming { lane, head, filled: 0, buffer, direct: false });
         Ok(())
     }
 
     /// A message of the lane has been taken: its buffer is free, and the sender may send another.
-    fn give_back(&mut self, lane: usize, buffer: usize) {
+    fn give_back(&mut self, lane: usize, bytes: usize, buffer: usize) {
         let (socket, state) = (self.socket_of(lane), &mut self.lanes[lane]);
-        state.free.push(buffer);
-        state.taken += 1;
-        // While the sender has half of its credit left, this rank's next message can bring more.
-        if state.taken * 2 >= state.buffers.len() {
+        if state.give_back(bytes, buffer) {
             let frame = Frame { lane, credit: state.give_credit(), head: None }.encode();
             let Socket { wire, outgoing, .. } = &mut self.sockets[socket];
             wire.later(&frame);
@@ -207,21 +184,14 @@ impl TcpLink {
     /// What a connection that ended means here: nothing at first, so that the control path can say
     /// whether the peer left or died.
     fn check_open(&self, socket: usize) -> Result<()> {
-        match self.sockets[socket].wire.closed_for() {
+        let wire = &self.sockets[socket].wire;
+        match wire.closed_for() {
+            Some(_) if wire.is_forged() => Err(Error::Corrupt { peer: self.peer, what: FORGED.to_owned() }),
             Some(time) if time > CLOSED_GRACE => {
                 Err(Error::Lost { peer: self.peer, what: "it closed its data connection".to_owned() })
             }
             _ => Ok(()),
         }
-    }
-}
-
-impl Lane {
-    /// Credit to write into the next frame.
-    fn give_credit(&mut self) -> usize {
-        let credit = self.taken.min(CREDIT_MAX);
-        self.taken -= credit;
-        credit
     }
 }
 
@@ -235,17 +205,15 @@ impl Link for TcpLink {
     ) -> Result<bool> {
         let index = self.socket_of(lane);
         if self.sockets[index].outgoing.is_none() {
-            if self.lanes[lane].credit == 0 {
+            if !self.lanes[lane].has_credit(bytes) {
                 self.pump(index, Until::Dry)?;
             }
-            if self.lanes[lane].credit == 0 || !self.sockets[index].wire.flush() {
+            if !self.lanes[lane].has_credit(bytes) || !self.sockets[index].wire.flush() {
                 self.check_open(index)?;
                 return Ok(false);
             }
-            let state = &mut self.lanes[lane];
-            state.credit -= 1;
-            let head = Some(Head { tag: *tag, bytes });
-            let head = Frame { lane, credit: state.give_credit(), head }.encode();
+            let credit = self.lanes[lane].spend(bytes);
+            let head = Frame { lane, credit, head: Some(Head { tag: *tag, bytes }) }.encode();
             self.sockets[index].outgoing = Some(Outgoing { lane, head, sent: 0 });
         }
         let Socket { wire, outgoing, .. } = &mut self.sockets[index];
@@ -253,7 +221,7 @@ impl Link for TcpLink {
             return Ok(false);
         };
         frame.sent += wire.send(&frame.head, parts, frame.sent);
-        if frame.sent < HEAD_BYTES + bytes {
+        if frame.sent < HEAD_BYTES + bytes || !wire.is_flushed() {
             self.check_open(index)?;
             return Ok(false);
         }
@@ -263,10 +231,10 @@ impl Link for TcpLink {
     }
 
     fn head(&mut self, lane: usize) -> Result<Option<Head>> {
-        if self.lanes[lane].ready.is_empty() {
+        if self.lanes[lane].front().is_none() {
             let socket = self.socket_of(lane);
             self.pump(socket, Until::Head(lane))?;
-            if self.lanes[lane].ready.is_empty() {
+            if self.lanes[lane].front().is_none() {
                 let incoming =
                     self.sockets[socket].incoming.as_ref().filter(|incoming| incoming.lane == lane);
                 if incoming.is_none() {
@@ -275,27 +243,27 @@ impl Link for TcpLink {
                 return Ok(incoming.map(|incoming| incoming.head));
             }
         }
-        Ok(self.lanes[lane].ready.front().map(|(head, _)| *head))
+        Ok(self.lanes[lane].front().map(|(head, _)| head))
     }
 
     fn body(&mut self, lane: usize) -> Result<Option<Source<'_>>> {
-        if self.lanes[lane].ready.is_empty() {
+        if self.lanes[lane].front().is_none() {
             let socket = self.socket_of(lane);
             self.pump(socket, Until::Body(lane))?;
             self.check_open(socket)?;
         }
-        let Lane { ready, buffers, .. } = &self.lanes[lane];
-        Ok(ready.front().map(|(head, buffer)| Source::from(&buffers[*buffer][..head.bytes])))
+        let state = &self.lanes[lane];
+        Ok(state.front().map(|(head, buffer)| Source::from(state.buffer(head.bytes, buffer))))
     }
 
     fn release(&mut self, lane: usize) {
-        if let Some((_, buffer)) = self.lanes[lane].ready.pop_front() {
-            self.give_back(lane, buffer);
+        if let Some((head, buffer)) = self.lanes[lane].pop() {
+            self.give_back(lane, head.bytes, buffer);
         }
     }
 
     fn take(&mut self, lane: usize, mut target: Target<'_>) -> Result<bool> {
-        if !self.lanes[lane].ready.is_empty() {
+        if self.lanes[lane].front().is_some() {
             let body = self.body(lane)?;
             body.into_iter().for_each(|body| copy_to(Store::Cached, target.slice(0..body.len()), body));
             self.release(lane);
@@ -308,7 +276,7 @@ impl Link for TcpLink {
         };
         if !body.direct {
             // What was staged before anybody asked for it.
-            let staged = Source::from(&self.lanes[lane].buffers[body.buffer][..body.filled]);
+            let staged = Source::from(&self.lanes[lane].buffer(body.head.bytes, body.buffer)[..body.filled]);
             copy_to(Store::Cached, target.slice(0..body.filled), staged);
             body.direct = true;
         }
@@ -317,9 +285,9 @@ impl Link for TcpLink {
             self.check_open(index)?;
             return Ok(false);
         }
-        let buffer = body.buffer;
+        let (bytes, buffer) = (body.head.bytes, body.buffer);
         *incoming = None;
-        self.give_back(lane, buffer);
+        self.give_back(lane, bytes, buffer);
         Ok(true)
     }
 
@@ -341,7 +309,7 @@ impl Link for TcpLink {
     }
 
     fn footprint(&self) -> Footprint {
-        let lanes: usize = self.lanes.iter().flat_map(|lane| &lane.buffers).map(Vec::capacity).sum();
+        let lanes: usize = self.lanes.iter().map(Lane::staging).sum();
         let wires: usize = self.sockets.iter().map(|socket| socket.wire.staging()).sum();
         let open = self.sockets.len();
         Footprint { staging: lanes + wires, sockets: open, descriptors: open, ..Footprint::default() }
@@ -351,6 +319,9 @@ impl Link for TcpLink {
 impl Drop for TcpLink {
     /// Lets the last messages reach the peer's kernel: what is there survives our end.
     fn drop(&mut self) {
+        if self.process != fork::process() {
+            return;
+        }
         let deadline = Instant::now() + DRAIN_TIME_MAX;
         for socket in &self.sockets {
             socket.wire.finish(deadline);
@@ -362,5 +333,6 @@ impl Drop for TcpLink {
 const UNASKED_MAX: u32 = 4;
 /// How long the control path may take to say why a connection ended.
 const CLOSED_GRACE: Duration = Duration::from_millis(500);
+const FORGED: &str = "what came over its encrypted connection was not what it wrote, or not in that order";
 /// How long dropping a link may take.
 const DRAIN_TIME_MAX: Duration = Duration::from_millis(500);

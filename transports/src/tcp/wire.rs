@@ -2,10 +2,10 @@
 
 use super::frame::HEAD_BYTES;
 use crate::Result;
+use crate::seal::Seal;
 use crate::socket::Stream;
-use rustix::io::Errno;
-use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown, recv, send, sendmsg, shutdown};
-use std::io::IoSlice;
+use rustix::net::{Shutdown, shutdown};
+use std::io::{ErrorKind, IoSlice};
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 use unisono_cuda::{Source, Store, Target, copy_to};
@@ -20,14 +20,17 @@ pub(super) struct Wire {
     /// Whole small frames to be written between messages.
     waiting: Vec<u8>,
     closed: Option<Instant>,
+    /// Somebody has meddled with it.
+    forged: bool,
 }
 
 impl Wire {
-    pub(super) fn new(stream: Stream) -> Result<Self> {
+    pub(super) fn new(mut stream: Stream) -> Result<Self> {
         stream.never_block()?;
+        stream.look_ahead();
         let ahead = vec![0; AHEAD_BYTES].into_boxed_slice();
         let waiting = Vec::with_capacity(WAITING_BYTES);
-        Ok(Self { stream, ahead, start: 0, end: 0, waiting, closed: None })
+        Ok(Self { stream, ahead, start: 0, end: 0, waiting, closed: None, forged: false })
     }
 
     pub(super) fn watch(&self) -> Result<OwnedFd> {
@@ -36,7 +39,17 @@ impl Wire {
 
     /// Bytes of its buffers.
     pub(super) fn staging(&self) -> usize {
-        self.ahead.len() + self.waiting.capacity()
+        self.ahead.len() + self.waiting.capacity() + self.stream.sealed().map_or(0, Seal::staging)
+    }
+
+    /// Whether the kernel has all that was sent.
+    pub(super) fn is_flushed(&self) -> bool {
+        self.stream.sealed().is_none_or(Seal::is_flushed)
+    }
+
+    /// Whether what came was not what the peer sent.
+    pub(super) fn is_forged(&self) -> bool {
+        self.forged
     }
 
     /// How long ago the connection ended, if it did.
@@ -69,7 +82,8 @@ impl Wire {
                 filled += ahead;
                 continue;
             }
-            let got = if wanted < AHEAD_BYTES {
+            // What is sealed is looked ahead at where it is opened.
+            let got = if wanted < AHEAD_BYTES && self.stream.sealed().is_none() {
                 (self.start, self.end) = (0, 0);
                 self.look_ahead()
             } else {
@@ -84,7 +98,7 @@ impl Wire {
         filled
     }
 
-    /// Writes a frame from byte `skip` on; returns how many bytes went.
+    /// Writes a frame from byte `skip` on; returns how many bytes went, or were sealed to go.
     pub(super) fn send<'a>(
         &mut self,
         head: &[u8],
@@ -127,12 +141,14 @@ impl Wire {
     /// Writes what was kept; true when nothing is left of it.
     pub(super) fn flush(&mut self) -> bool {
         while !self.waiting.is_empty() && self.closed.is_none() {
-            match send(&self.stream, &self.waiting, SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
+            match self.stream.write(&self.waiting) {
+                Ok(0) => break,
                 Ok(sent) => drop(self.waiting.drain(..sent)),
-                Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => break,
-                Err(_) => self.end(),
+                Err(error) => self.end(&error),
             }
+        }
+        if let Err(error) = self.stream.flush() {
+            self.end(&error);
         }
         self.waiting.is_empty()
     }
@@ -146,54 +162,40 @@ impl Wire {
     }
 
     fn look_ahead(&mut self) -> usize {
-        loop {
-            match recv(&self.stream, &mut self.ahead[self.end..], RecvFlags::DONTWAIT) {
-                Ok((_, count)) if count > 0 => {
-                    self.end += count;
-                    return count;
-                }
-                Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => return 0,
-                _ => {
-                    self.end();
-                    return 0;
-                }
-            }
-        }
+        let until = if self.stream.sealed().is_some() { self.start + HEAD_BYTES } else { self.ahead.len() };
+        let read = self.stream.read(&mut self.ahead[self.end..until]);
+        let count = self.arrived(read);
+        self.end += count;
+        count
     }
 
     fn read_into(&mut self, mut target: Target<'_>) -> usize {
         // SAFETY: a target is valid and exclusive while it lives; bytes of any value are initialised.
         let bytes = unsafe { std::slice::from_raw_parts_mut(target.as_mut_ptr(), target.len()) };
-        loop {
-            match recv(&self.stream, &mut *bytes, RecvFlags::DONTWAIT) {
-                Ok((_, count)) if count > 0 => return count,
-                Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => return 0,
-                _ => {
-                    self.end();
-                    return 0;
-                }
-            }
+        let read = self.stream.read(bytes);
+        self.arrived(read)
+    }
+
+    /// How much has been read; no more comes after the end, or an error.
+    fn arrived(&mut self, read: std::io::Result<Option<usize>>) -> usize {
+        match read {
+            Ok(Some(count)) if count > 0 => return count,
+            Ok(None) => {}
+            Ok(Some(_)) => self.end(&ErrorKind::UnexpectedEof.into()),
+            Err(error) => self.end(&error),
         }
+        0
     }
 
     fn send_slices(&mut self, slices: &[IoSlice<'_>]) -> usize {
-        loop {
-            let mut control = SendAncillaryBuffer::default();
-            match sendmsg(&self.stream, slices, &mut control, SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
-                Ok(count) => return count,
-                Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => return 0,
-                Err(_) => {
-                    self.end();
-                    return 0;
-                }
-            }
-        }
+        self.stream.write_slices(slices).unwrap_or_else(|error| {
+            self.end(&error);
+            0
+        })
     }
 
-    fn end(&mut self) {
+    fn end(&mut self, error: &std::io::Error) {
+        self.forged |= error.kind() == ErrorKind::InvalidData;
         self.closed.get_or_insert_with(Instant::now);
     }
 }

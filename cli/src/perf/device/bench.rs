@@ -4,7 +4,7 @@ use super::super::args::Arguments;
 use super::super::bench::{Row, Timing};
 use super::super::pattern::Pattern;
 use super::super::test::Test;
-use super::call::{call, call_in_place, has_in_place};
+use super::call::{call, call_in_place};
 use std::time::Instant;
 use unisono::device::{Buffer, DeviceCommunicator, GpuError, Stream};
 use unisono::{Communicator, Element, Result, Sum};
@@ -41,6 +41,13 @@ impl<'a, T: Element> Bench<'a, T> {
         let (input, output) = test.shares(ranks, rank);
         let gpu = on_gpu.gpu();
         let length = input.max(output) * count + 2 * GUARD;
+        // Lent by all ranks, where it is equally long on all.
+        let memory = |length: usize, shares: fn((usize, usize)) -> usize| {
+            let own = shares(test.shares(ranks, rank));
+            let lent =
+                arguments.register == 2 && (0..ranks).all(|peer| shares(test.shares(ranks, peer)) == own);
+            if lent { on_gpu.alloc(length) } else { gpu.alloc(length).map_err(refused) }
+        };
         Ok(Self {
             arguments,
             comm,
@@ -50,8 +57,8 @@ impl<'a, T: Element> Bench<'a, T> {
             count,
             pattern: Pattern::new(test, ranks, rank),
             sent: vec![T::default(); input * count],
-            input: gpu.alloc(input * count).map_err(refused)?,
-            output: gpu.alloc(length).map_err(refused)?,
+            input: memory(input * count, |(input, _)| input)?,
+            output: memory(length, |(input, output)| input.max(output))?,
             turn: size,
             touched: 0,
         })
@@ -60,7 +67,7 @@ impl<'a, T: Element> Bench<'a, T> {
     pub(super) fn run(mut self) -> Result<Row> {
         let (kind, ranks) = (self.test.kind, self.comm.ranks());
         let out_of_place = self.timing(false)?;
-        let in_place = has_in_place(kind).then(|| self.timing(true)).transpose()?;
+        let in_place = kind.has_in_place().then(|| self.timing(true)).transpose()?;
         let mut touched = [self.touched];
         self.comm.all_reduce(&mut touched, Sum)?;
         Ok(Row {

@@ -50,11 +50,7 @@ pub(super) fn call_in_place<T: Element>(
         Kind::Reduce => comm.reduce(stream, buffer, reduction, test.root),
         Kind::Gather => comm.gather_in_place(stream, buffer, test.root),
         Kind::Scatter => comm.scatter_in_place(stream, buffer, test.root),
-        Kind::AllToAll | Kind::SendRecv | Kind::Barrier => Ok(()),
+        Kind::AllToAll => comm.all_to_all_in_place(stream, buffer),
+        Kind::SendRecv | Kind::Barrier => Ok(()),
     }
-}
-
-/// Whether there is a form in place on GPUs.
-pub(super) fn has_in_place(kind: Kind) -> bool {
-    kind.has_in_place() && kind != Kind::AllToAll
 }

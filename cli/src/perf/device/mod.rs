@@ -42,7 +42,7 @@ pub(super) fn check(arguments: &Arguments) -> Result<(), String> {
         (arguments.samples.is_some(), "--samples"),
         (arguments.per_iteration, "-I"),
         (arguments.memory, "--memory"),
-        (arguments.register > 0, "-R"),
+        (arguments.bind.is_some(), "--bind"),
         (arguments.blocking == 0, "-z 0"),
     ];
     let on_gpus = arguments.device != Device::Cpu;

@@ -4,29 +4,35 @@ use super::{Compute, at, at_mut, expect};
 use crate::bf16;
 use crate::device::model::{Clip, Convert, Squares};
 use crate::device::{Buffer, GpuError, View, ViewMut};
+use std::ptr::null;
 
 impl Compute {
-    /// The sum of squares, which stays in memory of the GPU.
+    /// The sum of the squares of all of them, which stays in memory of the GPU.
     ///
     /// # Errors
     /// Of the driver.
-    pub fn squares(&self, values: View<'_, f32>) -> Result<Buffer<f64>, GpuError> {
-        let (blocks, threads) = self.linear(values.len());
-        let blocks = blocks.clamp(1, self.blocks_max.into());
-        let gpu = self.stream().gpu();
-        let (mut partial, mut total) = (gpu.alloc::<f64>(blocks as usize)?, gpu.alloc::<f64>(1)?);
+    pub fn squares(&self, parts: &[View<'_, f32>]) -> Result<Buffer<f64>, GpuError> {
+        let blocks = |part: &View<'_, f32>| self.linear(part.len()).0.clamp(1, self.blocks_max.into());
+        let (all, stream) = (parts.iter().map(blocks).sum::<u64>(), self.stream());
+        let (mut partial, mut total) = (stream.room::<f64>(all.max(1) as usize)?, stream.room::<f64>(1)?);
         let arguments = Squares {
-            values: at(&values),
-            count: values.len() as u64,
+            values: null(),
+            count: 0,
             partial: at_mut(&partial.view_mut(..)),
             total: at_mut(&total.view_mut(..)),
-            partials: blocks,
+            partials: all,
         };
-        let memories = [values.memory, partial.view(..).memory, total.view(..).memory];
-        // SAFETY: pointers are to the view and to buffers of these lengths.
-        unsafe { self.launch("squares", (blocks, threads), &memories, &arguments)? };
-        // SAFETY: as above.
-        unsafe { self.launch("total", (1, threads), &memories, &arguments)? };
+        let (partials, total_memory, mut first) = (partial.view(..), total.view(..).memory, 0);
+        for part in parts {
+            let (values, partial) = (at(part), at(&partials.view(first..)).cast_mut());
+            let arguments = Squares { values, count: part.len() as u64, partial, ..arguments };
+            let (memories, shape) = ([part.memory, partials.memory], (blocks(part), self.threads));
+            // SAFETY: pointers are to the part, and to room for a number of each block of it.
+            unsafe { self.launch("squares", shape, &memories, &arguments)? };
+            first += blocks(part) as usize;
+        }
+        // SAFETY: pointers are to buffers of these lengths.
+        unsafe { self.launch("total", (1, self.threads), &[partials.memory, total_memory], &arguments)? };
         Ok(total)
     }
 

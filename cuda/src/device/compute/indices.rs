@@ -1,6 +1,6 @@
 //! Numbers of rows or classes in memory of a GPU.
 
-use crate::device::{Buffer, Gpu, GpuError};
+use crate::device::{Buffer, GpuError, Stream};
 
 /// Numbers each of which was seen to be below a limit, or to be the one that does not count.
 pub struct Indices {
@@ -10,15 +10,20 @@ pub struct Indices {
 }
 
 impl Indices {
-    /// These numbers, in memory of the GPU.
+    /// These numbers, in memory of the GPU for launches on `stream`.
     ///
     /// # Errors
     /// [`GpuError::Index`] for one that is not below `below` and not `ignored`, and of the driver.
-    pub fn new(gpu: &Gpu, numbers: &[u32], below: usize, ignored: Option<u32>) -> Result<Self, GpuError> {
+    pub fn new(
+        stream: &Stream,
+        numbers: &[u32],
+        below: usize,
+        ignored: Option<u32>,
+    ) -> Result<Self, GpuError> {
         let is_beyond = |number: &&u32| **number as usize >= below && Some(**number) != ignored;
         match numbers.iter().find(is_beyond) {
             Some(&index) => Err(GpuError::Index { index, below }),
-            None => Ok(Self { numbers: gpu.upload(numbers)?, below, ignored }),
+            None => Ok(Self { numbers: stream.upload(numbers)?, below, ignored }),
         }
     }
 

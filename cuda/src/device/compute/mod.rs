@@ -3,6 +3,7 @@
 //!
 //! Launches return when they are enqueued. A sum has one order, so that the same launches on the same GPU give the same bits.
 
+mod classes;
 mod cublas;
 mod elements;
 mod gradients;
@@ -12,6 +13,7 @@ mod rows;
 mod steps;
 mod strided;
 
+pub use classes::Places;
 pub use elements::Curve;
 pub use indices::Indices;
 pub use products::{Heads, Panel, PanelMut};
@@ -19,21 +21,18 @@ pub use rows::Norm;
 pub use steps::AdamStep;
 
 use super::error::GpuError;
-use super::gpu::lock;
-use super::kernel::{Kernel, Shape};
+use super::kernel::Shape;
 use super::memory::Memory;
 use super::plain::Plain;
 use super::stream::Stream;
 use super::{View, ViewMut};
 use cublas::Cublas;
 use cudarc::driver::sys;
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
-/// A stream, and the kernels that were launched on it so far.
+/// A stream, and what is launched on it.
 pub struct Compute {
     stream: Stream,
-    kernels: Mutex<HashMap<&'static str, Kernel>>,
     /// For matrix products, where it is found.
     cublas: Option<Cublas>,
     blocks_max: u32,
@@ -64,7 +63,7 @@ impl Compute {
             true => (2, 16),
             false => (BLOCKS_EACH * stream.gpu().multiprocessors()?, 256),
         };
-        Ok(Self { stream, kernels: Mutex::default(), cublas: None, blocks_max, threads })
+        Ok(Self { stream, cublas: None, blocks_max, threads })
     }
 
     /// What computes matrix products.
@@ -119,7 +118,7 @@ impl Compute {
         if blocks == 0 {
             return Ok(());
         }
-        let kernel = self.kernel(name)?;
+        let kernel = self.stream.gpu().kernel(name)?;
         let blocks = blocks.min(self.blocks_max.into()) as u32;
         let shape = Shape { blocks, threads, cooperative: false };
         self.stream.enqueue(memories, name, |stream| {
@@ -130,15 +129,6 @@ impl Compute {
 
     fn on_this_gpu(&self, memories: &[&Arc<Memory>]) -> Result<(), GpuError> {
         memories.iter().try_for_each(|memory| self.stream.gpu().expect(&memory.gpu, "memory"))
-    }
-
-    fn kernel(&self, name: &'static str) -> Result<Kernel, GpuError> {
-        if let Some(kernel) = lock(&self.kernels).get(name) {
-            return Ok(kernel.clone());
-        }
-        let kernel = self.stream.gpu().kernel(name)?;
-        lock(&self.kernels).insert(name, kernel.clone());
-        Ok(kernel)
     }
 
     /// Blocks and threads for so many elements, four at a time.

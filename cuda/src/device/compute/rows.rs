@@ -44,6 +44,17 @@ impl Compute {
         unsafe { self.launch("fill_rows", shape, &[to.memory, row.memory], &arguments) }
     }
 
+    /// Every row of `to` += `row`.
+    ///
+    /// # Errors
+    /// If `to` is not of whole rows, and of the driver.
+    pub fn add_to_rows(&self, to: ViewMut<'_, f32>, row: View<'_, f32>) -> Result<(), GpuError> {
+        let arguments = rows_arguments(at_mut(&to), to.len(), at(&row), row.len())?;
+        let (to, shape) = (to.as_view(), self.linear(4 * to.len()));
+        // SAFETY: both pointers are to views, of these rows and columns.
+        unsafe { self.launch("add_to_rows", shape, &[to.memory, row.memory], &arguments) }
+    }
+
     /// `into` += every row of `rows`.
     ///
     /// # Errors
@@ -137,7 +148,8 @@ impl Compute {
         unsafe { self.launch(norm.kernels()[2], self.by_rows(rows), &memories, &arguments) }
     }
 
-    /// Row i of `to` becomes row `indices[i]` of `table`, of which there are as many as the indices' limit.
+    /// Row i of `to` becomes row `indices[i]` of `table`, of which there are as many as the indices' limit; zeros for the index that does
+    /// not count.
     ///
     /// # Errors
     /// If lengths do not go together, and of the driver.
@@ -150,11 +162,11 @@ impl Compute {
         let look = look(at(&table).cast_mut(), table.len(), at_mut(&to), to.len(), indices)?;
         let (to, shape) = (to.as_view(), self.linear(4 * to.len()));
         let memories = [to.memory, table.memory, indices.numbers.view(..).memory];
-        // SAFETY: pointers are to views; all indices are of rows of the table, which is only read.
+        // SAFETY: pointers are to views; all indices that count are of rows of the table, which is only read.
         unsafe { self.launch("embed", shape, &memories, &look) }
     }
 
-    /// Row `indices[i]` of `table` += row i of `rows`.
+    /// Row `indices[i]` of `table` += row i of `rows`; nothing for the index that does not count.
     ///
     /// # Errors
     /// If lengths do not go together, and of the driver.
@@ -167,7 +179,7 @@ impl Compute {
         let look = look(at_mut(&table), table.len(), at(&rows).cast_mut(), rows.len(), indices)?;
         let table = table.as_view();
         let memories = [table.memory, rows.memory, indices.numbers.view(..).memory];
-        // SAFETY: pointers are to views; all indices are of rows of the table; `rows` is only read.
+        // SAFETY: pointers are to views; all indices that count are of rows of the table; `rows` is only read.
         unsafe { self.launch("embed_slopes", self.by_rows(indices.below), &memories, &look) }
     }
 
@@ -236,5 +248,13 @@ fn look(
     expect(table_len, indices.below * width)?;
     expect(rows_len, indices.len() * width)?;
     let numbers = at(&indices.numbers.view(..));
-    Ok(Look { table, indices: numbers, rows, count: indices.len() as u64, width: width as u64 })
+    Ok(Look {
+        table,
+        indices: numbers,
+        rows,
+        count: indices.len() as u64,
+        width: width as u64,
+        ignored: indices.ignored.unwrap_or(0),
+        ignores: indices.ignored.is_some().into(),
+    })
 }

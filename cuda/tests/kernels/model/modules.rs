@@ -3,7 +3,7 @@
 use super::{Memory, bits, device, near, numbers, row, wide};
 use crate::software::Device;
 use std::f64::consts::{FRAC_2_PI, PI};
-use unisono_cuda::device::model::{DropOut, Gated, Look, Losses, Map, Normalise, Rows};
+use unisono_cuda::device::model::{Classes, DropOut, Gated, Look, Losses, Map, Normalise, Rows};
 
 /// A function and its slope.
 type Function = (&'static str, fn(f64) -> f64);
@@ -116,6 +116,7 @@ fn functions_of_rows_are_the_formulas() {
         norm(&device, "layer_norm", rows, width);
         norm(&device, "rms_norm", rows, width);
         cross_entropy(&device, rows, width);
+        cut_cross_entropy(&device, rows, width);
     }
     tables(&device);
 }
@@ -127,9 +128,14 @@ fn biases(device: &Device, rows: usize, columns: usize) {
     device.run("add_rows", &extents(vector.at(), all.at()), 2, 64).unwrap();
     let sum = |column: usize| (0..rows).map(|row| f64::from(values[row * columns + column])).sum::<f64>();
     let sums: Vec<f64> = (0..columns).map(|column| f64::from(bias[column]) + sum(column)).collect();
+    let more = Memory::of(device, 0, &values);
+    device.run("add_to_rows", &extents(more.at(), vector.at()), 2, 32).unwrap();
     device.run("fill_rows", &extents(all.at(), vector.at()), 2, 32).unwrap();
     let vector = vector.read::<f32>();
     near(&vector, &sums, 1e-6, "add_rows");
+    for (at, found) in more.read::<f32>().into_iter().enumerate() {
+        assert_eq!(found, values[at] + vector[at % columns], "add_to_rows");
+    }
     assert!(all.read::<f32>().chunks(columns).all(|row| row == vector));
 }
 
@@ -198,18 +204,7 @@ fn cross_entropy(device: &Device, rows: usize, classes: usize) {
         (0..rows).map(|row| if row == 1 { ignored } else { (row * 7 % classes) as u32 }).collect();
     let (memory, labels) = (Memory::of(device, 0, &logits), Memory::of(device, 0, &targets));
     let losses = Memory::of(device, 0, &vec![f32::NAN; rows]);
-    let arguments = Losses {
-        logits: memory.at(),
-        targets: labels.at(),
-        losses: losses.at(),
-        rows: rows as u64,
-        classes: classes as u64,
-        share: 0.25,
-        ignored,
-        ignores: 1,
-        unused: 0,
-    };
-    device.run("cross_entropy", &arguments, 2, 32).unwrap();
+    take_losses(device, [&memory, &labels, &losses], rows, classes);
     let (found, slopes) = (losses.read::<f32>(), memory.read::<f32>());
     let wide = wide(&logits);
     for (at, target) in targets.iter().enumerate() {
@@ -225,9 +220,100 @@ fn cross_entropy(device: &Device, rows: usize, classes: usize) {
     labels.read::<u32>();
 }
 
+/// Logits become slopes, and `losses` those of the rows.
+fn take_losses(device: &Device, [logits, targets, losses]: [&Memory; 3], rows: usize, classes: usize) {
+    let arguments = Losses {
+        logits: logits.at(),
+        targets: targets.at(),
+        losses: losses.at(),
+        rows: rows as u64,
+        classes: classes as u64,
+        share: 0.25,
+        ignored: u32::MAX,
+        ignores: 1,
+        unused: 0,
+    };
+    device.run("cross_entropy", &arguments, 2, 32).unwrap();
+}
+
+/// The classes of two ranks, the second with padding, against those of one.
+fn cut_cross_entropy(device: &Device, rows: usize, classes: usize) {
+    let logits: Vec<f32> = numbers(8, rows * classes).iter().map(|x| 30.0 * x).collect();
+    let (ignored, columns) = (u32::MAX, classes.div_ceil(2));
+    let target = |row: usize| if row == 1 { ignored } else { (row * 7 % classes) as u32 };
+    let whole = Memory::of(device, 0, &logits);
+    let (labels, losses) = (
+        Memory::of(device, 0, &(0..rows).map(target).collect::<Vec<_>>()),
+        Memory::of(device, 0, &vec![0.0f32; rows]),
+    );
+    take_losses(device, [&whole, &labels, &losses], rows, classes);
+    let (slopes, losses) = (wide(&whole.read::<f32>()), wide(&losses.read::<f32>()));
+    labels.read::<u32>();
+    let parts = [0, 1].map(|rank| part_of_classes(&logits, target, [rows, classes, columns, rank]));
+    let stage = |kernel: &str, rank: usize, greatest: &[f32], both: &[f32], logits: &[f32]| {
+        let (labels, count) = (&parts[rank].1, classes.min((rank + 1) * columns) - rank * columns);
+        let [logits, greatest, both] = [logits, greatest, both].map(|values| Memory::of(device, 0, values));
+        let labels = Memory::of(device, 0, labels);
+        let arguments = Classes {
+            logits: logits.at(),
+            targets: labels.at(),
+            greatest: greatest.at(),
+            both: both.at(),
+            rows: rows as u64,
+            columns: columns as u64,
+            count: count as u64,
+            share: 0.25,
+            ignored,
+            ignores: 1,
+            unused: 0,
+        };
+        device.run(kernel, &arguments, 2, 32).unwrap();
+        labels.read::<u32>();
+        [logits, greatest, both].map(|memory| memory.read::<f32>())
+    };
+    let nothing = [vec![f32::NAN; rows], vec![f32::NAN; 2 * rows]];
+    let join = |one: &[f32], other: &[f32], f: fn(f32, f32) -> f32| -> Vec<f32> {
+        one.iter().zip(other).map(|(one, other)| f(*one, *other)).collect()
+    };
+    let [one, other] =
+        [0, 1].map(|rank| stage("class_greatest", rank, &nothing[0], &nothing[1], &parts[rank].0));
+    let greatest = join(&one[1], &other[1], f32::max);
+    let powers = [0, 1].map(|rank| stage("class_powers", rank, &greatest, &nothing[1], &parts[rank].0));
+    let both = join(&powers[0][2], &powers[1][2], |one, other| one + other);
+    for rank in [0, 1] {
+        let [found, of_rows, _] = stage("class_slopes", rank, &greatest, &both, &powers[rank][0]);
+        near(&of_rows, &losses, 2e-6, "losses of cut classes");
+        for row in 0..rows {
+            for (column, found) in found[row * columns..][..columns].iter().enumerate() {
+                let class = rank * columns + column;
+                let expected = if class < classes { slopes[row * classes + class] } else { 0.0 };
+                near(&[*found], &[expected], 2e-7, "slopes of cut logits");
+            }
+        }
+    }
+}
+
+/// A rank's logits, padded with what must not count, and the places of the targets there.
+fn part_of_classes(
+    logits: &[f32],
+    target: impl Fn(usize) -> u32,
+    [rows, classes, columns, rank]: [usize; 4],
+) -> (Vec<f32>, Vec<u32>) {
+    let (mut own, mut places) = (Vec::new(), Vec::new());
+    for row in 0..rows {
+        let class = |column: usize| rank * columns + column;
+        let here = (0..columns).map(|at| logits[row * classes..][..classes].get(class(at)).copied());
+        own.extend(here.map(|logit| logit.unwrap_or(1e3)));
+        let place = (0..columns).find(|&at| class(at) == target(row) as usize).unwrap_or(columns) as u32;
+        places.push(if target(row) == u32::MAX { u32::MAX } else { place });
+    }
+    (own, places)
+}
+
 fn tables(device: &Device) {
-    let (count, width) = (5, 33);
-    let (table, indices) = (numbers(1, count * width), [4u32, 0, 4, 2, 2, 4]);
+    // The last of them is elsewhere.
+    let (count, width, elsewhere) = (5, 33, 7);
+    let (table, indices) = (numbers(1, count * width), [4u32, 0, 4, 2, 2, 4, elsewhere]);
     let slopes = numbers(2, indices.len() * width);
     let (vectors, numbers) = (Memory::of(device, 0, &table), Memory::of(device, 0, &indices));
     let (rows, of_rows) = (Memory::of(device, 0, &slopes), Memory::of(device, 0, &slopes));
@@ -237,13 +323,17 @@ fn tables(device: &Device) {
         rows: rows.at(),
         count: indices.len() as u64,
         width: width as u64,
+        ignored: elsewhere,
+        ignores: 1,
     };
     device.run("embed", &arguments, 2, 32).unwrap();
     arguments.rows = of_rows.at();
     device.run("embed_slopes", &arguments, 2, 32).unwrap();
     let mut expected = table.clone();
     let found = rows.read::<f32>();
-    for (at, index) in indices.iter().enumerate() {
+    let (last, found) = (&found[(indices.len() - 1) * width..], &found);
+    assert!(last.iter().all(|value| *value == 0.0), "of what is elsewhere");
+    for (at, index) in indices[..indices.len() - 1].iter().enumerate() {
         let place = *index as usize * width;
         assert_eq!(bits(&found[at * width..][..width]), bits(&table[place..][..width]));
         for column in 0..width {

@@ -5,7 +5,7 @@ use super::world::Memory;
 use crate::material::Random;
 use crate::naive::Naive;
 use crate::software::Device;
-use std::ptr::from_mut;
+use std::ptr::{from_mut, null};
 use std::time::Duration;
 use unisono_cuda::device::{OneShot, Patience, ReduceCopy, State, Status};
 use unisono_cuda::{Element, F8E5M2, Op, as_bytes, bf16};
@@ -62,6 +62,7 @@ impl<'d> Ranks<'d> {
                 op: op as u32,
                 divisor: ranks as u32,
                 unused: 0,
+                left: null(),
                 patience: Patience {
                     abort: &abort,
                     status: from_mut(&mut self.statuses[rank]),

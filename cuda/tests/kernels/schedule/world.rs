@@ -211,6 +211,8 @@ impl<'d> World<'d> {
             divisor: self.size.ranks as u32,
             uses_window: program.uses_window.into(),
             protocol: job.protocol as u32,
+            lent: null(),
+            left: null(),
             patience: Patience {
                 abort: &own.abort,
                 status: from_mut(&mut own.status),

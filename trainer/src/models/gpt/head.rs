@@ -217,7 +217,7 @@ impl Loss {
     fn backward(&self, pass: &mut Pass<'_>, factor: f32) -> Result<Tensor> {
         match self {
             Self::Whole(loss) => loss.backward(pass, factor),
-            Self::Split(loss) => Ok(loss.backward(pass, factor)),
+            Self::Split(loss) => loss.backward(pass, factor),
         }
     }
 }

@@ -1,6 +1,7 @@
 use super::*;
 use crate::checkpoint::Who;
 use crate::error::Result;
+use crate::flat::Ranks;
 use crate::memory::Memory;
 use crate::models::{Gpt, GptConfig, Norm};
 use crate::parallel::tests::{KINDS, make};
@@ -35,7 +36,7 @@ fn odd() -> GptConfig {
 /// A strategy of an odd model, cut between the ranks of `tensor`.
 fn split(tensor: Option<&Communicator>, seed: u64) -> (Arc<Inventory>, Box<dyn Parallel>) {
     let (mut registry, config) = (Registry::default(), odd());
-    let split = Split::new(tensor.cloned(), true, config.plan());
+    let split = Split::new(tensor.cloned().map(Ranks::from), true, config.plan());
     Gpt::new(&mut registry, config, split).unwrap();
     let (inventory, settings) = (Arc::new(registry.finish()), Settings { seed, ..Settings::default() });
     let team = Team::new(None, tensor).unwrap();

@@ -5,7 +5,7 @@ use crate::checkpoint::{Who, folder};
 use crate::error::{Error, Result};
 use crate::parallel::Parallel;
 use crate::parameter::{Cut, Inventory, Parameter, ParameterId, UnitId};
-use crate::strategy::Way;
+use crate::strategy::{Way, host_weights};
 use safetensors::Dtype;
 use safetensors::tensor::{Metadata, TensorInfo};
 use std::collections::HashMap;
@@ -32,7 +32,7 @@ pub fn save(
     for unit in (0..inventory.units.len()).map(UnitId) {
         strategy.need(unit, Way::Forward)?;
         for id in inventory[unit].parameters.clone().map(ParameterId) {
-            let parts = gather(tensor, &inventory[id], strategy.weights(id))?;
+            let parts = gather(tensor, &inventory[id], &host_weights(strategy, id)?)?;
             // Who cannot write goes on, for the others' collectives.
             file = file.and_then(|file| write(file, &unfinished, &inventory[id], &parts));
         }

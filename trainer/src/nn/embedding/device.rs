@@ -3,17 +3,21 @@
 use super::Embedding;
 use crate::device::Device;
 use crate::error::Result;
+use crate::parameter::Cut;
 use crate::pass::Pass;
 use crate::tensor::Tensor;
 use unisono_cuda::device::compute::Indices;
 
+/// A row that another rank has.
+const ELSEWHERE: u32 = u32::MAX;
+
 impl Embedding {
     pub(super) fn forward_on(&self, device: &Device, pass: &mut Pass<'_>, indices: &[u32]) -> Result<Tensor> {
-        if self.cut.is_some() {
-            pass.expect_host("a table that ranks share (mesh.tensor)")?;
-        }
         let compute = device.compute();
-        let numbers = Indices::new(compute.stream().gpu(), indices, self.count, None)?;
+        let place = |&index: &u32| self.place(index).map_or(ELSEWHERE, |place| place as u32);
+        let places: Vec<_> = indices.iter().map(place).collect();
+        let local = self.cut.as_ref().map_or(self.count, Cut::local);
+        let numbers = Indices::new(compute.stream(), &places, local, Some(ELSEWHERE))?;
         let (mut output, table) =
             (device.tensor(indices.len(), self.width)?, pass.weights_on(device, self.weight)?);
         compute.embed(output.view_mut(), table.view(..), &numbers)?;

@@ -1,0 +1,178 @@
+//! `unisono simulate`: ranks that fail in every way that a seed gives, in virtual time.
+//!
+//! After FoundationDB's simulation and TigerBeetle's VOPR: everything that
+//! happens follows from the seed, so whatever is found is found again.
+
+mod history;
+mod host;
+mod judge;
+mod scenario;
+#[cfg(test)]
+mod tests;
+
+use crate::perf::bind::Bind;
+use history::History;
+use host::Host;
+use judge::{Judge, Violation};
+use scenario::Scenario;
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::thread::ScopedJoinHandle;
+use std::time::{Duration, Instant};
+use unisono_transports::sim::{self, Observer, Place};
+
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    /// Run these seeds, the last one excluded.
+    #[arg(long, default_value = "0..10000", value_parser = seeds)]
+    seeds: Range<u64>,
+    /// Run this one, and tell all that happens in it.
+    #[arg(long, conflicts_with = "seeds")]
+    seed: Option<u64>,
+    /// Runs at the same time; one for each core if not given.
+    #[arg(long)]
+    threads: Option<usize>,
+}
+
+fn seeds(text: &str) -> Result<Range<u64>, String> {
+    let ends = text.split_once("..").and_then(|(from, to)| Some(from.parse().ok()?..to.parse().ok()?));
+    ends.filter(|seeds| !seeds.is_empty()).ok_or_else(|| "two whole numbers, as in 0..10000".to_owned())
+}
+
+/// A run that is over.
+struct Run {
+    scenario: Scenario,
+    histories: Vec<History>,
+    observer: Observer,
+    violations: Vec<Violation>,
+}
+
+impl Run {
+    /// Runs what `seed` stands for.
+    fn of(seed: u64) -> Self {
+        Self::over(Scenario::drawn(seed), |place| place)
+    }
+
+    /// Runs a scenario over a network whose parts went through `fit`.
+    fn over(scenario: Scenario, fit: impl Fn(Place) -> Place) -> Self {
+        let geometry = scenario.config.geometry();
+        let (places, observer) = sim::world(scenario.ranks, geometry, scenario.weather.clone());
+        let places: Vec<Place> = places.into_iter().map(fit).collect();
+        let histories = std::thread::scope(|scope| {
+            let panicked = || History { panicked: true, ..History::default() };
+            let live = |(host, place)| {
+                let (scenario, observer) = (&scenario, &observer);
+                scope.spawn(move || Host::live(host, place, scenario, observer))
+            };
+            let hosts: Vec<_> = places.into_iter().enumerate().map(live).collect();
+            hosts.into_iter().map(|host| host.join().unwrap_or_else(|_| panicked())).collect::<Vec<_>>()
+        });
+        let violations =
+            Judge { scenario: &scenario, histories: &histories, observer: &observer }.violations();
+        Self { scenario, histories, observer, violations }
+    }
+
+    fn print(&self) {
+        let Scenario { seed, ranks, config, weather, steps } = &self.scenario;
+        println!(
+            "seed {seed}: {ranks} ranks, {} channels, {} slots of {} bytes; {} to {} µs, up to {} times as long",
+            config.channels,
+            config.slots,
+            config.slot_bytes,
+            weather.delay_min.as_micros(),
+            weather.delay_max.as_micros(),
+            weather.slowness_max
+        );
+        weather.faults.iter().for_each(|fault| println!("  {fault:?}"));
+        steps.iter().enumerate().for_each(|(number, step)| println!("  step {number}: {step:?}"));
+        for (host, history) in self.histories.iter().enumerate() {
+            let died =
+                self.observer.died(host).map_or_else(String::new, |died| format!(", died at {died:?}"));
+            println!("host {host}{died}");
+            history.entries.iter().for_each(|entry| println!("  {entry}"));
+        }
+        println!(
+            "{:?}, {} deliveries, trace {:x}",
+            self.observer.now(),
+            self.observer.delivered(),
+            self.observer.trace()
+        );
+    }
+
+    fn print_violations(&self) {
+        let seed = self.scenario.seed;
+        for Violation { invariant, what } in &self.violations {
+            println!("seed {seed} violates {invariant:?}: {what}");
+        }
+        if !self.violations.is_empty() {
+            println!("  unisono simulate --seed {seed}");
+        }
+    }
+}
+
+/// Runs the seeds; fails if an invariant does not hold.
+pub(crate) fn run(arguments: &Arguments) -> Result<u8, String> {
+    if let Some(seed) = arguments.seed {
+        let run = Run::of(seed);
+        run.print();
+        run.print_violations();
+        return Ok(u8::from(!run.violations.is_empty()));
+    }
+    let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
+    let violated = many(arguments.seeds.clone(), arguments.threads.unwrap_or(cores), violates);
+    Ok(u8::from(violated > 0))
+}
+
+/// Whether the run of `seed` violates something, which is then told.
+fn violates(seed: u64) -> bool {
+    let run = Run::of(seed);
+    run.print_violations();
+    !run.violations.is_empty()
+}
+
+/// Tries all these, so many at once; how many violate something.
+fn many(seeds: Range<u64>, threads: usize, violates: impl Fn(u64) -> bool + Sync) -> usize {
+    let (next, violated, begun) = (AtomicU64::new(seeds.start), AtomicUsize::new(0), Instant::now());
+    let worker = |thread: usize| {
+        // A run has one rank at work at most times: on one core, ranks hand over faster.
+        Bind::Core.apply(thread);
+        loop {
+            let seed = next.fetch_add(1, Ordering::Relaxed);
+            if seed >= seeds.end {
+                return;
+            }
+            if violates(seed) {
+                violated.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        let worker = &worker;
+        let workers: Vec<_> = (0..threads.max(1)).map(|thread| scope.spawn(move || worker(thread))).collect();
+        // Also if they panicked, which ends this scope in the same way.
+        report(&seeds, &next, begun, || workers.iter().all(ScopedJoinHandle::is_finished));
+    });
+    let (count, seconds) = (seeds.end - seeds.start, begun.elapsed().as_secs_f64());
+    let violated = violated.into_inner();
+    println!(
+        "{count} runs in {seconds:.1} s, {:.0} a second; {violated} violate something",
+        count as f64 / seconds
+    );
+    violated
+}
+
+/// Says now and then how far it is, until all is over.
+fn report(seeds: &Range<u64>, next: &AtomicU64, begun: Instant, is_over: impl Fn() -> bool) {
+    let mut told = begun;
+    while !is_over() {
+        std::thread::sleep(Duration::from_millis(20));
+        let done = next.load(Ordering::Relaxed).min(seeds.end) - seeds.start;
+        if told.elapsed() > REPORT_EVERY {
+            told = Instant::now();
+            let rate = done as f64 / begun.elapsed().as_secs_f64();
+            eprintln!("{done} of {} runs, {rate:.0} a second", seeds.end - seeds.start);
+        }
+    }
+}
+
+const REPORT_EVERY: Duration = Duration::from_secs(10);

@@ -1,0 +1,144 @@
+//! Where GPUs are, and how they reach each other.
+
+use super::driver::gpus;
+use super::error::{Answer, GpuError};
+use super::gpu::Gpu;
+use cudarc::driver::{result, sys, sys::CUdevice_P2PAttribute as Attribute};
+use std::ffi::{CStr, c_char};
+use std::path::Path as File;
+
+/// How kernels of one GPU reach memory of another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Path {
+    /// Whether they do, directly.
+    pub direct: bool,
+    /// How good the driver finds the link: 0 is the best, and equal numbers are equally good.
+    pub rank: u32,
+    /// Whether its atomics work there as at home.
+    pub atomics: bool,
+}
+
+/// A GPU as the driver knows it, whether this process uses it or not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Site {
+    ordinal: usize,
+    device: sys::CUdevice,
+}
+
+impl Site {
+    /// Those of all GPUs that this process sees, by their numbers.
+    ///
+    /// # Errors
+    /// Where there is no driver, and of the driver.
+    pub fn all() -> Result<Vec<Site>, GpuError> {
+        let site = |ordinal| {
+            let device = result::device::get(ordinal as i32).from("cuDeviceGet")?;
+            Ok(Site { ordinal, device })
+        };
+        (0..gpus()?).map(site).collect()
+    }
+
+    /// The GPU's number.
+    pub fn ordinal(&self) -> usize {
+        self.ordinal
+    }
+
+    /// What the driver calls it.
+    ///
+    /// # Errors
+    /// Of the driver.
+    pub fn name(&self) -> Result<String, GpuError> {
+        result::device::get_name(self.device).from("cuDeviceGetName")
+    }
+
+    /// Whether its kernels can reach memory of the other directly.
+    ///
+    /// # Errors
+    /// Of the driver.
+    pub fn can_reach(&self, other: &Site) -> Result<bool, GpuError> {
+        let mut can = 0;
+        // SAFETY: the driver has given out both numbers.
+        unsafe { sys::cuDeviceCanAccessPeer(&mut can, self.device, other.device) }
+            .from("cuDeviceCanAccessPeer")?;
+        Ok(self == other || can != 0)
+    }
+
+    /// How its kernels reach memory of the other.
+    ///
+    /// # Errors
+    /// Of the driver.
+    pub fn path_to(&self, other: &Site) -> Result<Path, GpuError> {
+        if self == other {
+            return Ok(Path { direct: true, rank: 0, atomics: true });
+        }
+        Ok(Path {
+            direct: self.can_reach(other)?,
+            rank: self.peer_attribute(other, Attribute::CU_DEVICE_P2P_ATTRIBUTE_PERFORMANCE_RANK)?,
+            atomics: self
+                .peer_attribute(other, Attribute::CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED)?
+                != 0,
+        })
+    }
+
+    fn peer_attribute(&self, other: &Site, which: Attribute) -> Result<u32, GpuError> {
+        let mut value = 0;
+        // SAFETY: the driver has given out both numbers.
+        unsafe { sys::cuDeviceGetP2PAttribute(&mut value, which, self.device, other.device) }
+            .from("cuDeviceGetP2PAttribute")?;
+        Ok(value as u32)
+    }
+
+    /// Where it is on the PCI bus, as Linux writes it: domain, bus, device and function, `0000:3b:00.0`.
+    ///
+    /// # Errors
+    /// Of the driver.
+    pub fn bus_id(&self) -> Result<String, GpuError> {
+        let mut text: [c_char; BUS_ID_BYTES] = [0; BUS_ID_BYTES];
+        // SAFETY: there is room for as many.
+        unsafe { sys::cuDeviceGetPCIBusId(text.as_mut_ptr(), BUS_ID_BYTES as i32, self.device) }
+            .from("cuDeviceGetPCIBusId")?;
+        let bytes = text.map(|byte| byte as u8);
+        let text = CStr::from_bytes_until_nul(&bytes).unwrap_or_default();
+        Ok(text.to_string_lossy().to_lowercase())
+    }
+
+    /// The node of the host's memory that it is next to; none where the host has but one, or does not say.
+    ///
+    /// # Errors
+    /// Of the driver.
+    pub fn numa_node(&self) -> Result<Option<usize>, GpuError> {
+        Ok(node_of(File::new("/sys/bus/pci/devices"), &self.bus_id()?))
+    }
+}
+
+impl Gpu {
+    /// Where it is.
+    pub fn site(&self) -> Site {
+        Site { ordinal: self.ordinal(), device: self.context().cu_device() }
+    }
+}
+
+/// What Linux says of a device: a number below 0 is none.
+fn node_of(devices: &File, bus_id: &str) -> Option<usize> {
+    std::fs::read_to_string(devices.join(bus_id).join("numa_node")).ok()?.trim().parse().ok()
+}
+
+/// Room for the longest, with its zero.
+const BUS_ID_BYTES: usize = 32;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_node_is_what_linux_says() {
+        let devices = std::env::temp_dir().join(format!("unisono-devices-{}", std::process::id()));
+        for (bus_id, text) in [("0000:3b:00.0", "1\n"), ("0000:86:00.0", "-1\n")] {
+            std::fs::create_dir_all(devices.join(bus_id)).unwrap();
+            std::fs::write(devices.join(bus_id).join("numa_node"), text).unwrap();
+        }
+        let found = ["0000:3b:00.0", "0000:86:00.0", "0000:00:00.0"].map(|bus_id| node_of(&devices, bus_id));
+        std::fs::remove_dir_all(&devices).unwrap();
+        assert_eq!(found, [Some(1), None, None]);
+    }
+}

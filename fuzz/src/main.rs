@@ -1,0 +1,19 @@
+//! Feeds bytes to the parser that `FUZZ_TARGET` names; `fuzz/run` starts it for each of them.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use std::sync::OnceLock;
+use unisono::fuzzing::Parse;
+
+/// The parser that is asked for.
+fn target() -> Parse {
+    static TARGET: OnceLock<Parse> = OnceLock::new();
+    *TARGET.get_or_init(|| {
+        let name = std::env::var("FUZZ_TARGET").unwrap_or_default();
+        let all = unisono::fuzzing::TARGETS.iter().chain(unisono_transports::fuzzing::TARGETS);
+        let found = all.clone().find(|(known, _)| *known == name);
+        found.unwrap_or_else(|| panic!("FUZZ_TARGET={name} is none of {:?}", all.map(|(name, _)| name).collect::<Vec<_>>())).1
+    })
+}
+
+fuzz_target!(|bytes: &[u8]| target()(bytes));

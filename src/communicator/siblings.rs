@@ -1,0 +1,32 @@
+//! The communicators of one rank that were split from each other.
+//!
+//! A rank that waits in one of them says so in the others: whoever waits for it there then knows what keeps it. Two
+//! ranks that use two communicators in different orders wait for each other, and each is told what the other is in.
+
+use crate::call::Call;
+use std::sync::{Mutex, PoisonError, Weak};
+
+/// One that can be told so.
+pub(crate) trait Sibling: Send + Sync {
+    /// Tells its ranks that this one waits in `call` of another communicator, unless it is in use itself.
+    fn waits_elsewhere(&self, call: Call);
+}
+
+/// All of them.
+#[derive(Default)]
+pub(crate) struct Siblings(Mutex<Vec<Weak<dyn Sibling>>>);
+
+impl Siblings {
+    /// One more.
+    pub(super) fn add(&self, sibling: Weak<dyn Sibling>) {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.retain(|sibling| sibling.strong_count() > 0);
+        all.push(sibling);
+    }
+
+    /// This rank waits in `call` of one of them.
+    pub(crate) fn tell(&self, call: Call) {
+        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        all.iter().filter_map(Weak::upgrade).for_each(|sibling| sibling.waits_elsewhere(call));
+    }
+}

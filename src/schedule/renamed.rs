@@ -1,0 +1,91 @@
+//! A schedule for ranks that stand in another order than that of their numbers.
+
+use super::{Algorithm, Block, Program, Rank, Space, Spec, Step};
+
+/// What `rank` does when the ranks stand in this order: `order[0]` does what rank 0 did, and so on; shares are still those of ranks by
+/// their numbers. For collectives without a root.
+pub(crate) fn renamed(algorithm: &Algorithm, spec: &Spec, order: &[Rank], rank: Rank) -> Program {
+    let stands_at = order.iter().position(|&other| other == rank).unwrap_or(rank);
+    let mut program = (algorithm.build)(spec, stands_at);
+    let names = Names {
+        order,
+        parts: (algorithm.parts)(spec),
+        shares: algorithm.collective.shares(spec.ranks, spec.root, rank),
+    };
+    let steps = program.strands.iter_mut().flat_map(|strand| &mut strand.steps);
+    steps.for_each(|step| names.change(step));
+    program
+}
+
+/// What was who's, and becomes whose.
+struct Names<'o> {
+    order: &'o [Rank],
+    /// Blocks of a share.
+    parts: usize,
+    /// Of the input and of the output.
+    shares: (usize, usize),
+}
+
+impl Names<'_> {
+    fn change(&self, step: &mut Step) {
+        match step {
+            Step::Send { peer, blocks } | Step::Recv { peer, into: blocks } => {
+                *peer = self.order[*peer];
+                blocks.iter_mut().for_each(|block| self.change_block(block));
+            }
+            Step::RecvReduce { peer, with, into, .. } => {
+                *peer = self.order[*peer];
+                with.iter_mut().chain(into).for_each(|block| self.change_block(block));
+            }
+            Step::Copy { from, into } => [from, into].into_iter().for_each(|place| self.change_place(place)),
+            Step::Reduce { from, into, .. } => {
+                from.iter_mut().chain([into]).for_each(|place| self.change_place(place));
+            }
+            Step::Wait { peer, .. } => *peer = self.order[*peer],
+            Step::Signal => {}
+        }
+    }
+
+    fn change_place(&self, place: &mut super::Place) {
+        place.rank = self.order[place.rank];
+        self.change_block(&mut place.block);
+    }
+
+    /// Only where there is a share for each rank it matters whose it is.
+    fn change_block(&self, block: &mut Block) {
+        let shares = match block.space {
+            Space::Input => self.shares.0,
+            Space::Output => self.shares.1,
+            Space::Scratch | Space::Window => return,
+        };
+        if shares == self.order.len() {
+            let (share, part) = (block.index as usize / self.parts, block.index as usize % self.parts);
+            block.index = (self.order[share] * self.parts + part) as u32;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::schedule::check::{Options, check_schedule};
+    use crate::schedule::{Collective, Schedule, find};
+
+    #[test]
+    fn rings_in_any_order_are_right() {
+        let collectives = [Collective::AllReduce, Collective::AllGather, Collective::ReduceScatter];
+        for (collective, name) in
+            collectives.iter().flat_map(|&all| ["ring", "ring2"].map(|name| (all, name)))
+        {
+            let algorithm = find(collective, name).unwrap();
+            for order in [&[0, 2, 1, 3][..], &[3, 0, 2, 4, 1], &[1, 0]] {
+                let spec = Spec { ranks: order.len(), root: 0, aggregation: 1 };
+                let programs = (0..spec.ranks).map(|rank| renamed(algorithm, &spec, order, rank)).collect();
+                let (parts, reach) = ((algorithm.parts)(&spec), algorithm.reach);
+                let schedule = Schedule { collective, spec, parts, reach, programs };
+                check_schedule(&schedule, &Options::default())
+                    .unwrap_or_else(|wrong| panic!("{name} in {order:?}: {wrong:?}"));
+            }
+        }
+    }
+}

@@ -1,0 +1,53 @@
+//! Forty-four bad inputs, and what every rank is told of each: who, in which operation, and both values, within two
+//! seconds. Or that it works, where it is legal.
+//!
+//! `BAD_INPUTS_REPORT=target/bad_inputs.md` has the table written to that file.
+
+mod calls;
+mod lifetimes;
+mod meeting;
+mod misuse;
+mod order;
+mod surroundings;
+mod table;
+
+#[path = "../support/mod.rs"]
+mod support;
+
+use table::{Row, Shown};
+
+/// All rows, by number.
+fn rows() -> Vec<Row> {
+    let groups = [calls::ROWS, order::ROWS, misuse::ROWS, lifetimes::ROWS, meeting::ROWS, surroundings::ROWS];
+    let mut rows: Vec<Row> = groups.into_iter().flatten().copied().collect();
+    rows.sort_by_key(|row| row.number);
+    rows
+}
+
+#[test]
+fn every_bad_input_is_answered_on_every_rank() {
+    let rows = rows();
+    let numbers: Vec<u8> = rows.iter().map(|row| row.number).collect();
+    assert_eq!(numbers, (1..=44).collect::<Vec<_>>(), "a row for each");
+    let answers: Vec<_> = rows.iter().map(Row::answer).collect();
+    let report = table::report(&rows, &answers);
+    println!("{report}");
+    if let Some(file) = std::env::var_os("BAD_INPUTS_REPORT") {
+        std::fs::write(std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(file), &report).unwrap();
+    }
+    let failed: Vec<u8> =
+        rows.iter().zip(&answers).filter(|(_, a)| a.is_err()).map(|(r, _)| r.number).collect();
+    assert!(failed.is_empty(), "rows {failed:?}");
+}
+
+#[test]
+fn what_shows_a_row_elsewhere_is_there() {
+    for row in rows() {
+        let Shown::There(proofs) = row.shown else { continue };
+        for (file, mark) in proofs {
+            let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(file);
+            let text = std::fs::read_to_string(&path).unwrap_or_default();
+            assert!(text.contains(mark), "row {}: no `{mark}` in {file}", row.number);
+        }
+    }
+}

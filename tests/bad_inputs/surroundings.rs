@@ -1,0 +1,134 @@
+//! What lies around a job: memory, clocks, settings, names, files.
+
+use crate::meeting::told;
+use crate::support::World;
+use crate::table::{Row, Shown, Told, patient, sums};
+use std::net::{IpAddr, Ipv4Addr};
+use std::time::{Duration, Instant};
+use unisono::rendezvous::Identity;
+use unisono::select::Table;
+use unisono::{Config, UniqueId, algorithms};
+
+pub(crate) const ROWS: &[Row] = &[
+    Row { number: 36, input: "another user's segment of the same name", shown: Shown::Here(no_names) },
+    Row {
+        number: 37,
+        input: "a link, pipe, folder or short file for shared memory",
+        shown: Shown::There(ATTACH),
+    },
+    Row { number: 38, input: "shared memory that its owner shortens", shown: Shown::There(SEALS) },
+    Row { number: 39, input: "impossible counters and lengths in shared memory", shown: Shown::There(RINGS) },
+    Row { number: 40, input: "a clock that jumps", shown: Shown::Here(clock) },
+    Row { number: 41, input: "variables with impossible values", shown: Shown::Here(variables) },
+    Row { number: 42, input: "an interface that is not there", shown: Shown::Here(interface) },
+    Row { number: 43, input: "a malformed table or list of algorithms", shown: Shown::Here(tables) },
+    Row { number: 44, input: "damaged and hostile checkpoints", shown: Shown::There(CHECKPOINTS) },
+];
+
+const ATTACH: &[(&str, &str)] =
+    &[("transports/src/segment.rs", "fn what_could_shrink_behind_us_is_not_mapped")];
+const SEALS: &[(&str, &str)] = &[("transports/src/segment.rs", "fn a_created_segment_keeps_its_size")];
+const RINGS: &[(&str, &str)] = &[
+    ("transports/src/shm/link.rs", "fn impossible_heads_are_the_senders_fault"),
+    ("transports/src/shm/link.rs", "fn impossible_counters_are_the_receivers_fault"),
+    ("transports/src/notes.rs", "fn garbage_on_a_board_harms_nobody"),
+];
+const CHECKPOINTS: &[(&str, &str)] =
+    &[("trainer/src/checkpoint/hostile.rs", "fn every_damaged_or_hostile_checkpoint_is_refused")];
+
+fn works(begun: Instant) -> Told {
+    Told { stories: vec!["works".to_owned()], time: begun.elapsed() }
+}
+
+/// Shared memory has no name that anybody could have taken before, or find afterwards.
+fn no_names() -> Told {
+    let begun = Instant::now();
+    World::Shm.run(2, &patient(), |comm| {
+        sums(&comm);
+        let maps = std::fs::read_to_string("/proc/self/maps").expect("maps");
+        let named = |line: &&str| line.contains(" rw-s ") && line.contains("/dev/shm/");
+        assert_eq!(maps.lines().find(named), None);
+        assert!(maps.contains("/memfd:unisono (deleted)"), "it shares memory");
+    });
+    works(begun)
+}
+
+/// No wait reads a clock that can be set: there is none in the library but the monotonic one.
+fn clock() -> Told {
+    let begun = Instant::now();
+    let mut folders: Vec<_> = ["src", "transports/src"]
+        .map(|name| std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(name))
+        .into();
+    let mut files = 0;
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).expect("a folder").flatten() {
+            let path = entry.path();
+            if path.is_dir() {
+                folders.push(path);
+                continue;
+            }
+            files += 1;
+            let text = std::fs::read_to_string(&path).expect("text");
+            for clock in ["SystemTime", "UNIX_EPOCH", "ClockId::Realtime"] {
+                assert!(!text.contains(clock), "{} reads {clock}", path.display());
+            }
+        }
+    }
+    assert!(files > 100);
+    works(begun)
+}
+
+fn variables() -> Told {
+    let begun = Instant::now();
+    let good = [("RANK", "1"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", "29500")];
+    let wrong = [
+        ("RANK", "-1"),
+        ("RANK", "2"),
+        ("WORLD_SIZE", "two"),
+        ("MASTER_PORT", "70000"),
+        ("MASTER_ADDR", "no host"),
+    ];
+    let tell = |(name, value): (&str, &str)| {
+        let vars = |asked: &str| {
+            let own = (asked == name).then_some(value);
+            own.or_else(|| good.iter().find(|(key, _)| *key == asked).map(|(_, value)| *value))
+                .map(str::to_owned)
+        };
+        let story = Identity::from_vars(vars).expect_err(name).to_string();
+        assert!(story.contains(&format!("{name}={value}")), "{story}");
+        story
+    };
+    Told { stories: wrong.map(tell).into(), time: begun.elapsed() }
+}
+
+/// One rank cannot listen where it should: all hear it at once.
+fn interface() -> Told {
+    for (address, reason) in [("fe80::1", "rgument"), ("192.0.2.1", "assign")] {
+        let id = UniqueId::new(IpAddr::V4(Ipv4Addr::LOCALHOST)).expect("a free port");
+        let bind = Some(address.parse().expect("an address"));
+        let guests = (0..3).map(|rank| {
+            let config = Config { bind: bind.filter(|_| rank == 2), ..patient() };
+            ((id.clone(), rank, 3, config), [address, "rank 2 on", reason])
+        });
+        let guests: Vec<_> = guests.collect();
+        let last = told(guests.iter().map(|(guest, parts)| (guest.clone(), &parts[..])).collect());
+        if address.starts_with("192") {
+            return last;
+        }
+    }
+    unreachable!("the last one returns")
+}
+
+fn tables() -> Told {
+    let begun = Instant::now();
+    let mut stories = vec![algorithms("all_reduce=ring,broadcast=rong").expect_err("no such algorithm")];
+    for line in
+        ["all_reduce windows 2 8192", "all_reduce windows two 8192 ring", "\u{0}\u{ffff}", "a b c d e"]
+    {
+        let error = Table::parse(&format!("# measured\n{line}")).expect_err(line);
+        assert!(error.starts_with("line 2: "), "{error}");
+        stories.push(error);
+    }
+    assert!(begun.elapsed() < Duration::from_secs(1));
+    Told { stories, time: begun.elapsed() }
+}

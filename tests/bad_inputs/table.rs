@@ -1,0 +1,174 @@
+//! What a row is, how it is tried, and how it is printed.
+
+use crate::support::World;
+use std::fmt::Write;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+use unisono::{Communicator, Config, Error, Result, Sum};
+
+/// One bad input.
+#[derive(Clone, Copy)]
+pub(crate) struct Row {
+    pub(crate) number: u8,
+    pub(crate) input: &'static str,
+    pub(crate) shown: Shown,
+}
+
+/// What shows how it is answered.
+#[derive(Clone, Copy)]
+pub(crate) enum Shown {
+    /// This, which panics if it is not.
+    Here(fn() -> Told),
+    /// Something that has to be there: files, and words in them.
+    There(&'static [(&'static str, &'static str)]),
+}
+
+/// What every rank was told, or that it works; and when the last had heard.
+pub(crate) struct Told {
+    pub(crate) stories: Vec<String>,
+    pub(crate) time: Duration,
+}
+
+/// The longest that any rank may be kept waiting.
+const TIME_MAX: Duration = Duration::from_secs(2);
+
+impl Row {
+    /// What it is answered with, or why that is not good enough.
+    pub(crate) fn answer(&self) -> std::result::Result<Told, String> {
+        let Shown::Here(attempt) = self.shown else {
+            return Ok(Told { stories: Vec::new(), time: Duration::ZERO });
+        };
+        let told = catch_unwind(AssertUnwindSafe(attempt)).map_err(|panic| {
+            let text = panic.downcast_ref::<String>().map(String::as_str);
+            text.or(panic.downcast_ref::<&str>().copied()).unwrap_or("a panic").to_owned()
+        })?;
+        match told.time > TIME_MAX {
+            true => Err(format!("told after {:?}: {:?}", told.time, told.stories)),
+            false => Ok(told),
+        }
+    }
+}
+
+/// The table: row, input, what every rank was told, milliseconds.
+pub(crate) fn report(rows: &[Row], answers: &[std::result::Result<Told, String>]) -> String {
+    let mut text = "| row | input | what every rank was told | ms |\n|--:|---|---|--:|\n".to_owned();
+    for (row, answer) in rows.iter().zip(answers) {
+        let (told, time) = match (row.shown, answer) {
+            (Shown::There(proofs), _) => {
+                let proofs: Vec<_> = proofs.iter().map(|(file, mark)| format!("{file}: {mark}")).collect();
+                (format!("see {}", proofs.join(", ")), String::new())
+            }
+            (_, Ok(told)) => (told.stories.join(" ‖ "), told.time.as_millis().to_string()),
+            (_, Err(why)) => (format!("**failed**: {why}"), String::new()),
+        };
+        let _ = writeln!(
+            text,
+            "| {} | {} | {} | {time} |",
+            row.number,
+            row.input,
+            told.replace(['|', '\n'], " ")
+        );
+    }
+    text
+}
+
+/// Nothing that is waited for in vain here lasts longer.
+pub(crate) fn patient() -> Config {
+    Config { timeout: Duration::from_secs(10), join_timeout: Duration::from_secs(10), ..Config::default() }
+}
+
+pub(crate) type Body = fn(&Communicator) -> Result<()>;
+
+/// The ranks of a world, as threads: they wait for each other, but not for ever for one that panicked.
+pub(crate) struct Together {
+    ranks: usize,
+    arrived: AtomicUsize,
+}
+
+impl Together {
+    /// Returns when every rank has come here as often as this one.
+    pub(crate) fn wait(&self) {
+        let (begun, turn) = (Instant::now(), self.arrived.fetch_add(1, Ordering::SeqCst) / self.ranks + 1);
+        while self.arrived.load(Ordering::SeqCst) < turn * self.ranks && begun.elapsed() < 2 * TIME_MAX {
+            std::thread::sleep(Duration::from_micros(100));
+        }
+    }
+}
+
+/// Over each transport, `body` fails on every rank after one good operation, or what comes after it does; the error says
+/// which rank it is and contains all `parts`, and the communicator says it again from then on.
+pub(crate) fn poisoned(ranks: usize, config: &Config, parts: &[&str], body: Body) -> Told {
+    every_world(ranks, config, |comm, together| {
+        comm.all_reduce(&mut [1.0f32; 3], Sum).expect("nothing is wrong yet");
+        together.wait();
+        let begun = Instant::now();
+        let error = body(comm).err().or_else(|| comm.barrier().err());
+        let time = begun.elapsed();
+        let error = error
+            .unwrap_or_else(|| panic!("rank {} was told nothing over {}", comm.rank(), comm.transport()));
+        together.wait();
+        names(&error, comm.rank(), parts);
+        let again = comm.barrier().expect_err("poisoned");
+        assert_eq!(again.kind(), error.kind());
+        (error.to_string(), time)
+    })
+}
+
+/// Over each transport, `body` is refused on every rank by an error that contains all `parts`; nothing was sent, and the
+/// communicator is as good as before.
+pub(crate) fn refused(ranks: usize, parts: &[&str], body: Body) -> Told {
+    every_world(ranks, &patient(), |comm, _| {
+        comm.all_reduce(&mut [1.0f32; 3], Sum).expect("nothing is wrong yet");
+        let begun = Instant::now();
+        let error = body(comm).expect_err("it is refused");
+        let time = begun.elapsed();
+        names(&error, comm.rank(), parts);
+        assert!(error.is_misuse(), "{error}");
+        sums(comm);
+        (error.to_string(), time)
+    })
+}
+
+/// Over each transport, `body` works.
+pub(crate) fn works(ranks: usize, body: fn(&Communicator)) -> Told {
+    every_world(ranks, &patient(), |comm, _| {
+        let begun = Instant::now();
+        body(comm);
+        sums(comm);
+        ("works".to_owned(), begun.elapsed())
+    })
+}
+
+/// The communicator is good.
+pub(crate) fn sums(comm: &Communicator) {
+    let mut sum = [comm.rank() as u64];
+    comm.all_reduce(&mut sum, Sum).expect("it is good");
+    assert_eq!(sum[0] as usize, comm.ranks() * (comm.ranks() - 1) / 2);
+}
+
+fn names(error: &Error, rank: usize, parts: &[&str]) {
+    let text = error.to_string();
+    assert!(text.starts_with(&format!("rank {rank} on ")), "{text}");
+    for part in parts {
+        assert!(text.contains(part), "`{part}` is not in: {text}");
+    }
+}
+
+/// What `body` brings on every rank of a world of each transport: the stories of the last, each once, and the longest time.
+pub(crate) fn every_world(
+    ranks: usize,
+    config: &Config,
+    body: impl Fn(&Communicator, &Together) -> (String, Duration) + Sync,
+) -> Told {
+    let mut told = Told { stories: Vec::new(), time: Duration::ZERO };
+    for world in World::ALL {
+        let together = Together { ranks, arrived: AtomicUsize::new(0) };
+        let results = world.run(ranks, config, |comm| body(&comm, &together));
+        let (mut stories, times): (Vec<String>, Vec<Duration>) = results.into_iter().unzip();
+        stories.dedup();
+        told.time = times.into_iter().fold(told.time, Duration::max);
+        told.stories = stories;
+    }
+    told
+}

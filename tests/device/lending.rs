@@ -1,0 +1,157 @@
+//! Lent memory: collectives read and write it where it is.
+
+use crate::world::{config, run, staged};
+use std::collections::HashSet;
+use unisono::device::{DeviceCommunicator, Stream};
+use unisono::schedule::{Collective, find};
+use unisono::{ErrorKind, Reduction, Sum};
+
+fn element(rank: usize, index: usize) -> i32 {
+    (rank * 7919 + index * 31 % 1009) as i32
+}
+
+fn elements(rank: usize, range: std::ops::Range<usize>) -> Vec<i32> {
+    range.map(|index| element(rank, index)).collect()
+}
+
+fn sum(ranks: usize, index: usize) -> i32 {
+    (0..ranks).map(|rank| element(rank, index)).sum()
+}
+
+/// Of each rank, beside guards: not a multiple of anything.
+const COUNT: usize = 5003;
+const GUARD: usize = 13;
+
+#[test]
+fn buffers_of_peers_are_reached_where_they_are() {
+    for ranks in 1..=4 {
+        run(ranks, &config(), |comm, stream| {
+            let rank = comm.rank();
+            let mut memory = comm.alloc::<i32>(ranks * COUNT + 2 * GUARD).unwrap();
+            let mut from = comm.alloc::<i32>(ranks * COUNT).unwrap();
+            let whole = GUARD..GUARD + ranks * COUNT;
+            let zerocopy = |collective| comm.use_algorithm(find(collective, "zerocopy").unwrap());
+            let read = |memory: &unisono::device::Buffer<i32>| {
+                comm.synchronize(&stream).unwrap();
+                let found = memory.to_vec(&stream).unwrap();
+                assert!(found[..GUARD].iter().chain(&found[found.len() - GUARD..]).all(|guard| *guard == 0));
+                found[whole.clone()].to_vec()
+            };
+            zerocopy(Collective::AllReduce);
+            from.write(&stream, &elements(rank, 0..ranks * COUNT)).unwrap();
+            comm.all_reduce_into(&stream, &from, &mut memory.view_mut(whole.clone()), Sum).unwrap();
+            assert_eq!(comm.last_algorithm().map(|row| row.name), Some("zerocopy"));
+            let sums: Vec<i32> = (0..ranks * COUNT).map(|index| sum(ranks, index)).collect();
+            assert_eq!(read(&memory), sums);
+            // In place: sums of what is the same everywhere.
+            comm.all_reduce(&stream, &mut memory.view_mut(whole.clone()), Sum).unwrap();
+            assert_eq!(read(&memory), sums.iter().map(|sum| sum * ranks as i32).collect::<Vec<_>>());
+
+            zerocopy(Collective::AllGather);
+            let own = memory.view(..).len();
+            assert_eq!(own, ranks * COUNT + 2 * GUARD);
+            let part = GUARD + rank * COUNT..GUARD + (rank + 1) * COUNT;
+            memory.view_mut(part).write(&stream, &elements(rank, 0..COUNT)).unwrap();
+            comm.all_gather_in_place(&stream, &mut memory.view_mut(whole.clone())).unwrap();
+            let all: Vec<i32> = (0..ranks).flat_map(|from| elements(from, 0..COUNT)).collect();
+            assert_eq!(read(&memory), all);
+
+            zerocopy(Collective::ReduceScatter);
+            let mut share = comm.gpu().alloc::<i32>(COUNT).unwrap();
+            comm.reduce_scatter(&stream, &from, &mut share, Sum).unwrap();
+            comm.synchronize(&stream).unwrap();
+            assert_eq!(share.to_vec(&stream).unwrap(), sums[rank * COUNT..(rank + 1) * COUNT]);
+
+            zerocopy(Collective::Broadcast);
+            comm.broadcast(&stream, &mut from, ranks - 1).unwrap();
+            comm.synchronize(&stream).unwrap();
+            assert_eq!(from.to_vec(&stream).unwrap(), elements(ranks - 1, 0..ranks * COUNT));
+        });
+    }
+}
+
+#[test]
+fn large_operations_find_lent_memory_by_themselves() {
+    run(2, &config(), |comm, stream| {
+        let name = || comm.last_algorithm().map(|row| row.name);
+        let mut lent = comm.alloc::<f32>(20_000).unwrap();
+        let mut own = comm.gpu().alloc::<f32>(20_000).unwrap();
+        lent.write(&stream, &vec![comm.rank() as f32 + 0.5; 20_000]).unwrap();
+        let graph = stream.capture(|stream| comm.all_reduce(stream, &mut lent, Reduction::Avg)).unwrap();
+        assert_eq!(name(), Some("zerocopy"));
+        graph.launch(&stream).unwrap();
+        comm.all_reduce(&stream, &mut own, Sum).unwrap();
+        assert_ne!(name(), Some("zerocopy"), "ordinary memory");
+        comm.all_reduce(&stream, &mut lent, Reduction::pre_mul(2.0f32)).unwrap();
+        assert_ne!(name(), Some("zerocopy"), "factors are each rank's own");
+        comm.all_reduce(&stream, &mut lent.view_mut(..100), Sum).unwrap();
+        assert_ne!(name(), Some("zerocopy"), "short");
+        comm.synchronize(&stream).unwrap();
+        let found = lent.to_vec(&stream).unwrap();
+        assert_eq!((found[0], found[100]), (8.0, 4.0));
+    });
+}
+
+#[test]
+fn lent_memory_is_ordinary_where_gpus_do_not_reach_each_other() {
+    run(2, &staged(), |comm, stream| {
+        let mut lent = comm.alloc::<i32>(40_000).unwrap();
+        lent.write(&stream, &vec![3; 40_000]).unwrap();
+        comm.all_reduce(&stream, &mut lent, Sum).unwrap();
+        comm.synchronize(&stream).unwrap();
+        assert_ne!(comm.last_algorithm().map(|row| row.name), Some("zerocopy"));
+        assert_eq!(lent.to_vec(&stream).unwrap(), vec![6; 40_000]);
+    });
+}
+
+#[test]
+fn lent_memory_that_all_ranks_have_dropped_is_lent_again() {
+    run(2, &config(), |comm, stream| {
+        comm.use_algorithm(find(Collective::AllReduce, "zerocopy").unwrap());
+        // Rank 0 keeps one that the other drops.
+        let kept = comm.alloc::<i32>(40_000).unwrap();
+        let at = kept.address();
+        let _kept = (comm.rank() == 0).then_some(kept);
+        let addresses: HashSet<u64> = (0..12).map(|_| repeated(&comm, &stream)).collect();
+        assert!(addresses.len() < 12, "memory piles up: {addresses:?}");
+        assert!(!addresses.contains(&at), "given away while rank 0 has its own");
+    });
+}
+
+/// A sum in memory that is lent for it, and where that was.
+fn repeated(comm: &DeviceCommunicator, stream: &Stream) -> u64 {
+    let mut lent = comm.alloc::<i32>(40_000).unwrap();
+    lent.write(stream, &elements(comm.rank(), 0..40_000)).unwrap();
+    comm.all_reduce(stream, &mut lent, Sum).unwrap();
+    comm.synchronize(stream).unwrap();
+    assert_eq!(lent.view(..9).to_vec(stream).unwrap(), (0..9).map(|at| sum(2, at)).collect::<Vec<_>>());
+    lent.address()
+}
+
+#[test]
+fn buffers_at_different_places_are_a_mismatch() {
+    let errors = run(2, &config(), |comm, stream| {
+        let mut lent = comm.alloc::<i32>(40_000).unwrap();
+        let mut part = lent.view_mut(comm.rank() * 64..20_000 + comm.rank() * 64);
+        let called = comm.all_reduce(&stream, &mut part, Sum);
+        called.and_then(|()| comm.synchronize(&stream)).unwrap_err()
+    });
+    for error in errors.iter().flatten() {
+        assert!(matches!(error.kind(), ErrorKind::Mismatch { .. }), "{error}");
+        assert!(error.to_string().matches("of lent memory").count() >= 2, "both places: {error}");
+    }
+}
+
+#[test]
+fn all_ranks_lend_as_much() {
+    run(2, &config(), |comm, stream| {
+        let error = comm.alloc::<u8>(100 + comm.rank()).map(drop).unwrap_err();
+        assert!(error.is_misuse() && error.to_string().contains("asks for 10"), "{error}");
+        comm.use_algorithm(find(Collective::AllReduce, "zerocopy").unwrap());
+        let mut own = comm.gpu().alloc::<u8>(100).unwrap();
+        let error = comm.all_reduce(&stream, &mut own, Sum).unwrap_err();
+        assert!(error.is_misuse() && error.to_string().contains("DeviceCommunicator::alloc"), "{error}");
+        comm.barrier(&stream).unwrap();
+        comm.synchronize(&stream).unwrap();
+    });
+}

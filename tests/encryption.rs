@@ -1,0 +1,139 @@
+//! Jobs that encrypt: nothing of their meeting can be read on its way, and ranks that disagree hear so.
+
+mod support;
+
+use std::io::{Read, Write};
+use std::net::{IpAddr, Ipv4Addr, Shutdown, TcpListener, TcpStream};
+use std::sync::mpsc::channel;
+use std::thread;
+use std::time::{Duration, Instant};
+use support::World;
+use unisono::{Communicator, Config, ErrorKind, RendezvousError, Sum, Transport, UniqueId};
+use unisono_transports::auth::Secret;
+
+fn config(encryption: bool) -> Config {
+    let timeout = Duration::from_secs(10);
+    Config { encryption, transport: Transport::Tcp, timeout, join_timeout: timeout, ..Config::default() }
+}
+
+fn id() -> UniqueId {
+    UniqueId::new(IpAddr::V4(Ipv4Addr::LOCALHOST)).expect("an id")
+}
+
+/// Copies until the end; what it saw.
+fn carry(mut from: TcpStream, mut to: TcpStream) -> Vec<u8> {
+    let (mut seen, mut buffer) = (Vec::new(), [0; 4096]);
+    while let Ok(count @ 1..) = from.read(&mut buffer) {
+        seen.extend(&buffer[..count]);
+        if to.write_all(&buffer[..count]).is_err() {
+            break;
+        }
+    }
+    let _ = to.shutdown(Shutdown::Write);
+    seen
+}
+
+/// What somebody between rank 1 and rank 0 sees of their meeting, which is to succeed.
+fn seen_of_a_meeting(encryption: bool) -> Vec<u8> {
+    let id = id();
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
+    let text = id.to_string();
+    let (_, secret) = text.split_once('/').expect("an address and a secret");
+    let detour =
+        format!("{}/{secret}", listener.local_addr().expect("one")).parse::<UniqueId>().expect("an id");
+    let (seen_by, seen) = channel();
+    let root = id.address();
+    thread::spawn(move || {
+        let (near, _) = listener.accept().expect("rank 1");
+        let end = Instant::now() + Duration::from_secs(10);
+        let far = loop {
+            match TcpStream::connect(root) {
+                Ok(far) => break far,
+                Err(error) => assert!(Instant::now() < end, "{error}"),
+            }
+        };
+        let (entry, exit) = (near.try_clone().expect("a descriptor"), far.try_clone().expect("a descriptor"));
+        let way = thread::spawn(move || carry(entry, exit));
+        let back = carry(far, near);
+        let _ = seen_by.send([way.join().expect("no panic"), back].concat());
+    });
+    thread::scope(|scope| {
+        for (rank, id) in [id, detour].into_iter().enumerate() {
+            scope.spawn(move || {
+                let config = Config { host: format!("the host of rank {rank}"), ..config(encryption) };
+                let comm = Communicator::join(&id, rank, 2, &config).expect("they meet");
+                let mut sum = [1.0f32];
+                comm.all_reduce(&mut sum, Sum).expect("a sum");
+                assert_eq!(sum, [2.0]);
+            });
+        }
+    });
+    seen.recv_timeout(Duration::from_secs(10)).expect("it was carried")
+}
+
+#[test]
+fn nothing_of_a_meeting_can_be_read_on_its_way() {
+    let is_in = |seen: &[u8], text: &[u8]| seen.windows(text.len()).any(|window| window == text);
+    let (plain, sealed) = (seen_of_a_meeting(false), seen_of_a_meeting(true));
+    for name in [&b"the host of rank 0"[..], b"the host of rank 1"] {
+        assert!(is_in(&plain, name), "this test sees nothing at all");
+        assert!(!is_in(&sealed, name));
+    }
+}
+
+#[test]
+fn ranks_of_which_only_some_encrypt_all_hear_so() {
+    for root_encrypts in [false, true] {
+        let (id, begun) = (id(), Instant::now());
+        let join = |rank: usize| {
+            let id = id.clone();
+            // The one that differs comes when the others wait already.
+            thread::sleep(Duration::from_millis(if rank == 2 { 200 } else { 0 }));
+            Communicator::join(&id, rank, 3, &config(root_encrypts != (rank == 2))).map(drop).unwrap_err()
+        };
+        let join = &join;
+        let errors = thread::scope(|scope| {
+            [0, 1, 2].map(|rank| scope.spawn(move || join(rank))).map(|rank| rank.join().expect("no panic"))
+        });
+        assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
+        for error in errors {
+            let ErrorKind::Rendezvous(RendezvousError::Settings { ranks, .. }) = error.kind() else {
+                panic!("{error}")
+            };
+            assert!(ranks.contains(&0) && ranks.contains(&2), "{error}");
+            let text = error.to_string();
+            assert!(["encryption on", "encryption off"].iter().all(|told| text.contains(told)), "{text}");
+        }
+    }
+}
+
+#[test]
+fn a_wrong_secret_is_refused() {
+    let id = id();
+    let other = UniqueId::from_parts(id.address(), Secret::random().expect("randomness"));
+    thread::scope(|scope| {
+        let refused = scope.spawn(|| Communicator::join(&other, 1, 2, &config(true)).map(drop).unwrap_err());
+        let short = Config { join_timeout: Duration::from_millis(700), ..config(true) };
+        Communicator::join(&id, 0, 2, &short).map(drop).unwrap_err();
+        let refused = refused.join().expect("no panic");
+        let kind = refused.kind();
+        assert!(matches!(kind, ErrorKind::Rendezvous(RendezvousError::Secret { .. })), "{refused}");
+    });
+}
+
+/// Ranks that are left, groups and newcomers meet anew, on the terms of the job.
+#[test]
+fn those_that_are_left_go_on_encrypting() {
+    World::Encrypted.run(3, &config(true), |comm| {
+        if comm.rank() == 1 {
+            return;
+        }
+        assert!(comm.all_reduce(&mut [0.0f32; 3000], Sum).is_err());
+        let comm = comm.shrink().expect("two are left");
+        assert!(comm.config().encryption);
+        let half = comm.split(Some(0), 0).expect("a group").expect("of both");
+        let mut sum = vec![1.0f32; 100_000];
+        half.all_reduce(&mut sum, Sum).expect("a sum");
+        assert!(sum.iter().all(|&value| value == 2.0));
+    });
+}

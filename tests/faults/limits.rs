@@ -1,0 +1,99 @@
+//! What the system refuses while ranks meet is an error on both sides that names it, and nothing of the attempt is kept.
+
+use super::part::{kept_alone, say};
+use super::process::{Process, meeting, numbers};
+use std::process::Command;
+use std::time::{Duration, Instant};
+use unisono::{Communicator, Config, Sum};
+
+/// A rank of two that may be refused something.
+pub(crate) fn join(order: &[&str]) {
+    let [id, rank, transport, heap_bytes] = order[..] else { panic!("{order:?}") };
+    let transport = transport.parse().expect("a transport");
+    let heap_bytes = heap_bytes.parse().expect("bytes");
+    let config = Config { transport, heap_bytes, join_timeout: Duration::from_secs(2), ..Config::default() };
+    let before = kept_alone();
+    let met = Communicator::join(&id.parse().expect("an id"), rank.parse().expect("a rank"), 2, &config);
+    say(match met.and_then(|comm| comm.all_reduce(&mut vec![1.0f32; 5000], Sum)) {
+        Ok(()) => "fine".to_owned(),
+        Err(error) => format!("failed {error}"),
+    });
+    say(format!("kept {before} {}", kept_alone()));
+}
+
+/// What the free and the limited of two ranks say when they meet; what they keep is what they had.
+fn meet([free, limited]: [&mut Process; 2], transport: &str, heap_bytes: usize) -> [String; 2] {
+    let (id, begun) = (meeting(), Instant::now());
+    free.order(&format!("{id} 0 {transport} {heap_bytes}"));
+    limited.order(&format!("{id} 1 {transport} {heap_bytes}"));
+    let said = [&*free, &*limited].map(Process::hear);
+    assert!(begun.elapsed() < Duration::from_secs(5), "{transport}: {said:?} after {:?}", begun.elapsed());
+    for (process, said) in [&*free, &*limited].into_iter().zip(&said) {
+        let kept = numbers(&process.hear_of("kept"));
+        assert_eq!(kept[..2], kept[3..5], "{transport}, after `{said}`: descriptors, threads");
+    }
+    said
+}
+
+fn limit(process: &Process, limit: &str) {
+    let set = Command::new("prlimit").args(["--pid", &process.id(), limit]).status().expect("prlimit");
+    assert!(set.success(), "{limit}");
+}
+
+fn two() -> [Process; 2] {
+    [Process::start("limited"), Process::start("limited")]
+}
+
+const HEAP_BYTES: usize = 64 << 30;
+const HEAP_BYTES_SMALL: usize = 1 << 20;
+
+#[test]
+fn whichever_descriptor_is_one_too_many_is_named_and_none_is_kept() {
+    for transport in ["shm", "tcp"] {
+        let [mut free, mut limited] = two();
+        let mut refused = 0;
+        // From more than it takes to hardly any: with one less a rank could not read on which host it is.
+        for most in (7..28).rev() {
+            limit(&limited, &format!("--nofile={most}:{most}"));
+            let [free, limited] = meet([&mut free, &mut limited], transport, HEAP_BYTES);
+            // Both ranks dial, and threads of the last meeting may still be closing theirs: a few can be enough or not.
+            if limited == "fine" && free == "fine" {
+                continue;
+            }
+            refused += 1;
+            assert!(limited.contains("open files"), "{transport}, {most} descriptors: {limited}");
+            let named = ["rank 1", "did not come in time: 1"].iter().any(|name| free.contains(name));
+            assert!(named, "{transport}, {most} descriptors: {free}");
+        }
+        assert!((1..20).contains(&refused), "{transport}: refused {refused} times");
+    }
+}
+
+#[test]
+fn memory_that_cannot_be_mapped_or_is_too_long_a_file_says_what_helps() {
+    for (most, remedy) in [("--as=8589934592", "ulimit -v"), ("--fsize=1073741824", "ulimit -f")] {
+        let [mut free, mut limited] = two();
+        limit(&limited, most);
+        let [told, why] = meet([&mut free, &mut limited], "shm", HEAP_BYTES);
+        assert!(why.contains(remedy) && why.contains("UNISONO_HEAP_BYTES"), "{most}: {why}");
+        assert!(told.contains("rank 1"), "{most}: {told}");
+        // It does help.
+        assert_eq!(meet([&mut free, &mut limited], "shm", HEAP_BYTES_SMALL), ["fine", "fine"], "{most}");
+    }
+}
+
+#[test]
+fn a_thread_that_cannot_be_had_is_named() {
+    let nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "prlimit", "--nproc=1:1"];
+    let own = std::env::current_exe().expect("this test");
+    let try_out = Command::new(nobody[0]).args(&nobody[1..]).args(["test", "-x"]).arg(own).status();
+    if !try_out.is_ok_and(|tried| tried.success()) {
+        return println!(
+            "SKIPPED: limits of threads need root, who can become nobody, and a test that nobody can run"
+        );
+    }
+    let (mut free, mut limited) = (Process::start("limited"), Process::start_by(&nobody, "limited"));
+    let [told, why] = meet([&mut free, &mut limited], "tcp", HEAP_BYTES_SMALL);
+    assert!(why.contains("cannot start the thread"), "{why}");
+    assert!(told.contains("rank 1"), "{told}");
+}

@@ -1,0 +1,158 @@
+//! Networks that are cut without a word to anybody, between two namespaces of this host.
+
+use super::lateness;
+use super::part::{micros, say};
+use super::process::Process;
+use std::process::Command;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+use unisono::{Communicator, Config, Sum, UniqueId};
+
+const TIMEOUT: Duration = Duration::from_secs(2);
+/// Of a rank that computes: long enough for the system to notice.
+const COMPUTING: Duration = Duration::from_secs(5);
+const ADDRESSES: [&str; 2] = ["10.77.0.1", "10.77.0.2"];
+
+/// Two namespaces and a cable between them, gone with this value.
+struct Network {
+    names: [String; 2],
+}
+
+fn ip(words: &str) -> bool {
+    Command::new("ip").args(words.split(' ')).output().is_ok_and(|output| output.status.success())
+}
+
+impl Network {
+    /// None where this process may not make one.
+    fn make(name: &str) -> Option<Self> {
+        let names = [0, 1].map(|end| format!("u{name}{}{end}", std::process::id()));
+        if !ip(&format!("netns add {}", names[0])) {
+            println!("SKIPPED: a network of one's own needs root, `ip`, and a system that allows it");
+            return None;
+        }
+        let network = Self { names };
+        let [near, far] = &network.names;
+        assert!(ip(&format!("netns add {far}")));
+        assert!(ip(&format!("-n {near} link add cable type veth peer name cable netns {far}")));
+        for (name, address) in network.names.iter().zip(ADDRESSES) {
+            assert!(ip(&format!("-n {name} address add {address}/24 dev cable")));
+            assert!(ip(&format!("-n {name} link set cable up")) && ip(&format!("-n {name} link set lo up")));
+        }
+        Some(network)
+    }
+
+    /// Two ranks that have met, one at each end.
+    fn ranks(&self, what: &str) -> [Process; 2] {
+        let at = |name: &String| Process::start_by(&["ip", "netns", "exec", name], "remote");
+        let mut ranks = self.names.each_ref().map(at);
+        ranks[0].order(&format!("listen {} {what}", ADDRESSES[0]));
+        let id = ranks[0].hear();
+        ranks[1].order(&format!("dial {id} {what}"));
+        ranks.iter().for_each(|rank| assert_eq!(rank.hear(), "there"));
+        ranks
+    }
+
+    fn pull_cable(&self) {
+        assert!(ip(&format!("-n {} link set cable down", self.names[0])));
+    }
+
+    /// What the near end sends goes nowhere; the cable and the other way are sound.
+    fn swallow(&self) {
+        assert!(ip(&format!("-n {} route add blackhole {}/32", self.names[0], ADDRESSES[1])));
+    }
+}
+
+impl Drop for Network {
+    fn drop(&mut self) {
+        for name in &self.names {
+            let _ = ip(&format!("netns delete {name}"));
+        }
+    }
+}
+
+/// A rank of two on different networks; it works until that fails, and tries to go on.
+pub(crate) fn talk(order: &[&str]) {
+    let [role, place, what] = order[..] else { panic!("{order:?}") };
+    let (id, rank): (UniqueId, _) = match role {
+        "listen" => (UniqueId::new(place.parse().expect("an address")).expect("an id"), 0),
+        _ => (place.parse().expect("an id"), 1),
+    };
+    if rank == 0 {
+        say(&id);
+    }
+    let config = Config { timeout: TIMEOUT, ..Config::default() };
+    let comm = Communicator::join(&id, rank, 2, &config).expect("both come");
+    comm.all_reduce(&mut vec![1.0f32; 5000], Sum).expect("the network is sound");
+    say("there");
+    if what == "computing" {
+        sleep(COMPUTING);
+    }
+    let (error, took) = loop {
+        let begun = Instant::now();
+        let ended = match (what, rank) {
+            ("receiving", 0) => comm.send(&[1u8; 100], 1).map(|()| sleep(Duration::from_millis(1))),
+            ("receiving", _) => comm.recv(&mut [0u8; 100], 0),
+            _ => comm.all_reduce(&mut vec![1.0f32; 50_000], Sum),
+        };
+        if let Err(error) = ended {
+            break (error, begun.elapsed());
+        }
+    };
+    say(format!("failed {} {} {error}", micros(), took.as_micros()));
+    say(match comm.shrink() {
+        Ok(_) => "shrunk".to_owned(),
+        Err(error) => format!("refused {error}"),
+    });
+}
+
+/// What both ranks say of a cut: when, how long the operation had taken, and why, which names the other one.
+fn failures(ranks: &[Process; 2], cut: u64) -> Vec<(f64, f64, String)> {
+    let failure = |(rank, process): (usize, &Process)| {
+        let line = process.hear_of("failed");
+        let words: Vec<&str> = line.splitn(3, ' ').collect();
+        let [when, took] = [0, 1].map(|at: usize| words[at].parse::<u64>().expect("a time"));
+        assert!(words[2].contains(&format!("rank {}", 1 - rank)), "rank {rank}: {line}");
+        (when.saturating_sub(cut) as f64 / 1e6, took as f64 / 1e6, words[2].to_owned())
+    };
+    ranks.iter().enumerate().map(failure).collect()
+}
+
+fn assert_in_time(failures: &[(f64, f64, String)]) {
+    let set = TIMEOUT.as_secs_f64();
+    for (after, _, what) in failures {
+        assert!((0.9 * set..lateness() * set).contains(after), "after {after} s: {what}");
+    }
+}
+
+#[test]
+fn a_cable_that_is_pulled_ends_both_in_time_and_neither_goes_on_alone() {
+    let Some(network) = Network::make("p") else { return };
+    let ranks = network.ranks("summing");
+    let cut = micros();
+    network.pull_cable();
+    assert_in_time(&failures(&ranks, cut));
+    for rank in &ranks {
+        let refused = rank.hear();
+        assert!(refused.starts_with("refused"), "half of two ranks goes on: {refused}");
+    }
+}
+
+#[test]
+fn a_rank_that_only_receives_notices_a_way_that_leads_nowhere() {
+    let Some(network) = Network::make("r") else { return };
+    let ranks = network.ranks("receiving");
+    let cut = micros();
+    network.swallow();
+    assert_in_time(&failures(&ranks, cut));
+}
+
+#[test]
+fn what_was_cut_while_ranks_computed_is_known_at_once() {
+    let Some(network) = Network::make("c") else { return };
+    let ranks = network.ranks("computing");
+    network.pull_cable();
+    for (_, took, what) in failures(&ranks, micros()) {
+        assert!(took < 0.5 * TIMEOUT.as_secs_f64(), "after {took} s: {what}");
+        assert!(what.contains("its host has answered nothing for 2.0 s"), "{what}");
+    }
+}

@@ -1,0 +1,120 @@
+//! Processes that take part in one world after the other, as they are told line by line, and say what they see.
+
+use std::io::{BufRead, BufReader, Write};
+use std::net::{IpAddr, Ipv4Addr};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+use unisono::UniqueId;
+
+/// A process that plays a part; it ends with this value.
+pub(crate) struct Process {
+    child: Child,
+    orders: ChildStdin,
+    lines: Receiver<String>,
+}
+
+impl Process {
+    /// Starts one that plays `part`.
+    pub(crate) fn start(part: &str) -> Self {
+        Self::start_by(&[], part)
+    }
+
+    /// Starts one by a command before it, such as one that gives it another network.
+    pub(crate) fn start_by(before: &[&str], part: &str) -> Self {
+        let own = std::env::current_exe().expect("this test");
+        let own = [own.to_str().expect("a name in letters"), "--exact", "--nocapture", "part::takes_part"];
+        let words: Vec<&str> = before.iter().copied().chain(own).collect();
+        let mut command = Command::new(words[0]);
+        let mut child = command
+            .args(&words[1..])
+            .env("TEST_PART", part)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("it starts");
+        let (said, lines) = channel();
+        let out = BufReader::new(child.stdout.take().expect("piped"));
+        std::thread::spawn(move || {
+            // The harness of the test may have begun the line.
+            let told = out
+                .lines()
+                .map_while(Result::ok)
+                .filter_map(|line| Some(line.split_once("> ")?.1.to_owned()));
+            told.for_each(|line| drop(said.send(line)));
+        });
+        Self { orders: child.stdin.take().expect("piped"), child, lines }
+    }
+
+    /// Tells it what to do.
+    pub(crate) fn order(&mut self, order: &str) {
+        writeln!(self.orders, "{order}").expect("it listens");
+    }
+
+    /// The next line that it says.
+    pub(crate) fn hear(&self) -> String {
+        self.hear_within(PATIENCE)
+    }
+
+    /// The same, if it takes no longer.
+    pub(crate) fn hear_within(&self, patience: Duration) -> String {
+        self.lines.recv_timeout(patience).expect("it says something in time")
+    }
+
+    /// The rest of the next line that begins with `word`; others before it are left out.
+    pub(crate) fn hear_of(&self, word: &str) -> String {
+        let begun = Instant::now();
+        while begun.elapsed() < PATIENCE {
+            if let Some(rest) = self.hear().strip_prefix(word) {
+                return rest.trim().to_owned();
+            }
+        }
+        panic!("it does not say `{word}` in time")
+    }
+
+    /// Sends it a signal by its name.
+    pub(crate) fn signal(&self, name: &str) {
+        let sent = Command::new("kill").args([name, &self.id()]).status().expect("kill");
+        assert!(sent.success(), "{name}");
+    }
+
+    /// Its number in the system.
+    pub(crate) fn id(&self) -> String {
+        self.child.id().to_string()
+    }
+
+    /// Ends it as SIGKILL does.
+    pub(crate) fn kill(&mut self) {
+        self.child.kill().expect("it lives");
+        self.child.wait().expect("it ends");
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Longer than anything takes that ends at all.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Where the ranks of a new world meet.
+pub(crate) fn meeting() -> UniqueId {
+    UniqueId::new(IpAddr::V4(Ipv4Addr::LOCALHOST)).expect("an id")
+}
+
+/// What processes keep: descriptors and threads may not become more, resident KiB only by what an allocator keeps.
+pub(crate) fn assert_flat(who: &str, now: &[usize], before: &[usize]) {
+    assert_eq!(now[..2], before[..2], "{who}: descriptors, threads");
+    assert!(now[2] < before[2] + SLACK_KIB, "{who}: {} KiB became {}", before[2], now[2]);
+}
+
+/// Numbers that a process said.
+pub(crate) fn numbers(text: &str) -> Vec<usize> {
+    text.split_whitespace().map(|word| word.parse().expect("a number")).collect()
+}
+
+const SLACK_KIB: usize = 24 << 10;

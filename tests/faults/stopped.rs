@@ -1,0 +1,94 @@
+//! A rank that is stopped is found by what does not move: the others end at the time that is set, and go on without
+//! it; when it runs again, it is told so and harms nobody.
+
+use super::lateness;
+use super::part::{micros, say};
+use super::process::{Process, meeting};
+use std::thread::sleep;
+use std::time::Duration;
+use unisono::{Communicator, Config, Sum};
+
+const RANKS: usize = 3;
+const TIMEOUT: Duration = Duration::from_secs(2);
+const ROUNDS: usize = 200;
+
+/// A rank that sums until that fails, and then with those that are left.
+pub(crate) fn wait(order: &[&str]) {
+    let [id, rank, transport] = order[..] else { panic!("{order:?}") };
+    let transport = transport.parse().expect("a transport");
+    let config = Config { transport, timeout: TIMEOUT, ..Config::default() };
+    let rank: usize = rank.parse().expect("a rank");
+    let comm = Communicator::join(&id.parse().expect("an id"), rank, RANKS, &config).expect("all come");
+    say("there");
+    let sum = |comm: &Communicator| {
+        let mut values = vec![1.0f32 + rank as f32; 20_000];
+        comm.all_reduce(&mut values, Sum).map(|()| values[0])
+    };
+    let error = loop {
+        if let Err(error) = sum(&comm) {
+            break error;
+        }
+    };
+    say(format!("failed {} {error}", micros()));
+    match comm.shrink() {
+        Ok(left) => {
+            say("shrunk");
+            for _ in 0..ROUNDS {
+                assert_eq!(sum(&left).expect("those that are left are sound"), 4.0);
+                sleep(Duration::from_millis(5));
+            }
+            say(format!("through {} {}", left.rank(), left.ranks()));
+        }
+        Err(error) => say(format!("refused {error}")),
+    }
+}
+
+/// What a process says of its failure, and how long after `since` it failed, in seconds.
+fn failure(process: &Process, since: u64) -> (f64, String) {
+    let line = process.hear_of("failed");
+    let (when, what) = line.split_once(' ').expect("when and what");
+    let when: u64 = when.parse().expect("a time");
+    (when.saturating_sub(since) as f64 / 1e6, what.to_owned())
+}
+
+fn stop_one(transport: &str) {
+    let id = meeting();
+    let mut ranks = [0; RANKS].map(|_| Process::start("patient"));
+    for (rank, process) in ranks.iter_mut().enumerate() {
+        process.order(&format!("{id} {rank} {transport}"));
+    }
+    ranks.iter().for_each(|process| assert_eq!(process.hear(), "there"));
+    sleep(Duration::from_millis(100));
+    let stopped = micros();
+    ranks[1].signal("-STOP");
+    for rank in [0, 2] {
+        let (after, what) = failure(&ranks[rank], stopped);
+        let set = TIMEOUT.as_secs_f64();
+        assert!(
+            (0.9 * set..lateness() * set).contains(&after),
+            "{transport}: rank {rank} after {after} s: {what}"
+        );
+        assert!(what.contains("waiting for rank 1"), "{transport}: {what}");
+    }
+    [0, 2].iter().for_each(|&rank| assert_eq!(ranks[rank].hear(), "shrunk", "{transport}"));
+    let going = micros();
+    ranks[1].signal("-CONT");
+    let (after, what) = failure(&ranks[1], going);
+    assert!(after < 1.0, "{transport}: the late one heard after {after} s: {what}");
+    assert!(
+        what.contains("have gone on without this one") || what.contains("aborted"),
+        "{transport}: {what}"
+    );
+    assert!(ranks[1].hear_of("refused").contains("have gone on without this one"), "{transport}");
+    assert_eq!([0, 2].map(|rank| ranks[rank].hear()), ["through 0 2", "through 1 2"], "{transport}");
+}
+
+#[test]
+fn a_rank_stopped_over_shared_memory_is_left_behind_in_time() {
+    stop_one("shm");
+}
+
+#[test]
+fn a_rank_stopped_over_tcp_is_left_behind_in_time() {
+    stop_one("tcp");
+}

@@ -1,0 +1,62 @@
+//! Threads on the cores next to a part of memory.
+
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use std::path::Path;
+
+/// Keeps the calling thread on those of its cores that are next to this node of memory. Where it has none there, or that is not
+/// permitted, it stays where it is.
+pub fn stay_near(node: usize) {
+    let file = format!("/sys/devices/system/node/node{node}/cpulist");
+    let cores = std::fs::read_to_string(Path::new(&file)).unwrap_or_default();
+    let Ok(allowed) = sched_getaffinity(None) else { return };
+    let (mut near, mut any) = (CpuSet::new(), false);
+    for core in listed(&cores).filter(|&core| core < CpuSet::MAX_CPU && allowed.is_set(core)) {
+        near.set(core);
+        any = true;
+    }
+    if any {
+        let _ = sched_setaffinity(None, &near);
+    }
+}
+
+/// The numbers of a list as Linux writes it: `0-3,8,10-11`.
+fn listed(text: &str) -> impl Iterator<Item = usize> {
+    text.trim().split(',').flat_map(|range| {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        let (first, last) = (first.parse().unwrap_or(1usize), last.parse().unwrap_or(0usize));
+        first..CpuSet::MAX_CPU.min(last.saturating_add(1))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_are_those_of_linux() {
+        assert_eq!(listed("0-3,8,10-11\n").collect::<Vec<_>>(), [0, 1, 2, 3, 8, 10, 11]);
+        assert_eq!(listed("").count() + listed("x-y").count(), 0);
+        assert_eq!(listed("0-99999999999").count(), CpuSet::MAX_CPU, "as many as there can be");
+    }
+
+    #[test]
+    fn a_thread_stays_on_cores_that_it_has() {
+        std::thread::spawn(|| {
+            let cores = || {
+                let set = sched_getaffinity(None).unwrap();
+                (0..CpuSet::MAX_CPU).filter(|&core| set.is_set(core)).collect::<Vec<_>>()
+            };
+            let mut one = CpuSet::new();
+            one.set(cores()[0]);
+            sched_setaffinity(None, &one).unwrap();
+            let before = cores();
+            // Of a node's cores, and of a node that is none.
+            for node in [0, 99_999] {
+                stay_near(node);
+                assert_eq!(cores(), before);
+            }
+        })
+        .join()
+        .unwrap();
+    }
+}

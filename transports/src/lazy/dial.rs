@@ -1,0 +1,129 @@
+//! Connecting to a peer in steps that never wait: meanwhile, the rank hears who is gone, and of an abort.
+
+use super::Dialling;
+use crate::auth::Introduction;
+use crate::doorman::{RETRY_FIRST, RETRY_LAST, is_crowded, is_welcome};
+use crate::socket::Stream;
+use crate::{Error, Result};
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+/// Connections to one peer, as far as they have got.
+pub(super) struct Dial {
+    address: SocketAddr,
+    patience: Duration,
+    begun: Instant,
+    /// Not tried again before, and how long after the next failure.
+    resumes: Instant,
+    retry_after: Duration,
+    /// Why it was tried again.
+    refusal: Option<Error>,
+    /// Those that the peer's doorman has let in.
+    streams: Vec<Stream>,
+    stage: Stage,
+}
+
+/// How far the next one is.
+#[derive(Default)]
+enum Stage {
+    #[default]
+    Apart,
+    Calling(Stream),
+    Introducing(Stream, Box<Introduction>),
+    /// Both sides have proved themselves.
+    Knocking(Stream),
+}
+
+/// How dialling stands, or has ended.
+pub(super) enum Dialled {
+    NotYet,
+    /// The peer dials itself.
+    Busy,
+    Connected(Vec<Stream>),
+}
+
+/// What a step was good for.
+enum Step {
+    Done,
+    Waits,
+    SentAway,
+}
+
+impl Dial {
+    /// To the doorman at `address`, for as long as `patience`.
+    pub(super) fn new(address: SocketAddr, patience: Duration) -> Self {
+        let (begun, streams) = (Instant::now(), Vec::new());
+        let (stage, refusal) = (Stage::Apart, None);
+        Self { address, patience, begun, resumes: begun, retry_after: RETRY_FIRST, refusal, streams, stage }
+    }
+
+    /// Goes on as far as possible. Where strangers crowd the door, it is tried again.
+    ///
+    /// # Errors
+    /// [`Error::Timeout`] with the last reason why it was tried again; that of the connection or the handshake.
+    pub(super) fn advance(&mut self, common: &Dialling) -> Result<Dialled> {
+        let now = Instant::now();
+        if now >= self.begun + self.patience {
+            return Err(self.late());
+        }
+        if now < self.resumes {
+            return Ok(Dialled::NotYet);
+        }
+        while self.streams.len() < common.sockets {
+            let was_heard = matches!(self.stage, Stage::Knocking(_));
+            match self.step(common) {
+                Ok(Step::Done) => {}
+                Ok(Step::Waits) => return Ok(Dialled::NotYet),
+                Ok(Step::SentAway) => return Ok(Dialled::Busy),
+                Err(error) if !was_heard && is_crowded(&error) => {
+                    tracing::debug!(address = %self.address, %error, "dialling again");
+                    (self.resumes, self.refusal) = (now + self.retry_after, Some(error));
+                    self.retry_after = (2 * self.retry_after).min(RETRY_LAST);
+                    return Ok(Dialled::NotYet);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(Dialled::Connected(std::mem::take(&mut self.streams)))
+    }
+
+    /// One step of the next connection; one that fails is apart again.
+    fn step(&mut self, common: &Dialling) -> Result<Step> {
+        let (stage, step) = match std::mem::take(&mut self.stage) {
+            Stage::Apart => {
+                let stream = Stream::begin(self.address)?;
+                common.watcher.iter().for_each(|watcher| watcher.add(&stream));
+                (Stage::Calling(stream), Step::Done)
+            }
+            Stage::Calling(stream) if !stream.is_connected(self.address)? => {
+                (Stage::Calling(stream), Step::Waits)
+            }
+            Stage::Calling(mut stream) => {
+                let claims = common.claims(self.streams.len());
+                let introduction = Introduction::begin(&mut stream, &common.terms, &claims)?;
+                (Stage::Introducing(stream, Box::new(introduction)), Step::Done)
+            }
+            Stage::Introducing(mut stream, mut introduction) => {
+                match introduction.advance(&mut stream, &common.terms)? {
+                    true => (Stage::Knocking(stream), Step::Done),
+                    false => (Stage::Introducing(stream, introduction), Step::Waits),
+                }
+            }
+            Stage::Knocking(mut stream) => match is_welcome(&mut stream)? {
+                Some(true) => {
+                    self.streams.push(stream);
+                    (Stage::Apart, Step::Done)
+                }
+                Some(false) => (Stage::Apart, Step::SentAway),
+                None => (Stage::Knocking(stream), Step::Waits),
+            },
+        };
+        self.stage = stage;
+        Ok(step)
+    }
+
+    fn late(&mut self) -> Error {
+        let refusal = self.refusal.take().map_or_else(String::new, |error| format!(", at last {error}"));
+        Error::Timeout { what: format!("no way in at {} for {:?}{refusal}", self.address, self.patience) }
+    }
+}

@@ -1,0 +1,87 @@
+//! A peer that writes what it likes into shared memory, while a rank reads it.
+
+use super::layout::Layout;
+use super::{Connected, connect_shared};
+use crate::segment::Segment;
+use crate::sync::Ordering;
+use crate::{Geometry, Link, MAX_NOTE_BYTES, Result, Tag, notes};
+use std::sync::Arc;
+use unisono_cuda::{Source, Target};
+
+/// Parses bytes as what rank 1 writes, one word after the other: the place, and the word. A place that there is not
+/// stands for all of them. Rank 0 reads and sends after every word.
+pub(crate) fn fifos(bytes: &[u8]) {
+    MEMORY.with(|memory| {
+        memory.write(usize::MAX, 0);
+        let segments = memory.segments.iter().cloned().map(Some).collect();
+        let mut own = connect_shared(0, 2, &GEOMETRY, segments).expect("connected");
+        for [place, word @ ..] in bytes.as_chunks::<9>().0 {
+            memory.write(usize::from(*place), u64::from_le_bytes(*word));
+            go_on(&mut own);
+        }
+    });
+}
+
+/// Reads all notes and messages, and sends. A link that fails is not used again.
+fn go_on(own: &mut Connected) {
+    while let Some(note) = own.notes.read(1) {
+        assert!(note.len() <= MAX_NOTE_BYTES);
+    }
+    let Some(link) = &mut own.links[1] else { return };
+    if (0..GEOMETRY.lanes).any(|lane| exchange(link.as_mut(), lane).is_err()) {
+        own.links[1] = None;
+    }
+}
+
+/// Takes all messages of a lane, each second one in place, and sends one.
+fn exchange(link: &mut dyn Link, lane: usize) -> Result<()> {
+    let mut taken = [0; GEOMETRY.slot_bytes];
+    while let Some(head) = link.head(lane)? {
+        assert!(head.bytes <= GEOMETRY.slot_bytes);
+        if head.tag.0[0].is_multiple_of(2) {
+            assert!(link.take(lane, Target::from(&mut taken[..head.bytes]))?);
+            continue;
+        }
+        assert_eq!(link.body(lane)?.map(|body| body.len()), Some(head.bytes));
+        link.release(lane);
+    }
+    link.try_send(lane, &Tag::default(), 1, &mut std::iter::once(Source::from(&[7][..]))).map(drop)
+}
+
+/// Memory of two ranks, which takes longer to map than to use: for one input after the other.
+struct Memory {
+    segments: [Arc<Segment>; 2],
+    /// What rank 0 reads of what rank 1 writes: in whose segment, and where.
+    places: Vec<(usize, usize)>,
+}
+
+impl Memory {
+    fn new() -> Self {
+        let layout = Layout::new(2, &GEOMETRY).expect("a layout");
+        let segments = [(); 2].map(|()| Arc::new(Segment::private(layout.bytes()).expect("memory")));
+        let mut places = Vec::new();
+        for lane in 0..GEOMETRY.lanes {
+            let slots = (0..GEOMETRY.slots as u64).map(|number| layout.ring(1, lane) + layout.slot(number));
+            // Stamp, length, and the first word of the tag.
+            places.extend(slots.flat_map(|slot| [0, 8, 16].map(|word| (0, slot + word))));
+            places.push((1, layout.ring(0, lane)));
+        }
+        let sheets = (0..notes::SHEETS).map(Layout::note);
+        places.extend(sheets.flat_map(|sheet| [0, 8].map(|word| (1, sheet + word))));
+        Self { segments, places }
+    }
+
+    fn write(&self, place: usize, word: u64) {
+        let places = self.places.get(place).map_or(&self.places[..], std::slice::from_ref);
+        for &(segment, offset) in places {
+            self.segments[segment].word(offset).store(word, Ordering::Relaxed);
+        }
+    }
+}
+
+const GEOMETRY: Geometry =
+    Geometry { lanes: 3, slots: 2, slot_bytes: 256, channels: 1, window_bytes: 4096, heap_bytes: 0 };
+
+thread_local! {
+    static MEMORY: Memory = Memory::new();
+}

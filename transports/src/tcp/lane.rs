@@ -1,0 +1,212 @@
+//! One lane of a link: what may still be sent on it, and where what has arrived waits.
+//!
+//! A message as long as a slot needs one. A short one needs little, so many of them may be under way: a
+//! sender that shares its core with the receiver then gives way seldom, and the receiver reads many at once.
+//! Credit is counted in units, of which a short message costs one and any other [`UNITS_OF_SLOT`].
+
+use super::frame::CREDIT_MAX;
+use crate::Head;
+use std::collections::VecDeque;
+
+/// What is known of one lane.
+pub(super) struct Lane {
+    /// Units that may still be sent.
+    credit: usize,
+    /// Units taken since credit was last given back.
+    taken: usize,
+    /// Units of the whole lane.
+    units: usize,
+    /// Messages that are here, with the buffer each is in.
+    ready: VecDeque<(Head, usize)>,
+    short: Shelf,
+    long: Shelf,
+}
+
+/// Buffers of one size.
+struct Shelf {
+    count: usize,
+    bytes: usize,
+    /// All of them; empty until needed.
+    staging: Vec<u8>,
+    free: Vec<usize>,
+}
+
+impl Lane {
+    /// With `slots` of `slot_bytes`.
+    pub(super) fn new(slots: usize, slot_bytes: usize) -> Self {
+        // Slots that are short themselves hold one message each.
+        let shorts = if slot_bytes > SHORT_BYTES { slots * UNITS_OF_SLOT } else { 0 };
+        let units = slots * UNITS_OF_SLOT;
+        let (short, long) = (Shelf::new(shorts, SHORT_BYTES), Shelf::new(slots, slot_bytes));
+        Self { credit: units, taken: 0, units, ready: VecDeque::new(), short, long }
+    }
+
+    /// What a message costs.
+    fn cost(&self, bytes: usize) -> usize {
+        if self.is_short(bytes) { 1 } else { UNITS_OF_SLOT }
+    }
+
+    fn is_short(&self, bytes: usize) -> bool {
+        bytes <= SHORT_BYTES && self.short.count > 0
+    }
+
+    fn shelf(&mut self, bytes: usize) -> &mut Shelf {
+        if self.is_short(bytes) { &mut self.short } else { &mut self.long }
+    }
+
+    /// Whether a message may be sent now.
+    pub(super) fn has_credit(&self, bytes: usize) -> bool {
+        self.credit >= self.cost(bytes)
+    }
+
+    /// A message is sent: it takes its credit, and with it goes credit for the peer.
+    pub(super) fn spend(&mut self, bytes: usize) -> usize {
+        self.credit -= self.cost(bytes);
+        self.give_credit()
+    }
+
+    /// Credit to write into the next frame.
+    pub(super) fn give_credit(&mut self) -> usize {
+        let credit = self.taken.min(CREDIT_MAX);
+        self.taken -= credit;
+        credit
+    }
+
+    /// The peer gives credit; false if that is more than there is.
+    pub(super) fn earn(&mut self, credit: usize) -> bool {
+        self.credit += credit;
+        self.credit <= self.units
+    }
+
+    /// A buffer for a message that arrives; none if the peer had no credit for it.
+    pub(super) fn place(&mut self, bytes: usize) -> Option<usize> {
+        self.shelf(bytes).take()
+    }
+
+    /// The buffer of a message that was given this place.
+    pub(super) fn buffer(&self, bytes: usize, place: usize) -> &[u8] {
+        let shelf = if self.is_short(bytes) { &self.short } else { &self.long };
+        &shelf.staging[place * shelf.bytes..][..bytes]
+    }
+
+    /// The same, to fill it.
+    pub(super) fn buffer_mut(&mut self, bytes: usize, place: usize) -> &mut [u8] {
+        let shelf = self.shelf(bytes);
+        &mut shelf.staging[place * shelf.bytes..][..bytes]
+    }
+
+    /// All of a message is in its buffer.
+    pub(super) fn arrived(&mut self, head: Head, place: usize) {
+        if self.ready.capacity() == 0 {
+            // All at once, so that a lane in use never allocates again.
+            self.ready.reserve(self.short.count + self.long.count);
+        }
+        self.ready.push_back((head, place));
+    }
+
+    /// The oldest message that is here.
+    pub(super) fn front(&self) -> Option<(Head, usize)> {
+        self.ready.front().copied()
+    }
+
+    /// The same, which is taken now.
+    pub(super) fn pop(&mut self) -> Option<(Head, usize)> {
+        self.ready.pop_front()
+    }
+
+    /// A message has been taken, and its place is free; true when the peer should hear of it without waiting for this
+    /// rank's next message: while it has half of its credit left, that can bring more.
+    pub(super) fn give_back(&mut self, bytes: usize, place: usize) -> bool {
+        self.shelf(bytes).free.push(place);
+        self.taken += self.cost(bytes);
+        self.taken * 2 >= self.units
+    }
+
+    /// Bytes of its buffers.
+    pub(super) fn staging(&self) -> usize {
+        self.short.staging.capacity() + self.long.staging.capacity()
+    }
+}
+
+impl Shelf {
+    fn new(count: usize, bytes: usize) -> Self {
+        Self { count, bytes, staging: Vec::new(), free: Vec::new() }
+    }
+
+    fn take(&mut self) -> Option<usize> {
+        if self.free.capacity() == 0 {
+            // All at once, too; untouched pages cost nothing, and the place used last is used next.
+            self.staging = vec![0; self.count * self.bytes];
+            self.free = (0..self.count).rev().collect();
+        }
+        self.free.pop()
+    }
+}
+
+/// Of the longest message that is short.
+const SHORT_BYTES: usize = 1 << 10;
+/// Short messages for one of another length.
+const UNITS_OF_SLOT: usize = 16;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Tag;
+
+    const SLOTS: usize = 3;
+    const LONG: usize = 4 * SHORT_BYTES;
+
+    /// Spends credit on messages of these lengths in turn until there is none; how many of each.
+    fn send_all(lane: &mut Lane, lengths: &[usize]) -> Vec<usize> {
+        let mut sent = vec![0; lengths.len()];
+        for index in (0..lengths.len()).cycle() {
+            if !lane.has_credit(lengths[index]) {
+                break;
+            }
+            lane.spend(lengths[index]);
+            sent[index] += 1;
+        }
+        sent
+    }
+
+    #[test]
+    fn short_messages_are_many_and_others_as_many_as_slots() {
+        let sent = |lengths: &[usize]| send_all(&mut Lane::new(SLOTS, LONG), lengths);
+        assert_eq!(sent(&[8]), [SLOTS * UNITS_OF_SLOT]);
+        assert_eq!(sent(&[SHORT_BYTES + 1]), [SLOTS]);
+        assert_eq!(sent(&[LONG, SHORT_BYTES]), [SLOTS - 1, SLOTS - 1]);
+        assert_eq!(send_all(&mut Lane::new(SLOTS, SHORT_BYTES), &[8]), [SLOTS]);
+    }
+
+    #[test]
+    fn whatever_was_sent_with_credit_has_a_place_and_credit_comes_back() {
+        for lengths in [&[8][..], &[LONG], &[0, LONG, SHORT_BYTES], &[SHORT_BYTES + 1, 1]] {
+            let (mut sender, mut receiver) = (Lane::new(SLOTS, LONG), Lane::new(SLOTS, LONG));
+            let counts = send_all(&mut sender, lengths);
+            let arriving = counts.iter().zip(lengths).flat_map(|(&count, &bytes)| vec![bytes; count]);
+            for bytes in arriving {
+                let place = receiver.place(bytes).expect("a place");
+                receiver.buffer_mut(bytes, place).fill(1);
+                receiver.arrived(Head { tag: Tag::default(), bytes }, place);
+            }
+            while let Some((head, place)) = receiver.pop() {
+                assert_eq!(receiver.buffer(head.bytes, place).len(), head.bytes);
+                if receiver.give_back(head.bytes, place) {
+                    assert!(sender.earn(receiver.give_credit()));
+                }
+            }
+            while receiver.taken > 0 {
+                assert!(sender.earn(receiver.give_credit()));
+            }
+            assert_eq!(sender.credit, sender.units);
+            assert!(!sender.earn(1), "more than there is");
+        }
+    }
+
+    #[test]
+    fn messages_without_credit_have_no_place() {
+        let mut lane = Lane::new(SLOTS, LONG);
+        assert!((0..SLOTS).all(|_| lane.place(LONG).is_some()) && lane.place(LONG).is_none());
+        assert!((0..SLOTS * UNITS_OF_SLOT).all(|_| lane.place(8).is_some()) && lane.place(8).is_none());
+    }
+}
