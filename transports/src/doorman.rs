@@ -104,18 +104,16 @@ impl Doorman {
         *open(&self.lobby.watcher) = Some(watcher);
     }
 
-    /// Can be read when a connection for notes has come.
+    /// Can be read when a connection for notes has come since one was last asked for.
     pub fn bell(&self) -> BorrowedFd<'_> {
         self.lobby.bell.as_fd()
     }
 
     /// The next connection for notes that has come, and from whom.
     pub fn control(&self) -> Option<(usize, Stream)> {
-        let next = open(&self.lobby.controls).pop_front();
-        if next.is_none() {
-            let _ = rustix::io::read(&self.lobby.bell, &mut [0; 8]);
-        }
-        next
+        // The bell is silenced before one looks: whoever comes after that rings again.
+        let _ = rustix::io::read(&self.lobby.bell, &mut [0; 8]);
+        open(&self.lobby.controls).pop_front()
     }
 
     /// The connections that `peer` has made, once all of them are here; they are taken once.
@@ -264,3 +262,55 @@ const BUSY: u8 = b'n';
 const ROUND: Duration = Duration::from_secs(3600);
 /// Handshakes need little.
 const STACK_BYTES: usize = 128 << 10;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::socket::first_ready;
+    use std::os::unix::net::UnixStream;
+    use std::sync::mpsc::{TryRecvError, channel};
+
+    /// Every connection that comes is found by somebody who looks, and sleeps when there is none.
+    #[test]
+    fn no_ring_of_the_bell_is_lost() {
+        let event = || eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap();
+        let lobby = Arc::new(Lobby {
+            rank: 0,
+            sockets: 1,
+            session: 7,
+            watcher: Mutex::default(),
+            controls: Mutex::default(),
+            bell: event(),
+            pairs: (0..2).map(|_| Pair::default()).collect(),
+        });
+        let doorman =
+            Doorman { lobby: Arc::clone(&lobby), stop: Arc::new(event()), process: fork::process() };
+        let claims = Claims { purpose: Purpose::Control, rank: 1, ranks: 2, index: 0, session: 7 };
+        let (ask, asked) = channel();
+        std::thread::scope(|scope| {
+            let (lobby, claims) = (&lobby, &claims);
+            scope.spawn(move || {
+                let stream = || Stream::Unix(UnixStream::pair().unwrap().0);
+                let mut guest = None;
+                loop {
+                    guest.get_or_insert_with(stream);
+                    match asked.try_recv() {
+                        Ok(()) => guest.take().into_iter().for_each(|guest| lobby.admit(guest, claims)),
+                        Err(TryRecvError::Empty) => std::hint::spin_loop(),
+                        Err(TryRecvError::Disconnected) => return,
+                    }
+                }
+            });
+            let ask = ask; // dropped here, whatever happens, so that the other thread ends
+            for turn in 0..20_000 {
+                ask.send(()).unwrap();
+                (0..turn % 1024).for_each(|_| std::hint::spin_loop()); // it comes sooner or later than one looks
+                while doorman.control().is_none() {
+                    let soon = Instant::now() + Duration::from_secs(5);
+                    let rung = first_ready(&[doorman.bell()], soon).unwrap();
+                    assert!(rung.is_some(), "a connection is there, and nobody was told, after {turn}");
+                }
+            }
+        });
+    }
+}
