@@ -19,6 +19,7 @@ mod reach;
 mod recorder;
 mod ride;
 mod roll;
+mod rotation;
 mod run;
 mod sheet;
 mod shrink;

@@ -20,7 +20,8 @@ pub(crate) struct Plan {
     pub(crate) uses_window: bool,
     /// Whether this rank writes to its window, and reads no other.
     pub(crate) only_writes: bool,
-    /// Blocks in the windows of all ranks together.
+    /// Blocks of the fullest window, and in the windows of all ranks together.
+    pub(crate) window_blocks: usize,
     pub(crate) staged_blocks: usize,
     /// For each strand, the steps that are one pass over memory with another.
     pub(crate) fused: Vec<Vec<Fused>>,
@@ -134,6 +135,7 @@ fn make(
         digest: Digest::of(algorithm),
         slice_bytes_max,
         uses_window,
+        window_blocks,
         staged_blocks,
     })
 }

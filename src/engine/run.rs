@@ -4,6 +4,7 @@ use super::layout::Layout;
 use super::memory::Memory;
 use super::operand::Arithmetic;
 use super::plan::{Plan, SLICE_UNIT_BYTES};
+use super::rotation::Rotation;
 use super::stage::{Bank, Outcome, Stage};
 use super::staging::{Choice, Staging};
 use super::{Channel, Engine, Job, LANES_PER_CHANNEL};
@@ -44,7 +45,7 @@ struct Operation<'o> {
     pieces: usize,
     /// Channels that take part.
     channels: usize,
-    bank_bytes: usize,
+    rotation: Rotation,
 }
 
 impl Engine {
@@ -90,7 +91,7 @@ impl Engine {
             longest_slice: longest.min(slice_bytes),
             pieces,
             channels: pieces.min(channels),
-            bank_bytes: self.bank_bytes(),
+            rotation: self.rotation(plan, slice_bytes),
         }
     }
 
@@ -125,6 +126,12 @@ impl Engine {
         let least = least.min(plan.slice_bytes_max);
         let spread = longest_block.div_ceil(channels).next_multiple_of(SLICE_UNIT_BYTES);
         (spread.clamp(least, most.max(least)), channels)
+    }
+
+    /// What all ranks have staged is to stay in the cache that they have in common.
+    fn rotation(&self, plan: &Plan, slice_bytes: usize) -> Rotation {
+        let halves = self.mesh.ranks * self.channels.len() * 2;
+        Rotation::new(self.bank_bytes(), self.config.cache_bytes / halves, plan.window_blocks * slice_bytes)
     }
 
     /// Goes on with one channel as far as possible; says whether anything moved.
@@ -196,7 +203,7 @@ impl Engine {
     ) -> Result<bool> {
         let Engine { mesh, channels, traffic, .. } = self;
         let Channel { instance, finished, way: (store, trying), trial, scratch, run } = &mut channels[index];
-        let base = (index * 2 + (*instance & 1) as usize) * operation.bank_bytes;
+        let base = operation.rotation.base(index, *instance);
         let units = (operation.slice_bytes / SLICE_UNIT_BYTES) as u64;
         let piece = run.piece as u64 | (units * PIECES_MAX);
         let tag = operation.call.tag(piece);

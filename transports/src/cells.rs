@@ -2,10 +2,9 @@
 //! with the data behind the flag in one cache line.
 //!
 //! A cell is a *stamp* and, right behind it, its data; whoever polls the stamp
-//! has the first 56 bytes with the same cache line. A rank owns many short
-//! cells, a line each, and fewer of the greater kinds, and uses them in turn:
-//! post `n` goes into cell `n mod c` of the `c` of its kind. One that is not
-//! short has its stamp in the short cell, too: a reader who expects a post of
+//! has the first 56 bytes with the same cache line. A rank owns many
+//! cells of each kind and uses them in turn: post `n` goes into cell `n mod c`
+//! of the `c` of its kind. One that is not short has its stamp in the short cell, too: a reader who expects a post of
 //! another size finds there that ranks disagree. Every rank counts the same
 //! posts (those it only reads included) and publishes how many it has *seen*;
 //! before it writes post `n` into one of `c` cells, the owner makes sure that
@@ -34,14 +33,9 @@ impl Cell {
     /// All kinds, the smallest first.
     pub const ALL: [Self; 3] = [Cell::Short, Cell::Medium, Cell::Long];
 
-    /// How many of them a rank has: so many posts may be on their way before anybody looks.
-    pub const fn count(self) -> u64 {
-        match self {
-            Cell::Short => 128,
-            Cell::Medium => 64,
-            Cell::Long => 16,
-        }
-    }
+    /// How many of each kind a rank has: so many posts may be on their way before anybody looks. Long ones are as many as that a
+    /// peer's own cache has lost what it read of one before it is written again: until then that takes several times as long.
+    pub const COUNT: u64 = 128;
 
     /// Bytes of data in one.
     pub const fn bytes(self) -> usize {

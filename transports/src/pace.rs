@@ -261,8 +261,8 @@ mod tests {
         rounds(&mut pace, 3 * YIELD_TIME);
         let begun = Instant::now();
         (1..SPINS_ALONE).for_each(|rounds| pace.pause(rounds));
+        assert!(pace.since.is_none(), "it yields or sleeps at once");
         pace.pause(SPINS_ALONE);
-        assert!(begun.elapsed() < Duration::from_millis(20));
         assert!(pace.since.is_some_and(|since| since >= begun), "the clock of the wait before still runs");
     }
 
@@ -271,7 +271,7 @@ mod tests {
         let (pace, mut far) = watcher();
         let slept = |pace: &Patience| {
             let begun = Instant::now();
-            pace.sleep(Duration::from_millis(200));
+            pace.sleep(Duration::from_millis(600));
             begun.elapsed()
         };
         for end in [false, true] {
@@ -279,8 +279,8 @@ mod tests {
                 false => far.write_all(&[1]).unwrap(),
                 true => drop(far.try_clone().map(|far| far.shutdown(std::net::Shutdown::Both))),
             }
-            assert!(slept(&pace) < Duration::from_millis(100), "news was slept through");
-            assert!(slept(&pace) > Duration::from_millis(190), "unread news keeps everybody awake");
+            assert!(slept(&pace) < Duration::from_millis(300), "news was slept through");
+            assert!(slept(&pace) > Duration::from_millis(590), "unread news keeps everybody awake");
         }
     }
 }

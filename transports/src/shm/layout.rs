@@ -81,12 +81,12 @@ impl Layout {
 
     /// Where the tag of post `number` begins.
     pub(super) const fn cell_tag(number: u64) -> usize {
-        TAGS + (number % Cell::Short.count()) as usize * TAG_BYTES
+        TAGS + (number % Cell::COUNT) as usize * TAG_BYTES
     }
 
     /// Where the cell for post `number` begins, with its stamp.
     pub(super) const fn cell(cell: Cell, number: u64) -> usize {
-        let index = (number % cell.count()) as usize;
+        let index = (number % Cell::COUNT) as usize;
         match cell {
             Cell::Short => SHORT_CELLS + index * LINE_BYTES,
             Cell::Medium => MEDIUM_CELLS + index * stride(cell),
@@ -137,12 +137,12 @@ const _: () = assert!(STAMP_BYTES + Cell::Short.bytes() == LINE_BYTES, "a short 
 pub(super) const STAMP_BYTES: usize = 8;
 /// Short cells of one rank are lines side by side: few pages to find when many ranks share a core.
 const SHORT_CELLS: usize = PAIR_BYTES;
-const TAGS: usize = SHORT_CELLS + Cell::Short.count() as usize * LINE_BYTES;
+const TAGS: usize = SHORT_CELLS + Cell::COUNT as usize * LINE_BYTES;
 const TAG_BYTES: usize = TAG_WORDS * 8;
-const MEDIUM_CELLS: usize = (TAGS + Cell::Short.count() as usize * TAG_BYTES).next_multiple_of(PAIR_BYTES);
-const LONG_CELLS: usize = MEDIUM_CELLS + Cell::Medium.count() as usize * stride(Cell::Medium);
+const MEDIUM_CELLS: usize = (TAGS + Cell::COUNT as usize * TAG_BYTES).next_multiple_of(PAIR_BYTES);
+const LONG_CELLS: usize = MEDIUM_CELLS + Cell::COUNT as usize * stride(Cell::Medium);
 /// Where the cells end and the notes begin.
-const NOTES: usize = LONG_CELLS + Cell::Long.count() as usize * stride(Cell::Long);
+const NOTES: usize = LONG_CELLS + Cell::COUNT as usize * stride(Cell::Long);
 const SHEET_BYTES: usize = ((2 + TEXT_WORDS) * 8).next_multiple_of(PAIR_BYTES);
 /// Where the boards begin.
 const BOARDS: usize = NOTES + SHEETS as usize * SHEET_BYTES;
@@ -175,12 +175,12 @@ mod tests {
             let layout = Layout::new(ranks, &geometry).unwrap();
             let mut parts = vec![(layout.window(), geometry.window_bytes), (layout.heap(), geometry.heap_bytes), (Layout::seen(), 8), (Layout::hint(), 8)];
             for cell in Cell::ALL {
-                for number in 0..cell.count() {
+                for number in 0..Cell::COUNT {
                     parts.push((Layout::cell(cell, number), STAMP_BYTES + cell.bytes()));
-                    prop_assert_eq!(Layout::cell(cell, number), Layout::cell(cell, number + cell.count()));
+                    prop_assert_eq!(Layout::cell(cell, number), Layout::cell(cell, number + Cell::COUNT));
                 }
             }
-            parts.push((Layout::cell_tag(0), Layout::cell_tag(Cell::Short.count() - 1) + TAG_BYTES - Layout::cell_tag(0)));
+            parts.push((Layout::cell_tag(0), Layout::cell_tag(Cell::COUNT - 1) + TAG_BYTES - Layout::cell_tag(0)));
             for number in 0..SHEETS {
                 parts.push((Layout::note(number), (2 + TEXT_WORDS) * 8));
                 prop_assert_eq!(Layout::note(number), Layout::note(number + SHEETS));

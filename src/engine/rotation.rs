@@ -1,0 +1,54 @@
+//! Where an instance stages what it has: each in other memory than those before it, as far as the cache reaches.
+//!
+//! A line that a peer has just read is in the cache of its core, too, and before it can be written again, that core must
+//! give it up: 7 ns a line on a Zen 4, whatever the instruction, where reading one takes 2. Once the line has left the peer's
+//! own cache for the common one, writing it takes as long as reading.
+
+/// The places in one half of a channel's part of a window, which instances take in turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Rotation {
+    places: usize,
+    /// Bytes of one.
+    place_bytes: usize,
+    half_bytes: usize,
+}
+
+impl Rotation {
+    /// In halves of `half_bytes`, of which so many are in the cache at once; an instance stages `place_bytes` at most.
+    pub(super) fn new(half_bytes: usize, cached_bytes: usize, place_bytes: usize) -> Self {
+        let places = half_bytes.min(cached_bytes) / place_bytes.max(1);
+        Self { places: places.max(1), place_bytes, half_bytes }
+    }
+
+    /// Where this instance of a channel begins. The one before it, which peers may still read, is in the other half, even
+    /// if its operation had places of another size.
+    pub(super) fn base(&self, channel: usize, instance: u64) -> usize {
+        let half = channel * 2 + (instance & 1) as usize;
+        half * self.half_bytes + (instance / 2 % self.places as u64) as usize * self.place_bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn instances_go_round_their_halves_and_never_touch_the_one_before() {
+        let one = Rotation::new(1000, 800, 300);
+        let bases: Vec<usize> = (0..6).map(|instance| one.base(3, instance)).collect();
+        assert_eq!(bases, [6000, 7000, 6300, 7300, 6000, 7000]);
+        let other = Rotation::new(1000, 1000, 100);
+        for instance in 0..100 {
+            let (before, next) = (one.base(0, instance), other.base(0, instance + 1));
+            assert_ne!(before / 1000, next / 1000, "they are in different halves");
+            assert!(next % 1000 + 100 <= 1000 && before % 1000 + 300 <= 1000);
+        }
+    }
+
+    #[test]
+    fn what_fills_a_half_or_the_cache_has_one_place_and_nothing_has_one_too() {
+        assert_eq!(Rotation::new(1000, 4000, 600).base(0, 2), 0);
+        assert_eq!(Rotation::new(1000, 100, 600).base(0, 2), 0);
+        assert_eq!(Rotation::new(1000, 4000, 0).base(1, 5), 3000);
+    }
+}
