@@ -108,6 +108,9 @@ pub struct Config {
     /// Folder into which every rank writes its flight record when an operation fails; `unisono analyze` reads
     /// them. `UNISONO_DUMP`, none.
     pub dump: Option<PathBuf>,
+    /// Folder into which every rank writes what it does when, as it goes on, for Perfetto; `unisono trace` puts the files
+    /// together. Two readings of the clock and a line of text for each operation on memory of the CPU. `UNISONO_TRACE`, none.
+    pub trace: Option<PathBuf>,
     /// Whether `unisono status` may ask this process what it does. `UNISONO_STATUS`: on or off; `unisono run` says on.
     pub status: bool,
     /// Name of this host in errors.
@@ -159,6 +162,7 @@ impl Default for Config {
             gpu: GpuSizes::default(),
             check_finite: false,
             dump: None,
+            trace: None,
             status: false,
             host: host_name(),
         }
@@ -216,6 +220,7 @@ impl Config {
             "GPU_P2P" => self.gpu.peer_to_peer = number(value, 0..=1)? > 0,
             "CACHE_BYTES" => self.cache_bytes = number(value, 1 << 16..=BYTES_MAX)?,
             "DUMP" => self.dump = Some(PathBuf::from(value)),
+            "TRACE" => self.trace = Some(PathBuf::from(value)),
             "CHECK_FINITE" => self.check_finite = switch(value)?,
             "STATUS" => self.status = switch(value)?,
             "DEBUG" | "ID" | "SECRET" | "SECRET_FILE" => {}

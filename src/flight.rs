@@ -128,7 +128,8 @@ fn milliseconds(time: Option<Duration>) -> String {
     time.map_or("null".to_owned(), |time| format!("{:.4}", time.as_secs_f64() * 1e3))
 }
 
-fn quoted(text: &str) -> String {
+/// As a JSON string.
+pub(crate) fn quoted(text: &str) -> String {
     let mut quoted = String::from("\"");
     for letter in text.chars() {
         match letter {

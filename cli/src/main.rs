@@ -7,6 +7,7 @@ mod schedules;
 mod simulate;
 mod size;
 mod topo;
+mod trace;
 mod tune;
 
 use clap::{Parser, Subcommand};
@@ -38,6 +39,8 @@ enum Command {
     Analyze(flight::AnalyzeArguments),
     /// Ask the ranks that run on this host what they are doing, and who waits for whom.
     Status(flight::StatusArguments),
+    /// Put together, for Perfetto, what ranks wrote to UNISONO_TRACE of what they did when.
+    Trace(trace::Arguments),
     /// Let ranks fail in every way that a seed gives, in virtual time, and check what becomes of the others.
     Simulate(simulate::Arguments),
     /// Say where the GPUs of this host are, and how they reach each other.
@@ -113,6 +116,7 @@ fn main() -> ExitCode {
         Command::Tune(arguments) => tune::run(&arguments),
         Command::Analyze(arguments) => flight::analyze(&arguments),
         Command::Status(arguments) => flight::status(&arguments),
+        Command::Trace(arguments) => trace::run(&arguments),
         Command::Simulate(arguments) => simulate::run(&arguments),
         Command::Topo(arguments) => topo::run(&arguments),
         Command::Algos => schedules::list(),

@@ -25,6 +25,7 @@ mod sheet;
 mod shrink;
 mod stage;
 mod staging;
+mod trace;
 mod traffic;
 mod transfer;
 mod usage;
@@ -56,7 +57,9 @@ use crate::select;
 use express::Express;
 use memory::Scratch;
 use plan::{Plan, Plans};
+use std::path::Path;
 use std::sync::Arc;
+use trace::Trace;
 use unisono_cuda::{DType, Store};
 use unisono_transports::{Mesh, Window, fork};
 use watch::Watch;
@@ -91,6 +94,7 @@ pub(crate) struct Engine {
     offsets: Vec<reach::Offsets>,
     watch: Watch,
     recorder: Arc<Recorder>,
+    trace: Option<Box<Trace>>,
     sequence: u64,
     pub(crate) traffic: Traffic,
     /// Sends to and receives from each peer so far.
@@ -138,6 +142,7 @@ impl Engine {
         let channel = || Channel { finished: vec![0; ranks], ..Channel::default() };
         Self {
             watch: Watch::new(mesh.rank, ranks, config.timeout, company),
+            trace: config.trace.as_deref().and_then(|folder| opened(folder, recorder.owner())),
             recorder,
             process: fork::process(),
             channels: (0..channels).map(|_| channel()).collect(),
@@ -200,7 +205,7 @@ impl Engine {
         self.traffic.begin();
         if let Some(sheet) = self.sheet(job)? {
             let call = self.call_of(sheet);
-            self.recorder.begin(self.traffic.operations, &call);
+            self.begin(&call);
             let ended = self.ride(sheet, job, call);
             return self.end(ended, call);
         }
@@ -214,7 +219,7 @@ impl Engine {
         let plan = self.plans.get(algorithm, spec, self.mesh.rank, &self.mesh.geometry, bank_bytes)?;
         let call = self.call(job, plan.digest);
         let (number, timed) = (self.traffic.operations, job.share_bytes_max >= TIMED_FROM_BYTES);
-        self.recorder.begin(number, &call);
+        self.begin(&call);
         if timed {
             self.recorder.start(number);
         }
@@ -266,7 +271,7 @@ impl Engine {
         }
         for transfer in &*transfers {
             self.traffic.begin();
-            self.recorder.begin(self.traffic.operations, &transfer.call());
+            self.begin(&transfer.call());
             self.recorder.pair(self.traffic.operations, transfer.peer());
         }
         let ended = self.run_transfers(transfers);
@@ -386,12 +391,25 @@ impl Engine {
         self.poison.clone().map_or(Ok(()), Err)
     }
 
+    /// The operation that was counted last begins.
+    #[inline]
+    fn begin(&mut self, call: &Call) {
+        let number = self.traffic.operations;
+        self.recorder.begin(number, call);
+        if let Some(trace) = &mut self.trace {
+            trace.begin(number, call);
+        }
+    }
+
     /// Names the place of an error, spreads it and keeps it.
     #[inline]
     fn end(&mut self, ended: Result<()>, call: Call) -> Result<()> {
         match ended {
             Ok(()) => {
                 self.recorder.end(self.traffic.operations);
+                if let Some(trace) = &mut self.trace {
+                    trace.end(&self.recorder, None);
+                }
                 Ok(())
             }
             Err(error) => self.fail(error, Some(call)),
@@ -402,6 +420,9 @@ impl Engine {
     fn fail(&mut self, error: Error, call: Option<Call>) -> Result<()> {
         let error = self.watch.explain(&mut *self.mesh.control, error);
         let error = error.at(self.mesh.rank, &self.config.host, call);
+        if let Some(trace) = &mut self.trace {
+            trace.end(&self.recorder, Some(&error));
+        }
         self.close(error.clone());
         self.dump();
         Err(error)
@@ -463,6 +484,11 @@ pub(crate) const fn lanes_for(channels: usize) -> usize {
 
 fn channels_of(lanes: usize) -> usize {
     (lanes - 1) / LANES_PER_CHANNEL
+}
+
+fn opened(folder: &Path, owner: &Owner) -> Option<Box<Trace>> {
+    let trace = Trace::open(folder, owner).map(Box::new);
+    trace.inspect_err(|error| tracing::warn!(folder = %folder.display(), %error, "no trace is written")).ok()
 }
 
 fn unavailable(algorithm: &Algorithm, what: &str) -> Error {

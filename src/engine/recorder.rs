@@ -77,6 +77,10 @@ impl Recorder {
         }
     }
 
+    pub(super) fn owner(&self) -> &Owner {
+        &self.owner
+    }
+
     /// An operation begins.
     #[inline]
     pub(super) fn begin(&self, number: u64, call: &Call) {
@@ -156,6 +160,12 @@ impl Recorder {
     #[cold]
     pub(super) fn fail(&self, error: String) {
         self.error.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).get_or_insert(error);
+    }
+
+    /// The rank that an operation which is still on record waited for last, if it waited long; of a message, the other rank.
+    pub(super) fn waited_for(&self, number: u64) -> Option<Rank> {
+        let [_, _, peer] = self.timed(number)?;
+        peer.checked_sub(1).map(|peer| peer as Rank)
     }
 
     /// What is on record.

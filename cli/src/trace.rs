@@ -1,0 +1,130 @@
+//! `unisono trace`: puts what ranks wrote to `UNISONO_TRACE` together into one file for Perfetto.
+
+use serde::Deserialize;
+use serde_json::{Map, Value};
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    /// Files that ranks wrote into the folder of `UNISONO_TRACE`, or such folders.
+    #[arg(required = true)]
+    traces: Vec<PathBuf>,
+    /// The file for https://ui.perfetto.dev.
+    #[arg(short, long, default_value = "trace.json")]
+    out: PathBuf,
+}
+
+/// What one communicator of one rank did.
+struct Part {
+    file: PathBuf,
+    /// Host and process.
+    process: String,
+    /// Nanoseconds since 1970 to which its times are added.
+    begun_ns: u64,
+}
+
+/// The first event of a file.
+#[derive(Deserialize)]
+struct Head {
+    args: Begun,
+}
+
+#[derive(Deserialize)]
+struct Begun {
+    name: String,
+    begun_ns: u64,
+}
+
+/// Writes the one file, and says what is in it.
+pub(crate) fn run(arguments: &Arguments) -> Result<u8, String> {
+    let parts = files(&arguments.traces)?.into_iter().map(Part::open).collect::<Result<Vec<_>, _>>()?;
+    let Some(begun_ns) = parts.iter().map(|part| part.begun_ns).min() else {
+        return Err(
+            "there are no traces: ranks write them into the folder that UNISONO_TRACE names".to_owned()
+        );
+    };
+    let mut processes: Vec<&str> = parts.iter().map(|part| part.process.as_str()).collect();
+    processes.sort_unstable();
+    processes.dedup();
+    let file = arguments.out.display();
+    let operations =
+        write(&arguments.out, &parts, &processes, begun_ns).map_err(|error| format!("{file}: {error}"))?;
+    println!(
+        "{operations} operations of {} communicators in {} processes: {file}, for https://ui.perfetto.dev",
+        parts.len(),
+        processes.len(),
+    );
+    Ok(0)
+}
+
+/// Writes the events of all parts to `file`; how many operations there were.
+fn write(file: &Path, parts: &[Part], processes: &[&str], begun_ns: u64) -> io::Result<u64> {
+    let mut out = BufWriter::new(File::create(file)?);
+    let mut operations = 0;
+    writeln!(out, "[")?;
+    for part in parts {
+        let process = processes.iter().position(|process| *process == part.process).unwrap_or_default();
+        operations += part.copy(process + 1, begun_ns, &mut out)?;
+    }
+    // The format wants no comma after the last event.
+    writeln!(out, "{{\"name\":\"end\",\"ph\":\"M\",\"pid\":0}}]")?;
+    out.flush()?;
+    Ok(operations)
+}
+
+/// The files named, and those in folders named.
+fn files(paths: &[PathBuf]) -> Result<Vec<PathBuf>, String> {
+    let mut files = Vec::new();
+    for path in paths {
+        if !path.is_dir() {
+            files.push(path.clone());
+            continue;
+        }
+        let failed = |error: std::io::Error| format!("{}: {error}", path.display());
+        for entry in std::fs::read_dir(path).map_err(failed)? {
+            files.push(entry.map_err(failed)?.path());
+        }
+        files.retain(|file| file.to_string_lossy().ends_with(".trace.json"));
+    }
+    files.sort();
+    Ok(files)
+}
+
+impl Part {
+    fn open(file: PathBuf) -> Result<Self, String> {
+        let head = lines(&file).map_err(|error| format!("{}: {error}", file.display()))?.next();
+        let head = head.and_then(|line| serde_json::from_str::<Head>(event(&line)).ok());
+        let Some(Head { args: Begun { name, begun_ns } }) = head else {
+            return Err(format!("{}: this is no trace that a rank wrote", file.display()));
+        };
+        Ok(Self { file, process: name, begun_ns })
+    }
+
+    /// Writes its events as those of `process`, with times since `begun_ns`; how many operations there were.
+    fn copy(&self, process: usize, begun_ns: u64, out: &mut impl Write) -> io::Result<u64> {
+        let (mut operations, later) = (0, (self.begun_ns - begun_ns) as f64 / 1e3);
+        // The last line of a process that was killed may be half a line.
+        let parsed = |line: String| serde_json::from_str::<Map<String, Value>>(event(&line)).ok();
+        for mut moved in lines(&self.file)?.map_while(parsed) {
+            moved.insert("pid".to_owned(), process.into());
+            if let Some(time) = moved.get("ts").and_then(Value::as_f64) {
+                moved.insert("ts".to_owned(), (time + later).into());
+                operations += 1;
+            }
+            writeln!(out, "{},", Value::from(moved))?;
+        }
+        Ok(operations)
+    }
+}
+
+/// The lines with events.
+fn lines(file: &Path) -> io::Result<impl Iterator<Item = String>> {
+    Ok(BufReader::new(File::open(file)?).lines().map_while(Result::ok).skip(1))
+}
+
+/// One event, without what separates it from the next.
+fn event(line: &str) -> &str {
+    line.trim_end().trim_end_matches(',')
+}

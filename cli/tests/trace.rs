@@ -1,0 +1,124 @@
+//! What ranks did when: each writes a trace, and `unisono trace` puts them together.
+
+use serde_json::Value;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use unisono::{Communicator, Config, Sum};
+
+const UNISONO: &str = env!("CARGO_BIN_EXE_unisono");
+
+/// A folder that is gone with the test.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Self {
+        Self(std::env::temp_dir().join(format!("unisono-trace-{name}-{}", std::process::id())))
+    }
+
+    fn files(&self) -> Vec<PathBuf> {
+        std::fs::read_dir(&self.0).expect("a folder").map(|entry| entry.expect("an entry").path()).collect()
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// What is said of `paths`, and the events in the file that is made of them.
+fn put_together(folder: &Folder, paths: &[&Path]) -> (String, Vec<Value>) {
+    let out = folder.0.join("together.json");
+    let Output { status, stdout, stderr } =
+        Command::new(UNISONO).arg("trace").args(paths).arg("-o").arg(&out).output().expect("it starts");
+    let said = String::from_utf8_lossy(&[stdout, stderr].concat()).into_owned();
+    assert!(status.success(), "{said}");
+    let text = std::fs::read_to_string(&out).expect("a file");
+    (said, serde_json::from_str(&text).expect("an array of events"))
+}
+
+/// Operations by what they are and by their numbers: process, beginning and end of each.
+fn operations(events: &[Value]) -> BTreeMap<(String, u64), Vec<(u64, f64, f64)>> {
+    let mut operations = BTreeMap::<_, Vec<_>>::new();
+    for event in events.iter().filter(|event| event["ph"] == "X") {
+        let name = event["name"].as_str().expect("a name").to_owned();
+        let sequence = event["args"]["sequence"].as_u64().expect("a number");
+        let (start, long) = (event["ts"].as_f64().expect("a time"), event["dur"].as_f64().expect("a time"));
+        let when = (event["pid"].as_u64().expect("a process"), start, start + long);
+        operations.entry((name, sequence)).or_default().push(when);
+    }
+    operations
+}
+
+#[test]
+fn processes_write_what_they_did_and_their_clocks_are_one() {
+    let folder = Folder::new("processes");
+    let perf = ["perf", "all_reduce", "-b", "8", "-e", "256K", "-f", "32", "-w", "1"];
+    let ended = Command::new(UNISONO)
+        .args(perf)
+        .args(["-n", "5", "--ranks", "3"])
+        .env("UNISONO_TRACE", &folder.0)
+        .output()
+        .expect("it starts");
+    assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stderr));
+    let (said, events) = put_together(&folder, &[&folder.0]);
+    assert!(said.contains("in 3 processes"), "{said}");
+    let operations = operations(&events);
+    let sums: Vec<_> = operations.iter().filter(|((name, _), _)| name == "all_reduce").collect();
+    assert!(sums.len() > 3 * 5, "all_reduce of three sizes, often: {}", sums.len());
+    for ((_, sequence), ranks) in sums {
+        let processes: BTreeSet<u64> = ranks.iter().map(|&(process, ..)| process).collect();
+        assert_eq!((processes.len(), ranks.len()), (3, 3), "all_reduce #{sequence}");
+        // Nobody can be through with a sum before all have come to it.
+        let last_in = ranks.iter().map(|&(_, start, _)| start).fold(f64::MIN, f64::max);
+        let first_out = ranks.iter().map(|&(.., end)| end).fold(f64::MAX, f64::min);
+        assert!(last_in <= first_out + CLOCKS_US, "all_reduce #{sequence}: {ranks:?}");
+    }
+}
+
+#[test]
+fn an_operation_that_failed_says_why_and_half_a_line_is_left_out() {
+    let folder = Folder::new("failed");
+    let config = Config { trace: Some(folder.0.clone()), ..Config::default() };
+    std::thread::scope(|scope| {
+        for comm in Communicator::threads_with(2, &config).expect("threads") {
+            scope.spawn(move || {
+                comm.all_reduce(&mut [1.0f32; 100], Sum).expect("a sum");
+                match comm.rank() {
+                    0 => drop(comm.barrier().expect_err("the other one aborts")),
+                    _ => comm.abort("enough"),
+                }
+            });
+        }
+    });
+    // As if the process had been killed while it wrote.
+    for file in folder.files() {
+        let text = std::fs::read_to_string(&file).expect("a trace");
+        std::fs::write(&file, text + "{\"name\":\"barr").expect("a trace");
+    }
+    let (said, events) = put_together(&folder, &[&folder.0]);
+    assert!(said.starts_with("3 operations of 2 communicators in 1 processes"), "{said}");
+    let failed: Vec<_> = events.iter().filter(|event| !event["args"]["error"].is_null()).collect();
+    assert_eq!(failed.len(), 1, "{events:?}");
+    assert!(failed[0]["name"] == "barrier" && failed[0]["args"]["error"].to_string().contains("enough"));
+}
+
+#[test]
+fn what_is_no_trace_is_named() {
+    let folder = Folder::new("garbage");
+    std::fs::create_dir_all(&folder.0).expect("a folder");
+    let told = |path: &Path| {
+        let Output { status, stderr, .. } =
+            Command::new(UNISONO).arg("trace").arg(path).output().expect("it starts");
+        assert!(!status.success());
+        String::from_utf8_lossy(&stderr).into_owned()
+    };
+    assert!(told(&folder.0).contains("UNISONO_TRACE"));
+    let file = folder.0.join("a.trace.json");
+    std::fs::write(&file, "[\n{\"rank\": 1},\n").expect("a file");
+    assert!(told(&folder.0).contains("a.trace.json: this is no trace"));
+}
+
+/// How far apart two readings of one clock by two processes may be.
+const CLOCKS_US: f64 = 200.0;
