@@ -44,7 +44,7 @@ fn setting(bytes: &[u8]) {
     let _ = unisono_transports::shm::Layout::new(2, &config.geometry());
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(shuttle)))]
 mod tests {
     use super::*;
     use proptest::prelude::*;

@@ -42,6 +42,7 @@ pub mod rendezvous;
 pub mod schedule;
 pub mod select;
 pub mod status;
+mod sync;
 
 pub use call::{Call, Kind};
 pub use communicator::{Communicator, Group, Lent, Pending, Scope, Scoped};

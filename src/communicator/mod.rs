@@ -5,6 +5,8 @@ mod collectives;
 mod group;
 mod grow;
 mod lent;
+#[cfg(all(test, shuttle))]
+mod models;
 mod pending;
 mod scope;
 mod shrink;
@@ -30,11 +32,12 @@ use crate::flight::Flight;
 use crate::rendezvous::{self, UniqueId};
 use crate::schedule::{Algorithm, Collective, Rank};
 use crate::status::{self, Reporter};
+use crate::sync::{Instant, Mutex, OnceLock, thread};
 use pending::Worker;
 use siblings::Sibling;
 use split::Origin;
-use std::sync::{Arc, Mutex, OnceLock, TryLockError, Weak};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, TryLockError, Weak};
+use std::time::Duration;
 use turnstile::{Ticket, Turnstile};
 use unisono_transports::{Mesh, Venue, fork};
 
@@ -321,7 +324,7 @@ impl Communicator {
             if self.shared.turnstile.is_held_here() || begun.elapsed() > ENDING_TIME {
                 return;
             }
-            std::thread::sleep(ENDING_TIME / 1000);
+            thread::sleep(ENDING_TIME / 1000);
         }
     }
 

@@ -4,12 +4,13 @@ use super::turnstile::Ticket;
 use super::{Communicator, Shared, WAITS_FOR_ITSELF};
 use crate::error::{Error, ErrorKind, Result};
 use crate::reduction::Reduction;
+use crate::sync::mpsc::{Sender, channel};
+use crate::sync::{Condvar, Mutex, MutexGuard, thread};
 use std::fmt;
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
-use std::sync::mpsc::{Sender, channel};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, Weak};
+use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, Waker};
 use unisono_cuda::Element;
 use unisono_transports::fork;
@@ -184,7 +185,7 @@ impl Worker {
             }
         };
         // A thread that cannot be had closes the channel, and every start says so.
-        drop(std::thread::Builder::new().name("unisono-worker".to_owned()).spawn(work));
+        drop(thread::Builder::new().name("unisono-worker".to_owned()).spawn(work));
         Self { tasks: Mutex::new(tasks) }
     }
 }

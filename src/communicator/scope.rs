@@ -5,10 +5,11 @@ use super::pending::{Slot, guarded};
 use super::turnstile::Ticket;
 use crate::error::Result;
 use crate::reduction::Reduction;
+use crate::sync::mpsc::{Sender, channel};
+use crate::sync::thread;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::mpsc::{Sender, channel};
 use std::task::{Context, Poll};
 use unisono_cuda::Element;
 
@@ -133,11 +134,11 @@ impl Communicator {
     /// });
     /// ```
     pub fn scope<'env, R>(&'env self, body: impl FnOnce(&Scope<'env>) -> R) -> R {
-        std::thread::scope(|threads| {
+        thread::scope(|threads| {
             let (tasks, todo) = channel::<(Ticket, Task<'env>)>();
             let serve = move || todo.into_iter().for_each(|(ticket, task)| self.in_turn(ticket, task));
             // Where no thread is to be had, nobody takes the tasks, and whoever starts them does the work.
-            let _ = std::thread::Builder::new().spawn_scoped(threads, serve);
+            let _ = thread::Builder::new().spawn_scoped(threads, serve);
             body(&Scope { comm: self, tasks })
         })
     }

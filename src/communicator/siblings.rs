@@ -4,7 +4,8 @@
 //! ranks that use two communicators in different orders wait for each other, and each is told what the other is in.
 
 use crate::call::Call;
-use std::sync::{Mutex, PoisonError, Weak};
+use crate::sync::Mutex;
+use std::sync::{PoisonError, Weak};
 
 /// One that can be told so.
 pub(crate) trait Sibling: Send + Sync {

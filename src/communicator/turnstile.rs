@@ -4,10 +4,10 @@
 //! at once on the caller's thread or later on another; it runs when all before
 //! it are through. So all ranks see one order, however many threads are at work.
 
+use crate::sync::{AtomicU64, Condvar, Mutex, thread_local};
 use std::cell::Cell;
 use std::ptr;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Condvar, Mutex};
+use std::sync::atomic::Ordering;
 
 /// Hands out tickets and lets them through in order.
 #[derive(Debug, Default)]
@@ -62,12 +62,12 @@ impl Turnstile {
         if self.serving.load(Ordering::Acquire) != ticket {
             self.sleep(ticket);
         }
-        Turn { turnstile: self, ticket, before: HELD.replace(self) }
+        Turn { turnstile: self, ticket, before: HELD.with(|held| held.replace(self)) }
     }
 
     /// Whether this thread has the turn: what it waited for behind its own ticket would never come.
     pub(super) fn is_held_here(&self) -> bool {
-        ptr::eq(HELD.get(), self)
+        ptr::eq(HELD.with(Cell::get), self)
     }
 
     fn sleep(&self, ticket: u64) {
@@ -85,7 +85,7 @@ impl Turnstile {
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
-        HELD.set(self.before);
+        HELD.with(|held| held.set(self.before));
         self.turnstile.serving.store(self.ticket + 1, Ordering::SeqCst);
         if self.turnstile.sleepers.load(Ordering::SeqCst) > 0 {
             let _waiting = self.turnstile.waiting.lock().unwrap_or_else(|poisoned| poisoned.into_inner());

@@ -68,7 +68,7 @@ impl<'a> Layout<'a> {
 const ROUND_FROM_BYTES: usize = 1024;
 const LINE_BYTES: usize = 64;
 
-#[cfg(test)]
+#[cfg(all(test, not(shuttle)))]
 mod tests {
     use super::*;
     use proptest::prelude::*;

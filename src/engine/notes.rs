@@ -198,7 +198,7 @@ pub(crate) fn fuzz(bytes: &[u8]) {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(shuttle)))]
 mod tests {
     use super::*;
     use crate::call::Kind;

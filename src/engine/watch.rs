@@ -6,8 +6,9 @@ use crate::call::Call;
 use crate::communicator::Siblings;
 use crate::error::{Error, ErrorKind, Result};
 use crate::schedule::Rank;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use crate::sync::{AtomicBool, Mutex};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 use unisono_transports::{Control, Event, Pace};
 

@@ -291,7 +291,7 @@ impl From<unisono_transports::Error> for RendezvousError {
 /// Between fields; no name has it.
 const SEPARATOR: char = '\x1f';
 
-#[cfg(test)]
+#[cfg(all(test, not(shuttle)))]
 mod tests {
     use super::*;
     use proptest::prelude::*;

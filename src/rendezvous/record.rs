@@ -179,7 +179,7 @@ pub(crate) mod fuzzing {
 /// A table of tens of thousands of ranks fits.
 const TEXT_BYTES_MAX: usize = 16 << 20;
 
-#[cfg(test)]
+#[cfg(all(test, not(shuttle)))]
 mod tests {
     use super::*;
     use proptest::prelude::*;

@@ -115,7 +115,7 @@ fn control(bytes: &[u8]) {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(shuttle)))]
 mod tests {
     use super::*;
     use proptest::collection::vec;

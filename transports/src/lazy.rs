@@ -9,13 +9,14 @@ use crate::auth::{Claims, Purpose, Terms};
 use crate::doorman::{Doorman, is_crowded};
 use crate::pace::Watcher;
 use crate::socket::Stream;
+use crate::sync::Instant;
 use crate::tcp::TcpLink;
 use crate::{Error, Footprint, Geometry, Head, Link, Result, Tag};
 use dial::{Dial, Dialled};
 use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use unisono_cuda::{Source, Target};
 
 /// What all lazy links of a rank have in common.

@@ -40,6 +40,9 @@ pub mod limits;
 pub mod listener;
 #[cfg(not(loom))]
 pub mod mapped;
+#[cfg(shuttle)]
+#[doc(hidden)]
+pub mod model;
 #[cfg(not(loom))]
 mod noise;
 mod notes;

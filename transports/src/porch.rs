@@ -9,11 +9,12 @@ mod crowd;
 use crate::auth::{Claims, Terms};
 use crate::listener::Listener;
 use crate::socket::Stream;
+use crate::sync::{self, Instant, thread};
 use crate::{Error, Result};
 use crowd::{Complaints, Guest};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{PollFd, PollFlags};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Listeners, and guests who are being heard.
 #[derive(Debug)]
@@ -69,7 +70,6 @@ impl Porch {
         let is_over = moment.is_some_and(|moment| moment <= now);
         let until = [until, moment.filter(|_| !is_over)].into_iter().flatten().fold(deadline, Instant::min);
         let left = until.saturating_duration_since(now);
-        let timeout = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
         let wanted = if crowded && !is_over { PollFlags::empty() } else { PollFlags::IN };
         let watched = watched.iter().map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN));
         let listeners =
@@ -77,7 +77,7 @@ impl Porch {
         let guests =
             self.guests.iter().map(|guest| PollFd::from_borrowed_fd(guest.stream.as_fd(), PollFlags::IN));
         let mut fds: Vec<PollFd<'_>> = watched.chain(listeners).chain(guests).collect();
-        match poll(&mut fds, Some(&timeout)) {
+        match sync::poll(&mut fds, left) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(errno) => {
                 let what = "cannot wait for connections".to_owned();
@@ -117,7 +117,7 @@ impl Porch {
                     Err(error) => {
                         // What is short, such as descriptors, a guest may have.
                         if crowd::is_no_room(&error) && !self.make_room(news) {
-                            std::thread::sleep(RETRY_AFTER);
+                            thread::sleep(RETRY_AFTER);
                         }
                         self.send_away(error, news);
                         break;
@@ -150,7 +150,7 @@ const GUESTS_MAX: usize = 256;
 const GUESTS_PER_ROUND: usize = 64;
 const RETRY_AFTER: Duration = Duration::from_millis(1);
 
-#[cfg(test)]
+#[cfg(all(test, not(shuttle)))]
 mod tests {
     use super::*;
     use crate::auth::{self, Purpose, Secret};

@@ -2,8 +2,8 @@
 
 use crate::noise::Keys;
 use crate::seal::Seal;
-use crate::{Error, Result};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use crate::{Error, Result, sync};
+use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvFlags, SendAncillaryBuffer, SendFlags, SocketFlags, SocketType, connect, recv, send,
@@ -175,8 +175,7 @@ impl Stream {
     pub fn wait(&self, what: PollFlags, deadline: Instant) -> Result<()> {
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
-            let timeout = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
-            match poll(&mut [PollFd::new(self, what)], Some(&timeout)) {
+            match sync::poll(&mut [PollFd::new(self, what)], left) {
                 Ok(0) => return Err(Error::Timeout { what: format!("no answer from {}", self.peer()) }),
                 Ok(_) => return Ok(()),
                 Err(Errno::INTR) => {}
@@ -224,6 +223,7 @@ impl Stream {
         if let Stream::Tcp(stream, Some(seal)) = self {
             return seal.write(stream, slices);
         }
+        sync::step();
         loop {
             let mut control = SendAncillaryBuffer::default();
             match sendmsg(&*self, slices, &mut control, SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
@@ -315,6 +315,7 @@ impl From<TcpStream> for Stream {
 
 /// Receives what is here without waiting: none if nothing is, zero bytes at the end.
 pub(crate) fn receive(socket: impl AsFd, bytes: &mut [u8]) -> std::io::Result<Option<usize>> {
+    sync::step();
     loop {
         match recv(&socket, &mut *bytes, RecvFlags::DONTWAIT) {
             Ok((_, count)) => return Ok(Some(count)),
@@ -327,6 +328,7 @@ pub(crate) fn receive(socket: impl AsFd, bytes: &mut [u8]) -> std::io::Result<Op
 
 /// Sends what there is room for without waiting.
 pub(crate) fn transmit(socket: impl AsFd, bytes: &[u8]) -> std::io::Result<usize> {
+    sync::step();
     loop {
         match send(&socket, bytes, SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
             Ok(count) => return Ok(count),
@@ -356,9 +358,8 @@ const PROBE_SECONDS_MAX: u64 = 32_767;
 /// The system's.
 pub fn first_ready(fds: &[BorrowedFd<'_>], deadline: Instant) -> Result<Option<usize>> {
     let left = deadline.saturating_duration_since(Instant::now());
-    let timeout = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
     let mut polled: Vec<_> = fds.iter().map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN)).collect();
-    match poll(&mut polled, Some(&timeout)) {
+    match sync::poll(&mut polled, left) {
         Ok(_) => Ok(polled.iter().position(|fd| !fd.revents().is_empty())),
         Err(Errno::INTR) => Ok(None),
         Err(errno) => Err(Error::System { what: "cannot wait".to_owned(), source: errno.into() }),

@@ -5,10 +5,11 @@ use crate::Error;
 use crate::auth::Hearing;
 use crate::limits::is_shortage;
 use crate::socket::Stream;
+use crate::sync::Instant;
 use rustix::io::Errno;
 use std::collections::HashMap;
 use std::net::IpAddr;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// A connection that has yet to prove itself.
 #[derive(Debug)]
@@ -88,7 +89,7 @@ impl Complaints {
 const WHILE: Duration = Duration::from_secs(10);
 const SAID_MAX: usize = 8;
 
-#[cfg(test)]
+#[cfg(all(test, not(shuttle)))]
 mod tests {
     use super::*;
     use std::net::{Ipv4Addr, TcpListener, TcpStream};

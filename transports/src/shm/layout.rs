@@ -151,7 +151,7 @@ const BOARD_BYTES: usize = (BANKS + 1) * PAIR_BYTES;
 /// What is in front of the data of a slot.
 pub(super) const SLOT_HEAD_BYTES: usize = LINE_BYTES;
 
-#[cfg(test)]
+#[cfg(all(test, not(shuttle)))]
 mod tests {
     use super::*;
     use proptest::prelude::*;

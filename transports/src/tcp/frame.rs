@@ -47,7 +47,7 @@ impl Frame {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(shuttle)))]
 mod tests {
     use super::*;
     use proptest::prelude::*;

@@ -20,11 +20,12 @@ mod wire;
 pub use local::local_mesh;
 
 use crate::socket::Stream;
+use crate::sync::Instant;
 use crate::{Error, Footprint, Geometry, Head, Link, Result, Tag, fork};
 use frame::{Frame, HEAD_BYTES};
 use lane::Lane;
 use std::os::fd::OwnedFd;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use unisono_cuda::{Source, Store, Target, copy_to};
 use wire::Wire;
 

@@ -4,10 +4,11 @@ use super::frame::HEAD_BYTES;
 use crate::Result;
 use crate::seal::Seal;
 use crate::socket::Stream;
+use crate::sync::{Instant, thread};
 use rustix::net::{Shutdown, shutdown};
 use std::io::{ErrorKind, IoSlice};
 use std::os::fd::OwnedFd;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use unisono_cuda::{Source, Store, Target, copy_to};
 
 /// A connection that has been set not to block.
@@ -157,7 +158,7 @@ impl Wire {
     pub(super) fn finish(&self, deadline: Instant) {
         let _ = shutdown(&self.stream, Shutdown::Write);
         while self.closed.is_none() && unacknowledged(&self.stream) > 0 && Instant::now() < deadline {
-            std::thread::sleep(Duration::from_micros(100));
+            thread::sleep(Duration::from_micros(100));
         }
     }
 

@@ -1,0 +1,23 @@
+//! What the threads of a rank meet by: the standard library's, or shuttle's in models of them
+//! (`RUSTFLAGS="--cfg shuttle"`; src/communicator/models.rs).
+
+#[cfg(not(all(test, shuttle)))]
+pub(crate) use std::{
+    sync::{
+        Condvar, Mutex, MutexGuard, OnceLock,
+        atomic::{AtomicBool, AtomicU64},
+        mpsc,
+    },
+    thread, thread_local,
+    time::Instant,
+};
+
+#[cfg(all(test, shuttle))]
+pub(crate) use unisono_transports::model::{
+    Instant, mpsc,
+    sync::{
+        Condvar, Mutex, MutexGuard, OnceLock,
+        atomic::{AtomicBool, AtomicU64},
+    },
+    thread, thread_local,
+};
