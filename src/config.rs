@@ -132,11 +132,21 @@ pub struct GpuSizes {
     /// Whether GPUs reach each other's memory where they can; else all goes by way of the host. `UNISONO_GPU_P2P`:
     /// 1 or 0.
     pub peer_to_peer: bool,
+    /// Whether the smallest messages go in lines of 16 bytes that are stored whole, of which 12 are data, where the GPUs of all
+    /// ranks know how; else half of every line is flags. `UNISONO_GPU_WIDE_LINES`: 1 or 0.
+    pub wide_lines: bool,
 }
 
 impl Default for GpuSizes {
     fn default() -> Self {
-        Self { channels: 8, slots: 4, slot_bytes: 128 << 10, window_bytes: 4 << 20, peer_to_peer: true }
+        Self {
+            channels: 8,
+            slots: 4,
+            slot_bytes: 128 << 10,
+            window_bytes: 4 << 20,
+            peer_to_peer: true,
+            wide_lines: true,
+        }
     }
 }
 
@@ -218,6 +228,7 @@ impl Config {
                 self.gpu.window_bytes = number(value, 1 << 16..=BYTES_MAX)?.next_multiple_of(4096)
             }
             "GPU_P2P" => self.gpu.peer_to_peer = number(value, 0..=1)? > 0,
+            "GPU_WIDE_LINES" => self.gpu.wide_lines = number(value, 0..=1)? > 0,
             "CACHE_BYTES" => self.cache_bytes = number(value, 1 << 16..=BYTES_MAX)?,
             "DUMP" => self.dump = Some(PathBuf::from(value)),
             "TRACE" => self.trace = Some(PathBuf::from(value)),

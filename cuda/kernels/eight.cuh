@@ -1,4 +1,4 @@
-// Eight bytes of elements, as lines carry them.
+// Elements in lines: eight bytes of them, and as many eights as a line carries.
 #pragma once
 
 #include "lines.cuh"
@@ -30,6 +30,29 @@ DEVICE void store_eight(u8* to, u64 bytes, u64 eight) {
 #pragma unroll 1
     for (u32 at = 0; at < 8 && at < bytes; at += E::BYTES) {
         store_element<E>(to + at, whole, eight >> (8 * at));
+    }
+}
+
+// What a line carries of the `bytes` from an address on: zeros behind them.
+template <class E, class L>
+DEVICE Content<L> load_content(const u8* from, u64 bytes) {
+    Content<L> content;
+#pragma unroll
+    for (u32 index = 0; index < L::EIGHTS; index++) {
+        u64 at = 8 * index;
+        content.at[index] = at < bytes ? load_eight<E>(from + at, bytes - at) : 0;
+    }
+    return content;
+}
+
+template <class E, class L>
+DEVICE void store_content(u8* to, u64 bytes, const Content<L>& content) {
+#pragma unroll
+    for (u32 index = 0; index < L::EIGHTS; index++) {
+        u64 at = 8 * index;
+        if (at < bytes) {
+            store_eight<E>(to + at, bytes - at, content.at[index]);
+        }
     }
 }
 

@@ -71,6 +71,36 @@ DEVICE void store_pair(void* to, u64 low, u64 high) {
     store_relaxed((u64*)to + 1, high);
 }
 
+#define UNISONO_WIDE
+using Whole = unsigned __int128;
+
+#ifdef __SANITIZE_THREAD__
+// The detector has accesses of sixteen bytes of its own, in the place of these.
+DEVICE Whole whole_at(const Whole* from) { return load_relaxed(from); }
+DEVICE void put_whole(Whole* to, Whole value) { store_relaxed(to, value); }
+#else
+// Without it these would be calls of a library that not everybody has, and processors with no AVX do not promise that plain
+// accesses are whole. A locked compare-and-swap is, everywhere: a load puts back what it finds.
+#ifdef __x86_64__
+__attribute__((target("cx16")))
+#endif
+DEVICE Whole swap_whole(Whole* at, Whole expected, Whole value) {
+    return __sync_val_compare_and_swap(at, expected, value);
+}
+
+DEVICE Whole whole_at(const Whole* from) { return swap_whole((Whole*)from, 0, 0); }
+
+DEVICE void put_whole(Whole* to, Whole value) {
+    Whole seen = 0, before;
+    while ((before = swap_whole(to, seen, value)) != seen) {
+        seen = before;
+    }
+}
+#endif
+
+DEVICE void load_whole(Words& value, const void* from) { value = same_bits<Words>(whole_at((const Whole*)from)); }
+DEVICE void store_whole(void* to, const Words& value) { put_whole((Whole*)to, same_bits<Whole>(value)); }
+
 template <class T>
 DEVICE T load_acquire(const T* from) {
     return __atomic_load_n(from, __ATOMIC_ACQUIRE);

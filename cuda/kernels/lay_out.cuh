@@ -45,7 +45,7 @@ DEVICE void lay_out_message(Desk& desk, const Stage& stage, const Act& act, u32 
     const Place* places = stage.args.places + act.first_place;
     bool reads = act.verb != RECV, writes = act.verb != SEND;
     u32 last = first + PASSES_ABREAST < act.operands ? first + PASSES_ABREAST : act.operands;
-    bool lines = stage.args.protocol == LINES, scaled = false;
+    bool lines = stage.args.protocol != SLOTS, scaled = false;
     desk.lines = {message.arrived, message.leaving, message.offset, message.arrived_step, message.leaving_step,
                   last == act.operands ? message.refresh : 0};
     desk.passes = 0;
@@ -67,7 +67,7 @@ DEVICE void lay_out_message(Desk& desk, const Stage& stage, const Act& act, u32 
             put_bytes(stage, *into, bytes);
         }
         desk.bytes[desk.passes++] = bytes;
-        message.offset += lines ? line_bytes(bytes) : slot_bytes(bytes);
+        message.offset += lines ? line_bytes(stage.args.protocol, bytes) : slot_bytes(bytes);
     }
     set_how(desk, stage.args, scaled, act.finish != 0);
 }

@@ -55,32 +55,46 @@ DEVICE u64 result_of(const LinePass& pass, u64 own, u64 arrived) {
     }
 }
 
+// What becomes of a line of each.
+template <class E, class L>
+DEVICE Content<L> result_of_line(const LinePass& pass, Content<L> own, Content<L> arrived) {
+#pragma unroll 1
+    for (u32 turn = 0; turn < L::EIGHTS; turn++) {
+        arrived.turn(result_of<E>(pass, own.at[0], arrived.at[0]));
+        own.turn(0);
+    }
+    return arrived;
+}
+
 // One pass. False: the wait for a line was given up.
-template <class E>
+template <class E, class L>
 DEVICE bool pass_lines(const LinePass& pass, const LinesAtHand& steps, const Doer& waiter) {
     u32 arrived_flag = flag_of(steps.arrived_step), leaving_flag = flag_of(steps.leaving_step);
+    const L* incoming = (const L*)pass.arrived;
+    L* outgoing = (L*)pass.leaving;
 #pragma unroll 1
-    for (u64 line = threadIdx.x; line * LINE_DATA_BYTES < pass.bytes; line += blockDim.x) {
-        u64 at = line * LINE_DATA_BYTES, own = 0, arrived = 0;
+    for (u64 line = threadIdx.x; line * DATA_BYTES<L> < pass.bytes; line += blockDim.x) {
+        u64 at = line * DATA_BYTES<L>;
+        Content<L> own = {}, arrived = {};
         if (pass.own) {
-            own = load_eight<E>(pass.own + at, pass.bytes - at);
+            own = load_content<E, L>(pass.own + at, pass.bytes - at);
         }
-        if (pass.arrived && !wait_line(arrived, pass.arrived + line * LINE_BYTES, arrived_flag, waiter)) {
+        if (incoming && !wait_line(arrived, incoming + line, arrived_flag, waiter)) {
             return false;
         }
-        u64 result = result_of<E>(pass, own, arrived);
-        if (pass.leaving) {
-            store_line(pass.leaving + line * LINE_BYTES, result, leaving_flag);
+        Content<L> result = result_of_line<E, L>(pass, own, arrived);
+        if (outgoing) {
+            store_line(outgoing + line, result, leaving_flag);
         }
         if (pass.into) {
-            store_eight<E>(pass.into + at, pass.bytes - at, result);
+            store_content<E, L>(pass.into + at, pass.bytes - at, result);
         }
     }
     return true;
 }
 
 // Does all passes of the desk.
-template <class E>
+template <class E, class L>
 DEVICE bool clear_lines(const Desk& desk, u64 one, const Doer& waiter) {
     const LinesAtHand& lines = desk.lines;
     u64 offset = lines.offset;
@@ -96,11 +110,12 @@ DEVICE bool clear_lines(const Desk& desk, u64 one, const Doer& waiter) {
                          one,
                          desk.how,
                          desk.divisor};
-        there = pass_lines<E>(pass, lines, waiter);
-        offset += line_bytes(pass.bytes);
+        there = pass_lines<E, L>(pass, lines, waiter);
+        offset += lines_for<L>(pass.bytes) * sizeof(L);
     }
     if (lines.leaving) {
-        refresh_lines(lines.leaving, offset / LINE_BYTES, lines.refresh / LINE_BYTES, flag_of(lines.leaving_step));
+        u64 first = offset / sizeof(L), last = lines.refresh / sizeof(L);
+        refresh_lines((L*)lines.leaving, first, last, flag_of(lines.leaving_step));
     }
     return there;
 }

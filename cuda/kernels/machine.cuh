@@ -8,6 +8,7 @@
 //   bfloat16_bits, bfloat16_value    a NaN stays a NaN, of no matter which bits
 //   load_data, store_data            1, 2, 4, 8 or 16 bytes that other ranks write or read; no order
 //   load_pair, store_pair            two words that other ranks write or read, each of them whole; no order
+//   load_whole, store_whole          sixteen bytes that other ranks write or read, whole; no order. Only with `UNISONO_WIDE`
 //   load_relaxed, store_relaxed      a counter or flag, whole, visible to the whole system; no order
 //   load_acquire                     what was written before the release that it reads is seen after it
 //   store_release                    what this thread knows is written before it

@@ -6,7 +6,8 @@
 #include "lines.cuh"
 #include "schedule_arguments.cuh"
 
-constexpr u32 TAG_LINES = 2;
+// What a launch is, and of how many elements.
+constexpr u32 SHOT_WORDS = 2;
 
 // Who waits for a rank's lines.
 struct Addressee {
@@ -15,7 +16,7 @@ struct Addressee {
     u32 peer;
     u64 launch;
     // What the peer is doing, where that is known.
-    u64 theirs[TAG_LINES];
+    u64 theirs[SHOT_WORDS];
 
     DEVICE bool is_left() const { return has_left(args.left, peer); }
 
@@ -32,7 +33,8 @@ struct Addressee {
     }
 };
 
-// What one block does.
+// What one block does, with lines of this form.
+template <class L>
 struct Shot {
     const OneShot& args;
     u64 launch;
@@ -42,15 +44,21 @@ struct Shot {
     u64 bytes;
 };
 
-DEVICE Addressee addressee(const Shot& shot, u32 peer) {
+template <class L>
+DEVICE Addressee addressee(const Shot<L>& shot, u32 peer) {
     return {shot.args, shot.args.patience, peer, shot.launch, {0, 0}};
 }
 
 // The lines that `from` stores for this block into the mailbox of `to`.
-DEVICE u8* area_of(const Shot& shot, u32 to, u32 from) {
-    u64 area_bytes = HEAD_BYTES + 2 * shot.args.block_bytes;
+template <class L>
+DEVICE L* area_of(const Shot<L>& shot, u32 to, u32 from) {
+    u64 area_bytes = HEAD_BYTES + lines_for<L>(shot.args.block_bytes) * sizeof(L);
     u64 row = (shot.launch & 1) * shot.args.ranks + from;
-    return shot.args.mailboxes[to] + (row * shot.args.blocks_max + blockIdx.x) * area_bytes;
+    return (L*)(shot.args.mailboxes[to] + (row * shot.args.blocks_max + blockIdx.x) * area_bytes);
 }
 
-DEVICE u8* line_of(u8* area, u64 line) { return area + HEAD_BYTES + line * LINE_BYTES; }
+// A line of data: behind the head.
+template <class L>
+DEVICE L* line_of(L* area, u64 line) {
+    return area + HEAD_BYTES / sizeof(L) + line;
+}

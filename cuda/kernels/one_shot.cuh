@@ -4,37 +4,47 @@
 #include "eight.cuh"
 #include "mailbox.cuh"
 
-// Eight bytes of what this rank has, multiplied by its factor if there is one.
 template <class E>
-DEVICE u64 own_eight(const Shot& shot, u64 at) {
-    u64 eight = load_eight<E>(shot.args.input + shot.start + at, shot.bytes - at);
-    if (shot.args.op != PRE_MUL_SUM) {
-        return eight;
-    }
+DEVICE u64 scaled_eight(u64 eight, u64 factor) {
     u64 scaled = 0;
 #pragma unroll 1
     for (u32 lane = 0; lane < 8 / E::BYTES; lane++) {
-        scaled |= lane_bits<E>(PreMulSum::before<E>(lane_of<E>(eight, lane), shot.args.factor), lane);
+        scaled |= lane_bits<E>(PreMulSum::before<E>(lane_of<E>(eight, lane), factor), lane);
     }
     return scaled;
 }
 
+// A line of what this rank has, multiplied by its factor if there is one.
+template <class E, class L>
+DEVICE Content<L> own_content(const Shot<L>& shot, u64 line) {
+    u64 at = line * DATA_BYTES<L>;
+    Content<L> content = load_content<E, L>(shot.args.input + shot.start + at, shot.bytes - at);
+    if (shot.args.op == PRE_MUL_SUM) {
+#pragma unroll 1
+        for (u32 turn = 0; turn < L::EIGHTS; turn++) {
+            content.turn(scaled_eight<E>(content.at[0], shot.args.factor));
+        }
+    }
+    return content;
+}
+
 // Stores what this rank has into the mailbox of `to`.
-template <class E>
-DEVICE void shoot(const Shot& shot, u32 to) {
+template <class E, class L>
+DEVICE void shoot(const Shot<L>& shot, u32 to) {
     const OneShot& args = shot.args;
-    u8* area = area_of(shot, to, args.rank);
-    u64 lines = line_bytes(shot.bytes) / LINE_BYTES;
-    if (threadIdx.x < TAG_LINES) {
-        store_line(area + threadIdx.x * LINE_BYTES, threadIdx.x == 0 ? args.what : args.count, shot.flag);
+    L* area = area_of(shot, to, args.rank);
+    u64 lines = lines_for<L>(shot.bytes);
+    if (threadIdx.x == 0) {
+        u64 words[SHOT_WORDS] = {args.what, args.count};
+        store_words(area, words, shot.flag);
     }
 #pragma unroll 1
     for (u64 line = threadIdx.x; line < lines; line += blockDim.x) {
-        store_line(line_of(area, line), own_eight<E>(shot, line * LINE_DATA_BYTES), shot.flag);
+        store_line(line_of(area, line), own_content<E>(shot, line), shot.flag);
     }
     // Two areas take turns.
     if (refreshes(shot.launch, 2)) {
-        refresh_lines(line_of(area, 0), lines, args.block_bytes / LINE_DATA_BYTES, shot.flag);
+        refresh_lines(line_of(area, 0), lines, lines_for<L>(args.block_bytes), shot.flag);
     }
 }
 
@@ -81,7 +91,8 @@ DEVICE u64 rounded(const Eight<E>& sum, u32 op, u32 divisor) {
 constexpr u32 RANKS_ABREAST = 4;
 
 // Waits for this line of some ranks.
-DEVICE bool wait_lines(u64 (&data)[RANKS_ABREAST], const Shot& shot, u32 first, u64 line) {
+template <class L>
+DEVICE bool wait_lines(Content<L> (&data)[RANKS_ABREAST], const Shot<L>& shot, u32 first, u64 line) {
     Patient patient;
     for (;;) {
         u32 missing = NOBODY;
@@ -101,39 +112,62 @@ DEVICE bool wait_lines(u64 (&data)[RANKS_ABREAST], const Shot& shot, u32 first, 
     }
 }
 
-// One line of all ranks becomes one of the output.
-template <class E>
-DEVICE bool reduce_line(const Shot& shot, u64 line) {
-    Eight<E> sum = {};
+// The sums of a line.
+template <class E, class L>
+using Sums = Turns<Eight<E>, L::EIGHTS>;
+
+// Adds a line of some ranks, in their order.
+template <class E, class L>
+DEVICE void add_lines(Sums<E, L>& sums, Content<L> (&data)[RANKS_ABREAST], const Shot<L>& shot, u32 first) {
 #pragma unroll 1
-    for (u32 first = 0; first < shot.args.ranks; first += RANKS_ABREAST) {
-        u64 data[RANKS_ABREAST];
-        if (!wait_lines(data, shot, first, line)) {
-            return false;
-        }
+    for (u32 turn = 0; turn < L::EIGHTS; turn++) {
+        Eight<E> sum = sums.at[0];
 #pragma unroll
         for (u32 index = 0; index < RANKS_ABREAST; index++) {
             if (first + index < shot.args.ranks) {
-                add_by<E>(shot.args.op, sum, data[index], first + index == 0);
+                add_by<E>(shot.args.op, sum, data[index].at[0], first + index == 0);
             }
+            data[index].turn(0);
         }
+        sums.turn(sum);
     }
-    u64 at = line * LINE_DATA_BYTES;
-    store_eight<E>(shot.args.output + shot.start + at, shot.bytes - at, rounded(sum, shot.args.op, shot.args.divisor));
+}
+
+// One line of all ranks becomes one of the output.
+template <class E, class L>
+DEVICE bool reduce_line(const Shot<L>& shot, u64 line) {
+    Sums<E, L> sums = {};
+#pragma unroll 1
+    for (u32 first = 0; first < shot.args.ranks; first += RANKS_ABREAST) {
+        Content<L> data[RANKS_ABREAST];
+        if (!wait_lines(data, shot, first, line)) {
+            return false;
+        }
+        add_lines<E, L>(sums, data, shot, first);
+    }
+    Content<L> result = {};
+#pragma unroll 1
+    for (u32 turn = 0; turn < L::EIGHTS; turn++) {
+        result.turn(rounded(sums.at[0], shot.args.op, shot.args.divisor));
+        sums.turn({});
+    }
+    u64 at = line * DATA_BYTES<L>;
+    store_content<E, L>(shot.args.output + shot.start + at, shot.bytes - at, result);
     return true;
 }
 
 // Whether a rank has come, and does the same.
-DEVICE bool is_of_one_mind(const Shot& shot, u32 from) {
-    const u8* area = area_of(shot, shot.args.rank, from);
+template <class L>
+DEVICE bool is_of_one_mind(const Shot<L>& shot, u32 from) {
+    const L* area = area_of(shot, shot.args.rank, from);
     Addressee waiter = addressee(shot, from);
-    u64 what, count;
-    if (!wait_line(what, area, shot.flag, waiter) || !wait_line(count, area + LINE_BYTES, shot.flag, waiter)) {
+    u64 words[SHOT_WORDS];
+    if (!wait_words(words, area, shot.flag, waiter)) {
         return false;
     }
-    if (what != shot.args.what || count != shot.args.count) {
-        waiter.theirs[0] = what;
-        waiter.theirs[1] = count;
+    if (words[0] != shot.args.what || words[1] != shot.args.count) {
+        waiter.theirs[0] = words[0];
+        waiter.theirs[1] = words[1];
         give_up(waiter, MISMATCH, 0, 0);
         return false;
     }
@@ -141,28 +175,25 @@ DEVICE bool is_of_one_mind(const Shot& shot, u32 from) {
 }
 
 // What all ranks have sent. By all threads: each has lines of its own, so that the output may be the input.
-template <class E>
-DEVICE bool gather(const Shot& shot) {
+template <class E, class L>
+DEVICE bool gather(const Shot<L>& shot) {
     bool there = true;
 #pragma unroll 1
     for (u32 from = threadIdx.x; from < shot.args.ranks && there; from += blockDim.x) {
         there = is_of_one_mind(shot, from);
     }
 #pragma unroll 1
-    for (u64 line = threadIdx.x; line * LINE_DATA_BYTES < shot.bytes && there; line += blockDim.x) {
+    for (u64 line = threadIdx.x; line * DATA_BYTES<L> < shot.bytes && there; line += blockDim.x) {
         there = reduce_line<E>(shot, line);
     }
     return __syncthreads_and(there);
 }
 
-template <class E>
-DEVICE void one_shot(const OneShot& args) {
-    if (!is_sound(args.patience)) {
-        return;
-    }
+template <class E, class L>
+DEVICE void one_shot_by(const OneShot& args) {
     u64 launch = args.launches[blockIdx.x];
     u64 start = blockIdx.x * args.block_bytes, left = args.bytes - start;
-    Shot shot = {args, launch, flag_of(launch), start, left < args.block_bytes ? left : args.block_bytes};
+    Shot<L> shot = {args, launch, flag_of(launch), start, left < args.block_bytes ? left : args.block_bytes};
 #pragma unroll 1
     for (u32 hop = 0; hop < args.ranks; hop++) {
         // Not everybody to the same rank first.
@@ -171,4 +202,15 @@ DEVICE void one_shot(const OneShot& args) {
     if (gather<E>(shot) && threadIdx.x == 0) {
         args.launches[blockIdx.x] = launch + 1;
     }
+}
+
+template <class E>
+DEVICE void one_shot(const OneShot& args) {
+    if (!is_sound(args.patience)) {
+        return;
+    }
+    if (is_wide(args.protocol)) {
+        return one_shot_by<E, WideLine>(args);
+    }
+    one_shot_by<E, NarrowLine>(args);
 }

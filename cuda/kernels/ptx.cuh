@@ -1,4 +1,5 @@
-// `machine.cuh` for a GPU: inline PTX behind named functions. PTX 8.0, sm_80.
+// `machine.cuh` for a GPU: inline PTX behind named functions. PTX 8.0, sm_80; with `UNISONO_WIDE` PTX 8.4, which drivers
+// from CUDA 12.4 on know.
 #pragma once
 
 #define DEVICE __device__ __forceinline__
@@ -92,6 +93,25 @@ DEVICE void load_pair(u64& low, u64& high, const void* from) {
 DEVICE void store_pair(void* to, u64 low, u64 high) {
     asm volatile("st.relaxed.sys.global.v2.u64 [%0], {%1, %2};" ::AT(to), "l"(low), "l"(high) : "memory");
 }
+
+#ifdef UNISONO_WIDE
+// One scalar of 128 bits, not a vector, of which each element is an access of its own.
+DEVICE void load_whole(Words& value, const void* from) {
+    u64 low, high;
+    asm volatile("{ .reg .b128 whole; ld.relaxed.sys.global.b128 whole, [%2]; mov.b128 {%0, %1}, whole; }"
+                 : "=l"(low), "=l"(high)
+                 : AT(from)
+                 : "memory");
+    value = {{u32(low), u32(low >> 32), u32(high), u32(high >> 32)}};
+}
+
+DEVICE void store_whole(void* to, const Words& value) {
+    u64 low = u64(value.words[1]) << 32 | value.words[0], high = u64(value.words[3]) << 32 | value.words[2];
+    asm volatile("{ .reg .b128 whole; mov.b128 whole, {%1, %2}; st.relaxed.sys.global.b128 [%0], whole; }" ::AT(to),
+                 "l"(low), "l"(high)
+                 : "memory");
+}
+#endif
 
 DEVICE u64 load_relaxed(const u64* from) {
     u64 value;

@@ -5,7 +5,8 @@
 #define KERNEL(type, E)                           \
     UNISONO_KERNEL(schedule_##type, Interpret) {  \
         __shared__ Desk desk;                     \
-        interpret<E>(args, desk);                 \
+        __shared__ Message message;               \
+        interpret<E>(args, desk, message);        \
     }
 
 #include "each_type.cuh"

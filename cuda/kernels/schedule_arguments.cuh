@@ -8,7 +8,7 @@ enum Verb : u8 { SEND, RECV, RECV_REDUCE, COPY, REDUCE, SIGNAL, WAIT };
 
 enum Space : u32 { INPUT, OUTPUT, SCRATCH, WINDOW };
 
-enum Protocol : u32 { SLOTS, LINES };
+enum Protocol : u32 { SLOTS, LINES, WIDE_LINES };
 
 enum Operation : u32 { SUM, PROD, MIN, MAX, AVG, PRE_MUL_SUM };
 
@@ -124,7 +124,7 @@ struct OneShot {
     u32 blocks_max;
     u32 op;
     u32 divisor;
-    u32 unused;
+    u32 protocol;
     const u64* left;
     Patience patience;
 };

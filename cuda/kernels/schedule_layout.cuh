@@ -88,7 +88,7 @@ static_assert(OFFSET_OF(OneShot, rank) == 84);
 static_assert(OFFSET_OF(OneShot, blocks_max) == 88);
 static_assert(OFFSET_OF(OneShot, op) == 92);
 static_assert(OFFSET_OF(OneShot, divisor) == 96);
-static_assert(OFFSET_OF(OneShot, unused) == 100);
+static_assert(OFFSET_OF(OneShot, protocol) == 100);
 static_assert(OFFSET_OF(OneShot, left) == 104);
 static_assert(OFFSET_OF(OneShot, patience) == 112);
 static_assert(sizeof(OneShot) == 136);

@@ -32,6 +32,7 @@ std::atomic<int> gpus{1};
 std::atomic<const Kernel*> too_large{nullptr};
 // What a stream holds before launches wait.
 std::atomic<size_t> pending{1024};
+std::atomic<int> cuda_version{12040};
 // How a GPU reaches the memory of another.
 struct Path {
     std::atomic<int> direct{1}, rank{0}, atomics{1};
@@ -161,13 +162,15 @@ void unisono_set_path(uint32_t from, uint32_t to, uint32_t direct, uint32_t rank
 
 void unisono_set_pending(uint32_t count) { pending = count > 0 ? count : 1; }
 
+void unisono_set_cuda(uint32_t version) { cuda_version = int(version); }
+
 void unisono_set_too_large(const char* kernel) { too_large = software::find(kernel); }
 
 extern "C" {
 
 int cuInit(unsigned flags) { return flags == 0 ? SUCCESS : INVALID_VALUE; }
 
-int cuDriverGetVersion(int* version) { return *version = 12000, SUCCESS; }
+int cuDriverGetVersion(int* version) { return *version = cuda_version, SUCCESS; }
 
 int cuGetErrorName(int result, const char** name) {
     const Named* known = named(result);

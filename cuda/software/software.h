@@ -30,6 +30,8 @@ void unisono_set_residents(uint32_t blocks);
 void unisono_set_gpus(uint32_t count);
 // No block of this kernel fits on a GPU from now on; an unknown one: all do.
 void unisono_set_too_large(const char* kernel);
+// The version of CUDA that the driver says it is of: 12040, at first, is 12.4.
+void unisono_set_cuda(uint32_t version);
 // How one GPU reaches the memory of another: whether directly, how well (0 is best), whether with atomics. At first all do, equally well.
 void unisono_set_path(uint32_t from, uint32_t to, uint32_t direct, uint32_t rank, uint32_t atomics);
 // Pieces of work that a stream holds before a launch waits for room in it; 1024 at first.

@@ -223,7 +223,8 @@ impl Shared {
     fn order<'j>(&self, job: &Job<'j>, plan: &Plan, call: Call, bytes: usize) -> Order<'j> {
         let longest = Layout::new(Shares::Even { bytes }, plan.parts, job.dtype.size()).longest_block(1);
         let channels = self.endpoint.arena().layout().sizes().channels;
-        let (protocol, slice_bytes) = cut(plan, longest, channels, self.endpoint.reaches_all());
+        let lines = self.endpoint.reaches_all().then(|| self.endpoint.lines(job.own));
+        let (protocol, slice_bytes) = cut(plan, longest, channels, lines);
         let pieces = longest.div_ceil(slice_bytes).max(1);
         let ranks = self.base.ranks();
         let [sequence, what, count, _] = call.tag(0).0;
@@ -270,10 +271,11 @@ impl Shared {
 }
 
 /// How messages go, and bytes of a slice: all channels get work, and no slice is too small to be worth its hand-over.
-fn cut(plan: &Plan, longest_block: usize, channels: usize, direct: bool) -> (Protocol, usize) {
+/// `lines`: how messages with flags go, if ranks reach each other directly.
+fn cut(plan: &Plan, longest_block: usize, channels: usize, lines: Option<Protocol>) -> (Protocol, usize) {
     let whole = longest_block.max(1).next_multiple_of(SLICE_UNIT_BYTES);
-    if direct && whole <= plan.line_bytes_max {
-        return (Protocol::Lines, whole);
+    if let Some(lines) = lines.filter(|_| whole <= plan.line_bytes_max) {
+        return (lines, whole);
     }
     let spread = longest_block.div_ceil(channels).next_multiple_of(SLICE_UNIT_BYTES);
     let least = SLICE_BYTES_MIN.min(plan.slice_bytes_max);

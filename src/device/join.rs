@@ -23,7 +23,8 @@ pub(super) fn join(communicator: &Communicator, gpu: &Gpu) -> Result<DeviceCommu
     agree_on_sizes(&base)?;
     let room = agree(&base, Endpoint::residents(gpu).map_err(Error::from))?;
     let channels = agree_on_channels(&base, gpu, room)?;
-    let arena = found(&base, gpu, channels, room);
+    let wide_lines = agree_on_lines(&base, gpu)?;
+    let arena = found(&base, gpu, (channels, wide_lines), room);
     let (arena, seats) = agree(&base, arena)?;
     let peers = peers(&base, &arena);
     let peers = agree(&base, peers)?;
@@ -52,8 +53,9 @@ pub(super) fn join(communicator: &Communicator, gpu: &Gpu) -> Result<DeviceCommu
 
 /// An error unless the settings of all ranks are alike: each computes where things are in the memory of the others.
 fn agree_on_sizes(base: &Communicator) -> Result<()> {
-    let GpuSizes { channels, slots, slot_bytes, window_bytes, peer_to_peer } = base.config().gpu;
-    let own = [channels, slots, slot_bytes, window_bytes, usize::from(peer_to_peer)].map(|size| size as u64);
+    let GpuSizes { channels, slots, slot_bytes, window_bytes, peer_to_peer, wide_lines } = base.config().gpu;
+    let switches = [peer_to_peer, wide_lines].map(usize::from);
+    let own = [channels, slots, slot_bytes, window_bytes, switches[0], switches[1]].map(|size| size as u64);
     let mut all = [0; NAMES.len()].repeat(base.ranks());
     base.all_gather(&own, &mut all)?;
     let (first, others) = all.split_at(NAMES.len());
@@ -86,8 +88,21 @@ fn agree_on_channels(base: &Communicator, gpu: &Gpu, room: usize) -> Result<usiz
     Ok(channels.min().unwrap_or(1).max(1))
 }
 
+/// Whether lines are wide: if they are to be, and the GPUs of all ranks have kernels that know them.
+fn agree_on_lines(base: &Communicator, gpu: &Gpu) -> Result<bool> {
+    let mut wide = [u8::from(base.config().gpu.wide_lines && gpu.has_wide_lines())];
+    base.all_reduce(&mut wide, Reduction::Min)?;
+    tracing::debug!(target: "device", wide = wide[0] != 0, "lines");
+    Ok(wide[0] != 0)
+}
+
 /// Takes room for the blocks, and makes the arena.
-fn found(base: &Communicator, gpu: &Gpu, channels: usize, room: usize) -> Result<(Arena, Seats)> {
+fn found(
+    base: &Communicator,
+    gpu: &Gpu,
+    (channels, wide_lines): (usize, bool),
+    room: usize,
+) -> Result<(Arena, Seats)> {
     // A group sends to and receives from every other rank at once.
     let blocks = (channels * BLOCKS_PER_CHANNEL).max(2 * base.ranks() - 1);
     let seats = Seats::take(gpu, blocks, room)?;
@@ -99,6 +114,7 @@ fn found(base: &Communicator, gpu: &Gpu, channels: usize, room: usize) -> Result
         slot_bytes: sizes.slot_bytes,
         low_bytes: LOW_BYTES,
         window_bytes: sizes.window_bytes,
+        wide_lines,
     })?;
     Ok((Arena::new(gpu, base.rank(), layout)?, seats))
 }
@@ -221,12 +237,13 @@ fn host_number() -> u64 {
 }
 
 /// The settings that ranks compare, in the order of [`GpuSizes`].
-const NAMES: [&str; 5] = [
+const NAMES: [&str; 6] = [
     "UNISONO_GPU_CHANNELS",
     "UNISONO_GPU_SLOTS",
     "UNISONO_GPU_SLOT_BYTES",
     "UNISONO_GPU_WINDOW_BYTES",
     "UNISONO_GPU_P2P",
+    "UNISONO_GPU_WIDE_LINES",
 ];
 /// A program has two strands at most.
 const BLOCKS_PER_CHANNEL: usize = 2;

@@ -138,6 +138,11 @@ impl DeviceCommunicator {
         &self.shared.order
     }
 
+    /// Whether the smallest messages go in lines of 16 bytes that are stored whole: where the GPUs of all ranks know how.
+    pub fn has_wide_lines(&self) -> bool {
+        self.shared.endpoint.arena().layout().sizes().wide_lines
+    }
+
     /// Uses `algorithm` for its collective from now on; every rank must do the same.
     pub fn use_algorithm(&self, algorithm: &'static Algorithm) {
         self.shared.lock().chosen[algorithm.collective as usize] = Some(algorithm);

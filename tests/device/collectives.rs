@@ -1,7 +1,7 @@
 //! Every collective, by every algorithm, for every type and operation, in place and not.
 
 use crate::support::{Case, material, reduction};
-use crate::world::{config, run, staged};
+use crate::world::{config, narrow, run, staged};
 use std::fmt::Debug;
 use unisono::device::{DeviceCommunicator, Stream};
 use unisono::schedule::{Algorithm, Collective, Reach, Spec, find};
@@ -101,8 +101,8 @@ fn ranks_on_one_gpu_reduce() {
 
 #[test]
 fn every_algorithm_does_what_it_is_for() {
-    for ranks in 1..=4 {
-        run(ranks, &config(), |comm, stream| {
+    for (ranks, config) in [(1, config()), (2, config()), (3, config()), (3, narrow()), (4, config())] {
+        run(ranks, &config, |comm, stream| {
             for algorithm in Algorithm::ALL.iter().filter(|row| row.reach != Reach::Buffers) {
                 let root = if algorithm.collective.has_root() { ranks - 1 } else { 0 };
                 let spec = Spec { ranks, root, aggregation: 2 };
@@ -140,7 +140,17 @@ fn messages_go_by_way_of_the_host_where_gpus_do_not_reach_each_other() {
 
 #[test]
 fn every_type_and_operation_is_reduced() {
-    run(3, &config(), |comm, stream| {
+    types_and_operations(&config(), true);
+}
+
+#[test]
+fn every_type_and_operation_is_reduced_in_narrow_lines() {
+    types_and_operations(&narrow(), false);
+}
+
+fn types_and_operations(config: &Config, wide: bool) {
+    run(3, config, |comm, stream| {
+        assert_eq!(comm.has_wide_lines(), wide && comm.gpu().has_wide_lines());
         for (op, name) in Op::ALL.into_iter().flat_map(|op| ["ring", "oneshot"].map(|name| (op, name))) {
             comm.use_algorithm(find(Collective::AllReduce, name).unwrap());
             let case = Case { op, ..case(Collective::AllReduce, 300, op == Op::Sum) };

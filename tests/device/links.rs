@@ -4,8 +4,15 @@ use crate::world::gpu;
 use std::time::Duration;
 use unisono_transports::p2p::{Arena, Endpoint, Layout, Peer, Sizes};
 
-const SIZES: Sizes =
-    Sizes { ranks: 2, channels: 1, slots: 3, slot_bytes: 1024, low_bytes: 64, window_bytes: 0 };
+const SIZES: Sizes = Sizes {
+    ranks: 2,
+    channels: 1,
+    slots: 3,
+    slot_bytes: 1024,
+    low_bytes: 64,
+    window_bytes: 0,
+    wide_lines: false,
+};
 
 /// Whether each of two ranks gets what the other sends, where rank 0 reaches `theirs` as rank 1's.
 fn tried(arenas: &[Arena; 2], theirs: &Arena) -> [bool; 2] {

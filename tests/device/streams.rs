@@ -171,6 +171,40 @@ fn rings_go_where_paths_are_best() {
     });
 }
 
+/// One of two GPUs has a driver that does not know lines stored whole, as in a container with an older one. In a process of its
+/// own: the other tests have their GPUs open.
+#[test]
+fn lines_are_such_as_all_gpus_know() {
+    if gpu().is_none_or(|gpu| !gpu.is_software()) || !alone("streams::lines_are_such_as_all_gpus_know") {
+        return;
+    }
+    software::set_gpus(2).unwrap();
+    software::set_cuda(12030).unwrap();
+    let older = Gpu::open(1).unwrap();
+    software::set_cuda(12040).unwrap();
+    let gpus = [Gpu::open(0).unwrap(), older];
+    assert_eq!(gpus.each_ref().map(Gpu::has_wide_lines), [true, false]);
+    for of_ranks in [[0, 0], [0, 1], [1, 0]] {
+        let comms = Communicator::threads_with(2, &config()).unwrap();
+        std::thread::scope(|scope| {
+            for comm in comms {
+                let gpu = &gpus[of_ranks[comm.rank()]];
+                scope.spawn(move || {
+                    let (comm, stream) = (comm.on(gpu).unwrap(), gpu.stream().unwrap());
+                    assert_eq!(comm.has_wide_lines(), of_ranks == [0, 0]);
+                    for name in ["ring", "oneshot"] {
+                        comm.use_algorithm(find(Collective::AllReduce, name).unwrap());
+                        let mut values = gpu.upload(&[1.0f32; 100]).unwrap();
+                        comm.all_reduce(&stream, &mut values, Sum).unwrap();
+                        comm.synchronize(&stream).unwrap();
+                        assert_eq!(values.to_vec(&stream).unwrap(), [2.0; 100]);
+                    }
+                });
+            }
+        });
+    }
+}
+
 #[test]
 fn each_rank_may_have_a_gpu() {
     if gpu().is_none() {

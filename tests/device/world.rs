@@ -22,9 +22,21 @@ pub(crate) fn gpu() -> Option<Gpu> {
 
 /// Small slots, so that small buffers are many pieces.
 pub(crate) fn config() -> Config {
-    let gpu =
-        GpuSizes { channels: 2, slots: 3, slot_bytes: 4096, window_bytes: 64 << 10, peer_to_peer: true };
+    let gpu = GpuSizes {
+        channels: 2,
+        slots: 3,
+        slot_bytes: 4096,
+        window_bytes: 64 << 10,
+        peer_to_peer: true,
+        wide_lines: true,
+    };
     Config { gpu, ..Config::default() }
+}
+
+/// The same with lines as every GPU has them.
+pub(crate) fn narrow() -> Config {
+    let config = config();
+    Config { gpu: GpuSizes { wide_lines: false, ..config.gpu }, ..config }
 }
 
 /// Runs `body` on every rank, all of them on one GPU; results by rank.

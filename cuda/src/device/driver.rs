@@ -52,6 +52,12 @@ pub(crate) unsafe fn newer<F: Copy>(name: &[u8]) -> Option<F> {
         .and_then(|library| unsafe { library.get::<F>(name) }.ok().map(|function| *function))
 }
 
+/// The version of CUDA that the driver is of, 12040 for 12.4.
+pub(crate) fn cuda() -> Result<c_int, GpuError> {
+    let reason = "none is loaded".to_owned();
+    lock(&LOADED).as_ref().map_or(Err(GpuError::NoDriver { reason }), version)
+}
+
 fn version(library: &Library) -> Result<c_int, GpuError> {
     type GetVersion = unsafe extern "C" fn(*mut c_int) -> c_int;
     let mut version = 0;

@@ -73,8 +73,12 @@ impl Gpu {
 
     /// Compute capability: major, minor.
     pub fn capability(&self) -> Result<(u32, u32), GpuError> {
-        let major = self.attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
-        Ok((major, self.attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?))
+        capability(&self.0.context)
+    }
+
+    /// Whether its kernels know [`Protocol::WideLines`](super::Protocol::WideLines): where the driver is of CUDA 12.4 or newer.
+    pub fn has_wide_lines(&self) -> bool {
+        self.0.modules.are_wide()
     }
 
     /// Bytes of memory: free, and all.
@@ -145,7 +149,7 @@ impl Gpu {
     }
 
     fn attribute(&self, attribute: Attribute) -> Result<u32, GpuError> {
-        Ok(self.0.context.attribute(attribute).from("cuDeviceGetAttribute")? as u32)
+        self::attribute(&self.0.context, attribute)
     }
 
     /// An error unless they are the same GPU.
@@ -155,6 +159,16 @@ impl Gpu {
         }
         Err(GpuError::OtherGpu { what, owner: owner.ordinal(), user: self.ordinal() })
     }
+}
+
+fn attribute(context: &CudaContext, attribute: Attribute) -> Result<u32, GpuError> {
+    Ok(context.attribute(attribute).from("cuDeviceGetAttribute")? as u32)
+}
+
+/// Major, minor.
+fn capability(context: &CudaContext) -> Result<(u32, u32), GpuError> {
+    let major = attribute(context, Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
+    Ok((major, attribute(context, Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?))
 }
 
 impl PartialEq for Gpu {
@@ -179,7 +193,7 @@ impl Device {
         unsafe { context.disable_event_tracking() };
         let name = result::device::get_name(context.cu_device()).from("cuDeviceGetName")?;
         let house = context.new_stream().from("cuStreamCreate")?;
-        let modules = Modules::load(&context)?;
+        let modules = Modules::load(&context, capability(&context)?)?;
         Ok(Self { context, name, modules, pool: Pool::default(), house })
     }
 }

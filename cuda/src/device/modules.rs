@@ -1,24 +1,25 @@
 //! The kernels' PTX, part of the program, and loaded when a GPU is opened.
 
-use super::driver::newer;
+use super::driver::{self, newer};
 use super::error::{Answer, GpuError};
 use super::gpu::lock;
 use cudarc::driver::{CudaContext, result, sys, sys::CUjit_option as JitOption};
 use std::collections::HashMap;
-use std::ffi::{CString, c_void};
+use std::ffi::{CString, c_int, c_void};
 use std::ptr::{null_mut, without_provenance_mut};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// The files of `cuda/ptx`.
+/// The files of a folder.
 macro_rules! modules {
-    ($($name:ident)*) => {
-        const MODULES: &[(&str, &str)] =
-            &[$((stringify!($name), include_str!(concat!("../../ptx/", stringify!($name), ".ptx")))),*];
+    ($modules:ident: $folder:literal $($name:ident)*) => {
+        const $modules: &[(&str, &str)] =
+            &[$((stringify!($name), include_str!(concat!($folder, stringify!($name), ".ptx")))),*];
     };
 }
 
 modules! {
+    MODULES: "../../ptx/"
     exchange
     model_attention
     model_elements
@@ -67,13 +68,62 @@ modules! {
     schedule_uint8
 }
 
+// With wide lines, in the place of those of the same names.
+modules! {
+    WIDE: "../../ptx/wide/"
+    one_shot_bfloat16
+    one_shot_double
+    one_shot_float
+    one_shot_fp8_e4m3
+    one_shot_fp8_e5m2
+    one_shot_half
+    one_shot_int32
+    one_shot_int64
+    one_shot_int8
+    one_shot_uint32
+    one_shot_uint64
+    one_shot_uint8
+    schedule_bfloat16
+    schedule_double
+    schedule_float
+    schedule_fp8_e4m3
+    schedule_fp8_e5m2
+    schedule_half
+    schedule_int32
+    schedule_int64
+    schedule_int8
+    schedule_uint32
+    schedule_uint64
+    schedule_uint8
+}
+
+/// What [`WIDE`] asks for: the CUDA that PTX 8.4 came with, and the compute capability that it was compiled for. The accesses
+/// of 128 bits in it are whole from capability 7.0 on.
+const WIDE_CUDA: c_int = 12040;
+const WIDE_CAPABILITY: (u32, u32) = (8, 0);
+
+/// Whether a GPU takes [`WIDE`].
+fn takes_wide(cuda: c_int, capability: (u32, u32)) -> bool {
+    cuda >= WIDE_CUDA && capability >= WIDE_CAPABILITY
+}
+
+/// The texts that a GPU loads.
+fn texts(wide: bool) -> Vec<&'static str> {
+    let instead = |name: &str| WIDE.iter().find(|(other, _)| wide && *other == name);
+    MODULES.iter().map(|module| instead(module.0).unwrap_or(module).1).collect()
+}
+
 /// The names of the kernels in a module's text.
 fn kernels(text: &'static str) -> impl Iterator<Item = &'static str> {
     text.split(".visible .entry ").skip(1).map(|body| &body[..body.find('(').unwrap_or(0)])
 }
 
 /// The modules of a GPU, all of them loaded.
-pub(crate) struct Modules(Mutex<Loaded>);
+pub(crate) struct Modules {
+    loaded: Mutex<Loaded>,
+    /// Whether those with wide lines are among them.
+    wide: bool,
+}
 
 #[derive(Default)]
 struct Loaded {
@@ -88,11 +138,13 @@ impl Modules {
     /// Loads all of them, by several threads: the driver compiles them when they are first loaded on a machine, which takes
     /// seconds. Later it could not be done: loading may wait for all that runs on the GPU, even for kernels that wait for what this
     /// thread would launch next.
-    pub(crate) fn load(context: &CudaContext) -> Result<Self, GpuError> {
-        let (modules, next) = (Self(Mutex::default()), AtomicUsize::new(0));
+    pub(crate) fn load(context: &CudaContext, capability: (u32, u32)) -> Result<Self, GpuError> {
+        let wide = takes_wide(driver::cuda()?, capability);
+        let (modules, next) = (Self { loaded: Mutex::default(), wide }, AtomicUsize::new(0));
+        let texts = texts(wide);
         let work = || {
             context.bind_to_thread().from("cuCtxSetCurrent")?;
-            while let Some((_, text)) = MODULES.get(next.fetch_add(1, Ordering::Relaxed)) {
+            while let Some(text) = texts.get(next.fetch_add(1, Ordering::Relaxed)) {
                 modules.enter(text)?;
             }
             Ok(())
@@ -112,19 +164,24 @@ impl Modules {
         }
     }
 
+    /// Whether its kernels know wide lines.
+    pub(crate) fn are_wide(&self) -> bool {
+        self.wide
+    }
+
     fn enter(&self, text: &'static str) -> Result<(), GpuError> {
         let image = CString::new(text).expect("PTX has no zeros");
         let module = load(image.as_bytes_with_nul())?;
-        lock(&self.0).modules.push(module);
+        lock(&self.loaded).modules.push(module);
         let found = kernels(text).map(|name| Ok((name, function(module, name)?)));
         let found = found.collect::<Result<Vec<_>, GpuError>>()?;
-        lock(&self.0).functions.extend(found);
+        lock(&self.loaded).functions.extend(found);
         Ok(())
     }
 
     /// The kernel of this name, and the name.
     pub(crate) fn function(&self, name: &str) -> Result<(sys::CUfunction, &'static str), GpuError> {
-        match lock(&self.0).functions.get_key_value(name) {
+        match lock(&self.loaded).functions.get_key_value(name) {
             Some((&name, &function)) => Ok((function, name)),
             None => Err(GpuError::NoKernel { name: name.to_owned() }),
         }
@@ -134,11 +191,11 @@ impl Modules {
     #[cfg(feature = "nvrtc")]
     pub(crate) fn add(&self, image: &[u8], names: &[&str]) -> Result<(), GpuError> {
         let module = load(image)?;
-        lock(&self.0).modules.push(module);
+        lock(&self.loaded).modules.push(module);
         for name in names {
             // Launches take the lock, too: the driver is called without.
             let function = function(module, name)?;
-            let functions = &mut lock(&self.0).functions;
+            let functions = &mut lock(&self.loaded).functions;
             if !functions.contains_key(name) {
                 functions.insert(String::leak((*name).to_owned()), function);
             }
@@ -148,7 +205,7 @@ impl Modules {
 
     /// Unloads them; the GPU's context is current, and none of their kernels runs.
     pub(crate) fn unload(&self) {
-        for module in std::mem::take(&mut *lock(&self.0)).modules {
+        for module in std::mem::take(&mut *lock(&self.loaded)).modules {
             // SAFETY: kernels and streams keep the GPU open, so nobody has or runs a function of it any more.
             let _ = unsafe { result::module::unload(module) };
         }
@@ -201,17 +258,51 @@ const LOG_BYTES: usize = 4096;
 
 #[cfg(test)]
 mod tests {
-    use super::{MODULES, kernels, load};
+    use super::{MODULES, WIDE, WIDE_CAPABILITY, WIDE_CUDA, kernels, load, takes_wide, texts};
     use std::collections::HashSet;
+    use std::path::{Path, PathBuf};
 
     #[test]
     fn every_file_has_its_row() {
-        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/ptx");
-        let name = |entry: std::fs::DirEntry| entry.path().file_stem().unwrap().to_str().unwrap().to_owned();
-        let mut files: Vec<String> =
-            std::fs::read_dir(folder).unwrap().map(|entry| name(entry.unwrap())).collect();
-        files.sort();
-        assert_eq!(MODULES.iter().map(|(name, _)| *name).collect::<Vec<_>>(), files);
+        let name = |path: PathBuf| path.file_stem().unwrap().to_str().unwrap().to_owned();
+        for (folder, modules) in [("ptx", MODULES), ("ptx/wide", WIDE)] {
+            let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder);
+            let files = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+            let mut files: Vec<String> = files.filter(|path| path.is_file()).map(name).collect();
+            files.sort();
+            assert_eq!(modules.iter().map(|(name, _)| *name).collect::<Vec<_>>(), files);
+        }
+    }
+
+    /// The driver is asked for no more and no less than the files are made for.
+    #[test]
+    fn wide_lines_are_for_drivers_that_take_their_ptx() {
+        let said = |text: &str, key: &str| {
+            let line = text.lines().find_map(|line| line.strip_prefix(key)).expect("a line of PTX");
+            line.trim().to_owned()
+        };
+        for (modules, version) in [(MODULES, "8.0"), (WIDE, "8.4")] {
+            for (name, text) in modules {
+                assert_eq!(
+                    (said(text, ".version"), said(text, ".target")),
+                    (version.into(), "sm_80".into()),
+                    "{name}"
+                );
+                assert_eq!(text.contains(".b128"), version == "8.4", "{name}");
+            }
+        }
+        // From PTX 8.0 and 8.4 on, which came with CUDA 12.0 and 12.4.
+        assert_eq!((WIDE_CUDA, WIDE_CAPABILITY), (12040, (8, 0)));
+        assert!(takes_wide(12040, (8, 0)) && takes_wide(13000, (12, 0)));
+        assert!(!takes_wide(12030, (9, 0)) && !takes_wide(12080, (7, 5)));
+    }
+
+    #[test]
+    fn modules_with_wide_lines_have_the_same_kernels() {
+        let all = |wide| texts(wide).into_iter().flat_map(kernels).collect::<Vec<_>>();
+        assert_eq!(all(true), all(false));
+        let changed = texts(true).iter().zip(texts(false)).filter(|(wide, other)| **wide != *other).count();
+        assert_eq!(changed, WIDE.len());
     }
 
     #[test]

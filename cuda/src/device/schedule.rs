@@ -80,7 +80,7 @@ arguments! {
     /// The messages between this rank and a peer on one lane. The kernel keeps the counters up to date, so that a launch
     /// that a graph repeats goes on where the last one ended.
     Port: 80 {
-        /// To the peer. A slot is a head of [`Port::HEAD_BYTES`] and data.
+        /// To the peer. A slot is a head and data, [`Port::slot_bytes`].
         0 => out: Fifo,
         /// From the peer.
         32 => into: Fifo,
@@ -207,8 +207,8 @@ arguments! {
         92 => op: u32,
         /// As in [`Interpret`].
         96 => divisor: u32,
-        /// Room that has no meaning.
-        100 => unused: u32,
+        /// [`Protocol::Lines`] or [`Protocol::WideLines`] as a number; the same in all launches with these mailboxes.
+        100 => protocol: u32,
         /// As in [`Interpret`].
         104 => left: *const u64,
         /// For all of its waits.
@@ -222,9 +222,17 @@ arguments! {
 pub enum Protocol {
     /// Data in a slot, then a counter: for bandwidth.
     Slots,
-    /// Data and flags together, in lines of 16 bytes of which 8 are data: for latency. Such ports are never used with the other
-    /// protocol; their slots are zero at first, and [`Port::line_slot_bytes`] long.
+    /// Data and flags together, for latency: every word of 8 bytes has 4 of data, and a flag. Such ports are never used with
+    /// another protocol, and their slots are zero at first.
     Lines,
+    /// The same, but in pieces of 16 bytes, each with 12 of data and a flag, which are stored whole: for GPUs that
+    /// [know how](super::Gpu::has_wide_lines), and not with kernels of one's own.
+    WideLines,
+}
+
+impl Protocol {
+    /// All of them, by number.
+    pub const ALL: [Self; 3] = [Self::Slots, Self::Lines, Self::WideLines];
 }
 
 /// What an [`Act`] does; the steps of a schedule.
@@ -333,28 +341,46 @@ impl Port {
     /// What a slot begins with: tag and length of its message. Each block of it then begins at a multiple of 16 bytes.
     pub const HEAD_BYTES: usize = 64;
 
-    /// Of a slot for messages of so many blocks, by [`Protocol::Slots`].
-    pub const fn slot_bytes(blocks: usize, slice_bytes: usize) -> usize {
-        Self::HEAD_BYTES + blocks * slice_bytes
-    }
-
-    /// The same by [`Protocol::Lines`], where half is flags.
-    pub const fn line_slot_bytes(blocks: usize, slice_bytes: usize) -> usize {
-        2 * Self::slot_bytes(blocks, slice_bytes)
+    /// Of a slot for messages of so many blocks of `slice_bytes`, a multiple of 64.
+    pub const fn slot_bytes(protocol: Protocol, blocks: usize, slice_bytes: usize) -> usize {
+        let bytes = Self::HEAD_BYTES + blocks * slice_bytes;
+        match protocol {
+            Protocol::Slots => bytes,
+            // Half is flags.
+            Protocol::Lines => 2 * bytes,
+            // A quarter is flags; and every 64 bytes, of which blocks consist, are three lines at most.
+            Protocol::WideLines => 3 * bytes.div_ceil(2),
+        }
     }
 }
 
 impl OneShot {
-    /// Of the mailbox of one rank: twice, for launches in turn, an area for each rank and block.
-    pub const fn mailbox_bytes(ranks: usize, blocks_max: usize, block_bytes: usize) -> usize {
-        2 * ranks * blocks_max * Self::area_bytes(block_bytes)
+    /// Of the mailbox of one rank: twice, for launches in turn, an area for each rank and block. Nothing by [`Protocol::Slots`].
+    pub const fn mailbox_bytes(
+        protocol: Protocol,
+        ranks: usize,
+        blocks_max: usize,
+        block_bytes: usize,
+    ) -> usize {
+        2 * ranks * blocks_max * Self::area_bytes(protocol, block_bytes)
     }
 
-    /// A head, and lines of which half is data.
-    const fn area_bytes(block_bytes: usize) -> usize {
-        Port::HEAD_BYTES + 2 * block_bytes
+    /// A head, and lines.
+    const fn area_bytes(protocol: Protocol, block_bytes: usize) -> usize {
+        match protocol {
+            Protocol::Slots => 0,
+            Protocol::Lines => Port::HEAD_BYTES + 2 * block_bytes,
+            Protocol::WideLines => {
+                Port::HEAD_BYTES + block_bytes.div_ceil(WIDE_LINE_DATA_BYTES) * WIDE_LINE_BYTES
+            }
+        }
     }
 }
+
+/// Two pieces of 16 bytes,
+const WIDE_LINE_BYTES: usize = 32;
+/// and what they carry.
+const WIDE_LINE_DATA_BYTES: usize = 24;
 
 impl Interpret {
     /// Words of a tag: sequence, what, count, piece.

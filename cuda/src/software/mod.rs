@@ -104,6 +104,12 @@ pub fn set_too_large(kernel: &str) -> Result<(), SoftwareError> {
     set(b"unisono_set_too_large", name.as_ptr())
 }
 
+/// The version of CUDA that the driver says it is of, from now on: 12040, at first, is 12.4. GPUs that are opened
+/// later get the kernels for it.
+pub fn set_cuda(version: u32) -> Result<(), SoftwareError> {
+    set(b"unisono_set_cuda", version)
+}
+
 /// How kernels of GPU `from` reach memory of GPU `to`, from now on; at first all do, equally well.
 pub fn set_path(from: u32, to: u32, path: Link) -> Result<(), SoftwareError> {
     let Link { direct, rank, atomics } = path;

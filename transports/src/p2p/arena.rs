@@ -79,8 +79,8 @@ impl Arena {
         neighbour(&self.layout, self.memory.address())
     }
 
-    pub(super) fn mailbox(&self) -> *mut u8 {
-        mailbox(&self.layout, self.memory.address())
+    pub(super) fn mailbox(&self, protocol: Protocol) -> *mut u8 {
+        mailbox(&self.layout, protocol, self.memory.address())
     }
 
     /// What goes to `peer` directly on one lane, and what comes from it.
@@ -113,8 +113,8 @@ impl Reached {
         neighbour(layout, self.memory.address())
     }
 
-    pub(super) fn mailbox(&self, layout: &Layout) -> *mut u8 {
-        mailbox(layout, self.memory.address())
+    pub(super) fn mailbox(&self, layout: &Layout, protocol: Protocol) -> *mut u8 {
+        mailbox(layout, protocol, self.memory.address())
     }
 }
 
@@ -123,6 +123,6 @@ fn neighbour(layout: &Layout, base: u64) -> Neighbour {
     Neighbour { window: at(layout.window().start) as *mut u8, inbox: at(layout.inbox().start) as *mut u64 }
 }
 
-fn mailbox(layout: &Layout, base: u64) -> *mut u8 {
-    (base as usize + layout.mailbox().start) as *mut u8
+fn mailbox(layout: &Layout, protocol: Protocol, base: u64) -> *mut u8 {
+    (base as usize + layout.mailbox(protocol).start) as *mut u8
 }

@@ -4,12 +4,12 @@ use super::arena::{Arena, Reached};
 use super::program::Program;
 use super::stage::Stage;
 use super::trial::TRIAL_MESSAGES;
-use crate::Result;
+use crate::{Error, Result};
 use std::ptr::null_mut;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use unisono_cuda::device::{
-    Act, Buffer, Fifo, Held, Neighbour, Pinned, Place, Port, Protocol, Status, Strand, Stream,
+    Act, Buffer, Fifo, Held, Neighbour, OwnKernels, Pinned, Place, Port, Protocol, Status, Strand, Stream,
 };
 
 /// How another rank is reached.
@@ -33,20 +33,27 @@ pub struct Endpoint {
     /// Blocks that were counted on to run at once.
     pub(super) room: u32,
     /// Of each protocol.
-    pub(super) ports: [Buffer<Port>; 2],
+    pub(super) ports: [Buffer<Port>; Protocol::ALL.len()],
     pub(super) neighbours: Buffer<Neighbour>,
     /// Window programs that each channel has run.
     pub(super) instances: Buffer<u64>,
-    /// By rank: where it is sent what is reduced in one shot.
-    pub(super) mailboxes: Buffer<*mut u8>,
-    /// Shots that each block has taken part in.
-    pub(super) shots: Buffer<u64>,
+    /// In lines of either form.
+    narrow_shots: Shots,
+    wide_shots: Shots,
     /// Ends all waits.
     pub(super) abort: Pinned<u32>,
     /// By rank: ends waits for it.
     pub(super) left: Pinned<u64>,
     /// Why a launch ended early.
     pub(super) status: Pinned<Status>,
+}
+
+/// What is reduced in one shot.
+pub(super) struct Shots {
+    /// By rank: where it is sent.
+    pub(super) mailboxes: Buffer<*mut u8>,
+    /// In how many each block has taken part.
+    pub(super) launches: Buffer<u64>,
 }
 
 /// A program in memory of the GPU, with room for its scratch.
@@ -63,33 +70,30 @@ impl Endpoint {
     /// Links to all ranks, by rank; `all_direct`: on no rank is any of them staged.
     ///
     /// # Errors
-    /// If there is no room for the tables.
+    /// If there is no room for the tables, or the GPU does not know the lines that the arenas are for.
     pub fn new(arena: Arena, peers: Vec<Peer>, all_direct: bool) -> Result<Self> {
         let gpu = arena.gpu().clone();
         let sizes = *arena.layout().sizes();
+        if sizes.wide_lines && !gpu.has_wide_lines() {
+            return Err(Error::Misuse(format!("wide lines on {gpu:?}, which has none")));
+        }
         let ports = |protocol| gpu.upload(&ports(&arena, &peers, protocol));
         let neighbour = |peer: &Peer| match peer {
             Peer::Own => arena.neighbour(),
             Peer::Direct(reached) => reached.neighbour(arena.layout()),
             Peer::Staged(_) => Neighbour { window: null_mut(), inbox: null_mut() },
         };
-        let mailbox = |peer: &Peer| match peer {
-            Peer::Own => arena.mailbox(),
-            Peer::Direct(reached) => reached.mailbox(arena.layout()),
-            Peer::Staged(_) => null_mut(),
-        };
         let held = |peer: &Peer| match peer {
             Peer::Staged(stage) => lock(stage).hold().to_vec(),
             Peer::Own | Peer::Direct(_) => Vec::new(),
         };
-        let mailboxes: Vec<*mut u8> = peers.iter().map(mailbox).collect();
         let neighbours: Vec<Neighbour> = peers.iter().map(neighbour).collect();
         Ok(Self {
-            ports: [ports(Protocol::Slots)?, ports(Protocol::Lines)?],
+            ports: [ports(Protocol::Slots)?, ports(Protocol::Lines)?, ports(Protocol::WideLines)?],
             neighbours: gpu.upload(&neighbours)?,
             instances: gpu.alloc(sizes.channels)?,
-            mailboxes: gpu.upload(&mailboxes)?,
-            shots: gpu.alloc(sizes.channels)?,
+            narrow_shots: Shots::new(&arena, &peers, Protocol::Lines)?,
+            wide_shots: Shots::new(&arena, &peers, Protocol::WideLines)?,
             abort: gpu.pin(1)?,
             left: gpu.pin(sizes.ranks)?,
             status: gpu.pin(1)?,
@@ -131,6 +135,18 @@ impl Endpoint {
     /// all ranks.
     pub fn reaches_all(&self) -> bool {
         self.all_direct
+    }
+
+    /// How messages with flags go: the same on all ranks. Kernels of one's own are made by whatever compiler there is, which
+    /// need not know wide lines.
+    pub fn lines(&self, own: Option<&OwnKernels>) -> Protocol {
+        let wide = self.arena.layout().sizes().wide_lines && own.is_none();
+        if wide { Protocol::WideLines } else { Protocol::Lines }
+    }
+
+    /// Of all shots in lines of this form.
+    pub(super) fn shots(&self, lines: Protocol) -> &Shots {
+        if lines == Protocol::WideLines { &self.wide_shots } else { &self.narrow_shots }
     }
 
     /// What goes by way of the host: to and from which rank.
@@ -176,11 +192,29 @@ impl Endpoint {
         self.ports.iter().for_each(|ports| ports.used_by(stream));
         self.neighbours.used_by(stream);
         self.instances.used_by(stream);
-        self.mailboxes.used_by(stream);
-        self.shots.used_by(stream);
+        self.narrow_shots.used_by(stream);
+        self.wide_shots.used_by(stream);
         self.abort.used_by(stream);
         self.left.used_by(stream);
         self.status.used_by(stream);
+    }
+}
+
+impl Shots {
+    fn new(arena: &Arena, peers: &[Peer], lines: Protocol) -> Result<Self> {
+        let mailbox = |peer: &Peer| match peer {
+            Peer::Own => arena.mailbox(lines),
+            Peer::Direct(reached) => reached.mailbox(arena.layout(), lines),
+            Peer::Staged(_) => null_mut(),
+        };
+        let mailboxes: Vec<*mut u8> = peers.iter().map(mailbox).collect();
+        let gpu = arena.gpu();
+        Ok(Self { mailboxes: gpu.upload(&mailboxes)?, launches: gpu.alloc(arena.layout().sizes().channels)? })
+    }
+
+    fn used_by(&self, stream: &Stream) {
+        self.mailboxes.used_by(stream);
+        self.launches.used_by(stream);
     }
 }
 

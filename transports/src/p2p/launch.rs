@@ -165,10 +165,7 @@ impl Endpoint {
         let (bounds, slice) = (program.bounds(), order.slice_bytes);
         let in_channels = program.lane_max() < LANES;
         let beside = order.channels == 1 && program.lane_max() < sizes.lanes();
-        let slot = match order.protocol {
-            Protocol::Slots => sizes.slot_bytes,
-            Protocol::Lines => sizes.low_bytes,
-        };
+        let (slot, lines) = (sizes.message_bytes(order.protocol), order.protocol != Protocol::Slots);
         let scratch = program.blocks(order.channels) * bounds.scratch;
         let problem = if !(in_channels || beside) || order.channels > sizes.channels || order.channels == 0 {
             "it has no such lanes"
@@ -182,7 +179,9 @@ impl Endpoint {
             "blocks do not fit the window"
         } else if scratch > uploaded.lengths.len() || exceeds(scratch, slice, uploaded.scratch.len()) {
             "blocks do not fit scratch"
-        } else if (bounds.uses_window || order.protocol == Protocol::Lines) && !self.reaches_all() {
+        } else if lines && order.protocol != self.lines(order.own) {
+            "there are no such lines"
+        } else if (bounds.uses_window || lines) && !self.reaches_all() {
             "peers are out of reach"
         } else {
             return Ok(());

@@ -22,6 +22,8 @@ pub struct Sizes {
     pub low_bytes: usize,
     /// Bytes of a rank's window: whole lines.
     pub window_bytes: usize,
+    /// Whether messages with flags go by [`Protocol::WideLines`], too.
+    pub wide_lines: bool,
 }
 
 impl Sizes {
@@ -31,12 +33,26 @@ impl Sizes {
         self.channels * Interpret::LANES + 1
     }
 
-    /// Bytes of one slot with its head.
+    /// Bytes of one slot with its head; none of a protocol that is not used.
     pub fn slot_stride(&self, protocol: Protocol) -> usize {
-        match protocol {
-            Protocol::Slots => Port::slot_bytes(1, self.slot_bytes),
-            Protocol::Lines => Port::line_slot_bytes(1, self.low_bytes),
+        if !self.uses(protocol) {
+            return 0;
         }
+        Port::slot_bytes(protocol, 1, self.message_bytes(protocol)).next_multiple_of(LINE_BYTES)
+    }
+
+    /// Data of the largest message by a protocol.
+    pub fn message_bytes(&self, protocol: Protocol) -> usize {
+        if protocol == Protocol::Slots { self.slot_bytes } else { self.low_bytes }
+    }
+
+    fn uses(&self, protocol: Protocol) -> bool {
+        self.wide_lines || protocol != Protocol::WideLines
+    }
+
+    fn mailbox_bytes(&self, protocol: Protocol) -> usize {
+        let bytes = || OneShot::mailbox_bytes(protocol, self.ranks, self.channels, self.low_bytes);
+        if self.uses(protocol) { bytes() } else { 0 }
     }
 
     fn are_sound(&self) -> bool {
@@ -53,14 +69,14 @@ impl Sizes {
 /// The places in an arena, as offsets in bytes.
 ///
 /// Behind one another: the counters, one to a line; the inbox of signals; the window; the slots of
-/// the FIFOs into this rank, of both protocols; the mailbox.
+/// the FIFOs into this rank, and the mailboxes, of each protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
     sizes: Sizes,
     inbox: usize,
     window: usize,
-    slots: [usize; 2],
-    mailbox: usize,
+    slots: [usize; PROTOCOLS],
+    mailboxes: [usize; PROTOCOLS],
     bytes: usize,
 }
 
@@ -77,15 +93,23 @@ impl Layout {
         let inbox = PROTOCOLS * sizes.lanes() * sizes.ranks * 2 * LINE_BYTES;
         let words = Interpret::inbox_words(sizes.channels, sizes.ranks);
         let window = inbox + (words * WORD_BYTES).next_multiple_of(LINE_BYTES);
-        let first = window + sizes.window_bytes;
         let fifos = sizes.lanes() * (sizes.ranks - 1) * sizes.slots;
-        let of = |protocol| sizes.slot_stride(protocol).checked_mul(fifos).ok_or_else(refused);
-        let second = of(Protocol::Slots)?.checked_add(first).ok_or_else(refused)?;
-        let mailbox = of(Protocol::Lines)?.checked_add(second).ok_or_else(refused)?;
-        let shots = OneShot::mailbox_bytes(sizes.ranks, sizes.channels, sizes.low_bytes);
-        let bytes = mailbox.checked_add(shots).ok_or_else(refused)?;
-        let layout = Self { sizes, inbox, window, slots: [first, second], mailbox, bytes };
-        if bytes <= isize::MAX as usize { Ok(layout) } else { Err(refused()) }
+        let mut layout =
+            Self { sizes, inbox, window, slots: [0; PROTOCOLS], mailboxes: [0; PROTOCOLS], bytes: 0 };
+        let mut end = window + sizes.window_bytes;
+        let mut place = |bytes: Option<usize>| {
+            let start = end;
+            end = bytes.and_then(|bytes| start.checked_add(bytes)).ok_or_else(refused)?;
+            Ok::<usize, Error>(start)
+        };
+        for (protocol, start) in Protocol::ALL.into_iter().zip(&mut layout.slots) {
+            *start = place(sizes.slot_stride(protocol).checked_mul(fifos))?;
+        }
+        for (protocol, start) in Protocol::ALL.into_iter().zip(&mut layout.mailboxes) {
+            *start = place(Some(sizes.mailbox_bytes(protocol)))?;
+        }
+        layout.bytes = end;
+        if end <= isize::MAX as usize { Ok(layout) } else { Err(refused()) }
     }
 
     /// The sizes that it was made for.
@@ -118,9 +142,10 @@ impl Layout {
         self.window..self.slots[0]
     }
 
-    /// What all ranks have to be reduced in one shot: in lines, a part for each.
-    pub fn mailbox(&self) -> Range<usize> {
-        self.mailbox..self.bytes
+    /// What all ranks have to be reduced in one shot: in lines of a protocol, a part for each.
+    pub fn mailbox(&self, protocol: Protocol) -> Range<usize> {
+        let start = self.mailboxes[protocol as usize];
+        start..start + self.sizes.mailbox_bytes(protocol)
     }
 
     /// In the arena of `rank`: the slots of messages from `peer` on `lane`.
@@ -156,7 +181,7 @@ impl Layout {
 /// Everything begins on one of these.
 pub const LINE_BYTES: usize = 64;
 const WORD_BYTES: usize = 8;
-const PROTOCOLS: usize = 2;
+const PROTOCOLS: usize = Protocol::ALL.len();
 const SLOTS_MIN: usize = 3;
 /// Bounds that keep sums of products of sizes within a word.
 const COUNT_MAX: usize = 1 << 12;
@@ -169,8 +194,9 @@ mod tests {
 
     fn places(layout: &Layout, rank: usize) -> Vec<Range<usize>> {
         let (ranks, lanes) = (layout.sizes().ranks, layout.sizes().lanes());
-        let mut places = vec![layout.inbox(), layout.window(), layout.mailbox()];
-        for protocol in [Protocol::Slots, Protocol::Lines] {
+        let mut places = vec![layout.inbox(), layout.window()];
+        for protocol in Protocol::ALL {
+            places.push(layout.mailbox(protocol));
             for (lane, peer) in (0..lanes).flat_map(|lane| (0..ranks).map(move |peer| (lane, peer))) {
                 places.push(layout.tail(protocol, lane, peer));
                 places.push(layout.head(protocol, lane, peer));
@@ -182,18 +208,27 @@ mod tests {
         places
     }
 
-    const SIZES: Sizes =
-        Sizes { ranks: 2, channels: 1, slots: 3, slot_bytes: 64, low_bytes: 64, window_bytes: 0 };
+    const SIZES: Sizes = Sizes {
+        ranks: 2,
+        channels: 1,
+        slots: 3,
+        slot_bytes: 64,
+        low_bytes: 64,
+        window_bytes: 0,
+        wide_lines: true,
+    };
 
     proptest! {
         #[test]
         fn places_are_apart_and_inside(
             ranks in 1usize..9, channels in 1usize..5, slots in 3usize..5, lines in 1usize..9, low in 1usize..4,
-            window in 0usize..9
+            window in 0usize..9, wide_lines: bool
         ) {
             let bytes = |lines| lines * LINE_BYTES;
             let (slot_bytes, low_bytes, window_bytes) = (bytes(lines), bytes(low), bytes(window));
-            let layout = Layout::new(Sizes { ranks, channels, slots, slot_bytes, low_bytes, window_bytes }).unwrap();
+            let sizes = Sizes { ranks, channels, slots, slot_bytes, low_bytes, window_bytes, wide_lines };
+            let layout = Layout::new(sizes).unwrap();
+            prop_assert_eq!(layout.mailbox(Protocol::WideLines).is_empty(), !wide_lines);
             for rank in 0..ranks {
                 let mut found = places(&layout, rank);
                 found.sort_by_key(|place| (place.start, place.end));

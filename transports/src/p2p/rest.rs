@@ -25,7 +25,7 @@ impl Endpoint {
         let (layout, ranks) = (self.arena.layout(), self.peers.len());
         let is_direct = |peer: usize| matches!(self.peers[peer], Peer::Direct(_));
         let mut at_rest = true;
-        for protocol in [Protocol::Slots, Protocol::Lines] {
+        for protocol in Protocol::ALL {
             for (index, port) in self.ports[protocol as usize].to_vec(&stream)?.iter().enumerate() {
                 let (lane, peer) = (index / ranks, index % ranks);
                 at_rest &= !is_direct(peer) || word(layout.head(protocol, lane, peer).start) == port.sent;

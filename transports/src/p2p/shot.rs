@@ -15,7 +15,7 @@ impl Endpoint {
     }
 
     /// Enqueues this rank's part of an all_reduce of `bytes`, which are the one share of both operands. The order's
-    /// slices do not matter.
+    /// slices and protocol do not matter.
     ///
     /// # Errors
     /// If sizes do not fit each other, memory is another GPU's, or the driver refuses the launch: nothing is enqueued then.
@@ -52,6 +52,8 @@ impl Endpoint {
         output: &Operand<'_>,
     ) -> Result<OneShot> {
         let sizes = self.arena.layout().sizes();
+        let lines = self.lines(order.own);
+        let shots = self.shots(lines);
         let (from, into) = (input.extent("input", 1)?, output.extent("output", 1)?);
         let whole = |share_bytes: u64| share_bytes == bytes as u64;
         if !whole(from.share_bytes) || !whole(into.share_bytes) {
@@ -60,8 +62,8 @@ impl Endpoint {
         Ok(OneShot {
             input: from.base,
             output: into.base,
-            mailboxes: self.mailboxes.address() as *const _,
-            launches: self.shots.address() as *mut _,
+            mailboxes: shots.mailboxes.address() as *const _,
+            launches: shots.launches.address() as *mut _,
             bytes: bytes as u64,
             block_bytes: sizes.low_bytes as u64,
             sequence: order.sequence,
@@ -73,7 +75,7 @@ impl Endpoint {
             blocks_max: sizes.channels as u32,
             op: order.op as u32,
             divisor: order.divisor.max(1),
-            unused: 0,
+            protocol: lines as u32,
             left: self.left.address() as *const _,
             patience: self.patience(order.limit),
         })

@@ -149,7 +149,7 @@ static int launch_schedule(World& world, u32 index) {
     args.rank = index;
     args.channels = args.channels_max = args.strand_count = 1;
     args.uses_window = rank.program.windows;
-    args.protocol = world.which == "lines" ? LINES : SLOTS;
+    args.protocol = world.which == "wide_lines" ? WIDE_LINES : world.which == "lines" ? LINES : SLOTS;
     args.patience = {&abort_word, &rank.status, limit_ns};
     unisono_launch launch = {"schedule_int32", &args, 1, 32, 1};
     return unisono_run(&launch);
@@ -166,6 +166,7 @@ static int launch_one_shot(World& world, u32 index) {
     args.ranks = RANKS;
     args.rank = index;
     args.blocks_max = 1;
+    args.protocol = world.which == "wide_one_shot" ? WIDE_LINES : LINES;
     args.patience = {&abort_word, &rank.status, limit_ns};
     unisono_launch launch = {"one_shot_int32", &args, 1, 32, 1};
     return unisono_run(&launch);
@@ -186,7 +187,7 @@ static bool is_right(const Rank& rank, u32 launch, bool sums) {
 // One rank's launches, one after the other; no rank waits for another but in kernels.
 static bool run(World& world, u32 index) {
     Rank& rank = world.ranks[index];
-    bool one_shot = world.which == "one_shot";
+    bool one_shot = world.which == "one_shot" || world.which == "wide_one_shot";
     for (u32 launch = 0; launch < (one_shot ? 4 * LAUNCHES : LAUNCHES); launch++) {
         for (u32 at = 0; at < COUNT; at++) {
             rank.input[at] = number(index, at, launch);

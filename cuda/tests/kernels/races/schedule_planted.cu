@@ -15,6 +15,17 @@ static bool has(const char* bug) { return strcmp(planted, bug) == 0; }
 #define __syncthreads_and(vote) \
     (#vote[0] == 'm' && has("missing_barrier") ? (vote) : software::sync_threads(vote, __FILE__, __LINE__))
 
+// A flag goes before the rest of its sixteen bytes.
+static void store_torn(u8* to, const Words& value) {
+    u64 halves[2];
+    memcpy(halves, &value, sizeof halves);
+    store_relaxed((u64*)to + 1, halves[1]);
+    software::published();
+    store_relaxed((u64*)to, halves[0]);
+}
+
+#define store_whole(to, value) (has("torn_lines") ? store_torn(to, value) : store_whole(to, value))
+
 #include "slots.cuh"
 
 // The sender counts one slot more than there are.
@@ -50,19 +61,24 @@ static void give_back(const Stage& stage, const Act& act) {
 #include "mailbox.cuh"
 
 // All launches use one area of a mailbox; rank 1 looks for rank 0's lines only when others lie there.
-static Shot even(const Shot& shot) { return {shot.args, shot.launch & ~1ull, shot.flag, shot.start, shot.bytes}; }
+template <class L>
+static Shot<L> even(const Shot<L>& shot) {
+    return {shot.args, shot.launch & ~1ull, shot.flag, shot.start, shot.bytes};
+}
 
-static void hold_up(const Shot& shot, u32 from, const u8* line) {
-    u64 start = now_ns(), data;
+template <class L>
+static void hold_up(const Shot<L>& shot, u32 from, const L* line) {
+    u64 start = now_ns();
+    Content<L> content;
     bool late = has("one_area") && shot.args.rank == 1 && from == 0, seen = false, there = false;
     while (late && (there || !seen) && now_ns() - start < 5000000000) {
-        there = load_line(data, line, shot.flag);
+        there = load_line(content, line, shot.flag);
         seen = seen || there;
         relax();
     }
 }
 
 #define area_of(shot, to, from) area_of(has("one_area") ? even(shot) : shot, to, from)
-#define wait_line(data, line, flag, waiter) (hold_up(shot, from, line), wait_line(data, line, flag, waiter))
+#define wait_words(words, lines, flag, waiter) (hold_up(shot, from, lines), wait_words(words, lines, flag, waiter))
 
 #include "schedule_right.cu"

@@ -13,9 +13,9 @@ fn one_way(rank: usize) -> Program {
     if rank == 0 { program.send(1, &[input(0)]) } else { program.recv(0, &[output(0)]) }
 }
 
-fn send(world: &mut World, count: usize) {
+fn send(world: &mut World, protocol: Protocol, count: usize) {
     let inputs = numbers::<u32>(2, count);
-    let job = Job { protocol: Protocol::Lines, channels: 1, ..job::<u32>(Op::Sum, count, 1, (1, 1)) };
+    let job = Job { protocol, channels: 1, ..job::<u32>(Op::Sum, count, 1, (1, 1)) };
     let found = carry_out(world, &job, &one_way, &inputs, count);
     expect(&found[1], &inputs[0], &format!("{count}"));
 }
@@ -23,17 +23,20 @@ fn send(world: &mut World, count: usize) {
 #[test]
 fn flags_that_come_again_are_not_taken_for_old_ones() {
     let Some(device) = Device::new("lines.so", &["kernels/schedule.cu"]) else { return };
-    let mut world = World::new(&device, size(2));
-    // Across the last step before flags begin again.
-    world.go_on_from((1 << 31) - 3);
-    [40, 1, 7, 40, 33].into_iter().for_each(|count| send(&mut world, count));
-    // Short messages at the end of a period leave no line of a slot as it was.
-    world.go_on_from((1 << 20) - 2);
-    (0..2).for_each(|_| send(&mut world, 1));
-    for slot in 0..2 {
-        let flags = world.line_flags(1, 0, slot);
-        // Lines of the head that have no meaning are never looked at.
-        let looked_at = flags[..5].iter().chain(&flags[8..]);
-        assert!(looked_at.clone().all(|&flag| flag == (1 << 20) - 1 + slot as u32), "slot {slot}: {flags:?}");
+    // The flags of a head that are looked at, and where those of the data begin: by sixteen bytes.
+    for (protocol, head, data) in [(Protocol::Lines, 5, 8), (Protocol::WideLines, 4, 4)] {
+        let mut world = World::new(&device, size(2));
+        // Across the last step before flags begin again.
+        world.go_on_from((1 << 31) - 3);
+        [40, 1, 7, 40, 33].into_iter().for_each(|count| send(&mut world, protocol, count));
+        // Short messages at the end of a period leave no line of a slot as it was.
+        world.go_on_from((1 << 20) - 2);
+        (0..2).for_each(|_| send(&mut world, protocol, 1));
+        for slot in 0..2 {
+            let flags = world.line_flags(1, 0, slot);
+            let mut looked_at = flags[..head].iter().chain(&flags[data..]);
+            let wanted = (1 << 20) - 1 + slot as u32;
+            assert!(looked_at.all(|&flag| flag == wanted), "{protocol:?}, slot {slot}: {flags:?}");
+        }
     }
 }

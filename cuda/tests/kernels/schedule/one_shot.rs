@@ -7,8 +7,8 @@ use crate::naive::Naive;
 use crate::software::Device;
 use std::ptr::{from_mut, null};
 use std::time::Duration;
-use unisono_cuda::device::{OneShot, Patience, ReduceCopy, State, Status};
-use unisono_cuda::{Element, F8E5M2, Op, as_bytes, bf16};
+use unisono_cuda::device::{OneShot, Patience, Protocol, ReduceCopy, State, Status};
+use unisono_cuda::{Element, F8E4M3, F8E5M2, Op, as_bytes, bf16, f16};
 
 const BLOCK_BYTES: usize = 128;
 const BLOCKS_MAX: usize = 4;
@@ -16,6 +16,7 @@ const BLOCKS_MAX: usize = 4;
 /// Ranks with their mailboxes.
 struct Ranks<'d> {
     device: &'d Device,
+    lines: Protocol,
     mailboxes: Vec<Memory<'d>>,
     launches: Vec<[u64; BLOCKS_MAX]>,
     statuses: Vec<Status>,
@@ -29,10 +30,11 @@ struct Launch(OneShot);
 unsafe impl Sync for Launch {}
 
 impl<'d> Ranks<'d> {
-    fn new(device: &'d Device, ranks: usize) -> Self {
-        let bytes = OneShot::mailbox_bytes(ranks, BLOCKS_MAX, BLOCK_BYTES);
+    fn new(device: &'d Device, lines: Protocol, ranks: usize) -> Self {
+        let bytes = OneShot::mailbox_bytes(lines, ranks, BLOCKS_MAX, BLOCK_BYTES);
         Self {
             device,
+            lines,
             mailboxes: (0..ranks).map(|_| Memory::zeroed(device, bytes)).collect(),
             launches: vec![[0; BLOCKS_MAX]; ranks],
             statuses: vec![Status::WELL; ranks],
@@ -61,7 +63,7 @@ impl<'d> Ranks<'d> {
                 blocks_max: BLOCKS_MAX as u32,
                 op: op as u32,
                 divisor: ranks as u32,
-                unused: 0,
+                protocol: self.lines as u32,
                 left: null(),
                 patience: Patience {
                     abort: &abort,
@@ -98,8 +100,8 @@ impl<'d> Ranks<'d> {
 }
 
 /// Every operation, launch after launch, of lengths with and without whole lines and blocks.
-fn all<T: Naive>(device: &Device, ranks: usize) {
-    let mut world = Ranks::new(device, ranks);
+fn all<T: Naive>(device: &Device, lines: Protocol, ranks: usize) {
+    let mut world = Ranks::new(device, lines, ranks);
     let most = BLOCKS_MAX * BLOCK_BYTES / size_of::<T>();
     for (op, count) in Op::ALL.into_iter().zip([most, 1, most / 3, 0, 7, most - 1]) {
         world.expect(op, &numbers::<T>(ranks, count));
@@ -112,19 +114,38 @@ fn all<T: Naive>(device: &Device, ranks: usize) {
 #[test]
 fn one_shots_reduce_in_rank_order() {
     let Some(device) = Device::new("one_shot.so", &["kernels/one_shot.cu"]) else { return };
-    all::<i8>(&device, 2);
-    all::<bf16>(&device, 3);
-    all::<f32>(&device, 5);
-    all::<f64>(&device, 1);
-    all::<F8E5M2>(&device, 2);
-    flags_begin_again(&device);
-    others_do_something_else(&device);
-    nobody_else_comes(&device);
+    all::<i8>(&device, Protocol::Lines, 2);
+    all::<bf16>(&device, Protocol::Lines, 3);
+    all::<f32>(&device, Protocol::Lines, 5);
+    all::<f64>(&device, Protocol::Lines, 1);
+    all::<F8E5M2>(&device, Protocol::Lines, 2);
+    every_type_in_wide_lines(&device);
+    for lines in [Protocol::Lines, Protocol::WideLines] {
+        flags_begin_again(&device, lines);
+        others_do_something_else(&device, lines);
+        nobody_else_comes(&device, lines);
+    }
+}
+
+fn every_type_in_wide_lines(device: &Device) {
+    let lines = Protocol::WideLines;
+    all::<i8>(device, lines, 2);
+    all::<u8>(device, lines, 1);
+    all::<i32>(device, lines, 3);
+    all::<u32>(device, lines, 2);
+    all::<i64>(device, lines, 5);
+    all::<u64>(device, lines, 4);
+    all::<f16>(device, lines, 2);
+    all::<bf16>(device, lines, 3);
+    all::<f32>(device, lines, 5);
+    all::<f64>(device, lines, 2);
+    all::<F8E4M3>(device, lines, 3);
+    all::<F8E5M2>(device, lines, 2);
 }
 
 /// Across the launch after which flags are those of long ago, all lines having been written before.
-fn flags_begin_again(device: &Device) {
-    let mut world = Ranks::new(device, 2);
+fn flags_begin_again(device: &Device, lines: Protocol) {
+    let mut world = Ranks::new(device, lines, 2);
     let most = BLOCKS_MAX * BLOCK_BYTES / 4;
     for (first, count) in [((1 << 20) - 2, 1), ((1 << 31) - 2, most)] {
         world.launches.fill([first; BLOCKS_MAX]);
@@ -132,8 +153,8 @@ fn flags_begin_again(device: &Device) {
     }
 }
 
-fn others_do_something_else(device: &Device) {
-    let mut world = Ranks::new(device, 2);
+fn others_do_something_else(device: &Device, lines: Protocol) {
+    let mut world = Ranks::new(device, lines, 2);
     let memory = [(); 2].map(|()| Memory::zeroed(device, 400));
     world.run::<f32>(Op::Max, &memory, &[100, 50]);
     for (rank, status) in world.statuses.iter().enumerate() {
@@ -143,8 +164,8 @@ fn others_do_something_else(device: &Device) {
     }
 }
 
-fn nobody_else_comes(device: &Device) {
-    let mut world = Ranks::new(device, 2);
+fn nobody_else_comes(device: &Device, lines: Protocol) {
+    let mut world = Ranks::new(device, lines, 2);
     let memory = [(); 2].map(|()| Memory::zeroed(device, 400));
     world.limit = Duration::from_millis(50);
     world.launches[1] = [1; BLOCKS_MAX];

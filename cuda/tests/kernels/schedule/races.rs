@@ -2,17 +2,19 @@
 
 use crate::watched::Watched;
 
-const PROGRAMS: [&str; 6] = ["messages", "fused", "lines", "two_shot", "one_way", "one_shot"];
+const PROGRAMS: [&str; 8] =
+    ["messages", "fused", "lines", "wide_lines", "two_shot", "one_way", "one_shot", "wide_one_shot"];
 
 /// Bugs, and the programs in which they must be noticed.
-const PLANTED: [(&str, &[&str]); 7] = [
+const PLANTED: [(&str, &[&str]); 8] = [
     ("relaxed_release", &["messages", "fused", "two_shot", "one_way"]),
-    ("missing_barrier", &["messages", "fused", "lines", "two_shot"]),
-    ("early_credit", &["messages", "lines"]),
-    ("too_many_slots", &["messages", "lines"]),
-    ("same_flags", &["lines", "one_shot"]),
+    ("missing_barrier", &["messages", "fused", "lines", "wide_lines", "two_shot"]),
+    ("early_credit", &["messages", "lines", "wide_lines"]),
+    ("too_many_slots", &["messages", "lines", "wide_lines"]),
+    ("same_flags", &["lines", "wide_lines", "one_shot", "wide_one_shot"]),
+    ("torn_lines", &["wide_lines", "wide_one_shot"]),
     ("unfree_banks", &["one_way"]),
-    ("one_area", &["one_shot"]),
+    ("one_area", &["one_shot", "wide_one_shot"]),
 ];
 
 /// Seeds that are tried; with a variable of this name set as many as it says, and every one must tell.

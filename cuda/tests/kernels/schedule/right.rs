@@ -7,7 +7,7 @@ use crate::material::{Random, same};
 use crate::naive::Naive;
 use crate::software::Device;
 use unisono_cuda::device::{Port, Protocol, ReduceCopy, State};
-use unisono_cuda::{Element, F8E4M3, Finish, Op, Scalar, as_bytes, as_bytes_mut, bf16};
+use unisono_cuda::{Element, F8E4M3, F8E5M2, Finish, Op, Scalar, as_bytes, as_bytes_mut, bf16, f16};
 
 const CHANNELS: usize = 3;
 const SLICE_BYTES: usize = 192;
@@ -18,7 +18,8 @@ pub(super) fn size(ranks: usize) -> Size {
         ranks,
         channels: CHANNELS,
         slots: 2,
-        slot_bytes: Port::line_slot_bytes(BLOCKS_MAX, SLICE_BYTES),
+        // The longest.
+        slot_bytes: Port::slot_bytes(Protocol::Lines, BLOCKS_MAX, SLICE_BYTES),
         bank_bytes: BLOCKS_MAX * SLICE_BYTES,
     }
 }
@@ -151,7 +152,7 @@ fn to_the_bit<T: Naive>(device: &Device, protocol: Protocol, program: fn(usize, 
 #[test]
 fn programs_compute_what_they_should() {
     let Some(device) = Device::new("schedule.so", &["kernels/schedule.cu"]) else { return };
-    for protocol in [Protocol::Slots, Protocol::Lines] {
+    for protocol in Protocol::ALL {
         for ranks in 2..=4 {
             let ring = |rank| ring_all_reduce(ranks, rank, ranks != 2);
             all_reduces::<i32>(&device, protocol, (ranks, ranks), &ring);
@@ -163,10 +164,44 @@ fn programs_compute_what_they_should() {
     all_reduces::<f64>(&device, Protocol::Slots, (4, 1), &|rank| one_shot(4, rank));
     all_reduces::<i64>(&device, Protocol::Slots, (4, 4), &|rank| two_shot(4, rank).grouped());
     all_reduces::<u32>(&device, Protocol::Lines, (3, 3), &|rank| two_shot(3, rank));
+    every_type_in_wide_lines(&device);
     [2, 3].into_iter().for_each(|ranks| all_to_alls(&device, ranks));
     to_the_bit::<bf16>(&device, Protocol::Slots, two_shot);
     to_the_bit::<F8E4M3>(&device, Protocol::Lines, |ranks, rank| ring_all_reduce(ranks, rank, true));
 }
+
+/// Of every length that ends elsewhere in a line, also of one that begins where no element of a line does.
+fn every_type_in_wide_lines(device: &Device) {
+    fn ring(ranks: usize, rank: usize) -> Program {
+        ring_all_reduce(ranks, rank, true)
+    }
+    fn all<T: Naive>(device: &Device) {
+        to_the_bit::<T>(device, Protocol::WideLines, ring);
+        let mut world = World::new(device, size(2));
+        for count in 0..=2 * WIDE_LINE_DATA_BYTES / size_of::<T>() + 1 {
+            let inputs = numbers::<T>(2, count);
+            let expected: Vec<T> = (0..count).map(|index| column(Op::Max, &inputs, index)).collect();
+            let job = Job { protocol: Protocol::WideLines, ..job::<T>(Op::Max, count, 2, (1, 1)) };
+            for found in carry_out(&mut world, &job, &|rank| ring(2, rank), &inputs, count) {
+                expect(&found, &expected, &format!("{count} {}", T::DTYPE));
+            }
+        }
+    }
+    all::<i8>(device);
+    all::<u8>(device);
+    all::<i32>(device);
+    all::<u32>(device);
+    all::<i64>(device);
+    all::<u64>(device);
+    all::<f16>(device);
+    all::<bf16>(device);
+    all::<f32>(device);
+    all::<f64>(device);
+    all::<F8E4M3>(device);
+    all::<F8E5M2>(device);
+}
+
+const WIDE_LINE_DATA_BYTES: usize = 24;
 
 /// Nobody leaves before all have come: as often as messages without data have gone round.
 fn barriers(device: &Device, protocol: Protocol) {

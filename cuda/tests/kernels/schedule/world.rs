@@ -136,12 +136,12 @@ impl<'d> World<'d> {
         }
     }
 
-    /// The flags of all lines of a slot of the first lane to `rank` from `sender`: the first of each line.
+    /// The last flag of every sixteen bytes of a slot of the first lane to `rank` from `sender`.
     pub(crate) fn line_flags(&mut self, rank: usize, sender: usize, slot: usize) -> Vec<u32> {
         let (slots, bytes) = (self.size.slots, self.size.slot_bytes);
         let all = self.ranks[rank].slots.bytes();
         let lines = all[(sender * slots + slot) * bytes..][..bytes].chunks(16);
-        lines.map(|line| u32::from_le_bytes([line[4], line[5], line[6], line[7]])).collect()
+        lines.map(|line| u32::from_le_bytes([line[12], line[13], line[14], line[15]])).collect()
     }
 
     /// Launches the kernels of all ranks that take part at once, and waits for them.
