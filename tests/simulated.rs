@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use support::{Case, exercise};
 use unisono::schedule::{Algorithm, Reach, Spec};
 use unisono::{Communicator, Config, ErrorKind, Op, Sum};
-use unisono_transports::sim::{self, Fault, Moment, Observer, Weather};
+use unisono_transports::sim::{self, Fault, Moment, Observer, Ranks, Weather};
 use unisono_transports::{Gathering, Mesh, Venue};
 
 fn config() -> Config {
@@ -143,6 +143,43 @@ fn survivors_of_two_deaths_go_on_over_the_simulated_network() {
         assert_eq!(sums, [None, None, left, left, left], "seed {seed}");
         assert!(observer.now() < Duration::from_secs(5), "seed {seed}: {:?}", observer.now());
     }
+}
+
+/// Two of three give the third one up and drop what they had with it; when it can hear of that, it does not go on alone.
+#[test]
+fn whoever_was_left_behind_does_not_take_those_who_went_on_for_dead() {
+    let (cut, stall) = (Duration::from_secs(12), Duration::from_millis(12_100));
+    let (at, third) = (Duration::from_millis(1), Ranks(1 << 2));
+    let faults = vec![
+        Fault::Cut { from: third, to: Ranks(3), both_ways: true, at, lasts: Some(cut) },
+        Fault::Stall { rank: 2, from: at, lasts: stall },
+    ];
+    let weather = Weather { silence: Some(config().timeout), patient: third, faults, ..Weather::fair(3) };
+    let (places, observer) = sim::world(3, config().geometry(), weather);
+    let went_on: Vec<_> = std::thread::scope(|scope| {
+        let rank = |(mesh, venue)| {
+            let observer = &observer;
+            scope.spawn(move || {
+                let comm = Communicator::over_with(mesh, venue, &config());
+                let error = std::iter::repeat_with(|| comm.all_reduce(&mut vec![1.0f32; 500], Sum))
+                    .find_map(Result::err)
+                    .expect("the cut is noticed");
+                let left = comm.shrink().map_err(|refused| format!("{error}, {refused}"))?;
+                drop(comm);
+                let went_on = observer.now();
+                // Until after the cut.
+                assert!(left.ranks() == 1 || left.recv(&mut [0u8], 1 - left.rank()).is_err());
+                Ok((left.ranks(), went_on))
+            })
+        };
+        let ranks: Vec<_> = places.into_iter().map(rank).collect();
+        ranks.into_iter().map(|rank| rank.join().expect("no rank panics")).collect()
+    });
+    let two = |went_on: &Result<(usize, Duration), String>| {
+        went_on.as_ref().is_ok_and(|(ranks, when)| *ranks == 2 && *when < cut)
+    };
+    assert!(went_on[..2].iter().all(two), "{went_on:?}");
+    assert!(went_on[2].as_ref().is_err_and(|what| what.contains("its connection was reset")), "{went_on:?}");
 }
 
 /// A venue that has one answer to where ranks can meet.

@@ -39,7 +39,7 @@ use split::Origin;
 use std::sync::{Arc, TryLockError, Weak};
 use std::time::Duration;
 use turnstile::{Ticket, Turnstile};
-use unisono_transports::{Mesh, Venue, fork};
+use unisono_transports::{Door, Mesh, Venue, fork};
 
 /// A group of ranks that carry out collective operations together.
 ///
@@ -81,6 +81,8 @@ struct Shared {
     epoch: u64,
     config: Config,
     siblings: Arc<Siblings>,
+    /// This rank's doors in what this came from, while ranks may live that were left behind there.
+    doors: Vec<Door>,
     /// The process that it was made in.
     process: u64,
 }
@@ -166,11 +168,17 @@ impl Communicator {
     }
 
     fn new(mesh: Mesh, config: &Config, origin: Origin) -> Self {
-        Self::related(&Arc::default(), 0, mesh, config, origin)
+        Self::related(&Arc::default(), (0, Vec::new()), mesh, config, origin)
     }
 
     /// One that its rank has beside `siblings`.
-    fn related(siblings: &Arc<Siblings>, epoch: u64, mesh: Mesh, config: &Config, origin: Origin) -> Self {
+    fn related(
+        siblings: &Arc<Siblings>,
+        (epoch, doors): (u64, Vec<Door>),
+        mesh: Mesh,
+        config: &Config,
+        origin: Origin,
+    ) -> Self {
         let abort = Arc::new(AbortFlag::default());
         let (rank, ranks, transport) = (mesh.rank, mesh.ranks, mesh.transport);
         let owner =
@@ -192,6 +200,7 @@ impl Communicator {
             epoch,
             config: config.clone(),
             siblings: Arc::clone(siblings),
+            doors,
             process: fork::process(),
         };
         let shared = Arc::new(shared);

@@ -49,21 +49,21 @@ impl Communicator {
     pub fn shrink(&self) -> Result<Communicator> {
         let shared = &self.shared;
         let epoch = shared.epoch + 1;
-        let (mesh, origin) = match &shared.origin {
+        let ((mesh, door), origin) = match &shared.origin {
             Origin::Threads(nursery, _) => {
                 let mut assembly = Threads { nursery, config: &shared.config, group: None, met: 0 };
-                let mesh = self.with(|engine| engine.shrink(&mut assembly))?;
-                (mesh, Origin::Threads(Arc::clone(nursery), assembly.met))
+                let left = self.with(|engine| engine.shrink(&mut assembly))?;
+                (left, Origin::Threads(Arc::clone(nursery), assembly.met))
             }
             Origin::Rendezvous(parent) => {
                 let mut assembly = Again { parent, config: &shared.config, epoch, own: None, met: None };
-                let mesh = self.with(|engine| engine.shrink(&mut assembly))?;
-                (mesh, Origin::Rendezvous(assembly.met.unwrap_or_else(|| parent.clone())))
+                let left = self.with(|engine| engine.shrink(&mut assembly))?;
+                (left, Origin::Rendezvous(assembly.met.unwrap_or_else(|| parent.clone())))
             }
             Origin::Foreign(Some(venue), _) => {
                 let mut assembly = Elsewhere { venue: &**venue, epoch, met: 0 };
-                let mesh = self.with(|engine| engine.shrink(&mut assembly))?;
-                (mesh, Origin::Foreign(Some(Arc::clone(venue)), assembly.met))
+                let left = self.with(|engine| engine.shrink(&mut assembly))?;
+                (left, Origin::Foreign(Some(Arc::clone(venue)), assembly.met))
             }
             Origin::Foreign(None, _) => {
                 let what = "a communicator over a foreign mesh without a venue cannot be shrunk";
@@ -71,7 +71,8 @@ impl Communicator {
             }
         };
         tracing::info!(rank = mesh.rank, ranks = mesh.ranks, epoch, "shrunk");
-        Ok(Communicator::related(&shared.siblings, epoch, mesh, &shared.config, origin))
+        let doors = shared.doors.iter().cloned().chain(door).collect();
+        Ok(Communicator::related(&shared.siblings, (epoch, doors), mesh, &shared.config, origin))
     }
 
     /// How often what it comes from was shrunk since its ranks met.

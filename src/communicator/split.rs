@@ -160,7 +160,7 @@ impl Communicator {
 impl Communicator {
     /// Another one of this rank.
     pub(super) fn sibling(&self, mesh: Mesh, config: &Config, origin: Origin) -> Self {
-        Self::related(&self.shared.siblings, 0, mesh, config, origin)
+        Self::related(&self.shared.siblings, (0, self.shared.doors.clone()), mesh, config, origin)
     }
 }
 

@@ -7,7 +7,7 @@ use super::watch::SHRINKS;
 use crate::error::{Error, ErrorKind, Result};
 use crate::schedule::Rank;
 use std::time::Duration;
-use unisono_transports::{Event, Mesh};
+use unisono_transports::{Door, Event, Mesh};
 
 /// How those that are left meet.
 pub(crate) trait Assembly {
@@ -35,8 +35,9 @@ enum Turn {
 }
 
 impl Engine {
-    /// Ends this communicator, and gives a mesh of those that are left.
-    pub(crate) fn shrink(&mut self, assembly: &mut dyn Assembly) -> Result<Mesh> {
+    /// Ends this communicator, and gives a mesh of those that are left; and this rank's door here, where some are left
+    /// behind that may live, and have to find out that others went on.
+    pub(crate) fn shrink(&mut self, assembly: &mut dyn Assembly) -> Result<(Mesh, Option<Door>)> {
         self.revoke()?;
         let roll = Roll::new(self.mesh.rank, self.watch.gone(), Duration::ZERO);
         let begun = self.mesh.pace.now();
@@ -67,9 +68,11 @@ impl Engine {
         }
         census.roll.decide();
         census.tell();
-        held.ok_or_else(|| {
+        let leaves_some = census.roll.left_out().next().is_some();
+        let mesh = held.ok_or_else(|| {
             Error::new(ErrorKind::Bug("a rank goes with ranks that it has not met".to_owned()))
-        })
+        })?;
+        Ok((mesh, self.mesh.control.door().filter(|_| leaves_some)))
     }
 
     /// From now on, this communicator is over for all ranks.
@@ -158,7 +161,7 @@ impl Census<'_> {
         match event {
             Event::Closed { from } => self.roll.lose(from),
             // It may be this rank that is cut off: whoever is only silent is left behind by the many.
-            Event::Silent { .. } => {}
+            Event::Silent { .. } | Event::Cut { .. } => {}
             Event::Note { from, bytes } => match Note::decode(&bytes) {
                 Some(Note::Goodbye) => self.roll.lose(from),
                 Some(Note::Count(count)) => {

@@ -72,8 +72,9 @@ struct Peer {
     elsewhere: bool,
     left: bool,
     lost: bool,
-    /// Its host does not answer.
+    /// Its host does not answer; the connection to it was reset, and nobody knows why.
     silent: bool,
+    cut: bool,
 }
 
 impl Peer {
@@ -297,11 +298,15 @@ impl Watch {
     /// Fails if a rank is gone that was already known to be gone when nothing moved since.
     fn missing(&self, mut blocked: impl Iterator<Item = Rank>, idle: Duration) -> Result<()> {
         if let Some(peer) = self.peers.iter().position(|peer| peer.lost) {
-            let what = "its process ended or its connection was cut".to_owned();
+            let what = "its process ended or closed its connection".to_owned();
             return Err(Error::new(ErrorKind::PeerLost { peer, what }));
         }
         if let Some(peer) = self.peers.iter().position(|peer| peer.silent) {
             let what = format!("its host has answered nothing for {:.1} s", self.timeout.as_secs_f64());
+            return Err(Error::new(ErrorKind::PeerLost { peer, what }));
+        }
+        if let Some(peer) = self.peers.iter().position(|peer| peer.cut) {
+            let what = "its connection was reset, and nothing shows that its process ended".to_owned();
             return Err(Error::new(ErrorKind::PeerLost { peer, what }));
         }
         match blocked.find(|&peer| self.peers[peer].left) {
@@ -314,6 +319,7 @@ impl Watch {
         match event {
             Event::Closed { from } => self.peers[from].lost = !self.peers[from].left,
             Event::Silent { from } => self.peers[from].silent = !self.peers[from].left,
+            Event::Cut { from } => self.peers[from].cut = !self.peers[from].left,
             Event::Note { from, bytes } => match Note::decode(&bytes) {
                 Some(Note::Goodbye) => self.peers[from].left = true,
                 Some(Note::Waiting(call)) => {

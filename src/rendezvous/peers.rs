@@ -248,7 +248,9 @@ impl<'m> Meeting<'m> {
                 let link = LazyLink::new(Arc::clone(&common), peer, self.records[peer].tcp);
                 links[peer] = Some(Box::new(link));
             }
-            remote = Some(Sockets::new(notes)?.telling_of_silence(self.config.timeout)?);
+            let doors: Vec<SocketAddr> = self.records.iter().map(|record| record.tcp).collect();
+            let sockets = Sockets::new(notes)?.telling_of_silence(self.config.timeout)?;
+            remote = Some(sockets.knocking(common, &doors));
         }
         let transport = match members.len() {
             _ if window.is_some() => "shm",

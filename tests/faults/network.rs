@@ -1,7 +1,7 @@
 //! Networks that are cut without a word to anybody, between two namespaces of this host.
 
 use super::lateness;
-use super::part::{micros, say};
+use super::part::{micros, order, say};
 use super::process::Process;
 use std::process::Command;
 use std::thread::sleep;
@@ -56,9 +56,27 @@ impl Network {
         assert!(ip(&format!("-n {} link set cable down", self.names[0])));
     }
 
+    /// Three ranks that have met, two of them at the near end; those at each end bear silence for so long.
+    fn three(&self, bear: [Duration; 2]) -> [Process; 3] {
+        let ends = [0, 0, 1];
+        let mut ranks =
+            ends.map(|end: usize| Process::start_by(&["ip", "netns", "exec", &self.names[end]], "parted"));
+        let millis = ends.map(|end| bear[end].as_millis());
+        ranks[0].order(&format!("{} 0 {}", ADDRESSES[0], millis[0]));
+        let id = ranks[0].hear();
+        (1..3).for_each(|rank| ranks[rank].order(&format!("{id} {rank} {}", millis[rank])));
+        ranks.iter().for_each(|rank| assert_eq!(rank.hear(), "there"));
+        ranks
+    }
+
     /// What the near end sends goes nowhere; the cable and the other way are sound.
     fn swallow(&self) {
         assert!(ip(&format!("-n {} route add blackhole {}/32", self.names[0], ADDRESSES[1])));
+    }
+
+    /// It arrives again.
+    fn heal(&self) {
+        assert!(ip(&format!("-n {} route delete blackhole {}/32", self.names[0], ADDRESSES[1])));
     }
 }
 
@@ -103,6 +121,40 @@ pub(crate) fn talk(order: &[&str]) {
         Ok(_) => "shrunk".to_owned(),
         Err(error) => format!("refused {error}"),
     });
+}
+
+/// A rank of three; it works until that fails, and goes on with those that are left, if it may, until it is told to end.
+pub(crate) fn part(words: &[&str]) {
+    let [place, rank, millis] = words[..] else { panic!("{words:?}") };
+    let (rank, millis) = (rank.parse().expect("a rank"), millis.parse().expect("milliseconds"));
+    let id: UniqueId = match rank {
+        0 => UniqueId::new(place.parse().expect("an address")).expect("an id"),
+        _ => place.parse().expect("an id"),
+    };
+    if rank == 0 {
+        say(&id);
+    }
+    let config = Config { timeout: Duration::from_millis(millis), ..Config::default() };
+    let mut comm = Communicator::join(&id, rank, 3, &config).expect("all come");
+    let sum = |comm: &Communicator| {
+        let mut values = vec![1.0f32; 50_000];
+        comm.all_reduce(&mut values, Sum).map(|()| values[0])
+    };
+    sum(&comm).expect("the network is sound");
+    say("there");
+    let error = loop {
+        if let Err(error) = sum(&comm) {
+            break error;
+        }
+    };
+    say(format!("failed {error}"));
+    match comm.shrink() {
+        // What there was before is gone by that.
+        Ok(left) => comm = left,
+        Err(error) => return say(format!("refused {error}")),
+    }
+    say(format!("on with {}", sum(&comm).expect("those that are left are sound")));
+    assert_eq!(order().as_deref(), Some("enough"));
 }
 
 /// What both ranks say of a cut: when, how long the operation had taken, and why, which names the other one.
@@ -155,4 +207,24 @@ fn what_was_cut_while_ranks_computed_is_known_at_once() {
         assert!(took < 0.5 * TIMEOUT.as_secs_f64(), "after {took} s: {what}");
         assert!(what.contains("its host has answered nothing for 2.0 s"), "{what}");
     }
+}
+
+#[test]
+fn who_is_reset_by_ranks_that_gave_it_up_does_not_take_them_for_dead() {
+    let Some(network) = Network::make("h") else { return };
+    let mut ranks = network.three([Duration::from_secs(1), Duration::from_secs(10)]);
+    network.swallow();
+    for rank in [0, 1] {
+        assert_eq!(ranks[rank].hear_of("on with"), "2", "two of three go on without the third");
+    }
+    // Those two know nothing of their connections with the third any more, and it hears that now.
+    network.heal();
+    let failed = ranks[2].hear_of("failed");
+    assert!(
+        failed.contains("its connection was reset, and nothing shows that its process ended"),
+        "{failed}"
+    );
+    let ended = ranks[2].hear();
+    assert!(ended.starts_with("refused"), "there are two groups: {ended}");
+    (0..2).for_each(|rank| ranks[rank].order("enough"));
 }

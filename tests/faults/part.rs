@@ -13,6 +13,7 @@ fn takes_part() {
         "ender" => super::endings::end,
         "limited" => super::limits::join,
         "remote" => super::network::talk,
+        "parted" => super::network::part,
         "member" => super::rejoin::stay,
         "runner" => super::soak::run,
         other => panic!("no part is called {other}"),

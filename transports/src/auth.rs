@@ -67,6 +67,8 @@ pub enum Purpose {
     Data = 3,
     /// To ask what a rank is doing.
     Status = 4,
+    /// To ask whether a rank is still there, after its connection for notes was reset.
+    Knock = 5,
 }
 
 impl Terms {
@@ -227,6 +229,7 @@ fn decode_claims(hello: &[u8]) -> Option<Claims> {
         2 => Purpose::Control,
         3 => Purpose::Data,
         4 => Purpose::Status,
+        5 => Purpose::Knock,
         _ => return None,
     };
     let session = u64::from_le_bytes(hello[60..68].try_into().expect("eight bytes"));
@@ -254,7 +257,7 @@ fn refused(stream: &Stream, what: &str) -> Error {
 
 const MAGIC: &[u8; 8] = b"unisono\0";
 /// Of the handshake and of everything after it.
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 /// Magic and version.
 const START_BYTES: usize = 12;
 const NONCE_BYTES: usize = 32;

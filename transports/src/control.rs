@@ -1,12 +1,15 @@
 //! Notes between processes: on boards within a host, over one authenticated socket to each peer elsewhere.
 
+use crate::lazy::{Dialling, Fate, Knock};
 use crate::lifeline::{Lifeline, Watch};
 use crate::seal::Seal;
 use crate::shm::Notes;
-use crate::socket::{Stream, is_silence};
-use crate::{Control, Error, Event, Footprint, MAX_NOTE_BYTES, Result};
+use crate::socket::{Stream, is_reset, is_silence};
+use crate::{Control, Door, Error, Event, Footprint, MAX_NOTE_BYTES, Result};
 use std::io::ErrorKind;
+use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// The control path among ranks that share memory: notes on their boards, and their lifelines.
@@ -83,6 +86,10 @@ impl Control for Everybody {
         self.0.poll().or_else(|| self.1.poll())
     }
 
+    fn door(&self) -> Option<Door> {
+        self.1.door()
+    }
+
     fn footprint(&self) -> Footprint {
         self.0.footprint() + self.1.footprint()
     }
@@ -94,6 +101,8 @@ pub struct Sockets {
     peers: Vec<Option<Peer>>,
     /// Whose turn it is to be polled, so that a chatty peer drowns nobody.
     turn: usize,
+    /// How this rank knocks, and its own door, if it has one.
+    common: Option<Arc<Dialling>>,
 }
 
 /// A socket, and what is half written and half read on it.
@@ -103,8 +112,12 @@ struct Peer {
     outgoing: Vec<u8>,
     incoming: Vec<u8>,
     closed: bool,
-    /// Whether the peer was not heard of any more before it was closed.
+    /// Whether the peer was not heard of any more before it was closed, or the connection was reset.
     silent: bool,
+    reset: bool,
+    /// Where its doorman is, and what is asked there.
+    door: Option<SocketAddr>,
+    knock: Option<Knock>,
     /// Bytes posted since the peer was last heard, which it may not have read.
     unread: usize,
     /// How long its host may answer nothing, if that is looked at.
@@ -126,11 +139,14 @@ impl Sockets {
                 incoming: Vec::new(),
                 closed: false,
                 silent: false,
+                reset: false,
+                door: None,
+                knock: None,
                 unread: 0,
                 silence_max: None,
             }))
         };
-        Ok(Self { peers: streams.into_iter().map(peer).collect::<Result<_>>()?, turn: 0 })
+        Ok(Self { peers: streams.into_iter().map(peer).collect::<Result<_>>()?, turn: 0, common: None })
     }
 
     /// Peers whose hosts have answered nothing for `after` are told of as [`Event::Silent`].
@@ -143,6 +159,17 @@ impl Sockets {
             peer.stream.end_in_silence(after)?;
         }
         Ok(self)
+    }
+
+    /// Where a peer's connection is reset, the end of the peer is believed only if nobody listens at its door, by rank among
+    /// `doors`; else it is told of as [`Event::Cut`]. This rank's own door stays open meanwhile.
+    #[must_use]
+    pub fn knocking(mut self, common: Arc<Dialling>, doors: &[SocketAddr]) -> Self {
+        for (peer, door) in self.peers.iter_mut().zip(doors) {
+            peer.iter_mut().for_each(|peer| peer.door = Some(*door));
+        }
+        self.common = Some(common);
+        self
     }
 
     /// Descriptors that can be read when there is news.
@@ -173,12 +200,16 @@ impl Control for Sockets {
             let from = self.turn;
             self.turn = (self.turn + 1) % ranks;
             if let Some(Some(peer)) = self.peers.get_mut(from)
-                && let Some(event) = peer.poll(from)
+                && let Some(event) = peer.poll(from, self.common.as_deref())
             {
                 return Some(event);
             }
         }
         None
+    }
+
+    fn door(&self) -> Option<Door> {
+        self.common.clone().map(|common| -> Door { common })
     }
 
     fn footprint(&self) -> Footprint {
@@ -218,23 +249,29 @@ impl Peer {
                 Ok(sent) => drop(self.outgoing.drain(..sent)),
                 // The peer is gone; reading will say so, but not why.
                 Err(error) => {
-                    self.silent |= is_silence(&error);
+                    self.foresee(&error);
                     self.outgoing.clear();
                 }
             }
         }
         if let Err(error) = self.stream.flush() {
-            self.silent |= is_silence(&error);
+            self.foresee(&error);
         }
     }
 
-    fn poll(&mut self, from: usize) -> Option<Event> {
+    /// Remembers why the connection ends: the kernel says so once.
+    fn foresee(&mut self, error: &std::io::Error) {
+        self.silent |= is_silence(error);
+        self.reset |= is_reset(error);
+    }
+
+    fn poll(&mut self, from: usize, common: Option<&Dialling>) -> Option<Event> {
         self.flush();
         if let Some(bytes) = self.note() {
             return Some(Event::Note { from, bytes });
         }
         if self.closed {
-            return None;
+            return self.ask(from, common);
         }
         let mut buffer = [0; 2 * MAX_NOTE_BYTES];
         match self.stream.read(&mut buffer) {
@@ -245,16 +282,37 @@ impl Peer {
                 self.note().map(|bytes| Event::Note { from, bytes })
             }
             Err(error) if error.kind() == ErrorKind::InvalidData => {
-                // What is read next is the end.
+                // What is read next is the end, which is this rank's doing and says nothing of the other.
+                self.reset = true;
                 tracing::error!(from, %error, "notes of a rank cannot be trusted");
                 Some(Event::Note { from, bytes: Vec::new() })
             }
             ended => {
                 self.closed = true;
-                self.silent |= ended.is_err_and(|error| is_silence(&error));
-                Some(if self.silent { Event::Silent { from } } else { Event::Closed { from } })
+                ended.err().iter().for_each(|error| self.foresee(error));
+                self.end(from, common)
             }
         }
+    }
+
+    /// What the end of the connection tells of the peer. A reset tells nothing: it is asked for.
+    fn end(&mut self, from: usize, common: Option<&Dialling>) -> Option<Event> {
+        match (self.door, common) {
+            _ if self.silent => Some(Event::Silent { from }),
+            (Some(door), Some(common)) if self.reset => {
+                self.knock = Some(Knock::at(door, common));
+                self.ask(from, Some(common))
+            }
+            _ => Some(Event::Closed { from }),
+        }
+    }
+
+    /// What has come of the question at the peer's door, once, if there is one.
+    fn ask(&mut self, from: usize, common: Option<&Dialling>) -> Option<Event> {
+        let fate = self.knock.as_mut()?.advance(common?)?;
+        self.knock = None;
+        tracing::info!(from, ?fate, "the connection for notes of a rank was reset");
+        Some(if fate == Fate::Ended { Event::Closed { from } } else { Event::Cut { from } })
     }
 
     /// The next whole note. A length that no note has ends the conversation.

@@ -5,6 +5,9 @@
 //! in. If both dial, the higher rank decides, alone: it sends the lower one away
 //! if it is dialling itself, and else does not dial any more. The doorman has
 //! nothing else to wait for, so a rank that computes keeps nobody who dials waiting.
+//!
+//! Who [knocks](crate::lazy) only asks whether the rank is there. So a door stays open for as long as the rank may go on, with
+//! those it left behind outside: while somebody holds the [doorman](Doorman), also after links and communicators are gone.
 
 use crate::auth::{Claims, Purpose, Terms};
 use crate::listener::Listener;
@@ -163,7 +166,12 @@ impl Lobby {
         loop {
             let news = match porch.wait(&[stop.as_fd()], Instant::now() + ROUND) {
                 Ok(news) => news,
-                Err(error) => return tracing::error!(%error, "nobody can connect any more"),
+                Err(error) => {
+                    // A door that is shut is taken for an end: it stays open for better times.
+                    tracing::error!(%error, "nobody can connect just now");
+                    std::thread::sleep(PAUSE);
+                    continue;
+                }
             };
             for piece in news {
                 match piece {
@@ -188,8 +196,15 @@ impl Lobby {
                 let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
             }
             Purpose::Data => self.admit_data(peer, index, stream),
+            Purpose::Knock => self.answer(stream),
             Purpose::Join | Purpose::Status => {}
         }
+    }
+
+    /// Tells who knocks that this rank is there; the connection has served its purpose.
+    fn answer(&self, mut stream: Stream) {
+        // Who has gone in the meantime does not hear it.
+        let _ = stream.write_now(&[WELCOME]);
     }
 
     fn admit_data(&self, peer: usize, index: usize, mut stream: Stream) {
@@ -263,6 +278,8 @@ const WELCOME: u8 = b'y';
 const BUSY: u8 = b'n';
 /// Only the end of a wait that has none.
 const ROUND: Duration = Duration::from_secs(3600);
+/// Before waiting again where that failed.
+const PAUSE: Duration = Duration::from_millis(100);
 /// Handshakes need little.
 const STACK_BYTES: usize = 128 << 10;
 

@@ -4,6 +4,9 @@
 //! is not used costs a descriptor for notes, and nothing else.
 
 mod dial;
+mod knock;
+
+pub(crate) use knock::{Fate, Knock};
 
 use crate::auth::{Claims, Purpose, Terms};
 use crate::doorman::{Doorman, is_crowded};
@@ -12,8 +15,7 @@ use crate::socket::Stream;
 use crate::sync::Instant;
 use crate::tcp::TcpLink;
 use crate::{Error, Footprint, Geometry, Head, Link, Result, Tag};
-use dial::{Dial, Dialled};
-use std::io::ErrorKind;
+use dial::{Dial, Dialled, is_refusal};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -55,9 +57,9 @@ pub struct LazyLink {
 }
 
 impl Dialling {
-    fn claims(&self, index: usize) -> Claims {
+    fn claims(&self, purpose: Purpose, index: usize) -> Claims {
         let (rank, ranks) = (self.rank as u32, self.ranks as u32);
-        Claims { purpose: Purpose::Data, rank, ranks, index: index as u32, session: self.session }
+        Claims { purpose, rank, ranks, index: index as u32, session: self.session }
     }
 }
 
@@ -93,7 +95,7 @@ impl LazyLink {
         if self.dial.is_none() && !self.common.doorman.may_dial(self.peer) {
             return Ok(());
         }
-        let dial = self.dial.get_or_insert_with(|| Dial::new(self.address, self.common.patience));
+        let dial = self.dial.get_or_insert_with(|| Dial::new(&self.common, self.address));
         let dialled = dial.advance(&self.common);
         if matches!(dialled, Ok(Dialled::NotYet)) {
             return Ok(());
@@ -111,7 +113,7 @@ impl LazyLink {
     fn failed(&mut self, error: Error) -> Result<()> {
         match error {
             Error::Refused { .. } => {}
-            Error::System { ref source, .. } if source.kind() == ErrorKind::ConnectionRefused => {}
+            ref refusal if is_refusal(refusal) => {}
             ref sent_away if is_crowded(sent_away) => {}
             Error::Timeout { .. } | Error::Version { .. } | Error::Encryption { .. } => {
                 let what = format!("it did not let this rank in: {error}");

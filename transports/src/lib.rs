@@ -86,6 +86,8 @@ pub use tag::Tag;
 pub use venue::{Gathering, Venue};
 
 #[cfg(not(loom))]
+use std::any::Any;
+#[cfg(not(loom))]
 use std::sync::Arc;
 use std::time::Duration;
 use unisono_cuda::{Source, Target};
@@ -246,7 +248,18 @@ pub enum Event {
         /// The peer that is out of reach.
         from: usize,
     },
+    /// The connection with `from` was reset, and nothing proves that the peer ended: a network that was cut and healed, or
+    /// somebody on the way, may have done so. It may go on, as with [`Event::Silent`].
+    Cut {
+        /// The peer with which there is no connection any more.
+        from: usize,
+    },
 }
+
+/// Holds a rank's door open: as long as this is there, whoever has lost the rank from sight can ask whether it lives. One
+/// that goes on without ranks that may live, too, keeps the door of what they had in common.
+#[cfg(not(loom))]
+pub type Door = Arc<dyn Any + Send + Sync>;
 
 /// Largest note on the control path.
 pub const MAX_NOTE_BYTES: usize = 1024;
@@ -258,8 +271,14 @@ pub trait Control: Send {
     /// Posts a note to every other rank. Never blocks; the dead do not get it, and a rank that does not read
     /// its notes may lose some.
     fn post(&mut self, note: &[u8]);
-    /// The next event, if one is here. Each peer's death is reported once.
+    /// The next event, if one is here. Each peer's end is reported once.
     fn poll(&mut self) -> Option<Event>;
+
+    /// This rank's door, if anybody may come and ask.
+    #[cfg(not(loom))]
+    fn door(&self) -> Option<Door> {
+        None
+    }
 
     /// What this path keeps in memory; shared memory, which has the boards for notes in it, counts here.
     fn footprint(&self) -> Footprint {

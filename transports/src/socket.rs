@@ -347,6 +347,11 @@ pub fn is_silence(error: &std::io::Error) -> bool {
     )
 }
 
+/// Whether the other end, or whoever is there now, knows nothing of the connection any more.
+pub fn is_reset(error: &std::io::Error) -> bool {
+    error.kind() == std::io::ErrorKind::ConnectionReset
+}
+
 /// Questions in the time after which silence is an end.
 const PROBES: u64 = 6;
 /// What the kernel takes.

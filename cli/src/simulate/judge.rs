@@ -132,7 +132,11 @@ impl Judge<'_> {
         match error.kind() {
             ErrorKind::PeerLost { peer, .. } if self.is_dead(of(*peer), entry.ended) => Ok(()),
             ErrorKind::PeerLost { peer, .. } if self.never_came(of(*peer), entry) => Ok(()),
-            ErrorKind::PeerLost { .. } => lie("it has not died"),
+            // Whose last words were lost with the connection; nobody listens at the door of such.
+            ErrorKind::PeerLost { peer, .. } if self.has_left(of(*peer), entry) => Ok(()),
+            ErrorKind::PeerLost { what, .. } if what.starts_with(ENDED) => lie("it has not died"),
+            ErrorKind::PeerLost { peer, .. } if self.was_cut_off(of(*peer), entry.ended) => Ok(()),
+            ErrorKind::PeerLost { .. } => lie("it was within reach"),
             ErrorKind::PeerLeft { peer } if self.has_left(of(*peer), entry) => Ok(()),
             ErrorKind::PeerLeft { .. } => lie("it has not left"),
             ErrorKind::Mismatch { rank, other, .. }
@@ -241,6 +245,13 @@ impl Judge<'_> {
         self.scenario.weather.faults.iter().any(hits)
     }
 
+    /// Whether connections with `host` may have been given up.
+    fn was_cut_off(&self, host: usize, now: Duration) -> bool {
+        let silence = self.scenario.weather.silence.unwrap_or(Duration::MAX);
+        let cuts = (0..self.scenario.ranks).flat_map(|other| self.scenario.weather.cuts_between(host, other));
+        cuts.map(|(at, _)| at).any(|at| at.saturating_add(silence) <= now)
+    }
+
     fn is_anybody_troubled(&self, now: Duration) -> bool {
         (0..self.scenario.ranks).any(|host| self.is_troubled(host, host, now))
     }
@@ -281,6 +292,9 @@ const PROMPT: Duration = Duration::from_millis(1500);
 const MEETING_TIME: Duration = Duration::from_millis(1200);
 /// What the others of a communicator hear that is shrunk.
 const SHRINKS: &str = "the communicator is being shrunk";
+
+/// How it is told that a process has ended, and not only its connection.
+const ENDED: &str = "its process ended";
 
 /// What others are told of an error, which may be cut short.
 fn told(error: &Error) -> String {

@@ -36,18 +36,38 @@ fn a_simulator_whose_workers_all_panicked_ends() {
 fn seeds_that_found_something_hold() {
     // Minorities that went on: ranks left out one after the other; a company whose majority had ended.
     for seed in [2648, 3308, 37_989, 38_002, 40_655, 8202] {
-        let run = Run::of(seed);
-        assert!(run.violations.is_empty(), "seed {seed}: {:?}", run.violations);
+        for silence in [None, Some(scenario::TIMEOUT)] {
+            let mut scenario = Scenario::drawn(seed);
+            scenario.weather.silence = silence;
+            let run = Run::over(scenario, |place| place);
+            assert!(run.violations.is_empty(), "seed {seed}, {silence:?}: {:?}", run.violations);
+        }
     }
 }
 
 /// The first seed below a thousand whose run violates something when `fit` is between library and network.
 fn found(fit: impl Fn(Place) -> Place) -> Option<(u64, Vec<Invariant>)> {
+    found_that(fit, |invariants| !invariants.is_empty())
+}
+
+/// The first one in which what is violated is as `wanted`.
+fn found_that(
+    fit: impl Fn(Place) -> Place,
+    wanted: impl Fn(&[Invariant]) -> bool,
+) -> Option<(u64, Vec<Invariant>)> {
     (0..1000).find_map(|seed| {
         let run = Run::over(Scenario::drawn(seed), &fit);
         let invariants: Vec<_> = run.violations.iter().map(|violation| violation.invariant).collect();
-        (!invariants.is_empty()).then_some((seed, invariants))
+        wanted(&invariants).then_some((seed, invariants))
     })
+}
+
+#[test]
+fn a_reset_taken_for_a_death_makes_two_groups_that_work() {
+    let two_groups = |invariants: &[Invariant]| invariants.contains(&Invariant::Members);
+    let found = found_that(everywhere(reset_for_death), two_groups);
+    println!("{found:?}");
+    assert!(found.is_some());
 }
 
 #[test]

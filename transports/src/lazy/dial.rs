@@ -1,11 +1,12 @@
 //! Connecting to a peer in steps that never wait: meanwhile, the rank hears who is gone, and of an abort.
 
 use super::Dialling;
-use crate::auth::Introduction;
+use crate::auth::{Introduction, Purpose};
 use crate::doorman::{RETRY_FIRST, RETRY_LAST, is_crowded, is_welcome};
 use crate::socket::Stream;
 use crate::sync::Instant;
 use crate::{Error, Result};
+use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -14,6 +15,9 @@ use crate::model::call;
 
 /// Connections to one peer, as far as they have got.
 pub(super) struct Dial {
+    purpose: Purpose,
+    /// How many.
+    wanted: usize,
     address: SocketAddr,
     patience: Duration,
     begun: Instant,
@@ -54,14 +58,35 @@ enum Step {
 }
 
 impl Dial {
-    /// To the doorman at `address`, for as long as `patience`.
-    pub(super) fn new(address: SocketAddr, patience: Duration) -> Self {
-        let (begun, streams) = (Instant::now(), Vec::new());
-        let (stage, refusal) = (Stage::Apart, None);
-        Self { address, patience, begun, resumes: begun, retry_after: RETRY_FIRST, refusal, streams, stage }
+    /// For messages, to the doorman at `address`, for as long as `patience`.
+    pub(super) fn new(common: &Dialling, address: SocketAddr) -> Self {
+        Self::to(address, common.patience, (Purpose::Data, common.sockets))
     }
 
-    /// Goes on as far as possible. Where strangers crowd the door, it is tried again.
+    /// To hear whether anybody is there at all.
+    pub(super) fn knocking(address: SocketAddr, patience: Duration) -> Self {
+        Self::to(address, patience, (Purpose::Knock, 1))
+    }
+
+    fn to(address: SocketAddr, patience: Duration, (purpose, wanted): (Purpose, usize)) -> Self {
+        let (begun, retry_after) = (Instant::now(), RETRY_FIRST);
+        let (streams, stage, refusal) = (Vec::new(), Stage::Apart, None);
+        Self {
+            purpose,
+            wanted,
+            address,
+            patience,
+            begun,
+            resumes: begun,
+            retry_after,
+            refusal,
+            streams,
+            stage,
+        }
+    }
+
+    /// Goes on as far as possible. Where strangers crowd the door, it is tried again; who knocks does so
+    /// until the address refuses the connection, or its owner answers.
     ///
     /// # Errors
     /// [`Error::Timeout`] with the last reason why it was tried again; that of the connection or the handshake.
@@ -73,13 +98,13 @@ impl Dial {
         if now < self.resumes {
             return Ok(Dialled::NotYet);
         }
-        while self.streams.len() < common.sockets {
+        while self.streams.len() < self.wanted {
             let was_heard = matches!(self.stage, Stage::Knocking(_));
             match self.step(common) {
                 Ok(Step::Done) => {}
                 Ok(Step::Waits) => return Ok(Dialled::NotYet),
                 Ok(Step::SentAway) => return Ok(Dialled::Busy),
-                Err(error) if !was_heard && is_crowded(&error) => {
+                Err(error) if self.may_pass(was_heard, &error) => {
                     tracing::debug!(address = %self.address, %error, "dialling again");
                     (self.resumes, self.refusal) = (now + self.retry_after, Some(error));
                     self.retry_after = (2 * self.retry_after).min(RETRY_LAST);
@@ -103,7 +128,7 @@ impl Dial {
                 (Stage::Calling(stream), Step::Waits)
             }
             Stage::Calling(mut stream) => {
-                let claims = common.claims(self.streams.len());
+                let claims = common.claims(self.purpose, self.streams.len());
                 let introduction = Introduction::begin(&mut stream, &common.terms, &claims)?;
                 (Stage::Introducing(stream, Box::new(introduction)), Step::Done)
             }
@@ -126,6 +151,22 @@ impl Dial {
         Ok(step)
     }
 
+    /// Time in which nobody looked what had come does not count.
+    pub(super) fn forgive(&mut self, time: Duration) {
+        self.begun += time;
+    }
+
+    /// Whether another attempt may end otherwise. A door that is just being shut, with the process behind it, closes what
+    /// it had let in, and refuses the next.
+    fn may_pass(&self, was_heard: bool, error: &Error) -> bool {
+        match self.purpose {
+            Purpose::Knock => {
+                !is_refusal(error) && matches!(error, Error::System { .. } | Error::Closed { .. })
+            }
+            _ => !was_heard && is_crowded(error),
+        }
+    }
+
     fn late(&mut self) -> Error {
         let refusal = self.refusal.take().map_or_else(String::new, |error| format!(", at last {error}"));
         Error::Timeout { what: format!("no way in at {} for {:?}{refusal}", self.address, self.patience) }
@@ -136,4 +177,9 @@ impl Dial {
 #[cfg(not(all(test, shuttle)))]
 fn call(address: SocketAddr) -> Result<Stream> {
     Stream::begin(address)
+}
+
+/// Whether nobody listens where a connection was to be made.
+pub(super) fn is_refusal(error: &Error) -> bool {
+    matches!(error, Error::System { source, .. } if source.kind() == ErrorKind::ConnectionRefused)
 }

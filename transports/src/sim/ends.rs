@@ -1,7 +1,7 @@
 //! What a rank holds of the simulated network.
 
 use super::world::Network;
-use crate::{Control, Error, Event, Head, Link, Mesh, Pace, Result, Tag};
+use crate::{Control, Door, Error, Event, Head, Link, Mesh, Pace, Result, Tag};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -33,7 +33,7 @@ pub(super) fn mesh(process: &Arc<Process>, key: u64, rank: usize) -> Mesh {
         geometry,
         links: (0..ranks).map(|peer| (peer != rank).then(|| link(peer))).collect(),
         window: None,
-        control: Box::new(SimControl(seat(process))),
+        control: Box::new(SimControl { seat: seat(process), door: Arc::new(SimDoor(seat(process))) }),
         pace: Box::new(SimPace { process: Arc::clone(process), last: 0, calls: 0 }),
         transport: "sim",
     }
@@ -128,23 +128,40 @@ impl Link for SimLink {
 }
 
 /// The control path of one rank.
-struct SimControl(Seat);
+struct SimControl {
+    seat: Seat,
+    door: Arc<SimDoor>,
+}
+
+/// The door of one rank, open as long as this is there.
+struct SimDoor(Seat);
+
+impl Drop for SimDoor {
+    fn drop(&mut self) {
+        let Seat { process, key, rank } = &self.0;
+        process.network.lock().shut(*key, *rank);
+    }
+}
 
 impl Control for SimControl {
     fn post(&mut self, note: &[u8]) {
-        let Seat { process, key, rank } = &self.0;
+        let Seat { process, key, rank } = &self.seat;
         process.network.lock().post(*key, *rank, note);
     }
 
     fn poll(&mut self) -> Option<Event> {
-        let Seat { process, key, rank } = &self.0;
+        let Seat { process, key, rank } = &self.seat;
         process.network.lock().next_event(*key, *rank)
+    }
+
+    fn door(&self) -> Option<Door> {
+        Some(self.door.clone())
     }
 }
 
 impl Drop for SimControl {
     fn drop(&mut self) {
-        let Seat { process, key, rank } = &self.0;
+        let Seat { process, key, rank } = &self.seat;
         process.network.lock().close(*key, *rank);
     }
 }

@@ -1,5 +1,6 @@
 //! One mesh among hosts of the simulated network: its lanes, and its notes.
 
+use super::silence::End;
 use super::world::{Cargo, Way, World};
 use crate::{Event, Geometry, Head, MAX_NOTE_BYTES};
 use std::collections::VecDeque;
@@ -22,6 +23,10 @@ pub(super) struct Seat {
     /// It knows that all have met.
     pub(super) met: bool,
     pub(super) events: VecDeque<Event>,
+    /// Its ends of the connections for notes, by peer.
+    pub(super) ends: Vec<End>,
+    /// Nobody listens at its door any more.
+    pub(super) shut: bool,
     /// What it sent to each rank beside messages.
     notes: Vec<Stream>,
 }
@@ -47,7 +52,8 @@ impl Group {
     pub(super) fn new(geometry: &Geometry, hosts: Vec<usize>) -> Self {
         let (ranks, lanes) = (hosts.len(), geometry.lanes);
         let pipe = || Pipe { room: geometry.slots, ..Pipe::default() };
-        let seat = || Seat { notes: vec![Stream::default(); ranks], ..Seat::default() };
+        let (notes, ends) = (vec![Stream::default(); ranks], vec![End::Open; ranks]);
+        let seat = || Seat { notes: notes.clone(), ends: ends.clone(), ..Seat::default() };
         Self {
             lanes,
             hosts,
@@ -65,8 +71,20 @@ impl Group {
         &mut self.pipes[(from * self.hosts.len() + to) * self.lanes + lane]
     }
 
-    fn way(&self, kind: u64, group: u64, from: usize, to: usize, lane: usize) -> Way {
+    pub(super) fn way(&self, kind: u64, group: u64, from: usize, to: usize, lane: usize) -> Way {
         Way { kind, group, from, to, lane, hosts: (self.hosts[from], self.hosts[to]) }
+    }
+}
+
+impl Seat {
+    pub(super) fn is_closed(&self) -> bool {
+        self.closed
+    }
+
+    /// Whether something of `peer` has come that was not read.
+    fn has_unread(&self, peer: usize) -> bool {
+        let of_peer = |event: &Event| matches!(event, Event::Note { from, .. } if *from == peer);
+        self.events.iter().any(of_peer)
     }
 }
 
@@ -129,10 +147,10 @@ impl World {
 
     pub(super) fn post(&mut self, key: u64, from: usize, note: &[u8]) {
         let group = self.group(key);
-        let (host, ranks) = (group.hosts[from], group.hosts.len());
+        let (host, ends) = (group.hosts[from], group.seats[from].ends.clone());
         if !self.is_dead(host) && note.len() <= MAX_NOTE_BYTES {
-            for to in (0..ranks).filter(|&to| to != from) {
-                self.tell(key, from, to, Event::Note { from, bytes: note.to_vec() });
+            for (to, _) in ends.iter().enumerate().filter(|&(to, end)| to != from && *end == End::Open) {
+                self.tell(key, from, to, Cargo::Event(Event::Note { from, bytes: note.to_vec() }));
             }
         }
     }
@@ -157,15 +175,34 @@ impl World {
             return;
         }
         for peer in (0..ranks).filter(|&peer| peer != rank) {
-            self.tell(key, rank, peer, Event::Closed { from: rank });
+            self.hang_up(key, rank, peer);
         }
     }
 
-    fn tell(&mut self, key: u64, from: usize, to: usize, event: Event) {
+    /// `rank` ends its connection with `peer`: by a reset if it has not read all of it.
+    fn hang_up(&mut self, key: u64, rank: usize, peer: usize) {
+        let resets = self.weather.silence.is_some();
+        let group = self.group(key);
+        let (host, other, seat) = (group.hosts[rank], group.hosts[peer], &mut group.seats[rank]);
+        if seat.ends[peer] != End::Open {
+            return;
+        }
+        if !(resets && seat.has_unread(peer)) {
+            return self.tell(key, rank, peer, Cargo::Event(Event::Closed { from: rank }));
+        }
+        if !self.is_cut(host, other) {
+            return self.tell(key, rank, peer, Cargo::Reset);
+        }
+        // The one reset gets lost, and what was under way is not sent again.
+        self.group(key).seats[rank].ends[peer] = End::Over;
+        self.ask(key, rank, peer);
+    }
+
+    fn tell(&mut self, key: u64, from: usize, to: usize, cargo: Cargo) {
         let group = self.group(key);
         let way = group.way(NOTE, key, from, to, 0);
         let notes = group.seats[from].notes[to];
-        let notes = self.send_after(notes, way, Cargo::Event(event));
+        let notes = self.send_after(notes, way, cargo);
         self.group(key).seats[from].notes[to] = notes;
     }
 }

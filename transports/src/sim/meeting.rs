@@ -114,6 +114,7 @@ impl World {
         let ranks = hosts.len();
         let dead: Vec<usize> = (0..ranks).filter(|&rank| self.is_known_dead(hosts[rank])).collect();
         self.groups.insert(key, Group::new(&self.geometry, hosts));
+        self.expect_silence(key);
         dead.into_iter().for_each(|rank| self.tell_of_end(key, rank));
         self.turn(key, 0);
         false

@@ -12,6 +12,7 @@ mod ends;
 mod group;
 mod meeting;
 mod random;
+mod silence;
 mod weather;
 mod world;
 

@@ -1,7 +1,7 @@
 //! The simulated network keeps its promises, and its runs can be replayed.
 
 use super::*;
-use crate::{Error, Event, Gathering, Result, Tag};
+use crate::{Control, Error, Event, Gathering, Result, Tag};
 use unisono_cuda::Source;
 
 const GEOMETRY: Geometry =
@@ -228,6 +228,73 @@ fn only_of_a_told_death_there_is_news() {
     }
     let counted = Fault::Death { rank: 0, at: Moment::Deliveries(1), told: true };
     assert_eq!(arrivals(counted).0.len(), 1, "the first delivery was its last");
+}
+
+/// A rank that takes no part in notes.
+struct Deaf;
+
+impl Control for Deaf {
+    fn post(&mut self, _: &[u8]) {}
+
+    fn poll(&mut self) -> Option<Event> {
+        None
+    }
+}
+
+/// What two ranks hear of each other around a cut that ends when some kernels have given up and others not. In its last moment
+/// the first one drops what it has, if it `leaves`, but maybe not its door, or it dies, if that is among the faults.
+fn parted(seed: u64, faults: Vec<Fault>, (leaves, holds): (bool, bool)) -> Vec<Vec<Event>> {
+    let silence = Duration::from_millis(100);
+    let (at, lasts) = (Duration::from_millis(1), Some(silence * 115 / 100));
+    let cut = Fault::Cut { from: Ranks(1), to: Ranks(2), both_ways: true, at, lasts };
+    let faults = [vec![cut], faults].concat();
+    let weather = Weather { silence: Some(silence), faults, ..Weather::fair(seed) };
+    let (results, ..) = run(2, weather, |mesh| {
+        let (mut news, mut door) = (Vec::new(), None);
+        while mesh.pace.now() < 3 * silence {
+            if mesh.rank == 0 && leaves && door.is_none() && mesh.pace.now() >= MOMENT {
+                door = Some(mesh.control.door().filter(|_| holds));
+                mesh.control = Box::new(Deaf);
+            }
+            news.extend(std::iter::from_fn(|| mesh.control.poll()));
+            mesh.pace.pause(1);
+        }
+        news
+    });
+    results
+}
+
+/// Within that cut, after some have given up.
+const MOMENT: Duration = Duration::from_millis(112);
+
+#[test]
+fn who_is_reset_by_a_kernel_that_gave_up_is_cut_off_and_no_more() {
+    let all: Vec<_> = (0..40).map(|seed| parted(seed, Vec::new(), (false, false))).collect();
+    let (silent, cut) = (|from| vec![Event::Silent { from }], |from| vec![Event::Cut { from }]);
+    let possible = [[silent(1), silent(0)], [silent(1), cut(0)], [cut(1), silent(0)], [vec![], vec![]]];
+    assert!(all.iter().all(|news| possible.contains(&[news[0].clone(), news[1].clone()])), "{all:?}");
+    assert!(possible.iter().all(|one| all.contains(&one.to_vec())), "{all:?}");
+}
+
+#[test]
+fn who_is_reset_by_the_dead_or_by_who_left_hears_it_at_the_door_unless_that_is_held() {
+    let death = vec![Fault::Death { rank: 0, at: Moment::Time(MOMENT), told: true }];
+    let mut held = 0;
+    for seed in 0..40 {
+        let second = |faults, leaving| parted(seed, faults, leaving).remove(1);
+        let (of_a_death, of_a_farewell) =
+            (second(death.clone(), (false, false)), second(vec![], (true, false)));
+        let closed = vec![Event::Closed { from: 0 }];
+        assert!(of_a_death == closed || of_a_death == [Event::Silent { from: 0 }], "{seed}: {of_a_death:?}");
+        assert_eq!(of_a_farewell, of_a_death, "{seed}");
+        let with_a_door = second(vec![], (true, true));
+        held += usize::from(of_a_death == closed && with_a_door == [Event::Cut { from: 0 }]);
+        assert!(
+            with_a_door == of_a_death || with_a_door == [Event::Cut { from: 0 }],
+            "{seed}: {with_a_door:?}"
+        );
+    }
+    assert!(held > 0, "nobody knocked at a door that was held");
 }
 
 #[test]

@@ -14,6 +14,12 @@ pub struct Weather {
     pub delay_max: Duration,
     /// How many times slower than that some ways between two ranks may be; at least 1.
     pub slowness_max: u32,
+    /// After how long without an answer kernels give a connection for notes up, whose other end is then reset. None: they
+    /// never do, and never reset one.
+    pub silence: Option<Duration>,
+    /// Ranks of the first mesh whose kernels bear four times that: their jobs may be set so, and who sends much that is not
+    /// read does not ask.
+    pub patient: Ranks,
     /// What goes wrong.
     pub faults: Vec<Fault>,
     /// When the simulation ends for everybody: who is still waiting then would wait for ever.
@@ -81,7 +87,16 @@ impl Weather {
     /// Delays between 1 and 50 µs, nothing worse.
     pub fn fair(seed: u64) -> Self {
         let (delay_min, delay_max) = (Duration::from_micros(1), Duration::from_micros(50));
-        Self { seed, delay_min, delay_max, slowness_max: 1, faults: Vec::new(), ends: ENDS }
+        Self {
+            seed,
+            delay_min,
+            delay_max,
+            slowness_max: 1,
+            silence: None,
+            patient: Ranks(0),
+            faults: Vec::new(),
+            ends: ENDS,
+        }
     }
 
     /// Any weather that `seed` gives for so many ranks: delays of very different length, and from none to three
@@ -93,8 +108,47 @@ impl Weather {
         let count = random.pick(&[0, 1, 1, 1, 1, 2, 2, 3]);
         // Mostly deaths: they are what most people meet, and cheap to simulate.
         let only_deaths = !random.once_in(3);
-        let faults = (0..count).map(|_| Fault::drawn(&mut random, ranks, timeout, only_deaths)).collect();
-        Self { delay_max, slowness_max, faults, ..Self::fair(seed) }
+        let mut faults: Vec<Fault> =
+            (0..count).map(|_| Fault::drawn(&mut random, ranks, timeout, only_deaths)).collect();
+        let mut random = Random::new(seed, HEALING);
+        faults.extend(random.once_in(8).then(|| Fault::healing(&mut random, ranks, timeout)));
+        Self { delay_max, slowness_max, silence: Some(timeout), faults, ..Self::fair(seed) }
+    }
+
+    /// How long the kernel of `host` hears nothing from `other` before it gives up, if it ever does: as it asks now and then
+    /// only, up to a third longer than it is told. In half of all networks that differs by host, in the others by connection.
+    pub(super) fn patience(&self, host: usize, other: usize) -> Option<Duration> {
+        let connection = if self.seed.is_multiple_of(2) { 0 } else { 1 + other as u64 };
+        let drawn = [PATIENCE, host as u64, connection].into_iter().fold(self.seed, stir) % 1000;
+        let times = if self.patient.has(host) { 4 } else { 1 };
+        self.silence.map(|silence| times * silence + silence / 3000 * drawn as u32)
+    }
+
+    /// Whether the kernel of `host` says so to the other end when it gives up.
+    pub(super) fn is_outspoken(&self, host: usize) -> bool {
+        stir(stir(self.seed, OUTSPOKEN), host as u64).is_multiple_of(2)
+    }
+
+    /// When the cuts begin and end that keep a question or its answer from passing between two ranks.
+    pub fn cuts_between(&self, one: usize, other: usize) -> impl Iterator<Item = (Duration, Duration)> {
+        let between = move |fault: &Fault| match *fault {
+            Fault::Cut { from, to, at, lasts, .. } => {
+                let hit = from.has(one) && to.has(other) || from.has(other) && to.has(one);
+                hit.then_some((at, lasts.map_or(Duration::MAX, |lasts| at.saturating_add(lasts))))
+            }
+            _ => None,
+        };
+        self.faults.iter().filter_map(between)
+    }
+
+    /// Since when nothing that one of these asks the other is answered; none if it is. Cuts may follow each other without a gap.
+    pub(super) fn unanswered_since(&self, one: usize, other: usize, now: Duration) -> Option<Duration> {
+        let mut since = now;
+        while let Some((at, _)) = self.cuts_between(one, other).find(|&(at, end)| at < since && since <= end)
+        {
+            since = at;
+        }
+        (since < now).then_some(since)
     }
 
     /// How many times slower than usual the way between two ranks is: all scales are equally likely.
@@ -150,10 +204,21 @@ impl Fault {
             }
         }
     }
+
+    /// A cut that ends when some kernels have given their connections up, and others not.
+    fn healing(random: &mut Random, ranks: usize, timeout: Duration) -> Self {
+        let from = Ranks(1 << random.below(ranks) | random.number() & random.number());
+        let at = Duration::from_micros(random.below(3_000) as u64);
+        let lasts = Some(timeout * (100 + random.below(35) as u32) / 100);
+        Self::Cut { from, to: Ranks(!from.0), both_ways: random.once_in(2), at, lasts }
+    }
 }
 
 /// Longer than anything that is simulated takes.
 const ENDS: Duration = Duration::from_secs(600);
 /// Keeps the numbers drawn here apart from those drawn from the same seed elsewhere.
 const STREAM: u64 = 0x0077_6561_7468_6572;
+const HEALING: u64 = 0x6865_616c;
 const SLOWNESS: u64 = 0x736c_6f77;
+const PATIENCE: u64 = 0x7061_7469;
+const OUTSPOKEN: u64 = 0x7361_7973;

@@ -19,7 +19,7 @@ pub(super) struct Network {
 /// The state of the network.
 pub(super) struct World {
     pub(super) geometry: Geometry,
-    weather: Weather,
+    pub(super) weather: Weather,
     /// Nanoseconds since the beginning.
     now: u64,
     hosts: Vec<Host>,
@@ -27,7 +27,7 @@ pub(super) struct World {
     pub(super) groups: BTreeMap<u64, Group>,
     pub(super) meetings: BTreeMap<u64, Meeting>,
     /// Everything on its way, in the order in which it will arrive.
-    under_way: BTreeMap<Arrival, Cargo>,
+    pub(super) under_way: BTreeMap<Arrival, Cargo>,
     delivered: u64,
     trace: u64,
 }
@@ -80,6 +80,23 @@ pub(super) enum Cargo {
     Turn,
     /// The root's word that all are here.
     Word,
+    /// It is time for a kernel to look how long nothing was answered.
+    Look,
+    /// Something comes on a connection that only its sender knows of; and the answer.
+    Question,
+    Reset,
+    /// Somebody asks whether a rank lives; and what the answer, or its absence, shows.
+    Knock,
+    Fate {
+        ended: bool,
+    },
+}
+
+impl Way {
+    /// Of something that concerns two ranks and happens on one host.
+    pub(super) fn within(kind: u64, group: u64, (from, to): (usize, usize), host: usize) -> Self {
+        Self { kind, group, from, to, lane: 0, hosts: (host, host) }
+    }
 }
 
 impl Network {
@@ -96,6 +113,7 @@ impl Network {
             trace: 0,
         };
         world.expect_deaths();
+        world.expect_silence(FIRST);
         Self { world: Mutex::new(world), bells: (0..hosts).map(|_| Condvar::new()).collect() }
     }
 
@@ -249,14 +267,16 @@ impl World {
                     true
                 }
                 Cargo::Credit => self.group(group).pipe(to, from, lane).credit(),
-                Cargo::Event(event) => {
-                    self.group(group).seats[to].events.push_back(event);
-                    true
-                }
+                Cargo::Event(event) => self.hear(group, (from, to), event),
                 Cargo::Death { told } => self.kill(host, told),
                 Cargo::Coming => self.come(group, from),
                 Cargo::Turn => self.speak(group, to),
                 Cargo::Word => self.group(group).hear_word(to),
+                Cargo::Look => self.look(group, to, from),
+                Cargo::Question => self.answer(group, to, from),
+                Cargo::Reset => self.reset(group, to, from),
+                Cargo::Knock => self.knock(group, to, from),
+                Cargo::Fate { ended } => self.conclude(group, to, from, ended),
             };
             if is_news {
                 self.wake(host);
@@ -310,6 +330,9 @@ impl World {
             seats.into_iter().for_each(|(key, rank)| self.close(key, rank));
         }
         (self.hosts[host].dead, self.hosts[host].told) = (Some(self.now), told);
+        if !told {
+            self.expect_silence_of(host);
+        }
         true
     }
 
@@ -330,7 +353,7 @@ impl World {
     }
 
     /// Until when `host` is stalled, if it is now.
-    fn stall_end(&self, host: usize) -> Option<u64> {
+    pub(super) fn stall_end(&self, host: usize) -> Option<u64> {
         let stalled = self.weather.stalled_until(host, self.now()).filter(|_| !self.is_dead(host));
         stalled.map(nanos)
     }

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use unisono_cuda::{Source, Store, Target, copy_to};
 use unisono_transports::sim::Place;
-use unisono_transports::{Control, Error, Event, Gathering, Head, Link, Mesh, Result, Tag, Venue};
+use unisono_transports::{Control, Door, Error, Event, Gathering, Head, Link, Mesh, Result, Tag, Venue};
 
 /// Alters every mesh that a host gets, the later ones, too.
 pub(super) fn everywhere(alter: fn(Mesh) -> Mesh) -> impl Fn(Place) -> Place {
@@ -120,6 +120,10 @@ impl Control for AlteredEvents {
             }
         }
     }
+
+    fn door(&self) -> Option<Door> {
+        self.control.door()
+    }
 }
 
 fn with_events(mesh: Mesh, alter: fn(Event) -> Option<Event>) -> Mesh {
@@ -129,6 +133,14 @@ fn with_events(mesh: Mesh, alter: fn(Event) -> Option<Event>) -> Mesh {
 /// News of deaths get lost.
 pub(super) fn deaf_to_deaths(mesh: Mesh) -> Mesh {
     with_events(mesh, |event| Some(event).filter(|event| !matches!(event, Event::Closed { .. })))
+}
+
+/// A connection that was reset is taken for the end of a process.
+pub(super) fn reset_for_death(mesh: Mesh) -> Mesh {
+    with_events(mesh, |event| match event {
+        Event::Cut { from } => Some(Event::Closed { from }),
+        event => Some(event),
+    })
 }
 
 /// Of a failure, only the fact is told.
