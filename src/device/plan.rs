@@ -100,7 +100,7 @@ fn lent(algorithm: &Algorithm, spec: &Spec) -> [usize; 2] {
     let most = |side: fn((usize, usize)) -> usize| (0..spec.ranks).map(|rank| side(shares(rank))).max();
     let [input, output] = [most(|(inputs, _)| inputs), most(|(_, outputs)| outputs)];
     let blocks = |named: bool, shares: Option<usize>| if named { shares.unwrap_or(0) * parts } else { 0 };
-    let (reads, writes) = lending::named(algorithm.collective);
+    let (reads, writes) = lending::named(algorithm);
     [blocks(reads, input), blocks(writes, output)]
 }
 
