@@ -1,7 +1,7 @@
 //! GPUs of this host, where they are, and how they reach each other.
 
 use std::fmt::Write;
-use unisono_cuda::device::{GpuError, Path, Site};
+use unisono_cuda::device::{GpuError, Links, Path, Site};
 
 /// Prints a table of GPUs, and one of the paths between them.
 pub(crate) fn run(arguments: &Arguments) -> Result<u8, String> {
@@ -26,19 +26,40 @@ fn text(sites: &[Site]) -> Result<String, GpuError> {
         let node = site.numa_node()?.map_or_else(|| "-".to_owned(), |node| node.to_string());
         let _ = writeln!(text, "{:<5}{:<15}{node:<6}{}", site.ordinal(), site.bus_id()?, site.name()?);
     }
-    let _ = write!(text, "\n{:<6}", "from");
+    text += &between(sites, |from, to| Ok(cell(&from.path_to(to)?)))?;
+    text.push_str(
+        "\n\nhost: by way of it; a number: direct, and how good the driver finds the link, 0 is best; +: with its atomics\n",
+    );
+    match between(sites, |from, to| Ok(links(from.links_to(to)?))) {
+        Ok(table) => text += &format!("{table}\n\nNVLinks between them, and their version\n"),
+        Err(why) => text += &format!("\n{why}\n"),
+    }
+    Ok(text)
+}
+
+/// A table of every two GPUs.
+fn between(
+    sites: &[Site],
+    cell: impl Fn(&Site, &Site) -> Result<String, GpuError>,
+) -> Result<String, GpuError> {
+    let mut text = format!("\n{:<6}", "from");
     text.extend(sites.iter().map(|to| format!("{:>8}", format!("to {}", to.ordinal()))));
     for from in sites {
         let _ = write!(text, "\n{:<6}", from.ordinal());
         for to in sites {
-            let cell = if from == to { "-".to_owned() } else { cell(&from.path_to(to)?) };
+            let cell = if from == to { "-".to_owned() } else { cell(from, to)? };
             let _ = write!(text, "{cell:>8}");
         }
     }
-    text.push_str(
-        "\n\nhost: by way of it; a number: direct, and how good the driver finds the link, 0 is best; +: with its atomics\n",
-    );
     Ok(text)
+}
+
+fn links(links: Links) -> String {
+    match links {
+        Links { count: 0, .. } => "none".to_owned(),
+        Links { count, version: (0, 0) } => count.to_string(),
+        Links { count, version: (major, minor) } => format!("{count} {major}.{minor}"),
+    }
 }
 
 fn cell(path: &Path) -> String {
@@ -68,5 +89,12 @@ mod tests {
         assert_eq!(rows[1][..3], ["0", "ffff:10:00.0", "-"], "{text}");
         assert_eq!(rows[6], ["0", "-", "host", "0+"], "{text}");
         assert_eq!(rows[7], ["1", "0+", "-", "2"], "{text}");
+        assert!(text.contains("NVLinks are not known: libnvidia-ml.so.1"), "{text}");
+    }
+
+    #[test]
+    fn links_are_said_by_number_and_version() {
+        let of = |count, version| links(Links { count, version });
+        assert_eq!([of(18, (4, 0)), of(4, (0, 0)), of(0, (0, 0))], ["18 4.0", "4", "none"]);
     }
 }

@@ -9,7 +9,8 @@ use crate::Config;
 use crate::communicator::digest;
 use crate::error::{Error, Result};
 use crate::reduction::Reduction;
-use crate::schedule::{Algorithm, Collective, Reach, Spec};
+use crate::schedule::algorithms::zero_copy;
+use crate::schedule::{Algorithm, Collective, Reach, Spec, find};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use unisono_cuda::device::{Buffer, Imported, IpcHandle};
@@ -99,8 +100,9 @@ fn handles(cards: &[u8], bytes: usize) -> Result<Vec<IpcHandle>> {
 }
 
 /// Whether programs that reach lent buffers name the inputs of peers, and their outputs.
-pub(super) fn named(collective: Collective) -> (bool, bool) {
-    match collective {
+pub(super) fn named(algorithm: &Algorithm) -> (bool, bool) {
+    match algorithm.collective {
+        _ if algorithm.name != zero_copy::NAME => (false, true),
         Collective::AllReduce => (true, true),
         Collective::AllGather => (false, true),
         _ => (true, false),
@@ -125,18 +127,16 @@ impl State {
 
     /// What of an operation is lent, if all that its algorithm names of peers is.
     pub(super) fn loan(&self, job: &Job<'_>, spec: &Spec, bytes: usize, config: &Config) -> Option<Loan> {
-        let wanted = match self.chosen[job.collective as usize] {
-            Some(algorithm) => algorithm.reach == Reach::Buffers,
-            None => bytes >= LENT_FROM_BYTES && config.algorithm(job.collective).is_none(),
+        let large = bytes >= LENT_FROM_BYTES && config.algorithm(job.collective).is_none();
+        let row = match self.chosen[job.collective as usize] {
+            Some(chosen) => chosen,
+            None if large => usual(job)?,
+            None => return None,
         };
-        let premultiplied = job.reduction.is_some_and(|reduction| reduction.op() == Op::PreMulSum);
-        let even = job.input.table.is_none() && job.output.table.is_none();
-        let reaches = |row: &&Algorithm| row.reach == Reach::Buffers && row.collective == job.collective;
-        let row = Algorithm::ALL.iter().find(reaches)?;
-        if !wanted || premultiplied || !even || !(row.fits)(spec) || !is_known_to_all(job) {
+        if row.reach != Reach::Buffers || !(row.fits)(spec) || !is_known_to_all(row, job) {
             return None;
         }
-        let (reads, writes) = named(job.collective);
+        let (reads, writes) = named(row);
         let sides = [(reads, &job.input), (writes, &job.output)];
         let mut places = Vec::new();
         let mut lendings = [None, None];
@@ -160,10 +160,30 @@ impl State {
     }
 }
 
-/// Whether every rank can tell where the buffers are that are named: of a broadcast, the root's input is everybody's output.
-fn is_known_to_all(job: &Job<'_>) -> bool {
+/// The algorithm for lent buffers, where nobody insists on one.
+fn usual(job: &Job<'_>) -> Option<&'static Algorithm> {
+    let name = match job.collective {
+        Collective::Broadcast => zero_copy::BROADCAST_PUSHED.name,
+        Collective::AllReduce if is_premultiplied(job) => zero_copy::ALL_REDUCE_SCALED.name,
+        _ => zero_copy::NAME,
+    };
+    find(job.collective, name)
+}
+
+fn is_premultiplied(job: &Job<'_>) -> bool {
+    job.reduction.is_some_and(|reduction| reduction.op() == Op::PreMulSum)
+}
+
+/// Whether every rank knows what it needs of its peers. By which factors they multiply, it must leave to them, which rounds small floats once more than
+/// elsewhere; and a root's input is known where it is everybody's output.
+fn is_known_to_all(row: &Algorithm, job: &Job<'_>) -> bool {
     let address = |side: &Side<'_>| side.region.map(|region| region.address());
-    job.collective != Collective::Broadcast || address(&job.input) == address(&job.output)
+    let rounds_again = job.dtype.is_float() && job.dtype.size() < size_of::<f32>();
+    match job.collective {
+        Collective::Broadcast if row.name == zero_copy::NAME => address(&job.input) == address(&job.output),
+        _ if !is_premultiplied(job) => true,
+        _ => row.name == zero_copy::ALL_REDUCE_SCALED.name && !rounds_again,
+    }
 }
 
 impl Grasps {

@@ -96,7 +96,7 @@ struct Shared {
     /// Carries set-up, notes and aborts.
     base: Communicator,
     endpoint: Endpoint,
-    /// Who follows whom in rings.
+    /// Who follows whom in rings, chains and trees.
     order: Vec<Rank>,
     /// Held across calls of the driver, which may wait for kernels.
     state: Mutex<State>,
@@ -133,7 +133,7 @@ impl DeviceCommunicator {
         self.shared.endpoint.arena().gpu()
     }
 
-    /// The order in which ranks stand in rings: each beside those that its GPU reaches best.
+    /// The order in which ranks stand in rings, and in chains and trees from and to a root: each beside those that its GPU reaches best.
     pub fn ring(&self) -> &[Rank] {
         &self.shared.order
     }

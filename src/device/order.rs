@@ -4,7 +4,7 @@ use crate::communicator::Communicator;
 use crate::error::Result;
 use crate::rendezvous::host_identity;
 use crate::schedule::Rank;
-use unisono_cuda::device::{Gpu, GpuError, Site};
+use unisono_cuda::device::{Gpu, GpuError, Links, Path, Site};
 
 /// The order of all ranks, the same on all of them.
 pub(super) fn agree_on_order(base: &Communicator, gpu: &Gpu) -> Result<Vec<Rank>> {
@@ -23,11 +23,26 @@ pub(super) fn agree_on_order(base: &Communicator, gpu: &Gpu) -> Result<Vec<Rank>
 
 /// The GPUs that this process sees: where they are, and how far from `gpu`.
 fn visible(gpu: &Gpu) -> std::result::Result<Vec<(String, u8)>, GpuError> {
-    let far = |site: Site| {
-        let path = gpu.site().path_to(&site)?;
-        Ok((site.bus_id()?, if path.direct { DIRECT + path.rank.min(RANK_MAX) as u8 } else { BY_HOST }))
+    let seen = |site: Site| {
+        let unknown = |why: &GpuError| {
+            tracing::debug!(target: "device", "{gpu:?}: {why}; what the driver says of paths is all");
+        };
+        let links = gpu.site().links_to(&site).inspect_err(unknown).ok();
+        Ok((site.bus_id()?, far(gpu.site().path_to(&site)?, links)))
     };
-    Site::all()?.into_iter().filter(|site| *site != gpu.site()).map(far).collect()
+    Site::all()?.into_iter().filter(|site| *site != gpu.site()).map(seen).collect()
+}
+
+/// How far a GPU is by the path to it, and by the links between, where they are counted: those that carry more are nearer, and without any it is
+/// further than with one.
+fn far(path: Path, links: Option<Links>) -> u8 {
+    let rank = path.rank.min(RANK_MAX) as u8;
+    match links.map(|links| links.gigabytes()) {
+        _ if !path.direct => BY_HOST,
+        None => DIRECT + rank,
+        Some(0) => UNLINKED + rank,
+        Some(gigabytes) => DIRECT + (LINKED / gigabytes.max(LINK)) as u8,
+    }
 }
 
 /// How far the GPU of a rank is that is at `theirs`.
@@ -63,9 +78,13 @@ fn ring(distances: &[u8], ranks: usize) -> Vec<Rank> {
     if length(&order) < length(&numbers) { order } else { numbers }
 }
 
-/// Distances: on one GPU 0; the driver's rank of the link is added.
+/// Distances: on one GPU 0; the driver's rank of the link is added, where it is not known what links carry.
 const DIRECT: u8 = 1;
-const RANK_MAX: u32 = 100;
+const RANK_MAX: u32 = 90;
+/// Shared among the gigabytes a second of links; one link has so many at least.
+const LINKED: u32 = 1000;
+const LINK: u32 = 25;
+const UNLINKED: u8 = 50;
 const BY_HOST: u8 = 150;
 const ELSEWHERE: u8 = 200;
 /// Room for where a GPU is, and its host.
@@ -86,6 +105,24 @@ mod tests {
         assert_eq!(ring(&distances, 4), [0, 2, 3, 1]);
         assert_eq!(ring(&[1; 25], 5), [0, 1, 2, 3, 4], "no path is better than another");
         assert_eq!(ring(&[0], 1), [0]);
+    }
+
+    #[test]
+    fn more_links_are_nearer_and_none_is_further() {
+        let path = |direct, rank| Path { direct, rank, atomics: direct };
+        let links = |count| Some(Links { count, version: (4, 0) });
+        let distances = [
+            far(path(true, 3), links(18)),
+            far(path(true, 0), links(12)),
+            far(path(true, 0), links(4)),
+            far(path(true, 0), links(1)),
+            far(path(true, 0), links(0)),
+            far(path(true, 1), links(0)),
+            far(path(true, 1000), links(0)),
+            far(path(false, 0), links(0)),
+        ];
+        assert!(distances.is_sorted_by(|near, far| near < far), "{distances:?}");
+        assert_eq!([far(path(true, 3), None), far(path(false, 0), None)], [4, BY_HOST], "not counted");
     }
 
     #[test]

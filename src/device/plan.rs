@@ -48,7 +48,7 @@ impl Plans {
     }
 }
 
-/// Of rings, neighbours are those of `order`.
+/// Of rings, chains and trees, neighbours are those of `order`.
 fn make(algorithm: &Algorithm, spec: &Spec, endpoint: &Endpoint, order: &[Rank]) -> Result<Plan> {
     let (rank, sizes) = (endpoint.arena().rank(), endpoint.arena().layout().sizes());
     let widest = Widest::of(algorithm, spec);
@@ -64,7 +64,7 @@ fn make(algorithm: &Algorithm, spec: &Spec, endpoint: &Endpoint, order: &[Rank])
         let text = format!("{algorithm:?} has no room on a GPU with {} ranks: {sizes:?}", spec.ranks);
         return Err(Error::new(ErrorKind::Unavailable(text)));
     }
-    let program = match RINGS.contains(&algorithm.name) {
+    let program = match follows_order(algorithm) {
         true => renamed(algorithm, spec, order, rank),
         false => (algorithm.build)(spec, rank),
     };
@@ -100,12 +100,21 @@ fn lent(algorithm: &Algorithm, spec: &Spec) -> [usize; 2] {
     let most = |side: fn((usize, usize)) -> usize| (0..spec.ranks).map(|rank| side(shares(rank))).max();
     let [input, output] = [most(|(inputs, _)| inputs), most(|(_, outputs)| outputs)];
     let blocks = |named: bool, shares: Option<usize>| if named { shares.unwrap_or(0) * parts } else { 0 };
-    let (reads, writes) = lending::named(algorithm.collective);
+    let (reads, writes) = lending::named(algorithm);
     [blocks(reads, input), blocks(writes, output)]
+}
+
+/// Whether neighbours in the order of all ranks are who an algorithm joins: in rings, and on the way from a root or to it. Not where operands keep
+/// the order of the ranks, nor where all reach all.
+fn follows_order(algorithm: &Algorithm) -> bool {
+    let rooted = algorithm.collective.has_root() && ROOTED.contains(&algorithm.name);
+    rooted || RINGS.contains(&algorithm.name)
 }
 
 /// Algorithms without a root in which ranks have two neighbours.
 const RINGS: [&str; 2] = ["ring", "ring2"];
+/// Those with one in which ranks pass on what they get; and the linear ones, which turn to the nearest first.
+const ROOTED: [&str; 4] = ["chain", "tree", "binomial", "linear"];
 /// Where nothing is staged, slices only share the work among channels.
 const LENT_SLICE_BYTES: usize = 1 << 30;
 /// Slices are whole numbers of this.

@@ -102,6 +102,8 @@ impl Algorithm {
         zero_copy::ALL_GATHER,
         zero_copy::REDUCE_SCATTER,
         zero_copy::BROADCAST,
+        zero_copy::BROADCAST_PUSHED,
+        zero_copy::ALL_REDUCE_SCALED,
     ];
 
     /// The programs of all ranks.

@@ -5,8 +5,9 @@ use super::{Algorithm, Block, Program, Rank, Space, Spec, Step};
 /// What `rank` does when the ranks stand in this order: `order[0]` does what rank 0 did, and so on; shares are still those of ranks by
 /// their numbers. For collectives without a root.
 pub(crate) fn renamed(algorithm: &Algorithm, spec: &Spec, order: &[Rank], rank: Rank) -> Program {
-    let stands_at = order.iter().position(|&other| other == rank).unwrap_or(rank);
-    let mut program = (algorithm.build)(spec, stands_at);
+    let stands_at = |who| order.iter().position(|&other| other == who).unwrap_or(who);
+    let root = if algorithm.collective.has_root() { stands_at(spec.root) } else { spec.root };
+    let mut program = (algorithm.build)(&Spec { root, ..*spec }, stands_at(rank));
     let names = Names {
         order,
         parts: (algorithm.parts)(spec),
@@ -71,6 +72,18 @@ mod tests {
     use crate::schedule::check::{Options, check_schedule};
     use crate::schedule::{Collective, Schedule, find};
 
+    const ORDERS: [&[Rank]; 4] = [&[0, 2, 1, 3], &[3, 0, 2, 4, 1], &[1, 0], &[0]];
+
+    /// That `algorithm` does in `order` what it is for.
+    fn is_right(algorithm: &Algorithm, root: Rank, order: &[Rank]) {
+        let spec = Spec { ranks: order.len(), root, aggregation: 1 };
+        let programs = (0..spec.ranks).map(|rank| renamed(algorithm, &spec, order, rank)).collect();
+        let (parts, reach) = ((algorithm.parts)(&spec), algorithm.reach);
+        let schedule = Schedule { collective: algorithm.collective, spec, parts, reach, programs };
+        check_schedule(&schedule, &Options::default())
+            .unwrap_or_else(|wrong| panic!("{algorithm:?} from {root} in {order:?}: {wrong:?}"));
+    }
+
     #[test]
     fn rings_in_any_order_are_right() {
         let collectives = [Collective::AllReduce, Collective::AllGather, Collective::ReduceScatter];
@@ -78,14 +91,36 @@ mod tests {
             collectives.iter().flat_map(|&all| ["ring", "ring2"].map(|name| (all, name)))
         {
             let algorithm = find(collective, name).unwrap();
-            for order in [&[0, 2, 1, 3][..], &[3, 0, 2, 4, 1], &[1, 0]] {
-                let spec = Spec { ranks: order.len(), root: 0, aggregation: 1 };
-                let programs = (0..spec.ranks).map(|rank| renamed(algorithm, &spec, order, rank)).collect();
-                let (parts, reach) = ((algorithm.parts)(&spec), algorithm.reach);
-                let schedule = Schedule { collective, spec, parts, reach, programs };
-                check_schedule(&schedule, &Options::default())
-                    .unwrap_or_else(|wrong| panic!("{name} in {order:?}: {wrong:?}"));
+            ORDERS.iter().for_each(|order| is_right(algorithm, 0, order));
+        }
+    }
+
+    #[test]
+    fn what_has_a_root_is_right_in_any_order() {
+        for algorithm in Algorithm::ALL.iter().filter(|row| row.collective.has_root()) {
+            for (order, root) in ORDERS.iter().flat_map(|order| order.iter().map(move |&root| (order, root)))
+            {
+                is_right(algorithm, root, order);
             }
         }
+    }
+
+    #[test]
+    fn chains_go_from_neighbour_to_neighbour() {
+        let order = [0, 2, 1, 3];
+        let peers = |collective, root| {
+            let (algorithm, spec) =
+                (find(collective, "chain").unwrap(), Spec { ranks: 4, root, aggregation: 1 });
+            let sent_to = |rank| {
+                let program = renamed(algorithm, &spec, &order, rank);
+                let mut steps = program.strands.into_iter().flat_map(|strand| strand.steps);
+                steps.find_map(|step| if let Step::Send { peer, .. } = step { Some(peer) } else { None })
+            };
+            [0, 1, 2, 3].map(sent_to)
+        };
+        // 1, 3, 0, 2.
+        assert_eq!(peers(Collective::Broadcast, 1), [Some(2), Some(3), None, Some(0)]);
+        // 0, 2, 1, 3, and back to 0.
+        assert_eq!(peers(Collective::Reduce, 0), [None, Some(3), Some(1), Some(0)]);
     }
 }

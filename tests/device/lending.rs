@@ -2,9 +2,9 @@
 
 use crate::world::{config, run, staged};
 use std::collections::HashSet;
-use unisono::device::{DeviceCommunicator, Stream};
+use unisono::device::{Buffer, DeviceCommunicator, Stream};
 use unisono::schedule::{Collective, find};
-use unisono::{ErrorKind, Reduction, Sum};
+use unisono::{ErrorKind, Reduction, Sum, bf16};
 
 fn element(rank: usize, index: usize) -> i32 {
     (rank * 7919 + index * 31 % 1009) as i32
@@ -31,7 +31,7 @@ fn buffers_of_peers_are_reached_where_they_are() {
             let mut from = comm.alloc::<i32>(ranks * COUNT).unwrap();
             let whole = GUARD..GUARD + ranks * COUNT;
             let zerocopy = |collective| comm.use_algorithm(find(collective, "zerocopy").unwrap());
-            let read = |memory: &unisono::device::Buffer<i32>| {
+            let read = |memory: &Buffer<i32>| {
                 comm.synchronize(&stream).unwrap();
                 let found = memory.to_vec(&stream).unwrap();
                 assert!(found[..GUARD].iter().chain(&found[found.len() - GUARD..]).all(|guard| *guard == 0));
@@ -83,13 +83,133 @@ fn large_operations_find_lent_memory_by_themselves() {
         comm.all_reduce(&stream, &mut own, Sum).unwrap();
         assert_ne!(name(), Some("zerocopy"), "ordinary memory");
         comm.all_reduce(&stream, &mut lent, Reduction::pre_mul(2.0f32)).unwrap();
-        assert_ne!(name(), Some("zerocopy"), "factors are each rank's own");
+        assert_eq!(name(), Some("scaled"), "factors are each rank's own");
         comm.all_reduce(&stream, &mut lent.view_mut(..100), Sum).unwrap();
         assert_ne!(name(), Some("zerocopy"), "short");
         comm.synchronize(&stream).unwrap();
         let found = lent.to_vec(&stream).unwrap();
         assert_eq!((found[0], found[100]), (8.0, 4.0));
     });
+}
+
+/// One that has many digits.
+fn fraction(rank: usize, index: usize) -> f32 {
+    element(rank, index) as f32 * 0.37 - 11.0
+}
+
+/// Each rank multiplies by its own factor, at once or into another buffer: in ordinary memory, where all goes by way of windows, and in lent memory.
+#[test]
+fn sums_with_factors_have_the_same_bits_in_lent_memory() {
+    const COUNT: usize = 17_003;
+    for ranks in 1..=4 {
+        run(ranks, &config(), |comm, stream| {
+            let (rank, name) = (comm.rank(), || comm.last_algorithm().map(|row| row.name));
+            let factor = Reduction::pre_mul(0.1f32 * (rank + 1) as f32);
+            let own: Vec<f32> = (0..COUNT).map(|index| fraction(rank, index)).collect();
+            let mut ordinary = comm.gpu().upload(&own).unwrap();
+            comm.all_reduce(&stream, &mut ordinary, factor).unwrap();
+            assert_eq!(name(), Some("twoshot"));
+            let (mut lent, mut other) =
+                (comm.alloc::<f32>(COUNT).unwrap(), comm.alloc::<f32>(COUNT + GUARD).unwrap());
+            lent.write(&stream, &own).unwrap();
+            let inner = &mut other.view_mut(..COUNT);
+            comm.all_reduce_into(&stream, &lent, inner, factor).unwrap();
+            assert_eq!((name(), lent.to_vec(&stream).unwrap() == own), (Some("scaled"), true));
+            comm.all_reduce(&stream, &mut lent, factor).unwrap();
+            comm.synchronize(&stream).unwrap();
+            let bits = |found: Vec<f32>| found.into_iter().map(f32::to_bits).collect::<Vec<_>>();
+            let expected = bits(ordinary.to_vec(&stream).unwrap());
+            assert!(bits(lent.to_vec(&stream).unwrap()) == expected, "in place, {ranks} ranks");
+            let other = other.to_vec(&stream).unwrap();
+            assert!(other[COUNT..].iter().all(|guard| *guard == 0.0), "{ranks} ranks");
+            assert!(bits(other[..COUNT].to_vec()) == expected, "into another, {ranks} ranks");
+        });
+    }
+}
+
+#[test]
+fn small_floats_are_not_rounded_once_more() {
+    run(2, &config(), |comm, stream| {
+        let mut lent = comm.alloc::<bf16>(40_000).unwrap();
+        comm.all_reduce(&stream, &mut lent, Reduction::pre_mul(bf16::from_f32(0.1))).unwrap();
+        assert_eq!(comm.last_algorithm().map(|row| row.name), Some("twoshot"));
+        let mut share = comm.gpu().alloc::<f32>(20_000).unwrap();
+        let from = comm.alloc::<f32>(40_000).unwrap();
+        comm.reduce_scatter(&stream, &from, &mut share, Reduction::pre_mul(0.1f32)).unwrap();
+        assert_ne!(comm.last_algorithm().map(|row| row.name), Some("zerocopy"), "inputs are left alone");
+        comm.synchronize(&stream).unwrap();
+    });
+}
+
+#[test]
+fn a_root_need_not_lend_what_it_broadcasts() {
+    const COUNT: usize = 20_011;
+    for ranks in 1..=4 {
+        run(ranks, &config(), |comm, stream| {
+            let (gpu, rank) = (comm.gpu(), comm.rank());
+            let mut into = comm.alloc::<i32>(COUNT + 2 * GUARD).unwrap();
+            let own = gpu.upload(&elements(rank, 0..COUNT)).unwrap();
+            for root in 0..ranks {
+                let input = (rank == root).then_some(&own);
+                let inner = &mut into.view_mut(GUARD..GUARD + COUNT);
+                comm.broadcast_into(&stream, input, inner, root).unwrap();
+                assert_eq!(comm.last_algorithm().map(|row| row.name), Some("push"));
+                comm.synchronize(&stream).unwrap();
+                let found = into.to_vec(&stream).unwrap();
+                assert!(found[GUARD..GUARD + COUNT] == elements(root, 0..COUNT), "from {root} to {rank}");
+                assert!(found[..GUARD].iter().chain(&found[GUARD + COUNT..]).all(|guard| *guard == 0));
+            }
+            // The root in place, the others not: it is its own affair.
+            let inner = &mut into.view_mut(GUARD..GUARD + COUNT);
+            inner.write(&stream, &elements(rank + 7, 0..COUNT)).unwrap();
+            let called = match rank {
+                0 => comm.broadcast(&stream, inner, 0),
+                _ => comm.broadcast_into(&stream, None::<&Buffer<i32>>, inner, 0),
+            };
+            called.and_then(|()| comm.synchronize(&stream)).unwrap();
+            assert!(into.to_vec(&stream).unwrap()[GUARD..GUARD + COUNT] == elements(7, 0..COUNT));
+        });
+    }
+}
+
+#[test]
+fn uneven_shares_go_straight_to_their_places() {
+    let counts = [20_003, 0, 517, 3];
+    for ranks in 1..=4 {
+        run(ranks, &config(), |comm, stream| {
+            let (rank, counts) = (comm.rank(), &counts[..ranks]);
+            let total: usize = counts.iter().sum();
+            let mut lent = comm.alloc::<i32>(total + 2 * GUARD).unwrap();
+            let own = comm.gpu().upload(&elements(rank, 0..counts[rank])).unwrap();
+            let inner = &mut lent.view_mut(GUARD..GUARD + total);
+            let graph = stream.capture(|stream| comm.all_gather_v(stream, &own, inner, counts)).unwrap();
+            assert_eq!(comm.last_algorithm().map(|row| row.name), Some("zerocopy"));
+            for _ in 0..2 {
+                graph.launch(&stream).unwrap();
+            }
+            comm.synchronize(&stream).unwrap();
+            let found = lent.to_vec(&stream).unwrap();
+            let all: Vec<i32> = (0..ranks).flat_map(|rank| elements(rank, 0..counts[rank])).collect();
+            assert!(found[GUARD..GUARD + total] == all, "{ranks} ranks");
+            assert!(found[..GUARD].iter().chain(&found[GUARD + total..]).all(|guard| *guard == 0));
+        });
+    }
+}
+
+#[test]
+fn shares_that_differ_are_a_mismatch_before_anything_is_written() {
+    let errors = run(2, &config(), |comm, stream| {
+        let counts = [[30_000, 10_000], [10_000, 30_000]][comm.rank()];
+        let mut lent = comm.alloc::<i32>(40_000).unwrap();
+        let own = comm.gpu().upload(&vec![7; counts[comm.rank()]]).unwrap();
+        let called = comm.all_gather_v(&stream, &own, &mut lent, &counts);
+        let error = called.and_then(|()| comm.synchronize(&stream)).unwrap_err();
+        assert_eq!(lent.to_vec(&stream).unwrap(), vec![0; 40_000]);
+        error
+    });
+    for error in errors.iter().flatten() {
+        assert!(matches!(error.kind(), ErrorKind::Mismatch { .. }), "{error}");
+    }
 }
 
 #[test]

@@ -12,5 +12,6 @@ mod messages;
 mod own;
 mod parting;
 mod processes;
+mod rings;
 mod streams;
 mod world;

@@ -4,7 +4,6 @@ use crate::world::{alone, config, gpu, run, staged};
 use unisono::device::Gpu;
 use unisono::schedule::{Collective, find};
 use unisono::{Communicator, Max, Sum};
-use unisono_cuda::device::Path;
 use unisono_cuda::software;
 
 #[test]
@@ -135,39 +134,6 @@ fn messages_move_while_a_launch_waits_for_room() {
         }
         comm.synchronize(&stream).unwrap();
         assert_eq!(values.to_vec(&stream).unwrap(), vec![1 << 20; 5000]);
-    });
-}
-
-/// Pairs whose GPUs reach each other directly: ranks 0 and 2, 1 and 3. Between the pairs all goes by way of the host.
-#[test]
-fn rings_go_where_paths_are_best() {
-    if gpu().is_none_or(|gpu| !gpu.is_software()) || !alone("streams::rings_go_where_paths_are_best") {
-        return;
-    }
-    software::set_gpus(4).unwrap();
-    for (from, to) in (0..4).flat_map(|from| (0..4).map(move |to| (from, to))) {
-        let direct = from % 2 == to % 2;
-        software::set_path(from, to, Path { direct, rank: 1, atomics: direct }).unwrap();
-    }
-    std::thread::scope(|scope| {
-        for comm in Communicator::threads_with(4, &config()).unwrap() {
-            scope.spawn(move || {
-                let gpu = Gpu::open(comm.rank()).unwrap();
-                let (comm, stream) = (comm.on(&gpu).unwrap(), gpu.stream().unwrap());
-                assert_eq!(comm.ring(), [0, 2, 1, 3]);
-                let mut values = gpu.upload(&vec![comm.rank() as i32 + 1; 3000]).unwrap();
-                comm.use_algorithm(find(Collective::AllReduce, "ring").unwrap());
-                comm.all_reduce(&stream, &mut values, Sum).unwrap();
-                let mut gathered = gpu.alloc::<i32>(4 * 500).unwrap();
-                let own = gpu.upload(&[comm.rank() as i32; 500]).unwrap();
-                comm.use_algorithm(find(Collective::AllGather, "ring").unwrap());
-                comm.all_gather(&stream, &own, &mut gathered).unwrap();
-                comm.synchronize(&stream).unwrap();
-                assert_eq!(values.to_vec(&stream).unwrap(), vec![10; 3000]);
-                let expected: Vec<i32> = (0..4).flat_map(|rank| [rank; 500]).collect();
-                assert_eq!(gathered.to_vec(&stream).unwrap(), expected);
-            });
-        }
     });
 }
 

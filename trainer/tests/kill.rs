@@ -13,16 +13,20 @@ struct Job(Vec<Child>);
 impl Job {
     /// Two processes that train with `overrides` in `folder`.
     fn start(folder: &Path, overrides: &[&str]) -> Self {
+        Self::of(2, folder, overrides)
+    }
+
+    fn of(ranks: usize, folder: &Path, overrides: &[&str]) -> Self {
         let port = free_port();
         let rank = |rank: usize| {
             let mut command = Command::new(env!("CARGO_BIN_EXE_unisono-train"));
             command.arg("train").args(small(folder)).args(overrides);
-            command.env("RANK", rank.to_string()).env("WORLD_SIZE", "2");
+            command.env("RANK", rank.to_string()).env("WORLD_SIZE", ranks.to_string());
             command.env("MASTER_ADDR", "127.0.0.1").env("MASTER_PORT", port.to_string());
             command.env("UNISONO_SECRET", "ab".repeat(32));
             command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("a process")
         };
-        Self((0..2).map(rank).collect())
+        Self((0..ranks).map(rank).collect())
     }
 
     fn kill(mut self) {
@@ -102,16 +106,37 @@ fn killed_again_and_again_it_comes_to_the_same_weights() {
     assert_eq!(weights(&resumed), expected);
 }
 
-#[test]
-fn one_killed_rank_ends_the_other_with_a_word() {
+/// Kills rank 1 of so many in the middle of a run: the others end soon, and name it.
+fn one_is_killed(ranks: usize, overrides: &[&str]) {
     let folder = tempfile::tempdir().expect("a folder");
-    let mut job = Job::start(folder.path(), &["schedule.steps=1000000"]);
+    let mut job = Job::of(ranks, folder.path(), &[&["schedule.steps=1000000"], overrides].concat());
     wait_until(|| last_step(folder.path()) > 0);
+    // Somewhere in a step.
+    sleep(Duration::from_millis(100));
     job.0[1].kill().expect("a process to kill");
     let start = Instant::now();
     let outputs = job.finish();
-    assert!(start.elapsed() < Duration::from_secs(20));
-    assert_eq!(outputs[0].status.code(), Some(1));
-    let said = String::from_utf8_lossy(&outputs[0].stderr);
-    assert!(said.contains("unisono-train: ") && said.contains("rank 1"), "{said}");
+    assert!(start.elapsed() < Duration::from_secs(20), "{overrides:?}: {:?}", start.elapsed());
+    for rank in (0..ranks).filter(|&rank| rank != 1) {
+        let said = String::from_utf8_lossy(&outputs[rank].stderr);
+        assert_eq!(outputs[rank].status.code(), Some(1), "{overrides:?}, rank {rank}: {said}");
+        assert!(
+            said.contains("unisono-train: ") && said.contains("rank 1"),
+            "{overrides:?}, rank {rank}: {said}"
+        );
+    }
+}
+
+#[test]
+fn one_killed_rank_ends_the_other_with_a_word() {
+    one_is_killed(2, &[]);
+}
+
+#[test]
+fn so_it_does_where_ranks_share_layers_on_gpus() {
+    // Few checkpoints: nearly all the time is spent in layers.
+    let device = ["device=software", "mesh.tensor=2", "checkpoint.every=3"];
+    one_is_killed(2, &device);
+    let rows = ["strategy.sequence_parallel=true", "strategy.kind=zero2"];
+    one_is_killed(4, &[&device[..], &rows].concat());
 }

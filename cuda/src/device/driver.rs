@@ -74,5 +74,10 @@ fn version(library: &Library) -> Result<c_int, GpuError> {
 }
 
 fn absent(error: libloading::Error) -> GpuError {
-    GpuError::NoDriver { reason: error.source().map_or_else(|| error.to_string(), ToString::to_string) }
+    GpuError::NoDriver { reason: reason(&error) }
+}
+
+/// Why a library or a function of it is not there.
+pub(super) fn reason(error: &libloading::Error) -> String {
+    error.source().map_or_else(|| error.to_string(), ToString::to_string)
 }

@@ -86,6 +86,12 @@ pub enum GpuError {
     /// Memory that was exported by this process has been freed.
     #[error("the exported memory has been freed")]
     Gone,
+    /// The library that counts NVLinks (NVML) is not there, or does not know the GPU: what the driver says of paths is all.
+    #[error("NVLinks are not known: {reason}")]
+    NoLinks {
+        /// What the search for it said, or its answer.
+        reason: String,
+    },
     /// Lengths that must be equal are not.
     #[error("{found} elements where {wanted} are needed")]
     Length {

@@ -29,6 +29,8 @@ mod memory;
 pub mod model;
 #[cfg(feature = "gpu")]
 mod modules;
+#[cfg(feature = "gpu")]
+mod nvml;
 #[cfg(feature = "nvrtc")]
 mod nvrtc;
 #[cfg(feature = "gpu")]
@@ -66,6 +68,8 @@ pub use interop::{DeviceBuffer, DeviceBufferMut};
 pub use ipc::{Imported, IpcHandle};
 #[cfg(feature = "gpu")]
 pub use kernel::{Kernel, Shape};
+#[cfg(feature = "gpu")]
+pub use nvml::Links;
 #[cfg(feature = "gpu")]
 pub use own::{DeviceReduction, OwnKernels};
 #[cfg(feature = "gpu")]

@@ -3,6 +3,7 @@
 use super::driver::gpus;
 use super::error::{Answer, GpuError};
 use super::gpu::Gpu;
+use super::nvml::{self, Links};
 use cudarc::driver::{result, sys, sys::CUdevice_P2PAttribute as Attribute};
 use std::ffi::{CStr, c_char};
 use std::path::Path as File;
@@ -78,6 +79,14 @@ impl Site {
                 .peer_attribute(other, Attribute::CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED)?
                 != 0,
         })
+    }
+
+    /// The NVLinks between it and the other, as NVML counts them.
+    ///
+    /// # Errors
+    /// [`GpuError::NoLinks`] where NVML is not there or does not know the GPUs: the path is all that is known then.
+    pub fn links_to(&self, other: &Site) -> Result<Links, GpuError> {
+        if self == other { Ok(Links::default()) } else { nvml::links(&self.bus_id()?, &other.bus_id()?) }
     }
 
     fn peer_attribute(&self, other: &Site, which: Attribute) -> Result<u32, GpuError> {

@@ -8,6 +8,7 @@ mod interop;
 mod ipc;
 mod launches;
 mod memory;
+mod nvml;
 mod software;
 mod streams;
 

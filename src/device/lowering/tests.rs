@@ -207,6 +207,37 @@ fn every_algorithm_does_the_same_when_lowered() {
     }
 }
 
+/// Blocks of buffers that all ranks together read and write, and of scratch and windows.
+fn touched(collective: Collective, name: &str, ranks: usize) -> [usize; 3] {
+    let schedule = find(collective, name).unwrap().schedule(&Spec { ranks, root: 1, aggregation: 1 });
+    let mut touched = [0; 3];
+    for rank in 0..ranks {
+        let tables = lower(&schedule.programs[rank], rank).unwrap();
+        for act in &tables.acts {
+            let (reads, all) = (usize::from(act.operands), usize::from(act.operands + act.targets));
+            let places = tables.places[act.first_place as usize..].iter().take(all).enumerate();
+            for (at, place) in places {
+                let is_buffer = place.space == Space::Input as u32 || place.space == Space::Output as u32;
+                touched[if !is_buffer { 2 } else { usize::from(at >= reads) }] += 1;
+            }
+        }
+    }
+    touched
+}
+
+#[test]
+fn what_is_lent_is_read_once_and_written_where_it_goes() {
+    use Collective::{AllGather, AllReduce, Broadcast, ReduceScatter};
+    // Chunks of four ranks: all are read by their owners, and written to all.
+    assert_eq!(touched(AllReduce, "zerocopy", 4), [16, 16, 0]);
+    assert_eq!(touched(AllReduce, "scaled", 4), [16 + 16, 16 + 16, 0], "once more at home");
+    assert_eq!(touched(AllGather, "zerocopy", 4), [4, 16, 0]);
+    assert_eq!(touched(ReduceScatter, "zerocopy", 4), [16, 4, 0]);
+    assert_eq!(touched(Broadcast, "push", 4), [1, 4, 0]);
+    assert_eq!(touched(Broadcast, "zerocopy", 4), [4, 4, 0]);
+    assert!(touched(Broadcast, "direct", 4)[2] > 0, "windows are counted");
+}
+
 #[test]
 fn what_is_one_pass_is_one_act() {
     let of = |name, ranks| {

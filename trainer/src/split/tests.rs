@@ -1,3 +1,5 @@
+mod gone;
+
 use super::*;
 use crate::memory::Memory;
 use crate::nn::check::numbers;

@@ -191,7 +191,12 @@ impl Operand<'_> {
 
     /// Whether all of it is this rank's part of the lending.
     pub(super) fn is_in(&self, lending: &Lending) -> bool {
-        matches!(self.memory, Memory::Even { region, .. } if lending.offset_of(region).is_some())
+        match self.memory {
+            Memory::Even { region, .. } | Memory::Uneven { region, .. } => {
+                lending.offset_of(region).is_some()
+            }
+            Memory::None | Memory::Parts { .. } => false,
+        }
     }
 
     pub(super) fn begin_use(&self, stream: &Stream) -> Result<()> {

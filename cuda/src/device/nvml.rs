@@ -1,0 +1,215 @@
+//! NVLinks, as NVIDIA's management library (NVML) counts them. It comes with the driver and is looked for at run time, as that is; where it is not
+//! there, what the driver itself says of paths is all that is known.
+
+use super::driver::reason;
+use super::error::GpuError;
+use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
+use std::ffi::{CString, OsStr, c_char, c_int, c_uint, c_void};
+use std::ptr::null_mut;
+use std::sync::OnceLock;
+
+/// NVLinks between two GPUs, those by way of a switch too.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Links {
+    /// How many of them work.
+    pub count: u32,
+    /// Major and minor: 4.0 of an H100. 0.0 where there is none, or a newer one than this library knows.
+    pub version: (u32, u32),
+}
+
+impl Links {
+    /// Gigabytes a second in each direction that all of them carry by their specification.
+    pub fn gigabytes(&self) -> u32 {
+        self.count
+            * match self.version.0 {
+                1 => 20,
+                2..=4 => 25,
+                _ => 50,
+            }
+    }
+}
+
+/// Links between the GPUs that are at these places on the PCI bus.
+pub(super) fn links(from: &str, to: &str) -> Result<Links, GpuError> {
+    static NVML: OnceLock<Result<Nvml, GpuError>> = OnceLock::new();
+    let nvml = NVML.get_or_init(Nvml::load).as_ref().map_err(Clone::clone)?;
+    Ok(between(&nvml.ends(from)?, &nvml.ends(to)?, place(to)))
+}
+
+/// Of the links with these ends, those that lead from the first GPU to the second, which is at `to`; by way of switches, which reach all,
+/// as many as both have.
+fn between(from: &[End], other: &[End], to: Option<Place>) -> Links {
+    let there = |end: &&End| to.is_some_and(|place| end.to == Target::At(place));
+    let switched = |end: &&End| end.to == Target::Switch;
+    let of = |count: usize, like: Option<&End>| Links {
+        count: count as u32,
+        version: like.filter(|_| count > 0).map_or((0, 0), |end| end.version),
+    };
+    match from.iter().filter(there).count() {
+        0 => {
+            let both = [from, other].map(|ends| ends.iter().filter(switched).count());
+            of(both[0].min(both[1]), from.iter().find(switched))
+        }
+        count => of(count, from.iter().find(there)),
+    }
+}
+
+/// Where a link of a GPU ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct End {
+    to: Target,
+    version: (u32, u32),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Target {
+    /// At a device on the bus.
+    At(Place),
+    Switch,
+    Elsewhere,
+}
+
+/// Domain, bus and device.
+type Place = [u32; 3];
+
+/// From `0000:3b:00.0`.
+fn place(bus_id: &str) -> Option<Place> {
+    let numbers = bus_id.split([':', '.']).map(|part| u32::from_str_radix(part, 16).ok());
+    numbers.collect::<Option<Vec<_>>>()?.first_chunk().copied()
+}
+
+/// From the numbers that NVML has for versions.
+fn version(number: c_uint) -> (u32, u32) {
+    const VERSIONS: [(u32, u32); 8] = [(0, 0), (1, 0), (2, 0), (2, 2), (3, 0), (3, 1), (4, 0), (5, 0)];
+    VERSIONS.get(number as usize).copied().unwrap_or_default()
+}
+
+/// `nvmlDevice_t`.
+type Device = *mut c_void;
+type OfLink<T> = unsafe extern "C" fn(Device, c_uint, *mut T) -> c_int;
+
+/// The functions that we call; they stay loaded until the process ends.
+struct Nvml {
+    device: unsafe extern "C" fn(*const c_char, *mut Device) -> c_int,
+    state: OfLink<c_uint>,
+    version: OfLink<c_uint>,
+    remote: OfLink<PciInfo>,
+    /// Drivers have it since 2021.
+    kind: Option<OfLink<c_uint>>,
+    _library: Library,
+}
+
+/// `nvmlPciInfo_t`.
+#[derive(Clone, Copy, Default)]
+#[repr(C)]
+struct PciInfo {
+    _legacy_bus_id: [u8; 16],
+    domain: c_uint,
+    bus: c_uint,
+    device: c_uint,
+    _device_id: c_uint,
+    _subsystem_id: c_uint,
+    _bus_id: [u8; 32],
+}
+
+impl Nvml {
+    fn load() -> Result<Self, GpuError> {
+        let absent = |error: libloading::Error| GpuError::NoLinks { reason: reason(&error) };
+        // SAFETY: initialisers of NVML ask for nothing; what else bears its name is not ours to distrust.
+        let library = unsafe { Library::open(Some(OsStr::new(NAME)), RTLD_NOW | RTLD_LOCAL) };
+        let library = library.map_err(absent)?;
+        // SAFETY: the types are those of NVML's header.
+        let (init, nvml) = unsafe {
+            let init = *library.get::<unsafe extern "C" fn() -> c_int>(b"nvmlInit_v2").map_err(absent)?;
+            let nvml = Self {
+                device: *library.get(b"nvmlDeviceGetHandleByPciBusId_v2").map_err(absent)?,
+                state: *library.get(b"nvmlDeviceGetNvLinkState").map_err(absent)?,
+                version: *library.get(b"nvmlDeviceGetNvLinkVersion").map_err(absent)?,
+                remote: *library.get(b"nvmlDeviceGetNvLinkRemotePciInfo_v2").map_err(absent)?,
+                kind: library.get(b"nvmlDeviceGetNvLinkRemoteDeviceType").ok().map(|function| *function),
+                _library: library,
+            };
+            (init, nvml)
+        };
+        // SAFETY: it takes nothing, and comes before all others.
+        answered("nvmlInit_v2", unsafe { init() }).map(|()| nvml)
+    }
+
+    /// Where those links of a GPU end that work. What NVML does not say of a link counts as none: GPUs without NVLink say so of each.
+    fn ends(&self, bus_id: &str) -> Result<Vec<End>, GpuError> {
+        let (mut device, bus_id) = (null_mut(), CString::new(bus_id).unwrap_or_default());
+        // SAFETY: a text with its end, and room for a handle.
+        let answer = unsafe { (self.device)(bus_id.as_ptr(), &mut device) };
+        answered("nvmlDeviceGetHandleByPciBusId_v2", answer)?;
+        Ok((0..LINKS_MAX).filter_map(|link| self.end(device, link)).collect())
+    }
+
+    fn end(&self, device: Device, link: c_uint) -> Option<End> {
+        let active = asked(self.state, device, link)?;
+        (active != 0).then(|| End {
+            to: self.target(device, link),
+            version: version(asked(self.version, device, link).unwrap_or(0)),
+        })
+    }
+
+    fn target(&self, device: Device, link: c_uint) -> Target {
+        if self.kind.and_then(|kind| asked(kind, device, link)) == Some(SWITCH) {
+            return Target::Switch;
+        }
+        let at = |info: PciInfo| Target::At([info.domain, info.bus, info.device]);
+        asked(self.remote, device, link).map_or(Target::Elsewhere, at)
+    }
+}
+
+/// What NVML says of a link, if it does.
+fn asked<T: Default>(function: OfLink<T>, device: Device, link: c_uint) -> Option<T> {
+    let mut value = T::default();
+    // SAFETY: NVML has given out the handle, looks whether there is such a link, and there is room for the answer.
+    let answer = unsafe { function(device, link, &mut value) };
+    (answer == SUCCESS).then_some(value)
+}
+
+fn answered(function: &str, answer: c_int) -> Result<(), GpuError> {
+    match answer {
+        SUCCESS => Ok(()),
+        error => Err(GpuError::NoLinks { reason: format!("{NAME}: {function} answers {error}") }),
+    }
+}
+
+const NAME: &str = "libnvidia-ml.so.1";
+/// `NVML_SUCCESS`.
+const SUCCESS: c_int = 0;
+/// `NVML_NVLINK_DEVICE_TYPE_SWITCH`.
+const SWITCH: c_uint = 2;
+/// More than `NVML_NVLINK_MAX_LINKS`, which grows: of those beyond, NVML says that there are none.
+const LINKS_MAX: c_uint = 36;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_are_read_as_linux_writes_them() {
+        assert_eq!(place("0001:3b:0a.0"), Some([1, 0x3b, 10]));
+        assert_eq!(place("00000000:3B:00.0"), Some([0, 0x3b, 0]));
+        assert_eq!([place(""), place("x:3b:00.0")], [None, None]);
+    }
+
+    #[test]
+    fn links_lead_to_a_gpu_or_by_way_of_switches() {
+        let end = |to| End { to, version: (4, 0) };
+        let (here, there) = (Target::At([0, 1, 0]), Target::At([0, 2, 0]));
+        let (own, other) = ([end(there), end(there), end(Target::Switch)], [end(here), end(here)]);
+        let to = Some([0, 2, 0]);
+        assert_eq!(between(&own, &other, to), Links { count: 2, version: (4, 0) });
+        assert_eq!(between(&own, &own, Some([0, 3, 0])), Links { count: 1, version: (4, 0) });
+        assert_eq!(between(&[end(Target::Elsewhere)], &own, None), Links::default());
+        assert_eq!(between(&other, &own, to), Links::default());
+    }
+
+    #[test]
+    fn newer_links_carry_more() {
+        let of = |count, version| Links { count, version }.gigabytes();
+        assert_eq!([of(4, (1, 0)), of(18, (4, 0)), of(18, (5, 0)), of(0, (0, 0))], [80, 450, 900, 0]);
+    }
+}
