@@ -38,15 +38,22 @@ fn put_together(folder: &Folder, paths: &[&Path]) -> (String, Vec<Value>) {
     (said, serde_json::from_str(&text).expect("an array of events"))
 }
 
-/// Operations by what they are and by their numbers: process, beginning and end of each.
-fn operations(events: &[Value]) -> BTreeMap<(String, u64), Vec<(u64, f64, f64)>> {
+/// An operation at one rank, in microseconds.
+#[derive(Debug)]
+struct Part {
+    process: u64,
+    start: f64,
+    end: f64,
+}
+
+/// The parts of each operation with this name, by its number.
+fn operations(events: &[Value], name: &str) -> BTreeMap<u64, Vec<Part>> {
     let mut operations = BTreeMap::<_, Vec<_>>::new();
-    for event in events.iter().filter(|event| event["ph"] == "X") {
-        let name = event["name"].as_str().expect("a name").to_owned();
+    for event in events.iter().filter(|event| event["ph"] == "X" && event["name"] == name) {
         let sequence = event["args"]["sequence"].as_u64().expect("a number");
         let (start, long) = (event["ts"].as_f64().expect("a time"), event["dur"].as_f64().expect("a time"));
-        let when = (event["pid"].as_u64().expect("a process"), start, start + long);
-        operations.entry((name, sequence)).or_default().push(when);
+        let process = event["pid"].as_u64().expect("a process");
+        operations.entry(sequence).or_default().push(Part { process, start, end: start + long });
     }
     operations
 }
@@ -64,15 +71,14 @@ fn processes_write_what_they_did_and_their_clocks_are_one() {
     assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stderr));
     let (said, events) = put_together(&folder, &[&folder.0]);
     assert!(said.contains("in 3 processes"), "{said}");
-    let operations = operations(&events);
-    let sums: Vec<_> = operations.iter().filter(|((name, _), _)| name == "all_reduce").collect();
+    let sums = operations(&events, "all_reduce");
     assert!(sums.len() > 3 * 5, "all_reduce of three sizes, often: {}", sums.len());
-    for ((_, sequence), ranks) in sums {
-        let processes: BTreeSet<u64> = ranks.iter().map(|&(process, ..)| process).collect();
+    for (sequence, ranks) in sums {
+        let processes: BTreeSet<u64> = ranks.iter().map(|part| part.process).collect();
         assert_eq!((processes.len(), ranks.len()), (3, 3), "all_reduce #{sequence}");
         // Nobody can be through with a sum before all have come to it.
-        let last_in = ranks.iter().map(|&(_, start, _)| start).fold(f64::MIN, f64::max);
-        let first_out = ranks.iter().map(|&(.., end)| end).fold(f64::MAX, f64::min);
+        let last_in = ranks.iter().map(|part| part.start).fold(f64::MIN, f64::max);
+        let first_out = ranks.iter().map(|part| part.end).fold(f64::MAX, f64::min);
         assert!(last_in <= first_out + CLOCKS_US, "all_reduce #{sequence}: {ranks:?}");
     }
 }
