@@ -11,7 +11,7 @@ pub(crate) struct Arguments {
     /// Files that ranks wrote into the folder of `UNISONO_TRACE`, or such folders.
     #[arg(required = true)]
     traces: Vec<PathBuf>,
-    /// The file for https://ui.perfetto.dev.
+    /// The file, for ui.perfetto.dev.
     #[arg(short, long, default_value = "trace.json")]
     out: PathBuf,
 }
