@@ -53,7 +53,8 @@ fn no_names() -> Told {
     works(begun)
 }
 
-/// No wait reads a clock that can be set: there is none in the library but the monotonic one.
+/// No wait reads a clock that can be set: there is none in the library but the monotonic one, and the one by which a
+/// trace says when it begins.
 fn clock() -> Told {
     let begun = Instant::now();
     let mut folders: Vec<_> = ["src", "transports/src"]
@@ -68,6 +69,9 @@ fn clock() -> Told {
                 continue;
             }
             files += 1;
+            if path.ends_with("src/engine/trace.rs") {
+                continue;
+            }
             let text = std::fs::read_to_string(&path).expect("text");
             for clock in ["SystemTime", "UNIX_EPOCH", "ClockId::Realtime"] {
                 assert!(!text.contains(clock), "{} reads {clock}", path.display());
