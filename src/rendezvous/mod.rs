@@ -120,7 +120,7 @@ fn meet(identity: &Identity, config: &Config, deadline: Instant) -> std::result:
         let _ = send_text(&mut root, &Verdict::Failed(failure.clone()).encode(), deadline);
     })?;
     let record = Record::own(identity, config, &doors);
-    send_text(&mut root, &record.encode(), deadline).map_err(root_lost)?;
+    say(&mut root, &record.encode(), deadline)?;
     let Verdict::Table { session, records } = hear(&mut root, patience)? else {
         return Err(Failure::Other { what: "the root spoke out of turn".to_owned() });
     };
@@ -132,7 +132,7 @@ fn meet(identity: &Identity, config: &Config, deadline: Instant) -> std::result:
     }
     let report = mesh.as_ref().map_or_else(|failure| Verdict::Failed(failure.clone()), |_| Verdict::Ready);
     let connected = begun.elapsed();
-    send_text(&mut root, &report.encode(), patience).map_err(root_lost)?;
+    say(&mut root, &report.encode(), patience)?;
     match hear(&mut root, patience + ROOT_GRACE)? {
         Verdict::Ready => {
             let encrypted = config.encryption;
@@ -140,6 +140,16 @@ fn meet(identity: &Identity, config: &Config, deadline: Instant) -> std::result:
             mesh
         }
         _ => Err(Failure::Other { what: "the root spoke out of turn".to_owned() }),
+    }
+}
+
+/// Says something to the root. One that has given up says why before it hangs up, so that is looked for first where it is gone.
+fn say(root: &mut Stream, text: &str, deadline: Instant) -> std::result::Result<(), Failure> {
+    let Err(error) = send_text(root, text, deadline) else { return Ok(()) };
+    let last = recv_text(root, Instant::now() + ROOT_GRACE).ok();
+    match last.and_then(|text| Verdict::decode(&text)) {
+        Some(Verdict::Failed(failure)) => Err(failure),
+        _ => Err(root_lost(error)),
     }
 }
 

@@ -1,14 +1,15 @@
 //! Ranks that end while others connect to them, and ports that nobody takes.
 
 use super::failure::RendezvousError as Failure;
-use super::record::{Record, recv_text, send_text};
-use super::{Identity, UniqueId, join, peers, reach_root};
+use super::record::{Record, Verdict, recv_text, send_text};
+use super::{Identity, UniqueId, join, peers, reach_root, say};
 use crate::config::{Config, Transport};
 use crate::error::ErrorKind;
 use std::io::{BufRead, BufReader};
 use std::net::{IpAddr, Ipv4Addr, TcpListener};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
+use unisono_transports::socket::Stream;
 
 const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 const RANKS: usize = 4;
@@ -125,4 +126,19 @@ fn a_port_in_use_is_an_error_that_says_so() {
         panic!("{error}")
     };
     assert_eq!(*named, address.to_string());
+}
+
+/// The root says why there is no meeting, and hangs up, before this rank has said anything.
+#[test]
+fn what_the_root_said_last_counts_and_not_that_it_is_gone() {
+    let (near, far) = std::os::unix::net::UnixStream::pair().expect("a pair");
+    let (mut near, mut far) = (Stream::Unix(near), Stream::Unix(far));
+    let soon = Instant::now() + Duration::from_secs(5);
+    let died = Failure::Died { rank: 2, host: "there".to_owned(), what: "it was killed".to_owned() };
+    send_text(&mut far, &Verdict::Failed(died).encode(), soon).expect("sent");
+    drop(far);
+    let told = say(&mut near, "here I am", soon).expect_err("nobody hears it");
+    assert!(matches!(told, Failure::Died { rank: 2, .. }), "{told:?}");
+    let gone = say(&mut near, "here I am", soon).expect_err("nobody hears it");
+    assert!(matches!(gone, Failure::Died { rank: 0, .. }), "{gone:?}");
 }
