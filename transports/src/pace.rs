@@ -259,6 +259,8 @@ mod tests {
     fn a_new_wait_begins_with_spinning() {
         let mut pace = Patience::new(1);
         rounds(&mut pace, 3 * YIELD_TIME);
+        // Whoever else was at work meanwhile is forgotten.
+        pace.company = Company::default();
         let begun = Instant::now();
         (1..SPINS_ALONE).for_each(|rounds| pace.pause(rounds));
         assert!(pace.since.is_none(), "it yields or sleeps at once");
