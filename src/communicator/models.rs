@@ -19,7 +19,7 @@ fn related(siblings: &[Arc<Siblings>]) -> Vec<Communicator> {
     let meshes = unisono_transports::threads::mesh(siblings.len(), config.geometry()).unwrap();
     let over = |(mesh, siblings)| {
         let mesh = Mesh { pace: Box::new(Clock), ..mesh };
-        Communicator::related(siblings, 0, mesh, &config, Origin::Foreign(None, 0))
+        Communicator::related(siblings, (0, Vec::new()), mesh, &config, Origin::Foreign(None, 0))
     };
     meshes.into_iter().zip(siblings).map(over).collect()
 }

@@ -11,7 +11,7 @@ use shuttle::scheduler::{PctScheduler, RandomScheduler, ReplayScheduler, Schedul
 use shuttle::{Config, MaxSteps, Runner};
 use std::any::type_name;
 use std::cell::Cell;
-use std::ops::{Add, Sub};
+use std::ops::{Add, AddAssign, Sub};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -107,6 +107,12 @@ impl Add<Duration> for Instant {
 
     fn add(self, time: Duration) -> Self {
         Self(self.0 + time)
+    }
+}
+
+impl AddAssign<Duration> for Instant {
+    fn add_assign(&mut self, time: Duration) {
+        *self = *self + time;
     }
 }
 
