@@ -467,7 +467,9 @@ impl Drop for Engine {
         if std::thread::panicking() {
             self.abort("its thread panicked");
         }
-        self.watch.farewell(&mut *self.mesh.control);
+        // A shrunk one is over for all of them.
+        let error = self.poison.as_ref().filter(|_| !self.shrunk);
+        self.watch.farewell(&mut *self.mesh.control, error);
     }
 }
 

@@ -59,7 +59,9 @@ pub(super) struct Watch {
     /// When it last looked.
     now: Duration,
     peers: Vec<Peer>,
-    spread: bool,
+    /// Whether this rank told the others of the error that ended it; or heard of it itself, from one who told all.
+    told: bool,
+    heard: bool,
 }
 
 /// What is known of a rank.
@@ -104,7 +106,8 @@ impl Watch {
             next_warning: Duration::ZERO,
             now: Duration::ZERO,
             peers: vec![Peer::default(); ranks],
-            spread: false,
+            told: false,
+            heard: false,
         }
     }
 
@@ -171,18 +174,25 @@ impl Watch {
         self.peers.iter().map(|peer| peer.lost || peer.left).collect()
     }
 
-    /// Tells everybody of an error, once.
+    /// Tells everybody of an error, unless somebody else has.
     pub(super) fn spread(&mut self, control: &mut dyn Control, error: &Error) {
-        if !self.spread {
-            self.spread = true;
-            let kind = match (error.kind(), error.call()) {
-                (kind @ ErrorKind::Timeout { .. }, Some(call)) => {
-                    ErrorKind::Aborted { by: self.rank, reason: format!("in {call}, {kind}") }
-                }
-                (kind, _) => kind.clone(),
-            };
-            self.post(control, &Note::Failed { by: self.rank, kind });
+        if !self.heard {
+            self.tell(control, error);
         }
+    }
+
+    /// Tells everybody of an error, once.
+    fn tell(&mut self, control: &mut dyn Control, error: &Error) {
+        if std::mem::replace(&mut self.told, true) {
+            return;
+        }
+        let kind = match (error.kind(), error.call()) {
+            (kind @ ErrorKind::Timeout { .. }, Some(call)) => {
+                ErrorKind::Aborted { by: self.rank, reason: format!("in {call}, {kind}") }
+            }
+            (kind, _) => kind.clone(),
+        };
+        self.post(control, &Note::Failed { by: self.rank, kind });
     }
 
     /// Hears all news while `call` is carried out elsewhere. What was said in earlier ones is forgotten when it is a new
@@ -223,8 +233,12 @@ impl Watch {
         self.post(control, &Note::Elsewhere(call));
     }
 
-    /// Tells everybody that this rank is done with the communicator.
-    pub(super) fn farewell(&mut self, control: &mut dyn Control) {
+    /// Tells everybody that this rank is done with the communicator; before, why, if that was an error: who has told of it may
+    /// be slower to reach some than this.
+    pub(super) fn farewell(&mut self, control: &mut dyn Control, error: Option<&Error>) {
+        if let Some(error) = error {
+            self.tell(control, error);
+        }
         self.post(control, &Note::Goodbye);
     }
 
@@ -330,11 +344,11 @@ impl Watch {
                     self.peers[from].says(call, true, self.now);
                 }
                 Some(Note::Failed { kind, .. }) => {
-                    self.spread = true;
+                    self.heard = true;
                     return Err(Error::new(kind));
                 }
                 Some(Note::Count(count)) => {
-                    self.spread = true;
+                    self.heard = true;
                     return Err(Error::new(match count.gone.get(self.rank) {
                         Some(true) => ErrorKind::LeftBehind { by: from },
                         _ => ErrorKind::Aborted { by: from, reason: SHRINKS.to_owned() },

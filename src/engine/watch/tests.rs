@@ -42,3 +42,44 @@ fn words_count_for_a_while_and_then_no_more_wherever_they_were_said() {
     #[cfg(feature = "gpu")]
     assert_eq!(watch.last_word(1), None);
 }
+
+/// Keeps what is posted.
+#[derive(Default)]
+struct Board(Vec<Note>);
+
+impl Control for Board {
+    fn post(&mut self, note: &[u8]) {
+        self.0.push(Note::decode(note).unwrap());
+    }
+
+    fn poll(&mut self) -> Option<Event> {
+        None
+    }
+}
+
+/// Its goodbye may be faster than the word of whoever failed.
+#[test]
+fn who_leaves_after_a_failure_that_others_told_of_says_why() {
+    let (mut watch, mut board) = (watch(), Board::default());
+    let kind = ErrorKind::Aborted { by: 1, reason: "it may".to_owned() };
+    let note = Note::Failed { by: 1, kind: kind.clone() };
+    let heard = watch.hear(Event::Note { from: 1, bytes: note.encode() }).unwrap_err();
+    watch.spread(&mut board, &heard);
+    assert_eq!(board.0, [], "whoever failed tells all others itself");
+    watch.farewell(&mut board, Some(&heard));
+    assert_eq!(board.0, [Note::Failed { by: 0, kind }, Note::Goodbye]);
+}
+
+#[test]
+fn who_failed_itself_says_so_once_and_who_did_not_says_goodbye_alone() {
+    let (mut watch, mut board) = (watch(), Board::default());
+    let error = Error::new(ErrorKind::PeerLeft { peer: 2 });
+    watch.spread(&mut board, &error);
+    watch.farewell(&mut board, Some(&error));
+    let failed = Note::Failed { by: 0, kind: error.kind().clone() };
+    assert_eq!(board.0, [failed, Note::Goodbye]);
+
+    board.0.clear();
+    watch.farewell(&mut board, None);
+    assert_eq!(board.0, [Note::Goodbye]);
+}
