@@ -102,14 +102,15 @@ impl Shared {
         }
     }
 
-    /// What was enqueued in `stream` is the last launch now, or a part of a graph.
-    pub(super) fn lead(&self, state: &State, stream: &Stream) -> std::result::Result<(), GpuError> {
-        if !stream.is_captured()? {
+    /// What was enqueued in `stream` is the last launch now, or a part of a graph; whether it is such a part.
+    pub(super) fn lead(&self, state: &State, stream: &Stream) -> std::result::Result<bool, GpuError> {
+        let is_part = stream.is_captured()?;
+        if !is_part {
             self.progress.lead(stream, stream.record()?);
         } else if !state.replay.as_ref().is_some_and(|replay| stream.repeats(replay)) {
             self.progress.is_repeated_unasked();
         }
-        Ok(())
+        Ok(is_part)
     }
 
     /// The same with the state at hand.
@@ -182,8 +183,7 @@ impl Shared {
                 self.endpoint.launch_one_shot(stream, order, bytes, input, output)?;
             }
         }
-        self.lead(state, stream)?;
-        if stream.is_captured()? {
+        if self.lead(state, stream)? {
             state.recorded = Some(Call::from_tag(&Tag([order.sequence, order.what, order.count, 0])));
         }
         Ok(())

@@ -31,7 +31,8 @@ impl Shared {
         sound.map_err(|error| GpuError::Ended { why: error.to_string() })?;
         let state = self.lock();
         self.start_work();
-        let launched = self.follow(stream).and_then(|()| launch()).and_then(|()| self.lead(&state, stream));
+        let launched =
+            self.follow(stream).and_then(|()| launch()).and_then(|()| self.lead(&state, stream)).map(drop);
         self.progress.started(state.recorded.filter(|_| launched.is_ok()));
         launched
     }
