@@ -40,7 +40,7 @@ use record::{Record, Verdict};
 pub(crate) use record::{recv_text, send_text};
 use std::time::{Duration, Instant};
 use unisono_transports::auth::{self, Claims, Purpose, Terms};
-use unisono_transports::doorman::{RETRY_FIRST, RETRY_LAST};
+use unisono_transports::doorman::Pauses;
 use unisono_transports::socket::Stream;
 use unisono_transports::{Error as TransportError, Mesh, limits};
 
@@ -183,17 +183,17 @@ fn reach_root(
         session: 0,
     };
     let (address, terms) = (identity.id.address(), identity.terms(config));
-    let mut retry_after = RETRY_FIRST;
+    let mut pauses = Pauses::default();
     loop {
         let reached = Stream::dial(address, deadline).and_then(|mut stream| {
             auth::connect(&mut stream, &terms, &claims, deadline)?;
             Ok(stream)
         });
+        let pause = pauses.take();
         match reached {
             Ok(stream) => return Ok(stream),
-            Err(ref error) if may_pass(error) && Instant::now() + retry_after < deadline => {
-                std::thread::sleep(retry_after);
-                retry_after = (retry_after * 2).min(RETRY_LAST);
+            Err(ref error) if may_pass(error) && Instant::now() + pause < deadline => {
+                std::thread::sleep(pause);
             }
             Err(TransportError::Encryption { peer, encrypts, .. }) => {
                 return Err(unlike((identity.rank, config), (0, peer), encrypts));

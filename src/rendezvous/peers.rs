@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Instant;
 use unisono_transports::auth::{self, Claims, Purpose, Terms};
 use unisono_transports::control::{Everybody, Neighbours, Sockets};
-use unisono_transports::doorman::{Doorman, RETRY_FIRST, RETRY_LAST, is_crowded};
+use unisono_transports::doorman::{Doorman, Pauses, is_crowded};
 use unisono_transports::lazy::{Dialling, LazyLink};
 use unisono_transports::lifeline::{Lifeline, Watch, lifeline};
 use unisono_transports::listener::Listener;
@@ -187,20 +187,19 @@ impl<'m> Meeting<'m> {
         peer: Rank,
         reach: impl Fn(&Record, Instant) -> std::result::Result<Stream, TransportError>,
     ) -> Result<Stream> {
-        let mut retry_after = RETRY_FIRST;
+        let mut pauses = Pauses::default();
         loop {
             let reached = reach(&self.records[peer], self.deadline).and_then(|mut stream| {
                 auth::connect(&mut stream, &self.terms(), &self.claims(), self.deadline)?;
                 Ok(stream)
             });
-            let resumes = Instant::now() + retry_after;
+            let resumes = Instant::now() + pauses.take();
             match reached {
                 Ok(stream) => return Ok(stream),
                 Err(ref error) if is_crowded(error) && resumes < self.deadline => {
                     if first_ready(&[self.root.as_fd()], resumes)?.is_some() {
                         return Err(self.hear_root());
                     }
-                    retry_after = (retry_after * 2).min(RETRY_LAST);
                 }
                 Err(error) => return Err(unreachable(self.rank(), peer, &error)),
             }

@@ -83,18 +83,7 @@ impl Doorman {
         (rank, ranks): (usize, usize),
         sockets: usize,
     ) -> Result<Self> {
-        let event = || {
-            eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(|errno| failed(errno.into()))
-        };
-        let lobby = Arc::new(Lobby {
-            rank,
-            sockets,
-            session,
-            watcher: Mutex::default(),
-            controls: Mutex::default(),
-            bell: event()?,
-            pairs: (0..ranks).map(|_| Pair::default()).collect(),
-        });
+        let lobby = Arc::new(Lobby::new(rank, ranks, sockets, session)?);
         let stop = Arc::new(event()?);
         let (inside, end) = (Arc::clone(&lobby), Arc::clone(&stop));
         let porch = Porch::new(vec![listener], terms.clone());
@@ -162,6 +151,18 @@ impl Drop for Doorman {
 }
 
 impl Lobby {
+    fn new(rank: usize, ranks: usize, sockets: usize, session: u64) -> Result<Self> {
+        Ok(Self {
+            rank,
+            sockets,
+            session,
+            watcher: Mutex::default(),
+            controls: Mutex::default(),
+            bell: event()?,
+            pairs: (0..ranks).map(|_| Pair::default()).collect(),
+        })
+    }
+
     fn serve(&self, mut porch: Porch, stop: &OwnedFd) {
         loop {
             let news = match porch.wait(&[stop.as_fd()], Instant::now() + ROUND) {
@@ -260,14 +261,35 @@ pub fn is_crowded(error: &Error) -> bool {
     }
 }
 
-/// Before the second attempt at a door: who crowds it has to leave soon, and whom it belongs to may be starting.
-pub const RETRY_FIRST: Duration = Duration::from_millis(1);
-/// Before later ones, at most.
-pub const RETRY_LAST: Duration = Duration::from_millis(20);
+/// The pauses between attempts at a door, each twice as long as the one before: who crowds it has to leave soon, and whom it belongs
+/// to may be starting.
+#[derive(Clone, Copy, Debug)]
+pub struct Pauses(Duration);
+
+impl Pauses {
+    /// The next one.
+    pub fn take(&mut self) -> Duration {
+        let pause = self.0;
+        self.0 = (2 * pause).min(PAUSE_MAX);
+        pause
+    }
+}
+
+impl Default for Pauses {
+    fn default() -> Self {
+        Self(Duration::from_millis(1))
+    }
+}
+
+const PAUSE_MAX: Duration = Duration::from_millis(20);
 
 fn open<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     // Whoever panicked with the lock held left a whole state.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn event() -> Result<OwnedFd> {
+    eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(|errno| failed(errno.into()))
 }
 
 fn failed(source: std::io::Error) -> Error {
@@ -296,18 +318,9 @@ mod tests {
     /// Every connection that comes is found by somebody who looks, and sleeps when there is none.
     #[test]
     fn no_ring_of_the_bell_is_lost() {
-        let event = || eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap();
-        let lobby = Arc::new(Lobby {
-            rank: 0,
-            sockets: 1,
-            session: 7,
-            watcher: Mutex::default(),
-            controls: Mutex::default(),
-            bell: event(),
-            pairs: (0..2).map(|_| Pair::default()).collect(),
-        });
+        let lobby = Arc::new(Lobby::new(0, 2, 1, 7).unwrap());
         let doorman =
-            Doorman { lobby: Arc::clone(&lobby), stop: Arc::new(event()), process: fork::process() };
+            Doorman { lobby: Arc::clone(&lobby), stop: Arc::new(event().unwrap()), process: fork::process() };
         let claims = Claims { purpose: Purpose::Control, rank: 1, ranks: 2, index: 0, session: 7 };
         let (ask, asked) = channel();
         std::thread::scope(|scope| {

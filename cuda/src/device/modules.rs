@@ -10,16 +10,19 @@ use std::ptr::{null_mut, without_provenance_mut};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// The files of a folder.
+/// The texts of all kernels, and of those that there are with wide lines, too, which take the places of the same names.
 macro_rules! modules {
-    ($modules:ident: $folder:literal $($name:ident)*) => {
-        const $modules: &[(&str, &str)] =
-            &[$((stringify!($name), include_str!(concat!($folder, stringify!($name), ".ptx")))),*];
+    ($($narrow:ident)*; $($both:ident)*) => {
+        const MODULES: &[(&str, &str)] = &[
+            $((stringify!($narrow), include_str!(concat!("../../ptx/", stringify!($narrow), ".ptx"))),)*
+            $((stringify!($both), include_str!(concat!("../../ptx/", stringify!($both), ".ptx"))),)*
+        ];
+        const WIDE: &[(&str, &str)] =
+            &[$((stringify!($both), include_str!(concat!("../../ptx/wide/", stringify!($both), ".ptx")))),*];
     };
 }
 
 modules! {
-    MODULES: "../../ptx/"
     exchange
     model_attention
     model_elements
@@ -29,18 +32,6 @@ modules! {
     model_optimiser
     model_pack
     model_rows
-    one_shot_bfloat16
-    one_shot_double
-    one_shot_float
-    one_shot_fp8_e4m3
-    one_shot_fp8_e5m2
-    one_shot_half
-    one_shot_int32
-    one_shot_int64
-    one_shot_int8
-    one_shot_uint32
-    one_shot_uint64
-    one_shot_uint8
     ping
     reduce_copy_bfloat16
     reduce_copy_double
@@ -53,24 +44,9 @@ modules! {
     reduce_copy_int8
     reduce_copy_uint32
     reduce_copy_uint64
-    reduce_copy_uint8
-    schedule_bfloat16
-    schedule_double
-    schedule_float
-    schedule_fp8_e4m3
-    schedule_fp8_e5m2
-    schedule_half
-    schedule_int32
-    schedule_int64
-    schedule_int8
-    schedule_uint32
-    schedule_uint64
-    schedule_uint8
-}
+    reduce_copy_uint8;
 
-// With wide lines, in the place of those of the same names.
-modules! {
-    WIDE: "../../ptx/wide/"
+    // With wide lines, too.
     one_shot_bfloat16
     one_shot_double
     one_shot_float

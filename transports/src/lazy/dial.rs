@@ -2,7 +2,7 @@
 
 use super::Dialling;
 use crate::auth::{Introduction, Purpose};
-use crate::doorman::{RETRY_FIRST, RETRY_LAST, is_crowded, is_welcome};
+use crate::doorman::{Pauses, is_crowded, is_welcome};
 use crate::socket::Stream;
 use crate::sync::Instant;
 use crate::{Error, Result};
@@ -23,7 +23,7 @@ pub(super) struct Dial {
     begun: Instant,
     /// Not tried again before, and how long after the next failure.
     resumes: Instant,
-    retry_after: Duration,
+    pauses: Pauses,
     /// Why it was tried again.
     refusal: Option<Error>,
     /// Those that the peer's doorman has let in.
@@ -69,7 +69,7 @@ impl Dial {
     }
 
     fn to(address: SocketAddr, patience: Duration, (purpose, wanted): (Purpose, usize)) -> Self {
-        let (begun, retry_after) = (Instant::now(), RETRY_FIRST);
+        let begun = Instant::now();
         let (streams, stage, refusal) = (Vec::new(), Stage::Apart, None);
         Self {
             purpose,
@@ -78,7 +78,7 @@ impl Dial {
             patience,
             begun,
             resumes: begun,
-            retry_after,
+            pauses: Pauses::default(),
             refusal,
             streams,
             stage,
@@ -106,8 +106,7 @@ impl Dial {
                 Ok(Step::SentAway) => return Ok(Dialled::Busy),
                 Err(error) if self.may_pass(was_heard, &error) => {
                     tracing::debug!(address = %self.address, %error, "dialling again");
-                    (self.resumes, self.refusal) = (now + self.retry_after, Some(error));
-                    self.retry_after = (2 * self.retry_after).min(RETRY_LAST);
+                    (self.resumes, self.refusal) = (now + self.pauses.take(), Some(error));
                     return Ok(Dialled::NotYet);
                 }
                 Err(error) => return Err(error),
