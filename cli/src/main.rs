@@ -1,5 +1,6 @@
 //! The `unisono` command: launch ranks, measure collectives, check and explain schedules.
 
+mod files;
 mod flight;
 mod launch;
 mod perf;

@@ -1,5 +1,6 @@
 //! `unisono trace`: puts what ranks wrote to `UNISONO_TRACE` together into one file for Perfetto.
 
+use crate::files;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use std::fs::File;
@@ -39,7 +40,10 @@ struct Begun {
 
 /// Writes the one file, and says what is in it.
 pub(crate) fn run(arguments: &Arguments) -> Result<u8, String> {
-    let parts = files(&arguments.traces)?.into_iter().map(Part::open).collect::<Result<Vec<_>, _>>()?;
+    let parts = files::named(&arguments.traces, ".trace.json")?
+        .into_iter()
+        .map(Part::open)
+        .collect::<Result<Vec<_>, _>>()?;
     let Some(begun_ns) = parts.iter().map(|part| part.begun_ns).min() else {
         return Err(
             "there are no traces: ranks write them into the folder that UNISONO_TRACE names".to_owned()
@@ -72,24 +76,6 @@ fn write(file: &Path, parts: &[Part], processes: &[&str], begun_ns: u64) -> io::
     writeln!(out, "{{\"name\":\"end\",\"ph\":\"M\",\"pid\":0}}]")?;
     out.flush()?;
     Ok(operations)
-}
-
-/// The files named, and those in folders named.
-fn files(paths: &[PathBuf]) -> Result<Vec<PathBuf>, String> {
-    let mut files = Vec::new();
-    for path in paths {
-        if !path.is_dir() {
-            files.push(path.clone());
-            continue;
-        }
-        let failed = |error: std::io::Error| format!("{}: {error}", path.display());
-        for entry in std::fs::read_dir(path).map_err(failed)? {
-            files.push(entry.map_err(failed)?.path());
-        }
-        files.retain(|file| file.to_string_lossy().ends_with(".trace.json"));
-    }
-    files.sort();
-    Ok(files)
 }
 
 impl Part {

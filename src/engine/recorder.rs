@@ -164,8 +164,7 @@ impl Recorder {
 
     /// The rank that an operation which is still on record waited for last, if it waited long; of a message, the other rank.
     pub(super) fn waited_for(&self, number: u64) -> Option<Rank> {
-        let [_, _, peer] = self.timed(number)?;
-        peer.checked_sub(1).map(|peer| peer as Rank)
+        self.timed(number).and_then(|[_, _, peer]| rank_of(peer))
     }
 
     /// What is on record.
@@ -201,7 +200,7 @@ impl Recorder {
             progress,
             started: time(started),
             ended: time(ended),
-            peer: peer.checked_sub(1).map(|peer| peer as Rank),
+            peer: rank_of(peer),
         })
     }
 
@@ -224,6 +223,11 @@ impl Recorder {
     fn nanoseconds(&self) -> u64 {
         self.born.elapsed().as_nanos() as u64
     }
+}
+
+/// The rank that this word of [`Times`] names, if it names one.
+fn rank_of(peer: u64) -> Option<Rank> {
+    peer.checked_sub(1).map(|peer| peer as Rank)
 }
 
 /// Operations on record: two of them share a cache line.

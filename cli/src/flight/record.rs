@@ -1,5 +1,6 @@
 //! Flight records, as ranks write them.
 
+use crate::files;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -76,24 +77,7 @@ pub(super) fn by_communicator(records: impl IntoIterator<Item = Record>) -> Comm
 
 /// Reads files, and what is in folders.
 pub(super) fn read_all(paths: &[PathBuf]) -> Result<Vec<Record>, String> {
-    let mut files = Vec::new();
-    for path in paths {
-        match path.is_dir() {
-            true => files.extend(dumps_in(path)?),
-            false => files.push(path.clone()),
-        }
-    }
-    files.iter().map(|file| read(file)).collect()
-}
-
-fn dumps_in(folder: &Path) -> Result<Vec<PathBuf>, String> {
-    let failed = |error| format!("{}: {error}", folder.display());
-    let entries = std::fs::read_dir(folder).map_err(failed)?;
-    let paths = entries.map(|entry| entry.map(|entry| entry.path()).map_err(failed));
-    let mut paths = paths.collect::<Result<Vec<_>, _>>()?;
-    paths.retain(|path| path.extension().is_some_and(|extension| extension == "json"));
-    paths.sort();
-    Ok(paths)
+    files::named(paths, ".json")?.iter().map(|file| read(file)).collect()
 }
 
 fn read(file: &Path) -> Result<Record, String> {
