@@ -40,7 +40,7 @@ struct Begun {
 
 /// Writes the one file, and says what is in it.
 pub(crate) fn run(arguments: &Arguments) -> Result<u8, String> {
-    let parts = files::named(&arguments.traces, ".trace.json")?
+    let parts = files::named(&arguments.traces, |name| name.ends_with(files::TRACE))?
         .into_iter()
         .map(Part::open)
         .collect::<Result<Vec<_>, _>>()?;

@@ -81,6 +81,8 @@ fn processes_write_their_records_where_the_environment_says() {
     let ended = Command::new(UNISONO)
         .args(["run", "-n", "3", "--", UNISONO, "perf", "all_reduce", "-b", "4K", "-e", "4K", "--mismatch"])
         .env("UNISONO_DUMP", &folder.0)
+        // Where traces lie, too.
+        .env("UNISONO_TRACE", &folder.0)
         .output()
         .expect("it starts");
     assert!(!ended.status.success());

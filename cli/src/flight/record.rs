@@ -77,7 +77,9 @@ pub(super) fn by_communicator(records: impl IntoIterator<Item = Record>) -> Comm
 
 /// Reads files, and what is in folders.
 pub(super) fn read_all(paths: &[PathBuf]) -> Result<Vec<Record>, String> {
-    files::named(paths, ".json")?.iter().map(|file| read(file)).collect()
+    // Traces may be in the same folder.
+    let is_record = |name: &str| name.ends_with(".json") && !name.ends_with(files::TRACE);
+    files::named(paths, is_record)?.iter().map(|file| read(file)).collect()
 }
 
 fn read(file: &Path) -> Result<Record, String> {
