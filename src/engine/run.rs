@@ -91,16 +91,14 @@ impl Engine {
             longest_slice: longest.min(slice_bytes),
             pieces,
             channels: pieces.min(channels),
-            rotation: self.rotation(plan, slice_bytes),
+            rotation: self.rotation(plan, slice_bytes, self.touched(job)),
         }
     }
 
     /// What `job` computes; `direct`: large outputs are written once, and past the cache.
     pub(super) fn arithmetic(&self, job: &Job<'_>, direct: bool) -> Arithmetic {
         let (ranks, reduction) = (self.mesh.ranks, job.reduction);
-        let (given, gotten) = job.collective.shares(ranks, job.root, job.root);
-        let touched = ranks * (given + gotten) * job.share_bytes_max;
-        let large = direct && touched >= self.config.stream_from_bytes;
+        let large = direct && self.touched(job) >= self.config.stream_from_bytes;
         Arithmetic {
             dtype: job.dtype,
             op: reduction.map_or(Op::Sum, |reduction| reduction.op()),
@@ -110,8 +108,16 @@ impl Engine {
         }
     }
 
+    /// Bytes that all ranks read and write, at most.
+    fn touched(&self, job: &Job<'_>) -> usize {
+        let ranks = self.mesh.ranks;
+        let (given, gotten) = job.collective.shares(ranks, job.root, job.root);
+        ranks * (given + gotten) * job.share_bytes_max
+    }
+
     /// Bytes of a slice, and the channels that take part: all get work, and no slice is too small to be worth
-    /// its hand-over. What is staged is to stay in the cache: fewer channels come before slices that short.
+    /// its hand-over. What is staged is to stay in the cache: fewer channels come before slices that short, and a few long
+    /// slices, one after the other in memory, before more channels.
     fn cut(&self, plan: &Plan, longest_block: usize) -> (usize, usize) {
         let (mut channels, mut most) = (self.channels.len(), plan.slice_bytes_max);
         if plan.uses_window {
@@ -122,16 +128,22 @@ impl Engine {
         } else {
             channels = channels.min(MESSAGES_ABREAST);
         }
-        let least = if plan.uses_window { SLICE_BYTES_MIN } else { MESSAGE_BYTES_MIN };
-        let least = least.min(plan.slice_bytes_max);
+        let least = match plan.uses_window {
+            true => longest_block.div_ceil(CHANNELS_MIN).min(SLICE_BYTES_LONG).min(most).max(SLICE_BYTES_MIN),
+            false => MESSAGE_BYTES_MIN,
+        };
+        let least = least.next_multiple_of(SLICE_UNIT_BYTES).min(plan.slice_bytes_max);
         let spread = longest_block.div_ceil(channels).next_multiple_of(SLICE_UNIT_BYTES);
         (spread.clamp(least, most.max(least)), channels)
     }
 
-    /// What all ranks have staged is to stay in the cache that they have in common.
-    fn rotation(&self, plan: &Plan, slice_bytes: usize) -> Rotation {
-        let halves = self.mesh.ranks * self.channels.len() * 2;
-        Rotation::new(self.bank_bytes(), self.config.cache_bytes / halves, plan.window_blocks * slice_bytes)
+    /// What all ranks have staged is to stay in the cache that they have in common, beside what they read and write: who
+    /// goes through much of that needs less room to go round.
+    fn rotation(&self, plan: &Plan, slice_bytes: usize, touched: usize) -> Rotation {
+        let cache = self.config.cache_bytes;
+        let cached = cache.saturating_sub(touched).max(cache / 2);
+        let own = cached / plan.staged_blocks.max(1) * plan.window_blocks;
+        Rotation::new(self.bank_bytes(), own / (2 * self.channels.len()), plan.window_blocks * slice_bytes)
     }
 
     /// Goes on with one channel as far as possible; says whether anything moved.
@@ -306,6 +318,8 @@ const SLICE_BYTES_GOOD: usize = 32 << 10;
 const CHANNELS_MIN: usize = 2;
 /// A staged slice of this length is still in the cache of the core that wrote it when the next one is.
 const SLICE_BYTES_STAGED_MAX: usize = 256 << 10;
+/// Slices are this long before a third channel has any.
+const SLICE_BYTES_LONG: usize = 128 << 10;
 /// Below this a slice costs more in hand-overs than it gains in overlap.
 const SLICE_BYTES_MIN: usize = 16 << 10;
 /// Pieces are counted in the low half of a tag's last word.
