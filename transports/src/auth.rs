@@ -128,7 +128,7 @@ impl Hearing {
                 (_, Some(_)) => HELLO_BYTES + PROOF_BYTES,
             };
             let all = stream.read_some(&mut self.heard, wanted).map_err(|error| match error {
-                Error::Closed { .. } => refused(stream, "it closed the connection"),
+                Error::Closed { .. } if self.reply.is_some() => refused(stream, HUNG_UP),
                 other => other,
             });
             if !all? {
@@ -255,6 +255,8 @@ fn refused(stream: &Stream, what: &str) -> Error {
     Error::Refused { peer: stream.peer(), what: what.to_owned() }
 }
 
+/// What is said of a client that has seen this side's proof, and left: its secret is another, or it had to go.
+pub(crate) const HUNG_UP: &str = "it closed the connection";
 const MAGIC: &[u8; 8] = b"unisono\0";
 /// Of the handshake and of everything after it.
 const VERSION: u32 = 3;

@@ -86,7 +86,7 @@ impl Doorman {
         let lobby = Arc::new(Lobby::new(rank, ranks, sockets, session)?);
         let stop = Arc::new(event()?);
         let (inside, end) = (Arc::clone(&lobby), Arc::clone(&stop));
-        let porch = Porch::new(vec![listener], terms.clone());
+        let porch = Porch::of_one_who_has_met(listener, terms.clone());
         let thread = thread::Builder::new().name("unisono doorman".to_owned()).stack_size(STACK_BYTES);
         thread.spawn(move || inside.serve(porch, &end)).map_err(failed)?;
         Ok(Self { lobby, stop, process: fork::process() })

@@ -42,6 +42,12 @@ impl Porch {
         Self { listeners, terms, guests: Vec::new(), complaints: Complaints::default() }
     }
 
+    /// As [`Porch::new`], at the door of a rank that has met the others.
+    pub fn of_one_who_has_met(listener: Listener, terms: Terms) -> Self {
+        let complaints = Complaints::of_one_who_has_met();
+        Self { listeners: vec![listener], terms, guests: Vec::new(), complaints }
+    }
+
     /// Waits for news of guests and of `watched`; nothing at the deadline.
     ///
     /// # Errors

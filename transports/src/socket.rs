@@ -285,6 +285,19 @@ impl Stream {
             .map_err(|errno| self.failed("cannot watch over", errno.into()))
     }
 
+    /// Within a host nothing is congested: there, the kernel is told to use the one congestion control that every process may
+    /// choose. Others pace what they send, or go on for long with less under way after segments have overtaken each other, which
+    /// they do between cores. What the kernel refuses stays as it is.
+    pub(crate) fn expect_no_congestion(&self) {
+        let Stream::Tcp(stream, _) = self else { return };
+        if let (Ok(own), Ok(peer)) = (stream.local_addr(), stream.peer_addr())
+            && own.ip() == peer.ip()
+            && let Err(error) = sockopt::set_tcp_congestion(stream, "reno")
+        {
+            tracing::debug!(%error, "the kernel's congestion control stays");
+        }
+    }
+
     /// A second descriptor of the same socket.
     ///
     /// # Errors
@@ -368,5 +381,21 @@ pub fn first_ready(fds: &[BorrowedFd<'_>], deadline: Instant) -> Result<Option<u
         Ok(_) => Ok(polled.iter().position(|fd| !fd.revents().is_empty())),
         Err(Errno::INTR) => Ok(None),
         Err(errno) => Err(Error::System { what: "cannot wait".to_owned(), source: errno.into() }),
+    }
+}
+
+#[cfg(all(test, not(shuttle), not(loom)))]
+mod tests {
+    use super::*;
+    use std::net::{Ipv4Addr, TcpListener};
+
+    #[test]
+    fn within_a_host_every_process_may_choose_what_controls_congestion() {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let far = Stream::from(listener.accept().unwrap().0);
+        far.expect_no_congestion();
+        assert_eq!(sockopt::tcp_congestion(far.tcp().unwrap()).unwrap(), "reno");
+        Stream::from(near).expect_no_congestion();
     }
 }

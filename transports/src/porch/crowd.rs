@@ -2,12 +2,13 @@
 
 use super::{MOMENT, STRANGER_TIME_MAX};
 use crate::Error;
-use crate::auth::Hearing;
+use crate::auth::{HUNG_UP, Hearing};
 use crate::limits::is_shortage;
 use crate::socket::Stream;
 use crate::sync::Instant;
 use rustix::io::Errno;
 use std::collections::HashMap;
+use std::io::ErrorKind;
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -64,17 +65,27 @@ pub(super) struct Complaints {
     since: Option<Instant>,
     said: usize,
     unsaid: usize,
+    has_met: bool,
 }
 
 impl Complaints {
+    /// Those of a rank that has met the others: who hangs up now has no other secret, or is nobody's concern.
+    pub(super) fn of_one_who_has_met() -> Self {
+        Self { has_met: true, ..Self::default() }
+    }
+
     /// One more; whether it was said.
     pub(super) fn hear(&mut self, error: &Error) -> bool {
+        if self.has_met && is_hang_up(error) {
+            tracing::debug!(%error, "somebody left before it had come in");
+            return false;
+        }
         let now = Instant::now();
         if self.since.is_none_or(|since| now - since >= WHILE) {
             if self.unsaid > 0 {
                 tracing::warn!("{} more strangers were sent away", self.unsaid);
             }
-            *self = Self { since: Some(now), ..Self::default() };
+            *self = Self { since: Some(now), has_met: self.has_met, ..Self::default() };
         }
         if self.said == SAID_MAX {
             self.unsaid += 1;
@@ -83,6 +94,16 @@ impl Complaints {
         self.said += 1;
         tracing::warn!(%error, "a stranger was sent away");
         true
+    }
+}
+
+/// Ranks do so, too: those that find their peer's call at their own door, and those that end.
+fn is_hang_up(error: &Error) -> bool {
+    match error {
+        Error::Closed { .. } => true,
+        Error::Refused { what, .. } => what == HUNG_UP,
+        Error::System { source, .. } => source.kind() == ErrorKind::ConnectionReset,
+        _ => false,
     }
 }
 
@@ -125,6 +146,20 @@ mod tests {
         assert_eq!((said, complaints.unsaid), (SAID_MAX, 1000 - SAID_MAX));
         complaints.since = Some(Instant::now() - WHILE);
         assert!(complaints.hear(&error) && complaints.unsaid == 0, "a new while begins");
+    }
+
+    #[test]
+    fn who_hangs_up_once_all_have_met_is_no_stranger_to_complain_of() {
+        let reset = std::io::Error::from(ErrorKind::ConnectionReset);
+        let errors = [
+            Error::Refused { peer: "somebody".to_owned(), what: HUNG_UP.to_owned() },
+            Error::Closed { peer: "somebody".to_owned() },
+            Error::System { what: "cannot read".to_owned(), source: reset },
+        ];
+        let (mut met, mut meeting) = (Complaints::of_one_who_has_met(), Complaints::default());
+        errors.iter().for_each(|error| assert!(!met.hear(error) && meeting.hear(error), "{error}"));
+        assert_eq!((met.said, met.unsaid), (0, 0));
+        assert!(met.hear(&Error::Refused { peer: "somebody".to_owned(), what: "a wrong secret".to_owned() }));
     }
 
     #[test]

@@ -86,7 +86,8 @@ impl TcpLink {
             return Err(Error::Misuse("a TCP link needs a socket".to_owned()));
         }
         let lane = |_| Lane::new(geometry.slots, geometry.slot_bytes);
-        let socket = |stream| {
+        let socket = |stream: Stream| {
+            stream.expect_no_congestion();
             let wire = Wire::new(stream)?;
             Ok(Socket { wire, outgoing: None, incoming: None, asked: false, unasked: 0 })
         };
