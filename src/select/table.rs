@@ -135,7 +135,6 @@ const BUILT_IN: &[(Collective, Reach, usize, usize, &str)] = {
         (ReduceScatter, Messages, ANY, 64 << 10, "pat"),
         (ReduceScatter, Messages, ANY, ANY, "ring"),
         (ReduceScatter, Messages, ANY, ANY, "ordered"),
-        (Broadcast, Messages, 8, 64 << 10, "linear"),
         (Broadcast, Messages, ANY, 64 << 10, "binomial"),
         (Broadcast, Messages, ANY, ANY, "tree"),
         (Reduce, Messages, ANY, 64 << 10, "binomial"),
