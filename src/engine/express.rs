@@ -119,7 +119,7 @@ impl Engine {
     pub(super) fn ride(&mut self, index: usize, job: &mut Job<'_>, call: Call) -> Result<()> {
         self.watch.begin(call);
         let Sheet { cell, foreign_bytes, .. } = self.express.sheets[index].0;
-        self.free_cell()?;
+        self.free_cell(cell)?;
         let (store, trying) = match cell {
             Cell::Long => self.way(Staging::trial(self.express.longs, cell.bytes()), foreign_bytes == 0),
             _ => (Store::Cached, false),
@@ -159,7 +159,7 @@ impl Engine {
 
     /// Posts `words`, up to seven, to everybody under `tag`; the number of the post.
     pub(super) fn post(&mut self, tag: &Tag, words: &[u64]) -> Result<u64> {
-        self.free_cell()?;
+        self.free_cell(Cell::Short)?;
         let number = self.express.number;
         let window = self.mesh.window.as_deref_mut().ok_or_else(no_window)?;
         for (index, word) in words.iter().enumerate() {
@@ -200,15 +200,16 @@ impl Engine {
         }
     }
 
-    /// Waits until everybody has seen what this rank's next cell holds.
+    /// Waits until everybody has seen what this rank's next cell of this kind holds.
     #[inline(always)]
-    fn free_cell(&mut self) -> Result<()> {
-        let free = self.express.seen_by_all + Cell::COUNT > self.express.number;
-        if free { Ok(()) } else { self.wait_for_readers() }
+    fn free_cell(&mut self, cell: Cell) -> Result<()> {
+        let cells = cell.count(self.mesh.ranks);
+        let free = self.express.seen_by_all + cells > self.express.number;
+        if free { Ok(()) } else { self.wait_for_readers(cells) }
     }
 
-    fn wait_for_readers(&mut self) -> Result<()> {
-        let (number, cells) = (self.express.number, Cell::COUNT);
+    fn wait_for_readers(&mut self, cells: u64) -> Result<()> {
+        let number = self.express.number;
         for peer in (0..self.mesh.ranks).filter(|&peer| peer != self.mesh.rank) {
             while self.express.seen[peer] + cells <= number {
                 let seen = self.mesh.window.as_ref().map_or(u64::MAX, |window| window.seen(peer));

@@ -33,9 +33,20 @@ impl Cell {
     /// All kinds, the smallest first.
     pub const ALL: [Self; 3] = [Cell::Short, Cell::Medium, Cell::Long];
 
-    /// How many of each kind a rank has: so many posts may be on their way before anybody looks. Long ones are as many as that a
-    /// peer's own cache has lost what it read of one before it is written again: until then that takes several times as long.
-    pub const COUNT: u64 = 128;
+    /// How many of each kind there is room for.
+    pub const COUNT_MAX: u64 = 128;
+
+    /// How many of this kind each of `ranks` ranks uses: so many posts may be on their way before anybody looks. Of those that are
+    /// not short, two ranks use so many that a peer's own cache has lost what it read of one before it is written again, which until
+    /// then takes several times as long. More ranks use less each, and all of them together as much: it is to stay in the cache
+    /// that they have in common, and every rank's first look at a page costs.
+    pub const fn count(self, ranks: usize) -> u64 {
+        match (self, ranks) {
+            (Cell::Short, _) | (_, ..=2) => Self::COUNT_MAX,
+            (_, 3..=4) => Self::COUNT_MAX / 2,
+            _ => Self::COUNT_MAX / 4,
+        }
+    }
 
     /// Bytes of data in one.
     pub const fn bytes(self) -> usize {

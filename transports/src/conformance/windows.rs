@@ -68,7 +68,7 @@ pub fn banks_are_used_by_turns(make: Maker<'_>) {
 pub fn posts_carry_their_data(make: Maker<'_>) {
     run_with_windows(make, 3, |side| {
         // Some of one kind and some of the other in turn: they share stamps and counts.
-        for number in 0..3 * Cell::COUNT {
+        for number in 0..3 * Cell::COUNT_MAX {
             let cell = Cell::ALL[(number / 5 % 3) as usize];
             post_and_read(side, cell, number);
         }
@@ -80,7 +80,7 @@ fn post_and_read(side: &mut Side, cell: Cell, number: u64) {
     let bytes = cell.bytes() - 1;
     let data = |rank: usize| pattern(number << 4 | rank as u64, bytes);
     for peer in 0..ranks {
-        wait(side, "the cell to be free", |window| window.seen(peer) + Cell::COUNT > number);
+        wait(side, "the cell to be free", |window| window.seen(peer) + cell.count(ranks) > number);
     }
     copy(window(side).own_cell(cell, number, 1, bytes), Source::from(&data(rank)[..]));
     window(side).post(cell, number, 100 + number, &Tag([number, rank as u64, 3, 4]));

@@ -10,6 +10,7 @@ use crate::{Error, Geometry, Result};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
     pub(super) geometry: Geometry,
+    ranks: usize,
     slot_stride: usize,
     ring_bytes: usize,
     rings: usize,
@@ -43,6 +44,7 @@ impl Layout {
         let geometry = *geometry;
         (bytes <= isize::MAX as usize).then_some(Self {
             geometry,
+            ranks,
             slot_stride,
             ring_bytes,
             rings,
@@ -81,12 +83,12 @@ impl Layout {
 
     /// Where the tag of post `number` begins.
     pub(super) const fn cell_tag(number: u64) -> usize {
-        TAGS + (number % Cell::COUNT) as usize * TAG_BYTES
+        TAGS + (number % Cell::COUNT_MAX) as usize * TAG_BYTES
     }
 
     /// Where the cell for post `number` begins, with its stamp.
-    pub(super) const fn cell(cell: Cell, number: u64) -> usize {
-        let index = (number % Cell::COUNT) as usize;
+    pub(super) const fn cell(&self, cell: Cell, number: u64) -> usize {
+        let index = (number % cell.count(self.ranks)) as usize;
         match cell {
             Cell::Short => SHORT_CELLS + index * LINE_BYTES,
             Cell::Medium => MEDIUM_CELLS + index * stride(cell),
@@ -137,12 +139,12 @@ const _: () = assert!(STAMP_BYTES + Cell::Short.bytes() == LINE_BYTES, "a short 
 pub(super) const STAMP_BYTES: usize = 8;
 /// Short cells of one rank are lines side by side: few pages to find when many ranks share a core.
 const SHORT_CELLS: usize = PAIR_BYTES;
-const TAGS: usize = SHORT_CELLS + Cell::COUNT as usize * LINE_BYTES;
+const TAGS: usize = SHORT_CELLS + Cell::COUNT_MAX as usize * LINE_BYTES;
 const TAG_BYTES: usize = TAG_WORDS * 8;
-const MEDIUM_CELLS: usize = (TAGS + Cell::COUNT as usize * TAG_BYTES).next_multiple_of(PAIR_BYTES);
-const LONG_CELLS: usize = MEDIUM_CELLS + Cell::COUNT as usize * stride(Cell::Medium);
+const MEDIUM_CELLS: usize = (TAGS + Cell::COUNT_MAX as usize * TAG_BYTES).next_multiple_of(PAIR_BYTES);
+const LONG_CELLS: usize = MEDIUM_CELLS + Cell::COUNT_MAX as usize * stride(Cell::Medium);
 /// Where the cells end and the notes begin.
-const NOTES: usize = LONG_CELLS + Cell::COUNT as usize * stride(Cell::Long);
+const NOTES: usize = LONG_CELLS + Cell::COUNT_MAX as usize * stride(Cell::Long);
 const SHEET_BYTES: usize = ((2 + TEXT_WORDS) * 8).next_multiple_of(PAIR_BYTES);
 /// Where the boards begin.
 const BOARDS: usize = NOTES + SHEETS as usize * SHEET_BYTES;
@@ -175,12 +177,13 @@ mod tests {
             let layout = Layout::new(ranks, &geometry).unwrap();
             let mut parts = vec![(layout.window(), geometry.window_bytes), (layout.heap(), geometry.heap_bytes), (Layout::seen(), 8), (Layout::hint(), 8)];
             for cell in Cell::ALL {
-                for number in 0..Cell::COUNT {
-                    parts.push((Layout::cell(cell, number), STAMP_BYTES + cell.bytes()));
-                    prop_assert_eq!(Layout::cell(cell, number), Layout::cell(cell, number + Cell::COUNT));
+                let count = cell.count(ranks);
+                for number in 0..count {
+                    parts.push((layout.cell(cell, number), STAMP_BYTES + cell.bytes()));
+                    prop_assert_eq!(layout.cell(cell, number), layout.cell(cell, number + count));
                 }
             }
-            parts.push((Layout::cell_tag(0), Layout::cell_tag(Cell::COUNT - 1) + TAG_BYTES - Layout::cell_tag(0)));
+            parts.push((Layout::cell_tag(0), Layout::cell_tag(Cell::COUNT_MAX - 1) + TAG_BYTES - Layout::cell_tag(0)));
             for number in 0..SHEETS {
                 parts.push((Layout::note(number), (2 + TEXT_WORDS) * 8));
                 prop_assert_eq!(Layout::note(number), Layout::note(number + SHEETS));

@@ -37,11 +37,11 @@ impl Board for ShmBoard<'_> {
 }
 
 /// One rank's cells in its segment.
-struct ShmCells<'w>(&'w Segment);
+struct ShmCells<'w>(&'w Segment, &'w Layout);
 
 impl Cells for ShmCells<'_> {
     fn stamp(&self, cell: Cell, number: u64) -> &AtomicU64 {
-        self.0.word(Layout::cell(cell, number))
+        self.0.word(self.1.cell(cell, number))
     }
 
     fn tag(&self, number: u64) -> &[AtomicU64; TAG_WORDS] {
@@ -79,13 +79,13 @@ impl ShmWindow {
     }
 
     fn cells(&self, rank: usize) -> ShmCells<'_> {
-        ShmCells(&self.segments[rank])
+        ShmCells(&self.segments[rank], &self.layout)
     }
 
     fn in_cell(&self, rank: usize, cell: Cell, number: u64, offset: usize, bytes: usize) -> *mut u8 {
         let fits = offset.checked_add(bytes).is_some_and(|end| end <= cell.bytes());
         assert!(fits, "{bytes} bytes at {offset} of a cell of {}", cell.bytes());
-        self.segments[rank].at(Layout::cell(cell, number) + STAMP_BYTES + offset, bytes)
+        self.segments[rank].at(self.layout.cell(cell, number) + STAMP_BYTES + offset, bytes)
     }
 }
 
