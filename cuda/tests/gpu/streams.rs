@@ -79,8 +79,8 @@ fn an_urgent_stream_comes_first() {
     let [last, sooner] = [&plain, &urgent].map(|stream| {
         let targets = &mut [target.view_mut(..)];
         stream.reduce(Op::Sum, Finish::Keep, targets, &[source.view(..)]).unwrap();
-        // Both wait for room.
-        std::thread::sleep(std::time::Duration::from_millis(20));
+        // Both wait for room: on a busy machine that takes a while.
+        std::thread::sleep(std::time::Duration::from_millis(300));
         stream.record().unwrap()
     });
     busy.end(&first);
