@@ -99,7 +99,7 @@ pub(crate) struct Arguments {
     /// Pieces in flight.
     #[arg(long)]
     channels: Option<usize>,
-    /// Where ranks on CPUs run: each on a core of its own as far as there are any, or anywhere. [default: core]
+    /// Where ranks on CPUs run: on the cores in their order, neighbours on one where there are more ranks, or anywhere. [default: core]
     #[arg(long, value_enum)]
     pub(super) bind: Option<Bind>,
     /// Memory of the buffers: 0 and 1 ordinary, 2 what peers reach without staging.

@@ -1,11 +1,13 @@
 //! Ranks on cores of their own, as MPI launchers place them.
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use unisono::{Communicator, Result};
 
 /// What `--bind` can be.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Bind {
-    /// Rank i on the i-th core at hand, round and round.
+    /// Ranks on the cores of their host in their order; where there are more ranks, neighbours share a core.
     #[default]
     Core,
     /// Wherever the system puts them.
@@ -13,19 +15,57 @@ pub(crate) enum Bind {
 }
 
 impl Bind {
-    /// Binds the calling thread, which is `rank`. Where that is not permitted, it stays where it is.
-    pub(crate) fn apply(self, rank: usize) {
-        let Ok(allowed) = sched_getaffinity(None) else {
-            return;
-        };
-        let cores: Vec<_> = (0..CpuSet::MAX_CPU).filter(|&core| allowed.is_set(core)).collect();
+    /// Binds the calling thread, which is this one of so many that share their cores. Where that is not permitted, it
+    /// stays where it is.
+    pub(crate) fn apply(self, index: usize, threads: usize) {
+        let cores = cores();
         if self == Bind::None || cores.is_empty() {
             return;
         }
         let mut own = CpuSet::new();
-        own.set(cores[rank % cores.len()]);
+        own.set(cores[core_of(index, threads, cores.len())]);
         if let Err(error) = sched_setaffinity(None, &own) {
-            tracing::warn!("rank {rank} cannot be bound to a core: {error}");
+            tracing::warn!("thread {index} cannot be bound to a core: {error}");
+        }
+    }
+}
+
+/// Neighbours share a core, and not ranks so many apart as there are cores: of a binomial tree's inner ranks, all even, one
+/// core of two would have them all.
+fn core_of(index: usize, threads: usize, cores: usize) -> usize {
+    if threads <= cores { index } else { index * cores / threads }
+}
+
+/// Those that the calling thread may use.
+fn cores() -> Vec<usize> {
+    let allowed = sched_getaffinity(None).ok();
+    allowed.map_or(Vec::new(), |allowed| (0..CpuSet::MAX_CPU).filter(|&core| allowed.is_set(core)).collect())
+}
+
+/// This rank's index among those of its host that may use the same cores, and how many these are. All ranks must call it.
+pub(super) fn place(comm: &Communicator) -> Result<(usize, usize)> {
+    let mut hasher = DefaultHasher::new();
+    // One host, if it started once.
+    std::fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default().hash(&mut hasher);
+    cores().hash(&mut hasher);
+    let own = hasher.finish();
+    let mut hosts = vec![0; comm.ranks()];
+    comm.all_gather(&[own], &mut hosts)?;
+    let before = |ranks: &[u64]| ranks.iter().filter(|&&host| host == own).count();
+    Ok((before(&hosts[..comm.rank()]), before(&hosts)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_core_has_its_share_of_the_ranks_in_their_order() {
+        for (threads, cores) in [(1, 1), (2, 2), (2, 64), (3, 2), (8, 2), (64, 3), (5, 1)] {
+            let at: Vec<_> = (0..threads).map(|index| core_of(index, threads, cores)).collect();
+            assert!(at.is_sorted() && at[threads - 1] == threads.min(cores) - 1, "{at:?}");
+            let loads = (0..cores).map(|core| at.iter().filter(|&&of| of == core).count());
+            assert!(loads.clone().max().unwrap() <= threads.div_ceil(cores), "{at:?}");
         }
     }
 }

@@ -163,7 +163,7 @@ impl Flag {
 fn pingpong() -> f64 {
     let flags = [Flag(AtomicU64::new(0)), Flag(AtomicU64::new(0))];
     let answer = || {
-        Bind::Core.apply(1);
+        Bind::Core.apply(1, 2);
         (1..=HANDOVERS).all(|turn| {
             let seen = flags[0].wait(turn);
             flags[1].0.store(turn, Ordering::Release);
@@ -171,7 +171,7 @@ fn pingpong() -> f64 {
         })
     };
     let ask = || {
-        Bind::Core.apply(0);
+        Bind::Core.apply(0, 2);
         let begun = Instant::now();
         let answered = (1..=HANDOVERS).all(|turn| {
             flags[0].0.store(turn, Ordering::Release);
