@@ -2,11 +2,11 @@
 
 mod table;
 
-pub use table::{ANY, Choice, Table};
+pub use table::{ANY, Choice, Medium, Table};
 
 use crate::config::{Config, Order};
 use crate::error::{Error, ErrorKind, Result};
-use crate::schedule::{Algorithm, Collective, Reach, Spec};
+use crate::schedule::{Algorithm, Collective, Spec};
 
 /// The algorithm for an operation whose longest share has `bytes` bytes.
 ///
@@ -15,26 +15,24 @@ pub(crate) fn algorithm(
     collective: Collective,
     spec: &Spec,
     bytes: usize,
-    has_window: bool,
+    medium: Medium,
     config: &Config,
 ) -> Result<&'static Algorithm> {
-    let asked_for = config.algorithm(collective).filter(|row| reaches(row, has_window));
+    let asked_for = config.algorithm(collective).filter(|row| row.reach <= medium.reach());
     let ordered = |row: &&Algorithm| config.order == Order::Any || table::is_in_rank_order(row, spec.ranks);
     if let Some(row) = asked_for.filter(|row| (row.fits)(spec)).filter(ordered) {
         tracing::debug!(target: "select", "{collective} of {bytes} bytes: {} was asked for", row.name);
         return Ok(row);
     }
-    let mut choices = config.table.choices(collective, spec.ranks, bytes);
-    let choice = choices.find(|Choice { reach, algorithm, .. }| {
-        (has_window || *reach == Reach::Messages) && (algorithm.fits)(spec) && ordered(algorithm)
-    });
-    let Some(Choice { reach, ranks_max, bytes_max, algorithm }) = choice else {
+    let mut choices = config.table.choices(collective, medium, spec.ranks, bytes);
+    let choice = choices.find(|Choice { algorithm, .. }| (algorithm.fits)(spec) && ordered(algorithm));
+    let Some(Choice { medium, ranks_max, bytes_max, algorithm }) = choice else {
         let text = format!("no algorithm for {collective} with {} ranks", spec.ranks);
         return Err(Error::new(ErrorKind::Unavailable(text)));
     };
     tracing::debug!(
         target: "select",
-        "{collective} of {bytes} bytes, {} ranks: {} by the line for {reach:?}, up to {} ranks and {} bytes",
+        "{collective} of {bytes} bytes, {} ranks: {} by the line for {medium:?}, up to {} ranks and {} bytes",
         spec.ranks, algorithm.name, bound(ranks_max), bound(bytes_max)
     );
     Ok(algorithm)
@@ -42,15 +40,6 @@ pub(crate) fn algorithm(
 
 fn bound(bound: usize) -> String {
     if bound == ANY { "any number of".to_owned() } else { bound.to_string() }
-}
-
-/// Whether ranks can run `row`. Those that reach buffers are used by themselves for buffers that can be reached.
-fn reaches(row: &Algorithm, has_window: bool) -> bool {
-    match row.reach {
-        Reach::Messages => true,
-        Reach::Windows => has_window,
-        Reach::Buffers => false,
-    }
 }
 
 /// How many chunks PAT packs into one message: as many as still fit a slot, at most half the ranks.
@@ -70,9 +59,9 @@ mod tests {
     fn every_collective_is_served_anywhere() {
         for ranks in 1..=17 {
             for collective in Collective::ALL {
-                for has_window in [false, true] {
+                for medium in [Medium::Messages, Medium::Crowded, Medium::Windows] {
                     let spec = Spec { ranks, root: 0, aggregation: 1 };
-                    let found = algorithm(collective, &spec, 1 << 30, has_window, &Config::default());
+                    let found = algorithm(collective, &spec, 1 << 30, medium, &Config::default());
                     assert!(found.is_ok(), "{collective} with {ranks} ranks");
                 }
             }
@@ -84,26 +73,40 @@ mod tests {
         let text = "all_reduce windows 2 1000 ring\nall_reduce windows 4 any tree\n";
         let table = Table::parse(text).unwrap();
         let config = Config { table, ..Config::default() };
-        let of = |ranks, bytes, has_window| {
+        let of = |ranks, bytes, medium| {
             let spec = Spec { ranks, root: 0, aggregation: 1 };
-            algorithm(Collective::AllReduce, &spec, bytes, has_window, &config).unwrap().name
+            algorithm(Collective::AllReduce, &spec, bytes, medium, &config).unwrap().name
         };
-        assert_eq!([of(2, 1000, true), of(2, 1001, true), of(3, 8, true)], ["ring", "tree", "tree"]);
-        assert_eq!([of(5, 8, true), of(2, 8, false)], ["oneshot", "doubling"]);
+        let windows = |ranks, bytes| of(ranks, bytes, Medium::Windows);
+        assert_eq!([windows(2, 1000), windows(2, 1001), windows(3, 8)], ["ring", "tree", "tree"]);
+        assert_eq!([windows(5, 8), of(2, 8, Medium::Messages)], ["oneshot", "doubling"]);
     }
 
     #[test]
     fn an_order_leaves_only_algorithms_that_keep_it() {
         let config =
             Config { order: Order::Ranks, algorithms: algorithms("ring").unwrap(), ..Config::default() };
-        let of = |collective, ranks, bytes, has_window| {
+        let of = |collective, ranks, bytes, medium| {
             let spec = Spec { ranks, root: 0, aggregation: 1 };
-            algorithm(collective, &spec, bytes, has_window, &config).unwrap().name
+            algorithm(collective, &spec, bytes, medium, &config).unwrap().name
         };
         use Collective::{AllGather, AllReduce, Reduce, ReduceScatter};
-        assert_eq!([AllReduce, ReduceScatter, Reduce].map(|c| of(c, 3, 8, false)), ["ordered"; 3]);
-        assert_eq!([of(AllReduce, 2, 8, false), of(AllReduce, 3, 8, true)], ["ring", "oneshot"]);
-        assert_eq!(of(AllGather, 3, 8, false), "ring", "nothing is reduced");
+        use Medium::{Messages, Windows};
+        assert_eq!([AllReduce, ReduceScatter, Reduce].map(|c| of(c, 3, 8, Messages)), ["ordered"; 3]);
+        assert_eq!([of(AllReduce, 2, 8, Messages), of(AllReduce, 3, 8, Windows)], ["ring", "oneshot"]);
+        assert_eq!(of(AllGather, 3, 8, Messages), "ring", "nothing is reduced");
+    }
+
+    #[test]
+    fn crowded_ranks_have_lines_of_their_own_and_else_those_for_messages() {
+        let table = Table::parse("reduce crowded any 9 chain\nreduce messages any 99 tree\n").unwrap();
+        let config = Config { table, ..Config::default() };
+        let of = |bytes, medium| {
+            let spec = Spec { ranks: 3, root: 0, aggregation: 1 };
+            algorithm(Collective::Reduce, &spec, bytes, medium, &config).unwrap().name
+        };
+        assert_eq!([9, 99, 1 << 30].map(|bytes| of(bytes, Medium::Crowded)), ["chain", "tree", "binomial"]);
+        assert_eq!([9, 99].map(|bytes| of(bytes, Medium::Messages)), ["tree"; 2]);
     }
 
     #[test]

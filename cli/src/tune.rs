@@ -5,8 +5,8 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use unisono::schedule::{Algorithm, Collective, Reach, Spec};
-use unisono::select::{ANY, Choice, Table};
+use unisono::schedule::{Algorithm, Collective, Spec};
+use unisono::select::{ANY, Choice, Medium, Table};
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
@@ -37,26 +37,35 @@ type Times = BTreeMap<usize, Vec<(&'static Algorithm, f64)>>;
 pub(crate) fn run(arguments: &Arguments) -> Result<u8, String> {
     let mut choices = Vec::new();
     for transport in &arguments.transport {
-        let reach = match transport.as_str() {
-            "shm" => Reach::Windows,
-            "tcp" => Reach::Messages,
-            other => return Err(format!("`{other}` is neither shm nor tcp")),
-        };
+        if !["shm", "tcp"].contains(&transport.as_str()) {
+            return Err(format!("`{transport}` is neither shm nor tcp"));
+        }
         for collective in Collective::ALL.into_iter().filter(|collective| wanted(arguments, *collective)) {
             for (index, &ranks) in arguments.ranks.iter().enumerate() {
-                let times = measure(arguments, collective, transport, reach, ranks)?;
+                let medium = medium(transport, ranks);
+                let times = measure(arguments, collective, transport, medium, ranks)?;
                 let ranks_max = if index + 1 == arguments.ranks.len() { ANY } else { ranks };
-                choices.extend(fastest(&times, reach, ranks_max));
+                choices.extend(fastest(&times, medium, ranks_max));
             }
         }
     }
     let text = format!(
-        "# collective reach ranks_max bytes_max algorithm; measured by `unisono tune`\n{}",
+        "# collective medium ranks_max bytes_max algorithm; measured by `unisono tune`\n{}",
         Table::new(choices)
     );
     std::fs::write(&arguments.out, &text).map_err(|error| format!("{}: {error}", arguments.out.display()))?;
     print!("{text}");
     Ok(0)
+}
+
+/// What ranks have between them here.
+fn medium(transport: &str, ranks: usize) -> Medium {
+    let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
+    match transport {
+        "shm" => Medium::Windows,
+        _ if ranks > cores => Medium::Crowded,
+        _ => Medium::Messages,
+    }
 }
 
 fn wanted(arguments: &Arguments, collective: Collective) -> bool {
@@ -69,11 +78,12 @@ fn measure(
     arguments: &Arguments,
     collective: Collective,
     transport: &str,
-    reach: Reach,
+    medium: Medium,
     ranks: usize,
 ) -> Result<Times, String> {
     let spec = Spec { ranks, root: 0, aggregation: 1 };
-    let rows = Algorithm::ALL.iter().filter(|row| row.collective == collective && row.reach <= reach);
+    let rows =
+        Algorithm::ALL.iter().filter(|row| row.collective == collective && row.reach <= medium.reach());
     let rows: Vec<_> = rows.filter(|row| (row.fits)(&spec)).collect();
     let mut samples: BTreeMap<(usize, usize), Vec<f64>> = BTreeMap::new();
     // Round after round, so that what disturbs the machine for a while disturbs all alike.
@@ -139,7 +149,7 @@ fn read(file: &Path) -> Result<Vec<(usize, f64)>, String> {
 }
 
 /// The fastest at each size, sizes with the same one together. The one before stays where it is as good as any.
-fn fastest(times: &Times, reach: Reach, ranks_max: usize) -> Vec<Choice> {
+fn fastest(times: &Times, medium: Medium, ranks_max: usize) -> Vec<Choice> {
     let mut choices: Vec<Choice> = Vec::new();
     for (&bytes, rows) in times {
         let best = rows.iter().map(|&(_, micros)| micros).fold(f64::INFINITY, f64::min);
@@ -154,9 +164,9 @@ fn fastest(times: &Times, reach: Reach, ranks_max: usize) -> Vec<Choice> {
             Some(last) => {
                 // Between two sizes the change is half way, as factors go.
                 last.bytes_max = last.bytes_max.saturating_mul(2).min(bytes);
-                choices.push(Choice { reach, ranks_max, bytes_max: bytes, algorithm: winner });
+                choices.push(Choice { medium, ranks_max, bytes_max: bytes, algorithm: winner });
             }
-            None => choices.push(Choice { reach, ranks_max, bytes_max: bytes, algorithm: winner }),
+            None => choices.push(Choice { medium, ranks_max, bytes_max: bytes, algorithm: winner }),
         }
     }
     if let Some(last) = choices.last_mut() {
@@ -183,7 +193,7 @@ mod tests {
             (512, vec![(row("ring"), 1.0), (row("tree"), 2.0)]),
         ]
         .into();
-        let found = Table::new(fastest(&times, Reach::Messages, 4)).to_string();
+        let found = Table::new(fastest(&times, Medium::Messages, 4)).to_string();
         assert_eq!(found, "all_reduce messages 4 64 tree\nall_reduce messages 4 any ring\n");
     }
 }

@@ -10,7 +10,7 @@ use crate::engine::{Layout, Shares};
 use crate::error::{Error, ErrorKind, Result};
 use crate::reduction::Reduction;
 use crate::schedule::{Algorithm, Collective, Reach, Spec};
-use crate::select;
+use crate::select::{self, Medium};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use unisono_cuda::device::{GpuError, OwnKernels, Repeat, Stream};
@@ -203,7 +203,8 @@ impl Shared {
     ) -> Result<&'static Algorithm> {
         let has_window = self.endpoint.reaches_all();
         let Some(algorithm) = state.chosen[collective as usize] else {
-            return select::algorithm(collective, spec, bytes, has_window, self.base.config());
+            let medium = if has_window { Medium::Windows } else { Medium::Messages };
+            return select::algorithm(collective, spec, bytes, medium, self.base.config());
         };
         let reachable = match algorithm.reach {
             Reach::Messages => true,

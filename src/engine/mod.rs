@@ -53,7 +53,7 @@ use crate::config::Config;
 use crate::error::{Error, ErrorKind, Result};
 use crate::reduction::Reduction;
 use crate::schedule::{Algorithm, Collective, Rank, Reach, Spec};
-use crate::select;
+use crate::select::{self, Medium};
 use express::Express;
 use memory::Scratch;
 use plan::{Plan, Plans};
@@ -179,20 +179,27 @@ impl Engine {
         bytes: usize,
     ) -> Result<&'static Algorithm> {
         let spec = self.spec(collective, root, bytes);
-        let has_window = self.mesh.window.is_some();
         match self.chosen[collective as usize] {
             Some(algorithm) if algorithm.reach == Reach::Buffers => Err(unavailable(
                 algorithm,
                 "buffers from `Communicator::alloc`; it is used for them by itself",
             )),
-            Some(algorithm) if algorithm.reach == Reach::Windows && !has_window => {
+            Some(algorithm) if algorithm.reach > self.medium().reach() => {
                 Err(unavailable(algorithm, "shared memory"))
             }
             Some(algorithm) if !(algorithm.fits)(&spec) => {
                 Err(unavailable(algorithm, "another number of ranks"))
             }
             Some(algorithm) => Ok(algorithm),
-            None => select::algorithm(collective, &spec, bytes, has_window, &self.config),
+            None => select::algorithm(collective, &spec, bytes, self.medium(), &self.config),
+        }
+    }
+
+    fn medium(&self) -> Medium {
+        match self.mesh.window {
+            Some(_) => Medium::Windows,
+            None if self.mesh.crowded => Medium::Crowded,
+            None => Medium::Messages,
         }
     }
 

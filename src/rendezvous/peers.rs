@@ -262,7 +262,8 @@ impl<'m> Meeting<'m> {
             (None, Some(remote)) => Box::new(remote),
             (None, None) => return Err(TransportError::Misuse("a rank without others".to_owned())),
         };
-        Ok(Mesh { rank, ranks, geometry, links, window, control, pace: Box::new(pace), transport })
+        let crowded = Record::share_cores(&self.records);
+        Ok(Mesh { rank, ranks, geometry, links, window, control, pace: Box::new(pace), transport, crowded })
     }
 
     /// What the links to ranks of other hosts have in common.

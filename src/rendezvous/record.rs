@@ -20,6 +20,8 @@ pub(super) struct Record {
     pub(super) host: String,
     /// Equal on ranks that can share memory.
     pub(super) identity: String,
+    /// How many its process may use: its affinity, and the quota of its container.
+    pub(super) cores: usize,
     /// Where it listens for TCP.
     pub(super) tcp: SocketAddr,
     /// Where it listens within the host.
@@ -56,6 +58,7 @@ impl Record {
             ranks: identity.ranks,
             host: config.host.replace('\n', " "),
             identity: host::identity(),
+            cores: std::thread::available_parallelism().map_or(1, |cores| cores.get()),
             tcp: doors.tcp_address(),
             unix: doors.unix_name().to_owned(),
             agreement: format!(
@@ -67,14 +70,19 @@ impl Record {
         }
     }
 
+    /// Whether these are the ranks of one host, and more than any of them has cores.
+    pub(super) fn share_cores(all: &[Record]) -> bool {
+        all.iter().all(|record| record.identity == all[0].identity && record.cores < all.len())
+    }
+
     pub(super) fn encode(&self) -> String {
-        let Record { rank, ranks, host, identity, tcp, unix, agreement } = self;
-        format!("{rank}\n{ranks}\n{host}\n{identity}\n{tcp}\n{unix}\n{agreement}")
+        let Record { rank, ranks, host, identity, cores, tcp, unix, agreement } = self;
+        format!("{rank}\n{ranks}\n{host}\n{identity}\n{cores}\n{tcp}\n{unix}\n{agreement}")
     }
 
     pub(super) fn decode(text: &str) -> Option<Self> {
         let lines: Vec<&str> = text.split('\n').collect();
-        let [rank, ranks, host, identity, tcp, unix, agreement] = lines[..] else {
+        let [rank, ranks, host, identity, cores, tcp, unix, agreement] = lines[..] else {
             return None;
         };
         Some(Self {
@@ -82,6 +90,7 @@ impl Record {
             ranks: ranks.parse().ok()?,
             host: host.to_owned(),
             identity: identity.to_owned(),
+            cores: cores.parse().ok()?,
             tcp: tcp.parse().ok()?,
             unix: unix.to_owned(),
             agreement: agreement.to_owned(),
@@ -184,17 +193,34 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    #[test]
-    fn verdicts_survive_the_wire() {
-        let record = |rank| Record {
+    fn record(rank: Rank) -> Record {
+        Record {
             rank,
             ranks: 2,
             host: "host (pid 7)".to_owned(),
             identity: "a b c".to_owned(),
+            cores: 2,
             tcp: "[::1]:80".parse().unwrap(),
             unix: "0af".to_owned(),
             agreement: "same".to_owned(),
+        }
+    }
+
+    #[test]
+    fn ranks_share_cores_where_one_host_has_fewer() {
+        let ranks = |count| (0..count).map(record).collect::<Vec<_>>();
+        assert!(Record::share_cores(&ranks(3)) && !Record::share_cores(&ranks(2)));
+        let alter = |alteration: fn(&mut Record)| {
+            let mut records = ranks(3);
+            alteration(&mut records[1]);
+            Record::share_cores(&records)
         };
+        assert!(!alter(|record| record.cores = 3), "one has enough");
+        assert!(!alter(|record| record.identity.push('d')), "one is elsewhere");
+    }
+
+    #[test]
+    fn verdicts_survive_the_wire() {
         let table = Verdict::Table { session: u64::MAX, records: vec![record(0), record(1)] };
         let failure = RendezvousError::Other { what: "why\nnot".to_owned() };
         for verdict in [table, Verdict::Ready, Verdict::Failed(failure)] {

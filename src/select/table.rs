@@ -1,19 +1,55 @@
 //! The table of thresholds: built in, or measured on a machine and read from a file.
 //!
 //! A file has one line for each choice, in the order of preference:
-//! `collective reach ranks_max bytes_max algorithm`, for example
-//! `all_reduce windows 2 8192 oneshot`. Reach is `windows`, where ranks share
-//! memory, or `messages`; `any` stands for no bound; bytes are those of one
-//! share. What no line covers, the built-in table does. `#` begins a comment.
+//! `collective medium ranks_max bytes_max algorithm`, for example
+//! `all_reduce windows 2 8192 oneshot`. The medium is `windows`, where ranks share
+//! memory, `crowded`, where they send messages within a host that has fewer cores,
+//! or `messages`, which is for everybody; `any` stands for no bound; bytes are those of
+//! one share. What no line covers, the built-in table does. `#` begins a comment.
 
 use crate::schedule::{Algorithm, Collective, Reach, find};
 use std::fmt;
 
+/// What lies between the ranks of a communicator, as far as the choice of an algorithm depends on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Medium {
+    /// Messages.
+    Messages,
+    /// Messages between more ranks on one host than it has cores: what counts is how much there is to do in
+    /// all, not how far anything has to go.
+    Crowded,
+    /// Memory that all ranks share.
+    Windows,
+}
+
+impl Medium {
+    /// What ranks can reach of each other without more ado.
+    pub fn reach(self) -> Reach {
+        match self {
+            Medium::Messages | Medium::Crowded => Reach::Messages,
+            Medium::Windows => Reach::Windows,
+        }
+    }
+
+    /// Whether what holds for `self` is for communicators of this medium.
+    fn is_for(self, medium: Medium) -> bool {
+        self == Medium::Messages || self == medium
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Medium::Messages => "messages",
+            Medium::Crowded => "crowded",
+            Medium::Windows => "windows",
+        }
+    }
+}
+
 /// One line: for up to `ranks_max` ranks and `bytes_max` bytes in a share, use `algorithm`.
 #[derive(Clone, Copy, Debug)]
 pub struct Choice {
-    /// Where ranks reach each other's windows, or only send messages.
-    pub reach: Reach,
+    /// What it is for; for messages is for all.
+    pub medium: Medium,
     /// Most ranks that it is for.
     pub ranks_max: usize,
     /// Longest share that it is for, in bytes.
@@ -61,11 +97,13 @@ impl Table {
     pub(super) fn choices(
         &self,
         collective: Collective,
+        medium: Medium,
         ranks: usize,
         bytes: usize,
     ) -> impl Iterator<Item = Choice> + '_ {
         let applies = move |choice: &Choice| {
             choice.algorithm.collective == collective
+                && choice.medium.is_for(medium)
                 && ranks <= choice.ranks_max
                 && bytes <= choice.bytes_max
         };
@@ -76,10 +114,10 @@ impl Table {
 impl fmt::Display for Table {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let bound = |bound: usize| if bound == ANY { "any".to_owned() } else { bound.to_string() };
-        for Choice { reach, ranks_max, bytes_max, algorithm } in &self.0 {
+        for Choice { medium, ranks_max, bytes_max, algorithm } in &self.0 {
             let Algorithm { collective, name, .. } = algorithm;
-            let reach = if *reach == Reach::Messages { "messages" } else { "windows" };
-            writeln!(f, "{collective} {reach} {} {} {name}", bound(*ranks_max), bound(*bytes_max))?;
+            let medium = medium.name();
+            writeln!(f, "{collective} {medium} {} {} {name}", bound(*ranks_max), bound(*bytes_max))?;
         }
         Ok(())
     }
@@ -87,7 +125,7 @@ impl fmt::Display for Table {
 
 fn choice(line: &str) -> Result<Choice, String> {
     let words: Vec<&str> = line.split_whitespace().collect();
-    let [collective, reach, ranks_max, bytes_max, name] = words[..] else {
+    let [collective, medium, ranks_max, bytes_max, name] = words[..] else {
         return Err(format!("{} words where five are due", words.len()));
     };
     let bound = |word: &str| match word {
@@ -96,24 +134,23 @@ fn choice(line: &str) -> Result<Choice, String> {
     };
     let found = Collective::ALL.into_iter().find(|known| known.name() == collective);
     let collective = found.ok_or_else(|| format!("no collective `{collective}`"))?;
-    let reach = match reach {
-        "windows" => Reach::Windows,
-        "messages" => Reach::Messages,
-        _ => return Err(format!("`{reach}` is neither `windows` nor `messages`")),
+    let known = [Medium::Windows, Medium::Crowded, Medium::Messages];
+    let Some(medium) = known.into_iter().find(|known| known.name() == medium) else {
+        return Err(format!("`{medium}` is none of `windows`, `crowded`, `messages`"));
     };
     let algorithm =
         find(collective, name).ok_or_else(|| format!("no algorithm `{name}` for {collective}"))?;
-    if algorithm.reach > reach {
-        return Err(format!("{collective} {name} does not run on {reach:?} alone"));
+    if algorithm.reach > medium.reach() {
+        return Err(format!("{collective} {name} does not run on {medium:?} alone"));
     }
-    Ok(Choice { reach, ranks_max: bound(ranks_max)?, bytes_max: bound(bytes_max)?, algorithm })
+    Ok(Choice { medium, ranks_max: bound(ranks_max)?, bytes_max: bound(bytes_max)?, algorithm })
 }
 
-/// What holds where nothing was measured: (collective, reach, most ranks, longest share, name). Lines after one without
+/// What holds where nothing was measured: (collective, medium, most ranks, longest share, name). Lines after one without
 /// bounds are for operations that it is not allowed to serve.
-const BUILT_IN: &[(Collective, Reach, usize, usize, &str)] = {
+const BUILT_IN: &[(Collective, Medium, usize, usize, &str)] = {
     use Collective::*;
-    use Reach::{Messages, Windows};
+    use Medium::{Crowded, Messages, Windows};
     &[
         (AllReduce, Windows, ANY, 16 << 10, "oneshot"),
         (AllReduce, Windows, ANY, ANY, "twoshot"),
@@ -126,17 +163,23 @@ const BUILT_IN: &[(Collective, Reach, usize, usize, &str)] = {
         (AllToAll, Windows, ANY, ANY, "direct"),
         (Barrier, Windows, ANY, ANY, "direct"),
         (AllReduce, Messages, 2, 1 << 20, "doubling"),
+        (AllReduce, Crowded, 4, 32 << 10, "doubling"),
+        (AllReduce, Crowded, ANY, 16 << 10, "doubling"),
+        (AllReduce, Crowded, 4, 512 << 10, "halving"),
         (AllReduce, Messages, ANY, 8 << 10, "doubling"),
         (AllReduce, Messages, ANY, 256 << 10, "halving"),
         (AllReduce, Messages, ANY, ANY, "ring"),
         (AllReduce, Messages, ANY, ANY, "ordered"),
         (AllGather, Messages, ANY, 64 << 10, "pat"),
         (AllGather, Messages, ANY, ANY, "ring"),
+        (ReduceScatter, Crowded, 4, 256 << 10, "pat"),
         (ReduceScatter, Messages, ANY, 64 << 10, "pat"),
         (ReduceScatter, Messages, ANY, ANY, "ring"),
         (ReduceScatter, Messages, ANY, ANY, "ordered"),
+        (Broadcast, Crowded, ANY, ANY, "binomial"),
         (Broadcast, Messages, ANY, 64 << 10, "binomial"),
         (Broadcast, Messages, ANY, ANY, "tree"),
+        (Reduce, Crowded, ANY, ANY, "binomial"),
         (Reduce, Messages, ANY, 64 << 10, "binomial"),
         (Reduce, Messages, ANY, ANY, "tree"),
         (Reduce, Messages, ANY, ANY, "ordered"),
@@ -158,9 +201,9 @@ pub(super) fn is_in_rank_order(row: &Algorithm, ranks: usize) -> bool {
 
 fn built_in(collective: Collective) -> impl Iterator<Item = Choice> {
     BUILT_IN.iter().filter(move |line| line.0 == collective).filter_map(
-        |&(collective, reach, ranks_max, bytes_max, name)| {
+        |&(collective, medium, ranks_max, bytes_max, name)| {
             let algorithm = find(collective, name)?;
-            Some(Choice { reach, ranks_max, bytes_max, algorithm })
+            Some(Choice { medium, ranks_max, bytes_max, algorithm })
         },
     )
 }
@@ -171,14 +214,17 @@ mod tests {
 
     #[test]
     fn every_name_built_in_exists_and_reaches_no_further_than_it_says() {
-        for &(collective, reach, _, _, name) in BUILT_IN {
-            assert!(find(collective, name).is_some_and(|row| row.reach == reach), "{collective} {name}");
+        for &(collective, medium, _, _, name) in BUILT_IN {
+            assert!(
+                find(collective, name).is_some_and(|row| row.reach == medium.reach()),
+                "{collective} {name}"
+            );
         }
     }
 
     #[test]
     fn a_table_survives_its_file() {
-        let text = "all_reduce windows 2 8192 oneshot\nall_reduce messages any any ring\n";
+        let text = "all_reduce windows 2 8192 oneshot\nall_reduce crowded 8 any tree\nall_reduce messages any any ring\n";
         assert_eq!(Table::parse(&format!("# measured\n\n{text}")).unwrap().to_string(), text);
     }
 

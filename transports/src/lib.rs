@@ -313,4 +313,6 @@ pub struct Mesh {
     pub pace: Box<dyn Pace>,
     /// Short name of the transport to each rank, for tables and errors.
     pub transport: &'static str,
+    /// Whether all ranks run on one host that has fewer cores; all ranks know alike.
+    pub crowded: bool,
 }

@@ -27,6 +27,7 @@ pub fn mesh(ranks: usize, geometry: Geometry) -> Result<Vec<Mesh>> {
             control: Box::new(Mailboxes { rank, boxes: Arc::clone(&boxes) }),
             pace: Box::new(Patience::new(ranks)),
             transport: "threads",
+            crowded: false,
         })
     };
     (0..ranks).map(mesh).collect()

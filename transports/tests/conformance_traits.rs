@@ -45,7 +45,7 @@ fn shared_memory(ranks: usize, geometry: Geometry) -> Vec<Mesh> {
         let control = Neighbours::new(notes, line, watch);
         let pace = Patience::new(ranks).watching(vec![control.watch().expect("descriptors")]);
         let (control, pace) = (Box::new(control), Box::new(pace));
-        Mesh { rank, ranks, geometry, links, window, control, pace, transport: "shm" }
+        Mesh { rank, ranks, geometry, links, window, control, pace, transport: "shm", crowded: false }
     };
     own.into_iter().zip(mapped).zip(lifelines(ranks)).enumerate().map(mesh).collect()
 }

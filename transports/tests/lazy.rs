@@ -44,7 +44,7 @@ fn on_terms(ranks: usize, geometry: Geometry, sockets: usize, encrypted: bool) -
         };
         let links = addresses.iter().enumerate().map(link).collect();
         let (control, pace) = (Box::new(control), Box::new(pace));
-        Mesh { rank, ranks, geometry, links, window: None, control, pace, transport: "tcp" }
+        Mesh { rank, ranks, geometry, links, window: None, control, pace, transport: "tcp", crowded: false }
     };
     listeners.into_iter().enumerate().zip(controls(ranks)).map(mesh).collect()
 }
@@ -210,7 +210,17 @@ fn caller(address: SocketAddr, terms: &Terms, patience: Duration) -> Mesh {
     let common = Dialling { rank, ranks, session: 7, terms, sockets, geometry, patience, doorman, watcher };
     let links = vec![None, Some(Box::new(LazyLink::new(Arc::new(common), 1, address)) as Box<dyn Link>)];
     let control = Box::new(controls(ranks).remove(0));
-    Mesh { rank, ranks, geometry, links, window: None, control, pace: Box::new(pace), transport: "tcp" }
+    Mesh {
+        rank,
+        ranks,
+        geometry,
+        links,
+        window: None,
+        control,
+        pace: Box::new(pace),
+        transport: "tcp",
+        crowded: false,
+    }
 }
 
 fn terms() -> Terms {

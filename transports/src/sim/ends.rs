@@ -36,6 +36,7 @@ pub(super) fn mesh(process: &Arc<Process>, key: u64, rank: usize) -> Mesh {
         control: Box::new(SimControl { seat: seat(process), door: Arc::new(SimDoor(seat(process))) }),
         pace: Box::new(SimPace { process: Arc::clone(process), last: 0, calls: 0 }),
         transport: "sim",
+        crowded: false,
     }
 }
 

@@ -55,7 +55,7 @@ fn mesh(rank: usize, geometry: Geometry, streams: Vec<Vec<Stream>>) -> Result<Me
     watched.extend(control.watch()?);
     let pace = Patience::new(ranks).watching(watched).sleeping_after(YIELDS);
     let (control, pace) = (Box::new(control), Box::new(pace));
-    Ok(Mesh { rank, ranks, geometry, links, window: None, control, pace, transport: "tcp" })
+    Ok(Mesh { rank, ranks, geometry, links, window: None, control, pace, transport: "tcp", crowded: false })
 }
 
 /// Both ends of a new connection; strangers that connect meanwhile are sent away.
