@@ -121,7 +121,10 @@ impl Engine {
         let Sheet { cell, foreign_bytes, .. } = self.express.sheets[index].0;
         self.free_cell(cell)?;
         let (store, trying) = match cell {
-            Cell::Long => self.way(Staging::trial(self.express.longs, cell.bytes()), foreign_bytes == 0),
+            Cell::Long => {
+                let turn = self.express.longs % cell.count(self.mesh.ranks);
+                self.way(Staging::cell_trial(turn), foreign_bytes == 0)
+            }
             _ => (Store::Cached, false),
         };
         let (number, tag, ranks) = (self.express.number, call.tag(0), self.mesh.ranks);

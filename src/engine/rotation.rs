@@ -20,6 +20,11 @@ impl Rotation {
         Self { places: places.max(1), place_bytes, half_bytes }
     }
 
+    /// Instances until one is where another was.
+    pub(super) fn lap(&self) -> u64 {
+        2 * self.places as u64
+    }
+
     /// Where this instance of a channel begins. The one before it, which peers may still read, is in the other half, even
     /// if its operation had places of another size.
     pub(super) fn base(&self, channel: usize, instance: u64) -> usize {

@@ -186,7 +186,8 @@ impl Engine {
         }
         channel.run.begun = true;
         channel.run.cursors.fill(Cursor::default());
-        let choice = Staging::trial(self.channels[index].instance, operation.longest_slice);
+        let lap = operation.rotation.lap();
+        let choice = Staging::trial(self.channels[index].instance, operation.longest_slice, lap);
         let way = self.way(choice, operation.plan.only_writes);
         self.channels[index].way = way;
         true
