@@ -62,7 +62,10 @@ impl Staging {
     /// come back to a place after a `lap`: so long one goes through the cache before it is timed, as what was
     /// stored past it has to come back from memory first.
     pub(super) fn trial(instance: u64, slice_bytes: usize, lap: u64) -> Choice {
-        let turn = instance % if instance < PERIOD { FIRST_PERIOD } else { PERIOD };
+        let turn = match instance {
+            0..PERIOD => (instance + FIRST_PERIOD - COLD) % FIRST_PERIOD,
+            _ => instance % PERIOD,
+        };
         match () {
             () if slice_bytes < SLICE_BYTES_MIN || turn < lap.min(LAP_MAX) => Choice::Made(Store::Cached),
             () if turn == lap.min(LAP_MAX) => Choice::Trial(Store::Cached),
@@ -162,6 +165,8 @@ const KEPT: usize = 3;
 /// Instances from one pair of trials to the next; and of the first pairs.
 const PERIOD: u64 = 256;
 const FIRST_PERIOD: u64 = PERIOD / 4;
+/// The first instances touch most pages for the first time, and are timed by nobody.
+const COLD: u64 = 8;
 /// A lap that is longer is not waited for.
 const LAP_MAX: u64 = 32;
 /// Less stays in the nearest caches, or costs more in hand-overs than in copies.
@@ -239,7 +244,8 @@ mod tests {
     #[test]
     fn all_ranks_try_in_the_same_instances_and_short_slices_never() {
         let of = |instance, lap| Staging::trial(PERIOD + instance, SLICE_BYTES_MIN, lap);
-        assert_eq!(Staging::trial(FIRST_PERIOD + 2, SLICE_BYTES_MIN, 2), Choice::Trial(Store::Cached));
+        let early = [2, COLD + 2, FIRST_PERIOD + COLD + 2].map(|at| Staging::trial(at, SLICE_BYTES_MIN, 2));
+        assert_eq!(early, [Choice::Free, Choice::Trial(Store::Cached), Choice::Trial(Store::Cached)]);
         assert_eq!([0, 1].map(|instance| of(instance, 2)), [Choice::Made(Store::Cached); 2]);
         assert_eq!([of(2, 2), of(3, 2)], [Choice::Trial(Store::Cached), Choice::Trial(Store::Stream)]);
         assert_eq!([of(4, 2), of(LAP_MAX + 2, PERIOD)], [Choice::Free; 2]);
