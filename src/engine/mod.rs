@@ -8,6 +8,7 @@
 //! chance. Only when no channel can move does the thread give time away, look
 //! at the clock, at the abort flag and at the notes of the other ranks.
 
+mod choice;
 mod express;
 mod finite;
 mod layout;
@@ -52,8 +53,7 @@ use crate::call::{Call, Digest, Kind};
 use crate::config::Config;
 use crate::error::{Error, ErrorKind, Result};
 use crate::reduction::Reduction;
-use crate::schedule::{Algorithm, Collective, Rank, Reach, Spec};
-use crate::select::{self, Medium};
+use crate::schedule::{Algorithm, Collective, Rank, Spec};
 use express::Express;
 use memory::Scratch;
 use plan::{Plan, Plans};
@@ -162,44 +162,6 @@ impl Engine {
             poison: None,
             shrunk: false,
             aside: Vec::new(),
-        }
-    }
-
-    /// Insists on an algorithm for its collective, or leaves the choice to the selector again.
-    pub(crate) fn choose(&mut self, collective: Collective, algorithm: Option<&'static Algorithm>) {
-        self.chosen[collective as usize] = algorithm;
-        self.express.forget();
-    }
-
-    /// The algorithm that an operation of this size would use.
-    pub(crate) fn algorithm(
-        &self,
-        collective: Collective,
-        root: Rank,
-        bytes: usize,
-    ) -> Result<&'static Algorithm> {
-        let spec = self.spec(collective, root, bytes);
-        match self.chosen[collective as usize] {
-            Some(algorithm) if algorithm.reach == Reach::Buffers => Err(unavailable(
-                algorithm,
-                "buffers from `Communicator::alloc`; it is used for them by itself",
-            )),
-            Some(algorithm) if algorithm.reach > self.medium().reach() => {
-                Err(unavailable(algorithm, "shared memory"))
-            }
-            Some(algorithm) if !(algorithm.fits)(&spec) => {
-                Err(unavailable(algorithm, "another number of ranks"))
-            }
-            Some(algorithm) => Ok(algorithm),
-            None => select::algorithm(collective, &spec, bytes, self.medium(), &self.config),
-        }
-    }
-
-    fn medium(&self) -> Medium {
-        match self.mesh.window {
-            Some(_) => Medium::Windows,
-            None if self.mesh.crowded => Medium::Crowded,
-            None => Medium::Messages,
         }
     }
 
@@ -452,12 +414,6 @@ impl Engine {
         }
     }
 
-    fn spec(&self, collective: Collective, root: Rank, bytes: usize) -> Spec {
-        let ranks = self.mesh.ranks;
-        let aggregation = select::aggregation(collective, ranks, bytes, self.mesh.geometry.slot_bytes);
-        Spec { ranks, root, aggregation }
-    }
-
     /// Bytes of one channel's half of the window.
     fn bank_bytes(&self) -> usize {
         let window = self.mesh.window.as_deref().map_or(0, Window::bytes);
@@ -498,9 +454,4 @@ fn channels_of(lanes: usize) -> usize {
 fn opened(folder: &Path, owner: &Owner) -> Option<Box<Trace>> {
     let trace = Trace::open(folder, owner).map(Box::new);
     trace.inspect_err(|error| tracing::warn!(folder = %folder.display(), %error, "no trace is written")).ok()
-}
-
-fn unavailable(algorithm: &Algorithm, what: &str) -> Error {
-    let text = format!("{} {} needs {what}", algorithm.collective, algorithm.name);
-    Error::new(ErrorKind::Unavailable(text))
 }

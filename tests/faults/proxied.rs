@@ -50,7 +50,17 @@ fn world(fault: Option<(usize, Fault)>, timeout: Duration) -> ([Communicator; 2]
         watched.extend(control.watch().expect("descriptors"));
         let pace = Box::new(Patience::new(2).watching(watched).sleeping_after(50));
         let control = Box::new(control);
-        let mesh = Mesh { rank, ranks: 2, geometry, links, window: None, control, pace, transport: "tcp" };
+        let mesh = Mesh {
+            rank,
+            ranks: 2,
+            geometry,
+            links,
+            window: None,
+            control,
+            pace,
+            transport: "tcp",
+            crowded: false,
+        };
         Communicator::over(mesh, &config)
     });
     ([ends.next().expect("two"), ends.next().expect("two")], record)
