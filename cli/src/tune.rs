@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use unisono::schedule::{Algorithm, Collective, Spec};
 use unisono::select::{ANY, Choice, Medium, Table};
+use unisono_transports::affinity::cores;
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
@@ -60,10 +61,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<u8, String> {
 
 /// What ranks have between them here.
 fn medium(transport: &str, ranks: usize) -> Medium {
-    let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
     match transport {
         "shm" => Medium::Windows,
-        _ if ranks > cores => Medium::Crowded,
+        _ if ranks > cores().len() => Medium::Crowded,
         _ => Medium::Messages,
     }
 }

@@ -13,6 +13,7 @@
 //! them stays open. Ranks of different hosts keep one connection for notes to
 //! each other; those for messages are made when they are first used.
 
+mod cores;
 mod env;
 mod failure;
 mod host;

@@ -1,6 +1,7 @@
 //! What ranks and root tell each other, as text lines: short, bounded, and parsed with care.
 
 use super::Identity;
+use super::cores::Cores;
 use super::failure::RendezvousError;
 use super::host;
 use super::peers::Doors;
@@ -20,8 +21,8 @@ pub(super) struct Record {
     pub(super) host: String,
     /// Equal on ranks that can share memory.
     pub(super) identity: String,
-    /// How many its process may use: its affinity, and the quota of its container.
-    pub(super) cores: usize,
+    /// The cores that it may use.
+    pub(super) cores: Cores,
     /// Where it listens for TCP.
     pub(super) tcp: SocketAddr,
     /// Where it listens within the host.
@@ -58,7 +59,7 @@ impl Record {
             ranks: identity.ranks,
             host: config.host.replace('\n', " "),
             identity: host::identity(),
-            cores: std::thread::available_parallelism().map_or(1, |cores| cores.get()),
+            cores: Cores::own(),
             tcp: doors.tcp_address(),
             unix: doors.unix_name().to_owned(),
             agreement: format!(
@@ -70,14 +71,17 @@ impl Record {
         }
     }
 
-    /// Whether these are the ranks of one host, and more than any of them has cores.
+    /// Whether these are the ranks of one host, and more than all of them together have cores. Quotas are not known, nor sets of
+    /// cores too large to be told.
     pub(super) fn share_cores(all: &[Record]) -> bool {
-        all.iter().all(|record| record.identity == all[0].identity && record.cores < all.len())
+        let cores = all.iter().fold(Cores::default(), |all, record| all.with(record.cores));
+        let one_host = all.iter().all(|record| record.identity == all[0].identity);
+        one_host && (1..all.len()).contains(&cores.count())
     }
 
     pub(super) fn encode(&self) -> String {
         let Record { rank, ranks, host, identity, cores, tcp, unix, agreement } = self;
-        format!("{rank}\n{ranks}\n{host}\n{identity}\n{cores}\n{tcp}\n{unix}\n{agreement}")
+        format!("{rank}\n{ranks}\n{host}\n{identity}\n{}\n{tcp}\n{unix}\n{agreement}", cores.encode())
     }
 
     pub(super) fn decode(text: &str) -> Option<Self> {
@@ -90,7 +94,7 @@ impl Record {
             ranks: ranks.parse().ok()?,
             host: host.to_owned(),
             identity: identity.to_owned(),
-            cores: cores.parse().ok()?,
+            cores: Cores::decode(cores)?,
             tcp: tcp.parse().ok()?,
             unix: unix.to_owned(),
             agreement: agreement.to_owned(),
@@ -199,7 +203,7 @@ mod tests {
             ranks: 2,
             host: "host (pid 7)".to_owned(),
             identity: "a b c".to_owned(),
-            cores: 2,
+            cores: Cores::of(&[0, 70]),
             tcp: "[::1]:80".parse().unwrap(),
             unix: "0af".to_owned(),
             agreement: "same".to_owned(),
@@ -215,8 +219,11 @@ mod tests {
             alteration(&mut records[1]);
             Record::share_cores(&records)
         };
-        assert!(!alter(|record| record.cores = 3), "one has enough");
+        assert!(alter(|record| record.cores = Cores::of(&[70])), "a part of the others'");
+        assert!(!alter(|record| record.cores = Cores::of(&[1])), "one of its own");
         assert!(!alter(|record| record.identity.push('d')), "one is elsewhere");
+        let unknown = Record { cores: Cores::default(), ..record(0) };
+        assert!(!Record::share_cores(&[unknown.clone(), unknown]));
     }
 
     #[test]

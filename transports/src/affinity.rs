@@ -3,6 +3,12 @@
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::path::Path;
 
+/// The cores that the calling thread may use.
+pub fn cores() -> Vec<usize> {
+    let allowed = sched_getaffinity(None).ok();
+    allowed.map_or(Vec::new(), |allowed| (0..CpuSet::MAX_CPU).filter(|&core| allowed.is_set(core)).collect())
+}
+
 /// Keeps the calling thread on those of its cores that are next to this node of memory. Where it has none there, or that is not
 /// permitted, it stays where it is.
 pub fn stay_near(node: usize) {
@@ -42,10 +48,6 @@ mod tests {
     #[test]
     fn a_thread_stays_on_cores_that_it_has() {
         std::thread::spawn(|| {
-            let cores = || {
-                let set = sched_getaffinity(None).unwrap();
-                (0..CpuSet::MAX_CPU).filter(|&core| set.is_set(core)).collect::<Vec<_>>()
-            };
             let mut one = CpuSet::new();
             one.set(cores()[0]);
             sched_setaffinity(None, &one).unwrap();

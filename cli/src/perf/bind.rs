@@ -1,8 +1,9 @@
 //! Ranks on cores of their own, as MPI launchers place them.
 
-use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use rustix::thread::{CpuSet, sched_setaffinity};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use unisono::{Communicator, Result};
+use unisono_transports::affinity::cores;
 
 /// What `--bind` can be.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
@@ -34,12 +35,6 @@ impl Bind {
 /// core of two would have them all.
 fn core_of(index: usize, threads: usize, cores: usize) -> usize {
     if threads <= cores { index } else { index * cores / threads }
-}
-
-/// Those that the calling thread may use.
-fn cores() -> Vec<usize> {
-    let allowed = sched_getaffinity(None).ok();
-    allowed.map_or(Vec::new(), |allowed| (0..CpuSet::MAX_CPU).filter(|&core| allowed.is_set(core)).collect())
 }
 
 /// This rank's index among those of its host that may use the same cores, and how many these are. All ranks must call it.
