@@ -23,6 +23,7 @@ impl ProgramBuilder {
     }
 
     /// Adds a step to the strand being written.
+    #[inline]
     pub fn step(&mut self, step: Step) -> &mut Self {
         self.program.strands.last_mut().expect("a builder has a strand").steps.push(step);
         self

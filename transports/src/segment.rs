@@ -122,6 +122,7 @@ impl Segment {
     ///
     /// # Panics
     /// If that is not inside.
+    #[inline]
     pub(crate) fn word(&self, offset: usize) -> &AtomicU64 {
         let [word] = self.words(offset);
         word

@@ -21,6 +21,7 @@ struct Ring {
 
 impl Ring {
     /// The `index`-th word of the slot of message `number`.
+    #[inline]
     fn word(&self, number: u64, index: usize) -> &AtomicU64 {
         self.segment.word(self.offset + self.layout.slot(number) + index * 8)
     }
@@ -50,14 +51,17 @@ impl Ring {
 }
 
 impl Slots for Ring {
+    #[inline]
     fn slots(&self) -> u64 {
         self.layout.geometry.slots as u64
     }
 
+    #[inline]
     fn stamp(&self, number: u64) -> &AtomicU64 {
         self.word(number, STAMP)
     }
 
+    #[inline]
     fn consumed(&self) -> &AtomicU64 {
         self.segment.word(self.offset)
     }
@@ -96,6 +100,7 @@ impl ShmLink {
         Self { rank, peer, layout, own, theirs, lanes: Vec::new() }
     }
 
+    #[inline]
     fn lane(&mut self, lane: usize) -> &mut Lane {
         if self.lanes.is_empty() {
             self.lanes = (0..self.layout.geometry.lanes).map(|lane| self.make(lane)).collect();
@@ -119,6 +124,7 @@ impl ShmLink {
         }
     }
 
+    #[inline]
     fn next(&mut self, lane: usize) -> Result<Option<(u64, Head)>> {
         let peer = self.peer;
         let Lane { incoming, receiver, head, .. } = self.lane(lane);
