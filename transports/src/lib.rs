@@ -6,7 +6,7 @@
 //! and how to wait. Four transports make meshes: `threads`, `shm`, `tcp` and
 //! `sim`. None of them knows what a collective is.
 
-#[cfg(all(feature = "gpu", not(loom)))]
+#[cfg(not(loom))]
 pub mod affinity;
 #[cfg(not(loom))]
 pub mod auth;
