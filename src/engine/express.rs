@@ -123,7 +123,7 @@ impl Engine {
         let (store, trying) = match cell {
             Cell::Long => {
                 let turn = self.express.longs % cell.count(self.mesh.ranks);
-                self.way(Staging::cell_trial(turn), foreign_bytes == 0)
+                self.way(Staging::trial_in_turn(turn), foreign_bytes == 0)
             }
             _ => (Store::Cached, false),
         };

@@ -66,17 +66,15 @@ impl Staging {
             0..PERIOD => (instance + FIRST_PERIOD - COLD) % FIRST_PERIOD,
             _ => instance % PERIOD,
         };
-        match () {
-            () if slice_bytes < SLICE_BYTES_MIN || turn < lap.min(LAP_MAX) => Choice::Made(Store::Cached),
-            () if turn == lap.min(LAP_MAX) => Choice::Trial(Store::Cached),
-            () if turn == lap.min(LAP_MAX) + 1 => Choice::Trial(Store::Stream),
-            () => Choice::Free,
+        match turn.checked_sub(lap.min(LAP_MAX)) {
+            Some(turn) if slice_bytes >= SLICE_BYTES_MIN => Self::trial_in_turn(turn),
+            _ => Choice::Made(Store::Cached),
         }
     }
 
-    /// The same for this one of as many posts in long cells as there are cells: mostly these two come back to theirs, which
-    /// were then written the same way before.
-    pub(super) fn cell_trial(turn: u64) -> Choice {
+    /// Each way is tried once, in the first two turns. Of as many posts in long cells as there are cells these mostly come back to
+    /// the same two, which were then written the same way before: they need no lap.
+    pub(super) fn trial_in_turn(turn: u64) -> Choice {
         match turn {
             0 => Choice::Trial(Store::Cached),
             1 => Choice::Trial(Store::Stream),

@@ -23,6 +23,9 @@ pub enum Medium {
 }
 
 impl Medium {
+    /// All there are.
+    pub const ALL: [Self; 3] = [Medium::Windows, Medium::Crowded, Medium::Messages];
+
     /// What ranks can reach of each other without more ado.
     pub fn reach(self) -> Reach {
         match self {
@@ -134,8 +137,7 @@ fn choice(line: &str) -> Result<Choice, String> {
     };
     let found = Collective::ALL.into_iter().find(|known| known.name() == collective);
     let collective = found.ok_or_else(|| format!("no collective `{collective}`"))?;
-    let known = [Medium::Windows, Medium::Crowded, Medium::Messages];
-    let Some(medium) = known.into_iter().find(|known| known.name() == medium) else {
+    let Some(medium) = Medium::ALL.into_iter().find(|known| known.name() == medium) else {
         return Err(format!("`{medium}` is none of `windows`, `crowded`, `messages`"));
     };
     let algorithm =

@@ -13,10 +13,9 @@ pub fn cores() -> Vec<usize> {
 /// permitted, it stays where it is.
 pub fn stay_near(node: usize) {
     let file = format!("/sys/devices/system/node/node{node}/cpulist");
-    let cores = std::fs::read_to_string(Path::new(&file)).unwrap_or_default();
-    let Ok(allowed) = sched_getaffinity(None) else { return };
-    let (mut near, mut any) = (CpuSet::new(), false);
-    for core in listed(&cores).filter(|&core| core < CpuSet::MAX_CPU && allowed.is_set(core)) {
+    let there = std::fs::read_to_string(Path::new(&file)).unwrap_or_default();
+    let (allowed, mut near, mut any) = (cores(), CpuSet::new(), false);
+    for core in listed(&there).filter(|core| allowed.contains(core)) {
         near.set(core);
         any = true;
     }

@@ -16,18 +16,27 @@ pub(crate) enum Bind {
 }
 
 impl Bind {
-    /// Binds the calling thread, which is this one of so many that share their cores. Where that is not permitted, it
-    /// stays where it is.
-    pub(crate) fn apply(self, index: usize, threads: usize) {
-        let cores = cores();
-        if self == Bind::None || cores.is_empty() {
-            return;
+    /// Binds all ranks; all must call it.
+    pub(super) fn apply(self, comm: &Communicator) -> Result<()> {
+        if self == Bind::Core {
+            let (index, threads) = place(comm)?;
+            bind_thread(index, threads);
         }
-        let mut own = CpuSet::new();
-        own.set(cores[core_of(index, threads, cores.len())]);
-        if let Err(error) = sched_setaffinity(None, &own) {
-            tracing::warn!("thread {index} cannot be bound to a core: {error}");
-        }
+        Ok(())
+    }
+}
+
+/// Binds the calling thread, which is this one of so many that share their cores. Where that is not permitted, it stays
+/// where it is.
+pub(crate) fn bind_thread(index: usize, threads: usize) {
+    let cores = cores();
+    if cores.is_empty() {
+        return;
+    }
+    let mut own = CpuSet::new();
+    own.set(cores[core_of(index, threads, cores.len())]);
+    if let Err(error) = sched_setaffinity(None, &own) {
+        tracing::warn!("thread {index} cannot be bound to a core: {error}");
     }
 }
 
@@ -38,7 +47,7 @@ fn core_of(index: usize, threads: usize, cores: usize) -> usize {
 }
 
 /// This rank's index among those of its host that may use the same cores, and how many these are. All ranks must call it.
-pub(super) fn place(comm: &Communicator) -> Result<(usize, usize)> {
+fn place(comm: &Communicator) -> Result<(usize, usize)> {
     let mut hasher = DefaultHasher::new();
     // One host, if it started once.
     std::fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default().hash(&mut hasher);

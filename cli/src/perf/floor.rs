@@ -1,7 +1,7 @@
 //! What this machine allows: memory bandwidth and the time of one hand-over, measured in the same run.
 
 use super::bench::median;
-use super::bind::Bind;
+use super::bind::bind_thread;
 use super::test::Kind;
 use super::wire;
 use std::sync::Barrier;
@@ -163,7 +163,7 @@ impl Flag {
 fn pingpong() -> f64 {
     let flags = [Flag(AtomicU64::new(0)), Flag(AtomicU64::new(0))];
     let answer = || {
-        Bind::Core.apply(1, 2);
+        bind_thread(1, 2);
         (1..=HANDOVERS).all(|turn| {
             let seen = flags[0].wait(turn);
             flags[1].0.store(turn, Ordering::Release);
@@ -171,7 +171,7 @@ fn pingpong() -> f64 {
         })
     };
     let ask = || {
-        Bind::Core.apply(0, 2);
+        bind_thread(0, 2);
         let begun = Instant::now();
         let answered = (1..=HANDOVERS).all(|turn| {
             flags[0].0.store(turn, Ordering::Release);

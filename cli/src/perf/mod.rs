@@ -72,8 +72,7 @@ fn measure(arguments: &Arguments, comm: &Communicator) -> Result<u8, String> {
         table::head(arguments, comm, floor.as_ref());
     }
     // After the floor and the head, which want all cores.
-    let (index, threads) = bind::place(comm).map_err(|error| error.to_string())?;
-    arguments.bind.unwrap_or_default().apply(index, threads);
+    arguments.bind.unwrap_or_default().apply(comm).map_err(|error| error.to_string())?;
     let mut rows = Vec::new();
     for dtype in Dtypes::of(arguments) {
         for op in arguments.ops() {

@@ -1,7 +1,7 @@
 //! What TCP over loopback allows: raw sockets between two threads, without any library.
 
 use super::bench::median;
-use super::bind::Bind;
+use super::bind::bind_thread;
 use std::io::{ErrorKind, Read, Result, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 pub(super) fn bandwidth(sockets: usize, piece_bytes: usize) -> Result<f64> {
     let ends = connect(sockets)?;
     let seconds = both(ends, |core, mut streams| {
-        Bind::Core.apply(core, 2);
+        bind_thread(core, 2);
         let each = STREAM_BYTES / sockets;
         let (sent, mut received) = (vec![1; STREAM_BYTES], vec![0; STREAM_BYTES]);
         let mut times = Vec::new();
@@ -36,7 +36,7 @@ pub(super) fn bandwidth(sockets: usize, piece_bytes: usize) -> Result<f64> {
 /// Microseconds that 8 bytes take from one core to another, one way, when both ask again and again.
 pub(super) fn pingpong() -> Result<f64> {
     both(connect(1)?, |core, mut streams| {
-        Bind::Core.apply(core, 2);
+        bind_thread(core, 2);
         let [stream] = &mut streams[..] else { return Ok(0.0) };
         let mut rounds = Vec::new();
         for _ in 0..ROUNDS {

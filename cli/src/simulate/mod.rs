@@ -10,7 +10,7 @@ mod scenario;
 #[cfg(test)]
 mod tests;
 
-use crate::perf::bind::Bind;
+use crate::perf::bind::bind_thread;
 use history::History;
 use host::Host;
 use judge::{Judge, Violation};
@@ -135,7 +135,7 @@ fn many(seeds: Range<u64>, threads: usize, violates: impl Fn(u64) -> bool + Sync
     let (next, violated, begun) = (AtomicU64::new(seeds.start), AtomicUsize::new(0), Instant::now());
     let worker = |thread: usize| {
         // A run has one rank at work at most times: on one core, ranks hand over faster.
-        Bind::Core.apply(thread, threads);
+        bind_thread(thread, threads);
         loop {
             let seed = next.fetch_add(1, Ordering::Relaxed);
             if seed >= seeds.end {
