@@ -67,7 +67,7 @@ pub struct Config {
     pub join_timeout: Duration,
     /// Which transport to use. `UNISONO_TRANSPORT`: auto, shm or tcp.
     pub transport: Transport,
-    /// Pieces of one operation in flight at once. `UNISONO_CHANNELS`, 4.
+    /// Pieces of one operation in flight at once. `UNISONO_CHANNELS`, 2.
     pub channels: usize,
     /// Messages that a FIFO holds. `UNISONO_SLOTS`, 4.
     pub slots: usize,
@@ -156,7 +156,7 @@ impl Default for Config {
             timeout: Duration::from_secs(30),
             join_timeout: Duration::from_secs(30),
             transport: Transport::Auto,
-            channels: 4,
+            channels: 2,
             slots: 4,
             slot_bytes: 512 << 10,
             window_bytes: 4 << 20,

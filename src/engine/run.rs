@@ -116,22 +116,18 @@ impl Engine {
     }
 
     /// Bytes of a slice, and the channels that take part: all get work, and no slice is too small to be worth
-    /// its hand-over. What is staged is to stay in the cache: fewer channels come before slices that short, and a few long
-    /// slices, one after the other in memory, before more channels.
+    /// its hand-over. What is staged is to stay in the cache: few long slices, one after the other in memory, before
+    /// many at once. Where ranks share a core, one that waits gives it away, and more slices are only more turns.
     fn cut(&self, plan: &Plan, longest_block: usize) -> (usize, usize) {
-        let (mut channels, mut most) = (self.channels.len(), plan.slice_bytes_max);
+        let (mut most, mut least) = (plan.slice_bytes_max, MESSAGE_BYTES_MIN);
+        let together = plan.staged_blocks >= self.mesh.ranks;
+        let abreast = if self.mesh.crowded && together { 1 } else { ABREAST };
+        let channels = self.channels.len().min(abreast);
         if plan.uses_window {
-            let banks = 2 * plan.staged_blocks.max(1);
-            let fit = |bytes: usize| self.config.cache_bytes / (banks * bytes);
-            channels = fit(SLICE_BYTES_GOOD).clamp(CHANNELS_MIN.min(channels), channels);
-            most = most.min(fit(channels) / SLICE_UNIT_BYTES * SLICE_UNIT_BYTES).min(SLICE_BYTES_STAGED_MAX);
-        } else {
-            channels = channels.min(MESSAGES_ABREAST);
+            let fit = self.config.cache_bytes / (2 * plan.staged_blocks.max(1) * channels);
+            most = most.min(fit / SLICE_UNIT_BYTES * SLICE_UNIT_BYTES).min(SLICE_BYTES_STAGED_MAX);
+            least = longest_block.div_ceil(channels).min(SLICE_BYTES_LONG).min(most).max(SLICE_BYTES_MIN);
         }
-        let least = match plan.uses_window {
-            true => longest_block.div_ceil(CHANNELS_MIN).min(SLICE_BYTES_LONG).min(most).max(SLICE_BYTES_MIN),
-            false => MESSAGE_BYTES_MIN,
-        };
         let least = least.next_multiple_of(SLICE_UNIT_BYTES).min(plan.slice_bytes_max);
         let spread = longest_block.div_ceil(channels).next_multiple_of(SLICE_UNIT_BYTES);
         (spread.clamp(least, most.max(least)), channels)
@@ -309,17 +305,13 @@ impl Progress {
     }
 }
 
-/// A message costs system calls where sockets carry it: two overlap sending and receiving well enough,
-const MESSAGES_ABREAST: usize = 2;
-/// and what is shorter than this is not cut for the sake of it: the kernel hands it over bit by bit.
+/// While one piece waits, another goes on.
+const ABREAST: usize = 2;
+/// A message shorter than this is not cut for the sake of it: the kernel hands it over bit by bit.
 const MESSAGE_BYTES_MIN: usize = 512 << 10;
-/// Slices as long as this are better than more channels.
-const SLICE_BYTES_GOOD: usize = 32 << 10;
-/// While one waits, another goes on.
-const CHANNELS_MIN: usize = 2;
 /// A staged slice of this length is still in the cache of the core that wrote it when the next one is.
 const SLICE_BYTES_STAGED_MAX: usize = 256 << 10;
-/// Slices are this long before a third channel has any.
+/// Slices are this long before another channel has any.
 const SLICE_BYTES_LONG: usize = 128 << 10;
 /// Below this a slice costs more in hand-overs than it gains in overlap.
 const SLICE_BYTES_MIN: usize = 16 << 10;
