@@ -117,11 +117,12 @@ impl Engine {
 
     /// Bytes of a slice, and the channels that take part: all get work, and no slice is too small to be worth
     /// its hand-over. What is staged is to stay in the cache: few long slices, one after the other in memory, before
-    /// many at once. Where ranks share a core, one that waits gives it away, and more slices are only more turns.
+    /// many at once. Where ranks share a core, one that waits gives it away, and more at once are only more turns, unless one
+    /// rank that waits for nobody writes for all.
     fn cut(&self, plan: &Plan, longest_block: usize) -> (usize, usize) {
         let (mut most, mut least) = (plan.slice_bytes_max, MESSAGE_BYTES_MIN);
-        let together = plan.staged_blocks >= self.mesh.ranks;
-        let abreast = if self.mesh.crowded && together { 1 } else { ABREAST };
+        let runs_ahead = plan.uses_window && plan.staged_blocks < self.mesh.ranks;
+        let abreast = if self.mesh.crowded && !runs_ahead { 1 } else { ABREAST };
         let channels = self.channels.len().min(abreast);
         if plan.uses_window {
             let fit = self.config.cache_bytes / (2 * plan.staged_blocks.max(1) * channels);

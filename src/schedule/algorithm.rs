@@ -94,6 +94,7 @@ impl Algorithm {
         gather_scatter::SCATTER_LINEAR,
         direct::SCATTER,
         pairwise::ALL_TO_ALL,
+        pairwise::ALL_TO_ALL_EXCHANGE,
         bruck::ALL_TO_ALL,
         direct::ALL_TO_ALL,
         barrier::DISSEMINATION,

@@ -190,6 +190,8 @@ const BUILT_IN: &[(Collective, Medium, usize, usize, &str)] = {
         (Scatter, Messages, ANY, 4 << 10, "binomial"),
         (Scatter, Messages, ANY, ANY, "linear"),
         (AllToAll, Messages, ANY, 512, "bruck"),
+        (AllToAll, Crowded, ANY, 64 << 10, "pairwise"),
+        (AllToAll, Crowded, ANY, ANY, "exchange"),
         (AllToAll, Messages, ANY, ANY, "pairwise"),
         (Barrier, Messages, ANY, ANY, "dissemination"),
     ]

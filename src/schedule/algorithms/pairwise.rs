@@ -1,4 +1,4 @@
-//! Pairwise exchange: every block straight to its receiver.
+//! Pairwise all-to-all: every block straight to its receiver.
 //!
 //! Source: Thakur, Rabenseifner, Gropp, "Optimization of collective
 //! communication operations in MPICH", IJHPCA 19(1), 2005.
@@ -22,6 +22,14 @@ pub const ALL_TO_ALL: Algorithm = Algorithm {
     cost: |spec| Cost { steps: spec.count() - 1, blocks: spec.count() * (spec.count() - 1), scratch: 0 },
 };
 
+/// All-to-all in which every round pairs ranks off.
+pub const ALL_TO_ALL_EXCHANGE: Algorithm = Algorithm {
+    name: "exchange",
+    about: "each round pairs ranks off, who swap their blocks: least under way, for ranks that share cores",
+    build: exchange,
+    ..ALL_TO_ALL
+};
+
 /// Sends and receives are strands of their own: a rank that lags holds up nobody's sends. Each
 /// ordered pair exchanges one message, so both strands may share the lane.
 fn all_to_all(spec: &Spec, rank: Rank) -> Program {
@@ -34,4 +42,46 @@ fn all_to_all(spec: &Spec, rank: Rank) -> Program {
         builder.recv(from, [output(from)]);
     }
     builder.finish(0, 0)
+}
+
+/// One strand: a rank goes to its next partner when it has heard from the last, so few blocks are under way, and still in a
+/// cache when they are taken.
+fn exchange(spec: &Spec, rank: Rank) -> Program {
+    let mut builder = ProgramBuilder::new(rank);
+    builder.copy(input(rank), output(rank));
+    for partner in (0..spec.ranks).filter_map(|round| partner(spec.ranks, rank, round)) {
+        builder.send(partner, [input(partner)]);
+        builder.recv(partner, [output(partner)]);
+    }
+    builder.finish(0, 0)
+}
+
+/// Whom `rank` swaps with in a round: each other rank once, and never one that swaps with somebody else in that round.
+fn partner(ranks: usize, rank: Rank, round: usize) -> Option<Rank> {
+    let partner = match ranks.is_power_of_two() {
+        true => rank ^ round,
+        false => (ranks + round - rank) % ranks,
+    };
+    (partner != rank).then_some(partner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_round_pairs_ranks_off_and_everybody_meets_everybody_once() {
+        for ranks in 1..=33 {
+            for rank in 0..ranks {
+                let partners = |rank| (0..ranks).filter_map(move |round| partner(ranks, rank, round));
+                let mut met: Vec<Rank> = partners(rank).collect();
+                met.sort_unstable();
+                assert!(met.into_iter().eq((0..ranks).filter(|&other| other != rank)), "{rank} of {ranks}");
+                for round in 0..ranks {
+                    let back = partner(ranks, rank, round).and_then(|other| partner(ranks, other, round));
+                    assert!(back.is_none_or(|back| back == rank), "{rank} of {ranks} in round {round}");
+                }
+            }
+        }
+    }
 }
