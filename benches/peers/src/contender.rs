@@ -55,6 +55,24 @@ const UCX: &[&str] = &[
 const OVER_TCP: &[&str] =
     &["--mca", "pml", "ob1", "--mca", "btl", "self,tcp", "--mca", "btl_tcp_if_include", "lo"];
 
+/// Ranks on the cores in turn; of two bindings that are asked for Open MPI 4 takes the last, and Open MPI 5 none.
+const BOUND: &[&str] = &["--bind-to", "core:overload-allowed", "--map-by", "node"];
+const BOUND_OVER_TCP: &[&str] = &[
+    "--mca",
+    "pml",
+    "ob1",
+    "--mca",
+    "btl",
+    "self,tcp",
+    "--mca",
+    "btl_tcp_if_include",
+    "lo",
+    "--bind-to",
+    "core:overload-allowed",
+    "--map-by",
+    "node",
+];
+
 type Environment = &'static [(&'static str, &'static str)];
 
 const fn of(
@@ -90,7 +108,9 @@ const OFFLOAD: (&str, &str) = ("CCL_WORKER_OFFLOAD", "1");
 pub(crate) const SETTINGS: &[Setting] = &[
     of(OpenMpi4, DEFAULTS,          &[Shm], Any,     &[],      &[]),
     of(OpenMpi4, "UCX",             &[Shm], Any,     UCX,      &[]),
+    of(OpenMpi4, "bound",           &[Shm], Crowded, BOUND,    &[]),
     of(OpenMpi4, "TCP",             &[Tcp], Any,     OVER_TCP, &[]),
+    of(OpenMpi4, "TCP bound",       &[Tcp], Crowded, BOUND_OVER_TCP, &[]),
     of(OpenMpi5, DEFAULTS,          &[Shm], Any,     &[],      &[]),
     of(OpenMpi5, "coll/sm",         &[Shm], Roomy,   &["--mca", "coll_sm_priority", "90"], &[]),
     of(OpenMpi5, "UCX",             &[Shm], Any,     UCX,      &[]),
