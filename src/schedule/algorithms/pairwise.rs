@@ -27,6 +27,11 @@ pub const ALL_TO_ALL_EXCHANGE: Algorithm = Algorithm {
     name: "exchange",
     about: "each round pairs ranks off, who swap their blocks: least under way, for ranks that share cores",
     build: exchange,
+    // But with powers of two, everybody rests in one round, and not all in the same.
+    cost: |spec| Cost {
+        steps: spec.count() - u64::from(spec.ranks.is_power_of_two()),
+        ..(ALL_TO_ALL.cost)(spec)
+    },
     ..ALL_TO_ALL
 };
 
