@@ -67,7 +67,8 @@ pub struct Config {
     pub join_timeout: Duration,
     /// Which transport to use. `UNISONO_TRANSPORT`: auto, shm or tcp.
     pub transport: Transport,
-    /// Pieces of one operation in flight at once. `UNISONO_CHANNELS`, 2.
+    /// Pieces of one operation in flight at once: while one waits, another goes on. Ranks that share cores have one
+    /// mostly. `UNISONO_CHANNELS`, 2.
     pub channels: usize,
     /// Messages that a FIFO holds. `UNISONO_SLOTS`, 4.
     pub slots: usize,

@@ -122,8 +122,7 @@ impl Engine {
     fn cut(&self, plan: &Plan, longest_block: usize) -> (usize, usize) {
         let (mut most, mut least) = (plan.slice_bytes_max, MESSAGE_BYTES_MIN);
         let runs_ahead = plan.uses_window && plan.staged_blocks < self.mesh.ranks;
-        let abreast = if self.mesh.crowded && !runs_ahead { 1 } else { ABREAST };
-        let channels = self.channels.len().min(abreast);
+        let channels = if self.mesh.crowded && !runs_ahead { 1 } else { self.channels.len() };
         if plan.uses_window {
             let fit = self.config.cache_bytes / (2 * plan.staged_blocks.max(1) * channels);
             most = most.min(fit / SLICE_UNIT_BYTES * SLICE_UNIT_BYTES).min(SLICE_BYTES_STAGED_MAX);
@@ -306,8 +305,6 @@ impl Progress {
     }
 }
 
-/// While one piece waits, another goes on.
-const ABREAST: usize = 2;
 /// A message shorter than this is not cut for the sake of it: the kernel hands it over bit by bit.
 const MESSAGE_BYTES_MIN: usize = 512 << 10;
 /// A staged slice of this length is still in the cache of the core that wrote it when the next one is.
