@@ -333,8 +333,9 @@ impl Drop for TcpLink {
 
 /// Rounds after which a socket is read that nobody has asked.
 const UNASKED_MAX: u32 = 4;
-/// How long the control path may take to say why a connection ended.
-const CLOSED_GRACE: Duration = Duration::from_millis(500);
+/// How long the control path may take to say why a connection ended: where the network was away, its own packets may be
+/// repeated some seconds later.
+const CLOSED_GRACE: Duration = Duration::from_secs(5);
 const FORGED: &str = "what came over its encrypted connection was not what it wrote, or not in that order";
 /// How long dropping a link may take.
 const DRAIN_TIME_MAX: Duration = Duration::from_millis(500);
