@@ -62,7 +62,14 @@ fn lend(comm: &Communicator) {
     comm.synchronize(&stream).unwrap();
     assert_eq!(values.to_vec(&stream).unwrap(), vec![6.0; 30_000]);
     drop(values);
-    let addresses: HashSet<u64> = (0..6).map(|_| comm.alloc::<f32>(30_000).unwrap().address()).collect();
+    let addresses: HashSet<u64> = (0..6)
+        .map(|_| {
+            let lent = comm.alloc::<f32>(30_000).unwrap();
+            // Until the zeros are there, it is in use.
+            assert_eq!(lent.to_vec(&stream).unwrap(), vec![0.0; 30_000]);
+            lent.address()
+        })
+        .collect();
     assert!(addresses.len() <= 2, "what the other process has closed is lent again: {addresses:?}");
 }
 
