@@ -21,7 +21,8 @@ pub(crate) struct Setting {
     crowd: Crowd,
     /// Nothing: all.
     collectives: &'static [Collective],
-    flags: &'static [&'static str],
+    /// One group after the other.
+    flags: &'static [&'static [&'static str]],
     environment: &'static [(&'static str, &'static str)],
 }
 
@@ -57,21 +58,6 @@ const OVER_TCP: &[&str] =
 
 /// Ranks on the cores in turn; of two bindings that are asked for Open MPI 4 takes the last, and Open MPI 5 none.
 const BOUND: &[&str] = &["--bind-to", "core:overload-allowed", "--map-by", "node"];
-const BOUND_OVER_TCP: &[&str] = &[
-    "--mca",
-    "pml",
-    "ob1",
-    "--mca",
-    "btl",
-    "self,tcp",
-    "--mca",
-    "btl_tcp_if_include",
-    "lo",
-    "--bind-to",
-    "core:overload-allowed",
-    "--map-by",
-    "node",
-];
 
 type Environment = &'static [(&'static str, &'static str)];
 
@@ -80,7 +66,7 @@ const fn of(
     name: &'static str,
     transports: &'static [Transport],
     crowd: Crowd,
-    flags: &'static [&'static str],
+    flags: &'static [&'static [&'static str]],
     environment: Environment,
 ) -> Setting {
     Setting { library, name, transports, crowd, collectives: EVERYTHING, flags, environment }
@@ -107,14 +93,14 @@ const OFFLOAD: (&str, &str) = ("CCL_WORKER_OFFLOAD", "1");
 #[rustfmt::skip]
 pub(crate) const SETTINGS: &[Setting] = &[
     of(OpenMpi4, DEFAULTS,          &[Shm], Any,     &[],      &[]),
-    of(OpenMpi4, "UCX",             &[Shm], Any,     UCX,      &[]),
-    of(OpenMpi4, "bound",           &[Shm], Crowded, BOUND,    &[]),
-    of(OpenMpi4, "TCP",             &[Tcp], Any,     OVER_TCP, &[]),
-    of(OpenMpi4, "TCP bound",       &[Tcp], Crowded, BOUND_OVER_TCP, &[]),
+    of(OpenMpi4, "UCX",             &[Shm], Any,     &[UCX],   &[]),
+    of(OpenMpi4, "bound",           &[Shm], Crowded, &[BOUND], &[]),
+    of(OpenMpi4, "TCP",             &[Tcp], Any,     &[OVER_TCP], &[]),
+    of(OpenMpi4, "TCP bound",       &[Tcp], Crowded, &[OVER_TCP, BOUND], &[]),
     of(OpenMpi5, DEFAULTS,          &[Shm], Any,     &[],      &[]),
-    of(OpenMpi5, "coll/sm",         &[Shm], Roomy,   &["--mca", "coll_sm_priority", "90"], &[]),
-    of(OpenMpi5, "UCX",             &[Shm], Any,     UCX,      &[]),
-    of(OpenMpi5, "TCP",             &[Tcp], Any,     OVER_TCP, &[]),
+    of(OpenMpi5, "coll/sm",         &[Shm], Roomy,   &[&["--mca", "coll_sm_priority", "90"]], &[]),
+    of(OpenMpi5, "UCX",             &[Shm], Any,     &[UCX],   &[]),
+    of(OpenMpi5, "TCP",             &[Tcp], Any,     &[OVER_TCP], &[]),
     of(Mpich4,   DEFAULTS,          &[Shm], Roomy,   &[],      &[]),
     of(Mpich4,   "yielding",        &[Shm], Crowded, &[],      &[("MPIR_CVAR_POLLS_BEFORE_YIELD", "1")]),
     of(Mpich5,   DEFAULTS,          &[Shm], Roomy,   &[],      &[]),
@@ -197,7 +183,7 @@ impl Setting {
     pub(crate) fn command(&self, peer: &Peer, task: &Task, cores: usize) -> Command {
         let ranks = task.world.ranks;
         let mut command = launch(peer, ranks, cores);
-        command.args(self.flags).envs(self.environment.iter().copied()).arg(&peer.program);
+        command.args(self.flags.concat()).envs(self.environment.iter().copied()).arg(&peer.program);
         if !peer.library.is_mpi() {
             command.arg(ranks.to_string());
         }
