@@ -1,9 +1,10 @@
 //! Memory of a rank that peers reach without staging, lent to callers.
 //!
 //! A heap is address space inside the rank's segment: pages cost nothing until
-//! touched, and are given back when a block is dropped.
+//! a block has them, and are given back when it is dropped. Large blocks get
+//! huge pages at once, others small ones as they are touched.
 
-use crate::segment::Segment;
+use crate::segment::{HUGE_PAGE_BYTES, Segment};
 use crate::{Error, Result};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -40,27 +41,39 @@ impl Heap {
         self.bytes
     }
 
-    /// Takes `bytes` bytes, from a page on.
+    /// Takes `bytes` bytes, from a page on; where they fill huge pages, from such a one on, and with them, if the
+    /// system has any.
     ///
     /// # Errors
     /// [`Error::Misuse`] if there is no free range of that length.
     pub fn take(self: &Arc<Self>, bytes: usize) -> Result<HeapBlock> {
-        let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
-        let rounded = bytes.max(1).checked_next_multiple_of(PAGE_BYTES);
-        let fits = |room: &usize| rounded.is_some_and(|rounded| rounded <= *room);
-        let found = free.iter().find(|(_, room)| fits(room)).map(|(&offset, &room)| (offset, room));
-        let (Some((offset, room)), Some(rounded)) = (found, rounded) else {
-            let text = format!(
-                "{bytes} bytes are not free in a heap of {}; UNISONO_HEAP_BYTES sets its size",
-                self.bytes
-            );
-            return Err(Error::Misuse(text));
-        };
-        free.remove(&offset);
-        if room > rounded {
-            free.insert(offset + rounded, room - rounded);
-        }
+        let offset = self.reserve(bytes).ok_or_else(|| {
+            let most = self.bytes;
+            let text =
+                format!("{bytes} bytes are not free in a heap of {most}; UNISONO_HEAP_BYTES sets its size");
+            Error::Misuse(text)
+        })?;
+        self.segment.fill_with_huge_pages(self.base + offset, bytes);
         Ok(HeapBlock { heap: Arc::clone(self), offset, bytes })
+    }
+
+    /// Takes the first free range in which so much fits; where it is.
+    fn reserve(&self, bytes: usize) -> Option<usize> {
+        let bytes = bytes.max(1).checked_next_multiple_of(PAGE_BYTES)?;
+        let alignment = if bytes < HUGE_PAGE_BYTES { PAGE_BYTES } else { HUGE_PAGE_BYTES };
+        let begin_in = |begin: usize| (self.base + begin).next_multiple_of(alignment) - self.base;
+        let fits =
+            |begin: usize, end: usize| begin_in(begin).checked_add(bytes).is_some_and(|last| last <= end);
+        let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut ranges = free.iter().map(|(&begin, &room)| (begin, begin + room));
+        let (begin, end) = ranges.find(|&(begin, end)| fits(begin, end))?;
+        let offset = begin_in(begin);
+        free.remove(&begin);
+        let left = [(begin, offset), (offset + bytes, end)];
+        free.extend(
+            left.into_iter().filter(|(begin, end)| begin < end).map(|(begin, end)| (begin, end - begin)),
+        );
+        Some(offset)
     }
 
     /// Where in the heap the `bytes` bytes at `address` are, if they are all there.
@@ -159,6 +172,23 @@ mod tests {
             assert!(heap.take(64 << 10).is_ok());
             assert!(heap.take((64 << 10) + 1).is_err() && heap.take(usize::MAX).is_err());
         }
+    }
+
+    #[test]
+    fn what_fills_huge_pages_begins_on_one_and_the_room_before_it_is_not_lost() {
+        let segment = Arc::new(Segment::create(16 << 20).unwrap());
+        let heap = Arc::new(Heap::new(Arc::clone(&segment), 4096, 12 << 20));
+        let small = heap.take(100).unwrap();
+        let mut large = heap.take(5 << 20).unwrap();
+        assert_eq!((small.offset, heap.base + large.offset), (0, HUGE_PAGE_BYTES));
+        assert!(large.elements::<u64>().iter().all(|&word| word == 0));
+        large.elements_mut::<u8>().fill(7);
+        assert_eq!(heap.take(1 << 20).unwrap().offset, PAGE_BYTES);
+        assert!(heap.take(6 << 20).is_err());
+        drop((small, large));
+        assert_eq!(segment.resident(), 0);
+        let whole = heap.take((12 << 20) - HUGE_PAGE_BYTES).unwrap();
+        assert!(whole.elements::<u8>().iter().all(|&byte| byte == 0));
     }
 
     #[test]

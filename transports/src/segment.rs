@@ -8,8 +8,13 @@
 use crate::limits::file_bytes_max;
 use crate::sync::AtomicU64;
 use crate::{Error, Result, fork};
-use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create};
+use rustix::fs::{
+    FallocateFlags, MemfdFlags, SealFlags, fallocate, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate,
+    memfd_create,
+};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
+use std::ffi::c_void;
+use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::{NonNull, null_mut};
 
@@ -141,12 +146,24 @@ impl Segment {
     }
 
     /// Asks for huge pages in a part that will be used densely, if it is large enough for any: elsewhere
-    /// touching one slot should not cost the memory of many.
+    /// touching one slot should not cost the memory of many. What is shared gets them as the system is set, mostly not.
     pub(crate) fn prefer_huge_pages(&self, offset: usize, bytes: usize) {
         if bytes >= HUGE_PAGE_BYTES {
             // SAFETY: advice about a mapping of our own; it changes no contents. If the system does not
             // take it, everything works with small pages.
             let _ = unsafe { madvise(self.at(offset, bytes).cast(), bytes, Advice::LinuxHugepage) };
+        }
+    }
+
+    /// Makes huge pages of zeros wherever a whole one is inside, of memory that nobody has touched and that is about
+    /// to be. Where the system has none, small ones come when they are touched, as they do elsewhere.
+    pub(crate) fn fill_with_huge_pages(&self, offset: usize, bytes: usize) {
+        let inside =
+            offset.next_multiple_of(HUGE_PAGE_BYTES)..(offset + bytes) / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES;
+        match &self.fd {
+            _ if inside.is_empty() => {}
+            Some(fd) => collapse(fd, self.at(inside.start, inside.len()), inside),
+            None => self.prefer_huge_pages(inside.start, inside.len()),
         }
     }
 
@@ -174,17 +191,14 @@ impl Segment {
 
     fn map(fd: OwnedFd, bytes: usize) -> Result<Self> {
         let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
-        // SAFETY: a fresh mapping at an address of the kernel's choice overlaps nothing; the seals keep
-        // the file as long as it is, so every page of it can be touched.
-        let base = unsafe { mmap(null_mut(), bytes.max(1), protection, flags, &fd, 0) };
+        let room = reserve(bytes).map_err(|source| failed("map", bytes, source))?;
+        // SAFETY: over address space that was just reserved for it; the seals keep the file as long as it is, so
+        // every page of it can be touched.
+        let base = unsafe { mmap(room, bytes.max(1), protection, flags | MapFlags::FIXED, &fd, 0) };
         Self::mapped(base, bytes, Some(fd))
     }
 
-    fn mapped(
-        base: rustix::io::Result<*mut std::ffi::c_void>,
-        bytes: usize,
-        fd: Option<OwnedFd>,
-    ) -> Result<Self> {
+    fn mapped(base: rustix::io::Result<*mut c_void>, bytes: usize, fd: Option<OwnedFd>) -> Result<Self> {
         let base = base.map_err(|source| failed("map", bytes, source))?;
         let base = NonNull::new(base.cast::<u8>())
             .ok_or_else(|| Error::Misuse("a mapping at address zero".to_owned()))?;
@@ -200,9 +214,41 @@ impl Drop for Segment {
     }
 }
 
-const HUGE_PAGE_BYTES: usize = 2 << 20;
+/// Of x86-64, and of others with pages of 4 KiB.
+pub(crate) const HUGE_PAGE_BYTES: usize = 2 << 20;
+const PAGE_BYTES: usize = 4096;
 /// What `st_blocks` counts.
 const BLOCK_BYTES: usize = 512;
+
+/// Address space for a mapping, from a multiple of a huge page's size on: else what is one in the file is none here.
+fn reserve(bytes: usize) -> rustix::io::Result<*mut c_void> {
+    let bytes = bytes.max(1).next_multiple_of(PAGE_BYTES);
+    let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+    // SAFETY: a fresh mapping at an address of the kernel's choice overlaps nothing.
+    let whole = unsafe { mmap_anonymous(null_mut(), bytes + HUGE_PAGE_BYTES, ProtFlags::empty(), flags)? };
+    let before = whole.addr().next_multiple_of(HUGE_PAGE_BYTES) - whole.addr();
+    let begin = whole.wrapping_byte_add(before);
+    for (part, bytes) in [(whole, before), (begin.wrapping_byte_add(bytes), HUGE_PAGE_BYTES - before)] {
+        if bytes > 0 {
+            // SAFETY: of the mapping above, which nobody else knows; whole pages.
+            unsafe { munmap(part, bytes)? };
+        }
+    }
+    Ok(begin)
+}
+
+/// Makes a huge page of each that is in `inside`, bytes of `fd` that are mapped at `pointer`.
+///
+/// The system collapses small pages, of which there must be one; one that is mapped makes it many times slower.
+fn collapse(fd: &OwnedFd, pointer: *mut u8, inside: Range<usize>) {
+    let mode = FallocateFlags::KEEP_SIZE;
+    let first = |page: usize| fallocate(fd, mode, page as u64, PAGE_BYTES as u64);
+    if inside.clone().step_by(HUGE_PAGE_BYTES).try_for_each(first).is_ok() {
+        // SAFETY: advice about a mapping of our own; it changes no contents. If the system does not take it,
+        // everything works with small pages.
+        unsafe { libc::madvise(pointer.cast(), inside.len(), libc::MADV_COLLAPSE) };
+    }
+}
 
 fn required_seals() -> SealFlags {
     SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL
@@ -275,6 +321,26 @@ mod tests {
         own.word(0).store(1, Ordering::Relaxed);
         assert_eq!(own.resident(), 2 * one);
         assert_eq!(Segment::private(64 << 20).unwrap().resident(), 0);
+    }
+
+    #[test]
+    fn huge_pages_are_zeros_inside_what_was_asked_for() {
+        let own = Segment::create(16 << 20).unwrap();
+        let peers = Segment::attach(duplicate(&own), 16 << 20).unwrap();
+        assert_eq!([own.at(0, 0), peers.at(0, 0)].map(|base| base.addr() % HUGE_PAGE_BYTES), [0, 0]);
+        own.fill_with_huge_pages((1 << 20) + 4096, 6 << 20);
+        let made = own.resident();
+        assert!(made <= 4 << 20, "{made}");
+        for offset in (0..16 << 20).step_by(PAGE_BYTES) {
+            assert_eq!(peers.word(offset).load(Ordering::Relaxed), 0);
+            own.word(offset).store(offset as u64, Ordering::Relaxed);
+        }
+        assert!(
+            (0..16 << 20).step_by(PAGE_BYTES).all(|at| peers.word(at).load(Ordering::Relaxed) == at as u64)
+        );
+        assert_eq!(own.resident(), 16 << 20);
+        own.discard(0, 16 << 20);
+        assert_eq!((own.resident(), peers.word(4 << 20).load(Ordering::Relaxed)), (0, 0));
     }
 
     #[test]

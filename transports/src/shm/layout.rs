@@ -3,6 +3,7 @@
 use crate::cells::{Cell, TAG_WORDS};
 use crate::flags::{BANK_WORDS, BANKS};
 use crate::notes::{SHEETS, TEXT_WORDS};
+use crate::segment::HUGE_PAGE_BYTES;
 use crate::{Error, Geometry, Result};
 
 /// Where everything is in a rank's segment: its cells, its notes, the boards of
@@ -39,7 +40,7 @@ impl Layout {
         let rings = geometry.channels.checked_mul(BOARD_BYTES)?.checked_add(BOARDS)?;
         let end = ring_bytes.checked_mul(geometry.lanes)?.checked_mul(ranks)?.checked_add(rings)?;
         let window = end.checked_next_multiple_of(PAGE_BYTES)?;
-        let heap = window.checked_add(geometry.window_bytes)?.checked_next_multiple_of(PAGE_BYTES)?;
+        let heap = window.checked_add(geometry.window_bytes)?.checked_next_multiple_of(HUGE_PAGE_BYTES)?;
         let bytes = heap.checked_add(geometry.heap_bytes)?.checked_next_multiple_of(PAGE_BYTES)?;
         let geometry = *geometry;
         (bytes <= isize::MAX as usize).then_some(Self {
@@ -117,7 +118,7 @@ impl Layout {
         self.window
     }
 
-    /// Where the heap begins, on a page.
+    /// Where the heap begins, on a huge page.
     pub(super) fn heap(&self) -> usize {
         self.heap
     }
