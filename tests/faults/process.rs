@@ -117,4 +117,4 @@ pub(crate) fn numbers(text: &str) -> Vec<usize> {
     text.split_whitespace().map(|word| word.parse().expect("a number")).collect()
 }
 
-const SLACK_KIB: usize = 24 << 10;
+const SLACK_KIB: usize = 4 << 10;

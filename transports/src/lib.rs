@@ -75,6 +75,7 @@ pub mod threads;
 pub mod unix;
 #[cfg(not(loom))]
 mod venue;
+mod zeros;
 
 pub use cells::Cell;
 pub use error::{Error, Result};

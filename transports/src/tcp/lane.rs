@@ -5,7 +5,8 @@
 //! Credit is counted in units, of which a short message costs one and any other [`UNITS_OF_SLOT`].
 
 use super::frame::CREDIT_MAX;
-use crate::Head;
+use crate::zeros::Zeros;
+use crate::{Head, Result};
 use std::collections::VecDeque;
 
 /// What is known of one lane.
@@ -26,8 +27,8 @@ pub(super) struct Lane {
 struct Shelf {
     count: usize,
     bytes: usize,
-    /// All of them; empty until needed.
-    staging: Vec<u8>,
+    /// All of them; none until needed.
+    staging: Zeros,
     free: Vec<usize>,
 }
 
@@ -79,7 +80,10 @@ impl Lane {
     }
 
     /// A buffer for a message that arrives; none if the peer had no credit for it.
-    pub(super) fn place(&mut self, bytes: usize) -> Option<usize> {
+    ///
+    /// # Errors
+    /// The system's, if it has no memory for the first.
+    pub(super) fn place(&mut self, bytes: usize) -> Result<Option<usize>> {
         self.shelf(bytes).take()
     }
 
@@ -124,22 +128,22 @@ impl Lane {
 
     /// Bytes of its buffers.
     pub(super) fn staging(&self) -> usize {
-        self.short.staging.capacity() + self.long.staging.capacity()
+        self.short.staging.len() + self.long.staging.len()
     }
 }
 
 impl Shelf {
     fn new(count: usize, bytes: usize) -> Self {
-        Self { count, bytes, staging: Vec::new(), free: Vec::new() }
+        Self { count, bytes, staging: Zeros::default(), free: Vec::new() }
     }
 
-    fn take(&mut self) -> Option<usize> {
+    fn take(&mut self) -> Result<Option<usize>> {
         if self.free.capacity() == 0 {
             // All at once, too; untouched pages cost nothing, and the place used last is used next.
-            self.staging = vec![0; self.count * self.bytes];
+            self.staging = Zeros::new(self.count * self.bytes)?;
             self.free = (0..self.count).rev().collect();
         }
-        self.free.pop()
+        Ok(self.free.pop())
     }
 }
 
@@ -185,7 +189,7 @@ mod tests {
             let counts = send_all(&mut sender, lengths);
             let arriving = counts.iter().zip(lengths).flat_map(|(&count, &bytes)| vec![bytes; count]);
             for bytes in arriving {
-                let place = receiver.place(bytes).expect("a place");
+                let place = receiver.place(bytes).unwrap().expect("a place");
                 receiver.buffer_mut(bytes, place).fill(1);
                 receiver.arrived(Head { tag: Tag::default(), bytes }, place);
             }
@@ -206,7 +210,9 @@ mod tests {
     #[test]
     fn messages_without_credit_have_no_place() {
         let mut lane = Lane::new(SLOTS, LONG);
-        assert!((0..SLOTS).all(|_| lane.place(LONG).is_some()) && lane.place(LONG).is_none());
-        assert!((0..SLOTS * UNITS_OF_SLOT).all(|_| lane.place(8).is_some()) && lane.place(8).is_none());
+        for (bytes, most) in [(LONG, SLOTS), (8, SLOTS * UNITS_OF_SLOT)] {
+            let placed = (0..most + 1).map(|_| lane.place(bytes).unwrap().is_some());
+            assert_eq!(placed.collect::<Vec<_>>(), [vec![true; most], vec![false]].concat());
+        }
     }
 }

@@ -163,10 +163,12 @@ impl TcpLink {
         if head.bytes > self.slot_bytes {
             return corrupt(format!("{} bytes on lane {lane}", head.bytes));
         }
-        let Some(buffer) = state.place(head.bytes) else {
+        let Some(buffer) = state.place(head.bytes)? else {
             return corrupt(format!("more messages on lane {lane} than it has credit for"));
         };
-        self.sockets[socket].incoming = Some(Incoming { lane, head, filled: 0, buffer, direct: false });
+        let Socket { wire, incoming, .. } = &mut self.sockets[socket];
+        wire.begins(head.bytes);
+        *incoming = Some(Incoming { lane, head, filled: 0, buffer, direct: false });
         Ok(())
     }
 

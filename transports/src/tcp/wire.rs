@@ -18,6 +18,8 @@ pub(super) struct Wire {
     ahead: Box<[u8]>,
     start: usize,
     end: usize,
+    /// How much to read with the next head.
+    reach: usize,
     /// Whole small frames to be written between messages.
     waiting: Vec<u8>,
     closed: Option<Instant>,
@@ -31,7 +33,7 @@ impl Wire {
         stream.look_ahead();
         let ahead = vec![0; AHEAD_BYTES].into_boxed_slice();
         let waiting = Vec::with_capacity(WAITING_BYTES);
-        Ok(Self { stream, ahead, start: 0, end: 0, waiting, closed: None, forged: false })
+        Ok(Self { stream, ahead, start: 0, end: 0, reach: AHEAD_BYTES, waiting, closed: None, forged: false })
     }
 
     pub(super) fn watch(&self) -> Result<OwnedFd> {
@@ -70,6 +72,12 @@ impl Wire {
         Some(head)
     }
 
+    /// A body of so many bytes begins. The next ones are most often as long, and of long ones little should be read
+    /// that has to be copied.
+    pub(super) fn begins(&mut self, bytes: usize) {
+        self.reach = if bytes < AHEAD_BYTES { AHEAD_BYTES } else { AHEAD_OF_LONG_BYTES };
+    }
+
     /// Reads as much of a body as is here; returns how much.
     pub(super) fn body(&mut self, mut target: Target<'_>) -> usize {
         let mut filled = 0;
@@ -84,7 +92,7 @@ impl Wire {
                 continue;
             }
             // What is sealed is looked ahead at where it is opened.
-            let got = if wanted < AHEAD_BYTES && self.stream.sealed().is_none() {
+            let got = if wanted < TAIL_BYTES && self.stream.sealed().is_none() {
                 (self.start, self.end) = (0, 0);
                 self.look_ahead()
             } else {
@@ -163,7 +171,9 @@ impl Wire {
     }
 
     fn look_ahead(&mut self) -> usize {
-        let until = if self.stream.sealed().is_some() { self.start + HEAD_BYTES } else { self.ahead.len() };
+        let until =
+            if self.stream.sealed().is_some() { self.start + HEAD_BYTES } else { self.end + self.reach };
+        let until = until.min(self.ahead.len());
         let read = self.stream.read(&mut self.ahead[self.end..until]);
         let count = self.arrived(read);
         self.end += count;
@@ -211,8 +221,12 @@ fn unacknowledged(stream: &Stream) -> i32 {
     counted.unwrap_or(0)
 }
 
-/// Small messages are read together; longer bodies go straight to their place.
-const AHEAD_BYTES: usize = 16 << 10;
+/// Messages of up to 32 KiB are read in one call, small ones many at once.
+const AHEAD_BYTES: usize = 40 << 10;
+/// Bodies of longer ones go straight to their place, but for this much.
+const AHEAD_OF_LONG_BYTES: usize = 4 << 10;
+/// What is left of a body, and so short, is read together with what follows.
+const TAIL_BYTES: usize = 16 << 10;
 /// Room for credit frames without allocating.
 const WAITING_BYTES: usize = 4 << 10;
 /// Parts of a message that go into one system call.

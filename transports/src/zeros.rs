@@ -1,0 +1,52 @@
+//! Memory from the system itself: zeros that cost nothing until they are touched.
+
+use crate::Result;
+use crate::segment::Segment;
+use std::ops::{Deref, DerefMut};
+
+/// Bytes of one owner, none at first. An allocator keeps large pieces that come and go, touched, for whoever asks next,
+/// and wipes them then; these go back to the system.
+#[derive(Debug, Default)]
+pub(crate) struct Zeros(Option<Segment>);
+
+impl Zeros {
+    /// So many zeros.
+    ///
+    /// # Errors
+    /// The system's, with the size.
+    pub(crate) fn new(bytes: usize) -> Result<Self> {
+        Ok(Self(Some(Segment::private(bytes)?)))
+    }
+}
+
+impl Deref for Zeros {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        let Some(segment) = &self.0 else { return &[] };
+        // SAFETY: mapped and zeroed for as long as the segment, which nobody else has.
+        unsafe { std::slice::from_raw_parts(segment.at(0, segment.bytes()), segment.bytes()) }
+    }
+}
+
+impl DerefMut for Zeros {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        let Some(segment) = &self.0 else { return &mut [] };
+        // SAFETY: as above, and `&mut self` is the only borrow of it.
+        unsafe { std::slice::from_raw_parts_mut(segment.at(0, segment.bytes()), segment.bytes()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn they_are_none_or_as_many_as_asked_for_and_can_be_written() {
+        assert!(Zeros::default().is_empty());
+        let mut zeros = Zeros::new(10_000).unwrap();
+        assert_eq!((zeros.len(), zeros.iter().max()), (10_000, Some(&0)));
+        zeros.fill(7);
+        assert!(zeros.iter().all(|&byte| byte == 7));
+    }
+}
