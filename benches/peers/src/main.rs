@@ -69,8 +69,8 @@ struct Arguments {
     /// three times as long is ended.
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=3600))]
     limit: u64,
-    /// Only these contenders, by name: unisono, "Open MPI 5", Gloo ...
-    #[arg(long, num_args = 1..)]
+    /// Only these contenders, by name, separated by commas: unisono, "Open MPI 5", Gloo ...
+    #[arg(long, value_delimiter = ',', value_parser = contender)]
     only: Vec<String>,
     /// Leave out the startup of 64 ranks.
     #[arg(long)]
@@ -139,6 +139,14 @@ fn run(arguments: &Arguments) -> Result<PathBuf, String> {
     };
     write(&out, "README.md", &report::readme(&about, &results.rows))?;
     Ok(out)
+}
+
+/// The name of somebody who may take part.
+fn contender(text: &str) -> Result<String, String> {
+    let mut names = [ours::NAME, ours::WINDOW].into_iter().chain(Library::ALL.map(Library::name));
+    let all = names.clone().collect::<Vec<_>>().join(", ");
+    let found = names.find(|name| name.eq_ignore_ascii_case(text.trim()));
+    found.map(str::to_owned).ok_or_else(|| format!("there are {all}"))
 }
 
 /// Everything that is here, and what is not.

@@ -65,7 +65,7 @@ impl Plan {
 
     /// Whether somebody of this name takes part.
     pub(crate) fn wants(&self, name: &str) -> bool {
-        self.only.is_empty() || self.only.iter().any(|only| name.eq_ignore_ascii_case(only))
+        self.only.is_empty() || self.only.iter().any(|only| only == name)
     }
 
     fn contenders<'a>(&self, world: World, unisono: &'a Unisono, peers: &'a [Peer]) -> Vec<Contender<'a>> {
