@@ -1,10 +1,11 @@
 //! Runs sheets: small operations whose data travels behind the flag.
 
+use super::ledger::CELLS;
 use super::plan::window_blocks;
 use super::ride::{Ride, keep_vigil, no_window};
 use super::sheet::{Fit, Key, Sheet};
 use super::stage::OPERANDS_MAX;
-use super::staging::Staging;
+use super::staging::{Staging, Timed};
 use super::{Engine, Job};
 use crate::call::{Call, Digest};
 use crate::error::Result;
@@ -120,12 +121,12 @@ impl Engine {
         self.watch.begin(call);
         let Sheet { cell, foreign_bytes, .. } = self.express.sheets[index].0;
         self.free_cell(cell)?;
-        let (store, trying) = match cell {
+        let (store, timed) = match cell {
             Cell::Long => {
                 let turn = self.express.longs % cell.count(self.mesh.ranks);
-                self.way(Staging::trial_in_turn(turn), foreign_bytes == 0)
+                self.way(CELLS, Staging::trial_in_turn(turn), foreign_bytes == 0)
             }
-            _ => (Store::Cached, false),
+            _ => (Store::Cached, Timed::No),
         };
         let (number, tag, ranks) = (self.express.number, call.tag(0), self.mesh.ranks);
         let Express { sheets, seen, .. } = &mut self.express;
@@ -143,9 +144,9 @@ impl Engine {
             store,
             vigil,
         };
-        if trying {
+        if timed != Timed::No {
             let trial = ride.try_out(&sheet.acts, &sheet.operands, &mut job.buffers)?;
-            if let Some(hint) = self.staging.learn(store, trial) {
+            if let Some(hint) = self.ledger.at_mut(CELLS).learn(store, trial) {
                 ride.window.hint(hint);
             }
         } else {

@@ -12,6 +12,7 @@ mod choice;
 mod express;
 mod finite;
 mod layout;
+mod ledger;
 mod memory;
 mod notes;
 mod operand;
@@ -88,7 +89,7 @@ pub(crate) struct Engine {
     plans: Plans,
     channels: Vec<Channel>,
     express: Express,
-    staging: staging::Staging,
+    ledger: ledger::Ledger,
     /// Whether memory that peers reach has been lent; and where their buffers are in the operation at hand.
     lent: bool,
     offsets: Vec<reach::Offsets>,
@@ -121,8 +122,8 @@ struct Channel {
     instance: u64,
     /// For each rank, how many of them it has surely finished.
     finished: Vec<u64>,
-    /// How the instance at hand writes to windows, and whether that is a trial; and what the trial takes.
-    way: (Store, bool),
+    /// How the instance at hand writes to windows, and whether it is timed; and what it takes then.
+    way: (Store, staging::Timed),
     trial: staging::Trial,
     scratch: Scratch,
     run: run::Progress,
@@ -147,7 +148,7 @@ impl Engine {
             process: fork::process(),
             channels: (0..channels).map(|_| channel()).collect(),
             express: Express::new(ranks),
-            staging: staging::Staging::default(),
+            ledger: ledger::Ledger::default(),
             lent: false,
             offsets: Vec::new(),
             mesh,

@@ -1,12 +1,13 @@
 //! The loop that advances all channels of one collective.
 
 use super::layout::Layout;
+use super::ledger::Kind;
 use super::memory::Memory;
 use super::operand::Arithmetic;
 use super::plan::{Plan, SLICE_UNIT_BYTES};
 use super::rotation::Rotation;
 use super::stage::{Bank, Outcome, Stage};
-use super::staging::{Choice, Staging};
+use super::staging::{Choice, Staging, Timed};
 use super::{Channel, Engine, Job, LANES_PER_CHANNEL};
 use crate::call::Call;
 use crate::error::Result;
@@ -40,12 +41,12 @@ struct Operation<'o> {
     input: Layout<'o>,
     output: Layout<'o>,
     slice_bytes: usize,
-    /// Bytes of the longest slice that there is.
-    longest_slice: usize,
     pieces: usize,
     /// Channels that take part.
     channels: usize,
     rotation: Rotation,
+    /// Where it is learned how this is best written to windows, if that is worth it.
+    account: Option<usize>,
 }
 
 impl Engine {
@@ -73,7 +74,7 @@ impl Engine {
         }
     }
 
-    fn operation<'o>(&self, plan: &'o Plan, job: &Job<'o>, call: Call) -> Operation<'o> {
+    fn operation<'o>(&mut self, plan: &'o Plan, job: &Job<'o>, call: Call) -> Operation<'o> {
         let element = job.dtype.size();
         let input = Layout::new(job.input.clone(), plan.parts, element);
         let output = Layout::new(job.output.clone(), plan.parts, element);
@@ -81,6 +82,8 @@ impl Engine {
         let longest = longest.longest_block(1);
         let (slice_bytes, channels) = self.cut(plan, longest);
         let pieces = longest.div_ceil(slice_bytes).max(1);
+        let chosen = plan.uses_window && Staging::is_for(longest.min(slice_bytes));
+        let kind = Kind::new(job.collective, plan.digest, longest);
         Operation {
             plan,
             call,
@@ -88,10 +91,10 @@ impl Engine {
             input,
             output,
             slice_bytes,
-            longest_slice: longest.min(slice_bytes),
             pieces,
             channels: pieces.min(channels),
             rotation: self.rotation(plan, slice_bytes, self.touched(job)),
+            account: chosen.then(|| self.ledger.place(kind)),
         }
     }
 
@@ -182,23 +185,25 @@ impl Engine {
         }
         channel.run.begun = true;
         channel.run.cursors.fill(Cursor::default());
-        let lap = operation.rotation.lap();
-        let choice = Staging::trial(self.channels[index].instance, operation.longest_slice, lap);
-        let way = self.way(choice, operation.plan.only_writes);
-        self.channels[index].way = way;
+        self.channels[index].way = operation.account.map_or_else(Default::default, |account| {
+            let choice = self.ledger.at_mut(account).next(index, operation.rotation.lap());
+            self.way(account, choice, operation.plan.only_writes)
+        });
         true
     }
 
-    /// How an instance writes to memory that peers read, and whether that is a trial.
-    pub(super) fn way(&self, choice: Choice, only_writes: bool) -> (Store, bool) {
+    /// How an instance writes to memory that peers read, and whether it is timed.
+    pub(super) fn way(&self, account: usize, choice: Choice, only_writes: bool) -> (Store, Timed) {
+        let account = self.ledger.at(account);
         match (choice, &self.mesh.window) {
-            (Choice::Made(store), _) => (store, false),
-            (Choice::Trial(store), _) => (store, true),
-            (Choice::Free, Some(window)) if only_writes => {
+            (Choice::Made(store), _) => (store, Timed::No),
+            (Choice::Trial(store), _) => (store, Timed::All),
+            (Choice::Watched | Choice::Free, Some(window)) if only_writes => {
                 let peers = (0..self.mesh.ranks).filter(|&rank| rank != self.mesh.rank);
-                (self.staging.cheaper_for(peers.map(|peer| window.hint_of(peer))), false)
+                (account.cheaper_for(peers.map(|peer| window.hint_of(peer))), Timed::No)
             }
-            (Choice::Free, _) => (self.staging.cheaper(), false),
+            (Choice::Watched, _) => (account.cheaper(), Timed::Own),
+            (Choice::Free, _) => (account.cheaper(), Timed::No),
         }
     }
 
@@ -211,7 +216,8 @@ impl Engine {
         moved: &mut bool,
     ) -> Result<bool> {
         let Engine { mesh, channels, traffic, .. } = self;
-        let Channel { instance, finished, way: (store, trying), trial, scratch, run } = &mut channels[index];
+        let Channel { instance, finished, way: (store, timed), trial, scratch, run, .. } =
+            &mut channels[index];
         let base = operation.rotation.base(index, *instance);
         let units = (operation.slice_bytes / SLICE_UNIT_BYTES) as u64;
         let piece = run.piece as u64 | (units * PIECES_MAX);
@@ -231,7 +237,7 @@ impl Engine {
                 finished,
                 base,
                 store: *store,
-                trial: trying.then_some(&mut *trial),
+                trial: (*timed != Timed::No).then_some(&mut *trial),
             });
             let memory = Memory {
                 buffers: &mut job.buffers,
@@ -272,10 +278,14 @@ impl Engine {
         if operation.plan.uses_window
             && let Some(window) = &mut self.mesh.window
         {
-            if let (store, true) = channel.way
-                && let Some(hint) = self.staging.learn(store, std::mem::take(&mut channel.trial))
-            {
-                window.hint(hint);
+            let (store, timed) = channel.way;
+            if let Some(account) = operation.account.map(|account| self.ledger.at_mut(account)) {
+                let trial = std::mem::take(&mut channel.trial);
+                match timed {
+                    Timed::No => {}
+                    Timed::Own => account.watch(store, trial),
+                    Timed::All => account.learn(store, trial).into_iter().for_each(|hint| window.hint(hint)),
+                }
             }
             channel.instance += 1;
             window.done(index * LANES_PER_CHANNEL, channel.instance);

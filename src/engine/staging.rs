@@ -1,8 +1,9 @@
 //! How data gets into windows: through the cache, or past it.
 //!
 //! What one core has written and another reads travels at 25 GB/s where both share a cache, and at 4 where they
-//! do not; from memory it comes at 10 either way. Where ranks run may change while they run. So both ways
-//! are tried now and then, in instances that all ranks count alike, and the cheaper one is used in between.
+//! do not; from memory it comes at 10 either way. Where ranks run may change while they run, ten times a second. So both ways
+//! are tried now and then, in instances that all ranks count alike, and the cheaper one is used in between. What the way through
+//! the cache costs there is looked at more often: where it has doubled, nobody waits for the next trial.
 //! Who only writes, as a broadcast's root, feels little of the difference: those who only read tell it what they felt.
 
 use std::time::Duration;
@@ -11,20 +12,24 @@ use unisono_cuda::Store;
 /// What the two ways cost lately.
 #[derive(Debug, Default)]
 pub(super) struct Staging {
+    /// For each channel, instances so far.
+    instances: Vec<u64>,
     /// Where this rank wrote and read.
     both: Ways,
+    /// The way through the cache, where it has been used since the last trial.
+    watched: Costs,
     written: Ways,
     read: Ways,
 }
 
-/// Nanoseconds per byte of the last trials of both ways.
+/// Nanoseconds per byte that both ways took lately.
 #[derive(Debug, Default)]
 struct Ways {
     through: Costs,
     past: Costs,
 }
 
-/// The last trials of one way, in turn.
+/// The last times of one way, in turn.
 #[derive(Debug)]
 struct Costs {
     kept: [f64; KEPT],
@@ -58,22 +63,33 @@ impl Trial {
 }
 
 impl Staging {
-    /// Whether there is a choice for slices of this length in this instance, and whether it is made for a trial. Instances
-    /// come back to a place after a `lap`: so long one goes through the cache before it is timed, as what was
-    /// stored past it has to come back from memory first.
-    pub(super) fn trial(instance: u64, slice_bytes: usize, lap: u64) -> Choice {
-        let turn = match instance {
-            0..PERIOD => (instance + FIRST_PERIOD - COLD) % FIRST_PERIOD,
-            _ => instance % PERIOD,
-        };
-        match turn.checked_sub(lap.min(LAP_MAX)) {
-            Some(turn) if slice_bytes >= SLICE_BYTES_MIN => Self::trial_in_turn(turn),
-            _ => Choice::Made(Store::Cached),
+    /// Whether slices of this length are worth a choice.
+    pub(super) fn is_for(slice_bytes: usize) -> bool {
+        slice_bytes >= SLICE_BYTES_MIN
+    }
+
+    /// The choice in the next instance of a channel.
+    pub(super) fn next(&mut self, channel: usize, lap: u64) -> Choice {
+        self.instances.resize(self.instances.len().max(channel + 1), 0);
+        self.instances[channel] += 1;
+        Self::choice(self.instances[channel] - 1, lap)
+    }
+
+    /// The choice in the instance of this number, and whether it is made for a trial: some of each way. Instances come back to a place after a `lap`: so long one goes through the cache before it is timed, as
+    /// what was stored past it has to come back from memory first.
+    fn choice(instance: u64, lap: u64) -> Choice {
+        let Some(turn) = instance.checked_sub(COLD) else { return Choice::Made(Store::Cached) };
+        match (turn % PERIOD).checked_sub(lap.min(LAP_MAX)) {
+            None => Choice::Made(Store::Cached),
+            Some(0..TRIED) => Choice::Trial(Store::Cached),
+            Some(turn) if turn < 2 * TRIED => Choice::Trial(Store::Stream),
+            Some(turn) if turn % WATCHED == 0 => Choice::Watched,
+            Some(_) => Choice::Free,
         }
     }
 
-    /// Each way is tried once, in the first two turns. Of as many posts in long cells as there are cells these mostly come back to
-    /// the same two, which were then written the same way before: they need no lap.
+    /// The same for long cells: each way is tried once, in the first two turns. Of as many posts as there are cells these mostly
+    /// come back to the same two, which were then written the same way before: they need no lap.
     pub(super) fn trial_in_turn(turn: u64) -> Choice {
         match turn {
             0 => Choice::Trial(Store::Cached),
@@ -84,7 +100,9 @@ impl Staging {
 
     /// The cheaper way for a rank that writes and reads.
     pub(super) fn cheaper(&self) -> Store {
-        cheaper(self.both.through.usual(), self.both.past.usual())
+        let (through, now) = (self.both.through.usual(), self.watched.least());
+        let through = if now.is_finite() && now > CHANGED * through { now } else { through };
+        cheaper(through, self.both.past.usual())
     }
 
     /// The cheaper way for a rank that only writes, where others have these hints.
@@ -97,10 +115,13 @@ impl Staging {
         cheaper(self.written.through.usual() + reading[0], self.written.past.usual() + reading[1])
     }
 
-    /// A trial is over; the hint for others, if this rank has one.
+    /// An instance in which all ranks wrote in the same way is over; the hint for others, if this rank has one.
     pub(super) fn learn(&mut self, store: Store, trial: Trial) -> Option<u64> {
         match (trial.written > 0, trial.read && trial.gotten > 0) {
-            (true, true) => self.both.keep(store, trial.per(trial.gotten)),
+            (true, true) => {
+                self.both.keep(store, trial.per(trial.gotten));
+                self.watched = Costs::default();
+            }
             (true, false) => self.written.keep(store, trial.per(trial.written)),
             (false, true) => {
                 self.read.keep(store, trial.per(trial.gotten));
@@ -109,6 +130,14 @@ impl Staging {
             (false, false) => {}
         }
         None
+    }
+
+    /// An instance in which every rank wrote as it likes is over. How others did is not known, so this tells something only to
+    /// who did what they most likely did.
+    pub(super) fn watch(&mut self, store: Store, trial: Trial) {
+        if store == Store::Cached && trial.written > 0 && trial.read && trial.gotten > 0 {
+            self.watched.keep(trial.per(trial.gotten));
+        }
     }
 }
 
@@ -119,19 +148,31 @@ pub(super) enum Choice {
     Made(Store),
     /// To learn what it costs.
     Trial(Store),
+    /// As is cheaper, and to see whether it still is.
+    Watched,
     /// As is cheaper.
     Free,
 }
 
+/// Whether the steps of an instance are timed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Timed {
+    #[default]
+    No,
+    /// This rank has chosen how it writes, and others as they like.
+    Own,
+    /// All ranks write in the same way.
+    All,
+}
+
 fn cheaper(through: f64, past: f64) -> Store {
-    if past < through { Store::Stream } else { Store::Cached }
+    if past * DEARER < through { Store::Stream } else { Store::Cached }
 }
 
 impl Ways {
     fn keep(&mut self, store: Store, cost: f64) {
         let costs = if store == Store::Cached { &mut self.through } else { &mut self.past };
-        costs.kept[costs.turn] = cost;
-        costs.turn = (costs.turn + 1) % KEPT;
+        costs.keep(cost);
     }
 
     /// Picoseconds per byte through the cache in the upper half, past it in the lower.
@@ -149,6 +190,17 @@ impl Default for Costs {
 }
 
 impl Costs {
+    /// What it took at least; infinite until so many are kept.
+    fn least(&self) -> f64 {
+        let known = self.kept.iter().all(|cost| cost.is_finite());
+        if known { self.kept.iter().copied().fold(f64::INFINITY, f64::min) } else { f64::INFINITY }
+    }
+
+    fn keep(&mut self, cost: f64) {
+        self.kept[self.turn] = cost;
+        self.turn = (self.turn + 1) % KEPT;
+    }
+
     /// The one in the middle: an interruption makes a trial longer, and now and then one is far too short, its data being where nobody
     /// can count on it. Infinite until most have been made.
     fn usual(&self) -> f64 {
@@ -158,11 +210,19 @@ impl Costs {
     }
 }
 
-/// Trials kept: those of some milliseconds.
+/// Times kept: those of some milliseconds.
 const KEPT: usize = 3;
-/// Instances from one pair of trials to the next; and of the first pairs.
-const PERIOD: u64 = 256;
-const FIRST_PERIOD: u64 = PERIOD / 4;
+/// Instances from one trial of both ways to the next.
+const PERIOD: u64 = 512;
+/// Of each way in a trial.
+const TRIED: u64 = KEPT as u64;
+/// Every so many instances in between are timed.
+const WATCHED: u64 = 8;
+/// So much dearer is the way through the cache where cores share none. Where they do, memory that is touched for the first
+/// time, or has left the cache meanwhile, may make it a little dearer for a moment.
+const DEARER: f64 = 1.4;
+/// So many times the cost at the last trial is another cost.
+const CHANGED: f64 = 2.0;
 /// The first instances touch most pages for the first time, and are timed by nobody.
 const COLD: u64 = 8;
 /// A lap that is longer is not waited for.
@@ -233,6 +293,22 @@ mod tests {
     }
 
     #[test]
+    fn a_way_that_becomes_dear_while_it_is_used_is_left_before_the_next_trial() {
+        let mut staging = Staging::default();
+        (0..2).for_each(|_| try_both(&mut staging, 50, 100));
+        let mut use_it = |nanos, (written, gotten)| {
+            let mut seen = Trial::default();
+            seen.add(written, gotten, gotten > 0, Duration::from_nanos(nanos));
+            staging.watch(Store::Cached, seen);
+            staging.cheaper()
+        };
+        assert_eq!(use_it(250, (500, 1000)), Store::Cached, "it may be an interruption");
+        assert_eq!(use_it(250, (500, 1000)), Store::Cached, "or two");
+        assert_eq!(use_it(9000, (0, 1000)), Store::Cached, "others may have written in another way");
+        assert_eq!(use_it(250, (500, 1000)), Store::Stream);
+    }
+
+    #[test]
     fn half_of_a_pair_of_trials_is_no_hint() {
         let mut trial = Trial::default();
         trial.add(0, 1000, true, Duration::from_nanos(10));
@@ -240,13 +316,24 @@ mod tests {
     }
 
     #[test]
-    fn all_ranks_try_in_the_same_instances_and_short_slices_never() {
-        let of = |instance, lap| Staging::trial(PERIOD + instance, SLICE_BYTES_MIN, lap);
-        let early = [2, COLD + 2, FIRST_PERIOD + COLD + 2].map(|at| Staging::trial(at, SLICE_BYTES_MIN, 2));
-        assert_eq!(early, [Choice::Free, Choice::Trial(Store::Cached), Choice::Trial(Store::Cached)]);
-        assert_eq!([0, 1].map(|instance| of(instance, 2)), [Choice::Made(Store::Cached); 2]);
-        assert_eq!([of(2, 2), of(3, 2)], [Choice::Trial(Store::Cached), Choice::Trial(Store::Stream)]);
-        assert_eq!([of(4, 2), of(LAP_MAX + 2, PERIOD)], [Choice::Free; 2]);
-        assert_eq!(Staging::trial(2, SLICE_BYTES_MIN - 1, 2), Choice::Made(Store::Cached));
+    fn all_ranks_try_in_the_same_instances() {
+        let turns = |lap| (0..COLD + PERIOD + 40).map(move |instance| Staging::choice(instance, lap));
+        let of = |lap, wanted: Choice| {
+            let found = turns(lap).zip(0..).filter(move |&(choice, _)| choice == wanted);
+            found.map(|(_, instance)| instance).collect::<Vec<u64>>()
+        };
+        let (first, second) = (COLD + 2, COLD + PERIOD + 2);
+        assert_eq!(
+            of(2, Choice::Trial(Store::Cached)),
+            [first, first + 1, first + 2, second, second + 1, second + 2]
+        );
+        assert_eq!(of(2, Choice::Trial(Store::Stream))[..3], [first + 3, first + 4, first + 5]);
+        assert_eq!(
+            of(2, Choice::Made(Store::Cached)),
+            [(0..first).collect::<Vec<_>>(), vec![second - 2, second - 1]].concat()
+        );
+        assert_eq!(of(2, Choice::Watched)[..2], [first + 8, first + 16]);
+        assert_eq!(of(PERIOD, Choice::Trial(Store::Cached))[0], COLD + LAP_MAX);
+        assert!(!Staging::is_for(SLICE_BYTES_MIN - 1) && Staging::is_for(SLICE_BYTES_MIN));
     }
 }
