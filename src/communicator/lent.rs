@@ -29,8 +29,9 @@ enum Memory<T> {
 
 impl Communicator {
     /// `count` zeros in memory that the other ranks reach. All ranks call it at the same time, each with its
-    /// own count. Where ranks share no memory it is ordinary memory, so that programs run anywhere. From 2 MiB on it is
-    /// there at once, in huge pages if the system has any; smaller buffers come with the pages that are touched.
+    /// own count. Where ranks share no memory it is ordinary memory, so that programs run anywhere. Between
+    /// processes, from 2 MiB on, it is there at once, in huge pages if the system has any; else it comes with the pages
+    /// that are touched.
     ///
     /// # Errors
     /// On every rank, if one of them has not that much memory left: see `UNISONO_HEAP_BYTES`.

@@ -3,7 +3,7 @@
 //! What one core has written and another reads travels at 25 GB/s where both share a cache, and at 4 where they
 //! do not; from memory it comes at 10 either way. Where ranks run may change while they run, ten times a second. So both ways
 //! are tried now and then, in instances that all ranks count alike, and the cheaper one is used in between. What the way through
-//! the cache costs there is looked at more often: where it has doubled, nobody waits for the next trial.
+//! the cache costs there is looked at more often: where it has doubled, nobody who writes and reads waits for the next trial.
 //! Who only writes, as a broadcast's root, feels little of the difference: those who only read tell it what they felt.
 
 use std::time::Duration;
@@ -75,8 +75,9 @@ impl Staging {
         Self::choice(self.instances[channel] - 1, lap)
     }
 
-    /// The choice in the instance of this number, and whether it is made for a trial: some of each way. Instances come back to a place after a `lap`: so long one goes through the cache before it is timed, as
-    /// what was stored past it has to come back from memory first.
+    /// The choice in the instance of this number, and whether it is made for a trial: some of each way. Instances come back
+    /// to a place after a `lap`: so long one goes through the cache before it is timed, as what was stored past it has to
+    /// come back from memory first. (What other operations stored there in between is not known; the trial may mislead then.)
     fn choice(instance: u64, lap: u64) -> Choice {
         let Some(turn) = instance.checked_sub(COLD) else { return Choice::Made(Store::Cached) };
         match (turn % PERIOD).checked_sub(lap.min(LAP_MAX)) {

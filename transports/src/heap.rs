@@ -41,8 +41,7 @@ impl Heap {
         self.bytes
     }
 
-    /// Takes `bytes` bytes, from a page on; where they fill huge pages, from such a one on, and with them, if the
-    /// system has any.
+    /// Takes `bytes` bytes, from a page on; where they fill huge pages, with them, if the system has any.
     ///
     /// # Errors
     /// [`Error::Misuse`] if there is no free range of that length.
@@ -57,10 +56,15 @@ impl Heap {
         Ok(HeapBlock { heap: Arc::clone(self), offset, bytes })
     }
 
-    /// Takes the first free range in which so much fits; where it is.
+    /// Takes the first free range in which so much fits, if possible from a huge page on where it fills one; where it is.
     fn reserve(&self, bytes: usize) -> Option<usize> {
         let bytes = bytes.max(1).checked_next_multiple_of(PAGE_BYTES)?;
-        let alignment = if bytes < HUGE_PAGE_BYTES { PAGE_BYTES } else { HUGE_PAGE_BYTES };
+        let huge = if bytes < HUGE_PAGE_BYTES { None } else { self.reserve_at(bytes, HUGE_PAGE_BYTES) };
+        huge.or_else(|| self.reserve_at(bytes, PAGE_BYTES))
+    }
+
+    /// The same, at a multiple of `alignment`.
+    fn reserve_at(&self, bytes: usize, alignment: usize) -> Option<usize> {
         let begin_in = |begin: usize| (self.base + begin).next_multiple_of(alignment) - self.base;
         let fits =
             |begin: usize, end: usize| begin_in(begin).checked_add(bytes).is_some_and(|last| last <= end);
@@ -184,7 +188,9 @@ mod tests {
         assert!(large.elements::<u64>().iter().all(|&word| word == 0));
         large.elements_mut::<u8>().fill(7);
         assert_eq!(heap.take(1 << 20).unwrap().offset, PAGE_BYTES);
-        assert!(heap.take(6 << 20).is_err());
+        let rest = heap.take(5 << 20).expect("what fits nowhere else begins on any page");
+        assert!((heap.base + rest.offset) % HUGE_PAGE_BYTES != 0 && heap.take(2 << 20).is_err());
+        drop(rest);
         drop((small, large));
         assert_eq!(segment.resident(), 0);
         let whole = heap.take((12 << 20) - HUGE_PAGE_BYTES).unwrap();

@@ -75,6 +75,7 @@ pub mod threads;
 pub mod unix;
 #[cfg(not(loom))]
 mod venue;
+#[cfg(not(loom))]
 mod zeros;
 
 pub use cells::Cell;

@@ -1,7 +1,7 @@
 //! Memory from the system itself: zeros that cost nothing until they are touched.
 
-use crate::Result;
 use crate::segment::Segment;
+use crate::{Error, Result};
 use std::ops::{Deref, DerefMut};
 
 /// Bytes of one owner, none at first. An allocator keeps large pieces that come and go, touched, for whoever asks next,
@@ -13,9 +13,18 @@ impl Zeros {
     /// So many zeros.
     ///
     /// # Errors
-    /// The system's, with the size.
+    /// The system's, with how much there was to be.
     pub(crate) fn new(bytes: usize) -> Result<Self> {
-        Ok(Self(Some(Segment::private(bytes)?)))
+        let failed = |error| match error {
+            Error::System { source, .. } => {
+                let what = format!(
+                    "cannot get {bytes} bytes for messages that arrive (address space by `ulimit -v`)"
+                );
+                Error::System { what, source }
+            }
+            other => other,
+        };
+        Ok(Self(Some(Segment::private(bytes).map_err(failed)?)))
     }
 }
 

@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use unisono_transports::{Geometry, Head, Mesh, Tag, tcp};
 
-/// More in one message than the kernel keeps for a connection.
+/// More in one message than the kernel keeps for a connection, and credit for all that is sent on a lane.
 const LONG: Geometry =
-    Geometry { lanes: 3, slots: 2, slot_bytes: 12 << 20, channels: 1, window_bytes: 4096, heap_bytes: 0 };
+    Geometry { lanes: 3, slots: 3, slot_bytes: 12 << 20, channels: 1, window_bytes: 4096, heap_bytes: 0 };
 
 /// Runs `body` on both ranks of a fresh pair over so many sockets.
 fn pair(geometry: Geometry, sockets: usize, encrypted: bool, body: impl Fn(&mut Mesh) + Sync) {

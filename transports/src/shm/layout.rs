@@ -177,6 +177,7 @@ mod tests {
         fn nothing_overlaps_and_all_is_inside(geometry in geometry(), ranks in 1usize..5) {
             let layout = Layout::new(ranks, &geometry).unwrap();
             let mut parts = vec![(layout.window(), geometry.window_bytes), (layout.heap(), geometry.heap_bytes), (Layout::seen(), 8), (Layout::hint(), 8)];
+            prop_assert_eq!(layout.heap() % HUGE_PAGE_BYTES, 0);
             for cell in Cell::ALL {
                 let count = cell.count(ranks);
                 for number in 0..count {

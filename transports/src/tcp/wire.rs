@@ -65,7 +65,7 @@ impl Wire {
         if self.end - self.start < HEAD_BYTES {
             self.ahead.copy_within(self.start..self.end, 0);
             (self.start, self.end) = (0, self.end - self.start);
-            self.look_ahead();
+            self.look_ahead(self.reach);
         }
         let head = *self.ahead[self.start..self.end].first_chunk::<HEAD_BYTES>()?;
         self.start += HEAD_BYTES;
@@ -94,7 +94,7 @@ impl Wire {
             // What is sealed is looked ahead at where it is opened.
             let got = if wanted < TAIL_BYTES && self.stream.sealed().is_none() {
                 (self.start, self.end) = (0, 0);
-                self.look_ahead()
+                self.look_ahead(TAIL_BYTES)
             } else {
                 let got = self.read_into(target.slice(filled..filled + wanted));
                 filled += got;
@@ -170,9 +170,8 @@ impl Wire {
         }
     }
 
-    fn look_ahead(&mut self) -> usize {
-        let until =
-            if self.stream.sealed().is_some() { self.start + HEAD_BYTES } else { self.end + self.reach };
+    fn look_ahead(&mut self, bytes: usize) -> usize {
+        let until = if self.stream.sealed().is_some() { self.start + HEAD_BYTES } else { self.end + bytes };
         let until = until.min(self.ahead.len());
         let read = self.stream.read(&mut self.ahead[self.end..until]);
         let count = self.arrived(read);
