@@ -73,7 +73,8 @@ fn an_urgent_stream_comes_first() {
     let gpu = Gpu::open(0).unwrap();
     let [first, plain] = [(); 2].map(|()| gpu.stream().unwrap());
     let urgent = gpu.urgent_stream().unwrap();
-    let (mut target, source) = (gpu.alloc::<i32>(1 << 16).unwrap(), gpu.alloc::<i32>(1 << 16).unwrap());
+    // So long that whoever has been first says so before the other is done.
+    let (mut target, source) = (gpu.alloc::<i32>(1 << 22).unwrap(), gpu.alloc::<i32>(1 << 22).unwrap());
     let busy = Busy::new(&gpu, &first);
     busy.begun(&plain);
     let [last, sooner] = [&plain, &urgent].map(|stream| {
