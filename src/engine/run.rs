@@ -12,6 +12,7 @@ use super::{Channel, Engine, Job, LANES_PER_CHANNEL};
 use crate::call::Call;
 use crate::error::Result;
 use crate::schedule::Rank;
+use std::mem::take;
 use unisono_cuda::{Finish, Op, Store};
 
 /// Where a channel is in its pieces.
@@ -280,11 +281,13 @@ impl Engine {
         {
             let (store, timed) = channel.way;
             if let Some(account) = operation.account.map(|account| self.ledger.at_mut(account)) {
-                let trial = std::mem::take(&mut channel.trial);
+                let trial = &mut channel.trial;
                 match timed {
                     Timed::No => {}
-                    Timed::Own => account.watch(store, trial),
-                    Timed::All => account.learn(store, trial).into_iter().for_each(|hint| window.hint(hint)),
+                    Timed::Own => account.watch(store, take(trial)),
+                    Timed::All => {
+                        account.learn(store, take(trial)).into_iter().for_each(|hint| window.hint(hint));
+                    }
                 }
             }
             channel.instance += 1;

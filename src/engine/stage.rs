@@ -40,7 +40,7 @@ pub(crate) struct Bank<'e> {
     pub(crate) base: usize,
     /// How they are written.
     pub(crate) store: Store,
-    /// Counts what that takes, if it is a trial.
+    /// Counts what that takes, if it is timed.
     pub(crate) trial: Option<&'e mut Trial>,
 }
 
@@ -75,7 +75,7 @@ impl Stage<'_, '_, '_> {
         }
     }
 
-    /// Does `work`, which fills `into`, and counts what it takes if this instance is a trial.
+    /// Does `work`, which fills `into`, and counts what it takes if this instance is timed.
     fn tried(
         &mut self,
         from: &[Place],

@@ -57,6 +57,11 @@ impl Trial {
         self.time += time;
     }
 
+    /// Whether something was written to the window, and whether a peer's was read into the output.
+    fn moved(&self) -> (bool, bool) {
+        (self.written > 0, self.read && self.gotten > 0)
+    }
+
     fn per(&self, bytes: usize) -> f64 {
         self.time.as_nanos() as f64 / bytes as f64
     }
@@ -101,9 +106,9 @@ impl Staging {
 
     /// The cheaper way for a rank that writes and reads.
     pub(super) fn cheaper(&self) -> Store {
-        let (through, now) = (self.both.through.usual(), self.watched.least());
-        let through = if now.is_finite() && now > CHANGED * through { now } else { through };
-        cheaper(through, self.both.past.usual())
+        let tried = self.both.through.usual();
+        let changed = self.watched.least().filter(|&now| now > CHANGED * tried);
+        cheaper(changed.unwrap_or(tried), self.both.past.usual())
     }
 
     /// The cheaper way for a rank that only writes, where others have these hints.
@@ -118,7 +123,7 @@ impl Staging {
 
     /// An instance in which all ranks wrote in the same way is over; the hint for others, if this rank has one.
     pub(super) fn learn(&mut self, store: Store, trial: Trial) -> Option<u64> {
-        match (trial.written > 0, trial.read && trial.gotten > 0) {
+        match trial.moved() {
             (true, true) => {
                 self.both.keep(store, trial.per(trial.gotten));
                 self.watched = Costs::default();
@@ -136,7 +141,7 @@ impl Staging {
     /// An instance in which every rank wrote as it likes is over. How others did is not known, so this tells something only to
     /// who did what they most likely did.
     pub(super) fn watch(&mut self, store: Store, trial: Trial) {
-        if store == Store::Cached && trial.written > 0 && trial.read && trial.gotten > 0 {
+        if store == Store::Cached && trial.moved() == (true, true) {
             self.watched.keep(trial.per(trial.gotten));
         }
     }
@@ -191,10 +196,10 @@ impl Default for Costs {
 }
 
 impl Costs {
-    /// What it took at least; infinite until so many are kept.
-    fn least(&self) -> f64 {
+    /// What it took at least, once so many are kept.
+    fn least(&self) -> Option<f64> {
         let known = self.kept.iter().all(|cost| cost.is_finite());
-        if known { self.kept.iter().copied().fold(f64::INFINITY, f64::min) } else { f64::INFINITY }
+        known.then(|| self.kept.iter().copied().fold(f64::INFINITY, f64::min))
     }
 
     fn keep(&mut self, cost: f64) {

@@ -4,7 +4,7 @@
 //! a block has them, and are given back when it is dropped. Large blocks get
 //! huge pages at once, others small ones as they are touched.
 
-use crate::segment::{HUGE_PAGE_BYTES, Segment};
+use crate::segment::{HUGE_PAGE_BYTES, PAGE_BYTES, Segment};
 use crate::{Error, Result};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -132,8 +132,6 @@ impl Drop for HeapBlock {
     }
 }
 
-const PAGE_BYTES: usize = 4096;
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -189,7 +187,7 @@ mod tests {
         large.elements_mut::<u8>().fill(7);
         assert_eq!(heap.take(1 << 20).unwrap().offset, PAGE_BYTES);
         let rest = heap.take(5 << 20).expect("what fits nowhere else begins on any page");
-        assert!((heap.base + rest.offset) % HUGE_PAGE_BYTES != 0 && heap.take(2 << 20).is_err());
+        assert!(!(heap.base + rest.offset).is_multiple_of(HUGE_PAGE_BYTES) && heap.take(2 << 20).is_err());
         drop(rest);
         drop((small, large));
         assert_eq!(segment.resident(), 0);

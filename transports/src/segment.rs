@@ -160,10 +160,10 @@ impl Segment {
     pub(crate) fn fill_with_huge_pages(&self, offset: usize, bytes: usize) {
         let inside =
             offset.next_multiple_of(HUGE_PAGE_BYTES)..(offset + bytes) / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES;
-        match &self.fd {
-            _ if inside.is_empty() => {}
-            Some(fd) => collapse(fd, self.at(inside.start, inside.len()), inside),
-            None => {}
+        if let Some(fd) = &self.fd
+            && !inside.is_empty()
+        {
+            collapse(fd, self.at(inside.start, inside.len()), inside);
         }
     }
 
@@ -217,7 +217,7 @@ impl Drop for Segment {
 
 /// Of x86-64, and of others with pages of 4 KiB.
 pub(crate) const HUGE_PAGE_BYTES: usize = 2 << 20;
-const PAGE_BYTES: usize = 4096;
+pub(crate) const PAGE_BYTES: usize = 4096;
 /// What `st_blocks` counts.
 const BLOCK_BYTES: usize = 512;
 

@@ -3,7 +3,7 @@
 use crate::cells::{Cell, TAG_WORDS};
 use crate::flags::{BANK_WORDS, BANKS};
 use crate::notes::{SHEETS, TEXT_WORDS};
-use crate::segment::HUGE_PAGE_BYTES;
+use crate::segment::{HUGE_PAGE_BYTES, PAGE_BYTES};
 use crate::{Error, Geometry, Result};
 
 /// Where everything is in a rank's segment: its cells, its notes, the boards of
@@ -133,7 +133,6 @@ const fn stride(cell: Cell) -> usize {
 const LINE_BYTES: usize = 64;
 /// Processors fetch lines in pairs: what different ranks write is so far apart.
 const PAIR_BYTES: usize = 2 * LINE_BYTES;
-const PAGE_BYTES: usize = 4096;
 const _: () = assert!(BANK_WORDS * 8 <= LINE_BYTES, "a bank is one line");
 const _: () = assert!(STAMP_BYTES + Cell::Short.bytes() == LINE_BYTES, "a short cell is one line");
 /// What is in front of the data of a cell.
