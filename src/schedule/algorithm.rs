@@ -95,6 +95,7 @@ impl Algorithm {
         direct::SCATTER,
         pairwise::ALL_TO_ALL,
         pairwise::ALL_TO_ALL_EXCHANGE,
+        pairwise::ALL_TO_ALL_BURSTS,
         bruck::ALL_TO_ALL,
         direct::ALL_TO_ALL,
         barrier::DISSEMINATION,

@@ -191,7 +191,8 @@ const BUILT_IN: &[(Collective, Medium, usize, usize, &str)] = {
         (Scatter, Messages, ANY, ANY, "linear"),
         (AllToAll, Messages, ANY, 512, "bruck"),
         (AllToAll, Crowded, ANY, 64 << 10, "pairwise"),
-        (AllToAll, Crowded, ANY, ANY, "exchange"),
+        (AllToAll, Crowded, ANY, 512 << 10, "exchange"),
+        (AllToAll, Crowded, ANY, ANY, "bursts"),
         (AllToAll, Messages, ANY, ANY, "pairwise"),
         (Barrier, Messages, ANY, ANY, "dissemination"),
     ]

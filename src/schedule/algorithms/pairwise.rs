@@ -35,6 +35,19 @@ pub const ALL_TO_ALL_EXCHANGE: Algorithm = Algorithm {
     ..ALL_TO_ALL
 };
 
+/// The same with several messages each way at a time.
+pub const ALL_TO_ALL_BURSTS: Algorithm = Algorithm {
+    name: "bursts",
+    about: "pairs swap several messages at a time: fewest turns, for long blocks of ranks that share cores",
+    parts: |_| BURST,
+    build: bursts,
+    cost: |spec| {
+        let Cost { steps, blocks, scratch } = (ALL_TO_ALL_EXCHANGE.cost)(spec);
+        Cost { steps: BURST as u64 * steps, blocks: BURST as u64 * blocks, scratch }
+    },
+    ..ALL_TO_ALL
+};
+
 /// Sends and receives are strands of their own: a rank that lags holds up nobody's sends. Each
 /// ordered pair exchanges one message, so both strands may share the lane.
 fn all_to_all(spec: &Spec, rank: Rank) -> Program {
@@ -49,14 +62,32 @@ fn all_to_all(spec: &Spec, rank: Rank) -> Program {
     builder.finish(0, 0)
 }
 
-/// One strand: a rank goes to its next partner when it has heard from the last, so few blocks are under way, and still in a
-/// cache when they are taken.
 fn exchange(spec: &Spec, rank: Rank) -> Program {
+    swaps(spec, rank, 1)
+}
+
+fn bursts(spec: &Spec, rank: Rank) -> Program {
+    swaps(spec, rank, BURST)
+}
+
+/// One strand: a rank goes to its next partner when it has heard from the last, so few blocks are under way, and still in a
+/// cache when they are taken. Each block has so many parts, and each part is a message; what is sent is one ahead of what
+/// is received, so two slots are enough.
+fn swaps(spec: &Spec, rank: Rank, parts: usize) -> Program {
     let mut builder = ProgramBuilder::new(rank);
-    builder.copy(input(rank), output(rank));
+    let part = |block: Rank, part: usize| block * parts + part;
+    for own in 0..parts {
+        builder.copy(input(part(rank, own)), output(part(rank, own)));
+    }
     for partner in (0..spec.ranks).filter_map(|round| partner(spec.ranks, rank, round)) {
-        builder.send(partner, [input(partner)]);
-        builder.recv(partner, [output(partner)]);
+        for next in 0..=parts {
+            if next < parts {
+                builder.send(partner, [input(part(partner, next))]);
+            }
+            if next > 0 {
+                builder.recv(partner, [output(part(partner, next - 1))]);
+            }
+        }
     }
     builder.finish(0, 0)
 }
@@ -69,6 +100,9 @@ fn partner(ranks: usize, rank: Rank, round: usize) -> Option<Rank> {
     };
     (partner != rank).then_some(partner)
 }
+
+/// Messages each way before a rank turns to the other way.
+const BURST: usize = 4;
 
 #[cfg(test)]
 mod tests {

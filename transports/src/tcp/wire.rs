@@ -22,6 +22,8 @@ pub(super) struct Wire {
     reach: usize,
     /// Whole small frames to be written between messages.
     waiting: Vec<u8>,
+    /// Where the pieces of a short frame are put together.
+    whole: Vec<u8>,
     closed: Option<Instant>,
     /// Somebody has meddled with it.
     forged: bool,
@@ -33,7 +35,8 @@ impl Wire {
         stream.look_ahead();
         let ahead = vec![0; AHEAD_BYTES].into_boxed_slice();
         let waiting = Vec::with_capacity(WAITING_BYTES);
-        Ok(Self { stream, ahead, start: 0, end: 0, reach: AHEAD_BYTES, waiting, closed: None, forged: false })
+        let (reach, whole) = (AHEAD_BYTES, Vec::with_capacity(WHOLE_BYTES));
+        Ok(Self { stream, ahead, start: 0, end: 0, reach, waiting, whole, closed: None, forged: false })
     }
 
     pub(super) fn watch(&self) -> Result<OwnedFd> {
@@ -42,7 +45,10 @@ impl Wire {
 
     /// Bytes of its buffers.
     pub(super) fn staging(&self) -> usize {
-        self.ahead.len() + self.waiting.capacity() + self.stream.sealed().map_or(0, Seal::staging)
+        self.ahead.len()
+            + self.waiting.capacity()
+            + self.whole.capacity()
+            + self.stream.sealed().map_or(0, Seal::staging)
     }
 
     /// Whether the kernel has all that was sent.
@@ -133,7 +139,7 @@ impl Wire {
                     break;
                 }
             }
-            let went = self.send_slices(&slices[..count]);
+            let went = self.send_slices(&slices[..count], bytes);
             sent += went;
             if went < bytes {
                 break;
@@ -197,8 +203,17 @@ impl Wire {
         0
     }
 
-    fn send_slices(&mut self, slices: &[IoSlice<'_>]) -> usize {
-        self.stream.write_slices(slices).unwrap_or_else(|error| {
+    /// Writes these, `bytes` in all; returns how much went. A few bytes are put together sooner than the kernel has
+    /// looked at several pieces.
+    fn send_slices(&mut self, slices: &[IoSlice<'_>], bytes: usize) -> usize {
+        let written = if bytes <= WHOLE_BYTES {
+            self.whole.clear();
+            slices.iter().for_each(|piece| self.whole.extend_from_slice(piece));
+            self.stream.write(&self.whole)
+        } else {
+            self.stream.write_slices(slices)
+        };
+        written.unwrap_or_else(|error| {
             self.end(&error);
             0
         })
@@ -228,5 +243,7 @@ const AHEAD_OF_LONG_BYTES: usize = 4 << 10;
 const TAIL_BYTES: usize = 16 << 10;
 /// Room for credit frames without allocating.
 const WAITING_BYTES: usize = 4 << 10;
+/// Of the longest frame that is put together before it is written.
+const WHOLE_BYTES: usize = 2 << 10;
 /// Parts of a message that go into one system call.
 const SLICES_MAX: usize = 64;
