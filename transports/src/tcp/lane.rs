@@ -1,8 +1,8 @@
 //! One lane of a link: what may still be sent on it, and where what has arrived waits.
 //!
-//! A message as long as a slot needs one. A short one needs little, so many of them may be under way: a
-//! sender that shares its core with the receiver then gives way seldom, and the receiver reads many at once.
-//! Credit is counted in units, of which a short message costs one and any other [`UNITS_OF_SLOT`].
+//! A message as long as a slot needs one. A shorter one needs less, so more of them may be under way: the sender
+//! then gives way seldom, and the receiver reads many at once. Credit is counted in units, of which a message costs
+//! the more the longer it is, up to [`UNITS_OF_SLOT`].
 
 use super::frame::CREDIT_MAX;
 use crate::zeros::Zeros;
@@ -19,12 +19,14 @@ pub(super) struct Lane {
     units: usize,
     /// Messages that are here, with the buffer each is in.
     ready: VecDeque<(Head, usize)>,
-    short: Shelf,
-    long: Shelf,
+    /// From the shortest to those of slots.
+    shelves: [Shelf; SHORTER.len() + 1],
 }
 
-/// Buffers of one size.
+/// Buffers of one size, for messages up to that.
 struct Shelf {
+    /// Units that a message costs.
+    cost: usize,
     count: usize,
     bytes: usize,
     /// All of them; none until needed.
@@ -35,24 +37,32 @@ struct Shelf {
 impl Lane {
     /// With `slots` of `slot_bytes`.
     pub(super) fn new(slots: usize, slot_bytes: usize) -> Self {
-        // Slots that are short themselves hold one message each.
-        let shorts = if slot_bytes > SHORT_BYTES { slots * UNITS_OF_SLOT } else { 0 };
         let units = slots * UNITS_OF_SLOT;
-        let (short, long) = (Shelf::new(shorts, SHORT_BYTES), Shelf::new(slots, slot_bytes));
-        Self { credit: units, taken: 0, units, ready: VecDeque::new(), short, long }
+        let shelf = |(bytes, cost)| Shelf::new(cost, units / cost, bytes);
+        // No message is longer than a slot.
+        let shorter = SHORTER.map(|(bytes, cost)| (if bytes < slot_bytes { bytes } else { 0 }, cost));
+        let [first, second] = shorter.map(shelf);
+        let shelves = [first, second, shelf((slot_bytes, UNITS_OF_SLOT))];
+        Self { credit: units, taken: 0, units, ready: VecDeque::new(), shelves }
+    }
+
+    /// Which shelf a message goes to.
+    fn place_of(&self, bytes: usize) -> usize {
+        let fits = |shelf: &Shelf| shelf.bytes > 0 && bytes <= shelf.bytes;
+        self.shelves.iter().position(fits).unwrap_or(SHORTER.len())
+    }
+
+    fn shelf(&self, bytes: usize) -> &Shelf {
+        &self.shelves[self.place_of(bytes)]
+    }
+
+    fn shelf_mut(&mut self, bytes: usize) -> &mut Shelf {
+        &mut self.shelves[self.place_of(bytes)]
     }
 
     /// What a message costs.
     fn cost(&self, bytes: usize) -> usize {
-        if self.is_short(bytes) { 1 } else { UNITS_OF_SLOT }
-    }
-
-    fn is_short(&self, bytes: usize) -> bool {
-        bytes <= SHORT_BYTES && self.short.count > 0
-    }
-
-    fn shelf(&mut self, bytes: usize) -> &mut Shelf {
-        if self.is_short(bytes) { &mut self.short } else { &mut self.long }
+        self.shelf(bytes).cost
     }
 
     /// Whether a message may be sent now.
@@ -84,18 +94,18 @@ impl Lane {
     /// # Errors
     /// The system's, if it has no memory for the first.
     pub(super) fn place(&mut self, bytes: usize) -> Result<Option<usize>> {
-        self.shelf(bytes).take()
+        self.shelf_mut(bytes).take()
     }
 
     /// The buffer of a message that was given this place.
     pub(super) fn buffer(&self, bytes: usize, place: usize) -> &[u8] {
-        let shelf = if self.is_short(bytes) { &self.short } else { &self.long };
+        let shelf = self.shelf(bytes);
         &shelf.staging[place * shelf.bytes..][..bytes]
     }
 
     /// The same, to fill it.
     pub(super) fn buffer_mut(&mut self, bytes: usize, place: usize) -> &mut [u8] {
-        let shelf = self.shelf(bytes);
+        let shelf = self.shelf_mut(bytes);
         &mut shelf.staging[place * shelf.bytes..][..bytes]
     }
 
@@ -103,7 +113,7 @@ impl Lane {
     pub(super) fn arrived(&mut self, head: Head, place: usize) {
         if self.ready.capacity() == 0 {
             // All at once, so that a lane in use never allocates again.
-            self.ready.reserve(self.short.count + self.long.count);
+            self.ready.reserve(self.units);
         }
         self.ready.push_back((head, place));
     }
@@ -121,20 +131,20 @@ impl Lane {
     /// A message has been taken, and its place is free; true when the peer should hear of it without waiting for this
     /// rank's next message: while it has half of its credit left, that can bring more.
     pub(super) fn give_back(&mut self, bytes: usize, place: usize) -> bool {
-        self.shelf(bytes).free.push(place);
+        self.shelf_mut(bytes).free.push(place);
         self.taken += self.cost(bytes);
         self.taken * 2 >= self.units
     }
 
     /// Bytes of its buffers.
     pub(super) fn staging(&self) -> usize {
-        self.short.staging.len() + self.long.staging.len()
+        self.shelves.iter().map(|shelf| shelf.staging.len()).sum()
     }
 }
 
 impl Shelf {
-    fn new(count: usize, bytes: usize) -> Self {
-        Self { count, bytes, staging: Zeros::default(), free: Vec::new() }
+    fn new(cost: usize, count: usize, bytes: usize) -> Self {
+        Self { cost, count, bytes, staging: Zeros::default(), free: Vec::new() }
     }
 
     fn take(&mut self) -> Result<Option<usize>> {
@@ -147,9 +157,9 @@ impl Shelf {
     }
 }
 
-/// Of the longest message that is short.
-const SHORT_BYTES: usize = 1 << 10;
-/// Short messages for one of another length.
+/// Messages that cost less than a slot: up to how many bytes, and how many units.
+const SHORTER: [(usize, usize); 2] = [(1 << 10, 1), (16 << 10, 4)];
+/// What a slot costs.
 const UNITS_OF_SLOT: usize = 16;
 
 #[cfg(test)]
@@ -158,7 +168,9 @@ mod tests {
     use crate::Tag;
 
     const SLOTS: usize = 3;
-    const LONG: usize = 4 * SHORT_BYTES;
+    const SHORT: usize = SHORTER[0].0;
+    const MIDDLE: usize = SHORTER[1].0;
+    const LONG: usize = 4 * MIDDLE;
 
     /// Spends credit on messages of these lengths in turn until there is none; how many of each.
     fn send_all(lane: &mut Lane, lengths: &[usize]) -> Vec<usize> {
@@ -177,14 +189,17 @@ mod tests {
     fn short_messages_are_many_and_others_as_many_as_slots() {
         let sent = |lengths: &[usize]| send_all(&mut Lane::new(SLOTS, LONG), lengths);
         assert_eq!(sent(&[8]), [SLOTS * UNITS_OF_SLOT]);
-        assert_eq!(sent(&[SHORT_BYTES + 1]), [SLOTS]);
-        assert_eq!(sent(&[LONG, SHORT_BYTES]), [SLOTS - 1, SLOTS - 1]);
-        assert_eq!(send_all(&mut Lane::new(SLOTS, SHORT_BYTES), &[8]), [SLOTS]);
+        assert_eq!(sent(&[SHORT + 1]), [SLOTS * UNITS_OF_SLOT / 4]);
+        assert_eq!(sent(&[MIDDLE + 1]), [SLOTS]);
+        assert_eq!(sent(&[LONG, SHORT]), [SLOTS - 1, SLOTS - 1]);
+        assert_eq!(send_all(&mut Lane::new(SLOTS, SHORT), &[8]), [SLOTS]);
+        assert_eq!(send_all(&mut Lane::new(SLOTS, MIDDLE), &[MIDDLE]), [SLOTS]);
     }
 
     #[test]
     fn whatever_was_sent_with_credit_has_a_place_and_credit_comes_back() {
-        for lengths in [&[8][..], &[LONG], &[0, LONG, SHORT_BYTES], &[SHORT_BYTES + 1, 1]] {
+        for lengths in [&[8][..], &[LONG], &[0, LONG, SHORT, MIDDLE], &[SHORT + 1, 1], &[MIDDLE + 1, MIDDLE]]
+        {
             let (mut sender, mut receiver) = (Lane::new(SLOTS, LONG), Lane::new(SLOTS, LONG));
             let counts = send_all(&mut sender, lengths);
             let arriving = counts.iter().zip(lengths).flat_map(|(&count, &bytes)| vec![bytes; count]);
@@ -210,7 +225,8 @@ mod tests {
     #[test]
     fn messages_without_credit_have_no_place() {
         let mut lane = Lane::new(SLOTS, LONG);
-        for (bytes, most) in [(LONG, SLOTS), (8, SLOTS * UNITS_OF_SLOT)] {
+        for (bytes, most) in [(LONG, SLOTS), (8, SLOTS * UNITS_OF_SLOT), (MIDDLE, SLOTS * UNITS_OF_SLOT / 4)]
+        {
             let placed = (0..most + 1).map(|_| lane.place(bytes).unwrap().is_some());
             assert_eq!(placed.collect::<Vec<_>>(), [vec![true; most], vec![false]].concat());
         }
