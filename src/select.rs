@@ -110,6 +110,35 @@ mod tests {
     }
 
     #[test]
+    fn windows_of_crowds_and_devices_have_lines_of_their_own_and_else_those_for_windows() {
+        let table = Table::parse("reduce crowded-windows any 9 chain\nreduce windows any 99 tree\n").unwrap();
+        let config = Config { table, ..Config::default() };
+        let of = |bytes, medium| {
+            let spec = Spec { ranks: 3, root: 0, aggregation: 1 };
+            algorithm(Collective::Reduce, &spec, bytes, medium, &config).unwrap().name
+        };
+        use Medium::{CrowdedWindows, Device, Windows};
+        assert_eq!([9, 99, 100].map(|bytes| of(bytes, CrowdedWindows)), ["chain", "tree", "direct"]);
+        assert_eq!([Device, Windows].map(|medium| of(9, medium)), ["tree"; 2]);
+    }
+
+    #[test]
+    fn long_sums_are_relayed_between_two_and_in_crowds_unless_the_order_counts() {
+        let of = |ranks, medium, order| {
+            let config = Config { order, ..Config::default() };
+            let spec = Spec { ranks, root: 0, aggregation: 1 };
+            algorithm(Collective::AllReduce, &spec, 1 << 20, medium, &config).unwrap().name
+        };
+        use Medium::{CrowdedWindows, Device, Windows};
+        let names = |order| {
+            [(2, Windows), (2, Device), (3, Windows), (3, CrowdedWindows)]
+                .map(|(ranks, medium)| of(ranks, medium, order))
+        };
+        assert_eq!(names(Order::Any), ["relay", "twoshot", "twoshot", "relay"]);
+        assert_eq!(names(Order::Ranks), ["relay", "twoshot", "twoshot", "twoshot"]);
+    }
+
+    #[test]
     fn aggregation_shrinks_as_chunks_grow() {
         let of = |bytes| aggregation(Collective::AllGather, 16, bytes, 128 << 10);
         assert_eq!([of(0), of(8), of(16 << 10), of(64 << 10), of(1 << 20)], [8, 8, 8, 2, 1]);

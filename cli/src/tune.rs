@@ -61,10 +61,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<u8, String> {
 
 /// What ranks have between them here.
 fn medium(transport: &str, ranks: usize) -> Medium {
-    match transport {
-        "shm" => Medium::Windows,
-        _ if ranks > cores().len() => Medium::Crowded,
-        _ => Medium::Messages,
+    match (transport, ranks > cores().len()) {
+        ("shm", false) => Medium::Windows,
+        ("shm", true) => Medium::CrowdedWindows,
+        (_, false) => Medium::Messages,
+        (_, true) => Medium::Crowded,
     }
 }
 

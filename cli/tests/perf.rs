@@ -174,7 +174,7 @@ fn flags_of_nccl_tests_are_understood() {
 
 #[test]
 fn fixed_algorithms_run_under_their_names() {
-    for algorithm in ["ring", "ring2", "tree", "pat", "doubling", "halving", "oneshot", "twoshot"] {
+    for algorithm in ["ring", "ring2", "tree", "pat", "doubling", "halving", "oneshot", "twoshot", "relay"] {
         let text = good(&[
             "all_reduce",
             "-t",

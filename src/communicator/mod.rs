@@ -255,12 +255,13 @@ impl Communicator {
         })
     }
 
-    /// The algorithm that would carry out `collective` with shares of `bytes` bytes.
+    /// The algorithm that would carry out `collective` with shares of `bytes` bytes; floats of 8 and 16 bits may be served by
+    /// another one, which rounds their sums once.
     ///
     /// # Errors
     /// If none can, or the one insisted on cannot.
     pub fn algorithm_for(&self, collective: Collective, bytes: usize) -> Result<&'static Algorithm> {
-        self.with(|engine| engine.algorithm(collective, 0, bytes))
+        self.with(|engine| engine.algorithm(collective, 0, bytes, false))
     }
 
     /// The algorithm that carried out the last collective of this rank.

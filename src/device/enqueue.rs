@@ -203,7 +203,7 @@ impl Shared {
     ) -> Result<&'static Algorithm> {
         let has_window = self.endpoint.reaches_all();
         let Some(algorithm) = state.chosen[collective as usize] else {
-            let medium = if has_window { Medium::Windows } else { Medium::Messages };
+            let medium = if has_window { Medium::Device } else { Medium::Messages };
             return select::algorithm(collective, spec, bytes, medium, self.base.config());
         };
         let reachable = match algorithm.reach {

@@ -89,7 +89,7 @@ impl Engine {
     }
 
     fn new_sheet(&mut self, key: Key, job: &Job<'_>) -> Result<Option<usize>> {
-        let algorithm = self.algorithm(job.collective, job.root, job.share_bytes_max)?;
+        let algorithm = self.algorithm(job.collective, job.root, job.share_bytes_max, job.is_narrow())?;
         let sheet = self.translate(key, job, algorithm);
         if sheet.is_none() {
             self.express.refused = Some(key);

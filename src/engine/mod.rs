@@ -82,6 +82,13 @@ pub(crate) struct Job<'a> {
     pub(crate) buffers: Buffers<'a>,
 }
 
+impl Job<'_> {
+    /// Whether it is on floats of 8 or 16 bits, which are summed in wider ones.
+    fn is_narrow(&self) -> bool {
+        self.dtype.is_float() && self.dtype.size() < size_of::<f32>()
+    }
+}
+
 /// The state of one communicator at one rank.
 pub(crate) struct Engine {
     mesh: Mesh,
@@ -183,7 +190,7 @@ impl Engine {
     }
 
     fn carry_out(&mut self, job: &mut Job<'_>) -> Result<()> {
-        let algorithm = self.algorithm(job.collective, job.root, job.share_bytes_max)?;
+        let algorithm = self.algorithm(job.collective, job.root, job.share_bytes_max, job.is_narrow())?;
         let spec = self.spec(job.collective, job.root, job.share_bytes_max);
         let bank_bytes = self.bank_bytes();
         let plan = self.plans.get(algorithm, spec, self.mesh.rank, &self.mesh.geometry, bank_bytes)?;

@@ -258,7 +258,7 @@ mod tests {
     fn every_algorithm_over_windows_of_one_hand_over_has_a_sheet() {
         for row in Algorithm::ALL.iter().filter(|row| row.reach == Reach::Windows) {
             let found = sheet(row.collective, row.name, 1).is_some();
-            assert_eq!(found, row.name != "twoshot", "{} {}", row.collective, row.name);
+            assert_eq!(found, !["twoshot", "relay"].contains(&row.name), "{} {}", row.collective, row.name);
         }
         assert!(sheet(Collective::AllReduce, "ring", 1).is_none());
     }

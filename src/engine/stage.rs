@@ -209,7 +209,9 @@ impl Stage<'_, '_, '_> {
     /// Folds `from` into `into`, [`OPERANDS_MAX`] operands in one pass over memory.
     fn reduce(&mut self, from: &[Place], into: &Place, finish: bool, fused: Fused) -> Result<Outcome> {
         let bytes = self.bytes_of(from.iter().chain([into]))?;
-        self.traffic.moved(bytes * foreign(self.rank, from));
+        // What is added to where it lies is moved once.
+        let elsewhere = Some(into).filter(|&into| from.first() != Some(into));
+        self.traffic.moved(bytes * foreign(self.rank, from.iter().chain(elsewhere)));
         stage_operands(&mut self.memory, &self.arithmetic, from, bytes);
         let passes = from.len().div_ceil(OPERANDS_MAX);
         let mut staged = 0;

@@ -2,7 +2,7 @@
 
 use super::algorithms::{
     barrier, bidirectional, binomial, bruck, direct, direct_reduce, double_tree, doubling, gather_scatter,
-    halving, linear, ordered, pairwise, pat, ring, zero_copy,
+    halving, linear, ordered, pairwise, pat, relay, ring, zero_copy,
 };
 use super::{Collective, Program, Rank, Schedule, Spec};
 
@@ -11,7 +11,8 @@ use super::{Collective, Program, Rank, Schedule, Spec};
 pub struct Cost {
     /// Steps of the longest chain: messages (or signals) that must follow one another.
     pub steps: u64,
-    /// Blocks sent over links, or copied from or into a peer's window, over all ranks.
+    /// Blocks sent over links, or copied from or into a peer's window (once, if something is added to one there), over
+    /// all ranks.
     pub blocks: u64,
     /// Most scratch blocks that any rank holds.
     pub scratch: u64,
@@ -63,6 +64,7 @@ impl Algorithm {
         halving::ALL_REDUCE,
         direct_reduce::ONE_SHOT,
         direct_reduce::TWO_SHOT,
+        relay::ALL_REDUCE,
         ordered::ALL_REDUCE,
         ordered::NAIVE,
         ring::ALL_GATHER,

@@ -186,7 +186,7 @@ pub enum Step {
         /// Where to.
         into: Place,
     },
-    /// `into = from[0] ⊕ from[1] ⊕ …` in one pass, in this order.
+    /// `into = from[0] ⊕ from[1] ⊕ …` in one pass, in this order; into a window in place, if `into` is the first of them.
     Reduce {
         /// The operands, at least one.
         from: Vec<Place>,

@@ -6,6 +6,8 @@
 //! memory, `crowded`, where they send messages within a host that has fewer cores,
 //! or `messages`, which is for everybody; `any` stands for no bound; bytes are those of
 //! one share. What no line covers, the built-in table does. `#` begins a comment.
+//! Lines for `windows` are for `crowded-windows` as well, where the ranks that share memory share cores, too, and for
+//! `device`, where they share memory of GPUs.
 
 use crate::schedule::{Algorithm, Collective, Reach, find};
 use std::fmt;
@@ -20,23 +22,29 @@ pub enum Medium {
     Crowded,
     /// Memory that all ranks share.
     Windows,
+    /// The same, between more ranks than the host has cores.
+    CrowdedWindows,
+    /// Memory of GPUs that all ranks share.
+    Device,
 }
 
 impl Medium {
     /// All there are.
-    pub const ALL: [Self; 3] = [Medium::Windows, Medium::Crowded, Medium::Messages];
+    pub const ALL: [Self; 5] =
+        [Medium::Windows, Medium::CrowdedWindows, Medium::Device, Medium::Crowded, Medium::Messages];
 
     /// What ranks can reach of each other without more ado.
     pub fn reach(self) -> Reach {
         match self {
             Medium::Messages | Medium::Crowded => Reach::Messages,
-            Medium::Windows => Reach::Windows,
+            Medium::Windows | Medium::CrowdedWindows | Medium::Device => Reach::Windows,
         }
     }
 
     /// Whether what holds for `self` is for communicators of this medium.
     fn is_for(self, medium: Medium) -> bool {
-        self == Medium::Messages || self == medium
+        let general = self == Medium::Windows && medium.reach() == Reach::Windows;
+        self == Medium::Messages || self == medium || general
     }
 
     fn name(self) -> &'static str {
@@ -44,6 +52,8 @@ impl Medium {
             Medium::Messages => "messages",
             Medium::Crowded => "crowded",
             Medium::Windows => "windows",
+            Medium::CrowdedWindows => "crowded-windows",
+            Medium::Device => "device",
         }
     }
 }
@@ -138,7 +148,8 @@ fn choice(line: &str) -> Result<Choice, String> {
     let found = Collective::ALL.into_iter().find(|known| known.name() == collective);
     let collective = found.ok_or_else(|| format!("no collective `{collective}`"))?;
     let Some(medium) = Medium::ALL.into_iter().find(|known| known.name() == medium) else {
-        return Err(format!("`{medium}` is none of `windows`, `crowded`, `messages`"));
+        let all = Medium::ALL.map(|medium| format!("`{}`", medium.name())).join(", ");
+        return Err(format!("`{medium}` is none of {all}"));
     };
     let algorithm =
         find(collective, name).ok_or_else(|| format!("no algorithm `{name}` for {collective}"))?;
@@ -152,9 +163,15 @@ fn choice(line: &str) -> Result<Choice, String> {
 /// bounds are for operations that it is not allowed to serve.
 const BUILT_IN: &[(Collective, Medium, usize, usize, &str)] = {
     use Collective::*;
-    use Medium::{Crowded, Messages, Windows};
+    use Medium::{Crowded, CrowdedWindows, Device, Messages, Windows};
     &[
+        (AllReduce, Device, ANY, 16 << 10, "oneshot"),
+        (AllReduce, Device, ANY, ANY, "twoshot"),
+        (AllReduce, Windows, 2, 4 << 10, "oneshot"),
+        (AllReduce, Windows, 2, ANY, "relay"),
         (AllReduce, Windows, ANY, 16 << 10, "oneshot"),
+        (AllReduce, CrowdedWindows, ANY, 384 << 10, "twoshot"),
+        (AllReduce, CrowdedWindows, ANY, ANY, "relay"),
         (AllReduce, Windows, ANY, ANY, "twoshot"),
         (AllGather, Windows, ANY, ANY, "direct"),
         (ReduceScatter, Windows, ANY, ANY, "direct"),
@@ -200,7 +217,10 @@ const BUILT_IN: &[(Collective, Medium, usize, usize, &str)] = {
 
 /// Whether `row` combines operands in the order of the ranks; so does everything that combines only two, or none.
 pub(super) fn is_in_rank_order(row: &Algorithm, ranks: usize) -> bool {
-    let sums_in_one_pass = row.reach != Reach::Messages || ["ordered", "naive"].contains(&row.name);
+    let sums_in_one_pass = match row.reach {
+        Reach::Messages => ["ordered", "naive"].contains(&row.name),
+        Reach::Windows | Reach::Buffers => row.name != "relay",
+    };
     !row.collective.reduces() || ranks <= 2 || sums_in_one_pass
 }
 

@@ -199,7 +199,7 @@ fn shares_may_differ() {
 fn bits_are_those_of_the_cpu() {
     let config = Config { ..config() };
     let value = |rank: usize, index: usize| ((index * 37 + rank * 101) % 97) as f32 * 0.37 - 11.0;
-    for name in ["ring", "tree", "twoshot", "oneshot"] {
+    for name in ["ring", "tree", "twoshot", "oneshot", "relay"] {
         let row = find(Collective::AllReduce, name).unwrap();
         let input = |rank| (0..999).map(|index| value(rank, index)).collect::<Vec<f32>>();
         let on_gpus = run(3, &config, |comm, stream| {

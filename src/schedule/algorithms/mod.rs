@@ -24,6 +24,7 @@ pub mod linear;
 pub mod ordered;
 pub mod pairwise;
 pub mod pat;
+pub mod relay;
 pub mod ring;
 pub mod zero_copy;
 

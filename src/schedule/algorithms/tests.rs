@@ -127,6 +127,27 @@ fn two_shot_reads_each_operand_once_and_hands_over_twice() {
 }
 
 #[test]
+fn a_relay_adds_to_each_sum_where_it_lies() {
+    let expected = [
+        "1:i1=2:w0",
+        "signal",
+        "wait 0.1",
+        "3:w0+1:i0=w0",
+        "signal",
+        "wait 2.2",
+        "0:w0+1:i3=w0",
+        "signal",
+        "wait 0.3",
+        "1:w0+1:i2=w0!",
+        "signal",
+        "1:w0=1:o2",
+    ];
+    let program = &written(Collective::AllReduce, "relay", &spec(4, 1), 1)[0];
+    assert_eq!(program[..expected.len()], expected);
+    assert_eq!(program[expected.len()..][..2], ["wait 0.4", "0:w0=1:o3"]);
+}
+
+#[test]
 fn names_are_unique_and_every_collective_has_a_row_without_windows() {
     let names: HashSet<_> = Algorithm::ALL.iter().map(|row| (row.collective, row.name)).collect();
     assert_eq!(names.len(), Algorithm::ALL.len());

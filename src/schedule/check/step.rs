@@ -101,7 +101,7 @@ impl Machine<'_> {
         if !is_callers(into.block) && from.iter().all(|place| place.block.space == Space::Window) {
             return Err(Fault::UnknownLength);
         }
-        if into.block.space == Space::Window && from.contains(into) {
+        if into.block.space == Space::Window && from[1..].contains(into) {
             return Err(Fault::Overlap(into.block));
         }
         let operands = from.iter().map(|place| {
@@ -109,7 +109,10 @@ impl Machine<'_> {
             self.read(strand, place)
         });
         let operands = operands.collect::<Result<Vec<Value>, Fault>>()?;
-        self.count_remote(strand, into);
+        // What is added to where it lies is moved once.
+        if from[0] != *into {
+            self.count_remote(strand, into);
+        }
         let value = self.combined(&operands, finish)?;
         self.write(strand, into, value)?;
         Ok(Outcome::Done)

@@ -1,0 +1,107 @@
+//! All-reduce over windows in which a sum stays where it is, and the ranks come to it.
+//!
+//! Each chunk is summed in the window of its owner, the last of the ranks that add to it in turn: a ring, but nothing is sent on.
+//! What is under way is one share for all ranks together, where each rank of a two-shot lays out its own, so that
+//! it stays in caches nearer by. The price is as many hand-overs as ranks, which costs little where ranks share cores.
+//!
+//! An even number of ranks goes round in two circles: a sum gets all of the one before it changes to the other. With
+//! neighbours on one core, as launchers place them, it moves from core to core once.
+//!
+//! Source: the ring of Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations",
+//! JPDC 2009, without its messages.
+
+use super::{alone, any, one_per_rank};
+use crate::schedule::{
+    Algorithm, Collective, Cost, Program, ProgramBuilder, Rank, Reach, Spec, Step, at, input, output, window,
+};
+
+/// All-reduce by sums that stay in place.
+pub const ALL_REDUCE: Algorithm = Algorithm {
+    name: "relay",
+    collective: Collective::AllReduce,
+    about: "each chunk is summed in one place, where the ranks add to it in turn: least memory under way",
+    source: "Patarasuk, Yuan: Bandwidth optimal all-reduce, JPDC 2009; in place",
+    reach: Reach::Windows,
+    aggregates: false,
+    fits: any,
+    parts: one_per_rank,
+    build: all_reduce,
+    cost: |spec| Cost {
+        steps: if spec.ranks > 1 { spec.count() } else { 0 },
+        blocks: 2 * spec.count() * (spec.count() - 1),
+        scratch: 0,
+    },
+};
+
+fn all_reduce(spec: &Spec, rank: Rank) -> Program {
+    if spec.ranks == 1 {
+        return alone(rank, 1);
+    }
+    let (course, last) = (Course::of(spec), spec.ranks - 1);
+    let owner = |chunk| course.rank(chunk, last);
+    let mut builder = ProgramBuilder::new(rank);
+    builder.put(input(rank), owner(rank), window(0)).signal();
+    for turn in 1..spec.ranks {
+        let chunk = course.chunk(rank, turn);
+        let sum = at(owner(chunk), window(0));
+        let from = vec![sum, at(rank, input(chunk))];
+        builder.wait(course.rank(chunk, turn - 1), turn as u32);
+        builder.step(Step::Reduce { from, into: sum, finish: turn == last }).signal();
+    }
+    let own = course.chunk(rank, last);
+    builder.copy(window(0), output(own));
+    for chunk in spec.peers(own) {
+        builder.wait(owner(chunk), spec.ranks as u32).get(owner(chunk), window(0), output(chunk));
+    }
+    builder.finish(0, 1)
+}
+
+/// Who adds to which chunk in which turn; the first is that of a chunk's own rank.
+struct Course {
+    /// Ranks of one circle.
+    circle: usize,
+    circles: usize,
+}
+
+impl Course {
+    fn of(spec: &Spec) -> Self {
+        let circles = if spec.ranks.is_multiple_of(2) { 2 } else { 1 };
+        Self { circle: spec.ranks / circles, circles }
+    }
+
+    fn rank(&self, chunk: usize, turn: usize) -> Rank {
+        self.other(chunk, turn) * self.circle + (chunk + turn) % self.circle
+    }
+
+    fn chunk(&self, rank: Rank, turn: usize) -> usize {
+        self.other(rank, turn) * self.circle + (rank + self.circle - turn % self.circle) % self.circle
+    }
+
+    /// The circle that a chunk of this number is in, or a rank's chunk comes from, in a turn.
+    fn other(&self, number: usize, turn: usize) -> usize {
+        (number / self.circle + turn / self.circle) % self.circles
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_rank_adds_to_every_chunk_once_and_changes_circles_once() {
+        for ranks in 2..=13 {
+            let course = Course::of(&Spec { ranks, root: 0, aggregation: 1 });
+            for chunk in 0..ranks {
+                let order: Vec<Rank> = (0..ranks).map(|turn| course.rank(chunk, turn)).collect();
+                let mut all = order.clone();
+                all.sort_unstable();
+                assert_eq!(all, (0..ranks).collect::<Vec<_>>());
+                assert_eq!(order[0], chunk);
+                let changes =
+                    order.windows(2).filter(|pair| pair[0] / course.circle != pair[1] / course.circle);
+                assert_eq!(changes.count(), course.circles - 1);
+                assert!(order.iter().enumerate().all(|(turn, &rank)| course.chunk(rank, turn) == chunk));
+            }
+        }
+    }
+}
