@@ -62,7 +62,7 @@ fn shared_memory_needs_no_sockets_and_grows_as_it_is_used() {
     }
     assert!(small.get("resident") < 128.0, "8 bytes cost {} KiB", small.get("resident"));
     // The window is used, and no page beyond it and a few more.
-    assert!((1024.0..8192.0).contains(&large.get("resident")), "{:?}", large.values);
+    assert!((256.0..8192.0).contains(&large.get("resident")), "{:?}", large.values);
     assert!(idle.get("mapped") > 4.0 * 4096.0 && large.get("mapped") == idle.get("mapped"));
 }
 
