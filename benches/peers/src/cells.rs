@@ -3,6 +3,7 @@
 use crate::case::{Case, Collective, Transport};
 use crate::contender::DEFAULTS;
 use crate::ours;
+use crate::results::Names;
 use crate::rows::{FLOOR, Row, What};
 use crate::stats::{geometric_mean, median};
 use std::collections::{BTreeMap, BTreeSet};
@@ -52,7 +53,7 @@ pub(crate) fn limits(rows: &[Row]) -> Option<Limits> {
 }
 
 /// All cells, by case and size.
-pub(crate) fn cells(rows: &[Row]) -> Vec<Cell> {
+pub(crate) fn cells<'a>(rows: impl IntoIterator<Item = &'a Row>) -> Vec<Cell> {
     let mut cells: BTreeMap<(Case, usize), Rounds> = BTreeMap::new();
     for row in rows {
         let (What::Cell(case, bytes), &Ok(micros)) = (row.what, &row.outcome) else {
@@ -107,6 +108,12 @@ impl Cell {
     /// How many times faster unisono is than the best peer: above one is a cell won.
     pub(crate) fn ratio(&self) -> Option<f64> {
         Some(self.best_peer()?.micros / self.ours()?)
+    }
+
+    /// The median of one contender in one setting.
+    pub(crate) fn time_of(&self, (contender, setting): Names<'_>) -> Option<f64> {
+        let is_it = |who: &Who| (who.contender.as_str(), who.setting.as_str()) == (contender, setting);
+        self.best(is_it).map(|best| best.micros)
     }
 
     fn best(&self, counts: impl Fn(&Who) -> bool) -> Option<Best<'_>> {

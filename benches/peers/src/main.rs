@@ -62,6 +62,12 @@ struct Arguments {
     /// peer's time in the first; inf: all.
     #[arg(long, default_value_t = 1.5)]
     within: f64,
+    /// Further rounds, of the cells alone in which unisono and the best peer are close, and of the peers that decide them.
+    #[arg(long)]
+    more: Option<usize>,
+    /// A cell is close while neither takes more than so many times the other's time, by the medians so far.
+    #[arg(long, default_value_t = 1.35)]
+    close: f64,
     /// Milliseconds of samples for each size in each round; there are always three samples.
     #[arg(long, default_value_t = 30)]
     budget: u64,
@@ -203,6 +209,8 @@ impl Arguments {
             collectives: collectives.to_vec(),
             sizes: chosen(&self.sizes, &QUICK_SIZES, &SIZES),
             rounds: self.rounds.unwrap_or(if quick { 1 } else { 3 }),
+            more: self.more.unwrap_or(if quick { 0 } else { 6 }),
+            close: self.close,
             patience: Patience {
                 budget: Duration::from_millis(self.budget),
                 limit: Duration::from_secs(self.limit),

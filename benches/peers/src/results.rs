@@ -1,7 +1,8 @@
 //! Rows in a file, and what they say about who still has to run.
 
 use crate::case::Case;
-use crate::cells::is_ours;
+use crate::cells::{cells, is_ours};
+use crate::ours;
 use crate::rows::{FLOOR, Row, What, save};
 use std::path::PathBuf;
 
@@ -45,6 +46,19 @@ impl Results {
         }
     }
 
+    /// Whether a contender should have further rounds of a cell: unisono and the best peer are within so many times
+    /// of each other, by the medians so far, and it is one of those that decide.
+    pub(crate) fn is_close(&self, case: Case, bytes: usize, names: Names<'_>, within: f64) -> bool {
+        let what = What::Cell(case, case.stated(bytes));
+        let cell = cells(self.rows.iter().filter(|row| row.what == what)).pop();
+        let sides =
+            cell.as_ref().and_then(|cell| Some((cell.time_of(names)?, cell.best_peer()?, cell.ratio()?)));
+        sides.is_some_and(|(micros, best, ratio)| {
+            let decides = names.0 == ours::NAME || !is_ours(names.0) && micros <= DECIDES * best.micros;
+            decides && ratio.max(ratio.recip()) <= within
+        })
+    }
+
     pub(crate) fn has_startup(&self, round: usize, name: &str) -> bool {
         let is_it = |row: &&Row| matches!(row.what, What::Startup(_)) && row.round == round;
         self.rows.iter().filter(is_it).any(|row| row.contender == name)
@@ -84,6 +98,9 @@ impl Results {
         self.rows.iter().filter(there).filter(theirs)
     }
 }
+
+/// A peer takes part in further rounds up to so many times the best peer's time.
+const DECIDES: f64 = 1.25;
 
 /// Microseconds from core to core that tell near cores from far ones; none where they were always about the same.
 fn boundary(rows: &[Row]) -> Option<f64> {
@@ -141,6 +158,31 @@ mod tests {
         assert!(worth(8, OURS) && worth(8, UCX) && !worth(8, RING));
         assert!(worth(1024, UCX) && !worth(1024, RING));
         assert!(worth(2048, RING) && results.is_worth(CASE, 8, RING, f64::INFINITY));
+        std::fs::remove_file(results.path).expect("removed");
+    }
+
+    #[test]
+    fn further_rounds_are_for_cells_and_peers_that_are_close() {
+        let rows = [
+            (OURS, 16, Ok(2.0)),
+            (("unisono window", "auto"), 16, Ok(1.9)),
+            (UCX, 16, Ok(2.1)),
+            (RING, 16, Ok(2.7)),
+            (OURS, 1024, Ok(3.0)),
+            (UCX, 1024, Ok(2.0)),
+            (OURS, 2048, Err("it hung")),
+            (UCX, 2048, Ok(2.0)),
+        ];
+        let mut results = results("close", &rows);
+        let close = |results: &Results, bytes, names| results.is_close(CASE, bytes, names, 1.3);
+        assert!(close(&results, 8, OURS) && close(&results, 8, UCX));
+        assert!(!close(&results, 8, RING) && !close(&results, 8, ("unisono window", "auto")));
+        assert!(!close(&results, 1024, OURS) && !close(&results, 2048, UCX) && !close(&results, 4096, OURS));
+        // Medians, not the first round: of 2.7, 2.1 and 2.2 it is 2.2.
+        for (round, micros) in [(2, 2.1), (3, 2.2)] {
+            results.add(round, RING, None, [(What::Cell(CASE, 16), Ok(micros))]).expect("writable");
+        }
+        assert!(close(&results, 8, RING));
         std::fs::remove_file(results.path).expect("removed");
     }
 

@@ -17,6 +17,10 @@ pub(crate) struct Plan {
     pub(crate) collectives: Vec<Collective>,
     pub(crate) sizes: Vec<usize>,
     pub(crate) rounds: usize,
+    /// Further rounds, of close cells only.
+    pub(crate) more: usize,
+    /// How many times the other's time is close.
+    pub(crate) close: f64,
     pub(crate) patience: Patience,
     /// After the first round: how many times the best peer's time somebody may take.
     pub(crate) within: f64,
@@ -32,30 +36,36 @@ impl Plan {
     /// Runs everything that `results` lacks.
     pub(crate) fn run(&self, unisono: &Unisono, peers: &[Peer], results: &mut Results) -> Result<(), String> {
         let (begun, mut bill) = (Instant::now(), Bill::new());
-        for &world in &self.worlds {
+        for (world, round) in self.order() {
+            let (rounds, minutes) = (self.rounds_of(world), begun.elapsed().as_secs() / 60);
+            eprintln!("{world}: round {round} of {rounds} and {} more, {minutes} min so far", self.more);
             let contenders = self.contenders(world, unisono, peers);
-            let rounds = self.rounds_of(world);
-            for round in 1..=rounds {
-                let minutes = begun.elapsed().as_secs() / 60;
-                eprintln!("{world}: round {round} of {rounds}, {minutes} min so far");
-                // Nobody always runs behind the same one.
-                let mut order: Vec<&Contender<'_>> = contenders.iter().collect();
-                order.rotate_left((round - 1) * contenders.len() / rounds);
-                for contender in order {
-                    let wanted = self.wanted(contender, world, round, results);
-                    if wanted.is_empty() {
-                        continue;
-                    }
-                    let task = Task { world, wanted, patience: self.patience, floor: round == 1 };
-                    let spent = self.turns(contender, &task, round, results)?;
-                    bill.entry(contender.names()).or_default().add(spent);
+            // Nobody always runs behind the same one.
+            let mut order: Vec<&Contender<'_>> = contenders.iter().collect();
+            order.rotate_left((round - 1) * contenders.len() / rounds % contenders.len().max(1));
+            for contender in order {
+                let wanted = self.wanted(contender, world, round, results);
+                if wanted.is_empty() {
+                    continue;
                 }
+                let task = Task { world, wanted, patience: self.patience, floor: round == 1 };
+                let spent = self.turns(contender, &task, round, results)?;
+                bill.entry(contender.names()).or_default().add(spent);
             }
         }
         for ((name, setting), spent) in bill {
             eprintln!("in all: {name}, {setting}: {spent}");
         }
         Ok(())
+    }
+
+    /// All rounds of one world after the other, then further ones of all in turn: minutes lie between those, and the
+    /// machine has changed.
+    fn order(&self) -> Vec<(World, usize)> {
+        let all = |world| (1..=self.rounds_of(world)).map(move |round| (world, round));
+        let further = |more| self.worlds.iter().map(move |&world| (world, self.rounds_of(world) + more));
+        let more = if self.rounds == 0 { 0 } else { self.more };
+        self.worlds.iter().copied().flat_map(all).chain((1..=more).flat_map(further)).collect()
     }
 
     /// Twice as many where every rank has a core: some find the cores near, some far.
@@ -90,8 +100,13 @@ impl Plan {
         let names = contender.names();
         let sizes = |collective| {
             let case = world.case(collective);
+            let is_worth = |&bytes: &usize| match round {
+                1 => true,
+                _ if round <= self.rounds_of(world) => results.is_worth(case, bytes, names, self.within),
+                _ => results.is_close(case, bytes, names, self.close),
+            };
             let mut sizes = results.missing(round, case, names, &self.sizes);
-            sizes.retain(|&bytes| round == 1 || results.is_worth(case, bytes, names, self.within));
+            sizes.retain(is_worth);
             sizes
         };
         let takes_part = |collective: &Collective| contender.is_for(world, *collective, self.cores);
