@@ -96,7 +96,7 @@ pub struct Config {
     /// file, as `unisono tune` writes it.
     pub table: Table,
     /// Cache that what all ranks of a host have staged may fill: data is cut into slices and staged on so many
-    /// channels that it stays there. `UNISONO_CACHE_BYTES`, 8 MiB.
+    /// channels that it stays there. All ranks must agree. `UNISONO_CACHE_BYTES`, 8 MiB.
     pub cache_bytes: usize,
     /// When the buffers of all ranks have this many bytes or more, results of direct algorithms bypass the cache.
     /// `UNISONO_STREAM_FROM_BYTES`, 20 MiB.

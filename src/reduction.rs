@@ -1,6 +1,6 @@
 //! How elements are combined, as the caller says it.
 
-use unisono_cuda::{Element, Finish, Op, Scalar};
+use unisono_cuda::{DType, Element, Finish, Op, Scalar};
 
 /// How the elements of all ranks become one.
 ///
@@ -43,6 +43,12 @@ impl Reduction {
             Reduction::Avg => Op::Avg,
             Reduction::PreMulSum(_) => Op::PreMulSum,
         }
+    }
+
+    /// Whether sums of this type are made in a wider one and rounded.
+    pub(crate) fn rounds(self, dtype: DType) -> bool {
+        let makes_new_values = !matches!(self, Reduction::Min | Reduction::Max);
+        makes_new_values && dtype.is_float() && dtype.size() < size_of::<f32>()
     }
 
     /// The factor to apply when this rank's input is read.

@@ -6,26 +6,31 @@ pub use table::{ANY, Choice, Medium, Table};
 
 use crate::config::{Config, Order};
 use crate::error::{Error, ErrorKind, Result};
-use crate::schedule::{Algorithm, Collective, Spec};
+use crate::schedule::{Algorithm, Collective, Reach, Spec};
 
 /// The algorithm for an operation whose longest share has `bytes` bytes.
 ///
-/// Depends on nothing that differs between ranks, so that all choose alike.
+/// Depends on nothing that differs between ranks, so that all choose alike. `narrow`: what is combined is rounded to floats
+/// of 8 or 16 bits. In windows they are rounded once, which is worth more than a faster way; only who asks for another gets it.
 pub(crate) fn algorithm(
     collective: Collective,
     spec: &Spec,
     bytes: usize,
     medium: Medium,
+    narrow: bool,
     config: &Config,
 ) -> Result<&'static Algorithm> {
     let asked_for = config.algorithm(collective).filter(|row| row.reach <= medium.reach());
     let ordered = |row: &&Algorithm| config.order == Order::Any || table::is_in_rank_order(row, spec.ranks);
+    let exact =
+        |row: &Algorithm| !narrow || table::rounds_once(row, spec.ranks) || medium.reach() == Reach::Messages;
     if let Some(row) = asked_for.filter(|row| (row.fits)(spec)).filter(ordered) {
         tracing::debug!(target: "select", "{collective} of {bytes} bytes: {} was asked for", row.name);
         return Ok(row);
     }
     let mut choices = config.table.choices(collective, medium, spec.ranks, bytes);
-    let choice = choices.find(|Choice { algorithm, .. }| (algorithm.fits)(spec) && ordered(algorithm));
+    let choice = choices
+        .find(|Choice { algorithm, .. }| (algorithm.fits)(spec) && ordered(algorithm) && exact(algorithm));
     let Some(Choice { medium, ranks_max, bytes_max, algorithm }) = choice else {
         let text = format!("no algorithm for {collective} with {} ranks", spec.ranks);
         return Err(Error::new(ErrorKind::Unavailable(text)));
@@ -55,14 +60,18 @@ mod tests {
     use super::*;
     use crate::config::algorithms;
 
+    const BOTH: [bool; 2] = [false, true];
+
     #[test]
     fn every_collective_is_served_anywhere() {
         for ranks in 1..=17 {
             for collective in Collective::ALL {
                 for medium in Medium::ALL {
                     let spec = Spec { ranks, root: 0, aggregation: 1 };
-                    let found = algorithm(collective, &spec, 1 << 30, medium, &Config::default());
-                    assert!(found.is_ok(), "{collective} with {ranks} ranks");
+                    let found = BOTH.map(|narrow| {
+                        algorithm(collective, &spec, 1 << 30, medium, narrow, &Config::default())
+                    });
+                    assert!(found.iter().all(|found| found.is_ok()), "{collective} with {ranks} ranks");
                 }
             }
         }
@@ -75,7 +84,7 @@ mod tests {
         let config = Config { table, ..Config::default() };
         let of = |ranks, bytes, medium| {
             let spec = Spec { ranks, root: 0, aggregation: 1 };
-            algorithm(Collective::AllReduce, &spec, bytes, medium, &config).unwrap().name
+            algorithm(Collective::AllReduce, &spec, bytes, medium, false, &config).unwrap().name
         };
         let windows = |ranks, bytes| of(ranks, bytes, Medium::Windows);
         assert_eq!([windows(2, 1000), windows(2, 1001), windows(3, 8)], ["ring", "tree", "tree"]);
@@ -88,7 +97,7 @@ mod tests {
             Config { order: Order::Ranks, algorithms: algorithms("ring").unwrap(), ..Config::default() };
         let of = |collective, ranks, bytes, medium| {
             let spec = Spec { ranks, root: 0, aggregation: 1 };
-            algorithm(collective, &spec, bytes, medium, &config).unwrap().name
+            algorithm(collective, &spec, bytes, medium, false, &config).unwrap().name
         };
         use Collective::{AllGather, AllReduce, Reduce, ReduceScatter};
         use Medium::{Messages, Windows};
@@ -103,23 +112,23 @@ mod tests {
         let config = Config { table, ..Config::default() };
         let of = |bytes, medium| {
             let spec = Spec { ranks: 3, root: 0, aggregation: 1 };
-            algorithm(Collective::Reduce, &spec, bytes, medium, &config).unwrap().name
+            algorithm(Collective::Reduce, &spec, bytes, medium, false, &config).unwrap().name
         };
         assert_eq!([9, 99, 1 << 30].map(|bytes| of(bytes, Medium::Crowded)), ["chain", "tree", "binomial"]);
         assert_eq!([9, 99].map(|bytes| of(bytes, Medium::Messages)), ["tree"; 2]);
     }
 
     #[test]
-    fn windows_of_crowds_and_devices_have_lines_of_their_own_and_else_those_for_windows() {
+    fn windows_of_crowds_have_lines_of_their_own_and_else_those_for_windows_and_devices_only_their_own() {
         let table = Table::parse("reduce crowded-windows any 9 chain\nreduce windows any 99 tree\n").unwrap();
         let config = Config { table, ..Config::default() };
         let of = |bytes, medium| {
             let spec = Spec { ranks: 3, root: 0, aggregation: 1 };
-            algorithm(Collective::Reduce, &spec, bytes, medium, &config).unwrap().name
+            algorithm(Collective::Reduce, &spec, bytes, medium, false, &config).unwrap().name
         };
         use Medium::{CrowdedWindows, Device, Windows};
         assert_eq!([9, 99, 100].map(|bytes| of(bytes, CrowdedWindows)), ["chain", "tree", "direct"]);
-        assert_eq!([Device, Windows].map(|medium| of(9, medium)), ["tree"; 2]);
+        assert_eq!([Windows, Device].map(|medium| of(9, medium)), ["tree", "direct"]);
     }
 
     #[test]
@@ -127,7 +136,7 @@ mod tests {
         let of = |ranks, medium, order| {
             let config = Config { order, ..Config::default() };
             let spec = Spec { ranks, root: 0, aggregation: 1 };
-            algorithm(Collective::AllReduce, &spec, 1 << 20, medium, &config).unwrap().name
+            algorithm(Collective::AllReduce, &spec, 1 << 20, medium, false, &config).unwrap().name
         };
         use Medium::{CrowdedWindows, Device, Windows};
         let names = |order| {
@@ -136,6 +145,31 @@ mod tests {
         };
         assert_eq!(names(Order::Any), ["relay", "twoshot", "twoshot", "relay"]);
         assert_eq!(names(Order::Ranks), ["relay", "twoshot", "twoshot", "twoshot"]);
+    }
+
+    #[test]
+    fn narrow_floats_of_many_are_rounded_once_unless_somebody_insists() {
+        let table = Table::parse("all_reduce crowded-windows any any relay").unwrap();
+        let measured = Config { table, ..Config::default() };
+        let insists = Config { algorithms: algorithms("relay").unwrap(), ..Config::default() };
+        let of = |ranks, narrow, config| {
+            let spec = Spec { ranks, root: 0, aggregation: 1 };
+            algorithm(Collective::AllReduce, &spec, 1 << 20, Medium::CrowdedWindows, narrow, config)
+                .unwrap()
+                .name
+        };
+        let built_in = Config::default();
+        for config in [&built_in, &measured] {
+            assert_eq!(
+                [of(4, false, config), of(4, true, config), of(2, true, config)],
+                ["relay", "twoshot", "relay"]
+            );
+        }
+        assert_eq!(of(4, true, &insists), "relay");
+        let spec = Spec { ranks: 4, root: 0, aggregation: 1 };
+        let apart =
+            algorithm(Collective::AllReduce, &spec, 1 << 30, Medium::Messages, true, &measured).unwrap();
+        assert_eq!(apart.name, "ring");
     }
 
     #[test]

@@ -120,7 +120,7 @@ impl Shared {
         let loan = state.loan(job, &spec, bytes, self.base.config());
         let algorithm = match &loan {
             Some(loan) => loan.row,
-            None => self.algorithm(state, job.collective, &spec, bytes)?,
+            None => self.algorithm(state, job, &spec, bytes)?,
         };
         let plan = state.plans.get(algorithm, spec, &self.endpoint, &self.order)?;
         let op = job.reduction.map(Reduction::op);
@@ -197,14 +197,15 @@ impl Shared {
     fn algorithm(
         &self,
         state: &State,
-        collective: Collective,
+        job: &Job<'_>,
         spec: &Spec,
         bytes: usize,
     ) -> Result<&'static Algorithm> {
         let has_window = self.endpoint.reaches_all();
-        let Some(algorithm) = state.chosen[collective as usize] else {
+        let Some(algorithm) = state.chosen[job.collective as usize] else {
             let medium = if has_window { Medium::Device } else { Medium::Messages };
-            return select::algorithm(collective, spec, bytes, medium, self.base.config());
+            let narrow = job.reduction.is_some_and(|reduction| reduction.rounds(job.dtype));
+            return select::algorithm(job.collective, spec, bytes, medium, narrow, self.base.config());
         };
         let reachable = match algorithm.reach {
             Reach::Messages => true,

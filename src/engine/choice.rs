@@ -12,7 +12,7 @@ impl Engine {
         self.express.forget();
     }
 
-    /// The algorithm that an operation of this size would use; `narrow`: on floats of 8 or 16 bits.
+    /// The algorithm that an operation of this size would use; `narrow`: it rounds to floats of 8 or 16 bits.
     pub(crate) fn algorithm(
         &self,
         collective: Collective,
@@ -26,22 +26,21 @@ impl Engine {
                 algorithm,
                 "buffers from `Communicator::alloc`; it is used for them by itself",
             )),
-            Some(algorithm) if algorithm.reach > self.medium(narrow).reach() => {
+            Some(algorithm) if algorithm.reach > self.medium().reach() => {
                 Err(unavailable(algorithm, "shared memory"))
             }
             Some(algorithm) if !(algorithm.fits)(&spec) => {
                 Err(unavailable(algorithm, "another number of ranks"))
             }
             Some(algorithm) => Ok(algorithm),
-            None => select::algorithm(collective, &spec, bytes, self.medium(narrow), &self.config),
+            None => select::algorithm(collective, &spec, bytes, self.medium(), narrow, &self.config),
         }
     }
 
-    /// What lies between the ranks. Floats that are summed in wider ones are rounded once where all are summed in one pass,
-    /// which is worth more than what windows of a crowd gain otherwise.
-    fn medium(&self, narrow: bool) -> Medium {
+    /// What lies between the ranks.
+    fn medium(&self) -> Medium {
         match self.mesh.window {
-            Some(_) if self.mesh.crowded && !narrow => Medium::CrowdedWindows,
+            Some(_) if self.mesh.crowded => Medium::CrowdedWindows,
             Some(_) => Medium::Windows,
             None if self.mesh.crowded => Medium::Crowded,
             None => Medium::Messages,

@@ -189,25 +189,26 @@ impl Memory<'_, '_> {
         }
     }
 
-    /// Whether the input is a buffer of its own.
-    pub(crate) fn has_input(&self) -> bool {
-        self.buffers.input.is_some()
+    /// Whether the input can be read while `into` is written.
+    pub(crate) fn has_input_beside(&self, into: Block) -> bool {
+        self.buffers.input.is_some() || self.range(into).is_none()
     }
 
     /// `into` to write (none if it is a window's) beside everything that can be read meanwhile.
     pub(crate) fn open(&mut self, into: Block, bytes: usize) -> Open<'_> {
         let range = self.range(into);
         let Memory { buffers, scratch, input, piece, .. } = self;
-        let target = match (into.space, range) {
+        let (input_layout, piece) = (*input, *piece);
+        let (target, input) = match (into.space, range) {
             (Space::Scratch, _) => {
                 scratch.lengths[into.index as usize] = bytes;
                 let range = scratch.range(into.index as usize);
-                Some(Target::from(&mut scratch.bytes[range]))
+                (Some(Target::from(&mut scratch.bytes[range])), Some(buffers.views().0))
             }
-            (_, Some(range)) => Some(Target::from(&mut buffers.buffer[range])),
-            (_, None) => None,
+            (_, Some(range)) => (Some(Target::from(&mut buffers.buffer[range])), buffers.input),
+            (_, None) => (None, Some(buffers.views().0)),
         };
-        Open { target, input: buffers.input, input_layout: input, piece: *piece, staging: &scratch.staging }
+        Open { target, input, input_layout, piece, staging: &scratch.staging }
     }
 
     /// `into` to write and `with` to read at once, where they are different memories.

@@ -83,9 +83,9 @@ pub(crate) struct Job<'a> {
 }
 
 impl Job<'_> {
-    /// Whether it is on floats of 8 or 16 bits, which are summed in wider ones.
+    /// Whether it combines floats of 8 or 16 bits in wider ones, and rounds what comes of it.
     fn is_narrow(&self) -> bool {
-        self.dtype.is_float() && self.dtype.size() < size_of::<f32>()
+        self.reduction.is_some_and(|reduction| reduction.rounds(self.dtype))
     }
 }
 

@@ -95,19 +95,20 @@ pub(crate) fn stage_scaled(
     }
 }
 
-/// Puts every operand into staging that cannot be read where it is while the target is written:
-/// those of this rank, but for a send buffer of its own that needs no factor.
+/// Puts every operand into staging that cannot be read where it is while `own` is written:
+/// those of this rank, but for an input that needs no factor and is other memory.
 pub(crate) fn stage_operands(
     memory: &mut Memory<'_, '_>,
     arithmetic: &Arithmetic,
     from: &[Place],
+    own: Block,
     bytes: usize,
 ) {
     let mut offset = 0;
     for place in from {
         let direct = match place.block.space {
             Space::Window => true,
-            Space::Input => memory.has_input() && arithmetic.factor.is_none(),
+            Space::Input => memory.has_input_beside(own) && arithmetic.factor.is_none(),
             Space::Output | Space::Scratch => false,
         };
         if !direct {

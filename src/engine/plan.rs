@@ -140,7 +140,7 @@ fn make(
     })
 }
 
-/// Finds results that are reduced into the own window for the peers and then copied to the output: both
+/// Finds results that are reduced into a window for the peers and then copied to the output: both
 /// are written in one pass. A signal may lie between; it is then given a little later.
 fn fuse(steps: &[Step]) -> Vec<Fused> {
     let mut fused = vec![Fused::Not; steps.len()];

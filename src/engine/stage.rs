@@ -60,7 +60,7 @@ impl Stage<'_, '_, '_> {
     /// Carries out `step`, or finds out whom it waits for.
     pub(crate) fn run(&mut self, step: &Step, fused: Fused) -> Result<Outcome> {
         match step {
-            _ if fused == Fused::Done => Ok(Outcome::Done),
+            Step::Copy { from, into } if fused == Fused::Done => self.copied(from, into),
             Step::Send { peer, blocks } => self.send(*peer, blocks),
             Step::Recv { peer, into } => self.recv(*peer, into),
             Step::RecvReduce { peer, with, into, finish } => self.recv_reduce(*peer, with, into, *finish),
@@ -174,6 +174,13 @@ impl Stage<'_, '_, '_> {
         Ok(Outcome::Done)
     }
 
+    /// What an earlier step has copied counts as if it were copied here.
+    fn copied(&mut self, from: &Place, into: &Place) -> Result<Outcome> {
+        let bytes = self.bytes_of([from, into])?;
+        self.traffic.moved(bytes * foreign(self.rank, [from, into]).min(1));
+        Ok(Outcome::Done)
+    }
+
     fn copy(&mut self, from: &Place, into: &Place) -> Result<Outcome> {
         let bytes = self.bytes_of([from, into])?;
         let slice_bytes = self.memory.slice_bytes;
@@ -212,7 +219,9 @@ impl Stage<'_, '_, '_> {
         // What is added to where it lies is moved once.
         let elsewhere = Some(into).filter(|&into| from.first() != Some(into));
         self.traffic.moved(bytes * foreign(self.rank, from.iter().chain(elsewhere)));
-        stage_operands(&mut self.memory, &self.arithmetic, from, bytes);
+        // Of the targets, one at most is memory of the caller.
+        let own = if let Fused::Also(block) = fused { block } else { into.block };
+        stage_operands(&mut self.memory, &self.arithmetic, from, own, bytes);
         let passes = from.len().div_ceil(OPERANDS_MAX);
         let mut staged = 0;
         for (pass, operands) in from.chunks(OPERANDS_MAX).enumerate() {

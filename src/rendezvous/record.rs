@@ -63,9 +63,10 @@ impl Record {
             tcp: doors.tcp_address(),
             unix: doors.unix_name().to_owned(),
             agreement: format!(
-                "{:?}, {} sockets, transport {transport}, table {:x}",
+                "{:?}, {} sockets, {} bytes of cache, transport {transport}, table {:x}",
                 config.geometry(),
                 config.sockets,
+                config.cache_bytes,
                 config.table.digest()
             ),
         }

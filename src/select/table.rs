@@ -6,8 +6,8 @@
 //! memory, `crowded`, where they send messages within a host that has fewer cores,
 //! or `messages`, which is for everybody; `any` stands for no bound; bytes are those of
 //! one share. What no line covers, the built-in table does. `#` begins a comment.
-//! Lines for `windows` are for `crowded-windows` as well, where the ranks that share memory share cores, too, and for
-//! `device`, where they share memory of GPUs.
+//! Lines for `windows` are for `crowded-windows` as well, where the ranks that share memory share cores, too. Where they
+//! share memory of GPUs, those for `device` are.
 
 use crate::schedule::{Algorithm, Collective, Reach, find};
 use std::fmt;
@@ -114,13 +114,16 @@ impl Table {
         ranks: usize,
         bytes: usize,
     ) -> impl Iterator<Item = Choice> + '_ {
+        use Medium::{Device, Windows};
         let applies = move |choice: &Choice| {
             choice.algorithm.collective == collective
                 && choice.medium.is_for(medium)
                 && ranks <= choice.ranks_max
                 && bytes <= choice.bytes_max
         };
-        self.0.iter().copied().chain(built_in(collective)).filter(applies)
+        // What was measured in memory of a host says nothing of a GPU's.
+        let measured = self.0.iter().filter(move |choice| (choice.medium, medium) != (Windows, Device));
+        measured.copied().chain(built_in(collective)).filter(applies)
     }
 }
 
@@ -217,11 +220,13 @@ const BUILT_IN: &[(Collective, Medium, usize, usize, &str)] = {
 
 /// Whether `row` combines operands in the order of the ranks; so does everything that combines only two, or none.
 pub(super) fn is_in_rank_order(row: &Algorithm, ranks: usize) -> bool {
-    let sums_in_one_pass = match row.reach {
-        Reach::Messages => ["ordered", "naive"].contains(&row.name),
-        Reach::Windows | Reach::Buffers => row.name != "relay",
-    };
-    !row.collective.reduces() || ranks <= 2 || sums_in_one_pass
+    rounds_once(row, ranks) || ["ordered", "naive"].contains(&row.name)
+}
+
+/// Whether `row` sums all operands in one pass, so that a sum is rounded once; so does everything that combines only two, or none.
+pub(super) fn rounds_once(row: &Algorithm, ranks: usize) -> bool {
+    let in_one_pass = row.reach != Reach::Messages && row.name != "relay";
+    !row.collective.reduces() || ranks <= 2 || in_one_pass
 }
 
 fn built_in(collective: Collective) -> impl Iterator<Item = Choice> {

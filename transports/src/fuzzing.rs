@@ -126,7 +126,7 @@ mod tests {
         let noise = vec(any::<u8>(), 0..300);
         let start = prop_oneof![
             Just(Vec::new()),
-            Just(b"unisono\0\x03\0\0\0".to_vec()),
+            Just(b"unisono\0\x05\0\0\0".to_vec()),
             Just(b"m".to_vec()),
             Just(b"c".to_vec())
         ];

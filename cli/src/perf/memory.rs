@@ -26,8 +26,6 @@ pub(super) fn run(arguments: &Arguments, config: &Config) -> Result<u8, String> 
                 .map_err(|error| error.to_string())?;
         }
         rows.extend(row(&comm, &bare)?);
-        // What a peer writes to this rank's memory in the next stage does not belong to this one.
-        comm.barrier().map_err(|error| error.to_string())?;
     }
     let mut all = vec![0; rows.len() * comm.ranks()];
     let gathered = comm.gather(&rows, (comm.rank() == 0).then_some(&mut all[..]), 0);

@@ -1,11 +1,12 @@
 //! All-reduce over windows in which a sum stays where it is, and the ranks come to it.
 //!
-//! Each chunk is summed in the window of its owner, the last of the ranks that add to it in turn: a ring, but nothing is sent on.
+//! Each chunk is summed in the window of its owner, the first of the ranks that add to it in turn: a ring, but nothing is sent on.
+//! Whoever writes into another's window has therefore heard from those before it, and so, in the end, from its owner.
 //! What is under way is one share for all ranks together, where each rank of a two-shot lays out its own, so that
 //! it stays in caches nearer by. The price is as many hand-overs as ranks, which costs little where ranks share cores.
 //!
-//! An even number of ranks goes round in two circles: a sum gets all of the one before it changes to the other. With
-//! neighbours on one core, as launchers place them, it moves from core to core once.
+//! An even number of ranks goes round in two circles: a sum gets all of the one before it changes to the other. Where each
+//! half of the ranks is bound to one of two cores, it moves from core to core once.
 //!
 //! Source: the ring of Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations",
 //! JPDC 2009, without its messages.
@@ -38,9 +39,9 @@ fn all_reduce(spec: &Spec, rank: Rank) -> Program {
         return alone(rank, 1);
     }
     let (course, last) = (Course::of(spec), spec.ranks - 1);
-    let owner = |chunk| course.rank(chunk, last);
+    let owner = |chunk| course.rank(chunk, 0);
     let mut builder = ProgramBuilder::new(rank);
-    builder.put(input(rank), owner(rank), window(0)).signal();
+    builder.copy(input(rank), window(0)).signal();
     for turn in 1..spec.ranks {
         let chunk = course.chunk(rank, turn);
         let sum = at(owner(chunk), window(0));
@@ -48,10 +49,10 @@ fn all_reduce(spec: &Spec, rank: Rank) -> Program {
         builder.wait(course.rank(chunk, turn - 1), turn as u32);
         builder.step(Step::Reduce { from, into: sum, finish: turn == last }).signal();
     }
-    let own = course.chunk(rank, last);
-    builder.copy(window(0), output(own));
-    for chunk in spec.peers(own) {
-        builder.wait(owner(chunk), spec.ranks as u32).get(owner(chunk), window(0), output(chunk));
+    let done = course.chunk(rank, last);
+    builder.get(owner(done), window(0), output(done));
+    for chunk in spec.peers(done) {
+        builder.wait(course.rank(chunk, last), spec.ranks as u32).get(owner(chunk), window(0), output(chunk));
     }
     builder.finish(0, 1)
 }

@@ -1,7 +1,7 @@
 //! A few programs written out, and what must hold of the table as a whole.
 
 use super::pat::Forest;
-use crate::schedule::{Algorithm, Block, Collective, Rank, Reach, Space, Spec, Step, find};
+use crate::schedule::{Algorithm, Block, Collective, Program, Rank, Reach, Space, Spec, Step, find};
 use std::collections::HashSet;
 
 fn spec(ranks: usize, aggregation: usize) -> Spec {
@@ -129,22 +129,60 @@ fn two_shot_reads_each_operand_once_and_hands_over_twice() {
 #[test]
 fn a_relay_adds_to_each_sum_where_it_lies() {
     let expected = [
-        "1:i1=2:w0",
+        "1:i1=1:w0",
         "signal",
         "wait 0.1",
-        "3:w0+1:i0=w0",
+        "0:w0+1:i0=w0",
         "signal",
         "wait 2.2",
-        "0:w0+1:i3=w0",
+        "3:w0+1:i3=w0",
         "signal",
         "wait 0.3",
-        "1:w0+1:i2=w0!",
+        "2:w0+1:i2=w0!",
         "signal",
-        "1:w0=1:o2",
+        "2:w0=1:o2",
     ];
     let program = &written(Collective::AllReduce, "relay", &spec(4, 1), 1)[0];
     assert_eq!(program[..expected.len()], expected);
-    assert_eq!(program[expected.len()..][..2], ["wait 0.4", "0:w0=1:o3"]);
+    assert_eq!(program[expected.len()..][..2], ["wait 0.4", "3:w0=1:o3"]);
+}
+
+/// The ranks of which it is known, at a step of a strand of a rank, that they take part.
+fn heard_of(programs: &[Program], strand: usize, rank: Rank, step: usize) -> HashSet<Rank> {
+    let mut heard = HashSet::from([rank]);
+    for step in &programs[rank].strands[strand].steps[..step] {
+        if let Step::Wait { peer, signals } = *step {
+            let steps = programs[peer].strands[strand].steps.iter().enumerate();
+            let signal = steps.filter(|(_, step)| **step == Step::Signal).nth(signals as usize - 1);
+            heard.extend(heard_of(programs, strand, peer, signal.expect("somebody waits for it").0));
+        }
+    }
+    heard
+}
+
+#[test]
+fn nobody_writes_into_a_window_before_it_has_heard_of_its_rank() {
+    // Who calls something else by mistake must not change what others exchange.
+    let mut writes = 0;
+    for row in Algorithm::ALL.iter().filter(|row| row.reach == Reach::Windows) {
+        for spec in (2..=7).map(|ranks| spec(ranks, 1)).filter(|spec| (row.fits)(spec)) {
+            let programs: Vec<Program> = (0..spec.ranks).map(|rank| (row.build)(&spec, rank)).collect();
+            for (rank, program) in programs.iter().enumerate() {
+                for (number, strand) in program.strands.iter().enumerate() {
+                    for (at, step) in strand.steps.iter().enumerate() {
+                        if let Step::Copy { into, .. } | Step::Reduce { into, .. } = step
+                            && into.block.space == Space::Window
+                        {
+                            writes += usize::from(into.rank != rank);
+                            let heard = heard_of(&programs, number, rank, at);
+                            assert!(heard.contains(&into.rank), "{row:?}, {spec:?}, rank {rank}: {step:?}");
+                        }
+                    }
+                }
+            }
+        }
+    }
+    assert!(writes > 0, "some do");
 }
 
 #[test]

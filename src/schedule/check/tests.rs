@@ -162,6 +162,27 @@ fn the_order_must_be_the_same_on_all_ranks() {
 }
 
 #[test]
+fn what_lies_in_a_window_can_be_added_to_as_the_first_operand_alone() {
+    let adds = |first: bool| {
+        schedule(Collective::AllReduce, 2, 1, move |rank| {
+            let (mut program, sum) = (ProgramBuilder::new(rank), Place { rank: 0, block: window(0) });
+            let own = Place { rank, block: input(0) };
+            match rank {
+                0 => program.copy(input(0), window(0)).signal().wait(1, 1),
+                _ => {
+                    let from = if first { vec![sum, own] } else { vec![own, sum] };
+                    program.wait(0, 1).step(Step::Reduce { from, into: sum, finish: true }).signal()
+                }
+            };
+            program.get(0, window(0), output(0));
+            program.finish(0, 1)
+        })
+    };
+    assert!(run(&adds(true)).is_ok());
+    assert_eq!(fault(&adds(false)), Fault::Overlap(window(0)));
+}
+
+#[test]
 fn hazards_in_place_are_seen() {
     // The result lands in the output before the input, which is the same memory, is sent.
     let schedule = schedule(Collective::AllReduce, 2, 1, |rank| {
