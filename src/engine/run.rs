@@ -7,7 +7,7 @@ use super::operand::Arithmetic;
 use super::plan::{Plan, SLICE_UNIT_BYTES};
 use super::rotation::Rotation;
 use super::stage::{Bank, Outcome, Stage};
-use super::staging::{Choice, Staging, Timed};
+use super::staging::{Choice, Margin, Staging, Timed};
 use super::{Channel, Engine, Job, LANES_PER_CHANNEL};
 use crate::call::Call;
 use crate::error::Result;
@@ -196,15 +196,16 @@ impl Engine {
     /// How an instance writes to memory that peers read, and whether it is timed.
     pub(super) fn way(&self, account: usize, choice: Choice, only_writes: bool) -> (Store, Timed) {
         let account = self.ledger.at(account);
+        let margin = if self.mesh.crowded { Margin::CROWDED } else { Margin::ROOMY };
         match (choice, &self.mesh.window) {
             (Choice::Made(store), _) => (store, Timed::No),
             (Choice::Trial(store), _) => (store, Timed::All),
             (Choice::Watched | Choice::Free, Some(window)) if only_writes => {
                 let peers = (0..self.mesh.ranks).filter(|&rank| rank != self.mesh.rank);
-                (account.cheaper_for(peers.map(|peer| window.hint_of(peer))), Timed::No)
+                (account.cheaper_for(peers.map(|peer| window.hint_of(peer)), margin), Timed::No)
             }
-            (Choice::Watched, _) => (account.cheaper(), Timed::Own),
-            (Choice::Free, _) => (account.cheaper(), Timed::No),
+            (Choice::Watched, _) => (account.cheaper(margin), Timed::Own),
+            (Choice::Free, _) => (account.cheaper(margin), Timed::No),
         }
     }
 

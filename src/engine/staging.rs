@@ -3,7 +3,8 @@
 //! What one core has written and another reads travels at 25 GB/s where both share a cache, and at 4 where they
 //! do not; from memory it comes at 10 either way. Where ranks run may change while they run, ten times a second. So both ways
 //! are tried now and then, in instances that all ranks count alike, and the cheaper one is used in between. What the way through
-//! the cache costs there is looked at more often: where it has doubled, nobody who writes and reads waits for the next trial.
+//! the cache costs there is looked at more often: where it has grown, nobody who writes and reads
+//! waits for the next trial.
 //! Who only writes, as a broadcast's root, feels little of the difference: those who only read tell it what they felt.
 
 use std::time::Duration;
@@ -105,20 +106,20 @@ impl Staging {
     }
 
     /// The cheaper way for a rank that writes and reads.
-    pub(super) fn cheaper(&self) -> Store {
+    pub(super) fn cheaper(&self, margin: Margin) -> Store {
         let tried = self.both.through.usual();
-        let changed = self.watched.least().filter(|&now| now > CHANGED * tried);
-        cheaper(changed.unwrap_or(tried), self.both.past.usual())
+        let changed = self.watched.least().filter(|&now| now > CHANGED * margin.0 * tried);
+        margin.cheaper(changed.unwrap_or(tried), self.both.past.usual())
     }
 
     /// The cheaper way for a rank that only writes, where others have these hints.
-    pub(super) fn cheaper_for(&self, hints: impl Iterator<Item = u64>) -> Store {
+    pub(super) fn cheaper_for(&self, hints: impl Iterator<Item = u64>, margin: Margin) -> Store {
         let felt = hints.filter(|&hint| hint != 0).map(|hint| [hint >> 32, hint & u64::from(u32::MAX)]);
         let most = felt.reduce(|one, other| [one[0].max(other[0]), one[1].max(other[1])]);
         let Some(reading) = most.map(|picos| picos.map(|picos| picos as f64 / PICOS_PER_NANO)) else {
             return Store::Cached;
         };
-        cheaper(self.written.through.usual() + reading[0], self.written.past.usual() + reading[1])
+        margin.cheaper(self.written.through.usual() + reading[0], self.written.past.usual() + reading[1])
     }
 
     /// An instance in which all ranks wrote in the same way is over; the hint for others, if this rank has one.
@@ -171,8 +172,20 @@ pub(super) enum Timed {
     All,
 }
 
-fn cheaper(through: f64, past: f64) -> Store {
-    if past * DEARER < through { Store::Stream } else { Store::Cached }
+/// So much dearer the way through the cache must be to be left. Where cores share a cache, memory that is touched for the first
+/// time, or has left the cache meanwhile, may make it a little dearer for a moment.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Margin(f64);
+
+impl Margin {
+    /// Of ranks with a core each.
+    pub(super) const ROOMY: Self = Self(1.4);
+    /// Of ranks that share cores: part of what they read was written on the same core, so that the ways differ less.
+    pub(super) const CROWDED: Self = Self(1.0);
+
+    fn cheaper(self, through: f64, past: f64) -> Store {
+        if past * self.0 < through { Store::Stream } else { Store::Cached }
+    }
 }
 
 impl Ways {
@@ -224,11 +237,8 @@ const PERIOD: u64 = 512;
 const TRIED: u64 = KEPT as u64;
 /// Every so many instances in between are timed.
 const WATCHED: u64 = 8;
-/// So much dearer is the way through the cache where cores share none. Where they do, memory that is touched for the first
-/// time, or has left the cache meanwhile, may make it a little dearer for a moment.
-const DEARER: f64 = 1.4;
-/// So many times the cost at the last trial is another cost.
-const CHANGED: f64 = 2.0;
+/// So many times the cost at the last trial, and the margin, is another cost.
+const CHANGED: f64 = 1.4;
 /// The first instances touch most pages for the first time, and are timed by nobody.
 const COLD: u64 = 8;
 /// A lap that is longer is not waited for.
@@ -263,13 +273,25 @@ mod tests {
     #[test]
     fn the_cheaper_way_is_taken_and_a_change_is_noticed() {
         let mut staging = Staging::default();
-        assert_eq!(staging.cheaper(), Store::Cached);
+        assert_eq!(staging.cheaper(Margin::ROOMY), Store::Cached);
         try_both(&mut staging, 300, 100);
-        assert_eq!(staging.cheaper(), Store::Cached, "once is not enough");
+        assert_eq!(staging.cheaper(Margin::ROOMY), Store::Cached, "once is not enough");
         try_both(&mut staging, 300, 100);
-        assert_eq!(staging.cheaper(), Store::Stream);
+        assert_eq!(staging.cheaper(Margin::ROOMY), Store::Stream);
         (0..KEPT).for_each(|_| try_both(&mut staging, 50, 100));
-        assert_eq!(staging.cheaper(), Store::Cached);
+        assert_eq!(staging.cheaper(Margin::ROOMY), Store::Cached);
+    }
+
+    #[test]
+    fn what_differs_little_counts_where_ranks_share_cores() {
+        let mut staging = Staging::default();
+        (0..KEPT).for_each(|_| try_both(&mut staging, 120, 100));
+        assert_eq!(
+            [Margin::ROOMY, Margin::CROWDED].map(|margin| staging.cheaper(margin)),
+            [Store::Cached, Store::Stream]
+        );
+        (0..KEPT).for_each(|_| try_both(&mut staging, 95, 100));
+        assert_eq!(staging.cheaper(Margin::CROWDED), Store::Cached);
     }
 
     #[test]
@@ -278,7 +300,7 @@ mod tests {
             let mut staging = Staging::default();
             (0..KEPT).for_each(|_| try_both(&mut staging, 50, 100));
             try_both(&mut staging, through, past);
-            assert_eq!(staging.cheaper(), Store::Cached);
+            assert_eq!(staging.cheaper(Margin::ROOMY), Store::Cached);
         }
     }
 
@@ -292,10 +314,10 @@ mod tests {
         assert_eq!(twice(&mut root, (1000, 0), [50, 100]), None);
         let near = twice(&mut near, (0, 1000), [40, 90]).unwrap();
         let far = twice(&mut far, (0, 1000), [250, 100]).unwrap();
-        assert_eq!(root.cheaper_for([0, near].into_iter()), Store::Cached);
-        assert_eq!(root.cheaper_for([near, 0, far].into_iter()), Store::Stream);
-        assert_eq!(root.cheaper_for([0, 0].into_iter()), Store::Cached, "nobody knows");
-        assert_eq!(root.cheaper(), Store::Cached, "other operations learn nothing from it");
+        assert_eq!(root.cheaper_for([0, near].into_iter(), Margin::ROOMY), Store::Cached);
+        assert_eq!(root.cheaper_for([near, 0, far].into_iter(), Margin::ROOMY), Store::Stream);
+        assert_eq!(root.cheaper_for([0, 0].into_iter(), Margin::ROOMY), Store::Cached, "nobody knows");
+        assert_eq!(root.cheaper(Margin::ROOMY), Store::Cached, "other operations learn nothing from it");
     }
 
     #[test]
@@ -306,7 +328,7 @@ mod tests {
             let mut seen = Trial::default();
             seen.add(written, gotten, gotten > 0, Duration::from_nanos(nanos));
             staging.watch(Store::Cached, seen);
-            staging.cheaper()
+            staging.cheaper(Margin::ROOMY)
         };
         assert_eq!(use_it(250, (500, 1000)), Store::Cached, "it may be an interruption");
         assert_eq!(use_it(250, (500, 1000)), Store::Cached, "or two");
