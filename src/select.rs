@@ -148,6 +148,19 @@ mod tests {
     }
 
     #[test]
+    fn shares_are_relayed_in_crowds_alone() {
+        let of = |medium, bytes, narrow| {
+            let spec = Spec { ranks: 4, root: 0, aggregation: 1 };
+            algorithm(Collective::ReduceScatter, &spec, bytes, medium, narrow, &Config::default())
+                .unwrap()
+                .name
+        };
+        use Medium::{CrowdedWindows, Windows};
+        assert_eq!([of(CrowdedWindows, 1 << 20, false), of(Windows, 1 << 20, false)], ["relay", "direct"]);
+        assert_eq!([of(CrowdedWindows, 1 << 10, false), of(CrowdedWindows, 1 << 20, true)], ["direct"; 2]);
+    }
+
+    #[test]
     fn narrow_floats_of_many_are_rounded_once_unless_somebody_insists() {
         let table = Table::parse("all_reduce crowded-windows any any relay").unwrap();
         let measured = Config { table, ..Config::default() };

@@ -78,6 +78,7 @@ impl Algorithm {
         pat::REDUCE_SCATTER,
         halving::REDUCE_SCATTER,
         direct_reduce::REDUCE_SCATTER,
+        relay::REDUCE_SCATTER,
         ordered::REDUCE_SCATTER,
         ring::BROADCAST,
         double_tree::BROADCAST,

@@ -177,6 +177,8 @@ const BUILT_IN: &[(Collective, Medium, usize, usize, &str)] = {
         (AllReduce, CrowdedWindows, ANY, ANY, "relay"),
         (AllReduce, Windows, ANY, ANY, "twoshot"),
         (AllGather, Windows, ANY, ANY, "direct"),
+        (ReduceScatter, CrowdedWindows, ANY, 64 << 10, "direct"),
+        (ReduceScatter, CrowdedWindows, ANY, ANY, "relay"),
         (ReduceScatter, Windows, ANY, ANY, "direct"),
         (Broadcast, Windows, ANY, ANY, "direct"),
         (Reduce, Windows, ANY, ANY, "direct"),

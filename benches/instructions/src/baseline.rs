@@ -19,6 +19,15 @@ impl Baseline {
         Ok(Self { conditions: conditions()?, counts })
     }
 
+    /// Counts these paths once more; the lower count of each stays.
+    pub(crate) fn recount(&mut self, paths: &[String]) -> Result<(), String> {
+        for path in paths {
+            let again = count::instructions(path)?;
+            self.counts.entry(path.clone()).and_modify(|count| *count = again.min(*count));
+        }
+        Ok(())
+    }
+
     /// The committed one.
     pub(crate) fn read() -> Result<Self, String> {
         Self::parse(&std::fs::read_to_string(FILE).map_err(|error| format!("{FILE}: {error}"))?)

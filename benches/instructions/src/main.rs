@@ -27,7 +27,9 @@ fn main() -> ExitCode {
 }
 
 fn check() -> Result<ExitCode, String> {
-    let (before, now) = (Baseline::read()?, Baseline::count()?);
+    let (before, mut now) = (Baseline::read()?, Baseline::count()?);
+    // Windows are written in the way that takes less time, and other programs' work may change which one that is.
+    now.recount(&report::grown(&before, &now))?;
     Ok(report::print(&before, &now))
 }
 

@@ -33,6 +33,14 @@ impl Verdict {
     }
 }
 
+/// The paths that grew.
+pub(crate) fn grown(before: &Baseline, now: &Baseline) -> Vec<String> {
+    let grew = |path: &&String| {
+        Verdict::of(before.counts.get(*path).copied(), now.counts.get(*path).copied()) == Verdict::Grew
+    };
+    now.counts.keys().filter(grew).cloned().collect()
+}
+
 /// Prints the table and how it ends: a failure if a path grew, unless under other conditions.
 pub(crate) fn print(before: &Baseline, now: &Baseline) -> ExitCode {
     println!("{:<31} {:>12} {:>12} {:>9}", "path", "instructions", "baseline", "change");

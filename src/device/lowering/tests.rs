@@ -2,7 +2,7 @@
 
 use super::lower;
 use crate::schedule::check::Player;
-use crate::schedule::{Algorithm, Collective, Schedule, Space, Spec, find};
+use crate::schedule::{Algorithm, Collective, Reach, Schedule, Space, Spec, find};
 use std::collections::{HashMap, VecDeque};
 use unisono_cuda::device::{Act, Verb};
 use unisono_transports::p2p::Tables;
@@ -33,6 +33,8 @@ const VERBS: [Verb; 7] =
     [Verb::Send, Verb::Recv, Verb::RecvReduce, Verb::Copy, Verb::Reduce, Verb::Signal, Verb::Wait];
 const SLOTS: usize = 2;
 const PIECES: usize = 3;
+/// From the blocks of one bank of a window to those of the other.
+const BANK: u32 = 1 << 16;
 
 impl<'s> Table<'s> {
     fn new(schedule: &'s Schedule) -> Self {
@@ -88,7 +90,10 @@ impl<'s> Table<'s> {
     fn step(&mut self, index: usize) -> bool {
         let run = self.runs[index];
         let strand = self.programs[run.rank as usize].strands[run.strand].clone();
-        if run.piece == PIECES {
+        // A bank is free when all have finished the piece before the last.
+        let in_windows = self.schedule.reach == Reach::Windows;
+        let is_free = !in_windows || self.runs.iter().all(|other| other.piece + 1 >= run.piece);
+        if run.piece == PIECES || !is_free {
             return false;
         }
         if run.act == strand.acts {
@@ -101,9 +106,11 @@ impl<'s> Table<'s> {
         done
     }
 
-    fn places(&self, rank: u32, act: &Act, from: usize, count: usize) -> Vec<Cell> {
-        let places = &self.programs[rank as usize].places[act.first_place as usize + from..][..count];
-        places.iter().map(|place| (place.rank, place.space, place.index)).collect()
+    /// Blocks of windows lie in the bank of the piece.
+    fn places(&self, run: &Run, act: &Act, from: usize, count: usize) -> Vec<Cell> {
+        let places = &self.programs[run.rank as usize].places[act.first_place as usize + from..][..count];
+        let bank = |space| if space == Space::Window as u32 { (run.piece & 1) as u32 * BANK } else { 0 };
+        places.iter().map(|place| (place.rank, place.space, bank(place.space) + place.index)).collect()
     }
 
     fn has_room(&mut self, from: u32, to: u32, lane: u32) -> bool {
@@ -125,7 +132,7 @@ impl<'s> Table<'s> {
         {
             return false;
         }
-        let first = self.places(rank, act, 0, operands);
+        let first = self.places(run, act, 0, operands);
         let held = |table: &Self, cell: &Cell| *table.cells.get(cell).expect("a block that is held");
         let mut result = Vec::new();
         match verb {
@@ -134,7 +141,7 @@ impl<'s> Table<'s> {
                 let message = self.links.get_mut(&(act.peer, rank, lane)).unwrap().pop_front().unwrap();
                 assert_eq!(message.len(), operands);
                 let adds = verb == Verb::RecvReduce;
-                let into = self.places(rank, act, if adds { operands } else { 0 }, operands);
+                let into = self.places(run, act, if adds { operands } else { 0 }, operands);
                 for ((with, into), arrived) in first.iter().zip(into).zip(message) {
                     let sum = arrived + if adds { held(self, with) } else { 0 };
                     self.cells.insert(into, finished(act, sum));
@@ -143,7 +150,7 @@ impl<'s> Table<'s> {
             }
             Verb::Copy | Verb::Reduce => {
                 let sum = first.iter().map(|place| held(self, place)).sum();
-                for into in self.places(rank, act, operands, act.targets as usize) {
+                for into in self.places(run, act, operands, act.targets as usize) {
                     self.cells.insert(into, finished(act, sum));
                 }
             }

@@ -1,4 +1,4 @@
-//! All-reduce over windows in which a sum stays where it is, and the ranks come to it.
+//! Sums over windows that stay where they are, and the ranks come to them.
 //!
 //! Each chunk is summed in the window of its owner, the first of the ranks that add to it in turn: a ring, but nothing is sent on.
 //! Whoever writes into another's window has therefore heard from those before it, and so, in the end, from its owner.
@@ -11,7 +11,7 @@
 //! Source: the ring of Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations",
 //! JPDC 2009, without its messages.
 
-use super::{alone, any, one_per_rank};
+use super::{alone, any, one_per_rank, whole};
 use crate::schedule::{
     Algorithm, Collective, Cost, Program, ProgramBuilder, Rank, Reach, Spec, Step, at, input, output, window,
 };
@@ -34,30 +34,68 @@ pub const ALL_REDUCE: Algorithm = Algorithm {
     },
 };
 
+/// Reduce-scatter in which a chunk's own rank is the last to add to it.
+pub const REDUCE_SCATTER: Algorithm = Algorithm {
+    collective: Collective::ReduceScatter,
+    about: "each chunk is summed in one place, and its own rank adds to it last: least memory under way",
+    parts: whole,
+    build: reduce_scatter,
+    cost: |spec| Cost { steps: spec.count() - 1, blocks: spec.count() * (spec.count() - 1), scratch: 0 },
+    ..ALL_REDUCE
+};
+
 fn all_reduce(spec: &Spec, rank: Rank) -> Program {
     if spec.ranks == 1 {
         return alone(rank, 1);
     }
     let (course, last) = (Course::of(spec), spec.ranks - 1);
-    let owner = |chunk| course.rank(chunk, 0);
     let mut builder = ProgramBuilder::new(rank);
     builder.copy(input(rank), window(0)).signal();
     for turn in 1..spec.ranks {
-        let chunk = course.chunk(rank, turn);
-        let sum = at(owner(chunk), window(0));
-        let from = vec![sum, at(rank, input(chunk))];
-        builder.wait(course.rank(chunk, turn - 1), turn as u32);
-        builder.step(Step::Reduce { from, into: sum, finish: turn == last }).signal();
+        add(&mut builder, &course, rank, turn, |sum| sum, turn == last);
     }
-    let done = course.chunk(rank, last);
-    builder.get(owner(done), window(0), output(done));
-    for chunk in spec.peers(done) {
-        builder.wait(course.rank(chunk, last), spec.ranks as u32).get(owner(chunk), window(0), output(chunk));
+    let done = course.sum(rank, last);
+    builder.get(done, window(0), output(done));
+    for sum in spec.peers(done) {
+        builder.wait(course.rank(sum, last), spec.ranks as u32).get(sum, window(0), output(sum));
     }
     builder.finish(0, 1)
 }
 
-/// Who adds to which chunk in which turn; the first is that of a chunk's own rank.
+fn reduce_scatter(spec: &Spec, rank: Rank) -> Program {
+    if spec.ranks == 1 {
+        return alone(rank, 1);
+    }
+    let (course, last) = (Course::of(spec), spec.ranks - 1);
+    let chunk = |sum| course.rank(sum, last);
+    let mut builder = ProgramBuilder::new(rank);
+    builder.copy(input(chunk(rank)), window(0)).signal();
+    for turn in 1..last {
+        add(&mut builder, &course, rank, turn, chunk, false);
+    }
+    let own = course.sum(rank, last);
+    builder.wait(course.rank(own, last - 1), last as u32);
+    builder.reduce(vec![at(own, window(0)), at(rank, input(rank))], output(0), true);
+    builder.finish(0, 1)
+}
+
+/// Adds to the sum whose turn it is, which is of this `chunk`.
+fn add(
+    builder: &mut ProgramBuilder,
+    course: &Course,
+    rank: Rank,
+    turn: usize,
+    chunk: impl Fn(usize) -> usize,
+    finish: bool,
+) {
+    let number = course.sum(rank, turn);
+    let sum = at(number, window(0));
+    let from = vec![sum, at(rank, input(chunk(number)))];
+    builder.wait(course.rank(number, turn - 1), turn as u32);
+    builder.step(Step::Reduce { from, into: sum, finish }).signal();
+}
+
+/// Who adds to which sum in which turn. A sum has the number of its owner, who is the first.
 struct Course {
     /// Ranks of one circle.
     circle: usize,
@@ -70,15 +108,15 @@ impl Course {
         Self { circle: spec.ranks / circles, circles }
     }
 
-    fn rank(&self, chunk: usize, turn: usize) -> Rank {
-        self.other(chunk, turn) * self.circle + (chunk + turn) % self.circle
+    fn rank(&self, sum: usize, turn: usize) -> Rank {
+        self.other(sum, turn) * self.circle + (sum + turn) % self.circle
     }
 
-    fn chunk(&self, rank: Rank, turn: usize) -> usize {
+    fn sum(&self, rank: Rank, turn: usize) -> usize {
         self.other(rank, turn) * self.circle + (rank + self.circle - turn % self.circle) % self.circle
     }
 
-    /// The circle that a chunk of this number is in, or a rank's chunk comes from, in a turn.
+    /// The circle that a sum of this number is in, or a rank's sum comes from, in a turn.
     fn other(&self, number: usize, turn: usize) -> usize {
         (number / self.circle + turn / self.circle) % self.circles
     }
@@ -89,19 +127,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_rank_adds_to_every_chunk_once_and_changes_circles_once() {
+    fn every_rank_adds_to_every_sum_once_and_changes_circles_once() {
         for ranks in 2..=13 {
             let course = Course::of(&Spec { ranks, root: 0, aggregation: 1 });
-            for chunk in 0..ranks {
-                let order: Vec<Rank> = (0..ranks).map(|turn| course.rank(chunk, turn)).collect();
+            for sum in 0..ranks {
+                let order: Vec<Rank> = (0..ranks).map(|turn| course.rank(sum, turn)).collect();
                 let mut all = order.clone();
                 all.sort_unstable();
                 assert_eq!(all, (0..ranks).collect::<Vec<_>>());
-                assert_eq!(order[0], chunk);
+                assert_eq!(order[0], sum);
                 let changes =
                     order.windows(2).filter(|pair| pair[0] / course.circle != pair[1] / course.circle);
                 assert_eq!(changes.count(), course.circles - 1);
-                assert!(order.iter().enumerate().all(|(turn, &rank)| course.chunk(rank, turn) == chunk));
+                assert!(order.iter().enumerate().all(|(turn, &rank)| course.sum(rank, turn) == sum));
             }
         }
     }
