@@ -45,9 +45,9 @@ impl Reduction {
         }
     }
 
-    /// Whether sums of this type are made in a wider one and rounded.
-    pub(crate) fn rounds(self, dtype: DType) -> bool {
-        let makes_new_values = !matches!(self, Reduction::Min | Reduction::Max);
+    /// Whether what is reduced, if anything is, is summed in a wider type and rounded to floats of 8 or 16 bits.
+    pub(crate) fn is_narrow(reduction: Option<Self>, dtype: DType) -> bool {
+        let makes_new_values = !matches!(reduction, None | Some(Reduction::Min | Reduction::Max));
         makes_new_values && dtype.is_float() && dtype.size() < size_of::<f32>()
     }
 

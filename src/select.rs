@@ -62,6 +62,17 @@ mod tests {
 
     const BOTH: [bool; 2] = [false, true];
 
+    fn name(
+        collective: Collective,
+        ranks: usize,
+        bytes: usize,
+        (medium, narrow): (Medium, bool),
+        config: &Config,
+    ) -> &'static str {
+        let spec = Spec { ranks, root: 0, aggregation: 1 };
+        algorithm(collective, &spec, bytes, medium, narrow, config).unwrap().name
+    }
+
     #[test]
     fn every_collective_is_served_anywhere() {
         for ranks in 1..=17 {
@@ -82,10 +93,7 @@ mod tests {
         let text = "all_reduce windows 2 1000 ring\nall_reduce windows 4 any tree\n";
         let table = Table::parse(text).unwrap();
         let config = Config { table, ..Config::default() };
-        let of = |ranks, bytes, medium| {
-            let spec = Spec { ranks, root: 0, aggregation: 1 };
-            algorithm(Collective::AllReduce, &spec, bytes, medium, false, &config).unwrap().name
-        };
+        let of = |ranks, bytes, medium| name(Collective::AllReduce, ranks, bytes, (medium, false), &config);
         let windows = |ranks, bytes| of(ranks, bytes, Medium::Windows);
         assert_eq!([windows(2, 1000), windows(2, 1001), windows(3, 8)], ["ring", "tree", "tree"]);
         assert_eq!([windows(5, 8), of(2, 8, Medium::Messages)], ["oneshot", "doubling"]);
@@ -95,10 +103,7 @@ mod tests {
     fn an_order_leaves_only_algorithms_that_keep_it() {
         let config =
             Config { order: Order::Ranks, algorithms: algorithms("ring").unwrap(), ..Config::default() };
-        let of = |collective, ranks, bytes, medium| {
-            let spec = Spec { ranks, root: 0, aggregation: 1 };
-            algorithm(collective, &spec, bytes, medium, false, &config).unwrap().name
-        };
+        let of = |collective, ranks, bytes, medium| name(collective, ranks, bytes, (medium, false), &config);
         use Collective::{AllGather, AllReduce, Reduce, ReduceScatter};
         use Medium::{Messages, Windows};
         assert_eq!([AllReduce, ReduceScatter, Reduce].map(|c| of(c, 3, 8, Messages)), ["ordered"; 3]);
@@ -110,10 +115,7 @@ mod tests {
     fn crowded_ranks_have_lines_of_their_own_and_else_those_for_messages() {
         let table = Table::parse("reduce crowded any 9 chain\nreduce messages any 99 tree\n").unwrap();
         let config = Config { table, ..Config::default() };
-        let of = |bytes, medium| {
-            let spec = Spec { ranks: 3, root: 0, aggregation: 1 };
-            algorithm(Collective::Reduce, &spec, bytes, medium, false, &config).unwrap().name
-        };
+        let of = |bytes, medium| name(Collective::Reduce, 3, bytes, (medium, false), &config);
         assert_eq!([9, 99, 1 << 30].map(|bytes| of(bytes, Medium::Crowded)), ["chain", "tree", "binomial"]);
         assert_eq!([9, 99].map(|bytes| of(bytes, Medium::Messages)), ["tree"; 2]);
     }
@@ -122,10 +124,7 @@ mod tests {
     fn windows_of_crowds_have_lines_of_their_own_and_else_those_for_windows_and_devices_only_their_own() {
         let table = Table::parse("reduce crowded-windows any 9 chain\nreduce windows any 99 tree\n").unwrap();
         let config = Config { table, ..Config::default() };
-        let of = |bytes, medium| {
-            let spec = Spec { ranks: 3, root: 0, aggregation: 1 };
-            algorithm(Collective::Reduce, &spec, bytes, medium, false, &config).unwrap().name
-        };
+        let of = |bytes, medium| name(Collective::Reduce, 3, bytes, (medium, false), &config);
         use Medium::{CrowdedWindows, Device, Windows};
         assert_eq!([9, 99, 100].map(|bytes| of(bytes, CrowdedWindows)), ["chain", "tree", "direct"]);
         assert_eq!([Windows, Device].map(|medium| of(9, medium)), ["tree", "direct"]);
@@ -135,8 +134,7 @@ mod tests {
     fn long_sums_are_relayed_between_two_and_in_crowds_unless_the_order_counts() {
         let of = |ranks, medium, order| {
             let config = Config { order, ..Config::default() };
-            let spec = Spec { ranks, root: 0, aggregation: 1 };
-            algorithm(Collective::AllReduce, &spec, 1 << 20, medium, false, &config).unwrap().name
+            name(Collective::AllReduce, ranks, 1 << 20, (medium, false), &config)
         };
         use Medium::{CrowdedWindows, Device, Windows};
         let names = |order| {
@@ -150,10 +148,7 @@ mod tests {
     #[test]
     fn shares_are_relayed_in_crowds_alone() {
         let of = |medium, bytes, narrow| {
-            let spec = Spec { ranks: 4, root: 0, aggregation: 1 };
-            algorithm(Collective::ReduceScatter, &spec, bytes, medium, narrow, &Config::default())
-                .unwrap()
-                .name
+            name(Collective::ReduceScatter, 4, bytes, (medium, narrow), &Config::default())
         };
         use Medium::{CrowdedWindows, Windows};
         assert_eq!([of(CrowdedWindows, 1 << 20, false), of(Windows, 1 << 20, false)], ["relay", "direct"]);
@@ -166,10 +161,7 @@ mod tests {
         let measured = Config { table, ..Config::default() };
         let insists = Config { algorithms: algorithms("relay").unwrap(), ..Config::default() };
         let of = |ranks, narrow, config| {
-            let spec = Spec { ranks, root: 0, aggregation: 1 };
-            algorithm(Collective::AllReduce, &spec, 1 << 20, Medium::CrowdedWindows, narrow, config)
-                .unwrap()
-                .name
+            name(Collective::AllReduce, ranks, 1 << 20, (Medium::CrowdedWindows, narrow), config)
         };
         let built_in = Config::default();
         for config in [&built_in, &measured] {
@@ -179,10 +171,7 @@ mod tests {
             );
         }
         assert_eq!(of(4, true, &insists), "relay");
-        let spec = Spec { ranks: 4, root: 0, aggregation: 1 };
-        let apart =
-            algorithm(Collective::AllReduce, &spec, 1 << 30, Medium::Messages, true, &measured).unwrap();
-        assert_eq!(apart.name, "ring");
+        assert_eq!(name(Collective::AllReduce, 4, 1 << 30, (Medium::Messages, true), &measured), "ring");
     }
 
     #[test]

@@ -257,7 +257,6 @@ impl Communicator {
 
     /// The algorithm that would carry out `collective` with shares of `bytes` bytes; floats of 8 and 16 bits may be served by
     /// another one, which rounds their sums once.
-    /// Sums of floats of 8 or 16 bits may be served by another one.
     ///
     /// # Errors
     /// If none can, or the one insisted on cannot.

@@ -204,7 +204,7 @@ impl Shared {
         let has_window = self.endpoint.reaches_all();
         let Some(algorithm) = state.chosen[job.collective as usize] else {
             let medium = if has_window { Medium::Device } else { Medium::Messages };
-            let narrow = job.reduction.is_some_and(|reduction| reduction.rounds(job.dtype));
+            let narrow = Reduction::is_narrow(job.reduction, job.dtype);
             return select::algorithm(job.collective, spec, bytes, medium, narrow, self.base.config());
         };
         let reachable = match algorithm.reach {

@@ -85,7 +85,7 @@ pub(crate) struct Job<'a> {
 impl Job<'_> {
     /// Whether it combines floats of 8 or 16 bits in wider ones, and rounds what comes of it.
     fn is_narrow(&self) -> bool {
-        self.reduction.is_some_and(|reduction| reduction.rounds(self.dtype))
+        Reduction::is_narrow(self.reduction, self.dtype)
     }
 }
 

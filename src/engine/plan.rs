@@ -62,6 +62,13 @@ pub(crate) enum Fused {
     Done,
 }
 
+impl Fused {
+    /// Of the targets of a step into `into`, the one that may be memory of the caller.
+    pub(crate) fn own(self, into: &Place) -> Block {
+        if let Fused::Also(block) = self { block } else { into.block }
+    }
+}
+
 /// The plans made so far. The one used last is found without hashing.
 #[derive(Default)]
 pub(crate) struct Plans {

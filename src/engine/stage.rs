@@ -176,15 +176,20 @@ impl Stage<'_, '_, '_> {
 
     /// What an earlier step has copied counts as if it were copied here.
     fn copied(&mut self, from: &Place, into: &Place) -> Result<Outcome> {
-        let bytes = self.bytes_of([from, into])?;
-        self.traffic.moved(bytes * foreign(self.rank, [from, into]).min(1));
+        self.count_copy(from, into)?;
         Ok(Outcome::Done)
     }
 
-    fn copy(&mut self, from: &Place, into: &Place) -> Result<Outcome> {
+    /// Bytes of a copy, which are counted.
+    fn count_copy(&mut self, from: &Place, into: &Place) -> Result<usize> {
         let bytes = self.bytes_of([from, into])?;
-        let slice_bytes = self.memory.slice_bytes;
         self.traffic.moved(bytes * foreign(self.rank, [from, into]).min(1));
+        Ok(bytes)
+    }
+
+    fn copy(&mut self, from: &Place, into: &Place) -> Result<Outcome> {
+        let bytes = self.count_copy(from, into)?;
+        let slice_bytes = self.memory.slice_bytes;
         match (from.block.space, into.block.space) {
             (Space::Window, Space::Window) => {
                 let bank = need(self.bank.as_ref())?;
@@ -219,9 +224,7 @@ impl Stage<'_, '_, '_> {
         // What is added to where it lies is moved once.
         let elsewhere = Some(into).filter(|&into| from.first() != Some(into));
         self.traffic.moved(bytes * foreign(self.rank, from.iter().chain(elsewhere)));
-        // Of the targets, one at most is memory of the caller.
-        let own = if let Fused::Also(block) = fused { block } else { into.block };
-        stage_operands(&mut self.memory, &self.arithmetic, from, own, bytes);
+        stage_operands(&mut self.memory, &self.arithmetic, from, fused.own(into), bytes);
         let passes = from.len().div_ceil(OPERANDS_MAX);
         let mut staged = 0;
         for (pass, operands) in from.chunks(OPERANDS_MAX).enumerate() {
@@ -248,8 +251,7 @@ impl Stage<'_, '_, '_> {
         let Arithmetic { dtype, op, store, .. } = self.arithmetic;
         let slice_bytes = self.memory.slice_bytes;
         let bank = self.bank.as_ref();
-        // Of the targets, one at most is memory of the caller.
-        let own = if let Fused::Also(block) = fused { block } else { into.block };
+        let own = fused.own(into);
         let store_own = self.arithmetic.store_into(own);
         let open = self.memory.open(own, bytes);
         let mut sources = [Source::from(&[][..]); MAX];

@@ -1,11 +1,10 @@
 //! How data gets into windows: through the cache, or past it.
 //!
 //! What one core has written and another reads travels at 25 GB/s where both share a cache, and at 4 where they
-//! do not; from memory it comes at 10 either way. Where ranks run may change while they run, ten times a second. So both ways
-//! are tried now and then, in instances that all ranks count alike, and the cheaper one is used in between. What the way through
-//! the cache costs there is looked at more often: where it has grown, nobody who writes and reads
-//! waits for the next trial.
-//! Who only writes, as a broadcast's root, feels little of the difference: those who only read tell it what they felt.
+//! do not; from memory it comes at 10 either way. Where ranks run may change while they run, ten times a second. So
+//! both ways are tried now and then, in instances that all ranks count alike, and the cheaper one is used in between.
+//! What the way through the cache costs there is looked at more often: where it has grown, nobody who writes and reads
+//! waits for the next trial. Who only writes, as a broadcast's root, feels little of the difference: those who only read tell it what they felt.
 
 use std::time::Duration;
 use unisono_cuda::Store;

@@ -4,10 +4,10 @@ use crate::schedule::{Place, Rank};
 
 /// What one rank has moved through a communicator since it was made.
 ///
-/// Bytes are payload that this rank took from others, out of their messages or memory, or put into their memory; what it adds to a sum there
-/// counts once. Heads, flags and
-/// tags are not counted, nor what is staged within the rank. With the algorithms that move the fewest bytes
-/// that is, for N ranks and D bytes: all_reduce 2 (N−1)/N · D, all_gather and reduce_scatter (N−1)/N · D of the longer buffer.
+/// Bytes are payload that this rank took from others, out of their messages or memory, or put into their memory; what it
+/// adds to a sum there counts once. Heads, flags and tags are not counted, nor what is staged within the rank. With the
+/// algorithms that move the fewest bytes that is, for N ranks and D bytes: all_reduce 2 (N−1)/N · D, all_gather and
+/// reduce_scatter (N−1)/N · D of the longer buffer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Traffic {

@@ -68,8 +68,8 @@ fn method(about: &About<'_>) -> String {
          page. A sample is a barrier, then calls back to back worth about 1 ms; the slowest rank counts; the median over \
          samples worth {budget} ms, but at least three, is the time of a round; sizes whose three samples would take \
          more than {limit} s are skipped, and listed at the end; the median over rounds, in which all take turns, stands \
-         in the tables; cells in which unisono and the best peer are close have further rounds (`--more`). Results are verified once for each size. Sizes are nccl-tests': totals for all_gather, \
-         reduce_scatter and all_to_all. Of several settings of a library its best in each cell counts. *Ratio* is the \
+         in the tables; cells in which unisono and the best peer are close have further rounds (`--more`). Results are \
+         verified once for each size. Sizes are nccl-tests': totals for all_gather, reduce_scatter and all_to_all. Of several settings of a library its best in each cell counts. *Ratio* is the \
          best peer's time over unisono's: below 1 the cell is lost. The *floor* is what `unisono perf --report-floor` \
          says that the machine allows: in shared memory the least traffic, every input read once and every output \
          written once, at the rate of copies past the cache, or one hand-over. What stays in the cache may be faster.\n"

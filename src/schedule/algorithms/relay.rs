@@ -13,7 +13,8 @@
 
 use super::{alone, any, one_per_rank, whole};
 use crate::schedule::{
-    Algorithm, Collective, Cost, Program, ProgramBuilder, Rank, Reach, Spec, Step, at, input, output, window,
+    Algorithm, Collective, Cost, Place, Program, ProgramBuilder, Rank, Reach, Spec, Step, at, input, output,
+    window,
 };
 
 /// All-reduce by sums that stay in place.
@@ -52,7 +53,8 @@ fn all_reduce(spec: &Spec, rank: Rank) -> Program {
     let mut builder = ProgramBuilder::new(rank);
     builder.copy(input(rank), window(0)).signal();
     for turn in 1..spec.ranks {
-        add(&mut builder, &course, rank, turn, |sum| sum, turn == last);
+        let sum = course.await_sum(&mut builder, rank, turn);
+        add(&mut builder, sum, at(rank, input(sum)), turn == last);
     }
     let done = course.sum(rank, last);
     builder.get(done, window(0), output(done));
@@ -71,28 +73,18 @@ fn reduce_scatter(spec: &Spec, rank: Rank) -> Program {
     let mut builder = ProgramBuilder::new(rank);
     builder.copy(input(chunk(rank)), window(0)).signal();
     for turn in 1..last {
-        add(&mut builder, &course, rank, turn, chunk, false);
+        let sum = course.await_sum(&mut builder, rank, turn);
+        add(&mut builder, sum, at(rank, input(chunk(sum))), false);
     }
-    let own = course.sum(rank, last);
-    builder.wait(course.rank(own, last - 1), last as u32);
+    let own = course.await_sum(&mut builder, rank, last);
     builder.reduce(vec![at(own, window(0)), at(rank, input(rank))], output(0), true);
     builder.finish(0, 1)
 }
 
-/// Adds to the sum whose turn it is, which is of this `chunk`.
-fn add(
-    builder: &mut ProgramBuilder,
-    course: &Course,
-    rank: Rank,
-    turn: usize,
-    chunk: impl Fn(usize) -> usize,
-    finish: bool,
-) {
-    let number = course.sum(rank, turn);
-    let sum = at(number, window(0));
-    let from = vec![sum, at(rank, input(chunk(number)))];
-    builder.wait(course.rank(number, turn - 1), turn as u32);
-    builder.step(Step::Reduce { from, into: sum, finish }).signal();
+/// Adds `own` to a sum where that lies.
+fn add(builder: &mut ProgramBuilder, sum: usize, own: Place, finish: bool) {
+    let into = at(sum, window(0));
+    builder.step(Step::Reduce { from: vec![into, own], into, finish }).signal();
 }
 
 /// Who adds to which sum in which turn. A sum has the number of its owner, who is the first.
@@ -114,6 +106,13 @@ impl Course {
 
     fn sum(&self, rank: Rank, turn: usize) -> usize {
         self.other(rank, turn) * self.circle + (rank + self.circle - turn % self.circle) % self.circle
+    }
+
+    /// Waits until the sum that this rank adds to in a turn has had its turn before; says which one.
+    fn await_sum(&self, builder: &mut ProgramBuilder, rank: Rank, turn: usize) -> usize {
+        let sum = self.sum(rank, turn);
+        builder.wait(self.rank(sum, turn - 1), turn as u32);
+        sum
     }
 
     /// The circle that a sum of this number is in, or a rank's sum comes from, in a turn.

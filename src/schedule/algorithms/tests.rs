@@ -147,6 +147,24 @@ fn a_relay_adds_to_each_sum_where_it_lies() {
     assert_eq!(program[expected.len()..][..2], ["wait 0.4", "3:w0=1:o3"]);
 }
 
+/// Steps that write into another rank's window: rank, strand, step, and whose window it is.
+fn writes_to_others(programs: &[Program]) -> Vec<(Rank, usize, usize, Rank)> {
+    let steps = programs.iter().enumerate().flat_map(|(rank, program)| {
+        let strands = program.strands.iter().enumerate();
+        strands.flat_map(move |(number, strand)| {
+            strand.steps.iter().enumerate().map(move |(at, step)| (rank, number, at, step))
+        })
+    });
+    let writes = steps.filter_map(|(rank, strand, at, step)| match step {
+        Step::Copy { into, .. } | Step::Reduce { into, .. } => Some((rank, strand, at, into)),
+        _ => None,
+    });
+    writes
+        .filter(|(rank, .., into)| into.block.space == Space::Window && into.rank != *rank)
+        .map(|(rank, strand, at, into)| (rank, strand, at, into.rank))
+        .collect()
+}
+
 /// The ranks of which it is known, at a step of a strand of a rank, that they take part.
 fn heard_of(programs: &[Program], strand: usize, rank: Rank, step: usize) -> HashSet<Rank> {
     let mut heard = HashSet::from([rank]);
@@ -167,18 +185,13 @@ fn nobody_writes_into_a_window_before_it_has_heard_of_its_rank() {
     for row in Algorithm::ALL.iter().filter(|row| row.reach == Reach::Windows) {
         for spec in (2..=7).map(|ranks| spec(ranks, 1)).filter(|spec| (row.fits)(spec)) {
             let programs: Vec<Program> = (0..spec.ranks).map(|rank| (row.build)(&spec, rank)).collect();
-            for (rank, program) in programs.iter().enumerate() {
-                for (number, strand) in program.strands.iter().enumerate() {
-                    for (at, step) in strand.steps.iter().enumerate() {
-                        if let Step::Copy { into, .. } | Step::Reduce { into, .. } = step
-                            && into.block.space == Space::Window
-                        {
-                            writes += usize::from(into.rank != rank);
-                            let heard = heard_of(&programs, number, rank, at);
-                            assert!(heard.contains(&into.rank), "{row:?}, {spec:?}, rank {rank}: {step:?}");
-                        }
-                    }
-                }
+            for (rank, strand, step, owner) in writes_to_others(&programs) {
+                let heard = heard_of(&programs, strand, rank, step);
+                assert!(
+                    heard.contains(&owner),
+                    "{row:?}, {spec:?}, rank {rank}, strand {strand}, step {step}"
+                );
+                writes += 1;
             }
         }
     }
