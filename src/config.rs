@@ -38,7 +38,8 @@ impl FromStr for Transport {
 /// In which order the operands of a reduction are combined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Order {
-    /// As suits the algorithm: fixed by the ranks and an element's place in its buffer.
+    /// As suits the algorithm: fixed by the ranks, an element's place in its buffer, and what decides on the algorithm:
+    /// sizes, transport, whether all ranks have lent their buffers, and whether they share cores.
     #[default]
     Any,
     /// That of the ranks, from 0 on: the same bits for an element whatever the transport, the collective that

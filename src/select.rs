@@ -122,7 +122,8 @@ mod tests {
 
     #[test]
     fn windows_of_crowds_have_lines_of_their_own_and_else_those_for_windows_and_devices_only_their_own() {
-        let table = Table::parse("reduce crowded-windows any 9 chain\nreduce windows any 99 tree\n").unwrap();
+        let table = "reduce crowded-windows any 9 chain\nreduce windows any 99 tree\nreduce messages any 99 binomial\n";
+        let table = Table::parse(table).unwrap();
         let config = Config { table, ..Config::default() };
         let of = |bytes, medium| name(Collective::Reduce, 3, bytes, (medium, false), &config);
         use Medium::{CrowdedWindows, Device, Windows};
@@ -171,6 +172,13 @@ mod tests {
             );
         }
         assert_eq!(of(4, true, &insists), "relay");
+        let table = Table::parse("all_reduce windows any any ring").unwrap();
+        let hops = Config { table, ..Config::default() };
+        assert_eq!(
+            [of(4, false, &hops), of(4, true, &hops)],
+            ["ring", "twoshot"],
+            "a ring rounds at every hop"
+        );
         assert_eq!(name(Collective::AllReduce, 4, 1 << 30, (Medium::Messages, true), &measured), "ring");
     }
 

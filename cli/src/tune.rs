@@ -11,7 +11,7 @@ use unisono_transports::affinity::cores;
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
-    /// Numbers of ranks, the smallest first; the last also stands for all larger ones.
+    /// Numbers of ranks, the smallest first; the last also stands for larger ones.
     #[arg(long, value_delimiter = ',', default_value = "2,4,8")]
     ranks: Vec<usize>,
     /// Between ranks that share memory (shm), or over sockets (tcp).
@@ -45,7 +45,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<u8, String> {
             for (index, &ranks) in arguments.ranks.iter().enumerate() {
                 let medium = medium(transport, ranks);
                 let times = measure(arguments, collective, transport, medium, ranks)?;
-                let ranks_max = if index + 1 == arguments.ranks.len() { ANY } else { ranks };
+                let is_last = index + 1 == arguments.ranks.len();
+                let ranks_max = if is_last { most(medium) } else { ranks };
                 choices.extend(fastest(&times, medium, ranks_max));
             }
         }
@@ -57,6 +58,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<u8, String> {
     std::fs::write(&arguments.out, &text).map_err(|error| format!("{}: {error}", arguments.out.display()))?;
     print!("{text}");
     Ok(0)
+}
+
+/// Up to how many ranks the largest number that was measured stands for. What was measured with a core each is not for more ranks
+/// than cores, where sharing memory is cheapest in other ways.
+fn most(medium: Medium) -> usize {
+    if medium == Medium::Windows { cores().len() } else { ANY }
 }
 
 /// What ranks have between them here.

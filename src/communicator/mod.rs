@@ -158,6 +158,9 @@ impl Communicator {
     }
 
     /// A communicator over a mesh made otherwise, such as a simulated network. It cannot be split or shrunk.
+    ///
+    /// `config` must be the same on all ranks: they have not met, so nothing compares what decides on algorithms and on
+    /// where data lies in shared memory.
     pub fn over(mesh: Mesh, config: &Config) -> Self {
         Self::new(mesh, config, Origin::Foreign(None, 0))
     }

@@ -39,7 +39,7 @@ struct Costs {
 /// What one trial took so far.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Trial {
-    /// Bytes written to this rank's window, and to its output.
+    /// Bytes written to windows, this rank's or a peer's, and to its output.
     written: usize,
     gotten: usize,
     time: Duration,
@@ -48,7 +48,7 @@ pub(super) struct Trial {
 }
 
 impl Trial {
-    /// Another step took `time`: it wrote so many bytes to the window, or to the output; it read a peer's window, or
+    /// Another step took `time`: it wrote so many bytes to a window, or to the output; it read a peer's window, or
     /// did not.
     pub(super) fn add(&mut self, written: usize, gotten: usize, read: bool, time: Duration) {
         self.written += written;
@@ -57,7 +57,7 @@ impl Trial {
         self.time += time;
     }
 
-    /// Whether something was written to the window, and whether a peer's was read into the output.
+    /// Whether something was written to a window, and whether a peer's was read into the output.
     fn moved(&self) -> (bool, bool) {
         (self.written > 0, self.read && self.gotten > 0)
     }
@@ -171,13 +171,13 @@ pub(super) enum Timed {
     All,
 }
 
-/// So much dearer the way through the cache must be to be left. Where cores share a cache, memory that is touched for the first
-/// time, or has left the cache meanwhile, may make it a little dearer for a moment.
+/// So much dearer the way through the cache must be to be left.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Margin(f64);
 
 impl Margin {
-    /// Of ranks with a core each.
+    /// Of ranks with a core each: where cores share a cache, memory that is touched for the first time, or has left the
+    /// cache meanwhile, may make the way through it a little dearer for a moment.
     pub(super) const ROOMY: Self = Self(1.4);
     /// Of ranks that share cores: part of what they read was written on the same core, so that the ways differ less.
     pub(super) const CROWDED: Self = Self(1.0);

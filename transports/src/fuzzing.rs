@@ -118,6 +118,7 @@ fn control(bytes: &[u8]) {
 #[cfg(all(test, not(shuttle)))]
 mod tests {
     use super::*;
+    use crate::auth::VERSION;
     use proptest::collection::vec;
     use proptest::prelude::*;
 
@@ -126,7 +127,7 @@ mod tests {
         let noise = vec(any::<u8>(), 0..300);
         let start = prop_oneof![
             Just(Vec::new()),
-            Just(b"unisono\0\x05\0\0\0".to_vec()),
+            Just([&b"unisono\0"[..], &VERSION.to_le_bytes()].concat()),
             Just(b"m".to_vec()),
             Just(b"c".to_vec())
         ];
