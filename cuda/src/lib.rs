@@ -23,8 +23,8 @@ pub use half::{bf16, f16};
 #[cfg(feature = "matmul")]
 pub use host::matmul::{Matrix, MatrixMut, matmul};
 pub use host::{
-    Store, average, clip_factor, copy, copy_into, copy_to, fill, narrow, pack, reduce, reduce_assign,
-    reduce_assign_into, reduce_into, reduce_to, scale, scale_and_clip, squares, unpack, widen,
+    Store, average, clip_factor, copy, copy_into, copy_to, fill, narrow, pack, reduce, reduce_among,
+    reduce_assign, reduce_assign_into, reduce_into, reduce_to, scale, scale_and_clip, squares, unpack, widen,
 };
 pub use memory::{Source, Target};
 pub use op::{Finish, Op, Scalar};

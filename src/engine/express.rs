@@ -9,6 +9,7 @@ use super::staging::{Staging, Timed};
 use super::{Engine, Job};
 use crate::call::{Call, Digest};
 use crate::error::Result;
+use crate::reduction::Reduction;
 use crate::schedule::{Algorithm, Rank, Reach};
 use unisono_cuda::{Finish, Store, copy_to};
 use unisono_transports::{Cell, Tag};
@@ -103,9 +104,11 @@ impl Engine {
             return None;
         }
         let blocks = window_blocks(algorithm, &spec);
-        let fit = Fit::new(blocks, job.share_bytes_max, job.collective.reduces())?;
+        let spare = job.collective.reduces();
+        let fit = Fit::new(blocks, job.share_bytes_max, spare, spec.ranks)?;
         let program = (algorithm.build)(&spec, self.mesh.rank);
-        Sheet::new(key, key.call.by(Digest::of(algorithm)), &program, fit, self.mesh.rank)
+        let is_plain = job.reduction.and_then(Reduction::factor).is_none();
+        Sheet::new((key, key.call.by(Digest::of(algorithm))), &program, fit, is_plain, self.mesh.rank)
     }
 
     /// Describes `job`, whose sheet has this index.
@@ -121,12 +124,11 @@ impl Engine {
         self.watch.begin(call);
         let Sheet { cell, foreign_bytes, .. } = self.express.sheets[index].0;
         self.free_cell(cell)?;
-        let (store, timed) = match cell {
-            Cell::Long => {
-                let turn = self.express.longs % cell.count(self.mesh.ranks);
-                self.way(CELLS, Staging::trial_in_turn(turn), foreign_bytes == 0)
-            }
-            _ => (Store::Cached, Timed::No),
+        let (store, timed) = if cell.is_long() {
+            let turn = self.express.longs % cell.count(self.mesh.ranks);
+            self.way(CELLS, Staging::trial_in_turn(turn), foreign_bytes == 0)
+        } else {
+            (Store::Cached, Timed::No)
         };
         let (number, tag, ranks) = (self.express.number, call.tag(0), self.mesh.ranks);
         let Express { sheets, seen, .. } = &mut self.express;
@@ -157,7 +159,7 @@ impl Engine {
         ride.window.set_seen(number + 1);
         self.traffic.moved(foreign_bytes);
         self.express.number = number + 1;
-        self.express.longs += u64::from(cell == Cell::Long);
+        self.express.longs += u64::from(cell.is_long());
         Ok(())
     }
 

@@ -65,6 +65,12 @@ impl<'a> Buffers<'a> {
         Some((&input[from], self.output(into)))
     }
 
+    /// All of the input, which is nothing if both are one memory, and a part of the output.
+    #[inline]
+    pub(crate) fn apart(&mut self, into: Range<usize>) -> (&[u8], &mut [u8]) {
+        (self.input.unwrap_or_default(), self.output(into))
+    }
+
     /// Copies a part of the input to the output within one buffer.
     pub(crate) fn keep(&mut self, from: Range<usize>, into: Range<usize>) {
         let from = self.input_base + from.start..self.input_base + from.end;

@@ -2,7 +2,7 @@
 
 use super::express::DIGEST_BITS;
 use super::memory::Buffers;
-use super::sheet::Act;
+use super::sheet::{Act, Operand};
 use super::stage::{OPERANDS_MAX, disagreement};
 use super::staging::Trial;
 use super::watch::Watch;
@@ -11,7 +11,7 @@ use crate::reduction::Reduction;
 use crate::schedule::Rank;
 use std::ops::Range;
 use std::time::Instant;
-use unisono_cuda::{DType, Finish, Op, Scalar, Source, Store, Target, copy_to, reduce_to, scale};
+use unisono_cuda::{DType, Finish, Op, Scalar, Source, Store, Target, copy_to, reduce_among, scale};
 use unisono_transports::{Cell, Control, Mesh, Pace, Tag, Window};
 
 /// What the acts of one operation share.
@@ -44,7 +44,7 @@ impl Ride<'_> {
     pub(super) fn try_out(
         &mut self,
         acts: &[Act],
-        operands: &[(Rank, usize)],
+        operands: &[Operand],
         buffers: &mut Buffers<'_>,
     ) -> Result<Trial> {
         let mut trial = Trial::default();
@@ -60,12 +60,7 @@ impl Ride<'_> {
 
     /// Carries out one act.
     #[inline]
-    pub(super) fn act(
-        &mut self,
-        act: &Act,
-        operands: &[(Rank, usize)],
-        buffers: &mut Buffers<'_>,
-    ) -> Result<()> {
+    pub(super) fn act(&mut self, act: &Act, operands: &[Operand], buffers: &mut Buffers<'_>) -> Result<()> {
         match act {
             Act::Post => self.window.post(self.cell, self.number, self.stamp, &self.tag),
             &Act::Wait { peer } => {
@@ -82,11 +77,11 @@ impl Ride<'_> {
             }
             Act::Reduce { into, finish } => {
                 let finish = if *finish { self.finish } else { Finish::Keep };
-                let output = buffers.output(into.clone());
+                let buffers = buffers.apart(into.clone());
                 match operands {
-                    [one] => self.reduce([one], output, finish),
-                    [one, other] => self.reduce([one, other], output, finish),
-                    _ => self.reduce_many(operands, output, finish),
+                    [one] => self.reduce([one], buffers, finish),
+                    [one, other] => self.reduce([one, other], buffers, finish),
+                    _ => self.reduce_many(operands, buffers, finish),
                 }
             }
         }
@@ -117,30 +112,39 @@ impl Ride<'_> {
         }
     }
 
-    fn operand(&self, &(rank, at): &(Rank, usize), bytes: usize) -> Source<'_> {
-        self.window.cell(rank, self.cell, self.number, at, bytes)
+    /// Where an operand is; nowhere in particular, if it is what the output has.
+    fn operand<'s>(&'s self, operand: Operand, input: &'s [u8], bytes: usize) -> Source<'s> {
+        match operand {
+            Operand::Cell { rank, at } => self.window.cell(rank, self.cell, self.number, at, bytes),
+            Operand::Input(at) => input[at..at + bytes].into(),
+            Operand::Output => Source::from(&[][..]),
+        }
     }
 
     #[inline]
     fn reduce<const COUNT: usize>(
         &self,
-        operands: [&(Rank, usize); COUNT],
-        output: &mut [u8],
+        operands: [&Operand; COUNT],
+        (input, output): (&[u8], &mut [u8]),
         finish: Finish,
     ) {
-        let sources = operands.map(|operand| self.operand(operand, output.len()));
-        let op = self.reduction.map_or(Op::Sum, |reduction| reduction.op());
-        reduce_to(Store::Cached, self.dtype, op, finish, output.into(), &sources);
+        let mut sources = operands.map(|operand| self.operand(*operand, input, output.len()));
+        let own = operands.into_iter().position(|operand| *operand == Operand::Output);
+        reduce_among(self.dtype, self.op(), finish, output.into(), &mut sources, own);
     }
 
-    fn reduce_many(&self, operands: &[(Rank, usize)], output: &mut [u8], finish: Finish) {
+    fn reduce_many(&self, operands: &[Operand], (input, output): (&[u8], &mut [u8]), finish: Finish) {
         let mut sources = [Source::from(&[][..]); OPERANDS_MAX];
         for (source, operand) in sources.iter_mut().zip(operands) {
-            *source = self.operand(operand, output.len());
+            *source = self.operand(*operand, input, output.len());
         }
-        let op = self.reduction.map_or(Op::Sum, |reduction| reduction.op());
-        let sources = &sources[..operands.len()];
-        reduce_to(Store::Cached, self.dtype, op, finish, output.into(), sources);
+        let own = operands.iter().position(|operand| *operand == Operand::Output);
+        let sources = &mut sources[..operands.len()];
+        reduce_among(self.dtype, self.op(), finish, output.into(), sources, own);
+    }
+
+    fn op(&self) -> Op {
+        self.reduction.map_or(Op::Sum, |reduction| reduction.op())
     }
 }
 

@@ -36,7 +36,7 @@ impl Key {
         let op = job.reduction.map(Reduction::op);
         let call = Call::new(0, job.kind, job.dtype, op, job.root, job.count);
         let key = Self { call, input_bytes, output_bytes, bases };
-        (job.share_bytes_max <= Cell::Long.bytes()).then_some(key)
+        (job.share_bytes_max <= Cell::Pages32.bytes()).then_some(key)
     }
 }
 
@@ -53,7 +53,7 @@ pub(super) enum Act {
     Keep { from: Range<usize>, into: Range<usize> },
     /// A block of somebody's cell into the output.
     Get { from: Rank, at: usize, into: Range<usize> },
-    /// The blocks at these places of everybody's cells, combined in the order of the sheet's operands.
+    /// Blocks of everybody's, combined in the order of the sheet's operands.
     Reduce { into: Range<usize>, finish: bool },
 }
 
@@ -71,6 +71,17 @@ impl Act {
     }
 }
 
+/// One of the blocks that are combined.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Operand {
+    /// Of the input, from here on.
+    Input(usize),
+    /// What is in the output's place, as the input is in the same memory.
+    Output,
+    /// Of the cell of `rank`, from `at` on.
+    Cell { rank: Rank, at: usize },
+}
+
 /// The acts of one rank for one key.
 #[derive(Clone, Debug)]
 pub(super) struct Sheet {
@@ -80,8 +91,7 @@ pub(super) struct Sheet {
     pub(super) acts: Vec<Act>,
     /// In which kind of cell the data of all ranks travels.
     pub(super) cell: Cell,
-    /// Whose cell, and where in it.
-    pub(super) operands: Vec<(Rank, usize)>,
+    pub(super) operands: Vec<Operand>,
     /// Bytes that it takes from other ranks.
     pub(super) foreign_bytes: usize,
 }
@@ -104,20 +114,28 @@ pub(super) struct Fit {
 impl Fit {
     /// How `blocks` blocks of `share_bytes` each fit into a cell; `spare`: with a place for an operand that no
     /// peer reads.
-    pub(super) fn new(blocks: usize, share_bytes: usize, spare: bool) -> Option<Self> {
+    pub(super) fn new(blocks: usize, share_bytes: usize, spare: bool, ranks: usize) -> Option<Self> {
         let stride = share_bytes.next_multiple_of(8);
-        let cell = Cell::holding((blocks + usize::from(spare)) * stride)?;
+        let cell = Cell::holding((blocks + usize::from(spare)) * stride, ranks)?;
         Some(Self { cell, stride })
     }
 }
 
 impl Sheet {
-    /// Translates `program`, whose blocks are whole shares, if it is of the kind that can travel in cells.
-    pub(super) fn new(key: Key, call: Call, program: &Program, fit: Fit, rank: Rank) -> Option<Self> {
+    /// Translates `program`, whose blocks are whole shares, if it is of the kind that can travel in cells. `plain`: the
+    /// input is added as it is, not multiplied beforehand.
+    pub(super) fn new(
+        (key, call): (Key, Call),
+        program: &Program,
+        fit: Fit,
+        plain: bool,
+        rank: Rank,
+    ) -> Option<Self> {
         let [strand] = &program.strands[..] else {
             return None;
         };
-        let mut translation = Translation::new((key, call), program.window * fit.stride, fit, rank);
+        let spare = program.window * fit.stride;
+        let mut translation = Translation { plain, spare, ..Translation::new((key, call), fit, rank) };
         strand.steps.iter().try_for_each(|step| translation.step(step))?;
         Some(translation.sheet)
     }
@@ -130,6 +148,7 @@ struct Translation {
     stride: usize,
     /// Place for an operand of this rank that no peer reads.
     spare: usize,
+    plain: bool,
     rank: Rank,
     /// Blocks of the input that are in the own cell.
     laid: Vec<(Block, usize)>,
@@ -137,7 +156,7 @@ struct Translation {
 }
 
 impl Translation {
-    fn new((key, call): (Key, Call), spare: usize, fit: Fit, rank: Rank) -> Self {
+    fn new((key, call): (Key, Call), fit: Fit, rank: Rank) -> Self {
         let layout = |bytes| Layout::new(Shares::Even { bytes }, 1, 1);
         Self {
             input: layout(key.input_bytes),
@@ -151,7 +170,8 @@ impl Translation {
                 foreign_bytes: 0,
             },
             stride: fit.stride,
-            spare,
+            spare: 0,
+            plain: false,
             rank,
             laid: Vec::new(),
             posted: false,
@@ -165,8 +185,9 @@ impl Translation {
             // The sum of one, and its average, is itself.
             Step::Reduce { from, into, .. } if from.len() == 1 => self.copy(&from[0], into)?,
             Step::Reduce { from, into, finish } if into.block.space == Space::Output => {
-                self.operands(from)?;
-                Act::Reduce { into: self.output.block(into.block.index as usize), finish: *finish }
+                let into = self.output.block(into.block.index as usize);
+                self.operands(from, into.start)?;
+                Act::Reduce { into, finish: *finish }
             }
             Step::Signal if !self.posted => {
                 self.posted = true;
@@ -184,7 +205,9 @@ impl Translation {
         match act {
             Act::Get { from, into, .. } if *from != self.rank => into.len(),
             Act::Reduce { into, .. } => {
-                self.sheet.operands.iter().filter(|operand| operand.0 != self.rank).count() * into.len()
+                let is_foreign =
+                    |operand: &&Operand| matches!(operand, Operand::Cell { rank, .. } if *rank != self.rank);
+                self.sheet.operands.iter().filter(is_foreign).count() * into.len()
             }
             _ => 0,
         }
@@ -210,27 +233,43 @@ impl Translation {
         })
     }
 
-    /// Where the operands are: those of this rank are laid into its cell, if they are not there already.
-    fn operands(&mut self, from: &[Place]) -> Option<()> {
+    /// Where the operands are of what comes to `into` in the output.
+    fn operands(&mut self, from: &[Place], into: usize) -> Option<()> {
         if !self.sheet.operands.is_empty() {
             return None;
         }
         for place in from {
-            let at = match (place.block.space, self.laid.iter().find(|laid| laid.0 == place.block)) {
-                (Space::Window, _) => place.block.index as usize * self.stride,
-                (Space::Input, Some(&(_, at))) => at,
-                (Space::Input, None) => {
-                    let at = self.spare;
-                    self.laid.push((place.block, at));
-                    let from = self.input.block(place.block.index as usize);
-                    self.sheet.acts.push(Act::Lay { from, at });
-                    at
-                }
+            let index = place.block.index as usize;
+            let operand = match place.block.space {
+                Space::Window => Operand::Cell { rank: place.rank, at: index * self.stride },
+                Space::Input => self.own_operand(place.block, into),
                 _ => return None,
             };
-            self.sheet.operands.push((place.rank, at));
+            self.sheet.operands.push(operand);
         }
         Some(())
+    }
+
+    /// Where an operand of this rank is. What is plain is best read from where it is, since the cell that it may be laid into
+    /// is wanted by peers at that time. What is not, or would be written over, is laid into the cell, if it is not there.
+    fn own_operand(&mut self, block: Block, into: usize) -> Operand {
+        let from = self.input.block(block.index as usize).start;
+        match self.sheet.key.bases {
+            None if self.plain => Operand::Input(from),
+            Some((input, output)) if self.plain && input + from == output + into => Operand::Output,
+            _ => {
+                let laid = self.laid.iter().find(|laid| laid.0 == block).map(|&(_, at)| at);
+                Operand::Cell { rank: self.rank, at: laid.unwrap_or_else(|| self.lay_apart(block)) }
+            }
+        }
+    }
+
+    /// Lays a block of the input where no peer reads.
+    fn lay_apart(&mut self, block: Block) -> usize {
+        self.laid.push((block, self.spare));
+        let from = self.input.block(block.index as usize);
+        self.sheet.acts.push(Act::Lay { from, at: self.spare });
+        self.spare
     }
 }
 
@@ -241,43 +280,62 @@ mod tests {
     use crate::schedule::{Algorithm, Collective, Reach, Spec};
     use unisono_cuda::DType;
 
-    fn key(collective: Collective) -> Key {
-        let call = Call::new(0, Kind::Collective(collective), DType::U8, None, 0, 24);
-        Key { call, input_bytes: 24, output_bytes: 24, bases: None }
-    }
-
-    /// The sheet of `rank` for the row named `name`.
-    fn sheet(collective: Collective, name: &str, rank: Rank) -> Option<Sheet> {
+    /// The sheet of rank 1 of 3 for the row named `name`, in one memory if input and output begin somewhere in it.
+    fn sheet(
+        collective: Collective,
+        name: &str,
+        bases: Option<(usize, usize)>,
+        plain: bool,
+    ) -> Option<Sheet> {
         let row = crate::schedule::find(collective, name).unwrap();
-        let program = (row.build)(&Spec { ranks: 3, root: 0, aggregation: 1 }, rank);
-        let key = key(collective);
-        Sheet::new(key, key.call, &program, Fit::new(3, 24, true).unwrap(), rank)
+        let program = (row.build)(&Spec { ranks: 3, root: 0, aggregation: 1 }, 1);
+        let call = Call::new(0, Kind::Collective(collective), DType::U8, None, 0, 24);
+        let key = Key { call, input_bytes: 24, output_bytes: 24, bases };
+        Sheet::new((key, key.call), &program, Fit::new(3, 24, true, 3).unwrap(), plain, 1)
     }
 
     #[test]
     fn every_algorithm_over_windows_of_one_hand_over_has_a_sheet() {
         for row in Algorithm::ALL.iter().filter(|row| row.reach == Reach::Windows) {
-            let found = sheet(row.collective, row.name, 1).is_some();
+            let found = sheet(row.collective, row.name, None, true).is_some();
             assert_eq!(found, !["twoshot", "relay"].contains(&row.name), "{} {}", row.collective, row.name);
         }
-        assert!(sheet(Collective::AllReduce, "ring", 1).is_none());
+        assert!(sheet(Collective::AllReduce, "ring", None, true).is_none());
     }
 
     #[test]
-    fn the_own_operand_is_read_from_the_own_cell() {
-        let acts = sheet(Collective::AllReduce, "oneshot", 1).unwrap();
-        assert_eq!(acts.operands, [(0, 0), (1, 0), (2, 0)]);
-        let acts = sheet(Collective::ReduceScatter, "direct", 1).unwrap();
-        assert!(acts.acts.contains(&Act::Lay { from: 24..48, at: 48 }), "{:?}", acts.acts);
-        assert!(acts.operands.contains(&(1, 48)), "{:?}", acts.operands);
+    fn the_own_operand_is_read_from_where_it_is_if_that_is_possible() {
+        let cell = |rank, at| Operand::Cell { rank, at };
+        let own = |name, bases, plain| sheet(Collective::AllReduce, name, bases, plain).unwrap().operands;
+        assert_eq!(own("oneshot", None, true), [cell(0, 0), Operand::Input(0), cell(2, 0)]);
+        assert_eq!(own("oneshot", Some((0, 0)), true), [cell(0, 0), Operand::Output, cell(2, 0)]);
+        assert_eq!(own("oneshot", Some((0, 24)), true), [cell(0, 0), cell(1, 0), cell(2, 0)]);
+        assert_eq!(own("oneshot", None, false), [cell(0, 0), cell(1, 0), cell(2, 0)]);
+    }
+
+    #[test]
+    fn an_own_operand_that_no_peer_reads_is_laid_apart_if_it_cannot_be_read_where_it_is() {
+        let laid = Act::Lay { from: 24..48, at: 48 };
+        let own_in_cell = Operand::Cell { rank: 1, at: 48 };
+        for (bases, plain, own) in [
+            (None, true, Operand::Input(24)),
+            (None, false, own_in_cell),
+            (Some((0, 24)), true, Operand::Output),
+            (Some((0, 24)), false, own_in_cell),
+            (Some((0, 8)), true, own_in_cell),
+        ] {
+            let sheet = sheet(Collective::ReduceScatter, "direct", bases, plain).unwrap();
+            assert_eq!(sheet.acts.contains(&laid), own == own_in_cell, "{:?}", sheet.acts);
+            assert!(sheet.operands.contains(&own), "{:?}", sheet.operands);
+        }
     }
 
     #[test]
     fn what_is_short_travels_in_a_line_and_what_is_too_long_not_at_all() {
-        let cell = |blocks, bytes, spare| Fit::new(blocks, bytes, spare).map(|fit| fit.cell);
+        let cell = |blocks, bytes, spare| Fit::new(blocks, bytes, spare, 2).map(|fit| fit.cell);
         assert_eq!([cell(7, 4, false), cell(7, 4, true)], [Some(Cell::Short), Some(Cell::Medium)]);
-        assert_eq!([cell(1, 8188, true), cell(1, 8193, true)], [Some(Cell::Long), None]);
-        assert_eq!(Fit::new(1, 8188, true).map(|fit| fit.stride), Some(8192));
-        assert_eq!(cell(1, Cell::Long.bytes(), false), Some(Cell::Long));
+        assert_eq!([cell(1, 8188, true), cell(1, 8193, true)], [Some(Cell::Pages4), Some(Cell::Pages8)]);
+        assert_eq!(Fit::new(1, 8188, true, 2).map(|fit| fit.stride), Some(8192));
+        assert_eq!([cell(1, 128 << 10, false), cell(1, 128 << 10, true)], [Some(Cell::Pages32), None]);
     }
 }

@@ -172,7 +172,7 @@ const BUILT_IN: &[(Collective, Medium, usize, usize, &str)] = {
     &[
         (AllReduce, Device, ANY, 16 << 10, "oneshot"),
         (AllReduce, Device, ANY, ANY, "twoshot"),
-        (AllReduce, Windows, 2, 4 << 10, "oneshot"),
+        (AllReduce, Windows, 2, 8 << 10, "oneshot"),
         (AllReduce, Windows, 2, ANY, "relay"),
         (AllReduce, Windows, ANY, 16 << 10, "oneshot"),
         (AllReduce, CrowdedWindows, ANY, 384 << 10, "twoshot"),

@@ -1,8 +1,8 @@
 //! The protocol of cells, apart from its memory: small messages to all ranks,
 //! with the data behind the flag in one cache line.
 //!
-//! A cell is a *stamp* and, right behind it, its data; whoever polls the stamp
-//! has the first 56 bytes with the same cache line. A rank owns many
+//! A cell is a *stamp* and, behind it, its data; whoever polls the stamp of a short
+//! one has all 56 bytes with the same cache line. A rank owns many
 //! cells of each kind and uses them in turn: post `n` goes into cell `n mod c`
 //! of the `c` of its kind. One that is not short has its stamp in the short cell, too: a reader who expects a post of
 //! another size finds there that ranks disagree. Every rank counts the same
@@ -25,41 +25,66 @@ pub enum Cell {
     Short,
     /// In half a page.
     Medium,
-    /// In some pages.
-    Long,
+    /// In four pages.
+    Pages4,
+    /// In eight.
+    Pages8,
+    /// In sixteen.
+    Pages16,
+    /// In thirty-two.
+    Pages32,
 }
 
 impl Cell {
     /// All kinds, the smallest first.
-    pub const ALL: [Self; 3] = [Cell::Short, Cell::Medium, Cell::Long];
+    pub const ALL: [Self; 6] =
+        [Cell::Short, Cell::Medium, Cell::Pages4, Cell::Pages8, Cell::Pages16, Cell::Pages32];
 
     /// How many of each kind there is room for.
     pub const COUNT_MAX: u64 = 128;
+
+    /// Fewer, and ranks wait for each other more than they gain.
+    const COUNT_MIN: u64 = 8;
 
     /// How many of this kind each of `ranks` ranks uses: so many posts may be on their way before anybody looks. Of those that are
     /// not short, two ranks use so many that a peer's own cache has lost what it read of one before it is written again, which until
     /// then takes several times as long. More ranks use less each, and all of them together as much: it is to stay in the cache
     /// that they have in common, and every rank's first look at a page costs.
     pub const fn count(self, ranks: usize) -> u64 {
+        let (_, all) = self.row();
         match (self, ranks) {
-            (Cell::Short, _) | (_, ..=2) => Self::COUNT_MAX,
-            (_, 3..=4) => Self::COUNT_MAX / 2,
-            _ => Self::COUNT_MAX / 4,
+            (Cell::Short, _) | (_, ..=2) => all,
+            (_, 3..=4) => all / 2,
+            _ => all / 4,
         }
     }
 
     /// Bytes of data in one.
     pub const fn bytes(self) -> usize {
+        self.row().0
+    }
+
+    /// Bytes of one, and how many of them each of two ranks uses: 2 MiB at most.
+    const fn row(self) -> (usize, u64) {
         match self {
-            Cell::Short => 56,
-            Cell::Medium => 2048,
-            Cell::Long => 16 << 10,
+            Cell::Short => (56, Self::COUNT_MAX),
+            Cell::Medium => (2 << 10, Self::COUNT_MAX),
+            Cell::Pages4 => (16 << 10, Self::COUNT_MAX),
+            Cell::Pages8 => (32 << 10, Self::COUNT_MAX / 2),
+            Cell::Pages16 => (64 << 10, Self::COUNT_MAX / 4),
+            Cell::Pages32 => (128 << 10, Self::COUNT_MAX / 8),
         }
     }
 
-    /// The smallest that holds so many bytes.
-    pub fn holding(bytes: usize) -> Option<Self> {
-        Self::ALL.into_iter().find(|cell| bytes <= cell.bytes())
+    /// Whether it may be worth writing past the cache.
+    pub const fn is_long(self) -> bool {
+        !matches!(self, Cell::Short | Cell::Medium)
+    }
+
+    /// The smallest that holds so many bytes, of which each of `ranks` ranks has some.
+    pub fn holding(bytes: usize, ranks: usize) -> Option<Self> {
+        let found = Self::ALL.into_iter().find(|cell| bytes <= cell.bytes())?;
+        (found.count(ranks) >= Self::COUNT_MIN).then_some(found)
     }
 }
 
@@ -164,7 +189,7 @@ mod loom_tests {
 
     #[test]
     fn loom_a_long_post_is_read_whole_before_its_cell_is_used_again() {
-        read_whole(Cell::Long);
+        read_whole(Cell::Pages4);
     }
 
     fn read_whole(cell: Cell) {

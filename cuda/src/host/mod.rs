@@ -121,6 +121,27 @@ pub fn reduce_assign_into(
     Fold { finish, first: &first, rest: sources, at: 0 }.into(dtype, op, targets);
 }
 
+/// The target becomes the first operand ⊕ the second ⊕ …, in that order, then `finish`, where the operand `own`, if there is
+/// one, is the target itself, whatever `sources` has there.
+///
+/// # Panics
+/// As [`reduce`], and if there is no such operand.
+#[inline]
+pub fn reduce_among<'a>(
+    dtype: DType,
+    op: Op,
+    finish: Finish,
+    target: Target<'a>,
+    sources: &mut [Source<'a>],
+    own: Option<usize>,
+) {
+    let mut target = target;
+    if let Some(own) = own {
+        sources[own] = itself(&mut target);
+    }
+    reduce_to(Store::Cached, dtype, op, finish, target, sources);
+}
+
 /// target = source · scalar. `None` for the source: scale in place.
 ///
 /// # Panics

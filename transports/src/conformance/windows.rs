@@ -67,9 +67,9 @@ pub fn banks_are_used_by_turns(make: Maker<'_>) {
 /// Posts arrive whole, in their cells, and stay until everybody has seen them.
 pub fn posts_carry_their_data(make: Maker<'_>) {
     run_with_windows(make, 3, |side| {
-        // Some of one kind and some of the other in turn: they share stamps and counts.
+        // Some of each kind in turn: they share stamps and counts.
         for number in 0..3 * Cell::COUNT_MAX {
-            let cell = Cell::ALL[(number / 5 % 3) as usize];
+            let cell = Cell::ALL[(number / 5) as usize % Cell::ALL.len()];
             post_and_read(side, cell, number);
         }
     });

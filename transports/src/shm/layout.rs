@@ -90,11 +90,12 @@ impl Layout {
     /// Where the cell for post `number` begins, with its stamp.
     pub(super) const fn cell(&self, cell: Cell, number: u64) -> usize {
         let index = (number % cell.count(self.ranks)) as usize;
-        match cell {
-            Cell::Short => SHORT_CELLS + index * LINE_BYTES,
-            Cell::Medium => MEDIUM_CELLS + index * stride(cell),
-            Cell::Long => LONG_CELLS + index * stride(cell),
-        }
+        cells(cell) + index * stride(cell)
+    }
+
+    /// Where the data of the cell for post `number` begins.
+    pub(super) const fn cell_data(&self, cell: Cell, number: u64) -> usize {
+        self.cell(cell, number) + head_bytes(cell)
     }
 
     /// Where the FIFO from rank `from` on `lane` begins, with its counter of consumed messages.
@@ -124,10 +125,38 @@ impl Layout {
     }
 }
 
+/// Where the cells of this kind begin.
+const fn cells(cell: Cell) -> usize {
+    match cell {
+        Cell::Short => SHORT_CELLS,
+        Cell::Medium => MEDIUM_CELLS,
+        Cell::Pages4 => end_of(Cell::Medium),
+        Cell::Pages8 => end_of(Cell::Pages4),
+        Cell::Pages16 => end_of(Cell::Pages8),
+        Cell::Pages32 => end_of(Cell::Pages16),
+    }
+}
+
+/// Where they end, if there are as many as there may be.
+const fn end_of(cell: Cell) -> usize {
+    cells(cell) + cell.count(0) as usize * stride(cell)
+}
+
+/// What is in front of the data of a cell: its stamp. The data of a long one begins at a line, so that copies split none.
+const fn head_bytes(cell: Cell) -> usize {
+    match cell {
+        Cell::Short | Cell::Medium => STAMP_BYTES,
+        _ => LINE_BYTES,
+    }
+}
+
 /// From one cell to the next. Not a multiple of the page: else the stamps of all cells of all ranks would share one set
 /// of a cache.
 const fn stride(cell: Cell) -> usize {
-    (STAMP_BYTES + cell.bytes()).next_multiple_of(PAIR_BYTES)
+    match cell {
+        Cell::Short => LINE_BYTES,
+        _ => (head_bytes(cell) + cell.bytes()).next_multiple_of(PAIR_BYTES),
+    }
 }
 
 const LINE_BYTES: usize = 64;
@@ -135,16 +164,14 @@ const LINE_BYTES: usize = 64;
 const PAIR_BYTES: usize = 2 * LINE_BYTES;
 const _: () = assert!(BANK_WORDS * 8 <= LINE_BYTES, "a bank is one line");
 const _: () = assert!(STAMP_BYTES + Cell::Short.bytes() == LINE_BYTES, "a short cell is one line");
-/// What is in front of the data of a cell.
-pub(super) const STAMP_BYTES: usize = 8;
+const STAMP_BYTES: usize = 8;
 /// Short cells of one rank are lines side by side: few pages to find when many ranks share a core.
 const SHORT_CELLS: usize = PAIR_BYTES;
 const TAGS: usize = SHORT_CELLS + Cell::COUNT_MAX as usize * LINE_BYTES;
 const TAG_BYTES: usize = TAG_WORDS * 8;
 const MEDIUM_CELLS: usize = (TAGS + Cell::COUNT_MAX as usize * TAG_BYTES).next_multiple_of(PAIR_BYTES);
-const LONG_CELLS: usize = MEDIUM_CELLS + Cell::COUNT_MAX as usize * stride(Cell::Medium);
 /// Where the cells end and the notes begin.
-const NOTES: usize = LONG_CELLS + Cell::COUNT_MAX as usize * stride(Cell::Long);
+const NOTES: usize = end_of(Cell::Pages32);
 const SHEET_BYTES: usize = ((2 + TEXT_WORDS) * 8).next_multiple_of(PAIR_BYTES);
 /// Where the boards begin.
 const BOARDS: usize = NOTES + SHEETS as usize * SHEET_BYTES;
@@ -180,7 +207,8 @@ mod tests {
             for cell in Cell::ALL {
                 let count = cell.count(ranks);
                 for number in 0..count {
-                    parts.push((layout.cell(cell, number), STAMP_BYTES + cell.bytes()));
+                    let head = layout.cell_data(cell, number) - layout.cell(cell, number);
+                    parts.push((layout.cell(cell, number), head + cell.bytes()));
                     prop_assert_eq!(layout.cell(cell, number), layout.cell(cell, number + count));
                 }
             }

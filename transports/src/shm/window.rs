@@ -1,6 +1,6 @@
 //! Everybody's windows and signals in shared memory.
 
-use super::layout::{Layout, STAMP_BYTES};
+use super::layout::Layout;
 use crate::cells::{self, Cell, Cells, TAG_WORDS};
 use crate::flags::{self, Announcer, Board};
 use crate::segment::Segment;
@@ -85,7 +85,7 @@ impl ShmWindow {
     fn in_cell(&self, rank: usize, cell: Cell, number: u64, offset: usize, bytes: usize) -> *mut u8 {
         let fits = offset.checked_add(bytes).is_some_and(|end| end <= cell.bytes());
         assert!(fits, "{bytes} bytes at {offset} of a cell of {}", cell.bytes());
-        self.segments[rank].at(self.layout.cell(cell, number) + STAMP_BYTES + offset, bytes)
+        self.segments[rank].at(self.layout.cell_data(cell, number) + offset, bytes)
     }
 }
 
