@@ -1,16 +1,16 @@
 //! Runs sheets: small operations whose data travels behind the flag.
 
-use super::ledger::CELLS;
+use super::ledger::{CELLS, Kind};
 use super::plan::window_blocks;
 use super::ride::{Ride, keep_vigil, no_window};
 use super::sheet::{Fit, Key, Sheet};
 use super::stage::OPERANDS_MAX;
-use super::staging::{Staging, Timed};
+use super::staging::{Choice, Staging, Timed};
 use super::{Engine, Job};
 use crate::call::{Call, Digest};
 use crate::error::Result;
 use crate::reduction::Reduction;
-use crate::schedule::{Algorithm, Rank, Reach};
+use crate::schedule::{Algorithm, Collective, Rank, Reach};
 use unisono_cuda::{Finish, Store, copy_to};
 use unisono_transports::{Cell, Tag};
 
@@ -19,7 +19,7 @@ use unisono_transports::{Cell, Tag};
 pub(super) struct Express {
     /// Posts so far, on all ranks: those that this rank only read included.
     number: u64,
-    /// Those of them in long cells.
+    /// Those of them in cells of four pages.
     longs: u64,
     /// For each rank, how many posts it has surely seen; and the least of these.
     seen: Vec<u64>,
@@ -124,11 +124,10 @@ impl Engine {
         self.watch.begin(call);
         let Sheet { cell, foreign_bytes, .. } = self.express.sheets[index].0;
         self.free_cell(cell)?;
-        let (store, timed) = if cell.is_long() {
-            let turn = self.express.longs % cell.count(self.mesh.ranks);
-            self.way(CELLS, Staging::trial_in_turn(turn), foreign_bytes == 0)
-        } else {
-            (Store::Cached, Timed::No)
+        let account = self.account(index, job.collective, job.share_bytes_max);
+        let (store, timed) = match account {
+            Some((account, choice)) => self.way(account, choice, foreign_bytes == 0),
+            None => (Store::Cached, Timed::No),
         };
         let (number, tag, ranks) = (self.express.number, call.tag(0), self.mesh.ranks);
         let Express { sheets, seen, .. } = &mut self.express;
@@ -146,21 +145,43 @@ impl Engine {
             store,
             vigil,
         };
-        if timed != Timed::No {
-            let trial = ride.try_out(&sheet.acts, &sheet.operands, &mut job.buffers)?;
-            if let Some(hint) = self.ledger.at_mut(CELLS).learn(store, trial) {
-                ride.window.hint(hint);
+        match account {
+            Some((account, _)) if timed != Timed::No => {
+                let trial = ride.try_out(&sheet.acts, &sheet.operands, &mut job.buffers)?;
+                let hint = self.ledger.at_mut(account).end(timed, store, trial);
+                hint.into_iter().for_each(|hint| ride.window.hint(hint));
             }
-        } else {
-            for act in &sheet.acts {
-                ride.act(act, &sheet.operands, &mut job.buffers)?;
+            _ => {
+                for act in &sheet.acts {
+                    ride.act(act, &sheet.operands, &mut job.buffers)?;
+                }
             }
         }
         ride.window.set_seen(number + 1);
         self.traffic.moved(foreign_bytes);
         self.express.number = number + 1;
-        self.express.longs += u64::from(cell.is_long());
+        self.express.longs += u64::from(cell == Cell::Pages4);
         Ok(())
+    }
+
+    /// Where is kept what the two ways into the cells of this sheet cost, and what is chosen now; `None`: they are too short for
+    /// a choice.
+    fn account(
+        &mut self,
+        index: usize,
+        collective: Collective,
+        share_bytes: usize,
+    ) -> Option<(usize, Choice)> {
+        let (sheet, algorithm) = &self.express.sheets[index];
+        let count = sheet.cell.count(self.mesh.ranks);
+        match sheet.cell {
+            Cell::Short | Cell::Medium => None,
+            Cell::Pages4 => Some((CELLS, Staging::trial_in_turn(self.express.longs % count))),
+            Cell::Pages8 | Cell::Pages16 | Cell::Pages32 => {
+                let place = self.ledger.place(Kind::new(collective, Digest::of(algorithm), share_bytes));
+                Some((place, self.ledger.at_mut(place).next(0, count)))
+            }
+        }
     }
 
     /// Posts `words`, up to seven, to everybody under `tag`; the number of the post.

@@ -30,7 +30,7 @@ impl Kind {
     }
 }
 
-/// The account of what travels in cells.
+/// The account of what travels in cells of four pages; in longer ones it has one for each kind of operation.
 pub(super) const CELLS: usize = 0;
 
 impl Default for Ledger {

@@ -147,17 +147,18 @@ fn make(
     })
 }
 
-/// Finds results that are reduced into a window for the peers and then copied to the output: both
-/// are written in one pass. A signal may lie between; it is then given a little later.
+/// Finds results that are reduced into a window for the peers and then copied to the output, and blocks of the input that
+/// are copied to both: both are written in one pass. A signal may lie between; it is then given a little later.
 fn fuse(steps: &[Step]) -> Vec<Fused> {
     let mut fused = vec![Fused::Not; steps.len()];
     for (index, step) in steps.iter().enumerate() {
-        let Step::Reduce { from, into: result, .. } = step else {
-            continue;
+        let (result, laid) = match step {
+            Step::Reduce { from, into, .. } if from.len() <= OPERANDS_MAX => (into, into),
+            Step::Copy { from, into } if from.block.space == Space::Input => (from, into),
+            _ => continue,
         };
         let later = steps[index + 1..].iter().position(|step| *step != Step::Signal);
-        if result.block.space == Space::Window
-            && from.len() <= OPERANDS_MAX
+        if laid.block.space == Space::Window
             && let Some(later) = later.map(|later| index + 1 + later)
             && let Step::Copy { from, into } = &steps[later]
             && from == result
@@ -212,6 +213,15 @@ mod tests {
         let reduce = steps.iter().position(|step| matches!(step, Step::Reduce { .. })).unwrap();
         assert_eq!(fused[reduce..reduce + 3], [Fused::Also(output(1)), Fused::Not, Fused::Done]);
         assert_eq!(fused.iter().filter(|fused| **fused != Fused::Not).count(), 2);
+    }
+
+    #[test]
+    fn the_input_of_an_all_gather_is_read_once() {
+        let row = find(Collective::AllGather, "direct").unwrap();
+        let program = (row.build)(&Spec { ranks: 3, root: 0, aggregation: 1 }, 1);
+        let fused = fuse(&program.strands[0].steps);
+        assert_eq!(fused[..3], [Fused::Also(output(1)), Fused::Not, Fused::Done]);
+        assert!(fused[3..].iter().all(|fused| *fused == Fused::Not));
     }
 
     #[test]

@@ -11,7 +11,9 @@ use crate::reduction::Reduction;
 use crate::schedule::Rank;
 use std::ops::Range;
 use std::time::Instant;
-use unisono_cuda::{DType, Finish, Op, Scalar, Source, Store, Target, copy_to, reduce_among, scale};
+use unisono_cuda::{
+    DType, Finish, Op, Scalar, Source, Store, Target, copy_into, copy_to, reduce_among, scale,
+};
 use unisono_transports::{Cell, Control, Mesh, Pace, Tag, Window};
 
 /// What the acts of one operation share.
@@ -69,6 +71,14 @@ impl Ride<'_> {
             Act::Lay { from, at } => {
                 let target = self.window.own_cell(self.cell, self.number, *at, from.len());
                 self.read(self.store, buffers.input(from.clone()).into(), target);
+            }
+            Act::Spread { from, at, into } => {
+                let target = self.window.own_cell(self.cell, self.number, *at, from.len());
+                let (input, output) = buffers.apart(into.clone());
+                copy_into(
+                    &mut [(self.store, target), (Store::Cached, output.into())],
+                    input[from.clone()].into(),
+                );
             }
             Act::Keep { from, into } => self.keep(from, into, buffers),
             Act::Get { from, at, into } => {

@@ -282,14 +282,8 @@ impl Engine {
         {
             let (store, timed) = channel.way;
             if let Some(account) = operation.account.map(|account| self.ledger.at_mut(account)) {
-                let trial = &mut channel.trial;
-                match timed {
-                    Timed::No => {}
-                    Timed::Own => account.watch(store, take(trial)),
-                    Timed::All => {
-                        account.learn(store, take(trial)).into_iter().for_each(|hint| window.hint(hint));
-                    }
-                }
+                let hint = account.end(timed, store, take(&mut channel.trial));
+                hint.into_iter().for_each(|hint| window.hint(hint));
             }
             channel.instance += 1;
             window.done(index * LANES_PER_CHANNEL, channel.instance);

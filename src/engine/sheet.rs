@@ -45,6 +45,8 @@ impl Key {
 pub(super) enum Act {
     /// A block of the input into the own cell.
     Lay { from: Range<usize>, at: usize },
+    /// A block of the input into the own cell and into the output, in one pass.
+    Spread { from: Range<usize>, at: usize, into: Range<usize> },
     /// Shows the own cell to everybody.
     Post,
     /// Waits for the post of `peer`.
@@ -63,6 +65,7 @@ impl Act {
     pub(super) fn moves(&self, rank: Rank) -> Option<(usize, usize, bool)> {
         Some(match self {
             Act::Lay { from, .. } => (from.len(), 0, false),
+            Act::Spread { from, into, .. } => (from.len(), into.len(), false),
             Act::Keep { into, .. } => (0, into.len(), false),
             Act::Get { from, into, .. } => (0, into.len(), *from != rank),
             Act::Reduce { into, .. } => (0, into.len(), true),
@@ -181,6 +184,7 @@ impl Translation {
     /// `None`: this step cannot be done with cells.
     fn step(&mut self, step: &Step) -> Option<()> {
         let act = match step {
+            Step::Copy { from, into } if self.is_spread(from, into) => return Some(()),
             Step::Copy { from, into } => self.copy(from, into)?,
             // The sum of one, and its average, is itself.
             Step::Reduce { from, into, .. } if from.len() == 1 => self.copy(&from[0], into)?,
@@ -211,6 +215,22 @@ impl Translation {
             }
             _ => 0,
         }
+    }
+
+    /// Whether the output gets this block in the pass that lays it into the cell.
+    fn is_spread(&mut self, from: &Place, into: &Place) -> bool {
+        let kept = self.input.block(from.block.index as usize);
+        let spaces = (from.block.space, into.block.space);
+        let apart = self.plain && self.sheet.key.bases.is_none();
+        if spaces != (Space::Input, Space::Output) || !apart || kept.len() < SPREAD_FROM_BYTES {
+            return false;
+        }
+        let into = self.output.block(into.block.index as usize);
+        let laid = self.sheet.acts.iter_mut().find_map(|act| match act {
+            Act::Lay { from, at } if *from == kept => Some((*at, act)),
+            _ => None,
+        });
+        laid.map(|(at, act)| *act = Act::Spread { from: kept, at, into }).is_some()
     }
 
     fn copy(&mut self, from: &Place, into: &Place) -> Option<Act> {
@@ -273,6 +293,9 @@ impl Translation {
     }
 }
 
+/// From here on reading a block once is worth showing it a little later.
+const SPREAD_FROM_BYTES: usize = 32 << 10;
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -328,6 +351,24 @@ mod tests {
             assert_eq!(sheet.acts.contains(&laid), own == own_in_cell, "{:?}", sheet.acts);
             assert!(sheet.operands.contains(&own), "{:?}", sheet.operands);
         }
+    }
+
+    #[test]
+    fn a_long_block_that_peers_and_the_output_get_is_read_once() {
+        let bytes = SPREAD_FROM_BYTES;
+        let acts = |bytes: usize, bases: Option<(usize, usize)>| {
+            let row = crate::schedule::find(Collective::AllGather, "direct").unwrap();
+            let program = (row.build)(&Spec { ranks: 2, root: 0, aggregation: 1 }, 1);
+            let call = Call::new(0, Kind::Collective(Collective::AllGather), DType::U8, None, 0, 0);
+            let key = Key { call, input_bytes: bytes, output_bytes: bytes, bases };
+            let fit = Fit::new(1, bytes, false, 2).unwrap();
+            Sheet::new((key, call), &program, fit, true, 1).unwrap().acts
+        };
+        let spread = Act::Spread { from: 0..bytes, at: 0, into: bytes..2 * bytes };
+        assert_eq!(acts(bytes, None)[..2], [spread, Act::Post]);
+        let apart = [Act::Lay { from: 0..bytes, at: 0 }, Act::Post];
+        assert_eq!(acts(bytes, Some((0, 0)))[..2], apart);
+        assert_eq!(acts(bytes - 8, None)[0], Act::Lay { from: 0..bytes - 8, at: 0 });
     }
 
     #[test]

@@ -11,7 +11,9 @@ use crate::call::Call;
 use crate::error::{Error, ErrorKind, Result};
 use crate::schedule::{Block, Place, Rank, Space, Step};
 use std::time::Instant;
-use unisono_cuda::{Finish, Source, Store, Target, copy_to, reduce_assign, reduce_into, reduce_to, scale};
+use unisono_cuda::{
+    Finish, Source, Store, Target, copy_into, copy_to, reduce_assign, reduce_into, reduce_to, scale,
+};
 use unisono_transports::{Link, Tag, Window};
 
 /// What became of a step.
@@ -65,7 +67,7 @@ impl Stage<'_, '_, '_> {
             Step::Recv { peer, into } => self.recv(*peer, into),
             Step::RecvReduce { peer, with, into, finish } => self.recv_reduce(*peer, with, into, *finish),
             Step::Copy { from, into } => {
-                self.tried(std::slice::from_ref(from), into, |stage| stage.copy(from, into))
+                self.tried(std::slice::from_ref(from), into, |stage| stage.copy(from, into, fused))
             }
             Step::Reduce { from, into, finish } => {
                 self.tried(from, into, |stage| stage.reduce(from, into, *finish, fused))
@@ -187,7 +189,7 @@ impl Stage<'_, '_, '_> {
         Ok(bytes)
     }
 
-    fn copy(&mut self, from: &Place, into: &Place) -> Result<Outcome> {
+    fn copy(&mut self, from: &Place, into: &Place, fused: Fused) -> Result<Outcome> {
         let bytes = self.count_copy(from, into)?;
         let slice_bytes = self.memory.slice_bytes;
         match (from.block.space, into.block.space) {
@@ -204,18 +206,33 @@ impl Stage<'_, '_, '_> {
                 let source = need(self.bank.as_ref())?.source(from, bytes, slice_bytes);
                 copy_to(store, self.memory.target(into.block, bytes), source);
             }
-            (_, Space::Window) => {
-                let bank = need(self.bank.as_ref())?;
-                let target = bank.target(into, bytes, slice_bytes);
-                let source = self.memory.source(from.block);
-                match self.arithmetic.factor_of(from.block) {
-                    Some(scalar) => scale(self.arithmetic.dtype, scalar, target, Some(source)),
-                    None => copy_to(bank.store, target, source),
-                }
-            }
+            (_, Space::Window) => self.lay(from, into, fused, bytes)?,
             _ => copy_local(&mut self.memory, &self.arithmetic, from.block, into.block, bytes),
         }
         Ok(Outcome::Done)
+    }
+
+    /// Copies a block of this rank's into a window, and into the output if it goes there, too.
+    fn lay(&mut self, from: &Place, into: &Place, fused: Fused, bytes: usize) -> Result<()> {
+        let bank = need(self.bank.as_ref())?;
+        let target = bank.target(into, bytes, self.memory.slice_bytes);
+        let Arithmetic { dtype, .. } = self.arithmetic;
+        let factor = self.arithmetic.factor_of(from.block);
+        if let (Fused::Also(own), None) = (fused, factor)
+            && let Some((output, source)) = self.memory.target_and_source(own, from.block)
+        {
+            copy_into(&mut [(bank.store, target), (self.arithmetic.store_into(own), output)], source);
+            return Ok(());
+        }
+        let source = self.memory.source(from.block);
+        match factor {
+            Some(scalar) => scale(dtype, scalar, target, Some(source)),
+            None => copy_to(bank.store, target, source),
+        }
+        if let Fused::Also(own) = fused {
+            copy_local(&mut self.memory, &self.arithmetic, from.block, own, bytes);
+        }
+        Ok(())
     }
 
     /// Folds `from` into `into`, [`OPERANDS_MAX`] operands in one pass over memory.

@@ -94,7 +94,7 @@ impl Staging {
         }
     }
 
-    /// The same for long cells: each way is tried once, in the first two turns. Of as many posts as there are cells these mostly
+    /// The same for cells of four pages: each way is tried once, in the first two turns. Of as many posts as there are cells these mostly
     /// come back to the same two, which were then written the same way before: they need no lap.
     pub(super) fn trial_in_turn(turn: u64) -> Choice {
         match turn {
@@ -121,8 +121,20 @@ impl Staging {
         margin.cheaper(self.written.through.usual() + reading[0], self.written.past.usual() + reading[1])
     }
 
+    /// An instance that was timed is over; the hint for others, if this rank has one.
+    pub(super) fn end(&mut self, timed: Timed, store: Store, trial: Trial) -> Option<u64> {
+        match timed {
+            Timed::No => None,
+            Timed::Own => {
+                self.watch(store, trial);
+                None
+            }
+            Timed::All => self.learn(store, trial),
+        }
+    }
+
     /// An instance in which all ranks wrote in the same way is over; the hint for others, if this rank has one.
-    pub(super) fn learn(&mut self, store: Store, trial: Trial) -> Option<u64> {
+    fn learn(&mut self, store: Store, trial: Trial) -> Option<u64> {
         match trial.moved() {
             (true, true) => {
                 self.both.keep(store, trial.per(trial.gotten));
@@ -140,7 +152,7 @@ impl Staging {
 
     /// An instance in which every rank wrote as it likes is over. How others did is not known, so this tells something only to
     /// who did what they most likely did.
-    pub(super) fn watch(&mut self, store: Store, trial: Trial) {
+    fn watch(&mut self, store: Store, trial: Trial) {
         if store == Store::Cached && trial.moved() == (true, true) {
             self.watched.keep(trial.per(trial.gotten));
         }

@@ -76,11 +76,6 @@ impl Cell {
         }
     }
 
-    /// Whether it may be worth writing past the cache.
-    pub const fn is_long(self) -> bool {
-        !matches!(self, Cell::Short | Cell::Medium)
-    }
-
     /// The smallest that holds so many bytes, of which each of `ranks` ranks has some.
     pub fn holding(bytes: usize, ranks: usize) -> Option<Self> {
         let found = Self::ALL.into_iter().find(|cell| bytes <= cell.bytes())?;
