@@ -5,7 +5,7 @@ mod support;
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 use support::{Case, World, exercise};
-use unisono::schedule::{Algorithm, Collective, Spec};
+use unisono::schedule::{Algorithm, Collective, Reach, Spec};
 use unisono::{Communicator, Config, F8E4M3, F8E5M2, Op, bf16, f16};
 
 /// Small slots and windows, so that a few kilobytes already take many pieces.
@@ -18,8 +18,11 @@ fn usable<'a>(world: World, spec: &'a Spec) -> impl Iterator<Item = &'static Alg
     rows.filter(|row| (row.fits)(spec))
 }
 
-fn counts(slice: usize) -> [usize; 9] {
-    [0, 1, 3, 63, 257, slice - 1, slice, slice + 1, 5 * slice + 7]
+/// And one that is too long for cells, where there are any.
+fn counts(slice: usize, row: &Algorithm) -> impl Iterator<Item = usize> {
+    let all = [0, 1, 3, 63, 257, slice - 1, slice, slice + 1, 5 * slice + 7, 34 * slice + 7];
+    let uses_cells = row.reach == Reach::Windows;
+    all.into_iter().filter(move |&count| uses_cells || count < 34 * slice)
 }
 
 /// All rows with f32 sums, in and out of place, at sizes around slice boundaries.
@@ -29,7 +32,7 @@ fn all_rows(world: World, ranks: usize) {
         let spec = Spec { ranks, root: 0, aggregation: 1 };
         for row in usable(world, &spec) {
             comm.use_algorithm(row).unwrap();
-            for (turn, count) in counts(slice).into_iter().enumerate() {
+            for (turn, count) in counts(slice, row).enumerate() {
                 let root = if row.collective.has_root() { turn % ranks } else { 0 };
                 for in_place in [false, true] {
                     exercise::<f32>(
