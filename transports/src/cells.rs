@@ -49,13 +49,13 @@ impl Cell {
     /// How many of this kind each of `ranks` ranks uses: so many posts may be on their way before anybody looks. Of those that are
     /// not short, two ranks use so many that a peer's own cache has lost what it read of one before it is written again, which until
     /// then takes several times as long. More ranks use less each, and all of them together as much: it is to stay in the cache
-    /// that they have in common, and every rank's first look at a page costs.
+    /// that they have in common, and every rank's first look at a page costs. A power of two.
     pub const fn count(self, ranks: usize) -> u64 {
-        let (_, all) = self.row();
         match (self, ranks) {
-            (Cell::Short, _) | (_, ..=2) => all,
-            (_, 3..=4) => all / 2,
-            _ => all / 4,
+            (Cell::Short, _) => Self::COUNT_MAX,
+            (_, ..=2) => self.row().1,
+            (_, 3..=4) => self.row().1 / 2,
+            _ => self.row().1 / 4,
         }
     }
 

@@ -89,8 +89,13 @@ impl Layout {
 
     /// Where the cell for post `number` begins, with its stamp.
     pub(super) const fn cell(&self, cell: Cell, number: u64) -> usize {
-        let index = (number % cell.count(self.ranks)) as usize;
-        cells(cell) + index * stride(cell)
+        // A power of two, by which nothing need be divided.
+        let index = (number & (cell.count(self.ranks) - 1)) as usize;
+        match cell {
+            // The way of what is smallest is the shortest.
+            Cell::Short => SHORT_CELLS + index * LINE_BYTES,
+            _ => cells(cell) + index * stride(cell),
+        }
     }
 
     /// Where the data of the cell for post `number` begins.
