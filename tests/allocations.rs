@@ -58,7 +58,7 @@ fn steady(comms: Vec<Communicator>, count: usize) {
 
 #[test]
 fn nothing_is_allocated_in_steady_state() {
-    for count in [2, 1000, 500_000] {
+    for count in [2, 1000, 50_000, 500_000] {
         steady(Communicator::threads(4).unwrap(), count);
     }
 }

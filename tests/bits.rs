@@ -45,7 +45,7 @@ fn equal_between_ranks_runs_transports_and_slices() {
     let coarse = Config::default();
     let fine = Config { slot_bytes: 4096, window_bytes: 256 << 10, channels: 2, ..Config::default() };
     for ranks in [2, 3, 5, 8] {
-        for count in [7, 6001] {
+        for count in [7, 6001, 40_001] {
             let reference = bits(World::Threads, ranks, count, &coarse);
             for (world, config) in [
                 (World::Threads, &coarse),
@@ -79,8 +79,14 @@ fn reduced(comm: &Communicator, count: usize) -> Vec<(usize, u32)> {
     comm.all_reduce(&mut all, Sum).unwrap();
     let mut share = vec![0.0; count];
     comm.reduce_scatter(&input, &mut share, Sum).unwrap();
+    let mut in_place = input.clone();
+    comm.reduce_scatter_in_place(&mut in_place, Sum).unwrap();
+    assert_eq!(in_place[rank * count..][..count], share, "in place");
     let mut root = vec![0.0; count * ranks];
     comm.reduce_into(&input, (rank == 0).then_some(&mut root[..]), Sum, 0).unwrap();
+    let mut in_place = input.clone();
+    comm.reduce(&mut in_place, Sum, 0).unwrap();
+    assert!(rank != 0 || in_place == root, "in place");
     let at_root = root.iter().enumerate().filter(|_| rank == 0);
     let in_share = share.iter().enumerate().map(|(index, sum)| (rank * count + index, sum));
     let found = all.iter().enumerate().chain(at_root).chain(in_share);

@@ -18,9 +18,9 @@ fn usable<'a>(world: World, spec: &'a Spec) -> impl Iterator<Item = &'static Alg
     rows.filter(|row| (row.fits)(spec))
 }
 
-/// And one that is too long for cells, where there are any.
+/// And some that are too long for cells, where there are any.
 fn counts(slice: usize, row: &Algorithm) -> impl Iterator<Item = usize> {
-    let all = [0, 1, 3, 63, 257, slice - 1, slice, slice + 1, 5 * slice + 7, 34 * slice + 7];
+    let all = [0, 1, 3, 63, 257, slice - 1, slice, slice + 1, 5 * slice + 7, 34 * slice + 7, 64 * slice];
     let uses_cells = row.reach == Reach::Windows;
     all.into_iter().filter(move |&count| uses_cells || count < 34 * slice)
 }
@@ -105,8 +105,11 @@ fn all_types(world: World, ranks: usize) {
         let spec = Spec { ranks, root: 0, aggregation: 1 };
         for row in usable(world, &spec).filter(|row| row.collective.reduces()) {
             comm.use_algorithm(row).unwrap();
+            // What no cell holds, but for the shortest types.
+            let long = (row.reach == Reach::Windows).then_some((40_003, false));
+            let cases = [(1, true), (77, false), (1500, true), (1500, false)];
             for op in Op::ALL {
-                for (count, in_place) in [(1, true), (77, false), (1500, true), (1500, false)] {
+                for (count, in_place) in cases.into_iter().chain(long) {
                     let root = if row.collective.has_root() { ranks - 1 } else { 0 };
                     with_every_type(&comm, Case { collective: row.collective, op, root, count, in_place });
                 }

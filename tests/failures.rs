@@ -32,7 +32,7 @@ fn errors(
 #[test]
 fn a_mismatched_count_names_both_counts_on_every_rank() {
     for world in World::ALL {
-        // On either side of what fits one cell after the other, and of what fits none.
+        // On either side of what fits one cell after the other, and of what only windows hold.
         for base in [5usize, 7, 256, 2048, 4096, 300_000] {
             let errors = errors(world, 4, |comm| {
                 let mut values = vec![1.0f32; if comm.rank() == 2 { base + 1 } else { base }];
@@ -47,6 +47,22 @@ fn a_mismatched_count_names_both_counts_on_every_rank() {
                 {
                     assert!(text.contains(&part), "`{part}` is not in: {text}");
                 }
+            }
+        }
+    }
+}
+
+#[test]
+fn mismatched_counts_are_found_out_on_either_side_of_every_kind_of_cell() {
+    for world in [World::Threads, World::Shm] {
+        for base in [14usize, 512, 4096, 8192, 16_384, 32_768] {
+            let errors = errors(world, 2, |comm| {
+                let values = vec![1.0f32; base + comm.rank()];
+                comm.all_gather(&values, &mut vec![0.0; 2 * values.len()])
+            });
+            for error in errors {
+                let error = error.unwrap_or_else(|| panic!("{world:?}: no error for {base}"));
+                assert!(matches!(error.kind(), ErrorKind::Mismatch { .. }), "{base}: {error}");
             }
         }
     }

@@ -5,8 +5,8 @@ mod support;
 use support::World;
 use unisono::{Avg, Communicator, Config, ErrorKind, Lent, PreMulSum, Scalar, Sum};
 
-/// Large enough that buffers of peers are reached; not a multiple of anything.
-const COUNT: usize = 50_021;
+/// Large enough that buffers of peers are reached, one that cells would hold and one that none does; not multiples of anything.
+const COUNTS: [usize; 2] = [20_021, 50_021];
 
 /// Which ranks have their (input, output) in lent memory.
 type Lending = fn(usize) -> (bool, bool);
@@ -46,13 +46,13 @@ fn sum(ranks: usize, index: usize) -> f32 {
     (0..ranks).map(|rank| value(rank, index)).sum()
 }
 
-fn exercise(comm: &Communicator, lending: Lending) {
+fn exercise(comm: &Communicator, count: usize, lending: Lending) {
     let (rank, ranks) = (comm.rank(), comm.ranks());
     let (lent_in, lent_out) = lending(rank);
-    let input = |count| Buffer::new(comm, count, lent_in, |index| value(rank, index));
-    let output = |count| Buffer::new(comm, count, lent_out, |_| -1.0);
+    let input = |length| Buffer::new(comm, length, lent_in, |index| value(rank, index));
+    let output = |length| Buffer::new(comm, length, lent_out, |_| -1.0);
 
-    let (mut from, mut into) = (input(COUNT), output(COUNT));
+    let (mut from, mut into) = (input(count), output(count));
     comm.all_reduce_into(from.get(), into.get(), Sum).unwrap();
     assert!(into.get().iter().enumerate().all(|(index, &found)| found == sum(ranks, index)), "all_reduce");
     comm.all_reduce(from.get(), Avg).unwrap();
@@ -62,21 +62,21 @@ fn exercise(comm: &Communicator, lending: Lending) {
     let doubled = |index| sum(ranks, index) * 2.0 * ranks as f32;
     assert!(into.get().iter().enumerate().all(|(index, &found)| found == doubled(index)), "pre-multiplied");
 
-    let (mut from, mut into) = (input(COUNT), output(COUNT * ranks));
+    let (mut from, mut into) = (input(count), output(count * ranks));
     comm.all_gather(from.get(), into.get()).unwrap();
-    let gathered = |index: usize| value(index / COUNT, index % COUNT);
+    let gathered = |index: usize| value(index / count, index % count);
     assert!(into.get().iter().enumerate().all(|(index, &found)| found == gathered(index)), "all_gather");
 
-    let (mut from, mut into) = (input(COUNT * ranks), output(COUNT));
+    let (mut from, mut into) = (input(count * ranks), output(count));
     comm.reduce_scatter(from.get(), into.get(), Sum).unwrap();
-    let reduced = |index| sum(ranks, rank * COUNT + index);
+    let reduced = |index| sum(ranks, rank * count + index);
     assert!(into.get().iter().enumerate().all(|(index, &found)| found == reduced(index)), "reduce_scatter");
     comm.reduce_scatter_in_place(from.get(), Sum).unwrap();
-    let own = &from.get()[rank * COUNT..][..COUNT];
+    let own = &from.get()[rank * count..][..count];
     assert!(own.iter().enumerate().all(|(index, &found)| found == reduced(index)), "reduce_scatter in place");
 
     for root in 0..ranks {
-        let (mut from, mut into) = (input(COUNT), output(COUNT));
+        let (mut from, mut into) = (input(count), output(count));
         let given = (rank == root).then(|| &*from.get());
         comm.broadcast_into(given, into.get(), root).unwrap();
         let whole =
@@ -85,9 +85,9 @@ fn exercise(comm: &Communicator, lending: Lending) {
         comm.broadcast(from.get(), root).unwrap();
         assert!(whole(from.get()), "broadcast in place");
     }
-    let (mut from, mut into) = (input(COUNT * ranks), output(COUNT * ranks));
+    let (mut from, mut into) = (input(count * ranks), output(count * ranks));
     comm.all_to_all(from.get(), into.get()).unwrap();
-    let sent = |index: usize| value(index / COUNT, rank * COUNT + index % COUNT);
+    let sent = |index: usize| value(index / count, rank * count + index % count);
     assert!(into.get().iter().enumerate().all(|(index, &found)| found == sent(index)), "all_to_all");
 }
 
@@ -96,7 +96,9 @@ fn results_do_not_depend_on_whose_memory_it_is() {
     for world in World::ALL {
         for ranks in [1, 2, 3, 5] {
             for (name, lending) in LENDINGS {
-                world.run(ranks, &Config::default(), |comm| exercise(&comm, lending));
+                world.run(ranks, &Config::default(), |comm| {
+                    COUNTS.into_iter().for_each(|count| exercise(&comm, count, lending));
+                });
                 eprintln!("{world:?}, {ranks} ranks, {name} lent: as expected");
             }
         }
@@ -126,12 +128,13 @@ fn memory_that_one_rank_cannot_have_is_an_error_for_all_and_nothing_is_lost() {
 
 #[test]
 fn different_counts_in_lent_memory_are_named() {
+    let count = COUNTS[1];
     let results = World::Shm.run(2, &Config::default(), |comm| {
-        let mut memory = comm.alloc::<f32>(COUNT + comm.rank()).unwrap();
+        let mut memory = comm.alloc::<f32>(count + comm.rank()).unwrap();
         comm.all_reduce(&mut memory, Sum)
     });
     for result in results {
         let text = result.unwrap_err().to_string();
-        assert!(text.contains(&COUNT.to_string()) && text.contains(&(COUNT + 1).to_string()), "{text}");
+        assert!(text.contains(&count.to_string()) && text.contains(&(count + 1).to_string()), "{text}");
     }
 }

@@ -20,13 +20,14 @@ pub(super) struct Express {
     /// Posts so far, on all ranks: those that this rank only read included.
     number: u64,
     /// Those of them in cells of four pages.
-    longs: u64,
+    four_pages: u64,
     /// For each rank, how many posts it has surely seen; and the least of these.
     seen: Vec<u64>,
     seen_by_all: u64,
     sheets: Vec<(Sheet, &'static Algorithm)>,
-    /// The key for which there was no sheet, last.
-    refused: Option<Key>,
+    /// The keys for which there are none, a ring of as many.
+    refused: Vec<Key>,
+    oldest_refused: usize,
     /// The sheet found last: mostly the one that is looked for.
     last: usize,
     /// Which sheet is replaced next when there are too many.
@@ -41,13 +42,14 @@ impl Express {
     /// Bytes of all sheets.
     pub(super) fn bytes(&self) -> usize {
         let entry = size_of::<(Sheet, &'static Algorithm)>();
-        self.sheets.capacity() * entry + self.sheets.iter().map(|(sheet, _)| sheet.bytes()).sum::<usize>()
+        let lists = self.sheets.capacity() * entry + self.refused.capacity() * size_of::<Key>();
+        lists + self.sheets.iter().map(|(sheet, _)| sheet.bytes()).sum::<usize>()
     }
 
     /// Forgets all sheets: another algorithm may be wanted now.
     pub(super) fn forget(&mut self) {
         self.sheets.clear();
-        self.refused = None;
+        self.refused.clear();
     }
 
     #[inline]
@@ -74,6 +76,14 @@ impl Express {
         self.sheets[self.oldest] = entry;
         self.oldest
     }
+
+    fn refuse(&mut self, key: Key) {
+        if self.refused.len() < SHEETS_MAX {
+            return self.refused.push(key);
+        }
+        self.oldest_refused = (self.oldest_refused + 1) % SHEETS_MAX;
+        self.refused[self.oldest_refused] = key;
+    }
 }
 
 impl Engine {
@@ -84,7 +94,7 @@ impl Engine {
         };
         match self.express.find(&key) {
             Some(index) => Ok(Some(index)),
-            None if self.express.refused == Some(key) => Ok(None),
+            None if self.express.refused.contains(&key) => Ok(None),
             None => self.new_sheet(key, job),
         }
     }
@@ -93,7 +103,7 @@ impl Engine {
         let algorithm = self.algorithm(job.collective, job.root, job.share_bytes_max, job.is_narrow())?;
         let sheet = self.translate(key, job, algorithm);
         if sheet.is_none() {
-            self.express.refused = Some(key);
+            self.express.refuse(key);
         }
         Ok(sheet.map(|sheet| self.express.keep(sheet, algorithm)))
     }
@@ -104,10 +114,9 @@ impl Engine {
             return None;
         }
         let blocks = window_blocks(algorithm, &spec);
-        let spare = job.collective.reduces();
-        let fit = Fit::new(blocks, job.share_bytes_max, spare, spec.ranks)?;
-        let program = (algorithm.build)(&spec, self.mesh.rank);
         let is_plain = job.reduction.and_then(Reduction::factor).is_none();
+        let fit = Fit::new(blocks, job.share_bytes_max, !is_plain, spec.ranks)?;
+        let program = (algorithm.build)(&spec, self.mesh.rank);
         Sheet::new((key, key.call.by(Digest::of(algorithm))), &program, fit, is_plain, self.mesh.rank)
     }
 
@@ -142,6 +151,7 @@ impl Engine {
             dtype: job.dtype,
             reduction: job.reduction,
             finish: job.reduction.map_or(Finish::Keep, |reduction| reduction.finish(ranks)),
+            own: sheet.own,
             store,
             vigil,
         };
@@ -160,7 +170,7 @@ impl Engine {
         ride.window.set_seen(number + 1);
         self.traffic.moved(foreign_bytes);
         self.express.number = number + 1;
-        self.express.longs += u64::from(cell == Cell::Pages4);
+        self.express.four_pages += u64::from(cell == Cell::Pages4);
         Ok(())
     }
 
@@ -176,9 +186,10 @@ impl Engine {
         let count = sheet.cell.count(self.mesh.ranks);
         match sheet.cell {
             Cell::Short | Cell::Medium => None,
-            Cell::Pages4 => Some((CELLS, Staging::trial_in_turn(self.express.longs % count))),
+            Cell::Pages4 => Some((CELLS, Staging::trial_in_turn(self.express.four_pages % count))),
             Cell::Pages8 | Cell::Pages16 | Cell::Pages32 => {
-                let place = self.ledger.place(Kind::new(collective, Digest::of(algorithm), share_bytes));
+                let kind = Kind::new(collective, Digest::of(algorithm), share_bytes).in_cells(sheet.cell);
+                let place = self.ledger.place(kind);
                 Some((place, self.ledger.at_mut(place).next(0, count)))
             }
         }
@@ -238,7 +249,7 @@ impl Engine {
     fn wait_for_readers(&mut self, cells: u64) -> Result<()> {
         let number = self.express.number;
         for peer in (0..self.mesh.ranks).filter(|&peer| peer != self.mesh.rank) {
-            while self.express.seen[peer] + cells <= number {
+            while self.express.seen[peer].saturating_add(cells) <= number {
                 let seen = self.mesh.window.as_ref().map_or(u64::MAX, |window| window.seen(peer));
                 self.express.seen[peer] = seen.max(self.express.seen[peer]);
                 if seen.saturating_add(cells) <= number {

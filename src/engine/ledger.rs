@@ -6,6 +6,7 @@
 use super::staging::Staging;
 use crate::call::Digest;
 use crate::schedule::Collective;
+use unisono_transports::Cell;
 
 /// The accounts of one rank. All ranks run the same operations, so they open and drop the same ones.
 #[derive(Debug)]
@@ -21,12 +22,19 @@ pub(super) struct Kind {
     collective: Collective,
     algorithm: Digest,
     magnitude: u32,
+    /// In windows, if in none.
+    cell: Option<Cell>,
 }
 
 impl Kind {
-    /// Of an operation with blocks of so many bytes.
+    /// Of an operation over windows with blocks of so many bytes.
     pub(super) fn new(collective: Collective, algorithm: Digest, block_bytes: usize) -> Self {
-        Self { collective, algorithm, magnitude: block_bytes.checked_ilog2().unwrap_or(0) }
+        Self { collective, algorithm, magnitude: block_bytes.checked_ilog2().unwrap_or(0), cell: None }
+    }
+
+    /// The same in cells of this kind.
+    pub(super) fn in_cells(self, cell: Cell) -> Self {
+        Self { cell: Some(cell), ..self }
     }
 }
 
@@ -83,6 +91,7 @@ mod tests {
         assert_ne!(kind(4096), kind(8192));
         assert_ne!(kind(0), kind(4096));
         assert_ne!(Kind { collective: Collective::AllGather, ..kind(4096) }, kind(4096));
+        assert_ne!(kind(4096).in_cells(Cell::Pages8), kind(4096));
     }
 
     #[test]

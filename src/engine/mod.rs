@@ -180,13 +180,26 @@ impl Engine {
             self.check_input(job)?;
         }
         self.traffic.begin();
-        if let Some(sheet) = self.sheet(job)? {
-            let call = self.call_of(sheet);
-            self.begin(&call);
-            let ended = self.ride(sheet, job, call);
-            return self.end(ended, call);
+        let sheet = if self.reaching(job).is_none() { self.sheet(job)? } else { None };
+        match sheet {
+            Some(sheet) => self.carry_out_small(sheet, job),
+            None => self.carry_out(job),
         }
-        self.carry_out(job)
+    }
+
+    #[inline]
+    fn carry_out_small(&mut self, sheet: usize, job: &mut Job<'_>) -> Result<()> {
+        let call = self.call_of(sheet);
+        let (number, timed) = (self.traffic.operations, job.share_bytes_max >= TIMED_FROM_BYTES);
+        self.begin(&call);
+        if timed {
+            self.recorder.start(number);
+        }
+        let ended = self.ride(sheet, job, call);
+        if timed && ended.is_ok() {
+            self.recorder.stop(number);
+        }
+        self.end(ended, call)
     }
 
     fn carry_out(&mut self, job: &mut Job<'_>) -> Result<()> {

@@ -46,11 +46,13 @@ impl Engine {
 
     /// The algorithm for `job` if its buffers can be reached. All ranks find the same.
     pub(super) fn reaching(&self, job: &Job<'_>) -> Option<&'static Algorithm> {
+        if !self.lent || job.share_bytes_max < REACH_FROM_BYTES {
+            return None;
+        }
         let bids =
             self.chosen[job.collective as usize].is_some() || self.config.algorithm(job.collective).is_some();
-        let small = job.share_bytes_max < REACH_FROM_BYTES;
         let premultiplied = job.reduction.is_some_and(|reduction| reduction.op() == Op::PreMulSum);
-        if !self.lent || bids || small || premultiplied || !job.is_even() || self.mesh.ranks > OPERANDS_MAX {
+        if bids || premultiplied || !job.is_even() || self.mesh.ranks > OPERANDS_MAX {
             return None;
         }
         Algorithm::ALL.iter().find(|row| row.reach == Reach::Buffers && row.collective == job.collective)

@@ -26,6 +26,8 @@ pub(super) struct Ride<'e> {
     pub(super) dtype: DType,
     pub(super) reduction: Option<Reduction>,
     pub(super) finish: Finish,
+    /// Which operand the output has already.
+    pub(super) own: Option<usize>,
     /// How the own cell is written.
     pub(super) store: Store,
     pub(super) vigil: Vigil<'e>,
@@ -89,7 +91,6 @@ impl Ride<'_> {
                 let finish = if *finish { self.finish } else { Finish::Keep };
                 let buffers = buffers.apart(into.clone());
                 match operands {
-                    [one] => self.reduce([one], buffers, finish),
                     [one, other] => self.reduce([one, other], buffers, finish),
                     _ => self.reduce_many(operands, buffers, finish),
                 }
@@ -139,8 +140,7 @@ impl Ride<'_> {
         finish: Finish,
     ) {
         let mut sources = operands.map(|operand| self.operand(*operand, input, output.len()));
-        let own = operands.into_iter().position(|operand| *operand == Operand::Output);
-        reduce_among(self.dtype, self.op(), finish, output.into(), &mut sources, own);
+        reduce_among(self.dtype, self.op(), finish, output.into(), &mut sources, self.own);
     }
 
     fn reduce_many(&self, operands: &[Operand], (input, output): (&[u8], &mut [u8]), finish: Finish) {
@@ -148,9 +148,8 @@ impl Ride<'_> {
         for (source, operand) in sources.iter_mut().zip(operands) {
             *source = self.operand(*operand, input, output.len());
         }
-        let own = operands.iter().position(|operand| *operand == Operand::Output);
         let sources = &mut sources[..operands.len()];
-        reduce_among(self.dtype, self.op(), finish, output.into(), sources, own);
+        reduce_among(self.dtype, self.op(), finish, output.into(), sources, self.own);
     }
 
     fn op(&self) -> Op {

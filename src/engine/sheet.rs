@@ -95,6 +95,8 @@ pub(super) struct Sheet {
     /// In which kind of cell the data of all ranks travels.
     pub(super) cell: Cell,
     pub(super) operands: Vec<Operand>,
+    /// Which of them is [`Operand::Output`], if one is.
+    pub(super) own: Option<usize>,
     /// Bytes that it takes from other ranks.
     pub(super) foreign_bytes: usize,
 }
@@ -137,8 +139,7 @@ impl Sheet {
         let [strand] = &program.strands[..] else {
             return None;
         };
-        let spare = program.window * fit.stride;
-        let mut translation = Translation { plain, spare, ..Translation::new((key, call), fit, rank) };
+        let mut translation = Translation::new((key, call), program.window * fit.stride, fit, plain, rank);
         strand.steps.iter().try_for_each(|step| translation.step(step))?;
         Some(translation.sheet)
     }
@@ -159,7 +160,7 @@ struct Translation {
 }
 
 impl Translation {
-    fn new((key, call): (Key, Call), fit: Fit, rank: Rank) -> Self {
+    fn new((key, call): (Key, Call), spare: usize, fit: Fit, plain: bool, rank: Rank) -> Self {
         let layout = |bytes| Layout::new(Shares::Even { bytes }, 1, 1);
         Self {
             input: layout(key.input_bytes),
@@ -170,11 +171,12 @@ impl Translation {
                 acts: Vec::new(),
                 cell: fit.cell,
                 operands: Vec::new(),
+                own: None,
                 foreign_bytes: 0,
             },
             stride: fit.stride,
-            spare: 0,
-            plain: false,
+            spare,
+            plain,
             rank,
             laid: Vec::new(),
             posted: false,
@@ -184,7 +186,10 @@ impl Translation {
     /// `None`: this step cannot be done with cells.
     fn step(&mut self, step: &Step) -> Option<()> {
         let act = match step {
-            Step::Copy { from, into } if self.is_spread(from, into) => return Some(()),
+            Step::Copy { from, into } if self.spreads(from, into) => {
+                self.spread(from, into);
+                return Some(());
+            }
             Step::Copy { from, into } => self.copy(from, into)?,
             // The sum of one, and its average, is itself.
             Step::Reduce { from, into, .. } if from.len() == 1 => self.copy(&from[0], into)?,
@@ -217,20 +222,27 @@ impl Translation {
         }
     }
 
-    /// Whether the output gets this block in the pass that lays it into the cell.
-    fn is_spread(&mut self, from: &Place, into: &Place) -> bool {
+    /// Whether the output may get this block of the input in the pass that lays it into the cell.
+    fn spreads(&self, from: &Place, into: &Place) -> bool {
         let kept = self.input.block(from.block.index as usize);
-        let spaces = (from.block.space, into.block.space);
         let apart = self.plain && self.sheet.key.bases.is_none();
-        if spaces != (Space::Input, Space::Output) || !apart || kept.len() < SPREAD_FROM_BYTES {
-            return false;
-        }
+        let spaces = (from.block.space, into.block.space);
+        let laid = self.sheet.acts.iter().any(|act| matches!(act, Act::Lay { from, .. } if *from == kept));
+        spaces == (Space::Input, Space::Output) && apart && kept.len() >= SPREAD_FROM_BYTES && laid
+    }
+
+    /// Makes the act that lays a block into one that gives it to the output, too. Nothing else writes that part of the output.
+    fn spread(&mut self, from: &Place, into: &Place) {
+        let kept = self.input.block(from.block.index as usize);
         let into = self.output.block(into.block.index as usize);
-        let laid = self.sheet.acts.iter_mut().find_map(|act| match act {
-            Act::Lay { from, at } if *from == kept => Some((*at, act)),
-            _ => None,
-        });
-        laid.map(|(at, act)| *act = Act::Spread { from: kept, at, into }).is_some()
+        for act in &mut self.sheet.acts {
+            match act {
+                Act::Lay { from, at } if *from == kept => {
+                    *act = Act::Spread { from: kept.clone(), at: *at, into: into.clone() };
+                }
+                _ => {}
+            }
+        }
     }
 
     fn copy(&mut self, from: &Place, into: &Place) -> Option<Act> {
@@ -262,25 +274,29 @@ impl Translation {
             let index = place.block.index as usize;
             let operand = match place.block.space {
                 Space::Window => Operand::Cell { rank: place.rank, at: index * self.stride },
-                Space::Input => self.own_operand(place.block, into),
+                Space::Input => self.own_operand(place.block, into)?,
                 _ => return None,
             };
             self.sheet.operands.push(operand);
         }
+        self.sheet.own = self.sheet.operands.iter().position(|operand| *operand == Operand::Output);
         Some(())
     }
 
     /// Where an operand of this rank is. What is plain is best read from where it is, since the cell that it may be laid into
-    /// is wanted by peers at that time. What is not, or would be written over, is laid into the cell, if it is not there.
-    fn own_operand(&mut self, block: Block, into: usize) -> Operand {
+    /// is wanted by peers at that time. What is multiplied beforehand is laid into the cell, if it is not there. `None`: it
+    /// would be written over, which no operation has; input and output of a reduction in place begin at one address.
+    fn own_operand(&mut self, block: Block, into: usize) -> Option<Operand> {
         let from = self.input.block(block.index as usize).start;
+        let laid = self.laid.iter().find(|laid| laid.0 == block).map(|&(_, at)| at);
         match self.sheet.key.bases {
-            None if self.plain => Operand::Input(from),
-            Some((input, output)) if self.plain && input + from == output + into => Operand::Output,
-            _ => {
-                let laid = self.laid.iter().find(|laid| laid.0 == block).map(|&(_, at)| at);
-                Operand::Cell { rank: self.rank, at: laid.unwrap_or_else(|| self.lay_apart(block)) }
+            _ if !self.plain => {
+                let at = laid.unwrap_or_else(|| self.lay_apart(block));
+                Some(Operand::Cell { rank: self.rank, at })
             }
+            None => Some(Operand::Input(from)),
+            Some((input, output)) if input + from == output + into => Some(Operand::Output),
+            Some(_) => laid.map(|at| Operand::Cell { rank: self.rank, at }),
         }
     }
 
@@ -345,12 +361,16 @@ mod tests {
             (None, false, own_in_cell),
             (Some((0, 24)), true, Operand::Output),
             (Some((0, 24)), false, own_in_cell),
-            (Some((0, 8)), true, own_in_cell),
         ] {
             let sheet = sheet(Collective::ReduceScatter, "direct", bases, plain).unwrap();
             assert_eq!(sheet.acts.contains(&laid), own == own_in_cell, "{:?}", sheet.acts);
             assert!(sheet.operands.contains(&own), "{:?}", sheet.operands);
         }
+    }
+
+    #[test]
+    fn an_own_operand_that_would_be_written_over_and_is_in_no_cell_is_refused() {
+        assert!(sheet(Collective::ReduceScatter, "direct", Some((0, 8)), true).is_none());
     }
 
     #[test]

@@ -85,7 +85,8 @@ impl Staging {
     /// come back from memory first. (What other operations stored there in between is not known; the trial may mislead then.)
     fn choice(instance: u64, lap: u64) -> Choice {
         let Some(turn) = instance.checked_sub(COLD) else { return Choice::Made(Store::Cached) };
-        match (turn % PERIOD).checked_sub(lap.min(LAP_MAX)) {
+        let waited = if turn < PERIOD { FIRST_LAP_MAX } else { LAP_MAX };
+        match (turn % PERIOD).checked_sub(lap.min(waited)) {
             None => Choice::Made(Store::Cached),
             Some(0..TRIED) => Choice::Trial(Store::Cached),
             Some(turn) if turn < 2 * TRIED => Choice::Trial(Store::Stream),
@@ -252,8 +253,10 @@ const WATCHED: u64 = 8;
 const CHANGED: f64 = 1.4;
 /// The first instances touch most pages for the first time, and are timed by nobody.
 const COLD: u64 = 8;
-/// A lap that is longer is not waited for.
+/// A lap that is longer is not waited for,
 const LAP_MAX: u64 = 32;
+/// except the first, in which pages are touched for the first time.
+const FIRST_LAP_MAX: u64 = 64;
 /// Less stays in the nearest caches, or costs more in hand-overs than in copies.
 const SLICE_BYTES_MIN: usize = 16 << 10;
 const PICOS_PER_NANO: f64 = 1000.0;
@@ -372,7 +375,8 @@ mod tests {
             [(0..first).collect::<Vec<_>>(), vec![second - 2, second - 1]].concat()
         );
         assert_eq!(of(2, Choice::Watched)[..2], [first + 8, first + 16]);
-        assert_eq!(of(PERIOD, Choice::Trial(Store::Cached))[0], COLD + LAP_MAX);
+        let waited = of(PERIOD, Choice::Trial(Store::Cached));
+        assert_eq!([waited[0], waited[3]], [COLD + FIRST_LAP_MAX, COLD + PERIOD + LAP_MAX]);
         assert!(!Staging::is_for(SLICE_BYTES_MIN - 1) && Staging::is_for(SLICE_BYTES_MIN));
     }
 }

@@ -15,7 +15,7 @@ use unisono_transports::{Control, Footprint, Link};
 pub struct MemoryUse {
     /// Address space of shared memory, this rank's own and its peers'. Costs nothing by itself.
     pub mapped: usize,
-    /// Pages of this rank's own shared memory that exist, whichever rank touched them: FIFOs into it, windows,
+    /// Pages of this rank's own shared memory that exist, whichever rank touched them: FIFOs into it, cells, windows,
     /// and what `alloc` lent. The sum over all ranks counts every page once. Zero for threads, where
     /// it cannot be told from other memory of the process.
     pub resident: usize,

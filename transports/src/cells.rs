@@ -40,7 +40,7 @@ impl Cell {
     pub const ALL: [Self; 6] =
         [Cell::Short, Cell::Medium, Cell::Pages4, Cell::Pages8, Cell::Pages16, Cell::Pages32];
 
-    /// How many of each kind there is room for.
+    /// How many there are of a kind at most.
     pub const COUNT_MAX: u64 = 128;
 
     /// Fewer, and ranks wait for each other more than they gain.
@@ -49,7 +49,8 @@ impl Cell {
     /// How many of this kind each of `ranks` ranks uses: so many posts may be on their way before anybody looks. Of those that are
     /// not short, two ranks use so many that a peer's own cache has lost what it read of one before it is written again, which until
     /// then takes several times as long. More ranks use less each, and all of them together as much: it is to stay in the cache
-    /// that they have in common, and every rank's first look at a page costs. A power of two.
+    /// that they have in common, and every rank's first look at a page costs. (All cells of one kind fill 4 MiB at most, and programs
+    /// seldom use many kinds in turn.) A power of two.
     pub const fn count(self, ranks: usize) -> u64 {
         match (self, ranks) {
             (Cell::Short, _) => Self::COUNT_MAX,
@@ -57,6 +58,11 @@ impl Cell {
             (_, 3..=4) => self.row().1 / 2,
             _ => self.row().1 / 4,
         }
+    }
+
+    /// How many of this kind there is room for.
+    pub(crate) const fn room(self) -> u64 {
+        self.row().1
     }
 
     /// Bytes of data in one.
@@ -76,7 +82,7 @@ impl Cell {
         }
     }
 
-    /// The smallest that holds so many bytes, of which each of `ranks` ranks has some.
+    /// The smallest that holds so many bytes, if each of `ranks` ranks has enough of them.
     pub fn holding(bytes: usize, ranks: usize) -> Option<Self> {
         let found = Self::ALL.into_iter().find(|cell| bytes <= cell.bytes())?;
         (found.count(ranks) >= Self::COUNT_MIN).then_some(found)

@@ -7,7 +7,7 @@ use super::level::Level;
 use super::naive::Naive;
 use super::small::{Half, narrow, narrow_bf16, widen};
 use super::spread::copy_at;
-use super::{Store, itself};
+use super::{Store, itself, reduce_among};
 use crate::{DType, F8E4M3, F8E5M2, Finish, Op, Scalar, Source, Target, as_bytes, as_bytes_mut};
 use Store::{Cached, Stream};
 use half::{bf16, f16};
@@ -122,6 +122,28 @@ fn check_all_reductions<T: Naive>() {
             }
         }
     }
+}
+
+/// Whichever operand the target is.
+fn check_among<T: Naive>() {
+    let mut random = Random(7 + T::DTYPE as u64);
+    for (count, length) in [(2, 3), (2, 129), (3, 64), (5, 1000)] {
+        let operands: Vec<Vec<T>> = (0..count).map(|_| random.elements(length)).collect();
+        for (op, own) in Op::ALL.into_iter().flat_map(|op| (0..count).map(move |own| (op, own))) {
+            let given: Vec<Guarded> = operands.iter().map(|own| Guarded::holding(8, own)).collect();
+            let mut sources: Vec<Source<'_>> = given.iter().map(Guarded::source).collect();
+            sources[own] = Source::from(&[][..]);
+            let mut target = Guarded::holding(0, &operands[own]);
+            reduce_among(T::DTYPE, op, Finish::Divide(3), target.inner().into(), &mut sources, Some(own));
+            let expected = reference(op, Finish::Divide(3), &operands);
+            target.expect(&expected, &|| format!("{} {op:?}, {own} of {count} is the target", T::DTYPE));
+        }
+    }
+}
+
+#[test]
+fn the_target_can_be_any_operand() {
+    for_every_dtype!(check_among());
 }
 
 #[test]

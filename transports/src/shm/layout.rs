@@ -144,7 +144,7 @@ const fn cells(cell: Cell) -> usize {
 
 /// Where they end, if there are as many as there may be.
 const fn end_of(cell: Cell) -> usize {
-    cells(cell) + cell.count(0) as usize * stride(cell)
+    cells(cell) + cell.room() as usize * stride(cell)
 }
 
 /// What is in front of the data of a cell: its stamp. The data of a long one begins at a line, so that copies split none.
@@ -205,13 +205,16 @@ mod tests {
 
     proptest! {
         #[test]
-        fn nothing_overlaps_and_all_is_inside(geometry in geometry(), ranks in 1usize..5) {
+        fn nothing_overlaps_and_all_is_inside(geometry in geometry(), ranks in 1usize..10) {
             let layout = Layout::new(ranks, &geometry).unwrap();
             let mut parts = vec![(layout.window(), geometry.window_bytes), (layout.heap(), geometry.heap_bytes), (Layout::seen(), 8), (Layout::hint(), 8)];
             prop_assert_eq!(layout.heap() % HUGE_PAGE_BYTES, 0);
             for cell in Cell::ALL {
                 let count = cell.count(ranks);
                 for number in 0..count {
+                    let is_long = cell.bytes() > PAGE_BYTES;
+                    prop_assert!(!is_long || layout.cell_data(cell, number).is_multiple_of(LINE_BYTES));
+                    prop_assert!(cell.count(ranks).is_power_of_two());
                     let head = layout.cell_data(cell, number) - layout.cell(cell, number);
                     parts.push((layout.cell(cell, number), head + cell.bytes()));
                     prop_assert_eq!(layout.cell(cell, number), layout.cell(cell, number + count));

@@ -42,6 +42,7 @@ pub(crate) const ALL: &[Path] = &[
     path("all_reduce/2_ranks_8B", || ranks::all_reduce::<2>(2, "oneshot")),
     path("all_reduce/4_ranks_8B", || ranks::all_reduce::<2>(4, "oneshot")),
     path("all_reduce/2_ranks_32KiB", || ranks::all_reduce::<8192>(2, "oneshot")),
+    path("all_reduce/2_ranks_windows_256KiB", || ranks::all_reduce::<{ 64 << 10 }>(2, "oneshot")),
     path("all_reduce/2_ranks_links_8B", || ranks::all_reduce::<2>(2, "doubling")),
     path("all_reduce/2_ranks_links_32KiB", || ranks::all_reduce::<8192>(2, "doubling")),
     path("send_recv/8B", || ranks::send_recv::<2>()),
