@@ -258,7 +258,7 @@ const LAP_MAX: u64 = 32;
 /// except the first, in which pages are touched for the first time.
 const FIRST_LAP_MAX: u64 = 64;
 /// Less stays in the nearest caches, or costs more in hand-overs than in copies.
-const SLICE_BYTES_MIN: usize = 16 << 10;
+const SLICE_BYTES_MIN: usize = 4 << 10;
 const PICOS_PER_NANO: f64 = 1000.0;
 
 #[cfg(test)]
