@@ -180,10 +180,11 @@ impl Engine {
             self.check_input(job)?;
         }
         self.traffic.begin();
-        let sheet = if self.reaching(job).is_none() { self.sheet(job)? } else { None };
+        let reaching = self.reaching(job);
+        let sheet = if reaching.is_none() { self.sheet(job)? } else { None };
         match sheet {
             Some(sheet) => self.carry_out_small(sheet, job),
-            None => self.carry_out(job),
+            None => self.carry_out(reaching, job),
         }
     }
 
@@ -202,7 +203,8 @@ impl Engine {
         self.end(ended, call)
     }
 
-    fn carry_out(&mut self, job: &mut Job<'_>) -> Result<()> {
+    /// By `reaching`, which reaches the buffers of peers, where that is possible.
+    fn carry_out(&mut self, reaching: Option<&'static Algorithm>, job: &mut Job<'_>) -> Result<()> {
         let algorithm = self.algorithm(job.collective, job.root, job.share_bytes_max, job.is_narrow())?;
         let spec = self.spec(job.collective, job.root, job.share_bytes_max);
         let bank_bytes = self.bank_bytes();
@@ -214,7 +216,7 @@ impl Engine {
             self.recorder.start(number);
         }
         self.last = Some(algorithm);
-        let ended = match self.reaching(job) {
+        let ended = match reaching {
             Some(row) => self.reach_or_run(row, spec, &plan, job, call),
             None => self.run(&plan, job, call),
         };

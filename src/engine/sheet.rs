@@ -186,11 +186,10 @@ impl Translation {
     /// `None`: this step cannot be done with cells.
     fn step(&mut self, step: &Step) -> Option<()> {
         let act = match step {
-            Step::Copy { from, into } if self.spreads(from, into) => {
-                self.spread(from, into);
-                return Some(());
-            }
-            Step::Copy { from, into } => self.copy(from, into)?,
+            Step::Copy { from, into } => match self.spread(from, into) {
+                Some(()) => return Some(()),
+                None => self.copy(from, into)?,
+            },
             // The sum of one, and its average, is itself.
             Step::Reduce { from, into, .. } if from.len() == 1 => self.copy(&from[0], into)?,
             Step::Reduce { from, into, finish } if into.block.space == Space::Output => {
@@ -222,27 +221,22 @@ impl Translation {
         }
     }
 
-    /// Whether the output may get this block of the input in the pass that lays it into the cell.
-    fn spreads(&self, from: &Place, into: &Place) -> bool {
+    /// Makes the act that lays a long block of the input into the cell one that gives it to the output, too. `None`: there is none
+    /// that could. Nothing else writes that part of the output.
+    fn spread(&mut self, from: &Place, into: &Place) -> Option<()> {
         let kept = self.input.block(from.block.index as usize);
         let apart = self.plain && self.sheet.key.bases.is_none();
         let spaces = (from.block.space, into.block.space);
-        let laid = self.sheet.acts.iter().any(|act| matches!(act, Act::Lay { from, .. } if *from == kept));
-        spaces == (Space::Input, Space::Output) && apart && kept.len() >= SPREAD_FROM_BYTES && laid
-    }
-
-    /// Makes the act that lays a block into one that gives it to the output, too. Nothing else writes that part of the output.
-    fn spread(&mut self, from: &Place, into: &Place) {
-        let kept = self.input.block(from.block.index as usize);
-        let into = self.output.block(into.block.index as usize);
-        for act in &mut self.sheet.acts {
-            match act {
-                Act::Lay { from, at } if *from == kept => {
-                    *act = Act::Spread { from: kept.clone(), at: *at, into: into.clone() };
-                }
-                _ => {}
-            }
+        if spaces != (Space::Input, Space::Output) || !apart || kept.len() < SPREAD_FROM_BYTES {
+            return None;
         }
+        let into = self.output.block(into.block.index as usize);
+        let (at, act) = self.sheet.acts.iter_mut().find_map(|act| match act {
+            Act::Lay { from, at } if *from == kept => Some((*at, act)),
+            _ => None,
+        })?;
+        *act = Act::Spread { from: kept, at, into };
+        Some(())
     }
 
     fn copy(&mut self, from: &Place, into: &Place) -> Option<Act> {

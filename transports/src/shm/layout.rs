@@ -211,10 +211,10 @@ mod tests {
             prop_assert_eq!(layout.heap() % HUGE_PAGE_BYTES, 0);
             for cell in Cell::ALL {
                 let count = cell.count(ranks);
+                prop_assert!(count.is_power_of_two());
                 for number in 0..count {
                     let is_long = cell.bytes() > PAGE_BYTES;
                     prop_assert!(!is_long || layout.cell_data(cell, number).is_multiple_of(LINE_BYTES));
-                    prop_assert!(cell.count(ranks).is_power_of_two());
                     let head = layout.cell_data(cell, number) - layout.cell(cell, number);
                     parts.push((layout.cell(cell, number), head + cell.bytes()));
                     prop_assert_eq!(layout.cell(cell, number), layout.cell(cell, number + count));
