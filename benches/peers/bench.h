@@ -1,16 +1,17 @@
 /* The method, the same for every library and for `unisono perf --samples`: a sample is a barrier, then calls
  * back to back worth about a millisecond; its time is that of the slowest rank, divided by the calls; the
  * median over samples is printed. Only the calls are inside the clock. Sizes are counted as nccl-tests does.
- * One line for each size: COLLECTIVE,RANKS,BYTES,MICROSECONDS, or `!` and a reason in their place; and at the
- * end: measured,SECONDS of all that was not launching. */
+ * One line for each size: COLLECTIVE,RANKS,BYTES,MICROSECONDS, or `!` and a reason in their place, then
+ * where it is known ,MICROSECONDS of a flag between the cores of two ranks meanwhile; and at the end:
+ * measured,SECONDS of all that was not launching. */
 #pragma once
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
+#include "hand_over.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 enum collective { ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER, BROADCAST, ALL_TO_ALL, COLLECTIVES };
@@ -36,6 +37,12 @@ struct run {
     enum collective what;
     float *input, *output;
     size_t count, total; /* elements: of a block, of the size that is stated */
+    char *table;
+};
+
+/* Seconds; of a call negative if it was skipped, of a hand-over if it is not known. */
+struct medians {
+    double call, hand_over;
 };
 
 static const size_t PAGE = 4096;
@@ -43,12 +50,6 @@ static const double SAMPLE_SECONDS = 1e-3, LONG_CALL_SECONDS = 0.05;
 /* After so many limits without an end of one size there is something wrong. */
 static const double HANGS = 3;
 enum { CALLS_MAX = 2000, SAMPLES_MIN = 3, SAMPLES_MAX = 201 };
-
-static double now(void) {
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
-}
 
 static void fail(const char *what) {
     fprintf(stderr, "peer benchmark: %s\n", what);
@@ -123,10 +124,13 @@ static double median(double *times, int count) {
     return (times[(count - 1) / 2] + times[count / 2]) / 2;
 }
 
-/* Negative: skipped, and what a call takes. */
-static double median_time(const struct run *run, struct patience patience) {
+static struct medians medians(const struct run *run, struct patience patience) {
+    struct medians found = {0, -1};
     double times[SAMPLES_MAX], each = times[0] = slowest(run, 1);
-    if (SAMPLES_MIN * each > patience.limit) return -each;
+    if (SAMPLES_MIN * each > patience.limit) {
+        found.call = -each;
+        return found;
+    }
     /* A long call is warm and a sample at once. */
     int taken = each >= LONG_CALL_SECONDS;
     for (int i = 0; i < 2; i++)
@@ -135,17 +139,27 @@ static double median_time(const struct run *run, struct patience patience) {
     if (calls > 1) each = slowest(run, calls);
     calls = clamp(SAMPLE_SECONDS / each, 1, CALLS_MAX);
     int samples = clamp(patience.samples / (calls * each), SAMPLES_MIN, SAMPLES_MAX);
-    for (; taken < samples; taken++) times[taken] = sample(run, calls);
+    double hand_overs[SAMPLES_MAX];
+    int known = 0;
+    for (; taken < samples; taken++) {
+        double seconds = hand_over(run->table, run->library->rank);
+        if (seconds >= 0) hand_overs[known++] = seconds;
+        times[taken] = sample(run, calls);
+    }
     run->library->max_over_ranks(times, samples);
-    return median(times, samples);
+    found.call = median(times, samples);
+    if (known) found.hand_over = median(hand_overs, known);
+    return found;
 }
 
-static void print(const struct run *run, double seconds) {
+static void print(const struct run *run, struct medians found) {
     printf("%s,%d,%zu,", NAMES[run->what], run->library->ranks, run->total * sizeof(float));
-    if (seconds > 0)
-        printf("%.4f\n", seconds * 1e6);
+    if (found.call > 0)
+        printf("%.4f", found.call * 1e6);
     else
-        printf("!skipped: a call takes %.1f s\n", -seconds);
+        printf("!skipped: a call takes %.1f s", -found.call);
+    if (found.hand_over >= 0) printf(",%.4f", found.hand_over * 1e6);
+    printf("\n");
     fflush(stdout);
 }
 
@@ -159,8 +173,8 @@ static void measure(struct run run, size_t bytes, struct patience patience) {
     prepare(&run);
     sample(&run, 1);
     verify(&run);
-    double seconds = median_time(&run, patience);
-    if (run.library->rank == 0) print(&run, seconds);
+    struct medians found = medians(&run, patience);
+    if (run.library->rank == 0) print(&run, found);
 }
 
 static float *buffer(size_t bytes) {
@@ -207,7 +221,8 @@ static int benchmark(const struct library *library, int arguments, char **values
     double begun = now();
     alarm((unsigned)(HANGS * patience.limit));
     size_t room = largest(arguments - 3, values + 3) / sizeof(float) + (size_t)library->ranks;
-    struct run run = {library, COLLECTIVES, buffer(room * sizeof(float)), buffer(room * sizeof(float)), 0, 0};
+    float *input = buffer(room * sizeof(float)), *output = buffer(room * sizeof(float));
+    struct run run = {library, COLLECTIVES, input, output, 0, 0, table_of(library->ranks)};
     for (size_t i = 0; i < room; i++) run.input[i] = given(library->rank, i);
     for (int i = 3; i < arguments; i++) {
         const char *sizes;

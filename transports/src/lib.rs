@@ -51,6 +51,8 @@ pub mod p2p;
 #[cfg(not(loom))]
 pub mod pace;
 #[cfg(not(loom))]
+pub mod pingpong;
+#[cfg(not(loom))]
 pub mod porch;
 mod ring;
 #[cfg(not(loom))]

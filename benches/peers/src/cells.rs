@@ -2,6 +2,7 @@
 
 use crate::case::{Case, Collective, Transport};
 use crate::contender::DEFAULTS;
+use crate::cores::Cores;
 use crate::ours;
 use crate::results::Names;
 use crate::rows::{FLOOR, Row, What};
@@ -20,7 +21,7 @@ pub(crate) struct Who {
 pub(crate) struct Cell {
     pub(crate) case: Case,
     pub(crate) bytes: usize,
-    /// Medians over rounds, in microseconds.
+    /// Medians over the rounds that count, in microseconds.
     pub(crate) times: BTreeMap<Who, f64>,
     /// What the machine allows, in microseconds: the least of all rounds, as noise only adds.
     pub(crate) floor: Option<f64>,
@@ -52,8 +53,24 @@ pub(crate) fn limits(rows: &[Row]) -> Option<Limits> {
     Some(Limits { copy_rate, hand_over })
 }
 
-/// All cells, by case and size.
+/// All cells, by case and size. Where unisono and a peer were measured with the cores near, these times alone count.
 pub(crate) fn cells<'a>(rows: impl IntoIterator<Item = &'a Row>) -> Vec<Cell> {
+    let all = rounds(rows).into_iter();
+    all.map(|((case, bytes), rounds)| {
+        let near = rounds.cell(case, bytes, |cores| cores != Some(Cores::Far));
+        if rounds.are_both(Cores::Near) { near } else { rounds.cell(case, bytes, |_| true) }
+    })
+    .collect()
+}
+
+/// The cells that [`cells`] takes from times with the cores near, as they are with the cores apart.
+pub(crate) fn cells_apart<'a>(rows: impl IntoIterator<Item = &'a Row>) -> Vec<Cell> {
+    let all = rounds(rows).into_iter();
+    let both = all.filter(|(_, rounds)| rounds.are_both(Cores::Near) && rounds.are_both(Cores::Far));
+    both.map(|((case, bytes), rounds)| rounds.cell(case, bytes, |cores| cores == Some(Cores::Far))).collect()
+}
+
+fn rounds<'a>(rows: impl IntoIterator<Item = &'a Row>) -> BTreeMap<(Case, usize), Rounds> {
     let mut cells: BTreeMap<(Case, usize), Rounds> = BTreeMap::new();
     for row in rows {
         let (What::Cell(case, bytes), &Ok(micros)) = (row.what, &row.outcome) else {
@@ -64,23 +81,36 @@ pub(crate) fn cells<'a>(rows: impl IntoIterator<Item = &'a Row>) -> Vec<Cell> {
             rounds.floor = Some(rounds.floor.map_or(micros, |least| least.min(micros)));
         } else {
             let who = Who { contender: row.contender.clone(), setting: row.setting.clone() };
-            rounds.times.entry(who).or_default().push(micros);
+            rounds.times.entry(who).or_default().push((row.hand_over.map(Cores::of), micros));
         }
     }
-    cells.into_iter().map(|((case, bytes), rounds)| rounds.cell(case, bytes)).collect()
+    cells
 }
 
-/// A cell in the making.
+/// A cell in the making: times with how the cores were, where that is known.
 #[derive(Default)]
 struct Rounds {
-    times: BTreeMap<Who, Vec<f64>>,
+    times: BTreeMap<Who, Vec<(Option<Cores>, f64)>>,
     floor: Option<f64>,
 }
 
 impl Rounds {
-    fn cell(self, case: Case, bytes: usize) -> Cell {
-        let times = self.times.into_iter().filter_map(|(who, times)| Some((who, median(times)?))).collect();
-        Cell { case, bytes, times, floor: self.floor }
+    /// Medians over the rounds that count.
+    fn cell(&self, case: Case, bytes: usize, counts: impl Fn(Option<Cores>) -> bool) -> Cell {
+        let counted = |times: &[(Option<Cores>, f64)]| {
+            median(times.iter().filter(|(cores, _)| counts(*cores)).map(|&(_, micros)| micros))
+        };
+        let times = self.times.iter().filter_map(|(who, times)| Some((who.clone(), counted(times)?)));
+        Cell { case, bytes, times: times.collect(), floor: self.floor }
+    }
+
+    /// Whether unisono and a peer were measured with the cores so.
+    fn are_both(&self, cores: Cores) -> bool {
+        let has = |of: &dyn Fn(&str) -> bool| {
+            let times = self.times.iter().filter(|(who, _)| of(&who.contender));
+            times.flat_map(|(_, times)| times).any(|(found, _)| *found == Some(cores))
+        };
+        has(&|name| name == ours::NAME) && has(&|name| !is_ours(name))
     }
 }
 
@@ -211,6 +241,24 @@ mod tests {
         assert_eq!((best.who.contender.as_str(), best.who.setting.as_str()), ("Open MPI 5", "UCX"));
         assert_eq!(cell.defaults_of("Open MPI 5").map(|best| best.micros), Some(330.0));
         assert!(cell.best_of("MPICH 5").is_none());
+    }
+
+    #[test]
+    fn times_with_the_cores_near_count_alone_where_both_sides_have_some() {
+        let at = |hand_over, contender, micros| Row {
+            hand_over: Some(hand_over),
+            ..row(1, contender, "auto", 8, Ok(micros))
+        };
+        let mut rows = vec![at(0.05, "unisono", 0.2), at(0.3, "unisono", 0.4), at(0.3, "MPICH 5", 0.6)];
+        let ours = |rows: &[Row]| cells(rows)[0].ours().expect("a time");
+        assert_eq!(ours(&rows), median([0.2, 0.4]).expect("two"));
+        assert!(cells_apart(&rows).is_empty());
+        rows.extend([at(0.05, "MPICH 5", 0.3), row(1, "Gloo", "defaults", 8, Ok(90.0))]);
+        let near = &cells(&rows)[0];
+        assert_eq!((near.ours(), near.ratio()), (Some(0.2), Some(0.3 / 0.2)));
+        assert!(near.best_of("Gloo").is_some());
+        let apart = cells_apart(&rows);
+        assert_eq!((apart.len(), apart[0].ratio()), (1, Some(0.6 / 0.4)));
     }
 
     #[test]

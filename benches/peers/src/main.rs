@@ -4,12 +4,12 @@
 mod case;
 mod cells;
 mod contender;
+mod cores;
 mod install;
 mod library;
 mod machine;
 mod ours;
 mod plot;
-mod probe;
 mod process;
 mod report;
 mod results;

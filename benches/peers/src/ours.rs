@@ -9,6 +9,7 @@ use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
+use unisono_transports::pingpong::Table;
 
 /// In ordinary buffers.
 pub(crate) const NAME: &str = "unisono";
@@ -21,15 +22,21 @@ pub(crate) struct Unisono {
     results: PathBuf,
 }
 
-/// (bytes, microseconds) by size.
-pub(crate) type Times = Vec<(usize, f64)>;
+/// What one size takes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Time {
+    pub(crate) bytes: usize,
+    pub(crate) micros: f64,
+    /// Microseconds from core to core meanwhile.
+    pub(crate) hand_over: Option<f64>,
+}
 
 /// What one run says.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Measured {
-    pub(crate) times: Times,
-    /// What the machine allows, measured by the same run.
-    pub(crate) floor: Times,
+    pub(crate) times: Vec<Time>,
+    /// What the machine allows, measured by the same run: (bytes, microseconds).
+    pub(crate) floor: Vec<(usize, f64)>,
     /// None where nobody asked for the floor.
     pub(crate) limits: Option<Limits>,
 }
@@ -51,13 +58,22 @@ impl Unisono {
         std::iter::once(NAME).chain(window.then_some(WINDOW)).collect()
     }
 
-    /// Measures one collective of a task as one of [`Unisono::contenders`].
-    pub(crate) fn measure(&self, contender: &str, task: &Task, wanted: &Wanted) -> Result<Measured, String> {
+    /// Measures one collective of a task as one of [`Unisono::contenders`]; with a table, how far apart the cores are too.
+    pub(crate) fn measure(
+        &self,
+        contender: &str,
+        task: &Task,
+        wanted: &Wanted,
+        table: Option<&Table>,
+    ) -> Result<Measured, String> {
         let Task { world, patience, .. } = task;
         let mut command = self.perf(wanted.collective.name(), world.ranks);
         command.args(["--transport", world.transport.name(), "--sizes", &size::list(&wanted.sizes)]);
         command.args(["--samples", &patience.budget.as_millis().to_string()]);
         command.args(if contender == WINDOW { &["-R", "2"][..] } else { &[] });
+        if let Some(table) = table {
+            command.arg("--table").arg(table.path().map_err(|error| error.to_string())?);
+        }
         // The machine is the same for both.
         let floor = task.floor && contender == NAME;
         command.args(if floor { None } else { Some("--no-floor") });
@@ -113,8 +129,9 @@ fn measured(document: &Value) -> Result<Measured, String> {
         else {
             return Err(format!("not a good result: {row}"));
         };
-        times.push((size as usize, time));
-        floor.extend(row["floor_us"].as_f64().map(|micros| (size as usize, micros)));
+        let bytes = size as usize;
+        times.push(Time { bytes, micros: time, hand_over: row["hand_over_us"].as_f64() });
+        floor.extend(row["floor_us"].as_f64().map(|micros| (bytes, micros)));
     }
     let figure = |name| document["floor"][name].as_f64();
     let limits = figure("copy_gbs_all_cores").zip(figure("handover_us"));
@@ -131,10 +148,14 @@ mod tests {
 
     #[test]
     fn times_are_taken_from_right_results_only() {
-        let row = |size, wrong| json!({"size": size, "out_of_place": {"time": 1.5, "nwrong": wrong}, "floor_us": 0.5});
+        let row = |size, wrong| {
+            let half = json!({"time": 1.5, "nwrong": wrong});
+            json!({"size": size, "out_of_place": half, "hand_over_us": 0.1, "floor_us": 0.5})
+        };
         let floor = json!({"copy_gbs_all_cores": 40.0, "handover_us": 0.1});
         let good = measured(&json!({"results": [row(8, 0), row(64, 0)], "floor": floor})).expect("good");
-        assert_eq!((good.times, good.floor), (vec![(8, 1.5), (64, 1.5)], vec![(8, 0.5), (64, 0.5)]));
+        let times = [8, 64].map(|bytes| Time { bytes, micros: 1.5, hand_over: Some(0.1) });
+        assert_eq!((good.times, good.floor), (times.to_vec(), vec![(8, 0.5), (64, 0.5)]));
         assert_eq!(good.limits, Some(Limits { copy_rate: 40.0, hand_over: 0.1 }));
         assert!(measured(&json!({"results": [row(8, 0), row(64, 1)], "floor": floor})).is_err());
         assert_eq!(measured(&json!({"results": [row(8, 0)]})).map(|measured| measured.limits), Ok(None));

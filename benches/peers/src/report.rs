@@ -1,7 +1,7 @@
 //! The README of a record.
 
 use crate::case::{Case, Collective, Transport};
-use crate::cells::{Cell, Limits, cells, grouped, is_ours, limits, mean_against};
+use crate::cells::{Cell, Limits, cells, cells_apart, grouped, is_ours, limits, mean_against};
 use crate::library::Peer;
 use crate::machine::Machine;
 use crate::plot::{Axis, file_name};
@@ -34,7 +34,7 @@ pub(crate) fn readme(about: &About<'_>, rows: &[Row]) -> String {
     for ((transport, collective), cells) in &groups {
         text += &section(*transport, *collective, cells, &about.plots);
     }
-    text + &lost(&cells) + &failed(rows)
+    text + &lost(&cells) + &apart(&cells_apart(rows)) + &failed(rows)
 }
 
 fn head(about: &About<'_>, limits: Option<Limits>) -> String {
@@ -68,7 +68,8 @@ fn method(about: &About<'_>) -> String {
          page. A sample is a barrier, then calls back to back worth about 1 ms; the slowest rank counts; the median over \
          samples worth {budget} ms, but at least three, is the time of a round; sizes whose three samples would take \
          more than {limit} s are skipped, and listed at the end; the median over rounds, in which all take turns, stands \
-         in the tables; cells in which unisono and the best peer are close have further rounds (`--more`). Results are \
+         in the tables; cells in which unisono and the best peer are close have further rounds (`--more`). Of two ranks with a \
+         core each, only rounds count that found the cores near each other, where there are such. Results are \
          verified once for each size. Sizes are nccl-tests': totals for all_gather, reduce_scatter and all_to_all. Of several settings of a library its best in each cell counts. *Ratio* is the \
          best peer's time over unisono's: below 1 the cell is lost. The *floor* is what `unisono perf --report-floor` \
          says that the machine allows: in shared memory the least traffic, every input read once and every output \
@@ -210,6 +211,29 @@ fn lost(cells: &[Cell]) -> String {
     for (ratio, cell) in lost {
         let who = cell.best_peer().map_or(NONE, |best| best.who.contender.as_str());
         text += &format!("| {} | {} | {ratio:.2} | {who} |\n", cell.case, size::show(cell.bytes));
+    }
+    text
+}
+
+/// Cells whose cores were near in some rounds and apart in others: the latter, which count nowhere else.
+fn apart(cells: &[Cell]) -> String {
+    let ratios = cells.iter().filter_map(|cell| Some((cell, cell.best_peer()?, cell.ratio()?)));
+    let ratios: Vec<_> = ratios.collect();
+    if ratios.is_empty() {
+        return String::new();
+    }
+    let lost = ratios.iter().filter(|(.., ratio)| *ratio < 1.0).count();
+    let mean = times(geometric_mean(ratios.iter().map(|(.., ratio)| *ratio)));
+    let mut text = format!(
+        "\n## With the cores apart\n\n{} cells were measured with two cores that share a cache, as above, and in other rounds \
+         with two that do not. In these {lost} are lost, and the geometric mean is {mean}.\n\n\
+         | case | size | unisono, µs | best peer, µs | who | ratio |\n|---|--:|--:|--:|---|--:|\n",
+        ratios.len()
+    );
+    for (cell, best, ratio) in ratios {
+        let (size, who) = (size::show(cell.bytes), &best.who.contender);
+        let (ours, theirs) = (micros(cell.ours()), micros(Some(best.micros)));
+        text += &format!("| {} | {size} | {ours} | {theirs} | {who} | {} |\n", cell.case, times(Some(ratio)));
     }
     text
 }

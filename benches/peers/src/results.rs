@@ -2,12 +2,25 @@
 
 use crate::case::Case;
 use crate::cells::{cells, is_ours};
+use crate::cores::Cores;
 use crate::ours;
 use crate::rows::{FLOOR, Row, What, save};
 use std::path::PathBuf;
 
 /// Something that was measured, or why it was not.
-pub(crate) type Outcome = (What, Result<f64, String>);
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Outcome {
+    pub(crate) what: What,
+    pub(crate) value: Result<f64, String>,
+    /// Microseconds from core to core meanwhile, where two ranks had a core each.
+    pub(crate) hand_over: Option<f64>,
+}
+
+impl From<(What, Result<f64, String>)> for Outcome {
+    fn from((what, value): (What, Result<f64, String>)) -> Self {
+        Self { what, value, hand_over: None }
+    }
+}
 
 /// Contender and setting.
 pub(crate) type Names<'a> = (&'a str, &'a str);
@@ -32,14 +45,13 @@ impl Results {
     /// would skip again.
     pub(crate) fn is_worth(&self, case: Case, bytes: usize, names: Names<'_>, within: f64) -> bool {
         let cell = What::Cell(case, case.stated(bytes));
-        let boundary = boundary(&self.rows).unwrap_or(f64::INFINITY);
-        let is_far = |row: &Row| row.hand_over.is_some_and(|micros| micros > boundary);
+        let cores = |row: &Row| row.hand_over.map(Cores::of);
         match self.row(1, cell, names) {
             _ if is_ours(names.0) => true,
             None => true,
             Some(Row { outcome: Err(_), .. }) => false,
             Some(row @ Row { outcome: Ok(micros), .. }) => {
-                let alike = self.peers(cell).filter(|other| is_far(other) == is_far(row));
+                let alike = self.peers(cell).filter(|other| cores(other) == cores(row));
                 let best = alike.filter_map(|other| other.outcome.as_ref().ok()).copied();
                 *micros <= within * best.fold(f64::INFINITY, f64::min)
             }
@@ -47,14 +59,18 @@ impl Results {
     }
 
     /// Whether a contender should have further rounds of a cell: unisono and the best peer are within so many times
-    /// of each other, by the medians so far, and so are it and the best peer.
+    /// of each other, by the medians so far, and so are it and the best peer. Who has no time that counts, because it
+    /// always found the cores apart, is judged by the first round.
     pub(crate) fn is_close(&self, case: Case, bytes: usize, names: Names<'_>, within: f64) -> bool {
         let what = What::Cell(case, case.stated(bytes));
         let cell = cells(self.rows.iter().filter(|row| row.what == what)).pop();
-        let sides =
-            cell.as_ref().and_then(|cell| Some((cell.time_of(names)?, cell.best_peer()?, cell.ratio()?)));
-        sides.is_some_and(|(micros, best, ratio)| {
-            let decides = names.0 == ours::NAME || !is_ours(names.0) && micros <= within * best.micros;
+        let sides = cell.as_ref().and_then(|cell| Some((cell, cell.best_peer()?, cell.ratio()?)));
+        sides.is_some_and(|(cell, best, ratio)| {
+            let is_near = || match cell.time_of(names) {
+                Some(micros) => micros <= within * best.micros,
+                None => self.row(1, what, names).is_some() && self.is_worth(case, bytes, names, within),
+            };
+            let decides = names.0 == ours::NAME || !is_ours(names.0) && is_near();
             decides && ratio.max(ratio.recip()) <= within
         })
     }
@@ -64,24 +80,23 @@ impl Results {
         self.rows.iter().filter(is_it).any(|row| row.contender == name)
     }
 
-    /// Adds rows of one contender, measured while a flag took so long from core to core.
+    /// Adds rows of one contender.
     pub(crate) fn add(
         &mut self,
         round: usize,
         names: Names<'_>,
-        hand_over: Option<f64>,
-        outcomes: impl IntoIterator<Item = Outcome>,
+        outcomes: impl IntoIterator<Item = impl Into<Outcome>>,
     ) -> Result<(), String> {
         let (contender, setting) = (names.0.to_owned(), names.1.to_owned());
-        let row = |(what, outcome)| Row {
+        let row = |Outcome { what, value, hand_over }| Row {
             round,
             what,
             contender: contender.clone(),
             setting: setting.clone(),
-            outcome,
+            outcome: value,
             hand_over,
         };
-        self.rows.extend(outcomes.into_iter().map(row));
+        self.rows.extend(outcomes.into_iter().map(Into::into).map(row));
         save(&self.path, &self.rows)
     }
 
@@ -99,13 +114,6 @@ impl Results {
     }
 }
 
-/// Microseconds from core to core that tell near cores from far ones; none where they were always about the same.
-fn boundary(rows: &[Row]) -> Option<f64> {
-    let all = || rows.iter().filter_map(|row| row.hand_over);
-    let (least, most) = (all().reduce(f64::min)?, all().reduce(f64::max)?);
-    (most > 2.0 * least).then(|| (least * most).sqrt())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -121,7 +129,7 @@ mod tests {
         let mut results = Results { rows: Vec::new(), path: std::env::temp_dir().join(name) };
         for &(names, bytes, outcome) in rows {
             let outcome = outcome.map_err(str::to_owned);
-            results.add(1, names, None, [(What::Cell(CASE, bytes), outcome)]).expect("writable");
+            results.add(1, names, [(What::Cell(CASE, bytes), outcome)]).expect("writable");
         }
         results
     }
@@ -177,7 +185,7 @@ mod tests {
         assert!(!close(&results, 1024, OURS) && !close(&results, 2048, UCX) && !close(&results, 4096, OURS));
         // Medians, not the first round: of 2.8, 2.1 and 2.2 it is 2.2.
         for (round, micros) in [(2, 2.1), (3, 2.2)] {
-            results.add(round, RING, None, [(What::Cell(CASE, 16), Ok(micros))]).expect("writable");
+            results.add(round, RING, [(What::Cell(CASE, 16), Ok(micros))]).expect("writable");
         }
         assert!(close(&results, 8, RING));
         std::fs::remove_file(results.path).expect("removed");
@@ -187,9 +195,15 @@ mod tests {
     fn whoever_found_the_cores_far_apart_is_judged_among_its_like() {
         let mut results = results("far", &[]);
         for (names, micros, hand_over) in [(UCX, 2.0, 0.05), (RING, 4.0, 0.3), (("Gloo", ""), 9.0, 0.3)] {
-            results.add(1, names, Some(hand_over), [(What::Cell(CASE, 16), Ok(micros))]).expect("writable");
+            let what = What::Cell(CASE, 16);
+            let outcome = Outcome { what, value: Ok(micros), hand_over: Some(hand_over) };
+            results.add(1, names, [outcome]).expect("writable");
         }
         assert!(results.is_worth(CASE, 8, RING, 1.5) && !results.is_worth(CASE, 8, ("Gloo", ""), 1.5));
+        let ours = Outcome { what: What::Cell(CASE, 16), value: Ok(2.0), hand_over: Some(0.05) };
+        results.add(1, OURS, [ours]).expect("writable");
+        let close = |names| results.is_close(CASE, 8, names, 1.5);
+        assert!(close(OURS) && close(RING) && !close(("Gloo", "")) && !close(("MPICH 5", "")));
         std::fs::remove_file(results.path).expect("removed");
     }
 }

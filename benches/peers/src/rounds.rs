@@ -4,7 +4,6 @@ use crate::case::{Collective, World};
 use crate::contender::{Patience, SETTINGS, Setting, Task, Wanted};
 use crate::library::Peer;
 use crate::ours::Unisono;
-use crate::probe;
 use crate::results::{Names, Results};
 use crate::rows::FLOOR;
 use crate::turn::{Contender, Spent};
@@ -49,7 +48,7 @@ impl Plan {
                     continue;
                 }
                 let task = Task { world, wanted, patience: self.patience, floor: round == 1 };
-                let spent = self.turns(contender, &task, round, results)?;
+                let spent = self.turn(contender, &task, round, results)?;
                 bill.entry(contender.names()).or_default().add(spent);
             }
         }
@@ -115,9 +114,7 @@ impl Plan {
         wanted.filter(|wanted| !wanted.sizes.is_empty()).collect()
     }
 
-    /// One turn. Where every rank has a core, one for each collective, so that how far apart the cores were is known of
-    /// each.
-    fn turns(
+    fn turn(
         &self,
         contender: &Contender<'_>,
         task: &Task,
@@ -125,21 +122,13 @@ impl Plan {
         results: &mut Results,
     ) -> Result<Spent, String> {
         let names = contender.names();
-        let alone = task.world.ranks <= self.cores;
-        let parts = task.wanted.chunks(if alone { 1 } else { task.wanted.len() });
-        let (mut spent, mut figures, mut reasons) = (Spent::default(), 0, BTreeSet::new());
-        for wanted in parts {
-            let before = if alone { probe::hand_over() } else { None };
-            let turn = contender.run(&Task { wanted: wanted.to_vec(), ..*task }, self.cores);
-            let after = before.and_then(|_| probe::hand_over());
-            let hand_over = before.zip(after).map(|(before, after)| (before * after).sqrt());
-            spent.add(turn.spent);
-            figures += turn.outcomes.len();
-            reasons.extend(turn.outcomes.iter().filter_map(|(_, outcome)| outcome.clone().err()));
-            results.add(round, (FLOOR, ""), hand_over, turn.floor)?;
-            results.add(round, names, hand_over, turn.outcomes)?;
-        }
+        let turn = contender.run(task, self.cores);
+        let (figures, spent) = (turn.outcomes.len(), turn.spent);
+        let reasons: BTreeSet<_> =
+            turn.outcomes.iter().filter_map(|outcome| outcome.value.clone().err()).collect();
         let complaints: String = reasons.into_iter().map(|why| format!("; {why}")).collect();
+        results.add(round, (FLOOR, ""), turn.floor)?;
+        results.add(round, names, turn.outcomes)?;
         eprintln!("  {}, {}: {figures} figures in {spent}{complaints}", names.0, names.1);
         Ok(spent)
     }

@@ -29,14 +29,14 @@ impl Plan {
         for round in 1..=times {
             if self.wants(ours::NAME) && !results.has_startup(round, ours::NAME) {
                 let outcome = outcome(&unisono.startup(RANKS, LIMIT));
-                results.add(round, (ours::NAME, "auto"), None, [(what, outcome)])?;
+                results.add(round, (ours::NAME, "auto"), [(what, outcome)])?;
             }
             for peer in &mpis {
                 let name = peer.library.name();
                 if !results.has_startup(round, name) {
                     let mut command = launch(peer, RANKS, self.cores);
                     let ended = process::run(command.arg(&peer.program).arg("startup"), LIMIT);
-                    results.add(round, (name, "oversubscribed"), None, [(what, outcome(&ended))])?;
+                    results.add(round, (name, "oversubscribed"), [(what, outcome(&ended))])?;
                 }
             }
             eprintln!("startup of {RANKS} ranks: round {round} of {times}");

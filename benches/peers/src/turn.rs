@@ -4,11 +4,12 @@ use crate::case::{Collective, World};
 use crate::cells::Limits;
 use crate::contender::{Patience, Setting, Task, Wanted};
 use crate::library::Peer;
-use crate::ours::{Measured, Unisono};
+use crate::ours::{Measured, Time, Unisono};
 use crate::process::{self, Ended};
 use crate::results::{Names, Outcome};
 use crate::rows::What;
 use std::time::Duration;
+use unisono_transports::pingpong::Table;
 
 /// Somebody who runs.
 pub(crate) enum Contender<'a> {
@@ -71,21 +72,31 @@ impl Contender<'_> {
 
     pub(crate) fn run(&self, task: &Task, cores: usize) -> Turn {
         match self {
-            Self::Ours(unisono, name) => ours(unisono, name, task),
+            Self::Ours(unisono, name) => ours(unisono, name, task, cores),
             Self::Theirs(peer, setting) => theirs(task, |wanted| {
                 let rest = Task { wanted: wanted.to_vec(), ..*task };
-                process::run(&mut setting.command(peer, &rest, cores), task.patience.silence() + SELF_HELP)
+                let mut command = setting.command(peer, &rest, cores);
+                let table = table(task.world, cores);
+                command.envs(table.iter().filter_map(|table| Some((TABLE, table.path().ok()?))));
+                process::run(&mut command, task.patience.silence() + SELF_HELP)
             }),
         }
     }
 }
 
+/// Where two ranks that have a core each find how far apart these are.
+fn table(world: World, cores: usize) -> Option<Table> {
+    let alone = world.ranks == 2 && cores >= 2;
+    let table = alone.then(Table::new)?;
+    table.inspect_err(|error| eprintln!("hand-overs are not measured: {error}")).ok()
+}
+
 /// A launch for each collective.
-fn ours(unisono: &Unisono, name: &str, task: &Task) -> Turn {
+fn ours(unisono: &Unisono, name: &str, task: &Task, cores: usize) -> Turn {
     let mut turn = Turn::default();
     for wanted in &task.wanted {
         let begun = std::time::Instant::now();
-        match unisono.measure(name, task, wanted) {
+        match unisono.measure(name, task, wanted, table(task.world, cores).as_ref()) {
             Ok(measured) => turn.take(measured, task.world, wanted.collective),
             Err(why) => turn.outcomes.push(failed(task.world, wanted, &why)),
         }
@@ -96,11 +107,17 @@ fn ours(unisono: &Unisono, name: &str, task: &Task) -> Turn {
 
 impl Turn {
     fn take(&mut self, measured: Measured, world: World, collective: Collective) {
-        let cell = |(bytes, micros)| (What::Cell(world.case(collective), bytes), Ok(micros));
-        self.outcomes.extend(measured.times.into_iter().map(cell));
-        self.floor.extend(measured.floor.into_iter().map(cell));
+        let cell = |bytes| What::Cell(world.case(collective), bytes);
+        let time = |time: Time| Outcome {
+            what: cell(time.bytes),
+            value: Ok(time.micros),
+            hand_over: time.hand_over,
+        };
+        self.outcomes.extend(measured.times.into_iter().map(time));
+        self.floor.extend(measured.floor.into_iter().map(|(bytes, micros)| (cell(bytes), Ok(micros)).into()));
         if let Some(Limits { copy_rate, hand_over }) = measured.limits {
-            self.floor.extend([(What::CopyRate, Ok(copy_rate)), (What::HandOver, Ok(hand_over))]);
+            let limits = [(What::CopyRate, Ok(copy_rate)), (What::HandOver, Ok(hand_over))];
+            self.floor.extend(limits.map(Outcome::from));
         }
     }
 }
@@ -145,8 +162,9 @@ fn settle(
 ) -> (Vec<Outcome>, &[Wanted]) {
     let is_whole = |wanted: &&Wanted| {
         let case = world.case(wanted.collective);
-        let has =
-            |bytes: &usize| outcomes.iter().any(|(what, _)| *what == What::Cell(case, case.stated(*bytes)));
+        let has = |bytes: &usize| {
+            outcomes.iter().any(|outcome| outcome.what == What::Cell(case, case.stated(*bytes)))
+        };
         wanted.sizes.iter().all(has)
     };
     let whole = wanted.iter().take_while(is_whole).count();
@@ -158,7 +176,7 @@ fn settle(
 }
 
 fn failed(world: World, wanted: &Wanted, why: &str) -> Outcome {
-    (What::Cell(world.case(wanted.collective), 0), Err(why.to_owned()))
+    (What::Cell(world.case(wanted.collective), 0), Err(why.to_owned())).into()
 }
 
 /// The outcomes among the lines that a benchmark printed; an error is a line that is none.
@@ -171,20 +189,24 @@ fn outcomes(output: &str, world: World) -> Result<Vec<Outcome>, String> {
     theirs.collect()
 }
 
-/// Of `BYTES,MICROSECONDS` or `BYTES,!REASON`.
+/// Of `BYTES,MICROSECONDS`, `BYTES,MICROSECONDS,HAND-OVER` or `BYTES,!REASON`.
 fn outcome(fields: &str, world: World, collective: Collective) -> Option<Outcome> {
     let (bytes, value) = fields.split_once(',')?;
-    let cell = What::Cell(world.case(collective), bytes.parse().ok()?);
+    let what = What::Cell(world.case(collective), bytes.parse().ok()?);
     if let Some(reason) = value.strip_prefix('!') {
-        return Some((cell, Err(reason.to_owned())));
+        return Some((what, Err(reason.to_owned())).into());
     }
-    let micros = value.parse().ok().filter(|&micros: &f64| micros > 0.0)?;
-    Some((cell, Ok(micros)))
+    let mut figures = value.split(',').map(|figure| figure.parse().ok().filter(|&micros: &f64| micros > 0.0));
+    let value = Ok(figures.next()??);
+    let hand_over = figures.next().map_or(Some(None), |micros| micros.map(Some))?;
+    figures.next().is_none().then_some(Outcome { what, value, hand_over })
 }
 
 /// Ranks end themselves when they hang; launchers that hang after it are ended this much later.
 const SELF_HELP: Duration = Duration::from_secs(5);
 const EMPTY_LAUNCHES: usize = 2;
+/// What benchmarks in C find the table by.
+const TABLE: &str = "UNISONO_PEERS_TABLE";
 const NOT_TRIED: &str = "not tried: launches before it gave nothing";
 
 #[cfg(test)]
@@ -217,20 +239,21 @@ mod tests {
     }
 
     fn times(outcomes: &[Outcome]) -> usize {
-        outcomes.iter().filter(|(_, outcome)| outcome.is_ok()).count()
+        outcomes.iter().filter(|outcome| outcome.value.is_ok()).count()
     }
 
     #[test]
     fn outcomes_are_found_between_what_libraries_say() {
         let output =
-            "a warning, with commas\nall_reduce,2,8,0.25\nall_to_all,2,64,!too slow\nall_reduce wins\n";
+            "a warning, with commas\nall_reduce,2,8,0.25,0.1\nall_to_all,2,64,!too slow\nall_reduce wins\n";
         let cell = |collective, bytes| What::Cell(WORLD.case(collective), bytes);
-        let expected = vec![
-            (cell(Collective::AllReduce, 8), Ok(0.25)),
-            (cell(Collective::AllToAll, 64), Err("too slow".to_owned())),
-        ];
-        assert_eq!(outcomes(output, WORLD), Ok(expected));
-        for bad in ["all_reduce,2,8,fast", "all_reduce,2,8,0", "all_reduce,2,8", "all_reduce,2,x,!no"] {
+        let apart = Outcome { what: cell(Collective::AllReduce, 8), value: Ok(0.25), hand_over: Some(0.1) };
+        let skipped = (cell(Collective::AllToAll, 64), Err("too slow".to_owned())).into();
+        assert_eq!(outcomes(output, WORLD), Ok(vec![apart, skipped]));
+        for bad in
+            ["8,fast", "8,0", "8", "x,!no", "8,1,far", "8,1,0.1,0"].map(|bad| format!("all_reduce,2,{bad}"))
+        {
+            let bad = bad.as_str();
             assert!(outcomes(bad, WORLD).is_err(), "{bad}");
         }
     }
@@ -241,7 +264,7 @@ mod tests {
         let second = "all_to_all,2,8,1\nall_to_all,2,64,1\n";
         let (outcomes, asked) = turn(&[(first, Some("it died")), (second, None)]);
         assert_eq!((times(&outcomes), asked), (5, vec![3, 1]));
-        let named = (What::Cell(WORLD.case(Collective::Broadcast), 0), Err("it died".to_owned()));
+        let named = (What::Cell(WORLD.case(Collective::Broadcast), 0), Err("it died".to_owned())).into();
         assert!(outcomes.contains(&named), "{outcomes:?}");
     }
 
@@ -255,7 +278,7 @@ mod tests {
     #[test]
     fn silence_is_a_failure_and_after_two_launches_nobody_asks_again() {
         let (outcomes, asked) = turn(&[("", None), ("", Some("it hung"))]);
-        let reasons: Vec<_> = outcomes.into_iter().filter_map(|(_, outcome)| outcome.err()).collect();
+        let reasons: Vec<_> = outcomes.into_iter().filter_map(|outcome| outcome.value.err()).collect();
         assert_eq!(reasons, ["printed no time", "it hung", NOT_TRIED]);
         assert_eq!(asked, [3, 2]);
     }

@@ -34,6 +34,8 @@ pub(super) struct Timing {
     pub(super) wrong: Option<u64>,
     /// Microseconds of single operations: least, most, median, 99th percentile, and their spread in percent.
     pub(super) spread: Option<Spread>,
+    /// Microseconds of a flag between the cores of two ranks meanwhile.
+    pub(super) hand_over: Option<f64>,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -174,7 +176,7 @@ impl<'a, T: Element> Bench<'a, T> {
         let micros = self.arguments.over_ranks(self.comm, seconds * 1e6 / operations as f64)?;
         let spread = self.arguments.per_iteration || self.arguments.json.is_some();
         let spread = if spread { Some(self.spread(iterations.min(SAMPLES_MAX), in_place)?) } else { None };
-        Ok(Timing { micros, wrong, spread })
+        Ok(Timing { micros, wrong, spread, hand_over: None })
     }
 
     /// Seconds of some operations back to back.

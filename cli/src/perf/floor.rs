@@ -5,10 +5,10 @@ use super::bind::bind_thread;
 use super::test::Kind;
 use super::wire;
 use std::sync::Barrier;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 use unisono::{Communicator, Config, DType, Op};
 use unisono_cuda::{Finish, Source, Store, Target, copy_to, reduce_to};
+use unisono_transports::pingpong::{Side, Table};
 
 /// The limits. Bandwidths count bytes read plus bytes written, in GB/s.
 #[derive(Clone, Copy, Debug, Default, serde::Serialize)]
@@ -143,50 +143,23 @@ fn stream(threads: usize, passes: usize, work: impl Fn(Target<'_>, Source<'_>, S
 
 /// Microseconds of one flag from one core to another, one way: the median of some rounds.
 fn handover() -> f64 {
-    median((0..ROUNDS).map(|_| pingpong()).collect())
+    median((0..ROUNDS).map(|_| pingpong().unwrap_or_default()).collect())
 }
 
-/// A flag on cache lines of its own: processors fetch them in pairs.
-#[repr(align(128))]
-struct Flag(AtomicU64);
-
-impl Flag {
-    /// Waits for `value`; bounded, should the other thread not be running.
-    fn wait(&self, value: u64) -> bool {
-        (0..SPINS_MAX).any(|_| {
-            std::hint::spin_loop();
-            self.0.load(Ordering::Acquire) >= value
-        })
-    }
-}
-
-fn pingpong() -> f64 {
-    let flags = [Flag(AtomicU64::new(0)), Flag(AtomicU64::new(0))];
-    let answer = || {
-        bind_thread(1, 2);
-        (1..=HANDOVERS).all(|turn| {
-            let seen = flags[0].wait(turn);
-            flags[1].0.store(turn, Ordering::Release);
-            seen
-        })
+fn pingpong() -> Option<f64> {
+    let table = Table::new().ok()?;
+    let play = |side| {
+        bind_thread(side as usize, 2);
+        table.play(side, HANDOVERS)
     };
-    let ask = || {
-        bind_thread(0, 2);
-        let begun = Instant::now();
-        let answered = (1..=HANDOVERS).all(|turn| {
-            flags[0].0.store(turn, Ordering::Release);
-            flags[1].wait(turn)
-        });
-        if answered { begun.elapsed().as_secs_f64() * 1e6 / HANDOVERS as f64 / 2.0 } else { 0.0 }
-    };
-    std::thread::scope(|scope| {
-        scope.spawn(answer);
-        scope.spawn(ask).join().unwrap_or(0.0)
-    })
+    let one_way = std::thread::scope(|scope| {
+        scope.spawn(|| play(Side::Answering));
+        scope.spawn(|| play(Side::Asking)).join().ok().flatten()
+    });
+    one_way.map(|one_way| one_way.as_secs_f64() * 1e6)
 }
 
 /// Well out of every cache.
 const STREAM_BYTES: usize = 64 << 20;
 const ROUNDS: usize = 5;
 const HANDOVERS: u64 = 20_000;
-const SPINS_MAX: u32 = 50_000_000;

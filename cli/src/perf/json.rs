@@ -62,6 +62,7 @@ fn result(row: &Row, transport: &str, floor: Option<&Floor>) -> Value {
         "ranks": row.ranks,
         "p50_us": spread.map(|spread| spread.p50),
         "p99_us": spread.map(|spread| spread.p99),
+        "hand_over_us": row.timing().hand_over,
         "floor_us": floor.map(|floor| row.least(floor)),
     })
 }

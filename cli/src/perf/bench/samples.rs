@@ -6,6 +6,7 @@
 use super::{Bench, Kind, Timing};
 use std::time::Instant;
 use unisono::{Element, Max, Result};
+use unisono_transports::pingpong::{Side, Table};
 
 impl<T: Element> Bench<'_, T> {
     /// Verifies one operation, then takes samples for about `seconds`.
@@ -21,11 +22,20 @@ impl<T: Element> Bench<'_, T> {
         let count = samples_for(seconds, calls as f64 * each);
         // A long call is warm and a sample at once.
         let mut times = if first < LONG_CALL_SECONDS { Vec::new() } else { vec![first] };
+        let (table, mut hand_overs) = (self.table(), Vec::new());
         for _ in times.len()..count {
+            hand_overs.extend(table.as_ref().and_then(|table| hand_over(table, self.comm.rank())));
             times.push(self.sample(calls)?);
         }
         self.comm.all_reduce(&mut times, Max)?;
-        Ok(Timing { micros: median(times) * 1e6, wrong, spread: None })
+        let hand_over = if hand_overs.is_empty() { None } else { Some(median(hand_overs)) };
+        Ok(Timing { micros: median(times) * 1e6, wrong, spread: None, hand_over })
+    }
+
+    /// Where two ranks find how far apart their cores are, if somebody wants to know.
+    fn table(&self) -> Option<Table> {
+        let path = self.arguments.table.as_ref().filter(|_| self.comm.ranks() == 2)?;
+        Table::open(path).inspect_err(|error| tracing::warn!("no hand-overs: {error}")).ok()
     }
 
     /// How many calls make a sample, and the seconds of each; the same on all ranks.
@@ -65,6 +75,12 @@ impl<T: Element> Bench<'_, T> {
     }
 }
 
+/// Microseconds of a flag from one rank's core to the other's, one way.
+fn hand_over(table: &Table, rank: usize) -> Option<f64> {
+    let side = if rank == 0 { Side::Asking } else { Side::Answering };
+    table.play(side, HAND_OVERS).map(|one_way| one_way.as_secs_f64() * 1e6)
+}
+
 fn calls_for(each: f64) -> usize {
     ((SAMPLE_SECONDS / each.max(1e-9)) as usize).clamp(1, CALLS_MAX)
 }
@@ -79,6 +95,8 @@ pub(in crate::perf) fn median(mut times: Vec<f64>) -> f64 {
     (times[(times.len() - 1) / 2] + times[times.len() / 2]) / 2.0
 }
 
+/// Some ten microseconds: little beside a sample.
+const HAND_OVERS: u64 = 100;
 const SAMPLE_SECONDS: f64 = 1e-3;
 const LONG_CALL_SECONDS: f64 = 0.05;
 const CALLS_MAX: usize = 2000;

@@ -100,6 +100,7 @@ impl<'a, T: Element> Bench<'a, T> {
             micros: self.arguments.over_ranks(self.comm, seconds * 1e6 / iterations as f64)?,
             wrong,
             spread: None,
+            hand_over: None,
         })
     }
 

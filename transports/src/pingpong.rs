@@ -1,0 +1,140 @@
+//! How long a flag takes from one core to another, at this moment.
+//!
+//! The cores of a virtual machine share a cache at one time and none at another: whoever compares times has to know
+//! which it was. Two sides, threads or processes, play on one [`Table`].
+
+use crate::segment::Segment;
+use crate::sync::Ordering;
+use crate::{Error, Result};
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// Two flags, on cache lines of their own, that two sides raise in turn.
+#[derive(Debug)]
+pub struct Table(Segment);
+
+/// Who raises a flag first, and who answers; only the first one has a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// Raises the first flag and holds the clock.
+    Asking,
+    /// Waits for that, and raises the other.
+    Answering,
+}
+
+impl Table {
+    /// A new table.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn new() -> Result<Self> {
+        Segment::create(TABLE_BYTES).map(Self)
+    }
+
+    /// The table of another process of this user, from its [`Table::path`].
+    ///
+    /// # Errors
+    /// The system's, and [`Error::Misuse`] if there is no table.
+    pub fn open(path: &Path) -> Result<Self> {
+        let opened = File::options().read(true).write(true).open(path);
+        let file = opened
+            .map_err(|source| Error::System { what: format!("cannot open {}", path.display()), source })?;
+        Segment::attach(file.into(), TABLE_BYTES).map(Self)
+    }
+
+    /// Where other processes find it, as long as this one keeps it.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn path(&self) -> Result<PathBuf> {
+        use std::os::fd::AsRawFd;
+        let fd = self.0.fd().ok_or_else(|| Error::Misuse("a table of one process".to_owned()))?;
+        Ok(format!("/proc/{}/fd/{}", std::process::id(), fd.as_raw_fd()).into())
+    }
+
+    /// Plays `turns` turns after one in which the sides meet; both must call it equally often. The time of one flag one
+    /// way; none if the other side does not come within a tenth of a second.
+    pub fn play(&self, side: Side, turns: u64) -> Option<Duration> {
+        self.rally(side, 1)?;
+        let seconds = self.rally(side, turns)?.as_secs_f64();
+        Some(Duration::from_secs_f64(seconds / (2 * turns.max(1)) as f64))
+    }
+
+    fn rally(&self, side: Side, turns: u64) -> Option<Duration> {
+        let begun = Instant::now();
+        let flag = self.0.word(offset(side));
+        // Where the last rally ended.
+        let last = flag.load(Ordering::Relaxed);
+        for turn in (1..=turns).map(|turn| last.wrapping_add(turn)) {
+            if side == Side::Asking {
+                flag.store(turn, Ordering::Release);
+            }
+            self.wait(side, turn, begun)?;
+            if side == Side::Answering {
+                flag.store(turn, Ordering::Release);
+            }
+        }
+        Some(begun.elapsed())
+    }
+
+    /// Waits until the other side's flag says `turn`.
+    fn wait(&self, side: Side, turn: u64, begun: Instant) -> Option<()> {
+        let other = if side == Side::Asking { Side::Answering } else { Side::Asking };
+        let flag = self.0.word(offset(other));
+        while begun.elapsed() < PATIENCE {
+            for _ in 0..LOOKS {
+                if flag.load(Ordering::Acquire) == turn {
+                    return Some(());
+                }
+                std::hint::spin_loop();
+            }
+        }
+        None
+    }
+}
+
+/// Where a side's flag is.
+fn offset(side: Side) -> usize {
+    side as usize * APART_BYTES
+}
+
+const TABLE_BYTES: usize = 4096;
+/// Processors fetch cache lines in pairs, some in fours.
+const APART_BYTES: usize = 1024;
+const PATIENCE: Duration = Duration::from_millis(100);
+/// Looks at a flag between two at the clock.
+const LOOKS: u32 = 1000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_sides_of_two_mappings_play_one_game_after_the_other() {
+        let ours = Table::new().expect("memory");
+        let theirs = Table::open(&ours.path().expect("shared")).expect("the same memory");
+        std::thread::scope(|scope| {
+            let answering = scope.spawn(|| [3, 5].map(|turns| theirs.play(Side::Answering, turns)));
+            let asking = [3, 5].map(|turns| ours.play(Side::Asking, turns));
+            let answering = answering.join().expect("no panic");
+            assert!(asking.iter().chain(&answering).all(Option::is_some), "{asking:?} {answering:?}");
+        });
+        assert_eq!(ours.0.word(offset(Side::Asking)).load(Ordering::Relaxed), 10);
+    }
+
+    #[test]
+    fn who_plays_alone_gives_up() {
+        let table = Table::new().expect("memory");
+        let begun = Instant::now();
+        assert_eq!(table.play(Side::Asking, 1), None);
+        assert_eq!(table.play(Side::Answering, 2), None);
+        assert!(begun.elapsed() < 10 * PATIENCE);
+    }
+
+    #[test]
+    fn what_is_no_table_is_refused() {
+        assert!(Table::open(Path::new("/proc/self/exe")).is_err());
+        assert!(Table::open(Path::new("/no/such/file")).is_err());
+    }
+}
