@@ -182,6 +182,27 @@ fn large_messages_by_the_selectors_choice() {
 }
 
 /// Any sequence of operations on one communicator, at random.
+/// Ranks show what they have read of their peers' cells now and then: who writes must come through, whatever came before.
+#[test]
+fn broadcasts_of_all_lengths_from_changing_roots_hold_nobody_up() {
+    const COUNTS: [usize; 6] = [2, 128, 4 << 10, 8 << 10, 16 << 10, 32 << 10];
+    for ranks in [2, 3, 8] {
+        World::Threads.run(ranks, &Config::default(), |comm| {
+            // Runs of 1 to 200 of one root and length: over laps of one kind of cells, and into others in the middle of one.
+            for run in 0..60_usize {
+                let (root, count) = (run * 7 % ranks, COUNTS[run * 5 % COUNTS.len()]);
+                for turn in 0..1 + run * 37 % 200 {
+                    let value = (run * 1000 + turn) as f32;
+                    let given = if comm.rank() == root { value } else { -1.0 };
+                    let mut buffer = vec![given; count];
+                    comm.broadcast(&mut buffer, root).unwrap();
+                    assert!(buffer.iter().all(|&found| found == value), "run {run}, turn {turn}");
+                }
+            }
+        });
+    }
+}
+
 #[test]
 fn random_sequences_of_operations() {
     let step =

@@ -2,7 +2,7 @@
 
 use super::ledger::{CELLS, Kind};
 use super::plan::window_blocks;
-use super::ride::{Ride, keep_vigil, no_window};
+use super::ride::{Ride, keep_vigil, no_window, show_seen};
 use super::sheet::{Fit, Key, Sheet};
 use super::stage::OPERANDS_MAX;
 use super::staging::{Choice, Staging, Timed};
@@ -24,6 +24,8 @@ pub(super) struct Express {
     /// For each rank, how many posts it has surely seen; and the least of these.
     seen: Vec<u64>,
     seen_by_all: u64,
+    /// How many this rank has shown to have seen.
+    shown: u64,
     sheets: Vec<(Sheet, &'static Algorithm)>,
     /// The keys for which there are none, a ring of as many.
     refused: Vec<Key>,
@@ -139,9 +141,9 @@ impl Engine {
             None => (Store::Cached, Timed::No),
         };
         let (number, tag, ranks) = (self.express.number, call.tag(0), self.mesh.ranks);
-        let Express { sheets, seen, .. } = &mut self.express;
+        let Express { sheets, seen, shown, .. } = &mut self.express;
         let sheet = &sheets[index].0;
-        let (window, vigil) = keep_vigil(&mut self.mesh, &mut self.watch, seen)?;
+        let (window, vigil) = keep_vigil(&mut self.mesh, &mut self.watch, seen, shown)?;
         let mut ride = Ride {
             window,
             cell,
@@ -167,9 +169,8 @@ impl Engine {
                 }
             }
         }
-        ride.window.set_seen(number + 1);
+        self.end_post(number, cell);
         self.traffic.moved(foreign_bytes);
-        self.express.number = number + 1;
         self.express.four_pages += u64::from(cell == Cell::Pages4);
         Ok(())
     }
@@ -215,7 +216,8 @@ impl Engine {
         number: u64,
         tag: &Tag,
     ) -> Result<[u64; WORDS]> {
-        let (window, mut vigil) = keep_vigil(&mut self.mesh, &mut self.watch, &mut self.express.seen)?;
+        let Express { seen, shown, .. } = &mut self.express;
+        let (window, mut vigil) = keep_vigil(&mut self.mesh, &mut self.watch, seen, shown)?;
         vigil.wait(window, peer, Cell::Short, number, stamp(number, tag), tag)?;
         let mut words = [0; WORDS];
         for (index, word) in words.iter_mut().enumerate() {
@@ -230,11 +232,16 @@ impl Engine {
         Ok(words)
     }
 
-    /// This rank is through with post `number`.
-    pub(super) fn end_post(&mut self, number: u64) {
-        self.express.number = number + 1;
-        if let Some(window) = &mut self.mesh.window {
-            window.set_seen(number + 1);
+    /// This rank is through with post `number`, in cells of this kind. It shows that now and then, and before it waits: whoever writes
+    /// faster than this rank reads would otherwise look at the count as often as it changes.
+    #[inline]
+    pub(super) fn end_post(&mut self, number: u64, cell: Cell) {
+        let Express { number: next, shown, .. } = &mut self.express;
+        *next = number + 1;
+        if *next - *shown >= cell.count(self.mesh.ranks) / SHOWS_PER_LAP
+            && let Some(window) = self.mesh.window.as_deref_mut()
+        {
+            show_seen(window, shown, *next);
         }
     }
 
@@ -248,6 +255,10 @@ impl Engine {
 
     fn wait_for_readers(&mut self, cells: u64) -> Result<()> {
         let number = self.express.number;
+        if let Some(window) = self.mesh.window.as_deref_mut() {
+            // They may be waiting, too.
+            show_seen(window, &mut self.express.shown, number);
+        }
         for peer in (0..self.mesh.ranks).filter(|&peer| peer != self.mesh.rank) {
             while self.express.seen[peer].saturating_add(cells) <= number {
                 let seen = self.mesh.window.as_ref().map_or(u64::MAX, |window| window.seen(peer));
@@ -275,6 +286,8 @@ fn stamp(number: u64, tag: &Tag) -> u64 {
     ((number + 1) << DIGEST_BITS) | mixed.wrapping_mul(MIX) >> DIGEST_BITS
 }
 
+/// How often a rank shows what it has seen while it reads all cells of a kind once.
+const SHOWS_PER_LAP: u64 = 4;
 /// A large odd number without a pattern: the golden ratio in 64 bits.
 const MIX: u64 = 0x9e37_79b9_7f4a_7c15;
 pub(super) const DIGEST_BITS: u32 = 32;

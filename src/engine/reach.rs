@@ -15,7 +15,7 @@ use crate::call::Call;
 use crate::error::{Error, ErrorKind, Result};
 use crate::schedule::{Algorithm, Place, Rank, Reach, Space, Step};
 use unisono_cuda::{Finish, Op, Source, Store, Target, copy_into, reduce_into};
-use unisono_transports::{HeapBlock, Window};
+use unisono_transports::{Cell, HeapBlock, Window};
 
 /// Where a rank's buffers are in its heap: [`ELSEWHERE`] if they are not.
 #[derive(Clone, Copy, Debug, Default)]
@@ -71,7 +71,7 @@ impl Engine {
             let [input, output] = self.words_of_post(peer, number, &tag)?;
             self.offsets[peer] = Offsets { input, output };
         }
-        self.end_post(number);
+        self.end_post(number, Cell::Short);
         Ok(self.offsets.iter().all(|offsets| offsets.input != ELSEWHERE && offsets.output != ELSEWHERE))
     }
 
@@ -132,7 +132,7 @@ impl Engine {
             }
         }
         if let Some(number) = ended {
-            self.end_post(number);
+            self.end_post(number, Cell::Short);
         }
         Ok(())
     }

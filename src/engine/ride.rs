@@ -40,6 +40,7 @@ pub(super) struct Vigil<'e> {
     pace: &'e mut Box<dyn Pace>,
     watch: &'e mut Watch,
     seen: &'e mut [u64],
+    shown: &'e mut u64,
 }
 
 impl Ride<'_> {
@@ -163,17 +164,18 @@ pub(super) fn keep_vigil<'e>(
     mesh: &'e mut Mesh,
     watch: &'e mut Watch,
     seen: &'e mut [u64],
+    shown: &'e mut u64,
 ) -> Result<(&'e mut dyn Window, Vigil<'e>)> {
     let Mesh { rank, window, control, pace, .. } = mesh;
     let window = window.as_deref_mut().ok_or_else(no_window)?;
-    Ok((window, Vigil { rank: *rank, control, pace, watch, seen }))
+    Ok((window, Vigil { rank: *rank, control, pace, watch, seen, shown }))
 }
 
 impl Vigil<'_> {
     /// Waits for post `number` of `peer`.
     pub(super) fn wait(
         &mut self,
-        window: &dyn Window,
+        window: &mut dyn Window,
         peer: Rank,
         cell: Cell,
         number: u64,
@@ -185,6 +187,8 @@ impl Vigil<'_> {
         if window.posted(peer, cell, number) == stamp {
             return Ok(());
         }
+        // Peers may be waiting for that.
+        show_seen(window, self.shown, number);
         loop {
             for _ in 0..POLLS_PER_ROUND {
                 std::hint::spin_loop();
@@ -200,6 +204,14 @@ impl Vigil<'_> {
             }
             self.watch.waited(&mut **self.control, &mut **self.pace, std::iter::once(peer))?;
         }
+    }
+}
+
+/// Tells everybody that this rank has seen so many posts, if they do not know: `shown` is what they know.
+pub(super) fn show_seen(window: &mut dyn Window, shown: &mut u64, count: u64) {
+    if *shown < count {
+        window.set_seen(count);
+        *shown = count;
     }
 }
 
