@@ -2,13 +2,17 @@
  * transports/src/pingpong.rs, on a table of one page whose path is in UNISONO_PEERS_TABLE. */
 #pragma once
 #include <fcntl.h>
+#include <stdint.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
 enum { TABLE_BYTES = 4096, APART_BYTES = 1024, HAND_OVERS = 100, LOOKS = 1000 };
 static const double HAND_OVER_PATIENCE = 0.1;
+/* A game's number is above its turns. */
+static const uint64_t GAME = (uint64_t)1 << 32;
 
 static double now(void) {
     struct timespec time;
@@ -21,26 +25,31 @@ static char *table_of(int ranks) {
     const char *path = getenv("UNISONO_PEERS_TABLE");
     int file = path && ranks == 2 ? open(path, O_RDWR | O_CLOEXEC) : -1;
     if (file < 0) return NULL;
-    void *mapped = mmap(NULL, TABLE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    struct stat about;
+    int is_table = !fstat(file, &about) && about.st_size == TABLE_BYTES;
+    void *mapped = is_table ? mmap(NULL, TABLE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0) : MAP_FAILED;
     close(file);
     return mapped == MAP_FAILED ? NULL : (char *)mapped;
 }
 
-static int comes(const unsigned long *flag, unsigned long turn, double begun) {
+static int comes(const uint64_t *flag, uint64_t turn, double begun) {
     while (now() - begun < HAND_OVER_PATIENCE)
-        for (int look = 0; look < LOOKS; look++)
+        for (int look = 0; look < LOOKS; look++) {
             if (__atomic_load_n(flag, __ATOMIC_ACQUIRE) == turn) return 1;
+#if defined(__x86_64__)
+            __builtin_ia32_pause();
+#endif
+        }
     return 0;
 }
 
-/* Seconds of some turns; negative if the other rank does not come. */
-static double rally(char *table, int rank, int turns) {
-    unsigned long *own = (unsigned long *)(void *)(table + rank * APART_BYTES);
-    unsigned long *other = (unsigned long *)(void *)(table + !rank * APART_BYTES);
-    unsigned long turn = __atomic_load_n(own, __ATOMIC_RELAXED);
+static uint64_t *flag_of(char *table, int rank) { return (uint64_t *)(void *)(table + rank * APART_BYTES); }
+
+/* Seconds of some turns from `first` on; negative if the other rank does not come. */
+static double rally(char *table, int rank, uint64_t first, int turns) {
+    uint64_t *own = flag_of(table, rank), *other = flag_of(table, !rank);
     double begun = now();
-    for (int i = 0; i < turns; i++) {
-        turn++;
+    for (uint64_t turn = first; turn < first + (uint64_t)turns; turn++) {
         if (rank == 0) __atomic_store_n(own, turn, __ATOMIC_RELEASE);
         if (!comes(other, turn, begun)) return -1;
         if (rank == 1) __atomic_store_n(own, turn, __ATOMIC_RELEASE);
@@ -48,8 +57,13 @@ static double rally(char *table, int rank, int turns) {
     return now() - begun;
 }
 
-/* Seconds of one flag one way, after a turn in which the ranks meet; negative if that is not known. */
+/* Seconds of one flag one way, after a turn in which the ranks meet; negative if that is not known. Each rank
+ * counts the games, so that one that failed is not taken for the next. */
 static double hand_over(char *table, int rank) {
-    if (!table || rally(table, rank, 1) < 0) return -1;
-    return rally(table, rank, HAND_OVERS) / (2 * HAND_OVERS);
+    if (!table) return -1;
+    uint64_t *own = flag_of(table, rank), game = (__atomic_load_n(own, __ATOMIC_RELAXED) / GAME + 1) * GAME;
+    __atomic_store_n(own, game, __ATOMIC_RELAXED);
+    if (rally(table, rank, game + 1, 1) < 0) return -1;
+    double seconds = rally(table, rank, game + 2, HAND_OVERS);
+    return seconds < 0 ? -1 : seconds / (2 * HAND_OVERS);
 }

@@ -7,6 +7,7 @@ use crate::segment::Segment;
 use crate::sync::Ordering;
 use crate::{Error, Result};
 use std::fs::File;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -14,13 +15,13 @@ use std::time::{Duration, Instant};
 #[derive(Debug)]
 pub struct Table(Segment);
 
-/// Who raises a flag first, and who answers; only the first one has a time.
+/// Who raises a flag first, and who answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
-    /// Raises the first flag and holds the clock.
-    Asking,
+    /// Raises the first flag.
+    Asking = 0,
     /// Waits for that, and raises the other.
-    Answering,
+    Answering = 1,
 }
 
 impl Table {
@@ -53,26 +54,28 @@ impl Table {
         Ok(format!("/proc/{}/fd/{}", std::process::id(), fd.as_raw_fd()).into())
     }
 
-    /// Plays `turns` turns after one in which the sides meet; both must call it equally often. The time of one flag one
-    /// way; none if the other side does not come within a tenth of a second.
+    /// Plays a game of so many turns, after one in which the sides meet; both must call it equally often. The time of one flag
+    /// one way; none if the other side does not come within a tenth of a second.
     pub fn play(&self, side: Side, turns: u64) -> Option<Duration> {
-        self.rally(side, 1)?;
-        let seconds = self.rally(side, turns)?.as_secs_f64();
+        let own = self.0.word(offset(side));
+        // Each side counts the games, so that one that failed is not taken for the next.
+        let game = (own.load(Ordering::Relaxed) / GAME + 1) * GAME;
+        own.store(game, Ordering::Relaxed);
+        self.rally(side, game + 1..game + 2)?;
+        let seconds = self.rally(side, game + 2..game + 2 + turns)?.as_secs_f64();
         Some(Duration::from_secs_f64(seconds / (2 * turns.max(1)) as f64))
     }
 
-    fn rally(&self, side: Side, turns: u64) -> Option<Duration> {
+    fn rally(&self, side: Side, turns: Range<u64>) -> Option<Duration> {
         let begun = Instant::now();
-        let flag = self.0.word(offset(side));
-        // Where the last rally ended.
-        let last = flag.load(Ordering::Relaxed);
-        for turn in (1..=turns).map(|turn| last.wrapping_add(turn)) {
+        let own = self.0.word(offset(side));
+        for turn in turns {
             if side == Side::Asking {
-                flag.store(turn, Ordering::Release);
+                own.store(turn, Ordering::Release);
             }
             self.wait(side, turn, begun)?;
             if side == Side::Answering {
-                flag.store(turn, Ordering::Release);
+                own.store(turn, Ordering::Release);
             }
         }
         Some(begun.elapsed())
@@ -102,6 +105,8 @@ fn offset(side: Side) -> usize {
 const TABLE_BYTES: usize = 4096;
 /// Processors fetch cache lines in pairs, some in fours.
 const APART_BYTES: usize = 1024;
+/// A game's number is above its turns.
+const GAME: u64 = 1 << 32;
 const PATIENCE: Duration = Duration::from_millis(100);
 /// Looks at a flag between two at the clock.
 const LOOKS: u32 = 1000;
@@ -120,16 +125,21 @@ mod tests {
             let answering = answering.join().expect("no panic");
             assert!(asking.iter().chain(&answering).all(Option::is_some), "{asking:?} {answering:?}");
         });
-        assert_eq!(ours.0.word(offset(Side::Asking)).load(Ordering::Relaxed), 10);
     }
 
     #[test]
-    fn who_plays_alone_gives_up() {
+    fn who_plays_alone_gives_up_and_the_next_game_is_another() {
         let table = Table::new().expect("memory");
         let begun = Instant::now();
-        assert_eq!(table.play(Side::Asking, 1), None);
+        // In this order what the asking side left looks like an answer's turn.
         assert_eq!(table.play(Side::Answering, 2), None);
+        assert_eq!(table.play(Side::Asking, 1), None);
         assert!(begun.elapsed() < 10 * PATIENCE);
+        std::thread::scope(|scope| {
+            let answering = scope.spawn(|| table.play(Side::Answering, 3));
+            let asking = table.play(Side::Asking, 3);
+            assert!(asking.is_some() && answering.join().expect("no panic").is_some());
+        });
     }
 
     #[test]

@@ -53,12 +53,13 @@ pub(crate) fn limits(rows: &[Row]) -> Option<Limits> {
     Some(Limits { copy_rate, hand_over })
 }
 
-/// All cells, by case and size. Where unisono and a peer were measured with the cores near, these times alone count.
+/// All cells, by case and size. Where unisono and a peer were measured with the cores near, these times alone count; else, where
+/// both were with the cores far apart, those.
 pub(crate) fn cells<'a>(rows: impl IntoIterator<Item = &'a Row>) -> Vec<Cell> {
     let all = rounds(rows).into_iter();
     all.map(|((case, bytes), rounds)| {
-        let near = rounds.cell(case, bytes, |cores| cores != Some(Cores::Far));
-        if rounds.are_both(Cores::Near) { near } else { rounds.cell(case, bytes, |_| true) }
+        let state = [Cores::Near, Cores::Far].into_iter().find(|&cores| rounds.are_both(cores));
+        rounds.cell(case, bytes, |cores| state.is_none() || cores.is_none() || cores == state)
     })
     .collect()
 }
@@ -67,7 +68,7 @@ pub(crate) fn cells<'a>(rows: impl IntoIterator<Item = &'a Row>) -> Vec<Cell> {
 pub(crate) fn cells_apart<'a>(rows: impl IntoIterator<Item = &'a Row>) -> Vec<Cell> {
     let all = rounds(rows).into_iter();
     let both = all.filter(|(_, rounds)| rounds.are_both(Cores::Near) && rounds.are_both(Cores::Far));
-    both.map(|((case, bytes), rounds)| rounds.cell(case, bytes, |cores| cores == Some(Cores::Far))).collect()
+    both.map(|((case, bytes), rounds)| rounds.cell(case, bytes, |cores| cores != Some(Cores::Near))).collect()
 }
 
 fn rounds<'a>(rows: impl IntoIterator<Item = &'a Row>) -> BTreeMap<(Case, usize), Rounds> {
@@ -249,9 +250,10 @@ mod tests {
             hand_over: Some(hand_over),
             ..row(1, contender, "auto", 8, Ok(micros))
         };
-        let mut rows = vec![at(0.05, "unisono", 0.2), at(0.3, "unisono", 0.4), at(0.3, "MPICH 5", 0.6)];
-        let ours = |rows: &[Row]| cells(rows)[0].ours().expect("a time");
-        assert_eq!(ours(&rows), median([0.2, 0.4]).expect("two"));
+        let mut rows = vec![at(0.05, "unisono", 0.2), at(0.3, "unisono", 0.4)];
+        assert_eq!(cells(&rows)[0].ours(), median([0.2, 0.4]));
+        rows.push(at(0.3, "MPICH 5", 0.6));
+        assert_eq!(cells(&rows)[0].ratio(), Some(0.6 / 0.4));
         assert!(cells_apart(&rows).is_empty());
         rows.extend([at(0.05, "MPICH 5", 0.3), row(1, "Gloo", "defaults", 8, Ok(90.0))]);
         let near = &cells(&rows)[0];

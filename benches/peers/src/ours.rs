@@ -6,10 +6,10 @@ use crate::contender::{Task, Wanted};
 use crate::process::{self, Ended};
 use crate::size;
 use serde_json::Value;
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
-use unisono_transports::pingpong::Table;
 
 /// In ordinary buffers.
 pub(crate) const NAME: &str = "unisono";
@@ -64,16 +64,14 @@ impl Unisono {
         contender: &str,
         task: &Task,
         wanted: &Wanted,
-        table: Option<&Table>,
+        table: Option<&Path>,
     ) -> Result<Measured, String> {
         let Task { world, patience, .. } = task;
         let mut command = self.perf(wanted.collective.name(), world.ranks);
         command.args(["--transport", world.transport.name(), "--sizes", &size::list(&wanted.sizes)]);
         command.args(["--samples", &patience.budget.as_millis().to_string()]);
         command.args(if contender == WINDOW { &["-R", "2"][..] } else { &[] });
-        if let Some(table) = table {
-            command.arg("--table").arg(table.path().map_err(|error| error.to_string())?);
-        }
+        command.args(table.map(|path| [OsStr::new("--table"), path.as_os_str()]).into_iter().flatten());
         // The machine is the same for both.
         let floor = task.floor && contender == NAME;
         command.args(if floor { None } else { Some("--no-floor") });

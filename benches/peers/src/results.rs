@@ -1,7 +1,7 @@
 //! Rows in a file, and what they say about who still has to run.
 
 use crate::case::Case;
-use crate::cells::{cells, is_ours};
+use crate::cells::{Cell, cells, is_ours};
 use crate::cores::Cores;
 use crate::ours;
 use crate::rows::{FLOOR, Row, What, save};
@@ -41,8 +41,8 @@ impl Results {
     }
 
     /// Whether rounds after the first are worth the time of a contender: in the first it came within so many
-    /// times the time of the best peer with cores as far apart, or failed, and may have had bad luck. What it skipped it
-    /// would skip again.
+    /// times the time of the best peer with cores as far apart, or failed, and may have had bad luck; or it has no time that
+    /// counts, because it always found the cores apart. What it skipped it would skip again.
     pub(crate) fn is_worth(&self, case: Case, bytes: usize, names: Names<'_>, within: f64) -> bool {
         let cell = What::Cell(case, case.stated(bytes));
         let cores = |row: &Row| row.hand_over.map(Cores::of);
@@ -51,28 +51,33 @@ impl Results {
             None => true,
             Some(Row { outcome: Err(_), .. }) => false,
             Some(row @ Row { outcome: Ok(micros), .. }) => {
-                let alike = self.peers(cell).filter(|other| cores(other) == cores(row));
+                let is_alike =
+                    |other: &&Row| cores(other).zip(cores(row)).is_none_or(|(one, two)| one == two);
+                let alike = self.peers(cell).filter(is_alike);
                 let best = alike.filter_map(|other| other.outcome.as_ref().ok()).copied();
                 *micros <= within * best.fold(f64::INFINITY, f64::min)
+                    || self.cell(cell).is_some_and(|cell| cell.time_of(names).is_none())
             }
         }
     }
 
     /// Whether a contender should have further rounds of a cell: unisono and the best peer are within so many times
-    /// of each other, by the medians so far, and so are it and the best peer. Who has no time that counts, because it
-    /// always found the cores apart, is judged by the first round.
+    /// of each other, by the medians so far, and so are it and the best peer. Or it has no time that counts.
     pub(crate) fn is_close(&self, case: Case, bytes: usize, names: Names<'_>, within: f64) -> bool {
         let what = What::Cell(case, case.stated(bytes));
-        let cell = cells(self.rows.iter().filter(|row| row.what == what)).pop();
-        let sides = cell.as_ref().and_then(|cell| Some((cell, cell.best_peer()?, cell.ratio()?)));
-        sides.is_some_and(|(cell, best, ratio)| {
-            let is_near = || match cell.time_of(names) {
-                Some(micros) => micros <= within * best.micros,
-                None => self.row(1, what, names).is_some() && self.is_worth(case, bytes, names, within),
-            };
-            let decides = names.0 == ours::NAME || !is_ours(names.0) && is_near();
+        let Some(cell) = self.cell(what) else { return false };
+        let Some(micros) = cell.time_of(names) else {
+            return self.row(1, what, names).is_some_and(|row| row.outcome.is_ok());
+        };
+        cell.best_peer().zip(cell.ratio()).is_some_and(|(best, ratio)| {
+            let decides = names.0 == ours::NAME || !is_ours(names.0) && micros <= within * best.micros;
             decides && ratio.max(ratio.recip()) <= within
         })
+    }
+
+    /// What is known of a cell.
+    fn cell(&self, what: What) -> Option<Cell> {
+        cells(self.rows.iter().filter(|row| row.what == what)).pop()
     }
 
     pub(crate) fn has_startup(&self, round: usize, name: &str) -> bool {
@@ -202,8 +207,11 @@ mod tests {
         assert!(results.is_worth(CASE, 8, RING, 1.5) && !results.is_worth(CASE, 8, ("Gloo", ""), 1.5));
         let ours = Outcome { what: What::Cell(CASE, 16), value: Ok(2.0), hand_over: Some(0.05) };
         results.add(1, OURS, [ours]).expect("writable");
-        let close = |names| results.is_close(CASE, 8, names, 1.5);
-        assert!(close(OURS) && close(RING) && !close(("Gloo", "")) && !close(("MPICH 5", "")));
+        // Now times with the cores near count, of which these two have none.
+        for names in [RING, ("Gloo", "")] {
+            assert!(results.is_worth(CASE, 8, names, 1.5) && results.is_close(CASE, 8, names, 1.5));
+        }
+        assert!(results.is_close(CASE, 8, OURS, 1.5) && !results.is_close(CASE, 8, ("MPICH 5", ""), 1.5));
         std::fs::remove_file(results.path).expect("removed");
     }
 }

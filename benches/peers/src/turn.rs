@@ -8,6 +8,7 @@ use crate::ours::{Measured, Time, Unisono};
 use crate::process::{self, Ended};
 use crate::results::{Names, Outcome};
 use crate::rows::What;
+use std::path::PathBuf;
 use std::time::Duration;
 use unisono_transports::pingpong::Table;
 
@@ -77,18 +78,19 @@ impl Contender<'_> {
                 let rest = Task { wanted: wanted.to_vec(), ..*task };
                 let mut command = setting.command(peer, &rest, cores);
                 let table = table(task.world, cores);
-                command.envs(table.iter().filter_map(|table| Some((TABLE, table.path().ok()?))));
+                command.envs(table.as_ref().map(|(_, path)| (TABLE, path)));
                 process::run(&mut command, task.patience.silence() + SELF_HELP)
             }),
         }
     }
 }
 
-/// Where two ranks that have a core each find how far apart these are.
-fn table(world: World, cores: usize) -> Option<Table> {
+/// Where two ranks that have a core each find how far apart these are, and its path as long as it is there.
+fn table(world: World, cores: usize) -> Option<(Table, PathBuf)> {
     let alone = world.ranks == 2 && cores >= 2;
-    let table = alone.then(Table::new)?;
-    table.inspect_err(|error| eprintln!("hand-overs are not measured: {error}")).ok()
+    let table = alone.then(|| Table::new().and_then(|table| Ok((table.path()?, table))))?;
+    let (path, table) = table.inspect_err(|error| eprintln!("hand-overs are not measured: {error}")).ok()?;
+    Some((table, path))
 }
 
 /// A launch for each collective.
@@ -96,7 +98,8 @@ fn ours(unisono: &Unisono, name: &str, task: &Task, cores: usize) -> Turn {
     let mut turn = Turn::default();
     for wanted in &task.wanted {
         let begun = std::time::Instant::now();
-        match unisono.measure(name, task, wanted, table(task.world, cores).as_ref()) {
+        let table = table(task.world, cores);
+        match unisono.measure(name, task, wanted, table.as_ref().map(|(_, path)| path.as_path())) {
             Ok(measured) => turn.take(measured, task.world, wanted.collective),
             Err(why) => turn.outcomes.push(failed(task.world, wanted, &why)),
         }

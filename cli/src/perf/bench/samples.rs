@@ -24,7 +24,11 @@ impl<T: Element> Bench<'_, T> {
         let mut times = if first < LONG_CALL_SECONDS { Vec::new() } else { vec![first] };
         let (table, mut hand_overs) = (self.table(), Vec::new());
         for _ in times.len()..count {
-            hand_overs.extend(table.as_ref().and_then(|table| hand_over(table, self.comm.rank())));
+            if let Some(table) = &table {
+                // Nobody is in an operation that needs the other while they play.
+                self.comm.barrier()?;
+                hand_overs.extend(hand_over(table, self.comm.rank()));
+            }
             times.push(self.sample(calls)?);
         }
         self.comm.all_reduce(&mut times, Max)?;
