@@ -181,7 +181,6 @@ fn large_messages_by_the_selectors_choice() {
     }
 }
 
-/// Any sequence of operations on one communicator, at random.
 /// Ranks show what they have read of their peers' cells now and then: who writes must come through, whatever came before.
 #[test]
 fn broadcasts_of_all_lengths_from_changing_roots_hold_nobody_up() {
@@ -203,6 +202,32 @@ fn broadcasts_of_all_lengths_from_changing_roots_hold_nobody_up() {
     }
 }
 
+/// A root runs ahead of a rank that computes, whatever they did before.
+#[test]
+fn a_rank_that_computes_holds_no_root_up() {
+    let (ahead, through) = std::sync::mpsc::channel();
+    let through = std::sync::Mutex::new(through);
+    let config = Config { timeout: std::time::Duration::from_secs(5), ..Config::default() };
+    World::Threads.run(2, &config, |comm| {
+        let broadcasts = |times, count| {
+            (0..times).for_each(|_| comm.broadcast(&mut vec![comm.rank() as u8; count], 0).unwrap());
+            // Rank 1 computes until the root is through.
+            if comm.rank() == 0 {
+                ahead.send(()).unwrap();
+            }
+        };
+        let computes = || through.lock().unwrap().recv().unwrap();
+        // Into the kind of cells of which there are the fewest; then so many that not all are shown, as rank 1 waits for none.
+        for (times, count) in [(1, 128 << 10), (20, 8), (8, 128 << 10)] {
+            if comm.rank() == 1 {
+                computes();
+            }
+            broadcasts(times, count);
+        }
+    });
+}
+
+/// Any sequence of operations on one communicator, at random.
 #[test]
 fn random_sequences_of_operations() {
     let step =

@@ -24,8 +24,9 @@ pub(super) struct Express {
     /// For each rank, how many posts it has surely seen; and the least of these.
     seen: Vec<u64>,
     seen_by_all: u64,
-    /// How many this rank has shown to have seen.
+    /// How many this rank has shown to have seen; so many at most it keeps to itself.
     shown: u64,
+    unshown_max: u64,
     sheets: Vec<(Sheet, &'static Algorithm)>,
     /// The keys for which there are none, a ring of as many.
     refused: Vec<Key>,
@@ -38,7 +39,8 @@ pub(super) struct Express {
 
 impl Express {
     pub(super) fn new(ranks: usize) -> Self {
-        Self { seen: vec![0; ranks], ..Self::default() }
+        let unshown_max = Cell::Short.count(ranks) / SHOWS_PER_LAP;
+        Self { seen: vec![0; ranks], unshown_max, ..Self::default() }
     }
 
     /// Bytes of all sheets.
@@ -107,7 +109,11 @@ impl Engine {
         if sheet.is_none() {
             self.express.refuse(key);
         }
-        Ok(sheet.map(|sheet| self.express.keep(sheet, algorithm)))
+        Ok(sheet.map(|sheet| {
+            let shown_after = sheet.cell.count(self.mesh.ranks) / SHOWS_PER_LAP;
+            self.express.unshown_max = self.express.unshown_max.min(shown_after);
+            self.express.keep(sheet, algorithm)
+        }))
     }
 
     fn translate(&self, key: Key, job: &Job<'_>, algorithm: &'static Algorithm) -> Option<Sheet> {
@@ -169,7 +175,7 @@ impl Engine {
                 }
             }
         }
-        self.end_post(number, cell);
+        self.end_post(number);
         self.traffic.moved(foreign_bytes);
         self.express.four_pages += u64::from(cell == Cell::Pages4);
         Ok(())
@@ -200,7 +206,7 @@ impl Engine {
     pub(super) fn post(&mut self, tag: &Tag, words: &[u64]) -> Result<u64> {
         self.free_cell(Cell::Short)?;
         let number = self.express.number;
-        let window = self.mesh.window.as_deref_mut().ok_or_else(no_window)?;
+        let window = self.mesh.window.as_mut().ok_or_else(no_window)?;
         for (index, word) in words.iter().enumerate() {
             let target = window.own_cell(Cell::Short, number, index * 8, 8);
             copy_to(Store::Cached, target, word.to_ne_bytes()[..].into());
@@ -232,16 +238,20 @@ impl Engine {
         Ok(words)
     }
 
-    /// This rank is through with post `number`, in cells of this kind. It shows that now and then, and before it waits: whoever writes
-    /// faster than this rank reads would otherwise look at the count as often as it changes.
+    /// This rank is through with post `number`. It does not show that each time: whoever writes faster than this rank reads would
+    /// look at the count as often as it changes.
     #[inline]
-    pub(super) fn end_post(&mut self, number: u64, cell: Cell) {
-        let Express { number: next, shown, .. } = &mut self.express;
-        *next = number + 1;
-        if *next - *shown >= cell.count(self.mesh.ranks) / SHOWS_PER_LAP
-            && let Some(window) = self.mesh.window.as_deref_mut()
-        {
-            show_seen(window, shown, *next);
+    pub(super) fn end_post(&mut self, number: u64) {
+        self.express.number = number + 1;
+        if number + 1 - self.express.shown >= self.express.unshown_max {
+            self.show_seen();
+        }
+    }
+
+    /// Shows all posts that this rank has seen, before it waits, for whatever it is.
+    pub(super) fn show_seen(&mut self) {
+        if let Some(window) = self.mesh.window.as_mut() {
+            show_seen(window, &mut self.express.shown, self.express.number);
         }
     }
 
@@ -254,11 +264,8 @@ impl Engine {
     }
 
     fn wait_for_readers(&mut self, cells: u64) -> Result<()> {
+        self.show_seen();
         let number = self.express.number;
-        if let Some(window) = self.mesh.window.as_deref_mut() {
-            // They may be waiting, too.
-            show_seen(window, &mut self.express.shown, number);
-        }
         for peer in (0..self.mesh.ranks).filter(|&peer| peer != self.mesh.rank) {
             while self.express.seen[peer].saturating_add(cells) <= number {
                 let seen = self.mesh.window.as_ref().map_or(u64::MAX, |window| window.seen(peer));
@@ -286,7 +293,7 @@ fn stamp(number: u64, tag: &Tag) -> u64 {
     ((number + 1) << DIGEST_BITS) | mixed.wrapping_mul(MIX) >> DIGEST_BITS
 }
 
-/// How often a rank shows what it has seen while it reads all cells of a kind once.
+/// How often a rank shows what it has seen while it reads all cells once, of the kind in use that has the fewest.
 const SHOWS_PER_LAP: u64 = 4;
 /// A large odd number without a pattern: the golden ratio in 64 bits.
 const MIX: u64 = 0x9e37_79b9_7f4a_7c15;

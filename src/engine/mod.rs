@@ -439,7 +439,7 @@ impl Engine {
 
     /// Bytes of one channel's half of the window.
     fn bank_bytes(&self) -> usize {
-        let window = self.mesh.window.as_deref().map_or(0, Window::bytes);
+        let window = self.mesh.window.as_ref().map_or(0, Window::bytes);
         window / (2 * self.channels.len()) / plan::SLICE_UNIT_BYTES * plan::SLICE_UNIT_BYTES
     }
 }

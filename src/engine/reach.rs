@@ -15,7 +15,7 @@ use crate::call::Call;
 use crate::error::{Error, ErrorKind, Result};
 use crate::schedule::{Algorithm, Place, Rank, Reach, Space, Step};
 use unisono_cuda::{Finish, Op, Source, Store, Target, copy_into, reduce_into};
-use unisono_transports::{Cell, HeapBlock, Window};
+use unisono_transports::{HeapBlock, Window};
 
 /// Where a rank's buffers are in its heap: [`ELSEWHERE`] if they are not.
 #[derive(Clone, Copy, Debug, Default)]
@@ -26,7 +26,7 @@ pub(super) struct Offsets {
 
 /// What the steps of one operation share.
 struct Grasp<'e> {
-    window: &'e dyn Window,
+    window: &'e Window,
     offsets: &'e [Offsets],
     input: &'e Layout<'e>,
     output: &'e Layout<'e>,
@@ -71,7 +71,7 @@ impl Engine {
             let [input, output] = self.words_of_post(peer, number, &tag)?;
             self.offsets[peer] = Offsets { input, output };
         }
-        self.end_post(number, Cell::Short);
+        self.end_post(number);
         Ok(self.offsets.iter().all(|offsets| offsets.input != ELSEWHERE && offsets.output != ELSEWHERE))
     }
 
@@ -119,7 +119,7 @@ impl Engine {
                         let again = |step: &&Step| matches!(step, Step::Copy { from, .. } if from == value);
                         let (copies, rest) = rest.split_at(rest.iter().take_while(again).count());
                         steps = rest;
-                        let window = self.mesh.window.as_deref().ok_or_else(no_window)?;
+                        let window = self.mesh.window.as_ref().ok_or_else(no_window)?;
                         let grasp = Grasp { window, offsets: &self.offsets, input, output, arithmetic };
                         grasp.write(step, copies)?;
                         let moved = grasp.foreign_bytes(self.mesh.rank, step, copies);
@@ -132,7 +132,7 @@ impl Engine {
             }
         }
         if let Some(number) = ended {
-            self.end_post(number, Cell::Short);
+            self.end_post(number);
         }
         Ok(())
     }

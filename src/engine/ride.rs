@@ -18,7 +18,7 @@ use unisono_transports::{Cell, Control, Mesh, Pace, Tag, Window};
 
 /// What the acts of one operation share.
 pub(super) struct Ride<'e> {
-    pub(super) window: &'e mut dyn Window,
+    pub(super) window: &'e mut Window,
     pub(super) cell: Cell,
     pub(super) number: u64,
     pub(super) stamp: u64,
@@ -165,9 +165,9 @@ pub(super) fn keep_vigil<'e>(
     watch: &'e mut Watch,
     seen: &'e mut [u64],
     shown: &'e mut u64,
-) -> Result<(&'e mut dyn Window, Vigil<'e>)> {
+) -> Result<(&'e mut Window, Vigil<'e>)> {
     let Mesh { rank, window, control, pace, .. } = mesh;
-    let window = window.as_deref_mut().ok_or_else(no_window)?;
+    let window = window.as_mut().ok_or_else(no_window)?;
     Ok((window, Vigil { rank: *rank, control, pace, watch, seen, shown }))
 }
 
@@ -175,7 +175,7 @@ impl Vigil<'_> {
     /// Waits for post `number` of `peer`.
     pub(super) fn wait(
         &mut self,
-        window: &mut dyn Window,
+        window: &mut Window,
         peer: Rank,
         cell: Cell,
         number: u64,
@@ -187,7 +187,7 @@ impl Vigil<'_> {
         if window.posted(peer, cell, number) == stamp {
             return Ok(());
         }
-        // Peers may be waiting for that.
+        // Peers that run ahead may be waiting for that.
         show_seen(window, self.shown, number);
         loop {
             for _ in 0..POLLS_PER_ROUND {
@@ -208,7 +208,7 @@ impl Vigil<'_> {
 }
 
 /// Tells everybody that this rank has seen so many posts, if they do not know: `shown` is what they know.
-pub(super) fn show_seen(window: &mut dyn Window, shown: &mut u64, count: u64) {
+pub(super) fn show_seen(window: &mut Window, shown: &mut u64, count: u64) {
     if *shown < count {
         window.set_seen(count);
         *shown = count;

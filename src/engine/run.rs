@@ -229,7 +229,7 @@ impl Engine {
         let strands = operation.plan.program.strands.iter().zip(&operation.plan.fused);
         for ((strand, fused), cursor) in strands.zip(&mut run.cursors) {
             let lane = index * LANES_PER_CHANNEL + strand.lane;
-            let window = if operation.plan.uses_window { mesh.window.as_deref_mut() } else { None };
+            let window = if operation.plan.uses_window { mesh.window.as_mut() } else { None };
             let bank = window.map(|window| Bank {
                 window,
                 line: lane,
@@ -292,6 +292,7 @@ impl Engine {
 
     /// Nothing moved: lets time pass, within bounds.
     fn wait(&mut self, active: usize) -> Result<()> {
+        self.show_seen();
         if self.watch.is_time_for_others() {
             for link in self.mesh.links.iter_mut().flatten() {
                 link.progress()?;

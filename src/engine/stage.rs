@@ -27,7 +27,7 @@ pub(crate) enum Outcome {
 
 /// A window as one instance of a program sees it.
 pub(crate) struct Bank<'e> {
-    pub(crate) window: &'e mut dyn Window,
+    pub(crate) window: &'e mut Window,
     /// Line of the strand's signals.
     pub(crate) line: usize,
     /// Instances run on this channel before this one.

@@ -103,6 +103,7 @@ impl Engine {
                 self.watch.moved();
                 continue;
             }
+            self.show_seen();
             for link in self.mesh.links.iter_mut().flatten() {
                 link.progress()?;
             }

@@ -99,8 +99,8 @@ fn link(mesh: &mut Mesh) -> &mut dyn Link {
     &mut **mesh.links[1 - mesh.rank].as_mut().expect("a link to the other rank")
 }
 
-fn window(mesh: &mut Mesh) -> &mut dyn Window {
-    &mut **mesh.window.as_mut().expect("shared memory")
+fn window(mesh: &mut Mesh) -> &mut Window {
+    mesh.window.as_mut().expect("shared memory")
 }
 
 /// Proves what one turn leaves at both ends, then measures turns.

@@ -6,7 +6,7 @@
 //! cells of each kind and uses them in turn: post `n` goes into cell `n mod c`
 //! of the `c` of its kind. One that is not short has its stamp in the short cell, too: a reader who expects a post of
 //! another size finds there that ranks disagree. Every rank counts the same
-//! posts (those it only reads included) and publishes how many it has *seen*;
+//! posts (those it only reads included) and publishes now and then how many it has *seen*;
 //! before it writes post `n` into one of `c` cells, the owner makes sure that
 //! everybody has seen all posts up to `n - c`.
 //!
@@ -103,6 +103,7 @@ pub(crate) trait Cells {
 }
 
 /// Shows post `number`, whose data has been written to `cell`, to everybody.
+#[inline]
 pub(crate) fn post(cells: &impl Cells, cell: Cell, number: u64, stamp: u64, tag: &Tag) {
     for (place, &word) in cells.tag(number).iter().zip(&tag.0) {
         place.store(word, Ordering::Relaxed);
@@ -114,21 +115,25 @@ pub(crate) fn post(cells: &impl Cells, cell: Cell, number: u64, stamp: u64, tag:
 }
 
 /// The stamp now in the cell of post `number`.
+#[inline]
 pub(crate) fn posted(cells: &impl Cells, cell: Cell, number: u64) -> u64 {
     cells.stamp(cell, number).load(Ordering::Acquire)
 }
 
 /// The tag of post `number`; one torn by its owner out of turn is only a wrong tag.
+#[inline]
 pub(crate) fn tag(cells: &impl Cells, number: u64) -> Tag {
     Tag(cells.tag(number).each_ref().map(|word| word.load(Ordering::Relaxed)))
 }
 
 /// Publishes how many posts the owner has seen.
+#[inline]
 pub(crate) fn set_seen(cells: &impl Cells, count: u64) {
     cells.seen().store(count, Ordering::Release);
 }
 
 /// How many posts the owner has seen.
+#[inline]
 pub(crate) fn seen(cells: &impl Cells) -> u64 {
     cells.seen().load(Ordering::Acquire)
 }

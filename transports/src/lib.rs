@@ -85,6 +85,8 @@ pub use error::{Error, Result};
 pub use footprint::Footprint;
 #[cfg(not(loom))]
 pub use heap::{Heap, HeapBlock};
+#[cfg(not(loom))]
+pub use shm::Window;
 pub use tag::Tag;
 #[cfg(not(loom))]
 pub use venue::{Gathering, Venue};
@@ -173,64 +175,6 @@ pub trait Link: Send {
     }
 }
 
-/// Memory of every rank that every other rank can reach, and a signal counter
-/// per rank and channel.
-///
-/// Offsets outside a window panic: they are computed locally, never read from
-/// a peer. Data written before [`Window::signal`] is visible to a rank that
-/// has seen the new value through [`Window::signals`] (release / acquire).
-pub trait Window: Send {
-    /// Bytes of each rank's window.
-    fn bytes(&self) -> usize;
-    /// Memory of `rank`'s window, to read.
-    fn source(&self, rank: usize, offset: usize, bytes: usize) -> Source<'_>;
-    /// Memory of `rank`'s window, to write. By `&self`: a window is only ever reached through raw
-    /// pointers, so that this may be held beside [`Window::source`].
-    fn target(&self, rank: usize, offset: usize, bytes: usize) -> Target<'_>;
-    /// Publishes `value` as this rank's signal on `channel`. Values only grow.
-    fn signal(&mut self, channel: usize, value: u64);
-    /// The last value that `rank` published on `channel`.
-    fn signals(&self, rank: usize, channel: usize) -> u64;
-    /// Publishes that this rank has finished instance `value - 1` on `channel`.
-    /// Like [`Window::signal`], on a cache line of its own.
-    fn done(&mut self, channel: usize, value: u64);
-    /// How many instances `rank` has finished on `channel`.
-    fn dones(&self, rank: usize, channel: usize) -> u64;
-    /// Writes this rank's tag for `bank` (0 or 1) of `channel`; visible with the next signal.
-    fn set_tag(&mut self, channel: usize, bank: usize, tag: &Tag);
-    /// The tag that `rank` wrote for `bank` of `channel`.
-    fn tag(&self, rank: usize, channel: usize, bank: usize) -> Tag;
-
-    /// The data of `rank`'s cell for post `number`, to read: see [`Cell`].
-    fn cell(&self, rank: usize, cell: Cell, number: u64, offset: usize, bytes: usize) -> Source<'_>;
-    /// The data of this rank's own cell for post `number`, to write. Raw, as [`Window::target`].
-    fn own_cell(&self, cell: Cell, number: u64, offset: usize, bytes: usize) -> Target<'_>;
-    /// Shows this rank's post `number`, whose data is in `cell`, under `stamp`, which no other post has, with a
-    /// tag for readers in doubt.
-    fn post(&mut self, cell: Cell, number: u64, stamp: u64, tag: &Tag);
-    /// The stamp now in `rank`'s cell for post `number`; in the short one are those of all posts.
-    fn posted(&self, rank: usize, cell: Cell, number: u64) -> u64;
-    /// The tag beside it.
-    fn post_tag(&self, rank: usize, number: u64) -> Tag;
-    /// Publishes that this rank is through with all posts before `count`.
-    fn set_seen(&mut self, count: u64);
-    /// How many posts `rank` is through with.
-    fn seen(&self, rank: usize) -> u64;
-
-    /// Shows a word to everybody, some time: a hint, on which nothing depends that must be right.
-    fn hint(&mut self, word: u64);
-    /// The last such word of `rank`; zero before.
-    fn hint_of(&self, rank: usize) -> u64;
-
-    /// This rank's heap.
-    #[cfg(not(loom))]
-    fn heap(&self) -> &Arc<Heap>;
-    /// Memory of `rank`'s heap, to read; `None` if it is not inside: such an offset may come from a peer.
-    fn heap_source(&self, rank: usize, offset: usize, bytes: usize) -> Option<Source<'_>>;
-    /// Memory of `rank`'s heap, to write. Raw, as [`Window::target`].
-    fn heap_target(&self, rank: usize, offset: usize, bytes: usize) -> Option<Target<'_>>;
-}
-
 /// What arrives on the control path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
@@ -310,7 +254,8 @@ pub struct Mesh {
     /// Link to each rank; `None` at this rank's own place.
     pub links: Vec<Option<Box<dyn Link>>>,
     /// Memory of all ranks, where every rank can reach every other.
-    pub window: Option<Box<dyn Window>>,
+    #[cfg(not(loom))]
+    pub window: Option<Window>,
     /// The path for notes and news of deaths.
     pub control: Box<dyn Control>,
     /// Clock and waiting.

@@ -116,6 +116,7 @@ impl Segment {
     ///
     /// # Panics
     /// If that is not inside.
+    #[inline]
     pub fn at(&self, offset: usize, bytes: usize) -> *mut u8 {
         let fits = offset.checked_add(bytes).is_some_and(|end| end <= self.bytes);
         assert!(fits, "{bytes} bytes at {offset} of a segment of {}", self.bytes);
@@ -137,6 +138,7 @@ impl Segment {
     ///
     /// # Panics
     /// If they are not inside.
+    #[inline]
     pub(crate) fn words<const COUNT: usize>(&self, offset: usize) -> &[AtomicU64; COUNT] {
         let pointer = self.at(offset, size_of::<[AtomicU64; COUNT]>());
         assert!(offset.is_multiple_of(align_of::<AtomicU64>()), "a word at {offset}");

@@ -15,17 +15,17 @@ pub use layout::Layout;
 pub use notes::Notes;
 
 use crate::segment::Segment;
-use crate::{Error, Geometry, Link, Result, Window};
+use crate::{Error, Geometry, Link, Result};
 use link::ShmLink;
 use std::sync::Arc;
-use window::ShmWindow;
+pub use window::Window;
 
 /// What shared memory gives a rank.
 pub struct Connected {
     /// Links by peer: none to oneself and to ranks elsewhere.
     pub links: Vec<Option<Box<dyn Link>>>,
     /// The window, where all ranks are at hand.
-    pub window: Option<Box<dyn Window>>,
+    pub window: Option<Window>,
     /// The boards for notes of all ranks at hand.
     pub notes: Notes,
 }
@@ -78,8 +78,7 @@ pub(crate) fn connect_shared(
     };
     let links = segments.iter().enumerate().map(link).collect();
     let everybody: Option<Vec<_>> = segments.iter().cloned().collect();
-    let window =
-        everybody.map(|segments| Box::new(ShmWindow::new(rank, layout, segments)) as Box<dyn Window>);
+    let window = everybody.map(|segments| Window::new(rank, layout, segments));
     Ok(Connected { links, window, notes: Notes::new(rank, segments) })
 }
 

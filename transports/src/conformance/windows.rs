@@ -140,15 +140,15 @@ fn run_with_windows(make: Maker<'_>, ranks: usize, body: impl Fn(&mut Side) + Sy
     });
 }
 
-fn window(side: &mut Side) -> &mut (dyn Window + 'static) {
-    side.mesh.window.as_deref_mut().expect("a window")
+fn window(side: &mut Side) -> &mut Window {
+    side.mesh.window.as_mut().expect("a window")
 }
 
-fn wait(side: &mut Side, what: &str, ready: impl Fn(&dyn Window) -> bool) {
-    side.until(what, |mesh| Ok(mesh.window.as_deref().filter(|window| ready(*window)).map(|_| ())));
+fn wait(side: &mut Side, what: &str, ready: impl Fn(&Window) -> bool) {
+    side.until(what, |mesh| Ok(mesh.window.as_ref().filter(|window| ready(window)).map(|_| ())));
 }
 
-fn read(window: &dyn Window, rank: usize, offset: usize, bytes: usize) -> Vec<u8> {
+fn read(window: &Window, rank: usize, offset: usize, bytes: usize) -> Vec<u8> {
     let mut found = vec![0; bytes];
     copy(Target::from(&mut found[..]), window.source(rank, offset, bytes));
     found

@@ -11,7 +11,8 @@ use crate::{Error, Geometry, Result};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
     pub(super) geometry: Geometry,
-    ranks: usize,
+    /// One less than how many cells of each kind are used.
+    masks: [u64; Cell::ALL.len()],
     slot_stride: usize,
     ring_bytes: usize,
     rings: usize,
@@ -45,7 +46,7 @@ impl Layout {
         let geometry = *geometry;
         (bytes <= isize::MAX as usize).then_some(Self {
             geometry,
-            ranks,
+            masks: Cell::ALL.map(|cell| cell.count(ranks) - 1),
             slot_stride,
             ring_bytes,
             rings,
@@ -73,6 +74,7 @@ impl Layout {
     }
 
     /// Where the count of posts that this rank has seen is.
+    #[inline]
     pub(super) const fn seen() -> usize {
         0
     }
@@ -83,14 +85,16 @@ impl Layout {
     }
 
     /// Where the tag of post `number` begins.
+    #[inline]
     pub(super) const fn cell_tag(number: u64) -> usize {
         TAGS + (number % Cell::COUNT_MAX) as usize * TAG_BYTES
     }
 
     /// Where the cell for post `number` begins, with its stamp.
+    #[inline]
     pub(super) const fn cell(&self, cell: Cell, number: u64) -> usize {
-        // A power of two, by which nothing need be divided.
-        let index = (number & (cell.count(self.ranks) - 1)) as usize;
+        // Of a power of two, by which nothing need be divided.
+        let index = (number & self.masks[cell as usize]) as usize;
         match cell {
             // The way of what is smallest is the shortest.
             Cell::Short => SHORT_CELLS + index * LINE_BYTES,
@@ -99,6 +103,7 @@ impl Layout {
     }
 
     /// Where the data of the cell for post `number` begins.
+    #[inline]
     pub(super) const fn cell_data(&self, cell: Cell, number: u64) -> usize {
         self.cell(cell, number) + head_bytes(cell)
     }

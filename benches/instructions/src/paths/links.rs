@@ -10,7 +10,7 @@ use unisono_transports::tcp::TcpLink;
 use unisono_transports::{Cell, Geometry, Link, Tag, Window, threads};
 
 /// The two ends of something between two ranks.
-type Ends<T> = [Box<T>; 2];
+type Ends = [Box<dyn Link>; 2];
 
 /// A tag as bytes and back.
 pub(super) fn tag() -> Turn {
@@ -18,14 +18,14 @@ pub(super) fn tag() -> Turn {
 }
 
 /// Through shared memory.
-pub(super) fn shared() -> Ends<dyn Link> {
+pub(super) fn shared() -> Ends {
     let meshes = threads::mesh(2, GEOMETRY).expect("little memory");
     let links = meshes.into_iter().map(|mesh| mesh.links.into_iter().flatten().next());
     ends(links.flatten())
 }
 
 /// Through what links over TCP do, but over local sockets: these deliver before the call returns.
-pub(super) fn sockets() -> Ends<dyn Link> {
+pub(super) fn sockets() -> Ends {
     let (near, far) = UnixStream::pair().expect("a pair of sockets");
     let link = |(rank, stream)| TcpLink::new(1 - rank, &GEOMETRY, vec![Stream::Unix(stream)]);
     ends(
@@ -37,7 +37,7 @@ pub(super) fn sockets() -> Ends<dyn Link> {
 }
 
 /// One message, sent and received.
-pub(super) fn pass<const BYTES: usize>([mut near, mut far]: Ends<dyn Link>) -> Turn {
+pub(super) fn pass<const BYTES: usize>([mut near, mut far]: Ends) -> Turn {
     let (body, mut found) = (Paged::<u8, BYTES>::of(7), Paged::<u8, BYTES>::of(0));
     Box::new(move || {
         while !near.try_send(0, &TAG, BYTES, &mut once(Source::from(&body.0[..]))).expect("sound") {
@@ -75,12 +75,12 @@ pub(super) fn post() -> Turn {
     })
 }
 
-fn windows() -> Ends<dyn Window> {
+fn windows() -> [Window; 2] {
     let meshes = threads::mesh(2, GEOMETRY).expect("little memory");
     ends(meshes.into_iter().filter_map(|mesh| mesh.window))
 }
 
-fn ends<T: ?Sized>(ends: impl Iterator<Item = Box<T>>) -> Ends<T> {
+fn ends<T>(ends: impl Iterator<Item = T>) -> [T; 2] {
     let ends: Vec<_> = ends.collect();
     ends.try_into().ok().expect("two ends")
 }
