@@ -21,6 +21,8 @@ pub(crate) struct Who {
 pub(crate) struct Cell {
     pub(crate) case: Case,
     pub(crate) bytes: usize,
+    /// How the cores were, where two ranks had one each.
+    pub(crate) cores: Option<Cores>,
     /// Medians over the rounds that count, in microseconds.
     pub(crate) times: BTreeMap<Who, f64>,
     /// What the machine allows, in microseconds: the least of all rounds, as noise only adds.
@@ -53,22 +55,44 @@ pub(crate) fn limits(rows: &[Row]) -> Option<Limits> {
     Some(Limits { copy_rate, hand_over })
 }
 
-/// All cells, by case and size. Where unisono and a peer were measured with the cores near, these times alone count; else, where
-/// both were with the cores far apart, those.
+/// All cells, by case and size. Of times with the cores in different states those in one count: in the one that most times of the
+/// case are of, if unisono and a peer have some in it.
 pub(crate) fn cells<'a>(rows: impl IntoIterator<Item = &'a Row>) -> Vec<Cell> {
-    let all = rounds(rows).into_iter();
-    all.map(|((case, bytes), rounds)| {
-        let state = [Cores::Near, Cores::Far].into_iter().find(|&cores| rounds.are_both(cores));
-        rounds.cell(case, bytes, |cores| state.is_none() || cores.is_none() || cores == state)
-    })
-    .collect()
+    let all = rounds(rows);
+    let usual = usual(&all);
+    let cell = |(&(case, bytes), rounds): (&(Case, usize), &Rounds)| {
+        let state = usual[&case].into_iter().find(|&cores| rounds.are_both(cores));
+        rounds.cell(case, bytes, state)
+    };
+    all.iter().map(cell).collect()
 }
 
-/// The cells that [`cells`] takes from times with the cores near, as they are with the cores apart.
-pub(crate) fn cells_apart<'a>(rows: impl IntoIterator<Item = &'a Row>) -> Vec<Cell> {
-    let all = rounds(rows).into_iter();
-    let both = all.filter(|(_, rounds)| rounds.are_both(Cores::Near) && rounds.are_both(Cores::Far));
-    both.map(|((case, bytes), rounds)| rounds.cell(case, bytes, |cores| cores != Some(Cores::Near))).collect()
+/// The same cells with the cores in other states.
+pub(crate) fn cells_otherwise<'a>(rows: impl IntoIterator<Item = &'a Row>) -> Vec<Cell> {
+    let all = rounds(rows);
+    let usual = usual(&all);
+    let others = |(&(case, bytes), rounds): (&(Case, usize), &'_ Rounds)| {
+        let states = usual[&case].into_iter().filter(|&cores| rounds.are_both(cores)).skip(1);
+        states.map(|cores| rounds.cell(case, bytes, Some(cores))).collect::<Vec<_>>()
+    };
+    all.iter().flat_map(others).collect()
+}
+
+/// For each case, the states that the cores were in, the one of most times first.
+fn usual(all: &BTreeMap<(Case, usize), Rounds>) -> BTreeMap<Case, [Cores; 3]> {
+    let mut cases: BTreeMap<Case, BTreeMap<Cores, usize>> = BTreeMap::new();
+    for ((case, _), rounds) in all {
+        let counts = cases.entry(*case).or_default();
+        for cores in rounds.times.values().flatten().filter_map(|(cores, _)| *cores) {
+            *counts.entry(cores).or_default() += 1;
+        }
+    }
+    let sorted = |counts: BTreeMap<Cores, usize>| {
+        let mut states = Cores::ALL;
+        states.sort_by_key(|cores| std::cmp::Reverse(counts.get(cores).copied()));
+        states
+    };
+    cases.into_iter().map(|(case, counts)| (case, sorted(counts))).collect()
 }
 
 fn rounds<'a>(rows: impl IntoIterator<Item = &'a Row>) -> BTreeMap<(Case, usize), Rounds> {
@@ -96,13 +120,14 @@ struct Rounds {
 }
 
 impl Rounds {
-    /// Medians over the rounds that count.
-    fn cell(&self, case: Case, bytes: usize, counts: impl Fn(Option<Cores>) -> bool) -> Cell {
+    /// Medians over the rounds in one state, if there is a choice; in an unknown one in any case.
+    fn cell(&self, case: Case, bytes: usize, cores: Option<Cores>) -> Cell {
+        let counts = |found: Option<Cores>| cores.is_none() || found.is_none() || found == cores;
         let counted = |times: &[(Option<Cores>, f64)]| {
-            median(times.iter().filter(|(cores, _)| counts(*cores)).map(|&(_, micros)| micros))
+            median(times.iter().filter(|(found, _)| counts(*found)).map(|&(_, micros)| micros))
         };
         let times = self.times.iter().filter_map(|(who, times)| Some((who.clone(), counted(times)?)));
-        Cell { case, bytes, times: times.collect(), floor: self.floor }
+        Cell { case, bytes, cores, times: times.collect(), floor: self.floor }
     }
 
     /// Whether unisono and a peer were measured with the cores so.
@@ -245,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn times_with_the_cores_near_count_alone_where_both_sides_have_some() {
+    fn like_is_compared_with_like_in_the_state_that_most_times_are_of() {
         let at = |hand_over, contender, micros| Row {
             hand_over: Some(hand_over),
             ..row(1, contender, "auto", 8, Ok(micros))
@@ -253,14 +278,17 @@ mod tests {
         let mut rows = vec![at(0.05, "unisono", 0.2), at(0.3, "unisono", 0.4)];
         assert_eq!(cells(&rows)[0].ours(), median([0.2, 0.4]));
         rows.push(at(0.3, "MPICH 5", 0.6));
-        assert_eq!(cells(&rows)[0].ratio(), Some(0.6 / 0.4));
-        assert!(cells_apart(&rows).is_empty());
-        rows.extend([at(0.05, "MPICH 5", 0.3), row(1, "Gloo", "defaults", 8, Ok(90.0))]);
-        let near = &cells(&rows)[0];
-        assert_eq!((near.ours(), near.ratio()), (Some(0.2), Some(0.3 / 0.2)));
-        assert!(near.best_of("Gloo").is_some());
-        let apart = cells_apart(&rows);
-        assert_eq!((apart.len(), apart[0].ratio()), (1, Some(0.6 / 0.4)));
+        assert_eq!((cells(&rows)[0].ratio(), cells_otherwise(&rows).len()), (Some(0.6 / 0.4), 0));
+        let near = |micros| at(0.05, "MPICH 5", micros);
+        rows.extend([near(0.3), near(0.5), row(1, "Gloo", "defaults", 8, Ok(90.0))]);
+        let usual = &cells(&rows)[0];
+        assert_eq!(
+            (usual.cores, usual.ours(), usual.ratio()),
+            (Some(Cores::Near), Some(0.2), Some(0.4 / 0.2))
+        );
+        assert!(usual.best_of("Gloo").is_some());
+        let otherwise = cells_otherwise(&rows);
+        assert_eq!((otherwise.len(), otherwise[0].ratio()), (1, Some(0.6 / 0.4)));
     }
 
     #[test]

@@ -215,7 +215,7 @@ mod tests {
     fn cell(bytes: usize, names: &[&str]) -> Cell {
         let who = |name: &&str| Who { contender: (*name).to_owned(), setting: "defaults".to_owned() };
         let times = names.iter().enumerate().map(|(at, name)| (who(name), bytes as f64 * (at + 1) as f64));
-        Cell { case: CASE, bytes, times: times.collect(), floor: Some(0.5) }
+        Cell { case: CASE, bytes, cores: None, times: times.collect(), floor: Some(0.5) }
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The README of a record.
 
 use crate::case::{Case, Collective, Transport};
-use crate::cells::{Cell, Limits, cells, cells_apart, grouped, is_ours, limits, mean_against};
+use crate::cells::{Cell, Limits, cells, cells_otherwise, grouped, is_ours, limits, mean_against};
 use crate::library::Peer;
 use crate::machine::Machine;
 use crate::plot::{Axis, file_name};
@@ -34,7 +34,7 @@ pub(crate) fn readme(about: &About<'_>, rows: &[Row]) -> String {
     for ((transport, collective), cells) in &groups {
         text += &section(*transport, *collective, cells, &about.plots);
     }
-    text + &lost(&cells) + &apart(&cells_apart(rows)) + &failed(rows)
+    text + &lost(&cells) + &otherwise(&cells_otherwise(rows)) + &failed(rows)
 }
 
 fn head(about: &About<'_>, limits: Option<Limits>) -> String {
@@ -69,7 +69,7 @@ fn method(about: &About<'_>) -> String {
          samples worth {budget} ms, but at least three, is the time of a round; sizes whose three samples would take \
          more than {limit} s are skipped, and listed at the end; the median over rounds, in which all take turns, stands \
          in the tables; cells in which unisono and the best peer are close have further rounds (`--more`). Of two ranks with a \
-         core each, only rounds count that found the cores near each other, where there are such. Results are \
+         core each, rounds are compared that found the cores in the same state. Results are \
          verified once for each size. Sizes are nccl-tests': totals for all_gather, reduce_scatter and all_to_all. Of several settings of a library its best in each cell counts. *Ratio* is the \
          best peer's time over unisono's: below 1 the cell is lost. The *floor* is what `unisono perf --report-floor` \
          says that the machine allows: in shared memory the least traffic, every input read once and every output \
@@ -185,8 +185,9 @@ fn row(cell: &Cell, window: bool) -> String {
         String::new()
     };
     format!(
-        "| {} | {} | {} |{window} {} | {who} | {} | {} | {} |\n",
+        "| {}{} | {} | {} |{window} {} | {who} | {} | {} | {} |\n",
         cell.case.ranks,
+        cell.cores.map_or_else(String::new, |cores| format!(", {cores}")),
         size::show(cell.bytes),
         micros(cell.ours()),
         micros(best.map(|best| best.micros)),
@@ -215,8 +216,8 @@ fn lost(cells: &[Cell]) -> String {
     text
 }
 
-/// Cells whose cores were near in some rounds and apart in others: the latter, which count nowhere else.
-fn apart(cells: &[Cell]) -> String {
+/// Cells with the cores in states that count nowhere else.
+fn otherwise(cells: &[Cell]) -> String {
     let ratios = cells.iter().filter_map(|cell| Some((cell, cell.best_peer()?, cell.ratio()?)));
     let ratios: Vec<_> = ratios.collect();
     if ratios.is_empty() {
@@ -225,15 +226,19 @@ fn apart(cells: &[Cell]) -> String {
     let lost = ratios.iter().filter(|(.., ratio)| *ratio < 1.0).count();
     let mean = times(geometric_mean(ratios.iter().map(|(.., ratio)| *ratio)));
     let mut text = format!(
-        "\n## With the cores apart\n\n{} cells were measured with two cores that share a cache, as above, and in other rounds \
-         with two that do not. In these {lost} are lost, and the geometric mean is {mean}.\n\n\
-         | case | size | unisono, µs | best peer, µs | who | ratio |\n|---|--:|--:|--:|---|--:|\n",
+        "\n## With the cores otherwise\n\nThe host moves the two cores: those of two ranks share a cache (near), or none (far), or are two \
+         threads of one core. Above, times in the state that most were measured in are compared; here, those in others, often of \
+         single rounds: {} cells, {lost} of them lost, the geometric mean {mean}.\n\n\
+         | case | cores | size | unisono, µs | best peer, µs | who | ratio |\n|---|---|--:|--:|--:|---|--:|\n",
         ratios.len()
     );
     for (cell, best, ratio) in ratios {
+        let cores = cell.cores.map_or_else(|| NONE.to_owned(), |cores| cores.to_string());
         let (size, who) = (size::show(cell.bytes), &best.who.contender);
         let (ours, theirs) = (micros(cell.ours()), micros(Some(best.micros)));
-        text += &format!("| {} | {size} | {ours} | {theirs} | {who} | {} |\n", cell.case, times(Some(ratio)));
+        let case = cell.case;
+        text +=
+            &format!("| {case} | {cores} | {size} | {ours} | {theirs} | {who} | {} |\n", times(Some(ratio)));
     }
     text
 }
