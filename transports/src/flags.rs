@@ -38,6 +38,7 @@ pub(crate) struct Announcer {
 
 impl Announcer {
     /// Writes the tag of a bank; the next signal shows it.
+    #[inline]
     pub(crate) fn set_tag(&mut self, board: &impl Board, bank: usize, tag: &Tag) {
         self.bank = bank;
         for (index, &value) in tag.0.iter().enumerate() {
@@ -46,27 +47,32 @@ impl Announcer {
     }
 
     /// Publishes a signal, and all that was written before it.
+    #[inline]
     pub(crate) fn signal(&self, board: &impl Board, value: u64) {
         board.word(self.bank, 0).store(value, Ordering::Release);
     }
 }
 
 /// The last signal published on a board.
+#[inline]
 pub(crate) fn signals(board: &impl Board) -> u64 {
     board.word(0, 0).load(Ordering::Acquire).max(board.word(1, 0).load(Ordering::Acquire))
 }
 
 /// The tag of a bank; one torn by its owner out of turn is only a wrong tag.
+#[inline]
 pub(crate) fn tag(board: &impl Board, bank: usize) -> Tag {
     Tag(std::array::from_fn(|index| board.word(bank, 1 + index).load(Ordering::Relaxed)))
 }
 
 /// Publishes how many instances the board's owner has finished.
+#[inline]
 pub(crate) fn publish_done(board: &impl Board, value: u64) {
     board.finished().store(value, Ordering::Release);
 }
 
 /// How many instances the board's owner has finished.
+#[inline]
 pub(crate) fn dones(board: &impl Board) -> u64 {
     board.finished().load(Ordering::Acquire)
 }

@@ -62,12 +62,14 @@ impl Layout {
     }
 
     /// Where a bank of a channel's board begins.
+    #[inline]
     pub(super) fn bank(&self, channel: usize, bank: usize) -> usize {
         debug_assert!(channel < self.geometry.channels && bank < BANKS);
         BOARDS + channel * BOARD_BYTES + bank * PAIR_BYTES
     }
 
     /// Where a channel's counter of finished instances is.
+    #[inline]
     pub(super) fn finished(&self, channel: usize) -> usize {
         debug_assert!(channel < self.geometry.channels);
         BOARDS + channel * BOARD_BYTES + BANKS * PAIR_BYTES
@@ -80,6 +82,7 @@ impl Layout {
     }
 
     /// Where this rank's hint is.
+    #[inline]
     pub(super) const fn hint() -> usize {
         Self::seen() + 8
     }
@@ -125,11 +128,13 @@ impl Layout {
     }
 
     /// Where the window begins.
+    #[inline]
     pub(super) fn window(&self) -> usize {
         self.window
     }
 
     /// Where the heap begins, on a huge page.
+    #[inline]
     pub(super) fn heap(&self) -> usize {
         self.heap
     }

@@ -32,10 +32,12 @@ struct ShmBoard<'w> {
 }
 
 impl Board for ShmBoard<'_> {
+    #[inline]
     fn word(&self, bank: usize, index: usize) -> &AtomicU64 {
         self.segment.word(self.layout.bank(self.channel, bank) + index * 8)
     }
 
+    #[inline]
     fn finished(&self) -> &AtomicU64 {
         self.segment.word(self.layout.finished(self.channel))
     }
@@ -69,11 +71,13 @@ impl Window {
         Self { rank, segments, layout, heap, announcers }
     }
 
+    #[inline]
     fn board(&self, rank: usize, channel: usize) -> ShmBoard<'_> {
         assert!(channel < self.announcers.len(), "channel {channel} of {}", self.announcers.len());
         ShmBoard { segment: &self.segments[rank], layout: &self.layout, channel }
     }
 
+    #[inline]
     fn at(&self, rank: usize, offset: usize, bytes: usize) -> *mut u8 {
         let window_bytes = self.layout.geometry.window_bytes;
         let fits = offset.checked_add(bytes).is_some_and(|end| end <= window_bytes);
@@ -81,6 +85,7 @@ impl Window {
         self.segments[rank].at(self.layout.window() + offset, bytes)
     }
 
+    #[inline]
     fn in_heap(&self, rank: usize, offset: usize, bytes: usize) -> Option<*mut u8> {
         let inside = offset.checked_add(bytes).is_some_and(|end| end <= self.layout.geometry.heap_bytes);
         inside.then(|| self.segments[rank].at(self.layout.heap() + offset, bytes))
