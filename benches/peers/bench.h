@@ -142,10 +142,12 @@ static struct medians medians(const struct run *run, struct patience patience) {
     double hand_overs[SAMPLES_MAX];
     int known = 0;
     for (; taken < samples; taken++) {
-        /* Nobody is in a call that needs the other while they play. */
-        if (run->table) run->library->barrier();
-        double seconds = hand_over(run->table, run->library->rank);
-        if (seconds >= 0) hand_overs[known++] = seconds;
+        if (run->table) {
+            /* Nobody is in a call that needs the other while they play. */
+            run->library->barrier();
+            double seconds = hand_over(run->table, run->library->rank);
+            if (seconds >= 0) hand_overs[known++] = seconds;
+        }
         times[taken] = sample(run, calls);
     }
     run->library->max_over_ranks(times, samples);

@@ -60,7 +60,6 @@ static double rally(char *table, int rank, uint64_t first, int turns) {
 /* Seconds of one flag one way, after a turn in which the ranks meet; negative if that is not known. Each rank
  * counts the games, so that one that failed is not taken for the next. */
 static double hand_over(char *table, int rank) {
-    if (!table) return -1;
     uint64_t *own = flag_of(table, rank), game = (__atomic_load_n(own, __ATOMIC_RELAXED) / GAME + 1) * GAME;
     __atomic_store_n(own, game, __ATOMIC_RELAXED);
     if (rally(table, rank, game + 1, 1) < 0) return -1;

@@ -58,24 +58,24 @@ pub(crate) fn limits(rows: &[Row]) -> Option<Limits> {
 /// All cells, by case and size. Of times with the cores in different states those in one count: in the one that most times of the
 /// case are of, if unisono and a peer have some in it.
 pub(crate) fn cells<'a>(rows: impl IntoIterator<Item = &'a Row>) -> Vec<Cell> {
-    let all = rounds(rows);
-    let usual = usual(&all);
-    let cell = |(&(case, bytes), rounds): (&(Case, usize), &Rounds)| {
-        let state = usual[&case].into_iter().find(|&cores| rounds.are_both(cores));
-        rounds.cell(case, bytes, state)
-    };
-    all.iter().map(cell).collect()
+    by_state(rows).into_iter().filter_map(|states| states.into_iter().next()).collect()
 }
 
 /// The same cells with the cores in other states.
 pub(crate) fn cells_otherwise<'a>(rows: impl IntoIterator<Item = &'a Row>) -> Vec<Cell> {
+    by_state(rows).into_iter().flat_map(|states| states.into_iter().skip(1)).collect()
+}
+
+/// Every cell in every state in which unisono and a peer have times, the most usual first; if there is none, of all times.
+fn by_state<'a>(rows: impl IntoIterator<Item = &'a Row>) -> Vec<Vec<Cell>> {
     let all = rounds(rows);
     let usual = usual(&all);
-    let others = |(&(case, bytes), rounds): (&(Case, usize), &'_ Rounds)| {
-        let states = usual[&case].into_iter().filter(|&cores| rounds.are_both(cores)).skip(1);
-        states.map(|cores| rounds.cell(case, bytes, Some(cores))).collect::<Vec<_>>()
+    let states = |(&(case, bytes), rounds): (&(Case, usize), &Rounds)| {
+        let both = usual[&case].into_iter().filter(|&cores| rounds.are_both(cores));
+        let cells: Vec<Cell> = both.map(|cores| rounds.cell(case, bytes, Some(cores))).collect();
+        if cells.is_empty() { vec![rounds.cell(case, bytes, None)] } else { cells }
     };
-    all.iter().flat_map(others).collect()
+    all.iter().map(states).collect()
 }
 
 /// For each case, the states that the cores were in, the one of most times first.

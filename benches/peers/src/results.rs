@@ -42,7 +42,7 @@ impl Results {
 
     /// Whether rounds after the first are worth the time of a contender: in the first it came within so many
     /// times the time of the best peer with cores as far apart, or failed, and may have had bad luck; or it has no time that
-    /// counts, because it always found the cores apart. What it skipped it would skip again.
+    /// counts, because it never found the cores so. What it skipped it would skip again.
     pub(crate) fn is_worth(&self, case: Case, bytes: usize, names: Names<'_>, within: f64) -> bool {
         let cell = What::Cell(case, case.stated(bytes));
         let cores = |row: &Row| row.hand_over.map(Cores::of);

@@ -256,8 +256,7 @@ mod tests {
         for bad in
             ["8,fast", "8,0", "8", "x,!no", "8,1,far", "8,1,0.1,0"].map(|bad| format!("all_reduce,2,{bad}"))
         {
-            let bad = bad.as_str();
-            assert!(outcomes(bad, WORLD).is_err(), "{bad}");
+            assert!(outcomes(&bad, WORLD).is_err(), "{bad}");
         }
     }
 
