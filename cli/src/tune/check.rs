@@ -1,0 +1,148 @@
+//! Whether what is chosen here is as fast as anything fixed would be.
+
+use super::fastest::median;
+use super::measure::{Field, Timing};
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// What `auto` takes at one size, beside what else there is.
+#[derive(Debug, Default)]
+struct Cell {
+    chosen: String,
+    micros: Vec<f64>,
+    /// Times of `auto`, in those of the algorithm, one for each round.
+    ratios: BTreeMap<&'static str, Vec<f64>>,
+}
+
+/// How far behind the best fixed choice `auto` may be.
+const MOST: f64 = 1.1;
+/// Rounds of a second look for each of the first: what is said to be slow should be so on a noisy machine, too.
+const SECOND_LOOK: u16 = 3;
+
+/// Cells seen, and how many of them are behind.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Tally {
+    pub(super) cells: usize,
+    pub(super) behind: usize,
+}
+
+/// Compares `auto` with every algorithm of a field, and prints a line for each size.
+pub(super) fn compare(field: &Field, max_bytes: usize, rounds: u16) -> Result<Tally, String> {
+    let names: Vec<_> = field.algorithms().iter().map(|row| row.name).collect();
+    let mut cells = BTreeMap::new();
+    look(field, &names, &field.sizes(max_bytes), rounds, &mut cells)?;
+    for name in names {
+        let slower = |cell: &Cell| cell.ratio(name).is_some_and(|ratio| ratio > MOST);
+        let again: Vec<_> = cells.iter().filter(|(_, cell)| slower(cell)).map(|(&bytes, _)| bytes).collect();
+        if !again.is_empty() {
+            for bytes in &again {
+                cells.get_mut(bytes).map(|cell: &mut Cell| cell.ratios.remove(name));
+            }
+            look(field, &[name], &again, rounds * SECOND_LOOK, &mut cells)?;
+        }
+    }
+    for (bytes, cell) in &cells {
+        println!("{:<16} {:>4} {:>5} {bytes:>10} {cell}", field.collective, field.transport, field.ranks);
+    }
+    Ok(Tally { cells: cells.len(), behind: cells.values().filter(|cell| cell.is_behind()).count() })
+}
+
+/// The names of the columns.
+pub(super) fn head() -> String {
+    format!(
+        "# {:<14} {:>4} {:>5} {:>10} {:<14} {:>10} {:<14} {:>6}",
+        "collective", "over", "ranks", "bytes", "auto", "us", "fastest", "ratio"
+    )
+}
+
+/// Rounds in which `auto` runs before each of the others.
+fn look(
+    field: &Field,
+    names: &[&'static str],
+    sizes: &[usize],
+    rounds: u16,
+    cells: &mut BTreeMap<usize, Cell>,
+) -> Result<(), String> {
+    for round in 1..=rounds {
+        for &name in names {
+            eprintln!("{field}, round {round}: auto and {name}, {} sizes", sizes.len());
+            let auto = field.perf("auto", sizes)?;
+            let other = field.perf(name, sizes)?;
+            for (auto, other) in auto.iter().zip(&other) {
+                cells.entry(auto.bytes).or_default().add(auto, name, other);
+            }
+        }
+    }
+    Ok(())
+}
+
+impl Cell {
+    fn add(&mut self, auto: &Timing, name: &'static str, other: &Timing) {
+        self.chosen.clone_from(&auto.algorithm);
+        self.micros.push(auto.micros);
+        self.ratios.entry(name).or_default().push(auto.micros / other.micros);
+    }
+
+    /// The time of `auto` in that of `name`; none where that is the same.
+    fn ratio(&self, name: &str) -> Option<f64> {
+        let ratios = self.ratios.get(name).filter(|_| name != self.chosen);
+        ratios.map(|ratios| median(ratios.clone()))
+    }
+
+    /// The fastest, and the time of `auto` in its.
+    fn fastest(&self) -> (&str, f64) {
+        let others = self.ratios.keys().filter_map(|&name| Some((name, self.ratio(name)?)));
+        others
+            .filter(|&(_, ratio)| ratio > 1.0)
+            .max_by(|a, b| a.1.total_cmp(&b.1))
+            .unwrap_or((&self.chosen, 1.0))
+    }
+
+    fn is_behind(&self) -> bool {
+        self.fastest().1 > MOST
+    }
+}
+
+impl fmt::Display for Cell {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (fastest, ratio) = self.fastest();
+        let mark = if self.is_behind() { " behind" } else { "" };
+        write!(
+            f,
+            "{:<14} {:>10.2} {fastest:<14} {ratio:>6.2}{mark}",
+            self.chosen,
+            median(self.micros.clone())
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cell(rounds: &[(f64, f64)]) -> Cell {
+        let timing = |micros, name: &str| Timing { bytes: 8, micros, algorithm: name.to_owned() };
+        let mut cell = Cell::default();
+        for &(auto, tree) in rounds {
+            cell.add(&timing(auto, "ring"), "tree", &timing(tree, "tree"));
+            cell.add(&timing(auto, "ring"), "ring", &timing(auto / 9.0, "ring"));
+        }
+        cell
+    }
+
+    #[test]
+    fn one_bad_round_is_not_behind_and_two_of_three_are() {
+        assert!(!cell(&[(10.0, 10.0), (30.0, 10.0), (10.5, 10.0)]).is_behind());
+        let behind = cell(&[(10.0, 10.0), (30.0, 10.0), (11.5, 10.0)]);
+        assert_eq!(behind.fastest(), ("tree", 1.15));
+        assert!(
+            behind.is_behind() && behind.to_string().ends_with("tree             1.15 behind"),
+            "{behind}"
+        );
+    }
+
+    #[test]
+    fn what_was_chosen_is_never_behind_itself() {
+        assert_eq!(cell(&[(10.0, 20.0)]).fastest(), ("ring", 1.0));
+    }
+}

@@ -1,0 +1,91 @@
+//! From times to choices.
+
+use super::measure::{Field, Timing};
+use std::collections::BTreeMap;
+use unisono::schedule::Algorithm;
+use unisono::select::{ANY, Choice, Medium};
+
+/// Microseconds by bytes of a share, for each algorithm.
+type Times = BTreeMap<usize, Vec<(&'static Algorithm, f64)>>;
+
+/// Measures a field so many times, and makes its lines of the medians.
+pub(super) fn measured(
+    field: &Field,
+    max_bytes: usize,
+    rounds: u16,
+    ranks_max: usize,
+) -> Result<Vec<Choice>, String> {
+    let rows = field.algorithms();
+    let mut samples: BTreeMap<(usize, usize), Vec<f64>> = BTreeMap::new();
+    // Round after round, so that what disturbs the machine for a while disturbs all alike.
+    for round in 1..=rounds {
+        for (index, row) in rows.iter().enumerate() {
+            eprintln!("{field}, round {round}: {}", row.name);
+            for Timing { bytes, micros, .. } in field.perf(row.name, &field.sizes(max_bytes))? {
+                samples.entry((field.share(bytes), index)).or_default().push(micros);
+            }
+        }
+    }
+    let mut times = Times::new();
+    for ((share, index), micros) in samples {
+        times.entry(share).or_default().push((rows[index], median(micros)));
+    }
+    Ok(fastest(&times, field.medium(), ranks_max))
+}
+
+/// The one in the middle.
+pub(super) fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+/// The fastest at each size, sizes with the same one together. The one before stays where it is as good as any.
+fn fastest(times: &Times, medium: Medium, ranks_max: usize) -> Vec<Choice> {
+    let mut choices: Vec<Choice> = Vec::new();
+    for (&bytes, rows) in times {
+        let best = rows.iter().map(|&(_, micros)| micros).fold(f64::INFINITY, f64::min);
+        let good = |algorithm: &Algorithm| {
+            rows.iter().any(|&(row, micros)| std::ptr::eq(row, algorithm) && micros <= best * AS_GOOD)
+        };
+        let Some(&(winner, _)) = rows.iter().find(|&&(_, micros)| micros == best) else {
+            continue;
+        };
+        match choices.last_mut() {
+            Some(last) if good(last.algorithm) => last.bytes_max = bytes,
+            Some(last) => {
+                // Between two sizes the change is half way, as factors go.
+                last.bytes_max = last.bytes_max.saturating_mul(2).min(bytes);
+                choices.push(Choice { medium, ranks_max, bytes_max: bytes, algorithm: winner });
+            }
+            None => choices.push(Choice { medium, ranks_max, bytes_max: bytes, algorithm: winner }),
+        }
+    }
+    if let Some(last) = choices.last_mut() {
+        last.bytes_max = ANY;
+    }
+    choices
+}
+
+/// Times so close are equal: repetitions of one measurement differ by more.
+const AS_GOOD: f64 = 1.08;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use unisono::schedule::{Collective, find};
+    use unisono::select::Table;
+
+    #[test]
+    fn thresholds_lie_between_the_sizes_and_ties_change_nothing() {
+        let row = |name| find(Collective::AllReduce, name).unwrap();
+        let times: Times = [
+            (8, vec![(row("ring"), 9.0), (row("tree"), 1.0)]),
+            (32, vec![(row("ring"), 1.0), (row("tree"), 1.04)]),
+            (128, vec![(row("ring"), 1.0), (row("tree"), 2.0)]),
+            (512, vec![(row("ring"), 1.0), (row("tree"), 2.0)]),
+        ]
+        .into();
+        let found = Table::new(fastest(&times, Medium::Messages, 4)).to_string();
+        assert_eq!(found, "all_reduce messages 4 64 tree\nall_reduce messages 4 any ring\n");
+    }
+}

@@ -1,0 +1,120 @@
+//! Times of one algorithm: `perf`, in processes of its own.
+
+use serde_json::Value;
+use std::fmt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use unisono::schedule::{Algorithm, Collective, Spec};
+use unisono::select::Medium;
+use unisono_transports::affinity::cores;
+
+/// One collective among some ranks, over shared memory (`shm`) or sockets (`tcp`).
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Field<'a> {
+    pub(super) collective: Collective,
+    pub(super) transport: &'a str,
+    pub(super) ranks: usize,
+}
+
+/// What one size took.
+#[derive(Clone, Debug)]
+pub(super) struct Timing {
+    pub(super) bytes: usize,
+    pub(super) micros: f64,
+    /// What ran, by name.
+    pub(super) algorithm: String,
+}
+
+impl fmt::Display for Field<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} over {}, {} ranks", self.collective, self.transport, self.ranks)
+    }
+}
+
+impl Field<'_> {
+    /// What the ranks have between them here.
+    pub(super) fn medium(&self) -> Medium {
+        match (self.transport, self.ranks > cores().len()) {
+            ("shm", false) => Medium::Windows,
+            ("shm", true) => Medium::CrowdedWindows,
+            (_, false) => Medium::Messages,
+            (_, true) => Medium::Crowded,
+        }
+    }
+
+    /// Whatever can run.
+    pub(super) fn algorithms(&self) -> Vec<&'static Algorithm> {
+        let spec = Spec { ranks: self.ranks, root: 0, aggregation: 1 };
+        let reach = self.medium().reach();
+        let of_it = |row: &&Algorithm| row.collective == self.collective && row.reach <= reach;
+        Algorithm::ALL.iter().filter(of_it).filter(|row| (row.fits)(&spec)).collect()
+    }
+
+    /// Sizes in steps of four, from shares of eight bytes on.
+    pub(super) fn sizes(&self, max_bytes: usize) -> Vec<usize> {
+        let first = 8 * self.shares();
+        std::iter::successors(Some(first), |size| size.checked_mul(4))
+            .take_while(|&size| size <= max_bytes)
+            .collect()
+    }
+
+    /// Bytes of a share of so many.
+    pub(super) fn share(&self, bytes: usize) -> usize {
+        bytes / self.shares()
+    }
+
+    /// How many shares a size is: some sizes are those of all shares together.
+    fn shares(&self) -> usize {
+        use Collective::{AllReduce, Broadcast, Reduce};
+        if matches!(self.collective, AllReduce | Broadcast | Reduce) { 1 } else { self.ranks }
+    }
+
+    /// Times of an algorithm, or of `auto`.
+    pub(super) fn perf(&self, algo: &str, sizes: &[usize]) -> Result<Vec<Timing>, String> {
+        let file = std::env::temp_dir().join(format!("unisono-tune-{}.json", std::process::id()));
+        let sizes = sizes.iter().map(usize::to_string).collect::<Vec<_>>().join(",");
+        let ended = Command::new("/proc/self/exe")
+            .args([
+                "perf",
+                self.collective.name(),
+                "--no-floor",
+                "-c",
+                "0",
+                "--samples",
+                SAMPLES,
+                "--sizes",
+                &sizes,
+            ])
+            .args(["--transport", self.transport, "--algo", algo, "-N", &self.ranks.to_string(), "-J"])
+            .arg(&file)
+            .stdout(Stdio::null())
+            .status()
+            .map_err(|error| error.to_string())?;
+        if !ended.success() {
+            return Err(format!("{self}: {algo} failed"));
+        }
+        let times = read(&file);
+        // What is left over would only be one small file.
+        let _ = std::fs::remove_file(&file);
+        times
+    }
+}
+
+/// Milliseconds of samples for each size.
+const SAMPLES: &str = "20";
+
+fn read(file: &Path) -> Result<Vec<Timing>, String> {
+    let text = std::fs::read_to_string(file).map_err(|error| error.to_string())?;
+    let document: Value = serde_json::from_str(&text).map_err(|error| error.to_string())?;
+    let results = document["results"].as_array().ok_or("no results")?;
+    Ok(results.iter().filter_map(timing).collect())
+}
+
+fn timing(result: &Value) -> Option<Timing> {
+    let mut halves = ["out_of_place", "in_place"].into_iter();
+    Some(Timing {
+        bytes: result["size"].as_u64()? as usize,
+        micros: halves.find_map(|half| result[half]["time"].as_f64())?,
+        algorithm: result["algo"].as_str()?.to_owned(),
+    })
+}

@@ -1,0 +1,97 @@
+//! `tune`: measures every algorithm on this machine, and writes the table of the fastest or checks the one in use.
+
+mod check;
+mod fastest;
+mod measure;
+
+use crate::size;
+use measure::Field;
+use std::path::PathBuf;
+use unisono::schedule::Collective;
+use unisono::select::{ANY, Medium, Table};
+use unisono_transports::affinity::cores;
+
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    /// Numbers of ranks, the smallest first; the last also stands for larger ones.
+    #[arg(long, value_delimiter = ',', default_value = "2,4,8")]
+    ranks: Vec<usize>,
+    /// Between ranks that share memory (shm), or over sockets (tcp).
+    #[arg(long, value_delimiter = ',', default_value = "shm,tcp")]
+    transport: Vec<String>,
+    /// Only these collectives.
+    #[arg(long, value_delimiter = ',')]
+    collectives: Vec<String>,
+    /// Largest size in bytes.
+    #[arg(short = 'e', long = "maxbytes", value_parser = size::parse, default_value = "4M")]
+    max_bytes: usize,
+    /// Times that everything is measured; medians count.
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    rounds: u16,
+    /// File to write; `UNISONO_TABLE` names it to programs.
+    #[arg(short, long, default_value = "unisono-table.txt")]
+    out: PathBuf,
+    /// Write nothing: compare what is chosen here, by `UNISONO_TABLE` if that is set, with every algorithm. Fails if at some size
+    /// another one is more than 10 % faster.
+    #[arg(long, conflicts_with = "out")]
+    check: bool,
+}
+
+/// Measures, and writes the file or checks.
+pub(crate) fn run(arguments: &Arguments) -> Result<u8, String> {
+    let fields = fields(arguments)?;
+    if arguments.check { check(arguments, &fields) } else { write(arguments, &fields) }
+}
+
+/// What is measured, a line of the command after the other.
+fn fields(arguments: &Arguments) -> Result<Vec<Field<'_>>, String> {
+    let mut fields = Vec::new();
+    for transport in &arguments.transport {
+        if !["shm", "tcp"].contains(&transport.as_str()) {
+            return Err(format!("`{transport}` is neither shm nor tcp"));
+        }
+        for collective in Collective::ALL.into_iter().filter(|collective| wanted(arguments, *collective)) {
+            fields.extend(arguments.ranks.iter().map(|&ranks| Field { collective, transport, ranks }));
+        }
+    }
+    Ok(fields)
+}
+
+fn wanted(arguments: &Arguments, collective: Collective) -> bool {
+    collective != Collective::Barrier
+        && (arguments.collectives.is_empty()
+            || arguments.collectives.iter().any(|name| name == collective.name()))
+}
+
+fn write(arguments: &Arguments, fields: &[Field]) -> Result<u8, String> {
+    let mut choices = Vec::new();
+    for field in fields {
+        let is_last = Some(&field.ranks) == arguments.ranks.last();
+        let ranks_max = if is_last { most(field.medium()) } else { field.ranks };
+        choices.extend(fastest::measured(field, arguments.max_bytes, arguments.rounds, ranks_max)?);
+    }
+    let text = format!(
+        "# collective medium ranks_max bytes_max algorithm; measured by `unisono tune`\n{}",
+        Table::new(choices)
+    );
+    std::fs::write(&arguments.out, &text).map_err(|error| format!("{}: {error}", arguments.out.display()))?;
+    print!("{text}");
+    Ok(0)
+}
+
+/// Up to how many ranks the largest number that was measured stands for. What was measured with a core each is not for more ranks
+/// than cores, where sharing memory is cheapest in other ways.
+fn most(medium: Medium) -> usize {
+    if medium == Medium::Windows { cores().len() } else { ANY }
+}
+
+fn check(arguments: &Arguments, fields: &[Field]) -> Result<u8, String> {
+    println!("{}", check::head());
+    let mut all = check::Tally::default();
+    for field in fields {
+        let found = check::compare(field, arguments.max_bytes, arguments.rounds)?;
+        all = check::Tally { cells: all.cells + found.cells, behind: all.behind + found.behind };
+    }
+    println!("# {} of {} cells are more than 10 % behind the best fixed choice", all.behind, all.cells);
+    Ok(u8::from(all.behind > 0))
+}
