@@ -154,6 +154,7 @@ impl Engine {
             window,
             cell,
             number,
+            spot: sheet.spots.of(number),
             stamp: stamp(number, &tag),
             tag,
             dtype: job.dtype,

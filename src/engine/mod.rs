@@ -25,6 +25,7 @@ mod rotation;
 mod run;
 mod sheet;
 mod shrink;
+mod spots;
 mod stage;
 mod staging;
 mod trace;

@@ -21,6 +21,8 @@ pub(super) struct Ride<'e> {
     pub(super) window: &'e mut Window,
     pub(super) cell: Cell,
     pub(super) number: u64,
+    /// Where in the cells the data begins.
+    pub(super) spot: usize,
     pub(super) stamp: u64,
     pub(super) tag: Tag,
     pub(super) dtype: DType,
@@ -72,11 +74,11 @@ impl Ride<'_> {
                 self.vigil.wait(self.window, peer, self.cell, self.number, self.stamp, &self.tag)?;
             }
             Act::Lay { from, at } => {
-                let target = self.window.own_cell(self.cell, self.number, *at, from.len());
+                let target = self.window.own_cell(self.cell, self.number, self.spot + *at, from.len());
                 self.read(self.store, buffers.input(from.clone()).into(), target);
             }
             Act::Spread { from, at, into } => {
-                let target = self.window.own_cell(self.cell, self.number, *at, from.len());
+                let target = self.window.own_cell(self.cell, self.number, self.spot + *at, from.len());
                 let (input, output) = buffers.apart(into.clone());
                 copy_into(
                     &mut [(self.store, target), (Store::Cached, output.into())],
@@ -85,7 +87,7 @@ impl Ride<'_> {
             }
             Act::Keep { from, into } => self.keep(from, into, buffers),
             Act::Get { from, at, into } => {
-                let source = self.window.cell(*from, self.cell, self.number, *at, into.len());
+                let source = self.window.cell(*from, self.cell, self.number, self.spot + *at, into.len());
                 copy_to(Store::Cached, buffers.output(into.clone()).into(), source);
             }
             Act::Reduce { into, finish } => {
@@ -127,7 +129,9 @@ impl Ride<'_> {
     /// Where an operand is; nowhere in particular, if it is what the output has.
     fn operand<'s>(&'s self, operand: Operand, input: &'s [u8], bytes: usize) -> Source<'s> {
         match operand {
-            Operand::Cell { rank, at } => self.window.cell(rank, self.cell, self.number, at, bytes),
+            Operand::Cell { rank, at } => {
+                self.window.cell(rank, self.cell, self.number, self.spot + at, bytes)
+            }
             Operand::Input(at) => input[at..at + bytes].into(),
             Operand::Output => Source::from(&[][..]),
         }

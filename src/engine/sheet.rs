@@ -6,6 +6,7 @@
 //! once for each size; running it again is a walk over a short list.
 
 use super::layout::Layout;
+use super::spots::Spots;
 use super::{Job, Shares};
 use crate::call::Call;
 use crate::reduction::Reduction;
@@ -94,6 +95,7 @@ pub(super) struct Sheet {
     pub(super) acts: Vec<Act>,
     /// In which kind of cell the data of all ranks travels.
     pub(super) cell: Cell,
+    pub(super) spots: Spots,
     pub(super) operands: Vec<Operand>,
     /// Which of them is [`Operand::Output`], if one is.
     pub(super) own: Option<usize>,
@@ -112,6 +114,7 @@ impl Sheet {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Fit {
     cell: Cell,
+    spots: Spots,
     /// From one block to the next.
     stride: usize,
 }
@@ -121,8 +124,9 @@ impl Fit {
     /// peer reads.
     pub(super) fn new(blocks: usize, share_bytes: usize, spare: bool, ranks: usize) -> Option<Self> {
         let stride = share_bytes.next_multiple_of(8);
-        let cell = Cell::holding((blocks + usize::from(spare)) * stride, ranks)?;
-        Some(Self { cell, stride })
+        let bytes = (blocks + usize::from(spare)) * stride;
+        let cell = Cell::holding(bytes, ranks)?;
+        Some(Self { cell, spots: Spots::new(cell, bytes, ranks), stride })
     }
 }
 
@@ -170,6 +174,7 @@ impl Translation {
                 call,
                 acts: Vec::new(),
                 cell: fit.cell,
+                spots: fit.spots,
                 operands: Vec::new(),
                 own: None,
                 foreign_bytes: 0,

@@ -82,9 +82,18 @@ impl Cell {
         }
     }
 
+    /// Up to here one is filled. Whoever reads one to its end has its processor fetch some of what comes next: where half pages
+    /// are read as fast as they are written, by two ranks, from under the hands of the one that writes the next.
+    const fn filled(self, ranks: usize) -> usize {
+        match (self, ranks) {
+            (Cell::Medium, ..=2) => self.bytes() / 4 * 3,
+            _ => self.bytes(),
+        }
+    }
+
     /// The smallest that holds so many bytes, if each of `ranks` ranks has enough of them.
     pub fn holding(bytes: usize, ranks: usize) -> Option<Self> {
-        let found = Self::ALL.into_iter().find(|cell| bytes <= cell.bytes())?;
+        let found = Self::ALL.into_iter().find(|cell| bytes <= cell.filled(ranks))?;
         (found.count(ranks) >= Self::COUNT_MIN).then_some(found)
     }
 }
