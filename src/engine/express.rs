@@ -3,7 +3,7 @@
 use super::ledger::{CELLS, Kind};
 use super::plan::window_blocks;
 use super::ride::{Ride, keep_vigil, no_window, show_seen};
-use super::sheet::{Fit, Key, Sheet};
+use super::sheet::{Act, Fit, Key, Sheet};
 use super::stage::OPERANDS_MAX;
 use super::staging::{Choice, Staging, Timed};
 use super::{Engine, Job};
@@ -112,6 +112,9 @@ impl Engine {
         Ok(sheet.map(|sheet| {
             let shown_after = sheet.cell.count(self.mesh.ranks) / SHOWS_PER_LAP;
             self.express.unshown_max = self.express.unshown_max.min(shown_after);
+            if let Some(window) = self.mesh.window.as_mut().filter(|_| sheet.acts.contains(&Act::Post)) {
+                window.prepare_cells(sheet.cell);
+            }
             self.express.keep(sheet, algorithm)
         }))
     }

@@ -54,6 +54,7 @@ impl Engine {
     pub(super) fn run(&mut self, plan: &Plan, job: &mut Job<'_>, call: Call) -> Result<()> {
         let operation = self.operation(plan, job, call);
         let active = operation.channels;
+        self.prepare_window(plan, active);
         for (index, channel) in self.channels[..active].iter_mut().enumerate() {
             channel.scratch.prepare(plan.program.scratch, operation.slice_bytes);
             channel.run.begin(index, plan.program.strands.len());
@@ -72,6 +73,16 @@ impl Engine {
                 true => self.watch.moved(),
                 false => self.wait(active)?,
             }
+        }
+    }
+
+    /// Sees to the memory that this rank is about to stage in, on so many channels.
+    fn prepare_window(&mut self, plan: &Plan, channels: usize) {
+        let bytes = 2 * self.bank_bytes() * channels;
+        if plan.program.window > 0
+            && let Some(window) = &mut self.mesh.window
+        {
+            window.prepare(bytes);
         }
     }
 

@@ -60,11 +60,6 @@ impl Cell {
         }
     }
 
-    /// How many of this kind there is room for.
-    pub(crate) const fn room(self) -> u64 {
-        self.row().1
-    }
-
     /// Bytes of data in one.
     pub const fn bytes(self) -> usize {
         self.row().0

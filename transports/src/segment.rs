@@ -345,6 +345,11 @@ mod tests {
             (0..16 << 20).step_by(PAGE_BYTES).all(|at| peers.word(at).load(Ordering::Relaxed) == at as u64)
         );
         assert_eq!(own.resident(), 16 << 20);
+        // Whoever is late changes nothing, for nobody.
+        peers.fill_with_huge_pages(0, 16 << 20);
+        assert!(
+            (0..16 << 20).step_by(PAGE_BYTES).all(|at| own.word(at).load(Ordering::Relaxed) == at as u64)
+        );
         own.discard(0, 16 << 20);
         assert_eq!((own.resident(), peers.word(4 << 20).load(Ordering::Relaxed)), (0, 0));
     }

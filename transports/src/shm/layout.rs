@@ -5,14 +5,17 @@ use crate::flags::{BANK_WORDS, BANKS};
 use crate::notes::{SHEETS, TEXT_WORDS};
 use crate::segment::{HUGE_PAGE_BYTES, PAGE_BYTES};
 use crate::{Error, Geometry, Result};
+use std::ops::Range;
 
-/// Where everything is in a rank's segment: its cells, its notes, the boards of
-/// its channels, the FIFOs into it from every rank, its window, its heap.
+/// Where everything is in a rank's segment: its short cells, its notes, the boards of
+/// its channels, the FIFOs into it from every rank; and from huge pages on its long cells, its window, its heap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
     pub(super) geometry: Geometry,
     /// One less than how many cells of each kind are used.
     masks: [u64; Cell::ALL.len()],
+    /// Where those of each kind begin.
+    cells: [usize; Cell::ALL.len()],
     slot_stride: usize,
     ring_bytes: usize,
     rings: usize,
@@ -40,13 +43,15 @@ impl Layout {
         let ring_bytes = geometry.slots.checked_mul(slot_stride)?.checked_add(PAIR_BYTES)?;
         let rings = geometry.channels.checked_mul(BOARD_BYTES)?.checked_add(BOARDS)?;
         let end = ring_bytes.checked_mul(geometry.lanes)?.checked_mul(ranks)?.checked_add(rings)?;
-        let window = end.checked_next_multiple_of(PAGE_BYTES)?;
+        let (cells, end) = place_cells(ranks, end)?;
+        let window = end.checked_next_multiple_of(HUGE_PAGE_BYTES)?;
         let heap = window.checked_add(geometry.window_bytes)?.checked_next_multiple_of(HUGE_PAGE_BYTES)?;
         let bytes = heap.checked_add(geometry.heap_bytes)?.checked_next_multiple_of(PAGE_BYTES)?;
         let geometry = *geometry;
         (bytes <= isize::MAX as usize).then_some(Self {
             geometry,
             masks: Cell::ALL.map(|cell| cell.count(ranks) - 1),
+            cells,
             slot_stride,
             ring_bytes,
             rings,
@@ -101,7 +106,18 @@ impl Layout {
         match cell {
             // The way of what is smallest is the shortest.
             Cell::Short => SHORT_CELLS + index * LINE_BYTES,
-            _ => cells(cell) + index * stride(cell),
+            _ => self.cells[cell as usize] + index * stride(cell),
+        }
+    }
+
+    /// The huge pages for cells of this kind that are used: those that they fill, or the few that they share with other kinds.
+    pub(super) fn pages_of(&self, cell: Cell) -> Range<usize> {
+        let begin = self.cells[cell as usize];
+        let end = begin + bytes_of(cell, self.masks[cell as usize] + 1);
+        match cell {
+            Cell::Short | Cell::Medium => begin..begin,
+            _ if end - begin >= HUGE_PAGE_BYTES => begin..end,
+            _ => begin / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES..end.next_multiple_of(HUGE_PAGE_BYTES),
         }
     }
 
@@ -140,21 +156,29 @@ impl Layout {
     }
 }
 
-/// Where the cells of this kind begin.
-const fn cells(cell: Cell) -> usize {
-    match cell {
-        Cell::Short => SHORT_CELLS,
-        Cell::Medium => MEDIUM_CELLS,
-        Cell::Pages4 => end_of(Cell::Medium),
-        Cell::Pages8 => end_of(Cell::Pages4),
-        Cell::Pages16 => end_of(Cell::Pages8),
-        Cell::Pages32 => end_of(Cell::Pages16),
+/// Where the cells of each kind begin, the long ones behind `end`, and where they end.
+fn place_cells(ranks: usize, end: usize) -> Option<([usize; Cell::ALL.len()], usize)> {
+    let mut next = end.checked_next_multiple_of(HUGE_PAGE_BYTES)?;
+    let mut begin = Cell::ALL.map(|_| 0);
+    for cell in Cell::ALL {
+        let bytes = bytes_of(cell, cell.count(ranks));
+        begin[cell as usize] = match cell {
+            Cell::Short => SHORT_CELLS,
+            Cell::Medium => MEDIUM_CELLS,
+            _ => {
+                let fills_a_page = bytes >= HUGE_PAGE_BYTES;
+                let at = if fills_a_page { next.checked_next_multiple_of(HUGE_PAGE_BYTES)? } else { next };
+                next = at.checked_add(bytes)?;
+                at
+            }
+        }
     }
+    Some((begin, next))
 }
 
-/// Where they end, if there are as many as there may be.
-const fn end_of(cell: Cell) -> usize {
-    cells(cell) + cell.room() as usize * stride(cell)
+/// Bytes of so many cells.
+const fn bytes_of(cell: Cell, count: u64) -> usize {
+    count as usize * stride(cell)
 }
 
 /// What is in front of the data of a cell: its stamp. The data of a long one begins at a line, so that copies split none.
@@ -185,8 +209,8 @@ const SHORT_CELLS: usize = PAIR_BYTES;
 const TAGS: usize = SHORT_CELLS + Cell::COUNT_MAX as usize * LINE_BYTES;
 const TAG_BYTES: usize = TAG_WORDS * 8;
 const MEDIUM_CELLS: usize = (TAGS + Cell::COUNT_MAX as usize * TAG_BYTES).next_multiple_of(PAIR_BYTES);
-/// Where the cells end and the notes begin.
-const NOTES: usize = end_of(Cell::Pages32);
+/// Where the notes begin.
+const NOTES: usize = MEDIUM_CELLS + bytes_of(Cell::Medium, Cell::COUNT_MAX);
 const SHEET_BYTES: usize = ((2 + TEXT_WORDS) * 8).next_multiple_of(PAIR_BYTES);
 /// Where the boards begin.
 const BOARDS: usize = NOTES + SHEETS as usize * SHEET_BYTES;
@@ -253,6 +277,37 @@ mod tests {
                 prop_assert_eq!(start % if start == Layout::hint() { 8 } else { LINE_BYTES }, 0);
                 prop_assert!(start + bytes <= next, "{}+{} reaches into {}", start, bytes, next);
             }
+        }
+    }
+
+    #[test]
+    fn long_cells_have_the_huge_pages_that_they_fill_or_share_a_few() {
+        let geometry = Geometry {
+            lanes: 1,
+            slots: 1,
+            slot_bytes: 64,
+            channels: 1,
+            window_bytes: HUGE_PAGE_BYTES,
+            heap_bytes: 0,
+        };
+        for ranks in 1..20 {
+            let layout = Layout::new(ranks, &geometry).unwrap();
+            assert!(layout.pages_of(Cell::Short).is_empty() && layout.pages_of(Cell::Medium).is_empty());
+            for cell in Cell::ALL.into_iter().skip(2) {
+                let cells = layout.cell(cell, 0)..layout.cell(cell, cell.count(ranks) - 1) + stride(cell);
+                let pages = layout.pages_of(cell);
+                if cells.len() < HUGE_PAGE_BYTES {
+                    assert!(
+                        pages.start <= cells.start
+                            && cells.end <= pages.end
+                            && pages.len() <= 2 * HUGE_PAGE_BYTES
+                    );
+                    assert!(layout.ring(0, 0) < pages.start && pages.end <= layout.window());
+                } else {
+                    assert_eq!((pages.clone(), pages.start % HUGE_PAGE_BYTES), (cells, 0));
+                }
+            }
+            assert_eq!(layout.window() % HUGE_PAGE_BYTES, 0);
         }
     }
 

@@ -3,7 +3,7 @@
 use super::layout::Layout;
 use crate::cells::{self, Cell, Cells, TAG_WORDS};
 use crate::flags::{self, Announcer, Board};
-use crate::segment::Segment;
+use crate::segment::{HUGE_PAGE_BYTES, Segment};
 use crate::sync::{AtomicU64, Ordering};
 use crate::{Heap, Tag};
 use std::sync::Arc;
@@ -22,6 +22,9 @@ pub struct Window {
     heap: Arc<Heap>,
     /// This rank's account of its boards, one for each channel.
     announcers: Vec<Announcer>,
+    /// The kinds of cells that this rank has posted in, a bit each, and how much of its window it has written to.
+    prepared_cells: u8,
+    prepared_bytes: usize,
 }
 
 /// One channel's board in one rank's segment.
@@ -68,7 +71,7 @@ impl Window {
         let announcers = vec![Announcer::default(); layout.geometry.channels];
         let own = Arc::clone(&segments[rank]);
         let heap = Arc::new(Heap::new(own, layout.heap(), layout.geometry.heap_bytes));
-        Self { rank, segments, layout, heap, announcers }
+        Self { rank, segments, layout, heap, announcers, prepared_cells: 0, prepared_bytes: 0 }
     }
 
     #[inline]
@@ -109,6 +112,33 @@ impl Window {
     #[inline]
     pub fn bytes(&self) -> usize {
         self.layout.geometry.window_bytes
+    }
+
+    /// This rank is about to write to the first so many bytes of its window. At the first time they get huge pages: these cost a
+    /// tenth of the faults of small ones, here and wherever they are read.
+    #[inline]
+    pub fn prepare(&mut self, bytes: usize) {
+        if bytes > self.prepared_bytes {
+            self.prepare_more(bytes);
+        }
+    }
+
+    #[cold]
+    fn prepare_more(&mut self, bytes: usize) {
+        let bytes = bytes.next_multiple_of(HUGE_PAGE_BYTES).min(self.bytes());
+        let begin = self.layout.window() + self.prepared_bytes;
+        self.segments[self.rank].fill_with_huge_pages(begin, bytes.saturating_sub(self.prepared_bytes));
+        self.prepared_bytes = bytes;
+    }
+
+    /// The same for this rank's cells of one kind.
+    pub fn prepare_cells(&mut self, cell: Cell) {
+        let kind = 1 << cell as u8;
+        if self.prepared_cells & kind == 0 {
+            self.prepared_cells |= kind;
+            let pages = self.layout.pages_of(cell);
+            self.segments[self.rank].fill_with_huge_pages(pages.start, pages.len());
+        }
     }
 
     /// Memory of `rank`'s window, to read.
