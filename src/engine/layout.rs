@@ -8,6 +8,8 @@ pub(crate) struct Layout<'a> {
     shares: Shares<'a>,
     parts: usize,
     element: usize,
+    /// Where shares are even, the distance between the blocks of each.
+    even_stride: usize,
 }
 
 /// The shares of a buffer, as the caller counts them.
@@ -25,14 +27,18 @@ pub(crate) enum Shares<'a> {
 impl<'a> Layout<'a> {
     /// Cuts each share into `parts` blocks of whole elements of `element` bytes.
     pub(crate) fn new(shares: Shares<'a>, parts: usize, element: usize) -> Self {
-        Self { shares, parts, element }
+        let even_stride = match shares {
+            Shares::Even { bytes } => stride(bytes, parts, element),
+            Shares::Table(_) => 0,
+        };
+        Self { shares, parts, element, even_stride }
     }
 
     /// Bytes of the longest block among `shares` shares.
     pub(crate) fn longest_block(&self, shares: usize) -> usize {
         match self.shares {
             Shares::Even { .. } if shares == 0 => 0,
-            Shares::Even { bytes } => self.stride(bytes).min(bytes),
+            Shares::Even { bytes } => self.even_stride.min(bytes),
             Shares::Table(table) => {
                 table.iter().map(|&(_, bytes)| self.stride(bytes).min(bytes)).max().unwrap_or(0)
             }
@@ -47,21 +53,31 @@ impl<'a> Layout<'a> {
     }
 
     /// Where block `index` lies.
+    #[inline]
     pub(crate) fn block(&self, index: usize) -> Range<usize> {
-        let (offset, bytes) = match self.shares {
-            Shares::Even { bytes } => (index / self.parts * bytes, bytes),
-            Shares::Table(table) => table[index / self.parts],
+        // Every step asks for some, and divisions take their time.
+        let share = if self.parts == 1 { index } else { index / self.parts };
+        let part = index - share * self.parts;
+        let (offset, bytes, stride) = match self.shares {
+            Shares::Even { bytes } => (share * bytes, bytes, self.even_stride),
+            Shares::Table(table) => {
+                let (offset, bytes) = table[share];
+                (offset, bytes, self.stride(bytes))
+            }
         };
-        let (stride, part) = (self.stride(bytes), index % self.parts);
         offset + (part * stride).min(bytes)..offset + ((part + 1) * stride).min(bytes)
     }
 
     /// Distance between the blocks of a share: whole cache lines where the share is long
     /// enough that rounding up leaves no block much shorter than the others.
     pub(crate) fn stride(&self, bytes: usize) -> usize {
-        let even = bytes.div_ceil(self.parts).next_multiple_of(self.element);
-        if even >= ROUND_FROM_BYTES { even.next_multiple_of(LINE_BYTES) } else { even }
+        stride(bytes, self.parts, self.element)
     }
+}
+
+fn stride(bytes: usize, parts: usize, element: usize) -> usize {
+    let even = bytes.div_ceil(parts).next_multiple_of(element);
+    if even >= ROUND_FROM_BYTES { even.next_multiple_of(LINE_BYTES) } else { even }
 }
 
 /// Blocks from this size on start on cache lines of the buffer.
