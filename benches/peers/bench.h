@@ -2,7 +2,7 @@
  * back to back worth about a millisecond; its time is that of the slowest rank, divided by the calls; the
  * median over samples is printed. Only the calls are inside the clock. Sizes are counted as nccl-tests does.
  * One line for each size: COLLECTIVE,RANKS,BYTES,MICROSECONDS, or `!` and a reason in their place, then
- * where it is known ,MICROSECONDS of a flag between the cores of two ranks meanwhile; and at the end:
+ * where it is known ,MICROSECONDS of a flag between the cores of the first and the last rank meanwhile; and at the end:
  * measured,SECONDS of all that was not launching. */
 #pragma once
 #ifndef _GNU_SOURCE
@@ -50,6 +50,8 @@ static const double SAMPLE_SECONDS = 1e-3, LONG_CALL_SECONDS = 0.05;
 /* After so many limits without an end of one size there is something wrong. */
 static const double HANGS = 3;
 enum { CALLS_MAX = 2000, SAMPLES_MIN = 3, SAMPLES_MAX = 201 };
+/* Of short samples of a crowd, which a game disturbs more. */
+enum { SAMPLES_PER_GAME = 8 };
 
 static void fail(const char *what) {
     fprintf(stderr, "peer benchmark: %s\n", what);
@@ -140,12 +142,12 @@ static struct medians medians(const struct run *run, struct patience patience) {
     calls = clamp(SAMPLE_SECONDS / each, 1, CALLS_MAX);
     int samples = clamp(patience.samples / (calls * each), SAMPLES_MIN, SAMPLES_MAX);
     double hand_overs[SAMPLES_MAX];
-    int known = 0;
+    int known = 0, every = run->library->ranks == 2 || calls == 1 ? 1 : SAMPLES_PER_GAME;
     for (; taken < samples; taken++) {
-        if (run->table) {
+        if (run->table && taken % every == 0) {
             /* Nobody is in a call that needs the other while they play. */
             run->library->barrier();
-            double seconds = hand_over(run->table, run->library->rank);
+            double seconds = hand_over(run->table, run->library->rank, run->library->ranks);
             if (seconds >= 0) hand_overs[known++] = seconds;
         }
         times[taken] = sample(run, calls);
@@ -226,7 +228,7 @@ static int benchmark(const struct library *library, int arguments, char **values
     alarm((unsigned)(HANGS * patience.limit));
     size_t room = largest(arguments - 3, values + 3) / sizeof(float) + (size_t)library->ranks;
     float *input = buffer(room * sizeof(float)), *output = buffer(room * sizeof(float));
-    struct run run = {library, COLLECTIVES, input, output, 0, 0, table_of(library->ranks)};
+    struct run run = {library, COLLECTIVES, input, output, 0, 0, table_of()};
     for (size_t i = 0; i < room; i++) run.input[i] = given(library->rank, i);
     for (int i = 3; i < arguments; i++) {
         const char *sizes;

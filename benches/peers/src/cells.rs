@@ -21,7 +21,7 @@ pub(crate) struct Who {
 pub(crate) struct Cell {
     pub(crate) case: Case,
     pub(crate) bytes: usize,
-    /// How the cores were, where two ranks had one each.
+    /// How the cores were, of the first and the last rank.
     pub(crate) cores: Option<Cores>,
     /// Medians over the rounds that count, in microseconds.
     pub(crate) times: BTreeMap<Who, f64>,

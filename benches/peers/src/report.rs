@@ -68,8 +68,8 @@ fn method(about: &About<'_>) -> String {
          page. A sample is a barrier, then calls back to back worth about 1 ms; the slowest rank counts; the median over \
          samples worth {budget} ms, but at least three, is the time of a round; sizes whose three samples would take \
          more than {limit} s are skipped, and listed at the end; the median over rounds, in which all take turns, stands \
-         in the tables; cells in which unisono and the best peer are close have further rounds (`--more`). Of two ranks with a \
-         core each, rounds are compared that found the cores in the same state. Results are \
+         in the tables; cells in which unisono and the best peer are close have further rounds (`--more`). Rounds are \
+         compared that found the cores in the same state. Results are \
          verified once for each size. Sizes are nccl-tests': totals for all_gather, reduce_scatter and all_to_all. Of several settings of a library its best in each cell counts. *Ratio* is the \
          best peer's time over unisono's: below 1 the cell is lost. The *floor* is what `unisono perf --report-floor` \
          says that the machine allows: in shared memory the least traffic, every input read once and every output \
@@ -226,7 +226,7 @@ fn otherwise(cells: &[Cell]) -> String {
     let lost = ratios.iter().filter(|(.., ratio)| *ratio < 1.0).count();
     let mean = times(geometric_mean(ratios.iter().map(|(.., ratio)| *ratio)));
     let mut text = format!(
-        "\n## With the cores otherwise\n\nThe host moves the two cores: those of two ranks share a cache (near), or none (far), or are two \
+        "\n## With the cores otherwise\n\nThe host moves the cores: those of the first and the last rank share a cache (near), or none (far), or are two \
          threads of one core. Above, times in the state that most were measured in are compared; here, those in others, often of \
          single rounds: {} cells, {lost} of them lost, the geometric mean {mean}.\n\n\
          | case | cores | size | unisono, µs | best peer, µs | who | ratio |\n|---|---|--:|--:|--:|---|--:|\n",

@@ -12,7 +12,7 @@ use std::path::PathBuf;
 pub(crate) struct Outcome {
     pub(crate) what: What,
     pub(crate) value: Result<f64, String>,
-    /// Microseconds from core to core meanwhile, where two ranks had a core each.
+    /// Microseconds from the first rank's core to the last one's meanwhile, where that is known.
     pub(crate) hand_over: Option<f64>,
 }
 

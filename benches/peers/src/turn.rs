@@ -85,10 +85,10 @@ impl Contender<'_> {
     }
 }
 
-/// Where two ranks that have a core each find how far apart these are, and its path as long as it is there.
+/// Where the first and the last rank find how far apart their cores are, and its path as long as it is there.
 fn table(world: World, cores: usize) -> Option<(Table, PathBuf)> {
-    let alone = world.ranks == 2 && cores >= 2;
-    let table = alone.then(|| Table::new().and_then(|table| Ok((table.path()?, table))))?;
+    let apart = world.ranks >= 2 && cores >= 2;
+    let table = apart.then(|| Table::new().and_then(|table| Ok((table.path()?, table))))?;
     let (path, table) = table.inspect_err(|error| eprintln!("hand-overs are not measured: {error}")).ok()?;
     Some((table, path))
 }

@@ -111,7 +111,7 @@ pub(crate) struct Arguments {
     /// Leave the floor unmeasured, where many short runs follow each other.
     #[arg(long, hide = true)]
     no_floor: bool,
-    /// With --samples and two ranks: a table on which ranks find how far apart their cores are before each sample.
+    /// With --samples: a table on which the first and the last rank, bound to cores of their own, find how far apart these are.
     #[arg(long, hide = true, requires = "samples")]
     pub(super) table: Option<PathBuf>,
     /// Instead of times, tell what memory a communicator takes: idle, after 8 bytes, after 16 MiB.
