@@ -50,7 +50,7 @@ static const double SAMPLE_SECONDS = 1e-3, LONG_CALL_SECONDS = 0.05;
 /* After so many limits without an end of one size there is something wrong. */
 static const double HANGS = 3;
 enum { CALLS_MAX = 2000, SAMPLES_MIN = 3, SAMPLES_MAX = 201 };
-/* Of short samples of a crowd, which a game disturbs more. */
+/* Of short samples of more than two ranks, which a game disturbs more. */
 enum { SAMPLES_PER_GAME = 8 };
 
 static void fail(const char *what) {
@@ -145,7 +145,7 @@ static struct medians medians(const struct run *run, struct patience patience) {
     int known = 0, every = run->library->ranks == 2 || calls == 1 ? 1 : SAMPLES_PER_GAME;
     for (; taken < samples; taken++) {
         if (run->table && taken % every == 0) {
-            /* Nobody is in a call that needs the other while they play. */
+            /* Neither is in a call that needs the other while they play. */
             run->library->barrier();
             double seconds = hand_over(run->table, run->library->rank, run->library->ranks);
             if (seconds >= 0) hand_overs[known++] = seconds;

@@ -11,9 +11,11 @@
 #include <unistd.h>
 
 enum { TABLE_BYTES = 4096, APART_BYTES = 1024, LOOKS = 1000 };
-/* In a crowd somebody else may get the core in the middle of a game, so there are several, and the quickest counts. */
-enum { TURNS_ALONE = 100, GAMES_IN_A_CROWD = 5, TURNS_IN_A_CROWD = 20 };
-static const double HAND_OVER_PATIENCE = 0.1;
+/* With more than two ranks somebody else may get the core in the middle of a game, so there are several, and the
+ * quickest counts. */
+enum { TURNS_OF_TWO = 100, GAMES_OF_MANY = 5, TURNS_OF_MANY = 20 };
+/* Two that are bound to one core lose every game. */
+static const double HAND_OVER_PATIENCE = 0.02;
 /* A game's number is above its turns. */
 static const uint64_t GAME = (uint64_t)1 << 32;
 
@@ -75,8 +77,8 @@ static double play(char *table, int side, int turns) {
 
 static double quickest(char *table, int side) {
     double least = -1;
-    for (int game = 0; game < GAMES_IN_A_CROWD; game++) {
-        double seconds = play(table, side, TURNS_IN_A_CROWD);
+    for (int game = 0; game < GAMES_OF_MANY; game++) {
+        double seconds = play(table, side, TURNS_OF_MANY);
         if (seconds >= 0 && (least < 0 || seconds < least)) least = seconds;
     }
     return least;
@@ -112,5 +114,5 @@ static double quickest_apart(char *table, int side) {
 /* The first and the last rank play; negative for others. Two ranks have a core each. */
 static double hand_over(char *table, int rank, int ranks) {
     if (rank > 0 && rank < ranks - 1) return -1;
-    return ranks == 2 ? play(table, rank, TURNS_ALONE) : quickest_apart(table, rank > 0);
+    return ranks == 2 ? play(table, rank, TURNS_OF_TWO) : quickest_apart(table, rank > 0);
 }

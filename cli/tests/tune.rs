@@ -26,11 +26,13 @@ fn what_is_written_is_a_table() {
     let written = std::fs::read_to_string(&file).expect("a file");
     assert_eq!(written, text(&output));
     let table = Table::parse(&written).expect("a table").to_string();
+    // For how many ranks depends on the cores.
+    let is_last = |line: &str, collective| {
+        let words: Vec<_> = line.split(' ').collect();
+        words[0] == collective && words[1].ends_with("windows") && words[3] == "any"
+    };
     for collective in ["broadcast", "all_gather"] {
-        assert!(
-            table.lines().any(|line| line.starts_with(&format!("{collective} windows 2 any "))),
-            "{table}"
-        );
+        assert!(table.lines().any(|line| is_last(line, collective)), "{table}");
     }
 }
 

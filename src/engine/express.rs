@@ -105,18 +105,16 @@ impl Engine {
 
     fn new_sheet(&mut self, key: Key, job: &Job<'_>) -> Result<Option<usize>> {
         let algorithm = self.algorithm(job.collective, job.root, job.share_bytes_max, job.is_narrow())?;
-        let sheet = self.translate(key, job, algorithm);
-        if sheet.is_none() {
+        let Some(sheet) = self.translate(key, job, algorithm) else {
             self.express.refuse(key);
+            return Ok(None);
+        };
+        let shown_after = sheet.cell.count(self.mesh.ranks) / SHOWS_PER_LAP;
+        self.express.unshown_max = self.express.unshown_max.min(shown_after);
+        if let Some(window) = self.mesh.window.as_mut().filter(|_| sheet.acts.contains(&Act::Post)) {
+            window.prepare_cells(sheet.cell);
         }
-        Ok(sheet.map(|sheet| {
-            let shown_after = sheet.cell.count(self.mesh.ranks) / SHOWS_PER_LAP;
-            self.express.unshown_max = self.express.unshown_max.min(shown_after);
-            if let Some(window) = self.mesh.window.as_mut().filter(|_| sheet.acts.contains(&Act::Post)) {
-                window.prepare_cells(sheet.cell);
-            }
-            self.express.keep(sheet, algorithm)
-        }))
+        Ok(Some(self.express.keep(sheet, algorithm)))
     }
 
     fn translate(&self, key: Key, job: &Job<'_>, algorithm: &'static Algorithm) -> Option<Sheet> {

@@ -76,9 +76,10 @@ impl Engine {
         }
     }
 
-    /// Sees to the memory that this rank is about to stage in, on so many channels.
+    /// Sees to the memory that this rank is about to stage in, on so many channels: of large windows instances use only what the
+    /// cache holds.
     fn prepare_window(&mut self, plan: &Plan, channels: usize) {
-        let bytes = 2 * self.bank_bytes() * channels;
+        let bytes = (2 * self.bank_bytes() * channels).min(self.config.cache_bytes);
         if plan.program.window > 0
             && let Some(window) = &mut self.mesh.window
         {

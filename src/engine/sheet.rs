@@ -396,6 +396,12 @@ mod tests {
         assert_eq!([cell(7, 4, false), cell(7, 4, true)], [Some(Cell::Short), Some(Cell::Medium)]);
         assert_eq!([cell(1, 8188, true), cell(1, 8193, true)], [Some(Cell::Pages4), Some(Cell::Pages8)]);
         assert_eq!(Fit::new(1, 8188, true, 2).map(|fit| fit.stride), Some(8192));
+        // Two ranks leave room behind what they read.
+        let half_page = |bytes, ranks| Fit::new(1, bytes, false, ranks).map(|fit| fit.cell == Cell::Medium);
+        assert_eq!(
+            [half_page(1536, 2), half_page(1537, 2), half_page(1537, 3)],
+            [Some(true), Some(false), Some(true)]
+        );
         assert_eq!([cell(1, 128 << 10, false), cell(1, 128 << 10, true)], [Some(Cell::Pages32), None]);
     }
 }

@@ -259,7 +259,7 @@ fn refused(stream: &Stream, what: &str) -> Error {
 pub(crate) const HUNG_UP: &str = "it closed the connection";
 const MAGIC: &[u8; 8] = b"unisono\0";
 /// Of the handshake and of everything after it.
-pub(crate) const VERSION: u32 = 5;
+pub(crate) const VERSION: u32 = 6;
 /// Magic and version.
 const START_BYTES: usize = 12;
 const NONCE_BYTES: usize = 32;

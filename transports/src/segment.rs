@@ -157,8 +157,8 @@ impl Segment {
         }
     }
 
-    /// Makes huge pages of zeros wherever a whole one is inside, of memory that nobody has touched and that is about
-    /// to be. Where the system has none, small ones come when they are touched, as they do in memory of one process.
+    /// Makes huge pages wherever a whole one is inside, of memory that is about to be used and best has not been touched yet, by
+    /// nobody: then it takes a fraction of the time. Where the system has none, small ones come when they are touched, as they do in memory of one process.
     pub(crate) fn fill_with_huge_pages(&self, offset: usize, bytes: usize) {
         let inside =
             offset.next_multiple_of(HUGE_PAGE_BYTES)..(offset + bytes) / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES;

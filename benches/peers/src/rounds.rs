@@ -67,7 +67,7 @@ impl Plan {
         self.worlds.iter().copied().flat_map(all).chain((1..=more).flat_map(further)).collect()
     }
 
-    /// Twice as many where every rank has a core: some find the cores near, some far.
+    /// Twice as many where every rank has a core, as they are short: some find the cores near, some far.
     fn rounds_of(&self, world: World) -> usize {
         if world.ranks <= self.cores { self.rounds * 2 } else { self.rounds }
     }

@@ -13,7 +13,7 @@ pub(crate) struct Row {
     pub(crate) setting: String,
     /// Microseconds, GB/s, or a reason.
     pub(crate) outcome: Result<f64, String>,
-    /// Microseconds from core to core meanwhile, where ranks had a core each.
+    /// Microseconds from the first rank's core to the last one's meanwhile, where that is known.
     pub(crate) hand_over: Option<f64>,
 }
 

@@ -29,14 +29,14 @@ pub(super) struct Tally {
 /// Compares `auto` with every algorithm of a field, and prints a line for each size.
 pub(super) fn compare(field: &Field, max_bytes: usize, rounds: u16) -> Result<Tally, String> {
     let names: Vec<_> = field.algorithms().iter().map(|row| row.name).collect();
-    let mut cells = BTreeMap::new();
+    let mut cells: BTreeMap<usize, Cell> = BTreeMap::new();
     look(field, &names, &field.sizes(max_bytes), rounds, &mut cells)?;
     for name in names {
         let slower = |cell: &Cell| cell.ratio(name).is_some_and(|ratio| ratio > MOST);
         let again: Vec<_> = cells.iter().filter(|(_, cell)| slower(cell)).map(|(&bytes, _)| bytes).collect();
         if !again.is_empty() {
-            for bytes in &again {
-                cells.get_mut(bytes).map(|cell: &mut Cell| cell.ratios.remove(name));
+            for (_, cell) in cells.iter_mut().filter(|(bytes, _)| again.contains(bytes)) {
+                cell.ratios.remove(name);
             }
             look(field, &[name], &again, rounds * SECOND_LOOK, &mut cells)?;
         }

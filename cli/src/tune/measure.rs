@@ -71,6 +71,9 @@ impl Field<'_> {
 
     /// Times of an algorithm, or of `auto`.
     pub(super) fn perf(&self, algo: &str, sizes: &[usize]) -> Result<Vec<Timing>, String> {
+        if sizes.is_empty() {
+            return Ok(Vec::new());
+        }
         let file = std::env::temp_dir().join(format!("unisono-tune-{}.json", std::process::id()));
         let sizes = sizes.iter().map(usize::to_string).collect::<Vec<_>>().join(",");
         let ended = Command::new("/proc/self/exe")
@@ -107,7 +110,7 @@ fn read(file: &Path) -> Result<Vec<Timing>, String> {
     let text = std::fs::read_to_string(file).map_err(|error| error.to_string())?;
     let document: Value = serde_json::from_str(&text).map_err(|error| error.to_string())?;
     let results = document["results"].as_array().ok_or("no results")?;
-    Ok(results.iter().filter_map(timing).collect())
+    results.iter().map(|result| timing(result).ok_or_else(|| format!("no time in {result}"))).collect()
 }
 
 fn timing(result: &Value) -> Option<Timing> {

@@ -7,7 +7,7 @@ use crate::segment::{HUGE_PAGE_BYTES, PAGE_BYTES};
 use crate::{Error, Geometry, Result};
 use std::ops::Range;
 
-/// Where everything is in a rank's segment: its short cells, its notes, the boards of
+/// Where everything is in a rank's segment: its cells of less than a page, its notes, the boards of
 /// its channels, the FIFOs into it from every rank; and from huge pages on its long cells, its window, its heap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
@@ -110,14 +110,18 @@ impl Layout {
         }
     }
 
-    /// The huge pages for cells of this kind that are used: those that they fill, or the few that they share with other kinds.
+    /// The huge pages for cells of this kind that are used: those that they fill, or those that they share with other kinds, but for a
+    /// short tail.
     pub(super) fn pages_of(&self, cell: Cell) -> Range<usize> {
         let begin = self.cells[cell as usize];
         let end = begin + bytes_of(cell, self.masks[cell as usize] + 1);
         match cell {
             Cell::Short | Cell::Medium => begin..begin,
             _ if end - begin >= HUGE_PAGE_BYTES => begin..end,
-            _ => begin / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES..end.next_multiple_of(HUGE_PAGE_BYTES),
+            _ => {
+                let end = (end - TAIL_BYTES).next_multiple_of(HUGE_PAGE_BYTES);
+                begin / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES..end
+            }
         }
     }
 
@@ -159,7 +163,7 @@ impl Layout {
 /// Where the cells of each kind begin, the long ones behind `end`, and where they end.
 fn place_cells(ranks: usize, end: usize) -> Option<([usize; Cell::ALL.len()], usize)> {
     let mut next = end.checked_next_multiple_of(HUGE_PAGE_BYTES)?;
-    let mut begin = Cell::ALL.map(|_| 0);
+    let mut begin = [0; Cell::ALL.len()];
     for cell in Cell::ALL {
         let bytes = bytes_of(cell, cell.count(ranks));
         begin[cell as usize] = match cell {
@@ -181,20 +185,21 @@ const fn bytes_of(cell: Cell, count: u64) -> usize {
     count as usize * stride(cell)
 }
 
-/// What is in front of the data of a cell: its stamp. The data of a long one begins at a line, so that copies split none.
+/// What is in front of the data of a cell: its stamp, if it has one.
 const fn head_bytes(cell: Cell) -> usize {
     match cell {
         Cell::Short | Cell::Medium => STAMP_BYTES,
-        _ => LINE_BYTES,
+        _ => 0,
     }
 }
 
-/// From one cell to the next. Not a multiple of the page: else the stamps of all cells of all ranks would share one set
+/// From one cell to the next. Not a multiple of the page: else the first lines of all cells of all ranks would share one set
 /// of a cache.
 const fn stride(cell: Cell) -> usize {
     match cell {
         Cell::Short => LINE_BYTES,
-        _ => (head_bytes(cell) + cell.bytes()).next_multiple_of(PAIR_BYTES),
+        Cell::Medium => (STAMP_BYTES + cell.bytes()).next_multiple_of(PAIR_BYTES),
+        _ => cell.bytes() + PAIR_BYTES,
     }
 }
 
@@ -204,6 +209,8 @@ const PAIR_BYTES: usize = 2 * LINE_BYTES;
 const _: () = assert!(BANK_WORDS * 8 <= LINE_BYTES, "a bank is one line");
 const _: () = assert!(STAMP_BYTES + Cell::Short.bytes() == LINE_BYTES, "a short cell is one line");
 const STAMP_BYTES: usize = 8;
+/// So little of a huge page is no reason to have one.
+const TAIL_BYTES: usize = HUGE_PAGE_BYTES / 8;
 /// Short cells of one rank are lines side by side: few pages to find when many ranks share a core.
 const SHORT_CELLS: usize = PAIR_BYTES;
 const TAGS: usize = SHORT_CELLS + Cell::COUNT_MAX as usize * LINE_BYTES;
@@ -293,20 +300,22 @@ mod tests {
         for ranks in 1..20 {
             let layout = Layout::new(ranks, &geometry).unwrap();
             assert!(layout.pages_of(Cell::Short).is_empty() && layout.pages_of(Cell::Medium).is_empty());
+            let mut last = 0;
             for cell in Cell::ALL.into_iter().skip(2) {
                 let cells = layout.cell(cell, 0)..layout.cell(cell, cell.count(ranks) - 1) + stride(cell);
                 let pages = layout.pages_of(cell);
+                assert!(layout.ring(0, 0) < pages.start && pages.end <= layout.window());
+                assert_eq!(pages.start % HUGE_PAGE_BYTES, 0);
                 if cells.len() < HUGE_PAGE_BYTES {
-                    assert!(
-                        pages.start <= cells.start
-                            && cells.end <= pages.end
-                            && pages.len() <= 2 * HUGE_PAGE_BYTES
-                    );
-                    assert!(layout.ring(0, 0) < pages.start && pages.end <= layout.window());
+                    assert!(pages.start <= cells.start && cells.end <= pages.end + TAIL_BYTES);
+                    assert_eq!(pages.len() % HUGE_PAGE_BYTES, 0);
+                    last = pages.end;
                 } else {
-                    assert_eq!((pages.clone(), pages.start % HUGE_PAGE_BYTES), (cells, 0));
+                    assert_eq!(pages, cells);
                 }
             }
+            let most = if ranks > 4 { 1 } else { 2 };
+            assert!(ranks < 3 || last - layout.pages_of(Cell::Pages4).start <= most * HUGE_PAGE_BYTES);
             assert_eq!(layout.window() % HUGE_PAGE_BYTES, 0);
         }
     }

@@ -125,9 +125,9 @@ impl Window {
 
     #[cold]
     fn prepare_more(&mut self, bytes: usize) {
-        let bytes = bytes.next_multiple_of(HUGE_PAGE_BYTES).min(self.bytes());
+        let bytes = bytes.next_multiple_of(HUGE_PAGE_BYTES).min(self.bytes()).max(self.prepared_bytes);
         let begin = self.layout.window() + self.prepared_bytes;
-        self.segments[self.rank].fill_with_huge_pages(begin, bytes.saturating_sub(self.prepared_bytes));
+        self.segments[self.rank].fill_with_huge_pages(begin, bytes - self.prepared_bytes);
         self.prepared_bytes = bytes;
     }
 

@@ -26,7 +26,7 @@ impl<T: Element> Bench<'_, T> {
         let every = if self.comm.ranks() == 2 || calls == 1 { 1 } else { SAMPLES_PER_GAME };
         for taken in times.len()..count {
             if let Some(table) = table.as_ref().filter(|_| taken % every == 0) {
-                // Nobody is in an operation that needs the other while they play.
+                // Neither is in an operation that needs the other while they play.
                 self.comm.barrier()?;
                 hand_overs.extend(hand_over(table, self.comm.rank(), self.comm.ranks()));
             }
@@ -80,15 +80,15 @@ impl<T: Element> Bench<'_, T> {
     }
 }
 
-/// Microseconds of a flag from the first rank's core to the last one's, one way; other ranks do not know. In a crowd
-/// somebody else may get the core in the middle of a game, so there are several, and the quickest counts.
+/// Microseconds of a flag from the first rank's core to the last one's, one way; other ranks do not know. Where there
+/// are more than two, somebody else may get the core in the middle of a game, so there are several, and the quickest counts.
 fn hand_over(table: &Table, rank: usize, ranks: usize) -> Option<f64> {
     let side = match rank {
         0 => Side::Asking,
         _ if rank + 1 == ranks => Side::Answering,
         _ => return None,
     };
-    let (games, turns) = if ranks == 2 { ALONE } else { IN_A_CROWD };
+    let (games, turns) = if ranks == 2 { OF_TWO } else { OF_MANY };
     let quickest = (0..games).filter_map(|_| table.play(side, turns)).min();
     quickest.map(|one_way| one_way.as_secs_f64() * 1e6)
 }
@@ -107,10 +107,10 @@ pub(in crate::perf) fn median(mut times: Vec<f64>) -> f64 {
     (times[(times.len() - 1) / 2] + times[times.len() / 2]) / 2.0
 }
 
-/// Games and the turns of each: some ten microseconds, little beside a sample.
-const ALONE: (usize, u64) = (1, 100);
-const IN_A_CROWD: (usize, u64) = (5, 20);
-/// Of short samples of a crowd, which a game disturbs more.
+/// Games and the turns of each: some ten microseconds, little beside a sample, once both have a core.
+const OF_TWO: (usize, u64) = (1, 100);
+const OF_MANY: (usize, u64) = (5, 20);
+/// Of short samples of more than two ranks, which a game disturbs more.
 const SAMPLES_PER_GAME: usize = 8;
 const SAMPLE_SECONDS: f64 = 1e-3;
 const LONG_CALL_SECONDS: f64 = 0.05;
