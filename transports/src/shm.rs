@@ -85,6 +85,7 @@ pub(crate) fn connect_shared(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use unisono_cuda::{Source, Target, copy};
 
     const GEOMETRY: Geometry =
         Geometry { lanes: 1, slots: 2, slot_bytes: 64, channels: 1, window_bytes: 4096, heap_bytes: 0 };
@@ -109,5 +110,31 @@ mod tests {
         assert!(refused(3, vec![None, None, None]));
         assert!(refused(1, vec![Some(Segment::create(4096).unwrap()), None, None]));
         assert!(!refused(1, vec![None, None, None]));
+    }
+
+    #[test]
+    fn what_is_prepared_keeps_what_it_holds_and_nothing_else_is_touched() {
+        const HALF: usize = 2 << 20;
+        let geometry = Geometry { window_bytes: 2 * HALF, ..GEOMETRY };
+        let own = Arc::new(Segment::create(Layout::new(1, &geometry).unwrap().bytes()).unwrap());
+        let connected = connect_shared(0, 1, &geometry, vec![Some(Arc::clone(&own))]).unwrap();
+        let mut window = connected.window.unwrap();
+        let held = [7; 8];
+        window.prepare(0);
+        assert_eq!(own.resident(), 0, "nothing was asked for");
+        window.prepare(1);
+        let first = own.resident();
+        assert!(first > 0 && first <= HALF, "{first}");
+        window.prepare(1);
+        assert_eq!(own.resident(), first);
+        copy(window.target(0, 8, 8), Source::from(&held[..]));
+        copy(window.target(0, 2 * HALF - 8, 8), Source::from(&held[..]));
+        window.prepare(2 * HALF);
+        assert!((first..=2 * HALF).contains(&own.resident()));
+        let mut found = [0; 8];
+        for (at, expected) in [(8, held), (2 * HALF - 8, held), (HALF, [0; 8])] {
+            copy(Target::from(&mut found[..]), window.source(0, at, 8));
+            assert_eq!(found, expected, "at {at}");
+        }
     }
 }
