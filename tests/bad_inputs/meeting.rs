@@ -171,11 +171,11 @@ fn version() -> Told {
             rank.write_all(&start(7)).expect("sent");
             let mut answer = [0; 12];
             rank.read_exact(&mut answer).expect("an answer");
-            assert_eq!(answer[..], start(5), "it is told our version");
+            assert_eq!(answer[..], start(6), "it is told our version");
         });
         told(vec![
-            (guest(&at_older, 1, 2), &["speaks protocol version 7, this is 5", "run the same build"]),
-            (hasty(&at_ours, 0, 2), &["did not come in time: 1", "protocol version 7, this is 5"]),
+            (guest(&at_older, 1, 2), &["speaks protocol version 7, this is 6", "run the same build"]),
+            (hasty(&at_ours, 0, 2), &["did not come in time: 1", "protocol version 7, this is 6"]),
         ])
     })
 }

@@ -72,8 +72,10 @@ impl Pace for Patience {
 
     fn pause(&mut self, rounds: u32) {
         let spins = self.company.spins();
-        if rounds < spins {
+        if rounds <= 1 {
             self.since = None;
+        }
+        if rounds < spins {
             return std::hint::spin_loop();
         }
         let now = Instant::now();
@@ -106,7 +108,7 @@ impl Company {
         Self { peers: PEERS_SURE, wary: 0, shared: true }
     }
 
-    /// Rounds of spinning before the core is given away.
+    /// The round in which the core is given away first.
     fn spins(self) -> u32 {
         match self {
             Self { wary: 1.., .. } => SPINS_WARY,
@@ -182,8 +184,8 @@ impl Sockets {
 /// Rounds of spinning when nobody else wants the core: some microseconds of an engine's idle rounds,
 /// beyond which a yield to nobody adds little.
 const SPINS_ALONE: u32 = 60;
-/// When peers share it: enough for one that is running elsewhere to finish a small step.
-const SPINS_CROWDED: u32 = 2;
+/// When peers share it: none, as who is waited for most likely waits for the core.
+const SPINS_CROWDED: u32 = 1;
 /// When a stranger would take it for long: about as long as his slice.
 const SPINS_WARY: u32 = 20_000;
 /// A yield that comes back so soon went to nobody; a switch to another process and back takes longer.
