@@ -27,11 +27,11 @@ pub(crate) enum Shares<'a> {
 impl<'a> Layout<'a> {
     /// Cuts each share into `parts` blocks of whole elements of `element` bytes.
     pub(crate) fn new(shares: Shares<'a>, parts: usize, element: usize) -> Self {
-        let even_stride = match shares {
-            Shares::Even { bytes } => stride(bytes, parts, element),
-            Shares::Table(_) => 0,
-        };
-        Self { shares, parts, element, even_stride }
+        let mut layout = Self { shares, parts, element, even_stride: 0 };
+        if let Shares::Even { bytes } = layout.shares {
+            layout.even_stride = layout.stride(bytes);
+        }
+        layout
     }
 
     /// Bytes of the longest block among `shares` shares.
@@ -71,13 +71,9 @@ impl<'a> Layout<'a> {
     /// Distance between the blocks of a share: whole cache lines where the share is long
     /// enough that rounding up leaves no block much shorter than the others.
     pub(crate) fn stride(&self, bytes: usize) -> usize {
-        stride(bytes, self.parts, self.element)
+        let even = bytes.div_ceil(self.parts).next_multiple_of(self.element);
+        if even >= ROUND_FROM_BYTES { even.next_multiple_of(LINE_BYTES) } else { even }
     }
-}
-
-fn stride(bytes: usize, parts: usize, element: usize) -> usize {
-    let even = bytes.div_ceil(parts).next_multiple_of(element);
-    if even >= ROUND_FROM_BYTES { even.next_multiple_of(LINE_BYTES) } else { even }
 }
 
 /// Blocks from this size on start on cache lines of the buffer.

@@ -79,10 +79,11 @@ impl Engine {
     /// Sees to the memory that this rank is about to stage in, on so many channels: of large windows instances use only what the
     /// cache holds.
     fn prepare_window(&mut self, plan: &Plan, channels: usize) {
+        if plan.program.window == 0 {
+            return;
+        }
         let bytes = (2 * self.bank_bytes() * channels).min(self.config.cache_bytes);
-        if plan.program.window > 0
-            && let Some(window) = &mut self.mesh.window
-        {
+        if let Some(window) = &mut self.mesh.window {
             window.prepare(bytes);
         }
     }

@@ -121,8 +121,9 @@ pub(crate) fn post(cells: &impl Cells, cell: Cell, number: u64, stamp: u64, tag:
     for (place, &word) in cells.tag(number).iter().zip(&tag.0) {
         place.store(word, Ordering::Relaxed);
     }
-    if cell.stamped() != Cell::Short {
-        cells.stamp(cell.stamped(), number).store(stamp, Ordering::Release);
+    let stamped = cell.stamped();
+    if stamped != Cell::Short {
+        cells.stamp(stamped, number).store(stamp, Ordering::Release);
     }
     cells.stamp(Cell::Short, number).store(stamp, Ordering::Release);
 }
@@ -207,7 +208,7 @@ mod loom_tests {
     }
 
     #[test]
-    fn loom_a_long_post_is_read_whole_before_its_cell_is_used_again() {
+    fn loom_a_post_with_two_stamps_is_read_whole_before_its_cell_is_used_again() {
         read_whole(Cell::Medium);
     }
 

@@ -98,7 +98,7 @@ impl Layout {
         TAGS + (number % Cell::COUNT_MAX) as usize * TAG_BYTES
     }
 
-    /// Where the cell for post `number` begins, with its stamp.
+    /// Where the cell for post `number` begins, with its stamp if it has one.
     #[inline]
     pub(super) const fn cell(&self, cell: Cell, number: u64) -> usize {
         // Of a power of two, by which nothing need be divided.
@@ -110,14 +110,12 @@ impl Layout {
         }
     }
 
-    /// The huge pages for cells of this kind that are used: those that they fill, or those that they share with other kinds, but for a
-    /// short tail.
+    /// The huge pages for cells of this kind that are used, which they fill or share with other kinds, but for a short tail.
     pub(super) fn pages_of(&self, cell: Cell) -> Range<usize> {
         let begin = self.cells[cell as usize];
         let end = begin + bytes_of(cell, self.masks[cell as usize] + 1);
         match cell {
             Cell::Short | Cell::Medium => begin..begin,
-            _ if end - begin >= HUGE_PAGE_BYTES => begin..end,
             _ => {
                 let end = (end - TAIL_BYTES).next_multiple_of(HUGE_PAGE_BYTES);
                 begin / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES..end
@@ -305,13 +303,12 @@ mod tests {
                 let cells = layout.cell(cell, 0)..layout.cell(cell, cell.count(ranks) - 1) + stride(cell);
                 let pages = layout.pages_of(cell);
                 assert!(layout.ring(0, 0) < pages.start && pages.end <= layout.window());
-                assert_eq!(pages.start % HUGE_PAGE_BYTES, 0);
+                assert_eq!([pages.start % HUGE_PAGE_BYTES, pages.len() % HUGE_PAGE_BYTES], [0, 0]);
+                assert!(pages.start <= cells.start && cells.end <= pages.end + TAIL_BYTES);
                 if cells.len() < HUGE_PAGE_BYTES {
-                    assert!(pages.start <= cells.start && cells.end <= pages.end + TAIL_BYTES);
-                    assert_eq!(pages.len() % HUGE_PAGE_BYTES, 0);
                     last = pages.end;
                 } else {
-                    assert_eq!(pages, cells);
+                    assert_eq!(pages, cells.start..cells.start + HUGE_PAGE_BYTES);
                 }
             }
             let most = if ranks > 4 { 1 } else { 2 };
