@@ -11,7 +11,7 @@ use criterion::{BenchmarkGroup, BenchmarkId, Criterion, Throughput, criterion_gr
 use std::time::{Duration, Instant};
 use support::{Case, World, call, exercise};
 use unisono::schedule::Collective;
-use unisono::{Communicator, Config, Op};
+use unisono::{Communicator, Config, ReduceKind};
 
 const RANKS: [usize; 2] = [2, 4];
 const SIZES: [usize; 3] = [8, 32 << 10, 1 << 20];
@@ -39,15 +39,21 @@ fn measure(criterion: &mut Criterion, world: World, collectives: &[Collective]) 
             for bytes in SIZES {
                 group.throughput(Throughput::Bytes(bytes as u64));
                 let count = bytes / size_of::<f32>();
-                let case = Case { collective: *collective, op: Op::Sum, root: 0, count, in_place: false };
-                proven(group, bytes, &comms, case);
+                let case =
+                    Case { collective: *collective, op: ReduceKind::Sum, root: 0, count, in_place: false };
+                verify_and_measure(group, bytes, &comms, case);
             }
         }
     }
 }
 
 /// Proves the result at every rank, then measures.
-fn proven(group: &mut BenchmarkGroup<'_, WallTime>, bytes: usize, comms: &[Communicator], case: Case) {
+fn verify_and_measure(
+    group: &mut BenchmarkGroup<'_, WallTime>,
+    bytes: usize,
+    comms: &[Communicator],
+    case: Case,
+) {
     on_all(comms, |comm| exercise::<f32>(comm, case));
     group.bench_function(BenchmarkId::from_parameter(bytes), |bencher| {
         bencher.iter_custom(|calls| {
@@ -58,7 +64,7 @@ fn proven(group: &mut BenchmarkGroup<'_, WallTime>, bytes: usize, comms: &[Commu
 
 /// What so many calls take at this rank.
 fn time(comm: &Communicator, case: Case, calls: u64) -> Duration {
-    let (input, output) = case.collective.shares(comm.ranks(), case.root, comm.rank());
+    let (input, output) = case.collective.shares(comm.size(), case.root, comm.rank());
     let [input, mut output] = [input, output].map(|shares| vec![1f32; shares * case.count]);
     comm.barrier().expect("all ranks");
     let begun = Instant::now();

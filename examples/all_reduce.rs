@@ -5,7 +5,7 @@
 use unisono::{Avg, Communicator, Max, Sum};
 
 fn main() -> unisono::Result<()> {
-    let ranks = Communicator::threads(4)?;
+    let ranks = Communicator::local(4)?;
     std::thread::scope(|scope| {
         let threads: Vec<_> = ranks.into_iter().map(|comm| scope.spawn(move || rank_main(&comm))).collect();
         threads.into_iter().try_for_each(|thread| thread.join().expect("no rank panics"))
@@ -26,12 +26,6 @@ fn rank_main(comm: &Communicator) -> unisono::Result<()> {
 
     let mut mean = [comm.rank() as f64];
     comm.all_reduce(&mut mean, Avg)?;
-    println!(
-        "rank {} of {}: sum {}, max {largest:?}, mean {}",
-        comm.rank(),
-        comm.ranks(),
-        values[0],
-        mean[0]
-    );
+    println!("rank {} of {}: sum {}, max {largest:?}, mean {}", comm.rank(), comm.size(), values[0], mean[0]);
     Ok(())
 }

@@ -8,7 +8,7 @@ use unisono::{Communicator, Sum};
 const ELEMENTS: usize = 4 << 20;
 
 fn main() -> unisono::Result<()> {
-    let ranks = Communicator::threads(2)?;
+    let ranks = Communicator::local(2)?;
     std::thread::scope(|scope| {
         let threads: Vec<_> = ranks.into_iter().map(|comm| scope.spawn(move || rank_main(&comm))).collect();
         threads.into_iter().try_for_each(|thread| thread.join().expect("no rank panics"))
@@ -30,13 +30,13 @@ fn rank_main(comm: &Communicator) -> unisono::Result<()> {
 
     // Owned: the buffer moves in and comes back. Many may be in flight; they complete in order.
     let buckets: Vec<_> =
-        (0..8).map(|bucket| comm.start_all_reduce(vec![bucket as f32; 10_000], Sum)).collect();
+        (0..8).map(|bucket| comm.all_reduce_async(vec![bucket as f32; 10_000], Sum)).collect();
     for (bucket, pending) in buckets.into_iter().enumerate() {
         assert_eq!(pending.wait()?[0], 2.0 * bucket as f32);
     }
 
     // A handle is a future.
-    let pending = comm.start_all_reduce(vec![comm.rank() as u64; 3], Sum);
+    let pending = comm.all_reduce_async(vec![comm.rank() as u64; 3], Sum);
     assert_eq!(block_on(pending)?, [1, 1, 1]);
 
     let (launched, computed) = computed;

@@ -8,7 +8,7 @@ use unisono::{Communicator, Sum};
 const WIDTH: usize = 3;
 
 fn main() -> unisono::Result<()> {
-    let ranks = Communicator::threads(2 * WIDTH)?;
+    let ranks = Communicator::local(2 * WIDTH)?;
     std::thread::scope(|scope| {
         let threads: Vec<_> = ranks.into_iter().map(|comm| scope.spawn(move || rank_main(&comm))).collect();
         threads.into_iter().try_for_each(|thread| thread.join().expect("no rank panics"))
@@ -21,7 +21,7 @@ fn rank_main(world: &Communicator) -> unisono::Result<()> {
     // Same colour, same communicator; the key orders the ranks in it.
     let along_row = world.split(Some(row as u32), column as i32)?.expect("a colour was given");
     let along_column = world.split(Some(column as u32), row as i32)?.expect("a colour was given");
-    assert_eq!((along_row.ranks(), along_column.ranks()), (WIDTH, 2));
+    assert_eq!((along_row.size(), along_column.size()), (WIDTH, 2));
 
     let mut sum = [world.rank() as i32];
     along_row.all_reduce(&mut sum, Sum)?;

@@ -1,7 +1,7 @@
 //! What can go wrong, said so that the reader can act.
 
-use crate::call::Call;
-use crate::rendezvous::RendezvousError;
+use crate::bootstrap::BootstrapError;
+use crate::op_desc::OpDesc;
 use crate::schedule::Rank;
 use std::fmt;
 use std::time::Duration;
@@ -11,18 +11,18 @@ pub type Result<T> = std::result::Result<T, Error>;
 
 /// An error, with the party at fault and the place where it was seen.
 ///
-/// After any error but [`ErrorKind::Misuse`] the communicator is *poisoned*:
+/// After any error but [`ErrorKind::InvalidUsage`] the communicator is *poisoned*:
 /// every later call returns the same error, on every rank. Ranks that could not
-/// meet for another communicator ([`ErrorKind::Rendezvous`] from a split) still have the one they called.
+/// meet for another communicator ([`ErrorKind::Bootstrap`] from a split) still have the one they called.
 #[derive(Clone, Debug)]
-pub struct Error(Box<Story>);
+pub struct Error(Box<ErrorContext>);
 
 #[derive(Clone, Debug)]
-struct Story {
+struct ErrorContext {
     kind: ErrorKind,
     rank: Option<Rank>,
     host: String,
-    call: Option<Call>,
+    op: Option<OpDesc>,
     step: Option<u32>,
 }
 
@@ -35,14 +35,14 @@ pub enum ErrorKind {
         /// One rank.
         rank: Rank,
         /// What it called.
-        call: Call,
+        op: OpDesc,
         /// The other rank.
         other: Rank,
         /// What that one called.
-        other_call: Call,
+        other_op: OpDesc,
     },
     /// Two ranks mean different lengths for one message of an uneven collective.
-    Length {
+    CountMismatch {
         /// The rank that sent it.
         sender: Rank,
         /// Bytes it sent.
@@ -53,21 +53,21 @@ pub enum ErrorKind {
         expected: u64,
     },
     /// A rank died or its connection was cut.
-    PeerLost {
+    PeerFailed {
         /// Who.
         peer: Rank,
         /// What was seen.
         what: String,
     },
     /// A rank dropped its communicator while others still needed it.
-    PeerLeft {
+    PeerFinalized {
         /// Who.
         peer: Rank,
     },
     /// Nothing moved for as long as the configuration allows.
     Timeout {
         /// The ranks that were waited for, with what they last said they were doing.
-        waiting_for: Vec<(Rank, Option<Call>)>,
+        waiting_for: Vec<(Rank, Option<OpDesc>)>,
         /// Those of them whose operation is one of another communicator.
         elsewhere: Vec<Rank>,
         /// How long nothing moved.
@@ -90,27 +90,27 @@ pub enum ErrorKind {
         what: String,
     },
     /// The other ranks have shrunk the communicator without this one, which said nothing for too long.
-    LeftBehind {
+    Excluded {
         /// One of them.
         by: Rank,
     },
     /// A rank sent what no rank of this version sends.
-    Corrupt {
+    ProtocolViolation {
         /// Who.
         peer: Rank,
         /// What was seen.
         what: String,
     },
     /// The call cannot be carried out as it was made; nothing was sent.
-    Misuse(String),
+    InvalidUsage(String),
     /// Ranks could not find each other.
-    Rendezvous(RendezvousError),
+    Bootstrap(BootstrapError),
     /// The operating system said no.
     System(String),
     /// A GPU or its driver said no.
     Gpu(String),
     /// Not part of this build or not possible over this transport.
-    Unavailable(String),
+    Unsupported(String),
     /// A fault of this library; please report it.
     Bug(String),
 }
@@ -118,28 +118,28 @@ pub enum ErrorKind {
 impl Error {
     /// An error with no rank yet.
     pub(crate) fn new(kind: ErrorKind) -> Self {
-        Self(Box::new(Story { kind, rank: None, host: String::new(), call: None, step: None }))
+        Self(Box::new(ErrorContext { kind, rank: None, host: String::new(), op: None, step: None }))
     }
 
     /// A call that cannot be carried out.
-    pub(crate) fn misuse(what: impl Into<String>) -> Self {
-        Self::new(ErrorKind::Misuse(what.into()))
+    pub(crate) fn invalid_usage(what: impl Into<String>) -> Self {
+        Self::new(ErrorKind::InvalidUsage(what.into()))
     }
 
     /// Says who saw it, where, and in what. What is known already stays.
-    pub(crate) fn at(mut self, rank: Rank, host: &str, call: Option<Call>) -> Self {
+    pub(crate) fn with_rank(mut self, rank: Rank, host: &str, call: Option<OpDesc>) -> Self {
         if self.0.rank.is_none() {
             self.0.rank = Some(rank);
             self.0.host = host.to_owned();
         }
-        self.0.call = self.0.call.or(call);
+        self.0.op = self.0.op.or(call);
         self
     }
 
     /// Says in which operation it was seen, and in which of its steps.
     #[cfg(feature = "gpu")]
-    pub(crate) fn seen_in(mut self, call: Call, step: Option<u32>) -> Self {
-        (self.0.call, self.0.step) = (Some(call), step);
+    pub(crate) fn with_op(mut self, call: OpDesc, step: Option<u32>) -> Self {
+        (self.0.op, self.0.step) = (Some(call), step);
         self
     }
 
@@ -154,25 +154,25 @@ impl Error {
     }
 
     /// The operation in which it was seen.
-    pub fn call(&self) -> Option<&Call> {
-        self.0.call.as_ref()
+    pub fn op(&self) -> Option<&OpDesc> {
+        self.0.op.as_ref()
     }
 
     /// Whether the communicator is still good.
-    pub fn is_misuse(&self) -> bool {
-        matches!(self.0.kind, ErrorKind::Misuse(_) | ErrorKind::Unavailable(_))
+    pub fn is_invalid_usage(&self) -> bool {
+        matches!(self.0.kind, ErrorKind::InvalidUsage(_) | ErrorKind::Unsupported(_))
     }
 }
 
 impl ErrorKind {
-    fn advice(&self) -> &'static str {
+    fn help(&self) -> &'static str {
         match self {
             ErrorKind::Mismatch { .. } => "make every rank call the same operations in the same order",
-            ErrorKind::Length { .. } => "the counts given on the two ranks must agree",
-            ErrorKind::PeerLost { .. } => {
+            ErrorKind::CountMismatch { .. } => "the counts given on the two ranks must agree",
+            ErrorKind::PeerFailed { .. } => {
                 "look at that rank's own output and exit code, then restart the job or go on with `shrink`"
             }
-            ErrorKind::PeerLeft { .. } => "keep the communicator until every rank is done with it",
+            ErrorKind::PeerFinalized { .. } => "keep the communicator until every rank is done with it",
             ErrorKind::Timeout { .. } => {
                 "look at what those ranks are doing, or raise UNISONO_TIMEOUT_MS if they are only slow"
             }
@@ -180,15 +180,15 @@ impl ErrorKind {
                 "look for where it comes from on that rank, or let it pass with UNISONO_CHECK_FINITE=off"
             }
             ErrorKind::Aborted { .. } => "make a new communicator to go on, for example with `shrink`",
-            ErrorKind::LeftBehind { .. } => "end this process; another one may take its place",
-            ErrorKind::Corrupt { .. } => {
+            ErrorKind::Excluded { .. } => "end this process; another one may take its place",
+            ErrorKind::ProtocolViolation { .. } => {
                 "check that all ranks run the same build, and that hosts and network are sound"
             }
-            ErrorKind::Misuse(_) => "correct the call; the communicator is unharmed",
-            ErrorKind::Rendezvous(failure) => failure.advice(),
+            ErrorKind::InvalidUsage(_) => "correct the call; the communicator is unharmed",
+            ErrorKind::Bootstrap(failure) => failure.help(),
             ErrorKind::Gpu(_) => "look at what the driver says of this GPU (nvidia-smi, dmesg)",
             ErrorKind::System(_) => "check limits and permissions on this host",
-            ErrorKind::Unavailable(_) => "choose another transport or algorithm",
+            ErrorKind::Unsupported(_) => "choose another transport or algorithm",
             ErrorKind::Bug(_) => "please report this",
         }
     }
@@ -197,14 +197,14 @@ impl ErrorKind {
 impl fmt::Display for ErrorKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            ErrorKind::Mismatch { rank, call, other, other_call } => {
+            ErrorKind::Mismatch { rank, op: call, other, other_op: other_call } => {
                 write!(f, "rank {rank} called {call}, but rank {other} called {other_call}")
             }
-            ErrorKind::Length { sender, sent, receiver, expected } => {
+            ErrorKind::CountMismatch { sender, sent, receiver, expected } => {
                 write!(f, "rank {sender} sent {sent} bytes where rank {receiver} expected {expected}")
             }
-            ErrorKind::PeerLost { peer, what } => write!(f, "rank {peer} is gone ({what})"),
-            ErrorKind::PeerLeft { peer } => write!(f, "rank {peer} has left the communicator"),
+            ErrorKind::PeerFailed { peer, what } => write!(f, "rank {peer} is gone ({what})"),
+            ErrorKind::PeerFinalized { peer } => write!(f, "rank {peer} has left the communicator"),
             ErrorKind::Timeout { waiting_for, elsewhere, after } => {
                 write!(f, "nothing moved for {:.1} s, waiting for ", after.as_secs_f64())?;
                 for (index, (rank, call)) in waiting_for.iter().enumerate() {
@@ -223,18 +223,20 @@ impl fmt::Display for ErrorKind {
             ErrorKind::NotFinite { rank, index, what } => {
                 write!(f, "element {index} of what rank {rank} gave is {what}")
             }
-            ErrorKind::LeftBehind { by } => {
+            ErrorKind::Excluded { by } => {
                 write!(
                     f,
                     "rank {by} and others have gone on without this one, which said nothing for too long"
                 )
             }
-            ErrorKind::Corrupt { peer, what } => write!(f, "rank {peer} sent something impossible: {what}"),
-            ErrorKind::Rendezvous(failure) => failure.fmt(f),
-            ErrorKind::Misuse(what)
+            ErrorKind::ProtocolViolation { peer, what } => {
+                write!(f, "rank {peer} sent something impossible: {what}")
+            }
+            ErrorKind::Bootstrap(failure) => failure.fmt(f),
+            ErrorKind::InvalidUsage(what)
             | ErrorKind::System(what)
             | ErrorKind::Gpu(what)
-            | ErrorKind::Unavailable(what)
+            | ErrorKind::Unsupported(what)
             | ErrorKind::Bug(what) => f.write_str(what),
         }
     }
@@ -245,7 +247,7 @@ impl fmt::Display for Error {
         let story = &*self.0;
         if let Some(rank) = story.rank {
             write!(f, "rank {rank} on {}", story.host)?;
-            if let Some(call) = &story.call {
+            if let Some(call) = &story.op {
                 write!(f, " in {call}")?;
             }
             if let Some(step) = story.step {
@@ -253,7 +255,7 @@ impl fmt::Display for Error {
             }
             write!(f, ": ")?;
         }
-        write!(f, "{}; {}", story.kind, story.kind.advice())
+        write!(f, "{}; {}", story.kind, story.kind.help())
     }
 }
 
@@ -263,9 +265,9 @@ impl From<unisono_transports::Error> for Error {
     fn from(error: unisono_transports::Error) -> Self {
         use unisono_transports::Error as From;
         Self::new(match error {
-            From::Lost { peer, what } => ErrorKind::PeerLost { peer, what },
-            From::Corrupt { peer, what } => ErrorKind::Corrupt { peer, what },
-            From::Misuse(what) => ErrorKind::Misuse(what),
+            From::ConnectionLost { peer, what } => ErrorKind::PeerFailed { peer, what },
+            From::ProtocolViolation { peer, what } => ErrorKind::ProtocolViolation { peer, what },
+            From::InvalidUsage(what) => ErrorKind::InvalidUsage(what),
             #[cfg(feature = "gpu")]
             From::Gpu(error) => ErrorKind::Gpu(error.to_string()),
             other => ErrorKind::System(other.to_string()),

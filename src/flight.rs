@@ -1,18 +1,18 @@
 //! What a rank did last: the flight recorder, as callers and `unisono analyze` see it.
 
-use crate::call::Call;
+use crate::op_desc::OpDesc;
 use crate::schedule::Rank;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// The last operations of one rank of one communicator; see [`Communicator::flight`](crate::Communicator::flight).
+/// The last operations of one rank of one communicator; see [`Communicator::flight_record`](crate::Communicator::flight_record).
 ///
 /// Times are since the communicator was made. Reading the clock would be a tenth of the smallest operations, so it is
 /// read for those that move many bytes, at the start of one in 64 of the others, and in those that have to wait long.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
-pub struct Flight {
+pub struct FlightRecord {
     /// A number that the ranks of this communicator share, and no other communicator has; zero over a mesh that the caller made.
     pub communicator: u64,
     /// How often what it comes from was shrunk since its ranks met.
@@ -32,19 +32,19 @@ pub struct Flight {
     /// The error that ended the communicator, if one did.
     pub error: Option<String>,
     /// The last operations, in the order in which they began.
-    pub operations: Vec<Recorded>,
+    pub operations: Vec<OpRecord>,
 }
 
 /// One operation on record.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
-pub struct Recorded {
+pub struct OpRecord {
     /// Which operation of this communicator at this rank, from 1.
     pub number: u64,
     /// What was called.
-    pub call: Call,
+    pub op: OpDesc,
     /// How far it is.
-    pub progress: Progress,
+    pub state: OpState,
     /// When it began, or first had to wait, where the clock was read.
     pub started: Option<Duration>,
     /// When it was through, where the clock was read.
@@ -55,7 +55,7 @@ pub struct Recorded {
 
 /// How far an operation is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Progress {
+pub enum OpState {
     /// It has begun.
     Started,
     /// This rank is through with it.
@@ -64,21 +64,22 @@ pub enum Progress {
     Failed,
 }
 
-impl Progress {
+impl OpState {
     fn name(self) -> &'static str {
         match self {
-            Progress::Started => "started",
-            Progress::Done => "done",
-            Progress::Failed => "failed",
+            OpState::Started => "started",
+            OpState::Done => "done",
+            OpState::Failed => "failed",
         }
     }
 }
 
-impl Flight {
+impl FlightRecord {
     /// As JSON, as `unisono analyze` reads it.
-    pub fn json(&self) -> String {
-        let Flight { communicator, epoch, rank, ranks, transport, enqueued, .. } = self;
-        let (host, error) = (quoted(&self.host), self.error.as_deref().map_or("null".to_owned(), quoted));
+    pub fn to_json(&self) -> String {
+        let FlightRecord { communicator, epoch, rank, ranks, transport, enqueued, .. } = self;
+        let (host, error) =
+            (json_string(&self.host), self.error.as_deref().map_or("null".to_owned(), json_string));
         let mut text = format!(
             "{{\"communicator\": \"{communicator:016x}\", \"epoch\": {epoch}, \"rank\": {rank}, \"ranks\": {ranks}, \
              \"host\": {host}, \"transport\": \"{transport}\", \"now_ms\": {}, \"enqueued\": {enqueued}, \
@@ -94,22 +95,22 @@ impl Flight {
 
     /// Writes it into `folder`, in one piece; the file.
     pub(crate) fn dump(&self, folder: &Path) -> std::io::Result<PathBuf> {
-        let Flight { communicator, epoch, rank, .. } = self;
+        let FlightRecord { communicator, epoch, rank, .. } = self;
         let file = folder.join(format!("unisono-{communicator:016x}-{epoch}-rank-{rank}.json"));
         let unfinished = file.with_extension(format!("{}.part", std::process::id()));
         std::fs::create_dir_all(folder)?;
-        std::fs::write(&unfinished, self.json())?;
+        std::fs::write(&unfinished, self.to_json())?;
         std::fs::rename(&unfinished, &file)?;
         Ok(file)
     }
 }
 
-impl Recorded {
+impl OpRecord {
     fn write_json(&self, text: &mut String) {
-        let Recorded { number, call, progress, .. } = self;
+        let OpRecord { number, op: call, state: progress, .. } = self;
         let or_null = |number: Option<u64>| number.map_or("null".to_owned(), |number| number.to_string());
         let (sequence, of_all, algorithm) =
-            (call.sequence, call.is_of_all(), call.algorithm_name().unwrap_or(""));
+            (call.sequence, call.is_collective(), call.algorithm_name().unwrap_or(""));
         let (bytes, peer) = (or_null(call.bytes()), or_null(self.peer.map(|peer| peer as u64)));
         let (started, ended) = (milliseconds(self.started), milliseconds(self.ended));
         // Writing to a string cannot fail.
@@ -118,7 +119,7 @@ impl Recorded {
             "{{\"number\": {number}, \"sequence\": {sequence}, \"of_all\": {of_all}, \"call\": {}, \
              \"algorithm\": \"{algorithm}\", \"bytes\": {bytes}, \"state\": \"{}\", \"started_ms\": {started}, \
              \"ended_ms\": {ended}, \"peer\": {peer}}}",
-            quoted(&call.to_string()),
+            json_string(&call.to_string()),
             progress.name()
         );
     }
@@ -129,7 +130,7 @@ fn milliseconds(time: Option<Duration>) -> String {
 }
 
 /// As a JSON string.
-pub(crate) fn quoted(text: &str) -> String {
+pub(crate) fn json_string(text: &str) -> String {
     let mut quoted = String::from("\"");
     for letter in text.chars() {
         match letter {
@@ -147,7 +148,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn texts_are_quoted_as_json_wants_it() {
-        assert_eq!(quoted("a \"b\" \\ c\n"), r#""a \"b\" \\ c\u000a""#);
+    fn json_string_escapes_control_and_quotes() {
+        assert_eq!(json_string("a \"b\" \\ c\n"), r#""a \"b\" \\ c\u000a""#);
     }
 }

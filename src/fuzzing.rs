@@ -1,20 +1,21 @@
 //! The parsers of texts and notes from outside, each as one function of bytes: whatever they are, it ends and does not panic,
 //! and what it makes of them comes back from what is written of it. `fuzz/run` looks for bytes that show otherwise.
 
+use crate::bootstrap::UniqueId;
+use crate::bootstrap::fuzzing as bootstrap;
 use crate::config::Config;
-use crate::rendezvous::{UniqueId, fuzzing as meeting};
-use crate::select::Table;
+use crate::select::TuningTable;
 
 /// One of them.
-pub type Parse = fn(&[u8]);
+pub type ParserFn = fn(&[u8]);
 
 /// Them, by name.
-pub const TARGETS: &[(&str, Parse)] = &[
-    ("note", crate::engine::fuzz_notes),
-    ("introduction", |bytes| meeting::introduction(&String::from_utf8_lossy(bytes))),
-    ("verdict", |bytes| meeting::verdict(&String::from_utf8_lossy(bytes))),
-    ("id", id),
-    ("table", table),
+pub const TARGETS: &[(&str, ParserFn)] = &[
+    ("control_msg", crate::engine::fuzz_control_msg),
+    ("join_request", |bytes| bootstrap::join_request(&String::from_utf8_lossy(bytes))),
+    ("root_reply", |bytes| bootstrap::root_reply(&String::from_utf8_lossy(bytes))),
+    ("unique_id", id),
+    ("tuning_table", table),
     ("setting", setting),
 ];
 
@@ -26,8 +27,8 @@ fn id(bytes: &[u8]) {
 }
 
 fn table(bytes: &[u8]) {
-    if let Ok(table) = Table::parse(&String::from_utf8_lossy(bytes)) {
-        let again = Table::parse(&table.to_string()).expect("what was written");
+    if let Ok(table) = TuningTable::parse(&String::from_utf8_lossy(bytes)) {
+        let again = TuningTable::parse(&table.to_string()).expect("what was written");
         assert_eq!(again.to_string(), table.to_string());
     }
 }
@@ -37,7 +38,7 @@ fn setting(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
     let mut config = Config::default();
     match text.split_once('=') {
-        Some((name, value)) if name != "TABLE" => drop(config.set(name, value)),
+        Some((name, value)) if name != "TUNING_FILE" => drop(config.set(name, value)),
         _ => {}
     }
     // Whatever can be set can be laid out, or is refused.
@@ -73,10 +74,10 @@ mod tests {
             "=",
             "#",
             "any",
-            "windows",
+            "shm",
             "ring",
             "all_reduce",
-            "SLOT_BYTES",
+            "FIFO_SLOT_BYTES",
             "TIMEOUT_MS",
             "00000000000000000000000000000000",
             "é",
@@ -88,7 +89,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_comes_is_parsed_without_panic_and_survives_being_written(text in text(), bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+        fn parsers_never_panic_and_output_round_trips(text in text(), bytes in prop::collection::vec(any::<u8>(), 0..200)) {
             for (_, parse) in TARGETS {
                 parse(text.as_bytes());
                 parse(&bytes);
@@ -97,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn every_parser_has_seeds_and_survives_them() {
+    fn parsers_accept_every_corpus_seed() {
         for (name, parse) in TARGETS {
             let seeds =
                 std::fs::read_dir(format!("{}/fuzz/corpus/{name}", env!("CARGO_MANIFEST_DIR"))).unwrap();
@@ -108,16 +109,16 @@ mod tests {
     }
 
     #[test]
-    fn every_setting_of_any_number_can_be_laid_out_or_is_refused() {
+    fn settings_of_any_number_are_laid_out_or_rejected() {
         for name in [
-            "SLOTS",
-            "SLOT_BYTES",
-            "HEAP_BYTES",
-            "WINDOW_BYTES",
+            "FIFO_DEPTH",
+            "FIFO_SLOT_BYTES",
+            "SYMMETRIC_HEAP_BYTES",
+            "SHM_WINDOW_BYTES",
             "CHANNELS",
-            "SOCKETS",
+            "SOCKETS_PER_PEER",
             "TIMEOUT_MS",
-            "GPU_SLOT_BYTES",
+            "GPU_FIFO_SLOT_BYTES",
         ] {
             for value in [0, 1, 4096, 1 << 46, usize::MAX / 2, usize::MAX] {
                 setting(format!("{name}={value}").as_bytes());

@@ -4,7 +4,7 @@
 //! ```
 //! use unisono::{Communicator, Sum};
 //!
-//! let ranks = Communicator::threads(4)?;
+//! let ranks = Communicator::local(4)?;
 //! std::thread::scope(|scope| {
 //!     for comm in ranks {
 //!         scope.spawn(move || {
@@ -26,7 +26,7 @@
 //! that builds it.
 #![forbid(unsafe_code)]
 
-mod call;
+pub mod bootstrap;
 mod communicator;
 mod config;
 #[cfg(feature = "gpu")]
@@ -37,19 +37,20 @@ mod flight;
 #[cfg(any(test, feature = "fuzzing"))]
 #[doc(hidden)]
 pub mod fuzzing;
-mod reduction;
-pub mod rendezvous;
+mod op_desc;
+mod reduce_op;
 pub mod schedule;
 pub mod select;
 pub mod status;
 mod sync;
 
-pub use call::{Call, Kind};
-pub use communicator::{Communicator, Group, Lent, Pending, Scope, Scoped};
-pub use config::{Config, GpuSizes, Order, Transport, algorithms};
-pub use engine::{MemoryUse, Traffic};
+pub use crate::bootstrap::{BootstrapError, UniqueId};
+pub use crate::op_desc::{OpDesc, OpKind};
+pub use crate::reduce_op::ReduceOp;
+pub use crate::reduce_op::ReduceOp::{Avg, Max, Min, PreMulSum, Prod, Sum};
+pub use communicator::{Communicator, Group, Scope, ScopedWork, SymmetricBuffer, Work};
+pub use config::{Config, DeviceConfig, ReductionOrder, Transport, parse_algorithms};
+pub use engine::{MemoryStats, TrafficStats};
 pub use error::{Error, ErrorKind, Result};
-pub use flight::{Flight, Progress, Recorded};
-pub use reduction::Reduction::{self, Avg, Max, Min, PreMulSum, Prod, Sum};
-pub use rendezvous::{RendezvousError, UniqueId};
-pub use unisono_cuda::{DType, Element, F8E4M3, F8E5M2, Op, Scalar, bf16, f16};
+pub use flight::{FlightRecord, OpRecord, OpState};
+pub use unisono_cuda::{DType, Element, F8E4M3, F8E5M2, ReduceKind, Scalar, bf16, f16};

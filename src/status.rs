@@ -1,29 +1,29 @@
 //! What the ranks of a running job are doing: asked by `unisono status`, answered by a thread of every process.
 //!
-//! A process listens under a name within its host, where `UNISONO_STATUS=on` says so, as it does under `unisono run`. Whoever
+//! A process listens under a name within its host, where `UNISONO_STATUS_SERVER=on` says so, as it does under `unisono run`. Whoever
 //! asks must be the same user and know the job's secret.
 
+use crate::bootstrap::{UniqueId, recv_text, send_text};
 use crate::error::{Error, ErrorKind, Result};
-use crate::flight::Flight;
-use crate::rendezvous::{UniqueId, recv_text, send_text};
+use crate::flight::FlightRecord;
 use std::sync::{Mutex, Once, PoisonError, Weak};
 use std::time::{Duration, Instant};
-use unisono_transports::auth::{self, Claims, Purpose, Secret, Terms};
-use unisono_transports::listener::Listener;
-use unisono_transports::porch::{News, Porch};
-use unisono_transports::unix;
+use unisono_transports::secure::handshake::{self, HandshakeConfig, Hello, Purpose, Secret};
+use unisono_transports::sys::listener::Listener;
+use unisono_transports::sys::unix;
+use unisono_transports::tcp::connect::pending::{HandshakePool, PoolEvent};
 
 /// Something that has a flight record.
-pub(crate) trait Reporter: Send + Sync {
+pub(crate) trait FlightRecordSource: Send + Sync {
     /// It.
-    fn flight(&self) -> Flight;
+    fn flight_record(&self) -> FlightRecord;
 }
 
 /// The communicators of this process.
-static COMMUNICATORS: Mutex<Vec<Weak<dyn Reporter>>> = Mutex::new(Vec::new());
+static COMMUNICATORS: Mutex<Vec<Weak<dyn FlightRecordSource>>> = Mutex::new(Vec::new());
 
 /// Will tell of `communicator` as long as it is there, to those who know `secret` if it is the first.
-pub(crate) fn tell_of(communicator: Weak<dyn Reporter>, secret: Option<&Secret>) {
+pub(crate) fn register(communicator: Weak<dyn FlightRecordSource>, secret: Option<&Secret>) {
     let mut communicators = COMMUNICATORS.lock().unwrap_or_else(PoisonError::into_inner);
     communicators.retain(|communicator| communicator.strong_count() > 0);
     communicators.push(communicator);
@@ -39,41 +39,41 @@ pub(crate) fn tell_of(communicator: Weak<dyn Reporter>, secret: Option<&Secret>)
 }
 
 fn listen(secret: &Secret) -> Result<()> {
-    let listener = Listener::unix_as(&format!("{PREFIX}{}", std::process::id()))?;
-    let porch = Porch::new(vec![listener], terms(secret));
+    let listener = Listener::unix_named(&format!("{SOCKET_PREFIX}{}", std::process::id()))?;
+    let porch = HandshakePool::new(vec![listener], handshake_config(secret));
     let thread = std::thread::Builder::new().name("unisono status".to_owned()).stack_size(STACK_BYTES);
     let failed = |error| Error::new(ErrorKind::System(format!("cannot start a thread: {error}")));
     thread.spawn(|| serve(porch)).map(drop).map_err(failed)
 }
 
 /// What is asked here does not leave the host.
-fn terms(secret: &Secret) -> Terms {
-    Terms { secret: secret.clone(), encrypted: false }
+fn handshake_config(secret: &Secret) -> HandshakeConfig {
+    HandshakeConfig { secret: secret.clone(), encrypt: false }
 }
 
-fn serve(mut porch: Porch) {
-    while let Ok(news) = porch.wait(&[], Instant::now() + ROUND) {
+fn serve(mut porch: HandshakePool) {
+    while let Ok(news) = porch.wait(&[], Instant::now() + WAIT_ROUND) {
         for piece in news {
-            if let News::Guest(mut stream, Claims { purpose: Purpose::Status, .. }) = piece {
+            if let PoolEvent::Authenticated(mut stream, Hello { purpose: Purpose::Status, .. }) = piece {
                 // Whoever asked and went away needs no answer.
-                let _ = send_text(&mut stream, &answer(), Instant::now() + ANSWER_TIME);
+                let _ = send_text(&mut stream, &flight_records_json(), Instant::now() + ANSWER_TIMEOUT);
             }
         }
     }
 }
 
 /// The flight records of all communicators, as a list in JSON.
-fn answer() -> String {
+fn flight_records_json() -> String {
     let communicators = COMMUNICATORS.lock().unwrap_or_else(PoisonError::into_inner).clone();
     let alive = communicators.iter().filter_map(Weak::upgrade);
-    let records: Vec<String> = alive.map(|communicator| communicator.flight().json()).collect();
+    let records: Vec<String> = alive.map(|communicator| communicator.flight_record().to_json()).collect();
     format!("[{}]", records.join(","))
 }
 
 /// The processes of this host that answer, by number; whether they are of this user's is not known yet.
-pub fn processes() -> Vec<u32> {
+pub fn list_processes() -> Vec<u32> {
     let table = std::fs::read_to_string("/proc/net/unix").unwrap_or_default();
-    let name = |line: &str| line.split_once(&format!("@unisono-{PREFIX}"))?.1.trim().parse().ok();
+    let name = |line: &str| line.split_once(&format!("@unisono-{SOCKET_PREFIX}"))?.1.trim().parse().ok();
     let mut processes: Vec<u32> = table.lines().filter_map(name).collect();
     processes.sort_unstable();
     processes.dedup();
@@ -84,16 +84,16 @@ pub fn processes() -> Vec<u32> {
 ///
 /// # Errors
 /// If it is gone, of another user or job, or does not answer in time.
-pub fn ask(process: u32, id: &UniqueId) -> Result<String> {
-    let deadline = Instant::now() + ANSWER_TIME;
-    let mut stream = unix::dial(&format!("{PREFIX}{process}"))?;
-    let claims = Claims { purpose: Purpose::Status, rank: 0, ranks: 0, index: 0, session: 0 };
-    auth::connect(&mut stream, &terms(id.secret()), &claims, deadline)?;
+pub fn query(process: u32, id: &UniqueId) -> Result<String> {
+    let deadline = Instant::now() + ANSWER_TIMEOUT;
+    let mut stream = unix::connect(&format!("{SOCKET_PREFIX}{process}"))?;
+    let claims = Hello { purpose: Purpose::Status, rank: 0, ranks: 0, index: 0, session: 0 };
+    handshake::connect(&mut stream, &handshake_config(id.secret()), &claims, deadline)?;
     Ok(recv_text(&mut stream, deadline)?)
 }
 
-const PREFIX: &str = "status-";
-const ANSWER_TIME: Duration = Duration::from_secs(2);
+const SOCKET_PREFIX: &str = "status-";
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 /// Only the end of a wait that has none.
-const ROUND: Duration = Duration::from_secs(3600);
+const WAIT_ROUND: Duration = Duration::from_secs(3600);
 const STACK_BYTES: usize = 256 << 10;

@@ -1,5 +1,5 @@
 //! What the threads of a rank meet by: the standard library's, or shuttle's in models of them
-//! (`RUSTFLAGS="--cfg shuttle"`; src/communicator/models.rs).
+//! (`RUSTFLAGS="--cfg shuttle"`; src/communicator/shuttle_tests.rs).
 
 #[cfg(not(all(test, shuttle)))]
 pub(crate) use std::{
@@ -13,7 +13,7 @@ pub(crate) use std::{
 };
 
 #[cfg(all(test, shuttle))]
-pub(crate) use unisono_transports::model::{
+pub(crate) use unisono_transports::testing::shuttle::{
     Instant, mpsc,
     sync::{
         Condvar, Mutex, MutexGuard, OnceLock,

@@ -4,7 +4,7 @@ use unisono::{Communicator, Config, Sum};
 
 /// One of everything of fixed size.
 fn round(comm: &Communicator, buffers: &mut [Vec<f32>; 2]) {
-    let ranks = comm.ranks();
+    let ranks = comm.size();
     let (rank, peer) = (comm.rank(), comm.rank() ^ 1);
     let [one, two] = buffers;
     let share = one.len() / ranks;
@@ -59,17 +59,28 @@ fn steady(comms: Vec<Communicator>, count: usize) {
 #[test]
 fn nothing_is_allocated_in_steady_state() {
     for count in [2, 1000, 50_000, 500_000] {
-        steady(Communicator::threads(4).unwrap(), count);
+        steady(Communicator::local(4).unwrap(), count);
     }
 }
 
 #[test]
 fn nothing_is_allocated_by_links_either() {
-    let names = ["ring", "ring2", "tree", "pat", "doubling", "halving", "bruck", "binomial", "linear"];
+    let names = [
+        "ring",
+        "bidirectional_ring",
+        "tree",
+        "pat",
+        "recursive_doubling",
+        "rabenseifner",
+        "recursive_halving",
+        "bruck",
+        "binomial",
+        "linear",
+    ];
     for name in names.into_iter().chain(["dissemination"]) {
-        let config = Config { algorithms: unisono::algorithms(name).unwrap(), ..Config::default() };
+        let config = Config { algorithms: unisono::parse_algorithms(name).unwrap(), ..Config::default() };
         for count in [1000, 200_000] {
-            steady(Communicator::threads_with(4, &config).unwrap(), count);
+            steady(Communicator::local_with(4, &config).unwrap(), count);
         }
     }
 }

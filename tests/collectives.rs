@@ -5,39 +5,42 @@ mod support;
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 use support::{Case, World, exercise};
-use unisono::schedule::{Algorithm, Collective, Reach, Spec};
-use unisono::{Communicator, Config, F8E4M3, F8E5M2, Op, bf16, f16};
+use unisono::schedule::{Algorithm, Collective, GroupSpec, PeerAccess};
+use unisono::{Communicator, Config, F8E4M3, F8E5M2, ReduceKind, bf16, f16};
 
 /// Small slots and windows, so that a few kilobytes already take many pieces.
 fn small() -> Config {
-    Config { slot_bytes: 4096, window_bytes: 256 << 10, ..Config::default() }
+    Config { fifo_slot_bytes: 4096, shm_window_bytes: 256 << 10, ..Config::default() }
 }
 
-fn usable<'a>(world: World, spec: &'a Spec) -> impl Iterator<Item = &'static Algorithm> + 'a {
-    let rows = Algorithm::ALL.iter().filter(move |row| row.reach <= world.reach());
-    rows.filter(|row| (row.fits)(spec))
+fn supported_algorithms<'a>(
+    world: World,
+    spec: &'a GroupSpec,
+) -> impl Iterator<Item = &'static Algorithm> + 'a {
+    let rows = Algorithm::ALL.iter().filter(move |row| row.peer_access <= world.peer_access());
+    rows.filter(|row| (row.supports)(spec))
 }
 
 /// And some that are too long for cells, where there are any.
 fn counts(slice: usize, row: &Algorithm) -> impl Iterator<Item = usize> {
     let all = [0, 1, 3, 63, 257, slice - 1, slice, slice + 1, 5 * slice + 7, 34 * slice + 7, 64 * slice];
-    let uses_cells = row.reach == Reach::Windows;
+    let uses_cells = row.peer_access == PeerAccess::Window;
     all.into_iter().filter(move |&count| uses_cells || count < 34 * slice)
 }
 
 /// All rows with f32 sums, in and out of place, at sizes around slice boundaries.
-fn all_rows(world: World, ranks: usize) {
+fn all_algorithms(world: World, ranks: usize) {
     let slice = 4096 / 4;
     world.run(ranks, &small(), |comm| {
-        let spec = Spec { ranks, root: 0, aggregation: 1 };
-        for row in usable(world, &spec) {
-            comm.use_algorithm(row).unwrap();
+        let spec = GroupSpec { ranks, root: 0, aggregation: 1 };
+        for row in supported_algorithms(world, &spec) {
+            comm.set_algorithm(row).unwrap();
             for (turn, count) in counts(slice, row).enumerate() {
                 let root = if row.collective.has_root() { turn % ranks } else { 0 };
                 for in_place in [false, true] {
                     exercise::<f32>(
                         &comm,
-                        Case { collective: row.collective, op: Op::Sum, root, count, in_place },
+                        Case { collective: row.collective, op: ReduceKind::Sum, root, count, in_place },
                     );
                 }
             }
@@ -49,7 +52,7 @@ macro_rules! all_rows {
     ($($name:ident: $world:ident $ranks:literal;)*) => { $(
         #[test]
         fn $name() {
-            all_rows(World::$world, $ranks);
+            all_algorithms(World::$world, $ranks);
         }
     )* };
 }
@@ -102,13 +105,13 @@ fn with_every_type(comm: &Communicator, case: Case) {
 /// Every type and operation through every row that reduces.
 fn all_types(world: World, ranks: usize) {
     world.run(ranks, &small(), |comm| {
-        let spec = Spec { ranks, root: 0, aggregation: 1 };
-        for row in usable(world, &spec).filter(|row| row.collective.reduces()) {
-            comm.use_algorithm(row).unwrap();
+        let spec = GroupSpec { ranks, root: 0, aggregation: 1 };
+        for row in supported_algorithms(world, &spec).filter(|row| row.collective.reduces()) {
+            comm.set_algorithm(row).unwrap();
             // What no cell holds, but for the shortest types.
-            let long = (row.reach == Reach::Windows).then_some((40_003, false));
+            let long = (row.peer_access == PeerAccess::Window).then_some((40_003, false));
             let cases = [(1, true), (77, false), (1500, true), (1500, false)];
-            for op in Op::ALL {
+            for op in ReduceKind::ALL {
                 for (count, in_place) in cases.into_iter().chain(long) {
                     let root = if row.collective.has_root() { ranks - 1 } else { 0 };
                     with_every_type(&comm, Case { collective: row.collective, op, root, count, in_place });
@@ -137,13 +140,13 @@ fn all_types_over_tcp() {
 
 /// What only moves elements moves those of every type.
 #[test]
-fn every_type_is_moved_by_what_reduces_nothing() {
+fn data_movement_supports_every_dtype() {
     for world in World::ALL {
         world.run(3, &small(), |comm| {
             for collective in Collective::ALL.into_iter().filter(|collective| !collective.reduces()) {
                 let root = if collective.has_root() { 2 } else { 0 };
                 for (count, in_place) in [(1, true), (1501, false)] {
-                    with_every_type(&comm, Case { collective, op: Op::Sum, root, count, in_place });
+                    with_every_type(&comm, Case { collective, op: ReduceKind::Sum, root, count, in_place });
                 }
             }
         });
@@ -151,7 +154,7 @@ fn every_type_is_moved_by_what_reduces_nothing() {
 }
 
 #[test]
-fn sixty_four_mebibytes_and_some_reach_every_rank() {
+fn broadcast_over_64_mib_reaches_every_rank() {
     let count = (64 << 20) + 3;
     for world in World::ALL {
         world.run(2, &Config::default(), |comm| {
@@ -164,7 +167,7 @@ fn sixty_four_mebibytes_and_some_reach_every_rank() {
 
 /// The default sizes and the selector's own choice, up to several MiB.
 #[test]
-fn large_messages_by_the_selectors_choice() {
+fn large_messages_use_selected_algorithm() {
     for world in World::ALL {
         for ranks in [2, 4] {
             world.run(ranks, &Config::default(), |comm| {
@@ -172,7 +175,10 @@ fn large_messages_by_the_selectors_choice() {
                     for count in [100_003, 1 << 20, (5 << 20) / 4 + 1] {
                         for in_place in [false, true] {
                             let root = if collective.has_root() { 1 } else { 0 };
-                            exercise::<f32>(&comm, Case { collective, op: Op::Sum, root, count, in_place });
+                            exercise::<f32>(
+                                &comm,
+                                Case { collective, op: ReduceKind::Sum, root, count, in_place },
+                            );
                         }
                     }
                 }
@@ -183,7 +189,7 @@ fn large_messages_by_the_selectors_choice() {
 
 /// Ranks show what they have read of their peers' cells now and then: who writes must come through, whatever came before.
 #[test]
-fn broadcasts_of_all_lengths_from_changing_roots_hold_nobody_up() {
+fn broadcast_changing_roots_and_lengths_never_stalls() {
     const COUNTS: [usize; 6] = [2, 128, 4 << 10, 8 << 10, 16 << 10, 32 << 10];
     for ranks in [2, 3, 8] {
         World::Threads.run(ranks, &Config::default(), |comm| {
@@ -204,7 +210,7 @@ fn broadcasts_of_all_lengths_from_changing_roots_hold_nobody_up() {
 
 /// A root runs ahead of a rank that computes, whatever they did before.
 #[test]
-fn a_rank_that_computes_holds_no_root_up() {
+fn broadcast_root_does_not_wait_for_busy_rank() {
     let (ahead, through) = std::sync::mpsc::channel();
     let through = std::sync::Mutex::new(through);
     let config = Config { timeout: std::time::Duration::from_secs(5), ..Config::default() };
@@ -230,8 +236,14 @@ fn a_rank_that_computes_holds_no_root_up() {
 /// Any sequence of operations on one communicator, at random.
 #[test]
 fn random_sequences_of_operations() {
-    let step =
-        (0..Collective::ALL.len(), 0..Op::ALL.len(), 0usize..8, 0usize..4000, any::<bool>(), any::<bool>());
+    let step = (
+        0..Collective::ALL.len(),
+        0..ReduceKind::ALL.len(),
+        0usize..8,
+        0usize..4000,
+        any::<bool>(),
+        any::<bool>(),
+    );
     let steps = proptest::collection::vec(step, 1..24);
     let plan = (2usize..=6, 0..World::ALL.len(), steps);
     let config = ProptestConfig { cases: 40, failure_persistence: None, ..ProptestConfig::default() };
@@ -239,7 +251,7 @@ fn random_sequences_of_operations() {
         .run(&plan, |(ranks, world, steps)| {
             World::ALL[world].run(ranks, &small(), |comm| {
                 for &(collective, op, root, count, in_place, wide) in &steps {
-                    let (collective, op) = (Collective::ALL[collective], Op::ALL[op]);
+                    let (collective, op) = (Collective::ALL[collective], ReduceKind::ALL[op]);
                     let root = if collective.has_root() { root % ranks } else { 0 };
                     let case = Case { collective, op, root, count, in_place };
                     match wide {

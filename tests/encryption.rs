@@ -8,8 +8,8 @@ use std::sync::mpsc::channel;
 use std::thread;
 use std::time::{Duration, Instant};
 use support::World;
-use unisono::{Communicator, Config, ErrorKind, RendezvousError, Sum, Transport, UniqueId};
-use unisono_transports::auth::Secret;
+use unisono::{BootstrapError, Communicator, Config, ErrorKind, Sum, Transport, UniqueId};
+use unisono_transports::secure::handshake::Secret;
 
 fn config(encryption: bool) -> Config {
     let timeout = Duration::from_secs(10);
@@ -21,7 +21,7 @@ fn id() -> UniqueId {
 }
 
 /// Copies until the end; what it saw.
-fn carry(mut from: TcpStream, mut to: TcpStream) -> Vec<u8> {
+fn relay(mut from: TcpStream, mut to: TcpStream) -> Vec<u8> {
     let (mut seen, mut buffer) = (Vec::new(), [0; 4096]);
     while let Ok(count @ 1..) = from.read(&mut buffer) {
         seen.extend(&buffer[..count]);
@@ -34,7 +34,7 @@ fn carry(mut from: TcpStream, mut to: TcpStream) -> Vec<u8> {
 }
 
 /// What somebody between rank 1 and rank 0 sees of their meeting, which is to succeed.
-fn seen_of_a_meeting(encryption: bool) -> Vec<u8> {
+fn capture_bootstrap(encryption: bool) -> Vec<u8> {
     let id = id();
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
     let text = id.to_string();
@@ -53,8 +53,8 @@ fn seen_of_a_meeting(encryption: bool) -> Vec<u8> {
             }
         };
         let (entry, exit) = (near.try_clone().expect("a descriptor"), far.try_clone().expect("a descriptor"));
-        let way = thread::spawn(move || carry(entry, exit));
-        let back = carry(far, near);
+        let way = thread::spawn(move || relay(entry, exit));
+        let back = relay(far, near);
         let _ = seen_by.send([way.join().expect("no panic"), back].concat());
     });
     thread::scope(|scope| {
@@ -72,9 +72,9 @@ fn seen_of_a_meeting(encryption: bool) -> Vec<u8> {
 }
 
 #[test]
-fn nothing_of_a_meeting_can_be_read_on_its_way() {
+fn encrypted_bootstrap_is_unreadable() {
     let is_in = |seen: &[u8], text: &[u8]| seen.windows(text.len()).any(|window| window == text);
-    let (plain, sealed) = (seen_of_a_meeting(false), seen_of_a_meeting(true));
+    let (plain, sealed) = (capture_bootstrap(false), capture_bootstrap(true));
     for name in [&b"the host of rank 0"[..], b"the host of rank 1"] {
         assert!(is_in(&plain, name), "this test sees nothing at all");
         assert!(!is_in(&sealed, name));
@@ -82,7 +82,7 @@ fn nothing_of_a_meeting_can_be_read_on_its_way() {
 }
 
 #[test]
-fn ranks_of_which_only_some_encrypt_all_hear_so() {
+fn encryption_mismatch_fails_all_ranks() {
     for root_encrypts in [false, true] {
         let (id, begun) = (id(), Instant::now());
         let join = |rank: usize| {
@@ -97,7 +97,7 @@ fn ranks_of_which_only_some_encrypt_all_hear_so() {
         });
         assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
         for error in errors {
-            let ErrorKind::Rendezvous(RendezvousError::Settings { ranks, .. }) = error.kind() else {
+            let ErrorKind::Bootstrap(BootstrapError::Settings { ranks, .. }) = error.kind() else {
                 panic!("{error}")
             };
             assert!(ranks.contains(&0) && ranks.contains(&2), "{error}");
@@ -117,13 +117,13 @@ fn a_wrong_secret_is_refused() {
         Communicator::join(&id, 0, 2, &short).map(drop).unwrap_err();
         let refused = refused.join().expect("no panic");
         let kind = refused.kind();
-        assert!(matches!(kind, ErrorKind::Rendezvous(RendezvousError::Secret { .. })), "{refused}");
+        assert!(matches!(kind, ErrorKind::Bootstrap(BootstrapError::Secret { .. })), "{refused}");
     });
 }
 
 /// Ranks that are left, groups and newcomers meet anew, on the terms of the job.
 #[test]
-fn those_that_are_left_go_on_encrypting() {
+fn survivors_keep_encryption() {
     World::Encrypted.run(3, &config(true), |comm| {
         if comm.rank() == 1 {
             return;

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use support::World;
 use unisono::{Communicator, Config, Error, ErrorKind, Max, Sum};
 
-fn patient() -> Config {
+fn long_timeout() -> Config {
     Config { timeout: Duration::from_secs(10), ..Config::default() }
 }
 
@@ -18,7 +18,7 @@ fn errors(
     body: impl Fn(&Communicator) -> unisono::Result<()> + Sync,
 ) -> Vec<Option<Error>> {
     let begun = Instant::now();
-    let errors = world.run(ranks, &patient(), |comm| {
+    let errors = world.run(ranks, &long_timeout(), |comm| {
         let error = body(&comm).err();
         // Those who were done before the news came hear it at their next call.
         let error = error.or_else(|| comm.barrier().err());
@@ -30,7 +30,7 @@ fn errors(
 }
 
 #[test]
-fn a_mismatched_count_names_both_counts_on_every_rank() {
+fn count_mismatch_names_both_counts_on_every_rank() {
     for world in World::ALL {
         // On either side of what fits one cell after the other, and of what only windows hold.
         for base in [5usize, 7, 256, 2048, 4096, 300_000] {
@@ -53,7 +53,7 @@ fn a_mismatched_count_names_both_counts_on_every_rank() {
 }
 
 #[test]
-fn mismatched_counts_are_found_out_on_either_side_of_every_kind_of_cell() {
+fn count_mismatch_is_found_around_every_slot_class() {
     for world in [World::Threads, World::Shm] {
         for base in [14usize, 512, 4096, 8192, 16_384, 32_768] {
             let errors = errors(world, 2, |comm| {
@@ -69,7 +69,7 @@ fn mismatched_counts_are_found_out_on_either_side_of_every_kind_of_cell() {
 }
 
 #[test]
-fn different_operations_are_told_apart_whatever_they_are() {
+fn operation_mismatch_is_found_for_every_pair() {
     type Body = fn(&Communicator) -> unisono::Result<()>;
     let odd: [(&str, Body); 5] = [
         ("max", |comm| comm.all_reduce(&mut [1.0f32; 8], Max)),
@@ -94,9 +94,9 @@ fn different_operations_are_told_apart_whatever_they_are() {
 }
 
 #[test]
-fn ranks_that_wait_for_a_slow_one_with_counts_of_their_own_agree() {
+fn waiting_ranks_with_own_counts_agree_on_error() {
     for world in World::ALL {
-        world.run(3, &patient(), |comm| {
+        world.run(3, &long_timeout(), |comm| {
             let rank = comm.rank();
             if rank == 2 {
                 // Longer than it takes the others to say what they wait in.
@@ -123,7 +123,7 @@ fn a_different_root_is_noticed() {
 }
 
 #[test]
-fn a_rank_that_never_comes_is_named_at_the_deadline() {
+fn missing_rank_is_named_at_deadline() {
     let config = Config { timeout: Duration::from_millis(400), ..Config::default() };
     for world in World::ALL {
         let begun = Instant::now();
@@ -146,9 +146,9 @@ fn a_rank_that_never_comes_is_named_at_the_deadline() {
 }
 
 #[test]
-fn a_rank_that_left_is_named_long_before_the_deadline() {
+fn finalized_rank_is_named_before_deadline() {
     for world in World::ALL {
-        let errors = world.run(3, &patient(), |comm| {
+        let errors = world.run(3, &long_timeout(), |comm| {
             if comm.rank() == 2 {
                 return None;
             }
@@ -164,10 +164,10 @@ fn a_rank_that_left_is_named_long_before_the_deadline() {
 }
 
 #[test]
-fn abort_from_another_thread_ends_a_wait_on_every_rank() {
+fn abort_from_other_thread_ends_waits_on_every_rank() {
     for world in World::ALL {
         let begun = Instant::now();
-        let errors = world.run(3, &patient(), |comm| {
+        let errors = world.run(3, &long_timeout(), |comm| {
             if comm.rank() == 0 {
                 let remote = comm.clone();
                 let aborter = std::thread::spawn(move || {
@@ -190,10 +190,10 @@ fn abort_from_another_thread_ends_a_wait_on_every_rank() {
 }
 
 #[test]
-fn an_abort_is_heard_by_every_rank_while_an_operation_ends_well() {
+fn abort_reaches_all_ranks_during_success() {
     for _ in 0..300 {
         let is_over = AtomicBool::new(false);
-        let [near, far] = Communicator::threads_with(2, &patient()).unwrap().try_into().expect("two");
+        let [near, far] = Communicator::local_with(2, &long_timeout()).unwrap().try_into().expect("two");
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 std::thread::sleep(Duration::from_micros(50));
@@ -216,7 +216,7 @@ fn an_abort_is_heard_by_every_rank_while_an_operation_ends_well() {
 }
 
 #[test]
-fn a_poisoned_communicator_says_the_same_again() {
+fn poisoned_communicator_repeats_its_error() {
     let errors = errors(World::Threads, 2, |comm| {
         let first = comm.all_reduce(&mut vec![0u8; comm.rank() + 1], Sum).unwrap_err();
         let second = comm.barrier().unwrap_err();
@@ -227,8 +227,8 @@ fn a_poisoned_communicator_says_the_same_again() {
 }
 
 #[test]
-fn misuse_is_refused_and_harms_nothing() {
-    let world = World::Threads.run(2, &patient(), |comm| {
+fn invalid_usage_is_refused_without_harm() {
+    let world = World::Threads.run(2, &long_timeout(), |comm| {
         let refusals = [
             comm.broadcast(&mut [0u8], 2),
             comm.all_gather(&[1u8, 2], &mut [0u8; 3]),
@@ -240,7 +240,7 @@ fn misuse_is_refused_and_harms_nothing() {
             comm.all_to_all_v(&[1u8], &[usize::MAX, 2], &mut [0u8], &[0, 1]),
         ];
         for refusal in refusals {
-            assert!(matches!(refusal.unwrap_err().kind(), ErrorKind::Misuse(_)));
+            assert!(matches!(refusal.unwrap_err().kind(), ErrorKind::InvalidUsage(_)));
         }
         let mut values = [comm.rank() as u8];
         comm.all_reduce(&mut values, Sum).unwrap();

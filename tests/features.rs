@@ -9,7 +9,7 @@ use std::fmt::Write;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-const ABSENT: &str = "not part of this build";
+const ABSENT_MARK: &str = "not part of this build";
 
 /// One line of the table.
 struct Feature {
@@ -54,7 +54,7 @@ fn evidence(text: &str) -> Vec<String> {
 }
 
 /// Whether what is said to show a feature is there, and run.
-fn is_there(shown_by: &str) -> bool {
+fn evidence_exists(shown_by: &str) -> bool {
     if let Some(command) = shown_by.strip_prefix("ci:") {
         return [read(".ci/run"), read("README.md")].iter().any(|text| text.contains(command));
     }
@@ -79,13 +79,13 @@ fn has_test(source: &str, name: &str) -> bool {
 }
 
 #[test]
-fn what_shows_each_feature_is_there() {
+fn feature_evidence_exists() {
     let (mut wrong, mut ids) = (Vec::new(), HashSet::new());
     for feature in table().into_iter().flat_map(|(_, features)| features) {
-        if feature.shown_by.is_empty() && !feature.does.starts_with(ABSENT) {
+        if feature.shown_by.is_empty() && !feature.does.starts_with(ABSENT_MARK) {
             wrong.push(format!("{}: nothing shows it, and it is not said to be absent", feature.id));
         }
-        let missing = feature.shown_by.iter().filter(|shown_by| !is_there(shown_by));
+        let missing = feature.shown_by.iter().filter(|shown_by| !evidence_exists(shown_by));
         wrong.extend(missing.map(|shown_by| format!("{}: there is no {shown_by}", feature.id)));
         if !ids.insert(feature.id.clone()) {
             wrong.push(format!("{} is there twice", feature.id));
@@ -95,7 +95,7 @@ fn what_shows_each_feature_is_there() {
 }
 
 #[test]
-fn what_is_not_there_is_noticed() {
+fn missing_evidence_is_detected() {
     for shown_by in [
         "tests/features.rs::no_test",
         "tests/features.rs::is_there",
@@ -103,9 +103,12 @@ fn what_is_not_there_is_noticed() {
         "example:a",
         "ci:make me",
     ] {
-        assert!(!is_there(shown_by), "{shown_by}");
+        assert!(!evidence_exists(shown_by), "{shown_by}");
     }
-    assert!(is_there("tests/features.rs::what_is_not_there_is_noticed") && is_there("example:all_reduce"));
+    assert!(
+        evidence_exists("tests/features.rs::missing_evidence_is_detected")
+            && evidence_exists("example:all_reduce")
+    );
 }
 
 /// The page that the table makes.
@@ -138,7 +141,7 @@ fn link(shown_by: &str) -> String {
 }
 
 #[test]
-fn the_page_is_what_the_table_makes() {
+fn page_matches_table() {
     let path = root().join("docs/features.md");
     if std::env::var_os("UNISONO_WRITE_FEATURES").is_some() {
         fs::write(&path, page()).expect("docs can be written");

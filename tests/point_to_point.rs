@@ -6,7 +6,7 @@ use support::World;
 use unisono::{Communicator, Config, Sum};
 
 #[test]
-fn messages_between_two_ranks_keep_their_order_and_any_length() {
+fn messages_keep_order_at_any_length() {
     let lengths = [0usize, 1, 5, 1000, 32_768, 32_769, 400_001];
     for world in World::ALL {
         world.run(2, &Config::default(), |comm| {
@@ -26,7 +26,7 @@ fn messages_between_two_ranks_keep_their_order_and_any_length() {
 }
 
 #[test]
-fn a_group_exchanges_everything_with_everybody_at_once() {
+fn group_exchanges_with_all_peers() {
     let count = 50_000;
     for world in World::ALL {
         world.run(4, &Config::default(), |comm| {
@@ -84,7 +84,7 @@ fn uneven_all_gather_concatenates() {
 }
 
 #[test]
-fn split_by_colour_and_key() {
+fn split_by_color_and_key() {
     for world in World::ALL {
         world.run(5, &Config::default(), |comm| {
             let colour = [Some(7), Some(9), None, Some(7), Some(7)][comm.rank()];
@@ -99,7 +99,7 @@ fn split_by_colour_and_key() {
                 0 => (2, 3),
                 _ => (0, 1),
             };
-            assert_eq!((part.rank(), part.ranks()), expected);
+            assert_eq!((part.rank(), part.size()), expected);
             let mut sum = [comm.rank() as u32];
             part.all_reduce(&mut sum, Sum).unwrap();
             assert_eq!(sum[0], if colour == Some(9) { 1 } else { 7 });
@@ -135,13 +135,13 @@ fn a_thousand_operations_in_flight_complete_in_order() {
     for world in World::ALL {
         world.run(2, &Config::default(), |comm| {
             let pending: Vec<_> = (0..1000u32)
-                .map(|turn| comm.start_all_reduce(vec![turn; 1 + turn as usize % 50], Sum))
+                .map(|turn| comm.all_reduce_async(vec![turn; 1 + turn as usize % 50], Sum))
                 .collect();
             for (turn, pending) in pending.into_iter().enumerate() {
                 assert_eq!(pending.wait().unwrap()[0], 2 * turn as u32);
             }
             // Blocking calls take their place behind what was started.
-            let started = comm.start_all_gather(vec![comm.rank() as u8]);
+            let started = comm.all_gather_async(vec![comm.rank() as u8]);
             let mut sum = [1u8];
             comm.all_reduce(&mut sum, Sum).unwrap();
             assert!(started.is_finished());
@@ -151,7 +151,7 @@ fn a_thousand_operations_in_flight_complete_in_order() {
 }
 
 #[test]
-fn scoped_operations_borrow_and_give_back() {
+fn scoped_operations_borrow_buffers() {
     World::Threads.run(3, &Config::default(), |comm| {
         let mut values = vec![comm.rank() as f64; 100_000];
         let input = vec![comm.rank() as i8; 10];
@@ -170,7 +170,7 @@ fn scoped_operations_borrow_and_give_back() {
 fn a_panic_inside_an_operation_aborts_every_rank() {
     let errors = World::Threads.run(2, &Config::default(), |comm| {
         if comm.rank() == 0 {
-            return comm.start(|_| -> unisono::Result<()> { panic!("on purpose") }).wait().unwrap_err();
+            return comm.spawn(|_| -> unisono::Result<()> { panic!("on purpose") }).wait().unwrap_err();
         }
         comm.barrier().unwrap_err()
     });

@@ -80,7 +80,7 @@ fn unsafe_code_is_confined() {
 }
 
 #[test]
-fn nothing_is_left_over() {
+fn no_leftovers() {
     let marks =
         [concat!("TO", "DO"), concat!("FIX", "ME"), concat!("todo", "!("), concat!("unimplemented", "!(")];
     for (name, text) in sources() {

@@ -3,16 +3,16 @@
 mod support;
 
 use support::World;
-use unisono::schedule::{Algorithm, Collective, Reach, Spec};
-use unisono::{Communicator, Config, Sum, Traffic};
+use unisono::schedule::{Algorithm, Collective, GroupSpec, PeerAccess};
+use unisono::{Communicator, Config, Sum, TrafficStats};
 
 /// Elements of a block: pieces of several slices, and nothing left over.
-const BLOCK: usize = 24_000;
+const CHUNK: usize = 24_000;
 const ROOT: usize = 1;
 
 /// Carries out one collective of shares of `count` elements.
-fn carry_out(comm: &Communicator, collective: Collective, count: usize) {
-    let (rank, ranks) = (comm.rank(), comm.ranks());
+fn execute(comm: &Communicator, collective: Collective, count: usize) {
+    let (rank, ranks) = (comm.rank(), comm.size());
     let share = || vec![rank as f32; count];
     let all = || vec![rank as f32; count * ranks];
     let is_root = rank == ROOT;
@@ -31,38 +31,42 @@ fn carry_out(comm: &Communicator, collective: Collective, count: usize) {
 }
 
 /// What one operation by `row` moves at this rank.
-fn measured(comm: &Communicator, row: &'static Algorithm, count: usize) -> Traffic {
-    comm.use_algorithm(row).unwrap();
-    let before = comm.traffic().unwrap();
-    carry_out(comm, row.collective, count);
-    let mut after = comm.traffic().unwrap();
+fn measured(comm: &Communicator, row: &'static Algorithm, count: usize) -> TrafficStats {
+    comm.set_algorithm(row).unwrap();
+    let before = comm.traffic_stats().unwrap();
+    execute(comm, row.collective, count);
+    let mut after = comm.traffic_stats().unwrap();
     after.operations -= before.operations;
     after.bytes -= before.bytes;
     after
 }
 
 #[test]
-fn all_ranks_together_move_the_blocks_that_the_algorithm_promises() {
+fn traffic_matches_algorithm_complexity() {
     for world in [World::Threads, World::Tcp] {
         for ranks in [2, 3, 5] {
             let rows = || {
                 Algorithm::ALL.iter().filter(move |row| {
-                    let spec = Spec { ranks, root: ROOT, aggregation: 1 };
-                    row.reach <= world.reach() && row.reach != Reach::Buffers && (row.fits)(&spec)
+                    let spec = GroupSpec { ranks, root: ROOT, aggregation: 1 };
+                    row.peer_access <= world.peer_access()
+                        && row.peer_access != PeerAccess::ZeroCopy
+                        && (row.supports)(&spec)
                 })
             };
             for small in [false, true] {
-                let block = if small { 10 } else { BLOCK };
+                let block = if small { 10 } else { CHUNK };
                 let by_rank = world.run(ranks, &Config::default(), |comm| {
-                    let parts = |row: &Algorithm| (row.parts)(&Spec { ranks, root: ROOT, aggregation: 1 });
+                    let parts = |row: &Algorithm| {
+                        (row.chunks_per_share)(&GroupSpec { ranks, root: ROOT, aggregation: 1 })
+                    };
                     rows().map(|row| measured(&comm, row, block * parts(row))).collect::<Vec<_>>()
                 });
                 for (index, row) in rows().enumerate() {
-                    let cost = (row.cost)(&Spec { ranks, root: ROOT, aggregation: 1 });
+                    let cost = (row.complexity)(&GroupSpec { ranks, root: ROOT, aggregation: 1 });
                     let moved: u64 = by_rank.iter().map(|rank| rank[index].bytes).sum();
                     assert_eq!(
                         moved,
-                        cost.blocks * 4 * block as u64,
+                        cost.chunks * 4 * block as u64,
                         "{row:?}, {ranks} ranks over {world:?}"
                     );
                     assert!(by_rank.iter().all(|rank| rank[index].operations == 1));
@@ -73,14 +77,14 @@ fn all_ranks_together_move_the_blocks_that_the_algorithm_promises() {
 }
 
 #[test]
-fn each_rank_moves_what_the_formulas_say() {
+fn traffic_per_rank_matches_formulas() {
     let (ranks, count) = (4, 1 << 18);
     let world = World::Shm;
     let moved = world.run(ranks, &Config::default(), |comm| {
         let of = |collective, count| {
-            let before = comm.traffic().unwrap().bytes;
-            carry_out(&comm, collective, count);
-            comm.traffic().unwrap().bytes - before
+            let before = comm.traffic_stats().unwrap().bytes;
+            execute(&comm, collective, count);
+            comm.traffic_stats().unwrap().bytes - before
         };
         let shares = [Collective::AllGather, Collective::ReduceScatter, Collective::AllToAll];
         (of(Collective::AllReduce, count), shares.map(|collective| of(collective, count / ranks)))
@@ -93,28 +97,28 @@ fn each_rank_moves_what_the_formulas_say() {
 }
 
 #[test]
-fn lent_memory_and_messages_are_counted_too() {
+fn symmetric_memory_and_messages_are_counted() {
     let moved = World::Threads.run(3, &Config::default(), |comm| {
-        let mut buffer = comm.alloc::<f32>(3 << 16).unwrap();
-        let before = comm.traffic().unwrap().bytes;
+        let mut buffer = comm.alloc_symmetric::<f32>(3 << 16).unwrap();
+        let before = comm.traffic_stats().unwrap().bytes;
         comm.all_reduce(&mut buffer, Sum).unwrap();
-        let lent = comm.traffic().unwrap().bytes - before;
+        let lent = comm.traffic_stats().unwrap().bytes - before;
         let (next, previous) = ((comm.rank() + 1) % 3, (comm.rank() + 2) % 3);
         comm.send_recv(&[1u8; 1000], next, &mut [0u8; 1000], previous).unwrap();
-        (lent, comm.traffic().unwrap().bytes - before - lent)
+        (lent, comm.traffic_stats().unwrap().bytes - before - lent)
     });
     assert_eq!(moved, [((2 * 2 * 4) << 16, 1000); 3]);
 }
 
 #[test]
-fn collectives_with_a_root_move_every_share_once() {
+fn traffic_rooted_moves_each_share_once() {
     let (ranks, count) = (4, 24_000);
     for world in [World::Threads, World::Tcp] {
         let moved = world.run(ranks, &Config::default(), |comm| {
             let of = |collective, count| {
-                let before = comm.traffic().unwrap().bytes;
-                carry_out(&comm, collective, count);
-                comm.traffic().unwrap().bytes - before
+                let before = comm.traffic_stats().unwrap().bytes;
+                execute(&comm, collective, count);
+                comm.traffic_stats().unwrap().bytes - before
             };
             let whole = [Collective::Broadcast, Collective::Reduce].map(|collective| of(collective, count));
             let shares =
@@ -129,7 +133,7 @@ fn collectives_with_a_root_move_every_share_once() {
 }
 
 #[test]
-fn naive_moves_as_many_buffers_as_there_are_pairs_and_the_ring_two_for_each_rank() {
+fn traffic_naive_versus_ring_matches_theory() {
     let count = 24_000;
     for ranks in [2, 3, 4, 8] {
         let moved = World::Threads.run(ranks, &Config::default(), |comm| {

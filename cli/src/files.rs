@@ -3,21 +3,21 @@
 use std::path::{Path, PathBuf};
 
 /// How the names of traces end.
-pub(crate) const TRACE: &str = ".trace.json";
+pub(crate) const TRACE_SUFFIX: &str = ".trace.json";
 
 /// The files named, and of folders named those whose names are wanted.
-pub(crate) fn named(paths: &[PathBuf], is_wanted: fn(&str) -> bool) -> Result<Vec<PathBuf>, String> {
+pub(crate) fn expand_paths(paths: &[PathBuf], is_wanted: fn(&str) -> bool) -> Result<Vec<PathBuf>, String> {
     let mut files = Vec::new();
     for path in paths {
         match path.is_dir() {
-            true => files.extend(in_folder(path, is_wanted)?),
+            true => files.extend(files_in_dir(path, is_wanted)?),
             false => files.push(path.clone()),
         }
     }
     Ok(files)
 }
 
-fn in_folder(folder: &Path, is_wanted: fn(&str) -> bool) -> Result<Vec<PathBuf>, String> {
+fn files_in_dir(folder: &Path, is_wanted: fn(&str) -> bool) -> Result<Vec<PathBuf>, String> {
     let failed = |error| format!("{}: {error}", folder.display());
     let entries = std::fs::read_dir(folder).map_err(failed)?;
     let paths = entries.map(|entry| entry.map(|entry| entry.path()).map_err(failed));

@@ -40,14 +40,14 @@ enum Command {
     Analyze(flight::AnalyzeArguments),
     /// Ask the ranks that run on this host what they are doing, and who waits for whom.
     Status(flight::StatusArguments),
-    /// Put together, for Perfetto, what ranks wrote to UNISONO_TRACE of what they did when.
+    /// Put together, for Perfetto, what ranks wrote to UNISONO_TRACE_DIR of what they did when.
     Trace(trace::Arguments),
     /// Let ranks fail in every way that a seed gives, in virtual time, and check what becomes of the others.
     Simulate(simulate::Arguments),
     /// Say where the GPUs of this host are, and how they reach each other.
     Topo(topo::Arguments),
     /// List the algorithms.
-    Algos,
+    List,
     #[command(hide = true)]
     ExecRank {
         launcher: i32,
@@ -69,7 +69,7 @@ struct RunArguments {
     verbose: bool,
     /// Let the other ranks go on when one fails: they may shrink to those that are left.
     #[arg(short, long)]
-    keep_going: bool,
+    continue_on_failure: bool,
     /// Milliseconds that ranks get to end when one has failed or the job was told to end.
     #[arg(long, default_value_t = 2000)]
     grace_ms: u64,
@@ -78,26 +78,26 @@ struct RunArguments {
     program: Vec<OsString>,
 }
 
-/// Lets a reader that has had enough, as in `unisono algos | head`, end the command without a word.
-fn leave_when_nobody_reads() {
+/// Lets a reader that has had enough, as in `unisono list | head`, end the command without a word.
+fn exit_on_broken_pipe() {
     let usual = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
         let text = panic.payload().downcast_ref::<String>();
         if text.is_some_and(|text| text.starts_with("failed printing to stdout")) {
-            std::process::exit(BROKEN_PIPE);
+            std::process::exit(SIGPIPE_EXIT_CODE);
         }
         usual(panic);
     }));
 }
 
 /// What shells say of programs that SIGPIPE ended.
-const BROKEN_PIPE: i32 = 128 + 13;
+const SIGPIPE_EXIT_CODE: i32 = 128 + 13;
 
-/// On standard error; `UNISONO_DEBUG` asks for more than warnings. Simulated failures are no warnings.
-fn show_warnings(command: &Command) {
+/// On standard error; `UNISONO_LOG` asks for more than warnings. Simulated failures are no warnings.
+fn init_logging(command: &Command) {
     use tracing_subscriber::EnvFilter;
     let usual = if matches!(command, Command::Simulate(_)) { "off" } else { "warn" };
-    let filter = EnvFilter::try_from_env("UNISONO_DEBUG").unwrap_or_else(|_| EnvFilter::new(usual));
+    let filter = EnvFilter::try_from_env("UNISONO_LOG").unwrap_or_else(|_| EnvFilter::new(usual));
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
@@ -106,9 +106,9 @@ fn show_warnings(command: &Command) {
 }
 
 fn main() -> ExitCode {
-    leave_when_nobody_reads();
+    exit_on_broken_pipe();
     let command = Arguments::parse().command;
-    show_warnings(&command);
+    init_logging(&command);
     let ended = match command {
         Command::Run(arguments) => run(arguments),
         Command::Perf(arguments) => perf::run(&arguments),
@@ -120,9 +120,9 @@ fn main() -> ExitCode {
         Command::Trace(arguments) => trace::run(&arguments),
         Command::Simulate(arguments) => simulate::run(&arguments),
         Command::Topo(arguments) => topo::run(&arguments),
-        Command::Algos => schedules::list(),
+        Command::List => schedules::list(),
         Command::ExecRank { launcher, program } => {
-            let (code, why) = launch::become_program(launcher, &program);
+            let (code, why) = launch::exec_program(launcher, &program);
             eprintln!("unisono: {why}");
             Ok(code)
         }
@@ -145,7 +145,7 @@ fn run(arguments: RunArguments) -> Result<u8, String> {
         program: arguments.program,
         prefix: !arguments.no_prefix,
         verbose: arguments.verbose,
-        keep_going: arguments.keep_going,
+        continue_on_failure: arguments.continue_on_failure,
         grace: Duration::from_millis(arguments.grace_ms),
     }
     .run()

@@ -1,8 +1,8 @@
 //! `check`, `explain` and `algos`: readers of schedules that need no ranks.
 
 use std::path::PathBuf;
-use unisono::schedule::check::{RowReport, cases as specs, survey};
-use unisono::schedule::{Algorithm, Collective, Rank, Spec, draw, find};
+use unisono::schedule::check::{AlgorithmReport, cases as specs, sweep};
+use unisono::schedule::{Algorithm, Collective, GroupSpec, Rank, draw, find};
 
 #[derive(clap::Args)]
 pub(crate) struct CheckArguments {
@@ -40,11 +40,11 @@ pub(crate) fn check(arguments: &CheckArguments) -> Result<u8, String> {
     println!("# every algorithm for 1 to {} ranks, every root, every aggregation", arguments.max_ranks);
     println!(
         "{:<15}{:<14}{:>8}{:>8}{:>8}{:>10}{:>9}{:>6}{:>9}  result",
-        "collective", "algorithm", "cases", "ranks", "steps", "blocks", "scratch", "fifo", "seconds"
+        "collective", "algorithm", "cases", "ranks", "steps", "chunks", "scratch", "fifo", "seconds"
     );
     let (mut cases, mut violations) = (0, 0);
     for algorithm in Algorithm::ALL {
-        let row = survey(algorithm, &specs(algorithm, arguments.max_ranks.into(), arguments.large));
+        let row = sweep(algorithm, &specs(algorithm, arguments.max_ranks.into(), arguments.large));
         cases += row.cases;
         violations += usize::from(row.violation.is_some());
         print_row(&row);
@@ -53,7 +53,7 @@ pub(crate) fn check(arguments: &CheckArguments) -> Result<u8, String> {
     Ok(u8::from(violations > 0))
 }
 
-fn print_row(row: &RowReport) {
+fn print_row(row: &AlgorithmReport) {
     let result = match &row.violation {
         None => "holds".to_owned(),
         Some((spec, violation)) => format!("VIOLATED for {spec:?}: {violation}"),
@@ -65,9 +65,9 @@ fn print_row(row: &RowReport) {
         row.cases,
         row.ranks,
         row.steps,
-        row.blocks,
-        row.scratch,
-        row.fifo_slots_needed,
+        row.chunks,
+        row.scratch_chunks,
+        row.min_fifo_slots,
         row.elapsed.as_secs_f64()
     );
 }
@@ -79,13 +79,13 @@ pub(crate) fn explain(arguments: &ExplainArguments) -> Result<u8, String> {
     if ranks == 0 || root >= ranks {
         return Err(format!("rank {root} of {ranks} is no root"));
     }
-    let spec = Spec { ranks, root, aggregation };
-    if !(algorithm.fits)(&spec) {
+    let spec = GroupSpec { ranks, root, aggregation };
+    if !(algorithm.supports)(&spec) {
         return Err(format!("{algorithm:?} does not fit {ranks} ranks"));
     }
     let schedule = algorithm.schedule(&spec);
-    println!("{} {}: {}", algorithm.collective, algorithm.name, algorithm.about);
-    println!("source: {}", algorithm.source);
+    println!("{} {}: {}", algorithm.collective, algorithm.name, algorithm.summary);
+    println!("source: {}", algorithm.citation);
     println!("{}", draw::explain(&schedule));
     if let Some(path) = &arguments.svg {
         std::fs::write(path, draw::svg(&schedule)).map_err(|error| format!("{}: {error}", path.display()))?;
@@ -110,7 +110,7 @@ fn algorithm(collective: &str, name: &str) -> Result<&'static Algorithm, String>
 /// Prints the table of algorithms.
 pub(crate) fn list() -> Result<u8, String> {
     for row in Algorithm::ALL {
-        println!("{:<15}{:<14}{}", row.collective, row.name, row.about);
+        println!("{:<15}{:<14}{}", row.collective, row.name, row.summary);
     }
     Ok(0)
 }

@@ -1,14 +1,14 @@
 //! GPUs of this host, where they are, and how they reach each other.
 
 use std::fmt::Write;
-use unisono_cuda::device::{GpuError, Links, Path, Site};
+use unisono_cuda::device::{GpuError, GpuInfo, NvLinks, PeerPath};
 
 /// Prints a table of GPUs, and one of the paths between them.
 pub(crate) fn run(arguments: &Arguments) -> Result<u8, String> {
     if arguments.software {
-        unisono_cuda::software::install().map_err(|error| error.to_string())?;
+        unisono_cuda::emulator::install().map_err(|error| error.to_string())?;
     }
-    let sites = Site::all().map_err(|error| error.to_string())?;
+    let sites = GpuInfo::all().map_err(|error| error.to_string())?;
     print!("{}", text(&sites).map_err(|error| error.to_string())?);
     Ok(0)
 }
@@ -20,17 +20,17 @@ pub(crate) struct Arguments {
     software: bool,
 }
 
-fn text(sites: &[Site]) -> Result<String, GpuError> {
+fn text(sites: &[GpuInfo]) -> Result<String, GpuError> {
     let mut text = format!("{:<5}{:<15}{:<6}name\n", "GPU", "bus", "node");
     for site in sites {
         let node = site.numa_node()?.map_or_else(|| "-".to_owned(), |node| node.to_string());
         let _ = writeln!(text, "{:<5}{:<15}{node:<6}{}", site.ordinal(), site.bus_id()?, site.name()?);
     }
-    text += &between(sites, |from, to| Ok(cell(&from.path_to(to)?)))?;
+    text += &between(sites, |from, to| Ok(cell(&from.peer_path(to)?)))?;
     text.push_str(
         "\n\nhost: by way of it; a number: direct, and how good the driver finds the link, 0 is best; +: with its atomics\n",
     );
-    match between(sites, |from, to| Ok(links(from.links_to(to)?))) {
+    match between(sites, |from, to| Ok(links(from.nvlinks_to(to)?))) {
         Ok(table) => text += &format!("{table}\n\nNVLinks between them, and their version\n"),
         Err(why) => text += &format!("\n{why}\n"),
     }
@@ -39,8 +39,8 @@ fn text(sites: &[Site]) -> Result<String, GpuError> {
 
 /// A table of every two GPUs.
 fn between(
-    sites: &[Site],
-    cell: impl Fn(&Site, &Site) -> Result<String, GpuError>,
+    sites: &[GpuInfo],
+    cell: impl Fn(&GpuInfo, &GpuInfo) -> Result<String, GpuError>,
 ) -> Result<String, GpuError> {
     let mut text = format!("\n{:<6}", "from");
     text.extend(sites.iter().map(|to| format!("{:>8}", format!("to {}", to.ordinal()))));
@@ -54,37 +54,37 @@ fn between(
     Ok(text)
 }
 
-fn links(links: Links) -> String {
+fn links(links: NvLinks) -> String {
     match links {
-        Links { count: 0, .. } => "none".to_owned(),
-        Links { count, version: (0, 0) } => count.to_string(),
-        Links { count, version: (major, minor) } => format!("{count} {major}.{minor}"),
+        NvLinks { count: 0, .. } => "none".to_owned(),
+        NvLinks { count, version: (0, 0) } => count.to_string(),
+        NvLinks { count, version: (major, minor) } => format!("{count} {major}.{minor}"),
     }
 }
 
-fn cell(path: &Path) -> String {
+fn cell(path: &PeerPath) -> String {
     match path {
-        Path { direct: false, .. } => "host".to_owned(),
-        Path { rank, atomics, .. } => format!("{rank}{}", if *atomics { "+" } else { "" }),
+        PeerPath { direct: false, .. } => "host".to_owned(),
+        PeerPath { rank, atomics, .. } => format!("{rank}{}", if *atomics { "+" } else { "" }),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use unisono_cuda::software::{SoftwareError, set_gpus, set_path};
+    use unisono_cuda::emulator::{EmulatorError, set_gpu_count, set_peer_path};
 
     #[test]
     fn the_table_says_who_reaches_whom() {
-        match set_gpus(3) {
-            Err(SoftwareError::NoCompiler { program, reason }) => {
+        match set_gpu_count(3) {
+            Err(EmulatorError::NoCompiler { program, reason }) => {
                 return eprintln!("SKIPPED: needs a C++ compiler: {program}: {reason}");
             }
             ended => ended.unwrap(),
         }
-        set_path(0, 1, Path { direct: false, rank: 0, atomics: false }).unwrap();
-        set_path(1, 2, Path { direct: true, rank: 2, atomics: false }).unwrap();
-        let text = text(&Site::all().unwrap()).unwrap();
+        set_peer_path(0, 1, PeerPath { direct: false, rank: 0, atomics: false }).unwrap();
+        set_peer_path(1, 2, PeerPath { direct: true, rank: 2, atomics: false }).unwrap();
+        let text = text(&GpuInfo::all().unwrap()).unwrap();
         let rows: Vec<Vec<&str>> = text.lines().map(|line| line.split_whitespace().collect()).collect();
         assert_eq!(rows[1][..3], ["0", "ffff:10:00.0", "-"], "{text}");
         assert_eq!(rows[6], ["0", "-", "host", "0+"], "{text}");
@@ -94,7 +94,7 @@ mod tests {
 
     #[test]
     fn links_are_said_by_number_and_version() {
-        let of = |count, version| links(Links { count, version });
+        let of = |count, version| links(NvLinks { count, version });
         assert_eq!([of(18, (4, 0)), of(4, (0, 0)), of(0, (0, 0))], ["18 4.0", "4", "none"]);
     }
 }

@@ -1,4 +1,4 @@
-//! `unisono trace`: puts what ranks wrote to `UNISONO_TRACE` together into one file for Perfetto.
+//! `unisono trace`: puts what ranks wrote to `UNISONO_TRACE_DIR` together into one file for Perfetto.
 
 use crate::files;
 use serde::Deserialize;
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
-    /// Files that ranks wrote into the folder of `UNISONO_TRACE`, or such folders.
+    /// Files that ranks wrote into the folder of `UNISONO_TRACE_DIR`, or such folders.
     #[arg(required = true)]
     traces: Vec<PathBuf>,
     /// The file, for ui.perfetto.dev.
@@ -18,7 +18,7 @@ pub(crate) struct Arguments {
 }
 
 /// What one communicator of one rank did.
-struct Part {
+struct TraceFile {
     file: PathBuf,
     /// Host and process.
     process: String,
@@ -28,25 +28,25 @@ struct Part {
 
 /// The first event of a file.
 #[derive(Deserialize)]
-struct Head {
-    args: Begun,
+struct TraceHeader {
+    args: HeaderArgs,
 }
 
 #[derive(Deserialize)]
-struct Begun {
+struct HeaderArgs {
     name: String,
     begun_ns: u64,
 }
 
 /// Writes the one file, and says what is in it.
 pub(crate) fn run(arguments: &Arguments) -> Result<u8, String> {
-    let parts = files::named(&arguments.traces, |name| name.ends_with(files::TRACE))?
+    let parts = files::expand_paths(&arguments.traces, |name| name.ends_with(files::TRACE_SUFFIX))?
         .into_iter()
-        .map(Part::open)
+        .map(TraceFile::open)
         .collect::<Result<Vec<_>, _>>()?;
     let Some(begun_ns) = parts.iter().map(|part| part.begun_ns).min() else {
         return Err(
-            "there are no traces: ranks write them into the folder that UNISONO_TRACE names".to_owned()
+            "there are no traces: ranks write them into the folder that UNISONO_TRACE_DIR names".to_owned()
         );
     };
     let mut processes: Vec<&str> = parts.iter().map(|part| part.process.as_str()).collect();
@@ -64,13 +64,13 @@ pub(crate) fn run(arguments: &Arguments) -> Result<u8, String> {
 }
 
 /// Writes the events of all parts to `file`; how many operations there were.
-fn write(file: &Path, parts: &[Part], processes: &[&str], begun_ns: u64) -> io::Result<u64> {
+fn write(file: &Path, parts: &[TraceFile], processes: &[&str], begun_ns: u64) -> io::Result<u64> {
     let mut out = BufWriter::new(File::create(file)?);
     let mut operations = 0;
     writeln!(out, "[")?;
     for part in parts {
         let process = processes.iter().position(|process| *process == part.process).unwrap_or_default();
-        operations += part.copy(process + 1, begun_ns, &mut out)?;
+        operations += part.copy_events(process + 1, begun_ns, &mut out)?;
     }
     // The format wants no comma after the last event.
     writeln!(out, "{{\"name\":\"end\",\"ph\":\"M\",\"pid\":0}}]")?;
@@ -78,18 +78,18 @@ fn write(file: &Path, parts: &[Part], processes: &[&str], begun_ns: u64) -> io::
     Ok(operations)
 }
 
-impl Part {
+impl TraceFile {
     fn open(file: PathBuf) -> Result<Self, String> {
         let head = lines(&file).map_err(|error| format!("{}: {error}", file.display()))?.next();
-        let head = head.and_then(|line| serde_json::from_str::<Head>(event(&line)).ok());
-        let Some(Head { args: Begun { name, begun_ns } }) = head else {
+        let head = head.and_then(|line| serde_json::from_str::<TraceHeader>(event(&line)).ok());
+        let Some(TraceHeader { args: HeaderArgs { name, begun_ns } }) = head else {
             return Err(format!("{}: this is no trace that a rank wrote", file.display()));
         };
         Ok(Self { file, process: name, begun_ns })
     }
 
     /// Writes its events as those of `process`, with times since `begun_ns`; how many operations there were.
-    fn copy(&self, process: usize, begun_ns: u64, out: &mut impl Write) -> io::Result<u64> {
+    fn copy_events(&self, process: usize, begun_ns: u64, out: &mut impl Write) -> io::Result<u64> {
         let (mut operations, later) = (0, (self.begun_ns - begun_ns) as f64 / 1e3);
         // The last line of a process that was killed may be half a line.
         let parsed = |line: String| serde_json::from_str::<Map<String, Value>>(event(&line)).ok();

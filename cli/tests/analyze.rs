@@ -32,9 +32,9 @@ fn analyze(paths: &[&Path]) -> (Option<i32>, String) {
 fn failing(name: &str, body: impl Fn(&Communicator) -> unisono::Result<()> + Sync) -> String {
     let folder = Folder::new(name);
     let timeout = Duration::from_millis(300);
-    let config = Config { timeout, dump: Some(folder.0.clone()), ..Config::default() };
+    let config = Config { timeout, flight_recorder_dir: Some(folder.0.clone()), ..Config::default() };
     std::thread::scope(|scope| {
-        for comm in Communicator::threads_with(4, &config).expect("threads") {
+        for comm in Communicator::local_with(4, &config).expect("threads") {
             let body = &body;
             scope.spawn(move || {
                 body(&comm).expect_err("they disagree");
@@ -63,7 +63,7 @@ fn the_first_call_that_differs_is_named() {
 }
 
 #[test]
-fn whoever_is_behind_is_named() {
+fn straggler_is_named() {
     let text = failing("behind", |comm| {
         comm.barrier()?;
         match comm.rank() {
@@ -76,13 +76,13 @@ fn whoever_is_behind_is_named() {
 }
 
 #[test]
-fn processes_write_their_records_where_the_environment_says() {
+fn records_are_written_to_configured_dir() {
     let folder = Folder::new("processes");
     let ended = Command::new(UNISONO)
         .args(["run", "-n", "3", "--", UNISONO, "perf", "all_reduce", "-b", "4K", "-e", "4K", "--mismatch"])
-        .env("UNISONO_DUMP", &folder.0)
+        .env("UNISONO_FLIGHT_RECORDER_DIR", &folder.0)
         // Where traces lie, too.
-        .env("UNISONO_TRACE", &folder.0)
+        .env("UNISONO_TRACE_DIR", &folder.0)
         .output()
         .expect("it starts");
     assert!(!ended.status.success());
@@ -93,10 +93,10 @@ fn processes_write_their_records_where_the_environment_says() {
 }
 
 #[test]
-fn what_is_no_record_is_named() {
+fn invalid_record_is_named() {
     let folder = Folder::new("garbage");
     std::fs::create_dir_all(&folder.0).expect("a folder");
-    assert!(analyze(&[&folder.0]).1.contains("UNISONO_DUMP"));
+    assert!(analyze(&[&folder.0]).1.contains("UNISONO_FLIGHT_RECORDER_DIR"));
     let file = folder.0.join("a.json");
     std::fs::write(&file, "{\"rank\": 1}").expect("a file");
     let (code, text) = analyze(&[&file]);

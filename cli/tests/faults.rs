@@ -32,7 +32,7 @@ fn exists(pid: u32) -> bool {
 }
 
 /// Names of all abstract sockets and shared segments of this host.
-fn traces() -> HashSet<String> {
+fn shm_names() -> HashSet<String> {
     let table = std::fs::read_to_string("/proc/net/unix").unwrap_or_default();
     let sockets = table.lines().filter_map(|line| Some(line.split_once("@unisono-")?.1.to_owned()));
     let segments = std::fs::read_dir("/dev/shm").into_iter().flatten().flatten();
@@ -41,20 +41,20 @@ fn traces() -> HashSet<String> {
 
 /// Whether everything that is there since `before` goes away: other jobs on this host come to an end.
 fn nothing_new_stays(before: &HashSet<String>) -> bool {
-    let mut new: HashSet<String> = traces().difference(before).cloned().collect();
+    let mut new: HashSet<String> = shm_names().difference(before).cloned().collect();
     let begun = Instant::now();
     while !new.is_empty() && begun.elapsed() < Duration::from_secs(30) {
         std::thread::sleep(Duration::from_millis(20));
-        let now = traces();
+        let now = shm_names();
         new.retain(|name| now.contains(name));
     }
     new.is_empty()
 }
 
 #[test]
-fn a_killed_rank_is_named_by_the_others_within_a_second() {
+fn killed_rank_is_named_within_one_second() {
     for transport in ["shm", "tcp"] {
-        let before = traces();
+        let before = shm_names();
         // A small size first, whose row says that ranks are at work, then minutes of a large one.
         let sizes =
             ["-b", "64K", "-e", "64M", "-f", "1024", "-n", "1000", "-c", "0", "--transport", transport];
@@ -88,7 +88,7 @@ fn a_killed_rank_is_named_by_the_others_within_a_second() {
 }
 
 #[test]
-fn a_mismatched_count_is_named_by_every_rank_within_two_seconds() {
+fn count_mismatch_is_named_within_two_seconds() {
     for transport in ["shm", "tcp"] {
         let sizes = ["-b", "4M", "-e", "4M", "--mismatch", "--transport", transport];
         let begun = Instant::now();
@@ -106,7 +106,7 @@ fn a_mismatched_count_is_named_by_every_rank_within_two_seconds() {
 }
 
 #[test]
-fn a_stopped_rank_is_warned_of_by_its_number() {
+fn stopped_rank_is_warned_about() {
     for transport in ["shm", "tcp"] {
         let sizes = ["-b", "64K", "-e", "64K", "-n", "100000000", "-c", "0", "--transport", transport];
         let (mut job, pids, errors) = start(&sizes);

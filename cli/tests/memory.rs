@@ -5,12 +5,12 @@ use std::process::Command;
 const UNISONO: &str = env!("CARGO_BIN_EXE_unisono");
 
 /// The values of the most expensive rank at a stage, by column.
-struct Stage {
+struct Snapshot {
     names: Vec<String>,
     values: Vec<f64>,
 }
 
-impl Stage {
+impl Snapshot {
     fn get(&self, name: &str) -> f64 {
         let place = self.names.iter().position(|column| column == name).expect("a column");
         self.values[place]
@@ -18,7 +18,7 @@ impl Stage {
 }
 
 /// The most of every column: idle, after 8 bytes, after 16 MiB.
-fn stages(ranks: usize, transport: &str) -> Vec<Stage> {
+fn snapshots(ranks: usize, transport: &str) -> Vec<Snapshot> {
     let arguments = ["perf", "all_reduce", "--memory", "--transport", transport, "-N", &ranks.to_string()];
     let output = Command::new(UNISONO).args(arguments).output().expect("it starts");
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -31,7 +31,7 @@ fn stages(ranks: usize, transport: &str) -> Vec<Stage> {
         let values: Vec<f64> =
             values.split_whitespace().map(|value| value.parse().expect("a number")).collect();
         assert_eq!(values.len(), names.len() - 1, "{line}");
-        Stage { names: names[1..].to_vec(), values }
+        Snapshot { names: names[1..].to_vec(), values }
     };
     most.map(stage).collect()
 }
@@ -40,14 +40,14 @@ const KIB_IDLE_MAX: f64 = 1024.0;
 /// What an idle socket costs the kernel, as docs/performance.md has it.
 const KIB_PER_SOCKET: f64 = 4.5;
 
-fn idle_cost(idle: &Stage) -> f64 {
+fn idle_cost(idle: &Snapshot) -> f64 {
     idle.get("anon") + idle.get("resident") + idle.get("tables") + idle.get("sockets") * KIB_PER_SOCKET
 }
 
 #[test]
-fn an_idle_rank_among_32_costs_less_than_a_mebibyte() {
+fn idle_rank_among_32_costs_under_1_mib() {
     for transport in ["shm", "tcp"] {
-        let [idle, ..] = &stages(32, transport)[..] else { panic!("no stages") };
+        let [idle, ..] = &snapshots(32, transport)[..] else { panic!("no stages") };
         assert!(idle_cost(idle) < KIB_IDLE_MAX, "{transport}: {:?}", idle.values);
         assert!(idle.get("resident") < 64.0, "{transport}: pages are touched before they are used");
         assert_eq!(idle.get("staging"), 0.0, "{transport}");
@@ -55,8 +55,8 @@ fn an_idle_rank_among_32_costs_less_than_a_mebibyte() {
 }
 
 #[test]
-fn shared_memory_needs_no_sockets_and_grows_as_it_is_used() {
-    let [idle, small, large] = &stages(4, "shm")[..] else { panic!("three stages") };
+fn shm_needs_no_sockets_and_grows_with_use() {
+    let [idle, small, large] = &snapshots(4, "shm")[..] else { panic!("three stages") };
     for stage in [idle, small, large] {
         assert_eq!(stage.get("sockets"), 0.0);
     }
@@ -67,8 +67,8 @@ fn shared_memory_needs_no_sockets_and_grows_as_it_is_used() {
 }
 
 #[test]
-fn tcp_connects_for_messages_when_there_are_some() {
-    let [idle, small, large] = &stages(8, "tcp")[..] else { panic!("three stages") };
+fn tcp_connects_on_first_message() {
+    let [idle, small, large] = &snapshots(8, "tcp")[..] else { panic!("three stages") };
     assert_eq!(idle.get("sockets"), 7.0, "one for notes to each peer");
     assert!(small.get("sockets") > 7.0, "{:?}", small.values);
     assert!(large.get("sockets") <= 7.0 * 3.0, "{:?}", large.values);

@@ -31,7 +31,7 @@ fn good(arguments: &[&str]) -> String {
 }
 
 #[test]
-fn every_collective_over_every_transport_is_right() {
+fn collectives_are_correct_over_every_transport() {
     for transport in ["shm", "tcp"] {
         for ranks in ["1", "2", "4"] {
             for collective in COLLECTIVES {
@@ -43,7 +43,7 @@ fn every_collective_over_every_transport_is_right() {
 }
 
 #[test]
-fn encrypted_ranks_are_right_and_say_so() {
+fn encrypted_ranks_are_correct() {
     let arguments = ["all_reduce", "--ranks", "2", "--transport", "tcp", "-b", "8", "-e", "8M", "-f", "1024"];
     let text = good(&[&arguments[..], &["-n", "2", "-w", "1", "--encrypt"]].concat());
     assert!(text.contains("over tcp, TCP encrypted,"), "{text}");
@@ -62,7 +62,7 @@ fn every_type_and_operation_is_right() {
 
 /// Only where there is a C++ compiler, which builds the software device.
 #[test]
-fn ranks_on_the_software_device_are_right_and_say_so() {
+fn software_device_is_correct() {
     if Command::new("g++").arg("--version").output().is_err() {
         eprintln!("SKIPPED: needs a C++ compiler");
         return;
@@ -73,24 +73,24 @@ fn ranks_on_the_software_device_are_right_and_say_so() {
         assert!(text.contains("unisono software device: not a GPU, times mean nothing"), "{text}");
     }
     good(&[&["all_reduce", "-N", "2"], &sizes[..]].concat());
-    let text = good(&[&["all_reduce", "-t", "2", "-G", "2", "--report-floor"], &sizes[..]].concat());
+    let text = good(&[&["all_reduce", "-t", "2", "-G", "2", "--report-roofline"], &sizes[..]].concat());
     assert!(text.contains("the driver copies"), "{text}");
     let large = ["--device", "software", "--sizes", "200000", "-n", "1", "-w", "0", "-R", "2", "-N", "2"];
     let text = good(&[&["all_reduce"], &large[..]].concat());
-    assert!(text.contains("zerocopy"), "{text}");
+    assert!(text.contains("zero_copy"), "{text}");
     let corrupted = perf(&[&["all_reduce", "-t", "2", "--corrupt"], &sizes[..]].concat());
     assert_eq!(corrupted.status.code(), Some(1));
 }
 
 #[test]
-fn a_file_that_cannot_be_written_is_refused_before_anything_is_measured() {
+fn unwritable_json_is_refused_before_measuring() {
     let refused = perf(&["all_reduce", "-t", "2", "--sizes", "8", "-J", "/nowhere/results.json"]);
     assert!(String::from_utf8_lossy(&refused.stderr).contains("/nowhere/results.json"));
     assert!(!refused.status.success() && refused.stdout.is_empty());
 }
 
 #[test]
-fn without_a_driver_a_gpu_is_refused_with_the_reason() {
+fn gpu_without_driver_is_refused() {
     let output = perf(&["all_reduce", "--device", "cuda", "-t", "2", "--sizes", "8"]);
     let errors = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.success() || errors.contains("no CUDA driver"), "{errors}");
@@ -101,7 +101,7 @@ fn without_a_driver_a_gpu_is_refused_with_the_reason() {
 }
 
 #[test]
-fn a_corrupted_element_is_counted_and_fails_the_command() {
+fn corruption_is_counted_and_fails() {
     for collective in COLLECTIVES.into_iter().filter(|&collective| collective != "barrier") {
         let root_is_last = ["-r", "1"];
         let common = ["-t", "2", "-b", "1K", "-e", "1K", "-n", "2", "--corrupt"];
@@ -133,7 +133,7 @@ fn json_has_the_keys_of_nccl_tests_and_ours() {
     }
     assert_eq!(document["out_of_bounds"]["okay"], Value::Bool(true));
     assert!(document["average_bus_bandwidth"]["bandwidth"].as_f64().unwrap() > 0.0);
-    assert!(document["floor"]["copy_gbs_all_cores"].as_f64().unwrap() > 0.0);
+    assert!(document["roofline"]["copy_gbs_all_cores"].as_f64().unwrap() > 0.0);
 }
 
 #[test]
@@ -161,10 +161,10 @@ fn flags_of_nccl_tests_are_understood() {
         "2",
         "-c",
         "1",
-        "--report-floor",
+        "--report-roofline",
     ]);
     assert_eq!(text.lines().filter(|line| !line.starts_with('#')).count(), 3);
-    assert!(text.contains("i_cv%") && text.contains("floor(us)"));
+    assert!(text.contains("i_cv%") && text.contains("bound(us)"));
     for wrong in
         [&["all_reduce", "-o", "mean"][..], &["all_reduce", "-d", "int4"], &["all_reduce", "--algo", "rign"]]
     {
@@ -174,7 +174,17 @@ fn flags_of_nccl_tests_are_understood() {
 
 #[test]
 fn fixed_algorithms_run_under_their_names() {
-    for algorithm in ["ring", "ring2", "tree", "pat", "doubling", "halving", "oneshot", "twoshot", "relay"] {
+    for algorithm in [
+        "ring",
+        "bidirectional_ring",
+        "tree",
+        "pat",
+        "recursive_doubling",
+        "rabenseifner",
+        "oneshot",
+        "twoshot",
+        "inplace_ring",
+    ] {
         let text = good(&[
             "all_reduce",
             "-t",
@@ -196,7 +206,7 @@ fn fixed_algorithms_run_under_their_names() {
 }
 
 #[test]
-fn sixteen_ranks_on_few_cores_finish() {
+fn oversubscribed_16_ranks_finish() {
     for transport in ["shm", "tcp"] {
         let size = ["-b", "8", "-e", "64K", "-f", "64", "-n", "4", "-w", "1"];
         good(&[&["all_reduce", "--ranks", "16", "--transport", transport], &size[..]].concat());
@@ -204,7 +214,7 @@ fn sixteen_ranks_on_few_cores_finish() {
 }
 
 #[test]
-fn samples_of_listed_sizes_have_a_time_and_a_floor() {
+fn samples_have_time_and_roofline() {
     let path = std::env::temp_dir().join(format!("unisono-samples-{}.json", std::process::id()));
     let file = path.to_str().expect("text");
     for collective in ["all_reduce", "all_to_all", "barrier"] {
@@ -216,7 +226,7 @@ fn samples_of_listed_sizes_have_a_time_and_a_floor() {
         for row in rows {
             assert!(row["out_of_place"]["time"].as_f64().is_some_and(|time| time > 0.0), "{row}");
             assert_eq!(row["out_of_place"]["nwrong"], 0, "{row}");
-            assert!(row["in_place"].is_null() && row["floor_us"].is_number(), "{row}");
+            assert!(row["in_place"].is_null() && row["roofline_us"].is_number(), "{row}");
         }
     }
     std::fs::remove_file(path).expect("removed");

@@ -58,7 +58,7 @@ fn output_is_prefixed_and_the_environment_is_complete() {
 }
 
 #[test]
-fn the_first_failing_ranks_code_is_the_jobs() {
+fn first_failing_rank_sets_exit_code() {
     let output = run("3", "if [ $RANK = 1 ]; then exit 7; fi; sleep 60");
     assert_eq!(output.status.code(), Some(7));
     let output = run("2", "if [ $RANK = 0 ]; then kill -9 $$; fi; sleep 60");
@@ -67,9 +67,9 @@ fn the_first_failing_ranks_code_is_the_jobs() {
 }
 
 #[test]
-fn ranks_that_keep_going_come_to_their_own_end() {
+fn continue_on_failure_lets_ranks_finish() {
     let keep_going = |script: &str| {
-        let arguments = ["run", "--keep-going", "-n", "3", "--", "sh", "-c", script];
+        let arguments = ["run", "--continue-on-failure", "-n", "3", "--", "sh", "-c", script];
         Command::new(UNISONO).args(arguments).output().expect("it starts")
     };
     let output = keep_going("if [ $RANK = 1 ]; then kill -9 $$; fi; sleep 3; echo well");
@@ -81,14 +81,14 @@ fn ranks_that_keep_going_come_to_their_own_end() {
 }
 
 #[test]
-fn a_program_that_is_none_is_named() {
+fn invalid_program_is_named() {
     let output = Command::new(UNISONO).args(["run", "-n", "1", "--", "/no/such/program"]).output().unwrap();
     assert!(!output.status.success());
     assert!(text(&output.stderr).contains("/no/such/program"));
 }
 
 #[test]
-fn signals_reach_the_ranks_and_nothing_is_left() {
+fn signals_are_forwarded_without_leftovers() {
     // Ctrl-C is INT.
     for (signal, number) in [("-TERM", 15), ("-INT", 2)] {
         let (mut job, pids) = start_sleepers(2);
@@ -101,7 +101,7 @@ fn signals_reach_the_ranks_and_nothing_is_left() {
 }
 
 #[test]
-fn ranks_that_talk_leave_no_shared_memory_when_interrupted() {
+fn interrupted_ranks_leave_no_shm() {
     let segments = || std::fs::read_dir("/dev/shm").map_or(0, Iterator::count);
     let before = segments();
     let mut job = Command::new(UNISONO)
@@ -118,7 +118,7 @@ fn ranks_that_talk_leave_no_shared_memory_when_interrupted() {
 }
 
 #[test]
-fn ranks_die_with_a_launcher_that_is_killed() {
+fn ranks_die_with_killed_launcher() {
     let (mut job, pids) = start_sleepers(2);
     job.kill().unwrap();
     job.wait().unwrap();
@@ -130,7 +130,7 @@ fn ranks_die_with_a_launcher_that_is_killed() {
 }
 
 #[test]
-fn what_a_rank_leaves_behind_is_killed() {
+fn orphans_of_a_rank_are_killed() {
     let mut job = Command::new(UNISONO)
         .args(["run", "-n", "1", "--no-prefix", "--", "sh", "-c", "sleep 300 >/dev/null 2>&1 & echo $!"])
         .stdout(Stdio::piped())

@@ -3,7 +3,7 @@
 use std::process::Command;
 
 /// All that is told of one run under this setting.
-fn told(setting: (&str, &str)) -> String {
+fn output_with(setting: (&str, &str)) -> String {
     let mut command = Command::new(env!("CARGO_BIN_EXE_unisono"));
     let output =
         command.args(["simulate", "--seed", "11"]).env(setting.0, setting.1).output().expect("it starts");
@@ -12,10 +12,12 @@ fn told(setting: (&str, &str)) -> String {
 }
 
 #[test]
-fn the_settings_around_it_change_nothing_in_a_run() {
-    let plain = told(("UNISONO_STATUS", "off"));
+fn environment_does_not_change_a_simulation() {
+    let plain = output_with(("UNISONO_STATUS_SERVER", "off"));
     assert!(plain.contains("trace"), "{plain}");
-    for setting in [("UNISONO_CHECK_FINITE", "on"), ("UNISONO_ORDER", "ranks"), ("UNISONO_ALGO", "ring")] {
-        assert_eq!(told(setting), plain, "{setting:?}");
+    for setting in
+        [("UNISONO_CHECK_FINITE", "on"), ("UNISONO_REDUCTION_ORDER", "rank"), ("UNISONO_ALGO", "ring")]
+    {
+        assert_eq!(output_with(setting), plain, "{setting:?}");
     }
 }

@@ -12,7 +12,7 @@ fn status() -> String {
 }
 
 #[test]
-fn a_stopped_rank_is_seen_to_keep_the_others_waiting() {
+fn status_shows_ranks_waiting_for_stopped_rank() {
     for transport in ["shm", "tcp"] {
         // Sizes that no other test has.
         let sizes = ["-b", "3084", "-e", "3084", "-n", "100000000", "-c", "0", "--transport", transport];

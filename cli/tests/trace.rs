@@ -28,7 +28,7 @@ impl Drop for Folder {
 }
 
 /// What is said of `paths`, and the events in the file that is made of them.
-fn put_together(folder: &Folder, paths: &[&Path]) -> (String, Vec<Value>) {
+fn merge(folder: &Folder, paths: &[&Path]) -> (String, Vec<Value>) {
     let out = folder.0.join("together.json");
     let Output { status, stdout, stderr } =
         Command::new(UNISONO).arg("trace").args(paths).arg("-o").arg(&out).output().expect("it starts");
@@ -40,36 +40,36 @@ fn put_together(folder: &Folder, paths: &[&Path]) -> (String, Vec<Value>) {
 
 /// An operation at one rank, in microseconds.
 #[derive(Debug)]
-struct Part {
+struct Span {
     process: u64,
     start: f64,
     end: f64,
 }
 
 /// The parts of each operation with this name, by its number.
-fn operations(events: &[Value], name: &str) -> BTreeMap<u64, Vec<Part>> {
+fn operations(events: &[Value], name: &str) -> BTreeMap<u64, Vec<Span>> {
     let mut operations = BTreeMap::<_, Vec<_>>::new();
     for event in events.iter().filter(|event| event["ph"] == "X" && event["name"] == name) {
         let sequence = event["args"]["sequence"].as_u64().expect("a number");
         let (start, long) = (event["ts"].as_f64().expect("a time"), event["dur"].as_f64().expect("a time"));
         let process = event["pid"].as_u64().expect("a process");
-        operations.entry(sequence).or_default().push(Part { process, start, end: start + long });
+        operations.entry(sequence).or_default().push(Span { process, start, end: start + long });
     }
     operations
 }
 
 #[test]
-fn processes_write_what_they_did_and_their_clocks_are_one() {
+fn merged_traces_share_one_clock() {
     let folder = Folder::new("processes");
     let perf = ["perf", "all_reduce", "-b", "8", "-e", "256K", "-f", "32", "-w", "1"];
     let ended = Command::new(UNISONO)
         .args(perf)
         .args(["-n", "5", "--ranks", "3"])
-        .env("UNISONO_TRACE", &folder.0)
+        .env("UNISONO_TRACE_DIR", &folder.0)
         .output()
         .expect("it starts");
     assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stderr));
-    let (said, events) = put_together(&folder, &[&folder.0]);
+    let (said, events) = merge(&folder, &[&folder.0]);
     assert!(said.contains("in 3 processes"), "{said}");
     let sums = operations(&events, "all_reduce");
     assert!(sums.len() > 3 * 5, "all_reduce of three sizes, often: {}", sums.len());
@@ -79,16 +79,16 @@ fn processes_write_what_they_did_and_their_clocks_are_one() {
         // Nobody can be through with a sum before all have come to it.
         let last_in = ranks.iter().map(|part| part.start).fold(f64::MIN, f64::max);
         let first_out = ranks.iter().map(|part| part.end).fold(f64::MAX, f64::min);
-        assert!(last_in <= first_out + CLOCKS_US, "all_reduce #{sequence}: {ranks:?}");
+        assert!(last_in <= first_out + CLOCK_SKEW_MAX_US, "all_reduce #{sequence}: {ranks:?}");
     }
 }
 
 #[test]
-fn an_operation_that_failed_says_why_and_half_a_line_is_left_out() {
+fn failed_op_has_reason_and_partial_line_is_skipped() {
     let folder = Folder::new("failed");
-    let config = Config { trace: Some(folder.0.clone()), ..Config::default() };
+    let config = Config { trace_dir: Some(folder.0.clone()), ..Config::default() };
     std::thread::scope(|scope| {
-        for comm in Communicator::threads_with(2, &config).expect("threads") {
+        for comm in Communicator::local_with(2, &config).expect("threads") {
             scope.spawn(move || {
                 comm.all_reduce(&mut [1.0f32; 100], Sum).expect("a sum");
                 match comm.rank() {
@@ -103,7 +103,7 @@ fn an_operation_that_failed_says_why_and_half_a_line_is_left_out() {
         let text = std::fs::read_to_string(&file).expect("a trace");
         std::fs::write(&file, text + "{\"name\":\"barr").expect("a trace");
     }
-    let (said, events) = put_together(&folder, &[&folder.0]);
+    let (said, events) = merge(&folder, &[&folder.0]);
     assert!(said.starts_with("3 operations of 2 communicators in 1 processes"), "{said}");
     let failed: Vec<_> = events.iter().filter(|event| !event["args"]["error"].is_null()).collect();
     assert_eq!(failed.len(), 1, "{events:?}");
@@ -111,7 +111,7 @@ fn an_operation_that_failed_says_why_and_half_a_line_is_left_out() {
 }
 
 #[test]
-fn what_is_no_trace_is_named() {
+fn invalid_trace_is_named() {
     let folder = Folder::new("garbage");
     std::fs::create_dir_all(&folder.0).expect("a folder");
     let told = |path: &Path| {
@@ -120,11 +120,11 @@ fn what_is_no_trace_is_named() {
         assert!(!status.success());
         String::from_utf8_lossy(&stderr).into_owned()
     };
-    assert!(told(&folder.0).contains("UNISONO_TRACE"));
+    assert!(told(&folder.0).contains("UNISONO_TRACE_DIR"));
     let file = folder.0.join("a.trace.json");
     std::fs::write(&file, "[\n{\"rank\": 1},\n").expect("a file");
     assert!(told(&folder.0).contains("a.trace.json: this is no trace"));
 }
 
 /// How far apart two readings of one clock by two processes may be.
-const CLOCKS_US: f64 = 200.0;
+const CLOCK_SKEW_MAX_US: f64 = 200.0;

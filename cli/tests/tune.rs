@@ -2,15 +2,15 @@
 
 use std::path::Path;
 use std::process::{Command, Output};
-use unisono::select::Table;
-use unisono_transports::affinity::cores;
+use unisono::select::TuningTable;
+use unisono_transports::sys::affinity::available_cpus;
 
-const FEW: [&str; 7] = ["--ranks", "2", "--transport", "shm", "--rounds", "1", "-e"];
+const QUICK_ARGS: [&str; 7] = ["--ranks", "2", "--transport", "shm", "--rounds", "1", "-e"];
 
 fn tune(table: Option<&Path>, arguments: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_unisono"));
-    command.arg("tune").args(FEW).args(arguments).env_remove("UNISONO_TABLE");
-    command.envs(table.map(|table| ("UNISONO_TABLE", table)));
+    command.arg("tune").args(QUICK_ARGS).args(arguments).env_remove("UNISONO_TUNING_FILE");
+    command.envs(table.map(|table| ("UNISONO_TUNING_FILE", table)));
     command.output().expect("it starts")
 }
 
@@ -19,16 +19,16 @@ fn text(output: &Output) -> String {
 }
 
 #[test]
-fn what_is_written_is_a_table() {
+fn output_is_a_tuning_table() {
     let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join("written.txt");
     let out = file.to_str().expect("text");
     let output = tune(None, &["32", "--collectives", "broadcast,all_gather", "-o", out]);
     assert!(output.status.success(), "{output:?}");
     let written = std::fs::read_to_string(&file).expect("a file");
     assert_eq!(written, text(&output));
-    let table = Table::parse(&written).expect("a table").to_string();
+    let table = TuningTable::parse(&written).expect("a table").to_string();
     // Two ranks, and as many more as have a core each.
-    let field = match cores().len() {
+    let field = match available_cpus().len() {
         1 => "crowded-windows any".to_owned(),
         cores => format!("windows {cores}"),
     };
@@ -38,20 +38,20 @@ fn what_is_written_is_a_table() {
 }
 
 #[test]
-fn a_table_of_slow_choices_is_found_out() {
+fn check_detects_slow_choices() {
     let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join("slow.txt");
     // Everything to everybody, by messages, where one reads what the other shows.
-    std::fs::write(&file, "all_reduce messages any any naive\n").expect("a file");
+    std::fs::write(&file, "all_reduce tcp any any naive\n").expect("a file");
     let output = tune(Some(&file), &["1M", "--collectives", "all_reduce", "--check"]);
     let text = text(&output);
     assert_eq!(output.status.code(), Some(1), "{text}");
-    let behind = text.lines().filter(|line| line.contains(" naive ") && line.ends_with(" behind"));
-    assert!(behind.count() > 0, "{text}");
+    let slower = text.lines().filter(|line| line.contains(" naive ") && line.ends_with(" slower"));
+    assert!(slower.count() > 0, "{text}");
     assert!(text.lines().last().is_some_and(|line| !line.starts_with("# 0 of 9 cells")), "{text}");
 }
 
 #[test]
-fn a_check_writes_nothing_and_so_takes_no_file() {
+fn check_conflicts_with_out() {
     let output = tune(None, &["32", "--check", "-o", "table.txt"]);
     assert_eq!(output.status.code(), Some(2), "{output:?}");
 }

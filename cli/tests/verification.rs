@@ -50,7 +50,7 @@ fn one_corrupted_element_is_counted_once_in_each_half() {
 }
 
 #[test]
-fn without_check_nothing_is_called_right_or_wrong() {
+fn no_check_reports_no_verdict() {
     let output = perf("all_reduce -t 2 -b 64 -e 64 -n 2 -c 0 --corrupt");
     assert!(output.status.success());
     assert_eq!(rows(&output)[0].matches("N/A").count(), 2);
@@ -65,7 +65,7 @@ fn a_barrier_has_one_row_and_no_size() {
 }
 
 #[test]
-fn an_explicit_number_of_ranks_wins_over_a_launchers_environment() {
+fn explicit_ranks_override_launcher_environment() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_unisono"));
     command.args(["perf", "barrier", "--ranks", "2", "-n", "4"]);
     command.envs([("RANK", "0"), ("WORLD_SIZE", "64"), ("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", "9")]);
@@ -74,7 +74,7 @@ fn an_explicit_number_of_ranks_wins_over_a_launchers_environment() {
 }
 
 #[test]
-fn a_variable_of_the_environment_that_is_wrong_is_named_at_once() {
+fn invalid_environment_variable_is_named() {
     for (name, value) in [("RANK", "one"), ("RANK", "2"), ("WORLD_SIZE", "two"), ("MASTER_PORT", "-1")] {
         let begun = std::time::Instant::now();
         let output = Command::new(env!("CARGO_BIN_EXE_unisono"))

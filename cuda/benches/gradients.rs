@@ -6,7 +6,7 @@
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use std::hint::black_box;
 use std::time::Duration;
-use unisono_cuda::{average, bf16, narrow, pack, scale_and_clip, squares, unpack, widen};
+use unisono_cuda::{average, bf16, block_square_sums, narrow, pack, scale_and_clip, unpack, widen};
 
 /// Rows and columns of a matrix of 16 MiB: longer than the nearest caches.
 const ROWS: usize = 2048;
@@ -51,7 +51,7 @@ fn passes(criterion: &mut Criterion) {
     measure(criterion, id("scale and clip"), 8 * COUNT, || scale_and_clip(&mut values, 1.0, 1.0, 2.0));
     measure(criterion, id("squares"), 4 * COUNT, || {
         let mut sum = 0.0;
-        squares(black_box(&values), 32, |part| sum += part);
+        block_square_sums(black_box(&values), 32, |part| sum += part);
         assert_eq!(sum, COUNT as f64);
     });
     measure(criterion, id("narrow"), 6 * COUNT, || narrow(&mut halves, black_box(&values)));

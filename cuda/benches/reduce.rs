@@ -8,8 +8,8 @@ use criterion::{BenchmarkGroup, BenchmarkId, Criterion, Throughput, criterion_gr
 use std::hint::black_box;
 use std::time::Duration;
 use unisono_cuda::{
-    DType, Element, F8E4M3, F8E5M2, Finish, Op, Source, Store, Target, as_bytes, bf16, copy_into, copy_to,
-    f16, reduce_into, reduce_to,
+    DType, Element, F8E4M3, F8E5M2, PostOp, ReduceKind, Source, Store, Target, as_bytes, bf16, copy_into,
+    copy_to, f16, reduce_into, reduce_to,
 };
 
 /// Longer than any cache, together with one source.
@@ -111,7 +111,14 @@ fn sum<T: Element>(group: &mut BenchmarkGroup<'_, WallTime>, bytes: usize, sourc
         let mut result = Buffer::new(bytes, 0);
         let id = BenchmarkId::new(T::DTYPE.to_string(), format!("{store:?}"));
         let call = |result: &mut Buffer| {
-            reduce_to(store, T::DTYPE, Op::Sum, Finish::Keep, result.target(), black_box(&operands));
+            reduce_to(
+                store,
+                T::DTYPE,
+                ReduceKind::Sum,
+                PostOp::Identity,
+                result.target(),
+                black_box(&operands),
+            );
         };
         proven(group, id, &mut result, call, |result| result.expect_sum_of::<T>(sources));
     }
@@ -128,13 +135,13 @@ fn two_targets(criterion: &mut Criterion) {
         |targets: &mut [Buffer; 2]| targets.iter_mut().for_each(|target| target.expect_sum_of::<f32>(2));
     let apart = |[window, output]: &mut [Buffer; 2]| {
         let operands = black_box(&operands);
-        reduce_to(Store::Cached, DType::F32, Op::Sum, Finish::Keep, window.target(), operands);
+        reduce_to(Store::Cached, DType::F32, ReduceKind::Sum, PostOp::Identity, window.target(), operands);
         copy_to(Store::Stream, output.target(), window.source());
     };
     proven(group, BenchmarkId::from_parameter("reduce_to, copy_to"), &mut targets, apart, proof);
     let together = |[window, output]: &mut [Buffer; 2]| {
         let targets = &mut [(Store::Cached, window.target()), (Store::Stream, output.target())];
-        reduce_into(DType::F32, Op::Sum, Finish::Keep, targets, black_box(&operands));
+        reduce_into(DType::F32, ReduceKind::Sum, PostOp::Identity, targets, black_box(&operands));
     };
     proven(group, BenchmarkId::from_parameter("reduce_into"), &mut targets, together, proof);
 }
@@ -169,7 +176,14 @@ fn small(criterion: &mut Criterion) {
         let mut result = Buffer::new(bytes, 0);
         let call = |result: &mut Buffer| {
             let target = result.target();
-            reduce_to(Store::Cached, black_box(DType::F32), Op::Sum, Finish::Keep, target, &operands);
+            reduce_to(
+                Store::Cached,
+                black_box(DType::F32),
+                ReduceKind::Sum,
+                PostOp::Identity,
+                target,
+                &operands,
+            );
         };
         let id = BenchmarkId::from_parameter(bytes);
         proven(group, id, &mut result, call, |result| result.expect_sum_of::<f32>(2));

@@ -1,8 +1,8 @@
 // The arguments of every kernel, one struct each. `src/device/arguments.rs` has them for the host; its
-// table of offsets writes `layout.cuh`, which asserts the same of these.
+// table of offsets writes `abi_offsets.cuh`, which asserts the same of these.
 #pragma once
 
-#include "machine.cuh"
+#include "target.cuh"
 
 constexpr u32 SOURCES_MAX = 16;
 constexpr u32 TARGETS_MAX = 16;
@@ -23,8 +23,8 @@ struct ReduceCopy {
 };
 
 // Why a launch ended early, for the host. Written by the first of its blocks to give up.
-struct Status {
-    // One of `State`, written last.
+struct WaitReport {
+    // One of `WaitState`, written last.
     u32 state;
     // Who waited for whom, and in which step.
     u32 rank;
@@ -33,36 +33,36 @@ struct Status {
     // What the counter, or the length of a message, had to be, and what it was.
     u64 wanted;
     u64 seen;
-    // What this rank was doing, and what the peer: sequence, what, count, piece.
-    u64 ours[4];
-    u64 theirs[4];
+    // What this rank was doing, and what the peer: sequence, what, count, slice.
+    u64 local_tag[4];
+    u64 remote_tag[4];
     // Where this rank was.
-    u32 act;
+    u32 instr;
     u32 lane;
 };
 
-enum State : u32 {
-    NOTHING = 0,
+enum WaitState : u32 {
+    OK = 0,
     // Somebody is filling the record.
     CLAIMED = 1,
     // The counter did not come in time.
-    LATE = 2,
+    TIMED_OUT = 2,
     // The host raised the abort word.
     ABORTED = 3,
     // A peer is doing something else.
     MISMATCH = 4,
     // A message is longer or shorter than it has to be.
-    LENGTH = 5,
+    LENGTH_MISMATCH = 5,
     // The peer has left: what it had to say is there.
-    LEFT = 6,
+    PEER_FINALIZED = 6,
 };
 
 // How long waits of a launch last at most.
-struct Patience {
+struct Deadline {
     // The host sets it to something else than 0 to end all waits.
     const u32* abort;
-    Status* status;
-    u64 limit_ns;
+    WaitReport* report;
+    u64 timeout_ns;
 };
 
 // One direction between two ranks: slots that are filled and emptied in turn.
@@ -96,7 +96,7 @@ struct Channel {
 struct Exchange {
     // In device memory, one for each block.
     const Channel* channels;
-    Patience patience;
+    Deadline deadline;
 };
 
 // Two launches of one block each raise two counters in turn.
@@ -111,7 +111,7 @@ struct Ping {
     // 0 begins, 1 answers.
     u32 rank;
     u32 unused;
-    Patience patience;
+    Deadline deadline;
 };
 
-#include "layout.cuh"
+#include "abi_offsets.cuh"

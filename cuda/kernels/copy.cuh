@@ -1,15 +1,15 @@
 // Copies by all threads of a block, in the widest accesses that both addresses allow.
 #pragma once
 
-#include "pack.cuh"
+#include "vec16.cuh"
 
 template <class T>
 DEVICE void copy_by(u8* to, const u8* from, u64 bytes) {
 #pragma unroll 4
     for (u64 at = threadIdx.x * sizeof(T); at + sizeof(T) <= bytes; at += blockDim.x * sizeof(T)) {
-        T piece;
-        load_data(piece, from + at);
-        store_data(to + at, piece);
+        T slice;
+        load_data(slice, from + at);
+        store_data(to + at, slice);
     }
 }
 

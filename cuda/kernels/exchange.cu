@@ -7,7 +7,7 @@ UNISONO_KERNEL(exchange, Exchange) {
     for (u64 at = 0, step = channel.step; at < channel.bytes; at += slot_bytes, step++) {
         u64 left = channel.bytes - at;
         u64 bytes = left < slot_bytes ? left : slot_bytes;
-        Waiter waiter = {args.patience, channel.rank, channel.peer, step};
+        Waiter waiter = {args.deadline, channel.rank, channel.peer, step};
         if (!send(channel.out, channel.input + at, bytes, waiter) ||
             !receive(channel.into, channel.output + at, bytes, waiter)) {
             return;

@@ -1,78 +1,78 @@
-// Carries out one strand of a rank's program on one channel, piece by piece, by all threads of a block.
+// Carries out one lane_program of a rank's program on one channel, slice by slice, by all threads of a block.
 #pragma once
 
-#include "lay_out.cuh"
-#include "line_passes.cuh"
-#include "together.cuh"
+#include "build_work.cuh"
+#include "ll_reduce.cuh"
+#include "group.cuh"
 
-// Moves what is on the desk. By all threads.
+// Moves what is on the work. By all threads.
 template <class E>
-DEVICE bool clear(const Stage& stage, const Act& act, const Desk& desk, bool lines) {
+DEVICE bool clear(const KernelContext& context, const Instr& instr, const WorkDesc& work, bool lines) {
     if (!lines) {
-        clear_desk<E>(desk);
+        run_work<E>(work);
         return true;
     }
-    Doer waiter = doer(stage, act.peer, desk.lines.arrived_step);
-    if (is_wide(stage.args.protocol)) {
-        return clear_lines<E, WideLine>(desk, stage.args.one, waiter);
+    WaitContext waiter = wait_context(context, instr.peer, work.lines.arrived_step);
+    if (is_ll128(context.args.protocol)) {
+        return run_ll_work<E, Ll128Line>(work, context.args.one, waiter);
     }
-    return clear_lines<E, NarrowLine>(desk, stage.args.one, waiter);
+    return run_ll_work<E, LlLine>(work, context.args.one, waiter);
 }
 
-// Waits and lays out: for a message, copy or reduction one thread does, for acts together each thread does some of them.
-DEVICE bool prepare(Desk& desk, const Stage& stage, const Act* acts, Message& message) {
-    if (is_group(*acts)) {
-        return wait_together(stage, acts) && (lay_out_together(desk, stage, acts), true);
+// Waits and lays out: for a message, copy or reduction one thread does, for instrs together each thread does some of them.
+DEVICE bool prepare(WorkDesc& work, const KernelContext& context, const Instr* instrs, MessageState& message) {
+    if (is_group(*instrs)) {
+        return wait_group(context, instrs) && (build_group_work(work, context, instrs), true);
     }
     if (threadIdx.x != 0) {
         return true;
     }
-    if (is_local(*acts)) {
-        return lay_out_local(desk, stage, *acts), true;
+    if (is_local(*instrs)) {
+        return build_local_work(work, context, *instrs), true;
     }
-    return open_message(stage, *acts, message) && (lay_out_message(desk, stage, *acts, 0, message), true);
+    return open_message(context, *instrs, message) && (build_message_work(work, context, *instrs, 0, message), true);
 }
 
-// One act, or some together. False: given up. The message is one thread's, and lies in shared memory as registers are few.
+// One instr, or some together. False: given up. The message is one thread's, and lies in shared memory as registers are few.
 template <class E>
-DEVICE bool move(const Stage& stage, const Act* acts, Desk& desk, Message& message) {
-    bool message_act = !is_group(*acts) && !is_local(*acts);
-    bool lines = message_act && stage.args.protocol != SLOTS;
-    if (message_act && threadIdx.x == 0) {
+DEVICE bool move(const KernelContext& context, const Instr* instrs, WorkDesc& work, MessageState& message) {
+    bool is_message = !is_group(*instrs) && !is_local(*instrs);
+    bool lines = is_message && context.args.protocol != SIMPLE;
+    if (is_message && threadIdx.x == 0) {
         message = {};
     }
-    bool ready = prepare(desk, stage, acts, message);
-    for (u32 first = PASSES_ABREAST;; first += PASSES_ABREAST) {
+    bool ready = prepare(work, context, instrs, message);
+    for (u32 first = PASSES_IN_FLIGHT;; first += PASSES_IN_FLIGHT) {
         if (!__syncthreads_and(ready)) {
             return false;
         }
-        bool moved = clear<E>(stage, *acts, desk, lines);
+        bool moved = clear<E>(context, *instrs, work, lines);
         if (!__syncthreads_and(moved)) {
             return false;
         }
-        if (!message_act || first >= acts->operands) {
+        if (!is_message || first >= instrs->operands) {
             break;
         }
         // The rest of a message of many blocks.
         if (threadIdx.x == 0) {
-            lay_out_message(desk, stage, *acts, first, message);
+            build_message_work(work, context, *instrs, first, message);
         }
     }
-    if (message_act && threadIdx.x == 0) {
-        close_message(stage, *acts, message);
+    if (is_message && threadIdx.x == 0) {
+        close_message(context, *instrs, message);
     }
     return true;
 }
 
 template <class E>
-DEVICE bool run_piece(Stage& stage, const Strand& strand, Desk& desk, Message& message) {
-    const Act* acts = stage.args.acts + strand.first_act;
+DEVICE bool run_slice(KernelContext& context, const LaneProgram& lane_program, WorkDesc& work, MessageState& message) {
+    const Instr* instrs = context.args.instrs + lane_program.first_instr;
 #pragma unroll 1
-    for (stage.act = 0; stage.act < strand.acts; stage.act += width_of(acts[stage.act])) {
-        const Act* act = acts + stage.act;
-        if (act->verb == SIGNAL) {
-            signal(stage);
-        } else if (!move<E>(stage, act, desk, message)) {
+    for (context.instr = 0; context.instr < lane_program.instr_count; context.instr += group_size(instrs[context.instr])) {
+        const Instr* instr = instrs + context.instr;
+        if (instr->opcode == SIGNAL) {
+            signal(context);
+        } else if (!move<E>(context, instr, work, message)) {
             return false;
         }
     }
@@ -80,30 +80,30 @@ DEVICE bool run_piece(Stage& stage, const Strand& strand, Desk& desk, Message& m
 }
 
 template <class E>
-DEVICE bool run_pieces(Stage& stage, const Strand& strand, Desk& desk, Message& message) {
-    bool banks = stage.args.uses_window != 0;
+DEVICE bool run_slices(KernelContext& context, const LaneProgram& lane_program, WorkDesc& work, MessageState& message) {
+    bool uses_parity = context.args.uses_window != 0;
 #pragma unroll 1
-    for (stage.piece = stage.channel; stage.piece < stage.args.pieces; stage.piece += stage.args.channels) {
-        stage.signals = 0;
-        if ((banks && !enter_bank(stage)) || !run_piece<E>(stage, strand, desk, message)) {
+    for (context.slice = context.channel; context.slice < context.args.slices; context.slice += context.args.channels) {
+        context.signals = 0;
+        if ((uses_parity && !enter_parity(context)) || !run_slice<E>(context, lane_program, work, message)) {
             return false;
         }
-        if (banks) {
-            leave_bank(stage);
+        if (uses_parity) {
+            leave_parity(context);
         }
     }
     return true;
 }
 
 template <class E>
-DEVICE void interpret(const Interpret& args, Desk& desk, Message& message) {
-    u32 channel = blockIdx.x / args.strand_count;
-    const Strand& strand = args.strands[blockIdx.x % args.strand_count];
-    u64 blocks = u64(blockIdx.x) * args.scratch_blocks;
-    Stage stage = {args, channel, channel * LANES + strand.lane, 0, 0, args.instances[channel], 0,
+DEVICE void interpret(const ScheduleArgs& args, WorkDesc& work, MessageState& message) {
+    u32 channel = blockIdx.x / args.lane_program_count;
+    const LaneProgram& lane_program = args.lane_programs[blockIdx.x % args.lane_program_count];
+    u64 blocks = u64(blockIdx.x) * args.scratch_chunks;
+    KernelContext context = {args, channel, channel * LANES + lane_program.lane, 0, 0, args.window_sequences[channel], 0,
                    args.scratch + blocks * args.slice_bytes, args.lengths + blocks};
-    bool ended = is_sound(args.patience) && run_pieces<E>(stage, strand, desk, message);
+    bool ended = is_healthy(args.deadline) && run_slices<E>(context, lane_program, work, message);
     if (ended && args.uses_window != 0 && threadIdx.x == 0) {
-        args.instances[channel] = stage.instance;
+        args.window_sequences[channel] = context.window_sequence;
     }
 }

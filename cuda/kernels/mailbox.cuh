@@ -3,40 +3,40 @@
 // that begins a launch has seen all ranks begin the one before, and so end the one before that.
 #pragma once
 
-#include "lines.cuh"
+#include "ll.cuh"
 #include "schedule_arguments.cuh"
 
 // What a launch is, and of how many elements.
-constexpr u32 SHOT_WORDS = 2;
+constexpr u32 MAILBOX_HEADER_WORDS = 2;
 
 // Who waits for a rank's lines.
-struct Addressee {
-    const OneShot& args;
-    const Patience& patience;
+struct MailboxWaiter {
+    const OneShotArgs& args;
+    const Deadline& deadline;
     u32 peer;
     u64 launch;
     // What the peer is doing, where that is known.
-    u64 theirs[SHOT_WORDS];
+    u64 remote_tag[MAILBOX_HEADER_WORDS];
 
-    DEVICE bool is_left() const { return has_left(args.left, peer); }
+    DEVICE bool has_finalized() const { return is_finalized(args.finalized, peer); }
 
-    DEVICE void describe(Status* status) const {
+    DEVICE void describe(WaitReport* status) const {
         status->rank = args.rank;
         status->peer = peer;
         status->step = u32(launch);
-        status->act = ~0u;
-        status->ours[0] = args.sequence;
-        status->ours[1] = args.what;
-        status->ours[2] = args.count;
-        status->theirs[1] = theirs[0];
-        status->theirs[2] = theirs[1];
+        status->instr = ~0u;
+        status->local_tag[0] = args.sequence;
+        status->local_tag[1] = args.fingerprint;
+        status->local_tag[2] = args.count;
+        status->remote_tag[1] = remote_tag[0];
+        status->remote_tag[2] = remote_tag[1];
     }
 };
 
 // What one block does, with lines of this form.
 template <class L>
-struct Shot {
-    const OneShot& args;
+struct OneShotState {
+    const OneShotArgs& args;
     u64 launch;
     u32 flag;
     // Of the buffer.
@@ -45,14 +45,14 @@ struct Shot {
 };
 
 template <class L>
-DEVICE Addressee addressee(const Shot<L>& shot, u32 peer) {
-    return {shot.args, shot.args.patience, peer, shot.launch, {0, 0}};
+DEVICE MailboxWaiter mailbox_waiter(const OneShotState<L>& shot, u32 peer) {
+    return {shot.args, shot.args.deadline, peer, shot.launch, {0, 0}};
 }
 
 // The lines that `from` stores for this block into the mailbox of `to`.
 template <class L>
-DEVICE L* area_of(const Shot<L>& shot, u32 to, u32 from) {
-    u64 area_bytes = HEAD_BYTES + lines_for<L>(shot.args.block_bytes) * sizeof(L);
+DEVICE L* area_of(const OneShotState<L>& shot, u32 to, u32 from) {
+    u64 area_bytes = HEADER_BYTES + lines_for<L>(shot.args.block_bytes) * sizeof(L);
     u64 row = (shot.launch & 1) * shot.args.ranks + from;
     return (L*)(shot.args.mailboxes[to] + (row * shot.args.blocks_max + blockIdx.x) * area_bytes);
 }
@@ -60,5 +60,5 @@ DEVICE L* area_of(const Shot<L>& shot, u32 to, u32 from) {
 // A line of data: behind the head.
 template <class L>
 DEVICE L* line_of(L* area, u64 line) {
-    return area + HEAD_BYTES / sizeof(L) + line;
+    return area + HEADER_BYTES / sizeof(L) + line;
 }

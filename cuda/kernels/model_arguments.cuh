@@ -1,11 +1,11 @@
 // The arguments of the trainer's kernels. `src/device/model.rs` has them for the host; its table of offsets
-// writes `model_layout.cuh`, which asserts the same of these.
+// writes `model_abi_offsets.cuh`, which asserts the same of these.
 #pragma once
 
-#include "machine.cuh"
+#include "target.cuh"
 
 // to = a function of `one` and `other`, or of `to` and `one`, element by element.
-struct Map {
+struct Elementwise {
     float* to;
     const float* one;
     const float* other;
@@ -14,7 +14,7 @@ struct Map {
 };
 
 // Zeroes some of `values` and multiplies the rest by `factor`: the index and the key decide.
-struct DropOut {
+struct Dropout {
     float* values;
     u64 count;
     u32 key[2];
@@ -41,7 +41,7 @@ struct Rows {
 
 // Forward writes `values` and `moments`; backward has the gradient of the output in `values` and leaves that
 // of the input there. Nothing has a bias but a layer norm.
-struct Normalise {
+struct Normalize {
     const float* input;
     float* values;
     const float* gain;
@@ -57,7 +57,7 @@ struct Normalise {
 };
 
 // Rows of a table by number.
-struct Look {
+struct EmbeddingLookup {
     float* table;
     const u32* indices;
     float* rows;
@@ -69,12 +69,12 @@ struct Look {
 };
 
 // Rows of queries | keys | values of all heads; sequences follow each other.
-struct Attend {
+struct Attention {
     const float* input;
     // Rows of all heads; backward reads the gradient there.
     float* output;
     // Gradients of the input.
-    float* slopes;
+    float* grads;
     // ln of the sum of the powers: rows of one head, heads of one sequence, sequences.
     float* log_sums;
     // In the same order, made by the kernel of queries for that of keys.
@@ -89,7 +89,7 @@ struct Attend {
 };
 
 // Logits become the gradient of `share` times the sum of the losses.
-struct Losses {
+struct CrossEntropy {
     float* logits;
     const u32* targets;
     // Of each row.
@@ -104,14 +104,14 @@ struct Losses {
 };
 
 // Of each row the logits of this rank's classes, and what goes around of it.
-struct Classes {
+struct ShardedCrossEntropy {
     float* logits;
     // Places here; those elsewhere are `columns`.
     const u32* targets;
     // Of all ranks, of each row; becomes the loss.
-    float* greatest;
+    float* max;
     // The sum of the powers of each row, then the logit at the target of each.
-    float* both;
+    float* sums_and_target_logits;
     u64 rows;
     u64 columns;
     // Columns that are classes; the rest is padding.
@@ -124,7 +124,7 @@ struct Classes {
 };
 
 // into = alpha one other + beta into; with beta 0 it is not read. Strides are of rows and of columns.
-struct Product {
+struct Matmul {
     const float* one;
     const float* other;
     float* into;
@@ -133,14 +133,14 @@ struct Product {
     u32 inner;
     float alpha;
     float beta;
-    // Of `into`, whose columns are neighbours.
+    // Of `into`, whose columns are peer_windows.
     u32 stride;
     u32 one_strides[2];
     u32 other_strides[2];
 };
 
 // A step of AdamW.
-struct Adam {
+struct AdamW {
     float* weights;
     const float* gradient;
     float* first;
@@ -159,7 +159,7 @@ struct Adam {
 };
 
 // Muon takes a gradient into its moment, and says where it would go.
-struct Gather {
+struct MuonMomentum {
     const float* gradient;
     float* moment;
     float* direction;
@@ -169,7 +169,7 @@ struct Gather {
 };
 
 // Sums of squares: of each block, then of all of them.
-struct Squares {
+struct SquareSums {
     const float* values;
     u64 count;
     // One for each block.
@@ -212,4 +212,4 @@ struct Strided {
     u32 unused;
 };
 
-#include "model_layout.cuh"
+#include "model_abi_offsets.cuh"

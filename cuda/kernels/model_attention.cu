@@ -19,7 +19,7 @@ enum Part : u32 { QUERIES, KEYS, VALUES };
 
 // The part of a launch that one block works on at a time.
 struct Work {
-    const Attend& args;
+    const Attention& args;
     u32 sequence, head;
     // First of the block's own queries or keys.
     u32 first;
@@ -36,7 +36,7 @@ struct Work {
 
 // Calls `body` for every tile of every head whose turn it is in this block.
 template <class B>
-DEVICE void each_tile(const Attend& args, B body) {
+DEVICE void each_tile(const Attention& args, B body) {
     u32 tiles = (args.length + TILE - 1) / TILE;
     each_row(u64(args.sequences) * args.heads * tiles, [&](u64 turn) {
         u32 pair = u32(turn / tiles);
@@ -44,9 +44,9 @@ DEVICE void each_tile(const Attend& args, B body) {
     });
 }
 
-// What a block has of both sides of its tile.
+// What a block has of sums_and_target_logits sides of its tile.
 struct Sides {
-    Side queries, slopes, keys, values;
+    Side queries, grads, keys, values;
 };
 
 // Copies the rows from `first` on into `side`, zeros behind the last; `place` says where a row begins.
@@ -62,7 +62,7 @@ DEVICE void fetch_input(const Work& work, Side& side, u32 first, Part part) {
     fetch(work, side, work.args.input, first, [&](u32 at) { return work.input(at, part); });
 }
 
-DEVICE void fetch_slopes(const Work& work, Side& side, u32 first) {
+DEVICE void fetch_grads(const Work& work, Side& side, u32 first) {
     fetch(work, side, work.args.output, first, [&](u32 at) { return work.output(at); });
 }
 
@@ -109,7 +109,7 @@ struct Columns {
 DEVICE u32 row_of_thread() { return threadIdx.x / LANES; }
 DEVICE u32 lane_of_thread() { return threadIdx.x % LANES; }
 
-UNISONO_KERNEL(attention, Attend) {
+UNISONO_KERNEL(attention, Attention) {
     __shared__ Side queries, keys, values;
     __shared__ Scores scores;
     u32 row = row_of_thread(), lane = lane_of_thread();
@@ -133,11 +133,11 @@ UNISONO_KERNEL(attention, Attend) {
                 most = scores[row][key] > most ? scores[row][key] : most;
             }
             // Of the first tile nothing is next to nothing, and what it multiplies is 0.
-            float shrink = exponential(before - most);
+            float shrink = fast_exp(before - most);
             sum *= shrink;
             mixed.scale(shrink);
             for (u32 key = 0; key < TILE && first + key <= query; key++) {
-                float power = exponential(scores[row][key] - most);
+                float power = fast_exp(scores[row][key] - most);
                 sum += power;
                 mixed.add(power, values[key], lane, args.depth);
             }
@@ -147,7 +147,7 @@ UNISONO_KERNEL(attention, Attend) {
             mixed.scale(1.0f / sum);
             mixed.put(args.output + work.output(query), lane, args.depth);
             if (lane == 0) {
-                args.log_sums[work.number(query)] = most + logarithm(sum);
+                args.log_sums[work.number(query)] = most + fast_log(sum);
             }
         }
     });
@@ -155,7 +155,7 @@ UNISONO_KERNEL(attention, Attend) {
 
 // The probability of a key for a query, from forward's sums.
 DEVICE float share_of(const Work& work, const float* query, const float* key, float log_sum) {
-    return exponential(dot(query, key, work.args.depth) * work.args.scale - log_sum);
+    return fast_exp(dot(query, key, work.args.depth) * work.args.scale - log_sum);
 }
 
 // Calls `body` with p and dp of every key of a tile that is this thread's, for the query of its row.
@@ -168,14 +168,14 @@ DEVICE void each_key(const Work& work, Sides& sides, u32 first, float log_sum, B
     for (u32 key = lane_of_thread(); key < TILE; key += LANES) {
         bool sees = first + key <= work.first + row;
         float share = sees ? share_of(work, sides.queries[row], sides.keys[key], log_sum) : 0.0f;
-        body(key, share, dot(sides.slopes[row], sides.values[key], work.args.depth));
+        body(key, share, dot(sides.grads[row], sides.values[key], work.args.depth));
     }
     __syncthreads();
 }
 
 // With p the probabilities and dp = dy vᵀ: the mean of dp of each query, and dq = p (dp - mean) k. Twice over the
 // keys, first for the means.
-UNISONO_KERNEL(attention_query_slopes, Attend) {
+UNISONO_KERNEL(attention_backward_q, Attention) {
     __shared__ Sides sides;
     __shared__ float parts[TILE][LANES];
     __shared__ Scores of_scores;
@@ -184,11 +184,11 @@ UNISONO_KERNEL(attention_query_slopes, Attend) {
         u32 query = work.first + row;
         float log_sum = query < args.length ? args.log_sums[work.number(query)] : 0.0f;
         fetch_input(work, sides.queries, work.first, QUERIES);
-        fetch_slopes(work, sides.slopes, work.first);
+        fetch_grads(work, sides.grads, work.first);
         float part = 0.0f;
 #pragma unroll 1
         for (u32 first = 0; first <= work.first; first += TILE) {
-            each_key(work, sides, first, log_sum, [&](u32, float share, float slope) { part += share * slope; });
+            each_key(work, sides, first, log_sum, [&](u32, float share, float grad) { part += share * grad; });
         }
         parts[row][lane] = part;
         __syncthreads();
@@ -200,7 +200,7 @@ UNISONO_KERNEL(attention_query_slopes, Attend) {
 #pragma unroll 1
         for (u32 first = 0; first <= work.first; first += TILE) {
             each_key(work, sides, first, log_sum,
-                     [&](u32 key, float share, float slope) { of_scores[row][key] = share * (slope - mean); });
+                     [&](u32 key, float share, float grad) { of_scores[row][key] = share * (grad - mean); });
             for (u32 key = 0; key < TILE; key++) {
                 result.add(of_scores[row][key], sides.keys[key], lane, args.depth);
             }
@@ -208,7 +208,7 @@ UNISONO_KERNEL(attention_query_slopes, Attend) {
         }
         if (query < args.length) {
             result.scale(args.scale);
-            result.put(args.slopes + work.input(query, QUERIES), lane, args.depth);
+            result.put(args.grads + work.input(query, QUERIES), lane, args.depth);
             if (lane == 0) {
                 args.means[work.number(query)] = mean;
             }
@@ -217,7 +217,7 @@ UNISONO_KERNEL(attention_query_slopes, Attend) {
 }
 
 // dk = (p (dp - mean))ᵀ q and dv = pᵀ dy, over the queries that see a key.
-UNISONO_KERNEL(attention_key_slopes, Attend) {
+UNISONO_KERNEL(attention_backward_kv, Attention) {
     __shared__ Sides sides;
     __shared__ Scores shares, of_scores;
     u32 row = row_of_thread(), lane = lane_of_thread();
@@ -229,7 +229,7 @@ UNISONO_KERNEL(attention_key_slopes, Attend) {
 #pragma unroll 1
         for (u32 first = work.first; first < args.length; first += TILE) {
             fetch_input(work, sides.queries, first, QUERIES);
-            fetch_slopes(work, sides.slopes, first);
+            fetch_grads(work, sides.grads, first);
             __syncthreads();
             for (u32 at = lane; at < TILE; at += LANES) {
                 u32 query = first + at;
@@ -238,19 +238,19 @@ UNISONO_KERNEL(attention_key_slopes, Attend) {
                 float mean = sees ? args.means[work.number(query)] : 0.0f;
                 float share = sees ? share_of(work, sides.queries[at], sides.keys[row], log_sum) : 0.0f;
                 shares[row][at] = share;
-                of_scores[row][at] = share * (dot(sides.slopes[at], sides.values[row], args.depth) - mean);
+                of_scores[row][at] = share * (dot(sides.grads[at], sides.values[row], args.depth) - mean);
             }
             __syncthreads();
             for (u32 at = 0; at < TILE; at++) {
                 of_key.add(of_scores[row][at], sides.queries[at], lane, args.depth);
-                of_value.add(shares[row][at], sides.slopes[at], lane, args.depth);
+                of_value.add(shares[row][at], sides.grads[at], lane, args.depth);
             }
             __syncthreads();
         }
         if (key < args.length) {
             of_key.scale(args.scale);
-            of_key.put(args.slopes + work.input(key, KEYS), lane, args.depth);
-            of_value.put(args.slopes + work.input(key, VALUES), lane, args.depth);
+            of_key.put(args.grads + work.input(key, KEYS), lane, args.depth);
+            of_value.put(args.grads + work.input(key, VALUES), lane, args.depth);
         }
     });
 }

@@ -5,7 +5,7 @@
 
 // to = f(one, other, index).
 template <class F>
-DEVICE void map(const Map& args, F f) {
+DEVICE void map(const Elementwise& args, F f) {
     each(args.count, u64(args.to) | u64(args.one) | u64(args.other), [&](auto width, u64 at) {
         constexpr u32 LANES = decltype(width)::LANES;
         Lanes<LANES> one = load<LANES>(args.one + at), other = load<LANES>(args.other + at), to;
@@ -30,35 +30,35 @@ DEVICE float tanh_slope(float x) {
 }
 
 // The normal distribution.
-DEVICE float normal(float x) { return 0.5f + 0.5f * error_function(x * SQRT_1_2); }
+DEVICE float normal(float x) { return 0.5f + 0.5f * fast_erf(x * SQRT_1_2); }
 
 DEVICE float exact_slope(float x) {
-    return normal(x) + x * (0.5f * SQRT_1_2 * TWO_OVER_SQRT_PI) * exponential(-0.5f * x * x);
+    return normal(x) + x * (0.5f * SQRT_1_2 * TWO_OVER_SQRT_PI) * fast_exp(-0.5f * x * x);
 }
 
-UNISONO_KERNEL(gelu_tanh, Map) {
+UNISONO_KERNEL(gelu_tanh, Elementwise) {
     map(args, [](float x, float) { return x * sigmoid(twice_u(x)); });
 }
 
-UNISONO_KERNEL(gelu_tanh_slopes, Map) {
+UNISONO_KERNEL(gelu_tanh_backward, Elementwise) {
     map(args, [](float x, float dy) { return dy * tanh_slope(x); });
 }
 
-UNISONO_KERNEL(gelu_exact, Map) {
+UNISONO_KERNEL(gelu_exact, Elementwise) {
     map(args, [](float x, float) { return x * normal(x); });
 }
 
-UNISONO_KERNEL(gelu_exact_slopes, Map) {
+UNISONO_KERNEL(gelu_exact_backward, Elementwise) {
     map(args, [](float x, float dy) { return dy * exact_slope(x); });
 }
 
 // to = factors[0] one + factors[1] other.
-UNISONO_KERNEL(weighted_sum, Map) {
+UNISONO_KERNEL(weighted_sum, Elementwise) {
     map(args, [&](float one, float other) { return one * args.factors[0] + other * args.factors[1]; });
 }
 
 // to = factors[0] one.
-UNISONO_KERNEL(scaled, Map) {
+UNISONO_KERNEL(scaled, Elementwise) {
     map(args, [&](float one, float) { return one * args.factors[0]; });
 }
 
@@ -69,7 +69,7 @@ DEVICE u32 scramble(u32 bits) {
     return bits ^ (bits >> 16);
 }
 
-UNISONO_KERNEL(dropout, DropOut) {
+UNISONO_KERNEL(dropout, Dropout) {
     each(args.count, u64(args.values), [&](auto width, u64 at) {
         constexpr u32 LANES = decltype(width)::LANES;
         Lanes<LANES> values = load<LANES>(args.values + at);
@@ -82,7 +82,7 @@ UNISONO_KERNEL(dropout, DropOut) {
     });
 }
 
-// Calls `body` with the places of gate, up and the output of every element.
+// Calls `body` with the chunks of gate, up and the output of every element.
 template <class B>
 DEVICE void gated(const Gated& args, B body) {
 #pragma unroll 1
@@ -97,7 +97,7 @@ UNISONO_KERNEL(swiglu, Gated) {
 }
 
 // Gradients of gate and up in their place.
-UNISONO_KERNEL(swiglu_slopes, Gated) {
+UNISONO_KERNEL(swiglu_backward, Gated) {
     gated(args, [](float& gate, float& up, float dy) {
         float x = gate, s = sigmoid(x);
         gate = dy * up * (s + x * s * (1.0f - s));

@@ -3,7 +3,7 @@
 #include "model_lanes.cuh"
 
 // Sums in f64: no square of an f32 overflows, and the order is that of the launch's shape alone.
-UNISONO_KERNEL(squares, Squares) {
+UNISONO_KERNEL(squares, SquareSums) {
     double sum = 0.0;
     each(args.count, u64(args.values), [&](auto width, u64 at) {
         constexpr u32 LANES = decltype(width)::LANES;
@@ -20,7 +20,7 @@ UNISONO_KERNEL(squares, Squares) {
 }
 
 // One block adds up what the others left.
-UNISONO_KERNEL(total, Squares) {
+UNISONO_KERNEL(total, SquareSums) {
     double sum = 0.0;
     for (u64 at = threadIdx.x; at < args.partials; at += blockDim.x) {
         sum += args.partial[at];
@@ -45,7 +45,7 @@ UNISONO_KERNEL(scale_and_clip, Clip) {
     });
 }
 
-// Eight at a time, if both addresses allow it: sixteen bytes of bfloat16.
+// Packed64 at a time, if sums_and_target_logits addresses allow it: sixteen bytes of bfloat16.
 template <class B>
 DEVICE void convert(const Convert& args, B body) {
     bool aligned = alignment_of(u64(args.wide) | u64(args.narrow)) == 16;

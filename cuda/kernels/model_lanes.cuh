@@ -1,7 +1,7 @@
 // How the trainer's kernels go over numbers: elements four at a time, rows a block at a time.
 #pragma once
 
-#include "pack.cuh"
+#include "vec16.cuh"
 
 // Neighbours, moved by sixteen bytes at a time if there are so many.
 template <u32 COUNT>
@@ -80,7 +80,7 @@ DEVICE V block_sum(V value) {
     return joined(value, V(0), [](V one, V other) { return one + other; });
 }
 
-DEVICE float block_greatest(float value) {
+DEVICE float block_max(float value) {
     return joined(value, float_of(0xff800000), [](float one, float other) { return one > other ? one : other; });
 }
 

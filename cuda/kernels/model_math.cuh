@@ -2,10 +2,10 @@
 // software device and on a GPU.
 #pragma once
 
-#include "machine.cuh"
+#include "target.cuh"
 
 // Relative error below 1.3e-7, from 1.2e-38 to 2.4e38 and no further (Moshier, Cephes, `expf`).
-DEVICE float exponential(float x) {
+DEVICE float fast_exp(float x) {
     // Added to a number, it leaves the nearest integer in the low bits.
     constexpr float ANCHOR = 12582912.0f;
     x = x < -87.33f ? -87.33f : x > 88.37f ? 88.37f : x;
@@ -20,7 +20,7 @@ DEVICE float exponential(float x) {
 }
 
 // Of positive normal numbers; relative error below 2e-7 (Moshier, Cephes, `logf`).
-DEVICE float logarithm(float x) {
+DEVICE float fast_log(float x) {
     u32 bits = bits_of(x);
     float n = float(i32(bits >> 23) - 126);
     float half = float_of((bits & 0x7fffff) | 0x3f000000);
@@ -39,7 +39,7 @@ DEVICE float logarithm(float x) {
     return r + tail + n * 0.693359375f;
 }
 
-DEVICE float sigmoid(float x) { return 1.0f / (1.0f + exponential(-x)); }
+DEVICE float sigmoid(float x) { return 1.0f / (1.0f + fast_exp(-x)); }
 
 template <u32 COUNT>
 DEVICE float polynomial(const float (&coefficients)[COUNT], float x) {
@@ -52,7 +52,7 @@ DEVICE float polynomial(const float (&coefficients)[COUNT], float x) {
 }
 
 // Within 5e-7 (Eigen, `generic_fast_erf_float`).
-DEVICE float error_function(float x) {
+DEVICE float fast_erf(float x) {
     constexpr float OVER[] = {-2.7261423e-10f, 2.7706814e-8f, -2.101024e-6f, -5.6925064e-5f,
                               -7.349906e-4f,   -2.9546e-3f,   -1.6096033e-2f};
     constexpr float UNDER[] = {-1.4566072e-5f, -2.1337406e-4f, -1.682827e-3f, -7.3733292e-3f, -1.426474e-2f};

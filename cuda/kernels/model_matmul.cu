@@ -17,7 +17,7 @@ struct Factor {
     u32 outer, inner;
     u32 outer_stride, inner_stride;
 
-    // Copies from (first, start) on into `panel`, zeros beyond the ends. Neighbouring threads load neighbours.
+    // Copies from (first, start) on into `panel`, zeros beyond the ends. Neighbouring threads load peer_windows.
     DEVICE void fetch(Panel& panel, u32 first, u32 start) const {
         for (u32 at = threadIdx.x; at < TILE * STEP; at += blockDim.x) {
             u32 row = inner_stride == 1 ? at / STEP : at % TILE;
@@ -46,14 +46,14 @@ DEVICE void add_step(float (&sums)[OWN][OWN], const Panel& one, const Panel& oth
     }
 }
 
-DEVICE void put(const Product& args, u64 row, u64 column, float sum) {
+DEVICE void put(const Matmul& args, u64 row, u64 column, float sum) {
     if (row < args.rows && column < args.columns) {
         float& to = args.into[row * args.stride + column];
         to = args.beta == 0.0f ? args.alpha * sum : args.alpha * sum + args.beta * to;
     }
 }
 
-UNISONO_KERNEL(matmul, Product) {
+UNISONO_KERNEL(matmul, Matmul) {
     __shared__ Panel one, other;
     u32 top = threadIdx.x / SIDE, left = threadIdx.x % SIDE;
     Factor rows = {args.one, args.rows, args.inner, args.one_strides[0], args.one_strides[1]};

@@ -2,7 +2,7 @@
 #include "model_arguments.cuh"
 #include "model_lanes.cuh"
 
-// Columns whose sums over rows one block forms: neighbours of a row are loaded together.
+// Columns whose sums over rows one block forms: peer_windows of a row are loaded together.
 constexpr u32 COLUMNS = 32;
 
 // into[column] += the sum over rows of `term`. Threads of a block beyond COLUMNS share the rows of each column.
@@ -51,7 +51,7 @@ UNISONO_KERNEL(add_rows, Rows) {
                   [&](u64 row, u64 column) { return args.from[row * args.columns + column]; });
 }
 
-UNISONO_KERNEL(layer_norm, Normalise) {
+UNISONO_KERNEL(layer_norm, Normalize) {
     each_row(args.rows, [&](u64 row) {
         const float* x = args.input + row * args.width;
         float* y = args.values + row * args.width;
@@ -69,7 +69,7 @@ UNISONO_KERNEL(layer_norm, Normalise) {
 }
 
 // With x̂ the normalised row and g = dy · gain: dx = (g - mean of g - x̂ · mean of g x̂) / deviation.
-UNISONO_KERNEL(layer_norm_slopes, Normalise) {
+UNISONO_KERNEL(layer_norm_backward, Normalize) {
     each_row(args.rows, [&](u64 row) {
         const float* x = args.input + row * args.width;
         float* dy = args.values + row * args.width;
@@ -84,15 +84,15 @@ UNISONO_KERNEL(layer_norm_slopes, Normalise) {
     });
 }
 
-// Before `layer_norm_slopes`: of_gain += the sum over rows of dy x̂.
-UNISONO_KERNEL(layer_norm_gain, Normalise) {
+// Before `layer_norm_backward`: of_gain += the sum over rows of dy x̂.
+UNISONO_KERNEL(layer_norm_backward_gain, Normalize) {
     add_over_rows(args.of_gain, args.rows, args.width, [&](u64 row, u64 column) {
         u64 at = row * args.width + column;
         return args.values[at] * ((args.input[at] - args.moments[2 * row]) * args.moments[2 * row + 1]);
     });
 }
 
-UNISONO_KERNEL(rms_norm, Normalise) {
+UNISONO_KERNEL(rms_norm, Normalize) {
     each_row(args.rows, [&](u64 row) {
         const float* x = args.input + row * args.width;
         float* y = args.values + row * args.width;
@@ -108,7 +108,7 @@ UNISONO_KERNEL(rms_norm, Normalise) {
 }
 
 // With x̂ the normalised row and g = dy · gain: dx = (g - x̂ · mean of g x̂) · rate.
-UNISONO_KERNEL(rms_norm_slopes, Normalise) {
+UNISONO_KERNEL(rms_norm_backward, Normalize) {
     each_row(args.rows, [&](u64 row) {
         const float* x = args.input + row * args.width;
         float* dy = args.values + row * args.width;
@@ -121,18 +121,18 @@ UNISONO_KERNEL(rms_norm_slopes, Normalise) {
     });
 }
 
-// Before `rms_norm_slopes`: of_gain += the sum over rows of dy x̂.
-UNISONO_KERNEL(rms_norm_gain, Normalise) {
+// Before `rms_norm_backward`: of_gain += the sum over rows of dy x̂.
+UNISONO_KERNEL(rms_norm_backward_gain, Normalize) {
     add_over_rows(args.of_gain, args.rows, args.width, [&](u64 row, u64 column) {
         u64 at = row * args.width + column;
         return args.values[at] * (args.input[at] * args.moments[row]);
     });
 }
 
-DEVICE bool is_here(const Look& args, u32 index) { return args.ignores == 0 || index != args.ignored; }
+DEVICE bool is_here(const EmbeddingLookup& args, u32 index) { return args.ignores == 0 || index != args.ignored; }
 
 // Row i becomes row indices[i] of the table, or zeros.
-UNISONO_KERNEL(embed, Look) {
+UNISONO_KERNEL(embed, EmbeddingLookup) {
 #pragma unroll 1
     for (u64 at = first_thread(); at < args.count * args.width; at += all_threads()) {
         u32 index = args.indices[at / args.width];
@@ -142,7 +142,7 @@ UNISONO_KERNEL(embed, Look) {
 
 // Row indices[i] of the table += row i. A block has the rows of the table whose number falls to it, so that all
 // that comes to an element is added by one thread, in order.
-UNISONO_KERNEL(embed_slopes, Look) {
+UNISONO_KERNEL(embed_backward, EmbeddingLookup) {
 #pragma unroll 1
     for (u64 row = 0; row < args.count; row++) {
         u32 index = args.indices[row];

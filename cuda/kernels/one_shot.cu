@@ -4,6 +4,6 @@
 #include "types.cuh"
 
 #define KERNEL(type, E) \
-    UNISONO_KERNEL(one_shot_##type, OneShot) { one_shot<E>(args); }
+    UNISONO_KERNEL(one_shot_##type, OneShotArgs) { one_shot<E>(args); }
 
-#include "each_type.cuh"
+#include "dtypes.cuh"

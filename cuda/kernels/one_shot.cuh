@@ -1,11 +1,11 @@
 // The steps of a one-shot all_reduce.
 #pragma once
 
-#include "eight.cuh"
+#include "packed64.cuh"
 #include "mailbox.cuh"
 
 template <class E>
-DEVICE u64 scaled_eight(u64 eight, u64 factor) {
+DEVICE u64 scale_packed64(u64 eight, u64 factor) {
     u64 scaled = 0;
 #pragma unroll 1
     for (u32 lane = 0; lane < 8 / E::BYTES; lane++) {
@@ -16,13 +16,13 @@ DEVICE u64 scaled_eight(u64 eight, u64 factor) {
 
 // A line of what this rank has, multiplied by its factor if there is one.
 template <class E, class L>
-DEVICE Content<L> own_content(const Shot<L>& shot, u64 line) {
+DEVICE LinePayload<L> own_content(const OneShotState<L>& shot, u64 line) {
     u64 at = line * DATA_BYTES<L>;
-    Content<L> content = load_content<E, L>(shot.args.input + shot.start + at, shot.bytes - at);
+    LinePayload<L> content = load_content<E, L>(shot.args.input + shot.start + at, shot.bytes - at);
     if (shot.args.op == PRE_MUL_SUM) {
 #pragma unroll 1
-        for (u32 turn = 0; turn < L::EIGHTS; turn++) {
-            content.turn(scaled_eight<E>(content.at[0], shot.args.factor));
+        for (u32 turn = 0; turn < L::WORDS64; turn++) {
+            content.turn(scale_packed64<E>(content.at[0], shot.args.factor));
         }
     }
     return content;
@@ -30,12 +30,12 @@ DEVICE Content<L> own_content(const Shot<L>& shot, u64 line) {
 
 // Stores what this rank has into the mailbox of `to`.
 template <class E, class L>
-DEVICE void shoot(const Shot<L>& shot, u32 to) {
-    const OneShot& args = shot.args;
+DEVICE void send_to_mailbox(const OneShotState<L>& shot, u32 to) {
+    const OneShotArgs& args = shot.args;
     L* area = area_of(shot, to, args.rank);
     u64 lines = lines_for<L>(shot.bytes);
     if (threadIdx.x == 0) {
-        u64 words[SHOT_WORDS] = {args.what, args.count};
+        u64 words[MAILBOX_HEADER_WORDS] = {args.fingerprint, args.count};
         store_words(area, words, shot.flag);
     }
 #pragma unroll 1
@@ -50,12 +50,12 @@ DEVICE void shoot(const Shot<L>& shot, u32 to) {
 
 // Elements of eight bytes as values, while operands are added.
 template <class E>
-struct Eight {
+struct Packed64 {
     typename E::Value values[8 / E::BYTES];
 };
 
 template <class E, class O>
-DEVICE void add_operand(Eight<E>& sum, u64 operand, bool first) {
+DEVICE void add_operand(Packed64<E>& sum, u64 operand, bool first) {
 #pragma unroll
     for (u32 lane = 0; lane < 8 / E::BYTES; lane++) {
         auto value = lane_of<E>(operand, lane);
@@ -64,7 +64,7 @@ DEVICE void add_operand(Eight<E>& sum, u64 operand, bool first) {
 }
 
 template <class E>
-DEVICE void add_by(u32 op, Eight<E>& sum, u64 operand, bool first) {
+DEVICE void add_with_op(u32 op, Packed64<E>& sum, u64 operand, bool first) {
     switch (op) {
     case PROD:
         return add_operand<E, Prod>(sum, operand, first);
@@ -78,7 +78,7 @@ DEVICE void add_by(u32 op, Eight<E>& sum, u64 operand, bool first) {
 }
 
 template <class E>
-DEVICE u64 rounded(const Eight<E>& sum, u32 op, u32 divisor) {
+DEVICE u64 rounded(const Packed64<E>& sum, u32 op, u32 divisor) {
     u64 eight = 0;
 #pragma unroll
     for (u32 lane = 0; lane < 8 / E::BYTES; lane++) {
@@ -88,25 +88,25 @@ DEVICE u64 rounded(const Eight<E>& sum, u32 op, u32 divisor) {
 }
 
 // Ranks whose lines are looked for at once.
-constexpr u32 RANKS_ABREAST = 4;
+constexpr u32 RANKS_IN_FLIGHT = 4;
 
 // Waits for this line of some ranks.
 template <class L>
-DEVICE bool wait_lines(Content<L> (&data)[RANKS_ABREAST], const Shot<L>& shot, u32 first, u64 line) {
-    Patient patient;
+DEVICE bool wait_lines(LinePayload<L> (&data)[RANKS_IN_FLIGHT], const OneShotState<L>& shot, u32 first, u64 line) {
+    PollLoop patient;
     for (;;) {
-        u32 missing = NOBODY;
+        u32 missing = NO_PEER;
 #pragma unroll
-        for (u32 index = 0; index < RANKS_ABREAST; index++) {
+        for (u32 index = 0; index < RANKS_IN_FLIGHT; index++) {
             u32 from = first + index;
             bool there = from >= shot.args.ranks ||
                          load_line(data[index], line_of(area_of(shot, shot.args.rank, from), line), shot.flag);
             missing = there ? missing : from;
         }
-        if (missing == NOBODY) {
+        if (missing == NO_PEER) {
             return true;
         }
-        if (!patient.goes_on(addressee(shot, missing), shot.flag, 0)) {
+        if (!patient.keep_polling(mailbox_waiter(shot, missing), shot.flag, 0)) {
             return false;
         }
     }
@@ -114,18 +114,18 @@ DEVICE bool wait_lines(Content<L> (&data)[RANKS_ABREAST], const Shot<L>& shot, u
 
 // The sums of a line.
 template <class E, class L>
-using Sums = Turns<Eight<E>, L::EIGHTS>;
+using Sums = RotatingArray<Packed64<E>, L::WORDS64>;
 
 // Adds a line of some ranks, in their order.
 template <class E, class L>
-DEVICE void add_lines(Sums<E, L>& sums, Content<L> (&data)[RANKS_ABREAST], const Shot<L>& shot, u32 first) {
+DEVICE void add_lines(Sums<E, L>& sums, LinePayload<L> (&data)[RANKS_IN_FLIGHT], const OneShotState<L>& shot, u32 first) {
 #pragma unroll 1
-    for (u32 turn = 0; turn < L::EIGHTS; turn++) {
-        Eight<E> sum = sums.at[0];
+    for (u32 turn = 0; turn < L::WORDS64; turn++) {
+        Packed64<E> sum = sums.at[0];
 #pragma unroll
-        for (u32 index = 0; index < RANKS_ABREAST; index++) {
+        for (u32 index = 0; index < RANKS_IN_FLIGHT; index++) {
             if (first + index < shot.args.ranks) {
-                add_by<E>(shot.args.op, sum, data[index].at[0], first + index == 0);
+                add_with_op<E>(shot.args.op, sum, data[index].at[0], first + index == 0);
             }
             data[index].turn(0);
         }
@@ -135,19 +135,19 @@ DEVICE void add_lines(Sums<E, L>& sums, Content<L> (&data)[RANKS_ABREAST], const
 
 // One line of all ranks becomes one of the output.
 template <class E, class L>
-DEVICE bool reduce_line(const Shot<L>& shot, u64 line) {
+DEVICE bool reduce_line(const OneShotState<L>& shot, u64 line) {
     Sums<E, L> sums = {};
 #pragma unroll 1
-    for (u32 first = 0; first < shot.args.ranks; first += RANKS_ABREAST) {
-        Content<L> data[RANKS_ABREAST];
+    for (u32 first = 0; first < shot.args.ranks; first += RANKS_IN_FLIGHT) {
+        LinePayload<L> data[RANKS_IN_FLIGHT];
         if (!wait_lines(data, shot, first, line)) {
             return false;
         }
         add_lines<E, L>(sums, data, shot, first);
     }
-    Content<L> result = {};
+    LinePayload<L> result = {};
 #pragma unroll 1
-    for (u32 turn = 0; turn < L::EIGHTS; turn++) {
+    for (u32 turn = 0; turn < L::WORDS64; turn++) {
         result.turn(rounded(sums.at[0], shot.args.op, shot.args.divisor));
         sums.turn({});
     }
@@ -158,17 +158,17 @@ DEVICE bool reduce_line(const Shot<L>& shot, u64 line) {
 
 // Whether a rank has come, and does the same.
 template <class L>
-DEVICE bool is_of_one_mind(const Shot<L>& shot, u32 from) {
+DEVICE bool check_peer_agrees(const OneShotState<L>& shot, u32 from) {
     const L* area = area_of(shot, shot.args.rank, from);
-    Addressee waiter = addressee(shot, from);
-    u64 words[SHOT_WORDS];
+    MailboxWaiter waiter = mailbox_waiter(shot, from);
+    u64 words[MAILBOX_HEADER_WORDS];
     if (!wait_words(words, area, shot.flag, waiter)) {
         return false;
     }
-    if (words[0] != shot.args.what || words[1] != shot.args.count) {
-        waiter.theirs[0] = words[0];
-        waiter.theirs[1] = words[1];
-        give_up(waiter, MISMATCH, 0, 0);
+    if (words[0] != shot.args.fingerprint || words[1] != shot.args.count) {
+        waiter.remote_tag[0] = words[0];
+        waiter.remote_tag[1] = words[1];
+        report_failure(waiter, MISMATCH, 0, 0);
         return false;
     }
     return true;
@@ -176,11 +176,11 @@ DEVICE bool is_of_one_mind(const Shot<L>& shot, u32 from) {
 
 // What all ranks have sent. By all threads: each has lines of its own, so that the output may be the input.
 template <class E, class L>
-DEVICE bool gather(const Shot<L>& shot) {
+DEVICE bool gather(const OneShotState<L>& shot) {
     bool there = true;
 #pragma unroll 1
     for (u32 from = threadIdx.x; from < shot.args.ranks && there; from += blockDim.x) {
-        there = is_of_one_mind(shot, from);
+        there = check_peer_agrees(shot, from);
     }
 #pragma unroll 1
     for (u64 line = threadIdx.x; line * DATA_BYTES<L> < shot.bytes && there; line += blockDim.x) {
@@ -190,14 +190,14 @@ DEVICE bool gather(const Shot<L>& shot) {
 }
 
 template <class E, class L>
-DEVICE void one_shot_by(const OneShot& args) {
+DEVICE void one_shot_by(const OneShotArgs& args) {
     u64 launch = args.launches[blockIdx.x];
     u64 start = blockIdx.x * args.block_bytes, left = args.bytes - start;
-    Shot<L> shot = {args, launch, flag_of(launch), start, left < args.block_bytes ? left : args.block_bytes};
+    OneShotState<L> shot = {args, launch, flag_of(launch), start, left < args.block_bytes ? left : args.block_bytes};
 #pragma unroll 1
     for (u32 hop = 0; hop < args.ranks; hop++) {
         // Not everybody to the same rank first.
-        shoot<E>(shot, (args.rank + hop) % args.ranks);
+        send_to_mailbox<E>(shot, (args.rank + hop) % args.ranks);
     }
     if (gather<E>(shot) && threadIdx.x == 0) {
         args.launches[blockIdx.x] = launch + 1;
@@ -205,12 +205,12 @@ DEVICE void one_shot_by(const OneShot& args) {
 }
 
 template <class E>
-DEVICE void one_shot(const OneShot& args) {
-    if (!is_sound(args.patience)) {
+DEVICE void one_shot(const OneShotArgs& args) {
+    if (!is_healthy(args.deadline)) {
         return;
     }
-    if (is_wide(args.protocol)) {
-        return one_shot_by<E, WideLine>(args);
+    if (is_ll128(args.protocol)) {
+        return one_shot_by<E, Ll128Line>(args);
     }
-    one_shot_by<E, NarrowLine>(args);
+    one_shot_by<E, LlLine>(args);
 }

@@ -1,12 +1,12 @@
 // How two values become one, and what is done to values before and after: the meaning of the host's
-// reductions (`src/op.rs`), to the bit but for NaNs.
+// reductions (`src/reduce_kind.rs`), to the bit but for NaNs.
 #pragma once
 
-#include "machine.cuh"
+#include "target.cuh"
 
-// Of an operation that a program brings: `own_combine`, written when it is compiled. It takes the place of the sum.
-#ifdef UNISONO_OWN
-#include "own.cuh"
+// Of an operation that a program brings: `user_combine`, written when it is compiled. It takes the place of the sum.
+#ifdef UNISONO_USER_OP
+#include "user_op.cuh"
 #endif
 
 // The value of these bits.
@@ -90,8 +90,8 @@ struct Sum {
     }
     template <class V>
     static DEVICE V combine(V left, V right) {
-#ifdef UNISONO_OWN
-        return own_combine(left, right);
+#ifdef UNISONO_USER_OP
+        return user_combine(left, right);
 #else
         return sum(left, right);
 #endif

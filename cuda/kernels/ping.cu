@@ -9,9 +9,9 @@ DEVICE bool acquire_until(const u64* counter, u64 wanted, const Waiter& waiter) 
         if (seen >= wanted) {
             return true;
         }
-        State why = polls % POLLS_PER_LOOK == 0 ? reason(waiter.patience, start) : NOTHING;
-        if (why != NOTHING) {
-            give_up(waiter, why, wanted, seen);
+        WaitState why = polls % POLLS_PER_CHECK == 0 ? reason(waiter.deadline, start) : OK;
+        if (why != OK) {
+            report_failure(waiter, why, wanted, seen);
             return false;
         }
         relax();
@@ -24,7 +24,7 @@ DEVICE void ping(const Ping& args) {
         return;
     }
     for (u64 round = args.first + 1; round <= args.first + args.rounds; round++) {
-        Waiter waiter = {args.patience, args.rank, 1 - args.rank, round};
+        Waiter waiter = {args.deadline, args.rank, 1 - args.rank, round};
         // Rank 0 begins: it sees the answer to the round before, rank 1 the question of this one.
         u64 wanted = args.rank == 0 ? round - 1 : round;
         bool seen = ACQUIRING ? acquire_until(args.own, wanted, waiter) : wait_until(args.own, wanted, waiter);

@@ -4,16 +4,16 @@
 #pragma once
 
 #include "ops.cuh"
-#include "pack.cuh"
+#include "vec16.cuh"
 
 // The blocks that share the work.
-struct Team {
+struct BlockTeam {
     u32 block;
     u32 blocks;
 };
 
 // How a range of elements is cut: [0, head) and [tail, count) go one by one, packs are between.
-struct Cut {
+struct VectorSplit {
     u64 head;
     u64 packs;
     u64 tail;
@@ -23,7 +23,7 @@ struct Cut {
 
 // Packs need all addresses equally far behind a multiple of 16, by whole elements.
 template <class E, class A>
-DEVICE Cut cut_of(const A& args) {
+DEVICE VectorSplit cut_of(const A& args) {
     u64 first = u64(args.targets[0]), any = first, different = 0;
 #pragma unroll 1
     for (u32 index = 1; index < args.target_count; index++) {
@@ -99,7 +99,7 @@ DEVICE void reduce_element(const A& args, u64 at, bool whole) {
 }
 
 template <class E, class O, class A>
-DEVICE void reduce_body(const A& args, const Cut& cut, const Team& team) {
+DEVICE void reduce_body(const A& args, const VectorSplit& cut, const BlockTeam& team) {
     u64 start = cut.head * E::BYTES;
     u64 tile = u64(blockDim.x) * UNROLL<E, A>;
 #pragma unroll 1
@@ -117,8 +117,8 @@ DEVICE void reduce_body(const A& args, const Cut& cut, const Team& team) {
 }
 
 template <class E, class O, class A>
-DEVICE void reduce(const A& args, const Team& team) {
-    Cut cut = cut_of<E>(args);
+DEVICE void reduce(const A& args, const BlockTeam& team) {
+    VectorSplit cut = cut_of<E>(args);
     reduce_body<E, O>(args, cut, team);
     u64 threads = u64(team.blocks) * blockDim.x;
     u64 gap = cut.tail - cut.head;

@@ -16,4 +16,4 @@
     ENTRY(type, avg, E, Avg)     \
     ENTRY(type, mulsum, E, PreMulSum)
 
-#include "each_type.cuh"
+#include "dtypes.cuh"

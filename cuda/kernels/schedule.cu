@@ -3,10 +3,10 @@
 #include "types.cuh"
 
 #define KERNEL(type, E)                           \
-    UNISONO_KERNEL(schedule_##type, Interpret) {  \
-        __shared__ Desk desk;                     \
-        __shared__ Message message;               \
-        interpret<E>(args, desk, message);        \
+    UNISONO_KERNEL(schedule_##type, ScheduleArgs) {  \
+        __shared__ WorkDesc work;                     \
+        __shared__ MessageState message;               \
+        interpret<E>(args, work, message);        \
     }
 
-#include "each_type.cuh"
+#include "dtypes.cuh"

@@ -4,41 +4,41 @@
 
 #include "arguments.cuh"
 
-enum Verb : u8 { SEND, RECV, RECV_REDUCE, COPY, REDUCE, SIGNAL, WAIT };
+enum Opcode : u8 { SEND, RECV, RECV_REDUCE, COPY, REDUCE, SIGNAL, WAIT };
 
-enum Space : u32 { INPUT, OUTPUT, SCRATCH, WINDOW };
+enum MemorySpace : u32 { INPUT, OUTPUT, SCRATCH, WINDOW };
 
-enum Protocol : u32 { SLOTS, LINES, WIDE_LINES };
+enum Protocol : u32 { SIMPLE, LL, LL128 };
 
-enum Operation : u32 { SUM, PROD, MIN, MAX, AVG, PRE_MUL_SUM };
+enum ReduceKind : u32 { SUM, PROD, MIN, MAX, AVG, PRE_MUL_SUM };
 
-constexpr u32 NOBODY = ~0u;
+constexpr u32 NO_PEER = ~0u;
 constexpr u32 OPERANDS_MAX = 64;
 constexpr u32 LANES = 2;
-constexpr u64 HEAD_BYTES = 64;
+constexpr u64 HEADER_BYTES = 64;
 
-struct Act {
-    u8 verb;
-    u8 finish;
+struct Instr {
+    u8 opcode;
+    u8 post_op;
     u16 operands;
     u16 targets;
-    u16 together;
+    u16 group_size;
     u32 peer;
     u32 forward;
     u32 signals;
-    u32 first_place;
+    u32 first_chunk;
 };
 
-struct Place {
+struct ChunkRef {
     u32 rank;
     u32 space;
     u32 index;
 };
 
-struct Strand {
+struct LaneProgram {
     u32 lane;
-    u32 first_act;
-    u32 acts;
+    u32 first_instr;
+    u32 instr_count;
 };
 
 struct Share {
@@ -47,12 +47,12 @@ struct Share {
     u64 stride;
 };
 
-struct Extent {
+struct BufferLayout {
     u8* base;
     const Share* table;
     u64 share_bytes;
     u64 stride;
-    u32 parts;
+    u32 chunks_per_share;
     u32 unused;
 };
 
@@ -63,33 +63,33 @@ struct Port {
     u64 received;
 };
 
-struct Neighbour {
+struct PeerWindow {
     u8* window;
     u64* inbox;
 };
 
 // The buffers of one rank, where others reach them: cut as this rank's are.
-struct Lent {
+struct PeerBuffers {
     u8* input;
     u8* output;
 };
 
-struct Interpret {
-    const Act* acts;
-    const Place* places;
-    const Strand* strands;
+struct ScheduleArgs {
+    const Instr* instrs;
+    const ChunkRef* chunks;
+    const LaneProgram* lane_programs;
     Port* ports;
-    const Neighbour* neighbours;
-    u64* instances;
+    const PeerWindow* peer_windows;
+    u64* window_sequences;
     u8* scratch;
     u64* lengths;
-    Extent input;
-    Extent output;
+    BufferLayout input;
+    BufferLayout output;
     u64 slice_bytes;
-    u64 bank_bytes;
-    u64 pieces;
+    u64 parity_bytes;
+    u64 slices;
     u64 sequence;
-    u64 what;
+    u64 fingerprint;
     u64 count;
     u64 factor;
     u64 one;
@@ -97,18 +97,18 @@ struct Interpret {
     u32 rank;
     u32 channels;
     u32 channels_max;
-    u32 strand_count;
-    u32 scratch_blocks;
+    u32 lane_program_count;
+    u32 scratch_chunks;
     u32 op;
     u32 divisor;
     u32 uses_window;
     u32 protocol;
-    const Lent* lent;
-    const u64* left;
-    Patience patience;
+    const PeerBuffers* peer_buffers;
+    const u64* finalized;
+    Deadline deadline;
 };
 
-struct OneShot {
+struct OneShotArgs {
     const u8* input;
     u8* output;
     u8* const* mailboxes;
@@ -116,7 +116,7 @@ struct OneShot {
     u64 bytes;
     u64 block_bytes;
     u64 sequence;
-    u64 what;
+    u64 fingerprint;
     u64 count;
     u64 factor;
     u32 ranks;
@@ -125,8 +125,8 @@ struct OneShot {
     u32 op;
     u32 divisor;
     u32 protocol;
-    const u64* left;
-    Patience patience;
+    const u64* finalized;
+    Deadline deadline;
 };
 
-#include "schedule_layout.cuh"
+#include "schedule_abi_offsets.cuh"

@@ -2,8 +2,8 @@
 // accumulates in, and how the bits of an element become such a value and a value, rounded once, bits.
 #pragma once
 
-#include "machine.cuh"
-#include "small.cuh"
+#include "target.cuh"
+#include "narrow_float.cuh"
 
 template <class B, class V>
 struct Element {

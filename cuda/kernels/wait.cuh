@@ -4,18 +4,18 @@
 #include "arguments.cuh"
 
 // Polls between two looks at the clock and at the abort word.
-constexpr u32 POLLS_PER_LOOK = 64;
+constexpr u32 POLLS_PER_CHECK = 64;
 
 // Who waits.
 struct Waiter {
-    const Patience& patience;
+    const Deadline& deadline;
     u32 rank;
     u32 peer;
     u64 step;
 
-    DEVICE bool is_left() const { return false; }
+    DEVICE bool has_finalized() const { return false; }
 
-    DEVICE void describe(Status* status) const {
+    DEVICE void describe(WaitReport* status) const {
         status->rank = rank;
         status->peer = peer;
         status->step = u32(step);
@@ -23,12 +23,12 @@ struct Waiter {
 };
 
 // Whether a peer has left, by a table with a word for each; null: nobody does.
-DEVICE bool has_left(const u64* left, u32 peer) { return left && load_acquire(left + peer) != 0; }
+DEVICE bool is_finalized(const u64* left, u32 peer) { return left && load_acquire(left + peer) != 0; }
 
 // Tells the host, unless somebody has already.
 template <class W>
-DEVICE void give_up(const W& waiter, State state, u64 wanted, u64 seen) {
-    Status* status = waiter.patience.status;
+DEVICE void report_failure(const W& waiter, WaitState state, u64 wanted, u64 seen) {
+    WaitReport* status = waiter.deadline.report;
     if (claim(&status->state, CLAIMED)) {
         waiter.describe(status);
         status->wanted = wanted;
@@ -38,23 +38,23 @@ DEVICE void give_up(const W& waiter, State state, u64 wanted, u64 seen) {
 }
 
 // Whether a block of this launch, or of one before it, has given up.
-DEVICE bool is_lost(const Patience& patience) { return load_relaxed(&patience.status->state) != NOTHING; }
+DEVICE bool has_failed(const Deadline& deadline) { return load_relaxed(&deadline.report->state) != OK; }
 
 // After a launch that ended early, those behind it end at once. By all threads of a block.
-DEVICE bool is_sound(const Patience& patience) {
-    return __syncthreads_and(threadIdx.x != 0 || !is_lost(patience));
+DEVICE bool is_healthy(const Deadline& deadline) {
+    return __syncthreads_and(threadIdx.x != 0 || !has_failed(deadline));
 }
 
 // Why to give up now, if there is a reason.
-DEVICE State reason(const Patience& patience, u64 start) {
-    if (load_relaxed(patience.abort) != 0 || is_lost(patience)) {
+DEVICE WaitState reason(const Deadline& deadline, u64 start) {
+    if (load_relaxed(deadline.abort) != 0 || has_failed(deadline)) {
         return ABORTED;
     }
-    return now_ns() - start > patience.limit_ns ? LATE : NOTHING;
+    return now_ns() - start > deadline.timeout_ns ? TIMED_OUT : OK;
 }
 
 // A wait under way.
-struct Patient {
+struct PollLoop {
     u32 polls = 0;
     // Who had left at the last look.
     u32 left = ~0u;
@@ -62,17 +62,17 @@ struct Patient {
 
     // Called after each poll that found `seen`: whether to go on.
     template <class W>
-    DEVICE bool goes_on(const W& waiter, u64 wanted, u64 seen) {
-        if (++polls % POLLS_PER_LOOK == 0) {
+    DEVICE bool keep_polling(const W& waiter, u64 wanted, u64 seen) {
+        if (++polls % POLLS_PER_CHECK == 0) {
             start = start == 0 ? now_ns() : start;
-            State why = reason(waiter.patience, start);
-            if (why == NOTHING && waiter.is_left()) {
+            WaitState why = reason(waiter.deadline, start);
+            if (why == OK && waiter.has_finalized()) {
                 // All that it said was there by the last look: the polls since would have found it.
-                why = left == waiter.peer ? LEFT : NOTHING;
+                why = left == waiter.peer ? PEER_FINALIZED : OK;
                 left = waiter.peer;
             }
-            if (why != NOTHING) {
-                give_up(waiter, why, wanted, seen);
+            if (why != OK) {
+                report_failure(waiter, why, wanted, seen);
                 return false;
             }
         }
@@ -84,7 +84,7 @@ struct Patient {
 // Whether `counter` has reached `wanted`; what was written before it did is then seen by this thread.
 template <class W>
 DEVICE bool wait_until(const u64* counter, u64 wanted, const W& waiter) {
-    Patient patient;
+    PollLoop patient;
     for (;;) {
         // Relaxed, as acquiring flushes L1 each time.
         u64 seen = load_relaxed(counter);
@@ -92,7 +92,7 @@ DEVICE bool wait_until(const u64* counter, u64 wanted, const W& waiter) {
             load_acquire(counter);
             return true;
         }
-        if (!patient.goes_on(waiter, wanted, seen)) {
+        if (!patient.keep_polling(waiter, wanted, seen)) {
             return false;
         }
     }

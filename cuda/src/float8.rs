@@ -1,6 +1,6 @@
 //! 8-bit floats of the Open Compute Project (*OCP 8-bit Floating Point Specification*, 2023).
 
-use crate::host::small::{E4M3, E5M2, narrow, widen};
+use crate::host::narrow_float::{E4M3, E5M2, narrow, widen};
 use std::fmt;
 
 /// OCP FP8 E4M3 (no infinities, NaN = 0x7f/0xff, largest 448), as its bits; `==` compares those.

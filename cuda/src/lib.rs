@@ -7,13 +7,14 @@
 pub mod device;
 mod dtype;
 mod element;
+#[cfg(feature = "software")]
+pub mod emulator;
 mod float8;
 mod host;
 mod memory;
-mod op;
-#[cfg(feature = "software")]
-pub mod software;
+mod reduce_kind;
 
+pub use crate::reduce_kind::{PostOp, ReduceKind, Scalar};
 #[cfg(feature = "gpu")]
 pub use cudarc;
 pub use dtype::DType;
@@ -23,8 +24,8 @@ pub use half::{bf16, f16};
 #[cfg(feature = "matmul")]
 pub use host::matmul::{Matrix, MatrixMut, matmul};
 pub use host::{
-    Store, average, clip_factor, copy, copy_into, copy_to, fill, narrow, pack, reduce, reduce_among,
-    reduce_assign, reduce_assign_into, reduce_into, reduce_to, scale, scale_and_clip, squares, unpack, widen,
+    Store, average, block_square_sums, clip_factor, copy, copy_into, copy_to, fill, narrow, pack, reduce,
+    reduce_among, reduce_assign, reduce_assign_into, reduce_into, reduce_to, scale, scale_and_clip, unpack,
+    widen,
 };
 pub use memory::{Source, Target};
-pub use op::{Finish, Op, Scalar};

@@ -3,14 +3,14 @@
 
 use libfuzzer_sys::fuzz_target;
 use std::sync::OnceLock;
-use unisono::fuzzing::Parse;
+use unisono::fuzzing::ParserFn;
 
 /// The parser that is asked for.
-fn target() -> Parse {
-    static TARGET: OnceLock<Parse> = OnceLock::new();
+fn target() -> ParserFn {
+    static TARGET: OnceLock<ParserFn> = OnceLock::new();
     *TARGET.get_or_init(|| {
         let name = std::env::var("FUZZ_TARGET").unwrap_or_default();
-        let all = unisono::fuzzing::TARGETS.iter().chain(unisono_transports::fuzzing::TARGETS);
+        let all = unisono::fuzzing::TARGETS.iter().chain(unisono_transports::testing::fuzzing::TARGETS);
         let found = all.clone().find(|(known, _)| *known == name);
         found.unwrap_or_else(|| panic!("FUZZ_TARGET={name} is none of {:?}", all.map(|(name, _)| name).collect::<Vec<_>>())).1
     })

@@ -1,14 +1,14 @@
 //! The blocking operations, typed.
 //!
 //! `input` and `output` of every operation are cut into shares as NCCL and MPI
-//! cut them; a wrong length is [`ErrorKind::Misuse`](crate::ErrorKind::Misuse)
+//! cut them; a wrong length is [`ErrorKind::InvalidUsage`](crate::ErrorKind::InvalidUsage)
 //! and leaves the communicator unharmed. Errors of the world poison it.
 
 use super::Communicator;
-use crate::call::Kind;
 use crate::engine::{Buffers, Job, Shares};
 use crate::error::Result;
-use crate::reduction::Reduction;
+use crate::op_desc::OpKind;
+use crate::reduce_op::ReduceOp;
 use crate::schedule::{Collective, Rank};
 use unisono_cuda::{Element, as_bytes, as_bytes_mut};
 
@@ -17,17 +17,17 @@ impl Communicator {
     ///
     /// # Errors
     /// See the module: misuse leaves the communicator good, all else poisons it.
-    pub fn all_reduce<T: Element>(&self, buffer: &mut [T], reduction: Reduction) -> Result<()> {
+    pub fn all_reduce<T: Element>(&self, buffer: &mut [T], reduction: ReduceOp) -> Result<()> {
         let count = buffer.len();
         let buffers = Buffers::in_place(as_bytes_mut(buffer), 0, 0);
-        self.run(Collective::AllReduce, Some(reduction), 0, even::<T>(count, count), buffers)
+        self.execute(Collective::AllReduce, Some(reduction), 0, even_shares::<T>(count, count), buffers)
     }
 
     /// Reduces `input` over all ranks; every rank gets the result in `output`, equally long. The two do not overlap:
     ///
     /// ```compile_fail,E0502
     /// # use unisono::{Communicator, Sum};
-    /// # let comm = Communicator::threads(1).unwrap().remove(0);
+    /// # let comm = Communicator::local(1).unwrap().remove(0);
     /// let mut gradients = vec![1.0f32; 1000];
     /// comm.all_reduce_into(&gradients, &mut gradients, Sum);
     /// ```
@@ -38,12 +38,12 @@ impl Communicator {
         &self,
         input: &[T],
         output: &mut [T],
-        reduction: Reduction,
+        reduction: ReduceOp,
     ) -> Result<()> {
         let count = output.len();
-        self.asked(Collective::AllReduce).same_length("input", input.len(), count)?;
+        self.arg_check(Collective::AllReduce).require_length("input", input.len(), count)?;
         let buffers = Buffers::separate(as_bytes(input), as_bytes_mut(output));
-        self.run(Collective::AllReduce, Some(reduction), 0, even::<T>(count, count), buffers)
+        self.execute(Collective::AllReduce, Some(reduction), 0, even_shares::<T>(count, count), buffers)
     }
 
     /// Puts the inputs of all ranks, equally long, one after the other into every rank's `output`.
@@ -52,9 +52,9 @@ impl Communicator {
     /// See [`Communicator::all_reduce`].
     pub fn all_gather<T: Element>(&self, input: &[T], output: &mut [T]) -> Result<()> {
         let count = input.len();
-        self.asked(Collective::AllGather).same_length("output", output.len(), count * self.ranks())?;
+        self.arg_check(Collective::AllGather).require_length("output", output.len(), count * self.size())?;
         let buffers = Buffers::separate(as_bytes(input), as_bytes_mut(output));
-        self.run(Collective::AllGather, None, 0, even::<T>(count, count), buffers)
+        self.execute(Collective::AllGather, None, 0, even_shares::<T>(count, count), buffers)
     }
 
     /// As [`Communicator::all_gather`] with this rank's input already in its place in `buffer`.
@@ -62,9 +62,9 @@ impl Communicator {
     /// # Errors
     /// See [`Communicator::all_reduce`].
     pub fn all_gather_in_place<T: Element>(&self, buffer: &mut [T]) -> Result<()> {
-        let count = self.asked(Collective::AllGather).share_of(buffer.len())?;
+        let count = self.arg_check(Collective::AllGather).share_count(buffer.len())?;
         let buffers = Buffers::in_place(as_bytes_mut(buffer), self.rank() * count * size_of::<T>(), 0);
-        self.run(Collective::AllGather, None, 0, even::<T>(count, count), buffers)
+        self.execute(Collective::AllGather, None, 0, even_shares::<T>(count, count), buffers)
     }
 
     /// Reduces `input` over all ranks; rank i gets the i-th share of the result in `output`.
@@ -75,12 +75,16 @@ impl Communicator {
         &self,
         input: &[T],
         output: &mut [T],
-        reduction: Reduction,
+        reduction: ReduceOp,
     ) -> Result<()> {
         let count = output.len();
-        self.asked(Collective::ReduceScatter).same_length("input", input.len(), count * self.ranks())?;
+        self.arg_check(Collective::ReduceScatter).require_length(
+            "input",
+            input.len(),
+            count * self.size(),
+        )?;
         let buffers = Buffers::separate(as_bytes(input), as_bytes_mut(output));
-        self.run(Collective::ReduceScatter, Some(reduction), 0, even::<T>(count, count), buffers)
+        self.execute(Collective::ReduceScatter, Some(reduction), 0, even_shares::<T>(count, count), buffers)
     }
 
     /// As [`Communicator::reduce_scatter`]; the result replaces this rank's share of `buffer`.
@@ -88,10 +92,10 @@ impl Communicator {
     ///
     /// # Errors
     /// See [`Communicator::all_reduce`].
-    pub fn reduce_scatter_in_place<T: Element>(&self, buffer: &mut [T], reduction: Reduction) -> Result<()> {
-        let count = self.asked(Collective::ReduceScatter).share_of(buffer.len())?;
+    pub fn reduce_scatter_in_place<T: Element>(&self, buffer: &mut [T], reduction: ReduceOp) -> Result<()> {
+        let count = self.arg_check(Collective::ReduceScatter).share_count(buffer.len())?;
         let buffers = Buffers::in_place(as_bytes_mut(buffer), 0, self.rank() * count * size_of::<T>());
-        self.run(Collective::ReduceScatter, Some(reduction), 0, even::<T>(count, count), buffers)
+        self.execute(Collective::ReduceScatter, Some(reduction), 0, even_shares::<T>(count, count), buffers)
     }
 
     /// Gives every rank the contents of `root`'s `buffer`.
@@ -99,10 +103,10 @@ impl Communicator {
     /// # Errors
     /// See [`Communicator::all_reduce`].
     pub fn broadcast<T: Element>(&self, buffer: &mut [T], root: Rank) -> Result<()> {
-        self.asked(Collective::Broadcast).in_range("root", root)?;
+        self.arg_check(Collective::Broadcast).require_rank("root", root)?;
         let count = buffer.len();
         let buffers = Buffers::in_place(as_bytes_mut(buffer), 0, 0);
-        self.run(Collective::Broadcast, None, root, even::<T>(count, count), buffers)
+        self.execute(Collective::Broadcast, None, root, even_shares::<T>(count, count), buffers)
     }
 
     /// As [`Communicator::broadcast`] from `input`, which only the root gives, into everybody's `output`.
@@ -115,24 +119,24 @@ impl Communicator {
         output: &mut [T],
         root: Rank,
     ) -> Result<()> {
-        let asked = self.asked(Collective::Broadcast);
-        asked.in_range("root", root)?;
+        let asked = self.arg_check(Collective::Broadcast);
+        asked.require_rank("root", root)?;
         let count = output.len();
-        let input = asked.only_at_root("input", root, input)?;
-        asked.same_length_if(self.rank() == root, "input", input.len(), count)?;
+        let input = asked.root_input("input", root, input)?;
+        asked.require_length_if(self.rank() == root, "input", input.len(), count)?;
         let buffers = Buffers::separate(as_bytes(input), as_bytes_mut(output));
-        self.run(Collective::Broadcast, None, root, even::<T>(count, count), buffers)
+        self.execute(Collective::Broadcast, None, root, even_shares::<T>(count, count), buffers)
     }
 
     /// Reduces `buffer` over all ranks; the root gets the result in place, the others keep what they have.
     ///
     /// # Errors
     /// See [`Communicator::all_reduce`].
-    pub fn reduce<T: Element>(&self, buffer: &mut [T], reduction: Reduction, root: Rank) -> Result<()> {
-        self.asked(Collective::Reduce).in_range("root", root)?;
+    pub fn reduce<T: Element>(&self, buffer: &mut [T], reduction: ReduceOp, root: Rank) -> Result<()> {
+        self.arg_check(Collective::Reduce).require_rank("root", root)?;
         let count = buffer.len();
         let buffers = Buffers::in_place(as_bytes_mut(buffer), 0, 0);
-        self.run(Collective::Reduce, Some(reduction), root, even::<T>(count, count), buffers)
+        self.execute(Collective::Reduce, Some(reduction), root, even_shares::<T>(count, count), buffers)
     }
 
     /// Reduces `input` over all ranks into `output`, which only the root gives.
@@ -143,16 +147,16 @@ impl Communicator {
         &self,
         input: &[T],
         output: Option<&mut [T]>,
-        reduction: Reduction,
+        reduction: ReduceOp,
         root: Rank,
     ) -> Result<()> {
-        let asked = self.asked(Collective::Reduce);
-        asked.in_range("root", root)?;
-        let output = asked.only_at_root_mut("output", root, output)?;
-        asked.same_length_if(self.rank() == root, "output", output.len(), input.len())?;
+        let asked = self.arg_check(Collective::Reduce);
+        asked.require_rank("root", root)?;
+        let output = asked.root_output("output", root, output)?;
+        asked.require_length_if(self.rank() == root, "output", output.len(), input.len())?;
         let count = input.len();
         let buffers = Buffers::separate(as_bytes(input), as_bytes_mut(output));
-        self.run(Collective::Reduce, Some(reduction), root, even::<T>(count, count), buffers)
+        self.execute(Collective::Reduce, Some(reduction), root, even_shares::<T>(count, count), buffers)
     }
 
     /// Puts the inputs of all ranks, equally long, one after the other into `output`, which only the root gives.
@@ -160,13 +164,13 @@ impl Communicator {
     /// # Errors
     /// See [`Communicator::all_reduce`].
     pub fn gather<T: Element>(&self, input: &[T], output: Option<&mut [T]>, root: Rank) -> Result<()> {
-        let asked = self.asked(Collective::Gather);
-        asked.in_range("root", root)?;
+        let asked = self.arg_check(Collective::Gather);
+        asked.require_rank("root", root)?;
         let count = input.len();
-        let output = asked.only_at_root_mut("output", root, output)?;
-        asked.same_length_if(self.rank() == root, "output", output.len(), count * self.ranks())?;
+        let output = asked.root_output("output", root, output)?;
+        asked.require_length_if(self.rank() == root, "output", output.len(), count * self.size())?;
         let buffers = Buffers::separate(as_bytes(input), as_bytes_mut(output));
-        self.run(Collective::Gather, None, root, even::<T>(count, count), buffers)
+        self.execute(Collective::Gather, None, root, even_shares::<T>(count, count), buffers)
     }
 
     /// As [`Communicator::gather`] with the root's own input already in its place in the output. The
@@ -175,13 +179,13 @@ impl Communicator {
     /// # Errors
     /// See [`Communicator::all_reduce`].
     pub fn gather_in_place<T: Element>(&self, buffer: &mut [T], root: Rank) -> Result<()> {
-        let asked = self.asked(Collective::Gather);
-        asked.in_range("root", root)?;
+        let asked = self.arg_check(Collective::Gather);
+        asked.require_rank("root", root)?;
         let at_root = self.rank() == root;
-        let count = if at_root { asked.share_of(buffer.len())? } else { buffer.len() };
+        let count = if at_root { asked.share_count(buffer.len())? } else { buffer.len() };
         let own = if at_root { root * count * size_of::<T>() } else { 0 };
         let buffers = Buffers::in_place(as_bytes_mut(buffer), own, 0);
-        self.run(Collective::Gather, None, root, even::<T>(count, count), buffers)
+        self.execute(Collective::Gather, None, root, even_shares::<T>(count, count), buffers)
     }
 
     /// Gives rank i the i-th share of `input`, which only the root gives.
@@ -189,13 +193,13 @@ impl Communicator {
     /// # Errors
     /// See [`Communicator::all_reduce`].
     pub fn scatter<T: Element>(&self, input: Option<&[T]>, output: &mut [T], root: Rank) -> Result<()> {
-        let asked = self.asked(Collective::Scatter);
-        asked.in_range("root", root)?;
+        let asked = self.arg_check(Collective::Scatter);
+        asked.require_rank("root", root)?;
         let count = output.len();
-        let input = asked.only_at_root("input", root, input)?;
-        asked.same_length_if(self.rank() == root, "input", input.len(), count * self.ranks())?;
+        let input = asked.root_input("input", root, input)?;
+        asked.require_length_if(self.rank() == root, "input", input.len(), count * self.size())?;
         let buffers = Buffers::separate(as_bytes(input), as_bytes_mut(output));
-        self.run(Collective::Scatter, None, root, even::<T>(count, count), buffers)
+        self.execute(Collective::Scatter, None, root, even_shares::<T>(count, count), buffers)
     }
 
     /// As [`Communicator::scatter`]; the root gives the whole `buffer` and keeps its share in place, the
@@ -204,13 +208,13 @@ impl Communicator {
     /// # Errors
     /// See [`Communicator::all_reduce`].
     pub fn scatter_in_place<T: Element>(&self, buffer: &mut [T], root: Rank) -> Result<()> {
-        let asked = self.asked(Collective::Scatter);
-        asked.in_range("root", root)?;
+        let asked = self.arg_check(Collective::Scatter);
+        asked.require_rank("root", root)?;
         let at_root = self.rank() == root;
-        let count = if at_root { asked.share_of(buffer.len())? } else { buffer.len() };
+        let count = if at_root { asked.share_count(buffer.len())? } else { buffer.len() };
         let own = if at_root { root * count * size_of::<T>() } else { 0 };
         let buffers = Buffers::in_place(as_bytes_mut(buffer), 0, own);
-        self.run(Collective::Scatter, None, root, even::<T>(count, count), buffers)
+        self.execute(Collective::Scatter, None, root, even_shares::<T>(count, count), buffers)
     }
 
     /// Gives rank i the i-th share of `input`; `output` gets this rank's share from every rank, in order.
@@ -218,11 +222,11 @@ impl Communicator {
     /// # Errors
     /// See [`Communicator::all_reduce`].
     pub fn all_to_all<T: Element>(&self, input: &[T], output: &mut [T]) -> Result<()> {
-        let asked = self.asked(Collective::AllToAll);
-        let count = asked.share_of(input.len())?;
-        asked.same_length("output", output.len(), input.len())?;
+        let asked = self.arg_check(Collective::AllToAll);
+        let count = asked.share_count(input.len())?;
+        asked.require_length("output", output.len(), input.len())?;
         let buffers = Buffers::separate(as_bytes(input), as_bytes_mut(output));
-        self.run(Collective::AllToAll, None, 0, even::<T>(count, count), buffers)
+        self.execute(Collective::AllToAll, None, 0, even_shares::<T>(count, count), buffers)
     }
 
     /// As [`Communicator::all_to_all`] within one buffer; its contents are copied aside first.
@@ -230,16 +234,21 @@ impl Communicator {
     /// # Errors
     /// See [`Communicator::all_reduce`].
     pub fn all_to_all_in_place<T: Element>(&self, buffer: &mut [T]) -> Result<()> {
-        let count = self.asked(Collective::AllToAll).share_of(buffer.len())?;
+        let count = self.arg_check(Collective::AllToAll).share_count(buffer.len())?;
         let buffer = as_bytes_mut(buffer);
-        self.with(|engine| {
-            let mut aside = engine.take_aside();
+        self.with_engine(|engine| {
+            let mut aside = engine.take_temp();
             aside.clear();
             aside.extend_from_slice(buffer);
             let buffers = Buffers::separate(&aside, buffer);
-            let ended =
-                engine.collective(&mut job(Collective::AllToAll, None, 0, even::<T>(count, count), buffers));
-            engine.keep_aside(aside);
+            let ended = engine.collective(&mut make_job(
+                Collective::AllToAll,
+                None,
+                0,
+                even_shares::<T>(count, count),
+                buffers,
+            ));
+            engine.return_temp(aside);
             ended
         })
     }
@@ -249,21 +258,21 @@ impl Communicator {
     /// # Errors
     /// See [`Communicator::all_reduce`].
     pub fn all_gather_v<T: Element>(&self, input: &[T], output: &mut [T], counts: &[usize]) -> Result<()> {
-        let asked = self.asked(Kind::AllGatherV);
-        asked.same_length("counts", counts.len(), self.ranks())?;
-        asked.same_length("input", input.len(), counts[self.rank()])?;
-        asked.same_length("output", output.len(), asked.total(counts)?)?;
-        let table = places(counts, size_of::<T>());
-        let shape = Shape {
-            kind: Some(Kind::AllGatherV),
+        let asked = self.arg_check(OpKind::AllGatherV);
+        asked.require_length("counts", counts.len(), self.size())?;
+        asked.require_length("input", input.len(), counts[self.rank()])?;
+        asked.require_length("output", output.len(), asked.total_count(counts)?)?;
+        let table = displacements(counts, size_of::<T>());
+        let shape = ShareLayout {
+            kind: Some(OpKind::AllGatherV),
             dtype: T::DTYPE,
-            count: digest(counts),
+            count: digest_words(counts),
             input: Shares::Even { bytes: size_of_val(input) },
             output: Shares::Table(&table),
             share_bytes_max: counts.iter().max().map_or(0, |count| count * size_of::<T>()),
         };
         let buffers = Buffers::separate(as_bytes(input), as_bytes_mut(output));
-        self.run(Collective::AllGather, None, 0, shape, buffers)
+        self.execute(Collective::AllGather, None, 0, shape, buffers)
     }
 
     /// Returns when every rank has called it.
@@ -272,31 +281,31 @@ impl Communicator {
     /// See [`Communicator::all_reduce`].
     pub fn barrier(&self) -> Result<()> {
         let buffers = Buffers::separate(&[], &mut []);
-        self.run(Collective::Barrier, None, 0, even::<u8>(0, 0), buffers)
+        self.execute(Collective::Barrier, None, 0, even_shares::<u8>(0, 0), buffers)
     }
 
     /// Inlined where its arguments are known, so that a job is put together once and in one place.
     #[inline]
-    fn run(
+    fn execute(
         &self,
         collective: Collective,
-        reduction: Option<Reduction>,
+        reduction: Option<ReduceOp>,
         root: Rank,
-        shape: Shape<'_>,
+        shape: ShareLayout<'_>,
         buffers: Buffers<'_>,
     ) -> Result<()> {
-        self.carry_out(&mut job(collective, reduction, root, shape, buffers))
+        self.execute_job(&mut make_job(collective, reduction, root, shape, buffers))
     }
 
-    fn carry_out(&self, job: &mut Job<'_>) -> Result<()> {
-        self.with(|engine| engine.collective(job))
+    fn execute_job(&self, job: &mut Job<'_>) -> Result<()> {
+        self.with_engine(|engine| engine.collective(job))
     }
 }
 
 /// The lengths of an operation.
-struct Shape<'a> {
+struct ShareLayout<'a> {
     /// The kind, where it is not plainly the collective's.
-    kind: Option<Kind>,
+    kind: Option<OpKind>,
     dtype: unisono_cuda::DType,
     count: u64,
     input: Shares<'a>,
@@ -306,9 +315,9 @@ struct Shape<'a> {
 
 /// Shares of equal lengths.
 #[inline]
-fn even<T: Element>(input: usize, output: usize) -> Shape<'static> {
+fn even_shares<T: Element>(input: usize, output: usize) -> ShareLayout<'static> {
     let bytes = |count| count * size_of::<T>();
-    Shape {
+    ShareLayout {
         kind: None,
         dtype: T::DTYPE,
         count: input as u64,
@@ -319,15 +328,15 @@ fn even<T: Element>(input: usize, output: usize) -> Shape<'static> {
 }
 
 #[inline]
-fn job<'a>(
+fn make_job<'a>(
     collective: Collective,
-    reduction: Option<Reduction>,
+    reduction: Option<ReduceOp>,
     root: Rank,
-    shape: Shape<'a>,
+    shape: ShareLayout<'a>,
     buffers: Buffers<'a>,
 ) -> Job<'a> {
     Job {
-        kind: shape.kind.unwrap_or(Kind::Collective(collective)),
+        kind: shape.kind.unwrap_or(OpKind::Collective(collective)),
         collective,
         dtype: shape.dtype,
         reduction,
@@ -341,7 +350,7 @@ fn job<'a>(
 }
 
 /// (offset, bytes) of shares that lie one after the other.
-pub(crate) fn places(counts: &[usize], element: usize) -> Vec<(usize, usize)> {
+pub(crate) fn displacements(counts: &[usize], element: usize) -> Vec<(usize, usize)> {
     let mut offset = 0;
     let place = |&count: &usize| {
         let place = (offset, count * element);
@@ -352,7 +361,7 @@ pub(crate) fn places(counts: &[usize], element: usize) -> Vec<(usize, usize)> {
 }
 
 /// Many counts as one number that differs when any of them does (FNV-1a over words).
-pub(crate) fn digest(counts: &[usize]) -> u64 {
+pub(crate) fn digest_words(counts: &[usize]) -> u64 {
     counts
         .iter()
         .fold(0xcbf2_9ce4_8422_2325, |hash, &count| (hash ^ count as u64).wrapping_mul(0x0100_0000_01b3))

@@ -1,51 +1,52 @@
 //! The public face: a group of ranks that do things together.
 
-mod asked;
 mod collectives;
-mod group;
 mod grow;
-mod lent;
-#[cfg(all(test, shuttle))]
-mod models;
-mod pending;
+mod op_queue;
+mod point_to_point;
+mod registry;
 mod scope;
 mod shrink;
-mod siblings;
+#[cfg(all(test, shuttle))]
+mod shuttle_tests;
 mod split;
-mod turnstile;
+mod symmetric;
+mod validate;
+mod work;
 
+pub use crate::communicator::point_to_point::Group;
+pub(crate) use crate::communicator::registry::CommRegistry;
+pub use crate::communicator::symmetric::SymmetricBuffer;
 #[cfg(feature = "gpu")]
-pub(crate) use asked::Asked;
+pub(crate) use crate::communicator::validate::ArgCheck;
+pub use crate::communicator::work::Work;
 #[cfg(feature = "gpu")]
-pub(crate) use collectives::{digest, places};
-pub use group::Group;
-pub use lent::Lent;
-pub use pending::Pending;
-pub use scope::{Scope, Scoped};
-pub(crate) use siblings::Siblings;
+pub(crate) use collectives::{digest_words, displacements};
+pub use scope::{Scope, ScopedWork};
 
-use crate::call::Call;
+use crate::bootstrap;
+use crate::bootstrap::UniqueId;
+use crate::communicator::op_queue::{Ticket, TicketLock};
+use crate::communicator::registry::RegisteredComm;
+use crate::communicator::work::Worker;
 use crate::config::Config;
-use crate::engine::{AbortFlag, Engine, MemoryUse, Owner, Recorder, Traffic};
+use crate::engine::{AbortFlag, Engine, MemoryStats, Owner, Recorder, TrafficStats};
 use crate::error::{Error, ErrorKind, Result};
-use crate::flight::Flight;
-use crate::rendezvous::{self, UniqueId};
+use crate::flight::FlightRecord;
+use crate::op_desc::OpDesc;
 use crate::schedule::{Algorithm, Collective, Rank};
-use crate::status::{self, Reporter};
+use crate::status::{self, FlightRecordSource};
 use crate::sync::{Instant, Mutex, OnceLock, thread};
-use pending::Worker;
-use siblings::Sibling;
 use split::Origin;
 use std::sync::{Arc, TryLockError, Weak};
 use std::time::Duration;
-use turnstile::{Ticket, Turnstile};
-use unisono_transports::{Door, Mesh, Venue, fork};
+use unisono_transports::{Fabric, ListenerGuard, Reconnect, sys::fork_guard};
 
 /// A group of ranks that carry out collective operations together.
 ///
 /// Every rank holds one of its own and calls the same operations in the same
 /// order. Calls block until this rank's part is done and run on the caller's
-/// thread; see [`Communicator::start`] and [`Communicator::scope`] for
+/// thread; see [`Communicator::spawn`] and [`Communicator::scope`] for
 /// operations that run meanwhile. A communicator may be shared between
 /// threads: operations then run in the order in which they were asked for.
 ///
@@ -54,7 +55,7 @@ use unisono_transports::{Door, Mesh, Venue, fork};
 /// left. Dropping it tells the others goodbye, and is the end of it:
 ///
 /// ```compile_fail,E0382
-/// # let comm = unisono::Communicator::threads(1).unwrap().remove(0);
+/// # let comm = unisono::Communicator::local(1).unwrap().remove(0);
 /// drop(comm);
 /// comm.barrier();
 /// ```
@@ -64,7 +65,7 @@ use unisono_transports::{Door, Mesh, Venue, fork};
 pub struct Communicator {
     shared: Arc<Shared>,
     /// Whether this one is in the hands of an operation that already has its turn.
-    in_turn: bool,
+    with_ticket: bool,
 }
 
 struct Shared {
@@ -73,32 +74,32 @@ struct Shared {
     transport: &'static str,
     host: String,
     engine: Mutex<Engine>,
-    turnstile: Turnstile,
+    op_queue: TicketLock,
     abort: Arc<AbortFlag>,
     recorder: Arc<Recorder>,
     worker: OnceLock<Worker>,
     origin: Origin,
     epoch: u64,
     config: Config,
-    siblings: Arc<Siblings>,
+    registry: Arc<CommRegistry>,
     /// This rank's doors in what this came from, while ranks may live that were left behind there.
-    doors: Vec<Door>,
+    listener_guards: Vec<ListenerGuard>,
     /// The process that it was made in.
     process: u64,
 }
 
-impl Sibling for Shared {
-    fn waits_elsewhere(&self, call: Call) {
+impl RegisteredComm for Shared {
+    fn notify_blocked(&self, call: OpDesc) {
         // Whoever uses it says more than that.
         if let Ok(mut engine) = self.engine.try_lock() {
-            engine.cry_elsewhere(call);
+            engine.announce_wait_elsewhere(call);
         }
     }
 }
 
-impl Reporter for Shared {
-    fn flight(&self) -> Flight {
-        self.recorder.flight(self.turnstile.waiting())
+impl FlightRecordSource for Shared {
+    fn flight_record(&self) -> FlightRecord {
+        self.recorder.snapshot(self.op_queue.waiting())
     }
 }
 
@@ -107,22 +108,22 @@ impl Communicator {
     ///
     /// # Errors
     /// If the memory for their links cannot be had.
-    pub fn threads(ranks: usize) -> Result<Vec<Self>> {
-        Self::threads_with(ranks, &Config::from_env()?)
+    pub fn local(ranks: usize) -> Result<Vec<Self>> {
+        Self::local_with(ranks, &Config::from_env()?)
     }
 
-    /// As [`Communicator::threads`], with settings.
+    /// As [`Communicator::local`], with settings.
     ///
     /// # Errors
     /// If there is no rank, or the memory for their links cannot be had.
-    pub fn threads_with(ranks: usize, config: &Config) -> Result<Vec<Self>> {
+    pub fn local_with(ranks: usize, config: &Config) -> Result<Vec<Self>> {
         if ranks == 0 {
-            return Err(Error::misuse("a communicator needs at least one rank"));
+            return Err(Error::invalid_usage("a communicator needs at least one rank"));
         }
-        let meshes = unisono_transports::threads::mesh(ranks, config.geometry())?;
-        let nursery = Arc::default();
-        let name = split::next_group();
-        let over = |mesh| Self::new(mesh, config, Origin::Threads(Arc::clone(&nursery), name));
+        let meshes = unisono_transports::threads::fabrics(ranks, config.geometry())?;
+        let exchange = Arc::default();
+        let name = split::next_group_id();
+        let over = |mesh| Self::new(mesh, config, Origin::Threads(Arc::clone(&exchange), name));
         Ok(meshes.into_iter().map(over).collect())
     }
 
@@ -140,8 +141,8 @@ impl Communicator {
     /// # Errors
     /// As [`Communicator::from_env`].
     pub fn from_env_with(config: &Config) -> Result<Self> {
-        let identity = rendezvous::Identity::from_env()?;
-        Self::meet(identity, config)
+        let identity = bootstrap::RankInfo::from_env()?;
+        Self::bootstrap(identity, config)
     }
 
     /// Meets the other `ranks - 1` ranks at the address in `id`, which rank 0 holds.
@@ -149,43 +150,49 @@ impl Communicator {
     /// # Errors
     /// On every rank the same story: who is missing, twice there, or of another world, version or secret.
     pub fn join(id: &UniqueId, rank: Rank, ranks: usize, config: &Config) -> Result<Self> {
-        Self::meet(rendezvous::Identity { rank, ranks, id: id.clone() }, config)
+        Self::bootstrap(bootstrap::RankInfo { rank, ranks, id: id.clone() }, config)
     }
 
-    fn meet(identity: rendezvous::Identity, config: &Config) -> Result<Self> {
-        let mesh = rendezvous::join(&identity, config)?;
-        Ok(Self::new(mesh, config, Origin::Rendezvous(identity.id)))
+    fn bootstrap(identity: bootstrap::RankInfo, config: &Config) -> Result<Self> {
+        let mesh = bootstrap::join(&identity, config)?;
+        Ok(Self::new(mesh, config, Origin::Bootstrap(identity.id)))
     }
 
     /// A communicator over a mesh made otherwise, such as a simulated network. It cannot be split or shrunk.
     ///
     /// `config` must be the same on all ranks: they have not met, so nothing compares what decides on algorithms and on
     /// where data lies in shared memory.
-    pub fn over(mesh: Mesh, config: &Config) -> Self {
-        Self::new(mesh, config, Origin::Foreign(None, 0))
+    pub fn from_fabric(mesh: Fabric, config: &Config) -> Self {
+        Self::new(mesh, config, Origin::Custom(None, 0))
     }
 
-    /// As [`Communicator::over`], with the place where this rank meets others anew: it can be split and shrunk.
-    pub fn over_with(mesh: Mesh, venue: Arc<dyn Venue>, config: &Config) -> Self {
-        Self::new(mesh, config, Origin::Foreign(Some(venue), 0))
+    /// As [`Communicator::from_fabric`], with the place where this rank meets others anew: it can be split and shrunk.
+    pub fn from_fabric_with(mesh: Fabric, venue: Arc<dyn Reconnect>, config: &Config) -> Self {
+        Self::new(mesh, config, Origin::Custom(Some(venue), 0))
     }
 
-    fn new(mesh: Mesh, config: &Config, origin: Origin) -> Self {
-        Self::related(&Arc::default(), (0, Vec::new()), mesh, config, origin)
+    fn new(mesh: Fabric, config: &Config, origin: Origin) -> Self {
+        Self::with_registry(&Arc::default(), (0, Vec::new()), mesh, config, origin)
     }
 
     /// One that its rank has beside `siblings`.
-    fn related(
-        siblings: &Arc<Siblings>,
-        (epoch, doors): (u64, Vec<Door>),
-        mesh: Mesh,
+    fn with_registry(
+        siblings: &Arc<CommRegistry>,
+        (epoch, doors): (u64, Vec<ListenerGuard>),
+        mesh: Fabric,
         config: &Config,
         origin: Origin,
     ) -> Self {
         let abort = Arc::new(AbortFlag::default());
         let (rank, ranks, transport) = (mesh.rank, mesh.ranks, mesh.transport);
-        let owner =
-            Owner { communicator: origin.name(), epoch, rank, ranks, host: config.host.clone(), transport };
+        let owner = Owner {
+            communicator: origin.group_id(),
+            epoch,
+            rank,
+            ranks,
+            host: config.host.clone(),
+            transport,
+        };
         let recorder = Arc::new(Recorder::new(owner));
         let watch = (Arc::clone(&abort), Arc::clone(&recorder), Arc::clone(siblings));
         let engine = Engine::new(mesh, config.clone(), watch);
@@ -195,25 +202,25 @@ impl Communicator {
             transport,
             host: config.host.clone(),
             engine: Mutex::new(engine),
-            turnstile: Turnstile::default(),
+            op_queue: TicketLock::default(),
             abort,
             recorder,
             worker: OnceLock::new(),
             origin,
             epoch,
             config: config.clone(),
-            siblings: Arc::clone(siblings),
-            doors,
-            process: fork::process(),
+            registry: Arc::clone(siblings),
+            listener_guards: doors,
+            process: fork_guard::current_pid(),
         };
         let shared = Arc::new(shared);
         let sibling: Weak<Shared> = Arc::downgrade(&shared);
-        siblings.add(sibling);
-        if config.status {
+        siblings.register(sibling);
+        if config.status_server {
             let recorded: Weak<Shared> = Arc::downgrade(&shared);
-            status::tell_of(recorded, shared.origin.secret());
+            status::register(recorded, shared.origin.secret());
         }
-        Self { shared, in_turn: false }
+        Self { shared, with_ticket: false }
     }
 
     /// This rank's number, from 0.
@@ -222,7 +229,7 @@ impl Communicator {
     }
 
     /// How many ranks there are.
-    pub fn ranks(&self) -> usize {
+    pub fn size(&self) -> usize {
         self.shared.ranks
     }
 
@@ -240,9 +247,9 @@ impl Communicator {
     ///
     /// # Errors
     /// If an earlier operation failed.
-    pub fn use_algorithm(&self, algorithm: &'static Algorithm) -> Result<()> {
-        self.with(|engine| {
-            engine.choose(algorithm.collective, Some(algorithm));
+    pub fn set_algorithm(&self, algorithm: &'static Algorithm) -> Result<()> {
+        self.with_engine(|engine| {
+            engine.set_override(algorithm.collective, Some(algorithm));
             Ok(())
         })
     }
@@ -251,9 +258,9 @@ impl Communicator {
     ///
     /// # Errors
     /// If an earlier operation failed.
-    pub fn use_any_algorithm(&self, collective: Collective) -> Result<()> {
-        self.with(|engine| {
-            engine.choose(collective, None);
+    pub fn clear_algorithm(&self, collective: Collective) -> Result<()> {
+        self.with_engine(|engine| {
+            engine.set_override(collective, None);
             Ok(())
         })
     }
@@ -263,8 +270,8 @@ impl Communicator {
     ///
     /// # Errors
     /// If none can, or the one insisted on cannot.
-    pub fn algorithm_for(&self, collective: Collective, bytes: usize) -> Result<&'static Algorithm> {
-        self.with(|engine| engine.algorithm(collective, 0, bytes, false))
+    pub fn select_algorithm(&self, collective: Collective, bytes: usize) -> Result<&'static Algorithm> {
+        self.with_engine(|engine| engine.select_algorithm(collective, 0, bytes, false))
     }
 
     /// The algorithm that carried out the last collective of this rank.
@@ -272,48 +279,48 @@ impl Communicator {
     /// # Errors
     /// If an earlier operation failed.
     pub fn last_algorithm(&self) -> Result<Option<&'static Algorithm>> {
-        self.with(|engine| Ok(engine.last))
+        self.with_engine(|engine| Ok(engine.last_algorithm))
     }
 
     /// What this communicator keeps in memory at this rank. Waits for the operations asked for before.
     ///
     /// # Errors
     /// If an earlier operation panicked.
-    pub fn memory(&self) -> Result<MemoryUse> {
-        self.with(|engine| Ok(engine.memory()))
+    pub fn memory_stats(&self) -> Result<MemoryStats> {
+        self.with_engine(|engine| Ok(engine.memory_stats()))
     }
 
     /// What this rank has moved since this communicator was made. Waits for the operations asked for before.
     ///
     /// ```
     /// # use unisono::{Communicator, Sum};
-    /// # let ranks = Communicator::threads(2)?;
+    /// # let ranks = Communicator::local(2)?;
     /// # std::thread::scope(|scope| for comm in ranks { scope.spawn(move || {
     /// comm.all_reduce(&mut vec![1.0f32; 1 << 20], Sum).unwrap();
-    /// assert_eq!(comm.traffic().unwrap().bytes, 4 << 20); // 2 (N−1)/N times the buffer
+    /// assert_eq!(comm.traffic_stats().unwrap().bytes, 4 << 20); // 2 (N−1)/N times the buffer
     /// # }); });
     /// # Ok::<(), unisono::Error>(())
     /// ```
     ///
     /// # Errors
     /// If an earlier operation panicked.
-    pub fn traffic(&self) -> Result<Traffic> {
-        self.with(|engine| Ok(engine.traffic))
+    pub fn traffic_stats(&self) -> Result<TrafficStats> {
+        self.with_engine(|engine| Ok(engine.traffic))
     }
 
     /// The last 64 operations of this rank: what was called, and how far it is. From any
     /// thread, and at once, whatever is going on.
     ///
     /// ```
-    /// # use unisono::{Communicator, Progress, Sum};
-    /// # let comm = Communicator::threads(1)?.remove(0);
+    /// # use unisono::{Communicator, OpState, Sum};
+    /// # let comm = Communicator::local(1)?.remove(0);
     /// comm.all_reduce(&mut [1.0f32; 10], Sum)?;
-    /// let last = comm.flight().operations[0];
-    /// assert_eq!((last.call.name(), last.call.count, last.progress), ("all_reduce", 10, Progress::Done));
+    /// let last = comm.flight_record().operations[0];
+    /// assert_eq!((last.op.name(), last.op.count, last.state), ("all_reduce", 10, OpState::Done));
     /// # Ok::<(), unisono::Error>(())
     /// ```
-    pub fn flight(&self) -> Flight {
-        self.shared.flight()
+    pub fn flight_record(&self) -> FlightRecord {
+        self.shared.flight_record()
     }
 
     /// Ends this communicator on all ranks, from any thread, whatever is going on.
@@ -334,73 +341,77 @@ impl Communicator {
                 Err(TryLockError::Poisoned(_)) => return,
                 Err(TryLockError::WouldBlock) => {}
             }
-            if self.shared.turnstile.is_held_here() || begun.elapsed() > ENDING_TIME {
+            if self.shared.op_queue.is_held_by_this_thread() || begun.elapsed() > ABORT_LOCK_TIMEOUT {
                 return;
             }
-            thread::sleep(ENDING_TIME / 1000);
+            thread::sleep(ABORT_LOCK_TIMEOUT / 1000);
         }
     }
 
     /// Runs `operation` on the engine when it is this call's turn.
-    pub(crate) fn with<R>(&self, operation: impl FnOnce(&mut Engine) -> Result<R>) -> Result<R> {
+    pub(crate) fn with_engine<R>(&self, operation: impl FnOnce(&mut Engine) -> Result<R>) -> Result<R> {
         if self.is_forked() {
-            return Err(self.forked());
+            return Err(self.fork_error());
         }
-        let Shared { turnstile, engine, .. } = &*self.shared;
+        let Shared { op_queue: turnstile, engine, .. } = &*self.shared;
         // Where nobody is before this operation, the lock is enough: who takes a ticket from now on waits for it.
-        let alone = !self.in_turn && turnstile.is_idle();
+        let alone = !self.with_ticket && turnstile.is_idle();
         let (_turn, engine) = match alone.then(|| engine.try_lock()) {
             Some(Ok(engine)) => (None, Ok(engine)),
-            _ if !self.in_turn && turnstile.is_held_here() => {
-                return Err(self.place(Error::misuse(WAITS_FOR_ITSELF)));
+            _ if !self.with_ticket && turnstile.is_held_by_this_thread() => {
+                return Err(self.attach_rank(Error::invalid_usage(SELF_WAIT_MESSAGE)));
             }
-            _ => ((!self.in_turn).then(|| turnstile.enter(turnstile.ticket())), engine.lock()),
+            _ => {
+                ((!self.with_ticket).then(|| turnstile.wait_for_turn(turnstile.take_ticket())), engine.lock())
+            }
         };
         match engine {
             Ok(mut engine) => {
-                let ended = operation(&mut engine).map_err(|error| self.place(error));
-                engine.hear_abort();
+                let ended = operation(&mut engine).map_err(|error| self.attach_rank(error));
+                engine.poll_abort();
                 ended
             }
-            Err(_) => Err(self.place(Error::new(ErrorKind::Bug("an earlier operation panicked".to_owned())))),
+            Err(_) => {
+                Err(self.attach_rank(Error::new(ErrorKind::Bug("an earlier operation panicked".to_owned()))))
+            }
         }
     }
 
     /// Whether this process was forked from the one whose rank this is.
     #[inline]
     pub(crate) fn is_forked(&self) -> bool {
-        self.shared.process != fork::process()
+        self.shared.process != fork_guard::current_pid()
     }
 
     #[cold]
-    fn forked(&self) -> Error {
+    fn fork_error(&self) -> Error {
         let (own, parent) = (std::process::id(), self.shared.process);
         let text = format!(
             "process {own} was forked from process {parent}, whose communicator this is; let the child make its own, or start \
              it with exec"
         );
-        self.place(Error::misuse(text))
+        self.attach_rank(Error::invalid_usage(text))
     }
 
     /// Says in an error which rank saw it.
-    pub(crate) fn place(&self, error: Error) -> Error {
-        error.at(self.rank(), &self.shared.host, None)
+    pub(crate) fn attach_rank(&self, error: Error) -> Error {
+        error.with_rank(self.rank(), &self.shared.host, None)
     }
 
     /// Waits for the ticket's turn and gives `task` a communicator that has it.
     fn in_turn<R>(&self, ticket: Ticket, task: impl FnOnce(&Communicator) -> R) -> R {
-        let _turn = self.shared.turnstile.enter(ticket);
-        task(&Communicator { shared: Arc::clone(&self.shared), in_turn: true })
+        let _turn = self.shared.op_queue.wait_for_turn(ticket);
+        task(&Communicator { shared: Arc::clone(&self.shared), with_ticket: true })
     }
 }
 
 /// Longer than it takes to unlock what has just looked whether it is aborted.
-const ENDING_TIME: Duration = Duration::from_millis(100);
-const WAITS_FOR_ITSELF: &str = "an operation, or what was to happen after it, waits for one that comes later: neither would end. \
+const ABORT_LOCK_TIMEOUT: Duration = Duration::from_millis(100);
+const SELF_WAIT_MESSAGE: &str = "an operation, or what was to happen after it, waits for one that comes later: neither would end. \
      Inside, use the communicator that it is given, or start what is to come";
 
 impl std::fmt::Debug for Communicator {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Communicator(rank {} of {}, {})", self.rank(), self.ranks(), self.transport())
+        write!(f, "Communicator(rank {} of {}, {})", self.rank(), self.size(), self.transport())
     }
 }

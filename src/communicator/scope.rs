@@ -1,10 +1,10 @@
 //! Operations on borrowed buffers that run while the caller does something else.
 
 use super::Communicator;
-use super::pending::{Slot, guarded};
-use super::turnstile::Ticket;
+use crate::communicator::op_queue::Ticket;
+use crate::communicator::work::{Completion, catch_panic};
 use crate::error::Result;
-use crate::reduction::Reduction;
+use crate::reduce_op::ReduceOp;
 use crate::sync::mpsc::{Sender, channel};
 use crate::sync::thread;
 use std::future::Future;
@@ -26,72 +26,76 @@ pub struct Scope<'env> {
 ///
 /// May be dropped: the scope waits for it in any case.
 #[derive(Debug)]
-pub struct Scoped<R> {
-    slot: Arc<Slot<R>>,
+pub struct ScopedWork<R> {
+    completion: Arc<Completion<R>>,
 }
 
-impl<R> Scoped<R> {
+impl<R> ScopedWork<R> {
     /// Waits until the operation is through.
     ///
     /// # Errors
     /// The operation's own.
     pub fn wait(self) -> Result<R> {
-        self.slot.wait()
+        self.completion.wait()
     }
 
-    /// Whether [`Scoped::wait`] would return at once.
+    /// Whether [`ScopedWork::wait`] would return at once.
     pub fn is_finished(&self) -> bool {
-        self.slot.is_finished()
+        self.completion.is_finished()
     }
 }
 
-impl<R> Future for Scoped<R> {
+impl<R> Future for ScopedWork<R> {
     type Output = Result<R>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        self.slot.poll(context)
+        self.completion.poll(context)
     }
 }
 
 impl<'env> Scope<'env> {
     /// Starts `operation` and returns at once. Operations run in order.
-    pub fn start<R: Send + 'env>(
+    pub fn spawn<R: Send + 'env>(
         &self,
         operation: impl FnOnce(&Communicator) -> Result<R> + Send + 'env,
-    ) -> Scoped<R> {
-        let slot = Slot::new(Arc::downgrade(&self.comm.shared));
+    ) -> ScopedWork<R> {
+        let slot = Completion::new(Arc::downgrade(&self.comm.shared));
         if self.comm.is_forked() {
-            slot.fill(Err(self.comm.forked()));
-            return Scoped { slot };
+            slot.complete(Err(self.comm.fork_error()));
+            return ScopedWork { completion: slot };
         }
         let filled = Arc::clone(&slot);
-        let task: Task<'env> = Box::new(move |comm| filled.fill(guarded(comm, operation)));
-        let ticket = self.comm.shared.turnstile.ticket();
+        let task: Task<'env> = Box::new(move |comm| filled.complete(catch_panic(comm, operation)));
+        let ticket = self.comm.shared.op_queue.take_ticket();
         if let Err(unsent) = self.tasks.send((ticket, task)) {
             // There is no thread: this one does the work.
             let (ticket, task) = unsent.0;
             self.comm.in_turn(ticket, task);
         }
-        Scoped { slot }
+        ScopedWork { completion: slot }
     }
 
     /// Starts an all_reduce in place; the buffer comes back from `wait`.
     pub fn all_reduce<T: Element>(
         &self,
         buffer: &'env mut [T],
-        reduction: Reduction,
-    ) -> Scoped<&'env mut [T]> {
-        self.start(move |comm| comm.all_reduce(buffer, reduction).map(|()| buffer))
+        reduction: ReduceOp,
+    ) -> ScopedWork<&'env mut [T]> {
+        self.spawn(move |comm| comm.all_reduce(buffer, reduction).map(|()| buffer))
     }
 
     /// Starts a broadcast; the buffer comes back from `wait`.
-    pub fn broadcast<T: Element>(&self, buffer: &'env mut [T], root: usize) -> Scoped<&'env mut [T]> {
-        self.start(move |comm| comm.broadcast(buffer, root).map(|()| buffer))
+    pub fn broadcast<T: Element>(&self, buffer: &'env mut [T], root: usize) -> ScopedWork<&'env mut [T]> {
+        self.spawn(move |comm| comm.broadcast(buffer, root).map(|()| buffer))
     }
 
     /// Starts an all_gather; the output comes back from `wait`.
-    pub fn all_gather<T: Element>(&self, input: &'env [T], output: &'env mut [T]) -> Scoped<&'env mut [T]> {
-        self.start(move |comm| comm.all_gather(input, output).map(|()| output))
+    pub fn all_gather<T: Element>(
+        &self,
+        input: &'env [T],
+        output: &'env mut [T],
+    ) -> ScopedWork<&'env mut [T]> {
+        self.spawn(move |comm| comm.all_gather(input, output).map(|()| output))
     }
 
     /// Starts a reduce_scatter; the output comes back from `wait`.
@@ -99,9 +103,9 @@ impl<'env> Scope<'env> {
         &self,
         input: &'env [T],
         output: &'env mut [T],
-        reduction: Reduction,
-    ) -> Scoped<&'env mut [T]> {
-        self.start(move |comm| comm.reduce_scatter(input, output, reduction).map(|()| output))
+        reduction: ReduceOp,
+    ) -> ScopedWork<&'env mut [T]> {
+        self.spawn(move |comm| comm.reduce_scatter(input, output, reduction).map(|()| output))
     }
 }
 
@@ -110,7 +114,7 @@ impl Communicator {
     ///
     /// ```
     /// # use unisono::{Communicator, Sum};
-    /// # let comm = Communicator::threads(1)?.remove(0);
+    /// # let comm = Communicator::local(1)?.remove(0);
     /// let mut gradients = vec![1.0f32; 1000];
     /// comm.scope(|scope| {
     ///     let pending = scope.all_reduce(&mut gradients, Sum);
@@ -125,7 +129,7 @@ impl Communicator {
     ///
     /// ```compile_fail,E0499
     /// # use unisono::{Communicator, Sum};
-    /// # let comm = Communicator::threads(1).unwrap().remove(0);
+    /// # let comm = Communicator::local(1).unwrap().remove(0);
     /// let mut gradients = vec![1.0f32; 1000];
     /// comm.scope(|scope| {
     ///     let one = scope.all_reduce(&mut gradients, Sum);

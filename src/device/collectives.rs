@@ -1,15 +1,15 @@
 //! The operations, typed: as those of the CPU, but enqueued on a stream.
 
 use super::DeviceCommunicator;
-use super::combine::Combine;
-use super::job::{Job, Side};
-use crate::call::Kind;
-use crate::communicator::{Asked, digest, places};
+use crate::communicator::{ArgCheck, digest_words, displacements};
+use crate::device::op::{DeviceOp, OpBuffer};
+use crate::device::reduce_op::AnyReduceOp;
 use crate::error::Result;
+use crate::op_desc::OpKind;
 use crate::schedule::{Collective, Rank};
 use unisono_cuda::Element;
 use unisono_cuda::device::{DeviceBuffer, DeviceBufferMut, Stream};
-use unisono_transports::p2p::{Region, Typed};
+use unisono_transports::gpu::{Region, TypedRegion};
 
 impl DeviceCommunicator {
     /// Reduces `buffer` over all ranks; every rank gets the result in place.
@@ -21,16 +21,16 @@ impl DeviceCommunicator {
         &self,
         stream: &Stream,
         buffer: &mut impl DeviceBufferMut<T>,
-        reduction: impl Into<Combine<'a, T>>,
+        reduction: impl Into<AnyReduceOp<'a, T>>,
     ) -> Result<()> {
-        let buffer = Typed(buffer);
-        self.run::<T>(
+        let buffer = TypedRegion(buffer);
+        self.enqueue_collective::<T>(
             stream,
             Collective::AllReduce,
             Some(reduction.into()),
             0,
-            whole(&buffer),
-            whole(&buffer),
+            whole_buffer(&buffer),
+            whole_buffer(&buffer),
         )
     }
 
@@ -43,11 +43,18 @@ impl DeviceCommunicator {
         stream: &Stream,
         input: &impl DeviceBuffer<T>,
         output: &mut impl DeviceBufferMut<T>,
-        reduction: impl Into<Combine<'a, T>>,
+        reduction: impl Into<AnyReduceOp<'a, T>>,
     ) -> Result<()> {
-        self.base().same_length("input", input.len(), output.len())?;
-        let (input, output) = (Typed(input), Typed(output));
-        self.run::<T>(stream, Collective::AllReduce, Some(reduction.into()), 0, whole(&input), whole(&output))
+        self.arg_check().require_length("input", input.len(), output.len())?;
+        let (input, output) = (TypedRegion(input), TypedRegion(output));
+        self.enqueue_collective::<T>(
+            stream,
+            Collective::AllReduce,
+            Some(reduction.into()),
+            0,
+            whole_buffer(&input),
+            whole_buffer(&output),
+        )
     }
 
     /// Puts the inputs of all ranks, equally long, one after the other into every rank's `output`.
@@ -60,10 +67,10 @@ impl DeviceCommunicator {
         input: &impl DeviceBuffer<T>,
         output: &mut impl DeviceBufferMut<T>,
     ) -> Result<()> {
-        self.base().same_length("output", output.len(), input.len() * self.ranks())?;
-        let (input, output) = (Typed(input), Typed(output));
-        let into = Side::even(Some(&output), 0, input.bytes());
-        self.run::<T>(stream, Collective::AllGather, None, 0, whole(&input), into)
+        self.arg_check().require_length("output", output.len(), input.len() * self.size())?;
+        let (input, output) = (TypedRegion(input), TypedRegion(output));
+        let into = OpBuffer::even(Some(&output), 0, input.bytes());
+        self.enqueue_collective::<T>(stream, Collective::AllGather, None, 0, whole_buffer(&input), into)
     }
 
     /// As [`DeviceCommunicator::all_gather`] with this rank's input already in its place in `buffer`.
@@ -75,10 +82,10 @@ impl DeviceCommunicator {
         stream: &Stream,
         buffer: &mut impl DeviceBufferMut<T>,
     ) -> Result<()> {
-        let (bytes, buffer) = (self.share_bytes::<T>(buffer)?, Typed(buffer));
-        let from = Side::even(Some(&buffer), self.rank() * bytes, bytes);
-        let into = Side::even(Some(&buffer), 0, bytes);
-        self.run::<T>(stream, Collective::AllGather, None, 0, from, into)
+        let (bytes, buffer) = (self.share_bytes::<T>(buffer)?, TypedRegion(buffer));
+        let from = OpBuffer::even(Some(&buffer), self.rank() * bytes, bytes);
+        let into = OpBuffer::even(Some(&buffer), 0, bytes);
+        self.enqueue_collective::<T>(stream, Collective::AllGather, None, 0, from, into)
     }
 
     /// Puts the inputs of all ranks one after the other into every rank's `output`; rank i gives `counts[i]`.
@@ -92,15 +99,16 @@ impl DeviceCommunicator {
         output: &mut impl DeviceBufferMut<T>,
         counts: &[usize],
     ) -> Result<()> {
-        self.base().same_length("counts", counts.len(), self.ranks())?;
-        self.base().same_length("input", input.len(), counts[self.rank()])?;
-        self.base().same_length("output", output.len(), self.base().total(counts)?)?;
-        let table = places(counts, size_of::<T>());
+        self.arg_check().require_length("counts", counts.len(), self.size())?;
+        self.arg_check().require_length("input", input.len(), counts[self.rank()])?;
+        self.arg_check().require_length("output", output.len(), self.arg_check().total_count(counts)?)?;
+        let table = displacements(counts, size_of::<T>());
         let longest = table.iter().map(|(_, bytes)| *bytes).max().unwrap_or(0);
-        let (input, output) = (Typed(input), Typed(output));
-        let into = Side { table: Some(&table), ..Side::even(Some(&output), 0, longest) };
-        let job = job::<T>(Collective::AllGather, None, 0, whole(&input), into);
-        self.shared.enqueue(stream, &Job { kind: Kind::AllGatherV, count: digest(counts), ..job })
+        let (input, output) = (TypedRegion(input), TypedRegion(output));
+        let into = OpBuffer { share_table: Some(&table), ..OpBuffer::even(Some(&output), 0, longest) };
+        let job = make_op::<T>(Collective::AllGather, None, 0, whole_buffer(&input), into);
+        self.shared
+            .enqueue(stream, &DeviceOp { kind: OpKind::AllGatherV, count: digest_words(counts), ..job })
     }
 
     /// Reduces `input` over all ranks; rank i gets the i-th share of the result in `output`.
@@ -112,12 +120,19 @@ impl DeviceCommunicator {
         stream: &Stream,
         input: &impl DeviceBuffer<T>,
         output: &mut impl DeviceBufferMut<T>,
-        reduction: impl Into<Combine<'a, T>>,
+        reduction: impl Into<AnyReduceOp<'a, T>>,
     ) -> Result<()> {
-        self.base().same_length("input", input.len(), output.len() * self.ranks())?;
-        let (input, output) = (Typed(input), Typed(output));
-        let from = Side::even(Some(&input), 0, output.bytes());
-        self.run::<T>(stream, Collective::ReduceScatter, Some(reduction.into()), 0, from, whole(&output))
+        self.arg_check().require_length("input", input.len(), output.len() * self.size())?;
+        let (input, output) = (TypedRegion(input), TypedRegion(output));
+        let from = OpBuffer::even(Some(&input), 0, output.bytes());
+        self.enqueue_collective::<T>(
+            stream,
+            Collective::ReduceScatter,
+            Some(reduction.into()),
+            0,
+            from,
+            whole_buffer(&output),
+        )
     }
 
     /// As [`DeviceCommunicator::reduce_scatter`]; the result replaces this rank's share of `buffer`. The other shares are
@@ -129,12 +144,12 @@ impl DeviceCommunicator {
         &self,
         stream: &Stream,
         buffer: &mut impl DeviceBufferMut<T>,
-        reduction: impl Into<Combine<'a, T>>,
+        reduction: impl Into<AnyReduceOp<'a, T>>,
     ) -> Result<()> {
-        let (bytes, buffer) = (self.share_bytes::<T>(buffer)?, Typed(buffer));
-        let from = Side::even(Some(&buffer), 0, bytes);
-        let into = Side::even(Some(&buffer), self.rank() * bytes, bytes);
-        self.run::<T>(stream, Collective::ReduceScatter, Some(reduction.into()), 0, from, into)
+        let (bytes, buffer) = (self.share_bytes::<T>(buffer)?, TypedRegion(buffer));
+        let from = OpBuffer::even(Some(&buffer), 0, bytes);
+        let into = OpBuffer::even(Some(&buffer), self.rank() * bytes, bytes);
+        self.enqueue_collective::<T>(stream, Collective::ReduceScatter, Some(reduction.into()), 0, from, into)
     }
 
     /// Gives rank i the i-th share of `input`; `output` gets this rank's share from every rank, in order.
@@ -148,10 +163,10 @@ impl DeviceCommunicator {
         output: &mut impl DeviceBufferMut<T>,
     ) -> Result<()> {
         let bytes = self.share_bytes::<T>(input)?;
-        self.base().same_length("output", output.len(), input.len())?;
-        let (input, output) = (Typed(input), Typed(output));
-        let (from, into) = (Side::even(Some(&input), 0, bytes), Side::even(Some(&output), 0, bytes));
-        self.run::<T>(stream, Collective::AllToAll, None, 0, from, into)
+        self.arg_check().require_length("output", output.len(), input.len())?;
+        let (input, output) = (TypedRegion(input), TypedRegion(output));
+        let (from, into) = (OpBuffer::even(Some(&input), 0, bytes), OpBuffer::even(Some(&output), 0, bytes));
+        self.enqueue_collective::<T>(stream, Collective::AllToAll, None, 0, from, into)
     }
 
     /// Nothing that is enqueued on `stream` later begins before every rank has come here.
@@ -159,48 +174,48 @@ impl DeviceCommunicator {
     /// # Errors
     /// See [`DeviceCommunicator::all_reduce`].
     pub fn barrier(&self, stream: &Stream) -> Result<()> {
-        let nothing = Side::even(None, 0, 0);
-        self.run::<u8>(stream, Collective::Barrier, None, 0, nothing, nothing)
+        let nothing = OpBuffer::even(None, 0, 0);
+        self.enqueue_collective::<u8>(stream, Collective::Barrier, None, 0, nothing, nothing)
     }
 
-    pub(super) fn run<T: Element>(
+    pub(super) fn enqueue_collective<T: Element>(
         &self,
         stream: &Stream,
         collective: Collective,
-        reduction: Option<Combine<'_, T>>,
+        reduction: Option<AnyReduceOp<'_, T>>,
         root: Rank,
-        input: Side<'_>,
-        output: Side<'_>,
+        input: OpBuffer<'_>,
+        output: OpBuffer<'_>,
     ) -> Result<()> {
-        self.base().in_range("root", root)?;
-        self.shared.enqueue(stream, &job::<T>(collective, reduction, root, input, output))
+        self.arg_check().require_rank("root", root)?;
+        self.shared.enqueue(stream, &make_op::<T>(collective, reduction, root, input, output))
     }
 
     /// What is asked of it, before it is enqueued.
-    pub(super) fn base(&self) -> Asked<'_> {
-        self.shared.base.asked_elsewhere()
+    pub(super) fn arg_check(&self) -> ArgCheck<'_> {
+        self.shared.host_comm.arg_check_unnumbered()
     }
 
     /// Bytes of one rank's share of a buffer.
     pub(super) fn share_bytes<T: Element>(&self, buffer: &impl DeviceBuffer<T>) -> Result<usize> {
-        Ok(self.base().share_of(buffer.len())? * size_of::<T>())
+        Ok(self.arg_check().share_count(buffer.len())? * size_of::<T>())
     }
 }
 
 /// All of a buffer as one share.
-pub(super) fn whole(buffer: &dyn Region) -> Side<'_> {
-    Side::even(Some(buffer), 0, buffer.bytes())
+pub(super) fn whole_buffer(buffer: &dyn Region) -> OpBuffer<'_> {
+    OpBuffer::even(Some(buffer), 0, buffer.bytes())
 }
 
-pub(super) fn job<'a, T: Element>(
+pub(super) fn make_op<'a, T: Element>(
     collective: Collective,
-    combine: Option<Combine<'a, T>>,
+    combine: Option<AnyReduceOp<'a, T>>,
     root: Rank,
-    input: Side<'a>,
-    output: Side<'a>,
-) -> Job<'a> {
-    let (kind, count) = (Kind::Collective(collective), (input.share_bytes / size_of::<T>()) as u64);
-    let reduction = combine.as_ref().map(|combine| combine.reduction);
-    let own = combine.and_then(|combine| combine.own);
-    Job { kind, collective, dtype: T::DTYPE, reduction, own, root, count, input, output }
+    input: OpBuffer<'a>,
+    output: OpBuffer<'a>,
+) -> DeviceOp<'a> {
+    let (kind, count) = (OpKind::Collective(collective), (input.share_bytes / size_of::<T>()) as u64);
+    let reduction = combine.as_ref().map(|combine| combine.op);
+    let own = combine.and_then(|combine| combine.user_op);
+    DeviceOp { kind, collective, dtype: T::DTYPE, op: reduction, user_op: own, root, count, input, output }
 }

@@ -1,72 +1,83 @@
 //! How ranks on GPUs meet: each tells the others of its GPU and its arena, and opens theirs.
 
-use super::enqueue::State;
-use super::order::agree_on_order;
-use super::progress::Progress;
-use super::pump::pump;
-use super::replay::Replay;
-use super::residency::{self, Seats};
-use super::watch::watch;
 use super::{DeviceCommunicator, Owner, Shared};
+use crate::bootstrap::host_identity;
 use crate::communicator::Communicator;
-use crate::config::{Config, GpuSizes};
+use crate::config::{Config, DeviceConfig};
+use crate::device::graph::CommReplayHook;
+use crate::device::launch::CommState;
+use crate::device::launch_state::LaunchState;
+use crate::device::monitor::spawn_monitor;
+use crate::device::occupancy;
+use crate::device::occupancy::BlockReservation;
+use crate::device::proxy::spawn_proxy;
+use crate::device::topology::agree_on_order;
 use crate::error::{Error, ErrorKind, Result};
-use crate::reduction::Reduction;
-use crate::rendezvous::host_identity;
+use crate::reduce_op::ReduceOp;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use unisono_cuda::device::{Gpu, IpcHandle};
-use unisono_transports::p2p::{Arena, Endpoint, Layout, Peer, Reached, Sizes, Stage};
+use unisono_transports::gpu::{
+    DeviceGeometry, Endpoint, HostStaging, Layout, MappedPeerMemory, Peer, PeerMemory,
+};
 
 pub(super) fn join(communicator: &Communicator, gpu: &Gpu) -> Result<DeviceCommunicator> {
     let base = communicator.duplicate()?;
     agree_on_sizes(&base)?;
-    let room = agree(&base, Endpoint::residents(gpu).map_err(Error::from))?;
+    let room = agree_on_success(&base, Endpoint::max_resident_blocks(gpu).map_err(Error::from))?;
     let channels = agree_on_channels(&base, gpu, room)?;
-    let wide_lines = agree_on_lines(&base, gpu)?;
-    let arena = found(&base, gpu, (channels, wide_lines), room);
-    let (arena, seats) = agree(&base, arena)?;
-    let peers = peers(&base, &arena);
-    let peers = agree(&base, peers)?;
-    let carrier = carrier(&base, &peers, channels)?;
+    let wide_lines = agree_on_ll128(&base, gpu)?;
+    let arena = create_arena(&base, gpu, (channels, wide_lines), room);
+    let (arena, seats) = agree_on_success(&base, arena)?;
+    let peers = connect_peers(&base, &arena);
+    let peers = agree_on_success(&base, peers)?;
+    let carrier = relay_comm(&base, &peers, channels)?;
     // Everybody hears of a rank that cannot.
-    let endpoint = agree(&base, Endpoint::new(arena, peers, carrier.is_none()).map_err(Error::from))?;
-    let order = agree_on_order(&base, endpoint.arena().gpu())?;
+    let endpoint =
+        agree_on_success(&base, Endpoint::new(arena, peers, carrier.is_none()).map_err(Error::from))?;
+    let order = agree_on_order(&base, endpoint.memory().gpu())?;
     let bells = [Arc::default(), Arc::default()];
-    let state = Mutex::<State>::default();
+    let state = Mutex::<CommState>::default();
     let shared = Arc::new(Shared {
-        base,
+        host_comm: base,
         endpoint,
-        order,
+        ring_order: order,
         state,
-        progress: Progress::default(),
-        bells,
-        _seats: seats,
+        launch_state: LaunchState::default(),
+        notifiers: bells,
+        _blocks: seats,
     });
-    shared.lock().replay = Some(Arc::new(Replay { shared: Arc::downgrade(&shared) }));
-    let mut owner = Owner { shared, pump: None };
-    let threads =
-        watch(&owner.shared).and_then(|()| carrier.map(|carrier| pump(&owner.shared, carrier)).transpose());
-    owner.pump = agree(&owner.base, threads)?;
+    shared.lock().replay_hook = Some(Arc::new(CommReplayHook { shared: Arc::downgrade(&shared) }));
+    let mut owner = Owner { shared, proxy: None };
+    let threads = spawn_monitor(&owner.shared)
+        .and_then(|()| carrier.map(|carrier| spawn_proxy(&owner.shared, carrier)).transpose());
+    owner.proxy = agree_on_success(&owner.host_comm, threads)?;
     Ok(DeviceCommunicator { shared: Arc::new(owner) })
 }
 
 /// An error unless the settings of all ranks are alike: each computes where things are in the memory of the others.
 fn agree_on_sizes(base: &Communicator) -> Result<()> {
-    let GpuSizes { channels, slots, slot_bytes, window_bytes, peer_to_peer, wide_lines } = base.config().gpu;
+    let DeviceConfig {
+        channels,
+        fifo_depth: slots,
+        fifo_slot_bytes: slot_bytes,
+        window_bytes,
+        peer_to_peer,
+        ll128: wide_lines,
+    } = base.config().gpu;
     let switches = [peer_to_peer, wide_lines].map(usize::from);
     let own = [channels, slots, slot_bytes, window_bytes, switches[0], switches[1]].map(|size| size as u64);
-    let mut all = [0; NAMES.len()].repeat(base.ranks());
+    let mut all = [0; COMPARED_SETTINGS.len()].repeat(base.size());
     base.all_gather(&own, &mut all)?;
-    let (first, others) = all.split_at(NAMES.len());
-    for (rank, theirs) in others.chunks(NAMES.len()).enumerate() {
-        if let Some(at) = (0..NAMES.len()).find(|&at| theirs[at] != first[at]) {
-            let (name, rank) = (NAMES[at], rank + 1);
+    let (first, others) = all.split_at(COMPARED_SETTINGS.len());
+    for (rank, theirs) in others.chunks(COMPARED_SETTINGS.len()).enumerate() {
+        if let Some(at) = (0..COMPARED_SETTINGS.len()).find(|&at| theirs[at] != first[at]) {
+            let (name, rank) = (COMPARED_SETTINGS[at], rank + 1);
             let text = format!(
                 "{name} is {} on rank 0 and {} on rank {rank}: ranks on GPUs need the same settings",
                 first[at], theirs[at]
             );
-            return Err(base.place(Error::misuse(text)));
+            return Err(base.attach_rank(Error::invalid_usage(text)));
         }
     }
     Ok(())
@@ -76,8 +87,8 @@ fn agree_on_sizes(base: &Communicator) -> Result<()> {
 fn agree_on_channels(base: &Communicator, gpu: &Gpu, room: usize) -> Result<usize> {
     let wanted = base.config().gpu.channels;
     let (process, ordinal) = (u64::from(std::process::id()), gpu.ordinal() as u64);
-    let own = [process, ordinal, host_number(), residency::free(gpu, room) as u64, wanted as u64];
-    let mut all = vec![0; own.len() * base.ranks()];
+    let own = [process, ordinal, host_hash(), occupancy::free_blocks(gpu, room) as u64, wanted as u64];
+    let mut all = vec![0; own.len() * base.size()];
     base.all_gather(&own, &mut all)?;
     let cards: Vec<&[u64]> = all.chunks(own.len()).collect();
     let channels = cards.iter().map(|card| {
@@ -89,62 +100,65 @@ fn agree_on_channels(base: &Communicator, gpu: &Gpu, room: usize) -> Result<usiz
 }
 
 /// Whether lines are wide: if they are to be, and the GPUs of all ranks have kernels that know them.
-fn agree_on_lines(base: &Communicator, gpu: &Gpu) -> Result<bool> {
-    let mut wide = [u8::from(base.config().gpu.wide_lines && gpu.has_wide_lines())];
-    base.all_reduce(&mut wide, Reduction::Min)?;
+fn agree_on_ll128(base: &Communicator, gpu: &Gpu) -> Result<bool> {
+    let mut wide = [u8::from(base.config().gpu.ll128 && gpu.has_ll128())];
+    base.all_reduce(&mut wide, ReduceOp::Min)?;
     tracing::debug!(target: "device", wide = wide[0] != 0, "lines");
     Ok(wide[0] != 0)
 }
 
 /// Takes room for the blocks, and makes the arena.
-fn found(
+fn create_arena(
     base: &Communicator,
     gpu: &Gpu,
     (channels, wide_lines): (usize, bool),
     room: usize,
-) -> Result<(Arena, Seats)> {
+) -> Result<(PeerMemory, BlockReservation)> {
     // A group sends to and receives from every other rank at once.
-    let blocks = (channels * BLOCKS_PER_CHANNEL).max(2 * base.ranks() - 1);
-    let seats = Seats::take(gpu, blocks, room)?;
+    let blocks = (channels * BLOCKS_PER_CHANNEL).max(2 * base.size() - 1);
+    let seats = BlockReservation::reserve(gpu, blocks, room)?;
     let sizes = base.config().gpu;
-    let layout = Layout::new(Sizes {
-        ranks: base.ranks(),
+    let layout = Layout::new(DeviceGeometry {
+        ranks: base.size(),
         channels,
-        slots: sizes.slots,
-        slot_bytes: sizes.slot_bytes,
-        low_bytes: LOW_BYTES,
+        slots: sizes.fifo_depth,
+        slot_bytes: sizes.fifo_slot_bytes,
+        ll_bytes: LL_BYTES,
         window_bytes: sizes.window_bytes,
-        wide_lines,
+        ll128: wide_lines,
     })?;
-    Ok((Arena::new(gpu, base.rank(), layout)?, seats))
+    Ok((PeerMemory::new(gpu, base.rank(), layout)?, seats))
 }
 
 /// How each rank is reached: directly where both reach each other, by way of the host elsewhere.
-fn peers(base: &Communicator, arena: &Arena) -> Result<Vec<Peer>> {
-    let mut reached = both(base, reach(base, arena)?)?;
-    let limit = base.config().timeout.min(TRIAL_LIMIT);
-    let right = agree(base, arena.try_links(&reached, limit).map_err(Error::from))?;
+fn connect_peers(base: &Communicator, arena: &PeerMemory) -> Result<Vec<Peer>> {
+    let mut reached = keep_mutual(base, exchange_handles(base, arena)?)?;
+    let limit = base.config().timeout.min(LINK_TEST_TIMEOUT);
+    let right = agree_on_success(base, arena.test_links(&reached, limit).map_err(Error::from))?;
     for (rank, reached) in reached.iter_mut().enumerate().filter(|(rank, _)| !right[*rank]) {
         if reached.take().is_some() {
             tracing::warn!(target: "device", "the link between ranks {} and {rank} is broken: by way of the host", base.rank());
         }
     }
     let rank = base.rank();
-    let peer = |(peer, reached): (usize, Option<Reached>)| match reached {
-        _ if peer == rank => Ok(Peer::Own),
+    let peer = |(peer, reached): (usize, Option<MappedPeerMemory>)| match reached {
+        _ if peer == rank => Ok(Peer::Local),
         Some(reached) => Ok(Peer::Direct(reached)),
         None => {
-            let stage = Stage::new(arena.gpu(), peer, arena.layout().sizes())?;
+            let stage = HostStaging::new(arena.gpu(), peer, arena.layout().geometry())?;
             Ok(Peer::Staged(Arc::new(Mutex::new(stage))))
         }
     };
-    both(base, reached)?.into_iter().enumerate().map(peer).collect()
+    keep_mutual(base, reached)?.into_iter().enumerate().map(peer).collect()
 }
 
 /// Leaves those that reach this rank as well.
-fn both(base: &Communicator, mut reached: Vec<Option<Reached>>) -> Result<Vec<Option<Reached>>> {
+fn keep_mutual(
+    base: &Communicator,
+    mut reached: Vec<Option<MappedPeerMemory>>,
+) -> Result<Vec<Option<MappedPeerMemory>>> {
     let own: Vec<u8> = reached.iter().map(|peer| peer.is_some().into()).collect();
-    let mut all = vec![0u8; own.len() * base.ranks()];
+    let mut all = vec![0u8; own.len() * base.size()];
     base.all_gather(&own, &mut all)?;
     for (rank, theirs) in all.chunks(own.len()).enumerate() {
         if theirs[base.rank()] == 0 {
@@ -155,14 +169,14 @@ fn both(base: &Communicator, mut reached: Vec<Option<Reached>>) -> Result<Vec<Op
 }
 
 /// Exchanges handles, and opens those of all others that can be opened.
-fn reach(base: &Communicator, arena: &Arena) -> Result<Vec<Option<Reached>>> {
-    let place = [host_number(), u64::from(std::process::id()), arena.gpu().ordinal() as u64];
+fn exchange_handles(base: &Communicator, arena: &PeerMemory) -> Result<Vec<Option<MappedPeerMemory>>> {
+    let place = [host_hash(), u64::from(std::process::id()), arena.gpu().ordinal() as u64];
     let mut card: Vec<u8> = place.iter().flat_map(|word| word.to_le_bytes()).collect();
     // What cannot be exported, nobody reaches.
     let handle = arena.export().map(|handle| handle.to_bytes());
     card.extend(handle.as_ref().unwrap_or(&[0; IpcHandle::BYTES]));
     card.push(u8::from(handle.is_ok() && base.config().gpu.peer_to_peer));
-    let mut all = vec![0u8; card.len() * base.ranks()];
+    let mut all = vec![0u8; card.len() * base.size()];
     base.all_gather(&card, &mut all)?;
     let open = |(rank, card): (usize, &[u8])| {
         if rank == base.rank() || card.last() == Some(&0) {
@@ -173,7 +187,7 @@ fn reach(base: &Communicator, arena: &Arena) -> Result<Vec<Option<Reached>>> {
             .chunks_exact(8)
             .map(|word| u64::from_le_bytes(word.try_into().unwrap_or_default()))
             .collect();
-        let opened = open(arena, place, &theirs, IpcHandle::from_bytes(rest.first_chunk()?));
+        let opened = open_peer_arena(arena, place, &theirs, IpcHandle::from_bytes(rest.first_chunk()?));
         opened
             .inspect_err(|why| tracing::info!(target: "device", "rank {rank} by way of the host: {why}"))
             .ok()
@@ -182,76 +196,87 @@ fn reach(base: &Communicator, arena: &Arena) -> Result<Vec<Option<Reached>>> {
 }
 
 /// Opens the arena of a rank that is `theirs`: its host, its process, the number of its GPU there.
-fn open(arena: &Arena, own: [u64; 3], theirs: &[u64], handle: IpcHandle) -> Result<Reached> {
+fn open_peer_arena(
+    arena: &PeerMemory,
+    own: [u64; 3],
+    theirs: &[u64],
+    handle: IpcHandle,
+) -> Result<MappedPeerMemory> {
     if theirs[0] != own[0] {
-        return Err(Error::new(ErrorKind::Unavailable("it is on another host".to_owned())));
+        return Err(Error::new(ErrorKind::Unsupported("it is on another host".to_owned())));
     }
     if theirs[1] == own[1] {
-        arena.gpu().enable_peer(&Gpu::open(theirs[2] as usize)?)?;
+        arena.gpu().enable_peer_access(&Gpu::open(theirs[2] as usize)?)?;
     }
-    Ok(arena.reach(&handle)?)
+    Ok(arena.map(&handle)?)
 }
 
 /// A communicator whose links carry what is staged, if any rank has something to be staged.
-fn carrier(base: &Communicator, peers: &[Peer], channels: usize) -> Result<Option<Communicator>> {
+fn relay_comm(base: &Communicator, peers: &[Peer], channels: usize) -> Result<Option<Communicator>> {
     let staged = peers.iter().any(|peer| matches!(peer, Peer::Staged(_)));
     let mut any = [u8::from(staged)];
-    base.all_reduce(&mut any, Reduction::Max)?;
+    base.all_reduce(&mut any, ReduceOp::Max)?;
     if any[0] == 0 {
         return Ok(None);
     }
     let config = base.config();
-    let slot_bytes = (config.gpu.slot_bytes + HEADS_BYTES).next_multiple_of(4096);
+    let slot_bytes = (config.gpu.fifo_slot_bytes + HEADER_BYTES_MAX).next_multiple_of(4096);
     let (window_bytes, heap_bytes) = (1 << 16, 0);
-    base.duplicate_with(&Config { channels, slot_bytes, window_bytes, heap_bytes, ..config.clone() })
-        .map(Some)
+    base.duplicate_with(&Config {
+        channels,
+        fifo_slot_bytes: slot_bytes,
+        shm_window_bytes: window_bytes,
+        symmetric_heap_bytes: heap_bytes,
+        ..config.clone()
+    })
+    .map(Some)
 }
 
 /// This rank's result, if all ranks have one; else the error of one that has none.
-pub(super) fn agree<T>(base: &Communicator, ended: Result<T>) -> Result<T> {
-    let mut failures = vec![0u8; FAILURE_BYTES * base.ranks()];
-    let mut own = [0u8; FAILURE_BYTES];
+pub(super) fn agree_on_success<T>(base: &Communicator, ended: Result<T>) -> Result<T> {
+    let mut failures = vec![0u8; ERROR_TEXT_BYTES * base.size()];
+    let mut own = [0u8; ERROR_TEXT_BYTES];
     if let Err(error) = &ended {
         let text = error.kind().to_string();
-        let bytes = text.len().min(FAILURE_BYTES);
+        let bytes = text.len().min(ERROR_TEXT_BYTES);
         own[..bytes].copy_from_slice(&text.as_bytes()[..bytes]);
     }
     base.all_gather(&own, &mut failures)?;
     let own = ended?;
-    let failed = failures.chunks(FAILURE_BYTES).enumerate().find(|(_, failure)| failure[0] != 0);
+    let failed = failures.chunks(ERROR_TEXT_BYTES).enumerate().find(|(_, failure)| failure[0] != 0);
     match failed {
         Some((rank, failure)) => {
             let text = String::from_utf8_lossy(failure);
             let text = format!("rank {rank} cannot go on: {}", text.trim_end_matches('\0'));
-            Err(base.place(Error::new(ErrorKind::Unavailable(text))))
+            Err(base.attach_rank(Error::new(ErrorKind::Unsupported(text))))
         }
         None => Ok(own),
     }
 }
 
 /// Equal for ranks of one host.
-fn host_number() -> u64 {
+fn host_hash() -> u64 {
     let text = host_identity();
     text.bytes()
         .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }
 
-/// The settings that ranks compare, in the order of [`GpuSizes`].
-const NAMES: [&str; 6] = [
+/// The settings that ranks compare, in the order of [`DeviceConfig`].
+const COMPARED_SETTINGS: [&str; 6] = [
     "UNISONO_GPU_CHANNELS",
-    "UNISONO_GPU_SLOTS",
-    "UNISONO_GPU_SLOT_BYTES",
+    "UNISONO_GPU_FIFO_DEPTH",
+    "UNISONO_GPU_FIFO_SLOT_BYTES",
     "UNISONO_GPU_WINDOW_BYTES",
     "UNISONO_GPU_P2P",
-    "UNISONO_GPU_WIDE_LINES",
+    "UNISONO_GPU_LL128",
 ];
 /// A program has two strands at most.
 const BLOCKS_PER_CHANNEL: usize = 2;
 /// Data of a message whose words have flags.
-const LOW_BYTES: usize = 4 << 10;
+const LL_BYTES: usize = 4 << 10;
 /// For each wait of a link's trial.
-const TRIAL_LIMIT: Duration = Duration::from_secs(10);
+const LINK_TEST_TIMEOUT: Duration = Duration::from_secs(10);
 /// More than the head of a message.
-const HEADS_BYTES: usize = 256;
+const HEADER_BYTES_MAX: usize = 256;
 /// Room for what a rank that cannot go on says of it.
-const FAILURE_BYTES: usize = 256;
+const ERROR_TEXT_BYTES: usize = 256;

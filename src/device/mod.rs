@@ -2,46 +2,46 @@
 //!
 //! An operation is enqueued on a stream and returns; what goes wrong later, every later call says, and
 //! [`DeviceCommunicator::check`] and [`DeviceCommunicator::synchronize`] say it at once. Ranks meet as
-//! those of the CPU do: [`Communicator::on`] makes a communicator of GPUs out of one of threads or
+//! those of the CPU do: [`Communicator::to_device`] makes a communicator of GPUs out of one of threads or
 //! processes.
 
+mod all_to_all;
 mod collectives;
-mod combine;
-mod enqueue;
-mod exchange;
-mod group;
-mod job;
+mod graph;
 mod join;
-mod lending;
-mod lowering;
-mod order;
+mod launch;
+mod launch_state;
+mod lower;
+mod monitor;
+mod occupancy;
+mod op;
+mod p2p;
+mod p2p_program;
 mod plan;
-mod progress;
-mod pump;
-mod replay;
-mod residency;
+mod proxy;
+mod reduce_op;
+mod registered;
 mod rooted;
-mod transfer;
-mod watch;
+mod topology;
 
-pub use combine::Combine;
-pub use group::DeviceGroup;
+pub use crate::device::p2p::DeviceGroup;
+pub use crate::device::reduce_op::AnyReduceOp;
 pub use unisono_cuda::device::{
-    Buffer, DeviceBuffer, DeviceBufferMut, DeviceReduction, Event, Gpu, GpuError, Graph, Stream, View,
+    Buffer, DeviceBuffer, DeviceBufferMut, DeviceReduceOp, Event, Gpu, GpuError, Graph, Stream, View,
     ViewMut, gpus,
 };
 
 use crate::communicator::Communicator;
+use crate::device::launch::CommState;
+use crate::device::launch_state::LaunchState;
+use crate::device::monitor::Notifier;
+use crate::device::occupancy::BlockReservation;
 use crate::error::Result;
 use crate::schedule::{Algorithm, Collective, Rank};
-use enqueue::State;
-use progress::Progress;
-use residency::Seats;
 use std::ops::Deref;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use unisono_transports::p2p::Endpoint;
-use watch::Bell;
+use unisono_transports::gpu::Endpoint;
 
 /// A group of ranks, each on a GPU, that carry out collective operations together.
 ///
@@ -81,7 +81,7 @@ pub struct DeviceCommunicator {
 struct Owner {
     shared: Arc<Shared>,
     /// Moves messages by way of the host, where some go there.
-    pump: Option<JoinHandle<()>>,
+    proxy: Option<JoinHandle<()>>,
 }
 
 impl Deref for Owner {
@@ -94,17 +94,17 @@ impl Deref for Owner {
 
 struct Shared {
     /// Carries set-up, notes and aborts.
-    base: Communicator,
+    host_comm: Communicator,
     endpoint: Endpoint,
     /// Who follows whom in rings, chains and trees.
-    order: Vec<Rank>,
+    ring_order: Vec<Rank>,
     /// Held across calls of the driver, which may wait for kernels.
-    state: Mutex<State>,
-    progress: Progress,
+    state: Mutex<CommState>,
+    launch_state: LaunchState,
     /// Of the watch, and of the pump where there is one.
-    bells: [Arc<Bell>; 2],
+    notifiers: [Arc<Notifier>; 2],
     /// Room for the blocks of its launches, until it is dropped.
-    _seats: Seats,
+    _blocks: BlockReservation,
 }
 
 impl Communicator {
@@ -112,7 +112,7 @@ impl Communicator {
     ///
     /// # Errors
     /// If a rank has no room on its GPU, in memory or for blocks that run at once, or ranks cannot meet again.
-    pub fn on(&self, gpu: &Gpu) -> Result<DeviceCommunicator> {
+    pub fn to_device(&self, gpu: &Gpu) -> Result<DeviceCommunicator> {
         join::join(self, gpu)
     }
 }
@@ -120,37 +120,37 @@ impl Communicator {
 impl DeviceCommunicator {
     /// This rank's number, from 0.
     pub fn rank(&self) -> Rank {
-        self.shared.base.rank()
+        self.shared.host_comm.rank()
     }
 
     /// How many ranks there are.
-    pub fn ranks(&self) -> usize {
-        self.shared.base.ranks()
+    pub fn size(&self) -> usize {
+        self.shared.host_comm.size()
     }
 
     /// The GPU of this rank.
     pub fn gpu(&self) -> &Gpu {
-        self.shared.endpoint.arena().gpu()
+        self.shared.endpoint.memory().gpu()
     }
 
     /// The order in which ranks stand in rings, and in chains and trees from and to a root: each beside those that its GPU reaches best.
-    pub fn ring(&self) -> &[Rank] {
-        &self.shared.order
+    pub fn ring_order(&self) -> &[Rank] {
+        &self.shared.ring_order
     }
 
     /// Whether the smallest messages go in lines of 16 bytes that are stored whole: where the GPUs of all ranks know how.
-    pub fn has_wide_lines(&self) -> bool {
-        self.shared.endpoint.arena().layout().sizes().wide_lines
+    pub fn uses_ll128(&self) -> bool {
+        self.shared.endpoint.memory().layout().geometry().ll128
     }
 
     /// Uses `algorithm` for its collective from now on; every rank must do the same.
-    pub fn use_algorithm(&self, algorithm: &'static Algorithm) {
-        self.shared.lock().chosen[algorithm.collective as usize] = Some(algorithm);
+    pub fn set_algorithm(&self, algorithm: &'static Algorithm) {
+        self.shared.lock().overrides[algorithm.collective as usize] = Some(algorithm);
     }
 
     /// Leaves the choice of algorithms for `collective` to the library again; every rank must do the same.
-    pub fn use_any_algorithm(&self, collective: Collective) {
-        self.shared.lock().chosen[collective as usize] = None;
+    pub fn clear_algorithm(&self, collective: Collective) {
+        self.shared.lock().overrides[collective as usize] = None;
     }
 
     /// The algorithm of the last operation of this rank.
@@ -163,7 +163,7 @@ impl DeviceCommunicator {
     /// # Errors
     /// The first error of an operation of this communicator.
     pub fn check(&self) -> Result<()> {
-        self.shared.look()
+        self.shared.poll()
     }
 
     /// Waits for all that is enqueued on `stream`.
@@ -172,19 +172,19 @@ impl DeviceCommunicator {
     /// As [`DeviceCommunicator::check`].
     pub fn synchronize(&self, stream: &Stream) -> Result<()> {
         let ended = stream.synchronize();
-        self.shared.look()?;
-        ended.map_err(|error| self.shared.base.place(error.into()))
+        self.shared.poll()?;
+        ended.map_err(|error| self.shared.host_comm.attach_rank(error.into()))
     }
 
     /// Ends this communicator on all ranks, from any thread: launches under way end within milliseconds.
     pub fn abort(&self, reason: &str) {
-        self.shared.base.abort(reason);
+        self.shared.host_comm.abort(reason);
         self.shared.endpoint.abort();
     }
 }
 
 impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, CommState> {
         // What a panic leaves half done is seen by every later call: sequence numbers differ between ranks.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -195,30 +195,30 @@ impl Drop for Owner {
     /// which goes when this one ends. Kernels end after their timeout, whatever happens; the others hear that this rank
     /// has left when its own are over.
     fn drop(&mut self) {
-        if self.shared.base.is_forked() {
+        if self.shared.host_comm.is_forked() {
             // The threads are the parent's, and so is the GPU.
-            std::mem::forget(self.pump.take());
+            std::mem::forget(self.proxy.take());
             return;
         }
-        let open = self.shared.endpoint.is_open_elsewhere();
-        if self.pump.is_some() || open {
-            self.shared.finish();
+        let open = self.shared.endpoint.is_open_in_other_process();
+        if self.proxy.is_some() || open {
+            self.shared.wait_last_launch();
         }
-        if !open || self.shared.rest() {
-            self.shared.endpoint.arena().withdraw();
-            self.shared.lock().lendings.iter().for_each(|lending| lending.withdraw());
+        if !open || self.shared.quiesce() {
+            self.shared.endpoint.memory().withdraw();
+            self.shared.lock().window_sets.iter().for_each(|lending| lending.withdraw());
         }
-        self.shared.bells.iter().for_each(|bell| bell.close());
-        if let Some(pump) = self.pump.take() {
+        self.shared.notifiers.iter().for_each(|bell| bell.close());
+        if let Some(pump) = self.proxy.take() {
             // A thread that panicked moves nothing any more.
             let _ = pump.join();
         }
-        watch::leave(&self.shared);
+        crate::device::monitor::close(&self.shared);
     }
 }
 
 impl std::fmt::Debug for DeviceCommunicator {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "DeviceCommunicator(rank {} of {}, {:?})", self.rank(), self.ranks(), self.gpu())
+        write!(f, "DeviceCommunicator(rank {} of {}, {:?})", self.rank(), self.size(), self.gpu())
     }
 }

@@ -1,14 +1,14 @@
 //! The operations in which one rank is special.
 
 use super::DeviceCommunicator;
-use super::collectives::whole;
-use super::combine::Combine;
-use super::job::Side;
+use super::collectives::whole_buffer;
+use crate::device::op::OpBuffer;
+use crate::device::reduce_op::AnyReduceOp;
 use crate::error::Result;
 use crate::schedule::{Collective, Rank};
 use unisono_cuda::Element;
 use unisono_cuda::device::{DeviceBuffer, DeviceBufferMut, Stream};
-use unisono_transports::p2p::{Region, Typed};
+use unisono_transports::gpu::{Region, TypedRegion};
 
 impl DeviceCommunicator {
     /// Gives every rank the contents of `root`'s `buffer`.
@@ -21,8 +21,15 @@ impl DeviceCommunicator {
         buffer: &mut impl DeviceBufferMut<T>,
         root: Rank,
     ) -> Result<()> {
-        let buffer = Typed(buffer);
-        self.run::<T>(stream, Collective::Broadcast, None, root, whole(&buffer), whole(&buffer))
+        let buffer = TypedRegion(buffer);
+        self.enqueue_collective::<T>(
+            stream,
+            Collective::Broadcast,
+            None,
+            root,
+            whole_buffer(&buffer),
+            whole_buffer(&buffer),
+        )
     }
 
     /// As [`DeviceCommunicator::broadcast`] from `input`, which only the root gives, into everybody's `output`.
@@ -36,12 +43,12 @@ impl DeviceCommunicator {
         output: &mut impl DeviceBufferMut<T>,
         root: Rank,
     ) -> Result<()> {
-        let at_root = self.is_root("input", root, input.is_some())?;
+        let at_root = self.check_root("input", root, input.is_some())?;
         let length = input.map_or(0, |input| input.len());
-        self.base().same_length_if(at_root, "input", length, output.len())?;
-        let (input, output) = (input.map(|input| Typed::<T>(input)), Typed(output));
-        let from = Side::even(given(&input), 0, output.bytes());
-        self.run::<T>(stream, Collective::Broadcast, None, root, from, whole(&output))
+        self.arg_check().require_length_if(at_root, "input", length, output.len())?;
+        let (input, output) = (input.map(|input| TypedRegion::<T>(input)), TypedRegion(output));
+        let from = OpBuffer::even(optional_region(&input), 0, output.bytes());
+        self.enqueue_collective::<T>(stream, Collective::Broadcast, None, root, from, whole_buffer(&output))
     }
 
     /// Reduces `buffer` over all ranks; the root gets the result in place, the others keep what they have.
@@ -52,17 +59,17 @@ impl DeviceCommunicator {
         &self,
         stream: &Stream,
         buffer: &mut impl DeviceBufferMut<T>,
-        reduction: impl Into<Combine<'a, T>>,
+        reduction: impl Into<AnyReduceOp<'a, T>>,
         root: Rank,
     ) -> Result<()> {
-        let buffer = Typed(buffer);
-        self.run::<T>(
+        let buffer = TypedRegion(buffer);
+        self.enqueue_collective::<T>(
             stream,
             Collective::Reduce,
             Some(reduction.into()),
             root,
-            whole(&buffer),
-            whole(&buffer),
+            whole_buffer(&buffer),
+            whole_buffer(&buffer),
         )
     }
 
@@ -75,15 +82,22 @@ impl DeviceCommunicator {
         stream: &Stream,
         input: &impl DeviceBuffer<T>,
         output: Option<&mut impl DeviceBufferMut<T>>,
-        reduction: impl Into<Combine<'a, T>>,
+        reduction: impl Into<AnyReduceOp<'a, T>>,
         root: Rank,
     ) -> Result<()> {
-        let at_root = self.is_root("output", root, output.is_some())?;
+        let at_root = self.check_root("output", root, output.is_some())?;
         let length = output.as_ref().map_or(0, |output| output.len());
-        self.base().same_length_if(at_root, "output", length, input.len())?;
-        let (input, output) = (Typed(input), output.map(|output| Typed::<T>(output)));
-        let into = Side::even(given(&output), 0, input.bytes());
-        self.run::<T>(stream, Collective::Reduce, Some(reduction.into()), root, whole(&input), into)
+        self.arg_check().require_length_if(at_root, "output", length, input.len())?;
+        let (input, output) = (TypedRegion(input), output.map(|output| TypedRegion::<T>(output)));
+        let into = OpBuffer::even(optional_region(&output), 0, input.bytes());
+        self.enqueue_collective::<T>(
+            stream,
+            Collective::Reduce,
+            Some(reduction.into()),
+            root,
+            whole_buffer(&input),
+            into,
+        )
     }
 
     /// Puts the inputs of all ranks, equally long, one after the other into `output`, which only the root gives.
@@ -97,12 +111,12 @@ impl DeviceCommunicator {
         output: Option<&mut impl DeviceBufferMut<T>>,
         root: Rank,
     ) -> Result<()> {
-        let at_root = self.is_root("output", root, output.is_some())?;
+        let at_root = self.check_root("output", root, output.is_some())?;
         let length = output.as_ref().map_or(0, |output| output.len());
-        self.base().same_length_if(at_root, "output", length, input.len() * self.ranks())?;
-        let (input, output) = (Typed(input), output.map(|output| Typed::<T>(output)));
-        let into = Side::even(given(&output), 0, input.bytes());
-        self.run::<T>(stream, Collective::Gather, None, root, whole(&input), into)
+        self.arg_check().require_length_if(at_root, "output", length, input.len() * self.size())?;
+        let (input, output) = (TypedRegion(input), output.map(|output| TypedRegion::<T>(output)));
+        let into = OpBuffer::even(optional_region(&output), 0, input.bytes());
+        self.enqueue_collective::<T>(stream, Collective::Gather, None, root, whole_buffer(&input), into)
     }
 
     /// As [`DeviceCommunicator::gather`] with the root's own input already in its place in the output. The root gives the
@@ -116,9 +130,10 @@ impl DeviceCommunicator {
         buffer: &mut impl DeviceBufferMut<T>,
         root: Rank,
     ) -> Result<()> {
-        let ((bytes, own), buffer) = (self.share_and_place::<T>(buffer, root)?, Typed(buffer));
-        let (from, into) = (Side::even(Some(&buffer), own, bytes), Side::even(Some(&buffer), 0, bytes));
-        self.run::<T>(stream, Collective::Gather, None, root, from, into)
+        let ((bytes, own), buffer) = (self.share_and_offset::<T>(buffer, root)?, TypedRegion(buffer));
+        let (from, into) =
+            (OpBuffer::even(Some(&buffer), own, bytes), OpBuffer::even(Some(&buffer), 0, bytes));
+        self.enqueue_collective::<T>(stream, Collective::Gather, None, root, from, into)
     }
 
     /// Gives rank i the i-th share of `input`, which only the root gives.
@@ -132,12 +147,12 @@ impl DeviceCommunicator {
         output: &mut impl DeviceBufferMut<T>,
         root: Rank,
     ) -> Result<()> {
-        let at_root = self.is_root("input", root, input.is_some())?;
+        let at_root = self.check_root("input", root, input.is_some())?;
         let length = input.map_or(0, |input| input.len());
-        self.base().same_length_if(at_root, "input", length, output.len() * self.ranks())?;
-        let (input, output) = (input.map(|input| Typed::<T>(input)), Typed(output));
-        let from = Side::even(given(&input), 0, output.bytes());
-        self.run::<T>(stream, Collective::Scatter, None, root, from, whole(&output))
+        self.arg_check().require_length_if(at_root, "input", length, output.len() * self.size())?;
+        let (input, output) = (input.map(|input| TypedRegion::<T>(input)), TypedRegion(output));
+        let from = OpBuffer::even(optional_region(&input), 0, output.bytes());
+        self.enqueue_collective::<T>(stream, Collective::Scatter, None, root, from, whole_buffer(&output))
     }
 
     /// As [`DeviceCommunicator::scatter`]; the root gives the whole `buffer` and keeps its share in place, the others give
@@ -151,13 +166,14 @@ impl DeviceCommunicator {
         buffer: &mut impl DeviceBufferMut<T>,
         root: Rank,
     ) -> Result<()> {
-        let ((bytes, own), buffer) = (self.share_and_place::<T>(buffer, root)?, Typed(buffer));
-        let (from, into) = (Side::even(Some(&buffer), 0, bytes), Side::even(Some(&buffer), own, bytes));
-        self.run::<T>(stream, Collective::Scatter, None, root, from, into)
+        let ((bytes, own), buffer) = (self.share_and_offset::<T>(buffer, root)?, TypedRegion(buffer));
+        let (from, into) =
+            (OpBuffer::even(Some(&buffer), 0, bytes), OpBuffer::even(Some(&buffer), own, bytes));
+        self.enqueue_collective::<T>(stream, Collective::Scatter, None, root, from, into)
     }
 
     /// Bytes of a share of a buffer that only the root gives whole, and where this rank's begins in it.
-    fn share_and_place<T: Element>(
+    fn share_and_offset<T: Element>(
         &self,
         buffer: &impl DeviceBuffer<T>,
         root: Rank,
@@ -170,13 +186,13 @@ impl DeviceCommunicator {
     }
 
     /// Whether this rank is the root, which must have given an `what`.
-    fn is_root(&self, what: &str, root: Rank, given: bool) -> Result<bool> {
-        self.base().in_range("root", root)?;
-        self.base().given_at_root(what, root, given)?;
+    fn check_root(&self, what: &str, root: Rank, given: bool) -> Result<bool> {
+        self.arg_check().require_rank("root", root)?;
+        self.arg_check().require_at_root(what, root, given)?;
         Ok(self.rank() == root)
     }
 }
 
-fn given<'a, T: Element>(buffer: &'a Option<Typed<'_, T>>) -> Option<&'a dyn Region> {
+fn optional_region<'a, T: Element>(buffer: &'a Option<TypedRegion<'_, T>>) -> Option<&'a dyn Region> {
     buffer.as_ref().map(|buffer| buffer as &dyn Region)
 }

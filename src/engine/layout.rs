@@ -1,14 +1,14 @@
-//! Where the blocks of a buffer lie.
+//! Where the chunks of a buffer lie.
 
 use std::ops::Range;
 
-/// How one buffer is cut into shares, blocks and slices. All numbers in bytes.
+/// How one buffer is cut into shares, chunks and slices. All numbers in bytes.
 #[derive(Clone, Debug)]
 pub(crate) struct Layout<'a> {
     shares: Shares<'a>,
-    parts: usize,
+    chunks_per_share: usize,
     element: usize,
-    /// Where shares are even, the distance between the blocks of each.
+    /// Where shares are even, the distance between the chunks of each.
     even_stride: usize,
 }
 
@@ -25,17 +25,17 @@ pub(crate) enum Shares<'a> {
 }
 
 impl<'a> Layout<'a> {
-    /// Cuts each share into `parts` blocks of whole elements of `element` bytes.
-    pub(crate) fn new(shares: Shares<'a>, parts: usize, element: usize) -> Self {
-        let mut layout = Self { shares, parts, element, even_stride: 0 };
+    /// Cuts each share into `chunks_per_share` chunks of whole elements of `element` bytes.
+    pub(crate) fn new(shares: Shares<'a>, chunks_per_share: usize, element: usize) -> Self {
+        let mut layout = Self { shares, chunks_per_share, element, even_stride: 0 };
         if let Shares::Even { bytes } = layout.shares {
             layout.even_stride = layout.stride(bytes);
         }
         layout
     }
 
-    /// Bytes of the longest block among `shares` shares.
-    pub(crate) fn longest_block(&self, shares: usize) -> usize {
+    /// Bytes of the longest chunk among `shares` shares.
+    pub(crate) fn longest_chunk(&self, shares: usize) -> usize {
         match self.shares {
             Shares::Even { .. } if shares == 0 => 0,
             Shares::Even { bytes } => self.even_stride.min(bytes),
@@ -45,19 +45,19 @@ impl<'a> Layout<'a> {
         }
     }
 
-    /// The `piece`-th slice of block `index`: an empty range past its end.
-    pub(crate) fn slice(&self, index: usize, piece: usize, slice_bytes: usize) -> Range<usize> {
-        let block = self.block(index);
-        let start = (block.start + piece.saturating_mul(slice_bytes)).min(block.end);
-        start..(start + slice_bytes).min(block.end)
+    /// The `slice_index`-th slice of chunk `index`: an empty range past its end.
+    pub(crate) fn slice(&self, index: usize, slice_index: usize, slice_bytes: usize) -> Range<usize> {
+        let chunk = self.chunk(index);
+        let start = (chunk.start + slice_index.saturating_mul(slice_bytes)).min(chunk.end);
+        start..(start + slice_bytes).min(chunk.end)
     }
 
-    /// Where block `index` lies.
+    /// Where chunk `index` lies.
     #[inline]
-    pub(crate) fn block(&self, index: usize) -> Range<usize> {
+    pub(crate) fn chunk(&self, index: usize) -> Range<usize> {
         // Every step asks for some, and divisions take their time.
-        let share = if self.parts == 1 { index } else { index / self.parts };
-        let part = index - share * self.parts;
+        let share = if self.chunks_per_share == 1 { index } else { index / self.chunks_per_share };
+        let chunk = index - share * self.chunks_per_share;
         let (offset, bytes, stride) = match self.shares {
             Shares::Even { bytes } => (share * bytes, bytes, self.even_stride),
             Shares::Table(table) => {
@@ -65,20 +65,20 @@ impl<'a> Layout<'a> {
                 (offset, bytes, self.stride(bytes))
             }
         };
-        offset + (part * stride).min(bytes)..offset + ((part + 1) * stride).min(bytes)
+        offset + (chunk * stride).min(bytes)..offset + ((chunk + 1) * stride).min(bytes)
     }
 
-    /// Distance between the blocks of a share: whole cache lines where the share is long
-    /// enough that rounding up leaves no block much shorter than the others.
+    /// Distance between the chunks of a share: whole cache lines where the share is long
+    /// enough that rounding up leaves no chunk much shorter than the others.
     pub(crate) fn stride(&self, bytes: usize) -> usize {
-        let even = bytes.div_ceil(self.parts).next_multiple_of(self.element);
-        if even >= ROUND_FROM_BYTES { even.next_multiple_of(LINE_BYTES) } else { even }
+        let even = bytes.div_ceil(self.chunks_per_share).next_multiple_of(self.element);
+        if even >= ALIGN_MIN_BYTES { even.next_multiple_of(CACHE_LINE_BYTES) } else { even }
     }
 }
 
 /// Blocks from this size on start on cache lines of the buffer.
-const ROUND_FROM_BYTES: usize = 1024;
-const LINE_BYTES: usize = 64;
+const ALIGN_MIN_BYTES: usize = 1024;
+const CACHE_LINE_BYTES: usize = 64;
 
 #[cfg(all(test, not(shuttle)))]
 mod tests {
@@ -87,37 +87,37 @@ mod tests {
 
     proptest! {
         #[test]
-        fn blocks_tile_every_share(elements in 0usize..10_000, parts in 1usize..40, shares in 1usize..5) {
+        fn chunks_tile_every_share(elements in 0usize..10_000, chunks_per_share in 1usize..40, shares in 1usize..5) {
             let bytes = elements * 4;
-            let layout = Layout::new(Shares::Even { bytes }, parts, 4);
+            let layout = Layout::new(Shares::Even { bytes }, chunks_per_share, 4);
             let mut end = 0;
-            for index in 0..shares * parts {
-                let block = layout.block(index);
-                if index % parts == 0 {
-                    prop_assert_eq!(block.start, index / parts * bytes);
+            for index in 0..shares * chunks_per_share {
+                let chunk = layout.chunk(index);
+                if index % chunks_per_share == 0 {
+                    prop_assert_eq!(chunk.start, index / chunks_per_share * bytes);
                 } else {
-                    prop_assert_eq!(block.start, end);
+                    prop_assert_eq!(chunk.start, end);
                 }
-                prop_assert_eq!(block.len() % 4, 0);
-                prop_assert!(block.len() <= layout.longest_block(shares));
-                end = block.end;
+                prop_assert_eq!(chunk.len() % 4, 0);
+                prop_assert!(chunk.len() <= layout.longest_chunk(shares));
+                end = chunk.end;
             }
             prop_assert_eq!(end, shares * bytes);
         }
 
         #[test]
-        fn slices_tile_every_block(elements in 0usize..10_000, slice in 1usize..50) {
+        fn slices_tile_every_chunk(elements in 0usize..10_000, slice in 1usize..50) {
             let layout = Layout::new(Shares::Even { bytes: elements * 4 }, 3, 4);
             let slice = slice * 64;
             for index in 0..3 {
-                let block = layout.block(index);
-                let mut end = block.start;
-                for piece in 0..=block.len() / slice {
-                    let range = layout.slice(index, piece, slice);
+                let chunk = layout.chunk(index);
+                let mut end = chunk.start;
+                for slice_index in 0..=chunk.len() / slice {
+                    let range = layout.slice(index, slice_index, slice);
                     prop_assert_eq!(range.start, end);
                     end = range.end;
                 }
-                prop_assert_eq!(end, block.end);
+                prop_assert_eq!(end, chunk.end);
             }
         }
     }

@@ -1,32 +1,33 @@
 //! The table of algorithms.
 
 use super::algorithms::{
-    barrier, bidirectional, binomial, bruck, direct, direct_reduce, double_tree, doubling, gather_scatter,
-    halving, linear, ordered, pairwise, pat, relay, ring, zero_copy,
+    barrier, bidirectional_ring, binomial, bruck, double_tree, gather_scatter, inplace_ring, linear,
+    pairwise, pat, rank_ordered, recursive_doubling, recursive_halving, ring, window_direct, window_reduce,
+    zero_copy,
 };
-use super::{Collective, Program, Rank, Schedule, Spec};
+use super::{Collective, GroupSpec, Program, Rank, Schedule};
 
 /// What an algorithm promises to move, for one pass of its program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Cost {
+pub struct Complexity {
     /// Steps of the longest chain: messages (or signals) that must follow one another.
     pub steps: u64,
-    /// Blocks sent over links, or copied from or into a peer's window (once, if something is added to one there), over
+    /// Chunks sent over links, or copied from or into a peer's window (once, if something is added to one there), over
     /// all ranks.
-    pub blocks: u64,
-    /// Most scratch blocks that any rank holds.
-    pub scratch: u64,
+    pub chunks: u64,
+    /// Most scratch chunks that any rank holds.
+    pub scratch_chunks: u64,
 }
 
 /// Which memory of its peers a rank reaches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Reach {
+pub enum PeerAccess {
     /// None: all goes in messages.
-    Messages,
+    TwoSided,
     /// Their windows, where all ranks share memory.
-    Windows,
+    Window,
     /// The buffers of their callers, where all ranks called with memory that the library lent them.
-    Buffers,
+    ZeroCopy,
 }
 
 /// One way to do one collective: a row of plain functions.
@@ -36,88 +37,88 @@ pub struct Algorithm {
     /// What it computes.
     pub collective: Collective,
     /// One line: the idea, and what it is good for.
-    pub about: &'static str,
+    pub summary: &'static str,
     /// Where it comes from.
-    pub source: &'static str,
+    pub citation: &'static str,
     /// Which memory of its peers a rank reaches.
-    pub reach: Reach,
-    /// Whether [`Spec::aggregation`] means something to it.
+    pub peer_access: PeerAccess,
+    /// Whether [`GroupSpec::aggregation`] means something to it.
     pub aggregates: bool,
     /// Whether it can run with this spec.
-    pub fits: fn(&Spec) -> bool,
-    /// Blocks that a share is cut into.
-    pub parts: fn(&Spec) -> usize,
+    pub supports: fn(&GroupSpec) -> bool,
+    /// Chunks that a share is cut into.
+    pub chunks_per_share: fn(&GroupSpec) -> usize,
     /// The program of one rank.
-    pub build: fn(&Spec, Rank) -> Program,
+    pub build: fn(&GroupSpec, Rank) -> Program,
     /// The counts the checker holds it to.
-    pub cost: fn(&Spec) -> Cost,
+    pub complexity: fn(&GroupSpec) -> Complexity,
 }
 
 impl Algorithm {
     /// Every algorithm there is.
     pub const ALL: &'static [Algorithm] = &[
         ring::ALL_REDUCE,
-        bidirectional::ALL_REDUCE,
+        bidirectional_ring::ALL_REDUCE,
         double_tree::ALL_REDUCE,
         pat::ALL_REDUCE,
-        doubling::ALL_REDUCE,
-        halving::ALL_REDUCE,
-        direct_reduce::ONE_SHOT,
-        direct_reduce::TWO_SHOT,
-        relay::ALL_REDUCE,
-        ordered::ALL_REDUCE,
-        ordered::NAIVE,
+        recursive_doubling::ALL_REDUCE,
+        recursive_halving::ALL_REDUCE,
+        window_reduce::ONE_SHOT,
+        window_reduce::TWO_SHOT,
+        inplace_ring::ALL_REDUCE,
+        rank_ordered::ALL_REDUCE,
+        rank_ordered::NAIVE,
         ring::ALL_GATHER,
-        bidirectional::ALL_GATHER,
+        bidirectional_ring::ALL_GATHER,
         pat::ALL_GATHER,
-        doubling::ALL_GATHER,
+        recursive_doubling::ALL_GATHER,
         bruck::ALL_GATHER,
-        direct::ALL_GATHER,
+        window_direct::ALL_GATHER,
         ring::REDUCE_SCATTER,
-        bidirectional::REDUCE_SCATTER,
+        bidirectional_ring::REDUCE_SCATTER,
         pat::REDUCE_SCATTER,
-        halving::REDUCE_SCATTER,
-        direct_reduce::REDUCE_SCATTER,
-        relay::REDUCE_SCATTER,
-        ordered::REDUCE_SCATTER,
+        recursive_halving::REDUCE_SCATTER,
+        window_reduce::REDUCE_SCATTER,
+        inplace_ring::REDUCE_SCATTER,
+        rank_ordered::REDUCE_SCATTER,
         ring::BROADCAST,
         double_tree::BROADCAST,
         binomial::BROADCAST,
         linear::BROADCAST,
-        direct::BROADCAST,
+        window_direct::BROADCAST,
         ring::REDUCE,
         double_tree::REDUCE,
         binomial::REDUCE,
-        direct_reduce::REDUCE,
-        ordered::REDUCE,
+        window_reduce::REDUCE,
+        rank_ordered::REDUCE,
         gather_scatter::GATHER,
         gather_scatter::GATHER_LINEAR,
-        direct::GATHER,
+        window_direct::GATHER,
         gather_scatter::SCATTER,
         gather_scatter::SCATTER_LINEAR,
-        direct::SCATTER,
+        window_direct::SCATTER,
         pairwise::ALL_TO_ALL,
         pairwise::ALL_TO_ALL_EXCHANGE,
-        pairwise::ALL_TO_ALL_BURSTS,
+        pairwise::ALL_TO_ALL_WINDOWED,
         bruck::ALL_TO_ALL,
-        direct::ALL_TO_ALL,
+        window_direct::ALL_TO_ALL,
         barrier::DISSEMINATION,
-        direct::BARRIER,
+        window_direct::BARRIER,
         zero_copy::ALL_REDUCE,
         zero_copy::ALL_GATHER,
         zero_copy::REDUCE_SCATTER,
         zero_copy::BROADCAST,
-        zero_copy::BROADCAST_PUSHED,
+        zero_copy::BROADCAST_PUSH,
         zero_copy::ALL_REDUCE_SCALED,
     ];
 
     /// The programs of all ranks.
-    pub fn schedule(&self, spec: &Spec) -> Schedule {
+    pub fn schedule(&self, spec: &GroupSpec) -> Schedule {
         Schedule {
             collective: self.collective,
             spec: *spec,
-            parts: (self.parts)(spec),
-            reach: self.reach,
+            chunks_per_share: (self.chunks_per_share)(spec),
+            peer_access: self.peer_access,
             programs: (0..spec.ranks).map(|rank| (self.build)(spec, rank)).collect(),
         }
     }

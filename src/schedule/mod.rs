@@ -8,24 +8,24 @@
 //! # Units
 //!
 //! *share*: what the caller counts. A buffer is one share, or one per rank
-//! (see [`Collective::shares`]). *block*: a share is cut into
-//! [`Algorithm::parts`] blocks; block `share * parts + part` is the smallest
-//! thing a schedule names. *slice*: the piece of a block that one pass moves.
+//! (see [`Collective::shares`]). *chunk*: a share is cut into
+//! [`Algorithm::parts`] chunks; chunk `share * parts + part` is the smallest
+//! thing a schedule names. *slice*: the piece of a chunk that one pass moves.
 //! Large data runs the same program again and again, once for each *piece*: the
-//! i-th slice of every block.
+//! i-th slice of every chunk.
 
 mod algorithm;
 pub mod algorithms;
-mod build;
+mod builder;
 pub mod check;
 pub mod draw;
 #[cfg(feature = "gpu")]
-mod renamed;
+mod permute;
 
-pub use algorithm::{Algorithm, Cost, Reach, find};
-pub use build::{ProgramBuilder, at, input, output, scratch, window};
+pub use crate::schedule::builder::{ProgramBuilder, chunk_at, input, output, scratch, window};
 #[cfg(feature = "gpu")]
-pub(crate) use renamed::renamed;
+pub(crate) use crate::schedule::permute::permuted;
+pub use algorithm::{Algorithm, Complexity, PeerAccess, find};
 
 /// Number of a rank in its communicator.
 pub type Rank = usize;
@@ -110,7 +110,7 @@ impl std::fmt::Display for Collective {
 
 /// What a schedule is built from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Spec {
+pub struct GroupSpec {
     /// Number of ranks, at least 1.
     pub ranks: usize,
     /// The special rank, 0 where there is none.
@@ -133,65 +133,65 @@ pub enum Space {
     Window,
 }
 
-/// One block of one rank's memory.
+/// One chunk of one rank's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Block {
+pub struct Chunk {
     /// Which memory.
     pub space: Space,
-    /// Which block of it.
+    /// Which chunk of it.
     pub index: u32,
 }
 
-/// A block somewhere: at this rank, in a peer's window, or, with [`Reach::Buffers`], in a peer's buffer.
+/// A chunk somewhere: at this rank, in a peer's window, or, with [`PeerAccess::Buffers`], in a peer's buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Place {
+pub struct ChunkRef {
     /// Whose memory. What may be named of another rank's, [`Algorithm::reach`] says.
     pub rank: Rank,
-    /// Which block of it.
-    pub block: Block,
+    /// Which chunk of it.
+    pub chunk: Chunk,
 }
 
 /// One step of one rank. Steps of a strand run one after the other.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Step {
-    /// One message with these blocks to `peer`.
+    /// One message with these chunks to `peer`.
     Send {
         /// Who receives it.
         peer: Rank,
         /// What it carries, in this order.
-        blocks: Vec<Block>,
+        chunks: Vec<Chunk>,
     },
-    /// One message from `peer`, stored into these blocks.
+    /// One message from `peer`, stored into these chunks.
     Recv {
         /// Who sent it.
         peer: Rank,
         /// Where its parts go.
-        into: Vec<Block>,
+        into: Vec<Chunk>,
     },
     /// One message from `peer`, combined: `into[i] = with[i] ⊕ message[i]`.
     RecvReduce {
         /// Who sent it.
         peer: Rank,
         /// The operands at home.
-        with: Vec<Block>,
+        with: Vec<Chunk>,
         /// Where the results go; may equal `with`.
-        into: Vec<Block>,
+        into: Vec<Chunk>,
         /// Whether the results are complete: the operation's last act (dividing an average) happens here.
         finish: bool,
     },
     /// `into = from`. From a peer's window it is a *get*, into one a *put*.
     Copy {
         /// What is copied.
-        from: Place,
+        from: ChunkRef,
         /// Where to.
-        into: Place,
+        into: ChunkRef,
     },
     /// `into = from[0] ⊕ from[1] ⊕ …` in one pass, in this order; into a window in place, if `into` is the first of them.
     Reduce {
         /// The operands, at least one.
-        from: Vec<Place>,
+        from: Vec<ChunkRef>,
         /// Where the result goes.
-        into: Place,
+        into: ChunkRef,
         /// Whether the result is complete.
         finish: bool,
     },
@@ -208,7 +208,7 @@ pub enum Step {
 
 /// Steps in order, on a lane of their own: strands of one program run concurrently.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Strand {
+pub struct LaneProgram {
     /// Lane of its messages and signals; no two strands of a program share one,
     /// unless each pair of peer and direction appears in one of them only.
     pub lane: usize,
@@ -220,10 +220,10 @@ pub struct Strand {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Program {
     /// Its concurrent strands.
-    pub strands: Vec<Strand>,
-    /// Blocks of scratch memory it uses.
+    pub lane_programs: Vec<LaneProgram>,
+    /// Chunks of scratch memory it uses.
     pub scratch: usize,
-    /// Blocks of its own window that it or its peers use.
+    /// Chunks of its own window that it or its peers use.
     pub window: usize,
 }
 
@@ -233,11 +233,11 @@ pub struct Schedule {
     /// What it computes.
     pub collective: Collective,
     /// What it was built from.
-    pub spec: Spec,
-    /// Blocks that a share is cut into.
-    pub parts: usize,
+    pub spec: GroupSpec,
+    /// Chunks that a share is cut into.
+    pub chunks_per_share: usize,
     /// Which memory of its peers a rank may reach.
-    pub reach: Reach,
+    pub peer_access: PeerAccess,
     /// One program for each rank.
     pub programs: Vec<Program>,
 }

@@ -1,70 +1,77 @@
 //! The table of thresholds: built in, or measured on a machine and read from a file.
 //!
-//! A file has one line for each choice, in the order of preference:
-//! `collective medium ranks_max bytes_max algorithm`, for example
-//! `all_reduce windows 2 8192 oneshot`. The medium is `windows`, where ranks share
-//! memory, `crowded`, where they send messages within a host that has fewer cores,
-//! or `messages`, which is for everybody; `any` stands for no bound; bytes are those of
+//! A file has one line for each rule, in the order of preference:
+//! `collective topology ranks_max bytes_max algorithm`, for example
+//! `all_reduce shm 2 8192 oneshot`. The topology is `shm`, where ranks share
+//! memory, `tcp-oversub`, where they send messages within a host that has fewer cores,
+//! or `tcp`, which is for everybody; `any` stands for no bound; bytes are those of
 //! one share. What no line covers, the built-in table does. `#` begins a comment.
-//! Lines for `windows` are for `crowded-windows` as well, where the ranks that share memory share cores, too. Where they
-//! share memory of GPUs, those for `device` are, and no others: what was measured on a host says nothing of GPUs.
+//! Rules for `shm` are for `shm-oversub` as well, where the ranks that share memory share cores, too. Where they
+//! share memory of GPUs, those for `gpu` are, and no others: what was measured on a host says nothing of GPUs.
 //! Where more than two ranks share memory, sums that are rounded to floats of 8 or 16 bits pass over lines that
 //! round them more than once.
 
-use crate::schedule::{Algorithm, Collective, Reach, find};
+use crate::schedule::{Algorithm, Collective, PeerAccess, find};
 use std::fmt;
 
-/// What lies between the ranks of a communicator, as far as the choice of an algorithm depends on it.
+/// What lies between the ranks of a communicator, as far as the selection of an algorithm depends on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Medium {
+pub enum Topology {
     /// Messages.
-    Messages,
+    Network,
     /// Messages between more ranks on one host than it has cores: what counts is how much there is to do in
     /// all, not how far anything has to go.
-    Crowded,
+    NetworkOversubscribed,
     /// Memory that all ranks share.
-    Windows,
+    SharedMemory,
     /// The same, between more ranks than the host has cores.
-    CrowdedWindows,
+    SharedMemoryOversubscribed,
     /// Memory of GPUs that all ranks share.
-    Device,
+    Gpu,
 }
 
-impl Medium {
+impl Topology {
     /// All there are.
-    pub const ALL: [Self; 5] =
-        [Medium::Windows, Medium::CrowdedWindows, Medium::Device, Medium::Crowded, Medium::Messages];
+    pub const ALL: [Self; 5] = [
+        Topology::SharedMemory,
+        Topology::SharedMemoryOversubscribed,
+        Topology::Gpu,
+        Topology::NetworkOversubscribed,
+        Topology::Network,
+    ];
 
     /// What ranks can reach of each other without more ado.
-    pub fn reach(self) -> Reach {
+    pub fn peer_access(self) -> PeerAccess {
         match self {
-            Medium::Messages | Medium::Crowded => Reach::Messages,
-            Medium::Windows | Medium::CrowdedWindows | Medium::Device => Reach::Windows,
+            Topology::Network | Topology::NetworkOversubscribed => PeerAccess::TwoSided,
+            Topology::SharedMemory | Topology::SharedMemoryOversubscribed | Topology::Gpu => {
+                PeerAccess::Window
+            }
         }
     }
 
-    /// Whether what holds for `self` is for communicators of this medium.
-    fn is_for(self, medium: Medium) -> bool {
-        let general = self == Medium::Windows && medium.reach() == Reach::Windows;
-        self == Medium::Messages || self == medium || general
+    /// Whether what holds for `self` is for communicators of this topology.
+    fn applies_to(self, topology: Topology) -> bool {
+        let general = self == Topology::SharedMemory && topology.peer_access() == PeerAccess::Window;
+        self == Topology::Network || self == topology || general
     }
 
     fn name(self) -> &'static str {
         match self {
-            Medium::Messages => "messages",
-            Medium::Crowded => "crowded",
-            Medium::Windows => "windows",
-            Medium::CrowdedWindows => "crowded-windows",
-            Medium::Device => "device",
+            Topology::Network => "tcp",
+            Topology::NetworkOversubscribed => "tcp-oversub",
+            Topology::SharedMemory => "shm",
+            Topology::SharedMemoryOversubscribed => "shm-oversub",
+            Topology::Gpu => "gpu",
         }
     }
 }
 
 /// One line: for up to `ranks_max` ranks and `bytes_max` bytes in a share, use `algorithm`.
 #[derive(Clone, Copy, Debug)]
-pub struct Choice {
+pub struct TuningRule {
     /// What it is for; for messages is for all.
-    pub medium: Medium,
+    pub topology: Topology,
     /// Most ranks that it is for.
     pub ranks_max: usize,
     /// Longest share that it is for, in bytes.
@@ -75,15 +82,15 @@ pub struct Choice {
 
 /// Choices in the order of preference; the first that applies and fits is taken.
 #[derive(Clone, Debug, Default)]
-pub struct Table(Vec<Choice>);
+pub struct TuningTable(Vec<TuningRule>);
 
 /// No bound.
-pub const ANY: usize = usize::MAX;
+pub const UNLIMITED: usize = usize::MAX;
 
-impl Table {
-    /// A table of these choices, before the built-in ones.
-    pub fn new(choices: Vec<Choice>) -> Self {
-        Self(choices)
+impl TuningTable {
+    /// A table of these rules, before the built-in ones.
+    pub fn new(rules: Vec<TuningRule>) -> Self {
+        Self(rules)
     }
 
     /// Reads the lines of a file.
@@ -91,14 +98,14 @@ impl Table {
     /// # Errors
     /// Names the first line that makes no sense, and why.
     pub fn parse(text: &str) -> Result<Self, String> {
-        let mut choices = Vec::new();
+        let mut rules = Vec::new();
         for (number, line) in text.lines().enumerate() {
             let line = line.split('#').next().unwrap_or("").trim();
             if !line.is_empty() {
-                choices.push(choice(line).map_err(|why| format!("line {}: {why}", number + 1))?);
+                rules.push(parse_rule(line).map_err(|why| format!("line {}: {why}", number + 1))?);
             }
         }
-        Ok(Self(choices))
+        Ok(Self(rules))
     }
 
     /// A number that differs when the table does: ranks compare it when they meet.
@@ -108,151 +115,152 @@ impl Table {
             .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
     }
 
-    /// All choices for this operation, those of the built-in table last.
-    pub(super) fn choices(
+    /// All rules for this operation, those of the built-in table last.
+    pub(super) fn rules(
         &self,
         collective: Collective,
-        medium: Medium,
+        topology: Topology,
         ranks: usize,
         bytes: usize,
-    ) -> impl Iterator<Item = Choice> + '_ {
-        let applies = move |choice: &Choice| {
-            choice.algorithm.collective == collective
-                && choice.medium.is_for(medium)
-                && ranks <= choice.ranks_max
-                && bytes <= choice.bytes_max
+    ) -> impl Iterator<Item = TuningRule> + '_ {
+        let applies = move |rule: &TuningRule| {
+            rule.algorithm.collective == collective
+                && rule.topology.applies_to(topology)
+                && ranks <= rule.ranks_max
+                && bytes <= rule.bytes_max
         };
         // What was measured on a host says nothing of GPUs.
-        let of_its_kind = move |choice: &&Choice| medium != Medium::Device || choice.medium == Medium::Device;
+        let of_its_kind =
+            move |rule: &&TuningRule| topology != Topology::Gpu || rule.topology == Topology::Gpu;
         let measured = self.0.iter().filter(of_its_kind);
-        measured.copied().chain(built_in(collective)).filter(applies)
+        measured.copied().chain(built_in_rules(collective)).filter(applies)
     }
 }
 
-impl fmt::Display for Table {
+impl fmt::Display for TuningTable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let bound = |bound: usize| if bound == ANY { "any".to_owned() } else { bound.to_string() };
-        for Choice { medium, ranks_max, bytes_max, algorithm } in &self.0 {
+        let bound = |bound: usize| if bound == UNLIMITED { "any".to_owned() } else { bound.to_string() };
+        for TuningRule { topology, ranks_max, bytes_max, algorithm } in &self.0 {
             let Algorithm { collective, name, .. } = algorithm;
-            let medium = medium.name();
-            writeln!(f, "{collective} {medium} {} {} {name}", bound(*ranks_max), bound(*bytes_max))?;
+            let topology = topology.name();
+            writeln!(f, "{collective} {topology} {} {} {name}", bound(*ranks_max), bound(*bytes_max))?;
         }
         Ok(())
     }
 }
 
-fn choice(line: &str) -> Result<Choice, String> {
+fn parse_rule(line: &str) -> Result<TuningRule, String> {
     let words: Vec<&str> = line.split_whitespace().collect();
-    let [collective, medium, ranks_max, bytes_max, name] = words[..] else {
+    let [collective, topology, ranks_max, bytes_max, name] = words[..] else {
         return Err(format!("{} words where five are due", words.len()));
     };
     let bound = |word: &str| match word {
-        "any" => Ok(ANY),
+        "any" => Ok(UNLIMITED),
         _ => word.parse().map_err(|_| format!("`{word}` is neither a number nor `any`")),
     };
     let found = Collective::ALL.into_iter().find(|known| known.name() == collective);
     let collective = found.ok_or_else(|| format!("no collective `{collective}`"))?;
-    let Some(medium) = Medium::ALL.into_iter().find(|known| known.name() == medium) else {
-        let all = Medium::ALL.map(|medium| format!("`{}`", medium.name())).join(", ");
-        return Err(format!("`{medium}` is none of {all}"));
+    let Some(topology) = Topology::ALL.into_iter().find(|known| known.name() == topology) else {
+        let all = Topology::ALL.map(|topology| format!("`{}`", topology.name())).join(", ");
+        return Err(format!("`{topology}` is none of {all}"));
     };
     let algorithm =
         find(collective, name).ok_or_else(|| format!("no algorithm `{name}` for {collective}"))?;
-    if algorithm.reach > medium.reach() {
-        return Err(format!("{collective} {name} does not run on {medium:?} alone"));
+    if algorithm.peer_access > topology.peer_access() {
+        return Err(format!("{collective} {name} does not run on {topology:?} alone"));
     }
-    Ok(Choice { medium, ranks_max: bound(ranks_max)?, bytes_max: bound(bytes_max)?, algorithm })
+    Ok(TuningRule { topology, ranks_max: bound(ranks_max)?, bytes_max: bound(bytes_max)?, algorithm })
 }
 
-/// What holds where nothing was measured: (collective, medium, most ranks, longest share, name). Lines after one without
+/// What holds where nothing was measured: (collective, topology, most ranks, longest share, name). Lines after one without
 /// bounds are for operations that it is not allowed to serve.
-const BUILT_IN: &[(Collective, Medium, usize, usize, &str)] = {
+const BUILT_IN_RULES: &[(Collective, Topology, usize, usize, &str)] = {
     use Collective::*;
-    use Medium::{Crowded, CrowdedWindows, Device, Messages, Windows};
+    use Topology::{Gpu, Network, NetworkOversubscribed, SharedMemory, SharedMemoryOversubscribed};
     &[
-        (AllReduce, Device, ANY, 16 << 10, "oneshot"),
-        (AllReduce, Device, ANY, ANY, "twoshot"),
-        (AllReduce, Windows, 2, 8 << 10, "oneshot"),
-        (AllReduce, Windows, 2, ANY, "relay"),
-        (AllReduce, Windows, ANY, 16 << 10, "oneshot"),
-        (AllReduce, CrowdedWindows, ANY, 384 << 10, "twoshot"),
-        (AllReduce, CrowdedWindows, ANY, ANY, "relay"),
-        (AllReduce, Windows, ANY, ANY, "twoshot"),
-        (AllGather, Windows, ANY, ANY, "direct"),
-        (ReduceScatter, CrowdedWindows, ANY, 64 << 10, "direct"),
-        (ReduceScatter, CrowdedWindows, ANY, ANY, "relay"),
-        (ReduceScatter, Windows, ANY, ANY, "direct"),
-        (Broadcast, Windows, ANY, ANY, "direct"),
-        (Reduce, Windows, ANY, ANY, "direct"),
-        (Gather, Windows, ANY, ANY, "direct"),
-        (Scatter, Windows, ANY, ANY, "direct"),
-        (AllToAll, Windows, ANY, ANY, "direct"),
-        (Barrier, Windows, ANY, ANY, "direct"),
-        (AllReduce, Messages, 2, 1 << 20, "doubling"),
-        (AllReduce, Crowded, ANY, 48 << 10, "doubling"),
-        (AllReduce, Crowded, 4, 512 << 10, "halving"),
-        (AllReduce, Messages, ANY, 8 << 10, "doubling"),
-        (AllReduce, Messages, ANY, 256 << 10, "halving"),
-        (AllReduce, Messages, ANY, ANY, "ring"),
-        (AllReduce, Messages, ANY, ANY, "ordered"),
-        (AllGather, Messages, 2, 1 << 20, "doubling"),
-        (AllGather, Crowded, ANY, 2 << 10, "doubling"),
-        (AllGather, Crowded, 4, 512 << 10, "pat"),
-        (AllGather, Messages, ANY, 64 << 10, "pat"),
-        (AllGather, Messages, ANY, ANY, "ring"),
-        (ReduceScatter, Crowded, ANY, 32 << 10, "halving"),
-        (ReduceScatter, Crowded, 4, 256 << 10, "pat"),
-        (ReduceScatter, Crowded, ANY, ANY, "ring"),
-        (ReduceScatter, Messages, ANY, 64 << 10, "pat"),
-        (ReduceScatter, Messages, ANY, ANY, "ring"),
-        (ReduceScatter, Messages, ANY, ANY, "ordered"),
-        (Broadcast, Crowded, ANY, ANY, "binomial"),
-        (Broadcast, Messages, 2, 1 << 20, "binomial"),
-        (Broadcast, Messages, ANY, 64 << 10, "binomial"),
-        (Broadcast, Messages, ANY, ANY, "tree"),
-        (Reduce, Crowded, 5, ANY, "binomial"),
-        (Reduce, Crowded, 8, 2 << 10, "ordered"),
-        (Reduce, Crowded, ANY, ANY, "binomial"),
-        (Reduce, Messages, 2, 1 << 20, "binomial"),
-        (Reduce, Messages, ANY, 64 << 10, "binomial"),
-        (Reduce, Messages, ANY, ANY, "tree"),
-        (Reduce, Messages, ANY, ANY, "ordered"),
-        (Gather, Crowded, 4, 512, "binomial"),
-        (Gather, Crowded, ANY, ANY, "linear"),
-        (Gather, Messages, ANY, 4 << 10, "binomial"),
-        (Gather, Messages, ANY, ANY, "linear"),
-        (Scatter, Crowded, ANY, 16 << 10, "binomial"),
-        (Scatter, Messages, ANY, 4 << 10, "binomial"),
-        (Scatter, Messages, ANY, ANY, "linear"),
-        (AllToAll, Messages, 2, 1 << 20, "exchange"),
-        (AllToAll, Crowded, 4, 16 << 10, "bruck"),
-        (AllToAll, Crowded, 8, 8 << 10, "bruck"),
-        (AllToAll, Crowded, 16, 4 << 10, "bruck"),
-        (AllToAll, Messages, ANY, 512, "bruck"),
-        (AllToAll, Crowded, ANY, 64 << 10, "pairwise"),
-        (AllToAll, Crowded, ANY, 512 << 10, "exchange"),
-        (AllToAll, Crowded, ANY, ANY, "bursts"),
-        (AllToAll, Messages, ANY, ANY, "pairwise"),
-        (Barrier, Messages, ANY, ANY, "dissemination"),
+        (AllReduce, Gpu, UNLIMITED, 16 << 10, "oneshot"),
+        (AllReduce, Gpu, UNLIMITED, UNLIMITED, "twoshot"),
+        (AllReduce, SharedMemory, 2, 8 << 10, "oneshot"),
+        (AllReduce, SharedMemory, 2, UNLIMITED, "inplace_ring"),
+        (AllReduce, SharedMemory, UNLIMITED, 16 << 10, "oneshot"),
+        (AllReduce, SharedMemoryOversubscribed, UNLIMITED, 384 << 10, "twoshot"),
+        (AllReduce, SharedMemoryOversubscribed, UNLIMITED, UNLIMITED, "inplace_ring"),
+        (AllReduce, SharedMemory, UNLIMITED, UNLIMITED, "twoshot"),
+        (AllGather, SharedMemory, UNLIMITED, UNLIMITED, "window_direct"),
+        (ReduceScatter, SharedMemoryOversubscribed, UNLIMITED, 64 << 10, "window_direct"),
+        (ReduceScatter, SharedMemoryOversubscribed, UNLIMITED, UNLIMITED, "inplace_ring"),
+        (ReduceScatter, SharedMemory, UNLIMITED, UNLIMITED, "window_direct"),
+        (Broadcast, SharedMemory, UNLIMITED, UNLIMITED, "window_direct"),
+        (Reduce, SharedMemory, UNLIMITED, UNLIMITED, "window_direct"),
+        (Gather, SharedMemory, UNLIMITED, UNLIMITED, "window_direct"),
+        (Scatter, SharedMemory, UNLIMITED, UNLIMITED, "window_direct"),
+        (AllToAll, SharedMemory, UNLIMITED, UNLIMITED, "window_direct"),
+        (Barrier, SharedMemory, UNLIMITED, UNLIMITED, "window_direct"),
+        (AllReduce, Network, 2, 1 << 20, "recursive_doubling"),
+        (AllReduce, NetworkOversubscribed, UNLIMITED, 48 << 10, "recursive_doubling"),
+        (AllReduce, NetworkOversubscribed, 4, 512 << 10, "rabenseifner"),
+        (AllReduce, Network, UNLIMITED, 8 << 10, "recursive_doubling"),
+        (AllReduce, Network, UNLIMITED, 256 << 10, "rabenseifner"),
+        (AllReduce, Network, UNLIMITED, UNLIMITED, "ring"),
+        (AllReduce, Network, UNLIMITED, UNLIMITED, "rank_ordered"),
+        (AllGather, Network, 2, 1 << 20, "recursive_doubling"),
+        (AllGather, NetworkOversubscribed, UNLIMITED, 2 << 10, "recursive_doubling"),
+        (AllGather, NetworkOversubscribed, 4, 512 << 10, "pat"),
+        (AllGather, Network, UNLIMITED, 64 << 10, "pat"),
+        (AllGather, Network, UNLIMITED, UNLIMITED, "ring"),
+        (ReduceScatter, NetworkOversubscribed, UNLIMITED, 32 << 10, "recursive_halving"),
+        (ReduceScatter, NetworkOversubscribed, 4, 256 << 10, "pat"),
+        (ReduceScatter, NetworkOversubscribed, UNLIMITED, UNLIMITED, "ring"),
+        (ReduceScatter, Network, UNLIMITED, 64 << 10, "pat"),
+        (ReduceScatter, Network, UNLIMITED, UNLIMITED, "ring"),
+        (ReduceScatter, Network, UNLIMITED, UNLIMITED, "rank_ordered"),
+        (Broadcast, NetworkOversubscribed, UNLIMITED, UNLIMITED, "binomial"),
+        (Broadcast, Network, 2, 1 << 20, "binomial"),
+        (Broadcast, Network, UNLIMITED, 64 << 10, "binomial"),
+        (Broadcast, Network, UNLIMITED, UNLIMITED, "tree"),
+        (Reduce, NetworkOversubscribed, 5, UNLIMITED, "binomial"),
+        (Reduce, NetworkOversubscribed, 8, 2 << 10, "rank_ordered"),
+        (Reduce, NetworkOversubscribed, UNLIMITED, UNLIMITED, "binomial"),
+        (Reduce, Network, 2, 1 << 20, "binomial"),
+        (Reduce, Network, UNLIMITED, 64 << 10, "binomial"),
+        (Reduce, Network, UNLIMITED, UNLIMITED, "tree"),
+        (Reduce, Network, UNLIMITED, UNLIMITED, "rank_ordered"),
+        (Gather, NetworkOversubscribed, 4, 512, "binomial"),
+        (Gather, NetworkOversubscribed, UNLIMITED, UNLIMITED, "linear"),
+        (Gather, Network, UNLIMITED, 4 << 10, "binomial"),
+        (Gather, Network, UNLIMITED, UNLIMITED, "linear"),
+        (Scatter, NetworkOversubscribed, UNLIMITED, 16 << 10, "binomial"),
+        (Scatter, Network, UNLIMITED, 4 << 10, "binomial"),
+        (Scatter, Network, UNLIMITED, UNLIMITED, "linear"),
+        (AllToAll, Network, 2, 1 << 20, "pairwise_exchange"),
+        (AllToAll, NetworkOversubscribed, 4, 16 << 10, "bruck"),
+        (AllToAll, NetworkOversubscribed, 8, 8 << 10, "bruck"),
+        (AllToAll, NetworkOversubscribed, 16, 4 << 10, "bruck"),
+        (AllToAll, Network, UNLIMITED, 512, "bruck"),
+        (AllToAll, NetworkOversubscribed, UNLIMITED, 64 << 10, "pairwise"),
+        (AllToAll, NetworkOversubscribed, UNLIMITED, 512 << 10, "pairwise_exchange"),
+        (AllToAll, NetworkOversubscribed, UNLIMITED, UNLIMITED, "pairwise_windowed"),
+        (AllToAll, Network, UNLIMITED, UNLIMITED, "pairwise"),
+        (Barrier, Network, UNLIMITED, UNLIMITED, "dissemination"),
     ]
 };
 
 /// Whether `row` combines operands in the order of the ranks; so does everything that combines only two, or none.
 pub(super) fn is_in_rank_order(row: &Algorithm, ranks: usize) -> bool {
-    rounds_once(row, ranks) || ["ordered", "naive"].contains(&row.name)
+    rounds_once(row, ranks) || ["rank_ordered", "naive"].contains(&row.name)
 }
 
 /// Whether `row` sums all operands in one pass, so that a sum is rounded once; so does everything that combines only two, or none.
 pub(super) fn rounds_once(row: &Algorithm, ranks: usize) -> bool {
-    let in_one_pass = row.reach != Reach::Messages && row.name != "relay";
+    let in_one_pass = row.peer_access != PeerAccess::TwoSided && row.name != "inplace_ring";
     !row.collective.reduces() || ranks <= 2 || in_one_pass
 }
 
-fn built_in(collective: Collective) -> impl Iterator<Item = Choice> {
-    BUILT_IN.iter().filter(move |line| line.0 == collective).filter_map(
-        |&(collective, medium, ranks_max, bytes_max, name)| {
+fn built_in_rules(collective: Collective) -> impl Iterator<Item = TuningRule> {
+    BUILT_IN_RULES.iter().filter(move |line| line.0 == collective).filter_map(
+        |&(collective, topology, ranks_max, bytes_max, name)| {
             let algorithm = find(collective, name)?;
-            Some(Choice { medium, ranks_max, bytes_max, algorithm })
+            Some(TuningRule { topology, ranks_max, bytes_max, algorithm })
         },
     )
 }
@@ -262,34 +270,34 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_name_built_in_exists_and_reaches_no_further_than_it_says() {
-        for &(collective, medium, _, _, name) in BUILT_IN {
+    fn built_in_rules_name_existing_algorithms() {
+        for &(collective, topology, _, _, name) in BUILT_IN_RULES {
             assert!(
-                find(collective, name).is_some_and(|row| row.reach == medium.reach()),
+                find(collective, name).is_some_and(|row| row.peer_access == topology.peer_access()),
                 "{collective} {name}"
             );
         }
     }
 
     #[test]
-    fn a_table_survives_its_file() {
-        let text = "all_reduce windows 2 8192 oneshot\nall_reduce crowded-windows any any relay\n\
-            all_reduce device any 8 oneshot\nall_reduce crowded 8 any tree\nall_reduce messages any any ring\n";
-        assert_eq!(Table::parse(&format!("# measured\n\n{text}")).unwrap().to_string(), text);
+    fn tuning_table_round_trips() {
+        let text = "all_reduce shm 2 8192 oneshot\nall_reduce shm-oversub any any inplace_ring\n\
+            all_reduce gpu any 8 oneshot\nall_reduce tcp-oversub 8 any tree\nall_reduce tcp any any ring\n";
+        assert_eq!(TuningTable::parse(&format!("# measured\n\n{text}")).unwrap().to_string(), text);
     }
 
     #[test]
-    fn lines_without_sense_are_named() {
+    fn tuning_table_parse_error_names_line_and_reason() {
         for (line, why) in [
-            ("all_reduce windows 2 8192", "4 words"),
-            ("reduce_all windows 2 8192 ring", "no collective `reduce_all`"),
+            ("all_reduce shm 2 8192", "4 words"),
+            ("reduce_all shm 2 8192 ring", "no collective `reduce_all`"),
             ("all_reduce near 2 8192 ring", "`near`"),
-            ("all_reduce windows two 8192 ring", "`two`"),
-            ("all_reduce windows 2 8192 rong", "no algorithm `rong`"),
-            ("all_reduce messages 2 8192 oneshot", "does not run on Messages"),
-            ("all_reduce windows 2 8192 zerocopy", "does not run on Windows"),
+            ("all_reduce shm two 8192 ring", "`two`"),
+            ("all_reduce shm 2 8192 rong", "no algorithm `rong`"),
+            ("all_reduce tcp 2 8192 oneshot", "does not run on Network"),
+            ("all_reduce shm 2 8192 zero_copy", "does not run on SharedMemory"),
         ] {
-            let error = Table::parse(&format!("\n{line}")).unwrap_err();
+            let error = TuningTable::parse(&format!("\n{line}")).unwrap_err();
             assert!(error.starts_with("line 2") && error.contains(why), "{error}");
         }
     }

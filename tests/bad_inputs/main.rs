@@ -3,33 +3,40 @@
 //!
 //! `BAD_INPUTS_REPORT=target/bad_inputs.md` has the table written to that file.
 
+mod bootstrap;
+mod call_order;
 mod calls;
-mod lifetimes;
-mod meeting;
+mod drop_and_fork;
+mod environment;
 mod misuse;
-mod order;
-mod surroundings;
 mod table;
 
 #[path = "../support/mod.rs"]
 mod support;
 
-use table::{Row, Shown};
+use table::{Evidence, Row};
 
 /// All rows, by number.
 fn rows() -> Vec<Row> {
-    let groups = [calls::ROWS, order::ROWS, misuse::ROWS, lifetimes::ROWS, meeting::ROWS, surroundings::ROWS];
+    let groups = [
+        calls::ROWS,
+        call_order::ROWS,
+        misuse::ROWS,
+        drop_and_fork::ROWS,
+        bootstrap::ROWS,
+        environment::ROWS,
+    ];
     let mut rows: Vec<Row> = groups.into_iter().flatten().copied().collect();
     rows.sort_by_key(|row| row.number);
     rows
 }
 
 #[test]
-fn every_bad_input_is_answered_on_every_rank() {
+fn bad_inputs_are_errors_on_every_rank() {
     let rows = rows();
     let numbers: Vec<u8> = rows.iter().map(|row| row.number).collect();
     assert_eq!(numbers, (1..=44).collect::<Vec<_>>(), "a row for each");
-    let answers: Vec<_> = rows.iter().map(Row::answer).collect();
+    let answers: Vec<_> = rows.iter().map(Row::run).collect();
     let report = table::report(&rows, &answers);
     println!("{report}");
     if let Some(file) = std::env::var_os("BAD_INPUTS_REPORT") {
@@ -41,9 +48,9 @@ fn every_bad_input_is_answered_on_every_rank() {
 }
 
 #[test]
-fn what_shows_a_row_elsewhere_is_there() {
+fn referenced_tests_exist() {
     for row in rows() {
-        let Shown::There(proofs) = row.shown else { continue };
+        let Evidence::There(proofs) = row.evidence else { continue };
         for (file, mark) in proofs {
             let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(file);
             let text = std::fs::read_to_string(&path).unwrap_or_default();

@@ -12,21 +12,21 @@ use unisono::{Communicator, Config, Error, Result, Sum};
 pub(crate) struct Row {
     pub(crate) number: u8,
     pub(crate) input: &'static str,
-    pub(crate) shown: Shown,
+    pub(crate) evidence: Evidence,
 }
 
 /// What shows how it is answered.
 #[derive(Clone, Copy)]
-pub(crate) enum Shown {
+pub(crate) enum Evidence {
     /// This, which panics if it is not.
-    Here(fn() -> Told),
+    Here(fn() -> Report),
     /// Something that has to be there: files, and words in them.
     There(&'static [(&'static str, &'static str)]),
 }
 
 /// What every rank was told, or that it works; and when the last had heard.
-pub(crate) struct Told {
-    pub(crate) stories: Vec<String>,
+pub(crate) struct Report {
+    pub(crate) messages: Vec<String>,
     pub(crate) time: Duration,
 }
 
@@ -35,31 +35,31 @@ const TIME_MAX: Duration = Duration::from_secs(2);
 
 impl Row {
     /// What it is answered with, or why that is not good enough.
-    pub(crate) fn answer(&self) -> std::result::Result<Told, String> {
-        let Shown::Here(attempt) = self.shown else {
-            return Ok(Told { stories: Vec::new(), time: Duration::ZERO });
+    pub(crate) fn run(&self) -> std::result::Result<Report, String> {
+        let Evidence::Here(attempt) = self.evidence else {
+            return Ok(Report { messages: Vec::new(), time: Duration::ZERO });
         };
         let told = catch_unwind(AssertUnwindSafe(attempt)).map_err(|panic| {
             let text = panic.downcast_ref::<String>().map(String::as_str);
             text.or(panic.downcast_ref::<&str>().copied()).unwrap_or("a panic").to_owned()
         })?;
         match told.time > TIME_MAX {
-            true => Err(format!("told after {:?}: {:?}", told.time, told.stories)),
+            true => Err(format!("told after {:?}: {:?}", told.time, told.messages)),
             false => Ok(told),
         }
     }
 }
 
 /// The table: row, input, what every rank was told, milliseconds.
-pub(crate) fn report(rows: &[Row], answers: &[std::result::Result<Told, String>]) -> String {
+pub(crate) fn report(rows: &[Row], answers: &[std::result::Result<Report, String>]) -> String {
     let mut text = "| row | input | what every rank was told | ms |\n|--:|---|---|--:|\n".to_owned();
     for (row, answer) in rows.iter().zip(answers) {
-        let (told, time) = match (row.shown, answer) {
-            (Shown::There(proofs), _) => {
+        let (told, time) = match (row.evidence, answer) {
+            (Evidence::There(proofs), _) => {
                 let proofs: Vec<_> = proofs.iter().map(|(file, mark)| format!("{file}: {mark}")).collect();
                 (format!("see {}", proofs.join(", ")), String::new())
             }
-            (_, Ok(told)) => (told.stories.join(" ‖ "), told.time.as_millis().to_string()),
+            (_, Ok(told)) => (told.messages.join(" ‖ "), told.time.as_millis().to_string()),
             (_, Err(why)) => (format!("**failed**: {why}"), String::new()),
         };
         let _ = writeln!(
@@ -74,19 +74,19 @@ pub(crate) fn report(rows: &[Row], answers: &[std::result::Result<Told, String>]
 }
 
 /// Nothing that is waited for in vain here lasts longer.
-pub(crate) fn patient() -> Config {
+pub(crate) fn long_timeout() -> Config {
     Config { timeout: Duration::from_secs(10), join_timeout: Duration::from_secs(10), ..Config::default() }
 }
 
 pub(crate) type Body = fn(&Communicator) -> Result<()>;
 
 /// The ranks of a world, as threads: they wait for each other, but not for ever for one that panicked.
-pub(crate) struct Together {
+pub(crate) struct Gate {
     ranks: usize,
     arrived: AtomicUsize,
 }
 
-impl Together {
+impl Gate {
     /// Returns when every rank has come here as often as this one.
     pub(crate) fn wait(&self) {
         let (begun, turn) = (Instant::now(), self.arrived.fetch_add(1, Ordering::SeqCst) / self.ranks + 1);
@@ -98,7 +98,7 @@ impl Together {
 
 /// Over each transport, `body` fails on every rank after one good operation, or what comes after it does; the error says
 /// which rank it is and contains all `parts`, and the communicator says it again from then on.
-pub(crate) fn poisoned(ranks: usize, config: &Config, parts: &[&str], body: Body) -> Told {
+pub(crate) fn poisoned(ranks: usize, config: &Config, parts: &[&str], body: Body) -> Report {
     every_world(ranks, config, |comm, together| {
         comm.all_reduce(&mut [1.0f32; 3], Sum).expect("nothing is wrong yet");
         together.wait();
@@ -117,22 +117,22 @@ pub(crate) fn poisoned(ranks: usize, config: &Config, parts: &[&str], body: Body
 
 /// Over each transport, `body` is refused on every rank by an error that contains all `parts`; nothing was sent, and the
 /// communicator is as good as before.
-pub(crate) fn refused(ranks: usize, parts: &[&str], body: Body) -> Told {
-    every_world(ranks, &patient(), |comm, _| {
+pub(crate) fn refused(ranks: usize, parts: &[&str], body: Body) -> Report {
+    every_world(ranks, &long_timeout(), |comm, _| {
         comm.all_reduce(&mut [1.0f32; 3], Sum).expect("nothing is wrong yet");
         let begun = Instant::now();
         let error = body(comm).expect_err("it is refused");
         let time = begun.elapsed();
         names(&error, comm.rank(), parts);
-        assert!(error.is_misuse(), "{error}");
+        assert!(error.is_invalid_usage(), "{error}");
         sums(comm);
         (error.to_string(), time)
     })
 }
 
 /// Over each transport, `body` works.
-pub(crate) fn works(ranks: usize, body: fn(&Communicator)) -> Told {
-    every_world(ranks, &patient(), |comm, _| {
+pub(crate) fn works(ranks: usize, body: fn(&Communicator)) -> Report {
+    every_world(ranks, &long_timeout(), |comm, _| {
         let begun = Instant::now();
         body(comm);
         sums(comm);
@@ -144,7 +144,7 @@ pub(crate) fn works(ranks: usize, body: fn(&Communicator)) -> Told {
 pub(crate) fn sums(comm: &Communicator) {
     let mut sum = [comm.rank() as u64];
     comm.all_reduce(&mut sum, Sum).expect("it is good");
-    assert_eq!(sum[0] as usize, comm.ranks() * (comm.ranks() - 1) / 2);
+    assert_eq!(sum[0] as usize, comm.size() * (comm.size() - 1) / 2);
 }
 
 fn names(error: &Error, rank: usize, parts: &[&str]) {
@@ -159,16 +159,16 @@ fn names(error: &Error, rank: usize, parts: &[&str]) {
 pub(crate) fn every_world(
     ranks: usize,
     config: &Config,
-    body: impl Fn(&Communicator, &Together) -> (String, Duration) + Sync,
-) -> Told {
-    let mut told = Told { stories: Vec::new(), time: Duration::ZERO };
+    body: impl Fn(&Communicator, &Gate) -> (String, Duration) + Sync,
+) -> Report {
+    let mut told = Report { messages: Vec::new(), time: Duration::ZERO };
     for world in World::ALL {
-        let together = Together { ranks, arrived: AtomicUsize::new(0) };
+        let together = Gate { ranks, arrived: AtomicUsize::new(0) };
         let results = world.run(ranks, config, |comm| body(&comm, &together));
         let (mut stories, times): (Vec<String>, Vec<Duration>) = results.into_iter().unzip();
         stories.dedup();
         told.time = times.into_iter().fold(told.time, Duration::max);
-        told.stories = stories;
+        told.messages = stories;
     }
     told
 }

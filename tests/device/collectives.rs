@@ -1,20 +1,20 @@
 //! Every collective, by every algorithm, for every type and operation, in place and not.
 
-use crate::support::{Case, material, reduction};
-use crate::world::{config, narrow, run, staged};
+use crate::support::{Case, input_and_expected, reduction};
+use crate::world::{config, ll_config, run, staged_config};
 use std::fmt::Debug;
 use unisono::device::{DeviceCommunicator, Stream};
-use unisono::schedule::{Algorithm, Collective, Reach, Spec, find};
-use unisono::{Config, Element, F8E4M3, F8E5M2, Op, Sum, bf16, f16};
+use unisono::schedule::{Algorithm, Collective, GroupSpec, PeerAccess, find};
+use unisono::{Config, Element, F8E4M3, F8E5M2, ReduceKind, Sum, bf16, f16};
 
 /// Calls the collective of `case` and compares every element of the result, guard elements included.
 fn exercise<T: Element + Debug>(comm: &DeviceCommunicator, stream: &Stream, case: Case) {
-    let (rank, ranks) = (comm.rank(), comm.ranks());
-    let (input, wanted) = material::<T>(case, ranks, rank);
+    let (rank, ranks) = (comm.rank(), comm.size());
+    let (input, wanted) = input_and_expected::<T>(case, ranks, rank);
     let poison = T::from_f64(5.0);
     let length = wanted.len().max(input.len());
     let mut buffer = vec![poison; length + 2 * GUARD];
-    let (from, into) = if case.in_place { places(&case, ranks, rank) } else { (0, 0) };
+    let (from, into) = if case.in_place { in_place_offsets(&case, ranks, rank) } else { (0, 0) };
     if case.in_place {
         buffer[GUARD + from..][..input.len()].copy_from_slice(&input);
     }
@@ -36,7 +36,7 @@ fn exercise<T: Element + Debug>(comm: &DeviceCommunicator, stream: &Stream, case
 const GUARD: usize = 17;
 
 /// Where in a buffer for both input and output begin.
-fn places(case: &Case, ranks: usize, rank: usize) -> (usize, usize) {
+fn in_place_offsets(case: &Case, ranks: usize, rank: usize) -> (usize, usize) {
     let own = if ranks > rank { rank * case.count } else { 0 };
     match case.collective {
         Collective::AllGather => (own, 0),
@@ -86,7 +86,7 @@ fn call<T: Element>(
 }
 
 fn case(collective: Collective, count: usize, in_place: bool) -> Case {
-    Case { collective, op: Op::Sum, root: 0, count, in_place }
+    Case { collective, op: ReduceKind::Sum, root: 0, count, in_place }
 }
 
 #[test]
@@ -100,16 +100,16 @@ fn ranks_on_one_gpu_reduce() {
 }
 
 #[test]
-fn every_algorithm_does_what_it_is_for() {
-    for (ranks, config) in [(1, config()), (2, config()), (3, config()), (3, narrow()), (4, config())] {
+fn algorithms_are_correct() {
+    for (ranks, config) in [(1, config()), (2, config()), (3, config()), (3, ll_config()), (4, config())] {
         run(ranks, &config, |comm, stream| {
-            for algorithm in Algorithm::ALL.iter().filter(|row| row.reach != Reach::Buffers) {
+            for algorithm in Algorithm::ALL.iter().filter(|row| row.peer_access != PeerAccess::ZeroCopy) {
                 let root = if algorithm.collective.has_root() { ranks - 1 } else { 0 };
-                let spec = Spec { ranks, root, aggregation: 2 };
-                if !(algorithm.fits)(&spec) {
+                let spec = GroupSpec { ranks, root, aggregation: 2 };
+                if !(algorithm.supports)(&spec) {
                     continue;
                 }
-                comm.use_algorithm(algorithm);
+                comm.set_algorithm(algorithm);
                 for (count, in_place) in [(70, true), (9001, false)] {
                     let alone = algorithm.collective == Collective::Barrier;
                     let case = case(algorithm.collective, count, in_place && !alone);
@@ -122,18 +122,18 @@ fn every_algorithm_does_what_it_is_for() {
 }
 
 #[test]
-fn messages_go_by_way_of_the_host_where_gpus_do_not_reach_each_other() {
-    run(3, &staged(), |comm, stream| {
-        for algorithm in Algorithm::ALL.iter().filter(|row| row.reach == Reach::Messages) {
-            if (algorithm.fits)(&Spec { ranks: 3, root: 0, aggregation: 1 }) {
-                comm.use_algorithm(algorithm);
+fn no_peer_access_falls_back_to_host_staging() {
+    run(3, &staged_config(), |comm, stream| {
+        for algorithm in Algorithm::ALL.iter().filter(|row| row.peer_access == PeerAccess::TwoSided) {
+            if (algorithm.supports)(&GroupSpec { ranks: 3, root: 0, aggregation: 1 }) {
+                comm.set_algorithm(algorithm);
                 exercise::<f32>(&comm, &stream, case(algorithm.collective, 3001, false));
             }
         }
-        comm.use_algorithm(find(Collective::AllReduce, "oneshot").unwrap());
+        comm.set_algorithm(find(Collective::AllReduce, "oneshot").unwrap());
         let mut values = comm.gpu().alloc::<f32>(1).unwrap();
         let error = comm.all_reduce(&stream, &mut values, Sum).unwrap_err();
-        assert!(error.is_misuse(), "windows are out of reach, and that harms nothing: {error}");
+        assert!(error.is_invalid_usage(), "windows are out of reach, and that harms nothing: {error}");
         comm.barrier(&stream).unwrap();
     });
 }
@@ -144,16 +144,18 @@ fn every_type_and_operation_is_reduced() {
 }
 
 #[test]
-fn every_type_and_operation_is_reduced_in_narrow_lines() {
-    types_and_operations(&narrow(), false);
+fn every_type_and_operation_is_reduced_with_ll() {
+    types_and_operations(&ll_config(), false);
 }
 
 fn types_and_operations(config: &Config, wide: bool) {
     run(3, config, |comm, stream| {
-        assert_eq!(comm.has_wide_lines(), wide && comm.gpu().has_wide_lines());
-        for (op, name) in Op::ALL.into_iter().flat_map(|op| ["ring", "oneshot"].map(|name| (op, name))) {
-            comm.use_algorithm(find(Collective::AllReduce, name).unwrap());
-            let case = Case { op, ..case(Collective::AllReduce, 300, op == Op::Sum) };
+        assert_eq!(comm.uses_ll128(), wide && comm.gpu().has_ll128());
+        for (op, name) in
+            ReduceKind::ALL.into_iter().flat_map(|op| ["ring", "oneshot"].map(|name| (op, name)))
+        {
+            comm.set_algorithm(find(Collective::AllReduce, name).unwrap());
+            let case = Case { op, ..case(Collective::AllReduce, 300, op == ReduceKind::Sum) };
             exercise::<i8>(&comm, &stream, case);
             exercise::<u8>(&comm, &stream, case);
             exercise::<i32>(&comm, &stream, case);
@@ -170,10 +172,10 @@ fn types_and_operations(config: &Config, wide: bool) {
 }
 
 #[test]
-fn long_slices_of_bytes_are_summed_once() {
+fn long_byte_slices_are_summed_once() {
     run(3, &config(), |comm, stream| {
-        for name in ["halving", "ring"] {
-            comm.use_algorithm(unisono::schedule::find(Collective::ReduceScatter, name).unwrap());
+        for name in ["recursive_halving", "ring"] {
+            comm.set_algorithm(unisono::schedule::find(Collective::ReduceScatter, name).unwrap());
             for in_place in [true, false] {
                 exercise::<u8>(&comm, &stream, case(Collective::ReduceScatter, 3000, in_place));
             }
@@ -182,7 +184,7 @@ fn long_slices_of_bytes_are_summed_once() {
 }
 
 #[test]
-fn shares_may_differ() {
+fn uneven_shares_are_correct() {
     run(3, &config(), |comm, stream| {
         let counts = [5, 0, 2000];
         let own = vec![comm.rank() as i32; counts[comm.rank()]];
@@ -196,21 +198,21 @@ fn shares_may_differ() {
 }
 
 #[test]
-fn bits_are_those_of_the_cpu() {
+fn results_match_cpu_bits() {
     let config = Config { ..config() };
     let value = |rank: usize, index: usize| ((index * 37 + rank * 101) % 97) as f32 * 0.37 - 11.0;
-    for name in ["ring", "tree", "twoshot", "oneshot", "relay"] {
+    for name in ["ring", "tree", "twoshot", "oneshot", "inplace_ring"] {
         let row = find(Collective::AllReduce, name).unwrap();
         let input = |rank| (0..999).map(|index| value(rank, index)).collect::<Vec<f32>>();
         let on_gpus = run(3, &config, |comm, stream| {
-            comm.use_algorithm(row);
+            comm.set_algorithm(row);
             let mut values = comm.gpu().upload(&input(comm.rank())).unwrap();
             comm.all_reduce(&stream, &mut values, Sum).unwrap();
             comm.synchronize(&stream).unwrap();
             values.to_vec(&stream).unwrap()
         });
         let on_cpus = crate::support::World::Threads.run(3, &config, |comm| {
-            comm.use_algorithm(row).unwrap();
+            comm.set_algorithm(row).unwrap();
             let mut values = input(comm.rank());
             comm.all_reduce(&mut values, Sum).unwrap();
             values

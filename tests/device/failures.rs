@@ -1,19 +1,19 @@
 //! Errors of GPU ranks name who, in what and where; the GPU is good afterwards.
 
-use crate::world::{alone, config, gpu, run};
+use crate::world::{config, gpu, run, run_in_own_process};
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 use unisono::schedule::{Collective, find};
 use unisono::{Communicator, Config, ErrorKind, Sum, UniqueId};
 
-fn impatient() -> Config {
+fn short_timeout() -> Config {
     Config { timeout: Duration::from_millis(400), ..config() }
 }
 
 #[test]
-fn a_rank_that_never_comes_is_named() {
-    let errors = run(3, &impatient(), |comm, stream| {
-        comm.use_algorithm(find(Collective::AllReduce, "ring").unwrap());
+fn missing_rank_is_named() {
+    let errors = run(3, &short_timeout(), |comm, stream| {
+        comm.set_algorithm(find(Collective::AllReduce, "ring").unwrap());
         let mut values = comm.gpu().upload(&[1.0f32; 100]).unwrap();
         if comm.rank() == 1 {
             std::thread::sleep(Duration::from_secs(2));
@@ -43,10 +43,10 @@ fn works() {
 }
 
 #[test]
-fn different_calls_are_a_mismatch_that_names_both() {
+fn call_mismatch_names_both() {
     for algorithm in ["ring", "oneshot"] {
         let errors = run(2, &config(), |comm, stream| {
-            comm.use_algorithm(find(Collective::AllReduce, algorithm).unwrap());
+            comm.set_algorithm(find(Collective::AllReduce, algorithm).unwrap());
             let mut values = comm.gpu().upload(&vec![1.0f32; 100 + comm.rank()]).unwrap();
             comm.all_reduce(&stream, &mut values, Sum).unwrap();
             comm.synchronize(&stream).unwrap_err()
@@ -62,9 +62,9 @@ fn different_calls_are_a_mismatch_that_names_both() {
 }
 
 #[test]
-fn a_failure_leaves_one_record_of_each_rank() {
+fn failure_dumps_one_record_per_rank() {
     let folder = std::env::temp_dir().join(format!("unisono-device-once-{}", std::process::id()));
-    let config = Config { dump: Some(folder.clone()), ..config() };
+    let config = Config { flight_recorder_dir: Some(folder.clone()), ..config() };
     let records = || -> Vec<String> {
         let files = std::fs::read_dir(&folder).into_iter().flatten();
         files.map(|file| std::fs::read_to_string(file.unwrap().path()).unwrap()).collect()
@@ -89,7 +89,7 @@ fn a_failure_leaves_one_record_of_each_rank() {
 }
 
 #[test]
-fn messages_of_other_lengths_name_both() {
+fn message_length_mismatch_names_both() {
     // The shorter is one slot to the byte.
     for (sent, expected) in [(4096, 8192), (8192, 4096), (12, 8)] {
         let errors = run(2, &config(), |comm, stream| {
@@ -104,13 +104,16 @@ fn messages_of_other_lengths_name_both() {
             comm.synchronize(&stream).unwrap_err()
         });
         for error in errors.iter().flatten() {
-            assert!(matches!(error.kind(), ErrorKind::Length { sender: 0, receiver: 1, .. }), "{error}");
+            assert!(
+                matches!(error.kind(), ErrorKind::CountMismatch { sender: 0, receiver: 1, .. }),
+                "{error}"
+            );
         }
     }
 }
 
 #[test]
-fn an_abort_ends_what_is_under_way_on_all_ranks() {
+fn abort_ends_operations_on_all_ranks() {
     let errors = run(2, &config(), |comm, stream| {
         let begun = Instant::now();
         let mut values = comm.gpu().upload(&[1.0f32; 100]).unwrap();
@@ -146,7 +149,7 @@ fn a_process_that_dies_is_named() {
         second.args(["failures::a_process_that_dies_is_named", "--exact"]);
         second.env(MEETING, id.to_string()).spawn().unwrap()
     });
-    let comm = Communicator::join(&id, rank, 2, &config()).unwrap().on(&gpu).unwrap();
+    let comm = Communicator::join(&id, rank, 2, &config()).unwrap().to_device(&gpu).unwrap();
     if second.is_none() {
         std::process::abort();
     }
@@ -154,35 +157,35 @@ fn a_process_that_dies_is_named() {
     let mut values = gpu.alloc::<f32>(100).unwrap();
     let error =
         comm.all_reduce(&stream, &mut values, Sum).and_then(|()| comm.synchronize(&stream)).unwrap_err();
-    assert!(matches!(error.kind(), ErrorKind::PeerLost { peer: 1, .. }), "{error}");
+    assert!(matches!(error.kind(), ErrorKind::PeerFailed { peer: 1, .. }), "{error}");
     assert!(begun.elapsed() < Duration::from_secs(10), "after {:?}", begun.elapsed());
     second.into_iter().for_each(|mut second| drop(second.wait()));
 }
 
 #[test]
-fn misuse_leaves_the_communicator_good() {
+fn invalid_usage_keeps_communicator_usable() {
     run(2, &config(), |comm, stream| {
         let input = comm.gpu().alloc::<f32>(3).unwrap();
         let mut output = comm.gpu().alloc::<f32>(4).unwrap();
         let error = comm.all_gather(&stream, &input, &mut output).unwrap_err();
         assert!(
-            error.is_misuse() && error.to_string().contains("output has length 4, but 6 is needed"),
+            error.is_invalid_usage() && error.to_string().contains("output has length 4, but 6 is needed"),
             "{error}"
         );
-        assert!(comm.broadcast(&stream, &mut output, 2).unwrap_err().is_misuse());
+        assert!(comm.broadcast(&stream, &mut output, 2).unwrap_err().is_invalid_usage());
         comm.all_reduce(&stream, &mut output, Sum).unwrap();
         comm.synchronize(&stream).unwrap();
     });
 }
 
 #[test]
-fn blocks_that_could_not_run_at_once_are_refused() {
+fn blocks_beyond_occupancy_are_refused() {
     let Some(gpu) = gpu() else { return };
-    let comms = Communicator::threads_with(40, &config()).unwrap();
+    let comms = Communicator::local_with(40, &config()).unwrap();
     std::thread::scope(|scope| {
         let gpu = &gpu;
         let threads: Vec<_> =
-            comms.into_iter().map(|comm| scope.spawn(move || comm.on(gpu).map(drop))).collect();
+            comms.into_iter().map(|comm| scope.spawn(move || comm.to_device(gpu).map(drop))).collect();
         for thread in threads {
             let error = thread.join().unwrap().unwrap_err();
             assert!(error.to_string().contains("blocks at once"), "{error}");
@@ -191,17 +194,17 @@ fn blocks_that_could_not_run_at_once_are_refused() {
 }
 
 #[test]
-fn a_kernel_that_does_not_fit_is_named_before_it_is_needed() {
-    if gpu().is_none_or(|gpu| !gpu.is_software()) {
+fn kernel_that_does_not_fit_is_named_early() {
+    if gpu().is_none_or(|gpu| !gpu.is_emulated()) {
         return;
     }
-    if !alone("failures::a_kernel_that_does_not_fit_is_named_before_it_is_needed") {
+    if !run_in_own_process("failures::kernel_that_does_not_fit_is_named_early") {
         return;
     }
-    unisono_cuda::software::set_too_large("schedule_double").unwrap();
+    unisono_cuda::emulator::set_oversized_kernel("schedule_double").unwrap();
     let gpu = gpu().unwrap();
-    for comm in Communicator::threads_with(1, &config()).unwrap() {
-        let error = comm.on(&gpu).map(drop).unwrap_err();
+    for comm in Communicator::local_with(1, &config()).unwrap() {
+        let error = comm.to_device(&gpu).map(drop).unwrap_err();
         assert!(error.to_string().contains("schedule_double do not fit"), "{error}");
     }
 }

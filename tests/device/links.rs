@@ -2,28 +2,28 @@
 
 use crate::world::gpu;
 use std::time::Duration;
-use unisono_transports::p2p::{Arena, Endpoint, Layout, Peer, Sizes};
+use unisono_transports::gpu::{DeviceGeometry, Endpoint, Layout, Peer, PeerMemory};
 
-const SIZES: Sizes = Sizes {
+const SIZES: DeviceGeometry = DeviceGeometry {
     ranks: 2,
     channels: 1,
     slots: 3,
     slot_bytes: 1024,
-    low_bytes: 64,
+    ll_bytes: 64,
     window_bytes: 0,
-    wide_lines: false,
+    ll128: false,
 };
 
 /// Whether each of two ranks gets what the other sends, where rank 0 reaches `theirs` as rank 1's.
-fn tried(arenas: &[Arena; 2], theirs: &Arena) -> [bool; 2] {
+fn link_test(arenas: &[PeerMemory; 2], theirs: &PeerMemory) -> [bool; 2] {
     let [zero, one] = arenas;
     std::thread::scope(|scope| {
         let first = scope.spawn(|| {
-            let reached = [None, Some(zero.reach(&theirs.export().unwrap()).unwrap())];
-            zero.try_links(&reached, LIMIT).unwrap()[1]
+            let reached = [None, Some(zero.map(&theirs.export().unwrap()).unwrap())];
+            zero.test_links(&reached, LIMIT).unwrap()[1]
         });
-        let reached = [Some(one.reach(&zero.export().unwrap()).unwrap()), None];
-        let second = one.try_links(&reached, LIMIT).unwrap()[0];
+        let reached = [Some(one.map(&zero.export().unwrap()).unwrap()), None];
+        let second = one.test_links(&reached, LIMIT).unwrap()[0];
         [first.join().unwrap(), second]
     })
 }
@@ -31,24 +31,25 @@ fn tried(arenas: &[Arena; 2], theirs: &Arena) -> [bool; 2] {
 const LIMIT: Duration = Duration::from_millis(500);
 
 #[test]
-fn a_link_that_leads_elsewhere_is_found() {
+fn misrouted_link_is_detected() {
     let Some(gpu) = gpu() else { return };
     let layout = Layout::new(SIZES).unwrap();
-    let arena = |rank| Arena::new(&gpu, rank, layout).unwrap();
+    let arena = |rank| PeerMemory::new(&gpu, rank, layout).unwrap();
     let arenas = [arena(0), arena(1)];
-    assert_eq!(tried(&arenas, &arenas[1]), [true, true]);
+    assert_eq!(link_test(&arenas, &arenas[1]), [true, true]);
     let arenas = [arena(0), arena(1)];
-    assert!(!tried(&arenas, &arena(1))[1], "what rank 0 sends goes elsewhere");
+    assert!(!link_test(&arenas, &arena(1))[1], "what rank 0 sends goes elsewhere");
 }
 
 #[test]
-fn what_others_do_not_reach_directly_is_nobodys_choice() {
+fn links_unreachable_by_any_rank_are_not_used() {
     let Some(gpu) = gpu() else { return };
     let endpoint = |all_direct| {
-        let [own, other] = [0, 1].map(|rank| Arena::new(&gpu, rank, Layout::new(SIZES).unwrap()).unwrap());
-        let reached = own.reach(&other.export().unwrap()).unwrap();
-        Endpoint::new(own, vec![Peer::Own, Peer::Direct(reached)], all_direct).unwrap()
+        let [own, other] =
+            [0, 1].map(|rank| PeerMemory::new(&gpu, rank, Layout::new(SIZES).unwrap()).unwrap());
+        let reached = own.map(&other.export().unwrap()).unwrap();
+        Endpoint::new(own, vec![Peer::Local, Peer::Direct(reached)], all_direct).unwrap()
     };
-    assert!(endpoint(true).reaches_all());
-    assert!(!endpoint(false).reaches_all(), "ranks that choose differently wait for each other");
+    assert!(endpoint(true).all_peers_direct());
+    assert!(!endpoint(false).all_peers_direct(), "ranks that choose differently wait for each other");
 }

@@ -3,15 +3,15 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod all_to_all;
 mod collectives;
-mod exchanges;
 mod failures;
-mod lending;
 mod links;
-mod messages;
-mod own;
-mod parting;
 mod processes;
-mod rings;
+mod send_recv;
 mod streams;
+mod symmetric_memory;
+mod teardown;
+mod topology;
+mod user_op;
 mod world;

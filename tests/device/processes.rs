@@ -1,6 +1,6 @@
 //! Two processes are two ranks: each opens the memory of the other, or sends by way of the host.
 
-use crate::world::{alone, config, gpu, staged};
+use crate::world::{config, gpu, run_in_own_process, staged_config};
 use std::collections::HashSet;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -17,7 +17,7 @@ fn two_processes_are_two_ranks() {
         return exchange(&id.parse().unwrap(), 1);
     }
     // Addresses are counted, and other tests ask for memory as well.
-    if gpu().is_none() || !alone(TEST) {
+    if gpu().is_none() || !run_in_own_process(TEST) {
         return;
     }
     let id = UniqueId::new(std::net::Ipv4Addr::LOCALHOST.into()).unwrap();
@@ -33,7 +33,7 @@ fn exchange(id: &UniqueId, rank: usize) {
     reduce(&comm, &["ring", "twoshot"]);
     lend(&comm);
     let id = share(&comm);
-    let config = Config { transport: Transport::Tcp, ..staged() };
+    let config = Config { transport: Transport::Tcp, ..staged_config() };
     reduce(&Communicator::join(&id, rank, 2, &config).unwrap(), &["ring"]);
 }
 
@@ -52,27 +52,28 @@ fn share(comm: &Communicator) -> UniqueId {
 /// Each reads and writes the other's buffer where it is.
 fn lend(comm: &Communicator) {
     let (gpu, rank) = (gpu().expect("a compiler"), comm.rank());
-    let comm = comm.on(&gpu).unwrap();
+    let comm = comm.to_device(&gpu).unwrap();
     let stream = gpu.stream().unwrap();
-    let mut values = comm.alloc::<f32>(30_000).unwrap();
+    let mut values = comm.alloc_symmetric::<f32>(30_000).unwrap();
     values.write(&stream, &vec![rank as f32 + 1.0; 30_000]).unwrap();
     for _ in 0..2 {
         comm.all_reduce(&stream, &mut values, Sum).unwrap();
     }
-    assert_eq!(comm.last_algorithm().map(|row| row.name), Some("zerocopy"));
+    assert_eq!(comm.last_algorithm().map(|row| row.name), Some("zero_copy"));
     comm.synchronize(&stream).unwrap();
     assert_eq!(values.to_vec(&stream).unwrap(), vec![6.0; 30_000]);
     drop(values);
-    let addresses: HashSet<u64> = (0..6).map(|_| comm.alloc::<f32>(30_000).unwrap().address()).collect();
+    let addresses: HashSet<u64> =
+        (0..6).map(|_| comm.alloc_symmetric::<f32>(30_000).unwrap().address()).collect();
     assert!(addresses.len() <= 2, "what the other process has closed is lent again: {addresses:?}");
 }
 
 fn reduce(comm: &Communicator, algorithms: &[&str]) {
     let (gpu, rank) = (gpu().expect("a compiler"), comm.rank());
-    let comm = comm.on(&gpu).unwrap();
+    let comm = comm.to_device(&gpu).unwrap();
     let stream = gpu.stream().unwrap();
     for name in algorithms {
-        comm.use_algorithm(find(Collective::AllReduce, name).unwrap());
+        comm.set_algorithm(find(Collective::AllReduce, name).unwrap());
         let mut values = gpu.upload(&vec![rank as f32 + 1.0; 3000]).unwrap();
         comm.all_reduce(&stream, &mut values, Sum).unwrap();
         comm.synchronize(&stream).unwrap();

@@ -1,16 +1,16 @@
 //! Operations and streams: order, graphs, several communicators, several GPUs.
 
-use crate::world::{alone, config, gpu, run, staged};
+use crate::world::{config, gpu, run, run_in_own_process, staged_config};
 use unisono::device::Gpu;
 use unisono::schedule::{Collective, find};
 use unisono::{Communicator, Max, Sum};
-use unisono_cuda::software;
+use unisono_cuda::emulator;
 
 #[test]
 fn a_graph_repeats_an_operation() {
     for name in ["ring", "twoshot"] {
         run(2, &config(), |comm, stream| {
-            comm.use_algorithm(find(Collective::AllReduce, name).unwrap());
+            comm.set_algorithm(find(Collective::AllReduce, name).unwrap());
             let mut values = comm.gpu().upload(&[1.0f32; 2000]).unwrap();
             comm.all_reduce(&stream, &mut values, Sum).unwrap();
             comm.synchronize(&stream).unwrap();
@@ -49,7 +49,7 @@ fn many_operations_are_enqueued_at_once() {
 }
 
 #[test]
-fn a_graph_is_recorded_from_another_stream_than_the_last() {
+fn graph_captures_from_another_stream() {
     run(2, &config(), |comm, stream| {
         let other = comm.gpu().stream().unwrap();
         let mut values = comm.gpu().upload(&[1.0f32; 2000]).unwrap();
@@ -64,7 +64,7 @@ fn a_graph_is_recorded_from_another_stream_than_the_last() {
 
 /// Without that, kernels of both would take each other's messages.
 #[test]
-fn a_graph_takes_its_turn_among_operations_of_other_streams() {
+fn graph_replay_is_ordered_with_other_streams() {
     run(2, &config(), |comm, stream| {
         let other = comm.gpu().stream().unwrap();
         let mut values = comm.gpu().upload(&vec![1i32; 20_000]).unwrap();
@@ -95,14 +95,14 @@ fn operations_follow_each_other_across_streams() {
 }
 
 #[test]
-fn communicators_on_one_gpu_do_not_wait_for_each_other() {
+fn communicators_on_one_gpu_are_independent() {
     let Some(gpu) = gpu() else { return };
-    let [first, second] = [2, 2].map(|ranks| Communicator::threads_with(ranks, &config()).unwrap());
+    let [first, second] = [2, 2].map(|ranks| Communicator::local_with(ranks, &config()).unwrap());
     std::thread::scope(|scope| {
         for (rank, (first, second)) in first.into_iter().zip(second).enumerate() {
             let gpu = &gpu;
             scope.spawn(move || {
-                let comms = [first.on(gpu).unwrap(), second.on(gpu).unwrap()];
+                let comms = [first.to_device(gpu).unwrap(), second.to_device(gpu).unwrap()];
                 let streams = [gpu.stream().unwrap(), gpu.stream().unwrap()];
                 let mut values = [0, 1].map(|_| gpu.upload(&[1i32; 3000]).unwrap());
                 // Each rank in another order.
@@ -120,14 +120,14 @@ fn communicators_on_one_gpu_do_not_wait_for_each_other() {
 
 /// A launch waits for room in its stream's queue, kernels there for messages, and these for the thread that moves them.
 #[test]
-fn messages_move_while_a_launch_waits_for_room() {
-    if gpu().is_none_or(|gpu| !gpu.is_software())
-        || !alone("streams::messages_move_while_a_launch_waits_for_room")
+fn proxy_progresses_while_launch_is_blocked() {
+    if gpu().is_none_or(|gpu| !gpu.is_emulated())
+        || !run_in_own_process("streams::proxy_progresses_while_launch_is_blocked")
     {
         return;
     }
-    software::set_pending(2).unwrap();
-    run(2, &staged(), |comm, stream| {
+    emulator::set_stream_capacity(2).unwrap();
+    run(2, &staged_config(), |comm, stream| {
         let mut values = comm.gpu().upload(&vec![1i64; 5000]).unwrap();
         for _ in 0..20 {
             comm.all_reduce(&stream, &mut values, Sum).unwrap();
@@ -140,26 +140,28 @@ fn messages_move_while_a_launch_waits_for_room() {
 /// One of two GPUs has a driver that does not know lines stored whole, as in a container with an older one. In a process of its
 /// own: the other tests have their GPUs open.
 #[test]
-fn lines_are_such_as_all_gpus_know() {
-    if gpu().is_none_or(|gpu| !gpu.is_software()) || !alone("streams::lines_are_such_as_all_gpus_know") {
+fn ll_width_is_supported_by_all_gpus() {
+    if gpu().is_none_or(|gpu| !gpu.is_emulated())
+        || !run_in_own_process("streams::ll_width_is_supported_by_all_gpus")
+    {
         return;
     }
-    software::set_gpus(2).unwrap();
-    software::set_cuda(12030).unwrap();
+    emulator::set_gpu_count(2).unwrap();
+    emulator::set_cuda_version(12030).unwrap();
     let older = Gpu::open(1).unwrap();
-    software::set_cuda(12040).unwrap();
+    emulator::set_cuda_version(12040).unwrap();
     let gpus = [Gpu::open(0).unwrap(), older];
-    assert_eq!(gpus.each_ref().map(Gpu::has_wide_lines), [true, false]);
+    assert_eq!(gpus.each_ref().map(Gpu::has_ll128), [true, false]);
     for of_ranks in [[0, 0], [0, 1], [1, 0]] {
-        let comms = Communicator::threads_with(2, &config()).unwrap();
+        let comms = Communicator::local_with(2, &config()).unwrap();
         std::thread::scope(|scope| {
             for comm in comms {
                 let gpu = &gpus[of_ranks[comm.rank()]];
                 scope.spawn(move || {
-                    let (comm, stream) = (comm.on(gpu).unwrap(), gpu.stream().unwrap());
-                    assert_eq!(comm.has_wide_lines(), of_ranks == [0, 0]);
+                    let (comm, stream) = (comm.to_device(gpu).unwrap(), gpu.stream().unwrap());
+                    assert_eq!(comm.uses_ll128(), of_ranks == [0, 0]);
                     for name in ["ring", "oneshot"] {
-                        comm.use_algorithm(find(Collective::AllReduce, name).unwrap());
+                        comm.set_algorithm(find(Collective::AllReduce, name).unwrap());
                         let mut values = gpu.upload(&[1.0f32; 100]).unwrap();
                         comm.all_reduce(&stream, &mut values, Sum).unwrap();
                         comm.synchronize(&stream).unwrap();
@@ -172,17 +174,17 @@ fn lines_are_such_as_all_gpus_know() {
 }
 
 #[test]
-fn each_rank_may_have_a_gpu() {
+fn ranks_on_separate_gpus() {
     if gpu().is_none() {
         return;
     }
-    software::set_gpus(2).unwrap();
-    let comms = Communicator::threads_with(2, &config()).unwrap();
+    emulator::set_gpu_count(2).unwrap();
+    let comms = Communicator::local_with(2, &config()).unwrap();
     std::thread::scope(|scope| {
         for comm in comms {
             scope.spawn(move || {
                 let gpu = Gpu::open(comm.rank()).unwrap();
-                let (comm, stream) = (comm.on(&gpu).unwrap(), gpu.stream().unwrap());
+                let (comm, stream) = (comm.to_device(&gpu).unwrap(), gpu.stream().unwrap());
                 let mut values = gpu.upload(&[1i32; 3000]).unwrap();
                 comm.all_reduce(&stream, &mut values, Sum).unwrap();
                 comm.synchronize(&stream).unwrap();

@@ -1,8 +1,8 @@
 //! Worlds of ranks on the software device.
 
 use unisono::device::{DeviceCommunicator, Gpu, Stream};
-use unisono::{Communicator, Config, GpuSizes};
-use unisono_cuda::software::{self, SoftwareError};
+use unisono::{Communicator, Config, DeviceConfig};
+use unisono_cuda::emulator::{self, EmulatorError};
 
 /// A GPU of the software device; none, said aloud, where there is no C++ compiler. With `UNISONO_TEST_GPU` the machine's
 /// first.
@@ -10,9 +10,9 @@ pub(crate) fn gpu() -> Option<Gpu> {
     if std::env::var_os("UNISONO_TEST_GPU").is_some() {
         return Some(Gpu::open(0).unwrap());
     }
-    match software::install() {
+    match emulator::install() {
         Ok(()) => Some(Gpu::open(0).unwrap()),
-        Err(SoftwareError::NoCompiler { program, reason }) => {
+        Err(EmulatorError::NoCompiler { program, reason }) => {
             eprintln!("SKIPPED: needs a C++ compiler: {program}: {reason}");
             None
         }
@@ -22,21 +22,21 @@ pub(crate) fn gpu() -> Option<Gpu> {
 
 /// Small slots, so that small buffers are many pieces.
 pub(crate) fn config() -> Config {
-    let gpu = GpuSizes {
+    let gpu = DeviceConfig {
         channels: 2,
-        slots: 3,
-        slot_bytes: 4096,
+        fifo_depth: 3,
+        fifo_slot_bytes: 4096,
         window_bytes: 64 << 10,
         peer_to_peer: true,
-        wide_lines: true,
+        ll128: true,
     };
     Config { gpu, ..Config::default() }
 }
 
 /// The same with lines as every GPU has them.
-pub(crate) fn narrow() -> Config {
+pub(crate) fn ll_config() -> Config {
     let config = config();
-    Config { gpu: GpuSizes { wide_lines: false, ..config.gpu }, ..config }
+    Config { gpu: DeviceConfig { ll128: false, ..config.gpu }, ..config }
 }
 
 /// Runs `body` on every rank, all of them on one GPU; results by rank.
@@ -46,13 +46,13 @@ pub(crate) fn run<R: Send>(
     body: impl Fn(DeviceCommunicator, Stream) -> R + Sync,
 ) -> Option<Vec<R>> {
     let gpu = gpu()?;
-    let comms = Communicator::threads_with(ranks, config).unwrap();
+    let comms = Communicator::local_with(ranks, config).unwrap();
     std::thread::scope(|scope| {
         let (gpu, body) = (&gpu, &body);
         let rank = |comm: Communicator| {
             scope.spawn(move || {
                 let stream = gpu.stream().unwrap();
-                body(comm.on(gpu).unwrap(), stream)
+                body(comm.to_device(gpu).unwrap(), stream)
             })
         };
         let threads: Vec<_> = comms.into_iter().map(rank).collect();
@@ -61,13 +61,13 @@ pub(crate) fn run<R: Send>(
 }
 
 /// The same, but nothing of a peer is reached: all goes by way of the host.
-pub(crate) fn staged() -> Config {
+pub(crate) fn staged_config() -> Config {
     let config = config();
-    Config { gpu: GpuSizes { peer_to_peer: false, ..config.gpu }, ..config }
+    Config { gpu: DeviceConfig { peer_to_peer: false, ..config.gpu }, ..config }
 }
 
 /// Whether this process runs nothing but `test`; if not, one that does is started and has to succeed.
-pub(crate) fn alone(test: &str) -> bool {
+pub(crate) fn run_in_own_process(test: &str) -> bool {
     if std::env::var_os(ALONE).is_some() {
         return true;
     }

@@ -1,35 +1,40 @@
 //! What the system refuses while ranks meet is an error on both sides that names it, and nothing of the attempt is kept.
 
-use super::part::{kept_alone, say};
-use super::process::{Process, meeting, numbers};
+use super::process::{Process, new_id, numbers};
+use super::worker::{resources_after_acceptor_exit, say};
 use std::process::Command;
 use std::time::{Duration, Instant};
 use unisono::{Communicator, Config, Sum};
 
 /// A rank of two that may be refused something.
-pub(crate) fn join(order: &[&str]) {
+pub(crate) fn run_worker(order: &[&str]) {
     let [id, rank, transport, heap_bytes] = order[..] else { panic!("{order:?}") };
     let transport = transport.parse().expect("a transport");
     let heap_bytes = heap_bytes.parse().expect("bytes");
-    let config = Config { transport, heap_bytes, join_timeout: Duration::from_secs(2), ..Config::default() };
-    let before = kept_alone();
+    let config = Config {
+        transport,
+        symmetric_heap_bytes: heap_bytes,
+        join_timeout: Duration::from_secs(2),
+        ..Config::default()
+    };
+    let before = resources_after_acceptor_exit();
     let met = Communicator::join(&id.parse().expect("an id"), rank.parse().expect("a rank"), 2, &config);
     say(match met.and_then(|comm| comm.all_reduce(&mut vec![1.0f32; 5000], Sum)) {
         Ok(()) => "fine".to_owned(),
         Err(error) => format!("failed {error}"),
     });
-    say(format!("kept {before} {}", kept_alone()));
+    say(format!("kept {before} {}", resources_after_acceptor_exit()));
 }
 
 /// What the free and the limited of two ranks say when they meet; what they keep is what they had.
 fn meet([free, limited]: [&mut Process; 2], transport: &str, heap_bytes: usize) -> [String; 2] {
-    let (id, begun) = (meeting(), Instant::now());
+    let (id, begun) = (new_id(), Instant::now());
     free.order(&format!("{id} 0 {transport} {heap_bytes}"));
     limited.order(&format!("{id} 1 {transport} {heap_bytes}"));
-    let said = [&*free, &*limited].map(Process::hear);
+    let said = [&*free, &*limited].map(Process::read_line);
     assert!(begun.elapsed() < Duration::from_secs(5), "{transport}: {said:?} after {:?}", begun.elapsed());
     for (process, said) in [&*free, &*limited].into_iter().zip(&said) {
-        let kept = numbers(&process.hear_of("kept"));
+        let kept = numbers(&process.read_until("kept"));
         assert_eq!(kept[..2], kept[3..5], "{transport}, after `{said}`: descriptors, threads");
     }
     said
@@ -48,7 +53,7 @@ const HEAP_BYTES: usize = 64 << 30;
 const HEAP_BYTES_SMALL: usize = 1 << 20;
 
 #[test]
-fn whichever_descriptor_is_one_too_many_is_named_and_none_is_kept() {
+fn fd_limit_is_named_without_leaks() {
     for transport in ["shm", "tcp"] {
         let [mut free, mut limited] = two();
         let mut refused = 0;
@@ -70,12 +75,12 @@ fn whichever_descriptor_is_one_too_many_is_named_and_none_is_kept() {
 }
 
 #[test]
-fn memory_that_cannot_be_mapped_or_is_too_long_a_file_says_what_helps() {
+fn memory_limit_error_names_remedy() {
     for (most, remedy) in [("--as=8589934592", "ulimit -v"), ("--fsize=1073741824", "ulimit -f")] {
         let [mut free, mut limited] = two();
         limit(&limited, most);
         let [told, why] = meet([&mut free, &mut limited], "shm", HEAP_BYTES);
-        assert!(why.contains(remedy) && why.contains("UNISONO_HEAP_BYTES"), "{most}: {why}");
+        assert!(why.contains(remedy) && why.contains("UNISONO_SYMMETRIC_HEAP_BYTES"), "{most}: {why}");
         assert!(told.contains("rank 1"), "{most}: {told}");
         // It does help.
         assert_eq!(meet([&mut free, &mut limited], "shm", HEAP_BYTES_SMALL), ["fine", "fine"], "{most}");
@@ -83,7 +88,7 @@ fn memory_that_cannot_be_mapped_or_is_too_long_a_file_says_what_helps() {
 }
 
 #[test]
-fn a_thread_that_cannot_be_had_is_named() {
+fn thread_limit_is_named() {
     let nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "prlimit", "--nproc=1:1"];
     let own = std::env::current_exe().expect("this test");
     let try_out = Command::new(nobody[0]).args(&nobody[1..]).args(["test", "-x"]).arg(own).status();

@@ -6,18 +6,18 @@
 #[path = "../support/mod.rs"]
 mod support;
 
-mod endings;
-mod killed;
-mod kills;
+mod exits;
+mod faulty_connection;
+mod grow;
+mod kill_and_shrink;
+mod kill_random;
 mod limits;
 mod network;
-mod part;
 mod process;
-mod proxied;
 mod proxy;
-mod rejoin;
 mod soak;
 mod stopped;
+mod worker;
 
 /// How much later than it should something may be noticed here, and how much where no test beside it keeps the cores busy.
 fn lateness() -> f64 {

@@ -1,8 +1,8 @@
 //! Networks that are cut without a word to anybody, between two namespaces of this host.
 
 use super::lateness;
-use super::part::{micros, order, say};
 use super::process::Process;
+use super::worker::{micros, next_order, say};
 use std::process::Command;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -46,9 +46,9 @@ impl Network {
         let at = |name: &String| Process::start_by(&["ip", "netns", "exec", name], "remote");
         let mut ranks = self.names.each_ref().map(at);
         ranks[0].order(&format!("listen {} {what}", ADDRESSES[0]));
-        let id = ranks[0].hear();
+        let id = ranks[0].read_line();
         ranks[1].order(&format!("dial {id} {what}"));
-        ranks.iter().for_each(|rank| assert_eq!(rank.hear(), "there"));
+        ranks.iter().for_each(|rank| assert_eq!(rank.read_line(), "there"));
         ranks
     }
 
@@ -57,20 +57,20 @@ impl Network {
     }
 
     /// Three ranks that have met, two of them at the near end; those at each end bear silence for so long.
-    fn three(&self, bear: [Duration; 2]) -> [Process; 3] {
+    fn three_ranks(&self, bear: [Duration; 2]) -> [Process; 3] {
         let ends = [0, 0, 1];
         let mut ranks =
             ends.map(|end: usize| Process::start_by(&["ip", "netns", "exec", &self.names[end]], "parted"));
         let millis = ends.map(|end| bear[end].as_millis());
         ranks[0].order(&format!("{} 0 {}", ADDRESSES[0], millis[0]));
-        let id = ranks[0].hear();
+        let id = ranks[0].read_line();
         (1..3).for_each(|rank| ranks[rank].order(&format!("{id} {rank} {}", millis[rank])));
-        ranks.iter().for_each(|rank| assert_eq!(rank.hear(), "there"));
+        ranks.iter().for_each(|rank| assert_eq!(rank.read_line(), "there"));
         ranks
     }
 
     /// What the near end sends goes nowhere; the cable and the other way are sound.
-    fn swallow(&self) {
+    fn drop_packets(&self) {
         assert!(ip(&format!("-n {} route add blackhole {}/32", self.names[0], ADDRESSES[1])));
     }
 
@@ -89,7 +89,7 @@ impl Drop for Network {
 }
 
 /// A rank of two on different networks; it works until that fails, and tries to go on.
-pub(crate) fn talk(order: &[&str]) {
+pub(crate) fn run_worker(order: &[&str]) {
     let [role, place, what] = order[..] else { panic!("{order:?}") };
     let (id, rank): (UniqueId, _) = match role {
         "listen" => (UniqueId::new(place.parse().expect("an address")).expect("an id"), 0),
@@ -124,7 +124,7 @@ pub(crate) fn talk(order: &[&str]) {
 }
 
 /// A rank of three; it works until that fails, and goes on with those that are left, if it may, until it is told to end.
-pub(crate) fn part(words: &[&str]) {
+pub(crate) fn run_partitioned(words: &[&str]) {
     let [place, rank, millis] = words[..] else { panic!("{words:?}") };
     let (rank, millis) = (rank.parse().expect("a rank"), millis.parse().expect("milliseconds"));
     let id: UniqueId = match rank {
@@ -154,13 +154,13 @@ pub(crate) fn part(words: &[&str]) {
         Err(error) => return say(format!("refused {error}")),
     }
     say(format!("on with {}", sum(&comm).expect("those that are left are sound")));
-    assert_eq!(order().as_deref(), Some("enough"));
+    assert_eq!(next_order().as_deref(), Some("enough"));
 }
 
 /// What both ranks say of a cut: when, how long the operation had taken, and why, which names the other one.
 fn failures(ranks: &[Process; 2], cut: u64) -> Vec<(f64, f64, String)> {
     let failure = |(rank, process): (usize, &Process)| {
-        let line = process.hear_of("failed");
+        let line = process.read_until("failed");
         let words: Vec<&str> = line.splitn(3, ' ').collect();
         let [when, took] = [0, 1].map(|at: usize| words[at].parse::<u64>().expect("a time"));
         assert!(words[2].contains(&format!("rank {}", 1 - rank)), "rank {rank}: {line}");
@@ -177,29 +177,29 @@ fn assert_in_time(failures: &[(f64, f64, String)]) {
 }
 
 #[test]
-fn a_cable_that_is_pulled_ends_both_in_time_and_neither_goes_on_alone() {
+fn link_down_fails_both_ranks_in_time() {
     let Some(network) = Network::make("p") else { return };
     let ranks = network.ranks("summing");
     let cut = micros();
     network.pull_cable();
     assert_in_time(&failures(&ranks, cut));
     for rank in &ranks {
-        let refused = rank.hear();
+        let refused = rank.read_line();
         assert!(refused.starts_with("refused"), "half of two ranks goes on: {refused}");
     }
 }
 
 #[test]
-fn a_rank_that_only_receives_notices_a_way_that_leads_nowhere() {
+fn receiver_detects_blackhole() {
     let Some(network) = Network::make("r") else { return };
     let ranks = network.ranks("receiving");
     let cut = micros();
-    network.swallow();
+    network.drop_packets();
     assert_in_time(&failures(&ranks, cut));
 }
 
 #[test]
-fn what_was_cut_while_ranks_computed_is_known_at_once() {
+fn partition_during_compute_is_known_at_once() {
     let Some(network) = Network::make("c") else { return };
     let ranks = network.ranks("computing");
     network.pull_cable();
@@ -210,21 +210,21 @@ fn what_was_cut_while_ranks_computed_is_known_at_once() {
 }
 
 #[test]
-fn who_is_reset_by_ranks_that_gave_it_up_does_not_take_them_for_dead() {
+fn reset_by_survivors_is_not_reported_as_death() {
     let Some(network) = Network::make("h") else { return };
-    let mut ranks = network.three([Duration::from_secs(1), Duration::from_secs(10)]);
-    network.swallow();
+    let mut ranks = network.three_ranks([Duration::from_secs(1), Duration::from_secs(10)]);
+    network.drop_packets();
     for rank in [0, 1] {
-        assert_eq!(ranks[rank].hear_of("on with"), "2", "two of three go on without the third");
+        assert_eq!(ranks[rank].read_until("on with"), "2", "two of three go on without the third");
     }
     // Those two know nothing of their connections with the third any more, and it hears that now.
     network.heal();
-    let failed = ranks[2].hear_of("failed");
+    let failed = ranks[2].read_until("failed");
     assert!(
         failed.contains("its connection was reset, and nothing shows that its process ended"),
         "{failed}"
     );
-    let ended = ranks[2].hear();
+    let ended = ranks[2].read_line();
     assert!(ended.starts_with("refused"), "there are two groups: {ended}");
     (0..2).for_each(|rank| ranks[rank].order("enough"));
 }

@@ -10,7 +10,7 @@ use unisono::UniqueId;
 /// A process that plays a part; it ends with this value.
 pub(crate) struct Process {
     child: Child,
-    orders: ChildStdin,
+    stdin: ChildStdin,
     lines: Receiver<String>,
 }
 
@@ -23,7 +23,8 @@ impl Process {
     /// Starts one by a command before it, such as one that gives it another network.
     pub(crate) fn start_by(before: &[&str], part: &str) -> Self {
         let own = std::env::current_exe().expect("this test");
-        let own = [own.to_str().expect("a name in letters"), "--exact", "--nocapture", "part::takes_part"];
+        let own =
+            [own.to_str().expect("a name in letters"), "--exact", "--nocapture", "worker::worker_entry"];
         let words: Vec<&str> = before.iter().copied().chain(own).collect();
         let mut command = Command::new(words[0]);
         let mut child = command
@@ -44,29 +45,29 @@ impl Process {
                 .filter_map(|line| Some(line.split_once("> ")?.1.to_owned()));
             told.for_each(|line| drop(said.send(line)));
         });
-        Self { orders: child.stdin.take().expect("piped"), child, lines }
+        Self { stdin: child.stdin.take().expect("piped"), child, lines }
     }
 
     /// Tells it what to do.
     pub(crate) fn order(&mut self, order: &str) {
-        writeln!(self.orders, "{order}").expect("it listens");
+        writeln!(self.stdin, "{order}").expect("it listens");
     }
 
     /// The next line that it says.
-    pub(crate) fn hear(&self) -> String {
-        self.hear_within(PATIENCE)
+    pub(crate) fn read_line(&self) -> String {
+        self.read_line_within(TIMEOUT)
     }
 
     /// The same, if it takes no longer.
-    pub(crate) fn hear_within(&self, patience: Duration) -> String {
+    pub(crate) fn read_line_within(&self, patience: Duration) -> String {
         self.lines.recv_timeout(patience).expect("it says something in time")
     }
 
     /// The rest of the next line that begins with `word`; others before it are left out.
-    pub(crate) fn hear_of(&self, word: &str) -> String {
+    pub(crate) fn read_until(&self, word: &str) -> String {
         let begun = Instant::now();
-        while begun.elapsed() < PATIENCE {
-            if let Some(rest) = self.hear().strip_prefix(word) {
+        while begun.elapsed() < TIMEOUT {
+            if let Some(rest) = self.read_line().strip_prefix(word) {
                 return rest.trim().to_owned();
             }
         }
@@ -99,10 +100,10 @@ impl Drop for Process {
 }
 
 /// Longer than anything takes that ends at all.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Where the ranks of a new world meet.
-pub(crate) fn meeting() -> UniqueId {
+pub(crate) fn new_id() -> UniqueId {
     UniqueId::new(IpAddr::V4(Ipv4Addr::LOCALHOST)).expect("an id")
 }
 

@@ -1,11 +1,11 @@
 //! Mixed collectives for as long as one likes, by `scripts/soak`: every result is right, nothing grows, nothing gets slower.
 
-use super::kills::verified;
-use super::part::{kept, say};
-use super::process::{Process, assert_flat, meeting, numbers};
+use super::kill_random::run_verified;
+use super::process::{Process, assert_flat, new_id, numbers};
+use super::worker::{resources, say};
 use std::time::{Duration, Instant};
 use unisono::{Communicator, Config};
-use unisono_transports::sim::Random;
+use unisono_transports::sim::Rng;
 
 const RANKS: usize = 8;
 /// Operations of a round, the same ones in every round.
@@ -14,7 +14,7 @@ const OPERATIONS: usize = 60;
 const PARTS: usize = 10;
 
 /// A rank that works for so many seconds.
-pub(crate) fn run(order: &[&str]) {
+pub(crate) fn run_worker(order: &[&str]) {
     let [id, rank, transport, seconds] = order[..] else { panic!("{order:?}") };
     let config = Config { transport: transport.parse().expect("a transport"), ..Config::default() };
     let rank = rank.parse().expect("a rank");
@@ -24,20 +24,20 @@ pub(crate) fn run(order: &[&str]) {
         let (begun, mut rounds) = (Instant::now(), 0);
         let mut goes_on = [1u8];
         while goes_on == [1] {
-            let mut random = Random::new(1, 0);
-            (0..OPERATIONS).for_each(|_| verified(&comm, &mut random).expect("nothing fails"));
+            let mut random = Rng::new(1, 0);
+            (0..OPERATIONS).for_each(|_| run_verified(&comm, &mut random).expect("nothing fails"));
             rounds += 1;
             // The first rank has the clock.
             goes_on = [u8::from(begun.elapsed() < part)];
             comm.broadcast(&mut goes_on, 0).expect("nothing fails");
         }
         let milli = (1e3 * f64::from(rounds) / begun.elapsed().as_secs_f64()) as u64;
-        say(format!("part {number} {milli} {}", kept()));
+        say(format!("part {number} {milli} {}", resources()));
     }
 }
 
 fn soak(transport: &str, seconds: u64) {
-    let id = meeting();
+    let id = new_id();
     let mut ranks: Vec<Process> = (0..RANKS).map(|_| Process::start("runner")).collect();
     for (rank, process) in ranks.iter_mut().enumerate() {
         process.order(&format!("{id} {rank} {transport} {seconds}"));
@@ -45,7 +45,7 @@ fn soak(transport: &str, seconds: u64) {
     let mut parts: Vec<Vec<Vec<usize>>> = Vec::new();
     for part in 0..PARTS {
         let said = |process: &Process| {
-            let line = process.hear_within(Duration::from_secs(60 + seconds));
+            let line = process.read_line_within(Duration::from_secs(60 + seconds));
             numbers(line.strip_prefix("part").unwrap_or_else(|| panic!("{line}")))
         };
         let said: Vec<Vec<usize>> = ranks.iter().map(said).collect();
@@ -65,7 +65,7 @@ fn soak(transport: &str, seconds: u64) {
 }
 
 #[test]
-fn nothing_drifts() {
+fn resources_and_throughput_stay_flat() {
     let Ok(seconds) = std::env::var("TEST_SOAK_SECONDS") else { return };
     let seconds: u64 = seconds.parse().expect("seconds");
     ["shm", "tcp"].iter().for_each(|transport| soak(transport, seconds / 2));

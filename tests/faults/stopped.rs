@@ -2,8 +2,8 @@
 //! it; when it runs again, it is told so and harms nobody.
 
 use super::lateness;
-use super::part::{micros, say};
-use super::process::{Process, meeting};
+use super::process::{Process, new_id};
+use super::worker::{micros, say};
 use std::thread::sleep;
 use std::time::Duration;
 use unisono::{Communicator, Config, Sum};
@@ -13,7 +13,7 @@ const TIMEOUT: Duration = Duration::from_secs(2);
 const ROUNDS: usize = 200;
 
 /// A rank that sums until that fails, and then with those that are left.
-pub(crate) fn wait(order: &[&str]) {
+pub(crate) fn run_worker(order: &[&str]) {
     let [id, rank, transport] = order[..] else { panic!("{order:?}") };
     let transport = transport.parse().expect("a transport");
     let config = Config { transport, timeout: TIMEOUT, ..Config::default() };
@@ -37,7 +37,7 @@ pub(crate) fn wait(order: &[&str]) {
                 assert_eq!(sum(&left).expect("those that are left are sound"), 4.0);
                 sleep(Duration::from_millis(5));
             }
-            say(format!("through {} {}", left.rank(), left.ranks()));
+            say(format!("through {} {}", left.rank(), left.size()));
         }
         Err(error) => say(format!("refused {error}")),
     }
@@ -45,19 +45,19 @@ pub(crate) fn wait(order: &[&str]) {
 
 /// What a process says of its failure, and how long after `since` it failed, in seconds.
 fn failure(process: &Process, since: u64) -> (f64, String) {
-    let line = process.hear_of("failed");
+    let line = process.read_until("failed");
     let (when, what) = line.split_once(' ').expect("when and what");
     let when: u64 = when.parse().expect("a time");
     (when.saturating_sub(since) as f64 / 1e6, what.to_owned())
 }
 
 fn stop_one(transport: &str) {
-    let id = meeting();
+    let id = new_id();
     let mut ranks = [0; RANKS].map(|_| Process::start("patient"));
     for (rank, process) in ranks.iter_mut().enumerate() {
         process.order(&format!("{id} {rank} {transport}"));
     }
-    ranks.iter().for_each(|process| assert_eq!(process.hear(), "there"));
+    ranks.iter().for_each(|process| assert_eq!(process.read_line(), "there"));
     sleep(Duration::from_millis(100));
     let stopped = micros();
     ranks[1].signal("-STOP");
@@ -70,7 +70,7 @@ fn stop_one(transport: &str) {
         );
         assert!(what.contains("waiting for rank 1"), "{transport}: {what}");
     }
-    [0, 2].iter().for_each(|&rank| assert_eq!(ranks[rank].hear(), "shrunk", "{transport}"));
+    [0, 2].iter().for_each(|&rank| assert_eq!(ranks[rank].read_line(), "shrunk", "{transport}"));
     let going = micros();
     ranks[1].signal("-CONT");
     let (after, what) = failure(&ranks[1], going);
@@ -79,16 +79,16 @@ fn stop_one(transport: &str) {
         what.contains("have gone on without this one") || what.contains("aborted"),
         "{transport}: {what}"
     );
-    assert!(ranks[1].hear_of("refused").contains("have gone on without this one"), "{transport}");
-    assert_eq!([0, 2].map(|rank| ranks[rank].hear()), ["through 0 2", "through 1 2"], "{transport}");
+    assert!(ranks[1].read_until("refused").contains("have gone on without this one"), "{transport}");
+    assert_eq!([0, 2].map(|rank| ranks[rank].read_line()), ["through 0 2", "through 1 2"], "{transport}");
 }
 
 #[test]
-fn a_rank_stopped_over_shared_memory_is_left_behind_in_time() {
+fn stopped_rank_over_shm_is_excluded_in_time() {
     stop_one("shm");
 }
 
 #[test]
-fn a_rank_stopped_over_tcp_is_left_behind_in_time() {
+fn stopped_rank_over_tcp_is_excluded_in_time() {
     stop_one("tcp");
 }

@@ -4,8 +4,8 @@
 
 use std::fmt::Debug;
 use std::net::{IpAddr, Ipv4Addr};
-use unisono::schedule::{Collective, Reach};
-use unisono::{Communicator, Config, Element, Op, Reduction, Scalar, Transport, UniqueId};
+use unisono::schedule::{Collective, PeerAccess};
+use unisono::{Communicator, Config, Element, ReduceKind, ReduceOp, Scalar, Transport, UniqueId};
 
 /// How the ranks of a test reach each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,14 +37,14 @@ impl World {
     }
 
     /// What ranks reach of each other with ordinary buffers.
-    pub(crate) fn reach(self) -> Reach {
-        if matches!(self, World::Tcp | World::Encrypted) { Reach::Messages } else { Reach::Windows }
+    pub(crate) fn peer_access(self) -> PeerAccess {
+        if matches!(self, World::Tcp | World::Encrypted) { PeerAccess::TwoSided } else { PeerAccess::Window }
     }
 
     /// The communicators of a fresh world, by rank.
     pub(crate) fn communicators(self, ranks: usize, config: &Config) -> Vec<Communicator> {
         let transport = match self {
-            World::Threads => return Communicator::threads_with(ranks, config).expect("threads"),
+            World::Threads => return Communicator::local_with(ranks, config).expect("threads"),
             World::Shm => Transport::Shm,
             World::Tcp | World::Encrypted => Transport::Tcp,
         };
@@ -61,14 +61,14 @@ impl World {
 }
 
 /// What `rank` contributes at `index`: small enough that every reduction is exact in every type and order.
-pub(crate) fn contribution(op: Option<Op>, ranks: usize, rank: usize, index: usize) -> f64 {
+pub(crate) fn contribution(op: Option<ReduceKind>, ranks: usize, rank: usize, index: usize) -> f64 {
     let turn = (index + rank) % ranks;
     match op {
-        Some(Op::Prod) if turn < 3 => 2.0,
-        Some(Op::Prod) => 1.0,
-        Some(Op::Min | Op::Max) => ((index * 5 + rank * 7) % 13) as f64,
+        Some(ReduceKind::Prod) if turn < 3 => 2.0,
+        Some(ReduceKind::Prod) => 1.0,
+        Some(ReduceKind::Min | ReduceKind::Max) => ((index * 5 + rank * 7) % 13) as f64,
         // Two ranks contribute, so that even eight bits hold the sum.
-        Some(Op::Avg) if turn < 2 => ranks as f64,
+        Some(ReduceKind::Avg) if turn < 2 => ranks as f64,
         Some(_) if turn < 2 => 1.0 + ((index / 3 + rank) % 3) as f64,
         Some(_) => 0.0,
         None => ((index * 3 + rank * 11) % 16) as f64,
@@ -81,28 +81,28 @@ pub(crate) fn factor(rank: usize) -> f64 {
 }
 
 /// The reduction of `op` as `rank` gives it.
-pub(crate) fn reduction(op: Op, is_float: bool, rank: usize) -> Reduction {
+pub(crate) fn reduction(op: ReduceKind, is_float: bool, rank: usize) -> ReduceOp {
     match op {
-        Op::Sum => Reduction::Sum,
-        Op::Prod => Reduction::Prod,
-        Op::Min => Reduction::Min,
-        Op::Max => Reduction::Max,
-        Op::Avg => Reduction::Avg,
-        Op::PreMulSum if is_float => Reduction::PreMulSum(Scalar::Float(factor(rank))),
-        Op::PreMulSum => Reduction::PreMulSum(Scalar::Int(factor(rank) as i64)),
+        ReduceKind::Sum => ReduceOp::Sum,
+        ReduceKind::Prod => ReduceOp::Prod,
+        ReduceKind::Min => ReduceOp::Min,
+        ReduceKind::Max => ReduceOp::Max,
+        ReduceKind::Avg => ReduceOp::Avg,
+        ReduceKind::PreMulSum if is_float => ReduceOp::PreMulSum(Scalar::Float(factor(rank))),
+        ReduceKind::PreMulSum => ReduceOp::PreMulSum(Scalar::Int(factor(rank) as i64)),
     }
 }
 
 /// The reduced value at `index`.
-pub(crate) fn reduced(op: Op, ranks: usize, index: usize) -> f64 {
+pub(crate) fn reduced(op: ReduceKind, ranks: usize, index: usize) -> f64 {
     let all = (0..ranks).map(|rank| (rank, contribution(Some(op), ranks, rank, index)));
     match op {
-        Op::Sum => all.map(|(_, value)| value).sum(),
-        Op::Prod => all.map(|(_, value)| value).product(),
-        Op::Min => all.map(|(_, value)| value).fold(f64::INFINITY, f64::min),
-        Op::Max => all.map(|(_, value)| value).fold(f64::NEG_INFINITY, f64::max),
-        Op::Avg => all.map(|(_, value)| value).sum::<f64>() / ranks as f64,
-        Op::PreMulSum => all.map(|(rank, value)| value * factor(rank)).sum(),
+        ReduceKind::Sum => all.map(|(_, value)| value).sum(),
+        ReduceKind::Prod => all.map(|(_, value)| value).product(),
+        ReduceKind::Min => all.map(|(_, value)| value).fold(f64::INFINITY, f64::min),
+        ReduceKind::Max => all.map(|(_, value)| value).fold(f64::NEG_INFINITY, f64::max),
+        ReduceKind::Avg => all.map(|(_, value)| value).sum::<f64>() / ranks as f64,
+        ReduceKind::PreMulSum => all.map(|(rank, value)| value * factor(rank)).sum(),
     }
 }
 
@@ -110,14 +110,14 @@ pub(crate) fn reduced(op: Op, ranks: usize, index: usize) -> f64 {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Case {
     pub(crate) collective: Collective,
-    pub(crate) op: Op,
+    pub(crate) op: ReduceKind,
     pub(crate) root: usize,
     pub(crate) count: usize,
     pub(crate) in_place: bool,
 }
 
 /// What `rank` gives in `case`, and what it must get.
-pub(crate) fn material<T: Element>(case: Case, ranks: usize, rank: usize) -> (Vec<T>, Vec<f64>) {
+pub(crate) fn input_and_expected<T: Element>(case: Case, ranks: usize, rank: usize) -> (Vec<T>, Vec<f64>) {
     let Case { collective, root, count, .. } = case;
     let (input_shares, output_shares) = collective.shares(ranks, root, rank);
     let op = collective.reduces().then_some(case.op);
@@ -128,8 +128,8 @@ pub(crate) fn material<T: Element>(case: Case, ranks: usize, rank: usize) -> (Ve
 
 /// Calls the collective of `case` and compares every element of the result, guard elements included.
 pub(crate) fn exercise<T: Element + Debug>(comm: &Communicator, case: Case) {
-    let (rank, ranks) = (comm.rank(), comm.ranks());
-    let (input, expected) = material::<T>(case, ranks, rank);
+    let (rank, ranks) = (comm.rank(), comm.size());
+    let (input, expected) = input_and_expected::<T>(case, ranks, rank);
     let poison = T::from_f64(5.0);
     let mut buffer = vec![poison; expected.len().max(input.len()) + 2 * GUARD];
     let inner = GUARD..buffer.len() - GUARD;

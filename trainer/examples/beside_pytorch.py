@@ -30,15 +30,15 @@ def torch_worker(kind, layers, steps):
     if kind == "ddp":
         torch.distributed.init_process_group("gloo")
         module = torch.nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True)
-    optimiser = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
     inputs, targets = batch()
     for _ in sys.stdin:
         begun = time.perf_counter()
         for _ in range(steps):
-            optimiser.zero_grad(set_to_none=kind != "ddp")
+            optimizer.zero_grad(set_to_none=kind != "ddp")
             loss = module(inputs, targets)
             loss.backward()
-            optimiser.step()
+            optimizer.step()
         print((time.perf_counter() - begun) * 1e3 / steps, loss.item(), flush=True)
 
 

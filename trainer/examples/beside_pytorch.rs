@@ -7,14 +7,14 @@ use std::io::{BufRead, Write};
 use std::sync::Arc;
 use std::time::Instant;
 use unisono::Communicator;
-use unisono_trainer::memory::Memory;
+use unisono_trainer::allocator::Allocator;
 use unisono_trainer::models::{Batch, Gpt, GptConfig, Model};
-use unisono_trainer::optim::{AdamW, Optimiser, Span, Step};
-use unisono_trainer::parallel::{Parallel, Replicated, Settings, Team};
+use unisono_trainer::optim::{AdamW, Optimizer, ParamSlice, Step};
+use unisono_trainer::parallel::{DataParallel, ProcessGroups, Replicated, Settings};
 use unisono_trainer::parameter::{Inventory, ParameterId, Registry};
 use unisono_trainer::pass::{Pass, Seeds};
-use unisono_trainer::split::Split;
-use unisono_trainer::strategy::{Local, Strategy};
+use unisono_trainer::strategy::{LocalStrategy, Strategy};
+use unisono_trainer::tensor_parallel::TensorParallel;
 
 const VOCABULARY: usize = 2048;
 const SEQUENCE: usize = 128;
@@ -29,7 +29,7 @@ trait Contestant {
 
 /// Whole buffers, and a loop over them.
 struct ByHand {
-    strategy: Local,
+    strategy: LocalStrategy,
     moments: Vec<[Vec<f32>; 2]>,
 }
 
@@ -37,8 +37,8 @@ impl Contestant for ByHand {
     fn step(&mut self, number: u64, both_ways: &dyn Fn(&mut dyn Strategy) -> Result<f32>) -> Result<f32> {
         let loss = both_ways(&mut self.strategy)?;
         for (id, [first, second]) in self.moments.iter_mut().enumerate() {
-            let (weights, gradient) = self.strategy.both_mut(ParameterId(id));
-            let span = Span { weights, gradient, moments: &mut [first, second], decays: true };
+            let (weights, gradient) = self.strategy.weights_mut_and_gradient(ParameterId(id));
+            let span = ParamSlice { weights, gradient, moments: &mut [first, second], weight_decay: true };
             AdamW::default().update(span, &step(number));
         }
         self.strategy.zero_gradients();
@@ -48,36 +48,41 @@ impl Contestant for ByHand {
 
 impl Contestant for Replicated {
     fn step(&mut self, number: u64, both_ways: &dyn Fn(&mut dyn Strategy) -> Result<f32>) -> Result<f32> {
-        self.begin(true)?;
+        self.begin_pass(true)?;
         let loss = both_ways(self)?;
-        self.finish()?;
-        self.update(&AdamW::default(), &step(number))?;
+        self.finish_backward()?;
+        self.optimizer_step(&AdamW::default(), &step(number))?;
         Ok(loss)
     }
 }
 
 fn step(number: u64) -> Step {
-    Step { number, rate: 1e-4, factor: 1.0 }
+    Step { number, lr: 1e-4, grad_scale: 1.0 }
 }
 
-fn contestant(kind: &str, inventory: Inventory, memory: &Memory) -> Result<Box<dyn Contestant>> {
+fn contestant(kind: &str, inventory: Inventory, memory: &Allocator) -> Result<Box<dyn Contestant>> {
     if kind == "local" {
         let moments = inventory.parameters.iter().map(|p| [vec![0.0; p.count()], vec![0.0; p.count()]]);
         let moments = moments.collect();
-        return Ok(Box::new(ByHand { strategy: Local::new(inventory, memory, 0), moments }));
+        return Ok(Box::new(ByHand { strategy: LocalStrategy::new(inventory, memory, 0), moments }));
     }
     let group = if kind == "alone" { None } else { Some(Communicator::from_env()?) };
-    Ok(Box::new(Replicated::new(&Arc::new(inventory), Team::of_data(group), &Settings::default(), memory)?))
+    Ok(Box::new(Replicated::new(
+        &Arc::new(inventory),
+        ProcessGroups::data_only(group),
+        &Settings::default(),
+        memory,
+    )?))
 }
 
 fn main() -> Result<()> {
     let arguments: Vec<_> = std::env::args().collect();
     let [_, kind, layers, steps] = &arguments[..] else { return Err("KIND LAYERS STEPS".into()) };
-    let (mut registry, memory) = (Registry::default(), Memory::default());
+    let (mut registry, memory) = (Registry::default(), Allocator::default());
     let model = Gpt::new(
         &mut registry,
         GptConfig::new(VOCABULARY, SEQUENCE, 256, 4, layers.parse()?),
-        Split::default(),
+        TensorParallel::default(),
     )?;
     let mut contestant = contestant(kind, registry.finish(), &memory)?;
     let tokens: Vec<u32> = (0..=SEQUENCES * SEQUENCE).map(|at| (at * at % VOCABULARY) as u32).collect();

@@ -9,14 +9,14 @@ mod common;
 use common::{Result, agreed_weights, median, on_ranks, slow};
 use std::sync::Arc;
 use std::time::Instant;
-use unisono::{Avg, Communicator, Config, Order};
-use unisono_trainer::memory::Memory;
+use unisono::{Avg, Communicator, Config, ReductionOrder};
+use unisono_trainer::allocator::Allocator;
 use unisono_trainer::models::{Batch, Gpt, GptConfig, Model};
 use unisono_trainer::optim::{AdamW, Step};
-use unisono_trainer::parallel::{Form, Parallel, Replicated, Settings, Team};
+use unisono_trainer::parallel::{DataParallel, GradReduction, ProcessGroups, Replicated, Settings};
 use unisono_trainer::parameter::Registry;
 use unisono_trainer::pass::{Pass, Seeds};
-use unisono_trainer::split::Split;
+use unisono_trainer::tensor_parallel::TensorParallel;
 
 const VOCABULARY: usize = 128;
 const SEQUENCE: usize = 64;
@@ -34,11 +34,11 @@ struct Outcome {
 }
 
 fn main() -> Result<()> {
-    let config = Config { order: Order::Ranks, ..Config::default() };
+    let config = Config { reduction_order: ReductionOrder::RankOrder, ..Config::default() };
     let mut naive: Option<Outcome> = None;
     println!("| form | last loss | weights of both ranks | step, ms | waited, ms | tokens/s |");
     println!("|---|--:|---|--:|--:|--:|");
-    for form in [Form::Naive, Form::Overlapped, Form::Bucketed] {
+    for form in [GradReduction::Naive, GradReduction::Overlapped, GradReduction::Bucketed] {
         let groups = slow::groups(0.0, SECONDS_PER_BYTE, &config)?;
         let outcome = on_ranks(groups, |group| train(&group, form))?.remove(0);
         let Outcome { losses, weights, seconds, waited } = &outcome;
@@ -54,28 +54,30 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-fn train(group: &Communicator, form: Form) -> Result<Outcome> {
-    let (mut registry, memory) = (Registry::default(), Memory::default());
-    let model = Gpt::new(&mut registry, GptConfig::new(VOCABULARY, SEQUENCE, 96, 4, 4), Split::default())?;
+fn train(group: &Communicator, form: GradReduction) -> Result<Outcome> {
+    let (mut registry, memory) = (Registry::default(), Allocator::default());
+    let model =
+        Gpt::new(&mut registry, GptConfig::new(VOCABULARY, SEQUENCE, 96, 4, 4), TensorParallel::default())?;
     let inventory = Arc::new(registry.finish());
-    let settings = Settings { form, bucket_bytes: 256 << 10, ..Settings::default() };
-    let mut strategy = Replicated::new(&inventory, Team::of_data(Some(group.clone())), &settings, &memory)?;
+    let settings = Settings { grad_reduction: form, bucket_bytes: 256 << 10, ..Settings::default() };
+    let mut strategy =
+        Replicated::new(&inventory, ProcessGroups::data_only(Some(group.clone())), &settings, &memory)?;
     let (mut losses, mut seconds, mut waits) = (Vec::new(), Vec::new(), Vec::new());
     for number in 1..=STEPS {
         let tokens = tokens(group.rank(), number);
         let (inputs, targets) = (&tokens[..SEQUENCES * SEQUENCE], &tokens[1..]);
         let batch = Batch::Tokens { inputs, targets, sequence: SEQUENCE };
         group.barrier()?;
-        strategy.waited();
+        strategy.take_wait_time();
         let begun = Instant::now();
-        strategy.begin(true)?;
+        strategy.begin_pass(true)?;
         let mut pass = Pass::new(&mut strategy, &memory, Seeds::default(), 1);
         let loss = model.forward(&mut pass, &batch)?;
         model.backward(&mut pass, 1.0)?;
-        strategy.finish()?;
-        strategy.update(&AdamW::default(), &Step { number, rate: 1e-3, factor: 1.0 })?;
+        strategy.finish_backward()?;
+        strategy.optimizer_step(&AdamW::default(), &Step { number, lr: 1e-3, grad_scale: 1.0 })?;
         seconds.push(begun.elapsed().as_secs_f64());
-        waits.push(strategy.waited().as_secs_f64());
+        waits.push(strategy.take_wait_time().as_secs_f64());
         let mut mean = [f64::from(loss)];
         group.all_reduce(&mut mean, Avg)?;
         losses.push(mean[0]);

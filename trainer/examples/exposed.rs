@@ -10,13 +10,13 @@ use common::{Result, median, slow};
 use std::sync::{Arc, Barrier};
 use std::time::Instant;
 use unisono::{Communicator, Config};
-use unisono_trainer::memory::Memory;
+use unisono_trainer::allocator::Allocator;
 use unisono_trainer::models::{Batch, Gpt, GptConfig, Model};
 use unisono_trainer::optim::{Sgd, Step};
-use unisono_trainer::parallel::{Form, Parallel, Replicated, Settings, Team};
+use unisono_trainer::parallel::{DataParallel, GradReduction, ProcessGroups, Replicated, Settings};
 use unisono_trainer::parameter::Registry;
 use unisono_trainer::pass::{Pass, Seeds};
-use unisono_trainer::split::Split;
+use unisono_trainer::tensor_parallel::TensorParallel;
 
 const VOCABULARY: usize = 512;
 const SEQUENCE: usize = 128;
@@ -34,31 +34,34 @@ struct Times {
     bytes: usize,
 }
 
-fn train(group: Option<Communicator>, form: Form, together: &Barrier) -> Result<Times> {
-    let (mut registry, memory) = (Registry::default(), Memory::default());
-    let model =
-        Gpt::new(&mut registry, GptConfig::new(VOCABULARY, SEQUENCE, 256, 4, LAYERS), Split::default())?;
+fn train(group: Option<Communicator>, form: GradReduction, together: &Barrier) -> Result<Times> {
+    let (mut registry, memory) = (Registry::default(), Allocator::default());
+    let model = Gpt::new(
+        &mut registry,
+        GptConfig::new(VOCABULARY, SEQUENCE, 256, 4, LAYERS),
+        TensorParallel::default(),
+    )?;
     let inventory = Arc::new(registry.finish());
-    let settings = Settings { form, bucket_bytes: BUCKET_BYTES, ..Settings::default() };
-    let mut strategy = Replicated::new(&inventory, Team::of_data(group), &settings, &memory)?;
+    let settings = Settings { grad_reduction: form, bucket_bytes: BUCKET_BYTES, ..Settings::default() };
+    let mut strategy = Replicated::new(&inventory, ProcessGroups::data_only(group), &settings, &memory)?;
     let tokens: Vec<u32> = (0..=SEQUENCES * SEQUENCE).map(|at| (at * at % VOCABULARY) as u32).collect();
     let (inputs, targets) = (&tokens[1..], &tokens[..SEQUENCES * SEQUENCE]);
     let batch = Batch::Tokens { inputs, targets, sequence: SEQUENCE };
     let (mut steps, mut backwards, mut waits) = (Vec::new(), Vec::new(), Vec::new());
     for number in 0..=STEPS as u64 {
         together.wait();
-        strategy.waited();
+        strategy.take_wait_time();
         let begun = Instant::now();
-        strategy.begin(true)?;
+        strategy.begin_pass(true)?;
         let mut pass = Pass::new(&mut strategy, &memory, Seeds::default(), 1);
         model.forward(&mut pass, &batch)?;
         let turned = Instant::now();
         model.backward(&mut pass, 1.0)?;
         backwards.push(turned.elapsed().as_secs_f64());
-        strategy.finish()?;
-        strategy.update(&Sgd::default(), &Step { number: number + 1, rate: 1e-3, factor: 1.0 })?;
+        strategy.finish_backward()?;
+        strategy.optimizer_step(&Sgd::default(), &Step { number: number + 1, lr: 1e-3, grad_scale: 1.0 })?;
         steps.push(begun.elapsed().as_secs_f64());
-        waits.push(strategy.waited().as_secs_f64());
+        waits.push(strategy.take_wait_time().as_secs_f64());
     }
     // The first step makes all buffers.
     let [step, backward, waited] = [steps, backwards, waits].map(|of| median(&of[1..]));
@@ -66,7 +69,7 @@ fn train(group: Option<Communicator>, form: Form, together: &Barrier) -> Result<
 }
 
 /// The slower of two ranks.
-fn both(groups: [Option<Communicator>; 2], form: Form) -> Result<Times> {
+fn both(groups: [Option<Communicator>; 2], form: GradReduction) -> Result<Times> {
     let together = &Barrier::new(2);
     let [one, other] = std::thread::scope(|scope| {
         let ranks = groups.map(|group| scope.spawn(move || train(group, form, together)));
@@ -77,7 +80,7 @@ fn both(groups: [Option<Communicator>; 2], form: Form) -> Result<Times> {
 }
 
 fn main() -> Result<()> {
-    let alone = both([None, None], Form::Bucketed)?;
+    let alone = both([None, None], GradReduction::Bucketed)?;
     // Of two ranks, each sends half of the gradients twice.
     let seconds_per_byte = alone.backward / alone.bytes as f64;
     let run = |form| {
@@ -91,7 +94,7 @@ fn main() -> Result<()> {
     println!("| form | waited, ms | of naive | step, ms | longer, ms | of naive |");
     println!("|---|--:|--:|--:|--:|--:|");
     let mut naive = None;
-    for form in [Form::Naive, Form::Overlapped, Form::Bucketed] {
+    for form in [GradReduction::Naive, GradReduction::Overlapped, GradReduction::Bucketed] {
         let times = run(form)?;
         let (waited, longer) = (times.waited, times.step - alone.step);
         let (all, most) = *naive.get_or_insert((waited, longer));

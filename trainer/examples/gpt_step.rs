@@ -7,12 +7,12 @@ mod common;
 
 use common::median;
 use std::time::Instant;
-use unisono_trainer::memory::{Class, Memory};
+use unisono_trainer::allocator::{AllocClass, Allocator};
 use unisono_trainer::models::{Batch, Gpt, GptConfig, Model};
 use unisono_trainer::parameter::Registry;
 use unisono_trainer::pass::{Pass, Seeds};
-use unisono_trainer::split::Split;
-use unisono_trainer::strategy::Local;
+use unisono_trainer::strategy::LocalStrategy;
+use unisono_trainer::tensor_parallel::TensorParallel;
 
 const VOCABULARY: usize = 2048;
 const SEQUENCE: usize = 128;
@@ -22,10 +22,13 @@ const STEPS: usize = 30;
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let layers = std::env::args().nth(1).map_or(Ok(2), |layers| layers.parse())?;
     let threads = std::env::args().nth(2).map_or(Ok(1), |threads| threads.parse())?;
-    let (mut registry, memory) = (Registry::default(), Memory::default());
-    let model =
-        Gpt::new(&mut registry, GptConfig::new(VOCABULARY, SEQUENCE, 256, 4, layers), Split::default())?;
-    let mut strategy = Local::new(registry.finish(), &memory, 1);
+    let (mut registry, memory) = (Registry::default(), Allocator::default());
+    let model = Gpt::new(
+        &mut registry,
+        GptConfig::new(VOCABULARY, SEQUENCE, 256, 4, layers),
+        TensorParallel::default(),
+    )?;
+    let mut strategy = LocalStrategy::new(registry.finish(), &memory, 1);
     let tokens: Vec<u32> = (0..=SEQUENCES * SEQUENCE).map(|at| (at * at % VOCABULARY) as u32).collect();
     let (inputs, targets) = (&tokens[1..], &tokens[..SEQUENCES * SEQUENCE]);
     let batch = Batch::Tokens { inputs, targets, sequence: SEQUENCE };
@@ -39,7 +42,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         wall.push(start.elapsed().as_secs_f64() * 1e3);
         processor.push((on_processor()? - before) as f64 / 1e6);
     }
-    let peak = memory.usage(Class::Activations).peak >> 20;
+    let peak = memory.usage(AllocClass::Activations).peak >> 20;
     let (wall, processor) = (median(&wall), median(&processor));
     println!(
         "{layers} layers: {processor:.1} ms on the processor, {wall:.1} ms in all, {peak} MiB of activations, loss {loss}"

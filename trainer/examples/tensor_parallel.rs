@@ -20,12 +20,12 @@ const OWN_WIDTH: usize = WIDTH / RANKS;
 
 /// Rows of features, one after another.
 #[derive(Clone)]
-struct Rows {
+struct Matrix {
     columns: usize,
     data: Vec<f32>,
 }
 
-impl Rows {
+impl Matrix {
     fn random(rows: usize, columns: usize, seed: u64) -> Self {
         let number = |at: usize| {
             let hash = (at as u64 + seed * 7919 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -62,7 +62,7 @@ impl Rows {
     }
 
     /// self · otherᵀ
-    fn times(&self, other: &Self) -> Self {
+    fn matmul(&self, other: &Self) -> Self {
         let dot = |one: &[f32], two: &[f32]| one.iter().zip(two).map(|(x, y)| x * y).sum();
         let row = |row: usize| (0..other.rows()).map(move |at| dot(self.row(row), other.row(at)));
         Self { columns: other.rows(), data: (0..self.rows()).flat_map(row).collect() }
@@ -87,26 +87,32 @@ impl Rows {
 
 /// Output, and gradients with respect to the input and both matrices.
 struct Results {
-    output: Rows,
-    input: Rows,
-    first: Rows,
-    second: Rows,
+    output: Matrix,
+    input: Matrix,
+    first: Matrix,
+    second: Matrix,
 }
 
 /// The layer uncut: weights of hidden × width and width × hidden, and what one computes with them.
-fn whole(x: &Rows, slope: &Rows, first: &Rows, second: &Rows) -> Results {
-    let hidden = x.times(first).relu();
-    let before = slope.times(&second.transposed()).where_positive(&hidden);
+fn whole(x: &Matrix, slope: &Matrix, first: &Matrix, second: &Matrix) -> Results {
+    let hidden = x.matmul(first).relu();
+    let before = slope.matmul(&second.transposed()).where_positive(&hidden);
     Results {
-        output: hidden.times(second),
-        input: before.times(&first.transposed()),
-        first: before.transposed().times(&x.transposed()),
-        second: slope.transposed().times(&hidden.transposed()),
+        output: hidden.matmul(second),
+        input: before.matmul(&first.transposed()),
+        first: before.transposed().matmul(&x.transposed()),
+        second: slope.transposed().matmul(&hidden.transposed()),
     }
 }
 
 /// The same with a part of the matrices. The sums are the two ends of the region that is cut: f and g of Megatron-LM.
-fn column_row(group: &Communicator, x: &Rows, slope: &Rows, first: &Rows, second: &Rows) -> Result<Results> {
+fn column_row(
+    group: &Communicator,
+    x: &Matrix,
+    slope: &Matrix,
+    first: &Matrix,
+    second: &Matrix,
+) -> Result<Results> {
     let mut parts = whole(x, slope, first, second);
     group.all_reduce(&mut parts.output.data, Sum)?;
     group.all_reduce(&mut parts.input.data, Sum)?;
@@ -114,34 +120,34 @@ fn column_row(group: &Communicator, x: &Rows, slope: &Rows, first: &Rows, second
 }
 
 /// Forward with activations gathered behind every map.
-fn naive(group: &Communicator, x: &Rows, first: &Rows, second: &Rows) -> Result<Rows> {
-    let hidden = side_by_side(group, &x.times(first))?.relu();
-    side_by_side(group, &hidden.times(second))
+fn without_fusion(group: &Communicator, x: &Matrix, first: &Matrix, second: &Matrix) -> Result<Matrix> {
+    let hidden = concat_columns(group, &x.matmul(first))?.relu();
+    concat_columns(group, &hidden.matmul(second))
 }
 
 /// The columns of all ranks.
-fn side_by_side(group: &Communicator, own: &Rows) -> Result<Rows> {
-    let mut all = vec![0.0; own.data.len() * group.ranks()];
+fn concat_columns(group: &Communicator, own: &Matrix) -> Result<Matrix> {
+    let mut all = vec![0.0; own.data.len() * group.size()];
     group.all_gather(&own.data, &mut all)?;
     let parts: Vec<_> = all.chunks(own.data.len()).collect();
     let row =
         |row: usize| parts.iter().flat_map(move |part| &part[row * own.columns..][..own.columns]).copied();
-    Ok(Rows { columns: own.columns * group.ranks(), data: (0..own.rows()).flat_map(row).collect() })
+    Ok(Matrix { columns: own.columns * group.size(), data: (0..own.rows()).flat_map(row).collect() })
 }
 
 /// What differs most from the layer uncut, and bytes sent, of naive forward, and of the other form forward and backward.
 fn rank_main(group: &Communicator) -> Result<([f32; 2], [u64; 2])> {
-    let (x, slope) = (Rows::random(ROWS, WIDTH, 1), Rows::random(ROWS, WIDTH, 2));
-    let (first, second) = (Rows::random(HIDDEN, WIDTH, 3), Rows::random(WIDTH, HIDDEN, 4));
+    let (x, slope) = (Matrix::random(ROWS, WIDTH, 1), Matrix::random(ROWS, WIDTH, 2));
+    let (first, second) = (Matrix::random(HIDDEN, WIDTH, 3), Matrix::random(WIDTH, HIDDEN, 4));
     let expected = whole(&x, &slope, &first, &second);
     let (hidden, width) = (group.rank() * OWN_HIDDEN, group.rank() * OWN_WIDTH);
     let own_first = first.part(hidden, OWN_HIDDEN);
 
-    let start = group.traffic()?.bytes;
-    let output = naive(group, &x, &own_first, &second.part(width, OWN_WIDTH))?;
-    let between = group.traffic()?.bytes;
+    let start = group.traffic_stats()?.bytes;
+    let output = without_fusion(group, &x, &own_first, &second.part(width, OWN_WIDTH))?;
+    let between = group.traffic_stats()?.bytes;
     let found = column_row(group, &x, &slope, &own_first, &second.columns(hidden, OWN_HIDDEN))?;
-    let end = group.traffic()?.bytes;
+    let end = group.traffic_stats()?.bytes;
     let differences = [
         found.output.differs_from(&expected.output),
         found.input.differs_from(&expected.input),
@@ -154,8 +160,8 @@ fn rank_main(group: &Communicator) -> Result<([f32; 2], [u64; 2])> {
 
 fn main() -> Result<()> {
     // One all_reduce sends 2 (N−1)/N buffers.
-    let config = unisono::Config { algorithms: unisono::algorithms("twoshot")?, ..Default::default() };
-    let ranks = Communicator::threads_with(RANKS, &config)?;
+    let config = unisono::Config { algorithms: unisono::parse_algorithms("twoshot")?, ..Default::default() };
+    let ranks = Communicator::local_with(RANKS, &config)?;
     let all = on_ranks(ranks, |group| rank_main(&group))?;
     let (differences, sent) = all[0];
     if all.iter().any(|(differences, _)| differences.iter().any(|difference| *difference > 1e-5)) {

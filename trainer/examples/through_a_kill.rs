@@ -10,10 +10,10 @@ use common::Result;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Instant;
-use unisono::{Communicator, Order, UniqueId};
+use unisono::{Communicator, ReductionOrder, UniqueId};
 use unisono_trainer::checkpoint;
 use unisono_trainer::config::Config;
-use unisono_trainer::train::{Run, on_threads};
+use unisono_trainer::train::{Run, train_on_threads};
 
 const RANKS: usize = 3;
 /// The rank that is killed, and after how many steps.
@@ -55,7 +55,7 @@ fn launcher_main() -> Result<()> {
         }
         ends.extend(said.lines().last().filter(|_| rank != VICTIM.0).map(str::to_owned));
     }
-    let expected = as_if_there_had_been_two(folder.path())?;
+    let expected = expected_with_two_ranks(folder.path())?;
     if ends.iter().any(|end| *end != expected) {
         return Err(format!("two ranks from that checkpoint on: {expected}").into());
     }
@@ -64,7 +64,7 @@ fn launcher_main() -> Result<()> {
 }
 
 /// What two ranks come to from the checkpoint that the survivors began with.
-fn as_if_there_had_been_two(folder: &Path) -> Result<String> {
+fn expected_with_two_ranks(folder: &Path) -> Result<String> {
     let (saved, again) = (folder.join("checkpoints"), folder.join("again"));
     let (_, from) = checkpoint::list(&saved)
         .into_iter()
@@ -76,12 +76,13 @@ fn as_if_there_had_been_two(folder: &Path) -> Result<String> {
         let file = file?;
         std::fs::copy(file.path(), into.join(file.file_name()))?;
     }
-    let outcome = on_threads(RANKS - 1, &config(folder, &again, true)?)?;
+    let outcome = train_on_threads(RANKS - 1, &config(folder, &again, true)?)?;
     Ok(summary(&outcome.losses, outcome.fingerprint))
 }
 
 fn rank_main(folder: &Path) -> Result<()> {
-    let settings = unisono::Config { order: Order::Ranks, ..unisono::Config::from_env()? };
+    let settings =
+        unisono::Config { reduction_order: ReductionOrder::RankOrder, ..unisono::Config::from_env()? };
     let world = Communicator::from_env_with(&settings)?;
     let (rank, checkpoints) = (world.rank(), folder.join("checkpoints"));
     let begins = config(folder, &checkpoints, false)?;
@@ -92,7 +93,7 @@ fn rank_main(folder: &Path) -> Result<()> {
     let begun = Instant::now();
     let world = world.shrink()?;
     let run = Run::new(&config(folder, &checkpoints, true)?, world.clone())?;
-    let (rank_now, ranks, step) = (world.rank(), world.ranks(), run.steps());
+    let (rank_now, ranks, step) = (world.rank(), world.size(), run.steps_taken());
     println!(
         "rank {rank} goes on as rank {rank_now} of {ranks} from step {step}, after {:.0?}",
         begun.elapsed()
@@ -105,12 +106,12 @@ fn rank_main(folder: &Path) -> Result<()> {
 /// Takes the steps that are left; their losses, and a number for the weights.
 fn train(mut run: Run, dies_after: Option<u64>) -> Result<(Vec<f64>, u64)> {
     let mut losses = Vec::new();
-    while run.steps() < STEPS {
-        if dies_after == Some(run.steps()) {
-            kill_this_process();
+    while run.steps_taken() < STEPS {
+        if dies_after == Some(run.steps_taken()) {
+            kill_self();
         }
         losses.push(run.step()?.loss);
-        if run.steps().is_multiple_of(SAVED_EVERY) {
+        if run.steps_taken().is_multiple_of(SAVED_EVERY) {
             run.save()?;
         }
     }
@@ -139,7 +140,7 @@ fn config(folder: &Path, checkpoints: &Path, resume: bool) -> Result<Config> {
     Ok(Config::load(None, &fixed.chain(own).collect::<Vec<_>>())?)
 }
 
-fn kill_this_process() {
+fn kill_self() {
     let _ = Command::new("kill").args(["-9", &std::process::id().to_string()]).status();
     // The signal is on its way.
     std::thread::sleep(std::time::Duration::from_secs(10));

@@ -1,62 +1,62 @@
 //! What the stages of ZeRO save, and what they send: `cargo run --release -p unisono-trainer --example zero_compared`.
 //!
-//! Four ranks train the same GPT replicated, and with the optimiser's state, then gradients, then weights in shares. The losses are
+//! Four ranks train the same GPT replicated, and with the optimizer's state, then gradients, then weights in shares. The losses are
 //! the same to the last bit; memory and traffic are counted, and stand beside the formulas for Ψ parameters and N ranks.
 
 mod common;
 
 use common::{Result, on_ranks};
 use std::sync::Arc;
-use unisono::{Avg, Communicator, Config, Order};
-use unisono_trainer::memory::{Class, Memory};
+use unisono::{Avg, Communicator, Config, ReductionOrder};
+use unisono_trainer::allocator::{AllocClass, Allocator};
 use unisono_trainer::models::{Batch, Gpt, GptConfig, Model};
 use unisono_trainer::optim::{AdamW, Step};
-use unisono_trainer::parallel::{Kind, Settings, Team, make};
+use unisono_trainer::parallel::{ParallelKind, ProcessGroups, Settings, new_strategy};
 use unisono_trainer::parameter::Registry;
 use unisono_trainer::pass::{Pass, Seeds};
-use unisono_trainer::split::Split;
+use unisono_trainer::tensor_parallel::TensorParallel;
 
 const RANKS: usize = 4;
 const VOCABULARY: usize = 128;
 const SEQUENCE: usize = 32;
 const STEPS: u64 = 6;
 
-/// Kind, bytes of (weights, gradients, optimiser) for each parameter, and parameters sent in a step, times N / (N−1).
-const FORMULAS: [(Kind, &str, &str); 4] = [
-    (Kind::Replicated, "4Ψ + 4Ψ + 8Ψ", "2Ψ"),
-    (Kind::Zero1, "4Ψ + 4Ψ + 8Ψ/N", "2Ψ"),
-    (Kind::Zero2, "4Ψ + 4Ψ/N + 8Ψ/N", "2Ψ"),
-    (Kind::Zero3, "4Ψ/N + 4Ψ/N + 8Ψ/N", "3Ψ, less what stays between forward and backward"),
+/// Kind, bytes of (weights, gradients, optimizer) for each parameter, and parameters sent in a step, times N / (N−1).
+const FORMULAS: [(ParallelKind, &str, &str); 4] = [
+    (ParallelKind::Replicated, "4Ψ + 4Ψ + 8Ψ", "2Ψ"),
+    (ParallelKind::Zero1, "4Ψ + 4Ψ + 8Ψ/N", "2Ψ"),
+    (ParallelKind::Zero2, "4Ψ + 4Ψ/N + 8Ψ/N", "2Ψ"),
+    (ParallelKind::Zero3, "4Ψ/N + 4Ψ/N + 8Ψ/N", "3Ψ, less what stays between forward and backward"),
 ];
 
 /// What rank 0 sees of a run.
 struct Outcome {
     losses: Vec<f64>,
-    /// KiB of weights, gradients and the optimiser's state after backward, and the most of all together.
+    /// KiB of weights, gradients and the optimizer's state after backward, and the most of all together.
     kept: [usize; 3],
     sent: u64,
     parameters: usize,
 }
 
 fn main() -> Result<()> {
-    let config = Config { order: Order::Ranks, ..Config::default() };
+    let config = Config { reduction_order: ReductionOrder::RankOrder, ..Config::default() };
     let mut replicated: Option<Vec<f64>> = None;
     println!(
-        "| strategy | weights, KiB | gradients | optimiser | formula, bytes | sent a step, KiB | formula, parameters × (N−1)/N |"
+        "| strategy | weights, KiB | gradients | optimizer | formula, bytes | sent a step, KiB | formula, parameters × (N−1)/N |"
     );
     println!("|---|--:|--:|--:|---|--:|---|");
     for (kind, memory, traffic) in FORMULAS {
-        let ranks = Communicator::threads_with(RANKS, &config)?;
-        let Outcome { losses, kept: [weights, gradients, optimiser], sent, parameters } =
+        let ranks = Communicator::local_with(RANKS, &config)?;
+        let Outcome { losses, kept: [weights, gradients, optimizer], sent, parameters } =
             on_ranks(ranks, |group| train(&group, kind))?.remove(0);
         if *replicated.get_or_insert_with(|| losses.clone()) != losses {
             return Err(format!("{kind:?} takes other steps than replicas").into());
         }
         println!(
-            "| {kind:?} | {weights} | {gradients} | {optimiser} | {memory} | {} | {traffic} |",
+            "| {kind:?} | {weights} | {gradients} | {optimizer} | {memory} | {} | {traffic} |",
             sent >> 10
         );
-        if kind == Kind::Zero3 {
+        if kind == ParallelKind::Zero3 {
             println!(
                 "Ψ = {parameters}, N = {RANKS}; the same losses to the last bit, {:.6} at last",
                 losses[STEPS as usize - 1]
@@ -66,31 +66,33 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-fn train(group: &Communicator, kind: Kind) -> Result<Outcome> {
-    let (mut registry, memory) = (Registry::default(), Memory::default());
-    let model = Gpt::new(&mut registry, GptConfig::new(VOCABULARY, SEQUENCE, 64, 4, 4), Split::default())?;
+fn train(group: &Communicator, kind: ParallelKind) -> Result<Outcome> {
+    let (mut registry, memory) = (Registry::default(), Allocator::default());
+    let model =
+        Gpt::new(&mut registry, GptConfig::new(VOCABULARY, SEQUENCE, 64, 4, 4), TensorParallel::default())?;
     let inventory = Arc::new(registry.finish());
     let settings = Settings { bucket_bytes: 128 << 10, ..Settings::default() };
-    let mut strategy = make(kind, &inventory, Team::of_data(Some(group.clone())), &settings, &memory)?;
+    let mut strategy =
+        new_strategy(kind, &inventory, ProcessGroups::data_only(Some(group.clone())), &settings, &memory)?;
     let (mut losses, mut kept, mut sent) = (Vec::new(), [0; 3], 0);
     for number in 1..=STEPS {
         let start = (number as usize * RANKS + group.rank()) * 2 * SEQUENCE;
         let tokens: Vec<u32> = (start..=start + 2 * SEQUENCE).map(|at| (at * at % 97) as u32).collect();
         let batch =
             Batch::Tokens { inputs: &tokens[..2 * SEQUENCE], targets: &tokens[1..], sequence: SEQUENCE };
-        let before = group.traffic()?.bytes;
-        strategy.begin(true)?;
+        let before = group.traffic_stats()?.bytes;
+        strategy.begin_pass(true)?;
         let mut pass = Pass::new(&mut *strategy, &memory, Seeds::default(), 1);
         let loss = model.forward(&mut pass, &batch)?;
         model.backward(&mut pass, 1.0)?;
-        strategy.finish()?;
+        strategy.finish_backward()?;
         if number > 1 {
-            kept = [Class::Weights, Class::Gradients, Class::Optimiser]
-                .map(|class| memory.usage(class).now >> 10);
+            kept = [AllocClass::Weights, AllocClass::Gradients, AllocClass::Optimizer]
+                .map(|class| memory.usage(class).current >> 10);
         }
-        strategy.update(&AdamW::default(), &Step { number, rate: 1e-3, factor: 1.0 })?;
-        strategy.settle()?;
-        sent = group.traffic()?.bytes - before;
+        strategy.optimizer_step(&AdamW::default(), &Step { number, lr: 1e-3, grad_scale: 1.0 })?;
+        strategy.wait_all()?;
+        sent = group.traffic_stats()?.bytes - before;
         let mut mean = [f64::from(loss)];
         group.all_reduce(&mut mean, Avg)?;
         losses.push(mean[0]);

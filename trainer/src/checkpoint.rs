@@ -7,6 +7,8 @@
 //! Files are written to a folder of another name, flushed to the disk, and given their name at the end: a kill
 //! at any moment leaves the last whole checkpoint.
 
+#[cfg(test)]
+mod corruption_tests;
 pub(crate) mod folder;
 mod manifest;
 mod read;
@@ -15,12 +17,10 @@ mod tensors;
 mod write;
 
 pub use folder::{latest, list};
-pub use manifest::{Manifest, Progress, Saved, ShardFile};
+pub use manifest::{Manifest, SavedParameter, ShardFile, TrainProgress};
 pub use read::load;
-pub(crate) use tensors::Tensors;
-pub use write::{Who, save};
+pub(crate) use tensors::TensorFile;
+pub use write::{SavedBy, save};
 
-#[cfg(test)]
-mod hostile;
 #[cfg(test)]
 mod tests;

@@ -1,19 +1,19 @@
 //! The configuration of a run: one TOML file, changed from the command line, with a default for everything.
 
-mod fixed;
 mod read;
-mod rules;
-mod sections;
+mod resume_invariants;
+mod schema;
+mod validate;
 
-pub use sections::{
-    Checkpoint, Data, DataKind, DeviceKind, FeedForward, Log, Model, ModelKind, Norm, Optimiser,
-    OptimiserKind, Sample, Strategy, StrategyKind,
+pub use crate::config::schema::{
+    Checkpoint, Data, DataKind, DeviceKind, FeedForward, Log, Model, ModelKind, Norm, Optimizer,
+    OptimizerKind, Sample, Strategy, StrategyKind,
 };
 
 use crate::error::{Error, Result};
 use crate::mesh::{Degrees, Mesh};
 use crate::parallel::Settings;
-use crate::train::{Batch, Schedule};
+use crate::train::{BatchPlan, LrSchedule};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
@@ -35,9 +35,9 @@ pub struct Config {
     /// How the ranks are cut.
     pub mesh: Degrees,
     /// How weights follow gradients.
-    pub optimiser: Optimiser,
+    pub optimizer: Optimizer,
     /// How long, and how fast when.
-    pub schedule: Schedule,
+    pub schedule: LrSchedule,
     /// How data ranks share the work and the state.
     pub strategy: Strategy,
     /// What is kept to go on from.
@@ -57,8 +57,8 @@ impl Default for Config {
             model: Model::default(),
             data: Data::default(),
             mesh: Degrees::default(),
-            optimiser: Optimiser::default(),
-            schedule: Schedule::default(),
+            optimizer: Optimizer::default(),
+            schedule: LrSchedule::default(),
             strategy: Strategy::default(),
             checkpoint: Checkpoint::default(),
             log: Log::default(),
@@ -78,7 +78,7 @@ impl Config {
             Some(path) => read::file(path)?,
             None => Self::default(),
         };
-        config.changed(overrides)
+        config.with_override(overrides)
     }
 
     /// As [`Config::load`], from the text of a file.
@@ -86,13 +86,13 @@ impl Config {
     /// # Errors
     /// Those of [`Config::load`].
     pub fn parse(text: &str, overrides: &[String]) -> Result<Self> {
-        read::parse(text).map_err(Error::illegal)?.changed(overrides)
+        read::parse(text).map_err(Error::invalid)?.with_override(overrides)
     }
 
-    fn changed(self, overrides: &[String]) -> Result<Self> {
+    fn with_override(self, overrides: &[String]) -> Result<Self> {
         let mut config = self;
         for change in overrides {
-            config = read::changed(&config, change)?;
+            config = read::with_override(&config, change)?;
         }
         config.check()?;
         Ok(config)
@@ -103,36 +103,36 @@ impl Config {
     /// # Errors
     /// [`Error::Illegal`] if a number is too large for TOML.
     pub fn to_toml(&self) -> Result<String> {
-        toml::to_string(self).map_err(|error| Error::illegal(error.to_string()))
+        toml::to_string(self).map_err(|error| Error::invalid(error.to_string()))
     }
 
     /// How the global batch is divided on `mesh`.
     ///
     /// # Errors
     /// [`Error::Illegal`] with the nearest numbers that go together.
-    pub fn batch(&self, mesh: &Mesh) -> Result<Batch> {
-        let batch = Batch::divide(self.data.global_batch, self.data.micro_batch, mesh.batch_data())?;
-        batch.breadth_first(self.data.breadth_first)
+    pub fn batch(&self, mesh: &Mesh) -> Result<BatchPlan> {
+        let batch = BatchPlan::divide(self.data.global_batch, self.data.micro_batch, mesh.batch_data_size())?;
+        batch.with_breadth_first(self.data.breadth_first)
     }
 
     /// What strategies go by.
     pub fn settings(&self) -> Settings {
-        let rows = self.optimiser.kind == OptimiserKind::Muon;
-        Settings { rows, ..self.strategy.settings(u64::from(self.seed)) }
+        let rows = self.optimizer.kind == OptimizerKind::Muon;
+        Settings { shard_by_rows: rows, ..self.strategy.settings(u64::from(self.seed)) }
     }
 
     /// The highest learning rate of the run: the configured one, scaled to the global batch.
     pub fn peak_rate(&self) -> f64 {
         let scale = self.schedule.lr_scale;
-        self.optimiser.lr * scale.factor(self.data.global_batch, self.schedule.reference_batch)
+        self.optimizer.lr * scale.factor(self.data.global_batch, self.schedule.reference_batch)
     }
 
     /// Refuses values that no run can have. What depends on the number of ranks is refused by [`Mesh::new`] and
     /// [`Config::batch`].
     fn check(&self) -> Result<()> {
         self.schedule.check()?;
-        let broken = rules::rules(self).into_iter().find(|&(holds, _)| !holds);
-        broken.map_or(Ok(()), |(_, rule)| Err(Error::illegal(rule)))
+        let broken = crate::config::validate::constraints(self).into_iter().find(|&(holds, _)| !holds);
+        broken.map_or(Ok(()), |(_, rule)| Err(Error::invalid(rule)))
     }
 }
 

@@ -1,6 +1,6 @@
-//! What there is to learn from: which samples when ([`Sampler`]), and samples themselves ([`Windows`], [`Table`]).
+//! What there is to learn from: which samples when ([`Sampler`]), and samples themselves ([`TokenWindows`], [`Table`]).
 
-mod dataset;
+mod dataset_id;
 mod permutation;
 mod sampler;
 mod table;
@@ -8,12 +8,12 @@ pub mod text;
 mod tokens;
 mod windows;
 
-pub use dataset::Dataset;
+pub use crate::data::dataset_id::DatasetId;
 pub use permutation::Permutation;
-pub use sampler::{Position, Sampler, Tail};
-pub use table::{Scaling, Table};
-pub use tokens::{TokenFile, Tokens, Width};
-pub use windows::{Chunk, TokenBatch, Windows};
+pub use sampler::{LastBatch, Position, Sampler};
+pub use table::{Standardizer, Table};
+pub use tokens::{TokenFile, TokenSource, TokenWidth};
+pub use windows::{SequenceChunk, TokenBatch, TokenWindows};
 
 #[cfg(test)]
 mod tests;

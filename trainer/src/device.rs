@@ -1,22 +1,22 @@
 //! A GPU that computes what modules compute, for one rank.
 //!
-//! Activations lie in its memory. So do weights, gradients and the optimiser's state, where a strategy keeps its flat memory there
-//! ([`Memory::on`]): modules see parts of its buckets, and what goes to the host is a loss, a norm, and what checkpoints are made of.
+//! Activations lie in its memory. So do weights, gradients and the optimizer's state, where a strategy keeps its flat memory there
+//! ([`Allocator::on`]): modules see parts of its buckets, and what goes to the host is a loss, a norm, and what checkpoints are made of.
 //! A strategy that keeps them on the host works as well: weights are copied when a module first needs them after they changed, and
 //! when a gradient is ready, what was added to it is fetched and added to the strategy's.
 
-mod mirror;
-mod numbers;
+mod copies;
+mod device_vec;
 mod weights;
 
-pub(crate) use numbers::Numbers;
-pub use weights::Weights;
+pub(crate) use crate::device::device_vec::DeviceVec;
+pub use weights::DeviceWeights;
 
+use crate::allocator::{AllocClass, Allocator};
+use crate::device::copies::DeviceCopy;
 use crate::error::{Error, Result};
-use crate::memory::{Class, Memory};
 use crate::parameter::ParameterId;
 use crate::tensor::Tensor;
-use mirror::Mirror;
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -26,8 +26,8 @@ use unisono_cuda::device::{Buffer, Gpu, GpuError, ViewMut, gpus};
 /// One rank's place on a GPU: a stream, and copies of what the rank's strategy keeps.
 pub struct Device {
     compute: Arc<Compute>,
-    memory: Memory,
-    mirrors: RefCell<HashMap<ParameterId, Mirror>>,
+    memory: Allocator,
+    copies: RefCell<HashMap<ParameterId, DeviceCopy>>,
 }
 
 impl Device {
@@ -35,9 +35,9 @@ impl Device {
     ///
     /// # Errors
     /// Of the driver.
-    pub fn new(gpu: &Gpu, memory: &Memory) -> Result<Self> {
+    pub fn new(gpu: &Gpu, memory: &Allocator) -> Result<Self> {
         let compute = Arc::new(Compute::new(gpu.stream()?)?);
-        Ok(Self { compute, memory: memory.clone(), mirrors: RefCell::default() })
+        Ok(Self { compute, memory: memory.clone(), copies: RefCell::default() })
     }
 
     /// The GPU of this rank, where those of all hosts are as many and ranks follow each other on a host: its number is the rank's, modulo
@@ -45,9 +45,9 @@ impl Device {
     ///
     /// # Errors
     /// Where there is no driver or no GPU.
-    pub fn of_rank(rank: usize) -> Result<Gpu> {
+    pub fn gpu_for_rank(rank: usize) -> Result<Gpu> {
         match gpus()? {
-            0 => Err(Error::Unavailable("device = \"cuda\": the driver knows of no GPU".to_owned())),
+            0 => Err(Error::Unsupported("device = \"cuda\": the driver knows of no GPU".to_owned())),
             count => Ok(Gpu::open(rank % count)?),
         }
     }
@@ -57,14 +57,14 @@ impl Device {
     /// # Errors
     /// Where there is no compiler.
     pub fn software() -> Result<Gpu> {
-        let failed = |error| Error::Unavailable(format!("device = \"software\": {error}"));
-        unisono_cuda::software::install().map_err(failed)?;
+        let failed = |error| Error::Unsupported(format!("device = \"software\": {error}"));
+        unisono_cuda::emulator::install().map_err(failed)?;
         Ok(Gpu::open(0)?)
     }
 
     /// What it is, in a line.
     pub fn describe(&self) -> String {
-        let (name, products) = (self.compute.stream().gpu().name(), self.compute.multiplies_by());
+        let (name, products) = (self.compute.stream().gpu().name(), self.compute.matmul_backend());
         format!("computing on {name}, products by {products}")
     }
 
@@ -78,7 +78,7 @@ impl Device {
     /// # Errors
     /// Of the driver.
     pub fn tensor(&self, rows: usize, columns: usize) -> Result<Tensor> {
-        let numbers = Numbers::new(&self.compute, &self.memory, rows * columns)?;
+        let numbers = DeviceVec::new(&self.compute, &self.memory, rows * columns)?;
         Ok(Tensor::on_device(numbers, rows, columns))
     }
 
@@ -86,47 +86,47 @@ impl Device {
     ///
     /// # Errors
     /// Of the driver.
-    pub fn tensor_of(&self, rows: usize, columns: usize, data: &[f32]) -> Result<Tensor> {
+    pub fn tensor_from(&self, rows: usize, columns: usize, data: &[f32]) -> Result<Tensor> {
         let mut tensor = self.tensor(rows, columns)?;
         tensor.view_mut().write(self.compute.stream(), data)?;
         Ok(tensor)
     }
 
     /// Says that the strategy's weights have changed: they are copied again when they are next needed.
-    pub fn forget_weights(&self) {
-        self.mirrors.borrow_mut().values_mut().for_each(Mirror::forget_weights);
+    pub fn invalidate_weights(&self) {
+        self.copies.borrow_mut().values_mut().for_each(DeviceCopy::invalidate_weights);
     }
 
     /// The weights of a parameter, which `host` has.
     pub(crate) fn weights(&self, id: ParameterId, host: &[f32]) -> Result<Arc<Buffer<f32>>> {
-        let mut mirrors = self.mirrors.borrow_mut();
+        let mut mirrors = self.copies.borrow_mut();
         mirrors.entry(id).or_default().weights(&self.compute, &self.memory, host)
     }
 
     /// Lets `add` add to what is kept here of a gradient of `count` elements.
-    pub(crate) fn add(
+    pub(crate) fn with_gradient(
         &self,
         id: ParameterId,
         count: usize,
         add: impl FnOnce(&Compute, ViewMut<'_, f32>) -> std::result::Result<(), GpuError>,
     ) -> Result<()> {
-        let mut mirrors = self.mirrors.borrow_mut();
+        let mut mirrors = self.copies.borrow_mut();
         let gradient = mirrors.entry(id).or_default().gradient(&self.compute, &self.memory, count)?;
         Ok(add(&self.compute, gradient.view_mut(..))?)
     }
 
     /// Adds what is kept here of a gradient to `into`, and begins again from zero.
-    pub(crate) fn fetch(&self, id: ParameterId, into: &mut [f32]) -> Result<()> {
-        match self.mirrors.borrow_mut().get_mut(&id) {
-            Some(mirror) => mirror.fetch(&self.compute, into),
+    pub(crate) fn take_gradient(&self, id: ParameterId, into: &mut [f32]) -> Result<()> {
+        match self.copies.borrow_mut().get_mut(&id) {
+            Some(mirror) => mirror.take_gradient(&self.compute, into),
             None => Ok(()),
         }
     }
 }
 
 /// Counts what lies in memory of a GPU.
-fn noted(memory: &Memory, class: Class, count: usize) -> crate::memory::Noted {
-    memory.note(class, count * size_of::<f32>())
+fn track(memory: &Allocator, class: AllocClass, count: usize) -> crate::allocator::Tracked {
+    memory.track(class, count * size_of::<f32>())
 }
 
 #[cfg(test)]

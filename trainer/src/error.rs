@@ -15,7 +15,7 @@ pub enum Error {
     Gpu(#[from] unisono_cuda::device::GpuError),
     /// Numbers that do not go together: degrees, sizes, batch arithmetic. Nothing was started.
     #[error("{0}")]
-    Illegal(String),
+    Invalid(String),
     /// A file that cannot be read or written, or that says something impossible.
     #[error("{path}: {what}")]
     File {
@@ -26,16 +26,16 @@ pub enum Error {
     },
     /// Ranks that should hold the same numbers do not.
     #[error("{0}")]
-    Diverged(String),
+    ReplicasDiverged(String),
     /// Not part of this build.
     #[error("{0}")]
-    Unavailable(String),
+    Unsupported(String),
 }
 
 impl Error {
     /// Numbers that do not go together.
-    pub fn illegal(what: impl Into<String>) -> Self {
-        Self::Illegal(what.into())
+    pub fn invalid(what: impl Into<String>) -> Self {
+        Self::Invalid(what.into())
     }
 
     /// Something about the file at `path`.

@@ -1,18 +1,18 @@
 //! Flat memory: parameters packed in buckets that one collective moves.
 
-mod countdown;
+mod bucket_tracker;
+mod buffer;
+mod comm;
+mod device_buffer;
 mod layout;
-mod numbers;
-mod on_device;
-mod peers;
-mod store;
+mod param_store;
 
-pub use countdown::Countdown;
-pub use layout::{Bucket, BucketId, ByRows, GRAIN, Layout, Packing, Piece};
-pub use numbers::{Dtype, Numbers, View};
-pub use on_device::OnDevice;
-pub use peers::{Peers, Ranks};
-pub use store::Store;
+pub use crate::flat::bucket_tracker::BucketTracker;
+pub use crate::flat::buffer::{Dtype, FlatBuffer, FloatView};
+pub use crate::flat::comm::{Comm, ProcessGroup};
+pub use crate::flat::device_buffer::DeviceBuffer;
+pub use crate::flat::param_store::ParamStore;
+pub use layout::{ALIGNMENT, Bucket, BucketEntry, BucketId, Layout, Packing, ShardByRows};
 
 #[cfg(test)]
 mod tests;

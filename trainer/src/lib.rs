@@ -5,13 +5,13 @@
 //! write gradients straight into those buffers.
 #![forbid(unsafe_code)]
 
+pub mod allocator;
 pub mod checkpoint;
 pub mod config;
 pub mod data;
 pub mod device;
 pub mod error;
 pub mod flat;
-pub mod memory;
 pub mod mesh;
 pub mod models;
 pub mod nn;
@@ -19,11 +19,11 @@ pub mod optim;
 pub mod parallel;
 pub mod parameter;
 pub mod pass;
-pub mod plan;
+pub mod planner;
 mod random;
-pub mod split;
 pub mod strategy;
 pub mod tensor;
+pub mod tensor_parallel;
 #[cfg(test)]
 mod testing;
 pub mod train;

@@ -6,8 +6,8 @@ use std::io::{ErrorKind, IsTerminal, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use unisono_trainer::config::Config;
-use unisono_trainer::plan::{Answer, Question};
-use unisono_trainer::train::{self, DryRun, Outcome};
+use unisono_trainer::planner::{PlanArgs, PlanReport};
+use unisono_trainer::train::{self, DryRun, TrainResult};
 use unisono_trainer::{Error, Result};
 
 #[derive(Parser)]
@@ -24,9 +24,9 @@ enum Command {
     /// Let a trained model go on with a text.
     Generate(GenerateArguments),
     /// Say how a model of some size is best trained on some hardware, and what that takes.
-    Plan(Question),
+    Plan(PlanArgs),
     /// Print the formulas behind a plan, with its numbers.
-    Explain(Question),
+    Explain(PlanArgs),
 }
 
 #[derive(clap::Args)]
@@ -61,10 +61,10 @@ struct GenerateArguments {
     overrides: Vec<String>,
 }
 
-/// On standard error; `UNISONO_DEBUG` asks for more than warnings.
+/// On standard error; `UNISONO_LOG` asks for more than warnings.
 fn show_warnings() {
     use tracing_subscriber::EnvFilter;
-    let filter = EnvFilter::try_from_env("UNISONO_DEBUG").unwrap_or_else(|_| EnvFilter::new("warn"));
+    let filter = EnvFilter::try_from_env("UNISONO_LOG").unwrap_or_else(|_| EnvFilter::new("warn"));
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
@@ -77,8 +77,8 @@ fn main() -> ExitCode {
     let ended = match Arguments::parse().command {
         Command::Train(arguments) => train(&arguments),
         Command::Generate(arguments) => generate(&arguments),
-        Command::Plan(question) => answer(&question, Answer::plan),
-        Command::Explain(question) => answer(&question, Answer::explain),
+        Command::Plan(question) => print_plan(&question, PlanReport::plan),
+        Command::Explain(question) => print_plan(&question, PlanReport::explain),
     };
     match ended {
         Ok(()) => ExitCode::SUCCESS,
@@ -93,24 +93,24 @@ fn main() -> ExitCode {
 fn train(arguments: &TrainArguments) -> Result<()> {
     let config = Config::load(arguments.config.as_deref(), &arguments.overrides)?;
     if arguments.print_config {
-        return say(config.to_toml()?);
+        return print(config.to_toml()?);
     }
     if let Some(world) = arguments.dry_run {
-        return say(DryRun::new(&config, world)?.report());
+        return print(DryRun::new(&config, world)?.report());
     }
     let outcome = match (std::env::var_os("RANK"), arguments.ranks) {
-        (None, ranks) => Some(train::on_threads(ranks.unwrap_or(2), &config)?),
-        (Some(_), None) => train::in_environment(&config)?,
+        (None, ranks) => Some(train::train_on_threads(ranks.unwrap_or(2), &config)?),
+        (Some(_), None) => train::train_from_env(&config)?,
         (Some(_), Some(_)) => {
             let what = "-n makes threads, and RANK in the environment says that ranks are processes";
-            return Err(Error::illegal(format!("{what}: leave one of them out")));
+            return Err(Error::invalid(format!("{what}: leave one of them out")));
         }
     };
-    outcome.map_or(Ok(()), |outcome| say(told(&config, &outcome)))
+    outcome.map_or(Ok(()), |outcome| print(summary(&config, &outcome)))
 }
 
 /// How a run ended, in words.
-fn told(config: &Config, outcome: &Outcome) -> String {
+fn summary(config: &Config, outcome: &TrainResult) -> String {
     let mut lines = Vec::new();
     if let (Some(first), Some(last)) = (outcome.losses.first(), outcome.losses.last()) {
         lines.push(format!("{} steps, loss {first:.4} at first, {last:.4} at last", outcome.steps));
@@ -118,7 +118,7 @@ fn told(config: &Config, outcome: &Outcome) -> String {
     if let Some(loss) = outcome.validation {
         lines.push(format!("loss {loss:.4} on what was held back"));
     }
-    lines.push(format!("weights {:016x}\n\n{}", outcome.fingerprint, outcome.ledger));
+    lines.push(format!("weights {:016x}\n\n{}", outcome.fingerprint, outcome.memory));
     if let Some(sample) = &outcome.sample {
         lines.push(format!("{}{sample}", config.sample.prompt));
     }
@@ -126,7 +126,7 @@ fn told(config: &Config, outcome: &Outcome) -> String {
 }
 
 /// Writes to the standard output; somebody who has heard enough is no error.
-fn say(text: impl Display) -> Result<()> {
+fn print(text: impl Display) -> Result<()> {
     let mut output = std::io::stdout().lock();
     match write!(output, "{text}").and_then(|()| output.flush()) {
         Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(Error::file("standard output", error)),
@@ -136,13 +136,13 @@ fn say(text: impl Display) -> Result<()> {
 
 fn generate(arguments: &GenerateArguments) -> Result<()> {
     let GenerateArguments { checkpoint, prompt, overrides } = arguments;
-    say(format!("{prompt}{}\n", train::generate(checkpoint, prompt, overrides)?))
+    print(format!("{prompt}{}\n", train::generate(checkpoint, prompt, overrides)?))
 }
 
-fn answer(question: &Question, text: fn(&Answer) -> String) -> Result<()> {
-    let answer = question.answer()?;
+fn print_plan(question: &PlanArgs, text: fn(&PlanReport) -> String) -> Result<()> {
+    let answer = question.report()?;
     match question.json {
-        true => say(answer.json()? + "\n"),
-        false => say(text(&answer)),
+        true => print(answer.json()? + "\n"),
+        false => print(text(&answer)),
     }
 }

@@ -1,17 +1,17 @@
 //! Where every rank stands: tensor, data and pipeline parallel ranks of one world, and the groups among them.
 //!
-//! A [`Mesh`] is arithmetic alone and can be asked about any world; [`Groups`] are its communicators.
+//! A [`Mesh`] is arithmetic alone and can be asked about any world; [`MeshGroups`] are its communicators.
 
-mod draw;
+mod display;
 mod groups;
 mod hosts;
 mod kind;
 mod seeds;
 
-pub use groups::Groups;
-pub use hosts::Host;
+pub use groups::MeshGroups;
+pub use hosts::HostId;
 pub use kind::GroupKind;
-pub use seeds::{Phase, Seeding};
+pub use seeds::{Phase, SeedSource};
 
 use crate::error::{Error, Result};
 use serde::{Deserialize, Serialize};
@@ -26,7 +26,7 @@ pub struct Degrees {
     pub pipeline: usize,
     /// Ranks that share each sequence; a divisor of the data parallel degree and of the sequence.
     pub sequence_data: usize,
-    /// Neighbouring stages are neighbours in the world, rather than neighbouring data ranks.
+    /// Neighbouring stages are neighbors in the world, rather than neighboring data ranks.
     pub pipeline_first: bool,
 }
 
@@ -39,7 +39,7 @@ impl Default for Degrees {
 /// A world of ranks, cut by legal degrees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mesh {
-    world: usize,
+    world_size: usize,
     degrees: Degrees,
 }
 
@@ -57,7 +57,7 @@ pub struct Coordinates {
 }
 
 /// Ranks that nobody will have.
-const RANKS_MAX: usize = 1 << 24;
+const MAX_RANKS: usize = 1 << 24;
 
 impl Mesh {
     /// `world` ranks, cut by `degrees`.
@@ -69,31 +69,31 @@ impl Mesh {
         let named =
             [("world", world), ("tensor", tensor), ("pipeline", pipeline), ("sequence_data", sequence_data)];
         if let Some((name, _)) = named.into_iter().find(|&(_, degree)| degree == 0) {
-            return Err(Error::illegal(format!("{name} = 0: a degree is at least 1")));
+            return Err(Error::invalid(format!("{name} = 0: a degree is at least 1")));
         }
-        if world > RANKS_MAX {
-            return Err(Error::illegal(format!("a world of {world} ranks: there may be {RANKS_MAX}")));
+        if world > MAX_RANKS {
+            return Err(Error::invalid(format!("a world of {world} ranks: there may be {MAX_RANKS}")));
         }
         let model = tensor.checked_mul(pipeline).filter(|&model| world.is_multiple_of(model));
         let Some(model) = model else {
             let what = format!(
                 "a world of {world} ranks cannot be cut into tensor = {tensor} times pipeline = {pipeline}"
             );
-            return Err(Error::illegal(format!("{what}: their product must divide it")));
+            return Err(Error::invalid(format!("{what}: their product must divide it")));
         };
         let data = world / model;
         if !data.is_multiple_of(sequence_data) {
             let what =
                 format!("sequence_data = {sequence_data} does not divide the data parallel degree {data}");
             let sum = format!("{data} = {world} ranks / (tensor {tensor} * pipeline {pipeline})");
-            return Err(Error::illegal(format!("{what}, where {sum}")));
+            return Err(Error::invalid(format!("{what}, where {sum}")));
         }
-        Ok(Self { world, degrees })
+        Ok(Self { world_size: world, degrees })
     }
 
     /// Number of ranks.
-    pub fn world(&self) -> usize {
-        self.world
+    pub fn world_size(&self) -> usize {
+        self.world_size
     }
 
     /// How it is cut.
@@ -102,13 +102,13 @@ impl Mesh {
     }
 
     /// Data parallel degree: ranks that hold the same part of the model.
-    pub fn data(&self) -> usize {
-        self.world / (self.degrees.tensor * self.degrees.pipeline)
+    pub fn data_size(&self) -> usize {
+        self.world_size / (self.degrees.tensor * self.degrees.pipeline)
     }
 
     /// Ranks that hold the same part of the model and see different sequences.
-    pub fn batch_data(&self) -> usize {
-        self.data() / self.degrees.sequence_data
+    pub fn batch_data_size(&self) -> usize {
+        self.data_size() / self.degrees.sequence_data
     }
 
     /// Where `rank` stands.
@@ -116,9 +116,9 @@ impl Mesh {
     /// # Panics
     /// If there is no such rank.
     pub fn coordinates(&self, rank: usize) -> Coordinates {
-        assert!(rank < self.world, "rank {rank} of {}", self.world);
+        assert!(rank < self.world_size, "rank {rank} of {}", self.world_size);
         let Degrees { tensor, pipeline, sequence_data, pipeline_first } = self.degrees;
-        let (outer, data_degree) = (rank / tensor, self.data());
+        let (outer, data_degree) = (rank / tensor, self.data_size());
         let (data, stage) = match pipeline_first {
             true => (outer / pipeline, outer % pipeline),
             false => (outer % data_degree, outer / data_degree),
@@ -136,7 +136,7 @@ impl Mesh {
         let Degrees { tensor, pipeline, pipeline_first, .. } = self.degrees;
         let outer = match pipeline_first {
             true => self.data_rank(at) * pipeline + at.pipeline,
-            false => at.pipeline * self.data() + self.data_rank(at),
+            false => at.pipeline * self.data_size() + self.data_rank(at),
         };
         outer * tensor + at.tensor
     }

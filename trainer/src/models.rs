@@ -48,7 +48,7 @@ impl Batch<'_> {
                 format!("{} features of {} samples", features.len(), labels.len())
             }
         };
-        Err(Error::illegal(format!("{what} for {wanted}")))
+        Err(Error::invalid(format!("{what} for {wanted}")))
     }
 }
 

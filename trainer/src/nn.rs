@@ -6,34 +6,34 @@
 //! does: modules that are units, or made of such, say so in `forward_each` and `backward_each`.
 
 mod attention;
-#[cfg(test)]
-pub(crate) mod check;
-mod combine;
+mod containers;
 mod conv2d;
 mod cross_entropy;
+mod device_norm;
 mod dropout;
 mod embedding;
 mod gelu;
+#[cfg(test)]
+pub(crate) mod grad_check;
 mod layer_norm;
 mod linear;
-mod norm;
+mod linear_init;
 mod rms_norm;
-mod start;
 mod swiglu;
 pub(crate) mod vector;
 
+pub use crate::nn::containers::{ActivationCheckpoint, Residual, Sequential, UnitModule};
+pub use crate::nn::linear_init::LinearInit;
 pub use attention::CausalAttention;
-pub use combine::{Checkpoint, Layer, Residual, Sequential};
-pub use conv2d::{Conv2d, Window};
+pub use conv2d::{Conv2d, Conv2dShape};
 pub use cross_entropy::CrossEntropy;
-pub(crate) use cross_entropy::{added_up, row_slope};
-pub use dropout::{Draw, Dropout};
+pub(crate) use cross_entropy::{row_grad, sum_losses};
+pub use dropout::{Dropout, RngStream};
 pub use embedding::Embedding;
 pub use gelu::Gelu;
 pub use layer_norm::LayerNorm;
 pub use linear::Linear;
 pub use rms_norm::RmsNorm;
-pub use start::Start;
 pub use swiglu::SwiGlu;
 
 use crate::error::Result;

@@ -1,4 +1,4 @@
-//! Optimisers: how weights follow from gradients, element by element.
+//! Optimizers: how weights follow from gradients, element by element.
 
 mod adamw;
 mod muon;
@@ -18,25 +18,25 @@ pub struct Step {
     /// Number of the step, from 1.
     pub number: u64,
     /// Learning rate.
-    pub rate: f32,
+    pub lr: f32,
     /// Factor on every gradient: what clipping makes of it.
-    pub factor: f32,
+    pub grad_scale: f32,
 }
 
 /// Some elements of one parameter, with what belongs to them.
-pub struct Span<'a> {
+pub struct ParamSlice<'a> {
     /// The weights, to change.
     pub weights: &'a mut [f32],
     /// Their gradient.
     pub gradient: &'a [f32],
-    /// Their moments: as many arrays as [`Optimiser::moments`] says of the parameter.
+    /// Their moments: as many arrays as [`Optimizer::moments`] says of the parameter.
     pub moments: &'a mut [&'a mut [f32]],
     /// Whether weight decay applies.
-    pub decays: bool,
+    pub weight_decay: bool,
 }
 
-/// As [`Span`], in memory of a GPU.
-pub struct SpanOn<'a> {
+/// As [`ParamSlice`], in memory of a GPU.
+pub struct DeviceParamSlice<'a> {
     /// The weights, to change.
     pub weights: ViewMut<'a, f32>,
     /// Their gradient.
@@ -44,45 +44,45 @@ pub struct SpanOn<'a> {
     /// Their moments.
     pub moments: &'a mut [ViewMut<'a, f32>],
     /// Whether weight decay applies.
-    pub decays: bool,
+    pub weight_decay: bool,
 }
 
-/// An optimiser whose state belongs to elements, so that any rank may keep that of any elements.
-pub trait Optimiser: Send + Sync {
+/// An optimizer whose state belongs to elements, so that any rank may keep that of any elements.
+pub trait Optimizer: Send + Sync {
     /// Numbers that it keeps for every element of a parameter.
-    fn moments(&self, parameter: &Parameter) -> usize;
+    fn moment_count(&self, parameter: &Parameter) -> usize;
 
     /// Changes the weights of `span`, each element by itself.
-    fn update(&self, span: Span<'_>, step: &Step);
+    fn update(&self, span: ParamSlice<'_>, step: &Step);
 
-    /// As [`Optimiser::update`], enqueued on a GPU: the same to the rounding of the last bits.
+    /// As [`Optimizer::update`], enqueued on a GPU: the same to the rounding of the last bits.
     ///
     /// # Errors
     /// Of the driver.
-    fn update_on(&self, compute: &Compute, span: SpanOn<'_>, step: &Step) -> Result<(), GpuError>;
+    fn update_on(&self, compute: &Compute, span: DeviceParamSlice<'_>, step: &Step) -> Result<(), GpuError>;
 
     /// What it does with this parameter as a whole, if it does that.
-    fn matrix(&self, _: &Parameter) -> Option<&dyn Whole> {
+    fn as_matrix_optimizer(&self, _: &Parameter) -> Option<&dyn MatrixOptimizer> {
         None
     }
 }
 
 /// A step that needs a whole matrix, of which every rank keeps the state of some elements.
-pub trait Whole {
+pub trait MatrixOptimizer {
     /// Takes `factor` times the gradient of some elements into their moment, and puts into `direction` where they would go.
-    fn gather(&self, gradient: &[f32], factor: f32, moment: &mut [f32], direction: &mut [f32]);
+    fn momentum_direction(&self, gradient: &[f32], factor: f32, moment: &mut [f32], direction: &mut [f32]);
 
     /// Makes of the direction of a whole matrix, rows × columns, the one that is taken.
-    fn transform(&self, direction: &mut [f32], rows: usize, columns: usize);
+    fn transform_direction(&self, direction: &mut [f32], rows: usize, columns: usize);
 
     /// Moves some elements' weights along their direction; `decays`: weight decay applies.
-    fn apply(&self, weights: &mut [f32], direction: &[f32], decays: bool, step: &Step);
+    fn apply_direction(&self, weights: &mut [f32], direction: &[f32], decays: bool, step: &Step);
 
-    /// As [`Whole::gather`], enqueued on a GPU.
+    /// As [`MatrixOptimizer::gather`], enqueued on a GPU.
     ///
     /// # Errors
     /// Of the driver, here and below.
-    fn gather_on(
+    fn momentum_direction_on(
         &self,
         compute: &Compute,
         gradient: View<'_, f32>,
@@ -91,11 +91,11 @@ pub trait Whole {
         direction: ViewMut<'_, f32>,
     ) -> Result<(), GpuError>;
 
-    /// As [`Whole::transform`], enqueued on a GPU.
+    /// As [`MatrixOptimizer::transform`], enqueued on a GPU.
     ///
     /// # Errors
-    /// As [`Whole::gather_on`].
-    fn transform_on(
+    /// As [`MatrixOptimizer::gather_on`].
+    fn transform_direction_on(
         &self,
         compute: &Compute,
         direction: ViewMut<'_, f32>,
@@ -103,11 +103,11 @@ pub trait Whole {
         columns: usize,
     ) -> Result<(), GpuError>;
 
-    /// As [`Whole::apply`], enqueued on a GPU.
+    /// As [`MatrixOptimizer::apply`], enqueued on a GPU.
     ///
     /// # Errors
-    /// As [`Whole::gather_on`].
-    fn apply_on(
+    /// As [`MatrixOptimizer::gather_on`].
+    fn apply_direction_on(
         &self,
         compute: &Compute,
         weights: ViewMut<'_, f32>,

@@ -1,10 +1,10 @@
 //! What there is to train: named parameters, in units that are needed and done with together.
 
-mod cut;
 mod init;
 pub(crate) mod pattern;
+mod shard_spec;
 
-pub use cut::Cut;
+pub use crate::parameter::shard_spec::ShardSpec;
 pub use init::Init;
 
 use crate::error::{Error, Result};
@@ -27,7 +27,7 @@ pub struct Parameter {
     /// Extents of this rank's part, padding included.
     pub shape: Vec<usize>,
     /// How that is part of the whole, where tensor parallelism cuts it.
-    pub cut: Option<Cut>,
+    pub shard: Option<ShardSpec>,
     /// How it starts.
     pub init: Init,
     /// In which type its weights are kept and sent.
@@ -35,11 +35,11 @@ pub struct Parameter {
     /// Whether it has a gradient.
     pub trainable: bool,
     /// Whether weight decay applies: matrices, not biases and gains.
-    pub decays: bool,
+    pub weight_decay: bool,
     /// Whether each rank of a tensor-parallel group has a part of its gradient only: the whole is their sum.
-    pub partial: bool,
+    pub partial_grad: bool,
     /// How many modules add to its gradient in one backward pass; two for a tied embedding.
-    pub uses: usize,
+    pub use_count: usize,
 }
 
 impl Parameter {
@@ -49,27 +49,27 @@ impl Parameter {
         Self {
             name,
             shape,
-            cut: None,
+            shard: None,
             init,
             dtype: Dtype::F32,
             trainable: true,
-            decays,
-            partial: false,
-            uses: 1,
+            weight_decay: decays,
+            partial_grad: false,
+            use_count: 1,
         }
     }
 
     /// As this rank's part of a whole that is cut so.
-    pub fn cut(mut self, cut: Cut) -> Self {
-        self.shape[cut.dimension] = cut.local();
-        self.cut = Some(cut);
+    pub fn with_shard(mut self, cut: ShardSpec) -> Self {
+        self.shape[cut.dim] = cut.local_size();
+        self.shard = Some(cut);
         self
     }
 
     /// What rank `part` of the tensor-parallel group has of it.
-    pub fn of_part(&self, part: usize) -> Self {
-        let cut = self.cut.as_ref().map(|cut| Cut { part, ..cut.clone() });
-        Self { cut, ..self.clone() }
+    pub fn for_rank(&self, part: usize) -> Self {
+        let cut = self.shard.as_ref().map(|cut| ShardSpec { shard_index: part, ..cut.clone() });
+        Self { shard: cut, ..self.clone() }
     }
 
     /// Number of elements at this rank, padding included.
@@ -78,37 +78,37 @@ impl Parameter {
     }
 
     /// Extents of the whole, without padding.
-    pub fn whole_shape(&self) -> Vec<usize> {
+    pub fn global_shape(&self) -> Vec<usize> {
         let mut shape = self.shape.clone();
-        if let Some(cut) = &self.cut {
-            shape[cut.dimension] = cut.whole;
+        if let Some(cut) = &self.shard {
+            shape[cut.dim] = cut.global_size;
         }
         shape
     }
 
     /// Where this rank's element `index` is in the whole; none for padding.
-    pub fn in_whole(&self, index: usize) -> Option<usize> {
-        let Some(cut) = &self.cut else { return Some(index) };
-        let inner: usize = self.shape[cut.dimension + 1..].iter().product();
+    pub fn global_index(&self, index: usize) -> Option<usize> {
+        let Some(cut) = &self.shard else { return Some(index) };
+        let inner: usize = self.shape[cut.dim + 1..].iter().product();
         let (row, column) = (index / inner, index % inner);
-        let (outer, along) = (row / cut.local(), row % cut.local());
-        cut.in_whole(along).map(|along| (outer * cut.whole + along) * inner + column)
+        let (outer, along) = (row / cut.local_size(), row % cut.local_size());
+        cut.global_index(along).map(|along| (outer * cut.global_size + along) * inner + column)
     }
 
     /// Where the whole's element `index` is at this rank; none if another rank has it.
-    pub fn in_part(&self, index: usize) -> Option<usize> {
-        let Some(cut) = &self.cut else { return Some(index) };
-        let inner: usize = self.shape[cut.dimension + 1..].iter().product();
+    pub fn local_index(&self, index: usize) -> Option<usize> {
+        let Some(cut) = &self.shard else { return Some(index) };
+        let inner: usize = self.shape[cut.dim + 1..].iter().product();
         let (row, column) = (index / inner, index % inner);
-        let (outer, along) = (row / cut.whole, row % cut.whole);
-        cut.in_part(along).map(|along| (outer * cut.local() + along) * inner + column)
+        let (outer, along) = (row / cut.global_size, row % cut.global_size);
+        cut.local_index(along).map(|along| (outer * cut.local_size() + along) * inner + column)
     }
 
     /// Puts the initial values of the elements `range` into `into`: the same, whoever computes them.
-    pub fn initialise(&self, seed: u64, range: Range<usize>, into: &mut [f32]) {
+    pub fn initialize(&self, seed: u64, range: Range<usize>, into: &mut [f32]) {
         let stream = init::stream(seed, &self.name);
         for (value, index) in into.iter_mut().zip(range) {
-            *value = self.in_whole(index).map_or(0.0, |index| self.init.value(stream, index as u64));
+            *value = self.global_index(index).map_or(0.0, |index| self.init.value(stream, index as u64));
         }
     }
 }
@@ -121,7 +121,7 @@ pub struct Unit {
     /// Its parameters.
     pub parameters: Range<usize>,
     /// Units whose parameters it uses too: a head that shares the embedding's weights.
-    pub borrows: Vec<UnitId>,
+    pub shared_units: Vec<UnitId>,
 }
 
 /// All parameters and units of a model, as one rank holds them.
@@ -171,7 +171,7 @@ impl std::ops::Index<UnitId> for Inventory {
 pub struct Registry {
     inventory: Inventory,
     path: Vec<String>,
-    in_parts: bool,
+    partial_grads: bool,
 }
 
 impl Registry {
@@ -190,7 +190,7 @@ impl Registry {
     pub fn unit_at<R>(&mut self, name: &str, path: &str, make: impl FnOnce(&mut Self) -> R) -> (UnitId, R) {
         assert!(self.path.is_empty(), "units do not nest");
         let (id, start) = (UnitId(self.inventory.units.len()), self.inventory.parameters.len());
-        let unit = Unit { name: name.to_owned(), parameters: start..start, borrows: Vec::new() };
+        let unit = Unit { name: name.to_owned(), parameters: start..start, shared_units: Vec::new() };
         self.inventory.units.push(unit);
         let made = self.scope(path, make);
         self.inventory.units[id.0].parameters.end = self.inventory.parameters.len();
@@ -214,7 +214,7 @@ impl Registry {
         let path = self.path();
         let dot = if path.is_empty() { "" } else { "." };
         parameter.name = format!("{path}{dot}{}", parameter.name);
-        parameter.partial |= self.in_parts;
+        parameter.partial_grad |= self.partial_grads;
         assert!(self.inventory.find(&parameter.name).is_none(), "two parameters named {}", parameter.name);
         self.inventory.parameters.push(parameter);
         ParameterId(self.inventory.parameters.len() - 1)
@@ -227,30 +227,30 @@ impl Registry {
     }
 
     /// Of what `make` adds, each rank of a tensor-parallel group has a part of the gradient only, if `is` so.
-    pub fn in_parts<R>(&mut self, is: bool, make: impl FnOnce(&mut Self) -> R) -> R {
-        let before = std::mem::replace(&mut self.in_parts, is);
+    pub fn with_partial_grads<R>(&mut self, is: bool, make: impl FnOnce(&mut Self) -> R) -> R {
+        let before = std::mem::replace(&mut self.partial_grads, is);
         let made = make(self);
-        self.in_parts = before;
+        self.partial_grads = before;
         made
     }
 
     /// All that has been added so far.
-    pub fn so_far(&self) -> &Inventory {
+    pub fn inventory_so_far(&self) -> &Inventory {
         &self.inventory
     }
 
     /// A number of its own for something random named `name` under the path that is open.
-    pub fn site(&self, name: &str) -> u64 {
+    pub fn rng_site(&self, name: &str) -> u64 {
         init::stream(0, &format!("{}.{name}", self.path.join(".")))
     }
 
     /// Says that the unit which is open uses a parameter of an earlier one too.
-    pub fn borrow(&mut self, id: ParameterId) {
-        self.inventory.parameters[id.0].uses += 1;
+    pub fn share_parameter(&mut self, id: ParameterId) {
+        self.inventory.parameters[id.0].use_count += 1;
         let owner = self.inventory.unit_of(id);
         let open = self.inventory.units.last_mut().expect("within a unit");
-        if !open.borrows.contains(&owner) {
-            open.borrows.push(owner);
+        if !open.shared_units.contains(&owner) {
+            open.shared_units.push(owner);
         }
     }
 
@@ -267,20 +267,20 @@ impl Registry {
     /// For a pattern that names nothing, with the names that are near.
     pub fn freeze_all(&mut self, patterns: &[String]) -> Result<()> {
         let names = || self.inventory.parameters.iter().map(|parameter| parameter.name.as_str());
-        let names_none = |pattern: &&String| !names().any(|name| pattern::covers(pattern, name));
+        let names_none = |pattern: &&String| !names().any(|name| pattern::matches_prefix(pattern, name));
         if let Some(pattern) = patterns.iter().find(names_none) {
-            let near = pattern::near(pattern, names().flat_map(pattern::with_ancestors));
-            return Err(Error::illegal(format!("nothing to freeze is called `{pattern}`; near are {near}")));
+            let near = pattern::suggestions(pattern, names().flat_map(pattern::with_ancestors));
+            return Err(Error::invalid(format!("nothing to freeze is called `{pattern}`; near are {near}")));
         }
-        self.freeze(|name| patterns.iter().any(|pattern| pattern::covers(pattern, name)));
+        self.freeze(|name| patterns.iter().any(|pattern| pattern::matches_prefix(pattern, name)));
         match self.inventory.parameters.iter().any(|parameter| parameter.trainable) {
             true => Ok(()),
-            false => Err(Error::illegal(format!("{patterns:?} freeze everything: nothing is left to train"))),
+            false => Err(Error::invalid(format!("{patterns:?} freeze everything: nothing is left to train"))),
         }
     }
 
     /// Keeps the weights of every parameter that `is_meant` in `dtype`.
-    pub fn keep_as(&mut self, dtype: Dtype, is_meant: impl Fn(&Parameter) -> bool) {
+    pub fn set_dtype(&mut self, dtype: Dtype, is_meant: impl Fn(&Parameter) -> bool) {
         for parameter in self.inventory.parameters.iter_mut().filter(|parameter| is_meant(parameter)) {
             parameter.dtype = dtype;
         }

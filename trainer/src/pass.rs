@@ -4,11 +4,11 @@
 //! next unit does (Lamy-Poirier, "Breadth-first pipeline parallelism", MLSys 2023). So the weights of a unit are needed once for all
 //! of them.
 
-use crate::device::{Device, Weights};
+use crate::allocator::{AllocClass, Allocator, F32Vec};
+use crate::device::{Device, DeviceWeights};
 use crate::error::{Error, Result};
-use crate::memory::{Class, Floats, Memory};
 use crate::parameter::{ParameterId, UnitId};
-use crate::strategy::{Strategy, Way};
+use crate::strategy::{Direction, Strategy};
 use crate::tensor::Tensor;
 use std::any::Any;
 use std::cell::RefCell;
@@ -34,7 +34,7 @@ pub struct Seeds {
     /// Equal on all ranks of a tensor-parallel group: for what they all hold.
     pub shared: u64,
     /// Different on each of them: for what is cut between them.
-    pub split: u64,
+    pub per_rank: u64,
 }
 
 /// What each micro-batch of a pass has of its own.
@@ -45,7 +45,7 @@ struct MicroBatch {
 
 /// Waiting for other ranks within a layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Wait {
+pub struct WaitSpan {
     /// What for.
     pub name: &'static str,
     /// Since when.
@@ -59,26 +59,26 @@ pub struct Pass<'a> {
     strategy: &'a mut dyn Strategy,
     micro_batches: Vec<MicroBatch>,
     /// Which of them is worked on.
-    at: usize,
-    memory: Memory,
+    current: usize,
+    memory: Allocator,
     threads: usize,
     sequence: usize,
-    chunks: Option<Communicator>,
+    sequence_group: Option<Communicator>,
     device: Option<&'a Device>,
-    keeps: bool,
-    waits: RefCell<Vec<Wait>>,
+    saves_activations: bool,
+    wait_spans: RefCell<Vec<WaitSpan>>,
 }
 
 impl<'a> Pass<'a> {
     /// A pass of one micro-batch over parameters that `strategy` keeps; `threads` may work on one matrix product.
-    pub fn new(strategy: &'a mut dyn Strategy, memory: &Memory, seeds: Seeds, threads: usize) -> Self {
+    pub fn new(strategy: &'a mut dyn Strategy, memory: &Allocator, seeds: Seeds, threads: usize) -> Self {
         Self::breadth_first(strategy, memory, &[seeds], threads)
     }
 
     /// A pass of as many micro-batches as there are `seeds`.
     pub fn breadth_first(
         strategy: &'a mut dyn Strategy,
-        memory: &Memory,
+        memory: &Allocator,
         seeds: &[Seeds],
         threads: usize,
     ) -> Self {
@@ -87,14 +87,14 @@ impl<'a> Pass<'a> {
         Self {
             strategy,
             micro_batches,
-            at: 0,
+            current: 0,
             memory: memory.clone(),
             threads,
             sequence: 1,
-            chunks: None,
+            sequence_group: None,
             device: None,
-            keeps: true,
-            waits: RefCell::default(),
+            saves_activations: true,
+            wait_spans: RefCell::default(),
         }
     }
 
@@ -113,7 +113,7 @@ impl<'a> Pass<'a> {
         assert_eq!(values.len(), self.count(), "a value for each micro-batch");
         let numbered = values.into_iter().enumerate();
         let with = |(at, value)| {
-            self.at = at;
+            self.current = at;
             body(self, value)
         };
         numbered.map(with).collect()
@@ -125,7 +125,7 @@ impl<'a> Pass<'a> {
     }
 
     fn tape(&mut self) -> &mut Tape {
-        &mut self.micro_batches[self.at].tape
+        &mut self.micro_batches[self.current].tape
     }
 
     /// The weights of a parameter.
@@ -140,12 +140,12 @@ impl<'a> Pass<'a> {
     /// Of collectives that become due.
     pub fn accumulate(&mut self, id: ParameterId, add: impl FnOnce(&[f32], &mut [f32])) -> Result<()> {
         self.add(id, add);
-        self.ready(id)
+        self.grad_ready(id)
     }
 
     /// Lets `add` add a part of what this micro-batch adds to the gradient of a parameter; [`Pass::ready`] follows the last part.
     pub fn add(&mut self, id: ParameterId, add: impl FnOnce(&[f32], &mut [f32])) {
-        if let Some((weights, gradient)) = self.strategy.gradient(id) {
+        if let Some((weights, gradient)) = self.strategy.weights_and_gradient(id) {
             add(weights, gradient);
         }
     }
@@ -155,16 +155,16 @@ impl<'a> Pass<'a> {
     ///
     /// # Errors
     /// Of collectives that become due.
-    pub fn ready(&mut self, id: ParameterId) -> Result<()> {
-        if self.at + 1 < self.count() {
+    pub fn grad_ready(&mut self, id: ParameterId) -> Result<()> {
+        if self.current + 1 < self.count() {
             return Ok(());
         }
-        if let Some((_, gradient)) = self.strategy.gradient(id) {
-            self.device.map_or(Ok(()), |device| device.fetch(id, gradient))?;
-            return self.strategy.ready(id);
+        if let Some((_, gradient)) = self.strategy.weights_and_gradient(id) {
+            self.device.map_or(Ok(()), |device| device.take_gradient(id, gradient))?;
+            return self.strategy.grad_ready(id);
         }
-        let trains = self.strategy.on_device().is_some_and(|store| store.inventory[id].trainable);
-        if trains { self.strategy.ready(id) } else { Ok(()) }
+        let trains = self.strategy.device_store().is_some_and(|store| store.inventory[id].trainable);
+        if trains { self.strategy.grad_ready(id) } else { Ok(()) }
     }
 
     /// Lets a GPU compute: tensors are then in its memory, but for what comes from the host and goes back there.
@@ -183,7 +183,7 @@ impl<'a> Pass<'a> {
     /// [`Error::Unavailable`] names it.
     pub fn expect_host(&self, what: &str) -> Result<()> {
         match self.device {
-            Some(_) => Err(Error::Unavailable(format!("{what} on a GPU: not part of this build"))),
+            Some(_) => Err(Error::Unsupported(format!("{what} on a GPU: not part of this build"))),
             None => Ok(()),
         }
     }
@@ -192,10 +192,10 @@ impl<'a> Pass<'a> {
     ///
     /// # Errors
     /// Of the driver.
-    pub fn weights_on(&self, device: &Device, id: ParameterId) -> Result<Weights<'_>> {
-        match self.strategy.on_device() {
-            Some(store) => Ok(Weights::Flat(store.weights_on(id))),
-            None => device.weights(id, self.strategy.weights(id)).map(Weights::Copied),
+    pub fn weights_on(&self, device: &Device, id: ParameterId) -> Result<DeviceWeights<'_>> {
+        match self.strategy.device_store() {
+            Some(store) => Ok(DeviceWeights::Shared(store.device_weights(id))),
+            None => device.weights(id, self.strategy.weights(id)).map(DeviceWeights::Copied),
         }
     }
 
@@ -209,18 +209,18 @@ impl<'a> Pass<'a> {
         id: ParameterId,
         add: impl FnOnce(&Compute, ViewMut<'_, f32>) -> std::result::Result<(), GpuError>,
     ) -> Result<()> {
-        if let Some(store) = self.strategy.on_device_mut() {
-            let gradient = store.gradient_on(id)?;
+        if let Some(store) = self.strategy.device_store_mut() {
+            let gradient = store.device_gradient(id)?;
             gradient.map_or(Ok(()), |gradient| add(device.compute(), gradient))?;
-        } else if let Some((_, gradient)) = self.strategy.gradient(id) {
-            device.add(id, gradient.len(), add)?;
+        } else if let Some((_, gradient)) = self.strategy.weights_and_gradient(id) {
+            device.with_gradient(id, gradient.len(), add)?;
         }
-        self.ready(id)
+        self.grad_ready(id)
     }
 
     /// Keeps `value` for backward, if there will be one.
     pub fn save<T: Send + 'static>(&mut self, value: T) {
-        if self.keeps {
+        if self.saves_activations {
             self.tape().0.push(Box::new(value));
         }
     }
@@ -238,7 +238,7 @@ impl<'a> Pass<'a> {
     ///
     /// # Errors
     /// Of `body`.
-    pub fn aside<R>(&mut self, body: impl FnOnce(&mut Self) -> Result<R>) -> Result<(R, Tape)> {
+    pub fn with_new_tape<R>(&mut self, body: impl FnOnce(&mut Self) -> Result<R>) -> Result<(R, Tape)> {
         let tape = std::mem::take(self.tape());
         let result = body(self);
         let aside = std::mem::replace(self.tape(), tape);
@@ -246,7 +246,7 @@ impl<'a> Pass<'a> {
     }
 
     /// Puts what was kept aside on top of what is kept.
-    pub fn resume(&mut self, tape: Tape) {
+    pub fn restore_tape(&mut self, tape: Tape) {
         self.tape().0.extend(tape.0);
     }
 
@@ -254,16 +254,16 @@ impl<'a> Pass<'a> {
     ///
     /// # Errors
     /// Of `body`.
-    pub fn infer<R>(&mut self, body: impl FnOnce(&mut Self) -> Result<R>) -> Result<R> {
-        let keeps = std::mem::replace(&mut self.keeps, false);
+    pub fn no_grad<R>(&mut self, body: impl FnOnce(&mut Self) -> Result<R>) -> Result<R> {
+        let keeps = std::mem::replace(&mut self.saves_activations, false);
         let result = body(self);
-        self.keeps = keeps;
+        self.saves_activations = keeps;
         result
     }
 
     /// Whether there will be a way back: whether this is training.
     pub fn keeps(&self) -> bool {
-        self.keeps
+        self.saves_activations
     }
 
     /// Runs `body` while the weights of `unit` are there.
@@ -273,26 +273,26 @@ impl<'a> Pass<'a> {
     pub fn unit<R>(
         &mut self,
         unit: UnitId,
-        way: Way,
+        way: Direction,
         body: impl FnOnce(&mut Self) -> Result<R>,
     ) -> Result<R> {
-        self.strategy.need(unit, way)?;
+        self.strategy.pre_unit(unit, way)?;
         let result = body(self)?;
-        self.strategy.done(unit, way)?;
+        self.strategy.post_unit(unit, way)?;
         Ok(result)
     }
 
     /// Runs what must wait for other ranks before the layer can go on, and notes how long that takes.
-    pub fn wait<R>(&self, name: &'static str, body: impl FnOnce() -> R) -> R {
+    pub fn timed_wait<R>(&self, name: &'static str, body: impl FnOnce() -> R) -> R {
         let start = Instant::now();
         let result = body();
-        self.waits.borrow_mut().push(Wait { name, start, time: start.elapsed() });
+        self.wait_spans.borrow_mut().push(WaitSpan { name, start, time: start.elapsed() });
         result
     }
 
     /// Every wait for other ranks within layers, since this was last asked.
-    pub fn waits(&mut self) -> Vec<Wait> {
-        self.waits.take()
+    pub fn take_waits(&mut self) -> Vec<WaitSpan> {
+        self.wait_spans.take()
     }
 
     /// A tensor of numbers that mean nothing yet.
@@ -304,7 +304,7 @@ impl<'a> Pass<'a> {
     ///
     /// # Errors
     /// Of the driver of a GPU.
-    pub fn tensor_there(&self, rows: usize, columns: usize) -> Result<Tensor> {
+    pub fn tensor_in_place(&self, rows: usize, columns: usize) -> Result<Tensor> {
         self.device.map_or_else(|| Ok(self.tensor(rows, columns)), |device| device.tensor(rows, columns))
     }
 
@@ -312,26 +312,26 @@ impl<'a> Pass<'a> {
     ///
     /// # Errors
     /// Of the driver of a GPU.
-    pub fn tensor_of(&self, rows: usize, columns: usize, data: &[f32]) -> Result<Tensor> {
+    pub fn tensor_from(&self, rows: usize, columns: usize, data: &[f32]) -> Result<Tensor> {
         match self.device {
-            Some(device) => device.tensor_of(rows, columns, data),
-            None => Ok(Tensor::from(&self.memory, rows, columns, data)),
+            Some(device) => device.tensor_from(rows, columns, data),
+            None => Ok(Tensor::from_slice(&self.memory, rows, columns, data)),
         }
     }
 
     /// Room for activations: numbers that mean nothing yet.
-    pub fn floats(&self, count: usize) -> Floats {
-        self.memory.take(Class::Activations, count)
+    pub fn floats(&self, count: usize) -> F32Vec {
+        self.memory.alloc(AllocClass::Activations, count)
     }
 
     /// Where storage comes from.
-    pub fn memory(&self) -> &Memory {
+    pub fn memory(&self) -> &Allocator {
         &self.memory
     }
 
     /// What decides about randomness.
     pub fn seeds(&self) -> Seeds {
-        self.micro_batches[self.at].seeds
+        self.micro_batches[self.current].seeds
     }
 
     /// Says how many rows, one after another, are one sequence, or this rank's chunk of it.
@@ -352,18 +352,18 @@ impl<'a> Pass<'a> {
     /// the ways that lead through itself: attention adds up what all of them have of the gradients of keys and values. The mean of
     /// those gradients over the S ranks is the gradient of the mean loss of whole sequences. So gradients and losses are averaged
     /// over chunks as they are over samples: over all data ranks alike.
-    pub fn set_chunks(&mut self, ranks: Option<&Communicator>) {
-        self.chunks = ranks.cloned();
+    pub fn set_sequence_group(&mut self, ranks: Option<&Communicator>) {
+        self.sequence_group = ranks.cloned();
     }
 
     /// The ranks that have the chunks of each sequence; none where it is whole.
-    pub fn chunks(&self) -> Option<&Communicator> {
-        self.chunks.as_ref()
+    pub fn sequence_group(&self) -> Option<&Communicator> {
+        self.sequence_group.as_ref()
     }
 
     /// Place in its sequence of the first row that this rank has of it.
-    pub fn first_place(&self) -> usize {
-        self.chunks().map_or(0, |ranks| ranks.rank() * self.sequence)
+    pub fn position_offset(&self) -> usize {
+        self.sequence_group().map_or(0, |ranks| ranks.rank() * self.sequence)
     }
 
     /// How many threads may work on one matrix product.

@@ -1,12 +1,12 @@
 //! Numbers in rows: what flows between modules.
 
-use crate::device::Numbers;
+use crate::allocator::{AllocClass, Allocator, F32Vec};
+use crate::device::DeviceVec;
 use crate::error::Result;
-use crate::flat::Ranks;
-use crate::memory::{Class, Floats, Memory};
+use crate::flat::ProcessGroup;
 use crate::nn::vector;
 use std::ops::Range;
-use unisono::{Reduction, Sum};
+use unisono::{ReduceOp, Sum};
 use unisono_cuda::device::{View, ViewMut};
 
 /// A dense matrix of activations: `rows` (tokens, samples) by `columns` (features), row after row.
@@ -15,38 +15,38 @@ use unisono_cuda::device::{View, ViewMut};
 /// modules do there goes by [`Tensor::view`], everything else by [`Tensor::data`].
 #[derive(Debug)]
 pub struct Tensor {
-    data: Data,
+    data: TensorData,
     rows: usize,
     columns: usize,
 }
 
 #[derive(Debug)]
-enum Data {
-    Host(Floats),
-    Device(Numbers),
+enum TensorData {
+    Host(F32Vec),
+    Device(DeviceVec),
 }
 
 impl Tensor {
     /// Numbers that mean nothing yet.
-    pub fn new(memory: &Memory, rows: usize, columns: usize) -> Self {
-        Self { data: Data::Host(memory.take(Class::Activations, rows * columns)), rows, columns }
+    pub fn new(memory: &Allocator, rows: usize, columns: usize) -> Self {
+        Self { data: TensorData::Host(memory.alloc(AllocClass::Activations, rows * columns)), rows, columns }
     }
 
     /// All zero.
-    pub fn zeros(memory: &Memory, rows: usize, columns: usize) -> Self {
-        Self { data: Data::Host(memory.zeros(Class::Activations, rows * columns)), rows, columns }
+    pub fn zeros(memory: &Allocator, rows: usize, columns: usize) -> Self {
+        Self { data: TensorData::Host(memory.zeros(AllocClass::Activations, rows * columns)), rows, columns }
     }
 
     /// In memory of a GPU.
-    pub(crate) fn on_device(numbers: Numbers, rows: usize, columns: usize) -> Self {
-        Self { data: Data::Device(numbers), rows, columns }
+    pub(crate) fn on_device(numbers: DeviceVec, rows: usize, columns: usize) -> Self {
+        Self { data: TensorData::Device(numbers), rows, columns }
     }
 
     /// The numbers of `data`.
     ///
     /// # Panics
     /// If their number is not `rows * columns`.
-    pub fn from(memory: &Memory, rows: usize, columns: usize, data: &[f32]) -> Self {
+    pub fn from_slice(memory: &Allocator, rows: usize, columns: usize, data: &[f32]) -> Self {
         let mut tensor = Self::new(memory, rows, columns);
         tensor.data_mut().copy_from_slice(data);
         tensor
@@ -58,8 +58,8 @@ impl Tensor {
     /// Of the driver, if it is in memory of a GPU.
     pub fn copy(&self) -> Result<Self> {
         let data = match &self.data {
-            Data::Host(floats) => Data::Host(floats.copy()),
-            Data::Device(numbers) => Data::Device(numbers.copy()?),
+            TensorData::Host(floats) => TensorData::Host(floats.copy()),
+            TensorData::Device(numbers) => TensorData::Device(numbers.copy()?),
         };
         Ok(Self { data, rows: self.rows, columns: self.columns })
     }
@@ -73,8 +73,8 @@ impl Tensor {
     /// If they are not as many, or elsewhere.
     pub fn add(&mut self, other: &Self) -> Result<()> {
         match &mut self.data {
-            Data::Host(floats) => vector::add(floats, other.data()),
-            Data::Device(Numbers { buffer, compute, .. }) => {
+            TensorData::Host(floats) => vector::add(floats, other.data()),
+            TensorData::Device(DeviceVec { buffer, compute, .. }) => {
                 compute.add(buffer.view_mut(..), other.view(), 1.0, 1.0)?;
             }
         }
@@ -85,11 +85,11 @@ impl Tensor {
     ///
     /// # Errors
     /// Of the collective; of ranks that have not met on GPUs, if it is in memory of one.
-    pub fn all_reduce(&mut self, ranks: &Ranks, reduction: Reduction) -> Result<()> {
+    pub fn all_reduce(&mut self, ranks: &ProcessGroup, reduction: ReduceOp) -> Result<()> {
         match &mut self.data {
-            Data::Host(floats) => ranks.host().all_reduce(floats, reduction)?,
-            Data::Device(Numbers { buffer, compute, .. }) => {
-                ranks.on_gpus()?.all_reduce(compute.stream(), buffer, reduction)?;
+            TensorData::Host(floats) => ranks.host().all_reduce(floats, reduction)?,
+            TensorData::Device(DeviceVec { buffer, compute, .. }) => {
+                ranks.device()?.all_reduce(compute.stream(), buffer, reduction)?;
             }
         }
         Ok(())
@@ -99,11 +99,11 @@ impl Tensor {
     ///
     /// # Errors
     /// Those of [`Tensor::all_reduce`].
-    pub fn all_gather(&mut self, part: &Self, ranks: &Ranks) -> Result<()> {
+    pub fn all_gather(&mut self, part: &Self, ranks: &ProcessGroup) -> Result<()> {
         match &mut self.data {
-            Data::Host(all) => ranks.host().all_gather(part.data(), all)?,
-            Data::Device(Numbers { buffer, compute, .. }) => {
-                ranks.on_gpus()?.all_gather(compute.stream(), &part.view(), buffer)?;
+            TensorData::Host(all) => ranks.host().all_gather(part.data(), all)?,
+            TensorData::Device(DeviceVec { buffer, compute, .. }) => {
+                ranks.device()?.all_gather(compute.stream(), &part.view(), buffer)?;
             }
         }
         Ok(())
@@ -113,24 +113,24 @@ impl Tensor {
     ///
     /// # Errors
     /// Those of [`Tensor::all_reduce`].
-    pub fn reduce_scatter(&mut self, whole: &Self, ranks: &Ranks) -> Result<()> {
+    pub fn reduce_scatter(&mut self, whole: &Self, ranks: &ProcessGroup) -> Result<()> {
         match &mut self.data {
-            Data::Host(share) => ranks.host().reduce_scatter(whole.data(), share, Sum)?,
-            Data::Device(Numbers { buffer, compute, .. }) => {
-                ranks.on_gpus()?.reduce_scatter(compute.stream(), &whole.view(), buffer, Sum)?;
+            TensorData::Host(share) => ranks.host().reduce_scatter(whole.data(), share, Sum)?,
+            TensorData::Device(DeviceVec { buffer, compute, .. }) => {
+                ranks.device()?.reduce_scatter(compute.stream(), &whole.view(), buffer, Sum)?;
             }
         }
         Ok(())
     }
 
     /// A copy of some rows.
-    pub fn part(&self, memory: &Memory, rows: Range<usize>) -> Self {
+    pub fn slice_rows(&self, memory: &Allocator, rows: Range<usize>) -> Self {
         let of = rows.start * self.columns..rows.end * self.columns;
-        Self::from(memory, rows.len(), self.columns, &self.data()[of])
+        Self::from_slice(memory, rows.len(), self.columns, &self.data()[of])
     }
 
     /// Puts other numbers in some rows.
-    pub fn put(&mut self, rows: Range<usize>, part: &Self) {
+    pub fn write_rows(&mut self, rows: Range<usize>, part: &Self) {
         let of = rows.start * self.columns..rows.end * self.columns;
         self.data_mut()[of].copy_from_slice(part.data());
     }
@@ -151,8 +151,8 @@ impl Tensor {
     /// If they are in memory of a GPU.
     pub fn data(&self) -> &[f32] {
         match &self.data {
-            Data::Host(floats) => floats,
-            Data::Device(numbers) => panic!("{numbers:?}, not here"),
+            TensorData::Host(floats) => floats,
+            TensorData::Device(numbers) => panic!("{numbers:?}, not here"),
         }
     }
 
@@ -162,8 +162,8 @@ impl Tensor {
     /// If they are in memory of a GPU.
     pub fn data_mut(&mut self) -> &mut [f32] {
         match &mut self.data {
-            Data::Host(floats) => floats,
-            Data::Device(numbers) => panic!("{numbers:?}, not here"),
+            TensorData::Host(floats) => floats,
+            TensorData::Device(numbers) => panic!("{numbers:?}, not here"),
         }
     }
 
@@ -173,8 +173,8 @@ impl Tensor {
     /// If they are in the host's.
     pub fn view(&self) -> View<'_, f32> {
         match &self.data {
-            Data::Device(numbers) => numbers.buffer.view(..),
-            Data::Host(floats) => panic!("{floats:?}, not on a GPU"),
+            TensorData::Device(numbers) => numbers.buffer.view(..),
+            TensorData::Host(floats) => panic!("{floats:?}, not on a GPU"),
         }
     }
 
@@ -184,8 +184,8 @@ impl Tensor {
     /// If they are in the host's.
     pub fn view_mut(&mut self) -> ViewMut<'_, f32> {
         match &mut self.data {
-            Data::Device(numbers) => numbers.buffer.view_mut(..),
-            Data::Host(floats) => panic!("{floats:?}, not on a GPU"),
+            TensorData::Device(numbers) => numbers.buffer.view_mut(..),
+            TensorData::Host(floats) => panic!("{floats:?}, not on a GPU"),
         }
     }
 

@@ -1,11 +1,11 @@
 //! What tests of several modules need.
 
 use crate::device::Device;
-use crate::parallel::{Kept, Parallel};
+use crate::parallel::{DataParallel, LocalShard};
 use crate::parameter::{Inventory, ParameterId};
 use std::collections::BTreeMap;
 use unisono::device::Gpu;
-use unisono::{Communicator, Config, GpuSizes, Order};
+use unisono::{Communicator, Config, DeviceConfig, ReductionOrder};
 
 /// What stands in for a GPU in settings: `software`, or with `UNISONO_TEST_GPU` the machine's, `cuda`.
 pub(crate) fn device_kind() -> &'static str {
@@ -13,32 +13,32 @@ pub(crate) fn device_kind() -> &'static str {
         return "cuda";
     }
     // Tests run side by side: their communicators share its blocks.
-    let _ = unisono_cuda::software::set_residents(512);
+    let _ = unisono_cuda::emulator::set_max_resident_blocks(512);
     "software"
 }
 
 /// The GPU that tests compute on.
 pub(crate) fn gpu() -> Gpu {
     match device_kind() {
-        "cuda" => Device::of_rank(0).expect("a GPU"),
+        "cuda" => Device::gpu_for_rank(0).expect("a GPU"),
         _ => Device::software().expect("a C++ compiler"),
     }
 }
 
 /// Runs `body` on so many ranks, which add in their order; what all of them return.
-pub(crate) fn on<R: Send>(ranks: usize, body: impl Fn(Communicator) -> R + Sync) -> Vec<R> {
-    let config = Config { order: Order::Ranks, ..Config::default() };
-    on_with(ranks, &config, body)
+pub(crate) fn run_ranks<R: Send>(ranks: usize, body: impl Fn(Communicator) -> R + Sync) -> Vec<R> {
+    let config = Config { reduction_order: ReductionOrder::RankOrder, ..Config::default() };
+    run_ranks_with(ranks, &config, body)
 }
 
 /// As [`on`], with other settings of the communicator; on a GPU one channel, as many groups share the blocks of the software device.
-pub(crate) fn on_with<R: Send>(
+pub(crate) fn run_ranks_with<R: Send>(
     ranks: usize,
     config: &Config,
     body: impl Fn(Communicator) -> R + Sync,
 ) -> Vec<R> {
-    let gpu = GpuSizes { channels: 1, ..config.gpu };
-    let worlds = Communicator::threads_with(ranks, &Config { gpu, ..config.clone() }).unwrap();
+    let gpu = DeviceConfig { channels: 1, ..config.gpu };
+    let worlds = Communicator::local_with(ranks, &Config { gpu, ..config.clone() }).unwrap();
     std::thread::scope(|scope| {
         let threads: Vec<_> = worlds.into_iter().map(|world| scope.spawn(|| body(world))).collect();
         threads.into_iter().map(|thread| thread.join().unwrap()).collect()
@@ -49,23 +49,23 @@ pub(crate) fn on_with<R: Send>(
 pub(crate) type Bits = BTreeMap<(ParameterId, usize), Vec<u32>>;
 
 /// What this rank keeps, without padding.
-pub(crate) fn kept(strategy: &mut dyn Parallel, inventory: &Inventory) -> Bits {
+pub(crate) fn collect_shards(strategy: &mut dyn DataParallel, inventory: &Inventory) -> Bits {
     let mut bits = BTreeMap::new();
-    let mut keep = |part: Kept<'_>| {
+    let mut keep = |part: LocalShard<'_>| {
         for (index, place) in part.range.clone().enumerate() {
-            let Some(place) = inventory[part.parameter].in_whole(place) else { continue };
+            let Some(place) = inventory[part.parameter].global_index(place) else { continue };
             let weight = part.weights[index].to_bits();
             let moments = part.moments.iter().map(|moment| moment[index].to_bits());
             bits.insert((part.parameter, place), [weight].into_iter().chain(moments).collect());
         }
         Ok(())
     };
-    strategy.visit(&mut keep).unwrap();
+    strategy.for_each_shard(&mut keep).unwrap();
     bits
 }
 
 /// What all ranks together keep; they must agree where they keep the same.
-pub(crate) fn joined(ranks: impl IntoIterator<Item = Bits>) -> Bits {
+pub(crate) fn merge_shards(ranks: impl IntoIterator<Item = Bits>) -> Bits {
     let mut all = Bits::new();
     for (place, bits) in ranks.into_iter().flatten() {
         let known = all.entry(place).or_insert_with(|| bits.clone());

@@ -1,44 +1,44 @@
 //! Training runs: what they are made of, how large their batches are and how fast they learn, and what they tell.
 
-mod advice;
 mod batch;
-mod course;
+mod checkpointing;
+mod config_lints;
+mod cost_model;
+mod data_loader;
 mod dry_run;
-mod feed;
-mod formula;
-mod judge;
+mod flops;
+mod generate;
 mod launch;
-mod ledger;
+mod memory_report;
 mod network;
-mod persist;
-mod replicas;
+mod preflight;
+mod replica_check;
 mod report;
 mod run;
 mod schedule;
 mod setup;
-mod start;
 mod trace;
-mod work;
-mod write;
+mod train_loop;
+mod validate;
 
-pub(crate) use advice::{DATA_RANKS_MAX, memory_of_host};
-pub use batch::Batch;
+pub(crate) use crate::train::config_lints::{MAX_USEFUL_DATA_RANKS, host_memory};
+pub use crate::train::cost_model::Traffic;
+pub(crate) use crate::train::cost_model::{ActivationModel, exchanged_bytes, remote_fraction, shard_counts};
+pub use crate::train::data_loader::{DataDims, DataLoader, OwnedBatch, Samples};
+pub(crate) use crate::train::flops::{flops_per_token, peak_flops};
+pub use crate::train::generate::generate;
+pub use crate::train::memory_report::MemoryReport;
+pub use crate::train::train_loop::TrainResult;
+pub use batch::BatchPlan;
 pub(crate) use batch::factors;
-pub use course::Outcome;
 pub use dry_run::DryRun;
 pub(crate) use dry_run::sections;
-pub use feed::{Extents, Feed, Owned, Samples};
-pub use formula::Traffic;
-pub(crate) use formula::{Activations, divisors, exchanged, to_others};
-pub use launch::{in_environment, on_threads};
-pub use ledger::Ledger;
+pub use launch::{train_from_env, train_on_threads};
 pub use network::Network;
-pub use report::Record;
-pub use run::{Run, Taken};
-pub use schedule::{Scale, Schedule, Shape};
+pub use report::StepRecord;
+pub use run::{Run, StepStats};
+pub use schedule::{LrScaling, LrSchedule, LrShape};
 pub(crate) use setup::mesh;
-pub(crate) use work::{flops_per_token, peak_flops};
-pub use write::generate;
 
 #[cfg(test)]
 mod tests;

@@ -8,24 +8,27 @@ fn run(arguments: &[&str]) -> Output {
     command.args(arguments).env_remove("RANK").output().expect("the command")
 }
 
-fn said(arguments: &[&str]) -> String {
+fn output_text(arguments: &[&str]) -> String {
     let output = run(arguments);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).expect("text")
 }
 
 #[test]
-fn a_printed_configuration_is_one() {
+fn printed_config_is_valid() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("run.toml");
-    let printed = said(&["train", "--print-config", "model.width=64", "strategy.kind=zero2"]);
+    let printed = output_text(&["train", "--print-config", "model.width=64", "strategy.kind=zero2"]);
     std::fs::write(&path, &printed).expect("a file");
-    assert_eq!(said(&["train", "--config", path.to_str().expect("a path"), "--print-config"]), printed);
+    assert_eq!(
+        output_text(&["train", "--config", path.to_str().expect("a path"), "--print-config"]),
+        printed
+    );
     assert!(printed.contains("width = 64") && printed.contains("kind = \"zero2\""));
 }
 
 #[test]
-fn mistakes_are_one_line_and_exit_code_1() {
+fn mistakes_print_one_line_and_exit_1() {
     let wrong = |arguments: &[&str], words: &str| {
         let output = run(arguments);
         let text = String::from_utf8(output.stderr).expect("text");
@@ -48,14 +51,14 @@ fn mistakes_are_one_line_and_exit_code_1() {
 }
 
 #[test]
-fn a_plan_is_of_a_model_or_of_a_configuration() {
+fn plan_takes_model_or_config() {
     let output = run(&["plan", "--model", "7b", "-c", "/nowhere.toml"]);
     assert_eq!(output.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&output.stderr).contains("cannot be used with"));
 }
 
 #[test]
-fn who_has_heard_enough_is_no_bug() {
+fn closed_stdout_is_not_an_error() {
     let (reader, writer) = std::io::pipe().expect("a pipe");
     drop(reader);
     let mut command = Command::new(env!("CARGO_BIN_EXE_unisono-train"));
@@ -67,26 +70,30 @@ fn who_has_heard_enough_is_no_bug() {
 }
 
 #[test]
-fn keys_without_effect_are_named() {
+fn unused_keys_are_named() {
     let table = concat!("data.path=", env!("CARGO_MANIFEST_DIR"), "/data/iris.csv");
     let arguments = ["train", "--dry-run", "2", "model.kind=mlp", "data.kind=table", table];
-    let keys =
-        ["model.dropout=0.1", "model.checkpointing=true", "data.vocabulary=9", "data.validation_path=a"];
-    let text = said(&[&arguments[..], &keys[..], &["strategy.sequence_parallel=true"]].concat());
-    for key in ["model.dropout", "model.checkpointing", "strategy.sequence_parallel"] {
+    let keys = [
+        "model.dropout=0.1",
+        "model.activation_checkpointing=true",
+        "data.vocabulary=9",
+        "data.validation_path=a",
+    ];
+    let text = output_text(&[&arguments[..], &keys[..], &["strategy.sequence_parallel=true"]].concat());
+    for key in ["model.dropout", "model.activation_checkpointing", "strategy.sequence_parallel"] {
         assert!(text.contains(&format!("{key} has no effect with model.kind")), "{key}: {text}");
     }
     for key in ["data.vocabulary", "data.validation_path"] {
         assert!(text.contains(&format!("{key} has no effect with a data.kind")), "{key}: {text}");
     }
-    assert!(!said(&arguments).contains("no effect"));
+    assert!(!output_text(&arguments).contains("no effect"));
 }
 
 #[test]
-fn a_dry_run_of_a_thousand_ranks_reads_no_data() {
+fn dry_run_of_1000_ranks_reads_no_data() {
     let arguments =
         ["data.path=/nowhere", "data.global_batch=4096", "strategy.kind=zero3", "data.micro_batch=4"];
-    let text = said(&[&["train", "--dry-run", "1024"], &arguments[..]].concat());
+    let text = output_text(&[&["train", "--dry-run", "1024"], &arguments[..]].concat());
     for words in [
         "parameters",
         "1024 ranks = tensor 1 x data 1024",
@@ -99,21 +106,22 @@ fn a_dry_run_of_a_thousand_ranks_reads_no_data() {
 }
 
 #[test]
-fn a_plan_says_what_fits_and_what_it_takes() {
-    let text = said(&["plan", "--model", "70b", "--hardware", "h100-80", "-n", "64", "--tokens", "4194304"]);
+fn plan_reports_fit_and_cost() {
+    let text =
+        output_text(&["plan", "--model", "70b", "--hardware", "h100-80", "-n", "64", "--tokens", "4194304"]);
     for words in
         ["140 GB in 16 bits, 1120 GB to train", "1024 samples", "tensor 2 x pipeline 1 x data 32", "zero3 <"]
     {
         assert!(text.contains(words), "`{words}` is not in\n{text}");
     }
-    let text = said(&["explain", "--model", "7b"]);
+    let text = output_text(&["explain", "--model", "7b"]);
     for words in ["21193254160", "zero bubble", "within a host", "PAT", "lr_scale", "S^2/N"] {
         assert!(text.contains(words), "`{words}` is not in\n{text}");
     }
 }
 
 #[test]
-fn a_plan_is_of_a_configuration_and_of_measured_links_too() {
+fn plan_takes_config_and_measured_links() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("times.csv");
     let times = [1024.0, 65536.0, 1048576.0]
@@ -121,23 +129,23 @@ fn a_plan_is_of_a_configuration_and_of_measured_links_too() {
     std::fs::write(&path, times.concat()).expect("a file");
     let fit =
         ["plan", "--json", "--fit", path.to_str().expect("a path"), "-n", "8", "strategy.param_dtype=bf16"];
-    let answer: serde_json::Value = serde_json::from_str(&said(&fit)).expect("JSON");
+    let answer: serde_json::Value = serde_json::from_str(&output_text(&fit)).expect("JSON");
     let near = |found: &serde_json::Value, expected: f64| {
         let found = found.as_f64().expect("a number");
         assert!((found / expected - 1.0).abs() < 1e-6, "{found}, not {expected}");
     };
-    near(&answer["hardware"]["within"]["alpha"], 5e-6);
-    near(&answer["hardware"]["within"]["beta"], 1e9);
-    assert_eq!((&answer["decision"]["leaf"], &answer["sizes"]["width"]), (&"Ddp".into(), &128.into()));
+    near(&answer["hardware"]["intra_host"]["alpha"], 5e-6);
+    near(&answer["hardware"]["intra_host"]["beta"], 1e9);
+    assert_eq!((&answer["decision"]["rule"], &answer["dims"]["width"]), (&"Ddp".into(), &128.into()));
     assert_eq!(answer["bytes"]["state"], 12.0);
-    let text = said(&["plan", "-n", "16", "model.heads=16", "mesh.tensor=16"]);
+    let text = output_text(&["plan", "-n", "16", "model.heads=16", "mesh.tensor=16"]);
     assert!(text.contains("tensor = 16 ranks do not fit on a host of 8"), "{text}");
     let wrong = run(&["plan", "--hardware", "abacus"]);
     assert!(String::from_utf8_lossy(&wrong.stderr).contains("a100-80"));
 }
 
 #[test]
-fn every_variable_that_is_missing_or_wrong_is_named_at_once() {
+fn missing_or_invalid_variables_are_named() {
     let good = [("RANK", "0"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", "29400")];
     let wrong = |name: &str, value: Option<&str>| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_unisono-train"));
@@ -161,15 +169,15 @@ fn every_variable_that_is_missing_or_wrong_is_named_at_once() {
 }
 
 #[test]
-fn what_is_legal_and_hardly_meant_is_advised_against() {
+fn unlikely_settings_are_warned_about() {
     let advice = |changes: &[&str]| {
         let all = ["data.path=/nowhere", "data.global_batch=64", "schedule.reference_batch=64"];
-        let text = said(&[&["train", "--dry-run", "8"], &all[..], changes].concat());
+        let text = output_text(&[&["train", "--dry-run", "8"], &all[..], changes].concat());
         text.split("To be considered").nth(1).unwrap_or_default().to_owned()
     };
     assert_eq!(advice(&["data.micro_batch=8"]), "");
     for (changes, words) in [
-        (&["data.tail=pad"][..], "shows some samples twice"),
+        (&["data.last_batch=pad"][..], "shows some samples twice"),
         (&["data.shuffle=false"], "every epoch has the same order"),
         (&["strategy.bucket_mb=0.5"], "25 is usual"),
         (&["strategy.kind=zero3", "strategy.prefetch=0"], "every unit waits for its weights"),

@@ -86,7 +86,7 @@ fn pause(number: u64) -> Duration {
 }
 
 #[test]
-fn killed_again_and_again_it_comes_to_the_same_weights() {
+fn repeatedly_killed_job_reaches_same_weights() {
     let (whole, killed) = (tempfile::tempdir().expect("a folder"), tempfile::tempdir().expect("a folder"));
     let expected = weights(&Job::start(whole.path(), &["checkpoint.every=0"]).finish());
     let (mut kills, mut unfinished, folder) = (0, 0, killed.path());
@@ -107,7 +107,7 @@ fn killed_again_and_again_it_comes_to_the_same_weights() {
 }
 
 /// Kills rank 1 of so many in the middle of a run: the others end soon, and name it.
-fn one_is_killed(ranks: usize, overrides: &[&str]) {
+fn kill_one_rank(ranks: usize, overrides: &[&str]) {
     let folder = tempfile::tempdir().expect("a folder");
     let mut job = Job::of(ranks, folder.path(), &[&["schedule.steps=1000000"], overrides].concat());
     wait_until(|| last_step(folder.path()) > 0);
@@ -128,15 +128,15 @@ fn one_is_killed(ranks: usize, overrides: &[&str]) {
 }
 
 #[test]
-fn one_killed_rank_ends_the_other_with_a_word() {
-    one_is_killed(2, &[]);
+fn killed_rank_is_named_by_survivor() {
+    kill_one_rank(2, &[]);
 }
 
 #[test]
-fn so_it_does_where_ranks_share_layers_on_gpus() {
+fn killed_rank_is_named_with_gpu_tensor_parallel() {
     // Few checkpoints: nearly all the time is spent in layers.
     let device = ["device=software", "mesh.tensor=2", "checkpoint.every=3"];
-    one_is_killed(2, &device);
+    kill_one_rank(2, &device);
     let rows = ["strategy.sequence_parallel=true", "strategy.kind=zero2"];
-    one_is_killed(4, &[&device[..], &rows].concat());
+    kill_one_rank(4, &[&device[..], &rows].concat());
 }

@@ -8,15 +8,16 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Arc, LazyLock};
 use unisono::{Communicator, Sum};
-use unisono_trainer::checkpoint::Who;
-use unisono_trainer::memory::Memory;
-use unisono_trainer::models::gpt2;
-use unisono_trainer::models::{Batch, FeedForward, Gpt, GptConfig, Model, Norm};
-use unisono_trainer::optim::{AdamW, Optimiser, Sgd, Step};
-use unisono_trainer::parallel::{Kept, Kind, Parallel, Settings, Team, make};
+use unisono_trainer::allocator::Allocator;
+use unisono_trainer::checkpoint::SavedBy;
+use unisono_trainer::models::{Batch, FeedForward, Gpt, GptConfig, Model, Norm, gpt2};
+use unisono_trainer::optim::{AdamW, Optimizer, Sgd, Step};
+use unisono_trainer::parallel::{
+    DataParallel, LocalShard, ParallelKind, ProcessGroups, Settings, new_strategy,
+};
 use unisono_trainer::parameter::{Inventory, Parameter, Registry};
 use unisono_trainer::pass::{Pass, Seeds};
-use unisono_trainer::split::Split;
+use unisono_trainer::tensor_parallel::TensorParallel;
 
 const CONTEXT: usize = 16;
 const SEQUENCES: usize = 8;
@@ -57,7 +58,12 @@ fn config(name: &str) -> GptConfig {
     let gpt2 = GptConfig::new(97, CONTEXT, 32, 4, 2);
     match name {
         "gpt2" => gpt2,
-        _ => GptConfig { norm: Norm::Rms, feed_forward: FeedForward::SwiGlu, tied: false, ..gpt2 },
+        _ => GptConfig {
+            norm: Norm::Rms,
+            feed_forward: FeedForward::SwiGlu,
+            tie_word_embeddings: false,
+            ..gpt2
+        },
     }
 }
 
@@ -65,19 +71,20 @@ fn config(name: &str) -> GptConfig {
 struct Trainee {
     model: Gpt,
     inventory: Arc<Inventory>,
-    strategy: Box<dyn Parallel>,
-    memory: Memory,
+    strategy: Box<dyn DataParallel>,
+    memory: Allocator,
 }
 
 fn trainee(name: &str, group: Option<&Communicator>) -> Trainee {
-    let (mut registry, memory) = (Registry::default(), Memory::default());
-    let model = Gpt::new(&mut registry, config(name), Split::default()).unwrap();
+    let (mut registry, memory) = (Registry::default(), Allocator::default());
+    let model = Gpt::new(&mut registry, config(name), TensorParallel::default()).unwrap();
     let inventory = Arc::new(registry.finish());
     let settings = Settings { bucket_bytes: 10_000, ..Settings::default() };
-    let kind = if group.is_some() { Kind::Zero2 } else { Kind::Replicated };
-    let mut strategy = make(kind, &inventory, Team::of_data(group.cloned()), &settings, &memory).unwrap();
+    let kind = if group.is_some() { ParallelKind::Zero2 } else { ParallelKind::Replicated };
+    let mut strategy =
+        new_strategy(kind, &inventory, ProcessGroups::data_only(group.cloned()), &settings, &memory).unwrap();
     let path = REFERENCE.as_ref().unwrap().join(format!("{name}-initial.safetensors"));
-    let who = Who { world: group, data_rank: group.map_or(0, Communicator::rank), tensor_rank: 0 };
+    let who = SavedBy { world: group, data_rank: group.map_or(0, Communicator::rank), tensor_rank: 0 };
     gpt2::load(&path, who, &mut *strategy, &inventory).unwrap();
     Trainee { model, inventory, strategy, memory }
 }
@@ -93,15 +100,15 @@ struct Run {
 }
 
 /// Runs all steps on this rank's share of the sequences.
-fn train(name: &str, optimiser: &dyn Optimiser, rate: f32, group: Option<&Communicator>) -> Run {
+fn train(name: &str, optimizer: &dyn Optimizer, rate: f32, group: Option<&Communicator>) -> Run {
     let (mut trainee, tokens, mut run) = (trainee(name, group), tokens(name).unwrap(), Run::default());
-    let (rank, ranks) = group.map_or((0, 1), |group| (group.rank(), group.ranks()));
+    let (rank, ranks) = group.map_or((0, 1), |group| (group.rank(), group.size()));
     for (number, batch) in (1..).zip(tokens.chunks_exact(SEQUENCES * (CONTEXT + 1))) {
         let share = batch.len() / ranks;
-        let loss = trainee.both_ways(&batch[rank * share..][..share]);
-        let norm = trainee.strategy.norm().unwrap();
+        let loss = trainee.forward_and_backward(&batch[rank * share..][..share]);
+        let norm = trainee.strategy.grad_norm().unwrap();
         let factor = (NORM_MAX / (norm + 1e-6)).min(1.0) as f32;
-        trainee.strategy.update(optimiser, &Step { number, rate, factor }).unwrap();
+        trainee.strategy.optimizer_step(optimizer, &Step { number, lr: rate, grad_scale: factor }).unwrap();
         if number == 1 {
             run.gradients = trainee.first_moments(factor);
         }
@@ -116,20 +123,20 @@ fn mean(value: f32, group: Option<&Communicator>) -> f32 {
     let Some(group) = group else { return value };
     let mut sum = [value];
     group.all_reduce(&mut sum, Sum).unwrap();
-    sum[0] / group.ranks() as f32
+    sum[0] / group.size() as f32
 }
 
 impl Trainee {
-    fn both_ways(&mut self, sequences: &[u32]) -> f32 {
+    fn forward_and_backward(&mut self, sequences: &[u32]) -> f32 {
         let sequences = sequences.chunks_exact(CONTEXT + 1);
         let inputs: Vec<u32> = sequences.clone().flat_map(|tokens| &tokens[..CONTEXT]).copied().collect();
         let targets: Vec<u32> = sequences.flat_map(|tokens| &tokens[1..]).copied().collect();
         let batch = Batch::Tokens { inputs: &inputs, targets: &targets, sequence: CONTEXT };
-        self.strategy.begin(true).unwrap();
+        self.strategy.begin_pass(true).unwrap();
         let mut pass = Pass::new(&mut *self.strategy, &self.memory, Seeds::default(), 1);
         let loss = self.model.forward(&mut pass, &batch).unwrap();
         self.model.backward(&mut pass, 1.0).unwrap();
-        self.strategy.finish().unwrap();
+        self.strategy.finish_backward().unwrap();
         loss
     }
 
@@ -137,14 +144,14 @@ impl Trainee {
     fn kept(&mut self, of: impl Fn(f32, f32) -> f32) -> BTreeMap<String, Vec<f32>> {
         let nothing = |parameter: &Parameter| (parameter.name.clone(), vec![f32::NAN; parameter.count()]);
         let mut all: BTreeMap<_, _> = self.inventory.parameters.iter().map(nothing).collect();
-        let mut keep = |kept: Kept<'_>| {
+        let mut keep = |kept: LocalShard<'_>| {
             let values = all.get_mut(&self.inventory[kept.parameter].name).unwrap();
             for (place, index) in kept.range.enumerate() {
                 values[index] = of(kept.weights[place], kept.moments[0][place]);
             }
             Ok(())
         };
-        self.strategy.visit(&mut keep).unwrap();
+        self.strategy.for_each_shard(&mut keep).unwrap();
         all
     }
 
@@ -154,11 +161,11 @@ impl Trainee {
     }
 }
 
-/// As [`train`], on two ranks that share the data, gradients and the optimiser's state.
-fn train_on_two(name: &str, optimiser: &dyn Optimiser, rate: f32) -> Run {
-    let groups = Communicator::threads(2).unwrap();
+/// As [`train`], on two ranks that share the data, gradients and the optimizer's state.
+fn train_on_two(name: &str, optimizer: &dyn Optimizer, rate: f32) -> Run {
+    let groups = Communicator::local(2).unwrap();
     let [mut one, other] = std::thread::scope(|scope| {
-        let run = |group: Communicator| scope.spawn(move || train(name, optimiser, rate, Some(&group)));
+        let run = |group: Communicator| scope.spawn(move || train(name, optimizer, rate, Some(&group)));
         let [one, other] = <[_; 2]>::try_from(groups).unwrap().map(run);
         [one, other].map(|rank| rank.join().unwrap())
     });
@@ -210,31 +217,31 @@ fn compare(what: &str, run: &Run, expected: &BTreeMap<String, Vec<f32>>) {
 }
 
 #[test]
-fn adamw_takes_the_same_steps() {
-    let optimiser = AdamW { betas: (0.9, 0.95), epsilon: 1e-8, decay: 0.1 };
+fn adamw_matches_pytorch() {
+    let optimizer = AdamW { betas: (0.9, 0.95), epsilon: 1e-8, weight_decay: 0.1 };
     for name in ["gpt2", "modern"] {
         let Some(expected) = read(&format!("{name}-adamw")) else { return };
-        compare(&format!("{name}, 1 rank"), &train(name, &optimiser, 1e-3, None), &expected);
-        compare(&format!("{name}, 2 ranks"), &train_on_two(name, &optimiser, 1e-3), &expected);
+        compare(&format!("{name}, 1 rank"), &train(name, &optimizer, 1e-3, None), &expected);
+        compare(&format!("{name}, 2 ranks"), &train_on_two(name, &optimizer, 1e-3), &expected);
     }
 }
 
 #[test]
-fn momentum_takes_the_same_steps() {
-    let optimiser = Sgd { momentum: 0.9, decay: 0.1 };
+fn sgd_momentum_matches_pytorch() {
+    let optimizer = Sgd { momentum: 0.9, weight_decay: 0.1 };
     for name in ["gpt2", "modern"] {
         let Some(expected) = read(&format!("{name}-sgd")) else { return };
         // The first velocity has decay in it: it is no gradient.
         let compare = |what: &str, run: Run| {
             compare(what, &Run { gradients: BTreeMap::new(), ..run }, &expected);
         };
-        compare(&format!("{name}, 1 rank"), train(name, &optimiser, 0.05, None));
-        compare(&format!("{name}, 2 ranks"), train_on_two(name, &optimiser, 0.05));
+        compare(&format!("{name}, 1 rank"), train(name, &optimizer, 0.05, None));
+        compare(&format!("{name}, 2 ranks"), train_on_two(name, &optimizer, 0.05));
     }
 }
 
 #[test]
-fn hugging_faces_weights_give_its_logits() {
+fn hugging_face_weights_give_same_logits() {
     for name in ["gpt2", "modern"] {
         let (Some(data), Some(tokens)) = (read(&format!("{name}-data")), tokens(name)) else { return };
         let mut trainee = trainee(name, None);

@@ -2,23 +2,23 @@
 
 use std::sync::Arc;
 use unisono::Communicator;
-use unisono_trainer::memory::Memory;
+use unisono_trainer::allocator::Allocator;
 use unisono_trainer::models::{Batch, Gpt, GptConfig, Model};
-use unisono_trainer::nn::{Module, Start};
+use unisono_trainer::nn::{LinearInit, Module};
 use unisono_trainer::optim::{Sgd, Step};
-use unisono_trainer::parallel::{Kind, Settings, Team, make};
+use unisono_trainer::parallel::{ParallelKind, ProcessGroups, Settings, new_strategy};
 use unisono_trainer::parameter::Registry;
 use unisono_trainer::pass::{Pass, Seeds};
-use unisono_trainer::split::{Plan, Split, Style};
-use unisono_trainer::strategy::Local;
+use unisono_trainer::strategy::LocalStrategy;
 use unisono_trainer::tensor::Tensor;
+use unisono_trainer::tensor_parallel::{ParallelPlan, ParallelStyle, TensorParallel};
 
 const ROWS: usize = 6;
 const WIDTH: usize = 24;
 
 /// Runs `body` on so many ranks; what rank 0 returns.
 fn on<R: Send>(ranks: usize, body: impl Fn(Communicator) -> R + Sync) -> R {
-    let groups = Communicator::threads(ranks).unwrap();
+    let groups = Communicator::local(ranks).unwrap();
     std::thread::scope(|scope| {
         let threads: Vec<_> = groups.into_iter().map(|group| scope.spawn(|| body(group))).collect();
         threads.into_iter().map(|thread| thread.join().unwrap()).next().unwrap()
@@ -26,77 +26,78 @@ fn on<R: Send>(ranks: usize, body: impl Fn(Communicator) -> R + Sync) -> R {
 }
 
 /// Collectives and bytes at this rank so far.
-fn moved(group: &Communicator) -> [u64; 2] {
-    let traffic = group.traffic().unwrap();
+fn bytes_moved(group: &Communicator) -> [u64; 2] {
+    let traffic = group.traffic_stats().unwrap();
     [traffic.operations, traffic.bytes]
 }
 
 /// What one map moves forward and backward, cut so between two ranks.
-fn map_moves(style: Style) -> [[u64; 2]; 2] {
+fn linear_bytes(style: ParallelStyle) -> [[u64; 2]; 2] {
     on(2, |group| {
-        let split = Split::new(Some(group.clone().into()), false, Plan::new([("m", style)]));
-        let (mut registry, memory) = (Registry::default(), Memory::default());
-        let (_, map) = registry.unit("m", |r| split.linear(r, 8, 8, Start::fan_in(8)));
-        let mut strategy = Local::new(registry.finish(), &memory, 3);
+        let split = TensorParallel::new(Some(group.clone().into()), false, ParallelPlan::new([("m", style)]));
+        let (mut registry, memory) = (Registry::default(), Allocator::default());
+        let (_, map) = registry.unit("m", |r| split.linear(r, 8, 8, LinearInit::fan_in(8)));
+        let mut strategy = LocalStrategy::new(registry.finish(), &memory, 3);
         let mut pass = Pass::new(&mut strategy, &memory, Seeds::default(), 1);
-        let inputs = if matches!(style, Style::Row { .. }) { 4 } else { 8 };
-        let start = moved(&group);
+        let inputs = if matches!(style, ParallelStyle::Row { .. }) { 4 } else { 8 };
+        let start = bytes_moved(&group);
         let output = map.forward(&mut pass, Tensor::zeros(&memory, ROWS, inputs)).unwrap();
-        let turned = moved(&group);
+        let turned = bytes_moved(&group);
         map.backward(&mut pass, output).unwrap();
-        let end = moved(&group);
+        let end = bytes_moved(&group);
         [[0, 1].map(|of| turned[of] - start[of]), [0, 1].map(|of| end[of] - turned[of])]
     })
 }
 
 #[test]
-fn a_map_by_columns_sends_nothing_forward_and_one_by_rows_nothing_backward() {
+fn column_sends_in_backward_and_row_in_forward() {
     let sum = [1, (4 * ROWS * 8) as u64];
-    assert_eq!(map_moves(Style::Column { blocks: 1, grain: 1 }), [[0, 0], sum]);
-    assert_eq!(map_moves(Style::Row { grain: 1 }), [sum, [0, 0]]);
+    assert_eq!(linear_bytes(ParallelStyle::Column { blocks: 1, grain: 1 }), [[0, 0], sum]);
+    assert_eq!(linear_bytes(ParallelStyle::Row { grain: 1 }), [sum, [0, 0]]);
 }
 
 /// What a GPT of so many layers moves forward and backward, cut between two ranks.
-fn gpt_moves(layers: usize, sequence: bool) -> [[u64; 2]; 2] {
+fn gpt_bytes(layers: usize, sequence: bool) -> [[u64; 2]; 2] {
     on(2, |group| {
         let config = GptConfig::new(16, ROWS, WIDTH, 4, layers);
-        let split = Split::new(Some(group.clone().into()), sequence, config.plan());
-        let (mut registry, memory) = (Registry::default(), Memory::default());
+        let split = TensorParallel::new(Some(group.clone().into()), sequence, config.parallel_plan());
+        let (mut registry, memory) = (Registry::default(), Allocator::default());
         let model = Gpt::new(&mut registry, config, split).unwrap();
         let inventory = Arc::new(registry.finish());
         // Sums over ranks that share layers go over a communicator of their own, and are not counted here.
-        let team = Team::new(None, Some(&group)).unwrap();
-        let mut strategy = make(Kind::Zero1, &inventory, team, &Settings::default(), &memory).unwrap();
+        let team = ProcessGroups::new(None, Some(&group)).unwrap();
+        let mut strategy =
+            new_strategy(ParallelKind::Zero1, &inventory, team, &Settings::default(), &memory).unwrap();
         let tokens: Vec<u32> = (0..=ROWS as u32).collect();
         let batch = Batch::Tokens { inputs: &tokens[1..], targets: &tokens[..ROWS], sequence: ROWS };
-        strategy.begin(true).unwrap();
+        strategy.begin_pass(true).unwrap();
         let mut pass = Pass::new(&mut *strategy, &memory, Seeds::default(), 1);
-        let start = moved(&group);
+        let start = bytes_moved(&group);
         model.forward(&mut pass, &batch).unwrap();
-        let turned = moved(&group);
+        let turned = bytes_moved(&group);
         model.backward(&mut pass, 1.0).unwrap();
-        let end = moved(&group);
-        strategy.finish().unwrap();
-        strategy.update(&Sgd::default(), &Step { number: 1, rate: 0.1, factor: 1.0 }).unwrap();
+        let end = bytes_moved(&group);
+        strategy.finish_backward().unwrap();
+        strategy.optimizer_step(&Sgd::default(), &Step { number: 1, lr: 0.1, grad_scale: 1.0 }).unwrap();
         [[0, 1].map(|of| turned[of] - start[of]), [0, 1].map(|of| end[of] - turned[of])]
     })
 }
 
 /// What two more layers add.
-fn two_layers_move(sequence: bool) -> [[u64; 2]; 2] {
-    let (one, three) = (gpt_moves(1, sequence), gpt_moves(3, sequence));
+fn two_layer_bytes(sequence: bool) -> [[u64; 2]; 2] {
+    let (one, three) = (gpt_bytes(1, sequence), gpt_bytes(3, sequence));
     [0, 1].map(|way| [0, 1].map(|of| three[way][of] - one[way][of]))
 }
 
 #[test]
-fn a_layer_takes_two_sums_forward_and_two_backward() {
+fn layer_takes_two_all_reduces_each_way() {
     // A sum between two ranks sends a buffer.
     let bytes = 4 * (4 * ROWS * WIDTH) as u64;
-    assert_eq!(two_layers_move(false), [[4, bytes]; 2]);
+    assert_eq!(two_layer_bytes(false), [[4, bytes]; 2]);
 }
 
 #[test]
-fn sequence_parallelism_sends_as_many_bytes_in_twice_as_many_halves() {
-    let [[sums, bytes], _] = two_layers_move(false);
-    assert_eq!(two_layers_move(true), [[2 * sums, bytes]; 2]);
+fn sequence_parallel_sends_equal_bytes() {
+    let [[sums, bytes], _] = two_layer_bytes(false);
+    assert_eq!(two_layer_bytes(true), [[2 * sums, bytes]; 2]);
 }

@@ -8,103 +8,116 @@ use criterion::{BenchmarkGroup, BenchmarkId, Criterion, Throughput, criterion_gr
 use std::iter::once;
 use std::time::{Duration, Instant};
 use unisono_cuda::Source;
-use unisono_transports::{Geometry, Link, Mesh, Result, Tag, Window, tcp, threads};
+use unisono_transports::{Fabric, Geometry, Link, Result, Tag, Window, tcp, threads};
 
 const SIZES: [usize; 2] = [8, 1 << 20];
-const GEOMETRY: Geometry =
-    Geometry { lanes: 1, slots: 4, slot_bytes: 1 << 20, channels: 1, window_bytes: 1 << 16, heap_bytes: 0 };
+const GEOMETRY: Geometry = Geometry {
+    lanes: 1,
+    slots: 4,
+    slot_bytes: 1 << 20,
+    signal_lanes: 1,
+    window_bytes: 1 << 16,
+    heap_bytes: 0,
+};
 
 fn messages(criterion: &mut Criterion) {
-    over(criterion, "message, shm", || threads::mesh(2, GEOMETRY));
-    over(criterion, "message, tcp", || tcp::local_mesh(2, GEOMETRY, 2, false));
-    over(criterion, "message, tcp, encrypted", || tcp::local_mesh(2, GEOMETRY, 2, true));
+    bench_transport(criterion, "message, shm", || threads::fabrics(2, GEOMETRY));
+    bench_transport(criterion, "message, tcp", || tcp::local_fabrics(2, GEOMETRY, 2, false));
+    bench_transport(criterion, "message, tcp, encrypted", || tcp::local_fabrics(2, GEOMETRY, 2, true));
 }
 
-fn over(criterion: &mut Criterion, name: &str, make: impl Fn() -> Result<Vec<Mesh>>) {
+fn bench_transport(criterion: &mut Criterion, name: &str, make: impl Fn() -> Result<Vec<Fabric>>) {
     let group = &mut criterion.benchmark_group(name);
     for bytes in SIZES {
         group.throughput(Throughput::Bytes(bytes as u64));
-        proven(group, &bytes.to_string(), &mut ends(make(), bytes), End::message);
+        verify_and_measure(group, &bytes.to_string(), &mut endpoints(make(), bytes), Endpoint::message);
     }
 }
 
 fn signals(criterion: &mut Criterion) {
-    let ends = &mut ends(threads::mesh(2, GEOMETRY), 0);
-    proven(&mut criterion.benchmark_group("signal"), "window", ends, End::signal);
+    let ends = &mut endpoints(threads::fabrics(2, GEOMETRY), 0);
+    verify_and_measure(&mut criterion.benchmark_group("signal"), "window", ends, Endpoint::signal);
 }
 
 /// One rank, what it sends, and what it got.
-struct End {
-    mesh: Mesh,
+struct Endpoint {
+    fabric: Fabric,
     body: Vec<u8>,
     found: Vec<u8>,
     signals: u64,
 }
 
-fn ends(meshes: Result<Vec<Mesh>>, bytes: usize) -> [End; 2] {
-    let end = |mesh: Mesh| {
-        let body = (0..bytes).map(|at| (at * 7 + mesh.rank) as u8).collect();
-        End { mesh, body, found: vec![0xee; bytes], signals: 0 }
+fn endpoints(fabrics: Result<Vec<Fabric>>, bytes: usize) -> [Endpoint; 2] {
+    let end = |fabric: Fabric| {
+        let body = (0..bytes).map(|at| (at * 7 + fabric.rank) as u8).collect();
+        Endpoint { fabric, body, found: vec![0xee; bytes], signals: 0 }
     };
-    let ends: Vec<_> = meshes.expect("two ranks").into_iter().map(end).collect();
+    let ends: Vec<_> = fabrics.expect("two ranks").into_iter().map(end).collect();
     ends.try_into().ok().expect("two ranks")
 }
 
-impl End {
+impl Endpoint {
     /// A message to the other rank and one back, as its rank sees them.
     fn message(&mut self) {
-        let Self { mesh, body, found, .. } = self;
-        if mesh.rank == 0 {
-            send(mesh, body);
+        let Self { fabric, body, found, .. } = self;
+        if fabric.rank == 0 {
+            send(fabric, body);
         }
-        until(mesh, |mesh| Ok(link(mesh).head(0)?.is_some()));
-        until(mesh, |mesh| link(mesh).take(0, found[..].as_mut().into()));
-        if mesh.rank == 1 {
-            send(mesh, body);
+        until(fabric, |fabric| Ok(link(fabric).header(0)?.is_some()));
+        until(fabric, |fabric| link(fabric).recv_into(0, found[..].as_mut().into()));
+        if fabric.rank == 1 {
+            send(fabric, body);
         }
     }
 
     /// A signal to the other rank and one back.
     fn signal(&mut self) {
         self.signals += 1;
-        let (peer, signals) = (1 - self.mesh.rank, self.signals);
+        let (peer, signals) = (1 - self.fabric.rank, self.signals);
         if peer == 1 {
-            window(&mut self.mesh).signal(0, signals);
+            window(&mut self.fabric).signal(0, signals);
         }
-        until(&mut self.mesh, |mesh| Ok(window(mesh).signals(peer, 0) >= signals));
+        until(&mut self.fabric, |fabric| Ok(window(fabric).last_signal(peer, 0) >= signals));
         if peer == 0 {
-            window(&mut self.mesh).signal(0, signals);
+            window(&mut self.fabric).signal(0, signals);
         }
     }
 }
 
-fn send(mesh: &mut Mesh, body: &[u8]) {
-    until(mesh, |mesh| link(mesh).try_send(0, &Tag::default(), body.len(), &mut once(Source::from(body))));
+fn send(fabric: &mut Fabric, body: &[u8]) {
+    until(fabric, |fabric| {
+        link(fabric).try_send(0, &Tag::default(), body.len(), &mut once(Source::from(body)))
+    });
 }
 
 /// Tries until it succeeds, and waits as an engine does.
-fn until(mesh: &mut Mesh, mut attempt: impl FnMut(&mut Mesh) -> Result<bool>) {
+fn until(fabric: &mut Fabric, mut attempt: impl FnMut(&mut Fabric) -> Result<bool>) {
     for rounds in 1.. {
-        if attempt(mesh).expect("a peer that is alive") {
+        if attempt(fabric).expect("a peer that is alive") {
             return;
         }
-        for link in mesh.links.iter_mut().flatten() {
+        for link in fabric.links.iter_mut().flatten() {
             link.progress().expect("a peer that is alive");
         }
-        mesh.pace.pause(rounds);
+        fabric.wait.pause(rounds);
     }
 }
 
-fn link(mesh: &mut Mesh) -> &mut dyn Link {
-    &mut **mesh.links[1 - mesh.rank].as_mut().expect("a link to the other rank")
+fn link(fabric: &mut Fabric) -> &mut dyn Link {
+    &mut **fabric.links[1 - fabric.rank].as_mut().expect("a link to the other rank")
 }
 
-fn window(mesh: &mut Mesh) -> &mut Window {
-    mesh.window.as_mut().expect("shared memory")
+fn window(fabric: &mut Fabric) -> &mut Window {
+    fabric.window.as_mut().expect("shared memory")
 }
 
 /// Proves what one turn leaves at both ends, then measures turns.
-fn proven(group: &mut BenchmarkGroup<'_, WallTime>, id: &str, ends: &mut [End; 2], turn: fn(&mut End)) {
+fn verify_and_measure(
+    group: &mut BenchmarkGroup<'_, WallTime>,
+    id: &str,
+    ends: &mut [Endpoint; 2],
+    turn: fn(&mut Endpoint),
+) {
     time(ends, 0, turn);
     let [near, far] = ends;
     assert!(near.found == far.body && far.found == near.body, "{id}: another message");
@@ -115,7 +128,7 @@ fn proven(group: &mut BenchmarkGroup<'_, WallTime>, id: &str, ends: &mut [End; 2
 }
 
 /// What so many turns take one way; one more comes first, which waits for the other thread to begin.
-fn time([near, far]: &mut [End; 2], turns: u64, turn: fn(&mut End)) -> Duration {
+fn time([near, far]: &mut [Endpoint; 2], turns: u64, turn: fn(&mut Endpoint)) -> Duration {
     std::thread::scope(|scope| {
         scope.spawn(|| (0..=turns).for_each(|_| turn(far)));
         turn(near);

@@ -9,7 +9,7 @@ pub type Result<T> = std::result::Result<T, Error>;
 pub enum Error {
     /// The peer is gone: its process ended or the connection was cut.
     #[error("rank {peer} is gone: {what}")]
-    Lost {
+    ConnectionLost {
         /// The peer.
         peer: usize,
         /// What was seen.
@@ -17,7 +17,7 @@ pub enum Error {
     },
     /// The peer wrote something that no peer of this version writes.
     #[error("rank {peer} sent something impossible: {what}")]
-    Corrupt {
+    ProtocolViolation {
         /// The peer.
         peer: usize,
         /// What was seen.
@@ -25,15 +25,15 @@ pub enum Error {
     },
     /// Peer and we do not prove the same secret.
     #[error("{peer} did not prove the job's secret: {what}")]
-    Refused {
+    AuthFailed {
         /// Address of the peer.
         peer: String,
         /// What was seen.
         what: String,
     },
     /// The peer proved the secret, and only one of the two is set up to encrypt.
-    #[error("{peer} {}, and this rank {}", encrypts_or_not(*.encrypts), encrypts_or_not(!*.encrypts))]
-    Encryption {
+    #[error("{peer} {}, and this rank {}", encryption_state(*.encrypts), encryption_state(!*.encrypts))]
+    EncryptionMismatch {
         /// Address of the peer.
         peer: String,
         /// Which rank it is, where it has said so.
@@ -43,13 +43,13 @@ pub enum Error {
     },
     /// The other side closed the connection before it had said what was due.
     #[error("{peer} closed the connection")]
-    Closed {
+    ConnectionClosed {
         /// Address of the peer.
         peer: String,
     },
     /// The peer speaks another version of the protocol.
     #[error("{peer} speaks protocol version {theirs}, this is {ours}")]
-    Version {
+    VersionMismatch {
         /// Address of the peer.
         peer: String,
         /// Its version.
@@ -77,9 +77,9 @@ pub enum Error {
     Gpu(#[from] unisono_cuda::device::GpuError),
     /// The caller asked for something that cannot be.
     #[error("{0}")]
-    Misuse(String),
+    InvalidUsage(String),
 }
 
-fn encrypts_or_not(encrypts: bool) -> &'static str {
+fn encryption_state(encrypts: bool) -> &'static str {
     if encrypts { "encrypts its connections" } else { "does not encrypt" }
 }

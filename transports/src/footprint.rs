@@ -1,4 +1,4 @@
-//! What the parts of a mesh keep in memory.
+//! What the parts of a fabric keep in memory.
 
 use std::iter::Sum;
 use std::ops::Add;

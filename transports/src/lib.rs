@@ -1,95 +1,47 @@
 //! How bytes get from one rank to another.
 //!
-//! A [`Mesh`] is what one rank of one communicator needs: a [`Link`] to every
+//! A [`Fabric`] is what one rank of one communicator needs: a [`Link`] to every
 //! peer, a [`Window`] where all ranks can reach each other's memory, a
-//! [`Control`] path for notes out of band, and a [`Pace`] that knows the time
-//! and how to wait. Four transports make meshes: `threads`, `shm`, `tcp` and
+//! [`ControlChannel`] path for notes out of band, and a [`WaitStrategy`] that knows the time
+//! and how to wait. Four transports make fabrics: `threads`, `shm`, `tcp` and
 //! `sim`. None of them knows what a collective is.
 
-#[cfg(not(loom))]
-pub mod affinity;
-#[cfg(not(loom))]
-pub mod auth;
-mod cells;
-#[cfg(not(loom))]
-mod cipher;
-#[cfg(not(loom))]
-#[doc(hidden)]
-pub mod conformance;
+mod error;
+mod footprint;
+pub mod shm;
+mod sync;
+mod tag;
+
+// Loom models only the shared-memory protocols of `shm`.
 #[cfg(not(loom))]
 pub mod control;
-#[cfg(not(loom))]
-pub mod doorman;
-mod error;
-mod flags;
-mod footprint;
-#[cfg(not(loom))]
-pub mod fork;
-#[cfg(all(any(test, feature = "fuzzing"), not(loom)))]
-#[doc(hidden)]
-pub mod fuzzing;
-#[cfg(not(loom))]
-mod heap;
-#[cfg(not(loom))]
-pub mod lazy;
-#[cfg(not(loom))]
-pub mod lifeline;
-#[cfg(not(loom))]
-pub mod limits;
-#[cfg(not(loom))]
-pub mod listener;
-#[cfg(not(loom))]
-pub mod mapped;
-#[cfg(shuttle)]
-#[doc(hidden)]
-pub mod model;
-#[cfg(not(loom))]
-mod noise;
-mod notes;
 #[cfg(all(feature = "gpu", not(loom)))]
-pub mod p2p;
+pub mod gpu;
 #[cfg(not(loom))]
-pub mod pace;
+mod reconnect;
 #[cfg(not(loom))]
-pub mod pingpong;
-#[cfg(not(loom))]
-pub mod porch;
-mod ring;
-#[cfg(not(loom))]
-pub mod seal;
-#[cfg(not(loom))]
-mod secret;
-#[cfg(not(loom))]
-pub mod segment;
-#[cfg(not(loom))]
-pub mod shm;
+pub mod secure;
 #[cfg(not(loom))]
 pub mod sim;
 #[cfg(not(loom))]
-pub mod socket;
-mod sync;
-mod tag;
+pub mod sys;
 #[cfg(not(loom))]
 pub mod tcp;
 #[cfg(not(loom))]
+pub mod testing;
+#[cfg(not(loom))]
 pub mod threads;
 #[cfg(not(loom))]
-pub mod unix;
-#[cfg(not(loom))]
-mod venue;
-#[cfg(not(loom))]
-mod zeros;
+pub mod wait;
 
-pub use cells::Cell;
 pub use error::{Error, Result};
 pub use footprint::Footprint;
 #[cfg(not(loom))]
-pub use heap::{Heap, HeapBlock};
+pub use reconnect::{Reconnect, RegroupRequest};
+pub use shm::eager::SlotClass;
 #[cfg(not(loom))]
-pub use shm::Window;
+pub use shm::{HeapAllocation, SymmetricHeap, Window};
 pub use tag::Tag;
-#[cfg(not(loom))]
-pub use venue::{Gathering, Venue};
 
 #[cfg(not(loom))]
 use std::any::Any;
@@ -104,7 +56,7 @@ const _: () = assert!(
     "unisono runs on little-endian processors of 64 bits"
 );
 
-/// Sizes on which all ranks of a mesh agree.
+/// Sizes on which all ranks of a fabric agree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Geometry {
     /// Independent FIFOs in each direction between two ranks.
@@ -114,7 +66,7 @@ pub struct Geometry {
     /// Largest message, in bytes.
     pub slot_bytes: usize,
     /// Window lines: independent signal counters (one per channel).
-    pub channels: usize,
+    pub signal_lanes: usize,
     /// Bytes of one rank's window.
     pub window_bytes: usize,
     /// Bytes of one rank's heap, out of which callers get memory that peers reach: address space, not memory.
@@ -123,7 +75,7 @@ pub struct Geometry {
 
 /// The head of a message that has arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Head {
+pub struct Header {
     /// What the sender wrote beside the body.
     pub tag: Tag,
     /// Length of the body in bytes; never more than [`Geometry::slot_bytes`].
@@ -150,7 +102,7 @@ pub trait Link: Send {
     ) -> Result<bool>;
 
     /// The head of the oldest message not yet taken, if one is here.
-    fn head(&mut self, lane: usize) -> Result<Option<Head>>;
+    fn header(&mut self, lane: usize) -> Result<Option<Header>>;
 
     /// The body of the message whose head is here, once all of it is.
     fn body(&mut self, lane: usize) -> Result<Option<Source<'_>>>;
@@ -162,8 +114,8 @@ pub trait Link: Send {
     /// staging where the transport can, and drops the message.
     ///
     /// `Ok(false)`: not all here yet; call again with the same target.
-    /// `target` must be exactly [`Head::bytes`] long.
-    fn take(&mut self, lane: usize, target: Target<'_>) -> Result<bool>;
+    /// `target` must be exactly [`Header::bytes`] long.
+    fn recv_into(&mut self, lane: usize, target: Target<'_>) -> Result<bool>;
 
     /// Moves what has arrived out of the operating system into free slots, so
     /// that the peer can go on even while this rank waits for something else.
@@ -177,28 +129,28 @@ pub trait Link: Send {
 
 /// What arrives on the control path.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Event {
+pub enum PeerEvent {
     /// A note that `from` posted.
-    Note {
+    Message {
         /// The peer that posted it.
         from: usize,
-        /// Its bytes, at most [`MAX_NOTE_BYTES`].
+        /// Its bytes, at most [`MAX_CONTROL_MSG_BYTES`].
         bytes: Vec<u8>,
     },
     /// Nothing will come from `from` any more: it ended, or its host did.
-    Closed {
+    Exited {
         /// The peer that is gone.
         from: usize,
     },
     /// The host of `from` has answered nothing for too long: it vanished, or the network to it is cut. Unlike
-    /// [`Event::Closed`] this does not say that the peer ended: elsewhere it may go on.
-    Silent {
+    /// [`PeerEvent::Closed`] this does not say that the peer ended: elsewhere it may go on.
+    Unreachable {
         /// The peer that is out of reach.
         from: usize,
     },
     /// The connection with `from` was reset, and nothing proves that the peer ended: a network that was cut and healed, or
-    /// somebody on the way, may have done so. It may go on, as with [`Event::Silent`].
-    Cut {
+    /// somebody on the way, may have done so. It may go on, as with [`PeerEvent::Silent`].
+    Reset {
         /// The peer with which there is no connection any more.
         from: usize,
     },
@@ -207,24 +159,24 @@ pub enum Event {
 /// Holds a rank's door open: as long as this is there, whoever has lost the rank from sight can ask whether it lives. One
 /// that goes on without ranks that may live, too, keeps the door of what they had in common.
 #[cfg(not(loom))]
-pub type Door = Arc<dyn Any + Send + Sync>;
+pub type ListenerGuard = Arc<dyn Any + Send + Sync>;
 
 /// Largest note on the control path.
-pub const MAX_NOTE_BYTES: usize = 1024;
+pub const MAX_CONTROL_MSG_BYTES: usize = 1024;
 
 /// Notes between ranks beside the data, and news of their deaths.
 ///
 /// Used only when something goes wrong or is slow: never on the hot path.
-pub trait Control: Send {
+pub trait ControlChannel: Send {
     /// Posts a note to every other rank. Never blocks; the dead do not get it, and a rank that does not read
     /// its notes may lose some.
     fn post(&mut self, note: &[u8]);
     /// The next event, if one is here. Each peer's end is reported once.
-    fn poll(&mut self) -> Option<Event>;
+    fn poll(&mut self) -> Option<PeerEvent>;
 
     /// This rank's door, if anybody may come and ask.
     #[cfg(not(loom))]
-    fn door(&self) -> Option<Door> {
+    fn listener_guard(&self) -> Option<ListenerGuard> {
         None
     }
 
@@ -235,7 +187,7 @@ pub trait Control: Send {
 }
 
 /// The time, and how to wait when nothing can be done.
-pub trait Pace: Send {
+pub trait WaitStrategy: Send {
     /// Time since some fixed moment.
     fn now(&self) -> Duration;
     /// Lets time pass. `rounds` counts the calls since something last
@@ -244,7 +196,7 @@ pub trait Pace: Send {
 }
 
 /// Everything that one rank of one communicator has to reach the others.
-pub struct Mesh {
+pub struct Fabric {
     /// This rank.
     pub rank: usize,
     /// Number of ranks.
@@ -257,11 +209,11 @@ pub struct Mesh {
     #[cfg(not(loom))]
     pub window: Option<Window>,
     /// The path for notes and news of deaths.
-    pub control: Box<dyn Control>,
+    pub control: Box<dyn ControlChannel>,
     /// Clock and waiting.
-    pub pace: Box<dyn Pace>,
+    pub wait: Box<dyn WaitStrategy>,
     /// Short name of the transport to each rank, for tables and errors.
     pub transport: &'static str,
     /// Whether all ranks run on one host that has fewer cores; all ranks know alike.
-    pub crowded: bool,
+    pub oversubscribed: bool,
 }

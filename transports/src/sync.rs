@@ -2,7 +2,7 @@
 //!
 //! `RUSTFLAGS="--cfg loom"` swaps the atomics of the shared-memory protocols, whose every interleaving loom visits.
 //! `--cfg shuttle` swaps, in the tests of this crate, the threads, locks and waits of larger machines, with the clock: see
-//! [`model`](crate::model).
+//! [`model`](crate::testing::shuttle).
 
 #[cfg(not(loom))]
 pub(crate) use std::sync::atomic::{AtomicU64, Ordering, fence};
@@ -18,11 +18,11 @@ pub(crate) use std::{
 };
 
 #[cfg(all(test, shuttle))]
-pub(crate) use crate::model::{
-    Instant,
-    sync::{Mutex, MutexGuard, atomic::AtomicBool},
-    thread,
-};
+pub(crate) use crate::testing::shuttle::Instant;
+#[cfg(all(test, shuttle))]
+pub(crate) use crate::testing::shuttle::sync::{Mutex, MutexGuard, atomic::AtomicBool};
+#[cfg(all(test, shuttle))]
+pub(crate) use crate::testing::shuttle::thread;
 
 /// Before what other threads see and none of these shows, such as what a descriptor has: in models, they may come in here.
 #[cfg(not(any(loom, all(test, shuttle))))]
@@ -30,7 +30,7 @@ pub(crate) use crate::model::{
 pub(crate) fn step() {}
 
 #[cfg(all(test, shuttle))]
-pub(crate) use crate::model::step;
+pub(crate) use crate::testing::shuttle::step;
 
 #[cfg(not(loom))]
 use rustix::event::{PollFd, Timespec};
@@ -52,7 +52,7 @@ pub(crate) fn poll(fds: &mut [PollFd<'_>], left: Duration) -> rustix::io::Result
         if ready > 0 || Instant::now() >= deadline {
             return Ok(ready);
         }
-        thread::sleep(crate::model::TICK);
+        thread::sleep(crate::testing::shuttle::TICK);
     }
 }
 

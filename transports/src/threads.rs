@@ -1,86 +1,86 @@
 //! Ranks as threads of one process: the same FIFOs and windows, in memory of the process.
 
-use crate::pace::Patience;
-use crate::segment::Segment;
+use crate::shm::segment::Segment;
 use crate::shm::{Connected, Layout, connect_shared};
-use crate::{Control, Event, Geometry, MAX_NOTE_BYTES, Mesh, Result};
+use crate::wait::AdaptiveWait;
+use crate::{ControlChannel, Fabric, Geometry, MAX_CONTROL_MSG_BYTES, PeerEvent, Result};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// The meshes of `ranks` ranks, by rank.
+/// The fabrics of `ranks` ranks, by rank.
 ///
 /// # Errors
 /// If their memory cannot be had.
-pub fn mesh(ranks: usize, geometry: Geometry) -> Result<Vec<Mesh>> {
+pub fn fabrics(ranks: usize, geometry: Geometry) -> Result<Vec<Fabric>> {
     let layout = Layout::new(ranks, &geometry)?;
     let segment = |_| Segment::private(layout.bytes()).map(|segment| Some(Arc::new(segment)));
     let segments: Vec<_> = (0..ranks).map(segment).collect::<Result<_>>()?;
     let boxes: Arc<[Mailbox]> = (0..ranks).map(|_| Mailbox::default()).collect();
-    let mesh = |rank| {
+    let fabric = |rank| {
         let Connected { links, window, .. } = connect_shared(rank, ranks, &geometry, segments.clone())?;
-        Ok(Mesh {
+        Ok(Fabric {
             rank,
             ranks,
             geometry,
             links,
             window,
-            control: Box::new(Mailboxes { rank, boxes: Arc::clone(&boxes) }),
-            pace: Box::new(Patience::new(ranks)),
+            control: Box::new(ThreadControl { rank, mailboxes: Arc::clone(&boxes) }),
+            wait: Box::new(AdaptiveWait::new(ranks)),
             transport: "threads",
-            crowded: false,
+            oversubscribed: false,
         })
     };
-    (0..ranks).map(mesh).collect()
+    (0..ranks).map(fabric).collect()
 }
 
 /// Events on their way to one rank.
 #[derive(Debug, Default)]
-struct Mailbox(Mutex<Post>);
+struct Mailbox(Mutex<MailboxState>);
 
 #[derive(Debug, Default)]
-struct Post {
-    events: VecDeque<Event>,
+struct MailboxState {
+    events: VecDeque<PeerEvent>,
     /// Nobody will look at it any more.
-    abandoned: bool,
+    closed: bool,
 }
 
 impl Mailbox {
-    fn open(&self) -> MutexGuard<'_, Post> {
+    fn lock(&self) -> MutexGuard<'_, MailboxState> {
         // A thread that died with the lock held left whole events: pushing and popping do not panic.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// The control path of one thread: everybody's mailboxes.
-struct Mailboxes {
+struct ThreadControl {
     rank: usize,
-    boxes: Arc<[Mailbox]>,
+    mailboxes: Arc<[Mailbox]>,
 }
 
-impl Control for Mailboxes {
+impl ControlChannel for ThreadControl {
     fn post(&mut self, note: &[u8]) {
-        debug_assert!(note.len() <= MAX_NOTE_BYTES);
-        for (_, mailbox) in self.boxes.iter().enumerate().filter(|&(peer, _)| peer != self.rank) {
-            let mut post = mailbox.open();
-            if !post.abandoned && post.events.len() < EVENTS_MAX {
-                post.events.push_back(Event::Note { from: self.rank, bytes: note.to_vec() });
+        debug_assert!(note.len() <= MAX_CONTROL_MSG_BYTES);
+        for (_, mailbox) in self.mailboxes.iter().enumerate().filter(|&(peer, _)| peer != self.rank) {
+            let mut post = mailbox.lock();
+            if !post.closed && post.events.len() < EVENTS_MAX {
+                post.events.push_back(PeerEvent::Message { from: self.rank, bytes: note.to_vec() });
             }
         }
     }
 
-    fn poll(&mut self) -> Option<Event> {
-        self.boxes[self.rank].open().events.pop_front()
+    fn poll(&mut self) -> Option<PeerEvent> {
+        self.mailboxes[self.rank].lock().events.pop_front()
     }
 }
 
-impl Drop for Mailboxes {
+impl Drop for ThreadControl {
     fn drop(&mut self) {
-        for (peer, mailbox) in self.boxes.iter().enumerate() {
-            let mut post = mailbox.open();
+        for (peer, mailbox) in self.mailboxes.iter().enumerate() {
+            let mut post = mailbox.lock();
             if peer == self.rank {
-                *post = Post { abandoned: true, ..Post::default() };
-            } else if !post.abandoned {
-                post.events.push_back(Event::Closed { from: self.rank });
+                *post = MailboxState { closed: true, ..MailboxState::default() };
+            } else if !post.closed {
+                post.events.push_back(PeerEvent::Exited { from: self.rank });
             }
         }
     }
@@ -94,26 +94,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_deaf_rank_costs_a_bounded_mailbox_and_still_hears_of_a_death() {
+    fn mailbox_is_bounded_and_still_reports_exit() {
         let boxes: Arc<[Mailbox]> = (0..2).map(|_| Mailbox::default()).collect();
-        let [mut talker, mut deaf] = [0, 1].map(|rank| Mailboxes { rank, boxes: Arc::clone(&boxes) });
+        let [mut talker, mut deaf] = [0, 1].map(|rank| ThreadControl { rank, mailboxes: Arc::clone(&boxes) });
         for _ in 0..2 * EVENTS_MAX {
             talker.post(&[1; 100]);
         }
         drop(talker);
         let heard: Vec<_> = std::iter::from_fn(|| deaf.poll()).collect();
         assert_eq!(heard.len(), EVENTS_MAX + 1);
-        assert_eq!(heard.last(), Some(&Event::Closed { from: 0 }));
+        assert_eq!(heard.last(), Some(&PeerEvent::Exited { from: 0 }));
     }
 
     #[test]
-    fn the_dead_get_no_mail() {
+    fn exited_ranks_get_no_messages() {
         let boxes: Arc<[Mailbox]> = (0..2).map(|_| Mailbox::default()).collect();
-        let [mut talker, gone] = [0, 1].map(|rank| Mailboxes { rank, boxes: Arc::clone(&boxes) });
+        let [mut talker, gone] = [0, 1].map(|rank| ThreadControl { rank, mailboxes: Arc::clone(&boxes) });
         talker.post(b"lost");
         drop(gone);
         talker.post(b"lost too");
-        assert!(boxes[1].open().events.is_empty());
-        assert_eq!(talker.poll(), Some(Event::Closed { from: 1 }));
+        assert!(boxes[1].lock().events.is_empty());
+        assert_eq!(talker.poll(), Some(PeerEvent::Exited { from: 1 }));
     }
 }

@@ -2,35 +2,36 @@
 
 #![cfg(not(loom))]
 
-use unisono_transports::control::Neighbours;
-use unisono_transports::lifeline::{Lifeline, Watch, lifeline};
-use unisono_transports::pace::Patience;
-use unisono_transports::segment::Segment;
-use unisono_transports::sim::{self, Weather};
-use unisono_transports::{Geometry, Mesh, conformance, shm, tcp, threads};
+use unisono_transports::control::LocalControl;
+use unisono_transports::shm::liveness::{LivenessMonitor, LivenessPipe, liveness_pipe};
+use unisono_transports::shm::segment::Segment;
+use unisono_transports::sim::{self, FaultPlan};
+use unisono_transports::wait::AdaptiveWait;
+use unisono_transports::{Fabric, Geometry, conformance, shm, tcp, threads};
 
-conformance!(over_threads, |ranks, geometry| threads::mesh(ranks, geometry).expect("memory"));
+conformance!(over_threads, |ranks, geometry| threads::fabrics(ranks, geometry).expect("memory"));
 conformance!(over_shared_memory, shared_memory);
-conformance!(over_tcp, |ranks, geometry| tcp::local_mesh(ranks, geometry, 2, false).expect("loopback"));
-conformance!(over_encrypted_tcp, |ranks, geometry| tcp::local_mesh(ranks, geometry, 2, true)
+conformance!(over_tcp, |ranks, geometry| tcp::local_fabrics(ranks, geometry, 2, false).expect("loopback"));
+conformance!(over_encrypted_tcp, |ranks, geometry| tcp::local_fabrics(ranks, geometry, 2, true)
     .expect("loopback"));
-conformance!(over_one_socket, |ranks, geometry| tcp::local_mesh(ranks, geometry, 1, false)
+conformance!(over_one_socket, |ranks, geometry| tcp::local_fabrics(ranks, geometry, 1, false)
     .expect("loopback"));
-conformance!(over_a_simulated_network, |ranks, geometry| sim::mesh(ranks, geometry, Weather::fair(7)));
+conformance!(over_a_simulated_network, |ranks, geometry| sim::fabrics(ranks, geometry, FaultPlan::none(7)));
 
 /// Each rank's own lifeline, and its watch over the others'.
-fn lifelines(ranks: usize) -> Vec<(Lifeline, Watch)> {
-    let lines: Vec<_> = (0..ranks).map(|_| lifeline().expect("a pipe")).collect();
+fn liveness_pipes(ranks: usize) -> Vec<(LivenessPipe, LivenessMonitor)> {
+    let lines: Vec<_> = (0..ranks).map(|_| liveness_pipe().expect("a pipe")).collect();
     let ends = |rank| {
         let others = lines.iter().enumerate().map(move |(other, line)| (other != rank).then_some(line));
         others.map(|line| line.map(|(_, end)| end.try_clone().expect("another"))).collect()
     };
-    let watches: Vec<_> = (0..ranks).map(|rank| Watch::new(ends(rank)).expect("descriptors")).collect();
+    let watches: Vec<_> =
+        (0..ranks).map(|rank| LivenessMonitor::new(ends(rank)).expect("descriptors")).collect();
     lines.into_iter().map(|(own, _)| own).zip(watches).collect()
 }
 
 /// Segments as between processes: created, passed as descriptors, inspected and mapped anew.
-fn shared_memory(ranks: usize, geometry: Geometry) -> Vec<Mesh> {
+fn shared_memory(ranks: usize, geometry: Geometry) -> Vec<Fabric> {
     let bytes = shm::Layout::new(ranks, &geometry).expect("a layout").bytes();
     let own: Vec<_> = (0..ranks).map(|_| Segment::create(bytes).expect("memory")).collect();
     let attach = |segment: &Segment| {
@@ -38,14 +39,24 @@ fn shared_memory(ranks: usize, geometry: Geometry) -> Vec<Mesh> {
         Some(Segment::attach(fd, bytes).expect("memory"))
     };
     let mapped: Vec<Vec<_>> = (0..ranks).map(|_| own.iter().map(attach).collect()).collect();
-    let mesh = |(rank, ((own, mut peers), (line, watch))): (usize, ((Segment, Vec<_>), _))| {
+    let fabric = |(rank, ((own, mut peers), (line, watch))): (usize, ((Segment, Vec<_>), _))| {
         peers[rank] = None;
-        let shm::Connected { links, window, notes } =
-            shm::connect(rank, ranks, &geometry, own, peers).expect("a mesh");
-        let control = Neighbours::new(notes, line, watch);
-        let pace = Patience::new(ranks).watching(vec![control.watch().expect("descriptors")]);
+        let shm::Connected { links, window, mailboxes: notes } =
+            shm::connect(rank, ranks, &geometry, own, peers).expect("a fabric");
+        let control = LocalControl::new(notes, line, watch);
+        let pace = AdaptiveWait::new(ranks).wake_on(vec![control.watch().expect("descriptors")]);
         let (control, pace) = (Box::new(control), Box::new(pace));
-        Mesh { rank, ranks, geometry, links, window, control, pace, transport: "shm", crowded: false }
+        Fabric {
+            rank,
+            ranks,
+            geometry,
+            links,
+            window,
+            control,
+            wait: pace,
+            transport: "shm",
+            oversubscribed: false,
+        }
     };
-    own.into_iter().zip(mapped).zip(lifelines(ranks)).enumerate().map(mesh).collect()
+    own.into_iter().zip(mapped).zip(liveness_pipes(ranks)).enumerate().map(fabric).collect()
 }

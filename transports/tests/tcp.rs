@@ -4,66 +4,66 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
-use unisono_transports::{Geometry, Head, Mesh, Tag, tcp};
+use unisono_transports::{Fabric, Geometry, Header, Tag, tcp};
 
 /// More in one message than the kernel keeps for a connection, and credit for all that is sent on a lane.
 const LONG: Geometry =
-    Geometry { lanes: 3, slots: 3, slot_bytes: 12 << 20, channels: 1, window_bytes: 4096, heap_bytes: 0 };
+    Geometry { lanes: 3, slots: 3, slot_bytes: 12 << 20, signal_lanes: 1, window_bytes: 4096, heap_bytes: 0 };
 
 /// Runs `body` on both ranks of a fresh pair over so many sockets.
-fn pair(geometry: Geometry, sockets: usize, encrypted: bool, body: impl Fn(&mut Mesh) + Sync) {
-    let meshes = tcp::local_mesh(2, geometry, sockets, encrypted).expect("loopback");
+fn pair(geometry: Geometry, sockets: usize, encrypted: bool, body: impl Fn(&mut Fabric) + Sync) {
+    let fabrics = tcp::local_fabrics(2, geometry, sockets, encrypted).expect("loopback");
     std::thread::scope(|scope| {
-        for mut mesh in meshes {
+        for mut fabric in fabrics {
             let body = &body;
-            scope.spawn(move || body(&mut mesh));
+            scope.spawn(move || body(&mut fabric));
         }
     });
 }
 
 /// Calls `ready` until it has something, and moves what can be moved meanwhile.
-fn until<R>(mesh: &mut Mesh, mut ready: impl FnMut(&mut Mesh) -> Option<R>) -> R {
+fn until<R>(fabric: &mut Fabric, mut ready: impl FnMut(&mut Fabric) -> Option<R>) -> R {
     let mut rounds = 0;
     loop {
-        if let Some(result) = ready(mesh) {
+        if let Some(result) = ready(fabric) {
             return result;
         }
         rounds += 1;
-        wait(mesh, rounds);
+        wait(fabric, rounds);
     }
 }
 
-fn wait(mesh: &mut Mesh, rounds: u32) {
-    assert!(mesh.pace.now() < Duration::from_secs(20), "rank {} waits for ever", mesh.rank);
-    mesh.links.iter_mut().flatten().for_each(|link| link.progress().expect("a sound link"));
-    mesh.pace.pause(rounds);
+fn wait(fabric: &mut Fabric, rounds: u32) {
+    assert!(fabric.wait.now() < Duration::from_secs(20), "rank {} waits for ever", fabric.rank);
+    fabric.links.iter_mut().flatten().for_each(|link| link.progress().expect("a sound link"));
+    fabric.wait.pause(rounds);
 }
 
 /// Sends in five parts and a rest; counts how often there was no room for all of it.
-fn send(mesh: &mut Mesh, lane: usize, number: u64, body: &[u8], refused: &AtomicUsize) {
-    let peer = 1 - mesh.rank;
-    until(mesh, |mesh| {
+fn send(fabric: &mut Fabric, lane: usize, number: u64, body: &[u8], refused: &AtomicUsize) {
+    let peer = 1 - fabric.rank;
+    until(fabric, |fabric| {
         let mut parts = body.chunks(body.len() / 5).map(Into::into);
-        let link = mesh.links[peer].as_mut()?;
+        let link = fabric.links[peer].as_mut()?;
         let sent = link.try_send(lane, &Tag([number; 4]), body.len(), &mut parts).expect("a sound link");
         refused.fetch_add(usize::from(!sent), Ordering::Relaxed);
         sent.then_some(())
     });
 }
 
-fn head(mesh: &mut Mesh, lane: usize) -> Head {
-    let peer = 1 - mesh.rank;
-    until(mesh, |mesh| mesh.links[peer].as_mut()?.head(lane).expect("a sound link"))
+fn head(fabric: &mut Fabric, lane: usize) -> Header {
+    let peer = 1 - fabric.rank;
+    until(fabric, |fabric| fabric.links[peer].as_mut()?.header(lane).expect("a sound link"))
 }
 
-fn take(mesh: &mut Mesh, lane: usize, number: u64) -> Vec<u8> {
-    let peer = 1 - mesh.rank;
-    let Head { tag, bytes } = head(mesh, lane);
+fn take(fabric: &mut Fabric, lane: usize, number: u64) -> Vec<u8> {
+    let peer = 1 - fabric.rank;
+    let Header { tag, bytes } = head(fabric, lane);
     assert_eq!(tag, Tag([number; 4]));
     let mut body = vec![0xee; bytes];
-    until(mesh, |mesh| {
-        let link = mesh.links[peer].as_mut()?;
-        link.take(lane, body[..].as_mut().into()).expect("a sound link").then_some(())
+    until(fabric, |fabric| {
+        let link = fabric.links[peer].as_mut()?;
+        link.recv_into(lane, body[..].as_mut().into()).expect("a sound link").then_some(())
     });
     body
 }
@@ -75,11 +75,11 @@ fn contents(seed: u64, bytes: usize) -> Vec<u8> {
 }
 
 #[test]
-fn a_message_longer_than_any_buffer_passes_in_pieces() {
+fn message_longer_than_buffers_arrives() {
     for (sockets, encrypted) in [(1, false), (2, false), (3, false), (1, true), (2, true)] {
         let refused = AtomicUsize::new(0);
-        pair(LONG, sockets, encrypted, |mesh| {
-            if mesh.rank == 1 {
+        pair(LONG, sockets, encrypted, |fabric| {
+            if fabric.rank == 1 {
                 // Nothing is read before the kernel has as much as it keeps.
                 let give_up = Instant::now() + Duration::from_secs(20);
                 while refused.load(Ordering::Relaxed) == 0 {
@@ -93,10 +93,10 @@ fn a_message_longer_than_any_buffer_passes_in_pieces() {
             for number in 0..3 {
                 for lane in 0..LONG.lanes {
                     let body = contents(number << 4 | lane as u64, LONG.slot_bytes);
-                    if mesh.rank == 1 {
-                        assert!(take(mesh, lane, number) == body, "message {number} of lane {lane}");
+                    if fabric.rank == 1 {
+                        assert!(take(fabric, lane, number) == body, "message {number} of lane {lane}");
                     } else {
-                        send(mesh, lane, number, &body, &refused);
+                        send(fabric, lane, number, &body, &refused);
                     }
                 }
             }
@@ -106,14 +106,14 @@ fn a_message_longer_than_any_buffer_passes_in_pieces() {
 
 /// Both ends on one thread, so that it is certain how much has arrived when the receiver first asks.
 #[test]
-fn what_was_staged_before_it_was_asked_for_is_not_lost() {
+fn staged_body_is_kept() {
     for encrypted in [false, true] {
-        stage_and_take(tcp::local_mesh(2, LONG, 1, encrypted).expect("loopback"));
+        stage_and_take(tcp::local_fabrics(2, LONG, 1, encrypted).expect("loopback"));
     }
 }
 
-fn stage_and_take(mut meshes: Vec<Mesh>) {
-    let [near, far] = &mut meshes[..] else { panic!("two ranks") };
+fn stage_and_take(mut fabrics: Vec<Fabric>) {
+    let [near, far] = &mut fabrics[..] else { panic!("two ranks") };
     let (sender, receiver) =
         (near.links[1].as_mut().expect("a link"), far.links[0].as_mut().expect("a link"));
     let body = contents(1, LONG.slot_bytes);
@@ -124,14 +124,14 @@ fn stage_and_take(mut meshes: Vec<Mesh>) {
     let give_up = Instant::now() + Duration::from_secs(20);
     assert!(!send(), "the kernel took {} bytes at once: this test needs longer ones", body.len());
     // A part of the body arrives while the receiver looks elsewhere, the rest after it has asked.
-    while receiver.head(0).expect("a sound link").is_none() {
+    while receiver.header(0).expect("a sound link").is_none() {
         assert!(Instant::now() < give_up);
     }
     receiver.progress().expect("a sound link");
     assert!(receiver.body(0).expect("a sound link").is_none(), "all of it is here already");
     let mut seen = vec![0xee; body.len()];
     let mut sent = false;
-    while !receiver.take(0, seen[..].as_mut().into()).expect("a sound link") {
+    while !receiver.recv_into(0, seen[..].as_mut().into()).expect("a sound link") {
         assert!(Instant::now() < give_up);
         sent = sent || send();
     }
@@ -141,22 +141,22 @@ fn stage_and_take(mut meshes: Vec<Mesh>) {
 /// The receiver answers with credit that a closed socket takes amiss: without care, a reset would follow
 /// and throw away what is still on its way.
 #[test]
-fn what_was_sent_last_survives_the_end_of_its_sender() {
+fn last_message_survives_sender_exit() {
     let geometry = Geometry { lanes: 2, slots: 8, slot_bytes: 512 << 10, ..LONG };
     let refused = AtomicUsize::new(0);
     for round in 0..6 {
-        pair(geometry, 1, round % 2 == 1, |mesh| {
+        pair(geometry, 1, round % 2 == 1, |fabric| {
             // Something is always unread at the end of the sender.
-            if mesh.rank == 1 {
-                send(mesh, 1, 99, &[9; 100], &refused);
+            if fabric.rank == 1 {
+                send(fabric, 1, 99, &[9; 100], &refused);
                 std::thread::sleep(Duration::from_millis(20));
             }
             for number in 0..geometry.slots as u64 {
                 let body = contents(number, geometry.slot_bytes);
-                if mesh.rank == 0 {
-                    send(mesh, 0, number, &body, &refused);
+                if fabric.rank == 0 {
+                    send(fabric, 0, number, &body, &refused);
                 } else {
-                    assert!(take(mesh, 0, number) == body, "message {number}");
+                    assert!(take(fabric, 0, number) == body, "message {number}");
                 }
             }
         });

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 /// What became of a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Verdict {
+enum Change {
     Same,
     Grew,
     Shrank,
@@ -13,30 +13,30 @@ enum Verdict {
     Unmatched,
 }
 
-impl Verdict {
+impl Change {
     fn of(before: Option<u64>, now: Option<u64>) -> Self {
         match change(before, now) {
-            None => Verdict::Unmatched,
-            Some(change) if change > TOLERANCE => Verdict::Grew,
-            Some(change) if change < -TOLERANCE => Verdict::Shrank,
-            Some(_) => Verdict::Same,
+            None => Change::Unmatched,
+            Some(change) if change > TOLERANCE => Change::Grew,
+            Some(change) if change < -TOLERANCE => Change::Shrank,
+            Some(_) => Change::Same,
         }
     }
 
     fn remark(self) -> &'static str {
         match self {
-            Verdict::Same => "",
-            Verdict::Grew => "  GREW",
-            Verdict::Shrank => "  shrank: renew the baseline",
-            Verdict::Unmatched => "  UNMATCHED: renew the baseline",
+            Change::Same => "",
+            Change::Grew => "  GREW",
+            Change::Shrank => "  shrank: renew the baseline",
+            Change::Unmatched => "  UNMATCHED: renew the baseline",
         }
     }
 }
 
 /// The paths that grew.
-pub(crate) fn grown(before: &Baseline, now: &Baseline) -> Vec<String> {
+pub(crate) fn regressions(before: &Baseline, now: &Baseline) -> Vec<String> {
     let grew = |path: &&String| {
-        Verdict::of(before.counts.get(*path).copied(), now.counts.get(*path).copied()) == Verdict::Grew
+        Change::of(before.counts.get(*path).copied(), now.counts.get(*path).copied()) == Change::Grew
     };
     now.counts.keys().filter(grew).cloned().collect()
 }
@@ -48,7 +48,7 @@ pub(crate) fn print(before: &Baseline, now: &Baseline) -> ExitCode {
     let gone = before.counts.keys().filter(|path| !now.counts.contains_key(*path));
     for path in now.counts.keys().chain(gone) {
         let (before, now) = (before.counts.get(path).copied(), now.counts.get(path).copied());
-        let verdict = Verdict::of(before, now);
+        let verdict = Change::of(before, now);
         let change = change(before, now).map_or("-".to_owned(), |change| format!("{change:+.1} %"));
         println!("{path:<31} {:>12} {:>12} {change:>9}{}", shown(now), shown(before), verdict.remark());
         verdicts.push(verdict);
@@ -56,17 +56,17 @@ pub(crate) fn print(before: &Baseline, now: &Baseline) -> ExitCode {
     end(before, now, &verdicts)
 }
 
-fn end(before: &Baseline, now: &Baseline, verdicts: &[Verdict]) -> ExitCode {
+fn end(before: &Baseline, now: &Baseline, verdicts: &[Change]) -> ExitCode {
     let alike = before.conditions == now.conditions;
     if !alike {
         println!("WARNING: the baseline is of other conditions, so that growth does not count");
         println!("baseline: {}\nnow:      {}", before.conditions, now.conditions);
     }
-    if verdicts.contains(&Verdict::Unmatched) {
+    if verdicts.contains(&Change::Unmatched) {
         println!("paths and baseline do not match: `benches/instructions/check --renew` and commit it");
         return ExitCode::FAILURE;
     }
-    if verdicts.contains(&Verdict::Grew) && alike {
+    if verdicts.contains(&Change::Grew) && alike {
         println!("hot paths grew by more than {TOLERANCE} %: see docs/regressions.md");
         return ExitCode::FAILURE;
     }
@@ -91,10 +91,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_growth_beyond_the_tolerance_is_growth() {
-        let of = |now| Verdict::of(Some(1000), now);
-        assert_eq!([of(Some(1050)), of(Some(950))], [Verdict::Same; 2]);
-        assert_eq!([of(Some(1051)), of(Some(949))], [Verdict::Grew, Verdict::Shrank]);
-        assert_eq!([of(None), Verdict::of(None, Some(1))], [Verdict::Unmatched; 2]);
+    fn growth_within_tolerance_is_not_regression() {
+        let of = |now| Change::of(Some(1000), now);
+        assert_eq!([of(Some(1050)), of(Some(950))], [Change::Same; 2]);
+        assert_eq!([of(Some(1051)), of(Some(949))], [Change::Grew, Change::Shrank]);
+        assert_eq!([of(None), Change::of(None, Some(1))], [Change::Unmatched; 2]);
     }
 }

@@ -8,7 +8,7 @@ use std::fmt;
 pub(super) struct Diagnosis<'r> {
     records: &'r [Record],
     /// Ranks of which there is no record.
-    pub(super) absent: Vec<usize>,
+    pub(super) missing: Vec<usize>,
     pub(super) finding: Finding<'r>,
 }
 
@@ -16,13 +16,13 @@ pub(super) struct Diagnosis<'r> {
 #[derive(Debug, PartialEq)]
 pub(super) enum Finding<'r> {
     /// Ranks called different things: each call, with those that made it.
-    Differ(Vec<(&'r str, Vec<usize>)>),
+    Mismatch(Vec<(&'r str, Vec<usize>)>),
     /// Some have not come to what the others are in.
     Behind { ahead: Vec<usize>, call: &'r str, behind: Vec<usize> },
     /// All that left a record are in the same operation.
-    Together { call: &'r str },
+    AllInSameOp { call: &'r str },
     /// Nobody is in an operation of all ranks.
-    Nothing,
+    Idle,
 }
 
 impl<'r> Diagnosis<'r> {
@@ -31,28 +31,28 @@ impl<'r> Diagnosis<'r> {
         let ranks = records.first().map_or(0, |record| record.ranks);
         let is_absent = |rank: &usize| records.iter().all(|record| record.rank != *rank);
         let absent = (0..ranks).filter(is_absent).collect();
-        let finding = differing(records).or_else(|| late(records)).unwrap_or(Finding::Nothing);
-        Self { records, absent, finding }
+        let finding = find_mismatch(records).or_else(|| find_stragglers(records)).unwrap_or(Finding::Idle);
+        Self { records, missing: absent, finding }
     }
 
     /// Whether ranks disagree, or wait.
-    pub(super) fn is_trouble(&self) -> bool {
-        self.finding != Finding::Nothing
+    pub(super) fn is_problem(&self) -> bool {
+        self.finding != Finding::Idle
     }
 }
 
 /// The first number under which two ranks have different calls on record.
-fn differing(records: &[Record]) -> Option<Finding<'_>> {
+fn find_mismatch(records: &[Record]) -> Option<Finding<'_>> {
     let of_all = records.iter().flat_map(|record| &record.operations).filter(|operation| operation.of_all);
     let mut sequences: Vec<u64> = of_all.map(|operation| operation.sequence).collect();
     sequences.sort_unstable();
     sequences.dedup();
-    let calls = sequences.into_iter().map(|sequence| calls_of(records, sequence));
-    calls.into_iter().find(|calls| calls.len() > 1).map(Finding::Differ)
+    let calls = sequences.into_iter().map(|sequence| calls_at(records, sequence));
+    calls.into_iter().find(|calls| calls.len() > 1).map(Finding::Mismatch)
 }
 
 /// What was called under this number, with those that called it.
-fn calls_of(records: &[Record], sequence: u64) -> Vec<(&str, Vec<usize>)> {
+fn calls_at(records: &[Record], sequence: u64) -> Vec<(&str, Vec<usize>)> {
     let mut calls: Vec<(&str, Vec<usize>)> = Vec::new();
     for record in records {
         let Some(call) = record.call(sequence) else { continue };
@@ -65,10 +65,10 @@ fn calls_of(records: &[Record], sequence: u64) -> Vec<(&str, Vec<usize>)> {
 }
 
 /// Who is not where the foremost are, if anybody waits.
-fn late(records: &[Record]) -> Option<Finding<'_>> {
-    let last = |record: &Record| record.last_of_all().map(|operation| operation.sequence);
+fn find_stragglers(records: &[Record]) -> Option<Finding<'_>> {
+    let last = |record: &Record| record.last_collective().map(|operation| operation.sequence);
     let foremost = records.iter().max_by_key(|record| last(record))?;
-    let Operation { sequence, call, .. } = foremost.last_of_all()?;
+    let Operation { sequence, call, .. } = foremost.last_collective()?;
     let (ahead, behind): (Vec<&Record>, Vec<&Record>) =
         records.iter().partition(|record| last(record) == Some(*sequence));
     let numbers = |records: Vec<&Record>| records.into_iter().map(|record| record.rank).collect::<Vec<_>>();
@@ -77,7 +77,7 @@ fn late(records: &[Record]) -> Option<Finding<'_>> {
     }
     Some(match behind.is_empty() {
         false => Finding::Behind { ahead: numbers(ahead), call, behind: numbers(behind) },
-        true => Finding::Together { call },
+        true => Finding::AllInSameOp { call },
     })
 }
 
@@ -86,7 +86,7 @@ fn is_stuck(record: &Record) -> bool {
     record.operations.last().is_some_and(|last| match last.state {
         State::Done => false,
         State::Failed => true,
-        State::Started => last.started_ms.is_some_and(|started| record.now_ms - started > STUCK_MS),
+        State::Started => last.started_ms.is_some_and(|started| record.now_ms - started > STUCK_AFTER_MS),
     })
 }
 
@@ -96,16 +96,17 @@ impl fmt::Display for Diagnosis<'_> {
             return Ok(());
         };
         writeln!(f, "communicator {communicator}, epoch {epoch}: {ranks} ranks over {transport}")?;
-        if !self.absent.is_empty() {
+        if !self.missing.is_empty() {
             writeln!(
                 f,
                 "  nothing of {}: dead or stopped, elsewhere, or in no operation when the others failed",
-                names(&self.absent)
+                format_ranks(&self.missing)
             )?;
         }
         match &self.finding {
-            Finding::Differ(calls) => {
-                let say = |(call, ranks): &(&str, Vec<usize>)| format!("{} called {call}", names(ranks));
+            Finding::Mismatch(calls) => {
+                let say =
+                    |(call, ranks): &(&str, Vec<usize>)| format!("{} called {call}", format_ranks(ranks));
                 let calls: Vec<String> = calls.iter().map(say).collect();
                 writeln!(f, "  first disagreement: {}", calls.join("; "))?;
             }
@@ -113,19 +114,19 @@ impl fmt::Display for Diagnosis<'_> {
                 writeln!(
                     f,
                     "  behind: {} did not come to {call}, where {} wait",
-                    names(behind),
-                    names(ahead)
+                    format_ranks(behind),
+                    format_ranks(ahead)
                 )?;
             }
-            Finding::Together { call } => writeln!(f, "  all of these are in {call}")?,
-            Finding::Nothing => writeln!(f, "  nobody waits")?,
+            Finding::AllInSameOp { call } => writeln!(f, "  all of these are in {call}")?,
+            Finding::Idle => writeln!(f, "  nobody waits")?,
         }
-        self.records.iter().take(LINES_MAX).try_for_each(|record| line(f, record))
+        self.records.iter().take(RANKS_SHOWN_MAX).try_for_each(|record| write_rank(f, record))
     }
 }
 
 /// The last operation of one rank.
-fn line(f: &mut fmt::Formatter<'_>, record: &Record) -> fmt::Result {
+fn write_rank(f: &mut fmt::Formatter<'_>, record: &Record) -> fmt::Result {
     write!(f, "  rank {} on {}: ", record.rank, record.host)?;
     match record.operations.last() {
         None => write!(f, "no operation yet")?,
@@ -150,7 +151,7 @@ fn line(f: &mut fmt::Formatter<'_>, record: &Record) -> fmt::Result {
 }
 
 /// `rank 3`, or `ranks 0-2, 5`.
-fn names(ranks: &[usize]) -> String {
+fn format_ranks(ranks: &[usize]) -> String {
     let mut runs: Vec<(usize, usize)> = Vec::new();
     for &rank in ranks {
         match runs.last_mut() {
@@ -166,9 +167,9 @@ fn names(ranks: &[usize]) -> String {
     format!("rank{} {}", if ranks.len() == 1 { "" } else { "s" }, runs.join(", "))
 }
 
-const STUCK_MS: f64 = 100.0;
+const STUCK_AFTER_MS: f64 = 100.0;
 /// Ranks that are shown one by one.
-const LINES_MAX: usize = 64;
+const RANKS_SHOWN_MAX: usize = 64;
 
 #[cfg(test)]
 mod tests {
@@ -199,20 +200,20 @@ mod tests {
     }
 
     #[test]
-    fn the_first_call_that_differs_is_named_with_those_that_made_it() {
+    fn mismatch_names_first_differing_call_and_its_ranks() {
         let usual = [(6, "barrier #6"), (7, "all_reduce #7"), (8, "barrier #8")];
         let odd = [(6, "barrier #6"), (7, "broadcast #7"), (8, "scatter #8")];
         let records =
             [0, 1, 2].map(|rank| record(rank, if rank == 1 { &odd } else { &usual }, State::Failed));
         let diagnosis = Diagnosis::of(&records);
         let calls = vec![("all_reduce #7", vec![0, 2]), ("broadcast #7", vec![1])];
-        assert_eq!((&diagnosis.finding, &diagnosis.absent), (&Finding::Differ(calls), &vec![3]));
+        assert_eq!((&diagnosis.finding, &diagnosis.missing), (&Finding::Mismatch(calls), &vec![3]));
         let text = diagnosis.to_string();
         assert!(text.contains("ranks 0, 2 called all_reduce #7; rank 1 called broadcast #7"), "{text}");
     }
 
     #[test]
-    fn whoever_is_behind_is_named_with_what_the_others_wait_in() {
+    fn behind_names_ranks_and_awaited_call() {
         let all = [(6, "barrier #6"), (7, "all_reduce #7")];
         let records = [0, 1, 2, 3].map(|rank| match rank {
             3 => record(rank, &all[..1], State::Done),
@@ -227,11 +228,11 @@ mod tests {
     }
 
     #[test]
-    fn ranks_that_are_through_are_no_trouble_and_those_in_one_call_are_together() {
+    fn finding_done_is_idle_and_stuck_is_all_in_same_op() {
         let all = [(7, "all_reduce #7")];
         let done = [0, 1, 2, 3].map(|rank| record(rank, &all, State::Done));
-        assert!(!Diagnosis::of(&done).is_trouble());
+        assert!(!Diagnosis::of(&done).is_problem());
         let stuck = [0, 1, 2].map(|rank| record(rank, &all, State::Failed));
-        assert_eq!(Diagnosis::of(&stuck).finding, Finding::Together { call: "all_reduce #7" });
+        assert_eq!(Diagnosis::of(&stuck).finding, Finding::AllInSameOp { call: "all_reduce #7" });
     }
 }

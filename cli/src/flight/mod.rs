@@ -12,7 +12,7 @@ use std::path::PathBuf;
 
 #[derive(clap::Args)]
 pub(crate) struct AnalyzeArguments {
-    /// Files that ranks wrote into the folder of `UNISONO_DUMP`, or such folders.
+    /// Files that ranks wrote into the folder of `UNISONO_FLIGHT_RECORDER_DIR`, or such folders.
     #[arg(required = true)]
     dumps: Vec<PathBuf>,
 }
@@ -21,7 +21,10 @@ pub(crate) struct AnalyzeArguments {
 pub(crate) fn analyze(arguments: &AnalyzeArguments) -> Result<u8, String> {
     let records = read_all(&arguments.dumps)?;
     if records.is_empty() {
-        return Err("there are no flight records; ranks write them to UNISONO_DUMP when they fail".to_owned());
+        return Err(
+            "there are no flight records; ranks write them to UNISONO_FLIGHT_RECORDER_DIR when they fail"
+                .to_owned(),
+        );
     }
     Ok(u8::from(print(records)))
 }
@@ -31,7 +34,7 @@ fn print(records: Vec<Record>) -> bool {
     let mut trouble = false;
     for records in by_communicator(records).values() {
         let diagnosis = Diagnosis::of(records);
-        trouble |= diagnosis.is_trouble();
+        trouble |= diagnosis.is_problem();
         print!("{diagnosis}");
     }
     trouble

@@ -43,12 +43,12 @@ pub(super) enum State {
 
 impl Record {
     /// Whether there are such worlds.
-    pub(super) fn is_possible(&self) -> bool {
+    pub(super) fn is_valid(&self) -> bool {
         self.rank < self.ranks && self.ranks <= RANKS_MAX
     }
 
     /// The last operation of all ranks that it has begun.
-    pub(super) fn last_of_all(&self) -> Option<&Operation> {
+    pub(super) fn last_collective(&self) -> Option<&Operation> {
         self.operations.iter().rev().find(|operation| operation.of_all)
     }
 
@@ -78,8 +78,8 @@ pub(super) fn by_communicator(records: impl IntoIterator<Item = Record>) -> Comm
 /// Reads files, and what is in folders.
 pub(super) fn read_all(paths: &[PathBuf]) -> Result<Vec<Record>, String> {
     // Traces may be in the same folder.
-    let is_record = |name: &str| name.ends_with(".json") && !name.ends_with(files::TRACE);
-    files::named(paths, is_record)?.iter().map(|file| read(file)).collect()
+    let is_record = |name: &str| name.ends_with(".json") && !name.ends_with(files::TRACE_SUFFIX);
+    files::expand_paths(paths, is_record)?.iter().map(|file| read(file)).collect()
 }
 
 fn read(file: &Path) -> Result<Record, String> {
@@ -90,7 +90,7 @@ fn read(file: &Path) -> Result<Record, String> {
 /// A record as a rank wrote it, or somebody else.
 fn parse(text: &str) -> Result<Record, String> {
     let record: Record = serde_json::from_str(text).map_err(|error| error.to_string())?;
-    match record.is_possible() {
+    match record.is_valid() {
         true => Ok(record),
         false => Err(format!("rank {} of {} ranks", record.rank, record.ranks)),
     }
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn a_world_that_cannot_be_is_no_record() {
+    fn record_with_invalid_world_is_rejected() {
         assert!(parse(&text(1, 2, 0, "done")).is_ok());
         for (rank, ranks) in [(2, 2), (0, 0), (1, 1 << 60)] {
             assert!(
@@ -126,7 +126,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_is_in_records_they_are_analysed_without_panic(
+        fn analyze_arbitrary_records_never_panics(
             ranks in prop::collection::vec((0usize..5, 0usize..5, any::<u64>(), 0usize..4), 0..5), noise: String, cut in 0usize..200,
         ) {
             let states = ["done", "failed", "started", "lost"];

@@ -3,7 +3,7 @@
 use super::record::Record;
 use std::path::Path;
 use std::time::Duration;
-use unisono::rendezvous::Identity;
+use unisono::bootstrap::RankInfo;
 use unisono::status;
 
 #[derive(clap::Args)]
@@ -16,7 +16,7 @@ pub(crate) struct StatusArguments {
 /// Asks all ranks of this user on this host, and prints what they say.
 pub(crate) fn status(arguments: &StatusArguments) -> Result<u8, String> {
     loop {
-        let records: Vec<Record> = status::processes().into_iter().flat_map(records_of).collect();
+        let records: Vec<Record> = status::list_processes().into_iter().flat_map(query_process).collect();
         match records.is_empty() {
             true => println!("no rank of yours answers on this host; those that `unisono run` started do"),
             false => drop(super::print(records)),
@@ -24,21 +24,21 @@ pub(crate) fn status(arguments: &StatusArguments) -> Result<u8, String> {
         if !arguments.watch {
             return Ok(0);
         }
-        std::thread::sleep(EVERY);
+        std::thread::sleep(REFRESH_INTERVAL);
         println!();
     }
 }
 
 /// What a process says; nothing if it is not this user's, and a word on why if it should have answered.
-fn records_of(process: u32) -> Vec<Record> {
+fn query_process(process: u32) -> Vec<Record> {
     let Ok(variables) = std::fs::read(Path::new("/proc").join(process.to_string()).join("environ")) else {
         return Vec::new();
     };
-    let said = Identity::from_vars(|name| variable(&variables, name))
-        .and_then(|identity| status::ask(process, &identity.id))
+    let said = RankInfo::from_vars(|name| env_value(&variables, name))
+        .and_then(|identity| status::query(process, &identity.id))
         .map_err(|error| error.to_string())
         .and_then(|text| serde_json::from_str::<Vec<Record>>(&text).map_err(|error| error.to_string()));
-    let possible = |records: Vec<Record>| records.into_iter().filter(Record::is_possible).collect();
+    let possible = |records: Vec<Record>| records.into_iter().filter(Record::is_valid).collect();
     said.map(possible).unwrap_or_else(|why| {
         eprintln!("unisono: process {process} does not answer: {why}");
         Vec::new()
@@ -46,12 +46,12 @@ fn records_of(process: u32) -> Vec<Record> {
 }
 
 /// The value of a variable, of another process's environment.
-fn variable(variables: &[u8], name: &str) -> Option<String> {
+fn env_value(variables: &[u8], name: &str) -> Option<String> {
     let mut texts = variables.split(|byte| *byte == 0).filter_map(|text| std::str::from_utf8(text).ok());
     texts.find_map(|text| text.strip_prefix(name)?.strip_prefix('=').map(str::to_owned))
 }
 
-const EVERY: Duration = Duration::from_secs(1);
+const REFRESH_INTERVAL: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
 mod tests {
@@ -60,8 +60,8 @@ mod tests {
     #[test]
     fn a_variable_is_found_by_its_whole_name() {
         let variables = b"RANKS=7\0RANK=3\0EMPTY=\0";
-        assert_eq!(variable(variables, "RANK").as_deref(), Some("3"));
-        assert_eq!(variable(variables, "EMPTY").as_deref(), Some(""));
-        assert_eq!(variable(variables, "ANK"), None);
+        assert_eq!(env_value(variables, "RANK").as_deref(), Some("3"));
+        assert_eq!(env_value(variables, "EMPTY").as_deref(), Some(""));
+        assert_eq!(env_value(variables, "ANK"), None);
     }
 }

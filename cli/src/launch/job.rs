@@ -1,7 +1,7 @@
 //! The running job: who has failed first, and how everybody comes to an end.
 
 use super::output::Outputs;
-use super::{Event, strays};
+use super::{Event, reap_orphans};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, ExitStatus};
@@ -13,7 +13,7 @@ pub(super) struct Job {
     ranks: Vec<Rank>,
     outputs: Outputs,
     grace: Duration,
-    keep_going: bool,
+    continue_on_failure: bool,
     /// Whether a rank has ended well.
     succeeded: bool,
     failure: Option<Failure>,
@@ -25,7 +25,7 @@ pub(super) struct Job {
 struct Rank {
     child: Child,
     group: Pid,
-    ended: bool,
+    exited: bool,
 }
 
 /// The first failure, which decides the exit code.
@@ -40,7 +40,15 @@ struct Failure {
 impl Job {
     pub(super) fn new(grace: Duration, keep_going: bool) -> Self {
         let (ranks, outputs) = (Vec::new(), Outputs::new());
-        Self { ranks, outputs, grace, keep_going, succeeded: false, failure: None, killed: false }
+        Self {
+            ranks,
+            outputs,
+            grace,
+            continue_on_failure: keep_going,
+            succeeded: false,
+            failure: None,
+            killed: false,
+        }
     }
 
     /// Starts the next rank, whose end becomes an event.
@@ -55,20 +63,20 @@ impl Job {
         let mut child = command.spawn().map_err(failed)?;
         let group = Pid::from_child(&child);
         let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
-        self.ranks.push(Rank { child, group, ended: false });
+        self.ranks.push(Rank { child, group, exited: false });
         if verbose {
             eprintln!("# rank {number} pid {}", group.as_raw_pid());
         }
         if let Some(stdout) = stdout {
-            self.outputs.pass_on(number, stdout, std::io::stdout()).map_err(failed)?;
+            self.outputs.forward(number, stdout, std::io::stdout()).map_err(failed)?;
         }
         if let Some(stderr) = stderr {
-            self.outputs.pass_on(number, stderr, std::io::stderr()).map_err(failed)?;
+            self.outputs.forward(number, stderr, std::io::stderr()).map_err(failed)?;
         }
         let wait = move || {
-            await_end(group);
+            wait_for_exit(group);
             // Nobody listens any more once the launch has failed.
-            let _ = events.send(Event::Ended(number));
+            let _ = events.send(Event::Exited(number));
         };
         std::thread::Builder::new().name(format!("end of rank {number}")).spawn(wait).map_err(failed)?;
         Ok(())
@@ -76,10 +84,10 @@ impl Job {
 
     /// Waits for all ranks; when one fails, the others get their grace and are then killed.
     pub(super) fn watch(&mut self, events: &Receiver<Event>) -> u8 {
-        while self.ranks.iter().any(|rank| !rank.ended) {
+        while self.ranks.iter().any(|rank| !rank.exited) {
             match self.next(events) {
-                Ok(Event::Ended(number)) => self.ended(number),
-                Ok(Event::Signal(signal)) => self.signalled(signal),
+                Ok(Event::Exited(number)) => self.on_exit(number),
+                Ok(Event::Signal(signal)) => self.on_signal(signal),
                 Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
                     self.killed = true;
                     self.signal(Signal::KILL);
@@ -88,7 +96,9 @@ impl Job {
         }
         match &self.failure {
             // Those that went on have come to a good end.
-            Some(failure) if !(self.keep_going && self.succeeded && !failure.ends_job) => failure.code,
+            Some(failure) if !(self.continue_on_failure && self.succeeded && !failure.ends_job) => {
+                failure.code
+            }
             _ => 0,
         }
     }
@@ -104,23 +114,23 @@ impl Job {
     }
 
     /// Reaps a rank, and kills what it has left in its group.
-    fn ended(&mut self, number: usize) {
+    fn on_exit(&mut self, number: usize) {
         let rank = &mut self.ranks[number];
         // Before it is reaped: until then nobody else can have the group's number.
         let _ = kill_process_group(rank.group, Signal::KILL);
-        rank.ended = true;
+        rank.exited = true;
         let Ok(status) = rank.child.wait() else { return };
         let code = exit_code(status);
         self.succeeded |= code == 0;
         if code != 0 && !self.killed {
             eprintln!("unisono: rank {number} failed: {status}");
-            self.failed(code, status.signal().is_some(), !self.keep_going);
+            self.on_failure(code, status.signal().is_some(), !self.continue_on_failure);
         }
     }
 
     /// Keeps the failure that came first; but ranks notice the death of another so soon that their own ends
     /// may be seen before it, and those are exits, while the death is by signal.
-    fn failed(&mut self, code: u8, by_signal: bool, ends_job: bool) {
+    fn on_failure(&mut self, code: u8, by_signal: bool, ends_job: bool) {
         let now = Instant::now();
         match &mut self.failure {
             Some(first) if by_signal && !first.by_signal && now - first.since < SETTLE => {
@@ -133,21 +143,21 @@ impl Job {
     }
 
     /// Passes a signal on. It starts the grace, too: a job that was told to end shall end.
-    fn signalled(&mut self, signal: Signal) {
+    fn on_signal(&mut self, signal: Signal) {
         self.signal(signal);
-        self.failed(128 + signal.as_raw() as u8, true, true);
+        self.on_failure(128 + signal.as_raw() as u8, true, true);
     }
 
     /// Sends a signal to every rank that still runs, and to its children.
     fn signal(&self, signal: Signal) {
-        for rank in self.ranks.iter().filter(|rank| !rank.ended) {
+        for rank in self.ranks.iter().filter(|rank| !rank.exited) {
             let _ = kill_process_group(rank.group, signal);
         }
     }
 
     /// Ends what the ranks have left behind, and passes on the last of their output.
     pub(super) fn end(&mut self) {
-        strays::kill_all(PATIENCE);
+        reap_orphans::kill_all(PATIENCE);
         self.outputs.finish(PATIENCE);
     }
 }
@@ -155,14 +165,14 @@ impl Job {
 impl Drop for Job {
     fn drop(&mut self) {
         self.signal(Signal::KILL);
-        for rank in self.ranks.iter_mut().filter(|rank| !rank.ended) {
+        for rank in self.ranks.iter_mut().filter(|rank| !rank.exited) {
             let _ = rank.child.wait();
         }
     }
 }
 
 /// Returns when the process has ended, and leaves it to be reaped.
-fn await_end(process: Pid) {
+fn wait_for_exit(process: Pid) {
     let how = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
     while matches!(waitid(WaitId::Pid(process), how), Err(rustix::io::Errno::INTR)) {}
 }

@@ -3,9 +3,9 @@
 mod job;
 mod output;
 mod rank;
-mod strays;
+mod reap_orphans;
 
-pub(crate) use rank::become_program;
+pub(crate) use rank::exec_program;
 
 use job::Job;
 use rustix::process::Signal;
@@ -26,7 +26,7 @@ pub(crate) struct Launch {
     /// Say which process each rank is.
     pub(crate) verbose: bool,
     /// Whether one that fails is the others' business alone.
-    pub(crate) keep_going: bool,
+    pub(crate) continue_on_failure: bool,
     /// How long the other ranks may go on when one has failed.
     pub(crate) grace: Duration,
 }
@@ -34,13 +34,13 @@ pub(crate) struct Launch {
 /// What the launcher waits for.
 enum Event {
     /// The process of this rank has ended, and waits to be reaped.
-    Ended(usize),
+    Exited(usize),
     /// Somebody wants the job to end.
     Signal(Signal),
 }
 
 /// Where the ranks meet.
-struct Meeting {
+struct JobEndpoint {
     id: UniqueId,
     /// A port that nothing of unisono uses, for other libraries in the program.
     master_port: u16,
@@ -57,8 +57,8 @@ impl Launch {
         // Descendants that leave their rank's process group become our children, and can be found.
         rustix::process::set_child_subreaper(Some(rustix::process::getpid()))
             .map_err(|error| format!("cannot adopt the processes of ranks: {error}"))?;
-        let meeting = Meeting::new()?;
-        let mut job = Job::new(self.grace, self.keep_going);
+        let meeting = JobEndpoint::new()?;
+        let mut job = Job::new(self.grace, self.continue_on_failure);
         for number in 0..self.ranks {
             let command = rank::command(self, number, &meeting)?;
             job.start(number, command, self.verbose, sender.clone())?;
@@ -70,7 +70,7 @@ impl Launch {
     }
 }
 
-impl Meeting {
+impl JobEndpoint {
     fn new() -> Result<Self, String> {
         let loopback = IpAddr::V4(Ipv4Addr::LOCALHOST);
         let id = UniqueId::new(loopback).map_err(|error| error.to_string())?;

@@ -8,23 +8,23 @@ use std::time::{Duration, Instant};
 pub(super) struct Outputs {
     threads: usize,
     done: Receiver<()>,
-    tell: Sender<()>,
+    done_sender: Sender<()>,
 }
 
 impl Outputs {
     pub(super) fn new() -> Self {
         let (tell, done) = channel();
-        Self { threads: 0, done, tell }
+        Self { threads: 0, done, done_sender: tell }
     }
 
     /// Copies lines from `from` to `into`, each with its rank in front, until `from` ends.
-    pub(super) fn pass_on(
+    pub(super) fn forward(
         &mut self,
         rank: usize,
         from: impl Read + Send + 'static,
         into: impl Write + Send + 'static,
     ) -> std::io::Result<()> {
-        let tell = self.tell.clone();
+        let tell = self.done_sender.clone();
         let name = format!("output of rank {rank}");
         std::thread::Builder::new().name(name).spawn(move || {
             // A reader that went away ends this thread; the rank is told at its next write.

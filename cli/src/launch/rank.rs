@@ -1,6 +1,6 @@
 //! The process of one rank: its environment, and how it comes to die with its launcher.
 
-use super::{Launch, Meeting};
+use super::{JobEndpoint, Launch};
 use rustix::process::{Pid, Signal};
 use std::ffi::OsString;
 use std::io::{ErrorKind, IsTerminal};
@@ -8,7 +8,7 @@ use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 
 /// How to start rank `number`: this program, which then becomes the one asked for.
-pub(super) fn command(launch: &Launch, number: usize, meeting: &Meeting) -> Result<Command, String> {
+pub(super) fn command(launch: &Launch, number: usize, meeting: &JobEndpoint) -> Result<Command, String> {
     // Unlike its name, this is there even when the file has been replaced meanwhile.
     let mut command = Command::new("/proc/self/exe");
     command.arg0("unisono").arg("exec-rank").arg(std::process::id().to_string());
@@ -32,7 +32,7 @@ pub(super) fn command(launch: &Launch, number: usize, meeting: &Meeting) -> Resu
 
 /// Becomes `program`, after making sure that it dies with its launcher. Returns only if that fails: the
 /// exit code that shells use, and why.
-pub(crate) fn become_program(launcher: i32, program: &[OsString]) -> (u8, String) {
+pub(crate) fn exec_program(launcher: i32, program: &[OsString]) -> (u8, String) {
     let Some((name, arguments)) = program.split_first() else {
         return (CANNOT_RUN, "no program was given".to_owned());
     };
@@ -51,7 +51,10 @@ pub(crate) fn become_program(launcher: i32, program: &[OsString]) -> (u8, String
 
 /// Set for ranks where the launcher has them not. The last two are for CUDA, which reads them once: streams of ranks that wait for each other
 /// must not share a queue, and to load a kernel later may take that no other runs.
-const USUALLY: [(&str, &str); 3] =
-    [("UNISONO_STATUS", "on"), ("CUDA_DEVICE_MAX_CONNECTIONS", "32"), ("CUDA_MODULE_LOADING", "EAGER")];
+const USUALLY: [(&str, &str); 3] = [
+    ("UNISONO_STATUS_SERVER", "on"),
+    ("CUDA_DEVICE_MAX_CONNECTIONS", "32"),
+    ("CUDA_MODULE_LOADING", "EAGER"),
+];
 const CANNOT_RUN: u8 = 126;
 const NOT_FOUND: u8 = 127;

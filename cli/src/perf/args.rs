@@ -3,17 +3,17 @@
 use super::bind::Bind;
 use super::device::{self, Device};
 use super::json;
-use super::test::Kind;
+use crate::perf::op_case::OpKind;
 use crate::size;
 use std::path::PathBuf;
 use std::time::Duration;
-use unisono::{Avg, Communicator, Config, DType, Max, Min, Op, Transport, algorithms};
+use unisono::{Avg, Communicator, Config, DType, Max, Min, ReduceKind, Transport, parse_algorithms};
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
     /// What to measure.
     #[arg(value_enum)]
-    pub(super) collective: Kind,
+    pub(super) collective: OpKind,
     /// Smallest size in bytes; K, M and G are understood.
     #[arg(short = 'b', long = "minbytes", value_parser = size::parse, default_value = "8")]
     min_bytes: usize,
@@ -102,18 +102,18 @@ pub(crate) struct Arguments {
     /// Where ranks on CPUs run: on the cores in their order, neighbours on one where there are more ranks, or anywhere. [default: core]
     #[arg(long, value_enum)]
     pub(super) bind: Option<Bind>,
-    /// Memory of the buffers: 0 and 1 ordinary, 2 what peers reach without staging.
+    /// Memory of the buffers: 0 and 1 ordinary, 2 symmetric memory (zero-copy).
     #[arg(short = 'R', long = "local_register", value_parser = clap::value_parser!(u8).range(0..=2), default_value = "0")]
     pub(super) register: u8,
     /// Report each row's share of what the memory allows.
     #[arg(long)]
-    pub(super) report_floor: bool,
+    pub(super) report_roofline: bool,
     /// Leave the floor unmeasured, where many short runs follow each other.
     #[arg(long, hide = true)]
-    no_floor: bool,
+    no_roofline: bool,
     /// With --samples: a table on which the first and the last rank, bound to cores of their own, find how far apart these are.
     #[arg(long, hide = true, requires = "samples")]
-    pub(super) table: Option<PathBuf>,
+    pub(super) flag_page: Option<PathBuf>,
     /// Instead of times, tell what memory a communicator takes: idle, after 8 bytes, after 16 MiB.
     #[arg(long, conflicts_with = "threads")]
     pub(super) memory: bool,
@@ -127,7 +127,7 @@ pub(crate) struct Arguments {
 
 impl Arguments {
     /// The time of all ranks that `-a` asks for.
-    pub(super) fn over_ranks(&self, comm: &Communicator, micros: f64) -> unisono::Result<f64> {
+    pub(super) fn reduce_time(&self, comm: &Communicator, micros: f64) -> unisono::Result<f64> {
         let mut value = [micros];
         match self.average {
             0 => comm.broadcast(&mut value, 0)?,
@@ -155,7 +155,7 @@ impl Arguments {
         {
             return Err("ranks, threads, iterations and operations must be at least one".to_owned());
         }
-        if self.memory && self.collective != Kind::AllReduce {
+        if self.memory && self.collective != OpKind::AllReduce {
             return Err("--memory goes with all_reduce".to_owned());
         }
         if self.average > 3 || self.blocking > 1 {
@@ -165,27 +165,27 @@ impl Arguments {
             return Err(format!(
                 "`{}` is no reduction; there are {}",
                 self.op,
-                names(&Op::ALL.map(Op::name))
+                join_names(&ReduceKind::ALL.map(ReduceKind::name))
             ));
         }
         if Dtypes::of(self).is_empty() {
             return Err(format!(
                 "`{}` is no type; there are {}",
                 self.dtype,
-                names(&DType::ALL.map(DType::name))
+                join_names(&DType::ALL.map(DType::name))
             ));
         }
         if self.root != "all" && self.root.parse::<usize>().is_err() {
             return Err(format!("`{}` is no rank", self.root));
         }
         // Before hours of measuring, not after.
-        self.json.as_deref().map_or(Ok(()), json::may_write)
+        self.json.as_deref().map_or(Ok(()), json::check_writable)
     }
 
     pub(super) fn config(&self) -> Result<Config, String> {
         let mut config = Config::from_env().map_err(|error| error.to_string())?;
         if self.algo != "auto" {
-            config.algorithms = algorithms(&self.algo)?;
+            config.algorithms = parse_algorithms(&self.algo)?;
         }
         config.transport = self.transport.unwrap_or(config.transport);
         config.encryption |= self.encrypt;
@@ -195,27 +195,27 @@ impl Arguments {
         Ok(config)
     }
 
-    pub(super) fn wants_floor(&self) -> bool {
-        self.report_floor || self.json.is_some() && !self.no_floor
+    pub(super) fn wants_roofline(&self) -> bool {
+        self.report_roofline || self.json.is_some() && !self.no_roofline
     }
 
     pub(super) fn sizes(&self) -> Vec<usize> {
         if let Some(list) = &self.list {
-            let count = if self.collective == Kind::Barrier { 1 } else { list.len() };
+            let count = if self.collective == OpKind::Barrier { 1 } else { list.len() };
             return list[..count].to_vec();
         }
         let (step, factor, last) = (self.step_bytes, self.step_factor, self.max_bytes);
         let next =
             move |size: &usize| step.map_or_else(|| size.checked_mul(factor), |step| size.checked_add(step));
         let sizes = std::iter::successors(Some(self.min_bytes), next).take_while(move |&size| size <= last);
-        sizes.take(if self.collective == Kind::Barrier { 1 } else { usize::MAX }).collect()
+        sizes.take(if self.collective == OpKind::Barrier { 1 } else { usize::MAX }).collect()
     }
 
-    pub(super) fn ops(&self) -> Vec<Op> {
+    pub(super) fn ops(&self) -> Vec<ReduceKind> {
         if !self.collective.reduces() {
-            return vec![Op::Sum];
+            return vec![ReduceKind::Sum];
         }
-        Op::ALL.into_iter().filter(|op| self.op == "all" || op.name() == self.op).collect()
+        ReduceKind::ALL.into_iter().filter(|op| self.op == "all" || op.name() == self.op).collect()
     }
 
     pub(super) fn roots(&self, ranks: usize) -> Vec<usize> {
@@ -243,6 +243,6 @@ impl Dtypes {
     }
 }
 
-fn names(names: &[&str]) -> String {
+fn join_names(names: &[&str]) -> String {
     names.join(", ")
 }

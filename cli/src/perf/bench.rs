@@ -1,13 +1,13 @@
 //! One row of the table: buffers with guards, timed and verified iterations.
 
-mod guarded;
+mod guarded_buffer;
 mod samples;
 
 use super::args::Arguments;
-use super::floor::Floor;
 use super::pattern::Pattern;
-use super::test::{Kind, Test};
-use guarded::Guarded;
+use crate::perf::bench::guarded_buffer::GuardedBuffer;
+use crate::perf::op_case::{OpCase, OpKind};
+use crate::perf::roofline::Roofline;
 pub(super) use samples::median;
 use std::time::Instant;
 use unisono::{Communicator, Element, Result, Sum};
@@ -17,7 +17,7 @@ pub(super) struct Row {
     pub(super) size: usize,
     pub(super) count: usize,
     pub(super) dtype: unisono::DType,
-    pub(super) test: Test,
+    pub(super) test: OpCase,
     pub(super) ranks: usize,
     pub(super) algorithm: &'static str,
     /// Not measured where samples are taken of what exists in place only.
@@ -35,7 +35,7 @@ pub(super) struct Timing {
     /// Microseconds of single operations: least, most, median, 99th percentile, and their spread in percent.
     pub(super) spread: Option<Spread>,
     /// Microseconds of a flag between the cores of two ranks meanwhile.
-    pub(super) hand_over: Option<f64>,
+    pub(super) flag_latency: Option<f64>,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -51,13 +51,13 @@ pub(super) struct Spread {
 pub(super) struct Bench<'a, T> {
     arguments: &'a Arguments,
     comm: &'a Communicator,
-    test: Test,
+    test: OpCase,
     count: usize,
     pattern: Pattern<T>,
-    input: Guarded<T>,
-    output: Guarded<T>,
+    input: GuardedBuffer<T>,
+    output: GuardedBuffer<T>,
     /// Changes the data from one verified iteration to the next.
-    turn: usize,
+    iteration: usize,
     /// What carried out the operation.
     algorithm: &'static str,
 }
@@ -69,8 +69,8 @@ impl Row {
     }
 
     /// Microseconds that what was measured takes at least.
-    pub(super) fn least(&self, floor: &Floor) -> f64 {
-        floor.micros(self.test.kind, self.size, self.ranks, self.out_of_place.is_none())
+    pub(super) fn roofline_micros(&self, floor: &Roofline) -> f64 {
+        floor.min_micros(self.test.kind, self.size, self.ranks, self.out_of_place.is_none())
     }
 }
 
@@ -78,10 +78,10 @@ impl<'a, T: Element> Bench<'a, T> {
     pub(super) fn new(
         arguments: &'a Arguments,
         comm: &'a Communicator,
-        test: Test,
+        test: OpCase,
         size: usize,
     ) -> Result<Self> {
-        let (rank, ranks) = (comm.rank(), comm.ranks());
+        let (rank, ranks) = (comm.rank(), comm.size());
         let mut count = test.kind.count(size, size_of::<T>(), ranks);
         if arguments.mismatch && rank == 1 {
             count += 1;
@@ -94,18 +94,18 @@ impl<'a, T: Element> Bench<'a, T> {
             test,
             count,
             pattern: Pattern::new(test, ranks, rank),
-            input: Guarded::new(arguments, comm, input * count)?,
-            output: Guarded::new(arguments, comm, in_place)?,
-            turn: size,
+            input: GuardedBuffer::new(arguments, comm, input * count)?,
+            output: GuardedBuffer::new(arguments, comm, in_place)?,
+            iteration: size,
             algorithm: "direct",
         })
     }
 
     pub(super) fn run(mut self) -> Result<Row> {
-        let (kind, ranks, element) = (self.test.kind, self.comm.ranks(), size_of::<T>());
+        let (kind, ranks, element) = (self.test.kind, self.comm.size(), size_of::<T>());
         let size = kind.size(self.count, element, ranks);
         let (out_of_place, in_place) = self.timings()?;
-        let touched = [self.input.touched() + self.output.touched()];
+        let touched = [self.input.count_overwritten() + self.output.count_overwritten()];
         Ok(Row {
             size,
             count: self.count,
@@ -132,7 +132,7 @@ impl<'a, T: Element> Bench<'a, T> {
     }
 
     /// Remembers what the last call was carried out with.
-    fn note_algorithm(&mut self) -> Result<()> {
+    fn record_algorithm(&mut self) -> Result<()> {
         if self.test.kind.collective().is_some() {
             self.algorithm = self.comm.last_algorithm()?.map_or("direct", |algorithm| algorithm.name);
         }
@@ -149,7 +149,7 @@ impl<'a, T: Element> Bench<'a, T> {
         self.call(false)?;
         self.call(false)?;
         let each = begun.elapsed().as_secs_f64() / 2.0;
-        self.note_algorithm()?;
+        self.record_algorithm()?;
         let wanted = (TIME_PER_SIZE_SECONDS / each.max(1e-9)) as u64;
         let mut iterations = [wanted.clamp(ITERATIONS_MIN, ITERATIONS_MAX)];
         self.comm.broadcast(&mut iterations, 0)?;
@@ -159,13 +159,13 @@ impl<'a, T: Element> Bench<'a, T> {
     /// Times the operations of `iterations` in two halves and verifies what each of them left; where the
     /// result of one is the input of the next, the last one of each half starts from fresh inputs.
     fn timing(&mut self, iterations: usize, in_place: bool) -> Result<Timing> {
-        let consumes = in_place && self.test.kind.consumes();
+        let consumes = in_place && self.test.kind.overwrites_input();
         let (mut seconds, mut wrong) = (0.0, 0);
         let operations = iterations * self.arguments.aggregate;
         let halves = [operations / 2, operations - operations / 2];
         for half in halves.into_iter().filter(|&half| half > 0) {
             if consumes && half > 1 {
-                self.output.inner().fill(T::default());
+                self.output.as_mut_slice().fill(T::default());
                 seconds += self.batch(half - 1, in_place)?;
             }
             self.fill(in_place);
@@ -173,10 +173,10 @@ impl<'a, T: Element> Bench<'a, T> {
             wrong += if self.arguments.check > 0 { self.verify(in_place) } else { 0 };
         }
         let wrong = if self.arguments.check > 0 { Some(self.sum([wrong])?[0]) } else { None };
-        let micros = self.arguments.over_ranks(self.comm, seconds * 1e6 / operations as f64)?;
+        let micros = self.arguments.reduce_time(self.comm, seconds * 1e6 / operations as f64)?;
         let spread = self.arguments.per_iteration || self.arguments.json.is_some();
         let spread = if spread { Some(self.spread(iterations.min(SAMPLES_MAX), in_place)?) } else { None };
-        Ok(Timing { micros, wrong, spread, hand_over: None })
+        Ok(Timing { micros, wrong, spread, flag_latency: None })
     }
 
     /// Seconds of some operations back to back.
@@ -186,7 +186,7 @@ impl<'a, T: Element> Bench<'a, T> {
         if self.arguments.blocking == 0 {
             let (test, input, output) = (self.test, &self.input, &mut self.output);
             self.comm.scope(|scope| {
-                let started = scope.start(move |comm| {
+                let started = scope.spawn(move |comm| {
                     (0..operations).try_for_each(|_| call(&test, comm, input, output, in_place))
                 });
                 started.wait()
@@ -200,7 +200,7 @@ impl<'a, T: Element> Bench<'a, T> {
     }
 
     fn spread(&mut self, samples: usize, in_place: bool) -> Result<Spread> {
-        self.output.inner().fill(T::default());
+        self.output.as_mut_slice().fill(T::default());
         self.comm.barrier()?;
         let mut times = Vec::with_capacity(samples);
         for _ in 0..samples {
@@ -227,41 +227,41 @@ impl<'a, T: Element> Bench<'a, T> {
 
     /// New inputs, and poison wherever a result is due.
     fn fill(&mut self, in_place: bool) {
-        self.turn += 1;
+        self.iteration += 1;
         self.output.poison();
         if in_place {
-            let at = self.test.own_place(self.comm.rank()).0 * self.count;
+            let at = self.test.in_place_offsets(self.comm.rank()).0 * self.count;
             let length = self.input.len();
-            self.pattern.fill(&mut self.output.inner()[at..at + length], self.turn);
+            self.pattern.fill(&mut self.output.as_mut_slice()[at..at + length], self.iteration);
         } else {
-            self.pattern.fill(self.input.inner(), self.turn);
+            self.pattern.fill(self.input.as_mut_slice(), self.iteration);
         }
     }
 
     /// Counts wrong elements of the result, and elements of the input that were changed.
     fn verify(&mut self, in_place: bool) -> u64 {
-        let (rank, ranks) = (self.comm.rank(), self.comm.ranks());
-        let places = if in_place { self.test.own_place(rank) } else { (0, 0) };
+        let (rank, ranks) = (self.comm.rank(), self.comm.size());
+        let places = if in_place { self.test.in_place_offsets(rank) } else { (0, 0) };
         let (input, output) = (places.0 * self.count, places.1 * self.count);
         let results = output..output + self.test.shares(ranks, rank).1 * self.count;
-        let (count, turn, inputs) = (self.count, self.turn, self.input.len());
-        let found = &mut self.output.inner()[results.clone()];
+        let (count, turn, inputs) = (self.count, self.iteration, self.input.len());
+        let found = &mut self.output.as_mut_slice()[results.clone()];
         if self.arguments.corrupt
-            && rank == self.test.witness(ranks)
+            && rank == self.test.checked_rank(ranks)
             && let Some(element) = found.last_mut()
         {
             *element = T::from_f64(if element.to_f64() == 0.0 { 1.0 } else { 0.0 });
         }
-        let wrong = self.pattern.wrong(found, count, turn);
+        let wrong = self.pattern.count_wrong(found, count, turn);
         if !in_place {
-            return wrong + self.pattern.changed(self.input.view(), 0, turn);
+            return wrong + self.pattern.count_changed(self.input.as_slice(), 0, turn);
         }
         // In place, results cover a part of the inputs: before and behind them nothing may have changed.
-        let (buffer, end) = (self.output.inner(), input + inputs);
+        let (buffer, end) = (self.output.as_mut_slice(), input + inputs);
         let before = &buffer[input..results.start.clamp(input, end)];
         let behind = &buffer[results.end.clamp(input, end)..end];
         let at = end - behind.len() - input;
-        wrong + self.pattern.changed(before, 0, turn) + self.pattern.changed(behind, at, turn)
+        wrong + self.pattern.count_changed(before, 0, turn) + self.pattern.count_changed(behind, at, turn)
     }
 
     fn sum(&self, mut counts: [u64; 1]) -> Result<[u64; 1]> {
@@ -271,21 +271,21 @@ impl<'a, T: Element> Bench<'a, T> {
 }
 
 fn call<T: Element>(
-    test: &Test,
+    test: &OpCase,
     comm: &Communicator,
-    input: &Guarded<T>,
-    output: &mut Guarded<T>,
+    input: &GuardedBuffer<T>,
+    output: &mut GuardedBuffer<T>,
     in_place: bool,
 ) -> Result<()> {
-    let (inputs, outputs) = test.shares(comm.ranks(), comm.rank());
+    let (inputs, outputs) = test.shares(comm.size(), comm.rank());
     let count = input.len().checked_div(inputs).unwrap_or(output.len() / outputs.max(1));
     match in_place {
-        true => test.call_in_place(comm, output.inner()),
-        false => test.call(comm, input.view(), &mut output.inner()[..outputs * count]),
+        true => test.call_in_place(comm, output.as_mut_slice()),
+        false => test.call(comm, input.as_slice(), &mut output.as_mut_slice()[..outputs * count]),
     }
 }
 
-impl Kind {
+impl OpKind {
     /// Gigabytes per second for an operation of `size` bytes.
     pub(super) fn bandwidth(size: usize, micros: f64) -> f64 {
         if micros > 0.0 { size as f64 / micros / 1e3 } else { 0.0 }

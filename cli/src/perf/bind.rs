@@ -3,7 +3,7 @@
 use rustix::thread::{CpuSet, sched_setaffinity};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use unisono::{Communicator, Result};
-use unisono_transports::affinity::cores;
+use unisono_transports::sys::affinity::available_cpus;
 
 /// What `--bind` can be.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
@@ -19,7 +19,7 @@ impl Bind {
     /// Binds all ranks; all must call it.
     pub(super) fn apply(self, comm: &Communicator) -> Result<()> {
         if self == Bind::Core {
-            let (index, threads) = place(comm)?;
+            let (index, threads) = local_rank_and_size(comm)?;
             bind_thread(index, threads);
         }
         Ok(())
@@ -29,7 +29,7 @@ impl Bind {
 /// Binds the calling thread, which is this one of so many that share their cores. Where that is not permitted, it stays
 /// where it is.
 pub(crate) fn bind_thread(index: usize, threads: usize) {
-    let cores = cores();
+    let cores = available_cpus();
     if cores.is_empty() {
         return;
     }
@@ -47,13 +47,13 @@ fn core_of(index: usize, threads: usize, cores: usize) -> usize {
 }
 
 /// This rank's index among those of its host that may use the same cores, and how many these are. All ranks must call it.
-fn place(comm: &Communicator) -> Result<(usize, usize)> {
+fn local_rank_and_size(comm: &Communicator) -> Result<(usize, usize)> {
     let mut hasher = DefaultHasher::new();
     // One host, if it started once.
     std::fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default().hash(&mut hasher);
-    cores().hash(&mut hasher);
+    available_cpus().hash(&mut hasher);
     let own = hasher.finish();
-    let mut hosts = vec![0; comm.ranks()];
+    let mut hosts = vec![0; comm.size()];
     comm.all_gather(&[own], &mut hosts)?;
     let before = |ranks: &[u64]| ranks.iter().filter(|&&host| host == own).count();
     Ok((before(&hosts[..comm.rank()]), before(&hosts)))

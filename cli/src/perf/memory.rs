@@ -27,7 +27,7 @@ pub(super) fn run(arguments: &Arguments, config: &Config) -> Result<u8, String> 
         }
         rows.extend(row(&comm, &bare)?);
     }
-    let mut all = vec![0; rows.len() * comm.ranks()];
+    let mut all = vec![0; rows.len() * comm.size()];
     let gathered = comm.gather(&rows, (comm.rank() == 0).then_some(&mut all[..]), 0);
     gathered.map_err(|error| error.to_string())?;
     if comm.rank() == 0 {
@@ -37,7 +37,7 @@ pub(super) fn run(arguments: &Arguments, config: &Config) -> Result<u8, String> 
 }
 
 fn row(comm: &Communicator, bare: &[i64; 4]) -> Result<Row, String> {
-    let own = comm.memory().map_err(|error| error.to_string())?;
+    let own = comm.memory_stats().map_err(|error| error.to_string())?;
     let now = kernel_account()?;
     let counted = [own.mapped, own.resident, own.staging, own.plans, own.sockets, own.descriptors];
     let mut row = [0; COLUMNS.len()];
@@ -66,9 +66,9 @@ fn kernel_account() -> Result<[i64; 4], String> {
 }
 
 fn print(arguments: &Arguments, comm: &Communicator, all: &[i64]) {
-    let ranks = comm.ranks();
+    let ranks = comm.size();
     println!("# Memory of {ranks} ranks over {}, KiB; sockets and fds are counts.", comm.transport());
-    println!("# mapped to fds: what the communicator counts itself, `Communicator::memory`.");
+    println!("# mapped to fds: what the communicator counts itself, `Communicator::memory_stats`.");
     println!("# mapped: address space. resident: pages of this rank's shared memory, whoever touched them.");
     println!(
         "# rss to tables: by how much the process has grown since before it joined, says the kernel: pages"
@@ -79,18 +79,18 @@ fn print(arguments: &Arguments, comm: &Communicator, all: &[i64]) {
         let rows: Vec<&[i64]> = (0..ranks)
             .map(|rank| &all[(rank * STAGES.len() + stage) * COLUMNS.len()..][..COLUMNS.len()])
             .collect();
-        if arguments.verbose || ranks <= FEW {
+        if arguments.verbose || ranks <= RANKS_SHOWN_MAX {
             rows.iter().enumerate().for_each(|(rank, row)| line(name, &rank.to_string(), row));
         }
         for (label, place) in [("median", ranks / 2), ("most", ranks - 1)] {
-            line(name, label, &nth(&rows, place));
+            line(name, label, &nth_of_columns(&rows, place));
         }
-        per_peer(name, &nth(&rows, ranks / 2), ranks);
+        per_peer(name, &nth_of_columns(&rows, ranks / 2), ranks);
     }
 }
 
 /// The value at this place among all ranks, of each column by itself.
-fn nth(rows: &[&[i64]], place: usize) -> Row {
+fn nth_of_columns(rows: &[&[i64]], place: usize) -> Row {
     std::array::from_fn(|column| {
         let mut values: Vec<i64> = rows.iter().map(|row| row[column]).collect();
         values.sort_unstable();
@@ -121,4 +121,4 @@ fn per_peer(stage: &str, row: &Row, ranks: usize) {
 }
 
 /// So many ranks are all shown.
-const FEW: usize = 8;
+const RANKS_SHOWN_MAX: usize = 8;

@@ -4,24 +4,24 @@ mod args;
 mod bench;
 pub(crate) mod bind;
 mod device;
-mod floor;
 mod json;
 mod memory;
+pub(crate) mod op_case;
 pub(crate) mod pattern;
+mod roofline;
 mod table;
-pub(crate) mod test;
-mod wire;
+mod tcp_baseline;
 
 pub(crate) use args::Arguments;
 
 use crate::launch::Launch;
+use crate::perf::op_case::OpCase;
 use args::Dtypes;
 use bench::{Bench, Row};
 use device::Device;
 use std::ffi::OsString;
 use std::time::Duration;
-use test::Test;
-use unisono::{Communicator, Config, DType, F8E4M3, F8E5M2, Op, bf16, f16};
+use unisono::{Communicator, Config, DType, F8E4M3, F8E5M2, ReduceKind, bf16, f16};
 
 /// Joins or makes the world that the arguments ask for, and measures in it.
 pub(crate) fn run(arguments: &Arguments) -> Result<u8, String> {
@@ -42,7 +42,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<u8, String> {
 }
 
 fn in_threads(arguments: &Arguments, config: &Config, threads: usize) -> Result<u8, String> {
-    let comms = Communicator::threads_with(threads, config).map_err(|error| error.to_string())?;
+    let comms = Communicator::local_with(threads, config).map_err(|error| error.to_string())?;
     std::thread::scope(|scope| {
         let ranks: Vec<_> =
             comms.into_iter().map(|comm| scope.spawn(move || measure(arguments, &comm))).collect();
@@ -57,8 +57,15 @@ fn in_processes(arguments: &Arguments) -> Result<u8, String> {
     let own = [OsString::from("/proc/self/exe")].into_iter();
     let program = own.chain(std::env::args_os().skip(1)).chain([OsString::from("--in-world")]).collect();
     let ranks = arguments.ranks.unwrap_or(2);
-    Launch { ranks, program, prefix: false, verbose: arguments.verbose, keep_going: false, grace: GRACE }
-        .run()
+    Launch {
+        ranks,
+        program,
+        prefix: false,
+        verbose: arguments.verbose,
+        continue_on_failure: false,
+        grace: GRACE,
+    }
+    .run()
 }
 
 /// One rank's part: every type, operation, root and size asked for.
@@ -66,7 +73,7 @@ fn measure(arguments: &Arguments, comm: &Communicator) -> Result<u8, String> {
     if arguments.device != Device::Cpu {
         return device::measure(arguments, comm);
     }
-    let floor = if arguments.wants_floor() { Some(floor::measure(comm)?) } else { None };
+    let floor = if arguments.wants_roofline() { Some(crate::perf::roofline::measure(comm)?) } else { None };
     let speaks = comm.rank() == 0;
     if speaks {
         table::head(arguments, comm, floor.as_ref());
@@ -76,7 +83,7 @@ fn measure(arguments: &Arguments, comm: &Communicator) -> Result<u8, String> {
     let mut rows = Vec::new();
     for dtype in Dtypes::of(arguments) {
         for op in arguments.ops() {
-            for root in arguments.roots(comm.ranks()) {
+            for root in arguments.roots(comm.size()) {
                 for size in arguments.sizes() {
                     let row =
                         row(arguments, comm, dtype, op, root, size).map_err(|error| error.to_string())?;
@@ -95,7 +102,7 @@ fn measure(arguments: &Arguments, comm: &Communicator) -> Result<u8, String> {
             json::write(path, arguments, comm, &rows, &summary, floor.as_ref())?;
         }
     }
-    Ok(u8::from(!summary.is_good()))
+    Ok(u8::from(!summary.is_ok()))
 }
 
 /// For ranks that have yet to notice that another one failed.
@@ -105,11 +112,11 @@ fn row(
     arguments: &Arguments,
     comm: &Communicator,
     dtype: DType,
-    op: Op,
+    op: ReduceKind,
     root: usize,
     size: usize,
 ) -> unisono::Result<Row> {
-    let test = Test::new(arguments.collective, op, root);
+    let test = OpCase::new(arguments.collective, op, root);
     match dtype {
         DType::I8 => Bench::<i8>::new(arguments, comm, test, size)?.run(),
         DType::U8 => Bench::<u8>::new(arguments, comm, test, size)?.run(),

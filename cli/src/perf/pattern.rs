@@ -1,69 +1,72 @@
 //! Inputs whose results are exact in any order, and what those results are.
 //!
 //! Values repeat with a period, so that a result of any length is compared with
-//! a small table. The *turn* shifts the table: what an earlier iteration left in
+//! a small table. The *iteration* shifts the table: what an earlier iteration left in
 //! a buffer is wrong in the next.
 
-use super::test::{Kind, Test};
-use unisono::{DType, Element, Op};
+use crate::perf::op_case::{OpCase, OpKind};
+use unisono::{DType, Element, ReduceKind};
 
 /// What every rank gives and what every rank must get.
 pub(crate) struct Pattern<T> {
-    test: Test,
+    test: OpCase,
     rank: usize,
     /// By rank, one period each.
-    given: Vec<Vec<T>>,
+    inputs: Vec<Vec<T>>,
     /// One period of the reduction.
     reduced: Vec<T>,
 }
 
 impl<T: Element> Pattern<T> {
-    pub(super) fn new(test: Test, ranks: usize, rank: usize) -> Self {
-        Self::of_period(PERIOD, test, ranks, rank)
+    pub(super) fn new(test: OpCase, ranks: usize, rank: usize) -> Self {
+        Self::with_period(PERIOD, test, ranks, rank)
     }
 
     /// As [`Pattern::new`], repeated after `period` elements: a short one is made faster.
-    pub(crate) fn of_period(period: usize, test: Test, ranks: usize, rank: usize) -> Self {
-        let value = |rank| move |index| T::from_f64(given(&test, T::DTYPE, ranks, rank, index));
+    pub(crate) fn with_period(period: usize, test: OpCase, ranks: usize, rank: usize) -> Self {
+        let value = |rank| move |index| T::from_f64(input_value(&test, T::DTYPE, ranks, rank, index));
         let given = (0..ranks).map(|rank| (0..period).map(value(rank)).collect()).collect();
-        let reduced = (0..period).map(|index| T::from_f64(reduced(&test, T::DTYPE, ranks, index))).collect();
-        Self { test, rank, given, reduced }
+        let reduced =
+            (0..period).map(|index| T::from_f64(reduced_value(&test, T::DTYPE, ranks, index))).collect();
+        Self { test, rank, inputs: given, reduced }
     }
 
     /// Fills a send buffer.
-    pub(crate) fn fill(&self, input: &mut [T], turn: usize) {
-        fill(input, &self.given[self.rank], turn);
+    pub(crate) fn fill(&self, input: &mut [T], iteration: usize) {
+        fill(input, &self.inputs[self.rank], iteration);
     }
 
     /// Counts the elements of a send buffer, from `at` on, that are no longer what they were.
-    pub(super) fn changed(&self, input: &[T], at: usize, turn: usize) -> u64 {
-        wrong(input, &self.given[self.rank], turn + at)
+    pub(super) fn count_changed(&self, input: &[T], at: usize, iteration: usize) -> u64 {
+        count_mismatches(input, &self.inputs[self.rank], iteration + at)
     }
 
     /// Counts the elements of a result that are wrong.
-    pub(crate) fn wrong(&self, output: &[T], count: usize, turn: usize) -> u64 {
-        let (rank, ranks) = (self.rank, self.given.len());
+    pub(crate) fn count_wrong(&self, output: &[T], count: usize, iteration: usize) -> u64 {
+        let (rank, ranks) = (self.rank, self.inputs.len());
         let shares = output.chunks(count.max(1)).enumerate();
         match self.test.kind {
-            Kind::AllReduce | Kind::Reduce => wrong(output, &self.reduced, turn),
-            Kind::ReduceScatter => wrong(output, &self.reduced, turn + rank * count),
-            Kind::AllGather | Kind::Gather => {
-                shares.map(|(from, share)| wrong(share, &self.given[from], turn)).sum()
+            OpKind::AllReduce | OpKind::Reduce => count_mismatches(output, &self.reduced, iteration),
+            OpKind::ReduceScatter => count_mismatches(output, &self.reduced, iteration + rank * count),
+            OpKind::AllGather | OpKind::Gather => {
+                shares.map(|(from, share)| count_mismatches(share, &self.inputs[from], iteration)).sum()
             }
-            Kind::Broadcast => wrong(output, &self.given[self.test.root], turn),
-            Kind::Scatter => wrong(output, &self.given[self.test.root], turn + rank * count),
-            Kind::AllToAll => {
-                shares.map(|(from, share)| wrong(share, &self.given[from], turn + rank * count)).sum()
+            OpKind::Broadcast => count_mismatches(output, &self.inputs[self.test.root], iteration),
+            OpKind::Scatter => {
+                count_mismatches(output, &self.inputs[self.test.root], iteration + rank * count)
             }
-            Kind::SendRecv => wrong(output, &self.given[(rank + ranks - 1) % ranks], turn),
-            Kind::Barrier => 0,
+            OpKind::AllToAll => shares
+                .map(|(from, share)| count_mismatches(share, &self.inputs[from], iteration + rank * count))
+                .sum(),
+            OpKind::SendRecv => count_mismatches(output, &self.inputs[(rank + ranks - 1) % ranks], iteration),
+            OpKind::Barrier => 0,
         }
     }
 }
 
-fn fill<T: Element>(buffer: &mut [T], period: &[T], turn: usize) {
+fn fill<T: Element>(buffer: &mut [T], period: &[T], iteration: usize) {
     let mut rest = buffer;
-    let mut at = turn % period.len();
+    let mut at = iteration % period.len();
     while !rest.is_empty() {
         let length = rest.len().min(period.len() - at);
         let (part, behind) = rest.split_at_mut(length);
@@ -72,8 +75,8 @@ fn fill<T: Element>(buffer: &mut [T], period: &[T], turn: usize) {
     }
 }
 
-fn wrong<T: Element>(buffer: &[T], period: &[T], turn: usize) -> u64 {
-    let (mut rest, mut at, mut count) = (buffer, turn % period.len(), 0);
+fn count_mismatches<T: Element>(buffer: &[T], period: &[T], iteration: usize) -> u64 {
+    let (mut rest, mut at, mut count) = (buffer, iteration % period.len(), 0);
     while !rest.is_empty() {
         let length = rest.len().min(period.len() - at);
         let (part, behind) = rest.split_at(length);
@@ -87,20 +90,20 @@ fn wrong<T: Element>(buffer: &[T], period: &[T], turn: usize) -> u64 {
 }
 
 /// What `rank` gives at `index`.
-fn given(test: &Test, dtype: DType, ranks: usize, rank: usize, index: usize) -> f64 {
-    let (most, turn, hash) = (largest_exact(dtype), (index + rank) % ranks, hash(rank, index));
+fn input_value(test: &OpCase, dtype: DType, ranks: usize, rank: usize, index: usize) -> f64 {
+    let (most, phase, hash) = (largest_exact(dtype), (index + rank) % ranks, hash(rank, index));
     match test.op {
         _ if !test.kind.reduces() => (hash % (most + 1)) as f64,
         // At most three twos: exact in every type.
-        Op::Prod => sign(dtype, hash) * f64::from(if turn < 3 && hash & 2 > 0 { 2 } else { 1 }),
+        ReduceKind::Prod => sign(dtype, hash) * f64::from(if phase < 3 && hash & 2 > 0 { 2 } else { 1 }),
         // Not zero: of its two signs, either may win.
-        Op::Min | Op::Max => sign(dtype, hash) * ((hash >> 1) % most + 1) as f64,
-        Op::Sum | Op::Avg | Op::PreMulSum => {
+        ReduceKind::Min | ReduceKind::Max => sign(dtype, hash) * ((hash >> 1) % most + 1) as f64,
+        ReduceKind::Sum | ReduceKind::Avg | ReduceKind::PreMulSum => {
             // Half for the factor of two, an equal part for every rank; where that is nothing, only few give.
             let (budget, ranks) = (most / 2, ranks as u64);
             if budget >= ranks {
                 (hash % (budget / ranks + 1)) as f64
-            } else if (turn as u64) < budget {
+            } else if (phase as u64) < budget {
                 (hash % 2) as f64
             } else {
                 0.0
@@ -109,15 +112,17 @@ fn given(test: &Test, dtype: DType, ranks: usize, rank: usize, index: usize) -> 
     }
 }
 
-fn reduced(test: &Test, dtype: DType, ranks: usize, index: usize) -> f64 {
-    let all = (0..ranks).map(|rank| given(test, dtype, ranks, rank, index));
+fn reduced_value(test: &OpCase, dtype: DType, ranks: usize, index: usize) -> f64 {
+    let all = (0..ranks).map(|rank| input_value(test, dtype, ranks, rank, index));
     match test.op {
-        Op::Sum => all.sum(),
-        Op::Prod => all.product(),
-        Op::Min => all.fold(f64::INFINITY, f64::min),
-        Op::Max => all.fold(f64::NEG_INFINITY, f64::max),
-        Op::PreMulSum => all.enumerate().map(|(rank, value)| value * Test::factor(rank) as f64).sum(),
-        Op::Avg => {
+        ReduceKind::Sum => all.sum(),
+        ReduceKind::Prod => all.product(),
+        ReduceKind::Min => all.fold(f64::INFINITY, f64::min),
+        ReduceKind::Max => all.fold(f64::NEG_INFINITY, f64::max),
+        ReduceKind::PreMulSum => {
+            all.enumerate().map(|(rank, value)| value * OpCase::factor(rank) as f64).sum()
+        }
+        ReduceKind::Avg => {
             let sum: f64 = all.sum();
             match dtype {
                 DType::F64 | DType::F32 => sum / ranks as f64,

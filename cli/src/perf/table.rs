@@ -2,17 +2,17 @@
 
 use super::args::Arguments;
 use super::bench::{Row, Timing};
-use super::floor::Floor;
-use super::test::Kind;
+use crate::perf::op_case::OpKind;
+use crate::perf::roofline::Roofline;
 use unisono::Communicator;
 
 /// Lines that say what was measured, and the heads of the columns.
-pub(super) fn head(arguments: &Arguments, comm: &Communicator, floor: Option<&Floor>) {
+pub(super) fn head(arguments: &Arguments, comm: &Communicator, floor: Option<&Roofline>) {
     let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
     println!("# unisono {} {}", env!("CARGO_PKG_VERSION"), arguments.collective.name());
     println!(
         "# {} ranks over {}{} on {cores} cores, {}; algorithm {}",
-        comm.ranks(),
+        comm.size(),
         comm.transport(),
         if comm.config().encryption { ", TCP encrypted," } else { "" },
         comm.config().host,
@@ -22,7 +22,7 @@ pub(super) fn head(arguments: &Arguments, comm: &Communicator, floor: Option<&Fl
         println!("# floor measured now: {floor}");
     }
     let spread = if arguments.per_iteration { "   i_min   i_max   i_p99  i_cv%" } else { "" };
-    let share = if arguments.report_floor { "  floor(us)  share" } else { "" };
+    let share = if arguments.report_roofline { "  bound(us)  share" } else { "" };
     println!("#");
     println!("#{:>11}{:>13}{:>10}{:>8}{:>6}{:>30}{:>32}", "", "", "", "", "", "out-of-place", "in-place");
     println!(
@@ -48,23 +48,23 @@ pub(super) fn head(arguments: &Arguments, comm: &Communicator, floor: Option<&Fl
 }
 
 /// One line.
-pub(super) fn row(arguments: &Arguments, row: &Row, floor: Option<&Floor>) {
+pub(super) fn row(arguments: &Arguments, row: &Row, floor: Option<&Roofline>) {
     let op = if row.test.kind.reduces() { row.test.op.name() } else { "none" };
     let root = if row.test.kind.has_root() { row.test.root.to_string() } else { "-1".to_owned() };
     print!(" {:>11}{:>13}{:>10}{op:>8}{root:>6}", row.size, row.count, row.dtype);
-    print!("{}", half(row, row.out_of_place.as_ref()));
-    print!("{}", half(row, row.in_place.as_ref()));
+    print!("{}", format_half(row, row.out_of_place.as_ref()));
+    print!("{}", format_half(row, row.in_place.as_ref()));
     if let (true, Some(spread)) = (arguments.per_iteration, row.timing().spread) {
         print!("{:>8.2}{:>8.2}{:>8.2}{:>7.1}", spread.min, spread.max, spread.p99, spread.cv);
     }
-    if let (true, Some(floor)) = (arguments.report_floor, floor) {
-        let least = row.least(floor);
+    if let (true, Some(floor)) = (arguments.report_roofline, floor) {
+        let least = row.roofline_micros(floor);
         print!("{least:>11.2}{:>6.0}%", least / row.timing().micros * 100.0);
     }
     println!("  {}", row.algorithm);
 }
 
-fn half(row: &Row, timing: Option<&Timing>) -> String {
+fn format_half(row: &Row, timing: Option<&Timing>) -> String {
     let Some(timing) = timing else {
         return format!("{:>11}{:>8}{:>8}{:>7}", "N/A", "N/A", "N/A", "N/A");
     };
@@ -75,7 +75,7 @@ fn half(row: &Row, timing: Option<&Timing>) -> String {
 
 /// (algorithm, bus) bandwidth in GB/s.
 pub(super) fn bandwidths(row: &Row, timing: &Timing) -> (f64, f64) {
-    let algorithm = Kind::bandwidth(row.size, timing.micros);
+    let algorithm = OpKind::bandwidth(row.size, timing.micros);
     (algorithm, algorithm * row.test.kind.bus_factor(row.ranks))
 }
 
@@ -98,7 +98,7 @@ impl Summary {
         }
     }
 
-    pub(super) fn is_good(&self) -> bool {
+    pub(super) fn is_ok(&self) -> bool {
         self.out_of_bounds == 0 && self.wrong == 0
     }
 
@@ -107,7 +107,7 @@ impl Summary {
         println!("# Out of bounds values : {} {word}", self.out_of_bounds);
         println!("# Avg bus bandwidth    : {:.4}", self.average_bus_bandwidth);
         println!("#");
-        if !self.is_good() {
+        if !self.is_ok() {
             eprintln!("unisono: {} wrong elements, {} out of bounds", self.wrong, self.out_of_bounds);
         }
     }

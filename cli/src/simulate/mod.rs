@@ -5,21 +5,21 @@
 
 mod history;
 mod host;
-mod judge;
+mod invariants;
 mod scenario;
 #[cfg(test)]
 mod tests;
 
 use crate::perf::bind::bind_thread;
+use crate::simulate::invariants::{Checker, Violation};
 use history::History;
 use host::Host;
-use judge::{Judge, Violation};
 use scenario::Scenario;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::thread::ScopedJoinHandle;
 use std::time::{Duration, Instant};
-use unisono_transports::sim::{self, Observer, Place};
+use unisono_transports::sim::{self, Node, Observer};
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
@@ -49,45 +49,45 @@ struct Run {
 
 impl Run {
     /// Runs what `seed` stands for.
-    fn of(seed: u64) -> Self {
-        Self::over(Scenario::drawn(seed), |place| place)
+    fn from_seed(seed: u64) -> Self {
+        Self::with_network(Scenario::random(seed), |place| place)
     }
 
     /// Runs a scenario over a network whose parts went through `fit`.
-    fn over(scenario: Scenario, fit: impl Fn(Place) -> Place) -> Self {
+    fn with_network(scenario: Scenario, fit: impl Fn(Node) -> Node) -> Self {
         let geometry = scenario.config.geometry();
-        let (places, observer) = sim::world(scenario.ranks, geometry, scenario.weather.clone());
-        let places: Vec<Place> = places.into_iter().map(fit).collect();
+        let (places, observer) = sim::world(scenario.ranks, geometry, scenario.fault_plan.clone());
+        let places: Vec<Node> = places.into_iter().map(fit).collect();
         let histories = std::thread::scope(|scope| {
             let panicked = || History { panicked: true, ..History::default() };
             let live = |(host, place)| {
                 let (scenario, observer) = (&scenario, &observer);
-                scope.spawn(move || Host::live(host, place, scenario, observer))
+                scope.spawn(move || Host::run(host, place, scenario, observer))
             };
             let hosts: Vec<_> = places.into_iter().enumerate().map(live).collect();
             hosts.into_iter().map(|host| host.join().unwrap_or_else(|_| panicked())).collect::<Vec<_>>()
         });
         let violations =
-            Judge { scenario: &scenario, histories: &histories, observer: &observer }.violations();
+            Checker { scenario: &scenario, histories: &histories, observer: &observer }.violations();
         Self { scenario, histories, observer, violations }
     }
 
     fn print(&self) {
-        let Scenario { seed, ranks, config, weather, steps } = &self.scenario;
+        let Scenario { seed, ranks, config, fault_plan, steps } = &self.scenario;
         println!(
             "seed {seed}: {ranks} ranks, {} channels, {} slots of {} bytes; {} to {} µs, up to {} times as long",
             config.channels,
-            config.slots,
-            config.slot_bytes,
-            weather.delay_min.as_micros(),
-            weather.delay_max.as_micros(),
-            weather.slowness_max
+            config.fifo_depth,
+            config.fifo_slot_bytes,
+            fault_plan.delay_min.as_micros(),
+            fault_plan.delay_max.as_micros(),
+            fault_plan.max_slowdown
         );
-        weather.faults.iter().for_each(|fault| println!("  {fault:?}"));
+        fault_plan.faults.iter().for_each(|fault| println!("  {fault:?}"));
         steps.iter().enumerate().for_each(|(number, step)| println!("  step {number}: {step:?}"));
         for (host, history) in self.histories.iter().enumerate() {
             let died =
-                self.observer.died(host).map_or_else(String::new, |died| format!(", died at {died:?}"));
+                self.observer.died_at(host).map_or_else(String::new, |died| format!(", died at {died:?}"));
             println!("host {host}{died}");
             history.entries.iter().for_each(|entry| println!("  {entry}"));
         }
@@ -113,25 +113,25 @@ impl Run {
 /// Runs the seeds; fails if an invariant does not hold.
 pub(crate) fn run(arguments: &Arguments) -> Result<u8, String> {
     if let Some(seed) = arguments.seed {
-        let run = Run::of(seed);
+        let run = Run::from_seed(seed);
         run.print();
         run.print_violations();
         return Ok(u8::from(!run.violations.is_empty()));
     }
     let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
-    let violated = many(arguments.seeds.clone(), arguments.threads.unwrap_or(cores), violates);
+    let violated = run_seeds(arguments.seeds.clone(), arguments.threads.unwrap_or(cores), violates);
     Ok(u8::from(violated > 0))
 }
 
 /// Whether the run of `seed` violates something, which is then told.
 fn violates(seed: u64) -> bool {
-    let run = Run::of(seed);
+    let run = Run::from_seed(seed);
     run.print_violations();
     !run.violations.is_empty()
 }
 
 /// Tries all these, so many at once; how many violate something.
-fn many(seeds: Range<u64>, threads: usize, violates: impl Fn(u64) -> bool + Sync) -> usize {
+fn run_seeds(seeds: Range<u64>, threads: usize, violates: impl Fn(u64) -> bool + Sync) -> usize {
     let (next, violated, begun) = (AtomicU64::new(seeds.start), AtomicUsize::new(0), Instant::now());
     let worker = |thread: usize| {
         // A run has one rank at work at most times: on one core, ranks hand over faster.
@@ -150,7 +150,7 @@ fn many(seeds: Range<u64>, threads: usize, violates: impl Fn(u64) -> bool + Sync
         let worker = &worker;
         let workers: Vec<_> = (0..threads.max(1)).map(|thread| scope.spawn(move || worker(thread))).collect();
         // Also if they panicked, which ends this scope in the same way.
-        report(&seeds, &next, begun, || workers.iter().all(ScopedJoinHandle::is_finished));
+        report_progress(&seeds, &next, begun, || workers.iter().all(ScopedJoinHandle::is_finished));
     });
     let (count, seconds) = (seeds.end - seeds.start, begun.elapsed().as_secs_f64());
     let violated = violated.into_inner();
@@ -162,12 +162,12 @@ fn many(seeds: Range<u64>, threads: usize, violates: impl Fn(u64) -> bool + Sync
 }
 
 /// Says now and then how far it is, until all is over.
-fn report(seeds: &Range<u64>, next: &AtomicU64, begun: Instant, is_over: impl Fn() -> bool) {
+fn report_progress(seeds: &Range<u64>, next: &AtomicU64, begun: Instant, is_over: impl Fn() -> bool) {
     let mut told = begun;
     while !is_over() {
         std::thread::sleep(Duration::from_millis(20));
         let done = next.load(Ordering::Relaxed).min(seeds.end) - seeds.start;
-        if told.elapsed() > REPORT_EVERY {
+        if told.elapsed() > REPORT_INTERVAL {
             told = Instant::now();
             let rate = done as f64 / begun.elapsed().as_secs_f64();
             eprintln!("{done} of {} runs, {rate:.0} a second", seeds.end - seeds.start);
@@ -175,4 +175,4 @@ fn report(seeds: &Range<u64>, next: &AtomicU64, begun: Instant, is_over: impl Fn
     }
 }
 
-const REPORT_EVERY: Duration = Duration::from_secs(10);
+const REPORT_INTERVAL: Duration = Duration::from_secs(10);

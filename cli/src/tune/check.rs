@@ -1,50 +1,50 @@
 //! Whether what is chosen here is as fast as anything fixed would be.
 
 use super::fastest::median;
-use super::measure::{Field, Timing};
+use super::measure::{Case, Timing};
 use std::collections::BTreeMap;
 use std::fmt;
 
 /// What `auto` takes at one size, beside what else there is.
 #[derive(Debug, Default)]
-struct Cell {
+struct SizeResult {
     chosen: String,
     micros: Vec<f64>,
     /// Times of `auto`, in those of the algorithm, one for each round.
     ratios: BTreeMap<&'static str, Vec<f64>>,
 }
 
-/// How far behind the best fixed choice `auto` may be.
-const MOST: f64 = 1.1;
+/// How far slower the best fixed choice `auto` may be.
+const SLOWDOWN_MAX: f64 = 1.1;
 /// Rounds of a second look for each of the first: what is said to be slow should be so on a noisy machine, too.
-const SECOND_LOOK: u16 = 3;
+const RETRY_FACTOR: u16 = 3;
 
-/// Cells seen, and how many of them are behind.
+/// Cells seen, and how many of them are slower.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Tally {
-    pub(super) cells: usize,
-    pub(super) behind: usize,
+pub(super) struct Summary {
+    pub(super) sizes: usize,
+    pub(super) slower: usize,
 }
 
 /// Compares `auto` with every algorithm of a field, and prints a line for each size.
-pub(super) fn compare(field: &Field, max_bytes: usize, rounds: u16) -> Result<Tally, String> {
+pub(super) fn compare(field: &Case, max_bytes: usize, rounds: u16) -> Result<Summary, String> {
     let names: Vec<_> = field.algorithms().iter().map(|row| row.name).collect();
-    let mut cells: BTreeMap<usize, Cell> = BTreeMap::new();
-    look(field, &names, &field.sizes(max_bytes), rounds, &mut cells)?;
+    let mut cells: BTreeMap<usize, SizeResult> = BTreeMap::new();
+    measure_rounds(field, &names, &field.sizes(max_bytes), rounds, &mut cells)?;
     for name in names {
-        let slower = |cell: &Cell| cell.ratio(name).is_some_and(|ratio| ratio > MOST);
+        let slower = |cell: &SizeResult| cell.ratio(name).is_some_and(|ratio| ratio > SLOWDOWN_MAX);
         let again: Vec<_> = cells.iter().filter(|(_, cell)| slower(cell)).map(|(&bytes, _)| bytes).collect();
         if !again.is_empty() {
             for (_, cell) in cells.iter_mut().filter(|(bytes, _)| again.contains(bytes)) {
                 cell.ratios.remove(name);
             }
-            look(field, &[name], &again, rounds * SECOND_LOOK, &mut cells)?;
+            measure_rounds(field, &[name], &again, rounds * RETRY_FACTOR, &mut cells)?;
         }
     }
     for (bytes, cell) in &cells {
         println!("{:<16} {:>4} {:>5} {bytes:>10} {cell}", field.collective, field.transport, field.ranks);
     }
-    Ok(Tally { cells: cells.len(), behind: cells.values().filter(|cell| cell.is_behind()).count() })
+    Ok(Summary { sizes: cells.len(), slower: cells.values().filter(|cell| cell.is_slower()).count() })
 }
 
 /// The names of the columns.
@@ -56,12 +56,12 @@ pub(super) fn head() -> String {
 }
 
 /// Rounds in which `auto` runs before each of the others.
-fn look(
-    field: &Field,
+fn measure_rounds(
+    field: &Case,
     names: &[&'static str],
     sizes: &[usize],
     rounds: u16,
-    cells: &mut BTreeMap<usize, Cell>,
+    cells: &mut BTreeMap<usize, SizeResult>,
 ) -> Result<(), String> {
     for round in 1..=rounds {
         for &name in names {
@@ -76,7 +76,7 @@ fn look(
     Ok(())
 }
 
-impl Cell {
+impl SizeResult {
     fn add(&mut self, auto: &Timing, name: &'static str, other: &Timing) {
         self.chosen.clone_from(&auto.algorithm);
         self.micros.push(auto.micros);
@@ -98,15 +98,15 @@ impl Cell {
             .unwrap_or((&self.chosen, 1.0))
     }
 
-    fn is_behind(&self) -> bool {
-        self.fastest().1 > MOST
+    fn is_slower(&self) -> bool {
+        self.fastest().1 > SLOWDOWN_MAX
     }
 }
 
-impl fmt::Display for Cell {
+impl fmt::Display for SizeResult {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (fastest, ratio) = self.fastest();
-        let mark = if self.is_behind() { " behind" } else { "" };
+        let mark = if self.is_slower() { " slower" } else { "" };
         write!(
             f,
             "{:<14} {:>10.2} {fastest:<14} {ratio:>6.2}{mark}",
@@ -120,9 +120,9 @@ impl fmt::Display for Cell {
 mod tests {
     use super::*;
 
-    fn cell(rounds: &[(f64, f64)]) -> Cell {
+    fn size_result(rounds: &[(f64, f64)]) -> SizeResult {
         let timing = |micros, name: &str| Timing { bytes: 8, micros, algorithm: name.to_owned() };
-        let mut cell = Cell::default();
+        let mut cell = SizeResult::default();
         for &(auto, tree) in rounds {
             cell.add(&timing(auto, "ring"), "tree", &timing(tree, "tree"));
             cell.add(&timing(auto, "ring"), "ring", &timing(auto / 9.0, "ring"));
@@ -131,18 +131,18 @@ mod tests {
     }
 
     #[test]
-    fn one_bad_round_is_not_behind_and_two_of_three_are() {
-        assert!(!cell(&[(10.0, 10.0), (30.0, 10.0), (10.5, 10.0)]).is_behind());
-        let behind = cell(&[(10.0, 10.0), (30.0, 10.0), (11.5, 10.0)]);
-        assert_eq!(behind.fastest(), ("tree", 1.15));
+    fn slower_needs_two_of_three_rounds() {
+        assert!(!size_result(&[(10.0, 10.0), (30.0, 10.0), (10.5, 10.0)]).is_slower());
+        let slower = size_result(&[(10.0, 10.0), (30.0, 10.0), (11.5, 10.0)]);
+        assert_eq!(slower.fastest(), ("tree", 1.15));
         assert!(
-            behind.is_behind() && behind.to_string().ends_with("tree             1.15 behind"),
-            "{behind}"
+            slower.is_slower() && slower.to_string().ends_with("tree             1.15 slower"),
+            "{slower}"
         );
     }
 
     #[test]
-    fn what_was_chosen_is_never_behind_itself() {
-        assert_eq!(cell(&[(10.0, 20.0)]).fastest(), ("ring", 1.0));
+    fn chosen_algorithm_is_never_slower_than_itself() {
+        assert_eq!(size_result(&[(10.0, 20.0)]).fastest(), ("ring", 1.0));
     }
 }

@@ -1,20 +1,20 @@
 //! From times to choices.
 
-use super::measure::{Field, Timing};
+use super::measure::{Case, Timing};
 use std::collections::BTreeMap;
 use unisono::schedule::Algorithm;
-use unisono::select::{ANY, Choice, Medium};
+use unisono::select::{Topology, TuningRule, UNLIMITED};
 
 /// Microseconds by bytes of a share, for each algorithm.
 type Times = BTreeMap<usize, Vec<(&'static Algorithm, f64)>>;
 
 /// Measures a field so many times, and makes its lines of the medians.
-pub(super) fn measured(
-    field: &Field,
+pub(super) fn measure(
+    field: &Case,
     max_bytes: usize,
     rounds: u16,
     ranks_max: usize,
-) -> Result<Vec<Choice>, String> {
+) -> Result<Vec<TuningRule>, String> {
     let rows = field.algorithms();
     let mut samples: BTreeMap<(usize, usize), Vec<f64>> = BTreeMap::new();
     // Round after round, so that what disturbs the machine for a while disturbs all alike.
@@ -22,7 +22,7 @@ pub(super) fn measured(
         for (index, row) in rows.iter().enumerate() {
             eprintln!("{field}, round {round}: {}", row.name);
             for Timing { bytes, micros, .. } in field.perf(row.name, &field.sizes(max_bytes))? {
-                samples.entry((field.share(bytes), index)).or_default().push(micros);
+                samples.entry((field.share_bytes(bytes), index)).or_default().push(micros);
             }
         }
     }
@@ -30,7 +30,7 @@ pub(super) fn measured(
     for ((share, index), micros) in samples {
         times.entry(share).or_default().push((rows[index], median(micros)));
     }
-    Ok(fastest(&times, field.medium(), ranks_max))
+    Ok(fastest(&times, field.topology(), ranks_max))
 }
 
 /// The one in the middle.
@@ -40,12 +40,12 @@ pub(super) fn median(mut values: Vec<f64>) -> f64 {
 }
 
 /// The fastest at each size, sizes with the same one together. The one before stays where it is as good as any.
-fn fastest(times: &Times, medium: Medium, ranks_max: usize) -> Vec<Choice> {
-    let mut choices: Vec<Choice> = Vec::new();
+fn fastest(times: &Times, medium: Topology, ranks_max: usize) -> Vec<TuningRule> {
+    let mut choices: Vec<TuningRule> = Vec::new();
     for (&bytes, rows) in times {
         let best = rows.iter().map(|&(_, micros)| micros).fold(f64::INFINITY, f64::min);
         let good = |algorithm: &Algorithm| {
-            rows.iter().any(|&(row, micros)| std::ptr::eq(row, algorithm) && micros <= best * AS_GOOD)
+            rows.iter().any(|&(row, micros)| std::ptr::eq(row, algorithm) && micros <= best * TIE_FACTOR)
         };
         let Some(&(winner, _)) = rows.iter().find(|&&(_, micros)| micros == best) else {
             continue;
@@ -55,28 +55,30 @@ fn fastest(times: &Times, medium: Medium, ranks_max: usize) -> Vec<Choice> {
             Some(last) => {
                 // Between two sizes the change is half way, as factors go.
                 last.bytes_max = last.bytes_max.saturating_mul(2).min(bytes);
-                choices.push(Choice { medium, ranks_max, bytes_max: bytes, algorithm: winner });
+                choices.push(TuningRule { topology: medium, ranks_max, bytes_max: bytes, algorithm: winner });
             }
-            None => choices.push(Choice { medium, ranks_max, bytes_max: bytes, algorithm: winner }),
+            None => {
+                choices.push(TuningRule { topology: medium, ranks_max, bytes_max: bytes, algorithm: winner })
+            }
         }
     }
     if let Some(last) = choices.last_mut() {
-        last.bytes_max = ANY;
+        last.bytes_max = UNLIMITED;
     }
     choices
 }
 
 /// Times so close are equal: repetitions of one measurement differ by more.
-const AS_GOOD: f64 = 1.08;
+const TIE_FACTOR: f64 = 1.08;
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use unisono::schedule::{Collective, find};
-    use unisono::select::Table;
+    use unisono::select::TuningTable;
 
     #[test]
-    fn thresholds_lie_between_the_sizes_and_ties_change_nothing() {
+    fn thresholds_lie_between_sizes_and_ties_keep_previous() {
         let row = |name| find(Collective::AllReduce, name).unwrap();
         let times: Times = [
             (8, vec![(row("ring"), 9.0), (row("tree"), 1.0)]),
@@ -85,7 +87,7 @@ mod tests {
             (512, vec![(row("ring"), 1.0), (row("tree"), 2.0)]),
         ]
         .into();
-        let found = Table::new(fastest(&times, Medium::Messages, 4)).to_string();
-        assert_eq!(found, "all_reduce messages 4 64 tree\nall_reduce messages 4 any ring\n");
+        let found = TuningTable::new(fastest(&times, Topology::Network, 4)).to_string();
+        assert_eq!(found, "all_reduce tcp 4 64 tree\nall_reduce tcp 4 any ring\n");
     }
 }

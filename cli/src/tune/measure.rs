@@ -4,13 +4,13 @@ use serde_json::Value;
 use std::fmt;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use unisono::schedule::{Algorithm, Collective, Spec};
-use unisono::select::Medium;
-use unisono_transports::affinity::cores;
+use unisono::schedule::{Algorithm, Collective, GroupSpec};
+use unisono::select::Topology;
+use unisono_transports::sys::affinity::available_cpus;
 
 /// One collective among some ranks, over shared memory (`shm`) or sockets (`tcp`).
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Field<'a> {
+pub(super) struct Case<'a> {
     pub(super) collective: Collective,
     pub(super) transport: &'a str,
     pub(super) ranks: usize,
@@ -25,29 +25,29 @@ pub(super) struct Timing {
     pub(super) algorithm: String,
 }
 
-impl fmt::Display for Field<'_> {
+impl fmt::Display for Case<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} over {}, {} ranks", self.collective, self.transport, self.ranks)
     }
 }
 
-impl Field<'_> {
+impl Case<'_> {
     /// What the ranks have between them here.
-    pub(super) fn medium(&self) -> Medium {
-        match (self.transport, self.ranks > cores().len()) {
-            ("shm", false) => Medium::Windows,
-            ("shm", true) => Medium::CrowdedWindows,
-            (_, false) => Medium::Messages,
-            (_, true) => Medium::Crowded,
+    pub(super) fn topology(&self) -> Topology {
+        match (self.transport, self.ranks > available_cpus().len()) {
+            ("shm", false) => Topology::SharedMemory,
+            ("shm", true) => Topology::SharedMemoryOversubscribed,
+            (_, false) => Topology::Network,
+            (_, true) => Topology::NetworkOversubscribed,
         }
     }
 
     /// Whatever can run.
     pub(super) fn algorithms(&self) -> Vec<&'static Algorithm> {
-        let spec = Spec { ranks: self.ranks, root: 0, aggregation: 1 };
-        let reach = self.medium().reach();
-        let of_it = |row: &&Algorithm| row.collective == self.collective && row.reach <= reach;
-        Algorithm::ALL.iter().filter(of_it).filter(|row| (row.fits)(&spec)).collect()
+        let spec = GroupSpec { ranks: self.ranks, root: 0, aggregation: 1 };
+        let reach = self.topology().peer_access();
+        let of_it = |row: &&Algorithm| row.collective == self.collective && row.peer_access <= reach;
+        Algorithm::ALL.iter().filter(of_it).filter(|row| (row.supports)(&spec)).collect()
     }
 
     /// Sizes in steps of four, from shares of eight bytes on.
@@ -59,7 +59,7 @@ impl Field<'_> {
     }
 
     /// Bytes of a share of so many.
-    pub(super) fn share(&self, bytes: usize) -> usize {
+    pub(super) fn share_bytes(&self, bytes: usize) -> usize {
         bytes / self.shares()
     }
 
@@ -80,7 +80,7 @@ impl Field<'_> {
             .args([
                 "perf",
                 self.collective.name(),
-                "--no-floor",
+                "--no-roofline",
                 "-c",
                 "0",
                 "--samples",

@@ -5,11 +5,11 @@ mod fastest;
 mod measure;
 
 use crate::size;
-use measure::Field;
+use measure::Case;
 use std::path::PathBuf;
 use unisono::schedule::Collective;
-use unisono::select::{ANY, Medium, Table};
-use unisono_transports::affinity::cores;
+use unisono::select::{Topology, TuningTable, UNLIMITED};
+use unisono_transports::sys::affinity::available_cpus;
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
@@ -28,10 +28,10 @@ pub(crate) struct Arguments {
     /// Times that everything is measured; medians count.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=1000))]
     rounds: u16,
-    /// File to write; `UNISONO_TABLE` names it to programs.
+    /// File to write; `UNISONO_TUNING_FILE` names it to programs.
     #[arg(short, long, default_value = "unisono-table.txt")]
     out: PathBuf,
-    /// Write nothing: compare what is chosen here, by `UNISONO_TABLE` if that is set, with every algorithm. Fails if at some size
+    /// Write nothing: compare what is chosen here, by `UNISONO_TUNING_FILE` if that is set, with every algorithm. Fails if at some size
     /// another one is more than 10 % faster.
     #[arg(long, conflicts_with = "out")]
     check: bool,
@@ -39,40 +39,41 @@ pub(crate) struct Arguments {
 
 /// Measures, and writes the file or checks.
 pub(crate) fn run(arguments: &Arguments) -> Result<u8, String> {
-    let fields = fields(arguments)?;
+    let fields = cases(arguments)?;
     if arguments.check { check(arguments, &fields) } else { write(arguments, &fields) }
 }
 
 /// What is measured, a line of the command after the other.
-fn fields(arguments: &Arguments) -> Result<Vec<Field<'_>>, String> {
+fn cases(arguments: &Arguments) -> Result<Vec<Case<'_>>, String> {
     let mut fields = Vec::new();
     for transport in &arguments.transport {
         if !["shm", "tcp"].contains(&transport.as_str()) {
             return Err(format!("`{transport}` is neither shm nor tcp"));
         }
-        for collective in Collective::ALL.into_iter().filter(|collective| wanted(arguments, *collective)) {
-            fields.extend(arguments.ranks.iter().map(|&ranks| Field { collective, transport, ranks }));
+        for collective in Collective::ALL.into_iter().filter(|collective| is_selected(arguments, *collective))
+        {
+            fields.extend(arguments.ranks.iter().map(|&ranks| Case { collective, transport, ranks }));
         }
     }
     Ok(fields)
 }
 
-fn wanted(arguments: &Arguments, collective: Collective) -> bool {
+fn is_selected(arguments: &Arguments, collective: Collective) -> bool {
     collective != Collective::Barrier
         && (arguments.collectives.is_empty()
             || arguments.collectives.iter().any(|name| name == collective.name()))
 }
 
-fn write(arguments: &Arguments, fields: &[Field]) -> Result<u8, String> {
+fn write(arguments: &Arguments, fields: &[Case]) -> Result<u8, String> {
     let mut choices = Vec::new();
     for field in fields {
         let is_last = Some(&field.ranks) == arguments.ranks.last();
-        let ranks_max = if is_last { most(field.medium()) } else { field.ranks };
-        choices.extend(fastest::measured(field, arguments.max_bytes, arguments.rounds, ranks_max)?);
+        let ranks_max = if is_last { ranks_limit(field.topology()) } else { field.ranks };
+        choices.extend(fastest::measure(field, arguments.max_bytes, arguments.rounds, ranks_max)?);
     }
     let text = format!(
         "# collective medium ranks_max bytes_max algorithm; measured by `unisono tune`\n{}",
-        Table::new(choices)
+        TuningTable::new(choices)
     );
     std::fs::write(&arguments.out, &text).map_err(|error| format!("{}: {error}", arguments.out.display()))?;
     print!("{text}");
@@ -81,17 +82,17 @@ fn write(arguments: &Arguments, fields: &[Field]) -> Result<u8, String> {
 
 /// Up to how many ranks the largest number that was measured stands for. What was measured with a core each is not for more ranks
 /// than cores, where sharing memory is cheapest in other ways.
-fn most(medium: Medium) -> usize {
-    if medium == Medium::Windows { cores().len() } else { ANY }
+fn ranks_limit(medium: Topology) -> usize {
+    if medium == Topology::SharedMemory { available_cpus().len() } else { UNLIMITED }
 }
 
-fn check(arguments: &Arguments, fields: &[Field]) -> Result<u8, String> {
+fn check(arguments: &Arguments, fields: &[Case]) -> Result<u8, String> {
     println!("{}", check::head());
-    let mut all = check::Tally::default();
+    let mut all = check::Summary::default();
     for field in fields {
         let found = check::compare(field, arguments.max_bytes, arguments.rounds)?;
-        all = check::Tally { cells: all.cells + found.cells, behind: all.behind + found.behind };
+        all = check::Summary { sizes: all.sizes + found.sizes, slower: all.slower + found.slower };
     }
-    println!("# {} of {} cells are more than 10 % behind the best fixed choice", all.behind, all.cells);
-    Ok(u8::from(all.behind > 0))
+    println!("# {} of {} sizes are more than 10 % slower than the best fixed choice", all.slower, all.sizes);
+    Ok(u8::from(all.slower > 0))
 }

@@ -1,12 +1,12 @@
 //! Memory copied and reduced, beside the driver's own copy in the same run. Bandwidths count bytes read plus bytes written.
 
 use crate::table::{Table, median};
-use crate::{Answer, Bench};
-use unisono_cuda::device::{Buffer, GpuError, ReduceCopy, Shape, Stream};
-use unisono_cuda::{DType, Op};
+use crate::{Bench, BenchResult};
+use unisono_cuda::device::{Buffer, GpuError, LaunchDims, ReduceCopy, Stream};
+use unisono_cuda::{DType, ReduceKind};
 
 /// Copies by the kernel `reduce_copy_float_sum` on ever more blocks.
-pub(crate) fn copies(bench: &Bench) -> Answer<Table> {
+pub(crate) fn copies(bench: &Bench) -> BenchResult<Table> {
     let mut table =
         Table::new("Copies, GB/s by bytes read plus written", &["GB/s", "share of the driver's copy"]);
     let mut memory = Memory::new(bench, 2)?;
@@ -20,7 +20,7 @@ pub(crate) fn copies(bench: &Bench) -> Answer<Table> {
 }
 
 /// Sums of several sources on all multiprocessors.
-pub(crate) fn reductions(bench: &Bench) -> Answer<Table> {
+pub(crate) fn reductions(bench: &Bench) -> BenchResult<Table> {
     let mut table =
         Table::new("float32 sums, GB/s by bytes read plus written", &["GB/s", "share of the driver's copy"]);
     let mut memory = Memory::new(bench, SOURCES_MAX + 1)?;
@@ -42,7 +42,7 @@ struct Memory {
 }
 
 impl Memory {
-    fn new(bench: &Bench, buffers: usize) -> Answer<Self> {
+    fn new(bench: &Bench, buffers: usize) -> BenchResult<Self> {
         let count = bench.sized(64 << 10, 64 << 20);
         // Zeros can be faster than what real programs have.
         let numbers: Vec<f32> =
@@ -61,7 +61,7 @@ impl Memory {
         &mut self,
         passes: usize,
         enqueue: impl Fn(&mut Self, &Stream) -> Result<(), GpuError>,
-    ) -> Answer<f64> {
+    ) -> BenchResult<f64> {
         let stream = self.stream.clone();
         enqueue(self, &stream)?;
         let mut times = Vec::new();
@@ -82,15 +82,15 @@ impl Memory {
 
     /// The first buffer becomes the sum of those behind it.
     fn reduce(&self, stream: &Stream, blocks: u32, sources: usize) -> Result<(), GpuError> {
-        let kernel = stream.gpu().kernel(&ReduceCopy::kernel(DType::F32, Op::Sum))?;
+        let kernel = stream.gpu().kernel(&ReduceCopy::kernel(DType::F32, ReduceKind::Sum))?;
         let from: Vec<_> =
             self.buffers[1..=sources].iter().map(|buffer| buffer.address() as *const u8).collect();
         let arguments =
             ReduceCopy::new(&[self.buffers[0].address() as *mut u8], &from, self.buffers[0].len());
-        let shape = Shape { blocks, threads: self.threads, cooperative: false };
+        let shape = LaunchDims { blocks, threads: self.threads, cooperative: false };
         // SAFETY: all buffers have the same length, and are told that the stream uses them.
         unsafe { kernel.launch(stream, shape, &arguments)? };
-        self.buffers[..=sources].iter().for_each(|buffer| buffer.used_by(stream));
+        self.buffers[..=sources].iter().for_each(|buffer| buffer.record_stream(stream));
         Ok(())
     }
 }

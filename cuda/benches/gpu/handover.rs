@@ -1,23 +1,23 @@
 //! A counter from one block to another and back: two launches on two streams, as two ranks have them.
 
 use crate::table::{Table, median};
-use crate::{Answer, Bench};
-use unisono_cuda::device::{Buffer, Gpu, Patience, Ping, Pinned, Shape, State, Status, Stream};
+use crate::{Bench, BenchResult};
+use unisono_cuda::device::{Buffer, Deadline, Gpu, LaunchDims, Ping, Pinned, Stream, WaitReport, WaitState};
 
 /// How it polls, and how it publishes.
-const WAYS: [(&str, &str); 4] = [
+const VARIANTS: [(&str, &str); 4] = [
     ("ping_relaxed_release", "relaxed polls, then an acquire; a release store"),
     ("ping_relaxed_fence", "relaxed polls, then an acquire; a fence and a relaxed store"),
     ("ping_acquire_release", "acquiring polls; a release store"),
     ("ping_acquire_fence", "acquiring polls; a fence and a relaxed store"),
 ];
 
-const SHAPE: Shape = Shape { blocks: 1, threads: 32, cooperative: true };
+const SHAPE: LaunchDims = LaunchDims { blocks: 1, threads: 32, cooperative: true };
 
-pub(crate) fn run(bench: &Bench) -> Answer<Table> {
+pub(crate) fn run(bench: &Bench) -> BenchResult<Table> {
     let mut table = Table::new("A hand-over, one way", &["µs, device memory", "µs, memory of the host"]);
     let rounds = bench.sized(200, 20_000);
-    for (kernel, way) in WAYS {
+    for (kernel, way) in VARIANTS {
         let near = Words::Device(bench.gpu.alloc(WORDS)?);
         let far = Words::Host(bench.gpu.pin(WORDS)?);
         let mut figures = Vec::new();
@@ -47,21 +47,21 @@ impl Words {
 
     fn used_by(&self, stream: &Stream) {
         match self {
-            Words::Device(buffer) => buffer.used_by(stream),
-            Words::Host(pinned) => pinned.used_by(stream),
+            Words::Device(buffer) => buffer.record_stream(stream),
+            Words::Host(pinned) => pinned.record_stream(stream),
         }
     }
 }
 
-fn micros(gpu: &Gpu, kernel: &str, words: Words, rounds: u64) -> Answer<f64> {
+fn micros(gpu: &Gpu, kernel: &str, words: Words, rounds: u64) -> BenchResult<f64> {
     let kernel = gpu.kernel(kernel)?;
     let streams = [gpu.stream()?, gpu.stream()?];
     let abort: Pinned<u32> = gpu.pin(1)?;
-    let status: Pinned<Status> = gpu.pin(1)?;
-    let patience = Patience {
+    let status: Pinned<WaitReport> = gpu.pin(1)?;
+    let patience = Deadline {
         abort: abort.address() as *const u32,
-        status: status.address() as *mut Status,
-        limit_ns: LIMIT_NS,
+        report: status.address() as *mut WaitReport,
+        timeout_ns: LIMIT_NS,
     };
     let mut times = Vec::new();
     let mut raised = 0;
@@ -77,19 +77,19 @@ fn micros(gpu: &Gpu, kernel: &str, words: Words, rounds: u64) -> Answer<f64> {
                 rounds,
                 rank: rank as u32,
                 unused: 0,
-                patience: patience.clone(),
+                deadline: patience.clone(),
             };
             // SAFETY: the arguments are the kernel's; what they point to is told that the stream uses it.
             unsafe { kernel.launch(stream, SHAPE, &ping)? };
             words.used_by(stream);
-            abort.used_by(stream);
-            status.used_by(stream);
+            abort.record_stream(stream);
+            status.record_stream(stream);
         }
         let end = streams[0].record()?;
         streams[1].synchronize()?;
         times.push(f64::from(events[0].elapsed_ms(&end)?) * 1e3 / (2 * rounds) as f64);
         raised += rounds;
-        if status.get(0).state() != Some(State::Well) {
+        if status.get(0).state() != Some(WaitState::Ok) {
             return Err(format!("{}: a counter did not come in time", kernel.name()).into());
         }
     }

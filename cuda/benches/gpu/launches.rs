@@ -1,12 +1,12 @@
 //! What a launch costs: enqueued one by one, and replayed from a graph.
 
 use crate::table::{Table, median};
-use crate::{Answer, Bench};
+use crate::{Bench, BenchResult};
 use std::time::Instant;
-use unisono_cuda::device::{Buffer, GpuError, ReduceCopy, Shape, Stream};
-use unisono_cuda::{DType, Op};
+use unisono_cuda::device::{Buffer, GpuError, LaunchDims, ReduceCopy, Stream};
+use unisono_cuda::{DType, ReduceKind};
 
-pub(crate) fn run(bench: &Bench) -> Answer<Table> {
+pub(crate) fn run(bench: &Bench) -> BenchResult<Table> {
     let mut table = Table::new("Launches of a copy of 4 bytes", &["µs to enqueue", "µs each, on the GPU"]);
     let (stream, buffers) = (bench.gpu.stream()?, [bench.gpu.alloc(1)?, bench.gpu.alloc(1)?]);
     let count = bench.sized(20, 2_000);
@@ -18,12 +18,12 @@ pub(crate) fn run(bench: &Bench) -> Answer<Table> {
 }
 
 fn launch(stream: &Stream, buffers: &[Buffer<f32>; 2]) -> Result<(), GpuError> {
-    let kernel = stream.gpu().kernel(&ReduceCopy::kernel(DType::F32, Op::Sum))?;
+    let kernel = stream.gpu().kernel(&ReduceCopy::kernel(DType::F32, ReduceKind::Sum))?;
     let arguments =
         ReduceCopy::new(&[buffers[0].address() as *mut u8], &[buffers[1].address() as *const u8], 1);
     // SAFETY: both have one element, and are told that the stream uses them.
-    unsafe { kernel.launch(stream, Shape { blocks: 1, threads: 32, cooperative: false }, &arguments)? };
-    buffers.iter().for_each(|buffer| buffer.used_by(stream));
+    unsafe { kernel.launch(stream, LaunchDims { blocks: 1, threads: 32, cooperative: false }, &arguments)? };
+    buffers.iter().for_each(|buffer| buffer.record_stream(stream));
     Ok(())
 }
 
@@ -31,7 +31,7 @@ fn figures(
     stream: &Stream,
     count: usize,
     enqueue: impl Fn(&Stream) -> Result<(), GpuError>,
-) -> Answer<[f64; 2]> {
+) -> BenchResult<[f64; 2]> {
     enqueue(stream)?;
     let (mut host, mut device) = (Vec::new(), Vec::new());
     for _ in 0..SAMPLES {

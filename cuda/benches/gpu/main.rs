@@ -16,12 +16,12 @@ use table::Table;
 use unisono_cuda::device::{Gpu, GpuError};
 
 /// What an experiment gives.
-type Answer<T> = Result<T, Box<dyn std::error::Error>>;
+type BenchResult<T> = Result<T, Box<dyn std::error::Error>>;
 
 /// Something to find out.
 struct Experiment {
     name: &'static str,
-    run: fn(&Bench) -> Answer<Table>,
+    run: fn(&Bench) -> BenchResult<Table>,
 }
 
 const EXPERIMENTS: [Experiment; 6] = [
@@ -41,7 +41,7 @@ struct Bench {
 
 /// What the command line asks for.
 #[derive(Default)]
-struct Wishes {
+struct Options {
     software: bool,
     quick: bool,
     json: Option<String>,
@@ -52,7 +52,7 @@ fn main() -> ExitCode {
     if let Some(handle) = sharing::handle_for_child() {
         return sharing::child(&handle);
     }
-    match wishes(std::env::args().skip(1)).and_then(|wishes| run(&wishes)) {
+    match parse_options(std::env::args().skip(1)).and_then(|wishes| run(&wishes)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("gpu: {error}");
@@ -61,8 +61,8 @@ fn main() -> ExitCode {
     }
 }
 
-fn wishes(mut arguments: impl Iterator<Item = String>) -> Result<Wishes, String> {
-    let mut wishes = Wishes::default();
+fn parse_options(mut arguments: impl Iterator<Item = String>) -> Result<Options, String> {
+    let mut wishes = Options::default();
     while let Some(argument) = arguments.next() {
         let mut value = || arguments.next().ok_or_else(|| format!("{argument} needs a value"));
         match argument.as_str() {
@@ -88,9 +88,9 @@ fn device(name: &str) -> Result<bool, String> {
     }
 }
 
-fn run(wishes: &Wishes) -> Result<(), String> {
+fn run(wishes: &Options) -> Result<(), String> {
     if wishes.software {
-        unisono_cuda::software::install().map_err(|error| error.to_string())?;
+        unisono_cuda::emulator::install().map_err(|error| error.to_string())?;
     }
     let gpu = match Gpu::open(0) {
         // Where there is no GPU, there is nothing to find out.
@@ -118,7 +118,7 @@ fn run(wishes: &Wishes) -> Result<(), String> {
 }
 
 impl Bench {
-    fn title(&self) -> Answer<String> {
+    fn title(&self) -> BenchResult<String> {
         let (major, minor) = self.gpu.capability()?;
         let (free, all) = self.gpu.memory()?;
         let gib = |bytes: usize| bytes as f64 / (1u64 << 30) as f64;
@@ -133,6 +133,6 @@ impl Bench {
 
     /// The first where it shall be quick, or the device has no speed; else the second.
     fn sized<T>(&self, small: T, large: T) -> T {
-        if self.quick || self.gpu.is_software() { small } else { large }
+        if self.quick || self.gpu.is_emulated() { small } else { large }
     }
 }

@@ -1,7 +1,7 @@
 //! Memory of one process opened by another: does it work here, and how long does it take?
 
 use crate::table::Table;
-use crate::{Answer, Bench};
+use crate::{Bench, BenchResult};
 use std::process::{Command, ExitCode};
 use std::time::Instant;
 use unisono_cuda::device::{Gpu, IpcHandle};
@@ -9,7 +9,7 @@ use unisono_cuda::device::{Gpu, IpcHandle};
 const HANDLE: &str = "UNISONO_BENCH_HANDLE";
 const SOFTWARE: &str = "UNISONO_BENCH_SOFTWARE";
 
-pub(crate) fn run(bench: &Bench) -> Answer<Table> {
+pub(crate) fn run(bench: &Bench) -> BenchResult<Table> {
     let mut table = Table::new("Memory shared by handle", &["works", "ms to export, open and close"]);
     let begun = Instant::now();
     let buffer = bench.gpu.upload(&[7u32; 1024])?;
@@ -17,7 +17,7 @@ pub(crate) fn run(bench: &Bench) -> Answer<Table> {
     let here = exported.clone().and_then(|handle| bench.gpu.import(&handle)).is_ok();
     table.row("in the same process", [f64::from(u8::from(here)), begun.elapsed().as_secs_f64() * 1e3]);
     let begun = Instant::now();
-    let there = exported.is_ok_and(|handle| other_process(&handle, bench.gpu.is_software()));
+    let there = exported.is_ok_and(|handle| other_process(&handle, bench.gpu.is_emulated()));
     table.row(
         "in another process, its start included",
         [f64::from(u8::from(there)), begun.elapsed().as_secs_f64() * 1e3],
@@ -53,7 +53,7 @@ pub(crate) fn child(hex: &str) -> ExitCode {
 
 fn open(hex: &str) -> Result<(), String> {
     if std::env::var(SOFTWARE).as_deref() == Ok("1") {
-        unisono_cuda::software::install().map_err(|error| error.to_string())?;
+        unisono_cuda::emulator::install().map_err(|error| error.to_string())?;
     }
     let byte = |at: usize| hex.get(2 * at..2 * at + 2).and_then(|two| u8::from_str_radix(two, 16).ok());
     let mut bytes = [0; IpcHandle::BYTES];

@@ -1,7 +1,7 @@
 //! The argument structs of the kernels that know no schedule.
 
 use super::table::arguments;
-use crate::{DType, Op, Scalar};
+use crate::{DType, ReduceKind, Scalar};
 use std::ptr::{null, null_mut};
 
 arguments! {
@@ -13,7 +13,7 @@ arguments! {
         0 => sources: [*const u8; ReduceCopy::SOURCES_MAX],
         /// Device memory of `count` elements each; the first `target_count` are written.
         128 => targets: [*mut u8; ReduceCopy::TARGETS_MAX],
-        /// For [`Op::PreMulSum`]: what each source is multiplied by first, made by [`ReduceCopy::factor`].
+        /// For [`ReduceKind::PreMulSum`]: what each source is multiplied by first, made by [`ReduceCopy::factor`].
         256 => factors: [u64; ReduceCopy::SOURCES_MAX],
         /// In elements.
         384 => count: u64,
@@ -21,14 +21,14 @@ arguments! {
         392 => source_count: u32,
         /// Of those in `targets`.
         396 => target_count: u32,
-        /// For [`Op::Avg`]: what the sum is divided by.
+        /// For [`ReduceKind::Avg`]: what the sum is divided by.
         400 => divisor: u32,
         /// Room that has no meaning.
         404 => unused: u32,
     }
 
     /// Why a launch ended early, for the host; written by the first of its blocks to give up.
-    Status: 104 {
+    WaitReport: 104 {
         /// A [`State`] as a number, written last.
         0 => state: u32,
         /// Who waited.
@@ -42,23 +42,23 @@ arguments! {
         /// What it was; the bytes that it had.
         24 => seen: u64,
         /// What this rank was doing, for kernels that carry out schedules: sequence, what, count, piece.
-        32 => ours: [u64; 4],
+        32 => local_tag: [u64; 4],
         /// For [`State::Mismatch`] and [`State::Length`]: what the peer was doing.
-        64 => theirs: [u64; 4],
+        64 => remote_tag: [u64; 4],
         /// Where this rank was: the act of its program; all bits set where there is none.
-        96 => act: u32,
+        96 => instr: u32,
         /// The lane.
         100 => lane: u32,
     }
 
     /// How long waits of a launch last at most.
-    Patience: 24 {
+    Deadline: 24 {
         /// Something else than 0 there ends all waits.
         0 => abort: *const u32,
         /// All zeros before the launch.
-        8 => status: *mut Status,
+        8 => report: *mut WaitReport,
         /// For each wait.
-        16 => limit_ns: u64,
+        16 => timeout_ns: u64,
     }
 
     /// One direction between two ranks: slots that are filled and emptied in turn.
@@ -100,7 +100,7 @@ arguments! {
         /// In device memory, one for each block.
         0 => channels: *const Channel,
         /// For all of its waits.
-        8 => patience: Patience,
+        8 => deadline: Deadline,
     }
 
     /// Arguments of the kernels `ping_*`: two launches of one block each raise two counters in turn.
@@ -118,7 +118,7 @@ arguments! {
         /// Room that has no meaning.
         36 => unused: u32,
         /// For all of its waits.
-        40 => patience: Patience,
+        40 => deadline: Deadline,
     }
 }
 
@@ -151,7 +151,7 @@ impl ReduceCopy {
     }
 
     /// The name of the kernel for this type and operation.
-    pub fn kernel(dtype: DType, op: Op) -> String {
+    pub fn kernel(dtype: DType, op: ReduceKind) -> String {
         format!("reduce_copy_{dtype}_{op}")
     }
 
@@ -168,50 +168,50 @@ impl ReduceCopy {
     }
 }
 
-/// How waits of a launch ended, by [`Status::state`].
+/// How waits of a launch ended, by [`WaitReport::state`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
+pub enum WaitState {
     /// None was given up.
-    Well,
+    Ok,
     /// One is being given up: the record is not whole yet.
     Claimed,
     /// A counter did not reach what it had to in time.
-    Late,
+    TimedOut,
     /// The abort word was raised.
     Aborted,
     /// A peer is doing something else.
     Mismatch,
     /// A message is longer or shorter than it has to be.
-    Length,
+    LengthMismatch,
     /// The peer has left before it did what is waited for.
-    Left,
+    PeerFinalized,
 }
 
-impl Status {
+impl WaitReport {
     /// The record of a launch in which no wait was given up.
-    pub const WELL: Status = Status {
+    pub const OK: WaitReport = WaitReport {
         state: 0,
         rank: 0,
         peer: 0,
         step: 0,
         wanted: 0,
         seen: 0,
-        ours: [0; 4],
-        theirs: [0; 4],
-        act: 0,
+        local_tag: [0; 4],
+        remote_tag: [0; 4],
+        instr: 0,
         lane: 0,
     };
 
     /// The state; none for a number that no kernel writes.
-    pub fn state(&self) -> Option<State> {
+    pub fn state(&self) -> Option<WaitState> {
         let states = [
-            State::Well,
-            State::Claimed,
-            State::Late,
-            State::Aborted,
-            State::Mismatch,
-            State::Length,
-            State::Left,
+            WaitState::Ok,
+            WaitState::Claimed,
+            WaitState::TimedOut,
+            WaitState::Aborted,
+            WaitState::Mismatch,
+            WaitState::LengthMismatch,
+            WaitState::PeerFinalized,
         ];
         states.get(self.state as usize).copied()
     }

@@ -4,11 +4,11 @@
 //! the same part out of turn make a result wrong, never a program undefined. Order between streams is made with
 //! events, order in one stream is that of the calls.
 
-use super::error::{Answer, GpuError};
+use super::error::{GpuError, IntoGpuResult};
 use super::gpu::Gpu;
 use super::memory::Memory;
 use super::plain::Plain;
-use super::pool::Kind;
+use super::pool::MemoryKind;
 use super::stream::Stream;
 use cudarc::driver::{result, sys};
 use std::marker::PhantomData;
@@ -56,8 +56,8 @@ impl Gpu {
         let house = &self.0.house;
         // SAFETY: the memory is new, and has this length.
         unsafe { result::memset_d8_async(buffer.address(), 0, buffer.bytes(), house.cu_stream()) }
-            .from("cuMemsetD8Async")?;
-        house.synchronize().from("cuStreamSynchronize")?;
+            .or_gpu_error("cuMemsetD8Async")?;
+        house.synchronize().or_gpu_error("cuStreamSynchronize")?;
         Ok(buffer)
     }
 
@@ -67,8 +67,8 @@ impl Gpu {
         let (from, house) = (elements.as_ptr().cast(), &self.0.house);
         // SAFETY: the memory is new, has this length, and `elements` outlives the wait.
         unsafe { sys::cuMemcpyHtoDAsync_v2(buffer.address(), from, buffer.bytes(), house.cu_stream()) }
-            .from("cuMemcpyHtoDAsync")?;
-        house.synchronize().from("cuStreamSynchronize")?;
+            .or_gpu_error("cuMemcpyHtoDAsync")?;
+        house.synchronize().or_gpu_error("cuStreamSynchronize")?;
         Ok(buffer)
     }
 }
@@ -80,7 +80,7 @@ impl Stream {
     /// # Errors
     /// Where there is no room.
     pub fn alloc<T: Plain>(&self, count: usize) -> Result<Buffer<T>, GpuError> {
-        let buffer = self.room(count)?;
+        let buffer = self.alloc_uninit(count)?;
         if count == 0 {
             return Ok(buffer);
         }
@@ -95,8 +95,8 @@ impl Stream {
     ///
     /// # Errors
     /// Where there is no room.
-    pub fn room<T: Plain>(&self, count: usize) -> Result<Buffer<T>, GpuError> {
-        let memory = Memory::in_order(self.gpu(), &self.queue, count.saturating_mul(size_of::<T>()))?;
+    pub fn alloc_uninit<T: Plain>(&self, count: usize) -> Result<Buffer<T>, GpuError> {
+        let memory = Memory::stream_ordered(self.gpu(), &self.queue, count.saturating_mul(size_of::<T>()))?;
         Ok(Buffer { memory, count, elements: PhantomData })
     }
 
@@ -114,7 +114,7 @@ impl Stream {
 impl<T: Plain> Buffer<T> {
     fn new(gpu: &Gpu, count: usize) -> Result<Self, GpuError> {
         let bytes = count.saturating_mul(size_of::<T>());
-        let memory = Memory::new(gpu, Kind::Device, bytes)?;
+        let memory = Memory::new(gpu, MemoryKind::Device, bytes)?;
         Ok(Self { memory, count, elements: PhantomData })
     }
 
@@ -166,8 +166,8 @@ impl<T: Plain> Buffer<T> {
 
     /// Says that work in this stream uses it: called after launches that are given its address. It is then kept until
     /// that work is done, and by the graph if the stream is being captured.
-    pub fn used_by(&self, stream: &Stream) {
-        stream.uses(&self.memory);
+    pub fn record_stream(&self, stream: &Stream) {
+        stream.record_use(&self.memory);
     }
 
     fn bytes(&self) -> usize {
@@ -231,17 +231,17 @@ impl<'a, T: Plain> View<'a, T> {
 
     /// Reads its elements into `to`, when what is in the stream is done; waits for that.
     pub fn read(&self, stream: &Stream, to: &mut [T]) -> Result<(), GpuError> {
-        expect_length(to.len(), self.count)?;
+        check_length(to.len(), self.count)?;
         self.fetch(stream, to.as_mut_ptr())
     }
 
     /// Says that work in this stream uses it, as [`Buffer::used_by`] does.
-    pub fn used_by(&self, stream: &Stream) {
-        stream.uses(self.memory);
+    pub fn record_stream(&self, stream: &Stream) {
+        stream.record_use(self.memory);
     }
 
     fn fetch(&self, stream: &Stream, to: *mut T) -> Result<(), GpuError> {
-        stream.gpu().expect(self.gpu(), "memory")?;
+        stream.gpu().check_same_gpu(self.gpu(), "memory")?;
         stream.queue.count_read(self.bytes());
         stream.copy_and_wait(self.memory, "cuMemcpyDtoHAsync", |handle| {
             // SAFETY: `to` has room for as many, until the wait is over.
@@ -298,8 +298,8 @@ impl<T: Plain> ViewMut<'_, T> {
 
     /// Writes its elements, when what is in the stream is done; waits for that.
     pub fn write(&mut self, stream: &Stream, elements: &[T]) -> Result<(), GpuError> {
-        expect_length(elements.len(), self.0.count)?;
-        stream.gpu().expect(self.gpu(), "memory")?;
+        check_length(elements.len(), self.0.count)?;
+        stream.gpu().check_same_gpu(self.gpu(), "memory")?;
         let from = elements.as_ptr().cast();
         stream.queue.count_written(self.0.bytes());
         stream.copy_and_wait(self.0.memory, "cuMemcpyHtoDAsync", |handle| {
@@ -309,11 +309,11 @@ impl<T: Plain> ViewMut<'_, T> {
     }
 
     /// Says that work in this stream uses it, as [`Buffer::used_by`] does.
-    pub fn used_by(&self, stream: &Stream) {
-        self.0.used_by(stream);
+    pub fn record_stream(&self, stream: &Stream) {
+        self.0.record_stream(stream);
     }
 }
 
-pub(crate) fn expect_length(found: usize, wanted: usize) -> Result<(), GpuError> {
-    if found == wanted { Ok(()) } else { Err(GpuError::Length { found, wanted }) }
+pub(crate) fn check_length(found: usize, wanted: usize) -> Result<(), GpuError> {
+    if found == wanted { Ok(()) } else { Err(GpuError::LengthMismatch { found, wanted }) }
 }

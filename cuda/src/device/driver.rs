@@ -1,6 +1,6 @@
 //! The driver: found at run time, or not.
 
-use super::error::{Answer, GpuError};
+use super::error::{GpuError, IntoGpuResult};
 use super::gpu::lock;
 use cudarc::driver::{result, sys::CUresult};
 use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_NOW};
@@ -17,11 +17,11 @@ static LOADED: Mutex<Option<Library>> = Mutex::new(None);
 /// How many GPUs there are; [`GpuError::NoDriver`] where there is no driver.
 pub fn gpus() -> Result<usize, GpuError> {
     load("libcuda.so.1".as_ref())?;
-    match result::init().from("cuInit") {
+    match result::init().or_gpu_error("cuInit") {
         Err(error) if error.is(CUresult::CUDA_ERROR_NO_DEVICE) => return Ok(0),
         answer => answer?,
     }
-    Ok(result::device::get_count().from("cuDeviceGetCount")? as usize)
+    Ok(result::device::get_count().or_gpu_error("cuDeviceGetCount")? as usize)
 }
 
 /// Loads the driver from this file, unless one has been; says whether it did. After it, cudarc finds a driver too, and

@@ -55,7 +55,7 @@ pub enum GpuError {
     },
     /// Memory, an event or a kernel of one GPU is used on a stream of another.
     #[error("{what} of GPU {owner} on a stream of GPU {user}")]
-    OtherGpu {
+    WrongGpu {
         /// What is used.
         what: &'static str,
         /// Whose it is.
@@ -79,22 +79,22 @@ pub enum GpuError {
     },
     /// A graph is launched whose work cannot be done any more.
     #[error("the graph cannot be launched: {why}")]
-    Ended {
+    GraphInvalidated {
         /// Whose work it was, and what has become of them.
         why: String,
     },
     /// Memory that was exported by this process has been freed.
     #[error("the exported memory has been freed")]
-    Gone,
+    ExportFreed,
     /// The library that counts NVLinks (NVML) is not there, or does not know the GPU: what the driver says of paths is all.
     #[error("NVLinks are not known: {reason}")]
-    NoLinks {
+    NvmlUnavailable {
         /// What the search for it said, or its answer.
         reason: String,
     },
     /// Lengths that must be equal are not.
     #[error("{found} elements where {wanted} are needed")]
-    Length {
+    LengthMismatch {
         /// What was given.
         found: usize,
         /// What must be given.
@@ -102,7 +102,7 @@ pub enum GpuError {
     },
     /// A number of a row or of a class is none.
     #[error("index {index} of {below}")]
-    Index {
+    IndexOutOfRange {
         /// The number.
         index: u32,
         /// How many there are.
@@ -110,7 +110,7 @@ pub enum GpuError {
     },
     /// More sources or targets than one launch takes, or none.
     #[error("{sources} sources and {targets} targets: 1 to 16 of each")]
-    Operands {
+    OperandCount {
         /// What is read.
         sources: usize,
         /// What is written.
@@ -126,7 +126,7 @@ pub enum GpuError {
     },
     /// The driver refused kernels.
     #[error("{error}: {said}")]
-    Module {
+    ModuleLoad {
         /// What it answered.
         error: Box<GpuError>,
         /// What its compiler says.
@@ -134,16 +134,16 @@ pub enum GpuError {
     },
     /// The compiler refused an expression.
     #[error("the compiler refused the expression: {said}")]
-    Refused {
+    CompileFailed {
         /// Its messages.
         said: String,
     },
     /// A reduction lacks what its operation needs.
     #[error("{0}")]
-    Reduction(&'static str),
+    InvalidReduction(&'static str),
     /// A call of cuBLAS failed.
     #[error("{call}: status {status}")]
-    Library {
+    Cublas {
         /// The function.
         call: &'static str,
         /// `cublasStatus_t` as a number.
@@ -181,25 +181,25 @@ fn text(result: CUresult) -> String {
 }
 
 /// What functions of the driver answer.
-pub(crate) trait Answer {
-    type Good;
+pub(crate) trait IntoGpuResult {
+    type Output;
 
     /// An error names the function.
-    fn from(self, call: &'static str) -> Result<Self::Good, GpuError>;
+    fn or_gpu_error(self, call: &'static str) -> Result<Self::Output, GpuError>;
 }
 
-impl Answer for CUresult {
-    type Good = ();
+impl IntoGpuResult for CUresult {
+    type Output = ();
 
-    fn from(self, call: &'static str) -> Result<(), GpuError> {
+    fn or_gpu_error(self, call: &'static str) -> Result<(), GpuError> {
         if self == CUresult::CUDA_SUCCESS { Ok(()) } else { Err(GpuError::of(call, self)) }
     }
 }
 
-impl<T> Answer for Result<T, DriverError> {
-    type Good = T;
+impl<T> IntoGpuResult for Result<T, DriverError> {
+    type Output = T;
 
-    fn from(self, call: &'static str) -> Result<T, GpuError> {
+    fn or_gpu_error(self, call: &'static str) -> Result<T, GpuError> {
         self.map_err(|error| GpuError::of(call, error.0))
     }
 }

@@ -1,6 +1,6 @@
 //! Events: points in streams.
 
-use super::error::{Answer, GpuError};
+use super::error::{GpuError, IntoGpuResult};
 use super::gpu::Gpu;
 use super::stream::Stream;
 use cudarc::driver::{CudaEvent, sys::CUevent_flags};
@@ -16,13 +16,14 @@ pub struct Event {
 
 impl Event {
     pub(crate) fn new(gpu: &Gpu) -> Result<Self, GpuError> {
-        let event = gpu.context().new_event(Some(CUevent_flags::CU_EVENT_DEFAULT)).from("cuEventCreate")?;
+        let event =
+            gpu.context().new_event(Some(CUevent_flags::CU_EVENT_DEFAULT)).or_gpu_error("cuEventCreate")?;
         Ok(Self { gpu: gpu.clone(), event, captured: AtomicBool::new(false) })
     }
 
     /// Moves it to where the stream is now.
     pub fn record(&self, stream: &Stream) -> Result<(), GpuError> {
-        stream.gpu().expect(&self.gpu, "an event")?;
+        stream.gpu().check_same_gpu(&self.gpu, "an event")?;
         self.captured.store(stream.queue.is_captured(), Ordering::Relaxed);
         stream.enqueue(&[], "cuEventRecord", |handle| {
             // SAFETY: both are alive.
@@ -33,7 +34,7 @@ impl Event {
     /// Whether all before it is done.
     pub fn is_done(&self) -> Result<bool, GpuError> {
         self.gpu.bind()?;
-        self.event.try_is_complete().from("cuEventQuery")
+        self.event.try_is_complete().or_gpu_error("cuEventQuery")
     }
 
     pub(crate) fn is_captured(&self) -> bool {
@@ -42,12 +43,12 @@ impl Event {
 
     /// Waits until it has come.
     pub fn synchronize(&self) -> Result<(), GpuError> {
-        self.event.synchronize().from("cuEventSynchronize")
+        self.event.synchronize().or_gpu_error("cuEventSynchronize")
     }
 
     /// Milliseconds from it to `end`; waits for both.
     pub fn elapsed_ms(&self, end: &Event) -> Result<f32, GpuError> {
-        self.gpu.expect(&end.gpu, "an event")?;
-        self.event.elapsed_ms(&end.event).from("cuEventElapsedTime")
+        self.gpu.check_same_gpu(&end.gpu, "an event")?;
+        self.event.elapsed_ms(&end.event).or_gpu_error("cuEventElapsedTime")
     }
 }

@@ -1,7 +1,7 @@
 //! A GPU: its memory, streams and kernels.
 
 use super::driver::gpus;
-use super::error::{Answer, GpuError};
+use super::error::{GpuError, IntoGpuResult};
 use super::modules::Modules;
 use super::pool::Pool;
 use super::stream::Stream;
@@ -62,7 +62,7 @@ impl Gpu {
     }
 
     /// Whether it is the software device: right, but of no speed that means anything.
-    pub fn is_software(&self) -> bool {
+    pub fn is_emulated(&self) -> bool {
         self.0.name == "unisono software device"
     }
 
@@ -77,48 +77,49 @@ impl Gpu {
     }
 
     /// Whether its kernels know [`Protocol::WideLines`](super::Protocol::WideLines): where the driver is of CUDA 12.4 or newer.
-    pub fn has_wide_lines(&self) -> bool {
-        self.0.modules.are_wide()
+    pub fn has_ll128(&self) -> bool {
+        self.0.modules.have_ll128()
     }
 
     /// Bytes of memory: free, and all.
     pub fn memory(&self) -> Result<(usize, usize), GpuError> {
-        self.0.context.mem_get_info().from("cuMemGetInfo")
+        self.0.context.mem_get_info().or_gpu_error("cuMemGetInfo")
     }
 
     /// Gives memory of dropped buffers back to the driver; they are kept for the next ones otherwise. Waits for the work
     /// that used them.
     pub fn release_unused(&self) -> Result<(), GpuError> {
         self.bind()?;
-        self.0.pool.empty()
+        self.0.pool.trim()
     }
 
     /// A new stream, which waits for no other.
     pub fn stream(&self) -> Result<Stream, GpuError> {
-        let stream = self.0.context.new_stream().from("cuStreamCreate")?;
+        let stream = self.0.context.new_stream().or_gpu_error("cuStreamCreate")?;
         Ok(Stream::new(self.clone(), stream))
     }
 
     /// A new stream whose kernels get room before those of others, as soon as blocks of these end: for collectives beside other work, which
     /// ranks wait for.
-    pub fn urgent_stream(&self) -> Result<Stream, GpuError> {
+    pub fn high_priority_stream(&self) -> Result<Stream, GpuError> {
         self.bind()?;
-        let (_, first) = result::stream::get_priority_range().from("cuCtxGetStreamPriorityRange")?;
-        let stream = self.0.context.new_stream_with_priority(first).from("cuStreamCreateWithPriority")?;
+        let (_, first) = result::stream::get_priority_range().or_gpu_error("cuCtxGetStreamPriorityRange")?;
+        let stream =
+            self.0.context.new_stream_with_priority(first).or_gpu_error("cuStreamCreateWithPriority")?;
         Ok(Stream::new(self.clone(), stream))
     }
 
     /// Whether its kernels can reach memory of the other directly.
-    pub fn can_reach(&self, other: &Gpu) -> Result<bool, GpuError> {
-        self.site().can_reach(&other.site())
+    pub fn can_access_peer(&self, other: &Gpu) -> Result<bool, GpuError> {
+        self.info().can_access_peer(&other.info())
     }
 
     /// Lets its kernels reach memory of the other, from now on; nothing if they can already.
-    pub fn enable_peer(&self, other: &Gpu) -> Result<(), GpuError> {
+    pub fn enable_peer_access(&self, other: &Gpu) -> Result<(), GpuError> {
         if self == other {
             return Ok(());
         }
-        if !self.can_reach(other)? {
+        if !self.can_access_peer(other)? {
             return Err(GpuError::Unreachable { from: self.ordinal(), to: other.ordinal() });
         }
         self.bind()?;
@@ -126,7 +127,7 @@ impl Gpu {
         let answer = unsafe { sys::cuCtxEnablePeerAccess(other.0.context.cu_ctx(), 0) };
         match answer {
             sys::CUresult::CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED => Ok(()),
-            answer => answer.from("cuCtxEnablePeerAccess"),
+            answer => answer.or_gpu_error("cuCtxEnablePeerAccess"),
         }
     }
 
@@ -137,7 +138,7 @@ impl Gpu {
 
     /// Makes it the one that calls of this thread are about.
     pub(crate) fn bind(&self) -> Result<(), GpuError> {
-        self.0.context.bind_to_thread().from("cuCtxSetCurrent")
+        self.0.context.bind_to_thread().or_gpu_error("cuCtxSetCurrent")
     }
 
     /// Loads kernels that were compiled at run time, by these names.
@@ -153,16 +154,16 @@ impl Gpu {
     }
 
     /// An error unless they are the same GPU.
-    pub(crate) fn expect(&self, owner: &Gpu, what: &'static str) -> Result<(), GpuError> {
+    pub(crate) fn check_same_gpu(&self, owner: &Gpu, what: &'static str) -> Result<(), GpuError> {
         if self == owner {
             return Ok(());
         }
-        Err(GpuError::OtherGpu { what, owner: owner.ordinal(), user: self.ordinal() })
+        Err(GpuError::WrongGpu { what, owner: owner.ordinal(), user: self.ordinal() })
     }
 }
 
 fn attribute(context: &CudaContext, attribute: Attribute) -> Result<u32, GpuError> {
-    Ok(context.attribute(attribute).from("cuDeviceGetAttribute")? as u32)
+    Ok(context.attribute(attribute).or_gpu_error("cuDeviceGetAttribute")? as u32)
 }
 
 /// Major, minor.
@@ -187,12 +188,12 @@ impl std::fmt::Debug for Gpu {
 
 impl Device {
     fn open(ordinal: usize) -> Result<Self, GpuError> {
-        let context = CudaContext::new(ordinal).from("cuDevicePrimaryCtxRetain")?;
+        let context = CudaContext::new(ordinal).or_gpu_error("cuDevicePrimaryCtxRetain")?;
         // SAFETY: nothing is allocated by way of this context; what programs allocate themselves, they track. With
         // tracking, kernels that wait for each other would be made to follow each other.
         unsafe { context.disable_event_tracking() };
-        let name = result::device::get_name(context.cu_device()).from("cuDeviceGetName")?;
-        let house = context.new_stream().from("cuStreamCreate")?;
+        let name = result::device::get_name(context.cu_device()).or_gpu_error("cuDeviceGetName")?;
+        let house = context.new_stream().or_gpu_error("cuStreamCreate")?;
         let modules = Modules::load(&context, capability(&context)?)?;
         Ok(Self { context, name, modules, pool: Pool::default(), house })
     }
@@ -201,7 +202,7 @@ impl Device {
 impl Drop for Device {
     fn drop(&mut self) {
         // What cannot be freed is lost with the context.
-        let _ = self.context.synchronize().from("cuCtxSynchronize").and_then(|()| self.pool.empty());
+        let _ = self.context.synchronize().or_gpu_error("cuCtxSynchronize").and_then(|()| self.pool.trim());
         self.modules.unload();
     }
 }

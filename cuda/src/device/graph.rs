@@ -1,9 +1,9 @@
 //! Graphs: work that is recorded once and enqueued many times.
 
-use super::error::{Answer, GpuError};
+use super::error::{GpuError, IntoGpuResult};
 use super::gpu::{Gpu, lock};
 use super::memory::Memory;
-use super::stream::{Kept, Stream};
+use super::stream::{CapturedRefs, Stream};
 use cudarc::driver::{result, sys};
 use std::sync::{Arc, Mutex};
 
@@ -14,17 +14,17 @@ pub struct Graph {
     handles: Mutex<Handles>,
     memories: Vec<Arc<Memory>>,
     /// In an order that all graphs share, as each holds a lock of its own while a graph is launched.
-    repeats: Vec<Arc<dyn Repeat>>,
+    hooks: Vec<Arc<dyn ReplayHook>>,
 }
 
 /// Whose work a graph repeats: asked at each launch. See [`Stream::repeats`].
-pub trait Repeat: Send + Sync {
+pub trait ReplayHook: Send + Sync {
     /// Carries out `launch`, which enqueues the graph in `stream`, or refuses it. What is to happen before and behind the
     /// work is enqueued around it.
     ///
     /// # Errors
     /// If the work cannot be done any more; or that of `launch`.
-    fn around(
+    fn wrap_launch(
         &self,
         stream: &Stream,
         launch: &mut dyn FnMut() -> Result<(), GpuError>,
@@ -63,9 +63,9 @@ impl<'a> Capture<'a> {
         // This thread too may allocate meanwhile, and ask what has become of other streams' work.
         let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
         stream.expect_no_capture("another capture")?;
-        stream.change_capture(Some(Kept::default()), |handle| {
+        stream.change_capture(Some(CapturedRefs::default()), |handle| {
             // SAFETY: the stream is alive.
-            unsafe { result::stream::begin_capture(handle, mode) }.from("cuStreamBeginCapture")
+            unsafe { result::stream::begin_capture(handle, mode) }.or_gpu_error("cuStreamBeginCapture")
         })?;
         Ok(Self { stream, ended: false })
     }
@@ -79,21 +79,21 @@ impl<'a> Capture<'a> {
                 gpu,
                 handles: Mutex::new(Handles { graph, ready }),
                 memories: distinct(kept.memories),
-                repeats: distinct(kept.repeats),
+                hooks: distinct(kept.hooks),
             }),
             Err(error) => {
                 // SAFETY: nobody else has it.
                 let _ = unsafe { result::graph::destroy(graph) };
-                Err(error).from("cuGraphInstantiate")
+                Err(error).or_gpu_error("cuGraphInstantiate")
             }
         }
     }
 
-    fn stop(&mut self) -> Result<(sys::CUgraph, Kept), GpuError> {
+    fn stop(&mut self) -> Result<(sys::CUgraph, CapturedRefs), GpuError> {
         self.ended = true;
         let (graph, kept) = self.stream.change_capture(None, |handle| {
             // SAFETY: the stream is alive.
-            unsafe { result::stream::end_capture(handle) }.from("cuStreamEndCapture")
+            unsafe { result::stream::end_capture(handle) }.or_gpu_error("cuStreamEndCapture")
         })?;
         Ok((graph, kept.unwrap_or_default()))
     }
@@ -120,13 +120,13 @@ fn distinct<T: ?Sized>(mut all: Vec<Arc<T>>) -> Vec<Arc<T>> {
 impl Graph {
     /// Enqueues the work that was recorded. An error if whose work it is cannot do it any more.
     pub fn launch(&self, stream: &Stream) -> Result<(), GpuError> {
-        stream.gpu().expect(&self.gpu, "a graph")?;
-        self.within(&self.repeats, stream)
+        stream.gpu().check_same_gpu(&self.gpu, "a graph")?;
+        self.launch_wrapped(&self.hooks, stream)
     }
 
-    fn within(&self, repeats: &[Arc<dyn Repeat>], stream: &Stream) -> Result<(), GpuError> {
+    fn launch_wrapped(&self, repeats: &[Arc<dyn ReplayHook>], stream: &Stream) -> Result<(), GpuError> {
         match repeats.split_first() {
-            Some((first, rest)) => first.around(stream, &mut || self.within(rest, stream)),
+            Some((first, rest)) => first.wrap_launch(stream, &mut || self.launch_wrapped(rest, stream)),
             None => self.enqueue(stream),
         }
     }

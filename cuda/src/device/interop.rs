@@ -1,7 +1,7 @@
 //! Memory of a GPU by whichever library allocated it.
 
-use super::buffer::{Buffer, View, ViewMut, expect_length};
-use super::error::{Answer, GpuError};
+use super::buffer::{Buffer, View, ViewMut, check_length};
+use super::error::{GpuError, IntoGpuResult};
 use super::plain::Plain;
 use super::stream::Stream;
 use cudarc::driver::{CudaSlice, CudaStream, CudaView, CudaViewMut, DevicePtr, DeviceSlice, sys};
@@ -54,11 +54,11 @@ macro_rules! own {
             }
 
             fn begin_use(&self, stream: &Stream) -> Result<(), GpuError> {
-                stream.gpu().expect(self.gpu(), "memory")
+                stream.gpu().check_same_gpu(self.gpu(), "memory")
             }
 
             fn end_use(&self, stream: &Stream) -> Result<(), GpuError> {
-                self.used_by(stream);
+                self.record_stream(stream);
                 Ok(())
             }
         }
@@ -86,7 +86,7 @@ macro_rules! cudarc {
             }
 
             fn end_use(&self, stream: &Stream) -> Result<(), GpuError> {
-                hold_up_owner(DeviceSlice::stream(self), stream)
+                block_owner_until_done(DeviceSlice::stream(self), stream)
             }
         }
     )*};
@@ -102,13 +102,13 @@ impl<T: Plain> DeviceBufferMut<T> for CudaViewMut<'_, T> {}
 fn wait_for_owner(owner: &Arc<CudaStream>, stream: &Stream) -> Result<(), GpuError> {
     let (context, gpu) = (owner.context(), stream.gpu());
     if context.cu_ctx() != gpu.context().cu_ctx() {
-        return Err(GpuError::OtherGpu { what: "memory", owner: context.ordinal(), user: gpu.ordinal() });
+        return Err(GpuError::WrongGpu { what: "memory", owner: context.ordinal(), user: gpu.ordinal() });
     }
     stream.expect_no_capture("keeping memory of cudarc")?;
     follow(stream.cudarc(), owner)
 }
 
-fn hold_up_owner(owner: &Arc<CudaStream>, stream: &Stream) -> Result<(), GpuError> {
+fn block_owner_until_done(owner: &Arc<CudaStream>, stream: &Stream) -> Result<(), GpuError> {
     follow(owner, stream.cudarc())
 }
 
@@ -117,7 +117,7 @@ fn follow(later: &CudaStream, sooner: &CudaStream) -> Result<(), GpuError> {
     if later.cu_stream() == sooner.cu_stream() {
         return Ok(());
     }
-    later.join(sooner).from("cuStreamWaitEvent")
+    later.join(sooner).or_gpu_error("cuStreamWaitEvent")
 }
 
 impl Stream {
@@ -127,7 +127,7 @@ impl Stream {
         to: &mut dyn DeviceBufferMut<T>,
         from: &dyn DeviceBuffer<T>,
     ) -> Result<(), GpuError> {
-        expect_length(from.len(), to.len())?;
+        check_length(from.len(), to.len())?;
         from.begin_use(self)?;
         to.begin_use(self)?;
         let bytes = from.len() * size_of::<T>();

@@ -1,7 +1,7 @@
 //! Memory of a GPU that other processes of the host open.
 
 use super::buffer::Buffer;
-use super::error::{Answer, GpuError};
+use super::error::{GpuError, IntoGpuResult};
 use super::gpu::{Gpu, lock};
 use super::memory::Memory;
 use super::plain::Plain;
@@ -51,7 +51,7 @@ impl IpcHandle {
 }
 
 /// Memory that this process has exported, by the numbers in handles.
-static EXPORTS: Mutex<Option<HashMap<u64, Weak<Memory>>>> = Mutex::new(None);
+static EXPORTED: Mutex<Option<HashMap<u64, Weak<Memory>>>> = Mutex::new(None);
 
 /// A number that no other process has.
 fn own_process() -> u64 {
@@ -66,11 +66,11 @@ impl<T: Plain> Buffer<T> {
         self.gpu().bind()?;
         let mut handle = sys::CUipcMemHandle { reserved: [0; 64] };
         // SAFETY: the memory is alive, and of a kind that can be exported.
-        unsafe { sys::cuIpcGetMemHandle(&mut handle, self.address()) }.from("cuIpcGetMemHandle")?;
+        unsafe { sys::cuIpcGetMemHandle(&mut handle, self.address()) }.or_gpu_error("cuIpcGetMemHandle")?;
         let (mut base, mut whole) = (0, 0);
         // SAFETY: as above.
         unsafe { sys::cuMemGetAddressRange_v2(&mut base, &mut whole, self.address()) }
-            .from("cuMemGetAddressRange")?;
+            .or_gpu_error("cuMemGetAddressRange")?;
         self.memory.export();
         Ok(IpcHandle {
             driver: handle.reserved.map(|byte| byte as u8),
@@ -90,7 +90,7 @@ impl<T: Plain> Buffer<T> {
 
 /// Enters memory into the table of exports; its number there.
 fn remember(memory: &Arc<Memory>) -> u64 {
-    let mut exports = lock(&EXPORTS);
+    let mut exports = lock(&EXPORTED);
     let exports = exports.get_or_insert_default();
     exports.retain(|_, memory| memory.strong_count() > 0);
     static LAST: AtomicU64 = AtomicU64::new(0);
@@ -100,7 +100,7 @@ fn remember(memory: &Arc<Memory>) -> u64 {
 }
 
 /// Memory of another process, or of this one, that is open here; closed when it is dropped, after the work that uses it.
-pub struct Imported {
+pub struct ImportedMemory {
     memory: Arc<Memory>,
     address: u64,
     bytes: usize,
@@ -109,26 +109,28 @@ pub struct Imported {
 
 impl Gpu {
     /// Opens what a process of this host has exported, this one included.
-    pub fn import(&self, handle: &IpcHandle) -> Result<Imported, GpuError> {
+    pub fn import(&self, handle: &IpcHandle) -> Result<ImportedMemory, GpuError> {
         let bytes = handle.bytes as usize;
         if handle.process == own_process() {
-            let known = lock(&EXPORTS).as_ref().and_then(|exports| exports.get(&handle.export)?.upgrade());
-            let memory = known.ok_or(GpuError::Gone)?;
+            let known = lock(&EXPORTED).as_ref().and_then(|exports| exports.get(&handle.export)?.upgrade());
+            let memory = known.ok_or(GpuError::ExportFreed)?;
             within(0, handle.bytes, memory.bytes() as u64)?;
-            return Ok(Imported::of(memory.address(), memory, bytes, false));
+            return Ok(ImportedMemory::of(memory.address(), memory, bytes, false));
         }
         self.bind()?;
         let driver = sys::CUipcMemHandle { reserved: handle.driver.map(|byte| byte as c_char) };
         let mut base = 0;
         let lazily = sys::CUipcMem_flags::CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS as u32;
         // SAFETY: the driver looks whether the handle is one.
-        unsafe { sys::cuIpcOpenMemHandle_v2(&mut base, driver, lazily) }.from("cuIpcOpenMemHandle")?;
+        unsafe { sys::cuIpcOpenMemHandle_v2(&mut base, driver, lazily) }
+            .or_gpu_error("cuIpcOpenMemHandle")?;
         let memory = Memory::imported(self, base, bytes);
         let (mut start, mut whole) = (0, 0);
         // SAFETY: the memory is open.
-        unsafe { sys::cuMemGetAddressRange_v2(&mut start, &mut whole, base) }.from("cuMemGetAddressRange")?;
+        unsafe { sys::cuMemGetAddressRange_v2(&mut start, &mut whole, base) }
+            .or_gpu_error("cuMemGetAddressRange")?;
         within(handle.offset, handle.bytes, whole as u64)?;
-        Ok(Imported::of(base + handle.offset, memory, bytes, true))
+        Ok(ImportedMemory::of(base + handle.offset, memory, bytes, true))
     }
 }
 
@@ -138,12 +140,12 @@ fn within(offset: u64, bytes: u64, whole: u64) -> Result<(), GpuError> {
     if end.is_some_and(|end| end <= whole) {
         return Ok(());
     }
-    Err(GpuError::Length { found: whole as usize, wanted: end.unwrap_or(u64::MAX) as usize })
+    Err(GpuError::LengthMismatch { found: whole as usize, wanted: end.unwrap_or(u64::MAX) as usize })
 }
 
-impl Imported {
+impl ImportedMemory {
     fn of(address: u64, memory: Arc<Memory>, bytes: usize, elsewhere: bool) -> Self {
-        memory.imported_again();
+        memory.add_import();
         Self { memory, address, bytes, elsewhere }
     }
 
@@ -176,18 +178,18 @@ impl Imported {
     }
 
     /// Whether it is another process's, and goes when that ends.
-    pub fn is_elsewhere(&self) -> bool {
+    pub fn is_other_process(&self) -> bool {
         self.elsewhere
     }
 
     /// Says that work in this stream uses it, as [`Buffer::used_by`] does.
-    pub fn used_by(&self, stream: &Stream) {
-        stream.uses(&self.memory);
+    pub fn record_stream(&self, stream: &Stream) {
+        stream.record_use(&self.memory);
     }
 }
 
-impl Drop for Imported {
+impl Drop for ImportedMemory {
     fn drop(&mut self) {
-        self.memory.imported_less();
+        self.memory.remove_import();
     }
 }

@@ -1,6 +1,6 @@
 //! Kernels, and launches of them.
 
-use super::error::{Answer, GpuError};
+use super::error::{GpuError, IntoGpuResult};
 use super::gpu::Gpu;
 use super::plain::Plain;
 use super::stream::Stream;
@@ -23,7 +23,7 @@ unsafe impl Sync for Kernel {}
 
 /// How a kernel is launched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Shape {
+pub struct LaunchDims {
     /// Blocks.
     pub blocks: u32,
     /// Threads of each.
@@ -53,13 +53,14 @@ impl Kernel {
     }
 
     /// Blocks of so many threads that can be resident at once, if nothing else runs.
-    pub fn residents(&self, threads: u32) -> Result<u32, GpuError> {
+    pub fn max_resident_blocks(&self, threads: u32) -> Result<u32, GpuError> {
         self.gpu.bind()?;
         // SAFETY: the function is loaded.
         let each = unsafe {
             result::occupancy::max_active_block_per_multiprocessor(self.function, threads as i32, 0)
         };
-        Ok(each.from("cuOccupancyMaxActiveBlocksPerMultiprocessor")? as u32 * self.gpu.multiprocessors()?)
+        Ok(each.or_gpu_error("cuOccupancyMaxActiveBlocksPerMultiprocessor")? as u32
+            * self.gpu.multiprocessors()?)
     }
 
     /// Enqueues a launch.
@@ -71,10 +72,10 @@ impl Kernel {
     pub unsafe fn launch<A: Plain>(
         &self,
         stream: &Stream,
-        shape: Shape,
+        shape: LaunchDims,
         arguments: &A,
     ) -> Result<(), GpuError> {
-        stream.gpu().expect(&self.gpu, "a kernel")?;
+        stream.gpu().check_same_gpu(&self.gpu, "a kernel")?;
         // SAFETY: the caller's word.
         let outcome =
             stream.enqueue(&[], "cuLaunchKernel", |handle| unsafe { self.enqueue(handle, shape, arguments) });
@@ -88,7 +89,7 @@ impl Kernel {
     pub(crate) unsafe fn enqueue<A: Plain>(
         &self,
         stream: sys::CUstream,
-        shape: Shape,
+        shape: LaunchDims,
         arguments: &A,
     ) -> CUresult {
         let mut parameters = [from_ref(arguments).cast_mut().cast::<c_void>()];
@@ -108,11 +109,11 @@ impl Kernel {
     }
 
     /// Says how many blocks there is room for, if that was why.
-    pub(crate) fn explained(&self, outcome: Result<(), GpuError>, shape: Shape) -> Result<(), GpuError> {
+    pub(crate) fn explained(&self, outcome: Result<(), GpuError>, shape: LaunchDims) -> Result<(), GpuError> {
         match outcome {
             Err(error) if error.is(CUresult::CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE) => {
-                let Shape { blocks, threads, .. } = shape;
-                let room = self.residents(threads)?;
+                let LaunchDims { blocks, threads, .. } = shape;
+                let room = self.max_resident_blocks(threads)?;
                 Err(GpuError::TooManyBlocks { kernel: self.name, blocks, threads, room })
             }
             outcome => outcome,

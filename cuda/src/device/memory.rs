@@ -2,7 +2,7 @@
 
 use super::error::GpuError;
 use super::gpu::{Gpu, lock};
-use super::pool::{Block, Kind, Use};
+use super::pool::{Block, MemoryKind, Usage};
 use super::stream::Queue;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -18,31 +18,36 @@ pub(crate) struct Memory {
     /// Streams with work that uses it,
     users: Mutex<Vec<Arc<Queue>>>,
     /// and work that was found not to be done.
-    ends: Mutex<Vec<Use>>,
+    ends: Mutex<Vec<Usage>>,
     /// How often this process has opened it.
     imports: AtomicUsize,
 }
 
 impl Memory {
-    pub(crate) fn new(gpu: &Gpu, kind: Kind, bytes: usize) -> Result<Arc<Self>, GpuError> {
+    pub(crate) fn new(gpu: &Gpu, kind: MemoryKind, bytes: usize) -> Result<Arc<Self>, GpuError> {
         gpu.bind()?;
-        let block = gpu.0.pool.take(kind, bytes.max(1)).map_err(|error| named(error, gpu, kind, bytes))?;
+        let block =
+            gpu.0.pool.alloc(kind, bytes.max(1)).map_err(|error| out_of_memory(error, gpu, kind, bytes))?;
         Ok(Self::of(gpu, block))
     }
 
     /// For this stream, whose work uses it next.
-    pub(crate) fn in_order(gpu: &Gpu, queue: &Arc<Queue>, bytes: usize) -> Result<Arc<Self>, GpuError> {
+    pub(crate) fn stream_ordered(gpu: &Gpu, queue: &Arc<Queue>, bytes: usize) -> Result<Arc<Self>, GpuError> {
         gpu.bind()?;
-        let block = gpu.0.pool.take_in_order(queue, bytes.max(1));
-        let memory = Self::of(gpu, block.map_err(|error| named(error, gpu, Kind::Device, bytes))?);
+        let block = gpu.0.pool.alloc_stream_ordered(queue, bytes.max(1));
+        let memory =
+            Self::of(gpu, block.map_err(|error| out_of_memory(error, gpu, MemoryKind::Device, bytes))?);
         // Work that is under way may use it.
-        memory.used_by(queue);
+        memory.record_stream(queue);
         Ok(memory)
     }
 
     /// Another process's, which has been opened at this address.
     pub(crate) fn imported(gpu: &Gpu, address: u64, bytes: usize) -> Arc<Self> {
-        Self::of(gpu, Block { kind: Kind::Imported, address, bytes, exported: true, ordered: false })
+        Self::of(
+            gpu,
+            Block { kind: MemoryKind::Imported, address, bytes, exported: true, stream_ordered: false },
+        )
     }
 
     fn of(gpu: &Gpu, block: Block) -> Arc<Self> {
@@ -70,12 +75,12 @@ impl Memory {
     }
 
     /// This process has opened it once more.
-    pub(crate) fn imported_again(&self) {
+    pub(crate) fn add_import(&self) {
         self.imports.fetch_add(1, Ordering::Relaxed);
     }
 
     /// This process has closed it once.
-    pub(crate) fn imported_less(&self) {
+    pub(crate) fn remove_import(&self) {
         self.imports.fetch_sub(1, Ordering::Relaxed);
     }
 
@@ -88,16 +93,16 @@ impl Memory {
     pub(crate) fn is_idle(&self) -> bool {
         let mut ends = lock(&self.ends);
         ends.extend(self.take_users());
-        ends.retain_mut(|each| !each.is_over());
+        ends.retain_mut(|each| !each.is_done());
         ends.is_empty()
     }
 
-    fn take_users(&self) -> impl Iterator<Item = Use> {
-        std::mem::take(&mut *lock(&self.users)).into_iter().map(Use::of)
+    fn take_users(&self) -> impl Iterator<Item = Usage> {
+        std::mem::take(&mut *lock(&self.users)).into_iter().map(Usage::new)
     }
 
     /// Remembers that work in this stream uses it.
-    pub(crate) fn used_by(&self, queue: &Arc<Queue>) {
+    pub(crate) fn record_stream(&self, queue: &Arc<Queue>) {
         let mut users = lock(&self.users);
         if users.iter().any(|user| Arc::ptr_eq(user, queue)) {
             return;
@@ -109,11 +114,12 @@ impl Memory {
     }
 }
 
-fn named(error: GpuError, gpu: &Gpu, kind: Kind, bytes: usize) -> GpuError {
+fn out_of_memory(error: GpuError, gpu: &Gpu, kind: MemoryKind, bytes: usize) -> GpuError {
     if !error.is(cudarc::driver::sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY) {
         return error;
     }
-    let place = if kind == Kind::Host { "in page-locked memory".to_owned() } else { format!("on {gpu:?}") };
+    let place =
+        if kind == MemoryKind::Host { "in page-locked memory".to_owned() } else { format!("on {gpu:?}") };
     GpuError::OutOfMemory { bytes, place }
 }
 
@@ -124,6 +130,6 @@ impl Drop for Memory {
         let _ = self.gpu.bind();
         let pool = &self.gpu.0.pool;
         let uses = std::mem::take(&mut *lock(&self.ends)).into_iter().chain(self.take_users()).collect();
-        if block.kind == Kind::Imported { pool.close(block, uses) } else { pool.give(block, uses) }
+        if block.kind == MemoryKind::Imported { pool.close(block, uses) } else { pool.recycle(block, uses) }
     }
 }

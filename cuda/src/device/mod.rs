@@ -34,8 +34,6 @@ mod nvml;
 #[cfg(feature = "nvrtc")]
 mod nvrtc;
 #[cfg(feature = "gpu")]
-pub(crate) mod own;
-#[cfg(feature = "gpu")]
 mod pinned;
 mod plain;
 #[cfg(feature = "gpu")]
@@ -48,8 +46,12 @@ mod stream;
 mod table;
 #[cfg(feature = "gpu")]
 mod topology;
+#[cfg(feature = "gpu")]
+pub(crate) mod user_op;
 
-pub use arguments::{Channel, Exchange, Fifo, Patience, Ping, ReduceCopy, State, Status};
+#[cfg(feature = "gpu")]
+pub use crate::device::user_op::{DeviceReduceOp, UserOpKernels};
+pub use arguments::{Channel, Deadline, Exchange, Fifo, Ping, ReduceCopy, WaitReport, WaitState};
 #[cfg(feature = "gpu")]
 pub use buffer::{Buffer, View, ViewMut};
 #[cfg(feature = "gpu")]
@@ -61,24 +63,23 @@ pub use event::Event;
 #[cfg(feature = "gpu")]
 pub use gpu::Gpu;
 #[cfg(feature = "gpu")]
-pub use graph::{Graph, Repeat};
+pub use graph::{Graph, ReplayHook};
 #[cfg(feature = "gpu")]
 pub use interop::{DeviceBuffer, DeviceBufferMut};
 #[cfg(feature = "gpu")]
-pub use ipc::{Imported, IpcHandle};
+pub use ipc::{ImportedMemory, IpcHandle};
 #[cfg(feature = "gpu")]
-pub use kernel::{Kernel, Shape};
+pub use kernel::{Kernel, LaunchDims};
 #[cfg(feature = "gpu")]
-pub use nvml::Links;
+pub use nvml::NvLinks;
 #[cfg(feature = "gpu")]
-pub use own::{DeviceReduction, OwnKernels};
-#[cfg(feature = "gpu")]
-pub use pinned::{Held, Pinned};
+pub use pinned::{Pinned, PinnedRef};
 pub use plain::Plain;
 pub use schedule::{
-    Act, Extent, Interpret, Lent, Neighbour, OneShot, Place, Port, Protocol, Share, Space, Strand, Verb,
+    BufferLayout, ChunkRef, Instr, LaneProgram, MemorySpace, OneShotArgs, Opcode, PeerBuffers, PeerWindow,
+    Port, Protocol, ScheduleArgs, Share,
 };
 #[cfg(feature = "gpu")]
-pub use stream::{Copied, Stream};
+pub use stream::{CopyStats, Stream};
 #[cfg(feature = "gpu")]
-pub use topology::{Path, Site};
+pub use topology::{GpuInfo, PeerPath};

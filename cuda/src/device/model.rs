@@ -4,7 +4,7 @@ use super::table::arguments;
 
 arguments! {
     /// Arguments of `gelu_*` and `weighted_sum`: element by element a function of one or two.
-    Map: 40 {
+    Elementwise: 40 {
         /// What is written; may be one of the others.
         0 => to: *mut f32,
         /// The first operand.
@@ -18,7 +18,7 @@ arguments! {
     }
 
     /// Arguments of `dropout`.
-    DropOut: 32 {
+    Dropout: 32 {
         /// What becomes 0 or is multiplied.
         0 => values: *mut f32,
         /// How many there are.
@@ -31,7 +31,7 @@ arguments! {
         28 => factor: f32,
     }
 
-    /// Arguments of `swiglu` and `swiglu_slopes`.
+    /// Arguments of `swiglu` and `swiglu_backward`.
     Gated: 32 {
         /// Rows of gate | up; of slopes read, and overwritten by their gradients.
         0 => wide: *mut f32,
@@ -56,7 +56,7 @@ arguments! {
     }
 
     /// Arguments of `layer_norm`, `rms_norm`, and what goes back through them.
-    Normalise: 72 {
+    Normalize: 72 {
         /// Rows.
         0 => input: *const f32,
         /// Forward: the output. Backward: its gradient, which becomes that of the input.
@@ -79,8 +79,8 @@ arguments! {
         68 => unused: u32,
     }
 
-    /// Arguments of `embed` and `embed_slopes`.
-    Look: 48 {
+    /// Arguments of `embed` and `embed_backward`.
+    EmbeddingLookup: 48 {
         /// Vectors; of slopes their gradients, which are added to.
         0 => table: *mut f32,
         /// Rows of the table.
@@ -98,13 +98,13 @@ arguments! {
     }
 
     /// Arguments of `attention*`.
-    Attend: 64 {
+    Attention: 64 {
         /// Rows of queries | keys | values, each of all heads.
         0 => input: *const f32,
         /// Rows of all heads: what forward writes, and the gradient that backward reads.
         8 => output: *mut f32,
         /// The gradient of the input.
-        16 => slopes: *mut f32,
+        16 => grads: *mut f32,
         /// ln of the sum of the powers: rows of one head, heads of one sequence, sequences.
         24 => log_sums: *mut f32,
         /// As many, from the kernel for queries to the one for keys.
@@ -115,7 +115,7 @@ arguments! {
         44 => length: u32,
         /// Of each row.
         48 => heads: u32,
-        /// Columns of a head, at most [`Attend::DEPTH_MAX`].
+        /// Columns of a head, at most [`Attention::DEPTH_MAX`].
         52 => depth: u32,
         /// Multiplies scores.
         56 => scale: f32,
@@ -124,7 +124,7 @@ arguments! {
     }
 
     /// Arguments of `cross_entropy`.
-    Losses: 56 {
+    CrossEntropy: 56 {
         /// Become their gradient.
         0 => logits: *mut f32,
         /// The class of each row.
@@ -145,16 +145,16 @@ arguments! {
         52 => unused: u32,
     }
 
-    /// Arguments of `class_greatest`, `class_powers` and `class_slopes`: cross entropy where each rank has some of the classes.
-    Classes: 72 {
+    /// Arguments of `class_max`, `class_exp` and `class_backward`: cross entropy where each rank has some of the classes.
+    ShardedCrossEntropy: 72 {
         /// Become powers, then their gradient.
         0 => logits: *mut f32,
         /// The place here of the class of each row; `columns` if it is elsewhere.
         8 => targets: *const u32,
         /// The greatest logit of each row; becomes its loss.
-        16 => greatest: *mut f32,
+        16 => max: *mut f32,
         /// The sum of the powers of each row, then the logit at the target of each.
-        24 => both: *mut f32,
+        24 => sums_and_target_logits: *mut f32,
         /// How many.
         32 => rows: u64,
         /// Of a row.
@@ -172,7 +172,7 @@ arguments! {
     }
 
     /// Arguments of `matmul`: into = alpha · one · other + beta · into.
-    Product: 64 {
+    Matmul: 64 {
         /// Rows × inner.
         0 => one: *const f32,
         /// Inner × columns.
@@ -198,7 +198,7 @@ arguments! {
     }
 
     /// Arguments of `adamw`.
-    Adam: 72 {
+    AdamW: 72 {
         /// What takes the step.
         0 => weights: *mut f32,
         /// Of the loss.
@@ -225,8 +225,8 @@ arguments! {
         68 => keep: f32,
     }
 
-    /// Arguments of `muon_gather`.
-    Gather: 40 {
+    /// Arguments of `muon_momentum`.
+    MuonMomentum: 40 {
         /// Of the loss.
         0 => gradient: *const f32,
         /// Takes it in.
@@ -242,7 +242,7 @@ arguments! {
     }
 
     /// Arguments of `squares` and `total`.
-    Squares: 40 {
+    SquareSums: 40 {
         /// What is squared.
         0 => values: *const f32,
         /// How many.
@@ -300,14 +300,14 @@ arguments! {
     }
 }
 
-impl Attend {
+impl Attention {
     /// Columns that a head can have.
     pub const DEPTH_MAX: usize = 128;
     /// Threads of every block.
     pub const THREADS: u32 = 128;
 }
 
-impl Product {
+impl Matmul {
     /// Threads of every block.
     pub const THREADS: u32 = 64;
 }

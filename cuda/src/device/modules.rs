@@ -1,7 +1,7 @@
 //! The kernels' PTX, part of the program, and loaded when a GPU is opened.
 
 use super::driver::{self, newer};
-use super::error::{Answer, GpuError};
+use super::error::{GpuError, IntoGpuResult};
 use super::gpu::lock;
 use cudarc::driver::{CudaContext, result, sys, sys::CUjit_option as JitOption};
 use std::collections::HashMap;
@@ -18,7 +18,7 @@ macro_rules! modules {
             $((stringify!($both), include_str!(concat!("../../ptx/", stringify!($both), ".ptx"))),)*
         ];
         const WIDE: &[(&str, &str)] =
-            &[$((stringify!($both), include_str!(concat!("../../ptx/wide/", stringify!($both), ".ptx")))),*];
+            &[$((stringify!($both), include_str!(concat!("../../ptx/ll128/", stringify!($both), ".ptx")))),*];
     };
 }
 
@@ -29,7 +29,7 @@ modules! {
     model_gradients
     model_loss
     model_matmul
-    model_optimiser
+    model_optimizer
     model_pack
     model_rows
     ping
@@ -75,16 +75,16 @@ modules! {
 
 /// What [`WIDE`] asks for: the CUDA that PTX 8.4 came with, and the compute capability that it was compiled for. The accesses
 /// of 128 bits in it are whole from capability 7.0 on.
-const WIDE_CUDA: c_int = 12040;
-const WIDE_CAPABILITY: (u32, u32) = (8, 0);
+const LL128_MIN_CUDA: c_int = 12040;
+const LL128_MIN_CAPABILITY: (u32, u32) = (8, 0);
 
 /// Whether a GPU takes [`WIDE`].
-fn takes_wide(cuda: c_int, capability: (u32, u32)) -> bool {
-    cuda >= WIDE_CUDA && capability >= WIDE_CAPABILITY
+fn supports_ll128(cuda: c_int, capability: (u32, u32)) -> bool {
+    cuda >= LL128_MIN_CUDA && capability >= LL128_MIN_CAPABILITY
 }
 
 /// The texts that a GPU loads.
-fn texts(wide: bool) -> Vec<&'static str> {
+fn module_texts(wide: bool) -> Vec<&'static str> {
     let instead = |name: &str| WIDE.iter().find(|(other, _)| wide && *other == name);
     MODULES.iter().map(|module| instead(module.0).unwrap_or(module).1).collect()
 }
@@ -115,13 +115,13 @@ impl Modules {
     /// seconds. Later it could not be done: loading may wait for all that runs on the GPU, even for kernels that wait for what this
     /// thread would launch next.
     pub(crate) fn load(context: &CudaContext, capability: (u32, u32)) -> Result<Self, GpuError> {
-        let wide = takes_wide(driver::cuda()?, capability);
+        let wide = supports_ll128(driver::cuda()?, capability);
         let (modules, next) = (Self { loaded: Mutex::default(), wide }, AtomicUsize::new(0));
-        let texts = texts(wide);
+        let texts = module_texts(wide);
         let work = || {
-            context.bind_to_thread().from("cuCtxSetCurrent")?;
+            context.bind_to_thread().or_gpu_error("cuCtxSetCurrent")?;
             while let Some(text) = texts.get(next.fetch_add(1, Ordering::Relaxed)) {
-                modules.enter(text)?;
+                modules.add_text(text)?;
             }
             Ok(())
         };
@@ -141,11 +141,11 @@ impl Modules {
     }
 
     /// Whether its kernels know wide lines.
-    pub(crate) fn are_wide(&self) -> bool {
+    pub(crate) fn have_ll128(&self) -> bool {
         self.wide
     }
 
-    fn enter(&self, text: &'static str) -> Result<(), GpuError> {
+    fn add_text(&self, text: &'static str) -> Result<(), GpuError> {
         let image = CString::new(text).expect("PTX has no zeros");
         let module = load(image.as_bytes_with_nul())?;
         lock(&self.loaded).modules.push(module);
@@ -197,12 +197,12 @@ fn load(image: &[u8]) -> Result<sys::CUmodule, GpuError> {
     // SAFETY: the image has an end, each option has its value, and the log has room for as many bytes as that says.
     let answer =
         unsafe { sys::cuModuleLoadDataEx(&mut module, image.as_ptr().cast(), count, options, values) };
-    answer.from("cuModuleLoadDataEx").map_err(|error| {
+    answer.or_gpu_error("cuModuleLoadDataEx").map_err(|error| {
         let said = String::from_utf8_lossy(said.split(|&byte| byte == 0).next().unwrap_or_default());
         if said.is_empty() {
             error
         } else {
-            GpuError::Module { error: Box::new(error), said: said.into_owned() }
+            GpuError::ModuleLoad { error: Box::new(error), said: said.into_owned() }
         }
     })?;
     Ok(module)
@@ -212,17 +212,19 @@ fn load(image: &[u8]) -> Result<sys::CUmodule, GpuError> {
 fn function(module: sys::CUmodule, name: &str) -> Result<sys::CUfunction, GpuError> {
     let name = CString::new(name).expect("names have no zeros");
     // SAFETY: the module is loaded.
-    let function = unsafe { result::module::get_function(module, name) }.from("cuModuleGetFunction")?;
+    let function =
+        unsafe { result::module::get_function(module, name) }.or_gpu_error("cuModuleGetFunction")?;
     let registers = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_NUM_REGS;
     // Where modules are loaded lazily, this is what loads the code,
     // SAFETY: as above.
-    unsafe { result::function::get_function_attribute(function, registers) }.from("cuFuncGetAttribute")?;
+    unsafe { result::function::get_function_attribute(function, registers) }
+        .or_gpu_error("cuFuncGetAttribute")?;
     type FuncLoad = unsafe extern "C" fn(sys::CUfunction) -> sys::CUresult;
     // SAFETY: the type is that of the driver's header.
     if let Some(load) = unsafe { newer::<FuncLoad>(b"cuFuncLoad") } {
         // and from 12.4 on there is a call for that.
         // SAFETY: as above.
-        unsafe { load(function) }.from("cuFuncLoad")?;
+        unsafe { load(function) }.or_gpu_error("cuFuncLoad")?;
     }
     Ok(function)
 }
@@ -234,14 +236,16 @@ const LOG_BYTES: usize = 4096;
 
 #[cfg(test)]
 mod tests {
-    use super::{MODULES, WIDE, WIDE_CAPABILITY, WIDE_CUDA, kernels, load, takes_wide, texts};
+    use super::{
+        LL128_MIN_CAPABILITY, LL128_MIN_CUDA, MODULES, WIDE, kernels, load, module_texts, supports_ll128,
+    };
     use std::collections::HashSet;
     use std::path::{Path, PathBuf};
 
     #[test]
     fn every_file_has_its_row() {
         let name = |path: PathBuf| path.file_stem().unwrap().to_str().unwrap().to_owned();
-        for (folder, modules) in [("ptx", MODULES), ("ptx/wide", WIDE)] {
+        for (folder, modules) in [("ptx", MODULES), ("ptx/ll128", WIDE)] {
             let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder);
             let files = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
             let mut files: Vec<String> = files.filter(|path| path.is_file()).map(name).collect();
@@ -270,16 +274,20 @@ mod tests {
             }
         }
         // From PTX 8.0 and 8.4 on, which came with CUDA 12.0 and 12.4.
-        assert_eq!((WIDE_CUDA, WIDE_CAPABILITY), (12040, (8, 0)));
-        assert!(takes_wide(12040, (8, 0)) && takes_wide(13000, (12, 0)));
-        assert!(!takes_wide(12030, (9, 0)) && !takes_wide(12080, (7, 5)));
+        assert_eq!((LL128_MIN_CUDA, LL128_MIN_CAPABILITY), (12040, (8, 0)));
+        assert!(supports_ll128(12040, (8, 0)) && supports_ll128(13000, (12, 0)));
+        assert!(!supports_ll128(12030, (9, 0)) && !supports_ll128(12080, (7, 5)));
     }
 
     #[test]
     fn modules_with_wide_lines_have_the_same_kernels() {
-        let all = |wide| texts(wide).into_iter().flat_map(kernels).collect::<Vec<_>>();
+        let all = |wide| module_texts(wide).into_iter().flat_map(kernels).collect::<Vec<_>>();
         assert_eq!(all(true), all(false));
-        let changed = texts(true).iter().zip(texts(false)).filter(|(wide, other)| **wide != *other).count();
+        let changed = module_texts(true)
+            .iter()
+            .zip(module_texts(false))
+            .filter(|(wide, other)| **wide != *other)
+            .count();
         assert_eq!(changed, WIDE.len());
     }
 
@@ -293,7 +301,7 @@ mod tests {
 
     #[test]
     fn what_the_driver_says_of_kernels_is_in_the_error() {
-        if crate::software::install().is_err() {
+        if crate::emulator::install().is_err() {
             return eprintln!("SKIPPED: needs a C++ compiler");
         }
         let gpu = crate::device::Gpu::open(0).unwrap();

@@ -10,14 +10,14 @@ use std::sync::OnceLock;
 
 /// NVLinks between two GPUs, those by way of a switch too.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Links {
+pub struct NvLinks {
     /// How many of them work.
     pub count: u32,
     /// Major and minor: 4.0 of an H100. 0.0 where there is none, or a newer one than this library knows.
     pub version: (u32, u32),
 }
 
-impl Links {
+impl NvLinks {
     /// Gigabytes a second in each direction that all of them carry by their specification.
     pub fn gigabytes(&self) -> u32 {
         self.count
@@ -30,18 +30,18 @@ impl Links {
 }
 
 /// Links between the GPUs that are at these places on the PCI bus.
-pub(super) fn links(from: &str, to: &str) -> Result<Links, GpuError> {
+pub(super) fn links(from: &str, to: &str) -> Result<NvLinks, GpuError> {
     static NVML: OnceLock<Result<Nvml, GpuError>> = OnceLock::new();
     let nvml = NVML.get_or_init(Nvml::load).as_ref().map_err(Clone::clone)?;
-    Ok(between(&nvml.ends(from)?, &nvml.ends(to)?, place(to)))
+    Ok(between(&nvml.ends(from)?, &nvml.ends(to)?, parse_bus_id(to)))
 }
 
 /// Of the links with these ends, those that lead from the first GPU to the second, which is at `to`; by way of switches, which reach all,
 /// as many as both have.
-fn between(from: &[End], other: &[End], to: Option<Place>) -> Links {
-    let there = |end: &&End| to.is_some_and(|place| end.to == Target::At(place));
-    let switched = |end: &&End| end.to == Target::Switch;
-    let of = |count: usize, like: Option<&End>| Links {
+fn between(from: &[NvLinkEnd], other: &[NvLinkEnd], to: Option<PciAddress>) -> NvLinks {
+    let there = |end: &&NvLinkEnd| to.is_some_and(|place| end.to == Target::At(place));
+    let switched = |end: &&NvLinkEnd| end.to == Target::Switch;
+    let of = |count: usize, like: Option<&NvLinkEnd>| NvLinks {
         count: count as u32,
         version: like.filter(|_| count > 0).map_or((0, 0), |end| end.version),
     };
@@ -56,7 +56,7 @@ fn between(from: &[End], other: &[End], to: Option<Place>) -> Links {
 
 /// Where a link of a GPU ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct End {
+struct NvLinkEnd {
     to: Target,
     version: (u32, u32),
 }
@@ -64,16 +64,16 @@ struct End {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Target {
     /// At a device on the bus.
-    At(Place),
+    At(PciAddress),
     Switch,
     Elsewhere,
 }
 
 /// Domain, bus and device.
-type Place = [u32; 3];
+type PciAddress = [u32; 3];
 
 /// From `0000:3b:00.0`.
-fn place(bus_id: &str) -> Option<Place> {
+fn parse_bus_id(bus_id: &str) -> Option<PciAddress> {
     let numbers = bus_id.split([':', '.']).map(|part| u32::from_str_radix(part, 16).ok());
     numbers.collect::<Option<Vec<_>>>()?.first_chunk().copied()
 }
@@ -114,7 +114,7 @@ struct PciInfo {
 
 impl Nvml {
     fn load() -> Result<Self, GpuError> {
-        let absent = |error: libloading::Error| GpuError::NoLinks { reason: reason(&error) };
+        let absent = |error: libloading::Error| GpuError::NvmlUnavailable { reason: reason(&error) };
         // SAFETY: initialisers of NVML ask for nothing; what else bears its name is not ours to distrust.
         let library = unsafe { Library::open(Some(OsStr::new(NAME)), RTLD_NOW | RTLD_LOCAL) };
         let library = library.map_err(absent)?;
@@ -132,47 +132,47 @@ impl Nvml {
             (init, nvml)
         };
         // SAFETY: it takes nothing, and comes before all others.
-        answered("nvmlInit_v2", unsafe { init() }).map(|()| nvml)
+        check("nvmlInit_v2", unsafe { init() }).map(|()| nvml)
     }
 
     /// Where those links of a GPU end that work. What NVML does not say of a link counts as none: GPUs without NVLink say so of each.
-    fn ends(&self, bus_id: &str) -> Result<Vec<End>, GpuError> {
+    fn ends(&self, bus_id: &str) -> Result<Vec<NvLinkEnd>, GpuError> {
         let (mut device, bus_id) = (null_mut(), CString::new(bus_id).unwrap_or_default());
         // SAFETY: a text with its end, and room for a handle.
         let answer = unsafe { (self.device)(bus_id.as_ptr(), &mut device) };
-        answered("nvmlDeviceGetHandleByPciBusId_v2", answer)?;
+        check("nvmlDeviceGetHandleByPciBusId_v2", answer)?;
         Ok((0..LINKS_MAX).filter_map(|link| self.end(device, link)).collect())
     }
 
-    fn end(&self, device: Device, link: c_uint) -> Option<End> {
-        let active = asked(self.state, device, link)?;
-        (active != 0).then(|| End {
+    fn end(&self, device: Device, link: c_uint) -> Option<NvLinkEnd> {
+        let active = query(self.state, device, link)?;
+        (active != 0).then(|| NvLinkEnd {
             to: self.target(device, link),
-            version: version(asked(self.version, device, link).unwrap_or(0)),
+            version: version(query(self.version, device, link).unwrap_or(0)),
         })
     }
 
     fn target(&self, device: Device, link: c_uint) -> Target {
-        if self.kind.and_then(|kind| asked(kind, device, link)) == Some(SWITCH) {
+        if self.kind.and_then(|kind| query(kind, device, link)) == Some(SWITCH) {
             return Target::Switch;
         }
         let at = |info: PciInfo| Target::At([info.domain, info.bus, info.device]);
-        asked(self.remote, device, link).map_or(Target::Elsewhere, at)
+        query(self.remote, device, link).map_or(Target::Elsewhere, at)
     }
 }
 
 /// What NVML says of a link, if it does.
-fn asked<T: Default>(function: OfLink<T>, device: Device, link: c_uint) -> Option<T> {
+fn query<T: Default>(function: OfLink<T>, device: Device, link: c_uint) -> Option<T> {
     let mut value = T::default();
     // SAFETY: NVML has given out the handle, looks whether there is such a link, and there is room for the answer.
     let answer = unsafe { function(device, link, &mut value) };
     (answer == SUCCESS).then_some(value)
 }
 
-fn answered(function: &str, answer: c_int) -> Result<(), GpuError> {
+fn check(function: &str, answer: c_int) -> Result<(), GpuError> {
     match answer {
         SUCCESS => Ok(()),
-        error => Err(GpuError::NoLinks { reason: format!("{NAME}: {function} answers {error}") }),
+        error => Err(GpuError::NvmlUnavailable { reason: format!("{NAME}: {function} answers {error}") }),
     }
 }
 
@@ -190,26 +190,26 @@ mod tests {
 
     #[test]
     fn places_are_read_as_linux_writes_them() {
-        assert_eq!(place("0001:3b:0a.0"), Some([1, 0x3b, 10]));
-        assert_eq!(place("00000000:3B:00.0"), Some([0, 0x3b, 0]));
-        assert_eq!([place(""), place("x:3b:00.0")], [None, None]);
+        assert_eq!(parse_bus_id("0001:3b:0a.0"), Some([1, 0x3b, 10]));
+        assert_eq!(parse_bus_id("00000000:3B:00.0"), Some([0, 0x3b, 0]));
+        assert_eq!([parse_bus_id(""), parse_bus_id("x:3b:00.0")], [None, None]);
     }
 
     #[test]
     fn links_lead_to_a_gpu_or_by_way_of_switches() {
-        let end = |to| End { to, version: (4, 0) };
+        let end = |to| NvLinkEnd { to, version: (4, 0) };
         let (here, there) = (Target::At([0, 1, 0]), Target::At([0, 2, 0]));
         let (own, other) = ([end(there), end(there), end(Target::Switch)], [end(here), end(here)]);
         let to = Some([0, 2, 0]);
-        assert_eq!(between(&own, &other, to), Links { count: 2, version: (4, 0) });
-        assert_eq!(between(&own, &own, Some([0, 3, 0])), Links { count: 1, version: (4, 0) });
-        assert_eq!(between(&[end(Target::Elsewhere)], &own, None), Links::default());
-        assert_eq!(between(&other, &own, to), Links::default());
+        assert_eq!(between(&own, &other, to), NvLinks { count: 2, version: (4, 0) });
+        assert_eq!(between(&own, &own, Some([0, 3, 0])), NvLinks { count: 1, version: (4, 0) });
+        assert_eq!(between(&[end(Target::Elsewhere)], &own, None), NvLinks::default());
+        assert_eq!(between(&other, &own, to), NvLinks::default());
     }
 
     #[test]
     fn newer_links_carry_more() {
-        let of = |count, version| Links { count, version }.gigabytes();
+        let of = |count, version| NvLinks { count, version }.gigabytes();
         assert_eq!([of(4, (1, 0)), of(18, (4, 0)), of(18, (5, 0)), of(0, (0, 0))], [80, 450, 900, 0]);
     }
 }

@@ -1,7 +1,7 @@
 //! NVRTC, NVIDIA's compiler as a library: found at run time, or not.
 
 use super::error::GpuError;
-use super::own::Source;
+use crate::device::user_op::UserOpSource;
 use libloading::os::unix::{Library, RTLD_NOW};
 use std::ffi::{CString, c_char, c_int, c_void};
 use std::ptr::null_mut;
@@ -23,14 +23,14 @@ type Destroy = unsafe extern "C" fn(*mut Program) -> c_int;
 
 /// Machine code of a kernel file for GPUs of this capability.
 pub(crate) fn compile(
-    source: &Source<'_>,
+    source: &UserOpSource<'_>,
     file: &str,
     (major, minor): (u32, u32),
 ) -> Result<Vec<u8>, GpuError> {
     let library = library()?;
-    let mut headers: Vec<(String, String)> = crate::software::headers();
-    headers.push(("own.cuh".to_owned(), source.header()));
-    let text = crate::software::source(&format!("kernels/{file}"));
+    let mut headers: Vec<(String, String)> = crate::emulator::headers();
+    headers.push(("user_op.cuh".to_owned(), source.header()));
+    let text = crate::emulator::source(&format!("kernels/{file}"));
     let mut compilation = Compilation::new(library, text, &headers)?;
     let defines = source.defines().map(|define| format!("--define-macro={define}"));
     let architecture = format!("--gpu-architecture=sm_{major}{minor}");
@@ -94,7 +94,7 @@ impl Compilation {
         if failed != 0 {
             let said = self.output(b"nvrtcGetProgramLogSize", b"nvrtcGetProgramLog")?;
             let said = String::from_utf8_lossy(&said).trim_end_matches('\0').to_owned();
-            return Err(GpuError::Refused { said });
+            return Err(GpuError::CompileFailed { said });
         }
         self.output(b"nvrtcGetCUBINSize", b"nvrtcGetCUBIN")
     }
@@ -135,7 +135,7 @@ unsafe fn function<F: Copy>(library: &'static Library, name: &[u8]) -> Result<F,
 }
 
 fn broken(call: &'static str, status: c_int) -> GpuError {
-    GpuError::Library { call, status }
+    GpuError::Cublas { call, status }
 }
 
 fn c_string(text: &str) -> CString {
@@ -155,8 +155,8 @@ mod tests {
     /// Machine code where NVRTC is installed, an error that says so elsewhere.
     #[test]
     fn expressions_become_machine_code_or_say_what_is_missing() {
-        let source = |expression| Source { dtype: DType::F32, digest: 7, expression };
-        for file in Source::FILES {
+        let source = |expression| UserOpSource { dtype: DType::F32, digest: 7, expression };
+        for file in UserOpSource::FILES {
             match compile(&source("a > b ? a : b"), file, (8, 0)) {
                 Ok(code) => assert_eq!(code[..4], *b"\x7fELF"),
                 Err(error) => {
@@ -167,6 +167,6 @@ mod tests {
             }
         }
         let refused = compile(&source("a +"), "one_shot.cu", (8, 0)).unwrap_err();
-        assert!(matches!(&refused, GpuError::Refused { said } if said.contains("error")), "{refused}");
+        assert!(matches!(&refused, GpuError::CompileFailed { said } if said.contains("error")), "{refused}");
     }
 }

@@ -4,7 +4,7 @@ use super::error::GpuError;
 use super::gpu::Gpu;
 use super::memory::Memory;
 use super::plain::Plain;
-use super::pool::Kind;
+use super::pool::MemoryKind;
 use super::stream::Stream;
 use crate::{Source, Target};
 use std::marker::PhantomData;
@@ -24,12 +24,12 @@ pub struct Pinned<T: Plain> {
 
 /// The memory of a [`Pinned`] without its elements: for who says that it is used, and must not wait for who reads it.
 #[derive(Clone)]
-pub struct Held(Arc<Memory>);
+pub struct PinnedRef(Arc<Memory>);
 
-impl Held {
+impl PinnedRef {
     /// Says that work in this stream uses it, as [`Buffer::used_by`](super::Buffer::used_by) does.
-    pub fn used_by(&self, stream: &Stream) {
-        stream.uses(&self.0);
+    pub fn record_stream(&self, stream: &Stream) {
+        stream.record_use(&self.0);
     }
 }
 
@@ -37,7 +37,7 @@ impl Gpu {
     /// `count` elements of page-locked memory, all bytes 0.
     pub fn pin<T: Plain>(&self, count: usize) -> Result<Pinned<T>, GpuError> {
         let bytes = count.saturating_mul(size_of::<T>());
-        let memory = Memory::new(self, Kind::Host, bytes)?;
+        let memory = Memory::new(self, MemoryKind::Host, bytes)?;
         // SAFETY: nobody else has the memory, which has this length.
         unsafe { std::ptr::write_bytes(memory.address() as *mut u8, 0, bytes) };
         Ok(Pinned { memory, count, elements: PhantomData })
@@ -88,13 +88,13 @@ impl<T: Plain> Pinned<T> {
     }
 
     /// Its memory.
-    pub fn hold(&self) -> Held {
-        Held(self.memory.clone())
+    pub fn memory_ref(&self) -> PinnedRef {
+        PinnedRef(self.memory.clone())
     }
 
     /// Says that work in this stream uses it, as [`Buffer::used_by`](super::Buffer::used_by) does.
-    pub fn used_by(&self, stream: &Stream) {
-        stream.uses(&self.memory);
+    pub fn record_stream(&self, stream: &Stream) {
+        stream.record_use(&self.memory);
     }
 }
 

@@ -6,7 +6,7 @@
 //! To give memory back the driver waits for everything that runs on the GPU, even for kernels that wait for what
 //! this thread would do next. So it happens only when there is no room left, or when a program asks for it.
 
-use super::error::{Answer, GpuError};
+use super::error::{GpuError, IntoGpuResult};
 use super::gpu::lock;
 use super::stream::Queue;
 use cudarc::driver::{CudaEvent, result, sys, sys::CUresult};
@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex};
 
 /// Where memory is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum MemoryKind {
     Device,
     /// Page-locked.
     Host,
@@ -22,23 +22,23 @@ pub(crate) enum Kind {
     Imported,
 }
 
-impl Kind {
+impl MemoryKind {
     /// Whether so much could be had if everything else were given back.
     fn could_hold(self, bytes: usize) -> bool {
-        self != Kind::Device || result::mem_get_info().is_ok_and(|(_, all)| bytes <= all)
+        self != MemoryKind::Device || result::mem_get_info().is_ok_and(|(_, all)| bytes <= all)
     }
 }
 
 /// Memory as the driver gave it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Block {
-    pub(crate) kind: Kind,
+    pub(crate) kind: MemoryKind,
     pub(crate) address: u64,
     pub(crate) bytes: usize,
     /// Another process may have it open: it is never given to somebody else.
     pub(crate) exported: bool,
     /// It was taken in the order of a stream: nothing in it but data, which kernels may find changed.
-    pub(crate) ordered: bool,
+    pub(crate) stream_ordered: bool,
 }
 
 /// Blocks of a GPU that are in nobody's hands.
@@ -54,11 +54,11 @@ struct State {
 /// A block that work enqueued earlier may still use.
 struct Retired {
     block: Block,
-    uses: Vec<Use>,
+    uses: Vec<Usage>,
 }
 
 /// Until all is done that is in a stream by then.
-pub(crate) struct Use {
+pub(crate) struct Usage {
     queue: Arc<Queue>,
     /// None yet while the stream is captured, or busy being enqueued in.
     end: Option<CudaEvent>,
@@ -66,13 +66,13 @@ pub(crate) struct Use {
 
 impl Pool {
     /// Memory with whatever is in it; the GPU's context is current.
-    pub(crate) fn take(&self, kind: Kind, bytes: usize) -> Result<Block, GpuError> {
+    pub(crate) fn alloc(&self, kind: MemoryKind, bytes: usize) -> Result<Block, GpuError> {
         if let Some(block) = self.find(kind, bytes) {
             return Ok(block);
         }
         match allocate(kind, bytes) {
             Err(error) if error.is(CUresult::CUDA_ERROR_OUT_OF_MEMORY) && kind.could_hold(bytes) => {
-                self.empty()?;
+                self.trim()?;
                 allocate(kind, bytes)
             }
             answer => answer,
@@ -80,14 +80,14 @@ impl Pool {
     }
 
     /// Memory with whatever is in it, for a stream whose work uses it next.
-    pub(crate) fn take_in_order(&self, queue: &Arc<Queue>, bytes: usize) -> Result<Block, GpuError> {
+    pub(crate) fn alloc_stream_ordered(&self, queue: &Arc<Queue>, bytes: usize) -> Result<Block, GpuError> {
         // A graph may run on another stream.
-        let again = (!queue.is_captured()).then(|| lock(&self.0).again(queue, bytes)).flatten();
-        let block = again.map_or_else(|| self.take(Kind::Device, bytes), Ok)?;
-        Ok(Block { ordered: true, ..block })
+        let again = (!queue.is_captured()).then(|| lock(&self.0).reuse_in_stream(queue, bytes)).flatten();
+        let block = again.map_or_else(|| self.alloc(MemoryKind::Device, bytes), Ok)?;
+        Ok(Block { stream_ordered: true, ..block })
     }
 
-    fn find(&self, kind: Kind, bytes: usize) -> Option<Block> {
+    fn find(&self, kind: MemoryKind, bytes: usize) -> Option<Block> {
         let mut state = lock(&self.0);
         state.sweep();
         let fits = |block: &Block| block.kind == kind && !block.exported && block.has_room_for(bytes);
@@ -97,20 +97,20 @@ impl Pool {
     }
 
     /// Takes a block back whose last uses these are.
-    pub(crate) fn give(&self, block: Block, uses: Vec<Use>) {
+    pub(crate) fn recycle(&self, block: Block, uses: Vec<Usage>) {
         let mut state = lock(&self.0);
         state.retired.push(Retired { block, uses });
         state.sweep();
     }
 
     /// Waits for these uses, if no stream is being captured, and closes memory of another process.
-    pub(crate) fn close(&self, block: Block, mut uses: Vec<Use>) {
+    pub(crate) fn close(&self, block: Block, mut uses: Vec<Usage>) {
         uses.retain_mut(|each| !each.wait());
-        self.give(block, uses);
+        self.recycle(block, uses);
     }
 
     /// Waits for all uses and gives everything back to the driver; the GPU's context is current.
-    pub(crate) fn empty(&self) -> Result<(), GpuError> {
+    pub(crate) fn trim(&self) -> Result<(), GpuError> {
         // Others can drop and allocate meanwhile: the work that is waited for may wait for them.
         let mut state = std::mem::take(&mut *lock(&self.0));
         for retired in &mut state.retired {
@@ -125,16 +125,16 @@ impl Pool {
 impl Block {
     /// Whether it is as long, and not much longer.
     fn has_room_for(&self, bytes: usize) -> bool {
-        (bytes..=bytes.saturating_add(bytes / SPARE)).contains(&self.bytes)
+        (bytes..=bytes.saturating_add(bytes / SLACK_DIVISOR)).contains(&self.bytes)
     }
 }
 
 impl State {
     /// The smallest block of so many bytes that was taken in the order of this stream, and used by no other.
-    fn again(&mut self, queue: &Arc<Queue>, bytes: usize) -> Option<Block> {
+    fn reuse_in_stream(&mut self, queue: &Arc<Queue>, bytes: usize) -> Option<Block> {
         let fits = |retired: &Retired| {
             let block = &retired.block;
-            block.ordered && !block.exported && block.has_room_for(bytes) && retired.is_of(queue)
+            block.stream_ordered && !block.exported && block.has_room_for(bytes) && retired.is_of(queue)
         };
         let fitting = self.retired.iter().enumerate().filter(|(_, retired)| fits(retired));
         let (found, _) = fitting.min_by_key(|(_, retired)| retired.block.bytes)?;
@@ -145,14 +145,16 @@ impl State {
     fn sweep(&mut self) {
         let unused = &mut self.unused;
         self.retired.retain_mut(|retired| {
-            retired.uses.retain_mut(|each| !each.is_over());
+            retired.uses.retain_mut(|each| !each.is_done());
             if !retired.uses.is_empty() {
                 return true;
             }
             match retired.block.kind {
                 // What cannot be closed is closed when the process ends.
-                Kind::Imported => drop(free(retired.block)),
-                Kind::Device | Kind::Host => unused.push(Block { ordered: false, ..retired.block }),
+                MemoryKind::Imported => drop(free(retired.block)),
+                MemoryKind::Device | MemoryKind::Host => {
+                    unused.push(Block { stream_ordered: false, ..retired.block })
+                }
             }
             false
         });
@@ -165,9 +167,9 @@ impl Retired {
     }
 }
 
-impl Use {
+impl Usage {
     /// All that is in the stream now, if an event can be recorded there.
-    pub(crate) fn of(queue: Arc<Queue>) -> Self {
+    pub(crate) fn new(queue: Arc<Queue>) -> Self {
         Self { end: queue.mark(), queue }
     }
 
@@ -179,7 +181,7 @@ impl Use {
         self.end.as_ref()
     }
 
-    pub(crate) fn is_over(&mut self) -> bool {
+    pub(crate) fn is_done(&mut self) -> bool {
         // A GPU that has failed uses nothing any more.
         self.end().is_some_and(|event| event.try_is_complete() != Ok(false))
     }
@@ -187,27 +189,29 @@ impl Use {
     /// Waits; false if the stream is being captured.
     fn wait(&mut self) -> bool {
         match self.end() {
-            Some(event) => event.synchronize().is_ok() || self.is_over(),
+            Some(event) => event.synchronize().is_ok() || self.is_done(),
             None => false,
         }
     }
 }
 
 /// Of so many bytes one more may be lost when memory goes to who needs less.
-const SPARE: usize = 4;
+const SLACK_DIVISOR: usize = 4;
 
-fn allocate(kind: Kind, bytes: usize) -> Result<Block, GpuError> {
+fn allocate(kind: MemoryKind, bytes: usize) -> Result<Block, GpuError> {
     if bytes > isize::MAX as usize {
         return Err(GpuError::of("cuMemAlloc", CUresult::CUDA_ERROR_OUT_OF_MEMORY));
     }
     let address = match kind {
         // SAFETY: the memory is given out as bytes, any of which are a value of a `Plain`.
-        Kind::Device => unsafe { result::malloc_sync(bytes) }.from("cuMemAlloc")?,
-        // SAFETY: as above.
-        Kind::Host => unsafe { result::malloc_host(bytes, MAPPED) }.from("cuMemHostAlloc")? as u64,
-        Kind::Imported => unreachable!("memory of others is opened, not allocated"),
+        MemoryKind::Device => unsafe { result::malloc_sync(bytes) }.or_gpu_error("cuMemAlloc")?,
+        MemoryKind::Host => {
+            // SAFETY: as above.
+            unsafe { result::malloc_host(bytes, MAPPED) }.or_gpu_error("cuMemHostAlloc")? as u64
+        }
+        MemoryKind::Imported => unreachable!("memory of others is opened, not allocated"),
     };
-    Ok(Block { kind, address, bytes, exported: false, ordered: false })
+    Ok(Block { kind, address, bytes, exported: false, stream_ordered: false })
 }
 
 /// Portable, and mapped: any GPU reaches it.
@@ -216,10 +220,14 @@ const MAPPED: u32 = 3;
 fn free(block: Block) -> Result<(), GpuError> {
     match block.kind {
         // SAFETY: it came from `allocate`, and nobody has it.
-        Kind::Device => unsafe { result::free_sync(block.address) }.from("cuMemFree"),
-        // SAFETY: as above.
-        Kind::Host => unsafe { result::free_host(block.address as *mut _) }.from("cuMemFreeHost"),
-        // SAFETY: it was opened, and no work uses it any more.
-        Kind::Imported => unsafe { sys::cuIpcCloseMemHandle(block.address) }.from("cuIpcCloseMemHandle"),
+        MemoryKind::Device => unsafe { result::free_sync(block.address) }.or_gpu_error("cuMemFree"),
+        MemoryKind::Host => {
+            // SAFETY: as above.
+            unsafe { result::free_host(block.address as *mut _) }.or_gpu_error("cuMemFreeHost")
+        }
+        MemoryKind::Imported => {
+            // SAFETY: it was opened, and no work uses it any more.
+            unsafe { sys::cuIpcCloseMemHandle(block.address) }.or_gpu_error("cuIpcCloseMemHandle")
+        }
     }
 }

@@ -1,13 +1,13 @@
 //! Reductions and copies of buffers, by the kernels `reduce_copy_*`.
 
 use super::arguments::ReduceCopy;
-use super::buffer::{View, ViewMut, expect_length};
+use super::buffer::{View, ViewMut, check_length};
 use super::error::GpuError;
 use super::gpu::Gpu;
-use super::kernel::Shape;
+use super::kernel::LaunchDims;
 use super::memory::Memory;
 use super::stream::Stream;
-use crate::{Element, Finish, Op, Scalar};
+use crate::{Element, PostOp, ReduceKind, Scalar};
 use std::sync::Arc;
 
 /// Bytes that a block should have to do, before another one is worth it.
@@ -18,8 +18,8 @@ impl Stream {
     /// [`crate::reduce_into`] does on the CPU, to the bit but for NaNs.
     pub fn reduce<T: Element>(
         &self,
-        op: Op,
-        finish: Finish,
+        op: ReduceKind,
+        finish: PostOp,
         targets: &mut [ViewMut<'_, T>],
         sources: &[View<'_, T>],
     ) -> Result<(), GpuError> {
@@ -30,8 +30,8 @@ impl Stream {
     /// Enqueues: the target becomes itself ⊕ the first source ⊕ …, in that order, then `finish`.
     pub fn reduce_assign<T: Element>(
         &self,
-        op: Op,
-        finish: Finish,
+        op: ReduceKind,
+        finish: PostOp,
         target: &mut ViewMut<'_, T>,
         sources: &[View<'_, T>],
     ) -> Result<(), GpuError> {
@@ -48,24 +48,26 @@ impl Stream {
         sources: &[View<'_, T>],
     ) -> Result<(), GpuError> {
         let targets: Vec<View<'_, T>> = targets.iter().map(ViewMut::as_view).collect();
-        self.launch_reduce(Op::PreMulSum, Finish::Keep, factors, &targets, sources)
+        self.launch_reduce(ReduceKind::PreMulSum, PostOp::Identity, factors, &targets, sources)
     }
 
     fn launch_reduce<T: Element>(
         &self,
-        op: Op,
-        finish: Finish,
+        op: ReduceKind,
+        finish: PostOp,
         factors: &[Scalar],
         targets: &[View<'_, T>],
         sources: &[View<'_, T>],
     ) -> Result<(), GpuError> {
         let count = expect_operands(targets, sources)?;
         let (op, divisor) = finished(op, finish)?;
-        if op == Op::PreMulSum && factors.len() != sources.len() {
-            return Err(GpuError::Reduction("a scaled sum needs a factor for each source: reduce_scaled"));
+        if op == ReduceKind::PreMulSum && factors.len() != sources.len() {
+            return Err(GpuError::InvalidReduction(
+                "a scaled sum needs a factor for each source: reduce_scaled",
+            ));
         }
         for view in targets.iter().chain(sources) {
-            self.gpu().expect(view.gpu(), "memory")?;
+            self.gpu().check_same_gpu(view.gpu(), "memory")?;
         }
         let addresses = |views: &[View<'_, T>]| views.iter().map(View::address).collect::<Vec<_>>();
         let to: Vec<*mut u8> = addresses(targets).into_iter().map(|address| address as *mut u8).collect();
@@ -91,30 +93,32 @@ fn expect_operands<T: Element>(targets: &[View<'_, T>], sources: &[View<'_, T>])
     let fit = (1..=ReduceCopy::SOURCES_MAX).contains(&sources.len())
         && (1..=ReduceCopy::TARGETS_MAX).contains(&targets.len());
     if !fit {
-        return Err(GpuError::Operands { sources: sources.len(), targets: targets.len() });
+        return Err(GpuError::OperandCount { sources: sources.len(), targets: targets.len() });
     }
     let count = targets[0].len();
     for view in targets.iter().chain(sources) {
-        expect_length(view.len(), count)?;
+        check_length(view.len(), count)?;
     }
     Ok(count)
 }
 
 /// The kernels' operation, and what it divides by.
-fn finished(op: Op, finish: Finish) -> Result<(Op, u32), GpuError> {
+fn finished(op: ReduceKind, finish: PostOp) -> Result<(ReduceKind, u32), GpuError> {
     match (op, finish) {
-        (Op::Sum | Op::Avg, Finish::Divide(0)) => Err(GpuError::Reduction("no average of no ranks")),
-        (Op::Sum | Op::Avg, Finish::Divide(ranks)) => Ok((Op::Avg, ranks)),
-        (Op::Avg, Finish::Keep) => Ok((Op::Sum, 1)),
-        (op, Finish::Keep) => Ok((op, 1)),
-        (_, Finish::Divide(_)) => Err(GpuError::Reduction("only sums are divided")),
+        (ReduceKind::Sum | ReduceKind::Avg, PostOp::Divide(0)) => {
+            Err(GpuError::InvalidReduction("no average of no ranks"))
+        }
+        (ReduceKind::Sum | ReduceKind::Avg, PostOp::Divide(ranks)) => Ok((ReduceKind::Avg, ranks)),
+        (ReduceKind::Avg, PostOp::Identity) => Ok((ReduceKind::Sum, 1)),
+        (op, PostOp::Identity) => Ok((op, 1)),
+        (_, PostOp::Divide(_)) => Err(GpuError::InvalidReduction("only sums are divided")),
     }
 }
 
 /// Blocks and threads for so many bytes.
-fn shape(gpu: &Gpu, bytes: usize) -> Result<Shape, GpuError> {
+fn shape(gpu: &Gpu, bytes: usize) -> Result<LaunchDims, GpuError> {
     // There, a thread of the GPU is a fiber of one core.
-    let (threads, most) = if gpu.is_software() { (32, 2) } else { (512, 2 * gpu.multiprocessors()?) };
+    let (threads, most) = if gpu.is_emulated() { (32, 2) } else { (512, 2 * gpu.multiprocessors()?) };
     let blocks = bytes.div_ceil(BYTES_PER_BLOCK).clamp(1, most as usize);
-    Ok(Shape { blocks: blocks as u32, threads, cooperative: false })
+    Ok(LaunchDims { blocks: blocks as u32, threads, cooperative: false })
 }

@@ -1,54 +1,54 @@
 //! The argument structs of the kernels that carry out schedules.
 
-use super::arguments::{Fifo, Patience};
+use super::arguments::{Deadline, Fifo};
 use super::table::arguments;
 
 arguments! {
-    /// One step of a program as the device has it: what is done with which [`Place`]s.
+    /// One step of a program as the device has it: what is done with which [`ChunkRef`]s.
     ///
-    /// Its places lie in a row, from `first_place` on: the blocks of a message (for [`Verb::RecvReduce`] first all that are combined,
+    /// Its places lie in a row, from `first_place` on: the blocks of a message (for [`Opcode::RecvReduce`] first all that are combined,
     /// then all that get results), or what is read, and behind that what is written.
-    Act: 24 {
-        /// A [`Verb`] as a number.
-        0 => verb: u8,
+    Instr: 24 {
+        /// A [`Opcode`] as a number.
+        0 => opcode: u8,
         /// Not 0: results are complete, so that an average is divided.
-        1 => finish: u8,
-        /// Blocks of the message; of a copy 1; of a reduction what is combined, [`Act::OPERANDS_MAX`] at most.
+        1 => post_op: u8,
+        /// Blocks of the message; of a copy 1; of a reduction what is combined, [`Instr::OPERANDS_MAX`] at most.
         2 => operands: u16,
-        /// Of a copy or a reduction: how many places get the result, [`Act::OPERANDS_MAX`] at most.
+        /// Of a copy or a reduction: how many places get the result, [`Instr::OPERANDS_MAX`] at most.
         4 => targets: u16,
-        /// How many acts from here on are done at once; 0 and 1: this one alone. Set by [`Act::group`].
-        6 => together: u16,
+        /// How many acts from here on are done at once; 0 and 1: this one alone. Set by [`Instr::group`].
+        6 => group_size: u16,
         /// Whom it concerns: sender, receiver, or who must have signalled.
         8 => peer: u32,
-        /// Of [`Verb::Recv`] and [`Verb::RecvReduce`]: who gets the results as one message, in the same pass; or [`Act::NOBODY`].
+        /// Of [`Opcode::Recv`] and [`Opcode::RecvReduce`]: who gets the results as one message, in the same pass; or [`Instr::NOBODY`].
         /// The message received keeps its slot meanwhile: one slot more is needed than without.
         12 => forward: u32,
-        /// Of [`Verb::Wait`]: how many signals the peer must have given in this piece.
+        /// Of [`Opcode::WaitSpan`]: how many signals the peer must have given in this piece.
         16 => signals: u32,
         /// In the table of places.
-        20 => first_place: u32,
+        20 => first_chunk: u32,
     }
 
     /// One block of a rank's memory.
     #[derive(PartialEq, Eq)]
-    Place: 12 {
-        /// Whose: another rank's only if it is a window's, or that of a [`Lent`] buffer.
+    ChunkRef: 12 {
+        /// Whose: another rank's only if it is a window's, or that of a [`PeerBuffers`] buffer.
         0 => rank: u32,
-        /// A [`Space`] as a number.
+        /// A [`MemorySpace`] as a number.
         4 => space: u32,
         /// Which block.
         8 => index: u32,
     }
 
     /// Acts that are done one after the other, by one block of threads for each channel.
-    Strand: 12 {
-        /// Of the [`Interpret::LANES`] of its channel.
+    LaneProgram: 12 {
+        /// Of the [`ScheduleArgs::LANES`] of its channel.
         0 => lane: u32,
         /// In the table of acts.
-        4 => first_act: u32,
+        4 => first_instr: u32,
         /// How many.
-        8 => acts: u32,
+        8 => instr_count: u32,
     }
 
     /// Where one share lies, where shares are uneven. In bytes.
@@ -62,7 +62,7 @@ arguments! {
     }
 
     /// A buffer, and how it is cut into shares and blocks: the engine's layout, whose strides the host computes.
-    Extent: 40 {
+    BufferLayout: 40 {
         /// Its first byte.
         0 => base: *mut u8,
         /// In device memory, one for each share; none if all are alike.
@@ -72,7 +72,7 @@ arguments! {
         /// From block to block, if they are alike.
         24 => stride: u64,
         /// Blocks of a share.
-        32 => parts: u32,
+        32 => chunks_per_share: u32,
         /// Room that has no meaning.
         36 => unused: u32,
     }
@@ -91,16 +91,16 @@ arguments! {
     }
 
     /// What every rank reaches of one rank.
-    Neighbour: 16 {
+    PeerWindow: 16 {
         /// Its window: two banks for each channel.
         0 => window: *mut u8,
         /// Its counters, raised by others: a word for each lane and rank (signals), then what only
-        /// kernels know; [`Interpret::inbox_words`] in all. In the memory of that rank, as it is the one that waits for them.
+        /// kernels know; [`ScheduleArgs::inbox_words`] in all. In the memory of that rank, as it is the one that waits for them.
         8 => inbox: *mut u64,
     }
 
     /// The buffers of one rank, where others reach them: cut as theirs are. Null where no program names them.
-    Lent: 16 {
+    PeerBuffers: 16 {
         /// The send buffer's first byte.
         0 => input: *mut u8,
         /// That of the receive buffer.
@@ -109,40 +109,40 @@ arguments! {
 
     /// Arguments of the kernels `schedule_*`: one rank's part in a collective. Launched with `channels` times `strand_count` blocks,
     /// block `channel * strand_count + strand`; all blocks of all ranks must be resident at once.
-    Interpret: 288 {
+    ScheduleArgs: 288 {
         /// In device memory, as all tables here.
-        0 => acts: *const Act,
+        0 => instrs: *const Instr,
         /// Of all acts.
-        8 => places: *const Place,
+        8 => chunks: *const ChunkRef,
         /// `strand_count` of them.
-        16 => strands: *const Strand,
+        16 => lane_programs: *const LaneProgram,
         /// Port `(channel * LANES + lane) * ranks + peer`.
         24 => ports: *mut Port,
         /// One for each rank, this one too.
-        32 => neighbours: *const Neighbour,
+        32 => peer_windows: *const PeerWindow,
         /// Instances of window programs that each channel has run; kept up to date by the kernel.
-        40 => instances: *mut u64,
+        40 => window_sequences: *mut u64,
         /// For each block of the launch, room for `scratch_blocks` of `slice_bytes`.
         48 => scratch: *mut u8,
         /// For each block of the launch, `scratch_blocks` words.
         56 => lengths: *mut u64,
         /// The send buffer; in place, a part of the output.
-        64 => input: Extent,
+        64 => input: BufferLayout,
         /// The receive buffer.
-        104 => output: Extent,
+        104 => output: BufferLayout,
         /// Of the slices of a block, a multiple of 64.
         144 => slice_bytes: u64,
         /// Of one of the two banks of a channel.
-        152 => bank_bytes: u64,
+        152 => parity_bytes: u64,
         /// Slices of the longest block, at least one.
-        160 => pieces: u64,
+        160 => slices: u64,
         /// Number of the operation: reported, and not compared.
         168 => sequence: u64,
         /// Kind, type, operation, algorithm, root: compared with each peer's.
-        176 => what: u64,
+        176 => fingerprint: u64,
         /// Elements: compared with each peer's.
         184 => count: u64,
-        /// For [`Op::PreMulSum`](crate::Op::PreMulSum): what the input is multiplied by, made by [`ReduceCopy::factor`](super::ReduceCopy::factor).
+        /// For [`ReduceKind::PreMulSum`](crate::ReduceKind::PreMulSum): what the input is multiplied by, made by [`ReduceCopy::factor`](super::ReduceCopy::factor).
         192 => factor: u64,
         /// 1, for the same.
         200 => one: u64,
@@ -155,33 +155,33 @@ arguments! {
         /// That the communicator has.
         220 => channels_max: u32,
         /// Of the program, at least one; exactly one if it uses windows.
-        224 => strand_count: u32,
+        224 => lane_program_count: u32,
         /// Of the program.
-        228 => scratch_blocks: u32,
-        /// An [`Op`](crate::Op) as a number.
+        228 => scratch_chunks: u32,
+        /// An [`ReduceKind`](crate::Op) as a number.
         232 => op: u32,
-        /// For [`Op::Avg`](crate::Op::Avg): what complete sums are divided by.
+        /// For [`ReduceKind::Avg`](crate::ReduceKind::Avg): what complete sums are divided by.
         236 => divisor: u32,
         /// Not 0: the program uses windows, so that instances are counted.
         240 => uses_window: u32,
         /// A [`Protocol`] as a number; both sides of every port have the same.
         244 => protocol: u32,
         /// In device memory, one for each rank; none unless the program names buffers of peers.
-        248 => lent: *const Lent,
+        248 => peer_buffers: *const PeerBuffers,
         /// A word for each rank: not 0 once it has left, with all that it had to do done. None: nobody does.
-        256 => left: *const u64,
+        256 => finalized: *const u64,
         /// For all of its waits.
-        264 => patience: Patience,
+        264 => deadline: Deadline,
     }
 
     /// Arguments of the kernels `one_shot_*`: an all_reduce in which each rank stores what it has into the mailboxes of all. Every
     /// block takes the next `block_bytes` of the buffer.
-    OneShot: 136 {
+    OneShotArgs: 136 {
         /// The send buffer.
         0 => input: *const u8,
         /// The receive buffer; may be the input.
         8 => output: *mut u8,
-        /// In device memory: each rank's mailbox of [`OneShot::mailbox_bytes`], all zeros before the first launch.
+        /// In device memory: each rank's mailbox of [`OneShotArgs::mailbox_bytes`], all zeros before the first launch.
         16 => mailboxes: *const *mut u8,
         /// In device memory, for each block: how often it was launched. Kept up to date by the kernel.
         24 => launches: *mut u64,
@@ -189,13 +189,13 @@ arguments! {
         32 => bytes: u64,
         /// Of each block, a multiple of 64; the same in all launches with these mailboxes.
         40 => block_bytes: u64,
-        /// As in [`Interpret`].
+        /// As in [`ScheduleArgs`].
         48 => sequence: u64,
-        /// As in [`Interpret`].
-        56 => what: u64,
-        /// As in [`Interpret`].
+        /// As in [`ScheduleArgs`].
+        56 => fingerprint: u64,
+        /// As in [`ScheduleArgs`].
         64 => count: u64,
-        /// As in [`Interpret`].
+        /// As in [`ScheduleArgs`].
         72 => factor: u64,
         /// Of the communicator.
         80 => ranks: u32,
@@ -203,16 +203,16 @@ arguments! {
         84 => rank: u32,
         /// Blocks that the mailboxes have room for.
         88 => blocks_max: u32,
-        /// An [`Op`](crate::Op) as a number.
+        /// An [`ReduceKind`](crate::Op) as a number.
         92 => op: u32,
-        /// As in [`Interpret`].
+        /// As in [`ScheduleArgs`].
         96 => divisor: u32,
         /// [`Protocol::Lines`] or [`Protocol::WideLines`] as a number; the same in all launches with these mailboxes.
         100 => protocol: u32,
-        /// As in [`Interpret`].
-        104 => left: *const u64,
+        /// As in [`ScheduleArgs`].
+        104 => finalized: *const u64,
         /// For all of its waits.
-        112 => patience: Patience,
+        112 => deadline: Deadline,
     }
 }
 
@@ -221,24 +221,24 @@ arguments! {
 #[repr(u32)]
 pub enum Protocol {
     /// Data in a slot, then a counter: for bandwidth.
-    Slots,
+    Simple,
     /// Data and flags together, for latency: every word of 8 bytes has 4 of data, and a flag. Such ports are never used with
     /// another protocol, and their slots are zero at first.
-    Lines,
+    Ll,
     /// The same, but in pieces of 16 bytes, each with 12 of data and a flag, which are stored whole: for GPUs that
     /// [know how](super::Gpu::has_wide_lines), and not with kernels of one's own.
-    WideLines,
+    Ll128,
 }
 
 impl Protocol {
     /// All of them, by number.
-    pub const ALL: [Self; 3] = [Self::Slots, Self::Lines, Self::WideLines];
+    pub const ALL: [Self; 3] = [Self::Simple, Self::Ll, Self::Ll128];
 }
 
-/// What an [`Act`] does; the steps of a schedule.
+/// What an [`Instr`] does; the steps of a schedule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub enum Verb {
+pub enum Opcode {
     /// Sends blocks as one message.
     Send,
     /// Stores a message into blocks.
@@ -255,10 +255,10 @@ pub enum Verb {
     Wait,
 }
 
-/// Which of a rank's memories a [`Place`] is in.
+/// Which of a rank's memories a [`ChunkRef`] is in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
-pub enum Space {
+pub enum MemorySpace {
     /// The send buffer.
     Input,
     /// The receive buffer.
@@ -269,50 +269,50 @@ pub enum Space {
     Window,
 }
 
-impl Act {
+impl Instr {
     /// No rank, as the receiver of what is forwarded.
-    pub const NOBODY: u32 = u32::MAX;
+    pub const NO_PEER: u32 = u32::MAX;
     /// Places that one reduction can combine, or that get its result, and acts that can be done together.
     pub const OPERANDS_MAX: usize = 64;
 
     /// Marks acts of a strand that can be done at once: waits, and copies of which none touches what another reads or writes, wherever
     /// buffers lie. The waits come first then, which makes no difference to peers: they hear of the copies by a later signal.
-    pub fn group(acts: &mut [Act], places: &[Place]) {
+    pub fn mark_groups(acts: &mut [Instr], places: &[ChunkRef]) {
         let mut rest = acts;
         while !rest.is_empty() {
-            let width = Group::default().width(rest, places);
-            rest[0].together = width as u16;
+            let width = CopyGroup::default().width(rest, places);
+            rest[0].group_size = width as u16;
             rest = &mut rest[width..];
         }
     }
 
-    fn is(&self, verb: Verb) -> bool {
-        self.verb == verb as u8
+    fn is(&self, verb: Opcode) -> bool {
+        self.opcode == verb as u8
     }
 }
 
 /// Copies that are done at once: what they read and write.
 #[derive(Default)]
-struct Group {
+struct CopyGroup {
     read: [bool; 3],
     written: [bool; 3],
-    targets: Vec<Place>,
+    targets: Vec<ChunkRef>,
 }
 
-impl Group {
+impl CopyGroup {
     /// How many of the first acts can be done at once, at least one.
-    fn width(mut self, acts: &[Act], places: &[Place]) -> usize {
-        let together = acts.iter().take(Act::OPERANDS_MAX).take_while(|act| self.takes(act, places));
+    fn width(mut self, acts: &[Instr], places: &[ChunkRef]) -> usize {
+        let together = acts.iter().take(Instr::OPERANDS_MAX).take_while(|act| self.takes(act, places));
         together.count().max(1)
     }
 
     /// Whether the act can be one of them; then it is.
-    fn takes(&mut self, act: &Act, places: &[Place]) -> bool {
-        if act.is(Verb::Wait) {
+    fn takes(&mut self, act: &Instr, places: &[ChunkRef]) -> bool {
+        if act.is(Opcode::Wait) {
             return true;
         }
-        let first = act.first_place as usize;
-        let (true, 1, Some([from, into])) = (act.is(Verb::Copy), act.targets, places.get(first..first + 2))
+        let first = act.first_chunk as usize;
+        let (true, 1, Some([from, into])) = (act.is(Opcode::Copy), act.targets, places.get(first..first + 2))
         else {
             return false;
         };
@@ -326,12 +326,12 @@ impl Group {
     }
 }
 
-impl Place {
+impl ChunkRef {
     /// Memory that may overlap has one number: buffers may be one, and windows are taken for one.
     fn region(&self) -> usize {
         match self.space {
-            space if space == Space::Scratch as u32 => 1,
-            space if space == Space::Window as u32 => 2,
+            space if space == MemorySpace::Scratch as u32 => 1,
+            space if space == MemorySpace::Window as u32 => 2,
             _ => 0,
         }
     }
@@ -339,23 +339,23 @@ impl Place {
 
 impl Port {
     /// What a slot begins with: tag and length of its message. Each block of it then begins at a multiple of 16 bytes.
-    pub const HEAD_BYTES: usize = 64;
+    pub const HEADER_BYTES: usize = 64;
 
     /// Of a slot for messages of so many blocks of `slice_bytes`, a multiple of 64.
     pub const fn slot_bytes(protocol: Protocol, blocks: usize, slice_bytes: usize) -> usize {
-        let bytes = Self::HEAD_BYTES + blocks * slice_bytes;
+        let bytes = Self::HEADER_BYTES + blocks * slice_bytes;
         match protocol {
-            Protocol::Slots => bytes,
+            Protocol::Simple => bytes,
             // Half is flags.
-            Protocol::Lines => 2 * bytes,
+            Protocol::Ll => 2 * bytes,
             // A quarter is flags; and every 64 bytes, of which blocks consist, are three lines at most.
-            Protocol::WideLines => 3 * bytes.div_ceil(2),
+            Protocol::Ll128 => 3 * bytes.div_ceil(2),
         }
     }
 }
 
-impl OneShot {
-    /// Of the mailbox of one rank: twice, for launches in turn, an area for each rank and block. Nothing by [`Protocol::Slots`].
+impl OneShotArgs {
+    /// Of the mailbox of one rank: twice, for launches in turn, an area for each rank and block. Nothing by [`Protocol::Ring`].
     pub const fn mailbox_bytes(
         protocol: Protocol,
         ranks: usize,
@@ -368,27 +368,25 @@ impl OneShot {
     /// A head, and lines.
     const fn area_bytes(protocol: Protocol, block_bytes: usize) -> usize {
         match protocol {
-            Protocol::Slots => 0,
-            Protocol::Lines => Port::HEAD_BYTES + 2 * block_bytes,
-            Protocol::WideLines => {
-                Port::HEAD_BYTES + block_bytes.div_ceil(WIDE_LINE_DATA_BYTES) * WIDE_LINE_BYTES
-            }
+            Protocol::Simple => 0,
+            Protocol::Ll => Port::HEADER_BYTES + 2 * block_bytes,
+            Protocol::Ll128 => Port::HEADER_BYTES + block_bytes.div_ceil(LL128_DATA_BYTES) * LL128_LINE_BYTES,
         }
     }
 }
 
 /// Two pieces of 16 bytes,
-const WIDE_LINE_BYTES: usize = 32;
+const LL128_LINE_BYTES: usize = 32;
 /// and what they carry.
-const WIDE_LINE_DATA_BYTES: usize = 24;
+const LL128_DATA_BYTES: usize = 24;
 
-impl Interpret {
+impl ScheduleArgs {
     /// Words of a tag: sequence, what, count, piece.
     const TAG_WORDS: usize = 4;
     /// Lanes that each channel has.
     pub const LANES: usize = 2;
 
-    /// Words of a rank's [`Neighbour::inbox`].
+    /// Words of a rank's [`PeerWindow::inbox`].
     pub const fn inbox_words(channels_max: usize, ranks: usize) -> usize {
         channels_max * (Self::LANES + 1 + 2 * Self::TAG_WORDS) * ranks
     }
@@ -399,38 +397,38 @@ mod tests {
     use super::*;
 
     /// Acts by their memory: from and into, or a wait.
-    fn grouped(acts: &[Option<(Place, Place)>]) -> Vec<u16> {
+    fn grouped(acts: &[Option<(ChunkRef, ChunkRef)>]) -> Vec<u16> {
         let mut places = Vec::new();
-        let act = |step: &Option<(Place, Place)>| {
-            let verb = if step.is_some() { Verb::Copy } else { Verb::Wait };
+        let act = |step: &Option<(ChunkRef, ChunkRef)>| {
+            let verb = if step.is_some() { Opcode::Copy } else { Opcode::Wait };
             let first_place = places.len() as u32;
             places.extend(step.iter().flat_map(|(from, into)| [from.clone(), into.clone()]));
             let targets = step.iter().len() as u16;
-            let (finish, together, peer, forward, signals) = (0, 0, 1, Act::NOBODY, 1);
-            Act {
-                verb: verb as u8,
-                finish,
+            let (finish, together, peer, forward, signals) = (0, 0, 1, Instr::NO_PEER, 1);
+            Instr {
+                opcode: verb as u8,
+                post_op: finish,
                 operands: targets,
                 targets,
-                together,
+                group_size: together,
                 peer,
                 forward,
                 signals,
-                first_place,
+                first_chunk: first_place,
             }
         };
-        let mut acts: Vec<Act> = acts.iter().map(act).collect();
-        Act::group(&mut acts, &places);
-        acts.iter().map(|act| act.together).collect()
+        let mut acts: Vec<Instr> = acts.iter().map(act).collect();
+        Instr::mark_groups(&mut acts, &places);
+        acts.iter().map(|act| act.group_size).collect()
     }
 
-    fn at(space: Space, index: u32) -> Place {
-        Place { rank: 0, space: space as u32, index }
+    fn at(space: MemorySpace, index: u32) -> ChunkRef {
+        ChunkRef { rank: 0, space: space as u32, index }
     }
 
     #[test]
-    fn waits_and_copies_from_windows_are_one() {
-        let get = |index| Some((at(Space::Window, index), at(Space::Output, index)));
+    fn mark_groups_waits_and_window_copies_share_a_group() {
+        let get = |index| Some((at(MemorySpace::Window, index), at(MemorySpace::Output, index)));
         assert_eq!(grouped(&[None, get(0), None, get(1)]), [4, 0, 0, 0]);
         assert_eq!(grouped(&[get(0), get(0)]), [1, 1], "both write one block");
         assert_eq!(grouped(&vec![None; 65])[..2], [64, 0]);
@@ -438,11 +436,11 @@ mod tests {
     }
 
     #[test]
-    fn copies_that_may_touch_stay_apart() {
-        let own = |index| Some((at(Space::Input, index), at(Space::Output, index)));
+    fn mark_groups_overlapping_copies_are_separate() {
+        let own = |index| Some((at(MemorySpace::Input, index), at(MemorySpace::Output, index)));
         assert_eq!(grouped(&[own(0), own(1)]), [1, 1], "in place, blocks may overlap");
-        let out = Some((at(Space::Output, 0), at(Space::Scratch, 0)));
-        let back = Some((at(Space::Scratch, 1), at(Space::Output, 1)));
+        let out = Some((at(MemorySpace::Output, 0), at(MemorySpace::Scratch, 0)));
+        let back = Some((at(MemorySpace::Scratch, 1), at(MemorySpace::Output, 1)));
         assert_eq!(grouped(&[out, back]), [1, 1]);
     }
 }

@@ -1,9 +1,9 @@
 //! Streams: what is enqueued in one happens in that order, and later than the call returns.
 
-use super::error::{Answer, GpuError};
+use super::error::{GpuError, IntoGpuResult};
 use super::event::Event;
 use super::gpu::{Gpu, lock};
-use super::graph::Repeat;
+use super::graph::ReplayHook;
 use super::memory::Memory;
 use cudarc::driver::sys::{CUresult, CUstream, CUstreamCaptureStatus};
 use cudarc::driver::{CudaEvent, CudaStream, result};
@@ -23,13 +23,13 @@ pub(crate) struct Queue {
     /// Whether something else than [`Stream::capture`] may capture it.
     shared: AtomicBool,
     /// While it is captured: what the graph will use. Locked whenever something is enqueued.
-    captured: Mutex<Option<Kept>>,
-    copied: [AtomicU64; 2],
+    captured: Mutex<Option<CapturedRefs>>,
+    copied_bytes: [AtomicU64; 2],
 }
 
 /// Bytes that went between memory of the host and of the GPU for a stream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Copied {
+pub struct CopyStats {
     /// From the host.
     pub to_device: u64,
     /// To the host.
@@ -38,22 +38,22 @@ pub struct Copied {
 
 /// What a graph keeps: the memory that its work uses, and whose work it is.
 #[derive(Default)]
-pub(crate) struct Kept {
+pub(crate) struct CapturedRefs {
     pub(crate) memories: Vec<Arc<Memory>>,
-    pub(crate) repeats: Vec<Arc<dyn Repeat>>,
+    pub(crate) hooks: Vec<Arc<dyn ReplayHook>>,
 }
 
 impl Stream {
     pub(crate) fn new(gpu: Gpu, stream: Arc<CudaStream>) -> Self {
         let (shared, captured, copied) = (AtomicBool::new(false), Mutex::new(None), Default::default());
-        Self { gpu, queue: Arc::new(Queue { stream, shared, captured, copied }) }
+        Self { gpu, queue: Arc::new(Queue { stream, shared, captured, copied_bytes: copied }) }
     }
 
     /// A stream of cudarc's, which stays usable there. What is enqueued by way of both comes in the order of the calls.
     pub fn from_cudarc(gpu: &Gpu, stream: Arc<CudaStream>) -> Result<Self, GpuError> {
         if stream.context().cu_ctx() != gpu.context().cu_ctx() {
             let (owner, user) = (stream.context().ordinal(), gpu.ordinal());
-            return Err(GpuError::OtherGpu { what: "a stream", owner, user });
+            return Err(GpuError::WrongGpu { what: "a stream", owner, user });
         }
         let own = Self::new(gpu.clone(), stream);
         own.queue.share();
@@ -74,7 +74,7 @@ impl Stream {
     /// Waits until all that was enqueued is done; the first error of it, if there was one.
     pub fn synchronize(&self) -> Result<(), GpuError> {
         self.expect_no_capture("waiting for it")?;
-        self.queue.stream.synchronize().from("cuStreamSynchronize")
+        self.queue.stream.synchronize().or_gpu_error("cuStreamSynchronize")
     }
 
     /// Whether all that was enqueued is done.
@@ -90,9 +90,9 @@ impl Stream {
     }
 
     /// What has been copied so far between the host and the GPU by calls that name this stream.
-    pub fn copied(&self) -> Copied {
-        let [to_device, from_device] = [0, 1].map(|way| self.queue.copied[way].load(Ordering::Relaxed));
-        Copied { to_device, from_device }
+    pub fn copy_stats(&self) -> CopyStats {
+        let [to_device, from_device] = [0, 1].map(|way| self.queue.copied_bytes[way].load(Ordering::Relaxed));
+        CopyStats { to_device, from_device }
     }
 
     /// An event that comes when all that is enqueued now is done.
@@ -108,7 +108,7 @@ impl Stream {
             // What captures that stream now captures this one.
             self.queue.share();
         }
-        self.queue.stream.wait(&event.event).from("cuStreamWaitEvent")
+        self.queue.stream.wait(&event.event).or_gpu_error("cuStreamWaitEvent")
     }
 
     /// Enqueues by one call of the driver what uses this memory, which then lasts as long.
@@ -120,31 +120,31 @@ impl Stream {
     ) -> Result<(), GpuError> {
         self.gpu.bind()?;
         let mut captured = lock(&self.queue.captured);
-        let outcome = enqueue(self.queue.stream.cu_stream()).from(call);
+        let outcome = enqueue(self.queue.stream.cu_stream()).or_gpu_error(call);
         self.keep(&mut captured, memories);
         outcome
     }
 
     /// Lets memory last until work that is enqueued already is done.
-    pub(crate) fn uses(&self, memory: &Arc<Memory>) {
+    pub(crate) fn record_use(&self, memory: &Arc<Memory>) {
         let mut captured = lock(&self.queue.captured);
         self.keep(&mut captured, &[memory]);
     }
 
     /// Says whose work is being recorded: the graph will ask before each launch. False where no [`Stream::capture`] goes
     /// on: a graph that is made by way of another library asks nobody.
-    pub fn repeats(&self, whose: &Arc<dyn Repeat>) -> bool {
+    pub fn add_replay_hook(&self, whose: &Arc<dyn ReplayHook>) -> bool {
         let mut captured = lock(&self.queue.captured);
         if let Some(kept) = &mut *captured {
-            kept.repeats.push(whose.clone());
+            kept.hooks.push(whose.clone());
         }
         captured.is_some()
     }
 
-    fn keep(&self, captured: &mut Option<Kept>, memories: &[&Arc<Memory>]) {
+    fn keep(&self, captured: &mut Option<CapturedRefs>, memories: &[&Arc<Memory>]) {
         let elsewhere = captured.is_none() && self.queue.is_shared() && self.queue.is_captured();
         for &memory in memories {
-            memory.used_by(&self.queue);
+            memory.record_stream(&self.queue);
             match captured {
                 Some(kept) => kept.memories.push(memory.clone()),
                 // Nobody will say when a graph that is made by way of another library is gone.
@@ -163,7 +163,7 @@ impl Stream {
     ) -> Result<(), GpuError> {
         self.expect_no_capture("a copy from or to memory of the host")?;
         self.enqueue(&[memory], call, enqueue)?;
-        self.queue.stream.synchronize().from("cuStreamSynchronize")
+        self.queue.stream.synchronize().or_gpu_error("cuStreamSynchronize")
     }
 
     /// An error while it is captured, by us or by others.
@@ -175,9 +175,9 @@ impl Stream {
     /// Begins or ends a capture by a call of the driver that holds off whatever would be enqueued meanwhile.
     pub(crate) fn change_capture<T>(
         &self,
-        to: Option<Kept>,
+        to: Option<CapturedRefs>,
         change: impl FnOnce(CUstream) -> Result<T, GpuError>,
-    ) -> Result<(T, Option<Kept>), GpuError> {
+    ) -> Result<(T, Option<CapturedRefs>), GpuError> {
         self.gpu.bind()?;
         let mut captured = lock(&self.queue.captured);
         let outcome = change(self.queue.stream.cu_stream());
@@ -202,12 +202,12 @@ impl Eq for Stream {}
 impl Queue {
     /// Counts bytes that were copied from the host.
     pub(crate) fn count_written(&self, bytes: usize) {
-        self.copied[0].fetch_add(bytes as u64, Ordering::Relaxed);
+        self.copied_bytes[0].fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
     /// Counts bytes that were copied to the host.
     pub(crate) fn count_read(&self, bytes: usize) {
-        self.copied[1].fetch_add(bytes as u64, Ordering::Relaxed);
+        self.copied_bytes[1].fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
     fn share(&self) {
@@ -228,7 +228,7 @@ impl Queue {
         // SAFETY: the stream is alive.
         match unsafe { cudarc::driver::sys::cuStreamQuery(self.stream.cu_stream()) } {
             CUresult::CUDA_ERROR_NOT_READY => Ok(false),
-            answer => answer.from("cuStreamQuery").map(|()| true),
+            answer => answer.or_gpu_error("cuStreamQuery").map(|()| true),
         }
     }
 

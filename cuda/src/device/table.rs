@@ -1,6 +1,6 @@
 //! Structs that host and device share: one table for each file of them, of which both sides assert their layout.
 //!
-//! The offsets in a table are asserted of its structs, and written into the kernels' `*layout.cuh`, which asserts them of those
+//! The offsets in a table are asserted of its structs, and written into the kernels' `*abi_offsets.cuh`, which asserts them of those
 //! in `kernels/*arguments.cuh`.
 
 /// Defines argument structs whose fields lie at the offsets that the rows say.
@@ -48,9 +48,9 @@ mod tests {
 
     #[test]
     fn both_sides_assert_the_same_layout() {
-        expect("arguments.rs", arguments::LAYOUT, include_str!("../../kernels/layout.cuh"));
-        expect("model.rs", model::LAYOUT, include_str!("../../kernels/model_layout.cuh"));
-        expect("schedule.rs", schedule::LAYOUT, include_str!("../../kernels/schedule_layout.cuh"));
+        expect("arguments.rs", arguments::LAYOUT, include_str!("../../kernels/abi_offsets.cuh"));
+        expect("model.rs", model::LAYOUT, include_str!("../../kernels/model_abi_offsets.cuh"));
+        expect("schedule.rs", schedule::LAYOUT, include_str!("../../kernels/schedule_abi_offsets.cuh"));
     }
 
     fn expect(table: &str, layout: &str, written: &str) {

@@ -1,16 +1,16 @@
 //! Where GPUs are, and how they reach each other.
 
 use super::driver::gpus;
-use super::error::{Answer, GpuError};
+use super::error::{GpuError, IntoGpuResult};
 use super::gpu::Gpu;
-use super::nvml::{self, Links};
+use super::nvml::{self, NvLinks};
 use cudarc::driver::{result, sys, sys::CUdevice_P2PAttribute as Attribute};
 use std::ffi::{CStr, c_char};
 use std::path::Path as File;
 
 /// How kernels of one GPU reach memory of another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Path {
+pub struct PeerPath {
     /// Whether they do, directly.
     pub direct: bool,
     /// How good the driver finds the link: 0 is the best, and equal numbers are equally good.
@@ -21,20 +21,20 @@ pub struct Path {
 
 /// A GPU as the driver knows it, whether this process uses it or not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Site {
+pub struct GpuInfo {
     ordinal: usize,
     device: sys::CUdevice,
 }
 
-impl Site {
+impl GpuInfo {
     /// Those of all GPUs that this process sees, by their numbers.
     ///
     /// # Errors
     /// Where there is no driver, and of the driver.
-    pub fn all() -> Result<Vec<Site>, GpuError> {
+    pub fn all() -> Result<Vec<GpuInfo>, GpuError> {
         let site = |ordinal| {
-            let device = result::device::get(ordinal as i32).from("cuDeviceGet")?;
-            Ok(Site { ordinal, device })
+            let device = result::device::get(ordinal as i32).or_gpu_error("cuDeviceGet")?;
+            Ok(GpuInfo { ordinal, device })
         };
         (0..gpus()?).map(site).collect()
     }
@@ -49,18 +49,18 @@ impl Site {
     /// # Errors
     /// Of the driver.
     pub fn name(&self) -> Result<String, GpuError> {
-        result::device::get_name(self.device).from("cuDeviceGetName")
+        result::device::get_name(self.device).or_gpu_error("cuDeviceGetName")
     }
 
     /// Whether its kernels can reach memory of the other directly.
     ///
     /// # Errors
     /// Of the driver.
-    pub fn can_reach(&self, other: &Site) -> Result<bool, GpuError> {
+    pub fn can_access_peer(&self, other: &GpuInfo) -> Result<bool, GpuError> {
         let mut can = 0;
         // SAFETY: the driver has given out both numbers.
         unsafe { sys::cuDeviceCanAccessPeer(&mut can, self.device, other.device) }
-            .from("cuDeviceCanAccessPeer")?;
+            .or_gpu_error("cuDeviceCanAccessPeer")?;
         Ok(self == other || can != 0)
     }
 
@@ -68,12 +68,12 @@ impl Site {
     ///
     /// # Errors
     /// Of the driver.
-    pub fn path_to(&self, other: &Site) -> Result<Path, GpuError> {
+    pub fn peer_path(&self, other: &GpuInfo) -> Result<PeerPath, GpuError> {
         if self == other {
-            return Ok(Path { direct: true, rank: 0, atomics: true });
+            return Ok(PeerPath { direct: true, rank: 0, atomics: true });
         }
-        Ok(Path {
-            direct: self.can_reach(other)?,
+        Ok(PeerPath {
+            direct: self.can_access_peer(other)?,
             rank: self.peer_attribute(other, Attribute::CU_DEVICE_P2P_ATTRIBUTE_PERFORMANCE_RANK)?,
             atomics: self
                 .peer_attribute(other, Attribute::CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED)?
@@ -85,15 +85,15 @@ impl Site {
     ///
     /// # Errors
     /// [`GpuError::NoLinks`] where NVML is not there or does not know the GPUs: the path is all that is known then.
-    pub fn links_to(&self, other: &Site) -> Result<Links, GpuError> {
-        if self == other { Ok(Links::default()) } else { nvml::links(&self.bus_id()?, &other.bus_id()?) }
+    pub fn nvlinks_to(&self, other: &GpuInfo) -> Result<NvLinks, GpuError> {
+        if self == other { Ok(NvLinks::default()) } else { nvml::links(&self.bus_id()?, &other.bus_id()?) }
     }
 
-    fn peer_attribute(&self, other: &Site, which: Attribute) -> Result<u32, GpuError> {
+    fn peer_attribute(&self, other: &GpuInfo, which: Attribute) -> Result<u32, GpuError> {
         let mut value = 0;
         // SAFETY: the driver has given out both numbers.
         unsafe { sys::cuDeviceGetP2PAttribute(&mut value, which, self.device, other.device) }
-            .from("cuDeviceGetP2PAttribute")?;
+            .or_gpu_error("cuDeviceGetP2PAttribute")?;
         Ok(value as u32)
     }
 
@@ -105,7 +105,7 @@ impl Site {
         let mut text: [c_char; BUS_ID_BYTES] = [0; BUS_ID_BYTES];
         // SAFETY: there is room for as many.
         unsafe { sys::cuDeviceGetPCIBusId(text.as_mut_ptr(), BUS_ID_BYTES as i32, self.device) }
-            .from("cuDeviceGetPCIBusId")?;
+            .or_gpu_error("cuDeviceGetPCIBusId")?;
         let bytes = text.map(|byte| byte as u8);
         let text = CStr::from_bytes_until_nul(&bytes).unwrap_or_default();
         Ok(text.to_string_lossy().to_lowercase())
@@ -122,8 +122,8 @@ impl Site {
 
 impl Gpu {
     /// Where it is.
-    pub fn site(&self) -> Site {
-        Site { ordinal: self.ordinal(), device: self.context().cu_device() }
+    pub fn info(&self) -> GpuInfo {
+        GpuInfo { ordinal: self.ordinal(), device: self.context().cu_device() }
     }
 }
 

@@ -1,10 +1,10 @@
 //! AVX2 and F16C.
 //!
-//! Step by step the arithmetic of [`super::small`] and [`super::lanes`], where it is explained.
+//! Step by step the arithmetic of [`crate::host::narrow_float`] and [`super::lanes`], where it is explained.
 
 use super::lanes::{Array, Lanes, Value};
-use super::level::{F32Lanes, Instructions, Kernel, methods};
-use super::small::{E4M3, Format, Half};
+use crate::host::isa::{F32Lanes, Instructions, SimdKernel, methods};
+use crate::host::narrow_float::{E4M3, Format, Half};
 use std::arch::x86_64::*;
 
 /// The processor has AVX2 and F16C.
@@ -26,9 +26,9 @@ impl Instructions for Avx2 {
     type F32 = Floats;
 
     #[inline(always)]
-    fn run(self, kernel: impl Kernel) {
+    fn run(self, kernel: impl SimdKernel) {
         #[target_feature(enable = "avx2,f16c")]
-        fn compiled(kernel: impl Kernel, cpu: Avx2) {
+        fn compiled(kernel: impl SimdKernel, cpu: Avx2) {
             kernel.run(cpu);
         }
         // SAFETY: the token says that the processor has these instructions.

@@ -4,8 +4,8 @@
 //! of 2016. bfloat16's own instructions are of no use, as they flush subnormals.
 
 use super::lanes::{Array, Lanes, Value};
-use super::level::{F32Lanes, Instructions, Kernel, methods};
-use super::small::{E4M3, Format, Half};
+use crate::host::isa::{F32Lanes, Instructions, SimdKernel, methods};
+use crate::host::narrow_float::{E4M3, Format, Half};
 use std::arch::x86_64::*;
 
 /// The processor has AVX-512F, BW and VL.
@@ -30,9 +30,9 @@ impl Instructions for Avx512 {
     type F32 = Floats;
 
     #[inline(always)]
-    fn run(self, kernel: impl Kernel) {
+    fn run(self, kernel: impl SimdKernel) {
         #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
-        fn compiled(kernel: impl Kernel, cpu: Avx512) {
+        fn compiled(kernel: impl SimdKernel, cpu: Avx512) {
             kernel.run(cpu);
         }
         // SAFETY: the token says that the processor has these instructions.

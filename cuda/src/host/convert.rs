@@ -1,7 +1,7 @@
 //! Slices of bfloat16 to f32 and back.
 
-use super::level::{Instructions, Kernel, Level};
-use super::small::widen_bf16;
+use crate::host::isa::{Instructions, Isa, SimdKernel};
+use crate::host::narrow_float::widen_bf16;
 use half::bf16;
 
 /// `into` = `from`, exactly.
@@ -10,7 +10,7 @@ use half::bf16;
 /// If lengths differ.
 pub fn widen(into: &mut [f32], from: &[bf16]) {
     assert_eq!(into.len(), from.len(), "as many as there are");
-    Level::best().run(Widen { into, from });
+    Isa::best().run(Widen { into, from });
 }
 
 /// `into` = `from`, each rounded to the nearest, of two equally near to the even one. Infinities stay what they are, and NaNs
@@ -20,7 +20,7 @@ pub fn widen(into: &mut [f32], from: &[bf16]) {
 /// If lengths differ.
 pub fn narrow(into: &mut [bf16], from: &[f32]) {
     assert_eq!(into.len(), from.len(), "as many as there are");
-    Level::best().run(Narrow { into, from });
+    Isa::best().run(Narrow { into, from });
 }
 
 struct Widen<'a> {
@@ -28,7 +28,7 @@ struct Widen<'a> {
     from: &'a [bf16],
 }
 
-impl Kernel for Widen<'_> {
+impl SimdKernel for Widen<'_> {
     #[inline(always)]
     fn run<I: Instructions>(self, _: I) {
         for (wide, half) in self.into.iter_mut().zip(self.from) {
@@ -42,7 +42,7 @@ struct Narrow<'a> {
     from: &'a [f32],
 }
 
-impl Kernel for Narrow<'_> {
+impl SimdKernel for Narrow<'_> {
     #[inline(always)]
     fn run<I: Instructions>(self, _: I) {
         for (half, wide) in self.into.iter_mut().zip(self.from) {
@@ -85,7 +85,7 @@ mod tests {
     fn rounding_is_to_the_nearest_around_every_bfloat16() {
         // Below, at and above each half-way point, and the ends between.
         let tails = [0, 1, 0x4000, 0x7fff, 0x8000, 0x8001, 0xffff];
-        for level in Level::available() {
+        for level in Isa::available() {
             for tail in tails {
                 let from: Vec<f32> =
                     (0..=u16::MAX).map(|code| f32::from_bits(u32::from(code) << 16 | tail)).collect();

@@ -1,15 +1,15 @@
 //! What is done to gradients between backward and the step: averages, norms, clipping. Each in one pass over memory.
 
-use super::level::{Instructions, Kernel, Level};
 use super::reduce_assign;
-use crate::{Element, Finish, Op, as_bytes_mut};
+use crate::host::isa::{Instructions, Isa, SimdKernel};
+use crate::{Element, PostOp, ReduceKind, as_bytes_mut};
 
 /// Divides all by `ranks`: sums become means. Floats of 8 and 16 bits are divided in f32 and rounded once.
 ///
 /// # Panics
 /// If `ranks` is 0.
 pub fn average<T: Element>(values: &mut [T], ranks: u32) {
-    reduce_assign(T::DTYPE, Op::Sum, Finish::Divide(ranks), as_bytes_mut(values).into(), &[]);
+    reduce_assign(T::DTYPE, ReduceKind::Sum, PostOp::Divide(ranks), as_bytes_mut(values).into(), &[]);
 }
 
 /// Sums of squares of one block of `block` elements after the other, the last of which may be shorter, for `each` to add up.
@@ -19,8 +19,8 @@ pub fn average<T: Element>(values: &mut [T], ranks: u32) {
 ///
 /// # Panics
 /// If `block` is 0.
-pub fn squares(values: &[f32], block: usize, each: impl FnMut(f64)) {
-    Level::best().run(Squares { values, block, each });
+pub fn block_square_sums(values: &[f32], block: usize, each: impl FnMut(f64)) {
+    Isa::best().run(BlockSquareSums { values, block, each });
 }
 
 /// What clipping multiplies gradients of the norm `norm` by, so that they are no longer than `longest`; 1 if that is 0.
@@ -35,26 +35,26 @@ pub fn clip_factor(norm: f64, longest: f64) -> f32 {
 ///
 /// The bits are those of two passes; memory is read once and written once.
 pub fn scale_and_clip(values: &mut [f32], scale: f32, norm: f64, longest: f64) {
-    Level::best().run(Scaled { values, factors: [scale, clip_factor(norm, longest)] });
+    Isa::best().run(Scaled { values, factors: [scale, clip_factor(norm, longest)] });
 }
 
-struct Squares<'a, F> {
+struct BlockSquareSums<'a, F> {
     values: &'a [f32],
     block: usize,
     each: F,
 }
 
-impl<F: FnMut(f64)> Kernel for Squares<'_, F> {
+impl<F: FnMut(f64)> SimdKernel for BlockSquareSums<'_, F> {
     #[inline(always)]
     fn run<I: Instructions>(mut self, _: I) {
         for block in self.values.chunks(self.block) {
-            (self.each)(of_block(block));
+            (self.each)(block_square_sum(block));
         }
     }
 }
 
 #[inline(always)]
-fn of_block(block: &[f32]) -> f64 {
+fn block_square_sum(block: &[f32]) -> f64 {
     let mut sums = [0.0f64; 8];
     let (parts, rest) = block.as_chunks::<8>();
     for part in parts {
@@ -74,7 +74,7 @@ struct Scaled<'a> {
     factors: [f32; 2],
 }
 
-impl Kernel for Scaled<'_> {
+impl SimdKernel for Scaled<'_> {
     #[inline(always)]
     fn run<I: Instructions>(self, _: I) {
         let [one, other] = self.factors;
@@ -95,7 +95,7 @@ mod tests {
 
     fn total(values: &[f32], block: usize) -> f64 {
         let mut sum = 0.0;
-        squares(values, block, |part| sum += part);
+        block_square_sums(values, block, |part| sum += part);
         sum
     }
 
@@ -132,14 +132,18 @@ mod tests {
     #[test]
     fn levels_agree_to_the_bit() {
         let values = numbers(1003);
-        let of = |level: Level| {
+        let of = |level: Isa| {
             let (mut sums, mut scaled) = (Vec::new(), values.clone());
-            level.run(Squares { values: &values, block: 32, each: |sum: f64| sums.push(sum.to_bits()) });
+            level.run(BlockSquareSums {
+                values: &values,
+                block: 32,
+                each: |sum: f64| sums.push(sum.to_bits()),
+            });
             level.run(Scaled { values: &mut scaled, factors: [0.3, 0.7] });
             (sums, scaled)
         };
-        for level in Level::available() {
-            assert!(of(level) == of(Level::Portable), "{level:?}");
+        for level in Isa::available() {
+            assert!(of(level) == of(Isa::Portable), "{level:?}");
         }
     }
 

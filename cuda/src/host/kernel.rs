@@ -1,31 +1,31 @@
 //! The loop: a target is computed pack by pack, each pack from all sources, in one pass over memory.
 
 use super::Store;
-use super::formula::{Formula, Pack, Read};
+use super::element_op::{ElementOp, Pack, Read};
 use super::lanes::Array;
-use super::level::{Instructions, Kernel, prefetch};
-use super::number::Number;
+use crate::host::isa::{Instructions, SimdKernel, prefetch};
+use crate::host::simd_element::SimdElement;
 use crate::{Source, Target};
 
 /// A target, or a part of one, and how it is written. If past the caches, a
-/// [`stream_fence`](super::level::stream_fence) is owed.
-pub(super) type Outlet<'a> = (Store, Target<'a>);
+/// [`stream_fence`](crate::host::isa::stream_fence) is owed.
+pub(super) type Dest<'a> = (Store, Target<'a>);
 
-/// outlet = formula
+/// dest = op
 pub(super) struct Assign<'a, 'b, F> {
     /// By reference: copying what was just written takes longer than a short reduction.
-    pub(super) outlet: &'a mut Outlet<'b>,
+    pub(super) dest: &'a mut Dest<'b>,
     /// Byte of the sources that the first of the target comes from. From there on they are as long
     /// as the target.
-    pub(super) at: usize,
-    pub(super) formula: F,
+    pub(super) offset: usize,
+    pub(super) op: F,
 }
 
-impl<F: Formula> Kernel for Assign<'_, '_, F> {
+impl<F: ElementOp> SimdKernel for Assign<'_, '_, F> {
     #[inline(always)]
     fn run<I: Instructions>(self, cpu: I) {
-        let Self { outlet: (store, target), at, formula } = self;
-        Loop { target: target.as_mut_ptr(), bytes: target.len(), at, formula, cpu }.run(*store);
+        let Self { dest: (store, target), offset: at, op } = self;
+        Loop { target: target.as_mut_ptr(), bytes: target.len(), offset: at, op, cpu }.run(*store);
     }
 }
 
@@ -33,14 +33,14 @@ impl<F: Formula> Kernel for Assign<'_, '_, F> {
 struct Loop<F, I> {
     target: *mut u8,
     bytes: usize,
-    at: usize,
-    formula: F,
+    offset: usize,
+    op: F,
     cpu: I,
 }
 
-impl<F: Formula, I: Instructions> Loop<F, I> {
+impl<F: ElementOp, I: Instructions> Loop<F, I> {
     /// Bytes in memory of one pack.
-    const PACK: usize = F::Number::REGISTERS * I::REGISTER;
+    const PACK: usize = F::Elem::REGISTERS * I::REGISTER;
 
     #[inline(always)]
     fn run(&self, store: Store) {
@@ -83,7 +83,7 @@ impl<F: Formula, I: Instructions> Loop<F, I> {
         }
         // Whole cache lines, so that none is written in two halves.
         let head = self.target.addr().wrapping_neg() % CACHE_LINE;
-        (head.is_multiple_of(F::GRAIN) && head < self.bytes).then_some(head)
+        (head.is_multiple_of(F::GRANULARITY) && head < self.bytes).then_some(head)
     }
 
     /// Computes the bytes between `from` and `to`.
@@ -102,7 +102,7 @@ impl<F: Formula, I: Instructions> Loop<F, I> {
 
     #[inline(always)]
     fn pack<const STREAM: bool>(&self, at: usize) {
-        match F::Number::REGISTERS {
+        match F::Elem::REGISTERS {
             1 => self.whole::<1, STREAM>(at),
             2 => self.whole::<2, STREAM>(at),
             _ => self.whole::<4, STREAM>(at),
@@ -113,21 +113,21 @@ impl<F: Formula, I: Instructions> Loop<F, I> {
     #[inline(always)]
     fn whole<const N: usize, const STREAM: bool>(&self, at: usize) {
         debug_assert!(at + N * I::REGISTER <= self.bytes);
-        let pack = self.formula.evaluate::<I, N>(self.cpu, Whole { at: self.at + at, ahead: STREAM });
+        let pack = self.op.evaluate::<I, N>(self.cpu, FullRead { at: self.offset + at, prefetch: STREAM });
         for (index, &lanes) in pack.0.iter().enumerate() {
             // SAFETY: within the target.
             let target = unsafe { self.target.add(at + index * I::REGISTER) };
             if STREAM {
-                let mut staging = Staging::new();
+                let mut staging = RegisterBuffer::new();
                 // SAFETY: a register fits into staging and is within the target, whose address here
                 // is a multiple of a register, as the head ends at the end of a cache line.
                 unsafe {
-                    F::Number::store(self.cpu, lanes, staging.as_mut_ptr());
+                    F::Elem::store(self.cpu, lanes, staging.as_mut_ptr());
                     self.cpu.stream(target, staging.as_mut_ptr());
                 }
             } else {
                 // SAFETY: within the target.
-                unsafe { F::Number::store(self.cpu, lanes, target) };
+                unsafe { F::Elem::store(self.cpu, lanes, target) };
             }
         }
     }
@@ -136,26 +136,26 @@ impl<F: Formula, I: Instructions> Loop<F, I> {
     #[inline(always)]
     fn short(&self, at: usize, bytes: usize) {
         debug_assert!(at + bytes <= self.bytes && bytes < I::REGISTER);
-        let pack = self.formula.evaluate::<I, 1>(self.cpu, Short { at: self.at + at, bytes });
-        let mut staging = Staging::new();
+        let pack = self.op.evaluate::<I, 1>(self.cpu, PartialRead { at: self.offset + at, bytes });
+        let mut staging = RegisterBuffer::new();
         // SAFETY: a register fits into `staging`, and `bytes` from `at` on into the target.
         unsafe {
-            F::Number::store(self.cpu, pack.0[0], staging.as_mut_ptr());
+            F::Elem::store(self.cpu, pack.0[0], staging.as_mut_ptr());
             copy_short(self.target.add(at), staging.as_mut_ptr(), bytes);
         }
     }
 }
 
 /// Reads whole registers from byte `at` on, which lie within the sources.
-struct Whole {
+struct FullRead {
     at: usize,
     /// Whether memory is told early where it will be read next.
-    ahead: bool,
+    prefetch: bool,
 }
 
-impl Read for Whole {
+impl Read for FullRead {
     #[inline(always)]
-    unsafe fn pack<T: Number, I: Instructions, const N: usize>(
+    unsafe fn pack<T: SimdElement, I: Instructions, const N: usize>(
         &self,
         cpu: I,
         source: Source<'_>,
@@ -164,9 +164,9 @@ impl Read for Whole {
         // SAFETY: within the source, as the caller says. Bytes are copied before they are
         // looked at: should a peer write them meanwhile, the values are wrong and nothing else.
         let mut pack = [unsafe { T::load(cpu, source.as_ptr().add(self.at)) }; N];
-        if T::CONVERTED && self.ahead {
+        if T::IS_CONVERTED && self.prefetch {
             for line in (0..N * I::REGISTER).step_by(CACHE_LINE) {
-                prefetch(source.as_ptr().wrapping_add(self.at + line + AHEAD_BYTES));
+                prefetch(source.as_ptr().wrapping_add(self.at + line + PREFETCH_BYTES));
             }
         }
         for (index, lanes) in pack.iter_mut().enumerate().skip(1) {
@@ -179,20 +179,20 @@ impl Read for Whole {
 
 /// Reads `bytes`, a power of two, from byte `at` on, which lie within the sources, and zeros for the
 /// rest of a register.
-struct Short {
+struct PartialRead {
     at: usize,
     bytes: usize,
 }
 
-impl Read for Short {
+impl Read for PartialRead {
     #[inline(always)]
-    unsafe fn pack<T: Number, I: Instructions, const N: usize>(
+    unsafe fn pack<T: SimdElement, I: Instructions, const N: usize>(
         &self,
         cpu: I,
         source: Source<'_>,
     ) -> Pack<T, I, N> {
         debug_assert!(self.at + self.bytes <= source.len());
-        let mut staging = Staging::new();
+        let mut staging = RegisterBuffer::new();
         // SAFETY: within the source, as the caller says; a register fits into `staging`.
         unsafe {
             copy_short(staging.as_mut_ptr(), source.as_ptr().add(self.at), self.bytes);
@@ -222,13 +222,13 @@ unsafe fn copy_short(to: *mut u8, from: *const u8, bytes: usize) {
 /// How far ahead sources are prefetched whose values are converted: so much is done for each line that
 /// the processor looks ahead too little by itself. Where values are used as they are, it costs more
 /// than it brings.
-const AHEAD_BYTES: usize = 512;
+const PREFETCH_BYTES: usize = 512;
 
 /// Room for a register on its way.
 #[repr(align(64))]
-struct Staging([u8; REGISTER_MAX]);
+struct RegisterBuffer([u8; REGISTER_MAX]);
 
-impl Staging {
+impl RegisterBuffer {
     #[inline(always)]
     fn new() -> Self {
         Self([0; REGISTER_MAX])

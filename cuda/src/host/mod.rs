@@ -11,32 +11,32 @@ mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 mod convert;
-mod fold;
-mod formula;
+mod element_op;
 mod gradients;
+mod isa;
 mod kernel;
 mod lanes;
-mod level;
 #[cfg(feature = "matmul")]
 pub(crate) mod matmul;
+mod multi_store;
 #[cfg(test)]
 mod naive;
-mod number;
+pub(crate) mod narrow_float;
 mod portable;
-pub(crate) mod small;
-mod spread;
+mod reduction;
+mod simd_element;
 mod strided;
 #[cfg(test)]
 mod tests;
 
 pub use convert::{narrow, widen};
-pub use gradients::{average, clip_factor, scale_and_clip, squares};
+pub use gradients::{average, block_square_sums, clip_factor, scale_and_clip};
 pub use strided::{pack, unpack};
 
-use crate::{DType, Finish, Op, Scalar, Source, Target};
-use fold::{Fold, check, scale_at};
-use level::Level;
-use spread::{LOOP_FROM_BYTES, copy_at};
+use crate::host::isa::Isa;
+use crate::host::multi_store::{VECTOR_COPY_MIN_BYTES, copy_at};
+use crate::host::reduction::{Reduction, check, scale_at};
+use crate::{DType, PostOp, ReduceKind, Scalar, Source, Target};
 
 /// How results are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
@@ -55,7 +55,7 @@ pub enum Store {
 /// If there is no source, if lengths differ or are no multiple of the element's, or if `finish`
 /// divides by zero.
 #[inline]
-pub fn reduce(dtype: DType, op: Op, finish: Finish, target: Target<'_>, sources: &[Source<'_>]) {
+pub fn reduce(dtype: DType, op: ReduceKind, finish: PostOp, target: Target<'_>, sources: &[Source<'_>]) {
     reduce_to(Store::Cached, dtype, op, finish, target, sources);
 }
 
@@ -67,8 +67,8 @@ pub fn reduce(dtype: DType, op: Op, finish: Finish, target: Target<'_>, sources:
 pub fn reduce_to(
     store: Store,
     dtype: DType,
-    op: Op,
-    finish: Finish,
+    op: ReduceKind,
+    finish: PostOp,
     target: Target<'_>,
     sources: &[Source<'_>],
 ) {
@@ -86,13 +86,13 @@ pub fn reduce_to(
 #[inline]
 pub fn reduce_into(
     dtype: DType,
-    op: Op,
-    finish: Finish,
+    op: ReduceKind,
+    finish: PostOp,
     targets: &mut [(Store, Target<'_>)],
     sources: &[Source<'_>],
 ) {
     let (first, rest) = sources.split_first().expect("a reduction has a source");
-    Fold { finish, first, rest, at: 0 }.into(dtype, op, targets);
+    Reduction { finish, first, rest, offset: 0 }.store_to(dtype, op, targets);
 }
 
 /// The target becomes itself ⊕ the first source ⊕ …, in that order, then `finish`.
@@ -100,7 +100,13 @@ pub fn reduce_into(
 /// # Panics
 /// If lengths differ or are no multiple of the element's, or if `finish` divides by zero.
 #[inline]
-pub fn reduce_assign(dtype: DType, op: Op, finish: Finish, target: Target<'_>, sources: &[Source<'_>]) {
+pub fn reduce_assign(
+    dtype: DType,
+    op: ReduceKind,
+    finish: PostOp,
+    target: Target<'_>,
+    sources: &[Source<'_>],
+) {
     reduce_assign_into(dtype, op, finish, &mut [(Store::Cached, target)], sources);
 }
 
@@ -111,14 +117,14 @@ pub fn reduce_assign(dtype: DType, op: Op, finish: Finish, target: Target<'_>, s
 #[inline]
 pub fn reduce_assign_into(
     dtype: DType,
-    op: Op,
-    finish: Finish,
+    op: ReduceKind,
+    finish: PostOp,
     targets: &mut [(Store, Target<'_>)],
     sources: &[Source<'_>],
 ) {
     let (_, target) = targets.first_mut().expect("a target to begin with");
-    let first = itself(target);
-    Fold { finish, first: &first, rest: sources, at: 0 }.into(dtype, op, targets);
+    let first = as_source(target);
+    Reduction { finish, first: &first, rest: sources, offset: 0 }.store_to(dtype, op, targets);
 }
 
 /// The target becomes the first operand ⊕ the second ⊕ …, in that order, then `finish`, where the operand `own`, if there is
@@ -129,15 +135,15 @@ pub fn reduce_assign_into(
 #[inline]
 pub fn reduce_among<'a>(
     dtype: DType,
-    op: Op,
-    finish: Finish,
+    op: ReduceKind,
+    finish: PostOp,
     target: Target<'a>,
     sources: &mut [Source<'a>],
     own: Option<usize>,
 ) {
     let mut target = target;
     if let Some(own) = own {
-        sources[own] = itself(&mut target);
+        sources[own] = as_source(&mut target);
     }
     reduce_to(Store::Cached, dtype, op, finish, target, sources);
 }
@@ -149,8 +155,8 @@ pub fn reduce_among<'a>(
 #[inline]
 pub fn scale(dtype: DType, scalar: Scalar, target: Target<'_>, source: Option<Source<'_>>) {
     let mut target = target;
-    let source = source.unwrap_or_else(|| itself(&mut target));
-    scale_at(Level::best(), dtype, scalar, target, source);
+    let source = source.unwrap_or_else(|| as_source(&mut target));
+    scale_at(Isa::best(), dtype, scalar, target, source);
 }
 
 /// target = source.
@@ -169,7 +175,7 @@ pub fn copy(target: Target<'_>, source: Source<'_>) {
 #[inline]
 pub fn copy_to(store: Store, target: Target<'_>, source: Source<'_>) {
     let mut target = target;
-    if store == Store::Cached && target.len() < LOOP_FROM_BYTES {
+    if store == Store::Cached && target.len() < VECTOR_COPY_MIN_BYTES {
         check(DType::U8, target.len(), source.len());
         // SAFETY: both are valid for this length. They may be the same memory: `copy` allows that.
         return unsafe { target.as_mut_ptr().copy_from(source.as_ptr(), target.len()) };
@@ -184,7 +190,7 @@ pub fn copy_to(store: Store, target: Target<'_>, source: Source<'_>) {
 #[inline]
 pub fn copy_into(targets: &mut [(Store, Target<'_>)], source: Source<'_>) {
     targets.iter().for_each(|(_, target)| check(DType::U8, target.len(), source.len()));
-    copy_at(Level::best(), targets, source);
+    copy_at(Isa::best(), targets, source);
 }
 
 /// Sets every byte.
@@ -196,7 +202,7 @@ pub fn fill(target: Target<'_>, byte: u8) {
 
 /// The target's memory as an operand: kernels read each element before they write it.
 #[inline]
-fn itself<'a>(target: &mut Target<'a>) -> Source<'a> {
+fn as_source<'a>(target: &mut Target<'a>) -> Source<'a> {
     // SAFETY: a target is valid for reads, and this crate never makes a reference of it.
     unsafe { Source::from_raw(target.as_mut_ptr(), target.len()) }
 }

@@ -1,12 +1,12 @@
 //! The obviously right reductions, one element at a time, that every kernel is compared with.
 
-use crate::{Element, F8E4M3, F8E5M2, Finish, Op, Scalar};
+use crate::{Element, F8E4M3, F8E5M2, PostOp, ReduceKind, Scalar};
 use half::{bf16, f16};
 
 /// An element type with its reference arithmetic.
 pub(super) trait Naive: Element {
     /// operands[0] ⊕ operands[1] ⊕ …, then `finish`.
-    fn reduce(op: Op, finish: Finish, operands: &[Self]) -> Self;
+    fn reduce(op: ReduceKind, finish: PostOp, operands: &[Self]) -> Self;
 
     /// self · scalar.
     fn scale(self, scalar: Scalar) -> Self;
@@ -15,17 +15,17 @@ pub(super) trait Naive: Element {
 macro_rules! integers {
     ($($type:ty)*) => {$(
         impl Naive for $type {
-            fn reduce(op: Op, finish: Finish, operands: &[Self]) -> Self {
+            fn reduce(op: ReduceKind, finish: PostOp, operands: &[Self]) -> Self {
                 let wide = operands.iter().map(|&operand| i128::from(operand));
                 let result = match op {
-                    Op::Sum | Op::Avg | Op::PreMulSum => wide.sum::<i128>() as $type,
-                    Op::Prod => wide.reduce(i128::wrapping_mul).unwrap() as $type,
-                    Op::Min => wide.min().unwrap() as $type,
-                    Op::Max => wide.max().unwrap() as $type,
+                    ReduceKind::Sum | ReduceKind::Avg | ReduceKind::PreMulSum => wide.sum::<i128>() as $type,
+                    ReduceKind::Prod => wide.reduce(i128::wrapping_mul).unwrap() as $type,
+                    ReduceKind::Min => wide.min().unwrap() as $type,
+                    ReduceKind::Max => wide.max().unwrap() as $type,
                 };
                 match finish {
-                    Finish::Keep => result,
-                    Finish::Divide(ranks) => (i128::from(result) / i128::from(ranks)) as $type,
+                    PostOp::Identity => result,
+                    PostOp::Divide(ranks) => (i128::from(result) / i128::from(ranks)) as $type,
                 }
             }
 
@@ -45,19 +45,19 @@ integers! { i8 u8 i32 u32 i64 u64 }
 macro_rules! floats {
     ($($type:ty, $wide:ty, $widen:expr, $narrow:expr;)*) => {$(
         impl Naive for $type {
-            fn reduce(op: Op, finish: Finish, operands: &[Self]) -> Self {
+            fn reduce(op: ReduceKind, finish: PostOp, operands: &[Self]) -> Self {
                 let wide = operands.iter().map(|&operand| -> $wide { $widen(operand) });
                 let some_nan = wide.clone().find(|value| value.is_nan());
                 let result = match op {
-                    Op::Sum | Op::Avg | Op::PreMulSum => wide.reduce(|left, right| left + right),
-                    Op::Prod => wide.reduce(|left, right| left * right),
+                    ReduceKind::Sum | ReduceKind::Avg | ReduceKind::PreMulSum => wide.reduce(|left, right| left + right),
+                    ReduceKind::Prod => wide.reduce(|left, right| left * right),
                     // The total order puts -0 below +0.
-                    Op::Min => some_nan.or(wide.min_by(<$wide>::total_cmp)),
-                    Op::Max => some_nan.or(wide.max_by(<$wide>::total_cmp)),
+                    ReduceKind::Min => some_nan.or(wide.min_by(<$wide>::total_cmp)),
+                    ReduceKind::Max => some_nan.or(wide.max_by(<$wide>::total_cmp)),
                 };
                 match finish {
-                    Finish::Keep => $narrow(result.unwrap()),
-                    Finish::Divide(ranks) => $narrow(result.unwrap() / ranks as $wide),
+                    PostOp::Identity => $narrow(result.unwrap()),
+                    PostOp::Divide(ranks) => $narrow(result.unwrap() / ranks as $wide),
                 }
             }
 

@@ -1,8 +1,8 @@
 //! What every processor has: arrays, of which the compiler makes the best it can.
 
 use super::lanes::{Array, Value};
-use super::level::{F32Lanes, Instructions, Kernel};
-use super::small::{Format, Half, narrow, narrow_bf16, widen, widen_bf16};
+use crate::host::isa::{F32Lanes, Instructions, SimdKernel};
+use crate::host::narrow_float::{Format, Half, narrow, narrow_bf16, widen, widen_bf16};
 
 /// No permission needed.
 #[derive(Clone, Copy, Debug)]
@@ -16,7 +16,7 @@ impl Instructions for Portable {
     type F32 = Array<f32, 4>;
 
     #[inline(never)]
-    fn run(self, kernel: impl Kernel) {
+    fn run(self, kernel: impl SimdKernel) {
         kernel.run(self);
     }
 

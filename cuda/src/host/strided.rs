@@ -80,8 +80,8 @@ impl Loops {
         // Rows that are contiguous on both sides are best copied whole.
         let side = if inner.stride == 1 { usize::MAX } else { TILE };
         walk(outermost, 0, 0, &mut |at, offset| {
-            for (row, rows) in pieces(outer.extent, side) {
-                for (column, columns) in pieces(inner.extent, side) {
+            for (row, rows) in tiles(outer.extent, side) {
+                for (column, columns) in tiles(inner.extent, side) {
                     let (outer, inner) = (Dim { extent: rows, ..outer }, Dim { extent: columns, ..inner });
                     let dense = at + row * outer.dense + column * inner.dense;
                     tile(outer, inner, dense, offset + row * outer.stride + column * inner.stride);
@@ -96,7 +96,7 @@ impl Loops {
 const TILE: usize = 32;
 
 /// Where each piece of at most `side` of `extent` elements begins, and how long it is.
-fn pieces(extent: usize, side: usize) -> impl Iterator<Item = (usize, usize)> {
+fn tiles(extent: usize, side: usize) -> impl Iterator<Item = (usize, usize)> {
     (0..extent).step_by(side).map(move |start| (start, side.min(extent - start)))
 }
 
@@ -123,14 +123,14 @@ fn tile<T: Copy>(
 ) {
     let ((row_to, row_from), (step_to, step_from)) = (steps(outer), steps(inner));
     if row_from == 1 && step_to == 1 && step_from != 1 {
-        let turned = turn(outer.extent, inner.extent, from, start, step_from);
+        let turned = transpose_tile(outer.extent, inner.extent, from, start, step_from);
         for (row, elements) in turned.chunks_exact(TILE).take(outer.extent).enumerate() {
             into[to + row * row_to..][..inner.extent].copy_from_slice(&elements[..inner.extent]);
         }
         return;
     }
     if row_to == 1 && step_from == 1 && step_to != 1 {
-        let turned = turn(inner.extent, outer.extent, from, start, row_from);
+        let turned = transpose_tile(inner.extent, outer.extent, from, start, row_from);
         for (column, elements) in turned.chunks_exact(TILE).take(inner.extent).enumerate() {
             into[to + column * step_to..][..outer.extent].copy_from_slice(&elements[..outer.extent]);
         }
@@ -149,7 +149,13 @@ fn tile<T: Copy>(
 /// The transpose of `rows` rows of `length` contiguous elements `stride` apart. By way of here every cache line of both sides is
 /// touched once: lines a power of two apart would push one another out.
 #[inline(always)]
-fn turn<T: Copy>(length: usize, rows: usize, from: &[T], start: usize, stride: usize) -> [T; TILE * TILE] {
+fn transpose_tile<T: Copy>(
+    length: usize,
+    rows: usize,
+    from: &[T],
+    start: usize,
+    stride: usize,
+) -> [T; TILE * TILE] {
     let mut turned = [from[start]; TILE * TILE];
     for row in 0..rows {
         let elements = &from[start + row * stride..][..length];

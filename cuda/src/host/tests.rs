@@ -2,13 +2,13 @@
 
 mod material;
 
-use super::fold::{Fold, scale_at};
-use super::level::Level;
 use super::naive::Naive;
-use super::small::{Half, narrow, narrow_bf16, widen};
-use super::spread::copy_at;
-use super::{Store, itself, reduce_among};
-use crate::{DType, F8E4M3, F8E5M2, Finish, Op, Scalar, Source, Target, as_bytes, as_bytes_mut};
+use super::{Store, as_source, reduce_among};
+use crate::host::isa::Isa;
+use crate::host::multi_store::copy_at;
+use crate::host::narrow_float::{Half, narrow, narrow_bf16, widen};
+use crate::host::reduction::{Reduction, scale_at};
+use crate::{DType, F8E4M3, F8E5M2, PostOp, ReduceKind, Scalar, Source, Target, as_bytes, as_bytes_mut};
 use Store::{Cached, Stream};
 use half::{bf16, f16};
 use material::{Guarded, Random, bits, same};
@@ -39,33 +39,33 @@ macro_rules! for_every_dtype {
 
 /// How a reduction is called: how each target is written, and whether the first is an operand.
 #[derive(Clone, Copy, Debug)]
-struct Form {
+struct CallForm {
     stores: &'static [Store],
     assign: bool,
 }
 
-impl Form {
-    const CACHED: Form = Form { stores: &[Cached], assign: false };
+impl CallForm {
+    const CACHED: CallForm = CallForm { stores: &[Cached], assign: false };
 
-    const ALL: [Form; 10] = [
-        Form::CACHED,
-        Form { stores: &[Stream], assign: false },
-        Form { stores: &[Cached], assign: true },
-        Form { stores: &[Cached, Stream], assign: false },
-        Form { stores: &[Stream, Cached], assign: true },
-        Form { stores: &[Cached, Cached], assign: true },
-        Form { stores: &[Stream, Stream], assign: false },
-        Form { stores: &[Stream, Stream, Stream], assign: true },
-        Form { stores: &[Stream, Cached, Cached, Stream], assign: false },
-        Form { stores: &[Cached, Stream, Cached, Stream], assign: true },
+    const ALL: [CallForm; 10] = [
+        CallForm::CACHED,
+        CallForm { stores: &[Stream], assign: false },
+        CallForm { stores: &[Cached], assign: true },
+        CallForm { stores: &[Cached, Stream], assign: false },
+        CallForm { stores: &[Stream, Cached], assign: true },
+        CallForm { stores: &[Cached, Cached], assign: true },
+        CallForm { stores: &[Stream, Stream], assign: false },
+        CallForm { stores: &[Stream, Stream, Stream], assign: true },
+        CallForm { stores: &[Stream, Cached, Cached, Stream], assign: false },
+        CallForm { stores: &[Cached, Stream, Cached, Stream], assign: true },
     ];
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Case {
-    op: Op,
-    finish: Finish,
-    form: Form,
+    op: ReduceKind,
+    finish: PostOp,
+    form: CallForm,
     skew: usize,
     length: usize,
 }
@@ -75,22 +75,27 @@ fn targets<T: Naive>(stores: &[Store], skew: usize, holding: &[T]) -> Vec<Guarde
     (0..stores.len()).map(|index| Guarded::holding((skew + 16 * index * index) % 64, holding)).collect()
 }
 
-fn outlets<'a>(stores: &[Store], results: &'a mut [Guarded]) -> Vec<(Store, Target<'a>)> {
+fn dests<'a>(stores: &[Store], results: &'a mut [Guarded]) -> Vec<(Store, Target<'a>)> {
     stores.iter().copied().zip(results.iter_mut().map(|result| result.inner().into())).collect()
 }
 
 /// Runs `case` at every level on the beginnings of `operands`.
 fn check<T: Naive>(case: Case, operands: &[Vec<T>], expected: &[T]) {
-    let Case { op, finish, form: Form { stores, assign }, skew, length } = case;
-    for level in Level::available() {
+    let Case { op, finish, form: CallForm { stores, assign }, skew, length } = case;
+    for level in Isa::available() {
         let sources: Vec<Guarded> =
             (0..).zip(operands).map(|(rank, own)| Guarded::holding(skew * rank, &own[..length])).collect();
         let sources: Vec<Source<'_>> = sources.iter().map(Guarded::source).collect();
         let mut results = targets(stores, skew, &operands[0][..length]);
-        let mut outlets = outlets(stores, &mut results);
-        let first = &if assign { itself(&mut outlets[0].1) } else { sources[0] };
-        Fold { finish, first, rest: &sources[1..], at: 0 }.into_at(level, T::DTYPE, op, &mut outlets);
-        drop(outlets);
+        let mut dests = dests(stores, &mut results);
+        let first = &if assign { as_source(&mut dests[0].1) } else { sources[0] };
+        Reduction { finish, first, rest: &sources[1..], offset: 0 }.store_to_with(
+            level,
+            T::DTYPE,
+            op,
+            &mut dests,
+        );
+        drop(dests);
         for (index, result) in results.into_iter().enumerate() {
             result.expect(&expected[..length], &|| {
                 format!("{} {case:?} of {} {level:?}, target {index}", T::DTYPE, operands.len())
@@ -99,7 +104,7 @@ fn check<T: Naive>(case: Case, operands: &[Vec<T>], expected: &[T]) {
     }
 }
 
-fn reference<T: Naive>(op: Op, finish: Finish, operands: &[Vec<T>]) -> Vec<T> {
+fn reference<T: Naive>(op: ReduceKind, finish: PostOp, operands: &[Vec<T>]) -> Vec<T> {
     let column = |index| operands.iter().map(|own| own[index]).collect::<Vec<_>>();
     (0..operands[0].len()).map(|index| T::reduce(op, finish, &column(index))).collect()
 }
@@ -108,13 +113,13 @@ fn check_all_reductions<T: Naive>() {
     let mut random = Random(T::DTYPE as u64);
     for count in [1, 2, 3, 4, 5, 9] {
         let operands: Vec<Vec<T>> = (0..count).map(|_| random.elements(LONGEST)).collect();
-        for op in Op::ALL {
-            for finish in [Finish::Keep, Finish::Divide(3), Finish::Divide(300)] {
+        for op in ReduceKind::ALL {
+            for finish in [PostOp::Identity, PostOp::Divide(3), PostOp::Divide(300)] {
                 let expected = reference(op, finish, &operands);
                 for (index, length) in LENGTHS.into_iter().enumerate() {
                     // Not every form and skew with every length, but each with many.
                     for turn in [0, 3, 6] {
-                        let form = Form::ALL[(index + turn) % Form::ALL.len()];
+                        let form = CallForm::ALL[(index + turn) % CallForm::ALL.len()];
                         let skew = [0, 1, 8, 61][(index / 3 + count + turn) % 4];
                         check(Case { op, finish, form, skew, length }, &operands, &expected);
                     }
@@ -129,13 +134,13 @@ fn check_among<T: Naive>() {
     let mut random = Random(7 + T::DTYPE as u64);
     for (count, length) in [(2, 3), (2, 129), (3, 64), (5, 1000)] {
         let operands: Vec<Vec<T>> = (0..count).map(|_| random.elements(length)).collect();
-        for (op, own) in Op::ALL.into_iter().flat_map(|op| (0..count).map(move |own| (op, own))) {
+        for (op, own) in ReduceKind::ALL.into_iter().flat_map(|op| (0..count).map(move |own| (op, own))) {
             let given: Vec<Guarded> = operands.iter().map(|own| Guarded::holding(8, own)).collect();
             let mut sources: Vec<Source<'_>> = given.iter().map(Guarded::source).collect();
             sources[own] = Source::from(&[][..]);
             let mut target = Guarded::holding(0, &operands[own]);
-            reduce_among(T::DTYPE, op, Finish::Divide(3), target.inner().into(), &mut sources, Some(own));
-            let expected = reference(op, Finish::Divide(3), &operands);
+            reduce_among(T::DTYPE, op, PostOp::Divide(3), target.inner().into(), &mut sources, Some(own));
+            let expected = reference(op, PostOp::Divide(3), &operands);
             target.expect(&expected, &|| format!("{} {op:?}, {own} of {count} is the target", T::DTYPE));
         }
     }
@@ -157,9 +162,10 @@ fn check_all_pairs<T: Naive>() {
         // For one byte: every pair. For two bytes: every code with some other.
         let right = (0..=0xffffu16).map(|code| bits(code.rotate_left(shift).into())).collect();
         let operands = [left.clone(), right];
-        for op in [Op::Sum, Op::Prod, Op::Min, Op::Max] {
-            let expected = reference(op, Finish::Keep, &operands);
-            let case = Case { op, finish: Finish::Keep, form: Form::CACHED, skew: 0, length: left.len() };
+        for op in [ReduceKind::Sum, ReduceKind::Prod, ReduceKind::Min, ReduceKind::Max] {
+            let expected = reference(op, PostOp::Identity, &operands);
+            let case =
+                Case { op, finish: PostOp::Identity, form: CallForm::CACHED, skew: 0, length: left.len() };
             check(case, &operands, &expected);
         }
     }
@@ -193,7 +199,7 @@ fn check_scale<T: Naive>() {
     let elements: Vec<T> = Random(7).elements(LONGEST);
     let scalars = [Scalar::Float(0.3), Scalar::Float(-2.0), Scalar::Int(-3), Scalar::Int(0x1_0000_0001)];
     for (level, scalar) in
-        Level::available().into_iter().flat_map(|level| scalars.map(|scalar| (level, scalar)))
+        Isa::available().into_iter().flat_map(|level| scalars.map(|scalar| (level, scalar)))
     {
         let expected: Vec<T> = elements.iter().map(|element| element.scale(scalar)).collect();
         for (index, length) in LENGTHS.into_iter().enumerate() {
@@ -206,7 +212,7 @@ fn check_scale<T: Naive>() {
 
             let mut result = Guarded::holding(skew, &elements[..length]);
             let mut target = Target::from(result.inner());
-            let source = itself(&mut target);
+            let source = as_source(&mut target);
             scale_at(level, T::DTYPE, scalar, target, source);
             result.expect(&expected, &context);
         }
@@ -221,7 +227,8 @@ fn scaling_multiplies_in_the_type_of_accumulation() {
 #[test]
 fn copies_are_exact_and_stay_inside() {
     let bytes: Vec<u8> = Random(1).elements(10_000);
-    for (level, form) in Level::available().into_iter().flat_map(|level| Form::ALL.map(|form| (level, form)))
+    for (level, form) in
+        Isa::available().into_iter().flat_map(|level| CallForm::ALL.map(|form| (level, form)))
     {
         for (length, skew) in LENGTHS
             .into_iter()
@@ -230,7 +237,7 @@ fn copies_are_exact_and_stay_inside() {
         {
             let mut results = targets(form.stores, skew, &vec![0u8; length]);
             let source = Guarded::holding(skew / 2, &bytes[..length]);
-            copy_at(level, &mut outlets(form.stores, &mut results), source.source());
+            copy_at(level, &mut dests(form.stores, &mut results), source.source());
             for result in results {
                 result.expect(&bytes, &|| format!("{length} bytes at {skew} {form:?} {level:?}"));
             }
@@ -249,7 +256,7 @@ fn check_rounding<T: Naive>() {
     for factor in of_every_size.chain(halfway).chain(corners) {
         let scalar = Scalar::Float(factor);
         let expected: Vec<T> = elements.iter().map(|element| element.scale(scalar)).collect();
-        for level in Level::available() {
+        for level in Isa::available() {
             let source = as_bytes(&elements).into();
             let mut result = Guarded::new(0, size_of_val(&elements[..]));
             scale_at(level, T::DTYPE, scalar, result.inner().into(), source);
@@ -274,36 +281,36 @@ fn fill_sets_all_and_nothing_else() {
 }
 
 #[test]
-fn rounding_happens_once_for_all_sources() {
+fn reduce_many_sources_rounds_once() {
     // One by one, each half of a last place would be lost.
     let ones = [bf16::ONE; 2];
     let small = [bf16::from_f32(1.0 / 256.0); 2];
     let mut sum = [bf16::ZERO; 2];
     let sources = [as_bytes(&ones).into(), as_bytes(&small).into(), as_bytes(&small).into()];
-    crate::reduce(DType::BF16, Op::Sum, Finish::Keep, as_bytes_mut(&mut sum).into(), &sources);
+    crate::reduce(DType::BF16, ReduceKind::Sum, PostOp::Identity, as_bytes_mut(&mut sum).into(), &sources);
     assert_eq!(sum, [bf16::from_f32(1.0 + 2.0 / 256.0); 2]);
 }
 
 #[test]
-fn wrong_calls_panic() {
+fn reduce_bad_arguments_panics() {
     let panics = |dtype, finish, target: usize, sources: &[usize]| {
         let (mut memory, data) = ([0u8; 16], [0u8; 16]);
         let sources: Vec<Source<'_>> = sources.iter().map(|&bytes| Source::from(&data[..bytes])).collect();
-        let call = || crate::reduce(dtype, Op::Sum, finish, (&mut memory[..target]).into(), &sources);
+        let call = || crate::reduce(dtype, ReduceKind::Sum, finish, (&mut memory[..target]).into(), &sources);
         std::panic::catch_unwind(std::panic::AssertUnwindSafe(call)).is_err()
     };
-    assert!(!panics(DType::F32, Finish::Keep, 16, &[16, 16]));
-    assert!(panics(DType::F32, Finish::Keep, 16, &[]), "no source");
-    assert!(panics(DType::F32, Finish::Keep, 16, &[12, 16]), "a short first source");
-    assert!(panics(DType::F32, Finish::Keep, 16, &[16, 12]), "a short second source");
-    assert!(panics(DType::F32, Finish::Keep, 8, &[16, 16]), "a short target");
+    assert!(!panics(DType::F32, PostOp::Identity, 16, &[16, 16]));
+    assert!(panics(DType::F32, PostOp::Identity, 16, &[]), "no source");
+    assert!(panics(DType::F32, PostOp::Identity, 16, &[12, 16]), "a short first source");
+    assert!(panics(DType::F32, PostOp::Identity, 16, &[16, 12]), "a short second source");
+    assert!(panics(DType::F32, PostOp::Identity, 8, &[16, 16]), "a short target");
     let mut targets = [[0u8; 16].to_vec(), [0u8; 8].to_vec()];
     let mut targets: Vec<_> = targets.iter_mut().map(|bytes| (Cached, bytes.as_mut_slice().into())).collect();
     let data = [0u8; 16];
     let call = || crate::copy_into(&mut targets, data[..].into());
     assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(call)).is_err(), "a short second target");
-    assert!(panics(DType::F64, Finish::Keep, 12, &[12, 12]), "half an element");
-    assert!(panics(DType::F32, Finish::Divide(0), 16, &[16, 16]), "no ranks");
+    assert!(panics(DType::F64, PostOp::Identity, 12, &[12, 12]), "half an element");
+    assert!(panics(DType::F32, PostOp::Divide(0), 16, &[16, 16]), "no ranks");
 }
 
 fn check_random<T: Naive>(wanted: DType, seed: u64, count: usize, case: Case) {
@@ -317,9 +324,9 @@ fn check_random<T: Naive>(wanted: DType, seed: u64, count: usize, case: Case) {
 proptest! {
     #[test]
     fn any_reduction_is_the_naive_one(
-        (dtype, op) in (prop::sample::select(&DType::ALL[..]), prop::sample::select(&Op::ALL[..])),
-        finish in prop_oneof![Just(Finish::Keep), (1u32..).prop_map(Finish::Divide)],
-        form in prop::sample::select(&Form::ALL[..]),
+        (dtype, op) in (prop::sample::select(&DType::ALL[..]), prop::sample::select(&ReduceKind::ALL[..])),
+        finish in prop_oneof![Just(PostOp::Identity), (1u32..).prop_map(PostOp::Divide)],
+        form in prop::sample::select(&CallForm::ALL[..]),
         (seed, count, length, skew) in (any::<u64>(), 1usize..7, 0usize..6000, 0usize..64),
     ) {
         let case = Case { op, finish, form, skew, length };

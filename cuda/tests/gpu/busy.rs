@@ -2,18 +2,18 @@
 
 use std::sync::atomic::Ordering;
 use unisono_cuda::device::{
-    Buffer, Channel, Exchange, Fifo, Gpu, Patience, Pinned, Shape, State, Status, Stream,
+    Buffer, Channel, Deadline, Exchange, Fifo, Gpu, LaunchDims, Pinned, Stream, WaitReport, WaitState,
 };
 
 /// What it needs; to be kept until it has ended.
 pub(crate) struct Busy {
     abort: Pinned<u32>,
-    status: Pinned<Status>,
+    status: Pinned<WaitReport>,
     _channel: Buffer<Channel>,
     fifos: Buffer<u64>,
 }
 
-const SHAPE: Shape = Shape { blocks: 1, threads: 32, cooperative: true };
+const SHAPE: LaunchDims = LaunchDims { blocks: 1, threads: 32, cooperative: true };
 
 impl Busy {
     /// Lets the stream do nothing but wait.
@@ -31,18 +31,18 @@ impl Busy {
             Channel { input, output, bytes: 16, out: fifo(0), into: fifo(1), step: 0, rank: 3, peer: 4 };
         let (abort, status, channel) =
             (gpu.pin(1).unwrap(), gpu.pin(1).unwrap(), gpu.upload(&[channel]).unwrap());
-        let patience = Patience {
+        let patience = Deadline {
             abort: abort.address() as *const u32,
-            status: status.address() as *mut Status,
-            limit_ns: 60_000_000_000,
+            report: status.address() as *mut WaitReport,
+            timeout_ns: 60_000_000_000,
         };
-        let arguments = Exchange { channels: channel.address() as *const Channel, patience };
+        let arguments = Exchange { channels: channel.address() as *const Channel, deadline: patience };
         // SAFETY: what the arguments point to is used by the stream, as said below.
         unsafe { gpu.kernel("exchange").unwrap().launch(stream, SHAPE, &arguments) }.unwrap();
-        abort.used_by(stream);
-        status.used_by(stream);
-        channel.used_by(stream);
-        fifos.used_by(stream);
+        abort.record_stream(stream);
+        status.record_stream(stream);
+        channel.record_stream(stream);
+        fifos.record_stream(stream);
         Self { abort, status, _channel: channel, fifos }
     }
 
@@ -60,10 +60,10 @@ impl Busy {
 
     /// Ends it.
     pub(crate) fn end(&self, stream: &Stream) {
-        assert_eq!(self.status.get(0).state(), Some(State::Well), "it has given up by itself");
+        assert_eq!(self.status.get(0).state(), Some(WaitState::Ok), "it has given up by itself");
         self.abort.words()[0].store(1, Ordering::Relaxed);
         stream.synchronize().unwrap();
         let status = self.status.get(0);
-        assert_eq!((status.state(), status.rank, status.peer), (Some(State::Aborted), 3, 4));
+        assert_eq!((status.state(), status.rank, status.peer), (Some(WaitState::Aborted), 3, 4));
     }
 }

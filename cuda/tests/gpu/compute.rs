@@ -1,6 +1,8 @@
 //! What modules and optimisers compute, by way of safe launches.
 
-use unisono_cuda::device::compute::{AdamStep, Compute, Curve, Heads, Indices, Norm, Panel, PanelMut};
+use unisono_cuda::device::compute::{
+    Activation, AdamStep, AttentionShape, Compute, Indices, MatrixView, MatrixViewMut, Norm,
+};
 use unisono_cuda::device::{Gpu, GpuError};
 use unisono_cuda::{Element, bf16};
 
@@ -18,8 +20,8 @@ fn bits<T: Element>(values: &[T]) -> Vec<u8> {
 fn products_are_those_of_the_library_and_of_the_kernel() {
     let Some(gpu) = crate::gpu() else { return };
     let library = Compute::new(gpu.stream().unwrap()).unwrap();
-    let kernel = Compute::without_library(gpu.stream().unwrap()).unwrap();
-    assert_eq!((library.multiplies_by(), kernel.multiplies_by()), ("cuBLAS", "a kernel"));
+    let kernel = Compute::without_cublas(gpu.stream().unwrap()).unwrap();
+    assert_eq!((library.matmul_backend(), kernel.matmul_backend()), ("cuBLAS", "a kernel"));
     for compute in [&library, &kernel] {
         for (turn, extents) in [[1, 1, 1], [5, 7, 3], [3, 70, 20], [65, 2, 33]].into_iter().enumerate() {
             for transposed in [[false, false], [true, false], [false, true], [true, true]] {
@@ -37,12 +39,12 @@ fn product(compute: &Compute, [rows, columns, inner]: [usize; 3], transposed: [b
     let (left, right) = (gpu.upload(&one).unwrap(), gpu.upload(&other).unwrap());
     let (left, right) = (left.view(..), right.view(..));
     let panel = |view, rows, columns, is_transposed| match is_transposed {
-        true => Panel::new(view, columns, rows).unwrap().t(),
-        false => Panel::new(view, rows, columns).unwrap(),
+        true => MatrixView::new(view, columns, rows).unwrap().t(),
+        false => MatrixView::new(view, rows, columns).unwrap(),
     };
     let (left, right) =
         (panel(&left, rows, inner, transposed[0]), panel(&right, inner, columns, transposed[1]));
-    let to = PanelMut::new(into.view_mut(..), rows, columns).unwrap();
+    let to = MatrixViewMut::new(into.view_mut(..), rows, columns).unwrap();
     compute.matmul(to, beta, 0.75, left, right).unwrap();
     let place = |row, column, rows, columns, is_transposed| {
         if is_transposed { column * rows + row } else { row * columns + column }
@@ -54,7 +56,7 @@ fn product(compute: &Compute, [rows, columns, inner]: [usize; 3], transposed: [b
                 * other[place(k, column, inner, columns, transposed[1])]
         };
         let expected = 0.75 * (0..inner).map(term).sum::<f32>() + beta * before[at];
-        let by = compute.multiplies_by();
+        let by = compute.matmul_backend();
         assert!(
             (found - expected).abs() < 1e-5,
             "{rows} × {columns} by {by}, {transposed:?}: {found}, not {expected}"
@@ -68,9 +70,9 @@ fn gradients_and_steps_are_those_of_the_host() {
     let compute = Compute::new(gpu.stream().unwrap()).unwrap();
     let (stream, values) = (compute.stream(), numbers(4, 1003));
     let mut buffer = gpu.upload(&values).unwrap();
-    let squares = compute.squares(&[buffer.view(..)]).unwrap();
+    let squares = compute.square_sums(&[buffer.view(..)]).unwrap();
     let (found, mut naive) = (squares.to_vec(stream).unwrap()[0], 0.0);
-    unisono_cuda::squares(&values, 64, |part| naive += part);
+    unisono_cuda::block_square_sums(&values, 64, |part| naive += part);
     assert!((found - naive).abs() <= 1e-6 * naive, "{found}, not {naive}");
     compute.scale_and_clip(buffer.view_mut(..), squares.view(..), 0.5, 3.0).unwrap();
     let mut clipped = values.clone();
@@ -110,7 +112,7 @@ fn strides(compute: &Compute, values: &[f32]) {
     unisono_cuda::unpack(&mut unpacked, &packed, &shape, &strides);
     assert!(back.to_vec(stream).unwrap() == unpacked);
     let beyond = compute.pack(dense.view_mut(..), array.view(..), &shape, &[1, 60]).unwrap_err();
-    assert_eq!(beyond, GpuError::Length { found: 1003, wanted: 19 + 29 * 60 + 1 });
+    assert_eq!(beyond, GpuError::LengthMismatch { found: 1003, wanted: 19 + 29 * 60 + 1 });
 }
 
 fn adamw(compute: &Compute, values: &[f32]) {
@@ -134,7 +136,7 @@ fn muon(compute: &Compute, values: &[f32]) {
     let (gpu, stream) = (compute.stream().gpu(), compute.stream());
     let (gradient, mut weights) = (gpu.upload(values).unwrap(), gpu.upload(values).unwrap());
     let (mut moment, mut direction) = (gpu.upload(values).unwrap(), gpu.alloc::<f32>(values.len()).unwrap());
-    compute.muon_gather(gradient.view(..), moment.view_mut(..), direction.view_mut(..), 0.5, 0.9).unwrap();
+    compute.muon_momentum(gradient.view(..), moment.view_mut(..), direction.view_mut(..), 0.5, 0.9).unwrap();
     compute.add(weights.view_mut(..), direction.view(..), -0.1, 0.99).unwrap();
     let moments: Vec<f32> = values.iter().map(|value| 0.9 * value + value * 0.5).collect();
     let next = |(value, moment): (&f32, &f32)| value * 0.99 - 0.1 * (value * 0.5 + 0.9 * moment);
@@ -149,7 +151,7 @@ fn memory_is_copied_cleared_and_scaled_in_order() {
     let compute = Compute::new(gpu.stream().unwrap()).unwrap();
     let (from, mut to) = (gpu.upload(&numbers(5, 100)).unwrap(), gpu.upload(&numbers(6, 50)).unwrap());
     compute.copy(to.view_mut(..), from.view(20..70)).unwrap();
-    compute.clear(to.view_mut(10..20)).unwrap();
+    compute.zero(to.view_mut(10..20)).unwrap();
     compute.scale(to.view_mut(..), 2.0).unwrap();
     let mut expected: Vec<f32> = numbers(5, 100)[20..70].iter().map(|value| 2.0 * value).collect();
     expected[10..20].fill(0.0);
@@ -161,23 +163,23 @@ fn what_does_not_fit_is_refused() {
     let Some(gpu) = crate::gpu() else { return };
     let compute = Compute::new(gpu.stream().unwrap()).unwrap();
     let (one, mut two) = (gpu.alloc::<f32>(6).unwrap(), gpu.alloc::<f32>(7).unwrap());
-    let length = |found, wanted| Err(GpuError::Length { found, wanted });
-    assert_eq!(compute.curve(Curve::GeluExact, two.view_mut(..), one.view(..)), length(6, 7));
+    let length = |found, wanted| Err(GpuError::LengthMismatch { found, wanted });
+    assert_eq!(compute.activation(Activation::GeluExact, two.view_mut(..), one.view(..)), length(6, 7));
     assert_eq!(compute.add_rows(two.view_mut(..), one.view(..)), length(6, 7));
     assert_eq!(compute.swiglu(two.view_mut(..), one.view(..), 7), length(6, 14));
     let (moments, gain) = (gpu.alloc::<f32>(3).unwrap(), gpu.alloc::<f32>(2).unwrap());
     let from = [one.view(..), moments.view(..), gain.view(..)];
-    assert_eq!(compute.normalise_slopes(Norm::Rms, from, two.view_mut(..)), length(7, 6));
+    assert_eq!(compute.normalize_backward(Norm::Rms, from, two.view_mut(..)), length(7, 6));
     let (depth, sequence) = (1, 2);
-    let heads = Heads { count: 1, depth, sequence };
+    let heads = AttentionShape { count: 1, depth, sequence };
     let sums = gpu.alloc::<f32>(1).unwrap();
     let refused = compute.attention(heads, one.view(..), two.view_mut(..2), { sums }.view_mut(..));
     assert_eq!(refused, length(1, 2));
-    assert!(Panel::new(&one.view(..), 2, 4).is_err());
+    assert!(MatrixView::new(&one.view(..), 2, 4).is_err());
     assert_eq!(Indices::new(compute.stream(), &[1, 9, 2], 3, Some(9)).map(|indices| indices.len()), Ok(3));
     let refused = Indices::new(compute.stream(), &[1, 3], 3, None).err();
-    assert_eq!(refused, Some(GpuError::Index { index: 3, below: 3 }));
+    assert_eq!(refused, Some(GpuError::IndexOutOfRange { index: 3, below: 3 }));
     let elsewhere = Gpu::open(1).unwrap().alloc::<f32>(6).unwrap();
     let refused = compute.copy(two.view_mut(..6), elsewhere.view(..)).unwrap_err();
-    assert!(matches!(refused, GpuError::OtherGpu { owner: 1, user: 0, .. }), "{refused}");
+    assert!(matches!(refused, GpuError::WrongGpu { owner: 1, user: 0, .. }), "{refused}");
 }

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use unisono_cuda::device::{Gpu, GpuError, gpus};
-use unisono_cuda::software::{self, SoftwareError};
+use unisono_cuda::emulator::{self, EmulatorError};
 
 /// Tells a process what it should find.
 const EXPECTED: &str = "UNISONO_TEST_DRIVER_EXPECTED";
@@ -70,6 +70,6 @@ fn expect_nothing() {
 fn expect_no_gpu() {
     assert_eq!(gpus(), Ok(0));
     assert_eq!(Gpu::open(0).unwrap_err(), GpuError::NoSuchGpu { ordinal: 0, gpus: 0 });
-    let late = software::install();
-    assert!(matches!(late, Err(SoftwareError::TooLate | SoftwareError::NoCompiler { .. })), "{late:?}");
+    let late = emulator::install();
+    assert!(matches!(late, Err(EmulatorError::TooLate | EmulatorError::NoCompiler { .. })), "{late:?}");
 }

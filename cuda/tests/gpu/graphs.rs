@@ -1,13 +1,18 @@
 //! Graphs: recorded once, run again and again.
 
 use unisono_cuda::device::{Buffer, Gpu, GpuError, Graph, Stream};
-use unisono_cuda::{Finish, Op};
+use unisono_cuda::{PostOp, ReduceKind};
 
 fn doubling(gpu: &Gpu, stream: &Stream, target: &mut Buffer<i32>) -> Graph {
     let one = gpu.upload(&[1i32; 100]).unwrap();
     let graph = stream.capture(|stream| {
         let same = gpu.upload(&[0i32; 100])?;
-        stream.reduce_assign(Op::Sum, Finish::Keep, &mut target.view_mut(..), &[same.view(..), one.view(..)])
+        stream.reduce_assign(
+            ReduceKind::Sum,
+            PostOp::Identity,
+            &mut target.view_mut(..),
+            &[same.view(..), one.view(..)],
+        )
     });
     graph.unwrap()
 }
@@ -49,15 +54,15 @@ fn what_cannot_be_recorded_is_refused() {
     assert_eq!(buffer.to_vec(&stream).unwrap(), [0; 8]);
     let Some(other) = crate::other_gpu() else { return };
     let elsewhere = other.stream().unwrap();
-    assert_eq!(graph.launch(&elsewhere), Err(GpuError::OtherGpu { what: "a graph", owner: 0, user: 1 }));
+    assert_eq!(graph.launch(&elsewhere), Err(GpuError::WrongGpu { what: "a graph", owner: 0, user: 1 }));
 }
 
 #[test]
 fn a_stream_goes_on_after_a_capture_that_failed() {
     let Some(gpu) = crate::gpu() else { return };
     let stream = gpu.stream().unwrap();
-    let failed = stream.capture(|_| Err::<(), _>(GpuError::Gone));
-    assert_eq!(failed.err(), Some(GpuError::Gone));
+    let failed = stream.capture(|_| Err::<(), _>(GpuError::ExportFreed));
+    assert_eq!(failed.err(), Some(GpuError::ExportFreed));
     let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
         stream.capture(|_| -> Result<(), GpuError> { panic!("within a capture") }).map(|_| ())
     }));

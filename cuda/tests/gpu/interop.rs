@@ -55,10 +55,10 @@ fn a_stream_of_cudarc_s_is_a_stream() {
     assert_eq!(stream.cudarc().clone_dtoh(&slice).unwrap(), [6; 10]);
     let elsewhere = CudaContext::new(1).unwrap().new_stream().unwrap();
     let refused = Stream::from_cudarc(&gpu, elsewhere.clone()).err();
-    assert_eq!(refused, Some(GpuError::OtherGpu { what: "a stream", owner: 1, user: 0 }));
+    assert_eq!(refused, Some(GpuError::WrongGpu { what: "a stream", owner: 1, user: 0 }));
     let other = elsewhere.alloc_zeros::<u8>(10).unwrap();
     let refused = stream.copy(&mut slice, &other).unwrap_err();
-    assert_eq!(refused, GpuError::OtherGpu { what: "memory", owner: 1, user: 0 });
+    assert_eq!(refused, GpuError::WrongGpu { what: "memory", owner: 1, user: 0 });
 }
 
 #[test]

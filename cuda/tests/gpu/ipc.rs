@@ -2,22 +2,22 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Command, Stdio};
-use unisono_cuda::device::{Gpu, GpuError, Imported, IpcHandle, ReduceCopy, Shape, Stream};
-use unisono_cuda::{DType, Op};
+use unisono_cuda::device::{Gpu, GpuError, ImportedMemory, IpcHandle, LaunchDims, ReduceCopy, Stream};
+use unisono_cuda::{DType, ReduceKind};
 
 /// Tells the second process that it is one.
 const SECOND: &str = "UNISONO_TEST_IPC_SECOND";
 const COUNT: usize = 1000;
 
 /// Doubles what the imported memory has.
-fn double(gpu: &Gpu, stream: &Stream, memory: &Imported) {
-    let kernel = gpu.kernel(&ReduceCopy::kernel(DType::U32, Op::Sum)).unwrap();
+fn double(gpu: &Gpu, stream: &Stream, memory: &ImportedMemory) {
+    let kernel = gpu.kernel(&ReduceCopy::kernel(DType::U32, ReduceKind::Sum)).unwrap();
     let address = memory.address() as *mut u8;
     let arguments = ReduceCopy::new(&[address], &[address, address], COUNT);
-    let shape = Shape { blocks: 1, threads: 32, cooperative: false };
+    let shape = LaunchDims { blocks: 1, threads: 32, cooperative: false };
     // SAFETY: the memory has so many elements, and is used by the stream, as said below.
     unsafe { kernel.launch(stream, shape, &arguments) }.unwrap();
-    memory.used_by(stream);
+    memory.record_stream(stream);
 }
 
 /// Words of a handle, from which byte on.
@@ -28,7 +28,7 @@ const BYTES: usize = 88;
 fn refuses(gpu: &Gpu, mut handle: [u8; IpcHandle::BYTES], word: usize, lie: u64) {
     handle[word..word + 8].copy_from_slice(&lie.to_le_bytes());
     let refused = gpu.import(&IpcHandle::from_bytes(&handle)).err();
-    assert!(matches!(refused, Some(GpuError::Length { .. })), "{lie} at {word}: {refused:?}");
+    assert!(matches!(refused, Some(GpuError::LengthMismatch { .. })), "{lie} at {word}: {refused:?}");
 }
 
 /// Doubles what it is told of, and says when that is done.
@@ -80,7 +80,7 @@ fn the_own_process_has_the_same_pointer() {
     double(&gpu, &stream, &memory);
     stream.synchronize().unwrap();
     drop(memory);
-    assert_eq!(gpu.import(&handle).err(), Some(GpuError::Gone));
+    assert_eq!(gpu.import(&handle).err(), Some(GpuError::ExportFreed));
     let bytes = gpu.alloc::<u8>(4 * COUNT + 1).unwrap();
     let (address, _) = (bytes.address(), bytes.export().unwrap());
     drop(bytes);

@@ -1,15 +1,15 @@
 //! Kernels: found, launched, refused; reductions are the host's.
 
 use crate::busy::Busy;
-use unisono_cuda::device::{Buffer, Gpu, GpuError, Shape, Stream};
-use unisono_cuda::{DType, Element, Finish, Op, Scalar, as_bytes, as_bytes_mut, bf16};
+use unisono_cuda::device::{Buffer, Gpu, GpuError, LaunchDims, Stream};
+use unisono_cuda::{DType, Element, PostOp, ReduceKind, Scalar, as_bytes, as_bytes_mut, bf16};
 
 /// Elements that differ, beginning with `first`.
 fn elements<T: Element>(first: usize, count: usize) -> Vec<T> {
     (0..count).map(|index| T::from_f64(((first + index) % 13) as f64)).collect()
 }
 
-fn on_host<T: Element>(op: Op, finish: Finish, sources: &[Vec<T>]) -> Vec<T> {
+fn on_host<T: Element>(op: ReduceKind, finish: PostOp, sources: &[Vec<T>]) -> Vec<T> {
     let mut target = vec![T::default(); sources[0].len()];
     let sources: Vec<_> = sources.iter().map(|source| as_bytes(source).into()).collect();
     unisono_cuda::reduce(T::DTYPE, op, finish, as_bytes_mut(&mut target).into(), &sources);
@@ -17,7 +17,11 @@ fn on_host<T: Element>(op: Op, finish: Finish, sources: &[Vec<T>]) -> Vec<T> {
 }
 
 fn expect_as_on_host<T: Element>(gpu: &Gpu, stream: &Stream) {
-    for (op, finish) in [(Op::Sum, Finish::Keep), (Op::Max, Finish::Keep), (Op::Avg, Finish::Divide(3))] {
+    for (op, finish) in [
+        (ReduceKind::Sum, PostOp::Identity),
+        (ReduceKind::Max, PostOp::Identity),
+        (ReduceKind::Avg, PostOp::Divide(3)),
+    ] {
         let sources: Vec<Vec<T>> = (1..4).map(|first| elements(first, 500)).collect();
         let expected = on_host(op, finish, &sources);
         let buffers: Vec<Buffer<T>> = sources.iter().map(|source| gpu.upload(source).unwrap()).collect();
@@ -56,7 +60,7 @@ fn kernels_are_loaded_before_others_wait() {
     let [stream, other] = [0, 1].map(|_| gpu.stream().unwrap());
     let busy = Busy::new(&gpu, &stream);
     let (mut target, source) = (other.alloc::<u64>(4).unwrap(), other.alloc::<u64>(4).unwrap());
-    other.reduce(Op::Min, Finish::Keep, &mut [target.view_mut(..)], &[source.view(..)]).unwrap();
+    other.reduce(ReduceKind::Min, PostOp::Identity, &mut [target.view_mut(..)], &[source.view(..)]).unwrap();
     other.synchronize().unwrap();
     busy.end(&stream);
 }
@@ -68,22 +72,26 @@ fn what_makes_no_sense_is_refused() {
     let (mut target, source) = (gpu.alloc::<f32>(4).unwrap(), gpu.alloc::<f32>(5).unwrap());
     let mut reduce =
         |op, finish, sources: &[_]| stream.reduce(op, finish, &mut [target.view_mut(..)], sources);
-    let length = reduce(Op::Sum, Finish::Keep, &[source.view(..)]);
-    assert_eq!(length, Err(GpuError::Length { found: 5, wanted: 4 }));
-    assert_eq!(reduce(Op::Sum, Finish::Keep, &[]), Err(GpuError::Operands { sources: 0, targets: 1 }));
+    let length = reduce(ReduceKind::Sum, PostOp::Identity, &[source.view(..)]);
+    assert_eq!(length, Err(GpuError::LengthMismatch { found: 5, wanted: 4 }));
     assert_eq!(
-        reduce(Op::Sum, Finish::Keep, &[source.view(..4); 17]),
-        Err(GpuError::Operands { sources: 17, targets: 1 })
+        reduce(ReduceKind::Sum, PostOp::Identity, &[]),
+        Err(GpuError::OperandCount { sources: 0, targets: 1 })
     );
-    let sense =
-        |error: Result<(), GpuError>| assert!(matches!(error, Err(GpuError::Reduction(_))), "{error:?}");
-    sense(reduce(Op::Max, Finish::Divide(2), &[source.view(..4)]));
-    sense(reduce(Op::Avg, Finish::Divide(0), &[source.view(..4)]));
-    sense(reduce(Op::PreMulSum, Finish::Keep, &[source.view(..4)]));
+    assert_eq!(
+        reduce(ReduceKind::Sum, PostOp::Identity, &[source.view(..4); 17]),
+        Err(GpuError::OperandCount { sources: 17, targets: 1 })
+    );
+    let sense = |error: Result<(), GpuError>| {
+        assert!(matches!(error, Err(GpuError::InvalidReduction(_))), "{error:?}")
+    };
+    sense(reduce(ReduceKind::Max, PostOp::Divide(2), &[source.view(..4)]));
+    sense(reduce(ReduceKind::Avg, PostOp::Divide(0), &[source.view(..4)]));
+    sense(reduce(ReduceKind::PreMulSum, PostOp::Identity, &[source.view(..4)]));
     let Some(other) = crate::other_gpu() else { return };
     let other = other.alloc::<f32>(4).unwrap();
-    let refused = reduce(Op::Sum, Finish::Keep, &[other.view(..)]);
-    assert_eq!(refused, Err(GpuError::OtherGpu { what: "memory", owner: 1, user: 0 }));
+    let refused = reduce(ReduceKind::Sum, PostOp::Identity, &[other.view(..)]);
+    assert_eq!(refused, Err(GpuError::WrongGpu { what: "memory", owner: 1, user: 0 }));
 }
 
 #[test]
@@ -101,10 +109,10 @@ fn kernels_are_found_by_name() {
 fn blocks_that_wait_for_each_other_must_fit() {
     let Some(gpu) = crate::gpu() else { return };
     let (stream, kernel) = (gpu.stream().unwrap(), gpu.kernel("exchange").unwrap());
-    let room = kernel.residents(32).unwrap();
-    assert!(room == 64 || !gpu.is_software(), "{room}");
+    let room = kernel.max_resident_blocks(32).unwrap();
+    assert!(room == 64 || !gpu.is_emulated(), "{room}");
     let (blocks, threads) = (room + 1, 32);
-    let shape = Shape { blocks, threads, cooperative: true };
+    let shape = LaunchDims { blocks, threads, cooperative: true };
     // SAFETY: it is refused before it could run.
     let refused = unsafe { kernel.launch(&stream, shape, &[0u64; 4]) }.unwrap_err();
     assert_eq!(refused, GpuError::TooManyBlocks { kernel: "exchange", blocks, threads, room });
@@ -112,7 +120,7 @@ fn blocks_that_wait_for_each_other_must_fit() {
     let elsewhere = other.stream().unwrap();
     // SAFETY: as above.
     let refused = unsafe { kernel.launch(&elsewhere, shape, &[0u64; 4]) }.unwrap_err();
-    assert_eq!(refused, GpuError::OtherGpu { what: "a kernel", owner: 0, user: 1 });
+    assert_eq!(refused, GpuError::WrongGpu { what: "a kernel", owner: 0, user: 1 });
 }
 
 #[test]

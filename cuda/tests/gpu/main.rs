@@ -12,8 +12,10 @@ mod nvml;
 mod software;
 mod streams;
 
-use unisono_cuda::device::{Buffer, Event, Gpu, Graph, Imported, Kernel, Pinned, Stream, View, ViewMut};
-use unisono_cuda::software::{SoftwareError, set_gpus};
+use unisono_cuda::device::{
+    Buffer, Event, Gpu, Graph, ImportedMemory, Kernel, Pinned, Stream, View, ViewMut,
+};
+use unisono_cuda::emulator::{EmulatorError, set_gpu_count};
 
 /// A GPU of the software device, of two that there are; none, said aloud, where there is no C++ compiler. With
 /// `UNISONO_TEST_GPU` the machine's first.
@@ -21,9 +23,9 @@ fn gpu() -> Option<Gpu> {
     if std::env::var_os("UNISONO_TEST_GPU").is_some() {
         return Some(Gpu::open(0).unwrap());
     }
-    match set_gpus(2) {
+    match set_gpu_count(2) {
         Ok(()) => Some(Gpu::open(0).unwrap()),
-        Err(SoftwareError::NoCompiler { program, reason }) => {
+        Err(EmulatorError::NoCompiler { program, reason }) => {
             eprintln!("SKIPPED: needs a C++ compiler: {program}: {reason}");
             None
         }
@@ -39,6 +41,6 @@ fn other_gpu() -> Option<Gpu> {
 /// Any thread may use any of them.
 const _: fn() = || {
     fn shared<T: Send + Sync>() {}
-    shared::<(Gpu, Stream, Event, Kernel, Imported, Graph)>();
+    shared::<(Gpu, Stream, Event, Kernel, ImportedMemory, Graph)>();
     shared::<(Buffer<f32>, Pinned<u64>, View<'_, *const u8>, ViewMut<'_, *mut u8>)>();
 };

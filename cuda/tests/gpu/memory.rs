@@ -3,13 +3,13 @@
 use crate::busy::Busy;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
-use unisono_cuda::device::{Buffer, Copied, Gpu, GpuError, ReduceCopy, Shape};
-use unisono_cuda::{DType, Op};
+use unisono_cuda::device::{Buffer, CopyStats, Gpu, GpuError, LaunchDims, ReduceCopy};
+use unisono_cuda::{DType, ReduceKind};
 
 #[test]
 fn what_is_written_is_read() {
     let Some(gpu) = crate::gpu() else { return };
-    assert!(gpu.is_software(), "{gpu:?}");
+    assert!(gpu.is_emulated(), "{gpu:?}");
     let stream = gpu.stream().unwrap();
     let mut buffer = gpu.alloc::<f32>(1000).unwrap();
     assert_eq!(buffer.to_vec(&stream).unwrap(), [0.0; 1000]);
@@ -23,7 +23,7 @@ fn what_is_written_is_read() {
     assert_eq!(part, elements[601..604]);
     assert_eq!(gpu.upload(&elements).unwrap().to_vec(&stream).unwrap(), elements);
     let short = buffer.write(&stream, &elements[1..]).unwrap_err();
-    assert_eq!(short, GpuError::Length { found: 999, wanted: 1000 });
+    assert_eq!(short, GpuError::LengthMismatch { found: 999, wanted: 1000 });
     assert!(gpu.alloc::<u8>(0).unwrap().to_vec(&stream).unwrap().is_empty());
 }
 
@@ -36,14 +36,14 @@ fn a_part_must_be_inside() {
 }
 
 #[test]
-fn memory_lasts_until_the_work_that_uses_it_is_done() {
+fn memory_outlives_work_that_uses_it() {
     let Some(gpu) = crate::gpu() else { return };
     const COUNT: usize = 12345;
     let stream = gpu.stream().unwrap();
     let busy = Busy::new(&gpu, &stream);
     let used = gpu.upload(&[7u8; COUNT]).unwrap();
     let (address, unused) = (used.address(), gpu.alloc::<u8>(COUNT).unwrap().address());
-    used.used_by(&stream);
+    used.record_stream(&stream);
     drop(used);
     // Nothing waits for the kernel: not even to be freed or allocated.
     let next = gpu.alloc::<u8>(COUNT).unwrap();
@@ -58,7 +58,7 @@ fn memory_lasts_until_the_work_that_uses_it_is_done() {
 
 /// A host that is far ahead of a busy GPU needs no more memory for that.
 #[test]
-fn a_stream_takes_its_own_memory_again_at_once() {
+fn stream_reuses_its_own_memory() {
     let Some(gpu) = crate::gpu() else { return };
     const COUNT: usize = 345_678;
     let [stream, other] = [0, 1].map(|_| gpu.stream().unwrap());
@@ -80,14 +80,14 @@ fn a_stream_takes_its_own_memory_again_at_once() {
 }
 
 #[test]
-fn nothing_waits_for_work_of_a_stream_that_is_dropped() {
+fn dropped_stream_blocks_nobody() {
     let Some(gpu) = crate::gpu() else { return };
     const COUNT: usize = 23456;
     let stream = gpu.stream().unwrap();
     let busy = Busy::new(&gpu, &stream);
     let (used, done) = (gpu.alloc::<u8>(COUNT).unwrap(), stream.record().unwrap());
     let address = used.address();
-    used.used_by(&stream);
+    used.record_stream(&stream);
     drop((used, stream));
     let abort = busy.leave();
     assert!(!done.is_done().unwrap(), "dropping waited");
@@ -103,7 +103,7 @@ fn nothing_waits_for_work_of_a_stream_that_is_dropped() {
 }
 
 #[test]
-fn stores_outside_of_memory_are_found_when_it_is_released() {
+fn out_of_bounds_stores_are_found_on_free() {
     if crate::gpu().is_none() {
         return;
     }
@@ -111,10 +111,10 @@ fn stores_outside_of_memory_are_found_when_it_is_released() {
     let gpu = Gpu::open(1).unwrap();
     let stream = gpu.stream().unwrap();
     let (target, source) = (gpu.alloc::<u8>(100).unwrap(), gpu.alloc::<u8>(101).unwrap());
-    let kernel = gpu.kernel(&ReduceCopy::kernel(DType::U8, Op::Sum)).unwrap();
+    let kernel = gpu.kernel(&ReduceCopy::kernel(DType::U8, ReduceKind::Sum)).unwrap();
     let [to, from] = [target.address(), source.address()];
     let arguments = ReduceCopy::new(&[to as *mut u8], &[from as *const u8], 101);
-    let shape = Shape { blocks: 1, threads: 32, cooperative: false };
+    let shape = LaunchDims { blocks: 1, threads: 32, cooperative: false };
     // SAFETY: not safe, but the software device has a guard there.
     unsafe { kernel.launch(&stream, shape, &arguments) }.unwrap();
     stream.synchronize().unwrap();
@@ -154,13 +154,13 @@ fn memory_is_of_one_gpu() {
     let Some(gpu) = crate::gpu() else { return };
     let other = Gpu::open(1).unwrap();
     let (buffer, stream) = (gpu.alloc::<u8>(8).unwrap(), other.stream().unwrap());
-    let refused = GpuError::OtherGpu { what: "memory", owner: 0, user: 1 };
+    let refused = GpuError::WrongGpu { what: "memory", owner: 0, user: 1 };
     assert_eq!(buffer.to_vec(&stream).unwrap_err(), refused);
     assert_eq!(refused.to_string(), "memory of GPU 0 on a stream of GPU 1");
-    assert!(gpu.can_reach(&other).unwrap() && gpu.can_reach(&gpu).unwrap());
-    gpu.enable_peer(&other).unwrap();
-    gpu.enable_peer(&other).unwrap();
-    gpu.enable_peer(&gpu).unwrap();
+    assert!(gpu.can_access_peer(&other).unwrap() && gpu.can_access_peer(&gpu).unwrap());
+    gpu.enable_peer_access(&other).unwrap();
+    gpu.enable_peer_access(&other).unwrap();
+    gpu.enable_peer_access(&gpu).unwrap();
     assert!(Gpu::open(0).unwrap() == gpu && gpu != other, "opened twice it is the same");
     let absent = Gpu::open(2).unwrap_err();
     assert_eq!(absent.to_string(), "there is no GPU 2, but 2");
@@ -176,6 +176,6 @@ fn copies_to_and_from_the_host_are_counted_by_stream() {
     buffer.view_mut(..10).write(&stream, &[1; 10]).unwrap();
     buffer.view(5..10).read(&stream, &mut [0; 5]).unwrap();
     gpu.upload(&elements).unwrap();
-    assert_eq!(stream.copied(), Copied { to_device: 440, from_device: 420 });
-    assert_eq!(other.copied(), Copied::default());
+    assert_eq!(stream.copy_stats(), CopyStats { to_device: 440, from_device: 420 });
+    assert_eq!(other.copy_stats(), CopyStats::default());
 }

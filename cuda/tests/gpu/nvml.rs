@@ -2,8 +2,8 @@
 
 use std::path::Path;
 use std::process::Command;
-use unisono_cuda::device::{GpuError, Links, Site};
-use unisono_cuda::software::set_gpus;
+use unisono_cuda::device::{GpuError, GpuInfo, NvLinks};
+use unisono_cuda::emulator::set_gpu_count;
 
 /// Tells a process what it should find.
 const EXPECTED: &str = "UNISONO_TEST_NVML_EXPECTED";
@@ -23,7 +23,7 @@ fn links_are_counted_where_there_is_nvml() {
         Ok(_) => return expect_none(),
         Err(_) => (),
     }
-    if set_gpus(2).is_err() {
+    if set_gpu_count(2).is_err() {
         return eprintln!("SKIPPED: needs a C++ compiler");
     }
     look(Path::new("/nowhere"), "nothing");
@@ -37,10 +37,10 @@ fn links_are_counted_where_there_is_nvml() {
 }
 
 fn expect_links() {
-    set_gpus(8).unwrap();
-    let sites = Site::all().unwrap();
-    let links = |from: usize, to: usize| sites[from].links_to(&sites[to]);
-    let of = |count, version| Ok(Links { count, version });
+    set_gpu_count(8).unwrap();
+    let sites = GpuInfo::all().unwrap();
+    let links = |from: usize, to: usize| sites[from].nvlinks_to(&sites[to]);
+    let of = |count, version| Ok(NvLinks { count, version });
     assert_eq!([links(0, 2), links(2, 0), links(1, 3)], [(); 3].map(|()| of(4, (3, 0))));
     assert_eq!([links(0, 1), links(3, 2)], [(); 2].map(|()| of(1, (3, 0))));
     assert_eq!([links(4, 5), links(5, 4)], [(); 2].map(|()| of(3, (4, 0))), "by way of switches");
@@ -51,9 +51,9 @@ fn expect_links() {
 }
 
 fn expect_none() {
-    set_gpus(2).unwrap();
-    let sites = Site::all().unwrap();
-    let error = sites[0].links_to(&sites[1]).unwrap_err();
-    assert!(matches!(error, GpuError::NoLinks { .. }), "{error}");
+    set_gpu_count(2).unwrap();
+    let sites = GpuInfo::all().unwrap();
+    let error = sites[0].nvlinks_to(&sites[1]).unwrap_err();
+    assert!(matches!(error, GpuError::NvmlUnavailable { .. }), "{error}");
     assert!(error.to_string().starts_with("NVLinks are not known: libnvidia-ml.so.1: "), "{error}");
 }

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 use std::process::Command;
-use unisono_cuda::software::{self, SoftwareError};
+use unisono_cuda::emulator::{self, EmulatorError};
 
 /// Tells a process what it should find.
 const EXPECTED: &str = "UNISONO_TEST_SOFTWARE_EXPECTED";
@@ -19,11 +19,11 @@ fn install(expected: &str, variables: &[(&str, &Path)]) {
 #[test]
 fn what_is_missing_is_named() {
     if let Ok(expected) = std::env::var(EXPECTED) {
-        let error = software::install().unwrap_err();
+        let error = emulator::install().unwrap_err();
         let found = match &error {
-            SoftwareError::NoFolder(_) => "folder",
-            SoftwareError::NoCompiler { program, .. } if program == "/nowhere/compiler" => "compiler",
-            SoftwareError::Refused { said } if said.contains("unknown option") => "refused",
+            EmulatorError::NoFolder(_) => "folder",
+            EmulatorError::NoCompiler { program, .. } if program == "/nowhere/compiler" => "compiler",
+            EmulatorError::Refused { said } if said.contains("unknown option") => "refused",
             _ => "something else",
         };
         return assert_eq!(found, expected, "{error}");

@@ -2,8 +2,8 @@
 
 use crate::busy::Busy;
 use unisono_cuda::device::{Gpu, GpuError};
-use unisono_cuda::software::set_residents;
-use unisono_cuda::{Finish, Op};
+use unisono_cuda::emulator::set_max_resident_blocks;
+use unisono_cuda::{PostOp, ReduceKind};
 
 #[test]
 fn a_stream_does_one_thing_after_the_other() {
@@ -50,7 +50,7 @@ fn an_event_is_of_one_gpu() {
     let other = Gpu::open(1).unwrap();
     let event = gpu.stream().unwrap().record().unwrap();
     let stream = other.stream().unwrap();
-    assert_eq!(event.record(&stream), Err(GpuError::OtherGpu { what: "an event", owner: 0, user: 1 }));
+    assert_eq!(event.record(&stream), Err(GpuError::WrongGpu { what: "an event", owner: 0, user: 1 }));
     stream.wait(&event).unwrap();
     stream.synchronize().unwrap();
 }
@@ -59,8 +59,8 @@ fn an_event_is_of_one_gpu() {
 const ALONE: &str = "UNISONO_TEST_STREAMS_ALONE";
 
 #[test]
-fn an_urgent_stream_comes_first() {
-    if crate::gpu().is_none_or(|gpu| !gpu.is_software()) {
+fn high_priority_stream_runs_first() {
+    if crate::gpu().is_none_or(|gpu| !gpu.is_emulated()) {
         return;
     }
     if std::env::var_os(ALONE).is_none() {
@@ -69,17 +69,17 @@ fn an_urgent_stream_comes_first() {
         assert!(process.status().unwrap().success());
         return;
     }
-    set_residents(1).unwrap();
+    set_max_resident_blocks(1).unwrap();
     let gpu = Gpu::open(0).unwrap();
     let [first, plain] = [(); 2].map(|()| gpu.stream().unwrap());
-    let urgent = gpu.urgent_stream().unwrap();
+    let urgent = gpu.high_priority_stream().unwrap();
     // So long that whoever has been first says so before the other is done.
     let (mut target, source) = (gpu.alloc::<i32>(1 << 22).unwrap(), gpu.alloc::<i32>(1 << 22).unwrap());
     let busy = Busy::new(&gpu, &first);
     busy.begun(&plain);
     let [last, sooner] = [&plain, &urgent].map(|stream| {
         let targets = &mut [target.view_mut(..)];
-        stream.reduce(Op::Sum, Finish::Keep, targets, &[source.view(..)]).unwrap();
+        stream.reduce(ReduceKind::Sum, PostOp::Identity, targets, &[source.view(..)]).unwrap();
         // Both wait for room: on a busy machine that takes a while.
         std::thread::sleep(std::time::Duration::from_millis(300));
         stream.record().unwrap()

@@ -1,5 +1,5 @@
 // Kernels that do what none may: threads that do not meet, a store outside of its memory.
-#include "machine.cuh"
+#include "target.cuh"
 
 struct Nothing {
     u32 words[4];

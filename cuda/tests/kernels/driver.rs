@@ -5,14 +5,14 @@ use crate::software::Device;
 use std::ffi::c_int;
 use std::ptr::null_mut;
 use std::time::Duration;
-use unisono_cuda::device::{State, Status};
+use unisono_cuda::device::{WaitReport, WaitState};
 
-fn exchange(device: &Device, kernel: Handle, limit: Duration) -> [Status; 2] {
+fn exchange(device: &Device, kernel: Handle, limit: Duration) -> [WaitReport; 2] {
     let ranks = [Rank::new(device, 3), Rank::new(device, 7)];
     ranks[0].start(device, kernel, ranks[1].shared, 0, limit);
     ranks[1].start(device, kernel, ranks[0].shared, 1, limit);
     let statuses = [ranks[0].status(device), ranks[1].status(device)];
-    if statuses.iter().all(|status| status.state() == Some(State::Well)) {
+    if statuses.iter().all(|status| status.state() == Some(WaitState::Ok)) {
         assert_eq!(download(device, ranks[0].output, &0u8, BYTES, ranks[0].stream), [7; BYTES]);
         assert_eq!(download(device, ranks[1].output, &0u8, BYTES, ranks[1].stream), [3; BYTES]);
     }
@@ -29,7 +29,7 @@ fn two_streams_are_two_ranks() {
     let module = module(&device, include_str!("../../ptx/exchange.ptx")).unwrap();
     let kernel = function(&device, module, "exchange").unwrap();
     let statuses = exchange(&device, kernel, Duration::from_secs(60));
-    assert!(statuses.iter().all(|status| status.state() == Some(State::Well)), "{statuses:?}");
+    assert!(statuses.iter().all(|status| status.state() == Some(WaitState::Ok)), "{statuses:?}");
     without_room_for_both(&device, kernel);
     events_order_streams(&device);
     mistakes_are_errors(&device, module);
@@ -39,8 +39,8 @@ fn two_streams_are_two_ranks() {
 fn without_room_for_both(device: &Device, kernel: Handle) {
     device.set_residents(1);
     let statuses = exchange(device, kernel, Duration::from_millis(100));
-    let names_the_other = |status: &Status| {
-        status.state() == Some(State::Late)
+    let names_the_other = |status: &WaitReport| {
+        status.state() == Some(WaitState::TimedOut)
             && (status.peer, status.step, status.seen) == (1 - status.rank, 0, 0)
     };
     assert!(statuses.iter().any(names_the_other), "{statuses:?}");

@@ -1,10 +1,10 @@
 //! Exchanges through FIFOs on the software device: right, raceless, never without end.
 
+use crate::race_program::RaceProgram;
 use crate::software::Device;
-use crate::watched::Watched;
 use std::ptr::from_mut;
 use std::time::{Duration, Instant};
-use unisono_cuda::device::{Channel, Exchange, Fifo, Patience, State, Status};
+use unisono_cuda::device::{Channel, Deadline, Exchange, Fifo, WaitReport, WaitState};
 
 const SLOTS: usize = 2;
 const SLOT_BYTES: usize = 256;
@@ -18,7 +18,7 @@ struct Pair {
     tails: [u64; 2],
     heads: [u64; 2],
     abort: u32,
-    status: Status,
+    status: WaitReport,
 }
 
 impl Pair {
@@ -31,7 +31,7 @@ impl Pair {
             tails: [0; 2],
             heads: [0; 2],
             abort: 0,
-            status: Status::WELL,
+            status: WaitReport::OK,
         }
     }
 
@@ -61,8 +61,8 @@ impl Pair {
 
     fn arguments(&mut self, channels: &[Channel], limit: Duration) -> Exchange {
         let status = from_mut(&mut self.status);
-        let patience = Patience { abort: &self.abort, status, limit_ns: limit.as_nanos() as u64 };
-        Exchange { channels: channels.as_ptr(), patience }
+        let patience = Deadline { abort: &self.abort, report: status, timeout_ns: limit.as_nanos() as u64 };
+        Exchange { channels: channels.as_ptr(), deadline: patience }
     }
 }
 
@@ -88,7 +88,7 @@ fn swap(device: &Device) {
         let channels = [pair.channel(0), pair.channel(1)];
         let arguments = pair.arguments(&channels, Duration::from_secs(60));
         device.run_cooperative("exchange", &arguments, 2, 32).unwrap();
-        assert_eq!(pair.status.state(), Some(State::Well), "{:?}", pair.status);
+        assert_eq!(pair.status.state(), Some(WaitState::Ok), "{:?}", pair.status);
         assert!(pair.outputs[0] == pair.inputs[1] && pair.outputs[1] == pair.inputs[0], "seed {seed}");
     }
 }
@@ -100,8 +100,8 @@ fn give_up_on_an_absent_peer(device: &Device) {
     let start = Instant::now();
     device.run("exchange", &arguments, 1, 32).unwrap();
     assert!(start.elapsed() >= Duration::from_millis(50), "gave up after {:?}", start.elapsed());
-    let Status { rank, peer, step, wanted, seen, .. } = pair.status;
-    assert_eq!(pair.status.state(), Some(State::Late));
+    let WaitReport { rank, peer, step, wanted, seen, .. } = pair.status;
+    assert_eq!(pair.status.state(), Some(WaitState::TimedOut));
     assert_eq!((rank, peer, step, wanted, seen), (0, 1, 0, 1, 0), "who waited for whom, where, for what");
 }
 
@@ -111,7 +111,7 @@ fn end_when_the_host_says_so(device: &Device) {
     let channels = [pair.channel(1)];
     let arguments = pair.arguments(&channels, Duration::from_secs(3600));
     device.run("exchange", &arguments, 1, 32).unwrap();
-    assert_eq!(pair.status.state(), Some(State::Aborted));
+    assert_eq!(pair.status.state(), Some(WaitState::Aborted));
     assert_eq!((pair.status.rank, pair.status.peer), (1, 0));
 }
 
@@ -148,12 +148,12 @@ fn find_stores_outside(device: &Device) {
 
 #[test]
 fn a_race_detector_finds_planted_races_and_no_other() {
-    let Some(exchange) = Watched::exchange("exchange", "kernels/exchange.cu") else { return };
-    (0..3).for_each(|seed| assert!(!exchange.catches(seed), "the protocol itself, seed {seed}"));
+    let Some(exchange) = RaceProgram::exchange("exchange", "kernels/exchange.cu") else { return };
+    (0..3).for_each(|seed| assert!(!exchange.finds_race(seed), "the protocol itself, seed {seed}"));
     for planted in ["relaxed_release", "missing_barrier", "early_credit", "too_many_slots"] {
         let source = format!("tests/kernels/races/exchange/{planted}.cu");
-        let variant = Watched::exchange(planted, &source).expect("a compiler");
+        let variant = RaceProgram::exchange(planted, &source).expect("a compiler");
         // Some need luck with the order in which the system runs threads, if little.
-        assert!((0..5).any(|seed| variant.catches(seed)), "{planted}");
+        assert!((0..5).any(|seed| variant.finds_race(seed)), "{planted}");
     }
 }

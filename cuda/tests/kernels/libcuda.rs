@@ -4,7 +4,7 @@ use crate::software::Device;
 use std::ffi::{CString, c_int, c_void};
 use std::ptr::{from_ref, null_mut};
 use std::time::Duration;
-use unisono_cuda::device::{Channel, Exchange, Fifo, Patience, Status};
+use unisono_cuda::device::{Channel, Deadline, Exchange, Fifo, WaitReport};
 
 /// What the driver gives out.
 pub(crate) type Handle = *mut c_void;
@@ -115,12 +115,12 @@ fn fifo(shared: u64) -> Fifo {
 
 impl Rank {
     pub(crate) fn new(device: &Device, fill: u8) -> Self {
-        let bytes = [BYTES, BYTES, SLOTS_AT + 2 * SLOT_BYTES, size_of::<Status>(), size_of::<Channel>()];
+        let bytes = [BYTES, BYTES, SLOTS_AT + 2 * SLOT_BYTES, size_of::<WaitReport>(), size_of::<Channel>()];
         let [input, output, shared, status, channel] = bytes.map(|bytes| allocate(device, bytes));
         let rank = Self { stream: stream(device), input, output, shared, status, channel };
         upload(device, input, &[fill; BYTES], rank.stream);
         upload(device, shared, &[0u64; SLOTS_AT / 8], rank.stream);
-        upload(device, status, &[Status::WELL], rank.stream);
+        upload(device, status, &[WaitReport::OK], rank.stream);
         rank
     }
 
@@ -136,14 +136,14 @@ impl Rank {
             peer: 1 - rank,
         };
         upload(device, self.channel, &[channel], self.stream);
-        let (abort, status) = ((self.shared + 16) as *const u32, self.status as *mut Status);
-        let patience = Patience { abort, status, limit_ns: limit.as_nanos() as u64 };
-        let arguments = Exchange { channels: self.channel as *const Channel, patience };
+        let (abort, status) = ((self.shared + 16) as *const u32, self.status as *mut WaitReport);
+        let patience = Deadline { abort, report: status, timeout_ns: limit.as_nanos() as u64 };
+        let arguments = Exchange { channels: self.channel as *const Channel, deadline: patience };
         assert_eq!(launch(device, kernel, &arguments, self.stream), 0);
     }
 
-    pub(crate) fn status(&self, device: &Device) -> Status {
-        download(device, self.status, &Status::WELL, 1, self.stream)[0].clone()
+    pub(crate) fn status(&self, device: &Device) -> WaitReport {
+        download(device, self.status, &WaitReport::OK, 1, self.stream)[0].clone()
     }
 
     pub(crate) fn end(self, device: &Device) {

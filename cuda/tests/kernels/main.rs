@@ -10,10 +10,10 @@ mod model;
 #[path = "../../src/host/naive.rs"]
 mod naive;
 mod processes;
+mod race_program;
 mod reduce_copy;
 mod schedule;
 mod software;
-mod watched;
 
 // What the shared files find in their own crate.
-use unisono_cuda::{Element, F8E4M3, F8E5M2, Finish, Op, Scalar, Source, as_bytes, as_bytes_mut};
+use unisono_cuda::{Element, F8E4M3, F8E5M2, PostOp, ReduceKind, Scalar, Source, as_bytes, as_bytes_mut};

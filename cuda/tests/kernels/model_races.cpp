@@ -1,6 +1,6 @@
 // The trainer's kernels whose threads meet, once each; the argument seeds the order of threads.
 #include "model_arguments.cuh"
-#include "software.h"
+#include "emulator.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -29,30 +29,30 @@ static bool rows() {
     std::vector<u32> targets(5, 7);
     std::vector<double> partial(2);
     double total = 0;
-    Normalise norm = {input.data(), values.data(), vector.data(), vector.data(), moments.data(),
+    Normalize norm = {input.data(), values.data(), vector.data(), vector.data(), moments.data(),
                       sums.data(),  5,             70,            1e-5f,         0};
-    Losses loss = {values.data(), targets.data(), losses.data(), 5, 70, 1, 0, 0, 0};
-    std::vector<float> greatest(5), both(10);
-    Classes classes = {values.data(), targets.data(), greatest.data(), both.data(), 5, 70, 69, 1, 0, 0, 0};
-    Squares squares = {input.data(), input.size(), partial.data(), &total, 2};
-    return run("layer_norm", &norm, 32) && run("layer_norm_gain", &norm, 64) &&
-           run("layer_norm_slopes", &norm, 32) && run("rms_norm", &norm, 32) && run("rms_norm_slopes", &norm, 32) &&
-           run("cross_entropy", &loss, 32) && run("class_greatest", &classes, 32) &&
-           run("class_powers", &classes, 32) && run("class_slopes", &classes, 32) && run("squares", &squares, 32);
+    CrossEntropy loss = {values.data(), targets.data(), losses.data(), 5, 70, 1, 0, 0, 0};
+    std::vector<float> max(5), sums_and_target_logits(10);
+    ShardedCrossEntropy classes = {values.data(), targets.data(), max.data(), sums_and_target_logits.data(), 5, 70, 69, 1, 0, 0, 0};
+    SquareSums squares = {input.data(), input.size(), partial.data(), &total, 2};
+    return run("layer_norm", &norm, 32) && run("layer_norm_backward_gain", &norm, 64) &&
+           run("layer_norm_backward", &norm, 32) && run("rms_norm", &norm, 32) && run("rms_norm_backward", &norm, 32) &&
+           run("cross_entropy", &loss, 32) && run("class_max", &classes, 32) &&
+           run("class_exp", &classes, 32) && run("class_backward", &classes, 32) && run("squares", &squares, 32);
 }
 
 static bool attention() {
-    std::vector<float> input = numbers(2 * 37 * 3 * 20), output = numbers(2 * 37 * 20), slopes(input.size());
+    std::vector<float> input = numbers(2 * 37 * 3 * 20), output = numbers(2 * 37 * 20), grads(input.size());
     std::vector<float> log_sums(2 * 37), means(2 * 37);
-    Attend attend = {input.data(), output.data(), slopes.data(), log_sums.data(), means.data(), 2, 37, 1, 20,
+    Attention attend = {input.data(), output.data(), grads.data(), log_sums.data(), means.data(), 2, 37, 1, 20,
                      0.2f,         0};
-    return run("attention", &attend, 128) && run("attention_query_slopes", &attend, 128) &&
-           run("attention_key_slopes", &attend, 128);
+    return run("attention", &attend, 128) && run("attention_backward_q", &attend, 128) &&
+           run("attention_backward_kv", &attend, 128);
 }
 
 static bool matmul() {
     std::vector<float> one = numbers(70 * 40), other = numbers(40 * 70), into(70 * 70);
-    Product product = {one.data(), other.data(), into.data(), 70, 70, 40, 1, 0, 70, {40, 1}, {1, 40}};
+    Matmul product = {one.data(), other.data(), into.data(), 70, 70, 40, 1, 0, 70, {40, 1}, {1, 40}};
     return run("matmul", &product, 64);
 }
 

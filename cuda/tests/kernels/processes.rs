@@ -7,7 +7,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
-use unisono_cuda::device::State;
+use unisono_cuda::device::WaitState;
 
 /// Says which library the second process loads.
 const LIBRARY: &str = "UNISONO_TEST_SECOND_PROCESS";
@@ -58,7 +58,7 @@ fn exchange(device: &Device, rank: u32, tell: &mut dyn Write, told: &mut dyn Buf
     let kernel = function(device, module, "exchange").unwrap();
     own.start(device, kernel, peer, rank, Duration::from_secs(60));
     let status = own.status(device);
-    assert_eq!(status.state(), Some(State::Well), "{status:?}");
+    assert_eq!(status.state(), Some(WaitState::Ok), "{status:?}");
     let output = download(device, own.output, &0u8, BYTES, own.stream);
     assert_eq!(output, [11 - rank as u8; BYTES]);
     assert_eq!(call!(device, cuIpcCloseMemHandle(peer => u64)), 0);

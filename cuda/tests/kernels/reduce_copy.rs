@@ -4,7 +4,7 @@ use crate::material::{Guarded, Random};
 use crate::naive::Naive;
 use crate::software::Device;
 use unisono_cuda::device::ReduceCopy;
-use unisono_cuda::{DType, F8E4M3, F8E5M2, Finish, Op, Scalar, bf16, f16};
+use unisono_cuda::{DType, F8E4M3, F8E5M2, PostOp, ReduceKind, Scalar, bf16, f16};
 
 /// Lengths in elements: none, one, both sides of packs, and more than all threads take at once.
 const LENGTHS: [usize; 8] = [0, 1, 15, 16, 17, 63, 700, 2500];
@@ -14,7 +14,7 @@ const RANKS: u32 = 3;
 
 /// What is reduced, and how far behind a multiple of 64 each buffer begins.
 struct Case {
-    op: Op,
+    op: ReduceKind,
     length: usize,
     sources: usize,
     targets: usize,
@@ -46,10 +46,10 @@ impl Case {
     }
 }
 
-fn reference<T: Naive>(op: Op, operands: &[Vec<T>], scalars: &[Scalar]) -> Vec<T> {
-    let finish = if op == Op::Avg { Finish::Divide(RANKS) } else { Finish::Keep };
+fn reference<T: Naive>(op: ReduceKind, operands: &[Vec<T>], scalars: &[Scalar]) -> Vec<T> {
+    let finish = if op == ReduceKind::Avg { PostOp::Divide(RANKS) } else { PostOp::Identity };
     let operand = |index: usize, (own, &scalar): (&Vec<T>, &Scalar)| {
-        if op == Op::PreMulSum { own[index].scale(scalar) } else { own[index] }
+        if op == ReduceKind::PreMulSum { own[index].scale(scalar) } else { own[index] }
     };
     let column = |index| operands.iter().zip(scalars).map(|pair| operand(index, pair)).collect::<Vec<T>>();
     (0..LONGEST).map(|index| T::reduce(op, finish, &column(index))).collect()
@@ -59,7 +59,7 @@ fn check_all<T: Naive>(device: &Device) {
     let mut random = Random(T::DTYPE as u64);
     let operands: Vec<Vec<T>> = (0..SOURCES).map(|_| random.elements(LONGEST)).collect();
     let scalars = [Scalar::Float(2.5), Scalar::Int(-3), Scalar::Float(1.0 / 3.0), Scalar::Int(1)];
-    for op in Op::ALL {
+    for op in ReduceKind::ALL {
         let references: Vec<Vec<T>> =
             (1..=SOURCES).map(|sources| reference(op, &operands[..sources], &scalars)).collect();
         for (sources, first) in (0..16).map(|first| (1 + first % SOURCES, first)) {
@@ -100,7 +100,7 @@ fn average_in_place(device: &Device) {
     let own = values.inner().as_mut_ptr();
     let mut arguments = ReduceCopy::new(&[own], &[own], LONGEST);
     arguments.divisor = 7;
-    device.run(&ReduceCopy::kernel(DType::F32, Op::Avg), &arguments, 2, 32).unwrap();
+    device.run(&ReduceCopy::kernel(DType::F32, ReduceKind::Avg), &arguments, 2, 32).unwrap();
     unisono_cuda::average(&mut expected, 7);
     values.expect(&expected, &|| "in place".to_owned());
 }
@@ -114,8 +114,8 @@ fn expect_tables(device: &Device) {
     assert_eq!(found, wanted);
 }
 
-fn kernels(dtype: DType) -> [String; Op::ALL.len()] {
-    Op::ALL.map(|op| ReduceCopy::kernel(dtype, op))
+fn kernels(dtype: DType) -> [String; ReduceKind::ALL.len()] {
+    ReduceKind::ALL.map(|op| ReduceCopy::kernel(dtype, op))
 }
 
 #[test]

@@ -6,9 +6,9 @@ use std::fmt::Display;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
-use unisono_cuda::software::SoftwareError;
+use unisono_cuda::emulator::EmulatorError;
 
-/// How a kernel is launched; `unisono_launch` of `software.h`.
+/// How a kernel is launched; `unisono_launch` of `emulator.h`.
 #[repr(C)]
 struct Launch {
     kernel: *const c_char,
@@ -67,7 +67,7 @@ impl Device {
         let arguments = std::ptr::from_ref(arguments).cast();
         let launch =
             Launch { kernel: kernel.as_ptr(), arguments, blocks, threads, cooperative: whole.into() };
-        // SAFETY: the types are those of `software.h`; the kernel's memory is the test's affair.
+        // SAFETY: the types are those of `emulator.h`; the kernel's memory is the test's affair.
         let failed =
             unsafe { self.symbol::<unsafe extern "C" fn(*const Launch) -> c_int>("unisono_run")(&launch) };
         self.answer(failed)
@@ -75,19 +75,19 @@ impl Device {
 
     /// Poisoned memory.
     pub(crate) fn allocate(&self, bytes: usize) -> *mut u8 {
-        // SAFETY: the type is that of `software.h`.
+        // SAFETY: the type is that of `emulator.h`.
         unsafe { self.symbol::<unsafe extern "C" fn(u64) -> *mut u8>("unisono_allocate")(bytes as u64) }
     }
 
     /// Gives memory back; an error if a kernel wrote beside it.
     pub(crate) fn free(&self, memory: *mut u8) -> Result<(), String> {
-        // SAFETY: the type is that of `software.h`, which checks the address.
+        // SAFETY: the type is that of `emulator.h`, which checks the address.
         let failed = unsafe { self.symbol::<unsafe extern "C" fn(*mut u8) -> c_int>("unisono_free")(memory) };
         self.answer(failed)
     }
 
     fn answer(&self, failed: c_int) -> Result<(), String> {
-        // SAFETY: the type is that of `software.h`; the text is this thread's until its next call.
+        // SAFETY: the type is that of `emulator.h`; the text is this thread's until its next call.
         let error = unsafe {
             CStr::from_ptr(self.symbol::<unsafe extern "C" fn() -> *const c_char>("unisono_error")())
         };
@@ -100,12 +100,12 @@ impl Device {
     /// `F` is the type of the function.
     pub(crate) unsafe fn symbol<F>(&self, name: &str) -> Symbol<'_, F> {
         // SAFETY: the caller's word.
-        unsafe { self.0.get(name) }.expect("a function of software.h")
+        unsafe { self.0.get(name) }.expect("a function of emulator.h")
     }
 
     /// Names of all kernels.
     pub(crate) fn kernels(&self) -> Vec<String> {
-        // SAFETY: the type is that of `software.h`; names are static.
+        // SAFETY: the type is that of `emulator.h`; names are static.
         unsafe {
             let name = self.symbol::<unsafe extern "C" fn(u32) -> *const c_char>("unisono_kernel");
             let all = (0..).map(|index| name(index)).take_while(|name| !name.is_null());
@@ -115,13 +115,13 @@ impl Device {
 
     /// Blocks that can be resident at once.
     pub(crate) fn set_residents(&self, blocks: u32) {
-        // SAFETY: the type is that of `software.h`.
-        unsafe { self.symbol::<unsafe extern "C" fn(u32)>("unisono_set_residents")(blocks) }
+        // SAFETY: the type is that of `emulator.h`.
+        unsafe { self.symbol::<unsafe extern "C" fn(u32)>("unisono_set_max_resident_blocks")(blocks) }
     }
 
     /// Chooses the order in which blocks and threads run.
     pub(crate) fn set_seed(&self, seed: u64) {
-        // SAFETY: the type is that of `software.h`.
+        // SAFETY: the type is that of `emulator.h`.
         unsafe { self.symbol::<unsafe extern "C" fn(u64)>("unisono_set_seed")(seed) }
     }
 }
@@ -168,9 +168,9 @@ fn device(races: bool) -> Option<&'static [PathBuf]> {
 
 /// Those of the device that programs install.
 fn installed_device() -> Option<Vec<PathBuf>> {
-    let folder = match unisono_cuda::software::library() {
+    let folder = match unisono_cuda::emulator::library() {
         Ok(library) => library.with_file_name("software"),
-        Err(SoftwareError::NoCompiler { program, reason }) => return skip(&format!("{program}: {reason}")),
+        Err(EmulatorError::NoCompiler { program, reason }) => return skip(&format!("{program}: {reason}")),
         Err(error) => panic!("{error}"),
     };
     Some(PARTS.map(|part| folder.join(part).with_extension("cpp.o")).to_vec())
@@ -183,7 +183,7 @@ fn compile_device() -> Option<Vec<PathBuf>> {
     std::fs::create_dir_all(&objects).expect("a folder for object files");
     let mut command = compiler();
     command.current_dir(&objects).args(["-fPIC", "-c", "-DUNISONO_RACES"]);
-    command.args(PARTS.map(|part| folder("software").join(part).with_extension("cpp")));
+    command.args(PARTS.map(|part| folder("emulator").join(part).with_extension("cpp")));
     finish(command)?;
     Some(PARTS.map(|part| objects.join(part).with_extension("o")).to_vec())
 }
@@ -196,7 +196,7 @@ fn compiler() -> Command {
     let mut command = Command::new(std::env::var_os("CXX").unwrap_or("g++".into()));
     command.args(["-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", "-Wno-unknown-pragmas"]);
     // A sum of a product is rounded twice, as on the device.
-    command.args(["-ffp-contract=off", "-pthread", "-I"]).arg(folder("software"));
+    command.args(["-ffp-contract=off", "-pthread", "-I"]).arg(folder("emulator"));
     command
 }
 

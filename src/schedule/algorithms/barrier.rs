@@ -4,28 +4,30 @@
 //! Source: Hensgen, Finkel, Manber, "Two algorithms for barrier
 //! synchronization", IJPP 17(1), 1988.
 
-use super::{any, rounds_of_doubling, whole};
-use crate::schedule::{Algorithm, Collective, Cost, Program, ProgramBuilder, Rank, Reach, Spec};
+use super::{any_group, ceil_log2, one_chunk};
+use crate::schedule::{
+    Algorithm, Collective, Complexity, GroupSpec, PeerAccess, Program, ProgramBuilder, Rank,
+};
 
 /// Barrier by dissemination.
 pub const DISSEMINATION: Algorithm = Algorithm {
     name: "dissemination",
     collective: Collective::Barrier,
-    about: "empty messages over doubling distances: fewest rounds, nobody waits for a root",
-    source: "Hensgen, Finkel, Manber: Two algorithms for barrier synchronization, IJPP 1988",
-    reach: Reach::Messages,
+    summary: "empty messages over doubling distances: fewest rounds, nobody waits for a root",
+    citation: "Hensgen, Finkel, Manber: Two algorithms for barrier synchronization, IJPP 1988",
+    peer_access: PeerAccess::TwoSided,
     aggregates: false,
-    fits: any,
-    parts: whole,
+    supports: any_group,
+    chunks_per_share: one_chunk,
     build: dissemination,
-    cost: |spec| Cost { steps: rounds_of_doubling(spec.ranks), blocks: 0, scratch: 0 },
+    complexity: |spec| Complexity { steps: ceil_log2(spec.ranks), chunks: 0, scratch_chunks: 0 },
 };
 
-fn dissemination(spec: &Spec, rank: Rank) -> Program {
+fn dissemination(spec: &GroupSpec, rank: Rank) -> Program {
     let mut builder = ProgramBuilder::new(rank);
     let mut heard_of = 1;
     while heard_of < spec.ranks {
-        builder.send(spec.after(rank, heard_of), []).recv(spec.before(rank, heard_of), []);
+        builder.send(spec.next_by(rank, heard_of), []).recv(spec.prev_by(rank, heard_of), []);
         heard_of *= 2;
     }
     builder.finish(0, 0)

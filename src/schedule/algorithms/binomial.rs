@@ -5,9 +5,10 @@
 //! Source: Chan, Heimlich, Purkayastha, van de Geijn, "Collective
 //! communication: theory, practice, and experience", CCPE 19(13), 2007.
 
-use super::{alone, any, rounds_of_doubling, whole};
+use super::{any_group, ceil_log2, one_chunk, single_rank};
 use crate::schedule::{
-    Algorithm, Collective, Cost, Program, ProgramBuilder, Rank, Reach, Spec, input, output, scratch,
+    Algorithm, Collective, Complexity, GroupSpec, PeerAccess, Program, ProgramBuilder, Rank, input, output,
+    scratch,
 };
 use std::ops::Range;
 
@@ -18,31 +19,35 @@ pub(super) const SOURCE: &str =
 pub const BROADCAST: Algorithm = Algorithm {
     name: "binomial",
     collective: Collective::Broadcast,
-    about: "all who know tell one more each round: fewest rounds, for small data",
-    source: SOURCE,
-    reach: Reach::Messages,
+    summary: "all who know tell one more each round: fewest rounds, for small data",
+    citation: SOURCE,
+    peer_access: PeerAccess::TwoSided,
     aggregates: false,
-    fits: any,
-    parts: whole,
+    supports: any_group,
+    chunks_per_share: one_chunk,
     build: broadcast,
-    cost: |spec| Cost { steps: rounds_of_doubling(spec.ranks), blocks: spec.count() - 1, scratch: 0 },
+    complexity: |spec| Complexity {
+        steps: ceil_log2(spec.ranks),
+        chunks: spec.size() - 1,
+        scratch_chunks: 0,
+    },
 };
 
 /// Reduce up a binomial tree.
 pub const REDUCE: Algorithm = Algorithm {
     name: "binomial",
     collective: Collective::Reduce,
-    about: "every round half of the sums are added to the other half: fewest rounds, for small data",
-    source: SOURCE,
-    reach: Reach::Messages,
+    summary: "every round half of the sums are added to the other half: fewest rounds, for small data",
+    citation: SOURCE,
+    peer_access: PeerAccess::TwoSided,
     aggregates: false,
-    fits: any,
-    parts: whole,
+    supports: any_group,
+    chunks_per_share: one_chunk,
     build: reduce,
-    cost: |spec| Cost {
-        steps: rounds_of_doubling(spec.ranks),
-        blocks: spec.count() - 1,
-        scratch: u64::from(spec.ranks > 3),
+    complexity: |spec| Complexity {
+        steps: ceil_log2(spec.ranks),
+        chunks: spec.size() - 1,
+        scratch_chunks: u64::from(spec.ranks > 3),
     },
 };
 
@@ -55,7 +60,7 @@ pub(super) fn subtree(position: usize, ranks: usize) -> Range<usize> {
 /// The children of `position`, the smallest subtree first.
 pub(super) fn children(position: usize, ranks: usize) -> impl DoubleEndedIterator<Item = usize> {
     let reach = subtree(position, ranks).len();
-    (0..rounds_of_doubling(reach)).map(move |bit| position + (1 << bit))
+    (0..ceil_log2(reach)).map(move |bit| position + (1 << bit))
 }
 
 /// The parent of a `position` other than the root's.
@@ -63,14 +68,14 @@ pub(super) const fn parent(position: usize) -> usize {
     position & (position - 1)
 }
 
-fn broadcast(spec: &Spec, rank: Rank) -> Program {
+fn broadcast(spec: &GroupSpec, rank: Rank) -> Program {
     let (mut builder, position) = (ProgramBuilder::new(rank), spec.position(rank));
     let held = if position == 0 { input(0) } else { output(0) };
     if position > 0 {
-        builder.recv(spec.seated(parent(position)), [held]);
+        builder.recv(spec.rank_at(parent(position)), [held]);
     }
     for child in children(position, spec.ranks).rev() {
-        builder.send(spec.seated(child), [held]);
+        builder.send(spec.rank_at(child), [held]);
     }
     if position == 0 {
         builder.copy(input(0), output(0));
@@ -78,9 +83,9 @@ fn broadcast(spec: &Spec, rank: Rank) -> Program {
     builder.finish(0, 0)
 }
 
-fn reduce(spec: &Spec, rank: Rank) -> Program {
+fn reduce(spec: &GroupSpec, rank: Rank) -> Program {
     if spec.ranks == 1 {
-        return alone(rank, 1);
+        return single_rank(rank, 1);
     }
     let (mut builder, position) = (ProgramBuilder::new(rank), spec.position(rank));
     let sum = if position == 0 { output(0) } else { scratch(0) };
@@ -88,11 +93,11 @@ fn reduce(spec: &Spec, rank: Rank) -> Program {
     let mut children = children(position, spec.ranks).peekable();
     while let Some(child) = children.next() {
         let complete = position == 0 && children.peek().is_none();
-        builder.recv_reduce(spec.seated(child), [held], [sum], complete);
+        builder.recv_reduce(spec.rank_at(child), [held], [sum], complete);
         held = sum;
     }
     if position > 0 {
-        builder.send(spec.seated(parent(position)), [held]);
+        builder.send(spec.rank_at(parent(position)), [held]);
     }
     builder.finish(usize::from(held == scratch(0)), 0)
 }

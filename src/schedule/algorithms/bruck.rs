@@ -2,12 +2,13 @@
 //!
 //! Source: Bruck, Ho, Kipnis, Upfal, Weathersby, "Efficient algorithms for
 //! all-to-all communications in multiport message-passing systems", IEEE TPDS
-//! 8(11), 1997. Blocks are addressed one by one, which spares the all-gather its
+//! 8(11), 1997. Chunks are addressed one by one, which spares the all-gather its
 //! final rotation and the all-to-all both of its own.
 
-use super::{any, blocks, rounds_of_doubling, whole};
+use super::{any_group, ceil_log2, chunk_list, one_chunk};
 use crate::schedule::{
-    Algorithm, Block, Collective, Cost, Program, ProgramBuilder, Rank, Reach, Spec, input, output, scratch,
+    Algorithm, Chunk, Collective, Complexity, GroupSpec, PeerAccess, Program, ProgramBuilder, Rank, input,
+    output, scratch,
 };
 
 const SOURCE: &str = "Bruck, Ho, Kipnis, Upfal, Weathersby: All-to-all communications, IEEE TPDS 1997";
@@ -16,17 +17,17 @@ const SOURCE: &str = "Bruck, Ho, Kipnis, Upfal, Weathersby: All-to-all communica
 pub const ALL_GATHER: Algorithm = Algorithm {
     name: "bruck",
     collective: Collective::AllGather,
-    about: "each round doubles the chunks known: fewest rounds for any number of ranks, for small data",
-    source: SOURCE,
-    reach: Reach::Messages,
+    summary: "each round doubles the chunks known: fewest rounds for any number of ranks, for small data",
+    citation: SOURCE,
+    peer_access: PeerAccess::TwoSided,
     aggregates: false,
-    fits: any,
-    parts: whole,
+    supports: any_group,
+    chunks_per_share: one_chunk,
     build: all_gather,
-    cost: |spec| Cost {
-        steps: rounds_of_doubling(spec.ranks),
-        blocks: spec.count() * (spec.count() - 1),
-        scratch: 0,
+    complexity: |spec| Complexity {
+        steps: ceil_log2(spec.ranks),
+        chunks: spec.size() * (spec.size() - 1),
+        scratch_chunks: 0,
     },
 };
 
@@ -34,62 +35,61 @@ pub const ALL_GATHER: Algorithm = Algorithm {
 pub const ALL_TO_ALL: Algorithm = Algorithm {
     name: "bruck",
     collective: Collective::AllToAll,
-    about: "a block goes as the bits of its distance say, packed with others: fewest messages, for tiny data",
-    source: SOURCE,
-    reach: Reach::Messages,
+    summary: "a chunk goes as the bits of its distance say, packed with others: fewest messages, for tiny data",
+    citation: SOURCE,
+    peer_access: PeerAccess::TwoSided,
     aggregates: false,
-    fits: any,
-    parts: whole,
+    supports: any_group,
+    chunks_per_share: one_chunk,
     build: all_to_all,
-    cost: |spec| Cost {
-        steps: rounds_of_doubling(spec.ranks),
+    complexity: |spec| Complexity {
+        steps: ceil_log2(spec.ranks),
         // One hop for each bit of each distance.
-        blocks: spec.count()
-            * (0..spec.count()).map(|distance| u64::from(distance.count_ones())).sum::<u64>(),
+        chunks: spec.size() * (0..spec.size()).map(|distance| u64::from(distance.count_ones())).sum::<u64>(),
         // Every distance but those of one hop or none.
-        scratch: spec.count() - 1 - rounds_of_doubling(spec.ranks),
+        scratch_chunks: spec.size() - 1 - ceil_log2(spec.ranks),
     },
 };
 
-fn all_gather(spec: &Spec, rank: Rank) -> Program {
+fn all_gather(spec: &GroupSpec, rank: Rank) -> Program {
     let mut builder = ProgramBuilder::new(rank);
     builder.copy(input(0), output(rank));
     let mut known = 1;
     while known < spec.ranks {
         let count = known.min(spec.ranks - known);
-        let (to, from) = (spec.before(rank, known), spec.after(rank, known));
-        let chunks = |owner| blocks(0..count, |offset| output(spec.after(owner, offset)));
+        let (to, from) = (spec.prev_by(rank, known), spec.next_by(rank, known));
+        let chunks = |owner| chunk_list(0..count, |offset| output(spec.next_by(owner, offset)));
         builder.send(to, chunks(rank)).recv(from, chunks(from));
         known *= 2;
     }
     builder.finish(0, 0)
 }
 
-fn all_to_all(spec: &Spec, rank: Rank) -> Program {
+fn all_to_all(spec: &GroupSpec, rank: Rank) -> Program {
     let mut builder = ProgramBuilder::new(rank);
     builder.copy(input(rank), output(rank));
     let mut hop = 1;
     while hop < spec.ranks {
         let travelling = || (hop..spec.ranks).filter(|distance| distance & hop != 0);
-        let sent = blocks(travelling(), |distance| held(spec, rank, distance, hop));
-        let received = blocks(travelling(), |distance| taken(spec, rank, distance, hop));
-        builder.send(spec.after(rank, hop), sent).recv(spec.before(rank, hop), received);
+        let sent = chunk_list(travelling(), |distance| location_before(spec, rank, distance, hop));
+        let received = chunk_list(travelling(), |distance| location_after(spec, rank, distance, hop));
+        builder.send(spec.next_by(rank, hop), sent).recv(spec.prev_by(rank, hop), received);
         hop *= 2;
     }
-    builder.finish(spec.ranks - 1 - rounds_of_doubling(spec.ranks) as usize, 0)
+    builder.finish(spec.ranks - 1 - ceil_log2(spec.ranks) as usize, 0)
 }
 
-/// Where the block that goes `distance` in all lies before `hop`: at its start if that is the first.
-fn held(spec: &Spec, rank: Rank, distance: usize, hop: usize) -> Block {
-    if distance & (hop - 1) == 0 { input(spec.after(rank, distance)) } else { stop(distance) }
+/// Where the chunk that goes `distance` in all lies before `hop`: at its start if that is the first.
+fn location_before(spec: &GroupSpec, rank: Rank, distance: usize, hop: usize) -> Chunk {
+    if distance & (hop - 1) == 0 { input(spec.next_by(rank, distance)) } else { scratch_for(distance) }
 }
 
-/// Where the block that goes `distance` in all lies after `hop`: at its goal if that was the last.
-fn taken(spec: &Spec, rank: Rank, distance: usize, hop: usize) -> Block {
-    if distance < 2 * hop { output(spec.before(rank, distance)) } else { stop(distance) }
+/// Where the chunk that goes `distance` in all lies after `hop`: at its goal if that was the last.
+fn location_after(spec: &GroupSpec, rank: Rank, distance: usize, hop: usize) -> Chunk {
+    if distance < 2 * hop { output(spec.prev_by(rank, distance)) } else { scratch_for(distance) }
 }
 
-/// The scratch block for a `distance` of several hops: powers of two are left out of the count.
-const fn stop(distance: usize) -> Block {
+/// The scratch chunk for a `distance` of several hops: powers of two are left out of the count.
+const fn scratch_for(distance: usize) -> Chunk {
     scratch(distance - 2 - distance.ilog2() as usize)
 }

@@ -12,9 +12,10 @@
 //! Source: Sanders, Speck, Träff, "Two-tree algorithms for full bandwidth
 //! broadcast, reduction and scan", Parallel Computing 35(12), 2009.
 
-use super::{alone, any};
+use super::{any_group, single_rank};
 use crate::schedule::{
-    Algorithm, Block, Collective, Cost, Program, ProgramBuilder, Rank, Reach, Spec, input, output, scratch,
+    Algorithm, Chunk, Collective, Complexity, GroupSpec, PeerAccess, Program, ProgramBuilder, Rank, input,
+    output, scratch,
 };
 
 const SOURCE: &str = "Sanders, Speck, Träff: Two-tree algorithms, Parallel Computing 2009";
@@ -23,45 +24,53 @@ const SOURCE: &str = "Sanders, Speck, Träff: Two-tree algorithms, Parallel Comp
 pub const ALL_REDUCE: Algorithm = Algorithm {
     name: "tree",
     collective: Collective::AllReduce,
-    about: "half the data up and down each of two trees: logarithmic depth at full bandwidth",
-    source: SOURCE,
-    reach: Reach::Messages,
+    summary: "half the data up and down each of two trees: logarithmic depth at full bandwidth",
+    citation: SOURCE,
+    peer_access: PeerAccess::TwoSided,
     aggregates: false,
-    fits: any,
-    parts: |_| 2,
+    supports: any_group,
+    chunks_per_share: |_| 2,
     build: all_reduce,
-    cost: |spec| Cost { steps: 2 * rounds(spec), blocks: 4 * (spec.count() - 1), scratch: 0 },
+    complexity: |spec| Complexity {
+        steps: 2 * critical_path(spec),
+        chunks: 4 * (spec.size() - 1),
+        scratch_chunks: 0,
+    },
 };
 
 /// Broadcast down both trees.
 pub const BROADCAST: Algorithm = Algorithm {
     name: "tree",
     collective: Collective::Broadcast,
-    about: "half the data down each of two trees: logarithmic depth at full bandwidth",
-    source: SOURCE,
-    reach: Reach::Messages,
+    summary: "half the data down each of two trees: logarithmic depth at full bandwidth",
+    citation: SOURCE,
+    peer_access: PeerAccess::TwoSided,
     aggregates: false,
-    fits: any,
-    parts: |_| 2,
+    supports: any_group,
+    chunks_per_share: |_| 2,
     build: broadcast,
-    cost: |spec| Cost { steps: rounds(spec), blocks: 2 * (spec.count() - 1), scratch: 0 },
+    complexity: |spec| Complexity {
+        steps: critical_path(spec),
+        chunks: 2 * (spec.size() - 1),
+        scratch_chunks: 0,
+    },
 };
 
 /// Reduce up both trees.
 pub const REDUCE: Algorithm = Algorithm {
     name: "tree",
     collective: Collective::Reduce,
-    about: "half the data up each of two trees: logarithmic depth at full bandwidth",
-    source: SOURCE,
-    reach: Reach::Messages,
+    summary: "half the data up each of two trees: logarithmic depth at full bandwidth",
+    citation: SOURCE,
+    peer_access: PeerAccess::TwoSided,
     aggregates: false,
-    fits: any,
-    parts: |_| 2,
+    supports: any_group,
+    chunks_per_share: |_| 2,
     build: reduce,
-    cost: |spec| Cost {
-        steps: rounds(spec),
-        blocks: 2 * (spec.count() - 1),
-        scratch: u64::from(spec.ranks > 2),
+    complexity: |spec| Complexity {
+        steps: critical_path(spec),
+        chunks: 2 * (spec.size() - 1),
+        scratch_chunks: u64::from(spec.ranks > 2),
     },
 };
 
@@ -73,15 +82,15 @@ struct Node {
 }
 
 impl Node {
-    fn new(spec: &Spec, rank: Rank, tree: usize) -> Self {
-        let seat = seat(spec.position(rank), tree, spec.ranks);
-        let rank_at = |seat| spec.seated(position(seat, tree, spec.ranks));
+    fn new(spec: &GroupSpec, rank: Rank, tree: usize) -> Self {
+        let seat = tree_index(spec.position(rank), tree, spec.ranks);
+        let rank_at = |seat| spec.rank_at(tree_position(seat, tree, spec.ranks));
         let parent = (seat > 0).then(|| rank_at(parent(seat, spec.ranks)));
         Self { parent, children: children(seat, spec.ranks).map(rank_at).collect() }
     }
 
     /// Sums the subtree, in `sum` where there is anything to add, and passes it to the parent.
-    fn up(&self, builder: &mut ProgramBuilder, own: Block, sum: Block) {
+    fn reduce_up(&self, builder: &mut ProgramBuilder, own: Chunk, sum: Chunk) {
         let mut held = own;
         // The shallower subtree is done first. Only the root finishes, and has one child.
         for &child in self.children.iter().rev() {
@@ -94,7 +103,7 @@ impl Node {
     }
 
     /// Passes what the parent sends, or the root's `held`, to the children.
-    fn down(&self, builder: &mut ProgramBuilder, held: Block) {
+    fn broadcast_down(&self, builder: &mut ProgramBuilder, held: Chunk) {
         if let Some(parent) = self.parent {
             builder.recv(parent, [held]);
         }
@@ -104,54 +113,54 @@ impl Node {
     }
 }
 
-fn all_reduce(spec: &Spec, rank: Rank) -> Program {
+fn all_reduce(spec: &GroupSpec, rank: Rank) -> Program {
     if spec.ranks == 1 {
-        return alone(rank, 2);
+        return single_rank(rank, 2);
     }
     let mut builder = ProgramBuilder::new(rank);
     for tree in [0, 1] {
         let node = Node::new(spec, rank, tree);
-        builder.strand(tree);
-        node.up(&mut builder, input(tree), output(tree));
-        node.down(&mut builder, output(tree));
+        builder.begin_lane(tree);
+        node.reduce_up(&mut builder, input(tree), output(tree));
+        node.broadcast_down(&mut builder, output(tree));
     }
     builder.finish(0, 0)
 }
 
-fn broadcast(spec: &Spec, rank: Rank) -> Program {
+fn broadcast(spec: &GroupSpec, rank: Rank) -> Program {
     let mut builder = ProgramBuilder::new(rank);
     for tree in [0, 1] {
         let node = Node::new(spec, rank, tree);
-        builder.strand(tree);
+        builder.begin_lane(tree);
         if rank == spec.root {
-            node.down(&mut builder, input(tree));
+            node.broadcast_down(&mut builder, input(tree));
             builder.copy(input(tree), output(tree));
         } else {
-            node.down(&mut builder, output(tree));
+            node.broadcast_down(&mut builder, output(tree));
         }
     }
     builder.finish(0, 0)
 }
 
-fn reduce(spec: &Spec, rank: Rank) -> Program {
+fn reduce(spec: &GroupSpec, rank: Rank) -> Program {
     if spec.ranks == 1 {
-        return alone(rank, 2);
+        return single_rank(rank, 2);
     }
     let mut builder = ProgramBuilder::new(rank);
     let mut inner = false;
     for tree in [0, 1] {
         let node = Node::new(spec, rank, tree);
-        builder.strand(tree);
+        builder.begin_lane(tree);
         // Scratch is needed in the one tree only in which this rank is an inner node.
         let sum = if rank == spec.root { output(tree) } else { scratch(0) };
-        node.up(&mut builder, input(tree), sum);
+        node.reduce_up(&mut builder, input(tree), sum);
         inner |= rank != spec.root && !node.children.is_empty();
     }
     builder.finish(usize::from(inner), 0)
 }
 
 /// Where in the tree the rank at `position` sits.
-fn seat(position: usize, tree: usize, ranks: usize) -> usize {
+fn tree_index(position: usize, tree: usize, ranks: usize) -> usize {
     match (position, tree) {
         (0, _) | (_, 0) => position,
         _ if ranks % 2 == 1 => ranks - position,
@@ -161,7 +170,7 @@ fn seat(position: usize, tree: usize, ranks: usize) -> usize {
 }
 
 /// The position of the rank that sits at `seat`: undoes [`seat`].
-fn position(seat: usize, tree: usize, ranks: usize) -> usize {
+fn tree_position(seat: usize, tree: usize, ranks: usize) -> usize {
     match (seat, tree) {
         (0, _) | (_, 0) => seat,
         _ if ranks % 2 == 1 => ranks - seat,
@@ -190,17 +199,17 @@ const fn lowest_bit(seat: usize) -> usize {
 }
 
 /// Rounds from the root to the last leaf.
-fn rounds(spec: &Spec) -> u64 {
-    if spec.ranks == 1 { 0 } else { 1 + rounds_below(spec.ranks - 1) }
+fn critical_path(spec: &GroupSpec) -> u64 {
+    if spec.ranks == 1 { 0 } else { 1 + rounds_below_root(spec.ranks - 1) }
 }
 
 /// Rounds from the top of a tree of `nodes` to its last leaf. Below the top, which sits at the
 /// largest power of two, is a full tree that is served first; above it, a tree of the rest.
-fn rounds_below(nodes: usize) -> u64 {
+fn rounds_below_root(nodes: usize) -> u64 {
     let levels = nodes.ilog2();
     let full = if levels == 0 { 0 } else { 2 * u64::from(levels) - 1 };
     match nodes - (1 << levels) {
         0 => full,
-        rest => full.max(2 + rounds_below(rest)),
+        rest => full.max(2 + rounds_below_root(rest)),
     }
 }

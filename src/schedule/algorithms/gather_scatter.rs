@@ -4,131 +4,134 @@
 //! communication: theory, practice, and experience", CCPE 19(13), 2007.
 
 use super::binomial::{SOURCE, children, parent, subtree};
-use super::{any, blocks, rounds_of_doubling, whole};
+use super::{any_group, ceil_log2, chunk_list, one_chunk};
 use crate::schedule::{
-    Algorithm, Block, Collective, Cost, Program, ProgramBuilder, Rank, Reach, Spec, input, output, scratch,
+    Algorithm, Chunk, Collective, Complexity, GroupSpec, PeerAccess, Program, ProgramBuilder, Rank, input,
+    output, scratch,
 };
 
 /// Gather up a binomial tree.
 pub const GATHER: Algorithm = Algorithm {
     name: "binomial",
     collective: Collective::Gather,
-    about: "chunks are packed on their way up a tree: fewest rounds, for small data",
-    source: SOURCE,
-    reach: Reach::Messages,
+    summary: "chunks are packed on their way up a tree: fewest rounds, for small data",
+    citation: SOURCE,
+    peer_access: PeerAccess::TwoSided,
     aggregates: false,
-    fits: any,
-    parts: whole,
+    supports: any_group,
+    chunks_per_share: one_chunk,
     build: gather,
-    cost: tree_cost,
+    complexity: tree_complexity,
 };
 
 /// Scatter down a binomial tree.
 pub const SCATTER: Algorithm = Algorithm {
     name: "binomial",
     collective: Collective::Scatter,
-    about: "packed chunks are parted on their way down a tree: fewest rounds, for small data",
-    source: SOURCE,
-    reach: Reach::Messages,
+    summary: "packed chunks are parted on their way down a tree: fewest rounds, for small data",
+    citation: SOURCE,
+    peer_access: PeerAccess::TwoSided,
     aggregates: false,
-    fits: any,
-    parts: whole,
+    supports: any_group,
+    chunks_per_share: one_chunk,
     build: scatter,
-    cost: tree_cost,
+    complexity: tree_complexity,
 };
 
 /// Gather in which all send to the root.
 pub const GATHER_LINEAR: Algorithm = Algorithm {
     name: "linear",
     collective: Collective::Gather,
-    about: "all send to the root: every chunk moves once, for large data",
-    source: SOURCE,
-    reach: Reach::Messages,
+    summary: "all send to the root: every chunk moves once, for large data",
+    citation: SOURCE,
+    peer_access: PeerAccess::TwoSided,
     aggregates: false,
-    fits: any,
-    parts: whole,
+    supports: any_group,
+    chunks_per_share: one_chunk,
     build: gather_linear,
-    cost: linear_cost,
+    complexity: linear_complexity,
 };
 
 /// Scatter in which the root sends to all.
 pub const SCATTER_LINEAR: Algorithm = Algorithm {
     name: "linear",
     collective: Collective::Scatter,
-    about: "the root sends to all: every chunk moves once, for large data",
-    source: SOURCE,
-    reach: Reach::Messages,
+    summary: "the root sends to all: every chunk moves once, for large data",
+    citation: SOURCE,
+    peer_access: PeerAccess::TwoSided,
     aggregates: false,
-    fits: any,
-    parts: whole,
+    supports: any_group,
+    chunks_per_share: one_chunk,
     build: scatter_linear,
-    cost: linear_cost,
+    complexity: linear_complexity,
 };
 
-fn linear_cost(spec: &Spec) -> Cost {
-    Cost { steps: spec.count() - 1, blocks: spec.count() - 1, scratch: 0 }
+fn linear_complexity(spec: &GroupSpec) -> Complexity {
+    Complexity { steps: spec.size() - 1, chunks: spec.size() - 1, scratch_chunks: 0 }
 }
 
 /// A chunk makes one hop for each bit of its position. Of the root's children one of the two
 /// largest has the most below it: the last, cut short by the ranks there are, or the one before.
-fn tree_cost(spec: &Spec) -> Cost {
-    let half = spec.count().next_power_of_two() / 2;
-    let below = (spec.count() - half).max(half / 2).saturating_sub(1);
-    Cost {
-        steps: rounds_of_doubling(spec.ranks),
-        blocks: (0..spec.count()).map(|position| u64::from(position.count_ones())).sum(),
-        scratch: if spec.ranks == 1 { 0 } else { below },
+fn tree_complexity(spec: &GroupSpec) -> Complexity {
+    let half = spec.size().next_power_of_two() / 2;
+    let below = (spec.size() - half).max(half / 2).saturating_sub(1);
+    Complexity {
+        steps: ceil_log2(spec.ranks),
+        chunks: (0..spec.size()).map(|position| u64::from(position.count_ones())).sum(),
+        scratch_chunks: if spec.ranks == 1 { 0 } else { below },
     }
 }
 
 /// Where the rank at `position` keeps the chunk of a `descendant`; at the root, in `buffer`.
-fn place(spec: &Spec, position: usize, descendant: usize, buffer: fn(usize) -> Block) -> Block {
+fn chunk_location(spec: &GroupSpec, position: usize, descendant: usize, buffer: fn(usize) -> Chunk) -> Chunk {
     match position {
-        0 => buffer(spec.seated(descendant)),
+        0 => buffer(spec.rank_at(descendant)),
         _ => scratch(descendant - position - 1),
     }
 }
 
-/// Scratch blocks of the rank at `position`: what passes through it.
-fn passing(spec: &Spec, position: usize) -> usize {
+/// Scratch chunks of the rank at `position`: what passes through it.
+fn scratch_chunks(spec: &GroupSpec, position: usize) -> usize {
     if position == 0 { 0 } else { subtree(position, spec.ranks).len() - 1 }
 }
 
-fn gather(spec: &Spec, rank: Rank) -> Program {
+fn gather(spec: &GroupSpec, rank: Rank) -> Program {
     let (mut builder, position) = (ProgramBuilder::new(rank), spec.position(rank));
     if position == 0 {
         builder.copy(input(0), output(rank));
     }
-    let chunks = |top| blocks(subtree(top, spec.ranks), |below| place(spec, position, below, output));
+    let chunks =
+        |top| chunk_list(subtree(top, spec.ranks), |below| chunk_location(spec, position, below, output));
     for child in children(position, spec.ranks) {
-        builder.recv(spec.seated(child), chunks(child));
+        builder.recv(spec.rank_at(child), chunks(child));
     }
     if position > 0 {
         let mut packed = vec![input(0)];
-        packed.extend((0..passing(spec, position)).map(scratch));
-        builder.send(spec.seated(parent(position)), packed);
+        packed.extend((0..scratch_chunks(spec, position)).map(scratch));
+        builder.send(spec.rank_at(parent(position)), packed);
     }
-    builder.finish(passing(spec, position), 0)
+    builder.finish(scratch_chunks(spec, position), 0)
 }
 
-fn scatter(spec: &Spec, rank: Rank) -> Program {
+fn scatter(spec: &GroupSpec, rank: Rank) -> Program {
     let (mut builder, position) = (ProgramBuilder::new(rank), spec.position(rank));
     if position > 0 {
         let mut packed = vec![output(0)];
-        packed.extend((0..passing(spec, position)).map(scratch));
-        builder.recv(spec.seated(parent(position)), packed);
+        packed.extend((0..scratch_chunks(spec, position)).map(scratch));
+        builder.recv(spec.rank_at(parent(position)), packed);
     }
-    let chunks = |top| blocks(subtree(top, spec.ranks), |below| place(spec, position, below, input));
+    let chunks =
+        |top| chunk_list(subtree(top, spec.ranks), |below| chunk_location(spec, position, below, input));
     for child in children(position, spec.ranks).rev() {
-        builder.send(spec.seated(child), chunks(child));
+        builder.send(spec.rank_at(child), chunks(child));
     }
     if position == 0 {
         builder.copy(input(rank), output(0));
     }
-    builder.finish(passing(spec, position), 0)
+    builder.finish(scratch_chunks(spec, position), 0)
 }
 
-fn gather_linear(spec: &Spec, rank: Rank) -> Program {
+fn gather_linear(spec: &GroupSpec, rank: Rank) -> Program {
     let mut builder = ProgramBuilder::new(rank);
     if rank != spec.root {
         builder.send(spec.root, [input(0)]);
@@ -141,7 +144,7 @@ fn gather_linear(spec: &Spec, rank: Rank) -> Program {
     builder.finish(0, 0)
 }
 
-fn scatter_linear(spec: &Spec, rank: Rank) -> Program {
+fn scatter_linear(spec: &GroupSpec, rank: Rank) -> Program {
     let mut builder = ProgramBuilder::new(rank);
     if rank != spec.root {
         builder.recv(spec.root, [output(0)]);

@@ -1,25 +1,25 @@
 //! Straight from the root: nobody waits for anybody but the root.
 
-use super::{any, whole};
+use super::{any_group, one_chunk};
 use crate::schedule::{
-    Algorithm, Collective, Cost, Program, ProgramBuilder, Rank, Reach, Spec, input, output,
+    Algorithm, Collective, Complexity, GroupSpec, PeerAccess, Program, ProgramBuilder, Rank, input, output,
 };
 
 /// Broadcast in which the root sends to all.
 pub const BROADCAST: Algorithm = Algorithm {
     name: "linear",
     collective: Collective::Broadcast,
-    about: "the root sends to all: it may run ahead, and nobody passes anything on; for small data",
-    source: "folklore; MPICH and Open MPI use it for a handful of ranks",
-    reach: Reach::Messages,
+    summary: "the root sends to all: it may run ahead, and nobody passes anything on; for small data",
+    citation: "folklore; MPICH and Open MPI use it for a handful of ranks",
+    peer_access: PeerAccess::TwoSided,
     aggregates: false,
-    fits: any,
-    parts: whole,
+    supports: any_group,
+    chunks_per_share: one_chunk,
     build: broadcast,
-    cost: |spec| Cost { steps: spec.count() - 1, blocks: spec.count() - 1, scratch: 0 },
+    complexity: |spec| Complexity { steps: spec.size() - 1, chunks: spec.size() - 1, scratch_chunks: 0 },
 };
 
-fn broadcast(spec: &Spec, rank: Rank) -> Program {
+fn broadcast(spec: &GroupSpec, rank: Rank) -> Program {
     let mut builder = ProgramBuilder::new(rank);
     if rank == spec.root {
         for to in spec.peers(rank) {

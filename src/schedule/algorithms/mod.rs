@@ -1,6 +1,6 @@
 //! The algorithms, one family to a file.
 //!
-//! A row is a constant [`Algorithm`]: plain functions of a [`Spec`] and a rank.
+//! A row is a constant [`Algorithm`]: plain functions of a [`GroupSpec`] and a rank.
 //! To add one, write its file and list its rows in [`Algorithm::ALL`]. All of
 //! them run with any number of ranks and any root.
 //!
@@ -11,92 +11,92 @@
 //! [`Algorithm::ALL`]: super::Algorithm::ALL
 
 pub mod barrier;
-pub mod bidirectional;
+pub mod bidirectional_ring;
 pub mod binomial;
 pub mod bruck;
-pub mod direct;
-pub mod direct_reduce;
 pub mod double_tree;
-pub mod doubling;
 pub mod gather_scatter;
-pub mod halving;
+mod hypercube;
+pub mod inplace_ring;
 pub mod linear;
-pub mod ordered;
 pub mod pairwise;
+mod partial_sums;
 pub mod pat;
-pub mod relay;
+pub mod rank_ordered;
+pub mod recursive_doubling;
+pub mod recursive_halving;
 pub mod ring;
+pub mod window_direct;
+pub mod window_reduce;
 pub mod zero_copy;
 
-mod cube;
-mod partials;
 #[cfg(test)]
 mod tests;
 
-use super::{Block, Program, ProgramBuilder, Rank, Spec, at, input, output};
+use super::{Chunk, GroupSpec, Program, ProgramBuilder, Rank, chunk_at, input, output};
 
-impl Spec {
+impl GroupSpec {
     /// The rank `distance` places up the circle of ranks.
-    pub(crate) const fn after(&self, rank: Rank, distance: usize) -> Rank {
+    pub(crate) const fn next_by(&self, rank: Rank, distance: usize) -> Rank {
         (rank + distance) % self.ranks
     }
 
     /// The rank `distance` places down the circle of ranks; at most once around.
-    pub(crate) const fn before(&self, rank: Rank, distance: usize) -> Rank {
+    pub(crate) const fn prev_by(&self, rank: Rank, distance: usize) -> Rank {
         (rank + self.ranks - distance) % self.ranks
     }
 
     /// How far up the circle from the root `rank` sits.
     pub(crate) const fn position(&self, rank: Rank) -> usize {
-        self.before(rank, self.root)
+        self.prev_by(rank, self.root)
     }
 
     /// The rank that sits `position` places up from the root.
-    pub(crate) const fn seated(&self, position: usize) -> Rank {
-        self.after(self.root, position)
+    pub(crate) const fn rank_at(&self, position: usize) -> Rank {
+        self.next_by(self.root, position)
     }
 
     /// All ranks but `rank`, from its next one up, so that they do not all turn to the same peer first.
     pub(crate) fn peers(self, rank: Rank) -> impl DoubleEndedIterator<Item = Rank> {
-        (1..self.ranks).map(move |distance| self.after(rank, distance))
+        (1..self.ranks).map(move |distance| self.next_by(rank, distance))
     }
 
     /// Number of ranks, as costs count.
-    pub(crate) const fn count(&self) -> u64 {
+    pub(crate) const fn size(&self) -> u64 {
         self.ranks as u64
     }
 }
 
 /// For algorithms that run with any spec.
-fn any(_: &Spec) -> bool {
+fn any_group(_: &GroupSpec) -> bool {
     true
 }
 
 /// For algorithms that move whole shares.
-fn whole(_: &Spec) -> usize {
+fn one_chunk(_: &GroupSpec) -> usize {
     1
 }
 
-/// For algorithms that cut a share in one block for each rank.
-fn one_per_rank(spec: &Spec) -> usize {
+/// For algorithms that cut a share in one chunk for each rank.
+fn one_per_rank(spec: &GroupSpec) -> usize {
     spec.ranks
 }
 
 /// The reduction of a single rank: its own input, which must still be scaled and finished.
-fn alone(rank: Rank, parts: usize) -> Program {
+fn single_rank(rank: Rank, parts: usize) -> Program {
     let mut builder = ProgramBuilder::new(rank);
     for part in 0..parts {
-        builder.reduce(vec![at(rank, input(part))], output(part), true);
+        builder.reduce(vec![chunk_at(rank, input(part))], output(part), true);
     }
     builder.finish(0, 0)
 }
 
-/// The blocks that `block` makes of these indices.
-fn blocks(indices: impl Iterator<Item = usize>, block: impl FnMut(usize) -> Block) -> Vec<Block> {
-    indices.map(block).collect()
+/// The chunks that `chunk` makes of these indices.
+fn chunk_list(indices: impl Iterator<Item = usize>, chunk: impl FnMut(usize) -> Chunk) -> Vec<Chunk> {
+    indices.map(chunk).collect()
 }
 
 /// Rounds in which something that doubles grows from one to `count`.
-const fn rounds_of_doubling(count: usize) -> u64 {
+const fn ceil_log2(count: usize) -> u64 {
     count.next_power_of_two().trailing_zeros() as u64
 }

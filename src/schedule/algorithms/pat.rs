@@ -16,10 +16,11 @@
 //! Source: Jeaugey, "PAT: a new algorithm for all-gather and reduce-scatter
 //! operations at scale", arXiv 2506.20252, 2025.
 
-use super::partials::Partials;
-use super::{alone, any, blocks, one_per_rank, whole};
+use super::{any_group, chunk_list, one_chunk, one_per_rank, single_rank};
+use crate::schedule::algorithms::partial_sums::PartialSums;
 use crate::schedule::{
-    Algorithm, Block, Collective, Cost, Program, ProgramBuilder, Rank, Reach, Spec, input, output,
+    Algorithm, Chunk, Collective, Complexity, GroupSpec, PeerAccess, Program, ProgramBuilder, Rank, input,
+    output,
 };
 
 const SOURCE: &str = "Jeaugey: PAT, arXiv 2506.20252, 2025";
@@ -28,31 +29,35 @@ const SOURCE: &str = "Jeaugey: PAT, arXiv 2506.20252, 2025";
 pub const ALL_GATHER: Algorithm = Algorithm {
     name: "pat",
     collective: Collective::AllGather,
-    about: "far hops first, near hops packed: logarithmic for small data, fewest bytes for any",
-    source: SOURCE,
-    reach: Reach::Messages,
+    summary: "far hops first, near hops packed: logarithmic for small data, fewest bytes for any",
+    citation: SOURCE,
+    peer_access: PeerAccess::TwoSided,
     aggregates: true,
-    fits: any,
-    parts: whole,
+    supports: any_group,
+    chunks_per_share: one_chunk,
     build: all_gather,
-    cost: |spec| Cost { steps: messages(spec), blocks: spec.count() * (spec.count() - 1), scratch: 0 },
+    complexity: |spec| Complexity {
+        steps: messages_per_rank(spec),
+        chunks: spec.size() * (spec.size() - 1),
+        scratch_chunks: 0,
+    },
 };
 
 /// Reduce-scatter by parallel aggregated trees.
 pub const REDUCE_SCATTER: Algorithm = Algorithm {
     name: "pat",
     collective: Collective::ReduceScatter,
-    about: "near hops packed, far hops last: logarithmic for small data, fewest bytes for any",
-    source: SOURCE,
-    reach: Reach::Messages,
+    summary: "near hops packed, far hops last: logarithmic for small data, fewest bytes for any",
+    citation: SOURCE,
+    peer_access: PeerAccess::TwoSided,
     aggregates: true,
-    fits: any,
-    parts: whole,
+    supports: any_group,
+    chunks_per_share: one_chunk,
     build: reduce_scatter,
-    cost: |spec| Cost {
-        steps: messages(spec),
-        blocks: spec.count() * (spec.count() - 1),
-        scratch: staging(spec),
+    complexity: |spec| Complexity {
+        steps: messages_per_rank(spec),
+        chunks: spec.size() * (spec.size() - 1),
+        scratch_chunks: max_scratch_chunks(spec),
     },
 };
 
@@ -60,17 +65,17 @@ pub const REDUCE_SCATTER: Algorithm = Algorithm {
 pub const ALL_REDUCE: Algorithm = Algorithm {
     name: "pat",
     collective: Collective::AllReduce,
-    about: "reduce-scatter and all-gather by aggregated trees: logarithmic, and fewest bytes",
-    source: SOURCE,
-    reach: Reach::Messages,
+    summary: "reduce-scatter and all-gather by aggregated trees: logarithmic, and fewest bytes",
+    citation: SOURCE,
+    peer_access: PeerAccess::TwoSided,
     aggregates: true,
-    fits: any,
-    parts: one_per_rank,
+    supports: any_group,
+    chunks_per_share: one_per_rank,
     build: all_reduce,
-    cost: |spec| Cost {
-        steps: 2 * messages(spec),
-        blocks: 2 * spec.count() * (spec.count() - 1),
-        scratch: staging(spec),
+    complexity: |spec| Complexity {
+        steps: 2 * messages_per_rank(spec),
+        chunks: 2 * spec.size() * (spec.size() - 1),
+        scratch_chunks: max_scratch_chunks(spec),
     },
 };
 
@@ -84,7 +89,7 @@ pub(super) struct Round {
 }
 
 /// The trees of one spec.
-pub(super) struct Forest {
+pub(super) struct AggregatedTrees {
     ranks: usize,
     /// Number of trees, chunks in one message at most: the aggregation, cut to size.
     trees: usize,
@@ -92,8 +97,8 @@ pub(super) struct Forest {
     nodes: usize,
 }
 
-impl Forest {
-    pub(super) fn new(spec: &Spec) -> Self {
+impl AggregatedTrees {
+    pub(super) fn new(spec: &GroupSpec) -> Self {
         let full = spec.ranks.next_power_of_two();
         let trees = (1 << spec.aggregation.max(1).ilog2()).min((full / 2).max(1));
         Self { ranks: spec.ranks, trees, nodes: full / trees }
@@ -110,7 +115,7 @@ impl Forest {
             group /= 2;
         }
         // Down all trees in lock-step.
-        walk(0, self.nodes, &mut |node| {
+        visit_tree(0, self.nodes, &mut |node| {
             let distance = 1 << node.trailing_zeros();
             let parents = (0..self.trees).map(|tree| tree * self.nodes + node - distance);
             rounds.push(self.round(distance, parents));
@@ -126,66 +131,73 @@ impl Forest {
 }
 
 /// Visits a binomial tree from the top, the largest child first, without its root.
-fn walk(root: usize, nodes: usize, visit: &mut impl FnMut(usize)) {
+fn visit_tree(root: usize, nodes: usize, visit: &mut impl FnMut(usize)) {
     let mut step = nodes / 2;
     while step > 0 {
         visit(root + step);
-        walk(root + step, step, visit);
+        visit_tree(root + step, step, visit);
         step /= 2;
     }
 }
 
 /// Spreads every rank's chunk, which lies in its output.
-fn gather(builder: &mut ProgramBuilder, spec: &Spec, rank: Rank, rounds: &[Round]) {
+fn gather(builder: &mut ProgramBuilder, spec: &GroupSpec, rank: Rank, rounds: &[Round]) {
     for Round { distance, parents } in rounds {
-        let (to, from) = (spec.before(rank, *distance), spec.after(rank, *distance));
-        let chunks = |owner| blocks(parents.iter().copied(), |offset| output(spec.after(owner, offset)));
+        let (to, from) = (spec.prev_by(rank, *distance), spec.next_by(rank, *distance));
+        let chunks =
+            |owner| chunk_list(parents.iter().copied(), |offset| output(spec.next_by(owner, offset)));
         builder.send(to, chunks(rank)).recv(from, chunks(from));
     }
 }
 
 /// Sums all chunks on the way to their owners, the own one in `result`; tells the scratch needed.
-fn scatter(builder: &mut ProgramBuilder, spec: &Spec, rank: Rank, rounds: &[Round], result: Block) -> usize {
-    let inputs = blocks(0..spec.ranks, |offset| input(spec.after(rank, offset)));
-    let mut partials = Partials::new(inputs, 0, result);
+fn scatter(
+    builder: &mut ProgramBuilder,
+    spec: &GroupSpec,
+    rank: Rank,
+    rounds: &[Round],
+    result: Chunk,
+) -> usize {
+    let inputs = chunk_list(0..spec.ranks, |offset| input(spec.next_by(rank, offset)));
+    let mut partials = PartialSums::new(inputs, 0, result);
     for (index, Round { distance, parents }) in rounds.iter().enumerate().rev() {
-        let sent = blocks(parents.iter().copied(), |offset| partials.give(offset + distance));
-        builder.send(spec.after(rank, *distance), sent);
+        let sent = chunk_list(parents.iter().copied(), |offset| partials.take(offset + distance));
+        builder.send(spec.next_by(rank, *distance), sent);
         let (with, into): (Vec<_>, Vec<_>) = parents.iter().map(|&offset| partials.add(offset)).unzip();
-        builder.recv_reduce(spec.before(rank, *distance), with, into, index == 0);
+        builder.recv_reduce(spec.prev_by(rank, *distance), with, into, index == 0);
     }
-    partials.scratch()
+    partials.scratch_chunks()
 }
 
-fn all_gather(spec: &Spec, rank: Rank) -> Program {
+fn all_gather(spec: &GroupSpec, rank: Rank) -> Program {
     let mut builder = ProgramBuilder::new(rank);
     builder.copy(input(0), output(rank));
-    gather(&mut builder, spec, rank, &Forest::new(spec).rounds());
+    gather(&mut builder, spec, rank, &AggregatedTrees::new(spec).rounds());
     builder.finish(0, 0)
 }
 
-fn reduce_scatter(spec: &Spec, rank: Rank) -> Program {
+fn reduce_scatter(spec: &GroupSpec, rank: Rank) -> Program {
     if spec.ranks == 1 {
-        return alone(rank, 1);
+        return single_rank(rank, 1);
     }
     let mut builder = ProgramBuilder::new(rank);
-    let used = scatter(&mut builder, spec, rank, &Forest::new(spec).rounds(), output(0));
+    let used = scatter(&mut builder, spec, rank, &AggregatedTrees::new(spec).rounds(), output(0));
     builder.finish(used, 0)
 }
 
-fn all_reduce(spec: &Spec, rank: Rank) -> Program {
+fn all_reduce(spec: &GroupSpec, rank: Rank) -> Program {
     if spec.ranks == 1 {
-        return alone(rank, 1);
+        return single_rank(rank, 1);
     }
-    let (mut builder, rounds) = (ProgramBuilder::new(rank), Forest::new(spec).rounds());
+    let (mut builder, rounds) = (ProgramBuilder::new(rank), AggregatedTrees::new(spec).rounds());
     let used = scatter(&mut builder, spec, rank, &rounds, output(rank));
     gather(&mut builder, spec, rank, &rounds);
     builder.finish(used, 0)
 }
 
 /// Messages that each rank sends: down to the roots, and one for each node of the first tree.
-fn messages(spec: &Spec) -> u64 {
-    let forest = Forest::new(spec);
+fn messages_per_rank(spec: &GroupSpec) -> u64 {
+    let forest = AggregatedTrees::new(spec);
     u64::from(forest.trees.ilog2()) + forest.nodes.min(spec.ranks) as u64 - 1
 }
 
@@ -193,8 +205,8 @@ fn messages(spec: &Spec) -> u64 {
 ///
 /// Right after the leaves at `leaf` are received, a sum is alive at each of their ancestors, in
 /// every tree where that ancestor has a child; and a leaf is received before any other child.
-fn staging(spec: &Spec) -> u64 {
-    let forest = Forest::new(spec);
+fn max_scratch_chunks(spec: &GroupSpec) -> u64 {
+    let forest = AggregatedTrees::new(spec);
     let trees_with_child = |node: usize| (spec.ranks - 1).saturating_sub(node).div_ceil(forest.nodes);
     let alive = |leaf: usize| {
         let ancestors =

@@ -3,9 +3,10 @@
 //! Source: Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for
 //! clusters of workstations", JPDC 69(2), 2009.
 
-use super::{alone, any, one_per_rank, whole};
+use super::{any_group, one_chunk, one_per_rank, single_rank};
 use crate::schedule::{
-    Algorithm, Block, Collective, Cost, Program, ProgramBuilder, Rank, Reach, Spec, input, output, scratch,
+    Algorithm, Chunk, Collective, Complexity, GroupSpec, PeerAccess, Program, ProgramBuilder, Rank, input,
+    output, scratch,
 };
 
 const SOURCE: &str = "Patarasuk, Yuan: Bandwidth optimal all-reduce algorithms, JPDC 2009";
@@ -14,17 +15,17 @@ const SOURCE: &str = "Patarasuk, Yuan: Bandwidth optimal all-reduce algorithms, 
 pub const ALL_REDUCE: Algorithm = Algorithm {
     name: "ring",
     collective: Collective::AllReduce,
-    about: "each chunk goes round once to be summed, once to be told: fewest bytes, for large data",
-    source: SOURCE,
-    reach: Reach::Messages,
+    summary: "each chunk goes round once to be summed, once to be told: fewest bytes, for large data",
+    citation: SOURCE,
+    peer_access: PeerAccess::TwoSided,
     aggregates: false,
-    fits: any,
-    parts: one_per_rank,
+    supports: any_group,
+    chunks_per_share: one_per_rank,
     build: all_reduce,
-    cost: |spec| Cost {
-        steps: 2 * (spec.count() - 1),
-        blocks: 2 * spec.count() * (spec.count() - 1),
-        scratch: 0,
+    complexity: |spec| Complexity {
+        steps: 2 * (spec.size() - 1),
+        chunks: 2 * spec.size() * (spec.size() - 1),
+        scratch_chunks: 0,
     },
 };
 
@@ -32,31 +33,35 @@ pub const ALL_REDUCE: Algorithm = Algorithm {
 pub const ALL_GATHER: Algorithm = Algorithm {
     name: "ring",
     collective: Collective::AllGather,
-    about: "every chunk is handed on by every rank: neighbours only, for large data",
-    source: SOURCE,
-    reach: Reach::Messages,
+    summary: "every chunk is handed on by every rank: neighbours only, for large data",
+    citation: SOURCE,
+    peer_access: PeerAccess::TwoSided,
     aggregates: false,
-    fits: any,
-    parts: whole,
+    supports: any_group,
+    chunks_per_share: one_chunk,
     build: all_gather,
-    cost: |spec| Cost { steps: spec.count() - 1, blocks: spec.count() * (spec.count() - 1), scratch: 0 },
+    complexity: |spec| Complexity {
+        steps: spec.size() - 1,
+        chunks: spec.size() * (spec.size() - 1),
+        scratch_chunks: 0,
+    },
 };
 
 /// Reduce-scatter around the ring.
 pub const REDUCE_SCATTER: Algorithm = Algorithm {
     name: "ring",
     collective: Collective::ReduceScatter,
-    about: "every chunk is summed on its way round to its owner: neighbours only, for large data",
-    source: SOURCE,
-    reach: Reach::Messages,
+    summary: "every chunk is summed on its way round to its owner: neighbours only, for large data",
+    citation: SOURCE,
+    peer_access: PeerAccess::TwoSided,
     aggregates: false,
-    fits: any,
-    parts: whole,
+    supports: any_group,
+    chunks_per_share: one_chunk,
     build: reduce_scatter,
-    cost: |spec| Cost {
-        steps: spec.count() - 1,
-        blocks: spec.count() * (spec.count() - 1),
-        scratch: u64::from(spec.ranks > 2),
+    complexity: |spec| Complexity {
+        steps: spec.size() - 1,
+        chunks: spec.size() * (spec.size() - 1),
+        scratch_chunks: u64::from(spec.ranks > 2),
     },
 };
 
@@ -64,31 +69,31 @@ pub const REDUCE_SCATTER: Algorithm = Algorithm {
 pub const BROADCAST: Algorithm = Algorithm {
     name: "chain",
     collective: Collective::Broadcast,
-    about: "handed from neighbour to neighbour: full bandwidth once many pieces are under way",
-    source: SOURCE,
-    reach: Reach::Messages,
+    summary: "handed from neighbour to neighbour: full bandwidth once many pieces are under way",
+    citation: SOURCE,
+    peer_access: PeerAccess::TwoSided,
     aggregates: false,
-    fits: any,
-    parts: whole,
+    supports: any_group,
+    chunks_per_share: one_chunk,
     build: broadcast,
-    cost: |spec| Cost { steps: spec.count() - 1, blocks: spec.count() - 1, scratch: 0 },
+    complexity: |spec| Complexity { steps: spec.size() - 1, chunks: spec.size() - 1, scratch_chunks: 0 },
 };
 
 /// Reduce along a chain that ends at the root.
 pub const REDUCE: Algorithm = Algorithm {
     name: "chain",
     collective: Collective::Reduce,
-    about: "summed from neighbour to neighbour: full bandwidth once many pieces are under way",
-    source: SOURCE,
-    reach: Reach::Messages,
+    summary: "summed from neighbour to neighbour: full bandwidth once many pieces are under way",
+    citation: SOURCE,
+    peer_access: PeerAccess::TwoSided,
     aggregates: false,
-    fits: any,
-    parts: whole,
+    supports: any_group,
+    chunks_per_share: one_chunk,
     build: reduce,
-    cost: |spec| Cost {
-        steps: spec.count() - 1,
-        blocks: spec.count() - 1,
-        scratch: u64::from(spec.ranks > 2),
+    complexity: |spec| Complexity {
+        steps: spec.size() - 1,
+        chunks: spec.size() - 1,
+        scratch_chunks: u64::from(spec.ranks > 2),
     },
 };
 
@@ -98,17 +103,17 @@ pub(super) struct Ring {
     pub(super) next: Rank,
     /// From whom everything comes.
     pub(super) prev: Rank,
-    /// Blocks of the chunks of this rank, of the one behind it, of the one behind that, and so on.
+    /// Chunks of the chunks of this rank, of the one behind it, of the one behind that, and so on.
     pub(super) chunks: Vec<usize>,
 }
 
 impl Ring {
-    /// Towards higher ranks; chunks are single blocks.
-    fn new(spec: &Spec, rank: Rank) -> Self {
+    /// Towards higher ranks; chunks are single chunks.
+    fn new(spec: &GroupSpec, rank: Rank) -> Self {
         Self {
-            next: spec.after(rank, 1),
-            prev: spec.before(rank, 1),
-            chunks: (0..spec.ranks).map(|behind| spec.before(rank, behind)).collect(),
+            next: spec.next_by(rank, 1),
+            prev: spec.prev_by(rank, 1),
+            chunks: (0..spec.ranks).map(|behind| spec.prev_by(rank, behind)).collect(),
         }
     }
 
@@ -116,8 +121,8 @@ impl Ring {
     pub(super) fn reduce_scatter(
         &self,
         builder: &mut ProgramBuilder,
-        partial: impl Fn(usize) -> Block,
-        result: Block,
+        partial: impl Fn(usize) -> Chunk,
+        result: Chunk,
     ) {
         // Each sum starts at the rank after its owner, so that it gets there last.
         builder.send(self.next, [input(self.chunks[1])]);
@@ -139,9 +144,9 @@ impl Ring {
     }
 }
 
-fn all_reduce(spec: &Spec, rank: Rank) -> Program {
+fn all_reduce(spec: &GroupSpec, rank: Rank) -> Program {
     if spec.ranks == 1 {
-        return alone(rank, 1);
+        return single_rank(rank, 1);
     }
     let (ring, mut builder) = (Ring::new(spec, rank), ProgramBuilder::new(rank));
     ring.reduce_scatter(&mut builder, output, output(rank));
@@ -150,7 +155,7 @@ fn all_reduce(spec: &Spec, rank: Rank) -> Program {
     builder.finish(0, 0)
 }
 
-fn all_gather(spec: &Spec, rank: Rank) -> Program {
+fn all_gather(spec: &GroupSpec, rank: Rank) -> Program {
     let (ring, mut builder) = (Ring::new(spec, rank), ProgramBuilder::new(rank));
     if spec.ranks > 1 {
         builder.send(ring.next, [input(0)]);
@@ -160,23 +165,23 @@ fn all_gather(spec: &Spec, rank: Rank) -> Program {
     builder.finish(0, 0)
 }
 
-fn reduce_scatter(spec: &Spec, rank: Rank) -> Program {
+fn reduce_scatter(spec: &GroupSpec, rank: Rank) -> Program {
     if spec.ranks == 1 {
-        return alone(rank, 1);
+        return single_rank(rank, 1);
     }
     let mut builder = ProgramBuilder::new(rank);
     Ring::new(spec, rank).reduce_scatter(&mut builder, |_| scratch(0), output(0));
     builder.finish(usize::from(spec.ranks > 2), 0)
 }
 
-fn broadcast(spec: &Spec, rank: Rank) -> Program {
+fn broadcast(spec: &GroupSpec, rank: Rank) -> Program {
     let mut builder = ProgramBuilder::new(rank);
     let held = if rank == spec.root { input(0) } else { output(0) };
     if rank != spec.root {
-        builder.recv(spec.before(rank, 1), [held]);
+        builder.recv(spec.prev_by(rank, 1), [held]);
     }
     if spec.position(rank) + 1 < spec.ranks {
-        builder.send(spec.after(rank, 1), [held]);
+        builder.send(spec.next_by(rank, 1), [held]);
     }
     if rank == spec.root {
         builder.copy(input(0), output(0));
@@ -184,11 +189,11 @@ fn broadcast(spec: &Spec, rank: Rank) -> Program {
     builder.finish(0, 0)
 }
 
-fn reduce(spec: &Spec, rank: Rank) -> Program {
+fn reduce(spec: &GroupSpec, rank: Rank) -> Program {
     if spec.ranks == 1 {
-        return alone(rank, 1);
+        return single_rank(rank, 1);
     }
-    let (next, prev) = (spec.after(rank, 1), spec.before(rank, 1));
+    let (next, prev) = (spec.next_by(rank, 1), spec.prev_by(rank, 1));
     let mut builder = ProgramBuilder::new(rank);
     match spec.position(rank) {
         0 => builder.recv_reduce(prev, [input(0)], [output(0)], true),

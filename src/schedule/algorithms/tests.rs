@@ -1,83 +1,99 @@
 //! A few programs written out, and what must hold of the table as a whole.
 
-use super::pat::Forest;
-use crate::schedule::{Algorithm, Block, Collective, Program, Rank, Reach, Space, Spec, Step, find};
+use super::pat::AggregatedTrees;
+use crate::schedule::{
+    Algorithm, Chunk, Collective, GroupSpec, PeerAccess, Program, Rank, Space, Step, find,
+};
 use std::collections::HashSet;
 
-fn spec(ranks: usize, aggregation: usize) -> Spec {
-    Spec { ranks, root: 0, aggregation }
+fn spec(ranks: usize, aggregation: usize) -> GroupSpec {
+    GroupSpec { ranks, root: 0, aggregation }
 }
 
-/// The program of one rank, a word for each step: blocks are named by the letter of their memory.
-fn written(collective: Collective, name: &str, spec: &Spec, rank: Rank) -> Vec<Vec<String>> {
+/// The program of one rank, a word for each step: chunks are named by the letter of their memory.
+fn steps_as_text(collective: Collective, name: &str, spec: &GroupSpec, rank: Rank) -> Vec<Vec<String>> {
     let program = (find(collective, name).unwrap().build)(spec, rank);
-    program.strands.iter().map(|strand| strand.steps.iter().map(word).collect()).collect()
+    program.lane_programs.iter().map(|strand| strand.steps.iter().map(step_as_text).collect()).collect()
 }
 
-fn word(step: &Step) -> String {
+fn step_as_text(step: &Step) -> String {
     match step {
-        Step::Send { peer, blocks } => format!("{}>{peer}", named(blocks)),
-        Step::Recv { peer, into } => format!("{peer}>{}", named(into)),
+        Step::Send { peer, chunks } => format!("{}>{peer}", chunks_as_text(chunks)),
+        Step::Recv { peer, into } => format!("{peer}>{}", chunks_as_text(into)),
         Step::RecvReduce { peer, with, into, finish } => {
-            format!("{peer}+{}={}{}", named(with), named(into), if *finish { "!" } else { "" })
+            format!(
+                "{peer}+{}={}{}",
+                chunks_as_text(with),
+                chunks_as_text(into),
+                if *finish { "!" } else { "" }
+            )
         }
         Step::Copy { from, into } => {
-            format!("{}:{}={}:{}", from.rank, named(&[from.block]), into.rank, named(&[into.block]))
+            format!(
+                "{}:{}={}:{}",
+                from.rank,
+                chunks_as_text(&[from.chunk]),
+                into.rank,
+                chunks_as_text(&[into.chunk])
+            )
         }
         Step::Reduce { from, into, finish } => {
-            let from: Vec<_> =
-                from.iter().map(|place| format!("{}:{}", place.rank, named(&[place.block]))).collect();
-            format!("{}={}{}", from.join("+"), named(&[into.block]), if *finish { "!" } else { "" })
+            let from: Vec<_> = from
+                .iter()
+                .map(|place| format!("{}:{}", place.rank, chunks_as_text(&[place.chunk])))
+                .collect();
+            format!("{}={}{}", from.join("+"), chunks_as_text(&[into.chunk]), if *finish { "!" } else { "" })
         }
         Step::Signal => "signal".to_owned(),
         Step::Wait { peer, signals } => format!("wait {peer}.{signals}"),
     }
 }
 
-fn named(blocks: &[Block]) -> String {
-    let name = |block: &Block| {
-        let memory = match block.space {
+fn chunks_as_text(chunks: &[Chunk]) -> String {
+    let name = |chunk: &Chunk| {
+        let memory = match chunk.space {
             Space::Input => 'i',
             Space::Output => 'o',
             Space::Scratch => 's',
             Space::Window => 'w',
         };
-        format!("{memory}{}", block.index)
+        format!("{memory}{}", chunk.index)
     };
-    blocks.iter().map(name).collect()
+    chunks.iter().map(name).collect()
 }
 
 #[test]
-fn ring_sums_each_chunk_on_the_way_to_its_owner_then_tells_it() {
+fn ring_all_reduce_is_reduce_scatter_then_all_gather() {
     let reduce_scatter = ["i3>1", "3+i2=o2", "o2>1", "3+i1=o1", "o1>1", "3+i0=o0!"];
     let all_gather = ["o0>1", "3>o3", "o3>1", "3>o2", "o2>1", "3>o1"];
     let expected = [reduce_scatter, all_gather].concat();
-    assert_eq!(written(Collective::AllReduce, "ring", &spec(4, 1), 0), [expected]);
+    assert_eq!(steps_as_text(Collective::AllReduce, "ring", &spec(4, 1), 0), [expected]);
 }
 
 #[test]
-fn opposite_rings_mirror_each_other() {
-    let strands = written(Collective::ReduceScatter, "ring2", &spec(3, 1), 0);
+fn bidirectional_ring_halves_are_mirrored() {
+    let strands = steps_as_text(Collective::ReduceScatter, "bidirectional_ring", &spec(3, 1), 0);
     assert_eq!(strands, [["i4>1", "2+i2=s0", "s0>1", "2+i0=o0!"], ["i3>2", "1+i5=s1", "s1>2", "1+i1=o1!"]]);
 }
 
 #[test]
-fn inner_nodes_of_one_tree_are_leaves_of_the_other() {
+fn double_tree_inner_nodes_are_leaves_of_the_other_tree() {
     for ranks in 2..=130 {
         for rank in 1..ranks {
             let children = |tree: &[String]| tree.iter().filter(|word| word.starts_with("o")).count();
-            let trees = written(Collective::Broadcast, "tree", &spec(ranks, 1), rank);
+            let trees = steps_as_text(Collective::Broadcast, "tree", &spec(ranks, 1), rank);
             assert!(children(&trees[0]) == 0 || children(&trees[1]) == 0, "rank {rank} of {ranks}");
         }
     }
-    let trees = written(Collective::Reduce, "tree", &Spec { ranks: 6, root: 2, aggregation: 1 }, 4);
+    let trees =
+        steps_as_text(Collective::Reduce, "tree", &GroupSpec { ranks: 6, root: 2, aggregation: 1 }, 4);
     assert_eq!(trees, [&["5+i0=s0", "3+s0=s0", "s0>0"][..], &["i1>5"]]);
 }
 
 #[test]
-fn pat_all_gather_packs_as_in_the_paper() {
+fn pat_all_gather_aggregates_as_in_the_paper() {
     let rounds = |ranks, aggregation| {
-        let rounds = Forest::new(&spec(ranks, aggregation)).rounds();
+        let rounds = AggregatedTrees::new(&spec(ranks, aggregation)).rounds();
         rounds.into_iter().map(|round| (round.distance, round.parents)).collect::<Vec<_>>()
     };
     let one =
@@ -92,23 +108,23 @@ fn pat_all_gather_packs_as_in_the_paper() {
 }
 
 #[test]
-fn pat_programs_at_six_ranks() {
+fn pat_six_ranks_match_expected_steps() {
     let all_gather = ["0:i0=0:o0", "o0>2", "4>o4", "o0>4", "2>o2", "o0o2o4>5", "1>o1o3o5"];
-    assert_eq!(written(Collective::AllGather, "pat", &spec(6, 4), 0), [all_gather]);
+    assert_eq!(steps_as_text(Collective::AllGather, "pat", &spec(6, 4), 0), [all_gather]);
     let reduce_scatter = ["i1i3i5>1", "5+i0i2i4=o0s0s1", "s0>2", "4+o0=o0", "s1>4", "2+o0=o0!"];
-    assert_eq!(written(Collective::ReduceScatter, "pat", &spec(6, 4), 0), [reduce_scatter]);
+    assert_eq!(steps_as_text(Collective::ReduceScatter, "pat", &spec(6, 4), 0), [reduce_scatter]);
 }
 
 #[test]
-fn pat_staging_grows_with_the_logarithm_of_the_ranks() {
+fn pat_scratch_is_logarithmic_in_ranks() {
     let row = find(Collective::ReduceScatter, "pat").unwrap();
-    let staging = |ranks, aggregation| (row.cost)(&spec(ranks, aggregation)).scratch;
+    let staging = |ranks, aggregation| (row.complexity)(&spec(ranks, aggregation)).scratch_chunks;
     assert_eq!([1, 8, 32].map(|aggregation| staging(64, aggregation)), [5, 23, 31]);
     assert_eq!([128, 256, 512, 1024].map(|ranks| staging(ranks, 1)), [6, 7, 8, 9]);
 }
 
 #[test]
-fn two_shot_reads_each_operand_once_and_hands_over_twice() {
+fn two_shot_reads_each_operand_once_with_two_signals() {
     let expected = [
         "1:i2=1:w0",
         "1:i0=1:w1",
@@ -123,11 +139,11 @@ fn two_shot_reads_each_operand_once_and_hands_over_twice() {
         "wait 0.2",
         "0:w2=1:o0",
     ];
-    assert_eq!(written(Collective::AllReduce, "twoshot", &spec(3, 1), 1), [expected]);
+    assert_eq!(steps_as_text(Collective::AllReduce, "twoshot", &spec(3, 1), 1), [expected]);
 }
 
 #[test]
-fn a_relay_adds_to_each_sum_where_it_lies() {
+fn inplace_ring_reduces_in_place() {
     let expected = [
         "1:i1=1:w0",
         "signal",
@@ -142,15 +158,15 @@ fn a_relay_adds_to_each_sum_where_it_lies() {
         "signal",
         "2:w0=1:o2",
     ];
-    let program = &written(Collective::AllReduce, "relay", &spec(4, 1), 1)[0];
+    let program = &steps_as_text(Collective::AllReduce, "inplace_ring", &spec(4, 1), 1)[0];
     assert_eq!(program[..expected.len()], expected);
     assert_eq!(program[expected.len()..][..2], ["wait 0.4", "3:w0=1:o3"]);
 }
 
 /// Steps that write into another rank's window: rank, strand, step, and whose window it is.
-fn writes_to_others(programs: &[Program]) -> Vec<(Rank, usize, usize, Rank)> {
+fn remote_writes(programs: &[Program]) -> Vec<(Rank, usize, usize, Rank)> {
     let steps = programs.iter().enumerate().flat_map(|(rank, program)| {
-        let strands = program.strands.iter().enumerate();
+        let strands = program.lane_programs.iter().enumerate();
         strands.flat_map(move |(number, strand)| {
             strand.steps.iter().enumerate().map(move |(at, step)| (rank, number, at, step))
         })
@@ -160,33 +176,38 @@ fn writes_to_others(programs: &[Program]) -> Vec<(Rank, usize, usize, Rank)> {
         _ => None,
     });
     writes
-        .filter(|(rank, .., into)| into.block.space == Space::Window && into.rank != *rank)
+        .filter(|(rank, .., into)| into.chunk.space == Space::Window && into.rank != *rank)
         .map(|(rank, strand, at, into)| (rank, strand, at, into.rank))
         .collect()
 }
 
 /// The ranks of which it is known, at a step of a strand of a rank, that they take part.
-fn heard_of(programs: &[Program], strand: usize, rank: Rank, step: usize) -> HashSet<Rank> {
+fn ranks_known_before(programs: &[Program], strand: usize, rank: Rank, step: usize) -> HashSet<Rank> {
     let mut heard = HashSet::from([rank]);
-    for step in &programs[rank].strands[strand].steps[..step] {
+    for step in &programs[rank].lane_programs[strand].steps[..step] {
         if let Step::Wait { peer, signals } = *step {
-            let steps = programs[peer].strands[strand].steps.iter().enumerate();
+            let steps = programs[peer].lane_programs[strand].steps.iter().enumerate();
             let signal = steps.filter(|(_, step)| **step == Step::Signal).nth(signals as usize - 1);
-            heard.extend(heard_of(programs, strand, peer, signal.expect("somebody waits for it").0));
+            heard.extend(ranks_known_before(
+                programs,
+                strand,
+                peer,
+                signal.expect("somebody waits for it").0,
+            ));
         }
     }
     heard
 }
 
 #[test]
-fn nobody_writes_into_a_window_before_it_has_heard_of_its_rank() {
+fn window_writes_follow_a_signal_from_the_owner() {
     // Who calls something else by mistake must not change what others exchange.
     let mut writes = 0;
-    for row in Algorithm::ALL.iter().filter(|row| row.reach == Reach::Windows) {
-        for spec in (2..=7).map(|ranks| spec(ranks, 1)).filter(|spec| (row.fits)(spec)) {
+    for row in Algorithm::ALL.iter().filter(|row| row.peer_access == PeerAccess::Window) {
+        for spec in (2..=7).map(|ranks| spec(ranks, 1)).filter(|spec| (row.supports)(spec)) {
             let programs: Vec<Program> = (0..spec.ranks).map(|rank| (row.build)(&spec, rank)).collect();
-            for (rank, strand, step, owner) in writes_to_others(&programs) {
-                let heard = heard_of(&programs, strand, rank, step);
+            for (rank, strand, step, owner) in remote_writes(&programs) {
+                let heard = ranks_known_before(&programs, strand, rank, step);
                 assert!(
                     heard.contains(&owner),
                     "{row:?}, {spec:?}, rank {rank}, strand {strand}, step {step}"
@@ -199,24 +220,31 @@ fn nobody_writes_into_a_window_before_it_has_heard_of_its_rank() {
 }
 
 #[test]
-fn names_are_unique_and_every_collective_has_a_row_without_windows() {
+fn algorithm_names_are_unique_and_two_sided_exists() {
     let names: HashSet<_> = Algorithm::ALL.iter().map(|row| (row.collective, row.name)).collect();
     assert_eq!(names.len(), Algorithm::ALL.len());
     for collective in Collective::ALL {
-        for reach in [Reach::Messages, Reach::Windows] {
-            let row = Algorithm::ALL.iter().find(|row| (row.collective, row.reach) == (collective, reach));
+        for reach in [PeerAccess::TwoSided, PeerAccess::Window] {
+            let row =
+                Algorithm::ALL.iter().find(|row| (row.collective, row.peer_access) == (collective, reach));
             assert!(row.is_some(), "{collective}, {reach:?}");
         }
     }
 }
 
 #[test]
-fn a_lone_rank_moves_nothing_and_finishes_what_it_reduces() {
+fn single_rank_moves_nothing_and_finishes_reductions() {
     for row in Algorithm::ALL {
-        let cost = (row.cost)(&spec(1, 1));
-        assert_eq!((cost.steps, cost.blocks, cost.scratch), (0, 0, 0), "{} {}", row.collective, row.name);
+        let cost = (row.complexity)(&spec(1, 1));
+        assert_eq!(
+            (cost.steps, cost.chunks, cost.scratch_chunks),
+            (0, 0, 0),
+            "{} {}",
+            row.collective,
+            row.name
+        );
         let program = (row.build)(&spec(1, 1), 0);
-        let mut steps = program.strands.iter().flat_map(|strand| &strand.steps);
+        let mut steps = program.lane_programs.iter().flat_map(|strand| &strand.steps);
         let reduces = |step: &Step| matches!(step, Step::Reduce { finish: true, .. });
         let copies = |step: &Step| matches!(step, Step::Copy { .. });
         let fine = if row.collective.reduces() { steps.all(reduces) } else { steps.all(copies) };

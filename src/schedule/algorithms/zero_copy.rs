@@ -14,158 +14,159 @@
 //! Rethinking GPU communication abstractions", 2025, and NCCL 2.27's symmetric
 //! memory kernels.
 
-use super::direct::meet;
-use super::{alone, one_per_rank, whole};
+use super::{one_chunk, one_per_rank, single_rank};
+use crate::schedule::algorithms::window_direct::signal_and_wait_all;
 use crate::schedule::{
-    Algorithm, Block, Collective, Cost, Place, Program, ProgramBuilder, Rank, Reach, Spec, at, input, output,
+    Algorithm, Chunk, ChunkRef, Collective, Complexity, GroupSpec, PeerAccess, Program, ProgramBuilder, Rank,
+    chunk_at, input, output,
 };
 
-pub(crate) const NAME: &str = "zerocopy";
+pub(crate) const NAME: &str = "zero_copy";
 const SOURCE: &str = "Shah et al.: MSCCL++, 2025; symmetric memory in NCCL 2.27";
 
 /// All-reduce: everyone reduces its chunk from all inputs into all outputs.
 pub const ALL_REDUCE: Algorithm = Algorithm {
     name: NAME,
     collective: Collective::AllReduce,
-    about: "everyone reduces its chunk from all inputs into all outputs: nothing is staged",
-    source: SOURCE,
-    reach: Reach::Buffers,
+    summary: "everyone reduces its chunk from all inputs into all outputs: nothing is staged",
+    citation: SOURCE,
+    peer_access: PeerAccess::ZeroCopy,
     aggregates: false,
-    fits: few,
-    parts: one_per_rank,
+    supports: fits_one_reduce,
+    chunks_per_share: one_per_rank,
     build: all_reduce,
-    cost: |spec| cost(spec, 2 * spec.count() * (spec.count() - 1)),
+    complexity: |spec| complexity(spec, 2 * spec.size() * (spec.size() - 1)),
 };
 
 /// All-gather: everyone writes its input into all outputs.
 pub const ALL_GATHER: Algorithm = Algorithm {
     name: NAME,
     collective: Collective::AllGather,
-    about: "everyone writes its input into all outputs: nothing is staged",
-    source: SOURCE,
-    reach: Reach::Buffers,
+    summary: "everyone writes its input into all outputs: nothing is staged",
+    citation: SOURCE,
+    peer_access: PeerAccess::ZeroCopy,
     aggregates: false,
-    fits: few,
-    parts: whole,
+    supports: fits_one_reduce,
+    chunks_per_share: one_chunk,
     build: all_gather,
-    cost: |spec| cost(spec, spec.count() * (spec.count() - 1)),
+    complexity: |spec| complexity(spec, spec.size() * (spec.size() - 1)),
 };
 
 /// Reduce-scatter: everyone reduces its share from all inputs.
 pub const REDUCE_SCATTER: Algorithm = Algorithm {
     name: NAME,
     collective: Collective::ReduceScatter,
-    about: "everyone reduces its share from all inputs: nothing is staged",
-    source: SOURCE,
-    reach: Reach::Buffers,
+    summary: "everyone reduces its share from all inputs: nothing is staged",
+    citation: SOURCE,
+    peer_access: PeerAccess::ZeroCopy,
     aggregates: false,
-    fits: few,
-    parts: whole,
+    supports: fits_one_reduce,
+    chunks_per_share: one_chunk,
     build: reduce_scatter,
-    cost: |spec| cost(spec, spec.count() * (spec.count() - 1)),
+    complexity: |spec| complexity(spec, spec.size() * (spec.size() - 1)),
 };
 
 /// Broadcast: everyone reads the root's input.
 pub const BROADCAST: Algorithm = Algorithm {
     name: NAME,
     collective: Collective::Broadcast,
-    about: "everyone reads the root's input: nothing is staged",
-    source: SOURCE,
-    reach: Reach::Buffers,
+    summary: "everyone reads the root's input: nothing is staged",
+    citation: SOURCE,
+    peer_access: PeerAccess::ZeroCopy,
     aggregates: false,
-    fits: few,
-    parts: whole,
+    supports: fits_one_reduce,
+    chunks_per_share: one_chunk,
     build: broadcast,
-    cost: |spec| cost(spec, spec.count() - 1),
+    complexity: |spec| complexity(spec, spec.size() - 1),
 };
 
 /// Broadcast by the root: it alone knows where its input is.
-pub const BROADCAST_PUSHED: Algorithm = Algorithm {
-    name: "push",
+pub const BROADCAST_PUSH: Algorithm = Algorithm {
+    name: "zero_copy_push",
     collective: Collective::Broadcast,
-    about: "the root writes its input into all outputs: nothing is staged, and the input may lie anywhere",
-    source: SOURCE,
-    reach: Reach::Buffers,
+    summary: "the root writes its input into all outputs: nothing is staged, and the input may lie anywhere",
+    citation: SOURCE,
+    peer_access: PeerAccess::ZeroCopy,
     aggregates: false,
-    fits: few,
-    parts: whole,
-    build: broadcast_pushed,
-    cost: |spec| cost(spec, spec.count() - 1),
+    supports: fits_one_reduce,
+    chunks_per_share: one_chunk,
+    build: broadcast_push,
+    complexity: |spec| complexity(spec, spec.size() - 1),
 };
 
 /// All-reduce of outputs: whoever knows a factor applies it.
 pub const ALL_REDUCE_SCALED: Algorithm = Algorithm {
-    name: "scaled",
+    name: "zero_copy_scaled",
     collective: Collective::AllReduce,
-    about: "everyone brings its input into its output, then reduces its chunk of all outputs: for factors of one's own",
-    source: SOURCE,
-    reach: Reach::Buffers,
+    summary: "everyone brings its input into its output, then reduces its chunk of all outputs: for factors of one's own",
+    citation: SOURCE,
+    peer_access: PeerAccess::ZeroCopy,
     aggregates: false,
-    fits: few,
-    parts: one_per_rank,
+    supports: fits_one_reduce,
+    chunks_per_share: one_per_rank,
     build: all_reduce_scaled,
-    cost: |spec| cost(spec, 2 * spec.count() * (spec.count() - 1)),
+    complexity: |spec| complexity(spec, 2 * spec.size() * (spec.size() - 1)),
 };
 
 /// One pass over memory takes so many operands; with more ranks on a host, staging is no loss.
-fn few(spec: &Spec) -> bool {
+fn fits_one_reduce(spec: &GroupSpec) -> bool {
     spec.ranks <= 64
 }
 
-fn cost(spec: &Spec, blocks: u64) -> Cost {
-    Cost { steps: if spec.ranks > 1 { 2 } else { 0 }, blocks, scratch: 0 }
+fn complexity(spec: &GroupSpec, chunks: u64) -> Complexity {
+    Complexity { steps: if spec.ranks > 1 { 2 } else { 0 }, chunks, scratch_chunks: 0 }
 }
 
 /// A program of `body` between the two rounds of signals.
-fn between(spec: &Spec, rank: Rank, body: impl FnOnce(&mut ProgramBuilder)) -> Program {
+fn between_barriers(spec: &GroupSpec, rank: Rank, body: impl FnOnce(&mut ProgramBuilder)) -> Program {
     let mut builder = ProgramBuilder::new(rank);
-    meet(&mut builder, spec, rank, 1);
+    signal_and_wait_all(&mut builder, spec, rank, 1);
     body(&mut builder);
-    meet(&mut builder, spec, rank, 2);
+    signal_and_wait_all(&mut builder, spec, rank, 2);
     builder.finish(0, 0)
 }
 
-fn all_reduce(spec: &Spec, rank: Rank) -> Program {
-    between(spec, rank, |builder| {
+fn all_reduce(spec: &GroupSpec, rank: Rank) -> Program {
+    between_barriers(spec, rank, |builder| {
         reduce_all(builder, spec, input(rank), output(rank));
-        tell_all(builder, spec, rank);
+        put_to_all(builder, spec, rank);
     })
 }
 
-fn all_reduce_scaled(spec: &Spec, rank: Rank) -> Program {
+fn all_reduce_scaled(spec: &GroupSpec, rank: Rank) -> Program {
     if spec.ranks == 1 {
-        return alone(rank, spec.ranks);
+        return single_rank(rank, spec.ranks);
     }
     let mut builder = ProgramBuilder::new(rank);
     for part in 0..spec.ranks {
         builder.copy(input(part), output(part));
     }
-    meet(&mut builder, spec, rank, 1);
+    signal_and_wait_all(&mut builder, spec, rank, 1);
     reduce_all(&mut builder, spec, output(rank), output(rank));
-    tell_all(&mut builder, spec, rank);
-    meet(&mut builder, spec, rank, 2);
+    put_to_all(&mut builder, spec, rank);
+    signal_and_wait_all(&mut builder, spec, rank, 2);
     builder.finish(0, 0)
 }
 
-fn reduce_scatter(spec: &Spec, rank: Rank) -> Program {
-    between(spec, rank, |builder| reduce_all(builder, spec, input(rank), output(0)))
+fn reduce_scatter(spec: &GroupSpec, rank: Rank) -> Program {
+    between_barriers(spec, rank, |builder| reduce_all(builder, spec, input(rank), output(0)))
 }
 
-/// Reduces the blocks that all ranks have at `from`.
-fn reduce_all(builder: &mut ProgramBuilder, spec: &Spec, from: Block, into: Block) {
-    let operands: Vec<Place> = (0..spec.ranks).map(|rank| at(rank, from)).collect();
+/// Reduces the chunks that all ranks have at `from`.
+fn reduce_all(builder: &mut ProgramBuilder, spec: &GroupSpec, from: Chunk, into: Chunk) {
+    let operands: Vec<ChunkRef> = (0..spec.ranks).map(|rank| chunk_at(rank, from)).collect();
     builder.reduce(operands, into, true);
 }
 
 /// Writes a result into the outputs of all others.
-fn tell_all(builder: &mut ProgramBuilder, spec: &Spec, rank: Rank) {
+fn put_to_all(builder: &mut ProgramBuilder, spec: &GroupSpec, rank: Rank) {
     for peer in spec.peers(rank) {
         builder.put(output(rank), peer, output(rank));
     }
 }
 
-fn all_gather(spec: &Spec, rank: Rank) -> Program {
-    between(spec, rank, |builder| {
+fn all_gather(spec: &GroupSpec, rank: Rank) -> Program {
+    between_barriers(spec, rank, |builder| {
         builder.copy(input(0), output(rank));
         for peer in spec.peers(rank) {
             builder.put(input(0), peer, output(rank));
@@ -173,14 +174,14 @@ fn all_gather(spec: &Spec, rank: Rank) -> Program {
     })
 }
 
-fn broadcast(spec: &Spec, rank: Rank) -> Program {
-    between(spec, rank, |builder| {
+fn broadcast(spec: &GroupSpec, rank: Rank) -> Program {
+    between_barriers(spec, rank, |builder| {
         builder.get(spec.root, input(0), output(0));
     })
 }
 
-fn broadcast_pushed(spec: &Spec, rank: Rank) -> Program {
-    between(spec, rank, |builder| {
+fn broadcast_push(spec: &GroupSpec, rank: Rank) -> Program {
+    between_barriers(spec, rank, |builder| {
         if rank == spec.root {
             builder.copy(input(0), output(0));
             for peer in spec.peers(rank) {

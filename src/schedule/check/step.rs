@@ -1,150 +1,156 @@
 //! What each step does to the expressions in memory, and what it must not do.
 
-use super::machine::{Machine, Outcome, Stepped, is_remote};
-use super::order::StrandId;
-use super::value::{EMPTY, RAW, Value};
-use super::violation::Fault;
-use crate::schedule::{Block, Place, Rank, Reach, Space};
+use super::violation::StepError;
+use crate::schedule::check::executor::{Executor, Outcome, StepResult, is_remote};
+use crate::schedule::check::expression::{ExprId, ORIGINAL_INPUT, UNINITIALIZED};
+use crate::schedule::check::vector_clock::LaneProgramId;
+use crate::schedule::{Chunk, ChunkRef, PeerAccess, Rank, Space};
 
-impl Machine<'_> {
-    pub(super) fn send(&mut self, strand: StrandId, peer: Rank, blocks: &[Block]) -> Stepped {
-        if let blocked @ Outcome::Blocked(..) = self.room_towards(strand, peer)? {
+impl Executor<'_> {
+    pub(super) fn send(&mut self, strand: LaneProgramId, peer: Rank, chunks: &[Chunk]) -> StepResult {
+        if let blocked @ Outcome::Blocked(..) = self.can_send(strand, peer)? {
             return Ok(blocked);
         }
-        let rank = self.runner(strand).rank;
-        no_windows(blocks)?;
-        let mut values = self.blank();
-        for &block in blocks {
-            values.push(self.read(strand, &Place { rank, block })?);
+        let rank = self.lane_state(strand).rank;
+        check_no_windows(chunks)?;
+        let mut values = self.take_free_message();
+        for &chunk in chunks {
+            values.push(self.read(strand, &ChunkRef { rank, chunk })?);
         }
-        self.post(strand, peer, values);
+        self.enqueue(strand, peer, values);
         Ok(Outcome::Done)
     }
 
-    pub(super) fn recv(&mut self, strand: StrandId, peer: Rank, into: &[Block]) -> Stepped {
-        let message = match self.take(strand, peer)? {
+    pub(super) fn recv(&mut self, strand: LaneProgramId, peer: Rank, into: &[Chunk]) -> StepResult {
+        let message = match self.dequeue(strand, peer)? {
             Ok(message) => message,
             Err(blocked) => return Ok(blocked),
         };
-        let rank = self.runner(strand).rank;
-        no_windows(into)?;
+        let rank = self.lane_state(strand).rank;
+        check_no_windows(into)?;
         if message.len() != into.len() {
-            return Err(Fault::MessageBlocks(message.len(), into.len(), into.len()));
+            return Err(StepError::ChunkCountMismatch(message.len(), into.len(), into.len()));
         }
-        self.are_apart(rank, into, &[])?;
-        // The receiver knows the lengths of the caller's blocks; the rest of the message is cut evenly.
-        let mut in_scratch = into.iter().zip(&message).filter(|(block, _)| block.space == Space::Scratch);
+        self.check_disjoint(rank, into, &[])?;
+        // The receiver knows the lengths of the caller's chunks; the rest of the message is cut evenly.
+        let mut in_scratch = into.iter().zip(&message).filter(|(chunk, _)| chunk.space == Space::Scratch);
         if let Some((_, &first)) = in_scratch.next()
             && in_scratch.any(|(_, &value)| self.values.length(value) != self.values.length(first))
         {
-            return Err(Fault::MixedLengths);
+            return Err(StepError::MixedLengths);
         }
-        for (&block, &value) in into.iter().zip(&message) {
-            self.write(strand, &Place { rank, block }, value)?;
+        for (&chunk, &value) in into.iter().zip(&message) {
+            self.write(strand, &ChunkRef { rank, chunk }, value)?;
         }
-        self.discard(message);
+        self.recycle_message(message);
         Ok(Outcome::Done)
     }
 
     pub(super) fn recv_reduce(
         &mut self,
-        strand: StrandId,
+        strand: LaneProgramId,
         peer: Rank,
-        with: &[Block],
-        into: &[Block],
+        with: &[Chunk],
+        into: &[Chunk],
         finish: bool,
-    ) -> Stepped {
-        self.combines()?;
-        let message = match self.take(strand, peer)? {
+    ) -> StepResult {
+        self.check_reduces()?;
+        let message = match self.dequeue(strand, peer)? {
             Ok(message) => message,
             Err(blocked) => return Ok(blocked),
         };
-        let rank = self.runner(strand).rank;
-        no_windows(with)?;
-        no_windows(into)?;
+        let rank = self.lane_state(strand).rank;
+        check_no_windows(with)?;
+        check_no_windows(into)?;
         if message.len() != into.len() || into.len() != with.len() {
-            return Err(Fault::MessageBlocks(message.len(), with.len(), into.len()));
+            return Err(StepError::ChunkCountMismatch(message.len(), with.len(), into.len()));
         }
-        self.are_apart(rank, into, with)?;
-        for ((&with, &block), &arrived) in with.iter().zip(into).zip(&message) {
-            let home = self.read(strand, &Place { rank, block: with })?;
-            let value = self.combined(&[home, arrived], finish)?;
-            self.write(strand, &Place { rank, block }, value)?;
+        self.check_disjoint(rank, into, with)?;
+        for ((&with, &chunk), &arrived) in with.iter().zip(into).zip(&message) {
+            let home = self.read(strand, &ChunkRef { rank, chunk: with })?;
+            let value = self.reduced(&[home, arrived], finish)?;
+            self.write(strand, &ChunkRef { rank, chunk }, value)?;
         }
-        self.discard(message);
+        self.recycle_message(message);
         Ok(Outcome::Done)
     }
 
-    pub(super) fn copy(&mut self, strand: StrandId, from: &Place, into: &Place) -> Stepped {
-        if from.block.space == Space::Window && !is_callers(into.block) {
-            return Err(Fault::UnknownLength);
+    pub(super) fn copy(&mut self, strand: LaneProgramId, from: &ChunkRef, into: &ChunkRef) -> StepResult {
+        if from.chunk.space == Space::Window && !is_user_buffer(into.chunk) {
+            return Err(StepError::UnknownLength);
         }
         self.count_remote(strand, from);
         self.count_remote(strand, into);
         let value = self.read(strand, from)?;
-        // In place, a block that is copied onto itself is left alone.
-        let kept = (from.block.space, into.block.space) == (Space::Input, Space::Output);
-        if kept && from.rank == into.rank && self.cell(strand, from)? == self.cell(strand, into)? {
-            let cell = self.cell(strand, into)?;
-            self.memories[into.rank].cells[cell] = value;
+        // In place, a chunk that is copied onto itself is left alone.
+        let kept = (from.chunk.space, into.chunk.space) == (Space::Input, Space::Output);
+        if kept && from.rank == into.rank && self.resolve(strand, from)? == self.resolve(strand, into)? {
+            let cell = self.resolve(strand, into)?;
+            self.memories[into.rank].contents[cell] = value;
             return Ok(Outcome::Done);
         }
         self.write(strand, into, value)?;
         Ok(Outcome::Done)
     }
 
-    pub(super) fn reduce(&mut self, strand: StrandId, from: &[Place], into: &Place, finish: bool) -> Stepped {
-        self.combines()?;
+    pub(super) fn reduce(
+        &mut self,
+        strand: LaneProgramId,
+        from: &[ChunkRef],
+        into: &ChunkRef,
+        finish: bool,
+    ) -> StepResult {
+        self.check_reduces()?;
         if from.is_empty() {
-            return Err(Fault::NoOperands);
+            return Err(StepError::NoOperands);
         }
-        if !is_callers(into.block) && from.iter().all(|place| place.block.space == Space::Window) {
-            return Err(Fault::UnknownLength);
+        if !is_user_buffer(into.chunk) && from.iter().all(|place| place.chunk.space == Space::Window) {
+            return Err(StepError::UnknownLength);
         }
-        if into.block.space == Space::Window && from[1..].contains(into) {
-            return Err(Fault::Overlap(into.block));
+        if into.chunk.space == Space::Window && from[1..].contains(into) {
+            return Err(StepError::Overlap(into.chunk));
         }
         let operands = from.iter().map(|place| {
             self.count_remote(strand, place);
             self.read(strand, place)
         });
-        let operands = operands.collect::<Result<Vec<Value>, Fault>>()?;
+        let operands = operands.collect::<Result<Vec<ExprId>, StepError>>()?;
         // What is added to where it lies is moved once.
         if from[0] != *into {
             self.count_remote(strand, into);
         }
-        let value = self.combined(&operands, finish)?;
+        let value = self.reduced(&operands, finish)?;
         self.write(strand, into, value)?;
         Ok(Outcome::Done)
     }
 
     /// The sum of `operands`, which must be equally long.
-    fn combined(&mut self, operands: &[Value], finish: bool) -> Result<Value, Fault> {
+    fn reduced(&mut self, operands: &[ExprId], finish: bool) -> Result<ExprId, StepError> {
         let length = self.values.length(operands[0]);
         if operands.iter().any(|&operand| self.values.length(operand) != length) {
-            return Err(Fault::MixedLengths);
+            return Err(StepError::MixedLengths);
         }
         let sum = self.values.sum(operands);
         Ok(if finish { self.values.finished(sum) } else { sum })
     }
 
-    fn combines(&self) -> Result<(), Fault> {
-        if self.schedule.collective.reduces() { Ok(()) } else { Err(Fault::Combines) }
+    fn check_reduces(&self) -> Result<(), StepError> {
+        if self.schedule.collective.reduces() { Ok(()) } else { Err(StepError::UnexpectedReduction) }
     }
 
-    fn count_remote(&mut self, strand: StrandId, place: &Place) {
-        self.blocks += u64::from(is_remote(place, self.runner(strand).rank));
+    fn count_remote(&mut self, strand: LaneProgramId, place: &ChunkRef) {
+        self.chunks_moved += u64::from(is_remote(place, self.lane_state(strand).rank));
     }
 
     /// The buffers are the caller's again, who may do anything with them: no peer may still reach them.
-    pub(super) fn hand_back(&mut self, strand: StrandId) -> Result<(), Fault> {
-        let (rank, now) = (self.runner(strand).rank, self.now(strand));
+    pub(super) fn release_buffers(&mut self, strand: LaneProgramId) -> Result<(), StepError> {
+        let (rank, now) = (self.lane_state(strand).rank, self.current_access(strand));
         for space in [Space::Input, Space::Output] {
-            for index in 0..self.memories[rank].room.blocks(space) {
-                let place = Place { rank, block: Block { space, index: index as u32 } };
-                let cell = self.cell(strand, &place)?;
+            for index in 0..self.memories[rank].address_space.chunks(space) {
+                let place = ChunkRef { rank, chunk: Chunk { space, index: index as u32 } };
+                let cell = self.resolve(strand, &place)?;
                 if let Some(other) = self.memories[rank].records.write(&self.clocks, cell, now) {
-                    return Err(self.race(&place, other));
+                    return Err(self.race_error(&place, other));
                 }
             }
         }
@@ -152,53 +158,53 @@ impl Machine<'_> {
     }
 
     /// What `place` holds, for a step of `strand` to use.
-    fn read(&mut self, strand: StrandId, place: &Place) -> Result<Value, Fault> {
-        let cell = self.cell(strand, place)?;
-        let now = self.now(strand);
+    fn read(&mut self, strand: LaneProgramId, place: &ChunkRef) -> Result<ExprId, StepError> {
+        let cell = self.resolve(strand, place)?;
+        let now = self.current_access(strand);
         if let Some(other) = self.memories[place.rank].records.read(&self.clocks, cell, now) {
-            return Err(self.race(place, other));
+            return Err(self.race_error(place, other));
         }
         self.peek(place)
     }
 
     /// What `place` holds. The input is there as long as its memory was not overwritten.
-    fn peek(&self, place: &Place) -> Result<Value, Fault> {
-        let Place { rank, block } = *place;
+    fn peek(&self, place: &ChunkRef) -> Result<ExprId, StepError> {
+        let ChunkRef { rank, chunk } = *place;
         let memory = &self.memories[rank];
-        let value = memory.room.cell(block).map_or(EMPTY, |cell| memory.cells[cell]);
-        let index = block.index as usize;
-        match (block.space, value) {
-            (Space::Input, RAW) => Ok(self.values.leaf(rank, index)),
+        let value = memory.address_space.address(chunk).map_or(UNINITIALIZED, |cell| memory.contents[cell]);
+        let index = chunk.index as usize;
+        match (chunk.space, value) {
+            (Space::Input, ORIGINAL_INPUT) => Ok(self.values.leaf(rank, index)),
             // Reading the input pre-multiplies it, so what replaced it is another value even if it is the input.
             (Space::Input, value)
                 if self.schedule.collective.reduces() || value != self.values.leaf(rank, index) =>
             {
-                Err(Fault::InputOverwritten(block))
+                Err(StepError::InputOverwritten(chunk))
             }
-            (_, EMPTY | RAW) => Err(Fault::Empty(rank, block)),
+            (_, UNINITIALIZED | ORIGINAL_INPUT) => Err(StepError::Uninitialized(rank, chunk)),
             (_, value) => Ok(value),
         }
     }
 
-    fn write(&mut self, strand: StrandId, place: &Place, value: Value) -> Result<(), Fault> {
-        let Place { rank, block } = *place;
-        let cell = self.cell(strand, place)?;
-        if block.space == Space::Input {
-            return Err(Fault::InputWritten(block));
+    fn write(&mut self, strand: LaneProgramId, place: &ChunkRef, value: ExprId) -> Result<(), StepError> {
+        let ChunkRef { rank, chunk } = *place;
+        let cell = self.resolve(strand, place)?;
+        if chunk.space == Space::Input {
+            return Err(StepError::InputWritten(chunk));
         }
-        if block.space == Space::Output && self.values.length(value) != self.output_length(rank, block) {
-            return Err(Fault::WrongLength(block));
+        if chunk.space == Space::Output && self.values.length(value) != self.output_length(rank, chunk) {
+            return Err(StepError::LengthMismatch(chunk));
         }
-        let now = self.now(strand);
+        let now = self.current_access(strand);
         if let Some(other) = self.memories[rank].records.write(&self.clocks, cell, now) {
-            return Err(self.race(place, other));
+            return Err(self.race_error(place, other));
         }
-        self.memories[rank].cells[cell] = value;
+        self.memories[rank].contents[cell] = value;
         Ok(())
     }
 
-    fn output_length(&self, rank: Rank, block: Block) -> u32 {
-        let (index, parts) = (block.index as usize, self.schedule.parts);
+    fn output_length(&self, rank: Rank, chunk: Chunk) -> u32 {
+        let (index, parts) = (chunk.index as usize, self.schedule.chunks_per_share);
         let (_, shares) =
             self.schedule.collective.shares(self.schedule.spec.ranks, self.schedule.spec.root, rank);
         // With a share for each rank, the share tells whose it is.
@@ -206,57 +212,57 @@ impl Machine<'_> {
         self.values.length_of(owner, index)
     }
 
-    fn race(&self, place: &Place, other: super::order::Access) -> Fault {
-        let other = self.at(other.strand, other.tick as usize - 1);
-        Fault::Race { rank: place.rank, block: place.block, other }
+    fn race_error(&self, place: &ChunkRef, other: crate::schedule::check::vector_clock::Access) -> StepError {
+        let other = self.location(other.lane_program, other.tick as usize - 1);
+        StepError::Race { rank: place.rank, chunk: place.chunk, other }
     }
 
     /// The cell of `place`, if `strand` can reach it.
-    fn cell(&self, strand: StrandId, place: &Place) -> Result<usize, Fault> {
-        let Place { rank, block } = *place;
-        let memory = self.memories.get(rank).ok_or(Fault::NoSuchPeer(rank))?;
-        let reachable = match block.space {
+    fn resolve(&self, strand: LaneProgramId, place: &ChunkRef) -> Result<usize, StepError> {
+        let ChunkRef { rank, chunk } = *place;
+        let memory = self.memories.get(rank).ok_or(StepError::NoSuchPeer(rank))?;
+        let reachable = match chunk.space {
             Space::Window => true,
-            Space::Input | Space::Output => self.schedule.reach == Reach::Buffers,
+            Space::Input | Space::Output => self.schedule.peer_access == PeerAccess::ZeroCopy,
             Space::Scratch => false,
         };
-        if is_remote(place, self.runner(strand).rank) && !reachable {
-            return Err(Fault::NotReachable(rank, block));
+        if is_remote(place, self.lane_state(strand).rank) && !reachable {
+            return Err(StepError::NotReachable(rank, chunk));
         }
-        memory.room.cell(block).ok_or(Fault::NoSuchBlock(rank, block))
+        memory.address_space.address(chunk).ok_or(StepError::NoSuchChunk(rank, chunk))
     }
 
-    /// Whether the blocks `into` are different memories, and each `with` is none of them but its own.
-    fn are_apart(&self, rank: Rank, into: &[Block], with: &[Block]) -> Result<(), Fault> {
+    /// Whether the chunks `into` are different memories, and each `with` is none of them but its own.
+    fn check_disjoint(&self, rank: Rank, into: &[Chunk], with: &[Chunk]) -> Result<(), StepError> {
         if into.len() < 2 {
             return Ok(());
         }
-        let room = &self.memories[rank].room;
+        let room = &self.memories[rank].address_space;
         let mut cells: Vec<_> =
-            into.iter().enumerate().map(|(index, &block)| (room.cell(block), index)).collect();
+            into.iter().enumerate().map(|(index, &chunk)| (room.address(chunk), index)).collect();
         cells.sort_unstable();
         if let Some(twice) = cells.windows(2).find(|pair| pair[0].0.is_some() && pair[0].0 == pair[1].0) {
-            return Err(Fault::Overlap(into[twice[0].1]));
+            return Err(StepError::Overlap(into[twice[0].1]));
         }
-        for (index, &block) in with.iter().enumerate() {
-            let found = cells.binary_search_by_key(&room.cell(block), |&(cell, _)| cell);
+        for (index, &chunk) in with.iter().enumerate() {
+            let found = cells.binary_search_by_key(&room.address(chunk), |&(cell, _)| cell);
             if found.is_ok_and(|found| cells[found].0.is_some() && cells[found].1 != index) {
-                return Err(Fault::Overlap(block));
+                return Err(StepError::Overlap(chunk));
             }
         }
         Ok(())
     }
 }
 
-/// Whether the block's length follows from the caller's buffers.
-fn is_callers(block: Block) -> bool {
-    matches!(block.space, Space::Input | Space::Output)
+/// Whether the chunk's length follows from the caller's buffers.
+fn is_user_buffer(chunk: Chunk) -> bool {
+    matches!(chunk.space, Space::Input | Space::Output)
 }
 
 /// Messages are cut from private memory.
-fn no_windows(blocks: &[Block]) -> Result<(), Fault> {
-    match blocks.iter().find(|block| block.space == Space::Window) {
-        Some(&block) => Err(Fault::WindowMessage(block)),
+fn check_no_windows(chunks: &[Chunk]) -> Result<(), StepError> {
+    match chunks.iter().find(|chunk| chunk.space == Space::Window) {
+        Some(&chunk) => Err(StepError::WindowInMessage(chunk)),
         None => Ok(()),
     }
 }

@@ -1,29 +1,36 @@
 //! Toy algorithms, right and wrong in every way there is.
 
 use super::*;
-use crate::schedule::{Block, Collective, Place, Program, ProgramBuilder, Rank, Space};
-use crate::schedule::{input, output, scratch, window};
+use crate::schedule::{
+    Chunk, ChunkRef, Collective, Program, ProgramBuilder, Rank, Space, input, output, scratch, window,
+};
 
 const BOTH: [bool; 2] = [false, true];
 
 fn schedule(collective: Collective, ranks: usize, parts: usize, build: impl Fn(Rank) -> Program) -> Schedule {
-    let spec = Spec { ranks, root: 0, aggregation: 1 };
-    Schedule { collective, spec, parts, reach: Reach::Windows, programs: (0..ranks).map(build).collect() }
+    let spec = GroupSpec { ranks, root: 0, aggregation: 1 };
+    Schedule {
+        collective,
+        spec,
+        chunks_per_share: parts,
+        peer_access: PeerAccess::Window,
+        programs: (0..ranks).map(build).collect(),
+    }
 }
 
 fn run(schedule: &Schedule) -> Result<Report, Violation> {
     check_schedule(schedule, &Options::default())
 }
 
-fn fault(schedule: &Schedule) -> Fault {
+fn step_error(schedule: &Schedule) -> StepError {
     match run(schedule) {
-        Err(Violation::Step { fault, .. }) => fault,
+        Err(Violation::Step { error: fault, .. }) => fault,
         other => panic!("{other:?}"),
     }
 }
 
 /// Rank 0 reduces everything and sends the sum back.
-fn collect(ranks: usize, rank: Rank) -> Program {
+fn gather_then_broadcast(ranks: usize, rank: Rank) -> Program {
     let mut program = ProgramBuilder::new(rank);
     if rank > 0 {
         program.send(0, [input(0)]).recv(0, [output(0)]);
@@ -48,56 +55,59 @@ fn exchange(rank: Rank, waits: bool) -> Program {
     if waits {
         program.wait(peer, 1);
     }
-    let place = |rank, block: Block| Place { rank, block };
+    let place = |rank, chunk: Chunk| ChunkRef { rank, chunk };
     let operand = |of| if of == rank { place(of, input(0)) } else { place(of, window(0)) };
     program.reduce(vec![operand(0), operand(1)], output(0), true);
     program.finish(0, 1)
 }
 
 #[test]
-fn the_simplest_all_reduce_is_right() {
+fn check_accepts_a_gather_then_broadcast_all_reduce() {
     for in_place in BOTH {
-        let schedule = schedule(Collective::AllReduce, 4, 1, |rank| collect(4, rank));
+        let schedule = schedule(Collective::AllReduce, 4, 1, |rank| gather_then_broadcast(4, rank));
         let report = check_schedule(&schedule, &Options { in_place, ..Options::default() }).unwrap();
-        assert_eq!((report.steps, report.blocks, report.scratch), (6, 6, 1));
-        assert_eq!(report.fifo_slots_needed, 1);
+        assert_eq!((report.steps, report.chunks, report.scratch_chunks), (6, 6, 1));
+        assert_eq!(report.min_fifo_slots, 1);
         assert_eq!(report.expression.as_deref(), Some("(((0+1)+2)+3)"));
     }
 }
 
 #[test]
-fn a_window_needs_its_signal() {
+fn check_rejects_window_read_without_signal() {
     let right = schedule(Collective::AllReduce, 2, 1, |rank| exchange(rank, true));
     let report = run(&right).unwrap();
-    assert_eq!((report.steps, report.blocks), (1, 2));
+    assert_eq!((report.steps, report.chunks), (1, 2));
     let racing = schedule(Collective::AllReduce, 2, 1, |rank| exchange(rank, rank == 0));
-    assert!(matches!(fault(&racing), Fault::Race { .. } | Fault::Empty(..)));
+    assert!(matches!(step_error(&racing), StepError::Race { .. } | StepError::Uninitialized(..)));
 }
 
 #[test]
-fn a_value_that_is_overwritten_while_a_peer_reads_is_a_race() {
+fn check_rejects_overwrite_during_peer_read() {
     let racing = schedule(Collective::AllReduce, 2, 1, |rank| {
         let mut program = exchange(rank, true);
-        let here = |block| Place { rank, block };
-        program.strands[0].steps.push(Step::Copy { from: here(input(0)), into: here(window(0)) });
+        let here = |chunk| ChunkRef { rank, chunk };
+        program.lane_programs[0].steps.push(Step::Copy { from: here(input(0)), into: here(window(0)) });
         program
     });
-    assert!(matches!(fault(&racing), Fault::Race { .. }));
+    assert!(matches!(step_error(&racing), StepError::Race { .. }));
 }
 
 #[test]
-fn strands_may_not_write_what_the_other_reads() {
+fn check_rejects_race_between_lane_programs() {
     let racing = schedule(Collective::Broadcast, 1, 2, |rank| {
         let mut program = ProgramBuilder::new(rank);
         program.copy(input(0), scratch(0)).copy(scratch(0), output(0)).copy(input(1), output(1));
-        program.strand(1).copy(input(0), scratch(0));
+        program.begin_lane(1).copy(input(0), scratch(0));
         program.finish(1, 0)
     });
-    assert!(matches!(fault(&racing), Fault::Race { block: Block { space: Space::Scratch, .. }, .. }));
+    assert!(matches!(
+        step_error(&racing),
+        StepError::Race { chunk: Chunk { space: Space::Scratch, .. }, .. }
+    ));
 }
 
 #[test]
-fn everyone_in_a_deadlock_is_named() {
+fn deadlock_lists_every_blocked_rank() {
     let schedule = schedule(Collective::AllGather, 3, 1, |rank| {
         let mut program = ProgramBuilder::new(rank);
         program.copy(input(0), output(rank));
@@ -112,7 +122,7 @@ fn everyone_in_a_deadlock_is_named() {
 }
 
 #[test]
-fn the_depth_of_the_queues_is_found() {
+fn check_reports_minimum_fifo_slots() {
     let schedule = schedule(Collective::AllToAll, 2, 2, |rank| {
         let (peer, mut program) = (1 - rank, ProgramBuilder::new(rank));
         for part in 0..2 {
@@ -124,32 +134,32 @@ fn the_depth_of_the_queues_is_found() {
         }
         program.finish(0, 0)
     });
-    assert_eq!(run(&schedule).unwrap().fifo_slots_needed, 2);
+    assert_eq!(run(&schedule).unwrap().min_fifo_slots, 2);
     let options = Options { fifo_slots: 1, ..Options::default() };
     assert!(matches!(check_schedule(&schedule, &options), Err(Violation::Deadlock { .. })));
 }
 
 #[test]
-fn sums_must_be_whole_and_finished_once() {
+fn check_rejects_incomplete_or_refinished_sums() {
     let single = |finish| {
         schedule(Collective::AllReduce, 1, 1, move |rank| {
             let mut program = ProgramBuilder::new(rank);
-            program.reduce(vec![Place { rank, block: input(0) }], output(0), finish);
+            program.reduce(vec![ChunkRef { rank, chunk: input(0) }], output(0), finish);
             program.finish(0, 0)
         })
     };
     assert!(run(&single(true)).is_ok());
-    let output_is = |wrong| Err(Violation::Output { rank: 0, index: 0, wrong });
-    assert_eq!(run(&single(false)), output_is(Wrong::NotFinished));
-    let mut early = schedule(Collective::AllReduce, 3, 1, |rank| collect(3, rank));
-    if let Step::RecvReduce { finish, .. } = &mut early.programs[0].strands[0].steps[0] {
+    let output_is = |wrong| Err(Violation::Output { rank: 0, index: 0, error: wrong });
+    assert_eq!(run(&single(false)), output_is(OutputError::NotFinished));
+    let mut early = schedule(Collective::AllReduce, 3, 1, |rank| gather_then_broadcast(3, rank));
+    if let Step::RecvReduce { finish, .. } = &mut early.programs[0].lane_programs[0].steps[0] {
         *finish = true;
     }
-    assert_eq!(run(&early), output_is(Wrong::FinishedEarly));
+    assert_eq!(run(&early), output_is(OutputError::FinishedTooEarly));
 }
 
 #[test]
-fn the_order_must_be_the_same_on_all_ranks() {
+fn check_rejects_differing_reduction_orders() {
     let schedule = schedule(Collective::AllReduce, 3, 1, |rank| {
         let mut program = ProgramBuilder::new(rank);
         let (next, last) = ((rank + 1) % 3, (rank + 2) % 3);
@@ -158,15 +168,18 @@ fn the_order_must_be_the_same_on_all_ranks() {
         program.recv_reduce(last, [scratch(0)], [output(0)], true);
         program.finish(1, 0)
     });
-    assert_eq!(run(&schedule), Err(Violation::Output { rank: 1, index: 0, wrong: Wrong::DiffersFrom(0) }));
+    assert_eq!(
+        run(&schedule),
+        Err(Violation::Output { rank: 1, index: 0, error: OutputError::DiffersFrom(0) })
+    );
 }
 
 #[test]
-fn what_lies_in_a_window_can_be_added_to_as_the_first_operand_alone() {
+fn window_target_must_be_the_first_operand() {
     let adds = |first: bool| {
         schedule(Collective::AllReduce, 2, 1, move |rank| {
-            let (mut program, sum) = (ProgramBuilder::new(rank), Place { rank: 0, block: window(0) });
-            let own = Place { rank, block: input(0) };
+            let (mut program, sum) = (ProgramBuilder::new(rank), ChunkRef { rank: 0, chunk: window(0) });
+            let own = ChunkRef { rank, chunk: input(0) };
             match rank {
                 0 => program.copy(input(0), window(0)).signal().wait(1, 1),
                 _ => {
@@ -179,11 +192,11 @@ fn what_lies_in_a_window_can_be_added_to_as_the_first_operand_alone() {
         })
     };
     assert!(run(&adds(true)).is_ok());
-    assert_eq!(fault(&adds(false)), Fault::Overlap(window(0)));
+    assert_eq!(step_error(&adds(false)), StepError::Overlap(window(0)));
 }
 
 #[test]
-fn hazards_in_place_are_seen() {
+fn check_rejects_in_place_hazards() {
     // The result lands in the output before the input, which is the same memory, is sent.
     let schedule = schedule(Collective::AllReduce, 2, 1, |rank| {
         let (peer, mut program) = (1 - rank, ProgramBuilder::new(rank));
@@ -195,24 +208,24 @@ fn hazards_in_place_are_seen() {
     });
     assert!(run(&schedule).is_ok());
     let in_place = check_schedule(&schedule, &Options { in_place: true, ..Options::default() });
-    assert!(matches!(in_place, Err(Violation::Step { fault: Fault::InputOverwritten(_), .. })));
+    assert!(matches!(in_place, Err(Violation::Step { error: StepError::InputOverwritten(_), .. })));
 }
 
 #[test]
-fn lengths_must_agree() {
+fn check_rejects_length_mismatch() {
     let mixed = schedule(Collective::AllReduce, 1, 2, |rank| {
-        let place = |index| Place { rank, block: input(index) };
+        let place = |index| ChunkRef { rank, chunk: input(index) };
         let mut program = ProgramBuilder::new(rank);
         program.reduce(vec![place(0), place(1)], output(0), true);
         program.finish(0, 0)
     });
-    assert_eq!(fault(&mixed), Fault::MixedLengths);
+    assert_eq!(step_error(&mixed), StepError::MixedLengths);
     let moved = schedule(Collective::Broadcast, 1, 2, |rank| {
         let mut program = ProgramBuilder::new(rank);
         program.copy(input(0), output(1));
         program.finish(0, 0)
     });
-    assert_eq!(fault(&moved), Fault::WrongLength(output(1)));
+    assert_eq!(step_error(&moved), StepError::LengthMismatch(output(1)));
     let counted = schedule(Collective::Broadcast, 2, 1, |rank| {
         let mut program = ProgramBuilder::new(rank);
         match rank {
@@ -221,11 +234,11 @@ fn lengths_must_agree() {
         };
         program.finish(0, 0)
     });
-    assert_eq!(fault(&counted), Fault::MessageBlocks(2, 1, 1));
+    assert_eq!(step_error(&counted), StepError::ChunkCountMismatch(2, 1, 1));
 }
 
 #[test]
-fn nothing_outside_memory_is_touched() {
+fn check_rejects_out_of_bounds_chunks() {
     let broadcast = |step: Step| {
         schedule(Collective::Broadcast, 2, 1, move |rank| {
             let mut program = ProgramBuilder::new(rank);
@@ -233,30 +246,39 @@ fn nothing_outside_memory_is_touched() {
             program.finish(1, 0)
         })
     };
-    let place = |rank, block| Place { rank, block };
+    let place = |rank, chunk| ChunkRef { rank, chunk };
     let copy = |from, into| broadcast(Step::Copy { from, into });
-    assert_eq!(fault(&copy(place(0, scratch(0)), place(0, output(0)))), Fault::Empty(0, scratch(0)));
-    assert_eq!(fault(&copy(place(0, scratch(1)), place(0, output(0)))), Fault::NoSuchBlock(0, scratch(1)));
-    assert_eq!(fault(&copy(place(1, scratch(0)), place(0, output(0)))), Fault::NotReachable(1, scratch(0)));
-    assert_eq!(fault(&copy(place(0, input(0)), place(0, input(0)))), Fault::InputWritten(input(0)));
-    assert_eq!(fault(&broadcast(Step::Send { peer: 2, blocks: vec![] })), Fault::NoSuchPeer(2));
-    assert_eq!(fault(&broadcast(Step::Wait { peer: 1, signals: 0 })), Fault::WaitsForNothing);
+    assert_eq!(
+        step_error(&copy(place(0, scratch(0)), place(0, output(0)))),
+        StepError::Uninitialized(0, scratch(0))
+    );
+    assert_eq!(
+        step_error(&copy(place(0, scratch(1)), place(0, output(0)))),
+        StepError::NoSuchChunk(0, scratch(1))
+    );
+    assert_eq!(
+        step_error(&copy(place(1, scratch(0)), place(0, output(0)))),
+        StepError::NotReachable(1, scratch(0))
+    );
+    assert_eq!(step_error(&copy(place(0, input(0)), place(0, input(0)))), StepError::InputWritten(input(0)));
+    assert_eq!(step_error(&broadcast(Step::Send { peer: 2, chunks: vec![] })), StepError::NoSuchPeer(2));
+    assert_eq!(step_error(&broadcast(Step::Wait { peer: 1, signals: 0 })), StepError::WaitForSignalZero);
     let combines = Step::Reduce { from: vec![place(0, input(0))], into: place(0, output(0)), finish: false };
-    assert_eq!(fault(&broadcast(combines)), Fault::Combines);
+    assert_eq!(step_error(&broadcast(combines)), StepError::UnexpectedReduction);
 }
 
 #[test]
-fn messages_left_over_are_counted() {
+fn check_counts_unreceived_messages() {
     let schedule = schedule(Collective::Barrier, 2, 1, |rank| {
         let mut program = ProgramBuilder::new(rank);
         program.send(1 - rank, []);
         program.finish(0, 0)
     });
-    assert_eq!(run(&schedule), Err(Violation::LeftOver { from: 0, to: 1, lane: 0, messages: 1 }));
+    assert_eq!(run(&schedule), Err(Violation::UnreceivedMessages { from: 0, to: 1, lane: 0, messages: 1 }));
 }
 
 #[test]
-fn a_barrier_hears_from_everyone() {
+fn check_barrier_needs_every_rank() {
     let barrier = |ranks, hears_all: bool| {
         schedule(Collective::Barrier, ranks, 1, move |rank| {
             let mut program = ProgramBuilder::new(rank);
@@ -271,51 +293,51 @@ fn a_barrier_hears_from_everyone() {
 }
 
 #[test]
-fn stated_counts_are_compared() {
+fn check_compares_stated_complexity() {
     let algorithm = |steps| Algorithm {
         name: "collect",
         collective: Collective::AllReduce,
-        about: "",
-        source: "",
-        reach: Reach::Messages,
+        summary: "",
+        citation: "",
+        peer_access: PeerAccess::TwoSided,
         aggregates: false,
-        fits: |spec| spec.ranks > 1,
-        parts: |_| 1,
-        build: |spec, rank| collect(spec.ranks, rank),
-        cost: if steps {
-            |_| crate::schedule::Cost { steps: 4, blocks: 4, scratch: 1 }
+        supports: |spec| spec.ranks > 1,
+        chunks_per_share: |_| 1,
+        build: |spec, rank| gather_then_broadcast(spec.ranks, rank),
+        complexity: if steps {
+            |_| crate::schedule::Complexity { steps: 4, chunks: 4, scratch_chunks: 1 }
         } else {
-            |_| crate::schedule::Cost { steps: 3, blocks: 4, scratch: 1 }
+            |_| crate::schedule::Complexity { steps: 3, chunks: 4, scratch_chunks: 1 }
         },
     };
-    let spec = Spec { ranks: 3, root: 0, aggregation: 1 };
+    let spec = GroupSpec { ranks: 3, root: 0, aggregation: 1 };
     assert!(check(&algorithm(true), &spec, &Options::default()).is_ok());
     let wrong = check(&algorithm(false), &spec, &Options::default());
     assert_eq!(wrong, Err(Violation::Count { what: "steps", stated: 3, found: 4 }));
-    let alone = Spec { ranks: 1, ..spec };
-    assert_eq!(check(&algorithm(true), &alone, &Options::default()), Err(Violation::Unfit));
+    let alone = GroupSpec { ranks: 1, ..spec };
+    assert_eq!(check(&algorithm(true), &alone, &Options::default()), Err(Violation::UnsupportedGroup));
 }
 
 #[test]
-fn numbers_agree_with_expressions() {
-    let schedule = schedule(Collective::AllReduce, 5, 1, |rank| collect(5, rank));
+fn replay_agrees_with_check() {
+    let schedule = schedule(Collective::AllReduce, 5, 1, |rank| gather_then_broadcast(5, rank));
     for seed in 0..20 {
         let player =
-            Player { seed, fifo_slots: 1, block_len: 3, finish: |sum| 10 * sum, ..Player::default() };
-        let trace = player.play(&schedule, |rank, index| (rank + index) as i64).unwrap();
+            Replayer { seed, fifo_slots: 1, chunk_len: 3, finish: |sum| 10 * sum, ..Replayer::default() };
+        let trace = player.replay(&schedule, |rank, index| (rank + index) as i64).unwrap();
         assert_eq!(trace.rounds, run(&schedule).unwrap().steps);
         assert!(trace.outputs.iter().all(|output| output == &[100, 150, 200]));
     }
 }
 
 #[test]
-fn buffers_are_handed_back_only_when_no_peer_reaches_them() {
-    let row = crate::schedule::find(Collective::AllReduce, "zerocopy").unwrap();
-    let sound = row.schedule(&Spec { ranks: 3, root: 0, aggregation: 1 });
+fn check_rejects_buffer_release_during_peer_access() {
+    let row = crate::schedule::find(Collective::AllReduce, "zero_copy").unwrap();
+    let sound = row.schedule(&GroupSpec { ranks: 3, root: 0, aggregation: 1 });
     let judge = |schedule: &Schedule| check_schedule(schedule, &Options::default());
     assert!(judge(&sound).is_ok());
     let mut hasty = sound;
-    hasty.programs[1].strands[0].steps.pop();
+    hasty.programs[1].lane_programs[0].steps.pop();
     let text = judge(&hasty).unwrap_err().to_string();
     assert!(text.contains("rank 1") && text.contains("in no order"), "{text}");
 }

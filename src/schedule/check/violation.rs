@@ -1,15 +1,15 @@
 //! What can be wrong with a schedule.
 
-use crate::schedule::{Block, Rank, Space};
+use crate::schedule::{Chunk, Rank, Space};
 use std::fmt;
 
 /// A step, by where it stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct At {
+pub struct StepLocation {
     /// Whose program.
     pub rank: Rank,
     /// Which of its strands.
-    pub strand: usize,
+    pub lane_program: usize,
     /// Which step of that, from 0.
     pub step: usize,
 }
@@ -18,15 +18,15 @@ pub struct At {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Violation {
     /// The algorithm does not run with this spec.
-    Unfit,
+    UnsupportedGroup,
     /// Ranks, root, parts or sizes make no sense together; says which.
     Malformed(&'static str),
     /// One step does what it must not.
     Step {
         /// Which one.
-        at: At,
+        at: StepLocation,
         /// What it does.
-        fault: Fault,
+        error: StepError,
     },
     /// No rank can go on, yet these have steps left.
     Deadlock {
@@ -34,7 +34,7 @@ pub enum Violation {
         blocked: Vec<Blocked>,
     },
     /// Messages that nobody receives.
-    LeftOver {
+    UnreceivedMessages {
         /// Who sent them.
         from: Rank,
         /// Who should have received them.
@@ -44,14 +44,14 @@ pub enum Violation {
         /// How many.
         messages: usize,
     },
-    /// An output block does not hold what the collective promises.
+    /// An output chunk does not hold what the collective promises.
     Output {
         /// Whose output.
         rank: Rank,
-        /// Which block of it.
+        /// Which chunk of it.
         index: usize,
         /// What is wrong with it.
-        wrong: Wrong,
+        error: OutputError,
     },
     /// A rank can leave the barrier before another one has come.
     Barrier {
@@ -75,109 +75,109 @@ pub enum Violation {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Blocked {
     /// The step it stands before.
-    pub at: At,
+    pub at: StepLocation,
     /// Whom it waits for.
     pub peer: Rank,
     /// What it needs from that peer.
-    pub needs: Need,
+    pub blocked_on: BlockedOn,
 }
 
 /// What a blocked strand needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Need {
+pub enum BlockedOn {
     /// A message on this lane.
     Message(usize),
     /// Room for a message on this lane.
-    Room(usize),
+    SendSlot(usize),
     /// So many signals.
     Signals(u32),
 }
 
 /// What one step does wrong.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Fault {
-    /// A block that this rank does not have.
-    NoSuchBlock(Rank, Block),
+pub enum StepError {
+    /// A chunk that this rank does not have.
+    NoSuchChunk(Rank, Chunk),
     /// A peer that is itself or nobody.
     NoSuchPeer(Rank),
     /// A lane other than 0 and 1.
     NoSuchLane(usize),
     /// Memory of another rank that is no window.
-    NotReachable(Rank, Block),
+    NotReachable(Rank, Chunk),
     /// A message taken from or put into a window.
-    WindowMessage(Block),
-    /// A block is read that holds nothing.
-    Empty(Rank, Block),
+    WindowInMessage(Chunk),
+    /// A chunk is read that holds nothing.
+    Uninitialized(Rank, Chunk),
     /// The input is read after its memory was overwritten in place.
-    InputOverwritten(Block),
+    InputOverwritten(Chunk),
     /// The send buffer is written.
-    InputWritten(Block),
-    /// A block is written twice by the step, or written before the step reads it.
-    Overlap(Block),
+    InputWritten(Chunk),
+    /// A chunk is written twice by the step, or written before the step reads it.
+    Overlap(Chunk),
     /// A collective that only moves data combines or finishes.
-    Combines,
+    UnexpectedReduction,
     /// A reduction of nothing.
     NoOperands,
-    /// The message has `.0` blocks, the receiver's lists `.1` and `.2`.
-    MessageBlocks(usize, usize, usize),
+    /// The message has `.0` chunks, the receiver's lists `.1` and `.2`.
+    ChunkCountMismatch(usize, usize, usize),
     /// Values of different lengths are combined, or received into scratch together.
     MixedLengths,
-    /// A value is put into a caller's block of another length.
-    WrongLength(Block),
-    /// Nothing in the step says how long its blocks are.
+    /// A value is put into a caller's chunk of another length.
+    LengthMismatch(Chunk),
+    /// Nothing in the step says how long its chunks are.
     UnknownLength,
     /// Two strands share the messages of one peer, lane and direction.
     SharedChannel(Rank),
     /// Two strands signal on one lane.
     SharedSignals,
     /// A wait for signal 0 asks for nothing.
-    WaitsForNothing,
-    /// Another step touches the same block, and nothing orders the two.
+    WaitForSignalZero,
+    /// Another step touches the same chunk, and nothing orders the two.
     Race {
         /// Whose memory.
         rank: Rank,
-        /// Which block.
-        block: Block,
+        /// Which chunk.
+        chunk: Chunk,
         /// The other step.
-        other: At,
+        other: StepLocation,
     },
 }
 
-/// How an output block differs from what was promised.
+/// How an output chunk differs from what was promised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Wrong {
+pub enum OutputError {
     /// Nothing was stored.
     Missing,
-    /// It is not the input block of the rank it should be.
-    NotTheInput,
+    /// It is not the input chunk of the rank it should be.
+    WrongInput,
     /// The input of this rank is not in the sum.
-    Without(Rank),
+    MissingInput(Rank),
     /// The input of this rank is in the sum more than once.
-    Twice(Rank),
-    /// The sum contains another block's input, of this rank.
-    Foreign(Rank),
+    DuplicateInput(Rank),
+    /// The sum contains another chunk's input, of this rank.
+    ForeignInput(Rank),
     /// The sum was never finished.
     NotFinished,
     /// A part of the sum was finished before the whole.
-    FinishedEarly,
+    FinishedTooEarly,
     /// It is not the same expression as at this rank: bits may differ.
     DiffersFrom(Rank),
 }
 
 impl std::error::Error for Violation {}
 
-impl fmt::Display for At {
+impl fmt::Display for StepLocation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "rank {} strand {} step {}", self.rank, self.strand, self.step)
+        write!(f, "rank {} lane program {} step {}", self.rank, self.lane_program, self.step)
     }
 }
 
 impl fmt::Display for Violation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Violation::Unfit => write!(f, "the algorithm does not fit these ranks"),
+            Violation::UnsupportedGroup => write!(f, "the algorithm does not support this group"),
             Violation::Malformed(what) => write!(f, "malformed: {what}"),
-            Violation::Step { at, fault } => write!(f, "{at} {fault}"),
+            Violation::Step { at, error: fault } => write!(f, "{at} {fault}"),
             Violation::Deadlock { blocked } => {
                 write!(f, "deadlock:")?;
                 for (index, strand) in blocked.iter().enumerate() {
@@ -185,11 +185,11 @@ impl fmt::Display for Violation {
                 }
                 Ok(())
             }
-            Violation::LeftOver { from, to, lane, messages } => {
+            Violation::UnreceivedMessages { from, to, lane, messages } => {
                 write!(f, "{messages} messages from rank {from} to {to} on lane {lane} are never received")
             }
-            Violation::Output { rank, index, wrong } => {
-                write!(f, "output block {index} of rank {rank} {wrong}")
+            Violation::Output { rank, index, error: wrong } => {
+                write!(f, "output chunk {index} of rank {rank} {wrong}")
             }
             Violation::Barrier { rank, missing } => {
                 write!(f, "rank {rank} can leave the barrier before rank {missing} has come")
@@ -203,65 +203,75 @@ impl fmt::Display for Violation {
 
 impl fmt::Display for Blocked {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Blocked { at, peer, needs } = self;
+        let Blocked { at, peer, blocked_on: needs } = self;
         match needs {
-            Need::Message(lane) => write!(f, "{at} waits for a message of rank {peer} on lane {lane}"),
-            Need::Room(lane) => write!(f, "{at} waits for room towards rank {peer} on lane {lane}"),
-            Need::Signals(signals) => write!(f, "{at} waits for signal {signals} of rank {peer}"),
+            BlockedOn::Message(lane) => write!(f, "{at} waits for a message of rank {peer} on lane {lane}"),
+            BlockedOn::SendSlot(lane) => {
+                write!(f, "{at} waits for a send slot to rank {peer} on lane {lane}")
+            }
+            BlockedOn::Signals(signals) => write!(f, "{at} waits for signal {signals} of rank {peer}"),
         }
     }
 }
 
-impl fmt::Display for Fault {
+impl fmt::Display for StepError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Fault::NoSuchBlock(rank, block) => write!(f, "names {block}, which rank {rank} does not have"),
-            Fault::NoSuchPeer(peer) => write!(f, "names rank {peer} as its peer"),
-            Fault::NoSuchLane(lane) => write!(f, "runs on lane {lane}"),
-            Fault::NotReachable(rank, block) => {
-                write!(f, "reaches for {block} of rank {rank}, which is no window")
+            StepError::NoSuchChunk(rank, chunk) => {
+                write!(f, "names {chunk}, which rank {rank} does not have")
             }
-            Fault::WindowMessage(block) => write!(f, "has {block} in a message"),
-            Fault::Empty(rank, block) => write!(f, "reads {block} of rank {rank}, which holds nothing"),
-            Fault::InputOverwritten(block) => write!(f, "reads {block} after it was overwritten in place"),
-            Fault::InputWritten(block) => write!(f, "writes {block}"),
-            Fault::Overlap(block) => write!(f, "uses {block} more than once"),
-            Fault::Combines => write!(f, "combines or finishes in a collective that only moves data"),
-            Fault::NoOperands => write!(f, "reduces nothing"),
-            Fault::MessageBlocks(sent, with, into) => {
-                write!(f, "receives {sent} blocks with {with} operands into {into} blocks")
+            StepError::NoSuchPeer(peer) => write!(f, "names rank {peer} as its peer"),
+            StepError::NoSuchLane(lane) => write!(f, "runs on lane {lane}"),
+            StepError::NotReachable(rank, chunk) => {
+                write!(f, "reaches for {chunk} of rank {rank}, which is no window")
             }
-            Fault::MixedLengths => write!(f, "mixes blocks of different lengths"),
-            Fault::WrongLength(block) => write!(f, "stores a value of another length into {block}"),
-            Fault::UnknownLength => write!(f, "moves blocks whose length nothing tells"),
-            Fault::SharedChannel(peer) => {
-                write!(f, "shares its messages with rank {peer} with another strand")
+            StepError::WindowInMessage(chunk) => write!(f, "has {chunk} in a message"),
+            StepError::Uninitialized(rank, chunk) => {
+                write!(f, "reads {chunk} of rank {rank}, which holds nothing")
             }
-            Fault::SharedSignals => write!(f, "signals on a lane where another strand signals"),
-            Fault::WaitsForNothing => write!(f, "waits for signal 0"),
-            Fault::Race { rank, block, other } => {
-                write!(f, "touches {block} of rank {rank} in no order with {other}")
+            StepError::InputOverwritten(chunk) => {
+                write!(f, "reads {chunk} after it was overwritten in place")
+            }
+            StepError::InputWritten(chunk) => write!(f, "writes {chunk}"),
+            StepError::Overlap(chunk) => write!(f, "uses {chunk} more than once"),
+            StepError::UnexpectedReduction => {
+                write!(f, "reduces or finishes in a collective that only moves data")
+            }
+            StepError::NoOperands => write!(f, "reduces nothing"),
+            StepError::ChunkCountMismatch(sent, with, into) => {
+                write!(f, "receives {sent} chunks with {with} operands into {into} chunks")
+            }
+            StepError::MixedLengths => write!(f, "mixes chunks of different lengths"),
+            StepError::LengthMismatch(chunk) => write!(f, "stores a value of another length into {chunk}"),
+            StepError::UnknownLength => write!(f, "moves chunks whose length nothing tells"),
+            StepError::SharedChannel(peer) => {
+                write!(f, "shares its messages with rank {peer} with another lane program")
+            }
+            StepError::SharedSignals => write!(f, "signals on a lane where another lane program signals"),
+            StepError::WaitForSignalZero => write!(f, "waits for signal 0"),
+            StepError::Race { rank, chunk, other } => {
+                write!(f, "touches {chunk} of rank {rank} in no order with {other}")
             }
         }
     }
 }
 
-impl fmt::Display for Wrong {
+impl fmt::Display for OutputError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Wrong::Missing => write!(f, "holds nothing"),
-            Wrong::NotTheInput => write!(f, "holds the wrong input"),
-            Wrong::Without(rank) => write!(f, "lacks the input of rank {rank}"),
-            Wrong::Twice(rank) => write!(f, "has the input of rank {rank} twice"),
-            Wrong::Foreign(rank) => write!(f, "has another block's input of rank {rank}"),
-            Wrong::NotFinished => write!(f, "was not finished"),
-            Wrong::FinishedEarly => write!(f, "was finished before it was complete"),
-            Wrong::DiffersFrom(rank) => write!(f, "is summed in another order than at rank {rank}"),
+            OutputError::Missing => write!(f, "holds nothing"),
+            OutputError::WrongInput => write!(f, "holds the wrong input"),
+            OutputError::MissingInput(rank) => write!(f, "lacks the input of rank {rank}"),
+            OutputError::DuplicateInput(rank) => write!(f, "has the input of rank {rank} twice"),
+            OutputError::ForeignInput(rank) => write!(f, "has another chunk's input of rank {rank}"),
+            OutputError::NotFinished => write!(f, "was not finished"),
+            OutputError::FinishedTooEarly => write!(f, "was finished before it was complete"),
+            OutputError::DiffersFrom(rank) => write!(f, "is summed in another order than at rank {rank}"),
         }
     }
 }
 
-impl fmt::Display for Block {
+impl fmt::Display for Chunk {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let space = match self.space {
             Space::Input => "in",

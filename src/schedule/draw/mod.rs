@@ -1,6 +1,6 @@
 //! Shows what a schedule does: as a table of rounds, or as a picture.
 //!
-//! Both play it first, on inputs of 0, 1, 2, … plus the number of the rank, one number in a block.
+//! Both play it first, on inputs of 0, 1, 2, … plus the number of the rank, one number in a chunk.
 
 mod explain;
 mod svg;
@@ -8,12 +8,12 @@ mod svg;
 pub use explain::explain;
 pub use svg::svg;
 
-use super::check::{Player, Trace, Violation};
-use super::{Algorithm, Block, Place, Rank, Schedule, Step};
+use super::check::{Replayer, Trace, Violation};
+use super::{Algorithm, Chunk, ChunkRef, Rank, Schedule, Step};
 
-fn play(schedule: &Schedule) -> Result<Trace, Violation> {
-    let player = Player { fifo_slots: FIFO_SLOTS, ..Player::default() };
-    player.play(schedule, |rank, index| (index + rank) as i64)
+fn replay(schedule: &Schedule) -> Result<Trace, Violation> {
+    let player = Replayer { fifo_slots: FIFO_SLOTS, ..Replayer::default() };
+    player.replay(schedule, |rank, index| (index + rank) as i64)
 }
 
 /// The collective, the algorithm if it is one of the table's, and for whom.
@@ -22,8 +22,8 @@ fn title(schedule: &Schedule) -> String {
     let is_built_by = |row: &&Algorithm| {
         let same = |rank: Rank| schedule.programs.get(rank) == Some(&(row.build)(spec, rank));
         row.collective == schedule.collective
-            && (row.fits)(spec)
-            && (row.parts)(spec) == schedule.parts
+            && (row.supports)(spec)
+            && (row.chunks_per_share)(spec) == schedule.chunks_per_share
             && (0..spec.ranks).all(same)
     };
     let name = Algorithm::ALL.iter().find(is_built_by).map_or(String::new(), |row| format!(" {}", row.name));
@@ -32,33 +32,33 @@ fn title(schedule: &Schedule) -> String {
     format!("{}{name}, {ranks}{root}", schedule.collective)
 }
 
-/// Blocks that reach another rank in this step.
-fn blocks_moved(step: &Step, rank: Rank) -> usize {
-    let remote = |places: &[&Place]| places.iter().filter(|place| place.rank != rank).count();
+/// Chunks that reach another rank in this step.
+fn chunks_moved(step: &Step, rank: Rank) -> usize {
+    let remote = |places: &[&ChunkRef]| places.iter().filter(|place| place.rank != rank).count();
     match step {
-        Step::Send { blocks, .. } => blocks.len(),
+        Step::Send { chunks, .. } => chunks.len(),
         Step::Copy { from, into } => remote(&[from, into]),
         Step::Reduce { from, into, .. } => remote(&from.iter().chain([into]).collect::<Vec<_>>()),
         Step::Recv { .. } | Step::RecvReduce { .. } | Step::Signal | Step::Wait { .. } => 0,
     }
 }
 
-/// Blocks moved in all, and rounds.
+/// Chunks moved in all, and rounds.
 fn summary(schedule: &Schedule, trace: &Trace) -> String {
     let programs = schedule.programs.iter().enumerate();
-    let blocks: usize = programs
-        .flat_map(|(rank, program)| program.strands.iter().map(move |strand| (rank, strand)))
-        .flat_map(|(rank, strand)| strand.steps.iter().map(move |step| blocks_moved(step, rank)))
+    let chunks: usize = programs
+        .flat_map(|(rank, program)| program.lane_programs.iter().map(move |strand| (rank, strand)))
+        .flat_map(|(rank, strand)| strand.steps.iter().map(move |step| chunks_moved(step, rank)))
         .sum();
     let plural = |count: u64| if count == 1 { "" } else { "s" };
-    let (rounds, blocks) = (trace.rounds, blocks as u64);
-    format!("{rounds} round{}, {blocks} block{} moved", plural(rounds), plural(blocks))
+    let (rounds, chunks) = (trace.rounds, chunks as u64);
+    format!("{rounds} round{}, {chunks} chunk{} moved", plural(rounds), plural(chunks))
 }
 
-/// Names of blocks, at most `most` of them.
-fn names(blocks: &[Block], most: usize) -> String {
-    let shown: Vec<_> = blocks.iter().take(most).map(ToString::to_string).collect();
-    match blocks.len() {
+/// Names of chunks, at most `most` of them.
+fn list_chunks(chunks: &[Chunk], most: usize) -> String {
+    let shown: Vec<_> = chunks.iter().take(most).map(ToString::to_string).collect();
+    match chunks.len() {
         0 => "nothing".to_owned(),
         length if length > most => format!("{} and {} more", shown.join(" "), length - most),
         _ => shown.join(" "),
@@ -70,18 +70,18 @@ const FIFO_SLOTS: usize = 4;
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Collective, Spec, find};
+    use super::super::{Collective, GroupSpec, find};
     use super::*;
 
     fn ring() -> Schedule {
         let ring = find(Collective::AllReduce, "ring").unwrap();
-        ring.schedule(&Spec { ranks: 4, root: 0, aggregation: 1 })
+        ring.schedule(&GroupSpec { ranks: 4, root: 0, aggregation: 1 })
     }
 
     #[test]
-    fn the_ring_is_explained_step_by_step() {
+    fn explain_ring_shows_each_step() {
         let text = explain(&ring());
-        assert!(text.starts_with("all_reduce ring, 4 ranks\n6 rounds, 24 blocks moved\n"), "{text}");
+        assert!(text.starts_with("all_reduce ring, 4 ranks\n6 rounds, 24 chunks moved\n"), "{text}");
         let last = text.split("round 6").nth(1).unwrap();
         assert_eq!(last.matches("6 10 14 18").count(), 4, "{text}");
         let before = text.split("round 5").nth(1).unwrap().split("round 6").next().unwrap();
@@ -89,16 +89,16 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_played_is_said() {
+    fn explain_reports_violations() {
         let mut broken = ring();
-        broken.programs[2].strands[0].steps.remove(0);
+        broken.programs[2].lane_programs[0].steps.remove(0);
         for shown in [explain(&broken), svg(&broken)] {
             assert!(shown.contains("deadlock"), "{shown}");
         }
     }
 
     #[test]
-    fn a_picture_has_an_arrow_for_each_message() {
+    fn svg_has_one_arrow_per_message() {
         let picture = svg(&ring());
         assert!(picture.starts_with("<svg ") && picture.trim_end().ends_with("</svg>"));
         assert_eq!(picture.matches("class=\"message").count(), 24);
@@ -106,11 +106,11 @@ mod tests {
     }
 
     #[test]
-    fn every_algorithm_can_be_drawn() {
+    fn svg_renders_every_algorithm() {
         for row in Algorithm::ALL {
             for ranks in [1, 2, 5, 8] {
-                let spec = Spec { ranks, root: ranks - 1, aggregation: 1 };
-                if (row.fits)(&spec) {
+                let spec = GroupSpec { ranks, root: ranks - 1, aggregation: 1 };
+                if (row.supports)(&spec) {
                     let schedule = row.schedule(&spec);
                     // With few ranks, several algorithms are the same.
                     let named = if ranks < 5 { row.collective.name() } else { row.name };

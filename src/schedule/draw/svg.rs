@@ -1,40 +1,43 @@
 //! A schedule as a space-time diagram: a line for each rank, time to the right, an arrow for each message.
 
-use super::{names, play, summary, title};
+use super::{list_chunks, replay, summary, title};
 use crate::schedule::check::{Event, Trace};
 use crate::schedule::{Rank, Schedule, Step};
 use std::fmt::Write;
 
 /// Draws `schedule` as a picture that needs nothing else: no font, no script, no style sheet.
 pub fn svg(schedule: &Schedule) -> String {
-    match play(schedule) {
-        Ok(trace) => Picture::new(schedule, &trace).draw(),
+    match replay(schedule) {
+        Ok(trace) => Diagram::new(schedule, &trace).draw(),
         Err(violation) => frame(WIDTH_MIN, TOP, &format!("{}: {violation}", title(schedule)), "", ""),
     }
 }
 
-struct Picture<'s> {
+struct Diagram<'s> {
     schedule: &'s Schedule,
     trace: &'s Trace,
-    /// Whether there is room for the names of blocks.
+    /// Whether there is room for the names of chunks.
     labels: bool,
     /// Width of a round.
     column: f64,
     body: String,
 }
 
-impl<'s> Picture<'s> {
+impl<'s> Diagram<'s> {
     fn new(schedule: &'s Schedule, trace: &'s Trace) -> Self {
         let arrows = trace.events.iter().filter(|event| event.cause.is_some()).count() as u64;
         let labels = arrows <= LABELS_MAX * trace.rounds.max(1);
-        let steps =
-            schedule.programs.iter().flat_map(|program| &program.strands).flat_map(|strand| &strand.steps);
+        let steps = schedule
+            .programs
+            .iter()
+            .flat_map(|program| &program.lane_programs)
+            .flat_map(|strand| &strand.steps);
         let label = |step: &Step| match step {
-            Step::Send { blocks, .. } => names(blocks, NAMES_MAX).len(),
+            Step::Send { chunks, .. } => list_chunks(chunks, CHUNKS_LISTED_MAX).len(),
             _ => 0,
         };
         let longest = steps.map(label).max().filter(|_| labels).unwrap_or(0);
-        let column = COLUMN_MIN.max(longest as f64 * LETTER / (2.0 * LABEL_AT));
+        let column = COLUMN_MIN.max(longest as f64 * CHAR_WIDTH / (2.0 * LABEL_POSITION));
         Self { schedule, trace, labels, column, body: String::new() }
     }
 
@@ -47,7 +50,7 @@ impl<'s> Picture<'s> {
             self.mark(event);
         }
         self.results();
-        let width = self.x(self.trace.rounds) + self.column * LEAN + RIGHT;
+        let width = self.x(self.trace.rounds) + self.column * ARROW_SLANT + RIGHT;
         let height = self.y(self.schedule.spec.ranks) + BOTTOM;
         frame(width, height, &title(self.schedule), &summary(self.schedule, self.trace), &self.body)
     }
@@ -57,7 +60,8 @@ impl<'s> Picture<'s> {
         let ranks = self.schedule.spec.ranks;
         let (left, right) = (self.x(0), self.x(self.trace.rounds));
         for round in 0..=self.trace.rounds {
-            let (x, top, bottom) = (self.x(round), self.y(0) - ROW / 2.5, self.y(ranks - 1) + ROW / 2.5);
+            let (x, top, bottom) =
+                (self.x(round), self.y(0) - ROW_HEIGHT / 2.5, self.y(ranks - 1) + ROW_HEIGHT / 2.5);
             let _ = writeln!(self.body, r#"<path class="round" d="M{x:.0} {top:.0}V{bottom:.0}"/>"#);
             if round > 0 {
                 let (middle, y) = (x - self.column / 2.0, bottom + 18.0);
@@ -80,10 +84,10 @@ impl<'s> Picture<'s> {
                 Step::Wait { .. } => "signal".to_owned(),
                 _ => format!("message lane{}", self.lane(event)),
             };
-            let start = (self.x(sent.begun), self.y(sent.at.rank));
-            let end = (self.x(event.ended), self.y(event.at.rank));
+            let start = (self.x(sent.start), self.y(sent.at.rank));
+            let end = (self.x(event.end), self.y(event.at.rank));
             let label = match self.step(sent) {
-                Step::Send { blocks, .. } if !blocks.is_empty() => names(blocks, NAMES_MAX),
+                Step::Send { chunks, .. } if !chunks.is_empty() => list_chunks(chunks, CHUNKS_LISTED_MAX),
                 _ => String::new(),
             };
             self.line(&class, start, end, &label);
@@ -94,9 +98,10 @@ impl<'s> Picture<'s> {
             _ => Vec::new(),
         };
         for place in places.into_iter().filter(|place| place.rank != event.at.rank) {
-            let x = self.x(event.ended);
-            let (there, here) = ((x, self.y(place.rank)), (x + self.column * LEAN, self.y(event.at.rank)));
-            let label = place.block.to_string();
+            let x = self.x(event.end);
+            let (there, here) =
+                ((x, self.y(place.rank)), (x + self.column * ARROW_SLANT, self.y(event.at.rank)));
+            let label = place.chunk.to_string();
             self.line("window", there, here, &label);
         }
     }
@@ -105,7 +110,7 @@ impl<'s> Picture<'s> {
         let (dx, dy) = (end.0 - start.0, end.1 - start.1);
         let length = dx.hypot(dy).max(1.0);
         // The head ends at the rim of the mark.
-        let (x, y) = (end.0 - dx / length * MARK, end.1 - dy / length * MARK);
+        let (x, y) = (end.0 - dx / length * MARKER_RADIUS, end.1 - dy / length * MARKER_RADIUS);
         let head = class.replace(' ', "-");
         let _ = writeln!(
             self.body,
@@ -113,7 +118,7 @@ impl<'s> Picture<'s> {
             start.0, start.1
         );
         if self.labels && !label.is_empty() {
-            let (x, y) = (start.0 + dx * LABEL_AT, start.1 + dy * LABEL_AT + 3.5);
+            let (x, y) = (start.0 + dx * LABEL_POSITION, start.1 + dy * LABEL_POSITION + 3.5);
             let _ = writeln!(self.body, r#"<text class="label" x="{x:.1}" y="{y:.1}">{label}</text>"#);
         }
     }
@@ -126,16 +131,16 @@ impl<'s> Picture<'s> {
             Step::Send { .. } | Step::Signal | Step::Wait { .. } => return,
         };
         let leans = matches!(self.step(event), Step::Copy { .. } | Step::Reduce { .. });
-        let reaches_out = super::blocks_moved(self.step(event), event.at.rank) > 0;
-        let lean = if leans && reaches_out { self.column * LEAN } else { 0.0 };
-        let (x, y) = (self.x(event.ended) + lean, self.y(event.at.rank));
-        let stored: Vec<_> = event.writes.iter().map(|write| write.place.block).collect();
+        let reaches_out = super::chunks_moved(self.step(event), event.at.rank) > 0;
+        let lean = if leans && reaches_out { self.column * ARROW_SLANT } else { 0.0 };
+        let (x, y) = (self.x(event.end) + lean, self.y(event.at.rank));
+        let stored: Vec<_> = event.writes.iter().map(|write| write.target.chunk).collect();
         let values: Vec<_> =
             event.writes.iter().flat_map(|write| &write.values).map(i64::to_string).collect();
         let _ = writeln!(
             self.body,
-            r#"<circle class="{class}" cx="{x:.1}" cy="{y:.1}" r="{MARK}"><title>{} = {}</title></circle>"#,
-            names(&stored, NAMES_MAX),
+            r#"<circle class="{class}" cx="{x:.1}" cy="{y:.1}" r="{MARKER_RADIUS}"><title>{} = {}</title></circle>"#,
+            list_chunks(&stored, CHUNKS_LISTED_MAX),
             values.join(" ")
         );
     }
@@ -143,7 +148,7 @@ impl<'s> Picture<'s> {
     /// What each rank ends with.
     fn results(&mut self) {
         for (rank, output) in self.trace.outputs.iter().enumerate() {
-            let (x, y) = (self.x(self.trace.rounds) + 26.0 + self.column * LEAN, self.y(rank) + 4.0);
+            let (x, y) = (self.x(self.trace.rounds) + 26.0 + self.column * ARROW_SLANT, self.y(rank) + 4.0);
             let shown: Vec<_> = output.iter().take(NUMBERS_MAX).map(i64::to_string).collect();
             let more = if output.len() > NUMBERS_MAX { " …" } else { "" };
             let _ = writeln!(
@@ -155,11 +160,11 @@ impl<'s> Picture<'s> {
     }
 
     fn step(&self, event: &Event) -> &'s Step {
-        &self.schedule.programs[event.at.rank].strands[event.at.strand].steps[event.at.step]
+        &self.schedule.programs[event.at.rank].lane_programs[event.at.lane_program].steps[event.at.step]
     }
 
     fn lane(&self, event: &Event) -> usize {
-        self.schedule.programs[event.at.rank].strands[event.at.strand].lane.min(1)
+        self.schedule.programs[event.at.rank].lane_programs[event.at.lane_program].lane.min(1)
     }
 
     fn x(&self, round: u64) -> f64 {
@@ -167,13 +172,13 @@ impl<'s> Picture<'s> {
     }
 
     fn y(&self, rank: Rank) -> f64 {
-        TOP + (rank as f64 + 0.5) * ROW
+        TOP + (rank as f64 + 0.5) * ROW_HEIGHT
     }
 }
 
 fn frame(width: f64, height: f64, title: &str, subtitle: &str, body: &str) -> String {
     let width = width.max(WIDTH_MIN);
-    let heads: String = [("message-lane0", LANE_0), ("message-lane1", LANE_1), ("signal", FAINT), ("window", WINDOW)]
+    let heads: String = [("message-lane0", LANE_0_COLOR), ("message-lane1", LANE_1_COLOR), ("signal", GRID_COLOR), ("window", WINDOW_COLOR)]
         .map(|(name, color)| {
             format!(
                 "<marker id=\"{name}\" markerWidth=\"8\" markerHeight=\"8\" refX=\"7\" refY=\"4\" orient=\"auto\" \
@@ -193,15 +198,15 @@ fn frame(width: f64, height: f64, title: &str, subtitle: &str, body: &str) -> St
 
 fn style() -> String {
     format!(
-        "text{{font-family:system-ui,'DejaVu Sans',sans-serif;font-size:12px;fill:{INK}}}\
+        "text{{font-family:system-ui,'DejaVu Sans',sans-serif;font-size:12px;fill:{TEXT_COLOR}}}\
          .title{{font-size:18px;font-weight:600}}.subtitle{{fill:#5b6470}}\
          .name{{text-anchor:end}}.time,.label{{text-anchor:middle}}.time{{fill:#5b6470}}\
          .label{{font-size:10.5px;paint-order:stroke;stroke:#ffffff;stroke-width:4px;stroke-linejoin:round}}\
          .result{{font-weight:600}}.rank,.round,.message,.signal,.window{{fill:none}}\
          .rank{{stroke:#c4cad3;stroke-width:1.5}}.round{{stroke:#eceff3}}\
-         .message{{stroke-width:1.4}}.lane0{{stroke:{LANE_0}}}.lane1{{stroke:{LANE_1}}}\
-         .signal{{stroke:{FAINT};stroke-dasharray:3 3}}.window{{stroke:{WINDOW};stroke-width:1.4}}\
-         circle{{stroke:{INK};stroke-width:1.4}}.moved{{fill:#ffffff}}.combined{{fill:{INK}}}"
+         .message{{stroke-width:1.4}}.lane0{{stroke:{LANE_0_COLOR}}}.lane1{{stroke:{LANE_1_COLOR}}}\
+         .signal{{stroke:{GRID_COLOR};stroke-dasharray:3 3}}.window{{stroke:{WINDOW_COLOR};stroke-width:1.4}}\
+         circle{{stroke:{TEXT_COLOR};stroke-width:1.4}}.moved{{fill:#ffffff}}.combined{{fill:{TEXT_COLOR}}}"
     )
 }
 
@@ -212,21 +217,21 @@ const BOTTOM: f64 = 4.0;
 const WIDTH_MIN: f64 = 420.0;
 const COLUMN_MIN: f64 = 120.0;
 /// Width of a letter of a label.
-const LETTER: f64 = 6.0;
-const ROW: f64 = 64.0;
-const MARK: f64 = 4.5;
+const CHAR_WIDTH: f64 = 6.0;
+const ROW_HEIGHT: f64 = 64.0;
+const MARKER_RADIUS: f64 = 4.5;
 /// How far right of a window's owner, in columns, the reader stands.
-const LEAN: f64 = 0.45;
+const ARROW_SLANT: f64 = 0.45;
 /// Where on its arrow a label sits, from 0 to 1.
-const LABEL_AT: f64 = 0.28;
+const LABEL_POSITION: f64 = 0.28;
 /// Most arrows in a round that can still be labelled.
 const LABELS_MAX: u64 = 12;
 const NUMBERS_MAX: usize = 8;
-/// Most blocks of one message that are named.
-const NAMES_MAX: usize = 4;
+/// Most chunks of one message that are named.
+const CHUNKS_LISTED_MAX: usize = 4;
 
-const INK: &str = "#1f2630";
-const FAINT: &str = "#aab2bd";
-const LANE_0: &str = "#2563c9";
-const LANE_1: &str = "#c2570c";
-const WINDOW: &str = "#15803d";
+const TEXT_COLOR: &str = "#1f2630";
+const GRID_COLOR: &str = "#aab2bd";
+const LANE_0_COLOR: &str = "#2563c9";
+const LANE_1_COLOR: &str = "#c2570c";
+const WINDOW_COLOR: &str = "#15803d";

@@ -6,7 +6,7 @@
 pub(crate) mod slow;
 
 use unisono::Communicator;
-use unisono_trainer::parallel::Parallel;
+use unisono_trainer::parallel::DataParallel;
 
 /// Errors of all kinds, also from other threads.
 pub(crate) type Result<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
@@ -23,15 +23,15 @@ pub(crate) fn on_ranks<R: Send>(
 }
 
 /// That all ranks have the same weights, to the last bit; a number for them.
-pub(crate) fn agreed_weights(strategy: &mut dyn Parallel, group: &Communicator) -> Result<u64> {
+pub(crate) fn agreed_weights(strategy: &mut dyn DataParallel, group: &Communicator) -> Result<u64> {
     let mut hash = 0xcbf2_9ce4_8422_2325u64;
-    strategy.visit(&mut |kept| {
+    strategy.for_each_shard(&mut |kept| {
         for weight in &*kept.weights {
             hash = (hash ^ u64::from(weight.to_bits())).wrapping_mul(0x0100_0000_01b3);
         }
         Ok(())
     })?;
-    let mut all = vec![0; group.ranks()];
+    let mut all = vec![0; group.size()];
     group.all_gather(&[hash], &mut all)?;
     match all.iter().position(|other| *other != hash) {
         Some(rank) => Err(format!("rank {rank} has other weights than rank {}", group.rank()).into()),

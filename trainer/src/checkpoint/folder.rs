@@ -6,12 +6,12 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
 /// The folder of a step's checkpoint.
-pub(super) fn of_step(root: &Path, step: u64) -> PathBuf {
+pub(super) fn step_dir(root: &Path, step: u64) -> PathBuf {
     root.join(format!("step-{step:08}"))
 }
 
 /// Where it is written before it is whole.
-pub(super) fn unfinished(root: &Path, step: u64) -> PathBuf {
+pub(super) fn temporary_dir(root: &Path, step: u64) -> PathBuf {
     root.join(format!("unfinished-{step:08}"))
 }
 
@@ -33,20 +33,20 @@ pub fn latest(root: &Path) -> Option<PathBuf> {
 }
 
 /// An empty folder to write a step's checkpoint in.
-pub(super) fn begin(root: &Path, step: u64) -> Result<PathBuf> {
-    let path = unfinished(root, step);
+pub(super) fn create_temporary(root: &Path, step: u64) -> Result<PathBuf> {
+    let path = temporary_dir(root, step);
     let _ = fs::remove_dir_all(&path);
     fs::create_dir_all(&path).map_err(|error| Error::file(&path, error))?;
     Ok(path)
 }
 
 /// Gives a whole checkpoint its name, and of those up to it keeps only the last `keep`.
-pub(super) fn finish(root: &Path, step: u64, keep: usize) -> Result<PathBuf> {
-    let (from, into) = (unfinished(root, step), of_step(root, step));
+pub(super) fn publish(root: &Path, step: u64, keep: usize) -> Result<PathBuf> {
+    let (from, into) = (temporary_dir(root, step), step_dir(root, step));
     let _ = fs::remove_dir_all(&into);
-    flush(&from)?;
+    fsync(&from)?;
     fs::rename(&from, &into).map_err(|error| Error::file(&into, error))?;
-    flush(root)?;
+    fsync(root)?;
     // Those of later steps are another run's, and no reason to lose what was just written.
     let earlier: Vec<_> = list(root).into_iter().filter(|&(other, _)| other <= step).collect();
     for (_, path) in &earlier[..earlier.len().saturating_sub(keep.max(1))] {
@@ -56,6 +56,6 @@ pub(super) fn finish(root: &Path, step: u64, keep: usize) -> Result<PathBuf> {
 }
 
 /// Waits until a file, or the names in a folder, are on the disk.
-pub(crate) fn flush(path: &Path) -> Result<()> {
+pub(crate) fn fsync(path: &Path) -> Result<()> {
     File::open(path).and_then(|file| file.sync_all()).map_err(|error| Error::file(path, error))
 }

@@ -1,6 +1,6 @@
 //! What a checkpoint says of itself.
 
-use crate::data::{Dataset, Position};
+use crate::data::{DatasetId, Position};
 use crate::error::{Error, Result};
 use crate::parameter::{Inventory, Parameter};
 use serde::{Deserialize, Serialize};
@@ -9,13 +9,13 @@ use std::path::Path;
 
 /// Name of the manifest in its folder.
 pub(super) const MANIFEST: &str = "manifest.json";
-const FORMAT: u32 = 2;
-/// More of each element no optimiser keeps.
-const MOMENTS_MAX: usize = 8;
+const FORMAT: u32 = 3;
+/// More of each element no optimizer keeps.
+const MAX_MOMENTS: usize = 8;
 
 /// How far a run has come, and in what; the same on all ranks.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Progress {
+pub struct TrainProgress {
     /// Steps taken.
     pub step: u64,
     /// How far all ranks together are in the data.
@@ -23,25 +23,25 @@ pub struct Progress {
     /// Seed of everything random.
     pub seed: u64,
     /// The data that the position is in.
-    pub data: Dataset,
+    pub data: DatasetId,
     /// Keys of the configuration that must stay as they were, with their values.
     #[serde(default)]
-    pub fixed: BTreeMap<String, String>,
+    pub invariants: BTreeMap<String, String>,
 }
 
-impl Progress {
+impl TrainProgress {
     /// Refuses to go on with a configuration whose `own` value of a key that `counts` is another.
     ///
     /// # Errors
     /// Names `folder`, the key, both values, and what to do.
-    pub fn agrees(
+    pub fn check_invariants(
         &self,
         own: &BTreeMap<String, String>,
         folder: &Path,
         counts: impl Fn(&str) -> bool,
     ) -> Result<()> {
         let both = |(key, saved)| own.get(key).map(|own| (key, saved, own));
-        let mut compared = self.fixed.iter().filter(|(key, _)| counts(key)).filter_map(both);
+        let mut compared = self.invariants.iter().filter(|(key, _)| counts(key)).filter_map(both);
         match compared.find(|(_, saved, own)| saved != own) {
             Some((key, saved, own)) => {
                 let what = format!("saved with {key} = {saved}, and this run has {own}; set {key}={saved}");
@@ -54,12 +54,12 @@ impl Progress {
 
 /// A parameter as it was when it was saved.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Saved {
+pub struct SavedParameter {
     /// Its path in the model.
     pub name: String,
     /// Extents of the whole.
     pub shape: Vec<usize>,
-    /// Moments that the optimiser keeps of every element.
+    /// Moments that the optimizer keeps of every element.
     pub moments: usize,
 }
 
@@ -79,11 +79,11 @@ pub struct ShardFile {
 pub struct Manifest {
     format: u32,
     /// How far the run had come.
-    pub progress: Progress,
+    pub progress: TrainProgress,
     /// The run's configuration, for people.
     pub configuration: String,
     /// All parameters.
-    pub parameters: Vec<Saved>,
+    pub parameters: Vec<SavedParameter>,
     /// All files.
     pub shards: Vec<ShardFile>,
 }
@@ -92,13 +92,13 @@ impl Manifest {
     /// For the parameters of `inventory`; files are added as they are written.
     pub(super) fn new(
         inventory: &Inventory,
-        progress: Progress,
+        progress: TrainProgress,
         moments: &[u64],
         configuration: &str,
     ) -> Self {
         let saved = |(parameter, &moments): (&Parameter, &u64)| {
-            let (name, shape) = (parameter.name.clone(), parameter.whole_shape());
-            Saved { name, shape, moments: moments as usize }
+            let (name, shape) = (parameter.name.clone(), parameter.global_shape());
+            SavedParameter { name, shape, moments: moments as usize }
         };
         Self {
             format: FORMAT,
@@ -137,14 +137,14 @@ impl Manifest {
     }
 
     /// Whether `inventory` has the same parameters; padding and cuts do not matter.
-    pub(super) fn fits(&self, inventory: &Inventory, folder: &Path) -> Result<()> {
+    pub(super) fn check_parameters(&self, inventory: &Inventory, folder: &Path) -> Result<()> {
         let wrong = |what: String| Err(Error::file(folder, what));
         let mut names = HashSet::new();
         for saved in &self.parameters {
             if !names.insert(&saved.name) {
                 return wrong(format!("parameter {} is there twice", saved.name));
             }
-            if saved.moments > MOMENTS_MAX {
+            if saved.moments > MAX_MOMENTS {
                 return wrong(format!("{} moments of each element of {}", saved.moments, saved.name));
             }
         }
@@ -152,7 +152,7 @@ impl Manifest {
             let Some(saved) = self.parameters.iter().find(|saved| saved.name == parameter.name) else {
                 return wrong(format!("no parameter {}", parameter.name));
             };
-            let shape = parameter.whole_shape();
+            let shape = parameter.global_shape();
             if saved.shape != shape {
                 return wrong(format!("{} was {:?}, the model has {shape:?}", saved.name, saved.shape));
             }

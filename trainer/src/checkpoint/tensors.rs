@@ -10,18 +10,18 @@ use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
 /// Longest header that is read.
-const HEADER_MAX: u64 = 100 << 20;
+const MAX_HEADER: u64 = 100 << 20;
 
 /// The names of a header, each there once: of those that are there twice, readers would choose one or the other.
-struct Names;
+struct UniqueNames;
 
-impl<'de> Deserialize<'de> for Names {
+impl<'de> Deserialize<'de> for UniqueNames {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
-        deserializer.deserialize_map(Names)
+        deserializer.deserialize_map(UniqueNames)
     }
 }
 
-impl<'de> Visitor<'de> for Names {
+impl<'de> Visitor<'de> for UniqueNames {
     type Value = Self;
 
     fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -40,7 +40,7 @@ impl<'de> Visitor<'de> for Names {
 }
 
 /// An open file.
-pub(crate) struct Tensors {
+pub(crate) struct TensorFile {
     path: PathBuf,
     file: File,
     metadata: Metadata,
@@ -48,7 +48,7 @@ pub(crate) struct Tensors {
     start: u64,
 }
 
-impl Tensors {
+impl TensorFile {
     /// Reads the header, and sees that the file has all that it promises.
     pub(crate) fn open(path: &Path) -> Result<Self> {
         let failed = |error: &dyn std::fmt::Display| Error::file(path, error);
@@ -56,12 +56,12 @@ impl Tensors {
         let mut length = [0; 8];
         file.read_exact(&mut length).map_err(|error| failed(&error))?;
         let count = u64::from_le_bytes(length);
-        if count > HEADER_MAX {
+        if count > MAX_HEADER {
             return Err(failed(&format!("a header of {count} bytes")));
         }
         let mut header = Vec::new();
         file.by_ref().take(count).read_to_end(&mut header).map_err(|error| failed(&error))?;
-        let Names = serde_json::from_slice(&header).map_err(|error| failed(&error))?;
+        let UniqueNames = serde_json::from_slice(&header).map_err(|error| failed(&error))?;
         let metadata: Metadata = serde_json::from_slice(&header).map_err(|error| failed(&error))?;
         let bytes = file.metadata().map_err(|error| failed(&error))?.len();
         let (start, end) = (8 + count, metadata.data_len() as u64);

@@ -1,70 +1,76 @@
 use super::*;
-use crate::data::{Dataset, Position};
+use crate::allocator::Allocator;
+use crate::data::{DatasetId, Position};
 use crate::error::Result;
 use crate::flat::Dtype;
-use crate::memory::Memory;
 use crate::optim::{AdamW, Step};
-use crate::parallel::tests::{KINDS, inventory, make, pass};
-use crate::parallel::{Form, Kind, Parallel, Settings};
-use crate::parameter::{Cut, Init, Inventory, Parameter, Registry};
-use crate::testing::{Bits, joined, kept, on};
+use crate::parallel::tests::{STRATEGIES, inventory, new_strategy, run_pass};
+use crate::parallel::{DataParallel, GradReduction, ParallelKind, Settings};
+use crate::parameter::{Init, Inventory, Parameter, Registry, ShardSpec};
+use crate::testing::{Bits, collect_shards, merge_shards, run_ranks};
 use std::path::Path;
 use std::sync::Arc;
 use unisono::Communicator;
 
-fn of_data(world: &Communicator) -> Who<'_> {
-    Who { world: Some(world), data_rank: world.rank(), tensor_rank: 0 }
+fn of_data(world: &Communicator) -> SavedBy<'_> {
+    SavedBy { world: Some(world), data_rank: world.rank(), tensor_rank: 0 }
 }
 
-fn progress() -> Progress {
-    let data = Dataset { name: "text".to_owned(), samples: 1000, hash: 7 };
-    Progress { step: 2, position: Position { epoch: 1, sample: 64 }, seed: 0, data, ..Progress::default() }
+fn progress() -> TrainProgress {
+    let data = DatasetId { name: "text".to_owned(), samples: 1000, hash: 7 };
+    TrainProgress {
+        step: 2,
+        position: Position { epoch: 1, sample: 64 },
+        seed: 0,
+        data,
+        ..TrainProgress::default()
+    }
 }
 
 fn settings() -> Settings {
     Settings { bucket_bytes: 600, ..Settings::default() }
 }
 
-fn steps(strategy: &mut dyn Parallel, inventory: &Inventory, rank: usize, numbers: std::ops::Range<u64>) {
+fn steps(strategy: &mut dyn DataParallel, inventory: &Inventory, rank: usize, numbers: std::ops::Range<u64>) {
     for number in numbers {
-        strategy.begin(true).unwrap();
-        pass(strategy, inventory, rank, 1000 * number).unwrap();
-        strategy.finish().unwrap();
-        strategy.update(&AdamW::default(), &Step { number, rate: 0.01, factor: 1.0 }).unwrap();
+        strategy.begin_pass(true).unwrap();
+        run_pass(strategy, inventory, rank, 1000 * number).unwrap();
+        strategy.finish_backward().unwrap();
+        strategy.optimizer_step(&AdamW::default(), &Step { number, lr: 0.01, grad_scale: 1.0 }).unwrap();
     }
 }
 
-fn saved(root: &Path, kind: (Kind, Form), ranks: usize, dtype: Dtype) -> Bits {
-    let all = on(ranks, |world| {
-        let (inventory, memory, rank) = (inventory(dtype), Memory::default(), world.rank());
-        let mut strategy = make(kind, &inventory, Some(world.clone()), &settings(), &memory).unwrap();
+fn saved(root: &Path, kind: (ParallelKind, GradReduction), ranks: usize, dtype: Dtype) -> Bits {
+    let all = run_ranks(ranks, |world| {
+        let (inventory, memory, rank) = (inventory(dtype), Allocator::default(), world.rank());
+        let mut strategy = new_strategy(kind, &inventory, Some(world.clone()), &settings(), &memory).unwrap();
         steps(&mut *strategy, &inventory, rank, 1..3);
         save(root, of_data(&world), &mut *strategy, &inventory, progress(), "[model]", 2).unwrap();
-        kept(&mut *strategy, &inventory)
+        collect_shards(&mut *strategy, &inventory)
     });
-    joined(all)
+    merge_shards(all)
 }
 
-fn loaded(root: &Path, kind: (Kind, Form), ranks: usize, dtype: Dtype) -> Bits {
-    let all = on(ranks, |world| {
-        let (inventory, memory) = (inventory(dtype), Memory::default());
+fn loaded(root: &Path, kind: (ParallelKind, GradReduction), ranks: usize, dtype: Dtype) -> Bits {
+    let all = run_ranks(ranks, |world| {
+        let (inventory, memory) = (inventory(dtype), Allocator::default());
         let other = Settings { seed: 99, ..settings() };
-        let mut strategy = make(kind, &inventory, Some(world.clone()), &other, &memory).unwrap();
+        let mut strategy = new_strategy(kind, &inventory, Some(world.clone()), &other, &memory).unwrap();
         let found = load(&latest(root).unwrap(), of_data(&world), &mut *strategy, &inventory).unwrap();
         assert_eq!(found, progress());
-        kept(&mut *strategy, &inventory)
+        collect_shards(&mut *strategy, &inventory)
     });
-    joined(all)
+    merge_shards(all)
 }
 
 #[test]
-fn any_strategy_and_number_of_ranks_loads_what_any_other_saved() {
+fn checkpoints_load_on_any_strategy_and_rank_count() {
     let ranks = [3, 1, 4, 2];
     for dtype in [Dtype::F32, Dtype::Bf16] {
-        for (index, from) in KINDS.into_iter().enumerate() {
+        for (index, from) in STRATEGIES.into_iter().enumerate() {
             let root = tempfile::tempdir().unwrap();
             let before = saved(root.path(), from, ranks[index % 4], dtype);
-            for (other, into) in KINDS.into_iter().enumerate().skip(index % 3).step_by(3) {
+            for (other, into) in STRATEGIES.into_iter().enumerate().skip(index % 3).step_by(3) {
                 let after = loaded(root.path(), into, ranks[(index + other + 1) % 4], dtype);
                 assert!(before == after, "{from:?} to {into:?}, {dtype:?}");
             }
@@ -73,28 +79,38 @@ fn any_strategy_and_number_of_ranks_loads_what_any_other_saved() {
 }
 
 #[test]
-fn a_resumed_run_takes_the_same_steps() {
-    for kind in KINDS {
+fn resumed_run_is_bitwise_equal() {
+    for kind in STRATEGIES {
         let root = tempfile::tempdir().unwrap();
         saved(root.path(), kind, 3, Dtype::F32);
-        on(3, |world| {
-            let (inventory, memory, rank) = (inventory(Dtype::F32), Memory::default(), world.rank());
-            let make = || make(kind, &inventory, Some(world.clone()), &settings(), &memory).unwrap();
+        run_ranks(3, |world| {
+            let (inventory, memory, rank) = (inventory(Dtype::F32), Allocator::default(), world.rank());
+            let make = || new_strategy(kind, &inventory, Some(world.clone()), &settings(), &memory).unwrap();
             let (mut straight, mut resumed) = (make(), make());
             steps(&mut *straight, &inventory, rank, 1..6);
             load(&latest(root.path()).unwrap(), of_data(&world), &mut *resumed, &inventory).unwrap();
             steps(&mut *resumed, &inventory, rank, 3..6);
-            assert!(kept(&mut *straight, &inventory) == kept(&mut *resumed, &inventory), "{kind:?}");
+            assert!(
+                collect_shards(&mut *straight, &inventory) == collect_shards(&mut *resumed, &inventory),
+                "{kind:?}"
+            );
         });
     }
 }
 
 /// A model of which rank `part` of `parts` has its part.
-fn cut_inventory(parts: usize, part: usize) -> Arc<Inventory> {
+fn sharded_inventory(parts: usize, part: usize) -> Arc<Inventory> {
     let mut registry = Registry::default();
     let add = |r: &mut Registry, name: &str, dimension, blocks, grain| {
-        let cut = Cut { dimension, whole: 12, blocks, grain, parts, part };
-        r.add(Parameter::new(name, &[12, 12], Init::Normal(1.0)).cut(cut));
+        let cut = ShardSpec {
+            dim: dimension,
+            global_size: 12,
+            block_count: blocks,
+            granularity: grain,
+            shard_count: parts,
+            shard_index: part,
+        };
+        r.add(Parameter::new(name, &[12, 12], Init::Normal(1.0)).with_shard(cut));
     };
     registry.unit("h", |r| {
         add(r, "rows", 0, 3, 1);
@@ -105,24 +121,25 @@ fn cut_inventory(parts: usize, part: usize) -> Arc<Inventory> {
 }
 
 #[test]
-fn tensors_may_be_cut_otherwise_after_loading() {
-    let run = |parts: usize,
-               seed,
-               action: &(dyn Fn(Who<'_>, &mut dyn Parallel, &Inventory) -> Result<()> + Sync)| {
-        let all = on(parts, |world| {
-            let (inventory, memory) = (cut_inventory(parts, world.rank()), Memory::default());
-            let settings = Settings { seed, ..settings() };
-            let mut strategy = make(KINDS[6], &inventory, None, &settings, &memory).unwrap();
-            let who = Who { world: Some(&world), data_rank: 0, tensor_rank: world.rank() };
-            action(who, &mut *strategy, &inventory).unwrap();
-            kept(&mut *strategy, &inventory)
-        });
-        joined(all)
-    };
+fn tensors_may_be_resharded_on_load() {
+    let run =
+        |parts: usize,
+         seed,
+         action: &(dyn Fn(SavedBy<'_>, &mut dyn DataParallel, &Inventory) -> Result<()> + Sync)| {
+            let all = run_ranks(parts, |world| {
+                let (inventory, memory) = (sharded_inventory(parts, world.rank()), Allocator::default());
+                let settings = Settings { seed, ..settings() };
+                let mut strategy = new_strategy(STRATEGIES[6], &inventory, None, &settings, &memory).unwrap();
+                let who = SavedBy { world: Some(&world), data_rank: 0, tensor_rank: world.rank() };
+                action(who, &mut *strategy, &inventory).unwrap();
+                collect_shards(&mut *strategy, &inventory)
+            });
+            merge_shards(all)
+        };
     for (from, into) in [(1, 2), (2, 3), (3, 1), (5, 2)] {
         let root = tempfile::tempdir().unwrap();
         let before = run(from, 1, &|who, strategy, inventory| {
-            save(root.path(), who, strategy, inventory, Progress::default(), "", 1).map(drop)
+            save(root.path(), who, strategy, inventory, TrainProgress::default(), "", 1).map(drop)
         });
         let after = run(into, 2, &|who, strategy, inventory| {
             load(&latest(root.path()).unwrap(), who, strategy, inventory).map(drop)
@@ -131,21 +148,21 @@ fn tensors_may_be_cut_otherwise_after_loading() {
     }
 }
 
-pub(super) fn alone() -> Who<'static> {
-    Who { world: None, data_rank: 0, tensor_rank: 0 }
+pub(super) fn save_on_one_rank() -> SavedBy<'static> {
+    SavedBy { world: None, data_rank: 0, tensor_rank: 0 }
 }
 
-pub(super) fn strategy(inventory: &Arc<Inventory>) -> Box<dyn Parallel> {
-    make(KINDS[5], inventory, None, &settings(), &Memory::default()).unwrap()
+pub(super) fn strategy(inventory: &Arc<Inventory>) -> Box<dyn DataParallel> {
+    new_strategy(STRATEGIES[5], inventory, None, &settings(), &Allocator::default()).unwrap()
 }
 
 #[test]
-fn damage_another_model_and_unfinished_folders_are_noticed() {
+fn damaged_foreign_and_unfinished_checkpoints_are_rejected() {
     let (root, inventory) = (tempfile::tempdir().unwrap(), inventory(Dtype::F32));
     let mut strategy = strategy(&inventory);
     let mut at = |step| {
-        let progress = Progress { step, ..Progress::default() };
-        save(root.path(), alone(), &mut *strategy, &inventory, progress, "", 2).unwrap()
+        let progress = TrainProgress { step, ..TrainProgress::default() };
+        save(root.path(), save_on_one_rank(), &mut *strategy, &inventory, progress, "", 2).unwrap()
     };
     let paths = [at(1), at(2), at(10)];
     let steps = || list(root.path()).iter().map(|(step, _)| *step).collect::<Vec<_>>();
@@ -156,13 +173,14 @@ fn damage_another_model_and_unfinished_folders_are_noticed() {
     std::fs::create_dir(root.path().join("unfinished-00000011")).unwrap();
     std::fs::create_dir(root.path().join("step-00000012")).unwrap();
     assert_eq!(latest(root.path()).as_ref(), Some(&paths[2]), "without a manifest it is none");
-    let other = cut_inventory(1, 0);
-    let error = load(&paths[2], alone(), &mut *self::strategy(&other), &other).unwrap_err().to_string();
+    let other = sharded_inventory(1, 0);
+    let error =
+        load(&paths[2], save_on_one_rank(), &mut *self::strategy(&other), &other).unwrap_err().to_string();
     assert!(error.contains("no parameter h.rows"), "{error}");
     let file = paths[2].join("rank-00000.safetensors");
     let mut bytes = std::fs::read(&file).unwrap();
     *bytes.last_mut().unwrap() ^= 1;
     std::fs::write(&file, bytes).unwrap();
-    let error = load(&paths[2], alone(), &mut *strategy, &inventory).unwrap_err().to_string();
+    let error = load(&paths[2], save_on_one_rank(), &mut *strategy, &inventory).unwrap_err().to_string();
     assert!(error.contains("damaged") && error.contains("rank-00000"), "{error}");
 }

@@ -1,17 +1,17 @@
 //! Saving.
 
 use super::folder;
-use super::manifest::{MANIFEST, Manifest, Progress, ShardFile};
-use super::shard::{Writer, digest};
+use super::manifest::{MANIFEST, Manifest, ShardFile, TrainProgress};
+use super::shard::{ShardWriter, hash_file};
 use crate::error::{Error, Result};
-use crate::parallel::{Kept, Parallel};
+use crate::parallel::{DataParallel, LocalShard};
 use crate::parameter::Inventory;
 use std::path::{Path, PathBuf};
 use unisono::{Communicator, Max};
 
 /// Which rank of which groups saves or loads.
 #[derive(Clone, Copy)]
-pub struct Who<'a> {
+pub struct SavedBy<'a> {
     /// All ranks of the job; none where this one is alone.
     pub world: Option<&'a Communicator>,
     /// Its number among those that share the data.
@@ -20,23 +20,23 @@ pub struct Who<'a> {
     pub tensor_rank: usize,
 }
 
-impl Who<'_> {
+impl SavedBy<'_> {
     pub(crate) fn rank(&self) -> usize {
         self.world.map_or(0, Communicator::rank)
     }
 
-    pub(super) fn ranks(&self) -> usize {
-        self.world.map_or(1, Communicator::ranks)
+    pub(super) fn size(&self) -> usize {
+        self.world.map_or(1, Communicator::size)
     }
 
     /// This rank's error if it has one, and on every other rank word that one has.
-    pub(crate) fn together<T>(&self, result: Result<T>, doing: &str) -> Result<T> {
+    pub(crate) fn agree_on_result<T>(&self, result: Result<T>, doing: &str) -> Result<T> {
         let Some(world) = self.world else { return result };
         let mut failed = [if result.is_err() { self.rank() as i64 } else { -1 }];
         world.all_reduce(&mut failed, Max)?;
         match failed {
             [-1] => result,
-            [rank] => result.and(Err(Error::illegal(format!("{doing} failed on rank {rank}")))),
+            [rank] => result.and(Err(Error::invalid(format!("{doing} failed on rank {rank}")))),
         }
     }
 }
@@ -48,42 +48,42 @@ impl Who<'_> {
 /// On every rank, if a file cannot be written on any; the checkpoints there were are whole then.
 pub fn save(
     root: &Path,
-    who: Who<'_>,
-    strategy: &mut dyn Parallel,
+    who: SavedBy<'_>,
+    strategy: &mut dyn DataParallel,
     inventory: &Inventory,
-    progress: Progress,
+    progress: TrainProgress,
     configuration: &str,
     keep: usize,
 ) -> Result<PathBuf> {
     let step = progress.step;
-    let begun = if who.rank() == 0 { folder::begin(root, step).map(drop) } else { Ok(()) };
-    who.together(begun, "making the folder of a checkpoint")?;
-    let path = folder::unfinished(root, step);
+    let begun = if who.rank() == 0 { folder::create_temporary(root, step).map(drop) } else { Ok(()) };
+    who.agree_on_result(begun, "making the folder of a checkpoint")?;
+    let path = folder::temporary_dir(root, step);
     let written = write_shard(&path, who, strategy, inventory);
-    let (mut moments, file) = who.together(written, "writing a checkpoint")?;
+    let (mut moments, file) = who.agree_on_result(written, "writing a checkpoint")?;
     who.world.map_or(Ok(()), |world| world.all_reduce(&mut moments, Max))?;
     let mut manifest = Manifest::new(inventory, progress, &moments, configuration);
-    manifest.shards = exchange(who, file)?;
+    manifest.shards = gather_shard_files(who, file)?;
     let finished = if who.rank() == 0 { finish(root, &path, &manifest, keep) } else { Ok(()) };
-    who.together(finished, "finishing a checkpoint")?;
-    Ok(folder::of_step(root, step))
+    who.agree_on_result(finished, "finishing a checkpoint")?;
+    Ok(folder::step_dir(root, step))
 }
 
 /// Writes what this rank is the one to write; the number of moments of each parameter, as far as it knows, and its file if
 /// there is something in it.
 fn write_shard(
     path: &Path,
-    who: Who<'_>,
-    strategy: &mut dyn Parallel,
+    who: SavedBy<'_>,
+    strategy: &mut dyn DataParallel,
     inventory: &Inventory,
 ) -> Result<(Vec<u64>, Option<ShardFile>)> {
-    let (mut writer, mut is_empty) = (Writer::default(), true);
+    let (mut writer, mut is_empty) = (ShardWriter::default(), true);
     let mut moments = vec![0; inventory.parameters.len()];
     let repeats = strategy.is_replicated() && who.data_rank > 0;
-    strategy.visit(&mut |kept: Kept<'_>| {
+    strategy.for_each_shard(&mut |kept: LocalShard<'_>| {
         let parameter = &inventory[kept.parameter];
         moments[kept.parameter.0] = kept.moments.len() as u64;
-        if repeats || (parameter.cut.is_none() && who.tensor_rank > 0) {
+        if repeats || (parameter.shard.is_none() && who.tensor_rank > 0) {
             return Ok(());
         }
         is_empty = false;
@@ -96,42 +96,46 @@ fn write_shard(
     if is_empty {
         return Ok((moments, None));
     }
-    let file = name(who.rank());
+    let file = shard_file_name(who.rank());
     writer.write(&path.join(&file))?;
-    let (sha256, bytes) = digest(&path.join(&file))?;
+    let (sha256, bytes) = hash_file(&path.join(&file))?;
     Ok((moments, Some(ShardFile { file, bytes, sha256 })))
 }
 
-fn name(rank: usize) -> String {
+fn shard_file_name(rank: usize) -> String {
     format!("rank-{rank:05}.safetensors")
 }
 
 /// Tells all ranks of all files.
-fn exchange(who: Who<'_>, file: Option<ShardFile>) -> Result<Vec<ShardFile>> {
+fn gather_shard_files(who: SavedBy<'_>, file: Option<ShardFile>) -> Result<Vec<ShardFile>> {
     let Some(world) = who.world else { return Ok(file.into_iter().collect()) };
-    let mine = file.map_or_else(|| vec![0; RECORD], |file| record(&file));
-    let mut all = vec![0; RECORD * world.ranks()];
+    let mine = file.map_or_else(|| vec![0; RECORD_LEN], |file| encode_record(&file));
+    let mut all = vec![0; RECORD_LEN * world.size()];
     world.all_gather(&mine, &mut all)?;
-    let files = all.chunks_exact(RECORD).enumerate().filter(|(_, record)| record[RECORD - 1] != 0);
-    Ok(files.map(|(rank, record)| from_record(rank, record)).collect())
+    let files = all.chunks_exact(RECORD_LEN).enumerate().filter(|(_, record)| record[RECORD_LEN - 1] != 0);
+    Ok(files.map(|(rank, record)| decode_record(rank, record)).collect())
 }
 
 /// A file's length, its digest as text, and a one.
-const RECORD: usize = 8 + 64 + 1;
+const RECORD_LEN: usize = 8 + 64 + 1;
 
-fn record(file: &ShardFile) -> Vec<u8> {
+fn encode_record(file: &ShardFile) -> Vec<u8> {
     [&file.bytes.to_le_bytes()[..], file.sha256.as_bytes(), &[1]].concat()
 }
 
-fn from_record(rank: usize, record: &[u8]) -> ShardFile {
+fn decode_record(rank: usize, record: &[u8]) -> ShardFile {
     let bytes = u64::from_le_bytes(record[..8].try_into().expect("eight bytes"));
-    ShardFile { file: name(rank), bytes, sha256: String::from_utf8_lossy(&record[8..72]).into_owned() }
+    ShardFile {
+        file: shard_file_name(rank),
+        bytes,
+        sha256: String::from_utf8_lossy(&record[8..72]).into_owned(),
+    }
 }
 
 fn finish(root: &Path, path: &Path, manifest: &Manifest, keep: usize) -> Result<()> {
     let file = path.join(MANIFEST);
     let text = serde_json::to_string_pretty(manifest).map_err(|error| Error::file(&file, error))?;
     std::fs::write(&file, text).map_err(|error| Error::file(&file, error))?;
-    folder::flush(&file)?;
-    folder::finish(root, manifest.progress.step, keep).map(drop)
+    folder::fsync(&file)?;
+    folder::publish(root, manifest.progress.step, keep).map(drop)
 }

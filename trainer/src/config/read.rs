@@ -17,35 +17,35 @@ pub(super) fn file(path: &Path) -> Result<Config> {
 
 /// The defaults, changed by the text of a file.
 pub(super) fn parse(text: &str) -> std::result::Result<Config, String> {
-    let failed = |error: toml::de::Error| at(text, error.span(), error.message());
+    let failed = |error: toml::de::Error| with_line(text, error.span(), error.message());
     let document = DeTable::parse(text).map_err(failed)?;
-    let known = written(&Config::default()).map_err(|error| error.to_string())?;
-    if let Some((span, key)) = unknown(document.get_ref(), &known, &[]) {
-        return Err(at(text, Some(span), &stranger(&key, &known)));
+    let known = to_table(&Config::default()).map_err(|error| error.to_string())?;
+    if let Some((span, key)) = find_unknown_key(document.get_ref(), &known, &[]) {
+        return Err(with_line(text, Some(span), &unknown_key_message(&key, &known)));
     }
     toml::from_str(text).map_err(failed)
 }
 
 /// `config`, changed by an override `section.key=value`.
-pub(super) fn changed(config: &Config, change: &str) -> Result<Config> {
-    let failed = |what: &str| Error::illegal(format!("`{change}`: {what}"));
+pub(super) fn with_override(config: &Config, change: &str) -> Result<Config> {
+    let failed = |what: &str| Error::invalid(format!("`{change}`: {what}"));
     let (key, value) = change.split_once('=').ok_or_else(|| failed("an override is `section.key=value`"))?;
-    let mut table = written(config)?;
-    let Some(place) = find(&mut table, key.trim()) else {
+    let mut table = to_table(config)?;
+    let Some(place) = find_key(&mut table, key.trim()) else {
         let key: Vec<&str> = key.trim().split('.').collect();
-        return Err(failed(&stranger(&key, &table)));
+        return Err(failed(&unknown_key_message(&key, &table)));
     };
-    *place = meant(value.trim(), place);
+    *place = parse_value(value.trim(), place);
     table.try_into().map_err(|error: toml::de::Error| failed(error.message()))
 }
 
 /// Every key with its value.
-pub(super) fn written(config: &Config) -> Result<Table> {
-    Table::try_from(config).map_err(|error| Error::illegal(error.to_string()))
+pub(super) fn to_table(config: &Config) -> Result<Table> {
+    Table::try_from(config).map_err(|error| Error::invalid(error.to_string()))
 }
 
 /// The first key of `given` that is not `known`, and where it stands.
-fn unknown<'a>(
+fn find_unknown_key<'a>(
     given: &'a DeTable<'_>,
     known: &Table,
     path: &[&'a str],
@@ -54,28 +54,28 @@ fn unknown<'a>(
         let path = [path, &[key.get_ref().as_ref()]].concat();
         match (known.get(key.get_ref().as_ref()), value.get_ref()) {
             (None, _) => Some((key.span(), path)),
-            (Some(Value::Table(known)), DeValue::Table(given)) => unknown(given, known, &path),
+            (Some(Value::Table(known)), DeValue::Table(given)) => find_unknown_key(given, known, &path),
             _ => None,
         }
     })
 }
 
 /// What to say about a key that there is not.
-fn stranger(key: &[&str], known: &Table) -> String {
+fn unknown_key_message(key: &[&str], known: &Table) -> String {
     let (own, leaf) = (key.join("."), key.last().copied().unwrap_or_default());
     let distance = |name: &String| {
         let other = name.rsplit('.').next().unwrap_or_default();
         (strsim::damerau_levenshtein(leaf, other), strsim::damerau_levenshtein(&own, name))
     };
-    let nearest = names(known, "").into_iter().min_by_key(distance).unwrap_or_default();
+    let nearest = key_paths(known, "").into_iter().min_by_key(distance).unwrap_or_default();
     format!("there is no `{own}`; the nearest is `{nearest}`")
 }
 
 /// Paths of all sections and keys.
-fn names(table: &Table, prefix: &str) -> Vec<String> {
+fn key_paths(table: &Table, prefix: &str) -> Vec<String> {
     let below = |(key, value): (&String, &Value)| match value {
         Value::Table(section) => {
-            [vec![format!("{prefix}{key}")], names(section, &format!("{prefix}{key}."))].concat()
+            [vec![format!("{prefix}{key}")], key_paths(section, &format!("{prefix}{key}."))].concat()
         }
         _ => vec![format!("{prefix}{key}")],
     };
@@ -83,15 +83,15 @@ fn names(table: &Table, prefix: &str) -> Vec<String> {
 }
 
 /// The place of a key `section.key`.
-fn find<'a>(table: &'a mut Table, key: &str) -> Option<&'a mut Value> {
+fn find_key<'a>(table: &'a mut Table, key: &str) -> Option<&'a mut Value> {
     match key.split_once('.') {
-        Some((section, rest)) => find(table.get_mut(section)?.as_table_mut()?, rest),
+        Some((section, rest)) => find_key(table.get_mut(section)?.as_table_mut()?, rest),
         None => table.get_mut(key),
     }
 }
 
 /// The value that `text` means in the place of `old`: TOML, or the words themselves where words belong.
-fn meant(text: &str, old: &Value) -> Value {
+fn parse_value(text: &str, old: &Value) -> Value {
     let words = || Value::String(text.to_owned());
     match text.parse::<Value>() {
         Ok(value) if value.is_str() || !old.is_str() => value,
@@ -100,7 +100,7 @@ fn meant(text: &str, old: &Value) -> Value {
 }
 
 /// `what`, with the line it is about.
-fn at(text: &str, span: Option<Range<usize>>, what: &str) -> String {
+fn with_line(text: &str, span: Option<Range<usize>>, what: &str) -> String {
     let Some(span) = span else { return what.to_owned() };
     let before = &text[..span.start.min(text.len())];
     let number = before.matches('\n').count();

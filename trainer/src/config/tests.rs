@@ -1,14 +1,14 @@
 use super::*;
 use crate::flat::Dtype;
-use crate::parallel::{Average, Form, ReduceEach, Settings, Unused};
-use crate::train::{Scale, Shape};
+use crate::parallel::{Average, GradReduction, ReduceFrequency, Settings, UnusedGradients};
+use crate::train::{LrScaling, LrShape};
 use proptest::prelude::*;
 use std::path::PathBuf;
 
 /// A configuration file of this test, gone when it is done.
-struct File(PathBuf);
+struct TempFile(PathBuf);
 
-impl File {
+impl TempFile {
     fn new(name: &str, text: &str) -> Self {
         let path = std::env::temp_dir().join(format!("unisono-config-{}-{name}.toml", std::process::id()));
         std::fs::write(&path, text).unwrap();
@@ -16,14 +16,14 @@ impl File {
     }
 }
 
-impl Drop for File {
+impl Drop for TempFile {
     fn drop(&mut self) {
         let _ = std::fs::remove_file(&self.0);
     }
 }
 
 fn loaded(name: &str, text: &str) -> Result<Config> {
-    let file = File::new(name, text);
+    let file = TempFile::new(name, text);
     Config::load(Some(&file.0), &[])
 }
 
@@ -40,20 +40,20 @@ fn words(result: Result<Config>) -> String {
 }
 
 #[test]
-fn a_file_changes_the_defaults_and_the_command_line_changes_both() {
+fn command_line_overrides_file_overrides_defaults() {
     let text = "seed = 7\n[model]\nwidth = 64\n[strategy]\nkind = \"zero1-parameters\"\n[schedule]\nlr_scale = \"sqrt\"\n";
-    let file = File::new("layers", text);
+    let file = TempFile::new("layers", text);
     let overrides =
-        ["model.layers=3", "model.width = 96", "data.path=/a b", "optimiser.lr=1", "model.hidden=[5]"];
+        ["model.layers=3", "model.width = 96", "data.path=/a b", "optimizer.lr=1", "model.hidden_sizes=[5]"];
     let config = Config::load(Some(&file.0), &overrides.map(str::to_owned)).unwrap();
     assert_eq!((config.seed, config.model.layers, config.model.width), (7, 3, 96));
     assert_eq!(
-        (config.data.path.as_str(), config.optimiser.lr, &config.model.hidden[..]),
+        (config.data.path.as_str(), config.optimizer.lr, &config.model.hidden_sizes[..]),
         ("/a b", 1.0, &[5][..])
     );
     assert_eq!(
         (config.strategy.kind, config.schedule.lr_scale),
-        (StrategyKind::Zero1Parameters, Scale::Sqrt)
+        (StrategyKind::Zero1Parameters, LrScaling::Sqrt)
     );
     assert_eq!(changed(&[]).unwrap(), Config::default());
     assert_eq!(
@@ -65,7 +65,7 @@ fn a_file_changes_the_defaults_and_the_command_line_changes_both() {
 }
 
 #[test]
-fn unknown_keys_are_answered_with_the_nearest() {
+fn unknown_keys_suggest_the_nearest() {
     let word = |text| words(loaded("unknown", text));
     assert_eq!(
         word("seed = 1\n[model]\nwidht = 3\n"),
@@ -83,8 +83,8 @@ fn unknown_keys_are_answered_with_the_nearest() {
 }
 
 #[test]
-fn wrong_values_are_named_with_file_and_line() {
-    let file = File::new("wrong", "[data]\n\nmicro_batch = \"four\"\n");
+fn wrong_values_name_file_and_line() {
+    let file = TempFile::new("wrong", "[data]\n\nmicro_batch = \"four\"\n");
     let error = Config::load(Some(&file.0), &[]).unwrap_err().to_string();
     let name = file.0.display();
     assert_eq!(
@@ -104,7 +104,7 @@ fn wrong_values_are_named_with_file_and_line() {
 }
 
 #[test]
-fn wrong_overrides_are_named() {
+fn wrong_overrides_are_rejected() {
     assert_eq!(words(changed(&["seed"])), "`seed`: an override is `section.key=value`");
     let error = words(changed(&["strategy.kind=zero9"]));
     assert!(
@@ -117,7 +117,7 @@ fn wrong_overrides_are_named() {
 }
 
 #[test]
-fn what_cannot_be_is_refused() {
+fn invalid_configs_are_rejected() {
     let cases = [
         ("model.heads=3", "model.heads = 3 does not divide model.width = 128"),
         ("model.heads=0", "model.heads = 0: it is from 1 to 1048576"),
@@ -130,7 +130,7 @@ fn what_cannot_be_is_refused() {
         ),
         ("strategy.bucket_mb=inf", "strategy.bucket_mb = inf is no size"),
         ("model.dropout=1.0", "model.dropout = 1 is no share below 1"),
-        ("optimiser.lr=nan", "optimiser.lr = NaN is no size"),
+        ("optimizer.lr=nan", "optimizer.lr = NaN is no size"),
         ("data.path=", "data.path is empty: name a file or folder"),
         ("strategy.bucket_mb=0", "strategy.bucket_mb = 0 is no size"),
         (
@@ -163,27 +163,36 @@ fn the_printed_defaults_name_every_section() {
 }
 
 #[test]
-fn batches_and_rates_follow_the_configuration() {
+fn batch_and_rate_follow_config() {
     let config = changed(&["data.global_batch=32", "schedule.lr_scale=sqrt", "mesh.tensor=2"]).unwrap();
     let mesh = Mesh::new(8, config.mesh).unwrap();
-    assert_eq!(config.batch(&mesh).unwrap(), Batch { micro: 2, accumulation: 4, ranks: 4, breadth: 1 });
-    assert_eq!(config.peak_rate(), 2.0 * config.optimiser.lr);
+    assert_eq!(
+        config.batch(&mesh).unwrap(),
+        BatchPlan { micro_batch: 2, accumulation: 4, ranks: 4, breadth_first: 1 }
+    );
+    assert_eq!(config.peak_rate(), 2.0 * config.optimizer.lr);
 }
 
 #[test]
-fn strategies_get_the_settings_that_are_asked_for() {
+fn strategy_settings_follow_config() {
     let settings = |changes: &[&str]| changed(changes).unwrap().strategy.settings(9);
     assert_eq!(settings(&[]), Settings { seed: 9, ..Settings::default() });
     let other =
         settings(&["strategy.bucket_mb=0.5", "strategy.reduce_dtype=bf16", "strategy.kind=overlapped"]);
-    assert_eq!((other.bucket_bytes, other.wire, other.form), (1 << 19, Some(Dtype::Bf16), Form::Overlapped));
+    assert_eq!(
+        (other.bucket_bytes, other.wire_dtype, other.grad_reduction),
+        (1 << 19, Some(Dtype::Bf16), GradReduction::Overlapped)
+    );
     let both =
         settings(&["strategy.reduce_dtype=bf16", "strategy.param_dtype=bf16", "strategy.gather_limit=7"]);
-    assert_eq!((both.wire, both.gathers_max, both.form), (None, 7, Form::Bucketed));
+    assert_eq!(
+        (both.wire_dtype, both.max_pending_gathers, both.grad_reduction),
+        (None, 7, GradReduction::Bucketed)
+    );
     let wide = settings(&[
         "strategy.reduce_dtype=bf16",
         "strategy.param_dtype=bf16",
-        "strategy.wide_gradients=true",
+        "strategy.fp32_grad_accum=true",
         "strategy.average=in-loss",
         "strategy.unused=refuse",
         "strategy.reduce_each=micro-batch",
@@ -191,14 +200,17 @@ fn strategies_get_the_settings_that_are_asked_for() {
         "strategy.reshard_after_forward=false",
         "strategy.reduction_limit=5",
     ]);
-    assert_eq!((wide.wire, wide.average, wide.unused), (Some(Dtype::Bf16), Average::InLoss, Unused::Refuse));
-    assert_eq!((wide.reduce_each, wide.reshard_after_forward), (ReduceEach::MicroBatch, false));
-    assert_eq!((wide.reductions_max, wide.wide_gradients), (5, true));
+    assert_eq!(
+        (wide.wire_dtype, wide.average, wide.unused),
+        (Some(Dtype::Bf16), Average::InLoss, UnusedGradients::Refuse)
+    );
+    assert_eq!((wide.reduce_each, wide.reshard_after_forward), (ReduceFrequency::MicroBatch, false));
+    assert_eq!((wide.max_pending_reductions, wide.fp32_grad_accum), (5, true));
 }
 
 #[test]
-fn names_of_pytorch_are_understood() {
-    let kinds = StrategyKind::ALL.into_iter().filter_map(|kind| Some((kind, kind.alias()?)));
+fn pytorch_names_are_accepted() {
+    let kinds = StrategyKind::ALL.into_iter().filter_map(|kind| Some((kind, kind.pytorch_name()?)));
     for (kind, alias) in kinds {
         let config = changed(&[&format!("strategy.kind={alias}")]).unwrap();
         assert_eq!(config.strategy.kind, kind);
@@ -216,15 +228,15 @@ prop_compose! {
         lr in prop::num::f64::POSITIVE,
         path in "(?s).+",
         hidden in prop::collection::vec(1usize..1000, 0..4),
-        shape in prop::sample::select(vec![Shape::Constant, Shape::Linear, Shape::WarmupStableDecay]),
+        shape in prop::sample::select(vec![LrShape::Constant, LrShape::Linear, LrShape::WarmupStableDecay]),
         kind in prop::sample::select(vec![StrategyKind::Naive, StrategyKind::Zero1Parameters, StrategyKind::Zero3]),
     ) -> Config {
         let mut config = Config { seed, ..Config::default() };
         let [layers, width, tensor, bucket] = sizes;
-        config.model = Model { layers, width, heads: width, dropout: share, hidden, ..config.model };
+        config.model = Model { layers, width, heads: width, dropout: share, hidden_sizes: hidden, ..config.model };
         config.data = Data { path: path.clone(), extensions: vec![path], ..config.data };
         config.mesh.tensor = tensor << 28;
-        config.optimiser.lr = lr;
+        config.optimizer.lr = lr;
         config.schedule.shape = shape;
         config.strategy = super::Strategy { kind, bucket_mb: bucket as f64, ..config.strategy };
         config
@@ -234,8 +246,8 @@ prop_compose! {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
     #[test]
-    fn what_is_printed_is_read_back(config in configurations()) {
-        let file = File::new("round-trip", &config.to_toml().unwrap());
+    fn printed_config_round_trips(config in configurations()) {
+        let file = TempFile::new("round-trip", &config.to_toml().unwrap());
         prop_assert_eq!(Config::load(Some(&file.0), &[]).unwrap(), config);
     }
 }

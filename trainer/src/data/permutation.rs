@@ -1,6 +1,6 @@
 //! An order of any number of samples that takes no memory.
 
-use crate::random::{chain, mix};
+use crate::random::{hash_numbers, splitmix};
 
 /// A permutation of the numbers below `count`, computed where it is asked.
 ///
@@ -17,7 +17,7 @@ impl Permutation {
     /// One of the permutations of the numbers below `count`, by `seed`.
     pub fn new(count: u64, seed: u64) -> Self {
         let bits = u64::BITS - count.saturating_sub(1).leading_zeros();
-        let keys = std::array::from_fn(|round| chain(&[seed, round as u64]));
+        let keys = std::array::from_fn(|round| hash_numbers(&[seed, round as u64]));
         Self { count, half_bits: bits.div_ceil(2).max(1), keys }
     }
 
@@ -27,17 +27,17 @@ impl Permutation {
     /// If that is not below `count`.
     pub fn at(&self, index: u64) -> u64 {
         assert!(index < self.count, "place {index} of {}", self.count);
-        let mut value = self.network(index);
+        let mut value = self.feistel(index);
         while value >= self.count {
-            value = self.network(value);
+            value = self.feistel(value);
         }
         value
     }
 
-    fn network(&self, value: u64) -> u64 {
+    fn feistel(&self, value: u64) -> u64 {
         let mask = (1 << self.half_bits) - 1;
         let halves = (value >> self.half_bits, value & mask);
-        let round = |(left, right): (u64, u64), key: &u64| (right, left ^ (mix(right ^ key) & mask));
+        let round = |(left, right): (u64, u64), key: &u64| (right, left ^ (splitmix(right ^ key) & mask));
         let (left, right) = self.keys.iter().fold(halves, round);
         left << self.half_bits | right
     }

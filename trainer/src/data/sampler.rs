@@ -2,14 +2,14 @@
 
 use super::Permutation;
 use crate::error::{Error, Result};
-use crate::random::chain;
+use crate::random::hash_numbers;
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
 
 /// What becomes of samples at the end of an epoch that do not fill a batch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Tail {
+pub enum LastBatch {
     /// They wait for an epoch whose order puts them elsewhere.
     #[default]
     Drop,
@@ -34,8 +34,8 @@ pub struct Position {
 pub struct Sampler {
     samples: u64,
     batch: u64,
-    share: Range<u64>,
-    tail: Tail,
+    shard: Range<u64>,
+    last_batch: LastBatch,
     seed: Option<u64>,
     order: Permutation,
     position: Position,
@@ -46,13 +46,14 @@ impl Sampler {
     ///
     /// # Errors
     /// [`Error::Illegal`] if there is not one batch in an epoch.
-    pub fn new(samples: u64, batch: u64, shuffle: Option<u64>, tail: Tail) -> Result<Self> {
-        if batch == 0 || samples == 0 || tail == Tail::Drop && samples < batch {
-            return Err(Error::illegal(format!("{samples} samples do not make one batch of {batch}")));
+    pub fn new(samples: u64, batch: u64, shuffle: Option<u64>, tail: LastBatch) -> Result<Self> {
+        if batch == 0 || samples == 0 || tail == LastBatch::Drop && samples < batch {
+            return Err(Error::invalid(format!("{samples} samples do not make one batch of {batch}")));
         }
         let order = Permutation::new(samples, 0);
         let position = Position::default();
-        let mut sampler = Self { samples, batch, share: 0..batch, tail, seed: shuffle, order, position };
+        let mut sampler =
+            Self { samples, batch, shard: 0..batch, last_batch: tail, seed: shuffle, order, position };
         sampler.set_epoch(0);
         Ok(sampler)
     }
@@ -61,20 +62,20 @@ impl Sampler {
     ///
     /// # Errors
     /// [`Error::Illegal`] if batches cannot be cut so.
-    pub fn share(mut self, rank: usize, ranks: usize) -> Result<Self> {
+    pub fn with_shard(mut self, rank: usize, ranks: usize) -> Result<Self> {
         if !self.batch.is_multiple_of(ranks as u64) || rank >= ranks {
             let what = format!("a batch of {} has no part {rank} of {ranks} equal ones", self.batch);
-            return Err(Error::illegal(what));
+            return Err(Error::invalid(what));
         }
         let part = self.batch / ranks as u64;
-        self.share = part * rank as u64..part * (rank as u64 + 1);
+        self.shard = part * rank as u64..part * (rank as u64 + 1);
         Ok(self)
     }
 
     /// Goes to the beginning of an epoch, which has an order of its own.
     pub fn set_epoch(&mut self, epoch: u64) {
         self.position = Position { epoch, sample: 0 };
-        self.order = Permutation::new(self.samples, chain(&[self.seed.unwrap_or(0), epoch]));
+        self.order = Permutation::new(self.samples, hash_numbers(&[self.seed.unwrap_or(0), epoch]));
     }
 
     /// How far the job is.
@@ -89,7 +90,7 @@ impl Sampler {
     pub fn resume(&mut self, position: Position) -> Result<()> {
         if position.sample > self.samples {
             let what = format!("sample {} of an epoch of {}", position.sample, self.samples);
-            return Err(Error::illegal(format!("{what}: this position belongs to other data")));
+            return Err(Error::invalid(format!("{what}: this position belongs to other data")));
         }
         self.set_epoch(position.epoch);
         self.position = position;
@@ -97,15 +98,15 @@ impl Sampler {
     }
 
     /// Batches in a whole epoch.
-    pub fn batches(&self) -> u64 {
-        match self.tail {
-            Tail::Drop => self.samples / self.batch,
-            Tail::Pad => self.samples.div_ceil(self.batch),
+    pub fn batches_per_epoch(&self) -> u64 {
+        match self.last_batch {
+            LastBatch::Drop => self.samples / self.batch,
+            LastBatch::Pad => self.samples.div_ceil(self.batch),
         }
     }
 
     /// The next batch, of the next epoch if this one has none left.
-    pub fn draw(&mut self) -> Vec<u64> {
+    pub fn next_or_new_epoch(&mut self) -> Vec<u64> {
         if !self.has_next() {
             self.set_epoch(self.position.epoch + 1);
         }
@@ -113,16 +114,16 @@ impl Sampler {
     }
 
     fn has_next(&self) -> bool {
-        match self.tail {
-            Tail::Drop => self.position.sample + self.batch <= self.samples,
-            Tail::Pad => self.position.sample < self.samples,
+        match self.last_batch {
+            LastBatch::Drop => self.position.sample + self.batch <= self.samples,
+            LastBatch::Pad => self.position.sample < self.samples,
         }
     }
 
     fn take_next(&mut self) -> Vec<u64> {
         let first = self.position.sample;
         self.position.sample = (first + self.batch).min(self.samples);
-        self.share.clone().map(|place| self.sample((first + place) % self.samples)).collect()
+        self.shard.clone().map(|place| self.sample((first + place) % self.samples)).collect()
     }
 
     fn sample(&self, place: u64) -> u64 {

@@ -73,11 +73,11 @@ impl Table {
             let row = index + 1;
             if !is_class(target) {
                 let what = format!("the last column, {target} in row {row}, is no class: 0, 1, 2 …");
-                return Err(Error::illegal(what));
+                return Err(Error::invalid(what));
             }
             if target >= rows as f32 {
                 let what = format!("class {target} in row {row} of {rows}: classes are numbered 0, 1, 2 …");
-                return Err(Error::illegal(format!("{what}, below the number of rows")));
+                return Err(Error::invalid(format!("{what}, below the number of rows")));
             }
         }
         Ok(self.targets.iter().copied().fold(0.0, f32::max) as usize + 1)
@@ -109,14 +109,14 @@ impl Table {
 
 /// How to bring features to mean 0 and deviation 1: what the training rows say, for all rows.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Scaling {
+pub struct Standardizer {
     /// Mean and deviation of each column.
     columns: Vec<(f32, f32)>,
 }
 
-impl Scaling {
+impl Standardizer {
     /// Of the rows of `table`.
-    pub fn of(table: &Table) -> Self {
+    pub fn fit(table: &Table) -> Self {
         Self { columns: (0..table.columns).map(|column| moments(table, column)).collect() }
     }
 

@@ -35,11 +35,11 @@ fn sorted(batches: impl IntoIterator<Item = Vec<u64>>) -> Vec<u64> {
 }
 
 fn shares(sampler: &Sampler, ranks: usize) -> Vec<Sampler> {
-    (0..ranks).map(|rank| sampler.clone().share(rank, ranks).unwrap()).collect()
+    (0..ranks).map(|rank| sampler.clone().with_shard(rank, ranks).unwrap()).collect()
 }
 
 #[test]
-fn any_count_is_permuted() {
+fn permutation_is_bijective_for_any_count() {
     for count in (1..200).chain([255, 256, 257, 1000, 4097]) {
         let order = Permutation::new(count, count ^ 5);
         let seen: HashSet<u64> = (0..count).map(|index| order.at(index)).collect();
@@ -51,7 +51,7 @@ fn any_count_is_permuted() {
 }
 
 #[test]
-fn all_orders_of_a_few_are_as_likely() {
+fn permutation_is_uniform_for_small_counts() {
     let mut seen = BTreeMap::<Vec<u64>, u32>::new();
     for seed in 0..24_000 {
         let order = Permutation::new(4, seed);
@@ -63,15 +63,15 @@ fn all_orders_of_a_few_are_as_likely() {
 }
 
 #[test]
-fn shards_make_the_epoch_without_overlap() {
+fn shards_cover_epoch_without_overlap() {
     for (samples, batch, ranks) in [(100, 20, 4), (103, 12, 3), (7, 7, 7), (64, 1, 1)] {
-        let sampler = Sampler::new(samples, batch, Some(3), Tail::Drop).unwrap();
+        let sampler = Sampler::new(samples, batch, Some(3), LastBatch::Drop).unwrap();
         let seen = sorted(shares(&sampler, ranks).into_iter().flatten());
         assert_eq!(seen.len() as u64, samples / batch * batch);
         assert!(seen.windows(2).all(|pair| pair[0] < pair[1]), "a sample came twice");
 
-        let sampler = Sampler::new(samples, batch, Some(3), Tail::Pad).unwrap();
-        assert_eq!(sampler.clone().count() as u64, sampler.batches());
+        let sampler = Sampler::new(samples, batch, Some(3), LastBatch::Pad).unwrap();
+        assert_eq!(sampler.clone().count() as u64, sampler.batches_per_epoch());
         let seen = sorted(shares(&sampler, ranks).into_iter().flatten());
         assert_eq!(seen.len() as u64, samples.next_multiple_of(batch));
         let distinct: HashSet<u64> = seen.into_iter().collect();
@@ -80,21 +80,21 @@ fn shards_make_the_epoch_without_overlap() {
 }
 
 #[test]
-fn slices_of_one_big_batch_are_what_ranks_see() {
-    let mut whole = Sampler::new(50, 12, Some(9), Tail::Drop).unwrap();
+fn ranks_see_slices_of_global_batch() {
+    let mut whole = Sampler::new(50, 12, Some(9), LastBatch::Drop).unwrap();
     let mut ranks = shares(&whole, 4);
     for _ in 0..20 {
-        let big = whole.draw();
-        let small: Vec<u64> = ranks.iter_mut().flat_map(Sampler::draw).collect();
+        let big = whole.next_or_new_epoch();
+        let small: Vec<u64> = ranks.iter_mut().flat_map(Sampler::next_or_new_epoch).collect();
         assert_eq!(big, small);
     }
     assert_eq!(whole.position(), Position { epoch: 4, sample: 48 });
 }
 
 #[test]
-fn epochs_and_seeds_have_orders_of_their_own() {
+fn order_depends_on_epoch_and_seed() {
     let order = |seed, epoch| {
-        let mut sampler = Sampler::new(40, 40, seed, Tail::Drop).unwrap();
+        let mut sampler = Sampler::new(40, 40, seed, LastBatch::Drop).unwrap();
         sampler.set_epoch(epoch);
         sampler.next().unwrap()
     };
@@ -105,56 +105,56 @@ fn epochs_and_seeds_have_orders_of_their_own() {
 }
 
 #[test]
-fn a_job_resumes_mid_epoch_with_another_number_of_ranks() {
-    for tail in [Tail::Drop, Tail::Pad] {
+fn sampler_resumes_mid_epoch_on_other_rank_count() {
+    for tail in [LastBatch::Drop, LastBatch::Pad] {
         let whole = Sampler::new(100, 12, Some(5), tail).unwrap();
         let mut before = shares(&whole, 4);
         for _ in 0..11 {
-            before.iter_mut().for_each(|rank| drop(rank.draw()));
+            before.iter_mut().for_each(|rank| drop(rank.next_or_new_epoch()));
         }
         let position = before[3].position();
         assert!(before.iter().all(|rank| rank.position() == position) && position.epoch == 1);
         let mut after = shares(&whole, 6);
         after.iter_mut().for_each(|rank| rank.resume(position).unwrap());
         for _ in 0..20 {
-            let four: Vec<u64> = before.iter_mut().flat_map(Sampler::draw).collect();
-            let six: Vec<u64> = after.iter_mut().flat_map(Sampler::draw).collect();
+            let four: Vec<u64> = before.iter_mut().flat_map(Sampler::next_or_new_epoch).collect();
+            let six: Vec<u64> = after.iter_mut().flat_map(Sampler::next_or_new_epoch).collect();
             assert_eq!(four, six);
         }
     }
 }
 
 #[test]
-fn other_batches_go_on_where_the_old_ones_ended() {
-    let mut before = Sampler::new(100, 12, Some(5), Tail::Drop).unwrap();
-    let seen = sorted([before.draw(), before.draw()]);
-    let mut after = Sampler::new(100, 4, Some(5), Tail::Drop).unwrap();
+fn sampler_resumes_with_other_batch_size() {
+    let mut before = Sampler::new(100, 12, Some(5), LastBatch::Drop).unwrap();
+    let seen = sorted([before.next_or_new_epoch(), before.next_or_new_epoch()]);
+    let mut after = Sampler::new(100, 4, Some(5), LastBatch::Drop).unwrap();
     after.resume(before.position()).unwrap();
     assert_eq!(sorted(after.chain([seen])), (0..100).collect::<Vec<_>>());
 }
 
 #[test]
-fn an_epoch_that_was_padded_to_its_end_is_over_for_other_batches() {
-    let mut before = Sampler::new(10, 4, Some(5), Tail::Pad).unwrap();
+fn padded_epoch_stays_finished_for_other_batch_size() {
+    let mut before = Sampler::new(10, 4, Some(5), LastBatch::Pad).unwrap();
     before.by_ref().for_each(drop);
-    let mut after = Sampler::new(10, 5, Some(5), Tail::Pad).unwrap();
+    let mut after = Sampler::new(10, 5, Some(5), LastBatch::Pad).unwrap();
     after.resume(before.position()).unwrap();
-    assert_eq!((after.next(), after.draw().len(), after.position().epoch), (None, 5, 1));
+    assert_eq!((after.next(), after.next_or_new_epoch().len(), after.position().epoch), (None, 5, 1));
 }
 
 #[test]
-fn batches_that_cannot_be_are_refused() {
+fn invalid_batches_are_rejected() {
     let text = |error: Option<Error>| error.unwrap().to_string();
-    assert_eq!(text(Sampler::new(5, 8, None, Tail::Drop).err()), "5 samples do not make one batch of 8");
-    assert!(Sampler::new(5, 8, None, Tail::Pad).is_ok());
-    let sampler = Sampler::new(50, 8, None, Tail::Drop).unwrap();
-    assert_eq!(text(sampler.clone().share(0, 3).err()), "a batch of 8 has no part 0 of 3 equal ones");
+    assert_eq!(text(Sampler::new(5, 8, None, LastBatch::Drop).err()), "5 samples do not make one batch of 8");
+    assert!(Sampler::new(5, 8, None, LastBatch::Pad).is_ok());
+    let sampler = Sampler::new(50, 8, None, LastBatch::Drop).unwrap();
+    assert_eq!(text(sampler.clone().with_shard(0, 3).err()), "a batch of 8 has no part 0 of 3 equal ones");
     let outside = sampler.clone().resume(Position { epoch: 0, sample: 51 });
     assert!(text(outside.err()).contains("belongs to other data"));
 }
 
 #[test]
-fn tokens_of_every_width_come_back() {
+fn token_file_round_trips_every_width() {
     let folder = Folder::new("widths");
     for (name, most) in [("a.u8", 255), ("a.u16", 65_535), ("a.bin", 65_535), ("a.u32", u32::MAX - 1)] {
         let path = folder.0.join(name);
@@ -162,14 +162,14 @@ fn tokens_of_every_width_come_back() {
         TokenFile::write(&path, tokens.iter().copied()).unwrap();
         let file = TokenFile::open(&path, most + 1).unwrap();
         let mut found = vec![0; 2999];
-        file.copy(2, &mut found).unwrap();
+        file.read(2, &mut found).unwrap();
         assert_eq!((file.count(), &found[..]), (3001, &tokens[2..]), "{name}");
-        assert!(file.copy(3, &mut found).unwrap_err().to_string().contains(name));
+        assert!(file.read(3, &mut found).unwrap_err().to_string().contains(name));
     }
 }
 
 #[test]
-fn token_files_that_cannot_be_are_refused() {
+fn invalid_token_files_are_rejected() {
     let folder = Folder::new("refused");
     let error = |result: crate::Result<()>| result.unwrap_err().to_string();
     let open = |path: &PathBuf| TokenFile::open(path, 10).map(drop);
@@ -181,44 +181,44 @@ fn token_files_that_cannot_be_are_refused() {
     let write = TokenFile::write(&folder.0.join("w.u8"), [1, 256]);
     assert!(error(write).ends_with("token 256 does not fit in 1 bytes"));
     let file = TokenFile::open(&folder.file("y.u8", [1, 2, 10]), 10).unwrap();
-    assert!(error(file.copy(0, &mut [0; 3])).ends_with("token 2 is 10; the vocabulary has 10"));
+    assert!(error(file.read(0, &mut [0; 3])).ends_with("token 2 is 10; the vocabulary has 10"));
 }
 
 #[test]
-fn windows_overlap_by_one_and_make_every_token_a_target_once() {
+fn windows_make_every_token_a_target_once() {
     let tokens: Vec<u16> = (0..11).collect();
-    let windows = Windows::new(tokens, 3).unwrap();
+    let windows = TokenWindows::new(tokens, 3).unwrap();
     assert_eq!(windows.count(), 3);
-    let batch = windows.batch(&[2, 0], Chunk::WHOLE).unwrap();
+    let batch = windows.batch(&[2, 0], SequenceChunk::WHOLE).unwrap();
     assert_eq!(batch.inputs, [6, 7, 8, 0, 1, 2]);
     assert_eq!(batch.targets, [7, 8, 9, 1, 2, 3]);
-    assert!(windows.batch(&[3], Chunk::WHOLE).is_err());
-    let last = windows.batch(&[2, 0], Chunk { part: 2, parts: 3 }).unwrap();
+    assert!(windows.batch(&[3], SequenceChunk::WHOLE).is_err());
+    let last = windows.batch(&[2, 0], SequenceChunk { index: 2, count: 3 }).unwrap();
     assert_eq!((&last.inputs[..], &last.targets[..], last.sequence), (&[8, 2][..], &[9, 3][..], 1));
-    let uneven = windows.batch(&[0], Chunk { part: 0, parts: 2 }).unwrap_err().to_string();
+    let uneven = windows.batch(&[0], SequenceChunk { index: 0, count: 2 }).unwrap_err().to_string();
     assert_eq!(uneven, "a sequence of 3 has no chunk 0 of 2 equal ones");
-    let error = Windows::new(vec![1u16, 2, 3], 3).err().unwrap();
+    let error = TokenWindows::new(vec![1u16, 2, 3], 3).err().unwrap();
     assert_eq!(error.to_string(), "3 tokens do not make one window of 3 + 1");
 }
 
 #[test]
-fn a_mapped_file_gives_the_windows_that_memory_gives() {
+fn mapped_file_and_memory_give_equal_windows() {
     let folder = Folder::new("mapped");
     let path = folder.0.join("t.u16");
     let tokens: Vec<u16> = (0..5000u32).map(|index| (index * index % 257) as u16).collect();
     TokenFile::write(&path, tokens.iter().map(|&token| u32::from(token))).unwrap();
-    let file = Windows::new(TokenFile::open(&path, 257).unwrap(), 16).unwrap();
-    let memory = Windows::new(tokens, 16).unwrap();
-    let whole = Sampler::new(file.count(), 8, Some(1), Tail::Drop).unwrap();
-    let big = memory.batch(&whole.clone().draw(), Chunk::WHOLE).unwrap();
+    let file = TokenWindows::new(TokenFile::open(&path, 257).unwrap(), 16).unwrap();
+    let memory = TokenWindows::new(tokens, 16).unwrap();
+    let whole = Sampler::new(file.count(), 8, Some(1), LastBatch::Drop).unwrap();
+    let big = memory.batch(&whole.clone().next_or_new_epoch(), SequenceChunk::WHOLE).unwrap();
     let inputs = shares(&whole, 4)
         .into_iter()
-        .flat_map(|mut rank| file.batch(&rank.draw(), Chunk::WHOLE).unwrap().inputs);
+        .flat_map(|mut rank| file.batch(&rank.next_or_new_epoch(), SequenceChunk::WHOLE).unwrap().inputs);
     assert_eq!(inputs.collect::<Vec<_>>(), big.inputs);
 }
 
 #[test]
-fn a_folder_is_read_in_the_order_of_its_paths_and_cut_in_two() {
+fn folder_is_read_in_path_order_and_split() {
     let folder = Folder::new("text");
     folder.file("b.md", "0123456789");
     for name in ["y.rs", "a/z.rs", "x.rs", "a/a.rs", "c.rs"] {
@@ -231,7 +231,7 @@ fn a_folder_is_read_in_the_order_of_its_paths_and_cut_in_two() {
     let extensions = ["rs", "md"].map(str::to_owned);
     let text = text::read(&folder.0, &extensions, 0.2).unwrap();
     let tokens = |text: &str| {
-        text.bytes().map(|byte| if byte == b'|' { text::END } else { u16::from(byte) }).collect()
+        text.bytes().map(|byte| if byte == b'|' { text::END_OF_TEXT } else { u16::from(byte) }).collect()
     };
     let training: Vec<u16> = tokens("a/a|a/z|01234567|c|x|y|");
     let validation: Vec<u16> = tokens("89|");
@@ -246,7 +246,7 @@ fn a_folder_is_read_in_the_order_of_its_paths_and_cut_in_two() {
 const IRIS: &str = include_str!("../../data/iris.csv");
 
 #[test]
-fn a_real_table_is_read_and_scaled() {
+fn iris_table_is_read_and_standardized() {
     let iris = Table::parse(IRIS).unwrap();
     assert_eq!((iris.rows(), iris.columns, iris.classes().unwrap()), (150, 4, 3));
     assert_eq!(iris.names[3..], ["petal_width", "species"]);
@@ -256,10 +256,10 @@ fn a_real_table_is_read_and_scaled() {
     let mut all = [training.targets.clone(), validating.targets.clone()].concat();
     all.sort_by(f32::total_cmp);
     assert_eq!(all, iris.targets);
-    let scaling = Scaling::of(&training);
+    let scaling = Standardizer::fit(&training);
     scaling.apply(&mut training);
     scaling.apply(&mut validating);
-    let again = Scaling::of(&training);
+    let again = Standardizer::fit(&training);
     let mut untouched = training.clone();
     again.apply(&mut untouched);
     let near = |(a, b): (&f32, &f32)| (a - b).abs() < 1e-5;
@@ -268,7 +268,7 @@ fn a_real_table_is_read_and_scaled() {
 }
 
 #[test]
-fn tables_that_cannot_be_name_the_line() {
+fn invalid_tables_name_the_line() {
     let error = |text: &str| Table::parse(text).unwrap_err();
     assert_eq!(error("a,b\n1,2\n\n1,2,3\n"), "line 4: 3 cells instead of 2");
     assert_eq!(error("1,2\n1,two\n"), "line 2: `two` is no number");
@@ -281,6 +281,6 @@ fn tables_that_cannot_be_name_the_line() {
     let huge = Table::parse("1,0\n2,1e30\n").unwrap();
     assert!(error(&huge).starts_with("class 1000000000000000000000000000000 in row 2 of 2"));
     let mut constant = values.clone();
-    Scaling::of(&values).apply(&mut constant);
+    Standardizer::fit(&values).apply(&mut constant);
     assert_eq!(constant.features, [0.0, 0.0]);
 }

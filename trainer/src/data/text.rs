@@ -5,12 +5,12 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The token after each document.
-pub const END: u16 = 256;
+pub const END_OF_TEXT: u16 = 256;
 
-/// Number of different tokens: bytes, and [`END`].
-pub const VOCABULARY: u32 = 257;
+/// Number of different tokens: bytes, and [`END_OF_TEXT`].
+pub const VOCAB_SIZE: u32 = 257;
 
-/// Documents, each followed by [`END`].
+/// Documents, each followed by [`END_OF_TEXT`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Text {
     /// Tokens to learn from: the beginning of every document.
@@ -64,7 +64,7 @@ pub fn encode(text: &str) -> Vec<u32> {
 
 fn append(tokens: &mut Vec<u16>, document: &[u8]) {
     if !document.is_empty() {
-        tokens.extend(document.iter().map(|&byte| u16::from(byte)).chain([END]));
+        tokens.extend(document.iter().map(|&byte| u16::from(byte)).chain([END_OF_TEXT]));
     }
 }
 

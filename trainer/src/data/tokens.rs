@@ -4,10 +4,10 @@ use crate::error::{Error, Result};
 use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
-use unisono_transports::mapped::MappedFile;
+use unisono_transports::sys::mapped_file::MappedFile;
 
 /// A row of tokens, documents one after the other.
-pub trait Tokens: Send + Sync {
+pub trait TokenSource: Send + Sync {
     /// How many.
     fn count(&self) -> usize;
 
@@ -15,17 +15,17 @@ pub trait Tokens: Send + Sync {
     ///
     /// # Errors
     /// Of files: not all inside, or tokens that no vocabulary of this size has.
-    fn copy(&self, start: usize, into: &mut [u32]) -> Result<()>;
+    fn read(&self, start: usize, into: &mut [u32]) -> Result<()>;
 }
 
-impl Tokens for Vec<u16> {
+impl TokenSource for Vec<u16> {
     fn count(&self) -> usize {
         self.len()
     }
 
-    fn copy(&self, start: usize, into: &mut [u32]) -> Result<()> {
+    fn read(&self, start: usize, into: &mut [u32]) -> Result<()> {
         let found = self.get(start..start + into.len());
-        let found = found.ok_or_else(|| Error::illegal(format!("token {start} of {}", self.len())))?;
+        let found = found.ok_or_else(|| Error::invalid(format!("token {start} of {}", self.len())))?;
         into.iter_mut().zip(found).for_each(|(into, &token)| *into = u32::from(token));
         Ok(())
     }
@@ -33,7 +33,7 @@ impl Tokens for Vec<u16> {
 
 /// Bytes of each token in a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Width {
+pub enum TokenWidth {
     /// Vocabularies up to 256.
     One = 1,
     /// Up to 65,536.
@@ -42,12 +42,12 @@ pub enum Width {
     Four = 4,
 }
 
-impl Width {
+impl TokenWidth {
     /// By the file's name: `.u8`, `.u16`, `.u32`; `.bin` has two bytes, as others write it.
     ///
     /// # Errors
     /// For any other extension.
-    pub fn of(path: &Path) -> Result<Self> {
+    pub fn from_path(path: &Path) -> Result<Self> {
         match path.extension().and_then(|extension| extension.to_str()) {
             Some("u8") => Ok(Self::One),
             Some("u16" | "bin") => Ok(Self::Two),
@@ -62,7 +62,7 @@ impl Width {
 pub struct TokenFile {
     path: PathBuf,
     mapped: MappedFile,
-    width: Width,
+    width: TokenWidth,
     vocabulary: u32,
 }
 
@@ -72,7 +72,7 @@ impl TokenFile {
     /// # Errors
     /// If it cannot be read or ends within a token.
     pub fn open(path: &Path, vocabulary: u32) -> Result<Self> {
-        let width = Width::of(path)?;
+        let width = TokenWidth::from_path(path)?;
         let mapped = MappedFile::open(path).map_err(|error| Error::file(path, error))?;
         let (bytes, each) = (mapped.bytes(), width as usize);
         if !bytes.is_multiple_of(each) {
@@ -86,7 +86,7 @@ impl TokenFile {
     /// # Errors
     /// If it cannot be written, or a token is too large for the width.
     pub fn write(path: &Path, tokens: impl IntoIterator<Item = u32>) -> Result<()> {
-        let width = Width::of(path)? as usize;
+        let width = TokenWidth::from_path(path)? as usize;
         let failed = |error: std::io::Error| Error::file(path, error);
         let mut file = BufWriter::new(File::create(path).map_err(failed)?);
         for token in tokens {
@@ -116,17 +116,17 @@ impl TokenFile {
     }
 }
 
-impl Tokens for TokenFile {
+impl TokenSource for TokenFile {
     fn count(&self) -> usize {
         self.mapped.bytes() / self.width as usize
     }
 
-    fn copy(&self, start: usize, into: &mut [u32]) -> Result<()> {
+    fn read(&self, start: usize, into: &mut [u32]) -> Result<()> {
         let width = self.width as usize;
-        let mut bytes = [0; PIECE_TOKENS * size_of::<u32>()];
-        for (piece, into) in into.chunks_mut(PIECE_TOKENS).enumerate() {
-            let (start, bytes) = (start + piece * PIECE_TOKENS, &mut bytes[..into.len() * width]);
-            self.mapped.copy(start * width, bytes).map_err(|error| Error::file(&self.path, error))?;
+        let mut bytes = [0; READ_TOKENS * size_of::<u32>()];
+        for (piece, into) in into.chunks_mut(READ_TOKENS).enumerate() {
+            let (start, bytes) = (start + piece * READ_TOKENS, &mut bytes[..into.len() * width]);
+            self.mapped.read_at(start * width, bytes).map_err(|error| Error::file(&self.path, error))?;
             self.decode(start, bytes, into)?;
         }
         Ok(())
@@ -134,4 +134,4 @@ impl Tokens for TokenFile {
 }
 
 /// Tokens that are decoded at once.
-const PIECE_TOKENS: usize = 1024;
+const READ_TOKENS: usize = 1024;

@@ -1,12 +1,12 @@
 //! Documents packed into windows of one length.
 
-use super::Tokens;
+use super::TokenSource;
 use crate::error::{Error, Result};
 
 /// Windows into a row of tokens: each sample is `sequence` tokens and the one after each of them, whatever document
 /// they belong to. Every token but the first is a target once.
-pub struct Windows {
-    tokens: Box<dyn Tokens>,
+pub struct TokenWindows {
+    tokens: Box<dyn TokenSource>,
     sequence: usize,
 }
 
@@ -23,28 +23,28 @@ pub struct TokenBatch {
 
 /// The part of each sequence that a rank sees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Chunk {
+pub struct SequenceChunk {
     /// Which.
-    pub part: usize,
+    pub index: usize,
     /// Of how many equal ones.
-    pub parts: usize,
+    pub count: usize,
 }
 
-impl Chunk {
+impl SequenceChunk {
     /// All of it.
-    pub const WHOLE: Self = Self { part: 0, parts: 1 };
+    pub const WHOLE: Self = Self { index: 0, count: 1 };
 }
 
-impl Windows {
+impl TokenWindows {
     /// Windows of `sequence` tokens.
     ///
     /// # Errors
     /// If there is not one.
-    pub fn new(tokens: impl Tokens + 'static, sequence: usize) -> Result<Self> {
+    pub fn new(tokens: impl TokenSource + 'static, sequence: usize) -> Result<Self> {
         let windows = Self { tokens: Box::new(tokens), sequence };
         if sequence == 0 || windows.count() == 0 {
             let count = windows.tokens.count();
-            return Err(Error::illegal(format!("{count} tokens do not make one window of {sequence} + 1")));
+            return Err(Error::invalid(format!("{count} tokens do not make one window of {sequence} + 1")));
         }
         Ok(windows)
     }
@@ -58,17 +58,17 @@ impl Windows {
     ///
     /// # Errors
     /// Of files; if sequences cannot be cut so.
-    pub fn batch(&self, samples: &[u64], chunk: Chunk) -> Result<TokenBatch> {
-        let Chunk { part, parts } = chunk;
+    pub fn batch(&self, samples: &[u64], chunk: SequenceChunk) -> Result<TokenBatch> {
+        let SequenceChunk { index: part, count: parts } = chunk;
         if !self.sequence.is_multiple_of(parts) || part >= parts {
             let what = format!("a sequence of {} has no chunk {part} of {parts} equal ones", self.sequence);
-            return Err(Error::illegal(what));
+            return Err(Error::invalid(what));
         }
         let length = self.sequence / parts;
         let mut batch = TokenBatch { sequence: length, ..TokenBatch::default() };
         let mut window = vec![0; length + 1];
         for &sample in samples {
-            self.tokens.copy(sample as usize * self.sequence + part * length, &mut window)?;
+            self.tokens.read(sample as usize * self.sequence + part * length, &mut window)?;
             batch.inputs.extend(&window[..length]);
             batch.targets.extend(&window[1..]);
         }

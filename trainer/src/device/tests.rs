@@ -1,18 +1,18 @@
 use super::Device;
-use crate::memory::{Class, Memory};
-use crate::nn::check::numbers;
+use crate::allocator::{AllocClass, Allocator};
+use crate::nn::grad_check::random_values;
 use crate::nn::{
-    CausalAttention, CrossEntropy, Draw, Dropout, Embedding, Gelu, LayerNorm, Linear, Module, Residual,
-    RmsNorm, Start, SwiGlu,
+    CausalAttention, CrossEntropy, Dropout, Embedding, Gelu, LayerNorm, Linear, LinearInit, Module, Residual,
+    RmsNorm, RngStream, SwiGlu,
 };
 use crate::parameter::{Init, Inventory, ParameterId, Registry};
 use crate::pass::{Pass, Seeds};
-use crate::strategy::{Local, Strategy};
+use crate::strategy::{LocalStrategy, Strategy};
 use crate::tensor::Tensor;
 use crate::testing::gpu;
 
 /// A place on the GPU that tests compute on.
-fn device(memory: &Memory) -> Device {
+fn device(memory: &Allocator) -> Device {
     Device::new(&gpu(), memory).expect("a stream")
 }
 
@@ -25,32 +25,32 @@ fn read(tensor: &Tensor, device: Option<&Device>) -> Vec<f32> {
 }
 
 /// Parameters with random weights.
-fn strategy(inventory: Inventory, memory: &Memory) -> Local {
-    let mut strategy = Local::new(inventory, memory, 1);
+fn strategy(inventory: Inventory, memory: &Allocator) -> LocalStrategy {
+    let mut strategy = LocalStrategy::new(inventory, memory, 1);
     for id in (0..strategy.inventory().parameters.len()).map(ParameterId) {
         let weights = strategy.weights_mut(id);
-        weights.copy_from_slice(&numbers(id.0 as u64, weights.len()));
+        weights.copy_from_slice(&random_values(id.0 as u64, weights.len()));
     }
     strategy
 }
 
 /// Output, gradient of the input, gradients of the weights of a module that gets `rows` × `columns`, in sequences of five rows.
-fn both_ways<M: Module>(
+fn forward_and_backward<M: Module>(
     make: &impl Fn(&mut Registry) -> M,
     [rows, columns]: [usize; 2],
     on_device: bool,
 ) -> [Vec<f32>; 3] {
-    let (mut registry, memory) = (Registry::default(), Memory::default());
+    let (mut registry, memory) = (Registry::default(), Allocator::default());
     let (_, module) = registry.unit("m", make);
     let mut strategy = strategy(registry.finish(), &memory);
     let device = on_device.then(|| device(&memory));
-    let mut pass = Pass::new(&mut strategy, &memory, Seeds { shared: 5, split: 6 }, 1);
+    let mut pass = Pass::new(&mut strategy, &memory, Seeds { shared: 5, per_rank: 6 }, 1);
     pass.set_sequence(5);
     pass.set_device(device.as_ref());
-    let input = pass.tensor_of(rows, columns, &numbers(99, rows * columns)).expect("room");
+    let input = pass.tensor_from(rows, columns, &random_values(99, rows * columns)).expect("room");
     let output = module.forward(&mut pass, input).expect("forward");
-    let slopes = numbers(98, output.rows() * output.columns());
-    let slopes = pass.tensor_of(output.rows(), output.columns(), &slopes).expect("room");
+    let slopes = random_values(98, output.rows() * output.columns());
+    let slopes = pass.tensor_from(output.rows(), output.columns(), &slopes).expect("room");
     let output = read(&output, device.as_ref());
     let gradient = module.backward(&mut pass, slopes).expect("backward");
     assert!(pass.is_complete(), "something was kept and not taken back");
@@ -60,8 +60,9 @@ fn both_ways<M: Module>(
 }
 
 /// A module does on the device what it does on the CPU.
-fn agrees<M: Module>(name: &str, make: impl Fn(&mut Registry) -> M, extents: [usize; 2]) {
-    let (host, found) = (both_ways(&make, extents, false), both_ways(&make, extents, true));
+fn assert_matches_cpu<M: Module>(name: &str, make: impl Fn(&mut Registry) -> M, extents: [usize; 2]) {
+    let (host, found) =
+        (forward_and_backward(&make, extents, false), forward_and_backward(&make, extents, true));
     for (what, (host, found)) in ["output", "gradient", "weights"].iter().zip(host.iter().zip(&found)) {
         expect_near(&format!("{name}: {what}"), found, host);
     }
@@ -76,29 +77,33 @@ fn expect_near(name: &str, found: &[f32], expected: &[f32]) {
 }
 
 #[test]
-fn modules_do_on_a_device_what_they_do_on_the_cpu() {
-    agrees("linear", |r| Linear::new(r, 7, 70, Start::fan_in(7)), [10, 7]);
-    agrees("without bias", |r| Linear::new(r, 7, 5, Start::fan_in(7).without_bias()), [10, 7]);
-    agrees("layer norm", |r| LayerNorm::new(r, 19, 1e-5), [10, 19]);
-    agrees("rms norm", |r| RmsNorm::new(r, 19, 1e-5), [10, 19]);
-    agrees("gelu", |_| Gelu::Exact, [10, 9]);
-    agrees("gelu by tanh", |_| Gelu::Tanh, [10, 9]);
-    agrees("swiglu", |_| SwiGlu, [10, 14]);
-    agrees("dropout", |r| Dropout::new(r, "d", 0.3, Draw::Split), [10, 9]);
-    agrees("residual", |r| Residual(Linear::new(r, 6, 6, Start::fan_in(6))), [10, 6]);
-    agrees("attention", |_| CausalAttention::new(2, 3), [10, 18]);
+fn device_modules_match_cpu() {
+    assert_matches_cpu("linear", |r| Linear::new(r, 7, 70, LinearInit::fan_in(7)), [10, 7]);
+    assert_matches_cpu(
+        "without bias",
+        |r| Linear::new(r, 7, 5, LinearInit::fan_in(7).without_bias()),
+        [10, 7],
+    );
+    assert_matches_cpu("layer norm", |r| LayerNorm::new(r, 19, 1e-5), [10, 19]);
+    assert_matches_cpu("rms norm", |r| RmsNorm::new(r, 19, 1e-5), [10, 19]);
+    assert_matches_cpu("gelu", |_| Gelu::Exact, [10, 9]);
+    assert_matches_cpu("gelu by tanh", |_| Gelu::Tanh, [10, 9]);
+    assert_matches_cpu("swiglu", |_| SwiGlu, [10, 14]);
+    assert_matches_cpu("dropout", |r| Dropout::new(r, "d", 0.3, RngStream::PerRank), [10, 9]);
+    assert_matches_cpu("residual", |r| Residual(Linear::new(r, 6, 6, LinearInit::fan_in(6))), [10, 6]);
+    assert_matches_cpu("attention", |_| CausalAttention::new(2, 3), [10, 18]);
 }
 
 #[test]
-fn tables_and_losses_do_too() {
+fn device_embeddings_and_losses_match_cpu() {
     let on = |on_device: bool| {
-        let (mut registry, memory) = (Registry::default(), Memory::default());
+        let (mut registry, memory) = (Registry::default(), Allocator::default());
         let (_, table) = registry.unit("wte", |r| Embedding::new(r, 9, 11, Init::Zeros));
         let mut strategy = strategy(registry.finish(), &memory);
         let device = on_device.then(|| device(&memory));
         let mut pass = Pass::new(&mut strategy, &memory, Seeds::default(), 1);
         pass.set_device(device.as_ref());
-        let entropy = CrossEntropy { ignore: Some(99) };
+        let entropy = CrossEntropy { ignore_index: Some(99) };
         let logits = table.forward(&mut pass, vec![8, 0, 8, 3]).expect("rows");
         let loss = entropy.forward(&mut pass, logits, &[10, 99, 2, 0]).expect("classes");
         let gradient = entropy.backward(&mut pass, 0.5).expect("gradient");
@@ -112,39 +117,39 @@ fn tables_and_losses_do_too() {
 }
 
 #[test]
-fn weights_are_copied_when_they_have_changed_and_memory_is_counted() {
-    let (mut registry, memory) = (Registry::default(), Memory::default());
-    let (_, map) = registry.unit("m", |r| Linear::new(r, 2, 3, Start::fan_in(2)));
+fn changed_weights_are_copied_and_memory_is_counted() {
+    let (mut registry, memory) = (Registry::default(), Allocator::default());
+    let (_, map) = registry.unit("m", |r| Linear::new(r, 2, 3, LinearInit::fan_in(2)));
     let (mut strategy, device) = (strategy(registry.finish(), &memory), device(&memory));
-    let before = memory.usage(Class::Weights).now;
-    let output = |strategy: &mut Local| {
+    let before = memory.usage(AllocClass::Weights).current;
+    let output = |strategy: &mut LocalStrategy| {
         let mut pass = Pass::new(strategy, &memory, Seeds::default(), 1);
         pass.set_device(Some(&device));
-        let input = pass.tensor_of(1, 2, &[1.0, 1.0]).expect("room");
-        let output = pass.infer(|pass| map.forward(pass, input)).expect("forward");
+        let input = pass.tensor_from(1, 2, &[1.0, 1.0]).expect("room");
+        let output = pass.no_grad(|pass| map.forward(pass, input)).expect("forward");
         read(&output, Some(&device))
     };
     let first = output(&mut strategy);
-    assert_eq!(memory.usage(Class::Weights).now - before, 4 * (2 * 3 + 3), "a copy of each");
+    assert_eq!(memory.usage(AllocClass::Weights).current - before, 4 * (2 * 3 + 3), "a copy of each");
     strategy.weights_mut(ParameterId(0)).fill(7.0);
     assert_eq!(output(&mut strategy), first, "nobody said that they had changed");
-    device.forget_weights();
-    assert_eq!(memory.usage(Class::Weights).now, before);
+    device.invalidate_weights();
+    assert_eq!(memory.usage(AllocClass::Weights).current, before);
     let bias = strategy.weights(ParameterId(1)).to_vec();
     assert_eq!(output(&mut strategy), bias.iter().map(|bias| bias + 14.0).collect::<Vec<_>>());
-    assert_eq!(memory.usage(Class::Activations).now, 0, "all given back");
+    assert_eq!(memory.usage(AllocClass::Activations).current, 0, "all given back");
 }
 
 #[test]
-fn what_has_no_kernels_says_so() {
-    let memory = Memory::default();
+fn modules_without_kernels_are_rejected() {
+    let memory = Allocator::default();
     let device = device(&memory);
-    let mut strategy = Local::new(Inventory::default(), &memory, 0);
+    let mut strategy = LocalStrategy::new(Inventory::default(), &memory, 0);
     let mut pass = Pass::new(&mut strategy, &memory, Seeds::default(), 1);
     pass.set_device(Some(&device));
     let error = pass.expect_host("a convolution").expect_err("a device computes").to_string();
     assert_eq!(error, "a convolution on a GPU: not part of this build");
-    let input = pass.tensor_of(1, 3 * 129, &[0.0; 3 * 129]).expect("room");
+    let input = pass.tensor_from(1, 3 * 129, &[0.0; 3 * 129]).expect("room");
     let error = CausalAttention::new(1, 129).forward(&mut pass, input).expect_err("129 columns");
     assert_eq!(error.to_string(), "129 elements where 128 are needed");
 }

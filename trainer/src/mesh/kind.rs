@@ -41,7 +41,7 @@ impl GroupKind {
     ];
 
     /// What the members of a group have in common: coordinates on the axes along which they do not differ.
-    fn common(self, at: Coordinates) -> Coordinates {
+    fn fixed_coordinates(self, at: Coordinates) -> Coordinates {
         let Coordinates { tensor, sequence_data, batch_data, pipeline } = at;
         let zero = Coordinates::default();
         match self {
@@ -62,20 +62,20 @@ impl Mesh {
     /// All groups of a kind: lists of ascending ranks, each rank in exactly one of them.
     pub fn groups(&self, kind: GroupKind) -> Vec<Vec<usize>> {
         let mut groups = BTreeMap::<usize, Vec<usize>>::new();
-        for rank in 0..self.world() {
-            groups.entry(self.colour(kind, rank)).or_default().push(rank);
+        for rank in 0..self.world_size() {
+            groups.entry(self.color(kind, rank)).or_default().push(rank);
         }
         groups.into_values().collect()
     }
 
     /// The ranks of the group of `rank`, ascending.
     pub fn group(&self, kind: GroupKind, rank: usize) -> Vec<usize> {
-        let colour = self.colour(kind, rank);
-        (0..self.world()).filter(|&other| self.colour(kind, other) == colour).collect()
+        let color = self.color(kind, rank);
+        (0..self.world_size()).filter(|&other| self.color(kind, other) == color).collect()
     }
 
     /// The lowest rank of the group of `rank`: a name that no other group of this kind has.
-    pub(super) fn colour(&self, kind: GroupKind, rank: usize) -> usize {
-        self.rank(kind.common(self.coordinates(rank)))
+    pub(super) fn color(&self, kind: GroupKind, rank: usize) -> usize {
+        self.rank(kind.fixed_coordinates(self.coordinates(rank)))
     }
 }

@@ -2,7 +2,7 @@
 
 use super::Coordinates;
 use crate::pass::Seeds;
-use crate::random::chain;
+use crate::random::hash_numbers;
 
 /// What a pass is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -17,12 +17,12 @@ pub enum Phase {
 
 /// One rank's source of [`Seeds`].
 #[derive(Clone, Copy, Debug)]
-pub struct Seeding {
+pub struct SeedSource {
     seed: u64,
     at: Coordinates,
 }
 
-impl Seeding {
+impl SeedSource {
     /// Of the run's seed, for the rank that stands at `at`.
     pub fn new(seed: u64, at: Coordinates) -> Self {
         Self { seed, at }
@@ -33,10 +33,11 @@ impl Seeding {
     /// The shared one depends on what a tensor parallel group has in common: its tokens and its layers. The split one
     /// adds the tensor rank. Ranks that share sequences have seeds of their own: a mask belongs to a rank's chunk, not to a place in
     /// the whole sequence, and is another one if sequences are cut otherwise.
-    pub fn pass(&self, phase: Phase, step: u64, micro_batch: u64) -> Seeds {
+    pub fn seeds_for(&self, phase: Phase, step: u64, micro_batch: u64) -> Seeds {
         let Coordinates { tensor, sequence_data, batch_data, pipeline } = self.at;
         let place = [sequence_data, batch_data, pipeline].map(|coordinate| coordinate as u64);
-        let shared = chain(&[self.seed, phase as u64, step, micro_batch, place[0], place[1], place[2]]);
-        Seeds { shared, split: chain(&[shared, tensor as u64]) }
+        let shared =
+            hash_numbers(&[self.seed, phase as u64, step, micro_batch, place[0], place[1], place[2]]);
+        Seeds { shared, per_rank: hash_numbers(&[shared, tensor as u64]) }
     }
 }

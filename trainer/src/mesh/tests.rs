@@ -1,6 +1,6 @@
 use super::*;
 use crate::pass::Seeds;
-use crate::testing::on;
+use crate::testing::run_ranks;
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use unisono::{Communicator, Sum};
@@ -29,12 +29,12 @@ fn mesh(world: usize, [tensor, pipeline, sequence_data]: [usize; 3], pipeline_fi
 }
 
 #[test]
-fn ranks_and_coordinates_follow_the_formulas_both_ways() {
+fn ranks_and_coordinates_round_trip() {
     let mut seen = 0;
     for mesh in meshes(1..65) {
         let Degrees { tensor: tp, pipeline: pp, sequence_data: sdp, pipeline_first } = mesh.degrees();
-        let dp = mesh.world() / (tp * pp);
-        for r in 0..mesh.world() {
+        let dp = mesh.world_size() / (tp * pp);
+        for r in 0..mesh.world_size() {
             let at = mesh.coordinates(r);
             let (data, stage) =
                 if pipeline_first { ((r / tp) / pp, (r / tp) % pp) } else { ((r / tp) % dp, r / (tp * dp)) };
@@ -46,7 +46,7 @@ fn ranks_and_coordinates_follow_the_formulas_both_ways() {
             };
             assert_eq!(at, expected, "rank {r} of {mesh:?}");
             assert_eq!((mesh.rank(at), mesh.data_rank(at)), (r, data));
-            assert!(at.batch_data < mesh.batch_data() && at.pipeline < pp);
+            assert!(at.batch_data < mesh.batch_data_size() && at.pipeline < pp);
         }
         seen += 1;
     }
@@ -54,7 +54,7 @@ fn ranks_and_coordinates_follow_the_formulas_both_ways() {
 }
 
 #[test]
-fn degrees_that_do_not_divide_are_refused_and_all_others_taken() {
+fn only_dividing_degrees_are_accepted() {
     for world in 1..17 {
         let mut taken = 0;
         for (tensor, pipeline) in
@@ -100,10 +100,10 @@ fn golden_table() {
 }
 
 #[test]
-fn members_have_in_common_what_the_name_says_and_groups_cover_the_world_once() {
+fn groups_partition_the_world() {
     use GroupKind::*;
     for mesh in meshes(1..33) {
-        let at: Vec<Coordinates> = (0..mesh.world()).map(|rank| mesh.coordinates(rank)).collect();
+        let at: Vec<Coordinates> = (0..mesh.world_size()).map(|rank| mesh.coordinates(rank)).collect();
         let data = |rank: usize| mesh.data_rank(at[rank]);
         for kind in GroupKind::ALL {
             let same = |a: usize, b: usize| {
@@ -126,10 +126,10 @@ fn members_have_in_common_what_the_name_says_and_groups_cover_the_world_once() {
             let groups = mesh.groups(kind);
             let mut all: Vec<usize> = groups.concat();
             all.sort_unstable();
-            assert!(all.into_iter().eq(0..mesh.world()), "{kind:?} of {mesh:?}");
+            assert!(all.into_iter().eq(0..mesh.world_size()), "{kind:?} of {mesh:?}");
             for group in groups {
                 assert!(group.is_sorted());
-                assert!((0..mesh.world()).all(|rank| group.contains(&rank) == same(group[0], rank)));
+                assert!((0..mesh.world_size()).all(|rank| group.contains(&rank) == same(group[0], rank)));
                 assert_eq!(mesh.group(kind, group[0]), group);
             }
         }
@@ -137,17 +137,21 @@ fn members_have_in_common_what_the_name_says_and_groups_cover_the_world_once() {
 }
 
 #[test]
-fn one_split_for_each_way_to_divide_makes_every_distinct_list_once() {
+fn each_distinct_group_is_split_once() {
     for mesh in meshes(1..33) {
         let lists = |kind| mesh.groups(kind).into_iter().filter(|group| group.len() > 1);
         let distinct: HashSet<Vec<usize>> = GroupKind::ALL.into_iter().flat_map(lists).collect();
-        let made = GroupKind::ALL.into_iter().filter(|&kind| mesh.twin(kind) == kind).flat_map(lists).count();
+        let made = GroupKind::ALL
+            .into_iter()
+            .filter(|&kind| mesh.canonical_kind(kind) == kind)
+            .flat_map(lists)
+            .count();
         assert_eq!(made, distinct.len(), "{mesh:?}");
     }
 }
 
 #[test]
-fn illegal_degrees_are_refused_with_their_numbers() {
+fn invalid_degrees_are_rejected_with_numbers() {
     let refused = |world, tensor, pipeline, sequence_data| {
         let degrees = Degrees { tensor, pipeline, sequence_data, pipeline_first: false };
         Mesh::new(world, degrees).unwrap_err().to_string()
@@ -162,24 +166,24 @@ fn illegal_degrees_are_refused_with_their_numbers() {
     );
     assert_eq!(refused(4, 0, 1, 1), "tensor = 0: a degree is at least 1");
     assert!(refused(4, usize::MAX, 2, 1).contains("must divide it"));
-    let error = mesh(8, [4, 1, 1], false).fits_hosts_of(2).unwrap_err().to_string();
+    let error = mesh(8, [4, 1, 1], false).check_fits_hosts(2).unwrap_err().to_string();
     assert_eq!(
         error,
         "tensor = 4 ranks do not fit on a host of 2: a tensor parallel group stays on one host"
     );
-    mesh(8, [4, 1, 1], false).fits_hosts_of(4).unwrap();
+    mesh(8, [4, 1, 1], false).check_fits_hosts(4).unwrap();
 }
 
 #[test]
 fn tensor_groups_that_cross_hosts_are_found() {
-    let hosts = |of: [u64; 6]| of.map(Host);
-    assert!(mesh(6, [3, 1, 1], false).crossings(&hosts([0, 0, 0, 1, 1, 1])).is_empty());
-    assert_eq!(mesh(6, [2, 1, 1], false).crossings(&hosts([0, 0, 0, 1, 1, 1])), [[2, 3]]);
-    assert_eq!(Host::here(), Host::here());
+    let hosts = |of: [u64; 6]| of.map(HostId);
+    assert!(mesh(6, [3, 1, 1], false).cross_host_groups(&hosts([0, 0, 0, 1, 1, 1])).is_empty());
+    assert_eq!(mesh(6, [2, 1, 1], false).cross_host_groups(&hosts([0, 0, 0, 1, 1, 1])), [[2, 3]]);
+    assert_eq!(HostId::current(), HostId::current());
 }
 
 #[test]
-fn a_mesh_draws_itself() {
+fn mesh_displays_as_grid() {
     let drawn = mesh(16, [2, 2, 2], false).to_string();
     let expected = "\
 16 ranks = tensor 2 x data 4 x pipeline 2 (data: sequence 2 x batch 2)
@@ -211,16 +215,16 @@ fn communicators_have_the_ranks_of_their_groups() {
     ];
     for (world, degrees, pipeline_first) in cases {
         let mesh = mesh(world, degrees, pipeline_first);
-        on(world, |comm| meets_its_groups(&comm, mesh));
+        run_ranks(world, |comm| assert_groups(&comm, mesh));
     }
 }
 
-fn meets_its_groups(world: &Communicator, mesh: Mesh) {
-    let groups = Groups::new(world, mesh).unwrap();
+fn assert_groups(world: &Communicator, mesh: Mesh) {
+    let groups = MeshGroups::new(world, mesh).unwrap();
     assert_eq!(groups.coordinates(), mesh.coordinates(world.rank()));
     let lists = GroupKind::ALL.map(|kind| mesh.group(kind, world.rank()));
     let distinct: HashSet<_> = lists.into_iter().filter(|list| list.len() > 1).collect();
-    assert_eq!(groups.distinct(), distinct.len());
+    assert_eq!(groups.communicator_count(), distinct.len());
     for kind in GroupKind::ALL {
         let members = mesh.group(kind, world.rank());
         assert_eq!(groups.size(kind), members.len(), "{kind:?}");
@@ -237,22 +241,22 @@ fn meets_its_groups(world: &Communicator, mesh: Mesh) {
 }
 
 #[test]
-fn a_mesh_of_another_world_is_refused_before_anything_is_sent() {
-    let world = Communicator::threads(1).unwrap().remove(0);
-    let error = Groups::new(&world, mesh(2, [2, 1, 1], false)).err().unwrap();
+fn mesh_of_other_world_size_is_rejected() {
+    let world = Communicator::local(1).unwrap().remove(0);
+    let error = MeshGroups::new(&world, mesh(2, [2, 1, 1], false)).err().unwrap();
     assert_eq!(error.to_string(), "a mesh of 2 ranks over a communicator of 1");
 }
 
 #[test]
-fn seeds_are_equal_where_they_should_be_and_distinct_elsewhere() {
+fn seeds_are_equal_only_where_required() {
     let mesh = mesh(16, [2, 2, 2], false);
     let (mut shared, mut split) = (HashMap::new(), HashSet::new());
-    for rank in 0..mesh.world() {
+    for rank in 0..mesh.world_size() {
         let at = mesh.coordinates(rank);
-        let seeding = Seeding::new(7, at);
+        let seeding = SeedSource::new(7, at);
         for phase in [Phase::Training, Phase::Validation, Phase::Test] {
             for (step, micro_batch) in [(0, 0), (0, 1), (1, 0), (1 << 40, 0)] {
-                let Seeds { shared: one, split: own } = seeding.pass(phase, step, micro_batch);
+                let Seeds { shared: one, per_rank: own } = seeding.seeds_for(phase, step, micro_batch);
                 let tokens_and_layers = (mesh.data_rank(at), at.pipeline, phase, step, micro_batch);
                 assert_eq!(*shared.entry(tokens_and_layers).or_insert(one), one);
                 assert!(split.insert(own), "two ranks or passes split alike");
@@ -266,12 +270,15 @@ fn seeds_are_equal_where_they_should_be_and_distinct_elsewhere() {
 }
 
 #[test]
-fn seeds_have_no_history() {
+fn seeds_do_not_depend_on_history() {
     let at = Coordinates::default();
-    let (fresh, used) = (Seeding::new(1, at), Seeding::new(1, at));
+    let (fresh, used) = (SeedSource::new(1, at), SeedSource::new(1, at));
     for step in 0..10 {
-        used.pass(Phase::Training, step, 0);
+        used.seeds_for(Phase::Training, step, 0);
     }
-    assert_eq!(fresh.pass(Phase::Training, 10, 3), used.pass(Phase::Training, 10, 3));
-    assert_ne!(fresh.pass(Phase::Training, 10, 3), Seeding::new(2, at).pass(Phase::Training, 10, 3));
+    assert_eq!(fresh.seeds_for(Phase::Training, 10, 3), used.seeds_for(Phase::Training, 10, 3));
+    assert_ne!(
+        fresh.seeds_for(Phase::Training, 10, 3),
+        SeedSource::new(2, at).seeds_for(Phase::Training, 10, 3)
+    );
 }

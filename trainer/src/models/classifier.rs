@@ -2,7 +2,9 @@
 
 use super::{Batch, Model};
 use crate::error::Result;
-use crate::nn::{Conv2d, CrossEntropy, Gelu, Layer, Linear, Module, Sequential, Start, Window};
+use crate::nn::{
+    Conv2d, Conv2dShape, CrossEntropy, Gelu, Linear, LinearInit, Module, Sequential, UnitModule,
+};
 use crate::parameter::Registry;
 use crate::pass::Pass;
 use crate::tensor::Tensor;
@@ -24,7 +26,7 @@ impl Classifier {
         assert!(sizes.len() > 1, "a number of features and a number of classes");
         let maps =
             sizes.windows(2).enumerate().map(|(number, sizes)| linear(registry, number, sizes[0], sizes[1]));
-        Self::of(sizes[0], maps.collect())
+        Self::from_layers(sizes[0], maps.collect())
     }
 
     /// Images of `channels` × `image`: convolutions `layers.N` of 3 × 3 with stride 2 to each of `widths` channels, with GELU behind,
@@ -38,16 +40,16 @@ impl Classifier {
     ) -> Self {
         let (mut inputs, mut extents, mut maps) = (channels, image, Vec::new());
         for (number, outputs) in widths.iter().copied().enumerate() {
-            let window = Window { inputs, outputs, image: extents, kernel: 3, stride: 2, padding: 1 };
+            let window = Conv2dShape { inputs, outputs, image: extents, kernel: 3, stride: 2, padding: 1 };
             maps.push(convolution(registry, number, window));
-            (inputs, extents) = (outputs, window.result());
+            (inputs, extents) = (outputs, window.output_size());
         }
         maps.push(linear(registry, widths.len(), inputs * extents[0] * extents[1], classes));
-        Self::of(channels * image[0] * image[1], maps)
+        Self::from_layers(channels * image[0] * image[1], maps)
     }
 
     /// `maps` with GELU between them.
-    fn of(features: usize, maps: Vec<Box<dyn Module>>) -> Self {
+    fn from_layers(features: usize, maps: Vec<Box<dyn Module>>) -> Self {
         let mut layers: Vec<Box<dyn Module>> = Vec::new();
         for map in maps {
             if !layers.is_empty() {
@@ -64,7 +66,7 @@ impl Classifier {
     /// Of collectives.
     pub fn logits(&self, pass: &mut Pass<'_>, features: &[f32]) -> Result<Tensor> {
         let rows = features.len() / self.features;
-        let input = Tensor::from(pass.memory(), rows, self.features, features);
+        let input = Tensor::from_slice(pass.memory(), rows, self.features, features);
         self.layers.forward(pass, input)
     }
 }
@@ -75,7 +77,7 @@ impl Model for Classifier {
         for batch in batches {
             match *batch {
                 Batch::Samples { features, labels } if features.len() == labels.len() * self.features => {
-                    inputs.push(pass.tensor_of(labels.len(), self.features, features)?);
+                    inputs.push(pass.tensor_from(labels.len(), self.features, features)?);
                     targets.push(labels);
                 }
                 _ => return batch.mismatch(&format!("a classifier of {} features", self.features)),
@@ -95,11 +97,11 @@ impl Model for Classifier {
 
 fn linear(registry: &mut Registry, number: usize, inputs: usize, outputs: usize) -> Box<dyn Module> {
     let name = format!("layers.{number}");
-    let make = |registry: &mut Registry| Linear::new(registry, inputs, outputs, Start::fan_in(inputs));
-    Box::new(Layer::new(registry, &name, &name, make))
+    let make = |registry: &mut Registry| Linear::new(registry, inputs, outputs, LinearInit::fan_in(inputs));
+    Box::new(UnitModule::new(registry, &name, &name, make))
 }
 
-fn convolution(registry: &mut Registry, number: usize, window: Window) -> Box<dyn Module> {
+fn convolution(registry: &mut Registry, number: usize, window: Conv2dShape) -> Box<dyn Module> {
     let name = format!("layers.{number}");
-    Box::new(Layer::new(registry, &name, &name, |registry| Conv2d::new(registry, window)))
+    Box::new(UnitModule::new(registry, &name, &name, |registry| Conv2d::new(registry, window)))
 }

@@ -1,17 +1,18 @@
 //! GPT-2 and its modern variants.
-
-mod front;
-mod head;
+mod embeddings;
+mod lm_head;
 
 use super::{Batch, FeedForward, GptConfig, Model, Sampling};
 use crate::error::{Error, Result};
-use crate::nn::{CausalAttention, Checkpoint, Dropout, Gelu, Layer, Module, Residual, Sequential, SwiGlu};
+use crate::models::gpt::embeddings::Embeddings;
+use crate::models::gpt::lm_head::LmHead;
+use crate::nn::{
+    ActivationCheckpoint, CausalAttention, Dropout, Gelu, Module, Residual, Sequential, SwiGlu, UnitModule,
+};
 use crate::parameter::Registry;
 use crate::pass::Pass;
-use crate::split::Split;
 use crate::tensor::Tensor;
-use front::Front;
-use head::Head;
+use crate::tensor_parallel::TensorParallel;
 use unisono::Communicator;
 
 /// A decoder of blocks x + attention(norm x), x + feed-forward(norm x) (Radford and others: Language models are unsupervised
@@ -22,10 +23,10 @@ use unisono::Communicator;
 /// Units: the embedding, each block, the head.
 pub struct Gpt {
     config: GptConfig,
-    embedding: Front,
-    blocks: Vec<Layer<Box<dyn Module>>>,
-    head: Head,
-    split: Split,
+    embedding: Embeddings,
+    blocks: Vec<UnitModule<Box<dyn Module>>>,
+    head: LmHead,
+    tensor_parallel: TensorParallel,
 }
 
 impl Gpt {
@@ -34,17 +35,17 @@ impl Gpt {
     ///
     /// # Errors
     /// For extents that do not go together, and lines of the plan that name nothing.
-    pub fn new(registry: &mut Registry, config: GptConfig, split: Split) -> Result<Self> {
-        config.check(split.parts())?;
-        let embedding = Front::new(registry, &config, &split);
+    pub fn new(registry: &mut Registry, config: GptConfig, split: TensorParallel) -> Result<Self> {
+        config.check(split.size())?;
+        let embedding = Embeddings::new(registry, &config, &split);
         let blocks = (0..config.layers).map(|number| {
             let name = format!("h.{number}");
-            Layer::new(registry, &name, &name, |registry| block(registry, &config, &split))
+            UnitModule::new(registry, &name, &name, |registry| block(registry, &config, &split))
         });
         let blocks = blocks.collect();
-        let head = Head::new(registry, &config, embedding.table(), &split);
-        split.check(registry.so_far())?;
-        Ok(Self { config, embedding, blocks, head, split })
+        let head = LmHead::new(registry, &config, embedding.table(), &split);
+        split.check(registry.inventory_so_far())?;
+        Ok(Self { config, embedding, blocks, head, tensor_parallel: split })
     }
 
     /// Extents and options.
@@ -58,7 +59,7 @@ impl Gpt {
     /// For unknown tokens, and of collectives.
     pub fn logits(&self, pass: &mut Pass<'_>, tokens: &[u32], sequence: usize) -> Result<Tensor> {
         pass.expect_host("logits for whoever asks")?;
-        pass.infer(|pass| {
+        pass.no_grad(|pass| {
             let features = self.features_of_one(pass, tokens.to_vec(), sequence)?;
             self.head.logits(pass, features)
         })
@@ -77,12 +78,12 @@ impl Gpt {
     ) -> Result<Vec<u32>> {
         pass.expect_host("a text")?;
         if prompt.is_empty() {
-            return Err(Error::illegal("an empty prompt"));
+            return Err(Error::invalid("an empty prompt"));
         }
         let mut tokens = prompt.to_vec();
         for _ in 0..count {
             let seen = &tokens[tokens.len().saturating_sub(self.config.context)..];
-            let logits = pass.infer(|pass| self.next(pass, seen))?;
+            let logits = pass.no_grad(|pass| self.next_logits(pass, seen))?;
             let classes = &logits.data()[..self.config.vocabulary];
             tokens.push(sampling.pick(classes, tokens.len() as u64));
         }
@@ -90,22 +91,22 @@ impl Gpt {
     }
 
     /// The logits of what follows `seen`.
-    fn next(&self, pass: &mut Pass<'_>, seen: &[u32]) -> Result<Tensor> {
+    fn next_logits(&self, pass: &mut Pass<'_>, seen: &[u32]) -> Result<Tensor> {
         // Nothing looks ahead, so what is behind does not matter; and storage of few sizes is used again.
         const GRAIN: usize = 64;
         let length = seen.len().next_multiple_of(GRAIN).min(self.config.context);
         let mut tokens = seen.to_vec();
         tokens.resize(length, 0);
         let features = self.features_of_one(pass, tokens, length)?;
-        let last = Tensor::from(pass.memory(), 1, features.columns(), features.row(seen.len() - 1));
+        let last = Tensor::from_slice(pass.memory(), 1, features.columns(), features.row(seen.len() - 1));
         let logits = self.head.logits(pass, last)?;
-        self.split.whole_row(pass, logits)
+        self.tensor_parallel.gather_row(pass, logits)
     }
 
     /// What the head gets, of each micro-batch.
     fn features(&self, pass: &mut Pass<'_>, tokens: Vec<Vec<u32>>, sequence: usize) -> Result<Vec<Tensor>> {
         pass.set_sequence(sequence);
-        let embedded = self.embedding.forward_each(pass, tokens, &self.split)?;
+        let embedded = self.embedding.forward_each(pass, tokens, &self.tensor_parallel)?;
         self.blocks.iter().try_fold(embedded, |features, block| block.forward_each(pass, features))
     }
 
@@ -115,8 +116,8 @@ impl Gpt {
     }
 
     /// Whether a sequence, or the chunks of it together, fit in the context.
-    fn fits(&self, pass: &Pass<'_>, sequence: usize) -> bool {
-        let chunks = pass.chunks().map_or(1, Communicator::ranks);
+    fn sequence_fits(&self, pass: &Pass<'_>, sequence: usize) -> bool {
+        let chunks = pass.sequence_group().map_or(1, Communicator::size);
         (1..=self.config.context).contains(&(chunks * sequence))
     }
 }
@@ -127,7 +128,7 @@ impl Model for Gpt {
         for batch in batches {
             match *batch {
                 Batch::Tokens { inputs, targets, sequence }
-                    if self.fits(pass, sequence)
+                    if self.sequence_fits(pass, sequence)
                         && inputs.len().is_multiple_of(sequence)
                         && *of_first.get_or_insert(sequence) == sequence =>
                 {
@@ -153,36 +154,36 @@ impl Model for Gpt {
     }
 }
 
-fn block(registry: &mut Registry, config: &GptConfig, split: &Split) -> Box<dyn Module> {
+fn block(registry: &mut Registry, config: &GptConfig, split: &TensorParallel) -> Box<dyn Module> {
     let attention = Residual(Sequential(vec![
-        split.on_rows(registry, |registry| config.make_norm(registry, "ln_1")),
+        split.sequence_parallel_region(registry, |registry| config.make_norm(registry, "ln_1")),
         registry.scope("attn", |registry| attention(registry, config, split)),
     ]));
     let feed_forward = Residual(Sequential(vec![
-        split.on_rows(registry, |registry| config.make_norm(registry, "ln_2")),
+        split.sequence_parallel_region(registry, |registry| config.make_norm(registry, "ln_2")),
         registry.scope("mlp", |registry| feed_forward(registry, config, split)),
     ]));
     let block = Sequential(vec![Box::new(attention), Box::new(feed_forward)]);
-    if config.checkpoint { Box::new(Checkpoint(block)) } else { Box::new(block) }
+    if config.activation_checkpointing { Box::new(ActivationCheckpoint(block)) } else { Box::new(block) }
 }
 
-fn attention(registry: &mut Registry, config: &GptConfig, split: &Split) -> Box<dyn Module> {
+fn attention(registry: &mut Registry, config: &GptConfig, split: &TensorParallel) -> Box<dyn Module> {
     let width = config.width;
-    let into = registry.scope("c_attn", |r| split.linear(r, width, 3 * width, config.start()));
-    let out = registry.scope("c_proj", |r| split.linear(r, width, width, config.last_start()));
-    let heads = CausalAttention::new(config.heads.div_ceil(split.parts()), config.head_dim());
-    let dropout = Dropout::new(registry, "resid_dropout", config.dropout, split.draw());
+    let into = registry.scope("c_attn", |r| split.linear(r, width, 3 * width, config.init()));
+    let out = registry.scope("c_proj", |r| split.linear(r, width, width, config.residual_init()));
+    let heads = CausalAttention::new(config.heads.div_ceil(split.size()), config.head_dim());
+    let dropout = Dropout::new(registry, "resid_dropout", config.dropout, split.rng_stream());
     Box::new(Sequential(vec![into, Box::new(heads), out, Box::new(dropout)]))
 }
 
-fn feed_forward(registry: &mut Registry, config: &GptConfig, split: &Split) -> Box<dyn Module> {
-    let (width, hidden) = (config.width, config.hidden());
+fn feed_forward(registry: &mut Registry, config: &GptConfig, split: &TensorParallel) -> Box<dyn Module> {
+    let (width, hidden) = (config.width, config.ffn_width());
     let (columns, activation): (_, Box<dyn Module>) = match config.feed_forward {
         FeedForward::Gelu => (hidden, Box::new(Gelu::Tanh)),
         FeedForward::SwiGlu => (2 * hidden, Box::new(SwiGlu)),
     };
-    let into = registry.scope("c_fc", |r| split.linear(r, width, columns, config.start()));
-    let out = registry.scope("c_proj", |r| split.linear(r, hidden, width, config.last_start()));
-    let dropout = Dropout::new(registry, "dropout", config.dropout, split.draw());
+    let into = registry.scope("c_fc", |r| split.linear(r, width, columns, config.init()));
+    let out = registry.scope("c_proj", |r| split.linear(r, hidden, width, config.residual_init()));
+    let dropout = Dropout::new(registry, "dropout", config.dropout, split.rng_stream());
     Box::new(Sequential(vec![into, activation, out, Box::new(dropout)]))
 }

@@ -22,14 +22,14 @@ fn is_transposed(parameter: &Parameter) -> bool {
 
 /// Extents of the whole parameter in the file.
 fn shape_in_file(parameter: &Parameter) -> Vec<usize> {
-    let mut shape = parameter.whole_shape();
+    let mut shape = parameter.global_shape();
     if is_transposed(parameter) {
         shape.reverse();
     }
     shape
 }
 
-/// How far apart neighbours along each dimension of the whole parameter are in the file.
+/// How far apart neighbors along each dimension of the whole parameter are in the file.
 fn strides_in_file(parameter: &Parameter) -> Vec<usize> {
     let mut strides = row_major(&shape_in_file(parameter));
     if is_transposed(parameter) {
@@ -38,15 +38,15 @@ fn strides_in_file(parameter: &Parameter) -> Vec<usize> {
     strides
 }
 
-/// How far apart neighbours along each dimension are where the last one is contiguous.
+/// How far apart neighbors along each dimension are where the last one is contiguous.
 fn row_major(shape: &[usize]) -> Vec<usize> {
     (1..=shape.len()).map(|inner| shape[inner..].iter().product()).collect()
 }
 
 /// Where element `index` of this rank's part is in the file; none for padding.
-fn in_file(parameter: &Parameter, index: usize) -> Option<usize> {
-    let index = parameter.in_whole(index)?;
-    Some(match parameter.whole_shape()[..] {
+fn file_index(parameter: &Parameter, index: usize) -> Option<usize> {
+    let index = parameter.global_index(index)?;
+    Some(match parameter.global_shape()[..] {
         [outputs, inputs] if is_transposed(parameter) => index % inputs * outputs + index / inputs,
         _ => index,
     })

@@ -1,11 +1,11 @@
 //! Extents and options of a GPT.
 
 use crate::error::{Error, Result};
-use crate::nn::{LayerNorm, Module, RmsNorm, Start};
+use crate::nn::{LayerNorm, LinearInit, Module, RmsNorm};
 use crate::parameter::Registry;
-use crate::split::{Plan, Style};
+use crate::tensor_parallel::{ParallelPlan, ParallelStyle};
 
-/// Which normalisation.
+/// Which normalization.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Norm {
     /// [`LayerNorm`], as GPT-2.
@@ -36,18 +36,18 @@ pub struct GptConfig {
     pub heads: usize,
     /// Number of blocks.
     pub layers: usize,
-    /// Which normalisation.
+    /// Which normalization.
     pub norm: Norm,
     /// Which non-linear part.
     pub feed_forward: FeedForward,
     /// Rate of dropout of the embedding and of every residual branch.
     pub dropout: f32,
     /// Whether the head's weight is the token embedding.
-    pub tied: bool,
+    pub tie_word_embeddings: bool,
     /// Whether blocks keep their input only, and run forward again in backward.
-    pub checkpoint: bool,
+    pub activation_checkpointing: bool,
     /// Targets that do not count: padding.
-    pub ignore: Option<u32>,
+    pub ignore_index: Option<u32>,
     /// Parts of the rows for which the head is computed one after the other: from two on, there are never the logits of all
     /// rows, and they are computed again in backward.
     pub cross_entropy_splits: usize,
@@ -65,15 +65,15 @@ impl GptConfig {
             norm: Norm::Layer,
             feed_forward: FeedForward::Gelu,
             dropout: 0.0,
-            tied: true,
-            checkpoint: false,
-            ignore: None,
+            tie_word_embeddings: true,
+            activation_checkpointing: false,
+            ignore_index: None,
             cross_entropy_splits: 1,
         }
     }
 
     /// Features between the two maps of the feed-forward part; with SwiGLU a multiple of 8.
-    pub fn hidden(&self) -> usize {
+    pub fn ffn_width(&self) -> usize {
         match self.feed_forward {
             FeedForward::Gelu => 4 * self.width,
             FeedForward::SwiGlu => (8 * self.width).div_ceil(24) * 8,
@@ -86,16 +86,16 @@ impl GptConfig {
     }
 
     /// How maps start, but for the last of a branch.
-    pub fn start(&self) -> Start {
-        Start::normal(0.02)
+    pub fn init(&self) -> LinearInit {
+        LinearInit::normal(0.02)
     }
 
     /// How the last map of a residual branch starts: smaller, as there are 2 × layers of them to be summed.
-    pub fn last_start(&self) -> Start {
-        Start::normal(0.02 / (2.0 * self.layers as f32).sqrt())
+    pub fn residual_init(&self) -> LinearInit {
+        LinearInit::normal(0.02 / (2.0 * self.layers as f32).sqrt())
     }
 
-    /// A normalisation named `name`.
+    /// A normalization named `name`.
     pub fn make_norm(&self, registry: &mut Registry, name: &str) -> Box<dyn Module> {
         registry.scope(name, |registry| match self.norm {
             Norm::Layer => Box::new(LayerNorm::new(registry, self.width, 1e-5)) as Box<dyn Module>,
@@ -105,13 +105,13 @@ impl GptConfig {
 
     /// How a model of these options is cut: heads and hidden features by columns, then by rows. The head is cut by classes in any
     /// case.
-    pub fn plan(&self) -> Plan {
+    pub fn parallel_plan(&self) -> ParallelPlan {
         let (head, gates) = (self.head_dim(), if self.feed_forward == FeedForward::SwiGlu { 2 } else { 1 });
-        Plan::new([
-            ("h.*.attn.c_attn", Style::Column { blocks: 3, grain: head }),
-            ("h.*.attn.c_proj", Style::Row { grain: head }),
-            ("h.*.mlp.c_fc", Style::Column { blocks: gates, grain: 1 }),
-            ("h.*.mlp.c_proj", Style::Row { grain: 1 }),
+        ParallelPlan::new([
+            ("h.*.attn.c_attn", ParallelStyle::Column { blocks: 3, grain: head }),
+            ("h.*.attn.c_proj", ParallelStyle::Row { grain: head }),
+            ("h.*.mlp.c_fc", ParallelStyle::Column { blocks: gates, grain: 1 }),
+            ("h.*.mlp.c_proj", ParallelStyle::Row { grain: 1 }),
         ])
     }
 
@@ -120,10 +120,10 @@ impl GptConfig {
         let (width, heads) = (self.width, self.heads);
         if parts > heads {
             let hint = "use no more ranks than heads, in tensor parallelism";
-            return Err(Error::illegal(format!("{heads} heads cannot be dealt to {parts} ranks: {hint}")));
+            return Err(Error::invalid(format!("{heads} heads cannot be dealt to {parts} ranks: {hint}")));
         }
         if heads == 0 || !width.is_multiple_of(heads) {
-            return Err(Error::illegal(format!("a width of {width} cannot be cut into {heads} heads")));
+            return Err(Error::invalid(format!("a width of {width} cannot be cut into {heads} heads")));
         }
         Ok(())
     }

@@ -1,6 +1,6 @@
 //! How the next token is chosen.
 
-use crate::random::{mix, unit};
+use crate::random::{splitmix, unit_f64};
 
 /// How the next token is chosen from logits.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -19,13 +19,13 @@ pub enum Sampling {
 impl Sampling {
     /// A token, at `place` in the text.
     pub(super) fn pick(self, logits: &[f32], place: u64) -> u32 {
-        let (best, most) = greatest(logits);
+        let (best, most) = argmax(logits);
         match self {
             Sampling::Greedy => best,
             Sampling::Temperature { temperature, seed } => {
                 let power = |logit: &f32| (f64::from(logit - most) / f64::from(temperature)).exp();
                 let powers: Vec<f64> = logits.iter().map(power).collect();
-                let mut left = unit(mix(seed ^ mix(place))) * powers.iter().sum::<f64>();
+                let mut left = unit_f64(splitmix(seed ^ splitmix(place))) * powers.iter().sum::<f64>();
                 let chosen = powers.iter().position(|power| {
                     left -= power;
                     left < 0.0
@@ -36,7 +36,7 @@ impl Sampling {
     }
 }
 
-fn greatest(logits: &[f32]) -> (u32, f32) {
+fn argmax(logits: &[f32]) -> (u32, f32) {
     let start = (0, f32::NEG_INFINITY);
     let indexed = (0..).zip(logits.iter().copied());
     indexed.fold(start, |best, next| if next.1 > best.1 { next } else { best })
@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tokens_come_as_often_as_softmax_says() {
+    fn sampling_frequencies_match_softmax() {
         let logits = [0.0, 3.0f32.ln(), f32::NEG_INFINITY, 6.0f32.ln()];
         assert_eq!(Sampling::Greedy.pick(&logits, 0), 3);
         let warm = Sampling::Temperature { temperature: 1.0, seed: 5 };

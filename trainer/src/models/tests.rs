@@ -4,41 +4,41 @@ mod golden;
 mod passes;
 
 use super::*;
-use crate::memory::Memory;
-use crate::nn::check::numbers;
+use crate::allocator::Allocator;
+use crate::nn::grad_check::random_values;
 use crate::parameter::{Init, Inventory, ParameterId, Registry, UnitId};
 use crate::pass::Seeds;
-use crate::split::Split;
-use crate::strategy::{Local, Strategy, Way};
+use crate::strategy::{Direction, LocalStrategy, Strategy};
+use crate::tensor_parallel::TensorParallel;
 use std::collections::HashSet;
 
 /// A model and its parameters.
-struct Rig<M> {
+struct Fixture<M> {
     model: M,
-    strategy: Local,
-    memory: Memory,
+    strategy: LocalStrategy,
+    memory: Allocator,
 }
 
 const INPUTS: [u32; 12] = [1, 2, 3, 4, 5, 6, 0, 2, 4, 6, 1, 3];
 const TARGETS: [u32; 12] = [2, 3, 4, 5, 6, 0, 2, 4, 6, 1, 3, 5];
 const TOKENS: Batch<'_> = Batch::Tokens { inputs: &INPUTS, targets: &TARGETS, sequence: 6 };
 
-impl<M: Model> Rig<M> {
+impl<M: Model> Fixture<M> {
     fn new(make: impl FnOnce(&mut Registry) -> M) -> Self {
-        let (mut registry, memory) = (Registry::default(), Memory::default());
+        let (mut registry, memory) = (Registry::default(), Allocator::default());
         let model = make(&mut registry);
-        let strategy = Local::new(registry.finish(), &memory, 3);
+        let strategy = LocalStrategy::new(registry.finish(), &memory, 3);
         Self { model, strategy, memory }
     }
 
     fn forward(&mut self, batch: &Batch<'_>) -> f32 {
-        let mut pass = Pass::new(&mut self.strategy, &self.memory, Seeds { shared: 1, split: 2 }, 1);
+        let mut pass = Pass::new(&mut self.strategy, &self.memory, Seeds { shared: 1, per_rank: 2 }, 1);
         self.model.forward(&mut pass, batch).expect("forward")
     }
 
-    fn both_ways(&mut self, batch: &Batch<'_>) -> f32 {
+    fn forward_and_backward(&mut self, batch: &Batch<'_>) -> f32 {
         self.strategy.zero_gradients();
-        let mut pass = Pass::new(&mut self.strategy, &self.memory, Seeds { shared: 1, split: 2 }, 1);
+        let mut pass = Pass::new(&mut self.strategy, &self.memory, Seeds { shared: 1, per_rank: 2 }, 1);
         let loss = self.model.forward(&mut pass, batch).expect("forward");
         self.model.backward(&mut pass, 1.0).expect("backward");
         assert!(pass.is_complete());
@@ -49,17 +49,17 @@ impl<M: Model> Rig<M> {
     fn rough(mut self) -> Self {
         for id in (0..self.strategy.inventory().parameters.len()).map(ParameterId) {
             let weights = self.strategy.weights_mut(id);
-            weights.copy_from_slice(&numbers(id.0 as u64, weights.len()));
+            weights.copy_from_slice(&random_values(id.0 as u64, weights.len()));
         }
         self
     }
 
     /// The slope of the loss along a random direction in each parameter is the product of that and the gradient.
     fn check(&mut self, batch: &Batch<'_>) {
-        self.both_ways(batch);
+        self.forward_and_backward(batch);
         let gradients: Vec<Vec<f32>> = self.ids().map(|id| self.strategy.gradient_of(id).to_vec()).collect();
         for (id, gradient) in self.ids().zip(gradients) {
-            let direction = numbers(1000, gradient.len());
+            let direction = random_values(1000, gradient.len());
             let slope: f64 = gradient.iter().zip(&direction).map(|(g, d)| f64::from(g * d)).sum();
             let length = gradient.iter().map(|g| f64::from(g * g)).sum::<f64>().sqrt();
             let step = 1.0 / 256.0;
@@ -95,33 +95,34 @@ fn small() -> GptConfig {
     GptConfig::new(7, 8, 8, 2, 2)
 }
 
-fn gpt(config: GptConfig) -> Rig<Gpt> {
-    Rig::new(|registry| Gpt::new(registry, config, Split::default()).expect("legal"))
+fn gpt(config: GptConfig) -> Fixture<Gpt> {
+    Fixture::new(|registry| Gpt::new(registry, config, TensorParallel::default()).expect("legal"))
 }
 
 #[test]
-fn gradients_of_every_variant_of_gpt() {
+fn gpt_variants_have_correct_gradients() {
     gpt(small()).rough().check(&TOKENS);
-    gpt(GptConfig { tied: false, ..small() }).rough().check(&TOKENS);
+    gpt(GptConfig { tie_word_embeddings: false, ..small() }).rough().check(&TOKENS);
     let modern = GptConfig { norm: Norm::Rms, feed_forward: FeedForward::SwiGlu, ..small() };
     gpt(modern).rough().check(&TOKENS);
-    gpt(GptConfig { dropout: 0.2, ignore: Some(6), ..small() }).rough().check(&TOKENS);
+    gpt(GptConfig { dropout: 0.2, ignore_index: Some(6), ..small() }).rough().check(&TOKENS);
 }
 
 #[test]
-fn gradients_of_classifiers() {
-    let features = numbers(8, 3 * 50);
+fn classifiers_have_correct_gradients() {
+    let features = random_values(8, 3 * 50);
     let batch = Batch::Samples { features: &features, labels: &[1, 0, 2] };
-    Rig::new(|registry| Classifier::mlp(registry, &[50, 9, 3])).check(&batch);
-    Rig::new(|registry| Classifier::conv_net(registry, 2, [5, 5], &[3, 4], 3)).check(&batch);
+    Fixture::new(|registry| Classifier::mlp(registry, &[50, 9, 3])).check(&batch);
+    Fixture::new(|registry| Classifier::conv_net(registry, 2, [5, 5], &[3, 4], 3)).check(&batch);
 }
 
 #[test]
-fn checkpoints_change_no_bit_and_keep_less() {
+fn activation_checkpointing_is_exact_and_keeps_less() {
     let run = |checkpoint| {
-        let mut rig = gpt(GptConfig { checkpoint, dropout: 0.1, layers: 6, ..small() });
-        let loss = rig.both_ways(&TOKENS);
-        let peak = rig.memory.usage(crate::memory::Class::Activations).peak;
+        let mut rig =
+            gpt(GptConfig { activation_checkpointing: checkpoint, dropout: 0.1, layers: 6, ..small() });
+        let loss = rig.forward_and_backward(&TOKENS);
+        let peak = rig.memory.usage(crate::allocator::AllocClass::Activations).peak;
         (loss, rig.strategy.gradients().to_vec(), peak)
     };
     let (plain, less) = (run(false), run(true));
@@ -130,18 +131,19 @@ fn checkpoints_change_no_bit_and_keep_less() {
 }
 
 #[test]
-fn a_second_step_allocates_no_storage_and_has_the_same_bits() {
+fn second_step_reuses_memory_and_is_equal() {
     let mut rig = gpt(small());
-    let first = (rig.both_ways(&TOKENS), rig.strategy.gradients().to_vec());
-    rig.memory.forget_peaks();
-    assert_eq!(first, (rig.both_ways(&TOKENS), rig.strategy.gradients().to_vec()));
-    assert_eq!(rig.memory.usage(crate::memory::Class::Activations).now, 0);
+    let first = (rig.forward_and_backward(&TOKENS), rig.strategy.gradients().to_vec());
+    rig.memory.reset_peaks();
+    assert_eq!(first, (rig.forward_and_backward(&TOKENS), rig.strategy.gradients().to_vec()));
+    assert_eq!(rig.memory.usage(crate::allocator::AllocClass::Activations).current, 0);
 }
 
 #[test]
-fn the_smallest_gpt_2_has_its_names_and_its_124_million() {
+fn gpt2_small_has_expected_names_and_124m_parameters() {
     let mut registry = Registry::default();
-    Gpt::new(&mut registry, GptConfig::new(50257, 1024, 768, 12, 12), Split::default()).expect("legal");
+    Gpt::new(&mut registry, GptConfig::new(50257, 1024, 768, 12, 12), TensorParallel::default())
+        .expect("legal");
     let inventory = registry.finish();
     assert_eq!(inventory.count(), 124_439_808);
     assert_eq!(inventory.units.len(), 14);
@@ -164,7 +166,7 @@ fn the_smallest_gpt_2_has_its_names_and_its_124_million() {
     for name in ["wte.weight", "wpe.weight", "ln_f.weight", "ln_f.bias"] {
         assert!(inventory.find(name).is_some(), "{name}");
     }
-    assert_eq!(inventory.units[13].borrows, [UnitId(0)]);
+    assert_eq!(inventory.units[13].shared_units, [UnitId(0)]);
     let start = |name| inventory[inventory.find(name).expect("there")].init;
     assert_eq!(start("h.11.mlp.c_fc.weight"), Init::Normal(0.02));
     assert_eq!(start("h.11.mlp.c_proj.weight"), Init::Normal(0.02 / 24.0f32.sqrt()));
@@ -172,99 +174,109 @@ fn the_smallest_gpt_2_has_its_names_and_its_124_million() {
 }
 
 /// Writes down the events, and lets no weight be used outside.
-struct Watch {
-    local: Local,
-    needed: HashSet<UnitId>,
+struct RecordingStrategy {
+    local: LocalStrategy,
+    gathered: HashSet<UnitId>,
     events: Vec<Event>,
 }
 
 #[derive(Debug, PartialEq)]
 enum Event {
-    Need(UnitId, Way),
-    Done(UnitId, Way),
-    Ready(ParameterId),
+    PreUnit(UnitId, Direction),
+    PostUnit(UnitId, Direction),
+    GradReady(ParameterId),
 }
 
-impl Watch {
-    fn expect_needed(&self, id: ParameterId) {
+impl RecordingStrategy {
+    fn assert_gathered(&self, id: ParameterId) {
         let inventory = self.local.inventory();
         let owner = inventory.unit_of(id);
-        let needs = |unit: &UnitId| *unit == owner || inventory[*unit].borrows.contains(&owner);
-        assert!(self.needed.iter().any(needs), "{} outside of its unit", inventory[id].name);
+        let needs = |unit: &UnitId| *unit == owner || inventory[*unit].shared_units.contains(&owner);
+        assert!(self.gathered.iter().any(needs), "{} outside of its unit", inventory[id].name);
     }
 }
 
-impl Strategy for Watch {
-    fn need(&mut self, unit: UnitId, way: Way) -> Result<()> {
-        self.events.push(Event::Need(unit, way));
-        assert!(self.needed.insert(unit));
+impl Strategy for RecordingStrategy {
+    fn pre_unit(&mut self, unit: UnitId, way: Direction) -> Result<()> {
+        self.events.push(Event::PreUnit(unit, way));
+        assert!(self.gathered.insert(unit));
         Ok(())
     }
 
-    fn done(&mut self, unit: UnitId, way: Way) -> Result<()> {
-        self.events.push(Event::Done(unit, way));
-        assert!(self.needed.remove(&unit));
+    fn post_unit(&mut self, unit: UnitId, way: Direction) -> Result<()> {
+        self.events.push(Event::PostUnit(unit, way));
+        assert!(self.gathered.remove(&unit));
         Ok(())
     }
 
-    fn ready(&mut self, id: ParameterId) -> Result<()> {
-        self.events.push(Event::Ready(id));
+    fn grad_ready(&mut self, id: ParameterId) -> Result<()> {
+        self.events.push(Event::GradReady(id));
         Ok(())
     }
 
     fn weights(&self, id: ParameterId) -> &[f32] {
-        self.expect_needed(id);
+        self.assert_gathered(id);
         self.local.weights(id)
     }
 
-    fn gradient(&mut self, id: ParameterId) -> Option<(&[f32], &mut [f32])> {
-        self.expect_needed(id);
-        self.local.gradient(id)
+    fn weights_and_gradient(&mut self, id: ParameterId) -> Option<(&[f32], &mut [f32])> {
+        self.assert_gathered(id);
+        self.local.weights_and_gradient(id)
     }
 }
 
 /// What a model of this inventory must announce: units in order, then in reverse with their parameters in reverse.
 fn expected(inventory: &Inventory, tied: Option<ParameterId>) -> Vec<Event> {
     let units = || (0..inventory.units.len()).map(UnitId);
-    let mut events: Vec<Event> =
-        units().flat_map(|unit| [Event::Need(unit, Way::Forward), Event::Done(unit, Way::Forward)]).collect();
+    let mut events: Vec<Event> = units()
+        .flat_map(|unit| {
+            [Event::PreUnit(unit, Direction::Forward), Event::PostUnit(unit, Direction::Forward)]
+        })
+        .collect();
     for unit in units().rev() {
-        events.push(Event::Need(unit, Way::Backward));
-        events.extend(tied.filter(|_| !inventory[unit].borrows.is_empty()).map(Event::Ready));
-        events.extend(inventory[unit].parameters.clone().rev().map(|id| Event::Ready(ParameterId(id))));
-        events.push(Event::Done(unit, Way::Backward));
+        events.push(Event::PreUnit(unit, Direction::Backward));
+        events.extend(tied.filter(|_| !inventory[unit].shared_units.is_empty()).map(Event::GradReady));
+        events.extend(inventory[unit].parameters.clone().rev().map(|id| Event::GradReady(ParameterId(id))));
+        events.push(Event::PostUnit(unit, Direction::Backward));
     }
     events
 }
 
 #[test]
-fn units_and_gradients_are_announced_in_order() {
-    let others = GptConfig { tied: false, checkpoint: true, cross_entropy_splits: 3, ..small() };
+fn hooks_are_called_in_order() {
+    let others = GptConfig {
+        tie_word_embeddings: false,
+        activation_checkpointing: true,
+        cross_entropy_splits: 3,
+        ..small()
+    };
     for (config, micro_batches) in [(small(), 1), (others.clone(), 1), (small(), 3), (others, 2)] {
         let rig = gpt(config.clone());
-        let mut watch = Watch { local: rig.strategy, needed: HashSet::new(), events: Vec::new() };
+        let mut watch =
+            RecordingStrategy { local: rig.strategy, gathered: HashSet::new(), events: Vec::new() };
         let seeds = vec![Seeds::default(); micro_batches];
         let mut pass = Pass::breadth_first(&mut watch, &rig.memory, &seeds, 1);
         rig.model.forward_each(&mut pass, &vec![TOKENS; micro_batches]).expect("forward");
         rig.model.backward(&mut pass, 1.0).expect("backward");
-        let tied = config.tied.then(|| watch.local.inventory().find("wte.weight").expect("there"));
+        let tied =
+            config.tie_word_embeddings.then(|| watch.local.inventory().find("wte.weight").expect("there"));
         assert_eq!(watch.events, expected(watch.local.inventory(), tied));
     }
 }
 
 #[test]
-fn a_gpt_learns_to_count_and_says_so() {
+fn gpt_learns_to_count() {
     let mut rig = gpt(small());
     let numbers: Vec<u32> = (0..64).map(|at| at % 7).collect();
     let batch = Batch::Tokens { inputs: &numbers[..56], targets: &numbers[1..57], sequence: 8 };
-    let first = rig.both_ways(&batch);
+    let first = rig.forward_and_backward(&batch);
     for _ in 0..150 {
-        rig.both_ways(&batch);
-        rig.strategy.descend(0.5);
+        rig.forward_and_backward(&batch);
+        rig.strategy.sgd_step(0.5);
     }
     let last = rig.forward(&batch);
     assert!(first > 1.9 && last < 0.05, "from {first} to {last}");
-    let Rig { model, mut strategy, memory } = rig;
+    let Fixture { model, mut strategy, memory } = rig;
     let mut pass = Pass::new(&mut strategy, &memory, Seeds::default(), 1);
     let mut say = |sampling| model.generate(&mut pass, &[4, 5], 12, sampling).expect("tokens");
     assert_eq!(say(Sampling::Greedy), [6, 0, 1, 2, 3, 4, 5, 6, 0, 1, 2, 3]);
@@ -275,18 +287,18 @@ fn a_gpt_learns_to_count_and_says_so() {
 }
 
 #[test]
-fn a_classifier_learns_what_no_linear_map_is() {
+fn classifier_learns_nonlinear_function() {
     let batch = Batch::Samples { features: &[0.0, 0.0, 0.0, 1.0, 1.0, 0.0, 1.0, 1.0], labels: &[0, 1, 1, 0] };
-    let mut rig = Rig::new(|registry| Classifier::mlp(registry, &[2, 16, 2]));
+    let mut rig = Fixture::new(|registry| Classifier::mlp(registry, &[2, 16, 2]));
     for _ in 0..400 {
-        rig.both_ways(&batch);
-        rig.strategy.descend(1.0);
+        rig.forward_and_backward(&batch);
+        rig.strategy.sgd_step(1.0);
     }
     assert!(rig.forward(&batch) < 0.05);
 }
 
 #[test]
-fn batches_that_do_not_fit_are_refused() {
+fn mismatched_batches_are_rejected() {
     let mut rig = gpt(small());
     let mut pass = Pass::new(&mut rig.strategy, &rig.memory, Seeds::default(), 1);
     let mut message = |batch| rig.model.forward(&mut pass, &batch).expect_err("illegal").to_string();
@@ -296,5 +308,8 @@ fn batches_that_do_not_fit_are_refused() {
     assert_eq!(message(unknown), "index 7 into a table of 7");
     let samples = Batch::Samples { features: &[0.0; 4], labels: &[1, 2] };
     assert_eq!(message(samples), "4 features of 2 samples for a language model of 8 tokens of context");
-    assert!(Gpt::new(&mut Registry::default(), GptConfig { heads: 3, ..small() }, Split::default()).is_err());
+    assert!(
+        Gpt::new(&mut Registry::default(), GptConfig { heads: 3, ..small() }, TensorParallel::default())
+            .is_err()
+    );
 }

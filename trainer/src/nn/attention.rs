@@ -4,17 +4,17 @@
 //! turn, in backward again rather than kept, and all that the ranks have of their gradients is summed up at the rank whose they
 //! are: keys and values of one sequence are what a rank needs beside its chunks.
 
-mod chunks;
 mod device;
-mod panel;
+mod kv_exchange;
+mod tile;
 
 use super::Module;
+use crate::allocator::F32Vec;
 use crate::error::Result;
-use crate::memory::Floats;
+use crate::nn::attention::kv_exchange::KvExchange;
+use crate::nn::attention::tile::{Grads, KvLayout, QkvInputs, TILE_ROWS, Tile};
 use crate::pass::Pass;
 use crate::tensor::Tensor;
-use chunks::Chunks;
-use panel::{Keys, PANEL, Panel, Slopes, Sources};
 use unisono::Communicator;
 
 /// Of each head, y = softmax(q kᵀ / √d, of what is not later) v, within each [`Pass::sequence`] (Vaswani and others:
@@ -32,7 +32,7 @@ pub struct CausalAttention {
 struct Saved {
     input: Tensor,
     /// ln of the sum of the powers that softmax divides by: rows of one head, heads of one sequence, sequences.
-    log_sums: Floats,
+    log_sums: F32Vec,
 }
 
 impl CausalAttention {
@@ -46,18 +46,20 @@ impl CausalAttention {
     }
 
     /// Every panel of every head of one sequence.
-    fn panels(&self, pass: &Pass<'_>, number: usize) -> impl Iterator<Item = Panel> + use<> {
+    fn tiles(&self, pass: &Pass<'_>, number: usize) -> impl Iterator<Item = Tile> + use<> {
         let (rows, threads, attention) = (pass.sequence(), pass.threads(), *self);
-        let (offset, keys) =
-            (pass.first_place(), Keys::of(pass.chunks().is_some(), number * rows, self.width()));
+        let (offset, keys) = (
+            pass.position_offset(),
+            KvLayout::new(pass.sequence_group().is_some(), number * rows, self.width()),
+        );
         (0..attention.heads).flat_map(move |head| {
-            (0..rows).step_by(PANEL).map(move |start| Panel {
+            (0..rows).step_by(TILE_ROWS).map(move |start| Tile {
                 first: number * rows,
                 column: head * attention.head_dim,
-                queries: start..rows.min(start + PANEL),
+                queries: start..rows.min(start + TILE_ROWS),
                 offset,
                 keys,
-                sums: (number * attention.heads + head) * rows,
+                sums_offset: (number * attention.heads + head) * rows,
                 width: attention.width(),
                 depth: attention.head_dim,
                 threads,
@@ -67,18 +69,18 @@ impl CausalAttention {
 
     /// Numbers that it needs room for in backward, and half as many in forward, in sequences of so many tokens: scores of the
     /// largest panel, and their gradients.
-    pub fn room(sequence: usize) -> usize {
-        2 * PANEL * sequence
+    pub fn workspace_len(sequence: usize) -> usize {
+        2 * TILE_ROWS * sequence
     }
 
     /// Half of the room for whole sequences of this pass.
-    fn half_room(pass: &Pass<'_>) -> usize {
-        Self::room(pass.sequence() * pass.chunks().map_or(1, Communicator::ranks)) / 2
+    fn half_workspace_len(pass: &Pass<'_>) -> usize {
+        Self::workspace_len(pass.sequence() * pass.sequence_group().map_or(1, Communicator::size)) / 2
     }
 }
 
 /// How many sequences, or chunks of such, so many rows are.
-fn sequences(pass: &Pass<'_>, rows: usize) -> usize {
+fn sequence_count(pass: &Pass<'_>, rows: usize) -> usize {
     assert!(rows.is_multiple_of(pass.sequence()), "{rows} rows are no sequences of {}", pass.sequence());
     rows / pass.sequence()
 }
@@ -92,16 +94,16 @@ impl Module for CausalAttention {
         let rows = input.rows();
         let mut output = pass.tensor(rows, self.width());
         let mut log_sums = pass.floats(rows * self.heads);
-        let mut room = pass.floats(Self::half_room(pass));
-        let mut chunks = Chunks::of(pass, self.width());
-        for number in 0..sequences(pass, rows) {
+        let mut room = pass.floats(Self::half_workspace_len(pass));
+        let mut chunks = KvExchange::for_pass(pass, self.width());
+        for number in 0..sequence_count(pass, rows) {
             let keys = chunks.as_mut().map(|chunks| chunks.gather(pass, number, input.data())).transpose()?;
-            let sources = Sources { queries: input.data(), keys: keys.unwrap_or(input.data()) };
-            for panel in self.panels(pass, number) {
+            let sources = QkvInputs { queries: input.data(), keys: keys.unwrap_or(input.data()) };
+            for panel in self.tiles(pass, number) {
                 let scores = &mut room[..panel.scores()];
                 panel.score(sources, scores);
-                panel.softmax(scores, &mut log_sums[panel.sums()]);
-                panel.mix(sources, scores, output.data_mut());
+                panel.softmax(scores, &mut log_sums[panel.sums_range()]);
+                panel.weighted_sum(sources, scores, output.data_mut());
             }
         }
         pass.save(Saved { input, log_sums });
@@ -113,22 +115,22 @@ impl Module for CausalAttention {
             return self.backward_on(device, pass, &gradient);
         }
         let Saved { input, log_sums } = pass.restore();
-        let half = Self::half_room(pass);
+        let half = Self::half_workspace_len(pass);
         let mut result = Tensor::zeros(pass.memory(), input.rows(), input.columns());
         let mut room = pass.floats(2 * half);
         let (room, other) = room.split_at_mut(half);
-        let mut chunks = Chunks::of(pass, self.width());
+        let mut chunks = KvExchange::for_pass(pass, self.width());
         let mut of_keys = chunks.as_ref().map(|chunks| pass.floats(chunks.count()));
-        for number in 0..sequences(pass, input.rows()) {
+        for number in 0..sequence_count(pass, input.rows()) {
             let keys = chunks.as_mut().map(|chunks| chunks.gather(pass, number, input.data())).transpose()?;
-            let sources = Sources { queries: input.data(), keys: keys.unwrap_or(input.data()) };
+            let sources = QkvInputs { queries: input.data(), keys: keys.unwrap_or(input.data()) };
             of_keys.iter_mut().for_each(|slopes| slopes.fill(0.0));
-            let mut sums = Slopes { queries: result.data_mut(), keys: of_keys.as_deref_mut() };
-            for panel in self.panels(pass, number) {
+            let mut sums = Grads { queries: result.data_mut(), keys: of_keys.as_deref_mut() };
+            for panel in self.tiles(pass, number) {
                 let (scores, slopes) = (&mut room[..panel.scores()], &mut other[..panel.scores()]);
                 panel.score(sources, scores);
-                panel.recall(scores, &log_sums[panel.sums()]);
-                panel.differentiate(sources, gradient.data(), scores, slopes, &mut sums);
+                panel.recompute_softmax(scores, &log_sums[panel.sums_range()]);
+                panel.backward(sources, gradient.data(), scores, slopes, &mut sums);
             }
             if let (Some(chunks), Some(slopes)) = (&mut chunks, &of_keys) {
                 chunks.scatter(pass, number, slopes, result.data_mut())?;
@@ -141,11 +143,11 @@ impl Module for CausalAttention {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::memory::Memory;
-    use crate::nn::check::{Check, numbers};
+    use crate::allocator::Allocator;
+    use crate::nn::grad_check::{GradCheck, random_values};
     use crate::parameter::Inventory;
     use crate::pass::Seeds;
-    use crate::strategy::Local;
+    use crate::strategy::LocalStrategy;
     use crate::testing;
 
     /// As the formula says, one number after another.
@@ -169,23 +171,23 @@ mod tests {
     }
 
     #[test]
-    fn gradients_within_sequences() {
-        Check::new(|_| CausalAttention::new(2, 3), 10, 18).sequence(5).gradients(2e-4);
+    fn attention_gradients_stay_within_sequences() {
+        GradCheck::new(|_| CausalAttention::new(2, 3), 10, 18).sequence(5).check_gradients(2e-4);
     }
 
     /// Output and gradient of a rank that has a chunk of each sequence of `input` and `slope`.
     fn chunk(group: &Communicator, sequence: usize, input: &[f32], slope: &[f32]) -> [Vec<f32>; 2] {
-        let (memory, length) = (Memory::default(), sequence / group.ranks());
+        let (memory, length) = (Allocator::default(), sequence / group.size());
         let own = |all: &[f32], columns: usize| {
             let sequences = all.chunks(sequence * columns);
             let part = |one: &[f32]| one[group.rank() * length * columns..][..length * columns].to_vec();
             let part: Vec<f32> = sequences.flat_map(part).collect();
-            Tensor::from(&memory, part.len() / columns, columns, &part)
+            Tensor::from_slice(&memory, part.len() / columns, columns, &part)
         };
-        let mut strategy = Local::new(Inventory::default(), &memory, 0);
+        let mut strategy = LocalStrategy::new(Inventory::default(), &memory, 0);
         let mut pass = Pass::new(&mut strategy, &memory, Seeds::default(), 1);
         pass.set_sequence(length);
-        pass.set_chunks((group.ranks() > 1).then_some(group));
+        pass.set_sequence_group((group.size() > 1).then_some(group));
         let attention = CausalAttention::new(2, 3);
         let output = attention.forward(&mut pass, own(input, 18)).expect("forward");
         let gradient = attention.backward(&mut pass, own(slope, 6)).expect("backward");
@@ -193,10 +195,10 @@ mod tests {
     }
 
     #[test]
-    fn chunks_of_sequences_attend_to_what_came_before_in_others() {
-        let (sequence, rows) = (2 * PANEL + 4, 4 * PANEL + 8);
-        let (input, slope) = (numbers(1, 18 * rows), numbers(2, 6 * rows));
-        let of = |ranks| testing::on(ranks, |group| chunk(&group, sequence, &input, &slope));
+    fn chunked_attention_sees_earlier_chunks() {
+        let (sequence, rows) = (2 * TILE_ROWS + 4, 4 * TILE_ROWS + 8);
+        let (input, slope) = (random_values(1, 18 * rows), random_values(2, 6 * rows));
+        let of = |ranks| testing::run_ranks(ranks, |group| chunk(&group, sequence, &input, &slope));
         let whole = of(1).remove(0);
         for ranks in [2, 3, 4] {
             for (rank, found) in of(ranks).into_iter().enumerate() {
@@ -212,16 +214,17 @@ mod tests {
     }
 
     #[test]
-    fn values_of_one_panel_and_of_several() {
-        for (rows, sequence) in [(12, 4), (2 * PANEL + 3, 2 * PANEL + 3), (2 * PANEL, PANEL)] {
-            let check = Check::new(|_| CausalAttention::new(2, 3), rows, 18).sequence(sequence);
-            check.whole(1e-5, |x, _| naive(x, rows, sequence, 2, 3));
+    fn attention_is_correct_for_one_and_many_tiles() {
+        for (rows, sequence) in [(12, 4), (2 * TILE_ROWS + 3, 2 * TILE_ROWS + 3), (2 * TILE_ROWS, TILE_ROWS)]
+        {
+            let check = GradCheck::new(|_| CausalAttention::new(2, 3), rows, 18).sequence(sequence);
+            check.check_all_rows(1e-5, |x, _| naive(x, rows, sequence, 2, 3));
         }
     }
 
     #[test]
-    fn gradients_of_several_panels_are_those_of_sums_over_all_rows() {
-        let rows = PANEL + 2;
-        Check::new(|_| CausalAttention::new(1, 1), rows, 3).sequence(rows).gradients(2e-4);
+    fn tiled_gradients_match_untiled() {
+        let rows = TILE_ROWS + 2;
+        GradCheck::new(|_| CausalAttention::new(1, 1), rows, 3).sequence(rows).check_gradients(2e-4);
     }
 }

@@ -1,8 +1,8 @@
 //! Convolutions of images.
 
-use super::{Module, Start};
+use super::{LinearInit, Module};
+use crate::allocator::F32Vec;
 use crate::error::Result;
-use crate::memory::Floats;
 use crate::parameter::{Parameter, ParameterId, Registry};
 use crate::pass::Pass;
 use crate::tensor::Tensor;
@@ -10,7 +10,7 @@ use unisono_cuda::{Matrix, MatrixMut, matmul};
 
 /// Extents of a convolution, as those of PyTorch's `Conv2d`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Window {
+pub struct Conv2dShape {
     /// Channels in.
     pub inputs: usize,
     /// Channels out.
@@ -25,17 +25,17 @@ pub struct Window {
     pub padding: usize,
 }
 
-impl Window {
+impl Conv2dShape {
     /// Height and width of the result.
     ///
     /// # Panics
     /// If the window does not fit the image.
-    pub fn result(&self) -> [usize; 2] {
+    pub fn output_size(&self) -> [usize; 2] {
         self.image.map(|extent| (extent + 2 * self.padding - self.kernel) / self.stride + 1)
     }
 
     /// Weights of one output channel.
-    pub fn taps(&self) -> usize {
+    pub fn kernel_len(&self) -> usize {
         self.inputs * self.kernel * self.kernel
     }
 
@@ -45,19 +45,19 @@ impl Window {
     }
 
     /// Pixels of one channel of the result.
-    fn places(&self) -> usize {
-        self.result()[0] * self.result()[1]
+    fn output_len(&self) -> usize {
+        self.output_size()[0] * self.output_size()[1]
     }
 
     /// Calls `meet` with the index of every element of the unfolded image, and with where that is in the image, if it is not
     /// of the zeros around.
-    fn unfold(&self, mut meet: impl FnMut(usize, Option<usize>)) {
-        let ([height, width], [rows, columns]) = (self.image, self.result());
+    fn for_each_tap(&self, mut meet: impl FnMut(usize, Option<usize>)) {
+        let ([height, width], [rows, columns]) = (self.image, self.output_size());
         let inside = |along: usize, tap: usize, extent: usize| {
             (along * self.stride + tap).checked_sub(self.padding).filter(|at| *at < extent)
         };
         let mut index = 0;
-        for tap in 0..self.taps() {
+        for tap in 0..self.kernel_len() {
             let (channel, tap) = (tap / (self.kernel * self.kernel), tap % (self.kernel * self.kernel));
             for row in 0..rows {
                 let y = inside(row, tap / self.kernel, height);
@@ -78,36 +78,36 @@ impl Window {
 pub struct Conv2d {
     weight: ParameterId,
     bias: ParameterId,
-    window: Window,
+    shape: Conv2dShape,
 }
 
 impl Conv2d {
     /// With `weight` and `bias`.
-    pub fn new(registry: &mut Registry, window: Window) -> Self {
-        let Window { inputs, outputs, kernel, .. } = window;
-        let start = Start::fan_in(window.taps());
+    pub fn new(registry: &mut Registry, window: Conv2dShape) -> Self {
+        let Conv2dShape { inputs, outputs, kernel, .. } = window;
+        let start = LinearInit::fan_in(window.kernel_len());
         let weight = registry.add(Parameter::new("weight", &[outputs, inputs, kernel, kernel], start.weight));
         let bias = registry.add(Parameter::new("bias", &[outputs], start.weight));
-        Self { weight, bias, window }
+        Self { weight, bias, shape: window }
     }
 
     /// Room for one unfolded image.
-    fn room(&self, pass: &Pass<'_>) -> Floats {
-        pass.floats(self.window.taps() * self.window.places())
+    fn im2col_buffer(&self, pass: &Pass<'_>) -> F32Vec {
+        pass.floats(self.shape.kernel_len() * self.shape.output_len())
     }
 
-    fn unfold(&self, image: &[f32], into: &mut [f32]) {
-        self.window.unfold(|index, at| into[index] = at.map_or(0.0, |at| image[at]));
+    fn im2col(&self, image: &[f32], into: &mut [f32]) {
+        self.shape.for_each_tap(|index, at| into[index] = at.map_or(0.0, |at| image[at]));
     }
 
     /// W of outputs × taps.
     fn matrix<'a>(&self, weight: &'a [f32]) -> Matrix<'a> {
-        Matrix::new(weight, self.window.outputs, self.window.taps())
+        Matrix::new(weight, self.shape.outputs, self.shape.kernel_len())
     }
 
     fn accumulate(&self, pass: &mut Pass<'_>, input: &Tensor, gradient: &Tensor) -> Result<()> {
-        let (taps, places, outputs) = (self.window.taps(), self.window.places(), self.window.outputs);
-        let (mut room, threads) = (self.room(pass), pass.threads());
+        let (taps, places, outputs) = (self.shape.kernel_len(), self.shape.output_len(), self.shape.outputs);
+        let (mut room, threads) = (self.im2col_buffer(pass), pass.threads());
         pass.accumulate(self.bias, |_, into| {
             for (channel, of_channel) in gradient.data().chunks_exact(places).enumerate() {
                 into[channel % outputs] += of_channel.iter().sum::<f32>();
@@ -115,7 +115,7 @@ impl Conv2d {
         })?;
         pass.accumulate(self.weight, |_, into| {
             for row in 0..input.rows() {
-                self.unfold(input.row(row), &mut room);
+                self.im2col(input.row(row), &mut room);
                 let slopes = Matrix::new(gradient.row(row), outputs, places);
                 let into = MatrixMut::new(into, outputs, taps);
                 matmul(into, 1.0, 1.0, slopes, Matrix::new(&room, taps, places).t(), threads);
@@ -127,13 +127,13 @@ impl Conv2d {
 impl Module for Conv2d {
     fn forward(&self, pass: &mut Pass<'_>, input: Tensor) -> Result<Tensor> {
         pass.expect_host("a convolution")?;
-        assert_eq!(input.columns(), self.window.image_len(), "images of another size");
-        let (taps, places, outputs) = (self.window.taps(), self.window.places(), self.window.outputs);
+        assert_eq!(input.columns(), self.shape.image_len(), "images of another size");
+        let (taps, places, outputs) = (self.shape.kernel_len(), self.shape.output_len(), self.shape.outputs);
         let mut output = pass.tensor(input.rows(), outputs * places);
-        let (mut room, threads) = (self.room(pass), pass.threads());
+        let (mut room, threads) = (self.im2col_buffer(pass), pass.threads());
         let (weight, bias) = (self.matrix(pass.weights(self.weight)), pass.weights(self.bias));
         for row in 0..input.rows() {
-            self.unfold(input.row(row), &mut room);
+            self.im2col(input.row(row), &mut room);
             let to = output.row_mut(row);
             to.chunks_exact_mut(places).zip(bias).for_each(|(channel, bias)| channel.fill(*bias));
             matmul(
@@ -152,15 +152,15 @@ impl Module for Conv2d {
     fn backward(&self, pass: &mut Pass<'_>, gradient: Tensor) -> Result<Tensor> {
         let mut result: Tensor = pass.restore();
         self.accumulate(pass, &result, &gradient)?;
-        let (taps, places, outputs) = (self.window.taps(), self.window.places(), self.window.outputs);
-        let (mut room, threads) = (self.room(pass), pass.threads());
+        let (taps, places, outputs) = (self.shape.kernel_len(), self.shape.output_len(), self.shape.outputs);
+        let (mut room, threads) = (self.im2col_buffer(pass), pass.threads());
         let weight = self.matrix(pass.weights(self.weight));
         for row in 0..result.rows() {
             let slopes = Matrix::new(gradient.row(row), outputs, places);
             matmul(MatrixMut::new(&mut room, taps, places), 0.0, 1.0, weight.t(), slopes, threads);
             let into = result.row_mut(row);
             into.fill(0.0);
-            self.window.unfold(|index, at| at.into_iter().for_each(|at| into[at] += room[index]));
+            self.shape.for_each_tap(|index, at| at.into_iter().for_each(|at| into[at] += room[index]));
         }
         Ok(result)
     }
@@ -169,10 +169,10 @@ impl Module for Conv2d {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::nn::check::Check;
+    use crate::nn::grad_check::GradCheck;
 
-    fn naive(window: Window, x: &[f64], weights: &[Vec<f64>]) -> Vec<f64> {
-        let (k, [height, width], [rows, columns]) = (window.kernel, window.image, window.result());
+    fn naive(window: Conv2dShape, x: &[f64], weights: &[Vec<f64>]) -> Vec<f64> {
+        let (k, [height, width], [rows, columns]) = (window.kernel, window.image, window.output_size());
         let pixel = |channel: usize, y: usize, x_at: usize| {
             let (y, x_at) = (y.wrapping_sub(window.padding), x_at.wrapping_sub(window.padding));
             if y < height && x_at < width { x[(channel * height + y) * width + x_at] } else { 0.0 }
@@ -193,12 +193,13 @@ mod tests {
     }
 
     #[test]
-    fn gradients_and_values() {
-        let base = Window { inputs: 2, outputs: 3, image: [5, 4], kernel: 3, stride: 1, padding: 1 };
-        for window in [base, Window { stride: 2, ..base }, Window { padding: 0, kernel: 2, ..base }] {
-            let check = Check::new(|registry| Conv2d::new(registry, window), 2, 40);
-            check.gradients(2e-4);
-            check.values(1e-5, |x, weights| naive(window, x, weights));
+    fn conv2d_gradients_and_values_are_correct() {
+        let base = Conv2dShape { inputs: 2, outputs: 3, image: [5, 4], kernel: 3, stride: 1, padding: 1 };
+        for window in [base, Conv2dShape { stride: 2, ..base }, Conv2dShape { padding: 0, kernel: 2, ..base }]
+        {
+            let check = GradCheck::new(|registry| Conv2d::new(registry, window), 2, 40);
+            check.check_gradients(2e-4);
+            check.check_values(1e-5, |x, weights| naive(window, x, weights));
         }
     }
 }

@@ -2,9 +2,9 @@
 
 mod device;
 
-pub(crate) use device::added_up;
+pub(crate) use device::sum_losses;
 
-use super::vector::{exp_less, greatest, scale, vectorised};
+use super::vector::{exp_shifted, max_value, scale, vectorized};
 use crate::error::{Error, Result};
 use crate::pass::Pass;
 use crate::tensor::Tensor;
@@ -15,7 +15,7 @@ use crate::tensor::Tensor;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CrossEntropy {
     /// Targets that do not count: padding.
-    pub ignore: Option<u32>,
+    pub ignore_index: Option<u32>,
 }
 
 impl CrossEntropy {
@@ -24,15 +24,15 @@ impl CrossEntropy {
     /// # Errors
     /// For a target that is no class, or if there is not one for each row.
     pub fn forward(&self, pass: &mut Pass<'_>, logits: Tensor, targets: &[u32]) -> Result<f32> {
-        let count = targets.iter().filter(|target| Some(**target) != self.ignore).count();
-        self.shared(pass, logits, targets, 1.0 / count.max(1) as f32)
+        let count = targets.iter().filter(|target| Some(**target) != self.ignore_index).count();
+        self.forward_scaled(pass, logits, targets, 1.0 / count.max(1) as f32)
     }
 
     /// The sum over rows that count, times `share`: a part of a mean of more rows.
     ///
     /// # Errors
     /// Those of [`CrossEntropy::forward`].
-    pub fn shared(
+    pub fn forward_scaled(
         &self,
         pass: &mut Pass<'_>,
         mut logits: Tensor,
@@ -41,12 +41,12 @@ impl CrossEntropy {
     ) -> Result<f32> {
         self.check(&logits, targets)?;
         if let Some(device) = pass.device() {
-            return self.shared_on(device, pass, logits, targets, share);
+            return self.forward_scaled_on(device, pass, logits, targets, share);
         }
-        let counts = |target: &u32| Some(*target) != self.ignore;
+        let counts = |target: &u32| Some(*target) != self.ignore_index;
         let mut loss = 0.0;
         let columns = logits.columns();
-        vectorised(
+        vectorized(
             #[inline(always)]
             || {
                 for (row, target) in logits.data_mut().chunks_exact_mut(columns).zip(targets) {
@@ -80,18 +80,18 @@ impl CrossEntropy {
     ///
     /// # Errors
     /// Those of [`CrossEntropy::forward`].
-    pub fn sum(&self, logits: &mut Tensor, targets: &[u32], log_sums: &mut [f32]) -> Result<f64> {
+    pub fn loss_sum(&self, logits: &mut Tensor, targets: &[u32], log_sums: &mut [f32]) -> Result<f64> {
         self.check(logits, targets)?;
         let (mut loss, columns) = (0.0, logits.columns());
-        vectorised(
+        vectorized(
             #[inline(always)]
             || {
                 let rows = logits.data_mut().chunks_exact_mut(columns);
                 for ((row, log_sum), target) in rows.zip(log_sums).zip(targets) {
                     let at_target = row.get(*target as usize).copied();
-                    let most = greatest(row);
-                    *log_sum = most + exp_less(row, most).ln();
-                    if let Some(at_target) = at_target.filter(|_| Some(*target) != self.ignore) {
+                    let most = max_value(row);
+                    *log_sum = most + exp_shifted(row, most).ln();
+                    if let Some(at_target) = at_target.filter(|_| Some(*target) != self.ignore_index) {
                         loss += f64::from(*log_sum - at_target);
                     }
                 }
@@ -101,23 +101,23 @@ impl CrossEntropy {
     }
 
     /// `logits`, computed again, become the gradient of `factor` times their [`CrossEntropy::sum`].
-    pub fn slopes(&self, logits: &mut Tensor, targets: &[u32], log_sums: &[f32], factor: f32) {
+    pub fn logits_grad(&self, logits: &mut Tensor, targets: &[u32], log_sums: &[f32], factor: f32) {
         let columns = logits.columns();
         let rows = logits.data_mut().chunks_exact_mut(columns);
         for ((row, log_sum), target) in rows.zip(log_sums).zip(targets) {
             let place = Some(*target as usize);
-            row_slope(row, *log_sum, place, if Some(*target) == self.ignore { 0.0 } else { factor });
+            row_grad(row, *log_sum, place, if Some(*target) == self.ignore_index { 0.0 } else { factor });
         }
     }
 
     fn check(&self, logits: &Tensor, targets: &[u32]) -> Result<()> {
         let (rows, classes) = (logits.rows(), logits.columns());
         if targets.len() != rows {
-            return Err(Error::illegal(format!("{} targets for {rows} rows of logits", targets.len())));
+            return Err(Error::invalid(format!("{} targets for {rows} rows of logits", targets.len())));
         }
-        let is_class = |target: &&u32| (**target as usize) < classes || Some(**target) == self.ignore;
+        let is_class = |target: &&u32| (**target as usize) < classes || Some(**target) == self.ignore_index;
         match targets.iter().find(|target| !is_class(target)) {
-            Some(target) => Err(Error::illegal(format!("target {target} of {classes} classes"))),
+            Some(target) => Err(Error::invalid(format!("target {target} of {classes} classes"))),
             None => Ok(()),
         }
     }
@@ -126,8 +126,8 @@ impl CrossEntropy {
 /// The loss of one row, whose logits become its gradient: (softmax - one at the target) · `share`.
 #[inline(always)]
 fn row_loss(row: &mut [f32], target: usize, share: f32) -> f32 {
-    let (most, at_target) = (greatest(row), row[target]);
-    let sum = exp_less(row, most);
+    let (most, at_target) = (max_value(row), row[target]);
+    let sum = exp_shifted(row, most);
     let factor = share / sum;
     row.iter_mut().for_each(|value| *value *= factor);
     row[target] -= share;
@@ -135,13 +135,13 @@ fn row_loss(row: &mut [f32], target: usize, share: f32) -> f32 {
 }
 
 /// Logits become the gradient of `factor` times the loss of their row, whose target is at `place` if it is here.
-pub(crate) fn row_slope(row: &mut [f32], log_sum: f32, place: Option<usize>, factor: f32) {
+pub(crate) fn row_grad(row: &mut [f32], log_sum: f32, place: Option<usize>, factor: f32) {
     if factor == 0.0 {
         return row.fill(0.0);
     }
-    vectorised(
+    vectorized(
         #[inline(always)]
-        || exp_less(row, log_sum),
+        || exp_shifted(row, log_sum),
     );
     scale(row, factor);
     place.into_iter().for_each(|place| row[place] -= factor);
@@ -150,31 +150,31 @@ pub(crate) fn row_slope(row: &mut [f32], log_sum: f32, place: Option<usize>, fac
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::memory::Memory;
-    use crate::nn::check::{numbers, wide};
+    use crate::allocator::Allocator;
+    use crate::nn::grad_check::{random_values, to_f64};
     use crate::parameter::Inventory;
     use crate::pass::Seeds;
-    use crate::strategy::Local;
+    use crate::strategy::LocalStrategy;
 
     const CLASSES: usize = 21;
 
-    fn both_ways(logits: &[f32], targets: &[u32], factor: f32) -> Result<(f32, Vec<f32>)> {
-        let (memory, loss) = (Memory::default(), CrossEntropy { ignore: Some(99) });
-        let mut strategy = Local::new(Inventory::default(), &memory, 0);
+    fn forward_and_backward(logits: &[f32], targets: &[u32], factor: f32) -> Result<(f32, Vec<f32>)> {
+        let (memory, loss) = (Allocator::default(), CrossEntropy { ignore_index: Some(99) });
+        let mut strategy = LocalStrategy::new(Inventory::default(), &memory, 0);
         let mut pass = Pass::new(&mut strategy, &memory, Seeds::default(), 1);
-        let logits = Tensor::from(&memory, logits.len() / CLASSES, CLASSES, logits);
+        let logits = Tensor::from_slice(&memory, logits.len() / CLASSES, CLASSES, logits);
         let value = loss.forward(&mut pass, logits, targets)?;
         Ok((value, loss.backward(&mut pass, factor)?.data().to_vec()))
     }
 
     #[test]
-    fn loss_and_gradient_are_those_of_the_formula() {
-        let logits: Vec<f32> = numbers(3, 4 * CLASSES).iter().map(|x| 30.0 * x).collect();
+    fn loss_and_gradient_match_formula() {
+        let logits: Vec<f32> = random_values(3, 4 * CLASSES).iter().map(|x| 30.0 * x).collect();
         let targets = [3, 99, 20, 0];
-        let (loss, gradient) = both_ways(&logits, &targets, 0.5).expect("legal");
+        let (loss, gradient) = forward_and_backward(&logits, &targets, 0.5).expect("legal");
         let mut expected = 0.0;
         for (row, target) in targets.iter().enumerate() {
-            let of_row = wide(&logits[row * CLASSES..][..CLASSES]);
+            let of_row = to_f64(&logits[row * CLASSES..][..CLASSES]);
             let sum: f64 = of_row.iter().map(|x| x.exp()).sum();
             let counts = f64::from(u8::from(*target != 99)) / 3.0;
             expected += if *target == 99 { 0.0 } else { (sum.ln() - of_row[*target as usize]) / 3.0 };
@@ -188,37 +188,38 @@ mod tests {
     }
 
     #[test]
-    fn sums_and_slopes_are_those_of_the_mean() {
-        let (logits, targets) = (numbers(3, 4 * CLASSES), [3, 99, 20, 0]);
-        let (loss, gradient) = both_ways(&logits, &targets, 0.5).expect("legal");
-        let (memory, entropy) = (Memory::default(), CrossEntropy { ignore: Some(99) });
-        let fresh = || Tensor::from(&memory, 4, CLASSES, &logits);
+    fn loss_sum_and_grad_match_mean() {
+        let (logits, targets) = (random_values(3, 4 * CLASSES), [3, 99, 20, 0]);
+        let (loss, gradient) = forward_and_backward(&logits, &targets, 0.5).expect("legal");
+        let (memory, entropy) = (Allocator::default(), CrossEntropy { ignore_index: Some(99) });
+        let fresh = || Tensor::from_slice(&memory, 4, CLASSES, &logits);
         let (mut spent, mut log_sums) = (fresh(), [0.0; 4]);
-        let sum = entropy.sum(&mut spent, &targets, &mut log_sums).expect("legal");
+        let sum = entropy.loss_sum(&mut spent, &targets, &mut log_sums).expect("legal");
         assert!((sum / 3.0 - f64::from(loss)).abs() < 1e-6, "{sum}");
         let mut slopes = fresh();
-        entropy.slopes(&mut slopes, &targets, &log_sums, 0.5 / 3.0);
+        entropy.logits_grad(&mut slopes, &targets, &log_sums, 0.5 / 3.0);
         let near = |(one, other): (&f32, &f32)| (one - other).abs() < 1e-7;
         assert!(slopes.data().iter().zip(&gradient).all(near), "{slopes:?}");
     }
 
     #[test]
-    fn nothing_but_padding_costs_nothing() {
-        let (loss, gradient) = both_ways(&[1.0; CLASSES], &[99], 1.0).expect("legal");
+    fn loss_of_padding_is_zero() {
+        let (loss, gradient) = forward_and_backward(&[1.0; CLASSES], &[99], 1.0).expect("legal");
         assert_eq!((loss, gradient), (0.0, vec![0.0; CLASSES]));
     }
 
     #[test]
-    fn the_mean_is_of_rows_that_count() {
-        let (loss, gradient) = both_ways(&[1.0; 2 * CLASSES], &[4, 99], 1.0).expect("legal");
+    fn mean_ignores_padding_rows() {
+        let (loss, gradient) = forward_and_backward(&[1.0; 2 * CLASSES], &[4, 99], 1.0).expect("legal");
         assert!((loss - 21.0f32.ln()).abs() < 1e-6, "{loss}");
         assert!((gradient[4] + 20.0 / 21.0).abs() < 1e-6, "{}", gradient[4]);
     }
 
     #[test]
-    fn targets_that_are_no_classes_are_refused() {
-        let message =
-            |targets: &[u32]| both_ways(&[1.0; CLASSES], targets, 1.0).expect_err("illegal").to_string();
+    fn invalid_targets_are_rejected() {
+        let message = |targets: &[u32]| {
+            forward_and_backward(&[1.0; CLASSES], targets, 1.0).expect_err("illegal").to_string()
+        };
         assert_eq!(message(&[21]), "target 21 of 21 classes");
         assert_eq!(message(&[1, 2]), "2 targets for 1 rows of logits");
     }

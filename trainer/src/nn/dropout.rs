@@ -1,20 +1,20 @@
 //! Dropout.
 
 use super::Module;
-use super::vector::vectorised;
+use super::vector::vectorized;
 use crate::error::Result;
 use crate::parameter::Registry;
 use crate::pass::Pass;
-use crate::random::mix;
+use crate::random::splitmix;
 use crate::tensor::Tensor;
 
 /// Which of the [`Seeds`](crate::pass::Seeds) decides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Draw {
+pub enum RngStream {
     /// The same on all ranks of a tensor-parallel group: for what each of them holds.
     Shared,
     /// Another on each: for what is cut between them.
-    Split,
+    PerRank,
 }
 
 /// Each element is zero with probability `rate`, and divided by 1 - `rate` otherwise (Srivastava and others: Dropout, 2014).
@@ -25,7 +25,7 @@ pub enum Draw {
 pub struct Dropout {
     rate: f32,
     site: u64,
-    draw: Draw,
+    rng_stream: RngStream,
 }
 
 impl Dropout {
@@ -33,25 +33,25 @@ impl Dropout {
     ///
     /// # Panics
     /// If `rate` is not a probability less than 1.
-    pub fn new(registry: &Registry, name: &str, rate: f32, draw: Draw) -> Self {
+    pub fn new(registry: &Registry, name: &str, rate: f32, draw: RngStream) -> Self {
         assert!((0.0..1.0).contains(&rate), "{rate} is no rate of dropout");
-        Self { rate, site: registry.site(name), draw }
+        Self { rate, site: registry.rng_site(name), rng_stream: draw }
     }
 
     fn key(&self, pass: &Pass<'_>) -> u64 {
         let seeds = pass.seeds();
-        let seed = if self.draw == Draw::Shared { seeds.shared } else { seeds.split };
-        mix(seed ^ mix(self.site))
+        let seed = if self.rng_stream == RngStream::Shared { seeds.shared } else { seeds.per_rank };
+        splitmix(seed ^ splitmix(self.site))
     }
 
     /// Of 2^32 draws those below are dropped; what multiplies the rest.
-    fn limit(&self) -> (u32, f32) {
+    fn threshold_and_scale(&self) -> (u32, f32) {
         ((f64::from(self.rate) * 2.0f64.powi(32)) as u32, 1.0 / (1.0 - self.rate))
     }
 
     /// Drops some of the values, wherever they are.
-    fn drop(&self, pass: &Pass<'_>, values: &mut Tensor, key: u64) -> Result<()> {
-        let (least, factor) = self.limit();
+    fn apply_mask(&self, pass: &Pass<'_>, values: &mut Tensor, key: u64) -> Result<()> {
+        let (least, factor) = self.threshold_and_scale();
         match pass.device() {
             Some(device) => device.compute().dropout(values.view_mut(), key, least, factor)?,
             None => self.apply(values.data_mut(), key),
@@ -62,8 +62,8 @@ impl Dropout {
     /// Drops the same for the same `key`.
     fn apply(&self, values: &mut [f32], key: u64) {
         let (low, high) = (key as u32, (key >> 32) as u32);
-        let (least, factor) = self.limit();
-        vectorised(
+        let (least, factor) = self.threshold_and_scale();
+        vectorized(
             #[inline(always)]
             || {
                 for (index, value) in values.iter_mut().enumerate() {
@@ -79,7 +79,7 @@ impl Module for Dropout {
     fn forward(&self, pass: &mut Pass<'_>, mut input: Tensor) -> Result<Tensor> {
         if self.rate > 0.0 && pass.keeps() {
             let key = self.key(pass);
-            self.drop(pass, &mut input, key)?;
+            self.apply_mask(pass, &mut input, key)?;
             pass.save(key);
         }
         Ok(input)
@@ -88,7 +88,7 @@ impl Module for Dropout {
     fn backward(&self, pass: &mut Pass<'_>, mut gradient: Tensor) -> Result<Tensor> {
         if self.rate > 0.0 {
             let key = pass.restore();
-            self.drop(pass, &mut gradient, key)?;
+            self.apply_mask(pass, &mut gradient, key)?;
         }
         Ok(gradient)
     }
@@ -105,17 +105,17 @@ fn scramble(mut bits: u32) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::memory::Memory;
-    use crate::nn::check::Check;
+    use crate::allocator::Allocator;
+    use crate::nn::grad_check::GradCheck;
     use crate::parameter::Inventory;
     use crate::pass::Seeds;
-    use crate::strategy::Local;
+    use crate::strategy::LocalStrategy;
 
     const COUNT: usize = 1 << 16;
 
     fn kept(rate: f32, key: u64) -> Vec<bool> {
         let mut values = vec![1.0; COUNT];
-        Dropout { rate, site: 0, draw: Draw::Shared }.apply(&mut values, key);
+        Dropout { rate, site: 0, rng_stream: RngStream::Shared }.apply(&mut values, key);
         assert!(values.iter().all(|value| *value == 0.0 || *value == 1.0 / (1.0 - rate)));
         values.iter().map(|value| *value != 0.0).collect()
     }
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn as_many_are_dropped_as_the_rate_says() {
+    fn drop_rate_is_respected() {
         for rate in [0.1, 0.5, 0.9] {
             let dropped = kept(rate, 12).iter().filter(|kept| !**kept).count() as f64 / COUNT as f64;
             assert!((dropped - f64::from(rate)).abs() < 0.01, "{dropped} for {rate}");
@@ -134,10 +134,10 @@ mod tests {
     }
 
     #[test]
-    fn masks_of_other_keys_and_other_places_are_independent() {
+    fn masks_are_independent_across_keys_and_positions() {
         let mask = kept(0.5, 3);
         assert_eq!(mask, kept(0.5, 3));
-        for key in [2, 4, 3 << 32, 3 | 1 << 32, mix(3)] {
+        for key in [2, 4, 3 << 32, 3 | 1 << 32, splitmix(3)] {
             assert!((overlap(&mask, &kept(0.5, key)) - 0.25).abs() < 0.01, "key {key}");
         }
         for lag in [1, 2, 64, 768] {
@@ -146,24 +146,27 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_dropped_without_a_way_back() {
-        let memory = Memory::default();
-        let mut strategy = Local::new(Inventory::default(), &memory, 0);
+    fn dropout_is_off_without_backward() {
+        let memory = Allocator::default();
+        let mut strategy = LocalStrategy::new(Inventory::default(), &memory, 0);
         let mut pass = Pass::new(&mut strategy, &memory, Seeds::default(), 1);
-        let dropout = Dropout { rate: 0.5, site: 0, draw: Draw::Shared };
-        let ones = || Tensor::from(&memory, 1, 64, &[1.0; 64]);
-        let inferred = pass.infer(|pass| dropout.forward(pass, ones())).expect("forward");
+        let dropout = Dropout { rate: 0.5, site: 0, rng_stream: RngStream::Shared };
+        let ones = || Tensor::from_slice(&memory, 1, 64, &[1.0; 64]);
+        let inferred = pass.no_grad(|pass| dropout.forward(pass, ones())).expect("forward");
         assert_eq!((inferred.data(), pass.is_complete(), pass.keeps()), (&[1.0; 64][..], true, true));
         let trained = dropout.forward(&mut pass, ones()).expect("forward");
         assert!(trained.data().contains(&0.0) && !pass.is_complete());
     }
 
     #[test]
-    fn seeds_and_sites_decide() {
-        let drop = |site, draw| Check::new(|_| Dropout { rate: 0.5, site, draw }, 8, 8).both_ways();
-        assert_eq!(drop(1, Draw::Shared), drop(1, Draw::Shared));
-        assert_ne!(drop(1, Draw::Shared), drop(2, Draw::Shared));
-        assert_ne!(drop(1, Draw::Shared), drop(1, Draw::Split));
-        Check::new(|_| Dropout { rate: 0.5, site: 1, draw: Draw::Shared }, 8, 8).gradients(1e-4);
+    fn mask_depends_on_seed_and_site() {
+        let drop = |site, draw| {
+            GradCheck::new(|_| Dropout { rate: 0.5, site, rng_stream: draw }, 8, 8).forward_and_backward()
+        };
+        assert_eq!(drop(1, RngStream::Shared), drop(1, RngStream::Shared));
+        assert_ne!(drop(1, RngStream::Shared), drop(2, RngStream::Shared));
+        assert_ne!(drop(1, RngStream::Shared), drop(1, RngStream::PerRank));
+        GradCheck::new(|_| Dropout { rate: 0.5, site: 1, rng_stream: RngStream::Shared }, 8, 8)
+            .check_gradients(1e-4);
     }
 }

@@ -1,12 +1,12 @@
 //! Gaussian error linear units.
 
 use super::Module;
-use super::vector::{erf, exp, sigmoid, vectorised};
+use super::vector::{erf, exp, sigmoid, vectorized};
 use crate::error::Result;
 use crate::pass::Pass;
 use crate::tensor::Tensor;
 use std::f32::consts::FRAC_1_SQRT_2;
-use unisono_cuda::device::compute::Curve;
+use unisono_cuda::device::compute::Activation;
 
 /// y = x Φ(x), Φ being the normal distribution (Hendrycks, Gimpel: Gaussian error linear units, 2016).
 ///
@@ -21,10 +21,10 @@ pub enum Gelu {
 
 impl Gelu {
     /// What GPUs call it.
-    fn curve(self) -> Curve {
+    fn activation(self) -> Activation {
         match self {
-            Self::Exact => Curve::GeluExact,
-            Self::Tanh => Curve::GeluTanh,
+            Self::Exact => Activation::GeluExact,
+            Self::Tanh => Activation::GeluTanh,
         }
     }
 }
@@ -33,18 +33,18 @@ impl Module for Gelu {
     fn forward(&self, pass: &mut Pass<'_>, input: Tensor) -> Result<Tensor> {
         if let Some(device) = pass.device() {
             let mut output = device.tensor(input.rows(), input.columns())?;
-            device.compute().curve(self.curve(), output.view_mut(), input.view())?;
+            device.compute().activation(self.activation(), output.view_mut(), input.view())?;
             pass.save(input);
             return Ok(output);
         }
         let mut output = pass.tensor(input.rows(), input.columns());
         let pairs = output.data_mut().iter_mut().zip(input.data());
         match self {
-            Gelu::Exact => vectorised(
+            Gelu::Exact => vectorized(
                 #[inline(always)]
                 || pairs.for_each(|(y, x)| *y = x * normal(*x)),
             ),
-            Gelu::Tanh => vectorised(
+            Gelu::Tanh => vectorized(
                 #[inline(always)]
                 || pairs.for_each(|(y, x)| *y = x * sigmoid(twice_u(*x))),
             ),
@@ -56,18 +56,18 @@ impl Module for Gelu {
     fn backward(&self, pass: &mut Pass<'_>, mut gradient: Tensor) -> Result<Tensor> {
         let input: Tensor = pass.restore();
         if let Some(device) = pass.device() {
-            device.compute().curve_slopes(self.curve(), gradient.view_mut(), input.view())?;
+            device.compute().activation_backward(self.activation(), gradient.view_mut(), input.view())?;
             return Ok(gradient);
         }
         let pairs = gradient.data_mut().iter_mut().zip(input.data());
         match self {
-            Gelu::Exact => vectorised(
+            Gelu::Exact => vectorized(
                 #[inline(always)]
-                || pairs.for_each(|(dy, x)| *dy *= exact_slope(*x)),
+                || pairs.for_each(|(dy, x)| *dy *= exact_derivative(*x)),
             ),
-            Gelu::Tanh => vectorised(
+            Gelu::Tanh => vectorized(
                 #[inline(always)]
-                || pairs.for_each(|(dy, x)| *dy *= tanh_slope(*x)),
+                || pairs.for_each(|(dy, x)| *dy *= tanh_derivative(*x)),
             ),
         }
         Ok(gradient)
@@ -84,7 +84,7 @@ fn twice_u(x: f32) -> f32 {
 }
 
 #[inline(always)]
-fn tanh_slope(x: f32) -> f32 {
+fn tanh_derivative(x: f32) -> f32 {
     let s = sigmoid(twice_u(x));
     let slope_of_twice_u = 2.0 * SQRT_2_OVER_PI * (1.0 + 3.0 * CUBIC * x * x);
     s + x * s * (1.0 - s) * slope_of_twice_u
@@ -97,25 +97,25 @@ fn normal(x: f32) -> f32 {
 }
 
 #[inline(always)]
-fn exact_slope(x: f32) -> f32 {
+fn exact_derivative(x: f32) -> f32 {
     normal(x) + x * (0.5 * FRAC_1_SQRT_2 * std::f32::consts::FRAC_2_SQRT_PI) * exp(-0.5 * x * x)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::nn::check::Check;
+    use crate::nn::grad_check::GradCheck;
 
     #[test]
-    fn gradients_and_values() {
-        let exact = Check::new(|_| Gelu::Exact, 3, 21);
-        exact.gradients(2e-4);
-        exact.values(1e-6, |x, _| {
+    fn gelu_gradients_and_values_are_correct() {
+        let exact = GradCheck::new(|_| Gelu::Exact, 3, 21);
+        exact.check_gradients(2e-4);
+        exact.check_values(1e-6, |x, _| {
             x.iter().map(|x| x * 0.5 * libm::erfc(-x * std::f64::consts::FRAC_1_SQRT_2)).collect()
         });
-        let tanh = Check::new(|_| Gelu::Tanh, 3, 21);
-        tanh.gradients(2e-4);
-        tanh.values(1e-6, |x, _| {
+        let tanh = GradCheck::new(|_| Gelu::Tanh, 3, 21);
+        tanh.check_gradients(2e-4);
+        tanh.check_values(1e-6, |x, _| {
             let root = std::f64::consts::FRAC_2_PI.sqrt();
             x.iter().map(|x| 0.5 * x * (1.0 + libm::tanh(root * (x + 0.044715 * x.powi(3))))).collect()
         });

@@ -1,10 +1,10 @@
-//! Layer normalisation.
+//! Layer normalization.
 
 use super::Module;
-use super::norm::NormOn;
-use super::vector::{add, sum, vectorised};
+use super::vector::{add, sum, vectorized};
+use crate::allocator::F32Vec;
 use crate::error::Result;
-use crate::memory::Floats;
+use crate::nn::device_norm::DeviceNorm;
 use crate::parameter::{Init, Parameter, ParameterId, Registry};
 use crate::pass::Pass;
 use crate::tensor::Tensor;
@@ -23,7 +23,7 @@ pub struct LayerNorm {
 struct Saved {
     input: Tensor,
     /// Mean and one over the deviation, of each row.
-    moments: Floats,
+    moments: F32Vec,
 }
 
 impl LayerNorm {
@@ -34,27 +34,27 @@ impl LayerNorm {
         Self { weight, bias, width, epsilon }
     }
 
-    fn on_device(&self) -> NormOn {
+    fn device_norm(&self) -> DeviceNorm {
         let &Self { weight, bias, width, epsilon } = self;
-        NormOn { norm: Norm::Layer, weight, bias: Some(bias), width, epsilon }
+        DeviceNorm { norm: Norm::Layer, weight, bias: Some(bias), width, epsilon }
     }
 }
 
 impl Module for LayerNorm {
     fn forward(&self, pass: &mut Pass<'_>, input: Tensor) -> Result<Tensor> {
         if let Some(device) = pass.device() {
-            return self.on_device().forward(device, pass, input);
+            return self.device_norm().forward(device, pass, input);
         }
         let mut output = pass.tensor(input.rows(), self.width);
         let mut moments = pass.floats(2 * input.rows());
         let (gain, bias) = (pass.weights(self.weight), pass.weights(self.bias));
         let rows = input.data().chunks_exact(self.width).zip(output.data_mut().chunks_exact_mut(self.width));
-        vectorised(
+        vectorized(
             #[inline(always)]
             || {
                 for ((from, to), moments) in rows.zip(moments.as_chunks_mut::<2>().0) {
                     *moments = row_moments(from, self.epsilon);
-                    normalise(from, *moments, gain, bias, to);
+                    normalize(from, *moments, gain, bias, to);
                 }
             },
         );
@@ -64,7 +64,7 @@ impl Module for LayerNorm {
 
     fn backward(&self, pass: &mut Pass<'_>, mut gradient: Tensor) -> Result<Tensor> {
         if let Some(device) = pass.device() {
-            return self.on_device().backward(device, pass, gradient);
+            return self.device_norm().backward(device, pass, gradient);
         }
         let Saved { input, moments } = pass.restore();
         let mut terms = pass.floats(2 * self.width);
@@ -73,12 +73,12 @@ impl Module for LayerNorm {
         let gain = pass.weights(self.weight);
         let rows =
             input.data().chunks_exact(self.width).zip(gradient.data_mut().chunks_exact_mut(self.width));
-        vectorised(
+        vectorized(
             #[inline(always)]
             || {
                 for ((from, row), moments) in rows.zip(moments.as_chunks::<2>().0) {
-                    add_terms(from, *moments, row, of_gain, of_bias);
-                    differentiate(from, *moments, gain, row);
+                    accumulate_grads(from, *moments, row, of_gain, of_bias);
+                    input_grad(from, *moments, gain, row);
                 }
             },
         );
@@ -98,7 +98,7 @@ fn row_moments(row: &[f32], epsilon: f32) -> [f32; 2] {
 }
 
 #[inline(always)]
-fn normalise(from: &[f32], [mean, rate]: [f32; 2], gain: &[f32], bias: &[f32], to: &mut [f32]) {
+fn normalize(from: &[f32], [mean, rate]: [f32; 2], gain: &[f32], bias: &[f32], to: &mut [f32]) {
     for (((to, x), gain), bias) in to.iter_mut().zip(from).zip(gain).zip(bias) {
         *to = (x - mean) * rate * gain + bias;
     }
@@ -106,16 +106,16 @@ fn normalise(from: &[f32], [mean, rate]: [f32; 2], gain: &[f32], bias: &[f32], t
 
 /// What one row adds to the gradients of gain and bias.
 #[inline(always)]
-fn add_terms(from: &[f32], [mean, rate]: [f32; 2], row: &[f32], gain: &mut [f32], bias: &mut [f32]) {
+fn accumulate_grads(from: &[f32], [mean, rate]: [f32; 2], row: &[f32], gain: &mut [f32], bias: &mut [f32]) {
     for (((gain, bias), x), dy) in gain.iter_mut().zip(bias).zip(from).zip(row) {
         *gain += dy * ((x - mean) * rate);
         *bias += dy;
     }
 }
 
-/// With x̂ the normalised row and g = dy · gain: dx = (g - mean of g - x̂ · mean of g x̂) / deviation, in place of dy.
+/// With x̂ the normalized row and g = dy · gain: dx = (g - mean of g - x̂ · mean of g x̂) / deviation, in place of dy.
 #[inline(always)]
-fn differentiate(from: &[f32], [mean, rate]: [f32; 2], gain: &[f32], row: &mut [f32]) {
+fn input_grad(from: &[f32], [mean, rate]: [f32; 2], gain: &[f32], row: &mut [f32]) {
     row.iter_mut().zip(gain).for_each(|(dy, gain)| *dy *= gain);
     let count = row.len() as f32;
     let level = sum(row, row, |g, _| g) / count;
@@ -128,13 +128,13 @@ fn differentiate(from: &[f32], [mean, rate]: [f32; 2], gain: &[f32], row: &mut [
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::nn::check::Check;
+    use crate::nn::grad_check::GradCheck;
 
     #[test]
-    fn gradients_and_values() {
-        let check = Check::new(|registry| LayerNorm::new(registry, 19, 1e-5), 3, 19);
-        check.gradients(2e-4);
-        check.values(1e-5, |x, weights| {
+    fn layer_norm_gradients_and_values_are_correct() {
+        let check = GradCheck::new(|registry| LayerNorm::new(registry, 19, 1e-5), 3, 19);
+        check.check_gradients(2e-4);
+        check.check_values(1e-5, |x, weights| {
             let (gain, bias) = (&weights[0], &weights[1]);
             let mean = x.iter().sum::<f64>() / 19.0;
             let variance = x.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / 19.0;

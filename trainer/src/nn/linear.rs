@@ -3,7 +3,7 @@
 mod device;
 
 use super::vector::add_rows;
-use super::{Module, Start};
+use super::{LinearInit, Module};
 use crate::error::Result;
 use crate::parameter::{Parameter, ParameterId, Registry};
 use crate::pass::Pass;
@@ -22,44 +22,49 @@ pub struct Linear {
 
 impl Linear {
     /// With `weight` and, if `start` has one, `bias`.
-    pub fn new(registry: &mut Registry, inputs: usize, outputs: usize, start: Start) -> Self {
+    pub fn new(registry: &mut Registry, inputs: usize, outputs: usize, start: LinearInit) -> Self {
         let weight = registry.add(Parameter::new("weight", &[outputs, inputs], start.weight));
         let bias = start.bias.map(|init| registry.add(Parameter::new("bias", &[outputs], init)));
         Self { weight, bias, inputs, outputs }
     }
 
     /// Of parameters that were added already: cut ones.
-    pub fn of(weight: ParameterId, bias: Option<ParameterId>, inputs: usize, outputs: usize) -> Self {
+    pub fn from_parameters(
+        weight: ParameterId,
+        bias: Option<ParameterId>,
+        inputs: usize,
+        outputs: usize,
+    ) -> Self {
         Self { weight, bias, inputs, outputs }
     }
 
     /// Without bias, with the weight of an earlier unit: a head tied to the embedding.
     pub fn tied(registry: &mut Registry, weight: ParameterId, inputs: usize, outputs: usize) -> Self {
-        registry.borrow(weight);
+        registry.share_parameter(weight);
         Self { weight, bias: None, inputs, outputs }
     }
 
     /// As [`Module::backward`] of some of the rows, from their inputs: gradients are not ready before [`Linear::ready`].
-    pub fn backward_part(&self, pass: &mut Pass<'_>, input: Tensor, gradient: &Tensor) -> Tensor {
+    pub fn backward_chunk(&self, pass: &mut Pass<'_>, input: Tensor, gradient: &Tensor) -> Tensor {
         if let Some(bias) = self.bias {
             pass.add(bias, |_, into| add_rows(into, gradient.data()));
         }
         let threads = pass.threads();
-        pass.add(self.weight, |_, into| self.add_products(into, &input, gradient, threads));
-        self.through(pass, input, gradient)
+        pass.add(self.weight, |_, into| self.accumulate_weight_grad(into, &input, gradient, threads));
+        self.input_grad(pass, input, gradient)
     }
 
     /// Says that all rows were there.
     ///
     /// # Errors
     /// Of collectives that become due.
-    pub fn ready(&self, pass: &mut Pass<'_>) -> Result<()> {
-        self.bias.map_or(Ok(()), |bias| pass.ready(bias))?;
-        pass.ready(self.weight)
+    pub fn grads_ready(&self, pass: &mut Pass<'_>) -> Result<()> {
+        self.bias.map_or(Ok(()), |bias| pass.grad_ready(bias))?;
+        pass.grad_ready(self.weight)
     }
 
     /// Adds to the gradient of the weight.
-    fn add_products(&self, into: &mut [f32], input: &Tensor, gradient: &Tensor, threads: usize) {
+    fn accumulate_weight_grad(&self, into: &mut [f32], input: &Tensor, gradient: &Tensor, threads: usize) {
         let into = MatrixMut::new(into, self.outputs, self.inputs);
         let input = Matrix::new(input.data(), input.rows(), self.inputs);
         let gradient = Matrix::new(gradient.data(), gradient.rows(), self.outputs);
@@ -67,7 +72,7 @@ impl Linear {
     }
 
     /// The gradient of the input, in its place.
-    fn through(&self, pass: &Pass<'_>, mut input: Tensor, gradient: &Tensor) -> Tensor {
+    fn input_grad(&self, pass: &Pass<'_>, mut input: Tensor, gradient: &Tensor) -> Tensor {
         let rows = input.rows();
         let weight = Matrix::new(pass.weights(self.weight), self.outputs, self.inputs);
         let into = MatrixMut::new(input.data_mut(), rows, self.inputs);
@@ -81,7 +86,7 @@ impl Linear {
         if let Some(bias) = self.bias {
             pass.accumulate(bias, |_, into| add_rows(into, gradient.data()))?;
         }
-        pass.accumulate(self.weight, |_, into| self.add_products(into, input, gradient, threads))
+        pass.accumulate(self.weight, |_, into| self.accumulate_weight_grad(into, input, gradient, threads))
     }
 }
 
@@ -110,21 +115,21 @@ impl Module for Linear {
             return self.backward_on(device, pass, input, &gradient);
         }
         self.accumulate(pass, &input, &gradient)?;
-        Ok(self.through(pass, input, &gradient))
+        Ok(self.input_grad(pass, input, &gradient))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::nn::check::Check;
+    use crate::nn::grad_check::GradCheck;
 
     #[test]
-    fn gradients_and_values() {
-        for start in [Start::fan_in(5), Start::normal(0.02).without_bias()] {
-            let check = Check::new(|registry| Linear::new(registry, 5, 7, start), 3, 5);
-            check.gradients(1e-4);
-            check.values(1e-6, |x, weights| {
+    fn linear_gradients_and_values_are_correct() {
+        for start in [LinearInit::fan_in(5), LinearInit::normal(0.02).without_bias()] {
+            let check = GradCheck::new(|registry| Linear::new(registry, 5, 7, start), 3, 5);
+            check.check_gradients(1e-4);
+            check.check_values(1e-6, |x, weights| {
                 let product = |out: usize| (0..5).map(|at| x[at] * weights[0][out * 5 + at]).sum::<f64>();
                 (0..7).map(|out| product(out) + weights.get(1).map_or(0.0, |bias| bias[out])).collect()
             });

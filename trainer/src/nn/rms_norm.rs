@@ -1,10 +1,10 @@
-//! Root mean square normalisation.
+//! Root mean square normalization.
 
 use super::Module;
-use super::norm::NormOn;
-use super::vector::{add, sum, vectorised};
+use super::vector::{add, sum, vectorized};
+use crate::allocator::F32Vec;
 use crate::error::Result;
-use crate::memory::Floats;
+use crate::nn::device_norm::DeviceNorm;
 use crate::parameter::{Init, Parameter, ParameterId, Registry};
 use crate::pass::Pass;
 use crate::tensor::Tensor;
@@ -22,7 +22,7 @@ pub struct RmsNorm {
 struct Saved {
     input: Tensor,
     /// One over the root mean square of each row.
-    rates: Floats,
+    inverse_rms: F32Vec,
 }
 
 impl RmsNorm {
@@ -31,22 +31,22 @@ impl RmsNorm {
         Self { weight: registry.add(Parameter::new("weight", &[width], Init::Ones)), width, epsilon }
     }
 
-    fn on_device(&self) -> NormOn {
+    fn device_norm(&self) -> DeviceNorm {
         let &Self { weight, width, epsilon } = self;
-        NormOn { norm: Norm::Rms, weight, bias: None, width, epsilon }
+        DeviceNorm { norm: Norm::Rms, weight, bias: None, width, epsilon }
     }
 }
 
 impl Module for RmsNorm {
     fn forward(&self, pass: &mut Pass<'_>, input: Tensor) -> Result<Tensor> {
         if let Some(device) = pass.device() {
-            return self.on_device().forward(device, pass, input);
+            return self.device_norm().forward(device, pass, input);
         }
         let mut output = pass.tensor(input.rows(), self.width);
         let mut rates = pass.floats(input.rows());
         let gain = pass.weights(self.weight);
         let rows = input.data().chunks_exact(self.width).zip(output.data_mut().chunks_exact_mut(self.width));
-        vectorised(
+        vectorized(
             #[inline(always)]
             || {
                 for ((from, to), rate) in rows.zip(rates.iter_mut()) {
@@ -56,26 +56,26 @@ impl Module for RmsNorm {
                 }
             },
         );
-        pass.save(Saved { input, rates });
+        pass.save(Saved { input, inverse_rms: rates });
         Ok(output)
     }
 
     fn backward(&self, pass: &mut Pass<'_>, mut gradient: Tensor) -> Result<Tensor> {
         if let Some(device) = pass.device() {
-            return self.on_device().backward(device, pass, gradient);
+            return self.device_norm().backward(device, pass, gradient);
         }
-        let Saved { input, rates } = pass.restore();
+        let Saved { input, inverse_rms: rates } = pass.restore();
         let mut of_gain = pass.floats(self.width);
         of_gain.fill(0.0);
         let gain = pass.weights(self.weight);
         let rows =
             input.data().chunks_exact(self.width).zip(gradient.data_mut().chunks_exact_mut(self.width));
-        vectorised(
+        vectorized(
             #[inline(always)]
             || {
                 for ((from, row), rate) in rows.zip(rates.iter()) {
-                    add_terms(from, *rate, row, &mut of_gain);
-                    differentiate(from, *rate, gain, row);
+                    accumulate_grads(from, *rate, row, &mut of_gain);
+                    input_grad(from, *rate, gain, row);
                 }
             },
         );
@@ -86,15 +86,15 @@ impl Module for RmsNorm {
 
 /// What one row adds to the gradient of the gain.
 #[inline(always)]
-fn add_terms(from: &[f32], rate: f32, row: &[f32], gain: &mut [f32]) {
+fn accumulate_grads(from: &[f32], rate: f32, row: &[f32], gain: &mut [f32]) {
     for ((gain, x), dy) in gain.iter_mut().zip(from).zip(row) {
         *gain += dy * (x * rate);
     }
 }
 
-/// With x̂ the normalised row and g = dy · gain: dx = (g - x̂ · mean of g x̂) · rate, in place of dy.
+/// With x̂ the normalized row and g = dy · gain: dx = (g - x̂ · mean of g x̂) · rate, in place of dy.
 #[inline(always)]
-fn differentiate(from: &[f32], rate: f32, gain: &[f32], row: &mut [f32]) {
+fn input_grad(from: &[f32], rate: f32, gain: &[f32], row: &mut [f32]) {
     row.iter_mut().zip(gain).for_each(|(dy, gain)| *dy *= gain);
     let slope = sum(row, from, |g, x| g * (x * rate)) / row.len() as f32;
     for (g, x) in row.iter_mut().zip(from) {
@@ -105,13 +105,13 @@ fn differentiate(from: &[f32], rate: f32, gain: &[f32], row: &mut [f32]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::nn::check::Check;
+    use crate::nn::grad_check::GradCheck;
 
     #[test]
-    fn gradients_and_values() {
-        let check = Check::new(|registry| RmsNorm::new(registry, 19, 1e-5), 3, 19);
-        check.gradients(2e-4);
-        check.values(1e-5, |x, weights| {
+    fn rms_norm_gradients_and_values_are_correct() {
+        let check = GradCheck::new(|registry| RmsNorm::new(registry, 19, 1e-5), 3, 19);
+        check.check_gradients(2e-4);
+        check.check_values(1e-5, |x, weights| {
             let square = x.iter().map(|x| x * x).sum::<f64>() / 19.0;
             (0..19).map(|at| x[at] / (square + 1e-5).sqrt() * weights[0][at]).collect()
         });

@@ -1,7 +1,7 @@
 //! Gated linear units.
 
 use super::Module;
-use super::vector::{sigmoid, vectorised};
+use super::vector::{sigmoid, vectorized};
 use crate::error::Result;
 use crate::pass::Pass;
 use crate::tensor::Tensor;
@@ -22,7 +22,7 @@ impl Module for SwiGlu {
             return Ok(output);
         }
         let mut output = pass.tensor(input.rows(), width);
-        vectorised(
+        vectorized(
             #[inline(always)]
             || {
                 for (to, from) in
@@ -41,16 +41,16 @@ impl Module for SwiGlu {
         let mut result: Tensor = pass.restore();
         let width = gradient.columns();
         if let Some(device) = pass.device() {
-            device.compute().swiglu_slopes(result.view_mut(), gradient.view(), width)?;
+            device.compute().swiglu_backward(result.view_mut(), gradient.view(), width)?;
             return Ok(result);
         }
-        vectorised(
+        vectorized(
             #[inline(always)]
             || {
                 for (row, dy) in
                     result.data_mut().chunks_exact_mut(2 * width).zip(gradient.data().chunks_exact(width))
                 {
-                    differentiate(row, dy);
+                    input_grad(row, dy);
                 }
             },
         );
@@ -60,7 +60,7 @@ impl Module for SwiGlu {
 
 /// Gradients of gate and up in their place.
 #[inline(always)]
-fn differentiate(row: &mut [f32], dy: &[f32]) {
+fn input_grad(row: &mut [f32], dy: &[f32]) {
     let (gate, up) = row.split_at_mut(dy.len());
     for ((gate, up), dy) in gate.iter_mut().zip(up).zip(dy) {
         let (x, s) = (*gate, sigmoid(*gate));
@@ -72,12 +72,14 @@ fn differentiate(row: &mut [f32], dy: &[f32]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::nn::check::Check;
+    use crate::nn::grad_check::GradCheck;
 
     #[test]
-    fn gradients_and_values() {
-        let check = Check::new(|_| SwiGlu, 3, 22);
-        check.gradients(2e-4);
-        check.values(1e-6, |x, _| (0..11).map(|at| x[at] / (1.0 + (-x[at]).exp()) * x[at + 11]).collect());
+    fn swiglu_gradients_and_values_are_correct() {
+        let check = GradCheck::new(|_| SwiGlu, 3, 22);
+        check.check_gradients(2e-4);
+        check.check_values(1e-6, |x, _| {
+            (0..11).map(|at| x[at] / (1.0 + (-x[at]).exp()) * x[at + 11]).collect()
+        });
     }
 }

@@ -1,4 +1,4 @@
-//! Elementwise functions and sums, written so that the compiler vectorises them for the processor at hand.
+//! Elementwise functions and sums, written so that the compiler vectorizes them for the processor at hand.
 //!
 //! Nothing here fuses a multiplication with an addition, and sums run in a fixed number of lanes: the bits are the
 //! same on every processor.
@@ -12,7 +12,7 @@ const LANES: usize = 16;
 ///
 /// That is true of what is inlined into it: `work` and what it calls are `#[inline(always)]`.
 #[inline(always)]
-pub(crate) fn vectorised<R>(work: impl FnOnce() -> R) -> R {
+pub(crate) fn vectorized<R>(work: impl FnOnce() -> R) -> R {
     Arch::new().dispatch(work)
 }
 
@@ -91,23 +91,23 @@ pub(crate) fn sum(one: &[f32], two: &[f32], term: impl Fn(f32, f32) -> f32) -> f
 
 /// The greatest of `values`; minus infinity of none.
 #[inline(always)]
-pub(crate) fn greatest(values: &[f32]) -> f32 {
+pub(crate) fn max_value(values: &[f32]) -> f32 {
     let mut lanes = [f32::NEG_INFINITY; LANES];
     let (chunks, rest) = values.as_chunks::<LANES>();
     for chunk in chunks {
         for lane in 0..LANES {
-            lanes[lane] = greater(lanes[lane], chunk[lane]);
+            lanes[lane] = max_f32(lanes[lane], chunk[lane]);
         }
     }
     for (lane, value) in lanes.iter_mut().zip(rest) {
-        *lane = greater(*lane, *value);
+        *lane = max_f32(*lane, *value);
     }
-    fold(lanes, greater)
+    fold(lanes, max_f32)
 }
 
 /// Each becomes e to the power of itself less `shift`; returns their sum.
 #[inline(always)]
-pub(crate) fn exp_less(values: &mut [f32], shift: f32) -> f32 {
+pub(crate) fn exp_shifted(values: &mut [f32], shift: f32) -> f32 {
     let mut lanes = [0.0; LANES];
     let (chunks, rest) = values.as_chunks_mut::<LANES>();
     for chunk in chunks {
@@ -124,7 +124,7 @@ pub(crate) fn exp_less(values: &mut [f32], shift: f32) -> f32 {
 }
 
 #[inline(always)]
-fn greater(a: f32, b: f32) -> f32 {
+fn max_f32(a: f32, b: f32) -> f32 {
     if a > b { a } else { b }
 }
 
@@ -144,7 +144,7 @@ fn fold(mut lanes: [f32; LANES], join: impl Fn(f32, f32) -> f32) -> f32 {
 /// `into` += `from`.
 pub(crate) fn add(into: &mut [f32], from: &[f32]) {
     assert_eq!(into.len(), from.len(), "as many as there are");
-    vectorised(
+    vectorized(
         #[inline(always)]
         || into.iter_mut().zip(from).for_each(|(into, from)| *into += from),
     );
@@ -152,7 +152,7 @@ pub(crate) fn add(into: &mut [f32], from: &[f32]) {
 
 /// `into` += each row of `rows`.
 pub(crate) fn add_rows(into: &mut [f32], rows: &[f32]) {
-    vectorised(
+    vectorized(
         #[inline(always)]
         || {
             for row in rows.chunks_exact(into.len()) {
@@ -165,7 +165,7 @@ pub(crate) fn add_rows(into: &mut [f32], rows: &[f32]) {
 /// `values` *= `factor`; nothing for 1.
 pub(crate) fn scale(values: &mut [f32], factor: f32) {
     if factor != 1.0 {
-        vectorised(
+        vectorized(
             #[inline(always)]
             || values.iter_mut().for_each(|value| *value *= factor),
         );
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn exponentials_are_right_to_the_last_bits() {
+    fn exp_is_accurate_to_ulps() {
         let error = |x: f32| relative(exp(x), libm::exp(f64::from(x)));
         assert!(worst(-87.3, 88.3, error) < 1.3e-7, "{}", worst(-87.3, 88.3, error));
         assert!(worst(-1.0, 1.0, error) < 1.3e-7);
@@ -197,13 +197,13 @@ mod tests {
     }
 
     #[test]
-    fn sigmoids_are_right_to_the_last_bits() {
+    fn sigmoid_is_accurate_to_ulps() {
         let error = |x: f32| relative(sigmoid(x), 1.0 / (1.0 + libm::exp(-f64::from(x))));
         assert!(worst(-80.0, 80.0, error) < 3e-7, "{}", worst(-80.0, 80.0, error));
     }
 
     #[test]
-    fn error_functions_are_right_to_half_a_millionth() {
+    fn erf_is_accurate_to_half_a_millionth() {
         let error = |x: f32| (f64::from(erf(x)) - libm::erf(f64::from(x))).abs();
         assert!(worst(-6.0, 6.0, error) < 5e-7, "{}", worst(-6.0, 6.0, error));
         let error = |x: f32| relative(erf(x), libm::erf(f64::from(x)));
@@ -211,13 +211,13 @@ mod tests {
     }
 
     #[test]
-    fn sums_and_maxima_leave_nothing_out() {
+    fn sum_and_max_cover_all_elements() {
         for count in 0..70 {
             let values: Vec<f32> = (0..count).map(|at| (at * 7 % 31) as f32 - 9.0).collect();
             assert_eq!(sum(&values, &values, |a, _| a), values.iter().sum::<f32>());
-            assert_eq!(greatest(&values), values.iter().copied().fold(f32::NEG_INFINITY, f32::max));
+            assert_eq!(max_value(&values), values.iter().copied().fold(f32::NEG_INFINITY, f32::max));
             let mut powers = values.clone();
-            let (sum, expected) = (exp_less(&mut powers, 1.0), powers.iter().sum::<f32>());
+            let (sum, expected) = (exp_shifted(&mut powers, 1.0), powers.iter().sum::<f32>());
             assert!((sum - expected).abs() <= 1e-6 * expected);
         }
     }

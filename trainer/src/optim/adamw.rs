@@ -1,7 +1,7 @@
 //! Adam with decoupled weight decay: Loshchilov, Hutter, ICLR 2019 (arXiv 1711.05101).
 
-use super::{Optimiser, Span, SpanOn, Step};
-use crate::nn::vector::vectorised;
+use super::{DeviceParamSlice, Optimizer, ParamSlice, Step};
+use crate::nn::vector::vectorized;
 use crate::parameter::Parameter;
 use unisono_cuda::device::GpuError;
 use unisono_cuda::device::compute::{AdamStep, Compute};
@@ -14,43 +14,44 @@ pub struct AdamW {
     /// ε.
     pub epsilon: f32,
     /// λ.
-    pub decay: f32,
+    pub weight_decay: f32,
 }
 
 impl Default for AdamW {
     fn default() -> Self {
-        Self { betas: (0.9, 0.999), epsilon: 1e-8, decay: 0.01 }
+        Self { betas: (0.9, 0.999), epsilon: 1e-8, weight_decay: 0.01 }
     }
 }
 
 impl AdamW {
     /// What is the same for all elements of a step.
-    fn scales(&self, decays: bool, step: &Step) -> AdamStep {
+    fn step_params(&self, decays: bool, step: &Step) -> AdamStep {
         let bias = |beta: f32| 1.0 - f64::from(beta).powf(step.number as f64);
         let (one, two) = self.betas;
         AdamStep {
-            factor: step.factor,
+            factor: step.grad_scale,
             betas: self.betas,
-            rate: (f64::from(step.rate) / bias(one)) as f32,
+            rate: (f64::from(step.lr) / bias(one)) as f32,
             root: bias(two).sqrt() as f32,
             epsilon: self.epsilon,
-            keep: if decays { 1.0 - step.rate * self.decay } else { 1.0 },
+            keep: if decays { 1.0 - step.lr * self.weight_decay } else { 1.0 },
         }
     }
 }
 
-impl Optimiser for AdamW {
-    fn moments(&self, _: &Parameter) -> usize {
+impl Optimizer for AdamW {
+    fn moment_count(&self, _: &Parameter) -> usize {
         2
     }
 
-    fn update(&self, span: Span<'_>, step: &Step) {
-        let Span { weights, gradient, moments: [first, second], decays } = span else {
+    fn update(&self, span: ParamSlice<'_>, step: &Step) {
+        let ParamSlice { weights, gradient, moments: [first, second], weight_decay: decays } = span else {
             unreachable!("two moments were asked for")
         };
-        let AdamStep { factor, betas: (one, two), rate, root, epsilon, keep } = self.scales(decays, step);
+        let AdamStep { factor, betas: (one, two), rate, root, epsilon, keep } =
+            self.step_params(decays, step);
         let elements = weights.iter_mut().zip(gradient).zip(first.iter_mut().zip(second.iter_mut()));
-        vectorised(
+        vectorized(
             #[inline(always)]
             || {
                 for ((weight, gradient), (first, second)) in elements {
@@ -63,11 +64,12 @@ impl Optimiser for AdamW {
         );
     }
 
-    fn update_on(&self, compute: &Compute, span: SpanOn<'_>, step: &Step) -> Result<(), GpuError> {
-        let SpanOn { weights, gradient, moments: [first, second], decays } = span else {
+    fn update_on(&self, compute: &Compute, span: DeviceParamSlice<'_>, step: &Step) -> Result<(), GpuError> {
+        let DeviceParamSlice { weights, gradient, moments: [first, second], weight_decay: decays } = span
+        else {
             unreachable!("two moments were asked for")
         };
         let moments = [first, second].map(|moment| moment.view_mut(..));
-        compute.adamw(self.scales(decays, step), weights, gradient, moments)
+        compute.adamw(self.step_params(decays, step), weights, gradient, moments)
     }
 }

@@ -5,7 +5,7 @@
 
 mod device;
 
-use super::{AdamW, Optimiser, Span, SpanOn, Step, Whole};
+use super::{AdamW, DeviceParamSlice, MatrixOptimizer, Optimizer, ParamSlice, Step};
 use crate::parameter::Parameter;
 use unisono_cuda::device::compute::Compute;
 use unisono_cuda::device::{GpuError, View, ViewMut};
@@ -17,47 +17,47 @@ pub struct Muon {
     /// μ.
     pub momentum: f32,
     /// λ.
-    pub decay: f32,
+    pub weight_decay: f32,
     /// Matrices whose names begin so are no maps between hidden features: tables and heads.
     pub excluded: Vec<String>,
     /// For everything else.
-    pub rest: AdamW,
+    pub fallback: AdamW,
 }
 
 impl Default for Muon {
     fn default() -> Self {
         let excluded = ["wte", "wpe", "lm_head"].map(str::to_owned).to_vec();
-        Self { momentum: 0.95, decay: 0.1, excluded, rest: AdamW::default() }
+        Self { momentum: 0.95, weight_decay: 0.1, excluded, fallback: AdamW::default() }
     }
 }
 
 impl Muon {
-    fn takes(&self, parameter: &Parameter) -> bool {
+    fn applies_to(&self, parameter: &Parameter) -> bool {
         let is_excluded = |prefix: &String| parameter.name.starts_with(prefix.as_str());
         parameter.shape.len() == 2 && !self.excluded.iter().any(is_excluded)
     }
 }
 
-impl Optimiser for Muon {
-    fn moments(&self, parameter: &Parameter) -> usize {
-        if self.takes(parameter) { 1 } else { self.rest.moments(parameter) }
+impl Optimizer for Muon {
+    fn moment_count(&self, parameter: &Parameter) -> usize {
+        if self.applies_to(parameter) { 1 } else { self.fallback.moment_count(parameter) }
     }
 
-    fn update(&self, span: Span<'_>, step: &Step) {
-        self.rest.update(span, step);
+    fn update(&self, span: ParamSlice<'_>, step: &Step) {
+        self.fallback.update(span, step);
     }
 
-    fn update_on(&self, compute: &Compute, span: SpanOn<'_>, step: &Step) -> Result<(), GpuError> {
-        self.rest.update_on(compute, span, step)
+    fn update_on(&self, compute: &Compute, span: DeviceParamSlice<'_>, step: &Step) -> Result<(), GpuError> {
+        self.fallback.update_on(compute, span, step)
     }
 
-    fn matrix(&self, parameter: &Parameter) -> Option<&dyn Whole> {
-        self.takes(parameter).then_some(self)
+    fn as_matrix_optimizer(&self, parameter: &Parameter) -> Option<&dyn MatrixOptimizer> {
+        self.applies_to(parameter).then_some(self)
     }
 }
 
-impl Whole for Muon {
-    fn gather(&self, gradient: &[f32], factor: f32, moment: &mut [f32], direction: &mut [f32]) {
+impl MatrixOptimizer for Muon {
+    fn momentum_direction(&self, gradient: &[f32], factor: f32, moment: &mut [f32], direction: &mut [f32]) {
         for ((gradient, moment), direction) in gradient.iter().zip(moment).zip(direction) {
             let gradient = gradient * factor;
             *moment = self.momentum * *moment + gradient;
@@ -65,20 +65,20 @@ impl Whole for Muon {
         }
     }
 
-    fn transform(&self, direction: &mut [f32], rows: usize, columns: usize) {
-        orthogonalise(direction, rows, columns);
+    fn transform_direction(&self, direction: &mut [f32], rows: usize, columns: usize) {
+        orthogonalize(direction, rows, columns);
         let scale = scale(rows, columns);
         direction.iter_mut().for_each(|x| *x *= scale);
     }
 
-    fn apply(&self, weights: &mut [f32], direction: &[f32], decays: bool, step: &Step) {
-        let keep = if decays { 1.0 - step.rate * self.decay } else { 1.0 };
+    fn apply_direction(&self, weights: &mut [f32], direction: &[f32], decays: bool, step: &Step) {
+        let keep = if decays { 1.0 - step.lr * self.weight_decay } else { 1.0 };
         for (weight, direction) in weights.iter_mut().zip(direction) {
-            *weight = *weight * keep - step.rate * direction;
+            *weight = *weight * keep - step.lr * direction;
         }
     }
 
-    fn gather_on(
+    fn momentum_direction_on(
         &self,
         compute: &Compute,
         gradient: View<'_, f32>,
@@ -86,21 +86,21 @@ impl Whole for Muon {
         moment: ViewMut<'_, f32>,
         direction: ViewMut<'_, f32>,
     ) -> Result<(), GpuError> {
-        compute.muon_gather(gradient, moment, direction, factor, self.momentum)
+        compute.muon_momentum(gradient, moment, direction, factor, self.momentum)
     }
 
-    fn transform_on(
+    fn transform_direction_on(
         &self,
         compute: &Compute,
         mut direction: ViewMut<'_, f32>,
         rows: usize,
         columns: usize,
     ) -> Result<(), GpuError> {
-        device::orthogonalise(compute, direction.view_mut(..), rows, columns)?;
+        device::orthogonalize(compute, direction.view_mut(..), rows, columns)?;
         compute.scale(direction, scale(rows, columns))
     }
 
-    fn apply_on(
+    fn apply_direction_on(
         &self,
         compute: &Compute,
         weights: ViewMut<'_, f32>,
@@ -108,8 +108,8 @@ impl Whole for Muon {
         decays: bool,
         step: &Step,
     ) -> Result<(), GpuError> {
-        let keep = if decays { 1.0 - step.rate * self.decay } else { 1.0 };
-        compute.add(weights, direction, -step.rate, keep)
+        let keep = if decays { 1.0 - step.lr * self.weight_decay } else { 1.0 };
+        compute.add(weights, direction, -step.lr, keep)
     }
 }
 
@@ -119,21 +119,21 @@ fn scale(rows: usize, columns: usize) -> f32 {
 }
 
 /// Iterations: singular values then lie between 0.7 and 1.2.
-const ITERATIONS: usize = 5;
+const NEWTON_SCHULZ_STEPS: usize = 5;
 /// X ← aX + (bA + cA²)X with A = XXᵀ: the coefficients grow small singular values fastest.
 const A: f32 = 3.4445;
 const B: f32 = -4.775;
 const C: f32 = 2.0315;
 
 /// Puts all singular values of a matrix near one.
-fn orthogonalise(matrix: &mut [f32], rows: usize, columns: usize) {
+fn orthogonalize(matrix: &mut [f32], rows: usize, columns: usize) {
     let squares: f64 = matrix.iter().map(|x| f64::from(*x) * f64::from(*x)).sum();
     let scale = 1.0 / (squares.sqrt() + 1e-7) as f32;
     matrix.iter_mut().for_each(|x| *x *= scale);
     // The product of the short side with itself is the small one.
     let (short, is_tall) = (rows.min(columns), rows > columns);
     let (mut gram, mut poly) = (vec![0.0; short * short], vec![0.0; short * short]);
-    for _ in 0..ITERATIONS {
+    for _ in 0..NEWTON_SCHULZ_STEPS {
         let x = Matrix::new(matrix, rows, columns);
         let (one, other) = if is_tall { (x.t(), x) } else { (x, x.t()) };
         matmul(MatrixMut::new(&mut gram, short, short), 0.0, 1.0, one, other, 1);
@@ -150,7 +150,7 @@ fn orthogonalise(matrix: &mut [f32], rows: usize, columns: usize) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::nn::check::numbers;
+    use crate::nn::grad_check::random_values;
 
     /// Singular values squared lie on the diagonal of XᵀX, if that is all there is.
     fn gram(x: &[f32], rows: usize, columns: usize) -> Vec<f32> {
@@ -161,11 +161,11 @@ mod tests {
     }
 
     #[test]
-    fn singular_values_come_near_one_for_wide_and_tall_matrices() {
-        let mut tall = numbers(3, 24 * 6);
+    fn singular_values_approach_one() {
+        let mut tall = random_values(3, 24 * 6);
         let mut wide: Vec<f32> = (0..6 * 24).map(|at| tall[at % 24 * 6 + at / 24]).collect();
-        orthogonalise(&mut tall, 24, 6);
-        orthogonalise(&mut wide, 6, 24);
+        orthogonalize(&mut tall, 24, 6);
+        orthogonalize(&mut wide, 6, 24);
         for (at, value) in gram(&tall, 24, 6).into_iter().enumerate() {
             let expected = if at / 6 == at % 6 { 1.0 } else { 0.0 };
             assert!((value - expected).abs() < 0.55, "{value} at {at}");
@@ -176,9 +176,9 @@ mod tests {
     }
 
     #[test]
-    fn tables_and_vectors_are_left_to_adamw() {
+    fn embeddings_and_vectors_use_adamw() {
         let takes = |name: &str, shape: &[usize]| {
-            Muon::default().takes(&Parameter::new(name, shape, crate::parameter::Init::Zeros))
+            Muon::default().applies_to(&Parameter::new(name, shape, crate::parameter::Init::Zeros))
         };
         assert!(takes("h.0.mlp.c_fc.weight", &[8, 4]) && !takes("h.0.mlp.c_fc.bias", &[8]));
         assert!(!takes("wte.weight", &[8, 4]) && !takes("lm_head.weight", &[8, 4]));

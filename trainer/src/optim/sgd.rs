@@ -1,6 +1,6 @@
 //! Stochastic gradient descent with momentum, as PyTorch has it: Sutskever et al., ICML 2013.
 
-use super::{Optimiser, Span, SpanOn, Step};
+use super::{DeviceParamSlice, Optimizer, ParamSlice, Step};
 use crate::parameter::Parameter;
 use unisono_cuda::device::GpuError;
 use unisono_cuda::device::compute::Compute;
@@ -11,36 +11,36 @@ pub struct Sgd {
     /// μ.
     pub momentum: f32,
     /// λ.
-    pub decay: f32,
+    pub weight_decay: f32,
 }
 
-impl Optimiser for Sgd {
-    fn moments(&self, _: &Parameter) -> usize {
+impl Optimizer for Sgd {
+    fn moment_count(&self, _: &Parameter) -> usize {
         usize::from(self.momentum != 0.0)
     }
 
-    fn update(&self, span: Span<'_>, step: &Step) {
-        let Span { weights, gradient, moments, decays } = span;
-        let decay = if decays { self.decay } else { 0.0 };
-        let slope = |weight: f32, gradient: f32| gradient * step.factor + decay * weight;
+    fn update(&self, span: ParamSlice<'_>, step: &Step) {
+        let ParamSlice { weights, gradient, moments, weight_decay: decays } = span;
+        let decay = if decays { self.weight_decay } else { 0.0 };
+        let slope = |weight: f32, gradient: f32| gradient * step.grad_scale + decay * weight;
         let each = weights.iter_mut().zip(gradient);
         match moments {
             [velocity] => each.zip(velocity.iter_mut()).for_each(|((weight, &gradient), velocity)| {
                 *velocity = *velocity * self.momentum + slope(*weight, gradient);
-                *weight -= step.rate * *velocity;
+                *weight -= step.lr * *velocity;
             }),
-            _ => each.for_each(|(weight, &gradient)| *weight -= step.rate * slope(*weight, gradient)),
+            _ => each.for_each(|(weight, &gradient)| *weight -= step.lr * slope(*weight, gradient)),
         }
     }
 
-    fn update_on(&self, compute: &Compute, span: SpanOn<'_>, step: &Step) -> Result<(), GpuError> {
-        let SpanOn { mut weights, gradient, moments, decays } = span;
-        let decay = if decays { self.decay } else { 0.0 };
+    fn update_on(&self, compute: &Compute, span: DeviceParamSlice<'_>, step: &Step) -> Result<(), GpuError> {
+        let DeviceParamSlice { mut weights, gradient, moments, weight_decay: decays } = span;
+        let decay = if decays { self.weight_decay } else { 0.0 };
         let [velocity] = moments else {
-            return compute.add(weights, gradient, -step.rate * step.factor, 1.0 - step.rate * decay);
+            return compute.add(weights, gradient, -step.lr * step.grad_scale, 1.0 - step.lr * decay);
         };
-        compute.add(velocity.view_mut(..), gradient, step.factor, self.momentum)?;
+        compute.add(velocity.view_mut(..), gradient, step.grad_scale, self.momentum)?;
         compute.add(velocity.view_mut(..), weights.as_view(), decay, 1.0)?;
-        compute.add(weights.view_mut(..), velocity.as_view(), -step.rate, 1.0)
+        compute.add(weights.view_mut(..), velocity.as_view(), -step.lr, 1.0)
     }
 }

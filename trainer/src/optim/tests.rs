@@ -21,33 +21,38 @@ fn adamw_follows_the_paper() {
     for decays in [false, true] {
         let (mut weight, mut first, mut second) = ([1.0], [0.0], [0.0]);
         for (index, gradient) in gradients.iter().enumerate() {
-            let step = Step { number: index as u64 + 1, rate: 0.01, factor: 0.5 };
-            let span = Span {
+            let step = Step { number: index as u64 + 1, lr: 0.01, grad_scale: 0.5 };
+            let span = ParamSlice {
                 weights: &mut weight,
                 gradient: &[2.0 * *gradient as f32],
                 moments: &mut [&mut first, &mut second],
-                decays,
+                weight_decay: decays,
             };
-            AdamW { decay: 0.1, ..AdamW::default() }.update(span, &step);
+            AdamW { weight_decay: 0.1, ..AdamW::default() }.update(span, &step);
         }
         assert!((f64::from(weight[0]) - reference(&gradients, decays)).abs() < 1e-6);
     }
 }
 
 #[test]
-fn momentum_gathers_speed_and_decay_pulls_to_zero() {
-    let optimiser = Sgd { momentum: 0.5, decay: 0.1 };
+fn momentum_accumulates_and_decay_shrinks() {
+    let optimizer = Sgd { momentum: 0.5, weight_decay: 0.1 };
     let (mut weight, mut velocity) = ([1.0], [0.0]);
     for number in 1..=2 {
-        let step = Step { number, rate: 0.1, factor: 1.0 };
+        let step = Step { number, lr: 0.1, grad_scale: 1.0 };
         let moments: &mut [&mut [f32]] = &mut [&mut velocity];
-        optimiser.update(Span { weights: &mut weight, gradient: &[1.0], moments, decays: true }, &step);
+        optimizer.update(
+            ParamSlice { weights: &mut weight, gradient: &[1.0], moments, weight_decay: true },
+            &step,
+        );
     }
     // v = 1.1, w = 0.89; v = 0.55 + 1.089, w = 0.89 − 0.1639
     assert!((weight[0] - 0.7261).abs() < 1e-6);
     let mut plain = [1.0];
-    let step = Step { number: 1, rate: 0.1, factor: 1.0 };
-    Sgd::default()
-        .update(Span { weights: &mut plain, gradient: &[1.0], moments: &mut [], decays: true }, &step);
+    let step = Step { number: 1, lr: 0.1, grad_scale: 1.0 };
+    Sgd::default().update(
+        ParamSlice { weights: &mut plain, gradient: &[1.0], moments: &mut [], weight_decay: true },
+        &step,
+    );
     assert_eq!(plain, [0.9]);
 }

@@ -3,29 +3,29 @@
 //! Sources: Li et al., "PyTorch Distributed", VLDB 13(12), 2020. With owners, the first stage of Rajbhandari et
 //! al., "ZeRO", SC 2020, by whole parameters.
 
-use super::base::Base;
-use super::gradients::{Gradients, Keeps};
-use super::shares::{From, Shares, Stride};
-use super::transit::Transit;
-use super::{Kept, Kind, Parallel, Settings, Team};
+use super::{DataParallel, LocalShard, ParallelKind, ProcessGroups, Settings};
+use crate::allocator::Allocator;
 use crate::error::Result;
-use crate::flat::{BucketId, Layout, Store};
-use crate::memory::Memory;
-use crate::optim::{Optimiser, Step};
+use crate::flat::{BucketId, Layout, ParamStore};
+use crate::optim::{Optimizer, Step};
+use crate::parallel::grad_reducer::{GradReducer, GradStorage};
+use crate::parallel::optimizer_shards::{BufferFrom, OptimizerShards, StepContext};
+use crate::parallel::param_broadcast::ParamBroadcast;
+use crate::parallel::strategy_core::StrategyCore;
 use crate::parameter::{Inventory, Parameter, ParameterId, UnitId};
-use crate::strategy::{Strategy, Way};
+use crate::strategy::{Direction, Strategy};
 use std::sync::Arc;
 use std::time::Duration;
 
 /// Whole weights and gradients at every rank; gradients are exchanged as the settings' form says.
 pub struct Replicated {
-    base: Base,
-    shares: Shares,
-    /// Who keeps the optimiser's state of each bucket, if not everyone.
+    base: StrategyCore,
+    shards: OptimizerShards,
+    /// Who keeps the optimizer's state of each bucket, if not everyone.
     owners: Option<Vec<usize>>,
-    gradients: Gradients,
+    grad_reducer: GradReducer,
     /// Weights on their way from their owners.
-    transit: Transit,
+    param_broadcast: ParamBroadcast,
 }
 
 impl Replicated {
@@ -33,157 +33,164 @@ impl Replicated {
     ///
     /// # Errors
     /// Of the broadcast.
-    pub fn new(inventory: &Arc<Inventory>, team: Team, settings: &Settings, memory: &Memory) -> Result<Self> {
-        Self::with(Kind::Replicated, inventory, team, settings, memory)
+    pub fn new(
+        inventory: &Arc<Inventory>,
+        team: ProcessGroups,
+        settings: &Settings,
+        memory: &Allocator,
+    ) -> Result<Self> {
+        Self::new_with_owners(ParallelKind::Replicated, inventory, team, settings, memory)
     }
 
-    /// The optimiser's state of every parameter is kept by one rank only, which takes the step and broadcasts the
+    /// The optimizer's state of every parameter is kept by one rank only, which takes the step and broadcasts the
     /// weights: three times the parameters are sent, where shares need two ([`Sharded`](super::Sharded)).
     ///
     /// # Errors
     /// Of the broadcast.
     pub fn with_owners(
         inventory: &Arc<Inventory>,
-        team: Team,
+        team: ProcessGroups,
         settings: &Settings,
-        memory: &Memory,
+        memory: &Allocator,
     ) -> Result<Self> {
-        Self::with(Kind::Owners, inventory, team, settings, memory)
+        Self::new_with_owners(ParallelKind::Zero1Parameters, inventory, team, settings, memory)
     }
 
-    fn with(
-        kind: Kind,
+    fn new_with_owners(
+        kind: ParallelKind,
         inventory: &Arc<Inventory>,
-        team: Team,
+        team: ProcessGroups,
         settings: &Settings,
-        memory: &Memory,
+        memory: &Allocator,
     ) -> Result<Self> {
-        let base = Base::new(kind, inventory, team, settings, memory)?;
-        let (layout, rank, ranks) = (base.layout(), base.rank(), base.ranks());
-        let owners = (kind == Kind::Owners).then(|| owners(&layout, ranks));
+        let base = StrategyCore::new(kind, inventory, team, settings, memory)?;
+        let (layout, rank, ranks) = (base.layout(), base.rank(), base.size());
+        let owners = (kind == ParallelKind::Zero1Parameters).then(|| assign_owners(&layout, ranks));
         let is_kept = |bucket: BucketId| owners.as_ref().is_none_or(|owners| owners[bucket.0] == rank);
         let range = |bucket| if is_kept(bucket) { 0..layout[bucket].count } else { 0..0 };
-        let shares = Shares::new(inventory, &layout, memory, settings, range)?;
-        let (gradients, transit) = (Gradients::new(Keeps::All, &base), Transit::new(&base));
-        let mut made = Self { base, shares, owners, gradients, transit };
-        made.initialise()?;
+        let shares = OptimizerShards::new(inventory, &layout, memory, settings, range)?;
+        let (gradients, transit) = (GradReducer::new(GradStorage::Full, &base), ParamBroadcast::new(&base));
+        let mut made =
+            Self { base, shards: shares, owners, grad_reducer: gradients, param_broadcast: transit };
+        made.initialize()?;
         Ok(made)
     }
 
-    fn initialise(&mut self) -> Result<()> {
+    fn initialize(&mut self) -> Result<()> {
         let layout = self.base.layout();
         for bucket in layout.ids() {
             let mut weights =
-                self.base.store.initial(bucket, 0..layout[bucket].count, self.base.settings.seed)?;
+                self.base.store.initial_weights(bucket, 0..layout[bucket].count, self.base.settings.seed)?;
             if let Some(group) = &self.base.group {
                 weights.broadcast(group.peers(), 0)?;
             }
             self.base.store.put_weights(bucket, weights);
-            self.shares.initialise(bucket, self.base.settings.seed)?;
+            self.shards.initialize(bucket, self.base.settings.seed)?;
         }
         Ok(())
     }
 
     /// Starts sending the weights of a bucket from its owner to all.
-    fn send_from_owner(&mut self, bucket: BucketId) -> Result<()> {
+    fn broadcast_from_owner(&mut self, bucket: BucketId) -> Result<()> {
         let Some(owners) = &self.owners else { return Ok(()) };
         let owner = owners[bucket.0];
-        self.transit.start(&mut self.base, bucket, move |weights, peers| weights.broadcast(peers, owner))
+        self.param_broadcast
+            .start(&mut self.base, bucket, move |weights, peers| weights.broadcast(peers, owner))
     }
 }
 
 impl Strategy for Replicated {
-    fn need(&mut self, unit: UnitId, _: Way) -> Result<()> {
-        self.transit.need(&mut self.base, unit)
+    fn pre_unit(&mut self, unit: UnitId, _: Direction) -> Result<()> {
+        self.param_broadcast.wait_unit(&mut self.base, unit)
     }
 
-    fn done(&mut self, unit: UnitId, _: Way) -> Result<()> {
-        self.base.store.close(unit);
+    fn post_unit(&mut self, unit: UnitId, _: Direction) -> Result<()> {
+        self.base.store.drop_widened(unit);
         Ok(())
     }
 
-    fn ready(&mut self, id: ParameterId) -> Result<()> {
-        self.gradients.ready(&mut self.base, id)
+    fn grad_ready(&mut self, id: ParameterId) -> Result<()> {
+        self.grad_reducer.grad_ready(&mut self.base, id)
     }
 
     fn weights(&self, id: ParameterId) -> &[f32] {
         self.base.store.weights(id)
     }
 
-    fn gradient(&mut self, id: ParameterId) -> Option<(&[f32], &mut [f32])> {
-        self.base.store.gradient(id)
+    fn weights_and_gradient(&mut self, id: ParameterId) -> Option<(&[f32], &mut [f32])> {
+        self.base.store.weights_and_gradient(id)
     }
 
-    fn on_device(&self) -> Option<&Store> {
+    fn device_store(&self) -> Option<&ParamStore> {
         Some(&self.base.store).filter(|store| store.is_on_device())
     }
 
-    fn on_device_mut(&mut self) -> Option<&mut Store> {
+    fn device_store_mut(&mut self) -> Option<&mut ParamStore> {
         Some(&mut self.base.store).filter(|store| store.is_on_device())
     }
 }
 
-impl Parallel for Replicated {
-    fn begin(&mut self, last: bool) -> Result<()> {
+impl DataParallel for Replicated {
+    fn begin_pass(&mut self, last: bool) -> Result<()> {
         self.base.begin(last);
         Ok(())
     }
 
-    fn finish(&mut self) -> Result<()> {
-        self.gradients.finish(&mut self.base)
+    fn finish_backward(&mut self) -> Result<()> {
+        self.grad_reducer.finish(&mut self.base)
     }
 
-    fn norm(&mut self) -> Result<f64> {
-        self.gradients.norm(&mut self.base, &self.shares)
+    fn grad_norm(&mut self) -> Result<f64> {
+        self.grad_reducer.grad_norm(&mut self.base, &self.shards)
     }
 
-    fn update(&mut self, optimiser: &dyn Optimiser, step: &Step) -> Result<()> {
-        for bucket in self.base.trainable() {
-            let gradients = self.gradients.take(&mut self.base, bucket)?;
-            let weights = From { numbers: self.base.store.weights_mut(bucket), start: 0 };
+    fn optimizer_step(&mut self, optimizer: &dyn Optimizer, step: &Step) -> Result<()> {
+        for bucket in self.base.trainable_buckets() {
+            let gradients = self.grad_reducer.take_gradients(&mut self.base, bucket)?;
+            let weights = BufferFrom { buffer: self.base.store.weights_mut(bucket), start: 0 };
             let (group, tensor) = (None, self.base.tensor.as_ref());
-            let stride = Stride { optimiser, step, group, tensor };
-            self.shares.update(bucket, weights, gradients.view(), &stride)?;
-            self.gradients.spend(&mut self.base, bucket, gradients.numbers)?;
-            self.send_from_owner(bucket)?;
+            let stride = StepContext { optimizer, step, group, tensor };
+            self.shards.update(bucket, weights, gradients.view(), &stride)?;
+            self.grad_reducer.clear_after_step(&mut self.base, bucket, gradients.buffer)?;
+            self.broadcast_from_owner(bucket)?;
         }
         Ok(())
     }
 
-    fn settle(&mut self) -> Result<()> {
-        self.transit.settle(&mut self.base)
+    fn wait_all(&mut self) -> Result<()> {
+        self.param_broadcast.wait_all(&mut self.base)
     }
 
-    fn visit(&mut self, visit: &mut dyn FnMut(Kept<'_>) -> Result<()>) -> Result<()> {
-        self.settle()?;
+    fn for_each_shard(&mut self, visit: &mut dyn FnMut(LocalShard<'_>) -> Result<()>) -> Result<()> {
+        self.wait_all()?;
         for bucket in self.base.layout().ids() {
-            let weights = From { numbers: self.base.store.weights_mut(bucket), start: 0 };
-            self.shares.visit(bucket, weights, visit)?;
+            let weights = BufferFrom { buffer: self.base.store.weights_mut(bucket), start: 0 };
+            self.shards.for_each_shard(bucket, weights, visit)?;
         }
         // What was awaited to be shown may have failed.
         self.base.check()
     }
 
-    fn share_out(&mut self) -> Result<()> {
-        self.base.layout().ids().try_for_each(|bucket| self.send_from_owner(bucket))?;
-        self.settle()
+    fn broadcast_params(&mut self) -> Result<()> {
+        self.base.layout().ids().try_for_each(|bucket| self.broadcast_from_owner(bucket))?;
+        self.wait_all()
     }
 
     fn is_replicated(&self) -> bool {
         self.owners.is_none()
     }
 
-    fn make_moments(&mut self, count: &dyn Fn(&Parameter) -> usize) -> Result<()> {
-        self.shares.make_moments(count)
+    fn alloc_moments(&mut self, count: &dyn Fn(&Parameter) -> usize) -> Result<()> {
+        self.shards.alloc_moments(count)
     }
 
-    fn waited(&mut self) -> Duration {
-        std::mem::take(&mut self.base.waited)
+    fn take_wait_time(&mut self) -> Duration {
+        std::mem::take(&mut self.base.wait_time)
     }
 }
 
 /// The owner of each bucket: the largest first, each to the rank with the least so far.
-pub(crate) fn owners(layout: &Layout, ranks: usize) -> Vec<usize> {
+pub(crate) fn assign_owners(layout: &Layout, ranks: usize) -> Vec<usize> {
     let mut order: Vec<_> = layout.ids().collect();
     order.sort_by_key(|&bucket| std::cmp::Reverse(layout[bucket].count));
     let (mut owners, mut loads) = (vec![0; order.len()], vec![0; ranks]);

@@ -8,12 +8,12 @@ use std::path::PathBuf;
 
 /// Who keeps what.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum ParallelKind {
     /// Everyone everything: data parallel.
     Replicated,
-    /// The optimiser's state of each parameter one rank only.
-    Owners,
-    /// The optimiser's state in shares.
+    /// The optimizer's state of each parameter one rank only.
+    Zero1Parameters,
+    /// The optimizer's state in shares.
     Zero1,
     /// Gradients too.
     Zero2,
@@ -23,7 +23,7 @@ pub enum Kind {
 
 /// When replicas exchange gradients; all three have the same results.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Form {
+pub enum GradReduction {
     /// Parameter by parameter, after backward.
     Naive,
     /// Parameter by parameter, as soon as each is ready.
@@ -35,7 +35,7 @@ pub enum Form {
 /// What happens to trainable parameters that a backward pass did not reach.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Unused {
+pub enum UnusedGradients {
     /// Their gradient is zero at this rank.
     Zero,
     /// An error that names them: the graph is meant to be static.
@@ -45,7 +45,7 @@ pub enum Unused {
 /// How often gradients are reduced where only shares of the sums are kept: ZeRO's stages 2 and 3.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum ReduceEach {
+pub enum ReduceFrequency {
     /// Once: whole gradients are kept until the last micro-batch.
     Step,
     /// After every micro-batch: as many times the bytes, and whole gradients of a few buckets only.
@@ -58,30 +58,30 @@ pub struct Settings {
     /// Start of the initial weights.
     pub seed: u64,
     /// When replicas exchange gradients.
-    pub form: Form,
+    pub grad_reduction: GradReduction,
     /// Bytes of weights in a bucket, at most.
     pub bucket_bytes: usize,
     /// Whether shares of hidden matrices are whole rows: what Muon needs.
-    pub rows: bool,
+    pub shard_by_rows: bool,
     /// How sums become means.
     pub average: Average,
     /// Type in which gradients are sent; theirs if none. Sums are formed in 32 bits in any case.
-    pub wire: Option<Dtype>,
+    pub wire_dtype: Option<Dtype>,
     /// Whether gradients of 16-bit weights are kept in 32 bits.
-    pub wide_gradients: bool,
+    pub fp32_grad_accum: bool,
     /// What happens to parameters without a gradient.
-    pub unused: Unused,
+    pub unused: UnusedGradients,
     /// How often gradients are reduced.
-    pub reduce_each: ReduceEach,
+    pub reduce_each: ReduceFrequency,
     /// Reductions of whole buckets under way, at most.
-    pub reductions_max: usize,
+    pub max_pending_reductions: usize,
     /// Units whose weights are gathered ahead.
     pub prefetch: usize,
     /// Gathers under way, at most.
-    pub gathers_max: usize,
+    pub max_pending_gathers: usize,
     /// Whether weights are freed after forward and gathered again in backward.
     pub reshard_after_forward: bool,
-    /// Folder in whose files the optimiser's state is kept between steps; memory if none.
+    /// Folder in whose files the optimizer's state is kept between steps; memory if none.
     pub offload: Option<PathBuf>,
 }
 
@@ -89,17 +89,17 @@ impl Default for Settings {
     fn default() -> Self {
         Self {
             seed: 0,
-            form: Form::Bucketed,
+            grad_reduction: GradReduction::Bucketed,
             bucket_bytes: 25 << 20,
-            rows: false,
+            shard_by_rows: false,
             average: Average::InReduction,
-            wire: None,
-            wide_gradients: false,
-            unused: Unused::Zero,
-            reduce_each: ReduceEach::Step,
-            reductions_max: 2,
+            wire_dtype: None,
+            fp32_grad_accum: false,
+            unused: UnusedGradients::Zero,
+            reduce_each: ReduceFrequency::Step,
+            max_pending_reductions: 2,
             prefetch: 1,
-            gathers_max: 2,
+            max_pending_gathers: 2,
             reshard_after_forward: true,
             offload: None,
         }
@@ -108,16 +108,16 @@ impl Default for Settings {
 
 impl Settings {
     /// Where parameters lie with the strategy `kind` over so many data ranks.
-    pub fn layout(&self, kind: Kind, inventory: &Inventory, ranks: usize) -> Layout {
-        let cap = if self.form == Form::Bucketed { self.bucket_bytes } else { 0 };
+    pub fn layout(&self, kind: ParallelKind, inventory: &Inventory, ranks: usize) -> Layout {
+        let cap = if self.grad_reduction == GradReduction::Bucketed { self.bucket_bytes } else { 0 };
         let (shares, packing) = match kind {
-            Kind::Replicated => (1, Packing::Cap(cap)),
-            Kind::Owners => (1, Packing::Cap(0)),
-            Kind::Zero1 | Kind::Zero2 => (ranks, Packing::Cap(cap)),
-            Kind::Zero3 => (ranks, Packing::Units),
+            ParallelKind::Replicated => (1, Packing::MaxBytes(cap)),
+            ParallelKind::Zero1Parameters => (1, Packing::MaxBytes(0)),
+            ParallelKind::Zero1 | ParallelKind::Zero2 => (ranks, Packing::MaxBytes(cap)),
+            ParallelKind::Zero3 => (ranks, Packing::PerUnit),
         };
-        let by_rows = |parameter: &Parameter| self.rows && parameter.shape.len() == 2;
+        let by_rows = |parameter: &Parameter| self.shard_by_rows && parameter.shape.len() == 2;
         let layout = Layout::with_rows(inventory, shares, packing, &by_rows);
-        if self.wide_gradients { layout.with_wide_gradients() } else { layout }
+        if self.fp32_grad_accum { layout.with_fp32_grads() } else { layout }
     }
 }

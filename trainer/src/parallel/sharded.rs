@@ -2,162 +2,175 @@
 //!
 //! Source: Rajbhandari, Rasley, Ruwase, He, "ZeRO: memory optimizations toward training trillion parameter models", SC 2020.
 
-use super::base::Base;
-use super::gradients::{Gradients, Keeps};
-use super::shares::{From, Shares, Stride};
-use super::transit::Transit;
-use super::{Kept, Kind, Parallel, Settings, Team};
+use super::{DataParallel, LocalShard, ParallelKind, ProcessGroups, Settings};
+use crate::allocator::Allocator;
 use crate::error::Result;
-use crate::flat::{BucketId, Store};
-use crate::memory::Memory;
-use crate::optim::{Optimiser, Step};
+use crate::flat::{BucketId, ParamStore};
+use crate::optim::{Optimizer, Step};
+use crate::parallel::grad_reducer::{GradReducer, GradStorage};
+use crate::parallel::optimizer_shards::{BufferFrom, OptimizerShards, StepContext};
+use crate::parallel::param_broadcast::ParamBroadcast;
+use crate::parallel::strategy_core::StrategyCore;
 use crate::parameter::{Inventory, Parameter, ParameterId, UnitId};
-use crate::strategy::{Strategy, Way};
+use crate::strategy::{Direction, Strategy};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Optimiser state in shares; gradients whole until they are all reduced (stage 1), or reduced as they appear and then
+/// Optimizer state in shares; gradients whole until they are all reduced (stage 1), or reduced as they appear and then
 /// freed (stage 2).
 pub struct Sharded {
-    base: Base,
-    shares: Shares,
-    gradients: Gradients,
+    base: StrategyCore,
+    shards: OptimizerShards,
+    grad_reducer: GradReducer,
     /// Weights on their way to all.
-    transit: Transit,
+    param_broadcast: ParamBroadcast,
 }
 
 impl Sharded {
-    /// ZeRO's first stage: optimiser state in shares.
+    /// ZeRO's first stage: optimizer state in shares.
     ///
     /// # Errors
     /// Of the file, where state is offloaded.
-    pub fn one(inventory: &Arc<Inventory>, team: Team, settings: &Settings, memory: &Memory) -> Result<Self> {
-        Self::new(Kind::Zero1, inventory, team, settings, memory)
+    pub fn zero1(
+        inventory: &Arc<Inventory>,
+        team: ProcessGroups,
+        settings: &Settings,
+        memory: &Allocator,
+    ) -> Result<Self> {
+        Self::new(ParallelKind::Zero1, inventory, team, settings, memory)
     }
 
     /// ZeRO's second stage: gradients in shares too.
     ///
     /// # Errors
     /// Of the file, where state is offloaded.
-    pub fn two(inventory: &Arc<Inventory>, team: Team, settings: &Settings, memory: &Memory) -> Result<Self> {
-        Self::new(Kind::Zero2, inventory, team, settings, memory)
+    pub fn zero2(
+        inventory: &Arc<Inventory>,
+        team: ProcessGroups,
+        settings: &Settings,
+        memory: &Allocator,
+    ) -> Result<Self> {
+        Self::new(ParallelKind::Zero2, inventory, team, settings, memory)
     }
 
     fn new(
-        kind: Kind,
+        kind: ParallelKind,
         inventory: &Arc<Inventory>,
-        team: Team,
+        team: ProcessGroups,
         settings: &Settings,
-        memory: &Memory,
+        memory: &Allocator,
     ) -> Result<Self> {
-        let base = Base::new(kind, inventory, team, settings, memory)?;
-        let keeps = if kind == Kind::Zero1 { Keeps::ShareInPlace } else { Keeps::Share };
+        let base = StrategyCore::new(kind, inventory, team, settings, memory)?;
+        let keeps = if kind == ParallelKind::Zero1 { GradStorage::ShardInPlace } else { GradStorage::Shard };
         let (layout, rank) = (base.layout(), base.rank());
-        let shares = Shares::new(inventory, &layout, memory, settings, |bucket| layout.share(bucket, rank))?;
-        let (gradients, transit) = (Gradients::new(keeps, &base), Transit::new(&base));
-        let mut made = Self { base, shares, gradients, transit };
+        let shares = OptimizerShards::new(inventory, &layout, memory, settings, |bucket| {
+            layout.shard_range(bucket, rank)
+        })?;
+        let (gradients, transit) = (GradReducer::new(keeps, &base), ParamBroadcast::new(&base));
+        let mut made = Self { base, shards: shares, grad_reducer: gradients, param_broadcast: transit };
         for bucket in layout.ids() {
-            let weights = made.base.store.initial(bucket, 0..layout[bucket].count, settings.seed)?;
+            let weights = made.base.store.initial_weights(bucket, 0..layout[bucket].count, settings.seed)?;
             made.base.store.put_weights(bucket, weights);
-            made.shares.initialise(bucket, settings.seed)?;
+            made.shards.initialize(bucket, settings.seed)?;
         }
         Ok(made)
     }
 
-    fn gather(&mut self, bucket: BucketId) -> Result<()> {
-        self.transit.start(&mut self.base, bucket, |weights, peers| weights.all_gather_in_place(peers))
+    fn start_gather(&mut self, bucket: BucketId) -> Result<()> {
+        self.param_broadcast
+            .start(&mut self.base, bucket, |weights, peers| weights.all_gather_in_place(peers))
     }
 }
 
 impl Strategy for Sharded {
-    fn need(&mut self, unit: UnitId, _: Way) -> Result<()> {
-        self.transit.need(&mut self.base, unit)
+    fn pre_unit(&mut self, unit: UnitId, _: Direction) -> Result<()> {
+        self.param_broadcast.wait_unit(&mut self.base, unit)
     }
 
-    fn done(&mut self, unit: UnitId, _: Way) -> Result<()> {
-        self.base.store.close(unit);
+    fn post_unit(&mut self, unit: UnitId, _: Direction) -> Result<()> {
+        self.base.store.drop_widened(unit);
         Ok(())
     }
 
-    fn ready(&mut self, id: ParameterId) -> Result<()> {
-        self.gradients.ready(&mut self.base, id)
+    fn grad_ready(&mut self, id: ParameterId) -> Result<()> {
+        self.grad_reducer.grad_ready(&mut self.base, id)
     }
 
     fn weights(&self, id: ParameterId) -> &[f32] {
         self.base.store.weights(id)
     }
 
-    fn gradient(&mut self, id: ParameterId) -> Option<(&[f32], &mut [f32])> {
-        self.base.store.gradient(id)
+    fn weights_and_gradient(&mut self, id: ParameterId) -> Option<(&[f32], &mut [f32])> {
+        self.base.store.weights_and_gradient(id)
     }
 
-    fn on_device(&self) -> Option<&Store> {
+    fn device_store(&self) -> Option<&ParamStore> {
         Some(&self.base.store).filter(|store| store.is_on_device())
     }
 
-    fn on_device_mut(&mut self) -> Option<&mut Store> {
+    fn device_store_mut(&mut self) -> Option<&mut ParamStore> {
         Some(&mut self.base.store).filter(|store| store.is_on_device())
     }
 }
 
-impl Parallel for Sharded {
-    fn begin(&mut self, last: bool) -> Result<()> {
+impl DataParallel for Sharded {
+    fn begin_pass(&mut self, last: bool) -> Result<()> {
         self.base.begin(last);
         Ok(())
     }
 
-    fn finish(&mut self) -> Result<()> {
-        self.gradients.finish(&mut self.base)
+    fn finish_backward(&mut self) -> Result<()> {
+        self.grad_reducer.finish(&mut self.base)
     }
 
-    fn norm(&mut self) -> Result<f64> {
-        self.gradients.norm(&mut self.base, &self.shares)
+    fn grad_norm(&mut self) -> Result<f64> {
+        self.grad_reducer.grad_norm(&mut self.base, &self.shards)
     }
 
-    fn update(&mut self, optimiser: &dyn Optimiser, step: &Step) -> Result<()> {
-        for bucket in self.base.trainable() {
-            let gradients = self.gradients.take(&mut self.base, bucket)?;
-            let weights = From { numbers: self.base.store.weights_mut(bucket), start: 0 };
+    fn optimizer_step(&mut self, optimizer: &dyn Optimizer, step: &Step) -> Result<()> {
+        for bucket in self.base.trainable_buckets() {
+            let gradients = self.grad_reducer.take_gradients(&mut self.base, bucket)?;
+            let weights = BufferFrom { buffer: self.base.store.weights_mut(bucket), start: 0 };
             let (group, tensor) = (self.base.group.as_ref(), self.base.tensor.as_ref());
-            let stride = Stride { optimiser, step, group, tensor };
-            self.shares.update(bucket, weights, gradients.view(), &stride)?;
-            self.gradients.spend(&mut self.base, bucket, gradients.numbers)?;
+            let stride = StepContext { optimizer, step, group, tensor };
+            self.shards.update(bucket, weights, gradients.view(), &stride)?;
+            self.grad_reducer.clear_after_step(&mut self.base, bucket, gradients.buffer)?;
         }
         // What forward needs first goes first.
-        for bucket in self.base.trainable().into_iter().rev() {
-            self.gather(bucket)?;
+        for bucket in self.base.trainable_buckets().into_iter().rev() {
+            self.start_gather(bucket)?;
         }
         Ok(())
     }
 
-    fn settle(&mut self) -> Result<()> {
-        self.transit.settle(&mut self.base)
+    fn wait_all(&mut self) -> Result<()> {
+        self.param_broadcast.wait_all(&mut self.base)
     }
 
-    fn visit(&mut self, visit: &mut dyn FnMut(Kept<'_>) -> Result<()>) -> Result<()> {
-        self.settle()?;
+    fn for_each_shard(&mut self, visit: &mut dyn FnMut(LocalShard<'_>) -> Result<()>) -> Result<()> {
+        self.wait_all()?;
         for bucket in self.base.layout().ids() {
-            let weights = From { numbers: self.base.store.weights_mut(bucket), start: 0 };
-            self.shares.visit(bucket, weights, visit)?;
+            let weights = BufferFrom { buffer: self.base.store.weights_mut(bucket), start: 0 };
+            self.shards.for_each_shard(bucket, weights, visit)?;
         }
         // What was awaited to be shown may have failed.
         self.base.check()
     }
 
-    fn share_out(&mut self) -> Result<()> {
-        self.base.layout().ids().rev().try_for_each(|bucket| self.gather(bucket))?;
-        self.settle()
+    fn broadcast_params(&mut self) -> Result<()> {
+        self.base.layout().ids().rev().try_for_each(|bucket| self.start_gather(bucket))?;
+        self.wait_all()
     }
 
     fn is_replicated(&self) -> bool {
         self.base.group.is_none()
     }
 
-    fn make_moments(&mut self, count: &dyn Fn(&Parameter) -> usize) -> Result<()> {
-        self.shares.make_moments(count)
+    fn alloc_moments(&mut self, count: &dyn Fn(&Parameter) -> usize) -> Result<()> {
+        self.shards.alloc_moments(count)
     }
 
-    fn waited(&mut self) -> Duration {
-        std::mem::take(&mut self.base.waited)
+    fn take_wait_time(&mut self) -> Duration {
+        std::mem::take(&mut self.base.wait_time)
     }
 }

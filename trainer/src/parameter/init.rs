@@ -1,6 +1,6 @@
 //! Initial values as a function of seed, name and place: any rank can compute any part of any tensor.
 
-use crate::random::{mix, unit};
+use crate::random::{splitmix, unit_f64};
 use std::f64::consts::TAU;
 
 /// How a parameter starts.
@@ -23,18 +23,18 @@ impl Init {
             Init::Zeros => 0.0,
             Init::Ones => 1.0,
             Init::Normal(deviation) => normal(stream, index) as f32 * deviation,
-            Init::Uniform(bound) => (2.0 * unit(mix(stream ^ mix(index))) - 1.0) as f32 * bound,
+            Init::Uniform(bound) => (2.0 * unit_f64(splitmix(stream ^ splitmix(index))) - 1.0) as f32 * bound,
         }
     }
 }
 
 /// The stream of numbers of the parameter `name`.
 pub(super) fn stream(seed: u64, name: &str) -> u64 {
-    name.bytes().fold(mix(seed), |hash, byte| mix(hash ^ u64::from(byte)))
+    name.bytes().fold(splitmix(seed), |hash, byte| splitmix(hash ^ u64::from(byte)))
 }
 
 /// A normal number (Box and Muller, Annals of Mathematical Statistics 29, 1958).
 fn normal(stream: u64, index: u64) -> f64 {
-    let (one, two) = (mix(stream ^ mix(2 * index)), mix(stream ^ mix(2 * index + 1)));
-    (-2.0 * (1.0 - unit(one)).ln()).sqrt() * (TAU * unit(two)).cos()
+    let (one, two) = (splitmix(stream ^ splitmix(2 * index)), splitmix(stream ^ splitmix(2 * index + 1)));
+    (-2.0 * (1.0 - unit_f64(one)).ln()).sqrt() * (TAU * unit_f64(two)).cos()
 }

@@ -3,18 +3,18 @@
 use std::collections::BTreeSet;
 
 /// Whether `pattern` names `path`.
-pub(crate) fn fits(pattern: &str, path: &str) -> bool {
-    pattern.split('.').count() == path.split('.').count() && covers(pattern, path)
+pub(crate) fn matches(pattern: &str, path: &str) -> bool {
+    pattern.split('.').count() == path.split('.').count() && matches_prefix(pattern, path)
 }
 
 /// Whether `pattern` names `path`, or something that `path` is part of.
-pub(crate) fn covers(pattern: &str, path: &str) -> bool {
+pub(crate) fn matches_prefix(pattern: &str, path: &str) -> bool {
     let mut parts = path.split('.');
     pattern.split('.').all(|pattern| parts.next().is_some_and(|part| pattern == "*" || pattern == part))
 }
 
 /// The three paths nearest to `pattern`, in words.
-pub(crate) fn near<'a>(pattern: &str, paths: impl IntoIterator<Item = &'a str>) -> String {
+pub(crate) fn suggestions<'a>(pattern: &str, paths: impl IntoIterator<Item = &'a str>) -> String {
     let distance = |path: &'a str| (strsim::damerau_levenshtein(pattern, path), path);
     let nearest: BTreeSet<_> = paths.into_iter().map(distance).collect();
     nearest.into_iter().take(3).map(|(_, path)| format!("`{path}`")).collect::<Vec<_>>().join(", ")
@@ -30,12 +30,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_star_is_one_part_and_what_covers_may_be_shorter() {
-        assert!(fits("h.*.mlp", "h.0.mlp") && !fits("h.*", "h.0.mlp") && !fits("h.*.mlp", "h.0"));
-        assert!(covers("h.*", "h.0.mlp") && covers("h.0.mlp", "h.0.mlp") && !covers("h.1", "h.0.mlp"));
-        assert!(!covers("h", "head") && !covers("h.0.mlp.bias", "h.0.mlp"));
+    fn star_matches_one_segment_and_prefixes_match() {
+        assert!(matches("h.*.mlp", "h.0.mlp") && !matches("h.*", "h.0.mlp") && !matches("h.*.mlp", "h.0"));
+        assert!(
+            matches_prefix("h.*", "h.0.mlp")
+                && matches_prefix("h.0.mlp", "h.0.mlp")
+                && !matches_prefix("h.1", "h.0.mlp")
+        );
+        assert!(!matches_prefix("h", "head") && !matches_prefix("h.0.mlp.bias", "h.0.mlp"));
         assert_eq!(
-            near("h.0.mpl", ["wte", "h.0.mlp", "h.1.mlp", "lm_head"]),
+            suggestions("h.0.mpl", ["wte", "h.0.mlp", "h.1.mlp", "lm_head"]),
             "`h.0.mlp`, `h.1.mlp`, `lm_head`"
         );
         assert_eq!(with_ancestors("h.0.mlp").collect::<Vec<_>>(), ["h", "h.0", "h.0.mlp"]);

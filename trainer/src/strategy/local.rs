@@ -1,33 +1,33 @@
 //! One rank alone: whole buffers, nothing to exchange.
 
-use super::{Strategy, Way};
+use super::{Direction, Strategy};
+use crate::allocator::{AllocClass, Allocator, F32Vec};
 use crate::error::Result;
-use crate::memory::{Class, Floats, Memory};
 use crate::parameter::{Inventory, ParameterId, UnitId};
 
 /// All weights and all gradients, each in one buffer, in the order of the inventory.
-pub struct Local {
+pub struct LocalStrategy {
     inventory: Inventory,
     /// Where each parameter begins; one more for the end.
-    starts: Vec<usize>,
-    weights: Floats,
-    gradients: Floats,
+    offsets: Vec<usize>,
+    weights: F32Vec,
+    gradients: F32Vec,
 }
 
-impl Local {
+impl LocalStrategy {
     /// Weights as they start with `seed`, and gradients of zero.
-    pub fn new(inventory: Inventory, memory: &Memory, seed: u64) -> Self {
+    pub fn new(inventory: Inventory, memory: &Allocator, seed: u64) -> Self {
         let mut starts = vec![0];
         starts.extend(inventory.parameters.iter().scan(0, |end, parameter| {
             *end += parameter.count();
             Some(*end)
         }));
-        let mut weights = memory.take(Class::Weights, inventory.count());
+        let mut weights = memory.alloc(AllocClass::Weights, inventory.count());
         for (parameter, start) in inventory.parameters.iter().zip(&starts) {
-            parameter.initialise(seed, 0..parameter.count(), &mut weights[*start..][..parameter.count()]);
+            parameter.initialize(seed, 0..parameter.count(), &mut weights[*start..][..parameter.count()]);
         }
-        let gradients = memory.zeros(Class::Gradients, inventory.count());
-        Self { inventory, starts, weights, gradients }
+        let gradients = memory.zeros(AllocClass::Gradients, inventory.count());
+        Self { inventory, offsets: starts, weights, gradients }
     }
 
     /// What there is.
@@ -42,7 +42,7 @@ impl Local {
     }
 
     /// The weights of a parameter, to change, beside its gradient.
-    pub fn both_mut(&mut self, id: ParameterId) -> (&mut [f32], &[f32]) {
+    pub fn weights_mut_and_gradient(&mut self, id: ParameterId) -> (&mut [f32], &[f32]) {
         let range = self.range(id);
         (&mut self.weights[range.clone()], &self.gradients[range])
     }
@@ -62,8 +62,8 @@ impl Local {
         self.gradients.fill(0.0);
     }
 
-    /// Every weight less `rate` times its gradient: the plainest optimiser.
-    pub fn descend(&mut self, rate: f32) {
+    /// Every weight less `rate` times its gradient: the plainest optimizer.
+    pub fn sgd_step(&mut self, rate: f32) {
         self.weights
             .iter_mut()
             .zip(self.gradients.iter())
@@ -71,20 +71,20 @@ impl Local {
     }
 
     fn range(&self, id: ParameterId) -> std::ops::Range<usize> {
-        self.starts[id.0]..self.starts[id.0 + 1]
+        self.offsets[id.0]..self.offsets[id.0 + 1]
     }
 }
 
-impl Strategy for Local {
-    fn need(&mut self, _unit: UnitId, _way: Way) -> Result<()> {
+impl Strategy for LocalStrategy {
+    fn pre_unit(&mut self, _unit: UnitId, _way: Direction) -> Result<()> {
         Ok(())
     }
 
-    fn done(&mut self, _unit: UnitId, _way: Way) -> Result<()> {
+    fn post_unit(&mut self, _unit: UnitId, _way: Direction) -> Result<()> {
         Ok(())
     }
 
-    fn ready(&mut self, _id: ParameterId) -> Result<()> {
+    fn grad_ready(&mut self, _id: ParameterId) -> Result<()> {
         Ok(())
     }
 
@@ -92,7 +92,7 @@ impl Strategy for Local {
         &self.weights[self.range(id)]
     }
 
-    fn gradient(&mut self, id: ParameterId) -> Option<(&[f32], &mut [f32])> {
+    fn weights_and_gradient(&mut self, id: ParameterId) -> Option<(&[f32], &mut [f32])> {
         let range = self.range(id);
         let trainable = self.inventory[id].trainable;
         trainable.then(|| (&self.weights[range.clone()], &mut self.gradients[range]))

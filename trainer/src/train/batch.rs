@@ -5,18 +5,18 @@ use std::fmt;
 
 /// A global batch, divided: `micro` samples at once, `accumulation` times, on `ranks` data ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Batch {
+pub struct BatchPlan {
     /// Samples that a rank computes at once.
-    pub micro: usize,
-    /// Times it does so for each step of the optimiser.
+    pub micro_batch: usize,
+    /// Times it does so for each step of the optimizer.
     pub accumulation: usize,
     /// Ranks that see different samples.
     pub ranks: usize,
     /// Micro-batches that go breadth first together.
-    pub breadth: usize,
+    pub breadth_first: usize,
 }
 
-impl Batch {
+impl BatchPlan {
     /// Divides `global` samples; more ranks come before more accumulation.
     ///
     /// # Errors
@@ -24,35 +24,35 @@ impl Batch {
     pub fn divide(global: usize, micro: usize, ranks: usize) -> Result<Self> {
         let named = [("global batch", global), ("micro-batch", micro), ("number of data ranks", ranks)];
         if let Some((name, _)) = named.into_iter().find(|&(_, size)| size == 0) {
-            return Err(Error::illegal(format!("a {name} of 0")));
+            return Err(Error::invalid(format!("a {name} of 0")));
         }
         let at_once = micro.saturating_mul(ranks);
         if at_once > global {
-            return Err(Error::illegal(too_many_ranks(global, micro, ranks)));
+            return Err(Error::invalid(too_many_ranks(global, micro, ranks)));
         }
         if !global.is_multiple_of(at_once) {
-            return Err(Error::illegal(not_divisible(global, micro, ranks)));
+            return Err(Error::invalid(not_divisible(global, micro, ranks)));
         }
-        Ok(Self { micro, accumulation: global / at_once, ranks, breadth: 1 })
+        Ok(Self { micro_batch: micro, accumulation: global / at_once, ranks, breadth_first: 1 })
     }
 
     /// With so many micro-batches at a time that go breadth first.
     ///
     /// # Errors
     /// [`Error::Illegal`] with the numbers that divide the accumulation.
-    pub fn breadth_first(self, breadth: usize) -> Result<Self> {
+    pub fn with_breadth_first(self, breadth: usize) -> Result<Self> {
         if breadth == 0 || !self.accumulation.is_multiple_of(breadth) {
             let what =
                 format!("{breadth} micro-batches breadth first do not divide the {}", self.accumulation);
             let legal = divisors(self.accumulation);
-            return Err(Error::illegal(format!("{what} that a rank accumulates; with this batch: {legal}")));
+            return Err(Error::invalid(format!("{what} that a rank accumulates; with this batch: {legal}")));
         }
-        Ok(Self { breadth, ..self })
+        Ok(Self { breadth_first: breadth, ..self })
     }
 
     /// Passes through the model, each of [`Batch::breadth`] micro-batches, in a step.
-    pub fn passes(&self) -> usize {
-        self.accumulation / self.breadth
+    pub fn pass_count(&self) -> usize {
+        self.accumulation / self.breadth_first
     }
 
     /// Samples of `tokens` tokens in sequences of `sequence`.
@@ -64,20 +64,20 @@ impl Batch {
             Some(0) if tokens > 0 => Ok(tokens / sequence),
             _ => {
                 let what = format!("a batch of {tokens} tokens is not made of sequences of {sequence}");
-                Err(Error::illegal(format!("{what}; nearest: {}", nearest(tokens, sequence.max(1)))))
+                Err(Error::invalid(format!("{what}; nearest: {}", nearest(tokens, sequence.max(1)))))
             }
         }
     }
 
-    /// Samples in a step of the optimiser.
+    /// Samples in a step of the optimizer.
     pub fn global(&self) -> usize {
-        self.micro * self.accumulation * self.ranks
+        self.micro_batch * self.accumulation * self.ranks
     }
 }
 
-impl fmt::Display for Batch {
+impl fmt::Display for BatchPlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { micro, accumulation, ranks, breadth } = self;
+        let Self { micro_batch: micro, accumulation, ranks, breadth_first: breadth } = self;
         let global = self.global();
         write!(f, "{global} = micro-batch {micro} x accumulation {accumulation} x {ranks} data ranks")?;
         if *breadth > 1 { write!(f, ", {breadth} micro-batches at a time breadth first") } else { Ok(()) }
@@ -90,10 +90,10 @@ fn too_many_ranks(global: usize, micro: usize, ranks: usize) -> String {
     let problem = format!(
         "a global batch of {global} is smaller than micro-batch {micro} x {ranks} data ranks = {at_once}"
     );
-    let smaller = others(global, ranks).into_iter().rfind(|&legal| legal < micro);
+    let smaller = other_divisors(global, ranks).into_iter().rfind(|&legal| legal < micro);
     let smaller =
         smaller.map(|micro| format!("a micro-batch of {micro}, which keeps all ranks busy with less each"));
-    let fewer = others(global, micro).into_iter().rfind(|&legal| legal < ranks);
+    let fewer = other_divisors(global, micro).into_iter().rfind(|&legal| legal < ranks);
     let fewer = fewer.map(|ranks| format!("{ranks} data ranks, the others for tensor or pipeline parallel"));
     let larger = format!("a global batch of {at_once}, if learning bears it (schedule.lr_scale)");
     let ways: Vec<String> = smaller.into_iter().chain(fewer).chain([larger]).collect();
@@ -103,14 +103,14 @@ fn too_many_ranks(global: usize, micro: usize, ranks: usize) -> String {
 }
 
 /// Numbers that divide `global` together with `other`, from small to large.
-fn others(global: usize, other: usize) -> Vec<usize> {
+fn other_divisors(global: usize, other: usize) -> Vec<usize> {
     if global.is_multiple_of(other) { factors(global / other) } else { Vec::new() }
 }
 
 fn not_divisible(global: usize, micro: usize, ranks: usize) -> String {
     let problem =
         format!("a global batch of {global} is no multiple of micro-batch {micro} x {ranks} data ranks");
-    let legal = others(global, ranks);
+    let legal = other_divisors(global, ranks);
     let below = legal.iter().rfind(|&&legal| legal < micro);
     let above = legal.iter().find(|&&legal| legal > micro);
     let micros: Vec<String> = below.into_iter().chain(above).map(|micro| micro.to_string()).collect();
@@ -145,30 +145,30 @@ fn nearest(number: usize, unit: usize) -> String {
 mod tests {
     use super::*;
 
-    fn refused(global: usize, micro: usize, ranks: usize) -> String {
-        Batch::divide(global, micro, ranks).unwrap_err().to_string()
+    fn rejection(global: usize, micro: usize, ranks: usize) -> String {
+        BatchPlan::divide(global, micro, ranks).unwrap_err().to_string()
     }
 
     #[test]
-    fn worked_numbers() {
-        let samples = Batch::samples(4_194_304, 4096).unwrap();
+    fn batch_plan_matches_worked_examples() {
+        let samples = BatchPlan::samples(4_194_304, 4096).unwrap();
         assert_eq!(samples, 1024);
-        let expected = Batch { micro: 2, accumulation: 4, ranks: 128, breadth: 1 };
-        assert_eq!(Batch::divide(samples, 2, 128).unwrap(), expected);
-        assert_eq!(Batch::divide(samples, 2, 512).unwrap().accumulation, 1);
+        let expected = BatchPlan { micro_batch: 2, accumulation: 4, ranks: 128, breadth_first: 1 };
+        assert_eq!(BatchPlan::divide(samples, 2, 128).unwrap(), expected);
+        assert_eq!(BatchPlan::divide(samples, 2, 512).unwrap().accumulation, 1);
         assert_eq!(
-            Batch::divide(24, 2, 3).unwrap().to_string(),
+            BatchPlan::divide(24, 2, 3).unwrap().to_string(),
             "24 = micro-batch 2 x accumulation 4 x 3 data ranks"
         );
     }
 
     #[test]
-    fn whatever_divides_is_taken_and_nothing_else() {
+    fn only_divisible_batches_are_accepted() {
         for global in 1..40 {
             for (micro, ranks) in (1..9).flat_map(|micro| (1..9).map(move |ranks| (micro, ranks))) {
-                match Batch::divide(global, micro, ranks) {
+                match BatchPlan::divide(global, micro, ranks) {
                     Ok(batch) => {
-                        assert_eq!((batch.global(), batch.micro, batch.ranks), (global, micro, ranks))
+                        assert_eq!((batch.global(), batch.micro_batch, batch.ranks), (global, micro, ranks))
                     }
                     Err(_) => assert!(!global.is_multiple_of(micro * ranks)),
                 }
@@ -177,26 +177,26 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_divide_is_told_the_nearest_that_does() {
+    fn indivisible_batches_suggest_nearest() {
         assert_eq!(
-            refused(100, 8, 4),
+            rejection(100, 8, 4),
             "a global batch of 100 is no multiple of micro-batch 8 x 4 data ranks; nearest global batch: 96 or 128; \
              with this global batch: micro-batch 5 or 25"
         );
-        assert!(refused(7, 1, 2).ends_with("nearest global batch: 6 or 8"));
-        assert_eq!(refused(7, 0, 2), "a micro-batch of 0");
-        let error = Batch::samples(1000, 64).unwrap_err().to_string();
+        assert!(rejection(7, 1, 2).ends_with("nearest global batch: 6 or 8"));
+        assert_eq!(rejection(7, 0, 2), "a micro-batch of 0");
+        let error = BatchPlan::samples(1000, 64).unwrap_err().to_string();
         assert_eq!(error, "a batch of 1000 tokens is not made of sequences of 64; nearest: 960 or 1024");
-        assert!(Batch::samples(10, 0).is_err() && Batch::samples(0, 8).is_err());
+        assert!(BatchPlan::samples(10, 0).is_err() && BatchPlan::samples(0, 8).is_err());
     }
 
     #[test]
-    fn micro_batches_go_breadth_first_in_equal_groups() {
-        let batch = Batch::divide(24, 2, 2).unwrap();
-        let grouped = batch.breadth_first(3).unwrap();
-        assert_eq!((grouped.passes(), grouped.global()), (2, 24));
+    fn breadth_first_groups_are_equal() {
+        let batch = BatchPlan::divide(24, 2, 2).unwrap();
+        let grouped = batch.with_breadth_first(3).unwrap();
+        assert_eq!((grouped.pass_count(), grouped.global()), (2, 24));
         assert!(grouped.to_string().ends_with("2 data ranks, 3 micro-batches at a time breadth first"));
-        let error = batch.breadth_first(4).unwrap_err().to_string();
+        let error = batch.with_breadth_first(4).unwrap_err().to_string();
         assert_eq!(
             error,
             "4 micro-batches breadth first do not divide the 6 that a rank accumulates; with this batch: 1, 2, 3, 6"
@@ -204,18 +204,18 @@ mod tests {
     }
 
     #[test]
-    fn with_more_ranks_than_work_there_are_three_ways_out() {
+    fn too_many_ranks_suggest_three_options() {
         assert_eq!(
-            refused(64, 8, 16),
+            rejection(64, 8, 16),
             "a global batch of 64 is smaller than micro-batch 8 x 16 data ranks = 128. Three ways out: \
              (1) a micro-batch of 4, which keeps all ranks busy with less each; \
              (2) 8 data ranks, the others for tensor or pipeline parallel; \
              (3) a global batch of 128, if learning bears it (schedule.lr_scale)"
         );
-        for hopeless in [refused(3, 4, 2), refused(10, 4, 3)] {
+        for hopeless in [rejection(3, 4, 2), rejection(10, 4, 3)] {
             assert!(hopeless.contains("One way out: (1) a global batch of"), "{hopeless}");
         }
-        assert!(refused(8, 2, 64).contains("Two ways out: (1) 4 data ranks"));
-        assert!(refused(10, usize::MAX, 2).contains("micro-batch of 5"));
+        assert!(rejection(8, 2, 64).contains("Two ways out: (1) 4 data ranks"));
+        assert!(rejection(10, usize::MAX, 2).contains("micro-batch of 5"));
     }
 }

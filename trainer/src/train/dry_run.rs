@@ -1,14 +1,14 @@
 //! What a run would keep, send and compute on any number of ranks: arithmetic alone, in one process.
 
-use super::formula::{Plan, Traffic};
-use super::{Batch, Extents, Network, advice, launch, setup, work};
+use super::{BatchPlan, DataDims, Network, config_lints, flops, launch, setup};
+use crate::allocator::AllocClass;
 use crate::config::{Config, DataKind, StrategyKind};
 use crate::data::{Table, text};
 use crate::error::Result;
-use crate::flat::Ranks;
-use crate::memory::Class;
+use crate::flat::ProcessGroup;
 use crate::mesh::Mesh;
 use crate::parameter::{Inventory, Parameter};
+use crate::train::cost_model::{CostModel, Traffic};
 use std::fmt::Write;
 use std::path::Path;
 use std::sync::Arc;
@@ -18,8 +18,8 @@ use unisono::Communicator;
 pub struct DryRun {
     config: Config,
     mesh: Mesh,
-    batch: Batch,
-    extents: Extents,
+    batch: BatchPlan,
+    dims: DataDims,
     inventory: Arc<Inventory>,
 }
 
@@ -30,30 +30,33 @@ impl DryRun {
     /// Those that the run would begin with.
     pub fn new(config: &Config, world: usize) -> Result<Self> {
         let mesh = setup::mesh(config, world)?;
-        let (batch, extents) = (config.batch(&mesh)?, extents(config)?);
+        let (batch, extents) = (config.batch(&mesh)?, data_dims(config)?);
         // Models are cut between ranks of a group; this one has nobody to talk to.
         let tensor = match config.mesh.tensor {
             1 => None,
-            parts => launch::few(parts).and_then(|()| Ok(Communicator::threads(parts)?))?.into_iter().next(),
+            parts => launch::check_thread_count(parts)
+                .and_then(|()| Ok(Communicator::local(parts)?))?
+                .into_iter()
+                .next(),
         };
-        let (_, inventory) = Network::new(config, extents, tensor.map(Ranks::from).as_ref())?;
-        Ok(Self { config: config.clone(), mesh, batch, extents, inventory })
+        let (_, inventory) = Network::new(config, extents, tensor.map(ProcessGroup::from).as_ref())?;
+        Ok(Self { config: config.clone(), mesh, batch, dims: extents, inventory })
     }
 
-    fn plan(&self) -> Plan<'_> {
-        let Self { config, mesh, batch, extents, inventory } = self;
-        Plan { config, extents: *extents, inventory, mesh: *mesh, batch: *batch }
+    fn cost_model(&self) -> CostModel<'_> {
+        let Self { config, mesh, batch, dims: extents, inventory } = self;
+        CostModel { config, dims: *extents, inventory, mesh: *mesh, batch: *batch }
     }
 
-    /// Bytes that each rank keeps with a strategy: weights, gradients, optimiser's state; activations, at most; and what is
+    /// Bytes that each rank keeps with a strategy: weights, gradients, optimizer's state; activations, at most; and what is
     /// offloaded.
     pub fn memory(&self, kind: StrategyKind) -> [usize; 5] {
-        self.plan().memory(kind, &*setup::optimiser(&self.config))
+        self.cost_model().memory(kind, &*setup::optimizer(&self.config))
     }
 
     /// Bytes that each rank sends in a step with a strategy.
     pub fn traffic(&self, kind: StrategyKind) -> Traffic {
-        self.plan().traffic(kind)
+        self.cost_model().traffic(kind)
     }
 
     /// Everything, in words and tables.
@@ -66,34 +69,34 @@ impl DryRun {
             ("Memory of each rank, bytes", self.memory_table(own)),
             ("Sent by each rank in a step, bytes", traffic_table(&self.traffic(own))),
             ("The strategies, MiB", self.comparison()),
-            ("To be considered", advice::list(&self.config, &self.mesh, &self.batch, self.total(own))),
+            ("To be considered", config_lints::all(&self.config, &self.mesh, &self.batch, self.total(own))),
         ])
     }
 
     fn model(&self) -> String {
-        let whole = |parameter: &Parameter| parameter.whole_shape().iter().product::<usize>();
+        let whole = |parameter: &Parameter| parameter.global_shape().iter().product::<usize>();
         let parameters: usize = self.inventory.parameters.iter().map(whole).sum();
         let units = self.inventory.units.len();
-        let flops = work::flops_per_sample(&self.config, &self.inventory);
-        let step = flops * self.batch.global() as f64 / self.mesh.world() as f64;
+        let flops = flops::flops_per_sample(&self.config, &self.inventory);
+        let step = flops * self.batch.global() as f64 / self.mesh.world_size() as f64;
         format!(
             "{parameters} parameters in {units} units\n{step:.3e} floating-point operations a rank and step"
         )
     }
 
     fn arithmetic(&self) -> String {
-        let tokens = match self.extents {
-            Extents::Tokens(_) => {
+        let tokens = match self.dims {
+            DataDims::Tokens(_) => {
                 format!("\n{} tokens in a step", self.batch.global() * self.config.model.context)
             }
-            Extents::Rows(..) => String::new(),
+            DataDims::Rows(..) => String::new(),
         };
         format!("{}{tokens}", self.batch)
     }
 
     fn memory_table(&self, kind: StrategyKind) -> String {
         let mut text = String::new();
-        for (class, bytes) in Class::ALL.iter().zip(self.memory(kind)) {
+        for (class, bytes) in AllocClass::ALL.iter().zip(self.memory(kind)) {
             let _ = writeln!(text, "{:<12}{bytes:>16}", class.name());
         }
         let _ = write!(text, "{:<12}{:>16}", "in memory", self.total(kind));
@@ -106,7 +109,7 @@ impl DryRun {
 
     /// All strategies beside each other.
     fn comparison(&self) -> String {
-        let heads = Class::ALL[..5].iter().map(|class| class.name()).chain(["in memory", "sent"]);
+        let heads = AllocClass::ALL[..5].iter().map(|class| class.name()).chain(["in memory", "sent"]);
         let mut text = format!("{:<18}", "");
         heads.for_each(|head| text.push_str(&format!("{head:>12}")));
         for kind in StrategyKind::ALL {
@@ -116,7 +119,7 @@ impl DryRun {
             for bytes in memory.into_iter().chain(sums) {
                 let _ = write!(text, "{:>12.2}", bytes / MIB);
             }
-            text.extend(kind.alias().map(|alias| format!("  {alias}")));
+            text.extend(kind.pytorch_name().map(|alias| format!("  {alias}")));
             text.push_str(if kind == self.config.strategy.kind { "  <" } else { "" });
         }
         text
@@ -124,19 +127,25 @@ impl DryRun {
 }
 
 /// What the data of a configuration is like, with as little reading as it takes.
-pub(super) fn extents(config: &Config) -> Result<Extents> {
+pub(super) fn data_dims(config: &Config) -> Result<DataDims> {
     Ok(match config.data.kind {
-        DataKind::Text => Extents::Tokens(text::VOCABULARY as usize),
-        DataKind::Tokens => Extents::Tokens(config.data.vocabulary as usize),
+        DataKind::Text => DataDims::Tokens(text::VOCAB_SIZE as usize),
+        DataKind::Tokens => DataDims::Tokens(config.data.vocabulary as usize),
         DataKind::Table => {
             let table = Table::read(Path::new(&config.data.path))?;
-            Extents::Rows(table.columns, table.classes()?)
+            DataDims::Rows(table.columns, table.classes()?)
         }
     })
 }
 
 fn traffic_table(traffic: &Traffic) -> String {
-    let Traffic { forward, backward, after, layers, sequences } = *traffic;
+    let Traffic {
+        forward,
+        backward,
+        after_step: after,
+        tensor_parallel: layers,
+        sequence_parallel: sequences,
+    } = *traffic;
     let phases = [("forward", forward), ("backward", backward), ("after", after)];
     let within = [("in layers", layers), ("in sequences", sequences)];
     let rows = phases.into_iter().chain(within).chain([("in all", traffic.total())]);

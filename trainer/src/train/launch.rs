@@ -1,54 +1,54 @@
 //! The ranks of a run: threads of this process, or processes that the environment names.
 
-use super::course::{Outcome, follow};
 use crate::config::{Config, DeviceKind};
 use crate::error::{Error, Result};
+use crate::train::train_loop::{TrainResult, run_rank};
 use std::thread;
-use unisono::{Communicator, Order};
+use unisono::{Communicator, ReductionOrder};
 
 /// Trains on `ranks` threads of this process.
 ///
 /// # Errors
 /// The first that any rank has; it ends all others.
-pub fn on_threads(ranks: usize, config: &Config) -> Result<Outcome> {
-    few(ranks)?;
-    let worlds = Communicator::threads_with(ranks, &settings(config)?)?;
+pub fn train_on_threads(ranks: usize, config: &Config) -> Result<TrainResult> {
+    check_thread_count(ranks)?;
+    let worlds = Communicator::local_with(ranks, &communicator_config(config)?)?;
     thread::scope(|scope| {
-        let start = |world| scope.spawn(move || rank(world, config));
+        let start = |world| scope.spawn(move || run_with_errors(world, config));
         let threads: Vec<_> = worlds.into_iter().map(start).collect();
-        let ends = threads.into_iter().map(|thread| thread.join().unwrap_or_else(|_| Err(panicked())));
+        let ends = threads.into_iter().map(|thread| thread.join().unwrap_or_else(|_| Err(panic_error())));
         let (done, failed): (Vec<_>, Vec<_>) = ends.partition(Result::is_ok);
-        let telling = failed.into_iter().filter_map(Result::err).reduce(telling);
+        let telling = failed.into_iter().filter_map(Result::err).reduce(more_informative);
         let first = done.into_iter().filter_map(Result::ok).next();
         telling.map_or_else(|| Ok(first.expect("a rank that ended")), Err)
     })
 }
 
 /// Ranks that are threads of one process, at most.
-const THREADS_MAX: usize = 1 << 10;
+const MAX_THREADS: usize = 1 << 10;
 
 /// That so many ranks can be threads of this process: each has a channel to each other.
 ///
 /// # Errors
 /// [`Error::Illegal`] says how many can be.
-pub(super) fn few(ranks: usize) -> Result<()> {
-    let what = || format!("{ranks} ranks of one process: there may be {THREADS_MAX}");
-    if ranks <= THREADS_MAX { Ok(()) } else { Err(Error::illegal(what())) }
+pub(super) fn check_thread_count(ranks: usize) -> Result<()> {
+    let what = || format!("{ranks} ranks of one process: there may be {MAX_THREADS}");
+    if ranks <= MAX_THREADS { Ok(()) } else { Err(Error::invalid(what())) }
 }
 
 /// Trains as one of the processes that `RANK`, `WORLD_SIZE` and their kin describe; the outcome at rank 0.
 ///
 /// # Errors
 /// Of this rank, or what it heard from others.
-pub fn in_environment(config: &Config) -> Result<Option<Outcome>> {
-    let world = Communicator::from_env_with(&settings(config)?)?;
+pub fn train_from_env(config: &Config) -> Result<Option<TrainResult>> {
+    let world = Communicator::from_env_with(&communicator_config(config)?)?;
     let speaks = world.rank() == 0;
-    rank(world, config).map(|outcome| speaks.then_some(outcome))
+    run_with_errors(world, config).map(|outcome| speaks.then_some(outcome))
 }
 
 /// One rank; its error ends all others.
-fn rank(world: Communicator, config: &Config) -> Result<Outcome> {
-    let end = follow(world.clone(), config);
+fn run_with_errors(world: Communicator, config: &Config) -> Result<TrainResult> {
+    let end = run_rank(world.clone(), config);
     if let Err(error) = &end {
         world.abort(&format!("rank {}: {error}", world.rank()));
     }
@@ -57,8 +57,9 @@ fn rank(world: Communicator, config: &Config) -> Result<Outcome> {
 
 /// Sums in the order of ranks, so that all strategies and transports take the same steps to the last bit; and of the software device, whose
 /// few blocks all groups of all ranks share, one channel each.
-fn settings(config: &Config) -> Result<unisono::Config> {
-    let mut settings = unisono::Config { order: Order::Ranks, ..unisono::Config::from_env()? };
+fn communicator_config(config: &Config) -> Result<unisono::Config> {
+    let mut settings =
+        unisono::Config { reduction_order: ReductionOrder::RankOrder, ..unisono::Config::from_env()? };
     if config.device == DeviceKind::Software {
         settings.gpu.channels = 1;
     }
@@ -66,15 +67,15 @@ fn settings(config: &Config) -> Result<unisono::Config> {
 }
 
 /// Of two errors the one that says more: that others failed or were told to end says least.
-fn telling(one: Error, other: Error) -> Error {
+fn more_informative(one: Error, other: Error) -> Error {
     let tells = |error: &Error| match error {
-        Error::Collective(error) => u8::from(error.is_misuse()),
-        Error::Illegal(_) => 2,
+        Error::Collective(error) => u8::from(error.is_invalid_usage()),
+        Error::Invalid(_) => 2,
         _ => 3,
     };
     if tells(&other) > tells(&one) { other } else { one }
 }
 
-fn panicked() -> Error {
-    Error::illegal("a rank panicked: a bug")
+fn panic_error() -> Error {
+    Error::invalid("a rank panicked: a bug")
 }

@@ -1,12 +1,12 @@
 //! The model that a configuration describes.
 
-use super::feed::Extents;
 use crate::config::{self, Config, FeedForward, ModelKind, Norm};
 use crate::error::{Error, Result};
-use crate::flat::Ranks;
+use crate::flat::ProcessGroup;
 use crate::models::{self, Classifier, Gpt, GptConfig, Model};
 use crate::parameter::{Inventory, Registry};
-use crate::split::Split;
+use crate::tensor_parallel::TensorParallel;
+use crate::train::data_loader::DataDims;
 use std::sync::Arc;
 
 /// One of the models that can be configured.
@@ -22,30 +22,38 @@ impl Network {
     ///
     /// # Errors
     /// If they do not go together.
-    pub fn new(config: &Config, extents: Extents, tensor: Option<&Ranks>) -> Result<(Self, Arc<Inventory>)> {
+    pub fn new(
+        config: &Config,
+        extents: DataDims,
+        tensor: Option<&ProcessGroup>,
+    ) -> Result<(Self, Arc<Inventory>)> {
         let mut registry = Registry::default();
         let network = match (config.model.kind, extents) {
-            (ModelKind::Gpt, Extents::Tokens(vocabulary)) => {
+            (ModelKind::Gpt, DataDims::Tokens(vocabulary)) => {
                 let gpt = gpt(&config.model, vocabulary);
-                let split = Split::new(tensor.cloned(), config.strategy.sequence_parallel, gpt.plan());
+                let split = TensorParallel::new(
+                    tensor.cloned(),
+                    config.strategy.sequence_parallel,
+                    gpt.parallel_plan(),
+                );
                 Self::Gpt(Box::new(Gpt::new(&mut registry, gpt, split)?))
             }
-            (ModelKind::Mlp, Extents::Rows(features, classes)) if tensor.is_none() => {
-                let sizes = [&[features], &config.model.hidden[..], &[classes]].concat();
+            (ModelKind::Mlp, DataDims::Rows(features, classes)) if tensor.is_none() => {
+                let sizes = [&[features], &config.model.hidden_sizes[..], &[classes]].concat();
                 Self::Classifier(Classifier::mlp(&mut registry, &sizes))
             }
-            (ModelKind::Gpt, Extents::Rows(..)) => {
-                return Err(Error::illegal("model.kind = \"gpt\" learns from text or tokens: see data.kind"));
+            (ModelKind::Gpt, DataDims::Rows(..)) => {
+                return Err(Error::invalid("model.kind = \"gpt\" learns from text or tokens: see data.kind"));
             }
-            (ModelKind::Mlp, Extents::Tokens(_)) => {
-                return Err(Error::illegal("model.kind = \"mlp\" learns from a table: see data.kind"));
+            (ModelKind::Mlp, DataDims::Tokens(_)) => {
+                return Err(Error::invalid("model.kind = \"mlp\" learns from a table: see data.kind"));
             }
-            (ModelKind::Mlp, Extents::Rows(..)) => {
-                return Err(Error::illegal("model.kind = \"mlp\" is not cut: set mesh.tensor to 1"));
+            (ModelKind::Mlp, DataDims::Rows(..)) => {
+                return Err(Error::invalid("model.kind = \"mlp\" is not cut: set mesh.tensor to 1"));
             }
         };
         registry.freeze_all(&config.model.freeze)?;
-        registry.keep_as(config.strategy.param_dtype, |_| true);
+        registry.set_dtype(config.strategy.param_dtype, |_| true);
         Ok((network, Arc::new(registry.finish())))
     }
 
@@ -79,8 +87,8 @@ pub(super) fn gpt(model: &config::Model, vocabulary: usize) -> GptConfig {
             FeedForward::Swiglu => models::FeedForward::SwiGlu,
         },
         dropout: model.dropout as f32,
-        tied: model.tied,
-        checkpoint: model.checkpointing,
+        tie_word_embeddings: model.tie_word_embeddings,
+        activation_checkpointing: model.activation_checkpointing,
         cross_entropy_splits: model.cross_entropy_splits,
         ..GptConfig::new(vocabulary, context, width, heads, layers)
     }

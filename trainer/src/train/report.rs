@@ -1,34 +1,34 @@
 //! What a run tells while it goes: a line on the terminal, a line of JSON for each step, a drawing at the end.
 
-mod line;
+mod metrics;
 mod plot;
-mod record;
+mod progress;
 
-pub(super) use line::say;
-pub use record::Record;
+pub use crate::train::report::metrics::StepRecord;
+pub(super) use crate::train::report::progress::print_line;
 
-use super::ledger::Ledger;
-use super::run::{Run, Taken};
-use super::{advice, setup, work};
+use super::run::{Run, StepStats};
+use super::{config_lints, flops, setup};
 use crate::config::Config;
 use crate::device::Device;
 use crate::error::Result;
-use line::Line;
-use record::Journal;
+use crate::train::memory_report::MemoryReport;
+use crate::train::report::metrics::MetricsWriter;
+use crate::train::report::progress::ProgressLine;
 use std::path::Path;
 use std::time::Duration;
 
 /// The report of the rank that speaks for all.
 pub(super) struct Report {
     config: Config,
-    line: Line,
-    journal: Journal,
+    line: ProgressLine,
+    metrics: MetricsWriter,
     /// Floating-point operations of a step, and what all ranks could do in a second.
-    work: (f64, f64),
+    flops: (f64, f64),
     /// Tokens of a step; samples, where there are no tokens.
     tokens: f64,
     /// Mean time of a step, of late.
-    pace: Option<f64>,
+    seconds_per_step: Option<f64>,
 }
 
 impl Report {
@@ -39,41 +39,46 @@ impl Report {
     pub(super) fn new(run: &Run, peak: f64) -> Result<Self> {
         let config = run.config.clone();
         let samples = config.data.global_batch as f64;
-        let flops = samples * work::flops_per_sample(&config, &run.inventory);
+        let flops = samples * flops::flops_per_sample(&config, &run.inventory);
         let tokens =
             if run.network.gpt().is_some() { samples * config.model.context as f64 } else { samples };
-        advice::without_effect(&config).iter().for_each(|line| say(line));
-        run.device.iter().for_each(|device| say(&computing(device, &config)));
-        let line = Line::new(config.schedule.steps, run.step, config.log.every);
-        let journal = Journal::open(Path::new(&config.log.file), run.step)?;
-        Ok(Self { config, line, journal, work: (flops, peak), tokens, pace: None })
+        config_lints::unused_keys(&config).iter().for_each(|line| print_line(line));
+        run.device.iter().for_each(|device| print_line(&device_name(device, &config)));
+        let line = ProgressLine::new(config.schedule.steps, run.train_step, config.log.every);
+        let journal = MetricsWriter::open(Path::new(&config.log.file), run.train_step)?;
+        Ok(Self { config, line, metrics: journal, flops: (flops, peak), tokens, seconds_per_step: None })
     }
 
     /// Tells of a step, and of the loss on what was held back if it was measured after it.
     ///
     /// # Errors
     /// Of files.
-    pub(super) fn step(&mut self, taken: &Taken, ledger: &Ledger, validation: Option<f64>) -> Result<()> {
+    pub(super) fn step(
+        &mut self,
+        taken: &StepStats,
+        ledger: &MemoryReport,
+        validation: Option<f64>,
+    ) -> Result<()> {
         let seconds = taken.time.as_secs_f64();
-        let pace = self.pace.map_or(seconds, |pace| pace + (seconds - pace) * INERTIA);
-        self.pace = Some(pace);
-        let record = Record {
+        let pace = self.seconds_per_step.map_or(seconds, |pace| pace + (seconds - pace) * EMA_WEIGHT);
+        self.seconds_per_step = Some(pace);
+        let record = StepRecord {
             step: taken.step,
             loss: taken.loss,
             validation,
-            norm: taken.norm,
-            rate: taken.rate,
+            grad_norm: taken.grad_norm,
+            lr: taken.lr,
             seconds,
             tokens_per_second: self.tokens / pace,
-            utilisation: self.work.0 / pace / self.work.1,
-            exposed: taken.exposed.as_secs_f64(),
-            in_layers: taken.in_layers.as_secs_f64(),
+            mfu: self.flops.0 / pace / self.flops.1,
+            exposed_seconds: taken.exposed.as_secs_f64(),
+            tensor_parallel_seconds: taken.tensor_parallel_wait.as_secs_f64(),
             memory: ledger.measured(),
-            memory_formula: ledger.formula(),
+            memory_predicted: ledger.formula(),
         };
         let left = self.config.schedule.steps.saturating_sub(taken.step) as f64 * pace;
         self.line.step(&record, Duration::from_secs_f64(left));
-        self.journal.write(record)
+        self.metrics.write(record)
     }
 
     /// Ends the line, and draws the run if it is to be drawn.
@@ -84,14 +89,14 @@ impl Report {
         self.line.finish();
         match self.config.log.plot.as_str() {
             "" => Ok(()),
-            path => plot::draw(Path::new(path), self.journal.records()),
+            path => plot::draw(Path::new(path), self.metrics.records()),
         }
     }
 }
 
 /// What computes, and what else is done there.
-fn computing(device: &Device, config: &Config) -> String {
-    let rest = match setup::on_host(config) {
+fn device_name(device: &Device, config: &Config) -> String {
+    let rest = match setup::host_only_option(config) {
         Some(why) => format!("exchanging and stepping on the CPU, as {why}"),
         None => "exchanging and stepping there too".to_owned(),
     };
@@ -99,4 +104,4 @@ fn computing(device: &Device, config: &Config) -> String {
 }
 
 /// How much of the last step goes into the mean.
-const INERTIA: f64 = 0.1;
+const EMA_WEIGHT: f64 = 0.1;

@@ -1,21 +1,21 @@
 //! A run at one rank, and its steps.
 
-use super::Batch;
-use super::feed::{Feed, Owned};
-use super::ledger::Ledger;
+use super::BatchPlan;
 use super::network::Network;
-use super::trace::{Lane, Trace, Traced};
+use super::trace::{Trace, TraceTrack, TracedStrategy};
+use crate::allocator::Allocator;
 use crate::config::Config;
-use crate::data::{Chunk, Dataset, Sampler};
+use crate::data::{DatasetId, Sampler, SequenceChunk};
 use crate::device::Device;
 use crate::error::{Error, Result};
-use crate::flat::Ranks;
-use crate::memory::Memory;
-use crate::mesh::{GroupKind, Groups, Phase, Seeding};
-use crate::optim::{Optimiser, Step};
-use crate::parallel::Parallel;
+use crate::flat::ProcessGroup;
+use crate::mesh::{GroupKind, MeshGroups, Phase, SeedSource};
+use crate::optim::{Optimizer, Step};
+use crate::parallel::DataParallel;
 use crate::parameter::Inventory;
 use crate::pass::Pass;
+use crate::train::data_loader::{DataLoader, OwnedBatch};
+use crate::train::memory_report::MemoryReport;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use unisono::{Avg, Communicator};
@@ -25,93 +25,101 @@ use unisono_cuda::clip_factor;
 pub struct Run {
     pub(super) config: Config,
     pub(super) world: Communicator,
-    pub(super) groups: Groups,
+    pub(super) groups: MeshGroups,
     /// The ranks that have chunks of the same sequences: a communicator for models alone, so that they need not wait for gradients;
     /// none where sequences are whole.
-    pub(super) chunks: Option<Communicator>,
+    pub(super) sequence_group: Option<Communicator>,
     /// The ranks that have parts of the same layers, as models reach them; none where layers are whole.
-    pub(super) layers: Option<Ranks>,
-    pub(super) batch: Batch,
-    pub(super) feed: Feed,
-    pub(super) data: Dataset,
+    pub(super) tensor_group: Option<ProcessGroup>,
+    pub(super) batch: BatchPlan,
+    pub(super) loader: DataLoader,
+    pub(super) dataset: DatasetId,
     pub(super) sampler: Sampler,
-    pub(super) seeding: Seeding,
+    pub(super) seeds: SeedSource,
     pub(super) network: Network,
     pub(super) inventory: Arc<Inventory>,
-    pub(super) memory: Memory,
+    pub(super) memory: Allocator,
     /// The GPU that computes, if it is not the CPU.
     pub(super) device: Option<Device>,
-    pub(super) strategy: Box<dyn Parallel>,
-    pub(super) optimiser: Box<dyn Optimiser>,
+    pub(super) strategy: Box<dyn DataParallel>,
+    pub(super) optimizer: Box<dyn Optimizer>,
     /// Steps taken.
-    pub(super) step: u64,
-    pub(super) ledger: Ledger,
+    pub(super) train_step: u64,
+    pub(super) memory_report: MemoryReport,
     pub(super) trace: Trace,
 }
 
 /// What one step was like.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Taken {
+pub struct StepStats {
     /// Its number, from 1.
     pub step: u64,
     /// Mean loss of all samples of all ranks, before the step.
     pub loss: f64,
     /// Norm of the gradient, before clipping.
-    pub norm: f64,
+    pub grad_norm: f64,
     /// Learning rate.
-    pub rate: f64,
+    pub lr: f64,
     /// How long it took.
     pub time: Duration,
     /// How long this rank waited meanwhile for the exchange of gradients and weights.
     pub exposed: Duration,
     /// How long it waited within layers that ranks share.
-    pub in_layers: Duration,
+    pub tensor_parallel_wait: Duration,
 }
 
 impl Run {
     /// Whether this rank speaks for all.
-    pub fn speaks(&self) -> bool {
+    pub fn is_root(&self) -> bool {
         self.world.rank() == 0
     }
 
     /// Steps taken.
-    pub fn steps(&self) -> u64 {
-        self.step
+    pub fn steps_taken(&self) -> u64 {
+        self.train_step
     }
 
     /// What this rank kept in memory in the last step.
-    pub fn ledger(&self) -> &Ledger {
-        &self.ledger
+    pub fn ledger(&self) -> &MemoryReport {
+        &self.memory_report
     }
 
-    /// Takes one step of the optimiser.
+    /// Takes one step of the optimizer.
     ///
     /// # Errors
-    /// Of collectives and files; if there is no longer a number to minimise.
-    pub fn step(&mut self) -> Result<Taken> {
+    /// Of collectives and files; if there is no longer a number to minimize.
+    pub fn step(&mut self) -> Result<StepStats> {
         let start = Instant::now();
-        self.strategy.waited();
+        self.strategy.take_wait_time();
         let (mut loss, in_layers) = self.gradients()?;
-        self.trace.span(Lane::Communication, "gradients", || self.strategy.finish())?;
-        self.ledger.count(&self.memory);
-        let mut exposed = self.strategy.waited();
-        exposed += self.mean(&mut loss)?;
-        let norm = self.trace.span(Lane::Communication, "norm", || self.strategy.norm())?;
+        self.trace.span(TraceTrack::Communication, "gradients", || self.strategy.finish_backward())?;
+        self.memory_report.update(&self.memory);
+        let mut exposed = self.strategy.take_wait_time();
+        exposed += self.all_reduce_mean(&mut loss)?;
+        let norm = self.trace.span(TraceTrack::Communication, "norm", || self.strategy.grad_norm())?;
         // What went wrong within layers on GPUs is known by now, as the norm is.
-        self.layers.as_ref().map_or(Ok(()), Ranks::check)?;
-        self.check(loss, norm)?;
+        self.tensor_group.as_ref().map_or(Ok(()), ProcessGroup::check)?;
+        self.check_finite(loss, norm)?;
         let rate = self.update(norm)?;
-        exposed += self.strategy.waited();
-        Ok(Taken { step: self.step, loss, norm, rate, time: start.elapsed(), exposed, in_layers })
+        exposed += self.strategy.take_wait_time();
+        Ok(StepStats {
+            step: self.train_step,
+            loss,
+            grad_norm: norm,
+            lr: rate,
+            time: start.elapsed(),
+            exposed,
+            tensor_parallel_wait: in_layers,
+        })
     }
 
     /// Adds up the gradients of this rank's part of the next batch; its mean loss, and how long layers waited for others.
     fn gradients(&mut self) -> Result<(f64, Duration)> {
-        let numbers = self.sampler.draw();
-        let Batch { micro, accumulation, breadth, .. } = self.batch;
-        let (passes, mut losses, mut in_layers) = (self.batch.passes(), Vec::new(), Duration::ZERO);
+        let numbers = self.sampler.next_or_new_epoch();
+        let BatchPlan { micro_batch: micro, accumulation, breadth_first: breadth, .. } = self.batch;
+        let (passes, mut losses, mut in_layers) = (self.batch.pass_count(), Vec::new(), Duration::ZERO);
         for (pass, numbers) in numbers.chunks(micro * breadth).enumerate() {
-            self.strategy.begin(pass + 1 == passes)?;
+            self.strategy.begin_pass(pass + 1 == passes)?;
             let (of_pass, waited) = self.pass(pass * breadth, numbers)?;
             losses.extend(of_pass);
             in_layers += waited;
@@ -122,46 +130,48 @@ impl Run {
     /// One pass forward and back with the samples of micro-batch `first` and those that go breadth first with it; the loss of each,
     /// and how long layers waited for others.
     fn pass(&mut self, first: usize, numbers: &[u64]) -> Result<(Vec<f32>, Duration)> {
-        let chunk = self.chunk();
+        let chunk = self.sequence_chunk();
         let read = || {
-            let parts = numbers.chunks(self.batch.micro);
-            parts.map(|numbers| self.feed.training.batch(numbers, chunk)).collect::<Result<Vec<_>>>()
+            let parts = numbers.chunks(self.batch.micro_batch);
+            parts.map(|numbers| self.loader.training.batch(numbers, chunk)).collect::<Result<Vec<_>>>()
         };
-        let batches = self.trace.span(Lane::Compute, "data", read)?;
-        let seeds = |at| self.seeding.pass(Phase::Training, self.step, (first + at) as u64);
+        let batches = self.trace.span(TraceTrack::Compute, "data", read)?;
+        let seeds = |at| self.seeds.seeds_for(Phase::Training, self.train_step, (first + at) as u64);
         let seeds: Vec<_> = (0..batches.len()).map(seeds).collect();
-        let mut strategy = Traced::new(&mut *self.strategy, &self.inventory, &mut self.trace);
+        let mut strategy = TracedStrategy::new(&mut *self.strategy, &self.inventory, &mut self.trace);
         let mut pass = Pass::breadth_first(&mut strategy, &self.memory, &seeds, self.config.threads);
-        pass.set_chunks(self.chunks.as_ref());
+        pass.set_sequence_group(self.sequence_group.as_ref());
         pass.set_device(self.device.as_ref());
-        let batches: Vec<_> = batches.iter().map(Owned::as_batch).collect();
+        let batches: Vec<_> = batches.iter().map(OwnedBatch::as_batch).collect();
         let losses = self.network.model().forward_each(&mut pass, &batches)?;
         let factor = self.config.strategy.average.loss_factor(self.groups.size(GroupKind::Data));
         self.network.model().backward(&mut pass, factor / self.batch.accumulation as f32)?;
-        let waits = pass.waits();
-        waits.iter().for_each(|wait| self.trace.wait(wait));
+        let waits = pass.take_waits();
+        waits.iter().for_each(|wait| self.trace.add_wait(wait));
         Ok((losses, waits.iter().map(|wait| wait.time).sum()))
     }
 
     /// Which part of each sequence this rank has.
-    pub(super) fn chunk(&self) -> Chunk {
+    pub(super) fn sequence_chunk(&self) -> SequenceChunk {
         let (part, parts) = (self.groups.coordinates().sequence_data, self.config.mesh.sequence_data);
-        Chunk { part, parts }
+        SequenceChunk { index: part, count: parts }
     }
 
     /// Lets weights follow gradients of this norm; the learning rate.
     fn update(&mut self, norm: f64) -> Result<f64> {
-        let rate = self.config.peak_rate() * self.config.schedule.factor(self.step);
-        let factor = clip_factor(norm, self.config.optimiser.clip);
-        self.step += 1;
-        let step = Step { number: self.step, rate: rate as f32, factor };
-        self.trace.span(Lane::Compute, "optimiser", || self.strategy.update(&*self.optimiser, &step))?;
-        self.device.iter().for_each(Device::forget_weights);
+        let rate = self.config.peak_rate() * self.config.schedule.factor(self.train_step);
+        let factor = clip_factor(norm, self.config.optimizer.max_grad_norm);
+        self.train_step += 1;
+        let step = Step { number: self.train_step, lr: rate as f32, grad_scale: factor };
+        self.trace.span(TraceTrack::Compute, "optimizer", || {
+            self.strategy.optimizer_step(&*self.optimizer, &step)
+        })?;
+        self.device.iter().for_each(Device::invalidate_weights);
         Ok(rate)
     }
 
     /// Makes a number the mean of all data ranks'; how long that took.
-    pub(super) fn mean(&self, value: &mut f64) -> Result<Duration> {
+    pub(super) fn all_reduce_mean(&self, value: &mut f64) -> Result<Duration> {
         let start = Instant::now();
         if let Some(group) = self.groups.get(GroupKind::Data) {
             group.all_reduce(std::slice::from_mut(value), Avg)?;
@@ -170,13 +180,13 @@ impl Run {
     }
 
     /// Refuses to go on with numbers that are none; all ranks see the same ones.
-    fn check(&self, loss: f64, norm: f64) -> Result<()> {
+    fn check_finite(&self, loss: f64, norm: f64) -> Result<()> {
         if loss.is_finite() && norm.is_finite() {
             return Ok(());
         }
-        let what = format!("step {}: loss {loss}, norm of the gradient {norm}", self.step + 1);
-        Err(Error::illegal(format!(
-            "{what}; a lower optimiser.lr, a longer schedule.warmup or optimiser.clip may help"
+        let what = format!("step {}: loss {loss}, norm of the gradient {norm}", self.train_step + 1);
+        Err(Error::invalid(format!(
+            "{what}; a lower optimizer.lr, a longer schedule.warmup or optimizer.max_grad_norm may help"
         )))
     }
 }

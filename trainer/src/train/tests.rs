@@ -1,14 +1,14 @@
 //! Whole runs, on threads.
 
-mod cuts;
 mod device;
+mod sequence_sharding;
 
 use super::run::Run;
 use super::*;
+use crate::allocator::AllocClass;
 use crate::config::{Config, StrategyKind};
 use crate::error::{Error, Result};
-use crate::memory::Class;
-use crate::testing::on;
+use crate::testing::run_ranks;
 use std::path::Path;
 use std::sync::Arc;
 use tempfile::TempDir;
@@ -37,7 +37,7 @@ fn config(folder: &Path, overrides: &[&str]) -> Config {
         "strategy.bucket_mb=0.02".to_owned(),
         "sample.tokens=0".to_owned(),
         "log.validate_every=0".to_owned(),
-        "log.compare_every=3".to_owned(),
+        "log.check_replicas_every=3".to_owned(),
         "log.every=1000".to_owned(),
     ];
     let all = small.into_iter().chain(overrides.iter().map(|&change| change.to_owned()));
@@ -49,15 +49,15 @@ fn folder() -> TempDir {
 }
 
 /// Losses and weights, to the last bit.
-fn bits(outcome: &Outcome) -> (Vec<u64>, u64) {
+fn bits(outcome: &TrainResult) -> (Vec<u64>, u64) {
     (outcome.losses.iter().map(|loss| loss.to_bits()).collect(), outcome.fingerprint)
 }
 
 #[test]
-fn the_loss_falls_and_the_model_writes() {
+fn loss_falls_and_model_generates() {
     let folder = folder();
     let config = config(folder.path(), &["schedule.steps=60", "sample.tokens=20", "sample.prompt=line"]);
-    let outcome = on_threads(2, &config).unwrap();
+    let outcome = train_on_threads(2, &config).unwrap();
     let (first, last) = (outcome.losses[0], outcome.losses[59]);
     assert!((5.0..6.0).contains(&first) && last < 3.0, "from {first} to {last}");
     assert!(outcome.validation.unwrap() < 3.2, "{:?}", outcome.validation);
@@ -65,11 +65,11 @@ fn the_loss_falls_and_the_model_writes() {
 }
 
 #[test]
-fn reruns_and_all_strategies_take_the_same_steps_to_the_last_bit() {
+fn reruns_and_strategies_are_bitwise_equal() {
     let folder = folder();
     let run = |kind: StrategyKind, ranks| {
         let kind = format!("strategy.kind={}", kind.name());
-        bits(&on_threads(ranks, &config(folder.path(), &[&kind, "model.dropout=0.1"])).unwrap())
+        bits(&train_on_threads(ranks, &config(folder.path(), &[&kind, "model.dropout=0.1"])).unwrap())
     };
     for ranks in [1, 3] {
         let first = run(StrategyKind::Bucketed, ranks);
@@ -80,9 +80,10 @@ fn reruns_and_all_strategies_take_the_same_steps_to_the_last_bit() {
 }
 
 #[test]
-fn cut_layers_take_nearly_the_same_steps() {
+fn tensor_parallel_nearly_matches_one_rank() {
     let folder = folder();
-    let run = |ranks, changes: &[&str]| on_threads(ranks, &config(folder.path(), changes)).unwrap().losses;
+    let run =
+        |ranks, changes: &[&str]| train_on_threads(ranks, &config(folder.path(), changes)).unwrap().losses;
     let reference = run(1, &[]);
     let meshes: [&[&str]; 2] =
         [&["mesh.tensor=2"], &["mesh.tensor=2", "strategy.sequence_parallel=true", "strategy.kind=zero2"]];
@@ -91,7 +92,7 @@ fn cut_layers_take_nearly_the_same_steps() {
             assert!((one / other - 1.0).abs() < 1e-4, "{changes:?}: {one}, not {other}");
         }
     }
-    let muon = run(2, &["optimiser.kind=muon", "schedule.steps=40", "strategy.kind=zero3"]);
+    let muon = run(2, &["optimizer.kind=muon", "schedule.steps=40", "strategy.kind=zero3"]);
     assert!(muon[39] < 4.0, "{}", muon[39]);
 }
 
@@ -99,29 +100,30 @@ fn cut_layers_take_nearly_the_same_steps() {
 const DROPOUT: &str = "model.dropout=0.1";
 
 #[test]
-fn a_run_that_goes_on_is_the_run_that_never_stopped() {
+fn resumed_run_equals_uninterrupted_run() {
     for (saved, resumed) in [("bucketed", "bucketed"), ("zero1", "zero3"), ("zero3", "zero1-parameters")] {
         let folder = folder();
         let saving = format!("strategy.kind={saved}");
         let changes = [&saving, "checkpoint.every=5", "checkpoint.keep=3", DROPOUT];
-        let whole = on_threads(2, &config(folder.path(), &changes)).unwrap();
+        let whole = train_on_threads(2, &config(folder.path(), &changes)).unwrap();
         for later in ["10", "12"] {
             std::fs::remove_dir_all(folder.path().join(format!("checkpoints/step-000000{later}"))).unwrap();
         }
         let going_on = format!("strategy.kind={resumed}");
         let rest =
-            on_threads(2, &config(folder.path(), &[&going_on, "checkpoint.resume=true", DROPOUT])).unwrap();
+            train_on_threads(2, &config(folder.path(), &[&going_on, "checkpoint.resume=true", DROPOUT]))
+                .unwrap();
         assert_eq!(rest.losses, whole.losses[5..], "{saved} {resumed}");
         assert_eq!((rest.steps, rest.fingerprint), (12, whole.fingerprint));
     }
 }
 
 #[test]
-fn a_checkpoint_of_another_seed_is_refused_and_one_of_this_writes_on() {
+fn checkpoint_of_other_seed_is_rejected() {
     let folder = folder();
-    on_threads(2, &config(folder.path(), &["checkpoint.every=12"])).unwrap();
+    train_on_threads(2, &config(folder.path(), &["checkpoint.every=12"])).unwrap();
     let other = config(folder.path(), &["checkpoint.resume=true", "seed=2"]);
-    assert!(on_threads(2, &other).unwrap_err().to_string().contains("set seed=1"));
+    assert!(train_on_threads(2, &other).unwrap_err().to_string().contains("set seed=1"));
     let checkpoints = folder.path().join("checkpoints");
     let text = |prompt: &str| generate(&checkpoints, prompt, &["sample.tokens=10".to_owned()]);
     assert_eq!(text("line").unwrap(), text("line").unwrap());
@@ -129,7 +131,7 @@ fn a_checkpoint_of_another_seed_is_refused_and_one_of_this_writes_on() {
 }
 
 #[test]
-fn memory_is_what_the_dry_run_says() {
+fn memory_matches_dry_run() {
     let folder = folder();
     let meshes: [(&str, &[(usize, usize)]); 2] = [("f32", &[(2, 1), (3, 1), (4, 2)]), ("bf16", &[(2, 1)])];
     for (dtype, meshes) in meshes {
@@ -140,7 +142,7 @@ fn memory_is_what_the_dry_run_says() {
                     (format!("strategy.kind={}", kind.name()), format!("mesh.tensor={tensor}"));
                 let config = config(folder.path(), &[&dtype, &kind_of, &mesh, "schedule.steps=3"]);
                 let expected = DryRun::new(&config, ranks).unwrap().memory(kind);
-                let ledgers = on(ranks, |world| course::follow(world, &config).unwrap().ledger);
+                let ledgers = run_ranks(ranks, |world| train_loop::run_rank(world, &config).unwrap().memory);
                 let most = |class: usize| ledgers.iter().map(|ledger| ledger.classes[class].0).max().unwrap();
                 let what = format!("{kind:?}, {ranks} ranks, {mesh}, {dtype}");
                 assert_eq!([most(0), most(1), most(2)], expected[..3], "{what}");
@@ -151,70 +153,71 @@ fn memory_is_what_the_dry_run_says() {
 }
 
 #[test]
-fn activations_are_nearly_what_the_formula_says() {
+fn activations_nearly_match_formula() {
     let folder = folder();
     let options = [
         vec![],
-        vec!["model.checkpointing=true", "model.layers=4"],
+        vec!["model.activation_checkpointing=true", "model.layers=4"],
         vec!["model.norm=rms", "model.feed_forward=swiglu"],
-        vec!["model.context=96", "model.tied=false"],
+        vec!["model.context=96", "model.tie_word_embeddings=false"],
         vec!["mesh.tensor=2"],
         vec!["mesh.tensor=2", "strategy.sequence_parallel=true"],
         vec!["mesh.sequence_data=2"],
         vec![
             "mesh.sequence_data=2",
-            "model.checkpointing=true",
+            "model.activation_checkpointing=true",
             "model.layers=4",
             "model.cross_entropy_splits=4",
         ],
         vec!["mesh.sequence_data=2", "model.context=256", "data.micro_batch=1", "data.global_batch=2"],
         vec!["mesh.tensor=2", "model.cross_entropy_splits=3"],
         vec!["data.breadth_first=3"],
-        vec!["data.breadth_first=3", "model.checkpointing=true", "model.cross_entropy_splits=5"],
+        vec!["data.breadth_first=3", "model.activation_checkpointing=true", "model.cross_entropy_splits=5"],
     ];
     for changes in options {
         let config = config(folder.path(), &[&changes[..], &["schedule.steps=2"]].concat());
-        let ledger = on_threads(2, &config).unwrap().ledger;
-        let measured = ledger.classes[Class::Activations as usize].1 as f64;
+        let ledger = train_on_threads(2, &config).unwrap().memory;
+        let measured = ledger.classes[AllocClass::Activations as usize].1 as f64;
         let ratio = measured / ledger.formulas[3] as f64;
         assert!((0.9..1.1).contains(&ratio), "{changes:?}: {ratio}");
     }
 }
 
 #[test]
-fn replicas_that_differ_are_named() {
+fn divergent_replicas_are_named() {
     let folder = folder();
     let config = config(folder.path(), &[]);
-    let ends: Vec<Result<()>> = on(3, |world| {
+    let ends: Vec<Result<()>> = run_ranks(3, |world| {
         let rank = world.rank();
         let mut run = Run::new(&config, world)?;
         run.step()?;
-        run.compare()?;
+        run.check_replicas()?;
         let wanted = run.inventory.find("h.1.mlp.c_fc.bias").unwrap();
-        run.strategy.visit(&mut |kept| {
+        run.strategy.for_each_shard(&mut |kept| {
             if rank == 1 && kept.parameter == wanted {
                 kept.weights[0] += 1e-7;
             }
             Ok(())
         })?;
-        run.compare()
+        run.check_replicas()
     });
     for end in ends {
-        let Err(Error::Diverged(what)) = end else { panic!("{end:?}") };
+        let Err(Error::ReplicasDiverged(what)) = end else { panic!("{end:?}") };
         assert_eq!(what, "after step 1, h.1.mlp.c_fc.bias on ranks [1] is not what rank 0 has");
     }
 }
 
 #[test]
-fn what_is_wrong_is_said_once_and_ends_all() {
+fn error_is_reported_once_and_ends_all_ranks() {
     let folder = folder();
-    let error = |changes: &[&str]| on_threads(2, &config(folder.path(), changes)).unwrap_err().to_string();
+    let error =
+        |changes: &[&str]| train_on_threads(2, &config(folder.path(), changes)).unwrap_err().to_string();
     assert!(error(&["data.path=/nowhere"]).starts_with("/nowhere: data.path: "));
     assert!(error(&["data.micro_batch=5"]).contains("nearest global batch: 10 or 20"));
     assert!(error(&["mesh.pipeline=2"]).contains("mesh.pipeline = 2"));
-    assert!(error(&["optimiser.lr=1e30", "optimiser.clip=0"]).contains("a lower optimiser.lr"));
+    assert!(error(&["optimizer.lr=1e30", "optimizer.max_grad_norm=0"]).contains("a lower optimizer.lr"));
     let same = config(folder.path(), &[]);
-    let ends = on(2, |world| {
+    let ends = run_ranks(2, |world| {
         let config = Config { seed: world.rank() as u32, ..same.clone() };
         Run::new(&config, world).map(drop).unwrap_err().to_string()
     });
@@ -222,7 +225,7 @@ fn what_is_wrong_is_said_once_and_ends_all() {
 }
 
 #[test]
-fn tables_are_learned_too() {
+fn classifier_learns_from_table() {
     let folder = folder();
     let row = |n: u32| (f64::from(n * 7919 % 100) / 10.0 - 5.0, f64::from(n * 104_729 % 97) / 10.0 - 5.0);
     let line = |n| {
@@ -236,19 +239,19 @@ fn tables_are_learned_too() {
         &data,
         "data.kind=table",
         "model.kind=mlp",
-        "model.hidden=[16,16]",
+        "model.hidden_sizes=[16,16]",
         "schedule.steps=200",
-        "optimiser.lr=1e-2",
+        "optimizer.lr=1e-2",
     ];
-    let outcome = on_threads(2, &config(folder.path(), &changes)).unwrap();
+    let outcome = train_on_threads(2, &config(folder.path(), &changes)).unwrap();
     assert!(outcome.validation.unwrap() < 0.3, "{:?}", outcome.validation);
-    let ledger = outcome.ledger;
+    let ledger = outcome.memory;
     let ratio = ledger.classes[3].1 as f64 / ledger.formulas[3] as f64;
     assert!((0.9..1.1).contains(&ratio), "activations: {ratio}");
 }
 
 #[test]
-fn a_run_leaves_its_records_its_drawing_and_its_trace() {
+fn run_writes_metrics_plot_and_trace() {
     let folder = folder();
     let path = |name: &str| folder.path().join(name);
     let changes = [
@@ -260,18 +263,18 @@ fn a_run_leaves_its_records_its_drawing_and_its_trace() {
         folder.path(),
         &[&changes[0], &changes[1], &trace, "log.validate_every=6", "strategy.kind=zero3"],
     );
-    let outcome = on_threads(2, &config).unwrap();
+    let outcome = train_on_threads(2, &config).unwrap();
     let lines = std::fs::read_to_string(path("run.jsonl")).unwrap();
-    let records: Vec<Record> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let records: Vec<StepRecord> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert_eq!(records.iter().map(|record| record.loss).collect::<Vec<_>>(), outcome.losses);
     assert_eq!(records.iter().filter(|record| record.validation.is_some()).count(), 2);
-    assert!(records.iter().all(|record| record.exposed < record.seconds && record.utilisation > 0.0));
+    assert!(records.iter().all(|record| record.exposed_seconds < record.seconds && record.mfu > 0.0));
     assert!(std::fs::read_to_string(path("run.svg")).unwrap().contains("learning rate"));
     let trace: serde_json::Value =
         serde_json::from_str(&std::fs::read_to_string(path("trace.json")).unwrap()).unwrap();
     let events = trace["traceEvents"].as_array().unwrap();
     for (rank, lane, name) in
-        [(0, 0, "forward h.0"), (1, 0, "backward head"), (1, 1, "weights of h.1"), (0, 0, "optimiser")]
+        [(0, 0, "forward h.0"), (1, 0, "backward head"), (1, 1, "weights of h.1"), (0, 0, "optimizer")]
     {
         let found = events
             .iter()

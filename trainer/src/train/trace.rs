@@ -2,11 +2,11 @@
 //! for waiting for others.
 
 use crate::error::{Error, Result};
-use crate::flat::Store;
-use crate::parallel::Parallel;
+use crate::flat::ParamStore;
+use crate::parallel::DataParallel;
 use crate::parameter::{Inventory, ParameterId, UnitId};
-use crate::pass::Wait;
-use crate::strategy::{Strategy, Way};
+use crate::pass::WaitSpan;
+use crate::strategy::{Direction, Strategy};
 use serde_json::{Value, json};
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -14,16 +14,16 @@ use unisono::Communicator;
 
 /// Which row of a rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Lane {
-    /// Modules, the optimiser, data.
+pub(super) enum TraceTrack {
+    /// Modules, the optimizer, data.
     Compute = 0,
     /// Waiting for others.
     Communication = 1,
 }
 
-struct Event {
+struct TraceEvent {
     name: String,
-    lane: Lane,
+    lane: TraceTrack,
     start: Instant,
     time: Duration,
 }
@@ -33,7 +33,7 @@ pub(super) struct Trace {
     is_on: bool,
     /// The same moment by two clocks: one that other processes have, and one that never goes back.
     origin: (Duration, Instant),
-    events: Vec<Event>,
+    events: Vec<TraceEvent>,
 }
 
 impl Trace {
@@ -49,22 +49,27 @@ impl Trace {
     }
 
     /// Records something that began at `start` and ends now.
-    pub(super) fn add(&mut self, lane: Lane, name: impl FnOnce() -> String, start: Instant) {
+    pub(super) fn add(&mut self, lane: TraceTrack, name: impl FnOnce() -> String, start: Instant) {
         if self.is_on {
-            self.events.push(Event { name: name(), lane, start, time: start.elapsed() });
+            self.events.push(TraceEvent { name: name(), lane, start, time: start.elapsed() });
         }
     }
 
     /// Records waiting within a layer.
-    pub(super) fn wait(&mut self, wait: &Wait) {
+    pub(super) fn add_wait(&mut self, wait: &WaitSpan) {
         if self.is_on {
-            let Wait { name, start, time } = *wait;
-            self.events.push(Event { name: name.to_owned(), lane: Lane::Communication, start, time });
+            let WaitSpan { name, start, time } = *wait;
+            self.events.push(TraceEvent {
+                name: name.to_owned(),
+                lane: TraceTrack::Communication,
+                start,
+                time,
+            });
         }
     }
 
     /// Runs `body` and records it.
-    pub(super) fn span<R>(&mut self, lane: Lane, name: &str, body: impl FnOnce() -> R) -> R {
+    pub(super) fn span<R>(&mut self, lane: TraceTrack, name: &str, body: impl FnOnce() -> R) -> R {
         let start = Instant::now();
         let result = body();
         self.add(lane, || name.to_owned(), start);
@@ -75,7 +80,7 @@ impl Trace {
     fn events(&self, rank: usize) -> Vec<Value> {
         let (clock, origin) = self.origin;
         let at = |start: Instant| (clock + start.saturating_duration_since(origin)).as_nanos() as f64 / 1e3;
-        let event = |event: &Event| {
+        let event = |event: &TraceEvent| {
             json!({
                 "name": event.name, "ph": "X", "pid": rank, "tid": event.lane as u8,
                 "ts": at(event.start), "dur": event.time.as_nanos() as f64 / 1e3,
@@ -84,8 +89,8 @@ impl Trace {
         let name = |kind: &str, lane: u8, name: String| json!({"name": kind, "ph": "M", "pid": rank, "tid": lane, "args": {"name": name}});
         let names = [
             name("process_name", 0, format!("rank {rank}")),
-            name("thread_name", Lane::Compute as u8, "compute".to_owned()),
-            name("thread_name", Lane::Communication as u8, "communication".to_owned()),
+            name("thread_name", TraceTrack::Compute as u8, "compute".to_owned()),
+            name("thread_name", TraceTrack::Communication as u8, "communication".to_owned()),
         ];
         names.into_iter().chain(self.events.iter().map(event)).collect()
     }
@@ -112,7 +117,7 @@ impl Trace {
 
 /// The bytes of every rank.
 fn gather(bytes: &[u8], world: &Communicator) -> Result<Vec<Vec<u8>>> {
-    let mut lengths = vec![0u64; world.ranks()];
+    let mut lengths = vec![0u64; world.size()];
     world.all_gather(&[bytes.len() as u64], &mut lengths)?;
     let lengths: Vec<usize> = lengths.into_iter().map(|length| length as usize).collect();
     let mut all = vec![0u8; lengths.iter().sum()];
@@ -127,18 +132,18 @@ fn gather(bytes: &[u8], world: &Communicator) -> Result<Vec<Vec<u8>>> {
 }
 
 /// A strategy whose events are traced: waiting for a unit's weights, and computing with them.
-pub(super) struct Traced<'a> {
-    strategy: &'a mut dyn Parallel,
+pub(super) struct TracedStrategy<'a> {
+    strategy: &'a mut dyn DataParallel,
     inventory: &'a Inventory,
     trace: &'a mut Trace,
     /// When computing went on: since the last unit was there.
     since: Instant,
 }
 
-impl<'a> Traced<'a> {
+impl<'a> TracedStrategy<'a> {
     /// `strategy`, whose events go to `trace`.
     pub(super) fn new(
-        strategy: &'a mut dyn Parallel,
+        strategy: &'a mut dyn DataParallel,
         inventory: &'a Inventory,
         trace: &'a mut Trace,
     ) -> Self {
@@ -146,29 +151,37 @@ impl<'a> Traced<'a> {
     }
 }
 
-fn name(inventory: &Inventory, unit: UnitId, way: Way) -> String {
-    let way = if way == Way::Forward { "forward" } else { "backward" };
+fn span_name(inventory: &Inventory, unit: UnitId, way: Direction) -> String {
+    let way = if way == Direction::Forward { "forward" } else { "backward" };
     format!("{way} {}", inventory[unit].name)
 }
 
-impl Strategy for Traced<'_> {
-    fn need(&mut self, unit: UnitId, way: Way) -> Result<()> {
+impl Strategy for TracedStrategy<'_> {
+    fn pre_unit(&mut self, unit: UnitId, way: Direction) -> Result<()> {
         let start = Instant::now();
-        self.strategy.need(unit, way)?;
-        self.trace.add(Lane::Communication, || format!("weights of {}", self.inventory[unit].name), start);
+        self.strategy.pre_unit(unit, way)?;
+        self.trace.add(
+            TraceTrack::Communication,
+            || format!("weights of {}", self.inventory[unit].name),
+            start,
+        );
         self.since = Instant::now();
         Ok(())
     }
 
-    fn done(&mut self, unit: UnitId, way: Way) -> Result<()> {
-        self.trace.add(Lane::Compute, || name(self.inventory, unit, way), self.since);
-        self.strategy.done(unit, way)
+    fn post_unit(&mut self, unit: UnitId, way: Direction) -> Result<()> {
+        self.trace.add(TraceTrack::Compute, || span_name(self.inventory, unit, way), self.since);
+        self.strategy.post_unit(unit, way)
     }
 
-    fn ready(&mut self, id: ParameterId) -> Result<()> {
+    fn grad_ready(&mut self, id: ParameterId) -> Result<()> {
         let start = Instant::now();
-        self.strategy.ready(id)?;
-        self.trace.add(Lane::Communication, || format!("gradient of {}", self.inventory[id].name), start);
+        self.strategy.grad_ready(id)?;
+        self.trace.add(
+            TraceTrack::Communication,
+            || format!("gradient of {}", self.inventory[id].name),
+            start,
+        );
         Ok(())
     }
 
@@ -176,15 +189,15 @@ impl Strategy for Traced<'_> {
         self.strategy.weights(id)
     }
 
-    fn gradient(&mut self, id: ParameterId) -> Option<(&[f32], &mut [f32])> {
-        self.strategy.gradient(id)
+    fn weights_and_gradient(&mut self, id: ParameterId) -> Option<(&[f32], &mut [f32])> {
+        self.strategy.weights_and_gradient(id)
     }
 
-    fn on_device(&self) -> Option<&Store> {
-        self.strategy.on_device()
+    fn device_store(&self) -> Option<&ParamStore> {
+        self.strategy.device_store()
     }
 
-    fn on_device_mut(&mut self) -> Option<&mut Store> {
-        self.strategy.on_device_mut()
+    fn device_store_mut(&mut self) -> Option<&mut ParamStore> {
+        self.strategy.device_store_mut()
     }
 }

@@ -4,16 +4,16 @@ mod references;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use unisono::{Communicator, Config, Order};
-use unisono_trainer::flat::Ranks;
-use unisono_trainer::memory::Memory;
-use unisono_trainer::mesh::{Degrees, GroupKind, Groups, Mesh};
+use unisono::{Communicator, Config, ReductionOrder};
+use unisono_trainer::allocator::Allocator;
+use unisono_trainer::flat::ProcessGroup;
+use unisono_trainer::mesh::{Degrees, GroupKind, Mesh, MeshGroups};
 use unisono_trainer::models::{Batch, FeedForward, Gpt, GptConfig, Model, Norm};
 use unisono_trainer::optim::{AdamW, Step};
-use unisono_trainer::parallel::{Kept, Kind, Settings, Team, make};
+use unisono_trainer::parallel::{LocalShard, ParallelKind, ProcessGroups, Settings, new_strategy};
 use unisono_trainer::parameter::{ParameterId, Registry};
 use unisono_trainer::pass::{Pass, Seeds};
-use unisono_trainer::split::Split;
+use unisono_trainer::tensor_parallel::TensorParallel;
 
 /// What differs from one rank with whole batches.
 #[derive(Clone, Copy, Debug)]
@@ -21,11 +21,12 @@ struct Setup {
     tensor: usize,
     data: usize,
     sequence: bool,
-    kind: Kind,
+    kind: ParallelKind,
     accumulation: usize,
 }
 
-const ALONE: Setup = Setup { tensor: 1, data: 1, sequence: false, kind: Kind::Replicated, accumulation: 1 };
+const ALONE: Setup =
+    Setup { tensor: 1, data: 1, sequence: false, kind: ParallelKind::Replicated, accumulation: 1 };
 
 const SAMPLES: usize = 12;
 const SEQUENCE: usize = 6;
@@ -50,23 +51,24 @@ fn tokens(step: u64, sample: usize) -> Vec<u32> {
 
 fn train(world: &Communicator, setup: Setup, config: &GptConfig, steps: u64) -> Outcome {
     let degrees = Degrees { tensor: setup.tensor, ..Degrees::default() };
-    let mesh = Mesh::new(world.ranks(), degrees).unwrap();
-    let groups = Groups::new(world, mesh).unwrap();
+    let mesh = Mesh::new(world.size(), degrees).unwrap();
+    let groups = MeshGroups::new(world, mesh).unwrap();
     let (data, tensor) = (groups.get(GroupKind::Data).cloned(), groups.get(GroupKind::Tensor).cloned());
     let data_rank = data.as_ref().map_or(0, Communicator::rank);
-    let split = Split::new(tensor.clone().map(Ranks::from), setup.sequence, config.plan());
-    let (mut registry, memory) = (Registry::default(), Memory::default());
+    let split =
+        TensorParallel::new(tensor.clone().map(ProcessGroup::from), setup.sequence, config.parallel_plan());
+    let (mut registry, memory) = (Registry::default(), Allocator::default());
     let model = Gpt::new(&mut registry, config.clone(), split).unwrap();
     let inventory = Arc::new(registry.finish());
-    let team = Team::new(data, tensor.as_ref()).unwrap();
+    let team = ProcessGroups::new(data, tensor.as_ref()).unwrap();
     let settings = Settings { seed: 5, bucket_bytes: 3000, ..Settings::default() };
-    let mut strategy = make(setup.kind, &inventory, team, &settings, &memory).unwrap();
+    let mut strategy = new_strategy(setup.kind, &inventory, team, &settings, &memory).unwrap();
     let mut outcome = Outcome { losses: Vec::new(), norms: Vec::new(), weights: BTreeMap::new() };
     let micro = SAMPLES / setup.data / setup.accumulation;
     for number in 1..=steps {
         let mut loss = 0.0;
         for part in 0..setup.accumulation {
-            strategy.begin(part + 1 == setup.accumulation).unwrap();
+            strategy.begin_pass(part + 1 == setup.accumulation).unwrap();
             let first = data_rank * SAMPLES / setup.data + part * micro;
             let samples: Vec<_> = (first..first + micro).map(|sample| tokens(number, sample)).collect();
             let inputs: Vec<_> = samples.iter().flat_map(|tokens| &tokens[..SEQUENCE]).copied().collect();
@@ -76,31 +78,31 @@ fn train(world: &Communicator, setup: Setup, config: &GptConfig, steps: u64) -> 
             loss += f64::from(model.forward(&mut pass, &batch).unwrap()) / setup.accumulation as f64;
             model.backward(&mut pass, 1.0 / setup.accumulation as f32).unwrap();
         }
-        strategy.finish().unwrap();
+        strategy.finish_backward().unwrap();
         let mut mean = [loss / setup.data as f64];
         groups.get(GroupKind::Data).map_or(Ok(()), |data| data.all_reduce(&mut mean, unisono::Sum)).unwrap();
-        let norm = strategy.norm().unwrap();
+        let norm = strategy.grad_norm().unwrap();
         let factor = (1.0 / (norm + 1e-6)).min(1.0) as f32;
-        strategy.update(&AdamW::default(), &Step { number, rate: 1e-3, factor }).unwrap();
+        strategy.optimizer_step(&AdamW::default(), &Step { number, lr: 1e-3, grad_scale: factor }).unwrap();
         outcome.losses.push(mean[0]);
         outcome.norms.push(norm);
     }
-    let mut keep = |part: Kept<'_>| {
+    let mut keep = |part: LocalShard<'_>| {
         for (index, value) in part.range.clone().zip(&*part.weights) {
-            let place = inventory[part.parameter].in_whole(index);
+            let place = inventory[part.parameter].global_index(index);
             if let Some(place) = place {
                 outcome.weights.insert((part.parameter, place), *value);
             }
         }
         Ok(())
     };
-    strategy.visit(&mut keep).unwrap();
+    strategy.for_each_shard(&mut keep).unwrap();
     outcome
 }
 
 fn run(setup: Setup, config: &GptConfig, steps: u64) -> Outcome {
-    let options = Config { order: Order::Ranks, ..Config::default() };
-    let worlds = Communicator::threads_with(setup.tensor * setup.data, &options).unwrap();
+    let options = Config { reduction_order: ReductionOrder::RankOrder, ..Config::default() };
+    let worlds = Communicator::local_with(setup.tensor * setup.data, &options).unwrap();
     let mut all: Vec<Outcome> = std::thread::scope(|scope| {
         let threads: Vec<_> = worlds
             .into_iter()
@@ -135,29 +137,33 @@ fn assert_near(setup: Setup, found: &Outcome, reference: &Outcome) {
 
 fn configs() -> [GptConfig; 2] {
     let base = GptConfig::new(VOCABULARY, SEQUENCE, 24, 6, 2);
-    let modern =
-        GptConfig { tied: false, norm: Norm::Rms, feed_forward: FeedForward::SwiGlu, ..base.clone() };
+    let modern = GptConfig {
+        tie_word_embeddings: false,
+        norm: Norm::Rms,
+        feed_forward: FeedForward::SwiGlu,
+        ..base.clone()
+    };
     [base, modern]
 }
 
 #[test]
-fn meshes_of_all_shapes_take_the_steps_of_one_rank() {
+fn meshes_match_one_rank() {
     for config in configs() {
         let reference = run(ALONE, &config, 4);
         assert!(reference.losses[3] < reference.losses[0]);
         for setup in [
             Setup { accumulation: 4, ..ALONE },
             Setup { data: 2, ..ALONE },
-            Setup { data: 2, kind: Kind::Zero2, accumulation: 3, ..ALONE },
-            Setup { data: 3, kind: Kind::Zero3, ..ALONE },
+            Setup { data: 2, kind: ParallelKind::Zero2, accumulation: 3, ..ALONE },
+            Setup { data: 3, kind: ParallelKind::Zero3, ..ALONE },
             Setup { tensor: 2, ..ALONE },
             Setup { tensor: 2, sequence: true, ..ALONE },
             Setup { tensor: 2, accumulation: 2, ..ALONE },
-            Setup { tensor: 3, kind: Kind::Zero1, ..ALONE },
-            Setup { tensor: 4, sequence: true, kind: Kind::Zero3, ..ALONE },
+            Setup { tensor: 3, kind: ParallelKind::Zero1, ..ALONE },
+            Setup { tensor: 4, sequence: true, kind: ParallelKind::Zero3, ..ALONE },
             Setup { tensor: 2, data: 2, sequence: true, ..ALONE },
-            Setup { tensor: 2, data: 2, sequence: true, kind: Kind::Zero3, accumulation: 3 },
-            Setup { tensor: 3, data: 2, kind: Kind::Zero2, ..ALONE },
+            Setup { tensor: 2, data: 2, sequence: true, kind: ParallelKind::Zero3, accumulation: 3 },
+            Setup { tensor: 3, data: 2, kind: ParallelKind::Zero2, ..ALONE },
         ] {
             assert_near(setup, &run(setup, &config, 4), &reference);
         }
@@ -165,11 +171,12 @@ fn meshes_of_all_shapes_take_the_steps_of_one_rank() {
 }
 
 #[test]
-fn strategies_agree_to_the_last_bit_also_when_layers_are_cut() {
+fn strategies_are_bitwise_equal_with_tensor_parallel() {
     let config = &configs()[0];
     let of = |kind| run(Setup { tensor: 2, data: 2, sequence: true, kind, accumulation: 1 }, config, 5);
-    let reference = of(Kind::Replicated);
-    for kind in [Kind::Owners, Kind::Zero1, Kind::Zero2, Kind::Zero3] {
+    let reference = of(ParallelKind::Replicated);
+    for kind in [ParallelKind::Zero1Parameters, ParallelKind::Zero1, ParallelKind::Zero2, ParallelKind::Zero3]
+    {
         let found = of(kind);
         assert_eq!((&found.losses, &found.norms), (&reference.losses, &reference.norms), "{kind:?}");
         assert!(found.weights == reference.weights, "{kind:?}");

@@ -1,7 +1,7 @@
 """What PyTorch makes of small models: the files that parity.rs compares with.
 
 Argument: a folder. For each model there: NAME-initial.safetensors, its weights as Hugging Face has them; NAME-data.safetensors, tokens
-and the logits of the first of them; NAME-OPTIMISER.safetensors, losses, norms, the gradient of the first step, and the weights after the last.
+and the logits of the first of them; NAME-OPTIMIZER.safetensors, losses, norms, the gradient of the first step, and the weights after the last.
 """
 
 import json
@@ -79,7 +79,7 @@ class Gpt(nn.Module):
         return self.ln_f(x) @ (self.lm_head or self.wte).weight.T
 
 
-def initialise(model):
+def initialize(model):
     """Nothing is zero or one: nothing may hide behind that."""
     for name, weight in model.named_parameters():
         is_gain = ".ln" in f".{name}" and name.endswith("weight")
@@ -109,7 +109,7 @@ def hugging_face(model):
     return tensors
 
 
-def optimiser(kind, model):
+def optimizer(kind, model):
     """Matrices decay, biases and gains do not."""
     matrices = [weight for weight in model.parameters() if weight.dim() > 1]
     others = [weight for weight in model.parameters() if weight.dim() < 2]
@@ -120,7 +120,7 @@ def optimiser(kind, model):
 
 
 def train(kind, model, tokens):
-    steps, losses, norms, results = optimiser(kind, model), [], [], {}
+    steps, losses, norms, results = optimizer(kind, model), [], [], {}
     for batch in tokens.long():
         logits = model(batch[:, :-1])
         loss = F.cross_entropy(logits.flatten(0, 1), batch[:, 1:].flatten())
@@ -142,7 +142,7 @@ def main():
         torch.manual_seed(7)
         tokens = torch.randint(VOCABULARY, (STEPS, SEQUENCES, CONTEXT + 1), dtype=torch.int32)
         model = Gpt(is_modern)
-        initialise(model)
+        initialize(model)
         initial = {key: value.clone() for key, value in model.state_dict().items()}
         write(folder / f"{name}-initial.safetensors", hugging_face(model))
         logits = model(tokens[0, :, :-1].long()).flatten(0, 1)

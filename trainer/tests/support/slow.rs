@@ -2,10 +2,10 @@
 
 use std::time::{Duration, Instant};
 use unisono::{Communicator, Config};
-use unisono_transports::{Head, Link, Mesh, Pace, Result as Sent, Tag, threads};
+use unisono_transports::{Fabric, Header, Link, Result as Sent, Tag, WaitStrategy, threads};
 
 /// A link whose messages take time: the wire has one after another, whatever their lane.
-struct Slow {
+struct SlowLink {
     link: Box<dyn Link>,
     seconds: f64,
     seconds_per_byte: f64,
@@ -15,7 +15,7 @@ struct Slow {
     due: Vec<Option<Instant>>,
 }
 
-impl Link for Slow {
+impl Link for SlowLink {
     fn try_send<'a>(
         &mut self,
         lane: usize,
@@ -36,8 +36,8 @@ impl Link for Slow {
         Ok(true)
     }
 
-    fn head(&mut self, lane: usize) -> Sent<Option<Head>> {
-        self.link.head(lane)
+    fn header(&mut self, lane: usize) -> Sent<Option<Header>> {
+        self.link.header(lane)
     }
 
     fn body(&mut self, lane: usize) -> Sent<Option<unisono_cuda::Source<'_>>> {
@@ -48,8 +48,8 @@ impl Link for Slow {
         self.link.release(lane);
     }
 
-    fn take(&mut self, lane: usize, target: unisono_cuda::Target<'_>) -> Sent<bool> {
-        self.link.take(lane, target)
+    fn recv_into(&mut self, lane: usize, target: unisono_cuda::Target<'_>) -> Sent<bool> {
+        self.link.recv_into(lane, target)
     }
 
     fn progress(&mut self) -> Sent<()> {
@@ -58,9 +58,9 @@ impl Link for Slow {
 }
 
 /// Sleeps as one does for a network: the cores are the computation's.
-struct Asleep(Instant);
+struct SleepWait(Instant);
 
-impl Pace for Asleep {
+impl WaitStrategy for SleepWait {
     fn now(&self) -> Duration {
         self.0.elapsed()
     }
@@ -77,14 +77,14 @@ pub(crate) fn groups(seconds: f64, seconds_per_byte: f64, config: &Config) -> Se
     let geometry = config.geometry();
     let slow = |link| {
         let due = vec![None; geometry.lanes];
-        Box::new(Slow { link, seconds, seconds_per_byte, free: Instant::now(), due }) as Box<dyn Link>
+        Box::new(SlowLink { link, seconds, seconds_per_byte, free: Instant::now(), due }) as Box<dyn Link>
     };
-    let throttled = |mesh: Mesh| Mesh {
+    let throttled = |mesh: Fabric| Fabric {
         links: mesh.links.into_iter().map(|link| link.map(slow)).collect(),
         window: None,
-        pace: Box::new(Asleep(Instant::now())),
+        wait: Box::new(SleepWait(Instant::now())),
         ..mesh
     };
-    let meshes = threads::mesh(2, geometry)?.into_iter().map(throttled);
-    Ok(meshes.map(|mesh| Communicator::over(mesh, config)).collect())
+    let meshes = threads::fabrics(2, geometry)?.into_iter().map(throttled);
+    Ok(meshes.map(|mesh| Communicator::from_fabric(mesh, config)).collect())
 }

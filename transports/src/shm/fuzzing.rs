@@ -2,30 +2,31 @@
 
 use super::layout::Layout;
 use super::{Connected, connect_shared};
-use crate::segment::Segment;
+use crate::shm::segment::Segment;
+use crate::shm::seqlock;
 use crate::sync::Ordering;
-use crate::{Geometry, Link, MAX_NOTE_BYTES, Result, Tag, notes};
+use crate::{Geometry, Link, MAX_CONTROL_MSG_BYTES, Result, Tag};
 use std::sync::Arc;
 use unisono_cuda::{Source, Target};
 
 /// Parses bytes as what rank 1 writes, one word after the other: the place, and the word. A place that there is not
 /// stands for all of them. Rank 0 reads and sends after every word.
-pub(crate) fn fifos(bytes: &[u8]) {
+pub(crate) fn shm_fifo(bytes: &[u8]) {
     MEMORY.with(|memory| {
         memory.write(usize::MAX, 0);
         let segments = memory.segments.iter().cloned().map(Some).collect();
         let mut own = connect_shared(0, 2, &GEOMETRY, segments).expect("connected");
         for [place, word @ ..] in bytes.as_chunks::<9>().0 {
             memory.write(usize::from(*place), u64::from_le_bytes(*word));
-            go_on(&mut own);
+            recv_and_send(&mut own);
         }
     });
 }
 
 /// Reads all notes and messages, and sends. A link that fails is not used again.
-fn go_on(own: &mut Connected) {
-    while let Some(note) = own.notes.read(1) {
-        assert!(note.len() <= MAX_NOTE_BYTES);
+fn recv_and_send(own: &mut Connected) {
+    while let Some(note) = own.mailboxes.read(1) {
+        assert!(note.len() <= MAX_CONTROL_MSG_BYTES);
     }
     let Some(link) = &mut own.links[1] else { return };
     if (0..GEOMETRY.lanes).any(|lane| exchange(link.as_mut(), lane).is_err()) {
@@ -36,10 +37,10 @@ fn go_on(own: &mut Connected) {
 /// Takes all messages of a lane, each second one in place, and sends one.
 fn exchange(link: &mut dyn Link, lane: usize) -> Result<()> {
     let mut taken = [0; GEOMETRY.slot_bytes];
-    while let Some(head) = link.head(lane)? {
+    while let Some(head) = link.header(lane)? {
         assert!(head.bytes <= GEOMETRY.slot_bytes);
         if head.tag.0[0].is_multiple_of(2) {
-            assert!(link.take(lane, Target::from(&mut taken[..head.bytes]))?);
+            assert!(link.recv_into(lane, Target::from(&mut taken[..head.bytes]))?);
             continue;
         }
         assert_eq!(link.body(lane)?.map(|body| body.len()), Some(head.bytes));
@@ -52,7 +53,7 @@ fn exchange(link: &mut dyn Link, lane: usize) -> Result<()> {
 struct Memory {
     segments: [Arc<Segment>; 2],
     /// What rank 0 reads of what rank 1 writes: in whose segment, and where.
-    places: Vec<(usize, usize)>,
+    words: Vec<(usize, usize)>,
 }
 
 impl Memory {
@@ -66,13 +67,13 @@ impl Memory {
             places.extend(slots.flat_map(|slot| [0, 8, 16].map(|word| (0, slot + word))));
             places.push((1, layout.ring(0, lane)));
         }
-        let sheets = (0..notes::SHEETS).map(Layout::note);
-        places.extend(sheets.flat_map(|sheet| [0, 8].map(|word| (1, sheet + word))));
-        Self { segments, places }
+        let entries = (0..seqlock::ENTRIES).map(Layout::mailbox_entry);
+        places.extend(entries.flat_map(|entry| [0, 8].map(|word| (1, entry + word))));
+        Self { segments, words: places }
     }
 
     fn write(&self, place: usize, word: u64) {
-        let places = self.places.get(place).map_or(&self.places[..], std::slice::from_ref);
+        let places = self.words.get(place).map_or(&self.words[..], std::slice::from_ref);
         for &(segment, offset) in places {
             self.segments[segment].word(offset).store(word, Ordering::Relaxed);
         }
@@ -80,7 +81,7 @@ impl Memory {
 }
 
 const GEOMETRY: Geometry =
-    Geometry { lanes: 3, slots: 2, slot_bytes: 256, channels: 1, window_bytes: 4096, heap_bytes: 0 };
+    Geometry { lanes: 3, slots: 2, slot_bytes: 256, signal_lanes: 1, window_bytes: 4096, heap_bytes: 0 };
 
 thread_local! {
     static MEMORY: Memory = Memory::new();

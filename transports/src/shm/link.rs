@@ -1,25 +1,25 @@
 //! FIFOs of messages in shared memory.
 //!
-//! A slot is a line with stamp, length and tag, and behind it the data. A body
+//! A slot is a line with seq, length and tag, and behind it the data. A body
 //! of up to [`INLINE_BYTES`] is in that line as well, so that a small message
 //! crosses between cores as one line.
 
-use super::layout::{Layout, SLOT_HEAD_BYTES};
-use crate::ring::{Impossible, Receiver, Sender, Slots};
-use crate::segment::Segment;
+use super::layout::{Layout, SLOT_HEADER_BYTES};
+use crate::shm::segment::Segment;
+use crate::shm::spsc::{Invalid, Receiver, Ring, Sender};
 use crate::sync::{AtomicU64, Ordering};
-use crate::{Error, Head, Link, Result, Tag};
+use crate::{Error, Header, Link, Result, Tag};
 use std::sync::Arc;
 use unisono_cuda::{Source, Store, Target, copy_to};
 
 /// One FIFO in a segment.
-struct Ring {
+struct ShmRing {
     segment: Arc<Segment>,
     layout: Layout,
     offset: usize,
 }
 
-impl Ring {
+impl ShmRing {
     /// The `index`-th word of the slot of message `number`.
     #[inline]
     fn word(&self, number: u64, index: usize) -> &AtomicU64 {
@@ -29,20 +29,20 @@ impl Ring {
     /// Address of the body of message `number`, which is `bytes` long: at most a slot's.
     fn body(&self, number: u64, bytes: usize) -> *mut u8 {
         debug_assert!(bytes <= self.layout.geometry.slot_bytes);
-        let head = if bytes <= INLINE_BYTES { INLINE } else { SLOT_HEAD_BYTES };
+        let head = if bytes <= INLINE_BYTES { INLINE_OFFSET } else { SLOT_HEADER_BYTES };
         self.segment.at(self.offset + self.layout.slot(number) + head, bytes)
     }
 
-    fn read_head(&self, number: u64) -> std::result::Result<Head, Impossible> {
+    fn read_header(&self, number: u64) -> std::result::Result<Header, Invalid> {
         let bytes = self.word(number, LENGTH).load(Ordering::Relaxed);
         if bytes > self.layout.geometry.slot_bytes as u64 {
-            return Err(Impossible(bytes));
+            return Err(Invalid(bytes));
         }
         let tag = Tag(std::array::from_fn(|index| self.word(number, TAG + index).load(Ordering::Relaxed)));
-        Ok(Head { tag, bytes: bytes as usize })
+        Ok(Header { tag, bytes: bytes as usize })
     }
 
-    fn write_head(&self, number: u64, head: &Head) {
+    fn write_header(&self, number: u64, head: &Header) {
         self.word(number, LENGTH).store(head.bytes as u64, Ordering::Relaxed);
         for (index, &value) in head.tag.0.iter().enumerate() {
             self.word(number, TAG + index).store(value, Ordering::Relaxed);
@@ -50,15 +50,15 @@ impl Ring {
     }
 }
 
-impl Slots for Ring {
+impl Ring for ShmRing {
     #[inline]
-    fn slots(&self) -> u64 {
+    fn capacity(&self) -> u64 {
         self.layout.geometry.slots as u64
     }
 
     #[inline]
-    fn stamp(&self, number: u64) -> &AtomicU64 {
-        self.word(number, STAMP)
+    fn seq(&self, number: u64) -> &AtomicU64 {
+        self.word(number, SEQ)
     }
 
     #[inline]
@@ -80,12 +80,12 @@ pub(super) struct ShmLink {
 
 /// The two FIFOs of a lane.
 struct Lane {
-    outgoing: Ring,
+    outgoing: ShmRing,
     sender: Sender,
-    incoming: Ring,
+    incoming: ShmRing,
     receiver: Receiver,
     /// The head of the message that is next, read once: what the peer writes later does not count.
-    head: Option<(u64, Head)>,
+    header: Option<(u64, Header)>,
 }
 
 impl ShmLink {
@@ -103,14 +103,14 @@ impl ShmLink {
     #[inline]
     fn lane(&mut self, lane: usize) -> &mut Lane {
         if self.lanes.is_empty() {
-            self.lanes = (0..self.layout.geometry.lanes).map(|lane| self.make(lane)).collect();
+            self.lanes = (0..self.layout.geometry.lanes).map(|lane| self.make_lane(lane)).collect();
         }
         &mut self.lanes[lane]
     }
 
     #[cold]
-    fn make(&self, lane: usize) -> Lane {
-        let ring = |segment: &Arc<Segment>, from| Ring {
+    fn make_lane(&self, lane: usize) -> Lane {
+        let ring = |segment: &Arc<Segment>, from| ShmRing {
             segment: Arc::clone(segment),
             layout: self.layout,
             offset: self.layout.ring(from, lane),
@@ -120,18 +120,20 @@ impl ShmLink {
             sender: Sender::default(),
             incoming: ring(&self.own, self.peer),
             receiver: Receiver::default(),
-            head: None,
+            header: None,
         }
     }
 
     #[inline]
-    fn next(&mut self, lane: usize) -> Result<Option<(u64, Head)>> {
+    fn next_header(&mut self, lane: usize) -> Result<Option<(u64, Header)>> {
         let peer = self.peer;
-        let Lane { incoming, receiver, head, .. } = self.lane(lane);
+        let Lane { incoming, receiver, header: head, .. } = self.lane(lane);
         if head.is_none()
-            && let Some(number) = receiver.arrived(incoming).map_err(|word| corrupt(peer, "stamp", word))?
+            && let Some(number) =
+                receiver.arrived(incoming).map_err(|word| protocol_violation(peer, "seq", word))?
         {
-            let found = incoming.read_head(number).map_err(|word| corrupt(peer, "length", word))?;
+            let found =
+                incoming.read_header(number).map_err(|word| protocol_violation(peer, "length", word))?;
             *head = Some((number, found));
         }
         Ok(*head)
@@ -150,9 +152,10 @@ impl Link for ShmLink {
         let Lane { outgoing, sender, .. } = self.lane(lane);
         if bytes > outgoing.layout.geometry.slot_bytes {
             let slot_bytes = outgoing.layout.geometry.slot_bytes;
-            return Err(Error::Misuse(format!("a message of {bytes} bytes for slots of {slot_bytes}")));
+            return Err(Error::InvalidUsage(format!("a message of {bytes} bytes for slots of {slot_bytes}")));
         }
-        let reserved = sender.reserve(outgoing).map_err(|word| corrupt(peer, "FIFO counter", word))?;
+        let reserved =
+            sender.reserve(outgoing).map_err(|word| protocol_violation(peer, "FIFO counter", word))?;
         let Some(number) = reserved else {
             return Ok(false);
         };
@@ -163,25 +166,25 @@ impl Link for ShmLink {
         let mut filled = 0;
         for part in parts {
             if part.len() > bytes - filled {
-                return Err(wrong_parts(bytes));
+                return Err(length_mismatch(bytes));
             }
             copy_to(Store::Cached, body.slice(filled..filled + part.len()), part);
             filled += part.len();
         }
         if filled != bytes {
-            return Err(wrong_parts(bytes));
+            return Err(length_mismatch(bytes));
         }
-        outgoing.write_head(number, &Head { tag: *tag, bytes });
+        outgoing.write_header(number, &Header { tag: *tag, bytes });
         sender.publish(outgoing);
         Ok(true)
     }
 
-    fn head(&mut self, lane: usize) -> Result<Option<Head>> {
-        Ok(self.next(lane)?.map(|(_, head)| head))
+    fn header(&mut self, lane: usize) -> Result<Option<Header>> {
+        Ok(self.next_header(lane)?.map(|(_, head)| head))
     }
 
     fn body(&mut self, lane: usize) -> Result<Option<Source<'_>>> {
-        let Some((number, head)) = self.next(lane)? else {
+        let Some((number, head)) = self.next_header(lane)? else {
             return Ok(None);
         };
         let pointer = self.lanes[lane].incoming.body(number, head.bytes);
@@ -191,19 +194,19 @@ impl Link for ShmLink {
     }
 
     fn release(&mut self, lane: usize) {
-        let Lane { incoming, receiver, head, .. } = self.lane(lane);
+        let Lane { incoming, receiver, header: head, .. } = self.lane(lane);
         if head.take().is_some() {
             receiver.release(incoming);
         }
     }
 
-    fn take(&mut self, lane: usize, target: Target<'_>) -> Result<bool> {
+    fn recv_into(&mut self, lane: usize, target: Target<'_>) -> Result<bool> {
         let Some(body) = self.body(lane)? else {
             return Ok(false);
         };
         if body.len() != target.len() {
             let text = format!("{} bytes to take a message of {}", target.len(), body.len());
-            return Err(Error::Misuse(text));
+            return Err(Error::InvalidUsage(text));
         }
         copy_to(Store::Cached, target, body);
         self.release(lane);
@@ -215,21 +218,21 @@ impl Link for ShmLink {
     }
 }
 
-fn corrupt(peer: usize, what: &str, Impossible(value): Impossible) -> Error {
-    Error::Corrupt { peer, what: format!("a {what} of {value:#x}") }
+fn protocol_violation(peer: usize, what: &str, Invalid(value): Invalid) -> Error {
+    Error::ProtocolViolation { peer, what: format!("a {what} of {value:#x}") }
 }
 
-fn wrong_parts(bytes: usize) -> Error {
-    Error::Misuse(format!("the parts of a message of {bytes} bytes have another length"))
+fn length_mismatch(bytes: usize) -> Error {
+    Error::InvalidUsage(format!("the parts of a message of {bytes} bytes have another length"))
 }
 
 /// Words of a slot's line.
-const STAMP: usize = 0;
+const SEQ: usize = 0;
 const LENGTH: usize = 1;
 const TAG: usize = 2;
 /// Where in the line a small body begins, and how long it can be.
-const INLINE: usize = 8 * (TAG + 4);
-const INLINE_BYTES: usize = SLOT_HEAD_BYTES - INLINE;
+const INLINE_OFFSET: usize = 8 * (TAG + 4);
+const INLINE_BYTES: usize = SLOT_HEADER_BYTES - INLINE_OFFSET;
 
 #[cfg(test)]
 mod tests {
@@ -237,7 +240,7 @@ mod tests {
     use crate::Geometry;
 
     const GEOMETRY: Geometry =
-        Geometry { lanes: 2, slots: 2, slot_bytes: 128, channels: 1, window_bytes: 0, heap_bytes: 0 };
+        Geometry { lanes: 2, slots: 2, slot_bytes: 128, signal_lanes: 1, window_bytes: 0, heap_bytes: 0 };
 
     struct Pair {
         layout: Layout,
@@ -260,58 +263,61 @@ mod tests {
     }
 
     /// What rank 1 finds when rank 0 writes `value` into word `index` of its first slot.
-    fn found(index: usize, value: u64) -> Result<Option<Head>> {
+    fn found(index: usize, value: u64) -> Result<Option<Header>> {
         let Pair { layout, segments, mut near, mut far } = pair();
         assert!(send(&mut near, 100).unwrap());
         segments[1].word(layout.ring(0, 1) + layout.slot(0) + index * 8).store(value, Ordering::Release);
-        far.head(1)
+        far.header(1)
     }
 
     #[test]
-    fn impossible_heads_are_the_senders_fault() {
-        assert!(matches!(found(LENGTH, 128), Ok(Some(Head { bytes: 128, .. }))));
-        assert!(matches!(found(STAMP, 0), Ok(None)));
-        for (index, value) in [(LENGTH, 129), (LENGTH, u64::MAX), (STAMP, 2), (STAMP, u64::MAX)] {
-            assert!(matches!(found(index, value), Err(Error::Corrupt { peer: 0, .. })), "{index} {value}");
+    fn invalid_headers_blame_the_sender() {
+        assert!(matches!(found(LENGTH, 128), Ok(Some(Header { bytes: 128, .. }))));
+        assert!(matches!(found(SEQ, 0), Ok(None)));
+        for (index, value) in [(LENGTH, 129), (LENGTH, u64::MAX), (SEQ, 2), (SEQ, u64::MAX)] {
+            assert!(
+                matches!(found(index, value), Err(Error::ProtocolViolation { peer: 0, .. })),
+                "{index} {value}"
+            );
         }
     }
 
     #[test]
-    fn impossible_counters_are_the_receivers_fault() {
+    fn invalid_counters_blame_the_receiver() {
         for (value, sound) in [(0, true), (2, true), (3, false), (u64::MAX, false)] {
             let Pair { layout, segments, mut near, .. } = pair();
             assert!(send(&mut near, 1).unwrap() && send(&mut near, 1).unwrap());
             segments[1].word(layout.ring(0, 1)).store(value, Ordering::Release);
             match send(&mut near, 1) {
                 Ok(sent) => assert!(sound && sent == (value == 2)),
-                Err(error) => assert!(!sound && matches!(error, Error::Corrupt { peer: 1, .. })),
+                Err(error) => assert!(!sound && matches!(error, Error::ProtocolViolation { peer: 1, .. })),
             }
         }
     }
 
     #[test]
-    fn a_head_is_read_once() {
+    fn header_is_read_once() {
         let Pair { layout, segments, mut near, mut far } = pair();
         assert!(send(&mut near, 100).unwrap());
-        assert_eq!(far.head(1).unwrap().unwrap().bytes, 100);
+        assert_eq!(far.header(1).unwrap().unwrap().bytes, 100);
         segments[1].word(layout.ring(0, 1) + layout.slot(0) + LENGTH * 8).store(1 << 40, Ordering::Release);
         assert_eq!(far.body(1).unwrap().unwrap().len(), 100);
     }
 
     #[test]
-    fn wrong_lengths_are_misuse_and_send_nothing() {
+    fn length_mismatch_is_invalid_usage() {
         let Pair { mut near, mut far, .. } = pair();
-        assert!(matches!(send(&mut near, 129), Err(Error::Misuse(_))));
+        assert!(matches!(send(&mut near, 129), Err(Error::InvalidUsage(_))));
         for bytes in [9, 11] {
             let body = [1; 10];
             let sent =
                 near.try_send(1, &Tag::default(), bytes, &mut std::iter::once(Source::from(&body[..])));
-            assert!(matches!(sent, Err(Error::Misuse(_))));
+            assert!(matches!(sent, Err(Error::InvalidUsage(_))));
         }
-        assert_eq!(far.head(1).unwrap(), None);
+        assert_eq!(far.header(1).unwrap(), None);
         assert!(send(&mut near, 10).unwrap());
-        let taken = far.take(1, Target::from(&mut [0; 9][..]));
-        assert!(matches!(taken, Err(Error::Misuse(_))));
-        assert!(far.take(1, Target::from(&mut [0; 10][..])).unwrap());
+        let taken = far.recv_into(1, Target::from(&mut [0; 9][..]));
+        assert!(matches!(taken, Err(Error::InvalidUsage(_))));
+        assert!(far.recv_into(1, Target::from(&mut [0; 10][..])).unwrap());
     }
 }

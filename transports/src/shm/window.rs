@@ -1,16 +1,18 @@
 //! Everybody's windows and signals in shared memory.
 
 use super::layout::Layout;
-use crate::cells::{self, Cell, Cells, TAG_WORDS};
-use crate::flags::{self, Announcer, Board};
-use crate::segment::{HUGE_PAGE_BYTES, Segment};
+use crate::shm::eager;
+use crate::shm::eager::{EagerSlots, SlotClass, TAG_WORDS};
+use crate::shm::segment::{HUGE_PAGE_BYTES, Segment};
+use crate::shm::signal;
+use crate::shm::signal::{SignalBlock, SignalWriter};
 use crate::sync::{AtomicU64, Ordering};
-use crate::{Heap, Tag};
+use crate::{SymmetricHeap, Tag};
 use std::sync::Arc;
 use unisono_cuda::{Source, Target};
 
 /// Memory of every rank that every other rank can reach, and a signal counter
-/// per rank and channel.
+/// per rank and lane.
 ///
 /// Offsets outside a window panic: they are computed locally, never read from
 /// a peer. Data written before [`Window::signal`] is visible to a rank that
@@ -19,69 +21,77 @@ pub struct Window {
     rank: usize,
     segments: Vec<Arc<Segment>>,
     layout: Layout,
-    heap: Arc<Heap>,
-    /// This rank's account of its boards, one for each channel.
-    announcers: Vec<Announcer>,
-    /// The kinds of cells that this rank has posted in, a bit each, and how much of its window it has written to.
-    prepared_cells: u8,
+    heap: Arc<SymmetricHeap>,
+    /// This rank's account of its boards, one for each lane.
+    signal_writers: Vec<SignalWriter>,
+    /// The kinds of slots that this rank has posted in, a bit each, and how much of its window it has written to.
+    prepared_classes: u8,
     prepared_bytes: usize,
 }
 
-/// One channel's board in one rank's segment.
-struct ShmBoard<'w> {
+/// One lane's board in one rank's segment.
+struct ShmSignalBlock<'w> {
     segment: &'w Segment,
     layout: &'w Layout,
-    channel: usize,
+    lane: usize,
 }
 
-impl Board for ShmBoard<'_> {
+impl SignalBlock for ShmSignalBlock<'_> {
     #[inline]
-    fn word(&self, bank: usize, index: usize) -> &AtomicU64 {
-        self.segment.word(self.layout.bank(self.channel, bank) + index * 8)
+    fn word(&self, parity: usize, index: usize) -> &AtomicU64 {
+        self.segment.word(self.layout.signal(self.lane, parity) + index * 8)
     }
 
     #[inline]
-    fn finished(&self) -> &AtomicU64 {
-        self.segment.word(self.layout.finished(self.channel))
+    fn completions(&self) -> &AtomicU64 {
+        self.segment.word(self.layout.completions(self.lane))
     }
 }
 
-/// One rank's cells in its segment.
-struct ShmCells<'w>(&'w Segment, &'w Layout);
+/// One rank's slots in its segment.
+struct ShmEagerSlots<'w>(&'w Segment, &'w Layout);
 
-impl Cells for ShmCells<'_> {
+impl EagerSlots for ShmEagerSlots<'_> {
     #[inline]
-    fn stamp(&self, cell: Cell, number: u64) -> &AtomicU64 {
-        self.0.word(self.1.cell(cell, number))
+    fn seq(&self, slot: SlotClass, number: u64) -> &AtomicU64 {
+        self.0.word(self.1.eager_slot(slot, number))
     }
 
     #[inline]
     fn tag(&self, number: u64) -> &[AtomicU64; TAG_WORDS] {
-        self.0.words(Layout::cell_tag(number))
+        self.0.words(Layout::slot_tag(number))
     }
 
     #[inline]
-    fn seen(&self) -> &AtomicU64 {
-        self.0.word(Layout::seen())
+    fn acked(&self) -> &AtomicU64 {
+        self.0.word(Layout::acked())
     }
 }
 
 impl Window {
     pub(super) fn new(rank: usize, layout: Layout, segments: Vec<Arc<Segment>>) -> Self {
-        let announcers = vec![Announcer::default(); layout.geometry.channels];
+        let announcers = vec![SignalWriter::default(); layout.geometry.signal_lanes];
         let own = Arc::clone(&segments[rank]);
-        let heap = Arc::new(Heap::new(own, layout.heap(), layout.geometry.heap_bytes));
-        Self { rank, segments, layout, heap, announcers, prepared_cells: 0, prepared_bytes: 0 }
+        let heap = Arc::new(SymmetricHeap::new(own, layout.heap(), layout.geometry.heap_bytes));
+        Self {
+            rank,
+            segments,
+            layout,
+            heap,
+            signal_writers: announcers,
+            prepared_classes: 0,
+            prepared_bytes: 0,
+        }
     }
 
     #[inline]
-    fn board(&self, rank: usize, channel: usize) -> ShmBoard<'_> {
-        assert!(channel < self.announcers.len(), "channel {channel} of {}", self.announcers.len());
-        ShmBoard { segment: &self.segments[rank], layout: &self.layout, channel }
+    fn signal_block(&self, rank: usize, lane: usize) -> ShmSignalBlock<'_> {
+        assert!(lane < self.signal_writers.len(), "lane {lane} of {}", self.signal_writers.len());
+        ShmSignalBlock { segment: &self.segments[rank], layout: &self.layout, lane }
     }
 
     #[inline]
-    fn at(&self, rank: usize, offset: usize, bytes: usize) -> *mut u8 {
+    fn window_ptr(&self, rank: usize, offset: usize, bytes: usize) -> *mut u8 {
         let window_bytes = self.layout.geometry.window_bytes;
         let fits = offset.checked_add(bytes).is_some_and(|end| end <= window_bytes);
         assert!(fits, "{bytes} bytes at {offset} of a window of {window_bytes}");
@@ -89,21 +99,21 @@ impl Window {
     }
 
     #[inline]
-    fn in_heap(&self, rank: usize, offset: usize, bytes: usize) -> Option<*mut u8> {
+    fn heap_ptr(&self, rank: usize, offset: usize, bytes: usize) -> Option<*mut u8> {
         let inside = offset.checked_add(bytes).is_some_and(|end| end <= self.layout.geometry.heap_bytes);
         inside.then(|| self.segments[rank].at(self.layout.heap() + offset, bytes))
     }
 
     #[inline]
-    fn cells(&self, rank: usize) -> ShmCells<'_> {
-        ShmCells(&self.segments[rank], &self.layout)
+    fn eager_slots(&self, rank: usize) -> ShmEagerSlots<'_> {
+        ShmEagerSlots(&self.segments[rank], &self.layout)
     }
 
     #[inline]
-    fn in_cell(&self, rank: usize, cell: Cell, number: u64, offset: usize, bytes: usize) -> *mut u8 {
-        let fits = offset.checked_add(bytes).is_some_and(|end| end <= cell.bytes());
-        assert!(fits, "{bytes} bytes at {offset} of a cell of {}", cell.bytes());
-        self.segments[rank].at(self.layout.cell_data(cell, number) + offset, bytes)
+    fn slot_ptr(&self, rank: usize, slot: SlotClass, number: u64, offset: usize, bytes: usize) -> *mut u8 {
+        let fits = offset.checked_add(bytes).is_some_and(|end| end <= slot.bytes());
+        assert!(fits, "{bytes} bytes at {offset} of a slot of {}", slot.bytes());
+        self.segments[rank].at(self.layout.eager_slot_data(slot, number) + offset, bytes)
     }
 }
 
@@ -127,17 +137,17 @@ impl Window {
     fn prepare_more(&mut self, bytes: usize) {
         let bytes = bytes.next_multiple_of(HUGE_PAGE_BYTES).min(self.bytes()).max(self.prepared_bytes);
         let begin = self.layout.window() + self.prepared_bytes;
-        self.segments[self.rank].fill_with_huge_pages(begin, bytes - self.prepared_bytes);
+        self.segments[self.rank].collapse_huge_pages(begin, bytes - self.prepared_bytes);
         self.prepared_bytes = bytes;
     }
 
-    /// The same for this rank's cells of one kind.
-    pub fn prepare_cells(&mut self, cell: Cell) {
-        let kind = 1 << cell as u8;
-        if self.prepared_cells & kind == 0 {
-            self.prepared_cells |= kind;
-            let pages = self.layout.pages_of(cell);
-            self.segments[self.rank].fill_with_huge_pages(pages.start, pages.len());
+    /// The same for this rank's slots of one kind.
+    pub fn prepare_slots(&mut self, slot: SlotClass) {
+        let kind = 1 << slot as u8;
+        if self.prepared_classes & kind == 0 {
+            self.prepared_classes |= kind;
+            let pages = self.layout.huge_page_range(slot);
+            self.segments[self.rank].collapse_huge_pages(pages.start, pages.len());
         }
     }
 
@@ -145,7 +155,7 @@ impl Window {
     #[inline]
     pub fn source(&self, rank: usize, offset: usize, bytes: usize) -> Source<'_> {
         // SAFETY: inside the window by `at`, mapped as long as this lives; only ever reached raw.
-        unsafe { Source::from_raw(self.at(rank, offset, bytes), bytes) }
+        unsafe { Source::from_raw(self.window_ptr(rank, offset, bytes), bytes) }
     }
 
     /// Memory of `rank`'s window, to write. By `&self`: a window is only ever reached through raw
@@ -153,108 +163,108 @@ impl Window {
     #[inline]
     pub fn target(&self, rank: usize, offset: usize, bytes: usize) -> Target<'_> {
         // SAFETY: inside the window by `at`, mapped as long as this lives; only ever reached raw.
-        unsafe { Target::from_raw(self.at(rank, offset, bytes), bytes) }
+        unsafe { Target::from_raw(self.window_ptr(rank, offset, bytes), bytes) }
     }
 
-    /// Publishes `value` as this rank's signal on `channel`. Values only grow.
+    /// Publishes `value` as this rank's signal on `lane`. Values only grow.
     #[inline]
-    pub fn signal(&mut self, channel: usize, value: u64) {
-        self.announcers[channel].signal(&self.board(self.rank, channel), value);
+    pub fn signal(&mut self, lane: usize, value: u64) {
+        self.signal_writers[lane].signal(&self.signal_block(self.rank, lane), value);
     }
 
-    /// The last value that `rank` published on `channel`.
+    /// The last value that `rank` published on `lane`.
     #[inline]
-    pub fn signals(&self, rank: usize, channel: usize) -> u64 {
-        flags::signals(&self.board(rank, channel))
+    pub fn last_signal(&self, rank: usize, lane: usize) -> u64 {
+        signal::last_signal(&self.signal_block(rank, lane))
     }
 
-    /// Publishes that this rank has finished instance `value - 1` on `channel`.
+    /// Publishes that this rank has finished instance `value - 1` on `lane`.
     /// Like [`Window::signal`], on a cache line of its own.
     #[inline]
-    pub fn done(&mut self, channel: usize, value: u64) {
-        flags::publish_done(&self.board(self.rank, channel), value);
+    pub fn complete(&mut self, lane: usize, value: u64) {
+        signal::publish_completion(&self.signal_block(self.rank, lane), value);
     }
 
-    /// How many instances `rank` has finished on `channel`.
+    /// How many instances `rank` has finished on `lane`.
     #[inline]
-    pub fn dones(&self, rank: usize, channel: usize) -> u64 {
-        flags::dones(&self.board(rank, channel))
+    pub fn completions(&self, rank: usize, lane: usize) -> u64 {
+        signal::completions(&self.signal_block(rank, lane))
     }
 
-    /// Writes this rank's tag for `bank` (0 or 1) of `channel`; visible with the next signal.
+    /// Writes this rank's tag for `parity` (0 or 1) of `lane`; visible with the next signal.
     #[inline]
-    pub fn set_tag(&mut self, channel: usize, bank: usize, tag: &Tag) {
-        let mut announcer = self.announcers[channel];
-        announcer.set_tag(&self.board(self.rank, channel), bank, tag);
-        self.announcers[channel] = announcer;
+    pub fn set_tag(&mut self, lane: usize, parity: usize, tag: &Tag) {
+        let mut writer = self.signal_writers[lane];
+        writer.set_tag(&self.signal_block(self.rank, lane), parity, tag);
+        self.signal_writers[lane] = writer;
     }
 
-    /// The tag that `rank` wrote for `bank` of `channel`.
+    /// The tag that `rank` wrote for `parity` of `lane`.
     #[inline]
-    pub fn tag(&self, rank: usize, channel: usize, bank: usize) -> Tag {
-        flags::tag(&self.board(rank, channel), bank)
+    pub fn tag(&self, rank: usize, lane: usize, parity: usize) -> Tag {
+        signal::tag(&self.signal_block(rank, lane), parity)
     }
 
-    /// The data of `rank`'s cell for post `number`, to read: see [`Cell`].
+    /// The data of `rank`'s slot for post `number`, to read: see [`SlotClass`].
     #[inline]
-    pub fn cell(&self, rank: usize, cell: Cell, number: u64, offset: usize, bytes: usize) -> Source<'_> {
-        // SAFETY: inside the cell by `in_cell`, mapped as long as this lives; only ever reached raw.
-        unsafe { Source::from_raw(self.in_cell(rank, cell, number, offset, bytes), bytes) }
+    pub fn slot(&self, rank: usize, slot: SlotClass, number: u64, offset: usize, bytes: usize) -> Source<'_> {
+        // SAFETY: inside the slot by `in_cell`, mapped as long as this lives; only ever reached raw.
+        unsafe { Source::from_raw(self.slot_ptr(rank, slot, number, offset, bytes), bytes) }
     }
 
-    /// The data of this rank's own cell for post `number`, to write. Raw, as [`Window::target`].
+    /// The data of this rank's own slot for post `number`, to write. Raw, as [`Window::target`].
     #[inline]
-    pub fn own_cell(&self, cell: Cell, number: u64, offset: usize, bytes: usize) -> Target<'_> {
-        // SAFETY: inside the cell by `in_cell`, mapped as long as this lives; only ever reached raw.
-        unsafe { Target::from_raw(self.in_cell(self.rank, cell, number, offset, bytes), bytes) }
+    pub fn own_slot(&self, slot: SlotClass, number: u64, offset: usize, bytes: usize) -> Target<'_> {
+        // SAFETY: inside the slot by `in_cell`, mapped as long as this lives; only ever reached raw.
+        unsafe { Target::from_raw(self.slot_ptr(self.rank, slot, number, offset, bytes), bytes) }
     }
 
-    /// Shows this rank's post `number`, whose data is in `cell`, under `stamp`, which no other post has, with a
+    /// Shows this rank's post `number`, whose data is in `slot`, under `seq`, which no other post has, with a
     /// tag for readers in doubt.
     #[inline]
-    pub fn post(&mut self, cell: Cell, number: u64, stamp: u64, tag: &Tag) {
-        cells::post(&self.cells(self.rank), cell, number, stamp, tag);
+    pub fn publish(&mut self, slot: SlotClass, number: u64, seq: u64, tag: &Tag) {
+        eager::publish(&self.eager_slots(self.rank), slot, number, seq, tag);
     }
 
-    /// The stamp now in `rank`'s cell for post `number`; in the short one are those of all posts.
+    /// The seq now in `rank`'s slot for post `number`; in the short one are those of all posts.
     #[inline]
-    pub fn posted(&self, rank: usize, cell: Cell, number: u64) -> u64 {
-        cells::posted(&self.cells(rank), cell, number)
+    pub fn published(&self, rank: usize, slot: SlotClass, number: u64) -> u64 {
+        eager::published(&self.eager_slots(rank), slot, number)
     }
 
     /// The tag beside it.
     #[inline]
-    pub fn post_tag(&self, rank: usize, number: u64) -> Tag {
-        cells::tag(&self.cells(rank), number)
+    pub fn published_tag(&self, rank: usize, number: u64) -> Tag {
+        eager::tag(&self.eager_slots(rank), number)
     }
 
     /// Publishes that this rank is through with all posts before `count`.
     #[inline]
-    pub fn set_seen(&mut self, count: u64) {
-        cells::set_seen(&self.cells(self.rank), count);
+    pub fn set_acked(&mut self, count: u64) {
+        eager::set_acked(&self.eager_slots(self.rank), count);
     }
 
     /// How many posts `rank` is through with.
     #[inline]
-    pub fn seen(&self, rank: usize) -> u64 {
-        cells::seen(&self.cells(rank))
+    pub fn acked(&self, rank: usize) -> u64 {
+        eager::acked(&self.eager_slots(rank))
     }
 
     /// Shows a word to everybody, some time: a hint, on which nothing depends that must be right.
     #[inline]
-    pub fn hint(&mut self, word: u64) {
+    pub fn set_hint(&mut self, word: u64) {
         self.segments[self.rank].word(Layout::hint()).store(word, Ordering::Relaxed);
     }
 
     /// The last such word of `rank`; zero before.
     #[inline]
-    pub fn hint_of(&self, rank: usize) -> u64 {
+    pub fn hint(&self, rank: usize) -> u64 {
         self.segments[rank].word(Layout::hint()).load(Ordering::Relaxed)
     }
 
     /// This rank's heap.
     #[inline]
-    pub fn heap(&self) -> &Arc<Heap> {
+    pub fn heap(&self) -> &Arc<SymmetricHeap> {
         &self.heap
     }
 
@@ -262,7 +272,7 @@ impl Window {
     #[inline]
     pub fn heap_source(&self, rank: usize, offset: usize, bytes: usize) -> Option<Source<'_>> {
         // SAFETY: inside the heap by `in_heap`, mapped as long as this lives; only ever reached raw here.
-        self.in_heap(rank, offset, bytes).map(|pointer| unsafe { Source::from_raw(pointer, bytes) })
+        self.heap_ptr(rank, offset, bytes).map(|pointer| unsafe { Source::from_raw(pointer, bytes) })
     }
 
     /// Memory of `rank`'s heap, to write. Raw, as [`Window::target`].
@@ -270,6 +280,6 @@ impl Window {
     pub fn heap_target(&self, rank: usize, offset: usize, bytes: usize) -> Option<Target<'_>> {
         // SAFETY: inside the heap by `in_heap`, mapped as long as this lives; its owner has called an operation
         // that writes it, and does not touch it before the operation is over.
-        self.in_heap(rank, offset, bytes).map(|pointer| unsafe { Target::from_raw(pointer, bytes) })
+        self.heap_ptr(rank, offset, bytes).map(|pointer| unsafe { Target::from_raw(pointer, bytes) })
     }
 }

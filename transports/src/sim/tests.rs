@@ -1,15 +1,15 @@
 //! The simulated network keeps its promises, and its runs can be replayed.
 
 use super::*;
-use crate::{Control, Error, Event, Gathering, Result, Tag};
+use crate::{ControlChannel, Error, PeerEvent, RegroupRequest, Result, Tag};
 use unisono_cuda::Source;
 
 const GEOMETRY: Geometry =
-    Geometry { lanes: 3, slots: 2, slot_bytes: 256, channels: 1, window_bytes: 4096, heap_bytes: 0 };
+    Geometry { lanes: 3, slots: 2, slot_bytes: 256, signal_lanes: 1, window_bytes: 4096, heap_bytes: 0 };
 
 /// Every rank sends `count` messages to every other on every lane, and checks what it receives.
-fn all_to_all(mesh: &mut Mesh, count: u64) -> Result<()> {
-    let (rank, ranks, lanes) = (mesh.rank, mesh.ranks, mesh.geometry.lanes);
+fn all_to_all(fabric: &mut Fabric, count: u64) -> Result<()> {
+    let (rank, ranks, lanes) = (fabric.rank, fabric.ranks, fabric.geometry.lanes);
     let pairs: Vec<_> = (0..ranks)
         .filter(|&peer| peer != rank)
         .flat_map(|peer| (0..lanes).map(move |lane| (peer, lane)))
@@ -19,25 +19,25 @@ fn all_to_all(mesh: &mut Mesh, count: u64) -> Result<()> {
     while counts.iter().any(|&counted| counted != (count, count)) {
         let before = counts.clone();
         for (&(peer, lane), (sent, received)) in pairs.iter().zip(&mut counts) {
-            let link = mesh.links[peer].as_mut().unwrap();
+            let link = fabric.links[peer].as_mut().unwrap();
             let body = [rank as u8, *sent as u8, lane as u8];
             let tag = Tag([*sent, rank as u64, lane as u64, 7]);
             if *sent < count && link.try_send(lane, &tag, 3, &mut body.chunks(2).map(Source::from))? {
                 *sent += 1;
             }
-            if let Some(head) = link.head(lane)? {
+            if let Some(head) = link.header(lane)? {
                 assert_eq!((head.bytes, head.tag), (3, Tag([*received, peer as u64, lane as u64, 7])));
                 let mut body = [0; 3];
-                assert!(link.take(lane, body[..].as_mut().into())?);
+                assert!(link.recv_into(lane, body[..].as_mut().into())?);
                 assert_eq!(body, [peer as u8, *received as u8, lane as u8]);
                 *received += 1;
             }
         }
         rounds = if before == counts { rounds + 1 } else { 0 };
-        if mesh.pace.now() > Duration::from_secs(10) {
+        if fabric.wait.now() > Duration::from_secs(10) {
             return Err(Error::Timeout { what: "ten virtual seconds".to_owned() });
         }
-        mesh.pace.pause(rounds);
+        fabric.wait.pause(rounds);
     }
     Ok(())
 }
@@ -45,31 +45,31 @@ fn all_to_all(mesh: &mut Mesh, count: u64) -> Result<()> {
 /// Runs `body` on every rank; results by rank, trace and time.
 fn run<R: Send>(
     ranks: usize,
-    weather: Weather,
-    body: impl Fn(&mut Mesh) -> R + Sync,
+    fault_plan: FaultPlan,
+    body: impl Fn(&mut Fabric) -> R + Sync,
 ) -> (Vec<R>, u64, Duration) {
-    let (meshes, observer) = observed(ranks, GEOMETRY, weather);
+    let (fabrics, observer) = observed_fabrics(ranks, GEOMETRY, fault_plan);
     let results = std::thread::scope(|scope| {
         let body = &body;
         let threads: Vec<_> =
-            meshes.into_iter().map(|mut mesh| scope.spawn(move || body(&mut mesh))).collect();
+            fabrics.into_iter().map(|mut fabric| scope.spawn(move || body(&mut fabric))).collect();
         threads.into_iter().map(|thread| thread.join().unwrap()).collect()
     });
     (results, observer.trace(), observer.now())
 }
 
 #[test]
-fn messages_arrive_in_order_whatever_the_seed() {
+fn messages_arrive_in_order_for_any_seed() {
     for seed in 0..20 {
-        let (results, ..) = run(4, Weather::fair(seed), |mesh| all_to_all(mesh, 20));
+        let (results, ..) = run(4, FaultPlan::none(seed), |fabric| all_to_all(fabric, 20));
         assert!(results.iter().all(Result::is_ok), "seed {seed}: {results:?}");
     }
 }
 
 #[test]
-fn a_seed_replays_its_run_and_no_other() {
+fn seed_replays_only_its_own_run() {
     let play = |seed| {
-        let (_, trace, time) = run(3, Weather::fair(seed), |mesh| all_to_all(mesh, 10).unwrap());
+        let (_, trace, time) = run(3, FaultPlan::none(seed), |fabric| all_to_all(fabric, 10).unwrap());
         (trace, time)
     };
     let traces: Vec<_> = (0..8).map(play).collect();
@@ -82,22 +82,22 @@ fn a_seed_replays_its_run_and_no_other() {
 }
 
 #[test]
-fn lanes_overtake_each_other() {
+fn messages_of_different_lanes_may_reorder() {
     let first_lane = |seed| {
-        let (results, ..) = run(2, Weather::fair(seed), |mesh| {
-            if mesh.rank == 0 {
-                let link = mesh.links[1].as_mut().unwrap();
+        let (results, ..) = run(2, FaultPlan::none(seed), |fabric| {
+            if fabric.rank == 0 {
+                let link = fabric.links[1].as_mut().unwrap();
                 (0..3).for_each(|lane| {
                     assert!(link.try_send(lane, &Tag::default(), 0, &mut [].into_iter()).unwrap())
                 });
                 return 0;
             }
             loop {
-                let link = mesh.links[0].as_mut().unwrap();
-                if let Some(lane) = (0..3).find(|&lane| link.head(lane).unwrap().is_some()) {
+                let link = fabric.links[0].as_mut().unwrap();
+                if let Some(lane) = (0..3).find(|&lane| link.header(lane).unwrap().is_some()) {
                     return lane;
                 }
-                mesh.pace.pause(1);
+                fabric.wait.pause(1);
             }
         });
         results[1]
@@ -107,101 +107,103 @@ fn lanes_overtake_each_other() {
 }
 
 #[test]
-fn a_full_lane_has_room_again_only_after_a_release() {
+fn full_lane_accepts_again_after_release() {
     let millisecond = Duration::from_millis(1);
-    let weather = Weather { delay_min: millisecond, delay_max: millisecond, ..Weather::fair(1) };
-    run(2, weather, |mesh| {
-        let rank = mesh.rank;
+    let fault_plan = FaultPlan { delay_min: millisecond, delay_max: millisecond, ..FaultPlan::none(1) };
+    run(2, fault_plan, |fabric| {
+        let rank = fabric.rank;
         let peer = 1 - rank;
         if rank == 1 {
-            while mesh.pace.now() < Duration::from_millis(10) {
-                mesh.pace.pause(100);
+            while fabric.wait.now() < Duration::from_millis(10) {
+                fabric.wait.pause(100);
             }
-            let link = mesh.links[peer].as_mut().unwrap();
-            assert!(link.head(0).unwrap().is_some());
+            let link = fabric.links[peer].as_mut().unwrap();
+            assert!(link.header(0).unwrap().is_some());
             link.release(0);
             return;
         }
-        let send = |mesh: &mut Mesh| {
-            mesh.links[peer].as_mut().unwrap().try_send(0, &Tag::default(), 0, &mut [].into_iter()).unwrap()
+        let send = |fabric: &mut Fabric| {
+            fabric.links[peer].as_mut().unwrap().try_send(0, &Tag::default(), 0, &mut [].into_iter()).unwrap()
         };
-        assert!(send(mesh) && send(mesh) && !send(mesh));
-        while !send(mesh) {
-            mesh.pace.pause(100);
+        assert!(send(fabric) && send(fabric) && !send(fabric));
+        while !send(fabric) {
+            fabric.wait.pause(100);
         }
         // The news of it needs its time as well.
-        assert!(mesh.pace.now() >= Duration::from_millis(11), "{:?}", mesh.pace.now());
+        assert!(fabric.wait.now() >= Duration::from_millis(11), "{:?}", fabric.wait.now());
     });
 }
 
 #[test]
-fn a_stalled_rank_only_takes_longer() {
-    let stall = Fault::Stall { rank: 1, from: Duration::from_micros(100), lasts: Duration::from_secs(2) };
-    let weather = Weather { faults: vec![stall], ..Weather::fair(3) };
-    let (results, _, time) = run(3, weather, |mesh| all_to_all(mesh, 30));
+fn stalled_rank_only_takes_longer() {
+    let stall = Fault::Stall { rank: 1, from: Duration::from_micros(100), duration: Duration::from_secs(2) };
+    let fault_plan = FaultPlan { faults: vec![stall], ..FaultPlan::none(3) };
+    let (results, _, time) = run(3, fault_plan, |fabric| all_to_all(fabric, 30));
     assert!(results.iter().all(Result::is_ok), "{results:?}");
     assert!(time > Duration::from_secs(2) && time < Duration::from_secs(3), "{time:?}");
 }
 
 #[test]
-fn a_death_ends_the_calls_of_the_dead_and_is_told_to_the_others_once() {
-    let at = Moment::Time(Duration::from_micros(80));
-    let weather = Weather { faults: vec![Fault::Death { rank: 2, at, told: true }], ..Weather::fair(4) };
-    let (results, ..) = run(3, weather, |mesh| {
-        if mesh.rank == 2 {
+fn death_fails_own_calls_and_is_announced_once() {
+    let at = Trigger::Time(Duration::from_micros(80));
+    let fault_plan =
+        FaultPlan { faults: vec![Fault::Death { rank: 2, at, announced: true }], ..FaultPlan::none(4) };
+    let (results, ..) = run(3, fault_plan, |fabric| {
+        if fabric.rank == 2 {
             return (
-                all_to_all(mesh, 1000).is_err_and(|error| matches!(error, Error::Lost { peer: 2, .. })),
+                all_to_all(fabric, 1000)
+                    .is_err_and(|error| matches!(error, Error::ConnectionLost { peer: 2, .. })),
                 0,
             );
         }
         let mut news = Vec::new();
-        while mesh.pace.now() < Duration::from_millis(1) {
-            news.extend(std::iter::from_fn(|| mesh.control.poll()));
-            mesh.pace.pause(50);
+        while fabric.wait.now() < Duration::from_millis(1) {
+            news.extend(std::iter::from_fn(|| fabric.control.poll()));
+            fabric.wait.pause(50);
         }
-        let told = news.iter().filter(|event| **event == Event::Closed { from: 2 }).count();
-        (mesh.links[2].as_mut().unwrap().head(0).is_ok(), told)
+        let told = news.iter().filter(|event| **event == PeerEvent::Exited { from: 2 }).count();
+        (fabric.links[2].as_mut().unwrap().header(0).is_ok(), told)
     });
     assert_eq!(results, [(true, 1), (true, 1), (true, 0)]);
 }
 
 #[test]
-fn notes_come_before_the_news_that_their_sender_is_gone() {
+fn control_messages_arrive_before_exit_event() {
     for seed in 0..20 {
-        let (results, ..) = run(2, Weather::fair(seed), |mesh| {
-            if mesh.rank == 0 {
-                mesh.control.post(b"farewell");
+        let (results, ..) = run(2, FaultPlan::none(seed), |fabric| {
+            if fabric.rank == 0 {
+                fabric.control.post(b"farewell");
                 return Vec::new();
             }
             let mut news = Vec::new();
-            while news.len() < 2 && mesh.pace.now() < Duration::from_secs(1) {
-                mesh.pace.pause(10);
-                news.extend(std::iter::from_fn(|| mesh.control.poll()));
+            while news.len() < 2 && fabric.wait.now() < Duration::from_secs(1) {
+                fabric.wait.pause(10);
+                news.extend(std::iter::from_fn(|| fabric.control.poll()));
             }
             news
         });
-        let note = Event::Note { from: 0, bytes: b"farewell".to_vec() };
-        assert_eq!(results[1], [note, Event::Closed { from: 0 }], "seed {seed}");
+        let note = PeerEvent::Message { from: 0, bytes: b"farewell".to_vec() };
+        assert_eq!(results[1], [note, PeerEvent::Exited { from: 0 }], "seed {seed}");
     }
 }
 
 /// The moments at which rank 1 gets what rank 0 sends it at the start and again at two milliseconds.
-fn arrivals(fault: Fault) -> (Vec<Duration>, Vec<Event>) {
-    let (results, ..) = run(2, Weather { faults: vec![fault], ..Weather::fair(1) }, |mesh| {
+fn arrival_times_and_events(fault: Fault) -> (Vec<Duration>, Vec<PeerEvent>) {
+    let (results, ..) = run(2, FaultPlan { faults: vec![fault], ..FaultPlan::none(1) }, |fabric| {
         let (mut times, mut news, mut sent) = (Vec::new(), Vec::new(), 0);
-        while mesh.pace.now() < Duration::from_millis(20) {
-            let (now, peer) = (mesh.pace.now(), 1 - mesh.rank);
-            let link = mesh.links[peer].as_mut().unwrap();
-            if mesh.rank == 0 && now >= Duration::from_millis(2 * sent) && sent < 2 {
+        while fabric.wait.now() < Duration::from_millis(20) {
+            let (now, peer) = (fabric.wait.now(), 1 - fabric.rank);
+            let link = fabric.links[peer].as_mut().unwrap();
+            if fabric.rank == 0 && now >= Duration::from_millis(2 * sent) && sent < 2 {
                 sent +=
                     link.try_send(0, &Tag::default(), 0, &mut [].into_iter()).is_ok_and(|gone| gone) as u64;
             }
-            if mesh.rank == 1 && link.head(0).unwrap().is_some() {
+            if fabric.rank == 1 && link.header(0).unwrap().is_some() {
                 link.release(0);
                 times.push(now);
             }
-            news.extend(std::iter::from_fn(|| mesh.control.poll()));
-            mesh.pace.pause(1);
+            news.extend(std::iter::from_fn(|| fabric.control.poll()));
+            fabric.wait.pause(1);
         }
         (times, news)
     });
@@ -209,55 +211,67 @@ fn arrivals(fault: Fault) -> (Vec<Duration>, Vec<Event>) {
 }
 
 #[test]
-fn what_is_sent_into_a_cut_arrives_after_it_or_never() {
+fn message_into_partition_arrives_after_it_or_never() {
     let at = Duration::from_millis(1);
-    let cut =
-        |(from, to), lasts| Fault::Cut { from: Ranks(from), to: Ranks(to), both_ways: false, at, lasts };
-    let healed = arrivals(cut((1, 2), Some(Duration::from_millis(8)))).0;
+    let cut = |(from, to), lasts| Fault::Partition {
+        from: RankSet(from),
+        to: RankSet(to),
+        both_ways: false,
+        at,
+        duration: lasts,
+    };
+    let healed = arrival_times_and_events(cut((1, 2), Some(Duration::from_millis(8)))).0;
     assert!(healed[0] < at && healed[1] > Duration::from_millis(9), "{healed:?}");
-    assert_eq!(arrivals(cut((1, 2), None)).0.len(), 1);
-    assert_eq!(arrivals(cut((2, 1), None)).0.len(), 2, "the other way is open");
+    assert_eq!(arrival_times_and_events(cut((1, 2), None)).0.len(), 1);
+    assert_eq!(arrival_times_and_events(cut((2, 1), None)).0.len(), 2, "the other way is open");
 }
 
 #[test]
-fn only_of_a_told_death_there_is_news() {
-    let death = |told| Fault::Death { rank: 0, at: Moment::Time(Duration::from_millis(1)), told };
+fn only_announced_death_raises_an_event() {
+    let death = |told| Fault::Death { rank: 0, at: Trigger::Time(Duration::from_millis(1)), announced: told };
     for told in [true, false] {
-        let (times, news) = arrivals(death(told));
-        assert_eq!((times.len(), news), (1, if told { vec![Event::Closed { from: 0 }] } else { Vec::new() }));
+        let (times, news) = arrival_times_and_events(death(told));
+        assert_eq!(
+            (times.len(), news),
+            (1, if told { vec![PeerEvent::Exited { from: 0 }] } else { Vec::new() })
+        );
     }
-    let counted = Fault::Death { rank: 0, at: Moment::Deliveries(1), told: true };
-    assert_eq!(arrivals(counted).0.len(), 1, "the first delivery was its last");
+    let counted = Fault::Death { rank: 0, at: Trigger::Deliveries(1), announced: true };
+    assert_eq!(arrival_times_and_events(counted).0.len(), 1, "the first delivery was its last");
 }
 
 /// A rank that takes no part in notes.
-struct Deaf;
+struct NullControl;
 
-impl Control for Deaf {
+impl ControlChannel for NullControl {
     fn post(&mut self, _: &[u8]) {}
 
-    fn poll(&mut self) -> Option<Event> {
+    fn poll(&mut self) -> Option<PeerEvent> {
         None
     }
 }
 
 /// What two ranks hear of each other around a cut that ends when some kernels have given up and others not. In its last moment
 /// the first one drops what it has, if it `leaves`, but maybe not its door, or it dies, if that is among the faults.
-fn parted(seed: u64, faults: Vec<Fault>, (leaves, holds): (bool, bool)) -> Vec<Vec<Event>> {
+fn events_around_partition(
+    seed: u64,
+    faults: Vec<Fault>,
+    (leaves, holds): (bool, bool),
+) -> Vec<Vec<PeerEvent>> {
     let silence = Duration::from_millis(100);
     let (at, lasts) = (Duration::from_millis(1), Some(silence * 115 / 100));
-    let cut = Fault::Cut { from: Ranks(1), to: Ranks(2), both_ways: true, at, lasts };
+    let cut = Fault::Partition { from: RankSet(1), to: RankSet(2), both_ways: true, at, duration: lasts };
     let faults = [vec![cut], faults].concat();
-    let weather = Weather { silence: Some(silence), faults, ..Weather::fair(seed) };
-    let (results, ..) = run(2, weather, |mesh| {
+    let fault_plan = FaultPlan { keepalive_timeout: Some(silence), faults, ..FaultPlan::none(seed) };
+    let (results, ..) = run(2, fault_plan, |fabric| {
         let (mut news, mut door) = (Vec::new(), None);
-        while mesh.pace.now() < 3 * silence {
-            if mesh.rank == 0 && leaves && door.is_none() && mesh.pace.now() >= MOMENT {
-                door = Some(mesh.control.door().filter(|_| holds));
-                mesh.control = Box::new(Deaf);
+        while fabric.wait.now() < 3 * silence {
+            if fabric.rank == 0 && leaves && door.is_none() && fabric.wait.now() >= WITHIN_PARTITION {
+                door = Some(fabric.control.listener_guard().filter(|_| holds));
+                fabric.control = Box::new(NullControl);
             }
-            news.extend(std::iter::from_fn(|| mesh.control.poll()));
-            mesh.pace.pause(1);
+            news.extend(std::iter::from_fn(|| fabric.control.poll()));
+            fabric.wait.pause(1);
         }
         news
     });
@@ -265,32 +279,36 @@ fn parted(seed: u64, faults: Vec<Fault>, (leaves, holds): (bool, bool)) -> Vec<V
 }
 
 /// Within that cut, after some have given up.
-const MOMENT: Duration = Duration::from_millis(112);
+const WITHIN_PARTITION: Duration = Duration::from_millis(112);
 
 #[test]
-fn who_is_reset_by_a_kernel_that_gave_up_is_cut_off_and_no_more() {
-    let all: Vec<_> = (0..40).map(|seed| parted(seed, Vec::new(), (false, false))).collect();
-    let (silent, cut) = (|from| vec![Event::Silent { from }], |from| vec![Event::Cut { from }]);
+fn keepalive_reset_is_not_reported_as_exit() {
+    let all: Vec<_> = (0..40).map(|seed| events_around_partition(seed, Vec::new(), (false, false))).collect();
+    let (silent, cut) =
+        (|from| vec![PeerEvent::Unreachable { from }], |from| vec![PeerEvent::Reset { from }]);
     let possible = [[silent(1), silent(0)], [silent(1), cut(0)], [cut(1), silent(0)], [vec![], vec![]]];
     assert!(all.iter().all(|news| possible.contains(&[news[0].clone(), news[1].clone()])), "{all:?}");
     assert!(possible.iter().all(|one| all.contains(&one.to_vec())), "{all:?}");
 }
 
 #[test]
-fn who_is_reset_by_the_dead_or_by_who_left_hears_it_at_the_door_unless_that_is_held() {
-    let death = vec![Fault::Death { rank: 0, at: Moment::Time(MOMENT), told: true }];
+fn reset_by_exited_peer_is_exit_unless_listener_is_held() {
+    let death = vec![Fault::Death { rank: 0, at: Trigger::Time(WITHIN_PARTITION), announced: true }];
     let mut held = 0;
     for seed in 0..40 {
-        let second = |faults, leaving| parted(seed, faults, leaving).remove(1);
+        let second = |faults, leaving| events_around_partition(seed, faults, leaving).remove(1);
         let (of_a_death, of_a_farewell) =
             (second(death.clone(), (false, false)), second(vec![], (true, false)));
-        let closed = vec![Event::Closed { from: 0 }];
-        assert!(of_a_death == closed || of_a_death == [Event::Silent { from: 0 }], "{seed}: {of_a_death:?}");
+        let closed = vec![PeerEvent::Exited { from: 0 }];
+        assert!(
+            of_a_death == closed || of_a_death == [PeerEvent::Unreachable { from: 0 }],
+            "{seed}: {of_a_death:?}"
+        );
         assert_eq!(of_a_farewell, of_a_death, "{seed}");
         let with_a_door = second(vec![], (true, true));
-        held += usize::from(of_a_death == closed && with_a_door == [Event::Cut { from: 0 }]);
+        held += usize::from(of_a_death == closed && with_a_door == [PeerEvent::Reset { from: 0 }]);
         assert!(
-            with_a_door == of_a_death || with_a_door == [Event::Cut { from: 0 }],
+            with_a_door == of_a_death || with_a_door == [PeerEvent::Reset { from: 0 }],
             "{seed}: {with_a_door:?}"
         );
     }
@@ -298,20 +316,21 @@ fn who_is_reset_by_the_dead_or_by_who_left_hears_it_at_the_door_unless_that_is_h
 }
 
 #[test]
-fn those_who_mean_the_same_meet_and_others_do_not() {
-    let (places, observer) = world(3, GEOMETRY, Weather::fair(9));
+fn reconnect_joins_only_ranks_of_the_same_group() {
+    let (places, observer) = world(3, GEOMETRY, FaultPlan::none(9));
     let begun = std::sync::Barrier::new(3);
     let ended: Vec<_> = std::thread::scope(|scope| {
-        let meet = |(rank, (mesh, venue)): (usize, Place)| {
+        let meet = |(rank, (fabric, venue)): (usize, Node)| {
             let begun = &begun;
             scope.spawn(move || {
                 begun.wait();
                 // The third one means others.
                 let label = [rank as u8 / 2];
-                let gathering = Gathering { place: "here", label: &label, rank: rank % 2, ranks: 2 };
-                let met = venue.meet(gathering, Duration::from_millis(50));
-                drop(mesh);
-                met.map(|mesh| (mesh.rank, mesh.ranks)).map_err(|error| error.to_string())
+                let gathering =
+                    RegroupRequest { endpoint: "here", group_id: &label, rank: rank % 2, ranks: 2 };
+                let met = venue.connect(gathering, Duration::from_millis(50));
+                drop(fabric);
+                met.map(|fabric| (fabric.rank, fabric.ranks)).map_err(|error| error.to_string())
             })
         };
         let ranks: Vec<_> = places.into_iter().enumerate().map(meet).collect();

@@ -1,6 +1,6 @@
 //! What travels on a connection, as bytes.
 
-use crate::{Head, Tag};
+use crate::{Header, Tag};
 
 /// One frame: credit for a lane and, most often, the head of a message on it, which its body follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -8,11 +8,11 @@ pub(super) struct Frame {
     pub(super) lane: usize,
     /// Units of credit (see `lane`) for what has been taken since this was last said, up to [`CREDIT_MAX`].
     pub(super) credit: usize,
-    pub(super) head: Option<Head>,
+    pub(super) header: Option<Header>,
 }
 
 /// Length of a frame without the body: kind, credit, lane, length, tag.
-pub(super) const HEAD_BYTES: usize = 40;
+pub(super) const HEADER_BYTES: usize = 40;
 /// Most credit that one frame gives.
 pub(super) const CREDIT_MAX: usize = u8::MAX as usize;
 
@@ -20,10 +20,10 @@ const MESSAGE: u8 = b'm';
 const CREDIT: u8 = b'c';
 
 impl Frame {
-    pub(super) fn encode(self) -> [u8; HEAD_BYTES] {
-        let kind = if self.head.is_some() { MESSAGE } else { CREDIT };
-        let head = self.head.unwrap_or(Head { tag: Tag::default(), bytes: 0 });
-        let mut bytes = [0; HEAD_BYTES];
+    pub(super) fn encode(self) -> [u8; HEADER_BYTES] {
+        let kind = if self.header.is_some() { MESSAGE } else { CREDIT };
+        let head = self.header.unwrap_or(Header { tag: Tag::default(), bytes: 0 });
+        let mut bytes = [0; HEADER_BYTES];
         (bytes[0], bytes[1]) = (kind, self.credit as u8);
         bytes[2..4].copy_from_slice(&(self.lane as u16).to_le_bytes());
         bytes[4..8].copy_from_slice(&(head.bytes as u32).to_le_bytes());
@@ -32,18 +32,18 @@ impl Frame {
     }
 
     /// `None`: no frame begins like this.
-    pub(super) fn decode(bytes: &[u8; HEAD_BYTES]) -> Option<Frame> {
+    pub(super) fn decode(bytes: &[u8; HEADER_BYTES]) -> Option<Frame> {
         let [kind, credit, l0, l1, n0, n1, n2, n3, tag @ ..] = bytes;
         let head = match *kind {
             MESSAGE => {
                 let bytes = u32::from_le_bytes([*n0, *n1, *n2, *n3]) as usize;
-                Some(Head { tag: Tag::from_bytes(tag), bytes })
+                Some(Header { tag: Tag::from_bytes(tag), bytes })
             }
             CREDIT => None,
             _ => return None,
         };
         let lane = u16::from_le_bytes([*l0, *l1]) as usize;
-        Some(Frame { lane, credit: usize::from(*credit), head })
+        Some(Frame { lane, credit: usize::from(*credit), header: head })
     }
 }
 
@@ -54,16 +54,16 @@ mod tests {
 
     proptest! {
         #[test]
-        fn frames_survive_the_wire(lane in 0usize..65_536, credit in 0usize..=CREDIT_MAX, bytes in 0usize..1 << 32, words: [u64; 4]) {
-            for head in [Some(Head { tag: Tag(words), bytes }), None] {
-                let frame = Frame { lane, credit, head };
+        fn frames_round_trip(lane in 0usize..65_536, credit in 0usize..=CREDIT_MAX, bytes in 0usize..1 << 32, words: [u64; 4]) {
+            for head in [Some(Header { tag: Tag(words), bytes }), None] {
+                let frame = Frame { lane, credit, header: head };
                 prop_assert_eq!(Frame::decode(&frame.encode()), Some(frame));
             }
         }
 
         #[test]
-        fn other_bytes_are_no_frame(kind: u8, rest: [u8; HEAD_BYTES - 1]) {
-            let mut bytes = [kind; HEAD_BYTES];
+        fn invalid_bytes_are_rejected(kind: u8, rest: [u8; HEADER_BYTES - 1]) {
+            let mut bytes = [kind; HEADER_BYTES];
             bytes[1..].copy_from_slice(&rest);
             prop_assert_eq!(Frame::decode(&bytes).is_some(), kind == MESSAGE || kind == CREDIT);
         }

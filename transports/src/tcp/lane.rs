@@ -2,11 +2,11 @@
 //!
 //! A message as long as a slot needs one. A shorter one needs less, so more of them may be under way: the sender
 //! then gives way seldom, and the receiver reads many at once. Credit is counted in units, of which a message costs
-//! the more the longer it is, up to [`UNITS_OF_SLOT`].
+//! the more the longer it is, up to [`CREDITS_PER_SLOT`].
 
 use super::frame::CREDIT_MAX;
-use crate::zeros::Zeros;
-use crate::{Head, Result};
+use crate::tcp::zeroed_pages::ZeroedPages;
+use crate::{Header, Result};
 use std::collections::VecDeque;
 
 /// What is known of one lane.
@@ -14,55 +14,55 @@ pub(super) struct Lane {
     /// Units that may still be sent.
     credit: usize,
     /// Units taken since credit was last given back.
-    taken: usize,
+    pending_credit: usize,
     /// Units of the whole lane.
-    units: usize,
+    credit_max: usize,
     /// Messages that are here, with the buffer each is in.
-    ready: VecDeque<(Head, usize)>,
+    ready: VecDeque<(Header, usize)>,
     /// From the shortest to those of slots.
-    shelves: [Shelf; SHORTER.len() + 1],
+    classes: [SizeClass; SMALL_CLASSES.len() + 1],
 }
 
 /// Buffers of one size, for messages up to that.
-struct Shelf {
+struct SizeClass {
     /// Units that a message costs.
     cost: usize,
     count: usize,
     bytes: usize,
     /// All of them; none until needed.
-    staging: Zeros,
+    buffers: ZeroedPages,
     free: Vec<usize>,
 }
 
 impl Lane {
     /// With `slots` of `slot_bytes`.
     pub(super) fn new(slots: usize, slot_bytes: usize) -> Self {
-        let units = slots * UNITS_OF_SLOT;
-        let shelf = |(bytes, cost)| Shelf::new(cost, units / cost, bytes);
+        let units = slots * CREDITS_PER_SLOT;
+        let class = |(bytes, cost)| SizeClass::new(cost, units / cost, bytes);
         // No message is longer than a slot.
-        let shorter = SHORTER.map(|(bytes, cost)| (if bytes < slot_bytes { bytes } else { 0 }, cost));
-        let [first, second] = shorter.map(shelf);
-        let shelves = [first, second, shelf((slot_bytes, UNITS_OF_SLOT))];
-        Self { credit: units, taken: 0, units, ready: VecDeque::new(), shelves }
+        let shorter = SMALL_CLASSES.map(|(bytes, cost)| (if bytes < slot_bytes { bytes } else { 0 }, cost));
+        let [first, second] = shorter.map(class);
+        let shelves = [first, second, class((slot_bytes, CREDITS_PER_SLOT))];
+        Self { credit: units, pending_credit: 0, credit_max: units, ready: VecDeque::new(), classes: shelves }
     }
 
-    /// Which shelf a message goes to.
-    fn place_of(&self, bytes: usize) -> usize {
-        let fits = |shelf: &Shelf| shelf.bytes > 0 && bytes <= shelf.bytes;
-        self.shelves.iter().position(fits).unwrap_or(SHORTER.len())
+    /// Which class a message goes to.
+    fn class_index(&self, bytes: usize) -> usize {
+        let fits = |class: &SizeClass| class.bytes > 0 && bytes <= class.bytes;
+        self.classes.iter().position(fits).unwrap_or(SMALL_CLASSES.len())
     }
 
-    fn shelf(&self, bytes: usize) -> &Shelf {
-        &self.shelves[self.place_of(bytes)]
+    fn class(&self, bytes: usize) -> &SizeClass {
+        &self.classes[self.class_index(bytes)]
     }
 
-    fn shelf_mut(&mut self, bytes: usize) -> &mut Shelf {
-        &mut self.shelves[self.place_of(bytes)]
+    fn class_mut(&mut self, bytes: usize) -> &mut SizeClass {
+        &mut self.classes[self.class_index(bytes)]
     }
 
     /// What a message costs.
     fn cost(&self, bytes: usize) -> usize {
-        self.shelf(bytes).cost
+        self.class(bytes).cost
     }
 
     /// Whether a message may be sent now.
@@ -71,86 +71,86 @@ impl Lane {
     }
 
     /// A message is sent: it takes its credit, and with it goes credit for the peer.
-    pub(super) fn spend(&mut self, bytes: usize) -> usize {
+    pub(super) fn consume(&mut self, bytes: usize) -> usize {
         self.credit -= self.cost(bytes);
-        self.give_credit()
+        self.take_pending_credit()
     }
 
     /// Credit to write into the next frame.
-    pub(super) fn give_credit(&mut self) -> usize {
-        let credit = self.taken.min(CREDIT_MAX);
-        self.taken -= credit;
+    pub(super) fn take_pending_credit(&mut self) -> usize {
+        let credit = self.pending_credit.min(CREDIT_MAX);
+        self.pending_credit -= credit;
         credit
     }
 
     /// The peer gives credit; false if that is more than there is.
-    pub(super) fn earn(&mut self, credit: usize) -> bool {
+    pub(super) fn add_credit(&mut self, credit: usize) -> bool {
         self.credit += credit;
-        self.credit <= self.units
+        self.credit <= self.credit_max
     }
 
     /// A buffer for a message that arrives; none if the peer had no credit for it.
     ///
     /// # Errors
     /// The system's, if it has no memory for the first.
-    pub(super) fn place(&mut self, bytes: usize) -> Result<Option<usize>> {
-        self.shelf_mut(bytes).take()
+    pub(super) fn slot(&mut self, bytes: usize) -> Result<Option<usize>> {
+        self.class_mut(bytes).alloc()
     }
 
     /// The buffer of a message that was given this place.
     pub(super) fn buffer(&self, bytes: usize, place: usize) -> &[u8] {
-        let shelf = self.shelf(bytes);
-        &shelf.staging[place * shelf.bytes..][..bytes]
+        let class = self.class(bytes);
+        &class.buffers[place * class.bytes..][..bytes]
     }
 
     /// The same, to fill it.
     pub(super) fn buffer_mut(&mut self, bytes: usize, place: usize) -> &mut [u8] {
-        let shelf = self.shelf_mut(bytes);
-        &mut shelf.staging[place * shelf.bytes..][..bytes]
+        let class = self.class_mut(bytes);
+        &mut class.buffers[place * class.bytes..][..bytes]
     }
 
     /// All of a message is in its buffer.
-    pub(super) fn arrived(&mut self, head: Head, place: usize) {
+    pub(super) fn push(&mut self, head: Header, place: usize) {
         if self.ready.capacity() == 0 {
             // All at once, so that a lane in use never allocates again.
-            self.ready.reserve(self.units);
+            self.ready.reserve(self.credit_max);
         }
         self.ready.push_back((head, place));
     }
 
     /// The oldest message that is here.
-    pub(super) fn front(&self) -> Option<(Head, usize)> {
+    pub(super) fn front(&self) -> Option<(Header, usize)> {
         self.ready.front().copied()
     }
 
     /// The same, which is taken now.
-    pub(super) fn pop(&mut self) -> Option<(Head, usize)> {
+    pub(super) fn pop(&mut self) -> Option<(Header, usize)> {
         self.ready.pop_front()
     }
 
     /// A message has been taken, and its place is free; true when the peer should hear of it without waiting for this
     /// rank's next message: while it has half of its credit left, that can bring more.
-    pub(super) fn give_back(&mut self, bytes: usize, place: usize) -> bool {
-        self.shelf_mut(bytes).free.push(place);
-        self.taken += self.cost(bytes);
-        self.taken * 2 >= self.units
+    pub(super) fn release(&mut self, bytes: usize, place: usize) -> bool {
+        self.class_mut(bytes).free.push(place);
+        self.pending_credit += self.cost(bytes);
+        self.pending_credit * 2 >= self.credit_max
     }
 
     /// Bytes of its buffers.
-    pub(super) fn staging(&self) -> usize {
-        self.shelves.iter().map(|shelf| shelf.staging.len()).sum()
+    pub(super) fn buffer_bytes(&self) -> usize {
+        self.classes.iter().map(|class| class.buffers.len()).sum()
     }
 }
 
-impl Shelf {
+impl SizeClass {
     fn new(cost: usize, count: usize, bytes: usize) -> Self {
-        Self { cost, count, bytes, staging: Zeros::default(), free: Vec::new() }
+        Self { cost, count, bytes, buffers: ZeroedPages::default(), free: Vec::new() }
     }
 
-    fn take(&mut self) -> Result<Option<usize>> {
+    fn alloc(&mut self) -> Result<Option<usize>> {
         if self.free.capacity() == 0 {
             // All at once, too; untouched pages cost nothing, and the place used last is used next.
-            self.staging = Zeros::new(self.count * self.bytes)?;
+            self.buffers = ZeroedPages::new(self.count * self.bytes)?;
             self.free = (0..self.count).rev().collect();
         }
         Ok(self.free.pop())
@@ -158,9 +158,9 @@ impl Shelf {
 }
 
 /// Messages that cost less than a slot: up to how many bytes, and how many units.
-const SHORTER: [(usize, usize); 2] = [(1 << 10, 1), (16 << 10, 4)];
+const SMALL_CLASSES: [(usize, usize); 2] = [(1 << 10, 1), (16 << 10, 4)];
 /// What a slot costs.
-const UNITS_OF_SLOT: usize = 16;
+const CREDITS_PER_SLOT: usize = 16;
 
 #[cfg(test)]
 mod tests {
@@ -168,8 +168,8 @@ mod tests {
     use crate::Tag;
 
     const SLOTS: usize = 3;
-    const SHORT: usize = SHORTER[0].0;
-    const MIDDLE: usize = SHORTER[1].0;
+    const SHORT: usize = SMALL_CLASSES[0].0;
+    const MIDDLE: usize = SMALL_CLASSES[1].0;
     const LONG: usize = 4 * MIDDLE;
 
     /// Spends credit on messages of these lengths in turn until there is none; how many of each.
@@ -179,17 +179,17 @@ mod tests {
             if !lane.has_credit(lengths[index]) {
                 break;
             }
-            lane.spend(lengths[index]);
+            lane.consume(lengths[index]);
             sent[index] += 1;
         }
         sent
     }
 
     #[test]
-    fn short_messages_are_many_and_others_as_many_as_slots() {
+    fn short_messages_use_less_credit() {
         let sent = |lengths: &[usize]| send_all(&mut Lane::new(SLOTS, LONG), lengths);
-        assert_eq!(sent(&[8]), [SLOTS * UNITS_OF_SLOT]);
-        assert_eq!(sent(&[SHORT + 1]), [SLOTS * UNITS_OF_SLOT / 4]);
+        assert_eq!(sent(&[8]), [SLOTS * CREDITS_PER_SLOT]);
+        assert_eq!(sent(&[SHORT + 1]), [SLOTS * CREDITS_PER_SLOT / 4]);
         assert_eq!(sent(&[MIDDLE + 1]), [SLOTS]);
         assert_eq!(sent(&[LONG, SHORT]), [SLOTS - 1, SLOTS - 1]);
         assert_eq!(send_all(&mut Lane::new(SLOTS, SHORT), &[8]), [SLOTS]);
@@ -197,37 +197,38 @@ mod tests {
     }
 
     #[test]
-    fn whatever_was_sent_with_credit_has_a_place_and_credit_comes_back() {
+    fn credit_guarantees_a_slot_and_is_returned() {
         for lengths in [&[8][..], &[LONG], &[0, LONG, SHORT, MIDDLE], &[SHORT + 1, 1], &[MIDDLE + 1, MIDDLE]]
         {
             let (mut sender, mut receiver) = (Lane::new(SLOTS, LONG), Lane::new(SLOTS, LONG));
             let counts = send_all(&mut sender, lengths);
             let arriving = counts.iter().zip(lengths).flat_map(|(&count, &bytes)| vec![bytes; count]);
             for bytes in arriving {
-                let place = receiver.place(bytes).unwrap().expect("a place");
+                let place = receiver.slot(bytes).unwrap().expect("a place");
                 receiver.buffer_mut(bytes, place).fill(1);
-                receiver.arrived(Head { tag: Tag::default(), bytes }, place);
+                receiver.push(Header { tag: Tag::default(), bytes }, place);
             }
             while let Some((head, place)) = receiver.pop() {
                 assert_eq!(receiver.buffer(head.bytes, place).len(), head.bytes);
-                if receiver.give_back(head.bytes, place) {
-                    assert!(sender.earn(receiver.give_credit()));
+                if receiver.release(head.bytes, place) {
+                    assert!(sender.add_credit(receiver.take_pending_credit()));
                 }
             }
-            while receiver.taken > 0 {
-                assert!(sender.earn(receiver.give_credit()));
+            while receiver.pending_credit > 0 {
+                assert!(sender.add_credit(receiver.take_pending_credit()));
             }
-            assert_eq!(sender.credit, sender.units);
-            assert!(!sender.earn(1), "more than there is");
+            assert_eq!(sender.credit, sender.credit_max);
+            assert!(!sender.add_credit(1), "more than there is");
         }
     }
 
     #[test]
-    fn messages_without_credit_have_no_place() {
+    fn message_without_credit_gets_no_slot() {
         let mut lane = Lane::new(SLOTS, LONG);
-        for (bytes, most) in [(LONG, SLOTS), (8, SLOTS * UNITS_OF_SLOT), (MIDDLE, SLOTS * UNITS_OF_SLOT / 4)]
+        for (bytes, most) in
+            [(LONG, SLOTS), (8, SLOTS * CREDITS_PER_SLOT), (MIDDLE, SLOTS * CREDITS_PER_SLOT / 4)]
         {
-            let placed = (0..most + 1).map(|_| lane.place(bytes).unwrap().is_some());
+            let placed = (0..most + 1).map(|_| lane.slot(bytes).unwrap().is_some());
             assert_eq!(placed.collect::<Vec<_>>(), [vec![true; most], vec![false]].concat());
         }
     }

@@ -1,42 +1,48 @@
 //! TCP links between threads of one process, for tests and for measuring.
 
 use super::TcpLink;
-use crate::auth::{self, Claims, Purpose, Secret, Terms};
-use crate::control::Sockets;
-use crate::pace::Patience;
-use crate::socket::Stream;
-use crate::{Error, Geometry, Link, Mesh, Result};
+use crate::control::RemoteControl;
+use crate::secure::handshake;
+use crate::secure::handshake::{HandshakeConfig, Hello, Purpose, Secret};
+use crate::sys::socket::Stream;
+use crate::wait::AdaptiveWait;
+use crate::{Error, Fabric, Geometry, Link, Result};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-/// The meshes of `ranks` ranks of this process, by rank, over `sockets` connections between two of them
+/// The fabrics of `ranks` ranks of this process, by rank, over `sockets` connections between two of them
 /// and one more for notes, all on loopback, and encrypted if you like.
 ///
 /// # Errors
 /// The system's, such as too few descriptors.
-pub fn local_mesh(ranks: usize, geometry: Geometry, sockets: usize, encrypted: bool) -> Result<Vec<Mesh>> {
+pub fn local_fabrics(
+    ranks: usize,
+    geometry: Geometry,
+    sockets: usize,
+    encrypted: bool,
+) -> Result<Vec<Fabric>> {
     let failed = |source| Error::System { what: "cannot connect over loopback".to_owned(), source };
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(failed)?;
-    let terms = Terms { secret: Secret::random()?, encrypted };
+    let terms = HandshakeConfig { secret: Secret::random()?, encrypt: encrypted };
     let nobody = || (0..ranks).map(|_| Vec::new()).collect();
     let mut ends: Vec<Vec<Vec<Stream>>> = (0..ranks).map(|_| nobody()).collect();
     for (rank, peer) in (0..ranks).flat_map(|rank| (0..rank).map(move |peer| (rank, peer))) {
         for _ in 0..=sockets {
-            let (near, far) = connection(&listener).map_err(failed)?;
+            let (near, far) = connected_pair(&listener).map_err(failed)?;
             let (mut near, mut far) = (Stream::from(near), Stream::from(far));
             if encrypted {
-                agree(&mut near, &mut far, &terms)?;
+                handshake(&mut near, &mut far, &terms)?;
             }
             ends[rank][peer].push(near);
             ends[peer][rank].push(far);
         }
     }
-    ends.into_iter().enumerate().map(|(rank, streams)| mesh(rank, geometry, streams)).collect()
+    ends.into_iter().enumerate().map(|(rank, streams)| fabric(rank, geometry, streams)).collect()
 }
 
-/// The mesh of one rank over its connections to each peer: one for notes, the others for messages.
-fn mesh(rank: usize, geometry: Geometry, streams: Vec<Vec<Stream>>) -> Result<Mesh> {
+/// The fabric of one rank over its connections to each peer: one for notes, the others for messages.
+fn fabric(rank: usize, geometry: Geometry, streams: Vec<Vec<Stream>>) -> Result<Fabric> {
     let ranks = streams.len();
     let mut links: Vec<Option<Box<dyn Link>>> = Vec::new();
     let mut notes = Vec::new();
@@ -48,18 +54,28 @@ fn mesh(rank: usize, geometry: Geometry, streams: Vec<Vec<Stream>>) -> Result<Me
             continue;
         }
         let link = TcpLink::new(peer, &geometry, streams)?;
-        watched.extend(link.watch()?);
+        watched.extend(link.event_fds()?);
         links.push(Some(Box::new(link)));
     }
-    let control = Sockets::new(notes)?;
-    watched.extend(control.watch()?);
-    let pace = Patience::new(ranks).watching(watched).sleeping_after(YIELDS);
+    let control = RemoteControl::new(notes)?;
+    watched.extend(control.event_fds()?);
+    let pace = AdaptiveWait::new(ranks).wake_on(watched).sleep_after_yields(YIELDS);
     let (control, pace) = (Box::new(control), Box::new(pace));
-    Ok(Mesh { rank, ranks, geometry, links, window: None, control, pace, transport: "tcp", crowded: false })
+    Ok(Fabric {
+        rank,
+        ranks,
+        geometry,
+        links,
+        window: None,
+        control,
+        wait: pace,
+        transport: "tcp",
+        oversubscribed: false,
+    })
 }
 
 /// Both ends of a new connection; strangers that connect meanwhile are sent away.
-fn connection(listener: &TcpListener) -> std::io::Result<(TcpStream, TcpStream)> {
+fn connected_pair(listener: &TcpListener) -> std::io::Result<(TcpStream, TcpStream)> {
     let near = TcpStream::connect(listener.local_addr()?)?;
     let own = near.local_addr()?;
     loop {
@@ -73,17 +89,17 @@ fn connection(listener: &TcpListener) -> std::io::Result<(TcpStream, TcpStream)>
 }
 
 /// Both ends of a connection get its keys.
-fn agree(near: &mut Stream, far: &mut Stream, terms: &Terms) -> Result<()> {
-    let deadline = Instant::now() + AGREE_TIME_MAX;
-    let claims = Claims { purpose: Purpose::Data, rank: 0, ranks: 0, index: 0, session: 0 };
+fn handshake(near: &mut Stream, far: &mut Stream, terms: &HandshakeConfig) -> Result<()> {
+    let deadline = Instant::now() + HANDSHAKE_TIMEOUT;
+    let claims = Hello { purpose: Purpose::Data, rank: 0, ranks: 0, index: 0, session: 0 };
     std::thread::scope(|scope| {
-        let accepted = scope.spawn(|| auth::accept(far, terms, deadline));
-        auth::connect(near, terms, &claims, deadline)?;
+        let accepted = scope.spawn(|| handshake::accept(far, terms, deadline));
+        handshake::connect(near, terms, &claims, deadline)?;
         accepted.join().expect("a handshake does not panic").map(drop)
     })
 }
 
 /// Both ends are here.
-const AGREE_TIME_MAX: Duration = Duration::from_secs(10);
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Rounds of waiting before sleeping until a socket wakes the sleeper.
 const YIELDS: u32 = 50;

@@ -12,22 +12,26 @@
 //! the receiver's memory; they are staged only if they arrive while the
 //! receiver is busy elsewhere, or are to be reduced.
 
+pub mod connect;
+mod connection;
 mod frame;
 mod lane;
 mod local;
-mod wire;
+#[cfg(not(loom))]
+pub(crate) mod zeroed_pages;
 
-pub use local::local_mesh;
+pub use local::local_fabrics;
 
-use crate::socket::Stream;
 use crate::sync::Instant;
-use crate::{Error, Footprint, Geometry, Head, Link, Result, Tag, fork};
-use frame::{Frame, HEAD_BYTES};
+use crate::sys::fork_guard;
+use crate::sys::socket::Stream;
+use crate::tcp::connection::Connection;
+use crate::{Error, Footprint, Geometry, Header, Link, Result, Tag};
+use frame::{Frame, HEADER_BYTES};
 use lane::Lane;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 use unisono_cuda::{Source, Store, Target, copy_to};
-use wire::Wire;
 
 /// A link to one peer.
 pub struct TcpLink {
@@ -36,29 +40,29 @@ pub struct TcpLink {
     lanes: Vec<Lane>,
     sockets: Vec<Socket>,
     /// Whose connections these are.
-    process: u64,
+    owner_pid: u64,
 }
 
 /// One connection, and the frames that are half through it.
 struct Socket {
-    wire: Wire,
+    connection: Connection,
     outgoing: Option<Outgoing>,
     incoming: Option<Incoming>,
     /// Whether a lane has asked this socket for news since the last round.
-    asked: bool,
+    polled: bool,
     /// Rounds in which none did.
-    unasked: u32,
+    idle_rounds: u32,
 }
 
 struct Outgoing {
     lane: usize,
-    head: [u8; HEAD_BYTES],
+    header: [u8; HEADER_BYTES],
     sent: usize,
 }
 
 struct Incoming {
     lane: usize,
-    head: Head,
+    header: Header,
     filled: usize,
     buffer: usize,
     /// Whether the body goes straight into the receiver's memory.
@@ -67,13 +71,13 @@ struct Incoming {
 
 /// When to stop reading.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Until {
+enum ReadGoal {
     /// When nothing is left.
-    Dry,
+    WouldBlock,
     /// When a body begins that this lane may want to take itself.
-    Head(usize),
+    Header(usize),
     /// When this lane has a message.
-    Body(usize),
+    Message(usize),
 }
 
 impl TcpLink {
@@ -83,20 +87,20 @@ impl TcpLink {
     /// The system's.
     pub fn new(peer: usize, geometry: &Geometry, streams: Vec<Stream>) -> Result<Self> {
         if streams.is_empty() {
-            return Err(Error::Misuse("a TCP link needs a socket".to_owned()));
+            return Err(Error::InvalidUsage("a TCP link needs a socket".to_owned()));
         }
         let lane = |_| Lane::new(geometry.slots, geometry.slot_bytes);
         let socket = |stream: Stream| {
-            stream.expect_no_congestion();
-            let wire = Wire::new(stream)?;
-            Ok(Socket { wire, outgoing: None, incoming: None, asked: false, unasked: 0 })
+            stream.tune_local_congestion_control();
+            let connection = Connection::new(stream)?;
+            Ok(Socket { connection, outgoing: None, incoming: None, polled: false, idle_rounds: 0 })
         };
         Ok(Self {
             peer,
             slot_bytes: geometry.slot_bytes,
             lanes: (0..geometry.lanes).map(lane).collect(),
             sockets: streams.into_iter().map(socket).collect::<Result<_>>()?,
-            process: fork::process(),
+            owner_pid: fork_guard::current_pid(),
         })
     }
 
@@ -104,8 +108,8 @@ impl TcpLink {
     ///
     /// # Errors
     /// The system's.
-    pub fn watch(&self) -> Result<Vec<OwnedFd>> {
-        self.sockets.iter().map(|socket| socket.wire.watch()).collect()
+    pub fn event_fds(&self) -> Result<Vec<OwnedFd>> {
+        self.sockets.iter().map(|socket| socket.connection.duplicate_fd()).collect()
     }
 
     /// Programs use every second lane, or all of them: either way neighbours are on different sockets.
@@ -114,28 +118,28 @@ impl TcpLink {
     }
 
     /// Reads frames until nothing is left, or `until` has what it wants.
-    fn pump(&mut self, socket: usize, until: Until) -> Result<()> {
-        self.sockets[socket].asked = true;
+    fn read_frames(&mut self, socket: usize, until: ReadGoal) -> Result<()> {
+        self.sockets[socket].polled = true;
         loop {
-            let Socket { wire, incoming, .. } = &mut self.sockets[socket];
+            let Socket { connection, incoming, .. } = &mut self.sockets[socket];
             match incoming {
-                None => match wire.head() {
-                    Some(head) => self.begin(socket, Frame::decode(&head))?,
+                None => match connection.read_header() {
+                    Some(head) => self.begin_message(socket, Frame::decode(&head))?,
                     None => return Ok(()),
                 },
                 Some(incoming) => {
                     let lane = &mut self.lanes[incoming.lane];
-                    let wanted = until == Until::Head(incoming.lane) && lane.front().is_none();
+                    let wanted = until == ReadGoal::Header(incoming.lane) && lane.front().is_none();
                     if incoming.direct || wanted {
                         return Ok(());
                     }
-                    let buffer = lane.buffer_mut(incoming.head.bytes, incoming.buffer);
-                    incoming.filled += wire.body(Target::from(&mut buffer[incoming.filled..]));
-                    if incoming.filled < incoming.head.bytes {
+                    let buffer = lane.buffer_mut(incoming.header.bytes, incoming.buffer);
+                    incoming.filled += connection.read_body(Target::from(&mut buffer[incoming.filled..]));
+                    if incoming.filled < incoming.header.bytes {
                         return Ok(());
                     }
-                    lane.arrived(incoming.head, incoming.buffer);
-                    let wanted = until == Until::Body(incoming.lane);
+                    lane.push(incoming.header, incoming.buffer);
+                    let wanted = until == ReadGoal::Message(incoming.lane);
                     self.sockets[socket].incoming = None;
                     if wanted {
                         return Ok(());
@@ -146,15 +150,15 @@ impl TcpLink {
     }
 
     /// A frame has arrived, but for its body.
-    fn begin(&mut self, socket: usize, frame: Option<Frame>) -> Result<()> {
-        let corrupt = |what: String| Err(Error::Corrupt { peer: self.peer, what });
-        let Some(Frame { lane, credit, head }) = frame else {
+    fn begin_message(&mut self, socket: usize, frame: Option<Frame>) -> Result<()> {
+        let corrupt = |what: String| Err(Error::ProtocolViolation { peer: self.peer, what });
+        let Some(Frame { lane, credit, header: head }) = frame else {
             return corrupt("a frame of no known kind".to_owned());
         };
         let Some(state) = self.lanes.get_mut(lane) else {
             return corrupt(format!("a frame for lane {lane}"));
         };
-        if !state.earn(credit) {
+        if !state.add_credit(credit) {
             return corrupt(format!("more credit on lane {lane} than it has"));
         }
         let Some(head) = head else {
@@ -163,24 +167,24 @@ impl TcpLink {
         if head.bytes > self.slot_bytes {
             return corrupt(format!("{} bytes on lane {lane}", head.bytes));
         }
-        let Some(buffer) = state.place(head.bytes)? else {
+        let Some(buffer) = state.slot(head.bytes)? else {
             return corrupt(format!("more messages on lane {lane} than it has credit for"));
         };
-        let Socket { wire, incoming, .. } = &mut self.sockets[socket];
-        wire.begins(head.bytes);
-        *incoming = Some(Incoming { lane, head, filled: 0, buffer, direct: false });
+        let Socket { connection, incoming, .. } = &mut self.sockets[socket];
+        connection.begin_body(head.bytes);
+        *incoming = Some(Incoming { lane, header: head, filled: 0, buffer, direct: false });
         Ok(())
     }
 
     /// A message of the lane has been taken: its buffer is free, and the sender may send another.
-    fn give_back(&mut self, lane: usize, bytes: usize, buffer: usize) {
+    fn release_buffer(&mut self, lane: usize, bytes: usize, buffer: usize) {
         let (socket, state) = (self.socket_of(lane), &mut self.lanes[lane]);
-        if state.give_back(bytes, buffer) {
-            let frame = Frame { lane, credit: state.give_credit(), head: None }.encode();
-            let Socket { wire, outgoing, .. } = &mut self.sockets[socket];
-            wire.later(&frame);
+        if state.release(bytes, buffer) {
+            let frame = Frame { lane, credit: state.take_pending_credit(), header: None }.encode();
+            let Socket { connection, outgoing, .. } = &mut self.sockets[socket];
+            connection.queue(&frame);
             if outgoing.is_none() {
-                wire.flush();
+                connection.flush();
             }
         }
     }
@@ -188,12 +192,15 @@ impl TcpLink {
     /// What a connection that ended means here: nothing at first, so that the control path can say
     /// whether the peer left or died.
     fn check_open(&self, socket: usize) -> Result<()> {
-        let wire = &self.sockets[socket].wire;
-        match wire.closed_for() {
-            Some(_) if wire.is_forged() => Err(Error::Corrupt { peer: self.peer, what: FORGED.to_owned() }),
-            Some(time) if time > CLOSED_GRACE => {
-                Err(Error::Lost { peer: self.peer, what: "it closed its data connection".to_owned() })
+        let connection = &self.sockets[socket].connection;
+        match connection.closed_for() {
+            Some(_) if connection.is_tampered() => {
+                Err(Error::ProtocolViolation { peer: self.peer, what: TAMPERED.to_owned() })
             }
+            Some(time) if time > CLOSED_GRACE => Err(Error::ConnectionLost {
+                peer: self.peer,
+                what: "it closed its data connection".to_owned(),
+            }),
             _ => Ok(()),
         }
     }
@@ -210,41 +217,41 @@ impl Link for TcpLink {
         let index = self.socket_of(lane);
         if self.sockets[index].outgoing.is_none() {
             if !self.lanes[lane].has_credit(bytes) {
-                self.pump(index, Until::Dry)?;
+                self.read_frames(index, ReadGoal::WouldBlock)?;
             }
-            if !self.lanes[lane].has_credit(bytes) || !self.sockets[index].wire.flush() {
+            if !self.lanes[lane].has_credit(bytes) || !self.sockets[index].connection.flush() {
                 self.check_open(index)?;
                 return Ok(false);
             }
-            let credit = self.lanes[lane].spend(bytes);
-            let head = Frame { lane, credit, head: Some(Head { tag: *tag, bytes }) }.encode();
-            self.sockets[index].outgoing = Some(Outgoing { lane, head, sent: 0 });
+            let credit = self.lanes[lane].consume(bytes);
+            let head = Frame { lane, credit, header: Some(Header { tag: *tag, bytes }) }.encode();
+            self.sockets[index].outgoing = Some(Outgoing { lane, header: head, sent: 0 });
         }
-        let Socket { wire, outgoing, .. } = &mut self.sockets[index];
+        let Socket { connection, outgoing, .. } = &mut self.sockets[index];
         let Some(frame) = outgoing.as_mut().filter(|frame| frame.lane == lane) else {
             return Ok(false);
         };
-        frame.sent += wire.send(&frame.head, parts, frame.sent);
-        if frame.sent < HEAD_BYTES + bytes || !wire.is_flushed() {
+        frame.sent += connection.send(&frame.header, parts, frame.sent);
+        if frame.sent < HEADER_BYTES + bytes || !connection.is_flushed() {
             self.check_open(index)?;
             return Ok(false);
         }
         *outgoing = None;
-        wire.flush();
+        connection.flush();
         Ok(true)
     }
 
-    fn head(&mut self, lane: usize) -> Result<Option<Head>> {
+    fn header(&mut self, lane: usize) -> Result<Option<Header>> {
         if self.lanes[lane].front().is_none() {
             let socket = self.socket_of(lane);
-            self.pump(socket, Until::Head(lane))?;
+            self.read_frames(socket, ReadGoal::Header(lane))?;
             if self.lanes[lane].front().is_none() {
                 let incoming =
                     self.sockets[socket].incoming.as_ref().filter(|incoming| incoming.lane == lane);
                 if incoming.is_none() {
                     self.check_open(socket)?;
                 }
-                return Ok(incoming.map(|incoming| incoming.head));
+                return Ok(incoming.map(|incoming| incoming.header));
             }
         }
         Ok(self.lanes[lane].front().map(|(head, _)| head))
@@ -253,7 +260,7 @@ impl Link for TcpLink {
     fn body(&mut self, lane: usize) -> Result<Option<Source<'_>>> {
         if self.lanes[lane].front().is_none() {
             let socket = self.socket_of(lane);
-            self.pump(socket, Until::Body(lane))?;
+            self.read_frames(socket, ReadGoal::Message(lane))?;
             self.check_open(socket)?;
         }
         let state = &self.lanes[lane];
@@ -262,11 +269,11 @@ impl Link for TcpLink {
 
     fn release(&mut self, lane: usize) {
         if let Some((head, buffer)) = self.lanes[lane].pop() {
-            self.give_back(lane, head.bytes, buffer);
+            self.release_buffer(lane, head.bytes, buffer);
         }
     }
 
-    fn take(&mut self, lane: usize, mut target: Target<'_>) -> Result<bool> {
+    fn recv_into(&mut self, lane: usize, mut target: Target<'_>) -> Result<bool> {
         if self.lanes[lane].front().is_some() {
             let body = self.body(lane)?;
             body.into_iter().for_each(|body| copy_to(Store::Cached, target.slice(0..body.len()), body));
@@ -274,24 +281,25 @@ impl Link for TcpLink {
             return Ok(true);
         }
         let index = self.socket_of(lane);
-        let Socket { wire, incoming, .. } = &mut self.sockets[index];
+        let Socket { connection, incoming, .. } = &mut self.sockets[index];
         let Some(body) = incoming.as_mut().filter(|incoming| incoming.lane == lane) else {
             return Ok(false);
         };
         if !body.direct {
             // What was staged before anybody asked for it.
-            let staged = Source::from(&self.lanes[lane].buffer(body.head.bytes, body.buffer)[..body.filled]);
+            let staged =
+                Source::from(&self.lanes[lane].buffer(body.header.bytes, body.buffer)[..body.filled]);
             copy_to(Store::Cached, target.slice(0..body.filled), staged);
             body.direct = true;
         }
-        body.filled += wire.body(target.slice(body.filled..body.head.bytes));
-        if body.filled < body.head.bytes {
+        body.filled += connection.read_body(target.slice(body.filled..body.header.bytes));
+        if body.filled < body.header.bytes {
             self.check_open(index)?;
             return Ok(false);
         }
-        let (bytes, buffer) = (body.head.bytes, body.buffer);
+        let (bytes, buffer) = (body.header.bytes, body.buffer);
         *incoming = None;
-        self.give_back(lane, bytes, buffer);
+        self.release_buffer(lane, bytes, buffer);
         Ok(true)
     }
 
@@ -299,45 +307,45 @@ impl Link for TcpLink {
         for index in 0..self.sockets.len() {
             let socket = &mut self.sockets[index];
             if socket.outgoing.is_none() {
-                socket.wire.flush();
+                socket.connection.flush();
             }
             // What a lane waits for it asks for itself. Others matter only to their senders, and these can wait.
-            socket.unasked = if socket.asked { 0 } else { socket.unasked + 1 };
-            if socket.unasked == UNASKED_MAX {
-                socket.unasked = 0;
-                self.pump(index, Until::Dry)?;
+            socket.idle_rounds = if socket.polled { 0 } else { socket.idle_rounds + 1 };
+            if socket.idle_rounds == IDLE_ROUNDS_MAX {
+                socket.idle_rounds = 0;
+                self.read_frames(index, ReadGoal::WouldBlock)?;
             }
-            self.sockets[index].asked = false;
+            self.sockets[index].polled = false;
         }
         Ok(())
     }
 
     fn footprint(&self) -> Footprint {
-        let lanes: usize = self.lanes.iter().map(Lane::staging).sum();
-        let wires: usize = self.sockets.iter().map(|socket| socket.wire.staging()).sum();
+        let lanes: usize = self.lanes.iter().map(Lane::buffer_bytes).sum();
+        let connections: usize = self.sockets.iter().map(|socket| socket.connection.buffer_bytes()).sum();
         let open = self.sockets.len();
-        Footprint { staging: lanes + wires, sockets: open, descriptors: open, ..Footprint::default() }
+        Footprint { staging: lanes + connections, sockets: open, descriptors: open, ..Footprint::default() }
     }
 }
 
 impl Drop for TcpLink {
     /// Lets the last messages reach the peer's kernel: what is there survives our end.
     fn drop(&mut self) {
-        if self.process != fork::process() {
+        if self.owner_pid != fork_guard::current_pid() {
             return;
         }
         let deadline = Instant::now() + DRAIN_TIME_MAX;
         for socket in &self.sockets {
-            socket.wire.finish(deadline);
+            socket.connection.drain(deadline);
         }
     }
 }
 
 /// Rounds after which a socket is read that nobody has asked.
-const UNASKED_MAX: u32 = 4;
+const IDLE_ROUNDS_MAX: u32 = 4;
 /// How long the control path may take to say why a connection ended: where the network was away, its own packets may be
 /// repeated some seconds later.
 const CLOSED_GRACE: Duration = Duration::from_secs(5);
-const FORGED: &str = "what came over its encrypted connection was not what it wrote, or not in that order";
+const TAMPERED: &str = "what came over its encrypted connection was not what it wrote, or not in that order";
 /// How long dropping a link may take.
 const DRAIN_TIME_MAX: Duration = Duration::from_millis(500);

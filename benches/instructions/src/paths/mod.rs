@@ -8,15 +8,15 @@ mod schedules;
 use unisono::{bf16, schedule::Collective};
 
 /// One turn of a path, to be taken again and again.
-pub(crate) type Turn = Box<dyn FnMut()>;
+pub(crate) type Iteration = Box<dyn FnMut()>;
 
 /// A path and how it is made ready.
 pub(crate) struct Path {
     pub(crate) name: &'static str,
-    prepare: fn() -> Turn,
+    prepare: fn() -> Iteration,
 }
 
-const fn path(name: &'static str, prepare: fn() -> Turn) -> Path {
+const fn path(name: &'static str, prepare: fn() -> Iteration) -> Path {
     Path { name, prepare }
 }
 
@@ -31,20 +31,20 @@ pub(crate) const ALL: &[Path] = &[
     path("schedule/all_reduce_pat_64", || schedules::program(Collective::AllReduce, "pat")),
     path("schedule/all_reduce_tree_64", || schedules::program(Collective::AllReduce, "tree")),
     path("link/tag", links::tag),
-    path("link/shm_8B", || links::pass::<8>(links::shared())),
-    path("link/shm_32KiB", || links::pass::<{ 32 << 10 }>(links::shared())),
-    path("link/socket_8B", || links::pass::<8>(links::sockets())),
-    path("link/socket_32KiB", || links::pass::<{ 32 << 10 }>(links::sockets())),
+    path("link/shm_8B", || links::send_recv::<8>(links::shared())),
+    path("link/shm_32KiB", || links::send_recv::<{ 32 << 10 }>(links::shared())),
+    path("link/socket_8B", || links::send_recv::<8>(links::sockets())),
+    path("link/socket_32KiB", || links::send_recv::<{ 32 << 10 }>(links::sockets())),
     path("window/signal", links::signal),
-    path("window/post_8B", links::post),
+    path("window/publish_8B", links::publish),
     path("all_reduce/1_rank_8B", || ranks::all_reduce::<2>(1, "oneshot")),
     path("all_reduce/1_rank_32KiB", || ranks::all_reduce::<8192>(1, "oneshot")),
     path("all_reduce/2_ranks_8B", || ranks::all_reduce::<2>(2, "oneshot")),
     path("all_reduce/4_ranks_8B", || ranks::all_reduce::<2>(4, "oneshot")),
     path("all_reduce/2_ranks_32KiB", || ranks::all_reduce::<8192>(2, "oneshot")),
     path("all_reduce/2_ranks_windows_256KiB", || ranks::all_reduce::<{ 64 << 10 }>(2, "oneshot")),
-    path("all_reduce/2_ranks_links_8B", || ranks::all_reduce::<2>(2, "doubling")),
-    path("all_reduce/2_ranks_links_32KiB", || ranks::all_reduce::<8192>(2, "doubling")),
+    path("all_reduce/2_ranks_links_8B", || ranks::all_reduce::<2>(2, "recursive_doubling")),
+    path("all_reduce/2_ranks_links_32KiB", || ranks::all_reduce::<8192>(2, "recursive_doubling")),
     path("send_recv/8B", || ranks::send_recv::<2>()),
     path("send_recv/32KiB", || ranks::send_recv::<8192>()),
 ];
@@ -60,9 +60,9 @@ pub(crate) fn run(name: &str, turns: &str) -> Result<(), String> {
 
 /// Memory that begins at a page: where the heap is must not matter.
 #[repr(align(4096))]
-struct Paged<T, const COUNT: usize>([T; COUNT]);
+struct PageAligned<T, const COUNT: usize>([T; COUNT]);
 
-impl<T: Copy, const COUNT: usize> Paged<T, COUNT> {
+impl<T: Copy, const COUNT: usize> PageAligned<T, COUNT> {
     fn of(value: T) -> Box<Self> {
         Box::new(Self([value; COUNT]))
     }
@@ -71,7 +71,7 @@ impl<T: Copy, const COUNT: usize> Paged<T, COUNT> {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn every_path_can_be_taken_again_and_again() {
+    fn paths_can_be_repeated() {
         super::ALL.iter().for_each(|path| super::run(path.name, "20").unwrap());
     }
 }

@@ -3,8 +3,8 @@
 use super::super::args::Arguments;
 use super::super::bench::{Row, Timing};
 use super::super::pattern::Pattern;
-use super::super::test::Test;
 use super::call::{call, call_in_place};
+use crate::perf::op_case::OpCase;
 use std::time::Instant;
 use unisono::device::{Buffer, DeviceCommunicator, GpuError, Stream};
 use unisono::{Communicator, Element, Result, Sum};
@@ -13,18 +13,18 @@ use unisono::{Communicator, Element, Result, Sum};
 pub(super) struct Bench<'a, T: Element> {
     arguments: &'a Arguments,
     comm: &'a Communicator,
-    on_gpu: &'a DeviceCommunicator,
+    device_comm: &'a DeviceCommunicator,
     stream: Stream,
-    test: Test,
+    test: OpCase,
     count: usize,
     pattern: Pattern<T>,
     /// What is sent, and on the GPU.
-    sent: Vec<T>,
+    host_input: Vec<T>,
     input: Buffer<T>,
     /// With guards on either side.
     output: Buffer<T>,
-    turn: usize,
-    touched: u64,
+    iteration: usize,
+    overwritten: u64,
 }
 
 impl<'a, T: Element> Bench<'a, T> {
@@ -32,10 +32,10 @@ impl<'a, T: Element> Bench<'a, T> {
         arguments: &'a Arguments,
         comm: &'a Communicator,
         on_gpu: &'a DeviceCommunicator,
-        test: Test,
+        test: OpCase,
         size: usize,
     ) -> Result<Self> {
-        let (rank, ranks) = (comm.rank(), comm.ranks());
+        let (rank, ranks) = (comm.rank(), comm.size());
         let count =
             test.kind.count(size, size_of::<T>(), ranks) + usize::from(arguments.mismatch && rank == 1);
         let (input, output) = test.shares(ranks, rank);
@@ -46,29 +46,29 @@ impl<'a, T: Element> Bench<'a, T> {
             let own = shares(test.shares(ranks, rank));
             let lent =
                 arguments.register == 2 && (0..ranks).all(|peer| shares(test.shares(ranks, peer)) == own);
-            if lent { on_gpu.alloc(length) } else { gpu.alloc(length).map_err(refused) }
+            if lent { on_gpu.alloc_symmetric(length) } else { gpu.alloc(length).map_err(gpu_error) }
         };
         Ok(Self {
             arguments,
             comm,
-            on_gpu,
-            stream: gpu.stream().map_err(refused)?,
+            device_comm: on_gpu,
+            stream: gpu.stream().map_err(gpu_error)?,
             test,
             count,
             pattern: Pattern::new(test, ranks, rank),
-            sent: vec![T::default(); input * count],
+            host_input: vec![T::default(); input * count],
             input: memory(input * count, |(input, _)| input)?,
             output: memory(length, |(input, output)| input.max(output))?,
-            turn: size,
-            touched: 0,
+            iteration: size,
+            overwritten: 0,
         })
     }
 
     pub(super) fn run(mut self) -> Result<Row> {
-        let (kind, ranks) = (self.test.kind, self.comm.ranks());
+        let (kind, ranks) = (self.test.kind, self.comm.size());
         let out_of_place = self.timing(false)?;
         let in_place = kind.has_in_place().then(|| self.timing(true)).transpose()?;
-        let mut touched = [self.touched];
+        let mut touched = [self.overwritten];
         self.comm.all_reduce(&mut touched, Sum)?;
         Ok(Row {
             size: kind.size(self.count, size_of::<T>(), ranks),
@@ -84,7 +84,7 @@ impl<'a, T: Element> Bench<'a, T> {
     }
 
     fn algorithm(&self) -> &'static str {
-        self.on_gpu.last_algorithm().map_or("none", |row| row.name)
+        self.device_comm.last_algorithm().map_or("none", |row| row.name)
     }
 
     /// Times operations back to back; then verifies one.
@@ -93,14 +93,14 @@ impl<'a, T: Element> Bench<'a, T> {
         let iterations = self.arguments.iterations.unwrap_or(ITERATIONS) * self.arguments.aggregate;
         let seconds = match self.arguments.graphs {
             0 => self.batch(iterations, in_place)?,
-            graphs => self.replays(iterations, graphs, in_place)? / graphs as f64,
+            graphs => self.replay_graphs(iterations, graphs, in_place)? / graphs as f64,
         };
-        let wrong = if self.arguments.check > 0 { Some(self.verified(in_place)?) } else { None };
+        let wrong = if self.arguments.check > 0 { Some(self.verify(in_place)?) } else { None };
         Ok(Timing {
-            micros: self.arguments.over_ranks(self.comm, seconds * 1e6 / iterations as f64)?,
+            micros: self.arguments.reduce_time(self.comm, seconds * 1e6 / iterations as f64)?,
             wrong,
             spread: None,
-            hand_over: None,
+            flag_latency: None,
         })
     }
 
@@ -111,66 +111,66 @@ impl<'a, T: Element> Bench<'a, T> {
         for _ in 0..operations {
             self.call(in_place)?;
         }
-        self.on_gpu.synchronize(&self.stream)?;
+        self.device_comm.synchronize(&self.stream)?;
         Ok(begun.elapsed().as_secs_f64())
     }
 
     /// Seconds of a graph of some operations, replayed so often on all ranks.
-    fn replays(&mut self, operations: usize, graphs: usize, in_place: bool) -> Result<f64> {
+    fn replay_graphs(&mut self, operations: usize, graphs: usize, in_place: bool) -> Result<f64> {
         let stream = self.stream.clone();
         let graph = stream.capture(|_| (0..operations).try_for_each(|_| self.call(in_place)))?;
         self.comm.barrier()?;
         let begun = Instant::now();
         for _ in 0..graphs {
-            graph.launch(&stream).map_err(refused)?;
+            graph.launch(&stream).map_err(gpu_error)?;
         }
-        self.on_gpu.synchronize(&stream)?;
+        self.device_comm.synchronize(&stream)?;
         Ok(begun.elapsed().as_secs_f64())
     }
 
     fn call(&mut self, in_place: bool) -> Result<()> {
-        let (rank, ranks) = (self.comm.rank(), self.comm.ranks());
+        let (rank, ranks) = (self.comm.rank(), self.comm.size());
         let whole = self.output.len() - 2 * GUARD;
         let results = self.test.shares(ranks, rank).1 * self.count;
         let (stream, output) = (&self.stream, &mut self.output);
         match in_place {
-            true => call_in_place(&self.test, self.on_gpu, stream, output, (GUARD, whole)),
-            false => call(&self.test, self.on_gpu, stream, &self.input, output, (GUARD, results)),
+            true => call_in_place(&self.test, self.device_comm, stream, output, (GUARD, whole)),
+            false => call(&self.test, self.device_comm, stream, &self.input, output, (GUARD, results)),
         }
     }
 
     /// Wrong elements of one operation on fresh data, over all ranks.
-    fn verified(&mut self, in_place: bool) -> Result<u64> {
-        self.turn += 1;
-        let (rank, ranks) = (self.comm.rank(), self.comm.ranks());
-        let (from, into) = if in_place { self.test.own_place(rank) } else { (0, 0) };
-        self.pattern.fill(&mut self.sent, self.turn);
+    fn verify(&mut self, in_place: bool) -> Result<u64> {
+        self.iteration += 1;
+        let (rank, ranks) = (self.comm.rank(), self.comm.size());
+        let (from, into) = if in_place { self.test.in_place_offsets(rank) } else { (0, 0) };
+        self.pattern.fill(&mut self.host_input, self.iteration);
         let mut contents = vec![T::from_f64(POISON); self.output.len()];
         if in_place {
-            contents[GUARD + from * self.count..][..self.sent.len()].copy_from_slice(&self.sent);
+            contents[GUARD + from * self.count..][..self.host_input.len()].copy_from_slice(&self.host_input);
         }
-        self.input.write(&self.stream, &self.sent).map_err(refused)?;
-        self.output.write(&self.stream, &contents).map_err(refused)?;
+        self.input.write(&self.stream, &self.host_input).map_err(gpu_error)?;
+        self.output.write(&self.stream, &contents).map_err(gpu_error)?;
         self.call(in_place)?;
-        self.on_gpu.synchronize(&self.stream)?;
-        let mut found = self.output.to_vec(&self.stream).map_err(refused)?;
+        self.device_comm.synchronize(&self.stream)?;
+        let mut found = self.output.to_vec(&self.stream).map_err(gpu_error)?;
         let results =
             GUARD + into * self.count..GUARD + (into + self.test.shares(ranks, rank).1) * self.count;
         if self.arguments.corrupt
-            && rank == self.test.witness(ranks)
+            && rank == self.test.checked_rank(ranks)
             && let Some(element) = found[results.clone()].last_mut()
         {
             *element = T::from_f64(if element.to_f64() == 0.0 { 1.0 } else { 0.0 });
         }
         let guards = found[..GUARD].iter().chain(&found[found.len() - GUARD..]);
-        self.touched += guards.filter(|guard| **guard != T::from_f64(POISON)).count() as u64;
-        let mut wrong = [self.pattern.wrong(&found[results], self.count, self.turn)];
+        self.overwritten += guards.filter(|guard| **guard != T::from_f64(POISON)).count() as u64;
+        let mut wrong = [self.pattern.count_wrong(&found[results], self.count, self.iteration)];
         self.comm.all_reduce(&mut wrong, Sum)?;
         Ok(wrong[0])
     }
 }
 
-fn refused(error: GpuError) -> unisono::Error {
+fn gpu_error(error: GpuError) -> unisono::Error {
     error.into()
 }
 

@@ -1,40 +1,40 @@
 //! The operation that is measured, on device buffers.
 
-use super::super::test::{Kind, Test};
+use crate::perf::op_case::{OpCase, OpKind};
 use unisono::device::{Buffer, DeviceCommunicator, Stream};
 use unisono::{Element, Result};
 
 /// Calls it from all of `input` into `count` elements of `output` from `at` on.
 pub(super) fn call<T: Element>(
-    test: &Test,
+    test: &OpCase,
     comm: &DeviceCommunicator,
     stream: &Stream,
     input: &Buffer<T>,
     output: &mut Buffer<T>,
     (at, count): (usize, usize),
 ) -> Result<()> {
-    let (rank, ranks, root) = (comm.rank(), comm.ranks(), test.root);
+    let (rank, ranks, root) = (comm.rank(), comm.size(), test.root);
     let (at_root, reduction) = (rank == root, test.reduction::<T>(rank));
     let output = &mut output.view_mut(at..at + count);
     match test.kind {
-        Kind::AllReduce => comm.all_reduce_into(stream, input, output, reduction),
-        Kind::AllGather => comm.all_gather(stream, input, output),
-        Kind::ReduceScatter => comm.reduce_scatter(stream, input, output, reduction),
-        Kind::Broadcast => comm.broadcast_into(stream, at_root.then_some(input), output, root),
-        Kind::Reduce => comm.reduce_into(stream, input, at_root.then_some(output), reduction, root),
-        Kind::Gather => comm.gather(stream, input, at_root.then_some(output), root),
-        Kind::Scatter => comm.scatter(stream, at_root.then_some(input), output, root),
-        Kind::AllToAll => comm.all_to_all(stream, input, output),
-        Kind::SendRecv => comm.group(stream, |group| {
+        OpKind::AllReduce => comm.all_reduce_into(stream, input, output, reduction),
+        OpKind::AllGather => comm.all_gather(stream, input, output),
+        OpKind::ReduceScatter => comm.reduce_scatter(stream, input, output, reduction),
+        OpKind::Broadcast => comm.broadcast_into(stream, at_root.then_some(input), output, root),
+        OpKind::Reduce => comm.reduce_into(stream, input, at_root.then_some(output), reduction, root),
+        OpKind::Gather => comm.gather(stream, input, at_root.then_some(output), root),
+        OpKind::Scatter => comm.scatter(stream, at_root.then_some(input), output, root),
+        OpKind::AllToAll => comm.all_to_all(stream, input, output),
+        OpKind::SendRecv => comm.group(stream, |group| {
             group.send(input, (rank + 1) % ranks).recv(output, (rank + ranks - 1) % ranks);
         }),
-        Kind::Barrier => comm.barrier(stream),
+        OpKind::Barrier => comm.barrier(stream),
     }
 }
 
-/// Calls it in place in `count` elements of `buffer` from `at` on: the input lies at [`Test::own_place`] of them.
+/// Calls it in place in `count` elements of `buffer` from `at` on: the input lies at [`OpCase::own_place`] of them.
 pub(super) fn call_in_place<T: Element>(
-    test: &Test,
+    test: &OpCase,
     comm: &DeviceCommunicator,
     stream: &Stream,
     buffer: &mut Buffer<T>,
@@ -43,14 +43,14 @@ pub(super) fn call_in_place<T: Element>(
     let reduction = test.reduction::<T>(comm.rank());
     let buffer = &mut buffer.view_mut(at..at + count);
     match test.kind {
-        Kind::AllReduce => comm.all_reduce(stream, buffer, reduction),
-        Kind::AllGather => comm.all_gather_in_place(stream, buffer),
-        Kind::ReduceScatter => comm.reduce_scatter_in_place(stream, buffer, reduction),
-        Kind::Broadcast => comm.broadcast(stream, buffer, test.root),
-        Kind::Reduce => comm.reduce(stream, buffer, reduction, test.root),
-        Kind::Gather => comm.gather_in_place(stream, buffer, test.root),
-        Kind::Scatter => comm.scatter_in_place(stream, buffer, test.root),
-        Kind::AllToAll => comm.all_to_all_in_place(stream, buffer),
-        Kind::SendRecv | Kind::Barrier => Ok(()),
+        OpKind::AllReduce => comm.all_reduce(stream, buffer, reduction),
+        OpKind::AllGather => comm.all_gather_in_place(stream, buffer),
+        OpKind::ReduceScatter => comm.reduce_scatter_in_place(stream, buffer, reduction),
+        OpKind::Broadcast => comm.broadcast(stream, buffer, test.root),
+        OpKind::Reduce => comm.reduce(stream, buffer, reduction, test.root),
+        OpKind::Gather => comm.gather_in_place(stream, buffer, test.root),
+        OpKind::Scatter => comm.scatter_in_place(stream, buffer, test.root),
+        OpKind::AllToAll => comm.all_to_all_in_place(stream, buffer),
+        OpKind::SendRecv | OpKind::Barrier => Ok(()),
     }
 }

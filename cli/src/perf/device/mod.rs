@@ -2,16 +2,15 @@
 
 mod bench;
 mod call;
-mod floor;
+mod roofline;
 
 use super::args::Arguments;
 use super::bench::Row;
 use super::table;
-use super::test::Test;
+use crate::perf::op_case::OpCase;
 use bench::Bench;
 use unisono::device::{DeviceCommunicator, Gpu, gpus};
-use unisono::{Communicator, DType, F8E4M3, F8E5M2, Op, bf16, f16};
-use unisono_cuda::software;
+use unisono::{Communicator, DType, F8E4M3, F8E5M2, ReduceKind, bf16, f16};
 
 /// Where the ranks' buffers are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
@@ -29,7 +28,7 @@ impl Device {
     /// The GPU of `rank`: ranks take those of the host in turn.
     fn open(self, rank: usize) -> Result<Gpu, String> {
         if self == Device::Software {
-            software::install().map_err(|error| error.to_string())?;
+            unisono_cuda::emulator::install().map_err(|error| error.to_string())?;
         }
         let gpus = gpus().map_err(|error| error.to_string())?;
         Gpu::open(rank % gpus.max(1)).map_err(|error| error.to_string())
@@ -56,20 +55,24 @@ pub(super) fn check(arguments: &Arguments) -> Result<(), String> {
 /// One rank's part: every type, operation, root and size asked for.
 pub(super) fn measure(arguments: &Arguments, comm: &Communicator) -> Result<u8, String> {
     let opened = arguments.device.open(comm.rank());
-    let gpu = agree(comm, opened)?;
-    let floor = match arguments.wants_floor() {
-        true => Some(floor::measure(comm, &gpu, gpus().map_err(|error| error.to_string())?)?),
+    let gpu = check_all_opened(comm, opened)?;
+    let floor = match arguments.wants_roofline() {
+        true => Some(crate::perf::device::roofline::measure(
+            comm,
+            &gpu,
+            gpus().map_err(|error| error.to_string())?,
+        )?),
         false => None,
     };
-    let on_gpu = comm.on(&gpu).map_err(|error| error.to_string())?;
+    let on_gpu = comm.to_device(&gpu).map_err(|error| error.to_string())?;
     let speaks = comm.rank() == 0;
     if speaks {
-        let meaning = if gpu.is_software() { ": not a GPU, times mean nothing" } else { "" };
+        let meaning = if gpu.is_emulated() { ": not a GPU, times mean nothing" } else { "" };
         println!("# device {} is {}{meaning}", gpu.ordinal(), gpu.name());
         table::head(arguments, comm, floor.as_ref());
     }
     let mut rows = Vec::new();
-    for (dtype, test, size) in arguments.cases(comm.ranks()) {
+    for (dtype, test, size) in arguments.cases(comm.size()) {
         let row = row(arguments, comm, &on_gpu, dtype, test, size).map_err(|error| error.to_string())?;
         if speaks {
             table::row(arguments, &row, floor.as_ref());
@@ -83,11 +86,11 @@ pub(super) fn measure(arguments: &Arguments, comm: &Communicator) -> Result<u8, 
             super::json::write(path, arguments, comm, &rows, &summary, floor.as_ref())?;
         }
     }
-    Ok(u8::from(!summary.is_good()))
+    Ok(u8::from(!summary.is_ok()))
 }
 
 /// The GPU, if every rank has one: a rank that has none would leave the others waiting.
-fn agree(comm: &Communicator, opened: Result<Gpu, String>) -> Result<Gpu, String> {
+fn check_all_opened(comm: &Communicator, opened: Result<Gpu, String>) -> Result<Gpu, String> {
     let mut failed = [u8::from(opened.is_err())];
     comm.all_reduce(&mut failed, unisono::Max).map_err(|error| error.to_string())?;
     let gpu = opened?;
@@ -99,7 +102,7 @@ fn row(
     comm: &Communicator,
     on_gpu: &DeviceCommunicator,
     dtype: DType,
-    test: Test,
+    test: OpCase,
     size: usize,
 ) -> unisono::Result<Row> {
     match dtype {
@@ -120,11 +123,11 @@ fn row(
 
 impl Arguments {
     /// Types, operations, roots and sizes, in the order of the table.
-    fn cases(&self, ranks: usize) -> impl Iterator<Item = (DType, Test, usize)> + '_ {
+    fn cases(&self, ranks: usize) -> impl Iterator<Item = (DType, OpCase, usize)> + '_ {
         let tests = move || {
             let ops = self.ops().into_iter();
-            ops.flat_map(move |op: Op| {
-                self.roots(ranks).into_iter().map(move |root| Test::new(self.collective, op, root))
+            ops.flat_map(move |op: ReduceKind| {
+                self.roots(ranks).into_iter().map(move |root| OpCase::new(self.collective, op, root))
             })
         };
         let dtypes = super::Dtypes::of(self).into_iter();

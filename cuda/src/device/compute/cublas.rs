@@ -63,7 +63,7 @@ pub(super) struct Factor {
 impl Cublas {
     /// For this stream; none where there is no library.
     pub(super) fn new(stream: &Stream) -> Result<Option<Self>, GpuError> {
-        let Some(functions) = functions(stream.gpu().is_software()) else { return Ok(None) };
+        let Some(functions) = functions(stream.gpu().is_emulated()) else { return Ok(None) };
         stream.gpu().bind()?;
         let mut handle = null_mut();
         // SAFETY: the GPU's context is current.
@@ -147,5 +147,5 @@ fn find(library: &Library) -> Option<Functions> {
 }
 
 fn expect(call: &'static str, status: c_int) -> Result<(), GpuError> {
-    if status == 0 { Ok(()) } else { Err(GpuError::Library { call, status }) }
+    if status == 0 { Ok(()) } else { Err(GpuError::Cublas { call, status }) }
 }

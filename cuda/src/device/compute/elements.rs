@@ -1,23 +1,23 @@
 //! Functions of elements.
 
-use super::{Compute, at, at_mut, expect, rows_of};
-use crate::device::model::{DropOut, Gated, Map};
+use super::{Compute, as_device_mut_ptr, as_device_ptr, check_len, rows_of};
+use crate::device::model::{Dropout, Elementwise, Gated};
 use crate::device::{GpuError, View, ViewMut};
 
 /// A function of a number, with its slope.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Curve {
+pub enum Activation {
     /// x Φ(x) with Φ by tanh.
     GeluTanh,
     /// x Φ(x) with Φ by the error function.
     GeluExact,
 }
 
-impl Curve {
+impl Activation {
     fn kernels(self) -> [&'static str; 2] {
         match self {
-            Self::GeluTanh => ["gelu_tanh", "gelu_tanh_slopes"],
-            Self::GeluExact => ["gelu_exact", "gelu_exact_slopes"],
+            Self::GeluTanh => ["gelu_tanh", "gelu_tanh_backward"],
+            Self::GeluExact => ["gelu_exact", "gelu_exact_backward"],
         }
     }
 }
@@ -27,21 +27,26 @@ impl Compute {
     ///
     /// # Errors
     /// If lengths differ, and of the driver.
-    pub fn curve(&self, curve: Curve, to: ViewMut<'_, f32>, from: View<'_, f32>) -> Result<(), GpuError> {
+    pub fn activation(
+        &self,
+        curve: Activation,
+        to: ViewMut<'_, f32>,
+        from: View<'_, f32>,
+    ) -> Result<(), GpuError> {
         self.map(curve.kernels()[0], to, from, [0.0; 2])
     }
 
-    /// slopes *= f'(at).
+    /// grads *= f'(at).
     ///
     /// # Errors
     /// If lengths differ, and of the driver.
-    pub fn curve_slopes(
+    pub fn activation_backward(
         &self,
-        curve: Curve,
-        slopes: ViewMut<'_, f32>,
+        curve: Activation,
+        grads: ViewMut<'_, f32>,
         at: View<'_, f32>,
     ) -> Result<(), GpuError> {
-        self.map(curve.kernels()[1], slopes, at, [0.0; 2])
+        self.map(curve.kernels()[1], grads, at, [0.0; 2])
     }
 
     /// into = factor · from + kept · into.
@@ -64,8 +69,8 @@ impl Compute {
     /// Of the driver.
     pub fn scale(&self, values: ViewMut<'_, f32>, factor: f32) -> Result<(), GpuError> {
         let view = values.as_view();
-        let (to, one, count) = (at_mut(&values), at(&view), view.len());
-        let arguments = Map { to, one, other: one, count: count as u64, factors: [factor, 0.0] };
+        let (to, one, count) = (as_device_mut_ptr(&values), as_device_ptr(&view), view.len());
+        let arguments = Elementwise { to, one, other: one, count: count as u64, factors: [factor, 0.0] };
         // SAFETY: all pointers are to the view, of this length.
         unsafe { self.launch("scaled", self.linear(count), &[view.memory], &arguments) }
     }
@@ -82,7 +87,8 @@ impl Compute {
         factor: f32,
     ) -> Result<(), GpuError> {
         let (count, key) = (values.len(), [key as u32, (key >> 32) as u32]);
-        let arguments = DropOut { values: at_mut(&values), count: count as u64, key, least, factor };
+        let arguments =
+            Dropout { values: as_device_mut_ptr(&values), count: count as u64, key, least, factor };
         let view = values.as_view();
         // SAFETY: the pointer is to the view, of this length.
         unsafe { self.launch("dropout", self.linear(count), &[view.memory], &arguments) }
@@ -94,8 +100,9 @@ impl Compute {
     /// If `from` is not of rows twice as wide as the `width` of those of `to`, and of the driver.
     pub fn swiglu(&self, to: ViewMut<'_, f32>, from: View<'_, f32>, width: usize) -> Result<(), GpuError> {
         // The kernel does not write where it reads.
-        let wide = at(&from).cast_mut();
-        let (arguments, to) = (self.gated(wide, from.len(), at_mut(&to), to.len(), width)?, to.as_view());
+        let wide = as_device_ptr(&from).cast_mut();
+        let (arguments, to) =
+            (self.gated(wide, from.len(), as_device_mut_ptr(&to), to.len(), width)?, to.as_view());
         // SAFETY: both pointers are to views, of these rows and widths.
         unsafe { self.launch("swiglu", self.linear(4 * to.len()), &[from.memory, to.memory], &arguments) }
     }
@@ -104,17 +111,17 @@ impl Compute {
     ///
     /// # Errors
     /// Those of [`Compute::swiglu`].
-    pub fn swiglu_slopes(
+    pub fn swiglu_backward(
         &self,
         values: ViewMut<'_, f32>,
-        slopes: View<'_, f32>,
+        grads: View<'_, f32>,
         width: usize,
     ) -> Result<(), GpuError> {
-        let narrow = at(&slopes).cast_mut();
-        let arguments = self.gated(at_mut(&values), values.len(), narrow, slopes.len(), width)?;
-        let (view, shape) = (values.as_view(), self.linear(4 * slopes.len()));
+        let narrow = as_device_ptr(&grads).cast_mut();
+        let arguments = self.gated(as_device_mut_ptr(&values), values.len(), narrow, grads.len(), width)?;
+        let (view, shape) = (values.as_view(), self.linear(4 * grads.len()));
         // SAFETY: both pointers are to views, of these rows and widths.
-        unsafe { self.launch("swiglu_slopes", shape, &[view.memory, slopes.memory], &arguments) }
+        unsafe { self.launch("swiglu_backward", shape, &[view.memory, grads.memory], &arguments) }
     }
 
     fn gated(
@@ -126,7 +133,7 @@ impl Compute {
         width: usize,
     ) -> Result<Gated, GpuError> {
         let rows = rows_of(narrow_len, width)?;
-        expect(wide_len, 2 * narrow_len)?;
+        check_len(wide_len, 2 * narrow_len)?;
         Ok(Gated { wide, narrow, rows: rows as u64, width: width as u64 })
     }
 
@@ -138,10 +145,15 @@ impl Compute {
         from: View<'_, f32>,
         factors: [f32; 2],
     ) -> Result<(), GpuError> {
-        expect(from.len(), to.len())?;
+        check_len(from.len(), to.len())?;
         let (view, count) = (to.as_view(), from.len());
-        let arguments =
-            Map { to: at_mut(&to), one: at(&from), other: at(&view), count: count as u64, factors };
+        let arguments = Elementwise {
+            to: as_device_mut_ptr(&to),
+            one: as_device_ptr(&from),
+            other: as_device_ptr(&view),
+            count: count as u64,
+            factors,
+        };
         // SAFETY: all pointers are to views of this length.
         unsafe { self.launch(kernel, self.linear(count), &[view.memory, from.memory], &arguments) }
     }

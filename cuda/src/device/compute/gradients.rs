@@ -1,8 +1,8 @@
 //! What is done to gradients between backward and the step.
 
-use super::{Compute, at, at_mut, expect};
+use super::{Compute, as_device_mut_ptr, as_device_ptr, check_len};
 use crate::bf16;
-use crate::device::model::{Clip, Convert, Squares};
+use crate::device::model::{Clip, Convert, SquareSums};
 use crate::device::{Buffer, GpuError, View, ViewMut};
 use std::ptr::null;
 
@@ -11,21 +11,22 @@ impl Compute {
     ///
     /// # Errors
     /// Of the driver.
-    pub fn squares(&self, parts: &[View<'_, f32>]) -> Result<Buffer<f64>, GpuError> {
+    pub fn square_sums(&self, parts: &[View<'_, f32>]) -> Result<Buffer<f64>, GpuError> {
         let blocks = |part: &View<'_, f32>| self.linear(part.len()).0.clamp(1, self.blocks_max.into());
         let (all, stream) = (parts.iter().map(blocks).sum::<u64>(), self.stream());
-        let (mut partial, mut total) = (stream.room::<f64>(all.max(1) as usize)?, stream.room::<f64>(1)?);
-        let arguments = Squares {
+        let (mut partial, mut total) =
+            (stream.alloc_uninit::<f64>(all.max(1) as usize)?, stream.alloc_uninit::<f64>(1)?);
+        let arguments = SquareSums {
             values: null(),
             count: 0,
-            partial: at_mut(&partial.view_mut(..)),
-            total: at_mut(&total.view_mut(..)),
+            partial: as_device_mut_ptr(&partial.view_mut(..)),
+            total: as_device_mut_ptr(&total.view_mut(..)),
             partials: all,
         };
         let (partials, total_memory, mut first) = (partial.view(..), total.view(..).memory, 0);
         for part in parts {
-            let (values, partial) = (at(part), at(&partials.view(first..)).cast_mut());
-            let arguments = Squares { values, count: part.len() as u64, partial, ..arguments };
+            let (values, partial) = (as_device_ptr(part), as_device_ptr(&partials.view(first..)).cast_mut());
+            let arguments = SquareSums { values, count: part.len() as u64, partial, ..arguments };
             let (memories, shape) = ([part.memory, partials.memory], (blocks(part), self.threads));
             // SAFETY: pointers are to the part, and to room for a number of each block of it.
             unsafe { self.launch("squares", shape, &memories, &arguments)? };
@@ -48,9 +49,9 @@ impl Compute {
         scale: f32,
         longest: f64,
     ) -> Result<(), GpuError> {
-        expect(squares.len(), 1)?;
+        check_len(squares.len(), 1)?;
         let (count, view) = (values.len(), values.as_view());
-        let (values, squared) = (at_mut(&values), at(&squares));
+        let (values, squared) = (as_device_mut_ptr(&values), as_device_ptr(&squares));
         let arguments = Clip { values, count: count as u64, squares: squared, longest, scale, unused: 0 };
         // SAFETY: pointers are to views of these lengths.
         unsafe {
@@ -63,8 +64,8 @@ impl Compute {
     /// # Errors
     /// If lengths differ, and of the driver.
     pub fn widen(&self, to: ViewMut<'_, f32>, from: View<'_, bf16>) -> Result<(), GpuError> {
-        expect(from.len(), to.len())?;
-        let (wide, narrow) = (at_mut(&to), at(&from).cast_mut().cast());
+        check_len(from.len(), to.len())?;
+        let (wide, narrow) = (as_device_mut_ptr(&to), as_device_ptr(&from).cast_mut().cast());
         let arguments = Convert { wide, narrow, count: from.len() as u64 };
         let (shape, to) = (self.linear(from.len()), to.as_view());
         // SAFETY: pointers are to views of this length; bfloat16 is its bits.
@@ -76,8 +77,8 @@ impl Compute {
     /// # Errors
     /// If lengths differ, and of the driver.
     pub fn narrow(&self, to: ViewMut<'_, bf16>, from: View<'_, f32>) -> Result<(), GpuError> {
-        expect(from.len(), to.len())?;
-        let (wide, narrow) = (at(&from).cast_mut(), at_mut(&to).cast());
+        check_len(from.len(), to.len())?;
+        let (wide, narrow) = (as_device_ptr(&from).cast_mut(), as_device_mut_ptr(&to).cast());
         let arguments = Convert { wide, narrow, count: from.len() as u64 };
         let (shape, to) = (self.linear(from.len()), to.as_view());
         // SAFETY: pointers are to views of this length; bfloat16 is its bits.

@@ -22,7 +22,7 @@ impl Indices {
     ) -> Result<Self, GpuError> {
         let is_beyond = |number: &&u32| **number as usize >= below && Some(**number) != ignored;
         match numbers.iter().find(is_beyond) {
-            Some(&index) => Err(GpuError::Index { index, below }),
+            Some(&index) => Err(GpuError::IndexOutOfRange { index, below }),
             None => Ok(Self { numbers: stream.upload(numbers)?, below, ignored }),
         }
     }

@@ -3,25 +3,25 @@
 //!
 //! Launches return when they are enqueued. A sum has one order, so that the same launches on the same GPU give the same bits.
 
-mod classes;
 mod cublas;
 mod elements;
 mod gradients;
 mod indices;
-mod products;
+mod matmul;
+mod optimizer;
 mod rows;
-mod steps;
+mod sharded_cross_entropy;
 mod strided;
 
-pub use classes::Places;
-pub use elements::Curve;
+pub use crate::device::compute::matmul::{AttentionShape, MatrixView, MatrixViewMut};
+pub use crate::device::compute::optimizer::AdamStep;
+pub use crate::device::compute::sharded_cross_entropy::LocalTargets;
+pub use elements::Activation;
 pub use indices::Indices;
-pub use products::{Heads, Panel, PanelMut};
 pub use rows::Norm;
-pub use steps::AdamStep;
 
 use super::error::GpuError;
-use super::kernel::Shape;
+use super::kernel::LaunchDims;
 use super::memory::Memory;
 use super::plain::Plain;
 use super::stream::Stream;
@@ -50,16 +50,16 @@ impl Compute {
     /// Of the driver.
     pub fn new(stream: Stream) -> Result<Self, GpuError> {
         let cublas = Cublas::new(&stream)?;
-        Ok(Self { cublas, ..Self::without_library(stream)? })
+        Ok(Self { cublas, ..Self::without_cublas(stream)? })
     }
 
     /// As [`Compute::new`], with matrix products by a kernel.
     ///
     /// # Errors
     /// Of the driver.
-    pub fn without_library(stream: Stream) -> Result<Self, GpuError> {
+    pub fn without_cublas(stream: Stream) -> Result<Self, GpuError> {
         // Threads of the software device are expensive, and not faster for being many.
-        let (blocks_max, threads) = match stream.gpu().is_software() {
+        let (blocks_max, threads) = match stream.gpu().is_emulated() {
             true => (2, 16),
             false => (BLOCKS_EACH * stream.gpu().multiprocessors()?, 256),
         };
@@ -67,7 +67,7 @@ impl Compute {
     }
 
     /// What computes matrix products.
-    pub fn multiplies_by(&self) -> &'static str {
+    pub fn matmul_backend(&self) -> &'static str {
         if self.cublas.is_some() { "cuBLAS" } else { "a kernel" }
     }
 
@@ -80,7 +80,7 @@ impl Compute {
     ///
     /// # Errors
     /// Of the driver.
-    pub fn clear<T: Plain>(&self, to: ViewMut<'_, T>) -> Result<(), GpuError> {
+    pub fn zero<T: Plain>(&self, to: ViewMut<'_, T>) -> Result<(), GpuError> {
         let view = to.as_view();
         self.on_this_gpu(&[view.memory])?;
         self.stream.enqueue(&[view.memory], "cuMemsetD8Async", |stream| {
@@ -94,7 +94,7 @@ impl Compute {
     /// # Errors
     /// If that is not the same number, and of the driver.
     pub fn copy<T: Plain>(&self, to: ViewMut<'_, T>, from: View<'_, T>) -> Result<(), GpuError> {
-        expect(from.len(), to.len())?;
+        check_len(from.len(), to.len())?;
         let view = to.as_view();
         self.on_this_gpu(&[view.memory, from.memory])?;
         self.stream.enqueue(&[view.memory, from.memory], "cuMemcpyDtoDAsync", |stream| {
@@ -120,7 +120,7 @@ impl Compute {
         }
         let kernel = self.stream.gpu().kernel(name)?;
         let blocks = blocks.min(self.blocks_max.into()) as u32;
-        let shape = Shape { blocks, threads, cooperative: false };
+        let shape = LaunchDims { blocks, threads, cooperative: false };
         self.stream.enqueue(memories, name, |stream| {
             // SAFETY: the caller's word; the stream keeps the memories until the launch has ended.
             unsafe { kernel.enqueue(stream, shape, arguments) }
@@ -128,7 +128,7 @@ impl Compute {
     }
 
     fn on_this_gpu(&self, memories: &[&Arc<Memory>]) -> Result<(), GpuError> {
-        memories.iter().try_for_each(|memory| self.stream.gpu().expect(&memory.gpu, "memory"))
+        memories.iter().try_for_each(|memory| self.stream.gpu().check_same_gpu(&memory.gpu, "memory"))
     }
 
     /// Blocks and threads for so many elements, four at a time.
@@ -148,22 +148,22 @@ impl Compute {
 }
 
 /// That there are as many as there must be.
-fn expect(found: usize, wanted: usize) -> Result<(), GpuError> {
-    if found == wanted { Ok(()) } else { Err(GpuError::Length { found, wanted }) }
+fn check_len(found: usize, wanted: usize) -> Result<(), GpuError> {
+    if found == wanted { Ok(()) } else { Err(GpuError::LengthMismatch { found, wanted }) }
 }
 
 /// That there is a whole number of rows of `width`; how many.
 fn rows_of(count: usize, width: usize) -> Result<usize, GpuError> {
     let rows = if width == 0 { 0 } else { count.div_ceil(width) };
-    expect(count, rows * width).map(|()| rows)
+    check_len(count, rows * width).map(|()| rows)
 }
 
 /// Where kernels read.
-fn at<T: Plain>(view: &View<'_, T>) -> *const T {
+fn as_device_ptr<T: Plain>(view: &View<'_, T>) -> *const T {
     view.address() as *const T
 }
 
 /// Where kernels write.
-fn at_mut<T: Plain>(view: &ViewMut<'_, T>) -> *mut T {
+fn as_device_mut_ptr<T: Plain>(view: &ViewMut<'_, T>) -> *mut T {
     view.address() as *mut T
 }

@@ -1,7 +1,7 @@
 //! Functions of rows: biases, norms, tables, cross entropy.
 
-use super::{Compute, Indices, at, at_mut, expect, rows_of};
-use crate::device::model::{Look, Losses, Normalise, Rows};
+use super::{Compute, Indices, as_device_mut_ptr, as_device_ptr, check_len, rows_of};
+use crate::device::model::{CrossEntropy, EmbeddingLookup, Normalize, Rows};
 use crate::device::{GpuError, View, ViewMut};
 use std::ptr::{null, null_mut};
 
@@ -16,7 +16,7 @@ pub enum Norm {
 
 impl Norm {
     /// Numbers that forward leaves of each row for backward.
-    pub fn moments(self) -> usize {
+    pub fn moments_per_row(self) -> usize {
         match self {
             Self::Layer => 2,
             Self::Rms => 1,
@@ -26,8 +26,8 @@ impl Norm {
     /// Forward, the gradient of the gain, that of the input.
     fn kernels(self) -> [&'static str; 3] {
         match self {
-            Self::Layer => ["layer_norm", "layer_norm_gain", "layer_norm_slopes"],
-            Self::Rms => ["rms_norm", "rms_norm_gain", "rms_norm_slopes"],
+            Self::Layer => ["layer_norm", "layer_norm_backward_gain", "layer_norm_backward"],
+            Self::Rms => ["rms_norm", "rms_norm_backward_gain", "rms_norm_backward"],
         }
     }
 }
@@ -38,7 +38,7 @@ impl Compute {
     /// # Errors
     /// If `to` is not of whole rows, and of the driver.
     pub fn fill_rows(&self, to: ViewMut<'_, f32>, row: View<'_, f32>) -> Result<(), GpuError> {
-        let arguments = rows_arguments(at_mut(&to), to.len(), at(&row), row.len())?;
+        let arguments = rows_arguments(as_device_mut_ptr(&to), to.len(), as_device_ptr(&row), row.len())?;
         let (to, shape) = (to.as_view(), self.linear(4 * to.len()));
         // SAFETY: both pointers are to views, of these rows and columns.
         unsafe { self.launch("fill_rows", shape, &[to.memory, row.memory], &arguments) }
@@ -49,7 +49,7 @@ impl Compute {
     /// # Errors
     /// If `to` is not of whole rows, and of the driver.
     pub fn add_to_rows(&self, to: ViewMut<'_, f32>, row: View<'_, f32>) -> Result<(), GpuError> {
-        let arguments = rows_arguments(at_mut(&to), to.len(), at(&row), row.len())?;
+        let arguments = rows_arguments(as_device_mut_ptr(&to), to.len(), as_device_ptr(&row), row.len())?;
         let (to, shape) = (to.as_view(), self.linear(4 * to.len()));
         // SAFETY: both pointers are to views, of these rows and columns.
         unsafe { self.launch("add_to_rows", shape, &[to.memory, row.memory], &arguments) }
@@ -60,7 +60,8 @@ impl Compute {
     /// # Errors
     /// If `rows` is not of whole rows as long as `into`, and of the driver.
     pub fn add_rows(&self, into: ViewMut<'_, f32>, rows: View<'_, f32>) -> Result<(), GpuError> {
-        let arguments = rows_arguments(at_mut(&into), rows.len(), at(&rows), into.len())?;
+        let arguments =
+            rows_arguments(as_device_mut_ptr(&into), rows.len(), as_device_ptr(&rows), into.len())?;
         let (into, shape) = (into.as_view(), self.by_columns(into.len()));
         // SAFETY: both pointers are to views, of these rows and columns.
         unsafe { self.launch("add_rows", shape, &[into.memory, rows.memory], &arguments) }
@@ -70,7 +71,7 @@ impl Compute {
     ///
     /// # Errors
     /// If lengths do not go together, a bias is there or not as the norm has one, and of the driver.
-    pub fn normalise(
+    pub fn normalize(
         &self,
         [input, gain]: [View<'_, f32>; 2],
         bias: Option<View<'_, f32>>,
@@ -80,16 +81,16 @@ impl Compute {
     ) -> Result<(), GpuError> {
         let norm = if bias.is_some() { Norm::Layer } else { Norm::Rms };
         let rows = rows_of(input.len(), gain.len())?;
-        expect(output.len(), input.len())?;
-        expect(moments.len(), norm.moments() * rows)?;
-        expect(bias.as_ref().map_or(gain.len(), View::len), gain.len())?;
-        let arguments = Normalise {
-            values: at_mut(&output),
-            gain: at(&gain),
-            bias: bias.as_ref().map_or(null(), at),
-            moments: at_mut(&moments),
+        check_len(output.len(), input.len())?;
+        check_len(moments.len(), norm.moments_per_row() * rows)?;
+        check_len(bias.as_ref().map_or(gain.len(), View::len), gain.len())?;
+        let arguments = Normalize {
+            values: as_device_mut_ptr(&output),
+            gain: as_device_ptr(&gain),
+            bias: bias.as_ref().map_or(null(), as_device_ptr),
+            moments: as_device_mut_ptr(&moments),
             epsilon,
-            ..normalise(&input, rows, gain.len())
+            ..normalize_arguments(&input, rows, gain.len())
         };
         let (output, moments) = (output.as_view(), moments.as_view());
         let bias = bias.as_ref().map_or(gain.memory, |bias| bias.memory);
@@ -102,49 +103,49 @@ impl Compute {
     ///
     /// # Errors
     /// If lengths do not go together, and of the driver.
-    pub fn normalise_gain(
+    pub fn normalize_backward_gain(
         &self,
         norm: Norm,
-        [input, moments, slopes]: [View<'_, f32>; 3],
+        [input, moments, grads]: [View<'_, f32>; 3],
         of_gain: ViewMut<'_, f32>,
     ) -> Result<(), GpuError> {
         let rows = rows_of(input.len(), of_gain.len())?;
-        expect(slopes.len(), input.len())?;
-        expect(moments.len(), norm.moments() * rows)?;
-        let arguments = Normalise {
-            values: at(&slopes).cast_mut(),
-            moments: at(&moments).cast_mut(),
-            of_gain: at_mut(&of_gain),
-            ..normalise(&input, rows, of_gain.len())
+        check_len(grads.len(), input.len())?;
+        check_len(moments.len(), norm.moments_per_row() * rows)?;
+        let arguments = Normalize {
+            values: as_device_ptr(&grads).cast_mut(),
+            moments: as_device_ptr(&moments).cast_mut(),
+            of_gain: as_device_mut_ptr(&of_gain),
+            ..normalize_arguments(&input, rows, of_gain.len())
         };
         let (of_gain, shape) = (of_gain.as_view(), self.by_columns(of_gain.len()));
-        let memories = [input.memory, moments.memory, slopes.memory, of_gain.memory];
+        let memories = [input.memory, moments.memory, grads.memory, of_gain.memory];
         // SAFETY: pointers are to views, of these rows and columns; the kernel writes to `of_gain` alone.
         unsafe { self.launch(norm.kernels()[1], shape, &memories, &arguments) }
     }
 
-    /// `slopes` of the output become those of the input.
+    /// `grads` of the output become those of the input.
     ///
     /// # Errors
     /// If lengths do not go together, and of the driver.
-    pub fn normalise_slopes(
+    pub fn normalize_backward(
         &self,
         norm: Norm,
         [input, moments, gain]: [View<'_, f32>; 3],
-        slopes: ViewMut<'_, f32>,
+        grads: ViewMut<'_, f32>,
     ) -> Result<(), GpuError> {
         let rows = rows_of(input.len(), gain.len())?;
-        expect(slopes.len(), input.len())?;
-        expect(moments.len(), norm.moments() * rows)?;
-        let arguments = Normalise {
-            values: at_mut(&slopes),
-            gain: at(&gain),
-            moments: at(&moments).cast_mut(),
-            ..normalise(&input, rows, gain.len())
+        check_len(grads.len(), input.len())?;
+        check_len(moments.len(), norm.moments_per_row() * rows)?;
+        let arguments = Normalize {
+            values: as_device_mut_ptr(&grads),
+            gain: as_device_ptr(&gain),
+            moments: as_device_ptr(&moments).cast_mut(),
+            ..normalize_arguments(&input, rows, gain.len())
         };
-        let slopes = slopes.as_view();
-        let memories = [input.memory, moments.memory, gain.memory, slopes.memory];
-        // SAFETY: pointers are to views, of these rows and columns; the kernel writes to `slopes` alone.
+        let grads = grads.as_view();
+        let memories = [input.memory, moments.memory, gain.memory, grads.memory];
+        // SAFETY: pointers are to views, of these rows and columns; the kernel writes to `grads` alone.
         unsafe { self.launch(norm.kernels()[2], self.by_rows(rows), &memories, &arguments) }
     }
 
@@ -159,7 +160,13 @@ impl Compute {
         table: View<'_, f32>,
         indices: &Indices,
     ) -> Result<(), GpuError> {
-        let look = look(at(&table).cast_mut(), table.len(), at_mut(&to), to.len(), indices)?;
+        let look = lookup_arguments(
+            as_device_ptr(&table).cast_mut(),
+            table.len(),
+            as_device_mut_ptr(&to),
+            to.len(),
+            indices,
+        )?;
         let (to, shape) = (to.as_view(), self.linear(4 * to.len()));
         let memories = [to.memory, table.memory, indices.numbers.view(..).memory];
         // SAFETY: pointers are to views; all indices that count are of rows of the table, which is only read.
@@ -170,17 +177,23 @@ impl Compute {
     ///
     /// # Errors
     /// If lengths do not go together, and of the driver.
-    pub fn embed_slopes(
+    pub fn embed_backward(
         &self,
         table: ViewMut<'_, f32>,
         rows: View<'_, f32>,
         indices: &Indices,
     ) -> Result<(), GpuError> {
-        let look = look(at_mut(&table), table.len(), at(&rows).cast_mut(), rows.len(), indices)?;
+        let look = lookup_arguments(
+            as_device_mut_ptr(&table),
+            table.len(),
+            as_device_ptr(&rows).cast_mut(),
+            rows.len(),
+            indices,
+        )?;
         let table = table.as_view();
         let memories = [table.memory, rows.memory, indices.numbers.view(..).memory];
         // SAFETY: pointers are to views; all indices that count are of rows of the table; `rows` is only read.
-        unsafe { self.launch("embed_slopes", self.by_rows(indices.below), &memories, &look) }
+        unsafe { self.launch("embed_backward", self.by_rows(indices.below), &memories, &look) }
     }
 
     /// Rows of logits become the gradient of `share` times the sum of their losses, which are put into `losses`.
@@ -195,13 +208,13 @@ impl Compute {
         share: f32,
     ) -> Result<(), GpuError> {
         let (rows, classes) = (targets.len(), targets.below);
-        expect(logits.len(), rows * classes)?;
-        expect(losses.len(), rows)?;
+        check_len(logits.len(), rows * classes)?;
+        check_len(losses.len(), rows)?;
         let numbers = targets.numbers.view(..);
-        let arguments = Losses {
-            logits: at_mut(&logits),
-            targets: at(&numbers),
-            losses: at_mut(&losses),
+        let arguments = CrossEntropy {
+            logits: as_device_mut_ptr(&logits),
+            targets: as_device_ptr(&numbers),
+            losses: as_device_mut_ptr(&losses),
             rows: rows as u64,
             classes: classes as u64,
             share,
@@ -222,9 +235,9 @@ fn rows_arguments(to: *mut f32, count: usize, from: *const f32, columns: usize) 
 }
 
 /// Nothing but the input.
-fn normalise(input: &View<'_, f32>, rows: usize, width: usize) -> Normalise {
-    Normalise {
-        input: at(input),
+fn normalize_arguments(input: &View<'_, f32>, rows: usize, width: usize) -> Normalize {
+    Normalize {
+        input: as_device_ptr(input),
         values: null_mut(),
         gain: null(),
         bias: null(),
@@ -237,18 +250,18 @@ fn normalise(input: &View<'_, f32>, rows: usize, width: usize) -> Normalise {
     }
 }
 
-fn look(
+fn lookup_arguments(
     table: *mut f32,
     table_len: usize,
     rows: *mut f32,
     rows_len: usize,
     indices: &Indices,
-) -> Result<Look, GpuError> {
+) -> Result<EmbeddingLookup, GpuError> {
     let width = table_len.checked_div(indices.below).unwrap_or(0);
-    expect(table_len, indices.below * width)?;
-    expect(rows_len, indices.len() * width)?;
-    let numbers = at(&indices.numbers.view(..));
-    Ok(Look {
+    check_len(table_len, indices.below * width)?;
+    check_len(rows_len, indices.len() * width)?;
+    let numbers = as_device_ptr(&indices.numbers.view(..));
+    Ok(EmbeddingLookup {
         table,
         indices: numbers,
         rows,

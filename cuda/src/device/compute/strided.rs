@@ -1,6 +1,6 @@
 //! Arrays of any strides, to contiguous memory and back.
 
-use super::{Compute, at, at_mut, expect};
+use super::{Compute, as_device_mut_ptr, as_device_ptr, check_len};
 use crate::Element;
 use crate::device::model::Strided;
 use crate::device::{GpuError, View, ViewMut};
@@ -19,7 +19,8 @@ impl Compute {
         strides: &[usize],
     ) -> Result<(), GpuError> {
         let mut arguments = arguments(into.len(), from.len(), shape, strides)?;
-        (arguments.dense, arguments.array) = (at_mut(&into).cast(), at(&from).cast_mut().cast());
+        (arguments.dense, arguments.array) =
+            (as_device_mut_ptr(&into).cast(), as_device_ptr(&from).cast_mut().cast());
         let (into, threads) = (into.as_view(), self.linear(4 * into.len()));
         // SAFETY: pointers are to views that hold every element; the array is only read.
         unsafe { self.launch(kernel::<T>(false), threads, &[into.memory, from.memory], &arguments) }
@@ -37,7 +38,8 @@ impl Compute {
         strides: &[usize],
     ) -> Result<(), GpuError> {
         let mut arguments = arguments(from.len(), into.len(), shape, strides)?;
-        (arguments.dense, arguments.array) = (at(&from).cast_mut().cast(), at_mut(&into).cast());
+        (arguments.dense, arguments.array) =
+            (as_device_ptr(&from).cast_mut().cast(), as_device_mut_ptr(&into).cast());
         let (into, threads) = (into.as_view(), self.linear(4 * from.len()));
         // SAFETY: pointers are to views that hold every element; contiguous memory is only read.
         unsafe { self.launch(kernel::<T>(true), threads, &[into.memory, from.memory], &arguments) }
@@ -60,17 +62,20 @@ fn kernel<T: Element>(unpacks: bool) -> &'static str {
 
 /// All but the addresses of an array of `count` elements within `room`.
 fn arguments(count: usize, room: usize, shape: &[usize], strides: &[usize]) -> Result<Strided, GpuError> {
-    expect(strides.len(), shape.len())?;
+    check_len(strides.len(), shape.len())?;
     if shape.len() > Strided::DIMENSIONS_MAX {
-        return Err(GpuError::Length { found: shape.len(), wanted: Strided::DIMENSIONS_MAX });
+        return Err(GpuError::LengthMismatch { found: shape.len(), wanted: Strided::DIMENSIONS_MAX });
     }
     let elements = shape.iter().try_fold(1usize, |product, &extent| product.checked_mul(extent));
-    expect(elements.unwrap_or(usize::MAX), count)?;
+    check_len(elements.unwrap_or(usize::MAX), count)?;
     let last = shape.iter().zip(strides).try_fold(0usize, |sum, (&extent, &stride)| {
         sum.checked_add(stride.checked_mul(extent.saturating_sub(1))?)
     });
     if count > 0 && last.is_none_or(|last| last >= room) {
-        return Err(GpuError::Length { found: room, wanted: last.map_or(usize::MAX, |last| last + 1) });
+        return Err(GpuError::LengthMismatch {
+            found: room,
+            wanted: last.map_or(usize::MAX, |last| last + 1),
+        });
     }
     let fill = |from: &[usize]| std::array::from_fn(|at| from.get(at).copied().unwrap_or(1) as u64);
     Ok(Strided {

@@ -3,7 +3,7 @@
 use super::{Memory, bits, device, numbers};
 use crate::material::{Random, same};
 use crate::software::Device;
-use unisono_cuda::device::model::{Adam, Clip, Convert, Gather, Squares, Strided};
+use unisono_cuda::device::model::{AdamW, Clip, Convert, MuonMomentum, SquareSums, Strided};
 use unisono_cuda::{Element, bf16};
 
 /// Below and above what a block takes at once, with tails.
@@ -25,7 +25,7 @@ fn gradients_are_those_of_the_host() {
 /// The sum of squares, in device memory.
 fn squares<'a>(device: &'a Device, values: &Memory<'_>) -> Memory<'a> {
     let (partial, total) = (Memory::of(device, 0, &[0.0f64; 3]), Memory::of(device, 0, &[0.0f64]));
-    let arguments = Squares {
+    let arguments = SquareSums {
         values: values.at(),
         count: values.count as u64,
         partial: partial.at(),
@@ -40,7 +40,7 @@ fn squares<'a>(device: &'a Device, values: &Memory<'_>) -> Memory<'a> {
 
 fn host_squares(values: &[f32]) -> f64 {
     let mut sum = 0.0;
-    unisono_cuda::squares(values, 64, |part| sum += part);
+    unisono_cuda::block_square_sums(values, 64, |part| sum += part);
     sum
 }
 
@@ -114,7 +114,7 @@ fn adamw(device: &Device, skew: usize, length: usize) {
     let [weights, gradient, first, second] = seeds.map(|seed| numbers(seed, length));
     let second: Vec<f32> = second.iter().map(|moment| moment.abs()).collect();
     let all = [&weights, &gradient, &first, &second].map(|values| Memory::of(device, skew, values));
-    let arguments = Adam {
+    let arguments = AdamW {
         weights: all[0].at(),
         gradient: all[1].at(),
         first: all[2].at(),
@@ -129,7 +129,7 @@ fn adamw(device: &Device, skew: usize, length: usize) {
         keep: 0.99,
     };
     device.run("adamw", &arguments, 2, 32).unwrap();
-    let Adam { factor, less, beta, rate, root, epsilon, keep, .. } = arguments;
+    let AdamW { factor, less, beta, rate, root, epsilon, keep, .. } = arguments;
     let step = |at: usize| {
         let slope = gradient[at] * factor;
         let first = first[at] + (slope - first[at]) * less[0];
@@ -151,7 +151,7 @@ fn adamw(device: &Device, skew: usize, length: usize) {
 fn muon(device: &Device, skew: usize, length: usize) {
     let (gradient, moment) = (numbers(5, length), numbers(6, length));
     let all = [&gradient, &moment, &moment].map(|values| Memory::of(device, skew, values));
-    let arguments = Gather {
+    let arguments = MuonMomentum {
         gradient: all[0].at(),
         moment: all[1].at(),
         direction: all[2].at(),
@@ -159,7 +159,7 @@ fn muon(device: &Device, skew: usize, length: usize) {
         factor: 0.7,
         momentum: 0.95,
     };
-    device.run("muon_gather", &arguments, 2, 32).unwrap();
+    device.run("muon_momentum", &arguments, 2, 32).unwrap();
     let [_, moments, directions] = all.map(Memory::read::<f32>);
     for at in 0..length {
         let slope = gradient[at] * 0.7;

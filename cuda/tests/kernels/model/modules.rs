@@ -3,7 +3,9 @@
 use super::{Memory, bits, device, near, numbers, row, wide};
 use crate::software::Device;
 use std::f64::consts::{FRAC_2_PI, PI};
-use unisono_cuda::device::model::{Classes, DropOut, Gated, Look, Losses, Map, Normalise, Rows};
+use unisono_cuda::device::model::{
+    CrossEntropy, Dropout, Elementwise, EmbeddingLookup, Gated, Normalize, Rows, ShardedCrossEntropy,
+};
 
 /// A function and its slope.
 type Function = (&'static str, fn(f64) -> f64);
@@ -61,7 +63,7 @@ fn mapped(
 ) -> Vec<f32> {
     let (one, other) = (Memory::of(device, skew, one), Memory::of(device, skew, other));
     let count = one.count as u64;
-    let arguments = Map { to: other.at(), one: one.at(), other: other.at(), count, factors };
+    let arguments = Elementwise { to: other.at(), one: one.at(), other: other.at(), count, factors };
     device.run(kernel, &arguments, 2, 32).unwrap();
     one.read::<f32>();
     other.read()
@@ -71,7 +73,7 @@ fn dropout(device: &Device) {
     let drop = |key: [u32; 2], skew: usize| {
         let values = Memory::of(device, skew, &[1.0f32; 4001]);
         let least = 1 << 30;
-        let arguments = DropOut { values: values.at(), count: 4001, key, least, factor: 4.0 / 3.0 };
+        let arguments = Dropout { values: values.at(), count: 4001, key, least, factor: 4.0 / 3.0 };
         device.run("dropout", &arguments, 2, 32).unwrap();
         values.read::<f32>()
     };
@@ -92,7 +94,7 @@ fn swiglu(device: &Device) {
         Gated { wide: input.at(), narrow: output.at(), rows: rows as u64, width: width as u64 };
     device.run("swiglu", &arguments, 2, 32).unwrap();
     arguments.narrow = of_output.at();
-    device.run("swiglu_slopes", &arguments, 2, 32).unwrap();
+    device.run("swiglu_backward", &arguments, 2, 32).unwrap();
     let (x, dy) = (wide(&x), wide(&dy));
     let silu = |x: f64| x / (1.0 + (-x).exp());
     let gate = |row: usize, at: usize| (x[row * 2 * width + at], x[row * 2 * width + width + at]);
@@ -104,7 +106,7 @@ fn swiglu(device: &Device) {
         slopes[row * 2 * width + width + at] = dy * silu(gate);
     }
     near(&output.read::<f32>(), &y, 1e-6, "swiglu");
-    near(&input.read::<f32>(), &slopes, 2e-6, "swiglu_slopes");
+    near(&input.read::<f32>(), &slopes, 2e-6, "swiglu_backward");
     of_output.read::<f32>();
 }
 
@@ -164,7 +166,7 @@ fn norm(device: &Device, kernel: &str, rows: usize, width: usize) {
     let [gain, bias, of_gain] = [0, 1, 2].map(|at| Memory::of(device, 0, &vectors[at]));
     let (input, output) = (Memory::of(device, 0, &x), Memory::of(device, 0, &vec![f32::NAN; rows * width]));
     let (slopes, moments) = (Memory::of(device, 0, &dy), Memory::of(device, 0, &vec![f32::NAN; 2 * rows]));
-    let mut arguments = Normalise {
+    let mut arguments = Normalize {
         input: input.at(),
         values: output.at(),
         gain: gain.at(),
@@ -222,7 +224,7 @@ fn cross_entropy(device: &Device, rows: usize, classes: usize) {
 
 /// Logits become slopes, and `losses` those of the rows.
 fn take_losses(device: &Device, [logits, targets, losses]: [&Memory; 3], rows: usize, classes: usize) {
-    let arguments = Losses {
+    let arguments = CrossEntropy {
         logits: logits.at(),
         targets: targets.at(),
         losses: losses.at(),
@@ -254,11 +256,11 @@ fn cut_cross_entropy(device: &Device, rows: usize, classes: usize) {
         let (labels, count) = (&parts[rank].1, classes.min((rank + 1) * columns) - rank * columns);
         let [logits, greatest, both] = [logits, greatest, both].map(|values| Memory::of(device, 0, values));
         let labels = Memory::of(device, 0, labels);
-        let arguments = Classes {
+        let arguments = ShardedCrossEntropy {
             logits: logits.at(),
             targets: labels.at(),
-            greatest: greatest.at(),
-            both: both.at(),
+            max: greatest.at(),
+            sums_and_target_logits: both.at(),
             rows: rows as u64,
             columns: columns as u64,
             count: count as u64,
@@ -275,13 +277,12 @@ fn cut_cross_entropy(device: &Device, rows: usize, classes: usize) {
     let join = |one: &[f32], other: &[f32], f: fn(f32, f32) -> f32| -> Vec<f32> {
         one.iter().zip(other).map(|(one, other)| f(*one, *other)).collect()
     };
-    let [one, other] =
-        [0, 1].map(|rank| stage("class_greatest", rank, &nothing[0], &nothing[1], &parts[rank].0));
+    let [one, other] = [0, 1].map(|rank| stage("class_max", rank, &nothing[0], &nothing[1], &parts[rank].0));
     let greatest = join(&one[1], &other[1], f32::max);
-    let powers = [0, 1].map(|rank| stage("class_powers", rank, &greatest, &nothing[1], &parts[rank].0));
+    let powers = [0, 1].map(|rank| stage("class_exp", rank, &greatest, &nothing[1], &parts[rank].0));
     let both = join(&powers[0][2], &powers[1][2], |one, other| one + other);
     for rank in [0, 1] {
-        let [found, of_rows, _] = stage("class_slopes", rank, &greatest, &both, &powers[rank][0]);
+        let [found, of_rows, _] = stage("class_backward", rank, &greatest, &both, &powers[rank][0]);
         near(&of_rows, &losses, 2e-6, "losses of cut classes");
         for row in 0..rows {
             for (column, found) in found[row * columns..][..columns].iter().enumerate() {
@@ -317,7 +318,7 @@ fn tables(device: &Device) {
     let slopes = numbers(2, indices.len() * width);
     let (vectors, numbers) = (Memory::of(device, 0, &table), Memory::of(device, 0, &indices));
     let (rows, of_rows) = (Memory::of(device, 0, &slopes), Memory::of(device, 0, &slopes));
-    let mut arguments = Look {
+    let mut arguments = EmbeddingLookup {
         table: vectors.at(),
         indices: numbers.at(),
         rows: rows.at(),
@@ -328,7 +329,7 @@ fn tables(device: &Device) {
     };
     device.run("embed", &arguments, 2, 32).unwrap();
     arguments.rows = of_rows.at();
-    device.run("embed_slopes", &arguments, 2, 32).unwrap();
+    device.run("embed_backward", &arguments, 2, 32).unwrap();
     let mut expected = table.clone();
     let found = rows.read::<f32>();
     let (last, found) = (&found[(indices.len() - 1) * width..], &found);

@@ -2,7 +2,7 @@
 
 use super::{Memory, device, near, numbers, wide};
 use crate::software::Device;
-use unisono_cuda::device::model::{Attend, Product};
+use unisono_cuda::device::model::{Attention, Matmul};
 
 /// A matrix that is stored, or whose transpose is.
 struct Side {
@@ -38,7 +38,7 @@ fn product(device: &Device, [rows, columns, inner]: [usize; 3], transposed: [boo
     // What is not read may be anything.
     let into = if beta == 0.0 { vec![f32::NAN; rows * stride] } else { numbers(3, rows * stride) };
     let memory = [&one.values, &other.values, &into].map(|values| Memory::of(device, 0, values));
-    let arguments = Product {
+    let arguments = Matmul {
         one: memory[0].at(),
         other: memory[1].at(),
         into: memory[2].at(),
@@ -51,7 +51,7 @@ fn product(device: &Device, [rows, columns, inner]: [usize; 3], transposed: [boo
         one_strides: one.strides,
         other_strides: other.strides,
     };
-    device.run("matmul", &arguments, 2, Product::THREADS).unwrap();
+    device.run("matmul", &arguments, 2, Matmul::THREADS).unwrap();
     let [_, _, found] = memory.map(Memory::read::<f32>);
     for row in 0..rows {
         let expected = |column| {
@@ -158,10 +158,10 @@ fn attention(device: &Device, sequences: usize, length: usize, heads: usize, dep
     let (input, output, slopes) = (Memory::of(device, 0, &x), anything(rows * width), anything(x.len()));
     let (log_sums, means, of_output) =
         (anything(rows * heads), anything(rows * heads), Memory::of(device, 0, &dy));
-    let mut arguments = Attend {
+    let mut arguments = Attention {
         input: input.at(),
         output: output.at(),
-        slopes: slopes.at(),
+        grads: slopes.at(),
         log_sums: log_sums.at(),
         means: means.at(),
         sequences: sequences as u32,
@@ -172,11 +172,11 @@ fn attention(device: &Device, sequences: usize, length: usize, heads: usize, dep
         unused: 0,
     };
     let context = format!("{sequences} of {length}, {heads} × {depth}");
-    device.run("attention", &arguments, 2, Attend::THREADS).unwrap();
+    device.run("attention", &arguments, 2, Attention::THREADS).unwrap();
     near(&output.read::<f32>(), &naive.forward(), 2e-6, &context);
     arguments.output = of_output.at();
-    device.run("attention_query_slopes", &arguments, 2, Attend::THREADS).unwrap();
-    device.run("attention_key_slopes", &arguments, 2, Attend::THREADS).unwrap();
+    device.run("attention_backward_q", &arguments, 2, Attention::THREADS).unwrap();
+    device.run("attention_backward_kv", &arguments, 2, Attention::THREADS).unwrap();
     near(&slopes.read::<f32>(), &naive.backward(&wide(&dy)), 1e-5, &context);
     [input, log_sums, means, of_output].into_iter().for_each(|memory| drop(memory.read::<f32>()));
 }

@@ -1,6 +1,6 @@
 // Two ranks, blocks of one launch, swap a buffer; the argument seeds the order of threads.
 #include "arguments.cuh"
-#include "software.h"
+#include "emulator.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -28,10 +28,10 @@ static bool exchange() {
     Rank left(1), right(2);
     Channel channels[] = {left.channel(right, 0), right.channel(left, 1)};
     u32 abort_word = 0;
-    Status status = {};
+    WaitReport status = {};
     Exchange arguments = {channels, {&abort_word, &status, 60'000'000'000}};
     unisono_launch launch = {"exchange", &arguments, 2, 32, 1};
-    if (unisono_run(&launch) != 0 || status.state != NOTHING) {
+    if (unisono_run(&launch) != 0 || status.state != OK) {
         fprintf(stderr, "%s, state %u\n", unisono_error(), status.state);
         return false;
     }

@@ -1,7 +1,7 @@
 // Two ranks, launches of one device, carry out a program over and over; the arguments are the seed of the order of threads,
 // which program, how long waits last, and which bug it is to have. Ends with 1 if the result is wrong or does not come.
 #include "schedule_arguments.cuh"
-#include "software.h"
+#include "emulator.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,18 +9,18 @@
 #include <thread>
 #include <vector>
 
-constexpr u32 RANKS = 2, SLOTS_MAX = 2, SLICE_BYTES = 64, SLOT_BYTES = 2 * (HEAD_BYTES + SLICE_BYTES);
+constexpr u32 RANKS = 2, SLOTS_MAX = 2, SLICE_BYTES = 64, SLOT_BYTES = 2 * (HEADER_BYTES + SLICE_BYTES);
 constexpr u32 COUNT = 96, PARTS = 2, BANK_BYTES = PARTS * SLICE_BYTES, LAUNCHES = 3;
 constexpr u64 TAGS = 2 * 4;
 
 struct Program {
-    std::vector<Act> acts;
-    std::vector<Place> places;
+    std::vector<Instr> instrs;
+    std::vector<ChunkRef> chunks;
     bool windows = false;
 
-    void act(Verb verb, u32 peer, u32 operands, u32 targets, std::vector<Place> with, u32 signals = 0) {
-        acts.push_back({verb, 0, u16(operands), u16(targets), 0, peer, NOBODY, signals, u32(places.size())});
-        places.insert(places.end(), with.begin(), with.end());
+    void act(Opcode opcode, u32 peer, u32 operands, u32 targets, std::vector<ChunkRef> with, u32 signals = 0) {
+        instrs.push_back({opcode, 0, u16(operands), u16(targets), 0, peer, NO_PEER, signals, u32(chunks.size())});
+        chunks.insert(chunks.end(), with.begin(), with.end());
     }
 };
 
@@ -41,7 +41,7 @@ static Program fused(u32 rank) {
     Program program;
     program.act(SEND, peer, 1, 0, {{rank, INPUT, peer}});
     program.act(RECV_REDUCE, peer, 1, 0, {{rank, INPUT, rank}, {rank, OUTPUT, rank}});
-    program.acts.back().forward = peer;
+    program.instrs.back().forward = peer;
     program.act(RECV, peer, 1, 0, {{rank, OUTPUT, peer}});
     return program;
 }
@@ -90,9 +90,9 @@ struct Rank {
     std::vector<Port> ports = std::vector<Port>(LANES * RANKS);
     std::vector<u64> inbox = std::vector<u64>((LANES + 1 + TAGS) * RANKS);
     std::vector<i32> input = std::vector<i32>(COUNT), output = std::vector<i32>(COUNT);
-    Memory window{2 * BANK_BYTES}, slots{SLOTS_MAX * SLOT_BYTES}, mailbox{2 * RANKS * (HEAD_BYTES + 2 * COUNT * 4)};
-    u64 tail = 0, head = 0, instance = 0, shots = 0;
-    Status status = {};
+    Memory window{2 * BANK_BYTES}, slots{SLOTS_MAX * SLOT_BYTES}, mailbox{2 * RANKS * (HEADER_BYTES + 2 * COUNT * 4)};
+    u64 tail = 0, head = 0, window_sequence = 0, shots = 0;
+    WaitReport status = {};
 
     // What goes to this rank.
     Fifo fifo(Rank& sender, u32 count) { return {slots.start(), &tail, &sender.head, count, SLOT_BYTES}; }
@@ -100,14 +100,14 @@ struct Rank {
 
 // Raised when a rank has given up.
 static u32 abort_word = 0;
-static u64 limit_ns;
+static u64 timeout_ns;
 const char* planted;
 
 // What all ranks share, once it has been set up.
 struct World {
     std::string which;
     std::vector<Rank> ranks = std::vector<Rank>(RANKS);
-    std::vector<Neighbour> neighbours;
+    std::vector<PeerWindow> peer_windows;
     std::vector<u8*> mailboxes;
 
     explicit World(std::string name) : which(name) {
@@ -120,44 +120,44 @@ struct World {
                           : which == "fused"   ? fused(rank)
                                                : messages(rank);
             own.ports[1 - rank] = {peer.fifo(own, slots), own.fifo(peer, slots), 0, 0};
-            neighbours.push_back({own.window.start(), own.inbox.data()});
+            peer_windows.push_back({own.window.start(), own.inbox.data()});
             mailboxes.push_back(own.mailbox.start());
         }
     }
 };
 
-static Extent extent(std::vector<i32>& buffer) {
+static BufferLayout extent(std::vector<i32>& buffer) {
     return {(u8*)buffer.data(), nullptr, COUNT * 4, COUNT * 4 / PARTS, PARTS, 0};
 }
 
 static int launch_schedule(World& world, u32 index) {
     Rank& rank = world.ranks[index];
-    Strand strand = {0, 0, u32(rank.program.acts.size())};
-    Interpret args = {};
-    args.acts = rank.program.acts.data();
-    args.places = rank.program.places.data();
-    args.strands = &strand;
+    LaneProgram strand = {0, 0, u32(rank.program.instrs.size())};
+    ScheduleArgs args = {};
+    args.instrs = rank.program.instrs.data();
+    args.chunks = rank.program.chunks.data();
+    args.lane_programs = &strand;
     args.ports = rank.ports.data();
-    args.neighbours = world.neighbours.data();
-    args.instances = &rank.instance;
+    args.peer_windows = world.peer_windows.data();
+    args.window_sequences = &rank.window_sequence;
     args.input = extent(rank.input);
     args.output = extent(rank.output);
     args.slice_bytes = SLICE_BYTES;
-    args.bank_bytes = BANK_BYTES;
-    args.pieces = (COUNT * 4 / PARTS + SLICE_BYTES - 1) / SLICE_BYTES;
+    args.parity_bytes = BANK_BYTES;
+    args.slices = (COUNT * 4 / PARTS + SLICE_BYTES - 1) / SLICE_BYTES;
     args.ranks = RANKS;
     args.rank = index;
-    args.channels = args.channels_max = args.strand_count = 1;
+    args.channels = args.channels_max = args.lane_program_count = 1;
     args.uses_window = rank.program.windows;
-    args.protocol = world.which == "wide_lines" ? WIDE_LINES : world.which == "lines" ? LINES : SLOTS;
-    args.patience = {&abort_word, &rank.status, limit_ns};
+    args.protocol = world.which == "wide_lines" ? LL128 : world.which == "lines" ? LL : SIMPLE;
+    args.deadline = {&abort_word, &rank.status, timeout_ns};
     unisono_launch launch = {"schedule_int32", &args, 1, 32, 1};
     return unisono_run(&launch);
 }
 
 static int launch_one_shot(World& world, u32 index) {
     Rank& rank = world.ranks[index];
-    OneShot args = {};
+    OneShotArgs args = {};
     args.input = (u8*)rank.input.data();
     args.output = (u8*)rank.output.data();
     args.mailboxes = world.mailboxes.data();
@@ -166,8 +166,8 @@ static int launch_one_shot(World& world, u32 index) {
     args.ranks = RANKS;
     args.rank = index;
     args.blocks_max = 1;
-    args.protocol = world.which == "wide_one_shot" ? WIDE_LINES : LINES;
-    args.patience = {&abort_word, &rank.status, limit_ns};
+    args.protocol = world.which == "wide_one_shot" ? LL128 : LL;
+    args.deadline = {&abort_word, &rank.status, timeout_ns};
     unisono_launch launch = {"one_shot_int32", &args, 1, 32, 1};
     return unisono_run(&launch);
 }
@@ -193,7 +193,7 @@ static bool run(World& world, u32 index) {
             rank.input[at] = number(index, at, launch);
         }
         int failed = one_shot ? launch_one_shot(world, index) : launch_schedule(world, index);
-        if (failed || rank.status.state != NOTHING || !is_right(rank, launch, world.which != "one_way" || index == 0)) {
+        if (failed || rank.status.state != OK || !is_right(rank, launch, world.which != "one_way" || index == 0)) {
             fprintf(stderr, "rank %u, launch %u: %s, state %u\n", index, launch, unisono_error(), rank.status.state);
             __atomic_store_n(&abort_word, 1, __ATOMIC_RELAXED);
             return false;
@@ -205,7 +205,7 @@ static bool run(World& world, u32 index) {
 int main(int, char** arguments) {
     unisono_set_seed(strtoull(arguments[1], nullptr, 10));
     World world(arguments[2]);
-    limit_ns = strtoull(arguments[3], nullptr, 10) * 1000000;
+    timeout_ns = strtoull(arguments[3], nullptr, 10) * 1000000;
     planted = arguments[4];
     bool ended[RANKS];
     std::thread other([&] { ended[1] = run(world, 1); });

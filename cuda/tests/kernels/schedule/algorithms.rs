@@ -57,7 +57,7 @@ pub(crate) fn pairwise_all_to_all(ranks: usize, rank: usize) -> Program {
         let peer = (rank + hop) % ranks;
         program.send(peer, &[input(peer)])
     });
-    let receives = sends.strand(0).copy(input(rank), output(rank));
+    let receives = sends.lane_program(0).copy(input(rank), output(rank));
     (1..ranks).fold(receives, |program, hop| {
         let peer = (rank + ranks - hop) % ranks;
         program.recv(peer, &[output(peer)])

@@ -1,10 +1,10 @@
 //! Schedules carried out by kernels on the software device: ranks are launches in threads of one process.
 
 mod algorithms;
-mod lines;
+mod failures;
+mod ll;
 mod one_shot;
 mod program;
 mod races;
-mod right;
+mod results;
 mod world;
-mod wrong;

@@ -1,6 +1,6 @@
 //! What programs do at once, under a race detector.
 
-use crate::watched::Watched;
+use crate::race_program::RaceProgram;
 
 const PROGRAMS: [&str; 8] =
     ["messages", "fused", "lines", "wide_lines", "two_shot", "one_way", "one_shot", "wide_one_shot"];
@@ -25,16 +25,16 @@ fn seeds() -> (u32, bool) {
 
 #[test]
 fn a_race_detector_finds_planted_bugs_and_no_other() {
-    let Some(right) = Watched::schedules("schedule_right") else { return };
+    let Some(right) = RaceProgram::schedules("schedule_right") else { return };
     let (seeds, all) = seeds();
     for program in PROGRAMS {
-        let caught = |seed| right.catches_in(seed, &[program, "60000", ""]);
+        let caught = |seed| right.finds_race_with(seed, &[program, "60000", ""]);
         (0..seeds).for_each(|seed| assert!(!caught(seed), "{program}, seed {seed}"));
     }
-    let wrong = Watched::schedules("schedule_planted").expect("a compiler");
+    let wrong = RaceProgram::schedules("schedule_planted").expect("a compiler");
     for (planted, programs) in PLANTED {
         for program in programs {
-            let mut tries = (0..seeds).map(|seed| wrong.catches_in(seed, &[program, "1000", planted]));
+            let mut tries = (0..seeds).map(|seed| wrong.finds_race_with(seed, &[program, "1000", planted]));
             let found = if all { tries.all(|found| found) } else { tries.any(|found| found) };
             assert!(found, "{planted} in {program}");
         }

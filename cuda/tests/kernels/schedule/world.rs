@@ -4,8 +4,10 @@ use super::program::Program;
 use crate::software::Device;
 use std::ptr::{from_mut, null};
 use std::time::Duration;
-use unisono_cuda::Op;
-use unisono_cuda::device::{Extent, Fifo, Interpret, Neighbour, Patience, Port, Protocol, Status};
+use unisono_cuda::ReduceKind;
+use unisono_cuda::device::{
+    BufferLayout, Deadline, Fifo, PeerWindow, Port, Protocol, ScheduleArgs, WaitReport,
+};
 
 /// What a communicator has of everything.
 #[derive(Clone, Copy)]
@@ -19,7 +21,7 @@ pub(crate) struct Size {
 
 impl Size {
     fn ports(&self) -> usize {
-        self.channels * Interpret::LANES * self.ranks
+        self.channels * ScheduleArgs::LANES * self.ranks
     }
 }
 
@@ -68,9 +70,9 @@ impl Drop for Memory<'_> {
 /// What one rank has.
 pub(crate) struct Rank<'d> {
     pub(crate) ports: Vec<Port>,
-    neighbours: Vec<Neighbour>,
+    neighbours: Vec<PeerWindow>,
     instances: Vec<u64>,
-    pub(crate) status: Status,
+    pub(crate) status: WaitReport,
     pub(crate) abort: u32,
     window: Memory<'d>,
     inbox: Memory<'d>,
@@ -96,7 +98,7 @@ unsafe impl Sync for World<'_> {}
 pub(crate) struct Job {
     pub(crate) kernel: String,
     pub(crate) protocol: Protocol,
-    pub(crate) op: Op,
+    pub(crate) op: ReduceKind,
     /// As the kernel accumulates.
     pub(crate) factor: u64,
     pub(crate) one: u64,
@@ -112,8 +114,8 @@ pub(crate) struct Job {
 impl<'d> World<'d> {
     pub(crate) fn new(device: &'d Device, size: Size) -> Self {
         let mut ranks: Vec<Rank> = (0..size.ranks).map(|_| Rank::new(device, &size)).collect();
-        let neighbour = |rank: &Rank| Neighbour { window: rank.window.start(), inbox: rank.inbox.start() };
-        let neighbours: Vec<Neighbour> = ranks.iter().map(neighbour).collect();
+        let neighbour = |rank: &Rank| PeerWindow { window: rank.window.start(), inbox: rank.inbox.start() };
+        let neighbours: Vec<PeerWindow> = ranks.iter().map(neighbour).collect();
         for rank in 0..size.ranks {
             let port = |index: usize| Port {
                 out: fifo(&ranks, &size, rank, index % size.ranks, index),
@@ -167,37 +169,43 @@ impl<'d> World<'d> {
         let scratch = Memory::new(self.device, room * job.slice_bytes);
         let lengths = Memory::new(self.device, room * 8);
         let arguments = self.arguments(job, rank, program, buffers);
-        let arguments = Interpret { scratch: scratch.start(), lengths: lengths.start(), ..arguments };
+        let arguments = ScheduleArgs { scratch: scratch.start(), lengths: lengths.start(), ..arguments };
         Launch { job, arguments, blocks: blocks as u32, _memory: [scratch, lengths] }
     }
 
-    fn arguments(&mut self, job: &Job, rank: usize, program: &Program, buffers: [&Memory; 2]) -> Interpret {
-        let extent = |memory: &Memory, share_bytes: usize| Extent {
+    fn arguments(
+        &mut self,
+        job: &Job,
+        rank: usize,
+        program: &Program,
+        buffers: [&Memory; 2],
+    ) -> ScheduleArgs {
+        let extent = |memory: &Memory, share_bytes: usize| BufferLayout {
             base: memory.start(),
             table: null(),
             share_bytes: share_bytes as u64,
             stride: stride(share_bytes, job.parts, job.element) as u64,
-            parts: job.parts as u32,
+            chunks_per_share: job.parts as u32,
             unused: 0,
         };
         let longest = stride(job.shares.0.max(job.shares.1), job.parts, job.element);
         let own = &mut self.ranks[rank];
-        Interpret {
-            acts: program.acts.as_ptr(),
-            places: program.places.as_ptr(),
-            strands: program.strands.as_ptr(),
+        ScheduleArgs {
+            instrs: program.acts.as_ptr(),
+            chunks: program.places.as_ptr(),
+            lane_programs: program.strands.as_ptr(),
             ports: own.ports.as_mut_ptr(),
-            neighbours: own.neighbours.as_ptr(),
-            instances: own.instances.as_mut_ptr(),
+            peer_windows: own.neighbours.as_ptr(),
+            window_sequences: own.instances.as_mut_ptr(),
             scratch: std::ptr::null_mut(),
             lengths: std::ptr::null_mut(),
             input: extent(buffers[0], job.shares.0),
             output: extent(buffers[1], job.shares.1),
             slice_bytes: job.slice_bytes as u64,
-            bank_bytes: self.size.bank_bytes as u64,
-            pieces: longest.div_ceil(job.slice_bytes).max(1) as u64,
+            parity_bytes: self.size.bank_bytes as u64,
+            slices: longest.div_ceil(job.slice_bytes).max(1) as u64,
             sequence: 0,
-            what: job.op as u64,
+            fingerprint: job.op as u64,
             count: job.shares.0 as u64,
             factor: job.factor,
             one: job.one,
@@ -205,18 +213,18 @@ impl<'d> World<'d> {
             rank: rank as u32,
             channels: job.channels as u32,
             channels_max: self.size.channels as u32,
-            strand_count: program.strands.len() as u32,
-            scratch_blocks: program.scratch,
+            lane_program_count: program.strands.len() as u32,
+            scratch_chunks: program.scratch,
             op: job.op as u32,
             divisor: self.size.ranks as u32,
             uses_window: program.uses_window.into(),
             protocol: job.protocol as u32,
-            lent: null(),
-            left: null(),
-            patience: Patience {
+            peer_buffers: null(),
+            finalized: null(),
+            deadline: Deadline {
                 abort: &own.abort,
-                status: from_mut(&mut own.status),
-                limit_ns: self.limit.as_nanos() as u64,
+                report: from_mut(&mut own.status),
+                timeout_ns: self.limit.as_nanos() as u64,
             },
         }
     }
@@ -231,7 +239,7 @@ pub(crate) struct Part {
 /// Arguments of one rank, and memory that lives as long as its launch.
 struct Launch<'d> {
     job: &'d Job,
-    arguments: Interpret,
+    arguments: ScheduleArgs,
     blocks: u32,
     _memory: [Memory<'d>; 2],
 }
@@ -252,10 +260,10 @@ impl<'d> Rank<'d> {
             ports: Vec::new(),
             neighbours: Vec::new(),
             instances: vec![0; size.channels],
-            status: Status::WELL,
+            status: WaitReport::OK,
             abort: 0,
             window: Memory::new(device, 2 * size.channels * size.bank_bytes),
-            inbox: Memory::zeroed(device, 8 * Interpret::inbox_words(size.channels, size.ranks)),
+            inbox: Memory::zeroed(device, 8 * ScheduleArgs::inbox_words(size.channels, size.ranks)),
             slots: Memory::zeroed(device, ports * size.slots * size.slot_bytes),
             tails: Memory::zeroed(device, 8 * ports),
             heads: Memory::zeroed(device, 8 * ports),

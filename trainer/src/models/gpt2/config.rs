@@ -8,7 +8,7 @@ use std::path::Path;
 /// What the file says of a model, as far as it matters; what it does not say is as GPT-2 has it.
 #[derive(Serialize, Deserialize)]
 #[serde(default)]
-struct Text {
+struct ConfigJson {
     model_type: String,
     architectures: Vec<String>,
     vocab_size: usize,
@@ -27,7 +27,7 @@ struct Text {
     scale_attn_by_inverse_layer_idx: bool,
 }
 
-impl Default for Text {
+impl Default for ConfigJson {
     fn default() -> Self {
         Self {
             model_type: "gpt2".to_owned(),
@@ -56,13 +56,13 @@ impl Default for Text {
 /// If it cannot be read, or describes what [`Gpt`](super::super::Gpt) is not.
 pub fn read_config(path: &Path) -> Result<GptConfig> {
     let text = std::fs::read_to_string(path).map_err(|error| Error::file(path, error))?;
-    let text: Text = serde_json::from_str(&text).map_err(|error| Error::file(path, error))?;
-    if let Some(what) = text.foreign() {
+    let text: ConfigJson = serde_json::from_str(&text).map_err(|error| Error::file(path, error))?;
+    if let Some(what) = text.unsupported_option() {
         return Err(Error::file(path, format!("{what}, which this model has not")));
     }
     let config = GptConfig::new(text.vocab_size, text.n_positions, text.n_embd, text.n_head, text.n_layer);
     config.check(1).map_err(|error| Error::file(path, error))?;
-    Ok(GptConfig { tied: text.tie_word_embeddings, ..config })
+    Ok(GptConfig { tie_word_embeddings: text.tie_word_embeddings, ..config })
 }
 
 /// Writes the file that describes a model.
@@ -72,9 +72,9 @@ pub fn read_config(path: &Path) -> Result<GptConfig> {
 pub fn write_config(path: &Path, config: &GptConfig) -> Result<()> {
     if config.norm != Norm::Layer || config.feed_forward != FeedForward::Gelu {
         let (norm, feed_forward) = (config.norm, config.feed_forward);
-        return Err(Error::illegal(format!("no GPT-2: norm {norm:?}, feed-forward {feed_forward:?}")));
+        return Err(Error::invalid(format!("no GPT-2: norm {norm:?}, feed-forward {feed_forward:?}")));
     }
-    let text = Text {
+    let text = ConfigJson {
         vocab_size: config.vocabulary,
         n_positions: config.context,
         n_embd: config.width,
@@ -83,16 +83,16 @@ pub fn write_config(path: &Path, config: &GptConfig) -> Result<()> {
         embd_pdrop: config.dropout,
         resid_pdrop: config.dropout,
         attn_pdrop: 0.0,
-        tie_word_embeddings: config.tied,
-        ..Text::default()
+        tie_word_embeddings: config.tie_word_embeddings,
+        ..ConfigJson::default()
     };
     let text = serde_json::to_string_pretty(&text).map_err(|error| Error::file(path, error))?;
     std::fs::write(path, text).map_err(|error| Error::file(path, error))
 }
 
-impl Text {
+impl ConfigJson {
     /// What it says that is nothing of ours, if there is something.
-    fn foreign(&self) -> Option<String> {
+    fn unsupported_option(&self) -> Option<String> {
         let activation = self.activation_function.as_str();
         let checks = [
             (self.model_type == "gpt2", format!("model_type {}", self.model_type)),

@@ -1,9 +1,9 @@
 //! Loading.
 
-use super::{in_file, is_transposed, shape_in_file};
-use crate::checkpoint::{Tensors, Who};
+use super::{file_index, is_transposed, shape_in_file};
+use crate::checkpoint::{SavedBy, TensorFile};
 use crate::error::{Error, Result};
-use crate::parallel::{Kept, Parallel};
+use crate::parallel::{DataParallel, LocalShard};
 use crate::parameter::{Inventory, Parameter};
 use half::{bf16, f16};
 use safetensors::Dtype;
@@ -18,26 +18,31 @@ const PREFIX: &str = "transformer.";
 ///
 /// # Errors
 /// On every rank: if the file cannot be read, or is of another model.
-pub fn load(path: &Path, who: Who<'_>, strategy: &mut dyn Parallel, inventory: &Inventory) -> Result<()> {
-    let opened = Tensors::open(path).and_then(|file| fits(&file, inventory).map(|()| file));
-    let mut file = who.together(opened, "checking a file of weights")?;
-    let filled = strategy.visit(&mut |kept| fill(&mut file, &inventory[kept.parameter], kept));
-    who.together(filled, "reading a file of weights")?;
-    strategy.share_out()
+pub fn load(
+    path: &Path,
+    who: SavedBy<'_>,
+    strategy: &mut dyn DataParallel,
+    inventory: &Inventory,
+) -> Result<()> {
+    let opened = TensorFile::open(path).and_then(|file| check_shapes(&file, inventory).map(|()| file));
+    let mut file = who.agree_on_result(opened, "checking a file of weights")?;
+    let filled = strategy.for_each_shard(&mut |kept| fill_shard(&mut file, &inventory[kept.parameter], kept));
+    who.agree_on_result(filled, "reading a file of weights")?;
+    strategy.broadcast_params()
 }
 
 /// That the file has the parameters of the model, in their extents, and no others.
-fn fits(file: &Tensors, inventory: &Inventory) -> Result<()> {
+fn check_shapes(file: &TensorFile, inventory: &Inventory) -> Result<()> {
     let failed = |what: String| Err(Error::file(file.path(), what));
     for parameter in &inventory.parameters {
         let (name, wanted) = (&parameter.name, shape_in_file(parameter));
         match find(file, name) {
-            None => return failed(format!("no {name}, which is {} in the model", extents(&wanted))),
+            None => return failed(format!("no {name}, which is {} in the model", format_shape(&wanted))),
             Some(found) if found.shape != wanted => {
-                let (found, wanted) = (extents(&found.shape), extents(&wanted));
+                let (found, wanted) = (format_shape(&found.shape), format_shape(&wanted));
                 return failed(format!("{name} is {found} in the file, {wanted} in the model"));
             }
-            Some(found) if number(found.dtype).is_none() => {
+            Some(found) if decoder(found.dtype).is_none() => {
                 return failed(format!("{name} is of type {}", found.dtype));
             }
             Some(_) => {}
@@ -45,7 +50,7 @@ fn fits(file: &Tensors, inventory: &Inventory) -> Result<()> {
     }
     let is_foreign = |name: &&String| !is_known(name.strip_prefix(PREFIX).unwrap_or(name), inventory);
     match file.metadata().tensors().iter().find(|(name, _)| is_foreign(name)) {
-        Some((name, info)) => failed(format!("{name} ({}) is not in the model", extents(&info.shape))),
+        Some((name, info)) => failed(format!("{name} ({}) is not in the model", format_shape(&info.shape))),
         None => Ok(()),
     }
 }
@@ -55,42 +60,42 @@ fn is_known(name: &str, inventory: &Inventory) -> bool {
     is_mask || name == "lm_head.weight" || inventory.find(name).is_some()
 }
 
-fn extents(shape: &[usize]) -> String {
+fn format_shape(shape: &[usize]) -> String {
     shape.iter().map(usize::to_string).collect::<Vec<_>>().join(" × ")
 }
 
-fn find<'a>(file: &'a Tensors, name: &str) -> Option<&'a TensorInfo> {
+fn find<'a>(file: &'a TensorFile, name: &str) -> Option<&'a TensorInfo> {
     let metadata = file.metadata();
     metadata.info(name).or_else(|| metadata.info(&format!("{PREFIX}{name}")))
 }
 
 /// Puts the weights that this rank keeps of a parameter in their place. Of the file, it holds what lies between the first of
 /// them and the last.
-fn fill(file: &mut Tensors, parameter: &Parameter, kept: Kept<'_>) -> Result<()> {
+fn fill_shard(file: &mut TensorFile, parameter: &Parameter, kept: LocalShard<'_>) -> Result<()> {
     let info = find(file, &parameter.name).expect("checked");
     let (start, size) = (info.data_offsets.0, info.dtype.bitsize() / 8);
-    let number = number(info.dtype).expect("checked");
-    let span = span(parameter, kept.range.clone());
+    let number = decoder(info.dtype).expect("checked");
+    let span = file_range(parameter, kept.range.clone());
     let bytes = file.read(start + span.start * size, span.len() * size)?;
     for (weight, index) in kept.weights.iter_mut().zip(kept.range) {
-        let place = in_file(parameter, index).map(|place| (place - span.start) * size);
+        let place = file_index(parameter, index).map(|place| (place - span.start) * size);
         *weight = place.map_or(0.0, |place| number(&bytes[place..place + size]));
     }
     Ok(())
 }
 
 /// The elements of the file from the first of those in `range` to the last.
-fn span(parameter: &Parameter, range: Range<usize>) -> Range<usize> {
-    if parameter.cut.is_none() && !is_transposed(parameter) {
+fn file_range(parameter: &Parameter, range: Range<usize>) -> Range<usize> {
+    if parameter.shard.is_none() && !is_transposed(parameter) {
         return range;
     }
-    let places = range.filter_map(|index| in_file(parameter, index));
+    let places = range.filter_map(|index| file_index(parameter, index));
     let ends = places.fold((usize::MAX, 0), |(start, end), place| (start.min(place), end.max(place + 1)));
     ends.0.min(ends.1)..ends.1
 }
 
 /// How bytes become a number, of the types that weights come in.
-fn number(dtype: Dtype) -> Option<fn(&[u8]) -> f32> {
+fn decoder(dtype: Dtype) -> Option<fn(&[u8]) -> f32> {
     match dtype {
         Dtype::F32 => Some(|bytes| f32::from_le_bytes(bytes.try_into().expect("four bytes"))),
         Dtype::F16 => Some(|bytes| f16::from_le_bytes(bytes.try_into().expect("two bytes")).to_f32()),

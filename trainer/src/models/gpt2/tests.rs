@@ -1,14 +1,14 @@
 use super::*;
-use crate::checkpoint::Who;
+use crate::allocator::Allocator;
+use crate::checkpoint::SavedBy;
 use crate::error::Result;
-use crate::flat::Ranks;
-use crate::memory::Memory;
+use crate::flat::ProcessGroup;
 use crate::models::{Gpt, GptConfig, Norm};
-use crate::parallel::tests::{KINDS, make};
-use crate::parallel::{Form, Kept, Kind, Parallel, Settings, Team};
+use crate::parallel::tests::{STRATEGIES, new_strategy};
+use crate::parallel::{DataParallel, GradReduction, LocalShard, ParallelKind, ProcessGroups, Settings};
 use crate::parameter::{Inventory, Registry};
-use crate::split::Split;
-use crate::testing::on;
+use crate::tensor_parallel::TensorParallel;
+use crate::testing::run_ranks;
 use safetensors::tensor::TensorView;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -19,119 +19,125 @@ use unisono::Communicator;
 type Bits = BTreeMap<(String, usize), u32>;
 
 fn config(tied: bool) -> GptConfig {
-    GptConfig { tied, ..GptConfig::new(11, 6, 8, 2, 2) }
+    GptConfig { tie_word_embeddings: tied, ..GptConfig::new(11, 6, 8, 2, 2) }
 }
 
 fn inventory(tied: bool) -> Arc<Inventory> {
     let mut registry = Registry::default();
-    Gpt::new(&mut registry, config(tied), Split::default()).unwrap();
+    Gpt::new(&mut registry, config(tied), TensorParallel::default()).unwrap();
     Arc::new(registry.finish())
 }
 
 /// Of three heads, so that one of two parts has padding.
 fn odd() -> GptConfig {
-    GptConfig { tied: false, ..GptConfig::new(11, 6, 12, 3, 2) }
+    GptConfig { tie_word_embeddings: false, ..GptConfig::new(11, 6, 12, 3, 2) }
 }
 
 /// A strategy of an odd model, cut between the ranks of `tensor`.
-fn split(tensor: Option<&Communicator>, seed: u64) -> (Arc<Inventory>, Box<dyn Parallel>) {
+fn split(tensor: Option<&Communicator>, seed: u64) -> (Arc<Inventory>, Box<dyn DataParallel>) {
     let (mut registry, config) = (Registry::default(), odd());
-    let split = Split::new(tensor.cloned().map(Ranks::from), true, config.plan());
+    let split = TensorParallel::new(tensor.cloned().map(ProcessGroup::from), true, config.parallel_plan());
     Gpt::new(&mut registry, config, split).unwrap();
     let (inventory, settings) = (Arc::new(registry.finish()), Settings { seed, ..Settings::default() });
-    let team = Team::new(None, tensor).unwrap();
-    let strategy = crate::parallel::make(Kind::Zero3, &inventory, team, &settings, &Memory::default());
+    let team = ProcessGroups::new(None, tensor).unwrap();
+    let strategy = crate::parallel::new_strategy(
+        ParallelKind::Zero3,
+        &inventory,
+        team,
+        &settings,
+        &Allocator::default(),
+    );
     (inventory, strategy.unwrap())
 }
 
-fn bits(strategy: &mut dyn Parallel, inventory: &Inventory) -> Bits {
+fn bits(strategy: &mut dyn DataParallel, inventory: &Inventory) -> Bits {
     let mut bits = BTreeMap::new();
-    let mut keep = |kept: Kept<'_>| {
+    let mut keep = |kept: LocalShard<'_>| {
         let parameter = &inventory[kept.parameter];
         for (weight, index) in kept.weights.iter().zip(kept.range) {
-            match parameter.in_whole(index) {
+            match parameter.global_index(index) {
                 Some(place) => drop(bits.insert((parameter.name.clone(), place), weight.to_bits())),
                 None => assert_eq!(*weight, 0.0, "padding stays zero"),
             }
         }
         Ok(())
     };
-    strategy.visit(&mut keep).unwrap();
+    strategy.for_each_shard(&mut keep).unwrap();
     bits
 }
 
 /// Runs `body` on so many ranks and puts together what they return.
-fn together(ranks: usize, body: impl Fn(&Communicator) -> Bits + Sync) -> Bits {
-    on(ranks, |world| body(&world)).into_iter().flatten().collect()
+fn on_ranks(ranks: usize, body: impl Fn(&Communicator) -> Bits + Sync) -> Bits {
+    run_ranks(ranks, |world| body(&world)).into_iter().flatten().collect()
 }
 
-fn who(world: &Communicator) -> Who<'_> {
-    Who { world: Some(world), data_rank: world.rank(), tensor_rank: 0 }
+fn saved_by(world: &Communicator) -> SavedBy<'_> {
+    SavedBy { world: Some(world), data_rank: world.rank(), tensor_rank: 0 }
 }
 
-const ALONE: Who<'_> = Who { world: None, data_rank: 0, tensor_rank: 0 };
+const ALONE: SavedBy<'_> = SavedBy { world: None, data_rank: 0, tensor_rank: 0 };
 
 fn strategy(
-    kind: (Kind, Form),
+    kind: (ParallelKind, GradReduction),
     inventory: &Arc<Inventory>,
     group: Option<Communicator>,
     seed: u64,
-) -> Box<dyn Parallel> {
+) -> Box<dyn DataParallel> {
     let settings = Settings { bucket_bytes: 600, seed, ..Settings::default() };
-    make(kind, inventory, group, &settings, &Memory::default()).unwrap()
+    new_strategy(kind, inventory, group, &settings, &Allocator::default()).unwrap()
 }
 
 fn saved(path: &Path, inventory: &Arc<Inventory>) -> Bits {
-    let mut strategy = strategy(KINDS[5], inventory, None, 1);
+    let mut strategy = strategy(STRATEGIES[5], inventory, None, 1);
     save(path, ALONE, None, &mut *strategy, inventory).unwrap();
     bits(&mut *strategy, inventory)
 }
 
 fn loaded(path: &Path, inventory: &Arc<Inventory>) -> Result<Bits> {
-    let mut strategy = strategy(KINDS[5], inventory, None, 2);
+    let mut strategy = strategy(STRATEGIES[5], inventory, None, 2);
     load(path, ALONE, &mut *strategy, inventory)?;
     Ok(bits(&mut *strategy, inventory))
 }
 
 #[test]
-fn any_strategy_writes_what_any_other_reads() {
+fn any_strategy_reads_what_any_other_wrote() {
     let folder = tempfile::tempdir().unwrap();
-    for (number, kind) in KINDS.into_iter().enumerate() {
+    for (number, kind) in STRATEGIES.into_iter().enumerate() {
         let path = folder.path().join(format!("{number}.safetensors"));
         let inventory = &inventory(number % 2 == 0);
         let save = |world: &Communicator| {
             let mut strategy = strategy(kind, inventory, Some(world.clone()), 1);
-            save(&path, who(world), None, &mut *strategy, inventory).unwrap();
+            save(&path, saved_by(world), None, &mut *strategy, inventory).unwrap();
             bits(&mut *strategy, inventory)
         };
         let load = |world: &Communicator, kind| {
             let mut strategy = strategy(kind, inventory, Some(world.clone()), 2);
-            load(&path, who(world), &mut *strategy, inventory).unwrap();
+            load(&path, saved_by(world), &mut *strategy, inventory).unwrap();
             bits(&mut *strategy, inventory)
         };
-        let all = together(2, save);
+        let all = on_ranks(2, save);
         assert_eq!(all.len(), inventory.count());
-        assert!(together(3, |world| load(world, KINDS[6])) == all, "{kind:?}");
-        assert!(together(3, |world| load(world, kind)) == all, "{kind:?}");
+        assert!(on_ranks(3, |world| load(world, STRATEGIES[6])) == all, "{kind:?}");
+        assert!(on_ranks(3, |world| load(world, kind)) == all, "{kind:?}");
     }
 }
 
 #[test]
-fn cut_parameters_are_whole_in_the_file() {
+fn sharded_parameters_are_saved_whole() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("model.safetensors");
     let save = |world: &Communicator| {
         let (inventory, mut strategy) = split(Some(world), 1);
-        save(&path, who(world), Some(world), &mut *strategy, &inventory).unwrap();
+        save(&path, saved_by(world), Some(world), &mut *strategy, &inventory).unwrap();
         bits(&mut *strategy, &inventory)
     };
     let load = |world: &Communicator| {
         let (inventory, mut strategy) = split(Some(world), 2);
-        load(&path, who(world), &mut *strategy, &inventory).unwrap();
+        load(&path, saved_by(world), &mut *strategy, &inventory).unwrap();
         bits(&mut *strategy, &inventory)
     };
-    let all = together(2, save);
-    assert!(together(3, load) == all);
+    let all = on_ranks(2, save);
+    assert!(on_ranks(3, load) == all);
     let (inventory, mut strategy) = split(None, 2);
     super::load(&path, ALONE, &mut *strategy, &inventory).unwrap();
     assert_eq!(all.len(), inventory.count());
@@ -162,7 +168,7 @@ fn changed(path: &Path, change: impl Fn(&mut Vec<InFile>)) {
 }
 
 #[test]
-fn prefixes_masks_and_sixteen_bits_are_understood() {
+fn prefixes_masks_and_bf16_are_read() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("model.safetensors");
     changed(&path, |tensors| {
@@ -174,7 +180,7 @@ fn prefixes_masks_and_sixteen_bits_are_understood() {
 }
 
 #[test]
-fn files_of_other_models_are_refused_by_name_and_shape() {
+fn foreign_models_are_rejected_by_name_and_shape() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("model.safetensors");
     let refused = |change: &dyn Fn(&mut Vec<InFile>), wanted: &str| {
@@ -207,17 +213,17 @@ fn files_of_other_models_are_refused_by_name_and_shape() {
 }
 
 #[test]
-fn a_file_that_cannot_be_written_leaves_the_one_there_was() {
+fn failed_write_keeps_previous_file() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("model.safetensors");
     let all = saved(&path, &inventory(true));
     std::fs::create_dir(path.with_extension("unfinished")).unwrap();
-    let errors = Communicator::threads(2).unwrap().into_iter().map(|world| {
+    let errors = Communicator::local(2).unwrap().into_iter().map(|world| {
         let path = path.clone();
         std::thread::spawn(move || {
             let inventory = inventory(true);
-            let mut strategy = strategy(KINDS[6], &inventory, Some(world.clone()), 3);
-            save(&path, who(&world), None, &mut *strategy, &inventory).unwrap_err().to_string()
+            let mut strategy = strategy(STRATEGIES[6], &inventory, Some(world.clone()), 3);
+            save(&path, saved_by(&world), None, &mut *strategy, &inventory).unwrap_err().to_string()
         })
     });
     let errors: Vec<_> = errors.collect::<Vec<_>>().into_iter().map(|rank| rank.join().unwrap()).collect();
@@ -226,7 +232,7 @@ fn a_file_that_cannot_be_written_leaves_the_one_there_was() {
 }
 
 #[test]
-fn configurations_come_back_and_foreign_ones_are_refused() {
+fn config_round_trips_and_foreign_is_rejected() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("config.json");
     write_config(&path, &config(false)).unwrap();

@@ -1,11 +1,11 @@
 //! Writing.
 
 use super::{row_major, shape_in_file, strides_in_file};
-use crate::checkpoint::{Who, folder};
+use crate::checkpoint::{SavedBy, folder};
 use crate::error::{Error, Result};
-use crate::parallel::Parallel;
-use crate::parameter::{Cut, Inventory, Parameter, ParameterId, UnitId};
-use crate::strategy::{Way, host_weights};
+use crate::parallel::DataParallel;
+use crate::parameter::{Inventory, Parameter, ParameterId, ShardSpec, UnitId};
+use crate::strategy::{Direction, host_weights};
 use safetensors::Dtype;
 use safetensors::tensor::{Metadata, TensorInfo};
 use std::collections::HashMap;
@@ -22,29 +22,29 @@ use unisono_cuda::{pack, unpack};
 /// On every rank, if the file cannot be written; of what was at `path` nothing is lost then.
 pub fn save(
     path: &Path,
-    who: Who<'_>,
+    who: SavedBy<'_>,
     tensor: Option<&Communicator>,
-    strategy: &mut dyn Parallel,
+    strategy: &mut dyn DataParallel,
     inventory: &Inventory,
 ) -> Result<()> {
     let unfinished = path.with_extension("unfinished");
-    let mut file = if who.rank() == 0 { begin(&unfinished, inventory).map(Some) } else { Ok(None) };
+    let mut file = if who.rank() == 0 { create_file(&unfinished, inventory).map(Some) } else { Ok(None) };
     for unit in (0..inventory.units.len()).map(UnitId) {
-        strategy.need(unit, Way::Forward)?;
+        strategy.pre_unit(unit, Direction::Forward)?;
         for id in inventory[unit].parameters.clone().map(ParameterId) {
             let parts = gather(tensor, &inventory[id], &host_weights(strategy, id)?)?;
             // Who cannot write goes on, for the others' collectives.
             file = file.and_then(|file| write(file, &unfinished, &inventory[id], &parts));
         }
-        strategy.done(unit, Way::Forward)?;
+        strategy.post_unit(unit, Direction::Forward)?;
     }
-    strategy.settle()?;
-    let finished = file.and_then(|file| file.map_or(Ok(()), |_| finish(&unfinished, path)));
-    who.together(finished, "writing a file of weights")
+    strategy.wait_all()?;
+    let finished = file.and_then(|file| file.map_or(Ok(()), |_| publish(&unfinished, path)));
+    who.agree_on_result(finished, "writing a file of weights")
 }
 
 /// Opens the file and writes its header.
-fn begin(path: &Path, inventory: &Inventory) -> Result<File> {
+fn create_file(path: &Path, inventory: &Inventory) -> Result<File> {
     let mut end = 0;
     let info = |parameter: &Parameter| {
         let shape = shape_in_file(parameter);
@@ -65,8 +65,8 @@ fn begin(path: &Path, inventory: &Inventory) -> Result<File> {
 
 /// What all ranks of `tensor` have of a parameter, one after another; once, if they have the same.
 fn gather(tensor: Option<&Communicator>, parameter: &Parameter, part: &[f32]) -> Result<Vec<f32>> {
-    let Some(tensor) = tensor.filter(|_| parameter.cut.is_some()) else { return Ok(part.to_vec()) };
-    let mut parts = vec![0.0; tensor.ranks() * part.len()];
+    let Some(tensor) = tensor.filter(|_| parameter.shard.is_some()) else { return Ok(part.to_vec()) };
+    let mut parts = vec![0.0; tensor.size() * part.len()];
     tensor.all_gather(part, &mut parts)?;
     Ok(parts)
 }
@@ -74,17 +74,17 @@ fn gather(tensor: Option<&Communicator>, parameter: &Parameter, part: &[f32]) ->
 /// Adds a parameter to the file, if this rank has one.
 fn write(file: Option<File>, path: &Path, parameter: &Parameter, parts: &[f32]) -> Result<Option<File>> {
     let Some(mut file) = file else { return Ok(None) };
-    let bytes = whole(parameter, parts);
+    let bytes = assemble(parameter, parts);
     file.write_all(&bytes).map_err(|error| Error::file(path, error))?;
     Ok(Some(file))
 }
 
 /// The bytes of a parameter in the file, from all its parts.
-fn whole(parameter: &Parameter, parts: &[f32]) -> Vec<u8> {
+fn assemble(parameter: &Parameter, parts: &[f32]) -> Vec<u8> {
     let strides = strides_in_file(parameter);
-    let mut whole = vec![0.0; parameter.whole_shape().iter().product()];
+    let mut whole = vec![0.0; parameter.global_shape().iter().product()];
     for (number, values) in parts.chunks_exact(parameter.count()).enumerate() {
-        for (dimension, (here, there, count)) in runs(parameter, number) {
+        for (dimension, (here, there, count)) in shard_runs(parameter, number) {
             let mut shape = parameter.shape.clone();
             let own = row_major(&shape);
             shape[dimension] = count;
@@ -99,15 +99,17 @@ fn whole(parameter: &Parameter, parts: &[f32]) -> Vec<u8> {
 }
 
 /// The dimension in which part `number` of a parameter is cut, and its runs there.
-fn runs(parameter: &Parameter, number: usize) -> Vec<(usize, (usize, usize, usize))> {
-    match &parameter.cut {
-        Some(cut) => Cut { part: number, ..cut.clone() }.runs().map(|run| (cut.dimension, run)).collect(),
+fn shard_runs(parameter: &Parameter, number: usize) -> Vec<(usize, (usize, usize, usize))> {
+    match &parameter.shard {
+        Some(cut) => {
+            ShardSpec { shard_index: number, ..cut.clone() }.runs().map(|run| (cut.dim, run)).collect()
+        }
         None => vec![(0, (0, 0, parameter.shape[0]))],
     }
 }
 
 /// Gives a whole file its name.
-fn finish(unfinished: &Path, path: &Path) -> Result<()> {
-    folder::flush(unfinished)?;
+fn publish(unfinished: &Path, path: &Path) -> Result<()> {
+    folder::fsync(unfinished)?;
     std::fs::rename(unfinished, path).map_err(|error| Error::file(path, error))
 }

@@ -8,13 +8,13 @@ fn pattern(number: usize, seed: usize, count: usize) -> Vec<f32> {
 }
 
 /// The loss, and of each parameter the sum of its gradient times a pattern.
-fn agrees(config: GptConfig, loss: f64, expected: &[(&str, f64)]) {
+fn assert_matches(config: GptConfig, loss: f64, expected: &[(&str, f64)]) {
     let mut rig = gpt(config);
     for (number, id) in rig.ids().enumerate() {
         let weights = rig.strategy.weights_mut(id);
         weights.copy_from_slice(&pattern(number, 0, weights.len()));
     }
-    let found = f64::from(rig.both_ways(&TOKENS));
+    let found = f64::from(rig.forward_and_backward(&TOKENS));
     assert!((found - loss).abs() < 1e-6 * loss, "loss {found}, not {loss}");
     assert_eq!(rig.ids().count(), expected.len());
     for (number, (id, (name, expected))) in rig.ids().zip(expected).enumerate() {
@@ -27,14 +27,14 @@ fn agrees(config: GptConfig, loss: f64, expected: &[(&str, f64)]) {
 }
 
 #[test]
-fn gpt_2_is_that_of_pytorch() {
-    agrees(small(), 3.446855900, &GPT_2);
+fn gpt2_matches_pytorch() {
+    assert_matches(small(), 3.446855900, &GPT_2);
 }
 
 #[test]
-fn rms_norm_and_swiglu_are_those_of_pytorch() {
+fn rms_norm_and_swiglu_match_pytorch() {
     let modern = GptConfig { norm: Norm::Rms, feed_forward: FeedForward::SwiGlu, ..small() };
-    agrees(modern, 2.485193755, &MODERN);
+    assert_matches(modern, 2.485193755, &MODERN);
 }
 
 const GPT_2: [(&str, f64); 28] = [

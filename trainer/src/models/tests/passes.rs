@@ -1,11 +1,11 @@
 //! Micro-batches that go breadth first, sequences in chunks, heads in parts of the rows: the same gradients.
 
 use super::*;
-use crate::testing::on;
+use crate::testing::run_ranks;
 use unisono::Communicator;
 
 fn seeds(micro_batches: u64) -> Vec<Seeds> {
-    (0..micro_batches).map(|at| Seeds { shared: at, split: at }).collect()
+    (0..micro_batches).map(|at| Seeds { shared: at, per_rank: at }).collect()
 }
 
 /// Two micro-batches of one sequence each, of the first twelve tokens.
@@ -33,9 +33,14 @@ fn near(found: &[f32], expected: &[f32], tolerance: f32) {
 }
 
 #[test]
-fn breadth_first_has_the_bits_of_depth_first() {
+fn breadth_first_equals_depth_first() {
     for checkpoint in [false, true] {
-        let config = GptConfig { tied: false, dropout: 0.2, checkpoint, ..small() };
+        let config = GptConfig {
+            tie_word_embeddings: false,
+            dropout: 0.2,
+            activation_checkpointing: checkpoint,
+            ..small()
+        };
         assert_eq!(accumulated(config.clone(), 2), accumulated(config, 1));
     }
     // A tied weight gets all that the head adds before what the embedding adds.
@@ -45,12 +50,12 @@ fn breadth_first_has_the_bits_of_depth_first() {
 }
 
 #[test]
-fn classifiers_go_breadth_first_too() {
-    let (features, labels) = (numbers(8, 4 * 50), [1, 0, 2, 1]);
+fn classifiers_support_breadth_first() {
+    let (features, labels) = (random_values(8, 4 * 50), [1, 0, 2, 1]);
     let half =
         |at: usize| Batch::Samples { features: &features[100 * at..][..100], labels: &labels[2 * at..][..2] };
     let of = |at_once: usize| {
-        let mut rig = Rig::new(|registry| Classifier::mlp(registry, &[50, 9, 3]));
+        let mut rig = Fixture::new(|registry| Classifier::mlp(registry, &[50, 9, 3]));
         for (batches, seeds) in [half(0), half(1)].chunks(at_once).zip(seeds(2).chunks(at_once)) {
             let mut pass = Pass::breadth_first(&mut rig.strategy, &rig.memory, seeds, 1);
             rig.model.forward_each(&mut pass, batches).expect("forward");
@@ -62,12 +67,13 @@ fn classifiers_go_breadth_first_too() {
 }
 
 #[test]
-fn a_head_in_parts_has_the_same_loss_and_gradients_in_less_room() {
+fn chunked_head_is_equal_in_less_memory() {
     let run = |splits| {
-        let config = GptConfig { vocabulary: 400, ignore: Some(6), cross_entropy_splits: splits, ..small() };
+        let config =
+            GptConfig { vocabulary: 400, ignore_index: Some(6), cross_entropy_splits: splits, ..small() };
         let mut rig = gpt(config).rough();
-        let loss = rig.both_ways(&TOKENS);
-        let peak = rig.memory.usage(crate::memory::Class::Activations).peak;
+        let loss = rig.forward_and_backward(&TOKENS);
+        let peak = rig.memory.usage(crate::allocator::AllocClass::Activations).peak;
         (loss, rig.strategy.gradients().to_vec(), peak)
     };
     let whole = run(1);
@@ -81,7 +87,7 @@ fn a_head_in_parts_has_the_same_loss_and_gradients_in_less_room() {
 
 /// The mean loss and mean gradients of `ranks` that have chunks of all sequences, by the mean over all of them.
 fn in_chunks(config: &GptConfig, ranks: usize) -> (f32, Vec<f32>) {
-    let all = on(ranks, |group| {
+    let all = run_ranks(ranks, |group| {
         let length = 6 / ranks;
         let own = |tokens: &[u32]| -> Vec<u32> {
             tokens.chunks(6).flat_map(|one| one[group.rank() * length..][..length].to_vec()).collect()
@@ -89,7 +95,7 @@ fn in_chunks(config: &GptConfig, ranks: usize) -> (f32, Vec<f32>) {
         let (inputs, targets) = (own(&INPUTS), own(&TARGETS));
         let mut rig = gpt(config.clone()).rough();
         let mut pass = Pass::new(&mut rig.strategy, &rig.memory, Seeds::default(), 1);
-        pass.set_chunks(Some(&group));
+        pass.set_sequence_group(Some(&group));
         let batch = Batch::Tokens { inputs: &inputs, targets: &targets, sequence: length };
         let mut loss = [rig.model.forward(&mut pass, &batch).expect("forward")];
         rig.model.backward(&mut pass, 1.0).expect("backward");
@@ -102,11 +108,14 @@ fn in_chunks(config: &GptConfig, ranks: usize) -> (f32, Vec<f32>) {
 }
 
 #[test]
-fn means_over_chunks_are_those_of_whole_sequences() {
+fn chunked_sequences_match_whole() {
     // With an ignored target in one chunk and none in another, means of chunks are not alike.
-    for config in [GptConfig { ignore: Some(6), ..small() }, GptConfig { checkpoint: true, ..small() }] {
+    for config in [
+        GptConfig { ignore_index: Some(6), ..small() },
+        GptConfig { activation_checkpointing: true, ..small() },
+    ] {
         let mut rig = gpt(config.clone()).rough();
-        let loss = rig.both_ways(&TOKENS);
+        let loss = rig.forward_and_backward(&TOKENS);
         for ranks in [2, 3, 6] {
             let (found, gradients) = in_chunks(&config, ranks);
             assert!((found / loss - 1.0).abs() < 1e-6, "{ranks} chunks: {found}, not {loss}");
@@ -116,11 +125,11 @@ fn means_over_chunks_are_those_of_whole_sequences() {
 }
 
 #[test]
-fn chunks_that_are_longer_than_the_context_together_are_refused() {
-    let groups = Communicator::threads(2).expect("ranks");
+fn chunks_longer_than_context_are_rejected() {
+    let groups = Communicator::local(2).expect("ranks");
     let mut rig = gpt(small());
     let mut pass = Pass::new(&mut rig.strategy, &rig.memory, Seeds::default(), 1);
-    pass.set_chunks(groups.first());
+    pass.set_sequence_group(groups.first());
     let error = rig.model.forward(&mut pass, &TOKENS).expect_err("twice 6 are more than 8").to_string();
     assert!(
         error.contains("12 tokens in sequences of 6") && error.contains("8 tokens of context"),

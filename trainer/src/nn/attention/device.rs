@@ -1,11 +1,11 @@
 //! Attention on a GPU.
 
-use super::{CausalAttention, sequences};
+use super::{CausalAttention, sequence_count};
 use crate::device::Device;
 use crate::error::Result;
 use crate::pass::Pass;
 use crate::tensor::Tensor;
-use unisono_cuda::device::compute::Heads;
+use unisono_cuda::device::compute::AttentionShape;
 
 struct Saved {
     input: Tensor,
@@ -13,15 +13,15 @@ struct Saved {
 }
 
 impl CausalAttention {
-    fn heads_on(&self, pass: &Pass<'_>) -> Heads {
-        Heads { count: self.heads, depth: self.head_dim, sequence: pass.sequence() }
+    fn heads_on(&self, pass: &Pass<'_>) -> AttentionShape {
+        AttentionShape { count: self.heads, depth: self.head_dim, sequence: pass.sequence() }
     }
 
     pub(super) fn forward_on(&self, device: &Device, pass: &mut Pass<'_>, input: Tensor) -> Result<Tensor> {
-        if pass.chunks().is_some() {
+        if pass.sequence_group().is_some() {
             pass.expect_host("attention between chunks of sequences (mesh.sequence_data)")?;
         }
-        let rows = pass.sequence() * sequences(pass, input.rows());
+        let rows = pass.sequence() * sequence_count(pass, input.rows());
         let (mut output, mut log_sums) =
             (device.tensor(rows, self.width())?, device.tensor(rows, self.heads)?);
         let (to, sums) = (output.view_mut(), log_sums.view_mut());
@@ -40,7 +40,7 @@ impl CausalAttention {
         let mut slopes = device.tensor(input.rows(), input.columns())?;
         let mut room = device.tensor(log_sums.rows(), log_sums.columns())?;
         let (from, to) = ([input.view(), log_sums.view(), gradient.view()], slopes.view_mut());
-        device.compute().attention_slopes(self.heads_on(pass), from, to, room.view_mut())?;
+        device.compute().attention_backward(self.heads_on(pass), from, to, room.view_mut())?;
         Ok(slopes)
     }
 }

@@ -9,7 +9,7 @@ use unisono_cuda::device::compute::Indices;
 
 impl CrossEntropy {
     /// As on the host.
-    pub(super) fn shared_on(
+    pub(super) fn forward_scaled_on(
         &self,
         device: &Device,
         pass: &mut Pass<'_>,
@@ -18,17 +18,17 @@ impl CrossEntropy {
         share: f32,
     ) -> Result<f32> {
         let compute = device.compute();
-        let targets = Indices::new(compute.stream(), targets, logits.columns(), self.ignore)?;
+        let targets = Indices::new(compute.stream(), targets, logits.columns(), self.ignore_index)?;
         let mut losses = device.tensor(logits.rows(), 1)?;
         compute.cross_entropy(logits.view_mut(), &targets, losses.view_mut(), share)?;
-        let loss = added_up(device, &losses, share)?;
+        let loss = sum_losses(device, &losses, share)?;
         pass.save(logits);
         Ok(loss)
     }
 }
 
 /// `share` times the sum of the losses of rows: added up by the host, in f64 and in order.
-pub(crate) fn added_up(device: &Device, losses: &Tensor, share: f32) -> Result<f32> {
+pub(crate) fn sum_losses(device: &Device, losses: &Tensor, share: f32) -> Result<f32> {
     let losses = losses.view().to_vec(device.compute().stream())?;
     Ok((losses.into_iter().map(f64::from).sum::<f64>() * f64::from(share)) as f32)
 }

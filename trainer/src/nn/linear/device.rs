@@ -5,7 +5,7 @@ use crate::device::Device;
 use crate::error::Result;
 use crate::pass::Pass;
 use crate::tensor::Tensor;
-use unisono_cuda::device::compute::{Panel, PanelMut};
+use unisono_cuda::device::compute::{MatrixView, MatrixViewMut};
 
 impl Linear {
     pub(super) fn forward_on(&self, device: &Device, pass: &mut Pass<'_>, input: Tensor) -> Result<Tensor> {
@@ -16,9 +16,10 @@ impl Linear {
         }
         let weight = pass.weights_on(device, self.weight)?;
         let (x, w) = (input.view(), weight.view(..));
-        let (x, w) = (Panel::new(&x, rows, self.inputs)?, Panel::new(&w, self.outputs, self.inputs)?);
+        let (x, w) =
+            (MatrixView::new(&x, rows, self.inputs)?, MatrixView::new(&w, self.outputs, self.inputs)?);
         let (y, beta) = (output.view_mut(), if self.bias.is_some() { 1.0 } else { 0.0 });
-        compute.matmul(PanelMut::new(y, rows, self.outputs)?, beta, 1.0, x, w.t())?;
+        compute.matmul(MatrixViewMut::new(y, rows, self.outputs)?, beta, 1.0, x, w.t())?;
         pass.save(input);
         Ok(output)
     }
@@ -31,17 +32,17 @@ impl Linear {
         gradient: &Tensor,
     ) -> Result<Tensor> {
         let (rows, slopes) = (input.rows(), gradient.view());
-        let dy = Panel::new(&slopes, rows, self.outputs)?;
+        let dy = MatrixView::new(&slopes, rows, self.outputs)?;
         if let Some(bias) = self.bias {
             pass.accumulate_on(device, bias, |compute, into| compute.add_rows(into, gradient.view()))?;
         }
         pass.accumulate_on(device, self.weight, |compute, into| {
-            let (into, x) = (PanelMut::new(into, self.outputs, self.inputs)?, input.view());
-            compute.matmul(into, 1.0, 1.0, dy.t(), Panel::new(&x, rows, self.inputs)?)
+            let (into, x) = (MatrixViewMut::new(into, self.outputs, self.inputs)?, input.view());
+            compute.matmul(into, 1.0, 1.0, dy.t(), MatrixView::new(&x, rows, self.inputs)?)
         })?;
         let weight = pass.weights_on(device, self.weight)?;
-        let (w, dx) = (weight.view(..), PanelMut::new(input.view_mut(), rows, self.inputs)?);
-        device.compute().matmul(dx, 0.0, 1.0, dy, Panel::new(&w, self.outputs, self.inputs)?)?;
+        let (w, dx) = (weight.view(..), MatrixViewMut::new(input.view_mut(), rows, self.inputs)?);
+        device.compute().matmul(dx, 0.0, 1.0, dy, MatrixView::new(&w, self.outputs, self.inputs)?)?;
         Ok(input)
     }
 }

@@ -1,6 +1,6 @@
 //! The drawing of a run: losses above, learning rate below.
 
-use super::Record;
+use super::StepRecord;
 use crate::error::{Error, Result};
 use plotters::coord::Shift;
 use plotters::prelude::*;
@@ -9,15 +9,15 @@ use std::path::Path;
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 type Points = Vec<(f64, f64)>;
 
-/// A line: its name and colour, and where it goes.
-struct Line {
+/// A line: its name and color, and where it goes.
+struct Series {
     name: &'static str,
     color: RGBColor,
     points: Points,
 }
 
 /// Draws the steps to a file.
-pub(super) fn draw(path: &Path, records: &[Record]) -> Result<()> {
+pub(super) fn draw(path: &Path, records: &[StepRecord]) -> Result<()> {
     let area = SVGBackend::new(path, (WIDTH, HEIGHT)).into_drawing_area();
     let drawn = area.fill(&WHITE).map_err(|error| error.to_string()).and_then(|()| {
         let (above, below) = area.split_vertically(HEIGHT * 7 / 10);
@@ -28,22 +28,22 @@ pub(super) fn draw(path: &Path, records: &[Record]) -> Result<()> {
     drawn.map_err(|error| Error::file(path, error))
 }
 
-fn losses(records: &[Record]) -> Vec<Line> {
-    let training = thin(records.iter().map(|record| (record.step as f64, record.loss)).collect());
+fn losses(records: &[StepRecord]) -> Vec<Series> {
+    let training = downsample(records.iter().map(|record| (record.step as f64, record.loss)).collect());
     let validation = records.iter().filter_map(|record| Some((record.step as f64, record.validation?)));
-    let training = Line { name: "training", color: BLUE, points: training };
-    let validation = Line { name: "held back", color: ORANGE, points: validation.collect() };
+    let training = Series { name: "training", color: BLUE, points: training };
+    let validation = Series { name: "held back", color: ORANGE, points: validation.collect() };
     [training, validation].into_iter().filter(|line| !line.points.is_empty()).collect()
 }
 
-fn rates(records: &[Record]) -> Line {
-    let points = records.iter().map(|record| (record.step as f64, record.rate)).collect();
-    Line { name: "learning rate", color: GREY, points: thin(points) }
+fn rates(records: &[StepRecord]) -> Series {
+    let points = records.iter().map(|record| (record.step as f64, record.lr)).collect();
+    Series { name: "learning rate", color: GRAY, points: downsample(points) }
 }
 
-/// No more points than can be told apart; each the mean of its neighbours.
-fn thin(points: Points) -> Points {
-    let each = points.len().div_ceil(POINTS_MAX).max(1);
+/// No more points than can be told apart; each the mean of its neighbors.
+fn downsample(points: Points) -> Points {
+    let each = points.len().div_ceil(MAX_POINTS).max(1);
     let mean = |some: &[(f64, f64)]| {
         let (x, y) = some.iter().fold((0.0, 0.0), |sum, point| (sum.0 + point.0, sum.1 + point.1));
         (x / some.len() as f64, y / some.len() as f64)
@@ -51,7 +51,7 @@ fn thin(points: Points) -> Points {
     points.chunks(each).map(mean).collect()
 }
 
-fn chart(area: &Area<'_>, title: &str, lines: &[Line]) -> std::result::Result<(), String> {
+fn chart(area: &Area<'_>, title: &str, lines: &[Series]) -> std::result::Result<(), String> {
     let points = || lines.iter().flat_map(|line| &line.points);
     let (steps, values) = (range(points().map(|point| point.0)), range(points().map(|point| point.1)));
     let mut chart = ChartBuilder::on(area)
@@ -106,24 +106,24 @@ fn text(error: impl std::fmt::Display) -> String {
 
 const BLUE: RGBColor = RGBColor(0, 114, 178);
 const ORANGE: RGBColor = RGBColor(213, 94, 0);
-const GREY: RGBColor = RGBColor(110, 110, 110);
+const GRAY: RGBColor = RGBColor(110, 110, 110);
 const WIDTH: u32 = 900;
 const HEIGHT: u32 = 620;
-const POINTS_MAX: usize = 1500;
+const MAX_POINTS: usize = 1500;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn a_drawing_has_every_line_and_its_axes() {
+    fn plot_has_every_series_and_axis() {
         let folder = tempfile::tempdir().unwrap();
-        let record = |step: u64| Record {
+        let record = |step: u64| StepRecord {
             step,
             loss: 5.0 / step as f64,
             validation: step.is_multiple_of(10).then_some(3.0),
-            rate: 1e-3,
-            ..Record::default()
+            lr: 1e-3,
+            ..StepRecord::default()
         };
         let path = folder.path().join("run.svg");
         draw(&path, &(1..50).map(record).collect::<Vec<_>>()).unwrap();
@@ -136,10 +136,10 @@ mod tests {
     }
 
     #[test]
-    fn long_runs_are_thinned_by_means() {
+    fn long_runs_are_downsampled_by_means() {
         let points: Points = (0..6000).map(|step| (f64::from(step), f64::from(step % 2))).collect();
-        let thinned = thin(points);
-        assert_eq!(thinned.len(), POINTS_MAX);
+        let thinned = downsample(points);
+        assert_eq!(thinned.len(), MAX_POINTS);
         assert!(thinned.iter().all(|point| point.1 == 0.5));
     }
 }

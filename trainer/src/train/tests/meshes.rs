@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::data::Position;
-use crate::random::chain;
-use crate::testing::{joined, kept};
+use crate::random::hash_numbers;
+use crate::testing::{collect_shards, merge_shards};
 use unisono::Communicator;
 
 /// Ranks, ranks that share layers, strategy.
@@ -17,21 +17,21 @@ fn shaped(folder: &Path, (_, tensor, kind): Shape) -> Config {
 
 /// A number for all weights and moments of the model, and how far the run is.
 fn state(runs: Vec<Run>) -> (u64, u64, Position) {
-    let (step, position) = (runs[0].step, runs[0].sampler.position());
-    let bits = joined(runs.into_iter().map(|mut run| {
+    let (step, position) = (runs[0].train_step, runs[0].sampler.position());
+    let bits = merge_shards(runs.into_iter().map(|mut run| {
         let inventory = Arc::clone(&run.inventory);
-        kept(&mut *run.strategy, &inventory)
+        collect_shards(&mut *run.strategy, &inventory)
     }));
     let number = |((id, place), bits): (&(crate::parameter::ParameterId, usize), &Vec<u32>)| {
         let bits: Vec<u64> = bits.iter().map(|&bits| u64::from(bits)).collect();
-        chain(&[id.0 as u64, *place as u64, chain(&bits)])
+        hash_numbers(&[id.0 as u64, *place as u64, hash_numbers(&bits)])
     };
-    (chain(&bits.iter().map(number).collect::<Vec<_>>()), step, position)
+    (hash_numbers(&bits.iter().map(number).collect::<Vec<_>>()), step, position)
 }
 
 fn saved(folder: &Path, shape: Shape) -> (u64, u64, Position) {
     let config = shaped(folder, shape);
-    state(on(shape.0, |world| {
+    state(run_ranks(shape.0, |world| {
         let mut run = Run::new(&config, world).unwrap();
         (0..3).map(|_| run.step().unwrap()).for_each(|taken| assert!(taken.loss.is_finite()));
         run.save().unwrap();
@@ -44,11 +44,11 @@ fn loaded(folder: &Path, shape: Shape) -> (u64, u64, Position) {
         checkpoint: crate::config::Checkpoint { resume: true, ..shaped(folder, shape).checkpoint },
         ..shaped(folder, shape)
     };
-    state(on(shape.0, |world| Run::new(&config, world).unwrap()))
+    state(run_ranks(shape.0, |world| Run::new(&config, world).unwrap()))
 }
 
 #[test]
-fn twelve_pairs_of_meshes_hand_over_every_bit() {
+fn checkpoints_are_exact_across_meshes() {
     use StrategyKind::{Bucketed, Naive, Overlapped, Zero1, Zero1Parameters, Zero2, Zero3};
     let pairs: [(Shape, Shape); 12] = [
         ((1, 1, Bucketed), (4, 2, Zero3)),
@@ -73,7 +73,7 @@ fn twelve_pairs_of_meshes_hand_over_every_bit() {
 }
 
 #[test]
-fn a_checkpoint_of_other_data_is_refused() {
+fn checkpoint_of_other_data_is_rejected() {
     let folder = folder();
     let shape = (1, 1, StrategyKind::Bucketed);
     let before = saved(folder.path(), shape);
@@ -82,7 +82,7 @@ fn a_checkpoint_of_other_data_is_refused() {
         let path = folder.path().join("text.txt");
         let text = change(std::fs::read_to_string(&path).unwrap());
         std::fs::write(&path, text).unwrap();
-        let mut run = Run::new(&config, Communicator::threads(1).unwrap().remove(0)).unwrap();
+        let mut run = Run::new(&config, Communicator::local(1).unwrap().remove(0)).unwrap();
         run.load(&crate::checkpoint::latest(&folder.path().join("checkpoints")).unwrap())
     };
     resume(&|text| text).unwrap();

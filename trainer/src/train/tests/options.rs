@@ -1,27 +1,27 @@
 //! What a configuration may ask for beyond the defaults.
 
 use super::*;
-use crate::testing::{Bits, joined, kept};
+use crate::testing::{Bits, collect_shards, merge_shards};
 
 /// Losses, and all weights and moments, of a short run.
 fn trained(ranks: usize, config: &Config) -> (Vec<f64>, Bits) {
-    let ends = on(ranks, |world| {
+    let ends = run_ranks(ranks, |world| {
         let mut run = Run::new(config, world).unwrap();
         let losses = (0..config.schedule.steps).map(|_| run.step().unwrap().loss).collect::<Vec<_>>();
         let inventory = Arc::clone(&run.inventory);
-        (losses, kept(&mut *run.strategy, &inventory))
+        (losses, collect_shards(&mut *run.strategy, &inventory))
     });
     let (losses, bits): (Vec<_>, Vec<_>) = ends.into_iter().unzip();
-    (losses[0].clone(), joined(bits))
+    (losses[0].clone(), merge_shards(bits))
 }
 
 #[test]
-fn muon_takes_nearly_the_same_steps_when_matrices_are_cut() {
+fn muon_nearly_matches_with_sharded_matrices() {
     let folder = folder();
     let of = |ranks, changes: &[&str]| {
-        let muon = ["optimiser.kind=muon", "schedule.steps=4", "model.tied=false"];
+        let muon = ["optimizer.kind=muon", "schedule.steps=4", "model.tie_word_embeddings=false"];
         let config = config(folder.path(), &[&muon, changes].concat());
-        let (_, inventory) = Network::new(&config, Extents::Tokens(257), None).unwrap();
+        let (_, inventory) = Network::new(&config, DataDims::Tokens(257), None).unwrap();
         let (losses, bits) = trained(ranks, &config);
         let is_hidden =
             |name: &str| name.starts_with("h.") && name.ends_with("weight") && !name.contains("ln_");
@@ -48,7 +48,7 @@ fn muon_takes_nearly_the_same_steps_when_matrices_are_cut() {
 }
 
 #[test]
-fn means_in_the_loss_train_as_well_and_a_frozen_table_stays() {
+fn loss_averaging_trains_and_frozen_table_stays() {
     let folder = folder();
     let of = |changes: &[&str]| trained(2, &config(folder.path(), changes));
     let (losses, _) = of(&[]);
@@ -57,28 +57,31 @@ fn means_in_the_loss_train_as_well_and_a_frozen_table_stays() {
         assert!(found.iter().zip(&losses).all(|(one, other)| (one / other - 1.0).abs() < 1e-6), "{kind}");
     }
     let config = config(folder.path(), &["model.freeze=[\"wte\", \"h.*.attn\"]"]);
-    let (_, inventory) = Network::new(&config, Extents::Tokens(257), None).unwrap();
+    let (_, inventory) = Network::new(&config, DataDims::Tokens(257), None).unwrap();
     for ((id, place), bits) in trained(2, &config).1 {
         let frozen = ["wte", "h.0.attn", "h.1.attn"].iter().any(|path| inventory[id].name.starts_with(path));
         let mut start = [0.0];
-        inventory[id].initialise(u64::from(config.seed), place..place + 1, &mut start);
+        inventory[id].initialize(u64::from(config.seed), place..place + 1, &mut start);
         assert_eq!(frozen, bits.len() == 1, "{} has moments", inventory[id].name);
         assert!(!frozen || bits[0] == start[0].to_bits(), "{} has moved", inventory[id].name);
     }
 }
 
 #[test]
-fn waiting_within_layers_is_told_and_traced() {
+fn tensor_parallel_wait_is_reported_and_traced() {
     let folder = folder();
     let trace = folder.path().join("trace.json");
     let traced = format!("log.trace={}", trace.display());
     let config = config(folder.path(), &["mesh.tensor=2", &traced, "schedule.steps=3", "schedule.warmup=0"]);
-    on(2, |world| {
+    run_ranks(2, |world| {
         let mut run = Run::new(&config, world).unwrap();
         let taken = run.step().unwrap();
-        assert!(taken.in_layers > taken.exposed && taken.in_layers < taken.time, "{taken:?}");
+        assert!(
+            taken.tensor_parallel_wait > taken.exposed && taken.tensor_parallel_wait < taken.time,
+            "{taken:?}"
+        );
     });
-    on_threads(2, &config).unwrap();
+    train_on_threads(2, &config).unwrap();
     let text = std::fs::read_to_string(trace).unwrap();
     let trace: serde_json::Value = serde_json::from_str(&text).unwrap();
     let is_sum = |event: &&serde_json::Value| event["name"] == "sum of a layer" && event["tid"] == 1;
@@ -88,7 +91,7 @@ fn waiting_within_layers_is_told_and_traced() {
 }
 
 #[test]
-fn offloaded_state_takes_the_same_steps_out_of_memory() {
+fn offloaded_state_is_bitwise_equal() {
     let folder = folder();
     let state = folder.path().join("state");
     let offload = format!("strategy.offload={}", state.display());
@@ -98,14 +101,14 @@ fn offloaded_state_takes_the_same_steps_out_of_memory() {
         let (kind, dtype) = (format!("strategy.kind={kind}"), format!("strategy.param_dtype={dtype}"));
         let of = |changes: &[&str]| {
             let changes = [&[&kind, &dtype, "schedule.steps=4", "checkpoint.every=2"], changes].concat();
-            on_threads(2, &config(folder.path(), &changes)).unwrap()
+            train_on_threads(2, &config(folder.path(), &changes)).unwrap()
         };
         let (kept, away) = (of(&["checkpoint.every=0"]), of(&[&offload]));
         assert_eq!(bits(&away), bits(&kept), "{kind}, {dtype}");
-        let now = |outcome: &Outcome, class| outcome.ledger.classes[class as usize].0;
-        assert_eq!(now(&away, Class::Offloaded), now(&kept, Class::Optimiser), "{kind}, {dtype}");
-        assert_eq!((now(&away, Class::Optimiser), now(&kept, Class::Offloaded)), (0, 0));
-        assert_eq!(away.ledger.formulas[4], kept.ledger.formulas[2], "{kind}, {dtype}");
+        let now = |outcome: &TrainResult, class| outcome.memory.classes[class as usize].0;
+        assert_eq!(now(&away, AllocClass::Offloaded), now(&kept, AllocClass::Optimizer), "{kind}, {dtype}");
+        assert_eq!((now(&away, AllocClass::Optimizer), now(&kept, AllocClass::Offloaded)), (0, 0));
+        assert_eq!(away.memory.formulas[4], kept.memory.formulas[2], "{kind}, {dtype}");
         assert_eq!(std::fs::read_dir(&state).unwrap().count(), 0, "files have no names");
         std::fs::remove_dir_all(folder.path().join("checkpoints/step-00000004")).unwrap();
         let resumed = of(&[&offload, "checkpoint.resume=true"]);

@@ -1,5 +1,5 @@
 // The exchange with a bug planted: a slot is released while others still work on it.
-#include "machine.cuh"
+#include "target.cuh"
 
 #undef __syncthreads
 #define __syncthreads() ((void)0)

@@ -1,5 +1,5 @@
 // The exchange with a bug planted: counters are raised without an order.
-#include "machine.cuh"
+#include "target.cuh"
 
 #define store_release store_relaxed
 

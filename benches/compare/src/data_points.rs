@@ -1,0 +1,322 @@
+//! What the rows say, cell by cell: medians over rounds, the best setting, the floor.
+
+use crate::case::{Case, Collective, Transport};
+use crate::placement::Placement;
+use crate::results::SourceKey;
+use crate::rows::{Metric, ROOFLINE, Row};
+use crate::settings::DEFAULTS;
+use crate::stats::{geometric_mean, median};
+use crate::unisono;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A contender in one setting.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Source {
+    pub(crate) library: String,
+    pub(crate) setting: String,
+}
+
+/// One size of one case.
+#[derive(Clone, Debug)]
+pub(crate) struct DataPoint {
+    pub(crate) case: Case,
+    pub(crate) bytes: usize,
+    /// How the cores were, of the first and the last rank.
+    pub(crate) placement: Option<Placement>,
+    /// Medians over the rounds that count, in microseconds.
+    pub(crate) times: BTreeMap<Source, f64>,
+    /// What the machine allows, in microseconds: the least of all rounds, as noise only adds.
+    pub(crate) roofline: Option<f64>,
+}
+
+/// The best of several.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Best<'a> {
+    pub(crate) source: &'a Source,
+    pub(crate) micros: f64,
+}
+
+/// The limits of the machine: the best of what was measured in all rounds, as noise only lowers them.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Limits {
+    /// GB/s of copies past the cache by all cores, bytes read plus bytes written.
+    pub(crate) copy_rate: f64,
+    /// Microseconds of a flag from one core to another.
+    pub(crate) flag_latency: f64,
+}
+
+/// None where nothing was measured.
+pub(crate) fn limits(rows: &[Row]) -> Option<Limits> {
+    let figures = |what: Metric| {
+        rows.iter().filter(move |row| row.metric == what).filter_map(|row| row.outcome.as_ref().ok().copied())
+    };
+    let copy_rate = figures(Metric::CopyRate).reduce(f64::max)?;
+    let hand_over = figures(Metric::FlagLatency).reduce(f64::min)?;
+    Some(Limits { copy_rate, flag_latency: hand_over })
+}
+
+/// All cells, by case and size. Of times with the cores in different states those in one count: in the one that most times of the
+/// case are of, if unisono and a peer have some in it.
+pub(crate) fn data_points<'a>(rows: impl IntoIterator<Item = &'a Row>) -> Vec<DataPoint> {
+    by_placement(rows).into_iter().filter_map(|states| states.into_iter().next()).collect()
+}
+
+/// The same cells with the cores in other states.
+pub(crate) fn data_points_of_other_placements<'a>(rows: impl IntoIterator<Item = &'a Row>) -> Vec<DataPoint> {
+    by_placement(rows).into_iter().flat_map(|states| states.into_iter().skip(1)).collect()
+}
+
+/// Every cell in every state in which unisono and a peer have times, the most usual first; if there is none, of all times.
+fn by_placement<'a>(rows: impl IntoIterator<Item = &'a Row>) -> Vec<Vec<DataPoint>> {
+    let all = collect_samples(rows);
+    let usual = placements_by_frequency(&all);
+    let states = |(&(case, bytes), rounds): (&(Case, usize), &Samples)| {
+        let both = usual[&case].into_iter().filter(|&cores| rounds.has_both(cores));
+        let cells: Vec<DataPoint> = both.map(|cores| rounds.data_point(case, bytes, Some(cores))).collect();
+        if cells.is_empty() { vec![rounds.data_point(case, bytes, None)] } else { cells }
+    };
+    all.iter().map(states).collect()
+}
+
+/// For each case, the states that the cores were in, the one of most times first.
+fn placements_by_frequency(all: &BTreeMap<(Case, usize), Samples>) -> BTreeMap<Case, [Placement; 3]> {
+    let mut cases: BTreeMap<Case, BTreeMap<Placement, usize>> = BTreeMap::new();
+    for ((case, _), rounds) in all {
+        let counts = cases.entry(*case).or_default();
+        for cores in rounds.times.values().flatten().filter_map(|(cores, _)| *cores) {
+            *counts.entry(cores).or_default() += 1;
+        }
+    }
+    let sorted = |counts: BTreeMap<Placement, usize>| {
+        let mut states = Placement::ALL;
+        states.sort_by_key(|cores| std::cmp::Reverse(counts.get(cores).copied()));
+        states
+    };
+    cases.into_iter().map(|(case, counts)| (case, sorted(counts))).collect()
+}
+
+fn collect_samples<'a>(rows: impl IntoIterator<Item = &'a Row>) -> BTreeMap<(Case, usize), Samples> {
+    let mut cells: BTreeMap<(Case, usize), Samples> = BTreeMap::new();
+    for row in rows {
+        let (Metric::Collective(case, bytes), &Ok(micros)) = (row.metric, &row.outcome) else {
+            continue;
+        };
+        let rounds = cells.entry((case, bytes)).or_default();
+        if row.library == ROOFLINE {
+            rounds.roofline = Some(rounds.roofline.map_or(micros, |least| least.min(micros)));
+        } else {
+            let who = Source { library: row.library.clone(), setting: row.setting.clone() };
+            rounds.times.entry(who).or_default().push((row.flag_latency.map(Placement::of), micros));
+        }
+    }
+    cells
+}
+
+/// A cell in the making: times with how the cores were, where that is known.
+#[derive(Default)]
+struct Samples {
+    times: BTreeMap<Source, Vec<(Option<Placement>, f64)>>,
+    roofline: Option<f64>,
+}
+
+impl Samples {
+    /// Medians over the rounds in one state, if there is a choice; in an unknown one in any case.
+    fn data_point(&self, case: Case, bytes: usize, cores: Option<Placement>) -> DataPoint {
+        let counts = |found: Option<Placement>| cores.is_none() || found.is_none() || found == cores;
+        let counted = |times: &[(Option<Placement>, f64)]| {
+            median(times.iter().filter(|(found, _)| counts(*found)).map(|&(_, micros)| micros))
+        };
+        let times = self.times.iter().filter_map(|(who, times)| Some((who.clone(), counted(times)?)));
+        DataPoint { case, bytes, placement: cores, times: times.collect(), roofline: self.roofline }
+    }
+
+    /// Whether unisono and a peer were measured with the cores so.
+    fn has_both(&self, cores: Placement) -> bool {
+        let has = |of: &dyn Fn(&str) -> bool| {
+            let times = self.times.iter().filter(|(who, _)| of(&who.library));
+            times.flat_map(|(_, times)| times).any(|(found, _)| *found == Some(cores))
+        };
+        has(&|name| name == unisono::NAME) && has(&|name| !is_unisono(name))
+    }
+}
+
+impl DataPoint {
+    /// The best setting of one contender.
+    pub(crate) fn best_of(&self, contender: &str) -> Option<Best<'_>> {
+        self.best(|who| who.library == contender)
+    }
+
+    /// The best of all that are not unisono.
+    pub(crate) fn best_peer(&self) -> Option<Best<'_>> {
+        self.best(|who| !is_unisono(&who.library))
+    }
+
+    /// One contender in the setting that nobody tuned; over TCP, the one for that.
+    pub(crate) fn defaults_of(&self, contender: &str) -> Option<Best<'_>> {
+        let untuned = |who: &Source| [DEFAULTS, "TCP"].contains(&who.setting.as_str());
+        self.best(|who| who.library == contender && untuned(who))
+    }
+
+    pub(crate) fn unisono_micros(&self) -> Option<f64> {
+        self.best_of(unisono::NAME).map(|best| best.micros)
+    }
+
+    /// How many times faster unisono is than the best peer: above one is a cell won.
+    pub(crate) fn speedup(&self) -> Option<f64> {
+        Some(self.best_peer()?.micros / self.unisono_micros()?)
+    }
+
+    /// The median of one contender in one setting.
+    pub(crate) fn time_of(&self, (contender, setting): SourceKey<'_>) -> Option<f64> {
+        let is_it = |who: &Source| (who.library.as_str(), who.setting.as_str()) == (contender, setting);
+        self.best(is_it).map(|best| best.micros)
+    }
+
+    fn best(&self, counts: impl Fn(&Source) -> bool) -> Option<Best<'_>> {
+        let those = self.times.iter().filter(|(who, _)| counts(who));
+        those
+            .map(|(who, &micros)| Best { source: who, micros })
+            .min_by(|left, right| left.micros.total_cmp(&right.micros))
+    }
+}
+
+/// Whether a contender is unisono, in ordinary buffers or others.
+pub(crate) fn is_unisono(contender: &str) -> bool {
+    [unisono::NAME, unisono::SYMMETRIC].contains(&contender)
+}
+
+/// The geometric mean of how many times faster unisono is, over the cells that have both.
+pub(crate) fn geometric_mean_vs<'a>(
+    cells: impl IntoIterator<Item = &'a DataPoint>,
+    least_bytes: usize,
+    other: impl Fn(&'a DataPoint) -> Option<Best<'a>>,
+) -> Option<f64> {
+    let large = cells.into_iter().filter(|cell| cell.bytes >= least_bytes);
+    geometric_mean(large.filter_map(|cell| Some(other(cell)?.micros / cell.unisono_micros()?)))
+}
+
+/// The contenders that have a time in any of the cells.
+pub(crate) fn libraries(cells: &[&DataPoint]) -> BTreeSet<String> {
+    cells.iter().flat_map(|cell| cell.times.keys()).map(|who| who.library.clone()).collect()
+}
+
+/// The cells of each (transport, collective), in order.
+pub(crate) fn grouped(cells: &[DataPoint]) -> BTreeMap<(Transport, Collective), Vec<&DataPoint>> {
+    let mut groups: BTreeMap<_, Vec<&DataPoint>> = BTreeMap::new();
+    for cell in cells {
+        groups.entry((cell.case.transport, cell.case.collective)).or_default().push(cell);
+    }
+    groups
+}
+
+/// Medians as comma-separated values.
+pub(crate) fn to_csv(cells: &[DataPoint]) -> String {
+    let mut text = "transport,collective,ranks,bytes,library,setting,time_us,roofline_us\n".to_owned();
+    for cell in cells {
+        let Case { transport, collective, ranks } = cell.case;
+        let floor = cell.roofline.map_or_else(String::new, |floor| format!("{floor:.4}"));
+        for (who, micros) in &cell.times {
+            let (transport, collective, bytes) = (transport.name(), collective.name(), cell.bytes);
+            let Source { library: contender, setting } = who;
+            text += &format!(
+                "{transport},{collective},{ranks},{bytes},{contender},{setting},{micros:.4},{floor}\n"
+            );
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CASE: Case = Case { transport: Transport::Shm, collective: Collective::AllReduce, ranks: 2 };
+
+    fn row(round: usize, contender: &str, setting: &str, bytes: usize, outcome: Result<f64, String>) -> Row {
+        let (contender, setting) = (contender.to_owned(), setting.to_owned());
+        Row {
+            round,
+            metric: Metric::Collective(CASE, bytes),
+            library: contender,
+            setting,
+            outcome,
+            flag_latency: None,
+        }
+    }
+
+    fn rows() -> Vec<Row> {
+        let mut rows = vec![
+            row(1, "unisono", "auto", 1 << 20, Ok(100.0)),
+            row(2, "unisono", "auto", 1 << 20, Ok(500.0)),
+            row(3, "unisono", "auto", 1 << 20, Ok(110.0)),
+            row(1, "unisono window", "auto", 1 << 20, Ok(1.0)),
+            row(1, "Open MPI 5", "defaults", 1 << 20, Ok(330.0)),
+            row(1, "Open MPI 5", "UCX", 1 << 20, Ok(220.0)),
+            row(1, "Gloo", "defaults", 1 << 20, Ok(880.0)),
+            row(1, "MPICH 5", "defaults", 0, Err("did not end".into())),
+            row(1, "unisono", "auto", 8, Ok(0.4)),
+            row(1, "Open MPI 5", "defaults", 8, Ok(0.2)),
+        ];
+        rows.extend([105.0, 104.0].map(|micros| row(1, ROOFLINE, "", 1 << 20, Ok(micros))));
+        let figure = |what, value| Row { metric: what, ..row(1, ROOFLINE, "", 0, Ok(value)) };
+        let figures = [(Metric::CopyRate, 20.0), (Metric::CopyRate, 40.0), (Metric::FlagLatency, 0.2)];
+        rows.extend(figures.map(|(what, value)| figure(what, value)));
+        rows
+    }
+
+    #[test]
+    fn data_point_has_medians_and_best_setting() {
+        let cells = data_points(&rows());
+        assert_eq!(cells.iter().map(|cell| cell.bytes).collect::<Vec<_>>(), [8, 1 << 20]);
+        let cell = &cells[1];
+        assert_eq!((cell.unisono_micros(), cell.speedup()), (Some(110.0), Some(2.0)));
+        let best = cell.best_peer().expect("three");
+        assert_eq!((best.source.library.as_str(), best.source.setting.as_str()), ("Open MPI 5", "UCX"));
+        assert_eq!(cell.defaults_of("Open MPI 5").map(|best| best.micros), Some(330.0));
+        assert!(cell.best_of("MPICH 5").is_none());
+    }
+
+    #[test]
+    fn data_points_use_most_frequent_placement() {
+        let at = |hand_over, contender, micros| Row {
+            flag_latency: Some(hand_over),
+            ..row(1, contender, "auto", 8, Ok(micros))
+        };
+        let mut rows = vec![at(0.05, "unisono", 0.2), at(0.3, "unisono", 0.4)];
+        assert_eq!(data_points(&rows)[0].unisono_micros(), median([0.2, 0.4]));
+        rows.push(at(0.3, "MPICH 5", 0.6));
+        assert_eq!(
+            (data_points(&rows)[0].speedup(), data_points_of_other_placements(&rows).len()),
+            (Some(0.6 / 0.4), 0)
+        );
+        let near = |micros| at(0.05, "MPICH 5", micros);
+        rows.extend([near(0.3), near(0.5), row(1, "Gloo", "defaults", 8, Ok(90.0))]);
+        let usual = &data_points(&rows)[0];
+        assert_eq!(
+            (usual.placement, usual.unisono_micros(), usual.speedup()),
+            (Some(Placement::SharedCache), Some(0.2), Some(0.4 / 0.2))
+        );
+        assert!(usual.best_of("Gloo").is_some());
+        let otherwise = data_points_of_other_placements(&rows);
+        assert_eq!((otherwise.len(), otherwise[0].speedup()), (1, Some(0.6 / 0.4)));
+    }
+
+    #[test]
+    fn limits_are_the_best_of_all_rounds() {
+        let cells = data_points(&rows());
+        assert_eq!((cells[0].roofline, cells[1].roofline), (None, Some(104.0)));
+        assert_eq!(limits(&rows()), Some(Limits { copy_rate: 40.0, flag_latency: 0.2 }));
+        assert_eq!(limits(&[]), None);
+    }
+
+    #[test]
+    fn means_cover_large_data_points_with_both() {
+        let cells = data_points(&rows());
+        let against = |least, who| geometric_mean_vs(&cells, least, move |cell| cell.best_of(who));
+        let close = |found: Option<f64>, value: f64| (found.expect("cells") - value).abs() < 1e-9;
+        assert!(close(against(1 << 20, "Open MPI 5"), 2.0));
+        assert!(close(against(0, "Open MPI 5"), 1.0));
+        assert!(close(against(0, "Gloo"), 8.0));
+        assert_eq!(against(0, "oneCCL"), None);
+    }
+}

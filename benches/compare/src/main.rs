@@ -1,0 +1,268 @@
+//! unisono beside other libraries: finds them, builds one small benchmark for each, runs everybody in turn,
+//! and writes a record with tables and drawings.
+
+mod case;
+mod data_points;
+mod install;
+mod library;
+mod machine;
+mod placement;
+mod plot;
+mod process;
+mod report;
+mod results;
+mod rounds;
+mod rows;
+mod run_result;
+mod settings;
+mod size;
+mod startup;
+mod stats;
+mod unisono;
+
+use crate::unisono::Unisono;
+use case::{Case, Collective, Transport, World};
+use clap::Parser;
+use library::{InstalledLibrary, Library, Paths};
+use machine::Machine;
+use plot::Axis;
+use results::Results;
+use rounds::Plan;
+use settings::TimeLimits;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// Compares unisono with the MPI libraries, oneCCL and Gloo on this machine.
+#[derive(Parser)]
+struct Arguments {
+    /// Install libraries that are missing: Debian's packages (as root), and wheels from PyPI.
+    #[arg(long)]
+    install: bool,
+    /// A look in less than three minutes: one collective, few sizes, one round.
+    #[arg(long)]
+    quick: bool,
+    /// Collectives, separated by commas.
+    #[arg(long, value_enum, value_delimiter = ',')]
+    collectives: Vec<Collective>,
+    /// Numbers of ranks.
+    #[arg(long, value_delimiter = ',', value_parser = clap::value_parser!(u16).range(2..=1024))]
+    ranks: Vec<u16>,
+    /// Sizes in bytes; K, M and G are understood.
+    #[arg(long, value_delimiter = ',', value_parser = size::parse)]
+    sizes: Vec<usize>,
+    /// Transports.
+    #[arg(long, value_enum, value_delimiter = ',')]
+    transport: Vec<Transport>,
+    /// Rounds: in each, every contender has a turn.
+    #[arg(long)]
+    rounds: Option<usize>,
+    /// In rounds after the first, a peer measures only sizes in which it took at most so many times the best
+    /// peer's time in the first; inf: all.
+    #[arg(long, default_value_t = 1.5)]
+    within: f64,
+    /// Further rounds, of the cells alone in which unisono and the best peer are close, and of the peers that decide them.
+    #[arg(long)]
+    more: Option<usize>,
+    /// A cell is close while neither takes more than so many times the other's time, by the medians so far.
+    #[arg(long, default_value_t = 1.35)]
+    close: f64,
+    /// Milliseconds of samples for each size in each round; there are always three samples.
+    #[arg(long, default_value_t = 30)]
+    budget: u64,
+    /// Seconds: a size whose three samples would take longer is skipped, and a run in which nothing happens for
+    /// three times as long is ended.
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=3600))]
+    limit: u64,
+    /// Only these contenders, by name, separated by commas: unisono, "Open MPI 5", Gloo ...
+    #[arg(long, value_delimiter = ',', value_parser = contender)]
+    only: Vec<String>,
+    /// Leave out the startup of 64 ranks.
+    #[arg(long)]
+    no_startup: bool,
+    /// Keep the results that the folder has, and run only what is missing; with --rounds 0, only draw.
+    #[arg(long)]
+    resume: bool,
+    /// Folder for the record.
+    #[arg(long)]
+    out: Option<PathBuf>,
+    /// Folder for virtual environments and built benchmarks.
+    #[arg(long)]
+    cache: Option<PathBuf>,
+    /// Where PyTorch comes from: Debian's is older and small, PyPI's is new and 5 GB.
+    #[arg(long, default_value = "debian", value_parser = ["debian", "pypi"])]
+    torch: String,
+    /// The command `unisono`; the one built beside this program if left out.
+    #[arg(long)]
+    unisono: Option<PathBuf>,
+}
+
+fn main() -> ExitCode {
+    match run(&Arguments::parse()) {
+        Ok(folder) => {
+            println!("{}", folder.join("README.md").display());
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            eprintln!("compare: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(arguments: &Arguments) -> Result<PathBuf, String> {
+    let machine = Machine::here();
+    let places = arguments.paths()?;
+    let out =
+        arguments.out.clone().unwrap_or_else(|| repository().join("benches/record").join(machine.slug()));
+    for folder in [&out, &places.cache] {
+        std::fs::create_dir_all(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+    }
+    if arguments.install {
+        install::install(&Library::ALL, &places);
+    }
+    let unisono = Unisono::new(arguments.program()?, &places.cache)?;
+    let (peers, missing) = find_libraries(&places);
+    let plan = arguments.plan(machine.cores);
+    let mut results = arguments.results(&out)?;
+    if !arguments.no_startup && plan.rounds > 0 {
+        let times = if arguments.quick { 1 } else { STARTUPS };
+        plan.startup(times, &unisono, &peers, &mut results)?;
+    }
+    plan.run(&unisono, &peers, &mut results)?;
+    let cells = crate::data_points::data_points(&results.rows);
+    write(&out, "medians.csv", &crate::data_points::to_csv(&cells))?;
+    let about = report::ReportInfo {
+        machine: &machine,
+        unisono: unisono.version(repository()),
+        peers: &peers,
+        missing: &missing,
+        command: command(),
+        budget_ms: plan.time_limits.budget.as_millis(),
+        limit_s: plan.time_limits.limit.as_secs(),
+        plots: plots(&out, &cells)?,
+    };
+    write(&out, "README.md", &report::readme(&about, &results.rows))?;
+    Ok(out)
+}
+
+/// The name of somebody who may take part.
+fn contender(text: &str) -> Result<String, String> {
+    let mut names =
+        [crate::unisono::NAME, crate::unisono::SYMMETRIC].into_iter().chain(Library::ALL.map(Library::name));
+    let all = names.clone().collect::<Vec<_>>().join(", ");
+    let found = names.find(|name| name.eq_ignore_ascii_case(text.trim()));
+    found.map(str::to_owned).ok_or_else(|| format!("there are {all}"))
+}
+
+/// Everything that is here, and what is not.
+fn find_libraries(places: &Paths) -> (Vec<InstalledLibrary>, Vec<(&'static str, String)>) {
+    let (mut peers, mut missing) = (Vec::new(), Vec::new());
+    for library in Library::ALL {
+        match library::find(library, places) {
+            Ok(peer) => {
+                eprintln!("{}: {}", library.name(), peer.version);
+                peers.push(peer);
+            }
+            Err(reason) => {
+                eprintln!("{}: left out: {reason}; --install gets it", library.name());
+                missing.push((library.name(), reason));
+            }
+        }
+    }
+    (peers, missing)
+}
+
+/// Draws all cases and names the files.
+fn plots(out: &Path, cells: &[crate::data_points::DataPoint]) -> Result<BTreeSet<String>, String> {
+    let mut cases: BTreeMap<Case, Vec<&crate::data_points::DataPoint>> = BTreeMap::new();
+    for cell in cells {
+        cases.entry(cell.case).or_default().push(cell);
+    }
+    let mut drawn = BTreeSet::new();
+    for (case, cells) in cases {
+        for axis in Axis::BOTH {
+            if plot::draw(out, &cells, case, axis)? {
+                drawn.insert(plot::file_name(case, axis));
+            }
+        }
+    }
+    Ok(drawn)
+}
+
+impl Arguments {
+    fn plan(&self, cores: usize) -> Plan {
+        let quick = self.quick;
+        let chosen = |given: &[usize], quickly: &[usize], else_: &[usize]| {
+            let fallback = if quick { quickly } else { else_ };
+            if given.is_empty() { fallback.to_vec() } else { given.to_vec() }
+        };
+        let ranks: Vec<usize> = self.ranks.iter().map(|&ranks| usize::from(ranks)).collect();
+        let ranks = chosen(&ranks, &[2, 4], &[2, 4, 8]);
+        let all = if quick { &[Collective::AllReduce][..] } else { &Collective::ALL };
+        let collectives = if self.collectives.is_empty() { all } else { &self.collectives };
+        let both = [Transport::Shm, Transport::Tcp];
+        let transports = if self.transport.is_empty() { &both[..] } else { &self.transport };
+        let worlds = |&transport| ranks.iter().map(move |&ranks| World { transport, ranks });
+        Plan {
+            worlds: transports.iter().flat_map(worlds).collect(),
+            collectives: collectives.to_vec(),
+            sizes: chosen(&self.sizes, &QUICK_SIZES, &SIZES),
+            rounds: self.rounds.unwrap_or(if quick { 1 } else { 3 }),
+            extra_rounds: self.more.unwrap_or(if quick { 0 } else { 6 }),
+            close_ratio: self.close,
+            time_limits: TimeLimits {
+                budget: Duration::from_millis(self.budget),
+                limit: Duration::from_secs(self.limit),
+            },
+            retry_ratio: self.within,
+            cores,
+            only: self.only.clone(),
+        }
+    }
+
+    fn paths(&self) -> Result<Paths, String> {
+        let home = std::env::home_dir().map(|home| home.join(".cache/unisono-compare"));
+        let cache = self.cache.clone().or(home).ok_or("no home directory; say --cache FOLDER")?;
+        let sources = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
+        Ok(Paths { cache, sources, torch_wheel: self.torch == "pypi" })
+    }
+
+    /// `unisono` as built together with this program.
+    fn program(&self) -> Result<PathBuf, String> {
+        let own = std::env::current_exe().map_err(|error| error.to_string())?;
+        Ok(self.unisono.clone().unwrap_or_else(|| own.with_file_name("unisono")))
+    }
+
+    fn results(&self, out: &Path) -> Result<Results, String> {
+        let path = out.join("results.csv");
+        let rows = match std::fs::read_to_string(&path) {
+            Ok(text) if self.resume => rows::from_csv(&text)?,
+            _ => Vec::new(),
+        };
+        Ok(Results { rows, path })
+    }
+}
+
+fn write(folder: &Path, name: &str, text: &str) -> Result<(), String> {
+    let path = folder.join(name);
+    std::fs::write(&path, text).map_err(|error| format!("{}: {error}", path.display()))
+}
+
+fn repository() -> &'static Path {
+    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
+}
+
+/// This command as somebody would write it.
+fn command() -> String {
+    let arguments = std::env::args().skip(1);
+    let quoted = arguments.map(|word| if word.contains(' ') { format!("\"{word}\"") } else { word });
+    std::iter::once("benches/compare/run".to_owned()).chain(quoted).collect::<Vec<_>>().join(" ")
+}
+
+const SIZES: [usize; 10] =
+    [8, 128, 1 << 10, 8 << 10, 32 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20, 128 << 20];
+const QUICK_SIZES: [usize; 4] = [8, 32 << 10, 1 << 20, 16 << 20];
+/// Starts of each library.
+const STARTUPS: usize = 3;

@@ -1,0 +1,155 @@
+//! The comparison itself: for every number of ranks and transport, rounds in which every contender has a turn.
+
+use crate::case::{Collective, World};
+use crate::library::InstalledLibrary;
+use crate::results::{Results, SourceKey};
+use crate::rows::ROOFLINE;
+use crate::run_result::{Implementation, TimeSpent};
+use crate::settings::{SETTINGS, Setting, Task, TimeLimits, Workload};
+use crate::unisono::Unisono;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Instant;
+
+/// What to run.
+pub(crate) struct Plan {
+    pub(crate) worlds: Vec<World>,
+    pub(crate) collectives: Vec<Collective>,
+    pub(crate) sizes: Vec<usize>,
+    pub(crate) rounds: usize,
+    /// Further rounds, of close cells only.
+    pub(crate) extra_rounds: usize,
+    /// How many times the other's time is close.
+    pub(crate) close_ratio: f64,
+    pub(crate) time_limits: TimeLimits,
+    /// After the first round: how many times the best peer's time somebody may take.
+    pub(crate) retry_ratio: f64,
+    pub(crate) cores: usize,
+    /// Names of contenders; empty: all.
+    pub(crate) only: Vec<String>,
+}
+
+/// Where the time of each contender went.
+type TimeByImplementation = BTreeMap<SourceKey<'static>, TimeSpent>;
+
+impl Plan {
+    /// Runs everything that `results` lacks.
+    pub(crate) fn run(
+        &self,
+        unisono: &Unisono,
+        peers: &[InstalledLibrary],
+        results: &mut Results,
+    ) -> Result<(), String> {
+        let (begun, mut bill) = (Instant::now(), TimeByImplementation::new());
+        for (world, round) in self.run_order() {
+            let (rounds, minutes) = (self.rounds_for(world), begun.elapsed().as_secs() / 60);
+            eprintln!(
+                "{world}: round {round} of {rounds} and {} more, {minutes} min so far",
+                self.extra_rounds
+            );
+            let contenders = self.implementations(world, unisono, peers);
+            // Nobody always runs behind the same one.
+            let mut order: Vec<&Implementation<'_>> = contenders.iter().collect();
+            order.rotate_left((round - 1) * contenders.len() / rounds % contenders.len().max(1));
+            for contender in order {
+                let wanted = self.workloads_left(contender, world, round, results);
+                if wanted.is_empty() {
+                    continue;
+                }
+                let task = Task {
+                    world,
+                    workloads: wanted,
+                    time_limits: self.time_limits,
+                    measure_roofline: round == 1,
+                };
+                let spent = self.run_round(contender, &task, round, results)?;
+                bill.entry(contender.source_key()).or_default().add(spent);
+            }
+        }
+        for ((name, setting), spent) in bill {
+            eprintln!("in all: {name}, {setting}: {spent}");
+        }
+        Ok(())
+    }
+
+    /// All rounds of one world after the other, then further ones of all in turn: minutes lie between those, and the
+    /// machine has changed.
+    fn run_order(&self) -> Vec<(World, usize)> {
+        let all = |world| (1..=self.rounds_for(world)).map(move |round| (world, round));
+        let further = |more| self.worlds.iter().map(move |&world| (world, self.rounds_for(world) + more));
+        let more = if self.rounds == 0 { 0 } else { self.extra_rounds };
+        self.worlds.iter().copied().flat_map(all).chain((1..=more).flat_map(further)).collect()
+    }
+
+    /// Twice as many where every rank has a core, as they are short: some find the cores near, some far.
+    fn rounds_for(&self, world: World) -> usize {
+        if world.ranks <= self.cores { self.rounds * 2 } else { self.rounds }
+    }
+
+    /// Whether somebody of this name takes part.
+    pub(crate) fn includes(&self, name: &str) -> bool {
+        self.only.is_empty() || self.only.iter().any(|only| only == name)
+    }
+
+    fn implementations<'a>(
+        &self,
+        world: World,
+        unisono: &'a Unisono,
+        peers: &'a [InstalledLibrary],
+    ) -> Vec<Implementation<'a>> {
+        let ours = unisono.names_for(world).into_iter().filter(|name| self.includes(name));
+        let ours = ours.map(|name| Implementation::Unisono(unisono, name));
+        let settings = |peer: &'a InstalledLibrary| {
+            let its = move |setting: &&Setting| setting.library == peer.library;
+            SETTINGS.iter().filter(its).map(move |setting| Implementation::Peer(peer, setting))
+        };
+        let theirs = peers.iter().filter(|peer| self.includes(peer.library.name())).flat_map(settings);
+        ours.chain(theirs).collect()
+    }
+
+    /// What a contender has to measure in a round.
+    fn workloads_left(
+        &self,
+        contender: &Implementation<'_>,
+        world: World,
+        round: usize,
+        results: &Results,
+    ) -> Vec<Workload> {
+        let names = contender.source_key();
+        let sizes = |collective| {
+            let case = world.case(collective);
+            let is_worth = |&bytes: &usize| match round {
+                1 => true,
+                _ if round <= self.rounds_for(world) => {
+                    results.deserves_round(case, bytes, names, self.retry_ratio)
+                }
+                _ => results.needs_more_rounds(case, bytes, names, self.close_ratio),
+            };
+            let mut sizes = results.missing(round, case, names, &self.sizes);
+            sizes.retain(is_worth);
+            sizes
+        };
+        let takes_part = |collective: &Collective| contender.supports(world, *collective, self.cores);
+        let collectives = self.collectives.iter().copied().filter(takes_part);
+        let wanted = collectives.map(|collective| Workload { collective, sizes: sizes(collective) });
+        wanted.filter(|wanted| !wanted.sizes.is_empty()).collect()
+    }
+
+    fn run_round(
+        &self,
+        contender: &Implementation<'_>,
+        task: &Task,
+        round: usize,
+        results: &mut Results,
+    ) -> Result<TimeSpent, String> {
+        let names = contender.source_key();
+        let turn = contender.run(task, self.cores);
+        let (figures, spent) = (turn.outcomes.len(), turn.time_spent);
+        let reasons: BTreeSet<_> =
+            turn.outcomes.iter().filter_map(|outcome| outcome.value.clone().err()).collect();
+        let complaints: String = reasons.into_iter().map(|why| format!("; {why}")).collect();
+        results.add(round, (ROOFLINE, ""), turn.roofline)?;
+        results.add(round, names, turn.outcomes)?;
+        eprintln!("  {}, {}: {figures} figures in {spent}{complaints}", names.0, names.1);
+        Ok(spent)
+    }
+}

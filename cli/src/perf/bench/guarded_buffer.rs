@@ -1,0 +1,86 @@
+//! Buffers that notice writes beside them.
+
+use crate::perf::args::Arguments;
+use std::ops::{Deref, DerefMut};
+use unisono::{Communicator, Element, Result, SymmetricBuffer};
+
+/// A buffer that begins at a page, between two bands that nobody may write to.
+pub(super) struct GuardedBuffer<T> {
+    all: Elements<T>,
+    begin: usize,
+    length: usize,
+}
+
+/// Ordinary memory, or such as peers reach.
+enum Elements<T> {
+    Owned(Vec<T>),
+    Symmetric(SymmetricBuffer<T>),
+}
+
+impl<T: Element> Deref for Elements<T> {
+    type Target = [T];
+
+    fn deref(&self) -> &[T] {
+        match self {
+            Elements::Owned(own) => own,
+            Elements::Symmetric(lent) => lent,
+        }
+    }
+}
+
+impl<T: Element> DerefMut for Elements<T> {
+    fn deref_mut(&mut self) -> &mut [T] {
+        match self {
+            Elements::Owned(own) => own,
+            Elements::Symmetric(lent) => lent,
+        }
+    }
+}
+
+impl<T: Element> GuardedBuffer<T> {
+    /// `length` elements, in such memory as the arguments ask for.
+    pub(super) fn new(arguments: &Arguments, comm: &Communicator, length: usize) -> Result<Self> {
+        let band = GUARD_BYTES / size_of::<T>();
+        let room = length + 3 * band;
+        let all = match arguments.register {
+            2 => Elements::Symmetric(comm.alloc_symmetric(room)?),
+            _ => Elements::Owned(vec![T::default(); room]),
+        };
+        // At most a band; elements divide pages, so it is never impossible.
+        let begin = band + all.as_ptr().align_offset(GUARD_BYTES).min(band);
+        let mut buffer = Self { all, begin, length };
+        buffer.all[..begin].fill(guard_value());
+        buffer.all[begin + length..].fill(guard_value());
+        Ok(buffer)
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.length
+    }
+
+    pub(super) fn as_slice(&self) -> &[T] {
+        &self.all[self.begin..self.begin + self.length]
+    }
+
+    pub(super) fn as_mut_slice(&mut self) -> &mut [T] {
+        &mut self.all[self.begin..self.begin + self.length]
+    }
+
+    /// Makes every element one that no result is.
+    pub(super) fn poison(&mut self) {
+        self.as_mut_slice().fill(guard_value());
+    }
+
+    /// Elements of the bands that somebody wrote to.
+    pub(super) fn count_overwritten(&self) -> u64 {
+        let bands = self.all[..self.begin].iter().chain(&self.all[self.begin + self.length..]);
+        bands.filter(|&&element| element != guard_value()).count() as u64
+    }
+}
+
+/// No pattern has it: 96 is beyond what eight bits hold exactly, and others use it at most by chance.
+pub(super) fn guard_value<T: Element>() -> T {
+    T::from_f64(96.0)
+}
+
+const GUARD_BYTES: usize = 4096;

@@ -1,0 +1,33 @@
+//! What the memory of GPUs allows, measured in the same run.
+
+use crate::perf::bench::median;
+use crate::perf::roofline::{Gpus, Roofline};
+use unisono::Communicator;
+use unisono::device::{Gpu, GpuError};
+
+/// Rank 0 measures while the others wait; everybody gets the result.
+pub(super) fn measure(comm: &Communicator, gpu: &Gpu, gpus: usize) -> Result<Roofline, String> {
+    let mut values = [0.0];
+    if comm.rank() == 0 {
+        values = [copy(gpu).map_err(|error| error.to_string())?];
+    }
+    comm.broadcast(&mut values, 0).map_err(|error| error.to_string())?;
+    let gpus = Gpus { copy_gbs_gpu: values[0], gpus: gpus.min(comm.size()) };
+    Ok(Roofline { gpus: Some(gpus), ..Roofline::default() })
+}
+
+/// GB/s, read plus written, of the driver's copies out of every cache.
+fn copy(gpu: &Gpu) -> Result<f64, GpuError> {
+    let count = if gpu.is_emulated() { 1 << 18 } else { 1 << 26 };
+    let numbers: Vec<f32> = (0..count).map(|at| (at % 1021) as f32).collect();
+    let (stream, from, mut into) = (gpu.stream()?, gpu.upload(&numbers)?, gpu.alloc::<f32>(count)?);
+    let mut times = Vec::new();
+    for _ in 0..ROUNDS {
+        let begun = stream.record()?;
+        stream.copy(&mut into, &from)?;
+        times.push(f64::from(begun.elapsed_ms(&stream.record()?)?));
+    }
+    Ok((2 * count * size_of::<f32>()) as f64 / median(times).max(1e-6) / 1e6)
+}
+
+const ROUNDS: usize = 9;

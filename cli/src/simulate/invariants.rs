@@ -1,0 +1,325 @@
+//! What must be true of every simulated run.
+
+use crate::simulate::history::{Action, CallRecord, Group, History, Outcome};
+use crate::simulate::host::ABORT_REASON;
+use crate::simulate::scenario::{CallMode, JOIN_TIMEOUT, Scenario, TIMEOUT};
+use std::collections::BTreeMap;
+use std::time::Duration;
+use unisono::{Error, ErrorKind};
+use unisono_transports::sim::{Fault, Observer, RankSet};
+
+/// What is not as it must be.
+#[derive(Clone, Debug)]
+pub(super) struct Violation {
+    pub(super) invariant: Invariant,
+    pub(super) what: String,
+}
+
+/// What must be so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Invariant {
+    /// No result is wrong.
+    CorrectResults,
+    /// No call lasts beyond its deadline.
+    Deadline,
+    /// Every error names a party that really failed.
+    TruthfulErrors,
+    /// Errors of different ranks, and of one rank at different times, tell one story.
+    ConsistentErrors,
+    /// All that have a communicator after a shrink have the same one.
+    SameMembers,
+    /// Where deaths are told, those that are left go on.
+    Recovery,
+    /// The run ends.
+    Terminates,
+    /// Nothing panics.
+    NoPanic,
+}
+
+/// A run that is over.
+pub(super) struct Checker<'r> {
+    pub(super) scenario: &'r Scenario,
+    pub(super) histories: &'r [History],
+    pub(super) observer: &'r Observer,
+}
+
+impl Checker<'_> {
+    /// All that is wrong, by host.
+    pub(super) fn violations(&self) -> Vec<Violation> {
+        let mut found = Vec::new();
+        if self.observer.now() >= self.scenario.fault_plan.max_time {
+            found.push(Violation {
+                invariant: Invariant::Terminates,
+                what: "somebody waits for ever".to_owned(),
+            });
+        }
+        for (host, history) in self.histories.iter().enumerate() {
+            if history.panicked {
+                found
+                    .push(Violation { invariant: Invariant::NoPanic, what: format!("host {host} panicked") });
+            }
+            for (index, entry) in history.entries.iter().enumerate() {
+                let failed =
+                    self.check_call(host, entry).err().or_else(|| self.check_repeat(history, index).err());
+                found.extend(failed.map(|(invariant, what)| Violation {
+                    invariant,
+                    what: format!("host {host}, {entry}: {what}"),
+                }));
+            }
+        }
+        found.extend(
+            self.check_members().err().map(|what| Violation { invariant: Invariant::SameMembers, what }),
+        );
+        found
+    }
+
+    fn check_call(&self, host: usize, entry: &CallRecord) -> Result<(), (Invariant, String)> {
+        let bound = self.max_duration(entry);
+        let lasted = entry.ended.saturating_sub(entry.begun);
+        if lasted > bound && !matches!(entry.outcome, Outcome::Died) {
+            return Err((
+                Invariant::Deadline,
+                format!("it lasted {lasted:?}, and must not beyond {bound:?}"),
+            ));
+        }
+        match &entry.outcome {
+            Outcome::Wrong(_) if !self.has_mismatched_count(host, entry) => {
+                Err((Invariant::CorrectResults, String::new()))
+            }
+            Outcome::Failed(error) => self.check_error(host, entry, error),
+            _ => Ok(()),
+        }
+    }
+
+    fn has_mismatched_count(&self, host: usize, entry: &CallRecord) -> bool {
+        matches!(entry.action, Action::Step(number) if self.scenario.steps[number].mismatched_host == Some(host))
+    }
+
+    /// How long a call may last in virtual time: patience for each fault, and what looking around seldom adds.
+    fn max_duration(&self, entry: &CallRecord) -> Duration {
+        let faults = self.scenario.fault_plan.faults.len() as u32;
+        let waits = if self.scenario.has_only_announced_deaths() {
+            ANNOUNCED_MAX
+        } else {
+            (TIMEOUT + TIMEOUT / 4 + POLL_SLACK) * (faults + 1)
+        };
+        let meeting = match entry.action {
+            Action::Step(_) => JOIN_TIMEOUT,
+            Action::Shrink if self.scenario.has_only_announced_deaths() => REGROUP_MAX * faults,
+            // Twice the silence that is borne, and a meeting.
+            Action::Shrink => 4 * REGROUP_MAX + JOIN_TIMEOUT + REGROUP_MAX,
+            _ => Duration::ZERO,
+        };
+        let stalls = self.scenario.fault_plan.faults.iter().map(|fault| match fault {
+            Fault::Stall { duration: lasts, .. } => *lasts,
+            Fault::Partition { duration: lasts, .. } => lasts.unwrap_or_default(),
+            Fault::Death { .. } => Duration::ZERO,
+        });
+        waits + meeting + stalls.sum::<Duration>()
+    }
+
+    /// A communicator that has failed says the same again.
+    fn check_repeat(&self, history: &History, index: usize) -> Result<(), (Invariant, String)> {
+        let entry = &history.entries[index];
+        let before = index.checked_sub(1).and_then(|before| history.entries[before].error());
+        match (entry.action, &entry.outcome, before) {
+            (Action::Repeat, Outcome::Failed(error), Some(before)) if error.kind() == before.kind() => Ok(()),
+            (Action::Repeat, Outcome::Died, _) => Ok(()),
+            (Action::Repeat, _, before) => {
+                Err((Invariant::ConsistentErrors, format!("before, it was {before:?}")))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn check_error(&self, host: usize, entry: &CallRecord, error: &Error) -> Result<(), (Invariant, String)> {
+        let hosts = &entry.group.hosts;
+        let of = |rank: usize| hosts.get(rank).copied().unwrap_or(usize::MAX);
+        if entry.action == Action::Repeat {
+            return Ok(());
+        }
+        let lie = |what: &str| Err((Invariant::TruthfulErrors, what.to_owned()));
+        let told = self.scenario.has_only_announced_deaths();
+        if told && entry.action == Action::Shrink {
+            return Err((Invariant::Recovery, "all that died were known to be dead".to_owned()));
+        }
+        match error.kind() {
+            ErrorKind::PeerFailed { peer, .. } if self.is_dead(of(*peer), entry.ended) => Ok(()),
+            ErrorKind::PeerFailed { peer, .. } if self.never_joined(of(*peer), entry) => Ok(()),
+            // Whose last words were lost with the connection; nobody listens at the door of such.
+            ErrorKind::PeerFailed { peer, .. } if self.has_left(of(*peer), entry) => Ok(()),
+            ErrorKind::PeerFailed { what, .. } if what.starts_with(EXITED_TEXT) => lie("it has not died"),
+            ErrorKind::PeerFailed { peer, .. } if self.was_partitioned(of(*peer), entry.ended) => Ok(()),
+            ErrorKind::PeerFailed { .. } => lie("it was within reach"),
+            ErrorKind::PeerFinalized { peer } if self.has_left(of(*peer), entry) => Ok(()),
+            ErrorKind::PeerFinalized { .. } => lie("it has not left"),
+            ErrorKind::Mismatch { rank, other, .. }
+                if self.has_mismatched_count(of(*rank), entry)
+                    || self.has_mismatched_count(of(*other), entry) =>
+            {
+                Ok(())
+            }
+            ErrorKind::Mismatch { rank, other, .. } => self
+                .is_any_mismatched([of(*rank), of(*other)])
+                .map_or_else(|| lie("all called the same"), |()| Ok(())),
+            ErrorKind::Timeout { .. } if told => lie("nobody is silent without being known to be dead"),
+            ErrorKind::Timeout { .. } if self.waited_for_fault(host, entry, self.scenario.ranks) => Ok(()),
+            ErrorKind::Timeout { .. } => lie("none of them was in trouble, or waited for somebody who was"),
+            ErrorKind::Aborted { by, reason } => self.check_aborted(of(*by), entry, reason),
+            ErrorKind::Excluded { .. } if self.is_affected(host, host, entry.ended) => Ok(()),
+            ErrorKind::Bootstrap(_) if self.is_anyone_affected(entry.ended) || self.has_failed(entry) => {
+                Ok(())
+            }
+            _ => lie("nothing of that kind has happened"),
+        }
+    }
+
+    /// Whoever is said to have ended a communicator has done so, and for a reason of its own.
+    fn check_aborted(&self, by: usize, entry: &CallRecord, reason: &str) -> Result<(), (Invariant, String)> {
+        let Some(history) = self.histories.get(by) else {
+            return Err((Invariant::TruthfulErrors, "there is no such rank".to_owned()));
+        };
+        let own = || {
+            history.entries.iter().filter(|other| other.group == entry.group && other.begun <= entry.ended)
+        };
+        let shrinks = own().any(|other| other.action == Action::Shrink) && reason == SHRINK_TEXT;
+        let says_so =
+            own().filter_map(CallRecord::error).any(|error| announced_text(error).starts_with(reason));
+        let planned = self.scenario.steps.iter().any(|step| step.mode == CallMode::Abort { by });
+        match shrinks
+            || says_so && reason != SHRINK_TEXT && !reason.is_empty()
+            || planned && reason == ABORT_REASON
+        {
+            true => Ok(()),
+            false => Err((Invariant::ConsistentErrors, format!("host {by} knows nothing of that"))),
+        }
+    }
+
+    /// One of these has called something else, some time.
+    fn is_any_mismatched(&self, hosts: [usize; 2]) -> Option<()> {
+        let odd = |host: &usize| self.scenario.steps.iter().any(|step| step.mismatched_host == Some(*host));
+        hosts.iter().any(odd).then_some(())
+    }
+
+    fn is_dead(&self, host: usize, now: Duration) -> bool {
+        host < self.scenario.ranks && self.observer.died_at(host).is_some_and(|died| died <= now)
+    }
+
+    fn has_left(&self, host: usize, entry: &CallRecord) -> bool {
+        let Some(history) = self.histories.get(host) else { return false };
+        let of_this = |other: &&CallRecord| other.group == entry.group && other.ended <= entry.ended;
+        history.entries.iter().filter(of_this).any(|other| {
+            matches!(
+                (other.action, &other.outcome),
+                (Action::Leave, _) | (Action::Shrink, Outcome::Shrunk(_) | Outcome::Failed(_))
+            )
+        })
+    }
+
+    /// Whether a rank failed in the communicator of this call, and so did not come to a meeting for another one.
+    fn has_failed(&self, entry: &CallRecord) -> bool {
+        let mut others = self.histories.iter().flat_map(|history| &history.entries);
+        others.any(|other| {
+            let failed = matches!(other.error().map(Error::kind), Some(kind) if !matches!(kind, ErrorKind::Bootstrap(_)));
+            failed && other.group == entry.group && other.begun <= entry.ended
+        })
+    }
+
+    /// Whether `host` heard nothing of the meeting that made a communicator of it and others, and gave up.
+    fn never_joined(&self, host: usize, entry: &CallRecord) -> bool {
+        let Some(history) = self.histories.get(host) else { return false };
+        let came = history.entries.iter().any(|other| other.group == entry.group);
+        !came && self.is_anyone_affected(entry.ended)
+    }
+
+    /// Whether a call that `host` gave up waited for somebody in trouble, or for somebody who waited for such.
+    fn waited_for_fault(&self, host: usize, entry: &CallRecord, depth: usize) -> bool {
+        let Some(ErrorKind::Timeout { waiting_for, .. }) = entry.error().map(Error::kind) else {
+            // What else there is names its cause itself.
+            return true;
+        };
+        let mut others = waiting_for.iter().filter_map(|(rank, _)| entry.group.hosts.get(*rank));
+        others.any(|&other| {
+            let waits = |call: &&CallRecord| {
+                call.begun < entry.ended && entry.begun < call.ended && call.error().is_some()
+            };
+            let mut calls = self.histories[other].entries.iter().filter(waits);
+            self.is_affected(host, other, entry.ended)
+                || depth > 0 && calls.any(|call| self.waited_for_fault(other, call, depth - 1))
+        })
+    }
+
+    /// Whether something keeps `other` from answering `host`, or has done so.
+    fn is_affected(&self, host: usize, other: usize, now: Duration) -> bool {
+        let hits = |fault: &Fault| match *fault {
+            Fault::Stall { rank, from, .. } => (rank == other || rank == host) && from <= now,
+            Fault::Partition { from, to, at, .. } => {
+                at <= now
+                    && [from, to].iter().any(|ranks: &RankSet| ranks.contains(other) || ranks.contains(host))
+            }
+            Fault::Death { .. } => self.is_dead(other, now),
+        };
+        self.scenario.fault_plan.faults.iter().any(hits)
+    }
+
+    /// Whether connections with `host` may have been given up.
+    fn was_partitioned(&self, host: usize, now: Duration) -> bool {
+        let silence = self.scenario.fault_plan.keepalive_timeout.unwrap_or(Duration::MAX);
+        let cuts = (0..self.scenario.ranks)
+            .flat_map(|other| self.scenario.fault_plan.partitions_between(host, other));
+        cuts.map(|(at, _)| at).any(|at| at.saturating_add(silence) <= now)
+    }
+
+    fn is_anyone_affected(&self, now: Duration) -> bool {
+        (0..self.scenario.ranks).any(|host| self.is_affected(host, host, now))
+    }
+
+    /// Of those that shrank one communicator, all that have another one have the same. Where somebody is cut off in the
+    /// last moment this cannot be; then at most one of those others works.
+    fn check_members(&self) -> Result<(), String> {
+        let mut heirs: BTreeMap<&str, (usize, &Group)> = BTreeMap::new();
+        for (host, history) in self.histories.iter().enumerate() {
+            for entry in &history.entries {
+                let Outcome::Shrunk(company) = &entry.outcome else { continue };
+                if !self.scenario.has_only_announced_deaths() && !self.is_active(company) {
+                    continue;
+                }
+                let (first, heir) = *heirs.entry(&entry.group.id).or_insert((host, company));
+                if *heir != **company {
+                    return Err(format!("host {first} goes on with {heir:?}, host {host} with {company:?}"));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether anything was done in it.
+    fn is_active(&self, company: &Group) -> bool {
+        let mut entries = self.histories.iter().flat_map(|history| &history.entries);
+        entries.any(|entry| {
+            *entry.group == *company
+                && entry.action == Action::Resume
+                && matches!(entry.outcome, Outcome::Correct)
+        })
+    }
+}
+
+/// How late a look around may come.
+const POLL_SLACK: Duration = Duration::from_millis(400);
+/// Within this time everybody knows of what is told.
+const ANNOUNCED_MAX: Duration = Duration::from_millis(1500);
+/// What a meeting takes at most that somebody does not come to.
+const REGROUP_MAX: Duration = Duration::from_millis(1200);
+/// What the others of a communicator hear that is shrunk.
+const SHRINK_TEXT: &str = "the communicator is being shrunk";
+
+/// How it is told that a process has ended, and not only its connection.
+const EXITED_TEXT: &str = "its process ended";
+
+/// What others are told of an error, which may be cut short.
+fn announced_text(error: &Error) -> String {
+    match (error.kind(), error.op()) {
+        (kind @ ErrorKind::Timeout { .. }, Some(call)) => format!("in {call}, {kind}"),
+        (kind, _) => kind.to_string(),
+    }
+}

@@ -1,0 +1,34 @@
+//! The command starts, and jobs of many ranks with it, and ends when nobody listens.
+
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+const UNISONO: &str = env!("CARGO_BIN_EXE_unisono");
+
+/// Starts so many ranks that meet, pass a barrier and leave, with few descriptors allowed at first.
+fn start(ranks: usize, transport: &str) -> Duration {
+    let script = format!(
+        "ulimit -Sn 100; exec {UNISONO} perf barrier -N {ranks} -b 8 -e 8 -n 1 -w 0 --transport {transport}"
+    );
+    let begun = Instant::now();
+    let output = Command::new("sh").args(["-c", &script]).output().expect("it starts");
+    assert!(output.status.success(), "{transport}: {}", String::from_utf8_lossy(&output.stderr));
+    begun.elapsed()
+}
+
+#[test]
+fn closed_stdout_does_not_panic() {
+    // The pipe is closed before anything is written.
+    let script = format!("{{ sleep 0.2; {UNISONO} algos; echo $? >&2; }} | true");
+    let output = Command::new("sh").args(["-c", &script]).output().expect("it starts");
+    assert_eq!(String::from_utf8_lossy(&output.stderr), "141\n");
+}
+
+#[test]
+fn many_ranks_start_quickly() {
+    // Half a second and one and a half where nothing else runs; tests share the cores.
+    for (ranks, transport) in [(64, "shm"), (48, "tcp")] {
+        let elapsed = start(ranks, transport);
+        assert!(elapsed < Duration::from_secs(15), "{ranks} ranks over {transport} took {elapsed:?}");
+    }
+}

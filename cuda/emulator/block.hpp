@@ -1,0 +1,77 @@
+// A block of CUDA threads: fibers of one thread of the operating system, in an order that a seed chooses.
+#pragma once
+
+#include "device.hpp"
+#include "fiber.hpp"
+
+#include <atomic>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace emulator {
+
+// What all blocks of a launch have in common.
+struct Grid {
+    const char* kernel;
+    Kernel::Body body;
+    const void* arguments;
+    unsigned blocks, threads;
+    uint64_t seed;
+    // Set when a block has failed: the others give up at their next `relax`.
+    std::atomic<bool>* lost;
+};
+
+// Numbers that look random (splitmix64).
+struct Random {
+    uint64_t state;
+    uint64_t next();
+};
+
+class Block {
+public:
+    Block(const Grid& grid, unsigned index);
+
+    // Runs all threads to their end; otherwise says why that will never come.
+    std::string run();
+
+private:
+    enum class State { Ready, AtBarrier, Ended };
+
+    struct Thread {
+        Block* block;
+        Place place;
+        State state;
+        // Where it waits.
+        const char* file;
+        int line;
+        std::unique_ptr<Fiber> fiber;
+    };
+
+    static void enter(void* thread);
+    bool wait(bool vote, const char* file, int line);
+    void yield();
+    void run_ready();
+    // Lets the threads at the barrier go on if all are there; otherwise says who is missing.
+    std::string release();
+    std::string describe(const Thread& thread) const;
+
+    const Grid& grid_;
+    unsigned index_;
+    Random random_;
+    std::vector<Thread> threads_;
+    std::vector<unsigned> order_;
+    Thread* running_;
+    // Barriers passed, the votes of the next and of the last one.
+    unsigned generation_;
+    bool votes_[2];
+    char order_tokens_[2];
+    char end_token_;
+
+    friend const Place& place();
+    friend bool sync_threads(bool, const char*, int);
+    friend void relax();
+    friend void published();
+};
+
+} // namespace emulator

@@ -1,0 +1,54 @@
+// What a kernel compiled by g++ sees of the software device: the built-ins of CUDA that our kernels use.
+#pragma once
+
+#include <stdint.h>
+
+namespace emulator {
+
+struct Index {
+    unsigned x, y, z;
+};
+
+// Where a CUDA thread is.
+struct Place {
+    Index thread, block, block_size, grid_size;
+};
+
+// That of the running thread.
+const Place& place();
+
+// Waits until all threads of the block are here; says whether all of them said `vote`.
+bool sync_threads(bool vote, const char* file, int line);
+
+// Lets other threads run, of this block and of others.
+void relax();
+
+// Often holds the block up, so that who waits for what was just published overtakes what should have been
+// done before.
+void published();
+
+uint64_t now_ns();
+
+// A kernel by its name, for launches.
+struct Kernel {
+    using Body = void (*)(const void* arguments);
+
+    Kernel(const char* name, unsigned bytes, Body body);
+
+    const char* name;
+    // Of its argument struct.
+    unsigned bytes;
+    Body body;
+    Kernel* next;
+};
+
+} // namespace emulator
+
+#define threadIdx (emulator::place().thread)
+#define blockIdx (emulator::place().block)
+#define blockDim (emulator::place().block_size)
+#define gridDim (emulator::place().grid_size)
+#define __syncthreads() ((void)emulator::sync_threads(true, __FILE__, __LINE__))
+#define __syncthreads_and(vote) (emulator::sync_threads(vote, __FILE__, __LINE__))
+// A block has an operating system's thread of its own.
+#define __shared__ static thread_local

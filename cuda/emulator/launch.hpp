@@ -1,0 +1,29 @@
+// Kernels by name, and launches of them.
+#pragma once
+
+#include "device.hpp"
+
+namespace emulator {
+
+// The kernel of this name; null if there is none.
+const Kernel* find(const char* name);
+
+// Blocks that can be resident at once on a GPU.
+unsigned max_resident_blocks();
+
+// Whether so many blocks can be resident at once.
+bool fits(unsigned blocks);
+
+// Priorities that streams can have.
+constexpr unsigned PRIORITIES = 6;
+
+// Where a launch runs, and how soon: of the highest urgency first.
+struct LaunchPriority {
+    int gpu;
+    unsigned urgency;
+};
+
+// Runs a kernel to its end. 0, or 1: then `unisono_error` says why.
+int run(const Kernel& kernel, const void* arguments, unsigned blocks, unsigned threads, LaunchPriority turn);
+
+} // namespace emulator

@@ -1,0 +1,158 @@
+//! What a kernel computes at one position from the sources at that position.
+
+use crate::host::isa::Instructions;
+use crate::host::lanes::{Array, Lanes};
+use crate::host::simd_element::SimdElement;
+use crate::{PostOp, Scalar, Source};
+use std::marker::PhantomData;
+
+/// How two values become one.
+pub(super) trait Combine {
+    /// left ⊕ right.
+    fn combine<L: Lanes>(left: L, right: L) -> L;
+}
+
+/// Row of [`Combine`]: the sum.
+pub(super) struct Sum;
+/// Row of [`Combine`]: the product.
+pub(super) struct Prod;
+/// Row of [`Combine`]: the smaller.
+pub(super) struct Min;
+/// Row of [`Combine`]: the larger.
+pub(super) struct Max;
+
+impl Combine for Sum {
+    #[inline(always)]
+    fn combine<L: Lanes>(left: L, right: L) -> L {
+        left.sum(right)
+    }
+}
+
+impl Combine for Prod {
+    #[inline(always)]
+    fn combine<L: Lanes>(left: L, right: L) -> L {
+        left.product(right)
+    }
+}
+
+impl Combine for Min {
+    #[inline(always)]
+    fn combine<L: Lanes>(left: L, right: L) -> L {
+        left.smaller(right)
+    }
+}
+
+impl Combine for Max {
+    #[inline(always)]
+    fn combine<L: Lanes>(left: L, right: L) -> L {
+        left.larger(right)
+    }
+}
+
+/// A pack: a few registers of elements of type `T`, worked on together to hide latencies.
+pub(super) type Pack<T, I, const N: usize> = Array<<T as SimdElement>::Lanes<I>, N>;
+
+/// Access to one position of any source.
+///
+/// A trait and not a closure, because only what is marked `#[inline(always)]` is compiled for the
+/// right instructions.
+pub(super) trait Read {
+    /// What `source` holds there.
+    ///
+    /// # Safety
+    /// `source` reaches to the end of the part that is computed.
+    unsafe fn pack<T: SimdElement, I: Instructions, const N: usize>(
+        &self,
+        cpu: I,
+        source: Source<'_>,
+    ) -> Pack<T, I, N>;
+}
+
+/// What is computed. Its sources reach to the end of every part that is computed of it.
+pub(super) trait ElementOp {
+    /// Type of the elements.
+    type Elem: SimdElement;
+    /// Bytes that must not be divided.
+    const GRANULARITY: usize = size_of::<Self::Elem>();
+
+    /// The result at the position of `read`.
+    fn evaluate<I: Instructions, const N: usize>(&self, cpu: I, read: impl Read) -> Pack<Self::Elem, I, N>;
+}
+
+/// first ⊕ rest[0] ⊕ rest[1] ⊕ …, then `finish`.
+pub(super) struct Nary<'a, T, C> {
+    pub(super) first: Source<'a>,
+    pub(super) rest: &'a [Source<'a>],
+    pub(super) finish: PostOp,
+    pub(super) types: PhantomData<(T, C)>,
+}
+
+impl<T: SimdElement, C: Combine> ElementOp for Nary<'_, T, C> {
+    type Elem = T;
+
+    #[inline(always)]
+    fn evaluate<I: Instructions, const N: usize>(&self, cpu: I, read: impl Read) -> Pack<T, I, N> {
+        // SAFETY: sources of a op reach to the end of the part.
+        let mut pack = unsafe { read.pack::<T, I, N>(cpu, self.first) };
+        for &source in self.rest {
+            // SAFETY: likewise.
+            pack = C::combine(pack, unsafe { read.pack::<T, I, N>(cpu, source) });
+        }
+        match self.finish {
+            PostOp::Identity => pack,
+            PostOp::Divide(ranks) => pack.divide(ranks),
+        }
+    }
+}
+
+/// first ⊕ second: the case that is frequent, and that calls of a few bytes are.
+pub(super) struct Binary<'a, T, C> {
+    pub(super) first: Source<'a>,
+    pub(super) second: Source<'a>,
+    pub(super) types: PhantomData<(T, C)>,
+}
+
+impl<T: SimdElement, C: Combine> ElementOp for Binary<'_, T, C> {
+    type Elem = T;
+
+    #[inline(always)]
+    fn evaluate<I: Instructions, const N: usize>(&self, cpu: I, read: impl Read) -> Pack<T, I, N> {
+        // SAFETY: sources of a op reach to the end of the part.
+        let first = unsafe { read.pack::<T, I, N>(cpu, self.first) };
+        // SAFETY: likewise.
+        C::combine(first, unsafe { read.pack::<T, I, N>(cpu, self.second) })
+    }
+}
+
+/// source · scalar
+pub(super) struct Scaled<'a, T> {
+    pub(super) source: Source<'a>,
+    pub(super) scalar: Scalar,
+    pub(super) types: PhantomData<T>,
+}
+
+impl<T: SimdElement> ElementOp for Scaled<'_, T> {
+    type Elem = T;
+
+    #[inline(always)]
+    fn evaluate<I: Instructions, const N: usize>(&self, cpu: I, read: impl Read) -> Pack<T, I, N> {
+        // SAFETY: sources of a op reach to the end of the part.
+        let pack = unsafe { read.pack::<T, I, N>(cpu, self.source) };
+        pack.product(Array([T::splat(cpu, self.scalar); N]))
+    }
+}
+
+/// The source itself.
+pub(super) struct Identity<'a>(pub(super) Source<'a>);
+
+impl ElementOp for Identity<'_> {
+    // Moved, not computed with: any bits survive. Registers full of bytes the compiler puts on the stack.
+    type Elem = f32;
+    const GRANULARITY: usize = 1;
+
+    #[inline(always)]
+    fn evaluate<I: Instructions, const N: usize>(&self, cpu: I, read: impl Read) -> Pack<f32, I, N> {
+        // SAFETY: sources of a op reach to the end of the part.
+        unsafe { read.pack::<f32, I, N>(cpu, self.0) }
+    }
+}

@@ -1,0 +1,176 @@
+//! From the arguments of a call to its kernel.
+
+use crate::host::Store;
+use crate::host::element_op::{Binary, Combine, Max, Min, Nary, Prod, Scaled, Sum};
+use crate::host::isa::{Instructions, Isa, SimdKernel};
+use crate::host::kernel::{Assign, Dest};
+use crate::host::multi_store::{copy_at, fence, store_all};
+use crate::host::simd_element::SimdElement;
+use crate::{DType, F8E4M3, F8E5M2, PostOp, ReduceKind, Scalar, Source, Target};
+use half::{bf16, f16};
+use std::marker::PhantomData;
+
+/// Evaluates `$body` with `$number` as the type of `$dtype`.
+macro_rules! with_element {
+    ($dtype:expr, $number:ident => $body:expr) => {
+        with_element!($dtype, $number, $body, {
+            I8: i8;
+            U8: u8;
+            I32: i32;
+            U32: u32;
+            I64: i64;
+            U64: u64;
+            F16: f16;
+            BF16: bf16;
+            F32: f32;
+            F64: f64;
+            F8E4M3: F8E4M3;
+            F8E5M2: F8E5M2;
+        })
+    };
+    ($dtype:expr, $number:ident, $body:expr, {$($row:ident: $type:ty;)*}) => {
+        match $dtype {$(
+            DType::$row => {
+                type $number = $type;
+                $body
+            }
+        )*}
+    };
+}
+
+/// A reduction: first ⊕ rest[0] ⊕ …, then `finish`.
+pub(super) struct Reduction<'a> {
+    pub(super) finish: PostOp,
+    /// By reference: copying what was just written takes longer than a short reduction.
+    pub(super) first: &'a Source<'a>,
+    pub(super) rest: &'a [Source<'a>],
+    /// Byte of the sources that the target begins with.
+    pub(super) offset: usize,
+}
+
+impl Reduction<'_> {
+    /// Every target becomes the result.
+    pub(super) fn store_to(self, dtype: DType, op: ReduceKind, targets: &mut [Dest<'_>]) {
+        self.store_to_with(Isa::best(), dtype, op, targets);
+    }
+
+    /// Likewise, with the instructions of `level`.
+    pub(super) fn store_to_with(self, level: Isa, dtype: DType, op: ReduceKind, targets: &mut [Dest<'_>]) {
+        if let ([dest], [second], PostOp::Identity) = (&mut *targets, self.rest, self.finish) {
+            // As short as possible, for the sake of a few bytes.
+            check(dtype, dest.1.len(), self.first.len());
+            check(dtype, dest.1.len(), second.len());
+            binary_kernel(dtype, op)(level, &self, dest);
+            return fence(targets);
+        }
+        self.store_general(level, dtype, op, targets);
+    }
+
+    #[inline(never)] // It would only lengthen the way of a few bytes.
+    fn store_general(mut self, level: Isa, dtype: DType, op: ReduceKind, targets: &mut [Dest<'_>]) {
+        for (_, target) in targets.iter() {
+            for source in self.rest.iter().chain([self.first]) {
+                check(dtype, target.len(), source.len());
+            }
+        }
+        assert_ne!(self.finish, PostOp::Divide(0), "no average of no ranks");
+        if self.rest.is_empty() && self.finish == PostOp::Identity {
+            return copy_at(level, targets, *self.first);
+        }
+        let kernel = if self.finish == PostOp::Identity && self.rest.len() == 1 {
+            binary_kernel(dtype, op)
+        } else {
+            nary_kernel(dtype, op)
+        };
+        store_all(level, targets, dtype.size(), |dest, at| {
+            self.offset = at;
+            kernel(level, &self, dest);
+        });
+    }
+}
+
+type KernelFn = fn(Isa, &Reduction<'_>, &mut Dest<'_>);
+
+fn nary_kernel(dtype: DType, op: ReduceKind) -> KernelFn {
+    with_element!(dtype, T => match op {
+        ReduceKind::Sum | ReduceKind::Avg | ReduceKind::PreMulSum => run_nary::<T, Sum>,
+        ReduceKind::Prod => run_nary::<T, Prod>,
+        ReduceKind::Min => run_nary::<T, Min>,
+        ReduceKind::Max => run_nary::<T, Max>,
+    })
+}
+
+/// The kernel for two sources and nothing afterwards. Sums have one of their own: they are frequent,
+/// and may be of a few bytes only.
+fn binary_kernel(dtype: DType, op: ReduceKind) -> KernelFn {
+    with_element!(dtype, T => match op {
+        ReduceKind::Sum | ReduceKind::Avg | ReduceKind::PreMulSum => run_binary::<T, Sum>,
+        ReduceKind::Prod => run_nary::<T, Prod>,
+        ReduceKind::Min => run_nary::<T, Min>,
+        ReduceKind::Max => run_nary::<T, Max>,
+    })
+}
+
+fn run_nary<T: SimdElement, C: Combine>(level: Isa, reduction: &Reduction<'_>, dest: &mut Dest<'_>) {
+    level.run(NaryKernel { reduction, dest, types: PhantomData::<(T, C)> });
+}
+
+fn run_binary<T: SimdElement, C: Combine>(level: Isa, reduction: &Reduction<'_>, dest: &mut Dest<'_>) {
+    level.run(BinaryKernel { reduction, dest, types: PhantomData::<(T, C)> });
+}
+
+/// A [`Reduction`] as its kernel gets it: in two registers.
+struct NaryKernel<'a, 'b, T, C> {
+    reduction: &'a Reduction<'a>,
+    dest: &'a mut Dest<'b>,
+    types: PhantomData<(T, C)>,
+}
+
+impl<T: SimdElement, C: Combine> SimdKernel for NaryKernel<'_, '_, T, C> {
+    #[inline(always)]
+    fn run<I: Instructions>(self, cpu: I) {
+        let Self { reduction: &Reduction { finish, first, rest, offset: at, .. }, dest, types } = self;
+        Assign { dest, offset: at, op: Nary { first: *first, rest, finish, types } }.run(cpu);
+    }
+}
+
+/// A [`Reduction`] of two sources that nothing is done to afterwards.
+struct BinaryKernel<'a, 'b, T, C> {
+    reduction: &'a Reduction<'a>,
+    dest: &'a mut Dest<'b>,
+    types: PhantomData<(T, C)>,
+}
+
+impl<T: SimdElement, C: Combine> SimdKernel for BinaryKernel<'_, '_, T, C> {
+    #[inline(always)]
+    fn run<I: Instructions>(self, cpu: I) {
+        let Self { reduction: &Reduction { first, rest, offset: at, .. }, dest, types } = self;
+        if let [second] = rest {
+            Assign { dest, offset: at, op: Binary { first: *first, second: *second, types } }.run(cpu);
+        }
+    }
+}
+
+/// target = source · scalar
+pub(super) fn scale_at(level: Isa, dtype: DType, scalar: Scalar, target: Target<'_>, source: Source<'_>) {
+    let dest = &mut (Store::Cached, target);
+    check(dtype, dest.1.len(), source.len());
+    with_element!(dtype, T => {
+        level.run(Assign { dest, offset: 0, op: Scaled { source, scalar, types: PhantomData::<T> } })
+    })
+}
+
+/// Panics unless both are equally long and whole numbers of elements.
+#[inline]
+pub(super) fn check(dtype: DType, target: usize, source: usize) {
+    // Sizes are powers of two: a division would take longer than a short reduction.
+    if source != target || source & (dtype.size() - 1) != 0 {
+        length_panic(dtype, target, source);
+    }
+}
+
+#[cold]
+fn length_panic(dtype: DType, target: usize, source: usize) -> ! {
+    assert_eq!(source, target, "bytes of a source and of its target");
+    panic!("{source} bytes are no whole number of {dtype}");
+}

@@ -1,0 +1,110 @@
+//! Elements as the kernels see them: how a register full of them is loaded and stored. One row each.
+
+use crate::host::isa::{F32Lanes, Instructions};
+use crate::host::lanes::{Array, Lanes, Plain, Value};
+use crate::host::narrow_float::{E4M3, E5M2};
+use crate::{Element, F8E4M3, F8E5M2, Scalar};
+use half::{bf16, f16};
+
+/// An element type.
+pub(super) trait SimdElement: Element {
+    /// What a reduction accumulates in: the values of one register full of elements.
+    type Lanes<I: Instructions>: Lanes;
+    /// Whether values differ from what is in memory.
+    const IS_CONVERTED: bool;
+    /// Registers full of elements that are worked on together to hide latencies.
+    const REGISTERS: usize;
+
+    /// Exact values of [`Instructions::REGISTER`] bytes of elements.
+    ///
+    /// # Safety
+    /// `from` is valid for reading them; alignment is not needed.
+    unsafe fn load<I: Instructions>(cpu: I, from: *const u8) -> Self::Lanes<I>;
+
+    /// Stores [`Instructions::REGISTER`] bytes of elements, each value rounded once to the nearest, ties
+    /// to even.
+    ///
+    /// # Safety
+    /// `to` is valid for writing them; alignment is not needed.
+    unsafe fn store<I: Instructions>(cpu: I, lanes: Self::Lanes<I>, to: *mut u8);
+
+    /// The same factor in every lane.
+    fn splat<I: Instructions>(cpu: I, scalar: Scalar) -> Self::Lanes<I>;
+}
+
+/// Types that are computed in as they are: their lanes.
+macro_rules! plain {
+    ($($type:ty: $lanes:ident;)*) => {$(
+        impl SimdElement for $type {
+            type Lanes<I: Instructions> = I::$lanes<$type>;
+            const IS_CONVERTED: bool = false;
+            const REGISTERS: usize = 4;
+
+            #[inline(always)]
+            unsafe fn load<I: Instructions>(_: I, from: *const u8) -> I::$lanes<$type> {
+                // SAFETY: the caller's word.
+                unsafe { I::$lanes::load(from) }
+            }
+
+            #[inline(always)]
+            unsafe fn store<I: Instructions>(_: I, lanes: I::$lanes<$type>, to: *mut u8) {
+                // SAFETY: the caller's word.
+                unsafe { lanes.store(to) }
+            }
+
+            #[inline(always)]
+            fn splat<I: Instructions>(_: I, scalar: Scalar) -> I::$lanes<$type> {
+                I::$lanes::splat(<$type>::from_scalar(scalar))
+            }
+        }
+    )*};
+}
+
+plain! {
+    i8: Bytes;
+    u8: Bytes;
+    i32: Quads;
+    u32: Quads;
+    i64: Octs;
+    u64: Octs;
+    f64: Octs;
+}
+
+/// Types that are computed in as f32: how many registers of f32 one of theirs becomes, and how.
+macro_rules! float32 {
+    ($($type:ty: $count:literal, $load:ident, $store:ident$(, $format:ty)?;)*) => {$(
+        impl SimdElement for $type {
+            type Lanes<I: Instructions> = Array<I::F32, $count>;
+            const IS_CONVERTED: bool = $count > 1;
+            const REGISTERS: usize = 4 / $count;
+
+            #[inline(always)]
+            unsafe fn load<I: Instructions>(cpu: I, from: *const u8) -> Self::Lanes<I> {
+                // SAFETY: the caller's word.
+                Array(unsafe { I::F32::$load$(::<$format>)?(cpu, from) })
+            }
+
+            #[inline(always)]
+            unsafe fn store<I: Instructions>(_: I, lanes: Self::Lanes<I>, to: *mut u8) {
+                // SAFETY: the caller's word.
+                unsafe { I::F32::$store$(::<$format>)?(lanes.0, to) }
+            }
+
+            #[inline(always)]
+            fn splat<I: Instructions>(cpu: I, scalar: Scalar) -> Self::Lanes<I> {
+                let factor = f32::from_scalar(scalar);
+                // A NaN as the conversions want it.
+                let factor = if factor.is_nan() { f32::NAN } else { factor };
+                Array([I::F32::splat(cpu, factor); $count])
+            }
+        }
+    )*};
+}
+
+float32! {
+    f32: 1, load_f32, store_f32;
+    f16: 2, load_f16, store_f16;
+    bf16: 2, load_bf16, store_bf16;
+    F8E4M3: 4, load_f8, store_f8, E4M3;
+    F8E5M2: 4, load_f8, store_f8, E5M2;
+}

@@ -1,0 +1,117 @@
+//! An operation that has been asked for, and what must hold before anything of it is sent.
+
+use crate::communicator::Communicator;
+use crate::error::{Error, Result};
+use crate::op_desc::OpKind;
+use crate::schedule::Rank;
+
+/// One operation, as long as it may be refused: that names it and both values, and harms nothing.
+#[derive(Clone, Copy)]
+pub(crate) struct ArgCheck<'c> {
+    comm: &'c Communicator,
+    /// None where numbers and names are another's.
+    kind: Option<OpKind>,
+}
+
+impl Communicator {
+    /// An operation of this kind.
+    #[inline]
+    pub(crate) fn arg_check(&self, kind: impl Into<OpKind>) -> ArgCheck<'_> {
+        ArgCheck { comm: self, kind: Some(kind.into()) }
+    }
+
+    /// An operation that is not carried out by this communicator itself.
+    #[cfg(feature = "gpu")]
+    pub(crate) fn arg_check_unnumbered(&self) -> ArgCheck<'_> {
+        ArgCheck { comm: self, kind: None }
+    }
+}
+
+impl ArgCheck<'_> {
+    pub(crate) fn require_rank(self, what: &str, rank: Rank) -> Result<()> {
+        if rank < self.comm.size() {
+            return Ok(());
+        }
+        Err(self.invalid(format!("{what} is rank {rank}, but there are only {} ranks", self.comm.size())))
+    }
+
+    #[inline]
+    pub(crate) fn require_length(self, what: &str, found: usize, expected: usize) -> Result<()> {
+        if found == expected { Ok(()) } else { self.length_error(what, found, expected) }
+    }
+
+    #[cold]
+    fn length_error(self, what: &str, found: usize, expected: usize) -> Result<()> {
+        let ranks = self.comm.size();
+        Err(self.invalid(format!("{what} has length {found}, but {expected} is needed with {ranks} ranks")))
+    }
+
+    pub(crate) fn require_length_if(
+        self,
+        applies: bool,
+        what: &str,
+        found: usize,
+        expected: usize,
+    ) -> Result<()> {
+        if applies { self.require_length(what, found, expected) } else { Ok(()) }
+    }
+
+    /// Elements of one rank's share of a buffer.
+    pub(crate) fn share_count(self, elements: usize) -> Result<usize> {
+        let ranks = self.comm.size();
+        if elements.is_multiple_of(ranks) {
+            return Ok(elements / ranks);
+        }
+        Err(self.invalid(format!("{elements} elements cannot be cut into {ranks} equal shares")))
+    }
+
+    /// Sum of the counts.
+    pub(crate) fn total_count(self, counts: &[usize]) -> Result<usize> {
+        let sum: u128 = counts.iter().map(|&count| count as u128).sum();
+        usize::try_from(sum)
+            .ok()
+            .filter(|&sum| sum <= isize::MAX as usize)
+            .ok_or_else(|| self.invalid(format!("the counts add up to {sum}, more than memory can hold")))
+    }
+
+    pub(crate) fn require_at_root(self, what: &str, root: Rank, given: bool) -> Result<()> {
+        if given || self.comm.rank() != root {
+            return Ok(());
+        }
+        Err(self.invalid(format!("the root, rank {root}, must give an {what}")))
+    }
+
+    pub(super) fn root_input<'b, T>(
+        self,
+        what: &str,
+        root: Rank,
+        buffer: Option<&'b [T]>,
+    ) -> Result<&'b [T]> {
+        self.require_at_root(what, root, buffer.is_some())?;
+        Ok(buffer.filter(|_| self.comm.rank() == root).unwrap_or(&[]))
+    }
+
+    pub(super) fn root_output<'b, T>(
+        self,
+        what: &str,
+        root: Rank,
+        buffer: Option<&'b mut [T]>,
+    ) -> Result<&'b mut [T]> {
+        self.require_at_root(what, root, buffer.is_some())?;
+        Ok(buffer.filter(|_| self.comm.rank() == root).unwrap_or(&mut []))
+    }
+
+    /// Why it cannot be carried out, with its name and the number that it would have had; messages between two ranks have
+    /// numbers of their own, which a refused one does not use.
+    ///
+    /// Which number that is, is known when it would have been this call's turn: what was started before may be several operations
+    /// yet. No call waits for this that would not have waited for its turn: started ones are refused in theirs.
+    #[cold]
+    pub(crate) fn invalid(self, what: String) -> Error {
+        let Some(kind) = self.kind else { return self.comm.attach_rank(Error::invalid_usage(what)) };
+        let number = self.comm.with_engine(|engine| Ok(engine.peek_sequence())).ok();
+        let number = number.filter(|_| kind != OpKind::SendRecv);
+        let number = number.map_or_else(String::new, |number| format!(" #{number}"));
+        self.comm.attach_rank(Error::invalid_usage(format!("{}{number}: {what}", kind.name())))
+    }
+}

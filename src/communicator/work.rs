@@ -1,0 +1,284 @@
+//! Operations that run while the caller does something else.
+
+use crate::communicator::op_queue::Ticket;
+use crate::communicator::{Communicator, SELF_WAIT_MESSAGE, Shared};
+use crate::error::{Error, ErrorKind, Result};
+use crate::reduce_op::ReduceOp;
+use crate::sync::mpsc::{Sender, channel};
+use crate::sync::{Condvar, Mutex, MutexGuard, thread};
+use std::fmt;
+use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::sync::{Arc, Weak};
+use std::task::{Context, Poll, Waker};
+use unisono_cuda::Element;
+use unisono_transports::sys::fork_guard;
+
+/// An operation that was started; what it returns comes out of [`Work::wait`] or `.await`.
+///
+/// Dropping it does not stop the operation. If that fails, every later call on
+/// the communicator says so.
+#[must_use = "the buffer that went into the operation comes back through this"]
+#[derive(Debug)]
+pub struct Work<R> {
+    completion: Arc<Completion<R>>,
+}
+
+pub(super) struct Completion<R> {
+    state: Mutex<CompletionState<R>>,
+    finished: Condvar,
+    /// Whose operation it is.
+    shared: Weak<Shared>,
+}
+
+struct CompletionState<R> {
+    result: Option<Result<R>>,
+    waker: Option<Waker>,
+    callback: Option<Callback<R>>,
+}
+
+/// What is to happen with a result, in place of its being kept.
+type Callback<R> = Box<dyn FnOnce(Result<R>) + Send>;
+
+impl<R> Completion<R> {
+    pub(super) fn new(shared: Weak<Shared>) -> Arc<Self> {
+        let state = Mutex::new(CompletionState { result: None, waker: None, callback: None });
+        Arc::new(Self { state, finished: Condvar::new(), shared })
+    }
+
+    pub(super) fn complete(&self, result: Result<R>) {
+        let mut state = self.lock();
+        if let Some(callback) = state.callback.take() {
+            drop(state);
+            return callback(result);
+        }
+        state.result = Some(result);
+        let waker = state.waker.take();
+        drop(state);
+        self.finished.notify_all();
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+
+    fn on_complete(&self, callback: Callback<R>) {
+        let mut state = self.lock();
+        match state.result.take() {
+            None => state.callback = Some(callback),
+            Some(result) => {
+                drop(state);
+                callback(result);
+            }
+        }
+    }
+
+    pub(super) fn wait(&self) -> Result<R> {
+        let mut state = self.lock();
+        loop {
+            if let Some(result) = state.result.take() {
+                return result;
+            }
+            let shared = self.shared.upgrade();
+            if shared.as_ref().is_some_and(|shared| shared.op_queue.is_held_by_this_thread()) {
+                return Err(Error::invalid_usage(SELF_WAIT_MESSAGE));
+            }
+            if shared.is_some_and(|shared| shared.process != fork_guard::current_pid()) {
+                return Err(Error::invalid_usage(STARTED_BEFORE_FORK));
+            }
+            state = self.finished.wait(state).unwrap_or_else(|poisoned| poisoned.into_inner());
+        }
+    }
+
+    pub(super) fn is_finished(&self) -> bool {
+        self.lock().result.is_some()
+    }
+
+    pub(super) fn poll(&self, context: &Context<'_>) -> Poll<Result<R>> {
+        let mut state = self.lock();
+        match state.result.take() {
+            Some(result) => Poll::Ready(result),
+            None => {
+                state.waker = Some(context.waker().clone());
+                Poll::Pending
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, CompletionState<R>> {
+        self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+impl<R> fmt::Debug for Completion<R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.is_finished() { "finished" } else { "under way" })
+    }
+}
+
+impl<R> Work<R> {
+    /// Waits until the operation is through.
+    ///
+    /// # Errors
+    /// The operation's own.
+    pub fn wait(self) -> Result<R> {
+        self.completion.wait()
+    }
+
+    /// Whether [`Work::wait`] would return at once.
+    pub fn is_finished(&self) -> bool {
+        self.completion.is_finished()
+    }
+
+    /// Calls `callback` with what the operation brings as soon as it is through, once; what that returns comes out of
+    /// the new handle. After an error it is not called.
+    ///
+    /// It runs on the thread of the operation before the next one begins, or at once if the operation is through already. It
+    /// may start operations; waiting there for one of the same communicator is an error.
+    ///
+    /// ```
+    /// # use unisono::{Communicator, Sum};
+    /// # let comm = Communicator::local(1)?.remove(0);
+    /// let sums = comm.all_reduce_async(vec![1.0f32; 1000], Sum);
+    /// let mean = sums.and_then(|sums| Ok(sums.iter().sum::<f32>() / 1000.0));
+    /// assert_eq!(mean.wait()?, 1.0);
+    /// # Ok::<(), unisono::Error>(())
+    /// ```
+    pub fn and_then<S: Send + 'static>(
+        self,
+        callback: impl FnOnce(R) -> Result<S> + Send + 'static,
+    ) -> Work<S> {
+        let slot = Completion::new(self.completion.shared.clone());
+        let filled = Arc::clone(&slot);
+        let follow = move |value| {
+            catch_unwind(AssertUnwindSafe(|| callback(value)))
+                .unwrap_or_else(|_| Err(Error::invalid_usage("a callback panicked")))
+        };
+        self.completion
+            .on_complete(Box::new(move |result: Result<R>| filled.complete(result.and_then(follow))));
+        Work { completion: slot }
+    }
+}
+
+impl<R> Future for Work<R> {
+    type Output = Result<R>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        self.completion.poll(context)
+    }
+}
+
+type Task = Box<dyn FnOnce(&Communicator) + Send>;
+
+/// The thread that carries out what was started, in order; it ends with its communicator.
+pub(super) struct Worker {
+    tasks: Mutex<Sender<(Ticket, Task)>>,
+}
+
+impl Worker {
+    fn spawn(shared: Weak<Shared>) -> Self {
+        let (tasks, todo) = channel::<(Ticket, Task)>();
+        let work = move || {
+            for (ticket, task) in todo {
+                // The handle that started it keeps the communicator alive only while it is held.
+                let Some(shared) = shared.upgrade() else { break };
+                Communicator { shared, with_ticket: false }.in_turn(ticket, task);
+            }
+        };
+        // A thread that cannot be had closes the channel, and every start says so.
+        drop(thread::Builder::new().name("unisono-worker".to_owned()).spawn(work));
+        Self { tasks: Mutex::new(tasks) }
+    }
+}
+
+impl Communicator {
+    /// Starts `operation` and returns at once: it owns its buffers, and hands them back when it is done.
+    ///
+    /// Started operations run one after the other, in order with every other call on this communicator;
+    /// thousands may be waiting.
+    ///
+    /// ```
+    /// # use unisono::{Communicator, Sum};
+    /// # let comm = Communicator::local(1)?.remove(0);
+    /// let mut gradients = vec![1.0f32; 1000];
+    /// let pending = comm.spawn(move |comm| {
+    ///     comm.all_reduce(&mut gradients, Sum)?;
+    ///     Ok(gradients)
+    /// });
+    /// // ... compute something else ...
+    /// let gradients = pending.wait()?;
+    /// # assert_eq!(gradients[999], 1.0);
+    /// # Ok::<(), unisono::Error>(())
+    /// ```
+    pub fn spawn<R: Send + 'static>(
+        &self,
+        operation: impl FnOnce(&Communicator) -> Result<R> + Send + 'static,
+    ) -> Work<R> {
+        let slot = Completion::new(Arc::downgrade(&self.shared));
+        if self.is_forked() {
+            // Its thread is the parent's.
+            slot.complete(Err(self.fork_error()));
+            return Work { completion: slot };
+        }
+        let filled = Arc::clone(&slot);
+        let keep = self.shared.clone();
+        let task: Task = Box::new(move |comm| {
+            let result = catch_panic(comm, operation);
+            drop(keep);
+            filled.complete(result);
+        });
+        let worker = self.shared.worker.get_or_init(|| Worker::spawn(Arc::downgrade(&self.shared)));
+        let tasks = worker.tasks.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let ticket = self.shared.op_queue.take_ticket();
+        if let Err(unsent) = tasks.send((ticket, task)) {
+            drop(tasks);
+            let (ticket, _) = unsent.0;
+            drop(self.shared.op_queue.wait_for_turn(ticket));
+            slot.complete(Err(
+                self.attach_rank(Error::new(ErrorKind::System("no thread could be started".to_owned())))
+            ));
+        }
+        Work { completion: slot }
+    }
+
+    /// Starts an all_reduce of a buffer that comes back reduced.
+    pub fn all_reduce_async<T: Element>(&self, mut buffer: Vec<T>, reduction: ReduceOp) -> Work<Vec<T>> {
+        self.spawn(move |comm| comm.all_reduce(&mut buffer, reduction).map(|()| buffer))
+    }
+
+    /// Starts a broadcast of a buffer that comes back with the root's elements.
+    pub fn broadcast_async<T: Element>(&self, mut buffer: Vec<T>, root: usize) -> Work<Vec<T>> {
+        self.spawn(move |comm| comm.broadcast(&mut buffer, root).map(|()| buffer))
+    }
+
+    /// Starts an all_gather; the gathered shares come back.
+    pub fn all_gather_async<T: Element>(&self, input: Vec<T>) -> Work<Vec<T>> {
+        self.spawn(move |comm| {
+            let mut output = vec![T::default(); input.len() * comm.size()];
+            comm.all_gather(&input, &mut output).map(|()| output)
+        })
+    }
+
+    /// Starts a reduce_scatter; this rank's share comes back.
+    pub fn reduce_scatter_async<T: Element>(&self, input: Vec<T>, reduction: ReduceOp) -> Work<Vec<T>> {
+        self.spawn(move |comm| {
+            let mut output = vec![T::default(); input.len() / comm.size()];
+            comm.reduce_scatter(&input, &mut output, reduction).map(|()| output)
+        })
+    }
+}
+
+/// Runs `operation`; a panic in it ends the communicator instead of this thread.
+pub(super) fn catch_panic<R>(
+    comm: &Communicator,
+    operation: impl FnOnce(&Communicator) -> Result<R>,
+) -> Result<R> {
+    catch_unwind(AssertUnwindSafe(|| operation(comm))).unwrap_or_else(|_| {
+        comm.abort("an operation panicked");
+        let kind = ErrorKind::Aborted { by: comm.rank(), reason: "an operation panicked".to_owned() };
+        Err(comm.attach_rank(Error::new(kind)))
+    })
+}
+
+const STARTED_BEFORE_FORK: &str =
+    "this was started before the process was forked, and its thread is the parent's; wait for it there";

@@ -1,0 +1,107 @@
+//! Exchanges between every two ranks beside the plain one: within a buffer, and of uneven shares.
+
+use crate::communicator::displacements;
+use crate::device::DeviceCommunicator;
+use crate::device::collectives::make_op;
+use crate::device::launch::LaunchKind;
+use crate::device::op::OpBuffer;
+use crate::device::p2p::UploadedGroup;
+use crate::device::p2p_program::Transfer;
+use crate::engine::Direction;
+use crate::error::Result;
+use crate::op_desc::{OpDesc, OpKind};
+use crate::schedule::Collective;
+use unisono_cuda::Element;
+use unisono_cuda::device::{DeviceBuffer, DeviceBufferMut, Share, Stream};
+use unisono_transports::gpu::{Operand, OperandMemory, Region, ShareTable, TypedRegion};
+
+impl DeviceCommunicator {
+    /// As [`DeviceCommunicator::all_to_all`] within one buffer; its contents are copied aside first.
+    ///
+    /// # Errors
+    /// See [`DeviceCommunicator::all_reduce`].
+    pub fn all_to_all_in_place<T: Element>(
+        &self,
+        stream: &Stream,
+        buffer: &mut impl DeviceBufferMut<T>,
+    ) -> Result<()> {
+        let bytes = self.share_bytes::<T>(buffer)?;
+        self.shared.enqueue_with(|state| {
+            let mut aside = stream.alloc_uninit::<T>(buffer.len())?;
+            self.shared.wait_for_last(stream)?;
+            stream.copy(&mut aside, buffer)?;
+            let (input, output) = (TypedRegion(&aside), TypedRegion(buffer));
+            let (from, into) =
+                (OpBuffer::even(Some(&input), 0, bytes), OpBuffer::even(Some(&output), 0, bytes));
+            self.shared.enqueue_locked(
+                state,
+                stream,
+                &make_op::<T>(Collective::AllToAll, None, 0, from, into),
+            )
+        })
+    }
+
+    /// Gives rank i the next `send_counts[i]` elements of `input`; `output` gets `recv_counts[i]` from rank i.
+    ///
+    /// # Errors
+    /// See [`DeviceCommunicator::all_reduce`]. Two ranks whose counts differ are named with both.
+    pub fn all_to_all_v<T: Element>(
+        &self,
+        stream: &Stream,
+        input: &impl DeviceBuffer<T>,
+        send_counts: &[usize],
+        output: &mut impl DeviceBufferMut<T>,
+        recv_counts: &[usize],
+    ) -> Result<()> {
+        let (asked, rank) = (self.arg_check(), self.rank());
+        asked.require_length("send_counts", send_counts.len(), self.size())?;
+        asked.require_length("recv_counts", recv_counts.len(), self.size())?;
+        asked.require_length("input", input.len(), asked.total_count(send_counts)?)?;
+        asked.require_length("output", output.len(), asked.total_count(recv_counts)?)?;
+        asked.require_length("recv_counts[own rank]", recv_counts[rank], send_counts[rank])?;
+        let tables = [send_counts, recv_counts].map(|counts| displacements(counts, size_of::<T>()));
+        let (input, output) = (TypedRegion(input), TypedRegion(output));
+        self.shared.enqueue_with(|state| {
+            let ready = state.groups.get_or_upload(&self.shared, all_pairs(&tables), Vec::new(), || {
+                self.upload_shares(&tables)
+            })?;
+            let (from, into) = (
+                uneven_operand(&input, &ready.sends, &ready),
+                uneven_operand(&output, &ready.receives, &ready),
+            );
+            let call = OpDesc::new(state.sequence(), OpKind::AllToAllV, T::DTYPE, None, 0, 0).on_gpu(None);
+            let (work, order) = (LaunchKind::Program(&ready.uploaded), self.shared.group_launch_args(call));
+            self.shared.launch(state, stream, work, &order, [&from, &into])?;
+            Ok(call)
+        })
+    }
+
+    /// What goes to each rank, and what comes from each, as shares of the two buffers.
+    fn upload_shares(
+        &self,
+        tables: &[Vec<(usize, usize)>; 2],
+    ) -> unisono_transports::Result<[ShareTable; 2]> {
+        let stride = self.shared.endpoint.memory().layout().geometry().slot_bytes as u64;
+        let share =
+            |&(start, bytes): &(usize, usize)| Share { start: start as u64, bytes: bytes as u64, stride };
+        let of = |table: &Vec<_>| ShareTable::new(self.gpu(), &table.iter().map(share).collect::<Vec<_>>());
+        Ok([of(&tables[0])?, of(&tables[1])?])
+    }
+}
+
+/// A send to every rank, then a receive from every rank.
+fn all_pairs([sends, receives]: &[Vec<(usize, usize)>; 2]) -> Vec<Transfer> {
+    let of = |table: &[(usize, usize)], direction| {
+        let transfer =
+            move |(peer, &(_, bytes)): (usize, &(usize, usize))| Transfer { direction, peer, bytes };
+        table.iter().enumerate().map(transfer).collect::<Vec<_>>()
+    };
+    [of(sends, Direction::Send), of(receives, Direction::Recv)].concat()
+}
+
+fn uneven_operand<'o>(region: &'o dyn Region, shares: &'o ShareTable, ready: &UploadedGroup) -> Operand<'o> {
+    Operand {
+        memory: OperandMemory::UnevenShares { region, offset: 0, shares },
+        chunks_per_share: ready.slices,
+    }
+}

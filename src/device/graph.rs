@@ -1,0 +1,43 @@
+//! Graphs that repeat operations: a launch of one takes its turn among those of the communicator, and is watched like them.
+
+use crate::device::Shared;
+use std::sync::Weak;
+use unisono_cuda::device::{GpuError, ReplayHook, Stream};
+
+/// What graphs with operations of a communicator ask.
+pub(super) struct CommReplayHook {
+    pub(super) shared: Weak<Shared>,
+}
+
+impl ReplayHook for CommReplayHook {
+    fn wrap_launch(
+        &self,
+        stream: &Stream,
+        launch: &mut dyn FnMut() -> Result<(), GpuError>,
+    ) -> Result<(), GpuError> {
+        let shared =
+            self.shared.upgrade().filter(|shared| shared.notifiers.iter().all(|bell| bell.is_open()));
+        let why = "the communicator whose operations it repeats has been dropped".to_owned();
+        shared.ok_or(GpuError::GraphInvalidated { why })?.replay_graph(stream, launch)
+    }
+}
+
+impl Shared {
+    fn replay_graph(
+        &self,
+        stream: &Stream,
+        launch: &mut dyn FnMut() -> Result<(), GpuError>,
+    ) -> Result<(), GpuError> {
+        let sound = self.host_comm.with_engine(|engine| engine.poll_events(None));
+        sound.map_err(|error| GpuError::GraphInvalidated { why: error.to_string() })?;
+        let state = self.lock();
+        self.wake_workers();
+        let launched = self
+            .wait_for_last(stream)
+            .and_then(|()| launch())
+            .and_then(|()| self.record_last(&state, stream))
+            .map(drop);
+        self.launch_state.end_enqueue(state.captured.filter(|_| launched.is_ok()));
+        launched
+    }
+}

@@ -1,0 +1,320 @@
+//! From a call to a launch.
+
+use crate::device::Shared;
+use crate::device::op::DeviceOp;
+use crate::device::p2p::GroupCache;
+use crate::device::plan::{Plan, PlanCache, SLICE_UNIT_BYTES};
+use crate::device::registered::{AddressTables, Registration};
+use crate::engine::{Layout, Shares};
+use crate::error::{Error, ErrorKind, Result};
+use crate::op_desc::OpDesc;
+use crate::reduce_op::ReduceOp;
+use crate::schedule::{Algorithm, Collective, GroupSpec, PeerAccess};
+use crate::select::{self, Topology};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use unisono_cuda::device::{GpuError, ReplayHook, Stream, UserOpKernels};
+use unisono_cuda::{PostOp, ReduceKind};
+use unisono_transports::Tag;
+use unisono_transports::gpu::{AddressTable, DeviceProgram, LaunchParams, Operand, Protocol, WindowSet};
+
+/// What a communicator keeps from call to call at this rank.
+#[derive(Default)]
+pub(super) struct CommState {
+    plans: PlanCache,
+    pub(super) groups: GroupCache,
+    /// Numbers of the next operation of all ranks, and of the next group of sends and receives.
+    sequence: u64,
+    group_sequence: u64,
+    /// What all ranks have lent, in the order of the calls.
+    pub(super) window_sets: Vec<Arc<WindowSet>>,
+    pub(super) address_tables: AddressTables,
+    /// What graphs ask before they repeat launches.
+    pub(super) replay_hook: Option<Arc<dyn ReplayHook>>,
+    /// The last call that a graph has recorded.
+    pub(super) captured: Option<OpDesc>,
+    pub(super) overrides: [Option<&'static Algorithm>; Collective::ALL.len()],
+    pub(super) last_algorithm: Option<&'static Algorithm>,
+}
+
+/// What a launch carries out.
+#[derive(Clone, Copy)]
+pub(super) enum LaunchKind<'w> {
+    Program(&'w DeviceProgram),
+    /// One that reaches the buffers of peers.
+    ZeroCopy(&'w DeviceProgram, &'w AddressTable),
+    /// A small all_reduce of so many bytes, by the kernel that does nothing else.
+    OneShot(usize),
+}
+
+impl CommState {
+    /// The number of the next group of sends and receives: not every rank takes part in each.
+    pub(super) fn next_group_sequence(&self) -> u64 {
+        self.group_sequence
+    }
+
+    /// The number of the next operation of all ranks.
+    pub(super) fn sequence(&self) -> u64 {
+        self.sequence
+    }
+}
+
+impl Shared {
+    /// Enqueues this rank's part of a collective.
+    pub(super) fn enqueue(&self, stream: &Stream, job: &DeviceOp<'_>) -> Result<()> {
+        self.enqueue_with(|state| self.enqueue_locked(state, stream, job))
+    }
+
+    /// Enqueues an operation, unless this communicator has ended; `enqueue` says which.
+    pub(super) fn enqueue_with(&self, enqueue: impl FnOnce(&mut CommState) -> Result<OpDesc>) -> Result<()> {
+        self.host_comm.with_engine(|engine| engine.poll_events(None))?;
+        let mut state = self.lock();
+        self.wake_workers();
+        let enqueued = enqueue(&mut state);
+        self.launch_state.end_enqueue(enqueued.as_ref().ok().copied());
+        match enqueued {
+            Ok(call) => {
+                let number =
+                    if call.is_collective() { &mut state.sequence } else { &mut state.group_sequence };
+                *number += 1;
+                Ok(())
+            }
+            Err(error) => {
+                drop(state);
+                let (error, call) = (self.host_comm.attach_rank(error), self.launch_state.op());
+                // What was refused here, others may be waiting for.
+                Err(if error.is_invalid_usage() { error } else { self.fail(error, call) })
+            }
+        }
+    }
+
+    /// Wakes the threads that look after what is enqueued next: before that, as it may wait for them.
+    pub(super) fn wake_workers(&self) {
+        self.launch_state.begin_enqueue();
+        self.notifiers.iter().for_each(|bell| bell.notify());
+    }
+
+    /// Lets what is enqueued in `stream` come behind the last launch: those of one communicator use the same memory.
+    pub(super) fn wait_for_last(&self, stream: &Stream) -> std::result::Result<(), GpuError> {
+        match self.launch_state.last() {
+            // What a graph records is done whenever it is launched: it can wait for nothing outside.
+            Some((last, event)) if last != *stream && !stream.is_captured()? => stream.wait(&event),
+            _ => Ok(()),
+        }
+    }
+
+    /// What was enqueued in `stream` is the last launch now, or a part of a graph; whether it is such a part.
+    pub(super) fn record_last(
+        &self,
+        state: &CommState,
+        stream: &Stream,
+    ) -> std::result::Result<bool, GpuError> {
+        let is_part = stream.is_captured()?;
+        if !is_part {
+            self.launch_state.record_last(stream, stream.record()?);
+        } else if !state.replay_hook.as_ref().is_some_and(|replay| stream.add_replay_hook(replay)) {
+            self.launch_state.mark_external_graph();
+        }
+        Ok(is_part)
+    }
+
+    /// The same with the state at hand.
+    pub(super) fn enqueue_locked(
+        &self,
+        state: &mut CommState,
+        stream: &Stream,
+        job: &DeviceOp<'_>,
+    ) -> Result<OpDesc> {
+        let bytes = job.input.share_bytes.max(job.output.share_bytes);
+        let spec = self.group_spec(job, bytes);
+        let loan = state.registration(job, &spec, bytes, self.host_comm.config());
+        let algorithm = match &loan {
+            Some(loan) => loan.algorithm,
+            None => self.select_algorithm(state, job, &spec, bytes)?,
+        };
+        let plan = state.plans.get(algorithm, spec, &self.endpoint, &self.ring_order)?;
+        let op = job.op.map(ReduceOp::kind);
+        let place = loan.as_ref().map(|loan| loan.offset_digest);
+        let call = OpDesc::new(state.sequence(), job.kind, job.dtype, op, job.root, job.count);
+        let call = call
+            .with_algorithm(plan.digest)
+            .on_gpu(place)
+            .with_user_op(job.user_op.map(UserOpKernels::digest));
+        if let Some(uploaded) = &plan.uploaded {
+            self.launch_plan(state, stream, (job, loan.as_ref()), (&plan, uploaded), (call, bytes))?;
+        }
+        state.last_algorithm = Some(algorithm);
+        Ok(call)
+    }
+
+    /// Launches the program of a plan.
+    fn launch_plan(
+        &self,
+        state: &mut CommState,
+        stream: &Stream,
+        (job, loan): (&DeviceOp<'_>, Option<&Registration>),
+        (plan, uploaded): (&Plan, &DeviceProgram),
+        (call, bytes): (OpDesc, usize),
+    ) -> Result<()> {
+        let (element, gpu) = (job.dtype.size(), self.endpoint.memory().gpu());
+        let (inputs, outputs) = job.collective.shares(self.host_comm.size(), job.root, self.host_comm.rank());
+        // Where peers' inputs are, ranks without one must know too.
+        let inputs = inputs.max(uploaded.program().bounds().peer_chunks[0] / plan.chunks_per_share);
+        let from = job.input.upload_shares(gpu, plan.chunks_per_share, element)?;
+        let into = job.output.upload_shares(gpu, plan.chunks_per_share, element)?;
+        let input = job.input.operand(inputs, plan.chunks_per_share, element, from.as_ref());
+        let output = job.output.operand(outputs, plan.chunks_per_share, element, into.as_ref());
+        let order = self.launch_args(job, plan, call, bytes);
+        let operands = [&input, &output];
+        if let Some(loan) = loan {
+            let grasp = state.address_tables.get(&self.endpoint, (plan, uploaded), (job, loan), operands)?;
+            return self.launch(state, stream, LaunchKind::ZeroCopy(uploaded, &grasp), &order, operands);
+        }
+        let is_one_shot = plan.is_one_shot && bytes <= self.endpoint.one_shot_bytes_max();
+        let work = if is_one_shot { LaunchKind::OneShot(bytes) } else { LaunchKind::Program(uploaded) };
+        self.launch(state, stream, work, &order, operands)
+    }
+
+    /// Launches this rank's part, behind the last launch.
+    pub(super) fn launch(
+        &self,
+        state: &mut CommState,
+        stream: &Stream,
+        work: LaunchKind<'_>,
+        order: &LaunchParams<'_>,
+        [input, output]: [&Operand<'_>; 2],
+    ) -> Result<()> {
+        self.wait_for_last(stream)?;
+        match work {
+            LaunchKind::Program(uploaded) => {
+                self.endpoint.launch(stream, uploaded, order, [input, output], None)?;
+            }
+            LaunchKind::ZeroCopy(uploaded, grasp) => {
+                self.endpoint.launch(stream, uploaded, order, [input, output], Some(grasp))?;
+            }
+            LaunchKind::OneShot(bytes) => {
+                self.endpoint.launch_one_shot(stream, order, bytes, input, output)?;
+            }
+        }
+        if self.record_last(state, stream)? {
+            state.captured =
+                Some(OpDesc::from_tag(&Tag([order.sequence, order.fingerprint, order.count, 0])));
+        }
+        Ok(())
+    }
+
+    fn group_spec(&self, job: &DeviceOp<'_>, bytes: usize) -> GroupSpec {
+        let (ranks, slot) = (self.host_comm.size(), self.endpoint.memory().layout().geometry().slot_bytes);
+        GroupSpec {
+            ranks,
+            root: job.root,
+            aggregation: select::aggregation(job.collective, ranks, bytes, slot),
+        }
+    }
+
+    fn select_algorithm(
+        &self,
+        state: &CommState,
+        job: &DeviceOp<'_>,
+        spec: &GroupSpec,
+        bytes: usize,
+    ) -> Result<&'static Algorithm> {
+        let has_window = self.endpoint.all_peers_direct();
+        let Some(algorithm) = state.overrides[job.collective as usize] else {
+            let medium = if has_window { Topology::Gpu } else { Topology::Network };
+            let narrow = ReduceOp::rounds_narrow_floats(job.op, job.dtype);
+            return select::algorithm(job.collective, spec, bytes, medium, narrow, self.host_comm.config());
+        };
+        let reachable = match algorithm.peer_access {
+            PeerAccess::TwoSided => true,
+            PeerAccess::Window => has_window,
+            PeerAccess::ZeroCopy => {
+                let text = format!("{algorithm:?} is for buffers from `DeviceCommunicator::alloc_symmetric`");
+                return Err(Error::new(ErrorKind::Unsupported(text)));
+            }
+        };
+        if reachable && (algorithm.supports)(spec) {
+            return Ok(algorithm);
+        }
+        let text = format!("{algorithm:?} on GPUs with {} ranks that reach each other so", spec.ranks);
+        Err(Error::new(ErrorKind::Unsupported(text)))
+    }
+
+    fn launch_args<'j>(
+        &self,
+        job: &DeviceOp<'j>,
+        plan: &Plan,
+        call: OpDesc,
+        bytes: usize,
+    ) -> LaunchParams<'j> {
+        let longest =
+            Layout::new(Shares::Even { bytes }, plan.chunks_per_share, job.dtype.size()).longest_chunk(1);
+        let channels = self.endpoint.memory().layout().geometry().channels;
+        let lines = self.endpoint.all_peers_direct().then(|| self.endpoint.ll_protocol(job.user_op));
+        let (protocol, slice_bytes) = protocol_and_slice_bytes(plan, longest, channels, lines);
+        let pieces = longest.div_ceil(slice_bytes).max(1);
+        let ranks = self.host_comm.size();
+        let [sequence, what, count, _] = call.tag(0).0;
+        LaunchParams {
+            sequence,
+            fingerprint: what,
+            count,
+            dtype: job.dtype,
+            op: job.op.map_or(ReduceKind::Sum, ReduceOp::kind),
+            user_op: job.user_op,
+            factor: job.op.and_then(ReduceOp::factor),
+            divisor: match job.op.map(|reduction| reduction.post_op(ranks)) {
+                Some(PostOp::Divide(ranks)) => ranks,
+                _ => 1,
+            },
+            slice_bytes,
+            slices: pieces,
+            channels: pieces.min(channels),
+            protocol,
+            timeout: self.host_comm.config().timeout,
+        }
+    }
+
+    /// Waits for the last launch.
+    pub(super) fn wait_last_launch(&self) {
+        if let Some((_, event)) = self.launch_state.last() {
+            // What a GPU that has failed still does is nothing.
+            let _ = event.synchronize();
+        }
+    }
+
+    /// Waits until peers are through with this rank's memory, if all is well and not for long; whether they are.
+    pub(super) fn quiesce(&self) -> bool {
+        let begun = Instant::now();
+        let limit = self.host_comm.config().timeout.min(QUIESCE_TIMEOUT_MAX);
+        while self.poll().is_ok() && begun.elapsed() < limit {
+            match self.endpoint.is_quiescent() {
+                Ok(false) => std::thread::sleep(Duration::from_millis(1)),
+                answer => return answer.is_ok(),
+            }
+        }
+        false
+    }
+}
+
+/// How messages go, and bytes of a slice: all channels get work, and no slice is too small to be worth its hand-over.
+/// `lines`: how messages with flags go, if ranks reach each other directly.
+fn protocol_and_slice_bytes(
+    plan: &Plan,
+    longest_block: usize,
+    channels: usize,
+    lines: Option<Protocol>,
+) -> (Protocol, usize) {
+    let whole = longest_block.max(1).next_multiple_of(SLICE_UNIT_BYTES);
+    if let Some(lines) = lines.filter(|_| whole <= plan.ll_bytes_max) {
+        return (lines, whole);
+    }
+    let spread = longest_block.div_ceil(channels).next_multiple_of(SLICE_UNIT_BYTES);
+    let least = SLICE_BYTES_MIN.min(plan.slice_bytes_max);
+    (Protocol::Simple, spread.clamp(least, plan.slice_bytes_max))
+}
+
+/// A peer that takes longer with its part of the last operation than this has to expect that this rank is gone.
+const QUIESCE_TIMEOUT_MAX: Duration = Duration::from_secs(5);
+/// Below this a slice costs more in hand-overs than it gains in overlap.
+const SLICE_BYTES_MIN: usize = 16 << 10;

@@ -1,0 +1,277 @@
+//! Tables programs, played on numbers, do what their schedules do.
+
+use crate::device::lower::lower;
+use crate::schedule::check::Replayer;
+use crate::schedule::{Algorithm, Collective, GroupSpec, PeerAccess, Schedule, Space, find};
+use std::collections::{HashMap, VecDeque};
+use unisono_cuda::device::{Instr, Opcode};
+use unisono_transports::gpu::ProgramTables;
+
+/// All ranks of one schedule: a block is one number, a FIFO holds [`SLOTS`] messages.
+struct TableExecutor<'s> {
+    schedule: &'s Schedule,
+    programs: Vec<ProgramTables>,
+    chunks: HashMap<ChunkKey, i64>,
+    links: HashMap<(u32, u32, u32), VecDeque<Vec<i64>>>,
+    signals: HashMap<(u32, u32), usize>,
+    lanes: Vec<LaneState>,
+}
+
+/// One strand: where it is in its acts, and in its pieces.
+#[derive(Clone, Copy)]
+struct LaneState {
+    rank: u32,
+    lane_program: usize,
+    instr: u32,
+    slice: usize,
+}
+
+/// (rank, space, index).
+type ChunkKey = (u32, u32, u32);
+
+const OPCODES: [Opcode; 7] = [
+    Opcode::Send,
+    Opcode::Recv,
+    Opcode::RecvReduce,
+    Opcode::Copy,
+    Opcode::Reduce,
+    Opcode::Signal,
+    Opcode::Wait,
+];
+const FIFO_DEPTH: usize = 2;
+const SLICES: usize = 3;
+/// From the blocks of one bank of a window to those of the other.
+const PARITY_STRIDE: u32 = 1 << 16;
+
+impl<'s> TableExecutor<'s> {
+    fn new(schedule: &'s Schedule) -> Self {
+        let ranks = 0..schedule.spec.ranks;
+        let programs: Vec<_> =
+            ranks.map(|rank| lower(&schedule.programs[rank], rank).expect("it lowers")).collect();
+        let run = |(rank, program): (usize, &ProgramTables)| {
+            let start =
+                move |strand| LaneState { rank: rank as u32, lane_program: strand, instr: 0, slice: 0 };
+            (0..program.lane_programs.len()).map(start).collect::<Vec<_>>()
+        };
+        let runs = programs.iter().enumerate().flat_map(run).collect();
+        let mut table = Self {
+            schedule,
+            programs,
+            chunks: HashMap::new(),
+            links: HashMap::new(),
+            signals: HashMap::new(),
+            lanes: runs,
+        };
+        table.fill();
+        table
+    }
+
+    fn fill(&mut self) {
+        let GroupSpec { ranks, root, .. } = self.schedule.spec;
+        for rank in 0..ranks {
+            let blocks =
+                self.schedule.collective.shares(ranks, root, rank).0 * self.schedule.chunks_per_share;
+            for index in 0..blocks {
+                let cell = (rank as u32, Space::Input as u32, index as u32);
+                self.chunks.insert(cell, element(rank, index));
+            }
+        }
+    }
+
+    /// Runs until all are through; false: somebody waits for ever.
+    fn run(&mut self) -> bool {
+        loop {
+            let mut moved = false;
+            for index in 0..self.lanes.len() {
+                while self.step(index) {
+                    moved = true;
+                }
+            }
+            if self.lanes.iter().all(|run| run.slice == SLICES) {
+                return true;
+            }
+            if !moved {
+                return false;
+            }
+        }
+    }
+
+    fn step(&mut self, index: usize) -> bool {
+        let run = self.lanes[index];
+        let strand = self.programs[run.rank as usize].lane_programs[run.lane_program].clone();
+        // A bank is free when all have finished the piece before the last.
+        let in_windows = self.schedule.peer_access == PeerAccess::Window;
+        let is_free = !in_windows || self.lanes.iter().all(|other| other.slice + 1 >= run.slice);
+        if run.slice == SLICES || !is_free {
+            return false;
+        }
+        if run.instr == strand.instr_count {
+            self.lanes[index] = LaneState { instr: 0, slice: run.slice + 1, ..run };
+            return true;
+        }
+        let act = self.programs[run.rank as usize].instrs[(strand.first_instr + run.instr) as usize].clone();
+        let done = self.execute(&run, strand.lane, &act);
+        self.lanes[index].instr += u32::from(done);
+        done
+    }
+
+    /// Blocks of windows lie in the bank of the piece.
+    fn resolve_chunks(&self, run: &LaneState, act: &Instr, from: usize, count: usize) -> Vec<ChunkKey> {
+        let places = &self.programs[run.rank as usize].chunks[act.first_chunk as usize + from..][..count];
+        let bank =
+            |space| if space == Space::Window as u32 { (run.slice & 1) as u32 * PARITY_STRIDE } else { 0 };
+        places.iter().map(|place| (place.rank, place.space, bank(place.space) + place.index)).collect()
+    }
+
+    fn has_room(&mut self, from: u32, to: u32, lane: u32) -> bool {
+        self.links.entry((from, to, lane)).or_default().len() < FIFO_DEPTH
+    }
+
+    fn has_message(&mut self, from: u32, to: u32, lane: u32) -> bool {
+        !self.links.entry((from, to, lane)).or_default().is_empty()
+    }
+
+    fn execute(&mut self, run: &LaneState, lane: u32, act: &Instr) -> bool {
+        let (rank, operands) = (run.rank, act.operands as usize);
+        let verb = OPCODES[act.opcode as usize];
+        let receives = matches!(verb, Opcode::Recv | Opcode::RecvReduce);
+        let goes_on = (act.forward != Instr::NO_PEER).then_some(act.forward);
+        let to = if verb == Opcode::Send { Some(act.peer) } else { goes_on };
+        if receives && !self.has_message(act.peer, rank, lane)
+            || to.is_some_and(|to| !self.has_room(rank, to, lane))
+        {
+            return false;
+        }
+        let first = self.resolve_chunks(run, act, 0, operands);
+        let held = |table: &Self, cell: &ChunkKey| *table.chunks.get(cell).expect("a block that is held");
+        let mut result = Vec::new();
+        match verb {
+            Opcode::Send => result = first.iter().map(|place| held(self, place)).collect(),
+            Opcode::Recv | Opcode::RecvReduce => {
+                let message = self.links.get_mut(&(act.peer, rank, lane)).unwrap().pop_front().unwrap();
+                assert_eq!(message.len(), operands);
+                let adds = verb == Opcode::RecvReduce;
+                let into = self.resolve_chunks(run, act, if adds { operands } else { 0 }, operands);
+                for ((with, into), arrived) in first.iter().zip(into).zip(message) {
+                    let sum = arrived + if adds { held(self, with) } else { 0 };
+                    self.chunks.insert(into, finished(act, sum));
+                    result.push(finished(act, sum));
+                }
+            }
+            Opcode::Copy | Opcode::Reduce => {
+                let sum = first.iter().map(|place| held(self, place)).sum();
+                for into in self.resolve_chunks(run, act, operands, act.targets as usize) {
+                    self.chunks.insert(into, finished(act, sum));
+                }
+            }
+            Opcode::Signal => *self.signals.entry((rank, lane)).or_default() += 1,
+            Opcode::Wait => return self.has_signaled(run, lane, act),
+        }
+        if let Some(to) = to {
+            self.links.get_mut(&(rank, to, lane)).unwrap().push_back(result);
+        }
+        true
+    }
+
+    /// Whether the peer of a wait has signalled as often as that, in all pieces so far.
+    fn has_signaled(&self, run: &LaneState, lane: u32, act: &Instr) -> bool {
+        let program = &self.programs[act.peer as usize];
+        let signals = program.instrs.iter().filter(|act| act.opcode == Opcode::Signal as u8).count();
+        let given = self.signals.get(&(act.peer, lane)).copied().unwrap_or(0);
+        given >= run.slice * signals + act.signals as usize
+    }
+}
+
+fn finished(act: &Instr, sum: i64) -> i64 {
+    if act.post_op != 0 { finish(sum) } else { sum }
+}
+
+fn finish(sum: i64) -> i64 {
+    sum * 2 + 1
+}
+
+fn element(rank: usize, index: usize) -> i64 {
+    (rank * 1000 + index * 7 + 1) as i64
+}
+
+fn specs(algorithm: &Algorithm) -> impl Iterator<Item = GroupSpec> {
+    let all = (1..=17).flat_map(|ranks| [0, ranks - 1].map(|root| GroupSpec { ranks, root, aggregation: 4 }));
+    let roots = algorithm.collective.has_root();
+    let fits = algorithm.supports;
+    all.filter(move |spec| (spec.root == 0 || roots) && fits(spec))
+}
+
+#[test]
+fn lowered_tables_match_schedules() {
+    let player = Replayer { finish, ..Replayer::default() };
+    for algorithm in Algorithm::ALL {
+        for spec in specs(algorithm) {
+            let schedule = algorithm.schedule(&spec);
+            let expected = player.replay(&schedule, element).expect("a schedule that was checked");
+            let mut table = TableExecutor::new(&schedule);
+            assert!(table.run(), "{algorithm:?} {spec:?} waits for ever with {FIFO_DEPTH} slots");
+            for (rank, expected) in expected.outputs.iter().enumerate() {
+                let mut found: Vec<_> = table
+                    .chunks
+                    .iter()
+                    .filter(|(cell, _)| cell.0 as usize == rank && cell.1 == Space::Output as u32)
+                    .collect();
+                found.sort();
+                let found: Vec<i64> = found.into_iter().map(|(_, value)| *value).collect();
+                assert_eq!(found, *expected, "{algorithm:?} {spec:?} rank {rank}");
+            }
+        }
+    }
+}
+
+/// Blocks of buffers that all ranks together read and write, and of scratch and windows.
+fn count_accesses(collective: Collective, name: &str, ranks: usize) -> [usize; 3] {
+    let schedule = find(collective, name).unwrap().schedule(&GroupSpec { ranks, root: 1, aggregation: 1 });
+    let mut touched = [0; 3];
+    for rank in 0..ranks {
+        let tables = lower(&schedule.programs[rank], rank).unwrap();
+        for act in &tables.instrs {
+            let (reads, all) = (usize::from(act.operands), usize::from(act.operands + act.targets));
+            let places = tables.chunks[act.first_chunk as usize..].iter().take(all).enumerate();
+            for (at, place) in places {
+                let is_buffer = place.space == Space::Input as u32 || place.space == Space::Output as u32;
+                touched[if !is_buffer { 2 } else { usize::from(at >= reads) }] += 1;
+            }
+        }
+    }
+    touched
+}
+
+#[test]
+fn zero_copy_tables_read_once_and_write_in_place() {
+    use Collective::{AllGather, AllReduce, Broadcast, ReduceScatter};
+    // Chunks of four ranks: all are read by their owners, and written to all.
+    assert_eq!(count_accesses(AllReduce, "zero_copy", 4), [16, 16, 0]);
+    assert_eq!(count_accesses(AllReduce, "zero_copy_scaled", 4), [16 + 16, 16 + 16, 0], "once more at home");
+    assert_eq!(count_accesses(AllGather, "zero_copy", 4), [4, 16, 0]);
+    assert_eq!(count_accesses(ReduceScatter, "zero_copy", 4), [16, 4, 0]);
+    assert_eq!(count_accesses(Broadcast, "zero_copy_push", 4), [1, 4, 0]);
+    assert_eq!(count_accesses(Broadcast, "zero_copy", 4), [4, 4, 0]);
+    assert!(count_accesses(Broadcast, "window_direct", 4)[2] > 0, "windows are counted");
+}
+
+#[test]
+fn lowering_fuses_one_pass_into_one_instr() {
+    let of = |name, ranks| {
+        let row = find(Collective::AllReduce, name).unwrap();
+        lower(&(row.build)(&GroupSpec { ranks, root: 0, aggregation: 1 }, 1), 1).unwrap()
+    };
+    let forwards = |lowered: &ProgramTables| {
+        lowered
+            .instrs
+            .iter()
+            .filter(|act| act.forward != Instr::NO_PEER)
+            .map(|act| act.forward)
+            .collect::<Vec<_>>()
+    };
+    let ring = of("ring", 3);
+    assert_eq!(forwards(&ring), [2, 2, 2], "received from 0 and sent on to 2, but for the last");
+    let twoshot = of("twoshot", 3);
+    let reduce = twoshot.instrs.iter().find(|act| act.opcode == Opcode::Reduce as u8).unwrap();
+    assert_eq!((reduce.operands, reduce.targets), (3, 2), "into the window and the output");
+}

@@ -1,0 +1,55 @@
+//! Room for blocks that wait for each other: all of them must run at once, or none may be started.
+
+use crate::error::{Error, ErrorKind, Result};
+use std::sync::{Mutex, PoisonError};
+use unisono_cuda::device::Gpu;
+
+/// Blocks that the communicators of this process hold on each GPU, by its number.
+static RESERVED: Mutex<Vec<usize>> = Mutex::new(Vec::new());
+
+/// Room for some blocks of one communicator; given back when it is dropped.
+#[derive(Debug)]
+pub(super) struct BlockReservation {
+    ordinal: usize,
+    blocks: usize,
+}
+
+/// Blocks of `room` on `gpu` that no communicator of this process holds yet.
+pub(super) fn free_blocks(gpu: &Gpu, room: usize) -> usize {
+    room - with_reserved(gpu.ordinal(), |taken| *taken).min(room)
+}
+
+impl BlockReservation {
+    /// Takes room for `blocks`.
+    ///
+    /// # Errors
+    /// If there is not as much.
+    pub(super) fn reserve(gpu: &Gpu, blocks: usize, room: usize) -> Result<Self> {
+        let ordinal = gpu.ordinal();
+        with_reserved(ordinal, |taken| {
+            if *taken + blocks > room {
+                let text = format!(
+                    "{gpu:?} runs {room} blocks at once, of which other communicators hold {taken}: {blocks} more would \
+                     wait for each other for ever; use fewer channels (UNISONO_GPU_CHANNELS) or drop a communicator"
+                );
+                return Err(Error::new(ErrorKind::Unsupported(text)));
+            }
+            *taken += blocks;
+            Ok(Self { ordinal, blocks })
+        })
+    }
+}
+
+impl Drop for BlockReservation {
+    fn drop(&mut self) {
+        with_reserved(self.ordinal, |taken| *taken -= self.blocks);
+    }
+}
+
+fn with_reserved<R>(ordinal: usize, change: impl FnOnce(&mut usize) -> R) -> R {
+    let mut all = RESERVED.lock().unwrap_or_else(PoisonError::into_inner);
+    if all.len() <= ordinal {
+        all.resize(ordinal + 1, 0);
+    }
+    change(&mut all[ordinal])
+}

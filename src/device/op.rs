@@ -1,0 +1,78 @@
+//! One operation, as the calls hand it over.
+
+use crate::engine::{Layout, Shares as Places};
+use crate::error::Error;
+use crate::op_desc::OpKind;
+use crate::reduce_op::ReduceOp;
+use crate::schedule::{Collective, Rank};
+use unisono_cuda::DType;
+use unisono_cuda::device::{Gpu, Share, UserOpKernels};
+use unisono_transports::gpu::{Operand, OperandMemory, Region, ShareTable};
+
+/// One of the two buffers of an operation.
+#[derive(Clone, Copy)]
+pub(super) struct OpBuffer<'a> {
+    pub(super) region: Option<&'a dyn Region>,
+    /// Where in the memory it begins, in bytes.
+    pub(super) offset: usize,
+    /// Of one share, in bytes; where there is a table, of the longest.
+    pub(super) share_bytes: usize,
+    /// (offset, bytes) of each share, where they are uneven.
+    pub(super) share_table: Option<&'a [(usize, usize)]>,
+}
+
+/// One collective operation.
+pub(super) struct DeviceOp<'a> {
+    pub(super) kind: OpKind,
+    pub(super) collective: Collective,
+    pub(super) dtype: DType,
+    pub(super) op: Option<ReduceOp>,
+    /// Kernels of the caller's, in the place of the sum.
+    pub(super) user_op: Option<&'a UserOpKernels>,
+    pub(super) root: Rank,
+    /// Elements in one share, or a digest of many counts.
+    pub(super) count: u64,
+    pub(super) input: OpBuffer<'a>,
+    pub(super) output: OpBuffer<'a>,
+}
+
+impl<'a> OpBuffer<'a> {
+    /// Equal shares of `share_bytes`, from `offset` on.
+    pub(super) fn even(region: Option<&'a dyn Region>, offset: usize, share_bytes: usize) -> Self {
+        Self { region, offset, share_bytes, share_table: None }
+    }
+
+    /// Its table on the GPU, if it has one.
+    pub(super) fn upload_shares(
+        &self,
+        gpu: &Gpu,
+        parts: usize,
+        element: usize,
+    ) -> Result<Option<ShareTable>, Error> {
+        let Some(table) = self.share_table else { return Ok(None) };
+        let layout = Layout::new(Places::Table(table), parts, element);
+        let share = |&(start, bytes): &(usize, usize)| {
+            let stride = layout.stride(bytes) as u64;
+            Share { start: start as u64, bytes: bytes as u64, stride }
+        };
+        Ok(Some(ShareTable::new(gpu, &table.iter().map(share).collect::<Vec<_>>())?))
+    }
+
+    /// As a launch takes it: `shares` equal ones, or those of the table.
+    pub(super) fn operand<'o>(
+        &'o self,
+        shares: usize,
+        blocks: usize,
+        element: usize,
+        table: Option<&'o ShareTable>,
+    ) -> Operand<'o> {
+        let (bytes, offset) = (self.share_bytes, self.offset);
+        let stride = Layout::new(Places::Even { bytes }, blocks, element).stride(bytes);
+        let memory = match (self.region, table) {
+            (None, _) => OperandMemory::None,
+            (Some(region), None) => OperandMemory::EvenShares { region, offset, shares, bytes, stride },
+            (Some(region), Some(shares)) => OperandMemory::UnevenShares { region, offset, shares },
+        };
+        Operand { memory, chunks_per_share: blocks }
+    }
+}

@@ -1,0 +1,217 @@
+//! Sends and receives, one by one or together, enqueued on a stream.
+
+use crate::device::launch::LaunchKind;
+use crate::device::p2p_program::{Transfer, transfer_program};
+use crate::device::{DeviceCommunicator, Shared};
+use crate::engine::Direction;
+use crate::error::{Error, Result};
+use crate::op_desc::{OpDesc, OpKind};
+use crate::schedule::Rank;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use unisono_cuda::device::{DeviceBuffer, DeviceBufferMut, Stream};
+use unisono_cuda::{DType, Element, ReduceKind};
+use unisono_transports::gpu::{
+    DeviceProgram, LaunchParams, Operand, OperandMemory, Program, Protocol, Region, ShareTable, TypedRegion,
+};
+
+/// Sends and receives collected by [`DeviceCommunicator::group`], to be carried out together.
+#[derive(Default)]
+pub struct DeviceGroup<'a> {
+    entries: Vec<GroupEntry<'a>>,
+}
+
+struct GroupEntry<'a> {
+    direction: Direction,
+    peer: Rank,
+    region: Box<dyn Region + 'a>,
+}
+
+impl<'a> DeviceGroup<'a> {
+    /// Will send `buffer` to `peer`, which must receive as many bytes.
+    pub fn send<T: Element>(&mut self, buffer: &'a impl DeviceBuffer<T>, peer: Rank) -> &mut Self {
+        self.entries.push(GroupEntry {
+            direction: Direction::Send,
+            peer,
+            region: Box::new(TypedRegion(buffer)),
+        });
+        self
+    }
+
+    /// Will receive `buffer` from `peer`, which must send as many bytes.
+    pub fn recv<T: Element>(&mut self, buffer: &'a mut impl DeviceBufferMut<T>, peer: Rank) -> &mut Self {
+        self.entries.push(GroupEntry {
+            direction: Direction::Recv,
+            peer,
+            region: Box::new(TypedRegion(buffer)),
+        });
+        self
+    }
+
+    fn regions(&self, direction: Direction) -> Vec<&dyn Region> {
+        let of = self.entries.iter().filter(|entry| entry.direction == direction);
+        of.map(|entry| &*entry.region).collect()
+    }
+
+    fn addresses(&self) -> Vec<u64> {
+        self.entries.iter().map(|entry| entry.region.address()).collect()
+    }
+
+    /// What goes from a rank to itself must come out in the same lengths.
+    fn check_self_transfers(&self, rank: Rank) -> Result<()> {
+        let own = |direction| {
+            let of =
+                self.entries.iter().filter(move |entry| entry.direction == direction && entry.peer == rank);
+            of.map(|entry| entry.region.bytes())
+        };
+        if own(Direction::Send).eq(own(Direction::Recv)) {
+            return Ok(());
+        }
+        let text =
+            "what a rank sends to itself it must receive in the same group, in the same order and lengths";
+        Err(Error::invalid_usage(text))
+    }
+
+    fn transfers(&self) -> Vec<Transfer> {
+        let transfer = |entry: &GroupEntry<'_>| Transfer {
+            direction: entry.direction,
+            peer: entry.peer,
+            bytes: entry.region.bytes(),
+        };
+        self.entries.iter().map(transfer).collect()
+    }
+}
+
+/// What groups were last made of, to be used again.
+#[derive(Default)]
+pub(super) struct GroupCache(VecDeque<(GroupKey, Arc<UploadedGroup>)>);
+
+/// The transfers, and where their memory is; nothing of it where that makes no difference.
+type GroupKey = (Vec<Transfer>, Vec<u64>);
+
+impl GroupCache {
+    /// The transfers as they were made before, or made now, with what is sent and received as `shares` says.
+    pub(super) fn get_or_upload(
+        &mut self,
+        shared: &Shared,
+        asked: Vec<Transfer>,
+        addresses: Vec<u64>,
+        shares: impl FnOnce() -> unisono_transports::Result<[ShareTable; 2]>,
+    ) -> Result<Arc<UploadedGroup>> {
+        let key = (asked, addresses);
+        if let Some((_, ready)) = self.0.iter().find(|(known, _)| *known == key) {
+            return Ok(Arc::clone(ready));
+        }
+        let (endpoint, rank) = (&shared.endpoint, shared.host_comm.rank());
+        let sizes = endpoint.memory().layout().geometry();
+        let made = transfer_program(&key.0, (rank, sizes.ranks), sizes.lanes() - 1, sizes.slot_bytes)?;
+        let [sends, receives] = shares()?;
+        let ready = Arc::new(UploadedGroup {
+            uploaded: endpoint.upload(Program::new(made.tables, made.bounds)?, sizes.slot_bytes)?,
+            sends,
+            receives,
+            slices: made.slices,
+        });
+        self.0.truncate(GROUP_CACHE_SIZE - 1);
+        self.0.push_front((key, Arc::clone(&ready)));
+        Ok(ready)
+    }
+}
+
+/// A group on the GPU.
+pub(super) struct UploadedGroup {
+    pub(super) uploaded: DeviceProgram,
+    pub(super) sends: ShareTable,
+    pub(super) receives: ShareTable,
+    pub(super) slices: usize,
+}
+
+impl DeviceCommunicator {
+    /// Sends `buffer` to `peer`. What waits for a receiver holds up the stream: two ranks that send to each other first
+    /// must use [`DeviceCommunicator::group`].
+    ///
+    /// # Errors
+    /// See [`DeviceCommunicator::all_reduce`].
+    pub fn send<T: Element>(&self, stream: &Stream, buffer: &impl DeviceBuffer<T>, peer: Rank) -> Result<()> {
+        self.group(stream, |group| {
+            group.send(buffer, peer);
+        })
+    }
+
+    /// Receives `buffer` from `peer`.
+    ///
+    /// # Errors
+    /// See [`DeviceCommunicator::all_reduce`].
+    pub fn recv<T: Element>(
+        &self,
+        stream: &Stream,
+        buffer: &mut impl DeviceBufferMut<T>,
+        peer: Rank,
+    ) -> Result<()> {
+        self.group(stream, |group| {
+            group.recv(buffer, peer);
+        })
+    }
+
+    /// Carries out all sends and receives that `collect` asks for, concurrently: no order among them can deadlock. Those
+    /// between the same two ranks keep their order.
+    ///
+    /// # Errors
+    /// See [`DeviceCommunicator::all_reduce`].
+    pub fn group<'a>(&self, stream: &Stream, collect: impl FnOnce(&mut DeviceGroup<'a>)) -> Result<()> {
+        let mut group = DeviceGroup::default();
+        collect(&mut group);
+        let base = &self.shared.host_comm;
+        for entry in &group.entries {
+            base.arg_check_unnumbered().require_rank("peer", entry.peer)?;
+        }
+        group.check_self_transfers(self.rank()).map_err(|error| base.attach_rank(error))?;
+        if group.entries.is_empty() { Ok(()) } else { self.shared.enqueue_group(stream, &group) }
+    }
+}
+
+impl Shared {
+    fn enqueue_group(&self, stream: &Stream, group: &DeviceGroup<'_>) -> Result<()> {
+        self.enqueue_with(|state| {
+            let (sends, receives) = (group.regions(Direction::Send), group.regions(Direction::Recv));
+            let (arena, addresses) = (self.endpoint.memory(), group.addresses());
+            let shares =
+                |parts| ShareTable::from_regions(arena.gpu(), parts, arena.layout().geometry().slot_bytes);
+            let both = || Ok([shares(&sends)?, shares(&receives)?]);
+            let ready = state.groups.get_or_upload(self, group.transfers(), addresses, both)?;
+            let call = OpDesc::new(state.next_group_sequence(), OpKind::SendRecv, DType::U8, None, 0, 0)
+                .on_gpu(None);
+            let operand = |parts, shares| Operand {
+                memory: OperandMemory::Regions { parts, shares },
+                chunks_per_share: ready.slices,
+            };
+            let (input, output) =
+                (operand(&sends[..], &ready.sends), operand(&receives[..], &ready.receives));
+            let work = LaunchKind::Program(&ready.uploaded);
+            self.launch(state, stream, work, &self.group_launch_args(call), [&input, &output])?;
+            Ok(call)
+        })
+    }
+
+    pub(super) fn group_launch_args(&self, call: OpDesc) -> LaunchParams<'static> {
+        let [sequence, what, count, _] = call.tag(0).0;
+        LaunchParams {
+            sequence,
+            fingerprint: what,
+            count,
+            dtype: u8::DTYPE,
+            op: ReduceKind::Sum,
+            user_op: None,
+            factor: None,
+            divisor: 1,
+            slice_bytes: self.endpoint.memory().layout().geometry().slot_bytes,
+            slices: 1,
+            channels: 1,
+            protocol: Protocol::Simple,
+            timeout: self.host_comm.config().timeout,
+        }
+    }
+}
+
+/// Groups that are ready to be used again.
+const GROUP_CACHE_SIZE: usize = 64;

@@ -1,0 +1,108 @@
+//! Moves what GPUs that do not reach each other put into the host's memory.
+//!
+//! Its thread never calls the driver, nor takes a lock under which others do: what they wait for there may be what it brings.
+
+use crate::communicator::Communicator;
+use crate::device::Shared;
+use crate::device::monitor::Notifier;
+use crate::error::{Error, ErrorKind, Result};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+use unisono_transports::gpu::HostStaging;
+use unisono_transports::sys::affinity::pin_near;
+
+/// Carries messages over `carrier`'s links on a thread of its own, until the communicator is dropped.
+pub(super) fn spawn_proxy(shared: &Arc<Shared>, carrier: Communicator) -> Result<JoinHandle<()>> {
+    let (bell, stages) = (Arc::clone(&shared.notifiers[1]), shared.endpoint.staged_peers());
+    let pump = Proxy { relay_comm: carrier, staging: stages, shared: Arc::downgrade(shared) };
+    let named = std::thread::Builder::new().name("unisono pump".to_owned());
+    let node = shared.endpoint.memory().gpu().info().numa_node().ok().flatten();
+    let started = named.spawn(move || {
+        // What it copies lies there, and is the GPU's to read.
+        if let Some(node) = node {
+            pin_near(node);
+        }
+        while bell.wait() && pump.run(&bell) {}
+        pump.drain();
+    });
+    started.map_err(|error| Error::new(ErrorKind::System(format!("a thread to move messages: {error}"))))
+}
+
+struct Proxy {
+    relay_comm: Communicator,
+    /// By the rank that they go to and come from.
+    staging: Vec<(usize, Arc<Mutex<HostStaging>>)>,
+    shared: Weak<Shared>,
+}
+
+impl Proxy {
+    /// Gives all stages their turns until nothing is under way; false: the communicator is gone.
+    fn run(&self, bell: &Notifier) -> bool {
+        let mut quiet_since = Instant::now();
+        loop {
+            // Hushed first, so that what is enqueued meanwhile is not missed.
+            bell.clear();
+            let Some(shared) = self.shared.upgrade() else { return false };
+            let idle = shared.launch_state.is_quiet();
+            match self.poll() {
+                Ok(true) => {
+                    quiet_since = Instant::now();
+                    shared.launch_state.record_move(quiet_since);
+                }
+                Ok(false) if idle && !self.has_pending() => return true,
+                Ok(false) => {}
+                Err(error) => {
+                    let (error, call) = (shared.host_comm.attach_rank(error), shared.launch_state.op());
+                    shared.fail(error, call);
+                    return true;
+                }
+            }
+            drop(shared);
+            bell.notify();
+            if !bell.wait_timeout(idle_pause(quiet_since.elapsed())) {
+                return false;
+            }
+        }
+    }
+
+    /// Brings the last messages of this rank on their way, as long as their receivers take them.
+    fn drain(&self) {
+        let begun = Instant::now();
+        while self.has_pending() && begun.elapsed() < self.relay_comm.config().timeout && self.poll().is_ok()
+        {
+            std::thread::sleep(PAUSE_MIN);
+        }
+    }
+
+    fn poll(&self) -> Result<bool> {
+        self.relay_comm.with_engine(|engine| {
+            let mut moved = false;
+            for (peer, stage) in &self.staging {
+                if let Some(Some(link)) = engine.links().get_mut(*peer) {
+                    moved |= lock(stage).poll(&mut **link)?;
+                }
+            }
+            Ok(moved)
+        })
+    }
+
+    fn has_pending(&self) -> bool {
+        self.staging.iter().any(|(_, stage)| lock(stage).has_pending())
+    }
+}
+
+fn lock(stage: &Mutex<HostStaging>) -> MutexGuard<'_, HostStaging> {
+    stage.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// How long to wait before the next look, where nothing has come for so long: a small part of that.
+fn idle_pause(quiet: Duration) -> Duration {
+    if quiet < SPIN_TIME { Duration::ZERO } else { (quiet / 16).clamp(PAUSE_MIN, PAUSE_MAX) }
+}
+
+/// For so long after a message another one is looked for without a pause,
+const SPIN_TIME: Duration = Duration::from_micros(200);
+/// and then with one.
+const PAUSE_MIN: Duration = Duration::from_micros(100);
+const PAUSE_MAX: Duration = Duration::from_millis(5);

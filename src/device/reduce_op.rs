@@ -1,0 +1,27 @@
+//! How the operations on GPUs combine elements: as those of the CPU do, or by an expression of one's own.
+
+use crate::reduce_op::ReduceOp;
+use std::marker::PhantomData;
+use unisono_cuda::Element;
+use unisono_cuda::device::{DeviceReduceOp, UserOpKernels};
+
+/// A [`ReduceOp`], or a [`DeviceReduceOp`] for elements of `T`.
+#[derive(Clone, Copy)]
+pub struct AnyReduceOp<'a, T> {
+    pub(super) op: ReduceOp,
+    /// In the place of the sum.
+    pub(super) user_op: Option<&'a UserOpKernels>,
+    elements: PhantomData<fn(T) -> T>,
+}
+
+impl<T> From<ReduceOp> for AnyReduceOp<'_, T> {
+    fn from(reduction: ReduceOp) -> Self {
+        Self { op: reduction, user_op: None, elements: PhantomData }
+    }
+}
+
+impl<'a, T: Element> From<&'a DeviceReduceOp<T>> for AnyReduceOp<'a, T> {
+    fn from(own: &'a DeviceReduceOp<T>) -> Self {
+        Self { op: ReduceOp::Sum, user_op: Some(own.kernels()), elements: PhantomData }
+    }
+}

@@ -1,0 +1,225 @@
+//! Memory of GPUs that ranks lend each other: collectives that all ranks call with it read and write it where it is.
+
+use crate::Config;
+use crate::communicator::digest_words;
+use crate::device::DeviceCommunicator;
+use crate::device::join::agree_on_success;
+use crate::device::launch::CommState;
+use crate::device::op::{DeviceOp, OpBuffer};
+use crate::device::plan::Plan;
+use crate::error::{Error, Result};
+use crate::reduce_op::ReduceOp;
+use crate::schedule::algorithms::zero_copy;
+use crate::schedule::{Algorithm, Collective, GroupSpec, PeerAccess, find};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use unisono_cuda::device::{Buffer, ImportedMemory, IpcHandle};
+use unisono_cuda::{Element, ReduceKind};
+use unisono_transports::gpu::{AddressTable, DeviceProgram, Endpoint, Operand, WindowSet};
+
+/// What of an operation lies in lent memory, and the algorithm that reaches it there.
+pub(super) struct Registration {
+    pub(super) algorithm: &'static Algorithm,
+    /// Of the input and of the output, where peers' are named.
+    window_sets: [Option<Arc<WindowSet>>; 2],
+    /// A digest of where in the lent memory: it must be the same on all ranks.
+    pub(super) offset_digest: u64,
+}
+
+/// Tables of peers' buffers that were last used, to be used again.
+#[derive(Default)]
+pub(super) struct AddressTables(VecDeque<(TableKey, Arc<AddressTable>)>);
+
+/// The plan, and address and bytes of a share of the two buffers.
+type TableKey = (usize, [(u64, usize); 2]);
+
+impl DeviceCommunicator {
+    /// `count` zeros in memory of this rank's GPU that the other ranks reach: a buffer like any other. All ranks call it at the same time,
+    /// with the same count. What all of them have dropped by then, and no work or graph uses any more, they close, so that it can be used again.
+    ///
+    /// Large collectives read and write such buffers where they are: nothing is staged. Then *every* rank must call
+    /// them with a buffer of the same call of `alloc`, as far from its beginning; else they are a mismatch. Where GPUs do
+    /// not reach each other it is ordinary memory, so that programs run anywhere.
+    ///
+    /// # Errors
+    /// On every rank, if one of them has not that much memory, or the counts differ. The communicator is unharmed.
+    pub fn alloc_symmetric<T: Element>(&self, count: usize) -> Result<Buffer<T>> {
+        let (base, lends) = (&self.shared.host_comm, self.shared.endpoint.all_peers_direct());
+        self.release_unused()?;
+        let bytes = count.saturating_mul(size_of::<T>());
+        let buffer = agree_on_success(base, self.gpu().alloc::<T>(count).map_err(Error::from))?;
+        let handle = lends.then(|| buffer.export()).transpose().map_err(Error::from);
+        let handle =
+            agree_on_success(base, handle)?.map_or([0; IpcHandle::BYTES], |handle| handle.to_bytes());
+        let mut cards = vec![0u8; REGISTRATION_BYTES * self.size()];
+        base.all_gather(&[&handle[..], &(bytes as u64).to_le_bytes()[..]].concat(), &mut cards)?;
+        let handles = parse_handles(&cards, bytes).map_err(|error| {
+            // No rank opens any.
+            buffer.withdraw();
+            base.attach_rank(error)
+        })?;
+        if lends {
+            let opened = WindowSet::open(self.gpu(), self.rank(), &handles, bytes);
+            let lending = agree_on_success(base, opened.map_err(Error::from))?;
+            self.shared.lock().window_sets.push(Arc::new(lending));
+        }
+        Ok(buffer)
+    }
+
+    /// Closes what no rank uses any more of what they have lent, and takes back what this rank has: all ranks do it at the same time.
+    fn release_unused(&self) -> Result<()> {
+        let base = &self.shared.host_comm;
+        let mut unused = self.shared.lock().unused_windows();
+        if unused.is_empty() {
+            return Ok(());
+        }
+        base.all_reduce(&mut unused, ReduceOp::Min)?;
+        let closed = self.shared.lock().close_windows(&unused);
+        if closed.is_empty() {
+            return Ok(());
+        }
+        // Nobody has it open any more when all are here.
+        base.barrier()?;
+        closed.iter().for_each(ImportedMemory::withdraw);
+        Ok(())
+    }
+}
+
+/// The handles of all ranks' buffers, if all have as many bytes: each rank finds the same.
+fn parse_handles(cards: &[u8], bytes: usize) -> Result<Vec<IpcHandle>> {
+    let mut handles = Vec::new();
+    for (rank, card) in cards.chunks(REGISTRATION_BYTES).enumerate() {
+        let (handle, theirs) = card.split_at(IpcHandle::BYTES);
+        let theirs = u64::from_le_bytes(theirs.try_into().unwrap_or_default());
+        if theirs != bytes as u64 {
+            let text = format!("rank {rank} asks for {theirs} bytes of lent memory, this rank for {bytes}");
+            return Err(Error::invalid_usage(text));
+        }
+        handles.extend(handle.first_chunk().map(IpcHandle::from_bytes));
+    }
+    Ok(handles)
+}
+
+/// Whether programs that reach lent buffers name the inputs of peers, and their outputs.
+pub(super) fn named_peer_buffers(algorithm: &Algorithm) -> (bool, bool) {
+    match algorithm.collective {
+        _ if algorithm.name != zero_copy::NAME => (false, true),
+        Collective::AllReduce => (true, true),
+        Collective::AllGather => (false, true),
+        _ => (true, false),
+    }
+}
+
+impl CommState {
+    /// Of what ranks have lent each other, 1 where this rank is through with it.
+    fn unused_windows(&mut self) -> Vec<u8> {
+        self.address_tables.0.retain(|(_, grasp)| !grasp.is_abandoned());
+        let unused = |lending: &Arc<WindowSet>| Arc::strong_count(lending) == 1 && lending.is_unused();
+        self.window_sets.iter().map(|lending| unused(lending).into()).collect()
+    }
+
+    /// Closes what all ranks are through with; what is left is this rank's.
+    fn close_windows(&mut self, unused: &[u8]) -> Vec<ImportedMemory> {
+        let lent = std::mem::take(&mut self.window_sets).into_iter().zip(unused);
+        let (closed, kept): (Vec<_>, Vec<_>) = lent.partition(|(_, unused)| **unused == 1);
+        self.window_sets = kept.into_iter().map(|(lending, _)| lending).collect();
+        closed.into_iter().filter_map(|(lending, _)| Arc::into_inner(lending)).map(WindowSet::close).collect()
+    }
+
+    /// What of an operation is lent, if all that its algorithm names of peers is.
+    pub(super) fn registration(
+        &self,
+        job: &DeviceOp<'_>,
+        spec: &GroupSpec,
+        bytes: usize,
+        config: &Config,
+    ) -> Option<Registration> {
+        let large = bytes >= ZERO_COPY_MIN_BYTES && config.algorithm_override(job.collective).is_none();
+        let row = match self.overrides[job.collective as usize] {
+            Some(chosen) => chosen,
+            None if large => default_algorithm(job)?,
+            None => return None,
+        };
+        if row.peer_access != PeerAccess::ZeroCopy || !(row.supports)(spec) || !is_resolvable_by_all(row, job)
+        {
+            return None;
+        }
+        let (reads, writes) = named_peer_buffers(row);
+        let sides = [(reads, &job.input), (writes, &job.output)];
+        let mut places = Vec::new();
+        let mut lendings = [None, None];
+        for ((is_named, side), lending) in sides.into_iter().zip(&mut lendings) {
+            if is_named {
+                let (index, found, offset) = self.find_window_set(side)?;
+                places.extend([index, offset]);
+                *lending = Some(found);
+            }
+        }
+        Some(Registration { algorithm: row, window_sets: lendings, offset_digest: digest_words(&places) })
+    }
+
+    /// The lent memory that a buffer is a part of: its number, itself, and where in it the buffer begins.
+    fn find_window_set(&self, side: &OpBuffer<'_>) -> Option<(usize, Arc<WindowSet>, usize)> {
+        let region = side.region?;
+        let of = |(index, lending): (usize, &Arc<WindowSet>)| {
+            Some((index, Arc::clone(lending), lending.offset_of(region)? + side.offset))
+        };
+        self.window_sets.iter().enumerate().find_map(of)
+    }
+}
+
+/// The algorithm for lent buffers, where nobody insists on one.
+fn default_algorithm(job: &DeviceOp<'_>) -> Option<&'static Algorithm> {
+    let name = match job.collective {
+        Collective::Broadcast => zero_copy::BROADCAST_PUSH.name,
+        Collective::AllReduce if is_pre_mul_sum(job) => zero_copy::ALL_REDUCE_SCALED.name,
+        _ => zero_copy::NAME,
+    };
+    find(job.collective, name)
+}
+
+fn is_pre_mul_sum(job: &DeviceOp<'_>) -> bool {
+    job.op.is_some_and(|reduction| reduction.kind() == ReduceKind::PreMulSum)
+}
+
+/// Whether every rank knows what it needs of its peers. By which factors they multiply, it must leave to them, which rounds small floats once more than
+/// elsewhere; and a root's input is known where it is everybody's output.
+fn is_resolvable_by_all(row: &Algorithm, job: &DeviceOp<'_>) -> bool {
+    let address = |side: &OpBuffer<'_>| side.region.map(|region| region.address());
+    let rounds_again = job.dtype.is_float() && job.dtype.size() < size_of::<f32>();
+    match job.collective {
+        Collective::Broadcast if row.name == zero_copy::NAME => address(&job.input) == address(&job.output),
+        _ if !is_pre_mul_sum(job) => true,
+        _ => row.name == zero_copy::ALL_REDUCE_SCALED.name && !rounds_again,
+    }
+}
+
+impl AddressTables {
+    /// The table as it was made before, or made now.
+    pub(super) fn get(
+        &mut self,
+        endpoint: &Endpoint,
+        (plan, uploaded): (&Plan, &DeviceProgram),
+        (job, loan): (&DeviceOp<'_>, &Registration),
+        [input, output]: [&Operand<'_>; 2],
+    ) -> Result<Arc<AddressTable>> {
+        let side = |side: &OpBuffer<'_>| {
+            (side.region.map_or(0, |region| region.address()) + side.offset as u64, side.share_bytes)
+        };
+        let key = (std::ptr::from_ref(plan) as usize, [side(&job.input), side(&job.output)]);
+        if let Some((_, grasp)) = self.0.iter().find(|(known, _)| *known == key) {
+            return Ok(Arc::clone(grasp));
+        }
+        let grasp = Arc::new(endpoint.address_table(uploaded, loan.window_sets.clone(), input, output)?);
+        self.0.truncate(ADDRESS_TABLE_CACHE_SIZE - 1);
+        self.0.push_front((key, Arc::clone(&grasp)));
+        Ok(grasp)
+    }
+}
+
+/// A handle, and bytes.
+const REGISTRATION_BYTES: usize = IpcHandle::BYTES + size_of::<u64>();
+/// Tables that are ready to be used again.
+const ADDRESS_TABLE_CACHE_SIZE: usize = 64;
+/// Smaller shares go in lines or by way of windows, which are one hand-over less.
+const ZERO_COPY_MIN_BYTES: usize = 64 << 10;

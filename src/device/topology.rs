@@ -1,0 +1,142 @@
+//! In which order ranks stand in rings: neighbours are those whose GPUs have the best paths to each other.
+
+use crate::bootstrap::host_identity;
+use crate::communicator::Communicator;
+use crate::error::Result;
+use crate::schedule::Rank;
+use unisono_cuda::device::{Gpu, GpuError, GpuInfo, NvLinks, PeerPath};
+
+/// The order of all ranks, the same on all of them.
+pub(super) fn agree_on_order(base: &Communicator, gpu: &Gpu) -> Result<Vec<Rank>> {
+    let mut place = [0u8; LOCATION_BYTES];
+    let text = format!("{} {}", gpu.info().bus_id().unwrap_or_default(), host_identity());
+    place.iter_mut().zip(text.bytes()).for_each(|(to, byte)| *to = byte);
+    let mut places = place.repeat(base.size());
+    base.all_gather(&place, &mut places)?;
+    // What the driver does not say counts as far, and on all ranks alike.
+    let seen = visible_gpus(gpu).unwrap_or_default();
+    let own: Vec<u8> =
+        places.chunks(LOCATION_BYTES).map(|theirs| rank_distance(&place, theirs, &seen)).collect();
+    let mut all = own.repeat(base.size());
+    base.all_gather(&own, &mut all)?;
+    Ok(nearest_ring(&all, base.size()))
+}
+
+/// The GPUs that this process sees: where they are, and how far from `gpu`.
+fn visible_gpus(gpu: &Gpu) -> std::result::Result<Vec<(String, u8)>, GpuError> {
+    let seen = |site: GpuInfo| {
+        let unknown = |why: &GpuError| {
+            tracing::debug!(target: "device", "{gpu:?}: {why}; what the driver says of paths is all");
+        };
+        let links = gpu.info().nvlinks_to(&site).inspect_err(unknown).ok();
+        Ok((site.bus_id()?, link_distance(gpu.info().peer_path(&site)?, links)))
+    };
+    GpuInfo::all()?.into_iter().filter(|site| *site != gpu.info()).map(seen).collect()
+}
+
+/// How far a GPU is by the path to it, and by the links between, where they are counted: those that carry more are nearer, and without any it is
+/// further than with one.
+fn link_distance(path: PeerPath, links: Option<NvLinks>) -> u8 {
+    let rank = path.rank.min(PATH_RANK_MAX) as u8;
+    match links.map(|links| links.gigabytes()) {
+        _ if !path.direct => VIA_HOST,
+        None => DIRECT_BASE + rank,
+        Some(0) => NO_LINK_BASE + rank,
+        Some(gigabytes) => DIRECT_BASE + (LINK_SCALE / gigabytes.max(LINK_GBPS_MIN)) as u8,
+    }
+}
+
+/// How far the GPU of a rank is that is at `theirs`.
+fn rank_distance(own: &[u8], theirs: &[u8], seen: &[(String, u8)]) -> u8 {
+    let split = |place: &[u8]| {
+        let text = String::from_utf8_lossy(place);
+        text.split_once(' ').map(|(bus_id, host)| (bus_id.to_owned(), host.to_owned())).unwrap_or_default()
+    };
+    let ((own_id, own_host), (bus_id, host)) = (split(own), split(theirs));
+    match seen.iter().find(|(known, _)| *known == bus_id) {
+        _ if host != own_host => OTHER_HOST,
+        _ if bus_id == own_id && !bus_id.is_empty() => 0,
+        Some((_, distance)) => *distance,
+        // Another process may see it.
+        None => VIA_HOST,
+    }
+}
+
+/// Each rank is followed by the nearest that is left, the lowest of them, if that is shorter than the order of the numbers. Of a path whose ends
+/// differ, the worse counts.
+fn nearest_ring(distances: &[u8], ranks: usize) -> Vec<Rank> {
+    let apart = |one: Rank, other: Rank| distances[one * ranks + other].max(distances[other * ranks + one]);
+    let length = |order: &[Rank]| -> u32 {
+        (0..ranks).map(|at| u32::from(apart(order[at], order[(at + 1) % ranks]))).sum()
+    };
+    let numbers: Vec<Rank> = (0..ranks).collect();
+    let mut order = vec![0];
+    while order.len() < ranks {
+        let left = numbers.iter().filter(|rank| !order.contains(rank));
+        let last = order[order.len() - 1];
+        order.extend(left.min_by_key(|&&rank| apart(last, rank)).copied());
+    }
+    if length(&order) < length(&numbers) { order } else { numbers }
+}
+
+/// Distances: on one GPU 0; the driver's rank of the link is added, where it is not known what links carry.
+const DIRECT_BASE: u8 = 1;
+const PATH_RANK_MAX: u32 = 90;
+/// Shared among the gigabytes a second of links; one link has so many at least.
+const LINK_SCALE: u32 = 1000;
+const LINK_GBPS_MIN: u32 = 25;
+const NO_LINK_BASE: u8 = 50;
+const VIA_HOST: u8 = 150;
+const OTHER_HOST: u8 = 200;
+/// Room for where a GPU is, and its host.
+const LOCATION_BYTES: usize = 128;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nearest_ring_prefers_best_paths() {
+        // Two pairs, 0 with 2 and 1 with 3, and a worse link between 2 and 3.
+        let mut distances = [VIA_HOST; 16];
+        for (one, other, distance) in [(0, 2, 1), (1, 3, 1), (2, 3, 5)] {
+            distances[one * 4 + other] = distance;
+            distances[other * 4 + one] = distance;
+        }
+        assert_eq!(nearest_ring(&distances, 4), [0, 2, 3, 1]);
+        assert_eq!(nearest_ring(&[1; 25], 5), [0, 1, 2, 3, 4], "no path is better than another");
+        assert_eq!(nearest_ring(&[0], 1), [0]);
+    }
+
+    #[test]
+    fn link_distance_decreases_with_bandwidth() {
+        let path = |direct, rank| PeerPath { direct, rank, atomics: direct };
+        let links = |count| Some(NvLinks { count, version: (4, 0) });
+        let distances = [
+            link_distance(path(true, 3), links(18)),
+            link_distance(path(true, 0), links(12)),
+            link_distance(path(true, 0), links(4)),
+            link_distance(path(true, 0), links(1)),
+            link_distance(path(true, 0), links(0)),
+            link_distance(path(true, 1), links(0)),
+            link_distance(path(true, 1000), links(0)),
+            link_distance(path(false, 0), links(0)),
+        ];
+        assert!(distances.is_sorted_by(|near, far| near < far), "{distances:?}");
+        assert_eq!(
+            [link_distance(path(true, 3), None), link_distance(path(false, 0), None)],
+            [4, VIA_HOST],
+            "not counted"
+        );
+    }
+
+    #[test]
+    fn rank_distance_is_largest_across_hosts() {
+        let seen = [("b".to_owned(), 3)];
+        let from = |place: &[u8]| rank_distance(b"a here", place, &seen);
+        assert_eq!(
+            [&b"a here"[..], b"b here", b"c here", b"b there"].map(from),
+            [0, 3, VIA_HOST, OTHER_HOST]
+        );
+    }
+}

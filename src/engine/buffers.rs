@@ -1,0 +1,265 @@
+//! The memories that a program names, as bytes.
+
+use crate::engine::layout::Layout;
+use crate::schedule::{Chunk, Space};
+use std::ops::Range;
+use unisono_cuda::{Source, Target};
+
+/// The caller's buffers.
+#[derive(Debug)]
+pub(crate) struct Buffers<'a> {
+    input: Option<&'a [u8]>,
+    /// The receive buffer; in place, the only buffer.
+    buffer: &'a mut [u8],
+    /// Where input and output begin in `buffer`.
+    input_base: usize,
+    output_base: usize,
+}
+
+impl<'a> Buffers<'a> {
+    /// A send and a receive buffer.
+    #[inline]
+    pub(crate) fn separate(input: &'a [u8], output: &'a mut [u8]) -> Self {
+        Self { input: Some(input), buffer: output, input_base: 0, output_base: 0 }
+    }
+
+    /// One buffer that holds the input from `input_base` on and gets the output from `output_base` on.
+    #[inline]
+    pub(crate) fn in_place(buffer: &'a mut [u8], input_base: usize, output_base: usize) -> Self {
+        Self { input: None, buffer, input_base, output_base }
+    }
+
+    /// Where input and output begin in the one buffer, if there is only one.
+    pub(crate) fn bases(&self) -> Option<(usize, usize)> {
+        self.input.is_none().then_some((self.input_base, self.output_base))
+    }
+
+    /// All of the input, and all of the output, to see where they are. In place, both are the one buffer from
+    /// where they begin.
+    pub(crate) fn views(&self) -> (&[u8], &[u8]) {
+        (self.input.unwrap_or(&self.buffer[self.input_base..]), &self.buffer[self.output_base..])
+    }
+
+    /// A part of the input.
+    #[inline]
+    pub(crate) fn input(&self, range: Range<usize>) -> &[u8] {
+        match self.input {
+            Some(input) => &input[range],
+            None => &self.buffer[self.input_base + range.start..self.input_base + range.end],
+        }
+    }
+
+    /// A part of the output.
+    #[inline]
+    pub(crate) fn output(&mut self, range: Range<usize>) -> &mut [u8] {
+        &mut self.buffer[self.output_base + range.start..self.output_base + range.end]
+    }
+
+    /// Parts of both, if they are different memories.
+    pub(crate) fn input_and_output(
+        &mut self,
+        from: Range<usize>,
+        into: Range<usize>,
+    ) -> Option<(&[u8], &mut [u8])> {
+        let input = self.input?;
+        Some((&input[from], self.output(into)))
+    }
+
+    /// All of the input, which is nothing if both are one memory, and a part of the output.
+    #[inline]
+    pub(crate) fn input_and_output_range(&mut self, into: Range<usize>) -> (&[u8], &mut [u8]) {
+        (self.input.unwrap_or_default(), self.output(into))
+    }
+
+    /// Copies a part of the input to the output within one buffer.
+    pub(crate) fn copy_within(&mut self, from: Range<usize>, into: Range<usize>) {
+        let from = self.input_base + from.start..self.input_base + from.end;
+        let into = self.output_base + into.start;
+        if from.start != into {
+            self.buffer.copy_within(from, into);
+        }
+    }
+}
+
+/// Memory of one channel that lives for one slice.
+#[derive(Debug, Default)]
+pub(crate) struct Scratch {
+    bytes: Vec<u8>,
+    /// Bytes of each chunk now held; `slice_bytes` apart in `bytes`.
+    lengths: Vec<usize>,
+    slice_bytes: usize,
+    /// Pre-multiplied input on its way out.
+    pub(crate) staging: Vec<u8>,
+    /// The lane whose waiting message is in staging.
+    pub(crate) staged_lane: Option<usize>,
+}
+
+impl Scratch {
+    /// Bytes that it holds.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes.capacity() + self.staging.capacity() + size_of_val(&self.lengths[..])
+    }
+
+    /// Makes room for `chunks` chunks of `slice_bytes`; allocates only when it never had that much.
+    pub(crate) fn prepare(&mut self, chunks: usize, slice_bytes: usize) {
+        if self.bytes.len() < chunks * slice_bytes {
+            self.bytes.resize(chunks * slice_bytes, 0);
+        }
+        if self.lengths.len() < chunks {
+            self.lengths.resize(chunks, 0);
+        }
+        self.slice_bytes = slice_bytes;
+    }
+
+    /// Makes room for `bytes` in staging.
+    pub(crate) fn reserve_staging(&mut self, bytes: usize) {
+        self.staged_lane = None;
+        if self.staging.len() < bytes {
+            self.staging.resize(bytes, 0);
+        }
+    }
+
+    fn range(&self, index: usize) -> Range<usize> {
+        let start = index * self.slice_bytes;
+        start..start + self.lengths[index]
+    }
+}
+
+/// What the steps of one slice see: buffers, scratch, and where in them the slice lies.
+pub(crate) struct StepMemory<'m, 'a> {
+    pub(crate) buffers: &'m mut Buffers<'a>,
+    pub(crate) scratch: &'m mut Scratch,
+    pub(crate) input: &'m Layout<'m>,
+    pub(crate) output: &'m Layout<'m>,
+    pub(crate) slice_index: usize,
+    pub(crate) slice_bytes: usize,
+}
+
+/// One chunk to write and what can be read beside it.
+pub(crate) struct OpenTarget<'o> {
+    pub(crate) target: Option<Target<'o>>,
+    pub(crate) input: Option<&'o [u8]>,
+    pub(crate) input_layout: &'o Layout<'o>,
+    pub(crate) slice_index: usize,
+    pub(crate) staging: &'o [u8],
+}
+
+impl StepMemory<'_, '_> {
+    /// Bytes of `chunk` in this slice.
+    pub(crate) fn bytes(&self, chunk: Chunk) -> usize {
+        match chunk.space {
+            Space::Input | Space::Output => self.slice(chunk).len(),
+            Space::Scratch => self.scratch.lengths[chunk.index as usize],
+            Space::Window => 0,
+        }
+    }
+
+    /// Whether the chunk's length follows from the caller's buffers alone.
+    pub(crate) fn is_user_buffer(chunk: Chunk) -> bool {
+        matches!(chunk.space, Space::Input | Space::Output)
+    }
+
+    /// Whether two chunks are the same memory.
+    pub(crate) fn is_same_memory(&self, one: Chunk, other: Chunk) -> bool {
+        if one.space == Space::Scratch || other.space == Space::Scratch {
+            return one == other;
+        }
+        match (self.range(one), self.range(other)) {
+            (Some(one_range), Some(other_range)) => one_range == other_range,
+            _ => one == other,
+        }
+    }
+
+    /// The chunk, to read.
+    pub(crate) fn source(&self, chunk: Chunk) -> Source<'_> {
+        if chunk.space == Space::Scratch {
+            return Source::from(&self.scratch.bytes[self.scratch.range(chunk.index as usize)]);
+        }
+        match (self.range(chunk), self.buffers.input) {
+            (Some(range), _) => Source::from(&self.buffers.buffer[range]),
+            (None, Some(input)) => Source::from(&input[self.slice(chunk)]),
+            (None, None) => Source::from(&[][..]),
+        }
+    }
+
+    /// The chunk, to write `bytes` bytes (which the chunk must be long, except scratch, which becomes so).
+    pub(crate) fn target(&mut self, chunk: Chunk, bytes: usize) -> Target<'_> {
+        if chunk.space == Space::Scratch {
+            self.scratch.lengths[chunk.index as usize] = bytes;
+            let range = self.scratch.range(chunk.index as usize);
+            return Target::from(&mut self.scratch.bytes[range]);
+        }
+        match self.range(chunk) {
+            Some(range) => Target::from(&mut self.buffers.buffer[range]),
+            None => Target::from(&mut [][..]),
+        }
+    }
+
+    /// Whether the input can be read while `into` is written.
+    pub(crate) fn is_input_disjoint_from(&self, into: Chunk) -> bool {
+        self.buffers.input.is_some() || self.range(into).is_none()
+    }
+
+    /// `into` to write (none if it is a window's) beside everything that can be read meanwhile.
+    pub(crate) fn open_target(&mut self, into: Chunk, bytes: usize) -> OpenTarget<'_> {
+        let range = self.range(into);
+        let StepMemory { buffers, scratch, input, slice_index, .. } = self;
+        let (input_layout, slice_index) = (*input, *slice_index);
+        let (target, input) = match (into.space, range) {
+            (Space::Scratch, _) => {
+                scratch.lengths[into.index as usize] = bytes;
+                let range = scratch.range(into.index as usize);
+                (Some(Target::from(&mut scratch.bytes[range])), Some(buffers.views().0))
+            }
+            (_, Some(range)) => (Some(Target::from(&mut buffers.buffer[range])), buffers.input),
+            (_, None) => (None, Some(buffers.views().0)),
+        };
+        OpenTarget { target, input, input_layout, slice_index, staging: &scratch.staging }
+    }
+
+    /// `into` to write and `with` to read at once, where they are different memories.
+    pub(crate) fn target_and_source(&mut self, into: Chunk, with: Chunk) -> Option<(Target<'_>, Source<'_>)> {
+        let input = match (with.space, self.buffers.input) {
+            (Space::Input, Some(input)) => Some(&input[self.slice(with)]),
+            _ => None,
+        };
+        let bytes = self.bytes(with);
+        match (input, into.space, with.space) {
+            (Some(input), Space::Output | Space::Scratch, _) => {
+                Some((self.target(into, bytes), Source::from(input)))
+            }
+            (None, Space::Scratch, Space::Input | Space::Output) => {
+                let index = into.index as usize;
+                self.scratch.lengths[index] = bytes;
+                let (range, with) = (self.scratch.range(index), self.range(with)?);
+                let target = Target::from(&mut self.scratch.bytes[range]);
+                Some((target, Source::from(&self.buffers.buffer[with])))
+            }
+            (None, Space::Output, Space::Scratch) => {
+                let (range, with) = (self.range(into)?, self.scratch.range(with.index as usize));
+                let target = Target::from(&mut self.buffers.buffer[range]);
+                Some((target, Source::from(&self.scratch.bytes[with])))
+            }
+            _ => None,
+        }
+    }
+
+    /// Where the chunk lies in the one writable buffer, if it does.
+    fn range(&self, chunk: Chunk) -> Option<Range<usize>> {
+        let slice = self.slice(chunk);
+        let base = match chunk.space {
+            Space::Output => self.buffers.output_base,
+            Space::Input if self.buffers.input.is_none() => self.buffers.input_base,
+            Space::Input | Space::Scratch | Space::Window => return None,
+        };
+        Some(base + slice.start..base + slice.end)
+    }
+
+    fn slice(&self, chunk: Chunk) -> Range<usize> {
+        let layout = match chunk.space {
+            Space::Input => self.input,
+            _ => self.output,
+        };
+        layout.slice(chunk.index as usize, self.slice_index, self.slice_bytes)
+    }
+}

@@ -1,0 +1,180 @@
+//! Sends and receives: messages between two ranks, outside any schedule.
+
+use crate::engine::exec::step::{link, match_head};
+use crate::engine::{Engine, lanes_for};
+use crate::error::Result;
+use crate::op_desc::OpDesc;
+use crate::schedule::Rank;
+use unisono_cuda::{DType, Source, Store, Target, copy_to};
+
+/// Which way a transfer goes, seen from here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Direction {
+    Send,
+    Recv,
+}
+
+/// The memory of a transfer.
+#[derive(Debug)]
+pub(crate) enum TransferBuffer<'a> {
+    Send(&'a [u8]),
+    Recv(&'a mut [u8]),
+}
+
+/// One message to or from one peer, as far as it has got.
+#[derive(Debug)]
+pub(crate) struct Transfer<'a> {
+    peer: Rank,
+    buffer: TransferBuffer<'a>,
+    desc: OpDesc,
+    /// Elements before it in the buffer that it is a part of.
+    offset: usize,
+    /// Slices moved so far; the first one goes even when the message is empty.
+    slices: usize,
+    done: bool,
+}
+
+impl<'a> Transfer<'a> {
+    pub(crate) fn send(peer: Rank, bytes: &'a [u8], call: OpDesc) -> Self {
+        Self { peer, buffer: TransferBuffer::Send(bytes), desc: call, offset: 0, slices: 0, done: false }
+    }
+
+    pub(crate) fn recv(peer: Rank, bytes: &'a mut [u8], call: OpDesc) -> Self {
+        Self { peer, buffer: TransferBuffer::Recv(bytes), desc: call, offset: 0, slices: 0, done: false }
+    }
+
+    /// The part of a buffer before which there are `offset` elements.
+    pub(crate) fn with_offset(self, offset: usize) -> Self {
+        Self { offset, ..self }
+    }
+
+    pub(super) fn offset(&self) -> usize {
+        self.offset
+    }
+
+    pub(crate) fn desc(&self) -> OpDesc {
+        self.desc
+    }
+
+    /// What is sent, and of which type.
+    pub(super) fn send_data(&self) -> Option<(DType, &[u8])> {
+        match &self.buffer {
+            TransferBuffer::Send(bytes) => Some((self.desc.dtype()?, bytes)),
+            TransferBuffer::Recv(_) => None,
+        }
+    }
+
+    pub(super) fn peer(&self) -> Rank {
+        self.peer
+    }
+
+    fn direction(&self) -> Direction {
+        match self.buffer {
+            TransferBuffer::Send(_) => Direction::Send,
+            TransferBuffer::Recv(_) => Direction::Recv,
+        }
+    }
+
+    fn bytes(&self) -> usize {
+        match &self.buffer {
+            TransferBuffer::Send(bytes) => bytes.len(),
+            TransferBuffer::Recv(bytes) => bytes.len(),
+        }
+    }
+}
+
+impl Engine {
+    pub(super) fn run_transfers(&mut self, transfers: &mut [Transfer<'_>]) -> Result<()> {
+        copy_self_messages(self.fabric.rank, transfers);
+        if let Some(first) = transfers.first() {
+            self.watchdog.begin_op(first.desc);
+        }
+        loop {
+            let mut moved = false;
+            for index in 0..transfers.len() {
+                if !transfers[index].done && is_next(&transfers[..=index]) {
+                    moved |= self.advance_transfer(&mut transfers[index])?;
+                }
+            }
+            if transfers.iter().all(|transfer| transfer.done) {
+                return Ok(());
+            }
+            if moved {
+                self.watchdog.progressed();
+                continue;
+            }
+            self.send_acks();
+            for link in self.fabric.links.iter_mut().flatten() {
+                link.progress()?;
+            }
+            let blocked = transfers.iter().filter(|transfer| !transfer.done).map(|transfer| transfer.peer);
+            self.watchdog.wait_round(&mut *self.fabric.control, &mut *self.fabric.wait, blocked)?;
+        }
+    }
+
+    /// Moves as many slices as go without waiting.
+    fn advance_transfer(&mut self, transfer: &mut Transfer<'_>) -> Result<bool> {
+        let slot_bytes = self.fabric.geometry.slot_bytes;
+        let lane = lanes_for(self.channels.len()) - 1;
+        let link = link(&mut self.fabric.links, transfer.peer)?;
+        let (rank, peer, before) = (self.fabric.rank, transfer.peer, transfer.slices);
+        let total = transfer.bytes();
+        while !transfer.done {
+            let tag = transfer.desc.tag(transfer.slices as u64);
+            let start = (transfer.slices * slot_bytes).min(total);
+            let end = (start + slot_bytes).min(total);
+            let gone = match &mut transfer.buffer {
+                TransferBuffer::Send(bytes) => {
+                    let part = Source::from(&bytes[start..end]);
+                    link.try_send(lane, &tag, end - start, &mut std::iter::once(part))?
+                }
+                TransferBuffer::Recv(bytes) => match match_head(link, lane, &tag, rank, peer)? {
+                    None => false,
+                    Some(arrived) if arrived != end - start => {
+                        return Err(crate::engine::exec::arith::count_mismatch(
+                            peer,
+                            arrived,
+                            rank,
+                            end - start,
+                        ));
+                    }
+                    Some(_) => link.recv_into(lane, Target::from(&mut bytes[start..end]))?,
+                },
+            };
+            if !gone {
+                break;
+            }
+            if transfer.direction() == Direction::Recv {
+                self.traffic.add_bytes(end - start);
+            }
+            transfer.slices += 1;
+            transfer.done = end == total;
+        }
+        Ok(transfer.slices > before)
+    }
+}
+
+/// Whether the last of `transfers` has no unfinished one of its peer and direction before it.
+fn is_next(transfers: &[Transfer<'_>]) -> bool {
+    let Some((last, before)) = transfers.split_last() else {
+        return false;
+    };
+    before
+        .iter()
+        .all(|earlier| earlier.done || earlier.peer != last.peer || earlier.direction() != last.direction())
+}
+
+/// Copies what this rank sends to itself, in order; the communicator has paired lengths and numbers.
+fn copy_self_messages(rank: Rank, transfers: &mut [Transfer<'_>]) {
+    let (mut sends, mut receives): (Vec<_>, Vec<_>) = transfers
+        .iter_mut()
+        .filter(|transfer| transfer.peer == rank)
+        .partition(|transfer| transfer.direction() == Direction::Send);
+    for (send, receive) in sends.iter_mut().zip(&mut receives) {
+        if let (TransferBuffer::Send(from), TransferBuffer::Recv(into)) = (&send.buffer, &mut receive.buffer)
+        {
+            copy_to(Store::Cached, Target::from(&mut into[..]), Source::from(*from));
+        }
+        (send.done, receive.done) = (true, true);
+    }
+}

@@ -1,0 +1,300 @@
+//! The flight recorder: a ring of the last operations, written by the thread that runs them, read by any other.
+//!
+//! Every slot has a number, which is taken away while it is written: a reader that finds the same one before
+//! and after has read one operation, whole. Data races there are none, as every word is atomic.
+
+use crate::flight::{FlightRecord, OpRecord, OpState};
+use crate::op_desc::OpDesc;
+use crate::schedule::Rank;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering, fence};
+use std::time::{Duration, Instant};
+use unisono_transports::Tag;
+
+/// Whose operations are on record.
+#[derive(Clone, Debug)]
+pub(crate) struct Owner {
+    /// Shared by the ranks of a communicator.
+    pub(crate) communicator: u64,
+    pub(crate) epoch: u64,
+    pub(crate) rank: Rank,
+    pub(crate) ranks: usize,
+    pub(crate) host: String,
+    pub(crate) transport: &'static str,
+}
+
+/// The last operations of one rank. They are counted from one.
+#[derive(Debug)]
+pub(crate) struct Recorder {
+    owner: Owner,
+    slots: [Slot; SLOTS],
+    /// At the same places, for operations that took their time.
+    times: [Times; SLOTS],
+    created: Instant,
+    /// The last operation that this rank is through with.
+    ended: AtomicU64,
+    error: Mutex<Option<String>>,
+}
+
+/// One operation.
+#[derive(Debug, Default)]
+struct Slot {
+    /// The operation's number; zero while the rest is written.
+    seq: AtomicU64,
+    /// The call, as in a tag.
+    desc_words: [AtomicU64; 3],
+}
+
+impl Slot {
+    fn desc(&self) -> OpDesc {
+        let [sequence, what, count] = [0, 1, 2].map(|index| self.desc_words[index].load(Ordering::Relaxed));
+        OpDesc::from_tag(&Tag([sequence, what, count, 0]))
+    }
+}
+
+/// When an operation was carried out, and with whom.
+#[derive(Debug, Default)]
+struct Times {
+    /// As in a slot.
+    seq: AtomicU64,
+    /// Nanoseconds; zero where the clock was not read.
+    started: AtomicU64,
+    ended: AtomicU64,
+    /// One more than the rank; zero for none.
+    peer: AtomicU64,
+}
+
+impl Recorder {
+    /// Nothing yet.
+    pub(crate) fn new(owner: Owner) -> Self {
+        Self {
+            owner,
+            slots: std::array::from_fn(|_| Slot::default()),
+            times: std::array::from_fn(|_| Times::default()),
+            created: Instant::now(),
+            ended: AtomicU64::new(0),
+            error: Mutex::new(None),
+        }
+    }
+
+    pub(crate) fn owner(&self) -> &Owner {
+        &self.owner
+    }
+
+    /// An operation begins.
+    #[inline]
+    pub(crate) fn begin(&self, number: u64, call: &OpDesc) {
+        let slot = &self.slots[number as usize % SLOTS];
+        slot.seq.store(0, Ordering::Relaxed);
+        fence(Ordering::Release);
+        let Tag([sequence, what, count, _]) = call.tag(0);
+        slot.desc_words[0].store(sequence, Ordering::Relaxed);
+        slot.desc_words[1].store(what, Ordering::Relaxed);
+        slot.desc_words[2].store(count, Ordering::Relaxed);
+        slot.seq.store(number, Ordering::Release);
+        if number.is_multiple_of(CLOCK_INTERVAL) {
+            self.start_clock(number);
+        }
+    }
+
+    /// It begins now.
+    #[cold]
+    pub(crate) fn start_clock(&self, number: u64) {
+        self.write_times(number, self.elapsed_ns(), 0);
+    }
+
+    /// It is with `peer` alone.
+    pub(crate) fn set_peer(&self, number: u64, peer: Rank) {
+        self.write_times(number, 0, peer as u64 + 1);
+    }
+
+    fn write_times(&self, number: u64, started: u64, peer: u64) {
+        let times = self.times(number);
+        times.seq.store(0, Ordering::Relaxed);
+        fence(Ordering::Release);
+        times.started.store(started, Ordering::Relaxed);
+        times.ended.store(0, Ordering::Relaxed);
+        times.peer.store(peer, Ordering::Relaxed);
+        times.seq.store(number, Ordering::Release);
+    }
+
+    /// The call of all ranks with this number, if it is still on record; for the thread that records.
+    #[cold]
+    pub(crate) fn find_op(&self, other: &OpDesc) -> Option<OpDesc> {
+        let recorded = self.slots.iter().filter(|slot| slot.seq.load(Ordering::Relaxed) > 0);
+        recorded
+            .map(Slot::desc)
+            .find(|call| call.shares_sequence_with(other) && call.sequence == other.sequence)
+    }
+
+    /// This rank is through with it, and with all before it.
+    #[inline]
+    pub(crate) fn complete(&self, number: u64) {
+        self.ended.store(number, Ordering::Release);
+    }
+
+    /// It ends now.
+    pub(crate) fn stop_clock(&self, number: u64) {
+        self.times(number).ended.store(self.elapsed_ns(), Ordering::Relaxed);
+    }
+
+    /// The operation under way waits for `peer`.
+    #[cold]
+    pub(crate) fn mark_waiting(&self, peer: Option<Rank>) {
+        let ended = self.ended.load(Ordering::Relaxed);
+        let stamp = |slot: &&Slot| slot.seq.load(Ordering::Relaxed);
+        let under_way = self.slots.iter().filter(|slot| stamp(slot) > ended).min_by_key(stamp);
+        let Some((slot, number)) = under_way.map(|slot| (slot, stamp(&slot))) else { return };
+        let times = self.times(number);
+        if times.seq.load(Ordering::Relaxed) != number {
+            self.write_times(number, 0, 0);
+        }
+        if times.started.load(Ordering::Relaxed) == 0 {
+            times.started.store(self.elapsed_ns(), Ordering::Relaxed);
+        }
+        // Of a message it is known already.
+        if let Some(peer) = peer.filter(|_| slot.desc().is_collective()) {
+            times.peer.store(peer as u64 + 1, Ordering::Relaxed);
+        }
+    }
+
+    /// The communicator is over.
+    #[cold]
+    pub(crate) fn set_error(&self, error: String) {
+        self.error.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).get_or_insert(error);
+    }
+
+    /// The rank that an operation which is still on record waited for last, if it waited long; of a message, the other rank.
+    pub(crate) fn waited_for(&self, number: u64) -> Option<Rank> {
+        self.read_times(number).and_then(|[_, _, peer]| rank_of(peer))
+    }
+
+    /// What is on record.
+    pub(crate) fn snapshot(&self, enqueued: u64) -> FlightRecord {
+        let Owner { communicator, epoch, rank, ranks, host, transport } = self.owner.clone();
+        let error = self.error.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).clone();
+        let has_failed = error.is_some();
+        let recorded = self.slots.iter().filter_map(|slot| self.op_record(slot, has_failed));
+        let mut operations: Vec<OpRecord> = recorded.collect();
+        operations.sort_unstable_by_key(|operation| operation.number);
+        let now = self.created.elapsed();
+        FlightRecord { communicator, epoch, rank, ranks, host, transport, now, enqueued, error, operations }
+    }
+
+    fn op_record(&self, slot: &Slot, has_failed: bool) -> Option<OpRecord> {
+        let number = Some(slot.seq.load(Ordering::Acquire)).filter(|number| *number > 0)?;
+        let call = slot.desc();
+        let times = self.read_times(number).unwrap_or_default();
+        fence(Ordering::Acquire);
+        if slot.seq.load(Ordering::Relaxed) != number {
+            return None;
+        }
+        let progress = match number <= self.ended.load(Ordering::Acquire) {
+            true => OpState::Done,
+            false if has_failed => OpState::Failed,
+            false => OpState::Started,
+        };
+        let [started, ended, peer] = times;
+        let time = |nanoseconds| Some(Duration::from_nanos(nanoseconds)).filter(|time| !time.is_zero());
+        Some(OpRecord {
+            number,
+            op: call,
+            state: progress,
+            started: time(started),
+            ended: time(ended),
+            peer: rank_of(peer),
+        })
+    }
+
+    /// What is known of the operation's times.
+    fn read_times(&self, number: u64) -> Option<[u64; 3]> {
+        let Times { seq: stamp, started, ended, peer } = self.times(number);
+        let is_its = |order| stamp.load(order) == number;
+        if !is_its(Ordering::Acquire) {
+            return None;
+        }
+        let words = [started, ended, peer].map(|word| word.load(Ordering::Relaxed));
+        fence(Ordering::Acquire);
+        is_its(Ordering::Relaxed).then_some(words)
+    }
+
+    fn times(&self, number: u64) -> &Times {
+        &self.times[number as usize % SLOTS]
+    }
+
+    fn elapsed_ns(&self) -> u64 {
+        self.created.elapsed().as_nanos() as u64
+    }
+}
+
+/// The rank that this word of [`Times`] names, if it names one.
+fn rank_of(peer: u64) -> Option<Rank> {
+    peer.checked_sub(1).map(|peer| peer as Rank)
+}
+
+/// Operations on record: two of them share a cache line.
+const SLOTS: usize = 64;
+/// The clock is read in one of so many small operations.
+const CLOCK_INTERVAL: u64 = 64;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::op_desc::OpKind;
+    use unisono_cuda::DType;
+
+    fn recorder() -> Recorder {
+        let host = "here".to_owned();
+        Recorder::new(Owner { communicator: 7, epoch: 0, rank: 1, ranks: 4, host, transport: "threads" })
+    }
+
+    fn call(sequence: u64) -> OpDesc {
+        OpDesc::new(sequence, OpKind::AllGatherV, DType::F32, None, 0, 3 * sequence)
+    }
+
+    #[test]
+    fn recorder_keeps_last_ops_in_order_with_state() {
+        let recorder = recorder();
+        for number in 1..=98 {
+            recorder.begin(number, &call(number));
+            recorder.complete(number);
+        }
+        recorder.begin(99, &call(99));
+        recorder.mark_waiting(Some(2));
+        let flight = recorder.snapshot(3);
+        let calls: Vec<_> = flight.operations.iter().map(|operation| operation.op).collect();
+        assert_eq!(calls, (36..=99).map(call).collect::<Vec<_>>());
+        let (last, before) = flight.operations.split_last().unwrap();
+        assert_eq!((last.state, last.peer, last.number), (OpState::Started, Some(2), 99));
+        assert!(last.started.is_some() && last.ended.is_none());
+        assert!(before.iter().all(|operation| operation.state == OpState::Done && operation.peer.is_none()));
+        let timed = before.iter().filter(|operation| operation.started.is_some());
+        assert_eq!(timed.map(|operation| operation.number).collect::<Vec<_>>(), [64]);
+        recorder.stop_clock(99);
+        assert!(recorder.snapshot(0).operations[63].ended.is_some());
+        recorder.set_error("why".to_owned());
+        recorder.set_error("too late".to_owned());
+        let flight = recorder.snapshot(0);
+        assert_eq!((flight.operations[63].state, flight.error.as_deref()), (OpState::Failed, Some("why")));
+    }
+
+    #[test]
+    fn recorder_reader_never_sees_torn_record() {
+        let recorder = recorder();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for number in 1..=300_000 {
+                    recorder.begin(number, &call(number));
+                    recorder.complete(number);
+                }
+            });
+            let mut seen = 0;
+            while seen < 300_000 {
+                for OpRecord { number, op: call, .. } in recorder.snapshot(0).operations {
+                    assert_eq!((call.sequence, call.count), (number, 3 * number));
+                    seen = seen.max(number);
+                }
+            }
+        });
+    }
+}

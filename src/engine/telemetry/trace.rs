@@ -1,0 +1,121 @@
+//! What a rank did when, written while it goes on, for Perfetto and chrome://tracing.
+//!
+//! Each communicator of each rank has a file of its own, an array in Chrome's Trace Event Format whose end may be missing: of a
+//! process that was killed there is all but the last few. Times are since the file was begun, as those since 1970 leave a double no
+//! room for nanoseconds; when that was, its first event says, so that `unisono trace` can put files together.
+
+use crate::engine::telemetry::recorder::{Owner, Recorder};
+use crate::error::Error;
+use crate::flight::json_string;
+use crate::op_desc::OpDesc;
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use unisono_transports::sys::fork_guard;
+
+/// The file of one communicator.
+pub(crate) struct Trace {
+    /// None once it could not be written.
+    out: Option<BufWriter<File>>,
+    /// A row of its own among those of the process.
+    track: u64,
+    created: Instant,
+    /// Begun and not ended.
+    active: Vec<(u64, OpDesc, Instant)>,
+    /// The process that it was opened in.
+    process: u64,
+}
+
+impl Trace {
+    /// A new file in `folder`.
+    ///
+    /// # Errors
+    /// The system's.
+    pub(crate) fn open(folder: &Path, owner: &Owner) -> io::Result<Self> {
+        let Owner { communicator, epoch, rank, ranks, host, transport } = owner;
+        let row = NEXT_TRACK.fetch_add(1, Ordering::Relaxed);
+        let file = format!("unisono-{communicator:016x}-{epoch}-rank-{rank}-row-{row}.trace.json");
+        std::fs::create_dir_all(folder)?;
+        let mut out = BufWriter::new(File::create(folder.join(file))?);
+        let begun = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
+        let born = Instant::now();
+        let (pid, host) = (std::process::id(), json_string(host));
+        let name = format!("rank {rank} of {ranks}, {transport}, communicator {communicator:016x}-{epoch}");
+        writeln!(
+            out,
+            "[\n{{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":{pid},\"tid\":{row},\
+             \"args\":{{\"name\":{host},\"begun_ns\":{begun}}}}},\n\
+             {{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":{pid},\"tid\":{row},\"args\":{{\"name\":{}}}}},",
+            json_string(&name)
+        )?;
+        Ok(Self {
+            out: Some(out),
+            track: row,
+            created: born,
+            active: Vec::new(),
+            process: fork_guard::current_pid(),
+        })
+    }
+
+    /// Operation `number` begins.
+    pub(crate) fn begin(&mut self, number: u64, call: &OpDesc) {
+        self.active.push((number, *call, Instant::now()));
+    }
+
+    /// What is under way ends, for better or worse.
+    pub(crate) fn end(&mut self, recorder: &Recorder, error: Option<&Error>) {
+        let now = Instant::now();
+        let under_way = std::mem::take(&mut self.active);
+        let written = under_way.iter().try_for_each(|(number, call, start)| {
+            let waited_for = recorder.waited_for(*number);
+            self.write(call, (*start, now), waited_for, error)
+        });
+        let mut flushed = || self.out.as_mut().filter(|_| error.is_some()).map_or(Ok(()), BufWriter::flush);
+        if let Err(error) = written.and_then(|()| flushed()) {
+            tracing::warn!(%error, "the trace ends here: it cannot be written");
+            self.out = None;
+        }
+        self.active = under_way;
+        self.active.clear();
+    }
+
+    fn write(
+        &mut self,
+        call: &OpDesc,
+        (start, end): (Instant, Instant),
+        waited_for: Option<usize>,
+        error: Option<&Error>,
+    ) -> io::Result<()> {
+        let Some(out) = &mut self.out else { return Ok(()) };
+        let microseconds = |nanoseconds: u128| (nanoseconds / 1000, nanoseconds % 1000);
+        let ((at, at_ns), (long, long_ns)) =
+            (microseconds((start - self.created).as_nanos()), microseconds((end - start).as_nanos()));
+        let (pid, row, sequence) = (std::process::id(), self.track, call.sequence);
+        write!(
+            out,
+            "{{\"name\":\"{}\",\"ph\":\"X\",\"pid\":{pid},\"tid\":{row},\"ts\":{at}.{at_ns:03},\
+             \"dur\":{long}.{long_ns:03},\"args\":{{\"sequence\":{sequence},\"call\":{}",
+            call.name(),
+            json_string(&call.to_string())
+        )?;
+        call.bytes().map_or(Ok(()), |bytes| write!(out, ",\"bytes\":{bytes}"))?;
+        call.algorithm_name().map_or(Ok(()), |algorithm| write!(out, ",\"algorithm\":\"{algorithm}\""))?;
+        waited_for.map_or(Ok(()), |peer| write!(out, ",\"waited_for\":{peer}"))?;
+        error.map_or(Ok(()), |error| write!(out, ",\"error\":{}", json_string(&error.to_string())))?;
+        writeln!(out, "}}}},")
+    }
+}
+
+impl Drop for Trace {
+    fn drop(&mut self) {
+        // A child that was forked has a copy of what its parent will write.
+        if self.process != fork_guard::current_pid() {
+            drop(self.out.take().map(BufWriter::into_parts));
+        }
+    }
+}
+
+/// Files that this process has begun.
+static NEXT_TRACK: AtomicU64 = AtomicU64::new(1);

@@ -1,0 +1,254 @@
+//! What ranks tell each other beside the data.
+
+use crate::engine::membership::agreement::{Phase, View};
+use crate::error::ErrorKind;
+use crate::op_desc::OpDesc;
+use crate::schedule::Rank;
+use unisono_transports::{MAX_CONTROL_MSG_BYTES, Tag};
+
+/// One note.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum ControlMsg {
+    /// "I have been waiting in this operation for a while."
+    Waiting(OpDesc),
+    /// "I have been waiting in this operation of another communicator for a while."
+    WaitingElsewhere(OpDesc),
+    /// "I am done with this communicator."
+    Finalized,
+    /// "I failed, and so will you."
+    Failed {
+        /// Who says so.
+        by: Rank,
+        /// What happened.
+        kind: ErrorKind,
+    },
+    /// "I shrink this communicator, and am so far."
+    Membership(View),
+}
+
+impl ControlMsg {
+    /// As bytes, at most [`MAX_CONTROL_MSG_BYTES`].
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        match self {
+            ControlMsg::Waiting(call) => encode_wait(WAITING, call),
+            ControlMsg::WaitingElsewhere(call) => encode_wait(WAITING_ELSEWHERE, call),
+            ControlMsg::Finalized => vec![FINALIZED],
+            ControlMsg::Failed { by, kind } => encode_failure(*by, kind),
+            ControlMsg::Membership(count) => encode_view(count),
+        }
+    }
+
+    /// From bytes that a peer sent; none if they make no sense.
+    pub(crate) fn decode(bytes: &[u8]) -> Option<ControlMsg> {
+        let (&kind, mut rest) = bytes.split_first()?;
+        match kind {
+            WAITING => Some(ControlMsg::Waiting(take_op(&mut rest)?)),
+            WAITING_ELSEWHERE => Some(ControlMsg::WaitingElsewhere(take_op(&mut rest)?)),
+            FINALIZED => Some(ControlMsg::Finalized),
+            FAILED => decode_failure(&mut rest),
+            MEMBERSHIP => decode_view(&mut rest).map(ControlMsg::Membership),
+            _ => None,
+        }
+    }
+}
+
+const WAITING: u8 = 1;
+const FINALIZED: u8 = 2;
+const FAILED: u8 = 3;
+const MEMBERSHIP: u8 = 4;
+const WAITING_ELSEWHERE: u8 = 5;
+
+const MISMATCH: u8 = 1;
+const COUNT_MISMATCH: u8 = 2;
+const PEER_FAILED: u8 = 3;
+const PEER_FINALIZED: u8 = 4;
+const PROTOCOL_VIOLATION: u8 = 5;
+const ABORTED: u8 = 6;
+const NOT_FINITE: u8 = 7;
+
+fn encode_wait(kind: u8, call: &OpDesc) -> Vec<u8> {
+    std::iter::once(kind).chain(call.tag(0).to_bytes()).collect()
+}
+
+/// FAILED, by, what happened, two numbers, two calls or lengths, text: every field in its place.
+fn encode_failure(by: Rank, kind: &ErrorKind) -> Vec<u8> {
+    let none = Tag::default();
+    let (code, one, other, tags, text) = match kind {
+        ErrorKind::Mismatch { rank, op: call, other, other_op: other_call } => {
+            (MISMATCH, *rank, *other, [call.tag(0), other_call.tag(0)], "")
+        }
+        ErrorKind::CountMismatch { sender, sent, receiver, expected } => {
+            let lengths = [Tag([*sent, 0, 0, 0]), Tag([*expected, 0, 0, 0])];
+            (COUNT_MISMATCH, *sender, *receiver, lengths, "")
+        }
+        ErrorKind::PeerFailed { peer, what } => (PEER_FAILED, *peer, 0, [none; 2], what.as_str()),
+        ErrorKind::PeerFinalized { peer } => (PEER_FINALIZED, *peer, 0, [none; 2], ""),
+        ErrorKind::ProtocolViolation { peer, what } => {
+            (PROTOCOL_VIOLATION, *peer, 0, [none; 2], what.as_str())
+        }
+        ErrorKind::Aborted { by, reason } => (ABORTED, *by, 0, [none; 2], reason.as_str()),
+        ErrorKind::NotFinite { rank, index, what } => {
+            (NOT_FINITE, *rank, 0, [Tag([*index, 0, 0, 0]), none], what.as_str())
+        }
+        other => (ABORTED, by, 0, [none; 2], &*other.to_string()),
+    };
+    let mut bytes = vec![FAILED];
+    bytes.extend((by as u32).to_le_bytes());
+    bytes.push(code);
+    bytes.extend((one as u32).to_le_bytes());
+    bytes.extend((other as u32).to_le_bytes());
+    bytes.extend(tags[0].to_bytes());
+    bytes.extend(tags[1].to_bytes());
+    let room = MAX_CONTROL_MSG_BYTES - bytes.len();
+    bytes.extend(&text.as_bytes()[..utf8_prefix_len(text, room)]);
+    bytes
+}
+
+/// COUNT, attempt, stage, the length of the place and the place, how many ranks there are, and a bit for each.
+fn encode_view(View { attempt, phase: stage, failed: gone, endpoint: place }: &View) -> Vec<u8> {
+    let place = &place.as_bytes()[..utf8_prefix_len(place, ENDPOINT_BYTES_MAX)];
+    let mut bytes = vec![MEMBERSHIP];
+    bytes.extend(attempt.to_le_bytes());
+    bytes.push(*stage as u8);
+    bytes.push(place.len() as u8);
+    bytes.extend(place);
+    bytes.extend((gone.len() as u32).to_le_bytes());
+    bytes.extend(pack_bits(gone));
+    bytes
+}
+
+/// Eight to a byte.
+pub(crate) fn pack_bits(flags: &[bool]) -> impl Iterator<Item = u8> + '_ {
+    let byte = |flags: &[bool]| (0..).zip(flags).fold(0, |byte, (at, flag)| byte | u8::from(*flag) << at);
+    flags.chunks(8).map(byte)
+}
+
+fn decode_view(rest: &mut &[u8]) -> Option<View> {
+    // The next one must have a number, too.
+    let attempt = u32::try_from(take_rank(rest)?).ok().filter(|&attempt| attempt < u32::MAX)?;
+    let (&[stage, length], tail) = rest.split_first_chunk::<2>()?;
+    let stage = *[Phase::Proposing, Phase::Connected, Phase::Committed].get(stage as usize)?;
+    let (place, tail) = tail.split_at_checked(length as usize)?;
+    *rest = tail;
+    let ranks = take_rank(rest)?;
+    if ranks > VIEW_RANKS_MAX || rest.len() != ranks.div_ceil(8) {
+        return None;
+    }
+    let gone = (0..ranks).map(|rank| rest[rank / 8] >> (rank % 8) & 1 == 1).collect();
+    Some(View { attempt, phase: stage, failed: gone, endpoint: String::from_utf8_lossy(place).into_owned() })
+}
+
+/// Ranks that one note can count.
+pub(crate) const VIEW_RANKS_MAX: usize = 8 * (MAX_CONTROL_MSG_BYTES - 11 - ENDPOINT_BYTES_MAX);
+/// Bytes of the place where ranks meet.
+pub(crate) const ENDPOINT_BYTES_MAX: usize = 64;
+
+/// The longest start of `text` of at most `bytes_max` bytes that cuts no character.
+fn utf8_prefix_len(text: &str, bytes_max: usize) -> usize {
+    (0..=bytes_max.min(text.len())).rev().find(|&end| text.is_char_boundary(end)).unwrap_or(0)
+}
+
+fn decode_failure(rest: &mut &[u8]) -> Option<ControlMsg> {
+    let by = take_rank(rest)?;
+    let (&code, tail) = rest.split_first()?;
+    *rest = tail;
+    let (one, other) = (take_rank(rest)?, take_rank(rest)?);
+    let tags = [take_tag(rest)?, take_tag(rest)?];
+    let text = String::from_utf8_lossy(rest).into_owned();
+    let kind = match code {
+        MISMATCH => ErrorKind::Mismatch {
+            rank: one,
+            op: OpDesc::from_tag(&tags[0]),
+            other,
+            other_op: OpDesc::from_tag(&tags[1]),
+        },
+        COUNT_MISMATCH => ErrorKind::CountMismatch {
+            sender: one,
+            sent: tags[0].0[0],
+            receiver: other,
+            expected: tags[1].0[0],
+        },
+        PEER_FAILED => ErrorKind::PeerFailed { peer: one, what: text },
+        PEER_FINALIZED => ErrorKind::PeerFinalized { peer: one },
+        PROTOCOL_VIOLATION => ErrorKind::ProtocolViolation { peer: one, what: text },
+        ABORTED => ErrorKind::Aborted { by: one, reason: text },
+        NOT_FINITE => ErrorKind::NotFinite { rank: one, index: tags[0].0[0], what: text },
+        _ => return None,
+    };
+    Some(ControlMsg::Failed { by, kind })
+}
+
+fn take_rank(rest: &mut &[u8]) -> Option<Rank> {
+    let (bytes, tail) = rest.split_first_chunk::<4>()?;
+    *rest = tail;
+    Some(u32::from_le_bytes(*bytes) as Rank)
+}
+
+fn take_tag(rest: &mut &[u8]) -> Option<Tag> {
+    let (bytes, tail) = rest.split_first_chunk::<32>()?;
+    *rest = tail;
+    Some(Tag::from_bytes(bytes))
+}
+
+fn take_op(rest: &mut &[u8]) -> Option<OpDesc> {
+    take_tag(rest).map(|tag| OpDesc::from_tag(&tag))
+}
+
+/// What comes as a note.
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) fn fuzz(bytes: &[u8]) {
+    if let Some(note) = ControlMsg::decode(bytes) {
+        let again = note.encode();
+        assert!(again.len() <= MAX_CONTROL_MSG_BYTES && ControlMsg::decode(&again).is_some(), "{note:?}");
+    }
+}
+
+#[cfg(all(test, not(shuttle)))]
+mod tests {
+    use super::*;
+    use crate::op_desc::OpKind;
+    use proptest::prelude::*;
+    use unisono_cuda::DType;
+
+    fn call(count: u64) -> OpDesc {
+        OpDesc::new(4, OpKind::SendRecv, DType::F32, None, 0, count)
+    }
+
+    #[test]
+    fn control_msg_round_trips() {
+        let what = || "gone".to_owned();
+        let kinds = [
+            ErrorKind::Mismatch { rank: 1, op: call(3), other: 2, other_op: call(4) },
+            ErrorKind::CountMismatch { sender: 3, sent: 8, receiver: 1, expected: 1 << 50 },
+            ErrorKind::PeerFailed { peer: 3, what: what() },
+            ErrorKind::PeerFinalized { peer: 9 },
+            ErrorKind::ProtocolViolation { peer: 0, what: what() },
+            ErrorKind::Aborted { by: 5, reason: what() },
+            ErrorKind::NotFinite { rank: 2, index: 1 << 40, what: what() },
+        ];
+        let failures = kinds.into_iter().map(|kind| ControlMsg::Failed { by: 7, kind });
+        let gone = (0..VIEW_RANKS_MAX).map(|rank| rank % 3 == 1).collect();
+        let count =
+            View { attempt: 7, phase: Phase::Connected, failed: gone, endpoint: "[::1]:80".to_owned() };
+        assert!(ControlMsg::Membership(count.clone()).encode().len() <= MAX_CONTROL_MSG_BYTES);
+        let waits = [ControlMsg::Waiting(call(1)), ControlMsg::WaitingElsewhere(call(2))];
+        for note in failures.chain(waits).chain([ControlMsg::Finalized, ControlMsg::Membership(count)]) {
+            assert_eq!(ControlMsg::decode(&note.encode()), Some(note));
+        }
+    }
+
+    #[test]
+    fn control_msg_truncates_reason_at_char_boundary() {
+        let kind = ErrorKind::Aborted { by: 0, reason: "é".repeat(2000) };
+        let bytes = ControlMsg::Failed { by: 0, kind }.encode();
+        assert!(bytes.len() <= MAX_CONTROL_MSG_BYTES);
+        assert!(matches!(ControlMsg::decode(&bytes), Some(ControlMsg::Failed { .. })));
+    }
+
+    proptest! {
+        #[test]
+        fn control_msg_decode_rejects_garbage_without_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+            let _ = ControlMsg::decode(&bytes);
+        }
+    }
+}

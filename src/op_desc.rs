@@ -1,0 +1,302 @@
+//! What one operation is, in the words that travel with every message.
+
+use crate::schedule::{Algorithm, Collective};
+use std::fmt;
+use unisono_cuda::{DType, ReduceKind};
+use unisono_transports::Tag;
+
+/// The kinds of operation: the collectives, and what only some ranks take part in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum OpKind {
+    /// One of the collectives of the table.
+    Collective(Collective),
+    /// all_gather with a count for each rank.
+    AllGatherV,
+    /// all_to_all with a count for each pair.
+    AllToAllV,
+    /// One send and its receive.
+    SendRecv,
+}
+
+impl OpKind {
+    const ALL_GATHER_V: u8 = 64;
+    const ALL_TO_ALL_V: u8 = 65;
+    const SEND_RECV: u8 = 66;
+
+    /// Its name, as in the API.
+    pub(crate) fn name(self) -> &'static str {
+        Self::name_of(self.code())
+    }
+
+    fn code(self) -> u8 {
+        match self {
+            OpKind::Collective(collective) => collective as u8,
+            OpKind::AllGatherV => Self::ALL_GATHER_V,
+            OpKind::AllToAllV => Self::ALL_TO_ALL_V,
+            OpKind::SendRecv => Self::SEND_RECV,
+        }
+    }
+
+    fn name_of(code: u8) -> &'static str {
+        match code {
+            Self::ALL_GATHER_V => "all_gather_v",
+            Self::ALL_TO_ALL_V => "all_to_all_v",
+            Self::SEND_RECV => "send/recv",
+            code => Collective::ALL.get(code as usize).map_or("unknown", |collective| collective.name()),
+        }
+    }
+}
+
+impl From<Collective> for OpKind {
+    fn from(collective: Collective) -> Self {
+        OpKind::Collective(collective)
+    }
+}
+
+/// An operation as one rank called it.
+///
+/// Every message and every window carries it, so that two ranks that do
+/// different things find out at their first contact.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct OpDesc {
+    /// Number of the operation in its communicator, from 0. Sends and receives count for each pair.
+    pub sequence: u64,
+    /// Kind, type, operation and algorithm, a byte each, and the root: as in a tag.
+    packed: u64,
+    /// Elements, as the caller counts them; a digest of the counts where there are many.
+    pub count: u64,
+    /// On GPUs: more of the digests of lent places and of operations of callers' own, above the count in a tag.
+    extra_bits: u32,
+}
+
+impl OpDesc {
+    /// Describes an operation.
+    pub fn new(
+        sequence: u64,
+        kind: OpKind,
+        dtype: DType,
+        op: Option<ReduceKind>,
+        root: usize,
+        count: u64,
+    ) -> Self {
+        let op = op.map_or(u8::MAX, |op| op as u8);
+        let what = u64::from(kind.code())
+            | (dtype as u64) << DTYPE_SHIFT
+            | u64::from(op) << OP_SHIFT
+            | u64::from(root as u32) << ROOT_SHIFT;
+        Self { sequence, packed: what, count, extra_bits: 0 }
+    }
+
+    /// The same on GPUs, whose operations have numbers of their own; `place` is a digest of where lent buffers are, if any are.
+    #[cfg(feature = "gpu")]
+    pub(crate) fn on_gpu(self, place: Option<u64>) -> Self {
+        let code = place.map_or(0, |place| place % u64::from(u8::MAX) + 1);
+        let what = self.packed | GPU_BIT | code << OFFSET_DIGEST_SHIFT;
+        Self { packed: what, count: self.count & GPU_COUNT_MAX, ..self }.with_extra_bits(place)
+    }
+
+    #[cfg(feature = "gpu")]
+    fn with_extra_bits(self, digest: Option<u64>) -> Self {
+        Self {
+            extra_bits: self.extra_bits ^ digest.map_or(0, |digest| (digest >> 32) as u32 & EXTRA_MAX),
+            ..self
+        }
+    }
+
+    /// The same with an operation of the caller's, of which this is a digest.
+    #[cfg(feature = "gpu")]
+    pub(crate) fn with_user_op(self, digest: Option<u64>) -> Self {
+        let Some(digest) = digest else { return self };
+        let code = USER_OP + digest % (u64::from(u8::MAX) - USER_OP);
+        Self { packed: self.packed & !(0xff << OP_SHIFT) | code << OP_SHIFT, ..self }
+            .with_extra_bits(Some(digest))
+    }
+
+    fn op_code(&self) -> u8 {
+        (self.packed >> OP_SHIFT) as u8
+    }
+
+    /// Whether its number is one of the same row as the other's, as every rank takes part in both.
+    pub(crate) fn shares_sequence_with(&self, other: &OpDesc) -> bool {
+        self.is_collective() && other.is_collective() && (self.packed ^ other.packed) & GPU_BIT == 0
+    }
+
+    /// The same with this number.
+    pub(crate) fn with_sequence(self, sequence: u64) -> Self {
+        Self { sequence, ..self }
+    }
+
+    /// The same, done by the algorithm with this digest.
+    pub(crate) fn with_algorithm(self, algorithm: AlgorithmDigest) -> Self {
+        let what = self.packed & !(0xff << ALGORITHM_SHIFT) | u64::from(algorithm.0) << ALGORITHM_SHIFT;
+        Self { packed: what, ..self }
+    }
+
+    /// As the first three words of a tag; the fourth tells the slice.
+    #[inline]
+    pub fn tag(&self, slice: u64) -> Tag {
+        Tag([self.sequence, self.packed, self.count | u64::from(self.extra_bits) << EXTRA_SHIFT, slice])
+    }
+
+    /// From the first three words of a tag.
+    pub fn from_tag(tag: &Tag) -> Self {
+        let [sequence, what, count, _] = tag.0;
+        match what & GPU_BIT {
+            0 => Self { sequence, packed: what, count, extra_bits: 0 },
+            _ => Self {
+                sequence,
+                packed: what,
+                count: count & GPU_COUNT_MAX,
+                extra_bits: (count >> EXTRA_SHIFT) as u32,
+            },
+        }
+    }
+
+    fn kind_code(&self) -> u8 {
+        self.packed as u8
+    }
+
+    pub(crate) fn dtype(&self) -> Option<DType> {
+        DType::from_code((self.packed >> DTYPE_SHIFT) as u8)
+    }
+
+    fn root(&self) -> u64 {
+        self.packed >> ROOT_SHIFT & ROOT_MAX
+    }
+
+    /// The operation's name, as in the API.
+    pub fn name(&self) -> &'static str {
+        OpKind::name_of(self.kind_code())
+    }
+
+    /// Whether a rank that calls this and one that calls `other` mean the same: of an all_to_all_v, every pair has a count of
+    /// its own.
+    pub(crate) fn matches(&self, other: &OpDesc) -> bool {
+        let count = if self.kind_code() == OpKind::ALL_TO_ALL_V { other.count } else { self.count };
+        OpDesc { count, ..*self } == *other
+    }
+
+    /// Whether every rank takes part, so that sequence numbers are comparable.
+    pub(crate) fn is_collective(&self) -> bool {
+        self.kind_code() != OpKind::SEND_RECV
+    }
+
+    /// Bytes of one share, where all are equally long: then the count tells.
+    pub(crate) fn bytes(&self) -> Option<u64> {
+        let is_even = self.kind_code() != OpKind::ALL_GATHER_V && self.kind_code() != OpKind::ALL_TO_ALL_V;
+        let size = self.dtype().map(DType::size).filter(|_| is_even)?;
+        self.count.checked_mul(size as u64)
+    }
+
+    pub(crate) fn algorithm_name(&self) -> Option<&'static str> {
+        let digest = (self.packed >> ALGORITHM_SHIFT) as u8;
+        Algorithm::ALL.iter().find(|row| name_digest(row.name) == digest).map(|row| row.name)
+    }
+}
+
+const DTYPE_SHIFT: u32 = 8;
+const OP_SHIFT: u32 = 16;
+const ALGORITHM_SHIFT: u32 = 24;
+const ROOT_SHIFT: u32 = 32;
+const ROOT_MAX: u64 = (1 << 23) - 1;
+/// From here on codes are digests of operations of callers' own, but for the last, which is none.
+#[cfg(feature = "gpu")]
+const USER_OP: u64 = 0x80;
+const GPU_BIT: u64 = 1 << 55;
+const OFFSET_DIGEST_SHIFT: u32 = 56;
+/// No GPU has memory for more elements; above is room for digests, which have some 32 bits with those in `what`.
+const EXTRA_SHIFT: u32 = 39;
+const GPU_COUNT_MAX: u64 = (1 << EXTRA_SHIFT) - 1;
+#[cfg(feature = "gpu")]
+const EXTRA_MAX: u32 = (1 << (u64::BITS - EXTRA_SHIFT)) - 1;
+
+impl fmt::Display for OpDesc {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let dtype = self.dtype().map_or("?", DType::name);
+        write!(f, "{} #{} ({} x {dtype}", self.name(), self.sequence, self.count)?;
+        match ReduceKind::from_code(self.op_code()) {
+            Some(op) => write!(f, ", {op}")?,
+            None if self.op_code() == u8::MAX => {}
+            None => write!(
+                f,
+                ", a user-defined operation, {:#x}",
+                self.extra_bits << 8 | u32::from(self.op_code())
+            )?,
+        }
+        if self.root() != 0 {
+            write!(f, ", root {}", self.root())?;
+        }
+        let place = self.packed >> OFFSET_DIGEST_SHIFT;
+        if place != 0 {
+            write!(
+                f,
+                ", buffers at digest {:#x} of symmetric memory",
+                u64::from(self.extra_bits) << 8 | place
+            )?;
+        }
+        match self.algorithm_name() {
+            Some(name) => write!(f, ", {name})"),
+            None => write!(f, ")"),
+        }
+    }
+}
+
+impl fmt::Debug for OpDesc {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self}")
+    }
+}
+
+/// Eight bits that tell the algorithms of one collective apart (FNV-1a, folded).
+/// An algorithm's name in one byte; worked out once and kept, because calls are made often.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct AlgorithmDigest(u8);
+
+impl AlgorithmDigest {
+    /// The digest of `algorithm`.
+    pub(crate) fn of(algorithm: &Algorithm) -> Self {
+        Self(name_digest(algorithm.name))
+    }
+}
+
+fn name_digest(name: &str) -> u8 {
+    let hash = name.bytes().fold(0x811c_9dc5u32, |hash, byte| (hash ^ byte as u32).wrapping_mul(0x0100_0193));
+    (hash ^ hash >> 8 ^ hash >> 16 ^ hash >> 24) as u8
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn op_desc_round_trips_through_tag() {
+        let kind = OpKind::Collective(Collective::Reduce);
+        let call = OpDesc::new(7, kind, DType::BF16, Some(ReduceKind::Avg), 3, 1 << 40);
+        assert_eq!(OpDesc::from_tag(&call.tag(5)), call);
+        assert_eq!(call.to_string(), "reduce #7 (1099511627776 x bfloat16, avg, root 3)");
+    }
+
+    /// A digest of eight bits would be the same for one in 255 of them.
+    #[cfg(feature = "gpu")]
+    #[test]
+    fn op_desc_digests_distinguish_offsets_and_user_ops() {
+        let (kind, digest) = (OpKind::Collective(Collective::AllReduce), crate::communicator::digest_words);
+        let plain = OpDesc::new(7, kind, DType::F32, Some(ReduceKind::Sum), 0, 1 << 38);
+        let places = (0..10_000).map(|place| plain.on_gpu(Some(digest(&[3, 64 * place]))));
+        let own = (0..10_000).map(|own| plain.on_gpu(None).with_user_op(Some(digest(&[own]))));
+        let calls: Vec<OpDesc> = places.chain(own).collect();
+        assert!(calls.iter().all(|call| OpDesc::from_tag(&call.tag(0)) == *call && call.count == 1 << 38));
+        let tags: std::collections::HashSet<_> = calls.iter().map(|call| call.tag(0).0).collect();
+        assert_eq!(tags.len(), calls.len());
+    }
+
+    #[test]
+    fn algorithm_digests_are_unique_per_collective() {
+        for a in Algorithm::ALL {
+            for b in Algorithm::ALL {
+                let same = a.collective == b.collective && a.name != b.name;
+                assert!(!same || name_digest(a.name) != name_digest(b.name), "{} and {}", a.name, b.name);
+            }
+        }
+    }
+}

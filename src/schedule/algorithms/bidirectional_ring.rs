@@ -1,0 +1,118 @@
+//! Two rings at once, in opposite directions, each with half of every chunk.
+//!
+//! Source: the ring of Patarasuk and Yuan (JPDC 2009), doubled as Jain and
+//! Sabharwal do for tori ("Optimal bucket algorithms for large MPI collectives
+//! on torus interconnects", ICS 2010).
+
+use crate::schedule::algorithms::ring::Ring;
+use crate::schedule::algorithms::{any_group, single_rank};
+use crate::schedule::{
+    Algorithm, Collective, Complexity, GroupSpec, PeerAccess, Program, ProgramBuilder, Rank, input, output,
+    scratch,
+};
+
+const SOURCE: &str = "Jain, Sabharwal: Optimal bucket algorithms for large MPI collectives, ICS 2010";
+
+/// All-reduce around two rings.
+pub const ALL_REDUCE: Algorithm = Algorithm {
+    name: "bidirectional_ring",
+    collective: Collective::AllReduce,
+    summary: "two rings in opposite directions: both ways of full-duplex neighbours, for large data",
+    citation: SOURCE,
+    peer_access: PeerAccess::TwoSided,
+    aggregates: false,
+    supports: any_group,
+    chunks_per_share: |spec| 2 * spec.ranks,
+    build: all_reduce,
+    complexity: |spec| Complexity {
+        steps: 2 * (spec.size() - 1),
+        chunks: 4 * spec.size() * (spec.size() - 1),
+        scratch_chunks: 0,
+    },
+};
+
+/// All-gather around two rings.
+pub const ALL_GATHER: Algorithm = Algorithm {
+    name: "bidirectional_ring",
+    collective: Collective::AllGather,
+    summary: "two rings in opposite directions: both ways of full-duplex neighbours, for large data",
+    citation: SOURCE,
+    peer_access: PeerAccess::TwoSided,
+    aggregates: false,
+    supports: any_group,
+    chunks_per_share: |_| 2,
+    build: all_gather,
+    complexity: |spec| Complexity {
+        steps: spec.size() - 1,
+        chunks: 2 * spec.size() * (spec.size() - 1),
+        scratch_chunks: 0,
+    },
+};
+
+/// Reduce-scatter around two rings.
+pub const REDUCE_SCATTER: Algorithm = Algorithm {
+    name: "bidirectional_ring",
+    collective: Collective::ReduceScatter,
+    summary: "two rings in opposite directions: both ways of full-duplex neighbours, for large data",
+    citation: SOURCE,
+    peer_access: PeerAccess::TwoSided,
+    aggregates: false,
+    supports: any_group,
+    chunks_per_share: |_| 2,
+    build: reduce_scatter,
+    complexity: |spec| Complexity {
+        steps: spec.size() - 1,
+        chunks: 2 * spec.size() * (spec.size() - 1),
+        scratch_chunks: if spec.ranks > 2 { 2 } else { 0 },
+    },
+};
+
+/// The ring of strand `strand`, which carries that half of every chunk: 0 goes up, 1 goes down.
+fn half_ring(spec: &GroupSpec, rank: Rank, strand: usize) -> Ring {
+    let (up, down) = (spec.next_by(rank, 1), spec.prev_by(rank, 1));
+    let (next, prev) = if strand == 0 { (up, down) } else { (down, up) };
+    let behind =
+        |distance| if strand == 0 { spec.prev_by(rank, distance) } else { spec.next_by(rank, distance) };
+    Ring { next, prev, chunks: (0..spec.ranks).map(|distance| 2 * behind(distance) + strand).collect() }
+}
+
+fn all_reduce(spec: &GroupSpec, rank: Rank) -> Program {
+    if spec.ranks == 1 {
+        return single_rank(rank, 2);
+    }
+    let mut builder = ProgramBuilder::new(rank);
+    for strand in [0, 1] {
+        let (ring, own) = (half_ring(spec, rank, strand), output(2 * rank + strand));
+        builder.begin_lane(strand);
+        ring.reduce_scatter(&mut builder, output, own);
+        builder.send(ring.next, [own]);
+        ring.all_gather(&mut builder);
+    }
+    builder.finish(0, 0)
+}
+
+fn all_gather(spec: &GroupSpec, rank: Rank) -> Program {
+    let mut builder = ProgramBuilder::new(rank);
+    for strand in [0, 1] {
+        let ring = half_ring(spec, rank, strand);
+        builder.begin_lane(strand);
+        if spec.ranks > 1 {
+            builder.send(ring.next, [input(strand)]);
+        }
+        builder.copy(input(strand), output(2 * rank + strand));
+        ring.all_gather(&mut builder);
+    }
+    builder.finish(0, 0)
+}
+
+fn reduce_scatter(spec: &GroupSpec, rank: Rank) -> Program {
+    if spec.ranks == 1 {
+        return single_rank(rank, 2);
+    }
+    let mut builder = ProgramBuilder::new(rank);
+    for strand in [0, 1] {
+        builder.begin_lane(strand);
+        half_ring(spec, rank, strand).reduce_scatter(&mut builder, |_| scratch(strand), output(strand));
+    }
+    builder.finish(if spec.ranks > 2 { 2 } else { 0 }, 0)
+}

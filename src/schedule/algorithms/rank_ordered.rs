@@ -1,0 +1,147 @@
+//! Collectives over messages that reduce in the order of the ranks, as those over windows do: every
+//! operand goes straight to who reduces it, which sums all of them in one pass.
+//!
+//! The fewest bytes, one round; the operands of a chunk are held until the last has come. What it is for: results
+//! whose bits depend neither on the transport nor on how a buffer is cut.
+//!
+//! Source: the pairwise exchange of Thakur, Rabenseifner, Gropp, "Optimization of collective
+//! communication operations in MPICH", IJHPCA 19(1), 2005.
+
+use crate::schedule::algorithms::{any_group, one_chunk, one_per_rank, single_rank};
+use crate::schedule::{
+    Algorithm, Chunk, ChunkRef, Collective, Complexity, GroupSpec, PeerAccess, Program, ProgramBuilder, Rank,
+    chunk_at, input, output, scratch,
+};
+
+const NAME: &str = "rank_ordered";
+const SOURCE: &str = "Thakur, Rabenseifner, Gropp: Collective communication in MPICH, IJHPCA 2005";
+
+/// All-reduce: everyone gets all operands of its chunk, and sends the result to all.
+pub const ALL_REDUCE: Algorithm = Algorithm {
+    name: NAME,
+    collective: Collective::AllReduce,
+    summary: "operands go straight to the owner of their chunk, which sums them in rank order: fewest bytes",
+    citation: SOURCE,
+    peer_access: PeerAccess::TwoSided,
+    aggregates: false,
+    supports: any_group,
+    chunks_per_share: one_per_rank,
+    build: all_reduce,
+    complexity: |spec| complexity(spec, 2),
+};
+
+/// All-reduce without cutting anything: everyone gets all operands whole.
+pub const NAIVE: Algorithm = Algorithm {
+    name: "naive",
+    collective: Collective::AllReduce,
+    summary: "everyone sends all it has to everyone: the simplest, at N/2 times the ring's bytes",
+    citation: "what data parallel training is explained with before the ring",
+    peer_access: PeerAccess::TwoSided,
+    aggregates: false,
+    supports: any_group,
+    chunks_per_share: one_chunk,
+    build: naive,
+    complexity: |spec| complexity(spec, 1),
+};
+
+/// Reduce-scatter: everyone gets all operands of its chunk.
+pub const REDUCE_SCATTER: Algorithm = Algorithm {
+    name: NAME,
+    collective: Collective::ReduceScatter,
+    summary: "operands go straight to the owner of their chunk, which sums them in rank order: fewest bytes",
+    citation: SOURCE,
+    peer_access: PeerAccess::TwoSided,
+    aggregates: false,
+    supports: any_group,
+    chunks_per_share: one_chunk,
+    build: reduce_scatter,
+    complexity: |spec| complexity(spec, 1),
+};
+
+/// Reduce: the root gets all operands.
+pub const REDUCE: Algorithm = Algorithm {
+    name: NAME,
+    collective: Collective::Reduce,
+    summary: "operands go straight to the root, which sums them in rank order: one round",
+    citation: SOURCE,
+    peer_access: PeerAccess::TwoSided,
+    aggregates: false,
+    supports: any_group,
+    chunks_per_share: one_chunk,
+    build: reduce,
+    complexity: |spec| Complexity { chunks: spec.size() - 1, ..complexity(spec, 1) },
+};
+
+fn complexity(spec: &GroupSpec, phases: u64) -> Complexity {
+    let peers = spec.size() - 1;
+    Complexity { steps: phases * peers, chunks: phases * spec.size() * peers, scratch_chunks: peers }
+}
+
+fn all_reduce(spec: &GroupSpec, rank: Rank) -> Program {
+    if spec.ranks == 1 {
+        return single_rank(rank, 1);
+    }
+    let mut builder = ProgramBuilder::new(rank);
+    scatter(&mut builder, spec, rank);
+    reduce_in_rank_order(&mut builder, spec, rank, input(rank), output(rank));
+    for to in spec.peers(rank) {
+        builder.send(to, [output(rank)]);
+    }
+    for from in spec.peers(rank).rev() {
+        builder.recv(from, [output(from)]);
+    }
+    builder.finish(spec.ranks - 1, 0)
+}
+
+fn naive(spec: &GroupSpec, rank: Rank) -> Program {
+    if spec.ranks == 1 {
+        return single_rank(rank, 1);
+    }
+    let mut builder = ProgramBuilder::new(rank);
+    for to in spec.peers(rank) {
+        builder.send(to, [input(0)]);
+    }
+    reduce_in_rank_order(&mut builder, spec, rank, input(0), output(0));
+    builder.finish(spec.ranks - 1, 0)
+}
+
+fn reduce_scatter(spec: &GroupSpec, rank: Rank) -> Program {
+    if spec.ranks == 1 {
+        return single_rank(rank, 1);
+    }
+    let mut builder = ProgramBuilder::new(rank);
+    scatter(&mut builder, spec, rank);
+    reduce_in_rank_order(&mut builder, spec, rank, input(rank), output(0));
+    builder.finish(spec.ranks - 1, 0)
+}
+
+fn reduce(spec: &GroupSpec, rank: Rank) -> Program {
+    if spec.ranks == 1 {
+        return single_rank(rank, 1);
+    }
+    let mut builder = ProgramBuilder::new(rank);
+    if rank != spec.root {
+        builder.send(spec.root, [input(0)]);
+        return builder.finish(0, 0);
+    }
+    reduce_in_rank_order(&mut builder, spec, rank, input(0), output(0));
+    builder.finish(spec.ranks - 1, 0)
+}
+
+/// Sends every chunk to its owner. No pair of ranks has more than this one message under way, so nobody waits.
+fn scatter(builder: &mut ProgramBuilder, spec: &GroupSpec, rank: Rank) {
+    for to in spec.peers(rank) {
+        builder.send(to, [input(to)]);
+    }
+}
+
+/// Receives the operands of all peers, then sums them and `own` in rank order.
+fn reduce_in_rank_order(builder: &mut ProgramBuilder, spec: &GroupSpec, rank: Rank, own: Chunk, into: Chunk) {
+    let slot = |from: Rank| scratch(if from < rank { from } else { from - 1 });
+    for from in spec.peers(rank).rev() {
+        builder.recv(from, [slot(from)]);
+    }
+    let operand = |from| if from == rank { own } else { slot(from) };
+    let operands: Vec<ChunkRef> = (0..spec.ranks).map(|from| chunk_at(rank, operand(from))).collect();
+    builder.reduce(operands, into, true);
+}

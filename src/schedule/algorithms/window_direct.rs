@@ -1,0 +1,195 @@
+//! Collectives over windows that only move data: each rank lays out what
+//! others want in its own window and signals; the others get it from there.
+//!
+//! Source: shared-memory collectives as in Graham and Shipman, "MPI support
+//! for multi-core architectures: optimized shared memory collectives",
+//! EuroPVM/MPI 2008.
+
+use crate::schedule::algorithms::{any_group, one_chunk};
+use crate::schedule::{
+    Algorithm, Chunk, Collective, Complexity, GroupSpec, PeerAccess, Program, ProgramBuilder, Rank, input,
+    output, window,
+};
+
+pub(super) const SOURCE: &str = "Graham, Shipman: Optimized shared memory collectives, EuroPVM/MPI 2008";
+
+/// All-gather from windows.
+pub const ALL_GATHER: Algorithm = Algorithm {
+    name: "window_direct",
+    collective: Collective::AllGather,
+    summary: "everyone reads everyone's window: one hand-over, no message in between",
+    citation: SOURCE,
+    peer_access: PeerAccess::Window,
+    aggregates: false,
+    supports: any_group,
+    chunks_per_share: one_chunk,
+    build: all_gather,
+    complexity: |spec| one_exchange_complexity(spec, spec.size() * (spec.size() - 1)),
+};
+
+/// Broadcast from the root's window.
+pub const BROADCAST: Algorithm = Algorithm {
+    name: "window_direct",
+    collective: Collective::Broadcast,
+    summary: "everyone reads the root's window: one hand-over, no message in between",
+    citation: SOURCE,
+    peer_access: PeerAccess::Window,
+    aggregates: false,
+    supports: any_group,
+    chunks_per_share: one_chunk,
+    build: broadcast,
+    complexity: |spec| one_exchange_complexity(spec, spec.size() - 1),
+};
+
+/// Gather from windows.
+pub const GATHER: Algorithm = Algorithm {
+    name: "window_direct",
+    collective: Collective::Gather,
+    summary: "the root reads everyone's window: one hand-over, no message in between",
+    citation: SOURCE,
+    peer_access: PeerAccess::Window,
+    aggregates: false,
+    supports: any_group,
+    chunks_per_share: one_chunk,
+    build: gather,
+    complexity: |spec| one_exchange_complexity(spec, spec.size() - 1),
+};
+
+/// Scatter from the root's window.
+pub const SCATTER: Algorithm = Algorithm {
+    name: "window_direct",
+    collective: Collective::Scatter,
+    summary: "everyone reads its chunk in the root's window: one hand-over, no message in between",
+    citation: SOURCE,
+    peer_access: PeerAccess::Window,
+    aggregates: false,
+    supports: any_group,
+    chunks_per_share: one_chunk,
+    build: scatter,
+    complexity: |spec| one_exchange_complexity(spec, spec.size() - 1),
+};
+
+/// All-to-all from windows.
+pub const ALL_TO_ALL: Algorithm = Algorithm {
+    name: "window_direct",
+    collective: Collective::AllToAll,
+    summary: "everyone reads its chunk in everyone's window: one hand-over, no message in between",
+    citation: SOURCE,
+    peer_access: PeerAccess::Window,
+    aggregates: false,
+    supports: any_group,
+    chunks_per_share: one_chunk,
+    build: all_to_all,
+    complexity: |spec| one_exchange_complexity(spec, spec.size() * (spec.size() - 1)),
+};
+
+/// Barrier by signals.
+pub const BARRIER: Algorithm = Algorithm {
+    name: "window_direct",
+    collective: Collective::Barrier,
+    summary: "everyone signals and waits for everyone's signal: one hand-over",
+    citation: SOURCE,
+    peer_access: PeerAccess::Window,
+    aggregates: false,
+    supports: any_group,
+    chunks_per_share: one_chunk,
+    build: barrier,
+    complexity: |spec| one_exchange_complexity(spec, 0),
+};
+
+/// The cost of one signal that everything waits for, and `chunks` read from windows.
+pub(super) fn one_exchange_complexity(spec: &GroupSpec, chunks: u64) -> Complexity {
+    Complexity { steps: u64::from(spec.ranks > 1), chunks, scratch_chunks: 0 }
+}
+
+/// Where in its window `owner` lays the chunk of `peer`. Its own would come last, after all others.
+pub(super) const fn staged(spec: &GroupSpec, owner: Rank, peer: Rank) -> Chunk {
+    window(spec.prev_by(peer, (owner + 1) % spec.ranks))
+}
+
+/// Lays out the chunk of every peer in the own window, and says so.
+pub(super) fn stage_all(builder: &mut ProgramBuilder, spec: &GroupSpec, rank: Rank) {
+    for peer in spec.peers(rank) {
+        builder.copy(input(peer), staged(spec, rank, peer));
+    }
+    builder.signal();
+}
+
+fn all_gather(spec: &GroupSpec, rank: Rank) -> Program {
+    let mut builder = ProgramBuilder::new(rank);
+    if spec.ranks > 1 {
+        builder.copy(input(0), window(0)).signal();
+    }
+    builder.copy(input(0), output(rank));
+    for peer in spec.peers(rank) {
+        builder.wait(peer, 1).get(peer, window(0), output(peer));
+    }
+    builder.finish(0, usize::from(spec.ranks > 1))
+}
+
+fn broadcast(spec: &GroupSpec, rank: Rank) -> Program {
+    let mut builder = ProgramBuilder::new(rank);
+    if rank != spec.root {
+        builder.wait(spec.root, 1).get(spec.root, window(0), output(0));
+        return builder.finish(0, 0);
+    }
+    if spec.ranks > 1 {
+        builder.copy(input(0), window(0)).signal();
+    }
+    builder.copy(input(0), output(0));
+    builder.finish(0, usize::from(spec.ranks > 1))
+}
+
+fn gather(spec: &GroupSpec, rank: Rank) -> Program {
+    let mut builder = ProgramBuilder::new(rank);
+    if rank != spec.root {
+        builder.copy(input(0), window(0)).signal();
+        return builder.finish(0, 1);
+    }
+    builder.copy(input(0), output(rank));
+    for peer in spec.peers(rank) {
+        builder.wait(peer, 1).get(peer, window(0), output(peer));
+    }
+    builder.finish(0, 0)
+}
+
+fn scatter(spec: &GroupSpec, rank: Rank) -> Program {
+    let mut builder = ProgramBuilder::new(rank);
+    if rank != spec.root {
+        builder.wait(spec.root, 1).get(spec.root, staged(spec, spec.root, rank), output(0));
+        return builder.finish(0, 0);
+    }
+    if spec.ranks > 1 {
+        stage_all(&mut builder, spec, rank);
+    }
+    builder.copy(input(rank), output(0));
+    builder.finish(0, spec.ranks - 1)
+}
+
+fn all_to_all(spec: &GroupSpec, rank: Rank) -> Program {
+    let mut builder = ProgramBuilder::new(rank);
+    if spec.ranks > 1 {
+        stage_all(&mut builder, spec, rank);
+    }
+    builder.copy(input(rank), output(rank));
+    for peer in spec.peers(rank) {
+        builder.wait(peer, 1).get(peer, staged(spec, peer, rank), output(peer));
+    }
+    builder.finish(0, spec.ranks - 1)
+}
+
+fn barrier(spec: &GroupSpec, rank: Rank) -> Program {
+    let mut builder = ProgramBuilder::new(rank);
+    signal_and_wait_all(&mut builder, spec, rank, 1);
+    builder.finish(0, 0)
+}
+
+/// Everyone gives a signal and waits for everyone's; it is the `signals`-th.
+pub(super) fn signal_and_wait_all(builder: &mut ProgramBuilder, spec: &GroupSpec, rank: Rank, signals: u32) {
+    if spec.ranks > 1 {
+        builder.signal();
+    }
+    for peer in spec.peers(rank) {
+        builder.wait(peer, signals);
+    }
+}

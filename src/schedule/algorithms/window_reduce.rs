@@ -1,0 +1,141 @@
+//! Collectives over windows that reduce: operands are read where they lie, in
+//! one pass and in the order of the ranks, so that every rank's result is the
+//! same expression.
+//!
+//! Source: all-pairs all-reduce, in one step or two, as in Cowan, Maleki, Musuvathi,
+//! Saarikivi, Xiong, "MSCCLang: Microsoft collective communication language",
+//! ASPLOS 2023; windows as in Graham and Shipman, EuroPVM/MPI 2008.
+
+use crate::schedule::algorithms::window_direct::{SOURCE, one_exchange_complexity, stage_all, staged};
+use crate::schedule::algorithms::{any_group, one_chunk, one_per_rank, single_rank};
+use crate::schedule::{
+    Algorithm, Chunk, ChunkRef, Collective, Complexity, GroupSpec, PeerAccess, Program, ProgramBuilder, Rank,
+    chunk_at, input, output, window,
+};
+
+const MSCCLANG: &str = "Cowan, Maleki, Musuvathi, Saarikivi, Xiong: MSCCLang, ASPLOS 2023";
+
+/// All-reduce in which everyone reduces everything.
+pub const ONE_SHOT: Algorithm = Algorithm {
+    name: "oneshot",
+    collective: Collective::AllReduce,
+    summary: "everyone reads all windows and reduces for itself: one hand-over, for small data",
+    citation: MSCCLANG,
+    peer_access: PeerAccess::Window,
+    aggregates: false,
+    supports: any_group,
+    chunks_per_share: one_chunk,
+    build: one_shot,
+    complexity: |spec| one_exchange_complexity(spec, spec.size() * (spec.size() - 1)),
+};
+
+/// All-reduce in which everyone reduces its chunk, and reads the others'.
+pub const TWO_SHOT: Algorithm = Algorithm {
+    name: "twoshot",
+    collective: Collective::AllReduce,
+    summary: "everyone reduces one chunk and reads the results of others: fewest bytes, two hand-overs",
+    citation: MSCCLANG,
+    peer_access: PeerAccess::Window,
+    aggregates: false,
+    supports: any_group,
+    chunks_per_share: one_per_rank,
+    build: two_shot,
+    complexity: |spec| Complexity {
+        steps: if spec.ranks > 1 { 2 } else { 0 },
+        chunks: 2 * spec.size() * (spec.size() - 1),
+        scratch_chunks: 0,
+    },
+};
+
+/// Reduce-scatter from windows.
+pub const REDUCE_SCATTER: Algorithm = Algorithm {
+    name: "window_direct",
+    collective: Collective::ReduceScatter,
+    summary: "everyone reduces its chunk from all windows: one hand-over, no message in between",
+    citation: SOURCE,
+    peer_access: PeerAccess::Window,
+    aggregates: false,
+    supports: any_group,
+    chunks_per_share: one_chunk,
+    build: reduce_scatter,
+    complexity: |spec| one_exchange_complexity(spec, spec.size() * (spec.size() - 1)),
+};
+
+/// Reduce from windows.
+pub const REDUCE: Algorithm = Algorithm {
+    name: "window_direct",
+    collective: Collective::Reduce,
+    summary: "the root reduces from all windows: one hand-over, no message in between",
+    citation: SOURCE,
+    peer_access: PeerAccess::Window,
+    aggregates: false,
+    supports: any_group,
+    chunks_per_share: one_chunk,
+    build: reduce,
+    complexity: |spec| one_exchange_complexity(spec, spec.size() - 1),
+};
+
+/// Waits for all peers, then reduces `own` and what each of them has laid out, in rank order.
+fn reduce_all(
+    builder: &mut ProgramBuilder,
+    spec: &GroupSpec,
+    rank: Rank,
+    own: Chunk,
+    theirs: impl Fn(Rank) -> Chunk,
+    into: Chunk,
+) {
+    for peer in spec.peers(rank) {
+        builder.wait(peer, 1);
+    }
+    let operand = |from| if from == rank { own } else { theirs(from) };
+    let operands: Vec<ChunkRef> = (0..spec.ranks).map(|from| chunk_at(from, operand(from))).collect();
+    builder.reduce(operands, into, true);
+}
+
+fn one_shot(spec: &GroupSpec, rank: Rank) -> Program {
+    if spec.ranks == 1 {
+        return single_rank(rank, 1);
+    }
+    let mut builder = ProgramBuilder::new(rank);
+    builder.copy(input(0), window(0)).signal();
+    reduce_all(&mut builder, spec, rank, input(0), |_| window(0), output(0));
+    builder.finish(0, 1)
+}
+
+fn two_shot(spec: &GroupSpec, rank: Rank) -> Program {
+    if spec.ranks == 1 {
+        return single_rank(rank, 1);
+    }
+    let mut builder = ProgramBuilder::new(rank);
+    stage_all(&mut builder, spec, rank);
+    let result = |owner| staged(spec, owner, owner);
+    reduce_all(&mut builder, spec, rank, input(rank), |peer| staged(spec, peer, rank), result(rank));
+    builder.signal().copy(result(rank), output(rank));
+    for peer in spec.peers(rank) {
+        builder.wait(peer, 2).get(peer, result(peer), output(peer));
+    }
+    builder.finish(0, spec.ranks)
+}
+
+fn reduce_scatter(spec: &GroupSpec, rank: Rank) -> Program {
+    if spec.ranks == 1 {
+        return single_rank(rank, 1);
+    }
+    let mut builder = ProgramBuilder::new(rank);
+    stage_all(&mut builder, spec, rank);
+    reduce_all(&mut builder, spec, rank, input(rank), |peer| staged(spec, peer, rank), output(0));
+    builder.finish(0, spec.ranks - 1)
+}
+
+fn reduce(spec: &GroupSpec, rank: Rank) -> Program {
+    if spec.ranks == 1 {
+        return single_rank(rank, 1);
+    }
+    let mut builder = ProgramBuilder::new(rank);
+    if rank != spec.root {
+        builder.copy(input(0), window(0)).signal();
+        return builder.finish(0, 1);
+    }
+    reduce_all(&mut builder, spec, rank, input(0), |_| window(0), output(0));
+    builder.finish(0, 0)
+}

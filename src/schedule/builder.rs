@@ -1,0 +1,115 @@
+//! A small vocabulary for writing programs.
+
+use crate::schedule::{Chunk, ChunkRef, LaneProgram, Program, Rank, Space, Step};
+
+/// Writes the program of one rank, step by step, strand by strand.
+#[derive(Debug)]
+pub struct ProgramBuilder {
+    rank: Rank,
+    program: Program,
+}
+
+impl ProgramBuilder {
+    /// An empty program for `rank`, with one strand on lane 0.
+    pub fn new(rank: Rank) -> Self {
+        let strands = vec![LaneProgram { lane: 0, steps: Vec::new() }];
+        Self { rank, program: Program { lane_programs: strands, ..Program::default() } }
+    }
+
+    /// Steps that follow go to a new strand on `lane`.
+    pub fn begin_lane(&mut self, lane: usize) -> &mut Self {
+        self.program.lane_programs.push(LaneProgram { lane, steps: Vec::new() });
+        self
+    }
+
+    /// Adds a step to the strand being written.
+    #[inline]
+    pub fn step(&mut self, step: Step) -> &mut Self {
+        self.program.lane_programs.last_mut().expect("a builder has a strand").steps.push(step);
+        self
+    }
+
+    /// Sends chunks to `peer` as one message.
+    pub fn send(&mut self, peer: Rank, chunks: impl Into<Vec<Chunk>>) -> &mut Self {
+        self.step(Step::Send { peer, chunks: chunks.into() })
+    }
+
+    /// Receives one message from `peer` into chunks.
+    pub fn recv(&mut self, peer: Rank, into: impl Into<Vec<Chunk>>) -> &mut Self {
+        self.step(Step::Recv { peer, into: into.into() })
+    }
+
+    /// Receives one message from `peer` and combines it with `with`.
+    pub fn recv_reduce(
+        &mut self,
+        peer: Rank,
+        with: impl Into<Vec<Chunk>>,
+        into: impl Into<Vec<Chunk>>,
+        finish: bool,
+    ) -> &mut Self {
+        self.step(Step::RecvReduce { peer, with: with.into(), into: into.into(), finish })
+    }
+
+    /// Copies between chunks of this rank.
+    pub fn copy(&mut self, from: Chunk, into: Chunk) -> &mut Self {
+        self.step(Step::Copy { from: chunk_at(self.rank, from), into: chunk_at(self.rank, into) })
+    }
+
+    /// Copies from a chunk of `peer`'s window.
+    pub fn get(&mut self, peer: Rank, from: Chunk, into: Chunk) -> &mut Self {
+        self.step(Step::Copy { from: chunk_at(peer, from), into: chunk_at(self.rank, into) })
+    }
+
+    /// Copies into a chunk of `peer`'s window.
+    pub fn put(&mut self, from: Chunk, peer: Rank, into: Chunk) -> &mut Self {
+        self.step(Step::Copy { from: chunk_at(self.rank, from), into: chunk_at(peer, into) })
+    }
+
+    /// Combines places into a chunk of this rank, in one pass.
+    pub fn reduce(&mut self, from: Vec<ChunkRef>, into: Chunk, finish: bool) -> &mut Self {
+        self.step(Step::Reduce { from, into: chunk_at(self.rank, into), finish })
+    }
+
+    /// Tells all ranks that everything so far is done here.
+    pub fn signal(&mut self) -> &mut Self {
+        self.step(Step::Signal)
+    }
+
+    /// Waits for the `signals`-th signal of `peer`.
+    pub fn wait(&mut self, peer: Rank, signals: u32) -> &mut Self {
+        self.step(Step::Wait { peer, signals })
+    }
+
+    /// The program, with its scratch and window sizes; strands left empty are dropped.
+    pub fn finish(mut self, scratch: usize, window: usize) -> Program {
+        self.program.lane_programs.retain(|strand| !strand.steps.is_empty());
+        self.program.scratch = scratch;
+        self.program.window = window;
+        self.program
+    }
+}
+
+/// Chunk `index` of the caller's send buffer.
+pub const fn input(index: usize) -> Chunk {
+    Chunk { space: Space::Input, index: index as u32 }
+}
+
+/// Chunk `index` of the caller's receive buffer.
+pub const fn output(index: usize) -> Chunk {
+    Chunk { space: Space::Output, index: index as u32 }
+}
+
+/// Chunk `index` of scratch memory.
+pub const fn scratch(index: usize) -> Chunk {
+    Chunk { space: Space::Scratch, index: index as u32 }
+}
+
+/// Chunk `index` of a window.
+pub const fn window(index: usize) -> Chunk {
+    Chunk { space: Space::Window, index: index as u32 }
+}
+
+/// A chunk at `rank`.
+pub const fn chunk_at(rank: Rank, chunk: Chunk) -> ChunkRef {
+    ChunkRef { rank, chunk }
+}

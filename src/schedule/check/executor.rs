@@ -1,0 +1,414 @@
+//! Runs all programs at once, on expressions instead of numbers.
+//!
+//! Every receive names its sender and every wait its signal, so that the ranks form a network of
+//! processes whose outcome no timing can change (Kahn 1974): one run stands for all.
+
+use crate::schedule::check::address_space::AddressSpace;
+use crate::schedule::check::expression::{ExprId, Expressions, ORIGINAL_INPUT, UNINITIALIZED};
+use crate::schedule::check::port_clock::PortClock;
+use crate::schedule::check::vector_clock::{
+    Access, AccessHistory, ClockMode, Edge, LaneProgramId, LaneProgramIds, VectorClocks,
+};
+use crate::schedule::check::violation::{Blocked, BlockedOn, StepError, StepLocation, Violation};
+use crate::schedule::{ChunkRef, Collective, LaneProgram, PeerAccess, Rank, Schedule, Space, Step, input};
+use std::collections::VecDeque;
+
+/// All ranks, in the middle of a run.
+pub(super) struct Executor<'s> {
+    pub(super) schedule: &'s Schedule,
+    pub(super) values: Expressions,
+    pub(super) memories: Vec<Memory>,
+    pub(super) numbering: LaneProgramIds,
+    pub(super) clocks: VectorClocks,
+    lane_states: Vec<LaneState<'s>>,
+    channels: Channels,
+    /// The strand of each rank and lane that signals.
+    signalers: Vec<[Option<LaneProgramId>; LANES]>,
+    /// Strands that may be able to go on.
+    ready: Vec<LaneProgramId>,
+    /// Chunks moved between ranks so far.
+    pub(super) chunks_moved: u64,
+    /// Room for messages to come.
+    free_messages: Vec<Vec<ExprId>>,
+}
+
+/// One rank's memory.
+pub(super) struct Memory {
+    pub(super) address_space: AddressSpace,
+    pub(super) contents: Vec<ExprId>,
+    pub(super) records: AccessHistory,
+}
+
+/// One strand and how far it is.
+pub(super) struct LaneState<'s> {
+    pub(super) rank: Rank,
+    pub(super) lane: usize,
+    steps: &'s [Step],
+    position: usize,
+    ports: PortClock,
+    /// What it signalled: when that is seen, and what it tells.
+    signals: Vec<(u64, Edge)>,
+    /// Strands that wait for its next signal.
+    waiting: Vec<LaneProgramId>,
+}
+
+struct Message {
+    values: Vec<ExprId>,
+    arrival: u64,
+    edge: Edge,
+}
+
+/// Messages under way from one rank to another on one lane.
+#[derive(Default)]
+struct Channel {
+    queue: VecDeque<Message>,
+    sender: Option<LaneProgramId>,
+    receiver: Option<LaneProgramId>,
+    sender_blocked: bool,
+    receiver_blocked: bool,
+}
+
+/// Channels, made when first used.
+struct Channels {
+    ranks: usize,
+    /// Index into `made`, or [`NO_CHANNEL`].
+    index: Vec<u32>,
+    channels: Vec<Channel>,
+    slots: usize,
+}
+
+/// What became of a step.
+pub(super) enum Outcome {
+    Done,
+    Blocked(Rank, BlockedOn),
+}
+
+pub(super) type StepResult = Result<Outcome, StepError>;
+
+pub(super) const LANES: usize = 2;
+const NO_CHANNEL: u32 = u32::MAX;
+/// Most input chunks of all ranks together that expressions can number beside the sums.
+const INPUTS_MAX: usize = 1 << 31;
+/// Up to so many strands, everything each knows is passed on.
+const FULL_KNOWLEDGE_MAX: usize = 300;
+
+impl<'s> Executor<'s> {
+    /// All ranks before their first step.
+    pub(super) fn new(schedule: &'s Schedule, in_place: bool, slots: usize) -> Result<Self, Violation> {
+        let (ranks, parts) = (schedule.spec.ranks, schedule.chunks_per_share);
+        let numbering =
+            LaneProgramIds::new(schedule.programs.iter().map(|program| program.lane_programs.len()));
+        let knowledge = clock_mode(schedule, numbering.len());
+        let rooms = (0..ranks).map(|rank| AddressSpace::new(schedule, rank, in_place));
+        let rooms: Vec<AddressSpace> =
+            rooms.collect::<Option<_>>().ok_or(Violation::Malformed("more chunks than fit a memory"))?;
+        let stride = rooms.iter().map(|room| room.chunks(Space::Input)).max().unwrap_or(0);
+        if ranks.saturating_mul(stride) > INPUTS_MAX {
+            return Err(Violation::Malformed("more input chunks than can be told apart"));
+        }
+        let memories = rooms.into_iter().zip(&schedule.programs);
+        Ok(Self {
+            schedule,
+            values: Expressions::new(schedule.collective, ranks, parts, stride),
+            memories: memories
+                .map(|(room, program)| Memory::new(room, program.lane_programs.len(), schedule.peer_access))
+                .collect(),
+            clocks: VectorClocks::new(knowledge, numbering.len()),
+            lane_states: lane_states(schedule),
+            channels: Channels {
+                ranks,
+                index: vec![NO_CHANNEL; ranks * ranks * LANES],
+                channels: Vec::new(),
+                slots,
+            },
+            signalers: signalers(schedule, &numbering)?,
+            ready: (0..numbering.len() as LaneProgramId).rev().collect(),
+            numbering,
+            chunks_moved: 0,
+            free_messages: Vec::new(),
+        })
+    }
+
+    /// Runs every strand to its end.
+    pub(super) fn run(&mut self) -> Result<(), Violation> {
+        while let Some(strand) = self.ready.pop() {
+            self.advance(strand)?;
+        }
+        self.check_no_deadlock()?;
+        self.channels.check_drained()
+    }
+
+    /// Rounds until the last strand is through.
+    pub(super) fn rounds(&self) -> u64 {
+        self.lane_states.iter().map(|runner| runner.ports.clock).max().unwrap_or(0)
+    }
+
+    /// Where a strand stands.
+    pub(super) fn location(&self, strand: LaneProgramId, step: usize) -> StepLocation {
+        let (rank, strand) = self.numbering.locate(strand);
+        StepLocation { rank, lane_program: strand, step }
+    }
+
+    pub(super) fn lane_state(&self, strand: LaneProgramId) -> &LaneState<'s> {
+        &self.lane_states[strand as usize]
+    }
+
+    /// The step that `strand` is in, as an access.
+    pub(super) fn current_access(&self, strand: LaneProgramId) -> Access {
+        Access { lane_program: strand, tick: self.lane_state(strand).position as u32 + 1 }
+    }
+
+    fn advance(&mut self, strand: LaneProgramId) -> Result<(), Violation> {
+        let steps = self.lane_state(strand).steps;
+        while let Some(step) = steps.get(self.lane_state(strand).position) {
+            match self.step(strand, step) {
+                Ok(Outcome::Done) => self.lane_states[strand as usize].position += 1,
+                Ok(Outcome::Blocked(..)) => break,
+                Err(fault) => {
+                    return Err(Violation::Step {
+                        at: self.location(strand, self.lane_state(strand).position),
+                        error: fault,
+                    });
+                }
+            }
+        }
+        let position = self.lane_state(strand).position;
+        if position == steps.len() && self.schedule.peer_access == PeerAccess::ZeroCopy {
+            let at = self.location(strand, position.saturating_sub(1));
+            return self.release_buffers(strand).map_err(|fault| Violation::Step { at, error: fault });
+        }
+        Ok(())
+    }
+
+    fn step(&mut self, strand: LaneProgramId, step: &Step) -> StepResult {
+        match step {
+            Step::Send { peer, chunks } => self.send(strand, *peer, chunks),
+            Step::Recv { peer, into } => self.recv(strand, *peer, into),
+            Step::RecvReduce { peer, with, into, finish } => {
+                self.recv_reduce(strand, *peer, with, into, *finish)
+            }
+            Step::Copy { from, into } => self.copy(strand, from, into),
+            Step::Reduce { from, into, finish } => self.reduce(strand, from, into, *finish),
+            Step::Signal => Ok(self.signal(strand)),
+            Step::Wait { peer, signals } => self.wait(strand, *peer, *signals),
+        }
+    }
+
+    /// Whether `strand` can send to `peer` now.
+    pub(super) fn can_send(&mut self, strand: LaneProgramId, peer: Rank) -> StepResult {
+        self.check_peer(strand, peer)?;
+        let LaneState { rank, lane, .. } = *self.lane_state(strand);
+        let slots = self.channels.slots;
+        let channel = self.channels.get_or_create(rank, peer, lane);
+        if *channel.sender.get_or_insert(strand) != strand {
+            return Err(StepError::SharedChannel(peer));
+        }
+        channel.sender_blocked = channel.queue.len() >= slots;
+        Ok(if channel.sender_blocked {
+            Outcome::Blocked(peer, BlockedOn::SendSlot(lane))
+        } else {
+            Outcome::Done
+        })
+    }
+
+    /// Puts a message on its way.
+    pub(super) fn enqueue(&mut self, strand: LaneProgramId, peer: Rank, values: Vec<ExprId>) {
+        let edge = self.clocks.edge(self.current_access(strand));
+        let runner = &mut self.lane_states[strand as usize];
+        let arrival = runner.ports.send();
+        let channel = self.channels.get_or_create(runner.rank, peer, runner.lane);
+        self.chunks_moved += values.len() as u64;
+        channel.queue.push_back(Message { values, arrival, edge });
+        if std::mem::take(&mut channel.receiver_blocked) {
+            self.ready.extend(channel.receiver);
+        }
+    }
+
+    /// Room for a message.
+    pub(super) fn take_free_message(&mut self) -> Vec<ExprId> {
+        self.free_messages.pop().unwrap_or_default()
+    }
+
+    /// Gives the room of a message back.
+    pub(super) fn recycle_message(&mut self, mut values: Vec<ExprId>) {
+        values.clear();
+        self.free_messages.push(values);
+    }
+
+    /// The next message of `peer`, if it is there.
+    pub(super) fn dequeue(
+        &mut self,
+        strand: LaneProgramId,
+        peer: Rank,
+    ) -> Result<Result<Vec<ExprId>, Outcome>, StepError> {
+        self.check_peer(strand, peer)?;
+        let runner = &mut self.lane_states[strand as usize];
+        let channel = self.channels.get_or_create(peer, runner.rank, runner.lane);
+        if *channel.receiver.get_or_insert(strand) != strand {
+            return Err(StepError::SharedChannel(peer));
+        }
+        let Some(message) = channel.queue.pop_front() else {
+            channel.receiver_blocked = true;
+            return Ok(Err(Outcome::Blocked(peer, BlockedOn::Message(runner.lane))));
+        };
+        if std::mem::take(&mut channel.sender_blocked) {
+            self.ready.extend(channel.sender);
+        }
+        runner.ports.receive(message.arrival);
+        self.clocks.merge(strand, &message.edge);
+        Ok(Ok(message.values))
+    }
+
+    fn signal(&mut self, strand: LaneProgramId) -> Outcome {
+        let edge = self.clocks.edge(self.current_access(strand));
+        let runner = &mut self.lane_states[strand as usize];
+        let seen = runner.ports.signal();
+        runner.signals.push((seen, edge));
+        self.ready.append(&mut runner.waiting);
+        Outcome::Done
+    }
+
+    fn wait(&mut self, strand: LaneProgramId, peer: Rank, signals: u32) -> StepResult {
+        self.check_peer(strand, peer)?;
+        let last = signals.checked_sub(1).ok_or(StepError::WaitForSignalZero)? as usize;
+        let blocked = Ok(Outcome::Blocked(peer, BlockedOn::Signals(signals)));
+        let Some(signaller) = self.signalers[peer][self.lane_state(strand).lane] else {
+            return blocked;
+        };
+        let Some((seen, edge)) = self.lane_states[signaller as usize].signals.get(last) else {
+            self.lane_states[signaller as usize].waiting.push(strand);
+            return blocked;
+        };
+        let seen = *seen;
+        self.clocks.merge(strand, edge);
+        self.lane_states[strand as usize].ports.wait(seen);
+        Ok(Outcome::Done)
+    }
+
+    fn check_peer(&self, strand: LaneProgramId, peer: Rank) -> Result<(), StepError> {
+        match peer < self.schedule.spec.ranks && peer != self.lane_state(strand).rank {
+            true => Ok(()),
+            false => Err(StepError::NoSuchPeer(peer)),
+        }
+    }
+
+    fn check_no_deadlock(&mut self) -> Result<(), Violation> {
+        let mut blocked = Vec::new();
+        for strand in 0..self.lane_states.len() as LaneProgramId {
+            let LaneState { steps, position, .. } = *self.lane_state(strand);
+            let Some(step) = steps.get(position) else {
+                continue;
+            };
+            let at = self.location(strand, position);
+            match self.step(strand, step) {
+                Ok(Outcome::Blocked(peer, needs)) => blocked.push(Blocked { at, peer, blocked_on: needs }),
+                Ok(Outcome::Done) => {}
+                Err(fault) => return Err(Violation::Step { at, error: fault }),
+            }
+        }
+        if blocked.is_empty() { Ok(()) } else { Err(Violation::Deadlock { blocked }) }
+    }
+}
+
+impl<'s> LaneState<'s> {
+    fn new(rank: Rank, strand: &'s LaneProgram) -> Self {
+        Self {
+            rank,
+            lane: strand.lane,
+            steps: &strand.steps,
+            position: 0,
+            ports: PortClock::default(),
+            signals: Vec::new(),
+            waiting: Vec::new(),
+        }
+    }
+}
+
+impl Memory {
+    fn new(room: AddressSpace, strands: usize, reach: PeerAccess) -> Self {
+        let mut cells = vec![UNINITIALIZED; room.size];
+        for index in 0..room.chunks(Space::Input) {
+            if let Some(cell) = room.address(input(index)) {
+                cells[cell] = ORIGINAL_INPUT;
+            }
+        }
+        // What one strand alone can reach, nothing races for.
+        let alone = strands <= 1 && reach < PeerAccess::ZeroCopy;
+        let shared = if alone { room.size - room.chunks(Space::Window) } else { 0 };
+        Self { address_space: room, records: AccessHistory::new(shared, room.size), contents: cells }
+    }
+}
+
+impl Channels {
+    fn get_or_create(&mut self, from: Rank, to: Rank, lane: usize) -> &mut Channel {
+        let index = &mut self.index[(from * self.ranks + to) * LANES + lane];
+        if *index == NO_CHANNEL {
+            *index = self.channels.len() as u32;
+            self.channels.push(Channel::default());
+        }
+        &mut self.channels[*index as usize]
+    }
+
+    fn check_drained(&self) -> Result<(), Violation> {
+        for (position, &index) in self.index.iter().enumerate() {
+            let messages = self.channels.get(index as usize).map_or(0, |channel| channel.queue.len());
+            if messages > 0 {
+                let (pair, lane) = (position / LANES, position % LANES);
+                return Err(Violation::UnreceivedMessages {
+                    from: pair / self.ranks,
+                    to: pair % self.ranks,
+                    lane,
+                    messages,
+                });
+            }
+        }
+        Ok(())
+    }
+}
+
+fn lane_states(schedule: &Schedule) -> Vec<LaneState<'_>> {
+    let mut runners = Vec::new();
+    for (rank, program) in schedule.programs.iter().enumerate() {
+        runners.extend(program.lane_programs.iter().map(|strand| LaneState::new(rank, strand)));
+    }
+    runners
+}
+
+/// Who signals on each lane of each rank.
+fn signalers(
+    schedule: &Schedule,
+    numbering: &LaneProgramIds,
+) -> Result<Vec<[Option<LaneProgramId>; LANES]>, Violation> {
+    let mut signallers = vec![[None; LANES]; schedule.spec.ranks];
+    for (rank, program) in schedule.programs.iter().enumerate() {
+        for (index, (strand, id)) in program.lane_programs.iter().zip(numbering.of(rank)).enumerate() {
+            let at = |step| StepLocation { rank, lane_program: index, step };
+            let Some(signaller) = signallers[rank].get_mut(strand.lane) else {
+                return Err(Violation::Step { at: at(0), error: StepError::NoSuchLane(strand.lane) });
+            };
+            if let Some(step) = strand.steps.iter().position(|step| *step == Step::Signal)
+                && signaller.replace(id).is_some()
+            {
+                return Err(Violation::Step { at: at(step), error: StepError::SharedSignals });
+            }
+        }
+    }
+    Ok(signallers)
+}
+
+/// How much strands must know for the schedule to be judged.
+fn clock_mode(schedule: &Schedule, strands: usize) -> ClockMode {
+    let windows = schedule.programs.iter().any(|program| program.window > 0);
+    let meets = windows || schedule.peer_access == PeerAccess::ZeroCopy;
+    match schedule.collective {
+        Collective::Barrier => ClockMode::Full,
+        _ if !meets => ClockMode::Disabled,
+        _ if strands <= FULL_KNOWLEDGE_MAX => ClockMode::Full,
+        _ => ClockMode::Direct,
+    }
+}
+
+/// Whether the place is in another rank's memory.
+pub(super) fn is_remote(place: &ChunkRef, rank: Rank) -> bool {
+    place.rank != rank
+}

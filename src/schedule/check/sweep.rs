@@ -1,0 +1,146 @@
+//! Checks whole rows of the table: every number of ranks, root and aggregation.
+
+use crate::schedule::check::address_space::supports_in_place;
+use crate::schedule::check::{Options, Report, Violation, check};
+use crate::schedule::{Algorithm, Collective, GroupSpec};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+/// What checking one algorithm found.
+#[derive(Clone, Debug)]
+pub struct AlgorithmReport {
+    /// What the algorithm computes.
+    pub collective: Collective,
+    /// Its name.
+    pub name: &'static str,
+    /// Specs checked.
+    pub cases: usize,
+    /// The largest number of ranks among them.
+    pub ranks: usize,
+    /// Steps at that number of ranks, as stated and found.
+    pub steps: u64,
+    /// Chunks moved there.
+    pub chunks: u64,
+    /// Scratch chunks there.
+    pub scratch_chunks: u64,
+    /// Messages that a link has to hold, over all cases.
+    pub min_fifo_slots: usize,
+    /// How long the check took.
+    pub elapsed: Duration,
+    /// What was wrong first, if anything.
+    pub violation: Option<(GroupSpec, Violation)>,
+}
+
+/// Every spec of `algorithm` from 1 to `max_ranks` ranks; with `big`, a few of up to 1024 beside them.
+pub fn cases(algorithm: &Algorithm, max_ranks: usize, big: bool) -> Vec<GroupSpec> {
+    let mut specs = Vec::new();
+    for ranks in 1..=max_ranks {
+        for root in 0..if algorithm.collective.has_root() { ranks } else { 1 } {
+            let aggregations = aggregations(algorithm, ranks).into_iter();
+            specs.extend(aggregations.map(|aggregation| GroupSpec { ranks, root, aggregation }));
+        }
+    }
+    for ranks in LARGE_RANKS.into_iter().filter(|&ranks| big && ranks > max_ranks) {
+        let all = aggregations(algorithm, ranks);
+        let mut chosen = vec![all[0], all[all.len() / 2], all[all.len() - 1]];
+        chosen.dedup();
+        let roots = if algorithm.collective.has_root() { vec![0, ranks / 3] } else { vec![0] };
+        for root in roots {
+            specs.extend(chosen.iter().map(|&aggregation| GroupSpec { ranks, root, aggregation }));
+        }
+    }
+    specs.retain(algorithm.supports);
+    specs
+}
+
+/// Powers of two that make a difference: up to half of the next power of two.
+fn aggregations(algorithm: &Algorithm, ranks: usize) -> Vec<usize> {
+    let most = if algorithm.aggregates { ranks.next_power_of_two() / 2 } else { 1 };
+    (0..usize::BITS).map(|bit| 1 << bit).take_while(|&factor| factor <= most.max(1)).collect()
+}
+
+/// Checks `algorithm` for all `specs`, in place and out of place, on every core.
+pub fn sweep(algorithm: &Algorithm, specs: &[GroupSpec]) -> AlgorithmReport {
+    let begun = Instant::now();
+    let (next, found) = (AtomicUsize::new(0), Mutex::new(SweepState::default()));
+    let work = || {
+        // The largest first, so that no core is left alone with one at the end.
+        while let Some(index) = specs.len().checked_sub(next.fetch_add(1, Ordering::Relaxed) + 1) {
+            let checked = check_spec(algorithm, &specs[index]);
+            let mut found = found.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+            found.add(index, specs.len(), checked);
+        }
+    };
+    std::thread::scope(|scope| {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        for _ in 1..cores {
+            scope.spawn(work);
+        }
+        work();
+    });
+    let found = found.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let (steps, chunks, scratch) =
+        found.last.map_or((0, 0, 0), |last| (last.steps, last.chunks, last.scratch_chunks));
+    AlgorithmReport {
+        collective: algorithm.collective,
+        name: algorithm.name,
+        cases: specs.len(),
+        ranks: specs.iter().map(|spec| spec.ranks).max().unwrap_or(0),
+        steps,
+        chunks,
+        scratch_chunks: scratch,
+        min_fifo_slots: found.min_fifo_slots,
+        elapsed: begun.elapsed(),
+        violation: found.violation.map(|(index, violation)| (specs[index], violation)),
+    }
+}
+
+/// What the threads of a survey have found so far.
+#[derive(Default)]
+struct SweepState {
+    last: Option<Report>,
+    min_fifo_slots: usize,
+    violation: Option<(usize, Violation)>,
+}
+
+impl SweepState {
+    fn add(&mut self, index: usize, cases: usize, checked: Result<Report, Violation>) {
+        match checked {
+            Ok(report) => {
+                self.min_fifo_slots = self.min_fifo_slots.max(report.min_fifo_slots);
+                if index + 1 == cases {
+                    self.last = Some(report);
+                }
+            }
+            // The smallest case that fails is the one to look at.
+            Err(violation) if self.violation.as_ref().is_none_or(|&(first, _)| index < first) => {
+                self.violation = Some((index, violation));
+            }
+            Err(_) => {}
+        }
+    }
+}
+
+/// Checks one spec in place, where there is such a form.
+///
+/// That proves it out of place too: in place, more chunks are the same memory, and a run without a
+/// violation reads from every input what it was given, and from every output what was stored last.
+fn check_spec(algorithm: &Algorithm, spec: &GroupSpec) -> Result<Report, Violation> {
+    let options = Options { in_place: supports_in_place(algorithm.collective), ..Options::default() };
+    check(algorithm, spec, &options)
+}
+
+/// Checks every algorithm up to `max_ranks`, telling `on_row` of each as it is done.
+pub fn run_all(max_ranks: usize, mut on_row: impl FnMut(&AlgorithmReport)) {
+    for algorithm in Algorithm::ALL {
+        on_row(&sweep(algorithm, &cases(algorithm, max_ranks, false)));
+    }
+}
+
+/// Checks every algorithm up to `max_ranks`; with `big`, also a few cases of up to 1024 ranks.
+pub fn sweep_all(max_ranks: usize, big: bool) -> Vec<AlgorithmReport> {
+    Algorithm::ALL.iter().map(|algorithm| sweep(algorithm, &cases(algorithm, max_ranks, big))).collect()
+}
+
+const LARGE_RANKS: [usize; 6] = [192, 256, 384, 512, 1000, 1024];

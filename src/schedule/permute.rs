@@ -1,0 +1,135 @@
+//! A schedule for ranks that stand in another order than that of their numbers.
+
+use crate::schedule::{Algorithm, Chunk, GroupSpec, Program, Rank, Space, Step};
+
+/// What `rank` does when the ranks stand in this order: `order[0]` does what rank 0 did, and so on; shares are still those of ranks by
+/// their numbers. For collectives without a root.
+pub(crate) fn permuted(algorithm: &Algorithm, spec: &GroupSpec, order: &[Rank], rank: Rank) -> Program {
+    let stands_at = |who| order.iter().position(|&other| other == who).unwrap_or(who);
+    let root = if algorithm.collective.has_root() { stands_at(spec.root) } else { spec.root };
+    let mut program = (algorithm.build)(&GroupSpec { root, ..*spec }, stands_at(rank));
+    let names = Permutation {
+        order,
+        chunks_per_share: (algorithm.chunks_per_share)(spec),
+        shares: algorithm.collective.shares(spec.ranks, spec.root, rank),
+    };
+    let steps = program.lane_programs.iter_mut().flat_map(|strand| &mut strand.steps);
+    steps.for_each(|step| names.remap(step));
+    program
+}
+
+/// What was who's, and becomes whose.
+struct Permutation<'o> {
+    order: &'o [Rank],
+    /// Chunks of a share.
+    chunks_per_share: usize,
+    /// Of the input and of the output.
+    shares: (usize, usize),
+}
+
+impl Permutation<'_> {
+    fn remap(&self, step: &mut Step) {
+        match step {
+            Step::Send { peer, chunks } | Step::Recv { peer, into: chunks } => {
+                *peer = self.order[*peer];
+                chunks.iter_mut().for_each(|chunk| self.remap_chunk(chunk));
+            }
+            Step::RecvReduce { peer, with, into, .. } => {
+                *peer = self.order[*peer];
+                with.iter_mut().chain(into).for_each(|chunk| self.remap_chunk(chunk));
+            }
+            Step::Copy { from, into } => {
+                [from, into].into_iter().for_each(|place| self.remap_chunk_ref(place))
+            }
+            Step::Reduce { from, into, .. } => {
+                from.iter_mut().chain([into]).for_each(|place| self.remap_chunk_ref(place));
+            }
+            Step::Wait { peer, .. } => *peer = self.order[*peer],
+            Step::Signal => {}
+        }
+    }
+
+    fn remap_chunk_ref(&self, place: &mut crate::schedule::ChunkRef) {
+        place.rank = self.order[place.rank];
+        self.remap_chunk(&mut place.chunk);
+    }
+
+    /// Only where there is a share for each rank it matters whose it is.
+    fn remap_chunk(&self, chunk: &mut Chunk) {
+        let shares = match chunk.space {
+            Space::Input => self.shares.0,
+            Space::Output => self.shares.1,
+            Space::Scratch | Space::Window => return,
+        };
+        if shares == self.order.len() {
+            let (share, part) =
+                (chunk.index as usize / self.chunks_per_share, chunk.index as usize % self.chunks_per_share);
+            chunk.index = (self.order[share] * self.chunks_per_share + part) as u32;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::schedule::check::{Options, check_schedule};
+    use crate::schedule::{Collective, Schedule, find};
+
+    const ORDERS: [&[Rank]; 4] = [&[0, 2, 1, 3], &[3, 0, 2, 4, 1], &[1, 0], &[0]];
+
+    /// That `algorithm` does in `order` what it is for.
+    fn assert_permuted_is_correct(algorithm: &Algorithm, root: Rank, order: &[Rank]) {
+        let spec = GroupSpec { ranks: order.len(), root, aggregation: 1 };
+        let programs = (0..spec.ranks).map(|rank| permuted(algorithm, &spec, order, rank)).collect();
+        let (parts, reach) = ((algorithm.chunks_per_share)(&spec), algorithm.peer_access);
+        let schedule = Schedule {
+            collective: algorithm.collective,
+            spec,
+            chunks_per_share: parts,
+            peer_access: reach,
+            programs,
+        };
+        check_schedule(&schedule, &Options::default())
+            .unwrap_or_else(|wrong| panic!("{algorithm:?} from {root} in {order:?}: {wrong:?}"));
+    }
+
+    #[test]
+    fn permuted_rings_are_correct() {
+        let collectives = [Collective::AllReduce, Collective::AllGather, Collective::ReduceScatter];
+        for (collective, name) in
+            collectives.iter().flat_map(|&all| ["ring", "bidirectional_ring"].map(|name| (all, name)))
+        {
+            let algorithm = find(collective, name).unwrap();
+            ORDERS.iter().for_each(|order| assert_permuted_is_correct(algorithm, 0, order));
+        }
+    }
+
+    #[test]
+    fn permuted_rooted_collectives_are_correct() {
+        for algorithm in Algorithm::ALL.iter().filter(|row| row.collective.has_root()) {
+            for (order, root) in ORDERS.iter().flat_map(|order| order.iter().map(move |&root| (order, root)))
+            {
+                assert_permuted_is_correct(algorithm, root, order);
+            }
+        }
+    }
+
+    #[test]
+    fn permuted_chain_follows_the_order() {
+        let order = [0, 2, 1, 3];
+        let peers = |collective, root| {
+            let (algorithm, spec) =
+                (find(collective, "chain").unwrap(), GroupSpec { ranks: 4, root, aggregation: 1 });
+            let sent_to = |rank| {
+                let program = permuted(algorithm, &spec, &order, rank);
+                let mut steps = program.lane_programs.into_iter().flat_map(|strand| strand.steps);
+                steps.find_map(|step| if let Step::Send { peer, .. } = step { Some(peer) } else { None })
+            };
+            [0, 1, 2, 3].map(sent_to)
+        };
+        // 1, 3, 0, 2.
+        assert_eq!(peers(Collective::Broadcast, 1), [Some(2), Some(3), None, Some(0)]);
+        // 0, 2, 1, 3, and back to 0.
+        assert_eq!(peers(Collective::Reduce, 0), [None, Some(3), Some(1), Some(0)]);
+    }
+}

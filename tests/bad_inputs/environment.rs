@@ -1,0 +1,141 @@
+//! What lies around a job: memory, clocks, settings, names, files.
+
+use crate::bootstrap::run_joins;
+use crate::support::World;
+use crate::table::{Evidence, Report, Row, long_timeout, sums};
+use std::net::{IpAddr, Ipv4Addr};
+use std::time::{Duration, Instant};
+use unisono::bootstrap::RankInfo;
+use unisono::select::TuningTable;
+use unisono::{Config, UniqueId, parse_algorithms};
+
+pub(crate) const ROWS: &[Row] = &[
+    Row { number: 36, input: "another user's segment of the same name", evidence: Evidence::Here(no_names) },
+    Row {
+        number: 37,
+        input: "a link, pipe, folder or short file for shared memory",
+        evidence: Evidence::There(ATTACH),
+    },
+    Row { number: 38, input: "shared memory that its owner shortens", evidence: Evidence::There(SEALS) },
+    Row {
+        number: 39,
+        input: "impossible counters and lengths in shared memory",
+        evidence: Evidence::There(RINGS),
+    },
+    Row { number: 40, input: "a clock that jumps", evidence: Evidence::Here(clock) },
+    Row { number: 41, input: "variables with impossible values", evidence: Evidence::Here(variables) },
+    Row { number: 42, input: "an interface that is not there", evidence: Evidence::Here(interface) },
+    Row { number: 43, input: "a malformed table or list of algorithms", evidence: Evidence::Here(tables) },
+    Row { number: 44, input: "damaged and hostile checkpoints", evidence: Evidence::There(CHECKPOINTS) },
+];
+
+const ATTACH: &[(&str, &str)] =
+    &[("transports/src/segment.rs", "fn what_could_shrink_behind_us_is_not_mapped")];
+const SEALS: &[(&str, &str)] = &[("transports/src/segment.rs", "fn a_created_segment_keeps_its_size")];
+const RINGS: &[(&str, &str)] = &[
+    ("transports/src/shm/link.rs", "fn impossible_heads_are_the_senders_fault"),
+    ("transports/src/shm/link.rs", "fn impossible_counters_are_the_receivers_fault"),
+    ("transports/src/notes.rs", "fn garbage_on_a_board_harms_nobody"),
+];
+const CHECKPOINTS: &[(&str, &str)] =
+    &[("trainer/src/checkpoint/corruption_tests.rs", "fn corrupt_checkpoints_are_rejected")];
+
+fn works(begun: Instant) -> Report {
+    Report { messages: vec!["works".to_owned()], time: begun.elapsed() }
+}
+
+/// Shared memory has no name that anybody could have taken before, or find afterwards.
+fn no_names() -> Report {
+    let begun = Instant::now();
+    World::Shm.run(2, &long_timeout(), |comm| {
+        sums(&comm);
+        let maps = std::fs::read_to_string("/proc/self/maps").expect("maps");
+        let named = |line: &&str| line.contains(" rw-s ") && line.contains("/dev/shm/");
+        assert_eq!(maps.lines().find(named), None);
+        assert!(maps.contains("/memfd:unisono (deleted)"), "it shares memory");
+    });
+    works(begun)
+}
+
+/// No wait reads a clock that can be set: there is none in the library but the monotonic one, and the one by which a
+/// trace says when it begins.
+fn clock() -> Report {
+    let begun = Instant::now();
+    let mut folders: Vec<_> = ["src", "transports/src"]
+        .map(|name| std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(name))
+        .into();
+    let mut files = 0;
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).expect("a folder").flatten() {
+            let path = entry.path();
+            if path.is_dir() {
+                folders.push(path);
+                continue;
+            }
+            files += 1;
+            if path.ends_with("src/engine/trace.rs") {
+                continue;
+            }
+            let text = std::fs::read_to_string(&path).expect("text");
+            for clock in ["SystemTime", "UNIX_EPOCH", "ClockId::Realtime"] {
+                assert!(!text.contains(clock), "{} reads {clock}", path.display());
+            }
+        }
+    }
+    assert!(files > 100);
+    works(begun)
+}
+
+fn variables() -> Report {
+    let begun = Instant::now();
+    let good = [("RANK", "1"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", "29500")];
+    let wrong = [
+        ("RANK", "-1"),
+        ("RANK", "2"),
+        ("WORLD_SIZE", "two"),
+        ("MASTER_PORT", "70000"),
+        ("MASTER_ADDR", "no host"),
+    ];
+    let tell = |(name, value): (&str, &str)| {
+        let vars = |asked: &str| {
+            let own = (asked == name).then_some(value);
+            own.or_else(|| good.iter().find(|(key, _)| *key == asked).map(|(_, value)| *value))
+                .map(str::to_owned)
+        };
+        let story = RankInfo::from_vars(vars).expect_err(name).to_string();
+        assert!(story.contains(&format!("{name}={value}")), "{story}");
+        story
+    };
+    Report { messages: wrong.map(tell).into(), time: begun.elapsed() }
+}
+
+/// One rank cannot listen where it should: all hear it at once.
+fn interface() -> Report {
+    for (address, reason) in [("fe80::1", "rgument"), ("192.0.2.1", "assign")] {
+        let id = UniqueId::new(IpAddr::V4(Ipv4Addr::LOCALHOST)).expect("a free port");
+        let bind = Some(address.parse().expect("an address"));
+        let guests = (0..3).map(|rank| {
+            let config = Config { bind_addr: bind.filter(|_| rank == 2), ..long_timeout() };
+            ((id.clone(), rank, 3, config), [address, "rank 2 on", reason])
+        });
+        let guests: Vec<_> = guests.collect();
+        let last = run_joins(guests.iter().map(|(guest, parts)| (guest.clone(), &parts[..])).collect());
+        if address.starts_with("192") {
+            return last;
+        }
+    }
+    unreachable!("the last one returns")
+}
+
+fn tables() -> Report {
+    let begun = Instant::now();
+    let mut stories =
+        vec![parse_algorithms("all_reduce=ring,broadcast=rong").expect_err("no such algorithm")];
+    for line in ["all_reduce shm 2 8192", "all_reduce shm two 8192 ring", "\u{0}\u{ffff}", "a b c d e"] {
+        let error = TuningTable::parse(&format!("# measured\n{line}")).expect_err(line);
+        assert!(error.starts_with("line 2: "), "{error}");
+        stories.push(error);
+    }
+    assert!(begun.elapsed() < Duration::from_secs(1));
+    Report { messages: stories, time: begun.elapsed() }
+}

@@ -1,0 +1,155 @@
+//! Ranks stand beside those whose GPUs they reach best.
+
+use crate::world::{config, gpu, run_in_own_process};
+use std::path::Path;
+use std::process::Command;
+use std::thread::scope;
+use unisono::device::{DeviceCommunicator, Gpu, Stream};
+use unisono::schedule::{Algorithm, Collective, find};
+use unisono::{Communicator, Sum};
+use unisono_cuda::emulator;
+
+/// Runs `body` on four ranks with a GPU each, where 0 and 2 reach each other directly, and 1 and 3; between the pairs all goes by way of the host. In
+/// a process of its own, of the test of this name.
+fn in_pairs(test: &str, body: impl Fn(DeviceCommunicator, Stream) + Sync) {
+    if gpu().is_none_or(|gpu| !gpu.is_emulated()) || !run_in_own_process(test) {
+        return;
+    }
+    emulator::set_gpu_count(4).unwrap();
+    for (from, to) in (0..4).flat_map(|from| (0..4).map(move |to| (from, to))) {
+        let direct = from % 2 == to % 2;
+        let path = unisono_cuda::device::PeerPath { direct, rank: 1, atomics: direct };
+        emulator::set_peer_path(from, to, path).unwrap();
+    }
+    let rank = |comm: Communicator| {
+        let gpu = Gpu::open(comm.rank()).unwrap();
+        let (comm, stream) = (comm.to_device(&gpu).unwrap(), gpu.stream().unwrap());
+        assert_eq!(comm.ring_order(), [0, 2, 1, 3]);
+        body(comm, stream)
+    };
+    let comms = Communicator::local_with(4, &config()).unwrap();
+    scope(|scope| {
+        comms.into_iter().for_each(|comm| drop(scope.spawn(|| rank(comm))));
+    });
+}
+
+#[test]
+fn ring_prefers_more_links_where_counted() {
+    const TEST: &str = "topology::ring_prefers_more_links_where_counted";
+    if gpu().is_none_or(|gpu| !gpu.is_emulated()) {
+        return;
+    }
+    if std::env::var_os(COUNTED).is_none() {
+        return count_links(TEST);
+    }
+    emulator::set_gpu_count(4).unwrap();
+    scope(|scope| {
+        for comm in Communicator::local_with(4, &config()).unwrap() {
+            scope.spawn(move || {
+                let gpu = Gpu::open(comm.rank()).unwrap();
+                // Four links between 0 and 2, and between 1 and 3; one between 0 and 1, and between 2 and 3.
+                assert_eq!(comm.to_device(&gpu).unwrap().ring_order(), [0, 2, 3, 1]);
+            });
+        }
+    });
+}
+
+/// Tells a process that it finds a stand-in for NVML.
+const COUNTED: &str = "UNISONO_TEST_DEVICE_LINK_COUNTS";
+
+/// Starts a process of this test that finds one.
+fn count_links(test: &str) {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("links-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let mut compiler = Command::new(std::env::var_os("CXX").unwrap_or("g++".into()));
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/cuda/tests/gpu/nvml.cpp");
+    compiler.args(["-shared", "-fPIC", source, "-o"]).arg(folder.join("libnvidia-ml.so.1"));
+    assert!(compiler.status().unwrap().success());
+    let mut process = Command::new(std::env::current_exe().unwrap());
+    process.args([test, "--exact"]).env(COUNTED, "1").env("LD_LIBRARY_PATH", &folder);
+    assert!(process.status().unwrap().success(), "{test}");
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
+fn ring_follows_best_paths() {
+    in_pairs("topology::ring_follows_best_paths", |comm, stream| {
+        let (gpu, rank) = (comm.gpu(), comm.rank() as i32);
+        let mut values = gpu.upload(&vec![rank + 1; 3000]).unwrap();
+        comm.set_algorithm(find(Collective::AllReduce, "ring").unwrap());
+        comm.all_reduce(&stream, &mut values, Sum).unwrap();
+        let mut gathered = gpu.alloc::<i32>(4 * 500).unwrap();
+        let own = gpu.upload(&[rank; 500]).unwrap();
+        comm.set_algorithm(find(Collective::AllGather, "ring").unwrap());
+        comm.all_gather(&stream, &own, &mut gathered).unwrap();
+        comm.synchronize(&stream).unwrap();
+        assert_eq!(values.to_vec(&stream).unwrap(), vec![10; 3000]);
+        let expected: Vec<i32> = (0..4).flat_map(|rank| [rank; 500]).collect();
+        assert_eq!(gathered.to_vec(&stream).unwrap(), expected);
+    });
+}
+
+/// More than a slot holds.
+const COUNT: usize = 1500;
+
+#[test]
+fn rooted_collectives_follow_best_paths() {
+    in_pairs("topology::rooted_collectives_follow_best_paths", |comm, stream| {
+        let rooted = ["chain", "tree", "binomial", "linear"];
+        let rows =
+            Algorithm::ALL.iter().filter(|row| row.collective.has_root() && rooted.contains(&row.name));
+        for (row, root) in rows.flat_map(|row| (0..4).map(move |root| (row, root))) {
+            comm.set_algorithm(row);
+            from_root(&comm, &stream, row.collective, root);
+            assert_eq!(comm.last_algorithm().map(|last| last.name), Some(row.name));
+        }
+    });
+}
+
+/// Of rank and place.
+fn element(rank: usize, index: usize) -> i32 {
+    (rank * 100_000 + index) as i32
+}
+
+/// One operation, and its results.
+fn from_root(comm: &DeviceCommunicator, stream: &Stream, collective: Collective, root: usize) {
+    let (gpu, rank, at_root) = (comm.gpu(), comm.rank(), comm.rank() == root);
+    let own: Vec<i32> = (0..COUNT).map(|index| element(rank, index)).collect();
+    let all: Vec<i32> = (0..4 * COUNT).map(|index| element(index / COUNT, index % COUNT)).collect();
+    let (one, four) = (gpu.upload(&own).unwrap(), gpu.upload(&all).unwrap());
+    let (mut share, mut whole) = (gpu.upload(&own).unwrap(), gpu.alloc::<i32>(4 * COUNT).unwrap());
+    let (called, expected) = match collective {
+        Collective::Broadcast => {
+            (comm.broadcast(stream, &mut share, root), (0..COUNT).map(|at| element(root, at)).collect())
+        }
+        Collective::Reduce => {
+            let sum = |at| (0..4).map(|rank| element(rank, at)).sum();
+            let sums: Vec<i32> = (0..COUNT).map(sum).collect();
+            (comm.reduce(stream, &mut share, Sum, root), if at_root { sums } else { own })
+        }
+        Collective::Gather => {
+            let called = comm.gather(stream, &one, at_root.then_some(&mut whole), root);
+            (called, if at_root { all } else { vec![0; 4 * COUNT] })
+        }
+        _ => (comm.scatter(stream, at_root.then_some(&four), &mut share, root), own),
+    };
+    called.and_then(|()| comm.synchronize(stream)).unwrap();
+    let found = if collective == Collective::Gather { &whole } else { &share };
+    assert!(found.to_vec(stream).unwrap() == expected, "{collective} from {root} at {rank}");
+}
+
+/// Sums of a chain to rank 1, which are not the same in every order: by their numbers the two large ones would meet first.
+#[test]
+fn chain_sum_follows_ring_order() {
+    let values = [1.0, 0.0, 1e8, -1e8];
+    in_pairs("topology::chain_sum_follows_ring_order", |comm, stream| {
+        comm.set_algorithm(find(Collective::Reduce, "chain").unwrap());
+        let mut value = comm.gpu().upload(&[values[comm.rank()] as f32]).unwrap();
+        comm.reduce(&stream, &mut value, Sum, 1).unwrap();
+        comm.synchronize(&stream).unwrap();
+        if comm.rank() == 1 {
+            // 3, 0, 2 and 1; by their numbers 2, 3, 0 and 1.
+            assert_eq!(value.to_vec(&stream).unwrap(), [((-1e8f32 + 1.0) + 1e8) + 0.0]);
+        }
+    });
+}

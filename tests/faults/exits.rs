@@ -1,0 +1,80 @@
+//! Ranks that end otherwise than they should: without a goodbye, by a panic, by a panic in what they started.
+
+use super::process::{Process, assert_flat, new_id, numbers};
+use super::worker::{micros, resources_after_acceptor_exit, say};
+use std::time::Duration;
+use unisono::{Communicator, Config, Sum};
+
+const RANKS: usize = 3;
+/// The rank that ends, and after so many operations.
+const EXITING_RANK: usize = 1;
+const OPERATIONS: usize = 10;
+
+/// A rank of one world, of which one ends as the order says.
+pub(crate) fn run_worker(order: &[&str]) {
+    let [id, rank, transport, how] = order[..] else { panic!("{order:?}") };
+    let transport = transport.parse().expect("a transport");
+    let config = Config { transport, timeout: Duration::from_secs(10), ..Config::default() };
+    let rank: usize = rank.parse().expect("a rank");
+    let comm = Communicator::join(&id.parse().expect("an id"), rank, RANKS, &config).expect("all come");
+    let how = how.to_owned();
+    // A thread of its own may panic.
+    let thread = std::thread::spawn(move || {
+        for number in 0.. {
+            if (rank, number) == (EXITING_RANK, OPERATIONS) {
+                say(format!("ending {}", micros()));
+                exit_as(&how, &comm);
+            }
+            if let Err(error) = comm.all_reduce(&mut vec![1.0f32; 1000], Sum) {
+                return say(format!("failed {} {error}", micros()));
+            }
+        }
+    });
+    let _ = thread.join();
+    say(format!("kept {}", resources_after_acceptor_exit()));
+}
+
+fn exit_as(how: &str, comm: &Communicator) {
+    match how {
+        "exit" => std::process::exit(0),
+        "panic" => panic!("as it was told"),
+        "operation" => drop(comm.spawn(|_| -> unisono::Result<()> { panic!("as it was told") }).wait()),
+        "callback" => comm
+            .all_reduce_async(vec![1.0f32; 1000], Sum)
+            .and_then(|_| -> unisono::Result<()> { panic!("as it was told") })
+            .wait()
+            .expect("a rank that does not look at its errors"),
+        other => panic!("nobody ends as `{other}`"),
+    }
+}
+
+#[test]
+fn every_exit_is_reported_with_reason() {
+    for transport in ["shm", "tcp"] {
+        let mut others = [Process::start("ender"), Process::start("ender")];
+        let mut first: Option<Vec<Vec<usize>>> = None;
+        for (how, why) in [
+            ("exit", "rank 1 is gone"),
+            ("panic", "rank 1 aborted: its thread panicked"),
+            ("operation", "rank 1 aborted: an operation panicked"),
+            // Who drops a communicator last, the thread that panics or that of the operations, is open.
+            ("callback", "rank 1 "),
+        ] {
+            let (id, mut ender) = (new_id(), Process::start("ender"));
+            for (process, rank) in others.iter_mut().zip([0, 2]).chain([(&mut ender, EXITING_RANK)]) {
+                process.order(&format!("{id} {rank} {transport} {how}"));
+            }
+            let ending: u64 = ender.read_until("ending").parse().expect("a time");
+            for other in &others {
+                let line = other.read_until("failed");
+                let (when, what) = line.split_once(' ').expect("when and what");
+                let after = when.parse::<u64>().expect("a time").saturating_sub(ending);
+                assert!(what.contains(why), "{transport}, {how}: {what}");
+                assert!(after < 1_000_000, "{transport}, {how}: after {after} µs");
+            }
+            let kept = others.each_ref().map(|other| numbers(&other.read_until("kept"))).to_vec();
+            let first = first.get_or_insert(kept.clone());
+            kept.iter().zip(first).for_each(|(now, before)| assert_flat(transport, now, before));
+        }
+    }
+}

@@ -1,0 +1,212 @@
+//! Two ranks over a TCP connection that stalls, ends, goes silent, garbles or repeats at any byte of what it carries: they
+//! are right, or they fail in time. Only what garbles elements cannot be told from elements: TCP's checksum is all there is.
+
+use super::proxy::{Fault, Record, connection, pair};
+use super::times;
+use std::collections::VecDeque;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+use unisono::{Communicator, Config, Sum};
+use unisono_transports::control::RemoteControl;
+use unisono_transports::sys::socket::Stream;
+use unisono_transports::tcp::TcpLink;
+use unisono_transports::wait::AdaptiveWait;
+use unisono_transports::{Fabric, Link};
+
+const COUNT: usize = 20;
+/// Of ranks whose connection may be broken for good, and of those whose is only slow.
+const TIMEOUT: Duration = Duration::from_millis(300);
+const TIMEOUT_LONG: Duration = Duration::from_secs(20);
+/// Beyond the timeout: what is closed is explained by others for half a second, and the machine is busy.
+const SLACK: Duration = Duration::from_secs(4);
+/// Worlds at once: they wait most of the time.
+const CONCURRENT_RUNS: usize = 48;
+/// Bytes of a frame before its body, and where the length of that is.
+const HEADER_BYTES: usize = 40;
+const LENGTH_AT: std::ops::Range<usize> = 4..8;
+
+/// What a rank got: the right results, wrong ones, or an error.
+#[derive(Clone, Debug, PartialEq)]
+enum Outcome {
+    Right,
+    Wrong,
+    Failed(String),
+}
+
+/// Two ranks whose messages from the first to the second one pass a proxy.
+fn world(fault: Option<(usize, Fault)>, timeout: Duration) -> ([Communicator; 2], Record) {
+    let config = Config { timeout, ..Config::default() };
+    let (data, record) = connection(fault);
+    let notes: [_; 2] = pair().into();
+    let mut ends = data.into_iter().zip(notes).enumerate().map(|(rank, (data, notes))| {
+        let (peer, geometry) = (1 - rank, config.geometry());
+        let link = TcpLink::new(peer, &geometry, vec![Stream::from(data)]).expect("a link");
+        let mut watched = link.event_fds().expect("descriptors");
+        let mut links: Vec<Option<Box<dyn Link>>> = vec![None, None];
+        links[peer] = Some(Box::new(link));
+        let mut streams = vec![None, None];
+        streams[peer] = Some(Stream::from(notes));
+        let control = RemoteControl::new(streams).expect("sockets");
+        watched.extend(control.event_fds().expect("descriptors"));
+        let pace = Box::new(AdaptiveWait::new(2).wake_on(watched).sleep_after_yields(50));
+        let control = Box::new(control);
+        let mesh = Fabric {
+            rank,
+            ranks: 2,
+            geometry,
+            links,
+            window: None,
+            control,
+            wait: pace,
+            transport: "tcp",
+            oversubscribed: false,
+        };
+        Communicator::from_fabric(mesh, &config)
+    });
+    ([ends.next().expect("two"), ends.next().expect("two")], record)
+}
+
+/// A few operations of a rank, with their results compared.
+fn work(comm: &Communicator) -> Outcome {
+    let (mut sums, mut roots) = ([1.0 + comm.rank() as f32; COUNT], [7.0f32; COUNT]);
+    let mut shares = [comm.rank() as f32; 2 * COUNT];
+    let own = [comm.rank() as f32; COUNT];
+    let ended = (|| {
+        comm.all_reduce(&mut sums, Sum)?;
+        comm.broadcast(&mut roots, 0)?;
+        comm.all_gather(&own, &mut shares)?;
+        comm.barrier()
+    })();
+    let right = sums == [3.0; COUNT] && roots == [7.0; COUNT];
+    let right = right && shares[..COUNT] == [0.0; COUNT] && shares[COUNT..] == [1.0; COUNT];
+    match ended {
+        Err(error) => Outcome::Failed(error.to_string()),
+        Ok(()) if right => Outcome::Right,
+        Ok(()) => Outcome::Wrong,
+    }
+}
+
+/// What both ranks get, and how long it took them.
+fn outcome(fault: Option<(usize, Fault)>, timeout: Duration) -> ([Outcome; 2], Duration) {
+    let (comms, _record) = world(fault, timeout);
+    let begun = Instant::now();
+    let outcomes = std::thread::scope(|scope| {
+        let ranks = comms.each_ref().map(|comm| scope.spawn(move || (work(comm), begun.elapsed())));
+        ranks.map(|rank| rank.join().expect("no rank panics"))
+    });
+    let took = outcomes[0].1.max(outcomes[1].1);
+    (outcomes.map(|(outcome, _)| outcome), took)
+}
+
+/// What passes when nothing goes wrong.
+fn clean() -> Vec<u8> {
+    let (comms, record) = world(None, TIMEOUT_LONG);
+    let outcomes = std::thread::scope(|scope| {
+        comms
+            .each_ref()
+            .map(|comm| scope.spawn(move || work(comm)))
+            .map(|rank| rank.join().expect("no panic"))
+    });
+    assert_eq!(outcomes, [Outcome::Right, Outcome::Right]);
+    let passed = record.lock().expect("no panic");
+    passed.clone()
+}
+
+/// The frames in `bytes`: where each begins, and how long it is.
+fn frames(bytes: &[u8]) -> Vec<(usize, usize)> {
+    let mut frames = Vec::new();
+    let mut at = 0;
+    while at < bytes.len() {
+        let length = bytes[at..][LENGTH_AT].try_into().expect("four bytes");
+        let length = HEADER_BYTES + if bytes[at] == b'm' { u32::from_le_bytes(length) as usize } else { 0 };
+        frames.push((at, length));
+        at += length;
+    }
+    assert_eq!(at, bytes.len(), "frames end where the bytes do");
+    frames
+}
+
+/// Tries all of these, many at once; `allowed` says whether ranks may get this.
+fn try_all(
+    cases: impl IntoIterator<Item = (usize, Fault)>,
+    timeout: Duration,
+    allowed: impl Fn(usize, &Outcome) -> bool + Sync,
+) -> [usize; 3] {
+    let cases = Mutex::new(cases.into_iter().collect::<VecDeque<_>>());
+    let counts = Mutex::new([0; 3]);
+    let next = || cases.lock().expect("no panic").pop_front();
+    std::thread::scope(|scope| {
+        let one_by_one = || {
+            while let Some((at, fault)) = next() {
+                let (outcomes, took) = outcome(Some((at, fault)), timeout);
+                assert!(took < timeout + SLACK, "{fault:?} at {at}: took {took:?}: {outcomes:?}");
+                for outcome in &outcomes {
+                    assert!(allowed(at, outcome), "{fault:?} at {at}: {outcomes:?}");
+                    let kind = match outcome {
+                        Outcome::Right => 0,
+                        Outcome::Failed(_) => 1,
+                        Outcome::Wrong => 2,
+                    };
+                    counts.lock().expect("no panic")[kind] += 1;
+                }
+            }
+        };
+        (0..CONCURRENT_RUNS).for_each(|_| drop(scope.spawn(one_by_one)));
+    });
+    counts.into_inner().expect("no panic")
+}
+
+/// Every how manieth byte is tried.
+fn stride() -> usize {
+    times(7, 1)
+}
+
+fn is_correct_or_error(_: usize, outcome: &Outcome) -> bool {
+    *outcome != Outcome::Wrong
+}
+
+#[test]
+fn stalled_connection_only_delays() {
+    let bytes = clean();
+    let stall = |at| (at, Fault::Stall(Duration::from_millis(20)));
+    let counts = try_all((0..bytes.len()).step_by(stride()).map(stall), TIMEOUT_LONG, |_, outcome| {
+        *outcome == Outcome::Right
+    });
+    println!("stalled at any of {} bytes: {counts:?} right, failed, wrong", bytes.len());
+}
+
+#[test]
+fn closed_or_silent_connection_fails_in_time() {
+    let bytes = clean();
+    for fault in [Fault::Cut, Fault::Swallow] {
+        let counts =
+            try_all((0..bytes.len()).step_by(stride()).map(|at| (at, fault)), TIMEOUT, is_correct_or_error);
+        println!("{fault:?} at any of {} bytes: {counts:?} right, failed, wrong", bytes.len());
+        assert!(counts[1] > counts[0], "{fault:?}: most of them notice");
+    }
+}
+
+#[test]
+fn replayed_frame_is_an_error() {
+    let frames = frames(&clean());
+    let repeat = |&(at, length): &(usize, usize)| (at + length, Fault::Repeat(length));
+    // After the last one nothing follows that the repetition could come before.
+    let counts = try_all(frames[..frames.len() - 1].iter().map(repeat), TIMEOUT, is_correct_or_error);
+    assert!(counts[1] > 0, "{counts:?}");
+}
+
+#[test]
+fn corrupted_headers_never_give_wrong_results() {
+    let bytes = clean();
+    let frames = frames(&bytes);
+    let is_head = |at: usize| frames.iter().any(|&(start, _)| (start..start + HEADER_BYTES).contains(&at));
+    let bits = |at: usize| (0..8).filter(move |bit| times(usize::from(at % 8 == *bit), 1) == 1);
+    let flips = |at: usize| bits(at).map(move |bit| (at, Fault::Flip(1 << bit)));
+    let heads = (0..bytes.len()).filter(|&at| is_head(at)).step_by(times(3, 1)).flat_map(flips);
+    let counts = try_all(heads, TIMEOUT, is_correct_or_error);
+    println!("a bit of a head flipped: {counts:?} right, failed, wrong");
+    let elements = (0..bytes.len()).filter(|&at| !is_head(at)).step_by(5).map(|at| (at, Fault::Flip(64)));
+    let counts = try_all(elements, TIMEOUT_LONG, |_, outcome| !matches!(outcome, Outcome::Failed(_)));
+    println!("a bit of an element flipped: {counts:?} right, failed, wrong");
+    assert!(counts[2] > 0, "an element that changes on its way is an element like another");
+}

@@ -1,0 +1,87 @@
+//! A rank is killed, the others go on without it, a newcomer takes its place; again and again, with nothing that grows.
+
+use super::process::{Process, assert_flat, new_id, numbers};
+use super::times;
+use super::worker::{micros, next_order, resources, say};
+use std::thread::sleep;
+use std::time::Duration;
+use unisono::{Communicator, Config, Sum};
+use unisono_transports::sim::Rng;
+
+const RANKS: usize = 3;
+
+/// A member of a community that shrinks and grows, until it is killed or there are no more orders.
+pub(crate) fn run_worker(words: &[&str]) {
+    let [id, rank, transport] = words[..] else { panic!("{words:?}") };
+    let transport = transport.parse().expect("a transport");
+    let config = Config { transport, timeout: Duration::from_secs(10), ..Config::default() };
+    let rank = rank.parse().expect("a rank");
+    let mut comm = Communicator::join(&id.parse().expect("an id"), rank, RANKS, &config).expect("all come");
+    loop {
+        sum(&comm).expect("all are here");
+        say(format!("whole {}", resources()));
+        while sum(&comm).is_ok() {}
+        comm = comm.shrink().expect("two are left");
+        sum(&comm).expect("those that are left are sound");
+        say(format!("shrunk {} {}", micros(), comm.size()));
+        let Some(id) = next_order() else { return };
+        comm = comm.grow(&id.parse().expect("an id"), 1).expect("one comes");
+    }
+}
+
+/// Of a one of every rank.
+fn sum(comm: &Communicator) -> unisono::Result<()> {
+    let mut values = vec![1.0f32; 20_000];
+    comm.all_reduce(&mut values, Sum)?;
+    assert!(values.iter().all(|value| *value == comm.size() as f32));
+    Ok(())
+}
+
+/// What the first member keeps when all are there.
+fn whole(members: &[Process]) -> Vec<usize> {
+    members.iter().map(|member| numbers(&member.read_until("whole"))).next().expect("there are members")
+}
+
+/// Kills one that is not the first, and lets another one in; how long the two took to go on, in microseconds.
+fn replace_one(members: &mut Vec<Process>, transport: &str, random: &mut Rng) -> u64 {
+    sleep(Duration::from_micros(random.below(5000) as u64));
+    let killed = micros();
+    members.remove(1 + random.below(RANKS - 1)).kill();
+    let gone_on = |member: &Process| {
+        let shrunk = numbers(&member.read_until("shrunk"));
+        assert_eq!(shrunk[1], RANKS - 1, "{transport}");
+        (shrunk[0] as u64).saturating_sub(killed)
+    };
+    let took = members.iter().map(gone_on).max().expect("there are members");
+    let (id, mut newcomer) = (new_id(), Process::start("member"));
+    members.iter_mut().for_each(|member| member.order(&id.to_string()));
+    newcomer.order(&format!("{id} {} {transport}", RANKS - 1));
+    members.push(newcomer);
+    took
+}
+
+#[test]
+fn killed_ranks_are_replaced_repeatedly() {
+    let cycles = times(6, 200);
+    for transport in ["shm", "tcp"] {
+        let mut members: Vec<Process> = (0..RANKS).map(|_| Process::start("member")).collect();
+        let (id, mut random) = (new_id(), Rng::new(cycles as u64, 0));
+        for (rank, member) in members.iter_mut().enumerate() {
+            member.order(&format!("{id} {rank} {transport}"));
+        }
+        let (mut took, mut first) = (Vec::new(), whole(&members));
+        for number in 0..cycles {
+            took.push(replace_one(&mut members, transport, &mut random));
+            let now = whole(&members);
+            if number <= cycles / 4 {
+                first = now;
+            } else {
+                assert_flat(transport, &now, &first);
+            }
+        }
+        took.sort_unstable();
+        let (half, all) = (took[cycles / 2], took[cycles - 1]);
+        println!("{transport}: {cycles} times, half go on within {half} µs, all within {all} µs");
+        assert!(all < 3_000_000, "{transport}: {all} µs");
+    }
+}

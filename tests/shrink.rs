@@ -1,0 +1,163 @@
+//! Those that are left go on: the same ones on every rank, in the old order, with sums that are right.
+
+mod support;
+
+use std::net::Ipv4Addr;
+use std::time::{Duration, Instant};
+use support::World;
+use unisono::{BootstrapError, Communicator, Config, ErrorKind, Sum, Transport, UniqueId};
+
+fn config() -> Config {
+    Config { timeout: Duration::from_secs(10), ..Config::default() }
+}
+
+/// The sum of what ranks give, each its number in the first world and one.
+fn sum(comm: &Communicator, number: usize) -> f32 {
+    let mut values = vec![number as f32 + 1.0; 3000];
+    comm.all_reduce(&mut values, Sum).expect("a sound communicator");
+    assert!(values.iter().all(|value| *value == values[0]));
+    values[0]
+}
+
+#[test]
+fn shrink_without_failures_keeps_ranks() {
+    for world in World::ALL {
+        world.run(3, &config(), |comm| {
+            let again = comm.shrink().expect("everybody is here");
+            assert_eq!((again.rank(), again.size(), again.epoch()), (comm.rank(), 3, comm.epoch() + 1));
+            assert_eq!(again.transport(), comm.transport());
+            assert_eq!(sum(&again, comm.rank()), 6.0);
+            assert!(
+                matches!(comm.barrier().unwrap_err().kind(), ErrorKind::Aborted { .. }),
+                "the old one is over"
+            );
+            assert!(comm.shrink().unwrap_err().is_invalid_usage());
+        });
+    }
+}
+
+#[test]
+fn survivors_keep_order_down_to_one() {
+    for world in World::ALL {
+        let begun = Instant::now();
+        world.run(5, &config(), |first| {
+            let (number, mut comm) = (first.rank(), first);
+            // The first rank of all, one in the middle, the last, and the first of those that are left.
+            for (leaver, total) in [(0, 14.0), (2, 11.0), (4, 6.0), (1, 4.0)] {
+                if number == leaver {
+                    return;
+                }
+                let error = comm.all_reduce(&mut [0.0f32; 3000], Sum).unwrap_err();
+                assert!(!error.is_invalid_usage(), "{error}");
+                let before = comm.rank();
+                comm = comm.shrink().unwrap_or_else(|error| panic!("{world:?}, rank {number}: {error}"));
+                assert!(comm.rank() == before || comm.rank() + 1 == before);
+                assert_eq!(sum(&comm, number), total, "{world:?}");
+            }
+            assert_eq!((comm.rank(), comm.size(), comm.epoch()), (0, 1, 4));
+        });
+        assert!(begun.elapsed() < Duration::from_secs(8), "{world:?}: {:?}", begun.elapsed());
+    }
+}
+
+#[test]
+fn shrink_ends_waits_of_other_ranks() {
+    for world in World::ALL {
+        world.run(3, &config(), |comm| {
+            if comm.rank() != 1 {
+                let error = comm.recv(&mut [0u8], 1).unwrap_err();
+                assert!(matches!(error.kind(), ErrorKind::Aborted { .. }), "{error}");
+            }
+            assert_eq!(sum(&comm.shrink().expect("all are here"), comm.rank()), 6.0);
+        });
+    }
+}
+
+#[test]
+fn aborted_communicators_shrink_and_so_do_groups() {
+    for world in World::ALL {
+        world.run(4, &config(), |comm| {
+            let group = comm.split(Some(comm.rank() as u32 / 2), 0).expect("two groups").expect("one each");
+            if comm.rank() == 3 {
+                return;
+            }
+            if comm.rank() == 0 {
+                comm.abort("enough");
+            }
+            assert_eq!(sum(&comm.shrink().expect("three are left"), comm.rank()), 6.0);
+            let left = group.shrink().expect("of each group somebody is left").size();
+            assert_eq!(left, if comm.rank() == 2 { 1 } else { 2 });
+        });
+    }
+}
+
+#[test]
+fn silent_rank_is_excluded_and_harmless_when_late() {
+    let config = Config { timeout: Duration::from_millis(200), ..Config::default() };
+    for world in World::ALL {
+        world.run(3, &config, |comm| {
+            if comm.rank() == 1 {
+                std::thread::sleep(Duration::from_millis(3000));
+                assert!(comm.all_reduce(&mut [9.0f32; 3000], Sum).is_err());
+                let error = comm.shrink().unwrap_err();
+                assert!(matches!(error.kind(), ErrorKind::Excluded { .. }), "{world:?}: {error}");
+                return;
+            }
+            assert!(comm.barrier().is_err());
+            let two = comm.shrink().expect("two of three");
+            // Until the late one has come.
+            for _ in 0..100 {
+                assert_eq!(sum(&two, comm.rank()), 4.0);
+                std::thread::sleep(Duration::from_millis(10));
+            }
+        });
+    }
+}
+
+#[test]
+fn grow_reuses_freed_ranks() {
+    for transport in [Transport::Shm, Transport::Tcp] {
+        let config = Config { transport, ..config() };
+        let ids: Vec<UniqueId> =
+            (0..4).map(|_| UniqueId::new(Ipv4Addr::LOCALHOST.into()).expect("an id")).collect();
+        let stays = |rank| {
+            let mut comm = Communicator::join(&ids[0], rank, 3, &config).expect("three come");
+            assert_eq!(sum(&comm, rank), 6.0);
+            for id in &ids[1..] {
+                while comm.all_reduce(&mut [1.0f32; 3000], Sum).is_ok() {}
+                let two = comm.shrink().expect("two are left");
+                comm = two.grow(id, 1).expect("one comes");
+                assert_eq!((comm.rank(), comm.size(), sum(&two, rank)), (rank, 3, 3.0), "the two go on, too");
+                assert_eq!(sum(&comm, rank), 6.0);
+            }
+        };
+        let comes = |id| {
+            let comm = Communicator::join(id, 2, 3, &config).expect("it is expected");
+            assert_eq!(sum(&comm, 2), 6.0);
+        };
+        std::thread::scope(|scope| {
+            let stays = &stays;
+            (0..2).for_each(|rank| drop(scope.spawn(move || stays(rank))));
+            ids.iter().for_each(comes);
+        });
+    }
+}
+
+#[test]
+fn grow_is_refused_on_all_ranks_without_harm() {
+    World::Shm.run(2, &Config { join_timeout: Duration::from_millis(500), ..config() }, |comm| {
+        let id = UniqueId::new(Ipv4Addr::LOCALHOST.into()).expect("an id");
+        assert!(comm.grow(&id, 1).unwrap_err().is_invalid_usage(), "each has an id of its own");
+        let mut text = [0u8; 128];
+        let own = id.to_string();
+        text[..own.len()].copy_from_slice(own.as_bytes());
+        comm.broadcast(&mut text, 0).expect("sound");
+        let shared: UniqueId = std::str::from_utf8(&text[..own.len()]).expect("text").parse().expect("an id");
+        let error = comm.grow(&shared, 1).unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::Bootstrap(BootstrapError::RanksMissing { .. })), "{error}");
+        assert_eq!(sum(&comm, comm.rank()), 3.0);
+    });
+    let alone = Communicator::local(1).expect("a thread").remove(0);
+    let id = UniqueId::new(Ipv4Addr::LOCALHOST.into()).expect("an id");
+    assert!(matches!(alone.grow(&id, 1).unwrap_err().kind(), ErrorKind::Unsupported(_)));
+}

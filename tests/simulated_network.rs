@@ -1,0 +1,247 @@
+//! The engine over a network with injected faults, in virtual time; a seed replays a run.
+
+mod support;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use support::{Case, exercise};
+use unisono::schedule::{Algorithm, GroupSpec, PeerAccess};
+use unisono::{Communicator, Config, ErrorKind, ReduceKind, Sum};
+use unisono_transports::sim::{self, Fault, FaultPlan, Observer, RankSet, Trigger};
+use unisono_transports::{Fabric, Reconnect, RegroupRequest};
+
+fn config() -> Config {
+    Config { fifo_slot_bytes: 4096, channels: 2, timeout: Duration::from_secs(5), ..Config::default() }
+}
+
+/// Runs `body` on every rank; results by rank.
+fn run<R: Send>(
+    ranks: usize,
+    fault_plan: FaultPlan,
+    body: impl Fn(Communicator) -> R + Sync,
+) -> (Vec<R>, Observer) {
+    let (meshes, observer) = sim::observed_fabrics(ranks, config().geometry(), fault_plan);
+    let results = std::thread::scope(|scope| {
+        let rank = |mesh| {
+            let (body, config) = (&body, config());
+            scope.spawn(move || body(Communicator::from_fabric(mesh, &config)))
+        };
+        let threads: Vec<_> = meshes.into_iter().map(rank).collect();
+        threads.into_iter().map(|thread| thread.join().expect("no rank panics")).collect()
+    });
+    (results, observer)
+}
+
+#[test]
+fn algorithms_are_correct_under_any_fault_plan() {
+    for seed in 0..6 {
+        for ranks in [2, 3, 5] {
+            run(ranks, FaultPlan::none(seed), |comm| {
+                let spec = GroupSpec { ranks, root: 0, aggregation: 1 };
+                for row in Algorithm::ALL
+                    .iter()
+                    .filter(|row| row.peer_access == PeerAccess::TwoSided && (row.supports)(&spec))
+                {
+                    comm.set_algorithm(row).unwrap();
+                    for (count, in_place) in [(1, true), (5000, false)] {
+                        let root = if row.collective.has_root() { seed as usize % ranks } else { 0 };
+                        exercise::<f32>(
+                            &comm,
+                            Case { collective: row.collective, op: ReduceKind::Sum, root, count, in_place },
+                        );
+                    }
+                }
+            });
+        }
+    }
+}
+
+#[test]
+fn seed_replays_run() {
+    let trace = |seed| {
+        let (_, observer) = run(4, FaultPlan::none(seed), |comm| {
+            let mut values = vec![comm.rank() as f32; 20_000];
+            comm.all_reduce(&mut values, Sum).unwrap();
+        });
+        (observer.trace(), observer.now())
+    };
+    assert_eq!(trace(7), trace(7));
+    assert_ne!(trace(7).0, trace(8).0);
+}
+
+#[test]
+fn death_is_named_by_every_survivor() {
+    for seed in 0..10 {
+        let at = Trigger::Time(Duration::from_micros(200 + 100 * seed));
+        let faults = vec![Fault::Death { rank: 2, at, announced: true }];
+        let (errors, observer) = run(4, FaultPlan { faults, ..FaultPlan::none(seed) }, |comm| {
+            let mut values = vec![1.0f64; 1000];
+            loop {
+                if let Err(error) = comm.all_reduce(&mut values, Sum) {
+                    return error;
+                }
+            }
+        });
+        for (rank, error) in errors.iter().enumerate().filter(|(rank, _)| *rank != 2) {
+            let lost = matches!(error.kind(), ErrorKind::PeerFailed { peer: 2, .. });
+            assert!(lost, "seed {seed}: rank {rank} says: {error}");
+        }
+        assert!(observer.now() < Duration::from_secs(1), "seed {seed}: {:?}", observer.now());
+    }
+}
+
+#[test]
+fn stall_is_an_error_only_beyond_deadline() {
+    let begun = Instant::now();
+    for (lasts, survives) in [(Duration::from_secs(4), true), (Duration::from_secs(60), false)] {
+        let faults = vec![Fault::Stall { rank: 1, from: Duration::from_micros(10), duration: lasts }];
+        let (results, _) = run(3, FaultPlan { faults, ..FaultPlan::none(1) }, |comm| {
+            let mut values = vec![1.0f32; 30_000];
+            comm.all_reduce(&mut values, Sum).map(|()| values[29_999])
+        });
+        if survives {
+            assert!(results.iter().all(|result| *result.as_ref().unwrap() == 3.0));
+        } else {
+            let text = results[0].as_ref().unwrap_err().to_string();
+            assert!(text.contains("nothing moved") || text.contains("aborted"), "{text}");
+        }
+    }
+    assert!(begun.elapsed() < Duration::from_secs(20), "virtual time took {:?}", begun.elapsed());
+}
+
+#[test]
+fn survivors_continue_after_two_deaths() {
+    for seed in 0..20 {
+        // The second death falls into the recovery from the first.
+        let death = |rank, at| Fault::Death { rank, at: Trigger::Time(at), announced: true };
+        let faults =
+            vec![death(1, Duration::from_micros(300)), death(0, Duration::from_micros(400 + 20 * seed))];
+        let (places, observer) =
+            sim::world(5, config().geometry(), FaultPlan { faults, ..FaultPlan::none(seed) });
+        let sums: Vec<_> = std::thread::scope(|scope| {
+            let rank = |(rank, (mesh, venue))| {
+                let observer = &observer;
+                scope.spawn(move || {
+                    let mut comm = Communicator::from_fabric_with(mesh, venue, &config());
+                    while observer.died_at(rank).is_none() {
+                        let mut values = vec![1.0f32; 500];
+                        match comm.all_reduce(&mut values, Sum) {
+                            Ok(()) if comm.size() == 3 => return Some((values[499], comm.size())),
+                            Ok(()) => {}
+                            Err(_) if observer.died_at(rank).is_some() => {}
+                            Err(_) => {
+                                comm = comm.shrink().unwrap_or_else(|error| panic!("seed {seed}, {error}"))
+                            }
+                        }
+                    }
+                    None
+                })
+            };
+            let ranks: Vec<_> = places.into_iter().enumerate().map(rank).collect();
+            ranks.into_iter().map(|rank| rank.join().expect("no rank panics")).collect()
+        });
+        let left = Some((3.0, 3));
+        assert_eq!(sums, [None, None, left, left, left], "seed {seed}");
+        assert!(observer.now() < Duration::from_secs(5), "seed {seed}: {:?}", observer.now());
+    }
+}
+
+/// Two of three give the third one up and drop what they had with it; when it can hear of that, it does not go on alone.
+#[test]
+fn excluded_rank_does_not_report_survivors_dead() {
+    let (cut, stall) = (Duration::from_secs(12), Duration::from_millis(12_100));
+    let (at, third) = (Duration::from_millis(1), RankSet(1 << 2));
+    let faults = vec![
+        Fault::Partition { from: third, to: RankSet(3), both_ways: true, at, duration: Some(cut) },
+        Fault::Stall { rank: 2, from: at, duration: stall },
+    ];
+    let fault_plan = FaultPlan {
+        keepalive_timeout: Some(config().timeout),
+        long_timeout_ranks: third,
+        faults,
+        ..FaultPlan::none(3)
+    };
+    let (places, observer) = sim::world(3, config().geometry(), fault_plan);
+    let went_on: Vec<_> = std::thread::scope(|scope| {
+        let rank = |(mesh, venue)| {
+            let observer = &observer;
+            scope.spawn(move || {
+                let comm = Communicator::from_fabric_with(mesh, venue, &config());
+                let error = std::iter::repeat_with(|| comm.all_reduce(&mut vec![1.0f32; 500], Sum))
+                    .find_map(Result::err)
+                    .expect("the cut is noticed");
+                let left = comm.shrink().map_err(|refused| format!("{error}, {refused}"))?;
+                drop(comm);
+                let went_on = observer.now();
+                // Until after the cut.
+                assert!(left.size() == 1 || left.recv(&mut [0u8], 1 - left.rank()).is_err());
+                Ok((left.size(), went_on))
+            })
+        };
+        let ranks: Vec<_> = places.into_iter().map(rank).collect();
+        ranks.into_iter().map(|rank| rank.join().expect("no rank panics")).collect()
+    });
+    let two = |went_on: &Result<(usize, Duration), String>| {
+        went_on.as_ref().is_ok_and(|(ranks, when)| *ranks == 2 && *when < cut)
+    };
+    assert!(went_on[..2].iter().all(two), "{went_on:?}");
+    assert!(went_on[2].as_ref().is_err_and(|what| what.contains("its connection was reset")), "{went_on:?}");
+}
+
+/// A venue that has one answer to where ranks can meet.
+struct Known {
+    venue: Arc<dyn Reconnect>,
+    place: String,
+}
+
+impl Reconnect for Known {
+    fn endpoint(&self) -> unisono_transports::Result<String> {
+        Ok(self.place.clone())
+    }
+
+    fn connect(
+        &self,
+        gathering: RegroupRequest<'_>,
+        patience: Duration,
+    ) -> unisono_transports::Result<Fabric> {
+        self.venue.connect(gathering, patience)
+    }
+}
+
+/// What every rank of three makes of a venue that says so of where to meet.
+fn meeting_at<R: Send>(place: &str, body: impl Fn(Communicator) -> R + Sync) -> Vec<R> {
+    let (places, _) = sim::world(3, config().geometry(), FaultPlan::none(1));
+    std::thread::scope(|scope| {
+        let rank = |(mesh, venue)| {
+            let (body, venue) = (&body, Arc::new(Known { venue, place: place.to_owned() }));
+            scope.spawn(move || body(Communicator::from_fabric_with(mesh, venue, &config())))
+        };
+        let ranks: Vec<_> = places.into_iter().map(rank).collect();
+        ranks.into_iter().map(|rank| rank.join().expect("no rank panics")).collect()
+    })
+}
+
+#[test]
+fn invalid_endpoint_is_an_error_on_every_rank() {
+    for place in [String::new(), "x".repeat(65)] {
+        let splits = meeting_at(&place, |comm| comm.split(Some(0), 0).expect_err("nowhere to meet"));
+        assert!(matches!(splits[0].kind(), ErrorKind::Unsupported(_)), "{}", splits[0]);
+        assert!(splits[0].to_string().contains(&format!("has {}", place.len())), "{}", splits[0]);
+        for error in &splits[1..] {
+            assert!(error.to_string().contains("the first rank of the group"), "{error}");
+        }
+        let shrunk = meeting_at(&place, |comm| comm.shrink().expect_err("nowhere to meet"));
+        assert!(shrunk.iter().all(|error| matches!(error.kind(), ErrorKind::Unsupported(_))), "{shrunk:?}");
+    }
+}
+
+#[test]
+fn regrouped_ranks_have_a_unique_id() {
+    let names = meeting_at("here", |comm| {
+        let all = comm.split(Some(0), 0).expect("met").expect("in it");
+        let name = all.flight_record().communicator;
+        (name, comm.shrink().expect("met").flight_record().communicator)
+    });
+    assert!(names.iter().all(|&name| name == names[0] && name.0 != 0 && name.1 != 0), "{names:?}");
+    assert_ne!(names[0].0, names[0].1);
+}

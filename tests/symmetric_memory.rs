@@ -1,0 +1,141 @@
+//! Memory from `Communicator::alloc_symmetric`: every collective gives the same with it, without it, and mixed.
+
+mod support;
+
+use support::World;
+use unisono::{Avg, Communicator, Config, ErrorKind, PreMulSum, Scalar, Sum, SymmetricBuffer};
+
+/// Large enough that buffers of peers are reached, one that cells would hold and one that none does; not multiples of anything.
+const COUNTS: [usize; 2] = [20_021, 50_021];
+
+/// Which ranks have their (input, output) in lent memory.
+type SymmetricRanks = fn(usize) -> (bool, bool);
+const SYMMETRIC_CASES: [(&str, SymmetricRanks); 4] = [
+    ("all", |_| (true, true)),
+    ("nobody", |_| (false, false)),
+    ("some ranks", |rank| (rank != 1, rank != 1)),
+    ("inputs", |_| (true, false)),
+];
+
+enum Buffer {
+    Symmetric(SymmetricBuffer<f32>),
+    Own(Vec<f32>),
+}
+
+impl Buffer {
+    /// Every rank takes lent memory, whether it is used or not.
+    fn new(comm: &Communicator, count: usize, lent: bool, value: impl Fn(usize) -> f32) -> Self {
+        let mut memory = comm.alloc_symmetric(count).expect("memory");
+        memory.iter_mut().enumerate().for_each(|(index, element)| *element = value(index));
+        if lent { Buffer::Symmetric(memory) } else { Buffer::Own(memory.to_vec()) }
+    }
+
+    fn get(&mut self) -> &mut [f32] {
+        match self {
+            Buffer::Symmetric(lent) => lent,
+            Buffer::Own(own) => own,
+        }
+    }
+}
+
+fn value(rank: usize, index: usize) -> f32 {
+    ((index * 7 + rank * 13) % 101) as f32
+}
+
+fn sum(ranks: usize, index: usize) -> f32 {
+    (0..ranks).map(|rank| value(rank, index)).sum()
+}
+
+fn exercise(comm: &Communicator, count: usize, lending: SymmetricRanks) {
+    let (rank, ranks) = (comm.rank(), comm.size());
+    let (lent_in, lent_out) = lending(rank);
+    let input = |length| Buffer::new(comm, length, lent_in, |index| value(rank, index));
+    let output = |length| Buffer::new(comm, length, lent_out, |_| -1.0);
+
+    let (mut from, mut into) = (input(count), output(count));
+    comm.all_reduce_into(from.get(), into.get(), Sum).unwrap();
+    assert!(into.get().iter().enumerate().all(|(index, &found)| found == sum(ranks, index)), "all_reduce");
+    comm.all_reduce(from.get(), Avg).unwrap();
+    let average = |index| sum(ranks, index) / ranks as f32;
+    assert!(from.get().iter().enumerate().all(|(index, &found)| found == average(index)), "in place");
+    comm.all_reduce(into.get(), PreMulSum(Scalar::Float(2.0))).unwrap();
+    let doubled = |index| sum(ranks, index) * 2.0 * ranks as f32;
+    assert!(into.get().iter().enumerate().all(|(index, &found)| found == doubled(index)), "pre-multiplied");
+
+    let (mut from, mut into) = (input(count), output(count * ranks));
+    comm.all_gather(from.get(), into.get()).unwrap();
+    let gathered = |index: usize| value(index / count, index % count);
+    assert!(into.get().iter().enumerate().all(|(index, &found)| found == gathered(index)), "all_gather");
+
+    let (mut from, mut into) = (input(count * ranks), output(count));
+    comm.reduce_scatter(from.get(), into.get(), Sum).unwrap();
+    let reduced = |index| sum(ranks, rank * count + index);
+    assert!(into.get().iter().enumerate().all(|(index, &found)| found == reduced(index)), "reduce_scatter");
+    comm.reduce_scatter_in_place(from.get(), Sum).unwrap();
+    let own = &from.get()[rank * count..][..count];
+    assert!(own.iter().enumerate().all(|(index, &found)| found == reduced(index)), "reduce_scatter in place");
+
+    for root in 0..ranks {
+        let (mut from, mut into) = (input(count), output(count));
+        let given = (rank == root).then(|| &*from.get());
+        comm.broadcast_into(given, into.get(), root).unwrap();
+        let whole =
+            |found: &[f32]| found.iter().enumerate().all(|(index, &found)| found == value(root, index));
+        assert!(whole(into.get()), "broadcast");
+        comm.broadcast(from.get(), root).unwrap();
+        assert!(whole(from.get()), "broadcast in place");
+    }
+    let (mut from, mut into) = (input(count * ranks), output(count * ranks));
+    comm.all_to_all(from.get(), into.get()).unwrap();
+    let sent = |index: usize| value(index / count, rank * count + index % count);
+    assert!(into.get().iter().enumerate().all(|(index, &found)| found == sent(index)), "all_to_all");
+}
+
+#[test]
+fn results_do_not_depend_on_buffer_kind() {
+    for world in World::ALL {
+        for ranks in [1, 2, 3, 5] {
+            for (name, lending) in SYMMETRIC_CASES {
+                world.run(ranks, &Config::default(), |comm| {
+                    COUNTS.into_iter().for_each(|count| exercise(&comm, count, lending));
+                });
+                eprintln!("{world:?}, {ranks} ranks, {name} lent: as expected");
+            }
+        }
+    }
+}
+
+#[test]
+fn alloc_failure_on_one_rank_fails_all_without_leak() {
+    let config = Config { symmetric_heap_bytes: 1 << 20, ..Config::default() };
+    for world in [World::Threads, World::Shm] {
+        world.run(3, &config, |comm| {
+            for count in [2 << 20, usize::MAX] {
+                let error =
+                    comm.alloc_symmetric::<f64>(if comm.rank() == 1 { count } else { 8 }).unwrap_err();
+                assert!(matches!(error.kind(), ErrorKind::InvalidUsage(_)), "{error}");
+            }
+            // All of it is free again, time after time.
+            for turn in 0..20 {
+                let mut memory = comm.alloc_symmetric::<u8>(1 << 20).unwrap();
+                assert!(memory.iter().all(|&byte| byte == 0));
+                memory.fill(turn);
+                comm.all_reduce(&mut memory, Sum).unwrap();
+                assert!(memory.iter().all(|&byte| byte == 3 * turn));
+            }
+        });
+    }
+}
+
+#[test]
+fn count_mismatch_in_symmetric_memory_is_named() {
+    let count = COUNTS[1];
+    let results = World::Shm.run(2, &Config::default(), |comm| {
+        let mut memory = comm.alloc_symmetric::<f32>(count + comm.rank()).unwrap();
+        comm.all_reduce(&mut memory, Sum)
+    });
+    for result in results {
+        let text = result.unwrap_err().to_string();
+        assert!(text.contains(&count.to_string()) && text.contains(&(count + 1).to_string()), "{text}");
+    }
+}

@@ -1,0 +1,176 @@
+//! Strangers of all kinds.
+
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+use unisono::UniqueId;
+use unisono_transports::secure::handshake::{self, HandshakeConfig, Hello, Purpose, Secret};
+use unisono_transports::sys::socket::Stream;
+
+/// What one of them does with its connection, which stays open if it is given back.
+pub(crate) type Attack = fn(TcpStream, &CapturedHandshake) -> Option<TcpStream>;
+
+/// The silent ones first.
+pub(crate) const ALL: &[Attack] =
+    &[silence, close, reset, http, tls, huge_length, random_bytes, slow_loris, replay, secret];
+
+/// What strangers have overheard.
+pub(crate) struct CapturedHandshake {
+    /// All that a rank said in a handshake that was right.
+    handshake: Vec<u8>,
+}
+
+/// Strangers on their way.
+pub(crate) struct Flood {
+    stop: Arc<AtomicBool>,
+    connected: Arc<AtomicUsize>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Flood {
+    /// `count` strangers of these kinds, who overheard those that meet at `id`, come to `address`; those that stay do so
+    /// until the end.
+    pub(crate) fn begin(address: SocketAddr, id: &UniqueId, kinds: &'static [Attack], count: usize) -> Self {
+        let (stop, came) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+        let loot = Arc::new(capture_handshake(id));
+        let start = |&kind: &Attack| {
+            let (stop, came, loot) = (Arc::clone(&stop), Arc::clone(&came), Arc::clone(&loot));
+            std::thread::spawn(move || {
+                let mut staying = Vec::new();
+                for _ in 0..count / kinds.len() {
+                    let Ok(stream) = TcpStream::connect_timeout(&address, Duration::from_secs(1)) else {
+                        break;
+                    };
+                    came.fetch_add(1, Ordering::Relaxed);
+                    staying.extend(kind(stream, &loot));
+                }
+                hold_open(&mut staying, &stop);
+            })
+        };
+        let threads = kinds.iter().map(start).collect();
+        // They are there when whoever belongs here comes.
+        let begun = Instant::now();
+        while came.load(Ordering::Relaxed) < count / 3 && begun.elapsed() < Duration::from_secs(2) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        Self { stop, connected: came, threads }
+    }
+
+    /// Sends them all home; how many there were.
+    pub(crate) fn end(self) -> usize {
+        self.stop.store(true, Ordering::Relaxed);
+        self.threads.into_iter().for_each(|thread| thread.join().expect("no panic"));
+        self.connected.load(Ordering::Relaxed)
+    }
+}
+
+/// Those that stay do so until the end.
+fn hold_open(staying: &mut Vec<TcpStream>, stop: &AtomicBool) {
+    while !stop.load(Ordering::Relaxed) {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    staying.clear();
+}
+
+/// Bytes of a handshake as they pass by.
+fn capture_handshake(id: &UniqueId) -> CapturedHandshake {
+    let text = id.to_string();
+    let secret = Secret::from_hex(text.split_once('/').expect("an id").1).expect("a secret");
+    let terms = HandshakeConfig { secret, encrypt: false };
+    let soon = || Instant::now() + Duration::from_secs(5);
+    let ways = [(); 2].map(|()| TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port"));
+    let [to_us, to_server] = [0, 1].map(|way| ways[way].local_addr().expect("an address"));
+    let own = terms.clone();
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            let claims = Hello { purpose: Purpose::Join, rank: 1, ranks: 2, index: 0, session: 0 };
+            handshake::connect(&mut Stream::connect(to_us, soon()).expect("dialled"), &own, &claims, soon())
+                .expect("proved");
+        });
+        scope.spawn(|| {
+            let (stream, _) = ways[1].accept().expect("accepted");
+            handshake::accept(&mut stream.into(), &terms, soon()).expect("proved");
+        });
+        let (mut client, _) = ways[0].accept().expect("accepted");
+        let mut server = TcpStream::connect(to_server).expect("connected");
+        let mut handshake = Vec::new();
+        for (theirs, ours) in [(HELLO_BYTES, REPLY_BYTES), (PROOF_BYTES, 1)] {
+            let mut said = vec![0; theirs];
+            client.read_exact(&mut said).expect("said");
+            server.write_all(&said).expect("passed on");
+            handshake.extend(said);
+            let mut answer = vec![0; ours];
+            server.read_exact(&mut answer).expect("answered");
+            client.write_all(&answer).expect("passed on");
+        }
+        CapturedHandshake { handshake }
+    })
+}
+
+const HELLO_BYTES: usize = 72;
+const REPLY_BYTES: usize = 80;
+const PROOF_BYTES: usize = 32;
+
+fn silence(stream: TcpStream, _: &CapturedHandshake) -> Option<TcpStream> {
+    Some(stream)
+}
+
+fn close(_: TcpStream, _: &CapturedHandshake) -> Option<TcpStream> {
+    None
+}
+
+/// Closing with an answer unread resets the connection.
+fn reset(mut stream: TcpStream, loot: &CapturedHandshake) -> Option<TcpStream> {
+    let _ = stream.write_all(&loot.handshake[..HELLO_BYTES]);
+    let _ = stream.peek(&mut [0]);
+    None
+}
+
+fn say(mut stream: TcpStream, bytes: &[u8]) -> Option<TcpStream> {
+    let _ = stream.write_all(bytes);
+    Some(stream)
+}
+
+fn http(stream: TcpStream, _: &CapturedHandshake) -> Option<TcpStream> {
+    say(stream, b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: keep-alive\r\n\r\n")
+}
+
+fn tls(stream: TcpStream, _: &CapturedHandshake) -> Option<TcpStream> {
+    let hello = [0x16, 3, 1, 2, 0, 1, 0, 1, 0xfc, 3, 3].into_iter().chain(0..=255);
+    say(stream, &hello.collect::<Vec<u8>>())
+}
+
+/// A gigabyte is announced, and a little of it sent.
+fn huge_length(stream: TcpStream, _: &CapturedHandshake) -> Option<TcpStream> {
+    let prefix = (1u32 << 30).to_le_bytes().into_iter().chain([7; 4000]);
+    say(stream, &prefix.collect::<Vec<u8>>())
+}
+
+fn random_bytes(stream: TcpStream, _: &CapturedHandshake) -> Option<TcpStream> {
+    say(stream, &handshake::random::<400>().expect("randomness"))
+}
+
+/// The right beginning, byte by byte and never all of it; who is slow is not waited for.
+fn slow_loris(mut stream: TcpStream, loot: &CapturedHandshake) -> Option<TcpStream> {
+    for byte in &loot.handshake[..30] {
+        let _ = stream.write_all(&[*byte]);
+        std::thread::sleep(Duration::from_micros(300));
+    }
+    Some(stream)
+}
+
+/// All of a handshake that was right once.
+fn replay(stream: TcpStream, loot: &CapturedHandshake) -> Option<TcpStream> {
+    say(stream, &loot.handshake)
+}
+
+fn secret(stream: TcpStream, _: &CapturedHandshake) -> Option<TcpStream> {
+    let claims = Hello { purpose: Purpose::Join, rank: 1, ranks: 2, index: 0, session: 0 };
+    let soon = Instant::now() + Duration::from_secs(2);
+    let wrong = HandshakeConfig { secret: Secret::random().expect("randomness"), encrypt: false };
+    assert!(handshake::connect(&mut stream.into(), &wrong, &claims, soon).is_err(), "nobody believes it");
+    None
+}

@@ -1,0 +1,96 @@
+//! Handles of operations under way: how soon one has them, and what follows from their results.
+
+mod support;
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+use support::World;
+use unisono::{Communicator, Config, ErrorKind, Sum};
+
+#[test]
+fn async_start_takes_microseconds() {
+    // Five tries: other programs may have the cores.
+    let fast = (0..5).any(|_| {
+        let medians = World::Threads.run(2, &Config::default(), |comm| {
+            let buffers: Vec<Vec<f32>> = (0..100).map(|_| vec![1.0; 50_000]).collect();
+            let start = |buffer| {
+                let begun = Instant::now();
+                (comm.all_reduce_async(buffer, Sum), begun.elapsed())
+            };
+            let (pending, mut times): (Vec<_>, Vec<_>) = buffers.into_iter().map(start).unzip();
+            assert!(!pending[99].is_finished(), "20 MB were summed in no time");
+            pending.into_iter().for_each(|pending| assert_eq!(pending.wait().unwrap()[49_999], 2.0));
+            times.sort();
+            times[50]
+        });
+        medians.into_iter().all(|median| median < Duration::from_micros(50))
+    });
+    assert!(fast, "never below 50 microseconds");
+}
+
+#[test]
+fn callbacks_run_once_in_order_after_completion() {
+    for world in World::ALL {
+        world.run(2, &Config::default(), |comm| {
+            let (calls, order) = (Arc::new(AtomicUsize::new(0)), Arc::new(Mutex::new(Vec::new())));
+            let follow = |turn: usize| {
+                let (calls, order) = (Arc::clone(&calls), Arc::clone(&order));
+                comm.all_reduce_async(vec![turn as u32; 1000], Sum).and_then(move |sums| {
+                    calls.fetch_add(1, Ordering::Relaxed);
+                    order.lock().unwrap().push(turn);
+                    Ok(sums.iter().sum::<u32>())
+                })
+            };
+            let pending: Vec<_> = (0..50).map(follow).collect();
+            for (turn, pending) in pending.into_iter().enumerate() {
+                assert_eq!(pending.wait().unwrap(), 2000 * turn as u32);
+            }
+            let late = comm.all_gather_async(vec![comm.rank() as u8]);
+            comm.barrier().unwrap();
+            assert_eq!(late.and_then(|all| Ok(all.len())).wait().unwrap(), 2);
+            assert_eq!(calls.load(Ordering::Relaxed), 50);
+            assert!(order.lock().unwrap().iter().copied().eq(0..50));
+        });
+    }
+}
+
+#[test]
+fn callback_may_start_but_not_wait() {
+    World::Threads.run(2, &Config::default(), |comm| {
+        let own = comm.clone();
+        let next =
+            comm.all_reduce_async(vec![1u8], Sum).and_then(move |sum| Ok(own.all_reduce_async(sum, Sum)));
+        assert_eq!(next.wait().unwrap().wait().unwrap(), [4]);
+        let waits = |wait: fn(&Communicator) -> unisono::Result<()>| {
+            let ((go, gate), own) = (channel(), comm.clone());
+            let held = comm.spawn(move |comm| {
+                gate.recv().unwrap();
+                comm.barrier()
+            });
+            // What is through already calls at once, where one may wait.
+            let waiting = held.and_then(move |()| wait(&own));
+            go.send(()).unwrap();
+            waiting.wait().unwrap_err()
+        };
+        let blocked = waits(|own| own.barrier());
+        let started = waits(|own| own.spawn(|_| Ok(())).wait());
+        let panicked = waits(|_| panic!("on purpose"));
+        for error in [&blocked, &started, &panicked] {
+            assert!(matches!(error.kind(), ErrorKind::InvalidUsage(_)), "{error}");
+        }
+        assert!(blocked.to_string().contains("waits for one that comes later"), "{blocked}");
+        comm.barrier().unwrap();
+    });
+}
+
+#[test]
+fn callback_does_not_run_after_error() {
+    World::Threads.run(2, &Config::default(), |comm| {
+        let pending = comm.all_reduce_async(vec![0u8; 1 + comm.rank()], Sum);
+        let error =
+            pending.and_then(|_| -> unisono::Result<()> { panic!("nothing to see") }).wait().unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::Mismatch { .. }), "{error}");
+    });
+}

@@ -1,0 +1,254 @@
+//! Storage that is counted: who holds how many bytes, now and at most.
+//!
+//! All long vectors of the trainer come from one [`Allocator`] per rank. Given back, they are kept for the next
+//! that asks for as many elements, so that a steady-state step allocates nothing.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::ops::{Deref, DerefMut};
+use std::sync::{Arc, Mutex};
+use unisono::{Element, bf16};
+use unisono_cuda::device::Gpu;
+use unisono_cuda::device::compute::Compute;
+
+/// What storage is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum AllocClass {
+    /// Parameters that modules compute with.
+    Weights,
+    /// Gradients.
+    Gradients,
+    /// Full-precision copies of the weights, and moments.
+    Optimizer,
+    /// What forward keeps for backward, and what flows between modules.
+    Activations,
+    /// What is kept in files rather than in memory.
+    Offloaded,
+    /// Room for communication and conversion.
+    Buffers,
+}
+
+impl AllocClass {
+    /// All of them, in the order of reports.
+    pub const ALL: [Self; 6] =
+        [Self::Weights, Self::Gradients, Self::Optimizer, Self::Activations, Self::Offloaded, Self::Buffers];
+
+    /// Its name in reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Weights => "weights",
+            Self::Gradients => "gradients",
+            Self::Optimizer => "optimizer",
+            Self::Activations => "activations",
+            Self::Offloaded => "offloaded",
+            Self::Buffers => "buffers",
+        }
+    }
+}
+
+/// Bytes of one class.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ClassUsage {
+    /// In use now.
+    pub current: usize,
+    /// Most ever in use at once, since the last [`Allocator::forget_peaks`].
+    pub peak: usize,
+}
+
+/// Where one rank's storage comes from; clones share it.
+#[derive(Clone, Default)]
+pub struct Allocator {
+    lock_stats: Arc<Mutex<AllocStats>>,
+    lane: Option<Arc<Compute>>,
+}
+
+/// What nobody uses, by number of elements.
+type FreeList<T> = HashMap<usize, Vec<Vec<T>>>;
+
+/// The books of one [`Allocator`]; opaque.
+#[derive(Default)]
+pub struct AllocStats {
+    usage: [ClassUsage; AllocClass::ALL.len()],
+    floats: FreeList<f32>,
+    bf16s: FreeList<bf16>,
+}
+
+/// What storage may hold: `f32` and `bf16`.
+pub trait FloatElement: Element + Default {
+    #[doc(hidden)]
+    fn free_list(books: &mut AllocStats) -> &mut HashMap<usize, Vec<Vec<Self>>>;
+}
+
+impl FloatElement for f32 {
+    fn free_list(books: &mut AllocStats) -> &mut FreeList<f32> {
+        &mut books.floats
+    }
+}
+
+impl FloatElement for bf16 {
+    fn free_list(books: &mut AllocStats) -> &mut FreeList<bf16> {
+        &mut books.bf16s
+    }
+}
+
+impl Allocator {
+    /// `count` zeros.
+    pub fn zeros<T: FloatElement>(&self, class: AllocClass, count: usize) -> TrackedVec<T> {
+        let mut storage = self.alloc(class, count);
+        storage.fill(T::default());
+        storage
+    }
+
+    /// `count` numbers that mean nothing yet.
+    pub fn alloc<T: FloatElement>(&self, class: AllocClass, count: usize) -> TrackedVec<T> {
+        let mut books = self.books();
+        books.add(class, count * size_of::<T>());
+        let spare = T::free_list(&mut books).get_mut(&count).and_then(Vec::pop);
+        drop(books);
+        TrackedVec { data: spare.unwrap_or_else(|| vec![T::default(); count]), class, memory: self.clone() }
+    }
+
+    /// Counts `bytes` that are kept elsewhere, for as long as what comes back lives.
+    pub fn track(&self, class: AllocClass, bytes: usize) -> Tracked {
+        self.books().add(class, bytes);
+        Tracked { class, bytes, memory: self.clone() }
+    }
+
+    /// The same books for flat numbers ([`crate::flat::DeviceVec`]) in memory of the GPU on which `lane` works.
+    pub fn with_lane(&self, lane: &Arc<Compute>) -> Self {
+        Self { lock_stats: Arc::clone(&self.lock_stats), lane: Some(Arc::clone(lane)) }
+    }
+
+    /// What works on flat numbers, if they lie in memory of a GPU.
+    pub fn lane(&self) -> Option<&Arc<Compute>> {
+        self.lane.as_ref()
+    }
+
+    /// The GPU in whose memory flat numbers lie, if one has them.
+    pub fn gpu(&self) -> Option<&Gpu> {
+        self.lane.as_ref().map(|lane| lane.stream().gpu())
+    }
+
+    /// Bytes of `class`, now and at most.
+    pub fn usage(&self, class: AllocClass) -> ClassUsage {
+        self.books().usage[class as usize]
+    }
+
+    /// Lets the peaks start again from what is in use now.
+    pub fn reset_peaks(&self) {
+        for usage in &mut self.books().usage {
+            usage.peak = usage.current;
+        }
+    }
+
+    /// Gives storage that nobody uses back to the system.
+    pub fn release_cached(&self) {
+        let mut books = self.books();
+        books.floats.clear();
+        books.bf16s.clear();
+    }
+
+    fn books(&self) -> std::sync::MutexGuard<'_, AllocStats> {
+        self.lock_stats.lock().expect("nobody panics while holding it")
+    }
+}
+
+impl AllocStats {
+    fn add(&mut self, class: AllocClass, bytes: usize) {
+        let usage = &mut self.usage[class as usize];
+        usage.current += bytes;
+        usage.peak = usage.peak.max(usage.current);
+    }
+}
+
+/// Bytes that count and are kept elsewhere.
+pub struct Tracked {
+    class: AllocClass,
+    bytes: usize,
+    memory: Allocator,
+}
+
+impl Drop for Tracked {
+    fn drop(&mut self) {
+        self.memory.books().usage[self.class as usize].current -= self.bytes;
+    }
+}
+
+/// Numbers in counted storage; a slice like any other.
+pub struct TrackedVec<T: FloatElement> {
+    data: Vec<T>,
+    class: AllocClass,
+    memory: Allocator,
+}
+
+/// The usual numbers.
+pub type F32Vec = TrackedVec<f32>;
+
+impl<T: FloatElement> TrackedVec<T> {
+    /// A copy in the same class.
+    pub fn copy(&self) -> Self {
+        let mut copy = self.memory.alloc(self.class, self.len());
+        copy.copy_from_slice(self);
+        copy
+    }
+
+    /// Gives it back to the system at once, rather than keep it for the next that asks.
+    pub fn free(mut self) {
+        let data = std::mem::take(&mut self.data);
+        self.memory.books().usage[self.class as usize].current -= size_of_val(data.as_slice());
+    }
+}
+
+impl<T: FloatElement> Deref for TrackedVec<T> {
+    type Target = [T];
+
+    fn deref(&self) -> &[T] {
+        &self.data
+    }
+}
+
+impl<T: FloatElement> DerefMut for TrackedVec<T> {
+    fn deref_mut(&mut self) -> &mut [T] {
+        &mut self.data
+    }
+}
+
+impl<T: FloatElement> Drop for TrackedVec<T> {
+    fn drop(&mut self) {
+        let data = std::mem::take(&mut self.data);
+        if data.is_empty() {
+            return;
+        }
+        let mut books = self.memory.books();
+        books.usage[self.class as usize].current -= size_of_val(data.as_slice());
+        T::free_list(&mut books).entry(data.len()).or_default().push(data);
+    }
+}
+
+impl<T: FloatElement> fmt::Debug for TrackedVec<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} numbers of {:?}", self.len(), self.class)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_are_counted_by_class_and_vectors_are_reused() {
+        let memory = Allocator::default();
+        let mut one = memory.zeros::<f32>(AllocClass::Weights, 100);
+        one[99] = 7.0;
+        let at = one.as_ptr();
+        let two = memory.zeros::<f32>(AllocClass::Gradients, 50);
+        assert_eq!(memory.usage(AllocClass::Weights), ClassUsage { current: 400, peak: 400 });
+        drop((one, two));
+        assert_eq!(memory.usage(AllocClass::Weights), ClassUsage { current: 0, peak: 400 });
+        memory.reset_peaks();
+        let again = memory.zeros::<f32>(AllocClass::Activations, 100);
+        assert_eq!((again.as_ptr(), again[99]), (at, 0.0));
+        assert_eq!(memory.usage(AllocClass::Activations), ClassUsage { current: 400, peak: 400 });
+        assert_eq!(memory.usage(AllocClass::Weights), ClassUsage::default());
+    }
+}

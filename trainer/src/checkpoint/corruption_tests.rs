@@ -1,0 +1,182 @@
+//! Checkpoints that somebody has damaged, or made up: refused by name, and nothing is read or allocated for them.
+
+use crate::checkpoint::shard::hash_file;
+use crate::checkpoint::tests::{save_on_one_rank, strategy};
+use crate::checkpoint::*;
+use crate::flat::Dtype;
+use crate::parallel::tests::inventory;
+use serde_json::{Value, json};
+use std::path::{Path, PathBuf};
+
+const SHARD: &str = "rank-00000.safetensors";
+
+/// What is changed in a sound checkpoint.
+enum Corruption {
+    /// The manifest.
+    Manifest(fn(&mut Value)),
+    /// The header of the file of numbers, as text.
+    Header(fn(&Value) -> String),
+    /// The bytes of that file.
+    Bytes(fn(&mut Vec<u8>)),
+}
+
+/// The manifest in `folder`, changed.
+fn rewrite(folder: &Path, change: impl FnOnce(&mut Value)) {
+    let path = folder.join("manifest.json");
+    let mut manifest: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    change(&mut manifest);
+    std::fs::write(path, manifest.to_string()).unwrap();
+}
+
+impl Corruption {
+    /// Makes it; the manifest then has the digest of what is there: whoever makes a checkpoint up does as much.
+    fn apply(self, folder: &Path) {
+        let path = folder.join(SHARD);
+        let mut bytes = std::fs::read(&path).unwrap();
+        match self {
+            Corruption::Manifest(change) => return rewrite(folder, change),
+            Corruption::Bytes(change) => change(&mut bytes),
+            Corruption::Header(change) => {
+                let length = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+                let header = change(&serde_json::from_slice(&bytes[8..8 + length]).unwrap());
+                let start = (header.len() as u64).to_le_bytes();
+                bytes.splice(..8 + length, start.into_iter().chain(header.into_bytes()));
+            }
+        }
+        std::fs::write(&path, bytes).unwrap();
+        let (sha256, length) = hash_file(&path).unwrap();
+        rewrite(folder, |manifest| {
+            manifest["shards"][0]["sha256"] = sha256.into();
+            manifest["shards"][0]["bytes"] = length.into();
+        });
+    }
+}
+
+/// A header whose first tensor has this name, or what it is made to be.
+fn first_tensor(header: &Value, change: impl FnOnce(String, Value) -> (String, Value)) -> String {
+    let mut header = header.as_object().unwrap().clone();
+    let name = header.keys().find(|name| *name != "__metadata__").unwrap().clone();
+    let tensor = header.remove(&name).unwrap();
+    let (name, tensor) = change(name, tensor);
+    header.insert(name, tensor);
+    Value::from(header).to_string()
+}
+
+/// A header with this cut of the parameter of its first tensor.
+fn with_cut(header: &Value, cut: Value) -> String {
+    let mut parameter = String::new();
+    first_tensor(header, |name, tensor| {
+        parameter = name.rsplitn(3, '/').last().unwrap().to_owned();
+        (name, tensor)
+    });
+    let mut header = header.clone();
+    header["__metadata__"]["shard_specs"] = json!({ parameter: cut }).to_string().into();
+    header.to_string()
+}
+
+/// What it is, how it is made, and a word of what is said.
+const CHANGES: [(&str, Corruption, &str); 17] = [
+    ("truncated", Corruption::Bytes(|bytes| bytes.truncate(bytes.len() - 5)), "where the header promises"),
+    ("cut within its header", Corruption::Bytes(|bytes| bytes.truncate(50)), SHARD),
+    ("empty", Corruption::Bytes(Vec::clear), SHARD),
+    (
+        "an oversized header",
+        Corruption::Bytes(|bytes| bytes[..8].fill(0xff)),
+        "a header of 18446744073709551615 bytes",
+    ),
+    ("a header that is no text", Corruption::Bytes(|bytes| bytes[8..20].fill(0xff)), SHARD),
+    ("a tensor beyond the end", Corruption::Header(out_of_range), SHARD),
+    ("one name twice", Corruption::Header(duplicated), "twice"),
+    (
+        "a name of no piece",
+        Corruption::Header(|header| first_tensor(header, |_, t| ("../x".to_owned(), t))),
+        "no checkpoint has",
+    ),
+    ("a piece beyond all memory", Corruption::Header(far), "no checkpoint has"),
+    (
+        "a cut that overflows",
+        Corruption::Header(|header| with_cut(header, truncated(0, usize::MAX, 3))),
+        "cannot be",
+    ),
+    ("a cut of no part", Corruption::Header(|header| with_cut(header, truncated(0, 1, 0))), "cannot be"),
+    (
+        "a cut of a dimension that is not",
+        Corruption::Header(|header| with_cut(header, truncated(9, 1, 1))),
+        "cannot be",
+    ),
+    (
+        "a path out of the folder",
+        Corruption::Manifest(|m| m["shards"][0]["file"] = "../../etc/passwd".into()),
+        "is not the name of a file",
+    ),
+    (
+        "an absolute path",
+        Corruption::Manifest(|m| m["shards"][0]["file"] = "/etc/passwd".into()),
+        "is not the name of a file",
+    ),
+    (
+        "another shape",
+        Corruption::Manifest(|m| m["parameters"][0]["shape"] = json!([3, 1u64 << 60])),
+        "the model has",
+    ),
+    ("a parameter twice", Corruption::Manifest(same_parameter), "twice"),
+    (
+        "moments beyond all memory",
+        Corruption::Manifest(|m| m["parameters"][0]["moments"] = json!(1u64 << 60)),
+        "moments",
+    ),
+];
+
+fn truncated(dimension: usize, whole: usize, parts: usize) -> Value {
+    json!({ "dim": dimension, "global_size": whole, "block_count": 1, "granularity": 1, "shard_count": parts, "shard_index": 2 })
+}
+
+fn out_of_range(header: &Value) -> String {
+    first_tensor(header, |name, mut tensor| {
+        tensor["data_offsets"][1] = json!(1u64 << 60);
+        (name, tensor)
+    })
+}
+
+fn duplicated(header: &Value) -> String {
+    let mut text = String::new();
+    first_tensor(header, |name, tensor| {
+        text = format!("{{{}:{tensor},", Value::from(name.as_str()));
+        (name, tensor)
+    });
+    text + &header.to_string()[1..]
+}
+
+fn far(header: &Value) -> String {
+    first_tensor(header, |name, tensor| {
+        (format!("{}/{}", name.rsplit_once('/').unwrap().0, usize::MAX), tensor)
+    })
+}
+
+fn same_parameter(manifest: &mut Value) {
+    let first = manifest["parameters"][0].clone();
+    manifest["parameters"].as_array_mut().unwrap().push(first);
+}
+
+fn valid_checkpoint(root: &Path) -> PathBuf {
+    let inventory = inventory(Dtype::F32);
+    let mut strategy = strategy(&inventory);
+    save(root, save_on_one_rank(), &mut *strategy, &inventory, TrainProgress::default(), "", 1).unwrap()
+}
+
+#[test]
+fn corrupt_checkpoints_are_rejected() {
+    for (what, change, word) in CHANGES {
+        let root = tempfile::tempdir().unwrap();
+        let folder = valid_checkpoint(root.path());
+        let inventory = inventory(Dtype::F32);
+        load(&folder, save_on_one_rank(), &mut *strategy(&inventory), &inventory).expect("it is sound");
+        change.apply(&folder);
+        let begun = std::time::Instant::now();
+        let error = load(&folder, save_on_one_rank(), &mut *strategy(&inventory), &inventory)
+            .expect_err(what)
+            .to_string();
+        assert!(error.contains(word), "{what}: {error}");
+        assert!(begun.elapsed().as_secs() < 2, "{what}: {:?}", begun.elapsed());
+    }
+}

@@ -1,0 +1,115 @@
+//! What values a run can have, on any number of ranks.
+
+use crate::config::{Config, Data, DataKind, Model, ModelKind};
+use crate::data::text;
+use crate::parallel::ReduceFrequency;
+
+/// What must hold, in words.
+pub(super) fn constraints(config: &Config) -> Vec<(bool, String)> {
+    [integer_constraints(config), float_constraints(config), size_constraints(config)].concat()
+}
+
+/// Limits that nobody will reach, and below which what a run counts is still a number.
+const MAX_THREADS: usize = 1 << 10;
+const MAX_LAYERS: usize = 1 << 12;
+const MAX_WIDTH: usize = 1 << 20;
+const MAX_CONTEXT: usize = 1 << 24;
+const MAX_BATCH: usize = 1 << 32;
+const MAX_BUCKET_MB: f64 = (1 << 20) as f64;
+
+fn integer_constraints(config: &Config) -> Vec<(bool, String)> {
+    let Config { model, data, strategy, checkpoint, .. } = config;
+    let keeps = checkpoint.every > 0 || checkpoint.resume;
+    let within = |name: &str, value: usize, most: usize| {
+        ((1..=most).contains(&value), format!("{name} = {value}: it is from 1 to {most}"))
+    };
+    let heads = format!("model.heads = {} does not divide model.width = {}", model.heads, model.width);
+    let mut all = vec![
+        within("threads", config.threads, MAX_THREADS),
+        within("model.layers", model.layers, MAX_LAYERS),
+        within("model.width", model.width, MAX_WIDTH),
+        within("model.heads", model.heads, MAX_WIDTH),
+        within("model.context", model.context, MAX_CONTEXT),
+        within("model.cross_entropy_splits", model.cross_entropy_splits, MAX_CONTEXT),
+        (model.width.is_multiple_of(model.heads), heads),
+        within("data.vocabulary", data.vocabulary as usize, u32::MAX as usize),
+        within("data.global_batch", data.global_batch, MAX_BATCH),
+        within("data.micro_batch", data.micro_batch, MAX_BATCH),
+        within("data.breadth_first", data.breadth_first, MAX_BATCH),
+        within("strategy.gather_limit", strategy.gather_limit, MAX_WIDTH),
+        within("strategy.reduction_limit", strategy.reduction_limit, MAX_WIDTH),
+        (
+            strategy.prefetch <= MAX_WIDTH,
+            format!("strategy.prefetch = {}: it is at most {MAX_WIDTH}", strategy.prefetch),
+        ),
+        (!data.path.is_empty(), "data.path is empty: name a file or folder".to_owned()),
+        (!checkpoint.folder.is_empty() || !keeps, "checkpoint.folder is empty: name one".to_owned()),
+        (checkpoint.keep > 0, "checkpoint.keep = 0: it is at least 1".to_owned()),
+        (config.log.every > 0, "log.every = 0: it is at least 1".to_owned()),
+    ];
+    all.extend(model.hidden_sizes.iter().map(|&width| within("model.hidden_sizes", width, MAX_WIDTH)));
+    all
+}
+
+fn float_constraints(config: &Config) -> Vec<(bool, String)> {
+    let Config { model, data, optimizer, strategy, .. } = config;
+    let share = |name: &str, value: f64| {
+        ((0.0..1.0).contains(&value), format!("{name} = {value} is no share below 1"))
+    };
+    let size =
+        |name: &str, value: f64| (value.is_finite() && value >= 0.0, format!("{name} = {value} is no size"));
+    let each = "strategy.reduce_each = \"micro-batch\" is for strategy.kind zero2 and zero3; others keep whole gradients";
+    let each = format!("{each}, and this is {}", strategy.kind.name());
+    vec![
+        share("model.dropout", model.dropout),
+        share("data.validation", data.validation),
+        size("optimizer.lr", optimizer.lr),
+        share("optimizer.beta1", optimizer.beta1),
+        share("optimizer.beta2", optimizer.beta2),
+        size("optimizer.epsilon", optimizer.epsilon),
+        share("optimizer.momentum", optimizer.momentum),
+        size("optimizer.weight_decay", optimizer.weight_decay),
+        size("optimizer.max_grad_norm", optimizer.max_grad_norm),
+        (
+            strategy.bucket_mb > 0.0 && strategy.bucket_mb <= MAX_BUCKET_MB,
+            format!("strategy.bucket_mb = {} is no size", strategy.bucket_mb),
+        ),
+        (strategy.reduce_each == ReduceFrequency::Step || strategy.kind.shards_gradients(), each),
+        size("sample.temperature", config.sample.temperature),
+    ]
+}
+
+/// Parameters, and numbers that are kept for backward, of which nobody has so many.
+const MAX_ELEMENTS: f64 = (1u64 << 50) as f64;
+
+fn size_constraints(config: &Config) -> Vec<(bool, String)> {
+    let below = |what: &str, count: f64| {
+        (
+            count < MAX_ELEMENTS,
+            format!("this model has about {count:.1e} {what}: it may have {MAX_ELEMENTS:.1e}"),
+        )
+    };
+    let [parameters, activations] = counts(&config.model, &config.data);
+    vec![below("parameters", parameters), below("activations in a pass", activations)]
+}
+
+/// About how many parameters, and activations of a pass; of a perceptron what lies between its hidden layers.
+fn counts(model: &Model, data: &Data) -> [f64; 2] {
+    let [layers, width, context] = [model.layers, model.width, model.context].map(|extent| extent as f64);
+    let samples = data.micro_batch as f64 * data.breadth_first as f64;
+    let vocabulary = match data.kind {
+        DataKind::Tokens => data.vocabulary,
+        DataKind::Text | DataKind::Table => text::VOCAB_SIZE,
+    };
+    let vocabulary = f64::from(vocabulary);
+    match model.kind {
+        ModelKind::Gpt => [
+            12.0 * layers * width * width + (2.0 * vocabulary + context) * width,
+            samples * context * (32.0 * layers * width + 2.0 * vocabulary),
+        ],
+        ModelKind::Mlp => {
+            let pairs = model.hidden_sizes.windows(2).map(|pair| pair[0] as f64 * pair[1] as f64);
+            [pairs.sum(), samples * model.hidden_sizes.iter().sum::<usize>() as f64]
+        }
+    }
+}

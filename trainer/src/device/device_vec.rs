@@ -1,0 +1,43 @@
+//! Numbers in memory of a GPU.
+
+use crate::allocator::{AllocClass, Allocator, Tracked};
+use crate::device::track;
+use crate::error::Result;
+use std::fmt;
+use std::sync::Arc;
+use unisono_cuda::device::Buffer;
+use unisono_cuda::device::compute::Compute;
+
+/// Activations in memory of a GPU, with the stream that works on them.
+pub(crate) struct DeviceVec {
+    pub(crate) buffer: Buffer<f32>,
+    pub(crate) compute: Arc<Compute>,
+    memory: Allocator,
+    _tracked: Tracked,
+}
+
+impl DeviceVec {
+    /// So many zeros.
+    pub(super) fn new(compute: &Arc<Compute>, memory: &Allocator, count: usize) -> Result<Self> {
+        Ok(Self::from_buffer(compute, memory, compute.stream().alloc(count)?))
+    }
+
+    fn from_buffer(compute: &Arc<Compute>, memory: &Allocator, buffer: Buffer<f32>) -> Self {
+        let counted = track(memory, AllocClass::Activations, buffer.len());
+        Self { buffer, compute: Arc::clone(compute), memory: memory.clone(), _tracked: counted }
+    }
+
+    /// A copy.
+    pub(crate) fn copy(&self) -> Result<Self> {
+        let room = self.compute.stream().alloc_uninit(self.buffer.len())?;
+        let mut copy = Self::from_buffer(&self.compute, &self.memory, room);
+        self.compute.copy(copy.buffer.view_mut(..), self.buffer.view(..))?;
+        Ok(copy)
+    }
+}
+
+impl fmt::Debug for DeviceVec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} numbers on {}", self.buffer.len(), self.buffer.gpu().name())
+    }
+}

@@ -1,0 +1,386 @@
+//! Typed flat memory: 32-bit or 16-bit numbers, wherever they lie, and the collectives on them.
+
+use crate::allocator::{AllocClass, Allocator, F32Vec, TrackedVec};
+use crate::flat::{Comm, DeviceBuffer};
+use serde::{Deserialize, Serialize};
+use std::ops::{Deref, Range};
+use unisono::{Element, ReduceKind, ReduceOp, Result, Sum, bf16};
+use unisono_cuda::{PostOp, as_bytes, as_bytes_mut, average, narrow, reduce_assign, widen};
+
+/// Type of numbers in flat memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Dtype {
+    /// 32-bit floats.
+    #[default]
+    F32,
+    /// 16-bit floats with the range of 32-bit ones.
+    Bf16,
+}
+
+impl Dtype {
+    /// Bytes of one number.
+    pub fn size(self) -> usize {
+        match self {
+            Dtype::F32 => 4,
+            Dtype::Bf16 => 2,
+        }
+    }
+}
+
+/// Numbers of one type, counted.
+#[derive(Debug)]
+pub enum FlatBuffer {
+    /// 32-bit floats.
+    F32(TrackedVec<f32>),
+    /// 16-bit floats.
+    Bf16(TrackedVec<bf16>),
+    /// Of either type, in memory of a GPU.
+    Device(DeviceBuffer),
+}
+
+/// Some numbers as 32-bit floats.
+pub enum FloatView<'a> {
+    /// They are that.
+    Borrowed(&'a [f32]),
+    /// They were widened.
+    Widened(F32Vec),
+}
+
+impl Deref for FloatView<'_> {
+    type Target = [f32];
+
+    fn deref(&self) -> &[f32] {
+        match self {
+            FloatView::Borrowed(slice) => slice,
+            FloatView::Widened(wide) => wide,
+        }
+    }
+}
+
+/// Runs a collective on `$numbers`: `$body` on the host, `$on_device` on a GPU.
+macro_rules! collective {
+    ($numbers:expr, $peers:expr, $slice:ident, $group:ident => $body:expr, $on_device:expr) => {
+        match ($numbers, $peers) {
+            (FlatBuffer::F32($slice), Comm::Host($group)) => $body,
+            (FlatBuffer::Bf16($slice), Comm::Host($group)) => $body,
+            (FlatBuffer::Device($slice), Comm::Device($group)) => $on_device,
+            _ => unreachable!("a group reaches where its numbers lie"),
+        }
+    };
+}
+
+impl FlatBuffer {
+    /// `count` numbers that mean nothing yet, where `memory` keeps flat numbers.
+    ///
+    /// # Errors
+    /// If a GPU has no room for them.
+    pub fn new(memory: &Allocator, class: AllocClass, dtype: Dtype, count: usize) -> Result<Self> {
+        Ok(match (memory.lane(), dtype) {
+            (Some(lane), _) => FlatBuffer::Device(DeviceBuffer::zeros(memory, lane, class, dtype, count)?),
+            (None, Dtype::F32) => FlatBuffer::F32(memory.alloc(class, count)),
+            (None, Dtype::Bf16) => FlatBuffer::Bf16(memory.alloc(class, count)),
+        })
+    }
+
+    /// `count` zeros.
+    ///
+    /// # Errors
+    /// Those of [`FlatBuffer::new`].
+    pub fn zeros(memory: &Allocator, class: AllocClass, dtype: Dtype, count: usize) -> Result<Self> {
+        let mut numbers = Self::new(memory, class, dtype, count)?;
+        if memory.lane().is_none() {
+            numbers.zero()?;
+        }
+        Ok(numbers)
+    }
+
+    /// How many.
+    pub fn len(&self) -> usize {
+        match self {
+            FlatBuffer::F32(slice) => slice.len(),
+            FlatBuffer::Bf16(slice) => slice.len(),
+            FlatBuffer::Device(there) => there.len(),
+        }
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Their type.
+    pub fn dtype(&self) -> Dtype {
+        match self {
+            FlatBuffer::F32(_) => Dtype::F32,
+            FlatBuffer::Bf16(_) => Dtype::Bf16,
+            FlatBuffer::Device(there) => there.dtype(),
+        }
+    }
+
+    /// Sets all to zero.
+    ///
+    /// # Errors
+    /// Of the driver of a GPU, here and below.
+    pub fn zero(&mut self) -> Result<()> {
+        match self {
+            FlatBuffer::F32(slice) => slice.fill(0.0),
+            FlatBuffer::Bf16(slice) => slice.fill(bf16::ZERO),
+            FlatBuffer::Device(there) => there.zero()?,
+        }
+        Ok(())
+    }
+
+    /// The numbers themselves, where they are 32-bit floats of the host.
+    pub fn as_f32(&self) -> Option<&[f32]> {
+        match self {
+            FlatBuffer::F32(slice) => Some(slice),
+            FlatBuffer::Bf16(_) | FlatBuffer::Device(_) => None,
+        }
+    }
+
+    /// The numbers themselves to change, where they are 32-bit floats of the host.
+    pub fn as_f32_mut(&mut self) -> Option<&mut [f32]> {
+        match self {
+            FlatBuffer::F32(slice) => Some(slice),
+            FlatBuffer::Bf16(_) | FlatBuffer::Device(_) => None,
+        }
+    }
+
+    /// The numbers where a GPU has them.
+    pub fn as_device(&self) -> Option<&DeviceBuffer> {
+        match self {
+            FlatBuffer::Device(there) => Some(there),
+            FlatBuffer::F32(_) | FlatBuffer::Bf16(_) => None,
+        }
+    }
+
+    /// The numbers to change, where a GPU has them.
+    pub fn as_device_mut(&mut self) -> Option<&mut DeviceBuffer> {
+        match self {
+            FlatBuffer::Device(there) => Some(there),
+            FlatBuffer::F32(_) | FlatBuffer::Bf16(_) => None,
+        }
+    }
+
+    /// The numbers in `range` as 32-bit floats of the host: themselves, widened, or copied.
+    ///
+    /// # Errors
+    /// As [`FlatBuffer::clear`].
+    pub fn view(&self, memory: &Allocator, range: Range<usize>) -> Result<FloatView<'_>> {
+        if let FlatBuffer::F32(slice) = self {
+            return Ok(FloatView::Borrowed(&slice[range]));
+        }
+        let mut wide = memory.alloc(AllocClass::Buffers, range.len());
+        self.widen(range, &mut wide)?;
+        Ok(FloatView::Widened(wide))
+    }
+
+    /// Lends the numbers in `range` as 32-bit floats of the host that may be changed.
+    ///
+    /// # Errors
+    /// As [`FlatBuffer::clear`].
+    pub fn with_f32_mut<R>(
+        &mut self,
+        memory: &Allocator,
+        range: Range<usize>,
+        body: impl FnOnce(&mut [f32]) -> R,
+    ) -> Result<R> {
+        if let FlatBuffer::F32(slice) = self {
+            return Ok(body(&mut slice[range]));
+        }
+        let mut wide = memory.alloc(AllocClass::Buffers, range.len());
+        self.widen(range.clone(), &mut wide)?;
+        let result = body(&mut wide);
+        self.narrow(range, &wide)?;
+        Ok(result)
+    }
+
+    /// Puts the numbers in `range` into `into`, as 32-bit floats.
+    ///
+    /// # Errors
+    /// As [`FlatBuffer::clear`].
+    pub fn widen(&self, range: Range<usize>, into: &mut [f32]) -> Result<()> {
+        match self {
+            FlatBuffer::F32(slice) => into.copy_from_slice(&slice[range]),
+            FlatBuffer::Bf16(slice) => widen(into, &slice[range]),
+            FlatBuffer::Device(there) => there.read(range, into)?,
+        }
+        Ok(())
+    }
+
+    /// Puts `from` where `range` says, rounded to the nearest, ties to even.
+    ///
+    /// # Errors
+    /// As [`FlatBuffer::clear`].
+    pub fn narrow(&mut self, range: Range<usize>, from: &[f32]) -> Result<()> {
+        match self {
+            FlatBuffer::F32(slice) => slice[range].copy_from_slice(from),
+            FlatBuffer::Bf16(slice) => narrow(&mut slice[range], from),
+            FlatBuffer::Device(there) => there.write(range, from)?,
+        }
+        Ok(())
+    }
+
+    /// Puts the numbers `of` of `from`, which lie at the same place, where `range` says, in this type.
+    ///
+    /// # Errors
+    /// As [`FlatBuffer::clear`].
+    pub fn copy_range(&mut self, range: Range<usize>, from: &Self, of: Range<usize>) -> Result<()> {
+        match (self, from) {
+            (FlatBuffer::Device(there), FlatBuffer::Device(from)) => there.copy_range(range, from, of),
+            (FlatBuffer::F32(into), from) => from.widen(of, &mut into[range]),
+            (into, FlatBuffer::F32(from)) => into.narrow(range, &from[of]),
+            (FlatBuffer::Bf16(into), FlatBuffer::Bf16(from)) => {
+                into[range].copy_from_slice(&from[of]);
+                Ok(())
+            }
+            _ => unreachable!("flat memory of one rank lies at one place"),
+        }
+    }
+
+    /// Takes the values of `other`, of the same type and number.
+    ///
+    /// # Errors
+    /// As [`FlatBuffer::clear`].
+    pub fn copy_from(&mut self, other: &Self) -> Result<()> {
+        self.copy_range(0..self.len(), other, 0..other.len())
+    }
+
+    /// Adds `other`, number by number.
+    ///
+    /// # Errors
+    /// As [`FlatBuffer::clear`].
+    pub fn add(&mut self, other: &Self) -> Result<()> {
+        match (self, other) {
+            (FlatBuffer::F32(sum), FlatBuffer::F32(other)) => add(sum, other),
+            (FlatBuffer::Bf16(sum), FlatBuffer::Bf16(other)) => add(sum, other),
+            (FlatBuffer::Device(sum), FlatBuffer::Device(other)) => sum.add(other)?,
+            _ => unreachable!("buckets and their shares have one type and place"),
+        }
+        Ok(())
+    }
+
+    /// Divides all by `ranks`.
+    ///
+    /// # Errors
+    /// As [`FlatBuffer::clear`].
+    pub fn divide(&mut self, ranks: u32) -> Result<()> {
+        match self {
+            FlatBuffer::F32(slice) => average(slice, ranks),
+            FlatBuffer::Bf16(slice) => average(slice, ranks),
+            FlatBuffer::Device(there) => there.scale(1.0 / ranks as f32)?,
+        }
+        Ok(())
+    }
+
+    /// A copy of another type and class.
+    ///
+    /// # Errors
+    /// As [`FlatBuffer::clear`].
+    pub fn to_dtype(&self, memory: &Allocator, class: AllocClass, dtype: Dtype) -> Result<Self> {
+        if let FlatBuffer::Device(there) = self {
+            return there.to_dtype(class, dtype).map(FlatBuffer::Device);
+        }
+        let mut copy = Self::new(memory, class, dtype, self.len())?;
+        copy.copy_from(self)?;
+        Ok(copy)
+    }
+
+    /// `count` numbers of the same type that mean nothing yet, at the same place and behind the same work.
+    ///
+    /// # Errors
+    /// Those of [`FlatBuffer::new`].
+    pub fn new_like(&self, memory: &Allocator, class: AllocClass, count: usize) -> Result<Self> {
+        match self {
+            FlatBuffer::Device(there) => there.new_like(class, count).map(FlatBuffer::Device),
+            _ => Self::new(memory, class, self.dtype(), count),
+        }
+    }
+
+    /// Reduces over all ranks, in place.
+    ///
+    /// # Errors
+    /// Of the collective.
+    pub fn all_reduce(&mut self, peers: Comm<'_>, reduction: ReduceOp) -> Result<()> {
+        collective!(self, peers, slice, group => group.all_reduce(slice, reduction), slice.all_reduce(group, reduction))
+    }
+
+    /// Sums the numbers in `range` over all ranks, in place.
+    ///
+    /// # Errors
+    /// Of the collective.
+    pub fn all_reduce_range(&mut self, range: Range<usize>, peers: Comm<'_>) -> Result<()> {
+        collective!(self, peers, slice, group => group.all_reduce(&mut slice[range], Sum), slice.all_reduce_range(range, group))
+    }
+
+    /// Reduces over all ranks; this rank's share goes to `share`.
+    ///
+    /// # Errors
+    /// Of the collective.
+    pub fn reduce_scatter(&self, share: &mut Self, peers: Comm<'_>, reduction: ReduceOp) -> Result<()> {
+        match (self, share, peers) {
+            (FlatBuffer::F32(all), FlatBuffer::F32(share), Comm::Host(group)) => {
+                group.reduce_scatter(all, share, reduction)
+            }
+            (FlatBuffer::Bf16(all), FlatBuffer::Bf16(share), Comm::Host(group)) => {
+                group.reduce_scatter(all, share, reduction)
+            }
+            (FlatBuffer::Device(all), FlatBuffer::Device(share), Comm::Device(group)) => {
+                all.reduce_scatter(share, group, reduction)
+            }
+            _ => unreachable!("a group reaches where its numbers lie"),
+        }
+    }
+
+    /// As [`FlatBuffer::reduce_scatter`], with the share in its place.
+    ///
+    /// # Errors
+    /// Of the collective.
+    pub fn reduce_scatter_in_place(&mut self, peers: Comm<'_>, reduction: ReduceOp) -> Result<()> {
+        collective!(self, peers, slice, group => group.reduce_scatter_in_place(slice, reduction), slice.reduce_scatter_in_place(group, reduction))
+    }
+
+    /// Puts the shares of all ranks one after the other.
+    ///
+    /// # Errors
+    /// Of the collective.
+    pub fn all_gather(&mut self, share: &Self, peers: Comm<'_>) -> Result<()> {
+        match (self, share, peers) {
+            (FlatBuffer::F32(all), FlatBuffer::F32(share), Comm::Host(group)) => group.all_gather(share, all),
+            (FlatBuffer::Bf16(all), FlatBuffer::Bf16(share), Comm::Host(group)) => {
+                group.all_gather(share, all)
+            }
+            (FlatBuffer::Device(all), FlatBuffer::Device(share), Comm::Device(group)) => {
+                all.all_gather(share, group)
+            }
+            _ => unreachable!("a group reaches where its numbers lie"),
+        }
+    }
+
+    /// As [`FlatBuffer::all_gather`], with this rank's share in its place.
+    ///
+    /// # Errors
+    /// Of the collective.
+    pub fn all_gather_in_place(&mut self, peers: Comm<'_>) -> Result<()> {
+        collective!(self, peers, slice, group => group.all_gather_in_place(slice), slice.all_gather_in_place(group))
+    }
+
+    /// Takes what `root` has.
+    ///
+    /// # Errors
+    /// Of the collective.
+    pub fn broadcast(&mut self, peers: Comm<'_>, root: usize) -> Result<()> {
+        collective!(self, peers, slice, group => group.broadcast(slice, root), slice.broadcast(group, root))
+    }
+}
+
+fn add<T: Element>(sum: &mut [T], other: &[T]) {
+    reduce_assign(
+        T::DTYPE,
+        ReduceKind::Sum,
+        PostOp::Identity,
+        as_bytes_mut(sum).into(),
+        &[as_bytes(other).into()],
+    );
+}

@@ -1,0 +1,264 @@
+//! Whole buckets of weights and gradients, as modules see them.
+
+use crate::allocator::{AllocClass, Allocator};
+use crate::error::Result;
+use crate::flat::{BucketId, Dtype, FlatBuffer, Layout};
+use crate::parameter::{Inventory, ParameterId, UnitId};
+use std::ops::Range;
+use std::sync::Arc;
+use unisono_cuda::device::{View, ViewMut};
+
+/// The buckets that are whole at this rank now. Modules get views of them, not copies; only 16-bit numbers are
+/// widened for as long as a module works with them.
+pub struct ParamStore {
+    /// What there is.
+    pub inventory: Arc<Inventory>,
+    /// Where it lies.
+    pub layout: Arc<Layout>,
+    /// Where storage comes from.
+    pub memory: Allocator,
+    weights: Vec<Option<FlatBuffer>>,
+    gradients: Vec<Option<FlatBuffer>>,
+    /// Weights of 16-bit parameters, widened, while their unit is open.
+    widened: Vec<Option<FlatBuffer>>,
+    /// Gradients of 16-bit parameters while modules add to them.
+    wide_grads: Vec<Option<FlatBuffer>>,
+}
+
+impl ParamStore {
+    /// With nothing in it yet.
+    pub fn new(inventory: Arc<Inventory>, layout: Arc<Layout>, memory: &Allocator) -> Self {
+        let buckets = || layout.buckets.iter().map(|_| None).collect();
+        let parameters = || inventory.parameters.iter().map(|_| None).collect();
+        Self {
+            weights: buckets(),
+            gradients: buckets(),
+            widened: parameters(),
+            wide_grads: parameters(),
+            memory: memory.clone(),
+            inventory,
+            layout,
+        }
+    }
+
+    /// Initial values of the elements `range` of a bucket: the same whoever computes them.
+    ///
+    /// # Errors
+    /// Of a GPU, if flat memory lies there; here and below.
+    pub fn initial_weights(&self, bucket: BucketId, range: Range<usize>, seed: u64) -> Result<FlatBuffer> {
+        let dtype = self.layout[bucket].dtype;
+        let mut numbers = FlatBuffer::zeros(&self.memory, AllocClass::Weights, dtype, range.len())?;
+        for (id, of_parameter, of_bucket) in self.layout[bucket].entries_within(range.clone()) {
+            let mut values = self.memory.alloc(AllocClass::Buffers, of_parameter.len());
+            self.inventory[id].initialize(seed, of_parameter, &mut values);
+            numbers.narrow(of_bucket.start - range.start..of_bucket.end - range.start, &values)?;
+        }
+        Ok(numbers)
+    }
+
+    /// Puts a bucket's weights in.
+    pub fn put_weights(&mut self, bucket: BucketId, weights: FlatBuffer) {
+        self.weights[bucket.0] = Some(weights);
+    }
+
+    /// Takes a bucket's weights out, if they are there.
+    pub fn take_weights(&mut self, bucket: BucketId) -> Option<FlatBuffer> {
+        self.weights[bucket.0].take()
+    }
+
+    /// A bucket's weights, if they are there.
+    pub fn bucket_weights(&self, bucket: BucketId) -> Option<&FlatBuffer> {
+        self.weights[bucket.0].as_ref()
+    }
+
+    /// A bucket's weights, to change.
+    ///
+    /// # Panics
+    /// If they are not there.
+    pub fn weights_mut(&mut self, bucket: BucketId) -> &mut FlatBuffer {
+        self.weights[bucket.0].as_mut().expect("the weights are whole")
+    }
+
+    /// Puts a bucket's gradients in.
+    pub fn put_gradients(&mut self, bucket: BucketId, gradients: FlatBuffer) {
+        self.gradients[bucket.0] = Some(gradients);
+    }
+
+    /// Takes a bucket's gradients out; zeros where nothing came.
+    ///
+    /// # Errors
+    /// As [`ParamStore::initial`].
+    pub fn take_gradients(&mut self, bucket: BucketId) -> Result<FlatBuffer> {
+        self.alloc_gradients(bucket)?;
+        Ok(self.gradients[bucket.0].take().expect("just made"))
+    }
+
+    fn alloc_gradients(&mut self, bucket: BucketId) -> Result<()> {
+        if self.gradients[bucket.0].is_none() {
+            self.gradients[bucket.0] = Some(self.zero_gradients(bucket, self.layout[bucket].count)?);
+        }
+        Ok(())
+    }
+
+    /// Gradients of `count` elements of a bucket to which nothing came.
+    ///
+    /// # Errors
+    /// As [`ParamStore::initial`].
+    pub fn zero_gradients(&self, bucket: BucketId, count: usize) -> Result<FlatBuffer> {
+        Ok(FlatBuffer::zeros(&self.memory, AllocClass::Gradients, self.layout[bucket].grad_dtype, count)?)
+    }
+
+    /// Widens what a unit's modules cannot use as it is.
+    ///
+    /// # Errors
+    /// As [`ParamStore::initial`].
+    pub fn widen_unit(&mut self, unit: UnitId) -> Result<()> {
+        for id in self.parameters_of(unit) {
+            let (bucket, range) = self.layout.location(id);
+            if let Some(numbers) = self.weights[bucket.0].as_ref().filter(|numbers| is_narrow(numbers)) {
+                self.widened[id.0] = Some(self.widened_copy(numbers, range)?);
+            }
+        }
+        Ok(())
+    }
+
+    /// A copy of some numbers in 32 bits.
+    fn widened_copy(&self, numbers: &FlatBuffer, range: Range<usize>) -> Result<FlatBuffer> {
+        let count = range.len();
+        let mut wide = FlatBuffer::new(&self.memory, AllocClass::Buffers, Dtype::F32, count)?;
+        wide.copy_range(0..count, numbers, range)?;
+        Ok(wide)
+    }
+
+    /// Ends what [`ParamStore::open`] began.
+    pub fn drop_widened(&mut self, unit: UnitId) {
+        for id in self.parameters_of(unit) {
+            self.widened[id.0] = None;
+        }
+    }
+
+    /// The parameters that a unit uses, borrowed ones too.
+    pub(crate) fn parameters_of(&self, unit: UnitId) -> Vec<ParameterId> {
+        let unit = &self.inventory[unit];
+        let borrowed = unit.shared_units.iter().flat_map(|&other| self.inventory[other].parameters.clone());
+        unit.parameters.clone().chain(borrowed).map(ParameterId).collect()
+    }
+
+    /// A parameter's weights, in memory of the host.
+    ///
+    /// # Panics
+    /// If its bucket is not there: a unit is used that was not asked for.
+    pub fn weights(&self, id: ParameterId) -> &[f32] {
+        let (bucket, range) = self.layout.location(id);
+        let whole = self.weights[bucket.0].as_ref().and_then(FlatBuffer::as_f32);
+        let narrow = || self.widened[id.0].as_ref().and_then(FlatBuffer::as_f32);
+        whole.map(|whole| &whole[range]).or_else(narrow).unwrap_or_else(|| self.panic_not_gathered(id))
+    }
+
+    fn panic_not_gathered(&self, id: ParameterId) -> ! {
+        panic!("{} is used outside of its unit", self.inventory[id].name)
+    }
+
+    /// A parameter's weights and its gradient to add to, in memory of the host; none if it is frozen, or a GPU has it.
+    pub fn weights_and_gradient(&mut self, id: ParameterId) -> Option<(&[f32], &mut [f32])> {
+        if !self.inventory[id].trainable || self.is_on_device() {
+            return None;
+        }
+        let (bucket, range) = self.layout.location(id);
+        self.alloc_wide_grad(id).expect("the host's memory");
+        let whole = self.weights[bucket.0].as_ref().and_then(FlatBuffer::as_f32);
+        let narrow = self.widened[id.0].as_ref().and_then(FlatBuffer::as_f32);
+        let weights = whole.map(|whole| &whole[range.clone()]).or(narrow);
+        let sum = match self.gradients[bucket.0].as_mut().and_then(FlatBuffer::as_f32_mut) {
+            Some(gradients) => &mut gradients[range],
+            None => self.wide_grads[id.0].as_mut().and_then(FlatBuffer::as_f32_mut).expect("just made"),
+        };
+        Some((weights.unwrap_or_default(), sum))
+    }
+
+    /// Whether it lies in memory of a GPU.
+    pub fn is_on_device(&self) -> bool {
+        self.memory.lane().is_some()
+    }
+
+    /// A parameter's weights, in memory of a GPU.
+    ///
+    /// # Panics
+    /// As [`ParamStore::weights`].
+    pub fn device_weights(&self, id: ParameterId) -> View<'_, f32> {
+        let (bucket, range) = self.layout.location(id);
+        let whole = device_view(&self.weights[bucket.0], range.clone());
+        whole
+            .or_else(|| device_view(&self.widened[id.0], 0..range.len()))
+            .unwrap_or_else(|| self.panic_not_gathered(id))
+    }
+
+    /// A copy of a parameter's weights for the host; waits for it.
+    ///
+    /// # Errors
+    /// As [`ParamStore::initial`].
+    ///
+    /// # Panics
+    /// As [`ParamStore::weights`].
+    pub fn weights_to_host(&self, id: ParameterId) -> Result<Vec<f32>> {
+        let (bucket, range) = self.layout.location(id);
+        let mut copy = vec![0.0; range.len()];
+        self.weights[bucket.0]
+            .as_ref()
+            .unwrap_or_else(|| self.panic_not_gathered(id))
+            .widen(range, &mut copy)?;
+        Ok(copy)
+    }
+
+    /// A parameter's gradient to add to, in memory of a GPU; none if it is frozen.
+    ///
+    /// # Errors
+    /// As [`ParamStore::initial`].
+    pub fn device_gradient(&mut self, id: ParameterId) -> Result<Option<ViewMut<'_, f32>>> {
+        if !self.inventory[id].trainable {
+            return Ok(None);
+        }
+        let (bucket, range) = self.layout.location(id);
+        self.alloc_wide_grad(id)?;
+        let sum = match &mut self.wide_grads[id.0] {
+            Some(sum) => sum.as_device_mut().and_then(|sum| sum.view_mut(0..range.len())),
+            None => {
+                let gradients = self.gradients[bucket.0].as_mut().and_then(FlatBuffer::as_device_mut);
+                gradients.and_then(|gradients| gradients.view_mut(range))
+            }
+        };
+        Ok(sum)
+    }
+
+    /// Room to add in 32 bits to a gradient that is kept in 16.
+    fn alloc_wide_grad(&mut self, id: ParameterId) -> Result<()> {
+        let (bucket, range) = self.layout.location(id);
+        self.alloc_gradients(bucket)?;
+        let gradients = self.gradients[bucket.0].as_ref().expect("just made");
+        if is_narrow(gradients) && self.wide_grads[id.0].is_none() {
+            self.wide_grads[id.0] = Some(self.widened_copy(gradients, range)?);
+        }
+        Ok(())
+    }
+
+    /// All that this backward pass adds to a parameter's gradient is there.
+    ///
+    /// # Errors
+    /// As [`ParamStore::initial`].
+    pub fn fold_wide_grad(&mut self, id: ParameterId) -> Result<()> {
+        let (bucket, range) = self.layout.location(id);
+        if let (Some(sum), Some(gradients)) = (self.wide_grads[id.0].take(), &mut self.gradients[bucket.0]) {
+            gradients.copy_range(range, &sum, 0..sum.len())?;
+        }
+        Ok(())
+    }
+}
+
+/// Whether modules cannot use them as they are.
+fn is_narrow(numbers: &FlatBuffer) -> bool {
+    numbers.dtype() == Dtype::Bf16
+}
+
+fn device_view(numbers: &Option<FlatBuffer>, range: Range<usize>) -> Option<View<'_, f32>> {
+    numbers.as_ref()?.as_device()?.view(range)
+}

@@ -1,0 +1,75 @@
+//! A mesh as a picture: a row for each data rank, a column for each stage, in each cell the ranks that share layers. Of many data
+//! ranks it shows the first ones and the last.
+
+use crate::mesh::{Coordinates, Mesh};
+use std::fmt;
+
+impl fmt::Display for Mesh {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{}", self.summary())?;
+        let rows = self.rows();
+        let head = self.header();
+        let widths: Vec<usize> = (0..head.len())
+            .map(|column| {
+                rows.iter()
+                    .chain([&head])
+                    .map(|row| row.get(column).map_or(0, String::len))
+                    .max()
+                    .unwrap_or(0)
+            })
+            .collect();
+        for row in [&head].into_iter().chain(&rows) {
+            let cells = row.iter().zip(&widths).map(|(cell, &width)| format!("{cell:<width$}"));
+            writeln!(f, "{}", cells.collect::<Vec<_>>().join("  ").trim_end())?;
+        }
+        Ok(())
+    }
+}
+
+/// Rows that can be read.
+const MAX_ROWS: usize = 18;
+
+impl Mesh {
+    fn rows(&self) -> Vec<Vec<String>> {
+        let row = |data| self.row(data);
+        let data = self.data_size();
+        if data <= MAX_ROWS {
+            return (0..data).map(row).collect();
+        }
+        let between = vec!["...".to_owned()];
+        (0..MAX_ROWS - 2).map(row).chain([between, self.row(data - 1)]).collect()
+    }
+
+    fn summary(&self) -> String {
+        let (degrees, data, batch) = (self.degrees(), self.data_size(), self.batch_data_size());
+        let cut = format!("tensor {} x data {data} x pipeline {}", degrees.tensor, degrees.pipeline);
+        let data = match degrees.sequence_data {
+            1 => String::new(),
+            sequence => format!(" (data: sequence {sequence} x batch {batch})"),
+        };
+        format!("{} ranks = {cut}{data}", self.world_size())
+    }
+
+    fn header(&self) -> Vec<String> {
+        let stages = (0..self.degrees().pipeline).map(|stage| format!("stage {stage}"));
+        [String::new()].into_iter().chain(stages).collect()
+    }
+
+    fn row(&self, data: usize) -> Vec<String> {
+        let sequence = self.degrees().sequence_data;
+        let place =
+            Coordinates { batch_data: data / sequence, sequence_data: data % sequence, ..Default::default() };
+        let name = match sequence {
+            1 => format!("data {data}"),
+            _ => format!("batch {} sequence {}", place.batch_data, place.sequence_data),
+        };
+        let cells = (0..self.degrees().pipeline).map(|pipeline| self.cell(Coordinates { pipeline, ..place }));
+        [name].into_iter().chain(cells).collect()
+    }
+
+    fn cell(&self, at: Coordinates) -> String {
+        let ranks =
+            (0..self.degrees().tensor).map(|tensor| self.rank(Coordinates { tensor, ..at }).to_string());
+        format!("[{}]", ranks.collect::<Vec<_>>().join(" "))
+    }
+}

@@ -1,0 +1,238 @@
+//! Where a GPT ends.
+
+use crate::allocator::F32Vec;
+use crate::error::{Error, Result};
+use crate::models::GptConfig;
+use crate::nn::{CrossEntropy, Linear, Module};
+use crate::parameter::{ParameterId, Registry, UnitId};
+use crate::pass::Pass;
+use crate::strategy::Direction;
+use crate::tensor::Tensor;
+use crate::tensor_parallel::{CopyToRegion, TensorParallel, VocabParallelCrossEntropy};
+use std::ops::Range;
+use unisono::Sum;
+
+/// Norm, map to classes, and loss.
+///
+/// Whole, it keeps the gradient of the logits. In several parts of the rows, it keeps what the map gets and a number for each row:
+/// in backward the logits of each part are computed again.
+pub(super) struct LmHead {
+    unit: UnitId,
+    norm: Box<dyn Module>,
+    copy_to_region: CopyToRegion,
+    linear: Linear,
+    loss: Loss,
+    row_chunks: usize,
+}
+
+/// What is kept between the ways in several parts.
+struct SavedHead {
+    features: Tensor,
+    targets: Vec<u32>,
+    /// ln of the sum of the powers of the logits of each row.
+    log_sums: F32Vec,
+    share: f32,
+}
+
+impl LmHead {
+    /// Whose map has the weight of the embedding, `tokens`, if it is tied.
+    pub(super) fn new(
+        registry: &mut Registry,
+        config: &GptConfig,
+        tokens: ParameterId,
+        split: &TensorParallel,
+    ) -> Self {
+        let (width, classes) = (config.width, config.vocabulary);
+        let (unit, (norm, map)) = registry.unit_at("head", "", |registry| {
+            let norm =
+                split.sequence_parallel_region(registry, |registry| config.make_norm(registry, "ln_f"));
+            let local = split.shard(0, classes, 1, 1).map_or(classes, |cut| cut.local_size());
+            let start = config.init().without_bias();
+            let map = registry.scope("lm_head", |registry| match config.tie_word_embeddings {
+                true => Linear::tied(registry, tokens, width, local),
+                false => split.vocab_linear(registry, width, classes, start),
+            });
+            (norm, map)
+        });
+        let (loss, parts) = (Loss::new(config, split), config.cross_entropy_splits);
+        Self { unit, norm, copy_to_region: split.copy_to_region(), linear: map, loss, row_chunks: parts }
+    }
+
+    /// The logits of the classes that this rank has.
+    pub(super) fn logits(&self, pass: &mut Pass<'_>, features: Tensor) -> Result<Tensor> {
+        pass.unit(self.unit, Direction::Forward, |pass| {
+            let features = self.prepare(pass, features)?;
+            self.linear.forward(pass, features)
+        })
+    }
+
+    /// The mean loss of each micro-batch.
+    pub(super) fn forward_each(
+        &self,
+        pass: &mut Pass<'_>,
+        features: Vec<Tensor>,
+        targets: Vec<&[u32]>,
+    ) -> Result<Vec<f32>> {
+        let pairs = features.into_iter().zip(targets).collect();
+        pass.unit(self.unit, Direction::Forward, |pass| {
+            pass.each(pairs, |pass, (features, targets)| self.forward(pass, features, targets))
+        })
+    }
+
+    /// What the map gets.
+    fn prepare(&self, pass: &mut Pass<'_>, features: Tensor) -> Result<Tensor> {
+        let features = self.norm.forward(pass, features)?;
+        self.copy_to_region.forward(pass, features)
+    }
+
+    fn forward(&self, pass: &mut Pass<'_>, features: Tensor, targets: &[u32]) -> Result<f32> {
+        let (features, share) = (self.prepare(pass, features)?, self.loss.loss_scale(pass, targets)?);
+        if self.row_chunks > 1 {
+            pass.expect_host("a loss in several parts (model.cross_entropy_splits)")?;
+            return self.forward_chunked(pass, features, targets, share);
+        }
+        let logits = self.linear.forward(pass, features)?;
+        self.loss.forward_scaled(pass, logits, targets, share)
+    }
+
+    fn forward_chunked(
+        &self,
+        pass: &mut Pass<'_>,
+        features: Tensor,
+        targets: &[u32],
+        share: f32,
+    ) -> Result<f32> {
+        let (mut log_sums, mut sum) = (pass.floats(features.rows()), 0.0);
+        if targets.len() != features.rows() {
+            let what = format!("{} targets for {} rows of logits", targets.len(), features.rows());
+            return Err(Error::invalid(what));
+        }
+        for rows in self.parts(features.rows()) {
+            let mut logits = self.logits_of(pass, &features, rows.clone())?;
+            sum += self.loss.loss_sum(pass, &mut logits, &targets[rows.clone()], &mut log_sums[rows])?;
+        }
+        pass.save(SavedHead { features, targets: targets.to_vec(), log_sums, share });
+        Ok((sum * f64::from(share)) as f32)
+    }
+
+    /// The rows of each part.
+    fn parts(&self, rows: usize) -> impl Iterator<Item = Range<usize>> + use<> {
+        let most = rows.div_ceil(self.row_chunks).max(1);
+        (0..rows).step_by(most).map(move |start| start..rows.min(start + most))
+    }
+
+    fn logits_of(&self, pass: &mut Pass<'_>, features: &Tensor, rows: Range<usize>) -> Result<Tensor> {
+        let part = features.slice_rows(pass.memory(), rows);
+        pass.no_grad(|pass| self.linear.forward(pass, part))
+    }
+
+    /// The gradient of `factor` times the loss of each micro-batch, with respect to its features.
+    pub(super) fn backward_each(&self, pass: &mut Pass<'_>, factor: f32) -> Result<Vec<Tensor>> {
+        let each = vec![(); pass.count()];
+        pass.unit(self.unit, Direction::Backward, |pass| {
+            pass.each(each, |pass, ()| self.backward(pass, factor))
+        })
+    }
+
+    fn backward(&self, pass: &mut Pass<'_>, factor: f32) -> Result<Tensor> {
+        let gradient = if self.row_chunks > 1 {
+            self.backward_chunked(pass, factor)?
+        } else {
+            let gradient = self.loss.backward(pass, factor)?;
+            self.linear.backward(pass, gradient)?
+        };
+        let gradient = self.copy_to_region.backward(pass, gradient)?;
+        self.norm.backward(pass, gradient)
+    }
+
+    /// Features become their gradient, part by part.
+    fn backward_chunked(&self, pass: &mut Pass<'_>, factor: f32) -> Result<Tensor> {
+        let SavedHead { mut features, targets, log_sums, share } = pass.restore();
+        for rows in self.parts(features.rows()) {
+            let mut logits = self.logits_of(pass, &features, rows.clone())?;
+            let (targets, log_sums) = (&targets[rows.clone()], &log_sums[rows.clone()]);
+            self.loss.logits_grad(&mut logits, targets, log_sums, factor * share);
+            let part = features.slice_rows(pass.memory(), rows.clone());
+            let gradient = self.linear.backward_chunk(pass, part, &logits);
+            features.write_rows(rows, &gradient);
+        }
+        self.linear.grads_ready(pass)?;
+        Ok(features)
+    }
+}
+
+/// The loss of logits that are whole, or cut.
+enum Loss {
+    Full(CrossEntropy),
+    VocabParallel(VocabParallelCrossEntropy),
+}
+
+impl Loss {
+    fn new(config: &GptConfig, split: &TensorParallel) -> Self {
+        match (split.group(), split.shard(0, config.vocabulary, 1, 1)) {
+            (Some(group), Some(cut)) => {
+                Self::VocabParallel(VocabParallelCrossEntropy::new(group.clone(), cut, config.ignore_index))
+            }
+            _ => Self::Full(CrossEntropy { ignore_index: config.ignore_index }),
+        }
+    }
+
+    fn ignore(&self) -> Option<u32> {
+        match self {
+            Self::Full(loss) => loss.ignore_index,
+            Self::VocabParallel(loss) => loss.ignore_index,
+        }
+    }
+
+    /// What the loss of each row counts. Of S ranks that have chunks of the same sequences, with N targets in all that count, it
+    /// is S / N: so the mean of their losses is that of all rows, however the targets that count are spread.
+    fn loss_scale(&self, pass: &Pass<'_>, targets: &[u32]) -> Result<f32> {
+        let mut count = [targets.iter().filter(|target| Some(**target) != self.ignore()).count() as u64];
+        let mut ranks = 1;
+        if let (Some(group), Some(_)) = (pass.sequence_group(), self.ignore()) {
+            group.all_reduce(&mut count, Sum)?;
+            ranks = group.size();
+        }
+        Ok(ranks as f32 / count[0].max(1) as f32)
+    }
+
+    fn forward_scaled(
+        &self,
+        pass: &mut Pass<'_>,
+        logits: Tensor,
+        targets: &[u32],
+        share: f32,
+    ) -> Result<f32> {
+        match self {
+            Self::Full(loss) => loss.forward_scaled(pass, logits, targets, share),
+            Self::VocabParallel(loss) => loss.forward_scaled(pass, logits, targets, share),
+        }
+    }
+
+    fn loss_sum(
+        &self,
+        pass: &Pass<'_>,
+        logits: &mut Tensor,
+        targets: &[u32],
+        sums: &mut [f32],
+    ) -> Result<f64> {
+        match self {
+            Self::Full(loss) => loss.loss_sum(logits, targets, sums),
+            Self::VocabParallel(loss) => loss.loss_sum(pass, logits, targets, sums),
+        }
+    }
+
+    fn logits_grad(&self, logits: &mut Tensor, targets: &[u32], sums: &[f32], factor: f32) {
+        match self {
+            Self::Full(loss) => loss.logits_grad(logits, targets, sums, factor),
+            Self::VocabParallel(loss) => loss.logits_grad(logits, targets, sums, factor),
+        }
+    }
+
+    fn backward(&self, pass: &mut Pass<'_>, factor: f32) -> Result<Tensor> {
+        match self {
+            Self::Full(loss) => loss.backward(pass, factor),
+            Self::VocabParallel(loss) => loss.backward(pass, factor),
+        }
+    }
+}

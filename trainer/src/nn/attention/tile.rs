@@ -1,0 +1,235 @@
+//! What attention computes at once.
+
+use crate::nn::vector::{exp, exp_shifted, max_value, sum, vectorized};
+use std::ops::Range;
+use unisono_cuda::{Matrix, MatrixMut, matmul};
+
+/// Queries that are worked on at once.
+pub(super) const TILE_ROWS: usize = 64;
+
+/// Where queries are read, and keys and values: the same rows, or those of one whole sequence.
+#[derive(Clone, Copy)]
+pub(super) struct QkvInputs<'a> {
+    pub(super) queries: &'a [f32],
+    pub(super) keys: &'a [f32],
+}
+
+/// Where their gradients are added up: in the same rows, unless keys and values have `keys`.
+pub(super) struct Grads<'a> {
+    pub(super) queries: &'a mut [f32],
+    pub(super) keys: Option<&'a mut [f32]>,
+}
+
+impl Grads<'_> {
+    fn keys(&mut self) -> &mut [f32] {
+        self.keys.as_deref_mut().unwrap_or(self.queries)
+    }
+}
+
+/// Where the keys and values of a sequence lie.
+#[derive(Clone, Copy)]
+pub(super) struct KvLayout {
+    /// First row.
+    first: usize,
+    /// First column.
+    column: usize,
+    /// Columns of a row.
+    stride: usize,
+}
+
+impl KvLayout {
+    /// Alone in gathered rows, or behind the queries in those that begin with row `first`.
+    pub(super) fn new(are_gathered: bool, first: usize, width: usize) -> Self {
+        match are_gathered {
+            true => Self { first: 0, column: 0, stride: 2 * width },
+            false => Self { first, column: width, stride: 3 * width },
+        }
+    }
+}
+
+/// What there is of keys.
+#[derive(Clone, Copy)]
+enum KvPart {
+    Keys,
+    Values,
+}
+
+/// Some queries of one head of one sequence, and the keys up to the last of them.
+pub(super) struct Tile {
+    /// First row of the sequence, among queries.
+    pub(super) first: usize,
+    /// First column of the head, among queries.
+    pub(super) column: usize,
+    /// Which queries of the sequence, or of this rank's chunk of it.
+    pub(super) queries: Range<usize>,
+    /// How many come before that chunk.
+    pub(super) offset: usize,
+    pub(super) keys: KvLayout,
+    /// Where the sums of the head begin.
+    pub(super) sums_offset: usize,
+    /// Columns of all heads.
+    pub(super) width: usize,
+    /// Columns of one head.
+    pub(super) depth: usize,
+    /// How many may work on a product.
+    pub(super) threads: usize,
+}
+
+impl Tile {
+    fn count(&self) -> usize {
+        self.queries.len()
+    }
+
+    /// Number of keys.
+    fn key_count(&self) -> usize {
+        self.offset + self.queries.end
+    }
+
+    /// Number of scores.
+    pub(super) fn scores(&self) -> usize {
+        self.count() * self.key_count()
+    }
+
+    /// Where the sums of these queries are.
+    pub(super) fn sums_range(&self) -> Range<usize> {
+        self.sums_offset + self.queries.start..self.sums_offset + self.queries.end
+    }
+
+    /// Where the queries are among rows of queries, keys and values.
+    fn query_at(&self) -> usize {
+        (self.first + self.queries.start) * 3 * self.width + self.column
+    }
+
+    /// Where keys or values are.
+    fn key_at(&self, of: KvPart) -> usize {
+        let KvLayout { first, column, stride } = self.keys;
+        first * stride + column + of as usize * self.width + self.column
+    }
+
+    fn queries<'a>(&self, sources: QkvInputs<'a>) -> Matrix<'a> {
+        Matrix::strided(&sources.queries[self.query_at()..], self.count(), self.depth, 3 * self.width)
+    }
+
+    fn keys<'a>(&self, sources: QkvInputs<'a>, of: KvPart) -> Matrix<'a> {
+        Matrix::strided(&sources.keys[self.key_at(of)..], self.key_count(), self.depth, self.keys.stride)
+    }
+
+    fn queries_mut<'a>(&self, slopes: &'a mut Grads<'_>) -> MatrixMut<'a> {
+        MatrixMut::strided(&mut slopes.queries[self.query_at()..], self.count(), self.depth, 3 * self.width)
+    }
+
+    fn keys_mut<'a>(&self, slopes: &'a mut Grads<'_>, of: KvPart) -> MatrixMut<'a> {
+        MatrixMut::strided(
+            &mut slopes.keys()[self.key_at(of)..],
+            self.key_count(),
+            self.depth,
+            self.keys.stride,
+        )
+    }
+
+    fn output_at(&self) -> usize {
+        (self.first + self.queries.start) * self.width + self.column
+    }
+
+    fn output<'a>(&self, output: &'a [f32]) -> Matrix<'a> {
+        Matrix::strided(&output[self.output_at()..], self.count(), self.depth, self.width)
+    }
+
+    fn output_mut<'a>(&self, output: &'a mut [f32]) -> MatrixMut<'a> {
+        MatrixMut::strided(&mut output[self.output_at()..], self.count(), self.depth, self.width)
+    }
+
+    fn matrix<'a>(&self, scores: &'a [f32]) -> Matrix<'a> {
+        Matrix::new(scores, self.count(), self.key_count())
+    }
+
+    fn matrix_mut<'a>(&self, scores: &'a mut [f32]) -> MatrixMut<'a> {
+        MatrixMut::new(scores, self.count(), self.key_count())
+    }
+
+    fn scale(&self) -> f32 {
+        1.0 / (self.depth as f32).sqrt()
+    }
+
+    /// q kᵀ / √d.
+    pub(super) fn score(&self, sources: QkvInputs<'_>, scores: &mut [f32]) {
+        let (queries, keys) = (self.queries(sources), self.keys(sources, KvPart::Keys).t());
+        matmul(self.matrix_mut(scores), 0.0, self.scale(), queries, keys, self.threads);
+    }
+
+    /// p v.
+    pub(super) fn weighted_sum(&self, sources: QkvInputs<'_>, shares: &[f32], output: &mut [f32]) {
+        let (shares, values) = (self.matrix(shares), self.keys(sources, KvPart::Values));
+        matmul(self.output_mut(output), 0.0, 1.0, shares, values, self.threads);
+    }
+
+    /// Rows of `scores`, each as what it has of no later keys, and the rest.
+    fn rows<'a>(&self, scores: &'a mut [f32]) -> impl Iterator<Item = (&'a mut [f32], &'a mut [f32])> {
+        let lengths = self.queries.clone().map(|query| self.offset + query + 1);
+        scores.chunks_exact_mut(self.key_count()).zip(lengths).map(|(row, length)| row.split_at_mut(length))
+    }
+
+    /// Scores become probabilities.
+    pub(super) fn softmax(&self, scores: &mut [f32], log_sums: &mut [f32]) {
+        vectorized(
+            #[inline(always)]
+            || {
+                for ((row, later), log_sum) in self.rows(scores).zip(log_sums) {
+                    let most = max_value(row);
+                    let sum = exp_shifted(row, most);
+                    let share = 1.0 / sum;
+                    row.iter_mut().for_each(|value| *value *= share);
+                    later.fill(0.0);
+                    *log_sum = most + sum.ln();
+                }
+            },
+        );
+    }
+
+    /// Scores become the probabilities that they were in forward.
+    pub(super) fn recompute_softmax(&self, scores: &mut [f32], log_sums: &[f32]) {
+        vectorized(
+            #[inline(always)]
+            || {
+                for ((row, later), log_sum) in self.rows(scores).zip(log_sums) {
+                    row.iter_mut().for_each(|value| *value = exp(*value - log_sum));
+                    later.fill(0.0);
+                }
+            },
+        );
+    }
+
+    /// Adds the gradients of queries, keys and values to `result`, from the probabilities p and the gradient dy:
+    /// dv = pᵀ dy; with dp = dy vᵀ, ds = p (dp - sum of p dp); dq = ds k, dk = dsᵀ q.
+    pub(super) fn backward(
+        &self,
+        sources: QkvInputs<'_>,
+        gradient: &[f32],
+        shares: &[f32],
+        slopes: &mut [f32],
+        result: &mut Grads<'_>,
+    ) {
+        let (dy, p, scale, threads) =
+            (self.output(gradient), self.matrix(shares), self.scale(), self.threads);
+        matmul(self.keys_mut(result, KvPart::Values), 1.0, 1.0, p.t(), dy, threads);
+        matmul(self.matrix_mut(slopes), 0.0, 1.0, dy, self.keys(sources, KvPart::Values).t(), threads);
+        self.softmax_backward(shares, slopes);
+        let ds = self.matrix(slopes);
+        matmul(self.queries_mut(result), 0.0, scale, ds, self.keys(sources, KvPart::Keys), threads);
+        matmul(self.keys_mut(result, KvPart::Keys), 1.0, scale, ds.t(), self.queries(sources), threads);
+    }
+
+    /// `slopes` of probabilities become those of scores.
+    fn softmax_backward(&self, shares: &[f32], slopes: &mut [f32]) {
+        let rows = slopes.chunks_exact_mut(self.key_count()).zip(shares.chunks_exact(self.key_count()));
+        vectorized(
+            #[inline(always)]
+            || {
+                for (slopes, shares) in rows {
+                    let mean = sum(shares, slopes, |p, dp| p * dp);
+                    slopes.iter_mut().zip(shares).for_each(|(slope, share)| *slope = share * (*slope - mean));
+                }
+            },
+        );
+    }
+}

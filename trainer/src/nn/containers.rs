@@ -1,0 +1,160 @@
+//! Modules made of modules.
+
+use crate::error::Result;
+use crate::nn::Module;
+use crate::parameter::{Registry, UnitId};
+use crate::pass::Pass;
+use crate::strategy::Direction;
+use crate::tensor::Tensor;
+
+impl<M: Module + ?Sized> Module for Box<M> {
+    fn forward(&self, pass: &mut Pass<'_>, input: Tensor) -> Result<Tensor> {
+        (**self).forward(pass, input)
+    }
+
+    fn backward(&self, pass: &mut Pass<'_>, gradient: Tensor) -> Result<Tensor> {
+        (**self).backward(pass, gradient)
+    }
+
+    fn forward_each(&self, pass: &mut Pass<'_>, inputs: Vec<Tensor>) -> Result<Vec<Tensor>> {
+        (**self).forward_each(pass, inputs)
+    }
+
+    fn backward_each(&self, pass: &mut Pass<'_>, gradients: Vec<Tensor>) -> Result<Vec<Tensor>> {
+        (**self).backward_each(pass, gradients)
+    }
+}
+
+/// One module after another.
+pub struct Sequential(pub Vec<Box<dyn Module>>);
+
+impl Module for Sequential {
+    fn forward(&self, pass: &mut Pass<'_>, input: Tensor) -> Result<Tensor> {
+        self.0.iter().try_fold(input, |input, module| module.forward(pass, input))
+    }
+
+    fn backward(&self, pass: &mut Pass<'_>, gradient: Tensor) -> Result<Tensor> {
+        self.0.iter().rev().try_fold(gradient, |gradient, module| module.backward(pass, gradient))
+    }
+
+    fn forward_each(&self, pass: &mut Pass<'_>, inputs: Vec<Tensor>) -> Result<Vec<Tensor>> {
+        self.0.iter().try_fold(inputs, |inputs, module| module.forward_each(pass, inputs))
+    }
+
+    fn backward_each(&self, pass: &mut Pass<'_>, gradients: Vec<Tensor>) -> Result<Vec<Tensor>> {
+        self.0.iter().rev().try_fold(gradients, |gradients, module| module.backward_each(pass, gradients))
+    }
+}
+
+/// y = x + f(x) (He, Zhang, Ren, Sun: Deep residual learning for image recognition, 2015).
+pub struct Residual<M>(pub M);
+
+impl<M: Module> Module for Residual<M> {
+    fn forward(&self, pass: &mut Pass<'_>, input: Tensor) -> Result<Tensor> {
+        with_residual(input, |input| self.0.forward(pass, input))
+    }
+
+    fn backward(&self, pass: &mut Pass<'_>, gradient: Tensor) -> Result<Tensor> {
+        with_residual(gradient, |gradient| self.0.backward(pass, gradient))
+    }
+}
+
+/// `value` + `map` of it.
+fn with_residual(value: Tensor, map: impl FnOnce(Tensor) -> Result<Tensor>) -> Result<Tensor> {
+    let mut sum = value.copy()?;
+    sum.add(&map(value)?)?;
+    Ok(sum)
+}
+
+/// Keeps its input and nothing else: backward runs forward again (Chen, Xu, Zhang, Guestrin: Training deep nets with
+/// sublinear memory cost, 2016).
+///
+/// Gradients have the same bits as without.
+pub struct ActivationCheckpoint<M>(pub M);
+
+impl<M: Module> Module for ActivationCheckpoint<M> {
+    fn forward(&self, pass: &mut Pass<'_>, input: Tensor) -> Result<Tensor> {
+        if !pass.keeps() {
+            return self.0.forward(pass, input);
+        }
+        let copy = input.copy()?;
+        pass.save(copy);
+        let (output, _) = pass.with_new_tape(|pass| self.0.forward(pass, input))?;
+        Ok(output)
+    }
+
+    fn backward(&self, pass: &mut Pass<'_>, gradient: Tensor) -> Result<Tensor> {
+        let input: Tensor = pass.restore();
+        let (_, tape) = pass.with_new_tape(|pass| self.0.forward(pass, input))?;
+        pass.restore_tape(tape);
+        self.0.backward(pass, gradient)
+    }
+}
+
+/// A module whose parameters are a unit, which it announces on both ways, once for all micro-batches.
+pub struct UnitModule<M> {
+    unit: UnitId,
+    module: M,
+}
+
+impl<M: Module> UnitModule<M> {
+    /// The unit `name` of what `make` adds; its parameters' names begin with `path`.
+    pub fn new(
+        registry: &mut Registry,
+        name: &str,
+        path: &str,
+        make: impl FnOnce(&mut Registry) -> M,
+    ) -> Self {
+        let (unit, module) = registry.unit_at(name, path, make);
+        Self { unit, module }
+    }
+}
+
+impl<M: Module> Module for UnitModule<M> {
+    fn forward(&self, pass: &mut Pass<'_>, input: Tensor) -> Result<Tensor> {
+        pass.unit(self.unit, Direction::Forward, |pass| self.module.forward(pass, input))
+    }
+
+    fn backward(&self, pass: &mut Pass<'_>, gradient: Tensor) -> Result<Tensor> {
+        pass.unit(self.unit, Direction::Backward, |pass| self.module.backward(pass, gradient))
+    }
+
+    fn forward_each(&self, pass: &mut Pass<'_>, inputs: Vec<Tensor>) -> Result<Vec<Tensor>> {
+        pass.unit(self.unit, Direction::Forward, |pass| {
+            pass.each(inputs, |pass, input| self.module.forward(pass, input))
+        })
+    }
+
+    fn backward_each(&self, pass: &mut Pass<'_>, gradients: Vec<Tensor>) -> Result<Vec<Tensor>> {
+        pass.unit(self.unit, Direction::Backward, |pass| {
+            pass.each(gradients, |pass, gradient| self.module.backward(pass, gradient))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::nn::grad_check::GradCheck;
+    use crate::nn::{Dropout, Gelu, Linear, LinearInit, RngStream};
+
+    fn body(registry: &mut Registry) -> Residual<Sequential> {
+        let one = registry.scope("one", |r| Linear::new(r, 5, 7, LinearInit::fan_in(5)));
+        let dropout = Dropout::new(registry, "dropout", 0.3, RngStream::Shared);
+        let two = registry.scope("two", |r| Linear::new(r, 7, 5, LinearInit::fan_in(7)));
+        Residual(Sequential(vec![Box::new(one), Box::new(Gelu::Tanh), Box::new(dropout), Box::new(two)]))
+    }
+
+    #[test]
+    fn sequential_and_residual_gradients_are_correct() {
+        GradCheck::new(body, 4, 5).check_gradients(2e-4);
+    }
+
+    #[test]
+    fn activation_checkpoint_is_exact() {
+        let (plain, checkpointed) =
+            (GradCheck::new(body, 4, 5), GradCheck::new(|r| ActivationCheckpoint(body(r)), 4, 5));
+        assert_eq!(plain.forward_and_backward(), checkpointed.forward_and_backward());
+        assert_eq!(plain.weight_gradients(), checkpointed.weight_gradients());
+    }
+}

@@ -1,0 +1,111 @@
+//! How the gradients of a group of ranks become their mean.
+
+use crate::allocator::{AllocClass, Allocator};
+use crate::flat::{Comm, Dtype, FlatBuffer};
+use crate::parallel::Settings;
+use serde::{Deserialize, Serialize};
+use unisono::{Avg, ReduceOp, Result, Sum};
+
+/// Where the division by the number of ranks is done. All three have the same results, to the rounding of the last bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Average {
+    /// In the collective, on complete sums.
+    InReduction,
+    /// After the collective.
+    After,
+    /// In the loss, before backward: [`Average::loss_factor`] is what it is multiplied by.
+    InLoss,
+}
+
+impl Average {
+    /// What the loss must be multiplied by before backward, of each of so many ranks.
+    pub fn loss_factor(self, ranks: usize) -> f32 {
+        if self == Self::InLoss { 1.0 / ranks as f32 } else { 1.0 }
+    }
+}
+
+/// Forms means of whole buckets over a data-parallel group.
+#[derive(Clone)]
+pub struct GradAverager {
+    /// How many ranks.
+    ranks: usize,
+    average: Average,
+    wire_dtype: Option<Dtype>,
+    memory: Allocator,
+}
+
+impl GradAverager {
+    /// Over `ranks` ranks.
+    pub fn new(ranks: usize, settings: &Settings, memory: &Allocator) -> Self {
+        Self { ranks, average: settings.average, wire_dtype: settings.wire_dtype, memory: memory.clone() }
+    }
+
+    /// The mean of `gradients` over all ranks.
+    pub(super) fn all_reduce(&self, peers: Option<Comm<'_>>, gradients: FlatBuffer) -> Result<FlatBuffer> {
+        let Some(peers) = peers else { return Ok(gradients) };
+        let dtype = gradients.dtype();
+        let mut sent = self.to_wire(gradients)?;
+        sent.all_reduce(peers, self.reduce_op())?;
+        self.cast_from_wire(sent, dtype)
+    }
+
+    /// This rank's share of the mean of `gradients` over all ranks.
+    pub(super) fn reduce_scatter(
+        &self,
+        peers: Option<Comm<'_>>,
+        gradients: FlatBuffer,
+    ) -> Result<FlatBuffer> {
+        let Some(peers) = peers else { return Ok(gradients) };
+        let dtype = gradients.dtype();
+        let sent = self.to_wire(gradients)?;
+        let mut share = sent.new_like(&self.memory, AllocClass::Gradients, sent.len() / self.ranks)?;
+        sent.reduce_scatter(&mut share, peers, self.reduce_op())?;
+        drop(sent);
+        self.cast_from_wire(share, dtype)
+    }
+
+    /// As [`GradAverager::reduce_scatter`], with the share in its place; the rest means nothing afterwards.
+    pub(super) fn reduce_scatter_in_place(
+        &self,
+        peers: Option<Comm<'_>>,
+        mut gradients: FlatBuffer,
+    ) -> Result<FlatBuffer> {
+        let Some(peers) = peers else { return Ok(gradients) };
+        if self.wire_dtype.is_none_or(|wire| wire == gradients.dtype()) {
+            gradients.reduce_scatter_in_place(peers, self.reduce_op())?;
+            let dtype = gradients.dtype();
+            return self.cast_from_wire(gradients, dtype);
+        }
+        let sent =
+            gradients.to_dtype(&self.memory, AllocClass::Buffers, self.wire_dtype.expect("another type"))?;
+        let count = sent.len() / self.ranks;
+        let mut share = sent.new_like(&self.memory, AllocClass::Buffers, count)?;
+        sent.reduce_scatter(&mut share, peers, self.reduce_op())?;
+        let share = self.cast_from_wire(share, gradients.dtype())?;
+        let place = peers.rank() * count;
+        gradients.copy_range(place..place + count, &share, 0..count)?;
+        Ok(gradients)
+    }
+
+    fn to_wire(&self, gradients: FlatBuffer) -> Result<FlatBuffer> {
+        match self.wire_dtype.filter(|&wire| wire != gradients.dtype()) {
+            Some(wire) => gradients.to_dtype(&self.memory, AllocClass::Buffers, wire),
+            None => Ok(gradients),
+        }
+    }
+
+    fn cast_from_wire(&self, mut sums: FlatBuffer, dtype: Dtype) -> Result<FlatBuffer> {
+        if sums.dtype() != dtype {
+            sums = sums.to_dtype(&self.memory, AllocClass::Gradients, dtype)?;
+        }
+        if self.average == Average::After {
+            sums.divide(self.ranks as u32)?;
+        }
+        Ok(sums)
+    }
+
+    fn reduce_op(&self) -> ReduceOp {
+        if self.average == Average::InReduction { Avg } else { Sum }
+    }
+}

@@ -1,0 +1,119 @@
+//! Sums that do not depend on the order of their terms.
+
+use crate::flat::ALIGNMENT;
+use unisono_cuda::block_square_sums;
+
+/// The exact sum of squares, in fixed point: terms may come in any order, from any rank.
+///
+/// A block of [`GRAIN`] elements is summed by [`squares`], in 64-bit floats in a fixed order; the sums of blocks are added without rounding.
+/// As blocks never belong to two ranks, the norm of a gradient has the same bits however it is sharded. No square of a
+/// 32-bit float overflows a 64-bit one.
+///
+/// Source: the long accumulator of Kulisch, "Computer arithmetic and validity", 2008.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ExactSum {
+    /// Digits of 32 bits, with room for carries; the first is worth 2 to the power [`MIN_EXPONENT`].
+    limbs: [u64; LIMBS],
+}
+
+/// Digits, and one that counts terms that are no numbers.
+const LIMBS: usize = 22;
+/// Below the last bit of the smallest block: the square of 2⁻¹⁴⁹, less 53 bits.
+const MIN_EXPONENT: i32 = -352;
+
+impl Default for ExactSum {
+    fn default() -> Self {
+        Self { limbs: [0; LIMBS] }
+    }
+}
+
+impl ExactSum {
+    /// Adds the squares of `values`.
+    pub fn add_squares(&mut self, values: &[f32]) {
+        block_square_sums(values, ALIGNMENT, |block| self.add(block));
+    }
+
+    /// Adds a number that is not negative.
+    fn add(&mut self, term: f64) {
+        if !term.is_finite() {
+            self.limbs[LIMBS - 1] += 1;
+        } else if term > 0.0 {
+            self.add_finite(term);
+        }
+    }
+
+    fn add_finite(&mut self, term: f64) {
+        let bits = term.to_bits();
+        let exponent = (bits >> 52) as i32 - 1075 - MIN_EXPONENT;
+        let mantissa = u128::from(bits & ((1 << 52) - 1) | 1 << 52) << (exponent as u32 % 32);
+        let first = exponent as usize / 32;
+        for (place, digit) in self.limbs[first..first + 3].iter_mut().enumerate() {
+            *digit += (mantissa >> (32 * place)) as u64 & u64::from(u32::MAX);
+        }
+    }
+
+    /// The sum, rounded.
+    pub fn value(&self) -> f64 {
+        if self.limbs[LIMBS - 1] > 0 {
+            return f64::NAN;
+        }
+        let mut carry = 0;
+        let mut digits = self.limbs;
+        for digit in &mut digits {
+            let sum = *digit + carry;
+            (*digit, carry) = (sum & u64::from(u32::MAX), sum >> 32);
+        }
+        let weight = |place: usize| 2f64.powi(MIN_EXPONENT + 32 * place as i32);
+        digits.iter().enumerate().rev().fold(0.0, |sum, (place, &digit)| sum + digit as f64 * weight(place))
+    }
+
+    /// The digits, to be summed over ranks.
+    pub fn limbs_mut(&mut self) -> &mut [u64] {
+        &mut self.limbs
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sum_of_squares(values: &[f32]) -> ExactSum {
+        let mut sum = ExactSum::default();
+        sum.add_squares(values);
+        sum
+    }
+
+    #[test]
+    fn exact_sum_is_independent_of_order_and_ranks() {
+        let values: Vec<f32> = (0..4096u32)
+            .map(|i| (i.wrapping_mul(2654435761) as f32 / 1e9 - 2.0) * 10f32.powi(i as i32 % 40 - 20))
+            .collect();
+        let whole = sum_of_squares(&values);
+        let mut backwards = ExactSum::default();
+        let mut ranks = [ExactSum::default(), ExactSum::default(), ExactSum::default()];
+        for (index, block) in values.chunks(ALIGNMENT).enumerate().rev() {
+            backwards.add_squares(block);
+            ranks[index % 3].add_squares(block);
+        }
+        let [mut sum, one, two] = ranks;
+        for (digit, other) in sum.limbs_mut().iter_mut().zip(one.limbs.iter().zip(two.limbs)) {
+            *digit += other.0 + other.1;
+        }
+        assert_eq!((&backwards, sum.value().to_bits()), (&whole, whole.value().to_bits()));
+        let naive: f64 = values.iter().map(|&value| f64::from(value).powi(2)).sum();
+        assert!((whole.value() / naive - 1.0).abs() < 1e-12);
+    }
+
+    #[test]
+    fn exact_sum_holds_extreme_values() {
+        assert_eq!(sum_of_squares(&[f32::MAX; 3]).value(), 3.0 * f64::from(f32::MAX).powi(2));
+        let least = f32::from_bits(1);
+        assert_eq!(sum_of_squares(&[least]).value(), f64::from(least).powi(2));
+        assert_eq!(sum_of_squares(&[0.0, -3.0]).value(), 9.0);
+        assert_eq!(sum_of_squares(&[]).value(), 0.0);
+        assert!(
+            sum_of_squares(&[1.0, f32::INFINITY]).value().is_nan()
+                && sum_of_squares(&[f32::NAN]).value().is_nan()
+        );
+    }
+}

@@ -1,0 +1,244 @@
+//! Every rank keeps its share of everything, and gathers a unit's weights while it is needed: ZeRO's third stage.
+//!
+//! Sources: Rajbhandari et al., "ZeRO", SC 2020; prefetching, its limit and resharding as in Zhao et al., "PyTorch FSDP:
+//! experiences on scaling fully sharded data parallel", VLDB 16(12), 2023.
+
+use crate::allocator::{AllocClass, Allocator};
+use crate::error::Result;
+use crate::flat::{BucketId, Comm, FlatBuffer, ParamStore};
+use crate::optim::{Optimizer, Step};
+use crate::parallel::grad_reducer::{GradReducer, GradStorage};
+use crate::parallel::optimizer_shards::{BufferFrom, OptimizerShards, StepContext};
+use crate::parallel::pending_collective::PendingCollective;
+use crate::parallel::strategy_core::StrategyCore;
+use crate::parallel::{DataParallel, LocalShard, ParallelKind, ProcessGroups, Settings};
+use crate::parameter::{Inventory, Parameter, ParameterId, UnitId};
+use crate::strategy::{Direction, Strategy};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Weights, gradients and optimizer state in shares. The model may be larger than the memory of one rank: initial
+/// weights are computed share by share too.
+pub struct FullySharded {
+    base: StrategyCore,
+    shards: OptimizerShards,
+    /// This rank's share of each bucket's weights. A gather under way holds on to it.
+    weights: Vec<Arc<FlatBuffer>>,
+    grad_reducer: GradReducer,
+    /// Whole weights on their way, in the order in which they were asked for.
+    gathers: VecDeque<(BucketId, PendingCollective)>,
+    /// How many open units use each bucket.
+    use_counts: Vec<usize>,
+}
+
+impl FullySharded {
+    /// With one bucket for each unit of the model.
+    ///
+    /// # Errors
+    /// Of the file, where state is offloaded.
+    pub fn new(
+        inventory: &Arc<Inventory>,
+        team: ProcessGroups,
+        settings: &Settings,
+        memory: &Allocator,
+    ) -> Result<Self> {
+        let base = StrategyCore::new(ParallelKind::Zero3, inventory, team, settings, memory)?;
+        let (layout, rank) = (base.layout(), base.rank());
+        let mut shares = OptimizerShards::new(inventory, &layout, memory, settings, |bucket| {
+            layout.shard_range(bucket, rank)
+        })?;
+        let initial = |bucket| {
+            shares.initialize(bucket, settings.seed)?;
+            base.store.initial_weights(bucket, layout.shard_range(bucket, rank), settings.seed).map(Arc::new)
+        };
+        let weights = layout.ids().map(initial).collect::<Result<_>>()?;
+        let gradients = GradReducer::new(GradStorage::Shard, &base);
+        let users = vec![0; layout.buckets.len()];
+        Ok(Self {
+            base,
+            shards: shares,
+            weights,
+            grad_reducer: gradients,
+            gathers: VecDeque::new(),
+            use_counts: users,
+        })
+    }
+
+    fn buckets_of(&self, unit: UnitId) -> Vec<BucketId> {
+        self.base.store.layout.buckets_of(&self.base.store.inventory, unit)
+    }
+
+    /// Whether a bucket's weights are whole, or on their way.
+    fn is_pending(&self, bucket: BucketId) -> bool {
+        self.base.store.bucket_weights(bucket).is_some()
+            || self.gathers.iter().any(|(coming, _)| *coming == bucket)
+    }
+
+    fn start_gather(&mut self, bucket: BucketId) -> Result<()> {
+        let (share, store) = (Arc::clone(&self.weights[bucket.0]), &self.base.store);
+        let count = store.layout[bucket].count;
+        let whole = FlatBuffer::new(&store.memory, AllocClass::Weights, share.dtype(), count)?;
+        let gather = move |peers: Option<Comm<'_>>, mut whole: FlatBuffer| {
+            match peers {
+                Some(peers) => whole.all_gather(&share, peers)?,
+                None => whole.copy_from(&share)?,
+            }
+            Ok(whole)
+        };
+        let flight = PendingCollective::start(self.base.group.as_ref(), whole, gather)?;
+        self.gathers.push_back((bucket, flight));
+        Ok(())
+    }
+
+    /// Waits until a bucket that is coming is whole.
+    fn wait_weights(&mut self, bucket: BucketId) -> Result<()> {
+        while self.base.store.bucket_weights(bucket).is_none() {
+            let (landed, flight) = self.gathers.pop_front().expect("it is coming");
+            flight.synchronize()?;
+            let whole = flight.wait(&mut self.base.wait_time)?;
+            self.base.store.put_weights(landed, whole);
+        }
+        self.base.check()
+    }
+
+    /// Starts gathering for the units that come after `unit` on this way.
+    fn prefetch(&mut self, unit: UnitId, way: Direction) -> Result<()> {
+        for distance in 1..=self.base.settings.prefetch {
+            let Some(next) = self.neighbor(unit, way, distance) else { break };
+            for bucket in self.buckets_of(next) {
+                if self.gathers.len() < self.base.settings.max_pending_gathers && !self.is_pending(bucket) {
+                    self.start_gather(bucket)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn neighbor(&self, unit: UnitId, way: Direction, distance: usize) -> Option<UnitId> {
+        let units = self.base.store.inventory.units.len();
+        match way {
+            Direction::Forward => Some(UnitId(unit.0 + distance)).filter(|next| next.0 < units),
+            Direction::Backward => unit.0.checked_sub(distance).map(UnitId),
+        }
+    }
+
+    /// Frees what nobody uses any more.
+    fn release_unit(&mut self, unit: UnitId, frees: bool) {
+        for bucket in self.buckets_of(unit) {
+            self.use_counts[bucket.0] -= 1;
+            if frees && self.use_counts[bucket.0] == 0 {
+                self.base.store.take_weights(bucket);
+            }
+        }
+    }
+}
+
+impl Strategy for FullySharded {
+    fn pre_unit(&mut self, unit: UnitId, way: Direction) -> Result<()> {
+        let buckets = self.buckets_of(unit);
+        for &bucket in &buckets {
+            self.use_counts[bucket.0] += 1;
+            if !self.is_pending(bucket) {
+                self.start_gather(bucket)?;
+            }
+        }
+        self.prefetch(unit, way)?;
+        buckets.into_iter().try_for_each(|bucket| self.wait_weights(bucket))?;
+        self.base.store.widen_unit(unit)
+    }
+
+    fn post_unit(&mut self, unit: UnitId, way: Direction) -> Result<()> {
+        self.base.store.drop_widened(unit);
+        let turns_here = unit.0 + 1 == self.base.store.inventory.units.len();
+        let keeps = way == Direction::Forward && (turns_here || !self.base.settings.reshard_after_forward);
+        self.release_unit(unit, !keeps);
+        Ok(())
+    }
+
+    fn grad_ready(&mut self, id: ParameterId) -> Result<()> {
+        self.grad_reducer.grad_ready(&mut self.base, id)
+    }
+
+    fn weights(&self, id: ParameterId) -> &[f32] {
+        self.base.store.weights(id)
+    }
+
+    fn weights_and_gradient(&mut self, id: ParameterId) -> Option<(&[f32], &mut [f32])> {
+        self.base.store.weights_and_gradient(id)
+    }
+
+    fn device_store(&self) -> Option<&ParamStore> {
+        Some(&self.base.store).filter(|store| store.is_on_device())
+    }
+
+    fn device_store_mut(&mut self) -> Option<&mut ParamStore> {
+        Some(&mut self.base.store).filter(|store| store.is_on_device())
+    }
+}
+
+impl DataParallel for FullySharded {
+    fn begin_pass(&mut self, last: bool) -> Result<()> {
+        self.base.begin(last);
+        Ok(())
+    }
+
+    fn finish_backward(&mut self) -> Result<()> {
+        self.grad_reducer.finish(&mut self.base)
+    }
+
+    fn grad_norm(&mut self) -> Result<f64> {
+        self.grad_reducer.grad_norm(&mut self.base, &self.shards)
+    }
+
+    fn optimizer_step(&mut self, optimizer: &dyn Optimizer, step: &Step) -> Result<()> {
+        self.wait_all()?;
+        for bucket in self.base.trainable_buckets() {
+            let gradients = self.grad_reducer.take_gradients(&mut self.base, bucket)?;
+            let share = Arc::get_mut(&mut self.weights[bucket.0]).expect("nothing is under way");
+            let weights = BufferFrom { buffer: share, start: gradients.start };
+            let (group, tensor) = (self.base.group.as_ref(), self.base.tensor.as_ref());
+            let stride = StepContext { optimizer, step, group, tensor };
+            self.shards.update(bucket, weights, gradients.view(), &stride)?;
+            self.grad_reducer.clear_after_step(&mut self.base, bucket, gradients.buffer)?;
+        }
+        Ok(())
+    }
+
+    fn wait_all(&mut self) -> Result<()> {
+        while let Some((_, flight)) = self.gathers.pop_front() {
+            flight.wait(&mut self.base.wait_time)?;
+        }
+        for bucket in self.base.layout().ids() {
+            self.base.store.take_weights(bucket);
+        }
+        self.base.check()
+    }
+
+    fn for_each_shard(&mut self, visit: &mut dyn FnMut(LocalShard<'_>) -> Result<()>) -> Result<()> {
+        self.wait_all()?;
+        for bucket in self.base.layout().ids() {
+            let start = self.shards.range(bucket).start;
+            let share = Arc::get_mut(&mut self.weights[bucket.0]).expect("nothing is under way");
+            self.shards.for_each_shard(bucket, BufferFrom { buffer: share, start }, visit)?;
+        }
+        // What was awaited to be shown may have failed.
+        self.base.check()
+    }
+
+    fn broadcast_params(&mut self) -> Result<()> {
+        self.wait_all()
+    }
+
+    fn is_replicated(&self) -> bool {
+        self.base.group.is_none()
+    }
+
+    fn alloc_moments(&mut self, count: &dyn Fn(&Parameter) -> usize) -> Result<()> {
+        self.shards.alloc_moments(count)
+    }
+
+    fn take_wait_time(&mut self) -> Duration {
+        std::mem::take(&mut self.base.wait_time)
+    }
+}

@@ -1,0 +1,214 @@
+//! Gradients from the moment a bucket of them is complete until the step is taken: reduced in order, and kept whole
+//! or in shares.
+
+use crate::error::Result;
+use crate::flat::{BucketId, Comm, FlatBuffer};
+use crate::parallel::grad_norm::SquaredNorm;
+use crate::parallel::optimizer_shards::{BufferFrom, OptimizerShards};
+use crate::parallel::pending_collective::PendingCollective;
+use crate::parallel::strategy_core::StrategyCore;
+use crate::parallel::{GradAverager, GradReduction, ReduceFrequency};
+use crate::parameter::ParameterId;
+use std::collections::VecDeque;
+
+/// What a rank has of the mean gradients, and where.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum GradStorage {
+    /// All of them, in whole buckets.
+    Full,
+    /// Its share, in its place in whole buckets that stay.
+    ShardInPlace,
+    /// Its share; whole buckets are freed when they are reduced.
+    Shard,
+}
+
+/// The reductions of one rank's gradients, and their results.
+pub(super) struct GradReducer {
+    storage: GradStorage,
+    /// With [`GradStorage::Share`], this rank's shares of the mean gradients, by bucket.
+    shards: Vec<Option<FlatBuffer>>,
+    pending: VecDeque<(BucketId, PendingCollective)>,
+}
+
+impl GradReducer {
+    pub(super) fn new(keeps: GradStorage, base: &StrategyCore) -> Self {
+        let shares = base.store.layout.ids().map(|_| None).collect();
+        Self { storage: keeps, shards: shares, pending: VecDeque::new() }
+    }
+
+    /// A use of a parameter was added; starts the reductions that become due.
+    pub(super) fn grad_ready(&mut self, base: &mut StrategyCore, id: ParameterId) -> Result<()> {
+        base.mark_ready(id)?;
+        while self.reduces_in_this_pass(base) {
+            let Some(bucket) = base.next_complete_bucket() else { break };
+            self.start_reduction(base, bucket)?;
+        }
+        Ok(())
+    }
+
+    /// Backward has ended: reduces what is left, and waits for all.
+    pub(super) fn finish(&mut self, base: &mut StrategyCore) -> Result<()> {
+        while let Some(bucket) = base.next_remaining_bucket()? {
+            self.start_reduction(base, bucket)?;
+            if self.is_naive(base) {
+                self.wait_all(base)?;
+            }
+        }
+        self.wait_all(base)
+    }
+
+    fn is_naive(&self, base: &StrategyCore) -> bool {
+        self.storage == GradStorage::Full && base.settings.grad_reduction == GradReduction::Naive
+    }
+
+    /// Whether buckets are reduced as they become complete in this backward pass.
+    fn reduces_in_this_pass(&self, base: &StrategyCore) -> bool {
+        let each =
+            base.settings.reduce_each == ReduceFrequency::MicroBatch && self.storage == GradStorage::Shard;
+        (base.is_last() || each) && !self.is_naive(base)
+    }
+
+    fn start_reduction(&mut self, base: &mut StrategyCore, bucket: BucketId) -> Result<()> {
+        let most = if self.storage == GradStorage::Shard {
+            base.settings.max_pending_reductions.max(1)
+        } else {
+            usize::MAX
+        };
+        while self.pending.len() >= most {
+            self.pending.front().map_or(Ok(()), |(_, flight)| flight.synchronize())?;
+            self.wait_first(base)?;
+        }
+        let reduce = match self.storage {
+            GradStorage::Full => GradAverager::all_reduce,
+            GradStorage::ShardInPlace => GradAverager::reduce_scatter_in_place,
+            GradStorage::Shard => GradAverager::reduce_scatter,
+        };
+        let whole = base.store.take_gradients(bucket)?;
+        let (mean, partial) = (base.averager.clone(), base.partial_grads(bucket));
+        let reduction = move |peers: Option<Comm<'_>>, mut whole: FlatBuffer| {
+            partial.all_reduce(&mut whole)?;
+            reduce(&mean, peers, whole)
+        };
+        let flight = PendingCollective::start(base.group.as_ref(), whole, reduction)?;
+        self.pending.push_back((bucket, flight));
+        Ok(())
+    }
+
+    fn wait_all(&mut self, base: &mut StrategyCore) -> Result<()> {
+        while !self.pending.is_empty() {
+            self.wait_first(base)?;
+        }
+        Ok(())
+    }
+
+    /// Waits for the oldest reduction. A share adds to what there is of it from earlier micro-batches.
+    fn wait_first(&mut self, base: &mut StrategyCore) -> Result<()> {
+        let Some((bucket, flight)) = self.pending.pop_front() else { return Ok(()) };
+        let reduced = flight.wait(&mut base.wait_time)?;
+        match &mut self.shards[bucket.0] {
+            _ if self.storage != GradStorage::Shard => base.store.put_gradients(bucket, reduced),
+            Some(sum) => sum.add(&reduced)?,
+            none => *none = Some(reduced),
+        }
+        Ok(())
+    }
+
+    /// Takes out what has this rank's gradients of a bucket; zeros where nothing came.
+    pub(super) fn take_gradients(
+        &mut self,
+        base: &mut StrategyCore,
+        bucket: BucketId,
+    ) -> Result<BufferFrom<FlatBuffer>> {
+        if self.storage != GradStorage::Shard {
+            return Ok(BufferFrom { buffer: base.store.take_gradients(bucket)?, start: 0 });
+        }
+        let share = base.store.layout.shard_range(bucket, base.rank());
+        let numbers = self.shards[bucket.0].take().map(Ok);
+        let numbers = numbers.unwrap_or_else(|| base.store.zero_gradients(bucket, share.len()))?;
+        Ok(BufferFrom { buffer: numbers, start: share.start })
+    }
+
+    fn put_gradients(&mut self, base: &mut StrategyCore, bucket: BucketId, gradients: FlatBuffer) {
+        match self.storage {
+            GradStorage::Shard => self.shards[bucket.0] = Some(gradients),
+            GradStorage::Full | GradStorage::ShardInPlace => base.store.put_gradients(bucket, gradients),
+        }
+    }
+
+    /// The step was taken with `gradients`: buckets that stay are cleared, shares are freed.
+    pub(super) fn clear_after_step(
+        &mut self,
+        base: &mut StrategyCore,
+        bucket: BucketId,
+        mut gradients: FlatBuffer,
+    ) -> Result<()> {
+        if self.storage != GradStorage::Shard {
+            gradients.zero()?;
+            base.store.put_gradients(bucket, gradients);
+        }
+        Ok(())
+    }
+
+    /// The norm of the whole model's gradient.
+    pub(super) fn grad_norm(&mut self, base: &mut StrategyCore, shares: &OptimizerShards) -> Result<f64> {
+        let (mut squares, layout) = (SquaredNorm::new(&base.store.memory), base.layout());
+        for bucket in base.trainable_buckets() {
+            let own = match self.storage {
+                GradStorage::Full => 0..layout[bucket].count,
+                GradStorage::ShardInPlace | GradStorage::Shard => layout.shard_range(bucket, base.rank()),
+            };
+            let gradients = self.take_gradients(base, bucket)?;
+            shares.add_squares(bucket, own, gradients.view(), |id| base.counts_in_norm(id), &mut squares)?;
+            self.put_gradients(base, bucket, gradients.buffer);
+        }
+        base.reduce_norm(squares, self.storage != GradStorage::Full)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::allocator::Allocator;
+    use crate::device::Device;
+    use crate::parallel::{ParallelKind, ProcessGroups, Settings};
+    use crate::parameter::{Init, Parameter, Registry};
+    use crate::testing::{gpu, run_ranks};
+    use std::sync::Arc;
+
+    /// How many collectives have been enqueued on a GPU when each of three gradients is ready, the last first.
+    fn collectives_enqueued(form: GradReduction, bucket_bytes: usize) -> Vec<usize> {
+        let mut registry = Registry::default();
+        for name in ["one", "two", "three"] {
+            registry.unit(name, |r| r.add(Parameter::new("weight", &[8, 8], Init::Normal(0.5))));
+        }
+        let inventory = Arc::new(registry.finish());
+        let counts = run_ranks(2, |group| {
+            let memory = Allocator::default();
+            let device = Device::new(&gpu(), &memory).unwrap();
+            let settings = Settings { grad_reduction: form, bucket_bytes, ..Settings::default() };
+            let (team, memory) = (ProcessGroups::data_only(Some(group)), memory.with_lane(device.compute()));
+            let mut base =
+                StrategyCore::new(ParallelKind::Replicated, &inventory, team, &settings, &memory).unwrap();
+            let mut gradients = GradReducer::new(GradStorage::Full, &base);
+            base.begin(true);
+            let ready = |id| {
+                gradients.grad_ready(&mut base, ParameterId(id)).unwrap();
+                gradients.pending.len()
+            };
+            let counts: Vec<_> = [2, 1, 0].map(ready).to_vec();
+            gradients.finish(&mut base).unwrap();
+            device.compute().stream().synchronize().unwrap();
+            counts
+        });
+        assert_eq!(counts[0], counts[1]);
+        counts[0].clone()
+    }
+
+    #[test]
+    fn gpu_collectives_are_enqueued_during_backward() {
+        let one = 4 * 64;
+        assert_eq!(collectives_enqueued(GradReduction::Overlapped, one), [1, 2, 3]);
+        assert_eq!(collectives_enqueued(GradReduction::Bucketed, 2 * one), [0, 1, 2]);
+        assert_eq!(collectives_enqueued(GradReduction::Naive, one), [0, 0, 0]);
+    }
+}

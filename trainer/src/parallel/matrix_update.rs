@@ -1,0 +1,246 @@
+//! Steps that need a whole matrix while each rank keeps the state of its share, of a part of it perhaps.
+
+use crate::allocator::{AllocClass, Allocator};
+use crate::error::{Error, Result};
+use crate::flat::{Bucket, Dtype, FlatBuffer, ProcessGroup};
+use crate::optim::{MatrixOptimizer, Step};
+use crate::parallel::data_group::DataGroup;
+use crate::parallel::optimizer_shards::{BufferFrom, BufferSlice, OptimizerShard, StepContext};
+use crate::parameter::{Inventory, Parameter};
+use std::ops::Range;
+
+/// Where the weights of a bucket of one matrix go.
+pub(super) struct MatrixUpdate<'a> {
+    optimizer: &'a dyn MatrixOptimizer,
+    parameter: &'a Parameter,
+    /// Elements of the bucket.
+    count: usize,
+    grad_scale: f32,
+    /// Ranks that have a share each.
+    data_group: Option<&'a DataGroup>,
+    /// Ranks that have a part of the matrix each.
+    tensor_group: Option<&'a ProcessGroup>,
+    /// Of the whole bucket, once gathered.
+    direction: Option<FlatBuffer>,
+}
+
+impl<'a> MatrixUpdate<'a> {
+    /// For a bucket of one parameter that the optimizer takes as a whole; none for all others.
+    pub(super) fn for_bucket(
+        bucket: &Bucket,
+        inventory: &'a Inventory,
+        stride: &StepContext<'a>,
+    ) -> Result<Option<Self>> {
+        let mut wholes = bucket.entries.iter().filter_map(|piece| {
+            let parameter = &inventory[piece.parameter];
+            stride.optimizer.as_matrix_optimizer(parameter).map(|whole| (parameter, whole))
+        });
+        let Some((parameter, whole)) = wholes.next() else { return Ok(None) };
+        if bucket.entries.len() > 1 {
+            let text = format!("{} must be updated as a whole, and shares its bucket", parameter.name);
+            return Err(Error::Unsupported(format!("{text}: pack by rows, or use another optimizer")));
+        }
+        let (count, factor) = (bucket.count, stride.step.grad_scale);
+        let parts = stride.tensor.filter(|_| parameter.shard.is_some());
+        Ok(Some(Self {
+            optimizer: whole,
+            parameter,
+            count,
+            grad_scale: factor,
+            data_group: stride.group,
+            tensor_group: parts,
+            direction: None,
+        }))
+    }
+
+    /// Finds the direction of this rank's elements, gathers that of the whole matrix, and makes of it the one that is taken.
+    pub(super) fn gather_direction(
+        &mut self,
+        part: &mut OptimizerShard,
+        gradients: &BufferFrom<&FlatBuffer>,
+        memory: &Allocator,
+    ) -> Result<()> {
+        let mut share = FlatBuffer::zeros(memory, AllocClass::Buffers, Dtype::F32, part.range.len())?;
+        let end = part.range.end.min(self.parameter.count());
+        if part.range.start < end {
+            let of = |start: usize| part.range.start - start..end - start;
+            let (gradient, own) =
+                (BufferSlice { buffer: gradients.buffer, range: of(gradients.start) }, of(part.range.start));
+            let moment = BufferSlice { buffer: &mut part.moments[0], range: own.clone() };
+            self.local_direction(memory, gradient, moment, BufferSlice { buffer: &mut share, range: own })?;
+        }
+        let mut taken = match self.data_group {
+            Some(group) => {
+                let mut all = FlatBuffer::new(memory, AllocClass::Buffers, Dtype::F32, self.count)?;
+                all.all_gather(&share, group.peers())?;
+                all
+            }
+            None => share,
+        };
+        self.transform_direction(memory, &mut taken)?;
+        self.direction = Some(taken);
+        Ok(())
+    }
+
+    /// Takes the gradient of some elements into their moment, and puts into `direction` where they would go.
+    fn local_direction(
+        &self,
+        memory: &Allocator,
+        gradient: BufferSlice<&FlatBuffer>,
+        moment: BufferSlice<&mut FlatBuffer>,
+        direction: BufferSlice<&mut FlatBuffer>,
+    ) -> Result<()> {
+        let Some(lane) = memory.lane() else {
+            let gradient = gradient.buffer.view(memory, gradient.range)?;
+            self.optimizer.momentum_direction(
+                &gradient,
+                self.grad_scale,
+                moment.host_slice(),
+                direction.host_slice(),
+            );
+            return Ok(());
+        };
+        let (moment, direction) = (moment.device_view_mut(), direction.device_view_mut());
+        Ok(self.optimizer.momentum_direction_on(
+            lane,
+            gradient.device_view(),
+            self.grad_scale,
+            moment,
+            direction,
+        )?)
+    }
+
+    /// Makes of the direction of this rank's part the one that is taken.
+    fn transform_direction(&self, memory: &Allocator, taken: &mut FlatBuffer) -> Result<()> {
+        match self.tensor_group {
+            Some(parts) => self.transform_sharded(memory, taken, parts),
+            None => self.transform_whole(memory, taken),
+        }
+    }
+
+    /// Makes of the direction of the whole matrix the one that is taken.
+    fn transform_whole(&self, memory: &Allocator, taken: &mut FlatBuffer) -> Result<()> {
+        let [rows, columns] = self.dims();
+        let whole = BufferSlice { buffer: taken, range: 0..rows * columns };
+        match memory.lane() {
+            Some(lane) => {
+                self.optimizer.transform_direction_on(lane, whole.device_view_mut(), rows, columns)?
+            }
+            None => self.optimizer.transform_direction(whole.host_slice(), rows, columns),
+        }
+        Ok(())
+    }
+
+    /// Rows and columns of the whole matrix.
+    fn dims(&self) -> [usize; 2] {
+        let shape = self.parameter.global_shape();
+        [shape[0], shape[1..].iter().product()]
+    }
+
+    /// Puts the parts of all ranks together, makes of the whole the direction that is taken, and leaves this rank its part.
+    fn transform_sharded(
+        &self,
+        memory: &Allocator,
+        taken: &mut FlatBuffer,
+        parts: &ProcessGroup,
+    ) -> Result<()> {
+        let (count, [rows, columns]) = (self.parameter.count(), self.dims());
+        let room = |count| FlatBuffer::zeros(memory, AllocClass::Buffers, Dtype::F32, count);
+        let (mut own, mut all, mut whole) =
+            (room(count)?, room(count * parts.size())?, room(rows * columns)?);
+        own.copy_range(0..count, taken, 0..count)?;
+        all.all_gather(&own, parts.comm())?;
+        for part in 0..parts.size() {
+            for block in blocks(&self.parameter.for_rank(part), columns) {
+                block.copy(
+                    memory,
+                    BufferSlice { buffer: &all, range: part * count..(part + 1) * count },
+                    &mut whole,
+                )?;
+            }
+        }
+        self.transform_whole(memory, &mut whole)?;
+        own.zero()?;
+        for block in blocks(self.parameter, columns) {
+            block.reversed().copy(
+                memory,
+                BufferSlice { buffer: &whole, range: 0..rows * columns },
+                &mut own,
+            )?;
+        }
+        Ok(taken.copy_range(0..count, &own, 0..count)?)
+    }
+
+    /// Moves the elements `place` of the bucket.
+    pub(super) fn apply(
+        &self,
+        memory: &Allocator,
+        weights: BufferSlice<&mut FlatBuffer>,
+        place: Range<usize>,
+        decays: bool,
+        step: &Step,
+    ) -> Result<()> {
+        let taken = BufferSlice { buffer: self.direction.as_ref().expect("gathered"), range: place };
+        let Some(lane) = memory.lane() else {
+            let taken = taken.buffer.view(memory, taken.range)?;
+            self.optimizer.apply_direction(weights.host_slice(), &taken, decays, step);
+            return Ok(());
+        };
+        Ok(self.optimizer.apply_direction_on(
+            lane,
+            weights.device_view_mut(),
+            taken.device_view(),
+            decays,
+            step,
+        )?)
+    }
+}
+
+/// Rows of a matrix in a part of it and in the whole: where they begin, and how far one is from the next.
+struct MatrixBlock {
+    from: [usize; 2],
+    to: [usize; 2],
+    dims: [usize; 2],
+}
+
+/// What a part has of a matrix of so many columns, but for padding.
+fn blocks(part: &Parameter, columns: usize) -> impl Iterator<Item = MatrixBlock> + use<> {
+    let cut = part.shard.clone().expect("a part is cut");
+    let (runs, local, rows): (Vec<_>, _, _) =
+        (cut.runs().collect(), cut.local_size(), part.global_shape()[0]);
+    let block = move |(here, there, count): (usize, usize, usize)| match cut.dim {
+        0 => MatrixBlock {
+            from: [here * columns, columns],
+            to: [there * columns, columns],
+            dims: [count, columns],
+        },
+        _ => MatrixBlock { from: [here, local], to: [there, columns], dims: [rows, count] },
+    };
+    runs.into_iter().filter(|(.., count)| *count > 0).map(block)
+}
+
+impl MatrixBlock {
+    /// The way back.
+    fn reversed(self) -> Self {
+        Self { from: self.to, to: self.from, ..self }
+    }
+
+    /// Puts what `from` has of it where it goes.
+    fn copy(&self, memory: &Allocator, from: BufferSlice<&FlatBuffer>, into: &mut FlatBuffer) -> Result<()> {
+        let MatrixBlock { from: [start, stride], to: [place, step], dims: [rows, columns] } = *self;
+        let first = from.range.start + start;
+        if let Some(lane) = memory.lane() {
+            let mut dense = lane.stream().alloc_uninit(rows * columns)?;
+            let from = BufferSlice { buffer: from.buffer, range: first..from.range.end }.device_view();
+            lane.pack(dense.view_mut(..), from, &self.dims, &[stride, 1])?;
+            let end = into.len();
+            let into = BufferSlice { buffer: into, range: place..end }.device_view_mut();
+            return Ok(lane.unpack(into, dense.view(..), &self.dims, &[step, 1])?);
+        }
+        for row in 0..rows {
+            let (from_row, to_row) = (first + row * stride, place + row * step);
+            into.copy_range(to_row..to_row + columns, from.buffer, from_row..from_row + columns)?;
+        }
+        Ok(())
+    }
+}

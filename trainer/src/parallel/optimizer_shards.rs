@@ -1,0 +1,349 @@
+//! The elements whose optimizer state this rank keeps.
+
+use crate::allocator::{AllocClass, Allocator, F32Vec};
+use crate::error::Result;
+use crate::flat::{Bucket, BucketId, Dtype, FlatBuffer, Layout, ProcessGroup};
+use crate::optim::{Optimizer, Step};
+use crate::parallel::data_group::DataGroup;
+use crate::parallel::grad_norm::SquaredNorm;
+use crate::parallel::matrix_update::MatrixUpdate;
+use crate::parallel::offload::{FileSlot, OffloadFile};
+use crate::parallel::optimizer_step;
+use crate::parallel::{LocalShard, Settings};
+use crate::parameter::{Inventory, Parameter, ParameterId};
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Some elements of every bucket: all, this rank's share, or what it owns.
+pub(super) struct OptimizerShards {
+    pub(super) inventory: Arc<Inventory>,
+    pub(super) layout: Arc<Layout>,
+    pub(super) memory: Allocator,
+    /// Where state lies while it is not needed, if not in memory.
+    offload: Option<OffloadFile>,
+    pub(super) shards: Vec<OptimizerShard>,
+}
+
+/// Elements of one bucket.
+pub(super) struct OptimizerShard {
+    pub(super) range: Range<usize>,
+    /// Weights in full precision, where the bucket has them in 16 bits.
+    pub(super) master: Option<FlatBuffer>,
+    /// In full precision too.
+    pub(super) moments: Vec<FlatBuffer>,
+    /// Where the one and the others lie in a file.
+    file_slots: Vec<FileSlot>,
+}
+
+/// A step, and what takes it.
+pub(super) struct StepContext<'a> {
+    pub(super) optimizer: &'a dyn Optimizer,
+    pub(super) step: &'a Step,
+    /// The ranks that keep a share each; none where this one keeps all.
+    pub(super) group: Option<&'a DataGroup>,
+    /// The ranks that have a part each of what is cut.
+    pub(super) tensor: Option<&'a ProcessGroup>,
+}
+
+/// Numbers of a bucket from its element `start` on.
+pub(super) struct BufferFrom<N> {
+    pub(super) buffer: N,
+    pub(super) start: usize,
+}
+
+/// Some of several numbers.
+pub(super) struct BufferSlice<N> {
+    pub(super) buffer: N,
+    pub(super) range: Range<usize>,
+}
+
+impl BufferFrom<FlatBuffer> {
+    pub(super) fn view(&self) -> BufferFrom<&FlatBuffer> {
+        BufferFrom { buffer: &self.buffer, start: self.start }
+    }
+}
+
+impl OptimizerShards {
+    /// The elements that `range` says of every bucket; frozen ones have weights only.
+    ///
+    /// # Errors
+    /// Of the file, where state is offloaded.
+    pub(super) fn new(
+        inventory: &Arc<Inventory>,
+        layout: &Arc<Layout>,
+        memory: &Allocator,
+        settings: &Settings,
+        range: impl Fn(BucketId) -> Range<usize>,
+    ) -> Result<Self> {
+        let part = |bucket: BucketId| OptimizerShard {
+            range: range(bucket),
+            master: None,
+            moments: Vec::new(),
+            file_slots: Vec::new(),
+        };
+        let parts = layout.ids().map(part).collect();
+        let offload = settings.offload.as_ref().map(|folder| OffloadFile::new(folder, memory)).transpose()?;
+        let (inventory, layout) = (Arc::clone(inventory), Arc::clone(layout));
+        Ok(Self { inventory, layout, memory: memory.clone(), offload, shards: parts })
+    }
+
+    /// The elements kept of a bucket.
+    pub(super) fn range(&self, bucket: BucketId) -> Range<usize> {
+        self.shards[bucket.0].range.clone()
+    }
+
+    /// Keeps full-precision copies of a bucket's initial weights, where it has them in 16 bits.
+    ///
+    /// # Errors
+    /// Of the file, where state is offloaded.
+    pub(super) fn initialize(&mut self, bucket: BucketId, seed: u64) -> Result<()> {
+        let part = &mut self.shards[bucket.0];
+        if has_master_weights(&self.layout[bucket]) {
+            let mut master = zeros(&self.memory, part.range.len())?;
+            for (id, elements, place) in self.layout[bucket].entries_within(part.range.clone()) {
+                let place = place.start - part.range.start..place.end - part.range.start;
+                let start = |values: &mut [f32]| self.inventory[id].initialize(seed, elements, values);
+                master.with_f32_mut(&self.memory, place, start)?;
+            }
+            part.master = Some(master);
+        }
+        self.store_state(bucket)
+    }
+
+    /// Brings a bucket's state into memory, where it is not.
+    fn load_state(&mut self, bucket: BucketId) -> Result<()> {
+        let Some(offload) = &self.offload else { return Ok(()) };
+        let (part, mut has_master) = (&mut self.shards[bucket.0], has_master_weights(&self.layout[bucket]));
+        for place in &part.file_slots {
+            let numbers = FlatBuffer::F32(offload.read(place, part.range.len())?);
+            match std::mem::take(&mut has_master) {
+                true => part.master = Some(numbers),
+                false => part.moments.push(numbers),
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts a bucket's state where it lies while it is not needed.
+    fn store_state(&mut self, bucket: BucketId) -> Result<()> {
+        let Some(offload) = &mut self.offload else { return Ok(()) };
+        let part = &mut self.shards[bucket.0];
+        for (index, numbers) in part.master.take().into_iter().chain(part.moments.drain(..)).enumerate() {
+            if index == part.file_slots.len() {
+                part.file_slots.push(offload.reserve(numbers.len()));
+            }
+            offload.write(&part.file_slots[index], into_host(numbers))?;
+        }
+        Ok(())
+    }
+
+    /// Adds the squares of a bucket's gradients in `range`, of parameters that count.
+    pub(super) fn add_squares(
+        &self,
+        bucket: BucketId,
+        range: Range<usize>,
+        gradients: BufferFrom<&FlatBuffer>,
+        counts: impl Fn(ParameterId) -> bool,
+        sum: &mut SquaredNorm,
+    ) -> Result<()> {
+        let of = |place: Range<usize>| place.start - gradients.start..place.end - gradients.start;
+        let pieces = || self.layout[bucket].entries_within(range.clone());
+        let counted = pieces().filter(|(id, ..)| counts(*id)).map(|(_, _, place)| of(place));
+        match sum {
+            SquaredNorm::Exact(sum) => {
+                for place in counted {
+                    sum.add_squares(&gradients.buffer.view(&self.memory, place)?);
+                }
+            }
+            SquaredNorm::Rounded(parts) => {
+                let there = gradients.buffer.as_device().expect("flat memory of a GPU");
+                // Padding is 0.
+                let all = pieces().all(|(id, ..)| counts(id));
+                let ranges = if all { vec![of(range.clone())] } else { counted.collect() };
+                parts.push(there.square_sums(&ranges)?);
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes a step with the elements kept of a bucket. Steps that need whole matrices gather them from `group`, of whose
+    /// ranks each keeps its share; none where this rank keeps all.
+    ///
+    /// # Errors
+    /// Of the collectives, and for a whole matrix that shares its bucket.
+    pub(super) fn update(
+        &mut self,
+        bucket: BucketId,
+        weights: BufferFrom<&mut FlatBuffer>,
+        gradients: BufferFrom<&FlatBuffer>,
+        stride: &StepContext<'_>,
+    ) -> Result<()> {
+        if self.shards[bucket.0].range.is_empty() {
+            return Ok(());
+        }
+        self.load_state(bucket)?;
+        self.step_in_memory(bucket, weights, gradients, stride)?;
+        self.store_state(bucket)
+    }
+
+    /// The step itself, with the state in memory.
+    fn step_in_memory(
+        &mut self,
+        bucket: BucketId,
+        weights: BufferFrom<&mut FlatBuffer>,
+        gradients: BufferFrom<&FlatBuffer>,
+        stride: &StepContext<'_>,
+    ) -> Result<()> {
+        let part = &mut self.shards[bucket.0];
+        part.alloc_moments(
+            &self.memory,
+            moment_count(&self.layout[bucket], &self.inventory, stride.optimizer),
+        )?;
+        let wide = optimizer_step::to_f32(gradients.buffer, &self.memory)?;
+        let gradients =
+            BufferFrom { buffer: wide.as_ref().unwrap_or(gradients.buffer), start: gradients.start };
+        let mut directions = MatrixUpdate::for_bucket(&self.layout[bucket], &self.inventory, stride)?;
+        if let Some(directions) = &mut directions {
+            directions.gather_direction(part, &gradients, &self.memory)?;
+        }
+        for (id, _, place) in self.layout[bucket].entries_within(part.range.clone()) {
+            let of = |start: usize| place.start - start..place.end - start;
+            let (kept, decays) = (of(part.range.start), self.inventory[id].weight_decay);
+            let OptimizerShard { master, moments, .. } = part;
+            let full = match master {
+                Some(master) => BufferSlice { buffer: master, range: kept.clone() },
+                None => BufferSlice { buffer: &mut *weights.buffer, range: of(weights.start) },
+            };
+            match &directions {
+                Some(directions) => {
+                    directions.apply(&self.memory, full, place.clone(), decays, stride.step)?;
+                }
+                None => {
+                    let gradient = BufferSlice { buffer: gradients.buffer, range: of(gradients.start) };
+                    let moments = BufferSlice { buffer: &mut moments[..], range: kept.clone() };
+                    optimizer_step::apply_step(&self.memory, full, gradient, moments, decays, stride)?;
+                }
+            }
+            if let Some(master) = master {
+                weights.buffer.copy_range(of(weights.start), master, kept)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Shows what is kept of a bucket.
+    pub(super) fn for_each_shard(
+        &mut self,
+        bucket: BucketId,
+        weights: BufferFrom<&mut FlatBuffer>,
+        visit: &mut dyn FnMut(LocalShard<'_>) -> Result<()>,
+    ) -> Result<()> {
+        self.load_state(bucket)?;
+        self.visit_entry(bucket, weights, visit)?;
+        self.store_state(bucket)
+    }
+
+    fn visit_entry(
+        &mut self,
+        bucket: BucketId,
+        weights: BufferFrom<&mut FlatBuffer>,
+        visit: &mut dyn FnMut(LocalShard<'_>) -> Result<()>,
+    ) -> Result<()> {
+        let part = &mut self.shards[bucket.0];
+        for (parameter, range, place) in self.layout[bucket].entries_within(part.range.clone()) {
+            let of = |start: usize| place.start - start..place.end - start;
+            let kept = of(part.range.start);
+            let OptimizerShard { master, moments, .. } = part;
+            let show = |weights: &mut [f32]| {
+                with_f32_slices(moments, &self.memory, kept.clone(), weights, |weights, moments| {
+                    visit(LocalShard { parameter, range: range.clone(), weights, moments })
+                })
+            };
+            match master {
+                Some(master) => {
+                    master.with_f32_mut(&self.memory, kept.clone(), show)??;
+                    weights.buffer.copy_range(of(weights.start), master, kept)?;
+                }
+                None => weights.buffer.with_f32_mut(&self.memory, of(weights.start), show)??,
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes room for moments, for when they come from a checkpoint.
+    pub(super) fn alloc_moments(&mut self, count: &dyn Fn(&Parameter) -> usize) -> Result<()> {
+        let layout = Arc::clone(&self.layout);
+        for id in layout.ids().filter(|&id| layout[id].trainable) {
+            self.load_state(id)?;
+            let counts = layout[id].entries.iter().map(|piece| count(&self.inventory[piece.parameter]));
+            self.shards[id.0].alloc_moments(&self.memory, counts.max().unwrap_or(0))?;
+            self.store_state(id)?;
+        }
+        Ok(())
+    }
+}
+
+/// Whether the optimizer keeps full-precision copies of a bucket's weights.
+fn has_master_weights(bucket: &Bucket) -> bool {
+    bucket.dtype == Dtype::Bf16 && bucket.trainable
+}
+
+/// Moments of the elements of a bucket.
+fn moment_count(bucket: &Bucket, inventory: &Inventory, optimizer: &dyn Optimizer) -> usize {
+    let counts = bucket.entries.iter().map(|piece| optimizer.moment_count(&inventory[piece.parameter]));
+    counts.max().unwrap_or(0)
+}
+
+impl OptimizerShard {
+    fn alloc_moments(&mut self, memory: &Allocator, count: usize) -> Result<()> {
+        while self.moments.len() < count {
+            self.moments.push(zeros(memory, self.range.len())?);
+        }
+        self.moments.truncate(count);
+        Ok(())
+    }
+}
+
+fn zeros(memory: &Allocator, count: usize) -> Result<FlatBuffer> {
+    Ok(FlatBuffer::zeros(memory, AllocClass::Optimizer, Dtype::F32, count)?)
+}
+
+/// Weights or state in memory of the host.
+pub(super) fn host_f32(numbers: &mut FlatBuffer) -> &mut [f32] {
+    numbers.as_f32_mut().expect("of 32 bits, where flat memory lies")
+}
+
+/// State that is written to a file.
+fn into_host(numbers: FlatBuffer) -> F32Vec {
+    match numbers {
+        FlatBuffer::F32(floats) => floats,
+        other => unreachable!("{other:?} are not offloaded"),
+    }
+}
+
+/// Lends the numbers in `range` of all of them as 32-bit floats of the host that may be changed, beside weights.
+fn with_f32_slices(
+    all: &mut [FlatBuffer],
+    memory: &Allocator,
+    range: Range<usize>,
+    weights: &mut [f32],
+    body: impl for<'a> FnOnce(&'a mut [f32], &'a mut [&'a mut [f32]]) -> Result<()>,
+) -> Result<()> {
+    if memory.lane().is_none() {
+        let mut slices: Vec<_> =
+            all.iter_mut().map(|numbers| &mut host_f32(numbers)[range.clone()]).collect();
+        return body(weights, &mut slices);
+    }
+    let mut copies = Vec::new();
+    for numbers in all.iter() {
+        let mut copy = memory.alloc::<f32>(AllocClass::Buffers, range.len());
+        numbers.widen(range.clone(), &mut copy)?;
+        copies.push(copy);
+    }
+    body(weights, &mut copies.iter_mut().map(|copy| &mut copy[..]).collect::<Vec<_>>())?;
+    for (numbers, copy) in all.iter_mut().zip(copies) {
+        numbers.narrow(range.clone(), &copy)?;
+        copy.free();
+    }
+    Ok(())
+}

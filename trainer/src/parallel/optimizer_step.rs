@@ -1,0 +1,67 @@
+//! Steps of the optimizer with some elements of a parameter, wherever these lie.
+
+use crate::allocator::{AllocClass, Allocator};
+use crate::error::Result;
+use crate::flat::{Dtype, FlatBuffer};
+use crate::optim::{DeviceParamSlice, ParamSlice};
+use crate::parallel::optimizer_shards::{BufferSlice, StepContext, host_f32};
+use unisono_cuda::device::{View, ViewMut};
+
+/// Takes the step: on the host, or by a launch in memory of a GPU.
+pub(super) fn apply_step(
+    memory: &Allocator,
+    weights: BufferSlice<&mut FlatBuffer>,
+    gradient: BufferSlice<&FlatBuffer>,
+    moments: BufferSlice<&mut [FlatBuffer]>,
+    decays: bool,
+    stride: &StepContext<'_>,
+) -> Result<()> {
+    let each = |numbers| BufferSlice { buffer: numbers, range: moments.range.clone() };
+    let moments = moments.buffer.iter_mut().map(each);
+    let Some(lane) = memory.lane() else {
+        let gradient = gradient.buffer.view(memory, gradient.range)?;
+        let mut moments: Vec<_> = moments.map(BufferSlice::host_slice).collect();
+        let span = ParamSlice {
+            weights: weights.host_slice(),
+            gradient: &gradient,
+            moments: &mut moments,
+            weight_decay: decays,
+        };
+        stride.optimizer.update(span, stride.step);
+        return Ok(());
+    };
+    let mut moments: Vec<_> = moments.map(BufferSlice::device_view_mut).collect();
+    let span = DeviceParamSlice {
+        weights: weights.device_view_mut(),
+        gradient: gradient.device_view(),
+        moments: &mut moments,
+        weight_decay: decays,
+    };
+    Ok(stride.optimizer.update_on(lane, span, stride.step)?)
+}
+
+/// A copy in 32 bits of what has 16 in memory of a GPU; the host widens what it needs when it needs it.
+pub(super) fn to_f32(numbers: &FlatBuffer, memory: &Allocator) -> Result<Option<FlatBuffer>> {
+    let is_narrow = memory.lane().is_some() && numbers.dtype() == Dtype::Bf16;
+    Ok(is_narrow.then(|| numbers.to_dtype(memory, AllocClass::Buffers, Dtype::F32)).transpose()?)
+}
+
+impl<'a> BufferSlice<&'a FlatBuffer> {
+    /// 32-bit floats of a GPU.
+    pub(super) fn device_view(self) -> View<'a, f32> {
+        self.buffer.as_device().and_then(|there| there.view(self.range)).expect("of 32 bits on a GPU")
+    }
+}
+
+impl<'a> BufferSlice<&'a mut FlatBuffer> {
+    /// 32-bit floats of the host, to change.
+    pub(super) fn host_slice(self) -> &'a mut [f32] {
+        &mut host_f32(self.buffer)[self.range]
+    }
+
+    /// 32-bit floats of a GPU, to change.
+    pub(super) fn device_view_mut(self) -> ViewMut<'a, f32> {
+        let there = self.buffer.as_device_mut();
+        there.and_then(|there| there.view_mut(self.range)).expect("of 32 bits on a GPU")
+    }
+}

@@ -1,0 +1,30 @@
+//! Gradients of which every rank of a tensor-parallel group has a part.
+
+use crate::flat::{Bucket, FlatBuffer, ProcessGroup};
+use crate::parameter::Inventory;
+use std::ops::Range;
+use unisono::Result;
+
+/// The partial gradients of one bucket, to be summed before anything else is done with them.
+///
+/// Source: Korthikanti et al., "Reducing activation recomputation in large transformer models", MLSys 2023: with
+/// sequence parallelism, norms and biases see a part of the rows only.
+pub(super) struct PartialGrads {
+    tensor: Option<ProcessGroup>,
+    ranges: Vec<Range<usize>>,
+}
+
+impl PartialGrads {
+    pub(super) fn for_bucket(bucket: &Bucket, inventory: &Inventory, tensor: Option<&ProcessGroup>) -> Self {
+        let is_partial =
+            |piece: &&crate::flat::BucketEntry| tensor.is_some() && inventory[piece.parameter].partial_grad;
+        let ranges = bucket.entries.iter().filter(is_partial).map(|piece| piece.range.clone()).collect();
+        Self { tensor: tensor.cloned(), ranges }
+    }
+
+    /// Sums them over the group.
+    pub(super) fn all_reduce(&self, gradients: &mut FlatBuffer) -> Result<()> {
+        let Some(tensor) = &self.tensor else { return Ok(()) };
+        self.ranges.iter().try_for_each(|range| gradients.all_reduce_range(range.clone(), tensor.comm()))
+    }
+}

@@ -1,0 +1,135 @@
+//! Communication under way.
+
+use crate::error::Result;
+use crate::flat::{Comm, DeviceBuffer, FlatBuffer};
+use crate::parallel::data_group::DataGroup;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use unisono::Work;
+use unisono::device::Event;
+use unisono_cuda::device::compute::Compute;
+
+/// Numbers that a collective will bring, or has brought where there is nobody to talk to.
+pub(super) enum PendingCollective {
+    Complete(FlatBuffer),
+    Host(Work<FlatBuffer>),
+    Device(EnqueuedCollective),
+}
+
+/// Numbers of a GPU that are there when `done` has come.
+pub(super) struct EnqueuedCollective {
+    buffer: FlatBuffer,
+    done: Event,
+    /// What worked on them before, and will again.
+    owner: Arc<Compute>,
+}
+
+impl PendingCollective {
+    /// Starts `operation` with `numbers` on the group, or runs it at once where this rank is alone. In memory of a GPU it begins when all
+    /// is done that has been enqueued so far, and goes on beside what is enqueued from now on.
+    pub(super) fn start(
+        group: Option<&DataGroup>,
+        numbers: FlatBuffer,
+        operation: impl FnOnce(Option<Comm<'_>>, FlatBuffer) -> unisono::Result<FlatBuffer> + Send + 'static,
+    ) -> Result<Self> {
+        let Some(group) = group else { return Ok(Self::Complete(operation(None, numbers)?)) };
+        if let Some(lane) = &group.lane {
+            return EnqueuedCollective::enqueue(lane, group.peers(), numbers, operation).map(Self::Device);
+        }
+        let on_host = move |group: &unisono::Communicator| operation(Some(group.into()), numbers);
+        Ok(Self::Host(group.size.host().spawn(on_host)))
+    }
+
+    /// Lets the host wait until what is on its way on a GPU is there: who lands only then is not so far ahead that memory is taken for
+    /// more than is meant to be under way. Kernels that wait for other ranks end by their timeout.
+    pub(super) fn synchronize(&self) -> Result<()> {
+        match self {
+            PendingCollective::Device(enqueued) => Ok(enqueued.done.synchronize()?),
+            PendingCollective::Complete(_) | PendingCollective::Host(_) => Ok(()),
+        }
+    }
+
+    /// What it brought; `waited` grows by how long the host waited for it. What is enqueued later on a GPU waits there.
+    pub(super) fn wait(self, waited: &mut Duration) -> Result<FlatBuffer> {
+        let start = Instant::now();
+        let result = match self {
+            PendingCollective::Complete(result) => Ok(result),
+            PendingCollective::Host(pending) => pending.wait(),
+            PendingCollective::Device(enqueued) => enqueued.finish(),
+        };
+        *waited += start.elapsed();
+        Ok(result?)
+    }
+}
+
+impl EnqueuedCollective {
+    fn enqueue(
+        lane: &Arc<Compute>,
+        peers: Comm<'_>,
+        mut numbers: FlatBuffer,
+        operation: impl FnOnce(Option<Comm<'_>>, FlatBuffer) -> unisono::Result<FlatBuffer>,
+    ) -> Result<Self> {
+        let home = Arc::clone(device_buffer(&mut numbers).lane());
+        let before = home.stream().record()?;
+        device_buffer(&mut numbers).move_to_lane(lane, &before)?;
+        let numbers = operation(Some(peers), numbers)?;
+        Ok(Self { buffer: numbers, done: lane.stream().record()?, owner: home })
+    }
+
+    fn finish(mut self) -> unisono::Result<FlatBuffer> {
+        device_buffer(&mut self.buffer).move_to_lane(&self.owner, &self.done)?;
+        Ok(self.buffer)
+    }
+}
+
+fn device_buffer(numbers: &mut FlatBuffer) -> &mut DeviceBuffer {
+    numbers.as_device_mut().expect("numbers lie where the group is")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::allocator::{AllocClass, Allocator};
+    use crate::flat::Dtype;
+    use crate::testing::{gpu, run_ranks};
+    use unisono::Sum;
+
+    const COUNT: usize = 1000;
+
+    fn ones(memory: &Allocator) -> FlatBuffer {
+        let mut numbers = FlatBuffer::zeros(memory, AllocClass::Gradients, Dtype::F32, COUNT).unwrap();
+        numbers.narrow(0..COUNT, &[1.0; COUNT]).unwrap();
+        numbers
+    }
+
+    #[test]
+    fn later_device_work_does_not_wait_for_collective() {
+        let sums = run_ranks(2, |world| {
+            let gpu = gpu();
+            let lane = Arc::new(Compute::without_cublas(gpu.stream().unwrap()).unwrap());
+            let memory = Allocator::default().with_lane(&lane);
+            let group = DataGroup::new(world.clone(), &memory).unwrap();
+            let (numbers, mut later, first) = (ones(&memory), ones(&memory), world.rank() == 0);
+            if !first {
+                world.barrier().unwrap();
+            }
+            let sum = |peers: Option<Comm<'_>>, mut numbers: FlatBuffer| {
+                numbers.all_reduce(peers.expect("a group"), Sum)?;
+                Ok(numbers)
+            };
+            let flight = PendingCollective::start(Some(&group), numbers, sum).unwrap();
+            if first {
+                // The collective waits for the other rank, which waits for this.
+                later.divide(2).unwrap();
+                lane.stream().synchronize().unwrap();
+                let PendingCollective::Device(enqueued) = &flight else { panic!("on a GPU") };
+                assert!(!enqueued.done.is_done().unwrap());
+                world.barrier().unwrap();
+            }
+            let sum = flight.wait(&mut Duration::default()).unwrap();
+            [&sum, &later].map(|numbers| numbers.view(&memory, 0..COUNT).unwrap().to_vec())
+        });
+        assert_eq!(sums[0], [vec![2.0; COUNT], vec![0.5; COUNT]]);
+        assert_eq!(sums[1][0], vec![2.0; COUNT]);
+    }
+}

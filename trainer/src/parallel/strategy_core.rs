@@ -1,0 +1,127 @@
+//! What all strategies have.
+
+use crate::allocator::Allocator;
+use crate::error::{Error, Result};
+use crate::flat::{BucketId, BucketTracker, Layout, ParamStore, ProcessGroup};
+use crate::parallel::data_group::DataGroup;
+use crate::parallel::partial_grads::PartialGrads;
+use crate::parallel::{GradAverager, ParallelKind, ProcessGroups, Settings, UnusedGradients};
+use crate::parameter::{Inventory, ParameterId};
+use std::sync::Arc;
+use std::time::Duration;
+
+pub(super) struct StrategyCore {
+    /// The ranks that share the data; none where this one is alone.
+    pub(super) group: Option<DataGroup>,
+    pub(super) settings: Settings,
+    pub(super) store: ParamStore,
+    pub(super) averager: GradAverager,
+    pub(super) wait_time: Duration,
+    /// The ranks that share every layer; none where this one is alone.
+    pub(super) tensor: Option<ProcessGroup>,
+    bucket_tracker: BucketTracker,
+    is_last_pass: bool,
+}
+
+impl StrategyCore {
+    pub(super) fn new(
+        kind: ParallelKind,
+        inventory: &Arc<Inventory>,
+        team: ProcessGroups,
+        settings: &Settings,
+        memory: &Allocator,
+    ) -> Result<Self> {
+        let ProcessGroups { data, tensor } = team;
+        check_offload_supported(settings, memory)?;
+        let group = data.map(|data| DataGroup::new(data, memory)).transpose()?;
+        let tensor = tensor.map(|tensor| ProcessGroup::new(tensor, memory.gpu())).transpose()?;
+        let ranks = group.as_ref().map_or(1, DataGroup::ranks);
+        let layout = Arc::new(settings.layout(kind, inventory, ranks));
+        Ok(Self {
+            store: ParamStore::new(Arc::clone(inventory), Arc::clone(&layout), memory),
+            averager: GradAverager::new(ranks, settings, memory),
+            bucket_tracker: BucketTracker::new(Arc::clone(inventory), layout),
+            settings: settings.clone(),
+            wait_time: Duration::ZERO,
+            is_last_pass: true,
+            group,
+            tensor,
+        })
+    }
+
+    pub(super) fn rank(&self) -> usize {
+        self.group.as_ref().map_or(0, DataGroup::rank)
+    }
+
+    pub(super) fn size(&self) -> usize {
+        self.group.as_ref().map_or(1, DataGroup::ranks)
+    }
+
+    pub(super) fn layout(&self) -> Arc<Layout> {
+        Arc::clone(&self.store.layout)
+    }
+
+    /// The first error of what was enqueued on GPUs, if one is known.
+    pub(super) fn check(&self) -> Result<()> {
+        let data = self.group.iter().map(|group| &group.size);
+        data.chain(&self.tensor).try_for_each(ProcessGroup::check)
+    }
+
+    /// Buckets that have gradients.
+    pub(super) fn trainable_buckets(&self) -> Vec<BucketId> {
+        let layout = &self.store.layout;
+        layout.ids().filter(|&bucket| layout[bucket].trainable).collect()
+    }
+
+    pub(super) fn begin(&mut self, last: bool) {
+        self.bucket_tracker.reset();
+        self.is_last_pass = last;
+    }
+
+    /// Whether this backward pass is the last of its step.
+    pub(super) fn is_last(&self) -> bool {
+        self.is_last_pass
+    }
+
+    pub(super) fn mark_ready(&mut self, id: ParameterId) -> Result<()> {
+        if self.bucket_tracker.mark_ready(id)? {
+            self.store.fold_wide_grad(id)?;
+        }
+        Ok(())
+    }
+
+    /// The next bucket in order, if all its gradients are there.
+    pub(super) fn next_complete_bucket(&mut self) -> Option<BucketId> {
+        self.bucket_tracker.next_complete()
+    }
+
+    /// The next bucket in order that was not handed out before backward ended.
+    pub(super) fn next_remaining_bucket(&mut self) -> Result<Option<BucketId>> {
+        if self.settings.unused == UnusedGradients::Refuse && !self.bucket_tracker.missing().is_empty() {
+            let names = self.bucket_tracker.missing().join(", ");
+            let hint = "allow unused parameters, or freeze them";
+            return Err(Error::invalid(format!("no gradient came for {names}; {hint}")));
+        }
+        Ok(self.bucket_tracker.next_remaining())
+    }
+
+    /// Gradients of a bucket that must be summed over the tensor-parallel group.
+    pub(super) fn partial_grads(&self, bucket: BucketId) -> PartialGrads {
+        PartialGrads::for_bucket(&self.store.layout[bucket], &self.store.inventory, self.tensor.as_ref())
+    }
+
+    /// Whether this rank counts a parameter in the norm: what all of a tensor-parallel group hold is counted once.
+    pub(super) fn counts_in_norm(&self, id: ParameterId) -> bool {
+        let first = self.tensor.as_ref().is_none_or(|tensor| tensor.rank() == 0);
+        first || self.store.inventory[id].shard.is_some()
+    }
+}
+
+/// That flat memory of a GPU is not asked for what only the host's can do.
+fn check_offload_supported(settings: &Settings, memory: &Allocator) -> Result<()> {
+    if memory.lane().is_none() || settings.offload.is_none() {
+        return Ok(());
+    }
+    let what = "optimizer state on disk, with flat memory of a GPU: not part of this build";
+    Err(Error::Unsupported(what.to_owned()))
+}

@@ -1,0 +1,180 @@
+//! The formulas, each with the numbers of a plan.
+
+use crate::config::StrategyKind;
+use crate::planner::batch_recipe::scaled_rates;
+use crate::planner::format::{row_of, size, table, time};
+use crate::planner::link::{effective_bandwidth, ring, tree};
+use crate::planner::parallel_config::collectives;
+use crate::planner::parallel_dims::{
+    PipelineSchedule, attention_score_elements, expert_combinations, world_size,
+};
+use crate::planner::report::{PlanReport, StrategyRow};
+use crate::train::{MAX_USEFUL_DATA_RANKS, sections};
+
+/// All of them.
+pub(crate) fn text(answer: &PlanReport) -> String {
+    sections(&[
+        ("What data ranks share, and what that costs here", sharing(answer)),
+        ("Where each kind of parallelism belongs", placement(answer)),
+        ("An all-reduce of all gradients, by ranks", curve(answer)),
+        ("Communication", communication(answer)),
+        ("Pipelines (not part of this build)", pipelines(answer)),
+        ("The mesh", mesh(answer)),
+        ("Attention and experts", attention_and_experts(answer)),
+        ("Learning rate", learning_rate(answer)),
+    ])
+}
+
+/// Synchronisation, memory, bandwidth, batch and ease of the four strategies.
+fn sharing(answer: &PlanReport) -> String {
+    let heading = row_of(["", "waits", "memory", "sent", "grows the batch", "ease"]);
+    let row = |row: &StrategyRow| {
+        let waits = match row.parallel.kind {
+            StrategyKind::Zero3 => "at every layer",
+            _ => "once a step",
+        };
+        let ease = match row.parallel.kind {
+            StrategyKind::Bucketed => "a call after backward",
+            StrategyKind::Zero3 => "layers are announced",
+            _ => "an optimizer in shares",
+        };
+        let (kept, sent) = (size(row.kept_bytes.iter().sum()), size(row.sent_bytes.iter().sum()));
+        vec![
+            row.parallel.kind.name().to_owned(),
+            waits.to_owned(),
+            kept,
+            sent,
+            format!("x {}", row.parallel.data),
+            ease.to_owned(),
+        ]
+    };
+    let rows: Vec<_> = std::iter::once(heading).chain(answer.strategies.iter().map(row)).collect();
+    let micro = answer.recipe.as_ref().map_or(1, |recipe| recipe.accumulation);
+    format!(
+        "{}\nall-reduce = reduce-scatter + all-gather: 2 each; zero3 gathers forward and backward of each of {micro} micro-batches",
+        table(&rows)
+    )
+}
+
+/// What crosses which link, and how long a layer's part of it takes on either.
+fn placement(answer: &PlanReport) -> String {
+    let PlanReport { dims: sizes, bytes, hardware, .. } = answer;
+    let layer = bytes.weight * sizes.parameters / sizes.layers as f64;
+    let rows = (sizes.sequence * sizes.width * sizes.activation_bytes) as f64;
+    let kinds = [
+        ("tensor", "sums of activations, twice a layer each way", 4.0 * 2.0 * rows, "within a host"),
+        ("pipeline", "activations between stages", 2.0 * rows, "across hosts"),
+        ("ZeRO-3", "weights, twice, and gradients", 3.0 * layer, "across hosts, behind computing"),
+        ("data parallel", "gradients", 2.0 * layer, "anywhere, behind backward"),
+    ];
+    let row = |(name, what, bytes, place): (&str, &str, f64, &str)| {
+        let [within, across] =
+            [hardware.intra_host, hardware.inter_host].map(|link| time(link.time(1.0, bytes)));
+        vec![name.to_owned(), what.to_owned(), size(bytes), within, across, place.to_owned()]
+    };
+    let heading = row_of(["", "what, of one layer and sample", "bytes", "within", "across", "belongs"]);
+    table(&std::iter::once(heading).chain(kinds.into_iter().map(row)).collect::<Vec<_>>())
+}
+
+/// The ring's latency grows with the ranks, that of trees with their logarithm.
+fn curve(answer: &PlanReport) -> String {
+    let (link, gradients) = (answer.hardware.inter_host, answer.bytes.weight * answer.dims.parameters);
+    let row = |ranks: usize| {
+        let [around, by_trees] =
+            [ring(), tree()].map(|algorithm| link.collective(algorithm, ranks, gradients));
+        let latency = link.collective(ring(), ranks, 0.0);
+        vec![
+            ranks.to_string(),
+            time(around),
+            time(latency),
+            time(by_trees),
+            time(link.collective(tree(), ranks, 0.0)),
+        ]
+    };
+    let heading = row_of(["ranks", "ring", "of it latency", "PAT", "of it latency"]);
+    let rows: Vec<_> = std::iter::once(heading).chain([8, 32, 128, 512, 2048].map(row)).collect();
+    let (half, bucket) = (answer.bucket / (link.alpha * link.beta), size(answer.bucket));
+    format!(
+        "{}\nbeyond N = D/(alpha beta) = {half:.0} ranks, latency is most of the ring's time for a bucket of {bucket}; \
+         beyond {MAX_USEFUL_DATA_RANKS} data ranks little is hidden",
+        table(&rows)
+    )
+}
+
+fn communication(answer: &PlanReport) -> String {
+    let (cut, hardware) = (&answer.decision.parallel, &answer.hardware);
+    let link = hardware.link(cut.data, cut.tensor);
+    let gradients = answer.bytes.weight * cut.parameters(&answer.dims);
+    let seconds = link.collective(ring(), cut.data, gradients);
+    let effective = if cut.data > 1 {
+        size(effective_bandwidth(link.beta, cut.data))
+    } else {
+        "any number of bytes".to_owned()
+    };
+    format!(
+        "2(N-1) alpha + 2(N-1)/N D/beta = {} for {} of gradients on {} ranks; {effective}/s are reduced\n\
+         {:.0} buckets of {}, not {:.0} parameters",
+        time(seconds),
+        size(gradients),
+        cut.data,
+        collectives(gradients, answer.bucket),
+        size(answer.bucket),
+        cut.parameters(&answer.dims),
+    )
+}
+
+fn pipelines(answer: &PlanReport) -> String {
+    let micro = answer.recipe.as_ref().map_or(1, |recipe| recipe.accumulation).max(8);
+    let row = |stages: usize| {
+        let idle = PipelineSchedule::ALL
+            .map(|order| format!("{:.0} %", 100.0 * order.bubble_fraction(stages, micro)));
+        let held = [PipelineSchedule::GPipe, PipelineSchedule::OneForwardOneBackward]
+            .map(|order| order.activations_held(stages, micro, 0).to_string());
+        [vec![stages.to_string()], idle.to_vec(), held.to_vec()].concat()
+    };
+    let names = PipelineSchedule::ALL.map(|order| order.name().to_owned());
+    let held = [PipelineSchedule::GPipe, PipelineSchedule::OneForwardOneBackward]
+        .map(|order| format!("{} holds", order.name()));
+    let heading = [vec!["stages".to_owned()], names.to_vec(), held.to_vec()].concat();
+    let rows: Vec<_> = std::iter::once(heading).chain([2, 4, 8, 16].map(row)).collect();
+    format!(
+        "idle with {micro} micro-batches, and the activations of how many the first stage holds\n{}",
+        table(&rows)
+    )
+}
+
+fn mesh(answer: &PlanReport) -> String {
+    let cut = &answer.decision.parallel;
+    let product = world_size(cut.tensor, cut.tensor, cut.pipeline, cut.data, cut.expert);
+    let product = product.map_or_else(|error| error.to_string(), |ranks| ranks.to_string());
+    format!(
+        "tensor {} x pipeline {} x data {} = {product} ranks\n\
+         sequence parallel ranks are the tensor parallel ones; {} expert parallel ranks lie within the data parallel ones",
+        cut.tensor, cut.pipeline, cut.data, cut.expert
+    )
+}
+
+fn attention_and_experts(answer: &PlanReport) -> String {
+    let sequence = answer.dims.sequence;
+    let row = |ranks: usize| {
+        let numbers =
+            [true, false].map(|keeps| format!("{:.0}", attention_score_elements(sequence, ranks, keeps)));
+        [vec![ranks.to_string()], numbers.to_vec()].concat()
+    };
+    let heading = row_of(["ranks that share a sequence", "all scores: S^2/N", "computed again: S/N"]);
+    let rows: Vec<_> = std::iter::once(heading).chain([1, 2, 4, 8].map(row)).collect();
+    let [many, few] = [(160, 6), (16, 2)].map(|(experts, chosen)| expert_combinations(experts, chosen));
+    format!(
+        "numbers kept of a sequence and head\n{}\n6 of 160 experts can be chosen in {many} ways, 2 of 16 in {few}",
+        table(&rows)
+    )
+}
+
+fn learning_rate(answer: &PlanReport) -> String {
+    let data = answer.decision.parallel.data;
+    let [root, straight] = scaled_rates(data);
+    format!(
+        "a batch {data} times that of one rank: x {root:.2} for Adam (schedule.lr_scale = \"sqrt\"), x {straight:.0} for plain descent (\"linear\"), \
+         and no more beyond the critical batch size, where larger batches no longer save steps"
+    )
+}

@@ -1,0 +1,105 @@
+//! Times of all-reduces: measured here, or read from a file.
+
+use crate::error::{Error, Result};
+use crate::planner::link::{Measurement, ring};
+use serde_json::Value;
+use std::hint::black_box;
+use std::path::Path;
+use std::time::Instant;
+use unisono::{Communicator, Sum};
+
+/// Bytes that tell latency from bandwidth.
+pub(crate) const SIZES: [usize; 6] = [1 << 10, 8 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20];
+
+/// Measures all-reduces around the ring of these ranks, one size after another: of each the shortest
+/// time of a few, as other programs only make them longer.
+///
+/// # Errors
+/// Of the collectives.
+pub fn sweep(groups: Vec<Communicator>, sizes: &[usize]) -> Result<Vec<Measurement>> {
+    std::thread::scope(|scope| {
+        let threads: Vec<_> =
+            groups.into_iter().map(|group| scope.spawn(move || points(&group, sizes))).collect();
+        let mut all = threads.into_iter().map(|thread| thread.join().expect("no rank panics"));
+        all.next().expect("a communicator has ranks")
+    })
+}
+
+fn points(group: &Communicator, sizes: &[usize]) -> Result<Vec<Measurement>> {
+    group.set_algorithm(ring())?;
+    let point = |&bytes: &usize| {
+        let mut values = vec![1.0f32; bytes / 4];
+        let mut seconds = f64::INFINITY;
+        for _ in 0..ROUNDS {
+            group.barrier()?;
+            let start = Instant::now();
+            group.all_reduce(&mut values, Sum)?;
+            seconds = seconds.min(start.elapsed().as_secs_f64());
+        }
+        Ok(Measurement { bytes: bytes as f64, seconds })
+    };
+    sizes.iter().map(point).collect()
+}
+
+const ROUNDS: usize = 5;
+
+/// Bytes that one thread reads and writes in a second.
+pub(crate) fn memory_bandwidth() -> f64 {
+    let (from, mut into) = (vec![1u8; COPY_BYTES], vec![0u8; COPY_BYTES]);
+    let copy = |_| {
+        let start = Instant::now();
+        into.copy_from_slice(black_box(&from));
+        black_box(&into);
+        start.elapsed().as_secs_f64()
+    };
+    2.0 * COPY_BYTES as f64 / (0..ROUNDS).map(copy).fold(f64::INFINITY, f64::min)
+}
+
+/// Longer than caches.
+const COPY_BYTES: usize = 64 << 20;
+
+/// Ranks and times in a file that `unisono perf all_reduce --algo ring -J FILE` wrote, or whose lines are `ranks,bytes,microseconds`.
+///
+/// # Errors
+/// [`Error::TempFile`] for anything else.
+pub(crate) fn read(path: &Path) -> Result<(usize, Vec<Measurement>)> {
+    let text = std::fs::read_to_string(path).map_err(|error| Error::file(path, error))?;
+    let found = if text.trim_start().starts_with('{') { from_json(&text) } else { from_lines(&text) };
+    found.map_err(|what| Error::file(path, what))
+}
+
+fn from_json(text: &str) -> std::result::Result<(usize, Vec<Measurement>), String> {
+    let document: Value = serde_json::from_str(text).map_err(|error| error.to_string())?;
+    let rows = document["results"].as_array().map_or(&[][..], Vec::as_slice);
+    let is_ring = |row: &Value| row["algo"] == "ring";
+    if document["collective"] != "all_reduce" || rows.is_empty() || !rows.iter().all(is_ring) {
+        let hint = "`unisono perf all_reduce --algo ring -J FILE` writes them";
+        return Err(format!("not the times of all-reduces around the ring; {hint}"));
+    }
+    let point = |row: &Value| {
+        // The median, where there is one.
+        let times = [&row["p50_us"], &row["out_of_place"]["time"], &row["in_place"]["time"]];
+        let time = times.into_iter().find_map(Value::as_f64)?;
+        Some(Measurement { bytes: row["size"].as_f64()?, seconds: time * 1e-6 })
+    };
+    let points = rows.iter().map(point).collect::<Option<Vec<_>>>();
+    let ranks = document["ranks"].as_u64().map(|ranks| ranks as usize);
+    ranks.zip(points).ok_or_else(|| "a result without its size or time".to_owned())
+}
+
+fn from_lines(text: &str) -> std::result::Result<(usize, Vec<Measurement>), String> {
+    let line = |line: &str| {
+        let mut numbers = line.split(',').map(|number| number.trim().parse::<f64>().ok());
+        let [ranks, bytes, micros] = [(); 3].map(|()| numbers.next().flatten());
+        let (ranks, point) = (ranks? as usize, Measurement { bytes: bytes?, seconds: micros? * 1e-6 });
+        (point.seconds > 0.0).then_some((ranks, point))
+    };
+    let lines = text.lines().filter(|text| !text.trim().is_empty() && !text.starts_with('#'));
+    let all: Option<Vec<_>> = lines.map(line).collect();
+    let all = all.ok_or("a line that is not `ranks,bytes,microseconds`")?;
+    let ranks = all.first().ok_or("no times")?.0;
+    if all.iter().any(|(other, _)| *other != ranks) {
+        return Err("times of different numbers of ranks".to_owned());
+    }
+    Ok((ranks, all.into_iter().map(|(_, point)| point).collect()))
+}

@@ -1,0 +1,215 @@
+//! Which strategy a model needs on some hardware.
+//!
+//! The order is that of Zhao et al., "PyTorch FSDP", VLDB 16(12), 2023, for what data ranks share, and for what comes on top that of
+//! Narayanan et al., "Efficient large-scale language model training on GPU clusters", SC 2021: tensor parallel up to a host, stages across
+//! hosts, data parallel for the rest.
+
+use crate::config::{Config, StrategyKind};
+use crate::error::{Error, Result};
+use crate::mesh::Degrees;
+use crate::planner::hardware::Hardware;
+use crate::planner::model_dims::{BytesPerParam, ModelDims};
+use crate::planner::parallel_config::ParallelConfig;
+use crate::train::{self, MAX_USEFUL_DATA_RANKS};
+use serde::Serialize;
+
+/// Leaves of the tree.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub enum Rule {
+    /// Everything fits on a rank: replicate it.
+    Ddp,
+    /// Gradients and the optimizer's state do not: shard them (ZeRO-2).
+    ShardGradOp,
+    /// Weights do not either: shard all (ZeRO-3).
+    FullShard,
+    /// Layers or activations are too large, or data ranks too many: cut layers within a host.
+    Tensor,
+    /// Still so: deal layers to stages across hosts.
+    Pipeline,
+    /// Sequences are very long: cut them, too.
+    Context,
+    /// Most parameters are of experts: deal those out, shard the rest.
+    Experts,
+}
+
+impl Rule {
+    /// What it is called.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Ddp => "data parallel",
+            Self::ShardGradOp => "ZeRO-2 (SHARD_GRAD_OP)",
+            Self::FullShard => "ZeRO-3 (FULL_SHARD)",
+            Self::Tensor => "ZeRO-3 and tensor parallel",
+            Self::Pipeline => "ZeRO-3, tensor parallel and stages",
+            Self::Context => "ZeRO-3, tensor and context parallel",
+            Self::Experts => "expert parallel, ZeRO-3 for the rest",
+        }
+    }
+}
+
+/// What the tree says.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Decision {
+    /// Which leaf.
+    pub rule: Rule,
+    /// How the run is cut.
+    pub parallel: ParallelConfig,
+    /// Why, in a line.
+    pub reason: String,
+    /// What of it is not part of this build.
+    pub unsupported: Option<String>,
+}
+
+/// Tokens from which a sequence counts as very long.
+const LONG_SEQUENCE: usize = 128 << 10;
+
+/// The plan for a model on hardware, with one sample at a time.
+///
+/// # Errors
+/// [`Error::Illegal`] if nothing makes it fit.
+pub fn decide(sizes: &ModelDims, bytes: &BytesPerParam, hardware: &Hardware) -> Result<Decision> {
+    let (leaf, cut) = if sizes.experts > 1 {
+        (Rule::Experts, experts(sizes, hardware))
+    } else if sizes.sequence >= LONG_SEQUENCE {
+        (Rule::Context, context(sizes, bytes, hardware))
+    } else {
+        dense(sizes, bytes, hardware)
+    };
+    if cut.needed_bytes(sizes, bytes, 1) > hardware.usable_memory() {
+        return Err(Error::invalid(does_not_fit(sizes, bytes, hardware, &cut)));
+    }
+    Ok(Decision {
+        rule: leaf,
+        parallel: cut,
+        reason: reason(leaf, &cut, sizes),
+        unsupported: unsupported(&cut),
+    })
+}
+
+fn dense(sizes: &ModelDims, bytes: &BytesPerParam, hardware: &Hardware) -> (Rule, ParallelConfig) {
+    let fits = |cut: &ParallelConfig| cut.needed_bytes(sizes, bytes, 1) <= hardware.usable_memory();
+    let whole = ParallelConfig::replicated(hardware.ranks);
+    let data = [
+        (Rule::Ddp, StrategyKind::Bucketed),
+        (Rule::ShardGradOp, StrategyKind::Zero2),
+        (Rule::FullShard, StrategyKind::Zero3),
+    ];
+    let data = data.map(|(leaf, kind)| (leaf, ParallelConfig { kind, ..whole }));
+    let few = |cut: &ParallelConfig| cut.kind != StrategyKind::Zero3 || cut.data <= MAX_USEFUL_DATA_RANKS;
+    if let Some(found) = data.into_iter().find(|(_, cut)| fits(cut) && few(cut)) {
+        return found;
+    }
+    let full = ParallelConfig { kind: StrategyKind::Zero3, ..whole };
+    let tensors = tensor_degrees(sizes, hardware);
+    let most = tensors.last().copied().unwrap_or(1);
+    let cut = |tensor, pipeline| ParallelConfig {
+        tensor,
+        pipeline,
+        data: hardware.ranks / (tensor * pipeline),
+        ..full
+    };
+    let within = tensors.into_iter().map(|tensor| (Rule::Tensor, cut(tensor, 1)));
+    let stages = powers_of_two(sizes.layers).filter(|stages| hardware.ranks.is_multiple_of(most * stages));
+    let across = stages.map(|stages| (Rule::Pipeline, cut(most, stages)));
+    let mut all = within.chain(across);
+    all.find(|(_, cut)| fits(cut) && few(cut)).unwrap_or((Rule::Pipeline, cut(most, 1)))
+}
+
+/// Degrees of tensor parallelism within a host, that heads can be dealt to.
+fn tensor_degrees(sizes: &ModelDims, hardware: &Hardware) -> Vec<usize> {
+    let goes = |tensor: &usize| {
+        let all = [hardware.per_host, hardware.ranks, sizes.heads];
+        all.iter().all(|extent| extent.is_multiple_of(*tensor))
+    };
+    powers_of_two(hardware.per_host).filter(goes).collect()
+}
+
+/// 2, 4, 8 and so on, up to `most`.
+fn powers_of_two(most: usize) -> impl Iterator<Item = usize> {
+    (1..usize::BITS).map(|power| 1 << power).take_while(move |&power| power <= most)
+}
+
+fn context(sizes: &ModelDims, bytes: &BytesPerParam, hardware: &Hardware) -> ParallelConfig {
+    let tensor = tensor_degrees(sizes, hardware).last().copied().unwrap_or(1);
+    let data = hardware.ranks / tensor;
+    let whole = ParallelConfig {
+        kind: StrategyKind::Zero3,
+        tensor,
+        data,
+        ..ParallelConfig::replicated(hardware.ranks)
+    };
+    let cuts = powers_of_two(data).filter(|&context| data.is_multiple_of(context));
+    let mut cuts = cuts.map(|context| ParallelConfig { context, ..whole });
+    cuts.find(|cut| cut.needed_bytes(sizes, bytes, 1) <= hardware.usable_memory()).unwrap_or(whole)
+}
+
+fn experts(sizes: &ModelDims, hardware: &Hardware) -> ParallelConfig {
+    let whole = ParallelConfig { kind: StrategyKind::Zero3, ..ParallelConfig::replicated(hardware.ranks) };
+    let divides =
+        |expert: &usize| whole.data.is_multiple_of(*expert) && sizes.experts.is_multiple_of(*expert);
+    let expert = (1..=sizes.experts.min(whole.data)).rev().find(divides).unwrap_or(1);
+    ParallelConfig { expert, ..whole }
+}
+
+fn reason(leaf: Rule, cut: &ParallelConfig, sizes: &ModelDims) -> String {
+    match leaf {
+        Rule::Ddp => "weights, gradients, state and the activations of a sample fit on one rank".to_owned(),
+        Rule::ShardGradOp => "gradients and state are what does not fit on one rank".to_owned(),
+        Rule::FullShard => "weights do not fit on one rank".to_owned(),
+        Rule::Tensor => format!(
+            "a layer or its activations, or more than {MAX_USEFUL_DATA_RANKS} data ranks, ask for tensor = {}",
+            cut.tensor
+        ),
+        Rule::Pipeline => {
+            format!("tensor parallelism ends with the host: {} stages across hosts", cut.pipeline)
+        }
+        Rule::Context => format!("sequences of {}: {} ranks share each", sizes.sequence, cut.context),
+        Rule::Experts => format!("{} experts on {} ranks", sizes.experts, cut.expert),
+    }
+}
+
+/// What the trainer would say of such a run.
+fn unsupported(cut: &ParallelConfig) -> Option<String> {
+    if cut.expert > 1 {
+        return Some("expert parallelism: not part of this build".to_owned());
+    }
+    let degrees = Degrees {
+        tensor: cut.tensor,
+        pipeline: cut.pipeline,
+        sequence_data: cut.context,
+        ..Degrees::default()
+    };
+    let ranks = cut.tensor * cut.pipeline * cut.data;
+    let config = Config { mesh: degrees, ..Config::default() };
+    train::mesh(&config, ranks).err().map(|error| error.to_string())
+}
+
+fn does_not_fit(
+    sizes: &ModelDims,
+    bytes: &BytesPerParam,
+    hardware: &Hardware,
+    cut: &ParallelConfig,
+) -> String {
+    let [need, room, layer, activations] = [
+        cut.needed_bytes(sizes, bytes, 1),
+        hardware.usable_memory(),
+        cut.largest_layer_bytes(sizes, bytes),
+        cut.activations(sizes),
+    ]
+    .map(|bytes| bytes / 1e9);
+    let what =
+        format!("{need:.1} GB for each of {} ranks, and there is room for {room:.1} GB", hardware.ranks);
+    let of = format!("{layer:.1} GB the largest layer, {activations:.1} GB the activations of a sample");
+    format!("{what} ({of}): more ranks, more memory, or --activation-checkpointing")
+}
+
+/// What is usually done for models of this size.
+pub fn rule_of_thumb(sizes: &ModelDims) -> &'static str {
+    match sizes.parameters {
+        _ if sizes.experts > 1 => "experts dealt out, ZeRO-3 for the rest",
+        _ if sizes.sequence >= LONG_SEQUENCE => "context and tensor parallel, ZeRO-3",
+        small if small < 1e10 => "ZeRO-3 alone",
+        middle if middle <= 7e10 => "ZeRO-3, tensor parallel within hosts",
+        _ => "ZeRO-3, tensor parallel within hosts, stages across them",
+    }
+}

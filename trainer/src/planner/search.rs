@@ -1,0 +1,50 @@
+//! Of the strategies that fit, the quickest.
+
+use crate::config::StrategyKind;
+use crate::planner::format::{size, time};
+use crate::planner::report::StrategyRow;
+use crate::planner::rules::{Decision, Rule};
+use crate::train::MAX_USEFUL_DATA_RANKS;
+
+/// Seconds of a step below which it is worth leaving the tree, as a share of those of the tree's strategy.
+const MIN_SPEEDUP: f64 = 0.95;
+
+/// What the tree decided; or where data ranks alone share, another strategy that `fits` if its step is clearly shorter. Many small
+/// buckets on many ranks are bound by latency, for instance, where whole layers are not.
+pub(crate) fn fastest(
+    decided: Decision,
+    rows: &[StrategyRow],
+    bucket: f64,
+    fits: impl Fn(&StrategyRow) -> bool,
+) -> Decision {
+    let Some(own) = rows.iter().find(|row| row.parallel == decided.parallel) else { return decided };
+    if !matches!(decided.rule, Rule::Ddp | Rule::ShardGradOp) {
+        return decided;
+    }
+    let step = |row: &StrategyRow| row.step_time.overlapped();
+    let candidates = rows.iter().filter_map(|row| rule(row).map(|leaf| (leaf, row)));
+    let best =
+        candidates.filter(|(_, row)| fits(row)).min_by(|one, other| step(one.1).total_cmp(&step(other.1)));
+    let Some((leaf, best)) = best.filter(|(_, row)| step(row) < MIN_SPEEDUP * step(own)) else {
+        return decided;
+    };
+    let times = format!("a step takes {} with {}", time(step(best)), best.parallel.kind.name());
+    let rather =
+        format!("{} with {} in buckets of {}", time(step(own)), own.parallel.kind.name(), size(bucket));
+    Decision {
+        rule: leaf,
+        parallel: best.parallel,
+        reason: format!("{}; yet {times}, and {rather}", decided.reason),
+        ..decided
+    }
+}
+
+/// The leaf of a strategy of data ranks, if there are not too many of them for it. ZeRO-1 is never better than ZeRO-2.
+fn rule(row: &StrategyRow) -> Option<Rule> {
+    match row.parallel.kind {
+        StrategyKind::Bucketed => Some(Rule::Ddp),
+        StrategyKind::Zero2 => Some(Rule::ShardGradOp),
+        StrategyKind::Zero3 if row.parallel.data <= MAX_USEFUL_DATA_RANKS => Some(Rule::FullShard),
+        _ => None,
+    }
+}

@@ -1,0 +1,60 @@
+//! How long a step takes.
+
+use crate::planner::hardware::Hardware;
+use crate::planner::model_dims::{BytesPerParam, ModelDims};
+use crate::planner::parallel_config::ParallelConfig;
+use serde::Serialize;
+
+/// Seconds of the parts of a step at one rank.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct StepTime {
+    /// Forward.
+    pub forward: f64,
+    /// Backward: twice as much.
+    pub backward: f64,
+    /// What is sent and received.
+    pub communication: f64,
+    /// The step of the optimizer.
+    pub optimizer: f64,
+}
+
+impl StepTime {
+    /// Of a rank that computes so many samples, so many at once, with gradients in buckets of so many bytes. Communication within layers is
+    /// not in it, nor are bubbles.
+    pub fn new(
+        sizes: &ModelDims,
+        bytes: &BytesPerParam,
+        hardware: &Hardware,
+        cut: &ParallelConfig,
+        samples: [usize; 2],
+        bucket: f64,
+    ) -> Self {
+        let [samples, micro_batches] = samples;
+        let share = (cut.tensor * cut.pipeline * cut.context) as f64;
+        let computing = samples as f64 * sizes.flops() / share / hardware.flops;
+        let sent: f64 = cut.sent_bytes(bytes, cut.parameters(sizes), micro_batches).iter().sum();
+        let messages = (cut.data - 1) as f64 * cut.collectives(sizes, bytes, bucket, micro_batches);
+        let kept: f64 = cut.kept_bytes(bytes, cut.parameters(sizes)).iter().sum();
+        Self {
+            forward: computing / 3.0,
+            backward: computing * 2.0 / 3.0,
+            communication: hardware.link(cut.data, cut.tensor).time(messages, sent),
+            optimizer: 2.0 * kept / hardware.memory_bandwidth,
+        }
+    }
+
+    /// A step that communicates after backward.
+    pub fn naive(&self) -> f64 {
+        self.forward + self.backward + self.communication + self.optimizer
+    }
+
+    /// A step that communicates during backward.
+    pub fn overlapped(&self) -> f64 {
+        self.forward + self.backward.max(self.communication) + self.optimizer
+    }
+
+    /// Share of an overlapped step in which the rank computes.
+    pub fn utilization(&self) -> f64 {
+        (self.forward + self.backward) / self.overlapped()
+    }
+}

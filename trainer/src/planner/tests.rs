@@ -1,0 +1,400 @@
+//! The formulas by their worked numbers, one test each.
+
+use crate::config::Config;
+use crate::config::StrategyKind::{self, Bucketed, Zero1, Zero2, Zero3};
+use crate::error::Error;
+use crate::planner::*;
+use crate::train::DryRun;
+
+const GB: f64 = 1e9;
+
+fn near(found: f64, expected: f64) -> bool {
+    (found / expected - 1.0).abs() < 1e-9
+}
+
+/// Ranks that all share data by one strategy.
+fn parallel(kind: StrategyKind, ranks: usize) -> ParallelConfig {
+    ParallelConfig { kind, ..ParallelConfig::replicated(ranks) }
+}
+
+fn hardware(name: &str, ranks: usize) -> Hardware {
+    Hardware::named(name, ranks).unwrap()
+}
+
+/// Links of so many GB a second, without latency.
+fn link(gigabytes: f64) -> Link {
+    Link { alpha: 0.0, beta: gigabytes * GB }
+}
+
+#[test]
+fn all_reduce_sends_twice_the_other_ranks_share() {
+    // PCIe 4 and 5, 4 GPUs, 1 GB; 8 GPUs at 25 and 50 GB/s; NVLink 4.
+    for (gigabytes, ranks, milliseconds) in
+        [(4.0, 4, 375.0), (8.0, 4, 187.5), (25.0, 8, 70.0), (50.0, 8, 35.0), (450.0, 8, 3.888_888_888_889)]
+    {
+        assert!(near(link(gigabytes).collective(ring(), ranks, GB), milliseconds / 1e3), "{gigabytes} GB/s");
+        let effective = effective_bandwidth(gigabytes * GB, ranks);
+        assert!(near(GB / effective, milliseconds / 1e3));
+    }
+}
+
+#[test]
+fn link_time_adds_latency_and_bandwidth() {
+    let link = Link { alpha: 3e-6, beta: 7e9 };
+    for (ranks, bytes) in [(2usize, 8.0), (5, 1e6), (64, 1e9)] {
+        let n = ranks as f64;
+        let formula = 2.0 * (n - 1.0) * link.alpha + 2.0 * (n - 1.0) / n * bytes / link.beta;
+        assert!(near(link.collective(ring(), ranks, bytes), formula), "{ranks} ranks");
+    }
+}
+
+#[test]
+fn fitted_link_recovers_measured_link() {
+    let link = Link { alpha: 4e-5, beta: 2e9 };
+    let point =
+        |bytes: f64, noise: f64| Measurement { bytes, seconds: noise * link.collective(ring(), 4, bytes) };
+    let noisy = [(1e3, 1.05), (1e4, 0.97), (1e5, 1.02), (1e6, 0.96), (1e7, 1.03)];
+    let points = noisy.map(|(bytes, noise)| point(bytes, noise));
+    let fitted = Link::fit(ring(), 4, &points).unwrap();
+    let held_out = [6.5e4, 5e5, 5e6].map(|bytes| point(bytes, 1.0));
+    assert!(fitted.error(ring(), 4, &held_out) < 0.15, "{fitted:?}");
+    assert!(
+        Link::fit(ring(), 4, &points[..1]).unwrap_err().to_string().contains("tell latency from bandwidth")
+    );
+    assert!(Link::fit(ring(), 1, &points).is_err());
+}
+
+#[test]
+fn overlap_hides_shorter_of_backward_and_comm() {
+    let pace = StepTime { forward: 1.0, backward: 2.0, communication: 1.5, optimizer: 0.25 };
+    assert_eq!((pace.naive(), pace.overlapped()), (4.75, 3.25));
+    let slow = StepTime { communication: 40.0, ..pace };
+    assert_eq!(slow.overlapped(), 41.25);
+    assert!(slow.utilization() < 0.08 && pace.utilization() > 0.9);
+}
+
+#[test]
+fn bucketing_needs_few_collectives() {
+    let bucket = 25.0 * f64::from(1 << 20);
+    assert_eq!(collectives(2.0 * 7e9, bucket), 535.0);
+    assert_eq!(collectives(1.0, bucket), 1.0);
+}
+
+#[test]
+fn batch_of_4m_tokens_at_4096_is_1024_samples() {
+    let sizes = ModelDims { activation_checkpointing: true, ..ModelDims::from_parameters(1e9) };
+    let recipe = |ranks| {
+        let cut = parallel(Zero1, ranks);
+        BatchRecipe::new(
+            4_194_304,
+            &sizes,
+            &BytesPerParam::mixed(4.0, false),
+            &hardware("a100-80", ranks),
+            &cut,
+        )
+    };
+    let one = recipe(128).unwrap();
+    assert_eq!((one.samples, one.micro_batch * one.accumulation), (1024, 8));
+    // Data ranks come first, then larger micro-batches, then accumulation.
+    assert_eq!((one.micro_batch, one.accumulation, recipe(512).unwrap().micro_batch), (8, 1, 2));
+    let crooked = recipe(100).unwrap_err().to_string();
+    assert!(crooked.contains("nearest global batch: 1000 or 1100"), "{crooked}");
+    assert_eq!(one.lines().len(), 6);
+}
+
+#[test]
+fn max_micro_batch_fills_free_memory() {
+    let (sizes, bytes, hardware) =
+        (ModelDims::from_parameters(1e9), BytesPerParam::mixed(4.0, false), hardware("a100-80", 8));
+    let cut = parallel(Bucketed, 8);
+    let most = cut.max_micro_batch(&sizes, &bytes, &hardware);
+    assert!(most > 0 && cut.needed_bytes(&sizes, &bytes, most) <= hardware.usable_memory());
+    assert!(cut.needed_bytes(&sizes, &bytes, most + 1) > hardware.usable_memory());
+}
+
+#[test]
+fn too_many_ranks_are_answered_with_options() {
+    let sizes = ModelDims { activation_checkpointing: true, ..ModelDims::from_parameters(1e9) };
+    let (bytes, hardware) = (BytesPerParam::mixed(4.0, false), hardware("a100-80", 2048));
+    let error = BatchRecipe::new(4_194_304, &sizes, &bytes, &hardware, &parallel(Zero1, 2048))
+        .unwrap_err()
+        .to_string();
+    assert!(error.contains("Two ways out: (1) 1024 data ranks") && error.contains("(2)"), "{error}");
+}
+
+#[test]
+fn training_keeps_16_or_20_bytes_per_parameter() {
+    assert_eq!(BytesPerParam::mixed(4.0, false), BytesPerParam { weight: 2.0, gradient: 2.0, state: 12.0 });
+    assert_eq!(BytesPerParam::mixed(4.0, false).total(), 16.0);
+    assert_eq!(BytesPerParam::mixed(4.0, true).total(), 20.0);
+    assert_eq!(BytesPerParam::mixed(2.0, false).total(), 12.0);
+}
+
+#[test]
+fn zero_stages_shard_state_gradients_weights() {
+    let total = |kind, bytes: BytesPerParam| parallel(kind, 64).kept_bytes(&bytes, 1.0).iter().sum::<f64>();
+    let mixed = BytesPerParam::mixed(4.0, false);
+    assert_eq!([Bucketed, Zero1, Zero2, Zero3].map(|kind| total(kind, mixed)), [16.0, 4.1875, 2.21875, 0.25]);
+    assert_eq!(total(Zero3, BytesPerParam::mixed(4.0, true)), 0.25 + 4.0 / 64.0);
+}
+
+#[test]
+fn zero3_sends_half_as_much_again() {
+    let bytes = BytesPerParam::mixed(4.0, false);
+    let sent = |kind| parallel(kind, 64).sent_bytes(&bytes, 0.5, 1).map(|bytes| bytes * 64.0 / 63.0);
+    assert_eq!(sent(Bucketed), [0.0, 2.0, 0.0]);
+    assert_eq!((sent(Zero1), sent(Zero2)), ([0.0, 1.0, 1.0], [0.0, 1.0, 1.0]));
+    assert_eq!(sent(Zero3), [1.0, 2.0, 0.0]);
+    // Under accumulation, it gathers for every micro-batch.
+    assert_eq!(parallel(Zero3, 2).sent_bytes(&bytes, 0.5, 4), [2.0, 2.5, 0.0]);
+}
+
+#[test]
+fn model_of_70b_needs_140_gb_and_14_ranks() {
+    assert_eq!(gigabytes(70e9), 140.0);
+    let state = 70e9 * BytesPerParam::mixed(4.0, false).total();
+    assert_eq!((state / GB, state / hardware("a100-80", 16).memory), (1120.0, 14.0));
+    assert!(((gigabytes(70e9) * GB / f64::from(1 << 30)) - 130.4).abs() < 0.05);
+}
+
+#[test]
+fn activations_scale_with_every_dimension() {
+    let sizes = ModelDims { vocabulary: 1, ..ModelDims::from_parameters(1e9) };
+    let of = |sizes: &ModelDims| sizes.activations(1);
+    let twice = |changed: ModelDims| of(&changed) / of(&sizes);
+    assert!(near(twice(ModelDims { sequence: 2 * sizes.sequence, ..sizes.clone() }), 2.0));
+    assert!((twice(ModelDims { width: 2 * sizes.width, ..sizes.clone() }) - 2.0).abs() < 0.01);
+    assert!((twice(ModelDims { layers: 2 * sizes.layers, ..sizes.clone() }) - 2.0).abs() < 0.02);
+    let samples =
+        |kind, micro| parallel(kind, 64).needed_bytes(&sizes, &BytesPerParam::mixed(4.0, false), micro);
+    for kind in [Bucketed, Zero1, Zero2, Zero3] {
+        let eight = samples(kind, 8) - samples(kind, 0);
+        assert!(near(eight, 8.0 * of(&sizes)), "{kind:?} does not cut them");
+    }
+}
+
+#[test]
+fn plan_of_config_matches_dry_run() {
+    let config =
+        Config::load(None, &["model.width=256".to_owned(), "model.activation_checkpointing=true".to_owned()])
+            .unwrap();
+    let (sizes, bytes) = (ModelDims::from_config(&config).unwrap(), BytesPerParam::from_config(&config));
+    let counted = DryRun::new(&config, 2).unwrap();
+    for kind in [Bucketed, Zero1, Zero2, Zero3] {
+        let found = parallel(kind, 2).kept_bytes(&bytes, sizes.parameters);
+        let [weights, gradients, state, activations, _] = counted.memory(kind).map(|bytes| bytes as f64);
+        for (found, counted) in found.into_iter().zip([weights, gradients, state]) {
+            assert!((found / counted - 1.0).abs() < 0.01, "{kind:?}: {found}, not {counted}");
+        }
+        // A plan leaves out room for scores, which does not grow with samples.
+        let found = sizes.activations(1) * config.data.micro_batch as f64 / activations;
+        assert!((0.95..=1.0).contains(&found), "{found} of the activations");
+        let sent: f64 = parallel(kind, 2).sent_bytes(&bytes, sizes.parameters, 2).iter().sum();
+        // Of the third stage a run gathers a tied table for either of its units, and the last unit's weights once.
+        let (counted, tolerance) = (counted.traffic(kind).total(), if kind == Zero3 { 0.05 } else { 0.01 });
+        assert!((sent / counted - 1.0).abs() < tolerance, "{kind:?}: {sent}, not {counted}");
+    }
+}
+
+#[test]
+fn bubbles_shrink_with_micro_batches() {
+    assert_eq!(PipelineSchedule::Naive.bubble_fraction(4, 1), 0.75);
+    assert!(near(PipelineSchedule::GPipe.bubble_fraction(4, 8), 3.0 / 11.0));
+    assert_eq!(
+        PipelineSchedule::GPipe.bubble_fraction(4, 4),
+        PipelineSchedule::OneForwardOneBackward.bubble_fraction(4, 4)
+    );
+    // As many micro-batches as stages leave 43 %: it takes many more.
+    assert!(near(PipelineSchedule::OneForwardOneBackward.bubble_fraction(4, 4), 3.0 / 7.0));
+    assert_eq!(PipelineSchedule::ZeroBubble.bubble_fraction(4, 8), 0.0);
+}
+
+#[test]
+fn gpipe_holds_all_micro_batches_1f1b_at_most_stages() {
+    let held = |order: PipelineSchedule| [0, 1, 2, 3].map(|stage| order.activations_held(4, 8, stage));
+    assert_eq!(held(PipelineSchedule::GPipe), [8; 4]);
+    assert_eq!(held(PipelineSchedule::OneForwardOneBackward), [4, 3, 2, 1]);
+    assert_eq!(PipelineSchedule::OneForwardOneBackward.activations_held(4, 2, 0), 2);
+}
+
+#[test]
+fn choosing_6_of_160_experts_has_21_billion_combinations() {
+    assert_eq!((expert_combinations(160, 6), expert_combinations(16, 2)), (21_193_254_160, 120));
+    assert_eq!((expert_combinations(5, 0), expert_combinations(5, 5), expert_combinations(3, 4)), (1, 1, 0));
+}
+
+#[test]
+fn attention_scores_are_sharded_by_rows() {
+    assert_eq!(
+        (attention_score_elements(4096, 1, true), attention_score_elements(4096, 4, true)),
+        (4096.0 * 4096.0, 4096.0 * 1024.0)
+    );
+    assert_eq!(attention_score_elements(4096, 4, false), 1024.0);
+}
+
+#[test]
+fn mesh_world_is_product_of_three() {
+    assert_eq!(world_size(4, 4, 2, 8, 8).unwrap(), 64);
+    assert_eq!(world_size(4, 1, 2, 8, 1).unwrap(), 64);
+    assert!(world_size(4, 2, 2, 8, 1).unwrap_err().to_string().contains("reuses"));
+    assert!(world_size(4, 4, 2, 8, 3).unwrap_err().to_string().contains("lies within"));
+}
+
+#[test]
+fn learning_rate_scales_with_root_or_linearly() {
+    assert_eq!(scaled_rates(64), [8.0, 64.0]);
+}
+
+#[test]
+fn ring_latency_is_linear_and_tree_latency_logarithmic() {
+    let link = Link { alpha: 1e-5, beta: 25e9 };
+    let latency = |algorithm, ranks| (link.collective(algorithm, ranks, 0.0) / link.alpha).round();
+    assert_eq!([8, 512].map(|ranks| latency(ring(), ranks)), [14.0, 1022.0]);
+    assert_eq!([8, 512, 1024].map(|ranks| latency(tree(), ranks)), [6.0, 18.0, 20.0]);
+    assert!(near(
+        link.collective(tree(), 64, 1e9) - link.collective(tree(), 64, 0.0),
+        2.0 * 63.0 / 64.0 / 25.0
+    ));
+    // Latency is half of the ring's time where N = D/(alpha beta).
+    let (bytes, ranks) = (512.0 * link.alpha * link.beta, 512);
+    assert!(near(link.collective(ring(), ranks, bytes), 2.0 * link.collective(ring(), ranks, 0.0)));
+}
+
+/// The decision for a model of so many billion parameters on so many ranks.
+fn decided(billions: f64, name: &str, ranks: usize, change: impl Fn(&mut ModelDims)) -> Decision {
+    let mut sizes = ModelDims::from_parameters(billions * 1e9);
+    change(&mut sizes);
+    decide(&sizes, &BytesPerParam::mixed(4.0, false), &hardware(name, ranks)).unwrap()
+}
+
+#[test]
+fn fitting_model_is_replicated() {
+    let decision = decided(1.3, "a100-80", 8, |_| ());
+    assert_eq!(
+        (decision.rule, decision.parallel, decision.unsupported),
+        (Rule::Ddp, ParallelConfig::replicated(8), None)
+    );
+}
+
+#[test]
+fn oversized_state_is_sharded() {
+    let decision = decided(7.0, "a100-80", 64, |_| ());
+    assert_eq!(
+        (decision.rule, decision.parallel.kind, decision.parallel.data),
+        (Rule::ShardGradOp, Zero2, 64)
+    );
+}
+
+#[test]
+fn oversized_weights_are_sharded() {
+    let decision = decided(40.0, "a100-80", 64, |sizes| sizes.activation_checkpointing = true);
+    assert_eq!(
+        (decision.rule, decision.parallel.kind, decision.parallel.tensor),
+        (Rule::FullShard, Zero3, 1)
+    );
+}
+
+#[test]
+fn large_layers_use_tensor_parallel_within_host() {
+    let decision = decided(70.0, "h100-80", 64, |_| ());
+    assert_eq!((decision.rule, decision.parallel.data * decision.parallel.tensor), (Rule::Tensor, 64));
+    assert!((2..=8).contains(&decision.parallel.tensor) && decision.unsupported.is_none());
+}
+
+#[test]
+fn beyond_one_host_uses_pipeline() {
+    let decision = decided(405.0, "h100-80", 16_384, |sizes| (sizes.layers, sizes.heads) = (126, 128));
+    assert_eq!((decision.rule, decision.parallel.tensor, decision.parallel.pipeline), (Rule::Pipeline, 8, 4));
+    assert!(decision.unsupported.unwrap().contains("mesh.pipeline = 4: not part of this build"));
+}
+
+#[test]
+fn long_sequences_use_context_parallel() {
+    let decision =
+        decided(7.0, "h100-80", 64, |sizes| (sizes.sequence, sizes.layers, sizes.heads) = (1 << 17, 32, 32));
+    assert_eq!((decision.rule, decision.parallel.tensor), (Rule::Context, 8));
+    assert!(
+        decision.parallel.context > 1 && decision.parallel.data.is_multiple_of(decision.parallel.context)
+    );
+}
+
+#[test]
+fn experts_use_expert_parallel() {
+    let decision = decided(47.0, "h100-80", 64, |sizes| {
+        (sizes.experts, sizes.active, sizes.activation_checkpointing) = (8, 13e9, true)
+    });
+    assert_eq!((decision.rule, decision.parallel.expert, decision.parallel.kind), (Rule::Experts, 8, Zero3));
+    assert!(decision.unsupported.unwrap().contains("expert"));
+}
+
+#[test]
+fn model_too_large_is_rejected_with_numbers() {
+    let error =
+        decide(&ModelDims::from_parameters(70e9), &BytesPerParam::mixed(4.0, false), &hardware("v100-32", 8))
+            .unwrap_err();
+    assert!(
+        matches!(&error, Error::Invalid(what) if what.contains("GB") && what.contains("8 ranks")),
+        "{error}"
+    );
+}
+
+#[test]
+fn rule_of_thumb_depends_on_model_size() {
+    let rule = |billions: f64, change: fn(&mut ModelDims)| {
+        let mut sizes = ModelDims::from_parameters(billions * 1e9);
+        change(&mut sizes);
+        rule_of_thumb(&sizes)
+    };
+    let plain = |billions| rule(billions, |_| ());
+    assert_eq!(plain(7.0), "ZeRO-3 alone");
+    assert!(plain(13.0) == plain(70.0) && plain(70.0).ends_with("tensor parallel within hosts"));
+    assert!(plain(405.0).ends_with("stages across them"));
+    assert!(rule(47.0, |sizes| sizes.experts = 8).starts_with("experts"));
+    assert!(rule(7.0, |sizes| sizes.sequence = 1 << 17).starts_with("context"));
+}
+
+#[test]
+fn slow_link_is_warned_about() {
+    let bytes = BytesPerParam::mixed(4.0, false);
+    let sizes = ModelDims { activation_checkpointing: true, ..ModelDims::from_parameters(30e9) };
+    let warned = |gigabytes: f64| {
+        let hardware = Hardware { inter_host: link(gigabytes), ..hardware("a100-80", 64) };
+        PlanReport::new(sizes.clone(), bytes, hardware, 1 << 20, 25e6).unwrap().warnings.join("\n")
+    };
+    assert!(warned(0.5).contains("wait for the network") && !warned(25.0).contains("wait for the network"));
+}
+
+#[test]
+fn fastest_fitting_strategy_is_chosen() {
+    let planned = |billions: f64, ranks, bucket| {
+        let (sizes, hardware) = (ModelDims::from_parameters(billions * 1e9), hardware("h100-80", ranks));
+        PlanReport::new(sizes, BytesPerParam::mixed(4.0, false), hardware, 1 << 22, bucket).unwrap()
+    };
+    for (billions, tree) in [(7.0, "gradients and state"), (1.0, "weights, gradients")] {
+        let answer = planned(billions, 512, 25e6);
+        let step = |row: &&StrategyRow| row.step_time.overlapped();
+        let best = answer.strategies.iter().min_by(|one, other| step(one).total_cmp(&step(other))).unwrap();
+        assert_eq!((answer.decision.parallel.kind, best.parallel.kind), (Zero3, Zero3));
+        assert!(
+            answer.decision.reason.starts_with(tree) && answer.decision.reason.contains("yet a step takes")
+        );
+    }
+    // Large buckets are not bound by latency, and few ranks are not either.
+    assert_eq!(planned(7.0, 512, 4e9).decision.parallel.kind, Zero2);
+    assert_eq!(planned(1.0, 8, 25e6).decision.reason, decided(1.0, "h100-80", 8, |_| ()).reason);
+}
+
+#[test]
+fn default_proportions_match_known_models() {
+    for (billions, layers) in [(0.12, 8), (7.0, 32), (13.0, 40), (70.0, 72), (175.0, 96)] {
+        let sizes = ModelDims::from_parameters(billions * 1e9);
+        assert_eq!(sizes.layers, layers);
+        let blocks = 12.0 * (sizes.layers * sizes.width * sizes.width) as f64;
+        assert!((blocks / sizes.parameters - 1.0).abs() < 0.2);
+    }
+    assert_eq!(
+        (parse_number("7b").unwrap(), parse_number("4.5M").unwrap(), parse_number("12").unwrap()),
+        (7e9, 4.5e6, 12.0)
+    );
+    assert!(["", "b", "7x", "-1b", "0", "99999t"].iter().all(|text| parse_number(text).is_err()));
+}

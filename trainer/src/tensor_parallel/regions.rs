@@ -1,0 +1,113 @@
+//! The two ends of a region that is cut: each does forward what the other does backward.
+
+use crate::error::Result;
+use crate::flat::ProcessGroup;
+use crate::nn::{Module, vector};
+use crate::parameter::ParameterId;
+use crate::pass::Pass;
+use crate::tensor::Tensor;
+use unisono::Sum;
+
+/// Where a region begins that is cut: the "f" of Megatron-LM.
+pub struct CopyToRegion(RegionComm);
+
+/// Where it ends: the "g".
+pub struct ReduceFromRegion(RegionComm);
+
+/// What both need.
+struct RegionComm {
+    group: Option<ProcessGroup>,
+    sequence: bool,
+}
+
+impl CopyToRegion {
+    pub(crate) fn new(group: Option<ProcessGroup>, sequence: bool) -> Self {
+        Self(RegionComm { group, sequence })
+    }
+}
+
+impl ReduceFromRegion {
+    pub(crate) fn new(group: Option<ProcessGroup>, sequence: bool) -> Self {
+        Self(RegionComm { group, sequence })
+    }
+}
+
+impl Module for CopyToRegion {
+    fn forward(&self, pass: &mut Pass<'_>, input: Tensor) -> Result<Tensor> {
+        self.0.all_gather_rows(pass, input)
+    }
+
+    fn backward(&self, pass: &mut Pass<'_>, gradient: Tensor) -> Result<Tensor> {
+        self.0.reduce(pass, gradient)
+    }
+}
+
+impl Module for ReduceFromRegion {
+    fn forward(&self, pass: &mut Pass<'_>, input: Tensor) -> Result<Tensor> {
+        self.0.reduce(pass, input)
+    }
+
+    fn backward(&self, pass: &mut Pass<'_>, gradient: Tensor) -> Result<Tensor> {
+        self.0.all_gather_rows(pass, gradient)
+    }
+}
+
+impl RegionComm {
+    /// Whether rows are cut outside the region in this pass. In inference they are not: there may be one only.
+    fn shards_rows(&self, pass: &Pass<'_>) -> bool {
+        self.sequence && pass.keeps()
+    }
+
+    /// What every rank has a part of, or all, becomes what every rank has all of.
+    fn all_gather_rows(&self, pass: &Pass<'_>, part: Tensor) -> Result<Tensor> {
+        let Some(group) = self.group.as_ref().filter(|_| self.shards_rows(pass)) else { return Ok(part) };
+        let mut all = pass.tensor_in_place(part.rows() * group.size(), part.columns())?;
+        pass.timed_wait("rows of a layer", || all.all_gather(&part, group))?;
+        Ok(all)
+    }
+
+    /// What every rank has a summand of becomes the sum, or this rank's rows of it.
+    fn reduce(&self, pass: &Pass<'_>, mut summand: Tensor) -> Result<Tensor> {
+        let Some(group) = &self.group else { return Ok(summand) };
+        if !self.shards_rows(pass) {
+            pass.timed_wait("sum of a layer", || summand.all_reduce(group, Sum))?;
+            return Ok(summand);
+        }
+        let mut rows = pass.tensor_in_place(summand.rows() / group.size(), summand.columns())?;
+        pass.timed_wait("sum of rows of a layer", || rows.reduce_scatter(&summand, group))?;
+        Ok(rows)
+    }
+}
+
+/// y = x + b, of each row: the bias of a map whose sum is complete only behind its [`ReduceFromRegion`].
+pub struct BiasAdd(ParameterId);
+
+impl BiasAdd {
+    /// Of a parameter that was added.
+    pub fn new(bias: ParameterId) -> Self {
+        Self(bias)
+    }
+}
+
+impl Module for BiasAdd {
+    fn forward(&self, pass: &mut Pass<'_>, mut input: Tensor) -> Result<Tensor> {
+        if let Some(device) = pass.device() {
+            let bias = pass.weights_on(device, self.0)?;
+            device.compute().add_to_rows(input.view_mut(), bias.view(..))?;
+            return Ok(input);
+        }
+        let (columns, bias) = (input.columns(), pass.weights(self.0));
+        input.data_mut().chunks_exact_mut(columns).for_each(|row| vector::add(row, bias));
+        Ok(input)
+    }
+
+    fn backward(&self, pass: &mut Pass<'_>, gradient: Tensor) -> Result<Tensor> {
+        match pass.device() {
+            Some(device) => {
+                pass.accumulate_on(device, self.0, |compute, into| compute.add_rows(into, gradient.view()))?
+            }
+            None => pass.accumulate(self.0, |_, into| vector::add_rows(into, gradient.data()))?,
+        }
+        Ok(gradient)
+    }
+}

@@ -1,0 +1,122 @@
+//! What is legal and yet probably not meant.
+
+use crate::config::{Config, Data, DataKind, ModelKind, StrategyKind};
+use crate::data::LastBatch;
+use crate::mesh::Mesh;
+use crate::train::BatchPlan;
+use crate::train::LrScaling;
+
+/// Advice for a run whose ranks need so many bytes each, one piece a line.
+pub(super) fn all(config: &Config, mesh: &Mesh, batch: &BatchPlan, bytes: usize) -> String {
+    let all = [
+        many_data_ranks(config, mesh),
+        accumulation(config, batch),
+        dropped_samples(config),
+        shuffle(config),
+        buckets(config, mesh),
+        prefetch(config),
+        learning_rate(config),
+        memory(mesh, bytes),
+        activations(config, bytes),
+    ];
+    all.into_iter().flatten().chain(unused_keys(config)).collect::<Vec<_>>().join("\n")
+}
+
+/// Ring latency grows with the ranks, and what each computes meanwhile shrinks.
+fn many_data_ranks(config: &Config, mesh: &Mesh) -> Option<String> {
+    let data = mesh.data_size();
+    let gathers = config.strategy.kind == StrategyKind::Zero3;
+    (data > MAX_USEFUL_DATA_RANKS).then(|| {
+        let what = if gathers { "gathering weights" } else { "reducing gradients" };
+        format!("{data} data ranks: beyond {MAX_USEFUL_DATA_RANKS}, {what} is seldom hidden behind computing; add mesh.tensor")
+    })
+}
+
+fn accumulation(config: &Config, batch: &BatchPlan) -> Option<String> {
+    let times = batch.pass_count();
+    let gathers = config.strategy.kind == StrategyKind::Zero3;
+    (gathers && times > 1).then(|| {
+        format!("zero3 gathers all weights {times} times in a step: more data ranks or a larger data.micro_batch come before accumulation, and data.breadth_first = {} would gather them once", batch.accumulation)
+    })
+}
+
+fn dropped_samples(config: &Config) -> Option<String> {
+    let pads = config.data.last_batch == LastBatch::Pad;
+    pads.then(|| {
+        "data.last_batch = \"pad\" shows some samples twice in an epoch; \"drop\" shows none twice".to_owned()
+    })
+}
+
+fn shuffle(config: &Config) -> Option<String> {
+    (!config.data.shuffle).then(|| "data.shuffle = false: every epoch has the same order".to_owned())
+}
+
+fn buckets(config: &Config, mesh: &Mesh) -> Option<String> {
+    let is_small = config.strategy.kind == StrategyKind::Bucketed && config.strategy.bucket_mb < 1.0;
+    (is_small && mesh.data_size() > 1).then(|| {
+        format!(
+            "strategy.bucket_mb = {}: small buckets are bound by latency; 25 is usual",
+            config.strategy.bucket_mb
+        )
+    })
+}
+
+fn prefetch(config: &Config) -> Option<String> {
+    let waits = config.strategy.kind == StrategyKind::Zero3 && config.strategy.prefetch == 0;
+    waits.then(|| "strategy.prefetch = 0: every unit waits for its weights; 1 hides it".to_owned())
+}
+
+fn learning_rate(config: &Config) -> Option<String> {
+    let (batch, reference) = (config.data.global_batch, config.schedule.reference_batch);
+    (batch != reference && config.schedule.lr_scale == LrScaling::None).then(|| {
+        format!("optimizer.lr is as for batches of {reference} and the batch is {batch}; schedule.lr_scale = \"sqrt\" follows it")
+    })
+}
+
+/// Whether this host could hold all its ranks, were it the only one.
+fn memory(mesh: &Mesh, bytes: usize) -> Option<String> {
+    let have = host_memory()?;
+    let ranks = have / bytes.max(1);
+    (ranks < mesh.world_size()).then(|| {
+        let need = bytes as f64 / GIB;
+        format!(
+            "this host has room for {ranks} such ranks of {need:.2} GiB, by {:.0} GiB of memory",
+            have as f64 / GIB
+        )
+    })
+}
+
+/// No strategy here cuts activations.
+fn activations(config: &Config, bytes: usize) -> Option<String> {
+    let large = bytes as f64 > 8.0 * GIB && !config.model.activation_checkpointing;
+    large.then(|| "activations are not shared out by any strategy: model.activation_checkpointing = true, mesh.sequence_data, or a smaller data.micro_batch".to_owned())
+}
+
+/// Keys that are not at their defaults and that nothing reads, a line each.
+pub(super) fn unused_keys(config: &Config) -> Vec<String> {
+    let Config { model, data, strategy, .. } = config;
+    let mlp = model.kind == ModelKind::Mlp;
+    let tokens = data.kind == DataKind::Tokens;
+    let default = Data::default();
+    let (mlp_is, data_is) = ("model.kind = \"mlp\"", "a data.kind other than \"tokens\"");
+    let all = [
+        (mlp && model.dropout > 0.0, "model.dropout", mlp_is),
+        (mlp && model.activation_checkpointing, "model.activation_checkpointing", mlp_is),
+        (mlp && strategy.sequence_parallel, "strategy.sequence_parallel", mlp_is),
+        (!tokens && data.validation_path != default.validation_path, "data.validation_path", data_is),
+        (!tokens && data.vocabulary != default.vocabulary, "data.vocabulary", data_is),
+    ];
+    let ignored = all.into_iter().filter(|(is_ignored, ..)| *is_ignored);
+    ignored.map(|(_, key, with)| format!("{key} has no effect with {with}")).collect()
+}
+
+/// Bytes of memory of this host.
+pub(crate) fn host_memory() -> Option<usize> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+    Some(line.trim().trim_end_matches(" kB").parse::<usize>().ok()? << 10)
+}
+
+/// Data ranks beyond which latency and small shares of the work leave communication uncovered.
+pub(crate) const MAX_USEFUL_DATA_RANKS: usize = 512;
+const GIB: f64 = (1 << 30) as f64;

@@ -1,0 +1,238 @@
+//! What a rank keeps and sends, by formula.
+//!
+//! Sources: Rajbhandari et al., "ZeRO", SC 2020, for what is kept and sent; Shoeybi et al., "Megatron-LM", arXiv 1909.08053, for what
+//! ranks that share layers send; Korthikanti et al., "Reducing activation recomputation in large transformer models", MLSys
+//! 2023, for how activations are counted.
+
+mod activations;
+
+use crate::config::{Config, StrategyKind};
+use crate::flat::{Bucket, Dtype, Layout};
+use crate::mesh::Mesh;
+use crate::optim::Optimizer;
+use crate::parallel::{ParallelKind, ReduceFrequency, Settings, assign_owners};
+use crate::parameter::{Inventory, UnitId};
+pub(crate) use crate::train::cost_model::activations::ActivationModel;
+use crate::train::setup::optimizer;
+use crate::train::{BatchPlan, DataDims, network};
+
+/// What the formulas go by: one rank's part of a run.
+pub(super) struct CostModel<'a> {
+    pub(super) config: &'a Config,
+    pub(super) dims: DataDims,
+    pub(super) inventory: &'a Inventory,
+    pub(super) mesh: Mesh,
+    pub(super) batch: BatchPlan,
+}
+
+/// Bytes that a rank sends in one step.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Traffic {
+    /// In forward passes: gathered weights.
+    pub forward: f64,
+    /// In backward passes: gathered weights, reduced gradients.
+    pub backward: f64,
+    /// In the step of the optimizer and after it: directions of whole matrices, new weights.
+    pub after_step: f64,
+    /// Within layers that ranks share: activations and their gradients, and gradients of which each has a part.
+    pub tensor_parallel: f64,
+    /// Within sequences that ranks share: keys, values and their gradients.
+    pub sequence_parallel: f64,
+}
+
+impl Traffic {
+    /// In all.
+    pub fn total(&self) -> f64 {
+        self.forward + self.backward + self.after_step + self.tensor_parallel + self.sequence_parallel
+    }
+}
+
+impl CostModel<'_> {
+    /// Bytes of weights, gradients and optimizer's state that each rank keeps between backward and the step of the optimizer, and
+    /// of activations when they are most, and of state that is offloaded. Padding is counted; where ranks differ, it is the one with
+    /// most.
+    pub(super) fn memory(&self, kind: StrategyKind, optimizer: &dyn Optimizer) -> [usize; 5] {
+        let (settings, ranks) = (self.settings(kind), self.mesh.data_size());
+        let layout = settings.layout(kind.parallel_kind(), self.inventory, ranks);
+        let sum = |bytes: &dyn Fn(&Bucket) -> usize| layout.buckets.iter().map(bytes).sum::<usize>();
+        let weights = sum(&|bucket| bucket.count * bucket.dtype.size());
+        let gradients = sum(&|bucket| trained_elements(bucket) * bucket.grad_dtype.size());
+        let state = sum(&|bucket| self.state_bytes(bucket, optimizer));
+        let [of_weights, of_gradients, of_state] = shard_counts(kind, ranks);
+        let state = match kind.parallel_kind() {
+            ParallelKind::Zero1Parameters => self.busiest_owner_state(&layout, optimizer),
+            _ => state / of_state,
+        };
+        let (state, offloaded) = if settings.offload.is_some() { (0, state) } else { (state, 0) };
+        [weights / of_weights, gradients / of_gradients, state, self.activations(), offloaded]
+    }
+
+    /// Bytes that each rank sends in a step: (N−1)/N of multiples of what there is.
+    pub(super) fn traffic(&self, kind: StrategyKind) -> Traffic {
+        let (settings, micro_batches) = (self.settings(kind), self.batch.accumulation as f64);
+        let passes = self.batch.pass_count() as f64;
+        let layout = settings.layout(kind.parallel_kind(), self.inventory, self.mesh.data_size());
+        let share = remote_fraction(self.mesh.data_size());
+        let sum =
+            |bytes: &dyn Fn(&Bucket) -> usize| share * layout.buckets.iter().map(bytes).sum::<usize>() as f64;
+        let stepped = sum(&|bucket| trained_elements(bucket) * bucket.dtype.size());
+        let wire = |bucket: &Bucket| settings.wire_dtype.unwrap_or(bucket.grad_dtype);
+        let gradients = sum(&|bucket| trained_elements(bucket) * wire(bucket).size());
+        let each = settings.reduce_each == ReduceFrequency::MicroBatch && kind.shards_gradients();
+        let gradients = if each { passes * gradients } else { gradients };
+        let [ahead, again] = self.gathered_elements(&layout).map(|bytes| passes * share * bytes as f64);
+        let again = if settings.reshard_after_forward { again } else { 0.0 };
+        let [forward, backward, after] = exchanged_bytes(kind, [ahead, again], gradients, stepped);
+        let after = after + self.optimizer_traffic(kind, &layout);
+        let [layers, sequences] = [self.tensor_parallel_traffic(), self.sequence_parallel_traffic()]
+            .map(|bytes| micro_batches * bytes);
+        let layers = layers + if each { passes } else { 1.0 } * self.partial_grad_traffic();
+        Traffic {
+            forward,
+            backward,
+            after_step: after,
+            tensor_parallel: layers,
+            sequence_parallel: sequences,
+        }
+    }
+
+    /// Of the step of the optimizer: directions of matrices that it takes as wholes, from shares and from parts.
+    fn optimizer_traffic(&self, kind: StrategyKind, layout: &Layout) -> f64 {
+        let optimizer = optimizer(self.config);
+        let shares = remote_fraction(if kind.shards_state() { self.mesh.data_size() } else { 1 });
+        let parts = (self.mesh.degrees().tensor - 1) as f64;
+        let of = |bucket: &Bucket| {
+            let parameter = &self.inventory[bucket.entries.first()?.parameter];
+            optimizer.as_matrix_optimizer(parameter)?;
+            let part = if parameter.shard.is_some() { parts * parameter.count() as f64 } else { 0.0 };
+            Some(shares * bucket.count as f64 + part)
+        };
+        layout.buckets.iter().filter(|bucket| bucket.trainable).filter_map(of).sum::<f64>()
+            * Dtype::F32.size() as f64
+    }
+
+    /// Of one step: the sums of gradients of which ranks that share layers have a part each.
+    fn partial_grad_traffic(&self) -> f64 {
+        let partial = self
+            .inventory
+            .parameters
+            .iter()
+            .filter(|parameter| parameter.partial_grad && parameter.trainable);
+        let bytes = partial.map(|parameter| parameter.count() * Dtype::F32.size()).sum::<usize>();
+        2.0 * remote_fraction(self.mesh.degrees().tensor) * bytes as f64
+    }
+
+    /// Bytes of the weights that a pass gathers, forward and back: those of each unit and those that it borrows, but for the
+    /// last unit once.
+    fn gathered_elements(&self, layout: &Layout) -> [usize; 2] {
+        let size = |bucket| layout[bucket].count * layout[bucket].dtype.size();
+        let of_unit = |unit| layout.buckets_of(self.inventory, UnitId(unit)).into_iter().map(size).sum();
+        let units: Vec<usize> = (0..self.inventory.units.len()).map(of_unit).collect();
+        let forward = units.iter().sum();
+        [forward, forward - units.last().copied().unwrap_or(0)]
+    }
+
+    /// Of one micro-batch: of each block the keys and values of all its tokens, gathered on each way through it, and the sum of
+    /// their gradients.
+    fn sequence_parallel_traffic(&self) -> f64 {
+        let (model, degrees) = (&self.config.model, self.mesh.degrees());
+        let width = model.heads.div_ceil(degrees.tensor) * (model.width / model.heads);
+        let numbers = self.batch.micro_batch * model.context * 2 * width * Dtype::F32.size();
+        let times = if model.activation_checkpointing { 4 } else { 3 };
+        remote_fraction(degrees.sequence_data) * (times * model.layers * numbers) as f64
+    }
+
+    /// Of one micro-batch: sums over rows and features before and behind both parts of each block, on both ways, those behind again
+    /// where forward is done again; behind the embedding and before the head; and three numbers of each row for the loss.
+    fn tensor_parallel_traffic(&self) -> f64 {
+        let (model, chunks) = (&self.config.model, self.mesh.degrees().sequence_data);
+        let rows = self.batch.micro_batch * model.context / chunks;
+        let sums = (if model.activation_checkpointing { 6 } else { 4 }) * model.layers + 2;
+        2.0 * remote_fraction(self.mesh.degrees().tensor)
+            * (rows * (sums * model.width + 3) * Dtype::F32.size()) as f64
+    }
+
+    fn settings(&self, kind: StrategyKind) -> Settings {
+        let mut config = self.config.clone();
+        config.strategy.kind = kind;
+        config.settings()
+    }
+
+    /// Moments, and a full copy of weights of 16 bits.
+    fn state_bytes(&self, bucket: &Bucket, optimizer: &dyn Optimizer) -> usize {
+        let moments =
+            bucket.entries.iter().map(|piece| optimizer.moment_count(&self.inventory[piece.parameter]));
+        let copies = moments.max().unwrap_or(0) + usize::from(bucket.dtype == Dtype::Bf16);
+        trained_elements(bucket) * copies * Dtype::F32.size()
+    }
+
+    fn busiest_owner_state(&self, layout: &Layout, optimizer: &dyn Optimizer) -> usize {
+        let ranks = self.mesh.data_size();
+        let mut loads = vec![0; ranks];
+        for (bucket, owner) in layout.buckets.iter().zip(assign_owners(layout, ranks)) {
+            loads[owner] += self.state_bytes(bucket, optimizer);
+        }
+        loads.into_iter().max().unwrap_or(0)
+    }
+
+    fn activations(&self) -> usize {
+        let Config { model, strategy, .. } = self.config;
+        let (micro, breadth) = (self.batch.micro_batch, self.batch.breadth_first);
+        let numbers = match self.dims {
+            DataDims::Tokens(vocabulary) => {
+                let degrees = self.mesh.degrees();
+                let rows = if strategy.sequence_parallel { degrees.tensor } else { 1 };
+                let (parts, chunks) = (degrees.tensor, degrees.sequence_data);
+                let gpt = &network::gpt(model, vocabulary);
+                ActivationModel {
+                    gpt,
+                    shards: parts,
+                    rows,
+                    chunks,
+                    micro_batch: micro,
+                    breadth_first: breadth,
+                }
+                .peak()
+            }
+            DataDims::Rows(features, classes) => {
+                micro * breadth * (features + 2 * model.hidden_sizes.iter().sum::<usize>() + classes)
+            }
+        };
+        numbers * Dtype::F32.size()
+    }
+}
+
+/// How many ways a strategy cuts weights, gradients and the optimizer's state between so many data ranks.
+pub(crate) fn shard_counts(kind: StrategyKind, ranks: usize) -> [usize; 3] {
+    match kind.parallel_kind() {
+        ParallelKind::Replicated => [1, 1, 1],
+        ParallelKind::Zero1Parameters | ParallelKind::Zero1 => [1, 1, ranks],
+        ParallelKind::Zero2 => [1, ranks, ranks],
+        ParallelKind::Zero3 => [ranks, ranks, ranks],
+    }
+}
+
+/// What is sent forward, backward and after the step, of weights gathered forward and again backward, gradients to reduce and new
+/// weights to tell: an all-reduce counts twice, as reduction and as gathering.
+pub(crate) fn exchanged_bytes(
+    kind: StrategyKind,
+    [ahead, again]: [f64; 2],
+    gradients: f64,
+    stepped: f64,
+) -> [f64; 3] {
+    match kind.parallel_kind() {
+        ParallelKind::Replicated => [0.0, 2.0 * gradients, 0.0],
+        ParallelKind::Zero1Parameters => [0.0, 2.0 * gradients, stepped],
+        ParallelKind::Zero1 | ParallelKind::Zero2 => [0.0, gradients, stepped],
+        ParallelKind::Zero3 => [ahead, again + gradients, 0.0],
+    }
+}
+
+fn trained_elements(bucket: &Bucket) -> usize {
+    if bucket.trainable { bucket.count } else { 0 }
+}
+
+/// What each of so many ranks sends of what is reduced or gathered once.
+pub(crate) fn remote_fraction(ranks: usize) -> f64 {
+    (ranks - 1) as f64 / ranks as f64
+}

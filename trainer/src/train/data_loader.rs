@@ -1,0 +1,178 @@
+//! The data of a run: numbered samples, made into batches that its model can use.
+
+use crate::config::{Config, Data, DataKind};
+use crate::data::{DatasetId, SequenceChunk, Standardizer, Table, TokenBatch, TokenFile, TokenWindows, text};
+use crate::error::{Error, Result};
+use crate::models::Batch;
+use crate::random::{hash_iter, hash_numbers};
+use std::path::Path;
+
+/// Numbered samples of one kind.
+pub enum Samples {
+    /// Sequences of tokens.
+    Tokens(TokenWindows),
+    /// Rows of a table.
+    Rows(Table),
+}
+
+/// A batch in memory of its own.
+pub enum OwnedBatch {
+    /// Sequences of tokens.
+    Tokens(TokenBatch),
+    /// Features, and the class of each row.
+    Rows(Vec<f32>, Vec<u32>),
+}
+
+/// What a run learns from, and what it is judged by.
+pub struct DataLoader {
+    /// To learn from.
+    pub training: Samples,
+    /// To judge by; none if nothing was held back.
+    pub validation: Option<Samples>,
+    /// What a model must fit.
+    pub dims: DataDims,
+}
+
+/// What a model must know of its data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DataDims {
+    /// So many different tokens.
+    Tokens(usize),
+    /// Features of a row, and classes.
+    Rows(usize, usize),
+}
+
+impl DataLoader {
+    /// Reads what the configuration says.
+    ///
+    /// # Errors
+    /// Names the file; or what does not go together.
+    pub fn open(config: &Config) -> Result<Self> {
+        let (data, path) = (&config.data, Path::new(&config.data.path));
+        check_exists("data.path", &data.path)?;
+        match data.kind {
+            DataKind::Text => Self::text(data, config.model.context),
+            DataKind::Tokens => Self::tokens(data, config.model.context),
+            DataKind::Table => Self::table(Table::read(path)?, data.validation, config.seed),
+        }
+    }
+
+    fn text(data: &Data, sequence: usize) -> Result<Self> {
+        let text = text::read(Path::new(&data.path), &data.extensions, data.validation)?;
+        let windows = |tokens| TokenWindows::new(tokens, sequence).map(Samples::Tokens);
+        let enough = text.validation.len() > sequence;
+        let validation = enough.then(|| windows(text.validation)).transpose()?;
+        let extents = DataDims::Tokens(text::VOCAB_SIZE as usize);
+        Ok(Self { training: windows(text.training)?, validation, dims: extents })
+    }
+
+    fn tokens(data: &Data, sequence: usize) -> Result<Self> {
+        let open = |path: &str| {
+            let file = TokenFile::open(Path::new(path), data.vocabulary)?;
+            TokenWindows::new(file, sequence).map(Samples::Tokens)
+        };
+        let held_back = Some(&data.validation_path).filter(|path| !path.is_empty());
+        held_back.map_or(Ok(()), |path| check_exists("data.validation_path", path))?;
+        let validation = held_back.map(|path| open(path)).transpose()?;
+        Ok(Self { training: open(&data.path)?, validation, dims: DataDims::Tokens(data.vocabulary as usize) })
+    }
+
+    fn table(table: Table, share: f64, seed: u32) -> Result<Self> {
+        let extents = DataDims::Rows(table.columns, table.classes()?);
+        let (mut training, mut validation) = table.split(share, u64::from(seed));
+        let scaling = Standardizer::fit(&training);
+        scaling.apply(&mut training);
+        scaling.apply(&mut validation);
+        let validation = (validation.rows() > 0).then_some(Samples::Rows(validation));
+        Ok(Self { training: Samples::Rows(training), validation, dims: extents })
+    }
+}
+
+/// That there is what `key` names.
+fn check_exists(key: &str, path: &str) -> Result<()> {
+    std::fs::metadata(path).map(drop).map_err(|error| Error::file(path, format!("{key}: {error}")))
+}
+
+impl Samples {
+    /// How many.
+    pub fn count(&self) -> u64 {
+        match self {
+            Samples::Tokens(windows) => windows.count(),
+            Samples::Rows(table) => table.rows() as u64,
+        }
+    }
+
+    /// What it takes to know them again, under a name: how many, and what some of them are.
+    ///
+    /// # Errors
+    /// Of files.
+    pub fn dataset(&self, name: &str) -> Result<DatasetId> {
+        let samples = self.count();
+        let looked_at = samples.min(MAX_HASHED_SAMPLES);
+        let numbers: Vec<u64> = (0..looked_at).map(|part| part * samples / looked_at).collect();
+        let hash = self.batch(&numbers, SequenceChunk::WHOLE)?.hash();
+        Ok(DatasetId { name: name.to_owned(), samples, hash })
+    }
+
+    /// The samples of these numbers: of sequences a chunk, of rows all.
+    ///
+    /// # Errors
+    /// Of files; if sequences cannot be cut so.
+    pub fn batch(&self, numbers: &[u64], chunk: SequenceChunk) -> Result<OwnedBatch> {
+        Ok(match self {
+            Samples::Tokens(windows) => OwnedBatch::Tokens(windows.batch(numbers, chunk)?),
+            Samples::Rows(table) => {
+                let Table { features, targets, .. } = table.select(numbers);
+                OwnedBatch::Rows(features, targets.into_iter().map(|target| target as u32).collect())
+            }
+        })
+    }
+}
+
+impl OwnedBatch {
+    fn hash(&self) -> u64 {
+        let of = |numbers: &[u32]| hash_iter(numbers.len(), numbers.iter().map(|&number| u64::from(number)));
+        match self {
+            OwnedBatch::Tokens(TokenBatch { inputs, targets, .. }) => {
+                hash_numbers(&[of(inputs), of(targets)])
+            }
+            OwnedBatch::Rows(features, classes) => {
+                let bits = features.iter().map(|feature| u64::from(feature.to_bits()));
+                hash_numbers(&[hash_iter(features.len(), bits), of(classes)])
+            }
+        }
+    }
+
+    /// As models see it.
+    pub fn as_batch(&self) -> Batch<'_> {
+        match self {
+            OwnedBatch::Tokens(TokenBatch { inputs, targets, sequence }) => {
+                Batch::Tokens { inputs, targets, sequence: *sequence }
+            }
+            OwnedBatch::Rows(features, labels) => Batch::Samples { features, labels },
+        }
+    }
+}
+
+/// Samples that are looked at to know data again.
+const MAX_HASHED_SAMPLES: u64 = 4096;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_are_standardized_by_training_statistics() {
+        let text: String = (0..40).map(|row| format!("{},{},{}\n", row, 7, row % 3)).collect();
+        let feed = DataLoader::table(Table::parse(&text).unwrap(), 0.25, 1).unwrap();
+        assert_eq!(feed.dims, DataDims::Rows(2, 3));
+        let (training, validation) = (&feed.training, feed.validation.unwrap());
+        assert_eq!((training.count(), validation.count()), (30, 10));
+        let OwnedBatch::Rows(features, labels) = training.batch(&[0, 1, 2], SequenceChunk::WHOLE).unwrap()
+        else {
+            panic!("rows")
+        };
+        assert!(features.iter().all(|feature| feature.abs() < 2.0) && labels.iter().all(|&label| label < 3));
+        assert!(DataLoader::table(Table::parse("1,0.5\n").unwrap(), 0.0, 1).is_err());
+    }
+}

@@ -1,0 +1,99 @@
+//! How much there is to compute, and how fast this machine could.
+
+use crate::config::{Config, ModelKind};
+use crate::device::Device;
+use crate::error::Result;
+use crate::parameter::{Inventory, Parameter};
+use std::time::{Duration, Instant};
+use unisono_cuda::device::compute::{MatrixView, MatrixViewMut};
+use unisono_cuda::{Matrix, MatrixMut, matmul};
+
+/// Floating-point operations of forward and backward of one sample: 6 for each weight of a matrix product and token, and for
+/// each token and block 6 × context × width for the scores and sums of causal attention (Kaplan and others: Scaling laws for
+/// neural language models, 2020; Chowdhery and others: PaLM, 2022, whose attention is not halved for being causal).
+pub(super) fn flops_per_sample(config: &Config, inventory: &Inventory) -> f64 {
+    let weights = inventory.parameters.iter().map(matmul_parameters).sum::<usize>() as f64;
+    match config.model.kind {
+        ModelKind::Mlp => 6.0 * weights,
+        ModelKind::Gpt => {
+            let [layers, width, context] =
+                [config.model.layers, config.model.width, config.model.context].map(|extent| extent as f64);
+            context * flops_per_token(weights, layers, width, context)
+        }
+    }
+}
+
+/// The same of one token of a transformer of so many weights in matrix products, layers, width and context.
+pub(crate) fn flops_per_token(weights: f64, layers: f64, width: f64, context: f64) -> f64 {
+    6.0 * weights + 6.0 * layers * width * context
+}
+
+/// Elements of a parameter times the matrix products that they take part in: a look-up in an embedding is none.
+fn matmul_parameters(parameter: &Parameter) -> usize {
+    let is_looked_up = ["wte.weight", "wpe.weight"].contains(&parameter.name.as_str());
+    match parameter.shape.len() {
+        1 => 0,
+        _ => {
+            parameter.global_shape().iter().product::<usize>()
+                * (parameter.use_count - usize::from(is_looked_up))
+        }
+    }
+}
+
+/// Floating-point operations in a second that `threads` threads can do in a matrix product: the fastest of several short ones.
+pub(crate) fn peak_flops(threads: usize) -> f64 {
+    let (one, other) = (vec![0.5f32; MATRIX_DIM * MATRIX_DIM], vec![0.25f32; MATRIX_DIM * MATRIX_DIM]);
+    let mut product = vec![0.0f32; MATRIX_DIM * MATRIX_DIM];
+    let mut least = f64::INFINITY;
+    let start = Instant::now();
+    while start.elapsed() < MEASURE_TIME {
+        let before = Instant::now();
+        let into = MatrixMut::new(&mut product, MATRIX_DIM, MATRIX_DIM);
+        let (one, other) =
+            (Matrix::new(&one, MATRIX_DIM, MATRIX_DIM), Matrix::new(&other, MATRIX_DIM, MATRIX_DIM));
+        matmul(into, 0.0, 1.0, one, other, threads);
+        least = least.min(before.elapsed().as_secs_f64());
+    }
+    2.0 * (MATRIX_DIM as f64).powi(3) / least
+}
+
+/// Operations in a second that a GPU can do in a matrix product: the fastest of three.
+pub(crate) fn peak_flops_on(device: &Device) -> Result<f64> {
+    let stream = device.compute().stream();
+    let extent = if stream.gpu().is_emulated() { MATRIX_DIM_SOFTWARE } else { MATRIX_DIM_GPU };
+    let (one, mut product) = (device.tensor(extent, extent)?, device.tensor(extent, extent)?);
+    let mut least = f64::INFINITY;
+    for _ in 0..3 {
+        stream.synchronize()?;
+        let before = Instant::now();
+        let (side, into) = (one.view(), MatrixViewMut::new(product.view_mut(), extent, extent)?);
+        let side = MatrixView::new(&side, extent, extent)?;
+        device.compute().matmul(into, 0.0, 1.0, side, side.t())?;
+        stream.synchronize()?;
+        least = least.min(before.elapsed().as_secs_f64());
+    }
+    Ok(2.0 * (extent as f64).powi(3) / least)
+}
+
+const MATRIX_DIM_GPU: usize = 4096;
+const MATRIX_DIM_SOFTWARE: usize = 64;
+const MATRIX_DIM: usize = 384;
+const MEASURE_TIME: Duration = Duration::from_millis(80);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::train::{DataDims, Network};
+
+    #[test]
+    fn tied_head_counts_and_lookups_do_not() {
+        let (mut config, extents) = (Config::default(), DataDims::Tokens(257));
+        config.model.layers = 1;
+        let of = |config: &Config| flops_per_sample(config, &Network::new(config, extents, None).unwrap().1);
+        let (tokens, width) = (config.model.context as f64, config.model.width as f64);
+        let expected = 6.0 * tokens * (12.0 * width * width + 257.0 * width + tokens * width);
+        assert_eq!(of(&config), expected);
+        config.model.tie_word_embeddings = false;
+        assert_eq!(of(&config), expected);
+    }
+}

@@ -1,0 +1,87 @@
+//! That ranks which should hold the same weights do.
+
+use crate::error::{Error, Result};
+use crate::mesh::GroupKind;
+use crate::parameter::{ParameterId, UnitId};
+use crate::random::{hash_iter, hash_numbers};
+use crate::strategy::{Direction, host_weights};
+use crate::train::run::Run;
+
+impl Run {
+    /// A number for the weights of every parameter, as this rank computes with them. All ranks call it.
+    fn parameter_hashes(&mut self) -> Result<Vec<u64>> {
+        let mut hashes = vec![0; self.inventory.parameters.len()];
+        for unit in (0..self.inventory.units.len()).map(UnitId) {
+            self.strategy.pre_unit(unit, Direction::Forward)?;
+            for id in self.inventory[unit].parameters.clone() {
+                let weights = host_weights(&*self.strategy, ParameterId(id))?;
+                hashes[id] =
+                    hash_iter(weights.len(), weights.iter().map(|weight| u64::from(weight.to_bits())));
+            }
+            self.strategy.post_unit(unit, Direction::Forward)?;
+        }
+        self.strategy.wait_all()?;
+        Ok(hashes)
+    }
+
+    /// A number for all weights of the whole model: the same on all ranks, and for runs that went the same way.
+    ///
+    /// # Errors
+    /// Of collectives.
+    pub fn fingerprint(&mut self) -> Result<u64> {
+        let own = hash_numbers(&self.parameter_hashes()?);
+        let mut all = vec![0; self.world.size()];
+        self.world.all_gather(&[own], &mut all)?;
+        let data_group = self.groups.mesh().group(GroupKind::ModelAndSequenceData, self.world.rank());
+        Ok(hash_numbers(&data_group.into_iter().map(|rank| all[rank]).collect::<Vec<_>>()))
+    }
+
+    /// Compares the weights of all ranks that should hold the same ones.
+    ///
+    /// # Errors
+    /// [`Error::Diverged`] on every rank of a group whose weights differ; names the first parameter and its ranks.
+    pub fn check_replicas(&mut self) -> Result<()> {
+        let own = self.parameter_hashes()?;
+        let Some(group) = self.groups.get(GroupKind::Data) else { return Ok(()) };
+        let mut all = vec![0; own.len() * group.size()];
+        group.all_gather(&own, &mut all)?;
+        let members = self.groups.mesh().group(GroupKind::Data, self.world.rank());
+        match first_difference(&all, own.len()) {
+            Some((parameter, places)) => {
+                let ranks: Vec<_> = places.into_iter().map(|place| members[place]).collect();
+                Err(self.divergence_error(ParameterId(parameter), members[0], &ranks))
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn divergence_error(&self, parameter: ParameterId, first: usize, others: &[usize]) -> Error {
+        let name = &self.inventory[parameter].name;
+        let what = format!(
+            "after step {}, {name} on ranks {others:?} is not what rank {first} has",
+            self.train_step
+        );
+        Error::ReplicasDiverged(what)
+    }
+}
+
+/// The first parameter that not all have alike, and who has not what the first has; `all` is `count` numbers of each.
+fn first_difference(all: &[u64], count: usize) -> Option<(usize, Vec<usize>)> {
+    let others = |parameter: usize| -> Vec<usize> {
+        let differs = |place: &usize| all[place * count + parameter] != all[parameter];
+        (1..all.len() / count).filter(differs).collect()
+    };
+    (0..count).map(|parameter| (parameter, others(parameter))).find(|(_, others)| !others.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::first_difference;
+
+    #[test]
+    fn first_divergent_parameter_names_all_ranks() {
+        assert_eq!(first_difference(&[1, 2, 3, 1, 2, 3, 1, 2, 3], 3), None);
+        assert_eq!(first_difference(&[1, 2, 3, 1, 9, 9, 1, 9, 3], 3), Some((1, vec![1, 2])));
+        assert_eq!(first_difference(&[1, 2, 3, 4, 1, 2, 3, 5], 4), Some((3, vec![1])));
+    }
+}

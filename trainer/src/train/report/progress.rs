@@ -1,0 +1,125 @@
+//! The line on the terminal.
+
+use crate::train::report::StepRecord;
+use indicatif::{ProgressBar, ProgressStyle};
+use std::io::{IsTerminal, Write, stderr};
+use std::time::Duration;
+
+/// A bar where somebody looks at it; elsewhere a line every so many steps.
+pub(super) enum ProgressLine {
+    Bar(ProgressBar),
+    Lines { every: u64, steps: u64 },
+}
+
+impl ProgressLine {
+    /// For `steps` steps, of which `taken` are taken.
+    pub(super) fn new(steps: u64, taken: u64, every: u64) -> Self {
+        if !stderr().is_terminal() {
+            return Self::Lines { every, steps };
+        }
+        let style = ProgressStyle::with_template("{bar:20} {pos}/{len} {msg}").expect("a template");
+        let bar = ProgressBar::new(steps).with_style(style);
+        bar.set_position(taken);
+        Self::Bar(bar)
+    }
+
+    pub(super) fn step(&self, record: &StepRecord, left: Duration) {
+        match self {
+            Self::Bar(bar) => {
+                bar.set_position(record.step);
+                bar.set_message(format_record(record, left));
+                if let Some(loss) = record.validation {
+                    bar.println(validation_line(record.step, loss));
+                }
+            }
+            Self::Lines { every, steps } => {
+                if record.step.is_multiple_of(*every) || record.step == *steps {
+                    print_line(&format!("step {}/{steps} {}", record.step, format_record(record, left)));
+                }
+                if let Some(loss) = record.validation {
+                    print_line(&validation_line(record.step, loss));
+                }
+            }
+        }
+    }
+
+    pub(super) fn finish(&self) {
+        if let Self::Bar(bar) = self {
+            bar.abandon();
+        }
+    }
+}
+
+/// A line for who listens: a run goes on when nobody does any more.
+pub(in crate::train) fn print_line(line: &str) {
+    let _ = writeln!(stderr(), "{line}");
+}
+
+fn validation_line(step: u64, loss: f64) -> String {
+    format!("step {step}: loss {loss:.4} on what was held back")
+}
+
+/// Shares of the step that rank 0 waited: for gradients and weights, and within layers, if any are shared.
+fn exposed(record: &StepRecord) -> String {
+    let [between, within] = [record.exposed_seconds, record.tensor_parallel_seconds]
+        .map(|seconds| format!("{:.0}%", 100.0 * seconds / record.seconds));
+    if record.tensor_parallel_seconds > 0.0 { format!("{between} + {within} in layers") } else { between }
+}
+
+/// A step in one line.
+fn format_record(record: &StepRecord, left: Duration) -> String {
+    let StepRecord { loss, grad_norm: norm, lr: rate, mfu: utilization, .. } = record;
+    let exposed = exposed(record);
+    let [measured, formula] =
+        [record.memory, record.memory_predicted].map(|bytes| bytes as f64 / f64::from(1 << 20));
+    format!(
+        "loss {loss:.4} norm {norm:.2} lr {rate:.1e} {} tok/s MFU {:.0}% exposed {exposed} memory {measured:.1}/{formula:.1} MiB left {}",
+        format_number(record.tokens_per_second),
+        100.0 * utilization,
+        duration(left)
+    )
+}
+
+/// A number with few digits: 950, 12.3k, 4.56M.
+fn format_number(number: f64) -> String {
+    match number {
+        ..1e3 => format!("{number:.0}"),
+        ..1e6 => format!("{:.1}k", number / 1e3),
+        _ => format!("{:.2}M", number / 1e6),
+    }
+}
+
+/// 45s, 3m20s, 2h05m.
+fn duration(time: Duration) -> String {
+    let seconds = time.as_secs();
+    match seconds {
+        0..60 => format!("{seconds}s"),
+        60..3600 => format!("{}m{:02}s", seconds / 60, seconds % 60),
+        _ => format!("{}h{:02}m", seconds / 3600, seconds / 60 % 60),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn progress_line_formats_one_step() {
+        let record = StepRecord {
+            loss: 2.5,
+            grad_norm: 0.75,
+            lr: 2e-3,
+            seconds: 0.2,
+            exposed_seconds: 0.05,
+            ..StepRecord::default()
+        };
+        let record = StepRecord { tokens_per_second: 12_345.0, mfu: 0.414, ..record };
+        let record = StepRecord { memory: 3 << 20, memory_predicted: 3 << 20, ..record };
+        assert_eq!(
+            format_record(&record, Duration::from_secs(200)),
+            "loss 2.5000 norm 0.75 lr 2.0e-3 12.3k tok/s MFU 41% exposed 25% memory 3.0/3.0 MiB left 3m20s"
+        );
+        assert_eq!([format_number(950.0), format_number(4.56e6)], ["950", "4.56M"]);
+        assert_eq!(duration(Duration::from_secs(7500)), "2h05m");
+    }
+}

@@ -1,0 +1,164 @@
+//! Runs whose sequences are cut into chunks, or whose micro-batches go breadth first.
+
+use crate::train::tests::*;
+use unisono::Communicator;
+
+#[test]
+fn strategies_are_bitwise_equal_with_sharded_sequences() {
+    let folder = folder();
+    let run = |kind: &str| {
+        let kind = format!("strategy.kind={kind}");
+        let changes = [
+            "mesh.sequence_data=2",
+            &kind,
+            "schedule.steps=3",
+            "model.dropout=0.1",
+            "model.activation_checkpointing=true",
+        ];
+        bits(&train_on_threads(4, &config(folder.path(), &changes)).unwrap())
+    };
+    let first = run("bucketed");
+    assert_eq!(run("bucketed"), first, "the same masks again");
+    for kind in ["zero1", "zero2", "zero3"] {
+        assert_eq!(run(kind), first, "{kind}");
+    }
+}
+
+#[test]
+fn run_resumes_with_other_sequence_sharding() {
+    let folder = folder();
+    let run = |changes: &[&str]| {
+        let changes = [&["sample.tokens=8", "sample.prompt=line"], changes].concat();
+        train_on_threads(2, &config(folder.path(), &changes)).unwrap()
+    };
+    let whole = run(&["mesh.sequence_data=2", "checkpoint.every=6"]);
+    let checkpoints = folder.path().join("checkpoints");
+    assert_eq!(whole.sample, Some(generate(&checkpoints, "line", &[]).unwrap()), "by one rank alone");
+    std::fs::remove_dir_all(checkpoints.join("step-00000012")).unwrap();
+    let same = run(&["mesh.sequence_data=2", "checkpoint.resume=true"]);
+    assert_eq!((&same.losses[..], same.fingerprint), (&whole.losses[6..], whole.fingerprint));
+    for (one, other) in run(&["checkpoint.resume=true"]).losses.iter().zip(&same.losses) {
+        assert!((one / other - 1.0).abs() < 1e-4, "{one}, not {other}");
+    }
+}
+
+/// Bytes that each rank sent to those with the same part of the model, and to those with the same sequences, in one step.
+fn sent(ranks: usize, config: &Config) -> (u64, u64) {
+    let of_rank = |world| {
+        let mut run = Run::new(config, world).unwrap();
+        let bytes = |run: &Run| {
+            let of =
+                |group: Option<&Communicator>| group.map_or(0, |group| group.traffic_stats().unwrap().bytes);
+            (of(run.groups.get(crate::mesh::GroupKind::Data)), of(run.sequence_group.as_ref()))
+        };
+        let before = bytes(&run);
+        run.step().unwrap();
+        let after = bytes(&run);
+        (after.0 - before.0, after.1 - before.1)
+    };
+    let all = run_ranks(ranks, of_rank);
+    assert!(all.iter().all(|one| one.1 == all[0].1), "{all:?}");
+    all[0]
+}
+
+#[test]
+fn breadth_first_gathers_weights_once() {
+    let folder = folder();
+    for tied in ["model.tie_word_embeddings=true", "model.tie_word_embeddings=false"] {
+        let of = |breadth: usize| {
+            let breadth = format!("data.breadth_first={breadth}");
+            let changes = [&breadth, tied, "strategy.kind=zero3", "data.micro_batch=1"];
+            let config = config(folder.path(), &changes);
+            let traffic = DryRun::new(&config, 2).unwrap().traffic(StrategyKind::Zero3);
+            (sent(2, &config).0, traffic.forward + traffic.backward)
+        };
+        let (depth, formula) = of(1);
+        for breadth in [2, 6] {
+            let (found, expected) = of(breadth);
+            assert!(found < depth);
+            assert_eq!((depth - found) as f64, formula - expected, "{breadth} at a time, {tied}");
+            let rest = found as f64 / expected - 1.0;
+            assert!(rest.abs() < 0.02, "{found}, not {expected}: more than the norm and the loss");
+        }
+    }
+}
+
+#[test]
+fn sequence_sharding_traffic_matches_formula() {
+    let folder = folder();
+    let cases: [(usize, &[&str]); 3] = [
+        (2, &[]),
+        (4, &["mesh.tensor=2"]),
+        (3, &["model.activation_checkpointing=true", "model.context=48"]),
+    ];
+    for (ranks, more) in cases {
+        let degree = format!("mesh.sequence_data={}", if ranks == 3 { 3 } else { 2 });
+        let config = config(folder.path(), &[&[degree.as_str()], more].concat());
+        let traffic = DryRun::new(&config, ranks).unwrap().traffic(StrategyKind::Bucketed);
+        assert_eq!(sent(ranks, &config).1 as f64, traffic.sequence_parallel, "{ranks} ranks, {more:?}");
+    }
+}
+
+/// Bytes that ranks with parts of the same layers sent one another in one step.
+fn tensor_parallel_bytes_sent(ranks: usize, config: &Config) -> f64 {
+    let all = run_ranks(ranks, |world| {
+        let mut run = Run::new(config, world).unwrap();
+        let bytes = |run: &Run| {
+            run.groups.get(crate::mesh::GroupKind::Tensor).unwrap().traffic_stats().unwrap().bytes
+        };
+        let before = bytes(&run);
+        run.step().unwrap();
+        bytes(&run) - before
+    });
+    all.iter().sum::<u64>() as f64 / ranks as f64
+}
+
+#[test]
+fn tensor_parallel_traffic_matches_formula() {
+    let folder = folder();
+    let cases: [(usize, &[&str]); 3] =
+        [(2, &[]), (4, &["strategy.kind=zero2"]), (2, &["model.activation_checkpointing=true"])];
+    for (ranks, more) in cases {
+        let config = config(folder.path(), &[&["mesh.tensor=2"], more].concat());
+        let traffic = DryRun::new(&config, ranks).unwrap().traffic(config.strategy.kind);
+        let found = tensor_parallel_bytes_sent(ranks, &config);
+        assert_eq!(found, traffic.tensor_parallel, "{ranks} ranks, {more:?}");
+        let rows = self::config(
+            folder.path(),
+            &[&["mesh.tensor=2", "strategy.sequence_parallel=true"], more].concat(),
+        );
+        let traffic = DryRun::new(&rows, ranks).unwrap().traffic(rows.strategy.kind);
+        // Gradients of norms are summed on a communicator of their own.
+        assert_eq!(tensor_parallel_bytes_sent(ranks, &rows), found, "{more:?}");
+        assert!(traffic.tensor_parallel > found);
+    }
+}
+
+#[test]
+fn muon_traffic_matches_formula() {
+    let folder = folder();
+    for kind in ["zero1", "zero2", "zero3"] {
+        let of = |optimizer: &str| {
+            let changes = [&format!("strategy.kind={kind}"), &format!("optimizer.kind={optimizer}")];
+            let config = config(folder.path(), &changes.map(String::as_str));
+            let traffic = DryRun::new(&config, 2).unwrap().traffic(config.strategy.kind);
+            (sent(2, &config).0 as f64, traffic.forward + traffic.backward + traffic.after_step)
+        };
+        let ((adamw, plain), (muon, formula)) = (of("adamw"), of("muon"));
+        assert!(muon > adamw, "{kind}");
+        assert!((muon / formula - adamw / plain).abs() < 0.01, "{kind}: {muon}, not {formula}");
+    }
+}
+
+#[test]
+fn invalid_sharding_suggests_valid_ones() {
+    let folder = folder();
+    let error = |changes: &[&str]| DryRun::new(&config(folder.path(), changes), 6).err().unwrap().to_string();
+    assert_eq!(
+        error(&["mesh.sequence_data=3"]),
+        "mesh.sequence_data = 3 does not divide model.context = 32; on this mesh: 1, 2"
+    );
+    assert!(error(&["mesh.sequence_data=4"]).contains("does not divide the data parallel degree 6"));
+    assert!(error(&["mesh.sequence_data=2", "model.kind=mlp"]).contains("a perceptron has no sequences"));
+    assert!(error(&["data.breadth_first=2", "data.micro_batch=1", "data.global_batch=18"]).ends_with("1, 3"));
+}

@@ -1,0 +1,44 @@
+//! How well a run goes: the loss on what was held back.
+
+use crate::data::{LastBatch, Sampler};
+use crate::error::Result;
+use crate::mesh::Phase;
+use crate::pass::Pass;
+use crate::train::run::Run;
+
+impl Run {
+    /// Mean loss of the first batches held back, the same samples on any number of ranks; none if there are none.
+    ///
+    /// # Errors
+    /// Of collectives and files.
+    pub fn validate(&mut self) -> Result<Option<f64>> {
+        let Some(samples) = &self.loader.validation else { return Ok(None) };
+        let (at, ranks) = (self.groups.coordinates().batch_data, self.groups.mesh().batch_data_size());
+        let batch = self.config.data.global_batch as u64;
+        let sampler = Sampler::new(samples.count(), batch, None, LastBatch::Pad)?.with_shard(at, ranks)?;
+        let batches: Vec<_> = sampler.take(self.config.log.validation_batches as usize).collect();
+        let parts: Vec<_> =
+            batches.iter().flat_map(|numbers| numbers.chunks(self.batch.micro_batch)).collect();
+        let mut sum = 0.0;
+        for (part, numbers) in parts.iter().enumerate() {
+            sum += self.validation_loss(numbers, part as u64)?;
+        }
+        // A loss that is known may be of weights that never came.
+        self.strategy.wait_all()?;
+        let mut loss = sum / parts.len().max(1) as f64;
+        self.all_reduce_mean(&mut loss)?;
+        Ok((!parts.is_empty()).then_some(loss))
+    }
+
+    /// The loss of samples held back.
+    fn validation_loss(&mut self, numbers: &[u64], part: u64) -> Result<f64> {
+        let samples = self.loader.validation.as_ref().expect("there are some");
+        let batch = samples.batch(numbers, self.sequence_chunk())?;
+        let seeds = self.seeds.seeds_for(Phase::Validation, self.train_step, part);
+        let mut pass = Pass::new(&mut *self.strategy, &self.memory, seeds, self.config.threads);
+        pass.set_sequence_group(self.sequence_group.as_ref());
+        pass.set_device(self.device.as_ref());
+        let loss = pass.no_grad(|pass| self.network.model().forward(pass, &batch.as_batch()))?;
+        Ok(f64::from(loss))
+    }
+}

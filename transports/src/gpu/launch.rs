@@ -1,0 +1,271 @@
+//! Launches of the kernels that carry out schedules: safe, as everything they are given was checked.
+
+use crate::gpu::endpoint::{DeviceProgram, Endpoint};
+use crate::gpu::operand::Operand;
+use crate::gpu::program::LANES;
+use crate::gpu::window_set::AddressTable;
+use crate::{Error, Result};
+use std::ptr::null;
+use std::time::Duration;
+use unisono_cuda::device::{
+    Deadline, Gpu, GpuError, Kernel, LaunchDims, PeerBuffers, Protocol, ReduceCopy, ScheduleArgs, Stream,
+    UserOpKernels,
+};
+use unisono_cuda::{DType, ReduceKind, Scalar};
+
+/// One operation, beside its program and its memory.
+#[derive(Clone, Copy)]
+pub struct LaunchParams<'a> {
+    /// Its number, for errors.
+    pub sequence: u64,
+    /// What it is: compared between ranks.
+    pub fingerprint: u64,
+    /// How many elements, with digests above: compared between ranks.
+    pub count: u64,
+    /// Of the elements.
+    pub dtype: DType,
+    /// How they are combined.
+    pub op: ReduceKind,
+    /// Kernels that combine them otherwise, in the place of [`ReduceKind::Sum`].
+    pub user_op: Option<&'a UserOpKernels>,
+    /// For [`ReduceKind::PreMulSum`].
+    pub factor: Option<Scalar>,
+    /// What complete sums are divided by, for [`ReduceKind::Avg`].
+    pub divisor: u32,
+    /// Bytes of a slice.
+    pub slice_bytes: usize,
+    /// Slices of the longest block.
+    pub slices: usize,
+    /// Channels that take part.
+    pub channels: usize,
+    /// How messages go.
+    pub protocol: Protocol,
+    /// For each wait.
+    pub timeout: Duration,
+}
+
+impl std::fmt::Debug for LaunchParams<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { sequence, dtype, op, slice_bytes, slices: pieces, channels, protocol, .. } = self;
+        write!(f, "operation {sequence} ({dtype}, {op}) in {pieces} slices of {slice_bytes} bytes ")?;
+        write!(f, "on {channels} channels by {protocol:?}")
+    }
+}
+
+impl Endpoint {
+    /// The kernel that carries out schedules for an order.
+    fn schedule_kernel(&self, order: &LaunchParams<'_>) -> Result<Kernel> {
+        match order.user_op {
+            Some(own) => self.user_op_kernel(order, own, own.schedule()),
+            None => self.kernel("schedule", order.dtype),
+        }
+    }
+
+    /// The kernel of the smallest all_reduce for an order.
+    pub(crate) fn one_shot_kernel(&self, order: &LaunchParams<'_>) -> Result<Kernel> {
+        match order.user_op {
+            Some(own) => self.user_op_kernel(order, own, own.one_shot()),
+            None => self.kernel("one_shot", order.dtype),
+        }
+    }
+
+    /// A kernel of the caller's, unless it is for something else, or fewer of its blocks run at once than this endpoint has
+    /// taken room for.
+    fn user_op_kernel(
+        &self,
+        order: &LaunchParams<'_>,
+        own: &UserOpKernels,
+        kernel: &Kernel,
+    ) -> Result<Kernel> {
+        let (gpu, blocks) = (self.memory.gpu(), self.max_blocks);
+        if own.dtype() != order.dtype || order.op != ReduceKind::Sum || kernel.gpu() != gpu {
+            return Err(Error::InvalidUsage(format!("{} for {order:?} on {gpu:?}", kernel.name())));
+        }
+        let threads = threads_per_block(gpu.is_emulated());
+        match kernel.max_resident_blocks(threads)? {
+            room if room < blocks => {
+                let kernel = kernel.name();
+                Err(GpuError::TooManyBlocks { kernel, blocks, threads, room }.into())
+            }
+            _ => Ok(kernel.clone()),
+        }
+    }
+
+    /// The kernel of this name for elements of this type.
+    fn kernel(&self, name: &'static str, dtype: DType) -> Result<Kernel> {
+        Ok(self.memory.gpu().kernel(&format!("{name}_{dtype}"))?)
+    }
+
+    /// Blocks of any of its kernels that can be resident at once.
+    ///
+    /// # Errors
+    /// If the driver does not say, or a kernel does not fit at all.
+    pub fn max_resident_blocks(gpu: &Gpu) -> Result<usize> {
+        let mut least = usize::MAX;
+        for (name, dtype) in DType::ALL.into_iter().flat_map(|dtype| KERNEL_NAMES.map(|name| (name, dtype))) {
+            let (kernel, threads) =
+                (gpu.kernel(&format!("{name}_{dtype}"))?, threads_per_block(gpu.is_emulated()));
+            let room = kernel.max_resident_blocks(threads)?;
+            if room == 0 {
+                return Err(
+                    GpuError::TooManyBlocks { kernel: kernel.name(), blocks: 1, threads, room }.into()
+                );
+            }
+            least = least.min(room as usize);
+        }
+        Ok(least)
+    }
+
+    /// Enqueues this rank's part of an operation, which reads the first operand and writes the second; `grasp`: where those of
+    /// peers are, if the program names them.
+    ///
+    /// # Errors
+    /// If sizes do not fit each other, memory is another GPU's, or the driver refuses the launch: nothing is enqueued then.
+    pub fn launch(
+        &self,
+        stream: &Stream,
+        uploaded: &DeviceProgram,
+        order: &LaunchParams<'_>,
+        [input, output]: [&Operand<'_>; 2],
+        grasp: Option<&AddressTable>,
+    ) -> Result<()> {
+        self.check_launch(uploaded, order)?;
+        let lent = self.peer_buffers(uploaded, grasp, [input, output])?;
+        let kernel = self.schedule_kernel(order)?;
+        let arguments = self.schedule_args(uploaded, order, input, output, lent)?;
+        let blocks = uploaded.program.thread_blocks(order.channels) as u32;
+        let threads = threads_per_block(self.memory.gpu().is_emulated());
+        let shape = LaunchDims { blocks, threads, cooperative: true };
+        input.begin_use(stream).and(output.begin_use(stream))?;
+        // SAFETY: it is this kernel's struct. Every table is as long as the kernel takes it to be, every index in
+        // them was checked against its bounds (`Program::new`), and these against the memory (`check`, `extent`); all
+        // of it is borrowed until the stream is known to use it.
+        let launched = unsafe { kernel.launch(stream, shape, &arguments) };
+        self.record_stream(stream);
+        uploaded.record_stream(stream);
+        if let Some(grasp) = grasp {
+            grasp.record_stream(stream);
+        }
+        let ended = input.end_use(stream).and(output.end_use(stream));
+        launched?;
+        ended
+    }
+
+    /// The table of peers' buffers; none if the program names none.
+    fn peer_buffers(
+        &self,
+        uploaded: &DeviceProgram,
+        grasp: Option<&AddressTable>,
+        operands: [&Operand<'_>; 2],
+    ) -> Result<*const PeerBuffers> {
+        let (lent, ranks) = (uploaded.program.bounds().peer_chunks, self.memory.layout().geometry().ranks);
+        match grasp {
+            _ if lent == [0, 0] => Ok(null()),
+            Some(grasp) => grasp.table(lent, ranks, operands),
+            None => Err(Error::InvalidUsage("a program for buffers that nobody has lent".to_owned())),
+        }
+    }
+
+    /// An error unless slots, windows, scratch and lanes have room for the program.
+    fn check_launch(&self, uploaded: &DeviceProgram, order: &LaunchParams<'_>) -> Result<()> {
+        let (program, sizes) = (&uploaded.program, self.memory.layout().geometry());
+        let (bounds, slice) = (program.bounds(), order.slice_bytes);
+        let in_channels = program.max_lane() < LANES;
+        let beside = order.channels == 1 && program.max_lane() < sizes.lanes();
+        let (slot, lines) = (sizes.message_bytes(order.protocol), order.protocol != Protocol::Simple);
+        let scratch = program.thread_blocks(order.channels) * bounds.scratch;
+        let problem = if !(in_channels || beside) || order.channels > sizes.channels || order.channels == 0 {
+            "it has no such lanes"
+        } else if (bounds.rank, bounds.ranks) != (self.memory.rank(), sizes.ranks) {
+            "it is another rank's program"
+        } else if slice == 0 || slice % 64 != 0 || order.slices == 0 {
+            "there are no such slices"
+        } else if exceeds(program.blocks_per_message(), slice, slot) {
+            "messages do not fit a slot"
+        } else if exceeds(bounds.window, slice, self.parity_bytes()) {
+            "blocks do not fit the window"
+        } else if scratch > uploaded.lengths.len() || exceeds(scratch, slice, uploaded.scratch.len()) {
+            "blocks do not fit scratch"
+        } else if lines && order.protocol != self.ll_protocol(order.user_op) {
+            "there are no such lines"
+        } else if (bounds.uses_window || lines) && !self.all_peers_direct() {
+            "peers are out of reach"
+        } else {
+            return Ok(());
+        };
+        Err(Error::InvalidUsage(format!("{problem}: {order:?}")))
+    }
+
+    /// Bytes of one of the two halves of a channel's window.
+    pub fn parity_bytes(&self) -> usize {
+        let sizes = self.memory.layout().geometry();
+        sizes.window_bytes / (2 * sizes.channels) / 64 * 64
+    }
+
+    fn schedule_args(
+        &self,
+        uploaded: &DeviceProgram,
+        order: &LaunchParams<'_>,
+        input: &Operand<'_>,
+        output: &Operand<'_>,
+        lent: *const PeerBuffers,
+    ) -> Result<ScheduleArgs> {
+        let (program, sizes) = (&uploaded.program, self.memory.layout().geometry());
+        let factor = |scalar| ReduceCopy::factor(order.dtype, scalar);
+        let one = Scalar::Int(1);
+        Ok(ScheduleArgs {
+            instrs: uploaded.instrs.address() as *const _,
+            chunks: uploaded.chunks.address() as *const _,
+            lane_programs: uploaded.lane_programs.address() as *const _,
+            ports: self.ports[order.protocol as usize].address() as *mut _,
+            peer_windows: self.peer_windows.address() as *const _,
+            window_sequences: self.window_sequences.address() as *mut _,
+            scratch: uploaded.scratch.address() as *mut _,
+            lengths: uploaded.lengths.address() as *mut _,
+            input: input.checked_layout("input", program.bounds().input)?,
+            output: output.checked_layout("output", program.bounds().output)?,
+            slice_bytes: order.slice_bytes as u64,
+            parity_bytes: self.parity_bytes() as u64,
+            slices: order.slices as u64,
+            sequence: order.sequence,
+            fingerprint: order.fingerprint,
+            count: order.count,
+            factor: factor(order.factor.unwrap_or(one)),
+            one: factor(one),
+            ranks: sizes.ranks as u32,
+            rank: self.memory.rank() as u32,
+            channels: order.channels as u32,
+            channels_max: sizes.channels as u32,
+            lane_program_count: program.tables().lane_programs.len() as u32,
+            scratch_chunks: program.bounds().scratch as u32,
+            op: order.op as u32,
+            divisor: order.divisor.max(1),
+            uses_window: program.bounds().uses_window.into(),
+            protocol: order.protocol as u32,
+            peer_buffers: lent,
+            finalized: self.finalized.address() as *const _,
+            deadline: self.deadline(order.timeout),
+        })
+    }
+
+    pub(crate) fn deadline(&self, limit: Duration) -> Deadline {
+        Deadline {
+            abort: self.abort.address() as *const _,
+            report: self.wait_report.address() as *mut _,
+            timeout_ns: u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX),
+        }
+    }
+}
+
+/// Those of which there is one for each type of elements.
+const KERNEL_NAMES: [&str; 2] = ["schedule", "one_shot"];
+
+/// Whether `blocks` of `bytes` need more than `room`.
+fn exceeds(blocks: usize, bytes: usize, room: usize) -> bool {
+    blocks.checked_mul(bytes).is_none_or(|needed| needed > room)
+}
+
+/// Threads of a block. On a GPU enough to move 64 KiB at once; in software each is a fiber, of which few do.
+pub(crate) const fn threads_per_block(software: bool) -> u32 {
+    if software { 32 } else { 512 }
+}

@@ -1,0 +1,265 @@
+//! Where things lie in the memory of a rank that its peers reach: its *arena*.
+//!
+//! Pure arithmetic: every rank computes the places in everybody's arena for itself, so that nothing
+//! that a peer says is ever used as an address but the arena's beginning.
+
+use crate::{Error, Result};
+use std::ops::Range;
+use unisono_cuda::device::{OneShotArgs, Port, Protocol, ScheduleArgs};
+
+/// Sizes on which all GPU ranks agree.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct DeviceGeometry {
+    /// Number of ranks.
+    pub ranks: usize,
+    /// Pieces of one operation in flight at once.
+    pub channels: usize,
+    /// Messages that one FIFO holds; at least three, as a message may be received and sent on at once.
+    pub slots: usize,
+    /// Data of the largest message, in bytes: whole lines.
+    pub slot_bytes: usize,
+    /// The same for messages of which each word has a flag.
+    pub ll_bytes: usize,
+    /// Bytes of a rank's window: whole lines.
+    pub window_bytes: usize,
+    /// Whether messages with flags go by [`Protocol::WideLines`], too.
+    pub ll128: bool,
+}
+
+impl DeviceGeometry {
+    /// Independent FIFOs in each direction between two ranks: those of the channels, and one for sends and receives
+    /// outside of any schedule.
+    pub fn lanes(&self) -> usize {
+        self.channels * ScheduleArgs::LANES + 1
+    }
+
+    /// Bytes of one slot with its head; none of a protocol that is not used.
+    pub fn slot_stride(&self, protocol: Protocol) -> usize {
+        if !self.uses(protocol) {
+            return 0;
+        }
+        Port::slot_bytes(protocol, 1, self.message_bytes(protocol)).next_multiple_of(CACHE_LINE_BYTES)
+    }
+
+    /// Data of the largest message by a protocol.
+    pub fn message_bytes(&self, protocol: Protocol) -> usize {
+        if protocol == Protocol::Simple { self.slot_bytes } else { self.ll_bytes }
+    }
+
+    fn uses(&self, protocol: Protocol) -> bool {
+        self.ll128 || protocol != Protocol::Ll128
+    }
+
+    fn mailbox_bytes(&self, protocol: Protocol) -> usize {
+        let bytes = || OneShotArgs::mailbox_bytes(protocol, self.ranks, self.channels, self.ll_bytes);
+        if self.uses(protocol) { bytes() } else { 0 }
+    }
+
+    fn is_valid(&self) -> bool {
+        let whole = |bytes: usize| bytes.is_multiple_of(CACHE_LINE_BYTES);
+        let some = self.ranks > 0 && self.channels > 0 && self.slots >= MIN_SLOTS;
+        some && self.slot_bytes > 0
+            && self.ll_bytes > 0
+            && [self.slot_bytes, self.ll_bytes, self.window_bytes].into_iter().all(whole)
+            && [self.ranks, self.channels, self.slots].into_iter().all(|count| count < MAX_COUNT)
+            && [self.slot_bytes, self.ll_bytes, self.window_bytes].into_iter().all(|bytes| bytes < MAX_BYTES)
+    }
+}
+
+/// The places in an arena, as offsets in bytes.
+///
+/// Behind one another: the counters, one to a line; the inbox of signals; the window; the slots of
+/// the FIFOs into this rank, and the mailboxes, of each protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Layout {
+    geometry: DeviceGeometry,
+    inbox: usize,
+    window: usize,
+    slots: [usize; PROTOCOLS],
+    mailboxes: [usize; PROTOCOLS],
+    bytes: usize,
+}
+
+impl Layout {
+    /// The arena of each rank.
+    ///
+    /// # Errors
+    /// If a size makes no sense or the whole is larger than memory can be.
+    pub fn new(sizes: DeviceGeometry) -> Result<Self> {
+        let refused = || Error::InvalidUsage(format!("{sizes:?} are no sizes of an arena"));
+        if !sizes.is_valid() {
+            return Err(refused());
+        }
+        let inbox = PROTOCOLS * sizes.lanes() * sizes.ranks * 2 * CACHE_LINE_BYTES;
+        let words = ScheduleArgs::inbox_words(sizes.channels, sizes.ranks);
+        let window = inbox + (words * WORD_BYTES).next_multiple_of(CACHE_LINE_BYTES);
+        let fifos = sizes.lanes() * (sizes.ranks - 1) * sizes.slots;
+        let mut layout = Self {
+            geometry: sizes,
+            inbox,
+            window,
+            slots: [0; PROTOCOLS],
+            mailboxes: [0; PROTOCOLS],
+            bytes: 0,
+        };
+        let mut end = window + sizes.window_bytes;
+        let mut place = |bytes: Option<usize>| {
+            let start = end;
+            end = bytes.and_then(|bytes| start.checked_add(bytes)).ok_or_else(refused)?;
+            Ok::<usize, Error>(start)
+        };
+        for (protocol, start) in Protocol::ALL.into_iter().zip(&mut layout.slots) {
+            *start = place(sizes.slot_stride(protocol).checked_mul(fifos))?;
+        }
+        for (protocol, start) in Protocol::ALL.into_iter().zip(&mut layout.mailboxes) {
+            *start = place(Some(sizes.mailbox_bytes(protocol)))?;
+        }
+        layout.bytes = end;
+        if end <= isize::MAX as usize { Ok(layout) } else { Err(refused()) }
+    }
+
+    /// The sizes that it was made for.
+    pub fn geometry(&self) -> &DeviceGeometry {
+        &self.geometry
+    }
+
+    /// Bytes of an arena.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Count of messages that have come from `peer` on `lane`; `peer` writes it.
+    pub fn tail(&self, protocol: Protocol, lane: usize, peer: usize) -> Range<usize> {
+        self.counter(protocol, 2 * self.port_index(lane, peer))
+    }
+
+    /// Count of messages to `peer` on `lane` that it has taken; `peer` writes it.
+    pub fn head(&self, protocol: Protocol, lane: usize, peer: usize) -> Range<usize> {
+        self.counter(protocol, 2 * self.port_index(lane, peer) + 1)
+    }
+
+    /// What peers have signalled and finished, as [`PeerWindow`](unisono_cuda::device::Neighbour) says.
+    pub fn inbox(&self) -> Range<usize> {
+        self.inbox
+            ..self.inbox + WORD_BYTES * ScheduleArgs::inbox_words(self.geometry.channels, self.geometry.ranks)
+    }
+
+    /// The window.
+    pub fn window(&self) -> Range<usize> {
+        self.window..self.slots[0]
+    }
+
+    /// What all ranks have to be reduced in one shot: in lines of a protocol, a part for each.
+    pub fn mailbox(&self, protocol: Protocol) -> Range<usize> {
+        let start = self.mailboxes[protocol as usize];
+        start..start + self.geometry.mailbox_bytes(protocol)
+    }
+
+    /// In the arena of `rank`: the slots of messages from `peer` on `lane`.
+    ///
+    /// # Panics
+    /// If the two are one, or there is no such rank or lane.
+    pub fn slots(&self, protocol: Protocol, rank: usize, lane: usize, peer: usize) -> Range<usize> {
+        assert!(
+            peer != rank && peer < self.geometry.ranks && lane < self.geometry.lanes(),
+            "FIFO {lane} from {peer}"
+        );
+        let bytes = self.geometry.slots * self.geometry.slot_stride(protocol);
+        let fifo = lane * (self.geometry.ranks - 1) + peer - usize::from(peer > rank);
+        let start = self.slots[protocol as usize] + fifo * bytes;
+        start..start + bytes
+    }
+
+    /// Number of what goes between this rank and `peer` on `lane`.
+    ///
+    /// # Panics
+    /// If there is no such rank or lane.
+    pub fn port_index(&self, lane: usize, peer: usize) -> usize {
+        assert!(peer < self.geometry.ranks && lane < self.geometry.lanes(), "lane {lane} to {peer}");
+        lane * self.geometry.ranks + peer
+    }
+
+    fn counter(&self, protocol: Protocol, index: usize) -> Range<usize> {
+        let line = protocol as usize * 2 * self.geometry.lanes() * self.geometry.ranks + index;
+        line * CACHE_LINE_BYTES..line * CACHE_LINE_BYTES + WORD_BYTES
+    }
+}
+
+/// Everything begins on one of these.
+pub const CACHE_LINE_BYTES: usize = 64;
+const WORD_BYTES: usize = 8;
+const PROTOCOLS: usize = Protocol::ALL.len();
+const MIN_SLOTS: usize = 3;
+/// Bounds that keep sums of products of sizes within a word.
+const MAX_COUNT: usize = 1 << 12;
+const MAX_BYTES: usize = 1 << 31;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn all_ranges(layout: &Layout, rank: usize) -> Vec<Range<usize>> {
+        let (ranks, lanes) = (layout.geometry().ranks, layout.geometry().lanes());
+        let mut places = vec![layout.inbox(), layout.window()];
+        for protocol in Protocol::ALL {
+            places.push(layout.mailbox(protocol));
+            for (lane, peer) in (0..lanes).flat_map(|lane| (0..ranks).map(move |peer| (lane, peer))) {
+                places.push(layout.tail(protocol, lane, peer));
+                places.push(layout.head(protocol, lane, peer));
+                if peer != rank {
+                    places.push(layout.slots(protocol, rank, lane, peer));
+                }
+            }
+        }
+        places
+    }
+
+    const GEOMETRY: DeviceGeometry = DeviceGeometry {
+        ranks: 2,
+        channels: 1,
+        slots: 3,
+        slot_bytes: 64,
+        ll_bytes: 64,
+        window_bytes: 0,
+        ll128: true,
+    };
+
+    proptest! {
+        #[test]
+        fn layout_ranges_are_disjoint_and_in_bounds(
+            ranks in 1usize..9, channels in 1usize..5, slots in 3usize..5, lines in 1usize..9, low in 1usize..4,
+            window in 0usize..9, wide_lines: bool
+        ) {
+            let bytes = |lines| lines * CACHE_LINE_BYTES;
+            let (slot_bytes, low_bytes, window_bytes) = (bytes(lines), bytes(low), bytes(window));
+            let sizes = DeviceGeometry { ranks, channels, slots, slot_bytes, ll_bytes: low_bytes, window_bytes, ll128: wide_lines };
+            let layout = Layout::new(sizes).unwrap();
+            prop_assert_eq!(layout.mailbox(Protocol::Ll128).is_empty(), !wide_lines);
+            for rank in 0..ranks {
+                let mut found = all_ranges(&layout, rank);
+                found.sort_by_key(|place| (place.start, place.end));
+                prop_assert!(found.windows(2).all(|pair| pair[0].end <= pair[1].start));
+                prop_assert!(found.iter().all(|place| place.start % CACHE_LINE_BYTES == 0));
+                prop_assert_eq!(found.last().unwrap().end.next_multiple_of(CACHE_LINE_BYTES), layout.bytes());
+            }
+        }
+    }
+
+    #[test]
+    fn invalid_geometry_is_refused() {
+        assert!(Layout::new(GEOMETRY).is_ok());
+        for wrong in [
+            DeviceGeometry { ranks: 0, ..GEOMETRY },
+            DeviceGeometry { channels: 0, ..GEOMETRY },
+            DeviceGeometry { slots: 2, ..GEOMETRY },
+            DeviceGeometry { slot_bytes: 96, ..GEOMETRY },
+            DeviceGeometry { ll_bytes: 0, ..GEOMETRY },
+            DeviceGeometry { window_bytes: 8, ..GEOMETRY },
+            DeviceGeometry { slot_bytes: 1 << 60, ..GEOMETRY },
+            DeviceGeometry { slot_bytes: 1 << 30, channels: 4000, ranks: 4000, slots: 4000, ..GEOMETRY },
+        ] {
+            assert!(Layout::new(wrong).is_err(), "{wrong:?}");
+        }
+    }
+}

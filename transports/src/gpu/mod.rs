@@ -1,0 +1,28 @@
+//! GPU ranks: FIFOs and windows in device memory that peers reach, filled and emptied by kernels.
+//!
+//! Every rank has one [`PeerMemory`] with everything that its peers write; it is exported, and reached by the
+//! others through the driver, in the same process or another of the host; so is what ranks lend each other ([`WindowSet`]). An [`Endpoint`] knows the
+//! arenas of all, or a [`HostStaging`] where one is out of reach, and launches the kernels that carry out schedules. Its launches are safe: programs
+//! and sizes are checked before a kernel gets them.
+
+mod endpoint;
+pub(crate) mod host_staging;
+mod launch;
+mod layout;
+pub(crate) mod link_test;
+pub(crate) mod one_shot;
+mod operand;
+pub(crate) mod peer_memory;
+mod program;
+pub(crate) mod quiesce;
+pub(crate) mod window_set;
+
+pub use crate::gpu::endpoint::{DeviceProgram, Endpoint, Peer};
+pub use crate::gpu::host_staging::HostStaging;
+pub use crate::gpu::launch::LaunchParams;
+pub use crate::gpu::layout::{CACHE_LINE_BYTES, DeviceGeometry, Layout};
+pub use crate::gpu::operand::{Operand, OperandMemory, Region, ShareTable, TypedRegion};
+pub use crate::gpu::peer_memory::{MappedPeerMemory, PeerMemory};
+pub use crate::gpu::program::{Program, ProgramBounds, ProgramTables};
+pub use crate::gpu::window_set::{AddressTable, WindowSet};
+pub use unisono_cuda::device::Protocol;

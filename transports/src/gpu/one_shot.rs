@@ -1,0 +1,87 @@
+//! Launches of the kernel for the smallest all_reduce: every rank stores what it has into the mailboxes of all.
+
+use crate::gpu::endpoint::Endpoint;
+use crate::gpu::launch::{LaunchParams, threads_per_block};
+use crate::gpu::operand::Operand;
+use crate::{Error, Result};
+use unisono_cuda::Scalar;
+use unisono_cuda::device::{LaunchDims, OneShotArgs, ReduceCopy, Stream};
+
+impl Endpoint {
+    /// Bytes that one shot can reduce; none where some rank has no mailbox that is reached from here.
+    pub fn one_shot_bytes_max(&self) -> usize {
+        let sizes = self.memory.layout().geometry();
+        if self.all_peers_direct() { sizes.channels * sizes.ll_bytes } else { 0 }
+    }
+
+    /// Enqueues this rank's part of an all_reduce of `bytes`, which are the one share of both operands. The order's
+    /// slices and protocol do not matter.
+    ///
+    /// # Errors
+    /// If sizes do not fit each other, memory is another GPU's, or the driver refuses the launch: nothing is enqueued then.
+    pub fn launch_one_shot(
+        &self,
+        stream: &Stream,
+        order: &LaunchParams<'_>,
+        bytes: usize,
+        input: &Operand<'_>,
+        output: &Operand<'_>,
+    ) -> Result<()> {
+        if bytes > self.one_shot_bytes_max() {
+            return Err(Error::InvalidUsage(format!("one shot of {bytes} bytes: {order:?}")));
+        }
+        let kernel = self.one_shot_kernel(order)?;
+        let arguments = self.one_shot_args(order, bytes, input, output)?;
+        let blocks = bytes.div_ceil(arguments.block_bytes as usize).max(1) as u32;
+        let shape = LaunchDims {
+            blocks,
+            threads: threads_per_block(self.memory.gpu().is_emulated()),
+            cooperative: true,
+        };
+        input.begin_use(stream).and(output.begin_use(stream))?;
+        // SAFETY: it is this kernel's struct. Both operands have as many bytes (`shot`), and no block goes beyond what mailboxes
+        // and counters have room for; all of it is borrowed until the stream is known to use it.
+        let launched = unsafe { kernel.launch(stream, shape, &arguments) };
+        self.record_stream(stream);
+        let ended = input.end_use(stream).and(output.end_use(stream));
+        launched?;
+        ended
+    }
+
+    fn one_shot_args(
+        &self,
+        order: &LaunchParams<'_>,
+        bytes: usize,
+        input: &Operand<'_>,
+        output: &Operand<'_>,
+    ) -> Result<OneShotArgs> {
+        let sizes = self.memory.layout().geometry();
+        let lines = self.ll_protocol(order.user_op);
+        let shots = self.one_shot_state(lines);
+        let (from, into) = (input.checked_layout("input", 1)?, output.checked_layout("output", 1)?);
+        let whole = |share_bytes: u64| share_bytes == bytes as u64;
+        if !whole(from.share_bytes) || !whole(into.share_bytes) {
+            return Err(Error::InvalidUsage(format!("one shot of {bytes} bytes from {from:?} to {into:?}")));
+        }
+        Ok(OneShotArgs {
+            input: from.base,
+            output: into.base,
+            mailboxes: shots.mailboxes.address() as *const _,
+            launches: shots.launches.address() as *mut _,
+            bytes: bytes as u64,
+            block_bytes: sizes.ll_bytes as u64,
+            sequence: order.sequence,
+            fingerprint: order.fingerprint,
+            count: order.count,
+            factor: ReduceCopy::factor(order.dtype, order.factor.unwrap_or(Scalar::Int(1))),
+            ranks: sizes.ranks as u32,
+            rank: self.memory.rank() as u32,
+            blocks_max: sizes.channels as u32,
+            op: order.op as u32,
+            divisor: order.divisor.max(1),
+            protocol: lines as u32,
+            finalized: self.finalized.address() as *const _,
+            deadline: self.deadline(order.timeout),
+        })
+    }
+}

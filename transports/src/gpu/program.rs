@@ -1,0 +1,271 @@
+//! Programs for the kernels that carry out schedules, checked before any kernel sees them.
+//!
+//! A kernel believes its tables: an index outside of them is memory outside of everything. So only
+//! what was checked here is ever uploaded.
+
+use crate::{Error, Result};
+use unisono_cuda::device::{ChunkRef, Instr, LaneProgram, MemorySpace, Opcode, ScheduleArgs};
+
+/// One rank's part in a schedule.
+#[derive(Clone, Debug, Default)]
+pub struct ProgramTables {
+    /// What is done, strand after strand.
+    pub instrs: Vec<Instr>,
+    /// The operands of all acts.
+    pub chunks: Vec<ChunkRef>,
+    /// Acts that are done in order; strands go on side by side.
+    pub lane_programs: Vec<LaneProgram>,
+}
+
+/// What the places of a program may name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ProgramBounds {
+    /// Whose program it is.
+    pub rank: usize,
+    /// Number of ranks.
+    pub ranks: usize,
+    /// Blocks of the send buffer.
+    pub input: usize,
+    /// Blocks of the receive buffer.
+    pub output: usize,
+    /// Blocks of scratch.
+    pub scratch: usize,
+    /// Blocks of each rank's window.
+    pub window: usize,
+    /// Blocks of each peer's send buffer and receive buffer that are reached where they are; 0: none is.
+    pub peer_chunks: [usize; 2],
+    /// Whether ranks meet in windows, all of them.
+    pub uses_window: bool,
+}
+
+/// Tables that name nothing outside of their bounds.
+#[derive(Clone, Debug)]
+pub struct Program {
+    tables: ProgramTables,
+    bounds: ProgramBounds,
+    chunks_per_message: usize,
+}
+
+impl Program {
+    /// Checks every index in `tables`, and finds acts that can be done together.
+    ///
+    /// # Errors
+    /// Says what is outside of its bounds.
+    pub fn new(mut tables: ProgramTables, bounds: ProgramBounds) -> Result<Self> {
+        let outside =
+            |what: String| Error::InvalidUsage(format!("a program for rank {}: {what}", bounds.rank));
+        let strands = tables.lane_programs.len();
+        if strands == 0 || bounds.uses_window && strands > 1 || bounds.window > 0 && !bounds.uses_window {
+            return Err(outside(format!("{strands} strands within {bounds:?}")));
+        }
+        for strand in &tables.lane_programs {
+            let acts = checked_slice(&tables.instrs, strand.first_instr, strand.instr_count as usize);
+            let acts = acts.ok_or_else(|| outside(format!("{strand:?} without acts")))?;
+            for act in acts {
+                check_instr(act, &tables.chunks, &bounds).ok_or_else(|| outside(format!("{act:?}")))?;
+            }
+            let acts = strand.first_instr as usize..strand.first_instr as usize + strand.instr_count as usize;
+            Instr::mark_groups(&mut tables.instrs[acts], &tables.chunks);
+        }
+        let messages = tables.instrs.iter().filter(|act| is_message(act.opcode)).map(|act| act.operands);
+        let blocks_per_message = messages.max().unwrap_or(0).into();
+        Ok(Self { tables, bounds, chunks_per_message: blocks_per_message })
+    }
+
+    /// What was checked.
+    pub fn tables(&self) -> &ProgramTables {
+        &self.tables
+    }
+
+    /// What it names at most.
+    pub fn bounds(&self) -> &ProgramBounds {
+        &self.bounds
+    }
+
+    /// Blocks of its longest message, sent or received.
+    pub fn blocks_per_message(&self) -> usize {
+        self.chunks_per_message
+    }
+
+    /// The largest lane of its strands.
+    pub fn max_lane(&self) -> usize {
+        self.tables.lane_programs.iter().map(|strand| strand.lane as usize).max().unwrap_or(0)
+    }
+
+    /// Blocks of threads of a launch on this many channels.
+    pub fn thread_blocks(&self, channels: usize) -> usize {
+        self.tables.lane_programs.len() * channels
+    }
+}
+
+/// Lanes of the schedules; beyond them is the one for sends and receives.
+pub(crate) const LANES: usize = ScheduleArgs::LANES;
+
+const fn is_message(verb: u8) -> bool {
+    verb == Opcode::Send as u8 || verb == Opcode::Recv as u8 || verb == Opcode::RecvReduce as u8
+}
+
+fn checked_slice<T>(table: &[T], first: u32, count: usize) -> Option<&[T]> {
+    table.get(first as usize..(first as usize).checked_add(count)?)
+}
+
+/// None if the kernel could not carry it out.
+fn check_instr(act: &Instr, places: &[ChunkRef], bounds: &ProgramBounds) -> Option<()> {
+    let (operands, targets) = (usize::from(act.operands), usize::from(act.targets));
+    let other = |rank: u32| (rank as usize) < bounds.ranks && rank as usize != bounds.rank;
+    let (reads, writes, sound) = match act.opcode {
+        verb if verb == Opcode::Send as u8 => (operands, 0, other(act.peer)),
+        verb if verb == Opcode::Recv as u8 => (0, operands, other(act.peer)),
+        verb if verb == Opcode::RecvReduce as u8 => (operands, operands, other(act.peer)),
+        verb if verb == Opcode::Copy as u8 => (1, targets, operands == 1 && targets >= 1),
+        verb if verb == Opcode::Reduce as u8 => (operands, targets, operands >= 1 && targets >= 1),
+        verb if verb == Opcode::Signal as u8 => (0, 0, bounds.uses_window),
+        verb if verb == Opcode::Wait as u8 => (0, 0, bounds.uses_window && other(act.peer)),
+        _ => return None,
+    };
+    let forwards = act.forward == Instr::NO_PEER || is_message(act.opcode) && other(act.forward);
+    let places = checked_slice(places, act.first_chunk, reads + writes)?;
+    let fits = is_message(act.opcode) || operands.max(targets) <= Instr::OPERANDS_MAX;
+    let (read, written) = places.split_at(reads);
+    let at_home = !is_message(act.opcode)
+        || places
+            .iter()
+            .all(|place| place.rank as usize == bounds.rank && place.space != MemorySpace::Window as u32);
+    let inside = read.iter().all(|place| is_in_bounds(place, bounds))
+        && written
+            .iter()
+            .all(|place| place.space != MemorySpace::Input as u32 && is_in_bounds(place, bounds));
+    (sound && forwards && fits && at_home && inside).then_some(())
+}
+
+/// Whether there is such a block, and this rank reaches it.
+fn is_in_bounds(place: &ChunkRef, bounds: &ProgramBounds) -> bool {
+    let own = place.rank as usize == bounds.rank;
+    let blocks = match place.space {
+        space if space == MemorySpace::Input as u32 => {
+            if own {
+                bounds.input
+            } else {
+                bounds.peer_chunks[0]
+            }
+        }
+        space if space == MemorySpace::Output as u32 => {
+            if own {
+                bounds.output
+            } else {
+                bounds.peer_chunks[1]
+            }
+        }
+        space if space == MemorySpace::Scratch as u32 && own => bounds.scratch,
+        space if space == MemorySpace::Window as u32 => bounds.window,
+        _ => return false,
+    };
+    (place.rank as usize) < bounds.ranks && (place.index as usize) < blocks
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BOUNDS: ProgramBounds = ProgramBounds {
+        rank: 1,
+        ranks: 3,
+        input: 2,
+        output: 4,
+        scratch: 1,
+        window: 2,
+        peer_chunks: [0, 1],
+        uses_window: true,
+    };
+
+    fn instr(verb: Opcode, operands: u16, targets: u16) -> Instr {
+        let (finish, together, peer, forward, signals, first_place) = (0, 0, 2, Instr::NO_PEER, 0, 0);
+        Instr {
+            opcode: verb as u8,
+            post_op: finish,
+            operands,
+            targets,
+            group_size: together,
+            peer,
+            forward,
+            signals,
+            first_chunk: first_place,
+        }
+    }
+
+    fn chunk(rank: u32, space: MemorySpace, index: u32) -> ChunkRef {
+        ChunkRef { rank, space: space as u32, index }
+    }
+
+    fn accepts(act: Instr, places: &[ChunkRef]) -> bool {
+        let strands = vec![LaneProgram { lane: 0, first_instr: 0, instr_count: 1 }];
+        Program::new(
+            ProgramTables { instrs: vec![act], chunks: places.to_vec(), lane_programs: strands },
+            BOUNDS,
+        )
+        .is_ok()
+    }
+
+    #[test]
+    fn program_in_bounds_is_accepted() {
+        let input = chunk(1, MemorySpace::Input, 1);
+        assert!(accepts(instr(Opcode::Send, 1, 0), std::slice::from_ref(&input)));
+        assert!(accepts(instr(Opcode::RecvReduce, 1, 0), &[input.clone(), chunk(1, MemorySpace::Output, 3)]));
+        assert!(accepts(
+            instr(Opcode::Copy, 1, 1),
+            &[chunk(2, MemorySpace::Window, 1), chunk(1, MemorySpace::Scratch, 0)]
+        ));
+        assert!(accepts(instr(Opcode::Wait, 0, 0), &[]));
+        assert!(
+            accepts(
+                instr(Opcode::Copy, 1, 1),
+                &[chunk(1, MemorySpace::Input, 1), chunk(2, MemorySpace::Output, 0)]
+            ),
+            "it is lent"
+        );
+    }
+
+    #[test]
+    fn program_out_of_bounds_is_refused() {
+        let output = chunk(1, MemorySpace::Output, 0);
+        let into = |from: ChunkRef| accepts(instr(Opcode::Copy, 1, 1), &[from, output.clone()]);
+        assert!(!into(chunk(1, MemorySpace::Input, 2)), "no such block");
+        assert!(!into(chunk(2, MemorySpace::Input, 0)), "another rank's buffer");
+        assert!(!into(chunk(2, MemorySpace::Output, 1)), "beyond what is lent");
+        assert!(!into(chunk(3, MemorySpace::Window, 0)), "no such rank");
+        assert!(!into(ChunkRef { rank: 1, space: 4, index: 0 }), "no such memory");
+        assert!(
+            !accepts(instr(Opcode::Recv, 1, 0), &[chunk(1, MemorySpace::Input, 0)]),
+            "the input is never written"
+        );
+        assert!(
+            !accepts(instr(Opcode::Recv, 1, 0), &[chunk(1, MemorySpace::Window, 0)]),
+            "messages go to no window"
+        );
+        assert!(!accepts(instr(Opcode::Send, 2, 0), std::slice::from_ref(&output)), "too few places");
+        assert!(!accepts(Instr { peer: 1, ..instr(Opcode::Send, 0, 0) }, &[]), "to itself");
+        assert!(!accepts(Instr { forward: 3, ..instr(Opcode::Recv, 0, 0) }, &[]), "to nobody");
+        assert!(!accepts(Instr { opcode: 7, ..instr(Opcode::Send, 0, 0) }, &[]), "no such verb");
+        assert!(
+            !accepts(Instr { first_chunk: u32::MAX, ..instr(Opcode::Send, 1, 0) }, &[output]),
+            "far outside"
+        );
+    }
+
+    #[test]
+    fn lane_programs_must_have_instrs() {
+        let of = |strands: Vec<LaneProgram>| {
+            Program::new(
+                ProgramTables {
+                    instrs: vec![instr(Opcode::Wait, 0, 0)],
+                    chunks: Vec::new(),
+                    lane_programs: strands,
+                },
+                BOUNDS,
+            )
+        };
+        assert!(of(vec![]).is_err());
+        assert!(of(vec![LaneProgram { lane: 0, first_instr: 1, instr_count: 1 }]).is_err());
+        assert!(of(vec![LaneProgram { lane: 0, first_instr: u32::MAX, instr_count: u32::MAX }]).is_err());
+    }
+}

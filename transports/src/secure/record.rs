@@ -1,0 +1,226 @@
+//! A connection's bytes in sealed records, so that whoever carries them can neither read nor change them.
+//!
+//! A record is two bytes of length, and up to 32 KiB encrypted and authenticated under a key of
+//! this connection and direction, with the number of the record. What is forged, damaged, repeated, left out or out of
+//! order does not open; then nothing is read from the connection any more, and both ends see it closed.
+//!
+//! One buffer each way stands between the caller and the kernel. Nothing here waits: a record that the kernel
+//! has taken in part is kept, and the next one is sealed when it has gone.
+
+use crate::secure::noise::{SessionKeys, TAG_BYTES};
+use crate::sys::socket::{recv_now, send_now};
+use rustix::net::{Shutdown, shutdown};
+use std::io::{Error, ErrorKind, IoSlice, Result};
+use std::net::TcpStream;
+
+/// What a connection has for sealing and opening.
+#[derive(Debug)]
+pub struct RecordLayer {
+    keys: SessionKeys,
+    /// A sealed record on its way into the kernel.
+    outgoing: ByteQueue,
+    /// What has been received: at most one record that is not whole, unless it is allowed to look ahead.
+    incoming: ByteQueue,
+    /// What has been opened and not yet read.
+    plaintext: ByteQueue,
+    /// Where small pieces become one record.
+    scratch: Vec<u8>,
+    reads_ahead: bool,
+    /// What came did not open.
+    broken: bool,
+}
+
+/// Bytes between who adds and who takes: `bytes[start..end]`.
+#[derive(Debug, Default)]
+struct ByteQueue {
+    bytes: Vec<u8>,
+    start: usize,
+    end: usize,
+}
+
+impl RecordLayer {
+    pub(crate) fn new(keys: SessionKeys) -> Self {
+        let queue = ByteQueue::default;
+        let (outgoing, incoming, plain) = (queue(), queue(), queue());
+        Self {
+            keys,
+            outgoing,
+            incoming,
+            plaintext: plain,
+            scratch: Vec::new(),
+            reads_ahead: false,
+            broken: false,
+        }
+    }
+
+    pub(crate) fn enable_read_ahead(&mut self) {
+        self.reads_ahead = true;
+        self.incoming.spare(2 * (LENGTH_BYTES + PLAINTEXT_BYTES_MAX + TAG_BYTES));
+    }
+
+    /// Whether nothing that was written is still here.
+    pub(crate) fn is_flushed(&self) -> bool {
+        self.outgoing.filled().is_empty()
+    }
+
+    /// Its keys, for another one.
+    #[cfg(any(test, feature = "fuzzing"))]
+    pub(crate) fn into_keys(self) -> SessionKeys {
+        self.keys
+    }
+
+    /// Bytes of its buffers.
+    pub(crate) fn buffer_bytes(&self) -> usize {
+        let queues = [&self.outgoing, &self.incoming, &self.plaintext];
+        queues.iter().map(|queue| queue.bytes.capacity()).sum::<usize>() + self.scratch.capacity()
+    }
+
+    /// Seals as much as there is room for; returns how much that was. The last record may still be here.
+    pub(crate) fn write(&mut self, socket: &TcpStream, slices: &[IoSlice<'_>]) -> Result<usize> {
+        let bytes: usize = slices.iter().map(|slice| slice.len()).sum();
+        let mut sealed = 0;
+        while self.flush(socket)? && sealed < bytes {
+            let plain = gather(slices, sealed, &mut self.scratch);
+            let record = self.outgoing.spare(LENGTH_BYTES + plain.len() + TAG_BYTES);
+            let (length, record) = record.split_at_mut(LENGTH_BYTES);
+            let count = self.keys.seal(plain, record)?;
+            length.copy_from_slice(&(count as u16).to_le_bytes());
+            sealed += plain.len();
+            self.outgoing.end += LENGTH_BYTES + count;
+        }
+        Ok(sealed)
+    }
+
+    /// Hands what was sealed to the kernel; whether all of it has gone.
+    pub(crate) fn flush(&mut self, socket: &TcpStream) -> Result<bool> {
+        while !self.is_flushed() {
+            match send_now(socket, self.outgoing.filled())? {
+                0 => return Ok(false),
+                sent => self.outgoing.consume(sent),
+            }
+        }
+        Ok(true)
+    }
+
+    /// Reads what is here: none if nothing is, zero bytes at the end.
+    pub(crate) fn read(&mut self, socket: &TcpStream, target: &mut [u8]) -> Result<Option<usize>> {
+        loop {
+            if !self.plaintext.filled().is_empty() {
+                return Ok(Some(self.plaintext.read_into(target)));
+            }
+            if self.broken {
+                return Ok(Some(0));
+            }
+            match self.missing_bytes() {
+                Some(0) => match self.open(target) {
+                    Some(0) => {}
+                    Some(count) => return Ok(Some(count)),
+                    None => return Err(self.abort(socket)),
+                },
+                Some(missing) => match self.receive(socket, missing)? {
+                    Some(1..) => {}
+                    ended => return Ok(ended),
+                },
+                None => return Err(self.abort(socket)),
+            }
+        }
+    }
+
+    /// How much of the next record, as far as is known, has not come; none if no record begins like this.
+    fn missing_bytes(&self) -> Option<usize> {
+        let held = self.incoming.filled();
+        let Some((length, rest)) = held.split_first_chunk() else { return Some(LENGTH_BYTES - held.len()) };
+        let length = usize::from(u16::from_le_bytes(*length));
+        let possible = TAG_BYTES + 1..=TAG_BYTES + PLAINTEXT_BYTES_MAX;
+        possible.contains(&length).then(|| length.saturating_sub(rest.len()))
+    }
+
+    /// Opens the record that is here: into `target` if that is large enough, and else to be read from here, which
+    /// makes zero bytes in `target`. None if it is not the one that the peer wrote next.
+    fn open(&mut self, target: &mut [u8]) -> Option<usize> {
+        let (length, rest) = self.incoming.filled().split_first_chunk()?;
+        let record = &rest[..usize::from(u16::from_le_bytes(*length))];
+        let (bytes, taken) = (record.len() - TAG_BYTES, LENGTH_BYTES + record.len());
+        let fits = bytes <= target.len();
+        let place = if fits { target } else { self.plaintext.spare(bytes) };
+        self.keys.open(record, &mut place[..bytes])?;
+        self.incoming.consume(taken);
+        if fits {
+            return Some(bytes);
+        }
+        self.plaintext.end += bytes;
+        Some(0)
+    }
+
+    /// Reads nothing more, and lets the peer hear of it by the end of the connection.
+    fn abort(&mut self, socket: &TcpStream) -> Error {
+        self.broken = true;
+        let _ = shutdown(socket, Shutdown::Both);
+        Error::new(ErrorKind::InvalidData, TAMPERED)
+    }
+
+    fn receive(&mut self, socket: &TcpStream, missing: usize) -> Result<Option<usize>> {
+        let room = self.incoming.spare(missing);
+        let wanted = if self.reads_ahead { room.len() } else { missing };
+        let received = recv_now(socket, &mut room[..wanted])?;
+        self.incoming.end += received.unwrap_or(0);
+        Ok(received)
+    }
+}
+
+impl ByteQueue {
+    fn filled(&self) -> &[u8] {
+        &self.bytes[self.start..self.end]
+    }
+
+    /// The place behind what is held, for `least` bytes or more.
+    fn spare(&mut self, least: usize) -> &mut [u8] {
+        if self.end + least > self.bytes.len() {
+            self.bytes.copy_within(self.start..self.end, 0);
+            (self.start, self.end) = (0, self.end - self.start);
+            let wanted = self.bytes.len().max(self.end + least);
+            self.bytes.resize(wanted, 0);
+        }
+        &mut self.bytes[self.end..]
+    }
+
+    fn consume(&mut self, count: usize) {
+        self.start += count;
+        if self.start == self.end {
+            (self.start, self.end) = (0, 0);
+        }
+    }
+
+    fn read_into(&mut self, target: &mut [u8]) -> usize {
+        let count = target.len().min(self.end - self.start);
+        target[..count].copy_from_slice(&self.filled()[..count]);
+        self.consume(count);
+        count
+    }
+}
+
+/// What goes into the record after the first `skip` bytes: in its own place if that is in one piece, and else in `pieces`.
+fn gather<'s>(slices: &'s [IoSlice<'_>], mut skip: usize, pieces: &'s mut Vec<u8>) -> &'s [u8] {
+    pieces.clear();
+    for (index, slice) in slices.iter().enumerate() {
+        let skipped = skip.min(slice.len());
+        skip -= skipped;
+        let slice = &slice[skipped..];
+        let is_last = index + 1 == slices.len();
+        if pieces.is_empty() && (is_last || slice.len() >= PLAINTEXT_BYTES_MAX) {
+            return &slice[..slice.len().min(PLAINTEXT_BYTES_MAX)];
+        }
+        pieces.extend_from_slice(&slice[..slice.len().min(PLAINTEXT_BYTES_MAX - pieces.len())]);
+        if pieces.len() == PLAINTEXT_BYTES_MAX {
+            break;
+        }
+    }
+    pieces
+}
+
+/// Most bytes in one record: few enough to stay in the first cache from the caller to the cipher, many enough that the
+/// system call counts for little.
+const PLAINTEXT_BYTES_MAX: usize = 32 << 10;
+const LENGTH_BYTES: usize = 2;
+const TAMPERED: &str =
+    "what came over an encrypted connection was damaged, repeated, left out, out of order, or forged";

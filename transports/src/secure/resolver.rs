@@ -1,0 +1,230 @@
+//! What the Noise protocol computes with: AES-256-GCM by `ring`, X25519 by `curve25519-dalek`, SHA-256 by `sha2`.
+//!
+//! AES-GCM has hardware on every server processor, and `ring` uses it where it is found, without a branch or a table
+//! that depends on a key where it is not. So there is one suite, and nothing to negotiate.
+
+use crate::secure::noise::TAG_BYTES;
+use crate::secure::secret::{Secret, random};
+use curve25519_dalek::MontgomeryPoint;
+use ring::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, Tag, UnboundKey};
+use sha2::{Digest, Sha256};
+use snow::Error;
+use snow::params::{CipherChoice, DHChoice, HashChoice};
+use snow::resolvers::CryptoResolver;
+use snow::types::{Cipher, Dh, Hash, Random};
+use std::mem::MaybeUninit;
+
+/// Where `snow` finds them.
+pub(crate) struct Resolver;
+
+impl CryptoResolver for Resolver {
+    fn resolve_rng(&self) -> Option<Box<dyn Random>> {
+        Some(Box::new(SystemRng))
+    }
+
+    fn resolve_dh(&self, choice: &DHChoice) -> Option<Box<dyn Dh>> {
+        let pair = || {
+            Box::new(X25519KeyPair { private: Secret::from_bytes([0; KEY_BYTES]), public: [0; KEY_BYTES] })
+        };
+        matches!(choice, DHChoice::Curve25519).then(|| pair() as Box<dyn Dh>)
+    }
+
+    fn resolve_hash(&self, choice: &HashChoice) -> Option<Box<dyn Hash>> {
+        matches!(choice, HashChoice::SHA256).then(|| Box::<Sha256Hash>::default() as Box<dyn Hash>)
+    }
+
+    fn resolve_cipher(&self, choice: &CipherChoice) -> Option<Box<dyn Cipher>> {
+        matches!(choice, CipherChoice::AESGCM)
+            .then(|| Box::new(Aes256Gcm::new(&[0; KEY_BYTES])) as Box<dyn Cipher>)
+    }
+}
+
+/// The system's random numbers.
+struct SystemRng;
+
+impl Random for SystemRng {
+    fn try_fill_bytes(&mut self, bytes: &mut [u8]) -> Result<(), Error> {
+        for chunk in bytes.chunks_mut(KEY_BYTES) {
+            chunk.copy_from_slice(&random::<KEY_BYTES>().map_err(|_| Error::Rng)?[..chunk.len()]);
+        }
+        Ok(())
+    }
+}
+
+/// X25519's keys, of which the private one is zeroed when dropped.
+struct X25519KeyPair {
+    private: Secret,
+    public: [u8; KEY_BYTES],
+}
+
+impl Dh for X25519KeyPair {
+    fn name(&self) -> &'static str {
+        "25519"
+    }
+
+    fn pub_len(&self) -> usize {
+        KEY_BYTES
+    }
+
+    fn priv_len(&self) -> usize {
+        KEY_BYTES
+    }
+
+    fn set(&mut self, private: &[u8]) {
+        self.private = Secret::from_bytes(private.try_into().expect("a key of the right length"));
+        self.public = MontgomeryPoint::mul_base_clamped(*self.private.bytes()).to_bytes();
+    }
+
+    fn generate(&mut self, _: &mut dyn Random) -> Result<(), Error> {
+        let private = Secret::random().map_err(|_| Error::Rng)?;
+        self.set(private.bytes());
+        Ok(())
+    }
+
+    fn pubkey(&self) -> &[u8] {
+        &self.public
+    }
+
+    fn privkey(&self) -> &[u8] {
+        self.private.bytes()
+    }
+
+    fn dh(&self, theirs: &[u8], shared: &mut [u8]) -> Result<(), Error> {
+        let theirs = theirs.get(..KEY_BYTES).and_then(|key| key.try_into().ok()).ok_or(Error::Dh)?;
+        let point = MontgomeryPoint(theirs).mul_clamped(*self.private.bytes());
+        shared[..KEY_BYTES].copy_from_slice(point.as_bytes());
+        Ok(())
+    }
+}
+
+/// SHA-256.
+#[derive(Default)]
+struct Sha256Hash(Sha256);
+
+impl Hash for Sha256Hash {
+    fn name(&self) -> &'static str {
+        "SHA256"
+    }
+
+    fn block_len(&self) -> usize {
+        64
+    }
+
+    fn hash_len(&self) -> usize {
+        32
+    }
+
+    fn reset(&mut self) {
+        self.0.reset();
+    }
+
+    fn input(&mut self, data: &[u8]) {
+        self.0.update(data);
+    }
+
+    fn result(&mut self, out: &mut [u8]) {
+        out[..32].copy_from_slice(&self.0.finalize_reset());
+    }
+}
+
+/// AES-256-GCM as Noise uses it. Its key is zeroed when it is dropped, and overwritten by the next, which `ring` does not do.
+struct Aes256Gcm(MaybeUninit<LessSafeKey>);
+
+impl Aes256Gcm {
+    fn new(key: &[u8; KEY_BYTES]) -> Self {
+        Self(MaybeUninit::new(aead_key(key)))
+    }
+
+    fn key(&self) -> &LessSafeKey {
+        // SAFETY: it was initialized when this was made, and only `drop` takes that away.
+        unsafe { self.0.assume_init_ref() }
+    }
+}
+
+impl Drop for Aes256Gcm {
+    fn drop(&mut self) {
+        const { assert!(!std::mem::needs_drop::<LessSafeKey>(), "a key that owns something must be dropped") };
+        let first = self.0.as_mut_ptr().cast::<u8>();
+        for offset in 0..size_of::<LessSafeKey>() {
+            // SAFETY: a byte of a value that this owns, which has no destructor and is not used again.
+            // Volatile, so that it is written although nobody reads it.
+            unsafe { first.add(offset).write_volatile(0) };
+        }
+    }
+}
+
+impl Cipher for Aes256Gcm {
+    fn name(&self) -> &'static str {
+        "AESGCM"
+    }
+
+    fn set(&mut self, key: &[u8; KEY_BYTES]) {
+        self.0.write(aead_key(key));
+    }
+
+    fn encrypt(&self, nonce: u64, authtext: &[u8], plaintext: &[u8], out: &mut [u8]) -> usize {
+        let (text, rest) = out.split_at_mut(plaintext.len());
+        text.copy_from_slice(plaintext);
+        let tag = self.key().seal_in_place_separate_tag(nonce_for(nonce), Aad::from(authtext), text);
+        rest[..TAG_BYTES].copy_from_slice(tag.expect("far below the limit of 64 GiB").as_ref());
+        plaintext.len() + TAG_BYTES
+    }
+
+    fn decrypt(
+        &self,
+        nonce: u64,
+        authtext: &[u8],
+        ciphertext: &[u8],
+        out: &mut [u8],
+    ) -> Result<usize, Error> {
+        let (text, tag) = ciphertext.split_last_chunk::<TAG_BYTES>().ok_or(Error::Decrypt)?;
+        let out = out.get_mut(..text.len()).ok_or(Error::Decrypt)?;
+        out.copy_from_slice(text);
+        let opened = self.key().open_in_place_separate_tag(
+            nonce_for(nonce),
+            Aad::from(authtext),
+            Tag::from(*tag),
+            out,
+            0..,
+        );
+        opened.map(|plain| plain.len()).map_err(|_| Error::Decrypt)
+    }
+}
+
+fn aead_key(key: &[u8; KEY_BYTES]) -> LessSafeKey {
+    LessSafeKey::new(UnboundKey::new(&AES_256_GCM, key).expect("a key of the right length"))
+}
+
+/// Noise's nonce for AES-GCM: 32 zero bits, then the number, most significant byte first.
+fn nonce_for(number: u64) -> Nonce {
+    let mut bytes = [0; 12];
+    bytes[4..].copy_from_slice(&number.to_be_bytes());
+    Nonce::assume_unique_for_key(bytes)
+}
+
+const KEY_BYTES: usize = 32;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::mem::ManuallyDrop;
+
+    /// Test case 14 of the GCM specification's AES-256 vectors: key, nonce and text all zeros.
+    #[test]
+    fn aes_gcm_matches_test_vector() {
+        let mut sealed = [0; 32];
+        assert_eq!(Aes256Gcm::new(&[0; 32]).encrypt(0, &[], &[0; 16], &mut sealed), 32);
+        let expected = "cea7403d4d606b6e074ec5d3baf39d18d0d1c8a799996bf0265b98b5d48ab919";
+        assert_eq!(sealed.iter().map(|byte| format!("{byte:02x}")).collect::<String>(), expected);
+    }
+
+    #[test]
+    fn dropped_key_is_zeroed() {
+        let mut key = ManuallyDrop::new(Aes256Gcm::new(&[7; 32]));
+        // SAFETY: it is dropped once, and not used as a key again.
+        unsafe { ManuallyDrop::drop(&mut key) };
+        let first = key.0.as_ptr().cast::<u8>();
+        // SAFETY: its place is still there, and `drop` has written every byte of it.
+        assert!((0..size_of::<LessSafeKey>()).all(|offset| unsafe { first.add(offset).read() } == 0));
+    }
+}

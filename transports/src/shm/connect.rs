@@ -1,0 +1,129 @@
+//! Connects the ranks that share memory: links and a window over everybody's segment.
+
+use super::ControlMailboxes;
+use super::Window;
+use super::layout::Layout;
+use super::link::ShmLink;
+use super::segment::Segment;
+use crate::{Error, Geometry, Link, Result};
+use std::sync::Arc;
+
+/// What shared memory gives a rank.
+pub struct Connected {
+    /// Links by peer: none to oneself and to ranks elsewhere.
+    pub links: Vec<Option<Box<dyn Link>>>,
+    /// The window, where all ranks are at hand.
+    pub window: Option<Window>,
+    /// The boards for notes of all ranks at hand.
+    pub mailboxes: ControlMailboxes,
+}
+
+/// Makes this rank's links and, when all ranks are at hand, its window; `peers[i]` is the segment of rank i.
+///
+/// # Errors
+/// [`Error::Misuse`] if there is not one place for each rank, or a segment has not the agreed size.
+pub fn connect(
+    rank: usize,
+    ranks: usize,
+    geometry: &Geometry,
+    own: Segment,
+    peers: Vec<Option<Segment>>,
+) -> Result<Connected> {
+    // For peers' memory, mapped is enough: descriptors are few.
+    let keep = |mut segment: Segment| {
+        segment.close_fd();
+        Arc::new(segment)
+    };
+    let mut segments: Vec<_> = peers.into_iter().map(|peer| peer.map(keep)).collect();
+    if let Some(place) = segments.get_mut(rank) {
+        *place = Some(Arc::new(own));
+    }
+    connect_shared(rank, ranks, geometry, segments)
+}
+
+/// As [`connect`], with segments that other ranks of this process hold as well.
+pub(crate) fn connect_shared(
+    rank: usize,
+    ranks: usize,
+    geometry: &Geometry,
+    segments: Vec<Option<Arc<Segment>>>,
+) -> Result<Connected> {
+    let layout = Layout::new(ranks, geometry)?;
+    if segments.len() != ranks {
+        return Err(Error::InvalidUsage(format!("{} segments for {ranks} ranks", segments.len())));
+    }
+    if let Some(segment) = segments.iter().flatten().find(|segment| segment.bytes() != layout.bytes()) {
+        let text = format!("a segment of {} bytes instead of {}", segment.bytes(), layout.bytes());
+        return Err(Error::InvalidUsage(text));
+    }
+    let Some(own) = segments.get(rank).cloned().flatten() else {
+        return Err(Error::InvalidUsage("a rank needs a segment of its own".to_owned()));
+    };
+    own.prefer_huge_pages(layout.window(), geometry.window_bytes);
+    let link = |(peer, segment): (usize, &Option<Arc<Segment>>)| {
+        let segment = segment.as_ref().filter(|_| peer != rank)?;
+        Some(Box::new(ShmLink::new(rank, peer, &layout, &own, segment)) as Box<dyn Link>)
+    };
+    let links = segments.iter().enumerate().map(link).collect();
+    let everybody: Option<Vec<_>> = segments.iter().cloned().collect();
+    let window = everybody.map(|segments| Window::new(rank, layout, segments));
+    Ok(Connected { links, window, mailboxes: ControlMailboxes::new(rank, segments) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use unisono_cuda::{Source, Target, copy};
+
+    const GEOMETRY: Geometry =
+        Geometry { lanes: 1, slots: 2, slot_bytes: 64, signal_lanes: 1, window_bytes: 4096, heap_bytes: 0 };
+
+    fn segment() -> Segment {
+        Segment::create(Layout::new(3, &GEOMETRY).unwrap().bytes()).unwrap()
+    }
+
+    #[test]
+    fn remote_ranks_get_no_link_and_no_window() {
+        let Connected { links, window, .. } =
+            connect(1, 3, &GEOMETRY, segment(), vec![Some(segment()), None, None]).unwrap();
+        assert_eq!(links.iter().map(Option::is_some).collect::<Vec<_>>(), [true, false, false]);
+        assert!(window.is_none());
+    }
+
+    #[test]
+    fn segment_count_and_size_are_checked() {
+        let refused = |rank, peers| {
+            matches!(connect(rank, 3, &GEOMETRY, segment(), peers), Err(Error::InvalidUsage(_)))
+        };
+        assert!(refused(1, vec![None, None]));
+        assert!(refused(3, vec![None, None, None]));
+        assert!(refused(1, vec![Some(Segment::create(4096).unwrap()), None, None]));
+        assert!(!refused(1, vec![None, None, None]));
+    }
+
+    #[test]
+    fn prepare_keeps_contents_and_touches_no_more() {
+        const HALF: usize = 2 << 20;
+        let geometry = Geometry { window_bytes: 2 * HALF, ..GEOMETRY };
+        let own = Arc::new(Segment::create(Layout::new(1, &geometry).unwrap().bytes()).unwrap());
+        let connected = connect_shared(0, 1, &geometry, vec![Some(Arc::clone(&own))]).unwrap();
+        let mut window = connected.window.unwrap();
+        let held = [7; 8];
+        window.prepare(0);
+        assert_eq!(own.resident_bytes(), 0, "nothing was asked for");
+        window.prepare(1);
+        let first = own.resident_bytes();
+        assert!(first > 0 && first <= HALF, "{first}");
+        window.prepare(1);
+        assert_eq!(own.resident_bytes(), first);
+        copy(window.target(0, 8, 8), Source::from(&held[..]));
+        copy(window.target(0, 2 * HALF - 8, 8), Source::from(&held[..]));
+        window.prepare(2 * HALF);
+        assert!((first..=2 * HALF).contains(&own.resident_bytes()));
+        let mut found = [0; 8];
+        for (at, expected) in [(8, held), (2 * HALF - 8, held), (HALF, [0; 8])] {
+            copy(Target::from(&mut found[..]), window.source(0, at, 8));
+            assert_eq!(found, expected, "at {at}");
+        }
+    }
+}

@@ -1,0 +1,211 @@
+//! Memory of a rank that peers reach without staging, lent to callers.
+//!
+//! A heap is address space inside the rank's segment: pages cost nothing until
+//! a block has them, and are given back when it is dropped. Large blocks get
+//! huge pages at once, others small ones as they are touched.
+
+use crate::shm::segment::{HUGE_PAGE_BYTES, PAGE_BYTES, Segment};
+use crate::{Error, Result};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use unisono_cuda::Element;
+
+/// One rank's heap.
+#[derive(Debug)]
+pub struct SymmetricHeap {
+    segment: Arc<Segment>,
+    base: usize,
+    bytes: usize,
+    /// Free ranges, by their beginning: bytes of each. No two touch.
+    free: Mutex<BTreeMap<usize, usize>>,
+}
+
+/// A block of a heap, its caller's until dropped: zeros at first.
+#[derive(Debug)]
+pub struct HeapAllocation {
+    heap: Arc<SymmetricHeap>,
+    offset: usize,
+    bytes: usize,
+}
+
+impl SymmetricHeap {
+    /// The heap of `bytes` bytes at `base` of `segment`.
+    pub(crate) fn new(segment: Arc<Segment>, base: usize, bytes: usize) -> Self {
+        let bytes = bytes / PAGE_BYTES * PAGE_BYTES;
+        let free = BTreeMap::from([(0, bytes)]);
+        Self { segment, base, bytes, free: Mutex::new(free) }
+    }
+
+    /// Length in bytes.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Takes `bytes` bytes, from a page on; where they fill huge pages, with them, if the system has any.
+    ///
+    /// # Errors
+    /// [`Error::Misuse`] if there is no free range of that length.
+    pub fn alloc(self: &Arc<Self>, bytes: usize) -> Result<HeapAllocation> {
+        let offset = self.find_free(bytes).ok_or_else(|| {
+            let most = self.bytes;
+            let text = format!(
+                "{bytes} bytes are not free in a heap of {most}; UNISONO_SYMMETRIC_HEAP_BYTES sets its size"
+            );
+            Error::InvalidUsage(text)
+        })?;
+        self.segment.collapse_huge_pages(self.base + offset, bytes);
+        Ok(HeapAllocation { heap: Arc::clone(self), offset, bytes })
+    }
+
+    /// Takes the first free range in which so much fits, if possible from a huge page on where it fills one; where it is.
+    fn find_free(&self, bytes: usize) -> Option<usize> {
+        let bytes = bytes.max(1).checked_next_multiple_of(PAGE_BYTES)?;
+        let huge =
+            if bytes < HUGE_PAGE_BYTES { None } else { self.find_free_aligned(bytes, HUGE_PAGE_BYTES) };
+        huge.or_else(|| self.find_free_aligned(bytes, PAGE_BYTES))
+    }
+
+    /// The same, at a multiple of `alignment`.
+    fn find_free_aligned(&self, bytes: usize, alignment: usize) -> Option<usize> {
+        let begin_in = |begin: usize| (self.base + begin).next_multiple_of(alignment) - self.base;
+        let fits =
+            |begin: usize, end: usize| begin_in(begin).checked_add(bytes).is_some_and(|last| last <= end);
+        let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut ranges = free.iter().map(|(&begin, &room)| (begin, begin + room));
+        let (begin, end) = ranges.find(|&(begin, end)| fits(begin, end))?;
+        let offset = begin_in(begin);
+        free.remove(&begin);
+        let left = [(begin, offset), (offset + bytes, end)];
+        free.extend(
+            left.into_iter().filter(|(begin, end)| begin < end).map(|(begin, end)| (begin, end - begin)),
+        );
+        Some(offset)
+    }
+
+    /// Where in the heap the `bytes` bytes at `address` are, if they are all there.
+    pub fn offset_of(&self, address: usize, bytes: usize) -> Option<usize> {
+        let offset = address.checked_sub(self.segment.at(self.base, 0).addr())?;
+        (offset.checked_add(bytes)? <= self.bytes).then_some(offset)
+    }
+
+    fn release(&self, offset: usize, bytes: usize) {
+        let (mut begin, mut end) = (offset, offset + bytes.max(1).next_multiple_of(PAGE_BYTES));
+        self.segment.discard(self.base + begin, end - begin);
+        let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((&before, &room)) = free.range(..begin).next_back()
+            && before + room == begin
+        {
+            free.remove(&before);
+            begin = before;
+        }
+        if let Some(room) = free.remove(&end) {
+            end += room;
+        }
+        free.insert(begin, end - begin);
+    }
+}
+
+impl HeapAllocation {
+    /// Its elements: as many as fit.
+    pub fn as_slice<T: Element>(&self) -> &[T] {
+        let pointer = self.base_ptr().cast::<T>();
+        // SAFETY: mapped, zeroed memory of this length that belongs to this block alone; any bytes are a value of
+        // T; aligned, because blocks begin on pages. Peers write it only during operations that its owner called
+        // with a mutable borrow of it, and read it only during operations that borrow it: that is what the
+        // library does on all ranks, which know each other by the job's secret.
+        unsafe { std::slice::from_raw_parts(pointer, self.bytes / size_of::<T>()) }
+    }
+
+    /// Its elements, to write.
+    pub fn as_mut_slice<T: Element>(&mut self) -> &mut [T] {
+        let pointer = self.base_ptr().cast::<T>();
+        // SAFETY: as in `elements`, and `&mut self` is the only borrow of the block.
+        unsafe { std::slice::from_raw_parts_mut(pointer, self.bytes / size_of::<T>()) }
+    }
+
+    fn base_ptr(&self) -> *mut u8 {
+        self.heap.segment.at(self.heap.base + self.offset, self.bytes)
+    }
+}
+
+impl Drop for HeapAllocation {
+    fn drop(&mut self) {
+        self.heap.release(self.offset, self.bytes);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn heap(segment: Segment) -> Arc<SymmetricHeap> {
+        Arc::new(SymmetricHeap::new(Arc::new(segment), 4096, 64 << 10))
+    }
+
+    fn heaps() -> [Arc<SymmetricHeap>; 2] {
+        [heap(Segment::private(1 << 20).unwrap()), heap(Segment::create(1 << 20).unwrap())]
+    }
+
+    #[test]
+    fn allocations_are_disjoint_and_zeroed() {
+        for heap in heaps() {
+            let mut blocks: Vec<_> = (1..=4).map(|index| heap.alloc(index * 3000).unwrap()).collect();
+            for (index, block) in blocks.iter_mut().enumerate() {
+                block.as_mut_slice::<u8>().fill(index as u8 + 1);
+            }
+            for (index, block) in blocks.iter().enumerate() {
+                assert!(block.as_slice::<u8>().iter().all(|&byte| byte == index as u8 + 1));
+                assert_eq!(block.as_slice::<u32>().len(), (index + 1) * 750);
+            }
+            let second = blocks[1].offset;
+            drop(blocks.remove(1));
+            let again = heap.alloc(6000).unwrap();
+            assert_eq!(again.offset, second);
+            assert!(again.as_slice::<u8>().iter().all(|&byte| byte == 0));
+        }
+    }
+
+    #[test]
+    fn freed_heap_can_be_fully_reallocated() {
+        for heap in heaps() {
+            for order in [[0, 1, 2], [2, 1, 0], [1, 0, 2]] {
+                let mut blocks: Vec<_> = (0..3).map(|_| Some(heap.alloc(20_000).unwrap())).collect();
+                assert!(matches!(heap.alloc(20_000), Err(Error::InvalidUsage(_))));
+                order.iter().for_each(|&index| blocks[index] = None);
+            }
+            assert!(heap.alloc(64 << 10).is_ok());
+            assert!(heap.alloc((64 << 10) + 1).is_err() && heap.alloc(usize::MAX).is_err());
+        }
+    }
+
+    #[test]
+    fn large_allocations_are_huge_page_aligned_without_waste() {
+        let segment = Arc::new(Segment::create(16 << 20).unwrap());
+        let heap = Arc::new(SymmetricHeap::new(Arc::clone(&segment), 4096, 12 << 20));
+        let small = heap.alloc(100).unwrap();
+        let mut large = heap.alloc(5 << 20).unwrap();
+        assert_eq!((small.offset, heap.base + large.offset), (0, HUGE_PAGE_BYTES));
+        assert!(large.as_slice::<u64>().iter().all(|&word| word == 0));
+        large.as_mut_slice::<u8>().fill(7);
+        assert_eq!(heap.alloc(1 << 20).unwrap().offset, PAGE_BYTES);
+        let rest = heap.alloc(5 << 20).expect("what fits nowhere else begins on any page");
+        assert!(!(heap.base + rest.offset).is_multiple_of(HUGE_PAGE_BYTES) && heap.alloc(2 << 20).is_err());
+        drop(rest);
+        drop((small, large));
+        assert_eq!(segment.resident_bytes(), 0);
+        let whole = heap.alloc((12 << 20) - HUGE_PAGE_BYTES).unwrap();
+        assert!(whole.as_slice::<u8>().iter().all(|&byte| byte == 0));
+    }
+
+    #[test]
+    fn offset_of_rejects_outside_addresses() {
+        for heap in heaps() {
+            let block = heap.alloc(8192).unwrap();
+            let address = block.as_slice::<u8>().as_ptr().addr();
+            assert_eq!(heap.offset_of(address + 16, 100), Some(block.offset + 16));
+            assert_eq!(heap.offset_of(address, (64 << 10) - block.offset + 1), None);
+            assert_eq!(heap.offset_of(address - 4097, 1), None);
+            assert_eq!(heap.offset_of(&raw const heap as usize, 1), None);
+        }
+    }
+}

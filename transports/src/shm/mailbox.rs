@@ -1,0 +1,72 @@
+//! Everybody's notes in shared memory.
+
+use crate::Footprint;
+use crate::shm::layout::Layout;
+use crate::shm::segment::Segment;
+use crate::shm::seqlock;
+use crate::shm::seqlock::{ControlMailbox, MailboxReader};
+use crate::sync::AtomicU64;
+use std::sync::Arc;
+
+/// The mailboxes of the ranks that share memory, as one of them sees them.
+#[derive(Debug)]
+pub struct ControlMailboxes {
+    rank: usize,
+    segments: Vec<Option<Arc<Segment>>>,
+    written: u64,
+    readers: Vec<MailboxReader>,
+}
+
+/// One rank's mailbox in its segment.
+struct ShmMailbox<'n>(&'n Segment);
+
+impl ControlMailbox for ShmMailbox<'_> {
+    fn seq(&self, number: u64) -> &AtomicU64 {
+        self.0.word(Layout::mailbox_entry(number))
+    }
+
+    fn length(&self, number: u64) -> &AtomicU64 {
+        self.0.word(Layout::mailbox_entry(number) + 8)
+    }
+
+    fn word(&self, number: u64, index: usize) -> &AtomicU64 {
+        self.0.word(Layout::mailbox_entry(number) + 16 + index * 8)
+    }
+}
+
+impl ControlMailboxes {
+    pub(super) fn new(rank: usize, segments: Vec<Option<Arc<Segment>>>) -> Self {
+        let readers = vec![MailboxReader::default(); segments.len()];
+        Self { rank, segments, written: 0, readers }
+    }
+
+    /// Number of ranks, those elsewhere included.
+    pub(crate) fn ranks(&self) -> usize {
+        self.segments.len()
+    }
+
+    /// The memory that the mailboxes are in.
+    pub(crate) fn footprint(&self) -> Footprint {
+        let own = self.segments.get(self.rank).and_then(Option::as_ref);
+        Footprint {
+            mapped: self.segments.iter().flatten().map(|segment| segment.bytes()).sum(),
+            resident: own.map_or(0, |own| own.resident_bytes()),
+            descriptors: usize::from(own.is_some_and(|own| own.fd().is_some())),
+            ..Footprint::default()
+        }
+    }
+
+    /// Writes a message for all to read.
+    pub(crate) fn write(&mut self, message: &[u8]) {
+        if let Some(Some(own)) = self.segments.get(self.rank) {
+            seqlock::write(&ShmMailbox(own), self.written, message);
+            self.written += 1;
+        }
+    }
+
+    /// The next message of `peer`, if there is one; never one of this rank's own.
+    pub(crate) fn read(&mut self, peer: usize) -> Option<Vec<u8>> {
+        let segment = self.segments[peer].as_ref().filter(|_| peer != self.rank)?;
+        self.readers[peer].read(&ShmMailbox(segment))
+    }
+}

@@ -1,0 +1,233 @@
+//! What the network does to its users.
+
+use crate::sim::rng::{Rng, mix};
+use std::time::Duration;
+
+/// What the network does to its users.
+#[derive(Clone, Debug)]
+pub struct FaultPlan {
+    /// Decides every delay.
+    pub seed: u64,
+    /// Shortest time on the way; never less than a nanosecond.
+    pub delay_min: Duration,
+    /// Longest time on the way. Messages of different lanes overtake each other, those of one never.
+    pub delay_max: Duration,
+    /// How many times slower than that some ways between two ranks may be; at least 1.
+    pub max_slowdown: u32,
+    /// After how long without an answer kernels give a connection for notes up, whose other end is then reset. None: they
+    /// never do, and never reset one.
+    pub keepalive_timeout: Option<Duration>,
+    /// Ranks of the first fabric whose kernels bear four times that: their jobs may be set so, and who sends much that is not
+    /// read does not ask.
+    pub long_timeout_ranks: RankSet,
+    /// What goes wrong.
+    pub faults: Vec<Fault>,
+    /// When the simulation ends for everybody: who is still waiting then would wait for ever.
+    pub max_time: Duration,
+}
+
+/// Something that goes wrong. Ranks are those of the first fabric.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// A rank dies.
+    Death {
+        /// Which one.
+        rank: usize,
+        /// When.
+        at: Trigger,
+        /// Whether its host lives on and tells the others, as kernels do; else it vanishes, and nobody is told.
+        announced: bool,
+    },
+    /// A rank does nothing for a while.
+    Stall {
+        /// Which one.
+        rank: usize,
+        /// Since when: its first wait from then on lasts until the end of the stall.
+        from: Duration,
+        /// For how long.
+        duration: Duration,
+    },
+    /// Nothing passes from some ranks to others; both ways between two sets is a partition, one way a connection
+    /// that is half open.
+    Partition {
+        /// From whom.
+        from: RankSet,
+        /// To whom.
+        to: RankSet,
+        /// Whether nothing passes the other way either.
+        both_ways: bool,
+        /// Since when.
+        at: Duration,
+        /// For how long; for ever if none. What was sent meanwhile arrives afterwards, as TCP sends it again.
+        duration: Option<Duration>,
+    },
+}
+
+/// When something happens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Trigger {
+    /// At this time.
+    Time(Duration),
+    /// When so many things have been delivered: between two words of a conversation.
+    Deliveries(u64),
+}
+
+/// A set of ranks, each below 64.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RankSet(pub u64);
+
+impl RankSet {
+    /// Whether `rank` is one of them.
+    pub fn contains(self, rank: usize) -> bool {
+        rank < 64 && self.0 >> rank & 1 == 1
+    }
+}
+
+impl FaultPlan {
+    /// Delays between 1 and 50 µs, nothing worse.
+    pub fn none(seed: u64) -> Self {
+        let (delay_min, delay_max) = (Duration::from_micros(1), Duration::from_micros(50));
+        Self {
+            seed,
+            delay_min,
+            delay_max,
+            max_slowdown: 1,
+            keepalive_timeout: None,
+            long_timeout_ranks: RankSet(0),
+            faults: Vec::new(),
+            max_time: MAX_TIME,
+        }
+    }
+
+    /// Any fault plan that `seed` gives for so many ranks: delays of very different length, and from none to three
+    /// faults. Those that wait fail after `timeout`, so stalls last for some part of that, or longer.
+    pub fn random(seed: u64, ranks: usize, timeout: Duration) -> Self {
+        let mut random = Rng::new(seed, FAULT_STREAM);
+        let delay_max = Duration::from_micros(random.choose(&[2, 50, 50, 400]));
+        let slowness_max = random.choose(&[1, 1, 8, 100]);
+        let count = random.choose(&[0, 1, 1, 1, 1, 2, 2, 3]);
+        // Mostly deaths: they are what most people meet, and cheap to simulate.
+        let only_deaths = !random.one_in(3);
+        let mut faults: Vec<Fault> =
+            (0..count).map(|_| Fault::random(&mut random, ranks, timeout, only_deaths)).collect();
+        let mut random = Rng::new(seed, HEALING_STREAM);
+        faults.extend(random.one_in(8).then(|| Fault::random_healing_partition(&mut random, ranks, timeout)));
+        Self {
+            delay_max,
+            max_slowdown: slowness_max,
+            keepalive_timeout: Some(timeout),
+            faults,
+            ..Self::none(seed)
+        }
+    }
+
+    /// How long the kernel of `host` hears nothing from `other` before it gives up, if it ever does: as it asks now and then
+    /// only, up to a third longer than it is told. In half of all networks that differs by host, in the others by connection.
+    pub(super) fn host_keepalive_timeout(&self, host: usize, other: usize) -> Option<Duration> {
+        let connection = if self.seed.is_multiple_of(2) { 0 } else { 1 + other as u64 };
+        let drawn = [KEEPALIVE_STREAM, host as u64, connection].into_iter().fold(self.seed, mix) % 1000;
+        let times = if self.long_timeout_ranks.contains(host) { 4 } else { 1 };
+        self.keepalive_timeout.map(|silence| times * silence + silence / 3000 * drawn as u32)
+    }
+
+    /// Whether the kernel of `host` says so to the other end when it gives up.
+    pub(super) fn resets_on_timeout(&self, host: usize) -> bool {
+        mix(mix(self.seed, RESET_STREAM), host as u64).is_multiple_of(2)
+    }
+
+    /// When the cuts begin and end that keep a question or its answer from passing between two ranks.
+    pub fn partitions_between(&self, one: usize, other: usize) -> impl Iterator<Item = (Duration, Duration)> {
+        let between = move |fault: &Fault| match *fault {
+            Fault::Partition { from, to, at, duration: lasts, .. } => {
+                let hit =
+                    from.contains(one) && to.contains(other) || from.contains(other) && to.contains(one);
+                hit.then_some((at, lasts.map_or(Duration::MAX, |lasts| at.saturating_add(lasts))))
+            }
+            _ => None,
+        };
+        self.faults.iter().filter_map(between)
+    }
+
+    /// Since when nothing that one of these asks the other is answered; none if it is. Cuts may follow each other without a gap.
+    pub(super) fn unanswered_since(&self, one: usize, other: usize, now: Duration) -> Option<Duration> {
+        let mut since = now;
+        while let Some((at, _)) =
+            self.partitions_between(one, other).find(|&(at, end)| at < since && since <= end)
+        {
+            since = at;
+        }
+        (since < now).then_some(since)
+    }
+
+    /// How many times slower than usual the way between two ranks is: all scales are equally likely.
+    pub(super) fn slowdown(&self, from: usize, to: usize) -> u64 {
+        let scales = u64::from(self.max_slowdown.max(1).ilog2()) + 1;
+        let drawn = [SLOWDOWN_STREAM, from as u64, to as u64].into_iter().fold(self.seed, mix) % scales;
+        1 << drawn
+    }
+
+    /// Until when nothing passes from one rank to another at this time; none if something does.
+    pub(super) fn partitioned_until(&self, from: usize, to: usize, now: Duration) -> Option<Duration> {
+        let ends = |fault: &Fault| match fault {
+            Fault::Partition { from: one, to: other, both_ways, at, duration: lasts } => {
+                let hit = one.contains(from) && other.contains(to)
+                    || *both_ways && one.contains(to) && other.contains(from);
+                let end = lasts.map_or(Duration::MAX, |lasts| at.saturating_add(lasts));
+                (hit && (*at..end).contains(&now)).then_some(end)
+            }
+            _ => None,
+        };
+        self.faults.iter().filter_map(ends).max()
+    }
+
+    /// Until when a rank that is stalled at this time stays so.
+    pub(super) fn stalled_until(&self, stalled: usize, now: Duration) -> Option<Duration> {
+        let ends = |fault: &Fault| match *fault {
+            Fault::Stall { rank, from, duration: lasts } if rank == stalled => {
+                let end = from.saturating_add(lasts);
+                (from..end).contains(&now).then_some(end)
+            }
+            _ => None,
+        };
+        self.faults.iter().filter_map(ends).max()
+    }
+}
+
+impl Fault {
+    fn random(random: &mut Rng, ranks: usize, timeout: Duration, only_deaths: bool) -> Self {
+        let rank = random.below(ranks);
+        // Most runs are over after a few milliseconds; what comes later is recovery.
+        let spans: [usize; 4] = [300, 3_000, 30_000, 2_000_000];
+        let span = random.choose(&spans);
+        let at = Duration::from_micros(random.below(span) as u64);
+        let part = |random: &mut Rng| timeout * random.choose(&[1, 2, 4, 9, 14, 40]) / 10;
+        match random.below(if only_deaths { 4 } else { 8 }) {
+            0 | 1 => Self::Death { rank, at: Trigger::Deliveries(random.below(500) as u64), announced: true },
+            2 | 3 => Self::Death { rank, at: Trigger::Time(at), announced: true },
+            4 => Self::Death { rank, at: Trigger::Time(at), announced: false },
+            5 => Self::Stall { rank, from: at, duration: part(random) },
+            way => {
+                let from = RankSet(1 << rank | random.next_u64() & random.next_u64());
+                let lasts = random.one_in(2).then(|| part(random));
+                Self::Partition { from, to: RankSet(!from.0), both_ways: way == 6, at, duration: lasts }
+            }
+        }
+    }
+
+    /// A cut that ends when some kernels have given their connections up, and others not.
+    fn random_healing_partition(random: &mut Rng, ranks: usize, timeout: Duration) -> Self {
+        let from = RankSet(1 << random.below(ranks) | random.next_u64() & random.next_u64());
+        let at = Duration::from_micros(random.below(3_000) as u64);
+        let lasts = Some(timeout * (100 + random.below(35) as u32) / 100);
+        Self::Partition { from, to: RankSet(!from.0), both_ways: random.one_in(2), at, duration: lasts }
+    }
+}
+
+/// Longer than anything that is simulated takes.
+const MAX_TIME: Duration = Duration::from_secs(600);
+/// Keeps the numbers drawn here apart from those drawn from the same seed elsewhere.
+const FAULT_STREAM: u64 = 0x0077_6561_7468_6572;
+const HEALING_STREAM: u64 = 0x6865_616c;
+const SLOWDOWN_STREAM: u64 = 0x736c_6f77;
+const KEEPALIVE_STREAM: u64 = 0x7061_7469;
+const RESET_STREAM: u64 = 0x7361_7973;

@@ -1,0 +1,174 @@
+//! Meetings on the simulated network, for ranks that go on in another fabric.
+//!
+//! What matters of a meeting over sockets, without the sockets: all come to the
+//! first of them, the root; it sees to it that each reaches each; then it tells
+//! one after the other, and may die or be cut off between two words. Who hears
+//! nothing gives up, and its end is told to those who have heard.
+
+use crate::sim::endpoint::HostProcess;
+use crate::sim::fabric::{FabricState, Stream};
+use crate::sim::nodes::{Network, NetworkState, Packet, Route};
+use crate::sim::rng::mix;
+use crate::{Error, Fabric, Reconnect, RegroupRequest, Result};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Who has come to a meeting; its key is that of the fabric that it makes.
+pub(super) struct Regroup {
+    /// The host of each rank; none before it has set out.
+    hosts: Vec<Option<usize>>,
+    /// Who has arrived at the root.
+    arrived: Vec<bool>,
+    /// Who has given up before all had come.
+    failed: bool,
+}
+
+/// How one host meets others over the simulated network.
+pub(super) struct SimReconnect {
+    process: Arc<HostProcess>,
+}
+
+impl SimReconnect {
+    pub(super) fn new(process: &Arc<HostProcess>) -> Self {
+        Self { process: Arc::clone(process) }
+    }
+}
+
+impl Reconnect for SimReconnect {
+    fn endpoint(&self) -> Result<String> {
+        let HostProcess { network, host } = &*self.process;
+        let mut world = network.lock();
+        world.check_alive(*host)?;
+        Ok(format!("host {host}, {}", world.next_endpoint(*host)))
+    }
+
+    fn connect(&self, gathering: RegroupRequest<'_>, patience: Duration) -> Result<Fabric> {
+        let HostProcess { network, host } = &*self.process;
+        let (key, rank) = (fabric_key(gathering.endpoint, gathering.group_id), gathering.rank);
+        let mut world = network.lock();
+        let deadline = world.now() + patience;
+        world.start_join(key, &gathering, *host);
+        loop {
+            world.check_alive(*host)?;
+            if world.fabrics.get(&key).is_some_and(|group| group.endpoints[rank].joined) {
+                drop(world);
+                return Ok(crate::sim::endpoint::fabric(&self.process, key, rank));
+            }
+            let left = deadline.saturating_sub(world.now());
+            if left.is_zero() {
+                world.abandon_join(key, rank);
+                let what = format!("{} ranks did not all meet at {}", gathering.ranks, gathering.endpoint);
+                return Err(Error::Timeout { what });
+            }
+            drop(world);
+            network.wait(*host, left);
+            world = network.lock();
+        }
+    }
+}
+
+/// What those who mean the same meeting have in common.
+pub(super) fn fabric_key(place: &str, label: &[u8]) -> u64 {
+    let words = place.bytes().chain([0]).chain(label.iter().copied());
+    words.fold(JOIN, |digest, byte| mix(digest, u64::from(byte)))
+}
+
+impl NetworkState {
+    /// `host` is on its way to the root.
+    fn start_join(&mut self, key: u64, gathering: &RegroupRequest<'_>, host: usize) {
+        let RegroupRequest { rank, ranks, .. } = *gathering;
+        let meeting = self.regroups.entry(key).or_insert_with(|| Regroup {
+            hosts: vec![None; ranks],
+            arrived: vec![false; ranks],
+            failed: false,
+        });
+        meeting.hosts[rank] = Some(host);
+        if rank == 0 {
+            // Those who came before there was a root have tried again and again.
+            (0..ranks).for_each(|early| self.send_join(key, early));
+        } else {
+            self.send_join(key, rank);
+        }
+    }
+
+    fn send_join(&mut self, key: u64, rank: usize) {
+        let hosts = &self.regroups[&key].hosts;
+        if let (Some(host), Some(root)) = (hosts[rank], hosts[0]) {
+            let way = Route { kind: JOIN, fabric: key, from: rank, to: 0, lane: 0, hosts: (host, root) };
+            self.enqueue(Stream::default(), way, Packet::Join);
+        }
+    }
+
+    /// `rank` has come to the root; once all have, it makes their fabric.
+    pub(super) fn on_join(&mut self, key: u64, rank: usize) -> bool {
+        let meeting = self.regroups.get_mut(&key).expect("somebody set out for it");
+        meeting.arrived[rank] = true;
+        let all: Option<Vec<usize>> = meeting.hosts.iter().copied().collect();
+        let Some(hosts) = all.filter(|_| !meeting.failed && !meeting.arrived.contains(&false)) else {
+            return false;
+        };
+        let reaches = |from: &usize| hosts.iter().all(|&to| to == *from || !self.is_partitioned(*from, to));
+        if self.is_dead(hosts[0]) || self.fabrics.contains_key(&key) || !hosts.iter().all(reaches) {
+            return false;
+        }
+        let ranks = hosts.len();
+        let dead: Vec<usize> = (0..ranks).filter(|&rank| self.is_known_dead(hosts[rank])).collect();
+        self.fabrics.insert(key, FabricState::new(&self.geometry, hosts));
+        self.schedule_keepalives(key);
+        dead.into_iter().for_each(|rank| self.announce_exit(key, rank));
+        self.schedule_confirm(key, 0);
+        false
+    }
+
+    /// The root speaks to `rank`, and then to the next one.
+    pub(super) fn on_confirm_timer(&mut self, key: u64, rank: usize) -> bool {
+        let hosts = self.fabric(key).hosts.clone();
+        if !self.is_dead(hosts[0]) {
+            let way = Route {
+                kind: CONFIRM,
+                fabric: key,
+                from: 0,
+                to: rank,
+                lane: 0,
+                hosts: (hosts[0], hosts[rank]),
+            };
+            self.enqueue(Stream::default(), way, Packet::Confirm);
+            if rank + 1 < hosts.len() {
+                self.schedule_confirm(key, rank + 1);
+            }
+        }
+        false
+    }
+
+    fn schedule_confirm(&mut self, key: u64, rank: usize) {
+        let root = self.fabric(key).hosts[0];
+        let way = Route { kind: CONFIRM_TIMER, fabric: key, from: 0, to: rank, lane: 0, hosts: (root, root) };
+        self.enqueue(Stream::default(), way, Packet::ConfirmTimer);
+    }
+
+    fn abandon_join(&mut self, key: u64, rank: usize) {
+        match self.fabrics.contains_key(&key) {
+            true => self.close(key, rank),
+            false => self.regroups.get_mut(&key).expect("this rank set out for it").failed = true,
+        }
+    }
+}
+
+impl FabricState {
+    /// The root says that all have met.
+    pub(super) fn on_confirm(&mut self, rank: usize) -> bool {
+        self.endpoints[rank].joined = true;
+        true
+    }
+}
+
+impl Network {
+    /// The hosts of the fabric that came of a meeting, by rank.
+    pub(super) fn members(&self, place: &str, label: &[u8]) -> Option<Vec<usize>> {
+        self.lock().fabrics.get(&fabric_key(place, label)).map(|group| group.hosts.clone())
+    }
+}
+
+const JOIN: u64 = 4;
+const CONFIRM_TIMER: u64 = 5;
+const CONFIRM: u64 = 6;

@@ -1,0 +1,63 @@
+//! Threads on the cores next to a part of memory.
+
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use std::path::Path;
+
+/// The cores that the calling thread may use.
+pub fn available_cpus() -> Vec<usize> {
+    let allowed = sched_getaffinity(None).ok();
+    allowed.map_or(Vec::new(), |allowed| (0..CpuSet::MAX_CPU).filter(|&core| allowed.is_set(core)).collect())
+}
+
+/// Keeps the calling thread on those of its cores that are next to this node of memory. Where it has none there, or that is not
+/// permitted, it stays where it is.
+pub fn pin_near(node: usize) {
+    let file = format!("/sys/devices/system/node/node{node}/cpulist");
+    let there = std::fs::read_to_string(Path::new(&file)).unwrap_or_default();
+    let (allowed, mut near, mut any) = (available_cpus(), CpuSet::new(), false);
+    for core in parse_cpu_list(&there).filter(|core| allowed.contains(core)) {
+        near.set(core);
+        any = true;
+    }
+    if any {
+        let _ = sched_setaffinity(None, &near);
+    }
+}
+
+/// The numbers of a list as Linux writes it: `0-3,8,10-11`.
+fn parse_cpu_list(text: &str) -> impl Iterator<Item = usize> {
+    text.trim().split(',').flat_map(|range| {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        let (first, last) = (first.parse().unwrap_or(1usize), last.parse().unwrap_or(0usize));
+        first..CpuSet::MAX_CPU.min(last.saturating_add(1))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cpu_list_is_parsed() {
+        assert_eq!(parse_cpu_list("0-3,8,10-11\n").collect::<Vec<_>>(), [0, 1, 2, 3, 8, 10, 11]);
+        assert_eq!(parse_cpu_list("").count() + parse_cpu_list("x-y").count(), 0);
+        assert_eq!(parse_cpu_list("0-99999999999").count(), CpuSet::MAX_CPU, "as many as there can be");
+    }
+
+    #[test]
+    fn pinning_keeps_thread_on_allowed_cpus() {
+        std::thread::spawn(|| {
+            let mut one = CpuSet::new();
+            one.set(available_cpus()[0]);
+            sched_setaffinity(None, &one).unwrap();
+            let before = available_cpus();
+            // Of a node's cores, and of a node that is none.
+            for node in [0, 99_999] {
+                pin_near(node);
+                assert_eq!(available_cpus(), before);
+            }
+        })
+        .join()
+        .unwrap();
+    }
+}

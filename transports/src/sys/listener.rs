@@ -1,0 +1,167 @@
+//! Where connections come in: ports that nobody else gets meanwhile, and queues long enough for a whole job.
+
+use crate::sys::socket::Stream;
+use crate::sys::unix;
+use crate::{Error, Result};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, getsockname, listen, socket_with, sockopt};
+use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixListener;
+
+/// A socket that listens and never blocks.
+#[derive(Debug)]
+pub enum Listener {
+    /// For other hosts, or for this one.
+    Tcp(TcpListener),
+    /// For this host.
+    Unix(UnixListener),
+}
+
+impl Listener {
+    /// Listens for TCP; port 0 is any free one.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn tcp(address: SocketAddr) -> std::io::Result<Self> {
+        let listener = TcpListener::bind(address)?;
+        // The standard library's queue of 128 loses connections of larger jobs for a second each.
+        listen(&listener, BACKLOG)?;
+        listener.set_nonblocking(true)?;
+        Ok(Listener::Tcp(listener))
+    }
+
+    /// Listens within the host under a random name, which is returned.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn unix() -> Result<(Self, String)> {
+        let failed = |source| Error::System { what: "cannot set up a local socket".to_owned(), source };
+        let (listener, name) = unix::listen()?;
+        listen(&listener, BACKLOG).map_err(|errno| failed(errno.into()))?;
+        listener.set_nonblocking(true).map_err(failed)?;
+        Ok((Listener::Unix(listener), name))
+    }
+
+    /// Listens within the host under this name.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn unix_named(name: &str) -> Result<Self> {
+        let failed = |source| Error::System { what: "cannot set up a local socket".to_owned(), source };
+        let listener = unix::listen_as(name)?;
+        listener.set_nonblocking(true).map_err(failed)?;
+        Ok(Listener::Unix(listener))
+    }
+
+    /// Where it is reached over TCP, if it is.
+    pub fn address(&self) -> Option<SocketAddr> {
+        match self {
+            Listener::Tcp(listener) => listener.local_addr().ok(),
+            Listener::Unix(_) => None,
+        }
+    }
+
+    /// The next connection, if one is waiting.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] for another user's, the system's: such as too few descriptors.
+    pub fn accept(&self) -> Result<Option<Stream>> {
+        let failed = |source| Error::System { what: "cannot accept a connection".to_owned(), source };
+        let accepted = match self {
+            Listener::Tcp(listener) => listener.accept().and_then(|(stream, _)| {
+                stream.set_nodelay(true)?;
+                Ok(stream.into())
+            }),
+            Listener::Unix(listener) => listener.accept().map(|(stream, _)| Stream::Unix(stream)),
+        };
+        match accepted {
+            Ok(stream) => {
+                if let Stream::Unix(stream) = &stream {
+                    unix::check_same_user(stream)?;
+                }
+                Ok(Some(stream))
+            }
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => Ok(None),
+            Err(source) => Err(failed(source)),
+        }
+    }
+}
+
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Listener::Tcp(listener) => listener.as_fd(),
+            Listener::Unix(listener) => listener.as_fd(),
+        }
+    }
+}
+
+/// A port that nobody is given while this lives, and that any process of the host may still listen on
+/// when it asks for it by number.
+///
+/// The kernel gives out no port that a socket is bound to; and since this socket does not listen and
+/// allows the reuse of its address, it stands in nobody's way.
+#[derive(Debug)]
+pub struct PortReservation {
+    address: SocketAddr,
+    _socket: OwnedFd,
+}
+
+impl PortReservation {
+    /// Of a free port of `interface`.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn new(interface: IpAddr) -> std::io::Result<Self> {
+        let family = if interface.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+        let socket = socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+        sockopt::set_socket_reuseaddr(&socket, true)?;
+        bind(&socket, &SocketAddr::new(interface, 0))?;
+        let address = SocketAddr::try_from(getsockname(&socket)?)?;
+        Ok(Self { address, _socket: socket })
+    }
+
+    /// The interface and the port.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+}
+
+/// Connections that may wait to be accepted; the system may allow fewer.
+const BACKLOG: i32 = 4096;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::{Ipv4Addr, Ipv6Addr, TcpStream};
+
+    #[test]
+    fn reserved_port_is_only_given_on_request() {
+        for interface in [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)] {
+            let reservation = PortReservation::new(interface).unwrap();
+            let address = reservation.address();
+            assert!(TcpStream::connect(address).is_err(), "it listens");
+            // A good part of the ports that the system gives out.
+            let others: Vec<_> = (0..500).map(|_| TcpListener::bind((interface, 0)).unwrap()).collect();
+            assert!(others.iter().all(|other| other.local_addr().unwrap() != address));
+            let listener = Listener::tcp(address).unwrap();
+            let _client = TcpStream::connect(address).unwrap();
+            assert!(listener.accept().unwrap().is_some());
+            assert!(Listener::tcp(address).is_err(), "two listeners at one address");
+        }
+    }
+
+    #[test]
+    fn backlog_exceeds_default() {
+        let listener = Listener::tcp((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
+        let address = listener.address().unwrap();
+        let begun = std::time::Instant::now();
+        let clients: Vec<_> = (0..300).map(|_| TcpStream::connect(address).unwrap()).collect();
+        assert!(
+            begun.elapsed() < std::time::Duration::from_millis(900),
+            "connections were lost and repeated"
+        );
+        let accepted = std::iter::from_fn(|| listener.accept().unwrap()).count();
+        assert_eq!(accepted, clients.len());
+    }
+}

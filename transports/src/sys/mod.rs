@@ -1,0 +1,9 @@
+//! Operating system services: sockets, CPU affinity, resource limits, mapped files and the fork guard.
+
+pub mod affinity;
+pub mod fork_guard;
+pub mod listener;
+pub mod mapped_file;
+pub mod rlimit;
+pub mod socket;
+pub mod unix;

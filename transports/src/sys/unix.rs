@@ -1,0 +1,206 @@
+//! Sockets within a host that leave no file behind, and memory passed over them.
+//!
+//! Names are in Linux's abstract namespace: they vanish with the process. They
+//! carry no permissions either, so every peer's user is asked of the kernel
+//! and every connection is authenticated like any other.
+
+use crate::secure::handshake::random;
+use crate::sys::socket::Stream;
+use crate::{Error, Result};
+use rustix::event::PollFlags;
+use rustix::io::Errno;
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
+};
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+use std::time::{Duration, Instant};
+
+/// Listens under a random name; returns it with the socket.
+///
+/// # Errors
+/// The system's.
+pub fn listen() -> Result<(UnixListener, String)> {
+    let name: String = random::<12>()?.iter().map(|byte| format!("{byte:02x}")).collect();
+    Ok((listen_as(&name)?, name))
+}
+
+/// Listens under this name.
+///
+/// # Errors
+/// The system's: such as that somebody else does.
+pub fn listen_as(name: &str) -> Result<UnixListener> {
+    let listener = address(name).and_then(|address| UnixListener::bind_addr(&address));
+    listener.map_err(|source| failed("cannot listen on a local socket", source))
+}
+
+/// Connects to a name of this host.
+///
+/// # Errors
+/// The system's; [`Error::Refused`] if the peer is another user.
+pub fn connect(name: &str) -> Result<Stream> {
+    let stream = address(name).and_then(|address| UnixStream::connect_addr(&address));
+    let stream = stream.map_err(|source| failed("cannot connect to a local socket", source))?;
+    check_same_user(&stream)?;
+    Ok(Stream::Unix(stream))
+}
+
+/// Fails unless the process at the other end belongs to this user.
+///
+/// # Errors
+/// [`Error::Refused`], the system's.
+pub fn check_same_user(stream: &UnixStream) -> Result<()> {
+    let peer = rustix::net::sockopt::socket_peercred(stream)
+        .map_err(|source| failed("cannot ask for the peer's user", source.into()))?;
+    let own = rustix::process::geteuid();
+    if peer.uid == own {
+        return Ok(());
+    }
+    let what = format!("it belongs to user {} and this process to user {}", peer.uid.as_raw(), own.as_raw());
+    Err(Error::AuthFailed { peer: "a process of this host".to_owned(), what })
+}
+
+/// Passes descriptors to the peer.
+///
+/// # Errors
+/// [`Error::Timeout`], the system's.
+pub fn send_fds(stream: &Stream, fds: &[BorrowedFd<'_>], deadline: Instant) -> Result<()> {
+    for batch in fds.chunks(FDS_PER_MESSAGE) {
+        while !send_batch(stream, batch)? {
+            // A user may have only so many descriptors on their way: the peers will take theirs.
+            std::thread::sleep(RETRY_AFTER);
+            if Instant::now() >= deadline {
+                return Err(Error::Timeout { what: format!("{} takes no descriptors", stream.peer()) });
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Whether there was room for them.
+fn send_batch(stream: &Stream, fds: &[BorrowedFd<'_>]) -> Result<bool> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_PER_MESSAGE))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    control.push(SendAncillaryMessage::ScmRights(fds));
+    let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+    match sendmsg(stream, &[IoSlice::new(&[FD_MARK])], &mut control, flags) {
+        Ok(_) => Ok(true),
+        Err(Errno::AGAIN | Errno::INTR | Errno::TOOMANYREFS) => Ok(false),
+        Err(errno) => Err(failed("cannot pass descriptors", errno.into())),
+    }
+}
+
+/// Receives exactly `count` descriptors from the peer.
+///
+/// # Errors
+/// [`Error::Timeout`], [`Error::Refused`] if something else comes, the system's.
+pub fn recv_fds(stream: &Stream, count: usize, deadline: Instant) -> Result<Vec<OwnedFd>> {
+    let mut received = Vec::with_capacity(count);
+    while received.len() < count {
+        stream.wait(PollFlags::IN, deadline)?;
+        let batch = recv_batch(stream)?;
+        if batch.is_empty() || received.len() + batch.len() > count {
+            let what = "it sent something else than its memory".to_owned();
+            return Err(Error::AuthFailed { peer: stream.peer(), what });
+        }
+        received.extend(batch);
+    }
+    Ok(received)
+}
+
+/// What came with one mark; nothing if that was no mark.
+fn recv_batch(stream: &Stream) -> Result<Vec<OwnedFd>> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_PER_MESSAGE))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let mut mark = [0];
+    let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
+    let received = recvmsg(stream, &mut [IoSliceMut::new(&mut mark)], &mut control, flags)
+        .map_err(|source| failed("cannot receive descriptors", source.into()))?;
+    if received.flags.contains(ReturnFlags::CTRUNC) {
+        // What there was no room for the kernel has closed.
+        return Err(failed("cannot receive descriptors", rustix::io::Errno::MFILE.into()));
+    }
+    let fds = control.drain().filter_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(fds) => Some(fds),
+        _ => None,
+    });
+    let fds = fds.flatten().collect();
+    Ok(if received.bytes == 1 && mark == [FD_MARK] { fds } else { Vec::new() })
+}
+
+fn address(name: &str) -> std::io::Result<SocketAddr> {
+    SocketAddr::from_abstract_name(format!("unisono-{name}"))
+}
+
+fn failed(what: &str, source: std::io::Error) -> Error {
+    Error::System { what: what.to_owned(), source }
+}
+
+/// The byte that descriptors ride on.
+const FD_MARK: u8 = b'm';
+/// Descriptors in one message; the kernel allows 253.
+const FDS_PER_MESSAGE: usize = 128;
+const RETRY_AFTER: Duration = Duration::from_micros(200);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::shm::segment::Segment;
+
+    fn soon() -> Instant {
+        Instant::now() + Duration::from_millis(300)
+    }
+
+    #[test]
+    fn passed_memory_is_shared() {
+        let (one, other) = UnixStream::pair().unwrap();
+        let (near, far) = (Stream::Unix(one), Stream::Unix(other));
+        let segment = Segment::create(8192).unwrap();
+        send_fds(&near, &[segment.fd().unwrap()], soon()).unwrap();
+        let fd = recv_fds(&far, 1, soon()).unwrap().remove(0);
+        let theirs = Segment::attach(fd, 8192).unwrap();
+        // SAFETY: both mappings are alive and eight bytes long at least; one thread.
+        unsafe { segment.at(100, 1).write(42) };
+        // SAFETY: as above.
+        assert_eq!(unsafe { theirs.at(100, 1).read() }, 42);
+    }
+
+    #[test]
+    fn attach_checks_size_and_seals() {
+        let fd = |segment: &Segment| segment.fd().unwrap().try_clone_to_owned().unwrap();
+        let segment = Segment::create(4096).unwrap();
+        assert!(Segment::attach(fd(&segment), 8192).is_err());
+        let plain = rustix::fs::memfd_create("plain", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+        rustix::fs::ftruncate(&plain, 4096).unwrap();
+        assert!(Segment::attach(plain, 4096).is_err());
+    }
+
+    #[test]
+    fn many_fds_pass_in_order() {
+        let (one, other) = UnixStream::pair().unwrap();
+        let (near, far) = (Stream::Unix(one), Stream::Unix(other));
+        let count = 2 * FDS_PER_MESSAGE + 3;
+        let files: Vec<Segment> = (1..=count).map(|index| Segment::create(index * 8).unwrap()).collect();
+        let fds: Vec<_> = files.iter().filter_map(Segment::fd).collect();
+        send_fds(&near, &fds, soon()).unwrap();
+        for (index, fd) in recv_fds(&far, count, soon()).unwrap().into_iter().enumerate() {
+            assert!(Segment::attach(fd, (index + 1) * 8).is_ok(), "descriptor {index}");
+        }
+    }
+
+    #[test]
+    fn plain_byte_is_not_an_fd() {
+        let (one, other) = UnixStream::pair().unwrap();
+        let (mut near, far) = (Stream::Unix(one), Stream::Unix(other));
+        near.write_all(b"m", soon()).unwrap();
+        assert!(matches!(recv_fds(&far, 1, soon()), Err(Error::AuthFailed { .. })));
+        assert!(matches!(
+            recv_fds(&far, 1, Instant::now() + Duration::from_millis(50)),
+            Err(Error::Timeout { .. })
+        ));
+    }
+}

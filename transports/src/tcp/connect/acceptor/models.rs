@@ -1,0 +1,197 @@
+//! Models of the acceptor and of the links that it is there for: ranks that dial each other in any order of their steps.
+
+use crate::secure::handshake::Secret;
+use crate::tcp::connect::acceptor::*;
+use crate::tcp::connect::lazy_link::{DialContext, LazyLink};
+use crate::testing::shuttle::{TICK, door, explore};
+use crate::{Geometry, Link, Tag};
+use rustix::event::{PollFd, PollFlags};
+use std::net::SocketAddr;
+use std::os::unix::net::UnixStream;
+use unisono_cuda::{Source, Target};
+
+/// One of some ranks, and its links.
+struct Rank {
+    rank: usize,
+    common: Arc<DialContext>,
+    links: Vec<LazyLink>,
+}
+
+/// So many ranks, each with a acceptor, of whom nobody has dialed yet.
+fn ranks(ranks: usize) -> Vec<Rank> {
+    let terms = HandshakeConfig { secret: Secret::random().unwrap(), encrypt: false };
+    let (listeners, addresses): (Vec<_>, Vec<_>) = (0..ranks).map(|_| door()).unzip();
+    let doors = listeners.into_iter().enumerate();
+    doors.map(|(rank, listener)| Rank::new((rank, listener), &addresses, &terms)).collect()
+}
+
+impl Rank {
+    fn new((rank, listener): (usize, Listener), addresses: &[SocketAddr], terms: &HandshakeConfig) -> Self {
+        let (ranks, session, terms) = (addresses.len(), 7, terms.clone());
+        let acceptor = Acceptor::spawn(listener, &terms, session, (rank, ranks), SOCKETS).unwrap();
+        let (sockets, geometry, timeout, watcher) = (SOCKETS, GEOMETRY, PATIENCE, None);
+        let common =
+            DialContext { rank, ranks, session, terms, sockets, geometry, timeout, acceptor, watcher };
+        let common = Arc::new(common);
+        let link = |(peer, &address)| LazyLink::new(Arc::clone(&common), peer, address);
+        let links = addresses.iter().enumerate().map(link).collect();
+        Self { rank, common, links }
+    }
+
+    /// One attempt to send this rank's number to a peer; whether it has gone.
+    fn say(&mut self, peer: usize) -> Result<bool> {
+        let word = [self.rank as u8];
+        self.links[peer].try_send(0, &Tag::default(), 1, &mut std::iter::once(Source::from(&word[..])))
+    }
+
+    /// Whether the peer's number has come.
+    fn hear(&mut self, peer: usize) -> Result<bool> {
+        if self.links[peer].head(0)?.is_none() {
+            return Ok(false);
+        }
+        let mut word = [u8::MAX];
+        let taken = self.links[peer].take(0, Target::from(&mut word[..]))?;
+        assert!(!taken || usize::from(word[0]) == peer, "rank {peer} has said {}", word[0]);
+        Ok(taken)
+    }
+
+    /// Says its number to all to whom it is to, and hears from all who do.
+    fn talk(mut self, says: fn(usize, usize) -> bool) -> Self {
+        let (rank, peers) = (self.rank, 0..self.common.ranks);
+        let mut to_say: Vec<_> = peers.clone().filter(|&peer| says(rank, peer)).collect();
+        let mut to_hear: Vec<_> = peers.filter(|&peer| says(peer, rank)).collect();
+        while !(to_say.is_empty() && to_hear.is_empty()) {
+            to_say.retain(|&peer| !self.say(peer).unwrap());
+            to_hear.retain(|&peer| !self.hear(peer).unwrap());
+            thread::sleep(TICK);
+        }
+        self
+    }
+
+    /// There is one set of connections with a peer, whole, and nothing beside it.
+    fn has_one_set(&self, peer: usize) {
+        let state = open(&self.common.acceptor.lobby.pairs[peer].state);
+        assert!(matches!(*state, State::Done), "rank {} and {peer}: {state:?}", self.rank);
+        assert_eq!(self.links[peer].footprint().sockets, SOCKETS);
+    }
+
+    /// Whether this rank is dialing a peer, which it may have told so.
+    fn dials(&self, peer: usize) -> bool {
+        matches!(*open(&self.common.acceptor.lobby.pairs[peer].state), State::DialContext)
+    }
+
+    /// Whether this rank waits for one that has said that it dials.
+    fn relies_on(&self, peer: usize) -> bool {
+        matches!(*open(&self.common.acceptor.lobby.pairs[peer].state), State::Expected | State::Coming(_))
+    }
+}
+
+/// Ranks say their numbers to each other, as `says` has it, at once.
+fn all_talk(count: usize, says: fn(usize, usize) -> bool) {
+    let threads = ranks(count).into_iter().map(|rank| thread::spawn(move || rank.talk(says)));
+    let threads: Vec<_> = threads.collect();
+    let ranks: Vec<Rank> = threads.into_iter().map(|thread| thread.join().unwrap()).collect();
+    for (rank, peer) in ranks.iter().flat_map(|rank| (0..count).map(move |peer| (rank, peer))) {
+        if says(rank.rank, peer) || says(peer, rank.rank) {
+            rank.has_one_set(peer);
+        }
+    }
+}
+
+#[test]
+fn shuttle_two_that_dial_at_once_agree_on_one_set() {
+    explore(|| all_talk(2, |rank, peer| rank != peer));
+}
+
+#[test]
+fn shuttle_who_only_listens_hears_the_lower_rank() {
+    explore(|| all_talk(2, |rank, peer| rank < peer));
+}
+
+#[test]
+fn shuttle_who_only_listens_hears_the_higher_rank() {
+    explore(|| all_talk(2, |rank, peer| rank > peer));
+}
+
+#[test]
+fn shuttle_three_that_dial_at_once_agree_on_three_sets() {
+    explore(|| all_talk(3, |rank, peer| rank != peer));
+}
+
+/// One rank begins to send and leaves at any moment; the other hears so from its link. Only where it relies on one that left
+/// while it dialed, it is the notes that say so, which are no part of this.
+fn one_leaves(leaver: usize) {
+    let mut ranks = ranks(2);
+    let (mut leaves, mut stays) = (ranks.remove(leaver), ranks.remove(0));
+    let [has_left, has_dialled] = [(); 2].map(|()| Arc::new(AtomicBool::new(false)));
+    let (leaving, dialing) = (Arc::clone(&has_left), Arc::clone(&has_dialled));
+    let leaving = thread::spawn(move || {
+        for _ in 0..2 {
+            let _ = leaves.say(1 - leaver);
+            thread::sleep(TICK);
+        }
+        dialing.store(leaves.dials(1 - leaver), Ordering::Release);
+        drop(leaves);
+        leaving.store(true, Ordering::Release);
+    });
+    let mut said = false;
+    let error = loop {
+        let has_left = has_left.load(Ordering::Acquire);
+        let ended = match said {
+            true => stays.hear(leaver).map(drop),
+            false => stays.say(leaver).map(|gone| said = gone),
+        };
+        match ended {
+            Ok(()) if has_left && has_dialled.load(Ordering::Acquire) && stays.relies_on(leaver) => {
+                break None;
+            }
+            Ok(()) => thread::sleep(TICK),
+            Err(error) => break Some(error),
+        }
+    };
+    let is_right = |error: &Error| matches!(error, Error::Lost { peer, .. } if *peer == leaver);
+    assert!(error.as_ref().is_none_or(is_right), "{error:?}");
+    leaving.join().unwrap();
+}
+
+#[test]
+fn shuttle_who_is_left_by_the_lower_rank_hears_so() {
+    explore(|| one_leaves(0));
+}
+
+#[test]
+fn shuttle_who_is_left_by_the_higher_rank_hears_so() {
+    explore(|| one_leaves(1));
+}
+
+/// Whoever looks for connections for notes, and sleeps until the bell rings when there is none, finds every one.
+#[test]
+fn shuttle_no_ring_of_the_bell_is_lost() {
+    explore(|| {
+        let rank = Arc::new(ranks(2).remove(0));
+        let guests = (0..2).map(|_| {
+            let lobby = Arc::clone(&rank.common.acceptor.lobby);
+            thread::spawn(move || (0..2).for_each(|_| lobby.admit(guest(), &CALLS_FOR_NOTES)))
+        });
+        let guests: Vec<_> = guests.collect();
+        for found in 0..4 {
+            while rank.common.acceptor.control().is_none() {
+                let bell = &mut [PollFd::from_borrowed_fd(rank.common.acceptor.bell(), PollFlags::IN)];
+                let rung = sync::poll(bell, PATIENCE).unwrap();
+                assert!(rung > 0, "a connection is there, and nobody was told, after {found}");
+            }
+        }
+        guests.into_iter().for_each(|guest| guest.join().unwrap());
+    });
+}
+
+fn guest() -> Stream {
+    Stream::Unix(UnixStream::pair().unwrap().0)
+}
+
+const CALLS_FOR_NOTES: Hello = Hello { purpose: Purpose::Control, rank: 1, ranks: 2, index: 0, session: 7 };
+const SOCKETS: usize = 2;
+const GEOMETRY: Geometry =
+    Geometry { lanes: 1, slots: 2, slot_bytes: 64, channels: 1, window_bytes: 4096, heap_bytes: 0 };
+/// Longer than anything takes.
+const PATIENCE: Duration = Duration::from_secs(5);

@@ -1,0 +1,173 @@
+//! Who waits on a porch, who leaves first when it is full, and how much of that is said.
+
+use crate::Error;
+use crate::secure::handshake::{CLOSED_BY_PEER, ServerHandshake};
+use crate::sync::Instant;
+use crate::sys::rlimit::is_fd_exhausted;
+use crate::sys::socket::Stream;
+use crate::tcp::connect::pending::{GRACE, HANDSHAKE_TIMEOUT};
+use rustix::io::Errno;
+use std::collections::HashMap;
+use std::io::ErrorKind;
+use std::net::IpAddr;
+use std::time::Duration;
+
+/// A connection that has yet to prove itself.
+#[derive(Debug)]
+pub(crate) struct PendingConn {
+    pub(crate) stream: Stream,
+    pub(crate) handshake: ServerHandshake,
+    pub(crate) accepted_at: Instant,
+    /// None for one of this host that came by a local socket.
+    address: Option<IpAddr>,
+}
+
+// With what it has said, a hundred bytes, and room to grow.
+const _: () = assert!(size_of::<PendingConn>() + 512 <= 4096, "a conn is to cost less than 4 KiB");
+
+impl PendingConn {
+    pub(crate) fn new(stream: Stream) -> Self {
+        let address = stream.tcp().and_then(|socket| socket.peer_addr().ok()).map(|address| address.ip());
+        Self { stream, handshake: ServerHandshake::default(), accepted_at: Instant::now(), address }
+    }
+
+    /// When it must have proved itself.
+    pub(crate) fn deadline(&self) -> Instant {
+        self.accepted_at + HANDSHAKE_TIMEOUT
+    }
+
+    /// Why it has to go.
+    pub(crate) fn timeout_error(&self) -> Error {
+        let what = format!("{} did not prove itself in {:?}", self.stream.peer(), self.accepted_at.elapsed());
+        Error::Timeout { what }
+    }
+}
+
+/// The conn whose place is given to the next: of those that have had their moment, the oldest from the address with
+/// most guests. `guests` are in the order in which they came.
+pub(crate) fn evict_candidate(guests: &[PendingConn], now: Instant) -> Option<usize> {
+    let mut shares: HashMap<Option<IpAddr>, usize> = HashMap::new();
+    guests.iter().for_each(|conn| *shares.entry(conn.address).or_default() += 1);
+    let had_its_moment = |conn: &PendingConn| now >= conn.accepted_at + GRACE;
+    let candidates = guests.iter().enumerate().filter(|(_, conn)| had_its_moment(conn));
+    candidates.rev().max_by_key(|(_, conn)| shares[&conn.address]).map(|(index, _)| index)
+}
+
+/// Whether the system had not enough of something to let anybody in.
+pub(crate) fn is_resource_exhausted(error: &Error) -> bool {
+    let Error::System { source, .. } = error else { return false };
+    is_fd_exhausted(source) || matches!(Errno::from_io_error(source), Some(Errno::NOBUFS | Errno::NOMEM))
+}
+
+/// What the log hears of strangers: the first few of a while, and how many there were beside.
+#[derive(Debug, Default)]
+pub(crate) struct RejectLog {
+    window_start: Option<Instant>,
+    logged: usize,
+    suppressed: usize,
+    bootstrapped: bool,
+}
+
+impl RejectLog {
+    /// Those of a rank that has met the others: who hangs up now has no other secret, or is nobody's concern.
+    pub(crate) fn after_bootstrap() -> Self {
+        Self { bootstrapped: true, ..Self::default() }
+    }
+
+    /// One more; whether it was said.
+    pub(crate) fn record(&mut self, error: &Error) -> bool {
+        if self.bootstrapped && is_hang_up(error) {
+            tracing::debug!(%error, "somebody left before it had come in");
+            return false;
+        }
+        let now = Instant::now();
+        if self.window_start.is_none_or(|since| now - since >= LOG_WINDOW) {
+            if self.suppressed > 0 {
+                tracing::warn!("{} more strangers were sent away", self.suppressed);
+            }
+            *self = Self { window_start: Some(now), bootstrapped: self.bootstrapped, ..Self::default() };
+        }
+        if self.logged == LOGGED_MAX {
+            self.suppressed += 1;
+            return false;
+        }
+        self.logged += 1;
+        tracing::warn!(%error, "a stranger was sent away");
+        true
+    }
+}
+
+/// Ranks do so, too: those that find their peer's call at their own door, and those that end.
+fn is_hang_up(error: &Error) -> bool {
+    match error {
+        Error::ConnectionClosed { .. } => true,
+        Error::AuthFailed { what, .. } => what == CLOSED_BY_PEER,
+        Error::System { source, .. } => source.kind() == ErrorKind::ConnectionReset,
+        _ => false,
+    }
+}
+
+const LOG_WINDOW: Duration = Duration::from_secs(10);
+const LOGGED_MAX: usize = 8;
+
+#[cfg(all(test, not(shuttle)))]
+mod tests {
+    use super::*;
+    use std::net::{Ipv4Addr, TcpListener, TcpStream};
+    use std::os::unix::net::UnixStream;
+
+    /// Guests that have been here for so long, each with the last number of its address.
+    fn pending(who: &[(u8, Duration)]) -> Vec<PendingConn> {
+        let now = Instant::now();
+        let conn = |&(address, age): &(u8, Duration)| PendingConn {
+            accepted_at: now - age,
+            address: Some(Ipv4Addr::new(192, 0, 2, address).into()),
+            ..PendingConn::new(Stream::Unix(UnixStream::pair().unwrap().0))
+        };
+        who.iter().map(conn).collect()
+    }
+
+    #[test]
+    fn eviction_prefers_busiest_address_after_grace() {
+        let (old, older, new) = (2 * GRACE, 3 * GRACE, GRACE / 2);
+        let first = |who: &[(u8, Duration)]| evict_candidate(&pending(who), Instant::now());
+        assert_eq!(first(&[(1, older), (2, older), (2, old)]), Some(1));
+        assert_eq!(first(&[(1, older), (1, old), (2, old)]), Some(0));
+        assert_eq!(first(&[(1, older), (2, new), (2, new)]), Some(0));
+        assert_eq!(first(&[(2, new), (2, new)]), None);
+        assert_eq!(first(&[]), None);
+    }
+
+    #[test]
+    fn rejections_are_rate_limited_in_log() {
+        let mut complaints = RejectLog::default();
+        let error = Error::Timeout { what: "silence".to_owned() };
+        let said = (0..1000).filter(|_| complaints.record(&error)).count();
+        assert_eq!((said, complaints.suppressed), (LOGGED_MAX, 1000 - LOGGED_MAX));
+        complaints.window_start = Some(Instant::now() - LOG_WINDOW);
+        assert!(complaints.record(&error) && complaints.suppressed == 0, "a new while begins");
+    }
+
+    #[test]
+    fn hang_up_after_bootstrap_is_not_logged() {
+        let reset = std::io::Error::from(ErrorKind::ConnectionReset);
+        let errors = [
+            Error::AuthFailed { peer: "somebody".to_owned(), what: CLOSED_BY_PEER.to_owned() },
+            Error::ConnectionClosed { peer: "somebody".to_owned() },
+            Error::System { what: "cannot read".to_owned(), source: reset },
+        ];
+        let (mut met, mut meeting) = (RejectLog::after_bootstrap(), RejectLog::default());
+        errors.iter().for_each(|error| assert!(!met.record(error) && meeting.record(error), "{error}"));
+        assert_eq!((met.logged, met.suppressed), (0, 0));
+        assert!(
+            met.record(&Error::AuthFailed { peer: "somebody".to_owned(), what: "a wrong secret".to_owned() })
+        );
+    }
+
+    #[test]
+    fn pending_connection_records_address() {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        assert_eq!(PendingConn::new(stream.into()).address, Some(Ipv4Addr::LOCALHOST.into()));
+    }
+}

@@ -1,0 +1,261 @@
+//! One connection: reads with a small look-ahead, writes without staging, never blocks.
+
+use crate::Result;
+use crate::secure::record::RecordLayer;
+use crate::sync::{Instant, thread};
+use crate::sys::socket::Stream;
+use crate::tcp::frame::HEADER_BYTES;
+use rustix::net::{Shutdown, shutdown};
+use std::io::{ErrorKind, IoSlice};
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+use unisono_cuda::{Source, Store, Target, copy_to};
+
+/// A connection that has been set not to block.
+pub(super) struct Connection {
+    stream: Stream,
+    /// Bytes read and not yet used: `ahead[start..end]`.
+    read_ahead: Box<[u8]>,
+    start: usize,
+    end: usize,
+    /// How much to read with the next head.
+    read_ahead_bytes: usize,
+    /// Whole small frames to be written between messages.
+    queued: Vec<u8>,
+    /// Where the pieces of a short frame are put together.
+    coalesced: Vec<u8>,
+    closed_at: Option<Instant>,
+    /// Somebody has meddled with it.
+    tampered: bool,
+}
+
+impl Connection {
+    pub(super) fn new(mut stream: Stream) -> Result<Self> {
+        stream.set_nonblocking()?;
+        stream.enable_read_ahead();
+        let ahead = vec![0; READ_AHEAD_BYTES].into_boxed_slice();
+        let waiting = Vec::with_capacity(QUEUE_BYTES);
+        let (reach, whole) = (READ_AHEAD_BYTES, Vec::with_capacity(COALESCE_BYTES));
+        Ok(Self {
+            stream,
+            read_ahead: ahead,
+            start: 0,
+            end: 0,
+            read_ahead_bytes: reach,
+            queued: waiting,
+            coalesced: whole,
+            closed_at: None,
+            tampered: false,
+        })
+    }
+
+    pub(super) fn duplicate_fd(&self) -> Result<OwnedFd> {
+        self.stream.duplicate()
+    }
+
+    /// Bytes of its buffers.
+    pub(super) fn buffer_bytes(&self) -> usize {
+        self.read_ahead.len()
+            + self.queued.capacity()
+            + self.coalesced.capacity()
+            + self.stream.record_layer().map_or(0, RecordLayer::buffer_bytes)
+    }
+
+    /// Whether the kernel has all that was sent.
+    pub(super) fn is_flushed(&self) -> bool {
+        self.stream.record_layer().is_none_or(RecordLayer::is_flushed)
+    }
+
+    /// Whether what came was not what the peer sent.
+    pub(super) fn is_tampered(&self) -> bool {
+        self.tampered
+    }
+
+    /// How long ago the connection ended, if it did.
+    pub(super) fn closed_for(&self) -> Option<Duration> {
+        self.closed_at.map(|since| since.elapsed())
+    }
+
+    /// The head of the next frame, once all of it is here.
+    pub(super) fn read_header(&mut self) -> Option<[u8; HEADER_BYTES]> {
+        if self.end - self.start < HEADER_BYTES {
+            self.read_ahead.copy_within(self.start..self.end, 0);
+            (self.start, self.end) = (0, self.end - self.start);
+            self.fill_read_ahead(self.read_ahead_bytes);
+        }
+        let head = *self.read_ahead[self.start..self.end].first_chunk::<HEADER_BYTES>()?;
+        self.start += HEADER_BYTES;
+        Some(head)
+    }
+
+    /// A body of so many bytes begins. The next ones are most often as long, and of long ones little should be read
+    /// that has to be copied.
+    pub(super) fn begin_body(&mut self, bytes: usize) {
+        self.read_ahead_bytes =
+            if bytes < READ_AHEAD_BYTES { READ_AHEAD_BYTES } else { READ_AHEAD_LONG_BYTES };
+    }
+
+    /// Reads as much of a body as is here; returns how much.
+    pub(super) fn read_body(&mut self, mut target: Target<'_>) -> usize {
+        let mut filled = 0;
+        while filled < target.len() {
+            let wanted = target.len() - filled;
+            let ahead = wanted.min(self.end - self.start);
+            if ahead > 0 {
+                let source = Source::from(&self.read_ahead[self.start..self.start + ahead]);
+                copy_to(Store::Cached, target.slice(filled..filled + ahead), source);
+                self.start += ahead;
+                filled += ahead;
+                continue;
+            }
+            // What is sealed is looked ahead at where it is opened.
+            let got = if wanted < TAIL_BYTES && self.stream.record_layer().is_none() {
+                (self.start, self.end) = (0, 0);
+                self.fill_read_ahead(TAIL_BYTES)
+            } else {
+                let got = self.read_into(target.slice(filled..filled + wanted));
+                filled += got;
+                got
+            };
+            if got == 0 {
+                break;
+            }
+        }
+        filled
+    }
+
+    /// Writes a frame from byte `skip` on; returns how many bytes went, or were sealed to go.
+    pub(super) fn send<'a>(
+        &mut self,
+        head: &[u8],
+        parts: &mut dyn Iterator<Item = Source<'a>>,
+        skip: usize,
+    ) -> usize {
+        let mut skip = skip;
+        let mut sent = 0;
+        // SAFETY: a source is valid for reads while it lives, which is longer than this call; here it is
+        // memory of this process's caller, and the kernel only reads it.
+        let bytes_of = |part: Source<'a>| unsafe { std::slice::from_raw_parts(part.as_ptr(), part.len()) };
+        let mut pieces = std::iter::once(head).chain(parts.map(bytes_of)).peekable();
+        while pieces.peek().is_some() {
+            let mut slices = [IoSlice::new(&[]); SLICES_MAX];
+            let (mut count, mut bytes) = (0, 0);
+            for piece in pieces.by_ref() {
+                let skipped = skip.min(piece.len());
+                skip -= skipped;
+                let piece = &piece[skipped..];
+                slices[count] = IoSlice::new(piece);
+                (count, bytes) = (count + 1, bytes + piece.len());
+                if count == SLICES_MAX {
+                    break;
+                }
+            }
+            let went = self.send_slices(&slices[..count], bytes);
+            sent += went;
+            if went < bytes {
+                break;
+            }
+        }
+        sent
+    }
+
+    /// Keeps a small frame to be written when no message is half written.
+    pub(super) fn queue(&mut self, frame: &[u8]) {
+        self.queued.extend_from_slice(frame);
+    }
+
+    /// Writes what was kept; true when nothing is left of it.
+    pub(super) fn flush(&mut self) -> bool {
+        while !self.queued.is_empty() && self.closed_at.is_none() {
+            match self.stream.write(&self.queued) {
+                Ok(0) => break,
+                Ok(sent) => drop(self.queued.drain(..sent)),
+                Err(error) => self.end(&error),
+            }
+        }
+        if let Err(error) = self.stream.flush() {
+            self.end(&error);
+        }
+        self.queued.is_empty()
+    }
+
+    /// Says that no more will come, and waits until the peer's kernel has what was written.
+    pub(super) fn drain(&self, deadline: Instant) {
+        let _ = shutdown(&self.stream, Shutdown::Write);
+        while self.closed_at.is_none() && unacked_bytes(&self.stream) > 0 && Instant::now() < deadline {
+            thread::sleep(Duration::from_micros(100));
+        }
+    }
+
+    fn fill_read_ahead(&mut self, bytes: usize) -> usize {
+        let until =
+            if self.stream.record_layer().is_some() { self.start + HEADER_BYTES } else { self.end + bytes };
+        let until = until.min(self.read_ahead.len());
+        let read = self.stream.read(&mut self.read_ahead[self.end..until]);
+        let count = self.on_read(read);
+        self.end += count;
+        count
+    }
+
+    fn read_into(&mut self, mut target: Target<'_>) -> usize {
+        // SAFETY: a target is valid and exclusive while it lives; bytes of any value are initialized.
+        let bytes = unsafe { std::slice::from_raw_parts_mut(target.as_mut_ptr(), target.len()) };
+        let read = self.stream.read(bytes);
+        self.on_read(read)
+    }
+
+    /// How much has been read; no more comes after the end, or an error.
+    fn on_read(&mut self, read: std::io::Result<Option<usize>>) -> usize {
+        match read {
+            Ok(Some(count)) if count > 0 => return count,
+            Ok(None) => {}
+            Ok(Some(_)) => self.end(&ErrorKind::UnexpectedEof.into()),
+            Err(error) => self.end(&error),
+        }
+        0
+    }
+
+    /// Writes these, `bytes` in all; returns how much went. A few bytes are put together sooner than the kernel has
+    /// looked at several pieces.
+    fn send_slices(&mut self, slices: &[IoSlice<'_>], bytes: usize) -> usize {
+        let written = if bytes <= COALESCE_BYTES {
+            self.coalesced.clear();
+            slices.iter().for_each(|piece| self.coalesced.extend_from_slice(piece));
+            self.stream.write(&self.coalesced)
+        } else {
+            self.stream.write_slices(slices)
+        };
+        written.unwrap_or_else(|error| {
+            self.end(&error);
+            0
+        })
+    }
+
+    fn end(&mut self, error: &std::io::Error) {
+        self.tampered |= error.kind() == ErrorKind::InvalidData;
+        self.closed_at.get_or_insert_with(Instant::now);
+    }
+}
+
+/// Bytes written that the peer's kernel has not confirmed.
+fn unacked_bytes(stream: &Stream) -> i32 {
+    use rustix::ioctl::{Getter, ioctl};
+    /// `TIOCOUTQ`, which on a TCP socket counts unacknowledged bytes (see tcp(7)).
+    const SIOCOUTQ: rustix::ioctl::Opcode = 0x5411;
+    // SAFETY: this request writes one `int` and nothing else.
+    let counted = unsafe { ioctl(stream, Getter::<SIOCOUTQ, i32>::new()) };
+    counted.unwrap_or(0)
+}
+
+/// Messages of up to 32 KiB are read in one call, small ones many at once.
+const READ_AHEAD_BYTES: usize = 40 << 10;
+/// Bodies of longer ones go straight to their place, but for this much.
+const READ_AHEAD_LONG_BYTES: usize = 4 << 10;
+/// What is left of a body, and so short, is read together with what follows.
+const TAIL_BYTES: usize = 16 << 10;
+/// Room for credit frames without allocating.
+const QUEUE_BYTES: usize = 4 << 10;
+/// Of the longest frame that is put together before it is written.
+const COALESCE_BYTES: usize = 2 << 10;
+/// Parts of a message that go into one system call.
+const SLICES_MAX: usize = 64;

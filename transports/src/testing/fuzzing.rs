@@ -1,0 +1,157 @@
+//! The parsers of bytes that peers or strangers send, each as one function of bytes: whatever they are, it ends, does not
+//! panic, and takes no more memory than they justify. `fuzz/run` looks for bytes that show otherwise.
+mod record_layer;
+
+use crate::control::RemoteControl;
+use crate::secure::handshake::{ClientHandshake, HandshakeConfig, Hello, Purpose, ServerHandshake};
+use crate::secure::secret::Secret;
+use crate::shm::fuzzing as shm;
+use crate::sys::socket::Stream;
+use crate::tcp::TcpLink;
+use crate::{ControlChannel, Geometry, Link, MAX_CONTROL_MSG_BYTES, PeerEvent, Result, Tag};
+use std::io::Write;
+use std::net::Shutdown;
+use std::os::unix::net::UnixStream;
+use unisono_cuda::{Source, Target};
+
+/// One of them.
+pub type Parse = fn(&[u8]);
+
+/// Them, by name.
+pub const TARGETS: &[(&str, Parse)] = &[
+    ("server_handshake", server_handshake),
+    ("client_handshake", client_handshake),
+    ("record_layer", crate::testing::fuzzing::record_layer::record_layer),
+    ("frames", frames),
+    ("control", control),
+    ("shm_fifo", shm::shm_fifo),
+];
+
+/// With messages that are short, long, and longer than what is read ahead.
+const GEOMETRY: Geometry =
+    Geometry { lanes: 3, slots: 2, slot_bytes: 17 << 10, signal_lanes: 0, window_bytes: 0, heap_bytes: 0 };
+
+/// A socket on which these bytes have come, and its other end.
+fn stream_with(bytes: &[u8]) -> (Stream, UnixStream) {
+    let (mut near, far) = UnixStream::pair().expect("a pair of sockets");
+    // More than a socket holds would not come at once.
+    near.write_all(&bytes[..bytes.len().min(BYTES_MAX)]).expect("room");
+    (Stream::Unix(far), near)
+}
+
+const BYTES_MAX: usize = 64 << 10;
+
+/// A client that says this to a door.
+fn server_handshake(bytes: &[u8]) {
+    let (mut stream, _near) = stream_with(bytes);
+    let (mut hearing, terms) = (
+        ServerHandshake::default(),
+        HandshakeConfig { secret: Secret::from_public("fuzzing"), encrypt: false },
+    );
+    let claims = hearing.advance(&mut stream, &terms);
+    assert!(!matches!(claims, Ok(Some(_))), "nobody can have proved anything");
+}
+
+/// Whoever answers at the address of a rank.
+fn client_handshake(bytes: &[u8]) {
+    let (mut stream, _near) = stream_with(bytes);
+    let terms = HandshakeConfig { secret: Secret::from_public("fuzzing"), encrypt: false };
+    let claims = Hello { purpose: Purpose::Data, rank: 1, ranks: 2, index: 0, session: 7 };
+    let mut introduction = ClientHandshake::start(&mut stream, &terms, &claims).expect("room");
+    let introduced = introduction.advance(&mut stream, &terms);
+    assert!(!matches!(introduced, Ok(true)), "nobody can have proved anything");
+}
+
+/// A peer that sends this over a connection for messages, half of it a little later.
+fn frames(bytes: &[u8]) {
+    let (soon, later) = bytes[..bytes.len().min(BYTES_MAX)].split_at(bytes.len().min(BYTES_MAX) / 2);
+    let (stream, near) = stream_with(soon);
+    let mut link = TcpLink::new(1, &GEOMETRY, vec![stream]).expect("a link");
+    // To be closed before the link is, which else waits until its peer has read what it was sent.
+    let mut near = near;
+    let mut bodies = vec![Vec::new(); GEOMETRY.lanes];
+    if recv_all(&mut link, &mut bodies).is_ok() {
+        near.write_all(later).and_then(|()| near.shutdown(Shutdown::Write)).expect("room");
+        let _ = recv_all(&mut link, &mut bodies).and_then(|()| link.progress());
+    }
+}
+
+/// Sends a message on every lane, which the peer may give credit for, and takes all that have come.
+fn recv_all(link: &mut TcpLink, bodies: &mut [Vec<u8>]) -> Result<()> {
+    for lane in 0..GEOMETRY.lanes {
+        link.try_send(lane, &Tag::default(), 1, &mut std::iter::once(Source::from(&[7][..])))?;
+    }
+    while (0..GEOMETRY.lanes)
+        .try_fold(false, |any, lane| recv_one(link, lane, &mut bodies[lane]).map(|took| took || any))?
+    {}
+    Ok(())
+}
+
+/// Takes the next message of a lane, if it is here: into the receiver's memory, but on the first lane.
+fn recv_one(link: &mut TcpLink, lane: usize, target: &mut Vec<u8>) -> Result<bool> {
+    let Some(head) = link.header(lane)? else { return Ok(false) };
+    assert!(head.bytes <= GEOMETRY.slot_bytes);
+    if lane > 0 {
+        target.resize(head.bytes, 0);
+        return link.recv_into(lane, Target::from(&mut target[..]));
+    }
+    let Some(body) = link.body(lane)? else { return Ok(false) };
+    assert_eq!(body.len(), head.bytes);
+    link.release(lane);
+    Ok(true)
+}
+
+/// A peer that sends this as notes.
+fn control(bytes: &[u8]) {
+    let (stream, near) = stream_with(bytes);
+    drop(near);
+    let mut sockets = RemoteControl::new(vec![None, Some(stream)]).expect("sockets");
+    for _ in 0..=bytes.len() + 2 {
+        match sockets.poll() {
+            Some(PeerEvent::Message { from: 1, bytes }) => assert!(bytes.len() <= MAX_CONTROL_MSG_BYTES),
+            Some(PeerEvent::Exited { from: 1 }) => return,
+            Some(event) => panic!("{event:?} of nobody"),
+            None => {}
+        }
+    }
+}
+
+#[cfg(all(test, not(shuttle)))]
+mod tests {
+    use super::*;
+    use crate::secure::handshake::VERSION;
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    /// Bytes, some of which begin or repeat as those of a peer would.
+    fn bytes() -> impl Strategy<Value = Vec<u8>> {
+        let noise = vec(any::<u8>(), 0..300);
+        let start = prop_oneof![
+            Just(Vec::new()),
+            Just([&b"unisono\0"[..], &VERSION.to_le_bytes()].concat()),
+            Just(b"m".to_vec()),
+            Just(b"c".to_vec())
+        ];
+        let words = vec(prop_oneof![0u64..4, any::<u64>()], 0..60)
+            .prop_map(|words| words.into_iter().flat_map(u64::to_le_bytes).collect::<Vec<u8>>());
+        (start, prop_oneof![noise, words]).prop_map(|(start, rest)| [start, rest].concat())
+    }
+
+    proptest! {
+        #[test]
+        fn arbitrary_bytes_never_panic(bytes in bytes()) {
+            TARGETS.iter().for_each(|(_, parse)| parse(&bytes));
+        }
+    }
+
+    #[test]
+    fn parsers_accept_every_corpus_seed() {
+        for (name, parse) in TARGETS {
+            let seeds =
+                std::fs::read_dir(format!("{}/../fuzz/corpus/{name}", env!("CARGO_MANIFEST_DIR"))).unwrap();
+            let seeds: Vec<_> = seeds.map(|seed| std::fs::read(seed.unwrap().path()).unwrap()).collect();
+            assert!(!seeds.is_empty(), "{name}");
+            seeds.iter().for_each(|seed| parse(seed));
+        }
+    }
+}

@@ -1,0 +1,301 @@
+//! Waiting for another rank: spin, then yield, then sleep.
+//!
+//! A hand-over between two cores takes 0.2 µs when the receiver spins. If the
+//! sender has no core, spinning only keeps it from getting one, and a yield
+//! hands over in 2 µs. A yield to a stranger that computes costs his whole time
+//! slice. Which of these it is, the length of the last yields tells: see
+//! `CpuContention`. Waking a sleeper on another core takes tens of microseconds, so
+//! sleep comes last and is short: nobody has to remember to wake anybody. Where
+//! sockets are watched, whatever arrives there ends a sleep.
+
+use crate::WaitStrategy;
+use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
+use rustix::thread::sched_yield;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Waits as long as it takes, giving away more the longer it takes.
+#[derive(Debug)]
+pub struct AdaptiveWait {
+    started: Instant,
+    contention: CpuContention,
+    /// Rounds after which it sleeps, if the clock is not to decide.
+    yields: Option<u32>,
+    /// When the spinning of this wait ended.
+    yielding_since: Option<Instant>,
+    sockets: Option<WatchedSockets>,
+}
+
+impl AdaptiveWait {
+    /// For one of `local_ranks` ranks that share this host's cores.
+    pub fn new(local_ranks: usize) -> Self {
+        // What this process may use: its affinity, and the quota of its container.
+        let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
+        let company =
+            if local_ranks > cores { CpuContention::for_oversubscribed() } else { CpuContention::default() };
+        Self {
+            started: Instant::now(),
+            contention: company,
+            yields: None,
+            yielding_since: None,
+            sockets: None,
+        }
+    }
+
+    /// Sleeps end as soon as something happens on one of these sockets.
+    #[must_use]
+    pub fn wake_on(mut self, sockets: Vec<OwnedFd>) -> Self {
+        // Without a watch, sleeps last their time: slower, not wrong.
+        self.sockets = WatchedSockets::new(sockets).ok();
+        self
+    }
+
+    /// Adds to what is watched, from any thread.
+    pub fn watcher(&self) -> Option<Watcher> {
+        self.sockets.as_ref().map(|sockets| Watcher(Arc::clone(&sockets.epoll)))
+    }
+
+    /// Sleeps after `yields` rounds beyond spinning: few where what is waited for wakes the sleeper, as sockets do.
+    #[must_use]
+    pub fn sleep_after_yields(mut self, yields: u32) -> Self {
+        self.yields = Some(yields);
+        self
+    }
+
+    fn sleep(&self, time: Duration) {
+        match &self.sockets {
+            Some(sockets) => sockets.sleep(time),
+            None => std::thread::sleep(time),
+        }
+    }
+}
+
+impl WaitStrategy for AdaptiveWait {
+    fn now(&self) -> Duration {
+        self.started.elapsed()
+    }
+
+    fn pause(&mut self, rounds: u32) {
+        let spins = self.contention.spin_rounds();
+        if rounds <= 1 {
+            self.yielding_since = None;
+        }
+        if rounds < spins {
+            return std::hint::spin_loop();
+        }
+        let now = Instant::now();
+        let idle = now - *self.yielding_since.get_or_insert(now);
+        let patient = self.yields.map_or(idle < YIELD_TIME, |yields| rounds < spins.saturating_add(yields));
+        match patient {
+            true => {
+                sched_yield();
+                self.contention.record_yield(now.elapsed());
+            }
+            // In proportion: a sleep prolongs no wait by much more than a sixteenth.
+            false => self.sleep((idle / 16).clamp(SLEEP_MIN, SLEEP_MAX)),
+        }
+    }
+}
+
+/// Who else wants this core, as the last yields told.
+#[derive(Clone, Copy, Debug, Default)]
+struct CpuContention {
+    /// From 0, nobody, to [`SHARING_MAX`]: others that give the core back soon, as waiting peers do.
+    sharing: u8,
+    /// Yields to go until a stranger that kept the core for long is tried again.
+    backoff: u8,
+    /// More ranks than cores: then it is a peer that keeps the core for long, and rightly.
+    oversubscribed: bool,
+}
+
+impl CpuContention {
+    fn for_oversubscribed() -> Self {
+        Self { sharing: SHARING_MAX, backoff: 0, oversubscribed: true }
+    }
+
+    /// The round in which the core is given away first.
+    fn spin_rounds(self) -> u32 {
+        match self {
+            Self { backoff: 1.., .. } => SPINS_BACKOFF,
+            Self { sharing: SHARING_LIKELY.., .. } => SPINS_SHARED,
+            _ => SPINS_ALONE,
+        }
+    }
+
+    /// A yield took this long.
+    fn record_yield(&mut self, took: Duration) {
+        if took > YIELD_TO_PEER_MAX && !self.oversubscribed {
+            self.backoff = BACKOFF_YIELDS;
+        } else if took > YIELD_ALONE_MAX {
+            self.sharing = (self.sharing + 2).min(SHARING_MAX);
+            self.backoff = self.backoff.saturating_sub(1);
+        } else {
+            self.sharing = self.sharing.saturating_sub(1);
+            self.backoff = self.backoff.saturating_sub(1);
+        }
+    }
+}
+
+/// Sockets whose news end a sleep.
+///
+/// Each piece of news ends one sleep, and no more (edge triggered): a note that is left unread for
+/// a while, or a peer that is gone for good, must not turn sleep into a busy loop.
+#[derive(Debug)]
+struct WatchedSockets {
+    epoll: Arc<OwnedFd>,
+    /// Keeps what is watched open.
+    _sockets: Vec<OwnedFd>,
+}
+
+/// What ends the sleeps of one rank.
+#[derive(Clone, Debug)]
+pub struct Watcher(Arc<OwnedFd>);
+
+impl Watcher {
+    /// Watches a socket for as long as it is open. That it can be written is news, too: it ends a sleep now.
+    pub fn add(&self, socket: &impl AsFd) {
+        // Unwatched, it is noticed when the sleep ends: slower, not wrong.
+        let _ = watch(&self.0, socket);
+    }
+}
+
+fn watch(epoll: &OwnedFd, socket: &impl AsFd) -> rustix::io::Result<()> {
+    use epoll::{EventData, EventFlags};
+    let news = EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET;
+    epoll::add(epoll, socket, EventData::new_u64(0), news)
+}
+
+impl WatchedSockets {
+    fn new(sockets: Vec<OwnedFd>) -> rustix::io::Result<Self> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        for socket in &sockets {
+            watch(&epoll, socket)?;
+        }
+        Ok(Self { epoll: Arc::new(epoll), _sockets: sockets })
+    }
+
+    /// Sleeps for `time`, which is below a second, or until there is news.
+    fn sleep(&self, time: Duration) {
+        let timeout = Timespec { tv_sec: 0, tv_nsec: i64::from(time.subsec_nanos()) };
+        // An interrupted or failed poll is only a shorter sleep.
+        if poll(&mut [PollFd::new(&*self.epoll, PollFlags::IN)], Some(&timeout)).is_ok_and(|ready| ready > 0)
+        {
+            let mut news = [const { MaybeUninit::uninit() }; EVENTS_MAX];
+            let _ = epoll::wait(&*self.epoll, &mut news, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
+        }
+    }
+}
+
+/// Rounds of spinning when nobody else wants the core: some microseconds of an engine's idle rounds,
+/// beyond which a yield to nobody adds little.
+const SPINS_ALONE: u32 = 60;
+/// When peers share it: none, as who is waited for most likely waits for the core.
+const SPINS_SHARED: u32 = 1;
+/// When a stranger would take it for long: about as long as his slice.
+const SPINS_BACKOFF: u32 = 20_000;
+/// A yield that comes back so soon went to nobody; a switch to another process and back takes longer.
+const YIELD_ALONE_MAX: Duration = Duration::from_nanos(900);
+/// A waiting peer gives the core back long before.
+const YIELD_TO_PEER_MAX: Duration = Duration::from_micros(700);
+const SHARING_MAX: u8 = 8;
+const SHARING_LIKELY: u8 = 4;
+const BACKOFF_YIELDS: u8 = 4;
+/// Time of yielding until sleep.
+const YIELD_TIME: Duration = Duration::from_millis(4);
+const SLEEP_MIN: Duration = Duration::from_micros(50);
+const SLEEP_MAX: Duration = Duration::from_millis(1);
+/// News acknowledged at once; more than that only end the next sleep as well.
+const EVENTS_MAX: usize = 16;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+    use std::os::unix::net::UnixStream;
+
+    /// Rounds that fit into `time`, from the first.
+    fn rounds(pace: &mut AdaptiveWait, time: Duration) -> u32 {
+        let begun = Instant::now();
+        let rounds = (1..).inspect(|&rounds| pace.pause(rounds)).find(|_| begun.elapsed() > time);
+        rounds.expect("time passes")
+    }
+
+    /// A pace that sleeps at once, and the far end of what it watches.
+    fn watcher() -> (AdaptiveWait, UnixStream) {
+        let (near, far) = UnixStream::pair().unwrap();
+        let mut pace =
+            AdaptiveWait::new(usize::MAX).wake_on(vec![near.into()]).sleep_after_yields(SPINS_SHARED);
+        // A socket reports once that it can be written.
+        rounds(&mut pace, Duration::from_millis(10));
+        (pace, far)
+    }
+
+    #[test]
+    fn long_waits_sleep() {
+        for mut pace in [AdaptiveWait::new(1), AdaptiveWait::new(usize::MAX)] {
+            // Nanoseconds that this thread has run, by the scheduler's account.
+            let cpu = || {
+                let account = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap();
+                account.split(' ').next().unwrap().parse::<u64>().unwrap()
+            };
+            rounds(&mut pace, 4 * YIELD_TIME);
+            let before = cpu();
+            let begun = Instant::now();
+            (100_000..100_040).for_each(|rounds| pace.pause(rounds));
+            assert!(begun.elapsed() > Duration::from_millis(20));
+            assert!(cpu() - before < 10_000_000, "{} ns of processor time asleep", cpu() - before);
+        }
+    }
+
+    #[test]
+    fn yield_duration_detects_contention() {
+        let learnt = |from: CpuContention, yields: &[u64]| {
+            let mut company = from;
+            yields.iter().for_each(|&micros| company.record_yield(Duration::from_micros(micros)));
+            company.spin_rounds()
+        };
+        let (alone, crowded) = (CpuContention::default(), CpuContention::for_oversubscribed());
+        assert_eq!(learnt(alone, &[0, 2, 0]), SPINS_ALONE, "one switch is no company");
+        assert_eq!(learnt(alone, &[2, 3]), SPINS_SHARED);
+        assert_eq!(learnt(alone, &[4000]), SPINS_BACKOFF);
+        assert_eq!(learnt(alone, &[4000, 0, 0, 0, 0]), SPINS_ALONE, "the stranger has left");
+        assert_eq!(learnt(crowded, &[4000]), SPINS_SHARED, "a peer at work");
+        assert_eq!(learnt(crowded, &[0; 8]), SPINS_ALONE, "the peers have left");
+    }
+
+    #[test]
+    fn new_wait_starts_by_spinning() {
+        let mut pace = AdaptiveWait::new(1);
+        rounds(&mut pace, 3 * YIELD_TIME);
+        // Whoever else was at work meanwhile is forgotten.
+        pace.contention = CpuContention::default();
+        let begun = Instant::now();
+        (1..SPINS_ALONE).for_each(|rounds| pace.pause(rounds));
+        assert!(pace.yielding_since.is_none(), "it yields or sleeps at once");
+        pace.pause(SPINS_ALONE);
+        assert!(
+            pace.yielding_since.is_some_and(|since| since >= begun),
+            "the clock of the wait before still runs"
+        );
+    }
+
+    #[test]
+    fn event_wakes_sleep_once() {
+        let (pace, mut far) = watcher();
+        let slept = |pace: &AdaptiveWait| {
+            let begun = Instant::now();
+            pace.sleep(Duration::from_millis(600));
+            begun.elapsed()
+        };
+        for end in [false, true] {
+            match end {
+                false => far.write_all(&[1]).unwrap(),
+                true => drop(far.try_clone().map(|far| far.shutdown(std::net::Shutdown::Both))),
+            }
+            assert!(slept(&pace) < Duration::from_millis(300), "news was slept through");
+            assert!(slept(&pace) > Duration::from_millis(590), "unread news keeps everybody awake");
+        }
+    }
+}
