@@ -17,7 +17,7 @@ const SOURCE: &str = "Rabenseifner: Optimization of collective reduction operati
 
 /// All-reduce: recursive halving, then recursive doubling.
 pub const ALL_REDUCE: Algorithm = Algorithm {
-    name: "recursive_halving",
+    name: "rabenseifner",
     collective: Collective::AllReduce,
     summary: "halves are summed, then exchanged: logarithmic at fewest bytes, for middling data",
     citation: SOURCE,

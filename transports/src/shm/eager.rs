@@ -171,7 +171,7 @@ mod loom_tests {
     /// Two slots of each kind: the rule is the same.
     struct Model {
         seqs: [AtomicU64; SLOTS as usize],
-        long_stamps: [AtomicU64; SLOTS as usize],
+        long_seqs: [AtomicU64; SLOTS as usize],
         tags: [[AtomicU64; TAG_WORDS]; SLOTS as usize],
         seen: AtomicU64,
         data: [UnsafeCell<u64>; SLOTS as usize],
@@ -181,7 +181,7 @@ mod loom_tests {
         fn default() -> Self {
             Self {
                 seqs: std::array::from_fn(|_| AtomicU64::new(0)),
-                long_stamps: std::array::from_fn(|_| AtomicU64::new(0)),
+                long_seqs: std::array::from_fn(|_| AtomicU64::new(0)),
                 tags: std::array::from_fn(|_| std::array::from_fn(|_| AtomicU64::new(0))),
                 seen: AtomicU64::new(0),
                 data: std::array::from_fn(|_| UnsafeCell::new(0)),
@@ -191,7 +191,7 @@ mod loom_tests {
 
     impl EagerSlots for Model {
         fn seq(&self, slot: SlotClass, number: u64) -> &AtomicU64 {
-            let seqs = if slot == SlotClass::Inline { &self.seqs } else { &self.long_stamps };
+            let seqs = if slot == SlotClass::Inline { &self.seqs } else { &self.long_seqs };
             &seqs[(number % SLOTS) as usize]
         }
 
@@ -209,16 +209,16 @@ mod loom_tests {
 
     /// A root that posts, and a rank that only reads.
     #[test]
-    fn loom_a_post_is_read_whole_before_its_cell_is_used_again() {
-        read_whole(SlotClass::Inline);
+    fn loom_eager_slot_is_read_before_reuse() {
+        check_read_before_reuse(SlotClass::Inline);
     }
 
     #[test]
-    fn loom_a_post_with_two_stamps_is_read_whole_before_its_cell_is_used_again() {
-        read_whole(SlotClass::HalfPage);
+    fn loom_long_eager_slot_is_read_before_reuse() {
+        check_read_before_reuse(SlotClass::HalfPage);
     }
 
-    fn read_whole(slot: SlotClass) {
+    fn check_read_before_reuse(slot: SlotClass) {
         loom::model(move || {
             let (owner, reader) = (Arc::new(Model::default()), Arc::new(Model::default()));
             let (theirs, ours) = (Arc::clone(&owner), Arc::clone(&reader));

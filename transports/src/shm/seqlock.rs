@@ -201,7 +201,7 @@ mod loom_tests {
     }
 
     #[test]
-    fn loom_a_reader_sees_a_whole_note_or_none() {
+    fn loom_reader_sees_whole_message_or_none() {
         loom::model(|| {
             let mailbox = Arc::new(Model::default());
             let theirs = Arc::clone(&mailbox);

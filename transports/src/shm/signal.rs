@@ -106,7 +106,7 @@ mod loom_tests {
 
     /// Three instances in two parities, so that one parity is used again.
     #[test]
-    fn loom_a_signal_shows_its_data_and_its_tag() {
+    fn loom_signal_publishes_data_and_tag() {
         const INSTANCES: u64 = 3;
         loom::model(|| {
             let writer = Arc::new(Model::default());

@@ -122,7 +122,7 @@ mod loom_tests {
     unsafe impl Sync for Model {}
 
     #[test]
-    fn loom_every_message_arrives_once_and_whole() {
+    fn loom_messages_arrive_once_and_whole() {
         loom::model(|| {
             let model = Arc::new(Model {
                 seqs: [AtomicU64::new(0), AtomicU64::new(0)],

@@ -284,15 +284,15 @@ mod doors {
     pub(crate) fn door() -> (Listener, SocketAddr) {
         static NEXT: AtomicU16 = AtomicU16::new(1);
         let address = (Ipv4Addr::LOCALHOST, NEXT.fetch_add(1, Ordering::Relaxed)).into();
-        (Listener::unix_named(&name_of(address)).expect("a local socket"), address)
+        (Listener::unix_named(&socket_name(address)).expect("a local socket"), address)
     }
 
     /// A connection to that.
     pub(crate) fn call(address: SocketAddr) -> Result<Stream> {
-        unix::connect(&name_of(address))
+        unix::connect(&socket_name(address))
     }
 
-    fn name_of(address: SocketAddr) -> String {
+    fn socket_name(address: SocketAddr) -> String {
         format!("model-{}-{}", std::process::id(), address.port())
     }
 }

@@ -69,7 +69,7 @@ impl Rank {
     }
 
     /// There is one set of connections with a peer, whole, and nothing beside it.
-    fn has_one_set(&self, peer: usize) {
+    fn assert_one_connection_set(&self, peer: usize) {
         let state = open(&self.common.acceptor.lobby.pairs[peer].state);
         assert!(matches!(*state, State::Done), "rank {} and {peer}: {state:?}", self.rank);
         assert_eq!(self.links[peer].footprint().sockets, SOCKETS);
@@ -81,46 +81,46 @@ impl Rank {
     }
 
     /// Whether this rank waits for one that has said that it dials.
-    fn relies_on(&self, peer: usize) -> bool {
+    fn awaits(&self, peer: usize) -> bool {
         matches!(*open(&self.common.acceptor.lobby.pairs[peer].state), State::Expected | State::Coming(_))
     }
 }
 
 /// Ranks say their numbers to each other, as `says` has it, at once.
-fn all_talk(count: usize, says: fn(usize, usize) -> bool) {
+fn run_exchange(count: usize, says: fn(usize, usize) -> bool) {
     let threads = ranks(count).into_iter().map(|rank| thread::spawn(move || rank.talk(says)));
     let threads: Vec<_> = threads.collect();
     let ranks: Vec<Rank> = threads.into_iter().map(|thread| thread.join().unwrap()).collect();
     for (rank, peer) in ranks.iter().flat_map(|rank| (0..count).map(move |peer| (rank, peer))) {
         if says(rank.rank, peer) || says(peer, rank.rank) {
-            rank.has_one_set(peer);
+            rank.assert_one_connection_set(peer);
         }
     }
 }
 
 #[test]
-fn shuttle_two_that_dial_at_once_agree_on_one_set() {
-    explore(|| all_talk(2, |rank, peer| rank != peer));
+fn shuttle_two_simultaneous_dials_agree() {
+    explore(|| run_exchange(2, |rank, peer| rank != peer));
 }
 
 #[test]
-fn shuttle_who_only_listens_hears_the_lower_rank() {
-    explore(|| all_talk(2, |rank, peer| rank < peer));
+fn shuttle_passive_rank_receives_from_lower_rank() {
+    explore(|| run_exchange(2, |rank, peer| rank < peer));
 }
 
 #[test]
-fn shuttle_who_only_listens_hears_the_higher_rank() {
-    explore(|| all_talk(2, |rank, peer| rank > peer));
+fn shuttle_passive_rank_receives_from_higher_rank() {
+    explore(|| run_exchange(2, |rank, peer| rank > peer));
 }
 
 #[test]
-fn shuttle_three_that_dial_at_once_agree_on_three_sets() {
-    explore(|| all_talk(3, |rank, peer| rank != peer));
+fn shuttle_three_simultaneous_dials_agree() {
+    explore(|| run_exchange(3, |rank, peer| rank != peer));
 }
 
 /// One rank begins to send and leaves at any moment; the other hears so from its link. Only where it relies on one that left
 /// while it dialed, it is the notes that say so, which are no part of this.
-fn one_leaves(leaver: usize) {
+fn run_with_exit(leaver: usize) {
     let mut ranks = ranks(2);
     let (mut leaves, mut stays) = (ranks.remove(leaver), ranks.remove(0));
     let [has_left, has_dialled] = [(); 2].map(|()| Arc::new(AtomicBool::new(false)));
@@ -142,7 +142,7 @@ fn one_leaves(leaver: usize) {
             false => stays.say(leaver).map(|gone| said = gone),
         };
         match ended {
-            Ok(()) if has_left && has_dialled.load(Ordering::Acquire) && stays.relies_on(leaver) => {
+            Ok(()) if has_left && has_dialled.load(Ordering::Acquire) && stays.awaits(leaver) => {
                 break None;
             }
             Ok(()) => thread::sleep(TICK),
@@ -155,23 +155,23 @@ fn one_leaves(leaver: usize) {
 }
 
 #[test]
-fn shuttle_who_is_left_by_the_lower_rank_hears_so() {
-    explore(|| one_leaves(0));
+fn shuttle_exit_of_lower_rank_is_reported() {
+    explore(|| run_with_exit(0));
 }
 
 #[test]
-fn shuttle_who_is_left_by_the_higher_rank_hears_so() {
-    explore(|| one_leaves(1));
+fn shuttle_exit_of_higher_rank_is_reported() {
+    explore(|| run_with_exit(1));
 }
 
 /// Whoever looks for connections for notes, and sleeps until the bell rings when there is none, finds every one.
 #[test]
-fn shuttle_no_ring_of_the_bell_is_lost() {
+fn shuttle_no_control_connection_wakeup_is_lost() {
     explore(|| {
         let rank = Arc::new(ranks(2).remove(0));
         let guests = (0..2).map(|_| {
             let lobby = Arc::clone(&rank.common.acceptor.lobby);
-            thread::spawn(move || (0..2).for_each(|_| lobby.admit(guest(), &CALLS_FOR_NOTES)))
+            thread::spawn(move || (0..2).for_each(|_| lobby.admit(guest(), &CONTROL_HELLO)))
         });
         let guests: Vec<_> = guests.collect();
         for found in 0..4 {
@@ -189,7 +189,7 @@ fn guest() -> Stream {
     Stream::Unix(UnixStream::pair().unwrap().0)
 }
 
-const CALLS_FOR_NOTES: Hello = Hello { purpose: Purpose::Control, rank: 1, ranks: 2, index: 0, session: 7 };
+const CONTROL_HELLO: Hello = Hello { purpose: Purpose::Control, rank: 1, ranks: 2, index: 0, session: 7 };
 const SOCKETS: usize = 2;
 const GEOMETRY: Geometry =
     Geometry { lanes: 1, slots: 2, slot_bytes: 64, channels: 1, window_bytes: 4096, heap_bytes: 0 };
