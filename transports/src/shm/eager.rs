@@ -152,7 +152,7 @@ pub(crate) fn set_acked(slots: &impl EagerSlots, count: u64) {
     slots.acked().store(count, Ordering::Release);
 }
 
-/// How many posts the owner has seen.
+/// How many posts the owner has acked.
 #[inline]
 pub(crate) fn acked(slots: &impl EagerSlots) -> u64 {
     slots.acked().load(Ordering::Acquire)
@@ -173,7 +173,7 @@ mod loom_tests {
         seqs: [AtomicU64; SLOTS as usize],
         long_seqs: [AtomicU64; SLOTS as usize],
         tags: [[AtomicU64; TAG_WORDS]; SLOTS as usize],
-        seen: AtomicU64,
+        acked: AtomicU64,
         data: [UnsafeCell<u64>; SLOTS as usize],
     }
 
@@ -183,7 +183,7 @@ mod loom_tests {
                 seqs: std::array::from_fn(|_| AtomicU64::new(0)),
                 long_seqs: std::array::from_fn(|_| AtomicU64::new(0)),
                 tags: std::array::from_fn(|_| std::array::from_fn(|_| AtomicU64::new(0))),
-                seen: AtomicU64::new(0),
+                acked: AtomicU64::new(0),
                 data: std::array::from_fn(|_| UnsafeCell::new(0)),
             }
         }
@@ -199,8 +199,8 @@ mod loom_tests {
             &self.tags[(number % SLOTS) as usize]
         }
 
-        fn seen(&self) -> &AtomicU64 {
-            &self.seen
+        fn acked(&self) -> &AtomicU64 {
+            &self.acked
         }
     }
 
@@ -236,7 +236,7 @@ mod loom_tests {
                 while published(&*owner, slot, number) != number + 1 {
                     thread::yield_now();
                 }
-                // SAFETY: the seq was seen; loom fails the test if the owner is still writing.
+                // SAFETY: the seq was acked; loom fails the test if the owner is still writing.
                 let found = owner.data[(number % SLOTS) as usize].with(|slot| unsafe { *slot });
                 assert_eq!((found, tag(&*owner, number)), (70 + number, Tag([number; 4])));
                 set_acked(&*reader, number + 1);

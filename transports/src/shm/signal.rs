@@ -96,7 +96,7 @@ mod loom_tests {
             &self.parities[parity][index]
         }
 
-        fn finished(&self) -> &AtomicU64 {
+        fn completions(&self) -> &AtomicU64 {
             &self.finished
         }
     }

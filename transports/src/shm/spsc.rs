@@ -105,7 +105,7 @@ mod loom_tests {
     }
 
     impl Ring for Model {
-        fn slots(&self) -> u64 {
+        fn capacity(&self) -> u64 {
             SLOTS as u64
         }
 
