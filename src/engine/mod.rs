@@ -35,7 +35,8 @@ pub(crate) use crate::engine::watchdog::AbortFlag;
 pub(crate) use crate::engine::watchdog::control_msg::fuzz as fuzz_control_msg;
 pub(crate) use crate::engine::watchdog::control_msg::{ENDPOINT_BYTES_MAX, pack_bits};
 #[cfg(feature = "gpu")]
-pub(crate) use layout::{Layout, Shares};
+pub(crate) use layout::Layout;
+pub(crate) use layout::Shares;
 #[cfg(feature = "gpu")]
 pub(crate) use plan::ScheduleBounds;
 

@@ -268,11 +268,11 @@ pub mod thread {
 pub use shuttle::{future::block_on, thread_local};
 
 #[cfg(test)]
-pub(crate) use doors::{call, door};
+pub(crate) use local_sockets::{listener, start_connect};
 
 /// Local sockets that stand for those of TCP, as they deliver before a call returns.
 #[cfg(test)]
-mod doors {
+mod local_sockets {
     use crate::Result;
     use crate::sys::listener::Listener;
     use crate::sys::socket::Stream;
@@ -281,14 +281,14 @@ mod doors {
     use std::sync::atomic::{AtomicU16, Ordering};
 
     /// A listener, and where it is to be called.
-    pub(crate) fn door() -> (Listener, SocketAddr) {
+    pub(crate) fn listener() -> (Listener, SocketAddr) {
         static NEXT: AtomicU16 = AtomicU16::new(1);
         let address = (Ipv4Addr::LOCALHOST, NEXT.fetch_add(1, Ordering::Relaxed)).into();
         (Listener::unix_named(&socket_name(address)).expect("a local socket"), address)
     }
 
     /// A connection to that.
-    pub(crate) fn call(address: SocketAddr) -> Result<Stream> {
+    pub(crate) fn start_connect(address: SocketAddr) -> Result<Stream> {
         unix::connect(&socket_name(address))
     }
 

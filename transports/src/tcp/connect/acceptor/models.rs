@@ -3,7 +3,7 @@
 use crate::secure::handshake::Secret;
 use crate::tcp::connect::acceptor::*;
 use crate::tcp::connect::lazy_link::{DialContext, LazyLink};
-use crate::testing::shuttle::{TICK, door, explore};
+use crate::testing::shuttle::{TICK, explore, listener};
 use crate::{Geometry, Link, Tag};
 use rustix::event::{PollFd, PollFlags};
 use std::net::SocketAddr;
@@ -20,7 +20,7 @@ struct Rank {
 /// So many ranks, each with a acceptor, of whom nobody has dialed yet.
 fn ranks(ranks: usize) -> Vec<Rank> {
     let terms = HandshakeConfig { secret: Secret::random().unwrap(), encrypt: false };
-    let (listeners, addresses): (Vec<_>, Vec<_>) = (0..ranks).map(|_| door()).unzip();
+    let (listeners, addresses): (Vec<_>, Vec<_>) = (0..ranks).map(|_| listener()).unzip();
     let doors = listeners.into_iter().enumerate();
     doors.map(|(rank, listener)| Rank::new((rank, listener), &addresses, &terms)).collect()
 }
@@ -39,30 +39,30 @@ impl Rank {
     }
 
     /// One attempt to send this rank's number to a peer; whether it has gone.
-    fn say(&mut self, peer: usize) -> Result<bool> {
+    fn try_send(&mut self, peer: usize) -> Result<bool> {
         let word = [self.rank as u8];
         self.links[peer].try_send(0, &Tag::default(), 1, &mut std::iter::once(Source::from(&word[..])))
     }
 
     /// Whether the peer's number has come.
-    fn hear(&mut self, peer: usize) -> Result<bool> {
-        if self.links[peer].head(0)?.is_none() {
+    fn try_recv(&mut self, peer: usize) -> Result<bool> {
+        if self.links[peer].header(0)?.is_none() {
             return Ok(false);
         }
         let mut word = [u8::MAX];
-        let taken = self.links[peer].take(0, Target::from(&mut word[..]))?;
+        let taken = self.links[peer].recv_into(0, Target::from(&mut word[..]))?;
         assert!(!taken || usize::from(word[0]) == peer, "rank {peer} has said {}", word[0]);
         Ok(taken)
     }
 
     /// Says its number to all to whom it is to, and hears from all who do.
-    fn talk(mut self, says: fn(usize, usize) -> bool) -> Self {
+    fn exchange(mut self, says: fn(usize, usize) -> bool) -> Self {
         let (rank, peers) = (self.rank, 0..self.common.ranks);
         let mut to_say: Vec<_> = peers.clone().filter(|&peer| says(rank, peer)).collect();
         let mut to_hear: Vec<_> = peers.filter(|&peer| says(peer, rank)).collect();
         while !(to_say.is_empty() && to_hear.is_empty()) {
-            to_say.retain(|&peer| !self.say(peer).unwrap());
-            to_hear.retain(|&peer| !self.hear(peer).unwrap());
+            to_say.retain(|&peer| !self.try_send(peer).unwrap());
+            to_hear.retain(|&peer| !self.try_recv(peer).unwrap());
             thread::sleep(TICK);
         }
         self
@@ -70,25 +70,28 @@ impl Rank {
 
     /// There is one set of connections with a peer, whole, and nothing beside it.
     fn assert_one_connection_set(&self, peer: usize) {
-        let state = open(&self.common.acceptor.lobby.pairs[peer].state);
+        let state = lock(&self.common.acceptor.shared.peers[peer].state);
         assert!(matches!(*state, State::Done), "rank {} and {peer}: {state:?}", self.rank);
         assert_eq!(self.links[peer].footprint().sockets, SOCKETS);
     }
 
     /// Whether this rank is dialing a peer, which it may have told so.
     fn dials(&self, peer: usize) -> bool {
-        matches!(*open(&self.common.acceptor.lobby.pairs[peer].state), State::DialContext)
+        matches!(*lock(&self.common.acceptor.shared.peers[peer].state), State::Dialing)
     }
 
     /// Whether this rank waits for one that has said that it dials.
     fn awaits(&self, peer: usize) -> bool {
-        matches!(*open(&self.common.acceptor.lobby.pairs[peer].state), State::Expected | State::Coming(_))
+        matches!(
+            *lock(&self.common.acceptor.shared.peers[peer].state),
+            State::AwaitingPeer | State::Accepting(_)
+        )
     }
 }
 
 /// Ranks say their numbers to each other, as `says` has it, at once.
 fn run_exchange(count: usize, says: fn(usize, usize) -> bool) {
-    let threads = ranks(count).into_iter().map(|rank| thread::spawn(move || rank.talk(says)));
+    let threads = ranks(count).into_iter().map(|rank| thread::spawn(move || rank.exchange(says)));
     let threads: Vec<_> = threads.collect();
     let ranks: Vec<Rank> = threads.into_iter().map(|thread| thread.join().unwrap()).collect();
     for (rank, peer) in ranks.iter().flat_map(|rank| (0..count).map(move |peer| (rank, peer))) {
@@ -127,7 +130,7 @@ fn run_with_exit(leaver: usize) {
     let (leaving, dialing) = (Arc::clone(&has_left), Arc::clone(&has_dialled));
     let leaving = thread::spawn(move || {
         for _ in 0..2 {
-            let _ = leaves.say(1 - leaver);
+            let _ = leaves.try_send(1 - leaver);
             thread::sleep(TICK);
         }
         dialing.store(leaves.dials(1 - leaver), Ordering::Release);
@@ -138,8 +141,8 @@ fn run_with_exit(leaver: usize) {
     let error = loop {
         let has_left = has_left.load(Ordering::Acquire);
         let ended = match said {
-            true => stays.hear(leaver).map(drop),
-            false => stays.say(leaver).map(|gone| said = gone),
+            true => stays.try_recv(leaver).map(drop),
+            false => stays.try_send(leaver).map(|gone| said = gone),
         };
         match ended {
             Ok(()) if has_left && has_dialled.load(Ordering::Acquire) && stays.awaits(leaver) => {
@@ -149,7 +152,7 @@ fn run_with_exit(leaver: usize) {
             Err(error) => break Some(error),
         }
     };
-    let is_right = |error: &Error| matches!(error, Error::Lost { peer, .. } if *peer == leaver);
+    let is_right = |error: &Error| matches!(error, Error::ConnectionLost { peer, .. } if *peer == leaver);
     assert!(error.as_ref().is_none_or(is_right), "{error:?}");
     leaving.join().unwrap();
 }
@@ -170,13 +173,13 @@ fn shuttle_no_control_connection_wakeup_is_lost() {
     explore(|| {
         let rank = Arc::new(ranks(2).remove(0));
         let guests = (0..2).map(|_| {
-            let lobby = Arc::clone(&rank.common.acceptor.lobby);
+            let lobby = Arc::clone(&rank.common.acceptor.shared);
             thread::spawn(move || (0..2).for_each(|_| lobby.admit(guest(), &CONTROL_HELLO)))
         });
         let guests: Vec<_> = guests.collect();
         for found in 0..4 {
-            while rank.common.acceptor.control().is_none() {
-                let bell = &mut [PollFd::from_borrowed_fd(rank.common.acceptor.bell(), PollFlags::IN)];
+            while rank.common.acceptor.next_control().is_none() {
+                let bell = &mut [PollFd::from_borrowed_fd(rank.common.acceptor.event_fd(), PollFlags::IN)];
                 let rung = sync::poll(bell, PATIENCE).unwrap();
                 assert!(rung > 0, "a connection is there, and nobody was told, after {found}");
             }
@@ -192,6 +195,6 @@ fn guest() -> Stream {
 const CONTROL_HELLO: Hello = Hello { purpose: Purpose::Control, rank: 1, ranks: 2, index: 0, session: 7 };
 const SOCKETS: usize = 2;
 const GEOMETRY: Geometry =
-    Geometry { lanes: 1, slots: 2, slot_bytes: 64, channels: 1, window_bytes: 4096, heap_bytes: 0 };
+    Geometry { lanes: 1, slots: 2, slot_bytes: 64, signal_lanes: 1, window_bytes: 4096, heap_bytes: 0 };
 /// Longer than anything takes.
 const PATIENCE: Duration = Duration::from_secs(5);
