@@ -1,5 +1,5 @@
 //! The parsers of texts and notes from outside, each as one function of bytes: whatever they are, it ends and does not panic,
-//! and what it makes of them comes back from what is written of it. `fuzz/run` looks for bytes that show otherwise.
+//! and what it makes of them comes back from what is written of it. `cargo xtask fuzz` looks for bytes that show otherwise.
 
 use crate::bootstrap::UniqueId;
 use crate::bootstrap::fuzzing as bootstrap;

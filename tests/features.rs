@@ -107,7 +107,7 @@ fn missing_evidence_is_detected() {
     }
     assert!(
         evidence_exists("tests/features.rs::missing_evidence_is_detected")
-            && evidence_exists("example:all_reduce")
+            && evidence_exists("example:01_all_reduce")
     );
 }
 

@@ -6,7 +6,6 @@ mod launch;
 mod perf;
 mod schedules;
 mod simulate;
-mod size;
 mod topo;
 mod trace;
 mod tune;

@@ -1,4 +1,4 @@
-//! Feeds bytes to the parser that `FUZZ_TARGET` names; `fuzz/run` starts it for each of them.
+//! Feeds bytes to the parser that `FUZZ_TARGET` names; `cargo xtask fuzz` starts it for each of them.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

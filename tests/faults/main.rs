@@ -1,7 +1,7 @@
 //! Faults that are made on purpose, with real processes: ranks that are killed or stopped, networks that are cut, limits
 //! that are reached, connections that garble what they carry. Every one of them is an error, in time, that names who.
 //!
-//! What CI has no time for runs by `scripts/faults`, which sets `TEST_LONG`.
+//! What CI has no time for runs by `cargo xtask faults`, which sets `TEST_LONG`.
 
 #[path = "../support/mod.rs"]
 mod support;

@@ -1,4 +1,4 @@
-//! Mixed collectives for as long as one likes, by `scripts/soak`: every result is right, nothing grows, nothing gets slower.
+//! Mixed collectives for as long as one likes, by `cargo xtask soak`: every result is right, nothing grows, nothing gets slower.
 
 use super::kill_random::run_verified;
 use super::process::{Process, assert_flat, new_id, numbers};

@@ -3,11 +3,12 @@
 use crate::case::{Case, Collective, Transport};
 use crate::placement::Placement;
 use crate::results::SourceKey;
-use crate::rows::{Metric, ROOFLINE, Row};
+use crate::rows::{Metric, ROOFLINE, Row, write_csv};
 use crate::settings::DEFAULTS;
-use crate::stats::{geometric_mean, median};
 use crate::unisono;
+use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
+use unisono_bench_support::stats::{geometric_mean, median};
 
 /// A contender in one setting.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -209,21 +210,35 @@ pub(crate) fn grouped(cells: &[DataPoint]) -> BTreeMap<(Transport, Collective), 
     groups
 }
 
-/// Medians as comma-separated values.
-pub(crate) fn to_csv(cells: &[DataPoint]) -> String {
-    let mut text = "transport,collective,ranks,bytes,library,setting,time_us,roofline_us\n".to_owned();
-    for cell in cells {
-        let Case { transport, collective, ranks } = cell.case;
-        let floor = cell.roofline.map_or_else(String::new, |floor| format!("{floor:.4}"));
-        for (who, micros) in &cell.times {
-            let (transport, collective, bytes) = (transport.name(), collective.name(), cell.bytes);
-            let Source { library: contender, setting } = who;
-            text += &format!(
-                "{transport},{collective},{ranks},{bytes},{contender},{setting},{micros:.4},{floor}\n"
-            );
-        }
-    }
-    text
+/// One line of `medians.csv`.
+#[derive(Serialize)]
+struct Line<'a> {
+    transport: &'a str,
+    collective: &'a str,
+    ranks: usize,
+    bytes: usize,
+    library: &'a str,
+    setting: &'a str,
+    time_us: String,
+    roofline_us: String,
+}
+
+/// Formats the medians as comma-separated values.
+pub(crate) fn to_csv(points: &[DataPoint]) -> Result<String, String> {
+    let lines = points.iter().flat_map(|point| {
+        let Case { transport, collective, ranks } = point.case;
+        point.times.iter().map(move |(source, micros)| Line {
+            transport: transport.name(),
+            collective: collective.name(),
+            ranks,
+            bytes: point.bytes,
+            library: &source.library,
+            setting: &source.setting,
+            time_us: format!("{micros:.4}"),
+            roofline_us: point.roofline.map_or_else(String::new, |micros| format!("{micros:.4}")),
+        })
+    });
+    write_csv(lines)
 }
 
 #[cfg(test)]
@@ -249,7 +264,7 @@ mod tests {
             row(1, "unisono", "auto", 1 << 20, Ok(100.0)),
             row(2, "unisono", "auto", 1 << 20, Ok(500.0)),
             row(3, "unisono", "auto", 1 << 20, Ok(110.0)),
-            row(1, "unisono window", "auto", 1 << 20, Ok(1.0)),
+            row(1, "unisono symmetric", "auto", 1 << 20, Ok(1.0)),
             row(1, "Open MPI 5", "defaults", 1 << 20, Ok(330.0)),
             row(1, "Open MPI 5", "UCX", 1 << 20, Ok(220.0)),
             row(1, "Gloo", "defaults", 1 << 20, Ok(880.0)),

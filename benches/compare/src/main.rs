@@ -15,9 +15,7 @@ mod rounds;
 mod rows;
 mod run_result;
 mod settings;
-mod size;
 mod startup;
-mod stats;
 mod unisono;
 
 use crate::unisono::Unisono;
@@ -50,7 +48,7 @@ struct Arguments {
     #[arg(long, value_delimiter = ',', value_parser = clap::value_parser!(u16).range(2..=1024))]
     ranks: Vec<u16>,
     /// Sizes in bytes; K, M and G are understood.
-    #[arg(long, value_delimiter = ',', value_parser = size::parse)]
+    #[arg(long, value_delimiter = ',', value_parser = parse_size)]
     sizes: Vec<usize>,
     /// Transports.
     #[arg(long, value_enum, value_delimiter = ',')]
@@ -132,7 +130,7 @@ fn run(arguments: &Arguments) -> Result<PathBuf, String> {
     }
     plan.run(&unisono, &peers, &mut results)?;
     let cells = crate::data_points::data_points(&results.rows);
-    write(&out, "medians.csv", &crate::data_points::to_csv(&cells))?;
+    write(&out, "medians.csv", &crate::data_points::to_csv(&cells)?)?;
     let about = report::ReportInfo {
         machine: &machine,
         unisono: unisono.version(repository()),
@@ -147,7 +145,15 @@ fn run(arguments: &Arguments) -> Result<PathBuf, String> {
     Ok(out)
 }
 
-/// The name of somebody who may take part.
+/// Parses a size of at least one float32.
+fn parse_size(text: &str) -> Result<usize, String> {
+    match size::parse(text)? {
+        bytes if bytes >= size_of::<f32>() => Ok(bytes),
+        _ => Err(format!("`{text}` is smaller than one float32; the least size is 4")),
+    }
+}
+
+/// Parses the name of a library, or of unisono in one of its two forms.
 fn contender(text: &str) -> Result<String, String> {
     let mut names =
         [crate::unisono::NAME, crate::unisono::SYMMETRIC].into_iter().chain(Library::ALL.map(Library::name));
@@ -258,7 +264,7 @@ fn repository() -> &'static Path {
 fn command() -> String {
     let arguments = std::env::args().skip(1);
     let quoted = arguments.map(|word| if word.contains(' ') { format!("\"{word}\"") } else { word });
-    std::iter::once("benches/compare/run".to_owned()).chain(quoted).collect::<Vec<_>>().join(" ")
+    std::iter::once("cargo xtask bench compare".to_owned()).chain(quoted).collect::<Vec<_>>().join(" ")
 }
 
 const SIZES: [usize; 10] =

@@ -3,10 +3,11 @@
 use crate::case::Case;
 use crate::data_points::{DataPoint, geometric_mean_vs, is_unisono};
 use crate::rows::ROOFLINE;
-use crate::{size, unisono};
+use crate::unisono;
 use plotters::coord::Shift;
 use plotters::prelude::*;
 use std::path::Path;
+use unisono_bench_support::size;
 
 /// What the vertical axis is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -237,11 +238,11 @@ mod tests {
 
     #[test]
     fn plot_has_at_most_eight_lines_with_gloo() {
-        let names = ["unisono", "a", "b", "c", "d", "e", "f", "g", "unisono window", "Gloo"];
+        let names = ["unisono", "a", "b", "c", "d", "e", "f", "g", "unisono symmetric", "Gloo"];
         let cells = [cell(8, &names), cell(64, &names)];
         let lines = lines(&cells.each_ref(), CASE, Axis::Time);
         let names: Vec<&str> = lines.iter().map(|line| line.name.as_str()).collect();
-        assert_eq!(names, ["floor", "Gloo", "a", "b", "c", "d", "unisono window", "unisono"]);
+        assert_eq!(names, ["roofline", "Gloo", "a", "b", "c", "d", "unisono symmetric", "unisono"]);
     }
 
     #[test]
@@ -252,7 +253,7 @@ mod tests {
         for axis in Axis::BOTH {
             assert_eq!(draw(&folder, &cells.each_ref(), CASE, axis), Ok(true));
             let svg = std::fs::read_to_string(folder.join(file_name(CASE, axis))).expect("written");
-            for word in ["unisono", "Gloo", "floor", axis.label(), "all_reduce, 4 ranks, shm", "KiB"] {
+            for word in ["unisono", "Gloo", "roofline", axis.label(), "all_reduce, 4 ranks, shm", "KiB"] {
                 assert!(svg.contains(word), "{word} is not in the drawing");
             }
         }

@@ -9,9 +9,10 @@ use crate::library::InstalledLibrary;
 use crate::machine::Machine;
 use crate::plot::{Axis, file_name};
 use crate::rows::{Metric, ROOFLINE, Row};
-use crate::stats::{geometric_mean, median};
-use crate::{size, unisono};
+use crate::unisono;
 use std::collections::{BTreeMap, BTreeSet};
+use unisono_bench_support::size;
+use unisono_bench_support::stats::{geometric_mean, median};
 
 /// What stands above the figures.
 pub(crate) struct ReportInfo<'a> {
@@ -257,7 +258,7 @@ fn failures(rows: &[Row]) -> String {
                 Metric::Collective(case, 0) => case.to_string(),
                 Metric::Collective(case, bytes) => format!("{case}, {}", size::show(bytes)),
                 Metric::Startup(ranks) => format!("startup of {ranks} ranks"),
-                Metric::CopyRate | Metric::FlagLatency => "floor".to_owned(),
+                Metric::CopyRate | Metric::FlagLatency => "roofline".to_owned(),
             };
             *failures.entry((&row.library, &row.setting, what, reason)).or_default() += 1;
         }
@@ -269,6 +270,7 @@ fn failures(rows: &[Row]) -> String {
         "\n## Runs that failed, sizes skipped\n\n| who | case | times | why |\n|---|---|--:|---|\n"
             .to_owned();
     for ((contender, setting, what, reason), count) in failures {
+        let reason = reason.replace(['\n', '\r', '|'], " ");
         text += &format!("| {contender}, {setting} | {what} | {count} | {reason} |\n");
     }
     text
@@ -325,10 +327,10 @@ mod tests {
             row("Open MPI 5", Metric::Collective(CASE, 1 << 20), Ok(300.0)),
             row("MPICH 5", Metric::Collective(CASE, 0), Err("did not end within 9 s".to_owned())),
             row("unisono", Metric::Startup(64), Ok(2_500_000.0)),
-            row("floor", Metric::Collective(CASE, 8), Ok(0.1)),
-            row("floor", Metric::Collective(CASE, 1 << 20), Ok(105.0)),
-            row("floor", Metric::CopyRate, Ok(40.0)),
-            row("floor", Metric::FlagLatency, Ok(0.1)),
+            row("roofline", Metric::Collective(CASE, 8), Ok(0.1)),
+            row("roofline", Metric::Collective(CASE, 1 << 20), Ok(105.0)),
+            row("roofline", Metric::CopyRate, Ok(40.0)),
+            row("roofline", Metric::FlagLatency, Ok(0.1)),
         ]
     }
 

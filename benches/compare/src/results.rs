@@ -187,7 +187,7 @@ mod tests {
     fn extra_rounds_go_to_close_data_points() {
         let rows = [
             (OURS, 16, Ok(2.0)),
-            (("unisono window", "auto"), 16, Ok(1.9)),
+            (("unisono symmetric", "auto"), 16, Ok(1.9)),
             (UCX, 16, Ok(2.1)),
             (RING, 16, Ok(2.8)),
             (OURS, 1024, Ok(3.0)),
@@ -198,7 +198,7 @@ mod tests {
         let mut results = results("close", &rows);
         let close = |results: &Results, bytes, names| results.needs_more_rounds(CASE, bytes, names, 1.3);
         assert!(close(&results, 8, OURS) && close(&results, 8, UCX));
-        assert!(!close(&results, 8, RING) && !close(&results, 8, ("unisono window", "auto")));
+        assert!(!close(&results, 8, RING) && !close(&results, 8, ("unisono symmetric", "auto")));
         assert!(!close(&results, 1024, OURS) && !close(&results, 2048, UCX) && !close(&results, 4096, OURS));
         // Medians, not the first round: of 2.8, 2.1 and 2.2 it is 2.2.
         for (round, micros) in [(2, 2.1), (3, 2.2)] {

@@ -1,10 +1,10 @@
-//! Results as lines: everything that a record says is drawn from these.
+//! Raw results: one row per time or failure. Every table and plot of a record is computed from the rows.
 
 use crate::case::{Case, Collective, Transport};
-use std::fmt::Write as _;
+use serde::{Deserialize, Serialize};
 use std::path::Path;
 
-/// One time of one contender in one round, or why there is none.
+/// One time of one library in one round, or the reason why there is none.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Row {
     pub(crate) round: usize,
@@ -13,33 +13,76 @@ pub(crate) struct Row {
     pub(crate) setting: String,
     /// Microseconds, GB/s, or a reason.
     pub(crate) outcome: Result<f64, String>,
-    /// Microseconds from the first rank's core to the last one's meanwhile, where that is known.
+    /// One-way flag latency in microseconds between the cores of the first and the last rank, if measured.
     pub(crate) flag_latency: Option<f64>,
 }
 
-/// What an outcome is about.
+/// Kind of a result.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Metric {
-    /// Microseconds of a collective; zero bytes: of the run as a whole, which failed.
+    /// Microseconds of a collective of so many bytes; zero bytes stand for a run that failed as a whole.
     Collective(Case, usize),
-    /// Microseconds that ranks take from launch to end, with one barrier.
+    /// Microseconds from the launch of so many ranks to their end, with one barrier.
     Startup(usize),
-    /// GB/s, read and written, of copies past the cache by all cores.
+    /// Copy bandwidth of all cores past the cache, in GB/s read plus written.
     CopyRate,
-    /// Microseconds of one flag from one core to another.
+    /// One-way flag latency between two cores, in microseconds.
     FlagLatency,
 }
 
-/// The contender that is the machine: its times are what the machine allows.
-pub(crate) const ROOFLINE: &str = "floor";
+/// Name of the pseudo library whose times are the limits of the machine.
+pub(crate) const ROOFLINE: &str = "roofline";
 
-const HEADER: &str = "round,transport,collective,ranks,bytes,library,setting,outcome,failure,flag_latency_us";
+/// One line of `results.csv`; absent values are empty fields.
+#[derive(Serialize, Deserialize)]
+struct Line {
+    round: usize,
+    transport: String,
+    collective: String,
+    ranks: usize,
+    bytes: usize,
+    library: String,
+    setting: String,
+    outcome: String,
+    failure: String,
+    flag_latency_us: String,
+}
 
-/// The rows as comma-separated values.
-pub(crate) fn to_csv(rows: &[Row]) -> String {
-    let mut text = format!("{HEADER}\n");
-    for row in rows {
-        let (transport, what, ranks, bytes) = match row.metric {
+/// Formats the rows as comma-separated values.
+pub(crate) fn to_csv(rows: &[Row]) -> Result<String, String> {
+    write_csv(rows.iter().map(Line::from))
+}
+
+/// Formats records as comma-separated values, with the field names as the first line.
+pub(crate) fn write_csv(records: impl IntoIterator<Item = impl Serialize>) -> Result<String, String> {
+    let mut writer = csv::Writer::from_writer(Vec::new());
+    records.into_iter().try_for_each(|record| writer.serialize(record)).map_err(|error| error.to_string())?;
+    let bytes = writer.into_inner().map_err(|error| error.to_string())?;
+    String::from_utf8(bytes).map_err(|error| error.to_string())
+}
+
+/// Parses the output of [`to_csv`]; an error names the line.
+pub(crate) fn from_csv(text: &str) -> Result<Vec<Row>, String> {
+    let mut reader = csv::Reader::from_reader(text.as_bytes());
+    let lines = reader.deserialize::<Line>().enumerate();
+    lines
+        .map(|(index, line)| {
+            let line = line.map_err(|error| error.to_string())?;
+            line.row().ok_or_else(|| format!("record {} of results.csv is not a result", index + 1))
+        })
+        .collect()
+}
+
+/// Writes the rows to a temporary file and renames it, so that a reader never sees half a file.
+pub(crate) fn save(path: &Path, rows: &[Row]) -> Result<(), String> {
+    let draft = path.with_extension("csv.part");
+    let written = std::fs::write(&draft, to_csv(rows)?).and_then(|()| std::fs::rename(&draft, path));
+    written.map_err(|error| format!("{}: {error}", path.display()))
+}
+
+impl From<&Row> for Line {
+    fn from(row: &Row) -> Self {
+        let (transport, collective, ranks, bytes) = match row.metric {
             Metric::Collective(case, bytes) => {
                 (case.transport.name(), case.collective.name(), case.ranks, bytes)
             }
@@ -47,66 +90,47 @@ pub(crate) fn to_csv(rows: &[Row]) -> String {
             Metric::CopyRate => ("", "copy_gbs", 0, 0),
             Metric::FlagLatency => ("", "flag_latency_us", 0, 0),
         };
-        let (value, failure) = match &row.outcome {
+        let (outcome, failure) = match &row.outcome {
             Ok(value) => (format!("{value:.4}"), String::new()),
-            Err(reason) => (String::new(), sanitize(reason)),
+            Err(reason) => (String::new(), reason.clone()),
         };
-        let (round, who, how) = (row.round, sanitize(&row.library), sanitize(&row.setting));
-        let far = row.flag_latency.map_or_else(String::new, |micros| format!("{micros:.3}"));
-        let _ =
-            writeln!(text, "{round},{transport},{what},{ranks},{bytes},{who},{how},{value},{failure},{far}");
-    }
-    text
-}
-
-/// Reads what [`to_csv`] wrote.
-pub(crate) fn from_csv(text: &str) -> Result<Vec<Row>, String> {
-    let lines = text.lines().enumerate().skip(1);
-    lines
-        .map(|(at, line)| parse(line).ok_or_else(|| format!("line {} is no result: {line}", at + 1)))
-        .collect()
-}
-
-/// Writes the rows so that a file is never half a file.
-pub(crate) fn save(path: &Path, rows: &[Row]) -> Result<(), String> {
-    let draft = path.with_extension("csv.part");
-    let written = std::fs::write(&draft, to_csv(rows)).and_then(|()| std::fs::rename(&draft, path));
-    written.map_err(|error| format!("{}: {error}", path.display()))
-}
-
-fn parse(line: &str) -> Option<Row> {
-    let fields: Vec<&str> = line.split(',').collect();
-    let [round, transport, what, ranks, bytes, contender, setting, value, failure, far] = fields[..] else {
-        return None;
-    };
-    let (ranks, bytes) = (ranks.parse().ok()?, bytes.parse().ok()?);
-    let what = match what {
-        "startup" => Metric::Startup(ranks),
-        "copy_gbs" => Metric::CopyRate,
-        "flag_latency_us" => Metric::FlagLatency,
-        name => {
-            let transport =
-                [Transport::Shm, Transport::Tcp].into_iter().find(|one| one.name() == transport)?;
-            let collective = Collective::ALL.into_iter().find(|one| one.name() == name)?;
-            Metric::Collective(Case { transport, collective, ranks }, bytes)
+        Self {
+            round: row.round,
+            transport: transport.to_owned(),
+            collective: collective.to_owned(),
+            ranks,
+            bytes,
+            library: row.library.clone(),
+            setting: row.setting.clone(),
+            outcome,
+            failure,
+            flag_latency_us: row.flag_latency.map_or_else(String::new, |micros| format!("{micros:.3}")),
         }
-    };
-    let outcome = if failure.is_empty() { Ok(value.parse().ok()?) } else { Err(failure.to_owned()) };
-    let (contender, setting) = (contender.to_owned(), setting.to_owned());
-    let hand_over = if far.is_empty() { None } else { Some(far.parse().ok()?) };
-    Some(Row {
-        round: round.parse().ok()?,
-        metric: what,
-        library: contender,
-        setting,
-        outcome,
-        flag_latency: hand_over,
-    })
+    }
 }
 
-/// Without what separates fields and lines.
-fn sanitize(text: &str) -> String {
-    text.replace(',', ";").replace(['\n', '\r', '|'], " ")
+impl Line {
+    fn row(self) -> Option<Row> {
+        let metric = match self.collective.as_str() {
+            "startup" => Metric::Startup(self.ranks),
+            "copy_gbs" => Metric::CopyRate,
+            "flag_latency_us" => Metric::FlagLatency,
+            name => {
+                let mut transports = [Transport::Shm, Transport::Tcp].into_iter();
+                let transport = transports.find(|one| one.name() == self.transport)?;
+                let collective = Collective::ALL.into_iter().find(|one| one.name() == name)?;
+                Metric::Collective(Case { transport, collective, ranks: self.ranks }, self.bytes)
+            }
+        };
+        let outcome =
+            if self.failure.is_empty() { Ok(self.outcome.parse().ok()?) } else { Err(self.failure) };
+        let flag_latency = match self.flag_latency_us.as_str() {
+            "" => None,
+            micros => Some(micros.parse().ok()?),
+        };
+        let (round, library, setting) = (self.round, self.library, self.setting);
+        Some(Row { round, metric, library, setting, outcome, flag_latency })
+    }
 }
 
 #[cfg(test)]
@@ -133,11 +157,11 @@ mod tests {
             row(Metric::CopyRate, Ok(38.5)),
             Row { flag_latency: Some(0.25), ..row(Metric::FlagLatency, Ok(0.125)) },
         ];
-        assert_eq!(from_csv(&to_csv(&rows)), Ok(rows.to_vec()));
+        assert_eq!(from_csv(&to_csv(&rows).expect("text")), Ok(rows.to_vec()));
     }
 
     #[test]
-    fn separators_in_reasons_do_no_harm() {
+    fn separators_in_reasons_survive_a_file() {
         let row = Row {
             round: 1,
             metric: Metric::CopyRate,
@@ -146,13 +170,17 @@ mod tests {
             outcome: Err("a, b\nc".into()),
             flag_latency: None,
         };
-        let read = from_csv(&to_csv(&[row])).expect("readable");
-        assert_eq!(read[0].outcome, Err("a; b c".to_owned()));
+        let read = from_csv(&to_csv(&[row]).expect("text")).expect("readable");
+        assert_eq!(read[0].outcome, Err("a, b\nc".to_owned()));
     }
 
     #[test]
-    fn nonsense_is_refused_with_its_line() {
-        let error = from_csv(&format!("{HEADER}\n1,shm,all_reduce,2,8,x,y,fast,,\n")).expect_err("no number");
-        assert!(error.starts_with("line 2"), "{error}");
+    fn from_csv_error_names_the_record() {
+        let header = "round,transport,collective,ranks,bytes,library,setting,outcome,failure,flag_latency_us";
+        let error = from_csv(&format!("{header}\n1,shm,all_reduce,2,8,x,y,fast,,\n")).expect_err("no number");
+        assert!(error.starts_with("record 1"), "{error}");
+        let error =
+            from_csv(&format!("{header}\n1,shm,all_reduce,two,8,x,y,1.0,,\n")).expect_err("no number");
+        assert!(error.contains("line: 2"), "{error}");
     }
 }

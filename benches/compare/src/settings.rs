@@ -5,12 +5,12 @@
 
 use crate::case::{Case, Collective, Transport, World};
 use crate::library::{InstalledLibrary, Library};
-use crate::size;
 use Library::{Gloo, IntelMpi, Mpich4, Mpich5, OneCcl, OpenMpi4, OpenMpi5};
 use Subscription::{Any, Dedicated, Oversubscribed};
 use Transport::{Shm, Tcp};
 use std::process::Command;
 use std::time::Duration;
+use unisono_bench_support::size;
 
 /// A library in one setting.
 #[derive(Debug)]

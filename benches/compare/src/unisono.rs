@@ -4,17 +4,17 @@ use crate::case::{Transport, World};
 use crate::data_points::Limits;
 use crate::process::{self, ProcessOutcome};
 use crate::settings::{Task, Workload};
-use crate::size;
 use serde_json::Value;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
+use unisono_bench_support::size;
 
 /// In ordinary buffers.
 pub(crate) const NAME: &str = "unisono";
 /// In buffers that peers reach, from `Communicator::alloc_symmetric`.
-pub(crate) const SYMMETRIC: &str = "unisono window";
+pub(crate) const SYMMETRIC: &str = "unisono symmetric";
 
 /// The command `unisono`, and what it understands.
 pub(crate) struct Unisono {

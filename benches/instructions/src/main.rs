@@ -1,4 +1,4 @@
-//! `benches/instructions/check`: instructions of the hot paths, compared with the committed baseline.
+//! `cargo xtask bench instructions`: instructions of the hot paths, compared with the committed baseline.
 //!
 //! Times differ from run to run, counts of instructions do not. Every path is driven by one thread, so
 //! that nothing depends on who waits for whom; docs/regressions.md says more.

@@ -63,7 +63,7 @@ fn end(before: &Baseline, now: &Baseline, verdicts: &[Change]) -> ExitCode {
         println!("baseline: {}\nnow:      {}", before.conditions, now.conditions);
     }
     if verdicts.contains(&Change::Unmatched) {
-        println!("paths and baseline do not match: `benches/instructions/check --renew` and commit it");
+        println!("paths and baseline do not match: `cargo xtask bench instructions --renew` and commit it");
         return ExitCode::FAILURE;
     }
     if verdicts.contains(&Change::Grew) && alike {

@@ -4,10 +4,10 @@ use super::bind::Bind;
 use super::device::{self, Device};
 use super::json;
 use crate::perf::op_case::OpKind;
-use crate::size;
 use std::path::PathBuf;
 use std::time::Duration;
 use unisono::{Avg, Communicator, Config, DType, Max, Min, ReduceKind, Transport, parse_algorithms};
+use unisono_bench_support::size;
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {

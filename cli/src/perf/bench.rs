@@ -8,7 +8,6 @@ use super::pattern::Pattern;
 use crate::perf::bench::guarded_buffer::GuardedBuffer;
 use crate::perf::op_case::{OpCase, OpKind};
 use crate::perf::roofline::Roofline;
-pub(super) use samples::median;
 use std::time::Instant;
 use unisono::{Communicator, Element, Result, Sum};
 

@@ -1,12 +1,12 @@
 //! What this machine allows: memory bandwidth and the time of one flag latency, measured in the same run.
 
-use crate::perf::bench::median;
 use crate::perf::bind::bind_thread;
 use crate::perf::op_case::OpKind;
 use crate::perf::tcp_baseline;
 use std::sync::Barrier;
 use std::time::Instant;
 use unisono::{Communicator, Config, DType, ReduceKind};
+use unisono_bench_support::stats::median;
 use unisono_cuda::{PostOp, Source, Store, Target, copy_to, reduce_to};
 use unisono_transports::testing::flag_latency::{FlagPage, Side};
 
@@ -143,7 +143,7 @@ fn memory_rate(
                 barrier.wait();
                 times.push(begun.elapsed().as_secs_f64());
             }
-            median(times)
+            median(times).unwrap_or_default()
         };
         let threads: Vec<_> = (0..threads).map(|_| scope.spawn(thread)).collect();
         threads.into_iter().filter_map(|thread| thread.join().ok()).collect()
@@ -154,8 +154,7 @@ fn memory_rate(
 
 /// Microseconds of one flag from one core to another, one way: the median of some rounds.
 fn flag_latency() -> f64 {
-    let rounds: Vec<f64> = (0..ROUNDS).filter_map(|_| flag_ping_pong()).collect();
-    if rounds.is_empty() { 0.0 } else { median(rounds) }
+    median((0..ROUNDS).filter_map(|_| flag_ping_pong())).unwrap_or_default()
 }
 
 fn flag_ping_pong() -> Option<f64> {

@@ -1,10 +1,10 @@
 //! What TCP over loopback allows: raw sockets between two threads, without any library.
 
-use crate::perf::bench::median;
 use crate::perf::bind::bind_thread;
 use std::io::{ErrorKind, Read, Result, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
+use unisono_bench_support::stats::median;
 
 /// GB/s in each direction with both directions at once, over `sockets` connections between two cores, in
 /// pieces of `piece_bytes`: the median of some rounds.
@@ -28,7 +28,7 @@ pub(super) fn bandwidth(sockets: usize, piece_bytes: usize) -> Result<f64> {
             }
             times.push(begun.elapsed().as_secs_f64());
         }
-        Ok(median(times))
+        Ok(median(times).unwrap_or_default())
     })?;
     Ok(STREAM_BYTES as f64 / seconds / 1e9)
 }
@@ -52,7 +52,7 @@ pub(super) fn pingpong() -> Result<f64> {
             }
             rounds.push(begun.elapsed().as_secs_f64() * 1e6 / ROUND_TRIPS as f64 / 2.0);
         }
-        Ok(median(rounds))
+        Ok(median(rounds).unwrap_or_default())
     })
 }
 

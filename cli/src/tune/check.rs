@@ -1,9 +1,9 @@
 //! Whether what is chosen here is as fast as anything fixed would be.
 
-use super::fastest::median;
 use super::measure::{Case, Timing};
 use std::collections::BTreeMap;
 use std::fmt;
+use unisono_bench_support::stats::median;
 
 /// What `auto` takes at one size, beside what else there is.
 #[derive(Debug, Default)]
@@ -86,7 +86,7 @@ impl SizeResult {
     /// The time of `auto` in that of `name`; none where that is the same.
     fn ratio(&self, name: &str) -> Option<f64> {
         let ratios = self.ratios.get(name).filter(|_| name != self.chosen);
-        ratios.map(|ratios| median(ratios.clone()))
+        median(ratios?.iter().copied())
     }
 
     /// The fastest, and the time of `auto` in its.
@@ -111,7 +111,7 @@ impl fmt::Display for SizeResult {
             f,
             "{:<14} {:>10.2} {fastest:<14} {ratio:>6.2}{mark}",
             self.chosen,
-            median(self.micros.clone())
+            median(self.micros.iter().copied()).unwrap_or_default()
         )
     }
 }

@@ -4,6 +4,7 @@ use super::measure::{Case, Timing};
 use std::collections::BTreeMap;
 use unisono::schedule::Algorithm;
 use unisono::select::{Topology, TuningRule, UNLIMITED};
+use unisono_bench_support::stats::median;
 
 /// Microseconds by bytes of a share, for each algorithm.
 type Times = BTreeMap<usize, Vec<(&'static Algorithm, f64)>>;
@@ -28,15 +29,9 @@ pub(super) fn measure(
     }
     let mut times = Times::new();
     for ((share, index), micros) in samples {
-        times.entry(share).or_default().push((rows[index], median(micros)));
+        times.entry(share).or_default().push((rows[index], median(micros).unwrap_or_default()));
     }
     Ok(fastest(&times, field.topology(), ranks_max))
-}
-
-/// The one in the middle.
-pub(super) fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
 }
 
 /// The fastest at each size, sizes with the same one together. The one before stays where it is as good as any.

@@ -4,11 +4,11 @@ mod check;
 mod fastest;
 mod measure;
 
-use crate::size;
 use measure::Case;
 use std::path::PathBuf;
 use unisono::schedule::Collective;
 use unisono::select::{Topology, TuningTable, UNLIMITED};
+use unisono_bench_support::size;
 use unisono_transports::sys::affinity::available_cpus;
 
 #[derive(clap::Args)]

@@ -1,5 +1,5 @@
 //! The parsers of bytes that peers or strangers send, each as one function of bytes: whatever they are, it ends, does not
-//! panic, and takes no more memory than they justify. `fuzz/run` looks for bytes that show otherwise.
+//! panic, and takes no more memory than they justify. `cargo xtask fuzz` looks for bytes that show otherwise.
 mod record_layer;
 
 use crate::control::RemoteControl;

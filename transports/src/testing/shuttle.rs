@@ -4,7 +4,7 @@
 //! All threads of a model are one of the system, and change over where they lock, look at an atomic, or wait. So whatever
 //! waits must do it by these means, and descriptors are looked at again and again, with [`thread::sleep`] in between. Time
 //! passes there alone. Nothing else may decide what a model does: then a schedule is the same whenever it is played.
-//! `scripts/shuttle` runs models.
+//! `cargo xtask shuttle` runs models.
 
 use crate::WaitStrategy;
 use shuttle::scheduler::{PctScheduler, RandomScheduler, ReplayScheduler, Scheduler};
@@ -47,7 +47,7 @@ pub fn explore<M: Fn() + Copy + Send + Sync + 'static>(machine: M) {
         Err(panic) => {
             eprintln!(
                 "schedule {played} failed; with what stands between the quotation marks above, it is played again by\n\
-                 scripts/shuttle replay {package} {test} \"SCHEDULE\""
+                 cargo xtask shuttle replay {package} {test} \"SCHEDULE\""
             );
             resume_unwind(panic);
         }

@@ -6,6 +6,7 @@
 use super::{Bench, OpKind, Timing};
 use std::time::Instant;
 use unisono::{Element, Max, Result};
+use unisono_bench_support::stats::median;
 use unisono_transports::testing::flag_latency::{FlagPage, Side};
 
 impl<T: Element> Bench<'_, T> {
@@ -33,8 +34,13 @@ impl<T: Element> Bench<'_, T> {
             times.push(self.sample(calls)?);
         }
         self.comm.all_reduce(&mut times, Max)?;
-        let hand_over = if hand_overs.is_empty() { None } else { Some(median(hand_overs)) };
-        Ok(Timing { micros: median(times) * 1e6, wrong, spread: None, flag_latency: hand_over })
+        let hand_over = median(hand_overs);
+        Ok(Timing {
+            micros: median(times).unwrap_or_default() * 1e6,
+            wrong,
+            spread: None,
+            flag_latency: hand_over,
+        })
     }
 
     /// Where the first and the last rank find how far apart their cores are, if somebody wants to know.
@@ -101,12 +107,6 @@ fn samples_for(seconds: f64, sample: f64) -> usize {
     ((seconds / sample.max(1e-9)) as usize).clamp(SAMPLES_MIN, SAMPLES_MAX)
 }
 
-/// The median of some values, at least one.
-pub(in crate::perf) fn median(mut times: Vec<f64>) -> f64 {
-    times.sort_by(f64::total_cmp);
-    (times[(times.len() - 1) / 2] + times[times.len() / 2]) / 2.0
-}
-
 /// Games and the turns of each: some ten microseconds, little beside a sample, once both have a core.
 const TWO_RANKS: (usize, u64) = (1, 100);
 const MANY_RANKS: (usize, u64) = (5, 20);
@@ -121,12 +121,6 @@ const SAMPLES_MAX: usize = 201;
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn medians_of_odd_and_even_counts() {
-        assert_eq!(median(vec![3.0, 1.0, 2.0]), 2.0);
-        assert_eq!(median(vec![4.0, 1.0, 2.0, 3.0]), 2.5);
-    }
 
     #[test]
     fn a_sample_is_a_millisecond_and_some_are_always_taken() {

@@ -1,9 +1,9 @@
 //! What the memory of GPUs allows, measured in the same run.
 
-use crate::perf::bench::median;
 use crate::perf::roofline::{Gpus, Roofline};
 use unisono::Communicator;
 use unisono::device::{Gpu, GpuError};
+use unisono_bench_support::stats::median;
 
 /// Rank 0 measures while the others wait; everybody gets the result.
 pub(super) fn measure(comm: &Communicator, gpu: &Gpu, gpus: usize) -> Result<Roofline, String> {
@@ -27,7 +27,7 @@ fn copy(gpu: &Gpu) -> Result<f64, GpuError> {
         stream.copy(&mut into, &from)?;
         times.push(f64::from(begun.elapsed_ms(&stream.record()?)?));
     }
-    Ok((2 * count * size_of::<f32>()) as f64 / median(times).max(1e-6) / 1e6)
+    Ok((2 * count * size_of::<f32>()) as f64 / median(times).unwrap_or_default().max(1e-6) / 1e6)
 }
 
 const ROUNDS: usize = 9;

@@ -1,0 +1,4 @@
+//! Sizes and statistics shared by the benchmarks and the command.
+
+pub mod size;
+pub mod stats;

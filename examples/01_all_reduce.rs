@@ -1,0 +1,31 @@
+//! all_reduce in a few lines: four ranks as threads of this process.
+//!
+//! `cargo run --release --example 01_all_reduce`
+
+use unisono::{Avg, Communicator, Max, Sum};
+
+fn main() -> unisono::Result<()> {
+    let ranks = Communicator::local(4)?;
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = ranks.into_iter().map(|comm| scope.spawn(move || rank_main(&comm))).collect();
+        threads.into_iter().try_for_each(|thread| thread.join().expect("no rank panics"))
+    })
+}
+
+fn rank_main(comm: &Communicator) -> unisono::Result<()> {
+    // In place: every rank gives its number a thousand times and gets the sum.
+    let mut values = vec![comm.rank() as f32; 1000];
+    comm.all_reduce(&mut values, Sum)?;
+    assert!(values.iter().all(|&value| value == 6.0));
+
+    // Out of place: the input stays as it was.
+    let input = [comm.rank() as i64, -(comm.rank() as i64)];
+    let mut largest = [0; 2];
+    comm.all_reduce_into(&input, &mut largest, Max)?;
+    assert_eq!(largest, [3, 0]);
+
+    let mut mean = [comm.rank() as f64];
+    comm.all_reduce(&mut mean, Avg)?;
+    println!("rank {} of {}: sum {}, max {largest:?}, mean {}", comm.rank(), comm.size(), values[0], mean[0]);
+    Ok(())
+}

@@ -1,0 +1,74 @@
+//! The ring all_reduce by hand, with sends and receives, step by step; it prints who sends which chunk when.
+//!
+//! `cargo run --release --example 05_manual_ring`
+//!
+//! Mind which chunk is whose after the first phase: rank r has the sum of chunk r + 1. The library's reduce_scatter starts
+//! every chunk one rank later, so that rank r is given chunk r.
+
+use unisono::{Communicator, Sum};
+
+const RANKS: usize = 4;
+
+/// What a rank did in one step: sent which chunk, received which, and what it has then.
+type StepRecord = (usize, usize, [i64; RANKS]);
+
+fn main() -> unisono::Result<()> {
+    let ranks = Communicator::local(RANKS)?;
+    let tables = std::thread::scope(|scope| {
+        let threads: Vec<_> = ranks.into_iter().map(|comm| scope.spawn(move || rank_main(&comm))).collect();
+        threads
+            .into_iter()
+            .map(|thread| thread.join().expect("no rank panics"))
+            .collect::<Result<Vec<_>, _>>()
+    })?;
+    println!("step  rank  sends  receives  has then");
+    for step in 0..2 * (RANKS - 1) {
+        if step == RANKS - 1 {
+            println!("every rank has the sum of one chunk, which now goes round");
+        }
+        for (rank, table) in tables.iter().enumerate() {
+            let (sent, received, has) = table[step];
+            println!("{step:4}  {rank:4}  {sent:5}  {received:8}  {has:?}");
+        }
+    }
+    Ok(())
+}
+
+fn rank_main(comm: &Communicator) -> unisono::Result<Vec<StepRecord>> {
+    let rank = comm.rank();
+    let before = |chunk: usize, steps: usize| (chunk + 2 * RANKS - steps) % RANKS;
+    let mut chunks: [i64; RANKS] = std::array::from_fn(|index| (index + rank) as i64);
+    let mut table = Vec::new();
+    for step in 0..RANKS - 1 {
+        let (sent, received) = (before(rank, step), before(rank, step + 1));
+        chunks[received] += exchange(comm, chunks[sent])?;
+        table.push((sent, received, chunks));
+    }
+    let own = (rank + 1) % RANKS;
+    assert_eq!(chunks[own], [6, 10, 14, 18][own]);
+    for step in 0..RANKS - 1 {
+        let (sent, received) = (before(rank + 1, step), before(rank, step));
+        chunks[received] = exchange(comm, chunks[sent])?;
+        table.push((sent, received, chunks));
+    }
+    assert_eq!(chunks, [6, 10, 14, 18]);
+    check_against_library(comm)?;
+    Ok(table)
+}
+
+/// To the next rank, from the one before.
+fn exchange(comm: &Communicator, chunk: i64) -> unisono::Result<i64> {
+    let (next, previous) = ((comm.rank() + 1) % RANKS, (comm.rank() + RANKS - 1) % RANKS);
+    let mut received = [0];
+    comm.send_recv(&[chunk], next, &mut received, previous)?;
+    Ok(received[0])
+}
+
+fn check_against_library(comm: &Communicator) -> unisono::Result<()> {
+    let input: [i64; RANKS] = std::array::from_fn(|index| (index + comm.rank()) as i64);
+    let (mut share, mut all) = ([0], input);
+    comm.reduce_scatter(&input, &mut share, Sum)?;
+    comm.all_reduce(&mut all, Sum)?;
+    assert_eq!((share[0], all), (all[comm.rank()], [6, 10, 14, 18]));
+    Ok(())
+}

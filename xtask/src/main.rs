@@ -1,0 +1,122 @@
+//! `cargo xtask`: the tasks of the repository that are more than one cargo command.
+
+mod bench;
+mod cargo;
+mod filters;
+mod fuzz;
+mod gpu_suite;
+mod kernels;
+mod long_tests;
+mod memcheck;
+mod sanitize;
+mod shuttle;
+
+use clap::{Parser, Subcommand};
+use std::path::PathBuf;
+use std::process::{Command, ExitCode};
+
+/// Outcome of a task; the text says what failed and what to do.
+type Result<T = ()> = std::result::Result<T, String>;
+
+/// Runs a task of the repository.
+#[derive(Parser)]
+#[command(bin_name = "cargo xtask")]
+struct Arguments {
+    #[command(subcommand)]
+    task: Task,
+}
+
+#[derive(Subcommand)]
+enum Task {
+    /// Run the lanes of CI, or only the lanes named.
+    Ci {
+        /// Names of lanes; `.ci/run` lists them.
+        lanes: Vec<String>,
+    },
+    /// Run a benchmark.
+    #[command(subcommand)]
+    Bench(bench::Bench),
+    /// Fuzz the parsers of bytes from outside.
+    Fuzz(fuzz::Arguments),
+    /// Compile the GPU kernels, or check the committed ones.
+    Kernels {
+        /// Compare with the committed kernels instead of writing them.
+        #[arg(long)]
+        check: bool,
+    },
+    /// Run tests under ThreadSanitizer or AddressSanitizer.
+    Sanitize(sanitize::Arguments),
+    /// Run the shuttle models under many thread schedules, or replay one schedule.
+    Shuttle(shuttle::Arguments),
+    /// Run mixed collectives for a while and check that memory, threads and throughput stay flat.
+    Soak {
+        /// Duration in minutes.
+        #[arg(default_value_t = 10)]
+        minutes: u64,
+    },
+    /// Run the fault tests in their long forms, about twenty minutes on two cores.
+    Faults {
+        /// Arguments of the test harness, for example part of a test name.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        filter: Vec<String>,
+    },
+    /// Run every collective between processes under valgrind's memcheck.
+    Memcheck,
+    /// Pack the GPU tests and benchmarks, or run them on a machine with a GPU.
+    #[command(subcommand)]
+    GpuSuite(GpuSuite),
+}
+
+#[derive(Subcommand)]
+enum GpuSuite {
+    /// Build tests and benchmarks into target/gpu-suite, at most 64 MiB.
+    Pack,
+    /// Run target/gpu-suite on the GPU; nothing is built.
+    Run {
+        /// Folder for JSON files, logs and the summary README.md.
+        out: PathBuf,
+    },
+    /// Run target/gpu-suite on the software device, with small sizes.
+    Rehearse {
+        /// Folder for JSON files, logs and the summary README.md.
+        out: PathBuf,
+    },
+}
+
+fn main() -> ExitCode {
+    match run(Arguments::parse().task) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("xtask: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(task: Task) -> Result {
+    match task {
+        Task::Ci { lanes } => cargo::run(Command::new(cargo::root().join(".ci/run")).args(lanes)),
+        Task::Bench(bench) => bench.run(),
+        Task::Fuzz(arguments) => fuzz::run(&arguments),
+        Task::Kernels { check } => kernels::run(check),
+        Task::Sanitize(arguments) => sanitize::run(&arguments),
+        Task::Shuttle(arguments) => shuttle::run(&arguments),
+        Task::Soak { minutes } => long_tests::soak(minutes),
+        Task::Faults { filter } => long_tests::faults(&filter),
+        Task::Memcheck => memcheck::run(),
+        Task::GpuSuite(GpuSuite::Pack) => gpu_suite::pack::pack(),
+        Task::GpuSuite(GpuSuite::Run { out }) => gpu_suite::run(gpu_suite::Device::Cuda, &out),
+        Task::GpuSuite(GpuSuite::Rehearse { out }) => gpu_suite::run(gpu_suite::Device::Software, &out),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn arguments_are_consistent() {
+        Arguments::command().debug_assert();
+    }
+}
