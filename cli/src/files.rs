@@ -1,8 +1,8 @@
-//! Files that ranks wrote, as a command is given them.
+//! Files that ranks wrote, named on the command line.
 
 use std::path::{Path, PathBuf};
 
-/// How the names of traces end.
+/// File name suffix of traces.
 pub(crate) const TRACE_SUFFIX: &str = ".trace.json";
 
 /// The files named, and of folders named those whose names are wanted.

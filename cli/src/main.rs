@@ -29,21 +29,21 @@ enum Command {
     Run(RunArguments),
     /// Measure and verify a collective, as nccl-tests does.
     Perf(Box<perf::Arguments>),
-    /// Prove every algorithm for every number of ranks.
+    /// Verify the schedules of every algorithm for many numbers of ranks.
     Check(schedules::CheckArguments),
-    /// Show what an algorithm does, step by step.
+    /// Show the steps of an algorithm.
     Explain(schedules::ExplainArguments),
-    /// Measure every algorithm on this machine and write the table of the fastest.
+    /// Measure every algorithm on this machine and write a tuning file of the fastest.
     Tune(tune::Arguments),
-    /// Say where ranks differ that have failed, by the flight records that they left.
+    /// Compare the flight records of failed ranks and report where the ranks differ.
     Analyze(flight::AnalyzeArguments),
-    /// Ask the ranks that run on this host what they are doing, and who waits for whom.
+    /// Report the operations of the ranks on this host, and which rank waits for which.
     Status(flight::StatusArguments),
-    /// Put together, for Perfetto, what ranks wrote to UNISONO_TRACE_DIR of what they did when.
+    /// Merge the traces of ranks (UNISONO_TRACE_DIR) into one file for Perfetto.
     Trace(trace::Arguments),
-    /// Let ranks fail in every way that a seed gives, in virtual time, and check what becomes of the others.
+    /// Simulate failing ranks in virtual time, by random seeds, and check the surviving ranks.
     Simulate(simulate::Arguments),
-    /// Say where the GPUs of this host are, and how they reach each other.
+    /// Show the GPUs of this host and the paths between them.
     Topo(topo::Arguments),
     /// List the algorithms.
     List,
@@ -60,24 +60,24 @@ struct RunArguments {
     /// Number of ranks.
     #[arg(short = 'n', long)]
     ranks: usize,
-    /// Leave output lines as they are.
+    /// Print lines without the rank in front.
     #[arg(long)]
     no_prefix: bool,
-    /// Say which process each rank is.
+    /// Print the process of each rank.
     #[arg(short, long)]
     verbose: bool,
-    /// Let the other ranks go on when one fails: they may shrink to those that are left.
+    /// Let the other ranks go on when one fails; they may shrink the communicator.
     #[arg(short, long)]
     continue_on_failure: bool,
-    /// Milliseconds that ranks get to end when one has failed or the job was told to end.
+    /// Milliseconds that the ranks get to end after a failure or a signal.
     #[arg(long, default_value_t = 2000)]
     grace_ms: u64,
-    /// The program and its arguments.
+    /// Program and its arguments.
     #[arg(last = true, required = true)]
     program: Vec<OsString>,
 }
 
-/// Lets a reader that has had enough, as in `unisono list | head`, end the command without a word.
+/// Ends the command silently when the reader of its output has gone, as in `unisono list | head`.
 fn exit_on_broken_pipe() {
     let usual = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
@@ -89,10 +89,11 @@ fn exit_on_broken_pipe() {
     }));
 }
 
-/// What shells say of programs that SIGPIPE ended.
+/// Exit code that shells report for programs ended by SIGPIPE.
 const SIGPIPE_EXIT_CODE: i32 = 128 + 13;
 
-/// On standard error; `UNISONO_LOG` asks for more than warnings. Simulated failures are no warnings.
+/// Logs to standard error. `UNISONO_LOG` selects more than warnings; simulated failures are not
+/// logged.
 fn init_logging(command: &Command) {
     use tracing_subscriber::EnvFilter;
     let usual = if matches!(command, Command::Simulate(_)) { "off" } else { "warn" };

@@ -1,4 +1,4 @@
-//! `check`, `explain` and `algos`: readers of schedules that need no ranks.
+//! `unisono check`, `explain` and `list`: schedules without ranks.
 
 use std::path::PathBuf;
 use unisono::schedule::check::{AlgorithmReport, cases as specs, sweep};
@@ -9,7 +9,7 @@ pub(crate) struct CheckArguments {
     /// Check every number of ranks up to this one.
     #[arg(long, default_value_t = 33, value_parser = clap::value_parser!(u16).range(1..))]
     max_ranks: u16,
-    /// Check a few cases of up to 1024 ranks beside them.
+    /// Check a few cases of up to 1024 ranks, too.
     #[arg(long)]
     large: bool,
 }
@@ -24,18 +24,18 @@ pub(crate) struct ExplainArguments {
     /// Number of ranks.
     #[arg(long, short = 'n', default_value_t = 4)]
     ranks: usize,
-    /// The special rank.
+    /// Root rank.
     #[arg(long, default_value_t = 0)]
     root: Rank,
     /// Chunks packed into one message, where the algorithm aggregates.
     #[arg(long, default_value_t = 1)]
     aggregation: usize,
-    /// Write a drawing to this file.
+    /// Write a picture of the schedule to this file.
     #[arg(long)]
     svg: Option<PathBuf>,
 }
 
-/// Prints the table of proofs; fails if one does not hold.
+/// Prints a row for each algorithm; the exit code is 1 if a schedule is wrong.
 pub(crate) fn check(arguments: &CheckArguments) -> Result<u8, String> {
     println!("# every algorithm for 1 to {} ranks, every root, every aggregation", arguments.max_ranks);
     println!(
@@ -72,16 +72,18 @@ fn print_row(row: &AlgorithmReport) {
     );
 }
 
-/// Prints a schedule step by step, and draws it.
+/// Prints a schedule step by step, and draws it on request.
 pub(crate) fn explain(arguments: &ExplainArguments) -> Result<u8, String> {
     let algorithm = algorithm(&arguments.collective, &arguments.algo)?;
     let ExplainArguments { ranks, root, aggregation, .. } = *arguments;
     if ranks == 0 || root >= ranks {
-        return Err(format!("rank {root} of {ranks} is no root"));
+        return Err(format!(
+            "the root {root} is not a rank of {ranks} ranks; --root goes from 0 to --ranks minus 1"
+        ));
     }
     let spec = GroupSpec { ranks, root, aggregation };
     if !(algorithm.supports)(&spec) {
-        return Err(format!("{algorithm:?} does not fit {ranks} ranks"));
+        return Err(format!("{algorithm:?} does not support {ranks} ranks"));
     }
     let schedule = algorithm.schedule(&spec);
     println!("{} {}: {}", algorithm.collective, algorithm.name, algorithm.summary);
@@ -98,12 +100,12 @@ fn algorithm(collective: &str, name: &str) -> Result<&'static Algorithm, String>
     let known = Collective::ALL.into_iter().find(|known| known.name() == collective);
     let Some(known) = known else {
         let names: Vec<_> = Collective::ALL.iter().map(|known| known.name()).collect();
-        return Err(format!("no collective `{collective}`; there are {}", names.join(", ")));
+        return Err(format!("unknown collective `{collective}`; known are {}", names.join(", ")));
     };
     find(known, name).ok_or_else(|| {
         let rows = Algorithm::ALL.iter().filter(|row| row.collective == known);
         let names: Vec<_> = rows.map(|row| row.name).collect();
-        format!("no algorithm `{name}` for {collective}; there are {}", names.join(", "))
+        format!("unknown algorithm `{name}` for {collective}; known are {}", names.join(", "))
     })
 }
 

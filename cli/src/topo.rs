@@ -1,4 +1,4 @@
-//! GPUs of this host, where they are, and how they reach each other.
+//! `unisono topo`: the GPUs of this host and the paths between them.
 
 use std::fmt::Write;
 use unisono_cuda::device::{GpuError, GpuInfo, NvLinks, PeerPath};
@@ -15,7 +15,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<u8, String> {
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
-    /// Ask the software device, which is built by the C++ compiler.
+    /// Show the software device, which is built by the C++ compiler.
     #[arg(long)]
     software: bool,
 }
@@ -28,7 +28,7 @@ fn text(sites: &[GpuInfo]) -> Result<String, GpuError> {
     }
     text += &between(sites, |from, to| Ok(cell(&from.peer_path(to)?)))?;
     text.push_str(
-        "\n\nhost: by way of it; a number: direct, and how good the driver finds the link, 0 is best; +: with its atomics\n",
+        "\n\nhost: through the host; a number: direct, with the driver's rank of the link, 0 is best; +: with atomics\n",
     );
     match between(sites, |from, to| Ok(links(from.nvlinks_to(to)?))) {
         Ok(table) => text += &format!("{table}\n\nNVLinks between them, and their version\n"),
@@ -37,7 +37,7 @@ fn text(sites: &[GpuInfo]) -> Result<String, GpuError> {
     Ok(text)
 }
 
-/// A table of every two GPUs.
+/// Formats a table of all pairs of GPUs.
 fn between(
     sites: &[GpuInfo],
     cell: impl Fn(&GpuInfo, &GpuInfo) -> Result<String, GpuError>,
@@ -75,7 +75,7 @@ mod tests {
     use unisono_cuda::emulator::{EmulatorError, set_gpu_count, set_peer_path};
 
     #[test]
-    fn the_table_says_who_reaches_whom() {
+    fn text_shows_paths_between_gpus() {
         match set_gpu_count(3) {
             Err(EmulatorError::NoCompiler { program, reason }) => {
                 return eprintln!("SKIPPED: needs a C++ compiler: {program}: {reason}");
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn links_are_said_by_number_and_version() {
+    fn links_show_number_and_version() {
         let of = |count, version| links(NvLinks { count, version });
         assert_eq!([of(18, (4, 0)), of(4, (0, 0)), of(0, (0, 0))], ["18 4.0", "4", "none"]);
     }

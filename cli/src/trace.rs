@@ -1,4 +1,4 @@
-//! `unisono trace`: puts what ranks wrote to `UNISONO_TRACE_DIR` together into one file for Perfetto.
+//! `unisono trace`: merges the traces in `UNISONO_TRACE_DIR` into one file for Perfetto.
 
 use crate::files;
 use serde::Deserialize;
@@ -17,7 +17,7 @@ pub(crate) struct Arguments {
     out: PathBuf,
 }
 
-/// What one communicator of one rank did.
+/// Trace of one communicator of one rank.
 struct TraceFile {
     file: PathBuf,
     /// Host and process.
@@ -88,7 +88,8 @@ impl TraceFile {
         Ok(Self { file, process: name, begun_ns })
     }
 
-    /// Writes its events as those of `process`, with times since `begun_ns`; how many operations there were.
+    /// Writes the events as events of `process`, relative to `begun_ns`, and returns the number of
+    /// operations.
     fn copy_events(&self, process: usize, begun_ns: u64, out: &mut impl Write) -> io::Result<u64> {
         let (mut operations, later) = (0, (self.begun_ns - begun_ns) as f64 / 1e3);
         // The last line of a process that was killed may be half a line.
@@ -110,7 +111,7 @@ fn lines(file: &Path) -> io::Result<impl Iterator<Item = String>> {
     Ok(BufReader::new(File::open(file)?).lines().map_while(Result::ok).skip(1))
 }
 
-/// One event, without what separates it from the next.
+/// Returns an event without the separator behind it.
 fn event(line: &str) -> &str {
     line.trim_end().trim_end_matches(',')
 }

@@ -31,6 +31,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
+use unisono_bench_support::size;
 
 /// Compares unisono with the MPI libraries, oneCCL and Gloo on this machine.
 #[derive(Parser)]

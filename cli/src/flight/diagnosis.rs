@@ -1,32 +1,33 @@
-//! Where the ranks of a communicator differ: what they called, or how far they have come.
+//! Diagnosis of a communicator: the first call that ranks disagree on, or the ranks that are
+//! behind.
 
 use super::record::{Operation, Record, State};
 use std::fmt;
 
-/// What the records of one communicator say together.
+/// Result of comparing the records of one communicator.
 #[derive(Debug)]
 pub(super) struct Diagnosis<'r> {
     records: &'r [Record],
-    /// Ranks of which there is no record.
+    /// Ranks without a record.
     pub(super) missing: Vec<usize>,
     pub(super) finding: Finding<'r>,
 }
 
-/// The first thing that is wrong.
+/// First problem of a communicator.
 #[derive(Debug, PartialEq)]
 pub(super) enum Finding<'r> {
-    /// Ranks called different things: each call, with those that made it.
+    /// Ranks made different calls: each call with the ranks that made it.
     Mismatch(Vec<(&'r str, Vec<usize>)>),
-    /// Some have not come to what the others are in.
+    /// Some ranks did not reach the call that the others are in.
     Behind { ahead: Vec<usize>, call: &'r str, behind: Vec<usize> },
-    /// All that left a record are in the same operation.
+    /// Every rank with a record is in the same operation.
     AllInSameOp { call: &'r str },
-    /// Nobody is in an operation of all ranks.
+    /// No rank is in a collective.
     Idle,
 }
 
 impl<'r> Diagnosis<'r> {
-    /// Of the records of one communicator, by rank.
+    /// Compares the records of one communicator, ordered by rank.
     pub(super) fn of(records: &'r [Record]) -> Self {
         let ranks = records.first().map_or(0, |record| record.ranks);
         let is_absent = |rank: &usize| records.iter().all(|record| record.rank != *rank);
@@ -35,13 +36,13 @@ impl<'r> Diagnosis<'r> {
         Self { records, missing: absent, finding }
     }
 
-    /// Whether ranks disagree, or wait.
+    /// Returns whether ranks disagree or wait.
     pub(super) fn is_problem(&self) -> bool {
         self.finding != Finding::Idle
     }
 }
 
-/// The first number under which two ranks have different calls on record.
+/// Finds the first sequence number with different calls on two ranks.
 fn find_mismatch(records: &[Record]) -> Option<Finding<'_>> {
     let of_all = records.iter().flat_map(|record| &record.operations).filter(|operation| operation.of_all);
     let mut sequences: Vec<u64> = of_all.map(|operation| operation.sequence).collect();
@@ -51,7 +52,7 @@ fn find_mismatch(records: &[Record]) -> Option<Finding<'_>> {
     calls.into_iter().find(|calls| calls.len() > 1).map(Finding::Mismatch)
 }
 
-/// What was called under this number, with those that called it.
+/// Returns the calls with this sequence number, each with the ranks that made it.
 fn calls_at(records: &[Record], sequence: u64) -> Vec<(&str, Vec<usize>)> {
     let mut calls: Vec<(&str, Vec<usize>)> = Vec::new();
     for record in records {
@@ -64,7 +65,7 @@ fn calls_at(records: &[Record], sequence: u64) -> Vec<(&str, Vec<usize>)> {
     calls
 }
 
-/// Who is not where the foremost are, if anybody waits.
+/// Finds the ranks behind the furthest rank, if any rank waits.
 fn find_stragglers(records: &[Record]) -> Option<Finding<'_>> {
     let last = |record: &Record| record.last_collective().map(|operation| operation.sequence);
     let foremost = records.iter().max_by_key(|record| last(record))?;
@@ -81,7 +82,7 @@ fn find_stragglers(records: &[Record]) -> Option<Finding<'_>> {
     })
 }
 
-/// Whether its last operation failed, or waits for longer than ranks that work do.
+/// Returns whether the last operation failed or has been running for unusually long.
 fn is_stuck(record: &Record) -> bool {
     record.operations.last().is_some_and(|last| match last.state {
         State::Done => false,
@@ -125,7 +126,7 @@ impl fmt::Display for Diagnosis<'_> {
     }
 }
 
-/// The last operation of one rank.
+/// Writes the last operation of one rank.
 fn write_rank(f: &mut fmt::Formatter<'_>, record: &Record) -> fmt::Result {
     write!(f, "  rank {} on {}: ", record.rank, record.host)?;
     match record.operations.last() {
@@ -150,7 +151,7 @@ fn write_rank(f: &mut fmt::Formatter<'_>, record: &Record) -> fmt::Result {
     }
 }
 
-/// `rank 3`, or `ranks 0-2, 5`.
+/// Formats ranks as `rank 3`, or `ranks 0-2, 5`.
 fn format_ranks(ranks: &[usize]) -> String {
     let mut runs: Vec<(usize, usize)> = Vec::new();
     for &rank in ranks {
@@ -168,14 +169,14 @@ fn format_ranks(ranks: &[usize]) -> String {
 }
 
 const STUCK_AFTER_MS: f64 = 100.0;
-/// Ranks that are shown one by one.
+/// Largest number of ranks that are shown one by one.
 const RANKS_SHOWN_MAX: usize = 64;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// A rank that is in the last of these calls, each a number and a text.
+    /// Returns the record of a rank in the last of these calls, each a number and a text.
     fn record(rank: usize, calls: &[(u64, &str)], state: State) -> Record {
         let operation = |(index, &(sequence, call)): (usize, &(u64, &str))| Operation {
             sequence,

@@ -1,4 +1,5 @@
-//! What ranks did last: `analyze` reads what they left when they failed, `status` asks those that run.
+//! Flight records: `analyze` reads the records that failed ranks wrote, `status` asks running
+//! ranks.
 
 mod diagnosis;
 mod record;

@@ -5,7 +5,7 @@ use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// What one rank of one communicator did last.
+/// The last operations of one rank in one communicator.
 #[derive(Clone, Debug, Deserialize)]
 pub(super) struct Record {
     pub(super) communicator: String,
@@ -20,7 +20,7 @@ pub(super) struct Record {
     pub(super) operations: Vec<Operation>,
 }
 
-/// One operation of it.
+/// One operation of a rank.
 #[derive(Clone, Debug, Deserialize)]
 pub(super) struct Operation {
     /// Number of the call among those of all ranks, or among the messages of a pair.
@@ -32,7 +32,7 @@ pub(super) struct Operation {
     pub(super) peer: Option<usize>,
 }
 
-/// How far an operation is.
+/// Progress of an operation.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum State {
@@ -42,27 +42,27 @@ pub(super) enum State {
 }
 
 impl Record {
-    /// Whether there are such worlds.
+    /// Returns whether the rank exists in a world of this size.
     pub(super) fn is_valid(&self) -> bool {
         self.rank < self.ranks && self.ranks <= RANKS_MAX
     }
 
-    /// The last operation of all ranks that it has begun.
+    /// Returns the last collective that the rank has begun.
     pub(super) fn last_collective(&self) -> Option<&Operation> {
         self.operations.iter().rev().find(|operation| operation.of_all)
     }
 
-    /// The call of all ranks with this number, if it is still on record.
+    /// Returns the collective with this sequence number, if the record still holds it.
     pub(super) fn call(&self, sequence: u64) -> Option<&str> {
         let mut calls = self.operations.iter().filter(|operation| operation.of_all);
         calls.find(|operation| operation.sequence == sequence).map(|operation| operation.call.as_str())
     }
 }
 
-/// The records of each communicator, by name and epoch; of each rank, one.
+/// Records by communicator name and epoch, one for each rank.
 pub(super) type Communicators = BTreeMap<(String, u64), Vec<Record>>;
 
-/// Sorts records.
+/// Groups records by communicator and drops repeated ranks.
 pub(super) fn by_communicator(records: impl IntoIterator<Item = Record>) -> Communicators {
     let mut communicators = Communicators::new();
     for record in records {
@@ -75,7 +75,7 @@ pub(super) fn by_communicator(records: impl IntoIterator<Item = Record>) -> Comm
     communicators
 }
 
-/// Reads files, and what is in folders.
+/// Reads files, and the records in folders.
 pub(super) fn read_all(paths: &[PathBuf]) -> Result<Vec<Record>, String> {
     // Traces may be in the same folder.
     let is_record = |name: &str| name.ends_with(".json") && !name.ends_with(files::TRACE_SUFFIX);
@@ -87,7 +87,7 @@ fn read(file: &Path) -> Result<Record, String> {
     parse(&text).map_err(|error| format!("{} is no flight record: {error}", file.display()))
 }
 
-/// A record as a rank wrote it, or somebody else.
+/// Parses a record; the text may come from anywhere.
 fn parse(text: &str) -> Result<Record, String> {
     let record: Record = serde_json::from_str(text).map_err(|error| error.to_string())?;
     match record.is_valid() {
@@ -96,7 +96,7 @@ fn parse(text: &str) -> Result<Record, String> {
     }
 }
 
-/// More ranks do not meet.
+/// Largest number of ranks of a world.
 const RANKS_MAX: usize = 65_536;
 
 #[cfg(test)]

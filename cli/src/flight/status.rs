@@ -29,7 +29,10 @@ pub(crate) fn status(arguments: &StatusArguments) -> Result<u8, String> {
     }
 }
 
-/// What a process says; nothing if it is not this user's, and a word on why if it should have answered.
+/// Asks one process for its state.
+///
+/// Returns nothing for processes of other users, and prints a reason if a process should have
+/// answered.
 fn query_process(process: u32) -> Vec<Record> {
     let Ok(variables) = std::fs::read(Path::new("/proc").join(process.to_string()).join("environ")) else {
         return Vec::new();

@@ -1,4 +1,4 @@
-//! The running job: who has failed first, and how everybody comes to an end.
+//! The running job: the first failure, and how every process comes to its end.
 
 use super::output::Outputs;
 use super::{Event, reap_orphans};
@@ -8,20 +8,20 @@ use std::process::{Child, Command, ExitStatus};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
 
-/// All ranks, and the threads that pass their output on. Dropping it kills what is left.
+/// All ranks and the threads that forward their output. Dropping a job kills the remaining ranks.
 pub(super) struct Job {
     ranks: Vec<Rank>,
     outputs: Outputs,
     grace: Duration,
     continue_on_failure: bool,
-    /// Whether a rank has ended well.
+    /// Whether a rank has exited with success.
     succeeded: bool,
     failure: Option<Failure>,
-    /// Whether the ranks that end now end because of us.
+    /// Whether the launcher has killed the ranks.
     killed: bool,
 }
 
-/// One rank's process, the leader of a group of its own.
+/// The process of one rank, which leads its own process group.
 struct Rank {
     child: Child,
     group: Pid,
@@ -32,7 +32,7 @@ struct Rank {
 struct Failure {
     code: u8,
     by_signal: bool,
-    /// Whether the others are to end, too.
+    /// Whether this failure ends the other ranks.
     ends_job: bool,
     since: Instant,
 }
@@ -75,7 +75,7 @@ impl Job {
         }
         let wait = move || {
             wait_for_exit(group);
-            // Nobody listens any more once the launch has failed.
+            // The receiver is gone once the launch has failed.
             let _ = events.send(Event::Exited(number));
         };
         std::thread::Builder::new().name(format!("end of rank {number}")).spawn(wait).map_err(failed)?;
@@ -95,7 +95,7 @@ impl Job {
             }
         }
         match &self.failure {
-            // Those that went on have come to a good end.
+            // The remaining ranks have succeeded.
             Some(failure) if !(self.continue_on_failure && self.succeeded && !failure.ends_job) => {
                 failure.code
             }
@@ -116,7 +116,7 @@ impl Job {
     /// Reaps a rank, and kills what it has left in its group.
     fn on_exit(&mut self, number: usize) {
         let rank = &mut self.ranks[number];
-        // Before it is reaped: until then nobody else can have the group's number.
+        // Kill the group before reaping its leader: until then no other group can have this number.
         let _ = kill_process_group(rank.group, Signal::KILL);
         rank.exited = true;
         let Ok(status) = rank.child.wait() else { return };
@@ -128,8 +128,10 @@ impl Job {
         }
     }
 
-    /// Keeps the failure that came first; but ranks notice the death of another so soon that their own ends
-    /// may be seen before it, and those are exits, while the death is by signal.
+    /// Records a failure if it is the first.
+    ///
+    /// Ranks notice the death of another rank quickly, and their own exits may be seen before that
+    /// death. A death by signal shortly after an exit therefore replaces the exit.
     fn on_failure(&mut self, code: u8, by_signal: bool, ends_job: bool) {
         let now = Instant::now();
         match &mut self.failure {
@@ -142,7 +144,7 @@ impl Job {
         }
     }
 
-    /// Passes a signal on. It starts the grace, too: a job that was told to end shall end.
+    /// Forwards a signal to the ranks and starts the grace period.
     fn on_signal(&mut self, signal: Signal) {
         self.signal(signal);
         self.on_failure(128 + signal.as_raw() as u8, true, true);
@@ -184,7 +186,7 @@ fn exit_code(status: ExitStatus) -> u8 {
     }
 }
 
-/// How long after an exit a death by signal still counts as its cause.
+/// Interval after an exit in which a death by signal still counts as the cause of that exit.
 const SETTLE: Duration = Duration::from_millis(200);
-/// For what should take no time at all.
+/// Limit for steps that normally take no time.
 const PATIENCE: Duration = Duration::from_secs(1);

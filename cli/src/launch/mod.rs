@@ -1,4 +1,4 @@
-//! Starts the ranks of a job on this host and looks after them.
+//! The launcher: starts the ranks of a job on this host and supervises them.
 
 mod job;
 mod output;
@@ -17,44 +17,45 @@ use std::sync::mpsc::{Sender, channel};
 use std::time::Duration;
 use unisono::UniqueId;
 
-/// What to start, and how.
+/// A job to start.
 pub(crate) struct Launch {
     pub(crate) ranks: usize,
     pub(crate) program: Vec<OsString>,
-    /// Put `[rank]` in front of every line.
+    /// Print `[rank]` before every line.
     pub(crate) prefix: bool,
-    /// Say which process each rank is.
+    /// Print the process of each rank.
     pub(crate) verbose: bool,
-    /// Whether one that fails is the others' business alone.
+    /// Let the other ranks go on when one fails.
     pub(crate) continue_on_failure: bool,
-    /// How long the other ranks may go on when one has failed.
+    /// Time that the other ranks get to end after a failure.
     pub(crate) grace: Duration,
 }
 
-/// What the launcher waits for.
+/// Event that the launcher waits for.
 enum Event {
-    /// The process of this rank has ended, and waits to be reaped.
+    /// The process of this rank has exited and must be reaped.
     Exited(usize),
-    /// Somebody wants the job to end.
+    /// The launcher received a signal.
     Signal(Signal),
 }
 
-/// Where the ranks meet.
+/// Rendezvous of the ranks.
 struct JobEndpoint {
     id: UniqueId,
-    /// A port that nothing of unisono uses, for other libraries in the program.
+    /// A free port for other libraries in the program; unisono does not use it.
     master_port: u16,
 }
 
 impl Launch {
-    /// Runs the job to its end; the exit code is that of the first rank that failed.
+    /// Runs the job to its end and returns the exit code of the first rank that failed.
     ///
     /// # Errors
-    /// If a rank cannot be started; those that were are killed.
+    ///
+    /// Returns an error if a rank cannot be started; the started ranks are killed.
     pub(crate) fn run(&self) -> Result<u8, String> {
         let (sender, events) = channel();
         forward_signals(sender.clone())?;
-        // Descendants that leave their rank's process group become our children, and can be found.
+        // Descendants that leave their rank's process group become children of this process.
         rustix::process::set_child_subreaper(Some(rustix::process::getpid()))
             .map_err(|error| format!("cannot adopt the processes of ranks: {error}"))?;
         let meeting = JobEndpoint::new()?;
@@ -80,7 +81,7 @@ impl JobEndpoint {
     }
 }
 
-/// Signals for the job become events instead of ending the launcher.
+/// Turns signals into events, so that they do not end the launcher.
 fn forward_signals(events: Sender<Event>) -> Result<(), String> {
     let failed = |error| format!("cannot watch for signals: {error}");
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).map_err(failed)?;

@@ -1,10 +1,10 @@
-//! Passing on what ranks print, line by line.
+//! Forwarding of the output of ranks, line by line.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
-/// The threads that pass output on.
+/// The threads that forward output.
 pub(super) struct Outputs {
     threads: usize,
     done: Receiver<()>,
@@ -17,7 +17,7 @@ impl Outputs {
         Self { threads: 0, done, done_sender: tell }
     }
 
-    /// Copies lines from `from` to `into`, each with its rank in front, until `from` ends.
+    /// Copies lines from `from` to `into` until `from` ends, each with its rank in front.
     pub(super) fn forward(
         &mut self,
         rank: usize,
@@ -27,7 +27,7 @@ impl Outputs {
         let tell = self.done_sender.clone();
         let name = format!("output of rank {rank}");
         std::thread::Builder::new().name(name).spawn(move || {
-            // A reader that went away ends this thread; the rank is told at its next write.
+            // A closed reader ends this thread; the rank gets the error at its next write.
             let _ = copy_lines(rank, from, into);
             let _ = tell.send(());
         })?;
@@ -35,7 +35,8 @@ impl Outputs {
         Ok(())
     }
 
-    /// Waits for the last lines, though not for a pipe that somebody keeps open for ever.
+    /// Waits for the last lines, but no longer than `patience`: a descendant may keep the pipe
+    /// open.
     pub(super) fn finish(&mut self, patience: Duration) {
         let deadline = Instant::now() + patience;
         while self.threads > 0 {
@@ -56,7 +57,7 @@ fn copy_lines(rank: usize, from: impl Read, mut into: impl Write) -> std::io::Re
         if line.last() != Some(&b'\n') {
             line.push(b'\n');
         }
-        // One call, so that lines of different ranks do not mix.
+        // A single write keeps lines of different ranks apart.
         into.write_all(&line)?;
         into.flush()?;
         line.truncate(prefix.len());
@@ -64,7 +65,7 @@ fn copy_lines(rank: usize, from: impl Read, mut into: impl Write) -> std::io::Re
     Ok(())
 }
 
-/// What is longer is cut, lest a rank that prints no line ends fills the memory.
+/// Longer lines are split, so that a rank that prints no line ends cannot fill the memory.
 const LINE_MAX: u64 = 64 << 10;
 
 #[cfg(test)]

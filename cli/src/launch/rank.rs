@@ -1,4 +1,4 @@
-//! The process of one rank: its environment, and how it comes to die with its launcher.
+//! The process of one rank: its environment, and its death together with the launcher.
 
 use super::{JobEndpoint, Launch};
 use rustix::process::{Pid, Signal};
@@ -7,9 +7,9 @@ use std::io::{ErrorKind, IsTerminal};
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 
-/// How to start rank `number`: this program, which then becomes the one asked for.
+/// Builds the command of rank `number`: this program, which then executes the requested one.
 pub(super) fn command(launch: &Launch, number: usize, meeting: &JobEndpoint) -> Result<Command, String> {
-    // Unlike its name, this is there even when the file has been replaced meanwhile.
+    // This path stays valid when the file on disk is replaced.
     let mut command = Command::new("/proc/self/exe");
     command.arg0("unisono").arg("exec-rank").arg(std::process::id().to_string());
     command.arg("--").args(&launch.program);
@@ -23,15 +23,16 @@ pub(super) fn command(launch: &Launch, number: usize, meeting: &JobEndpoint) -> 
     if launch.prefix {
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
     }
-    // A rank is not in the terminal's foreground group, and would be stopped for reading from it.
+    // Ranks are not in the terminal's foreground group; reading from the terminal would stop them.
     if number > 0 || std::io::stdin().is_terminal() {
         command.stdin(Stdio::null());
     }
     Ok(command)
 }
 
-/// Becomes `program`, after making sure that it dies with its launcher. Returns only if that fails: the
-/// exit code that shells use, and why.
+/// Executes `program` after tying this process to the life of its launcher.
+///
+/// Returns only on failure, with the exit code that shells use and the reason.
 pub(crate) fn exec_program(launcher: i32, program: &[OsString]) -> (u8, String) {
     let Some((name, arguments)) = program.split_first() else {
         return (CANNOT_RUN, "no program was given".to_owned());
@@ -39,7 +40,7 @@ pub(crate) fn exec_program(launcher: i32, program: &[OsString]) -> (u8, String) 
     if let Err(error) = rustix::process::set_parent_process_death_signal(Some(Signal::KILL)) {
         return (CANNOT_RUN, format!("cannot tie this rank to its launcher: {error}"));
     }
-    // The launcher may have died before the line above.
+    // The launcher may have died before the call above.
     let parent = rustix::process::getppid().map(Pid::as_raw_pid);
     if parent != Some(launcher) {
         return (CANNOT_RUN, "the launcher is already gone".to_owned());
@@ -49,8 +50,10 @@ pub(crate) fn exec_program(launcher: i32, program: &[OsString]) -> (u8, String) 
     (code, format!("cannot start {}: {error}", name.to_string_lossy()))
 }
 
-/// Set for ranks where the launcher has them not. The last two are for CUDA, which reads them once: streams of ranks that wait for each other
-/// must not share a queue, and to load a kernel later may take that no other runs.
+/// Defaults that ranks get unless the environment of the launcher sets them.
+///
+/// CUDA reads the last two once. Streams of ranks that wait for each other must not share a queue,
+/// and lazy loading of a kernel may wait until no other kernel runs.
 const USUALLY: [(&str, &str); 3] = [
     ("UNISONO_STATUS_SERVER", "on"),
     ("CUDA_DEVICE_MAX_CONNECTIONS", "32"),

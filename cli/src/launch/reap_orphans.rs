@@ -1,11 +1,11 @@
-//! Ends the processes that ranks started and that left their process groups.
+//! Reaping of orphans: processes that ranks started and that left their process groups.
 
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 use std::time::{Duration, Instant};
 
-/// Kills and reaps every child that this process has by now, and those that come to it by that.
+/// Kills and reaps all children of this process, and the children that become its own by that.
 ///
-/// Only right once all ranks are reaped, in a process that is its descendants' reaper.
+/// All ranks must have been reaped, and this process must be the subreaper of its descendants.
 pub(super) fn kill_all(patience: Duration) {
     let deadline = Instant::now() + patience;
     loop {
@@ -14,7 +14,7 @@ pub(super) fn kill_all(patience: Duration) {
             return;
         }
         for child in children {
-            // A child keeps its number until it is reaped below, so this cannot hit a stranger.
+            // A child keeps its number until it is reaped below, so no other process can be hit.
             let _ = kill_process(child, Signal::KILL);
             let _ = waitid(WaitId::Pid(child), WaitIdOptions::EXITED | WaitIdOptions::NOHANG);
         }
@@ -22,7 +22,7 @@ pub(super) fn kill_all(patience: Duration) {
     }
 }
 
-/// The children of all threads of this process.
+/// Returns the children of all threads of this process.
 fn children() -> Vec<Pid> {
     let threads = std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
     let lists = threads.filter_map(|thread| std::fs::read_to_string(thread.path().join("children")).ok());

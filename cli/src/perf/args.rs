@@ -1,4 +1,4 @@
-//! The flags: nccl-tests' own, with their meaning, and ours.
+//! The flags: those of nccl-tests with their meaning, and further ones.
 
 use super::bind::Bind;
 use super::device::{self, Device};
@@ -11,7 +11,7 @@ use unisono_bench_support::size;
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
-    /// What to measure.
+    /// Collective to measure.
     #[arg(value_enum)]
     pub(super) collective: OpKind,
     /// Smallest size in bytes; K, M and G are understood.
@@ -26,17 +26,18 @@ pub(crate) struct Arguments {
     /// Multiply by this from size to size.
     #[arg(short = 'f', long = "stepfactor", default_value_t = 2)]
     step_factor: usize,
-    /// Exactly these sizes, separated by commas, in place of -b, -e, -i and -f.
+    /// Sizes separated by commas, in place of -b, -e, -i and -f.
     #[arg(long = "sizes", value_delimiter = ',', value_parser = size::parse)]
     list: Option<Vec<usize>>,
-    /// Time out of place only, but broadcasts in place, as the median over samples worth this many milliseconds for each size: a
-    /// sample is a barrier and about 1 ms of calls back to back, and the slowest rank's time counts.
+    /// Report the median over samples that last this many milliseconds for each size. A sample is a
+    /// barrier and about 1 ms of back-to-back calls; the slowest rank counts. Out of place only,
+    /// broadcasts in place.
     #[arg(long, value_name = "MILLISECONDS", conflicts_with_all = ["iterations", "per_iteration", "aggregate", "blocking"])]
     pub(super) samples: Option<u64>,
     /// Timed iterations of each size; without it, as many as take some hundredths of a second.
     #[arg(short = 'n', long = "iters")]
     pub(super) iterations: Option<usize>,
-    /// Iterations before the clock runs.
+    /// Warmup iterations.
     #[arg(short = 'w', long = "warmup_iters", default_value_t = 5)]
     pub(super) warmup: usize,
     /// Operations in one iteration.
@@ -54,7 +55,7 @@ pub(crate) struct Arguments {
     /// Verify results (0: do not).
     #[arg(short = 'c', long = "check", default_value_t = 1)]
     pub(super) check: usize,
-    /// 1: every call blocks; 0: the iterations run as a started operation that is waited for.
+    /// 1: blocking calls; 0: the iterations run as one asynchronous operation.
     #[arg(short = 'z', long = "blocking", default_value_t = 1)]
     pub(super) blocking: usize,
     /// Time reported: 0 rank 0's, 1 average, 2 minimum, 3 maximum over ranks.
@@ -63,10 +64,11 @@ pub(crate) struct Arguments {
     /// Write the results to this file as JSON.
     #[arg(short = 'J', long = "json")]
     pub(super) json: Option<PathBuf>,
-    /// Time every iteration by itself as well, and report the spread.
+    /// Also time every iteration by itself, and report the spread.
     #[arg(short = 'I', long = "per-iteration")]
     pub(super) per_iteration: bool,
-    /// On GPUs: the iterations are captured in a graph, which is replayed so often; 0: they are enqueued one by one.
+    /// On GPUs: replay a graph of the captured iterations this many times; 0 enqueues them one by
+    /// one.
     #[arg(short = 'G', long = "cudagraph", default_value_t = 0)]
     pub(super) graphs: usize,
     /// Ranks as threads of this process.
@@ -75,7 +77,7 @@ pub(crate) struct Arguments {
     /// Ranks as processes that this command starts.
     #[arg(short = 'N', long)]
     pub(super) ranks: Option<usize>,
-    /// Where the buffers are.
+    /// Memory of the buffers.
     #[arg(long, value_enum, default_value = "cpu")]
     pub(super) device: Device,
     /// Algorithm by name, `auto`, or a list such as all_reduce=ring.
@@ -84,49 +86,51 @@ pub(crate) struct Arguments {
     /// auto, shm or tcp.
     #[arg(long)]
     transport: Option<Transport>,
-    /// Encrypt what travels over TCP.
+    /// Encrypt TCP connections.
     #[arg(long)]
     encrypt: bool,
     /// Milliseconds without progress after which an operation fails.
     #[arg(long)]
     timeout_ms: Option<u64>,
-    /// Say which process each rank is.
+    /// Print the process of each rank.
     #[arg(short, long)]
     pub(super) verbose: bool,
-    /// Be a rank of the world that the environment names.
+    /// Join the world that the environment describes.
     #[arg(long, hide = true)]
     pub(super) in_world: bool,
-    /// Pieces in flight.
+    /// Number of channels.
     #[arg(long)]
     channels: Option<usize>,
-    /// Where ranks on CPUs run: on the cores in their order, neighbours on one where there are more ranks, or anywhere. [default: core]
+    /// Binding of CPU ranks: to cores in order (neighbors share a core when there are more ranks
+    /// than cores), or none. [default: core]
     #[arg(long, value_enum)]
     pub(super) bind: Option<Bind>,
     /// Memory of the buffers: 0 and 1 ordinary, 2 symmetric memory (zero-copy).
     #[arg(short = 'R', long = "local_register", value_parser = clap::value_parser!(u8).range(0..=2), default_value = "0")]
     pub(super) register: u8,
-    /// Report each row's share of what the memory allows.
+    /// Report each row's share of the roofline.
     #[arg(long)]
     pub(super) report_roofline: bool,
-    /// Leave the floor unmeasured, where many short runs follow each other.
+    /// Skip the roofline, for many short runs in a row.
     #[arg(long, hide = true)]
     no_roofline: bool,
-    /// With --samples: a table on which the first and the last rank, bound to cores of their own, find how far apart these are.
+    /// With --samples: shared page on which the first and the last rank measure the flag latency
+    /// between their cores.
     #[arg(long, hide = true, requires = "samples")]
     pub(super) flag_page: Option<PathBuf>,
-    /// Instead of times, tell what memory a communicator takes: idle, after 8 bytes, after 16 MiB.
+    /// Report the memory of a communicator instead of times: idle, after 8 bytes, after 16 MiB.
     #[arg(long, conflicts_with = "threads")]
     pub(super) memory: bool,
-    /// Flip one element before verification, to see that it is noticed.
+    /// Flip one element before verification, to test the verification.
     #[arg(long, hide = true)]
     pub(super) corrupt: bool,
-    /// Give rank 1 one element more than the others, to see that it is noticed.
+    /// Give rank 1 one element more than the others, to test the detection.
     #[arg(long, hide = true)]
     pub(super) mismatch: bool,
 }
 
 impl Arguments {
-    /// The time of all ranks that `-a` asks for.
+    /// Reduces the times of all ranks as `-a` requests.
     pub(super) fn reduce_time(&self, comm: &Communicator, micros: f64) -> unisono::Result<f64> {
         let mut value = [micros];
         match self.average {
@@ -138,12 +142,15 @@ impl Arguments {
         Ok(value[0])
     }
 
-    /// Refuses what cannot be measured, before any rank is started.
+    /// Refuses arguments that cannot be measured, before any rank is started.
     pub(super) fn check(&self) -> Result<(), String> {
         self.config()?;
         device::check(self)?;
         if self.min_bytes > self.max_bytes || self.min_bytes == 0 {
-            return Err(format!("sizes from {} to {} are none", self.min_bytes, self.max_bytes));
+            return Err(format!(
+                "there is no size from {} to {}; raise -e, or lower -b to at least 1",
+                self.min_bytes, self.max_bytes
+            ));
         }
         if self.step_factor < 2 && self.step_bytes.is_none() || self.step_bytes == Some(0) {
             return Err("sizes must grow: -f 2 or more, or -i".to_owned());
@@ -163,22 +170,22 @@ impl Arguments {
         }
         if self.op != "all" && self.ops().is_empty() {
             return Err(format!(
-                "`{}` is no reduction; there are {}",
+                "`{}` is not a reduction; known are {}",
                 self.op,
                 join_names(&ReduceKind::ALL.map(ReduceKind::name))
             ));
         }
         if Dtypes::of(self).is_empty() {
             return Err(format!(
-                "`{}` is no type; there are {}",
+                "`{}` is not an element type; known are {}",
                 self.dtype,
                 join_names(&DType::ALL.map(DType::name))
             ));
         }
         if self.root != "all" && self.root.parse::<usize>().is_err() {
-            return Err(format!("`{}` is no rank", self.root));
+            return Err(format!("`{}` is not a rank; --root takes a number or all", self.root));
         }
-        // Before hours of measuring, not after.
+        // An unwritable file is reported before hours of measuring, not after.
         self.json.as_deref().map_or(Ok(()), json::check_writable)
     }
 
@@ -227,7 +234,7 @@ impl Arguments {
     }
 }
 
-/// The element types asked for.
+/// Element types of the arguments.
 pub(super) struct Dtypes;
 
 impl Dtypes {

@@ -1,4 +1,4 @@
-//! One row of the table: buffers with guards, timed and verified iterations.
+//! One row of the table: guarded buffers, timed and verified iterations.
 
 mod guarded_buffer;
 mod samples;
@@ -11,7 +11,7 @@ use crate::perf::roofline::Roofline;
 use std::time::Instant;
 use unisono::{Communicator, Element, Result, Sum};
 
-/// What one row says.
+/// Results of one row.
 pub(super) struct Row {
     pub(super) size: usize,
     pub(super) count: usize,
@@ -25,15 +25,16 @@ pub(super) struct Row {
     pub(super) out_of_bounds: u64,
 }
 
-/// One of the two halves of a row.
+/// Results of one half of a row, out of place or in place.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Timing {
     /// Microseconds of one operation.
     pub(super) micros: f64,
     pub(super) wrong: Option<u64>,
-    /// Microseconds of single operations: least, most, median, 99th percentile, and their spread in percent.
+    /// Times of single operations in microseconds: minimum, maximum, median, 99th percentile and
+    /// coefficient of variation in percent.
     pub(super) spread: Option<Spread>,
-    /// Microseconds of a flag between the cores of two ranks meanwhile.
+    /// One-way flag latency between the cores of two ranks, in microseconds.
     pub(super) flag_latency: Option<f64>,
 }
 
@@ -46,7 +47,7 @@ pub(super) struct Spread {
     pub(super) cv: f64,
 }
 
-/// Everything to measure one size.
+/// Measurement of one size.
 pub(super) struct Bench<'a, T> {
     arguments: &'a Arguments,
     comm: &'a Communicator,
@@ -57,17 +58,17 @@ pub(super) struct Bench<'a, T> {
     output: GuardedBuffer<T>,
     /// Changes the data from one verified iteration to the next.
     iteration: usize,
-    /// What carried out the operation.
+    /// Name of the algorithm that ran.
     algorithm: &'static str,
 }
 
 impl Row {
-    /// What was measured: out of place, where that was.
+    /// Returns the timing of the row: out of place if that was measured, else in place.
     pub(super) fn timing(&self) -> Timing {
         self.out_of_place.or(self.in_place).unwrap_or_default()
     }
 
-    /// Microseconds that what was measured takes at least.
+    /// Returns the least time of this row by the roofline, in microseconds.
     pub(super) fn roofline_micros(&self, floor: &Roofline) -> f64 {
         floor.min_micros(self.test.kind, self.size, self.ranks, self.out_of_place.is_none())
     }
@@ -138,7 +139,7 @@ impl<'a, T: Element> Bench<'a, T> {
         Ok(())
     }
 
-    /// How many iterations to time: all ranks take rank 0's word.
+    /// Returns the number of timed iterations, which rank 0 decides for all ranks.
     fn iterations(&mut self) -> Result<usize> {
         self.fill(false);
         for _ in 0..self.arguments.warmup {
@@ -155,8 +156,10 @@ impl<'a, T: Element> Bench<'a, T> {
         Ok(self.arguments.iterations.unwrap_or(iterations[0] as usize))
     }
 
-    /// Times the operations of `iterations` in two halves and verifies what each of them left; where the
-    /// result of one is the input of the next, the last one of each half starts from fresh inputs.
+    /// Times the iterations in two halves and verifies the result of each half.
+    ///
+    /// Where the result of one operation is the input of the next, the last operation of each half
+    /// starts from fresh inputs.
     fn timing(&mut self, iterations: usize, in_place: bool) -> Result<Timing> {
         let consumes = in_place && self.test.kind.overwrites_input();
         let (mut seconds, mut wrong) = (0.0, 0);
@@ -255,7 +258,8 @@ impl<'a, T: Element> Bench<'a, T> {
         if !in_place {
             return wrong + self.pattern.count_changed(self.input.as_slice(), 0, turn);
         }
-        // In place, results cover a part of the inputs: before and behind them nothing may have changed.
+        // In place, results cover part of the inputs; the inputs before and behind must be
+        // unchanged.
         let (buffer, end) = (self.output.as_mut_slice(), input + inputs);
         let before = &buffer[input..results.start.clamp(input, end)];
         let behind = &buffer[results.end.clamp(input, end)..end];

@@ -5,10 +5,11 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use unisono::{Communicator, Result};
 use unisono_transports::sys::affinity::available_cpus;
 
-/// What `--bind` can be.
+/// Values of `--bind`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Bind {
-    /// Ranks on the cores of their host in their order; where there are more ranks, neighbours share a core.
+    /// Binds ranks to the cores of their host in order; with more ranks than cores, neighbors share
+    /// a core.
     #[default]
     Core,
     /// Wherever the system puts them.
@@ -26,8 +27,8 @@ impl Bind {
     }
 }
 
-/// Binds the calling thread, which is this one of so many that share their cores. Where that is not permitted, it stays
-/// where it is.
+/// Binds the calling thread, number `index` of `threads`. Without permission, the thread stays
+/// unbound.
 pub(crate) fn bind_thread(index: usize, threads: usize) {
     let cores = available_cpus();
     if cores.is_empty() {
@@ -40,16 +41,20 @@ pub(crate) fn bind_thread(index: usize, threads: usize) {
     }
 }
 
-/// Neighbours share a core, and not ranks so many apart as there are cores: of a binomial tree's inner ranks, all even, one
-/// core of two would have them all.
+/// Returns the core of a rank. Neighbors share a core.
+///
+/// A distribution modulo the cores would put all inner ranks of a binomial tree, which are even, on
+/// one core of two.
 fn core_of(index: usize, threads: usize, cores: usize) -> usize {
     if threads <= cores { index } else { index * cores / threads }
 }
 
-/// This rank's index among those of its host that may use the same cores, and how many these are. All ranks must call it.
+/// Returns this rank's index among the ranks of its host with the same cores, and their number.
+///
+/// The call is collective.
 fn local_rank_and_size(comm: &Communicator) -> Result<(usize, usize)> {
     let mut hasher = DefaultHasher::new();
-    // One host, if it started once.
+    // Ranks share a host if they read the same boot identifier.
     std::fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default().hash(&mut hasher);
     available_cpus().hash(&mut hasher);
     let own = hasher.finish();
@@ -64,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_core_has_its_share_of_the_ranks_in_their_order() {
+    fn core_of_distributes_ranks_evenly_in_order() {
         for (threads, cores) in [(1, 1), (2, 2), (2, 64), (3, 2), (8, 2), (64, 3), (5, 1)] {
             let at: Vec<_> = (0..threads).map(|index| core_of(index, threads, cores)).collect();
             assert!(at.is_sorted() && at[threads - 1] == threads.min(cores) - 1, "{at:?}");

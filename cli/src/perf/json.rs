@@ -1,4 +1,4 @@
-//! The results as nccl-tests writes them with -J, and what we add.
+//! Results as JSON: the fields of nccl-tests' `-J`, and further ones.
 
 use super::args::Arguments;
 use super::bench::{Row, Timing};
@@ -35,7 +35,7 @@ pub(super) fn write(
     std::fs::write(path, text + "\n").map_err(|error| format!("{}: {error}", path.display()))
 }
 
-/// Whether the file can be written.
+/// Checks that the file can be written.
 pub(super) fn check_writable(path: &Path) -> Result<(), String> {
     let was_there = path.exists();
     let opened = File::options().create(true).append(true).open(path);

@@ -6,14 +6,15 @@ use unisono::{Communicator, Config, Sum};
 /// Stages, and the bytes that are reduced before each of them.
 const STAGES: [(&str, usize); 3] = [("idle", 0), ("8 B", 8), ("16 MiB", 16 << 20)];
 
-/// Columns: what the communicator counts itself, and what the kernel says that the process has grown by.
+/// Columns: bytes that the communicator counts itself, and the growth of the process as the kernel
+/// counts it.
 const COLUMNS: [&str; 10] =
     ["mapped", "resident", "staging", "plans", "sockets", "fds", "rss", "pss", "anon", "tables"];
 
-/// One rank at one stage.
+/// Memory of one rank at one stage.
 type Row = [i64; COLUMNS.len()];
 
-/// Joins the world of the environment and prints what that costs; `config` as for every measurement.
+/// Joins the world of the environment and prints the memory of the communicator.
 pub(super) fn run(arguments: &Arguments, config: &Config) -> Result<u8, String> {
     // The caller's buffers are there before and are no part of it.
     let mut values = vec![1.0f32; STAGES[2].1 / size_of::<f32>()];
@@ -50,8 +51,8 @@ fn row(comm: &Communicator, bare: &[i64; 4]) -> Result<Row, String> {
     Ok(row)
 }
 
-/// Bytes of this process, in the kernel's words: resident, its share of what is resident (a page that n
-/// processes have mapped counts 1/n), anonymous, and page tables.
+/// Memory of this process as the kernel counts it, in bytes: resident, proportional share (a page
+/// mapped by n processes counts 1/n), anonymous, and page tables.
 fn kernel_account() -> Result<[i64; 4], String> {
     let read = |path: &str| std::fs::read_to_string(path).map_err(|error| format!("{path}: {error}"));
     // Unlike the sums in `status`, these are counted now.
@@ -108,7 +109,7 @@ fn line(stage: &str, rank: &str, row: &[i64]) {
     println!(" {stage:>8} {rank:>7} {columns}");
 }
 
-/// What one peer costs, and one socket.
+/// Memory of one peer, and of one socket.
 fn per_peer(stage: &str, row: &Row, ranks: usize) {
     let [_, resident, staging, plans, sockets, ..] = *row;
     let peers = ranks.saturating_sub(1).max(1) as f64;
@@ -120,5 +121,5 @@ fn per_peer(stage: &str, row: &Row, ranks: usize) {
     }
 }
 
-/// So many ranks are all shown.
+/// Largest number of ranks that are all shown.
 const RANKS_SHOWN_MAX: usize = 8;

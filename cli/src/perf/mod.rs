@@ -1,4 +1,4 @@
-//! `unisono perf`: time a collective over sizes, and verify it while timing.
+//! `unisono perf`: times and verifies a collective over sizes.
 
 mod args;
 mod bench;
@@ -23,7 +23,7 @@ use std::ffi::OsString;
 use std::time::Duration;
 use unisono::{Communicator, Config, DType, F8E4M3, F8E5M2, ReduceKind, bf16, f16};
 
-/// Joins or makes the world that the arguments ask for, and measures in it.
+/// Creates or joins the world of the arguments and measures in it.
 pub(crate) fn run(arguments: &Arguments) -> Result<u8, String> {
     arguments.check()?;
     let config = arguments.config()?;
@@ -52,7 +52,7 @@ fn in_threads(arguments: &Arguments, config: &Config, threads: usize) -> Result<
     })
 }
 
-/// Starts this very command once for each rank.
+/// Starts this command again for each rank.
 fn in_processes(arguments: &Arguments) -> Result<u8, String> {
     let own = [OsString::from("/proc/self/exe")].into_iter();
     let program = own.chain(std::env::args_os().skip(1)).chain([OsString::from("--in-world")]).collect();
@@ -68,7 +68,7 @@ fn in_processes(arguments: &Arguments) -> Result<u8, String> {
     .run()
 }
 
-/// One rank's part: every type, operation, root and size asked for.
+/// Measures on one rank: every requested type, operation, root and size.
 fn measure(arguments: &Arguments, comm: &Communicator) -> Result<u8, String> {
     if arguments.device != Device::Cpu {
         return device::measure(arguments, comm);
@@ -78,7 +78,7 @@ fn measure(arguments: &Arguments, comm: &Communicator) -> Result<u8, String> {
     if speaks {
         table::head(arguments, comm, floor.as_ref());
     }
-    // After the floor and the head, which want all cores.
+    // Bind after the roofline and the head, which use all cores.
     arguments.bind.unwrap_or_default().apply(comm).map_err(|error| error.to_string())?;
     let mut rows = Vec::new();
     for dtype in Dtypes::of(arguments) {
@@ -105,7 +105,7 @@ fn measure(arguments: &Arguments, comm: &Communicator) -> Result<u8, String> {
     Ok(u8::from(!summary.is_ok()))
 }
 
-/// For ranks that have yet to notice that another one failed.
+/// Time for ranks that have yet to notice the failure of another rank.
 const GRACE: Duration = Duration::from_secs(2);
 
 fn row(

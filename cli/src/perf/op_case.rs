@@ -3,7 +3,7 @@
 use unisono::schedule::Collective;
 use unisono::{Communicator, Element, ReduceKind, ReduceOp, Result, Scalar};
 
-/// What to measure.
+/// Kind of operation to measure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 #[value(rename_all = "snake_case")]
 pub(crate) enum OpKind {
@@ -49,7 +49,7 @@ impl OpKind {
         self.collective().is_some_and(Collective::has_root)
     }
 
-    /// Whether `size` counts the buffers of all ranks together, as nccl-tests does.
+    /// Returns whether `size` counts the buffers of all ranks together, as nccl-tests does.
     fn size_is_total(self) -> bool {
         matches!(
             self,
@@ -81,14 +81,14 @@ impl OpKind {
         }
     }
 
-    /// Bytes that all ranks together must read from and write to memory at least, for a size of `size`
-    /// bytes, when every input is read once and every output written once.
+    /// Returns the least bytes that all ranks together read and write: every input once, every
+    /// output once.
     pub(super) fn min_memory_bytes(self, size: usize, ranks: usize, in_place: bool) -> usize {
         match self {
             OpKind::AllReduce | OpKind::SendRecv => 2 * ranks * size,
             OpKind::AllGather | OpKind::ReduceScatter => (ranks + 1) * size,
             OpKind::AllToAll => 2 * ranks * size,
-            // In place, the root has it already.
+            // In place, the root already holds the result.
             OpKind::Broadcast => (ranks + usize::from(!in_place)) * size,
             OpKind::Reduce => (ranks + 1) * size,
             OpKind::Gather | OpKind::Scatter => 2 * size,
@@ -96,8 +96,8 @@ impl OpKind {
         }
     }
 
-    /// Bytes that must travel between ranks at least, all of them together, where none reaches the memory of
-    /// another.
+    /// Returns the least bytes that all ranks together send where no rank reaches another rank's
+    /// memory.
     pub(super) fn min_bytes_sent(self, size: usize, ranks: usize) -> usize {
         match self {
             OpKind::AllReduce => 2 * (ranks - 1) * size,
@@ -109,12 +109,12 @@ impl OpKind {
         }
     }
 
-    /// Whether the results of an operation in place are not the inputs of the same operation again.
+    /// Returns whether an in-place result differs from the input of the next operation.
     pub(super) fn overwrites_input(self) -> bool {
         self.reduces() || self == OpKind::AllToAll
     }
 
-    /// Whether an in-place form exists.
+    /// Returns whether an in-place form exists.
     pub(crate) fn has_in_place(self) -> bool {
         !matches!(self, OpKind::SendRecv | OpKind::Barrier)
     }
@@ -197,7 +197,7 @@ impl OpCase {
         }
     }
 
-    /// Where in an in-place buffer (input, output) begin, in shares.
+    /// Returns the offsets of (input, output) in an in-place buffer, in shares.
     pub(crate) fn in_place_offsets(&self, rank: usize) -> (usize, usize) {
         let at_root = rank == self.root;
         match self.kind {

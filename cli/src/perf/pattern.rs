@@ -7,11 +7,11 @@
 use crate::perf::op_case::{OpCase, OpKind};
 use unisono::{DType, Element, ReduceKind};
 
-/// What every rank gives and what every rank must get.
+/// Input of every rank, and the expected output of this rank.
 pub(crate) struct Pattern<T> {
     test: OpCase,
     rank: usize,
-    /// By rank, one period each.
+    /// One period of input for each rank.
     inputs: Vec<Vec<T>>,
     /// One period of the reduction.
     reduced: Vec<T>,
@@ -22,7 +22,7 @@ impl<T: Element> Pattern<T> {
         Self::with_period(PERIOD, test, ranks, rank)
     }
 
-    /// As [`Pattern::new`], repeated after `period` elements: a short one is made faster.
+    /// Builds a pattern that repeats after `period` elements; short periods are faster to build.
     pub(crate) fn with_period(period: usize, test: OpCase, ranks: usize, rank: usize) -> Self {
         let value = |rank| move |index| T::from_f64(input_value(&test, T::DTYPE, ranks, rank, index));
         let given = (0..ranks).map(|rank| (0..period).map(value(rank)).collect()).collect();
@@ -89,7 +89,7 @@ fn count_mismatches<T: Element>(buffer: &[T], period: &[T], iteration: usize) ->
     count
 }
 
-/// What `rank` gives at `index`.
+/// Returns the input of `rank` at `index`.
 fn input_value(test: &OpCase, dtype: DType, ranks: usize, rank: usize, index: usize) -> f64 {
     let (most, phase, hash) = (largest_exact(dtype), (index + rank) % ranks, hash(rank, index));
     match test.op {
@@ -99,7 +99,8 @@ fn input_value(test: &OpCase, dtype: DType, ranks: usize, rank: usize, index: us
         // Not zero: of its two signs, either may win.
         ReduceKind::Min | ReduceKind::Max => sign(dtype, hash) * ((hash >> 1) % most + 1) as f64,
         ReduceKind::Sum | ReduceKind::Avg | ReduceKind::PreMulSum => {
-            // Half for the factor of two, an equal part for every rank; where that is nothing, only few give.
+            // One half is for the factor of two, an equal part for each rank; if that part is zero,
+            // only a few ranks contribute.
             let (budget, ranks) = (most / 2, ranks as u64);
             if budget >= ranks {
                 (hash % (budget / ranks + 1)) as f64

@@ -1,4 +1,4 @@
-//! What this machine allows: memory bandwidth and the time of one flag latency, measured in the same run.
+//! Roofline of this machine: memory bandwidth and one-way flag latency, measured in the same run.
 
 use crate::perf::bind::bind_thread;
 use crate::perf::op_case::OpKind;
@@ -21,10 +21,10 @@ pub(super) struct Roofline {
     pub(super) reduce_gbs: f64,
     /// A flag from one thread to another, one way, in microseconds.
     pub(super) flag_latency_us: f64,
-    /// Where ranks meet over TCP: raw sockets between two cores of this host.
+    /// Raw TCP sockets between two cores of this host, for ranks that communicate over TCP.
     #[serde(flatten)]
     pub(super) tcp: Option<Tcp>,
-    /// Where ranks are on GPUs: their memory, and nothing else of this.
+    /// Memory of the GPUs; the other figures do not apply to ranks on GPUs.
     #[serde(flatten)]
     pub(super) gpus: Option<Gpus>,
 }
@@ -34,20 +34,20 @@ pub(super) struct Roofline {
 pub(super) struct Gpus {
     /// The driver's copies within one of them.
     pub(super) copy_gbs_gpu: f64,
-    /// How many the ranks of this host have.
+    /// Number of GPUs that the ranks of this host use.
     pub(super) gpus: usize,
 }
 
 /// The limits of TCP over loopback, with sockets and messages as ranks use them.
 #[derive(Clone, Copy, Debug, serde::Serialize)]
 pub(super) struct Tcp {
-    /// One pair, both directions at once: GB/s in each.
+    /// GB/s in each direction of one pair, both directions at once.
     pub(super) tcp_gbs: f64,
     /// 8 bytes, one way, both ends asking again and again, in microseconds.
     pub(super) tcp_pingpong_us: f64,
 }
 
-/// Rank 0 measures while the others wait; everybody gets the result.
+/// Measures on rank 0 while the others wait, and returns the result on every rank.
 pub(super) fn measure(comm: &Communicator) -> Result<Roofline, String> {
     let cores = cores();
     let mut values = [0.0; 6];
@@ -84,7 +84,7 @@ impl Roofline {
     /// Microseconds that an operation takes at least.
     pub(super) fn min_micros(&self, kind: OpKind, size: usize, ranks: usize, in_place: bool) -> f64 {
         if let Some(Tcp { tcp_gbs, tcp_pingpong_us }) = self.tcp {
-            // What one pair moves keeps two cores busy: more ranks than cores do not move more.
+            // One pair keeps two cores busy: more ranks than cores do not move more.
             let sending = cores().min(ranks).max(2) as f64;
             let bytes = kind.min_bytes_sent(size, ranks) as f64;
             return (bytes / (tcp_gbs * sending).max(1e-9) / 1e3).max(tcp_pingpong_us);
@@ -124,7 +124,8 @@ fn reduce_rate(threads: usize) -> f64 {
     })
 }
 
-/// GB/s of `threads` threads doing `work` on memory of their own; `passes` bytes move for each byte of a buffer.
+/// Returns the GB/s of `threads` threads that do `work` on their own memory; `passes` bytes move
+/// for each byte of a buffer.
 fn memory_rate(
     threads: usize,
     passes: usize,

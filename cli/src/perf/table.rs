@@ -47,7 +47,7 @@ pub(super) fn head(arguments: &Arguments, comm: &Communicator, floor: Option<&Ro
     );
 }
 
-/// One line.
+/// Prints one row.
 pub(super) fn row(arguments: &Arguments, row: &Row, floor: Option<&Roofline>) {
     let op = if row.test.kind.reduces() { row.test.op.name() } else { "none" };
     let root = if row.test.kind.has_root() { row.test.root.to_string() } else { "-1".to_owned() };
@@ -79,7 +79,7 @@ pub(super) fn bandwidths(row: &Row, timing: &Timing) -> (f64, f64) {
     (algorithm, algorithm * row.test.kind.bus_factor(row.ranks))
 }
 
-/// What all rows together say.
+/// Summary of all rows.
 pub(super) struct Summary {
     pub(super) out_of_bounds: u64,
     pub(super) wrong: u64,

@@ -1,4 +1,4 @@
-//! What TCP over loopback allows: raw sockets between two threads, without any library.
+//! TCP baseline: raw loopback sockets between two threads, without any library.
 
 use crate::perf::bind::bind_thread;
 use std::io::{ErrorKind, Read, Result, Write};
@@ -6,8 +6,9 @@ use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 use unisono_bench_support::stats::median;
 
-/// GB/s in each direction with both directions at once, over `sockets` connections between two cores, in
-/// pieces of `piece_bytes`: the median of some rounds.
+/// Returns the GB/s in each direction, both directions at once, as the median of some rounds.
+///
+/// The bytes travel over `sockets` connections between two cores, in pieces of `piece_bytes`.
 pub(super) fn bandwidth(sockets: usize, piece_bytes: usize) -> Result<f64> {
     let ends = connect(sockets)?;
     let seconds = run_both_ends(ends, |core, mut streams| {
@@ -56,7 +57,7 @@ pub(super) fn pingpong() -> Result<f64> {
     })
 }
 
-/// Both ends of `count` connections that never block.
+/// Creates both ends of `count` nonblocking connections.
 fn connect(count: usize) -> Result<[Vec<TcpStream>; 2]> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
     let mut ends = [Vec::new(), Vec::new()];
@@ -72,7 +73,8 @@ fn connect(count: usize) -> Result<[Vec<TcpStream>; 2]> {
     Ok(ends)
 }
 
-/// What the slower of two threads, each with its ends of the connections, says. One that fails closes its ends.
+/// Returns the seconds of the slower of two threads, each with its ends of the connections. A
+/// thread that fails closes its ends.
 fn run_both_ends(
     ends: [Vec<TcpStream>; 2],
     work: impl Fn(usize, Vec<TcpStream>) -> Result<f64> + Sync,
@@ -87,7 +89,7 @@ fn run_both_ends(
     })
 }
 
-/// What is still to go through one connection.
+/// Bytes still to transfer over one connection.
 struct Flow<'f> {
     stream: &'f mut TcpStream,
     to_send: &'f [u8],
@@ -99,7 +101,7 @@ impl<'f> Flow<'f> {
         Self { stream, to_send, to_receive }
     }
 
-    /// One system call each way, for what is left of a piece; whether anything is left after them.
+    /// Makes one system call in each direction; returns whether bytes are left.
     fn step(&mut self, piece_bytes: usize) -> Result<bool> {
         let piece = |left: usize| (left - 1) % piece_bytes + 1;
         if !self.to_send.is_empty() {

@@ -1,10 +1,10 @@
-//! What happened to one host in a simulated run.
+//! History of one host in a simulated run.
 
 use std::sync::Arc;
 use std::time::Duration;
 use unisono::Error;
 
-/// All that one host did, in its order.
+/// Calls of one host, in order.
 #[derive(Debug, Default)]
 pub(super) struct History {
     pub(super) entries: Vec<CallRecord>,
@@ -16,27 +16,27 @@ pub(super) struct History {
 pub(super) struct CallRecord {
     pub(super) group: Arc<Group>,
     pub(super) action: Action,
-    /// In virtual time.
+    /// Virtual time of the start.
     pub(super) begun: Duration,
     pub(super) ended: Duration,
     pub(super) outcome: Outcome,
 }
 
-/// The ranks of a communicator.
+/// Members of a communicator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Group {
-    /// Where they met: no two communicators have the same.
+    /// Endpoint and group of the meeting, which no other communicator has.
     pub(super) id: String,
     /// Their hosts, by rank.
     pub(super) hosts: Vec<usize>,
 }
 
-/// What was called.
+/// Kind of call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Action {
     /// The step of this number.
     Step(usize),
-    /// What members of the group of a split do.
+    /// A step in a communicator made by a split.
     InSubgroup(usize),
     /// Anything, after a failure.
     Repeat,
@@ -47,22 +47,22 @@ pub(super) enum Action {
     Leave,
 }
 
-/// What came of it.
+/// Result of a call.
 #[derive(Clone, Debug)]
 pub(super) enum Outcome {
     /// The right result.
     Correct,
-    /// So many wrong elements.
+    /// Number of wrong elements.
     Wrong(u64),
     Failed(Error),
     /// A communicator of these.
     Shrunk(Arc<Group>),
-    /// The host died meanwhile.
+    /// The host died during the call.
     Died,
 }
 
 impl CallRecord {
-    /// The error that came of it, if one did.
+    /// Returns the error of the call, if it failed.
     pub(super) fn error(&self) -> Option<&Error> {
         match &self.outcome {
             Outcome::Failed(error) => Some(error),

@@ -1,4 +1,5 @@
-//! One host of a simulated run: it does its steps, and after a failure goes on with those that are left.
+//! One host of a simulated run: performs the steps and, after a failure, goes on with the
+//! survivors.
 
 use super::history::{Action, CallRecord, Group, History, Outcome};
 use super::scenario::{CallMode, Scenario, Step};
@@ -51,11 +52,11 @@ impl Reconnect for RecordingReconnect {
 struct Member {
     comm: Communicator,
     group: Arc<Group>,
-    /// Whether operations were started on it.
+    /// Whether the host has started asynchronous operations on it.
     has_async: bool,
 }
 
-/// It goes no further with this communicator.
+/// The host is done with this communicator.
 struct Stopped;
 
 type CallResult = Result<(), Stopped>;
@@ -178,7 +179,7 @@ impl<'s> Host<'s> {
         smaller.ok_or(Stopped)
     }
 
-    /// Those that met last; what this host has just made is of them.
+    /// Returns the group of the last meeting: the members of the communicator just created.
     fn last_group(&self) -> Arc<Group> {
         let met = self.reconnect.last_group.lock().unwrap_or_else(PoisonError::into_inner).clone();
         met.expect("whoever has a new communicator has met the others")
@@ -224,7 +225,8 @@ impl<'s> Host<'s> {
         if let Some(Err(error)) = insisted {
             return Outcome::Failed(error);
         }
-        // Of another communicator, nothing is right by chance.
+        // The iteration depends on the epoch, so that data of another communicator is never right
+        // by chance.
         let turn = 7 * number + comm.epoch() as usize;
         to_outcome(match step.dtype {
             DType::F64 => self.call::<f64>(comm, step, turn),
@@ -307,7 +309,7 @@ fn run_async<T: Element>(
     Ok(first? + second?)
 }
 
-/// Whether no later call can end otherwise: ranks that did not meet after a split still have what they had.
+/// Returns whether every later call must fail, too. A failed split leaves the parent usable.
 fn is_poisoning(entry: &CallRecord) -> bool {
     entry.error().is_some_and(|error| !matches!(error.kind(), ErrorKind::Bootstrap(_)))
 }
@@ -320,9 +322,9 @@ fn to_outcome(ended: unisono::Result<u64>) -> Outcome {
     }
 }
 
-/// Of the values: a prime, so that no power of two hides a shifted block.
+/// Period of the values: a prime, so that a block shifted by a power of two is noticed.
 const PATTERN_PERIOD: usize = 61;
-/// More cannot be needed: each takes a step or a rank away.
+/// Upper bound of recoveries: each one removes a rank or completes a step.
 const MAX_RECOVERIES: usize = 12;
-/// What a rank says that ends a communicator on purpose.
+/// Reason of planned aborts.
 pub(super) const ABORT_REASON: &str = "the scenario says so";

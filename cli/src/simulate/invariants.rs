@@ -1,4 +1,4 @@
-//! What must be true of every simulated run.
+//! Invariants of every simulated run.
 
 use crate::simulate::history::{Action, CallRecord, Group, History, Outcome};
 use crate::simulate::host::ABORT_REASON;
@@ -8,27 +8,27 @@ use std::time::Duration;
 use unisono::{Error, ErrorKind};
 use unisono_transports::sim::{Fault, Observer, RankSet};
 
-/// What is not as it must be.
+/// A violated invariant.
 #[derive(Clone, Debug)]
 pub(super) struct Violation {
     pub(super) invariant: Invariant,
     pub(super) what: String,
 }
 
-/// What must be so.
+/// Property that every run has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Invariant {
     /// No result is wrong.
     CorrectResults,
     /// No call lasts beyond its deadline.
     Deadline,
-    /// Every error names a party that really failed.
+    /// Every error names a rank that really failed.
     TruthfulErrors,
-    /// Errors of different ranks, and of one rank at different times, tell one story.
+    /// Errors of different ranks, and of one rank at different times, agree.
     ConsistentErrors,
-    /// All that have a communicator after a shrink have the same one.
+    /// All ranks that get a communicator from one shrink get the same members.
     SameMembers,
-    /// Where deaths are told, those that are left go on.
+    /// Where deaths are announced, the survivors go on.
     Recovery,
     /// The run ends.
     Terminates,
@@ -36,7 +36,7 @@ pub(super) enum Invariant {
     NoPanic,
 }
 
-/// A run that is over.
+/// A completed run.
 pub(super) struct Checker<'r> {
     pub(super) scenario: &'r Scenario,
     pub(super) histories: &'r [History],
@@ -44,7 +44,7 @@ pub(super) struct Checker<'r> {
 }
 
 impl Checker<'_> {
-    /// All that is wrong, by host.
+    /// Returns all violations, by host.
     pub(super) fn violations(&self) -> Vec<Violation> {
         let mut found = Vec::new();
         if self.observer.now() >= self.scenario.fault_plan.max_time {
@@ -95,7 +95,8 @@ impl Checker<'_> {
         matches!(entry.action, Action::Step(number) if self.scenario.steps[number].mismatched_host == Some(host))
     }
 
-    /// How long a call may last in virtual time: patience for each fault, and what looking around seldom adds.
+    /// Returns the longest duration of a call in virtual time: a timeout for each fault, and a
+    /// margin for polling.
     fn max_duration(&self, entry: &CallRecord) -> Duration {
         let faults = self.scenario.fault_plan.faults.len() as u32;
         let waits = if self.scenario.has_only_announced_deaths() {
@@ -106,7 +107,7 @@ impl Checker<'_> {
         let meeting = match entry.action {
             Action::Step(_) => JOIN_TIMEOUT,
             Action::Shrink if self.scenario.has_only_announced_deaths() => REGROUP_MAX * faults,
-            // Twice the silence that is borne, and a meeting.
+            // Two keepalive timeouts, two reconnects and a join.
             Action::Shrink => 4 * REGROUP_MAX + JOIN_TIMEOUT + REGROUP_MAX,
             _ => Duration::ZERO,
         };
@@ -118,7 +119,7 @@ impl Checker<'_> {
         waits + meeting + stalls.sum::<Duration>()
     }
 
-    /// A communicator that has failed says the same again.
+    /// Checks that a failed communicator reports the same error again.
     fn check_repeat(&self, history: &History, index: usize) -> Result<(), (Invariant, String)> {
         let entry = &history.entries[index];
         let before = index.checked_sub(1).and_then(|before| history.entries[before].error());
@@ -146,7 +147,8 @@ impl Checker<'_> {
         match error.kind() {
             ErrorKind::PeerFailed { peer, .. } if self.is_dead(of(*peer), entry.ended) => Ok(()),
             ErrorKind::PeerFailed { peer, .. } if self.never_joined(of(*peer), entry) => Ok(()),
-            // Whose last words were lost with the connection; nobody listens at the door of such.
+            // A rank that left is reported as failed if its goodbye was lost with the connection
+            // and its listener is closed.
             ErrorKind::PeerFailed { peer, .. } if self.has_left(of(*peer), entry) => Ok(()),
             ErrorKind::PeerFailed { what, .. } if what.starts_with(EXITED_TEXT) => lie("it has not died"),
             ErrorKind::PeerFailed { peer, .. } if self.was_partitioned(of(*peer), entry.ended) => Ok(()),
@@ -174,7 +176,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Whoever is said to have ended a communicator has done so, and for a reason of its own.
+    /// Checks that the rank named by an abort has aborted, and for a reason of its own.
     fn check_aborted(&self, by: usize, entry: &CallRecord, reason: &str) -> Result<(), (Invariant, String)> {
         let Some(history) = self.histories.get(by) else {
             return Err((Invariant::TruthfulErrors, "there is no such rank".to_owned()));
@@ -195,7 +197,7 @@ impl Checker<'_> {
         }
     }
 
-    /// One of these has called something else, some time.
+    /// Returns whether one of the hosts has made a mismatched call at some time.
     fn is_any_mismatched(&self, hosts: [usize; 2]) -> Option<()> {
         let odd = |host: &usize| self.scenario.steps.iter().any(|step| step.mismatched_host == Some(*host));
         hosts.iter().any(odd).then_some(())
@@ -216,7 +218,8 @@ impl Checker<'_> {
         })
     }
 
-    /// Whether a rank failed in the communicator of this call, and so did not come to a meeting for another one.
+    /// Returns whether a rank failed in the communicator of this call, and so missed a later
+    /// meeting.
     fn has_failed(&self, entry: &CallRecord) -> bool {
         let mut others = self.histories.iter().flat_map(|history| &history.entries);
         others.any(|other| {
@@ -225,17 +228,18 @@ impl Checker<'_> {
         })
     }
 
-    /// Whether `host` heard nothing of the meeting that made a communicator of it and others, and gave up.
+    /// Returns whether `host` missed the meeting that created the communicator of this call.
     fn never_joined(&self, host: usize, entry: &CallRecord) -> bool {
         let Some(history) = self.histories.get(host) else { return false };
         let came = history.entries.iter().any(|other| other.group == entry.group);
         !came && self.is_anyone_affected(entry.ended)
     }
 
-    /// Whether a call that `host` gave up waited for somebody in trouble, or for somebody who waited for such.
+    /// Returns whether the timed-out call of `host` waited for an affected rank, directly or
+    /// through other waiting ranks.
     fn waited_for_fault(&self, host: usize, entry: &CallRecord, depth: usize) -> bool {
         let Some(ErrorKind::Timeout { waiting_for, .. }) = entry.error().map(Error::kind) else {
-            // What else there is names its cause itself.
+            // Other errors name their cause themselves.
             return true;
         };
         let mut others = waiting_for.iter().filter_map(|(rank, _)| entry.group.hosts.get(*rank));
@@ -249,7 +253,7 @@ impl Checker<'_> {
         })
     }
 
-    /// Whether something keeps `other` from answering `host`, or has done so.
+    /// Returns whether a fault keeps, or kept, `other` from answering `host`.
     fn is_affected(&self, host: usize, other: usize, now: Duration) -> bool {
         let hits = |fault: &Fault| match *fault {
             Fault::Stall { rank, from, .. } => (rank == other || rank == host) && from <= now,
@@ -262,7 +266,7 @@ impl Checker<'_> {
         self.scenario.fault_plan.faults.iter().any(hits)
     }
 
-    /// Whether connections with `host` may have been given up.
+    /// Returns whether connections with `host` may have been given up.
     fn was_partitioned(&self, host: usize, now: Duration) -> bool {
         let silence = self.scenario.fault_plan.keepalive_timeout.unwrap_or(Duration::MAX);
         let cuts = (0..self.scenario.ranks)
@@ -274,8 +278,10 @@ impl Checker<'_> {
         (0..self.scenario.ranks).any(|host| self.is_affected(host, host, now))
     }
 
-    /// Of those that shrank one communicator, all that have another one have the same. Where somebody is cut off in the
-    /// last moment this cannot be; then at most one of those others works.
+    /// Checks that all successors of one communicator have the same members.
+    ///
+    /// A partition in the last moment makes that impossible; then at most one of the different
+    /// successors may do work.
     fn check_members(&self) -> Result<(), String> {
         let mut heirs: BTreeMap<&str, (usize, &Group)> = BTreeMap::new();
         for (host, history) in self.histories.iter().enumerate() {
@@ -293,7 +299,7 @@ impl Checker<'_> {
         Ok(())
     }
 
-    /// Whether anything was done in it.
+    /// Returns whether the group has completed an operation.
     fn is_active(&self, company: &Group) -> bool {
         let mut entries = self.histories.iter().flat_map(|history| &history.entries);
         entries.any(|entry| {
@@ -304,19 +310,19 @@ impl Checker<'_> {
     }
 }
 
-/// How late a look around may come.
+/// Largest delay of a poll.
 const POLL_SLACK: Duration = Duration::from_millis(400);
-/// Within this time everybody knows of what is told.
+/// Time within which every rank knows of an announced death.
 const ANNOUNCED_MAX: Duration = Duration::from_millis(1500);
-/// What a meeting takes at most that somebody does not come to.
+/// Longest duration of a meeting that a rank misses.
 const REGROUP_MAX: Duration = Duration::from_millis(1200);
-/// What the others of a communicator hear that is shrunk.
+/// Abort reason that the others report when the communicator is shrunk.
 const SHRINK_TEXT: &str = "the communicator is being shrunk";
 
-/// How it is told that a process has ended, and not only its connection.
+/// Beginning of the report that a process has exited, in contrast to a reset connection.
 const EXITED_TEXT: &str = "its process ended";
 
-/// What others are told of an error, which may be cut short.
+/// Returns the text of an error as other ranks receive it; it may be truncated.
 fn announced_text(error: &Error) -> String {
     match (error.kind(), error.op()) {
         (kind @ ErrorKind::Timeout { .. }, Some(call)) => format!("in {call}, {kind}"),

@@ -1,7 +1,7 @@
-//! `unisono simulate`: ranks that fail in every way that a seed gives, in virtual time.
+//! `unisono simulate`: ranks under random faults, in virtual time.
 //!
-//! After FoundationDB's simulation and TigerBeetle's VOPR: everything that
-//! happens follows from the seed, so whatever is found is found again.
+//! Everything in a run follows from its seed, so every violation can be replayed. The method is
+//! that of FoundationDB's simulation and TigerBeetle's VOPR.
 
 mod history;
 mod host;
@@ -23,13 +23,13 @@ use unisono_transports::sim::{self, Node, Observer};
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
-    /// Run these seeds, the last one excluded.
+    /// Run these seeds; the end is excluded.
     #[arg(long, default_value = "0..10000", value_parser = seeds)]
     seeds: Range<u64>,
-    /// Run this one, and tell all that happens in it.
+    /// Run one seed and print every event.
     #[arg(long, conflicts_with = "seeds")]
     seed: Option<u64>,
-    /// Runs at the same time; one for each core if not given.
+    /// Parallel runs; the default is one for each core.
     #[arg(long)]
     threads: Option<usize>,
 }
@@ -39,7 +39,7 @@ fn seeds(text: &str) -> Result<Range<u64>, String> {
     ends.filter(|seeds| !seeds.is_empty()).ok_or_else(|| "two whole numbers, as in 0..10000".to_owned())
 }
 
-/// A run that is over.
+/// A completed run.
 struct Run {
     scenario: Scenario,
     histories: Vec<History>,
@@ -48,12 +48,12 @@ struct Run {
 }
 
 impl Run {
-    /// Runs what `seed` stands for.
+    /// Runs the scenario of `seed`.
     fn from_seed(seed: u64) -> Self {
         Self::with_network(Scenario::random(seed), |place| place)
     }
 
-    /// Runs a scenario over a network whose parts went through `fit`.
+    /// Runs a scenario over a network whose nodes `fit` alters.
     fn with_network(scenario: Scenario, fit: impl Fn(Node) -> Node) -> Self {
         let geometry = scenario.config.geometry();
         let (places, observer) = sim::world(scenario.ranks, geometry, scenario.fault_plan.clone());
@@ -123,14 +123,14 @@ pub(crate) fn run(arguments: &Arguments) -> Result<u8, String> {
     Ok(u8::from(violated > 0))
 }
 
-/// Whether the run of `seed` violates something, which is then told.
+/// Returns whether the run of `seed` violates an invariant, and prints the violations.
 fn violates(seed: u64) -> bool {
     let run = Run::from_seed(seed);
     run.print_violations();
     !run.violations.is_empty()
 }
 
-/// Tries all these, so many at once; how many violate something.
+/// Runs the seeds on `threads` threads and returns the number of violating runs.
 fn run_seeds(seeds: Range<u64>, threads: usize, violates: impl Fn(u64) -> bool + Sync) -> usize {
     let (next, violated, begun) = (AtomicU64::new(seeds.start), AtomicUsize::new(0), Instant::now());
     let worker = |thread: usize| {
@@ -161,7 +161,7 @@ fn run_seeds(seeds: Range<u64>, threads: usize, violates: impl Fn(u64) -> bool +
     violated
 }
 
-/// Says now and then how far it is, until all is over.
+/// Prints the progress at intervals until all runs are over.
 fn report_progress(seeds: &Range<u64>, next: &AtomicU64, begun: Instant, is_over: impl Fn() -> bool) {
     let mut told = begun;
     while !is_over() {

@@ -1,4 +1,4 @@
-//! What a seed stands for: ranks, settings, faults, and what the ranks do.
+//! The scenario of a seed: ranks, settings, faults, and the steps of the ranks.
 
 use crate::perf::op_case::{OpCase, OpKind};
 use std::time::Duration;
@@ -6,7 +6,7 @@ use unisono::schedule::{Algorithm, GroupSpec, PeerAccess};
 use unisono::{Config, DType, ReduceKind};
 use unisono_transports::sim::{Fault, FaultPlan, Rng};
 
-/// One simulated run.
+/// Input of one simulated run.
 #[derive(Clone)]
 pub(super) struct Scenario {
     pub(super) seed: u64,
@@ -16,7 +16,7 @@ pub(super) struct Scenario {
     pub(super) steps: Vec<Step>,
 }
 
-/// One thing that all ranks do together.
+/// One step of all ranks.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Step {
     pub(super) kind: OpKind,
@@ -32,14 +32,14 @@ pub(super) struct Step {
     pub(super) mismatched_host: Option<usize>,
 }
 
-/// How it is done.
+/// Form of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CallMode {
     OutOfPlace,
     InPlace,
     /// Two of them are started, and then waited for.
     Async,
-    /// In two groups of every second rank.
+    /// The step runs in two subgroups of every second rank.
     Split,
     /// The rank of a host ends the communicator instead.
     Abort {
@@ -48,7 +48,8 @@ pub(super) enum CallMode {
 }
 
 impl Scenario {
-    /// What `seed` stands for: nothing else decides, no setting of this machine either.
+    /// Draws the scenario of `seed`. Nothing else has an influence, no setting of this machine
+    /// either.
     pub(super) fn random(seed: u64) -> Self {
         let mut random = Rng::new(seed, SCENARIO_STREAM);
         let ranks = 2 + random.below(5);
@@ -66,7 +67,8 @@ impl Scenario {
         Self { seed, ranks, config, fault_plan: FaultPlan::random(seed, ranks, TIMEOUT), steps }
     }
 
-    /// Whether nothing is drawn but deaths of which the others are told: then all is to end soon, and well.
+    /// Returns whether the only faults are deaths that the others are told of; then every call must
+    /// end soon and well.
     pub(super) fn has_only_announced_deaths(&self) -> bool {
         self.fault_plan.faults.iter().all(|fault| matches!(fault, Fault::Death { announced: true, .. }))
     }
@@ -104,7 +106,7 @@ impl Step {
         }
     }
 
-    /// What it is among so many ranks.
+    /// Returns the operation of this step for so many ranks.
     pub(super) fn op_case(&self, ranks: usize) -> OpCase {
         OpCase::new(self.kind, self.op, if self.kind.has_root() { self.root % ranks } else { 0 })
     }
@@ -133,9 +135,9 @@ const OP_KINDS: [OpKind; 10] = [
     OpKind::SendRecv,
     OpKind::Barrier,
 ];
-/// One of each size, and those that are reduced in a way of their own.
+/// One type of each size, and the types with reductions of their own.
 const DTYPES: [DType; 5] = [DType::F32, DType::F64, DType::U8, DType::BF16, DType::I64];
-/// In virtual time these cost nothing but the looks around that fall into them.
+/// Timeouts in virtual time; they cost only the polls that fall into them.
 pub(super) const TIMEOUT: Duration = Duration::from_secs(2);
 pub(super) const JOIN_TIMEOUT: Duration = Duration::from_secs(1);
 /// Keeps the numbers drawn here apart from those drawn from the same seed elsewhere.

@@ -34,7 +34,8 @@ fn run_seeds_ends_when_all_workers_panic() {
 
 #[test]
 fn regression_seeds_hold() {
-    // Minorities that went on: ranks left out one after the other; a company whose majority had ended.
+    // Seeds in which minorities went on: ranks excluded one after the other, or a group whose
+    // majority had exited.
     for seed in [2648, 3308, 37_989, 38_002, 40_655, 8202] {
         for silence in [None, Some(scenario::TIMEOUT)] {
             let mut scenario = Scenario::random(seed);
@@ -45,7 +46,8 @@ fn regression_seeds_hold() {
     }
 }
 
-/// The first seed below a thousand whose run violates something when `fit` is between library and network.
+/// Returns the first seed below a thousand that violates an invariant when `fit` alters the
+/// network.
 fn first_violation(fit: impl Fn(Node) -> Node) -> Option<(u64, Vec<Invariant>)> {
     first_violation_where(fit, |invariants| !invariants.is_empty())
 }

@@ -1,11 +1,11 @@
-//! Whether what is chosen here is as fast as anything fixed would be.
+//! `tune --check`: compares the automatic choice with every fixed algorithm.
 
 use super::measure::{Case, Timing};
 use std::collections::BTreeMap;
 use std::fmt;
 use unisono_bench_support::stats::median;
 
-/// What `auto` takes at one size, beside what else there is.
+/// Times of `auto` at one size, and its ratios to other algorithms.
 #[derive(Debug, Default)]
 struct SizeResult {
     chosen: String,
@@ -14,9 +14,9 @@ struct SizeResult {
     ratios: BTreeMap<&'static str, Vec<f64>>,
 }
 
-/// How far slower the best fixed choice `auto` may be.
+/// Largest accepted slowdown of `auto` against the best fixed algorithm.
 const SLOWDOWN_MAX: f64 = 1.1;
-/// Rounds of a second look for each of the first: what is said to be slow should be so on a noisy machine, too.
+/// Factor of rounds in the second measurement: a slow size must be slow on a noisy machine, too.
 const RETRY_FACTOR: u16 = 3;
 
 /// Cells seen, and how many of them are slower.

@@ -1,4 +1,4 @@
-//! From times to choices.
+//! The fastest algorithm for each size, as tuning rules.
 
 use super::measure::{Case, Timing};
 use std::collections::BTreeMap;
@@ -34,7 +34,9 @@ pub(super) fn measure(
     Ok(fastest(&times, field.topology(), ranks_max))
 }
 
-/// The fastest at each size, sizes with the same one together. The one before stays where it is as good as any.
+/// Returns rules for the fastest algorithm at each size, adjacent sizes merged.
+///
+/// The previous algorithm keeps its range where it is within [`TIE_FACTOR`] of the best.
 fn fastest(times: &Times, medium: Topology, ranks_max: usize) -> Vec<TuningRule> {
     let mut choices: Vec<TuningRule> = Vec::new();
     for (&bytes, rows) in times {

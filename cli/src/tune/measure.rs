@@ -8,7 +8,7 @@ use unisono::schedule::{Algorithm, Collective, GroupSpec};
 use unisono::select::Topology;
 use unisono_transports::sys::affinity::available_cpus;
 
-/// One collective among some ranks, over shared memory (`shm`) or sockets (`tcp`).
+/// One collective with so many ranks, over shared memory (`shm`) or sockets (`tcp`).
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Case<'a> {
     pub(super) collective: Collective,
@@ -16,12 +16,12 @@ pub(super) struct Case<'a> {
     pub(super) ranks: usize,
 }
 
-/// What one size took.
+/// Time of one size.
 #[derive(Clone, Debug)]
 pub(super) struct Timing {
     pub(super) bytes: usize,
     pub(super) micros: f64,
-    /// What ran, by name.
+    /// Name of the algorithm that ran.
     pub(super) algorithm: String,
 }
 
@@ -32,7 +32,7 @@ impl fmt::Display for Case<'_> {
 }
 
 impl Case<'_> {
-    /// What the ranks have between them here.
+    /// Returns the topology class between the ranks.
     pub(super) fn topology(&self) -> Topology {
         match (self.transport, self.ranks > available_cpus().len()) {
             ("shm", false) => Topology::SharedMemory,
@@ -63,7 +63,7 @@ impl Case<'_> {
         bytes / self.shares()
     }
 
-    /// How many shares a size is: some sizes are those of all shares together.
+    /// Returns the number of shares of a size; some sizes count all shares together.
     fn shares(&self) -> usize {
         use Collective::{AllReduce, Broadcast, Reduce};
         if matches!(self.collective, AllReduce | Broadcast | Reduce) { 1 } else { self.ranks }
@@ -97,7 +97,7 @@ impl Case<'_> {
             return Err(format!("{self}: {algo} failed"));
         }
         let times = read(&file);
-        // What is left over would only be one small file.
+        // A leftover would be one small file.
         let _ = std::fs::remove_file(&file);
         times
     }

@@ -1,4 +1,5 @@
-//! `tune`: measures every algorithm on this machine, and writes the table of the fastest or checks the one in use.
+//! `unisono tune`: measures every algorithm and writes a tuning file of the fastest, or checks the
+//! one in use.
 
 mod check;
 mod fastest;
@@ -31,8 +32,8 @@ pub(crate) struct Arguments {
     /// File to write; `UNISONO_TUNING_FILE` names it to programs.
     #[arg(short, long, default_value = "unisono-table.txt")]
     out: PathBuf,
-    /// Write nothing: compare what is chosen here, by `UNISONO_TUNING_FILE` if that is set, with every algorithm. Fails if at some size
-    /// another one is more than 10 % faster.
+    /// Write nothing; compare the automatic choice (of `UNISONO_TUNING_FILE`, if set) with every
+    /// algorithm. Fails if another algorithm is more than 10 % faster at some size.
     #[arg(long, conflicts_with = "out")]
     check: bool,
 }
@@ -43,7 +44,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<u8, String> {
     if arguments.check { check(arguments, &fields) } else { write(arguments, &fields) }
 }
 
-/// What is measured, a line of the command after the other.
+/// Returns the cases to measure.
 fn cases(arguments: &Arguments) -> Result<Vec<Case<'_>>, String> {
     let mut fields = Vec::new();
     for transport in &arguments.transport {
@@ -80,8 +81,10 @@ fn write(arguments: &Arguments, fields: &[Case]) -> Result<u8, String> {
     Ok(0)
 }
 
-/// Up to how many ranks the largest number that was measured stands for. What was measured with a core each is not for more ranks
-/// than cores, where sharing memory is cheapest in other ways.
+/// Returns the largest number of ranks that the measurement with the most ranks stands for.
+///
+/// A measurement with one core per rank does not apply to more ranks than cores, where sharing
+/// memory is cheapest in other ways.
 fn ranks_limit(medium: Topology) -> usize {
     if medium == Topology::SharedMemory { available_cpus().len() } else { UNLIMITED }
 }

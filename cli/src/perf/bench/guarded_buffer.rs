@@ -4,7 +4,7 @@ use crate::perf::args::Arguments;
 use std::ops::{Deref, DerefMut};
 use unisono::{Communicator, Element, Result, SymmetricBuffer};
 
-/// A buffer that begins at a page, between two bands that nobody may write to.
+/// A page-aligned buffer between two guard bands that nothing may write to.
 pub(super) struct GuardedBuffer<T> {
     all: Elements<T>,
     begin: usize,
@@ -71,14 +71,15 @@ impl<T: Element> GuardedBuffer<T> {
         self.as_mut_slice().fill(guard_value());
     }
 
-    /// Elements of the bands that somebody wrote to.
+    /// Returns the number of overwritten guard elements.
     pub(super) fn count_overwritten(&self) -> u64 {
         let bands = self.all[..self.begin].iter().chain(&self.all[self.begin + self.length..]);
         bands.filter(|&&element| element != guard_value()).count() as u64
     }
 }
 
-/// No pattern has it: 96 is beyond what eight bits hold exactly, and others use it at most by chance.
+/// Value of the guards. Patterns do not contain it: 96 is not exact in eight bits, and other types
+/// hit it by chance only.
 pub(super) fn guard_value<T: Element>() -> T {
     T::from_f64(96.0)
 }

@@ -1,7 +1,7 @@
 //! Medians of samples: the method that `benches/compare` uses for every library.
 //!
-//! A sample is a barrier, then calls back to back worth about a millisecond; its time is that of the
-//! slowest rank, divided by the calls. Only the calls are inside the clock.
+//! A sample is a barrier, then back-to-back calls that last about a millisecond. Its time is the
+//! time of the slowest rank divided by the number of calls. The clock covers the calls only.
 
 use super::{Bench, OpKind, Timing};
 use std::time::Instant;
@@ -43,13 +43,15 @@ impl<T: Element> Bench<'_, T> {
         })
     }
 
-    /// Where the first and the last rank find how far apart their cores are, if somebody wants to know.
+    /// Opens the page on which the first and the last rank measure their flag latency, if it was
+    /// requested.
     fn flag_page(&self) -> Option<FlagPage> {
         let path = self.arguments.flag_page.as_ref().filter(|_| self.comm.size() > 1)?;
         FlagPage::open(path).inspect_err(|error| tracing::warn!("no flag latencies: {error}")).ok()
     }
 
-    /// How many calls make a sample, and the seconds of each; the same on all ranks.
+    /// Returns the number of calls of a sample and the seconds of each; the result is equal on all
+    /// ranks.
     fn calibrate(&mut self, first: f64) -> Result<(usize, f64)> {
         let mut each = first;
         for _ in 0..2 {
@@ -86,8 +88,11 @@ impl<T: Element> Bench<'_, T> {
     }
 }
 
-/// Microseconds of a flag from the first rank's core to the last one's, one way; other ranks do not know. Where there
-/// are more than two, somebody else may get the core in the middle of a game, so there are several, and the quickest counts.
+/// Returns the one-way flag latency between the first and the last rank in microseconds; other
+/// ranks return `None`.
+///
+/// With more than two ranks, another rank may get the core during a ping-pong. Several ping-pongs
+/// run, and the fastest counts.
 fn flag_latency(table: &FlagPage, rank: usize, ranks: usize) -> Option<f64> {
     let side = match rank {
         0 => Side::Initiator,
@@ -107,10 +112,11 @@ fn samples_for(seconds: f64, sample: f64) -> usize {
     ((seconds / sample.max(1e-9)) as usize).clamp(SAMPLES_MIN, SAMPLES_MAX)
 }
 
-/// Games and the turns of each: some ten microseconds, little beside a sample, once both have a core.
+/// Number of ping-pongs, and the round trips of each: some ten microseconds, little beside a
+/// sample.
 const TWO_RANKS: (usize, u64) = (1, 100);
 const MANY_RANKS: (usize, u64) = (5, 20);
-/// Of short samples of more than two ranks, which a game disturbs more.
+/// Short samples between two ping-pongs for more than two ranks, which a ping-pong disturbs more.
 const SAMPLES_PER_PROBE: usize = 8;
 const SAMPLE_SECONDS: f64 = 1e-3;
 const LONG_CALL_SECONDS: f64 = 0.05;

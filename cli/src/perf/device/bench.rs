@@ -1,4 +1,4 @@
-//! One row of the table: timed operations, and one that is verified.
+//! One row of the table: timed operations, and a verified one.
 
 use super::super::args::Arguments;
 use super::super::bench::{Row, Timing};
@@ -9,7 +9,7 @@ use std::time::Instant;
 use unisono::device::{Buffer, DeviceCommunicator, GpuError, Stream};
 use unisono::{Communicator, Element, Result, Sum};
 
-/// Everything to measure one size.
+/// Measurement of one size.
 pub(super) struct Bench<'a, T: Element> {
     arguments: &'a Arguments,
     comm: &'a Communicator,
@@ -18,10 +18,10 @@ pub(super) struct Bench<'a, T: Element> {
     test: OpCase,
     count: usize,
     pattern: Pattern<T>,
-    /// What is sent, and on the GPU.
+    /// Input on the host, and its copy on the GPU.
     host_input: Vec<T>,
     input: Buffer<T>,
-    /// With guards on either side.
+    /// Output with guards on either side.
     output: Buffer<T>,
     iteration: usize,
     overwritten: u64,
@@ -174,7 +174,7 @@ fn gpu_error(error: GpuError) -> unisono::Error {
     error.into()
 }
 
-/// Elements on either side of the output that nobody may touch.
+/// Number of guard elements on either side of the output.
 const GUARD: usize = 64;
 const POISON: f64 = 5.0;
 const ITERATIONS: usize = 20;

@@ -32,7 +32,9 @@ pub(super) fn call<T: Element>(
     }
 }
 
-/// Calls it in place in `count` elements of `buffer` from `at` on: the input lies at [`OpCase::own_place`] of them.
+/// Runs the operation in place on `count` elements a share, from element `at` of `buffer`.
+///
+/// The input begins at [`OpCase::in_place_offsets`] within that part.
 pub(super) fn call_in_place<T: Element>(
     test: &OpCase,
     comm: &DeviceCommunicator,

@@ -12,20 +12,21 @@ use bench::Bench;
 use unisono::device::{DeviceCommunicator, Gpu, gpus};
 use unisono::{Communicator, DType, F8E4M3, F8E5M2, ReduceKind, bf16, f16};
 
-/// Where the ranks' buffers are.
+/// Memory of the ranks' buffers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Device {
-    /// In memory of the host.
+    /// Host memory.
     #[default]
     Cpu,
-    /// In memory of NVIDIA GPUs.
+    /// Memory of NVIDIA GPUs.
     Cuda,
-    /// In memory of the software device, which is built by the C++ compiler: right, but its times mean nothing.
+    /// Memory of the software device, built by the C++ compiler. Results are right; times mean
+    /// nothing.
     Software,
 }
 
 impl Device {
-    /// The GPU of `rank`: ranks take those of the host in turn.
+    /// Returns the GPU of `rank`; ranks are distributed round-robin over the GPUs of the host.
     fn open(self, rank: usize) -> Result<Gpu, String> {
         if self == Device::Software {
             unisono_cuda::emulator::install().map_err(|error| error.to_string())?;
@@ -35,7 +36,7 @@ impl Device {
     }
 }
 
-/// What is measured of ranks in memory of the host only.
+/// Refuses options that apply to ranks in host memory only.
 pub(super) fn check(arguments: &Arguments) -> Result<(), String> {
     let unfit = [
         (arguments.samples.is_some(), "--samples"),
@@ -52,7 +53,7 @@ pub(super) fn check(arguments: &Arguments) -> Result<(), String> {
     }
 }
 
-/// One rank's part: every type, operation, root and size asked for.
+/// Measures on one rank: every requested type, operation, root and size.
 pub(super) fn measure(arguments: &Arguments, comm: &Communicator) -> Result<u8, String> {
     let opened = arguments.device.open(comm.rank());
     let gpu = check_all_opened(comm, opened)?;

@@ -1,11 +1,11 @@
-//! What the memory of GPUs allows, measured in the same run.
+//! Memory bandwidth of GPUs, measured in the same run.
 
 use crate::perf::roofline::{Gpus, Roofline};
 use unisono::Communicator;
 use unisono::device::{Gpu, GpuError};
 use unisono_bench_support::stats::median;
 
-/// Rank 0 measures while the others wait; everybody gets the result.
+/// Measures on rank 0 while the others wait, and returns the result on every rank.
 pub(super) fn measure(comm: &Communicator, gpu: &Gpu, gpus: usize) -> Result<Roofline, String> {
     let mut values = [0.0];
     if comm.rank() == 0 {

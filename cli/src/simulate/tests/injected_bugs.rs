@@ -1,4 +1,4 @@
-//! Faults planted between the library and the network, which the invariants have to find.
+//! Bugs injected between the library and the network, which the invariants must find.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex};
@@ -32,8 +32,8 @@ impl Reconnect for AlteredReconnect {
     }
 }
 
-/// A credit is given when a message is seen, not when it is taken: when all slots are full, the next one takes the
-/// place of the oldest.
+/// Gives a credit when a message is seen, not when it is taken. With all slots full, the next
+/// message overwrites the oldest.
 pub(super) fn early_credit(fabric: Fabric) -> Fabric {
     let (lanes, slots) = (fabric.geometry.lanes, fabric.geometry.slots);
     let early = |link: Option<Box<dyn Link>>| {
@@ -106,7 +106,7 @@ impl Link for EarlyCredit {
     }
 }
 
-/// Events that are altered on their way from the network to the library; none: they get lost.
+/// A control channel that alters or drops peer events.
 struct AlteredControl {
     control: Box<dyn ControlChannel>,
     alter: fn(PeerEvent) -> Option<PeerEvent>,
@@ -135,7 +135,7 @@ fn with_events(fabric: Fabric, alter: fn(PeerEvent) -> Option<PeerEvent>) -> Fab
     Fabric { control: Box::new(AlteredControl { control: fabric.control, alter }), ..fabric }
 }
 
-/// News of deaths get lost.
+/// Drops the events of exited peers.
 pub(super) fn lost_exit_events(fabric: Fabric) -> Fabric {
     with_events(fabric, |event| Some(event).filter(|event| !matches!(event, PeerEvent::Exited { .. })))
 }
@@ -148,7 +148,7 @@ pub(super) fn reset_as_exit(fabric: Fabric) -> Fabric {
     })
 }
 
-/// Of a failure, only the fact is told.
+/// Drops the cause of failures and keeps the fact.
 pub(super) fn lost_abort_cause(fabric: Fabric) -> Fabric {
     with_events(fabric, |event| match event {
         PeerEvent::Message { from, mut bytes } if bytes.first() == Some(&FAILED) => {
@@ -160,7 +160,7 @@ pub(super) fn lost_abort_cause(fabric: Fabric) -> Fabric {
     })
 }
 
-/// Whoever says that it has met the others is believed to know that all have.
+/// Turns the message "I have met the others" into "all have met".
 pub(super) fn first_vote_trusted(fabric: Fabric) -> Fabric {
     with_events(fabric, |event| match event {
         PeerEvent::Message { from, mut bytes }
@@ -264,12 +264,12 @@ impl Link for StaleLink {
     }
 }
 
-/// As notes are written: the kind, and the byte that says how far a count is, or what a failure is.
+/// Layout of control messages: the kind, and the byte with the phase or the failure code.
 const FAILED: u8 = 3;
 const AGREEMENT: u8 = 4;
 const CODE_OFFSET: usize = 5;
 const ABORTED: u8 = 6;
 const MET: u8 = 1;
 const DECIDED: u8 = 2;
-/// Where in a note of a failure its text begins.
+/// Offset of the text in the message of a failure.
 const TEXT_OFFSET: usize = 78;
