@@ -29,6 +29,8 @@
 pub mod bootstrap;
 mod communicator;
 mod config;
+#[cfg(doctest)]
+mod doctests;
 #[cfg(feature = "gpu")]
 pub mod device;
 mod engine;

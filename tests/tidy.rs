@@ -1,4 +1,8 @@
-//! The shape of the source: short files, short functions, `unsafe` where it belongs, no leftovers.
+//! The shape of the source: short files, short functions, `unsafe` where it belongs, no leftovers, and the language
+//! of identifiers, comments and Markdown (`tidy/language.rs`).
+
+#[path = "tidy/language.rs"]
+mod language;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,19 +16,20 @@ fn sources() -> Vec<(String, String)> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut files = Vec::new();
     for folder in ["src", "cuda", "transports", "trainer", "cli", "tests", "examples", "benches"] {
-        collect(&root.join(folder), &mut files);
+        collect(&root.join(folder), "rs", &mut files);
     }
     assert!(files.len() > 40, "only {} files found", files.len());
     let name = |path: &Path| path.strip_prefix(root).expect("below the root").display().to_string();
     files.iter().map(|path| (name(path), fs::read_to_string(path).expect("readable"))).collect()
 }
 
-fn collect(folder: &Path, files: &mut Vec<PathBuf>) {
+/// Adds the files with this extension below a folder.
+fn collect(folder: &Path, extension: &str, files: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
         let path = entry.path();
         if path.is_dir() && !path.ends_with("target") {
-            collect(&path, files);
-        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            collect(&path, extension, files);
+        } else if path.extension().is_some_and(|found| found == extension) {
             files.push(path);
         }
     }
