@@ -2,7 +2,7 @@
 
 use crate::error::{Error, Result};
 use crate::schedule::{Algorithm, Collective};
-use crate::select::TuningTable;
+use crate::tuning::TuningTable;
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
@@ -261,7 +261,7 @@ impl Config {
 
     /// The sizes that ranks must agree on, for those who make meshes themselves.
     pub fn geometry(&self) -> Geometry {
-        let lanes = crate::engine::lanes_for(self.channels);
+        let lanes = lanes_for(self.channels);
         Geometry {
             lanes,
             slots: self.fifo_depth,
@@ -271,6 +271,14 @@ impl Config {
             heap_bytes: self.symmetric_heap_bytes,
         }
     }
+}
+
+/// Lanes that each channel has: a program may use two.
+pub(crate) const LANES_PER_CHANNEL: usize = 2;
+
+/// Lanes of a fabric for `channels` channels: two for each, and one for sends and receives.
+pub(crate) const fn lanes_for(channels: usize) -> usize {
+    channels * LANES_PER_CHANNEL + 1
 }
 
 /// Algorithms by name, as `--algo` and `UNISONO_ALGO` give them.

@@ -1,6 +1,8 @@
 //! What can go wrong, said so that the reader can act.
 
-use crate::bootstrap::BootstrapError;
+pub(crate) mod bootstrap;
+
+use crate::error::bootstrap::BootstrapError;
 use crate::op_desc::OpDesc;
 use crate::schedule::Rank;
 use std::fmt;

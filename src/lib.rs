@@ -45,6 +45,7 @@ pub mod schedule;
 pub mod select;
 pub mod status;
 mod sync;
+mod tuning;
 
 pub use crate::bootstrap::{BootstrapError, UniqueId};
 pub use crate::op_desc::{OpDesc, OpKind};

@@ -1,8 +1,8 @@
 //! Which algorithm serves an operation, when nobody insists on one.
 
-mod table;
+use crate::tuning as table;
 
-pub use table::{Topology, TuningRule, TuningTable, UNLIMITED};
+pub use crate::tuning::{Topology, TuningRule, TuningTable, UNLIMITED};
 
 use crate::config::{Config, ReductionOrder};
 use crate::error::{Error, ErrorKind, Result};

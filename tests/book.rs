@@ -84,7 +84,7 @@ fn group_for(algorithm: &Algorithm) -> GroupSpec {
 
 /// Lines of the built-in tuning table that choose this algorithm, as they stand in the source.
 fn built_in_rules(algorithm: &Algorithm) -> Vec<[String; 3]> {
-    let table = read("src/select/table.rs");
+    let table = read("src/tuning.rs");
     let collective = format!("{:?}", algorithm.collective);
     let rows = table.lines().filter_map(|line| line.trim().strip_prefix('(')?.strip_suffix("),"));
     rows.map(|row| row.split(", ").map(str::to_owned).collect::<Vec<_>>())
@@ -170,7 +170,8 @@ fn remove_unexpected(folder: &PathBuf, expected: &[String]) {
     for entry in fs::read_dir(folder).expect("a folder").flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();
         if !expected.contains(&name) {
-            let is_removed = std::env::var_os("UNISONO_WRITE_BOOK").is_some() && fs::remove_file(entry.path()).is_ok();
+            let is_removed =
+                std::env::var_os("UNISONO_WRITE_BOOK").is_some() && fs::remove_file(entry.path()).is_ok();
             assert!(is_removed, "{name} is no page of an algorithm");
         }
     }

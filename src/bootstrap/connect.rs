@@ -1,7 +1,7 @@
 //! How a rank connects to all others, once it knows of them.
 
 use crate::bootstrap::RankInfo;
-use crate::bootstrap::error::BootstrapError as Failure;
+use crate::error::bootstrap::BootstrapError as Failure;
 use crate::bootstrap::local_exchange::SharedFds;
 use crate::bootstrap::peer_info::PeerInfo;
 use crate::config::{Config, Transport};

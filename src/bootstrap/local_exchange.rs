@@ -1,7 +1,7 @@
 //! Ranks of one host: everybody's memory and lifeline goes to the first of them, and from there to all.
 
 use crate::bootstrap::connect::{PeerConnector, unreachable};
-use crate::bootstrap::error::BootstrapError as Failure;
+use crate::error::bootstrap::BootstrapError as Failure;
 use crate::schedule::Rank;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use unisono_transports::secure::handshake::{Hello, Purpose};

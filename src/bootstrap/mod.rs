@@ -16,7 +16,6 @@
 pub(crate) mod connect;
 pub(crate) mod cpu_mask;
 mod env;
-pub(crate) mod error;
 mod host;
 pub(crate) mod local_exchange;
 pub(crate) mod peer_info;
@@ -30,10 +29,10 @@ mod tests;
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) use crate::bootstrap::peer_info::fuzzing;
 
-pub use crate::bootstrap::error::BootstrapError;
+pub use crate::error::bootstrap::BootstrapError;
 pub use crate::bootstrap::unique_id::UniqueId;
 
-use crate::bootstrap::error::BootstrapError as Failure;
+use crate::error::bootstrap::BootstrapError as Failure;
 use crate::bootstrap::peer_info::{PeerInfo, RootReply};
 pub(crate) use crate::bootstrap::peer_info::{recv_text, send_text};
 use crate::config::Config;

@@ -3,7 +3,7 @@
 use crate::bootstrap::RankInfo;
 use crate::bootstrap::connect::Listeners;
 use crate::bootstrap::cpu_mask::CpuMask;
-use crate::bootstrap::error::BootstrapError;
+use crate::error::bootstrap::BootstrapError;
 use crate::bootstrap::host;
 use crate::config::{Config, Transport};
 use crate::schedule::Rank;

@@ -1,6 +1,6 @@
 //! Ranks that end while others connect to them, and ports that nobody takes.
 
-use crate::bootstrap::error::BootstrapError as Failure;
+use crate::error::bootstrap::BootstrapError as Failure;
 use crate::bootstrap::peer_info::{PeerInfo, RootReply, recv_text, send_text};
 use crate::bootstrap::{RankInfo, UniqueId, connect, connect_root, join, send_to_root};
 use crate::config::{Config, Transport};

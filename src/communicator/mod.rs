@@ -4,7 +4,6 @@ mod collectives;
 mod grow;
 mod op_queue;
 mod point_to_point;
-mod registry;
 mod scope;
 mod shrink;
 #[cfg(all(test, shuttle))]
@@ -15,7 +14,6 @@ mod validate;
 mod work;
 
 pub use crate::communicator::point_to_point::Group;
-pub(crate) use crate::communicator::registry::CommRegistry;
 pub use crate::communicator::symmetric::SymmetricBuffer;
 #[cfg(feature = "gpu")]
 pub(crate) use crate::communicator::validate::ArgCheck;
@@ -27,9 +25,9 @@ pub use scope::{Scope, ScopedWork};
 use crate::bootstrap;
 use crate::bootstrap::UniqueId;
 use crate::communicator::op_queue::{Ticket, TicketLock};
-use crate::communicator::registry::RegisteredComm;
 use crate::communicator::work::Worker;
 use crate::config::Config;
+use crate::engine::registry::{CommRegistry, RegisteredComm};
 use crate::engine::{AbortFlag, Engine, MemoryStats, Owner, Recorder, TrafficStats};
 use crate::error::{Error, ErrorKind, Result};
 use crate::flight::FlightRecord;

@@ -17,6 +17,7 @@ pub(crate) mod membership;
 mod p2p;
 mod payload_rotation;
 mod plan;
+pub(crate) mod registry;
 mod select;
 mod store_tuner;
 pub(crate) mod telemetry;
@@ -40,7 +41,7 @@ pub(crate) use layout::Shares;
 #[cfg(feature = "gpu")]
 pub(crate) use plan::ScheduleBounds;
 
-use crate::config::Config;
+use crate::config::{Config, LANES_PER_CHANNEL};
 use crate::engine::buffers::Scratch;
 use crate::engine::exec::eager::EagerPath;
 use crate::engine::telemetry::trace::Trace;
@@ -463,14 +464,6 @@ impl Drop for Engine {
 
 /// Reading the clock is nothing beside so many bytes.
 const TIMED_MIN_BYTES: usize = 128 << 10;
-
-/// Lanes that each channel has: a program may use two.
-pub(crate) const LANES_PER_CHANNEL: usize = 2;
-
-/// Lanes of a fabric for `channels` channels: two for each, and one for sends and receives.
-pub(crate) const fn lanes_for(channels: usize) -> usize {
-    channels * LANES_PER_CHANNEL + 1
-}
 
 fn channels_for(lanes: usize) -> usize {
     (lanes - 1) / LANES_PER_CHANNEL

@@ -1,7 +1,8 @@
 //! Sends and receives: messages between two ranks, outside any schedule.
 
 use crate::engine::exec::step::{link, match_head};
-use crate::engine::{Engine, lanes_for};
+use crate::config::lanes_for;
+use crate::engine::Engine;
 use crate::error::Result;
 use crate::op_desc::OpDesc;
 use crate::schedule::Rank;

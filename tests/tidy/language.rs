@@ -12,24 +12,97 @@ use std::path::{Path, PathBuf};
 
 /// Words that the glossary replaced. As words of identifiers they are banned everywhere.
 const RETIRED_IN_IDENTIFIERS: &[&str] = &[
-    "doorman", "porch", "guest", "stranger", "strangers", "knock", "knocking", "lobby", "bell", "lent", "lend",
-    "lending", "loan", "grasp", "vigil", "spots", "weather", "crowd", "crowded", "company", "nursery", "turnstile",
-    "asked", "siblings", "sibling", "census", "rumoured", "desk", "doer", "hush", "neighbourhood", "venue", "gathering",
-    "seats", "colour", "normalise", "optimiser", "rendezvous", "behaviour", "initialise",
+    "doorman",
+    "porch",
+    "guest",
+    "stranger",
+    "strangers",
+    "knock",
+    "knocking",
+    "lobby",
+    "bell",
+    "lent",
+    "lend",
+    "lending",
+    "loan",
+    "grasp",
+    "vigil",
+    "spots",
+    "weather",
+    "crowd",
+    "crowded",
+    "company",
+    "nursery",
+    "turnstile",
+    "asked",
+    "siblings",
+    "sibling",
+    "census",
+    "rumoured",
+    "desk",
+    "doer",
+    "hush",
+    "neighbourhood",
+    "venue",
+    "gathering",
+    "seats",
+    "colour",
+    "normalise",
+    "optimiser",
+    "rendezvous",
+    "behaviour",
+    "initialise",
 ];
 
 /// Words of the list above that have no ordinary sense in this project: banned in prose, too.
 const RETIRED_IN_PROSE: &[&str] = &[
-    "doorman", "porch", "knock", "knocks", "lobby", "lent", "lends", "vigil", "crowded", "nursery", "turnstile",
-    "rumoured", "neighbourhood", "venue", "whoever", "colour", "normalise", "optimiser", "behaviour", "initialise",
-    "licence", "honour", "favour", "grey", "neighbour", "neighbours", "recognise",
+    "doorman",
+    "porch",
+    "knock",
+    "knocks",
+    "lobby",
+    "lent",
+    "lends",
+    "vigil",
+    "crowded",
+    "nursery",
+    "turnstile",
+    "rumoured",
+    "neighbourhood",
+    "venue",
+    "whoever",
+    "colour",
+    "normalise",
+    "optimiser",
+    "behaviour",
+    "initialise",
+    "licence",
+    "honour",
+    "favour",
+    "grey",
+    "neighbour",
+    "neighbours",
+    "recognise",
 ];
 
 /// Names of settings and flags that have new names.
 const RETIRED_SETTINGS: &[&str] = &[
-    "UNISONO_TABLE", "UNISONO_HEAP_BYTES", "UNISONO_SLOTS", "UNISONO_SLOT_BYTES", "UNISONO_WINDOW_BYTES",
-    "UNISONO_STREAM_FROM_BYTES", "UNISONO_SOCKETS", "UNISONO_BIND", "UNISONO_ORDER", "UNISONO_DUMP", "UNISONO_TRACE",
-    "UNISONO_DEBUG", "UNISONO_GPU_WIDE_LINES", "UNISONO_STATUS", "--keep-going", "--report-floor",
+    "UNISONO_TABLE",
+    "UNISONO_HEAP_BYTES",
+    "UNISONO_SLOTS",
+    "UNISONO_SLOT_BYTES",
+    "UNISONO_WINDOW_BYTES",
+    "UNISONO_STREAM_FROM_BYTES",
+    "UNISONO_SOCKETS",
+    "UNISONO_BIND",
+    "UNISONO_ORDER",
+    "UNISONO_DUMP",
+    "UNISONO_TRACE",
+    "UNISONO_DEBUG",
+    "UNISONO_GPU_WIDE_LINES",
+    "UNISONO_STATUS",
+    "--keep-going",
+    "--report-floor",
 ];
 
 /// Words with which no sentence of a comment or a page begins, unless it is a question.
@@ -40,7 +113,14 @@ const COMMENT_WIDTH_MAX: usize = 100;
 const TEST_NAME_MAX: usize = 60;
 
 /// Pages that keep the words of their time, lists of retired names, and this file.
-const EXEMPT: &[&str] = &["docs/notebook/", "docs/features", "benches/record/", "CHANGELOG.md", "tests/tidy", "docs/book/src/algorithms/"];
+const EXEMPT: &[&str] = &[
+    "docs/notebook/",
+    "docs/features",
+    "benches/record/",
+    "CHANGELOG.md",
+    "tests/tidy",
+    "docs/book/src/algorithms/",
+];
 
 /// One finding: the rule, the folder it counts for, and the place.
 struct Finding {
@@ -65,7 +145,8 @@ fn language_findings_only_fall() {
 
 fn pages() -> Vec<(String, String)> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let mut files: Vec<PathBuf> = fs::read_dir(root).expect("readable").flatten().map(|entry| entry.path()).collect();
+    let mut files: Vec<PathBuf> =
+        fs::read_dir(root).expect("readable").flatten().map(|entry| entry.path()).collect();
     for folder in ["docs", "benches", "examples", "cuda", "transports", "trainer", "cli", "fuzz"] {
         collect(&root.join(folder), "md", &mut files);
     }
@@ -135,7 +216,8 @@ fn check_page(name: &str, text: &str, findings: &mut Vec<Finding>) {
             in_code = !in_code;
             prose.push_str("\n\n");
         } else if !in_code && !line.trim_start().starts_with(['|', '#', '!', '[', '<']) {
-            let starts_item = line.trim_start().starts_with(['-', '*']) || line.trim_start().starts_with(|c: char| c.is_ascii_digit());
+            let starts_item = line.trim_start().starts_with(['-', '*'])
+                || line.trim_start().starts_with(|c: char| c.is_ascii_digit());
             prose.push_str(if starts_item { "\n\n" } else { "" });
             prose.push_str(line.trim_start().trim_start_matches(['-', '*']));
             prose.push('\n');
@@ -180,13 +262,17 @@ fn without_code_blocks(text: &str) -> String {
 /// Sentences of a paragraph: they end with a mark and a space before a capital letter. Code spans count as one word.
 fn sentences(paragraph: &str) -> Vec<String> {
     let joined = paragraph.split_whitespace().collect::<Vec<_>>().join(" ");
-    let text: String = joined.split('`').enumerate().map(|(at, part)| if at % 2 == 1 { "`code`" } else { part }).collect();
+    let text: String =
+        joined.split('`').enumerate().map(|(at, part)| if at % 2 == 1 { "`code`" } else { part }).collect();
     let letters: Vec<char> = text.chars().collect();
     let (mut found, mut sentence) = (Vec::new(), String::new());
     for (at, &letter) in letters.iter().enumerate() {
         sentence.push(letter);
         let next = letters.get(at + 2).is_none_or(|next| next.is_uppercase() || *next == '`' || *next == '*');
-        if ['.', '?', '!', ':'].contains(&letter) && letters.get(at + 1).is_none_or(|next| *next == ' ') && next {
+        if ['.', '?', '!', ':'].contains(&letter)
+            && letters.get(at + 1).is_none_or(|next| *next == ' ')
+            && next
+        {
             found.push(sentence.trim().to_owned());
             sentence.clear();
         }
@@ -222,7 +308,8 @@ fn parts(identifier: &str) -> Vec<String> {
 /// `text` contains `word` with no letter of a name beside it.
 fn contains_word(text: &str, word: &str) -> bool {
     let is_name = |letter: char| letter.is_alphanumeric() || letter == '_' || letter == '-';
-    text.match_indices(word).any(|(at, _)| !text[at + word.len()..].starts_with(is_name) && !text[..at].ends_with(is_name))
+    text.match_indices(word)
+        .any(|(at, _)| !text[at + word.len()..].starts_with(is_name) && !text[..at].ends_with(is_name))
 }
 
 /// Fails where a count is above the baseline; lowers the baseline if the environment asks for that.
@@ -243,7 +330,8 @@ fn compare(findings: &[Finding]) {
     }
     if std::env::var_os("UNISONO_WRITE_TIDY").is_some() {
         let is_first = accepted.is_empty();
-        let lower = |key: &(String, String), count: usize| if is_first { count } else { count.min(limit(key)) };
+        let lower =
+            |key: &(String, String), count: usize| if is_first { count } else { count.min(limit(key)) };
         write_baseline(&path, counts.iter().map(|(key, count)| (key.clone(), lower(key, *count))).collect());
         assert!(is_first || risen.is_empty(), "{} counts are above the baseline", risen.len());
         return;

@@ -1,6 +1,6 @@
 //! What a rank does while it waits: patience, deadlines, and news of the others.
 
-use crate::communicator::CommRegistry;
+use crate::engine::registry::CommRegistry;
 use crate::engine::telemetry::recorder::Recorder;
 use crate::engine::watchdog::control_msg::ControlMsg;
 use crate::error::{Error, ErrorKind, Result};

@@ -116,7 +116,7 @@ impl TuningTable {
     }
 
     /// All rules for this operation, those of the built-in table last.
-    pub(super) fn rules(
+    pub(crate) fn rules(
         &self,
         collective: Collective,
         topology: Topology,
@@ -246,12 +246,12 @@ const BUILT_IN_RULES: &[(Collective, Topology, usize, usize, &str)] = {
 };
 
 /// Whether `row` combines operands in the order of the ranks; so does everything that combines only two, or none.
-pub(super) fn is_in_rank_order(row: &Algorithm, ranks: usize) -> bool {
+pub(crate) fn is_in_rank_order(row: &Algorithm, ranks: usize) -> bool {
     rounds_once(row, ranks) || ["rank_ordered", "naive"].contains(&row.name)
 }
 
 /// Whether `row` sums all operands in one pass, so that a sum is rounded once; so does everything that combines only two, or none.
-pub(super) fn rounds_once(row: &Algorithm, ranks: usize) -> bool {
+pub(crate) fn rounds_once(row: &Algorithm, ranks: usize) -> bool {
     let in_one_pass = row.peer_access != PeerAccess::TwoSided && row.name != "inplace_ring";
     !row.collective.reduces() || ranks <= 2 || in_one_pass
 }

@@ -19,7 +19,7 @@ pub(crate) struct CommRegistry(Mutex<Vec<Weak<dyn RegisteredComm>>>);
 
 impl CommRegistry {
     /// One more.
-    pub(super) fn register(&self, sibling: Weak<dyn RegisteredComm>) {
+    pub(crate) fn register(&self, sibling: Weak<dyn RegisteredComm>) {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         all.retain(|sibling| sibling.strong_count() > 0);
         all.push(sibling);
