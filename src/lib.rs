@@ -29,10 +29,10 @@
 pub mod bootstrap;
 mod communicator;
 mod config;
-#[cfg(doctest)]
-mod doctests;
 #[cfg(feature = "gpu")]
 pub mod device;
+#[cfg(doctest)]
+mod doctests;
 mod engine;
 mod error;
 mod flight;

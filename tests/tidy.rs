@@ -15,7 +15,9 @@ const UNSAFE_ROOTS: [&str; 2] = ["cuda/", "transports/"];
 fn sources() -> Vec<(String, String)> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut files = Vec::new();
-    for folder in ["src", "cuda", "transports", "trainer", "cli", "tests", "examples", "benches", "xtask", "fuzz/src"] {
+    for folder in
+        ["src", "cuda", "transports", "trainer", "cli", "tests", "examples", "benches", "xtask", "fuzz/src"]
+    {
         collect(&root.join(folder), "rs", &mut files);
     }
     assert!(files.len() > 40, "only {} files found", files.len());

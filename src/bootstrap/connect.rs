@@ -1,10 +1,10 @@
 //! How a rank connects to all others, once it knows of them.
 
 use crate::bootstrap::RankInfo;
-use crate::error::bootstrap::BootstrapError as Failure;
 use crate::bootstrap::local_exchange::SharedFds;
 use crate::bootstrap::peer_info::PeerInfo;
 use crate::config::{Config, Transport};
+use crate::error::bootstrap::BootstrapError as Failure;
 use crate::schedule::Rank;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};

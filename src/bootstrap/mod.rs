@@ -29,13 +29,13 @@ mod tests;
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) use crate::bootstrap::peer_info::fuzzing;
 
-pub use crate::error::bootstrap::BootstrapError;
 pub use crate::bootstrap::unique_id::UniqueId;
+pub use crate::error::bootstrap::BootstrapError;
 
-use crate::error::bootstrap::BootstrapError as Failure;
 use crate::bootstrap::peer_info::{PeerInfo, RootReply};
 pub(crate) use crate::bootstrap::peer_info::{recv_text, send_text};
 use crate::config::Config;
+use crate::error::bootstrap::BootstrapError as Failure;
 use crate::error::{Error, ErrorKind, Result};
 use crate::schedule::Rank;
 use std::time::{Duration, Instant};

@@ -3,9 +3,9 @@
 use crate::bootstrap::RankInfo;
 use crate::bootstrap::connect::Listeners;
 use crate::bootstrap::cpu_mask::CpuMask;
-use crate::error::bootstrap::BootstrapError;
 use crate::bootstrap::host;
 use crate::config::{Config, Transport};
+use crate::error::bootstrap::BootstrapError;
 use crate::schedule::Rank;
 use std::net::SocketAddr;
 use std::time::Instant;

@@ -1,9 +1,9 @@
 //! Rank 0's second task: to collect everybody, and to tell everybody.
 
-use crate::error::bootstrap::BootstrapError as Failure;
 use crate::bootstrap::peer_info::{JoinRequest, PeerInfo, RootReply, recv_text, send_text};
 use crate::bootstrap::{RankInfo, encryption_mismatch};
 use crate::config::Config;
+use crate::error::bootstrap::BootstrapError as Failure;
 use crate::schedule::Rank;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};

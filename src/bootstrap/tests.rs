@@ -1,10 +1,10 @@
 //! Ranks that end while others connect to them, and ports that nobody takes.
 
-use crate::error::bootstrap::BootstrapError as Failure;
 use crate::bootstrap::peer_info::{PeerInfo, RootReply, recv_text, send_text};
 use crate::bootstrap::{RankInfo, UniqueId, connect, connect_root, join, send_to_root};
 use crate::config::{Config, Transport};
 use crate::error::ErrorKind;
+use crate::error::bootstrap::BootstrapError as Failure;
 use std::io::{BufRead, BufReader};
 use std::net::{IpAddr, Ipv4Addr, TcpListener};
 use std::process::{Child, Command, Stdio};

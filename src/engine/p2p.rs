@@ -1,8 +1,8 @@
 //! Sends and receives: messages between two ranks, outside any schedule.
 
-use crate::engine::exec::step::{link, match_head};
 use crate::config::lanes_for;
 use crate::engine::Engine;
+use crate::engine::exec::step::{link, match_head};
 use crate::error::Result;
 use crate::op_desc::OpDesc;
 use crate::schedule::Rank;

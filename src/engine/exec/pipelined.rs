@@ -1,5 +1,6 @@
 //! The loop that advances all channels of one collective.
 
+use crate::config::LANES_PER_CHANNEL;
 use crate::engine::bounce_ring::BounceRing;
 use crate::engine::buffers::StepMemory;
 use crate::engine::exec::arith::Arithmetic;
@@ -8,7 +9,6 @@ use crate::engine::layout::Layout;
 use crate::engine::plan::{Plan, SLICE_ALIGN_BYTES};
 use crate::engine::store_tuner::{Decision, Hysteresis, StoreTuner, Timed};
 use crate::engine::tuner_table::OpClass;
-use crate::config::LANES_PER_CHANNEL;
 use crate::engine::{Channel, Engine, Job};
 use crate::error::Result;
 use crate::op_desc::OpDesc;
