@@ -30,12 +30,12 @@ pub(crate) const ROWS: &[Row] = &[
 ];
 
 const ATTACH: &[(&str, &str)] =
-    &[("transports/src/segment.rs", "fn what_could_shrink_behind_us_is_not_mapped")];
-const SEALS: &[(&str, &str)] = &[("transports/src/segment.rs", "fn a_created_segment_keeps_its_size")];
+    &[("transports/src/segment.rs", "fn unsealed_memory_is_refused")];
+const SEALS: &[(&str, &str)] = &[("transports/src/segment.rs", "fn created_segment_is_sealed")];
 const RINGS: &[(&str, &str)] = &[
-    ("transports/src/shm/link.rs", "fn impossible_heads_are_the_senders_fault"),
-    ("transports/src/shm/link.rs", "fn impossible_counters_are_the_receivers_fault"),
-    ("transports/src/notes.rs", "fn garbage_on_a_board_harms_nobody"),
+    ("transports/src/shm/link.rs", "fn invalid_headers_blame_the_sender"),
+    ("transports/src/shm/link.rs", "fn invalid_counters_blame_the_receiver"),
+    ("transports/src/notes.rs", "fn garbage_in_mailbox_is_tolerated"),
 ];
 const CHECKPOINTS: &[(&str, &str)] =
     &[("trainer/src/checkpoint/corruption_tests.rs", "fn corrupt_checkpoints_are_rejected")];

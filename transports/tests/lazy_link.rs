@@ -176,7 +176,7 @@ fn connections_are_made_on_first_use() {
     // A process of its own, because other tests open sockets.
     if std::env::var_os("UNISONO_TEST_ALONE").is_none() {
         let test = std::env::current_exe().expect("this test");
-        let arguments = ["--exact", "nothing_is_connected_before_it_is_used"];
+        let arguments = ["--exact", "connections_are_made_on_first_use"];
         let alone = std::process::Command::new(test).args(arguments).env("UNISONO_TEST_ALONE", "1").output();
         let output = alone.expect("it starts");
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));

@@ -29,7 +29,7 @@ fn other_user_is_refused_on_both_sides() {
     }
     let (listener, name) = Listener::unix().expect("a socket");
     let mut command = Command::new(std::env::current_exe().expect("this test"));
-    command.args(["--exact", "a_process_of_another_user_is_refused_on_both_sides"]).env(NAME, name);
+    command.args(["--exact", "other_user_is_refused_on_both_sides"]).env(NAME, name);
     let mut other = match command.uid(OTHER_USER).spawn() {
         Ok(other) => other,
         Err(error) => return eprintln!("SKIPPED: another user cannot run this test: {error}"),

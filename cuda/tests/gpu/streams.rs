@@ -65,7 +65,7 @@ fn high_priority_stream_runs_first() {
     }
     if std::env::var_os(ALONE).is_none() {
         let mut process = std::process::Command::new(std::env::current_exe().unwrap());
-        let process = process.args(["streams::an_urgent_stream_comes_first", "--exact"]).env(ALONE, "1");
+        let process = process.args(["streams::high_priority_stream_runs_first", "--exact"]).env(ALONE, "1");
         assert!(process.status().unwrap().success());
         return;
     }

@@ -179,7 +179,7 @@ fn every_type_in_wide_lines(device: &Device) {
     fn all<T: Naive>(device: &Device) {
         bit_exact::<T>(device, Protocol::Ll128, ring);
         let mut world = World::new(device, size(2));
-        for count in 0..=2 * WIDE_LINE_DATA_BYTES / size_of::<T>() + 1 {
+        for count in 0..=2 * LL128_DATA_BYTES / size_of::<T>() + 1 {
             let inputs = numbers::<T>(2, count);
             let expected: Vec<T> = (0..count).map(|index| column(ReduceKind::Max, &inputs, index)).collect();
             let job = Job { protocol: Protocol::Ll128, ..job::<T>(ReduceKind::Max, count, 2, (1, 1)) };
@@ -202,7 +202,7 @@ fn every_type_in_wide_lines(device: &Device) {
     all::<F8E5M2>(device);
 }
 
-const WIDE_LINE_DATA_BYTES: usize = 24;
+const LL128_DATA_BYTES: usize = 24;
 
 /// Nobody leaves before all have come: as often as messages without data have gone round.
 fn barriers(device: &Device, protocol: Protocol) {
