@@ -1,5 +1,5 @@
 /* How long a flag takes from the first rank's core to the last one's, at this moment: the same game as in unisono's
- * transports/src/pingpong.rs, on a table of one page whose path is in UNISONO_COMPARE_FLAG_PAGE. */
+ * transports/src/testing/flag_latency.rs, on a table of one page whose path is in UNISONO_COMPARE_FLAG_PAGE. */
 #pragma once
 #include <fcntl.h>
 #include <sched.h>

@@ -29,7 +29,7 @@ const STRANGERS: &[(&str, &str)] = &[
     ("tests/unauthenticated_peers/main.rs", "fn unauthenticated_flood_does_not_harm_running_job"),
 ];
 const REPLAY: &[(&str, &str)] =
-    &[("transports/src/auth/tests.rs", "fn replayed_handshake_is_refused")];
+    &[("transports/src/secure/handshake/tests.rs", "fn replayed_handshake_is_refused")];
 
 /// One who wants to join: with which id, as which rank of how many, and how.
 pub(crate) type JoinArgs = (UniqueId, usize, usize, Config);

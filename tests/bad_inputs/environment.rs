@@ -30,12 +30,12 @@ pub(crate) const ROWS: &[Row] = &[
 ];
 
 const ATTACH: &[(&str, &str)] =
-    &[("transports/src/segment.rs", "fn unsealed_memory_is_refused")];
-const SEALS: &[(&str, &str)] = &[("transports/src/segment.rs", "fn created_segment_is_sealed")];
+    &[("transports/src/shm/segment.rs", "fn unsealed_memory_is_refused")];
+const SEALS: &[(&str, &str)] = &[("transports/src/shm/segment.rs", "fn created_segment_is_sealed")];
 const RINGS: &[(&str, &str)] = &[
     ("transports/src/shm/link.rs", "fn invalid_headers_blame_the_sender"),
     ("transports/src/shm/link.rs", "fn invalid_counters_blame_the_receiver"),
-    ("transports/src/notes.rs", "fn garbage_in_mailbox_is_tolerated"),
+    ("transports/src/shm/seqlock.rs", "fn garbage_in_mailbox_is_tolerated"),
 ];
 const CHECKPOINTS: &[(&str, &str)] =
     &[("trainer/src/checkpoint/corruption_tests.rs", "fn corrupt_checkpoints_are_rejected")];
@@ -73,7 +73,7 @@ fn clock() -> Report {
                 continue;
             }
             files += 1;
-            if path.ends_with("src/engine/trace.rs") {
+            if path.ends_with("src/engine/telemetry/trace.rs") {
                 continue;
             }
             let text = std::fs::read_to_string(&path).expect("text");
