@@ -61,7 +61,7 @@ fn evidence_exists(shown_by: &str) -> bool {
     if let Some(name) = shown_by.strip_prefix("example:") {
         let paths = [format!("examples/{name}.rs"), format!("trainer/examples/{name}.rs")];
         let runs = |line: &str| {
-            line.starts_with("for example in") && line.split([' ', ';']).any(|word| word == name)
+            line.trim_start().starts_with("for example in") && line.split([' ', ';']).any(|word| word == name)
         };
         return paths.iter().any(|path| root().join(path).is_file()) && read(".ci/run").lines().any(runs);
     }
