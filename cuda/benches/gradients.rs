@@ -1,7 +1,8 @@
-//! `cargo bench -p unisono-cuda --bench gradients`: what is done to gradients, beside a copy of as many bytes by the C library.
+//! `cargo bench -p unisono-cuda --bench gradients`: operations on gradients, beside a copy of as
+//! many bytes by the C library.
 //!
-//! Throughput counts every byte read and written. Rows of one matrix within a wider one, and its transpose, are packed into a
-//! contiguous bucket and unpacked again.
+//! Throughput counts every byte read and written. Rows of one matrix within a wider one, and its
+//! transpose, are packed into a contiguous bucket and unpacked again.
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use std::hint::black_box;

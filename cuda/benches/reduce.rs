@@ -1,7 +1,8 @@
-//! `cargo bench -p unisono-cuda`: the reducers, in cache and out of it, beside the limit of the machine.
+//! `cargo bench -p unisono-cuda`: the reducers, in cache and out of it, beside the limit of the
+//! machine.
 //!
 //! Throughput counts every byte read and written. Each case first proves its result. The rows
-//! `limit` are the shortest loop that does the same: loads, additions, stores past the caches.
+//! `limit` are the shortest loop that does the same: loads, additions, non-temporal stores.
 
 use criterion::measurement::WallTime;
 use criterion::{BenchmarkGroup, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
@@ -14,7 +15,7 @@ use unisono_cuda::{
 
 /// Longer than any cache, together with one source.
 const LONG: usize = 24 << 20;
-/// Of two sources and a target, the second-level cache holds all.
+/// The L2 cache holds two sources and a target of this size.
 const SHORT: usize = 96 << 10;
 const SOURCES: [usize; 3] = [2, 4, 8];
 

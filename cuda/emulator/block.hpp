@@ -1,4 +1,5 @@
-// A block of CUDA threads: fibers of one thread of the operating system, in an order that a seed chooses.
+// A block of CUDA threads: fibers of one thread of the operating system, in an order that a seed
+// chooses.
 #pragma once
 
 #include "device.hpp"
@@ -11,7 +12,7 @@
 
 namespace emulator {
 
-// What all blocks of a launch have in common.
+// State that all blocks of a launch share.
 struct Grid {
     const char* kernel;
     Kernel::Body body;
@@ -42,7 +43,7 @@ private:
         Block* block;
         Place place;
         State state;
-        // Where it waits.
+        // Source position of the barrier that it waits at.
         const char* file;
         int line;
         std::unique_ptr<Fiber> fiber;

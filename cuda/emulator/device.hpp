@@ -1,4 +1,4 @@
-// What a kernel compiled by g++ sees of the software device: the built-ins of CUDA that our kernels use.
+// The built-ins of CUDA that the kernels use, for kernels compiled by g++.
 #pragma once
 
 #include <stdint.h>
@@ -9,7 +9,7 @@ struct Index {
     unsigned x, y, z;
 };
 
-// Where a CUDA thread is.
+// Position of a CUDA thread.
 struct Place {
     Index thread, block, block_size, grid_size;
 };
@@ -17,14 +17,14 @@ struct Place {
 // That of the running thread.
 const Place& place();
 
-// Waits until all threads of the block are here; says whether all of them said `vote`.
+// Waits until all threads of the block are here. Returns true if all of them passed a true `vote`.
 bool sync_threads(bool vote, const char* file, int line);
 
 // Lets other threads run, of this block and of others.
 void relax();
 
-// Often holds the block up, so that who waits for what was just published overtakes what should have been
-// done before.
+// Often delays the block, so that readers of the data just published overtake writes that should
+// have come before.
 void published();
 
 uint64_t now_ns();
@@ -36,7 +36,7 @@ struct Kernel {
     Kernel(const char* name, unsigned bytes, Body body);
 
     const char* name;
-    // Of its argument struct.
+    // Size of the argument struct.
     unsigned bytes;
     Body body;
     Kernel* next;

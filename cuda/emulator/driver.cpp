@@ -1,6 +1,6 @@
-// Functions of libcuda by their names there, over the software device: GPUs, streams, events, modules, launches.
-// There is no default stream. A module is PTX text; its kernels are those of the same names that are linked with
-// the device.
+// Functions of libcuda by their names, over the emulator: GPUs, streams, events, modules, launches.
+// There is no default stream. A module is PTX text. Its kernels are those of the same names that
+// are linked with the emulator.
 #include "driver.hpp"
 #include "launch.hpp"
 #include "emulator.h"
@@ -30,7 +30,7 @@ char contexts[GPUS_MAX];
 std::atomic<int> gpus{1};
 // No multiprocessor has room for a block of it.
 std::atomic<const Kernel*> too_large{nullptr};
-// What a stream holds before launches wait.
+// Operations that a stream holds before launches wait.
 std::atomic<size_t> pending{1024};
 std::atomic<int> cuda_version{12040};
 // How a GPU reaches the memory of another.
@@ -38,7 +38,7 @@ struct Path {
     std::atomic<int> direct{1}, rank{0}, atomics{1};
 };
 Path paths[GPUS_MAX][GPUS_MAX];
-// Who reaches whose memory.
+// Peer access between GPUs.
 std::atomic<bool> peers[GPUS_MAX][GPUS_MAX];
 thread_local char* current = nullptr;
 
@@ -47,8 +47,8 @@ int gpu_of(const void* context) {
     return known >= contexts && known < contexts + gpus ? int(known - contexts) : -1;
 }
 
-// Brings a function's code to a GPU, which may take that nothing runs there: what waits for something that is launched later then
-// waits for ever.
+// Loads a function's code to a GPU. This may need an idle GPU: a kernel that waits for a later
+// launch then waits for ever.
 void bring(const Kernel* kernel, int gpu) {
     {
         std::lock_guard lock(loaded_mutex);
@@ -61,7 +61,8 @@ void bring(const Kernel* kernel, int gpu) {
     loaded[gpu].insert(kernel);
 }
 
-// Runs a launch from a copy of its arguments; what goes wrong is said at once, as only a number reaches the caller.
+// Runs a launch from a copy of its arguments. Errors are also printed, because the caller gets only
+// a number.
 int launch(const Kernel* kernel, const unsigned (&shape)[6], unsigned shared, Stream* stream, void** parameters) {
     if (!kernel || !parameters) {
         return INVALID_VALUE;
@@ -79,12 +80,12 @@ int launch(const Kernel* kernel, const unsigned (&shape)[6], unsigned shared, St
         if (emulator::run(*kernel, arguments.data(), blocks, threads, {gpu, urgency}) == 0) {
             return SUCCESS;
         }
-        fprintf(stderr, "software device: %s\n", unisono_error());
+        fprintf(stderr, "CUDA emulator: %s\n", unisono_error());
         return LAUNCH_FAILED;
     });
 }
 
-// Says in the log, if there is one, which function has no code.
+// Writes to the log, if there is one, which function has no code.
 int refuse(const std::string& name, unsigned options, const int* which, void** values) {
     const int LOG = 5, LOG_BYTES = 6;
     char* log = nullptr;
@@ -253,7 +254,7 @@ int cuCtxGetStreamPriorityRange(int* least, int* greatest) {
     return *least = 0, *greatest = -int(PRIORITIES - 1), SUCCESS;
 }
 
-// What is outside of the range becomes its nearest end.
+// A priority outside of the range becomes the nearest one inside.
 int cuStreamCreateWithPriority(Stream** stream, unsigned, int priority) {
     int first = -int(PRIORITIES - 1);
     return *stream = new Stream(current_gpu(), priority < first ? first : priority > 0 ? 0 : priority), SUCCESS;

@@ -1,4 +1,4 @@
-// What the files have in common that answer to libcuda's names.
+// Declarations that the files with libcuda's functions share.
 #pragma once
 
 #include "stream.hpp"
@@ -31,7 +31,7 @@ constexpr int GPUS_MAX = 8;
 // The GPU that calls of this thread are about.
 int current_gpu();
 
-// Whether this thread captures no stream, or only in the mode that lets it allocate meanwhile.
+// Returns true if this thread captures no stream, or captures in the mode that allows allocations.
 bool may_allocate();
 
 // Adds work to a stream, or to the graph that captures it.

@@ -1,4 +1,5 @@
-// Functions of libcuda for graphs: what is pushed to a stream is kept, and pushed again as often as wanted.
+// Functions of libcuda for graphs: work that is pushed to a stream is kept, and pushed again for
+// each launch.
 #include "driver.hpp"
 
 #include <vector>

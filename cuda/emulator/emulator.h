@@ -1,4 +1,4 @@
-// The software device, for C: launches of kernels that are linked with it, and its memory.
+// The C interface of the emulator: launches of kernels that are linked with it, and its memory.
 #pragma once
 
 #include <stdint.h>

@@ -16,7 +16,7 @@ namespace emulator {
 
 namespace {
 
-// Stacks that nobody uses.
+// Free stacks.
 struct Pool {
     std::mutex mutex;
     std::vector<void*> stacks;
@@ -42,7 +42,7 @@ void* map_stack() {
     int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
     void* start = mmap(nullptr, Stack::BYTES, PROT_READ | PROT_WRITE, flags, -1, 0);
     if (start == MAP_FAILED || mprotect(start, 4096, PROT_NONE) != 0) {
-        perror("software device: no memory for a stack");
+        perror("CUDA emulator: no memory for a stack");
         abort();
     }
     return start;

@@ -1,4 +1,4 @@
-// One flow of control of several in an operating system's thread: a CUDA thread.
+// A CUDA thread: one of several flows of control in a thread of the operating system.
 #pragma once
 
 #include <setjmp.h>
@@ -6,7 +6,7 @@
 
 namespace emulator {
 
-// Memory for a stack; kept for the next when nobody uses it.
+// Memory of a stack. A free one is kept for the next fiber.
 class Stack {
 public:
     static constexpr unsigned BYTES = 256 << 10;
@@ -22,7 +22,8 @@ private:
 
 class Fiber {
 public:
-    // `entry(argument)` runs at the first `resume`; when it has ended, nobody resumes it again.
+    // `entry(argument)` runs at the first `resume`. After it has ended, the fiber must not be
+    // resumed.
     Fiber(void (*entry)(void*), void* argument);
     ~Fiber();
     Fiber(const Fiber&) = delete;
@@ -41,7 +42,7 @@ private:
     bool started_ = false;
     void (*entry_)(void*);
     void* argument_;
-    // What ThreadSanitizer knows both flows as.
+    // Identities of both flows for ThreadSanitizer.
     void *identity_, *caller_identity_;
 };
 

@@ -1,4 +1,5 @@
-// Launches: each block in a thread of the operating system, as many at once as the device has room for.
+// Launches: each block is a thread of the operating system. As many run at once as the device has
+// room for.
 #include "block.hpp"
 #include "driver.hpp"
 #include "error.hpp"
@@ -34,7 +35,7 @@ public:
         return limit_;
     }
 
-    // Waits for room, and until nobody waits who is more urgent.
+    // Waits for room, and until no more urgent launch waits.
     void enter(unsigned urgency) {
         std::unique_lock lock(mutex_);
         waiting_[urgency]++;
@@ -62,7 +63,7 @@ private:
     unsigned resident_ = 0;
 };
 
-// One for each GPU; never destroyed, as blocks may run while the process ends.
+// One for each GPU. Never destroyed, because blocks may run while the process ends.
 Residency* const residency = new Residency[GPUS_MAX];
 std::atomic<uint64_t> seed{1};
 

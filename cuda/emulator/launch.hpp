@@ -11,13 +11,13 @@ const Kernel* find(const char* name);
 // Blocks that can be resident at once on a GPU.
 unsigned max_resident_blocks();
 
-// Whether so many blocks can be resident at once.
+// Returns true if so many blocks can be resident at once.
 bool fits(unsigned blocks);
 
 // Priorities that streams can have.
 constexpr unsigned PRIORITIES = 6;
 
-// Where a launch runs, and how soon: of the highest urgency first.
+// GPU and urgency of a launch. The most urgent launch runs first.
 struct LaunchPriority {
     int gpu;
     unsigned urgency;

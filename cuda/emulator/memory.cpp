@@ -1,5 +1,5 @@
-// Device memory: shared memory without a name, so that another process can map it. Poisoned when it is
-// allocated, and between guards that are looked at when it is freed.
+// Device memory: shared memory without a name, so that another process can map it. It is filled
+// with a pattern when it is allocated, between guards that are checked when it is freed.
 #include "memory.hpp"
 
 #include "error.hpp"
@@ -25,7 +25,7 @@ constexpr unsigned char POISON = 0xa5, GUARD_BYTE = 0x5a;
 struct Allocation {
     int file;
     uint64_t bytes;
-    // Of another process.
+    // True for memory of another process.
     bool opened;
 
     // Guards included.

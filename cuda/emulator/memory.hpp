@@ -5,7 +5,7 @@
 
 namespace emulator {
 
-// What another process needs to find an allocation.
+// Data by which another process finds an allocation.
 struct Shared {
     uint64_t process, file, bytes;
 };
@@ -14,7 +14,8 @@ struct Shared {
 bool share(void* memory, Shared& shared);
 // Null if there is no such allocation any more, or if it is this process's own, as on a GPU.
 void* open_shared(const Shared& shared);
-// Where the allocation begins that has this address inside, and its length. False if there is none.
+// Returns start and length of the allocation that has this address inside. Returns false if there
+// is none.
 bool range_of(const void* inside, uint64_t& start, uint64_t& bytes);
 // False if it was not opened.
 bool close_shared(void* memory);

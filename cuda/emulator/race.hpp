@@ -1,5 +1,5 @@
-// What ThreadSanitizer is told. The device itself is not instrumented: its switches order nothing, and
-// what a barrier orders is said here.
+// Annotations for ThreadSanitizer. The emulator is not instrumented: its switches order nothing,
+// and the order that a barrier makes is annotated here.
 #pragma once
 
 namespace emulator::race {

@@ -69,7 +69,7 @@ void Stream::synchronize_all(int gpu) {
         std::lock_guard lock(all_mutex);
         std::copy_if(all.begin(), all.end(), std::back_inserter(left), [&](Stream* one) { return one->gpu_ == gpu; });
     }
-    // What they wait for may need a new stream: the lock is not held meanwhile, and one of them may end.
+    // The work may need a new stream, so the lock is not held meanwhile, and a stream may end.
     auto done = [](Stream* one) { return !all.count(one) || one->idle(); };
     for (;; std::this_thread::sleep_for(std::chrono::microseconds(100))) {
         std::lock_guard lock(all_mutex);

@@ -14,16 +14,16 @@ namespace emulator {
 
 class Stream {
 public:
-    // What is to be done; 0, or the number of an error.
+    // Work of a stream. It returns 0, or the number of an error.
     using Work = std::function<int()>;
 
-    // As numbers of `CUstreamCaptureStatus`.
+    // Values of `CUstreamCaptureStatus`.
     enum class Capture : int { None = 0, Active = 1, Spoiled = 2 };
 
     // A priority as the driver's: the lower, the sooner; 0 is the last.
     Stream(int gpu, int priority);
     Stream(const Stream&) = delete;
-    // Does all that was pushed, and then is no more; returns before that.
+    // Runs all that was pushed, and then destroys the stream. Returns before that.
     void close();
 
     int gpu() const { return gpu_; }
@@ -49,7 +49,7 @@ public:
 
 private:
     ~Stream();
-    // The thread; it is also what destroys the stream.
+    // Body of the thread, which also destroys the stream.
     void serve();
 
     std::mutex mutex_;
@@ -71,7 +71,8 @@ public:
     // Makes what comes later in the stream wait for it.
     void block_stream(Stream& stream);
     bool passed();
-    // Time from the other's mark to this one's, both of which have been passed; false if one was never recorded.
+    // Computes the time from the other's mark to this one's, both of which have been passed.
+    // Returns false if one was never recorded.
     bool since(Event& start, float& milliseconds);
 
 private:

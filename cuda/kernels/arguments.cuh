@@ -1,5 +1,5 @@
-// The arguments of every kernel, one struct each. `src/device/arguments.rs` has them for the host; its
-// table of offsets writes `abi_offsets.cuh`, which asserts the same of these.
+// The arguments of the kernels, one struct each. `src/device/arguments.rs` has the host's structs.
+// Its table of offsets writes `abi_offsets.cuh`, which asserts the offsets of these.
 #pragma once
 
 #include "target.cuh"
@@ -17,7 +17,7 @@ struct ReduceCopy {
     u64 count;
     u32 source_count;
     u32 target_count;
-    // Avg: what the sum is divided by.
+    // Avg: divisor of the sum.
     u32 divisor;
     u32 unused;
 };
@@ -26,24 +26,24 @@ struct ReduceCopy {
 struct WaitReport {
     // One of `WaitState`, written last.
     u32 state;
-    // Who waited for whom, and in which step.
+    // The rank that waited, its peer, and the step.
     u32 rank;
     u32 peer;
     u32 step;
-    // What the counter, or the length of a message, had to be, and what it was.
+    // The counter value or message length that was waited for, and the one found.
     u64 wanted;
     u64 seen;
-    // What this rank was doing, and what the peer: sequence, what, count, slice.
+    // Operation of this rank and of the peer: sequence number, kind, count, slice.
     u64 local_tag[4];
     u64 remote_tag[4];
-    // Where this rank was.
+    // Instruction at which this rank waited.
     u32 instr;
     u32 lane;
 };
 
 enum WaitState : u32 {
     OK = 0,
-    // Somebody is filling the record.
+    // Another thread is writing the report.
     CLAIMED = 1,
     // The counter did not come in time.
     TIMED_OUT = 2,
@@ -53,7 +53,7 @@ enum WaitState : u32 {
     MISMATCH = 4,
     // A message is longer or shorter than it has to be.
     LENGTH_MISMATCH = 5,
-    // The peer has left: what it had to say is there.
+    // The peer has left, and all that it sent has arrived.
     PEER_FINALIZED = 6,
 };
 
@@ -65,7 +65,7 @@ struct Deadline {
     u64 timeout_ns;
 };
 
-// One direction between two ranks: slots that are filled and emptied in turn.
+// One direction between two ranks: slots that are filled and emptied in order.
 struct Fifo {
     // In the receiver's memory.
     u8* slots;
@@ -78,11 +78,11 @@ struct Fifo {
     u32 slot_bytes;
 };
 
-// What one block does: its rank's half of an exchange.
+// Arguments of one block: its rank's half of an exchange.
 struct Channel {
     const u8* input;
     u8* output;
-    // Of both.
+    // Bytes of both.
     u64 bytes;
     Fifo out;
     Fifo into;
@@ -105,7 +105,7 @@ struct Ping {
     const u64* own;
     // Raised by this one.
     u64* other;
-    // Where both are.
+    // Address of both counters.
     u64 first;
     u64 rounds;
     // 0 begins, 1 answers.

@@ -1,4 +1,4 @@
-// Lays out on the work what an instr moves. Done by one thread of a block.
+// Builds the descriptor of the data that an instruction moves. Run by one thread of a block.
 #pragma once
 
 #include "work.cuh"
@@ -8,13 +8,14 @@ DEVICE u64 factor_of(const KernelContext& context, const ChunkRef& chunk) {
     return chunk.space == INPUT ? context.args.factor : context.args.one;
 }
 
-// Passes of a message laid out at once: each has two sources and two targets at most.
+// Passes of a message in one descriptor: each has at most two sources and two targets.
 constexpr u32 PASSES_IN_FLIGHT = OPERANDS_MAX / 2;
 
 // From one block of a message to the next.
 DEVICE u64 slot_bytes(u64 bytes) { return (bytes + sizeof(Words) - 1) / sizeof(Words) * sizeof(Words); }
 
-// One more pass, of a message in slots: from `own` (null: none) and what arrived, to `into` (null: none) and what leaves.
+// Adds a pass of a message in slots: from `own` (or null) and the received data, to `into` (or
+// null) and the sent data.
 DEVICE void add_pass(WorkDesc& work, const KernelContext& context, const ChunkRef* own, const ChunkRef* into, const MessageState& message) {
     u32 source = work.passes * work.source_count, target = work.passes * work.target_count;
     if (own) {
@@ -72,7 +73,7 @@ DEVICE void build_message_work(WorkDesc& work, const KernelContext& context, con
     set_op(work, context.args, scaled, instr.post_op != 0);
 }
 
-// A copy or a reduction within this rank, or from and to windows: one pass.
+// Builds a copy or a reduction within this rank, or from and to windows: one pass.
 DEVICE void build_local_work(WorkDesc& work, const KernelContext& context, const Instr& instr) {
     const ChunkRef* chunks = context.args.chunks + instr.first_chunk;
     bool scaled = false;
@@ -92,7 +93,7 @@ DEVICE void build_local_work(WorkDesc& work, const KernelContext& context, const
     work.source_count = instr.operands;
     work.target_count = instr.targets;
     set_op(work, context.args, scaled, instr.post_op != 0);
-    // What is where it should be stays there.
+    // Data that is in its place already is not copied.
     bool stays = work.op == OP_COPY && instr.targets == 1 && work.sources[0] == work.targets[0];
     work.passes = stays ? 0 : 1;
 }

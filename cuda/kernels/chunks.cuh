@@ -1,23 +1,24 @@
-// Where the blocks of a program lie in the slice at hand, and how long they are: the engine's layout (`src/engine/layout.rs`).
+// Positions and lengths of a program's blocks in the current slice: the engine's layout
+// (`src/engine/layout.rs`).
 #pragma once
 
 #include "schedule_arguments.cuh"
 
-// What one block of threads is doing: a strand of one channel.
+// State of one block of threads: a lane program of one channel.
 struct KernelContext {
     const ScheduleArgs& args;
     u32 channel;
-    // Of all lanes of the communicator.
+    // Lane, of all lanes of the communicator.
     u32 lane;
     u64 slice;
-    // Of the strand: the one being done.
+    // Current instruction of the lane program.
     u32 instr;
     // Instances of window programs that the channel has run, and the signals given in this one.
     u64 window_sequence;
     u64 signals;
-    // Of this strand and channel.
+    // Scratch of this lane program and channel.
     u8* scratch;
-    // Of the blocks of scratch. One thread alone reads and writes them.
+    // Lengths of the scratch blocks. Only one thread reads and writes them.
     u64* lengths;
 };
 
@@ -43,7 +44,7 @@ DEVICE Range slice_range(const BufferLayout& extent, u32 index, const KernelCont
     return {first, min_u64(first + context.args.slice_bytes, end)};
 }
 
-// Whether the block's length follows from the caller's buffers alone.
+// Returns true if the block's length follows from the user's buffers alone.
 DEVICE bool is_user_buffer(const ChunkRef& chunk) { return chunk.space == INPUT || chunk.space == OUTPUT; }
 
 DEVICE const BufferLayout& layout_of(const KernelContext& context, const ChunkRef& chunk) {
@@ -55,7 +56,7 @@ DEVICE u64 bytes_of(const KernelContext& context, const ChunkRef& chunk) {
         Range slice = slice_range(layout_of(context, chunk), chunk.index, context);
         return slice.end - slice.start;
     }
-    // Whatever else writes lengths meanwhile: a block is no longer than its chunk.
+    // Other threads may write lengths meanwhile, but a block is never longer than its chunk.
     return chunk.space == SCRATCH ? min_u64(context.lengths[chunk.index], context.args.slice_bytes) : 0;
 }
 

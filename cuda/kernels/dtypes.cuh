@@ -1,5 +1,5 @@
-// The kernels of a file for each element type, which `KERNEL(type, E)` defines; the names are the host's. `compile` makes a module of
-// each, as programs use few of them.
+// The kernels of a file for each element type, defined by `KERNEL(type, E)`. Names are the host's.
+// `compile` makes a module for each type, because programs use few of them.
 #ifdef ONLY
 #define KERNEL_OF(...) KERNEL(__VA_ARGS__)
 KERNEL_OF(ONLY)

@@ -1,4 +1,4 @@
-// Two ranks swap a buffer through FIFOs, slot by slot: what a link is tried with before it is used.
+// Two ranks swap a buffer through FIFOs, slot by slot: the test of a link before its use.
 #include "fifo.cuh"
 
 UNISONO_KERNEL(exchange, Exchange) {

@@ -1,6 +1,6 @@
-// Slots between two ranks: the sender stores data, all its threads meet, one releases the tail; the
-// receiver acquires the tail with one thread, all meet, load the data, meet again, and one releases the
-// head, which gives the slot back.
+// Slots between two ranks. The sender stores data, all its threads meet, and one releases the tail.
+// One thread of the receiver acquires the tail, all meet, load the data, and meet again. Then one
+// releases the head, which returns the slot.
 #pragma once
 
 #include "copy.cuh"

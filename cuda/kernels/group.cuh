@@ -1,5 +1,5 @@
-// Waits and copies that are done at once, as nothing of them touches another: each thread waits for, or lays out, some of
-// them, and all copy. The host says which (`Instr::group`).
+// Groups of waits and copies that do not touch each other's memory: each thread waits for, or
+// builds, some of them, and all threads copy. The host marks groups (`Instr::group`).
 #pragma once
 
 #include "build_work.cuh"

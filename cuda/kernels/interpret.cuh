@@ -1,4 +1,5 @@
-// Carries out one lane_program of a rank's program on one channel, slice by slice, by all threads of a block.
+// Executes one lane program of a rank's program on one channel, slice by slice, by all threads of a
+// block.
 #pragma once
 
 #include "build_work.cuh"
@@ -19,7 +20,8 @@ DEVICE bool clear(const KernelContext& context, const Instr& instr, const WorkDe
     return run_ll_work<E, LlLine>(work, context.args.one, waiter);
 }
 
-// Waits and lays out: for a message, copy or reduction one thread does, for instrs together each thread does some of them.
+// Waits, and builds the descriptor. One thread does so for a message, copy or reduction. Each
+// thread does so for some instructions of a group.
 DEVICE bool prepare(WorkDesc& work, const KernelContext& context, const Instr* instrs, MessageState& message) {
     if (is_group(*instrs)) {
         return wait_group(context, instrs) && (build_group_work(work, context, instrs), true);
@@ -33,7 +35,8 @@ DEVICE bool prepare(WorkDesc& work, const KernelContext& context, const Instr* i
     return open_message(context, *instrs, message) && (build_message_work(work, context, *instrs, 0, message), true);
 }
 
-// One instr, or some together. False: given up. The message is one thread's, and lies in shared memory as registers are few.
+// Executes one instruction or group. Returns false after giving up. The message state belongs to
+// one thread, and is in shared memory to save registers.
 template <class E>
 DEVICE bool move(const KernelContext& context, const Instr* instrs, WorkDesc& work, MessageState& message) {
     bool is_message = !is_group(*instrs) && !is_local(*instrs);

@@ -1,5 +1,6 @@
-// Lines: data among its flags, stored in such pieces that who finds a flag has the data beside it: one trip, and no counter.
-// They carry whole eights of bytes, as elements are 1, 2, 4 or 8 bytes long.
+// LL lines: data with flags, stored by single accesses, so that a reader that finds a flag has its
+// data too. This takes one trip and no counter. Lines carry whole 8-byte words of elements, which
+// are 1, 2, 4 or 8 bytes long.
 #pragma once
 
 #include "schedule_arguments.cuh"
@@ -11,8 +12,8 @@ struct LlLine {
     u8 bytes[16];
 };
 
-// Things of which the first is worked on, and what comes of it goes behind the last. The compiler knows every index, so that
-// all of them are in registers, and the work stands there once.
+// A queue in registers: the first entry is processed, and a new one is appended. The compiler knows
+// every index, and emits the code for an entry once.
 template <class T, u32 COUNT>
 struct RotatingArray {
     T at[COUNT];
@@ -26,7 +27,7 @@ struct RotatingArray {
     }
 };
 
-// What a line carries.
+// The data of a line.
 template <class L>
 using LinePayload = RotatingArray<u64, L::WORDS64>;
 
@@ -35,12 +36,13 @@ constexpr u64 DATA_BYTES = 8 * L::WORDS64;
 
 // Flags repeat after so many steps; 0 is none, as memory is zero at first.
 constexpr u64 FLAGS = 1ull << 31;
-// So often all lines are written, whatever the length: no flag is left over from so long ago that it comes again.
+// Period after which all lines are written, whatever the length, so that no flag stays long enough
+// to match again.
 constexpr u64 REFRESH_PERIOD = 1ull << 20;
 
 DEVICE u32 flag_of(u64 step) { return u32(step % FLAGS) + 1; }
 
-// Whether a step is one of the last `turns` of its period, one for each place that takes turns.
+// Returns true if a step is one of the last `turns` of its period: one for each alternating place.
 DEVICE bool refreshes(u64 step, u64 turns) { return step % REFRESH_PERIOD >= REFRESH_PERIOD - turns; }
 
 DEVICE void store_line(LlLine* line, const LinePayload<LlLine>& content, u32 flag) {
@@ -83,7 +85,7 @@ DEVICE bool load_line(LinePayload<Ll128Line>& content, const Ll128Line* line, u3
     return low.words[3] == flag && high.words[3] == flag;
 }
 #else
-// Nobody asks for wide ones here: the host knows which kernels it has loaded.
+// Never used: the host passes LL128 only to kernels that have it.
 using Ll128Line = LlLine;
 
 DEVICE constexpr bool is_ll128(u32) { return false; }

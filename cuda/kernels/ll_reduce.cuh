@@ -1,12 +1,12 @@
-// The passes of messages in lines: what arrives is combined and stored, and goes on, as soon as it is there. By all
-// threads of a block; none waits for another.
+// Passes over messages in LL lines: each line is combined, stored and sent on as soon as it
+// arrives. Run by all threads of a block. No thread waits for another.
 #pragma once
 
 #include "work.cuh"
 #include "wait_context.cuh"
 #include "packed64.cuh"
 
-// Where a pass reads and writes; null where it does not.
+// Sources and targets of a pass, null where there is none.
 struct LinePass {
     const u8* own;
     const u8* arrived;
@@ -19,7 +19,7 @@ struct LinePass {
     u32 divisor;
 };
 
-// Elements of eight bytes that are worked on together: small ones have long conversions.
+// 8-byte words that are processed together. Narrow types have long conversions.
 template <class E>
 constexpr u32 LANES_UNROLLED = E::BYTES == 1 ? 1 : 8 / E::BYTES;
 
@@ -36,7 +36,7 @@ DEVICE u64 reduce_packed64(const LinePass& pass, u64 own, u64 arrived) {
     return eight;
 }
 
-// What becomes of eight bytes of the operands that there are.
+// Combines 8 bytes of all operands.
 template <class E>
 DEVICE u64 reduce_word(const LinePass& pass, u64 own, u64 arrived) {
     switch (pass.op) {
@@ -55,7 +55,7 @@ DEVICE u64 reduce_word(const LinePass& pass, u64 own, u64 arrived) {
     }
 }
 
-// What becomes of a line of each.
+// Combines a line of all operands.
 template <class E, class L>
 DEVICE LinePayload<L> reduce_ll_line(const LinePass& pass, LinePayload<L> own, LinePayload<L> arrived) {
 #pragma unroll 1
@@ -66,7 +66,7 @@ DEVICE LinePayload<L> reduce_ll_line(const LinePass& pass, LinePayload<L> own, L
     return arrived;
 }
 
-// One pass. False: the wait for a line was given up.
+// Runs one pass. Returns false after giving up the wait for a line.
 template <class E, class L>
 DEVICE bool run_ll_pass(const LinePass& pass, const LlState& steps, const WaitContext& waiter) {
     u32 arrived_flag = flag_of(steps.arrived_step), leaving_flag = flag_of(steps.leaving_step);
@@ -93,7 +93,7 @@ DEVICE bool run_ll_pass(const LinePass& pass, const LlState& steps, const WaitCo
     return true;
 }
 
-// Does all passes of the work.
+// Runs all passes of the descriptor.
 template <class E, class L>
 DEVICE bool run_ll_work(const WorkDesc& work, u64 one, const WaitContext& waiter) {
     const LlState& lines = work.lines;

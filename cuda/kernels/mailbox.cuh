@@ -1,21 +1,22 @@
-// Mailboxes of one-shot collectives. Blocks know nothing of each other: each has its part of the buffer and its area of every
-// mailbox, and its own count of launches, of which the flags are made. An area is used by every other launch: a rank
-// that begins a launch has seen all ranks begin the one before, and so end the one before that.
+// Mailboxes of one-shot collectives. Blocks are independent: each has its part of the buffer, its
+// area of every mailbox, and its own launch count, from which flags are made. Launches alternate
+// between two areas. A rank that begins a launch has seen all ranks begin the launch before, and so
+// end the one before that.
 #pragma once
 
 #include "ll.cuh"
 #include "schedule_arguments.cuh"
 
-// What a launch is, and of how many elements.
+// Kind and count of elements of a launch.
 constexpr u32 MAILBOX_HEADER_WORDS = 2;
 
-// Who waits for a rank's lines.
+// A thread that waits for a rank's lines.
 struct MailboxWaiter {
     const OneShotArgs& args;
     const Deadline& deadline;
     u32 peer;
     u64 launch;
-    // What the peer is doing, where that is known.
+    // Operation of the peer, where it is known.
     u64 remote_tag[MAILBOX_HEADER_WORDS];
 
     DEVICE bool has_finalized() const { return is_finalized(args.finalized, peer); }
@@ -33,13 +34,13 @@ struct MailboxWaiter {
     }
 };
 
-// What one block does, with lines of this form.
+// One block's work, with lines of this form.
 template <class L>
 struct OneShotState {
     const OneShotArgs& args;
     u64 launch;
     u32 flag;
-    // Of the buffer.
+    // Start of the block's part in the buffer.
     u64 start;
     u64 bytes;
 };
@@ -57,7 +58,7 @@ DEVICE L* area_of(const OneShotState<L>& shot, u32 to, u32 from) {
     return (L*)(shot.args.mailboxes[to] + (row * shot.args.blocks_max + blockIdx.x) * area_bytes);
 }
 
-// A line of data: behind the head.
+// A line of data, behind the header.
 template <class L>
 DEVICE L* line_of(L* area, u64 line) {
     return area + HEADER_BYTES / sizeof(L) + line;

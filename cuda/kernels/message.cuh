@@ -1,19 +1,20 @@
-// Messages between ranks: a slot of a FIFO holds a head (tag, bytes) and data, or lines with them. All of this is done by one
-// thread of a block; barriers are between it and the others, who move the data.
+// Messages between ranks: a slot of a FIFO has a header (tag, bytes) and data, or LL lines of them.
+// One thread of a block runs all of this. Barriers are between it and the threads that move the
+// data.
 #pragma once
 
 #include "msg_header.cuh"
 
-// What an instr does with slots.
+// Slots of an instruction.
 struct MessageState {
     // Data of the slot that came, and of the one that will go; null where there is none.
     u8* arrived;
     u8* leaving;
     // Length of each block that only the message tells.
     u64 each;
-    // Of the next block.
+    // Offset of the next block.
     u64 offset;
-    // Of the slots.
+    // Steps of the slots.
     u64 arrived_step;
     u64 leaving_step;
     // Bytes that are all to be written of the one that will go; 0: only those of the message.
@@ -24,8 +25,9 @@ DEVICE Port& port_to(const KernelContext& context, u32 peer) {
     return context.args.ports[u64(context.lane) * context.args.ranks + peer];
 }
 
-// Bytes that a message must have that came with `bytes`. Blocks of the caller have their lengths; the rest is shared evenly
-// by those of scratch that it is to fill, as they are equally long where an algorithm keeps whole shares there.
+// Returns the bytes that a received message of `bytes` must have. Blocks of user buffers have known
+// lengths. The scratch blocks that it fills share the rest evenly, because algorithms keep whole
+// shares there, of equal length.
 DEVICE u64 expected_bytes(const KernelContext& context, const Instr& instr, u64 bytes, u64& each) {
     u64 known = 0;
     u32 unknown = 0;
@@ -66,7 +68,7 @@ DEVICE bool receive_header(const KernelContext& context, const Instr& instr, Mes
     return true;
 }
 
-// Waits for a free slot and writes the head of a message there.
+// Waits for a free slot, and writes the header of a message to it.
 DEVICE bool begin_send(const KernelContext& context, u32 peer, u64 bytes, MessageState& message) {
     Port& port = port_to(context, peer);
     if (!wait_until(port.out.head, credit_for(port.out, port.sent), wait_context(context, peer, port.sent))) {
@@ -88,7 +90,8 @@ DEVICE u64 bytes_to_send(const KernelContext& context, const Instr& instr) {
     return bytes;
 }
 
-// Waits for all that a message instr needs: what is received, then room for what is sent.
+// Waits for everything a message instruction needs: the received message, then room for the sent
+// one.
 DEVICE bool open_message(const KernelContext& context, const Instr& instr, MessageState& message) {
     if (instr.opcode == SEND) {
         return begin_send(context, instr.peer, bytes_to_send(context, instr), message);

@@ -1,5 +1,5 @@
-// The arguments of the trainer's kernels. `src/device/model.rs` has them for the host; its table of offsets
-// writes `model_abi_offsets.cuh`, which asserts the same of these.
+// The arguments of the kernels for training. `src/device/model.rs` has the host's structs. Its
+// table of offsets writes `model_abi_offsets.cuh`, which asserts the offsets of these.
 #pragma once
 
 #include "target.cuh"
@@ -18,7 +18,7 @@ struct Dropout {
     float* values;
     u64 count;
     u32 key[2];
-    // Of 2^32 draws those below it are zeros.
+    // Threshold: a draw out of 2^32 below it makes a zero.
     u32 least;
     float factor;
 };
@@ -39,14 +39,14 @@ struct Rows {
     u64 columns;
 };
 
-// Forward writes `values` and `moments`; backward has the gradient of the output in `values` and leaves that
-// of the input there. Nothing has a bias but a layer norm.
+// Forward writes `values` and `moments`. Backward finds the gradient of the output in `values`, and
+// replaces it by that of the input. Only a layer norm has a bias.
 struct Normalize {
     const float* input;
     float* values;
     const float* gain;
     const float* bias;
-    // Of each row: mean and one over the deviation, or one over the root mean square.
+    // Mean and reciprocal deviation of each row, or its reciprocal root mean square.
     float* moments;
     // Added to.
     float* of_gain;
@@ -68,14 +68,14 @@ struct EmbeddingLookup {
     u32 ignores;
 };
 
-// Rows of queries | keys | values of all heads; sequences follow each other.
+// Rows of queries | keys | values of all heads. Sequences are consecutive.
 struct Attention {
     const float* input;
-    // Rows of all heads; backward reads the gradient there.
+    // Rows of all heads. Backward reads the gradient here.
     float* output;
     // Gradients of the input.
     float* grads;
-    // ln of the sum of the powers: rows of one head, heads of one sequence, sequences.
+    // Logarithm of the sum of exponentials: rows of one head, heads of one sequence, sequences.
     float* log_sums;
     // In the same order, made by the kernel of queries for that of keys.
     float* means;
@@ -92,7 +92,7 @@ struct Attention {
 struct CrossEntropy {
     float* logits;
     const u32* targets;
-    // Of each row.
+    // Loss of each row.
     float* losses;
     u64 rows;
     u64 classes;
@@ -103,12 +103,12 @@ struct CrossEntropy {
     u32 unused;
 };
 
-// Of each row the logits of this rank's classes, and what goes around of it.
+// Logits of this rank's classes of each row, and the numbers that ranks exchange for it.
 struct ShardedCrossEntropy {
     float* logits;
-    // Places here; those elsewhere are `columns`.
+    // Columns of targets here. `columns` for those of other ranks.
     const u32* targets;
-    // Of all ranks, of each row; becomes the loss.
+    // Maximum over all ranks of each row. Becomes the loss.
     float* max;
     // The sum of the powers of each row, then the logit at the target of each.
     float* sums_and_target_logits;
@@ -123,7 +123,8 @@ struct ShardedCrossEntropy {
     u32 unused;
 };
 
-// into = alpha one other + beta into; with beta 0 it is not read. Strides are of rows and of columns.
+// into = alpha one other + beta into. With beta 0 it is not read. Strides are of rows and of
+// columns.
 struct Matmul {
     const float* one;
     const float* other;
@@ -133,7 +134,7 @@ struct Matmul {
     u32 inner;
     float alpha;
     float beta;
-    // Of `into`, whose columns are peer_windows.
+    // Stride of the rows of `into`, whose columns are contiguous.
     u32 stride;
     u32 one_strides[2];
     u32 other_strides[2];
@@ -148,13 +149,13 @@ struct AdamW {
     u64 count;
     // Multiplies gradients.
     float factor;
-    // One less each beta, and the second beta.
+    // 1 - beta of each beta.
     float less[2];
     float beta;
     float rate;
     float root;
     float epsilon;
-    // What weight decay leaves.
+    // Factor of a weight by weight decay.
     float keep;
 };
 
@@ -168,7 +169,7 @@ struct MuonMomentum {
     float momentum;
 };
 
-// Sums of squares: of each block, then of all of them.
+// Sums of squares: of each block, then of all blocks.
 struct SquareSums {
     const float* values;
     u64 count;

@@ -1,6 +1,6 @@
-// Causal attention by tiles (Dao and others: FlashAttention, 2022): a block has 16 queries, or 16 keys, of one head of
-// one sequence, and never more than 16 × 16 scores. Keys and values have a kernel of their own for their gradients, so
-// that no two blocks add to the same numbers.
+// Causal attention by tiles (Dao and others: FlashAttention, 2022). A block has 16 queries, or 16
+// keys, of one head of one sequence, and at most 16 × 16 scores. Gradients of keys and values have
+// a kernel of their own, so that no two blocks add to the same numbers.
 #include "model_arguments.cuh"
 #include "model_lanes.cuh"
 #include "model_math.cuh"
@@ -9,9 +9,9 @@
 constexpr u32 TILE = 16;
 // Threads that share a row of a tile: every block has TILE × LANES.
 constexpr u32 LANES = 8;
-// Columns of a head at most.
+// Largest number of columns of a head.
 constexpr u32 DEPTH_MAX = 128;
-// One more, so that rows begin in different banks.
+// One more column, so that rows begin in different banks.
 using Side = float[TILE][DEPTH_MAX + 1];
 using Scores = float[TILE][TILE + 1];
 
@@ -30,11 +30,11 @@ struct Work {
         return token(at) * 3 * width() + part * width() + head * args.depth;
     }
     DEVICE u64 output(u32 at) const { return token(at) * width() + head * args.depth; }
-    // Where the number of a query is.
+    // Index of a query's number.
     DEVICE u64 number(u32 at) const { return (u64(sequence) * args.heads + head) * args.length + at; }
 };
 
-// Calls `body` for every tile of every head whose turn it is in this block.
+// Calls `body` for every tile of every head that falls to this block.
 template <class B>
 DEVICE void each_tile(const Attention& args, B body) {
     u32 tiles = (args.length + TILE - 1) / TILE;
@@ -44,12 +44,13 @@ DEVICE void each_tile(const Attention& args, B body) {
     });
 }
 
-// What a block has of sums_and_target_logits sides of its tile.
+// A block's sides of its tile.
 struct Sides {
     Side queries, grads, keys, values;
 };
 
-// Copies the rows from `first` on into `side`, zeros behind the last; `place` says where a row begins.
+// Copies the rows from `first` on to `side`, and zeros behind the last. `place` gives the start of
+// a row.
 template <class P>
 DEVICE void fetch(const Work& work, Side& side, const float* from, u32 first, P place) {
     for (u32 at = threadIdx.x; at < TILE * work.args.depth; at += blockDim.x) {
@@ -74,7 +75,7 @@ DEVICE float dot(const float* one, const float* other, u32 count) {
     return sum;
 }
 
-// What a thread has of a row of `depth` columns: every eighth.
+// A thread's columns of a row of `depth` columns: every eighth.
 struct Columns {
     float at[DEPTH_MAX / LANES];
 
@@ -132,7 +133,7 @@ UNISONO_KERNEL(attention, Attention) {
             for (u32 key = 0; key < TILE; key++) {
                 most = scores[row][key] > most ? scores[row][key] : most;
             }
-            // Of the first tile nothing is next to nothing, and what it multiplies is 0.
+            // Before the first tile the maximum is -inf, and the factor multiplies 0.
             float shrink = fast_exp(before - most);
             sum *= shrink;
             mixed.scale(shrink);
@@ -158,7 +159,8 @@ DEVICE float share_of(const Work& work, const float* query, const float* key, fl
     return fast_exp(dot(query, key, work.args.depth) * work.args.scale - log_sum);
 }
 
-// Calls `body` with p and dp of every key of a tile that is this thread's, for the query of its row.
+// Calls `body` with p and dp of every key of a tile that falls to this thread, for the query of its
+// row.
 template <class B>
 DEVICE void each_key(const Work& work, Sides& sides, u32 first, float log_sum, B body) {
     u32 row = row_of_thread();
@@ -173,8 +175,8 @@ DEVICE void each_key(const Work& work, Sides& sides, u32 first, float log_sum, B
     __syncthreads();
 }
 
-// With p the probabilities and dp = dy vᵀ: the mean of dp of each query, and dq = p (dp - mean) k. Twice over the
-// keys, first for the means.
+// With p the probabilities and dp = dy vᵀ: the mean of dp of each query, and dq = p (dp - mean) k.
+// Two passes over the keys: the first computes the means.
 UNISONO_KERNEL(attention_backward_q, Attention) {
     __shared__ Sides sides;
     __shared__ float parts[TILE][LANES];

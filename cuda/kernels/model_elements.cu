@@ -1,4 +1,5 @@
-// Elementwise functions of the trainer's modules, with their gradients: `src/nn` of the trainer, to the bit.
+// Elementwise functions of modules, and their gradients: bit for bit those of the trainer's
+// `src/nn`.
 #include "model_arguments.cuh"
 #include "model_lanes.cuh"
 #include "model_math.cuh"

@@ -1,4 +1,5 @@
-// What is done to gradients between backward and the step: `src/host/gradients.rs` and `convert.rs`.
+// Operations on gradients between the backward pass and the optimizer step: `src/host/gradients.rs`
+// and `convert.rs`.
 #include "model_arguments.cuh"
 #include "model_lanes.cuh"
 
@@ -19,7 +20,7 @@ UNISONO_KERNEL(squares, SquareSums) {
     }
 }
 
-// One block adds up what the others left.
+// One block adds up the sums of the others.
 UNISONO_KERNEL(total, SquareSums) {
     double sum = 0.0;
     for (u64 at = threadIdx.x; at < args.partials; at += blockDim.x) {

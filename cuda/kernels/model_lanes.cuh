@@ -27,8 +27,8 @@ DEVICE void store(float* to, const Lanes<COUNT>& lanes) {
 DEVICE u64 first_thread() { return u64(blockIdx.x) * blockDim.x + threadIdx.x; }
 DEVICE u64 all_threads() { return u64(gridDim.x) * blockDim.x; }
 
-// Calls `body` with a width and an index until every element had its turn: fours if all addresses, or'ed
-// together, allow them, then single ones.
+// Calls `body` with a width and an index for every element: by fours if all addresses, or'ed
+// together, are aligned for it, then one by one.
 template <class B>
 DEVICE void each(u64 count, u64 addresses, B body) {
     u64 fours = alignment_of(addresses) == 16 ? count / 4 : 0;
@@ -51,8 +51,8 @@ DEVICE void each_row(u64 rows, B body) {
     }
 }
 
-// `join` of the values of all threads of a block, in an order that its size alone decides; called by all of them.
-// `nothing` changes no value that it is joined with.
+// Joins the values of all threads of a block by `join`, in an order that only its size decides. All
+// threads call it. `nothing` is the neutral value.
 template <class V, class J>
 DEVICE V joined(V value, V nothing, J join) {
     constexpr u32 LEADERS = 16;

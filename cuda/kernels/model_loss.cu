@@ -31,7 +31,7 @@ UNISONO_KERNEL(cross_entropy, CrossEntropy) {
     });
 }
 
-// Where each rank has some of the classes: `max` of its own.
+// Each rank has some of the classes: computes the maximum of its own.
 UNISONO_KERNEL(class_max, ShardedCrossEntropy) {
     each_row(args.rows, [&](u64 row) {
         float most = max_of(args.logits + row * args.columns, args.count);
@@ -41,8 +41,8 @@ UNISONO_KERNEL(class_max, ShardedCrossEntropy) {
     });
 }
 
-// Logits become powers of e, each less the max of its row, and padding zeros; `sums_and_target_logits` gets their sum, and the logit at the
-// target if that is here.
+// Logits become exponentials, each less the max of its row, and padding becomes zeros.
+// `sums_and_target_logits` gets their sum, and the logit at the target if it is here.
 UNISONO_KERNEL(class_exp, ShardedCrossEntropy) {
     each_row(args.rows, [&](u64 row) {
         float* x = args.logits + row * args.columns;
@@ -62,7 +62,8 @@ UNISONO_KERNEL(class_exp, ShardedCrossEntropy) {
     });
 }
 
-// With `sums_and_target_logits` of all ranks, powers become (softmax - one at the target) · share, and `max` -ln softmax at the target.
+// With `sums_and_target_logits` of all ranks, exponentials become (softmax - one at the target) ·
+// share, and `max` becomes -ln softmax at the target.
 UNISONO_KERNEL(class_backward, ShardedCrossEntropy) {
     each_row(args.rows, [&](u64 row) {
         float* x = args.logits + row * args.columns;

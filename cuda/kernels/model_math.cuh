@@ -1,5 +1,5 @@
-// Functions of a number, by the arithmetic of the trainer's vector.rs: the same bits on the CPU, on the
-// software device and on a GPU.
+// Functions of one number, by the arithmetic of the trainer's vector.rs: the same bits on the CPU,
+// in the emulator and on a GPU.
 #pragma once
 
 #include "target.cuh"
@@ -19,7 +19,7 @@ DEVICE float fast_exp(float x) {
     return power * float_of(exponent);
 }
 
-// Of positive normal numbers; relative error below 2e-7 (Moshier, Cephes, `logf`).
+// For positive normal numbers. Relative error below 2e-7 (Moshier, Cephes, `logf`).
 DEVICE float fast_log(float x) {
     u32 bits = bits_of(x);
     float n = float(i32(bits >> 23) - 126);

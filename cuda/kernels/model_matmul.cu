@@ -2,13 +2,14 @@
 #include "model_arguments.cuh"
 #include "model_lanes.cuh"
 
-// Rows, and columns, of a tile of the result; what is added at once; rows and columns of one thread.
+// Rows and columns of a tile of the result, the inner extent of a step, and rows and columns of one
+// thread.
 constexpr u32 TILE = 64;
 constexpr u32 STEP = 16;
 constexpr u32 OWN = 8;
 // Threads along a side: every block has SIDE × SIDE.
 constexpr u32 SIDE = TILE / OWN;
-// One more, so that rows begin in different banks.
+// One more column, so that rows begin in different banks.
 using Panel = float[STEP][TILE + 1];
 
 // Elements of a factor whose outer index is of the result and whose inner index is added over.
@@ -17,7 +18,8 @@ struct Factor {
     u32 outer, inner;
     u32 outer_stride, inner_stride;
 
-    // Copies from (first, start) on into `panel`, zeros beyond the ends. Neighbouring threads load peer_windows.
+    // Copies from (first, start) on to `panel`, and zeros beyond the ends. Neighboring threads load
+    // neighboring elements.
     DEVICE void fetch(Panel& panel, u32 first, u32 start) const {
         for (u32 at = threadIdx.x; at < TILE * STEP; at += blockDim.x) {
             u32 row = inner_stride == 1 ? at / STEP : at % TILE;

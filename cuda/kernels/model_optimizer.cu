@@ -1,4 +1,4 @@
-// Steps of the trainer's optimisers: `src/optim` of the trainer, to the bit.
+// Optimizer steps: bit for bit those of the trainer's `src/optim`.
 #include "model_arguments.cuh"
 #include "model_lanes.cuh"
 

@@ -2,7 +2,7 @@
 #include "model_arguments.cuh"
 #include "model_lanes.cuh"
 
-// Where the element is in the array that has this index in contiguous memory.
+// Returns the position in the array of the element with this index in contiguous memory.
 DEVICE u64 place(const Strided& args, u64 index) {
     u64 place = 0;
 #pragma unroll 1

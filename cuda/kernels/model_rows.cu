@@ -5,7 +5,8 @@
 // Columns whose sums over rows one block forms: peer_windows of a row are loaded together.
 constexpr u32 COLUMNS = 32;
 
-// into[column] += the sum over rows of `term`. Threads of a block beyond COLUMNS share the rows of each column.
+// into[column] += the sum over rows of `term`. Threads of a block beyond COLUMNS share the rows of
+// each column.
 template <class T>
 DEVICE void add_over_rows(float* into, u64 rows, u64 columns, T term) {
     __shared__ float sums[512];
@@ -68,7 +69,8 @@ UNISONO_KERNEL(layer_norm, Normalize) {
     });
 }
 
-// With x̂ the normalised row and g = dy · gain: dx = (g - mean of g - x̂ · mean of g x̂) / deviation.
+// With x̂ the normalized row and g = dy · gain: dx = (g - mean of g - x̂ · mean of g x̂) /
+// deviation.
 UNISONO_KERNEL(layer_norm_backward, Normalize) {
     each_row(args.rows, [&](u64 row) {
         const float* x = args.input + row * args.width;
@@ -107,7 +109,7 @@ UNISONO_KERNEL(rms_norm, Normalize) {
     });
 }
 
-// With x̂ the normalised row and g = dy · gain: dx = (g - x̂ · mean of g x̂) · rate.
+// With x̂ the normalized row and g = dy · gain: dx = (g - x̂ · mean of g x̂) · rate.
 UNISONO_KERNEL(rms_norm_backward, Normalize) {
     each_row(args.rows, [&](u64 row) {
         const float* x = args.input + row * args.width;
@@ -140,8 +142,8 @@ UNISONO_KERNEL(embed, EmbeddingLookup) {
     }
 }
 
-// Row indices[i] of the table += row i. A block has the rows of the table whose number falls to it, so that all
-// that comes to an element is added by one thread, in order.
+// Row indices[i] of the table += row i. A block has the rows of the table whose number falls to it,
+// so that one thread adds everything that belongs to an element, in order.
 UNISONO_KERNEL(embed_backward, EmbeddingLookup) {
 #pragma unroll 1
     for (u64 row = 0; row < args.count; row++) {

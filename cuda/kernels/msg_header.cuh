@@ -1,4 +1,4 @@
-// Heads of messages: in a slot before the data, or as the first lines.
+// Headers of messages: in a slot before the data, or as the first lines.
 #pragma once
 
 #include "wait_context.cuh"
@@ -21,7 +21,7 @@ static_assert((HEADER_WORDS + Ll128Line::WORDS64 - 1) / Ll128Line::WORDS64 * siz
 
 DEVICE u64& word_of(MessageHeader& head, u32 index) { return index < TAG_WORDS ? head.tag[index] : head.bytes; }
 
-// The words of the head in a slot, when they are there.
+// Waits for the words of the header in a slot.
 DEVICE bool wait_header_words(u64 (&words)[HEADER_WORDS], const KernelContext& context, const Fifo& fifo, u64 step,
                             const WaitContext& waiter) {
     const u8* start = slot(fifo, step);

@@ -1,4 +1,4 @@
-// One source to destinations in one pass, bits as they are.
+// Copies one source to several destinations in one pass, bit for bit.
 #pragma once
 
 #include "reduce.cuh"

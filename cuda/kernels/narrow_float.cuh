@@ -1,6 +1,6 @@
-// Conversion between f32 and floats of 8 and 16 bits by integer arithmetic, for what hardware does not
-// convert, or not with these results: too large becomes infinity, or NaN where there is none. The
-// same arithmetic as the host's (`src/host/narrow_float.rs`).
+// Conversion between f32 and floats of 8 and 16 bits by integer arithmetic, where the hardware has
+// no conversion or other results. Values that are too large become infinity, or NaN in formats
+// without it. The arithmetic is the host's (`src/host/narrow_float.rs`).
 #pragma once
 
 // A small float: bits in all, of the mantissa, what is added to exponents, the code of everything
@@ -29,7 +29,7 @@ DEVICE float widen(u32 code) {
     u32 magnitude = code & (F::SIGN - 1);
     u32 sign = (code & F::SIGN) << (32 - F::BITS);
     u32 aligned = magnitude << F::SHIFT;
-    // A subnormal is a mantissa without its leading one: lend it one, then take it away.
+    // A subnormal is a mantissa without its leading one: add one, then subtract it.
     constexpr u32 one = F::SMALLEST_NORMAL;
     u32 subnormal = bits_of(float_of(aligned | one) - float_of(one));
     u32 normal = aligned + ((127 - F::BIAS) << 23);
@@ -44,7 +44,7 @@ DEVICE u32 round_off(u32 bits, u32 shift) {
     return (bits + just_below_half + ((bits >> shift) & 1)) >> shift;
 }
 
-// The code nearest to `value`; of two equally near, the even one.
+// The code nearest to `value`, ties to even.
 template <class F>
 DEVICE u32 narrow(float value) {
     u32 bits = bits_of(value);

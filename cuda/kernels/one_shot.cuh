@@ -48,7 +48,7 @@ DEVICE void send_to_mailbox(const OneShotState<L>& shot, u32 to) {
     }
 }
 
-// Elements of eight bytes as values, while operands are added.
+// Elements of an 8-byte word as values, while operands are combined.
 template <class E>
 struct Packed64 {
     typename E::Value values[8 / E::BYTES];
@@ -133,7 +133,7 @@ DEVICE void add_lines(Sums<E, L>& sums, LinePayload<L> (&data)[RANKS_IN_FLIGHT],
     }
 }
 
-// One line of all ranks becomes one of the output.
+// Combines one line of all ranks into one of the output.
 template <class E, class L>
 DEVICE bool reduce_line(const OneShotState<L>& shot, u64 line) {
     Sums<E, L> sums = {};
@@ -156,7 +156,7 @@ DEVICE bool reduce_line(const OneShotState<L>& shot, u64 line) {
     return true;
 }
 
-// Whether a rank has come, and does the same.
+// Waits for a rank's header, and compares its operation.
 template <class L>
 DEVICE bool check_peer_agrees(const OneShotState<L>& shot, u32 from) {
     const L* area = area_of(shot, shot.args.rank, from);
@@ -174,7 +174,8 @@ DEVICE bool check_peer_agrees(const OneShotState<L>& shot, u32 from) {
     return true;
 }
 
-// What all ranks have sent. By all threads: each has lines of its own, so that the output may be the input.
+// Combines the data of all ranks. Run by all threads: each has lines of its own, so that the output
+// may be the input.
 template <class E, class L>
 DEVICE bool gather(const OneShotState<L>& shot) {
     bool there = true;

@@ -4,7 +4,8 @@
 
 #include "target.cuh"
 
-// Of an operation that a program brings: `user_combine`, written when it is compiled. It takes the place of the sum.
+// The operation of a user-defined reduction: `user_combine`, generated before compilation. It takes
+// the place of the sum.
 #ifdef UNISONO_USER_OP
 #include "user_op.cuh"
 #endif
@@ -50,8 +51,7 @@ DEVICE V larger(V left, V right) {
 DEVICE bool is_negative(float value) { return i32(bits_of(value)) < 0; }
 DEVICE bool is_negative(double value) { return i64(bits_of(value)) < 0; }
 
-// Floats: a NaN wins; of two equal numbers, which only zeros of two signs are not to the bit, -0 is
-// the smaller.
+// Floats: a NaN wins. Zeros are the only equal numbers with different bits, and -0 is the smaller.
 template <class V>
 DEVICE V smaller_float(V left, V right) {
     bool first = left != left || left < right || (left == right && is_negative(left));
@@ -81,8 +81,8 @@ DEVICE V divide(V value, u32 ranks) {
 DEVICE float divide(float value, u32 ranks) { return value / float(ranks); }
 DEVICE double divide(double value, u32 ranks) { return value / double(ranks); }
 
-// The operations, one row each: what an operand becomes before it is combined, how two values become
-// one, and what becomes of the result.
+// The operations, one row each: the conversion of an operand before it is combined, the combination
+// of two values, and the conversion of the result.
 struct Sum {
     template <class E>
     static DEVICE typename E::Value before(typename E::Value value, u64) {

@@ -1,11 +1,11 @@
-// Elements in lines: eight bytes of them, and as many eights as a line carries.
+// Elements in LL lines: 8-byte words, and as many words as a line carries.
 #pragma once
 
 #include "ll.cuh"
 #include "ops.cuh"
 #include "vec16.cuh"
 
-// The first `bytes` of eight from an address of any alignment; zeros behind.
+// Loads the first `bytes` of 8 from an address of any alignment, and zeros behind them.
 template <class E>
 DEVICE u64 load_packed64(const u8* from, u64 bytes) {
     u64 eight = 0;
@@ -33,7 +33,7 @@ DEVICE void store_packed64(u8* to, u64 bytes, u64 eight) {
     }
 }
 
-// What a line carries of the `bytes` from an address on: zeros behind them.
+// Loads the data of a line from the `bytes` at an address, and zeros behind them.
 template <class E, class L>
 DEVICE LinePayload<L> load_content(const u8* from, u64 bytes) {
     LinePayload<L> content;

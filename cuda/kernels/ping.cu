@@ -1,7 +1,8 @@
-// A counter that two blocks raise in turn, by each way to poll and each way to publish: what a hand-over costs.
+// A counter that two blocks raise in turn, by each way to poll and each way to publish: measures
+// flag latency.
 #include "wait.cuh"
 
-// Whether the counter has come to `wanted`, asking with an acquiring load each time.
+// Polls with acquiring loads until the counter has reached `wanted`.
 DEVICE bool acquire_until(const u64* counter, u64 wanted, const Waiter& waiter) {
     u64 start = now_ns();
     for (u32 polls = 1;; polls++) {
@@ -25,7 +26,7 @@ DEVICE void ping(const Ping& args) {
     }
     for (u64 round = args.first + 1; round <= args.first + args.rounds; round++) {
         Waiter waiter = {args.deadline, args.rank, 1 - args.rank, round};
-        // Rank 0 begins: it sees the answer to the round before, rank 1 the question of this one.
+        // Rank 0 begins: it waits for the answer of the round before, and rank 1 for this round.
         u64 wanted = args.rank == 0 ? round - 1 : round;
         bool seen = ACQUIRING ? acquire_until(args.own, wanted, waiter) : wait_until(args.own, wanted, waiter);
         if (!seen) {

@@ -1,6 +1,8 @@
-// Sources to destinations in one pass. Floats of 8 and 16 bits accumulate in f32 over all sources and are rounded once.
+// Reduces sources to destinations in one pass. Floats of 8 and 16 bits accumulate in f32 over all
+// sources and are rounded once.
 //
-// What is reduced has the fields of `ReduceCopy`: sources, targets, factors, their counts, count of elements, divisor.
+// The argument has the fields of `ReduceCopy`: sources, targets, factors, their counts, count of
+// elements, divisor.
 #pragma once
 
 #include "ops.cuh"
@@ -12,12 +14,13 @@ struct BlockTeam {
     u32 blocks;
 };
 
-// How a range of elements is cut: [0, head) and [tail, count) go one by one, packs are between.
+// Division of a range of elements: [0, head) and [tail, count) go one by one, and packs are
+// between.
 struct VectorSplit {
     u64 head;
     u64 packs;
     u64 tail;
-    // Whether single elements are accessed whole, not byte by byte.
+    // True if single elements are accessed by one access each, and not byte by byte.
     bool whole;
 };
 
@@ -42,7 +45,7 @@ DEVICE VectorSplit cut_of(const A& args) {
     return {head, packs, head + packs * Pack<E>::ELEMENTS, any % E::BYTES == 0};
 }
 
-// Packs that a thread works on together, to hide latencies: as many as registers allow.
+// Packs that a thread processes together to hide latencies: as many as registers allow.
 template <class E, class A>
 constexpr u32 UNROLL = sizeof(typename E::Value) / E::BYTES == 4 ? 1 : E::BYTES == 1 ? 2 : 4;
 

@@ -1,5 +1,5 @@
-// n sources to m destinations in one pass: a copy if there is one source, else a reduction, of which
-// every destination gets the result.
+// Reduces n sources to m destinations in one pass: a copy if there is one source, else a reduction.
+// Every destination gets the result.
 #include "arguments.cuh"
 #include "reduce.cuh"
 #include "types.cuh"

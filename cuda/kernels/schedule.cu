@@ -1,4 +1,4 @@
-// One rank's part in a collective: its program, carried out over FIFOs and windows.
+// One rank's part of a collective: executes its program over FIFOs and windows.
 #include "interpret.cuh"
 #include "types.cuh"
 

@@ -1,5 +1,5 @@
-// The arguments of the kernels that carry out schedules; `src/device/schedule.rs` has them for the host, with what
-// every field means.
+// The arguments of the kernels that execute schedules. `src/device/schedule.rs` has the host's
+// structs, and explains every field.
 #pragma once
 
 #include "arguments.cuh"

@@ -1,5 +1,5 @@
-// `target.cuh` for the software device: the compiler's builtins, and the device's own threads and clock.
-// Data is accessed plainly, so that a race detector sees which accesses nothing orders.
+// `target.cuh` for the emulator: the compiler's builtins, and the emulator's threads and clock.
+// Data is accessed by plain loads and stores, so that a race detector finds accesses without order.
 #pragma once
 
 #include <device.hpp>
@@ -79,8 +79,9 @@ using U128 = unsigned __int128;
 DEVICE U128 whole_at(const U128* from) { return load_relaxed(from); }
 DEVICE void put_whole(U128* to, U128 value) { store_relaxed(to, value); }
 #else
-// Without it these would be calls of a library that not everybody has, and processors with no AVX do not promise that plain
-// accesses are whole. A locked compare-and-swap is, everywhere: a load puts back what it finds.
+// The builtins would be calls of libatomic, which is not installed everywhere. Processors without
+// AVX do not promise that plain 16-byte accesses are single. A locked compare-and-swap is single
+// everywhere: a load puts back the value it finds.
 #ifdef __x86_64__
 __attribute__((target("cx16")))
 #endif

@@ -1,12 +1,12 @@
-// `target.cuh` for a GPU: inline PTX behind named functions. PTX 8.0, sm_80; with `UNISONO_LL128` PTX 8.4, which drivers
-// from CUDA 12.4 on know.
+// `target.cuh` for a GPU: inline PTX behind named functions. PTX 8.0, sm_80. With `UNISONO_LL128`
+// PTX 8.4, for drivers from CUDA 12.4 on.
 #pragma once
 
 #define DEVICE __device__ __forceinline__
 #define OFFSET_OF(Struct, field) __INTADDR__(&((Struct*)0)->field)
 
-// At most 512 threads, which may use all registers. Arguments stay where the launch put them: pointers in them
-// are indexed without a copy.
+// At most 512 threads, which may use all registers. Arguments stay in parameter memory: pointers in
+// them are indexed without a copy.
 #define UNISONO_KERNEL(name, Arguments) \
     extern "C" __global__ void __launch_bounds__(512, 1) name(const __grid_constant__ Arguments args)
 
@@ -95,7 +95,7 @@ DEVICE void store_pair(void* to, u64 low, u64 high) {
 }
 
 #ifdef UNISONO_LL128
-// One scalar of 128 bits, not a vector, of which each element is an access of its own.
+// One 128-bit scalar. A vector would make an access for each element.
 DEVICE void load_128(Words& value, const void* from) {
     u64 low, high;
     asm volatile("{ .reg .b128 whole; ld.relaxed.sys.global.b128 whole, [%2]; mov.b128 {%0, %1}, whole; }"

@@ -1,5 +1,6 @@
-// The element types, one row each: an unsigned integer as large as an element, the type that a reduction
-// accumulates in, and how the bits of an element become such a value and a value, rounded once, bits.
+// The element types, one row each: an unsigned integer of the element's size, the type that a
+// reduction accumulates in, and the conversions between an element's bits and a value, rounded
+// once.
 #pragma once
 
 #include "target.cuh"

@@ -1,5 +1,5 @@
-// Sixteen bytes of elements, as values; and how memory is cut into packs: an unaligned head, a body
-// of packs, a tail.
+// Sixteen bytes of elements as values, and the division of memory into packs: an unaligned head, a
+// body of packs, a tail.
 #pragma once
 
 #include "target.cuh"
@@ -49,7 +49,8 @@ DEVICE Words packed(const Pack<E>& pack) {
     return words;
 }
 
-// Bits of the element at `from`: by one access if its address is a multiple of its size, else by bytes.
+// Bits of the element at `from`: by one access if its address is a multiple of its size, else by
+// bytes.
 template <class E>
 DEVICE u64 load_element(const u8* from, bool whole) {
     if (whole) {

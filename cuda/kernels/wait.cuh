@@ -1,12 +1,13 @@
-// Waiting for a counter that a peer raises: never for ever. One thread of a block polls it.
+// Waits for a counter that a peer raises, with a deadline and an abort check. One thread of a block
+// polls it.
 #pragma once
 
 #include "arguments.cuh"
 
-// Polls between two looks at the clock and at the abort word.
+// Polls between two checks of the clock and of the abort word.
 constexpr u32 POLLS_PER_CHECK = 64;
 
-// Who waits.
+// The waiting rank and its step.
 struct Waiter {
     const Deadline& deadline;
     u32 rank;
@@ -22,10 +23,10 @@ struct Waiter {
     }
 };
 
-// Whether a peer has left, by a table with a word for each; null: nobody does.
+// Returns true if a peer has left, by a table with a word for each rank. Null: no rank leaves.
 DEVICE bool is_finalized(const u64* left, u32 peer) { return left && load_acquire(left + peer) != 0; }
 
-// Tells the host, unless somebody has already.
+// Reports to the host, unless another thread has already.
 template <class W>
 DEVICE void report_failure(const W& waiter, WaitState state, u64 wanted, u64 seen) {
     WaitReport* status = waiter.deadline.report;
@@ -37,7 +38,7 @@ DEVICE void report_failure(const W& waiter, WaitState state, u64 wanted, u64 see
     }
 }
 
-// Whether a block of this launch, or of one before it, has given up.
+// Returns true if a block of this launch, or of one before it, has given up.
 DEVICE bool has_failed(const Deadline& deadline) { return load_relaxed(&deadline.report->state) != OK; }
 
 // After a launch that ended early, those behind it end at once. By all threads of a block.
@@ -45,7 +46,7 @@ DEVICE bool is_healthy(const Deadline& deadline) {
     return __syncthreads_and(threadIdx.x != 0 || !has_failed(deadline));
 }
 
-// Why to give up now, if there is a reason.
+// Returns the reason to give up, if there is one.
 DEVICE WaitState reason(const Deadline& deadline, u64 start) {
     if (load_relaxed(deadline.abort) != 0 || has_failed(deadline)) {
         return ABORTED;
@@ -56,11 +57,11 @@ DEVICE WaitState reason(const Deadline& deadline, u64 start) {
 // A wait under way.
 struct PollLoop {
     u32 polls = 0;
-    // Who had left at the last look.
+    // Rank that had left at the last check.
     u32 left = ~0u;
     u64 start = 0;
 
-    // Called after each poll that found `seen`: whether to go on.
+    // Called after each poll that found `seen`: returns true to go on.
     template <class W>
     DEVICE bool keep_polling(const W& waiter, u64 wanted, u64 seen) {
         if (++polls % POLLS_PER_CHECK == 0) {
@@ -81,7 +82,7 @@ struct PollLoop {
     }
 };
 
-// Whether `counter` has reached `wanted`; what was written before it did is then seen by this thread.
+// Waits until `counter` has reached `wanted`. Writes before it are then visible to this thread.
 template <class W>
 DEVICE bool wait_until(const u64* counter, u64 wanted, const W& waiter) {
     PollLoop patient;

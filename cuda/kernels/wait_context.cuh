@@ -1,20 +1,22 @@
-// Who waits when a schedule is carried out, and what it tells the host when it waits no more.
+// The waiter of a schedule, and its report to the host after giving up.
 #pragma once
 
 #include "chunks.cuh"
 #include "wait.cuh"
 
-// Words of a tag, in the order in which they are compared: sequence (which is not), what, count, slice.
+// Words of a tag, in the order of comparison: sequence number (which is not compared), kind, count,
+// slice.
 constexpr u32 TAG_WORDS = 4;
 
-// What all ranks must agree on, with the number of the operation.
+// The words that all ranks must agree on, with the number of the operation.
 DEVICE u64 tag_word(const KernelContext& context, u32 index) {
     const ScheduleArgs& args = context.args;
     u64 slice = context.slice | (args.slice_bytes / 64) << 32;
     return index == 0 ? args.sequence : index == 1 ? args.fingerprint : index == 2 ? args.count : slice;
 }
 
-// Whether it is the same but for the number: that only says how many operations there were before.
+// Returns true if the tag is the same, except for the sequence number: that only counts earlier
+// operations.
 DEVICE bool is_same_tag(const KernelContext& context, const u64 (&tag)[TAG_WORDS]) {
     bool same = true;
 #pragma unroll
@@ -50,7 +52,7 @@ DEVICE WaitContext wait_context(const KernelContext& context, u32 peer, u64 step
     return {context, context.args.deadline, peer, step, context.instr};
 }
 
-// One whose peer does something else.
+// A waiter whose peer runs another operation.
 struct MismatchContext : WaitContext {
     const u64 (&remote_tag)[TAG_WORDS];
 

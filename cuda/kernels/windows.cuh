@@ -1,7 +1,8 @@
-// Windows: signals between ranks, and the two parities of a channel, which window_sequences of programs use in turn.
+// Windows: signals between ranks, and the two parities of a channel, which alternate.
 //
-// A rank's inbox has a word for each lane and rank (signals), one for each channel and rank (window_sequences done), and
-// tags for each channel, rank and parity: what the rank was doing when it gave its first signal there.
+// A rank's inbox has a word for each lane and rank (signals), one for each channel and rank
+// (completed window sequences), and tags for each channel, rank and parity: the rank's operation
+// when it gave its first signal there.
 #pragma once
 
 #include "wait_context.cuh"
@@ -24,10 +25,11 @@ DEVICE u64* tag_words(const KernelContext& context, u32 of, u32 from) {
     return context.args.peer_windows[of].inbox + behind + row * TAG_WORDS;
 }
 
-// Whether this is the operation's first window_sequence on this channel: there, tags are compared.
+// Returns true for the operation's first window sequence on this channel: tags are compared there.
 DEVICE bool is_first(const KernelContext& context) { return context.slice == context.channel; }
 
-// Waits until every rank has finished the window_sequence before the last, which used this parity. By all threads.
+// Waits until every rank has finished the window sequence before the last, which used this parity.
+// Run by all threads.
 DEVICE bool enter_parity(const KernelContext& context) {
     u64 needed = context.window_sequence == 0 ? 0 : context.window_sequence - 1;
     bool free = true;
@@ -55,7 +57,8 @@ DEVICE void store_tag(const KernelContext& context, u64* to) {
     }
 }
 
-// Whether a peer does the same, by what it has written before its first signal.
+// Compares a peer's operation with this rank's, by the tag that the peer has written before its
+// first signal.
 DEVICE bool check_tag(const KernelContext& context, const WaitContext& waiter, u32 peer) {
     const u64* words = tag_words(context, context.args.rank, peer);
     u64 tag[TAG_WORDS];

@@ -1,4 +1,4 @@
-// What a block is about to move, laid out by one of its threads for all of them.
+// Descriptor of the data that a block moves, built by one of its threads for all of them.
 #pragma once
 
 #include "multi_copy.cuh"
@@ -8,7 +8,7 @@
 struct LlState {
     const u8* arrived;
     u8* leaving;
-    // Of the first pass, from there on.
+    // Offset of the first pass.
     u64 offset;
     u64 arrived_step;
     u64 leaving_step;
@@ -21,23 +21,23 @@ struct WorkDesc {
     const u8* sources[OPERANDS_MAX];
     u8* targets[OPERANDS_MAX];
     u64 factors[OPERANDS_MAX];
-    // Of each pass.
+    // Bytes of each pass.
     u64 bytes[OPERANDS_MAX];
     u32 passes;
     u32 source_count;
     u32 target_count;
     // An `ReduceKind`, or `OP_COPY`.
     u32 op;
-    // What results are divided by; 0: by nothing.
+    // Divisor of results. 0: they are not divided.
     u32 divisor;
-    // Where messages are lines, which are neither among the sources nor the targets then.
+    // Messages in LL lines, which are then neither among the sources nor the targets.
     LlState lines;
 };
 
 // Bits are copied.
 constexpr u32 OP_COPY = ~0u;
 
-// One pass, as `reduce` wants it.
+// One pass, as an argument of `reduce`.
 struct Pass {
     const u8* const* sources;
     u8* const* targets;
@@ -48,7 +48,7 @@ struct Pass {
     u32 divisor;
 };
 
-// Fewer than elsewhere: one kernel has all operations.
+// Fewer than elsewhere, because one kernel has all operations.
 template <class E>
 constexpr u32 UNROLL<E, Pass> = E::BYTES == 1 ? 1 : E::BYTES == 2 ? 2 : 4;
 
@@ -72,14 +72,14 @@ struct SumOrAvg : Sum {
     }
 };
 
-// Says how sources become a result; `scaled`: one of them is multiplied by a factor first.
+// Sets the operation on sources. `scaled`: one of them is multiplied by a factor first.
 DEVICE void set_op(WorkDesc& work, const ScheduleArgs& args, bool scaled, bool post_op) {
     u32 op = args.op == AVG || (args.op == PRE_MUL_SUM && !scaled) ? u32(SUM) : args.op;
     work.divisor = args.op == AVG && post_op ? args.divisor : 0;
     work.op = work.source_count == 1 && work.divisor == 0 && op != PRE_MUL_SUM ? OP_COPY : op;
 }
 
-// Does all passes, by all threads of the block.
+// Runs all passes, by all threads of the block.
 template <class E>
 DEVICE void run_work(const WorkDesc& work) {
     const BlockTeam alone = {0, 1};

@@ -69,7 +69,7 @@ impl DType {
         Self::ALL.get(code as usize).copied()
     }
 
-    /// Whether it is a floating-point type.
+    /// Returns true for floating-point types.
     pub const fn is_float(self) -> bool {
         matches!(self, DType::F16 | DType::BF16 | DType::F32 | DType::F64 | DType::F8E4M3 | DType::F8E5M2)
     }

@@ -61,7 +61,7 @@ element! {
 
 /// The bytes of a slice.
 pub fn as_bytes<T: Element>(elements: &[T]) -> &[u8] {
-    // SAFETY: an element has no padding, so all bytes are initialised; u8 has no alignment; the
+    // SAFETY: an element has no padding, so all bytes are initialized. u8 has no alignment. The
     // result borrows `elements`.
     unsafe { std::slice::from_raw_parts(elements.as_ptr().cast(), size_of_val(elements)) }
 }

@@ -1,13 +1,12 @@
-//! What unisono knows about data: element types, reduction operations, and the
-//! code that combines memory.
+//! Element types, reduction operations, and the code that combines memory.
 //!
-//! [`reduce`] and its relatives run on the CPU. The kernels of `cuda/kernels` do the same on a GPU; [`device`] is
-//! what the host knows of them, and how it launches them.
+//! [`reduce`] and its relatives run on the CPU. The kernels of `cuda/kernels` compute the same on a
+//! GPU. [`device`] has GPU memory, streams and launches.
 
 pub mod device;
 mod dtype;
 mod element;
-#[cfg(feature = "software")]
+#[cfg(feature = "emulator")]
 pub mod emulator;
 mod float8;
 mod host;

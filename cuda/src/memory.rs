@@ -1,11 +1,10 @@
-//! Byte ranges that another rank may be writing or reading.
+//! Byte ranges that another rank may write or read at the same time.
 //!
-//! A `&[u8]` promises the compiler that nobody writes behind it. Memory shared
-//! with a peer process cannot promise that, so it is never turned into a
-//! reference: [`Source`] and [`Target`] are a pointer, a length and a lifetime,
-//! and only the copy and reduce routines of this crate look through them. A
-//! peer that writes out of turn can make a result wrong, never make a program
-//! undefined or read out of bounds.
+//! A `&[u8]` promises the compiler that nothing writes the bytes. Memory shared with a peer process
+//! cannot promise that, so it is never turned into a reference. [`Source`] and [`Target`] are a
+//! pointer, a length and a lifetime, and only the copy and reduce routines of this crate access
+//! them. A peer that writes at the wrong time can make a result wrong. It cannot cause undefined
+//! behavior or an out-of-bounds read.
 
 use std::marker::PhantomData;
 use std::ops::Range;
@@ -36,8 +35,8 @@ impl<'a> Source<'a> {
     ///
     /// # Safety
     /// - `pointer` is valid for reads of `bytes` bytes for all of `'a`.
-    /// - Within this process nobody holds a `&mut` to it during `'a`. Other
-    ///   ranks may write it: then what is read is unspecified bytes.
+    /// - This process has no `&mut` to the memory during `'a`. Other ranks may write it: the bytes read
+    ///   are then unspecified.
     pub unsafe fn from_raw(pointer: *const u8, bytes: usize) -> Self {
         Self { pointer, bytes, lifetime: PhantomData }
     }
@@ -47,7 +46,7 @@ impl<'a> Source<'a> {
         self.bytes
     }
 
-    /// Whether there is nothing to read.
+    /// Returns true if the range has no bytes.
     pub fn is_empty(&self) -> bool {
         self.bytes == 0
     }
@@ -73,7 +72,7 @@ impl<'a> Target<'a> {
     ///
     /// # Safety
     /// - `pointer` is valid for reads and writes of `bytes` bytes for all of `'a`.
-    /// - Within this process nobody else holds a reference to it during `'a`.
+    /// - This process has no other reference to the memory during `'a`.
     pub unsafe fn from_raw(pointer: *mut u8, bytes: usize) -> Self {
         Self { pointer, bytes, lifetime: PhantomData }
     }
@@ -83,7 +82,7 @@ impl<'a> Target<'a> {
         self.bytes
     }
 
-    /// Whether there is nothing to write.
+    /// Returns true if the range has no bytes.
     pub fn is_empty(&self) -> bool {
         self.bytes == 0
     }

@@ -62,7 +62,7 @@ pub enum Scalar {
     Int(i64),
 }
 
-/// What is done to a value when its reduction is complete, before it is rounded and stored.
+/// The last step of a reduction: applied to a complete value before it is rounded and stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PostOp {
     /// Store it as it is.

@@ -1,4 +1,5 @@
-//! Memory copied and reduced, beside the driver's own copy in the same run. Bandwidths count bytes read plus bytes written.
+//! Copies and reductions of memory, beside the driver's own copy in the same run. Bandwidths count
+//! bytes read plus bytes written.
 
 use crate::table::{Table, median};
 use crate::{Bench, BenchResult};

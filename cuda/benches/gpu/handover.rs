@@ -1,4 +1,5 @@
-//! A counter from one block to another and back: two launches on two streams, as two ranks have them.
+//! Flag latency: a counter from one block to another and back, by two launches on two streams, as
+//! two ranks have them.
 
 use crate::table::{Table, median};
 use crate::{Bench, BenchResult};
@@ -79,7 +80,8 @@ fn micros(gpu: &Gpu, kernel: &str, words: Words, rounds: u64) -> BenchResult<f64
                 unused: 0,
                 deadline: patience.clone(),
             };
-            // SAFETY: the arguments are the kernel's; what they point to is told that the stream uses it.
+            // SAFETY: the arguments are the kernel's, and the memory that they point to records the
+            // use by the stream.
             unsafe { kernel.launch(stream, SHAPE, &ping)? };
             words.used_by(stream);
             abort.record_stream(stream);

@@ -1,4 +1,4 @@
-//! What a launch costs: enqueued one by one, and replayed from a graph.
+//! Cost of a launch: enqueued one by one, and replayed from a graph.
 
 use crate::table::{Table, median};
 use crate::{Bench, BenchResult};

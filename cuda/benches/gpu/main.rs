@@ -1,8 +1,8 @@
-//! What a GPU can do, by experiments: how many blocks it holds, what a hand-over costs by each way to poll and to
-//! publish, how fast memory is copied and reduced by so many blocks, what a launch costs, and whether memory can be shared
-//! between processes. Tables on standard output, and all figures as JSON in a file.
+//! Measures a GPU by experiments: resident blocks, flag latency by each way to poll and to publish,
+//! bandwidth of copies and reductions by number of blocks, launch cost, and memory shared between
+//! processes. Prints tables, and writes all figures as JSON to a file.
 //!
-//!     gpu [--device cuda|software] [--quick] [--json FILE] [EXPERIMENT...]
+//! gpu [--device cuda|software] [--quick] [--json FILE] [EXPERIMENT...]
 
 mod copies;
 mod handover;
@@ -15,7 +15,7 @@ use std::process::ExitCode;
 use table::Table;
 use unisono_cuda::device::{Gpu, GpuError};
 
-/// What an experiment gives.
+/// Result of an experiment.
 type BenchResult<T> = Result<T, Box<dyn std::error::Error>>;
 
 /// Something to find out.
@@ -33,13 +33,13 @@ const EXPERIMENTS: [Experiment; 6] = [
     Experiment { name: "sharing", run: sharing::run },
 ];
 
-/// Where experiments run, and how large they are.
+/// Settings of the experiments.
 struct Bench {
     gpu: Gpu,
     quick: bool,
 }
 
-/// What the command line asks for.
+/// Options of the command line.
 #[derive(Default)]
 struct Options {
     software: bool,
@@ -69,7 +69,7 @@ fn parse_options(mut arguments: impl Iterator<Item = String>) -> Result<Options,
             "--device" => wishes.software = device(&value()?)?,
             "--json" => wishes.json = Some(value()?),
             "--quick" => wishes.quick = true,
-            // What cargo adds.
+            // Added by cargo.
             "--bench" => {}
             name if EXPERIMENTS.iter().any(|experiment| experiment.name == name) => {
                 wishes.experiments.push(argument);
@@ -93,7 +93,7 @@ fn run(wishes: &Options) -> Result<(), String> {
         unisono_cuda::emulator::install().map_err(|error| error.to_string())?;
     }
     let gpu = match Gpu::open(0) {
-        // Where there is no GPU, there is nothing to find out.
+        // Without a GPU, there is nothing to measure.
         Err(error @ GpuError::NoDriver { .. }) if wishes.json.is_none() => {
             println!("nothing measured: {error}");
             return Ok(());

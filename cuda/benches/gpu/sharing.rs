@@ -1,4 +1,4 @@
-//! Memory of one process opened by another: does it work here, and how long does it take?
+//! Memory of one process opened by another: tests support, and measures the time.
 
 use crate::table::Table;
 use crate::{Bench, BenchResult};

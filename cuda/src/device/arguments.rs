@@ -5,23 +5,25 @@ use crate::{DType, ReduceKind, Scalar};
 use std::ptr::{null, null_mut};
 
 arguments! {
-    /// Arguments of the kernels `reduce_copy_*`: every target becomes the first source ⊕ the second ⊕ ….
+    /// Arguments of the kernels `reduce_copy_*`. Every target becomes the first source ⊕ the second
+    /// ⊕ ….
     ///
-    /// A source may be a target; otherwise targets are apart from everything else.
+    /// A source may be a target. Otherwise targets overlap nothing.
     ReduceCopy: 408 {
         /// Device memory of `count` elements each; the first `source_count` are read.
         0 => sources: [*const u8; ReduceCopy::SOURCES_MAX],
         /// Device memory of `count` elements each; the first `target_count` are written.
         128 => targets: [*mut u8; ReduceCopy::TARGETS_MAX],
-        /// For [`ReduceKind::PreMulSum`]: what each source is multiplied by first, made by [`ReduceCopy::factor`].
+        /// Factors for [`ReduceKind::PreMulSum`]: each source is multiplied by its factor first.
+        /// Made by [`ReduceCopy::factor`].
         256 => factors: [u64; ReduceCopy::SOURCES_MAX],
         /// In elements.
         384 => count: u64,
         /// At least one.
         392 => source_count: u32,
-        /// Of those in `targets`.
+        /// Number of pointers in `targets`.
         396 => target_count: u32,
-        /// For [`ReduceKind::Avg`]: what the sum is divided by.
+        /// Divisor of the sum for [`ReduceKind::Avg`].
         400 => divisor: u32,
         /// Room that has no meaning.
         404 => unused: u32,
@@ -31,21 +33,25 @@ arguments! {
     WaitReport: 104 {
         /// A [`State`] as a number, written last.
         0 => state: u32,
-        /// Who waited.
+        /// Rank that waited.
         4 => rank: u32,
         /// For whom.
         8 => peer: u32,
         /// In which step of the two, or of the program.
         12 => step: u32,
-        /// What the counter had to reach; for [`State::Length`], the bytes that a message had to have.
+        /// Counter value that was waited for. For [`WaitState::LengthMismatch`], the expected bytes
+        /// of the message.
         16 => wanted: u64,
-        /// What it was; the bytes that it had.
+        /// Counter value that was read. For [`WaitState::LengthMismatch`], the bytes of the
+        /// message.
         24 => seen: u64,
-        /// What this rank was doing, for kernels that carry out schedules: sequence, what, count, piece.
+        /// Operation of this rank, for kernels that execute schedules: sequence number, kind,
+        /// count, slice.
         32 => local_tag: [u64; 4],
-        /// For [`State::Mismatch`] and [`State::Length`]: what the peer was doing.
+        /// Operation of the peer, for [`WaitState::Mismatch`] and [`WaitState::LengthMismatch`].
         64 => remote_tag: [u64; 4],
-        /// Where this rank was: the act of its program; all bits set where there is none.
+        /// Instruction of the program at which this rank waited. All bits are set where there is
+        /// none.
         96 => instr: u32,
         /// The lane.
         100 => lane: u32,
@@ -61,7 +67,7 @@ arguments! {
         16 => timeout_ns: u64,
     }
 
-    /// One direction between two ranks: slots that are filled and emptied in turn.
+    /// One direction between two ranks: slots that are filled and emptied in order.
     Fifo: 32 {
         /// In the receiver's memory.
         0 => slots: *mut u8,
@@ -71,17 +77,17 @@ arguments! {
         16 => head: *mut u64,
         /// Slots that there are.
         24 => slot_count: u32,
-        /// Of one slot; a multiple of 16.
+        /// Bytes of one slot, a multiple of 16.
         28 => slot_bytes: u32,
     }
 
-    /// What one block does: its rank's half of an exchange.
+    /// Arguments of one block: its rank's half of an exchange.
     Channel: 104 {
-        /// What is sent.
+        /// Data to send.
         0 => input: *const u8,
-        /// Where what comes is written.
+        /// Destination of the received data.
         8 => output: *mut u8,
-        /// Of both.
+        /// Bytes of both.
         16 => bytes: u64,
         /// To the peer.
         24 => out: Fifo,
@@ -89,13 +95,14 @@ arguments! {
         56 => into: Fifo,
         /// Steps that both FIFOs have behind them.
         88 => step: u64,
-        /// Who this is.
+        /// This rank.
         96 => rank: u32,
         /// With whom it exchanges.
         100 => peer: u32,
     }
 
-    /// Arguments of the kernel `exchange`: every block sends its channel's input to the peer and receives the peer's.
+    /// Arguments of the kernel `exchange`. Every block sends its channel's input to the peer, and
+    /// receives the peer's input.
     Exchange: 32 {
         /// In device memory, one for each block.
         0 => channels: *const Channel,
@@ -103,13 +110,14 @@ arguments! {
         8 => deadline: Deadline,
     }
 
-    /// Arguments of the kernels `ping_*`: two launches of one block each raise two counters in turn.
+    /// Arguments of the kernels `ping_*`. Two launches of one block each raise two counters in
+    /// turn.
     Ping: 64 {
         /// Raised by the other launch.
         0 => own: *const u64,
         /// Raised by this one.
         8 => other: *mut u64,
-        /// Where both counters are.
+        /// Address of both counters.
         16 => first: u64,
         /// How often.
         24 => rounds: u64,
@@ -173,7 +181,7 @@ impl ReduceCopy {
 pub enum WaitState {
     /// None was given up.
     Ok,
-    /// One is being given up: the record is not whole yet.
+    /// The report is being written: not all of its fields are valid yet.
     Claimed,
     /// A counter did not reach what it had to in time.
     TimedOut,

@@ -1,8 +1,9 @@
-//! Memory of a GPU, typed; and parts of it.
+//! Typed memory of a GPU, and views of it.
 //!
-//! What kernels read and write there is never a Rust reference: a part is an address and a length. Two streams that write
-//! the same part out of turn make a result wrong, never a program undefined. Order between streams is made with
-//! events, order in one stream is that of the calls.
+//! Memory that kernels read and write is never a Rust reference: a view is an address and a length.
+//! Two streams that write the same memory without order make a result wrong. They do not cause
+//! undefined behavior in Rust. Events order streams. Within one stream, the order is that of the
+//! calls.
 
 use super::error::{GpuError, IntoGpuResult};
 use super::gpu::Gpu;
@@ -15,7 +16,8 @@ use std::marker::PhantomData;
 use std::ops::{Bound, RangeBounds};
 use std::sync::Arc;
 
-/// Elements in memory of a GPU. When it is dropped, the memory lasts until the work that uses it is done.
+/// Elements in memory of a GPU. A dropped buffer's memory lasts until the work that uses it is
+/// done.
 pub struct Buffer<T: Plain> {
     pub(crate) memory: Arc<Memory>,
     count: usize,
@@ -33,7 +35,8 @@ pub struct View<'a, T: Plain> {
 /// A part of a [`Buffer`], to write.
 pub struct ViewMut<'a, T: Plain>(pub(crate) View<'a, T>);
 
-// SAFETY: a part is an address; elements are reached by way of streams alone, which any thread may use.
+// SAFETY: a view is an address. Elements are reached through streams alone, which any thread may
+// use.
 unsafe impl<T: Plain> Send for View<'_, T> {}
 // SAFETY: as above.
 unsafe impl<T: Plain> Sync for View<'_, T> {}
@@ -47,7 +50,8 @@ impl<T: Plain> Clone for View<'_, T> {
 impl<T: Plain> Copy for View<'_, T> {}
 
 impl Gpu {
-    /// `count` elements, all bytes 0. Waits for that: it needs a little of the GPU ([`Stream::alloc`] waits for nothing).
+    /// Allocates `count` elements, all bytes 0, and waits until they are set. [`Stream::alloc`]
+    /// does not wait.
     pub fn alloc<T: Plain>(&self, count: usize) -> Result<Buffer<T>, GpuError> {
         let buffer = Buffer::new(self, count)?;
         if count == 0 {
@@ -74,11 +78,14 @@ impl Gpu {
 }
 
 impl Stream {
-    /// `count` elements, all bytes 0 for what is enqueued in this stream later; others must wait for it. Nothing waits here, and memory of
-    /// dropped buffers that this stream alone has used is taken while it still does.
+    /// Allocates `count` elements, all bytes 0 for work that is enqueued in this stream afterwards. Other
+    /// streams must wait for this one.
+    ///
+    /// The call does not wait. It can take memory of a dropped buffer that only this stream has used,
+    /// even while work in this stream still uses it.
     ///
     /// # Errors
-    /// Where there is no room.
+    /// The GPU has not enough memory.
     pub fn alloc<T: Plain>(&self, count: usize) -> Result<Buffer<T>, GpuError> {
         let buffer = self.alloc_uninit(count)?;
         if count == 0 {
@@ -91,20 +98,21 @@ impl Stream {
         Ok(buffer)
     }
 
-    /// As [`Stream::alloc`], with whatever is in it: for what is written before it is read.
+    /// Allocates `count` elements without setting them, for memory that is written before it is read.
+    /// Otherwise like [`Stream::alloc`].
     ///
     /// # Errors
-    /// Where there is no room.
+    /// The GPU has not enough memory.
     pub fn alloc_uninit<T: Plain>(&self, count: usize) -> Result<Buffer<T>, GpuError> {
         let memory = Memory::stream_ordered(self.gpu(), &self.queue, count.saturating_mul(size_of::<T>()))?;
         Ok(Buffer { memory, count, elements: PhantomData })
     }
 
-    /// The same elements in memory of the GPU, for this stream: they are there when this returns, which waits for the copy alone and
-    /// for nothing that is enqueued.
+    /// Copies elements to new memory of the GPU, for this stream. The call returns when the copy is done,
+    /// and does not wait for work that is enqueued.
     ///
     /// # Errors
-    /// Of the driver.
+    /// The driver fails.
     pub fn upload<T: Plain>(&self, elements: &[T]) -> Result<Buffer<T>, GpuError> {
         self.queue.count_written(size_of_val(elements));
         self.gpu().upload(elements)
@@ -123,7 +131,7 @@ impl<T: Plain> Buffer<T> {
         self.count
     }
 
-    /// Whether it has none.
+    /// Returns true if there are no elements.
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }
@@ -133,7 +141,7 @@ impl<T: Plain> Buffer<T> {
         &self.memory.gpu
     }
 
-    /// Where kernels find it.
+    /// Returns the address of the first element, for kernels.
     pub fn address(&self) -> u64 {
         self.memory.address()
     }
@@ -164,8 +172,9 @@ impl<T: Plain> Buffer<T> {
         self.view(..).to_vec(stream)
     }
 
-    /// Says that work in this stream uses it: called after launches that are given its address. It is then kept until
-    /// that work is done, and by the graph if the stream is being captured.
+    /// Records that work in this stream uses the memory. Call it after a launch that was given the
+    /// address. The memory then lasts until that work is done, and as long as the graph if the
+    /// stream is being captured.
     pub fn record_stream(&self, stream: &Stream) {
         stream.record_use(&self.memory);
     }
@@ -197,7 +206,7 @@ impl<'a, T: Plain> View<'a, T> {
         self.count
     }
 
-    /// Whether it has none.
+    /// Returns true if there are no elements.
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }
@@ -207,7 +216,7 @@ impl<'a, T: Plain> View<'a, T> {
         &self.memory.gpu
     }
 
-    /// Where kernels find it.
+    /// Returns the address of the first element, for kernels.
     pub fn address(&self) -> u64 {
         self.memory.address() + (self.first * size_of::<T>()) as u64
     }
@@ -235,7 +244,7 @@ impl<'a, T: Plain> View<'a, T> {
         self.fetch(stream, to.as_mut_ptr())
     }
 
-    /// Says that work in this stream uses it, as [`Buffer::used_by`] does.
+    /// Records that work in this stream uses the memory: see [`Buffer::record_stream`].
     pub fn record_stream(&self, stream: &Stream) {
         stream.record_use(self.memory);
     }
@@ -260,7 +269,7 @@ impl<T: Plain> ViewMut<'_, T> {
         self.0.count
     }
 
-    /// Whether it has none.
+    /// Returns true if there are no elements.
     pub fn is_empty(&self) -> bool {
         self.0.count == 0
     }
@@ -270,7 +279,7 @@ impl<T: Plain> ViewMut<'_, T> {
         self.0.gpu()
     }
 
-    /// Where kernels find it.
+    /// Returns the address of the first element, for kernels.
     pub fn address(&self) -> u64 {
         self.0.address()
     }
@@ -308,7 +317,7 @@ impl<T: Plain> ViewMut<'_, T> {
         })
     }
 
-    /// Says that work in this stream uses it, as [`Buffer::used_by`] does.
+    /// Records that work in this stream uses the memory: see [`Buffer::record_stream`].
     pub fn record_stream(&self, stream: &Stream) {
         self.0.record_stream(stream);
     }

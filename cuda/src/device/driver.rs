@@ -11,7 +11,7 @@ use std::sync::Mutex;
 /// 12.0 as the driver says it: the first version that has every function we call.
 const OLDEST: c_int = 12000;
 
-/// The driver, if one is loaded; it stays so until the process ends.
+/// The loaded driver. It stays loaded until the process ends.
 static LOADED: Mutex<Option<Library>> = Mutex::new(None);
 
 /// How many GPUs there are; [`GpuError::NoDriver`] where there is no driver.
@@ -24,13 +24,15 @@ pub fn gpus() -> Result<usize, GpuError> {
     Ok(result::device::get_count().or_gpu_error("cuDeviceGetCount")? as usize)
 }
 
-/// Loads the driver from this file, unless one has been; says whether it did. After it, cudarc finds a driver too, and
-/// in it each function that we call: it panics where it does not.
+/// Loads the driver from this file unless one is loaded, and returns true if it did. Afterwards
+/// cudarc finds the driver too. The version check ensures that cudarc finds every function we call,
+/// because cudarc panics where one is missing.
 pub(crate) fn load(file: &OsStr) -> Result<bool, GpuError> {
     let mut loaded = lock(&LOADED);
     let first = loaded.is_none();
     if first {
-        // SAFETY: initialisers of libcuda ask for nothing; what else bears its name is not ours to distrust.
+        // SAFETY: the initializers of libcuda have no preconditions. Another library of its name
+        // must be trusted as the system's loader trusts it.
         let library = unsafe { Library::open(Some(file), RTLD_NOW | RTLD_GLOBAL) }.map_err(absent)?;
         let found = version(&library)?;
         if found < OLDEST {
@@ -61,7 +63,7 @@ pub(crate) fn cuda() -> Result<c_int, GpuError> {
 fn version(library: &Library) -> Result<c_int, GpuError> {
     type GetVersion = unsafe extern "C" fn(*mut c_int) -> c_int;
     let mut version = 0;
-    // SAFETY: the type is that of the driver's header, and the function may be called before `cuInit`.
+    // SAFETY: the type is that of the driver's header. The function may be called before `cuInit`.
     let failed = unsafe {
         let function = library.get::<GetVersion>(b"cuDriverGetVersion");
         function.map_err(absent)?(&mut version)

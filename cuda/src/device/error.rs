@@ -1,4 +1,4 @@
-//! What can go wrong between a program and its GPU.
+//! Errors of GPUs and their driver.
 
 use cudarc::driver::{DriverError, sys::CUresult};
 use std::ffi::CStr;
@@ -10,7 +10,7 @@ pub enum GpuError {
     /// There is no driver on this machine.
     #[error("no CUDA driver: {reason}")]
     NoDriver {
-        /// What the search for it said.
+        /// Error of the search for the driver.
         reason: String,
     },
     /// The driver lacks what this library calls.
@@ -22,7 +22,7 @@ pub enum GpuError {
     /// No GPU has this number.
     #[error("there is no GPU {ordinal}, but {gpus}")]
     NoSuchGpu {
-        /// What was asked for.
+        /// Requested GPU.
         ordinal: usize,
         /// How many there are.
         gpus: usize,
@@ -30,9 +30,9 @@ pub enum GpuError {
     /// Memory of the GPU, or page-locked memory, has run out.
     #[error("no room for {bytes} more bytes {place}")]
     OutOfMemory {
-        /// What was asked for.
+        /// Requested bytes.
         bytes: usize,
-        /// Where.
+        /// Place of the memory.
         place: String,
     },
     /// No module has a kernel of this name.
@@ -56,17 +56,17 @@ pub enum GpuError {
     /// Memory, an event or a kernel of one GPU is used on a stream of another.
     #[error("{what} of GPU {owner} on a stream of GPU {user}")]
     WrongGpu {
-        /// What is used.
+        /// Object that was used.
         what: &'static str,
         /// Whose it is.
         owner: usize,
-        /// Where it is used.
+        /// GPU of the stream that used it.
         user: usize,
     },
     /// One GPU cannot reach the memory of another.
     #[error("GPU {from} cannot reach the memory of GPU {to}")]
     Unreachable {
-        /// Who would read and write.
+        /// GPU that would read and write.
         from: usize,
         /// Whose memory.
         to: usize,
@@ -74,7 +74,7 @@ pub enum GpuError {
     /// The host waits, or memory of the host would be kept, while a stream is captured.
     #[error("{what} is not possible while the stream is captured")]
     Capturing {
-        /// What was tried.
+        /// Library or program that was tried.
         what: &'static str,
     },
     /// A graph is launched whose work cannot be done any more.
@@ -86,18 +86,19 @@ pub enum GpuError {
     /// Memory that was exported by this process has been freed.
     #[error("the exported memory has been freed")]
     ExportFreed,
-    /// The library that counts NVLinks (NVML) is not there, or does not know the GPU: what the driver says of paths is all.
+    /// NVML is missing, or does not know the GPU. Only the driver's performance rank of the path is
+    /// known.
     #[error("NVLinks are not known: {reason}")]
     NvmlUnavailable {
-        /// What the search for it said, or its answer.
+        /// Error of the search, or the answer of NVML.
         reason: String,
     },
     /// Lengths that must be equal are not.
     #[error("{found} elements where {wanted} are needed")]
     LengthMismatch {
-        /// What was given.
+        /// Given count.
         found: usize,
-        /// What must be given.
+        /// Required count.
         wanted: usize,
     },
     /// A number of a row or of a class is none.
@@ -111,25 +112,25 @@ pub enum GpuError {
     /// More sources or targets than one launch takes, or none.
     #[error("{sources} sources and {targets} targets: 1 to 16 of each")]
     OperandCount {
-        /// What is read.
+        /// Number of sources.
         sources: usize,
-        /// What is written.
+        /// Number of targets.
         targets: usize,
     },
     /// There is no compiler for an expression.
     #[error("no {what} to compile it: {reason}")]
     NoCompiler {
-        /// Which one.
+        /// Name of the missing library or program.
         what: &'static str,
-        /// What the search for it said.
+        /// Error of the search for it.
         reason: String,
     },
     /// The driver refused kernels.
     #[error("{error}: {said}")]
     ModuleLoad {
-        /// What it answered.
+        /// Answer of the driver.
         error: Box<GpuError>,
-        /// What its compiler says.
+        /// Messages of the driver's compiler.
         said: String,
     },
     /// The compiler refused an expression.
@@ -156,7 +157,7 @@ pub enum GpuError {
         call: &'static str,
         /// `CUresult` as a number.
         code: u32,
-        /// What the driver calls it.
+        /// The driver's name of the failure.
         text: String,
     },
 }
@@ -166,13 +167,13 @@ impl GpuError {
         GpuError::Driver { call, code: result as u32, text: text(result) }
     }
 
-    /// Whether it is this failure of the driver.
+    /// Returns true if this is that failure of the driver.
     pub(crate) fn is(&self, result: CUresult) -> bool {
         matches!(self, GpuError::Driver { code, .. } if *code == result as u32)
     }
 }
 
-/// What the driver calls a failure.
+/// The driver's name of a failure.
 fn text(result: CUresult) -> String {
     match DriverError(result).error_string() {
         Ok(text) => CStr::to_string_lossy(text).into_owned(),
@@ -180,7 +181,7 @@ fn text(result: CUresult) -> String {
     }
 }
 
-/// What functions of the driver answer.
+/// Converts answers of the driver to [`GpuError`].
 pub(crate) trait IntoGpuResult {
     type Output;
 

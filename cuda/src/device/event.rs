@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 pub struct Event {
     gpu: Gpu,
     pub(crate) event: CudaEvent,
-    /// Whether it is a point in a graph.
+    /// True if the event is a node of a graph.
     captured: AtomicBool,
 }
 
@@ -21,7 +21,7 @@ impl Event {
         Ok(Self { gpu: gpu.clone(), event, captured: AtomicBool::new(false) })
     }
 
-    /// Moves it to where the stream is now.
+    /// Records the event again, behind all work that is enqueued in the stream.
     pub fn record(&self, stream: &Stream) -> Result<(), GpuError> {
         stream.gpu().check_same_gpu(&self.gpu, "an event")?;
         self.captured.store(stream.queue.is_captured(), Ordering::Relaxed);
@@ -31,7 +31,7 @@ impl Event {
         })
     }
 
-    /// Whether all before it is done.
+    /// Returns true if all work before the event is done.
     pub fn is_done(&self) -> Result<bool, GpuError> {
         self.gpu.bind()?;
         self.event.try_is_complete().or_gpu_error("cuEventQuery")

@@ -14,17 +14,17 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 #[derive(Clone)]
 pub struct Gpu(pub(crate) Arc<Device>);
 
-/// What all handles of a GPU share.
+/// State that all handles of a GPU share.
 pub(crate) struct Device {
     pub(crate) context: Arc<CudaContext>,
     pub(crate) name: String,
     pub(crate) modules: Modules,
     pub(crate) pool: Pool,
-    /// For fills and copies that nobody's stream is for.
+    /// Stream for fills and copies that belong to no stream of the user.
     pub(crate) house: Arc<CudaStream>,
 }
 
-/// Those that are open, by number.
+/// Open GPUs, by number.
 static OPEN: Mutex<Vec<(usize, Weak<Device>)>> = Mutex::new(Vec::new());
 
 /// The lock of state that no panic leaves half changed.
@@ -33,7 +33,8 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Gpu {
-    /// The GPU of this number, with all kernels loaded: the first time on a machine the driver compiles them, which takes seconds.
+    /// Opens the GPU of this number and loads all kernels. The driver compiles them the first time
+    /// on a machine, which takes seconds.
     pub fn open(ordinal: usize) -> Result<Gpu, GpuError> {
         let gpus = gpus()?;
         if ordinal >= gpus {
@@ -56,12 +57,13 @@ impl Gpu {
         self.0.context.ordinal()
     }
 
-    /// What the driver calls it.
+    /// Returns the driver's name of the GPU.
     pub fn name(&self) -> &str {
         &self.0.name
     }
 
-    /// Whether it is the software device: right, but of no speed that means anything.
+    /// Returns true for the CUDA emulator. Its results are right, and its timings say nothing about
+    /// a GPU.
     pub fn is_emulated(&self) -> bool {
         self.0.name == "unisono software device"
     }
@@ -76,7 +78,8 @@ impl Gpu {
         capability(&self.0.context)
     }
 
-    /// Whether its kernels know [`Protocol::WideLines`](super::Protocol::WideLines): where the driver is of CUDA 12.4 or newer.
+    /// Returns true if the kernels support [`Protocol::Ll128`](super::Protocol::Ll128): the driver
+    /// is of CUDA 12.4 or newer.
     pub fn has_ll128(&self) -> bool {
         self.0.modules.have_ll128()
     }
@@ -86,8 +89,8 @@ impl Gpu {
         self.0.context.mem_get_info().or_gpu_error("cuMemGetInfo")
     }
 
-    /// Gives memory of dropped buffers back to the driver; they are kept for the next ones otherwise. Waits for the work
-    /// that used them.
+    /// Returns memory of dropped buffers to the driver, and waits for the work that used it.
+    /// Without this call the memory is kept for new buffers.
     pub fn release_unused(&self) -> Result<(), GpuError> {
         self.bind()?;
         self.0.pool.trim()
@@ -99,8 +102,8 @@ impl Gpu {
         Ok(Stream::new(self.clone(), stream))
     }
 
-    /// A new stream whose kernels get room before those of others, as soon as blocks of these end: for collectives beside other work, which
-    /// ranks wait for.
+    /// Creates a stream whose kernels start before those of other streams, as soon as blocks of
+    /// these end. Use it for collectives beside other work, because ranks wait for them.
     pub fn high_priority_stream(&self) -> Result<Stream, GpuError> {
         self.bind()?;
         let (_, first) = result::stream::get_priority_range().or_gpu_error("cuCtxGetStreamPriorityRange")?;
@@ -109,12 +112,12 @@ impl Gpu {
         Ok(Stream::new(self.clone(), stream))
     }
 
-    /// Whether its kernels can reach memory of the other directly.
+    /// Returns true if kernels of this GPU can access memory of the other directly.
     pub fn can_access_peer(&self, other: &Gpu) -> Result<bool, GpuError> {
         self.info().can_access_peer(&other.info())
     }
 
-    /// Lets its kernels reach memory of the other, from now on; nothing if they can already.
+    /// Lets kernels of this GPU access memory of the other. A second call does nothing.
     pub fn enable_peer_access(&self, other: &Gpu) -> Result<(), GpuError> {
         if self == other {
             return Ok(());
@@ -189,8 +192,8 @@ impl std::fmt::Debug for Gpu {
 impl Device {
     fn open(ordinal: usize) -> Result<Self, GpuError> {
         let context = CudaContext::new(ordinal).or_gpu_error("cuDevicePrimaryCtxRetain")?;
-        // SAFETY: nothing is allocated by way of this context; what programs allocate themselves, they track. With
-        // tracking, kernels that wait for each other would be made to follow each other.
+        // SAFETY: nothing is allocated through this context, and programs track their own
+        // allocations. With tracking, cudarc would order kernels that wait for each other.
         unsafe { context.disable_event_tracking() };
         let name = result::device::get_name(context.cu_device()).or_gpu_error("cuDeviceGetName")?;
         let house = context.new_stream().or_gpu_error("cuStreamCreate")?;
@@ -201,7 +204,7 @@ impl Device {
 
 impl Drop for Device {
     fn drop(&mut self) {
-        // What cannot be freed is lost with the context.
+        // Memory that cannot be freed is released with the context.
         let _ = self.context.synchronize().or_gpu_error("cuCtxSynchronize").and_then(|()| self.pool.trim());
         self.modules.unload();
     }

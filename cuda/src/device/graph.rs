@@ -7,23 +7,24 @@ use super::stream::{CapturedRefs, Stream};
 use cudarc::driver::{result, sys};
 use std::sync::{Arc, Mutex};
 
-/// Work that was recorded from a stream. It keeps the memory that the work uses.
+/// Work that was captured from a stream. The graph keeps the memory that the work uses.
 pub struct Graph {
     gpu: Gpu,
     /// Calls of the driver on a graph must follow each other.
     handles: Mutex<Handles>,
     memories: Vec<Arc<Memory>>,
-    /// In an order that all graphs share, as each holds a lock of its own while a graph is launched.
+    /// Hooks in an order that all graphs share, because each hook holds a lock while a graph is
+    /// launched.
     hooks: Vec<Arc<dyn ReplayHook>>,
 }
 
 /// Whose work a graph repeats: asked at each launch. See [`Stream::repeats`].
 pub trait ReplayHook: Send + Sync {
-    /// Carries out `launch`, which enqueues the graph in `stream`, or refuses it. What is to happen before and behind the
-    /// work is enqueued around it.
+    /// Calls `launch`, which enqueues the graph in `stream`, or refuses it. Enqueues the work that belongs
+    /// before and after the graph around it.
     ///
     /// # Errors
-    /// If the work cannot be done any more; or that of `launch`.
+    /// The work cannot be done any more, or `launch` fails.
     fn wrap_launch(
         &self,
         stream: &Stream,
@@ -46,8 +47,8 @@ struct Capture<'a> {
 }
 
 impl Stream {
-    /// Records what `enqueue` enqueues in this stream, instead of running it. What would wait for the stream, or copy from
-    /// or to memory of the host, is refused there.
+    /// Captures the work that `enqueue` enqueues in this stream, instead of running it. Calls that
+    /// wait for the stream, or copy between host and GPU, fail during the capture.
     pub fn capture<E: From<GpuError>>(
         &self,
         enqueue: impl FnOnce(&Stream) -> Result<(), E>,
@@ -82,7 +83,7 @@ impl<'a> Capture<'a> {
                 hooks: distinct(kept.hooks),
             }),
             Err(error) => {
-                // SAFETY: nobody else has it.
+                // SAFETY: this is the only handle.
                 let _ = unsafe { result::graph::destroy(graph) };
                 Err(error).or_gpu_error("cuGraphInstantiate")
             }
@@ -104,7 +105,7 @@ impl Drop for Capture<'_> {
         if !self.ended
             && let Ok((graph, _)) = self.stop()
         {
-            // SAFETY: nobody else has it.
+            // SAFETY: this is the only handle.
             let _ = unsafe { result::graph::destroy(graph) };
         }
     }
@@ -144,7 +145,7 @@ impl Graph {
 impl Drop for Graph {
     fn drop(&mut self) {
         let handles = lock(&self.handles);
-        // SAFETY: nobody else has them; what is enqueued already, the driver finishes.
+        // SAFETY: these are the only handles. The driver finishes launches that are enqueued.
         let _ = self.gpu.bind().map(|()| unsafe {
             (result::graph::exec_destroy(handles.ready), result::graph::destroy(handles.graph))
         });

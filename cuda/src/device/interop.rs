@@ -11,33 +11,35 @@ mod sealed {
     pub trait Sealed {}
 }
 
-/// Elements in memory of a GPU, to read: [`Buffer`], [`View`], [`ViewMut`], and cudarc's `CudaSlice`, `CudaView` and
-/// `CudaViewMut`.
+/// Elements in memory of a GPU, to read: [`Buffer`], [`View`], [`ViewMut`], and cudarc's
+/// `CudaSlice`, `CudaView` and `CudaViewMut`.
 ///
-/// cudarc's memory belongs to a stream there. Before its use this stream waits for that one, and that one for this
-/// afterwards; where ranks wait for each other, each brings memory of another stream, or enqueues in the stream that the
-/// memory belongs to ([`Stream::from_cudarc`]).
+/// Memory of cudarc belongs to a stream. Before a use, this stream waits for that one, and that one
+/// waits for this stream afterwards. Where ranks wait for each other, each rank must bring memory
+/// of a stream of its own, or enqueue in the stream that the memory belongs to
+/// ([`Stream::from_cudarc`]).
 pub trait DeviceBuffer<T: Plain>: sealed::Sealed {
-    /// Where kernels find the first element.
+    /// Returns the address of the first element, for kernels.
     fn address(&self) -> u64;
 
     /// How many elements there are.
     fn len(&self) -> usize;
 
-    /// Whether there are none.
+    /// Returns true if there are no elements.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Called before something is enqueued in this stream that uses it. An error where that is not possible: on another
-    /// GPU, or for cudarc's memory in a captured stream, as a graph cannot keep it.
+    /// Prepares a use of the memory in this stream. Fails on another GPU, and for memory of cudarc
+    /// in a captured stream, because a graph cannot keep it.
     fn begin_use(&self, stream: &Stream) -> Result<(), GpuError>;
 
-    /// Called afterwards: the memory now lasts until that work is done.
+    /// Ends a use of the memory: it lasts until the enqueued work is done.
     fn end_use(&self, stream: &Stream) -> Result<(), GpuError>;
 }
 
-/// Elements in memory of a GPU, to write: [`Buffer`], [`ViewMut`], and cudarc's `CudaSlice` and `CudaViewMut`.
+/// Elements in memory of a GPU, to write: [`Buffer`], [`ViewMut`], and cudarc's `CudaSlice` and
+/// `CudaViewMut`.
 pub trait DeviceBufferMut<T: Plain>: DeviceBuffer<T> {}
 
 macro_rules! own {
@@ -112,7 +114,7 @@ fn block_owner_until_done(owner: &Arc<CudaStream>, stream: &Stream) -> Result<()
     follow(owner, stream.cudarc())
 }
 
-/// Lets what comes later in one stream wait for what is in the other now.
+/// Makes later work of one stream wait for all work that is enqueued in the other.
 fn follow(later: &CudaStream, sooner: &CudaStream) -> Result<(), GpuError> {
     if later.cu_stream() == sooner.cu_stream() {
         return Ok(());

@@ -13,15 +13,15 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 
-/// What another process needs to open a buffer: plain bytes, for any channel between them.
+/// A handle by which another process opens a buffer: plain bytes, for any channel between them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IpcHandle {
     /// `CUipcMemHandle`.
     driver: [u8; 64],
-    /// Which process exported it, and as what.
+    /// Exporting process, and the number of the export.
     process: u64,
     export: u64,
-    /// Of the buffer, in what the driver opens.
+    /// Offset of the buffer in the allocation that the driver opens.
     offset: u64,
     bytes: u64,
 }
@@ -30,7 +30,7 @@ impl IpcHandle {
     /// Bytes of a handle.
     pub const BYTES: usize = 96;
 
-    /// As bytes.
+    /// Returns the handle as bytes.
     pub fn to_bytes(&self) -> [u8; Self::BYTES] {
         let mut bytes = [0; Self::BYTES];
         let (driver, words) = bytes.split_at_mut(64);
@@ -60,8 +60,8 @@ fn own_process() -> u64 {
 }
 
 impl<T: Plain> Buffer<T> {
-    /// Lets other processes open it. Until they have closed it, it should not be dropped: its memory goes to nobody
-    /// else, but the driver may take it back.
+    /// Exports the buffer, so that other processes can open it. Keep the buffer until they have
+    /// closed it. The memory of a dropped buffer is not reused, but the driver may free it.
     pub fn export(&self) -> Result<IpcHandle, GpuError> {
         self.gpu().bind()?;
         let mut handle = sys::CUipcMemHandle { reserved: [0; 64] };
@@ -81,8 +81,8 @@ impl<T: Plain> Buffer<T> {
         })
     }
 
-    /// Takes [`Buffer::export`] back, by the caller's word that no other process will read or write it any more: once it is
-    /// dropped, its memory may go to somebody else.
+    /// Ends the export. The caller ensures that no other process accesses the memory afterwards:
+    /// once the buffer is dropped, its memory can be reused.
     pub fn withdraw(&self) {
         self.memory.withdraw();
     }
@@ -99,7 +99,8 @@ fn remember(memory: &Arc<Memory>) -> u64 {
     number
 }
 
-/// Memory of another process, or of this one, that is open here; closed when it is dropped, after the work that uses it.
+/// Memory of another process, or of this one, opened by its handle. It is closed when dropped,
+/// after the work that uses it.
 pub struct ImportedMemory {
     memory: Arc<Memory>,
     address: u64,
@@ -134,7 +135,8 @@ impl Gpu {
     }
 }
 
-/// An error unless memory of `whole` bytes has so many from `offset` on: the handle's word is another process's.
+/// Checks that memory of `whole` bytes has `bytes` bytes from `offset` on. The numbers come from
+/// another process.
 fn within(offset: u64, bytes: u64, whole: u64) -> Result<(), GpuError> {
     let end = offset.checked_add(bytes);
     if end.is_some_and(|end| end <= whole) {
@@ -149,25 +151,25 @@ impl ImportedMemory {
         Self { memory, address, bytes, elsewhere }
     }
 
-    /// Whether nobody else in this process holds it, but by opening it too: its buffer, if that is of this process, has been dropped, and
-    /// no graph keeps it.
+    /// Returns true if nothing else in this process holds the memory, other openings aside. The
+    /// buffer, if it is of this process, has been dropped, and no graph keeps it.
     pub fn is_abandoned(&self) -> bool {
         Arc::strong_count(&self.memory) <= self.memory.imports()
     }
 
-    /// Whether all work of this process is done that used it.
+    /// Returns true if all work of this process that used the memory is done.
     pub fn is_idle(&self) -> bool {
         self.memory.is_idle()
     }
 
-    /// As [`Buffer::withdraw`], of a buffer of this process.
+    /// Ends the export of a buffer of this process: see [`Buffer::withdraw`].
     pub fn withdraw(&self) {
         if !self.elsewhere {
             self.memory.withdraw();
         }
     }
 
-    /// Where kernels of the GPU that opened it find it.
+    /// Returns the address for kernels of the GPU that opened the memory.
     pub fn address(&self) -> u64 {
         self.address
     }
@@ -177,12 +179,12 @@ impl ImportedMemory {
         self.bytes
     }
 
-    /// Whether it is another process's, and goes when that ends.
+    /// Returns true if the memory is of another process, and goes away with it.
     pub fn is_other_process(&self) -> bool {
         self.elsewhere
     }
 
-    /// Says that work in this stream uses it, as [`Buffer::used_by`] does.
+    /// Records that work in this stream uses the memory: see [`Buffer::record_stream`].
     pub fn record_stream(&self, stream: &Stream) {
         stream.record_use(&self.memory);
     }

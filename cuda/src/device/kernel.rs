@@ -28,8 +28,8 @@ pub struct LaunchDims {
     pub blocks: u32,
     /// Threads of each.
     pub threads: u32,
-    /// Whether all blocks must be resident at once, as those that wait for each other must: the launch is refused
-    /// otherwise.
+    /// Requires that all blocks are resident at once, as blocks that wait for each other must be.
+    /// Otherwise the launch fails.
     pub cooperative: bool,
 }
 
@@ -66,9 +66,9 @@ impl Kernel {
     /// Enqueues a launch.
     ///
     /// # Safety
-    /// - `A` is the struct that the kernel takes, and what it says is so.
-    /// - Memory it points to lives until the launch has ended (and until a graph that captures it is dropped): tell
-    ///   buffers that they are [used](super::Buffer::used_by).
+    /// - `A` is the struct that the kernel takes, and its fields describe the memory correctly.
+    /// - Memory that it points to lives until the launch has ended, and until a graph that captures it is
+    ///   dropped: see [`Buffer::record_stream`](super::Buffer::record_stream).
     pub unsafe fn launch<A: Plain>(
         &self,
         stream: &Stream,
@@ -108,7 +108,7 @@ impl Kernel {
         }
     }
 
-    /// Says how many blocks there is room for, if that was why.
+    /// Adds the number of blocks that fit to an error that says they do not.
     pub(crate) fn explained(&self, outcome: Result<(), GpuError>, shape: LaunchDims) -> Result<(), GpuError> {
         match outcome {
             Err(error) if error.is(CUresult::CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE) => {

@@ -1,4 +1,4 @@
-//! A piece of memory that kernels reach, and the streams that use it.
+//! A block of memory for kernels, and the streams that use it.
 
 use super::error::GpuError;
 use super::gpu::{Gpu, lock};
@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 /// Streams remembered before those that are idle are forgotten.
 const USERS_MAX: usize = 16;
 
-/// Memory that goes back to its GPU's pool when nobody holds it any more.
+/// Memory that goes back to the pool of its GPU when the last handle is dropped.
 pub(crate) struct Memory {
     pub(crate) gpu: Gpu,
     block: Block,
@@ -64,7 +64,7 @@ impl Memory {
         self.block.bytes
     }
 
-    /// From now on another process may have it open.
+    /// Marks the memory as exported: another process may have it open.
     pub(crate) fn export(&self) {
         self.exported.store(true, Ordering::Relaxed);
     }
@@ -89,7 +89,7 @@ impl Memory {
         self.imports.load(Ordering::Relaxed)
     }
 
-    /// Whether all work is done that used it.
+    /// Returns true if all work that used the memory is done.
     pub(crate) fn is_idle(&self) -> bool {
         let mut ends = lock(&self.ends);
         ends.extend(self.take_users());
@@ -126,7 +126,7 @@ fn out_of_memory(error: GpuError, gpu: &Gpu, kind: MemoryKind, bytes: usize) -> 
 impl Drop for Memory {
     fn drop(&mut self) {
         let block = Block { exported: self.exported.load(Ordering::Relaxed), ..self.block };
-        // Where that fails, the GPU has failed, and so will what follows.
+        // A failure here means that the GPU has failed: later calls will report it.
         let _ = self.gpu.bind();
         let pool = &self.gpu.0.pool;
         let uses = std::mem::take(&mut *lock(&self.ends)).into_iter().chain(self.take_users()).collect();

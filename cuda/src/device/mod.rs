@@ -1,7 +1,7 @@
-//! What the host knows of GPUs and of the kernels in `cuda/kernels`: their names and arguments, and with the feature
-//! `gpu` memory, streams and launches.
+//! Names and arguments of the kernels in `cuda/kernels`, and with the feature `gpu` memory, streams
+//! and launches.
 //!
-//! The driver is looked for at run time. Where there is none, `gpus` and `Gpu::open` say so.
+//! The driver is loaded at run time. Without a driver, `gpus` and `Gpu::open` return an error.
 
 mod arguments;
 #[cfg(feature = "gpu")]

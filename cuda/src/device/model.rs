@@ -5,27 +5,27 @@ use super::table::arguments;
 arguments! {
     /// Arguments of `gelu_*` and `weighted_sum`: element by element a function of one or two.
     Elementwise: 40 {
-        /// What is written; may be one of the others.
+        /// Result. It may be one of the operands.
         0 => to: *mut f32,
         /// The first operand.
         8 => one: *const f32,
-        /// The second operand: of slopes the gradient of the output.
+        /// Second operand. For a backward kernel, the gradient of the output.
         16 => other: *const f32,
-        /// Of each.
+        /// Number of elements of each.
         24 => count: u64,
-        /// Of both operands, for `weighted_sum`.
+        /// Factors of both operands, for `weighted_sum`.
         32 => factors: [f32; 2],
     }
 
     /// Arguments of `dropout`.
     Dropout: 32 {
-        /// What becomes 0 or is multiplied.
+        /// Values that become 0 or are multiplied.
         0 => values: *mut f32,
         /// How many there are.
         8 => count: u64,
         /// Decides which.
         16 => key: [u32; 2],
-        /// Of 2³² draws those below it are zeros.
+        /// Threshold: a draw out of 2³² below it makes a zero.
         24 => least: u32,
         /// Multiplies what is kept.
         28 => factor: f32,
@@ -33,13 +33,13 @@ arguments! {
 
     /// Arguments of `swiglu` and `swiglu_backward`.
     Gated: 32 {
-        /// Rows of gate | up; of slopes read, and overwritten by their gradients.
+        /// Rows of gate | up. Backward reads them, and overwrites them by their gradients.
         0 => wide: *mut f32,
         /// Rows half as wide: the output, or its gradient.
         8 => narrow: *mut f32,
-        /// Of both.
+        /// Rows of both.
         16 => rows: u64,
-        /// Of `narrow`.
+        /// Columns of `narrow`.
         24 => width: u64,
     }
 
@@ -51,7 +51,7 @@ arguments! {
         8 => from: *const f32,
         /// How many.
         16 => rows: u64,
-        /// Of the vector, too.
+        /// Columns of each row, and elements of the vector.
         24 => columns: u64,
     }
 
@@ -65,7 +65,7 @@ arguments! {
         16 => gain: *const f32,
         /// A summand of each column; RMS norms have none.
         24 => bias: *const f32,
-        /// Of each row mean and one over the deviation, or one over the root mean square.
+        /// Mean and reciprocal deviation of each row, or its reciprocal root mean square.
         32 => moments: *mut f32,
         /// For `*_gain`: its gradient, which is added to.
         40 => of_gain: *mut f32,
@@ -81,7 +81,7 @@ arguments! {
 
     /// Arguments of `embed` and `embed_backward`.
     EmbeddingLookup: 48 {
-        /// Vectors; of slopes their gradients, which are added to.
+        /// Vectors. Backward adds their gradients here.
         0 => table: *mut f32,
         /// Rows of the table.
         8 => indices: *const u32,
@@ -89,7 +89,7 @@ arguments! {
         16 => rows: *mut f32,
         /// Indices.
         24 => count: u64,
-        /// Of a vector.
+        /// Elements of a vector.
         32 => width: u64,
         /// The index of vectors that are elsewhere, and zeros here,
         40 => ignored: u32,
@@ -99,21 +99,22 @@ arguments! {
 
     /// Arguments of `attention*`.
     Attention: 64 {
-        /// Rows of queries | keys | values, each of all heads.
+        /// Rows of queries | keys | values, each with all heads.
         0 => input: *const f32,
-        /// Rows of all heads: what forward writes, and the gradient that backward reads.
+        /// Rows of all heads: written by forward, and the gradient that backward reads.
         8 => output: *mut f32,
         /// The gradient of the input.
         16 => grads: *mut f32,
-        /// ln of the sum of the powers: rows of one head, heads of one sequence, sequences.
+        /// Logarithm of the sum of exponentials: rows of one head, heads of one sequence,
+        /// sequences.
         24 => log_sums: *mut f32,
-        /// As many, from the kernel for queries to the one for keys.
+        /// As many numbers, passed from the kernel for queries to the kernel for keys.
         32 => means: *mut f32,
-        /// One after the other.
+        /// Number of consecutive sequences.
         40 => sequences: u32,
         /// Rows of each.
         44 => length: u32,
-        /// Of each row.
+        /// Heads of each row.
         48 => heads: u32,
         /// Columns of a head, at most [`Attention::DEPTH_MAX`].
         52 => depth: u32,
@@ -135,7 +136,7 @@ arguments! {
         24 => rows: u64,
         /// Columns.
         32 => classes: u64,
-        /// What the loss of a row counts.
+        /// Weight of a row's loss.
         40 => share: f32,
         /// The target of rows that do not count,
         44 => ignored: u32,
@@ -145,23 +146,24 @@ arguments! {
         52 => unused: u32,
     }
 
-    /// Arguments of `class_max`, `class_exp` and `class_backward`: cross entropy where each rank has some of the classes.
+    /// Arguments of `class_max`, `class_exp` and `class_backward`: cross entropy where each rank
+    /// has some of the classes.
     ShardedCrossEntropy: 72 {
         /// Become powers, then their gradient.
         0 => logits: *mut f32,
         /// The place here of the class of each row; `columns` if it is elsewhere.
         8 => targets: *const u32,
-        /// The greatest logit of each row; becomes its loss.
+        /// Largest logit of each row. Becomes the loss of the row.
         16 => max: *mut f32,
         /// The sum of the powers of each row, then the logit at the target of each.
         24 => sums_and_target_logits: *mut f32,
         /// How many.
         32 => rows: u64,
-        /// Of a row.
+        /// Columns of a row.
         40 => columns: u64,
-        /// Of these that are classes; the rest is padding.
+        /// Number of columns that are classes. The rest is padding.
         48 => count: u64,
-        /// What the loss of a row counts.
+        /// Weight of a row's loss.
         56 => share: f32,
         /// The target of rows that do not count,
         60 => ignored: u32,
@@ -179,15 +181,15 @@ arguments! {
         8 => other: *const f32,
         /// Rows × columns.
         16 => into: *mut f32,
-        /// Of the result.
+        /// Rows of the result.
         24 => rows: u32,
-        /// Of the result.
+        /// Columns of the result.
         28 => columns: u32,
-        /// What is added over.
+        /// Inner extent, which products are summed over.
         32 => inner: u32,
         /// Multiplies the product.
         36 => alpha: f32,
-        /// Multiplies what was there; 0: it is not read.
+        /// Factor of the old values. They are not read if it is 0.
         40 => beta: f32,
         /// How far apart rows of the result begin.
         44 => stride: u32,
@@ -199,19 +201,19 @@ arguments! {
 
     /// Arguments of `adamw`.
     AdamW: 72 {
-        /// What takes the step.
+        /// Weights that take the step.
         0 => weights: *mut f32,
-        /// Of the loss.
+        /// Gradient of the loss.
         8 => gradient: *const f32,
         /// First moments.
         16 => first: *mut f32,
         /// Second moments.
         24 => second: *mut f32,
-        /// Of each.
+        /// Number of elements of each.
         32 => count: u64,
         /// Multiplies gradients.
         40 => factor: f32,
-        /// One less each β.
+        /// 1 - β of each β.
         44 => less: [f32; 2],
         /// The second β.
         52 => beta: f32,
@@ -221,29 +223,29 @@ arguments! {
         60 => root: f32,
         /// Added to the root of the second moment.
         64 => epsilon: f32,
-        /// What decay leaves of a weight.
+        /// Factor of a weight by weight decay.
         68 => keep: f32,
     }
 
     /// Arguments of `muon_momentum`.
     MuonMomentum: 40 {
-        /// Of the loss.
+        /// Gradient of the loss.
         0 => gradient: *const f32,
         /// Takes it in.
         8 => moment: *mut f32,
-        /// Where the weights would go.
+        /// Direction of the step.
         16 => direction: *mut f32,
-        /// Of each.
+        /// Number of elements of each.
         24 => count: u64,
         /// Multiplies gradients.
         32 => factor: f32,
-        /// What is left of a moment.
+        /// Factor of the old moment.
         36 => momentum: f32,
     }
 
     /// Arguments of `squares` and `total`.
     SquareSums: 40 {
-        /// What is squared.
+        /// Values to square.
         0 => values: *const f32,
         /// How many.
         8 => count: u64,
@@ -257,7 +259,7 @@ arguments! {
 
     /// Arguments of `scale_and_clip`.
     Clip: 40 {
-        /// What is multiplied.
+        /// Values to multiply.
         0 => values: *mut f32,
         /// How many.
         8 => count: u64,
@@ -273,17 +275,17 @@ arguments! {
 
     /// Arguments of `widen` and `narrow`.
     Convert: 24 {
-        /// As f32.
+        /// Values as f32.
         0 => wide: *mut f32,
-        /// As bfloat16.
+        /// Values as bfloat16.
         8 => narrow: *mut u16,
-        /// Of each.
+        /// Number of elements of each.
         16 => count: u64,
     }
 
     /// Arguments of `pack_*` and `unpack_*`, by the bytes of an element.
     Strided: 160 {
-        /// One element after the other.
+        /// Contiguous elements.
         0 => dense: *mut u8,
         /// The first element of the array.
         8 => array: *mut u8,
@@ -301,7 +303,7 @@ arguments! {
 }
 
 impl Attention {
-    /// Columns that a head can have.
+    /// Largest number of columns of a head.
     pub const DEPTH_MAX: usize = 128;
     /// Threads of every block.
     pub const THREADS: u32 = 128;

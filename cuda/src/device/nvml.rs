@@ -1,5 +1,5 @@
-//! NVLinks, as NVIDIA's management library (NVML) counts them. It comes with the driver and is looked for at run time, as that is; where it is not
-//! there, what the driver itself says of paths is all that is known.
+//! NVLinks, counted by NVIDIA's management library (NVML). It comes with the driver and is loaded
+//! at run time. Without it, only the driver's performance rank of a path is known.
 
 use super::driver::reason;
 use super::error::GpuError;
@@ -13,7 +13,8 @@ use std::sync::OnceLock;
 pub struct NvLinks {
     /// How many of them work.
     pub count: u32,
-    /// Major and minor: 4.0 of an H100. 0.0 where there is none, or a newer one than this library knows.
+    /// Major and minor version: 4.0 for an H100. It is 0.0 where there is no link, or a version
+    /// that this library does not know.
     pub version: (u32, u32),
 }
 
@@ -36,8 +37,8 @@ pub(super) fn links(from: &str, to: &str) -> Result<NvLinks, GpuError> {
     Ok(between(&nvml.ends(from)?, &nvml.ends(to)?, parse_bus_id(to)))
 }
 
-/// Of the links with these ends, those that lead from the first GPU to the second, which is at `to`; by way of switches, which reach all,
-/// as many as both have.
+/// Counts the links between the first GPU and the second, whose bus address is `to`. Switches reach
+/// all GPUs: through them, the count is the smaller of both GPUs' links to switches.
 fn between(from: &[NvLinkEnd], other: &[NvLinkEnd], to: Option<PciAddress>) -> NvLinks {
     let there = |end: &&NvLinkEnd| to.is_some_and(|place| end.to == Target::At(place));
     let switched = |end: &&NvLinkEnd| end.to == Target::Switch;
@@ -54,7 +55,7 @@ fn between(from: &[NvLinkEnd], other: &[NvLinkEnd], to: Option<PciAddress>) -> N
     }
 }
 
-/// Where a link of a GPU ends.
+/// End of a link of a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct NvLinkEnd {
     to: Target,
@@ -115,7 +116,8 @@ struct PciInfo {
 impl Nvml {
     fn load() -> Result<Self, GpuError> {
         let absent = |error: libloading::Error| GpuError::NvmlUnavailable { reason: reason(&error) };
-        // SAFETY: initialisers of NVML ask for nothing; what else bears its name is not ours to distrust.
+        // SAFETY: the initializers of NVML have no preconditions. Another library of its name must
+        // be trusted as the system's loader trusts it.
         let library = unsafe { Library::open(Some(OsStr::new(NAME)), RTLD_NOW | RTLD_LOCAL) };
         let library = library.map_err(absent)?;
         // SAFETY: the types are those of NVML's header.
@@ -135,7 +137,8 @@ impl Nvml {
         check("nvmlInit_v2", unsafe { init() }).map(|()| nvml)
     }
 
-    /// Where those links of a GPU end that work. What NVML does not say of a link counts as none: GPUs without NVLink say so of each.
+    /// Returns the remote ends of the active links of a GPU. A link that NVML does not report
+    /// counts as inactive: NVML reports none for GPUs without NVLink.
     fn ends(&self, bus_id: &str) -> Result<Vec<NvLinkEnd>, GpuError> {
         let (mut device, bus_id) = (null_mut(), CString::new(bus_id).unwrap_or_default());
         // SAFETY: a text with its end, and room for a handle.
@@ -161,10 +164,11 @@ impl Nvml {
     }
 }
 
-/// What NVML says of a link, if it does.
+/// Returns the answer of NVML about a link, or `None`.
 fn query<T: Default>(function: OfLink<T>, device: Device, link: c_uint) -> Option<T> {
     let mut value = T::default();
-    // SAFETY: NVML has given out the handle, looks whether there is such a link, and there is room for the answer.
+    // SAFETY: the handle is from NVML, which checks the link number, and `value` has room for the
+    // answer.
     let answer = unsafe { function(device, link, &mut value) };
     (answer == SUCCESS).then_some(value)
 }
@@ -181,7 +185,7 @@ const NAME: &str = "libnvidia-ml.so.1";
 const SUCCESS: c_int = 0;
 /// `NVML_NVLINK_DEVICE_TYPE_SWITCH`.
 const SWITCH: c_uint = 2;
-/// More than `NVML_NVLINK_MAX_LINKS`, which grows: of those beyond, NVML says that there are none.
+/// More than `NVML_NVLINK_MAX_LINKS`, which grows. NVML reports links beyond it as absent.
 const LINKS_MAX: c_uint = 36;
 
 #[cfg(test)]

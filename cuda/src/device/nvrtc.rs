@@ -7,10 +7,10 @@ use std::ffi::{CString, c_char, c_int, c_void};
 use std::ptr::null_mut;
 use std::sync::OnceLock;
 
-/// As the library is called, newest first.
+/// File names of the library, newest first.
 const NAMES: [&str; 3] = ["libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"];
 
-/// Products are rounded before they are added, as on the host and in the kernels that are part of the program.
+/// Products are rounded before they are added, as on the host and in the compiled PTX.
 const OPTIONS: [&str; 2] = ["--std=c++17", "--fmad=false"];
 
 type Program = *mut c_void;
@@ -28,9 +28,12 @@ pub(crate) fn compile(
     (major, minor): (u32, u32),
 ) -> Result<Vec<u8>, GpuError> {
     let library = library()?;
-    let mut headers: Vec<(String, String)> = crate::emulator::headers();
-    headers.push(("user_op.cuh".to_owned(), source.header()));
-    let text = crate::emulator::source(&format!("kernels/{file}"));
+    let own = source.header();
+    let mut headers = vec![("user_op.cuh", own.as_str())];
+    for header in unisono_kernels::headers() {
+        headers.push(header);
+    }
+    let text = unisono_kernels::source(file).unwrap_or_default();
     let mut compilation = Compilation::new(library, text, &headers)?;
     let defines = source.defines().map(|define| format!("--define-macro={define}"));
     let architecture = format!("--gpu-architecture=sm_{major}{minor}");
@@ -44,7 +47,8 @@ fn library() -> Result<&'static Library, GpuError> {
     let open = || {
         let mut reason = String::new();
         for name in NAMES {
-            // SAFETY: initialisers of NVRTC ask for nothing; what else bears its name is not ours to distrust.
+            // SAFETY: the initializers of NVRTC have no preconditions. Another library of its name
+            // must be trusted as the system's loader trusts it.
             match unsafe { Library::open(Some(name), RTLD_NOW) } {
                 Ok(library) => return Ok(library),
                 Err(error) => reason = error.to_string(),
@@ -62,13 +66,14 @@ struct Compilation {
 }
 
 impl Compilation {
-    fn new(library: &'static Library, text: &str, headers: &[(String, String)]) -> Result<Self, GpuError> {
+    fn new(library: &'static Library, text: &str, headers: &[(&str, &str)]) -> Result<Self, GpuError> {
         let text = c_string(text);
         let names: Vec<CString> = headers.iter().map(|(name, _)| c_string(name)).collect();
         let texts: Vec<CString> = headers.iter().map(|(_, text)| c_string(text)).collect();
         let (names, texts) = (pointers(&names), pointers(&texts));
         let mut program = null_mut();
-        // SAFETY: the type is that of NVRTC's header; all strings live until the call returns, which copies them.
+        // SAFETY: the type is that of NVRTC's header. All strings live until the call returns, and
+        // NVRTC copies them.
         let failed = unsafe {
             let create = function::<Create>(library, b"nvrtcCreateProgram")?;
             create(
@@ -115,7 +120,7 @@ impl Compilation {
 
 impl Drop for Compilation {
     fn drop(&mut self) {
-        // SAFETY: the type is that of NVRTC's header, and nobody else has the program.
+        // SAFETY: the type is that of NVRTC's header, and this is the only handle of the program.
         let _ = unsafe {
             function::<Destroy>(self.library, b"nvrtcDestroyProgram")
                 .map(|destroy| destroy(&mut self.program))
@@ -139,7 +144,7 @@ fn broken(call: &'static str, status: c_int) -> GpuError {
 }
 
 fn c_string(text: &str) -> CString {
-    // What is behind a zero is no text.
+    // A zero ends the text.
     CString::new(text.split('\0').next().unwrap_or("")).unwrap_or_default()
 }
 

@@ -22,12 +22,14 @@ pub struct Pinned<T: Plain> {
     elements: PhantomData<fn() -> T>,
 }
 
-/// The memory of a [`Pinned`] without its elements: for who says that it is used, and must not wait for who reads it.
+/// The memory of a [`Pinned`] without its elements: a handle that records uses, and does not wait
+/// for readers.
 #[derive(Clone)]
 pub struct PinnedRef(Arc<Memory>);
 
 impl PinnedRef {
-    /// Says that work in this stream uses it, as [`Buffer::used_by`](super::Buffer::used_by) does.
+    /// Records that work in this stream uses the memory: see
+    /// [`Buffer::record_stream`](super::Buffer::record_stream).
     pub fn record_stream(&self, stream: &Stream) {
         stream.record_use(&self.0);
     }
@@ -38,7 +40,7 @@ impl Gpu {
     pub fn pin<T: Plain>(&self, count: usize) -> Result<Pinned<T>, GpuError> {
         let bytes = count.saturating_mul(size_of::<T>());
         let memory = Memory::new(self, MemoryKind::Host, bytes)?;
-        // SAFETY: nobody else has the memory, which has this length.
+        // SAFETY: the memory has this length, and this is the only handle.
         unsafe { std::ptr::write_bytes(memory.address() as *mut u8, 0, bytes) };
         Ok(Pinned { memory, count, elements: PhantomData })
     }
@@ -50,27 +52,28 @@ impl<T: Plain> Pinned<T> {
         self.count
     }
 
-    /// Whether it has none.
+    /// Returns true if there are no elements.
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }
 
-    /// Where kernels find it; the same address as on the host.
+    /// Returns the address for kernels, which is the address on the host too.
     pub fn address(&self) -> u64 {
         self.memory.address()
     }
 
-    /// The element at `index` as it is just now: a kernel may be writing it.
+    /// Reads the element at `index`. A kernel may be writing it at the same time.
     ///
     /// # Panics
-    /// If there is none.
+    /// The index is out of range.
     pub fn get(&self, index: usize) -> T {
         assert!(index < self.count, "{index} of {} elements", self.count);
         let mut value = MaybeUninit::<T>::uninit();
         let to = value.as_mut_ptr().cast::<u8>();
         let from = (self.address() as usize + index * size_of::<T>()) as *mut u8;
         for at in 0..size_of::<T>() {
-            // SAFETY: inside of both; what else in this process writes it while `self` is borrowed is atomic too.
+            // SAFETY: both are in range. Other writes of this process are atomic while `self` is
+            // borrowed.
             unsafe { to.add(at).write(AtomicU8::from_ptr(from.add(at)).load(Ordering::Relaxed)) };
         }
         // SAFETY: all bytes are written, and any bytes are a value.
@@ -83,7 +86,8 @@ impl<T: Plain> Pinned<T> {
     /// If there is none.
     pub fn set(&mut self, index: usize, value: T) {
         assert!(index < self.count, "{index} of {} elements", self.count);
-        // SAFETY: inside, aligned as page-locked memory is, and `&mut self` keeps the host's others away.
+        // SAFETY: in range, aligned as page-locked memory is, and `&mut self` excludes other
+        // accesses of the host.
         unsafe { (self.address() as *mut T).add(index).write_volatile(value) };
     }
 
@@ -92,7 +96,8 @@ impl<T: Plain> Pinned<T> {
         PinnedRef(self.memory.clone())
     }
 
-    /// Says that work in this stream uses it, as [`Buffer::used_by`](super::Buffer::used_by) does.
+    /// Records that work in this stream uses the memory: see
+    /// [`Buffer::record_stream`](super::Buffer::record_stream).
     pub fn record_stream(&self, stream: &Stream) {
         stream.record_use(&self.memory);
     }
@@ -104,7 +109,8 @@ impl Pinned<u8> {
     /// # Panics
     /// If `range` is not inside.
     pub fn source(&self, range: Range<usize>) -> Source<'_> {
-        // SAFETY: the memory lives as long as `self`; only `target` writes it from the host, and needs `&mut self`.
+        // SAFETY: the memory lives as long as `self`. On the host only `target` writes it, and it
+        // needs `&mut self`.
         unsafe { Source::from_raw(self.address() as *const u8, self.count) }.slice(range)
     }
 
@@ -118,7 +124,8 @@ impl Pinned<u8> {
 impl Pinned<u32> {
     /// The elements as words that kernels and threads read and write in any order.
     pub fn words(&self) -> &[AtomicU32] {
-        // SAFETY: the memory lives as long as `self`, is aligned, and the host writes it through atomics or `&mut self`.
+        // SAFETY: the memory lives as long as `self`, is aligned, and the host writes it through
+        // atomics or `&mut self`.
         unsafe { std::slice::from_raw_parts(self.address() as *const AtomicU32, self.count) }
     }
 }

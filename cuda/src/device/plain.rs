@@ -1,4 +1,4 @@
-//! What may lie in memory of a GPU.
+//! Types that can lie in memory of a GPU.
 
 use crate::Element;
 

@@ -1,10 +1,13 @@
-//! Memory that nobody holds any more, kept until its last use is over, and then for the next who needs as much or a little less.
+//! A pool of free memory. A block waits until its last use is over, and then serves the next
+//! request of its size or a little less.
 //!
-//! What a stream took for itself ([`Stream::alloc`](super::Stream::alloc)) and no other has used, that stream takes again at once:
-//! what it does there next comes behind what it did. So a host that is far ahead of its GPU needs no more memory than one that waits.
+//! A stream reuses memory at once if only this stream allocated
+//! ([`Stream::alloc`](super::Stream::alloc)) and used it: new work in the stream comes after the
+//! old. So a host that runs far ahead of its GPU needs no more memory than one that waits.
 //!
-//! To give memory back the driver waits for everything that runs on the GPU, even for kernels that wait for what
-//! this thread would do next. So it happens only when there is no room left, or when a program asks for it.
+//! To free memory, the driver waits for everything that runs on the GPU. This includes kernels that
+//! wait for work this thread would enqueue next. So memory is freed only when there is no room
+//! left, or on request.
 
 use super::error::{GpuError, IntoGpuResult};
 use super::gpu::lock;
@@ -12,7 +15,7 @@ use super::stream::Queue;
 use cudarc::driver::{CudaEvent, result, sys, sys::CUresult};
 use std::sync::{Arc, Mutex};
 
-/// Where memory is.
+/// Place of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MemoryKind {
     Device,
@@ -23,7 +26,7 @@ pub(crate) enum MemoryKind {
 }
 
 impl MemoryKind {
-    /// Whether so much could be had if everything else were given back.
+    /// Returns true if the memory would suffice once everything else is freed.
     fn could_hold(self, bytes: usize) -> bool {
         self != MemoryKind::Device || result::mem_get_info().is_ok_and(|(_, all)| bytes <= all)
     }
@@ -35,13 +38,14 @@ pub(crate) struct Block {
     pub(crate) kind: MemoryKind,
     pub(crate) address: u64,
     pub(crate) bytes: usize,
-    /// Another process may have it open: it is never given to somebody else.
+    /// Another process may have the block open: it is never reused.
     pub(crate) exported: bool,
-    /// It was taken in the order of a stream: nothing in it but data, which kernels may find changed.
+    /// The block was allocated in the order of a stream, and holds data only, which kernels may
+    /// find overwritten.
     pub(crate) stream_ordered: bool,
 }
 
-/// Blocks of a GPU that are in nobody's hands.
+/// Free blocks of a GPU.
 #[derive(Default)]
 pub(crate) struct Pool(Mutex<State>);
 
@@ -123,14 +127,15 @@ impl Pool {
 }
 
 impl Block {
-    /// Whether it is as long, and not much longer.
+    /// Returns true if the block is long enough, and not much longer.
     fn has_room_for(&self, bytes: usize) -> bool {
         (bytes..=bytes.saturating_add(bytes / SLACK_DIVISOR)).contains(&self.bytes)
     }
 }
 
 impl State {
-    /// The smallest block of so many bytes that was taken in the order of this stream, and used by no other.
+    /// Returns the smallest sufficient block that was allocated in the order of this stream and
+    /// used by no other.
     fn reuse_in_stream(&mut self, queue: &Arc<Queue>, bytes: usize) -> Option<Block> {
         let fits = |retired: &Retired| {
             let block = &retired.block;
@@ -150,7 +155,7 @@ impl State {
                 return true;
             }
             match retired.block.kind {
-                // What cannot be closed is closed when the process ends.
+                // An import that cannot be closed is closed when the process ends.
                 MemoryKind::Imported => drop(free(retired.block)),
                 MemoryKind::Device | MemoryKind::Host => {
                     unused.push(Block { stream_ordered: false, ..retired.block })
@@ -168,12 +173,12 @@ impl Retired {
 }
 
 impl Usage {
-    /// All that is in the stream now, if an event can be recorded there.
+    /// Marks all work that is enqueued in the stream, if an event can be recorded there.
     pub(crate) fn new(queue: Arc<Queue>) -> Self {
         Self { end: queue.mark(), queue }
     }
 
-    /// The event, recorded if that is possible only now.
+    /// Returns the event, and records it if that was not possible earlier.
     fn end(&mut self) -> Option<&CudaEvent> {
         if self.end.is_none() {
             self.end = self.queue.mark();
@@ -195,7 +200,7 @@ impl Usage {
     }
 }
 
-/// Of so many bytes one more may be lost when memory goes to who needs less.
+/// A block may exceed a request by one byte in this many.
 const SLACK_DIVISOR: usize = 4;
 
 fn allocate(kind: MemoryKind, bytes: usize) -> Result<Block, GpuError> {
@@ -219,7 +224,7 @@ const MAPPED: u32 = 3;
 
 fn free(block: Block) -> Result<(), GpuError> {
     match block.kind {
-        // SAFETY: it came from `allocate`, and nobody has it.
+        // SAFETY: it came from `allocate`, and this is the only handle.
         MemoryKind::Device => unsafe { result::free_sync(block.address) }.or_gpu_error("cuMemFree"),
         MemoryKind::Host => {
             // SAFETY: as above.

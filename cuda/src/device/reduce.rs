@@ -14,8 +14,9 @@ use std::sync::Arc;
 const BYTES_PER_BLOCK: usize = 64 << 10;
 
 impl Stream {
-    /// Enqueues: every target becomes the first source ⊕ the second ⊕ …, in that order, then `finish`. What
-    /// [`crate::reduce_into`] does on the CPU, to the bit but for NaNs.
+    /// Enqueues a reduction: every target becomes the first source ⊕ the second ⊕ …, in that order,
+    /// then `finish`. The result is that of [`crate::reduce_into`] on the CPU, bit for bit except
+    /// for NaNs.
     pub fn reduce<T: Element>(
         &self,
         op: ReduceKind,
@@ -82,7 +83,8 @@ impl Stream {
         let shape = shape(self.gpu(), count * size_of::<T>())?;
         let memories: Vec<&Arc<Memory>> = targets.iter().chain(sources).map(|view| view.memory).collect();
         self.enqueue(&memories, "cuLaunchKernel", |handle| {
-            // SAFETY: all parts have `count` elements of the kernel's type, in memory that lasts until it has ended.
+            // SAFETY: all views have `count` elements of the kernel's type, in memory that lasts
+            // until the kernel has ended.
             unsafe { kernel.enqueue(handle, shape, &arguments) }
         })
     }

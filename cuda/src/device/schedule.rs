@@ -4,27 +4,32 @@ use super::arguments::{Deadline, Fifo};
 use super::table::arguments;
 
 arguments! {
-    /// One step of a program as the device has it: what is done with which [`ChunkRef`]s.
+    /// One instruction of a program: an operation on [`ChunkRef`]s.
     ///
-    /// Its places lie in a row, from `first_place` on: the blocks of a message (for [`Opcode::RecvReduce`] first all that are combined,
-    /// then all that get results), or what is read, and behind that what is written.
+    /// Its chunks are consecutive, from `first_place` on. For a message they are its blocks. For
+    /// [`Opcode::RecvReduce`] the operands come first, then the targets. Otherwise the chunks that
+    /// are read come first, then those that are written.
     Instr: 24 {
         /// A [`Opcode`] as a number.
         0 => opcode: u8,
         /// Not 0: results are complete, so that an average is divided.
         1 => post_op: u8,
-        /// Blocks of the message; of a copy 1; of a reduction what is combined, [`Instr::OPERANDS_MAX`] at most.
+        /// Blocks of the message, or 1 for a copy, or the operands of a reduction. At most
+        /// [`Instr::OPERANDS_MAX`].
         2 => operands: u16,
-        /// Of a copy or a reduction: how many places get the result, [`Instr::OPERANDS_MAX`] at most.
+        /// Number of chunks that get the result of a copy or a reduction, at most
+        /// [`Instr::OPERANDS_MAX`].
         4 => targets: u16,
-        /// How many acts from here on are done at once; 0 and 1: this one alone. Set by [`Instr::group`].
+        /// Number of instructions from here on that run as one group. 0 and 1 mean this one alone.
+        /// Set by [`Instr::group`].
         6 => group_size: u16,
         /// Whom it concerns: sender, receiver, or who must have signalled.
         8 => peer: u32,
-        /// Of [`Opcode::Recv`] and [`Opcode::RecvReduce`]: who gets the results as one message, in the same pass; or [`Instr::NOBODY`].
-        /// The message received keeps its slot meanwhile: one slot more is needed than without.
+        /// Rank that gets the results of [`Opcode::Recv`] and [`Opcode::RecvReduce`] as one
+        /// message, in the same pass, or [`Instr::NOBODY`]. The received message keeps its slot
+        /// meanwhile, so one more slot is needed.
         12 => forward: u32,
-        /// Of [`Opcode::WaitSpan`]: how many signals the peer must have given in this piece.
+        /// Signals that the peer must have given in this slice, for [`Opcode::WaitSpan`].
         16 => signals: u32,
         /// In the table of places.
         20 => first_chunk: u32,
@@ -37,13 +42,13 @@ arguments! {
         0 => rank: u32,
         /// A [`MemorySpace`] as a number.
         4 => space: u32,
-        /// Which block.
+        /// Index of the block.
         8 => index: u32,
     }
 
     /// Acts that are done one after the other, by one block of threads for each channel.
     LaneProgram: 12 {
-        /// Of the [`ScheduleArgs::LANES`] of its channel.
+        /// Lane, of the [`ScheduleArgs::LANES`] of its channel.
         0 => lane: u32,
         /// In the table of acts.
         4 => first_instr: u32,
@@ -51,23 +56,24 @@ arguments! {
         8 => instr_count: u32,
     }
 
-    /// Where one share lies, where shares are uneven. In bytes.
+    /// Position of one rank's share in bytes, where shares are uneven.
     Share: 24 {
         /// From the start of the buffer.
         0 => start: u64,
-        /// Of the share.
+        /// Bytes of the share.
         8 => bytes: u64,
         /// From the start of one block to that of the next.
         16 => stride: u64,
     }
 
-    /// A buffer, and how it is cut into shares and blocks: the engine's layout, whose strides the host computes.
+    /// A buffer, and its division into shares and blocks: the engine's layout, with strides
+    /// computed by the host.
     BufferLayout: 40 {
         /// Its first byte.
         0 => base: *mut u8,
         /// In device memory, one for each share; none if all are alike.
         8 => table: *const Share,
-        /// Of every share, if they are alike.
+        /// Bytes of every share, if all are equal.
         16 => share_bytes: u64,
         /// From block to block, if they are alike.
         24 => stride: u64,
@@ -77,10 +83,10 @@ arguments! {
         36 => unused: u32,
     }
 
-    /// The messages between this rank and a peer on one lane. The kernel keeps the counters up to date, so that a launch
-    /// that a graph repeats goes on where the last one ended.
+    /// The messages between this rank and a peer on one lane. The kernel updates the counters, so
+    /// that a launch that a graph repeats continues after the last one.
     Port: 80 {
-        /// To the peer. A slot is a head and data, [`Port::slot_bytes`].
+        /// Messages to the peer. A slot is a header and data: see [`Port::slot_bytes`].
         0 => out: Fifo,
         /// From the peer.
         32 => into: Fifo,
@@ -90,16 +96,18 @@ arguments! {
         72 => received: u64,
     }
 
-    /// What every rank reaches of one rank.
+    /// Memory of one rank that every rank can access.
     PeerWindow: 16 {
         /// Its window: two banks for each channel.
         0 => window: *mut u8,
-        /// Its counters, raised by others: a word for each lane and rank (signals), then what only
-        /// kernels know; [`ScheduleArgs::inbox_words`] in all. In the memory of that rank, as it is the one that waits for them.
+        /// Counters of the rank, raised by others: a word for each lane and rank (signals), then
+        /// words that only kernels use. There are [`ScheduleArgs::inbox_words`]. They are in the
+        /// memory of that rank, because it waits for them.
         8 => inbox: *mut u64,
     }
 
-    /// The buffers of one rank, where others reach them: cut as theirs are. Null where no program names them.
+    /// User buffers of one rank as others access them, divided as the others' are. Null where no
+    /// program names them.
     PeerBuffers: 16 {
         /// The send buffer's first byte.
         0 => input: *mut u8,
@@ -107,18 +115,20 @@ arguments! {
         8 => output: *mut u8,
     }
 
-    /// Arguments of the kernels `schedule_*`: one rank's part in a collective. Launched with `channels` times `strand_count` blocks,
-    /// block `channel * strand_count + strand`; all blocks of all ranks must be resident at once.
+    /// Arguments of the kernels `schedule_*`: one rank's part of a collective.
+    ///
+    /// A launch has `channels` times `strand_count` blocks, and block `channel * strand_count +
+    /// strand` runs that lane program. All blocks of all ranks must be resident at once.
     ScheduleArgs: 288 {
         /// In device memory, as all tables here.
         0 => instrs: *const Instr,
-        /// Of all acts.
+        /// Chunks of all instructions.
         8 => chunks: *const ChunkRef,
         /// `strand_count` of them.
         16 => lane_programs: *const LaneProgram,
         /// Port `(channel * LANES + lane) * ranks + peer`.
         24 => ports: *mut Port,
-        /// One for each rank, this one too.
+        /// One for each rank, this one included.
         32 => peer_windows: *const PeerWindow,
         /// Instances of window programs that each channel has run; kept up to date by the kernel.
         40 => window_sequences: *mut u64,
@@ -130,9 +140,9 @@ arguments! {
         64 => input: BufferLayout,
         /// The receive buffer.
         104 => output: BufferLayout,
-        /// Of the slices of a block, a multiple of 64.
+        /// Bytes of the slices of a block, a multiple of 64.
         144 => slice_bytes: u64,
-        /// Of one of the two banks of a channel.
+        /// Bytes of one of the two banks of a channel.
         152 => parity_bytes: u64,
         /// Slices of the longest block, at least one.
         160 => slices: u64,
@@ -142,11 +152,12 @@ arguments! {
         176 => fingerprint: u64,
         /// Elements: compared with each peer's.
         184 => count: u64,
-        /// For [`ReduceKind::PreMulSum`](crate::ReduceKind::PreMulSum): what the input is multiplied by, made by [`ReduceCopy::factor`](super::ReduceCopy::factor).
+        /// Factor of the input for [`ReduceKind::PreMulSum`](crate::ReduceKind::PreMulSum), made by
+        /// [`ReduceCopy::factor`](super::ReduceCopy::factor).
         192 => factor: u64,
         /// 1, for the same.
         200 => one: u64,
-        /// Of the communicator.
+        /// Ranks of the communicator.
         208 => ranks: u32,
         /// This one.
         212 => rank: u32,
@@ -154,13 +165,13 @@ arguments! {
         216 => channels: u32,
         /// That the communicator has.
         220 => channels_max: u32,
-        /// Of the program, at least one; exactly one if it uses windows.
+        /// Lane programs of the program: at least one, and exactly one if it uses windows.
         224 => lane_program_count: u32,
-        /// Of the program.
+        /// Scratch chunks of the program.
         228 => scratch_chunks: u32,
         /// An [`ReduceKind`](crate::Op) as a number.
         232 => op: u32,
-        /// For [`ReduceKind::Avg`](crate::ReduceKind::Avg): what complete sums are divided by.
+        /// Divisor of complete sums for [`ReduceKind::Avg`](crate::ReduceKind::Avg).
         236 => divisor: u32,
         /// Not 0: the program uses windows, so that instances are counted.
         240 => uses_window: u32,
@@ -168,36 +179,39 @@ arguments! {
         244 => protocol: u32,
         /// In device memory, one for each rank; none unless the program names buffers of peers.
         248 => peer_buffers: *const PeerBuffers,
-        /// A word for each rank: not 0 once it has left, with all that it had to do done. None: nobody does.
+        /// A word for each rank: not 0 once it has left with all of its work done. Null: no rank
+        /// leaves.
         256 => finalized: *const u64,
         /// For all of its waits.
         264 => deadline: Deadline,
     }
 
-    /// Arguments of the kernels `one_shot_*`: an all_reduce in which each rank stores what it has into the mailboxes of all. Every
-    /// block takes the next `block_bytes` of the buffer.
+    /// Arguments of the kernels `one_shot_*`: an all_reduce in which each rank stores its data into
+    /// the mailboxes of all. Every block takes the next `block_bytes` of the buffer.
     OneShotArgs: 136 {
         /// The send buffer.
         0 => input: *const u8,
         /// The receive buffer; may be the input.
         8 => output: *mut u8,
-        /// In device memory: each rank's mailbox of [`OneShotArgs::mailbox_bytes`], all zeros before the first launch.
+        /// Each rank's mailbox of [`OneShotArgs::mailbox_bytes`], in device memory. Mailboxes are
+        /// zero before the first launch.
         16 => mailboxes: *const *mut u8,
-        /// In device memory, for each block: how often it was launched. Kept up to date by the kernel.
+        /// Launch count of each block, in device memory. The kernel updates it.
         24 => launches: *mut u64,
-        /// Of the buffers.
+        /// Bytes of the buffers.
         32 => bytes: u64,
-        /// Of each block, a multiple of 64; the same in all launches with these mailboxes.
+        /// Bytes of each block, a multiple of 64. All launches with these mailboxes use the same
+        /// value.
         40 => block_bytes: u64,
-        /// As in [`ScheduleArgs`].
+        /// Same as in [`ScheduleArgs`].
         48 => sequence: u64,
-        /// As in [`ScheduleArgs`].
+        /// Same as in [`ScheduleArgs`].
         56 => fingerprint: u64,
-        /// As in [`ScheduleArgs`].
+        /// Same as in [`ScheduleArgs`].
         64 => count: u64,
-        /// As in [`ScheduleArgs`].
+        /// Same as in [`ScheduleArgs`].
         72 => factor: u64,
-        /// Of the communicator.
+        /// Ranks of the communicator.
         80 => ranks: u32,
         /// This one.
         84 => rank: u32,
@@ -205,11 +219,12 @@ arguments! {
         88 => blocks_max: u32,
         /// An [`ReduceKind`](crate::Op) as a number.
         92 => op: u32,
-        /// As in [`ScheduleArgs`].
+        /// Same as in [`ScheduleArgs`].
         96 => divisor: u32,
-        /// [`Protocol::Lines`] or [`Protocol::WideLines`] as a number; the same in all launches with these mailboxes.
+        /// [`Protocol::Ll`] or [`Protocol::Ll128`] as a number. All launches with these mailboxes
+        /// use the same value.
         100 => protocol: u32,
-        /// As in [`ScheduleArgs`].
+        /// Same as in [`ScheduleArgs`].
         104 => finalized: *const u64,
         /// For all of its waits.
         112 => deadline: Deadline,
@@ -222,11 +237,12 @@ arguments! {
 pub enum Protocol {
     /// Data in a slot, then a counter: for bandwidth.
     Simple,
-    /// Data and flags together, for latency: every word of 8 bytes has 4 of data, and a flag. Such ports are never used with
-    /// another protocol, and their slots are zero at first.
+    /// Data and flags together, for low latency: every 8-byte word has 4 bytes of data and a flag.
+    /// Such ports are never used with another protocol, and their slots are zero at first.
     Ll,
-    /// The same, but in pieces of 16 bytes, each with 12 of data and a flag, which are stored whole: for GPUs that
-    /// [know how](super::Gpu::has_wide_lines), and not with kernels of one's own.
+    /// Same as [`Protocol::Ll`] in 16-byte lines, each with 12 bytes of data and a flag, stored by
+    /// one access. It needs GPUs that [support it](super::Gpu::has_ll128), and does not serve
+    /// user-defined reductions.
     Ll128,
 }
 
@@ -235,7 +251,7 @@ impl Protocol {
     pub const ALL: [Self; 3] = [Self::Simple, Self::Ll, Self::Ll128];
 }
 
-/// What an [`Instr`] does; the steps of a schedule.
+/// Operations of an [`Instr`]: the steps of a schedule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Opcode {
@@ -255,7 +271,7 @@ pub enum Opcode {
     Wait,
 }
 
-/// Which of a rank's memories a [`ChunkRef`] is in.
+/// Memory of a rank that a [`ChunkRef`] lies in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum MemorySpace {
@@ -265,18 +281,20 @@ pub enum MemorySpace {
     Output,
     /// The strand's own, for one piece. A block is as long as what was last put there.
     Scratch,
-    /// What peers reach, for one piece.
+    /// Window that peers access, for one slice.
     Window,
 }
 
 impl Instr {
     /// No rank, as the receiver of what is forwarded.
     pub const NO_PEER: u32 = u32::MAX;
-    /// Places that one reduction can combine, or that get its result, and acts that can be done together.
+    /// Maximum of the operands and of the targets of one reduction, and of the instructions of one
+    /// group.
     pub const OPERANDS_MAX: usize = 64;
 
-    /// Marks acts of a strand that can be done at once: waits, and copies of which none touches what another reads or writes, wherever
-    /// buffers lie. The waits come first then, which makes no difference to peers: they hear of the copies by a later signal.
+    /// Marks groups of instructions in a lane program: waits, and copies that touch no memory
+    /// another one of the group reads or writes, wherever the buffers lie. Waits move to the front
+    /// of a group. Peers see no difference, because a later signal announces the copies.
     pub fn mark_groups(acts: &mut [Instr], places: &[ChunkRef]) {
         let mut rest = acts;
         while !rest.is_empty() {
@@ -291,7 +309,7 @@ impl Instr {
     }
 }
 
-/// Copies that are done at once: what they read and write.
+/// Copies of one group: the memory they read and write.
 #[derive(Default)]
 struct CopyGroup {
     read: [bool; 3],
@@ -306,7 +324,7 @@ impl CopyGroup {
         together.count().max(1)
     }
 
-    /// Whether the act can be one of them; then it is.
+    /// Adds the instruction to the group if it fits, and returns true if it did.
     fn takes(&mut self, act: &Instr, places: &[ChunkRef]) -> bool {
         if act.is(Opcode::Wait) {
             return true;
@@ -327,7 +345,8 @@ impl CopyGroup {
 }
 
 impl ChunkRef {
-    /// Memory that may overlap has one number: buffers may be one, and windows are taken for one.
+    /// Memory that may overlap has one number: input and output may be one buffer, and windows
+    /// count as one.
     fn region(&self) -> usize {
         match self.space {
             space if space == MemorySpace::Scratch as u32 => 1,
@@ -338,24 +357,26 @@ impl ChunkRef {
 }
 
 impl Port {
-    /// What a slot begins with: tag and length of its message. Each block of it then begins at a multiple of 16 bytes.
+    /// Bytes of the header of a slot: tag and length of its message. Each block after it begins at
+    /// a multiple of 16 bytes.
     pub const HEADER_BYTES: usize = 64;
 
-    /// Of a slot for messages of so many blocks of `slice_bytes`, a multiple of 64.
+    /// Bytes of a slot for messages of so many blocks of `slice_bytes`, a multiple of 64.
     pub const fn slot_bytes(protocol: Protocol, blocks: usize, slice_bytes: usize) -> usize {
         let bytes = Self::HEADER_BYTES + blocks * slice_bytes;
         match protocol {
             Protocol::Simple => bytes,
             // Half is flags.
             Protocol::Ll => 2 * bytes,
-            // A quarter is flags; and every 64 bytes, of which blocks consist, are three lines at most.
+            // A quarter is flags, and each 64 bytes of a block take at most three pairs of lines.
             Protocol::Ll128 => 3 * bytes.div_ceil(2),
         }
     }
 }
 
 impl OneShotArgs {
-    /// Of the mailbox of one rank: twice, for launches in turn, an area for each rank and block. Nothing by [`Protocol::Ring`].
+    /// Bytes of the mailbox of one rank: an area for each rank and block, twice, for alternating
+    /// launches. 0 for [`Protocol::Ring`].
     pub const fn mailbox_bytes(
         protocol: Protocol,
         ranks: usize,
@@ -365,7 +386,7 @@ impl OneShotArgs {
         2 * ranks * blocks_max * Self::area_bytes(protocol, block_bytes)
     }
 
-    /// A head, and lines.
+    /// Bytes of a header and its lines.
     const fn area_bytes(protocol: Protocol, block_bytes: usize) -> usize {
         match protocol {
             Protocol::Simple => 0,

@@ -1,4 +1,4 @@
-//! Streams: what is enqueued in one happens in that order, and later than the call returns.
+//! Streams: work in one stream runs in the order of the calls, after the calls return.
 
 use super::error::{GpuError, IntoGpuResult};
 use super::event::Event;
@@ -17,12 +17,12 @@ pub struct Stream {
     pub(crate) queue: Arc<Queue>,
 }
 
-/// What memory remembers of a stream that uses it: it does not keep the GPU open.
+/// The part of a stream that memory keeps while the stream uses it. It does not keep the GPU open.
 pub(crate) struct Queue {
     stream: Arc<CudaStream>,
-    /// Whether something else than [`Stream::capture`] may capture it.
+    /// True if something other than [`Stream::capture`] may capture the stream.
     shared: AtomicBool,
-    /// While it is captured: what the graph will use. Locked whenever something is enqueued.
+    /// Memory that the graph will use, during a capture. Locked whenever something is enqueued.
     captured: Mutex<Option<CapturedRefs>>,
     copied_bytes: [AtomicU64; 2],
 }
@@ -36,7 +36,7 @@ pub struct CopyStats {
     pub from_device: u64,
 }
 
-/// What a graph keeps: the memory that its work uses, and whose work it is.
+/// Contents of a graph: the memory that its work uses, and the hooks of that work.
 #[derive(Default)]
 pub(crate) struct CapturedRefs {
     pub(crate) memories: Vec<Arc<Memory>>,
@@ -49,7 +49,8 @@ impl Stream {
         Self { gpu, queue: Arc::new(Queue { stream, shared, captured, copied_bytes: copied }) }
     }
 
-    /// A stream of cudarc's, which stays usable there. What is enqueued by way of both comes in the order of the calls.
+    /// Wraps a stream of cudarc, which stays usable there. Work enqueued through both comes in the
+    /// order of the calls.
     pub fn from_cudarc(gpu: &Gpu, stream: Arc<CudaStream>) -> Result<Self, GpuError> {
         if stream.context().cu_ctx() != gpu.context().cu_ctx() {
             let (owner, user) = (stream.context().ordinal(), gpu.ordinal());
@@ -77,25 +78,25 @@ impl Stream {
         self.queue.stream.synchronize().or_gpu_error("cuStreamSynchronize")
     }
 
-    /// Whether all that was enqueued is done.
+    /// Returns true if all enqueued work is done.
     pub fn is_idle(&self) -> Result<bool, GpuError> {
         self.expect_no_capture("asking for its end")?;
         self.queue.query()
     }
 
-    /// Whether it is being captured: what is enqueued is recorded, and not run.
+    /// Returns true if the stream is being captured: work is recorded, and does not run.
     pub fn is_captured(&self) -> Result<bool, GpuError> {
         self.gpu.bind()?;
         Ok(self.queue.is_captured())
     }
 
-    /// What has been copied so far between the host and the GPU by calls that name this stream.
+    /// Returns the copies between host and GPU so far by calls that name this stream.
     pub fn copy_stats(&self) -> CopyStats {
         let [to_device, from_device] = [0, 1].map(|way| self.queue.copied_bytes[way].load(Ordering::Relaxed));
         CopyStats { to_device, from_device }
     }
 
-    /// An event that comes when all that is enqueued now is done.
+    /// Records an event behind all work that is enqueued.
     pub fn record(&self) -> Result<Event, GpuError> {
         let event = Event::new(&self.gpu)?;
         event.record(self)?;
@@ -105,7 +106,7 @@ impl Stream {
     /// Lets what is enqueued later wait for the event.
     pub fn wait(&self, event: &Event) -> Result<(), GpuError> {
         if event.is_captured() {
-            // What captures that stream now captures this one.
+            // A capture of the other stream captures this one too from here on.
             self.queue.share();
         }
         self.queue.stream.wait(&event.event).or_gpu_error("cuStreamWaitEvent")
@@ -131,8 +132,8 @@ impl Stream {
         self.keep(&mut captured, &[memory]);
     }
 
-    /// Says whose work is being recorded: the graph will ask before each launch. False where no [`Stream::capture`] goes
-    /// on: a graph that is made by way of another library asks nobody.
+    /// Adds a hook that the graph calls before each launch. Returns false where no
+    /// [`Stream::capture`] is in progress: a graph of another library calls no hook.
     pub fn add_replay_hook(&self, whose: &Arc<dyn ReplayHook>) -> bool {
         let mut captured = lock(&self.queue.captured);
         if let Some(kept) = &mut *captured {
@@ -147,7 +148,8 @@ impl Stream {
             memory.record_stream(&self.queue);
             match captured {
                 Some(kept) => kept.memories.push(memory.clone()),
-                // Nobody will say when a graph that is made by way of another library is gone.
+                // A graph of another library does not tell when it is destroyed, so the memory is
+                // leaked.
                 None if elsewhere => std::mem::forget(memory.clone()),
                 None => (),
             }
@@ -172,7 +174,7 @@ impl Stream {
         if self.queue.is_captured() { Err(GpuError::Capturing { what }) } else { Ok(()) }
     }
 
-    /// Begins or ends a capture by a call of the driver that holds off whatever would be enqueued meanwhile.
+    /// Begins or ends a capture by a call of the driver. Meanwhile nothing else can be enqueued.
     pub(crate) fn change_capture<T>(
         &self,
         to: Option<CapturedRefs>,
@@ -185,7 +187,7 @@ impl Stream {
             return outcome.map(|good| (good, None));
         }
         let kept = std::mem::replace(&mut *captured, to);
-        // Memory that nobody keeps any more looks at this lock.
+        // Dropping the last handle of memory takes this lock.
         drop(captured);
         outcome.map(|good| (good, kept))
     }
@@ -236,7 +238,8 @@ impl Queue {
         !self.is_captured() && self.query() == Ok(true)
     }
 
-    /// An event behind all that is enqueued; none while the stream is captured, or somebody enqueues: a launch may wait for room.
+    /// Records an event behind all enqueued work. `None` while the stream is captured, or another
+    /// thread enqueues: a launch may wait for room.
     pub(crate) fn mark(&self) -> Option<CudaEvent> {
         let captured = match self.captured.try_lock() {
             Ok(captured) => captured,

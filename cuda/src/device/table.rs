@@ -1,7 +1,8 @@
-//! Structs that host and device share: one table for each file of them, of which both sides assert their layout.
+//! Structs that host and device share: one table for each file of structs, whose layout both sides
+//! assert.
 //!
-//! The offsets in a table are asserted of its structs, and written into the kernels' `*abi_offsets.cuh`, which asserts them of those
-//! in `kernels/*arguments.cuh`.
+//! The offsets in a table are asserted of its structs, and written into `*abi_offsets.cuh`, which
+//! assert them of the structs in `kernels/*arguments.cuh`.
 
 /// Defines argument structs whose fields lie at the offsets that the rows say.
 macro_rules! arguments {

@@ -1,4 +1,4 @@
-//! Where GPUs are, and how they reach each other.
+//! Places of GPUs, and the paths between them.
 
 use super::driver::gpus;
 use super::error::{GpuError, IntoGpuResult};
@@ -11,11 +11,11 @@ use std::path::Path as File;
 /// How kernels of one GPU reach memory of another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PeerPath {
-    /// Whether they do, directly.
+    /// True if kernels access the memory directly.
     pub direct: bool,
     /// How good the driver finds the link: 0 is the best, and equal numbers are equally good.
     pub rank: u32,
-    /// Whether its atomics work there as at home.
+    /// True if atomics work over the path as in local memory.
     pub atomics: bool,
 }
 
@@ -27,10 +27,10 @@ pub struct GpuInfo {
 }
 
 impl GpuInfo {
-    /// Those of all GPUs that this process sees, by their numbers.
+    /// Returns all GPUs that this process sees, by number.
     ///
     /// # Errors
-    /// Where there is no driver, and of the driver.
+    /// There is no driver, or the driver fails.
     pub fn all() -> Result<Vec<GpuInfo>, GpuError> {
         let site = |ordinal| {
             let device = result::device::get(ordinal as i32).or_gpu_error("cuDeviceGet")?;
@@ -44,18 +44,18 @@ impl GpuInfo {
         self.ordinal
     }
 
-    /// What the driver calls it.
+    /// Returns the driver's name of the GPU.
     ///
     /// # Errors
-    /// Of the driver.
+    /// The driver fails.
     pub fn name(&self) -> Result<String, GpuError> {
         result::device::get_name(self.device).or_gpu_error("cuDeviceGetName")
     }
 
-    /// Whether its kernels can reach memory of the other directly.
+    /// Returns true if kernels of this GPU can access memory of the other directly.
     ///
     /// # Errors
-    /// Of the driver.
+    /// The driver fails.
     pub fn can_access_peer(&self, other: &GpuInfo) -> Result<bool, GpuError> {
         let mut can = 0;
         // SAFETY: the driver has given out both numbers.
@@ -81,10 +81,10 @@ impl GpuInfo {
         })
     }
 
-    /// The NVLinks between it and the other, as NVML counts them.
+    /// Returns the NVLinks between this GPU and the other, counted by NVML.
     ///
     /// # Errors
-    /// [`GpuError::NoLinks`] where NVML is not there or does not know the GPUs: the path is all that is known then.
+    /// [`GpuError::NvmlUnavailable`] where NVML is missing or does not know the GPUs. Only the path is known then.
     pub fn nvlinks_to(&self, other: &GpuInfo) -> Result<NvLinks, GpuError> {
         if self == other { Ok(NvLinks::default()) } else { nvml::links(&self.bus_id()?, &other.bus_id()?) }
     }
@@ -97,10 +97,10 @@ impl GpuInfo {
         Ok(value as u32)
     }
 
-    /// Where it is on the PCI bus, as Linux writes it: domain, bus, device and function, `0000:3b:00.0`.
+    /// Returns the PCI bus address as Linux writes it: domain, bus, device and function, `0000:3b:00.0`.
     ///
     /// # Errors
-    /// Of the driver.
+    /// The driver fails.
     pub fn bus_id(&self) -> Result<String, GpuError> {
         let mut text: [c_char; BUS_ID_BYTES] = [0; BUS_ID_BYTES];
         // SAFETY: there is room for as many.
@@ -111,23 +111,24 @@ impl GpuInfo {
         Ok(text.to_string_lossy().to_lowercase())
     }
 
-    /// The node of the host's memory that it is next to; none where the host has but one, or does not say.
+    /// Returns the NUMA node of the host next to the GPU. `None` where the host has only one, or does not
+    /// report it.
     ///
     /// # Errors
-    /// Of the driver.
+    /// The driver fails.
     pub fn numa_node(&self) -> Result<Option<usize>, GpuError> {
         Ok(node_of(File::new("/sys/bus/pci/devices"), &self.bus_id()?))
     }
 }
 
 impl Gpu {
-    /// Where it is.
+    /// Returns the place of the GPU.
     pub fn info(&self) -> GpuInfo {
         GpuInfo { ordinal: self.ordinal(), device: self.context().cu_device() }
     }
 }
 
-/// What Linux says of a device: a number below 0 is none.
+/// Reads the NUMA node of a device from Linux, which writes a negative number for none.
 fn node_of(devices: &File, bus_id: &str) -> Option<usize> {
     std::fs::read_to_string(devices.join(bus_id).join("numa_node")).ok()?.trim().parse().ok()
 }

@@ -1,4 +1,5 @@
-//! Reductions of one's own: kernels that combine two elements by an expression, for one GPU and one type.
+//! User-defined reductions: kernels that combine two elements by an expression, for one GPU and one
+//! element type.
 
 #[cfg(feature = "nvrtc")]
 use crate::device::error::GpuError;
@@ -11,8 +12,8 @@ use std::sync::Arc;
 #[cfg(feature = "nvrtc")]
 use std::sync::Mutex;
 
-/// How elements of `T` are combined, by an expression that was compiled: see `DeviceReduceOp::compile`, a function of the
-/// feature `nvrtc`. Clones are the same one.
+/// A reduction by a compiled expression on elements of `T`: see `DeviceReduceOp::compile`, a
+/// function of the feature `nvrtc`. Clones share the kernels.
 #[derive(Clone)]
 pub struct DeviceReduceOp<T: Element> {
     kernels: Arc<UserOpKernels>,
@@ -55,7 +56,7 @@ impl UserOpKernels {
         &self.one_shot
     }
 
-    /// Of kernels that have been loaded.
+    /// Finds kernels that have been loaded.
     #[cfg(feature = "nvrtc")]
     fn of(gpu: &Gpu, dtype: DType, digest: u64) -> Result<Self, GpuError> {
         let [schedule, one_shot] = names(digest);
@@ -69,18 +70,22 @@ static COMPILE_LOCK: Mutex<()> = Mutex::new(());
 
 #[cfg(feature = "nvrtc")]
 impl<T: Element> DeviceReduceOp<T> {
-    /// Compiles an expression of CUDA C++ in `a` and `b`, such as `a > b ? a : b`, by NVRTC, which is looked for at run
-    /// time. Floats of 8 and 16 bits are `float` in it; its value becomes the operands' type. What it computes has to be
-    /// associative and commutative, as ranks are combined in the order that suits an algorithm; all ranks must compile the
-    /// same text. It is to be done before operations of ranks on this GPU are enqueued: the driver may wait for them when it loads kernels.
+    /// Compiles an expression of CUDA C++ in `a` and `b`, such as `a > b ? a : b`.
     ///
-    /// The text is part of a kernel: it can do whatever a kernel can, and is not for strangers to write.
+    /// NVRTC compiles it, and is loaded at run time. Floats of 8 and 16 bits are `float` in the
+    /// expression, and its value is converted to the operands' type. The expression must be associative
+    /// and commutative, because algorithms combine ranks in different orders. All ranks must compile the
+    /// same text. Compile before ranks enqueue operations on this GPU: loading kernels may wait for them.
+    ///
+    /// The text becomes part of a kernel and can do whatever a kernel can. Do not accept it from
+    /// untrusted sources.
     ///
     /// # Errors
-    /// [`GpuError::NoCompiler`] where there is no NVRTC; [`GpuError::Refused`] with what it says of the expression.
+    /// [`GpuError::NoCompiler`] where there is no NVRTC. [`GpuError::CompileFailed`] with the compiler's
+    /// messages about the expression.
     pub fn compile(gpu: &Gpu, expression: &str) -> Result<Self, GpuError> {
         let digest = digest(T::DTYPE, expression);
-        // Of ranks that share a GPU one loads it; the others find it.
+        // Ranks that share a GPU find the kernels that the first of them loads.
         let _alone = lock(&COMPILE_LOCK);
         let known = UserOpKernels::of(gpu, T::DTYPE, digest);
         let kernels = match known {
@@ -94,7 +99,7 @@ impl<T: Element> DeviceReduceOp<T> {
     }
 }
 
-/// What is compiled.
+/// Input of the compiler.
 #[cfg(feature = "nvrtc")]
 pub(crate) struct UserOpSource<'e> {
     pub(crate) dtype: DType,
@@ -116,7 +121,7 @@ impl UserOpSource<'_> {
     /// The macros that make the kernels those of the expression, `NAME=VALUE`.
     pub(crate) fn defines(&self) -> [String; 2] {
         let row = format!("KERNEL({}, ", self.dtype);
-        let rows = crate::emulator::source("kernels/dtypes.cuh").lines();
+        let rows = unisono_kernels::source("dtypes.cuh").unwrap_or_default().lines();
         let element = rows.filter_map(|line| line.strip_prefix(&row)?.strip_suffix(')')).next();
         let element = element.expect("a row for each type");
         ["UNISONO_USER_OP=1".to_owned(), format!("ONLY=user_{:016x},{element}", self.digest)]
@@ -141,7 +146,7 @@ fn load(gpu: &Gpu, source: &UserOpSource<'_>) -> Result<(), GpuError> {
     let names = names(source.digest);
     if gpu.is_emulated() {
         crate::emulator::load_user_op(source)?;
-        // The device has the kernels now; a module of it is their names.
+        // The emulator has the kernels already. A module for it is their names.
         let image: String = names.iter().map(|name| format!(".visible .entry {name}(\n")).collect();
         return gpu.add_module(image.into_bytes(), &names.each_ref().map(String::as_str));
     }

@@ -1,6 +1,7 @@
-//! AVX2 and F16C.
+//! Reductions with AVX2 and F16C.
 //!
-//! Step by step the arithmetic of [`crate::host::narrow_float`] and [`super::lanes`], where it is explained.
+//! The arithmetic is that of [`crate::host::narrow_float`] and [`super::lanes`], where it is
+//! explained.
 
 use super::lanes::{Array, Lanes, Value};
 use crate::host::isa::{F32Lanes, Instructions, SimdKernel, methods};
@@ -12,7 +13,7 @@ use std::arch::x86_64::*;
 pub(super) struct Avx2(());
 
 impl Avx2 {
-    /// Whether this processor has them.
+    /// Returns a token if this processor has the instructions.
     pub(super) fn detect() -> Option<Self> {
         (is_x86_feature_detected!("avx2") && is_x86_feature_detected!("f16c")).then_some(Self(()))
     }
@@ -43,7 +44,8 @@ impl Instructions for Avx2 {
     }
 }
 
-/// A register of eight f32. As each is made with a token, having one is a permission, too.
+/// A register of eight f32. It is made with a token, so having one proves that the processor has
+/// the instructions.
 #[derive(Clone, Copy)]
 pub(super) struct Floats(__m256);
 
@@ -95,7 +97,7 @@ impl F32Lanes<Avx2> for Floats {
             _mm256_storeu_si256(to.cast(), narrow(lanes));
         }
 
-        // Of each pair, the first and the second: no lane has to move.
+        // The first and the second of each pair: no lane has to move.
         unsafe fn load_bf16(_cpu: Avx2, from: *const u8) -> [Self; 2] {
             let pairs = _mm256_loadu_si256(from.cast());
             let first = _mm256_slli_epi32::<16>(pairs);
@@ -145,7 +147,7 @@ impl Floats {
     }
 }
 
-/// The bits of f32, of which the upper half is the nearest bfloat16. A carry into the exponent is right,
+/// The bits of f32, whose upper half is the nearest bfloat16. A carry into the exponent is correct,
 /// and NaNs have no bits to carry.
 #[inline]
 #[target_feature(enable = "avx2")]
@@ -173,7 +175,8 @@ fn narrow(lanes: [Floats; 2]) -> __m256i {
     _mm256_set_m128i(high, low)
 }
 
-/// The values of sixteen codes, each in the upper half of 16 bits, which are all set in `nan` for a NaN.
+/// The values of sixteen codes, each in the upper half of 16 bits. All bits of `nan` are set for a
+/// NaN.
 #[inline]
 #[target_feature(enable = "avx2,f16c")]
 fn widen_e4m3(codes: __m256i, nan: __m256i) -> [Floats; 2] {
@@ -193,8 +196,8 @@ fn e4m3(halves: __m256i) -> __m256i {
     _mm256_or_si256(_mm256_add_epi16(magnitude, magnitude), sign)
 }
 
-/// Rounded to as many bits as the format has, and scaled so that the exponents of half floats are its own;
-/// what is too large for it stays so.
+/// Rounds to as many bits as the format has, and scales so that exponents are those of half floats.
+/// Values that are too large stay so.
 #[inline]
 #[target_feature(enable = "avx2,f16c")]
 fn round_f8<F: Format>(lanes: Floats) -> Floats {
@@ -202,8 +205,9 @@ fn round_f8<F: Format>(lanes: Floats) -> Floats {
     let exponent = _mm256_and_si256(bits, splat(0x7f80_0000));
     let exponent = _mm256_max_epi32(exponent, splat(F::SMALLEST_NORMAL));
     let exponent = _mm256_min_epi32(exponent, splat(LARGEST_ROUNDED));
-    // Added to a number whose last bit weighs as much as the last one wanted, the value is rounded by
-    // the addition. One and a half times a power of two, so that negative values do not change it.
+    // Adding a number whose last bit weighs as much as the last one wanted rounds the value. The
+    // number is one and a half times a power of two, so that negative values do not change its
+    // exponent.
     let anchor = _mm256_add_epi32(exponent, splat((F::SHIFT << 23) + (1 << 22)));
     let anchor = _mm256_castsi256_ps(anchor);
     let rounded = _mm256_sub_ps(_mm256_add_ps(lanes.0, anchor), anchor);

@@ -1,7 +1,7 @@
-//! AVX-512: the same as [`super::avx2`] in registers twice as long.
+//! Reductions with AVX-512: the same as [`super::avx2`] in registers of twice the size.
 //!
-//! Foundation, byte and word, vector length: what every processor with AVX-512 has but the first,
-//! of 2016. bfloat16's own instructions are of no use, as they flush subnormals.
+//! It needs foundation, byte and word, and vector length: all processors with AVX-512 except the
+//! first, of 2016. The instructions for bfloat16 are not used, because they flush subnormals.
 
 use super::lanes::{Array, Lanes, Value};
 use crate::host::isa::{F32Lanes, Instructions, SimdKernel, methods};
@@ -13,7 +13,7 @@ use std::arch::x86_64::*;
 pub(super) struct Avx512(());
 
 impl Avx512 {
-    /// Whether this processor has them.
+    /// Returns a token if this processor has the instructions.
     pub(super) fn detect() -> Option<Self> {
         let has = is_x86_feature_detected!("avx512f")
             && is_x86_feature_detected!("avx512bw")
@@ -47,7 +47,8 @@ impl Instructions for Avx512 {
     }
 }
 
-/// A register of sixteen f32. As each is made with a token, having one is a permission, too.
+/// A register of sixteen f32. It is made with a token, so having one proves that the processor has
+/// the instructions.
 #[derive(Clone, Copy)]
 pub(super) struct Floats(__m512);
 
@@ -139,8 +140,8 @@ impl F32Lanes<Avx512> for Floats {
     }
 }
 
-/// `number`, which is `other` beside a NaN; or `equal` of equals, which may differ in the sign of zero;
-/// or the NaN that is `own`.
+/// Returns `number`, or `other` beside a NaN, or `equal` of equals, which may differ in the sign of
+/// zero, or the NaN that is `own`.
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn choose(own: Floats, other: Floats, number: __m512, equal: __m512i) -> Floats {
@@ -155,7 +156,7 @@ fn bits(lanes: Floats) -> __m512i {
     _mm512_castps_si512(lanes.0)
 }
 
-/// The bits of f32, of which the upper half is the nearest bfloat16. A carry into the exponent is right,
+/// The bits of f32, whose upper half is the nearest bfloat16. A carry into the exponent is correct,
 /// and NaNs have no bits to carry.
 #[inline]
 #[target_feature(enable = "avx512f")]

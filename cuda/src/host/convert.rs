@@ -13,11 +13,11 @@ pub fn widen(into: &mut [f32], from: &[bf16]) {
     Isa::best().run(Widen { into, from });
 }
 
-/// `into` = `from`, each rounded to the nearest, of two equally near to the even one. Infinities stay what they are, and NaNs
-/// keep their sign and what fits of their payload.
+/// Converts f32 to bf16, rounded to nearest, ties to even. Infinities stay infinities. NaNs keep their
+/// sign and the bits of their payload that fit.
 ///
 /// # Panics
-/// If lengths differ.
+/// Lengths differ.
 pub fn narrow(into: &mut [bf16], from: &[f32]) {
     assert_eq!(into.len(), from.len(), "as many as there are");
     Isa::best().run(Narrow { into, from });
@@ -51,11 +51,11 @@ impl SimdKernel for Narrow<'_> {
     }
 }
 
-/// What is nearest to `value`, without a branch.
+/// Rounds to the nearest value, without a branch.
 #[inline(always)]
 fn nearest(value: f32) -> bf16 {
     let bits = value.to_bits();
-    // A carry into the exponent is right; that of a NaN is not looked at.
+    // A carry into the exponent is correct. The carry of a NaN is not used.
     let rounded = bits.wrapping_add(0x7fff + (bits >> 16 & 1)) >> 16;
     let quiet = bits >> 16 | 0x0040;
     bf16::from_bits(if bits & 0x7fff_ffff > 0x7f80_0000 { quiet } else { rounded } as u16)

@@ -1,4 +1,4 @@
-//! What a kernel computes at one position from the sources at that position.
+//! Operations at one position: the target's value, computed from the sources at that position.
 
 use crate::host::isa::Instructions;
 use crate::host::lanes::{Array, Lanes};
@@ -57,10 +57,10 @@ pub(super) type Pack<T, I, const N: usize> = Array<<T as SimdElement>::Lanes<I>,
 /// A trait and not a closure, because only what is marked `#[inline(always)]` is compiled for the
 /// right instructions.
 pub(super) trait Read {
-    /// What `source` holds there.
+    /// Loads the values of `source` at the position.
     ///
     /// # Safety
-    /// `source` reaches to the end of the part that is computed.
+    /// `source` reaches to the end of the range that is computed.
     unsafe fn pack<T: SimdElement, I: Instructions, const N: usize>(
         &self,
         cpu: I,
@@ -68,7 +68,7 @@ pub(super) trait Read {
     ) -> Pack<T, I, N>;
 }
 
-/// What is computed. Its sources reach to the end of every part that is computed of it.
+/// An operation. Its sources reach to the end of every range that is computed with it.
 pub(super) trait ElementOp {
     /// Type of the elements.
     type Elem: SimdElement;
@@ -146,7 +146,8 @@ impl<T: SimdElement> ElementOp for Scaled<'_, T> {
 pub(super) struct Identity<'a>(pub(super) Source<'a>);
 
 impl ElementOp for Identity<'_> {
-    // Moved, not computed with: any bits survive. Registers full of bytes the compiler puts on the stack.
+    // Values are moved and not computed with, so that all bits survive. The compiler would put
+    // registers full of bytes on the stack.
     type Elem = f32;
     const GRANULARITY: usize = 1;
 

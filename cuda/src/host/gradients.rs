@@ -1,39 +1,44 @@
-//! What is done to gradients between backward and the step: averages, norms, clipping. Each in one pass over memory.
+//! Operations on gradients between the backward pass and the optimizer step: averages, norms,
+//! clipping. Each makes one pass over memory.
 
 use super::reduce_assign;
 use crate::host::isa::{Instructions, Isa, SimdKernel};
 use crate::{Element, PostOp, ReduceKind, as_bytes_mut};
 
-/// Divides all by `ranks`: sums become means. Floats of 8 and 16 bits are divided in f32 and rounded once.
+/// Divides all values by `ranks`: sums become means. Floats of 8 and 16 bits are divided in f32 and
+/// rounded once.
 ///
 /// # Panics
-/// If `ranks` is 0.
+/// `ranks` is 0.
 pub fn average<T: Element>(values: &mut [T], ranks: u32) {
     reduce_assign(T::DTYPE, ReduceKind::Sum, PostOp::Divide(ranks), as_bytes_mut(values).into(), &[]);
 }
 
-/// Sums of squares of one block of `block` elements after the other, the last of which may be shorter, for `each` to add up.
+/// Calls `each` with the sum of squares of each block of `block` elements, in order. The last block may
+/// be shorter.
 ///
-/// A block is summed in f64 and in a fixed order, eight sums beside each other: no square of an f32 overflows, and the bits
-/// are the same on every processor.
+/// A block is summed in f64 and in a fixed order, by eight partial sums. No square of an f32
+/// overflows, and the bits are the same on every processor.
 ///
 /// # Panics
-/// If `block` is 0.
+/// `block` is 0.
 pub fn block_square_sums(values: &[f32], block: usize, each: impl FnMut(f64)) {
     Isa::best().run(BlockSquareSums { values, block, each });
 }
 
-/// What clipping multiplies gradients of the norm `norm` by, so that they are no longer than `longest`; 1 if that is 0.
+/// Returns the factor that clips gradients of the norm `norm` to the norm `longest`. It is 1 if
+/// `longest` is 0.
 ///
-/// The norm is that of the whole gradient, of all ranks and after averaging. The squares of parts may be added only where no
-/// two ranks have the same part.
+/// The norm is that of the whole gradient, of all ranks and after averaging. Squares of parts may
+/// be added only where no two ranks have the same part.
 pub fn clip_factor(norm: f64, longest: f64) -> f32 {
     if longest > 0.0 { (longest / (norm + 1e-6)).min(1.0) as f32 } else { 1.0 }
 }
 
-/// Multiplies all by `scale` and then by what clipping asks for: `norm` is the norm after the first of these.
+/// Multiplies all values by `scale`, and then by the clip factor. `norm` is the norm after the
+/// first multiplication.
 ///
-/// The bits are those of two passes; memory is read once and written once.
+/// The bits are those of two passes, but memory is read and written once.
 pub fn scale_and_clip(values: &mut [f32], scale: f32, norm: f64, longest: f64) {
     Isa::best().run(Scaled { values, factors: [scale, clip_factor(norm, longest)] });
 }

@@ -17,11 +17,11 @@ use std::sync::LazyLock;
 /// Implementations are `#[inline(always)]` all the way down: only what is
 /// inlined into [`Instructions::run`] uses its instructions.
 pub(super) trait SimdKernel {
-    /// Does it.
+    /// Runs the kernel with the instructions of `cpu`.
     fn run<I: Instructions>(self, cpu: I);
 }
 
-/// What the compiler does not make the best of by itself.
+/// Operations that the compiler does not vectorize well by itself.
 pub(super) trait Instructions: Copy {
     /// Bytes of a vector register, of a non-temporal store, and its alignment.
     const REGISTER: usize;
@@ -29,7 +29,7 @@ pub(super) trait Instructions: Copy {
     type Bytes<V: Value>: Plain<V>;
     /// A register of values of four bytes.
     type Quads<V: Value>: Plain<V>;
-    /// A register of values of eight bytes.
+    /// A register of 8-byte values.
     type Octs<V: Value>: Plain<V>;
     /// A register of f32.
     type F32: F32Lanes<Self>;
@@ -37,22 +37,22 @@ pub(super) trait Instructions: Copy {
     /// Runs the variant of `kernel` compiled for these instructions.
     fn run(self, kernel: impl SimdKernel);
 
-    /// Stores a register past the caches. [`stream_fence`] must follow before the data is published.
+    /// Stores a register by non-temporal stores. [`stream_fence`] must follow before the data is published.
     ///
     /// # Safety
     /// `from` is valid for reads and `to` for writes of [`Self::REGISTER`], and `to` is a multiple of it.
     unsafe fn stream(self, to: *mut u8, from: *const u8);
 }
 
-/// A register of f32, loaded from and rounded to narrower floats, too: a register full of those
-/// becomes several of f32, in what order is up to the implementation.
+/// A register of f32, loaded from and rounded to narrower floats too. A register full of those becomes
+/// several of f32, in an order that the implementation chooses.
 ///
-/// Loading is exact. Storing rounds to the nearest, of two equally near to the even one; NaNs that
-/// are stored have no more bits set than the narrower type has, as those have that come of
-/// arithmetic on such values.
+/// Loading is exact. Storing rounds to nearest, ties to even. Stored NaNs have no more bits set than
+/// the narrower type has, as NaNs of arithmetic on such values do.
 ///
 /// # Safety
-/// All but `splat`: the pointer is valid for reading or writing a register full; alignment is not needed.
+/// For all functions except `splat`: the pointer is valid for reading or writing a register full.
+/// Alignment is not needed.
 pub(super) trait F32Lanes<I>: Lanes {
     /// The same value in every lane.
     fn splat(cpu: I, value: f32) -> Self;
@@ -99,7 +99,7 @@ pub(super) use methods;
 /// The instructions of this processor, or fewer in tests.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Isa {
-    /// What every processor of this architecture has.
+    /// Instructions that every processor of this architecture has.
     Portable,
     /// AVX2 and F16C.
     #[cfg(target_arch = "x86_64")]

@@ -1,4 +1,5 @@
-//! The loop: a target is computed pack by pack, each pack from all sources, in one pass over memory.
+//! The loop of a reduction: a target is computed pack by pack, each pack from all sources, in one
+//! pass over memory.
 
 use super::Store;
 use super::element_op::{ElementOp, Pack, Read};
@@ -44,7 +45,7 @@ impl<F: ElementOp, I: Instructions> Loop<F, I> {
 
     #[inline(always)]
     fn run(&self, store: Store) {
-        // What is left before and behind the packs.
+        // The bytes before and after the packs.
         let (head, tail) = if self.bytes < I::REGISTER { (0, 0) } else { self.packs(store) };
         let (mut from, mut to) = if head == 0 { (tail, self.bytes) } else { (0, head) };
         loop {
@@ -56,7 +57,7 @@ impl<F: ElementOp, I: Instructions> Loop<F, I> {
         }
     }
 
-    /// Computes as many packs as there are; says between which bytes.
+    /// Computes as many packs as there are, and returns the byte range.
     #[inline(always)]
     fn packs(&self, store: Store) -> (usize, usize) {
         let head = self.head(store);
@@ -75,7 +76,7 @@ impl<F: ElementOp, I: Instructions> Loop<F, I> {
         (head.unwrap_or(0), at)
     }
 
-    /// Where non-temporal stores can begin, if they are wanted and possible.
+    /// Returns the offset where non-temporal stores can begin, if they are wanted and possible.
     #[inline(always)]
     fn head(&self, store: Store) -> Option<usize> {
         if store == Store::Cached {
@@ -119,8 +120,8 @@ impl<F: ElementOp, I: Instructions> Loop<F, I> {
             let target = unsafe { self.target.add(at + index * I::REGISTER) };
             if STREAM {
                 let mut staging = RegisterBuffer::new();
-                // SAFETY: a register fits into staging and is within the target, whose address here
-                // is a multiple of a register, as the head ends at the end of a cache line.
+                // SAFETY: a register fits into staging and is within the target. Its address is a
+                // multiple of a register, because the head ends at the end of a cache line.
                 unsafe {
                     F::Elem::store(self.cpu, lanes, staging.as_mut_ptr());
                     self.cpu.stream(target, staging.as_mut_ptr());
@@ -149,7 +150,7 @@ impl<F: ElementOp, I: Instructions> Loop<F, I> {
 /// Reads whole registers from byte `at` on, which lie within the sources.
 struct FullRead {
     at: usize,
-    /// Whether memory is told early where it will be read next.
+    /// True if memory is prefetched.
     prefetch: bool,
 }
 
@@ -162,7 +163,7 @@ impl Read for FullRead {
     ) -> Pack<T, I, N> {
         debug_assert!(self.at + N * I::REGISTER <= source.len());
         // SAFETY: within the source, as the caller says. Bytes are copied before they are
-        // looked at: should a peer write them meanwhile, the values are wrong and nothing else.
+        // interpreted: if a peer writes them meanwhile, the values are wrong and nothing else.
         let mut pack = [unsafe { T::load(cpu, source.as_ptr().add(self.at)) }; N];
         if T::IS_CONVERTED && self.prefetch {
             for line in (0..N * I::REGISTER).step_by(CACHE_LINE) {
@@ -177,8 +178,8 @@ impl Read for FullRead {
     }
 }
 
-/// Reads `bytes`, a power of two, from byte `at` on, which lie within the sources, and zeros for the
-/// rest of a register.
+/// Reads `bytes` bytes, a power of two, from byte `at` on, which lie within the sources, and zeros
+/// for the rest of a register.
 struct PartialRead {
     at: usize,
     bytes: usize,
@@ -219,9 +220,8 @@ unsafe fn copy_short(to: *mut u8, from: *const u8, bytes: usize) {
     moved!(1 2 4 8 16 32)
 }
 
-/// How far ahead sources are prefetched whose values are converted: so much is done for each line that
-/// the processor looks ahead too little by itself. Where values are used as they are, it costs more
-/// than it brings.
+/// Prefetch distance of sources whose values are converted. The work for each line is so long that
+/// the processor prefetches too little by itself. Sources without conversion do not gain from it.
 const PREFETCH_BYTES: usize = 512;
 
 /// Room for a register on its way.

@@ -1,4 +1,4 @@
-//! What reductions compute in: single values, and registers full of them.
+//! Values that reductions compute with: single values, and registers full of them.
 
 use crate::Scalar;
 

@@ -1,7 +1,7 @@
 //! Matrix products of `f32` on the CPU, over strided views of slices.
 //!
-//! The arithmetic is the crate `gemm`'s. Here are the bounds: a view is checked when it is made, so that a
-//! product cannot leave its slices.
+//! The arithmetic is that of the crate `gemm`. This module checks bounds: a view is checked when it
+//! is made, so that a product cannot leave its slices.
 
 use gemm::Parallelism;
 
@@ -54,7 +54,7 @@ impl Layout {
         }
     }
 
-    /// Strides of columns and rows, as `gemm` takes them; those of slices fit.
+    /// Strides of columns and rows for `gemm`. Strides of slices fit in the type.
     fn strides(self) -> (isize, isize) {
         (self.column_stride.cast_signed(), self.row_stride.cast_signed())
     }
@@ -107,12 +107,12 @@ impl<'a> MatrixMut<'a> {
     }
 }
 
-/// `c` = `alpha` · `a` · `b` + `beta` · `c`, by at most `threads` threads.
+/// Computes `c` = `alpha` · `a` · `b` + `beta` · `c`, by at most `threads` threads.
 ///
-/// With `beta` zero, `c` is not read. One thread: the same bits whenever it is called with the same numbers.
+/// With `beta` zero, `c` is not read. With one thread, the same numbers give the same bits.
 ///
 /// # Panics
-/// If extents do not go together, or with no thread.
+/// Extents do not match, or `threads` is 0.
 pub fn matmul(c: MatrixMut<'_>, beta: f32, alpha: f32, a: Matrix<'_>, b: Matrix<'_>, threads: usize) {
     let (rows, columns, inner) = (c.layout.rows, c.layout.columns, a.layout.columns);
     let extents = [a.layout.rows, b.layout.rows, b.layout.columns];
@@ -125,8 +125,8 @@ pub fn matmul(c: MatrixMut<'_>, beta: f32, alpha: f32, a: Matrix<'_>, b: Matrix<
     let (c_columns, c_rows) = c.layout.strides();
     let (a_columns, a_rows) = a.layout.strides();
     let (b_columns, b_rows) = b.layout.strides();
-    // SAFETY: each layout was checked against its slice, and extents against each other. `c` is borrowed
-    // exclusively, and its rows do not overlap, so threads write disjoint elements.
+    // SAFETY: each layout was checked against its slice, and extents against each other. `c` is
+    // borrowed exclusively, and its rows do not overlap, so threads write disjoint elements.
     unsafe {
         gemm::gemm(
             rows,

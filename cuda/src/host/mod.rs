@@ -44,8 +44,9 @@ pub enum Store {
     /// Into the caches: right for what is read again soon, and for everything small.
     #[default]
     Cached,
-    /// Past the caches, which saves reading what is overwritten: right for large results that
-    /// nobody reads soon. A target that is not aligned to its elements is stored through the caches.
+    /// Non-temporal stores. They save reading the overwritten lines, and suit large results that
+    /// are not read soon. A target that is not aligned to its elements is stored through the
+    /// caches.
     Stream,
 }
 
@@ -75,14 +76,14 @@ pub fn reduce_to(
     reduce_into(dtype, op, finish, &mut [(store, target)], sources);
 }
 
-/// [`reduce_to`] for any number of targets, in one pass over the sources.
+/// Reduces like [`reduce_to`] into any number of targets, in one pass over the sources.
 ///
-/// For a result that peers read and the caller gets, too: the sources are read once, and each target
-/// is written as it is used. Where several targets are written past the caches, they should begin
-/// equally far behind a multiple of 64 bytes.
+/// It serves results for the caller and for peers: sources are read once, and each target is written
+/// with its own kind of store. Targets with non-temporal stores should begin equally far after a
+/// multiple of 64 bytes.
 ///
 /// # Panics
-/// As [`reduce`].
+/// Same as [`reduce`].
 #[inline]
 pub fn reduce_into(
     dtype: DType,
@@ -127,11 +128,11 @@ pub fn reduce_assign_into(
     Reduction { finish, first: &first, rest: sources, offset: 0 }.store_to(dtype, op, targets);
 }
 
-/// The target becomes the first operand ⊕ the second ⊕ …, in that order, then `finish`, where the operand `own`, if there is
-/// one, is the target itself, whatever `sources` has there.
+/// Reduces the first operand ⊕ the second ⊕ …, in that order, then `finish`, into the target. The
+/// operand `own`, if any, is the target itself, and its entry of `sources` is ignored.
 ///
 /// # Panics
-/// As [`reduce`], and if there is no such operand.
+/// Same as [`reduce`], and if there is no such operand.
 #[inline]
 pub fn reduce_among<'a>(
     dtype: DType,

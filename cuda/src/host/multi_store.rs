@@ -1,5 +1,5 @@
-//! One result for several targets: block by block, so that what the second target and all further
-//! ones are given is still in the nearest cache.
+//! One result for several targets: block by block, so that data for the second and all further
+//! targets is still in the L1 cache.
 
 use crate::host::element_op::Identity;
 use crate::host::isa::{Isa, stream_fence};
@@ -55,8 +55,8 @@ fn copy_part(level: Isa, dest: &mut Dest<'_>, source: Source<'_>, at: usize) {
     }
 }
 
-/// From here on vector loads and stores copy faster than the C library does: its choice for long copies, one
-/// string instruction, is several times slower on lines that another core has written.
+/// From this length on, vector loads and stores copy faster than the C library. Its long copies are
+/// one string instruction, which is several times slower on lines that another core has written.
 pub(super) const VECTOR_COPY_MIN_BYTES: usize = 1024;
 
 #[inline(never)] // Calls with one target have no use for its stack frame.
@@ -102,7 +102,7 @@ fn via_staging(
 ) {
     let mut staging = Staging([MaybeUninit::uninit(); BLOCK_BYTES]);
     for range in blocks(targets, element) {
-        // SAFETY: blocks are no longer than staging, which nobody else knows.
+        // SAFETY: blocks are no longer than staging, which nothing else accesses.
         let result = unsafe { Target::from_raw(staging.0.as_mut_ptr().cast(), range.len()) };
         let mut result = (Store::Cached, result);
         compute(&mut result, range.start);
@@ -139,8 +139,8 @@ pub(super) fn fence(targets: &[Dest<'_>]) {
     }
 }
 
-/// Small enough to stay in the nearest cache with as many bytes of several sources; long enough that
-/// the calls for each do not count.
+/// Small enough for the L1 cache together with the same block of several sources, and large enough
+/// to make the calls for each block negligible.
 const BLOCK_BYTES: usize = 2048;
 
 #[repr(align(64))]

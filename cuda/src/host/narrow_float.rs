@@ -8,7 +8,7 @@ pub(crate) trait Format {
     const BITS: u32;
     /// Bits of the mantissa.
     const MANTISSA: u32;
-    /// What is added to an exponent to store it.
+    /// Bias of the exponent.
     const BIAS: u32;
     /// Code, without its sign, of everything too large: infinity, or NaN where there is none.
     const OVERFLOW: u32;
@@ -61,7 +61,7 @@ pub(crate) fn widen<F: Format>(code: u32) -> f32 {
     let sign = (code & F::SIGN) << (32 - F::BITS);
     let aligned = magnitude << F::SHIFT;
     let normal = aligned + ((127 - F::BIAS) << 23);
-    // A subnormal is a mantissa without its leading one: lend it one, then take it away.
+    // A subnormal is a mantissa without its leading one: add one, then subtract it.
     let one = F::SMALLEST_NORMAL;
     let subnormal = (f32::from_bits(aligned | one) - f32::from_bits(one)).to_bits();
     let bits = if magnitude < 1 << F::MANTISSA { subnormal } else { normal };
@@ -69,7 +69,7 @@ pub(crate) fn widen<F: Format>(code: u32) -> f32 {
     f32::from_bits(bits | sign)
 }
 
-/// The code nearest to `value`; of two equally near, the even one.
+/// The code nearest to `value`, ties to even.
 #[inline(always)]
 pub(crate) fn narrow<F: Format>(value: f32) -> u32 {
     let magnitude = value.to_bits() & 0x7fff_ffff;

@@ -1,4 +1,4 @@
-//! What every processor has: arrays, of which the compiler makes the best it can.
+//! Instructions of every processor: arrays, which the compiler vectorizes as it can.
 
 use super::lanes::{Array, Value};
 use crate::host::isa::{F32Lanes, Instructions, SimdKernel};

@@ -57,7 +57,7 @@ impl Reduction<'_> {
     /// Likewise, with the instructions of `level`.
     pub(super) fn store_to_with(self, level: Isa, dtype: DType, op: ReduceKind, targets: &mut [Dest<'_>]) {
         if let ([dest], [second], PostOp::Identity) = (&mut *targets, self.rest, self.finish) {
-            // As short as possible, for the sake of a few bytes.
+            // A short check, because operations may be on a few bytes only.
             check(dtype, dest.1.len(), self.first.len());
             check(dtype, dest.1.len(), second.len());
             binary_kernel(dtype, op)(level, &self, dest);
@@ -100,8 +100,8 @@ fn nary_kernel(dtype: DType, op: ReduceKind) -> KernelFn {
     })
 }
 
-/// The kernel for two sources and nothing afterwards. Sums have one of their own: they are frequent,
-/// and may be of a few bytes only.
+/// The kernel for two sources without a post-operation. Sums have a kernel of their own: they are
+/// frequent, and may be of a few bytes only.
 fn binary_kernel(dtype: DType, op: ReduceKind) -> KernelFn {
     with_element!(dtype, T => match op {
         ReduceKind::Sum | ReduceKind::Avg | ReduceKind::PreMulSum => run_binary::<T, Sum>,

@@ -1,4 +1,4 @@
-//! Elements as the kernels see them: how a register full of them is loaded and stored. One row each.
+//! Loads and stores of registers full of elements. Each element type has one row.
 
 use crate::host::isa::{F32Lanes, Instructions};
 use crate::host::lanes::{Array, Lanes, Plain, Value};
@@ -8,9 +8,9 @@ use half::{bf16, f16};
 
 /// An element type.
 pub(super) trait SimdElement: Element {
-    /// What a reduction accumulates in: the values of one register full of elements.
+    /// Values that a reduction accumulates in, for one register full of elements.
     type Lanes<I: Instructions>: Lanes;
-    /// Whether values differ from what is in memory.
+    /// True if values differ from the representation in memory.
     const IS_CONVERTED: bool;
     /// Registers full of elements that are worked on together to hide latencies.
     const REGISTERS: usize;
@@ -21,11 +21,11 @@ pub(super) trait SimdElement: Element {
     /// `from` is valid for reading them; alignment is not needed.
     unsafe fn load<I: Instructions>(cpu: I, from: *const u8) -> Self::Lanes<I>;
 
-    /// Stores [`Instructions::REGISTER`] bytes of elements, each value rounded once to the nearest, ties
-    /// to even.
+    /// Stores [`Instructions::REGISTER`] bytes of elements, each value rounded once to nearest, ties to
+    /// even.
     ///
     /// # Safety
-    /// `to` is valid for writing them; alignment is not needed.
+    /// `to` is valid for writing them. Alignment is not needed.
     unsafe fn store<I: Instructions>(cpu: I, lanes: Self::Lanes<I>, to: *mut u8);
 
     /// The same factor in every lane.

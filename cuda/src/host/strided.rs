@@ -1,12 +1,14 @@
 //! Arrays that do not lie one element after the other, to contiguous memory and back.
 
-/// `into` = the elements of the array of extents `shape` that begins with `from` and whose neighbours along each
-/// dimension are `strides` elements apart, the last dimension first.
+/// Copies a strided array to contiguous elements. The array has extents `shape` and begins with `from`.
+/// Its neighbors along each dimension are `strides` elements apart, the last dimension first.
 ///
-/// Any extents and strides will do: rows of a larger matrix, transposes, a row again and again (a stride of 0).
+/// All extents and strides are supported: rows of a larger matrix, transposes, a repeated row (stride
+/// 0).
 ///
 /// # Panics
-/// If there are not as many strides as extents, if the array is not of as many elements as `into`, or reaches beyond `from`.
+/// Strides and extents differ in number, the array has another number of elements than `into`, or it
+/// reaches beyond `from`.
 pub fn pack<T: Copy>(into: &mut [T], from: &[T], shape: &[usize], strides: &[usize]) {
     let loops = Loops::new(shape, strides, into.len(), from.len());
     loops.run(|outer, inner, at, offset| {
@@ -14,10 +16,10 @@ pub fn pack<T: Copy>(into: &mut [T], from: &[T], shape: &[usize], strides: &[usi
     });
 }
 
-/// The inverse of [`pack`]: contiguous elements go where an array of these extents and strides that begins with `into` has them.
+/// Copies contiguous elements to a strided array that begins with `into`.
 ///
 /// # Panics
-/// As [`pack`], with `into` and `from` exchanged.
+/// Same as [`pack`], with `into` and `from` exchanged.
 pub fn unpack<T: Copy>(into: &mut [T], from: &[T], shape: &[usize], strides: &[usize]) {
     let loops = Loops::new(shape, strides, from.len(), into.len());
     loops.run(|outer, inner, at, offset| {
@@ -25,7 +27,7 @@ pub fn unpack<T: Copy>(into: &mut [T], from: &[T], shape: &[usize], strides: &[u
     });
 }
 
-/// One dimension: its extent, and how far apart neighbours are in the array and in contiguous memory.
+/// One dimension: its extent, and the distance of neighbors in the array and in contiguous memory.
 #[derive(Clone, Copy)]
 struct Dim {
     extent: usize,
@@ -33,14 +35,14 @@ struct Dim {
     dense: usize,
 }
 
-/// What does not change anything: one element.
+/// The neutral dimension: one element.
 const POINT: Dim = Dim { extent: 1, stride: 1, dense: 1 };
 
 /// The dimensions of an array, none of extent 1 and none that could be one with the next.
 struct Loops(Vec<Dim>);
 
 impl Loops {
-    /// Of an array within `room` elements that has as many as `count`.
+    /// Checks an array within `room` elements that has `count` elements.
     fn new(shape: &[usize], strides: &[usize], count: usize, room: usize) -> Self {
         assert_eq!(shape.len(), strides.len(), "a stride for each extent");
         let elements = shape.iter().try_fold(1usize, |product, &extent| product.checked_mul(extent));
@@ -69,8 +71,8 @@ impl Loops {
         Self(dims)
     }
 
-    /// Calls `tile` for one piece of the two innermost dimensions after the other, with where it begins in contiguous memory
-    /// and in the array.
+    /// Calls `tile` for each tile of the two innermost dimensions in order, with its offsets in
+    /// contiguous memory and in the array.
     fn run(&self, mut tile: impl FnMut(Dim, Dim, usize, usize)) {
         let (outermost, [outer, inner]) = match self.0[..] {
             [] => (&[][..], [POINT, POINT]),
@@ -91,11 +93,11 @@ impl Loops {
     }
 }
 
-/// Elements to a side of what is copied at once where rows are not contiguous: whole cache lines on both sides, and few enough
-/// to stay in the nearest cache.
+/// Elements per side of a tile that is copied at once where rows are not contiguous: whole cache
+/// lines on both sides, and few enough for the L1 cache.
 const TILE: usize = 32;
 
-/// Where each piece of at most `side` of `extent` elements begins, and how long it is.
+/// Offset and length of each part of at most `side` of `extent` elements.
 fn tiles(extent: usize, side: usize) -> impl Iterator<Item = (usize, usize)> {
     (0..extent).step_by(side).map(move |start| (start, side.min(extent - start)))
 }
@@ -110,7 +112,8 @@ fn walk(dims: &[Dim], at: usize, offset: usize, body: &mut impl FnMut(usize, usi
     }
 }
 
-/// Copies two dimensions; `steps` gives of each how far apart neighbours are in `into` and in `from`, which begin at `to` and `start`.
+/// Copies two dimensions. `steps` has the distances of neighbors in `into` and in `from` for each.
+/// The copy begins at `to` and `start`.
 #[inline(always)]
 fn tile<T: Copy>(
     outer: Dim,
@@ -146,8 +149,9 @@ fn tile<T: Copy>(
     }
 }
 
-/// The transpose of `rows` rows of `length` contiguous elements `stride` apart. By way of here every cache line of both sides is
-/// touched once: lines a power of two apart would push one another out.
+/// Transposes `rows` rows of `length` contiguous elements, `stride` apart, through a buffer, so
+/// that every cache line of both sides is accessed once. Lines a power of two apart would evict
+/// each other.
 #[inline(always)]
 fn transpose_tile<T: Copy>(
     length: usize,

@@ -5,7 +5,7 @@ use unisono_cuda::device::{
     Buffer, Channel, Deadline, Exchange, Fifo, Gpu, LaunchDims, Pinned, Stream, WaitReport, WaitState,
 };
 
-/// What it needs; to be kept until it has ended.
+/// Memory of a running kernel, which must be kept until the kernel has ended.
 pub(crate) struct Busy {
     abort: Pinned<u32>,
     status: Pinned<WaitReport>,
@@ -46,7 +46,7 @@ impl Busy {
         Self { abort, status, _channel: channel, fifos }
     }
 
-    /// Waits until it runs: it sends before it waits.
+    /// Waits until the kernel runs: it sends before it waits.
     pub(crate) fn begun(&self, stream: &Stream) {
         while self.fifos.view(32..33).to_vec(stream).unwrap() == [0] {
             std::thread::sleep(std::time::Duration::from_millis(1));

@@ -1,4 +1,4 @@
-//! What modules and optimisers compute, by way of safe launches.
+//! Modules and optimizers by safe launches: results against formulas.
 
 use unisono_cuda::device::compute::{
     Activation, AdamStep, AttentionShape, Compute, Indices, MatrixView, MatrixViewMut, Norm,
@@ -131,7 +131,7 @@ fn adamw(compute: &Compute, values: &[f32]) {
     assert!(bits(&weights.to_vec(compute.stream()).unwrap()) == bits(&expected.collect::<Vec<_>>()));
 }
 
-/// Where Muon would go, and one way of going there.
+/// Directions of Muon, and a step along one of them.
 fn muon(compute: &Compute, values: &[f32]) {
     let (gpu, stream) = (compute.stream().gpu(), compute.stream());
     let (gradient, mut weights) = (gpu.upload(values).unwrap(), gpu.upload(values).unwrap());

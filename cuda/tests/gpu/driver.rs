@@ -61,7 +61,7 @@ fn expect_nothing() {
         }
         found => eprintln!("SKIPPED: this machine has a driver: {found:?}"),
     }
-    // What was not there at first can be installed.
+    // A driver that was missing at first can be installed.
     if crate::gpu().is_some() {
         assert_eq!(gpus(), Ok(2));
     }

@@ -9,7 +9,7 @@ use unisono_cuda::device::{DeviceBuffer, DeviceBufferMut, GpuError, Stream};
 #[test]
 fn cudarc_s_memory_is_memory() {
     let Some(gpu) = crate::gpu() else { return };
-    // As a program has it that knows nothing of us.
+    // A stream of a program that does not know unisono.
     let theirs = CudaContext::new(0).unwrap().new_stream().unwrap();
     let ours = gpu.stream().unwrap();
     let mut buffer = gpu.alloc::<f32>(100).unwrap();

@@ -24,7 +24,7 @@ fn double(gpu: &Gpu, stream: &Stream, memory: &ImportedMemory) {
 const OFFSET: usize = 80;
 const BYTES: usize = 88;
 
-/// What is beyond the memory is not opened, whatever the handle says.
+/// Memory beyond the allocation is not opened, whatever the handle says.
 fn refuses(gpu: &Gpu, mut handle: [u8; IpcHandle::BYTES], word: usize, lie: u64) {
     handle[word..word + 8].copy_from_slice(&lie.to_le_bytes());
     let refused = gpu.import(&IpcHandle::from_bytes(&handle)).err();

@@ -1,4 +1,4 @@
-//! GPUs, streams, memory and launches, on the software device.
+//! GPUs, streams, memory and launches, on the emulator.
 
 mod busy;
 mod compute;
@@ -17,8 +17,8 @@ use unisono_cuda::device::{
 };
 use unisono_cuda::emulator::{EmulatorError, set_gpu_count};
 
-/// A GPU of the software device, of two that there are; none, said aloud, where there is no C++ compiler. With
-/// `UNISONO_TEST_GPU` the machine's first.
+/// Returns one of the two GPUs of the emulator. Returns `None` with a message where there is no C++
+/// compiler. With `UNISONO_TEST_GPU` it is the machine's first GPU.
 fn gpu() -> Option<Gpu> {
     if std::env::var_os("UNISONO_TEST_GPU").is_some() {
         return Some(Gpu::open(0).unwrap());
@@ -33,7 +33,8 @@ fn gpu() -> Option<Gpu> {
     }
 }
 
-/// Another one, which the software device has; none, said aloud, where a machine has only one.
+/// Returns another GPU, which the emulator has. Returns `None` with a message where a machine has
+/// only one.
 fn other_gpu() -> Option<Gpu> {
     Gpu::open(1).map_err(|error| eprintln!("SKIPPED: needs two GPUs: {error}")).ok()
 }

@@ -1,4 +1,4 @@
-//! Buffers: what is written is read, and memory lasts as long as it is used.
+//! Buffers: written data is read back, and memory lasts as long as it is used.
 
 use crate::busy::Busy;
 use std::sync::atomic::Ordering;
@@ -30,7 +30,7 @@ fn what_is_written_is_read() {
 #[test]
 #[should_panic(expected = "5..11 of 10 elements")]
 fn a_part_must_be_inside() {
-    // Where there is no GPU, the message is that of the test itself.
+    // Without a GPU, the message is that of the test itself.
     let Some(gpu) = crate::gpu() else { panic!("5..11 of 10 elements") };
     gpu.alloc::<u8>(10).unwrap().view(..).view(5..11);
 }
@@ -107,7 +107,7 @@ fn out_of_bounds_stores_are_found_on_free() {
     if crate::gpu().is_none() {
         return;
     }
-    // Nobody else uses this one.
+    // No other test uses this GPU.
     let gpu = Gpu::open(1).unwrap();
     let stream = gpu.stream().unwrap();
     let (target, source) = (gpu.alloc::<u8>(100).unwrap(), gpu.alloc::<u8>(101).unwrap());
@@ -115,7 +115,7 @@ fn out_of_bounds_stores_are_found_on_free() {
     let [to, from] = [target.address(), source.address()];
     let arguments = ReduceCopy::new(&[to as *mut u8], &[from as *const u8], 101);
     let shape = LaunchDims { blocks: 1, threads: 32, cooperative: false };
-    // SAFETY: not safe, but the software device has a guard there.
+    // SAFETY: the launch writes out of bounds on purpose, and the emulator has a guard there.
     unsafe { kernel.launch(&stream, shape, &arguments) }.unwrap();
     stream.synchronize().unwrap();
     drop((target, source));

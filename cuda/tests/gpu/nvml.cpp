@@ -1,4 +1,4 @@
-// A stand-in for NVML that knows the GPUs of the software device.
+// A stand-in for NVML that knows the GPUs of the emulator.
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>

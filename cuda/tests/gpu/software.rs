@@ -1,4 +1,4 @@
-//! Installing the software device where that is not possible: errors that say why.
+//! Errors of installing the emulator where that is not possible.
 
 use std::path::Path;
 use std::process::Command;

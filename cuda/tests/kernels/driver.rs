@@ -1,4 +1,4 @@
-//! The software device through the functions of libcuda: what a program does on a GPU, done without one.
+//! The emulator through the functions of libcuda, as a program uses a GPU.
 
 use crate::libcuda::*;
 use crate::software::Device;
@@ -26,7 +26,7 @@ fn two_streams_are_two_ranks() {
         return;
     };
     assert_eq!(call!(device, cuInit(0 => u32)), 0);
-    let module = module(&device, include_str!("../../ptx/exchange.ptx")).unwrap();
+    let module = module(&device, unisono_kernels::module("exchange").unwrap().text).unwrap();
     let kernel = function(&device, module, "exchange").unwrap();
     let statuses = exchange(&device, kernel, Duration::from_secs(60));
     assert!(statuses.iter().all(|status| status.state() == Some(WaitState::Ok)), "{statuses:?}");
@@ -35,7 +35,8 @@ fn two_streams_are_two_ranks() {
     mistakes_are_errors(&device, module);
 }
 
-/// The second kernel cannot start before the first has ended, which gives up, and says for whom it waited.
+/// The second kernel cannot start before the first has ended. The first gives up, and reports the
+/// rank it waited for.
 fn without_room_for_both(device: &Device, kernel: Handle) {
     device.set_residents(1);
     let statuses = exchange(device, kernel, Duration::from_millis(100));
@@ -69,7 +70,7 @@ fn events_order_streams(device: &Device) {
 fn mistakes_are_errors(device: &Device, exchange: Handle) {
     let (invalid_image, invalid_handle, not_found, launch_failed) = (200, 400, 500, 719);
     assert_eq!(
-        module(device, include_str!("../../ptx/reduce_copy_half.ptx")),
+        module(device, unisono_kernels::module("reduce_copy_half").unwrap().text),
         Err(invalid_image),
         "not linked"
     );

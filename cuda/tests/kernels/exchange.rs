@@ -1,4 +1,4 @@
-//! Exchanges through FIFOs on the software device: right, raceless, never without end.
+//! Exchanges through FIFOs on the emulator: correct, free of races, and never without end.
 
 use crate::race_program::RaceProgram;
 use crate::software::Device;
@@ -35,7 +35,7 @@ impl Pair {
         }
     }
 
-    /// What goes to `rank`.
+    /// The FIFO to `rank`.
     fn fifo(&mut self, rank: usize) -> Fifo {
         Fifo {
             slots: self.slots[rank].as_mut_ptr().cast(),

@@ -6,7 +6,7 @@ use std::ptr::{from_ref, null_mut};
 use std::time::Duration;
 use unisono_cuda::device::{Channel, Deadline, Exchange, Fifo, WaitReport};
 
-/// What the driver gives out.
+/// A handle of the driver.
 pub(crate) type Handle = *mut c_void;
 
 /// Calls a function of the driver by its name and its types.
@@ -95,13 +95,13 @@ pub(crate) struct Rank {
     pub(crate) stream: Handle,
     input: u64,
     pub(crate) output: u64,
-    /// What the peer reaches: tail and head of the FIFO to this rank, abort word, slots.
+    /// Memory that the peer accesses: tail and head of the FIFO to this rank, abort word, slots.
     pub(crate) shared: u64,
     status: u64,
     channel: u64,
 }
 
-/// What ranks exchange.
+/// Bytes that ranks exchange.
 pub(crate) const BYTES: usize = 5000;
 const SLOT_BYTES: usize = 512;
 const SLOTS_AT: usize = 64;

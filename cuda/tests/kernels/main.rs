@@ -1,4 +1,5 @@
-//! The kernels, compiled for the CPU and run by the software device. One program, so that the device is compiled once.
+//! The kernels, compiled for the CPU and run by the emulator. One test program, so that the
+//! emulator is compiled once.
 
 mod driver;
 mod exchange;
@@ -15,5 +16,5 @@ mod reduce_copy;
 mod schedule;
 mod software;
 
-// What the shared files find in their own crate.
+// Names that the shared files find in their own crate.
 use unisono_cuda::{Element, F8E4M3, F8E5M2, PostOp, ReduceKind, Scalar, Source, as_bytes, as_bytes_mut};

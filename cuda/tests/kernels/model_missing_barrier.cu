@@ -1,5 +1,5 @@
-// The matrix product with a bug planted: of its two barriers the second is missing, so that the next step is fetched
-// while others still add the last one.
+// The matrix product with a planted bug: the second of its two barriers is missing, so that the
+// next step is loaded while other threads still add the last one.
 #include "target.cuh"
 
 #undef __syncthreads

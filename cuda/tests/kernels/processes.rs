@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 use unisono_cuda::device::WaitState;
 
-/// Says which library the second process loads.
+/// Path of the library that the second process loads.
 const LIBRARY: &str = "UNISONO_TEST_SECOND_PROCESS";
 
 const MARK: &str = "handle ";
@@ -46,7 +46,7 @@ fn read(told: &mut dyn BufRead) -> MemoryHandle {
     MemoryHandle(std::array::from_fn(byte))
 }
 
-/// One rank's part: tells its handle, is told the peer's, and exchanges.
+/// One rank's part: sends its handle, receives the peer's, and exchanges.
 fn exchange(device: &Device, rank: u32, tell: &mut dyn Write, told: &mut dyn BufRead) {
     let own = Rank::new(device, 10 + rank as u8);
     let handle = handle(device, own.shared);
@@ -54,7 +54,7 @@ fn exchange(device: &Device, rank: u32, tell: &mut dyn Write, told: &mut dyn Buf
     tell.write_all(line(handle).as_bytes()).unwrap();
     tell.flush().unwrap();
     let peer = open(device, read(told)).unwrap();
-    let module = module(device, include_str!("../../ptx/exchange.ptx")).unwrap();
+    let module = module(device, unisono_kernels::module("exchange").unwrap().text).unwrap();
     let kernel = function(device, module, "exchange").unwrap();
     own.start(device, kernel, peer, rank, Duration::from_secs(60));
     let status = own.status(device);

@@ -11,7 +11,7 @@ pub(crate) struct RaceProgram {
     program: PathBuf,
 }
 
-/// What such a program ends with.
+/// Exit code of a run without errors.
 const RIGHT: i32 = 0;
 const WRONG: i32 = 1;
 const RACE: i32 = 66;
@@ -33,7 +33,7 @@ impl RaceProgram {
         Some(Self { name: name.to_owned(), program })
     }
 
-    /// Whether there is a race, or a wrong result, with threads in the order of this seed.
+    /// Returns true if there is a race or a wrong result, with threads in the order of this seed.
     pub(crate) fn finds_race(&self, seed: u32) -> bool {
         self.finds_race_with(seed, &[])
     }
@@ -43,7 +43,7 @@ impl RaceProgram {
         let seed = seed.to_string();
         let arguments = [&[&*seed], arguments].concat();
         let mut output = self.run(Command::new(&self.program), &arguments);
-        // Where addresses are more random than ThreadSanitizer bears.
+        // ThreadSanitizer does not support the address randomization of some systems.
         if said(&output).contains("unexpected memory mapping") {
             let mut fixed = Command::new("setarch");
             fixed.arg("-R").arg(&self.program);

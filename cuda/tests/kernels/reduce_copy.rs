@@ -1,4 +1,4 @@
-//! The kernels, compiled for the CPU and run by the software device, against the host's naive reductions.
+//! The kernels, compiled for the CPU and run by the emulator, against the host's naive reductions.
 
 use crate::material::{Guarded, Random};
 use crate::naive::Naive;
@@ -12,13 +12,13 @@ const LONGEST: usize = 2500;
 const SOURCES: usize = 4;
 const RANKS: u32 = 3;
 
-/// What is reduced, and how far behind a multiple of 64 each buffer begins.
+/// A reduction, and the offset of each buffer from a multiple of 64.
 struct Case {
     op: ReduceKind,
     length: usize,
     sources: usize,
     targets: usize,
-    /// Of the first buffer, and how much more of each following one.
+    /// Offset of the first buffer, and the increment for each following one.
     skew: (usize, usize),
 }
 
@@ -93,7 +93,7 @@ fn every_type_and_operation_is_the_naive_one() {
     average_in_place(&device);
 }
 
-/// What a rank does with a sum of gradients.
+/// Averages a sum of gradients in place.
 fn average_in_place(device: &Device) {
     let mut expected: Vec<f32> = Random(7).elements(LONGEST);
     let mut values = Guarded::holding(4, &expected);
@@ -121,10 +121,9 @@ fn kernels(dtype: DType) -> [String; ReduceKind::ALL.len()] {
 #[test]
 fn every_type_has_a_module_with_its_operations() {
     for dtype in DType::ALL {
-        let file = format!("{}/ptx/reduce_copy_{dtype}.ptx", env!("CARGO_MANIFEST_DIR"));
-        let text = std::fs::read_to_string(&file).unwrap_or_else(|error| panic!("{file}: {error}"));
-        let entries = text.lines().filter_map(|line| line.strip_prefix(".visible .entry "));
-        let found: Vec<&str> = entries.map(|entry| entry.trim_end_matches('(')).collect();
-        assert_eq!(found, kernels(dtype), "{file}");
+        let name = format!("reduce_copy_{dtype}");
+        let module = unisono_kernels::module(&name).expect("a module of this type");
+        let found: Vec<&str> = unisono_kernels::kernel_names(module.text).collect();
+        assert_eq!(found, kernels(dtype), "{name}");
     }
 }

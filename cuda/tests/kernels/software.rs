@@ -1,4 +1,4 @@
-//! The software device: built by g++ with the kernels, and loaded.
+//! The emulator, built by g++ with the kernels, and loaded.
 
 use libloading::{Library, Symbol};
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
@@ -29,7 +29,7 @@ impl Device {
 
     /// Loads what was built.
     pub(crate) fn open(library: &Path) -> Device {
-        // SAFETY: its initialisers only enter kernels into a list.
+        // SAFETY: its initializers only enter kernels into a list.
         Device(unsafe { Library::new(library) }.expect("what was built can be loaded"))
     }
 
@@ -145,7 +145,7 @@ impl Build<'_> {
         let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join(self.name);
         let mut command = compiler();
         command.arg("-I").arg(folder("kernels")).args(self.races.then_some("-fsanitize=thread"));
-        // Kernels for all types take longer to optimise than the tests to run.
+        // Kernels for all types take longer to optimize than the tests to run.
         command
             .args(if self.library { &["-fPIC", "-shared", "-O0", "-Wl,-z,nodelete"][..] } else { &[] })
             .args(["-x", "c++"]);
@@ -166,10 +166,10 @@ fn device(races: bool) -> Option<&'static [PathBuf]> {
     COMPILED[usize::from(races)].get_or_init(compile).as_deref()
 }
 
-/// Those of the device that programs install.
+/// Object files of the emulator that programs install.
 fn installed_device() -> Option<Vec<PathBuf>> {
     let folder = match unisono_cuda::emulator::library() {
-        Ok(library) => library.with_file_name("software"),
+        Ok(library) => library.with_file_name("emulator"),
         Err(EmulatorError::NoCompiler { program, reason }) => return skip(&format!("{program}: {reason}")),
         Err(error) => panic!("{error}"),
     };

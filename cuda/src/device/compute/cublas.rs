@@ -54,7 +54,7 @@ unsafe impl Sync for Cublas {}
 #[derive(Clone, Copy)]
 pub(super) struct Factor {
     pub(super) address: *const f32,
-    /// Whether its transpose is meant.
+    /// True if the transpose is meant.
     pub(super) transposed: bool,
     /// How far apart columns begin.
     pub(super) leading: c_int,
@@ -69,15 +69,17 @@ impl Cublas {
         // SAFETY: the GPU's context is current.
         expect("cublasCreate", unsafe { (functions.create)(&mut handle) })?;
         let made = Self { functions, handle: Mutex::new(handle) };
-        // SAFETY: handle and stream are alive; who has this keeps the stream.
+        // SAFETY: handle and stream are alive. The owner of this keeps the stream.
         expect("cublasSetStream", unsafe { (functions.set_stream)(handle, stream.cudarc().cu_stream()) })?;
         Ok(Some(made))
     }
 
-    /// Enqueues into = alpha · one · other + beta · into, of extents rows, columns and inner, all column after column.
+    /// Enqueues into = alpha · one · other + beta · into, with extents rows, columns and inner. All are
+    /// stored column by column.
     ///
     /// # Safety
-    /// The GPU's context is current; the factors have these extents, and so has `into`, whose columns lie one after the other.
+    /// The GPU's context is current. The factors have these extents, and so has `into`, whose columns are
+    /// contiguous.
     pub(super) unsafe fn multiply(
         &self,
         [rows, columns, inner]: [c_int; 3],
@@ -113,12 +115,12 @@ impl Cublas {
 impl Drop for Cublas {
     fn drop(&mut self) {
         let handle = crate::device::gpu::lock(&self.handle);
-        // SAFETY: nobody uses it any more.
+        // SAFETY: this is the last use of the handle.
         unsafe { (self.functions.destroy)(*handle) };
     }
 }
 
-/// The library's functions, or those that the software device has of the same names.
+/// The functions of the library, or those of the emulator of the same names.
 fn functions(is_software: bool) -> Option<&'static Functions> {
     static FUNCTIONS: OnceLock<Option<Functions>> = OnceLock::new();
     let load = || if is_software { find(&Library::this()) } else { NAMES.iter().find_map(|name| open(name)) };
@@ -126,7 +128,7 @@ fn functions(is_software: bool) -> Option<&'static Functions> {
 }
 
 fn open(name: &str) -> Option<Functions> {
-    // SAFETY: initialisers of cuBLAS ask for nothing.
+    // SAFETY: the initializers of cuBLAS have no preconditions.
     let library = unsafe { Library::open(Some(name), RTLD_NOW) }.ok()?;
     let functions = find(&library)?;
     // Its functions are used until the process ends.

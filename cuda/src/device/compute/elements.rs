@@ -4,7 +4,7 @@ use super::{Compute, as_device_mut_ptr, as_device_ptr, check_len, rows_of};
 use crate::device::model::{Dropout, Elementwise, Gated};
 use crate::device::{GpuError, View, ViewMut};
 
-/// A function of a number, with its slope.
+/// An activation function, with its derivative.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Activation {
     /// x Φ(x) with Φ by tanh.
@@ -75,10 +75,11 @@ impl Compute {
         unsafe { self.launch("scaled", self.linear(count), &[view.memory], &arguments) }
     }
 
-    /// Of 2³² draws by the index and the `key`, those below `least` make zeros; everything else is multiplied by `factor`.
+    /// Sets elements to zero whose draw out of 2³², by index and `key`, is below `least`, and multiplies the
+    /// others by `factor`.
     ///
     /// # Errors
-    /// Of the driver.
+    /// The driver fails.
     pub fn dropout(
         &self,
         values: ViewMut<'_, f32>,

@@ -1,4 +1,4 @@
-//! What is done to gradients between backward and the step.
+//! Operations on gradients between the backward pass and the optimizer step.
 
 use super::{Compute, as_device_mut_ptr, as_device_ptr, check_len};
 use crate::bf16;
@@ -37,11 +37,11 @@ impl Compute {
         Ok(total)
     }
 
-    /// values *= `scale`, and then by what makes the whole gradient, whose sum of squares was `squares`, no longer than `longest`; 0: any
-    /// length.
+    /// Multiplies the values by `scale`, and then by the factor that clips the whole gradient to the norm
+    /// `longest`. `squares` is the sum of squares of the whole gradient. 0 for `longest` clips nothing.
     ///
     /// # Errors
-    /// If `squares` is not one number, and of the driver.
+    /// `squares` is not one number, or the driver fails.
     pub fn scale_and_clip(
         &self,
         values: ViewMut<'_, f32>,

@@ -13,7 +13,7 @@ impl Indices {
     /// These numbers, in memory of the GPU for launches on `stream`.
     ///
     /// # Errors
-    /// [`GpuError::Index`] for one that is not below `below` and not `ignored`, and of the driver.
+    /// [`GpuError::IndexOutOfRange`] for one that is not below `below` and not `ignored`, and of the driver.
     pub fn new(
         stream: &Stream,
         numbers: &[u32],
@@ -32,7 +32,7 @@ impl Indices {
         self.numbers.len()
     }
 
-    /// Whether there are none.
+    /// Returns true if there are no indices.
     pub fn is_empty(&self) -> bool {
         self.numbers.is_empty()
     }

@@ -65,10 +65,10 @@ impl<'a> MatrixViewMut<'a> {
     }
 }
 
-/// What attention is of.
+/// Shape of the input of attention.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AttentionShape {
-    /// Of each row.
+    /// Heads of each row.
     pub count: usize,
     /// Columns of each, at most 128.
     pub depth: usize,
@@ -139,11 +139,12 @@ impl Compute {
         enqueued.and(outcome)
     }
 
-    /// Of each head, output = softmax(q kᵀ / √depth, of what is not later) v within each sequence of `input`: rows of queries | keys |
-    /// values. `log_sums` gets a number for each row and head, for the way back.
+    /// Computes output = softmax(q kᵀ / √depth) v of each head, causally within each sequence of `input`:
+    /// rows of queries | keys | values. `log_sums` gets a number for each row and head, for the backward
+    /// pass.
     ///
     /// # Errors
-    /// If lengths do not go together, and of the driver.
+    /// Lengths do not match, or the driver fails.
     pub fn attention(
         &self,
         heads: AttentionShape,
@@ -159,10 +160,11 @@ impl Compute {
         unsafe { self.launch("attention", heads.shape(&arguments), &memories, &arguments) }
     }
 
-    /// The gradient of the input, into `grads`, from that of the output, `of_output`; `room` is for as many numbers as `log_sums`.
+    /// Computes the gradient of the input, into `grads`, from the gradient of the output, `of_output`.
+    /// `room` has as many numbers as `log_sums`.
     ///
     /// # Errors
-    /// If lengths do not go together, and of the driver.
+    /// Lengths do not match, or the driver fails.
     pub fn attention_backward(
         &self,
         heads: AttentionShape,
@@ -212,20 +214,20 @@ impl AttentionShape {
         })
     }
 
-    /// A block for each tile of 16 queries, or keys, of each head.
+    /// Launches a block for each tile of 16 queries, or keys, of each head.
     fn shape(self, arguments: &Attention) -> (u64, u32) {
         let heads = u64::from(arguments.sequences) * self.count as u64;
         (heads * self.sequence.div_ceil(16) as u64, Attention::THREADS)
     }
 }
 
-/// As cuBLAS counts.
+/// Converts an extent to the integer type of cuBLAS.
 fn to_c_int(extent: usize) -> Result<c_int, GpuError> {
     let wanted = c_int::MAX as usize;
     extent.try_into().map_err(|_| GpuError::LengthMismatch { found: extent, wanted })
 }
 
-/// As the kernels count.
+/// Converts an extent to the integer type of the kernels.
 fn to_u32(extent: usize) -> Result<u32, GpuError> {
     let wanted = u32::MAX as usize;
     extent.try_into().map_err(|_| GpuError::LengthMismatch { found: extent, wanted })

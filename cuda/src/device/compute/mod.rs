@@ -1,7 +1,8 @@
-//! The trainer's kernels, launched on one stream over memory whose length was looked at: what modules and optimisers
-//! compute.
+//! Kernels for training, launched on one stream over memory of checked length: modules and
+//! optimizers.
 //!
-//! Launches return when they are enqueued. A sum has one order, so that the same launches on the same GPU give the same bits.
+//! Launches return when they are enqueued. Sums have one order, so the same launches on the same
+//! GPU give the same bits.
 
 mod cublas;
 mod elements;
@@ -36,7 +37,7 @@ pub struct Compute {
     /// For matrix products, where it is found.
     cublas: Option<Cublas>,
     blocks_max: u32,
-    /// Of a block that goes over elements or a row.
+    /// Threads of a block that processes elements or a row.
     threads: u32,
 }
 
@@ -53,12 +54,12 @@ impl Compute {
         Ok(Self { cublas, ..Self::without_cublas(stream)? })
     }
 
-    /// As [`Compute::new`], with matrix products by a kernel.
+    /// Creates a [`Compute`] like [`Compute::new`], with matrix products by a kernel instead of cuBLAS.
     ///
     /// # Errors
-    /// Of the driver.
+    /// The driver fails.
     pub fn without_cublas(stream: Stream) -> Result<Self, GpuError> {
-        // Threads of the software device are expensive, and not faster for being many.
+        // Threads of the emulator are expensive, and more of them are not faster.
         let (blocks_max, threads) = match stream.gpu().is_emulated() {
             true => (2, 16),
             false => (BLOCKS_EACH * stream.gpu().multiprocessors()?, 256),
@@ -66,12 +67,12 @@ impl Compute {
         Ok(Self { stream, cublas: None, blocks_max, threads })
     }
 
-    /// What computes matrix products.
+    /// Returns the name of the library or kernel that computes matrix products.
     pub fn matmul_backend(&self) -> &'static str {
         if self.cublas.is_some() { "cuBLAS" } else { "a kernel" }
     }
 
-    /// Where its kernels are launched.
+    /// Returns the stream on which kernels are launched.
     pub fn stream(&self) -> &Stream {
         &self.stream
     }
@@ -103,10 +104,11 @@ impl Compute {
         })
     }
 
-    /// Enqueues a launch that uses these memories and no other; nothing if there is nothing to do.
+    /// Enqueues a launch that uses these memories and no others. Does nothing if there are no blocks.
     ///
     /// # Safety
-    /// `A` is the struct that the kernel takes; its pointers are into the memories, and what it says of lengths is so.
+    /// `A` is the struct that the kernel takes. Its pointers are into the memories, and its lengths are
+    /// true.
     unsafe fn launch<A: Plain>(
         &self,
         name: &'static str,
@@ -158,12 +160,12 @@ fn rows_of(count: usize, width: usize) -> Result<usize, GpuError> {
     check_len(count, rows * width).map(|()| rows)
 }
 
-/// Where kernels read.
+/// Returns the address that kernels read.
 fn as_device_ptr<T: Plain>(view: &View<'_, T>) -> *const T {
     view.address() as *const T
 }
 
-/// Where kernels write.
+/// Returns the address that kernels write.
 fn as_device_mut_ptr<T: Plain>(view: &ViewMut<'_, T>) -> *mut T {
     view.address() as *mut T
 }

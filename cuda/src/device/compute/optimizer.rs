@@ -1,10 +1,10 @@
-//! Steps of optimisers.
+//! Optimizer steps.
 
 use crate::device::compute::{Compute, as_device_mut_ptr, as_device_ptr, check_len};
 use crate::device::model::{AdamW, MuonMomentum};
 use crate::device::{GpuError, View, ViewMut};
 
-/// What a step of AdamW goes by.
+/// Parameters of a step of AdamW.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AdamStep {
     /// Multiplies gradients.
@@ -17,7 +17,7 @@ pub struct AdamStep {
     pub root: f32,
     /// ε.
     pub epsilon: f32,
-    /// What decay leaves of a weight.
+    /// Factor of a weight by weight decay.
     pub keep: f32,
 }
 
@@ -58,10 +58,11 @@ impl Compute {
         unsafe { self.launch("adamw", self.linear(count), &memories, &arguments) }
     }
 
-    /// Takes `factor` times the gradient into the moment, and puts into `direction` where Muon would go.
+    /// Adds `factor` times the gradient to the moment, and writes the direction of Muon's step to
+    /// `direction`.
     ///
     /// # Errors
-    /// If lengths differ, and of the driver.
+    /// Lengths differ, or the driver fails.
     pub fn muon_momentum(
         &self,
         gradient: View<'_, f32>,

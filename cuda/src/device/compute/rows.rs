@@ -5,7 +5,7 @@ use crate::device::model::{CrossEntropy, EmbeddingLookup, Normalize, Rows};
 use crate::device::{GpuError, View, ViewMut};
 use std::ptr::{null, null_mut};
 
-/// Which norm.
+/// Kinds of normalization.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Norm {
     /// To mean 0 and deviation 1.
@@ -67,10 +67,11 @@ impl Compute {
         unsafe { self.launch("add_rows", shape, &[into.memory, rows.memory], &arguments) }
     }
 
-    /// y = (x - mean) / √(variance + ε) · gain + bias, of each row; an RMS norm without mean and bias.
+    /// Computes y = (x - mean) / √(variance + ε) · gain + bias of each row. An RMS norm has no mean and no
+    /// bias.
     ///
     /// # Errors
-    /// If lengths do not go together, a bias is there or not as the norm has one, and of the driver.
+    /// Lengths do not match, a bias is missing or superfluous, or the driver fails.
     pub fn normalize(
         &self,
         [input, gain]: [View<'_, f32>; 2],
@@ -99,10 +100,10 @@ impl Compute {
         unsafe { self.launch(norm.kernels()[0], self.by_rows(rows), &memories, &arguments) }
     }
 
-    /// of_gain += the sum over rows of dy x̂; before [`Compute::normalise_slopes`].
+    /// Adds the sum over rows of dy x̂ to `of_gain`. Call it before [`Compute::normalize_backward`].
     ///
     /// # Errors
-    /// If lengths do not go together, and of the driver.
+    /// Lengths do not match, or the driver fails.
     pub fn normalize_backward_gain(
         &self,
         norm: Norm,
@@ -120,7 +121,8 @@ impl Compute {
         };
         let (of_gain, shape) = (of_gain.as_view(), self.by_columns(of_gain.len()));
         let memories = [input.memory, moments.memory, grads.memory, of_gain.memory];
-        // SAFETY: pointers are to views, of these rows and columns; the kernel writes to `of_gain` alone.
+        // SAFETY: pointers are to views of these rows and columns. The kernel writes to `of_gain`
+        // alone.
         unsafe { self.launch(norm.kernels()[1], shape, &memories, &arguments) }
     }
 
@@ -145,15 +147,16 @@ impl Compute {
         };
         let grads = grads.as_view();
         let memories = [input.memory, moments.memory, gain.memory, grads.memory];
-        // SAFETY: pointers are to views, of these rows and columns; the kernel writes to `grads` alone.
+        // SAFETY: pointers are to views of these rows and columns. The kernel writes to `grads`
+        // alone.
         unsafe { self.launch(norm.kernels()[2], self.by_rows(rows), &memories, &arguments) }
     }
 
-    /// Row i of `to` becomes row `indices[i]` of `table`, of which there are as many as the indices' limit; zeros for the index that does
-    /// not count.
+    /// Copies row `indices[i]` of `table` to row i of `to`, and zeros for the padding index. The table has
+    /// as many rows as the indices' limit.
     ///
     /// # Errors
-    /// If lengths do not go together, and of the driver.
+    /// Lengths do not match, or the driver fails.
     pub fn embed(
         &self,
         to: ViewMut<'_, f32>,
@@ -169,7 +172,8 @@ impl Compute {
         )?;
         let (to, shape) = (to.as_view(), self.linear(4 * to.len()));
         let memories = [to.memory, table.memory, indices.numbers.view(..).memory];
-        // SAFETY: pointers are to views; all indices that count are of rows of the table, which is only read.
+        // SAFETY: pointers are to views. All indices but the padding index are rows of the table,
+        // which is only read.
         unsafe { self.launch("embed", shape, &memories, &look) }
     }
 
@@ -192,14 +196,16 @@ impl Compute {
         )?;
         let table = table.as_view();
         let memories = [table.memory, rows.memory, indices.numbers.view(..).memory];
-        // SAFETY: pointers are to views; all indices that count are of rows of the table; `rows` is only read.
+        // SAFETY: pointers are to views. All indices but the padding index are rows of the table.
+        // `rows` is only read.
         unsafe { self.launch("embed_backward", self.by_rows(indices.below), &memories, &look) }
     }
 
-    /// Rows of logits become the gradient of `share` times the sum of their losses, which are put into `losses`.
+    /// Turns rows of logits into the gradient of `share` times the sum of their losses, which are written
+    /// to `losses`.
     ///
     /// # Errors
-    /// If lengths do not go together, and of the driver.
+    /// Lengths do not match, or the driver fails.
     pub fn cross_entropy(
         &self,
         logits: ViewMut<'_, f32>,

@@ -1,11 +1,12 @@
-//! Cross entropy where each rank has some of the classes: three kernels, between which ranks exchange numbers of rows.
+//! Cross entropy where each rank has some of the classes: three kernels, between which ranks
+//! exchange a number for each row.
 
 use crate::device::compute::{Compute, Indices, as_device_mut_ptr, as_device_ptr, check_len};
 use crate::device::model::ShardedCrossEntropy;
 use crate::device::{GpuError, Stream, View, ViewMut};
 use std::ptr::null_mut;
 
-/// Where this rank has the class of each row, if it does.
+/// Column of the target class of each row, if this rank has the class.
 pub struct LocalTargets {
     numbers: Indices,
     /// Columns of the logits.
@@ -15,11 +16,12 @@ pub struct LocalTargets {
 }
 
 impl LocalTargets {
-    /// Of rows of `columns` logits, of which the first `count` are of classes. A place is below `count`, [`LocalTargets::ELSEWHERE`] if another
-    /// rank has the class, or [`LocalTargets::NOWHERE`] for a row that does not count.
+    /// Uploads the targets of rows of `columns` logits, of which the first `count` are classes. A place is
+    /// below `count`, [`LocalTargets::ELSEWHERE`] if another rank has the class, or
+    /// [`LocalTargets::NOWHERE`] for a row that has no loss.
     ///
     /// # Errors
-    /// [`GpuError::Index`] for one that is none of these, and of the driver.
+    /// [`GpuError::IndexOutOfRange`] for another place, or the driver fails.
     pub fn new(stream: &Stream, places: &[u32], columns: usize, count: usize) -> Result<Self, GpuError> {
         check_len(count.min(columns), count)?;
         let is_none = |place: &&u32| **place as usize >= count && **place < Self::OTHER_RANK;
@@ -77,11 +79,11 @@ impl Compute {
         unsafe { self.launch("class_max", self.by_rows(rows), &[logits.memory, max.memory], &arguments) }
     }
 
-    /// Logits become powers of e, each less the `max` of its row; `both` gets the sum of those of each row, then the logit at the
-    /// target of each, or 0.
+    /// Turns logits into exponentials, each less the `max` of its row. `both` gets the sum of the
+    /// exponentials of each row, and then the logit at the target of each, or 0.
     ///
     /// # Errors
-    /// As [`Compute::class_max`].
+    /// Same as [`Compute::class_max`].
     pub fn class_exp(
         &self,
         logits: ViewMut<'_, f32>,
@@ -100,14 +102,16 @@ impl Compute {
         };
         let (logits, both) = (logits.as_view(), both.as_view());
         let memories = [logits.memory, max.memory, both.memory, places.numbers.numbers.view(..).memory];
-        // SAFETY: pointers are to views of these extents; `max` is only read, and no place is beyond the columns.
+        // SAFETY: pointers are to views of these extents. `max` is only read, and no place is
+        // beyond the columns.
         unsafe { self.launch("class_exp", self.by_rows(rows), &memories, &arguments) }
     }
 
-    /// Powers become the gradient of `share` times the sum of the losses, and `max` the losses, by what `both` is summed over ranks.
+    /// Turns exponentials into the gradient of `share` times the sum of the losses, and `max` into the
+    /// losses. `both` is summed over the ranks.
     ///
     /// # Errors
-    /// As [`Compute::class_max`].
+    /// Same as [`Compute::class_max`].
     pub fn class_backward(
         &self,
         powers: ViewMut<'_, f32>,
@@ -128,7 +132,8 @@ impl Compute {
         };
         let (powers, max) = (powers.as_view(), max.as_view());
         let memories = [powers.memory, max.memory, both.memory, places.numbers.numbers.view(..).memory];
-        // SAFETY: pointers are to views of these extents; `both` is only read, and no place is beyond the columns.
+        // SAFETY: pointers are to views of these extents. `both` is only read, and no place is
+        // beyond the columns.
         unsafe { self.launch("class_backward", self.by_rows(rows), &memories, &arguments) }
     }
 }

@@ -6,11 +6,12 @@ use crate::device::model::Strided;
 use crate::device::{GpuError, View, ViewMut};
 
 impl Compute {
-    /// `into` = the elements of the array of these extents that begins with `from` and whose neighbours along each dimension are
-    /// `strides` elements apart, the last dimension first; as [`pack`](crate::pack) on the host.
+    /// Copies a strided array to contiguous elements. The array has these extents and begins with `from`.
+    /// Its neighbors along each dimension are `strides` elements apart, the last dimension first. Same as
+    /// [`pack`](crate::pack) on the host.
     ///
     /// # Errors
-    /// If extents and lengths do not go together, and of the driver.
+    /// Extents and lengths do not match, or the driver fails.
     pub fn pack<T: Element>(
         &self,
         into: ViewMut<'_, T>,
@@ -26,10 +27,10 @@ impl Compute {
         unsafe { self.launch(kernel::<T>(false), threads, &[into.memory, from.memory], &arguments) }
     }
 
-    /// The inverse: contiguous elements go where the array has them. Where it has two at one place, either may be there.
+    /// Copies contiguous elements to a strided array. If two elements have one place, either may remain.
     ///
     /// # Errors
-    /// If extents and lengths do not go together, and of the driver.
+    /// Extents and lengths do not match, or the driver fails.
     pub fn unpack<T: Element>(
         &self,
         into: ViewMut<'_, T>,

@@ -1,4 +1,4 @@
-//! What is done to gradients, and to arrays that are none of rows.
+//! Kernels for gradients and for strided arrays.
 
 use super::{Memory, bits, device, numbers};
 use crate::material::{Random, same};

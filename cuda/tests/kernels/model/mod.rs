@@ -1,4 +1,4 @@
-//! The trainer's kernels on the software device, against the host's functions and formulas in f64.
+//! The kernels for training on the emulator, against the host's functions and formulas in f64.
 
 mod gradients;
 mod modules;
@@ -46,7 +46,7 @@ impl<'a> Memory<'a> {
         unsafe { self.start.add(self.skew).cast() }
     }
 
-    /// What it holds now; nothing may have been written beside it.
+    /// Reads the content, and checks that nothing was written beside it.
     fn read<T: Element>(self) -> Vec<T> {
         // SAFETY: as many as were put there; no kernel runs.
         let values = unsafe { std::slice::from_raw_parts(self.at::<T>(), self.count) }.to_vec();
@@ -55,7 +55,7 @@ impl<'a> Memory<'a> {
     }
 }
 
-/// Whether numbers are those of `expected`, up to `tolerance` of them or of 1.
+/// Returns true if numbers are those of `expected`, up to `tolerance` of them or of 1.
 fn near(found: &[f32], expected: &[f64], tolerance: f64, context: &str) {
     assert_eq!(found.len(), expected.len(), "{context}");
     for (at, (found, expected)) in found.iter().zip(expected).enumerate() {

@@ -7,10 +7,10 @@ use unisono_cuda::device::model::{
     CrossEntropy, Dropout, Elementwise, EmbeddingLookup, Gated, Normalize, Rows, ShardedCrossEntropy,
 };
 
-/// A function and its slope.
+/// An activation function and its derivative.
 type Function = (&'static str, fn(f64) -> f64);
 
-/// Of numbers to both sides of 0, by the formulas and by differences of them.
+/// Functions of numbers on both sides of 0, by formulas and by their differences.
 const FUNCTIONS: [Function; 2] = [("gelu_tanh", gelu_tanh), ("gelu_exact", gelu_exact)];
 
 fn gelu_tanh(x: f64) -> f64 {
@@ -222,7 +222,7 @@ fn cross_entropy(device: &Device, rows: usize, classes: usize) {
     labels.read::<u32>();
 }
 
-/// Logits become slopes, and `losses` those of the rows.
+/// Turns logits into gradients, and `losses` into those of the rows.
 fn take_losses(device: &Device, [logits, targets, losses]: [&Memory; 3], rows: usize, classes: usize) {
     let arguments = CrossEntropy {
         logits: logits.at(),

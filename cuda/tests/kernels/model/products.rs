@@ -35,7 +35,7 @@ fn product(device: &Device, [rows, columns, inner]: [usize; 3], transposed: [boo
     let (one, other) =
         (Side::new(1, rows, inner, transposed[0]), Side::new(2, inner, columns, transposed[1]));
     let stride = columns + 2;
-    // What is not read may be anything.
+    // Memory that is not read may have any content.
     let into = if beta == 0.0 { vec![f32::NAN; rows * stride] } else { numbers(3, rows * stride) };
     let memory = [&one.values, &other.values, &into].map(|values| Memory::of(device, 0, values));
     let arguments = Matmul {

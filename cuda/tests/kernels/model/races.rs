@@ -14,14 +14,14 @@ fn program(name: &str, matmul: &str) -> Option<impl Fn(u32) -> bool + use<>> {
     Some(move |seed| has_race(&program, seed))
 }
 
-/// Whether it reports a race, with threads in the order of this seed.
+/// Returns true if the program reports a race, with threads in the order of this seed.
 fn has_race(program: &Path, seed: u32) -> bool {
     let run = |command: &mut Command| {
         command.arg(seed.to_string()).env("TSAN_OPTIONS", "exitcode=66").output().expect("built")
     };
     let said = |output: &Output| String::from_utf8_lossy(&output.stderr).into_owned();
     let mut output = run(&mut Command::new(program));
-    // Where addresses are more random than ThreadSanitizer bears.
+    // ThreadSanitizer does not support the address randomization of some systems.
     if said(&output).contains("unexpected memory mapping") {
         output = run(Command::new("setarch").arg("-R").arg(program));
     }

@@ -6,7 +6,8 @@
 #include <stdlib.h>
 #include <vector>
 
-// With more slots, what a rank has received already tells it that its own slots are free: no credit matters.
+// With more slots, received data would already tell a rank that its own slots are free, and no
+// credit would matter.
 constexpr u32 SLOTS = 1, SLOT_BYTES = 256, BYTES = 3000;
 
 struct Rank {
@@ -16,7 +17,7 @@ struct Rank {
 
     explicit Rank(u8 fill) : input(BYTES, fill), output(BYTES), slots(SLOTS * SLOT_BYTES / sizeof(Words)) {}
 
-    // What goes to this rank.
+    // The FIFO to this rank.
     Fifo fifo() { return {(u8*)slots.data(), &tail, &head, SLOTS, SLOT_BYTES}; }
 
     Channel channel(Rank& peer, u32 rank) {

@@ -1,5 +1,6 @@
-// Two ranks, launches of one device, carry out a program over and over; the arguments are the seed of the order of threads,
-// which program, how long waits last, and which bug it is to have. Ends with 1 if the result is wrong or does not come.
+// Two ranks, launches of one device, execute a program repeatedly. The arguments are the seed of
+// the thread order, the program, the deadline of waits, and the planted bug. Exits with 1 if the
+// result is wrong or missing.
 #include "schedule_arguments.cuh"
 #include "emulator.h"
 
@@ -35,7 +36,7 @@ static Program messages(u32 rank) {
     return program;
 }
 
-// The same; what is reduced goes back in the same pass.
+// Same as above, with results sent back in the same pass.
 static Program fused(u32 rank) {
     u32 peer = 1 - rank;
     Program program;
@@ -62,7 +63,8 @@ static Program two_shot(u32 rank) {
     return program;
 }
 
-// Rank 0 adds what rank 1 lays out, which hears of it by nothing but banks that become free.
+// Rank 0 adds data that rank 1 places in its window. Rank 1 learns of progress only by parities
+// that become free.
 static Program one_way(u32 rank) {
     Program program;
     program.windows = true;
@@ -94,7 +96,7 @@ struct Rank {
     u64 tail = 0, head = 0, window_sequence = 0, shots = 0;
     WaitReport status = {};
 
-    // What goes to this rank.
+    // The FIFO to this rank.
     Fifo fifo(Rank& sender, u32 count) { return {slots.start(), &tail, &sender.head, count, SLOT_BYTES}; }
 };
 
@@ -103,7 +105,7 @@ static u32 abort_word = 0;
 static u64 timeout_ns;
 const char* planted;
 
-// What all ranks share, once it has been set up.
+// State that all ranks share, once it has been set up.
 struct World {
     std::string which;
     std::vector<Rank> ranks = std::vector<Rank>(RANKS);
@@ -111,7 +113,7 @@ struct World {
     std::vector<u8*> mailboxes;
 
     explicit World(std::string name) : which(name) {
-        // As few slots as there can be, so that every credit matters.
+        // As few slots as possible, so that every credit matters.
         u32 slots = which == "fused" ? 2 : 1;
         for (u32 rank = 0; rank < RANKS; rank++) {
             Rank &own = ranks[rank], &peer = ranks[1 - rank];
@@ -184,7 +186,7 @@ static bool is_right(const Rank& rank, u32 launch, bool sums) {
     return true;
 }
 
-// One rank's launches, one after the other; no rank waits for another but in kernels.
+// One rank's launches, one after the other. Ranks wait for each other in kernels only.
 static bool run(World& world, u32 index) {
     Rank& rank = world.ranks[index];
     bool one_shot = world.which == "one_shot" || world.which == "wide_one_shot";

@@ -36,7 +36,7 @@ static u64 one_less(u64 credit) { return credit == 0 ? 0 : credit - 1; }
 
 #include "ll.cuh"
 
-// All lines have the same flag, so that old ones are taken for new.
+// All lines have the same flag, so that old ones match.
 #define flag_of(step) (has("same_flags") ? 1u : flag_of(step))
 
 #include "build_work.cuh"
@@ -55,12 +55,13 @@ static void give_back(const KernelContext& context, const Instr& instr) {
 
 #include "windows.cuh"
 
-// Nobody waits for a bank of its window to be free.
+// No rank waits for a parity of its window to be free.
 #define enter_parity(context) (has("unfree_banks") ? __syncthreads_and(true) : enter_parity(context))
 
 #include "mailbox.cuh"
 
-// All launches use one area of a mailbox; rank 1 looks for rank 0's lines only when others lie there.
+// All launches use one area of a mailbox. Rank 1 looks for rank 0's lines only when others are
+// there.
 template <class L>
 static OneShotState<L> even(const OneShotState<L>& shot) {
     return {shot.args, shot.launch & ~1ull, shot.flag, shot.start, shot.bytes};

@@ -2,7 +2,7 @@
 
 use super::program::{Block, Program, input, output, scratch, window};
 
-/// Reduce-scatter and all-gather round a ring; `fused`: what is received goes on in the same pass.
+/// Reduce-scatter and all-gather on a ring. `fused`: received data is forwarded in the same pass.
 pub(crate) fn ring_all_reduce(ranks: usize, rank: usize, fused: bool) -> Program {
     let (next, previous) = ((rank + 1) % ranks, (rank + ranks - 1) % ranks);
     let part = |hop: usize| (rank + 2 * ranks - hop) % ranks;
@@ -64,7 +64,8 @@ pub(crate) fn pairwise_all_to_all(ranks: usize, rank: usize) -> Program {
     })
 }
 
-/// Messages without data: after as many steps as the number of ranks has bits everybody has heard of everybody.
+/// Messages without data: after as many steps as the number of ranks has bits, every rank has heard
+/// of every other.
 pub(crate) fn barrier(ranks: usize, rank: usize) -> Program {
     let hops = (0..usize::BITS).map(|bit| 1 << bit).take_while(|&hop| hop < ranks);
     hops.fold(Program::new(rank), |program, hop| {
@@ -81,7 +82,8 @@ pub(crate) fn one_shot(ranks: usize, rank: usize) -> Program {
     program.reduce(&operands, &[output(0)])
 }
 
-/// Everyone reduces its part and reads the others'; the result is written to window and output in one pass.
+/// Every rank reduces its part and reads the others'. The result is written to window and output in
+/// one pass.
 pub(crate) fn two_shot(ranks: usize, rank: usize) -> Program {
     let program = peers(ranks, rank)
         .fold(Program::new(rank), |program, peer| program.copy(input(peer), window(peer)))

@@ -1,4 +1,4 @@
-//! What goes wrong ends, and says where.
+//! Failures end within the deadline, and the report says where.
 
 use super::algorithms::*;
 use super::program::{Program, input, output};
@@ -95,7 +95,7 @@ fn lengths_differ(device: &Device) {
     let receiver = Program::new(1).recv(0, &[output(0), output(1)]);
     let [_, status] = run(&mut world, [Some((sum(2), sender)), Some((sum(2), receiver))]);
     assert_eq!(status.state(), Some(WaitState::LengthMismatch), "{status:?}");
-    // Either channel may be first to see it: one has whole packs, the other the rest.
+    // Either channel may be first to find it: one has whole packs, the other the rest.
     let told = (status.wanted, status.seen);
     assert!([(COUNT as u64 * 4 - 16, 192), (16, 8)].contains(&told) && status.peer == 0, "{status:?}");
 }

@@ -23,7 +23,7 @@ fn send(world: &mut World, protocol: Protocol, count: usize) {
 #[test]
 fn flags_that_come_again_are_not_taken_for_old_ones() {
     let Some(device) = Device::new("lines.so", &["kernels/schedule.cu"]) else { return };
-    // The flags of a head that are looked at, and where those of the data begin: by sixteen bytes.
+    // Flags of a header that are checked, and the start of those of the data, in units of 16 bytes.
     for (protocol, head, data) in [(Protocol::Ll, 5, 8), (Protocol::Ll128, 4, 4)] {
         let mut world = World::new(&device, size(2));
         // Across the last step before flags begin again.

@@ -1,4 +1,4 @@
-//! Schedules carried out by kernels on the software device: ranks are launches in threads of one process.
+//! Schedules executed by kernels on the emulator. Ranks are launches in threads of one process.
 
 mod algorithms;
 mod failures;

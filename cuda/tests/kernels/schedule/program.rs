@@ -2,7 +2,7 @@
 
 use unisono_cuda::device::{ChunkRef, Instr, LaneProgram, MemorySpace, Opcode};
 
-/// A block of this rank: which memory, and which block of it.
+/// A block of this rank: its memory space and its index.
 pub(crate) type Block = (MemorySpace, u32);
 
 /// One rank's program.
@@ -38,7 +38,7 @@ impl Program {
         Self { rank: rank as u32, ..Self::default() }.lane_program(0)
     }
 
-    /// What follows goes to a new strand.
+    /// Begins a new lane program for the instructions that follow.
     pub(crate) fn lane_program(mut self, lane: u32) -> Self {
         self.strands.push(LaneProgram { lane, first_instr: self.acts.len() as u32, instr_count: 0 });
         self
@@ -90,7 +90,7 @@ impl Program {
         self
     }
 
-    /// What the last act received, and combined, goes on to `peer`.
+    /// Forwards the result of the last receiving instruction to `peer`.
     pub(crate) fn forward(mut self, peer: usize) -> Self {
         self.acts.last_mut().expect("an act before").forward = peer as u32;
         self

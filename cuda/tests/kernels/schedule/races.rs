@@ -1,4 +1,4 @@
-//! What programs do at once, under a race detector.
+//! Concurrent programs, under a race detector.
 
 use crate::race_program::RaceProgram;
 
@@ -17,7 +17,8 @@ const PLANTED: [(&str, &[&str]); 8] = [
     ("one_area", &["one_shot", "wide_one_shot"]),
 ];
 
-/// Seeds that are tried; with a variable of this name set as many as it says, and every one must tell.
+/// Seeds to try. With the variable of this name set, as many as it says, and each must find the
+/// bug.
 fn seeds() -> (u32, bool) {
     let wanted = std::env::var("UNISONO_TEST_SEEDS").ok().and_then(|seeds| seeds.parse().ok());
     (wanted.unwrap_or(3), wanted.is_some())

@@ -1,4 +1,4 @@
-//! What programs compute.
+//! Results of programs.
 
 use super::algorithms::*;
 use super::program::Program;
@@ -136,7 +136,8 @@ fn all_to_alls(device: &Device, ranks: usize) {
     }
 }
 
-/// Two operands of any bits: their order is the same on both ranks, so that the result is one expression.
+/// Two operands of any bits. Their order is the same on both ranks, so the result is one
+/// expression.
 fn bit_exact<T: Naive>(device: &Device, protocol: Protocol, program: fn(usize, usize) -> Program) {
     let mut world = World::new(device, size(2));
     let mut random = Random(T::DTYPE as u64);
@@ -171,7 +172,7 @@ fn programs_compute_what_they_should() {
     bit_exact::<F8E4M3>(&device, Protocol::Ll, |ranks, rank| ring_all_reduce(ranks, rank, true));
 }
 
-/// Of every length that ends elsewhere in a line, also of one that begins where no element of a line does.
+/// Lengths that end at every place of a line, and a start where no element of a line begins.
 fn every_type_in_wide_lines(device: &Device) {
     fn ring(ranks: usize, rank: usize) -> Program {
         ring_all_reduce(ranks, rank, true)
@@ -204,7 +205,7 @@ fn every_type_in_wide_lines(device: &Device) {
 
 const LL128_DATA_BYTES: usize = 24;
 
-/// Nobody leaves before all have come: as often as messages without data have gone round.
+/// No rank leaves before all have come, for as many rounds of messages without data.
 fn barriers(device: &Device, protocol: Protocol) {
     let mut world = World::new(device, size(3));
     let job = Job { protocol, ..job::<u8>(ReduceKind::Sum, 0, 1, (1, 1)) };

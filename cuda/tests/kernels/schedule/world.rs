@@ -1,4 +1,4 @@
-//! Ranks on one software device: what peers reach of each other, and launches of all of them at once.
+//! Ranks on one emulator: the memory that peers access, and launches of all of them at once.
 
 use super::program::Program;
 use crate::software::Device;
@@ -9,7 +9,7 @@ use unisono_cuda::device::{
     BufferLayout, Deadline, Fifo, PeerWindow, Port, Protocol, ScheduleArgs, WaitReport,
 };
 
-/// What a communicator has of everything.
+/// Sizes of a communicator.
 #[derive(Clone, Copy)]
 pub(crate) struct Size {
     pub(crate) ranks: usize,
@@ -25,7 +25,7 @@ impl Size {
     }
 }
 
-/// Device memory, looked at for stores beside it when it is dropped.
+/// Device memory, checked for out-of-bounds stores when it is dropped.
 pub(crate) struct Memory<'d> {
     device: &'d Device,
     start: *mut u8,
@@ -53,9 +53,10 @@ impl<'d> Memory<'d> {
         self.start.cast()
     }
 
-    /// What is there, while no kernel runs.
+    /// Returns the content, while no kernel runs.
     pub(crate) fn bytes(&mut self) -> &mut [u8] {
-        // SAFETY: allocated with this length; kernels run only within `World::run`, which borrows all memory.
+        // SAFETY: allocated with this length. Kernels run only within `World::run`, which borrows
+        // all memory.
         unsafe { std::slice::from_raw_parts_mut(self.start, self.bytes) }
     }
 }
@@ -67,7 +68,7 @@ impl Drop for Memory<'_> {
     }
 }
 
-/// What one rank has.
+/// State of one rank.
 pub(crate) struct Rank<'d> {
     pub(crate) ports: Vec<Port>,
     neighbours: Vec<PeerWindow>,
@@ -76,7 +77,7 @@ pub(crate) struct Rank<'d> {
     pub(crate) abort: u32,
     window: Memory<'d>,
     inbox: Memory<'d>,
-    /// Of messages to it: slots and tail by port, head of those that it sends.
+    /// FIFO memory of the rank's messages: slots and tail by port, head of those that it sends.
     slots: Memory<'d>,
     tails: Memory<'d>,
     heads: Memory<'d>,
@@ -93,13 +94,13 @@ pub(crate) struct World<'d> {
 // SAFETY: its pointers are to device memory, which the ranks' kernels share by design.
 unsafe impl Sync for World<'_> {}
 
-/// What an operation does.
+/// Parameters of an operation.
 #[derive(Clone)]
 pub(crate) struct Job {
     pub(crate) kernel: String,
     pub(crate) protocol: Protocol,
     pub(crate) op: ReduceKind,
-    /// As the kernel accumulates.
+    /// Factor in the type that the kernel accumulates in.
     pub(crate) factor: u64,
     pub(crate) one: u64,
     pub(crate) element: usize,
@@ -130,7 +131,7 @@ impl<'d> World<'d> {
         Self { device, size, ranks, limit: Duration::from_secs(60) }
     }
 
-    /// As if so many messages had been sent and received on every lane.
+    /// Sets the state as if so many messages had been sent and received on every lane.
     pub(crate) fn go_on_from(&mut self, step: u64) {
         for rank in &mut self.ranks {
             rank.ports.iter_mut().for_each(|port| (port.sent, port.received) = (step, step));
@@ -230,7 +231,7 @@ impl<'d> World<'d> {
     }
 }
 
-/// What one rank does.
+/// One rank's part of an operation.
 pub(crate) struct Part {
     pub(crate) job: Job,
     pub(crate) program: Program,
@@ -271,7 +272,8 @@ impl<'d> Rank<'d> {
     }
 }
 
-/// The slots of messages from `sender` to `receiver`, whose port has this index on both sides but for the peer.
+/// The slots of messages from `sender` to `receiver`. The port has this index on both sides, except
+/// for the peer.
 fn fifo(ranks: &[Rank], size: &Size, sender: usize, receiver: usize, index: usize) -> Fifo {
     let lane = index / size.ranks;
     let (at_receiver, at_sender) = (lane * size.ranks + sender, lane * size.ranks + receiver);

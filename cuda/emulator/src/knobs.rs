@@ -1,0 +1,80 @@
+//! Settings of a loaded emulator.
+
+use libloading::os::unix::{Library, RTLD_NOW};
+use std::ffi::CString;
+use std::path::Path;
+
+/// A handle to a loaded emulator, whose settings it changes.
+#[derive(Debug)]
+pub struct Knobs(Library);
+
+impl Knobs {
+    /// Opens the emulator that [`Emulator::build`](crate::Emulator::build) built at this path.
+    ///
+    /// # Errors
+    /// The library cannot be loaded, or is not an emulator.
+    pub fn open(library: &Path) -> Result<Self, libloading::Error> {
+        // SAFETY: the initializers of the emulator only enter kernels into a list.
+        let library = unsafe { Library::open(Some(library), RTLD_NOW) }?;
+        // SAFETY: the function is looked up and not called.
+        unsafe { library.get::<unsafe extern "C" fn(u64)>(b"unisono_set_seed") }?;
+        Ok(Self(library))
+    }
+
+    /// Sets the number of GPUs, 1 to 8. The default is 1. All have the same room for blocks.
+    pub fn set_gpu_count(&self, count: u32) {
+        self.set(b"unisono_set_gpu_count", count);
+    }
+
+    /// Sets the number of blocks that can be resident on a GPU at once.
+    pub fn set_max_resident_blocks(&self, blocks: u32) {
+        self.set(b"unisono_set_max_resident_blocks", blocks);
+    }
+
+    /// Makes a kernel too large for a GPU, like one that takes too many registers. An unknown name
+    /// makes all kernels fit again.
+    ///
+    /// # Panics
+    /// The name has a zero byte.
+    pub fn set_oversized_kernel(&self, kernel: &str) {
+        let name = CString::new(kernel).expect("names have no zeros");
+        self.set(b"unisono_set_oversized_kernel", name.as_ptr());
+    }
+
+    /// Sets the CUDA version that the driver reports. The default is 12040, which is 12.4.
+    pub fn set_cuda_version(&self, version: u32) {
+        self.set(b"unisono_set_cuda_version", version);
+    }
+
+    /// Sets how kernels of GPU `from` reach memory of GPU `to`: directly or not, with which
+    /// performance rank (0 is best), and with atomics or not. By default all paths are direct,
+    /// equal, and have atomics.
+    pub fn set_peer_path(&self, from: u32, to: u32, direct: bool, rank: u32, atomics: bool) {
+        type Set = unsafe extern "C" fn(u32, u32, u32, u32, u32);
+        // SAFETY: the type is that of `emulator.h`.
+        unsafe {
+            let function = self.0.get::<Set>(b"unisono_set_peer_path");
+            function.expect("a function of emulator.h")(from, to, direct.into(), rank, atomics.into());
+        }
+    }
+
+    /// Sets the number of operations that a stream holds before a launch waits for room in it. The
+    /// default is 1024.
+    pub fn set_stream_capacity(&self, count: u32) {
+        self.set(b"unisono_set_stream_capacity", count);
+    }
+
+    /// Sets the seed of the order in which blocks and threads run.
+    pub fn set_seed(&self, seed: u64) {
+        self.set(b"unisono_set_seed", seed);
+    }
+
+    /// Calls a setter of one argument; `T` is the type that `emulator.h` gives it.
+    fn set<T>(&self, name: &[u8], value: T) {
+        // SAFETY: the callers pass the types of `emulator.h`, and `open` found an emulator.
+        unsafe {
+            let function = self.0.get::<unsafe extern "C" fn(T)>(name);
+            function.expect("a function of emulator.h")(value);
+        }
+    }
+}
