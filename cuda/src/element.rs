@@ -12,13 +12,13 @@ mod sealed {
 ///
 /// Any bytes are a value of it and it has no padding: [`as_bytes_mut`] relies on that.
 pub trait Element: sealed::Sealed + Copy + Send + Sync + 'static + Default + PartialEq + Debug {
-    /// Its code.
+    /// Element type.
     const DTYPE: DType;
 
     /// The nearest to `value`; integers truncate and saturate, 8-bit floats round by way of f32.
     fn from_f64(value: f64) -> Self;
 
-    /// Its value; integers beyond 2^53 are rounded.
+    /// Converts to f64. Integers beyond 2^53 are rounded.
     fn to_f64(self) -> f64;
 }
 

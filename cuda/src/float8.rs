@@ -20,7 +20,7 @@ impl F8E4M3 {
         Self(narrow::<E4M3>(value) as u8)
     }
 
-    /// Its value, exactly.
+    /// Converts to f32, exactly.
     #[inline(always)]
     pub fn to_f32(self) -> f32 {
         widen::<E4M3>(self.0.into())
@@ -34,7 +34,7 @@ impl F8E5M2 {
         Self(narrow::<E5M2>(value) as u8)
     }
 
-    /// Its value, exactly.
+    /// Converts to f32, exactly.
     #[inline(always)]
     pub fn to_f32(self) -> f32 {
         widen::<E5M2>(self.0.into())

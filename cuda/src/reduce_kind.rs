@@ -1,6 +1,6 @@
 //! The reduction operations, one row each.
 
-/// How elements of several ranks become one.
+/// Reduction operations on elements of several ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum ReduceKind {

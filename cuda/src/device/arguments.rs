@@ -17,7 +17,7 @@ arguments! {
         /// Factors for [`ReduceKind::PreMulSum`]: each source is multiplied by its factor first.
         /// Made by [`ReduceCopy::factor`].
         256 => factors: [u64; ReduceCopy::SOURCES_MAX],
-        /// In elements.
+        /// Number of elements.
         384 => count: u64,
         /// At least one.
         392 => source_count: u32,
@@ -37,7 +37,7 @@ arguments! {
         4 => rank: u32,
         /// For whom.
         8 => peer: u32,
-        /// In which step of the two, or of the program.
+        /// Step, in the exchange or in the program.
         12 => step: u32,
         /// Counter value that was waited for. For [`WaitState::LengthMismatch`], the expected bytes
         /// of the message.
@@ -57,7 +57,7 @@ arguments! {
         100 => lane: u32,
     }
 
-    /// How long waits of a launch last at most.
+    /// Deadline of the waits of a launch.
     Deadline: 24 {
         /// Something else than 0 there ends all waits.
         0 => abort: *const u32,
@@ -69,7 +69,7 @@ arguments! {
 
     /// One direction between two ranks: slots that are filled and emptied in order.
     Fifo: 32 {
-        /// In the receiver's memory.
+        /// Slots, in the receiver's memory.
         0 => slots: *mut u8,
         /// Steps sent, in the receiver's memory.
         8 => tail: *mut u64,
@@ -89,22 +89,22 @@ arguments! {
         8 => output: *mut u8,
         /// Bytes of both.
         16 => bytes: u64,
-        /// To the peer.
+        /// FIFO to the peer.
         24 => out: Fifo,
-        /// From the peer.
+        /// FIFO from the peer.
         56 => into: Fifo,
         /// Steps that both FIFOs have behind them.
         88 => step: u64,
         /// This rank.
         96 => rank: u32,
-        /// With whom it exchanges.
+        /// Rank of the peer.
         100 => peer: u32,
     }
 
     /// Arguments of the kernel `exchange`. Every block sends its channel's input to the peer, and
     /// receives the peer's input.
     Exchange: 32 {
-        /// In device memory, one for each block.
+        /// Channels in device memory, one for each block.
         0 => channels: *const Channel,
         /// For all of its waits.
         8 => deadline: Deadline,
@@ -119,7 +119,7 @@ arguments! {
         8 => other: *mut u64,
         /// Address of both counters.
         16 => first: u64,
-        /// How often.
+        /// Number of rounds.
         24 => rounds: u64,
         /// 0 begins, 1 answers.
         32 => rank: u32,
@@ -176,10 +176,10 @@ impl ReduceCopy {
     }
 }
 
-/// How waits of a launch ended, by [`WaitReport::state`].
+/// Outcomes of the waits of a launch, from [`WaitReport::state`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WaitState {
-    /// None was given up.
+    /// All waits ended with success.
     Ok,
     /// The report is being written: not all of its fields are valid yet.
     Claimed,
@@ -210,7 +210,7 @@ impl WaitReport {
         lane: 0,
     };
 
-    /// The state; none for a number that no kernel writes.
+    /// Returns the state, or `None` for a number that no kernel writes.
     pub fn state(&self) -> Option<WaitState> {
         let states = [
             WaitState::Ok,

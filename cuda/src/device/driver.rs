@@ -8,13 +8,13 @@ use std::error::Error;
 use std::ffi::{OsStr, c_int};
 use std::sync::Mutex;
 
-/// 12.0 as the driver says it: the first version that has every function we call.
+/// CUDA 12.0, as a driver version: the first with every function that this crate calls.
 const OLDEST: c_int = 12000;
 
 /// The loaded driver. It stays loaded until the process ends.
 static LOADED: Mutex<Option<Library>> = Mutex::new(None);
 
-/// How many GPUs there are; [`GpuError::NoDriver`] where there is no driver.
+/// Returns the number of GPUs, or [`GpuError::NoDriver`] where there is no driver.
 pub fn gpus() -> Result<usize, GpuError> {
     load("libcuda.so.1".as_ref())?;
     match result::init().or_gpu_error("cuInit") {

@@ -24,7 +24,7 @@ pub enum GpuError {
     NoSuchGpu {
         /// Requested GPU.
         ordinal: usize,
-        /// How many there are.
+        /// Number of GPUs, in words.
         gpus: usize,
     },
     /// Memory of the GPU, or page-locked memory, has run out.
@@ -41,10 +41,10 @@ pub enum GpuError {
         /// The name.
         name: String,
     },
-    /// Not all blocks of a cooperative launch can be resident at once.
+    /// The blocks of a cooperative launch cannot all be resident at once.
     #[error("{blocks} blocks of {threads} threads of {kernel} do not fit: {room} can be resident")]
     TooManyBlocks {
-        /// Its name.
+        /// Name of the kernel.
         kernel: &'static str,
         /// Blocks wanted.
         blocks: u32,
@@ -58,7 +58,7 @@ pub enum GpuError {
     WrongGpu {
         /// Object that was used.
         what: &'static str,
-        /// Whose it is.
+        /// GPU that owns the object.
         owner: usize,
         /// GPU of the stream that used it.
         user: usize,
@@ -68,19 +68,19 @@ pub enum GpuError {
     Unreachable {
         /// GPU that would read and write.
         from: usize,
-        /// Whose memory.
+        /// GPU that has the memory.
         to: usize,
     },
     /// The host waits, or memory of the host would be kept, while a stream is captured.
     #[error("{what} is not possible while the stream is captured")]
     Capturing {
-        /// Library or program that was tried.
+        /// Refused call.
         what: &'static str,
     },
     /// A graph is launched whose work cannot be done any more.
     #[error("the graph cannot be launched: {why}")]
     GraphInvalidated {
-        /// Whose work it was, and what has become of them.
+        /// The reason, with the owner of the work.
         why: String,
     },
     /// Memory that was exported by this process has been freed.
@@ -106,10 +106,10 @@ pub enum GpuError {
     IndexOutOfRange {
         /// The number.
         index: u32,
-        /// How many there are.
+        /// Number of valid indices.
         below: usize,
     },
-    /// More sources or targets than one launch takes, or none.
+    /// A launch has no sources or targets, or more than it supports.
     #[error("{sources} sources and {targets} targets: 1 to 16 of each")]
     OperandCount {
         /// Number of sources.
@@ -117,7 +117,7 @@ pub enum GpuError {
         /// Number of targets.
         targets: usize,
     },
-    /// There is no compiler for an expression.
+    /// There is no compiler for a user-defined reduction.
     #[error("no {what} to compile it: {reason}")]
     NoCompiler {
         /// Name of the missing library or program.
@@ -136,7 +136,7 @@ pub enum GpuError {
     /// The compiler refused an expression.
     #[error("the compiler refused the expression: {said}")]
     CompileFailed {
-        /// Its messages.
+        /// Messages of the compiler.
         said: String,
     },
     /// A reduction lacks what its operation needs.
@@ -185,7 +185,7 @@ fn text(result: CUresult) -> String {
 pub(crate) trait IntoGpuResult {
     type Output;
 
-    /// An error names the function.
+    /// Converts a failure to an error that names the function.
     fn or_gpu_error(self, call: &'static str) -> Result<Self::Output, GpuError>;
 }
 

@@ -52,7 +52,7 @@ impl Gpu {
         Ok(Gpu(device))
     }
 
-    /// Its number.
+    /// Returns the number of the GPU.
     pub fn ordinal(&self) -> usize {
         self.0.context.ordinal()
     }
@@ -156,7 +156,7 @@ impl Gpu {
         self::attribute(&self.0.context, attribute)
     }
 
-    /// An error unless they are the same GPU.
+    /// Checks that both are the same GPU.
     pub(crate) fn check_same_gpu(&self, owner: &Gpu, what: &'static str) -> Result<(), GpuError> {
         if self == owner {
             return Ok(());

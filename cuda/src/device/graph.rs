@@ -18,7 +18,8 @@ pub struct Graph {
     hooks: Vec<Arc<dyn ReplayHook>>,
 }
 
-/// Whose work a graph repeats: asked at each launch. See [`Stream::repeats`].
+/// The owner of work that a graph repeats. It is asked at each launch: see
+/// [`Stream::add_replay_hook`].
 pub trait ReplayHook: Send + Sync {
     /// Calls `launch`, which enqueues the graph in `stream`, or refuses it. Enqueues the work that belongs
     /// before and after the graph around it.
@@ -119,7 +120,7 @@ fn distinct<T: ?Sized>(mut all: Vec<Arc<T>>) -> Vec<Arc<T>> {
 }
 
 impl Graph {
-    /// Enqueues the work that was recorded. An error if whose work it is cannot do it any more.
+    /// Enqueues the captured work. Fails if a hook refuses the launch.
     pub fn launch(&self, stream: &Stream) -> Result<(), GpuError> {
         stream.gpu().check_same_gpu(&self.gpu, "a graph")?;
         self.launch_wrapped(&self.hooks, stream)

@@ -22,7 +22,7 @@ pub trait DeviceBuffer<T: Plain>: sealed::Sealed {
     /// Returns the address of the first element, for kernels.
     fn address(&self) -> u64;
 
-    /// How many elements there are.
+    /// Returns the number of elements.
     fn len(&self) -> usize;
 
     /// Returns true if there are no elements.
@@ -75,7 +75,7 @@ macro_rules! cudarc {
 
         impl<T: Plain> DeviceBuffer<T> for $type {
             fn address(&self) -> u64 {
-                // Its stream waits for nothing by that, as it is the memory's own.
+                // This stream is the memory's own, so it waits for nothing.
                 DevicePtr::device_ptr(self, DeviceSlice::stream(self)).0
             }
 

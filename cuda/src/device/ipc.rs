@@ -42,7 +42,7 @@ impl IpcHandle {
         bytes
     }
 
-    /// From what [`IpcHandle::to_bytes`] gave.
+    /// Restores a handle from the bytes of [`IpcHandle::to_bytes`].
     pub fn from_bytes(bytes: &[u8; Self::BYTES]) -> Self {
         let word = |at: usize| u64::from_le_bytes(std::array::from_fn(|byte| bytes[64 + 8 * at + byte]));
         let driver = std::array::from_fn(|at| bytes[at]);
@@ -88,7 +88,7 @@ impl<T: Plain> Buffer<T> {
     }
 }
 
-/// Enters memory into the table of exports; its number there.
+/// Adds memory to the table of exports, and returns its number.
 fn remember(memory: &Arc<Memory>) -> u64 {
     let mut exports = lock(&EXPORTED);
     let exports = exports.get_or_insert_default();
@@ -174,7 +174,7 @@ impl ImportedMemory {
         self.address
     }
 
-    /// Its length.
+    /// Returns the length in bytes.
     pub fn bytes(&self) -> usize {
         self.bytes
     }

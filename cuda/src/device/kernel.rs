@@ -21,7 +21,7 @@ unsafe impl Send for Kernel {}
 // SAFETY: as above.
 unsafe impl Sync for Kernel {}
 
-/// How a kernel is launched.
+/// Dimensions of a launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LaunchDims {
     /// Blocks.
@@ -42,7 +42,7 @@ impl Gpu {
 }
 
 impl Kernel {
-    /// Its name.
+    /// Returns the name of the kernel.
     pub fn name(&self) -> &'static str {
         self.name
     }

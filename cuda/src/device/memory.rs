@@ -19,7 +19,7 @@ pub(crate) struct Memory {
     users: Mutex<Vec<Arc<Queue>>>,
     /// and work that was found not to be done.
     ends: Mutex<Vec<Usage>>,
-    /// How often this process has opened it.
+    /// Number of times this process has opened the memory.
     imports: AtomicUsize,
 }
 
@@ -84,7 +84,7 @@ impl Memory {
         self.imports.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// How often this process has it open.
+    /// Returns the number of times this process has the memory open.
     pub(crate) fn imports(&self) -> usize {
         self.imports.load(Ordering::Relaxed)
     }

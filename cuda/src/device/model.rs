@@ -7,7 +7,7 @@ arguments! {
     Elementwise: 40 {
         /// Result. It may be one of the operands.
         0 => to: *mut f32,
-        /// The first operand.
+        /// First operand.
         8 => one: *const f32,
         /// Second operand. For a backward kernel, the gradient of the output.
         16 => other: *const f32,
@@ -21,7 +21,7 @@ arguments! {
     Dropout: 32 {
         /// Values that become 0 or are multiplied.
         0 => values: *mut f32,
-        /// How many there are.
+        /// Number of elements.
         8 => count: u64,
         /// Decides which.
         16 => key: [u32; 2],
@@ -49,7 +49,7 @@ arguments! {
         0 => to: *mut f32,
         /// The vector that they become, or all rows.
         8 => from: *const f32,
-        /// How many.
+        /// Number of rows.
         16 => rows: u64,
         /// Columns of each row, and elements of the vector.
         24 => columns: u64,
@@ -59,7 +59,8 @@ arguments! {
     Normalize: 72 {
         /// Rows.
         0 => input: *const f32,
-        /// Forward: the output. Backward: its gradient, which becomes that of the input.
+        /// Forward: the output. Backward: the gradient of the output, which becomes that of the
+        /// input.
         8 => values: *mut f32,
         /// A factor of each column.
         16 => gain: *const f32,
@@ -67,9 +68,9 @@ arguments! {
         24 => bias: *const f32,
         /// Mean and reciprocal deviation of each row, or its reciprocal root mean square.
         32 => moments: *mut f32,
-        /// For `*_gain`: its gradient, which is added to.
+        /// Gradient of the gain, for `*_gain`. The kernel adds to it.
         40 => of_gain: *mut f32,
-        /// How many.
+        /// Number of rows.
         48 => rows: u64,
         /// Columns.
         56 => width: u64,
@@ -93,7 +94,7 @@ arguments! {
         32 => width: u64,
         /// The index of vectors that are elsewhere, and zeros here,
         40 => ignored: u32,
-        /// if this is not 0.
+        /// Not 0: indices equal to `ignored` are skipped.
         44 => ignores: u32,
     }
 
@@ -132,7 +133,7 @@ arguments! {
         8 => targets: *const u32,
         /// The loss of each row.
         16 => losses: *mut f32,
-        /// How many.
+        /// Number of rows.
         24 => rows: u64,
         /// Columns.
         32 => classes: u64,
@@ -140,7 +141,7 @@ arguments! {
         40 => share: f32,
         /// The target of rows that do not count,
         44 => ignored: u32,
-        /// if this is not 0.
+        /// Not 0: targets equal to `ignored` are skipped.
         48 => ignores: u32,
         /// Room that has no meaning.
         52 => unused: u32,
@@ -151,13 +152,13 @@ arguments! {
     ShardedCrossEntropy: 72 {
         /// Become powers, then their gradient.
         0 => logits: *mut f32,
-        /// The place here of the class of each row; `columns` if it is elsewhere.
+        /// Column of the target class of each row, or `columns` if another rank has the class.
         8 => targets: *const u32,
         /// Largest logit of each row. Becomes the loss of the row.
         16 => max: *mut f32,
         /// The sum of the powers of each row, then the logit at the target of each.
         24 => sums_and_target_logits: *mut f32,
-        /// How many.
+        /// Number of rows.
         32 => rows: u64,
         /// Columns of a row.
         40 => columns: u64,
@@ -167,7 +168,7 @@ arguments! {
         56 => share: f32,
         /// The target of rows that do not count,
         60 => ignored: u32,
-        /// if this is not 0.
+        /// Not 0: targets equal to `ignored` are skipped.
         64 => ignores: u32,
         /// Room that has no meaning.
         68 => unused: u32,
@@ -191,9 +192,9 @@ arguments! {
         36 => alpha: f32,
         /// Factor of the old values. They are not read if it is 0.
         40 => beta: f32,
-        /// How far apart rows of the result begin.
+        /// Distance of the rows of the result.
         44 => stride: u32,
-        /// How far apart neighbours are, of rows and of columns.
+        /// Distances of neighbors, of rows and of columns.
         48 => one_strides: [u32; 2],
         /// The same of the other.
         56 => other_strides: [u32; 2],
@@ -231,7 +232,7 @@ arguments! {
     MuonMomentum: 40 {
         /// Gradient of the loss.
         0 => gradient: *const f32,
-        /// Takes it in.
+        /// Moment, which the kernel updates.
         8 => moment: *mut f32,
         /// Direction of the step.
         16 => direction: *mut f32,
@@ -247,13 +248,13 @@ arguments! {
     SquareSums: 40 {
         /// Values to square.
         0 => values: *const f32,
-        /// How many.
+        /// Number of values.
         8 => count: u64,
         /// The sum of each block of the first launch.
         16 => partial: *mut f64,
         /// The sum of them all.
         24 => total: *mut f64,
-        /// How many blocks there were.
+        /// Number of blocks that summed.
         32 => partials: u64,
     }
 
@@ -261,9 +262,9 @@ arguments! {
     Clip: 40 {
         /// Values to multiply.
         0 => values: *mut f32,
-        /// How many.
+        /// Number of values.
         8 => count: u64,
-        /// The sum of squares of the whole gradient, before it is scaled.
+        /// Sum of squares of the whole gradient, before it is scaled.
         16 => squares: *const f64,
         /// The longest that it may be, scaled; 0: any length.
         24 => longest: f64,
@@ -287,15 +288,15 @@ arguments! {
     Strided: 160 {
         /// Contiguous elements.
         0 => dense: *mut u8,
-        /// The first element of the array.
+        /// First element of the array.
         8 => array: *mut u8,
         /// Elements.
         16 => count: u64,
-        /// The last dimension is the fastest.
+        /// Extents. The last dimension is the fastest.
         24 => extents: [u64; Strided::DIMENSIONS_MAX],
-        /// In elements.
+        /// Distances of neighbors in elements.
         88 => strides: [u64; Strided::DIMENSIONS_MAX],
-        /// How many of them count.
+        /// Number of dimensions in use.
         152 => dimensions: u32,
         /// Room that has no meaning.
         156 => unused: u32,

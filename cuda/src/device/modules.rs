@@ -170,9 +170,9 @@ fn function(module: sys::CUmodule, name: &str) -> Result<sys::CUfunction, GpuErr
     Ok(function)
 }
 
-/// The driver compiles by so many threads at once; more gain little.
+/// Largest number of threads that load modules. More threads gain little.
 const LOADERS_MAX: usize = 8;
-/// Room for what its compiler says.
+/// Size of the log of the driver's compiler.
 const LOG_BYTES: usize = 4096;
 
 #[cfg(test)]

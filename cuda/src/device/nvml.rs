@@ -11,7 +11,7 @@ use std::sync::OnceLock;
 /// NVLinks between two GPUs, those by way of a switch too.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NvLinks {
-    /// How many of them work.
+    /// Number of active links.
     pub count: u32,
     /// Major and minor version: 4.0 for an H100. It is 0.0 where there is no link, or a version
     /// that this library does not know.
@@ -30,7 +30,7 @@ impl NvLinks {
     }
 }
 
-/// Links between the GPUs that are at these places on the PCI bus.
+/// Returns the links between the GPUs at these PCI bus addresses.
 pub(super) fn links(from: &str, to: &str) -> Result<NvLinks, GpuError> {
     static NVML: OnceLock<Result<Nvml, GpuError>> = OnceLock::new();
     let nvml = NVML.get_or_init(Nvml::load).as_ref().map_err(Clone::clone)?;
@@ -73,13 +73,13 @@ enum Target {
 /// Domain, bus and device.
 type PciAddress = [u32; 3];
 
-/// From `0000:3b:00.0`.
+/// Parses an address such as `0000:3b:00.0`.
 fn parse_bus_id(bus_id: &str) -> Option<PciAddress> {
     let numbers = bus_id.split([':', '.']).map(|part| u32::from_str_radix(part, 16).ok());
     numbers.collect::<Option<Vec<_>>>()?.first_chunk().copied()
 }
 
-/// From the numbers that NVML has for versions.
+/// Converts NVML's number of a version.
 fn version(number: c_uint) -> (u32, u32) {
     const VERSIONS: [(u32, u32); 8] = [(0, 0), (1, 0), (2, 0), (2, 2), (3, 0), (3, 1), (4, 0), (5, 0)];
     VERSIONS.get(number as usize).copied().unwrap_or_default()

@@ -91,7 +91,7 @@ impl<T: Plain> Pinned<T> {
         unsafe { (self.address() as *mut T).add(index).write_volatile(value) };
     }
 
-    /// Its memory.
+    /// Returns a handle to the memory without its elements.
     pub fn memory_ref(&self) -> PinnedRef {
         PinnedRef(self.memory.clone())
     }

@@ -61,10 +61,10 @@ struct Retired {
     uses: Vec<Usage>,
 }
 
-/// Until all is done that is in a stream by then.
+/// A use of memory: it ends when all work that was enqueued in a stream until then is done.
 pub(crate) struct Usage {
     queue: Arc<Queue>,
-    /// None yet while the stream is captured, or busy being enqueued in.
+    /// `None` while the stream is captured, or another thread enqueues in it.
     end: Option<CudaEvent>,
 }
 
@@ -100,7 +100,7 @@ impl Pool {
         Some(state.unused.swap_remove(found))
     }
 
-    /// Takes a block back whose last uses these are.
+    /// Takes a block back, with its last uses.
     pub(crate) fn recycle(&self, block: Block, uses: Vec<Usage>) {
         let mut state = lock(&self.0);
         state.retired.push(Retired { block, uses });
@@ -115,7 +115,8 @@ impl Pool {
 
     /// Waits for all uses and gives everything back to the driver; the GPU's context is current.
     pub(crate) fn trim(&self) -> Result<(), GpuError> {
-        // Others can drop and allocate meanwhile: the work that is waited for may wait for them.
+        // The lock is not held while waiting: the work that is waited for may wait for other
+        // threads, which drop and allocate memory.
         let mut state = std::mem::take(&mut *lock(&self.0));
         for retired in &mut state.retired {
             retired.uses.retain_mut(|each| !each.wait());

@@ -41,7 +41,7 @@ impl Stream {
         self.launch_reduce(op, finish, &[], &[target], &sources)
     }
 
-    /// Enqueues: every target becomes the sum of the sources, each times its factor.
+    /// Enqueues a weighted sum: every target becomes the sum of the sources, each times its factor.
     pub fn reduce_scaled<T: Element>(
         &self,
         factors: &[Scalar],
@@ -90,7 +90,8 @@ impl Stream {
     }
 }
 
-/// How many elements each has; an error unless they are equally long and can be told to one launch.
+/// Returns the number of elements of each. Fails unless all have the same number, and one launch
+/// can take them.
 fn expect_operands<T: Element>(targets: &[View<'_, T>], sources: &[View<'_, T>]) -> Result<usize, GpuError> {
     let fit = (1..=ReduceCopy::SOURCES_MAX).contains(&sources.len())
         && (1..=ReduceCopy::TARGETS_MAX).contains(&targets.len());
@@ -119,7 +120,7 @@ fn finished(op: ReduceKind, finish: PostOp) -> Result<(ReduceKind, u32), GpuErro
 
 /// Blocks and threads for so many bytes.
 fn shape(gpu: &Gpu, bytes: usize) -> Result<LaunchDims, GpuError> {
-    // There, a thread of the GPU is a fiber of one core.
+    // A thread of the emulated GPU is a fiber on one core.
     let (threads, most) = if gpu.is_emulated() { (32, 2) } else { (512, 2 * gpu.multiprocessors()?) };
     let blocks = bytes.div_ceil(BYTES_PER_BLOCK).clamp(1, most as usize);
     Ok(LaunchDims { blocks: blocks as u32, threads, cooperative: false })

@@ -1,4 +1,4 @@
-//! The argument structs of the kernels that carry out schedules.
+//! Argument structs of the kernels that execute schedules.
 
 use super::arguments::{Deadline, Fifo};
 use super::table::arguments;
@@ -12,7 +12,7 @@ arguments! {
     Instr: 24 {
         /// A [`Opcode`] as a number.
         0 => opcode: u8,
-        /// Not 0: results are complete, so that an average is divided.
+        /// Not 0: results are complete, and the post-operation is applied.
         1 => post_op: u8,
         /// Blocks of the message, or 1 for a copy, or the operands of a reduction. At most
         /// [`Instr::OPERANDS_MAX`].
@@ -31,14 +31,14 @@ arguments! {
         12 => forward: u32,
         /// Signals that the peer must have given in this slice, for [`Opcode::WaitSpan`].
         16 => signals: u32,
-        /// In the table of places.
+        /// Index of the first chunk in the table of chunks.
         20 => first_chunk: u32,
     }
 
     /// One block of a rank's memory.
     #[derive(PartialEq, Eq)]
     ChunkRef: 12 {
-        /// Whose: another rank's only if it is a window's, or that of a [`PeerBuffers`] buffer.
+        /// Rank that has the block. Another rank only for blocks of windows and of [`PeerBuffers`].
         0 => rank: u32,
         /// A [`MemorySpace`] as a number.
         4 => space: u32,
@@ -46,36 +46,36 @@ arguments! {
         8 => index: u32,
     }
 
-    /// Acts that are done one after the other, by one block of threads for each channel.
+    /// Instructions that one block of threads for each channel executes in order.
     LaneProgram: 12 {
         /// Lane, of the [`ScheduleArgs::LANES`] of its channel.
         0 => lane: u32,
-        /// In the table of acts.
+        /// Index of the first instruction in the table of instructions.
         4 => first_instr: u32,
-        /// How many.
+        /// Number of instructions.
         8 => instr_count: u32,
     }
 
     /// Position of one rank's share in bytes, where shares are uneven.
     Share: 24 {
-        /// From the start of the buffer.
+        /// Offset from the start of the buffer.
         0 => start: u64,
         /// Bytes of the share.
         8 => bytes: u64,
-        /// From the start of one block to that of the next.
+        /// Distance from one block to the next.
         16 => stride: u64,
     }
 
     /// A buffer, and its division into shares and blocks: the engine's layout, with strides
     /// computed by the host.
     BufferLayout: 40 {
-        /// Its first byte.
+        /// First byte of the buffer.
         0 => base: *mut u8,
-        /// In device memory, one for each share; none if all are alike.
+        /// Shares in device memory, one for each rank. Null if all are equal.
         8 => table: *const Share,
         /// Bytes of every share, if all are equal.
         16 => share_bytes: u64,
-        /// From block to block, if they are alike.
+        /// Distance from block to block, if all are equal.
         24 => stride: u64,
         /// Blocks of a share.
         32 => chunks_per_share: u32,
@@ -88,7 +88,7 @@ arguments! {
     Port: 80 {
         /// Messages to the peer. A slot is a header and data: see [`Port::slot_bytes`].
         0 => out: Fifo,
-        /// From the peer.
+        /// FIFO from the peer.
         32 => into: Fifo,
         /// Messages sent.
         64 => sent: u64,
@@ -98,7 +98,7 @@ arguments! {
 
     /// Memory of one rank that every rank can access.
     PeerWindow: 16 {
-        /// Its window: two banks for each channel.
+        /// Window of the rank: two banks for each channel.
         0 => window: *mut u8,
         /// Counters of the rank, raised by others: a word for each lane and rank (signals), then
         /// words that only kernels use. There are [`ScheduleArgs::inbox_words`]. They are in the
@@ -111,16 +111,17 @@ arguments! {
     PeerBuffers: 16 {
         /// The send buffer's first byte.
         0 => input: *mut u8,
-        /// That of the receive buffer.
+        /// First byte of the receive buffer.
         8 => output: *mut u8,
     }
 
     /// Arguments of the kernels `schedule_*`: one rank's part of a collective.
     ///
-    /// A launch has `channels` times `strand_count` blocks, and block `channel * strand_count +
-    /// strand` runs that lane program. All blocks of all ranks must be resident at once.
+    /// A launch has `channels` times `lane_program_count` blocks. Block `channel *
+    /// lane_program_count + index` runs the lane program of that index. All blocks of all ranks
+    /// must be resident at once.
     ScheduleArgs: 288 {
-        /// In device memory, as all tables here.
+        /// Instructions. This and all other tables are in device memory.
         0 => instrs: *const Instr,
         /// Chunks of all instructions.
         8 => chunks: *const ChunkRef,
@@ -132,11 +133,11 @@ arguments! {
         32 => peer_windows: *const PeerWindow,
         /// Instances of window programs that each channel has run; kept up to date by the kernel.
         40 => window_sequences: *mut u64,
-        /// For each block of the launch, room for `scratch_blocks` of `slice_bytes`.
+        /// Scratch, with room for `scratch_chunks` of `slice_bytes` for each block of the launch.
         48 => scratch: *mut u8,
         /// For each block of the launch, `scratch_blocks` words.
         56 => lengths: *mut u64,
-        /// The send buffer; in place, a part of the output.
+        /// Send buffer. In place, it is a part of the output.
         64 => input: BufferLayout,
         /// The receive buffer.
         104 => output: BufferLayout,
@@ -161,9 +162,9 @@ arguments! {
         208 => ranks: u32,
         /// This one.
         212 => rank: u32,
-        /// That take part.
+        /// Channels that take part.
         216 => channels: u32,
-        /// That the communicator has.
+        /// Channels of the communicator.
         220 => channels_max: u32,
         /// Lane programs of the program: at least one, and exactly one if it uses windows.
         224 => lane_program_count: u32,
@@ -173,11 +174,12 @@ arguments! {
         232 => op: u32,
         /// Divisor of complete sums for [`ReduceKind::Avg`](crate::ReduceKind::Avg).
         236 => divisor: u32,
-        /// Not 0: the program uses windows, so that instances are counted.
+        /// Not 0: the program uses windows, so that window sequences are counted.
         240 => uses_window: u32,
         /// A [`Protocol`] as a number; both sides of every port have the same.
         244 => protocol: u32,
-        /// In device memory, one for each rank; none unless the program names buffers of peers.
+        /// User buffers of each rank, in device memory. Null unless the program names buffers of
+        /// peers.
         248 => peer_buffers: *const PeerBuffers,
         /// A word for each rank: not 0 once it has left with all of its work done. Null: no rank
         /// leaves.
@@ -215,7 +217,7 @@ arguments! {
         80 => ranks: u32,
         /// This one.
         84 => rank: u32,
-        /// Blocks that the mailboxes have room for.
+        /// Number of blocks that the mailboxes have room for.
         88 => blocks_max: u32,
         /// An [`ReduceKind`](crate::Op) as a number.
         92 => op: u32,
@@ -231,7 +233,7 @@ arguments! {
     }
 }
 
-/// How messages are handed over.
+/// Protocols that pass messages between ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Protocol {
@@ -261,11 +263,11 @@ pub enum Opcode {
     Recv,
     /// Combines blocks with those of a message.
     RecvReduce,
-    /// Copies one place to others.
+    /// Copies one chunk to others.
     Copy,
-    /// Combines places, in their order.
+    /// Combines chunks in their order.
     Reduce,
-    /// Tells every rank that all acts of this strand so far are done.
+    /// Tells every rank that all instructions of this lane program so far are done.
     Signal,
     /// Waits for such a signal.
     Wait,
@@ -279,7 +281,8 @@ pub enum MemorySpace {
     Input,
     /// The receive buffer.
     Output,
-    /// The strand's own, for one piece. A block is as long as what was last put there.
+    /// Scratch of the lane program, for one slice. A block has the length of the data that was last
+    /// stored there.
     Scratch,
     /// Window that peers access, for one slice.
     Window,
@@ -318,7 +321,7 @@ struct CopyGroup {
 }
 
 impl CopyGroup {
-    /// How many of the first acts can be done at once, at least one.
+    /// Number of the first instructions that can form a group, at least one.
     fn width(mut self, acts: &[Instr], places: &[ChunkRef]) -> usize {
         let together = acts.iter().take(Instr::OPERANDS_MAX).take_while(|act| self.takes(act, places));
         together.count().max(1)
@@ -396,13 +399,13 @@ impl OneShotArgs {
     }
 }
 
-/// Two pieces of 16 bytes,
+/// Two 16-byte accesses.
 const LL128_LINE_BYTES: usize = 32;
 /// and what they carry.
 const LL128_DATA_BYTES: usize = 24;
 
 impl ScheduleArgs {
-    /// Words of a tag: sequence, what, count, piece.
+    /// Words of a tag: sequence number, kind, count, slice.
     const TAG_WORDS: usize = 4;
     /// Lanes that each channel has.
     pub const LANES: usize = 2;
@@ -417,7 +420,7 @@ impl ScheduleArgs {
 mod tests {
     use super::*;
 
-    /// Acts by their memory: from and into, or a wait.
+    /// Groups of instructions, given by their memory: from and into, or `None` for a wait.
     fn grouped(acts: &[Option<(ChunkRef, ChunkRef)>]) -> Vec<u16> {
         let mut places = Vec::new();
         let act = |step: &Option<(ChunkRef, ChunkRef)>| {

@@ -30,9 +30,9 @@ pub(crate) struct Queue {
 /// Bytes that went between memory of the host and of the GPU for a stream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CopyStats {
-    /// From the host.
+    /// Bytes copied from the host.
     pub to_device: u64,
-    /// To the host.
+    /// Bytes copied to the host.
     pub from_device: u64,
 }
 
@@ -72,7 +72,7 @@ impl Stream {
         &self.queue.stream
     }
 
-    /// Waits until all that was enqueued is done; the first error of it, if there was one.
+    /// Waits until all enqueued work is done, and returns its first error.
     pub fn synchronize(&self) -> Result<(), GpuError> {
         self.expect_no_capture("waiting for it")?;
         self.queue.stream.synchronize().or_gpu_error("cuStreamSynchronize")
@@ -103,7 +103,7 @@ impl Stream {
         Ok(event)
     }
 
-    /// Lets what is enqueued later wait for the event.
+    /// Makes work that is enqueued later wait for the event.
     pub fn wait(&self, event: &Event) -> Result<(), GpuError> {
         if event.is_captured() {
             // A capture of the other stream captures this one too from here on.
@@ -126,7 +126,7 @@ impl Stream {
         outcome
     }
 
-    /// Lets memory last until work that is enqueued already is done.
+    /// Keeps memory until the work that is enqueued so far is done.
     pub(crate) fn record_use(&self, memory: &Arc<Memory>) {
         let mut captured = lock(&self.queue.captured);
         self.keep(&mut captured, &[memory]);
@@ -168,7 +168,7 @@ impl Stream {
         self.queue.stream.synchronize().or_gpu_error("cuStreamSynchronize")
     }
 
-    /// An error while it is captured, by us or by others.
+    /// Fails while the stream is captured, by this crate or by others.
     pub(crate) fn expect_no_capture(&self, what: &'static str) -> Result<(), GpuError> {
         self.gpu.bind()?;
         if self.queue.is_captured() { Err(GpuError::Capturing { what }) } else { Ok(()) }

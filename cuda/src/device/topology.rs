@@ -8,12 +8,13 @@ use cudarc::driver::{result, sys, sys::CUdevice_P2PAttribute as Attribute};
 use std::ffi::{CStr, c_char};
 use std::path::Path as File;
 
-/// How kernels of one GPU reach memory of another.
+/// The path from kernels of one GPU to memory of another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PeerPath {
     /// True if kernels access the memory directly.
     pub direct: bool,
-    /// How good the driver finds the link: 0 is the best, and equal numbers are equally good.
+    /// The driver's performance rank of the path: 0 is the best, and equal numbers are equally
+    /// good.
     pub rank: u32,
     /// True if atomics work over the path as in local memory.
     pub atomics: bool,
@@ -64,10 +65,10 @@ impl GpuInfo {
         Ok(self == other || can != 0)
     }
 
-    /// How its kernels reach memory of the other.
+    /// Returns the path from kernels of this GPU to memory of the other.
     ///
     /// # Errors
-    /// Of the driver.
+    /// The driver fails.
     pub fn peer_path(&self, other: &GpuInfo) -> Result<PeerPath, GpuError> {
         if self == other {
             return Ok(PeerPath { direct: true, rank: 0, atomics: true });
@@ -133,7 +134,7 @@ fn node_of(devices: &File, bus_id: &str) -> Option<usize> {
     std::fs::read_to_string(devices.join(bus_id).join("numa_node")).ok()?.trim().parse().ok()
 }
 
-/// Room for the longest, with its zero.
+/// Size of the longest address, with its zero.
 const BUS_ID_BYTES: usize = 32;
 
 #[cfg(test)]

@@ -29,7 +29,7 @@ pub struct UserOpKernels {
 }
 
 impl<T: Element> DeviceReduceOp<T> {
-    /// Its kernels.
+    /// Returns the kernels.
     pub fn kernels(&self) -> &UserOpKernels {
         &self.kernels
     }
@@ -46,7 +46,7 @@ impl UserOpKernels {
         self.digest
     }
 
-    /// The kernel that carries out schedules.
+    /// Returns the kernel that executes schedules.
     pub fn schedule(&self) -> &Kernel {
         &self.schedule
     }

@@ -1,4 +1,4 @@
-//! cuBLAS, where it is found at run time: its products of `f32`.
+//! cuBLAS, loaded at run time: products of `f32`.
 
 use crate::device::{GpuError, Stream};
 use cudarc::driver::sys::CUstream;
@@ -56,12 +56,12 @@ pub(super) struct Factor {
     pub(super) address: *const f32,
     /// True if the transpose is meant.
     pub(super) transposed: bool,
-    /// How far apart columns begin.
+    /// Distance of columns.
     pub(super) leading: c_int,
 }
 
 impl Cublas {
-    /// For this stream; none where there is no library.
+    /// Opens cuBLAS for this stream. Returns `None` where there is no library.
     pub(super) fn new(stream: &Stream) -> Result<Option<Self>, GpuError> {
         let Some(functions) = functions(stream.gpu().is_emulated()) else { return Ok(None) };
         stream.gpu().bind()?;
@@ -131,7 +131,7 @@ fn open(name: &str) -> Option<Functions> {
     // SAFETY: the initializers of cuBLAS have no preconditions.
     let library = unsafe { Library::open(Some(name), RTLD_NOW) }.ok()?;
     let functions = find(&library)?;
-    // Its functions are used until the process ends.
+    // The functions are used until the process ends.
     std::mem::forget(library);
     Some(functions)
 }

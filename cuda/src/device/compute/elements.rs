@@ -23,10 +23,10 @@ impl Activation {
 }
 
 impl Compute {
-    /// to = f(from).
+    /// Computes to = f(from).
     ///
     /// # Errors
-    /// If lengths differ, and of the driver.
+    /// Lengths differ, or the driver fails.
     pub fn activation(
         &self,
         curve: Activation,
@@ -138,7 +138,7 @@ impl Compute {
         Ok(Gated { wide, narrow, rows: rows as u64, width: width as u64 })
     }
 
-    /// to = f(from, to).
+    /// Computes to = f(from, to).
     fn map(
         &self,
         kernel: &'static str,

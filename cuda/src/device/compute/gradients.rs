@@ -59,10 +59,10 @@ impl Compute {
         }
     }
 
-    /// to = from, exactly.
+    /// Converts to f32, exactly.
     ///
     /// # Errors
-    /// If lengths differ, and of the driver.
+    /// Lengths differ, or the driver fails.
     pub fn widen(&self, to: ViewMut<'_, f32>, from: View<'_, bf16>) -> Result<(), GpuError> {
         check_len(from.len(), to.len())?;
         let (wide, narrow) = (as_device_mut_ptr(&to), as_device_ptr(&from).cast_mut().cast());
@@ -72,10 +72,10 @@ impl Compute {
         unsafe { self.launch("widen", shape, &[to.memory, from.memory], &arguments) }
     }
 
-    /// to = what is nearest to from, of two equally near the even one.
+    /// Converts to bf16, rounded to nearest, ties to even.
     ///
     /// # Errors
-    /// If lengths differ, and of the driver.
+    /// Lengths differ, or the driver fails.
     pub fn narrow(&self, to: ViewMut<'_, bf16>, from: View<'_, f32>) -> Result<(), GpuError> {
         check_len(from.len(), to.len())?;
         let (wide, narrow) = (as_device_ptr(&from).cast_mut(), as_device_mut_ptr(&to).cast());

@@ -10,10 +10,11 @@ pub struct Indices {
 }
 
 impl Indices {
-    /// These numbers, in memory of the GPU for launches on `stream`.
+    /// Uploads indices for launches on `stream`.
     ///
     /// # Errors
-    /// [`GpuError::IndexOutOfRange`] for one that is not below `below` and not `ignored`, and of the driver.
+    /// [`GpuError::IndexOutOfRange`] for an index that is not below `below` and not `ignored`, or the driver
+    /// fails.
     pub fn new(
         stream: &Stream,
         numbers: &[u32],
@@ -27,7 +28,7 @@ impl Indices {
         }
     }
 
-    /// How many there are.
+    /// Returns the number of indices.
     pub fn len(&self) -> usize {
         self.numbers.len()
     }

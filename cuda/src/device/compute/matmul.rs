@@ -40,12 +40,12 @@ impl<'a> MatrixView<'a> {
         Self { data, rows: columns, columns: rows, is_transposed: !is_transposed }
     }
 
-    /// How far apart neighbours are, of rows and of columns.
+    /// Returns the distances of neighbors, of rows and of columns.
     fn strides(&self) -> Result<[u32; 2], GpuError> {
         Ok(if self.is_transposed { [1, to_u32(self.rows)?] } else { [to_u32(self.columns)?, 1] })
     }
 
-    /// Its transpose, column after column.
+    /// Returns the transpose, column by column.
     fn factor(&self) -> Result<Factor, GpuError> {
         let transposed = self.is_transposed;
         let leading = if transposed { self.rows } else { self.columns };
@@ -77,10 +77,10 @@ pub struct AttentionShape {
 }
 
 impl Compute {
-    /// `into` = `alpha` · `one` · `other` + `beta` · `into`; with `beta` 0 it is not read.
+    /// Computes `into` = `alpha` · `one` · `other` + `beta` · `into`. With `beta` 0 it is not read.
     ///
     /// # Errors
-    /// If extents do not go together, and of the driver.
+    /// Extents do not match, or the driver fails.
     pub fn matmul(
         &self,
         into: MatrixViewMut<'_>,

@@ -149,12 +149,12 @@ impl Compute {
     }
 }
 
-/// That there are as many as there must be.
+/// Checks that the counts are equal.
 fn check_len(found: usize, wanted: usize) -> Result<(), GpuError> {
     if found == wanted { Ok(()) } else { Err(GpuError::LengthMismatch { found, wanted }) }
 }
 
-/// That there is a whole number of rows of `width`; how many.
+/// Checks that there is a whole number of rows of `width`, and returns it.
 fn rows_of(count: usize, width: usize) -> Result<usize, GpuError> {
     let rows = if width == 0 { 0 } else { count.div_ceil(width) };
     check_len(count, rows * width).map(|()| rows)

@@ -8,9 +8,9 @@ use std::ptr::{null, null_mut};
 /// Kinds of normalization.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Norm {
-    /// To mean 0 and deviation 1.
+    /// Normalizes to mean 0 and deviation 1.
     Layer,
-    /// To root mean square 1.
+    /// Normalizes to root mean square 1.
     Rms,
 }
 
@@ -33,10 +33,10 @@ impl Norm {
 }
 
 impl Compute {
-    /// Every row of `to` becomes `row`.
+    /// Sets every row of `to` to `row`.
     ///
     /// # Errors
-    /// If `to` is not of whole rows, and of the driver.
+    /// `to` has no whole number of rows, or the driver fails.
     pub fn fill_rows(&self, to: ViewMut<'_, f32>, row: View<'_, f32>) -> Result<(), GpuError> {
         let arguments = rows_arguments(as_device_mut_ptr(&to), to.len(), as_device_ptr(&row), row.len())?;
         let (to, shape) = (to.as_view(), self.linear(4 * to.len()));
@@ -44,10 +44,10 @@ impl Compute {
         unsafe { self.launch("fill_rows", shape, &[to.memory, row.memory], &arguments) }
     }
 
-    /// Every row of `to` += `row`.
+    /// Adds `row` to every row of `to`.
     ///
     /// # Errors
-    /// If `to` is not of whole rows, and of the driver.
+    /// `to` has no whole number of rows, or the driver fails.
     pub fn add_to_rows(&self, to: ViewMut<'_, f32>, row: View<'_, f32>) -> Result<(), GpuError> {
         let arguments = rows_arguments(as_device_mut_ptr(&to), to.len(), as_device_ptr(&row), row.len())?;
         let (to, shape) = (to.as_view(), self.linear(4 * to.len()));
@@ -55,10 +55,10 @@ impl Compute {
         unsafe { self.launch("add_to_rows", shape, &[to.memory, row.memory], &arguments) }
     }
 
-    /// `into` += every row of `rows`.
+    /// Adds every row of `rows` to `into`.
     ///
     /// # Errors
-    /// If `rows` is not of whole rows as long as `into`, and of the driver.
+    /// `rows` has no whole number of rows as long as `into`, or the driver fails.
     pub fn add_rows(&self, into: ViewMut<'_, f32>, rows: View<'_, f32>) -> Result<(), GpuError> {
         let arguments =
             rows_arguments(as_device_mut_ptr(&into), rows.len(), as_device_ptr(&rows), into.len())?;
@@ -177,10 +177,10 @@ impl Compute {
         unsafe { self.launch("embed", shape, &memories, &look) }
     }
 
-    /// Row `indices[i]` of `table` += row i of `rows`; nothing for the index that does not count.
+    /// Adds row i of `rows` to row `indices[i]` of `table`, and skips the padding index.
     ///
     /// # Errors
-    /// If lengths do not go together, and of the driver.
+    /// Lengths do not match, or the driver fails.
     pub fn embed_backward(
         &self,
         table: ViewMut<'_, f32>,
@@ -240,7 +240,7 @@ fn rows_arguments(to: *mut f32, count: usize, from: *const f32, columns: usize) 
     Ok(Rows { to, from, rows: rows as u64, columns: columns as u64 })
 }
 
-/// Nothing but the input.
+/// Returns arguments with only the input set.
 fn normalize_arguments(input: &View<'_, f32>, rows: usize, width: usize) -> Normalize {
     Normalize {
         input: as_device_ptr(input),

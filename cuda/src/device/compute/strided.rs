@@ -47,7 +47,7 @@ impl Compute {
     }
 }
 
-/// By the bytes of an element.
+/// Returns the kernel for the size of an element.
 fn kernel<T: Element>(unpacks: bool) -> &'static str {
     match (size_of::<T>(), unpacks) {
         (1, false) => "pack_1",
