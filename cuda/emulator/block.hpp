@@ -53,7 +53,7 @@ private:
     bool wait(bool vote, const char* file, int line);
     void yield();
     void run_ready();
-    // Lets the threads at the barrier go on if all are there; otherwise says who is missing.
+    // Releases the threads at the barrier if all are there. Otherwise returns which are missing.
     std::string release();
     std::string describe(const Thread& thread) const;
 

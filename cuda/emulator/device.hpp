@@ -14,7 +14,7 @@ struct Place {
     Index thread, block, block_size, grid_size;
 };
 
-// That of the running thread.
+// Position of the running thread.
 const Place& place();
 
 // Waits until all threads of the block are here. Returns true if all of them passed a true `vote`.

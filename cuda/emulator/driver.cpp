@@ -28,12 +28,12 @@ std::set<const Kernel*> loaded[GPUS_MAX];
 // One context for each GPU.
 char contexts[GPUS_MAX];
 std::atomic<int> gpus{1};
-// No multiprocessor has room for a block of it.
+// The kernel of which no block fits on a multiprocessor.
 std::atomic<const Kernel*> too_large{nullptr};
 // Operations that a stream holds before launches wait.
 std::atomic<size_t> pending{1024};
 std::atomic<int> cuda_version{12040};
-// How a GPU reaches the memory of another.
+// Path from a GPU to the memory of another.
 struct Path {
     std::atomic<int> direct{1}, rank{0}, atomics{1};
 };
@@ -194,7 +194,7 @@ int cuDeviceGetName(char* name, int bytes, int) {
     return snprintf(name, size_t(bytes), "unisono software device"), SUCCESS;
 }
 
-// A multiprocessor has room for one block. Attributes that mean nothing here are 0.
+// A multiprocessor has room for one block. Attributes without a meaning here are 0.
 int cuDeviceGetAttribute(int* value, int attribute, int) {
     switch (attribute) {
     case 1: return *value = 1024, SUCCESS; // threads of a block

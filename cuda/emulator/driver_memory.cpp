@@ -53,7 +53,7 @@ int cuIpcCloseMemHandle(uint64_t memory) {
     return emulator::close_shared((void*)memory) ? SUCCESS : INVALID_VALUE;
 }
 
-// From memory that is not page-locked it is staged before the call returns.
+// A source that is not page-locked is copied before the call returns.
 int cuMemcpyHtoDAsync_v2(uint64_t to, const void* from, size_t bytes, Stream* stream) {
     if (page_locked(from)) {
         return copy(to, (uint64_t)from, bytes, stream);
@@ -63,7 +63,7 @@ int cuMemcpyHtoDAsync_v2(uint64_t to, const void* from, size_t bytes, Stream* st
     return enqueue(stream, [to, staged] { return memcpy((void*)to, staged.data(), staged.size()), SUCCESS; });
 }
 
-// To memory that is not page-locked it is done when the call returns.
+// A copy to memory that is not page-locked is done when the call returns.
 int cuMemcpyDtoHAsync_v2(void* to, uint64_t from, size_t bytes, Stream* stream) {
     if (page_locked(to)) {
         return copy((uint64_t)to, from, bytes, stream);

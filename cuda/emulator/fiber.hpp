@@ -30,7 +30,7 @@ public:
 
     // Runs it until it suspends.
     void resume();
-    // Back to who resumed it; called by itself.
+    // Returns to the caller of `resume`. Called by the fiber itself.
     void suspend();
 
 private:

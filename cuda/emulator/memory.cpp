@@ -33,7 +33,7 @@ struct Allocation {
 };
 
 std::mutex mutex;
-// By the first byte between the guards.
+// Allocations by their first byte between the guards.
 std::map<unsigned char*, Allocation> allocations;
 
 bool intact(const unsigned char* guard) {
@@ -53,7 +53,8 @@ unsigned char* map(Allocation allocation) {
     return inner;
 }
 
-// Forgets an allocation, and says whether its guards were whole; an error if there is none like it.
+// Removes an allocation, and returns whether its guards are intact, or an error if there is no such
+// allocation.
 int unmap(void* memory, bool opened) {
     std::lock_guard lock(mutex);
     auto found = allocations.find(static_cast<unsigned char*>(memory));

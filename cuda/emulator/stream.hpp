@@ -33,7 +33,7 @@ public:
     void push(Work work);
     // Waits until less than so much is to be done, unless there is a capture.
     void wait_for_room(size_t pending);
-    // Waits for all that was pushed; the first error there has been.
+    // Waits for all that was pushed, and returns the first error.
     int synchronize();
     bool idle();
     // Waits for all streams of a GPU.
@@ -44,7 +44,7 @@ public:
     int capturing();
     // Makes a capture fail, and says whether there is one.
     bool spoil_capture();
-    // Gives what was captured.
+    // Returns the captured work.
     Capture end_capture(std::vector<Work>& captured);
 
 private:
@@ -66,7 +66,7 @@ class Event {
 public:
     // Enters a mark into the stream, which supersedes the last one.
     void record(Stream& stream);
-    // Waits for the mark that was recorded last; none counts as passed.
+    // Waits for the last recorded mark. Without a mark it returns at once.
     void synchronize();
     // Makes what comes later in the stream wait for it.
     void block_stream(Stream& stream);

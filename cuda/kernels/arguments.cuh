@@ -7,13 +7,13 @@
 constexpr u32 SOURCES_MAX = 16;
 constexpr u32 TARGETS_MAX = 16;
 
-// Every target becomes sources[0] + sources[1] + ...; a source may be a target.
+// Every target becomes sources[0] + sources[1] + .... A source may be a target.
 struct ReduceCopy {
     const u8* sources[SOURCES_MAX];
     u8* targets[TARGETS_MAX];
     // PreMulSum: bits of what each source is multiplied by, in the type that it accumulates in.
     u64 factors[SOURCES_MAX];
-    // In elements.
+    // Number of elements.
     u64 count;
     u32 source_count;
     u32 target_count;
@@ -57,7 +57,7 @@ enum WaitState : u32 {
     PEER_FINALIZED = 6,
 };
 
-// How long waits of a launch last at most.
+// Deadline of the waits of a launch.
 struct Deadline {
     // The host sets it to something else than 0 to end all waits.
     const u32* abort;
@@ -67,7 +67,7 @@ struct Deadline {
 
 // One direction between two ranks: slots that are filled and emptied in order.
 struct Fifo {
-    // In the receiver's memory.
+    // Slots, in the receiver's memory.
     u8* slots;
     // Steps sent, in the receiver's memory.
     u64* tail;
@@ -92,9 +92,9 @@ struct Channel {
     u32 peer;
 };
 
-// Every block sends its channel's input to the peer and receives the peer's.
+// Every block sends its channel's input to the peer, and receives the peer's input.
 struct Exchange {
-    // In device memory, one for each block.
+    // Channels in device memory, one for each block.
     const Channel* channels;
     Deadline deadline;
 };

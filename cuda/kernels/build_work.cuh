@@ -11,7 +11,7 @@ DEVICE u64 factor_of(const KernelContext& context, const ChunkRef& chunk) {
 // Passes of a message in one descriptor: each has at most two sources and two targets.
 constexpr u32 PASSES_IN_FLIGHT = OPERANDS_MAX / 2;
 
-// From one block of a message to the next.
+// Distance from one block of a message to the next.
 DEVICE u64 slot_bytes(u64 bytes) { return (bytes + sizeof(Words) - 1) / sizeof(Words) * sizeof(Words); }
 
 // Adds a pass of a message in slots: from `own` (or null) and the received data, to `into` (or

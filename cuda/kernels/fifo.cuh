@@ -7,7 +7,7 @@
 #include "slots.cuh"
 #include "wait.cuh"
 
-// Called by all threads of a block. False: the wait was given up, and nothing was sent.
+// Called by all threads of a block. Returns false after giving up the wait, with nothing sent.
 DEVICE bool send(const Fifo& fifo, const u8* from, u64 bytes, const Waiter& waiter) {
     u64 step = waiter.step;
     bool room = threadIdx.x != 0 || wait_until(fifo.head, credit_for(fifo, step), waiter);
@@ -22,7 +22,7 @@ DEVICE bool send(const Fifo& fifo, const u8* from, u64 bytes, const Waiter& wait
     return true;
 }
 
-// Called by all threads of a block. False: the wait was given up, and nothing was received.
+// Called by all threads of a block. Returns false after giving up the wait, with nothing received.
 DEVICE bool receive(const Fifo& fifo, u8* to, u64 bytes, const Waiter& waiter) {
     bool there = threadIdx.x != 0 || wait_until(fifo.tail, waiter.step + 1, waiter);
     if (!__syncthreads_and(there)) {

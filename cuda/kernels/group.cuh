@@ -7,7 +7,7 @@
 
 DEVICE bool is_local(const Instr& instr) { return instr.opcode == COPY || instr.opcode == REDUCE; }
 
-// Acts that are done with this one.
+// Number of instructions in the group of this one.
 DEVICE u32 group_size(const Instr& instr) { return instr.group_size > 1 ? instr.group_size : 1; }
 
 DEVICE bool is_group(const Instr& instr) { return instr.opcode == WAIT || instr.group_size > 1; }
@@ -22,7 +22,8 @@ DEVICE bool wait_group(const KernelContext& context, const Instr* instrs) {
     return there;
 }
 
-// A pass for each instr; that of a wait, and of what is where it should be, has no bytes.
+// Builds a pass for each instruction. The pass of a wait, or of data in its place already, has no
+// bytes.
 DEVICE void build_pass(WorkDesc& work, const KernelContext& context, const Instr& instr, u32 index) {
     const ChunkRef* chunks = context.args.chunks + instr.first_chunk;
     work.bytes[index] = 0;

@@ -6,7 +6,7 @@
 #include "ll_reduce.cuh"
 #include "group.cuh"
 
-// Moves what is on the work. By all threads.
+// Moves the data of the descriptor. Run by all threads.
 template <class E>
 DEVICE bool clear(const KernelContext& context, const Instr& instr, const WorkDesc& work, bool lines) {
     if (!lines) {

@@ -6,7 +6,8 @@
 #include "schedule_arguments.cuh"
 #include "wait.cuh"
 
-// Two words, each of four bytes of data and a flag: every GPU stores words whole.
+// Two 8-byte words, each of 4 bytes of data and a flag. Every GPU stores 8-byte words by one
+// access.
 struct LlLine {
     static constexpr u32 WORDS64 = 1;
     u8 bytes[16];
@@ -59,7 +60,7 @@ DEVICE bool load_line(LinePayload<LlLine>& content, const LlLine* line, u32 flag
 }
 
 #ifdef UNISONO_LL128
-// Two halves, each of twelve bytes of data and a flag, where sixteen bytes are stored whole.
+// Two halves, each of 12 bytes of data and a flag, for GPUs that store 16 bytes by one access.
 struct Ll128Line {
     static constexpr u32 WORDS64 = 3;
     u8 bytes[32];
@@ -91,7 +92,7 @@ using Ll128Line = LlLine;
 DEVICE constexpr bool is_ll128(u32) { return false; }
 #endif
 
-// How many lines so many bytes of data need.
+// Returns the number of lines for so many bytes of data.
 template <class L>
 DEVICE u64 lines_for(u64 bytes) {
     return (bytes + DATA_BYTES<L> - 1) / DATA_BYTES<L>;
@@ -114,7 +115,7 @@ DEVICE bool wait_line(LinePayload<L>& content, const L* line, u32 flag, const W&
     return true;
 }
 
-// Words in as few lines as carry them. By one thread.
+// Stores words in as few lines as carry them. Run by one thread.
 template <class L, u32 COUNT>
 DEVICE void store_words(L* lines, const u64 (&words)[COUNT], u32 flag) {
 #pragma unroll
@@ -147,7 +148,7 @@ DEVICE bool wait_words(u64 (&words)[COUNT], const L* lines, u32 flag, const W& w
     return true;
 }
 
-// Lines from `first` on, up to `last`, without meaning. By all threads of a block.
+// Writes the lines from `first` to `last` without data. Run by all threads of a block.
 template <class L>
 DEVICE void refresh_lines(L* lines, u64 first, u64 last, u32 flag) {
 #pragma unroll 1

@@ -41,7 +41,7 @@ DEVICE u64 expected_bytes(const KernelContext& context, const Instr& instr, u64 
         }
     }
     each = unknown != 0 && bytes > known ? (bytes - known) / unknown : 0;
-    // No more than there is room for.
+    // A block is never longer than its memory.
     each = each > context.args.slice_bytes ? 0 : each;
     return known + each * unknown;
 }
@@ -101,7 +101,7 @@ DEVICE bool open_message(const KernelContext& context, const Instr& instr, Messa
            (instr.forward == NO_PEER || begin_send(context, instr.forward, bytes, message));
 }
 
-// Hands over what was written, then gives back what was read; after a barrier.
+// Publishes the written slot, then returns the read slot. Called after a barrier.
 DEVICE void close_message(const KernelContext& context, const Instr& instr, const MessageState& message) {
     if (message.leaving) {
         Port& port = port_to(context, instr.opcode == SEND ? instr.peer : instr.forward);

@@ -4,7 +4,7 @@
 
 #include "target.cuh"
 
-// to = a function of `one` and `other`, or of `to` and `one`, element by element.
+// to = f(one, other), or f(to, one), element by element.
 struct Elementwise {
     float* to;
     const float* one;
@@ -77,7 +77,7 @@ struct Attention {
     float* grads;
     // Logarithm of the sum of exponentials: rows of one head, heads of one sequence, sequences.
     float* log_sums;
-    // In the same order, made by the kernel of queries for that of keys.
+    // Means in the same order, written by the kernel of queries for that of keys.
     float* means;
     u32 sequences;
     u32 length;
@@ -175,7 +175,7 @@ struct SquareSums {
     u64 count;
     // One for each block.
     double* partial;
-    // In the second kernel.
+    // Total, written by the second kernel.
     double* total;
     u64 partials;
 };
@@ -201,13 +201,13 @@ struct Convert {
 
 constexpr u32 DIMENSIONS_MAX = 8;
 
-// Contiguous elements, and an array of any strides; the last dimension is the fastest.
+// Contiguous elements, and an array of any strides. The last dimension is the fastest.
 struct Strided {
     u8* dense;
     u8* array;
     u64 count;
     u64 extents[DIMENSIONS_MAX];
-    // In elements.
+    // Strides in elements.
     u64 strides[DIMENSIONS_MAX];
     u32 dimensions;
     u32 unused;

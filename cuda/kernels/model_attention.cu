@@ -7,7 +7,7 @@
 
 // Queries, and keys, of a tile.
 constexpr u32 TILE = 16;
-// Threads that share a row of a tile: every block has TILE × LANES.
+// Threads that share a row of a tile. Every block has TILE × LANES threads.
 constexpr u32 LANES = 8;
 // Largest number of columns of a head.
 constexpr u32 DEPTH_MAX = 128;

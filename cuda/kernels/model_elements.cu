@@ -97,7 +97,7 @@ UNISONO_KERNEL(swiglu, Gated) {
     gated(args, [](float gate, float up, float& y) { y = gate * sigmoid(gate) * up; });
 }
 
-// Gradients of gate and up in their place.
+// Replaces gate and up by their gradients.
 UNISONO_KERNEL(swiglu_backward, Gated) {
     gated(args, [](float& gate, float& up, float dy) {
         float x = gate, s = sigmoid(x);

@@ -1,4 +1,4 @@
-// How the trainer's kernels go over numbers: elements four at a time, rows a block at a time.
+// Loops of the kernels for training: over elements four at a time, and over rows a block at a time.
 #pragma once
 
 #include "vec16.cuh"

@@ -7,7 +7,7 @@
 constexpr u32 TILE = 64;
 constexpr u32 STEP = 16;
 constexpr u32 OWN = 8;
-// Threads along a side: every block has SIDE × SIDE.
+// Threads along a side. Every block has SIDE × SIDE threads.
 constexpr u32 SIDE = TILE / OWN;
 // One more column, so that rows begin in different banks.
 using Panel = float[STEP][TILE + 1];

@@ -30,7 +30,7 @@ DEVICE void add_over_rows(float* into, u64 rows, u64 columns, T term) {
     }
 }
 
-// Every row becomes `from`.
+// Sets every row to `from`.
 UNISONO_KERNEL(fill_rows, Rows) {
 #pragma unroll 1
     for (u64 at = first_thread(); at < args.rows * args.columns; at += all_threads()) {
@@ -38,7 +38,7 @@ UNISONO_KERNEL(fill_rows, Rows) {
     }
 }
 
-// Every row of `to` += `from`.
+// Adds `from` to every row of `to`.
 UNISONO_KERNEL(add_to_rows, Rows) {
 #pragma unroll 1
     for (u64 at = first_thread(); at < args.rows * args.columns; at += all_threads()) {
@@ -46,7 +46,7 @@ UNISONO_KERNEL(add_to_rows, Rows) {
     }
 }
 
-// to += every row of `from`.
+// Adds every row of `from` to `to`.
 UNISONO_KERNEL(add_rows, Rows) {
     add_over_rows(args.to, args.rows, args.columns,
                   [&](u64 row, u64 column) { return args.from[row * args.columns + column]; });

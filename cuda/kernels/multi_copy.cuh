@@ -31,7 +31,7 @@ DEVICE void copy_element(const A& args, u64 at, bool whole) {
     }
 }
 
-// By all threads of one block.
+// Run by all threads of one block.
 template <class E, class A>
 DEVICE void copy_all(const A& args) {
     VectorSplit cut = cut_of<E>(args);

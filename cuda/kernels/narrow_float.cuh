@@ -13,7 +13,7 @@ struct Format {
     static constexpr u32 OVERFLOW_CODE = Overflow;
     static constexpr u32 NAN_CODE = Nan;
     static constexpr u32 SIGN = 1u << (Bits - 1);
-    // How far the mantissa lies from where f32 has its own.
+    // Distance of the mantissa from its position in f32.
     static constexpr u32 SHIFT = 23 - Mantissa;
     // The smallest normal number, as bits of an f32.
     static constexpr u32 SMALLEST_NORMAL = (128 - Bias) << 23;

@@ -197,7 +197,7 @@ DEVICE void one_shot_by(const OneShotArgs& args) {
     OneShotState<L> shot = {args, launch, flag_of(launch), start, left < args.block_bytes ? left : args.block_bytes};
 #pragma unroll 1
     for (u32 hop = 0; hop < args.ranks; hop++) {
-        // Not everybody to the same rank first.
+        // Ranks begin with different peers.
         send_to_mailbox<E>(shot, (args.rank + hop) % args.ranks);
     }
     if (gather<E>(shot) && threadIdx.x == 0) {

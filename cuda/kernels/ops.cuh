@@ -1,5 +1,5 @@
-// How two values become one, and what is done to values before and after: the meaning of the host's
-// reductions (`src/reduce_kind.rs`), to the bit but for NaNs.
+// Combinations of two values, and operations on values before and after them: those of the host's
+// reductions (`src/reduce_kind.rs`), bit for bit except for NaNs.
 #pragma once
 
 #include "target.cuh"

@@ -24,7 +24,7 @@ struct VectorSplit {
     bool whole;
 };
 
-// Packs need all addresses equally far behind a multiple of 16, by whole elements.
+// Packs need all addresses to have the same offset from a multiple of 16, by whole elements.
 template <class E, class A>
 DEVICE VectorSplit cut_of(const A& args) {
     u64 first = u64(args.targets[0]), any = first, different = 0;

@@ -75,7 +75,7 @@ DEVICE void store_pair(void* to, u64 low, u64 high) {
 using U128 = unsigned __int128;
 
 #ifdef __SANITIZE_THREAD__
-// The detector has accesses of sixteen bytes of its own, in the place of these.
+// ThreadSanitizer has 16-byte accesses of its own, which take the place of these.
 DEVICE U128 whole_at(const U128* from) { return load_relaxed(from); }
 DEVICE void put_whole(U128* to, U128 value) { store_relaxed(to, value); }
 #else

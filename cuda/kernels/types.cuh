@@ -46,7 +46,7 @@ struct BFloat16 : Element<u16, float> {
     static DEVICE u64 bits(float value) { return bfloat16_bits(value); }
 };
 
-// By way of f16, which has all of its numbers, 2^8 times as small, but not its only NaN.
+// Converts through f16, which has all of its numbers, 2^8 times as small, but not its only NaN.
 struct Float8E4M3 : Element<u8, float> {
     static DEVICE float value(u64 bits) {
         u32 code = u32(bits), magnitude = code & 0x7f;

@@ -41,7 +41,7 @@ DEVICE void report_failure(const W& waiter, WaitState state, u64 wanted, u64 see
 // Returns true if a block of this launch, or of one before it, has given up.
 DEVICE bool has_failed(const Deadline& deadline) { return load_relaxed(&deadline.report->state) != OK; }
 
-// After a launch that ended early, those behind it end at once. By all threads of a block.
+// After a launch that gave up, later launches end at once. Run by all threads of a block.
 DEVICE bool is_healthy(const Deadline& deadline) {
     return __syncthreads_and(threadIdx.x != 0 || !has_failed(deadline));
 }

@@ -41,7 +41,7 @@ DEVICE bool enter_parity(const KernelContext& context) {
     return __syncthreads_and(free);
 }
 
-// Tells every rank that this window_sequence is done. By all threads, after a barrier.
+// Tells every rank that this window sequence is done. Run by all threads, after a barrier.
 DEVICE void leave_parity(KernelContext& context) {
     context.window_sequence++;
 #pragma unroll 1
@@ -69,7 +69,7 @@ DEVICE bool check_tag(const KernelContext& context, const WaitContext& waiter, u
     return is_same_tag(context, tag) || report_mismatch(waiter, MISMATCH, tag, 0, 0);
 }
 
-// Tells every rank that all instrs so far are done. By all threads, after a barrier.
+// Tells every rank that all instructions so far are done. Run by all threads, after a barrier.
 DEVICE void signal(KernelContext& context) {
     bool tags = context.signals++ == 0 && is_first(context);
 #pragma unroll 1
@@ -81,7 +81,7 @@ DEVICE void signal(KernelContext& context) {
     }
 }
 
-// Waits for one signal, in this instr. By one thread.
+// Waits for one signal, in this instruction. Run by one thread.
 DEVICE bool wait_signal(const KernelContext& context, const Instr& instr, u32 index) {
     WaitContext waiter = {context, context.args.deadline, instr.peer, context.window_sequence, index};
     u64 wanted = context.window_sequence << SIGNAL_BITS | instr.signals;

@@ -12,11 +12,11 @@ struct LlState {
     u64 offset;
     u64 arrived_step;
     u64 leaving_step;
-    // Not 0: so many bytes that leave are all to be written, whatever the message's length.
+    // Not 0: so many bytes of outgoing lines are all written, whatever the message's length.
     u64 refresh;
 };
 
-// In shared memory: passes of as many sources and targets each.
+// In shared memory: passes with the same numbers of sources and targets.
 struct WorkDesc {
     const u8* sources[OPERANDS_MAX];
     u8* targets[OPERANDS_MAX];

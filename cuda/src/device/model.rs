@@ -92,7 +92,7 @@ arguments! {
         24 => count: u64,
         /// Elements of a vector.
         32 => width: u64,
-        /// The index of vectors that are elsewhere, and zeros here,
+        /// Index without a row or class, such as padding.
         40 => ignored: u32,
         /// Not 0: indices equal to `ignored` are skipped.
         44 => ignores: u32,
@@ -139,7 +139,7 @@ arguments! {
         32 => classes: u64,
         /// Weight of a row's loss.
         40 => share: f32,
-        /// The target of rows that do not count,
+        /// Index without a row or class, such as padding.
         44 => ignored: u32,
         /// Not 0: targets equal to `ignored` are skipped.
         48 => ignores: u32,
@@ -166,7 +166,7 @@ arguments! {
         48 => count: u64,
         /// Weight of a row's loss.
         56 => share: f32,
-        /// The target of rows that do not count,
+        /// Index without a row or class, such as padding.
         60 => ignored: u32,
         /// Not 0: targets equal to `ignored` are skipped.
         64 => ignores: u32,

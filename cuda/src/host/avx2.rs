@@ -111,7 +111,7 @@ impl F32Lanes<Avx2> for Floats {
             _mm256_storeu_si256(to.cast(), pairs);
         }
 
-        // By way of half floats, which have the exponent of E5M2 and a wider one than E4M3.
+        // Converts through half floats, which have the exponent of E5M2 and a wider one than E4M3.
         unsafe fn load_f8<F>(_cpu: Avx2, from: *const u8) -> [Self; 4] {
             let codes = _mm256_loadu_si256(from.cast());
             let low = _mm256_unpacklo_epi8(_mm256_setzero_si256(), codes);
@@ -217,7 +217,7 @@ fn round_f8<F: Format>(lanes: Floats) -> Floats {
     Floats(_mm256_mul_ps(rounded, _mm256_set1_ps(f32::from_bits((127 + F::BIAS - Half::BIAS) << 23))))
 }
 
-/// Exponent, in place, of numbers that are too large for every float of 8 or 16 bits: above, the
+/// Exponent, in place, of numbers that are too large for every float of 8 or 16 bits. Above it, the
 /// anchor would not be finite.
 pub(super) const LARGEST_ROUNDED: u32 = (127 + 32) << 23;
 

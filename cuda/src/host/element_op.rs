@@ -6,7 +6,7 @@ use crate::host::simd_element::SimdElement;
 use crate::{PostOp, Scalar, Source};
 use std::marker::PhantomData;
 
-/// How two values become one.
+/// Combination of two values.
 pub(super) trait Combine {
     /// left ⊕ right.
     fn combine<L: Lanes>(left: L, right: L) -> L;

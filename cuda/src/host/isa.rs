@@ -56,21 +56,21 @@ pub(super) trait Instructions: Copy {
 pub(super) trait F32Lanes<I>: Lanes {
     /// The same value in every lane.
     fn splat(cpu: I, value: f32) -> Self;
-    /// From f32.
+    /// Loads f32.
     unsafe fn load_f32(cpu: I, from: *const u8) -> [Self; 1];
-    /// To f32.
+    /// Stores f32.
     unsafe fn store_f32(lanes: [Self; 1], to: *mut u8);
-    /// From half floats.
+    /// Loads half floats.
     unsafe fn load_f16(cpu: I, from: *const u8) -> [Self; 2];
-    /// To half floats.
+    /// Stores half floats.
     unsafe fn store_f16(lanes: [Self; 2], to: *mut u8);
-    /// From bfloat16s.
+    /// Loads bfloat16.
     unsafe fn load_bf16(cpu: I, from: *const u8) -> [Self; 2];
-    /// To bfloat16s.
+    /// Stores bfloat16.
     unsafe fn store_bf16(lanes: [Self; 2], to: *mut u8);
-    /// From floats of 8 bits.
+    /// Loads 8-bit floats.
     unsafe fn load_f8<F: Format>(cpu: I, from: *const u8) -> [Self; 4];
-    /// To floats of 8 bits.
+    /// Stores 8-bit floats.
     unsafe fn store_f8<F: Format>(lanes: [Self; 4], to: *mut u8);
 }
 

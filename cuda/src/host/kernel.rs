@@ -8,16 +8,16 @@ use crate::host::isa::{Instructions, SimdKernel, prefetch};
 use crate::host::simd_element::SimdElement;
 use crate::{Source, Target};
 
-/// A target, or a part of one, and how it is written. If past the caches, a
-/// [`stream_fence`](crate::host::isa::stream_fence) is owed.
+/// A target, or a part of one, and its kind of store. After non-temporal stores, a
+/// [`stream_fence`](crate::host::isa::stream_fence) must follow.
 pub(super) type Dest<'a> = (Store, Target<'a>);
 
 /// dest = op
 pub(super) struct Assign<'a, 'b, F> {
-    /// By reference: copying what was just written takes longer than a short reduction.
+    /// A reference, because copying data that was just written takes longer than a short reduction.
     pub(super) dest: &'a mut Dest<'b>,
-    /// Byte of the sources that the first of the target comes from. From there on they are as long
-    /// as the target.
+    /// Offset in the sources of the first byte of the target. From there on they have the target's
+    /// length.
     pub(super) offset: usize,
     pub(super) op: F,
 }
@@ -82,7 +82,7 @@ impl<F: ElementOp, I: Instructions> Loop<F, I> {
         if store == Store::Cached {
             return None;
         }
-        // Whole cache lines, so that none is written in two halves.
+        // Whole cache lines, so that no line is written in two halves.
         let head = self.target.addr().wrapping_neg() % CACHE_LINE;
         (head.is_multiple_of(F::GRANULARITY) && head < self.bytes).then_some(head)
     }
@@ -224,7 +224,7 @@ unsafe fn copy_short(to: *mut u8, from: *const u8, bytes: usize) {
 /// the processor prefetches too little by itself. Sources without conversion do not gain from it.
 const PREFETCH_BYTES: usize = 512;
 
-/// Room for a register on its way.
+/// Memory for one register.
 #[repr(align(64))]
 struct RegisterBuffer([u8; REGISTER_MAX]);
 

@@ -139,8 +139,8 @@ macro_rules! integer {
     )*};
 }
 
-/// By way of floats, which can be divided many at a time. Exactly: a quotient that is no integer is
-/// at least 1/ranks away from the next one, and rounding moves it by less, because
+/// Divides through floats, which are divided many at a time. The result is exact: a quotient that
+/// is no integer is at least 1/ranks away from the next one. Rounding moves it by less, because
 /// quotient · ranks has fewer bits than the mantissa.
 macro_rules! by_f32 {
     ($dividend:expr, $ranks:expr) => {

@@ -156,7 +156,7 @@ pub fn matmul(c: MatrixMut<'_>, beta: f32, alpha: f32, a: Matrix<'_>, b: Matrix<
 mod tests {
     use super::*;
 
-    /// Rows and columns of a matrix whose rows may lie apart, and whose transpose may be meant.
+    /// Rows and columns of a matrix, with strides. The transpose has them exchanged.
     #[derive(Clone, Copy)]
     struct Shape {
         rows: usize,

@@ -38,7 +38,7 @@ use crate::host::multi_store::{VECTOR_COPY_MIN_BYTES, copy_at};
 use crate::host::reduction::{Reduction, check, scale_at};
 use crate::{DType, PostOp, ReduceKind, Scalar, Source, Target};
 
-/// How results are written.
+/// Kinds of stores for results.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub enum Store {
     /// Into the caches: right for what is read again soon, and for everything small.
@@ -149,10 +149,10 @@ pub fn reduce_among<'a>(
     reduce_to(Store::Cached, dtype, op, finish, target, sources);
 }
 
-/// target = source · scalar. `None` for the source: scale in place.
+/// Computes target = source · scalar. `None` for the source scales in place.
 ///
 /// # Panics
-/// If lengths differ or are no multiple of the element's.
+/// Lengths differ, or are no multiple of the element's.
 #[inline]
 pub fn scale(dtype: DType, scalar: Scalar, target: Target<'_>, source: Option<Source<'_>>) {
     let mut target = target;

@@ -26,7 +26,7 @@ pub(super) fn store_all(
     fence(targets);
 }
 
-/// Every target becomes the source, which is as long.
+/// Copies the source, which has their length, to every target.
 #[inline]
 pub(super) fn copy_at(level: Isa, targets: &mut [Dest<'_>], source: Source<'_>) {
     match targets {

@@ -17,7 +17,7 @@ pub(crate) trait Format {
 
     /// The bit of the sign.
     const SIGN: u32 = 1 << (Self::BITS - 1);
-    /// How far the mantissa lies from where f32 has its own.
+    /// Distance of the mantissa from its position in f32.
     const SHIFT: u32 = 23 - Self::MANTISSA;
     /// The smallest normal number, as bits of an f32.
     const SMALLEST_NORMAL: u32 = (128 - Self::BIAS) << 23;

@@ -1,4 +1,4 @@
-//! From the arguments of a call to its kernel.
+//! Selection of the kernel for the arguments of a call.
 
 use crate::host::Store;
 use crate::host::element_op::{Binary, Combine, Max, Min, Nary, Prod, Scaled, Sum};
@@ -41,7 +41,7 @@ macro_rules! with_element {
 /// A reduction: first ⊕ rest[0] ⊕ …, then `finish`.
 pub(super) struct Reduction<'a> {
     pub(super) finish: PostOp,
-    /// By reference: copying what was just written takes longer than a short reduction.
+    /// A reference, because copying data that was just written takes longer than a short reduction.
     pub(super) first: &'a Source<'a>,
     pub(super) rest: &'a [Source<'a>],
     /// Byte of the sources that the target begins with.
@@ -49,7 +49,7 @@ pub(super) struct Reduction<'a> {
 }
 
 impl Reduction<'_> {
-    /// Every target becomes the result.
+    /// Stores the result to every target.
     pub(super) fn store_to(self, dtype: DType, op: ReduceKind, targets: &mut [Dest<'_>]) {
         self.store_to_with(Isa::best(), dtype, op, targets);
     }
@@ -119,7 +119,7 @@ fn run_binary<T: SimdElement, C: Combine>(level: Isa, reduction: &Reduction<'_>,
     level.run(BinaryKernel { reduction, dest, types: PhantomData::<(T, C)> });
 }
 
-/// A [`Reduction`] as its kernel gets it: in two registers.
+/// A [`Reduction`] as an argument of its kernel, in two registers.
 struct NaryKernel<'a, 'b, T, C> {
     reduction: &'a Reduction<'a>,
     dest: &'a mut Dest<'b>,
@@ -160,7 +160,7 @@ pub(super) fn scale_at(level: Isa, dtype: DType, scalar: Scalar, target: Target<
     })
 }
 
-/// Panics unless both are equally long and whole numbers of elements.
+/// Panics unless both have the same length, and whole numbers of elements.
 #[inline]
 pub(super) fn check(dtype: DType, target: usize, source: usize) {
     // Sizes are powers of two: a division would take longer than a short reduction.

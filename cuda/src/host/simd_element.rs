@@ -32,7 +32,7 @@ pub(super) trait SimdElement: Element {
     fn splat<I: Instructions>(cpu: I, scalar: Scalar) -> Self::Lanes<I>;
 }
 
-/// Types that are computed in as they are: their lanes.
+/// Lanes of types that are computed in as they are.
 macro_rules! plain {
     ($($type:ty: $lanes:ident;)*) => {$(
         impl SimdElement for $type {
@@ -70,7 +70,8 @@ plain! {
     f64: Octs;
 }
 
-/// Types that are computed in as f32: how many registers of f32 one of theirs becomes, and how.
+/// Lanes of types that are computed in as f32: the number of f32 registers for one of theirs, and
+/// the conversions.
 macro_rules! float32 {
     ($($type:ty: $count:literal, $load:ident, $store:ident$(, $format:ty)?;)*) => {$(
         impl SimdElement for $type {

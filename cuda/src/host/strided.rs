@@ -79,7 +79,7 @@ impl Loops {
             [inner] => (&[][..], [POINT, inner]),
             [ref rest @ .., outer, inner] => (rest, [outer, inner]),
         };
-        // Rows that are contiguous on both sides are best copied whole.
+        // Rows that are contiguous on both sides are copied whole.
         let side = if inner.stride == 1 { usize::MAX } else { TILE };
         walk(outermost, 0, 0, &mut |at, offset| {
             for (row, rows) in tiles(outer.extent, side) {
@@ -102,7 +102,7 @@ fn tiles(extent: usize, side: usize) -> impl Iterator<Item = (usize, usize)> {
     (0..extent).step_by(side).map(move |start| (start, side.min(extent - start)))
 }
 
-/// Calls `body` for every index of `dims`, with its place in contiguous memory and in the array.
+/// Calls `body` for every index of `dims`, with its offsets in contiguous memory and in the array.
 fn walk(dims: &[Dim], at: usize, offset: usize, body: &mut impl FnMut(usize, usize)) {
     match dims {
         [] => body(at, offset),
@@ -173,7 +173,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Places of all elements in order, one index after another.
+    /// Offsets of all elements, index by index.
     fn naive(shape: &[usize], strides: &[usize]) -> Vec<usize> {
         let mut places = vec![0];
         for (&extent, &stride) in shape.iter().zip(strides) {

@@ -1,4 +1,4 @@
-//! Every kernel of every instruction set against the naive one, to the bit.
+//! Every kernel of every instruction set against the naive one, bit for bit.
 
 mod material;
 
@@ -14,7 +14,7 @@ use half::{bf16, f16};
 use material::{Guarded, Random, bits, same};
 use proptest::prelude::*;
 
-/// Lengths in elements: none, one, and both sides of every register and pack.
+/// Lengths in elements: zero, one, and both sides of every register and pack.
 const LENGTHS: [usize; 24] =
     [0, 1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 257, 1000, 1500];
 const LONGEST: usize = 1500;
@@ -37,7 +37,7 @@ macro_rules! for_every_dtype {
     };
 }
 
-/// How a reduction is called: how each target is written, and whether the first is an operand.
+/// Form of a call: the kind of store for each target, and whether the first target is an operand.
 #[derive(Clone, Copy, Debug)]
 struct CallForm {
     stores: &'static [Store],
@@ -117,7 +117,7 @@ fn check_all_reductions<T: Naive>() {
             for finish in [PostOp::Identity, PostOp::Divide(3), PostOp::Divide(300)] {
                 let expected = reference(op, finish, &operands);
                 for (index, length) in LENGTHS.into_iter().enumerate() {
-                    // Not every form and skew with every length, but each with many.
+                    // Each form and skew is tried with many lengths, but not with all.
                     for turn in [0, 3, 6] {
                         let form = CallForm::ALL[(index + turn) % CallForm::ALL.len()];
                         let skew = [0, 1, 8, 61][(index / 3 + count + turn) % 4];
@@ -159,7 +159,7 @@ fn every_reduction_is_the_naive_one() {
 fn check_all_pairs<T: Naive>() {
     let left: Vec<T> = (0..=0xffff).map(bits).collect();
     for shift in [8, 1] {
-        // For one byte: every pair. For two bytes: every code with some other.
+        // One byte: every pair. Two bytes: every code with some other.
         let right = (0..=0xffffu16).map(|code| bits(code.rotate_left(shift).into())).collect();
         let operands = [left.clone(), right];
         for op in [ReduceKind::Sum, ReduceKind::Prod, ReduceKind::Min, ReduceKind::Max] {

@@ -159,7 +159,7 @@ fn memory_is_copied_cleared_and_scaled_in_order() {
 }
 
 #[test]
-fn what_does_not_fit_is_refused() {
+fn compute_mismatched_lengths_are_refused() {
     let Some(gpu) = crate::gpu() else { return };
     let compute = Compute::new(gpu.stream().unwrap()).unwrap();
     let (one, mut two) = (gpu.alloc::<f32>(6).unwrap(), gpu.alloc::<f32>(7).unwrap());

@@ -11,7 +11,7 @@ const EXPECTED: &str = "UNISONO_TEST_DRIVER_EXPECTED";
 /// A process of this test whose libraries are looked for in `folder`.
 fn look(folder: &Path, expected: &str) {
     let mut process = Command::new(std::env::current_exe().unwrap());
-    process.args(["driver::what_is_found_is_said", "--exact", "--nocapture"]);
+    process.args(["driver::driver_properties_are_reported", "--exact", "--nocapture"]);
     let output = process.env("LD_LIBRARY_PATH", folder).env(EXPECTED, expected).output().unwrap();
     assert!(output.status.success(), "{expected}: {}", String::from_utf8_lossy(&output.stderr));
     let _ = std::fs::remove_dir_all(folder);
@@ -35,7 +35,7 @@ fn driver(name: &str, text: &str) -> Option<PathBuf> {
 }
 
 #[test]
-fn what_is_found_is_said() {
+fn driver_properties_are_reported() {
     match std::env::var(EXPECTED).as_deref() {
         Ok("nothing") => return expect_nothing(),
         Ok("old") => return assert_eq!(gpus(), Err(GpuError::OldDriver { found: 11040 })),

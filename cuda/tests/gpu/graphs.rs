@@ -36,7 +36,7 @@ fn a_graph_runs_again_with_memory_that_it_keeps() {
 }
 
 #[test]
-fn what_cannot_be_recorded_is_refused() {
+fn capture_of_waits_and_copies_is_refused() {
     let Some(gpu) = crate::gpu() else { return };
     let stream = gpu.stream().unwrap();
     let mut buffer = gpu.alloc::<u8>(8).unwrap();

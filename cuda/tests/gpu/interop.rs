@@ -29,7 +29,7 @@ fn cudarc_s_memory_is_memory() {
 }
 
 #[test]
-fn what_cudarc_s_stream_does_comes_first() {
+fn cudarc_stream_work_comes_first() {
     let Some(gpu) = crate::gpu() else { return };
     let theirs = CudaContext::new(0).unwrap().new_stream().unwrap();
     let (same, ours) = (Stream::from_cudarc(&gpu, theirs.clone()).unwrap(), gpu.stream().unwrap());
@@ -72,7 +72,7 @@ fn a_graph_cannot_keep_cudarc_s_memory() {
 }
 
 #[test]
-fn what_cudarc_captures_lasts_as_well() {
+fn cudarc_capture_keeps_memory() {
     let Some(gpu) = crate::gpu() else { return };
     const COUNT: usize = 34567;
     let stream = gpu.stream().unwrap();

@@ -92,7 +92,7 @@ fn the_own_process_has_the_same_pointer() {
 }
 
 #[test]
-fn what_is_no_handle_is_refused() {
+fn ipc_invalid_handle_is_refused() {
     let Some(gpu) = crate::gpu() else { return };
     let refused = gpu.import(&IpcHandle::from_bytes(&[1; IpcHandle::BYTES])).err();
     assert!(matches!(refused, Some(GpuError::Driver { call: "cuIpcOpenMemHandle", .. })), "{refused:?}");

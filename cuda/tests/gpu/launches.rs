@@ -66,7 +66,7 @@ fn kernels_are_loaded_before_others_wait() {
 }
 
 #[test]
-fn what_makes_no_sense_is_refused() {
+fn launch_invalid_arguments_are_refused() {
     let Some(gpu) = crate::gpu() else { return };
     let stream = gpu.stream().unwrap();
     let (mut target, source) = (gpu.alloc::<f32>(4).unwrap(), gpu.alloc::<f32>(5).unwrap());

@@ -4,12 +4,12 @@ mod busy;
 mod compute;
 mod driver;
 mod graphs;
+mod install;
 mod interop;
 mod ipc;
 mod launches;
 mod memory;
 mod nvml;
-mod software;
 mod streams;
 
 use unisono_cuda::device::{

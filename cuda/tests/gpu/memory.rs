@@ -7,7 +7,7 @@ use unisono_cuda::device::{Buffer, CopyStats, Gpu, GpuError, LaunchDims, ReduceC
 use unisono_cuda::{DType, ReduceKind};
 
 #[test]
-fn what_is_written_is_read() {
+fn buffer_written_data_is_read_back() {
     let Some(gpu) = crate::gpu() else { return };
     assert!(gpu.is_emulated(), "{gpu:?}");
     let stream = gpu.stream().unwrap();

@@ -1,7 +1,7 @@
 //! The emulator through the functions of libcuda, as a program uses a GPU.
 
+use crate::emulator::Device;
 use crate::libcuda::*;
-use crate::software::Device;
 use std::ffi::c_int;
 use std::ptr::null_mut;
 use std::time::Duration;

@@ -1,7 +1,7 @@
 //! Exchanges through FIFOs on the emulator: correct, free of races, and never without end.
 
+use crate::emulator::Device;
 use crate::race_program::RaceProgram;
-use crate::software::Device;
 use std::ptr::from_mut;
 use std::time::{Duration, Instant};
 use unisono_cuda::device::{Channel, Deadline, Exchange, Fifo, WaitReport, WaitState};

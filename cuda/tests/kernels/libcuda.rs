@@ -1,6 +1,6 @@
 //! The functions of libcuda, and ranks that use them.
 
-use crate::software::Device;
+use crate::emulator::Device;
 use std::ffi::{CString, c_int, c_void};
 use std::ptr::{from_ref, null_mut};
 use std::time::Duration;

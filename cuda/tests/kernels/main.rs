@@ -2,6 +2,7 @@
 //! emulator is compiled once.
 
 mod driver;
+mod emulator;
 mod exchange;
 mod libcuda;
 #[allow(dead_code)]
@@ -14,7 +15,6 @@ mod processes;
 mod race_program;
 mod reduce_copy;
 mod schedule;
-mod software;
 
 // Names that the shared files find in their own crate.
 use unisono_cuda::{Element, F8E4M3, F8E5M2, PostOp, ReduceKind, Scalar, Source, as_bytes, as_bytes_mut};

@@ -1,7 +1,7 @@
 //! Two processes exchange through memory that each opens of the other, as on a GPU.
 
+use crate::emulator::{Build, Device};
 use crate::libcuda::*;
-use crate::software::{Build, Device};
 use std::ffi::c_int;
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;

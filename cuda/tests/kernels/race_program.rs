@@ -1,6 +1,6 @@
 //! Kernels under ThreadSanitizer, as they are and with bugs planted.
 
-use crate::software::Build;
+use crate::emulator::Build;
 use std::borrow::Cow;
 use std::path::PathBuf;
 use std::process::{Command, Output};

@@ -1,8 +1,8 @@
 //! The kernels, compiled for the CPU and run by the emulator, against the host's naive reductions.
 
+use crate::emulator::Device;
 use crate::material::{Guarded, Random};
 use crate::naive::Naive;
-use crate::software::Device;
 use unisono_cuda::device::ReduceCopy;
 use unisono_cuda::{DType, F8E4M3, F8E5M2, PostOp, ReduceKind, Scalar, bf16, f16};
 

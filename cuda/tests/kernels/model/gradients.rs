@@ -1,8 +1,8 @@
 //! Kernels for gradients and for strided arrays.
 
 use super::{Memory, bits, device, numbers};
+use crate::emulator::Device;
 use crate::material::{Random, same};
-use crate::software::Device;
 use unisono_cuda::device::model::{AdamW, Clip, Convert, MuonMomentum, SquareSums, Strided};
 use unisono_cuda::{Element, bf16};
 

@@ -5,8 +5,8 @@ mod modules;
 mod products;
 mod races;
 
+use crate::emulator::Device;
 use crate::material::Random;
-use crate::software::Device;
 use std::ops::Range;
 use unisono_cuda::Element;
 

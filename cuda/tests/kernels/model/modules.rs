@@ -1,7 +1,7 @@
 //! Functions of elements and rows, against formulas in f64.
 
 use super::{Memory, bits, device, near, numbers, row, wide};
-use crate::software::Device;
+use crate::emulator::Device;
 use std::f64::consts::{FRAC_2_PI, PI};
 use unisono_cuda::device::model::{
     CrossEntropy, Dropout, Elementwise, EmbeddingLookup, Gated, Normalize, Rows, ShardedCrossEntropy,

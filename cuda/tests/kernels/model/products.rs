@@ -1,7 +1,7 @@
 //! Matrix products and attention, against sums in f64.
 
 use super::{Memory, device, near, numbers, wide};
-use crate::software::Device;
+use crate::emulator::Device;
 use unisono_cuda::device::model::{Attention, Matmul};
 
 /// A matrix that is stored, or whose transpose is.

@@ -1,6 +1,6 @@
 //! Threads of a block meet wherever one reads what another wrote: ThreadSanitizer's word.
 
-use crate::software::Build;
+use crate::emulator::Build;
 use std::path::Path;
 use std::process::{Command, Output};
 

@@ -4,7 +4,7 @@ use super::algorithms::*;
 use super::program::{Program, input, output};
 use super::results::{job, size};
 use super::world::{Job, Memory, Part, World};
-use crate::software::Device;
+use crate::emulator::Device;
 use std::time::{Duration, Instant};
 use unisono_cuda::ReduceKind;
 use unisono_cuda::device::{WaitReport, WaitState};

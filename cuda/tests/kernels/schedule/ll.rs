@@ -3,7 +3,7 @@
 use super::program::{Program, input, output};
 use super::results::{expect, job, numbers, run_program, size};
 use super::world::{Job, World};
-use crate::software::Device;
+use crate::emulator::Device;
 use unisono_cuda::ReduceKind;
 use unisono_cuda::device::Protocol;
 

@@ -2,9 +2,9 @@
 
 use super::results::{FACTOR, column, elements, expect, numbers};
 use super::world::Memory;
+use crate::emulator::Device;
 use crate::material::Random;
 use crate::naive::Naive;
-use crate::software::Device;
 use std::ptr::{from_mut, null};
 use std::time::Duration;
 use unisono_cuda::device::{Deadline, OneShotArgs, Protocol, ReduceCopy, WaitReport, WaitState};

@@ -3,9 +3,9 @@
 use super::algorithms::*;
 use super::program::Program;
 use super::world::{Job, Memory, Part, Size, World};
+use crate::emulator::Device;
 use crate::material::{Random, same};
 use crate::naive::Naive;
-use crate::software::Device;
 use unisono_cuda::device::{Port, Protocol, ReduceCopy, WaitState};
 use unisono_cuda::{Element, F8E4M3, F8E5M2, PostOp, ReduceKind, Scalar, as_bytes, as_bytes_mut, bf16, f16};
 

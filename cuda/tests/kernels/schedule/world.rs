@@ -1,7 +1,7 @@
 //! Ranks on one emulator: the memory that peers access, and launches of all of them at once.
 
 use super::program::Program;
-use crate::software::Device;
+use crate::emulator::Device;
 use std::ptr::{from_mut, null};
 use std::time::Duration;
 use unisono_cuda::ReduceKind;

@@ -10,14 +10,14 @@ const EXPECTED: &str = "UNISONO_TEST_SOFTWARE_EXPECTED";
 /// A process of this test with these variables, and no other that it would find a folder by.
 fn install(expected: &str, variables: &[(&str, &Path)]) {
     let mut process = Command::new(std::env::current_exe().unwrap());
-    process.args(["software::what_is_missing_is_named", "--exact", "--nocapture"]);
+    process.args(["install::emulator_install_names_missing_parts", "--exact", "--nocapture"]);
     process.env_remove("HOME").env_remove("XDG_CACHE_HOME").env(EXPECTED, expected);
     let output = process.envs(variables.iter().copied()).output().unwrap();
     assert!(output.status.success(), "{expected}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
 #[test]
-fn what_is_missing_is_named() {
+fn emulator_install_names_missing_parts() {
     if let Ok(expected) = std::env::var(EXPECTED) {
         let error = emulator::install().unwrap_err();
         let found = match &error {
