@@ -20,7 +20,7 @@ struct unisono_launch {
 
 // Runs a kernel to its end. 0, or 1: then `unisono_error` says why.
 int unisono_run(const struct unisono_launch* launch);
-// What the last call of this thread that failed says.
+// Returns the message of the last failed call of this thread.
 const char* unisono_error(void);
 // The name of each kernel in turn; null behind the last.
 const char* unisono_kernel(uint32_t index);
@@ -32,7 +32,8 @@ void unisono_set_gpu_count(uint32_t count);
 void unisono_set_oversized_kernel(const char* kernel);
 // The version of CUDA that the driver says it is of: 12040, at first, is 12.4.
 void unisono_set_cuda_version(uint32_t version);
-// How one GPU reaches the memory of another: whether directly, how well (0 is best), whether with atomics. At first all do, equally well.
+// How one GPU reaches the memory of another: whether directly, how well (0 is best), whether with
+// atomics. At first all do, equally well.
 void unisono_set_peer_path(uint32_t from, uint32_t to, uint32_t direct, uint32_t rank, uint32_t atomics);
 // Pieces of work that a stream holds before a launch waits for room in it; 1024 at first.
 void unisono_set_stream_capacity(uint32_t count);

@@ -3,7 +3,7 @@
 
 #include "vec16.cuh"
 
-// Neighbours, moved by sixteen bytes at a time if there are so many.
+// Neighboring elements, moved 16 bytes at a time if there are so many.
 template <u32 COUNT>
 struct alignas(COUNT < 4 ? 4 * COUNT : 16) Lanes {
     float at[COUNT];
@@ -27,8 +27,8 @@ DEVICE void store(float* to, const Lanes<COUNT>& lanes) {
 DEVICE u64 first_thread() { return u64(blockIdx.x) * blockDim.x + threadIdx.x; }
 DEVICE u64 all_threads() { return u64(gridDim.x) * blockDim.x; }
 
-// Calls `body` with a width and an index for every element: by fours if all addresses, or'ed
-// together, are aligned for it, then one by one.
+// Calls `body` with a width and an index for every element. The width is four if all addresses,
+// or'ed together, are aligned for it, and one for the rest.
 template <class B>
 DEVICE void each(u64 count, u64 addresses, B body) {
     u64 fours = alignment_of(addresses) == 16 ? count / 4 : 0;

@@ -3,8 +3,8 @@
 // without it. The arithmetic is the host's (`src/host/narrow_float.rs`).
 #pragma once
 
-// A small float: bits in all, of the mantissa, what is added to exponents, the code of everything
-// too large, and that of a NaN, both without sign.
+// A small float: total bits, mantissa bits, exponent bias, the code of values that are too large,
+// and the code of NaN, both without sign.
 template <u32 Bits, u32 Mantissa, u32 Bias, u32 Overflow, u32 Nan>
 struct Format {
     static constexpr u32 BITS = Bits;
@@ -52,8 +52,8 @@ DEVICE u32 narrow(float value) {
     u32 sign = (bits >> (32 - F::BITS)) & F::SIGN;
     u32 normal = round_off(magnitude, F::SHIFT) - ((127 - F::BIAS) << F::MANTISSA);
     normal = normal < F::OVERFLOW_CODE ? normal : F::OVERFLOW_CODE;
-    // Added to a number whose last bit weighs as much as the smallest subnormal, the value is
-    // rounded to a multiple of that by the addition.
+    // Adding a number whose last bit weighs as much as the smallest subnormal rounds the value to a
+    // multiple of that.
     constexpr u32 anchor = F::SMALLEST_NORMAL + (F::SHIFT << 23);
     u32 subnormal = bits_of(float_of(magnitude) + float_of(anchor)) - anchor;
     u32 code = magnitude < F::SMALLEST_NORMAL ? subnormal : normal;

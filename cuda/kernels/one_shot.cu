@@ -1,5 +1,5 @@
-// An all_reduce of little data in one trip: every rank stores its data, as LL lines, into the
-// mailboxes of all ranks, and reduces its own mailbox in rank order.
+// An all_reduce of little data in one trip. Every rank stores its data, as LL lines, into the
+// mailboxes of all ranks. Then it reduces its own mailbox in rank order.
 #include "one_shot.cuh"
 #include "types.cuh"
 

@@ -1,6 +1,6 @@
-// The element types, one row each: an unsigned integer of the element's size, the type that a
-// reduction accumulates in, and the conversions between an element's bits and a value, rounded
-// once.
+// The element types, one row each. A row has an unsigned integer of the element's size, the type
+// that a reduction accumulates in, and the conversions between an element's bits and a value,
+// rounded once.
 #pragma once
 
 #include "target.cuh"

@@ -1,8 +1,8 @@
 // Windows: signals between ranks, and the two parities of a channel, which alternate.
 //
-// A rank's inbox has a word for each lane and rank (signals), one for each channel and rank
-// (completed window sequences), and tags for each channel, rank and parity: the rank's operation
-// when it gave its first signal there.
+// A rank's inbox has a word for each lane and rank (signals), and one for each channel and rank
+// (completed window sequences). It also has tags for each channel, rank and parity: the rank's
+// operation when it gave its first signal there.
 #pragma once
 
 #include "wait_context.cuh"

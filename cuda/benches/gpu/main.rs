@@ -1,6 +1,7 @@
 //! Measures a GPU by experiments: resident blocks, flag latency by each way to poll and to publish,
-//! bandwidth of copies and reductions by number of blocks, launch cost, and memory shared between
-//! processes. Prints tables, and writes all figures as JSON to a file.
+//! bandwidth of copies and reductions, launch cost, and memory shared between processes.
+//!
+//! Prints tables, and writes all figures as JSON to a file.
 //!
 //! gpu [--device cuda|software] [--quick] [--json FILE] [EXPERIMENT...]
 

@@ -46,9 +46,9 @@ impl Knobs {
         self.set(b"unisono_set_cuda_version", version);
     }
 
-    /// Sets how kernels of GPU `from` reach memory of GPU `to`: directly or not, with which
-    /// performance rank (0 is best), and with atomics or not. By default all paths are direct,
-    /// equal, and have atomics.
+    /// Sets how kernels of GPU `from` reach memory of GPU `to`: directly or not, the performance
+    /// rank (0 is best), and with atomics or not. By default all paths are direct, equal, and have
+    /// atomics.
     pub fn set_peer_path(&self, from: u32, to: u32, direct: bool, rank: u32, atomics: bool) {
         type Set = unsafe extern "C" fn(u32, u32, u32, u32, u32);
         // SAFETY: the type is that of `emulator.h`.

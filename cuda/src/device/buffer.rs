@@ -78,11 +78,11 @@ impl Gpu {
 }
 
 impl Stream {
-    /// Allocates `count` elements, all bytes 0 for work that is enqueued in this stream afterwards. Other
-    /// streams must wait for this one.
+    /// Allocates `count` elements, all bytes 0 for work that is enqueued in this stream afterwards.
+    /// Other streams must wait for this one.
     ///
-    /// The call does not wait. It can take memory of a dropped buffer that only this stream has used,
-    /// even while work in this stream still uses it.
+    /// The call does not wait. It can take memory of a dropped buffer that only this stream has
+    /// used, even while work in this stream still uses it.
     ///
     /// # Errors
     /// The GPU has not enough memory.
@@ -98,8 +98,8 @@ impl Stream {
         Ok(buffer)
     }
 
-    /// Allocates `count` elements without setting them, for memory that is written before it is read.
-    /// Otherwise like [`Stream::alloc`].
+    /// Allocates `count` elements without setting them, for memory that is written before it is
+    /// read. Otherwise like [`Stream::alloc`].
     ///
     /// # Errors
     /// The GPU has not enough memory.
@@ -108,8 +108,8 @@ impl Stream {
         Ok(Buffer { memory, count, elements: PhantomData })
     }
 
-    /// Copies elements to new memory of the GPU, for this stream. The call returns when the copy is done,
-    /// and does not wait for work that is enqueued.
+    /// Copies elements to new memory of the GPU, for this stream. The call returns when the copy is
+    /// done, and does not wait for work that is enqueued.
     ///
     /// # Errors
     /// The driver fails.

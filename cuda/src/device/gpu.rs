@@ -8,9 +8,9 @@ use super::stream::Stream;
 use cudarc::driver::{CudaContext, CudaStream, result, sys, sys::CUdevice_attribute as Attribute};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-/// A GPU that this process uses. Clones are the same one, and so is what is opened twice.
+/// A GPU that this process uses. Clones, and openings of the same number, share it.
 ///
-/// What belongs to it keeps it open: buffers, streams, kernels.
+/// Buffers, streams and kernels keep the GPU open.
 #[derive(Clone)]
 pub struct Gpu(pub(crate) Arc<Device>);
 

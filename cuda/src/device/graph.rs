@@ -21,8 +21,8 @@ pub struct Graph {
 /// The owner of work that a graph repeats. It is asked at each launch: see
 /// [`Stream::add_replay_hook`].
 pub trait ReplayHook: Send + Sync {
-    /// Calls `launch`, which enqueues the graph in `stream`, or refuses it. Enqueues the work that belongs
-    /// before and after the graph around it.
+    /// Calls `launch`, which enqueues the graph in `stream`, or refuses it. Enqueues the work that
+    /// belongs before and after the graph around it.
     ///
     /// # Errors
     /// The work cannot be done any more, or `launch` fails.

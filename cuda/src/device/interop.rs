@@ -15,8 +15,8 @@ mod sealed {
 /// `CudaSlice`, `CudaView` and `CudaViewMut`.
 ///
 /// Memory of cudarc belongs to a stream. Before a use, this stream waits for that one, and that one
-/// waits for this stream afterwards. Where ranks wait for each other, each rank must bring memory
-/// of a stream of its own, or enqueue in the stream that the memory belongs to
+/// waits for this stream afterwards. Ranks that wait for each other must not share such a stream.
+/// Each brings memory of a stream of its own, or enqueues in the stream that the memory belongs to
 /// ([`Stream::from_cudarc`]).
 pub trait DeviceBuffer<T: Plain>: sealed::Sealed {
     /// Returns the address of the first element, for kernels.

@@ -47,8 +47,10 @@ unsafe impl Send for Loaded {}
 
 impl Modules {
     /// Loads all modules by several threads. The driver compiles them the first time on a machine,
-    /// which takes seconds. Modules are not loaded later: loading may wait for all kernels that run
-    /// on the GPU, and these may wait for a launch of this thread.
+    /// which takes seconds.
+    ///
+    /// No module is loaded later. Loading may wait for all kernels that run on the GPU, and these
+    /// may wait for a launch of this thread.
     pub(crate) fn load(context: &CudaContext, capability: (u32, u32)) -> Result<Self, GpuError> {
         let ll128 = supports_ll128(driver::cuda()?, capability);
         let (modules, next) = (Self { loaded: Mutex::default(), ll128 }, AtomicUsize::new(0));

@@ -295,9 +295,9 @@ impl Instr {
     /// group.
     pub const OPERANDS_MAX: usize = 64;
 
-    /// Marks groups of instructions in a lane program: waits, and copies that touch no memory
-    /// another one of the group reads or writes, wherever the buffers lie. Waits move to the front
-    /// of a group. Peers see no difference, because a later signal announces the copies.
+    /// Marks groups of instructions in a lane program: waits, and copies that touch no memory that
+    /// another one of the group reads or writes. This holds wherever the buffers lie. Waits move to
+    /// the front of a group. Peers see no difference, because a later signal announces the copies.
     pub fn mark_groups(acts: &mut [Instr], places: &[ChunkRef]) {
         let mut rest = acts;
         while !rest.is_empty() {

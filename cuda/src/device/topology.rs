@@ -85,7 +85,8 @@ impl GpuInfo {
     /// Returns the NVLinks between this GPU and the other, counted by NVML.
     ///
     /// # Errors
-    /// [`GpuError::NvmlUnavailable`] where NVML is missing or does not know the GPUs. Only the path is known then.
+    /// [`GpuError::NvmlUnavailable`] where NVML is missing or does not know the GPUs. Only the path
+    /// is known then.
     pub fn nvlinks_to(&self, other: &GpuInfo) -> Result<NvLinks, GpuError> {
         if self == other { Ok(NvLinks::default()) } else { nvml::links(&self.bus_id()?, &other.bus_id()?) }
     }
@@ -98,7 +99,8 @@ impl GpuInfo {
         Ok(value as u32)
     }
 
-    /// Returns the PCI bus address as Linux writes it: domain, bus, device and function, `0000:3b:00.0`.
+    /// Returns the PCI bus address as Linux writes it: domain, bus, device and function,
+    /// `0000:3b:00.0`.
     ///
     /// # Errors
     /// The driver fails.
@@ -112,8 +114,8 @@ impl GpuInfo {
         Ok(text.to_string_lossy().to_lowercase())
     }
 
-    /// Returns the NUMA node of the host next to the GPU. `None` where the host has only one, or does not
-    /// report it.
+    /// Returns the NUMA node of the host next to the GPU. `None` where the host has only one, or
+    /// does not report it.
     ///
     /// # Errors
     /// The driver fails.

@@ -73,16 +73,17 @@ impl<T: Element> DeviceReduceOp<T> {
     /// Compiles an expression of CUDA C++ in `a` and `b`, such as `a > b ? a : b`.
     ///
     /// NVRTC compiles it, and is loaded at run time. Floats of 8 and 16 bits are `float` in the
-    /// expression, and its value is converted to the operands' type. The expression must be associative
-    /// and commutative, because algorithms combine ranks in different orders. All ranks must compile the
-    /// same text. Compile before ranks enqueue operations on this GPU: loading kernels may wait for them.
+    /// expression, and its value is converted to the operands' type. The expression must be
+    /// associative and commutative, because algorithms combine ranks in different orders. All ranks
+    /// must compile the same text. Compile before ranks enqueue operations on this GPU: loading
+    /// kernels may wait for them.
     ///
     /// The text becomes part of a kernel and can do whatever a kernel can. Do not accept it from
     /// untrusted sources.
     ///
     /// # Errors
-    /// [`GpuError::NoCompiler`] where there is no NVRTC. [`GpuError::CompileFailed`] with the compiler's
-    /// messages about the expression.
+    /// [`GpuError::NoCompiler`] where there is no NVRTC. [`GpuError::CompileFailed`] with the
+    /// compiler's messages about the expression.
     pub fn compile(gpu: &Gpu, expression: &str) -> Result<Self, GpuError> {
         let digest = digest(T::DTYPE, expression);
         // Ranks that share a GPU find the kernels that the first of them loads.

@@ -13,8 +13,8 @@ pub fn widen(into: &mut [f32], from: &[bf16]) {
     Isa::best().run(Widen { into, from });
 }
 
-/// Converts f32 to bf16, rounded to nearest, ties to even. Infinities stay infinities. NaNs keep their
-/// sign and the bits of their payload that fit.
+/// Converts f32 to bf16, rounded to nearest, ties to even. Infinities stay infinities. NaNs keep
+/// their sign and the bits of their payload that fit.
 ///
 /// # Panics
 /// Lengths differ.

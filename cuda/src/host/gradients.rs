@@ -14,8 +14,8 @@ pub fn average<T: Element>(values: &mut [T], ranks: u32) {
     reduce_assign(T::DTYPE, ReduceKind::Sum, PostOp::Divide(ranks), as_bytes_mut(values).into(), &[]);
 }
 
-/// Calls `each` with the sum of squares of each block of `block` elements, in order. The last block may
-/// be shorter.
+/// Calls `each` with the sum of squares of each block of `block` elements, in order. The last block
+/// may be shorter.
 ///
 /// A block is summed in f64 and in a fixed order, by eight partial sums. No square of an f32
 /// overflows, and the bits are the same on every processor.

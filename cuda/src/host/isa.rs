@@ -37,18 +37,20 @@ pub(super) trait Instructions: Copy {
     /// Runs the variant of `kernel` compiled for these instructions.
     fn run(self, kernel: impl SimdKernel);
 
-    /// Stores a register by non-temporal stores. [`stream_fence`] must follow before the data is published.
+    /// Stores a register by non-temporal stores. [`stream_fence`] must follow before the data is
+    /// published.
     ///
     /// # Safety
-    /// `from` is valid for reads and `to` for writes of [`Self::REGISTER`], and `to` is a multiple of it.
+    /// `from` is valid for reads and `to` for writes of [`Self::REGISTER`], and `to` is a multiple
+    /// of it.
     unsafe fn stream(self, to: *mut u8, from: *const u8);
 }
 
-/// A register of f32, loaded from and rounded to narrower floats too. A register full of those becomes
-/// several of f32, in an order that the implementation chooses.
+/// A register of f32, loaded from and rounded to narrower floats too. A register full of those
+/// becomes several of f32, in an order that the implementation chooses.
 ///
-/// Loading is exact. Storing rounds to nearest, ties to even. Stored NaNs have no more bits set than
-/// the narrower type has, as NaNs of arithmetic on such values do.
+/// Loading is exact. Storing rounds to nearest, ties to even. Stored NaNs have no more bits set
+/// than the narrower type has, as NaNs of arithmetic on such values do.
 ///
 /// # Safety
 /// For all functions except `splat`: the pointer is valid for reading or writing a register full.

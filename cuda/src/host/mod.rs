@@ -78,9 +78,9 @@ pub fn reduce_to(
 
 /// Reduces like [`reduce_to`] into any number of targets, in one pass over the sources.
 ///
-/// It serves results for the caller and for peers: sources are read once, and each target is written
-/// with its own kind of store. Targets with non-temporal stores should begin equally far after a
-/// multiple of 64 bytes.
+/// It serves results for the caller and for peers: sources are read once, and each target is
+/// written with its own kind of store. Targets with non-temporal stores should begin equally far
+/// after a multiple of 64 bytes.
 ///
 /// # Panics
 /// Same as [`reduce`].

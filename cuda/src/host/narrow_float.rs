@@ -76,8 +76,8 @@ pub(crate) fn narrow<F: Format>(value: f32) -> u32 {
     let sign = (value.to_bits() >> (32 - F::BITS)) & F::SIGN;
     let normal = round_off(magnitude, F::SHIFT).wrapping_sub((127 - F::BIAS) << F::MANTISSA);
     let normal = normal.min(F::OVERFLOW);
-    // Added to a number whose last bit weighs as much as the smallest subnormal, the value is
-    // rounded to a multiple of that by the addition.
+    // Adding a number whose last bit weighs as much as the smallest subnormal rounds the value to a
+    // multiple of that.
     let anchor = F::SMALLEST_NORMAL + (F::SHIFT << 23);
     let subnormal = (f32::from_bits(magnitude) + f32::from_bits(anchor)).to_bits().wrapping_sub(anchor);
     let code = if magnitude < F::SMALLEST_NORMAL { subnormal } else { normal };

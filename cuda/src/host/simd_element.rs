@@ -21,8 +21,8 @@ pub(super) trait SimdElement: Element {
     /// `from` is valid for reading them; alignment is not needed.
     unsafe fn load<I: Instructions>(cpu: I, from: *const u8) -> Self::Lanes<I>;
 
-    /// Stores [`Instructions::REGISTER`] bytes of elements, each value rounded once to nearest, ties to
-    /// even.
+    /// Stores [`Instructions::REGISTER`] bytes of elements, each value rounded once to nearest,
+    /// ties to even.
     ///
     /// # Safety
     /// `to` is valid for writing them. Alignment is not needed.

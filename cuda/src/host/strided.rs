@@ -1,14 +1,15 @@
 //! Arrays that do not lie one element after the other, to contiguous memory and back.
 
-/// Copies a strided array to contiguous elements. The array has extents `shape` and begins with `from`.
-/// Its neighbors along each dimension are `strides` elements apart, the last dimension first.
+/// Copies a strided array to contiguous elements. The array has extents `shape` and begins with
+/// `from`. Its neighbors along each dimension are `strides` elements apart, the last dimension
+/// first.
 ///
-/// All extents and strides are supported: rows of a larger matrix, transposes, a repeated row (stride
-/// 0).
+/// All extents and strides are supported: rows of a larger matrix, transposes, a repeated row
+/// (stride 0).
 ///
 /// # Panics
-/// Strides and extents differ in number, the array has another number of elements than `into`, or it
-/// reaches beyond `from`.
+/// Strides and extents differ in number, the array has another number of elements than `into`, or
+/// it reaches beyond `from`.
 pub fn pack<T: Copy>(into: &mut [T], from: &[T], shape: &[usize], strides: &[usize]) {
     let loops = Loops::new(shape, strides, into.len(), from.len());
     loops.run(|outer, inner, at, offset| {
@@ -93,8 +94,8 @@ impl Loops {
     }
 }
 
-/// Elements per side of a tile that is copied at once where rows are not contiguous: whole cache
-/// lines on both sides, and few enough for the L1 cache.
+/// Elements per side of a tile that is copied at once where rows are not contiguous. A tile has
+/// whole cache lines on both sides, and fits in the L1 cache.
 const TILE: usize = 32;
 
 /// Offset and length of each part of at most `side` of `extent` elements.

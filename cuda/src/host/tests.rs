@@ -246,7 +246,7 @@ fn copies_are_exact_and_stay_inside() {
 }
 
 /// Multiplies every element by factors of every size, so that results lie anywhere between two
-/// codes: each must be rounded once, overflow, underflow, or be a tie.
+/// codes. Each must be rounded once, overflow, underflow, or be a tie.
 fn check_rounding<T: Naive>() {
     let elements: Vec<T> = (0..=0xffff).map(bits).collect();
     let mut random = Random(11);

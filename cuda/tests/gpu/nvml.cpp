@@ -3,7 +3,8 @@
 #include <stdio.h>
 #include <string.h>
 
-// Where the links of each GPU end: at another by its number, at a switch (s), or nowhere, as they are off (-).
+// Remote ends of the links of each GPU: another GPU by its number, a switch (s), or none, as the
+// link is off (-).
 static const char* const LINKS[] = {"22221", "33330", "00003", "-11112", "sss", "s-sss", ""};
 static const char NAMES[] = "0123456s";
 
@@ -17,7 +18,7 @@ struct PciInfo {
 
 static bool ready = false;
 
-// Of a GPU, whose handle is its text; '\0': it has no such link.
+// Returns the end of a link of a GPU, whose handle is its text, or '\0' for a missing link.
 static char end_of(void* device, unsigned link) {
     auto* links = static_cast<const char*>(device);
     return link < strlen(links) ? links[link] : '\0';

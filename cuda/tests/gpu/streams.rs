@@ -73,7 +73,7 @@ fn high_priority_stream_runs_first() {
     let gpu = Gpu::open(0).unwrap();
     let [first, plain] = [(); 2].map(|()| gpu.stream().unwrap());
     let urgent = gpu.high_priority_stream().unwrap();
-    // So long that whoever has been first says so before the other is done.
+    // Long enough that the first one to finish is recorded before the other is done.
     let (mut target, source) = (gpu.alloc::<i32>(1 << 22).unwrap(), gpu.alloc::<i32>(1 << 22).unwrap());
     let busy = Busy::new(&gpu, &first);
     busy.begun(&plain);

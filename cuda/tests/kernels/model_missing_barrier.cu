@@ -1,4 +1,4 @@
-// The matrix product with a planted bug: the second of its two barriers is missing, so that the
+// The matrix product with a planted bug. The second of its two barriers is missing, so that the
 // next step is loaded while other threads still add the last one.
 #include "target.cuh"
 

@@ -74,12 +74,12 @@ impl Cublas {
         Ok(Some(made))
     }
 
-    /// Enqueues into = alpha · one · other + beta · into, with extents rows, columns and inner. All are
-    /// stored column by column.
+    /// Enqueues into = alpha · one · other + beta · into, with extents rows, columns and inner. All
+    /// are stored column by column.
     ///
     /// # Safety
-    /// The GPU's context is current. The factors have these extents, and so has `into`, whose columns are
-    /// contiguous.
+    /// The GPU's context is current. The factors have these extents, and so has `into`, whose
+    /// columns are contiguous.
     pub(super) unsafe fn multiply(
         &self,
         [rows, columns, inner]: [c_int; 3],

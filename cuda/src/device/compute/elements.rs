@@ -75,8 +75,8 @@ impl Compute {
         unsafe { self.launch("scaled", self.linear(count), &[view.memory], &arguments) }
     }
 
-    /// Sets elements to zero whose draw out of 2³², by index and `key`, is below `least`, and multiplies the
-    /// others by `factor`.
+    /// Sets elements to zero whose draw out of 2³², by index and `key`, is below `least`, and
+    /// multiplies the others by `factor`.
     ///
     /// # Errors
     /// The driver fails.

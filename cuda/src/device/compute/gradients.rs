@@ -37,8 +37,9 @@ impl Compute {
         Ok(total)
     }
 
-    /// Multiplies the values by `scale`, and then by the factor that clips the whole gradient to the norm
-    /// `longest`. `squares` is the sum of squares of the whole gradient. 0 for `longest` clips nothing.
+    /// Multiplies the values by `scale`, and then by the factor that clips the whole gradient to
+    /// the norm `longest`. `squares` is the sum of squares of the whole gradient. 0 for `longest`
+    /// clips nothing.
     ///
     /// # Errors
     /// `squares` is not one number, or the driver fails.

@@ -13,8 +13,8 @@ impl Indices {
     /// Uploads indices for launches on `stream`.
     ///
     /// # Errors
-    /// [`GpuError::IndexOutOfRange`] for an index that is not below `below` and not `ignored`, or the driver
-    /// fails.
+    /// [`GpuError::IndexOutOfRange`] for an index that is not below `below` and not `ignored`, or
+    /// the driver fails.
     pub fn new(
         stream: &Stream,
         numbers: &[u32],

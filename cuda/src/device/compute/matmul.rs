@@ -139,9 +139,9 @@ impl Compute {
         enqueued.and(outcome)
     }
 
-    /// Computes output = softmax(q kᵀ / √depth) v of each head, causally within each sequence of `input`:
-    /// rows of queries | keys | values. `log_sums` gets a number for each row and head, for the backward
-    /// pass.
+    /// Computes output = softmax(q kᵀ / √depth) v of each head, causally within each sequence of
+    /// `input`: rows of queries | keys | values. `log_sums` gets a number for each row and head,
+    /// for the backward pass.
     ///
     /// # Errors
     /// Lengths do not match, or the driver fails.
@@ -160,8 +160,8 @@ impl Compute {
         unsafe { self.launch("attention", heads.shape(&arguments), &memories, &arguments) }
     }
 
-    /// Computes the gradient of the input, into `grads`, from the gradient of the output, `of_output`.
-    /// `room` has as many numbers as `log_sums`.
+    /// Computes the gradient of the input, into `grads`, from the gradient of the output,
+    /// `of_output`. `room` has as many numbers as `log_sums`.
     ///
     /// # Errors
     /// Lengths do not match, or the driver fails.

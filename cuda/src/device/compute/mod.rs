@@ -54,7 +54,8 @@ impl Compute {
         Ok(Self { cublas, ..Self::without_cublas(stream)? })
     }
 
-    /// Creates a [`Compute`] like [`Compute::new`], with matrix products by a kernel instead of cuBLAS.
+    /// Creates a [`Compute`] like [`Compute::new`], with matrix products by a kernel instead of
+    /// cuBLAS.
     ///
     /// # Errors
     /// The driver fails.
@@ -104,11 +105,12 @@ impl Compute {
         })
     }
 
-    /// Enqueues a launch that uses these memories and no others. Does nothing if there are no blocks.
+    /// Enqueues a launch that uses these memories and no others. Does nothing if there are no
+    /// blocks.
     ///
     /// # Safety
-    /// `A` is the struct that the kernel takes. Its pointers are into the memories, and its lengths are
-    /// true.
+    /// `A` is the struct that the kernel takes. Its pointers are into the memories, and its lengths
+    /// are true.
     unsafe fn launch<A: Plain>(
         &self,
         name: &'static str,

@@ -67,8 +67,8 @@ impl Compute {
         unsafe { self.launch("add_rows", shape, &[into.memory, rows.memory], &arguments) }
     }
 
-    /// Computes y = (x - mean) / √(variance + ε) · gain + bias of each row. An RMS norm has no mean and no
-    /// bias.
+    /// Computes y = (x - mean) / √(variance + ε) · gain + bias of each row. An RMS norm has no mean
+    /// and no bias.
     ///
     /// # Errors
     /// Lengths do not match, a bias is missing or superfluous, or the driver fails.
@@ -100,7 +100,8 @@ impl Compute {
         unsafe { self.launch(norm.kernels()[0], self.by_rows(rows), &memories, &arguments) }
     }
 
-    /// Adds the sum over rows of dy x̂ to `of_gain`. Call it before [`Compute::normalize_backward`].
+    /// Adds the sum over rows of dy x̂ to `of_gain`. Call it before
+    /// [`Compute::normalize_backward`].
     ///
     /// # Errors
     /// Lengths do not match, or the driver fails.
@@ -152,8 +153,8 @@ impl Compute {
         unsafe { self.launch(norm.kernels()[2], self.by_rows(rows), &memories, &arguments) }
     }
 
-    /// Copies row `indices[i]` of `table` to row i of `to`, and zeros for the padding index. The table has
-    /// as many rows as the indices' limit.
+    /// Copies row `indices[i]` of `table` to row i of `to`, and zeros for the padding index. The
+    /// table has as many rows as the indices' limit.
     ///
     /// # Errors
     /// Lengths do not match, or the driver fails.
@@ -201,8 +202,8 @@ impl Compute {
         unsafe { self.launch("embed_backward", self.by_rows(indices.below), &memories, &look) }
     }
 
-    /// Turns rows of logits into the gradient of `share` times the sum of their losses, which are written
-    /// to `losses`.
+    /// Turns rows of logits into the gradient of `share` times the sum of their losses, which are
+    /// written to `losses`.
     ///
     /// # Errors
     /// Lengths do not match, or the driver fails.

@@ -16,8 +16,8 @@ pub struct LocalTargets {
 }
 
 impl LocalTargets {
-    /// Uploads the targets of rows of `columns` logits, of which the first `count` are classes. A place is
-    /// below `count`, [`LocalTargets::ELSEWHERE`] if another rank has the class, or
+    /// Uploads the targets of rows of `columns` logits, of which the first `count` are classes. A
+    /// place is below `count`, [`LocalTargets::ELSEWHERE`] if another rank has the class, or
     /// [`LocalTargets::NOWHERE`] for a row that has no loss.
     ///
     /// # Errors
@@ -107,8 +107,8 @@ impl Compute {
         unsafe { self.launch("class_exp", self.by_rows(rows), &memories, &arguments) }
     }
 
-    /// Turns exponentials into the gradient of `share` times the sum of the losses, and `max` into the
-    /// losses. `both` is summed over the ranks.
+    /// Turns exponentials into the gradient of `share` times the sum of the losses, and `max` into
+    /// the losses. `both` is summed over the ranks.
     ///
     /// # Errors
     /// Same as [`Compute::class_max`].

@@ -6,9 +6,9 @@ use crate::device::model::Strided;
 use crate::device::{GpuError, View, ViewMut};
 
 impl Compute {
-    /// Copies a strided array to contiguous elements. The array has these extents and begins with `from`.
-    /// Its neighbors along each dimension are `strides` elements apart, the last dimension first. Same as
-    /// [`pack`](crate::pack) on the host.
+    /// Copies a strided array to contiguous elements. The array has these extents and begins with
+    /// `from`. Its neighbors along each dimension are `strides` elements apart, the last dimension
+    /// first. Same as [`pack`](crate::pack) on the host.
     ///
     /// # Errors
     /// Extents and lengths do not match, or the driver fails.
@@ -27,7 +27,8 @@ impl Compute {
         unsafe { self.launch(kernel::<T>(false), threads, &[into.memory, from.memory], &arguments) }
     }
 
-    /// Copies contiguous elements to a strided array. If two elements have one place, either may remain.
+    /// Copies contiguous elements to a strided array. If two elements have one place, either may
+    /// remain.
     ///
     /// # Errors
     /// Extents and lengths do not match, or the driver fails.

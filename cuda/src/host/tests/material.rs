@@ -1,4 +1,4 @@
-//! What the tests work on: random elements, and memory with guards around it.
+//! Test data: random elements, and memory with guards around it.
 
 use crate::{Element, Source, as_bytes, as_bytes_mut};
 
