@@ -1,7 +1,7 @@
 // The one place where the two compilers differ. NVRTC makes PTX of the kernels by `target_ptx.cuh`.
 // g++ makes code for the CPU by `target_host.cuh`, which the emulator runs. Both headers define the
 // same:
-// 
+//
 // UNISONO_KERNEL(name, Arguments)  head of a kernel of one argument struct, named `args`
 // DEVICE                           marks a function of the device
 // bits_of, float_of, double_of     the bits of a number, and back
@@ -13,11 +13,12 @@
 //                                  `UNISONO_LL128`
 // load_relaxed, store_relaxed      a counter or flag: one access, system scope; no order
 // load_acquire                     acquires: writes before the release that it reads are visible
-// store_release                    releases: writes this thread knows are before it fence
-// orders accesses before it and after it, in system scope claim                            sets 0
-// to `value` for one thread alone, which gets true square_root, fused               rounded once:
-// the root, and the first times the second plus the third now_ns                           a clock
-// that all threads of a device share relax                            called between polls
+// store_release                    releases: writes this thread knows are before it
+// fence                            orders accesses before it and after it, in system scope
+// claim                            sets 0 to `value` for one thread alone, which gets true
+// square_root, fused               rounded once: the root of x, and x * y + z
+// now_ns                           a clock that all threads of a device share
+// relax                            called between polls
 #pragma once
 
 using u8 = unsigned char;

@@ -36,8 +36,7 @@ impl<'a> Source<'a> {
     /// # Safety
     /// - `pointer` is valid for reads of `bytes` bytes for all of `'a`.
     /// - This process has no `&mut` to the memory during `'a`. Other ranks may write it: the bytes
-    ///   read
-    ///   are then unspecified.
+    ///   read are then unspecified.
     pub unsafe fn from_raw(pointer: *const u8, bytes: usize) -> Self {
         Self { pointer, bytes, lifetime: PhantomData }
     }

@@ -68,8 +68,7 @@ impl Kernel {
     /// # Safety
     /// - `A` is the struct that the kernel takes, and its fields describe the memory correctly.
     /// - Memory that it points to lives until the launch has ended, and until a graph that captures
-    ///   it is
-    ///   dropped: see [`Buffer::record_stream`](super::Buffer::record_stream).
+    ///   it is dropped: see [`Buffer::record_stream`](super::Buffer::record_stream).
     pub unsafe fn launch<A: Plain>(
         &self,
         stream: &Stream,
