@@ -1,5 +1,5 @@
 // Groups of waits and copies that do not touch each other's memory: each thread waits for, or
-// builds, some of them, and all threads copy. The host marks groups (`Instr::group`).
+// builds, some of them, and all threads copy. The host marks groups (`Instr::mark_groups`).
 #pragma once
 
 #include "build_work.cuh"

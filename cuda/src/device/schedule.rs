@@ -21,15 +21,15 @@ arguments! {
         /// [`Instr::OPERANDS_MAX`].
         4 => targets: u16,
         /// Number of instructions from here on that run as one group. 0 and 1 mean this one alone.
-        /// Set by [`Instr::group`].
+        /// Set by [`Instr::mark_groups`].
         6 => group_size: u16,
         /// Whom it concerns: sender, receiver, or who must have signalled.
         8 => peer: u32,
         /// Rank that gets the results of [`Opcode::Recv`] and [`Opcode::RecvReduce`] as one
-        /// message, in the same pass, or [`Instr::NOBODY`]. The received message keeps its slot
+        /// message, in the same pass, or [`Instr::NO_PEER`]. The received message keeps its slot
         /// meanwhile, so one more slot is needed.
         12 => forward: u32,
-        /// Signals that the peer must have given in this slice, for [`Opcode::WaitSpan`].
+        /// Signals that the peer must have given in this slice, for [`Opcode::Wait`].
         16 => signals: u32,
         /// Index of the first chunk in the table of chunks.
         20 => first_chunk: u32,
@@ -170,7 +170,7 @@ arguments! {
         224 => lane_program_count: u32,
         /// Scratch chunks of the program.
         228 => scratch_chunks: u32,
-        /// An [`ReduceKind`](crate::Op) as a number.
+        /// A [`ReduceKind`](crate::ReduceKind) as a number.
         232 => op: u32,
         /// Divisor of complete sums for [`ReduceKind::Avg`](crate::ReduceKind::Avg).
         236 => divisor: u32,
@@ -184,7 +184,7 @@ arguments! {
         /// A word for each rank: not 0 once it has left with all of its work done. Null: no rank
         /// leaves.
         256 => finalized: *const u64,
-        /// For all of its waits.
+        /// Deadline of all waits.
         264 => deadline: Deadline,
     }
 
@@ -219,7 +219,7 @@ arguments! {
         84 => rank: u32,
         /// Number of blocks that the mailboxes have room for.
         88 => blocks_max: u32,
-        /// An [`ReduceKind`](crate::Op) as a number.
+        /// A [`ReduceKind`](crate::ReduceKind) as a number.
         92 => op: u32,
         /// Same as in [`ScheduleArgs`].
         96 => divisor: u32,
@@ -228,7 +228,7 @@ arguments! {
         100 => protocol: u32,
         /// Same as in [`ScheduleArgs`].
         104 => finalized: *const u64,
-        /// For all of its waits.
+        /// Deadline of all waits.
         112 => deadline: Deadline,
     }
 }
@@ -379,7 +379,7 @@ impl Port {
 
 impl OneShotArgs {
     /// Bytes of the mailbox of one rank: an area for each rank and block, twice, for alternating
-    /// launches. 0 for [`Protocol::Ring`].
+    /// launches. 0 for [`Protocol::Simple`].
     pub const fn mailbox_bytes(
         protocol: Protocol,
         ranks: usize,

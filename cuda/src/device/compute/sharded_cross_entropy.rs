@@ -17,8 +17,8 @@ pub struct LocalTargets {
 
 impl LocalTargets {
     /// Uploads the targets of rows of `columns` logits, of which the first `count` are classes. A
-    /// place is below `count`, [`LocalTargets::ELSEWHERE`] if another rank has the class, or
-    /// [`LocalTargets::NOWHERE`] for a row that has no loss.
+    /// place is below `count`, [`LocalTargets::OTHER_RANK`] if another rank has the class, or
+    /// [`LocalTargets::IGNORED`] for a row that has no loss.
     ///
     /// # Errors
     /// [`GpuError::IndexOutOfRange`] for another place, or the driver fails.
