@@ -11,7 +11,7 @@ const LENGTHS: [usize; 6] = [0, 1, 7, 64, 1003, 5000];
 
 #[test]
 fn gradients_are_those_of_the_host() {
-    let Some(device) = device("model-gradients.so", &["gradients", "optimiser"]) else { return };
+    let Some(device) = device("model-gradients.so", &["gradients", "optimizer"]) else { return };
     for (turn, length) in LENGTHS.into_iter().enumerate() {
         norms_and_clipping(&device, turn % 3, length);
         conversions(&device, turn % 3, length);

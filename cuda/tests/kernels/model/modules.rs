@@ -41,7 +41,7 @@ fn functions_of_elements_are_the_formulas() {
             near(&mapped(&device, kernel, turn % 3, &x, &x, [0.0; 2]), &y, 1e-6, kernel);
             let slopes: Vec<f64> =
                 x.iter().zip(&dy).map(|(x, dy)| slope(f, f64::from(*x)) * f64::from(*dy)).collect();
-            let kernel = format!("{kernel}_slopes");
+            let kernel = format!("{kernel}_backward");
             near(&mapped(&device, &kernel, turn % 3, &x, &dy, [0.0; 2]), &slopes, 2e-6, &kernel);
         }
         let sums: Vec<f32> = x.iter().zip(&dy).map(|(one, other)| one * 0.5 + other * -2.0).collect();
@@ -180,8 +180,8 @@ fn norm(device: &Device, kernel: &str, rows: usize, width: usize) {
     };
     device.run(kernel, &arguments, 2, 32).unwrap();
     arguments.values = slopes.at();
-    device.run(&format!("{kernel}_gain"), &arguments, 2, 64).unwrap();
-    device.run(&format!("{kernel}_slopes"), &arguments, 2, 32).unwrap();
+    device.run(&format!("{kernel}_backward_gain"), &arguments, 2, 64).unwrap();
+    device.run(&format!("{kernel}_backward"), &arguments, 2, 32).unwrap();
     let (x, dy, [gains, biases, mut sums]) = (wide(&x), wide(&dy), vectors.map(|vector| wide(&vector)));
     let (mut y, mut dx) = (Vec::new(), Vec::new());
     for at in 0..rows {
@@ -194,8 +194,8 @@ fn norm(device: &Device, kernel: &str, rows: usize, width: usize) {
     // Alone in its row, a number is as far from the mean as rounding puts it.
     let tolerance = if width == 1 { 1e-3 } else { 5e-6 };
     near(&output.read::<f32>(), &y, tolerance, kernel);
-    near(&slopes.read::<f32>(), &dx, tolerance, &format!("{kernel}_slopes"));
-    near(&of_gain.read::<f32>(), &sums, 1e-5, &format!("{kernel}_gain"));
+    near(&slopes.read::<f32>(), &dx, tolerance, &format!("{kernel}_backward"));
+    near(&of_gain.read::<f32>(), &sums, 1e-5, &format!("{kernel}_backward_gain"));
     [gain, bias, input, moments].into_iter().for_each(|memory| drop(memory.read::<f32>()));
 }
 
