@@ -186,7 +186,7 @@ impl ErrorKind {
             ErrorKind::ProtocolViolation { .. } => {
                 "check that all ranks run the same build, and that hosts and network are sound"
             }
-            ErrorKind::InvalidUsage(_) => "correct the call; the communicator is unharmed",
+            ErrorKind::InvalidUsage(_) => "correct the call or the setting; communicators stay usable",
             ErrorKind::Bootstrap(failure) => failure.help(),
             ErrorKind::Gpu(_) => "look at what the driver says of this GPU (nvidia-smi, dmesg)",
             ErrorKind::System(_) => "check limits and permissions on this host",

@@ -16,12 +16,15 @@ pub enum OpKind {
     AllToAllV,
     /// One send and its receive.
     SendRecv,
+    /// The exchange by which ranks split a communicator.
+    Split,
 }
 
 impl OpKind {
     const ALL_GATHER_V: u8 = 64;
     const ALL_TO_ALL_V: u8 = 65;
     const SEND_RECV: u8 = 66;
+    const SPLIT: u8 = 67;
 
     /// Its name, as in the API.
     pub(crate) fn name(self) -> &'static str {
@@ -34,6 +37,7 @@ impl OpKind {
             OpKind::AllGatherV => Self::ALL_GATHER_V,
             OpKind::AllToAllV => Self::ALL_TO_ALL_V,
             OpKind::SendRecv => Self::SEND_RECV,
+            OpKind::Split => Self::SPLIT,
         }
     }
 
@@ -42,6 +46,7 @@ impl OpKind {
             Self::ALL_GATHER_V => "all_gather_v",
             Self::ALL_TO_ALL_V => "all_to_all_v",
             Self::SEND_RECV => "send/recv",
+            Self::SPLIT => "split",
             code => Collective::ALL.get(code as usize).map_or("unknown", |collective| collective.name()),
         }
     }
@@ -213,7 +218,13 @@ const EXTRA_MAX: u32 = (1 << (u64::BITS - EXTRA_SHIFT)) - 1;
 impl fmt::Display for OpDesc {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let dtype = self.dtype().map_or("?", DType::name);
-        write!(f, "{} #{} ({} x {dtype}", self.name(), self.sequence, self.count)?;
+        match self.name() {
+            // The counts of all ranks together are told apart by a digest only.
+            name @ "all_gather_v" => {
+                write!(f, "{name} #{} (counts with digest {:x} of {dtype}", self.sequence, self.count)?;
+            }
+            name => write!(f, "{name} #{} ({} x {dtype}", self.sequence, self.count)?,
+        }
         match ReduceKind::from_code(self.op_code()) {
             Some(op) => write!(f, ", {op}")?,
             None if self.op_code() == u8::MAX => {}

@@ -7,7 +7,7 @@ use std::path::Path;
 
 /// Modules from the bottom up. A new module gets a place here.
 const LAYERS: &[&[&str]] = &[
-    &["sync", "reduce_op", "schedule"],
+    &["sync", "log", "reduce_op", "schedule"],
     &["op_desc"],
     &["error", "flight"],
     &["tuning"],

@@ -1,4 +1,4 @@
-//! How a rank connects to all others, once it knows of them.
+//! Connects a rank to all others from the table of ranks.
 
 use crate::bootstrap::RankInfo;
 use crate::bootstrap::local_exchange::SharedFds;
@@ -16,6 +16,7 @@ use unisono_transports::shm::liveness::{LivenessMonitor, LivenessPipe, liveness_
 use unisono_transports::shm::segment::Segment;
 use unisono_transports::shm::{self, Connected, Layout};
 use unisono_transports::sys::listener::Listener;
+use unisono_transports::sys::rlimit;
 use unisono_transports::sys::socket::{Stream, first_ready};
 use unisono_transports::tcp::connect::acceptor::{Acceptor, Backoff, is_transient};
 use unisono_transports::tcp::connect::lazy_link::{DialContext, LazyLink};
@@ -24,7 +25,7 @@ use unisono_transports::{ControlChannel, Error as TransportError, Fabric, Geomet
 
 type Result<T> = std::result::Result<T, Failure>;
 
-/// Where this rank can be reached by others.
+/// The sockets at which this rank listens for others.
 pub(crate) struct Listeners {
     tcp: Listener,
     tcp_address: SocketAddr,
@@ -33,7 +34,7 @@ pub(crate) struct Listeners {
 }
 
 impl Listeners {
-    /// Listens on the configured address, or on the one that reaches the root.
+    /// Listens at the configured address, or at the one that reaches the root.
     pub(crate) fn bind(rank: Rank, config: &Config, interface: Option<IpAddr>) -> Result<Self> {
         let interface = config.bind_addr.or(interface).unwrap_or(Ipv4Addr::LOCALHOST.into());
         let failed = |what: String| {
@@ -56,7 +57,7 @@ impl Listeners {
     }
 }
 
-/// One rank's way from the table of all ranks to its mesh.
+/// Makes the fabric of one rank from the table of all ranks.
 pub(crate) struct PeerConnector<'m> {
     pub(crate) identity: &'m RankInfo,
     config: &'m Config,
@@ -64,11 +65,11 @@ pub(crate) struct PeerConnector<'m> {
     pub(crate) peer_infos: Vec<PeerInfo>,
     pub(crate) root: &'m mut Stream,
     pub(crate) deadline: Instant,
-    /// Why there will be no meeting, as the root has said.
+    /// The failure that the root has sent.
     take_root_failure: Option<Failure>,
 }
 
-/// What a rank and its neighbours share.
+/// The shared memory and the liveness pipes of the ranks of one host.
 struct LocalGroup {
     connected: Connected,
     liveness: LivenessPipe,
@@ -80,18 +81,19 @@ impl<'m> PeerConnector<'m> {
         identity: &'m RankInfo,
         config: &'m Config,
         session: u64,
-        records: Vec<PeerInfo>,
+        peer_infos: Vec<PeerInfo>,
         root: &'m mut Stream,
         deadline: Instant,
     ) -> Result<Self> {
-        if records.len() != identity.ranks {
-            let what = format!("a table of {} ranks instead of {}", records.len(), identity.ranks);
+        if peer_infos.len() != identity.ranks {
+            let what =
+                format!("the root sent a table of {} ranks instead of {}", peer_infos.len(), identity.ranks);
             return Err(Failure::Other { what });
         }
-        Ok(Self { identity, config, session, peer_infos: records, root, deadline, take_root_failure: None })
+        Ok(Self { identity, config, session, peer_infos, root, deadline, take_root_failure: None })
     }
 
-    /// Why there will be no meeting, if the root has said so.
+    /// Takes the failure that the root has sent, if there is one.
     pub(crate) fn heard(&mut self) -> Option<Failure> {
         self.take_root_failure.take()
     }
@@ -105,96 +107,101 @@ impl<'m> PeerConnector<'m> {
     }
 
     /// Connects to every other rank.
-    pub(crate) fn connect(&mut self, doors: Listeners) -> Result<Fabric> {
-        let (members, strangers) = self.partition_ranks()?;
-        let doorman = match strangers.is_empty() {
+    pub(crate) fn connect(&mut self, listeners: Listeners) -> Result<Fabric> {
+        let (members, remote_ranks) = self.partition_ranks()?;
+        let acceptor = match remote_ranks.is_empty() {
             true => None,
-            false => Some(self.start_acceptor(doors.tcp)?),
+            false => Some(self.start_acceptor(listeners.tcp)?),
         };
-        let neighbours = match members.len() {
-            1 if !strangers.is_empty() => None,
-            _ => Some(self.connect_local(&members, doors.unix)?),
+        let local_group = match members.len() {
+            1 if !remote_ranks.is_empty() => None,
+            _ => Some(self.connect_local(&members, listeners.unix)?),
         };
-        let notes = match &doorman {
-            Some(doorman) => Some(self.connect_control(doorman, &strangers)?),
+        let control_streams = match &acceptor {
+            Some(acceptor) => Some(self.connect_control(acceptor, &remote_ranks)?),
             None => None,
         };
-        Ok(self.build_fabric(&members, neighbours, doorman.zip(notes))?)
+        Ok(self.build_fabric(&members, local_group, acceptor.zip(control_streams))?)
     }
 
-    /// The ranks that this one shares memory with, itself included, and the others.
+    /// Divides the ranks into those that share memory with this one, itself included, and the others.
     fn partition_ranks(&self) -> Result<(Vec<Rank>, Vec<Rank>)> {
         let (own, transport) = (&self.peer_infos[self.rank()], self.config.transport);
         let shares = |rank: &Rank| {
             *rank == self.rank()
                 || transport != Transport::Tcp && self.peer_infos[*rank].host_id == own.host_id
         };
-        let (members, strangers): (Vec<Rank>, Vec<Rank>) = (0..self.ranks()).partition(shares);
-        match strangers.first() {
+        let (members, remote_ranks): (Vec<Rank>, Vec<Rank>) = (0..self.ranks()).partition(shares);
+        match remote_ranks.first() {
             Some(&peer) if transport == Transport::Shm => {
                 let what = format!(
-                    "transport shm: they are on different hosts, {} and {}",
-                    own.host, self.peer_infos[peer].host
+                    "transport shm needs one host, one user and one network namespace, but they differ: {} ({}) \
+                     and {} ({})",
+                    own.host, own.host_id, self.peer_infos[peer].host, self.peer_infos[peer].host_id
                 );
                 Err(Failure::Unreachable { rank: self.rank(), peer, what })
             }
-            _ => Ok((members, strangers)),
+            _ => Ok((members, remote_ranks)),
         }
     }
 
-    fn start_acceptor(&self, door: Listener) -> Result<Acceptor> {
+    fn start_acceptor(&self, listener: Listener) -> Result<Acceptor> {
         let (terms, place) = (self.handshake_config(), (self.rank(), self.ranks()));
-        Ok(Acceptor::spawn(door, &terms, self.session, place, self.config.sockets_per_peer)?)
+        Ok(Acceptor::spawn(listener, &terms, self.session, place, self.config.sockets_per_peer)?)
     }
 
-    /// Shares memory and lifelines with the ranks of this host.
-    fn connect_local(&mut self, members: &[Rank], door: Listener) -> Result<LocalGroup> {
+    /// Shares memory and liveness pipes with the ranks of this host.
+    fn connect_local(&mut self, members: &[Rank], listener: Listener) -> Result<LocalGroup> {
         let (rank, ranks, geometry) = (self.rank(), self.ranks(), self.config.geometry());
-        let own = Segment::create(Layout::new(ranks, &geometry)?.bytes())?;
+        let extents = Layout::new(ranks, &geometry)?.extents();
+        let own = Segment::create_parts(&extents).map_err(|error| no_shared_memory(rank, rank, error))?;
+        #[cfg(test)]
+        testing::check_sharing(rank)?;
         let (held, end) = liveness_pipe()?;
-        let gift = SharedFds { segment: own.duplicate_fd()?, liveness: end };
-        let gifts = self.exchange_local(members, gift, door)?;
+        let fds = SharedFds { segment: own.duplicate_fd()?, liveness: end };
+        let shared = self.exchange_local(members, fds, listener)?;
         let mut segments: Vec<Option<Segment>> = (0..ranks).map(|_| None).collect();
         let mut lines: Vec<_> = (0..ranks).map(|_| None).collect();
-        for (&peer, gift) in members.iter().zip(gifts).filter(|(peer, _)| **peer != rank) {
-            let segment = Segment::attach(gift.segment, own.bytes());
-            segments[peer] = Some(segment.map_err(|error| unreachable(rank, peer, &error))?);
-            lines[peer] = Some(gift.liveness);
+        for (&peer, fds) in members.iter().zip(shared).filter(|(peer, _)| **peer != rank) {
+            let segment = Segment::attach_parts(fds.segment, &extents);
+            segments[peer] = Some(segment.map_err(|error| no_shared_memory(rank, peer, error))?);
+            lines[peer] = Some(fds.liveness);
         }
         let connected = shm::connect(rank, ranks, &geometry, own, segments)?;
         Ok(LocalGroup { connected, liveness: held, monitor: LivenessMonitor::new(lines)? })
     }
 
-    /// One connection for notes with each rank of another host: the higher rank dials.
-    fn connect_control(&mut self, doorman: &Acceptor, strangers: &[Rank]) -> Result<Vec<Option<Stream>>> {
+    /// Makes one control connection with each rank of another host; the higher rank dials.
+    fn connect_control(&mut self, acceptor: &Acceptor, remote_ranks: &[Rank]) -> Result<Vec<Option<Stream>>> {
         let rank = self.rank();
         let mut streams: Vec<Option<Stream>> = (0..self.ranks()).map(|_| None).collect();
-        for &peer in strangers.iter().filter(|&&peer| peer < rank) {
+        for &peer in remote_ranks.iter().filter(|&&peer| peer < rank) {
             streams[peer] =
                 Some(self.dial_peer(peer, |record, deadline| Stream::connect(record.tcp, deadline))?);
         }
-        while let Some(&late) = strangers.iter().find(|&&peer| streams[peer].is_none()) {
-            match doorman.next_control() {
+        while let Some(&late) = remote_ranks.iter().find(|&&peer| streams[peer].is_none()) {
+            match acceptor.next_control() {
                 Some((peer, stream)) => streams[peer] = Some(stream),
-                None => self.wait_readable(doorman.event_fd(), late)?,
+                None => self.wait_readable(acceptor.event_fd(), late)?,
             }
         }
         Ok(streams)
     }
 
-    /// A connection to `peer`, tried again while its door is crowded; fails as soon as the root says something.
+    /// Connects to `peer`, and tries again while its backlog is full. Fails as soon as the root sends a
+    /// failure.
     pub(crate) fn dial_peer(
         &mut self,
         peer: Rank,
         reach: impl Fn(&PeerInfo, Instant) -> std::result::Result<Stream, TransportError>,
     ) -> Result<Stream> {
-        let mut pauses = Backoff::default();
+        let mut backoff = Backoff::default();
         loop {
             let reached = reach(&self.peer_infos[peer], self.deadline).and_then(|mut stream| {
                 handshake::connect(&mut stream, &self.handshake_config(), &self.hello(), self.deadline)?;
                 Ok(stream)
             });
-            let resumes = Instant::now() + pauses.next_delay();
+            let resumes = Instant::now() + backoff.next_delay();
             match reached {
                 Ok(stream) => return Ok(stream),
                 Err(ref error) if is_transient(error) && resumes < self.deadline => {
@@ -211,7 +218,7 @@ impl<'m> PeerConnector<'m> {
         self.identity.handshake_config(self.config)
     }
 
-    /// What this rank says when it connects to another for notes, or to share memory.
+    /// The first message of this rank's control connections and of its connections to share memory.
     pub(crate) fn hello(&self) -> Hello {
         let (rank, ranks) = (self.rank() as u32, self.ranks() as u32);
         Hello { purpose: Purpose::Control, rank, ranks, index: 0, session: self.session }
@@ -220,15 +227,15 @@ impl<'m> PeerConnector<'m> {
     fn build_fabric(
         &self,
         members: &[Rank],
-        neighbours: Option<LocalGroup>,
-        strangers: Option<(Acceptor, Vec<Option<Stream>>)>,
+        local_group: Option<LocalGroup>,
+        remote_ranks: Option<(Acceptor, Vec<Option<Stream>>)>,
     ) -> std::result::Result<Fabric, TransportError> {
         let (rank, ranks, geometry) = (self.rank(), self.ranks(), self.config.geometry());
         let own = &self.peer_infos[rank].host_id;
         let mut pace =
             AdaptiveWait::new(self.peer_infos.iter().filter(|record| record.host_id == *own).count());
-        if neighbours.is_none() {
-            // A socket wakes its reader, so sleep comes early.
+        if local_group.is_none() {
+            // A socket wakes its reader, so waiting soon sleeps.
             pace = pace.sleep_after_yields(TCP_YIELDS);
         }
         let pace = pace.wake_on(Vec::new());
@@ -236,22 +243,22 @@ impl<'m> PeerConnector<'m> {
         let watch = |stream: &dyn AsFd| watcher.iter().for_each(|watcher| watcher.add(&stream.as_fd()));
         let mut links: Vec<Option<Box<dyn Link>>> = (0..ranks).map(|_| None).collect();
         let (mut window, mut local, mut remote) = (None, None, None);
-        if let Some(LocalGroup { connected, liveness: lifeline, monitor: ends }) = neighbours {
-            watch(&ends.fd());
+        if let Some(LocalGroup { connected, liveness: lifeline, monitor }) = local_group {
+            watch(&monitor.fd());
             (links, window) = (connected.links, connected.window);
-            local = Some(LocalControl::new(connected.mailboxes, lifeline, ends));
+            local = Some(LocalControl::new(connected.mailboxes, lifeline, monitor));
         }
-        if let Some((doorman, notes)) = strangers {
-            notes.iter().flatten().for_each(|stream| watch(stream));
-            let common = self.dial_context(doorman, watcher.clone());
-            let elsewhere = (0..ranks).filter(|peer| notes[*peer].is_some());
+        if let Some((acceptor, control_streams)) = remote_ranks {
+            control_streams.iter().flatten().for_each(|stream| watch(stream));
+            let context = self.dial_context(acceptor, watcher.clone());
+            let elsewhere = (0..ranks).filter(|peer| control_streams[*peer].is_some());
             for peer in elsewhere {
-                let link = LazyLink::new(Arc::clone(&common), peer, self.peer_infos[peer].tcp);
+                let link = LazyLink::new(Arc::clone(&context), peer, self.peer_infos[peer].tcp);
                 links[peer] = Some(Box::new(link));
             }
-            let doors: Vec<SocketAddr> = self.peer_infos.iter().map(|record| record.tcp).collect();
-            let sockets = RemoteControl::new(notes)?.with_keepalive(self.config.timeout)?;
-            remote = Some(sockets.with_probe(common, &doors));
+            let listeners: Vec<SocketAddr> = self.peer_infos.iter().map(|record| record.tcp).collect();
+            let sockets = RemoteControl::new(control_streams)?.with_keepalive(self.config.timeout)?;
+            remote = Some(sockets.with_probe(context, &listeners));
         }
         let transport = match members.len() {
             _ if window.is_some() => "shm",
@@ -262,7 +269,9 @@ impl<'m> PeerConnector<'m> {
             (Some(local), Some(remote)) => Box::new(CombinedControl(local, remote)),
             (Some(local), None) => Box::new(local),
             (None, Some(remote)) => Box::new(remote),
-            (None, None) => return Err(TransportError::InvalidUsage("a rank without others".to_owned())),
+            (None, None) => {
+                return Err(TransportError::InvalidUsage("a group of one rank has no fabric".to_owned()));
+            }
         };
         let crowded = PeerInfo::are_oversubscribed(&self.peer_infos);
         Ok(Fabric {
@@ -278,13 +287,13 @@ impl<'m> PeerConnector<'m> {
         })
     }
 
-    /// What the links to ranks of other hosts have in common.
+    /// The state that the links to ranks of other hosts share.
     fn dial_context(
         &self,
-        doorman: Acceptor,
+        acceptor: Acceptor,
         watcher: Option<unisono_transports::wait::Watcher>,
     ) -> Arc<DialContext> {
-        watcher.iter().for_each(|watcher| doorman.set_watcher(watcher.clone()));
+        watcher.iter().for_each(|watcher| acceptor.set_watcher(watcher.clone()));
         Arc::new(DialContext {
             rank: self.rank(),
             ranks: self.ranks(),
@@ -296,12 +305,12 @@ impl<'m> PeerConnector<'m> {
                 ..self.config.geometry()
             },
             timeout: self.config.timeout,
-            acceptor: doorman,
+            acceptor,
             watcher,
         })
     }
 
-    /// Waits until `fd`, which waits for `peer`, can be read; fails as soon as the root says something.
+    /// Waits until `fd`, which waits for `peer`, can be read. Fails as soon as the root sends a failure.
     pub(crate) fn wait_readable(&mut self, fd: BorrowedFd<'_>, peer: Rank) -> Result<()> {
         match first_ready(&[self.root.as_fd(), fd], self.deadline)? {
             Some(0) => Err(self.recv_root_failure()),
@@ -310,22 +319,55 @@ impl<'m> PeerConnector<'m> {
         }
     }
 
-    /// Fails if it is too late to wait for `peer`.
+    /// Fails if the deadline has passed while `peer` is awaited.
     pub(crate) fn check_deadline(&self, peer: Rank) -> Result<()> {
         if Instant::now() < self.deadline {
             return Ok(());
         }
-        let what = "it did not come in time".to_owned();
+        let what = "it did not connect in time".to_owned();
         Err(Failure::Unreachable { rank: self.rank(), peer, what })
     }
 
-    /// The root speaks before this rank has reported: somebody else has failed.
+    /// Receives the failure of another rank, which the root sends before this rank has reported.
     pub(crate) fn recv_root_failure(&mut self) -> Failure {
         let failure = match crate::bootstrap::recv_from_root(self.root, self.deadline) {
             Err(failure) => failure,
-            Ok(_) => Failure::Other { what: "the root spoke out of turn".to_owned() },
+            Ok(_) => Failure::Other { what: "the root sent an unexpected reply".to_owned() },
         };
         self.take_root_failure.insert(failure).clone()
+    }
+}
+
+/// The failure of two ranks of one host over memory. Descriptors that ran out, silence and a closed
+/// connection are no fault of the memory: TCP would not help.
+pub(crate) fn no_shared_memory(rank: Rank, peer: Rank, error: TransportError) -> Failure {
+    match &error {
+        TransportError::System { source, .. } if rlimit::is_fd_exhausted(source) => {
+            unreachable(rank, peer, &error)
+        }
+        TransportError::System { .. } | TransportError::InvalidUsage(_) => {
+            Failure::SharedMemory { rank, peer, what: error.to_string() }
+        }
+        _ => unreachable(rank, peer, &error),
+    }
+}
+
+/// Failures that tests inject.
+#[cfg(test)]
+pub(crate) mod testing {
+    use super::{Failure, Rank};
+    use std::cell::Cell;
+
+    thread_local! {
+        /// This thread's rank cannot share memory.
+        pub(crate) static DENY_SHARING: Cell<bool> = const { Cell::new(false) };
+    }
+
+    pub(super) fn check_sharing(rank: Rank) -> Result<(), Failure> {
+        match DENY_SHARING.get() {
+            true => Err(Failure::SharedMemory { rank, peer: rank, what: "denied by the test".to_owned() }),
+            false => Ok(()),
+        }
     }
 }
 
@@ -333,8 +375,8 @@ pub(crate) fn unreachable(rank: Rank, peer: Rank, error: &TransportError) -> Fai
     Failure::Unreachable { rank, peer, what: error.to_string() }
 }
 
-/// Rounds of waiting over TCP before sleeping until something arrives.
+/// Rounds of waiting over TCP before a rank sleeps until something arrives.
 const TCP_YIELDS: u32 = 50;
-/// Messages on their way for each slot of a FIFO: a slot costs memory only when one waits in it, and whoever
-/// shares a core with its peers sends more before it has to give way.
+/// Messages in flight over TCP for each slot of a FIFO. A slot costs memory only while a message waits in
+/// it, and a rank that shares a core with its peers can send more before it must yield.
 const TCP_FIFO_DEPTH_FACTOR: usize = 4;

@@ -1,18 +1,18 @@
-//! Which cores a rank may use, as ranks tell each other.
+//! Sets of cores that ranks may use, as text and as bits.
 
 use unisono_transports::sys::affinity;
 
-/// A set of a host's cores, a bit each.
+/// A set of a host's cores, one bit a core.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct CpuMask([u64; WORDS]);
 
 impl CpuMask {
-    /// Those of the calling thread.
+    /// The cores that the calling thread may use.
     pub(crate) fn current() -> Self {
         Self::from_cores(&affinity::available_cpus())
     }
 
-    /// These; such as no kernel knows are left out.
+    /// A set of the given cores, without numbers that are beyond the largest set of the kernel.
     pub(crate) fn from_cores(cores: &[usize]) -> Self {
         let mut words = [0; WORDS];
         for &core in cores {
@@ -31,7 +31,7 @@ impl CpuMask {
         Self(std::array::from_fn(|index| self.0[index] | other.0[index]))
     }
 
-    /// Words in hexadecimal, the lowest first, without the empty ones at the end.
+    /// The words in hexadecimal, the lowest first, without the zero words at the end.
     pub(crate) fn encode(self) -> String {
         let used = self.0.iter().rposition(|&word| word != 0).map_or(0, |last| last + 1);
         self.0[..used].iter().map(|word| format!("{word:x}")).collect::<Vec<_>>().join(" ")
@@ -46,7 +46,7 @@ impl CpuMask {
     }
 }
 
-/// As many as a set of cores has in the C library.
+/// Words of a `cpu_set_t` of the C library.
 const WORDS: usize = 1024 / 64;
 
 #[cfg(test)]

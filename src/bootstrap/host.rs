@@ -1,15 +1,17 @@
-//! Whether two ranks are on one host, whatever it calls itself.
+//! Identifies the host of a rank, whatever its name.
 
 use std::os::unix::fs::MetadataExt;
 
-/// Which kernel, which network namespace, which user: ranks with equal answers can share memory
-/// through local sockets. Names of hosts may be equal by accident, and containers have names of their own.
+/// Returns a text of the kernel's boot, the network namespace and the user.
+///
+/// Ranks with equal texts can share memory through local sockets. Host names may be equal by
+/// accident, and containers have their own. PID namespaces do not matter.
 pub(crate) fn identity() -> String {
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let network = std::fs::metadata("/proc/self/ns/net").map_or(0, |file| file.ino());
     let user = std::fs::metadata("/proc/self").map_or(0, |file| file.uid());
     if boot.is_empty() {
-        // Unknown is equal to nobody.
+        // An unknown host must equal no other.
         return format!("unknown host of process {}", std::process::id());
     }
     format!("{} {network} {user}", boot.trim())

@@ -1,22 +1,23 @@
-//! How ranks find each other, and find out early when they cannot.
+//! Connects the ranks of a job, or gives every rank the same reason why it cannot.
 //!
-//! Every rank connects to the *root*, a thread of rank 0, and proves the job's
-//! secret. When all are there the root sends everybody the table of ranks;
-//! ranks then connect to each other and report back. Only when every rank has
-//! reported does anybody return. If anything is wrong (a rank twice, missing,
-//! dead, of another world, version or configuration; a wrong secret) the root
-//! tells every rank that has come the same story, and every rank listens for
-//! that in whatever it does meanwhile.
+//! Every rank connects to the *root*, a thread of rank 0, and proves the job's secret. When all
+//! ranks have joined, the root sends them the table of ranks. The ranks then connect to each other
+//! and report to the root. No rank returns before all have reported.
 //!
-//! Ranks of one host hand their memory to the first of them, which hands
-//! everybody's to all: a socket for each rank, not for each two, and none of
-//! them stays open. Ranks of different hosts keep one connection for notes to
-//! each other; those for messages are made when they are first used.
+//! The root sends every joined rank the same error if a rank is missing, duplicated, dead, or
+//! differs in world size, version, settings or secret. Every rank listens to the root in whatever
+//! it waits for.
+//!
+//! Ranks of one host pass their memory to the first of them, which passes everybody's memory to
+//! all. This takes one socket a rank, and none of them stays open. If memory cannot be shared, all
+//! ranks use TCP. Ranks of different hosts keep one control connection to each other. Connections
+//! for messages are made at their first use.
 
 pub(crate) mod connect;
 pub(crate) mod cpu_mask;
 mod env;
 mod host;
+mod launcher;
 pub(crate) mod local_exchange;
 pub(crate) mod peer_info;
 pub(crate) mod unique_id;
@@ -34,29 +35,31 @@ pub use crate::error::bootstrap::BootstrapError;
 
 use crate::bootstrap::peer_info::{PeerInfo, RootReply};
 pub(crate) use crate::bootstrap::peer_info::{recv_text, send_text};
-use crate::config::Config;
+use crate::config::{Config, Transport};
 use crate::error::bootstrap::BootstrapError as Failure;
 use crate::error::{Error, ErrorKind, Result};
+use crate::log::warn_user;
 use crate::schedule::Rank;
+use std::sync::Once;
 use std::time::{Duration, Instant};
 use unisono_transports::secure::handshake::{self, HandshakeConfig, Hello, Purpose};
 use unisono_transports::sys::socket::Stream;
 use unisono_transports::tcp::connect::acceptor::Backoff;
 use unisono_transports::{Error as TransportError, Fabric, sys::rlimit};
 
-/// Who this process is, among whom, and where they meet.
+/// A process's rank, the number of ranks, and the address where they meet.
 #[derive(Clone, Debug)]
 pub struct RankInfo {
     /// This rank.
     pub rank: Rank,
-    /// How many there are.
+    /// The number of ranks.
     pub ranks: usize,
-    /// Where they meet, and the secret that they share.
+    /// The address where they meet, and the secret that they share.
     pub id: UniqueId,
 }
 
 impl RankInfo {
-    /// What it asks of whom it connects to.
+    /// The settings of this rank's handshakes.
     fn handshake_config(&self, config: &Config) -> HandshakeConfig {
         HandshakeConfig { secret: self.id.secret().clone(), encrypt: config.encryption }
     }
@@ -70,7 +73,7 @@ pub fn join(identity: &RankInfo, config: &Config) -> Result<Fabric> {
     join_until(identity, config, (config.join_timeout, crate::bootstrap::root::LINGER_TIME))
 }
 
-/// As [`join`], among ranks all of which come within `patience`, or not at all.
+/// As [`join`], with another deadline, and without telling late ranks of a failure.
 ///
 /// # Errors
 /// As [`join`].
@@ -91,66 +94,95 @@ fn join_until(
     }
     let deadline = Instant::now() + patience;
     rlimit::raise_fd_limit(DESCRIPTORS + (2 + config.sockets_per_peer) * ranks);
-    let met = std::thread::scope(|scope| {
+    let met = match meet(identity, config, (deadline, linger)) {
+        Err(failure @ Failure::SharedMemory { .. }) if config.transport == Transport::Auto => {
+            warn_fallback(rank, &failure);
+            let tcp = Config { transport: Transport::Tcp, ..config.clone() };
+            meet(identity, &tcp, (deadline, linger))
+        }
+        met => met,
+    };
+    met.map_err(|failure| Error::new(ErrorKind::Bootstrap(failure)).with_rank(rank, &config.host, None))
+}
+
+/// Warns once a process, and from rank 0 only, that this host's ranks use TCP among themselves.
+fn warn_fallback(rank: Rank, failure: &Failure) {
+    static WARNED: Once = Once::new();
+    if rank == 0 {
+        WARNED.call_once(|| {
+            warn_user(&format!("{failure}; all ranks use TCP instead, which is slower within a host"));
+        });
+    }
+}
+
+/// Holds one meeting; rank 0 collects the others in a thread of its own.
+fn meet(
+    identity: &RankInfo,
+    config: &Config,
+    (deadline, linger): (Instant, Duration),
+) -> std::result::Result<Fabric, Failure> {
+    let rank = identity.rank;
+    std::thread::scope(|scope| {
         let root = match rank {
             0 => Some(crate::bootstrap::root::Root::listen(identity, config, (deadline, linger))?),
             _ => None,
         };
         if let Some(root) = root {
             std::thread::Builder::new().spawn_scoped(scope, move || root.run()).map_err(|error| {
-                let what = format!("no thread can be had to collect the ranks: {error}; look at `ulimit -u`");
+                let what =
+                    format!("cannot start the thread that collects the ranks: {error}; check `ulimit -u`");
                 Failure::Other { what }.with_rank(rank)
             })?;
         }
         connect_all(identity, config, deadline)
-    });
-    met.map_err(|failure| Error::new(ErrorKind::Bootstrap(failure)).with_rank(rank, &config.host, None))
+    })
 }
 
-/// This rank's side of the meeting.
+/// Joins the root, connects to all ranks and reports.
 fn connect_all(
     identity: &RankInfo,
     config: &Config,
     deadline: Instant,
 ) -> std::result::Result<Fabric, Failure> {
-    // The root needs a little longer than anybody to tell why it failed.
+    // The root tells why it failed shortly after the ranks' deadline.
     let patience = deadline + ROOT_GRACE;
     let begun = Instant::now();
     let mut root = connect_root(identity, config, deadline)?;
-    let doors = crate::bootstrap::connect::Listeners::bind(identity.rank, config, root_interface(&root))
+    let listeners = crate::bootstrap::connect::Listeners::bind(identity.rank, config, root_interface(&root))
         .map_err(|failure| failure.with_rank(identity.rank));
-    let doors = doors.inspect_err(|failure| {
-        // The others need not wait for this rank; who cannot be told finds out by itself.
+    let listeners = listeners.inspect_err(|failure| {
+        // The other ranks then need not wait for this one. A root that is gone is noticed later.
         let _ = send_text(&mut root, &RootReply::Failed(failure.clone()).encode(), deadline);
     })?;
-    let record = PeerInfo::local(identity, config, &doors);
+    let record = PeerInfo::local(identity, config, &listeners);
     send_to_root(&mut root, &record.encode(), deadline)?;
     let RootReply::Table { session, peer_infos: records } = recv_from_root(&mut root, patience)? else {
-        return Err(Failure::Other { what: "the root spoke out of turn".to_owned() });
+        return Err(Failure::Other { what: "the root sent an unexpected reply".to_owned() });
     };
     let all_here = begun.elapsed();
-    let mut meeting = crate::bootstrap::connect::PeerConnector::new(
+    let mut connector = crate::bootstrap::connect::PeerConnector::new(
         identity, config, session, records, &mut root, deadline,
     )?;
-    let mesh = meeting.connect(doors);
-    if let Some(failure) = meeting.heard() {
+    let fabric = connector.connect(listeners);
+    if let Some(failure) = connector.heard() {
         return Err(failure);
     }
     let report =
-        mesh.as_ref().map_or_else(|failure| RootReply::Failed(failure.clone()), |_| RootReply::Ready);
+        fabric.as_ref().map_or_else(|failure| RootReply::Failed(failure.clone()), |_| RootReply::Ready);
     let connected = begun.elapsed();
     send_to_root(&mut root, &report.encode(), patience)?;
     match recv_from_root(&mut root, patience + ROOT_GRACE)? {
         RootReply::Ready => {
             let encrypted = config.encryption;
-            tracing::info!(?all_here, ?connected, everybody = ?begun.elapsed(), encrypted, "met");
-            mesh
+            tracing::info!(?all_here, ?connected, everybody = ?begun.elapsed(), encrypted, "connected to all ranks");
+            fabric
         }
-        _ => Err(Failure::Other { what: "the root spoke out of turn".to_owned() }),
+        _ => Err(Failure::Other { what: "the root sent an unexpected reply".to_owned() }),
     }
 }
 
-/// Says something to the root. One that has given up says why before it hangs up, so that is looked for first where it is gone.
+/// Sends text to the root. A root that gave up sends its reason before it closes the connection, so
+/// that reason is returned if the root is gone.
 fn send_to_root(root: &mut Stream, text: &str, deadline: Instant) -> std::result::Result<(), Failure> {
     let Err(error) = send_text(root, text, deadline) else { return Ok(()) };
     let last = recv_text(root, Instant::now() + ROOT_GRACE).ok();
@@ -160,18 +192,18 @@ fn send_to_root(root: &mut Stream, text: &str, deadline: Instant) -> std::result
     }
 }
 
-/// What the root says, if it is not that there will be no meeting.
+/// Receives the root's reply, and returns its failure as an error.
 fn recv_from_root(root: &mut Stream, deadline: Instant) -> std::result::Result<RootReply, Failure> {
     match RootReply::decode(&recv_text(root, deadline).map_err(root_lost)?) {
         Some(RootReply::Failed(failure)) => Err(failure),
-        Some(verdict) => Ok(verdict),
-        None => Err(Failure::Other { what: "the root's answer cannot be read".to_owned() }),
+        Some(reply) => Ok(reply),
+        None => Err(Failure::Other { what: "the root's reply cannot be parsed".to_owned() }),
     }
 }
 
 fn root_lost(error: TransportError) -> Failure {
     match error {
-        TransportError::Timeout { .. } => Failure::Other { what: format!("rank 0 is silent: {error}") },
+        TransportError::Timeout { .. } => Failure::Other { what: format!("rank 0 sent no reply: {error}") },
         error => Failure::Died { rank: 0, host: "its host".to_owned(), what: error.to_string() },
     }
 }
@@ -182,18 +214,18 @@ fn connect_root(
     config: &Config,
     deadline: Instant,
 ) -> std::result::Result<Stream, Failure> {
-    let claims = Hello {
+    let hello = Hello {
         purpose: Purpose::Join,
         rank: identity.rank as u32,
         ranks: identity.ranks as u32,
         index: 0,
         session: 0,
     };
-    let (address, terms) = (identity.id.address(), identity.handshake_config(config));
+    let (address, handshake_config) = (identity.id.address(), identity.handshake_config(config));
     let mut pauses = Backoff::default();
     loop {
         let reached = Stream::connect(address, deadline).and_then(|mut stream| {
-            handshake::connect(&mut stream, &terms, &claims, deadline)?;
+            handshake::connect(&mut stream, &handshake_config, &hello, deadline)?;
             Ok(stream)
         });
         let pause = pauses.next_delay();
@@ -209,12 +241,6 @@ fn connect_root(
                 return Err(Failure::Secret { address: format!("rank 0 at {address}"), what });
             }
             Err(error @ TransportError::VersionMismatch { .. }) => return Err(error.into()),
-            Err(TransportError::System { source, .. }) => {
-                return Err(Failure::RootUnreachable {
-                    address: address.to_string(),
-                    what: source.to_string(),
-                });
-            }
             Err(error) => {
                 return Err(Failure::RootUnreachable {
                     address: address.to_string(),
@@ -225,7 +251,7 @@ fn connect_root(
     }
 }
 
-/// A door that is not there yet, too crowded, or shut because its process ended, may be open soon.
+/// Returns true for errors that may pass: a listener that is not there yet, or a full backlog.
 fn is_transient(error: &TransportError) -> bool {
     match error {
         TransportError::System { source, .. } => !rlimit::is_fd_exhausted(source),
@@ -233,7 +259,7 @@ fn is_transient(error: &TransportError) -> bool {
     }
 }
 
-/// Of this rank and another, of which only one encrypts.
+/// The failure of this rank and another, of which only one encrypts.
 fn encryption_mismatch(own: (Rank, &Config), (rank, address): (Rank, String), encrypts: bool) -> Failure {
     let setting = |on| format!("encryption {}", if on { "on" } else { "off" });
     let (own_rank, config) = own;
@@ -244,14 +270,14 @@ fn encryption_mismatch(own: (Rank, &Config), (rank, address): (Rank, String), en
     }
 }
 
-/// The local address over which the root was reached: the one that peers on that network reach, too.
+/// The local address of the connection to the root, which peers on that network reach as well.
 fn root_interface(root: &Stream) -> Option<std::net::IpAddr> {
     root.tcp()?.local_addr().ok().map(|address| address.ip())
 }
 
-/// More ranks than this are a mistake.
+/// The largest number of ranks that is accepted.
 const RANKS_MAX: usize = 65_536;
-/// For what else a program has open.
+/// Descriptors left to the rest of the program.
 const DESCRIPTORS: usize = 128;
-/// Between a rank's deadline and the root's last word.
+/// Time between a rank's deadline and the root's last reply.
 const ROOT_GRACE: Duration = Duration::from_millis(500);

@@ -1,4 +1,4 @@
-//! What ranks and root tell each other, as text lines: short, bounded, and parsed with care.
+//! The messages between ranks and root: bounded text lines.
 
 use crate::bootstrap::RankInfo;
 use crate::bootstrap::connect::Listeners;
@@ -12,43 +12,43 @@ use std::time::Instant;
 use unisono_transports::sys::socket::Stream;
 use unisono_transports::{Error, Result};
 
-/// One rank, as it presents itself.
+/// What a rank tells the root of itself, and the root tells all ranks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PeerInfo {
     pub(crate) rank: Rank,
     pub(crate) ranks: usize,
-    /// Name and process, for errors.
+    /// Host name and process, for errors.
     pub(crate) host: String,
     /// Equal on ranks that can share memory.
     pub(crate) host_id: String,
-    /// The cores that it may use.
+    /// The cores that the rank may use.
     pub(crate) cpu_mask: CpuMask,
-    /// Where it listens for TCP.
+    /// The address where the rank listens for TCP.
     pub(crate) tcp: SocketAddr,
-    /// Where it listens within the host.
+    /// The name of the local socket where the rank listens.
     pub(crate) unix: String,
-    /// Everything that must be equal on all ranks.
+    /// The settings that must be equal on all ranks.
     pub(crate) settings: String,
 }
 
-/// What the root says, or a rank reports.
+/// The root's reply to a rank, or a rank's report to the root.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum RootReply {
-    /// Everybody is here.
+    /// All ranks have joined.
     Table {
-        /// Number of this meeting.
+        /// The number of this meeting.
         session: u64,
-        /// All ranks, in order.
+        /// All ranks, in rank order.
         peer_infos: Vec<PeerInfo>,
     },
-    /// All is well.
+    /// All connections are made.
     Ready,
-    /// It will not be.
+    /// The ranks cannot be connected.
     Failed(BootstrapError),
 }
 
 impl PeerInfo {
-    pub(crate) fn local(identity: &RankInfo, config: &Config, doors: &Listeners) -> Self {
+    pub(crate) fn local(identity: &RankInfo, config: &Config, listeners: &Listeners) -> Self {
         let transport = match config.transport {
             Transport::Auto => "auto",
             Transport::Shm => "shm",
@@ -60,43 +60,28 @@ impl PeerInfo {
             host: config.host.replace('\n', " "),
             host_id: host::identity(),
             cpu_mask: CpuMask::current(),
-            tcp: doors.tcp_address(),
-            unix: doors.unix_name().to_owned(),
-            settings: format!(
-                "{:?}, {} sockets, {} bytes of cache, transport {transport}, table {:x}",
-                config.geometry(),
-                config.sockets_per_peer,
-                config.cache_bytes,
-                config.tuning_table.digest()
-            ),
+            tcp: listeners.tcp_address(),
+            unix: listeners.unix_name().to_owned(),
+            settings: settings_text(config, transport),
         }
     }
 
-    /// Whether these are the ranks of one host, and more than all of them together have cores. Quotas are not known, nor sets of
-    /// cores too large to be told.
+    /// Returns true if these are the ranks of one host that has fewer cores for them than ranks.
+    /// Quotas are not known, nor sets of cores that are too large to send.
     pub(crate) fn are_oversubscribed(all: &[PeerInfo]) -> bool {
-        let cores = all.iter().fold(CpuMask::default(), |all, record| all.union(record.cpu_mask));
-        let one_host = all.iter().all(|record| record.host_id == all[0].host_id);
+        let cores = all.iter().fold(CpuMask::default(), |all, info| all.union(info.cpu_mask));
+        let one_host = all.iter().all(|info| info.host_id == all[0].host_id);
         one_host && (1..all.len()).contains(&cores.count())
     }
 
     pub(crate) fn encode(&self) -> String {
-        let PeerInfo {
-            rank,
-            ranks,
-            host,
-            host_id: identity,
-            cpu_mask: cores,
-            tcp,
-            unix,
-            settings: agreement,
-        } = self;
-        format!("{rank}\n{ranks}\n{host}\n{identity}\n{}\n{tcp}\n{unix}\n{agreement}", cores.encode())
+        let PeerInfo { rank, ranks, host, host_id: identity, cpu_mask: cores, tcp, unix, settings } = self;
+        format!("{rank}\n{ranks}\n{host}\n{identity}\n{}\n{tcp}\n{unix}\n{settings}", cores.encode())
     }
 
     pub(crate) fn decode(text: &str) -> Option<Self> {
         let lines: Vec<&str> = text.split('\n').collect();
-        let [rank, ranks, host, identity, cores, tcp, unix, agreement] = lines[..] else {
+        let [rank, ranks, host, identity, cores, tcp, unix, settings] = lines[..] else {
             return None;
         };
         Some(Self {
@@ -107,17 +92,17 @@ impl PeerInfo {
             cpu_mask: CpuMask::decode(cores)?,
             tcp: tcp.parse().ok()?,
             unix: unix.to_owned(),
-            settings: agreement.to_owned(),
+            settings: settings.to_owned(),
         })
     }
 }
 
-/// What a rank says first.
+/// The first message of a rank.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum JoinRequest {
-    /// Who it is.
+    /// The rank and how to reach it.
     Rank(PeerInfo),
-    /// That it has no place where others could reach it.
+    /// The rank cannot listen for others.
     Failure(BootstrapError),
 }
 
@@ -134,9 +119,9 @@ impl JoinRequest {
 impl RootReply {
     pub(crate) fn encode(&self) -> String {
         match self {
-            RootReply::Table { session, peer_infos: records } => {
-                let records: Vec<String> = records.iter().map(PeerInfo::encode).collect();
-                format!("table {session}\0{}", records.join("\0"))
+            RootReply::Table { session, peer_infos: infos } => {
+                let infos: Vec<String> = infos.iter().map(PeerInfo::encode).collect();
+                format!("table {session}\0{}", infos.join("\0"))
             }
             RootReply::Ready => "ready".to_owned(),
             RootReply::Failed(failure) => format!("failed {}", failure.encode()),
@@ -152,9 +137,36 @@ impl RootReply {
         }
         let mut parts = text.strip_prefix("table ")?.split('\0');
         let session = parts.next()?.parse().ok()?;
-        let records = parts.map(PeerInfo::decode).collect::<Option<Vec<_>>>()?;
-        (!records.is_empty()).then_some(RootReply::Table { session, peer_infos: records })
+        let infos = parts.map(PeerInfo::decode).collect::<Option<Vec<_>>>()?;
+        (!infos.is_empty()).then_some(RootReply::Table { session, peer_infos: infos })
     }
+}
+
+/// The settings that all ranks must share, `NAME=value` each, by their names in the environment.
+fn settings_text(config: &Config, transport: &str) -> String {
+    let sizes = [
+        ("UNISONO_CHANNELS", config.channels),
+        ("UNISONO_FIFO_DEPTH", config.fifo_depth),
+        ("UNISONO_FIFO_SLOT_BYTES", config.fifo_slot_bytes),
+        ("UNISONO_SHM_WINDOW_BYTES", config.shm_window_bytes),
+        ("UNISONO_SYMMETRIC_HEAP_BYTES", config.symmetric_heap_bytes),
+        ("UNISONO_SOCKETS_PER_PEER", config.sockets_per_peer),
+        ("UNISONO_CACHE_BYTES", config.cache_bytes),
+    ];
+    let mut text: Vec<String> = sizes.iter().map(|(name, value)| format!("{name}={value}")).collect();
+    text.push(format!("UNISONO_TRANSPORT={transport}"));
+    text.push(format!("UNISONO_TUNING_FILE=(digest {:x})", config.tuning_table.digest()));
+    text.join(", ")
+}
+
+/// Those settings of two ranks that differ, of each rank.
+pub(crate) fn differing_settings(one: &str, other: &str) -> [String; 2] {
+    let (one, other): (Vec<&str>, Vec<&str>) = (one.split(", ").collect(), other.split(", ").collect());
+    let only = |these: &[&str], those: &[&str]| {
+        let own: Vec<&str> = these.iter().copied().filter(|setting| !those.contains(setting)).collect();
+        own.join(", ")
+    };
+    [only(&one, &other), only(&other, &one)]
 }
 
 /// Sends a text with its length.
@@ -177,29 +189,29 @@ pub(crate) fn recv_text(stream: &mut Stream, deadline: Instant) -> Result<String
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// Texts as they come from ranks and from the root.
+/// Parsers of messages from ranks and from the root.
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) mod fuzzing {
     use super::{JoinRequest, RootReply};
 
-    /// What a rank says first, to the root.
+    /// Parses the first message of a rank.
     pub(crate) fn join_request(text: &str) {
-        if let Some(JoinRequest::Rank(record)) = JoinRequest::decode(text) {
-            let again = JoinRequest::decode(&record.encode());
-            assert_eq!(again, Some(JoinRequest::Rank(record)));
+        if let Some(JoinRequest::Rank(info)) = JoinRequest::decode(text) {
+            let again = JoinRequest::decode(&info.encode());
+            assert_eq!(again, Some(JoinRequest::Rank(info)));
         }
     }
 
-    /// What the root says.
+    /// Parses a reply of the root.
     pub(crate) fn root_reply(text: &str) {
-        let verdict = RootReply::decode(text);
-        if verdict.is_some() && (!text.starts_with("failed") || !text.contains('\0')) {
-            assert_eq!(verdict.as_ref().and_then(|verdict| RootReply::decode(&verdict.encode())), verdict);
+        let reply = RootReply::decode(text);
+        if reply.is_some() && (!text.starts_with("failed") || !text.contains('\0')) {
+            assert_eq!(reply.as_ref().and_then(|reply| RootReply::decode(&reply.encode())), reply);
         }
     }
 }
 
-/// A table of tens of thousands of ranks fits.
+/// The longest text that is accepted; a table of tens of thousands of ranks fits.
 const TEXT_BYTES_MAX: usize = 16 << 20;
 
 #[cfg(all(test, not(shuttle)))]
@@ -207,7 +219,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn record(rank: Rank) -> PeerInfo {
+    fn info(rank: Rank) -> PeerInfo {
         PeerInfo {
             rank,
             ranks: 2,
@@ -222,26 +234,38 @@ mod tests {
 
     #[test]
     fn oversubscribed_when_one_host_has_fewer_cores() {
-        let ranks = |count| (0..count).map(record).collect::<Vec<_>>();
+        let ranks = |count| (0..count).map(info).collect::<Vec<_>>();
         assert!(PeerInfo::are_oversubscribed(&ranks(3)) && !PeerInfo::are_oversubscribed(&ranks(2)));
         let alter = |alteration: fn(&mut PeerInfo)| {
-            let mut records = ranks(3);
-            alteration(&mut records[1]);
-            PeerInfo::are_oversubscribed(&records)
+            let mut infos = ranks(3);
+            alteration(&mut infos[1]);
+            PeerInfo::are_oversubscribed(&infos)
         };
-        assert!(alter(|record| record.cpu_mask = CpuMask::from_cores(&[70])), "a part of the others'");
-        assert!(!alter(|record| record.cpu_mask = CpuMask::from_cores(&[1])), "one of its own");
-        assert!(!alter(|record| record.host_id.push('d')), "one is elsewhere");
-        let unknown = PeerInfo { cpu_mask: CpuMask::default(), ..record(0) };
+        assert!(alter(|info| info.cpu_mask = CpuMask::from_cores(&[70])), "a part of the others'");
+        assert!(!alter(|info| info.cpu_mask = CpuMask::from_cores(&[1])), "one of its own");
+        assert!(!alter(|info| info.host_id.push('d')), "one is elsewhere");
+        let unknown = PeerInfo { cpu_mask: CpuMask::default(), ..info(0) };
         assert!(!PeerInfo::are_oversubscribed(&[unknown.clone(), unknown]));
     }
 
     #[test]
+    fn differing_settings_names_only_what_differs() {
+        let config = Config::default();
+        let other = Config { fifo_depth: 9, ..config.clone() };
+        let [own, theirs] = [&config, &other].map(|config| settings_text(config, "auto"));
+        assert_eq!(
+            differing_settings(&own, &theirs),
+            ["UNISONO_FIFO_DEPTH=4".to_owned(), "UNISONO_FIFO_DEPTH=9".to_owned()]
+        );
+        assert_eq!(differing_settings(&own, &own), [String::new(), String::new()]);
+    }
+
+    #[test]
     fn root_reply_round_trips() {
-        let table = RootReply::Table { session: u64::MAX, peer_infos: vec![record(0), record(1)] };
+        let table = RootReply::Table { session: u64::MAX, peer_infos: vec![info(0), info(1)] };
         let failure = BootstrapError::Other { what: "why\nnot".to_owned() };
-        for verdict in [table, RootReply::Ready, RootReply::Failed(failure)] {
-            assert_eq!(RootReply::decode(&verdict.encode()), Some(verdict));
+        for reply in [table, RootReply::Ready, RootReply::Failed(failure)] {
+            assert_eq!(RootReply::decode(&reply.encode()), Some(reply));
         }
     }
 

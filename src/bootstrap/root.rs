@@ -1,6 +1,8 @@
-//! Rank 0's second task: to collect everybody, and to tell everybody.
+//! The root: collects all ranks, sends them the table, and gives all of them the same result.
 
-use crate::bootstrap::peer_info::{JoinRequest, PeerInfo, RootReply, recv_text, send_text};
+use crate::bootstrap::peer_info::{
+    JoinRequest, PeerInfo, RootReply, differing_settings, recv_text, send_text,
+};
 use crate::bootstrap::{RankInfo, encryption_mismatch};
 use crate::config::Config;
 use crate::error::bootstrap::BootstrapError as Failure;
@@ -15,25 +17,25 @@ use unisono_transports::tcp::connect::pending::{HandshakePool, PoolEvent};
 
 type Result<T> = std::result::Result<T, Failure>;
 
-/// Listens where the ranks meet.
+/// Listens at the address where the ranks meet.
 pub(crate) struct Root<'r> {
     pool: HandshakePool,
     ranks: usize,
     deadline: Instant,
-    /// How long a failed meeting tells late comers so.
+    /// How long late ranks are told of a failure.
     linger: Duration,
-    /// Who has proved the secret and not yet said who it is.
+    /// Connections that have proved the secret and not yet sent their rank.
     unidentified: Vec<Stream>,
-    /// Who has come, by rank.
+    /// The joined ranks.
     joined: Vec<Option<(Stream, PeerInfo)>>,
-    /// What went wrong without ending the meeting.
+    /// Connections that were rejected, for the error about missing ranks.
     rejected: Vec<String>,
-    /// A rank that encrypts where this one does not, or the other way about.
+    /// The failure of a rank whose encryption setting differs from this one's.
     encryption_mismatch: Option<Failure>,
     config: &'r Config,
 }
 
-/// Who has news for the root.
+/// A connection that can be read.
 enum Readable {
     Unidentified(usize),
     Joined(Rank),
@@ -64,32 +66,32 @@ impl<'r> Root<'r> {
         })
     }
 
-    /// Holds the meeting: collect, send the table, hear the reports, give the word.
+    /// Collects the ranks, sends the table, collects the reports and sends the result.
     pub(crate) fn run(mut self) {
         if let Err(failure) = self.collect_ranks() {
-            let verdict = RootReply::Failed(failure);
-            self.broadcast(&verdict);
-            return self.linger(&verdict);
+            let reply = RootReply::Failed(failure);
+            self.broadcast(&reply);
+            return self.linger(&reply);
         }
         self.broadcast(&self.rank_table());
         let word = self.collect_reports().map_or_else(RootReply::Failed, |()| RootReply::Ready);
         self.broadcast(&word);
     }
 
-    /// Waits until every rank is here.
+    /// Waits until every rank has joined.
     fn collect_ranks(&mut self) -> Result<()> {
         while self.joined.iter().any(Option::is_none) {
             if Instant::now() >= self.deadline {
                 return Err(self.missing_ranks());
             }
-            let callers = self.poll(self.deadline)?;
+            let readable = self.poll(self.deadline)?;
             if let Some(failure) = self.encryption_mismatch.take() {
                 return Err(failure);
             }
-            for caller in callers {
-                match caller {
+            for ready in readable {
+                match ready {
                     Readable::Unidentified(index) => self.identify(index)?,
-                    // Nobody has anything to say before the table has come.
+                    // A joined rank sends nothing before it has the table.
                     Readable::Joined(rank) => return Err(self.died(rank, "its connection ended".to_owned())),
                 }
             }
@@ -97,23 +99,23 @@ impl<'r> Root<'r> {
         Ok(())
     }
 
-    /// Who has something to say; lets others in meanwhile. Those who arrive come last first.
+    /// Returns the connections that can be read, the last one first, and accepts others meanwhile.
     fn poll(&mut self, deadline: Instant) -> Result<Vec<Readable>> {
-        let present: Vec<Rank> = (0..self.ranks).filter(|&rank| self.joined[rank].is_some()).collect();
+        let joined_ranks: Vec<Rank> = (0..self.ranks).filter(|&rank| self.joined[rank].is_some()).collect();
         let streams = self.joined.iter().flatten().map(|(stream, _)| stream);
         let watched: Vec<_> = streams.chain(&self.unidentified).map(AsFd::as_fd).collect();
-        let mut callers = Vec::new();
-        for piece in self.pool.wait(&watched, deadline)? {
-            match piece {
-                PoolEvent::Ready(index) => callers.push(match present.get(index) {
+        let mut readable = Vec::new();
+        for event in self.pool.wait(&watched, deadline)? {
+            match event {
+                PoolEvent::Ready(index) => readable.push(match joined_ranks.get(index) {
                     Some(&rank) => Readable::Joined(rank),
-                    None => Readable::Unidentified(index - present.len()),
+                    None => Readable::Unidentified(index - joined_ranks.len()),
                 }),
-                PoolEvent::Authenticated(stream, claims) if claims.purpose == Purpose::Join => {
+                PoolEvent::Authenticated(stream, hello) if hello.purpose == Purpose::Join => {
                     self.unidentified.push(stream)
                 }
                 PoolEvent::Authenticated(stream, _) => {
-                    self.warn_rejected(format!("{} wants something else", stream.peer()))
+                    self.warn_rejected(format!("{} did not ask to join", stream.peer()))
                 }
                 PoolEvent::Unauthenticated(TransportError::EncryptionMismatch {
                     peer,
@@ -123,15 +125,15 @@ impl<'r> Root<'r> {
                     self.encryption_mismatch =
                         Some(encryption_mismatch((0, self.config), (rank, peer), encrypts));
                 }
-                // A stranger's version is only noted: it has proved nothing, and must not end the meeting.
+                // A connection that has proved nothing is recorded only: it must not end the meeting.
                 PoolEvent::Unauthenticated(error) => self.record_rejected(error.to_string()),
             }
         }
-        callers.reverse();
-        Ok(callers)
+        readable.reverse();
+        Ok(readable)
     }
 
-    /// Somebody who has proved the secret says who it is.
+    /// Receives the rank of a connection that has proved the secret.
     fn identify(&mut self, index: usize) -> Result<()> {
         let mut stream = self.unidentified.remove(index);
         match recv_text(&mut stream, Instant::now() + MESSAGE_TIMEOUT).map(|text| JoinRequest::decode(&text))
@@ -139,7 +141,7 @@ impl<'r> Root<'r> {
             Ok(Some(JoinRequest::Rank(record))) => return self.admit(stream, record),
             Ok(Some(JoinRequest::Failure(failure))) => return Err(failure),
             Ok(None) => {
-                self.warn_rejected(format!("{} proved the secret and did not present itself", stream.peer()))
+                self.warn_rejected(format!("{} proved the secret and sent no valid rank", stream.peer()))
             }
             Err(error) => self.warn_rejected(error.to_string()),
         }
@@ -151,11 +153,11 @@ impl<'r> Root<'r> {
         let failure = if record.ranks != self.ranks || rank >= self.ranks {
             Some(Failure::WorldSize { rank, host, expects: record.ranks, root_expects: self.ranks })
         } else {
-            let present = self.joined[rank].as_ref();
-            present.map(|(_, first)| Failure::DuplicateRank { rank, hosts: [first.host.clone(), host] })
+            let joined_ranks = self.joined[rank].as_ref();
+            joined_ranks.map(|(_, first)| Failure::DuplicateRank { rank, hosts: [first.host.clone(), host] })
         };
         if let Some(failure) = failure {
-            // It has no place here, but it shall hear why.
+            // The rank cannot join, but it gets the reason.
             let text = RootReply::Failed(failure.clone()).encode();
             let _ = send_text(&mut stream, &text, Instant::now() + MESSAGE_TIMEOUT);
             return Err(failure);
@@ -164,7 +166,7 @@ impl<'r> Root<'r> {
         let failure = others.find(|other| other.settings != record.settings).map(|other| Failure::Settings {
             ranks: [rank, other.rank],
             hosts: [record.host.clone(), other.host.clone()],
-            settings: [record.settings.clone(), other.settings.clone()],
+            settings: differing_settings(&record.settings, &other.settings),
         });
         self.joined[rank] = Some((stream, record));
         failure.map_or(Ok(()), Err)
@@ -176,7 +178,7 @@ impl<'r> Root<'r> {
         RootReply::Table { session, peer_infos: records }
     }
 
-    /// Waits for every rank's report on its connections, or for its end.
+    /// Waits until every rank has reported its connections or ended.
     fn collect_reports(&mut self) -> Result<()> {
         let mut waiting = vec![true; self.ranks];
         let mut failure: Option<Failure> = None;
@@ -186,12 +188,12 @@ impl<'r> Root<'r> {
                 let late = failure.unwrap_or_else(|| self.late_rank(&waiting));
                 return Err(late);
             }
-            for caller in self.poll(patience)? {
-                let Readable::Joined(rank) = caller else { continue };
+            for ready in self.poll(patience)? {
+                let Readable::Joined(rank) = ready else { continue };
                 waiting[rank] = false;
                 let Err(found) = self.recv_report(rank) else { continue };
                 let first = failure.get_or_insert_with(|| {
-                    // The cause may be on its way.
+                    // The report of the cause may still arrive.
                     patience = patience.min(Instant::now() + CAUSE_GRACE);
                     found.clone()
                 });
@@ -208,34 +210,34 @@ impl<'r> Root<'r> {
         match recv_text(stream, Instant::now() + MESSAGE_TIMEOUT).map(|text| RootReply::decode(&text)) {
             Ok(Some(RootReply::Ready)) => Ok(()),
             Ok(Some(RootReply::Failed(failure))) => Err(failure.with_rank(rank)),
-            Ok(_) => Err(Failure::Other { what: format!("rank {rank} gave a report that cannot be read") }),
+            Ok(_) => Err(Failure::Other { what: format!("rank {rank} sent a report that cannot be parsed") }),
             Err(error) => Err(self.died(rank, error.to_string())),
         }
     }
 
-    /// Nobody can be told on a connection that has ended.
+    /// Removes a rank whose connection has ended, and returns that failure.
     fn died(&mut self, rank: Rank, what: String) -> Failure {
         let host = self.joined[rank].take().map_or_else(String::new, |(_, record)| record.host);
         Failure::Died { rank, host, what }
     }
 
-    fn broadcast(&mut self, verdict: &RootReply) {
-        let text = verdict.encode();
+    fn broadcast(&mut self, reply: &RootReply) {
+        let text = reply.encode();
         for (stream, _) in self.joined.iter_mut().flatten() {
-            // Whoever cannot be told any more finds out by itself.
+            // A rank that cannot be told notices the closed connection.
             let _ = send_text(stream, &text, Instant::now() + MESSAGE_TIMEOUT);
         }
     }
 
-    /// Tells those who come late why there is no meeting.
-    fn linger(&mut self, verdict: &RootReply) {
-        let (text, until) = (verdict.encode(), Instant::now() + self.linger);
+    /// Sends the failure to ranks that join late.
+    fn linger(&mut self, reply: &RootReply) {
+        let (text, until) = (reply.encode(), Instant::now() + self.linger);
         let mut told = self.joined.iter().flatten().count();
         self.joined.iter_mut().for_each(|place| *place = None);
         while told < self.ranks && Instant::now() < until {
-            let Ok(callers) = self.poll(until) else { return };
-            for caller in callers {
-                let Readable::Unidentified(index) = caller else { continue };
+            let Ok(readable) = self.poll(until) else { return };
+            for ready in readable {
+                let Readable::Unidentified(index) = ready else { continue };
                 let mut stream = self.unidentified.remove(index);
                 let _ = recv_text(&mut stream, Instant::now() + MESSAGE_TIMEOUT);
                 let _ = send_text(&mut stream, &text, Instant::now() + MESSAGE_TIMEOUT);
@@ -252,27 +254,27 @@ impl<'r> Root<'r> {
     fn late_rank(&self, waiting: &[bool]) -> Failure {
         let rank = waiting.iter().position(|&waiting| waiting).unwrap_or(0);
         let host = self.joined[rank].as_ref().map_or_else(String::new, |(_, record)| record.host.clone());
-        Failure::Died { rank, host, what: "it did not say in time that it is connected".to_owned() }
+        Failure::Died { rank, host, what: "it did not report its connections in time".to_owned() }
     }
 
-    fn warn_rejected(&mut self, note: String) {
-        tracing::warn!("bootstrap: {note}");
-        self.record_rejected(note);
+    fn warn_rejected(&mut self, text: String) {
+        tracing::warn!("bootstrap: {text}");
+        self.record_rejected(text);
     }
 
-    /// For those who will ask why somebody is missing.
-    fn record_rejected(&mut self, note: String) {
+    /// Keeps a rejected connection for the error about missing ranks.
+    fn record_rejected(&mut self, text: String) {
         if self.rejected.len() < REJECTED_MAX {
-            self.rejected.push(note);
+            self.rejected.push(text);
         }
     }
 }
 
-/// How long it may take to tell one rank something, or to hear it.
+/// The deadline for one message to or from a rank.
 const MESSAGE_TIMEOUT: Duration = Duration::from_millis(400);
-/// How long after a failure its cause may become known.
+/// Time after a failure in which its cause is awaited.
 const CAUSE_GRACE: Duration = Duration::from_millis(100);
-/// How long a failed meeting tells late comers so.
+/// Time in which late ranks are told of a failure.
 pub(crate) const LINGER_TIME: Duration = Duration::from_secs(1);
-/// Strangers that are remembered.
+/// The most rejected connections that are kept.
 const REJECTED_MAX: usize = 8;

@@ -146,3 +146,37 @@ fn send_to_closed_root_returns_its_last_failure() {
     let gone = send_to_root(&mut near, "here I am", soon).expect_err("nobody hears it");
     assert!(matches!(gone, Failure::Died { rank: 0, .. }), "{gone:?}");
 }
+
+/// Meets as three ranks, of which rank 1 cannot share memory.
+fn meet_without_sharing(transport: Transport) -> Vec<crate::error::Result<unisono_transports::Fabric>> {
+    let id = UniqueId::new(LOOPBACK).expect("an id");
+    std::thread::scope(|scope| {
+        let join = |rank| {
+            let identity = RankInfo { rank, ranks: 3, id: id.clone() };
+            scope.spawn(move || {
+                connect::testing::DENY_SHARING.set(rank == 1);
+                join(&identity, &join_config(transport))
+            })
+        };
+        [0, 1, 2].map(join).into_iter().map(|rank| rank.join().expect("no panic")).collect()
+    })
+}
+
+#[test]
+fn ranks_that_cannot_share_memory_use_tcp() {
+    let begun = Instant::now();
+    for met in meet_without_sharing(Transport::Auto) {
+        assert_eq!(met.map(|fabric| fabric.transport).ok(), Some("tcp"));
+    }
+    assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
+}
+
+#[test]
+fn shm_without_sharing_fails_on_every_rank() {
+    for met in meet_without_sharing(Transport::Shm) {
+        let error = met.map(drop).expect_err("no memory");
+        let expected =
+            matches!(error.kind(), ErrorKind::Bootstrap(Failure::SharedMemory { rank: 1, peer: 1, .. }));
+        assert!(expected && error.to_string().contains("UNISONO_TRANSPORT=tcp"), "{error}");
+    }
+}

@@ -1,4 +1,4 @@
-//! Where ranks meet, and what they share.
+//! The address where ranks meet, and their secret.
 
 use crate::error::{Error, ErrorKind, Result};
 use std::net::{IpAddr, SocketAddr};
@@ -7,26 +7,26 @@ use std::sync::Arc;
 use unisono_transports::secure::handshake::Secret;
 use unisono_transports::sys::listener::PortReservation;
 
-/// An address and a 256-bit secret: all that a rank needs to find the others.
+/// An address and a 256-bit secret, with which a rank finds the others.
 ///
-/// Its text form (`Display`, `FromStr`) contains the secret: hand it to the
-/// ranks of the job and to nobody else. `Debug` shows the address only.
+/// The text form (`Display`, `FromStr`) contains the secret: give it to the ranks of the job only.
+/// `Debug` shows the address only.
 ///
-/// While the process that made it keeps it (or a clone), nobody else is given its port, and rank 0 can
-/// listen there, whichever process that is.
+/// The port stays reserved while the process that made the id keeps it or a clone. Rank 0 can listen
+/// there in any process.
 #[derive(Clone)]
 pub struct UniqueId {
     address: SocketAddr,
     secret: Secret,
-    /// Keeps the port; text does not.
+    /// Keeps the port reserved; the text form does not.
     _reservation: Option<Arc<PortReservation>>,
 }
 
 impl UniqueId {
-    /// A fresh one with a free port of `interface`, where rank 0 will listen.
+    /// Makes an id with a free port of `interface`, where rank 0 will listen, and a random secret.
     ///
     /// # Errors
-    /// If no port is free or the system has no randomness.
+    /// If no port is free or the system has no random numbers.
     pub fn new(interface: IpAddr) -> Result<Self> {
         let reservation = PortReservation::new(interface).map_err(|error| {
             Error::new(ErrorKind::System(format!("no port is free on {interface}: {error}")))
@@ -35,30 +35,29 @@ impl UniqueId {
         Ok(Self { address, secret, _reservation: Some(Arc::new(reservation)) })
     }
 
-    /// From an address and a secret that the ranks were given otherwise.
+    /// Makes an id from an address and a secret that the ranks got in another way.
     pub fn from_parts(address: SocketAddr, secret: Secret) -> Self {
         Self { address, secret, _reservation: None }
     }
 
-    /// A fresh one at the interface of `other`: on this rank, which must be on the host that listens there,
-    /// or else at the interface that this host is bound to.
+    /// Makes an id at `bind`, or at the interface of `other`, which must be one of this host.
     pub(crate) fn new_near(other: &Self, bind: Option<IpAddr>) -> Result<Self> {
         let interface = bind.unwrap_or(other.address.ip());
         Self::new(interface)
     }
 
-    /// Of a later meeting of some of the ranks of this one: its secret follows from this one's and `label`.
+    /// The id of a later meeting of some of these ranks; its secret is derived from this one and `label`.
     pub(crate) fn derive(&self, address: SocketAddr, label: &[u8]) -> Self {
         Self::from_parts(address, self.secret.derive(label))
     }
 
-    /// A number that is the same for all who have this id, and tells nobody the secret.
+    /// A number that is equal on all ranks with this id and does not reveal the secret.
     pub(crate) fn group_id(&self) -> u64 {
         let name = self.secret.derive(format!("name {}", self.address).as_bytes()).to_hex();
         u64::from_str_radix(&name[..16], 16).unwrap_or_default()
     }
 
-    /// Where rank 0 listens.
+    /// The address where rank 0 listens.
     pub fn address(&self) -> SocketAddr {
         self.address
     }

@@ -57,6 +57,15 @@ impl Communicator {
         self.execute(Collective::AllGather, None, 0, even_shares::<T>(count, count), buffers)
     }
 
+    /// Gathers what ranks must know of each other to split. Errors name the split, which is the call
+    /// that the user made.
+    pub(super) fn all_gather_for_split<T: Element>(&self, input: &[T], output: &mut [T]) -> Result<()> {
+        let count = input.len();
+        let shape = ShareLayout { kind: Some(OpKind::Split), ..even_shares::<T>(count, count) };
+        let buffers = Buffers::separate(as_bytes(input), as_bytes_mut(output));
+        self.execute(Collective::AllGather, None, 0, shape, buffers)
+    }
+
     /// As [`Communicator::all_gather`] with this rank's input already in its place in `buffer`.
     ///
     /// # Errors

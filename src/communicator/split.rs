@@ -69,7 +69,7 @@ impl Communicator {
     fn split_with(&self, color: Option<u32>, key: i32, config: &Config) -> Result<Option<Communicator>> {
         let split_key: SplitKey = [color.map_or(-1, i64::from), i64::from(key)];
         let mut split_keys = vec![0i64; 2 * self.size()];
-        self.all_gather(&split_key, &mut split_keys)?;
+        self.all_gather_for_split(&split_key, &mut split_keys)?;
         let members = group_members(&split_keys, split_key[0]);
         let leader = members.first().copied().filter(|_| color.is_some());
         let (ticket, _reserved) = self.exchange_endpoints(leader == Some(self.rank()))?;
@@ -109,7 +109,7 @@ impl Communicator {
         // The others wait for a ticket: who has no place says so by an empty one, and fails after that.
         let reserved = if leads { self.reserve_endpoint(&mut own) } else { Ok(None) };
         let mut all = vec![0u8; ENDPOINT_BYTES * self.size()];
-        self.all_gather(&own, &mut all)?;
+        self.all_gather_for_split(&own, &mut all)?;
         Ok((all, reserved.map_err(|error| self.attach_rank(error))?))
     }
 

@@ -436,7 +436,10 @@ impl Engine {
         let Some(folder) = &self.config.flight_recorder_dir else { return };
         match self.recorder.snapshot(0).dump(folder) {
             Ok(file) => tracing::info!(file = %file.display(), "wrote the flight record"),
-            Err(error) => tracing::warn!(folder = %folder.display(), %error, "no flight record is written"),
+            Err(error) => crate::log::warn_user(&format!(
+                "no flight record is written to {}: {error}",
+                folder.display()
+            )),
         }
     }
 
@@ -471,5 +474,9 @@ fn channels_for(lanes: usize) -> usize {
 
 fn open_trace(folder: &Path, owner: &Owner) -> Option<Box<Trace>> {
     let trace = Trace::open(folder, owner).map(Box::new);
-    trace.inspect_err(|error| tracing::warn!(folder = %folder.display(), %error, "no trace is written")).ok()
+    trace
+        .inspect_err(|error| {
+            crate::log::warn_user(&format!("no trace is written to {}: {error}", folder.display()))
+        })
+        .ok()
 }

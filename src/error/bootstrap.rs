@@ -1,99 +1,108 @@
-//! Why ranks could not meet, as every one of them hears it.
+//! The errors of connecting ranks, equal on all of them.
 
 use crate::schedule::Rank;
 use std::fmt;
 
-/// Why ranks could not meet.
+/// The reason why ranks could not connect.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum BootstrapError {
-    /// Some ranks did not come in time.
+    /// Some ranks did not join in time.
     RanksMissing {
-        /// Which.
+        /// The missing ranks.
         missing: Vec<Rank>,
-        /// How many there should be.
+        /// The number of ranks of the world.
         ranks: usize,
-        /// Who came instead and was sent away: a wrong secret, another version.
+        /// Connections that were rejected: a wrong secret, another version.
         rejected: Vec<String>,
     },
-    /// Two processes say that they are the same rank.
+    /// Two processes have the same rank.
     DuplicateRank {
-        /// Which.
+        /// The rank.
         rank: Rank,
-        /// Where they are.
+        /// Their hosts.
         hosts: [String; 2],
     },
     /// A rank expects another number of ranks than rank 0.
     WorldSize {
-        /// Which.
+        /// The rank.
         rank: Rank,
-        /// Where it is.
+        /// Its host.
         host: String,
-        /// How many it expects.
+        /// The number of ranks that it expects.
         expects: usize,
-        /// How many rank 0 expects.
+        /// The number of ranks that rank 0 expects.
         root_expects: usize,
     },
     /// Two ranks have settings that must be equal and are not.
     Settings {
-        /// The two.
+        /// The two ranks.
         ranks: [Rank; 2],
-        /// Where they are.
+        /// Their hosts.
         hosts: [String; 2],
-        /// What each is set to.
+        /// The settings that differ, of each rank.
         settings: [String; 2],
     },
-    /// A rank ended, or was cut off, after it had come and before all were connected.
+    /// A rank ended or lost its connection after it had joined and before all were connected.
     Died {
-        /// Which.
+        /// The rank.
         rank: Rank,
-        /// Where it was.
+        /// Its host.
         host: String,
-        /// What was seen.
+        /// The observation.
         what: String,
     },
     /// Two ranks could not connect to each other.
     Unreachable {
-        /// The one that tried.
+        /// The rank that tried.
         rank: Rank,
-        /// The one it tried to reach.
+        /// The rank that it tried to reach.
         peer: Rank,
-        /// What was seen.
+        /// The observation.
+        what: String,
+    },
+    /// Two ranks of one host cannot share memory.
+    SharedMemory {
+        /// The rank that noticed.
+        rank: Rank,
+        /// The rank that owns the memory or should take it.
+        peer: Rank,
+        /// What the system said.
         what: String,
     },
     /// The other side of this rank's connection does not prove the same secret.
     Secret {
         /// Its address.
         address: String,
-        /// What was seen.
+        /// The observation.
         what: String,
     },
     /// The other side speaks another version of the protocol.
     Version {
         /// Its address.
         address: String,
-        /// Its version.
+        /// The version of the other side.
         theirs: u32,
-        /// Ours.
+        /// The version of this side.
         ours: u32,
     },
-    /// Rank 0 was not to be reached in time.
+    /// Rank 0 could not be reached in time.
     RootUnreachable {
-        /// Where it should be.
+        /// Its address.
         address: String,
-        /// What was seen.
+        /// The observation.
         what: String,
     },
     /// This rank cannot listen where the others should find it.
     Listen {
-        /// Where.
+        /// The address.
         address: String,
-        /// What was seen.
+        /// The observation.
         what: String,
     },
-    /// Anything else.
+    /// Any other failure.
     Other {
-        /// What was seen.
+        /// The observation.
         what: String,
     },
 }
@@ -101,7 +110,7 @@ pub enum BootstrapError {
 use BootstrapError as Failure;
 
 impl BootstrapError {
-    /// Says which rank told of it, where it does not name one itself.
+    /// Adds the reporting rank to a failure that names none.
     pub(crate) fn with_rank(self, rank: Rank) -> Self {
         match self {
             Failure::Other { what } => Failure::Other { what: format!("rank {rank}: {what}") },
@@ -109,12 +118,12 @@ impl BootstrapError {
         }
     }
 
-    /// What the reader can do.
+    /// The remedy, as advice to the user.
     pub(crate) fn help(&self) -> &'static str {
         match self {
             Failure::RanksMissing { .. } => {
-                "look at those ranks' own output, and whether they can reach rank 0; UNISONO_JOIN_TIMEOUT_MS is \
-                 how long they may take"
+                "check the output of those ranks and whether they can reach rank 0, or raise \
+                 UNISONO_JOIN_TIMEOUT_MS"
             }
             Failure::DuplicateRank { .. } => {
                 "give every process a RANK of its own, and every job an address of its own"
@@ -123,12 +132,15 @@ impl BootstrapError {
                 "give all ranks the same WORLD_SIZE, and every job an address of its own"
             }
             Failure::Settings { .. } => "give all ranks the same UNISONO_* settings",
-            Failure::Died { .. } => "look at that rank's own output and exit code, then restart the job",
+            Failure::Died { .. } => "check the output and the exit code of that rank, then restart the job",
             Failure::Unreachable { .. } => {
                 "check names, routes and firewalls between the two, or set UNISONO_BIND_ADDR"
             }
+            Failure::SharedMemory { .. } => {
+                "start the ranks of a host as one user with the same limits, or set UNISONO_TRANSPORT=tcp"
+            }
             Failure::Secret { .. } => {
-                "give all ranks the same UNISONO_ID or UNISONO_SECRET, and look whether the other side still runs"
+                "give all ranks the same UNISONO_ID or UNISONO_SECRET, and check that the other side still runs"
             }
             Failure::Version { .. } => "run the same build of unisono on all ranks",
             Failure::RootUnreachable { .. } => {
@@ -139,13 +151,19 @@ impl BootstrapError {
         }
     }
 
-    /// Whether this is how another failure came to be: an end explains why nobody could connect.
+    /// Returns true if this failure explains another: a rank that ended explains failed connections.
     pub(crate) fn is_cause_of(&self, other: &Self) -> bool {
-        matches!(self, Failure::Died { .. })
-            && matches!(other, Failure::Unreachable { .. } | Failure::Other { .. })
+        match self {
+            Failure::Died { .. } => matches!(
+                other,
+                Failure::Unreachable { .. } | Failure::SharedMemory { .. } | Failure::Other { .. }
+            ),
+            Failure::SharedMemory { .. } => matches!(other, Failure::Unreachable { .. }),
+            _ => false,
+        }
     }
 
-    /// As the fields of one line.
+    /// The text form: fields of one line.
     pub(crate) fn encode(&self) -> String {
         let list = |ranks: &[Rank]| ranks.iter().map(Rank::to_string).collect::<Vec<_>>().join(",");
         let fields = match self {
@@ -174,6 +192,9 @@ impl BootstrapError {
             }
             Failure::Unreachable { rank, peer, what } => {
                 vec!["unreachable".to_owned(), list(&[*rank, *peer]), what.clone()]
+            }
+            Failure::SharedMemory { rank, peer, what } => {
+                vec!["memory".to_owned(), list(&[*rank, *peer]), what.clone()]
             }
             Failure::Secret { address, what } => vec!["secret".to_owned(), address.clone(), what.clone()],
             Failure::Version { address, theirs, ours } => {
@@ -222,6 +243,10 @@ impl BootstrapError {
                 let [rank, peer] = list(ranks)?.try_into().ok()?;
                 Failure::Unreachable { rank, peer, what: own(what) }
             }
+            ["memory", ranks, what] => {
+                let [rank, peer] = list(ranks)?.try_into().ok()?;
+                Failure::SharedMemory { rank, peer, what: own(what) }
+            }
             ["secret", address, what] => Failure::Secret { address: own(address), what: own(what) },
             ["version", address, theirs, ours] => Failure::Version {
                 address: own(address),
@@ -243,7 +268,7 @@ impl fmt::Display for BootstrapError {
                 let names: Vec<String> = missing.iter().map(Rank::to_string).collect();
                 write!(f, "{} of {ranks} ranks did not come in time: {}", missing.len(), names.join(", "))?;
                 if !strangers.is_empty() {
-                    write!(f, " (somebody else did: {})", strangers.join("; "))?;
+                    write!(f, " (rejected connections: {})", strangers.join("; "))?;
                 }
                 Ok(())
             }
@@ -259,10 +284,16 @@ impl fmt::Display for BootstrapError {
                 write!(f, "rank {other} on {other_host} has {other_setting}")
             }
             Failure::Died { rank, host, what } => {
-                write!(f, "rank {rank} on {host} was lost while ranks were meeting ({what})")
+                write!(f, "rank {rank} on {host} was lost while ranks were connecting ({what})")
             }
             Failure::Unreachable { rank, peer, what } => {
                 write!(f, "rank {rank} could not connect to rank {peer}: {what}")
+            }
+            Failure::SharedMemory { rank, peer, what } if rank == peer => {
+                write!(f, "rank {rank} has no memory that other ranks could map: {what}")
+            }
+            Failure::SharedMemory { rank, peer, what } => {
+                write!(f, "ranks {rank} and {peer} of one host cannot share memory: {what}")
             }
             Failure::Secret { address, what } => {
                 write!(f, "{address} did not prove the job's secret: {what}")
@@ -271,7 +302,7 @@ impl fmt::Display for BootstrapError {
                 write!(f, "{address} speaks protocol version {theirs}, this is {ours}")
             }
             Failure::RootUnreachable { address, what } => {
-                write!(f, "rank 0 was not to be reached at {address} in time ({what})")
+                write!(f, "rank 0 could not be reached at {address} in time ({what})")
             }
             Failure::Listen { address, what } => write!(f, "cannot listen at {address}: {what}"),
             Failure::Other { what } => f.write_str(what),
@@ -290,7 +321,7 @@ impl From<unisono_transports::Error> for BootstrapError {
     }
 }
 
-/// Between fields; no name has it.
+/// The character between fields, which no name contains.
 const SEPARATOR: char = '\x1f';
 
 #[cfg(all(test, not(shuttle)))]
@@ -309,6 +340,7 @@ mod tests {
             Failure::Settings { ranks: [1, 0], hosts: [own("a"), own("b")], settings: [own("x"), own("y")] },
             Failure::Died { rank: 7, host: own("a"), what: own("closed") },
             Failure::Unreachable { rank: 7, peer: 1, what: own("refused") },
+            Failure::SharedMemory { rank: 7, peer: 1, what: own("another user") },
             Failure::Secret { address: own("[::1]:7"), what: own("wrong") },
             Failure::Version { address: own("[::1]:7"), theirs: 2, ours: 1 },
             Failure::RootUnreachable { address: own("[::1]:7"), what: own("refused") },

@@ -7,7 +7,7 @@ use super::algorithms::{
 };
 use super::{Collective, GroupSpec, Program, Rank, Schedule};
 
-/// What an algorithm promises to move, for one pass of its program.
+/// The cost that an algorithm states for one pass of its program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Complexity {
     /// Steps of the longest chain: messages (or signals) that must follow one another.
@@ -19,43 +19,43 @@ pub struct Complexity {
     pub scratch_chunks: u64,
 }
 
-/// Which memory of its peers a rank reaches.
+/// The memory of its peers that a rank reaches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum PeerAccess {
-    /// None: all goes in messages.
+    /// None: all data goes in messages.
     TwoSided,
-    /// Their windows, where all ranks share memory.
+    /// The windows of peers, where all ranks share memory.
     Window,
-    /// The buffers of their callers, where all ranks called with memory that the library lent them.
+    /// The buffers of peers, where all ranks called with symmetric memory.
     ZeroCopy,
 }
 
-/// One way to do one collective: a row of plain functions.
+/// One algorithm of one collective: a row of plain functions.
 pub struct Algorithm {
     /// Short name, unique among the algorithms of its collective.
     pub name: &'static str,
-    /// What it computes.
+    /// The collective that it computes.
     pub collective: Collective,
-    /// One line: the idea, and what it is good for.
+    /// One line: the idea, and the data that it suits.
     pub summary: &'static str,
-    /// Where it comes from.
+    /// The publication that it comes from.
     pub citation: &'static str,
-    /// Which memory of its peers a rank reaches.
+    /// The memory of its peers that a rank reaches.
     pub peer_access: PeerAccess,
-    /// Whether [`GroupSpec::aggregation`] means something to it.
+    /// True if [`GroupSpec::aggregation`] changes it.
     pub aggregates: bool,
-    /// Whether it can run with this spec.
+    /// Returns true if it runs with this spec.
     pub supports: fn(&GroupSpec) -> bool,
     /// Chunks that a share is cut into.
     pub chunks_per_share: fn(&GroupSpec) -> usize,
     /// The program of one rank.
     pub build: fn(&GroupSpec, Rank) -> Program,
-    /// The counts the checker holds it to.
+    /// The counts that the checker compares with those of its programs.
     pub complexity: fn(&GroupSpec) -> Complexity,
 }
 
 impl Algorithm {
-    /// Every algorithm there is.
+    /// All algorithms.
     pub const ALL: &'static [Algorithm] = &[
         ring::ALL_REDUCE,
         bidirectional_ring::ALL_REDUCE,

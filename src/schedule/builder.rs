@@ -1,4 +1,4 @@
-//! A small vocabulary for writing programs.
+//! Functions that write programs.
 
 use crate::schedule::{Chunk, ChunkRef, LaneProgram, Program, Rank, Space, Step};
 
@@ -16,7 +16,7 @@ impl ProgramBuilder {
         Self { rank, program: Program { lane_programs: strands, ..Program::default() } }
     }
 
-    /// Steps that follow go to a new strand on `lane`.
+    /// Begins a new strand on `lane` for the steps that follow.
     pub fn begin_lane(&mut self, lane: usize) -> &mut Self {
         self.program.lane_programs.push(LaneProgram { lane, steps: Vec::new() });
         self
@@ -70,7 +70,7 @@ impl ProgramBuilder {
         self.step(Step::Reduce { from, into: chunk_at(self.rank, into), finish })
     }
 
-    /// Tells all ranks that everything so far is done here.
+    /// Tells all ranks that all earlier steps of the strand are done.
     pub fn signal(&mut self) -> &mut Self {
         self.step(Step::Signal)
     }

@@ -1,18 +1,20 @@
-//! A collective algorithm as a value.
+//! Collective algorithms as values.
 //!
-//! A [`Program`] is what one rank does; a [`Schedule`] is the programs of all
+//! A [`Program`] is the list of steps of one rank; a [`Schedule`] is the programs of all
 //! ranks. Building one does no I/O, reads no clock and knows neither the size
 //! of the data nor the transport. The checker, the engine, the printer and the
 //! selector all read the same value.
 //!
 //! # Units
 //!
-//! *share*: what the caller counts. A buffer is one share, or one per rank
-//! (see [`Collective::shares`]). *chunk*: a share is cut into
-//! [`Algorithm::parts`] chunks; chunk `share * parts + part` is the smallest
-//! thing a schedule names. *slice*: the piece of a chunk that one pass moves.
-//! Large data runs the same program again and again, once for each *piece*: the
-//! i-th slice of every chunk.
+//! *share*: the elements that the caller counts. A buffer is one share, or one for each rank (see
+//! [`Collective::shares`]).
+//!
+//! *chunk*: a part of a share, which has [`Algorithm::chunks_per_share`] of them. Chunk
+//! `share * chunks_per_share + part` is the smallest unit that a schedule names.
+//!
+//! *slice*: the part of a chunk that one pass of the program moves. Large data runs the program once
+//! for each slice: pass `i` moves slice `i` of every chunk.
 
 mod algorithm;
 pub mod algorithms;
@@ -30,7 +32,7 @@ pub use algorithm::{Algorithm, Complexity, PeerAccess, find};
 /// Number of a rank in its communicator.
 pub type Rank = usize;
 
-/// What the ranks want done together.
+/// A collective operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 #[allow(missing_docs)]
@@ -75,17 +77,17 @@ impl Collective {
         }
     }
 
-    /// Whether one rank is special.
+    /// Returns true if one rank, the root, is special.
     pub const fn has_root(self) -> bool {
         matches!(self, Collective::Broadcast | Collective::Reduce | Collective::Gather | Collective::Scatter)
     }
 
-    /// Whether elements are combined.
+    /// Returns true if elements are combined.
     pub const fn reduces(self) -> bool {
         matches!(self, Collective::AllReduce | Collective::ReduceScatter | Collective::Reduce)
     }
 
-    /// Shares of (input, output) at `rank`. Zero: that rank has no such buffer.
+    /// Shares of (input, output) at `rank`. Zero means that the rank has no such buffer.
     pub const fn shares(self, ranks: usize, root: Rank, rank: Rank) -> (usize, usize) {
         let at_root = rank == root;
         match self {
@@ -108,7 +110,7 @@ impl std::fmt::Display for Collective {
     }
 }
 
-/// What a schedule is built from.
+/// The parameters that a schedule is built from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct GroupSpec {
     /// Number of ranks, at least 1.
@@ -120,7 +122,7 @@ pub struct GroupSpec {
     pub aggregation: usize,
 }
 
-/// Which of a rank's memories.
+/// A memory of a rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Space {
     /// The caller's send buffer; never written. In place, it is the same memory as (a part of) the output.
@@ -136,18 +138,18 @@ pub enum Space {
 /// One chunk of one rank's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Chunk {
-    /// Which memory.
+    /// The memory.
     pub space: Space,
-    /// Which chunk of it.
+    /// The chunk.
     pub index: u32,
 }
 
-/// A chunk somewhere: at this rank, in a peer's window, or, with [`PeerAccess::Buffers`], in a peer's buffer.
+/// A chunk somewhere: at this rank, in a peer's window, or, with [`PeerAccess::ZeroCopy`], in a peer's buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ChunkRef {
-    /// Whose memory. What may be named of another rank's, [`Algorithm::reach`] says.
+    /// The rank whose memory it is. [`Algorithm::peer_access`] limits it to what a rank may reach.
     pub rank: Rank,
-    /// Which chunk of it.
+    /// The chunk.
     pub chunk: Chunk,
 }
 
@@ -156,70 +158,70 @@ pub struct ChunkRef {
 pub enum Step {
     /// One message with these chunks to `peer`.
     Send {
-        /// Who receives it.
+        /// The receiver.
         peer: Rank,
-        /// What it carries, in this order.
+        /// The chunks that it carries, in this order.
         chunks: Vec<Chunk>,
     },
     /// One message from `peer`, stored into these chunks.
     Recv {
-        /// Who sent it.
+        /// The sender.
         peer: Rank,
-        /// Where its parts go.
+        /// The chunks that its parts are stored in.
         into: Vec<Chunk>,
     },
     /// One message from `peer`, combined: `into[i] = with[i] ⊕ message[i]`.
     RecvReduce {
-        /// Who sent it.
+        /// The sender.
         peer: Rank,
-        /// The operands at home.
+        /// The operands of this rank.
         with: Vec<Chunk>,
-        /// Where the results go; may equal `with`.
+        /// The chunks of the results; may equal `with`.
         into: Vec<Chunk>,
-        /// Whether the results are complete: the operation's last act (dividing an average) happens here.
+        /// True if the results are complete, so that the operation finishes (divides an average) here.
         finish: bool,
     },
     /// `into = from`. From a peer's window it is a *get*, into one a *put*.
     Copy {
-        /// What is copied.
+        /// The source.
         from: ChunkRef,
-        /// Where to.
+        /// The target.
         into: ChunkRef,
     },
     /// `into = from[0] ⊕ from[1] ⊕ …` in one pass, in this order; into a window in place, if `into` is the first of them.
     Reduce {
         /// The operands, at least one.
         from: Vec<ChunkRef>,
-        /// Where the result goes.
+        /// The chunk of the result.
         into: ChunkRef,
-        /// Whether the result is complete.
+        /// True if the result is complete.
         finish: bool,
     },
-    /// Tells every rank that all steps of this strand so far are done here.
+    /// Tells every rank that all earlier steps of this strand are done.
     Signal,
-    /// Waits until `peer`'s strand of the same lane has signalled `signals` times in this piece.
+    /// Waits until `peer`'s strand of the same lane has signaled `signals` times in this piece.
     Wait {
-        /// Who must have signalled.
+        /// The rank that must have signaled.
         peer: Rank,
-        /// How often, from 1.
+        /// The number of signals, from 1.
         signals: u32,
     },
 }
 
-/// Steps in order, on a lane of their own: strands of one program run concurrently.
+/// A strand: steps in order, on one lane. Strands of one program run concurrently.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct LaneProgram {
     /// Lane of its messages and signals; no two strands of a program share one,
     /// unless each pair of peer and direction appears in one of them only.
     pub lane: usize,
-    /// What is done, in order.
+    /// The steps, in order.
     pub steps: Vec<Step>,
 }
 
-/// What one rank does.
+/// The steps of one rank.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Program {
-    /// Its concurrent strands.
+    /// The concurrent strands.
     pub lane_programs: Vec<LaneProgram>,
     /// Chunks of scratch memory it uses.
     pub scratch: usize,
@@ -227,16 +229,16 @@ pub struct Program {
     pub window: usize,
 }
 
-/// What all ranks do.
+/// The programs of all ranks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Schedule {
-    /// What it computes.
+    /// The collective that it computes.
     pub collective: Collective,
-    /// What it was built from.
+    /// The parameters that it was built from.
     pub spec: GroupSpec,
     /// Chunks that a share is cut into.
     pub chunks_per_share: usize,
-    /// Which memory of its peers a rank may reach.
+    /// The memory of its peers that a rank may reach.
     pub peer_access: PeerAccess,
     /// One program for each rank.
     pub programs: Vec<Program>,

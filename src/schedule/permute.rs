@@ -1,4 +1,4 @@
-//! A schedule for ranks that stand in another order than that of their numbers.
+//! Schedules for ranks in another order than that of their numbers.
 
 use crate::schedule::{Algorithm, Chunk, GroupSpec, Program, Rank, Space, Step};
 
@@ -18,12 +18,12 @@ pub(crate) fn permuted(algorithm: &Algorithm, spec: &GroupSpec, order: &[Rank], 
     program
 }
 
-/// What was who's, and becomes whose.
+/// Maps ranks and chunks of one order to those of another.
 struct Permutation<'o> {
     order: &'o [Rank],
     /// Chunks of a share.
     chunks_per_share: usize,
-    /// Of the input and of the output.
+    /// Shares of the input and of the output.
     shares: (usize, usize),
 }
 
@@ -77,7 +77,7 @@ mod tests {
 
     const ORDERS: [&[Rank]; 4] = [&[0, 2, 1, 3], &[3, 0, 2, 4, 1], &[1, 0], &[0]];
 
-    /// That `algorithm` does in `order` what it is for.
+    /// Checks that `algorithm` computes its collective in `order`.
     fn assert_permuted_is_correct(algorithm: &Algorithm, root: Rank, order: &[Rank]) {
         let spec = GroupSpec { ranks: order.len(), root, aggregation: 1 };
         let programs = (0..spec.ranks).map(|rank| permuted(algorithm, &spec, order, rank)).collect();

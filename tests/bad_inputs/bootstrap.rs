@@ -117,7 +117,7 @@ fn stale_id(id: &UniqueId) -> UniqueId {
 fn stale() -> Report {
     let id = id();
     run_joins(vec![
-        (join_args_short_timeout(&id, 0, 2), &["did not come in time: 1", "somebody else did"]),
+        (join_args_short_timeout(&id, 0, 2), &["did not come in time: 1", "rejected connections"]),
         (join_args(&stale_id(&id), 1, 2), &["did not prove the job's secret"]),
     ])
 }

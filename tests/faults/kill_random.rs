@@ -120,7 +120,7 @@ impl Detection {
 /// Whether this is how the end of a rank is told that nobody had heard of.
 fn is_missing_rank(what: &str, victim: usize) -> bool {
     what.contains(&format!("did not come in time: {victim}"))
-        || victim == 0 && what.contains("rank 0 was not to be reached")
+        || victim == 0 && what.contains("rank 0 could not be reached")
 }
 
 /// One world, of which one rank is killed; what the others keep.

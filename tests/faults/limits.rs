@@ -56,7 +56,7 @@ const HEAP_BYTES_SMALL: usize = 1 << 20;
 fn fd_limit_is_named_without_leaks() {
     for transport in ["shm", "tcp"] {
         let [mut free, mut limited] = two();
-        let mut refused = 0;
+        let (mut refused, mut hinted) = (0, 0);
         // From more than it takes to hardly any: with one less a rank could not read on which host it is.
         for most in (7..28).rev() {
             limit(&limited, &format!("--nofile={most}:{most}"));
@@ -66,25 +66,34 @@ fn fd_limit_is_named_without_leaks() {
                 continue;
             }
             refused += 1;
+            hinted += usize::from(limited.contains("ulimit -n"));
             assert!(limited.contains("open files"), "{transport}, {most} descriptors: {limited}");
             let named = ["rank 1", "did not come in time: 1"].iter().any(|name| free.contains(name));
             assert!(named, "{transport}, {most} descriptors: {free}");
         }
         assert!((1..20).contains(&refused), "{transport}: refused {refused} times");
+        assert!(hinted > 0, "{transport}: no error names `ulimit -n`");
     }
 }
 
 #[test]
 fn memory_limit_error_names_remedy() {
-    for (most, remedy) in [("--as=8589934592", "ulimit -v"), ("--fsize=1073741824", "ulimit -f")] {
-        let [mut free, mut limited] = two();
-        limit(&limited, most);
-        let [told, why] = meet([&mut free, &mut limited], "shm", HEAP_BYTES);
-        assert!(why.contains(remedy) && why.contains("UNISONO_SYMMETRIC_HEAP_BYTES"), "{most}: {why}");
-        assert!(told.contains("rank 1"), "{most}: {told}");
-        // It does help.
-        assert_eq!(meet([&mut free, &mut limited], "shm", HEAP_BYTES_SMALL), ["fine", "fine"], "{most}");
-    }
+    let [mut free, mut limited] = two();
+    limit(&limited, "--fsize=1073741824");
+    let [told, why] = meet([&mut free, &mut limited], "shm", HEAP_BYTES);
+    assert!(why.contains("ulimit -f") && why.contains("UNISONO_SYMMETRIC_HEAP_BYTES"), "{why}");
+    assert!(told.contains("rank 1"), "{told}");
+    // It does help.
+    assert_eq!(meet([&mut free, &mut limited], "shm", HEAP_BYTES_SMALL), ["fine", "fine"]);
+    // Without shared memory ranks that may choose use TCP.
+    assert_eq!(meet([&mut free, &mut limited], "auto", HEAP_BYTES), ["fine", "fine"]);
+}
+
+#[test]
+fn unused_heap_takes_no_address_space() {
+    let [mut free, mut limited] = two();
+    limit(&limited, "--as=8589934592");
+    assert_eq!(meet([&mut free, &mut limited], "shm", HEAP_BYTES), ["fine", "fine"]);
 }
 
 #[test]

@@ -63,12 +63,12 @@ pub enum Error {
         /// What was waited for.
         what: String,
     },
-    /// The operating system said no.
-    #[error("{what}: {source}")]
+    /// The operating system refused a call.
+    #[error("{what}: {source}{}", fd_hint(source))]
     System {
-        /// What was tried, and with what.
+        /// The call, with its parameters.
         what: String,
-        /// The system's answer.
+        /// The system's error.
         source: std::io::Error,
     },
     /// The driver of a GPU said no.
@@ -78,6 +78,12 @@ pub enum Error {
     /// The caller asked for something that cannot be.
     #[error("{0}")]
     InvalidUsage(String),
+}
+
+/// Names the limit to raise where descriptors ran out.
+fn fd_hint(error: &std::io::Error) -> &'static str {
+    let exhausted = matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE));
+    if exhausted { "; raise `ulimit -n`, the limit of open files" } else { "" }
 }
 
 fn encryption_state(encrypts: bool) -> &'static str {

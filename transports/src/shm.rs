@@ -18,6 +18,8 @@ mod heap;
 #[cfg(not(loom))]
 mod layout;
 #[cfg(not(loom))]
+mod lazy_part;
+#[cfg(not(loom))]
 mod link;
 #[cfg(not(loom))]
 pub mod liveness;

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// If their memory cannot be had.
 pub fn fabrics(ranks: usize, geometry: Geometry) -> Result<Vec<Fabric>> {
     let layout = Layout::new(ranks, &geometry)?;
-    let segment = |_| Segment::private(layout.bytes()).map(|segment| Some(Arc::new(segment)));
+    let segment = |_| Segment::private_parts(&layout.extents()).map(|segment| Some(Arc::new(segment)));
     let segments: Vec<_> = (0..ranks).map(segment).collect::<Result<_>>()?;
     let boxes: Arc<[Mailbox]> = (0..ranks).map(|_| Mailbox::default()).collect();
     let fabric = |rank| {

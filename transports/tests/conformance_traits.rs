@@ -32,11 +32,11 @@ fn liveness_pipes(ranks: usize) -> Vec<(LivenessPipe, LivenessMonitor)> {
 
 /// Segments as between processes: created, passed as descriptors, inspected and mapped anew.
 fn shared_memory(ranks: usize, geometry: Geometry) -> Vec<Fabric> {
-    let bytes = shm::Layout::new(ranks, &geometry).expect("a layout").bytes();
-    let own: Vec<_> = (0..ranks).map(|_| Segment::create(bytes).expect("memory")).collect();
+    let extents = shm::Layout::new(ranks, &geometry).expect("a layout").extents();
+    let own: Vec<_> = (0..ranks).map(|_| Segment::create_parts(&extents).expect("memory")).collect();
     let attach = |segment: &Segment| {
         let fd = segment.fd().expect("a descriptor").try_clone_to_owned().expect("another");
-        Some(Segment::attach(fd, bytes).expect("memory"))
+        Some(Segment::attach_parts(fd, &extents).expect("memory"))
     };
     let mapped: Vec<Vec<_>> = (0..ranks).map(|_| own.iter().map(attach).collect()).collect();
     let fabric = |(rank, ((own, mut peers), (line, watch))): (usize, ((Segment, Vec<_>), _))| {

@@ -1,6 +1,7 @@
 //! The launcher: starts the ranks of a job on this host and supervises them.
 
 mod job;
+mod limits;
 mod output;
 mod rank;
 mod reap_orphans;
@@ -53,6 +54,7 @@ impl Launch {
     ///
     /// Returns an error if a rank cannot be started; the started ranks are killed.
     pub(crate) fn run(&self) -> Result<u8, String> {
+        limits::check(self.ranks)?;
         let (sender, events) = channel();
         forward_signals(sender.clone())?;
         // Descendants that leave their rank's process group become children of this process.

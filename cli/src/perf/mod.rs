@@ -21,6 +21,7 @@ use bench::{Bench, Row};
 use device::Device;
 use std::ffi::OsString;
 use std::time::Duration;
+use unisono::bootstrap::RankInfo;
 use unisono::{Communicator, Config, DType, F8E4M3, F8E5M2, ReduceKind, bf16, f16};
 
 /// Creates or joins the world of the arguments and measures in it.
@@ -30,7 +31,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<u8, String> {
     if let Some(threads) = arguments.threads {
         return in_threads(arguments, &config, threads);
     }
-    let launched = ["RANK", "WORLD_SIZE"].iter().all(|name| std::env::var_os(name).is_some());
+    let launched = RankInfo::is_in_env();
     if arguments.in_world || arguments.ranks.is_none() && launched {
         if arguments.memory {
             return memory::run(arguments, &config);

@@ -112,8 +112,11 @@ impl Engine {
         };
         let shown_after = plan.slot_class.slots(self.fabric.ranks) / ACKS_PER_PERIOD;
         self.eager.ack_batch = self.eager.ack_batch.min(shown_after);
-        if let Some(window) = self.fabric.window.as_mut().filter(|_| plan.instrs.contains(&Instr::Publish)) {
-            window.prepare_slots(plan.slot_class);
+        if let Some(window) = &mut self.fabric.window {
+            match plan.instrs.contains(&Instr::Publish) {
+                true => window.prepare_slots(plan.slot_class)?,
+                false => window.map_slots(plan.slot_class)?,
+            }
         }
         Ok(Some(self.eager.insert(plan, algorithm)))
     }

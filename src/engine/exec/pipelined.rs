@@ -60,7 +60,7 @@ impl Engine {
     ) -> Result<()> {
         let operation = self.pipeline_op(plan, job, call);
         let active = operation.channels;
-        self.prepare_window(plan, active);
+        self.prepare_window(plan, active)?;
         for (index, channel) in self.channels[..active].iter_mut().enumerate() {
             channel.scratch.prepare(plan.program.scratch, operation.slice_bytes);
             channel.progress.begin(index, plan.program.lane_programs.len());
@@ -84,14 +84,15 @@ impl Engine {
 
     /// Sees to the memory that this rank is about to stage in, on so many channels: of large windows instances use only what the
     /// cache holds.
-    fn prepare_window(&mut self, plan: &Plan, channels: usize) {
+    fn prepare_window(&mut self, plan: &Plan, channels: usize) -> Result<()> {
         if plan.program.window == 0 {
-            return;
+            return Ok(());
         }
         let bytes = (2 * self.half_window_bytes() * channels).min(self.config.cache_bytes);
         if let Some(window) = &mut self.fabric.window {
-            window.prepare(bytes);
+            window.prepare(bytes)?;
         }
+        Ok(())
     }
 
     fn pipeline_op<'o>(&mut self, plan: &'o Plan, job: &Job<'o>, call: OpDesc) -> PipelineOp<'o> {

@@ -41,7 +41,7 @@ impl Engine {
             return Ok(None);
         };
         self.uses_symmetric = true;
-        window.heap().alloc(bytes).map(Some).map_err(|error| Error::invalid_usage(error.to_string()))
+        window.alloc_symmetric(bytes).map(Some).map_err(|error| Error::invalid_usage(error.to_string()))
     }
 
     /// The algorithm for `job` if its buffers can be reached. All ranks find the same.

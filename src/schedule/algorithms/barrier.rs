@@ -1,19 +1,21 @@
-//! The dissemination barrier: in each round everyone has heard, through
-//! others, of twice as many ranks.
+//! Dissemination barrier.
 //!
-//! Source: Hensgen, Finkel, Manber, "Two algorithms for barrier
-//! synchronization", IJPP 17(1), 1988.
+//! In round `i` every rank signals the rank `2^i` above it and waits for the rank `2^i` below.
+//! After each round a rank has heard, directly or through others, of twice as many ranks. Rounds:
+//! the logarithm of the number of ranks. Used where ranks have no common window.
+//!
+//! Source: Hensgen, Finkel, Manber, "Two algorithms for barrier synchronization", IJPP 17(1), 1988.
 
 use super::{any_group, ceil_log2, one_chunk};
 use crate::schedule::{
     Algorithm, Collective, Complexity, GroupSpec, PeerAccess, Program, ProgramBuilder, Rank,
 };
 
-/// Barrier by dissemination.
+/// Barrier in a logarithmic number of rounds of empty messages.
 pub const DISSEMINATION: Algorithm = Algorithm {
     name: "dissemination",
     collective: Collective::Barrier,
-    summary: "empty messages over doubling distances: fewest rounds, nobody waits for a root",
+    summary: "empty messages over doubling distances: fewest rounds, and no rank waits for a root",
     citation: "Hensgen, Finkel, Manber: Two algorithms for barrier synchronization, IJPP 1988",
     peer_access: PeerAccess::TwoSided,
     aggregates: false,

@@ -1,8 +1,10 @@
-//! Two rings at once, in opposite directions, each with half of every chunk.
+//! Two rings in opposite directions, each with half of every chunk.
 //!
-//! Source: the ring of Patarasuk and Yuan (JPDC 2009), doubled as Jain and
-//! Sabharwal do for tori ("Optimal bucket algorithms for large MPI collectives
-//! on torus interconnects", ICS 2010).
+//! Each rank sends as many bytes as in one ring, but half of them in each direction at the same
+//! time. Used over links that carry both directions at full speed.
+//!
+//! Source: the ring of Patarasuk and Yuan (JPDC 2009), doubled as Jain and Sabharwal do for tori
+//! ("Optimal bucket algorithms for large MPI collectives on torus interconnects", ICS 2010).
 
 use crate::schedule::algorithms::ring::Ring;
 use crate::schedule::algorithms::{any_group, single_rank};
@@ -13,11 +15,11 @@ use crate::schedule::{
 
 const SOURCE: &str = "Jain, Sabharwal: Optimal bucket algorithms for large MPI collectives, ICS 2010";
 
-/// All-reduce around two rings.
+/// All-reduce: reduce-scatter, then all-gather, around two rings.
 pub const ALL_REDUCE: Algorithm = Algorithm {
     name: "bidirectional_ring",
     collective: Collective::AllReduce,
-    summary: "two rings in opposite directions: both ways of full-duplex neighbours, for large data",
+    summary: "two rings in opposite directions: both directions of full-duplex links, for large data",
     citation: SOURCE,
     peer_access: PeerAccess::TwoSided,
     aggregates: false,
@@ -35,7 +37,7 @@ pub const ALL_REDUCE: Algorithm = Algorithm {
 pub const ALL_GATHER: Algorithm = Algorithm {
     name: "bidirectional_ring",
     collective: Collective::AllGather,
-    summary: "two rings in opposite directions: both ways of full-duplex neighbours, for large data",
+    summary: "two rings in opposite directions: both directions of full-duplex links, for large data",
     citation: SOURCE,
     peer_access: PeerAccess::TwoSided,
     aggregates: false,
@@ -53,7 +55,7 @@ pub const ALL_GATHER: Algorithm = Algorithm {
 pub const REDUCE_SCATTER: Algorithm = Algorithm {
     name: "bidirectional_ring",
     collective: Collective::ReduceScatter,
-    summary: "two rings in opposite directions: both ways of full-duplex neighbours, for large data",
+    summary: "two rings in opposite directions: both directions of full-duplex links, for large data",
     citation: SOURCE,
     peer_access: PeerAccess::TwoSided,
     aggregates: false,
@@ -67,7 +69,7 @@ pub const REDUCE_SCATTER: Algorithm = Algorithm {
     },
 };
 
-/// The ring of strand `strand`, which carries that half of every chunk: 0 goes up, 1 goes down.
+/// The ring of strand `strand`, which carries that half of every chunk: 0 to higher ranks, 1 to lower.
 fn half_ring(spec: &GroupSpec, rank: Rank, strand: usize) -> Ring {
     let (up, down) = (spec.next_by(rank, 1), spec.prev_by(rank, 1));
     let (next, prev) = if strand == 0 { (up, down) } else { (down, up) };

@@ -1,9 +1,11 @@
-//! Binomial trees: the number of ranks that know doubles every round.
+//! Binomial trees: the number of ranks that have the data doubles every round.
 //!
-//! A position's parent is the position with the lowest set bit cleared.
+//! A position's parent is the position with its lowest set bit cleared. The root is position 0.
+//! Every message carries the whole share, and the number of rounds is the logarithm of the number
+//! of ranks. Used for small shares.
 //!
-//! Source: Chan, Heimlich, Purkayastha, van de Geijn, "Collective
-//! communication: theory, practice, and experience", CCPE 19(13), 2007.
+//! Source: Chan, Heimlich, Purkayastha, van de Geijn, "Collective communication: theory, practice,
+//! and experience", CCPE 19(13), 2007.
 
 use super::{any_group, ceil_log2, one_chunk, single_rank};
 use crate::schedule::{
@@ -15,11 +17,11 @@ use std::ops::Range;
 pub(super) const SOURCE: &str =
     "Chan, Heimlich, Purkayastha, van de Geijn: Collective communication, CCPE 2007";
 
-/// Broadcast down a binomial tree.
+/// Broadcast from the root to the leaves of a binomial tree.
 pub const BROADCAST: Algorithm = Algorithm {
     name: "binomial",
     collective: Collective::Broadcast,
-    summary: "all who know tell one more each round: fewest rounds, for small data",
+    summary: "every rank with the data sends it to one more each round: fewest rounds, for small data",
     citation: SOURCE,
     peer_access: PeerAccess::TwoSided,
     aggregates: false,
@@ -33,11 +35,11 @@ pub const BROADCAST: Algorithm = Algorithm {
     },
 };
 
-/// Reduce up a binomial tree.
+/// Reduce from the leaves to the root of a binomial tree.
 pub const REDUCE: Algorithm = Algorithm {
     name: "binomial",
     collective: Collective::Reduce,
-    summary: "every round half of the sums are added to the other half: fewest rounds, for small data",
+    summary: "every round adds half of the sums to the other half: fewest rounds, for small data",
     citation: SOURCE,
     peer_access: PeerAccess::TwoSided,
     aggregates: false,
@@ -51,7 +53,7 @@ pub const REDUCE: Algorithm = Algorithm {
     },
 };
 
-/// The positions below and at `position`.
+/// The positions of the subtree at `position`, itself included.
 pub(super) fn subtree(position: usize, ranks: usize) -> Range<usize> {
     let reach = if position == 0 { ranks } else { position & position.wrapping_neg() };
     position..ranks.min(position + reach)

@@ -1,9 +1,14 @@
 //! Bruck's algorithms: a logarithmic number of rounds for any number of ranks.
 //!
-//! Source: Bruck, Ho, Kipnis, Upfal, Weathersby, "Efficient algorithms for
-//! all-to-all communications in multiport message-passing systems", IEEE TPDS
-//! 8(11), 1997. Chunks are addressed one by one, which spares the all-gather its
-//! final rotation and the all-to-all both of its own.
+//! In the all-gather, round `i` sends up to `2^i` chunks over a distance of `2^i` ranks. In the
+//! all-to-all, a chunk makes one hop for each bit of the distance to its receiver, so it is sent
+//! more than once. Used for small shares, where the number of messages decides.
+//!
+//! Chunks are addressed one by one. This spares the all-gather its final rotation and the all-to-
+//! all both of its rotations.
+//!
+//! Source: Bruck, Ho, Kipnis, Upfal, Weathersby, "Efficient algorithms for all-to-all
+//! communications in multiport message-passing systems", IEEE TPDS 8(11), 1997.
 
 use super::{any_group, ceil_log2, chunk_list, one_chunk};
 use crate::schedule::{
@@ -13,7 +18,7 @@ use crate::schedule::{
 
 const SOURCE: &str = "Bruck, Ho, Kipnis, Upfal, Weathersby: All-to-all communications, IEEE TPDS 1997";
 
-/// All-gather by doubling what is known.
+/// All-gather in which the number of known chunks doubles every round.
 pub const ALL_GATHER: Algorithm = Algorithm {
     name: "bruck",
     collective: Collective::AllGather,
@@ -35,7 +40,7 @@ pub const ALL_GATHER: Algorithm = Algorithm {
 pub const ALL_TO_ALL: Algorithm = Algorithm {
     name: "bruck",
     collective: Collective::AllToAll,
-    summary: "a chunk goes as the bits of its distance say, packed with others: fewest messages, for tiny data",
+    summary: "a chunk makes one hop for each bit of its distance, packed with others: fewest messages, for tiny data",
     citation: SOURCE,
     peer_access: PeerAccess::TwoSided,
     aggregates: false,
@@ -79,17 +84,17 @@ fn all_to_all(spec: &GroupSpec, rank: Rank) -> Program {
     builder.finish(spec.ranks - 1 - ceil_log2(spec.ranks) as usize, 0)
 }
 
-/// Where the chunk that goes `distance` in all lies before `hop`: at its start if that is the first.
+/// The place, before `hop`, of the chunk that travels `distance` in all: the input before its first hop.
 fn location_before(spec: &GroupSpec, rank: Rank, distance: usize, hop: usize) -> Chunk {
     if distance & (hop - 1) == 0 { input(spec.next_by(rank, distance)) } else { scratch_for(distance) }
 }
 
-/// Where the chunk that goes `distance` in all lies after `hop`: at its goal if that was the last.
+/// The place, after `hop`, of the chunk that travels `distance` in all: the output after its last hop.
 fn location_after(spec: &GroupSpec, rank: Rank, distance: usize, hop: usize) -> Chunk {
     if distance < 2 * hop { output(spec.prev_by(rank, distance)) } else { scratch_for(distance) }
 }
 
-/// The scratch chunk for a `distance` of several hops: powers of two are left out of the count.
+/// The scratch chunk for a `distance` of several hops. Powers of two take one hop and need no scratch.
 const fn scratch_for(distance: usize) -> Chunk {
     scratch(distance - 2 - distance.ilog2() as usize)
 }

@@ -1,16 +1,16 @@
-//! Two binary trees at once, each with half of the data.
+//! Two binary trees at the same time, each with half of the data.
 //!
-//! A rank that is an inner node of one tree is a leaf of the other, so all
-//! links carry equal loads and the depth is logarithmic.
+//! A rank that is an inner node of one tree is a leaf of the other. All links therefore carry equal
+//! loads, and the depth is logarithmic. Used for large shares of many ranks.
 //!
-//! Ranks sit around the root at positions 1 to `ranks - 1`. In the first tree
-//! the parent of a position clears its lowest set bit and sets the next one,
-//! unless nobody sits there; then it only clears. Odd positions are leaves.
-//! The second tree seats the ranks so that odd and even change places: mirrored
-//! where that does it, shifted by one otherwise. The root is above both.
+//! Ranks other than the root have positions 1 to `ranks - 1`, counted from the root. In the first
+//! tree a position's parent has the lowest set bit cleared and the next bit set. If there is no
+//! such position, only the lowest set bit is cleared. Odd positions are leaves. In the second tree
+//! odd and even positions are exchanged: by mirroring if that exchanges them, else by a shift of
+//! one. The root is above both trees.
 //!
-//! Source: Sanders, Speck, Träff, "Two-tree algorithms for full bandwidth
-//! broadcast, reduction and scan", Parallel Computing 35(12), 2009.
+//! Source: Sanders, Speck, Träff, "Two-tree algorithms for full bandwidth broadcast, reduction and
+//! scan", Parallel Computing 35(12), 2009.
 
 use super::{any_group, single_rank};
 use crate::schedule::{
@@ -20,11 +20,11 @@ use crate::schedule::{
 
 const SOURCE: &str = "Sanders, Speck, Träff: Two-tree algorithms, Parallel Computing 2009";
 
-/// All-reduce: up both trees, and down again.
+/// All-reduce: a reduction to the root of both trees, then a broadcast from it.
 pub const ALL_REDUCE: Algorithm = Algorithm {
     name: "tree",
     collective: Collective::AllReduce,
-    summary: "half the data up and down each of two trees: logarithmic depth at full bandwidth",
+    summary: "half the data to the root and back in each of two trees: logarithmic depth at full bandwidth",
     citation: SOURCE,
     peer_access: PeerAccess::TwoSided,
     aggregates: false,
@@ -38,11 +38,11 @@ pub const ALL_REDUCE: Algorithm = Algorithm {
     },
 };
 
-/// Broadcast down both trees.
+/// Broadcast from the root of both trees.
 pub const BROADCAST: Algorithm = Algorithm {
     name: "tree",
     collective: Collective::Broadcast,
-    summary: "half the data down each of two trees: logarithmic depth at full bandwidth",
+    summary: "half the data from the root in each of two trees: logarithmic depth at full bandwidth",
     citation: SOURCE,
     peer_access: PeerAccess::TwoSided,
     aggregates: false,
@@ -56,11 +56,11 @@ pub const BROADCAST: Algorithm = Algorithm {
     },
 };
 
-/// Reduce up both trees.
+/// Reduce to the root of both trees.
 pub const REDUCE: Algorithm = Algorithm {
     name: "tree",
     collective: Collective::Reduce,
-    summary: "half the data up each of two trees: logarithmic depth at full bandwidth",
+    summary: "half the data to the root in each of two trees: logarithmic depth at full bandwidth",
     citation: SOURCE,
     peer_access: PeerAccess::TwoSided,
     aggregates: false,
@@ -74,10 +74,10 @@ pub const REDUCE: Algorithm = Algorithm {
     },
 };
 
-/// A rank's place in one of the trees.
+/// A rank's parent and children in one of the trees.
 struct Node {
     parent: Option<Rank>,
-    /// The child with the deeper subtree first.
+    /// The children, the one with the deeper subtree first.
     children: Vec<Rank>,
 }
 
@@ -159,7 +159,7 @@ fn reduce(spec: &GroupSpec, rank: Rank) -> Program {
     builder.finish(usize::from(inner), 0)
 }
 
-/// Where in the tree the rank at `position` sits.
+/// The node of the tree that the rank at `position` is.
 fn tree_index(position: usize, tree: usize, ranks: usize) -> usize {
     match (position, tree) {
         (0, _) | (_, 0) => position,
@@ -169,7 +169,7 @@ fn tree_index(position: usize, tree: usize, ranks: usize) -> usize {
     }
 }
 
-/// The position of the rank that sits at `seat`: undoes [`seat`].
+/// The position of the rank that is node `seat`: the inverse of [`seat`].
 fn tree_position(seat: usize, tree: usize, ranks: usize) -> usize {
     match (seat, tree) {
         (0, _) | (_, 0) => seat,
@@ -185,7 +185,7 @@ fn parent(seat: usize, ranks: usize) -> usize {
     if usual < ranks { usual } else { seat ^ lowest }
 }
 
-/// The child below the seat, then the child above it.
+/// The child with the lower node number, then the child with the higher one.
 fn children(seat: usize, ranks: usize) -> impl Iterator<Item = usize> {
     let half = if seat == 0 { ranks.next_power_of_two() } else { lowest_bit(seat) } / 2;
     let below = (seat > 0 && half > 0).then(|| seat - half);

@@ -1,7 +1,11 @@
-//! Gather and scatter: straight, and along a binomial tree.
+//! Gather and scatter: directly, and along a binomial tree.
 //!
-//! Source: Chan, Heimlich, Purkayastha, van de Geijn, "Collective
-//! communication: theory, practice, and experience", CCPE 19(13), 2007.
+//! Directly, the root exchanges one message with every other rank. Along the tree, inner ranks pass
+//! on the chunks of their subtrees: a logarithmic number of messages at the root, but more bytes in
+//! all. The tree is used for small shares.
+//!
+//! Source: Chan, Heimlich, Purkayastha, van de Geijn, "Collective communication: theory, practice,
+//! and experience", CCPE 19(13), 2007.
 
 use super::binomial::{SOURCE, children, parent, subtree};
 use super::{any_group, ceil_log2, chunk_list, one_chunk};
@@ -10,11 +14,11 @@ use crate::schedule::{
     output, scratch,
 };
 
-/// Gather up a binomial tree.
+/// Gather from the leaves to the root of a binomial tree.
 pub const GATHER: Algorithm = Algorithm {
     name: "binomial",
     collective: Collective::Gather,
-    summary: "chunks are packed on their way up a tree: fewest rounds, for small data",
+    summary: "chunks are packed on their way to the root of a tree: fewest rounds, for small data",
     citation: SOURCE,
     peer_access: PeerAccess::TwoSided,
     aggregates: false,
@@ -24,11 +28,11 @@ pub const GATHER: Algorithm = Algorithm {
     complexity: tree_complexity,
 };
 
-/// Scatter down a binomial tree.
+/// Scatter from the root to the leaves of a binomial tree.
 pub const SCATTER: Algorithm = Algorithm {
     name: "binomial",
     collective: Collective::Scatter,
-    summary: "packed chunks are parted on their way down a tree: fewest rounds, for small data",
+    summary: "packed chunks are divided on their way from the root of a tree: fewest rounds, for small data",
     citation: SOURCE,
     peer_access: PeerAccess::TwoSided,
     aggregates: false,
@@ -38,11 +42,11 @@ pub const SCATTER: Algorithm = Algorithm {
     complexity: tree_complexity,
 };
 
-/// Gather in which all send to the root.
+/// Gather in which every rank sends to the root.
 pub const GATHER_LINEAR: Algorithm = Algorithm {
     name: "linear",
     collective: Collective::Gather,
-    summary: "all send to the root: every chunk moves once, for large data",
+    summary: "every rank sends to the root: every chunk moves once, for large data",
     citation: SOURCE,
     peer_access: PeerAccess::TwoSided,
     aggregates: false,
@@ -70,8 +74,8 @@ fn linear_complexity(spec: &GroupSpec) -> Complexity {
     Complexity { steps: spec.size() - 1, chunks: spec.size() - 1, scratch_chunks: 0 }
 }
 
-/// A chunk makes one hop for each bit of its position. Of the root's children one of the two
-/// largest has the most below it: the last, cut short by the ranks there are, or the one before.
+/// A chunk makes one hop for each set bit of its position. The largest subtree below the root is that
+/// of its last child, which may be cut short by the number of ranks, or of the child before.
 fn tree_complexity(spec: &GroupSpec) -> Complexity {
     let half = spec.size().next_power_of_two() / 2;
     let below = (spec.size() - half).max(half / 2).saturating_sub(1);
@@ -82,7 +86,7 @@ fn tree_complexity(spec: &GroupSpec) -> Complexity {
     }
 }
 
-/// Where the rank at `position` keeps the chunk of a `descendant`; at the root, in `buffer`.
+/// The place of the chunk of a `descendant` at the rank at `position`; at the root, in `buffer`.
 fn chunk_location(spec: &GroupSpec, position: usize, descendant: usize, buffer: fn(usize) -> Chunk) -> Chunk {
     match position {
         0 => buffer(spec.rank_at(descendant)),
@@ -90,7 +94,7 @@ fn chunk_location(spec: &GroupSpec, position: usize, descendant: usize, buffer: 
     }
 }
 
-/// Scratch chunks of the rank at `position`: what passes through it.
+/// Scratch chunks of the rank at `position`, one for each rank of its subtree that it passes on.
 fn scratch_chunks(spec: &GroupSpec, position: usize) -> usize {
     if position == 0 { 0 } else { subtree(position, spec.ranks).len() - 1 }
 }

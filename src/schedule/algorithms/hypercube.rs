@@ -1,9 +1,10 @@
-//! The ranks as corners of a hypercube.
+//! The ranks as corners of a hypercube, with extra ranks where their number is no power of two.
 
 use crate::schedule::{GroupSpec, Rank};
 
-/// The largest cube among the ranks, and the extra ranks that are left over. Each extra leans on
-/// the corner it would share a number with, had it one bit less.
+/// The largest cube among the ranks, and the extra ranks that are left over.
+///
+/// Each extra rank is served by one corner: the one whose number is its own without the highest bit.
 pub(super) struct Hypercube {
     ranks: usize,
     pub(super) nodes: usize,
@@ -14,12 +15,12 @@ impl Hypercube {
         Self { ranks: spec.ranks, nodes: 1 << spec.ranks.ilog2() }
     }
 
-    /// Whom an extra rank leans on; none if `rank` is a corner.
+    /// The corner that serves an extra rank; `None` if `rank` is a corner.
     pub(super) fn folds_onto(&self, rank: Rank) -> Option<Rank> {
         rank.checked_sub(self.nodes)
     }
 
-    /// The extra rank that leans on this corner.
+    /// The extra rank that this corner serves.
     pub(super) fn folded_rank_of(&self, corner: Rank) -> Option<Rank> {
         Some(corner + self.nodes).filter(|&extra| extra < self.ranks)
     }
@@ -29,19 +30,19 @@ impl Hypercube {
         self.ranks - self.nodes
     }
 
-    /// The ranks on the face of `size` corners that holds `corner`, with those that lean on them.
+    /// The ranks on the face of `size` corners that holds `corner`, with the extra ranks they serve.
     pub(super) fn subcube(&self, corner: Rank, size: usize) -> impl Iterator<Item = Rank> + use<> {
         let first = corner & !(size - 1);
         let end = (first + size + self.nodes).min(self.ranks);
         (first..first + size).chain(first + self.nodes..end)
     }
 
-    /// Rounds that any exchange along all dimensions takes.
+    /// Rounds of an exchange along all dimensions.
     pub(super) fn dimensions(&self) -> u64 {
         u64::from(self.nodes.ilog2())
     }
 
-    /// Rounds for the extra ranks to hand in their data and be told the result.
+    /// Rounds in which extra ranks hand in their data and get the result.
     pub(super) fn fold_rounds(&self) -> u64 {
         if self.folded_ranks() > 0 { 2 } else { 0 }
     }

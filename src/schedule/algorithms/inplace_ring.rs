@@ -1,15 +1,20 @@
-//! Sums over windows that stay where they are, and the ranks come to them.
+//! Reductions in which the sums stay in place and the ranks take turns to add to them.
 //!
-//! Each chunk is summed in the window of its owner, the first of the ranks that add to it in turn: a ring, but nothing is sent on.
-//! Whoever writes into another's window has therefore heard from those before it, and so, in the end, from its owner.
-//! What is under way is one share for all ranks together, where each rank of a two-shot lays out its own, so that
-//! it stays in caches nearer by. The price is as many hand-overs as ranks, which costs little where ranks share cores.
+//! Each chunk is summed in the window of its owner, the first of the ranks that add to it. The
+//! order of the ranks is that of a ring, but no sum is sent on. A rank that writes into the window
+//! of another has therefore heard from the ranks before it, and so from the owner.
 //!
-//! An even number of ranks goes round in two circles: a sum gets all of the one before it changes to the other. Where each
-//! half of the ranks is bound to one of two cores, it moves from core to core once.
+//! The data in progress is one share for all ranks together, where every rank of a two-shot writes
+//! one of its own. It therefore stays in nearer caches. The price is one hand-over for each rank,
+//! which costs little where ranks share cores. Used for large shares on hosts with fewer cores than
+//! ranks.
 //!
-//! Source: the ring of Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations",
-//! JPDC 2009, without its messages.
+//! An even number of ranks works in two circles. A sum visits all ranks of one circle before it
+//! changes to the other. If each half of the ranks is bound to one of two cores, a sum moves
+//! between the cores once.
+//!
+//! Source: the ring of Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of
+//! workstations", JPDC 2009, without its messages.
 
 use crate::schedule::algorithms::{any_group, one_chunk, one_per_rank, single_rank};
 use crate::schedule::{
@@ -17,11 +22,11 @@ use crate::schedule::{
     chunk_at, input, output, window,
 };
 
-/// All-reduce by sums that stay in place.
+/// All-reduce with sums in the windows of their owners.
 pub const ALL_REDUCE: Algorithm = Algorithm {
     name: "inplace_ring",
     collective: Collective::AllReduce,
-    summary: "each chunk is summed in one place, where the ranks add to it in turn: least memory under way",
+    summary: "each chunk is summed in one place, where the ranks add to it in turn: least memory in use",
     citation: "Patarasuk, Yuan: Bandwidth optimal all-reduce, JPDC 2009; in place",
     peer_access: PeerAccess::Window,
     aggregates: false,
@@ -38,7 +43,7 @@ pub const ALL_REDUCE: Algorithm = Algorithm {
 /// Reduce-scatter in which a chunk's own rank is the last to add to it.
 pub const REDUCE_SCATTER: Algorithm = Algorithm {
     collective: Collective::ReduceScatter,
-    summary: "each chunk is summed in one place, and its own rank adds to it last: least memory under way",
+    summary: "each chunk is summed in one place, and its own rank adds to it last: least memory in use",
     chunks_per_share: one_chunk,
     build: reduce_scatter,
     complexity: |spec| Complexity {
@@ -85,13 +90,13 @@ fn reduce_scatter(spec: &GroupSpec, rank: Rank) -> Program {
     builder.finish(0, 1)
 }
 
-/// Adds `own` to a sum where that lies.
+/// Adds `own` to a sum in place.
 fn add_in_place(builder: &mut ProgramBuilder, sum: usize, own: ChunkRef, finish: bool) {
     let into = chunk_at(sum, window(0));
     builder.step(Step::Reduce { from: vec![into, own], into, finish }).signal();
 }
 
-/// Who adds to which sum in which turn. A sum has the number of its owner, who is the first.
+/// The order in which ranks add to sums. A sum has the number of its owner, which is the first.
 struct RingOrder {
     /// Ranks of one circle.
     ring_size: usize,
@@ -113,14 +118,14 @@ impl RingOrder {
             + (rank + self.ring_size - turn % self.ring_size) % self.ring_size
     }
 
-    /// Waits until the sum that this rank adds to in a turn has had its turn before; says which one.
+    /// Waits until the sum of this turn has been through the turn before; returns its number.
     fn wait_for_sum(&self, builder: &mut ProgramBuilder, rank: Rank, turn: usize) -> usize {
         let sum = self.sum_for(rank, turn);
         builder.wait(self.rank_for(sum, turn - 1), turn as u32);
         sum
     }
 
-    /// The circle that a sum of this number is in, or a rank's sum comes from, in a turn.
+    /// The circle of a sum in a turn, or the circle that a rank's sum comes from.
     fn ring_of(&self, number: usize, turn: usize) -> usize {
         (number / self.ring_size + turn / self.ring_size) % self.rings
     }

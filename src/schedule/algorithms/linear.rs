@@ -1,15 +1,18 @@
-//! Straight from the root: nobody waits for anybody but the root.
+//! Broadcast with one message from the root to every other rank.
+//!
+//! One round, but as many messages at the root as there are other ranks. Used for few ranks and
+//! small shares, and where no rank may wait for another rank than the root.
 
 use super::{any_group, one_chunk};
 use crate::schedule::{
     Algorithm, Collective, Complexity, GroupSpec, PeerAccess, Program, ProgramBuilder, Rank, input, output,
 };
 
-/// Broadcast in which the root sends to all.
+/// Broadcast in which the root sends to every rank.
 pub const BROADCAST: Algorithm = Algorithm {
     name: "linear",
     collective: Collective::Broadcast,
-    summary: "the root sends to all: it may run ahead, and nobody passes anything on; for small data",
+    summary: "the root sends to all: it may run ahead, and no rank forwards; for small data",
     citation: "folklore; MPICH and Open MPI use it for a handful of ranks",
     peer_access: PeerAccess::TwoSided,
     aggregates: false,

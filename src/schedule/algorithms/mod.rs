@@ -1,11 +1,11 @@
-//! The algorithms, one family to a file.
+//! The collective algorithms, one family to a file.
 //!
-//! A row is a constant [`Algorithm`]: plain functions of a [`GroupSpec`] and a rank.
-//! To add one, write its file and list its rows in [`Algorithm::ALL`]. All of
-//! them run with any number of ranks and any root.
+//! A row is a constant [`Algorithm`]: plain functions of a [`GroupSpec`] and a rank. To add an
+//! algorithm, write its file and list its rows in [`Algorithm::ALL`]. All of them run with any
+//! number of ranks and any root.
 //!
-//! Costs are closed forms in the one-port model: in one round a strand of a
-//! rank may send one message and receive one.
+//! Costs are closed forms in the one-port model: in one round a strand of a rank may send one
+//! message and receive one.
 //!
 //! [`Algorithm`]: super::Algorithm
 //! [`Algorithm::ALL`]: super::Algorithm::ALL
@@ -36,53 +36,53 @@ mod tests;
 use super::{Chunk, GroupSpec, Program, ProgramBuilder, Rank, chunk_at, input, output};
 
 impl GroupSpec {
-    /// The rank `distance` places up the circle of ranks.
+    /// The rank `distance` above this one, around the circle of ranks.
     pub(crate) const fn next_by(&self, rank: Rank, distance: usize) -> Rank {
         (rank + distance) % self.ranks
     }
 
-    /// The rank `distance` places down the circle of ranks; at most once around.
+    /// The rank `distance` below this one, around the circle of ranks; `distance` is at most their number.
     pub(crate) const fn prev_by(&self, rank: Rank, distance: usize) -> Rank {
         (rank + self.ranks - distance) % self.ranks
     }
 
-    /// How far up the circle from the root `rank` sits.
+    /// The distance of `rank` from the root, upward around the circle.
     pub(crate) const fn position(&self, rank: Rank) -> usize {
         self.prev_by(rank, self.root)
     }
 
-    /// The rank that sits `position` places up from the root.
+    /// The rank at `position`, counted upward from the root.
     pub(crate) const fn rank_at(&self, position: usize) -> Rank {
         self.next_by(self.root, position)
     }
 
-    /// All ranks but `rank`, from its next one up, so that they do not all turn to the same peer first.
+    /// All ranks but `rank`, from the next one up, so that ranks do not all contact the same peer first.
     pub(crate) fn peers(self, rank: Rank) -> impl DoubleEndedIterator<Item = Rank> {
         (1..self.ranks).map(move |distance| self.next_by(rank, distance))
     }
 
-    /// Number of ranks, as costs count.
+    /// Number of ranks, as a number of the cost formulas.
     pub(crate) const fn size(&self) -> u64 {
         self.ranks as u64
     }
 }
 
-/// For algorithms that run with any spec.
+/// Accepts every spec, for algorithms that run with any.
 fn any_group(_: &GroupSpec) -> bool {
     true
 }
 
-/// For algorithms that move whole shares.
+/// Chunks a share for algorithms that move whole shares.
 fn one_chunk(_: &GroupSpec) -> usize {
     1
 }
 
-/// For algorithms that cut a share in one chunk for each rank.
+/// Chunks a share for algorithms that cut a share into one chunk a rank.
 fn one_per_rank(spec: &GroupSpec) -> usize {
     spec.ranks
 }
 
-/// The reduction of a single rank: its own input, which must still be scaled and finished.
+/// The reduction of a single rank: its input, which must still be scaled and finished.
 fn single_rank(rank: Rank, parts: usize) -> Program {
     let mut builder = ProgramBuilder::new(rank);
     for part in 0..parts {
@@ -96,7 +96,7 @@ fn chunk_list(indices: impl Iterator<Item = usize>, chunk: impl FnMut(usize) -> 
     indices.map(chunk).collect()
 }
 
-/// Rounds in which something that doubles grows from one to `count`.
+/// Rounds in which a number that doubles grows from one to `count`.
 const fn ceil_log2(count: usize) -> u64 {
     count.next_power_of_two().trailing_zeros() as u64
 }

@@ -1,18 +1,21 @@
-//! Pairwise all-to-all: every chunk straight to its receiver.
+//! Pairwise all-to-all: every chunk is sent directly to its receiver.
 //!
-//! Source: Thakur, Rabenseifner, Gropp, "Optimization of collective
-//! communication operations in MPICH", IJHPCA 19(1), 2005.
+//! Each rank sends and receives one message for every other rank, and every byte is sent once. Used
+//! for large chunks.
+//!
+//! Source: Thakur, Rabenseifner, Gropp, "Optimization of collective communication operations in
+//! MPICH", IJHPCA 19(1), 2005.
 
 use super::{any_group, one_chunk};
 use crate::schedule::{
     Algorithm, Collective, Complexity, GroupSpec, PeerAccess, Program, ProgramBuilder, Rank, input, output,
 };
 
-/// All-to-all in which the i-th round goes i ranks up.
+/// All-to-all in which round `i` sends to the rank `i` above.
 pub const ALL_TO_ALL: Algorithm = Algorithm {
     name: "pairwise",
     collective: Collective::AllToAll,
-    summary: "each round another distance, every chunk straight to its receiver: fewest bytes",
+    summary: "each round another distance, every chunk directly to its receiver: fewest bytes",
     citation: "Thakur, Rabenseifner, Gropp: Collective communication in MPICH, IJHPCA 2005",
     peer_access: PeerAccess::TwoSided,
     aggregates: false,
@@ -26,10 +29,10 @@ pub const ALL_TO_ALL: Algorithm = Algorithm {
     },
 };
 
-/// All-to-all in which every round pairs ranks off.
+/// All-to-all in which ranks exchange in pairs every round.
 pub const ALL_TO_ALL_EXCHANGE: Algorithm = Algorithm {
     name: "pairwise_exchange",
-    summary: "each round pairs ranks off, who swap their chunks: least under way, for ranks that share cores",
+    summary: "ranks exchange chunks in pairs each round: least data in progress, for ranks that share cores",
     build: exchange,
     // But with powers of two, everybody rests in one round, and not all in the same.
     complexity: |spec| Complexity {
@@ -39,10 +42,10 @@ pub const ALL_TO_ALL_EXCHANGE: Algorithm = Algorithm {
     ..ALL_TO_ALL
 };
 
-/// The same with several messages each way at a time.
+/// All-to-all in pairs, with several messages in each direction at a time.
 pub const ALL_TO_ALL_WINDOWED: Algorithm = Algorithm {
     name: "pairwise_windowed",
-    summary: "pairs swap several messages at a time: fewest turns, for long chunks of ranks that share cores",
+    summary: "pairs exchange several messages at a time: fewest changes of direction, for long chunks of ranks that share cores",
     chunks_per_share: |_| MESSAGES_PER_EXCHANGE,
     build: windowed,
     complexity: |spec| {
@@ -56,8 +59,8 @@ pub const ALL_TO_ALL_WINDOWED: Algorithm = Algorithm {
     ..ALL_TO_ALL
 };
 
-/// Sends and receives are strands of their own: a rank that lags holds up nobody's sends. Each
-/// ordered pair exchanges one message, so both strands may share the lane.
+/// Sends and receives are separate strands, so that a slow rank delays no sends. Each ordered pair of
+/// ranks exchanges one message, so both strands may share the lane.
 fn all_to_all(spec: &GroupSpec, rank: Rank) -> Program {
     let mut builder = ProgramBuilder::new(rank);
     for to in spec.peers(rank) {
@@ -78,9 +81,9 @@ fn windowed(spec: &GroupSpec, rank: Rank) -> Program {
     exchange_with_partners(spec, rank, MESSAGES_PER_EXCHANGE)
 }
 
-/// One strand: a rank goes to its next partner when it has heard from the last, so few chunks are under way, and still in a
-/// cache when they are taken. Each chunk has so many parts, and each part is a message; what is sent is one ahead of what
-/// is received, so two slots are enough.
+/// One strand: a rank continues with its next partner when it has received from the last. Few chunks
+/// are then in progress, and they are still in a cache when they are received. A chunk has `parts`
+/// parts, each of them a message. Sends are one ahead of receives, so two slots are enough.
 fn exchange_with_partners(spec: &GroupSpec, rank: Rank, parts: usize) -> Program {
     let mut builder = ProgramBuilder::new(rank);
     let part = |chunk: Rank, part: usize| chunk * parts + part;
@@ -100,7 +103,7 @@ fn exchange_with_partners(spec: &GroupSpec, rank: Rank, parts: usize) -> Program
     builder.finish(0, 0)
 }
 
-/// Whom `rank` swaps with in a round: each other rank once, and never one that swaps with somebody else in that round.
+/// The partner of `rank` in a round: each other rank once, and each rank has one partner a round.
 fn partner(ranks: usize, rank: Rank, round: usize) -> Option<Rank> {
     let partner = match ranks.is_power_of_two() {
         true => rank ^ round,
@@ -109,7 +112,7 @@ fn partner(ranks: usize, rank: Rank, round: usize) -> Option<Rank> {
     (partner != rank).then_some(partner)
 }
 
-/// Messages each way before a rank turns to the other way.
+/// Messages in one direction before a rank changes to the other.
 const MESSAGES_PER_EXCHANGE: usize = 4;
 
 #[cfg(test)]

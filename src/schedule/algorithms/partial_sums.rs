@@ -1,9 +1,11 @@
-//! Bookkeeping for sums under way.
+//! Keeps account of the places of partial sums.
 
 use crate::schedule::{Chunk, scratch};
 
-/// Where a rank keeps its partial sums. Each starts as its own input, moves to memory that may
-/// be written when the first operand arrives, and is gone when it is sent.
+/// The places of a rank's partial sums.
+///
+/// A sum starts as the rank's input. It moves to writable memory when the first operand arrives, and
+/// ends when it is sent.
 pub(super) struct PartialSums {
     location: Vec<Chunk>,
     slots: Vec<Option<usize>>,
@@ -14,18 +16,18 @@ pub(super) struct PartialSums {
 }
 
 impl PartialSums {
-    /// Sums that start as `inputs`; number `own` is this rank's, and is built up in `result`.
+    /// Sums that start as `inputs`; number `own` is this rank's, and grows in `result`.
     pub(super) fn new(inputs: Vec<Chunk>, own: usize, result: Chunk) -> Self {
         Self { slots: vec![None; inputs.len()], location: inputs, free: Vec::new(), used: 0, own, result }
     }
 
-    /// Where the sum lies, to be sent now and forgotten.
+    /// Returns the place of a sum that is sent now, and ends it.
     pub(super) fn take(&mut self, sum: usize) -> Chunk {
         self.free.extend(self.slots[sum].take());
         self.location[sum]
     }
 
-    /// Where the sum lies, and where it lies once an operand is added.
+    /// Returns the place of a sum, and its place after an operand is added.
     pub(super) fn add(&mut self, sum: usize) -> (Chunk, Chunk) {
         let before = self.location[sum];
         if sum == self.own {

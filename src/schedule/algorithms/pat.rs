@@ -1,20 +1,18 @@
 //! PAT: parallel aggregated trees.
 //!
-//! Chunks travel along binomial trees in which the far hops come first, when
-//! there is little to carry, and the near hops last. `A`, the aggregation, is
-//! how many chunks go into one message: `A` trees are walked in lock-step. With
-//! the largest `A` a logarithmic number of messages does; with `A = 1` each
-//! message carries one chunk. Every `A` moves the fewest bytes possible, and
-//! staging depends on `A` and the logarithm of the ranks only.
+//! Chunks travel along binomial trees in which the far hops come first, when there is little to
+//! carry, and the near hops last. The aggregation `A` is the number of chunks in one message: `A`
+//! trees advance together. With the largest `A` the number of messages is logarithmic. With `A = 1`
+//! every message carries one chunk. Every `A` moves the fewest bytes possible. Scratch memory
+//! depends only on `A` and the logarithm of the number of ranks.
 //!
-//! All ranks do the same, each in its own relative numbers: offset `s` is the
-//! rank `s` places up. In the all-gather a chunk goes down an edge from offset
-//! `s` to its child `s + distance`, that is, from each rank to the one `distance`
-//! places down. The reduce-scatter is the same list backwards, each edge
-//! reversed: its sums are then the same expression for every `A`.
+//! All ranks do the same in relative numbers: offset `s` is the rank `s` above. In the all-gather a
+//! chunk goes along an edge from offset `s` to its child `s + distance`, that is, from each rank to
+//! the rank `distance` below. The reduce-scatter is the same list backwards with every edge
+//! reversed. Its sums are therefore the same expression for every `A`.
 //!
-//! Source: Jeaugey, "PAT: a new algorithm for all-gather and reduce-scatter
-//! operations at scale", arXiv 2506.20252, 2025.
+//! Source: Jeaugey, "PAT: a new algorithm for all-gather and reduce-scatter operations at scale",
+//! arXiv 2506.20252, 2025.
 
 use super::{any_group, chunk_list, one_chunk, one_per_rank, single_rank};
 use crate::schedule::algorithms::partial_sums::PartialSums;
@@ -79,21 +77,21 @@ pub const ALL_REDUCE: Algorithm = Algorithm {
     },
 };
 
-/// What all ranks do at the same time: one message each.
+/// One round, in which every rank sends one message.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Round {
-    /// How far the message goes.
+    /// The distance of the message, in ranks.
     pub(super) distance: usize,
-    /// The offsets at the upper ends of the edges it goes along.
+    /// The offsets of the parents of its edges.
     pub(super) parents: Vec<usize>,
 }
 
 /// The trees of one spec.
 pub(super) struct AggregatedTrees {
     ranks: usize,
-    /// Number of trees, chunks in one message at most: the aggregation, cut to size.
+    /// Number of trees and most chunks of a message: the aggregation, limited by the ranks.
     trees: usize,
-    /// Nodes of each tree, were the ranks a power of two.
+    /// Nodes of each tree, with the number of ranks rounded up to a power of two.
     nodes: usize,
 }
 
@@ -140,7 +138,7 @@ fn visit_tree(root: usize, nodes: usize, visit: &mut impl FnMut(usize)) {
     }
 }
 
-/// Spreads every rank's chunk, which lies in its output.
+/// Sends every rank's chunk, which is in its output, to all.
 fn gather(builder: &mut ProgramBuilder, spec: &GroupSpec, rank: Rank, rounds: &[Round]) {
     for Round { distance, parents } in rounds {
         let (to, from) = (spec.prev_by(rank, *distance), spec.next_by(rank, *distance));
@@ -150,7 +148,7 @@ fn gather(builder: &mut ProgramBuilder, spec: &GroupSpec, rank: Rank, rounds: &[
     }
 }
 
-/// Sums all chunks on the way to their owners, the own one in `result`; tells the scratch needed.
+/// Sums all chunks on the way to their owners, the own one in `result`; returns the scratch chunks needed.
 fn scatter(
     builder: &mut ProgramBuilder,
     spec: &GroupSpec,
@@ -195,13 +193,13 @@ fn all_reduce(spec: &GroupSpec, rank: Rank) -> Program {
     builder.finish(used, 0)
 }
 
-/// Messages that each rank sends: down to the roots, and one for each node of the first tree.
+/// Messages that each rank sends: to the roots, and one for each node of the first tree.
 fn messages_per_rank(spec: &GroupSpec) -> u64 {
     let forest = AggregatedTrees::new(spec);
     u64::from(forest.trees.ilog2()) + forest.nodes.min(spec.ranks) as u64 - 1
 }
 
-/// Most partial sums alive at once, the own one aside: `A·log2(nodes) - 1` at a power of two.
+/// The most partial sums alive at once, without the own one: `A·log2(nodes) - 1` at a power of two.
 ///
 /// Right after the leaves at `leaf` are received, a sum is alive at each of their ancestors, in
 /// every tree where that ancestor has a child; and a leaf is received before any other child.

@@ -1,8 +1,9 @@
-//! Collectives over messages that reduce in the order of the ranks, as those over windows do: every
-//! operand goes straight to who reduces it, which sums all of them in one pass.
+//! Reductions over messages that add operands in rank order, as those over windows do.
 //!
-//! The fewest bytes, one round; the operands of a chunk are held until the last has come. What it is for: results
-//! whose bits depend neither on the transport nor on how a buffer is cut.
+//! Every operand is sent directly to the rank that reduces it, which adds all of them in one pass.
+//! This moves the fewest bytes in one round, but the operands of a chunk are held until the last
+//! has arrived. Used for results whose bits depend neither on the transport nor on how a buffer is
+//! cut.
 //!
 //! Source: the pairwise exchange of Thakur, Rabenseifner, Gropp, "Optimization of collective
 //! communication operations in MPICH", IJHPCA 19(1), 2005.
@@ -16,11 +17,11 @@ use crate::schedule::{
 const NAME: &str = "rank_ordered";
 const SOURCE: &str = "Thakur, Rabenseifner, Gropp: Collective communication in MPICH, IJHPCA 2005";
 
-/// All-reduce: everyone gets all operands of its chunk, and sends the result to all.
+/// All-reduce: every rank receives all operands of its chunk and sends the result to all.
 pub const ALL_REDUCE: Algorithm = Algorithm {
     name: NAME,
     collective: Collective::AllReduce,
-    summary: "operands go straight to the owner of their chunk, which sums them in rank order: fewest bytes",
+    summary: "operands go directly to the owner of their chunk, which sums them in rank order: fewest bytes",
     citation: SOURCE,
     peer_access: PeerAccess::TwoSided,
     aggregates: false,
@@ -30,11 +31,11 @@ pub const ALL_REDUCE: Algorithm = Algorithm {
     complexity: |spec| complexity(spec, 2),
 };
 
-/// All-reduce without cutting anything: everyone gets all operands whole.
+/// All-reduce of whole shares: every rank receives all operands.
 pub const NAIVE: Algorithm = Algorithm {
     name: "naive",
     collective: Collective::AllReduce,
-    summary: "everyone sends all it has to everyone: the simplest, at N/2 times the ring's bytes",
+    summary: "every rank sends its whole share to every rank: the simplest, at N/2 times the ring's bytes",
     citation: "what data parallel training is explained with before the ring",
     peer_access: PeerAccess::TwoSided,
     aggregates: false,
@@ -44,11 +45,11 @@ pub const NAIVE: Algorithm = Algorithm {
     complexity: |spec| complexity(spec, 1),
 };
 
-/// Reduce-scatter: everyone gets all operands of its chunk.
+/// Reduce-scatter: every rank receives all operands of its chunk.
 pub const REDUCE_SCATTER: Algorithm = Algorithm {
     name: NAME,
     collective: Collective::ReduceScatter,
-    summary: "operands go straight to the owner of their chunk, which sums them in rank order: fewest bytes",
+    summary: "operands go directly to the owner of their chunk, which sums them in rank order: fewest bytes",
     citation: SOURCE,
     peer_access: PeerAccess::TwoSided,
     aggregates: false,
@@ -58,11 +59,11 @@ pub const REDUCE_SCATTER: Algorithm = Algorithm {
     complexity: |spec| complexity(spec, 1),
 };
 
-/// Reduce: the root gets all operands.
+/// Reduce: the root receives all operands.
 pub const REDUCE: Algorithm = Algorithm {
     name: NAME,
     collective: Collective::Reduce,
-    summary: "operands go straight to the root, which sums them in rank order: one round",
+    summary: "operands go directly to the root, which sums them in rank order: one round",
     citation: SOURCE,
     peer_access: PeerAccess::TwoSided,
     aggregates: false,
@@ -128,7 +129,7 @@ fn reduce(spec: &GroupSpec, rank: Rank) -> Program {
     builder.finish(spec.ranks - 1, 0)
 }
 
-/// Sends every chunk to its owner. No pair of ranks has more than this one message under way, so nobody waits.
+/// Sends every chunk to its owner. Each pair of ranks has one message in progress, so no send waits.
 fn scatter(builder: &mut ProgramBuilder, spec: &GroupSpec, rank: Rank) {
     for to in spec.peers(rank) {
         builder.send(to, [input(to)]);

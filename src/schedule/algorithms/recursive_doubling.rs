@@ -1,9 +1,10 @@
-//! Recursive doubling: neighbours in every dimension of a hypercube exchange
-//! all they have. Ranks beyond the largest power of two hand their data to a
-//! corner first, and are told the result last.
+//! Recursive doubling: neighbors in every dimension of a hypercube exchange all they have.
 //!
-//! Source: Thakur, Rabenseifner, Gropp, "Optimization of collective
-//! communication operations in MPICH", IJHPCA 19(1), 2005.
+//! The number of rounds is the logarithm of the number of ranks. Ranks beyond the largest power of
+//! two send their data to a corner first and receive the result last. Used for small shares.
+//!
+//! Source: Thakur, Rabenseifner, Gropp, "Optimization of collective communication operations in
+//! MPICH", IJHPCA 19(1), 2005.
 
 use crate::schedule::algorithms::hypercube::Hypercube;
 use crate::schedule::algorithms::{any_group, chunk_list, one_chunk, single_rank};
@@ -17,7 +18,7 @@ const SOURCE: &str = "Thakur, Rabenseifner, Gropp: Collective communication in M
 pub const ALL_REDUCE: Algorithm = Algorithm {
     name: "recursive_doubling",
     collective: Collective::AllReduce,
-    summary: "neighbours in a hypercube exchange whole sums: fewest rounds, for tiny data",
+    summary: "neighbors in a hypercube exchange whole sums: fewest rounds, for tiny data",
     citation: SOURCE,
     peer_access: PeerAccess::TwoSided,
     aggregates: false,
@@ -36,7 +37,7 @@ pub const ALL_REDUCE: Algorithm = Algorithm {
 pub const ALL_GATHER: Algorithm = Algorithm {
     name: "recursive_doubling",
     collective: Collective::AllGather,
-    summary: "neighbours in a hypercube exchange all they have: fewest rounds, at powers of two",
+    summary: "neighbors in a hypercube exchange all they have: fewest rounds, at powers of two",
     citation: SOURCE,
     peer_access: PeerAccess::TwoSided,
     aggregates: false,

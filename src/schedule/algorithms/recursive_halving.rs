@@ -1,9 +1,11 @@
-//! Recursive halving: neighbours in every dimension of a hypercube share out
-//! the sums that are still to be made. Ranks beyond the largest power of two
-//! hand their data to a corner first, and are told the result last.
+//! Recursive halving: neighbors in every dimension of a hypercube divide the remaining sums among
+//! them.
 //!
-//! Source: Rabenseifner, "Optimization of collective reduction operations",
-//! ICCS 2004.
+//! Each round halves the bytes, so a reduce-scatter sends less than one share from each rank, in a
+//! logarithmic number of rounds. Ranks beyond the largest power of two send their data to a corner
+//! first and receive the result last. Used for shares of medium size.
+//!
+//! Source: Rabenseifner, "Optimization of collective reduction operations", ICCS 2004.
 
 use crate::schedule::algorithms::hypercube::Hypercube;
 use crate::schedule::algorithms::partial_sums::PartialSums;
@@ -19,7 +21,7 @@ const SOURCE: &str = "Rabenseifner: Optimization of collective reduction operati
 pub const ALL_REDUCE: Algorithm = Algorithm {
     name: "rabenseifner",
     collective: Collective::AllReduce,
-    summary: "halves are summed, then exchanged: logarithmic at fewest bytes, for middling data",
+    summary: "halves are summed, then exchanged: logarithmic at fewest bytes, for medium data",
     citation: SOURCE,
     peer_access: PeerAccess::TwoSided,
     aggregates: false,
@@ -38,7 +40,7 @@ pub const ALL_REDUCE: Algorithm = Algorithm {
 pub const REDUCE_SCATTER: Algorithm = Algorithm {
     name: "recursive_halving",
     collective: Collective::ReduceScatter,
-    summary: "neighbours in a hypercube share out the sums to be made: fewest rounds, at powers of two",
+    summary: "neighbors in a hypercube divide the remaining sums: fewest rounds, at powers of two",
     citation: SOURCE,
     peer_access: PeerAccess::TwoSided,
     aggregates: false,

@@ -1,7 +1,10 @@
-//! Rings and chains: every rank talks to its two neighbours only.
+//! Rings and chains: every rank communicates with its two neighbors only.
 //!
-//! Source: Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for
-//! clusters of workstations", JPDC 69(2), 2009.
+//! An all-reduce takes `2 (n - 1)` rounds and sends `2 (n - 1) / n` of a share from each rank, the
+//! fewest bytes possible. Used for large shares, where the number of rounds matters little.
+//!
+//! Source: Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of
+//! workstations", JPDC 69(2), 2009.
 
 use super::{any_group, one_chunk, one_per_rank, single_rank};
 use crate::schedule::{
@@ -15,7 +18,7 @@ const SOURCE: &str = "Patarasuk, Yuan: Bandwidth optimal all-reduce algorithms, 
 pub const ALL_REDUCE: Algorithm = Algorithm {
     name: "ring",
     collective: Collective::AllReduce,
-    summary: "each chunk goes round once to be summed, once to be told: fewest bytes, for large data",
+    summary: "each chunk goes around once to be summed and once to be gathered: fewest bytes, for large data",
     citation: SOURCE,
     peer_access: PeerAccess::TwoSided,
     aggregates: false,
@@ -33,7 +36,7 @@ pub const ALL_REDUCE: Algorithm = Algorithm {
 pub const ALL_GATHER: Algorithm = Algorithm {
     name: "ring",
     collective: Collective::AllGather,
-    summary: "every chunk is handed on by every rank: neighbours only, for large data",
+    summary: "every rank forwards every chunk: neighbors only, for large data",
     citation: SOURCE,
     peer_access: PeerAccess::TwoSided,
     aggregates: false,
@@ -51,7 +54,7 @@ pub const ALL_GATHER: Algorithm = Algorithm {
 pub const REDUCE_SCATTER: Algorithm = Algorithm {
     name: "ring",
     collective: Collective::ReduceScatter,
-    summary: "every chunk is summed on its way round to its owner: neighbours only, for large data",
+    summary: "every chunk is summed on its way to its owner: neighbors only, for large data",
     citation: SOURCE,
     peer_access: PeerAccess::TwoSided,
     aggregates: false,
@@ -65,11 +68,11 @@ pub const REDUCE_SCATTER: Algorithm = Algorithm {
     },
 };
 
-/// Broadcast down a chain from the root.
+/// Broadcast along a chain that begins at the root.
 pub const BROADCAST: Algorithm = Algorithm {
     name: "chain",
     collective: Collective::Broadcast,
-    summary: "handed from neighbour to neighbour: full bandwidth once many pieces are under way",
+    summary: "forwarded from neighbor to neighbor: full bandwidth with many pieces in progress",
     citation: SOURCE,
     peer_access: PeerAccess::TwoSided,
     aggregates: false,
@@ -83,7 +86,7 @@ pub const BROADCAST: Algorithm = Algorithm {
 pub const REDUCE: Algorithm = Algorithm {
     name: "chain",
     collective: Collective::Reduce,
-    summary: "summed from neighbour to neighbour: full bandwidth once many pieces are under way",
+    summary: "summed from neighbor to neighbor: full bandwidth with many pieces in progress",
     citation: SOURCE,
     peer_access: PeerAccess::TwoSided,
     aggregates: false,
@@ -97,18 +100,18 @@ pub const REDUCE: Algorithm = Algorithm {
     },
 };
 
-/// One direction of travel around the circle, for one part of every chunk.
+/// One direction around the circle, for one part of every chunk.
 pub(super) struct Ring {
-    /// To whom everything goes.
+    /// The rank that this one sends to.
     pub(super) next: Rank,
-    /// From whom everything comes.
+    /// The rank that this one receives from.
     pub(super) prev: Rank,
-    /// Chunks of the chunks of this rank, of the one behind it, of the one behind that, and so on.
+    /// The chunks of this rank, of the one behind it, and so on around the circle.
     pub(super) chunks: Vec<usize>,
 }
 
 impl Ring {
-    /// Towards higher ranks; chunks are single chunks.
+    /// A direction to higher ranks, with whole chunks.
     fn new(spec: &GroupSpec, rank: Rank) -> Self {
         Self {
             next: spec.next_by(rank, 1),
@@ -117,7 +120,7 @@ impl Ring {
         }
     }
 
-    /// Sums every chunk on its way to its owner; the own chunk ends in `result`.
+    /// Adds to every chunk on its way to its owner; the own chunk ends in `result`.
     pub(super) fn reduce_scatter(
         &self,
         builder: &mut ProgramBuilder,
@@ -133,7 +136,7 @@ impl Ring {
         builder.recv_reduce(self.prev, [input(self.chunks[0])], [result], true);
     }
 
-    /// Takes in all chunks of others, and hands each on unless the next rank owns it.
+    /// Receives the chunks of all others, and sends each on unless the next rank owns it.
     pub(super) fn all_gather(&self, builder: &mut ProgramBuilder) {
         for (behind, &chunk) in self.chunks.iter().enumerate().skip(1) {
             builder.recv(self.prev, [output(chunk)]);

@@ -1,9 +1,10 @@
-//! Collectives over windows that only move data: each rank lays out what
-//! others want in its own window and signals; the others get it from there.
+//! Collectives over windows that only move data.
 //!
-//! Source: shared-memory collectives as in Graham and Shipman, "MPI support
-//! for multi-core architectures: optimized shared memory collectives",
-//! EuroPVM/MPI 2008.
+//! Each rank writes the data that others need into its own window and signals. The others read it
+//! from there, so every byte is copied twice. Used between ranks that share memory.
+//!
+//! Source: shared-memory collectives as in Graham and Shipman, "MPI support for multi-core
+//! architectures: optimized shared memory collectives", EuroPVM/MPI 2008.
 
 use crate::schedule::algorithms::{any_group, one_chunk};
 use crate::schedule::{
@@ -17,7 +18,7 @@ pub(super) const SOURCE: &str = "Graham, Shipman: Optimized shared memory collec
 pub const ALL_GATHER: Algorithm = Algorithm {
     name: "window_direct",
     collective: Collective::AllGather,
-    summary: "everyone reads everyone's window: one hand-over, no message in between",
+    summary: "every rank reads all windows: one hand-over, no message in between",
     citation: SOURCE,
     peer_access: PeerAccess::Window,
     aggregates: false,
@@ -31,7 +32,7 @@ pub const ALL_GATHER: Algorithm = Algorithm {
 pub const BROADCAST: Algorithm = Algorithm {
     name: "window_direct",
     collective: Collective::Broadcast,
-    summary: "everyone reads the root's window: one hand-over, no message in between",
+    summary: "every rank reads the root's window: one hand-over, no message in between",
     citation: SOURCE,
     peer_access: PeerAccess::Window,
     aggregates: false,
@@ -45,7 +46,7 @@ pub const BROADCAST: Algorithm = Algorithm {
 pub const GATHER: Algorithm = Algorithm {
     name: "window_direct",
     collective: Collective::Gather,
-    summary: "the root reads everyone's window: one hand-over, no message in between",
+    summary: "the root reads all windows: one hand-over, no message in between",
     citation: SOURCE,
     peer_access: PeerAccess::Window,
     aggregates: false,
@@ -59,7 +60,7 @@ pub const GATHER: Algorithm = Algorithm {
 pub const SCATTER: Algorithm = Algorithm {
     name: "window_direct",
     collective: Collective::Scatter,
-    summary: "everyone reads its chunk in the root's window: one hand-over, no message in between",
+    summary: "every rank reads its chunk in the root's window: one hand-over, no message in between",
     citation: SOURCE,
     peer_access: PeerAccess::Window,
     aggregates: false,
@@ -73,7 +74,7 @@ pub const SCATTER: Algorithm = Algorithm {
 pub const ALL_TO_ALL: Algorithm = Algorithm {
     name: "window_direct",
     collective: Collective::AllToAll,
-    summary: "everyone reads its chunk in everyone's window: one hand-over, no message in between",
+    summary: "every rank reads its chunk in all windows: one hand-over, no message in between",
     citation: SOURCE,
     peer_access: PeerAccess::Window,
     aggregates: false,
@@ -83,11 +84,11 @@ pub const ALL_TO_ALL: Algorithm = Algorithm {
     complexity: |spec| one_exchange_complexity(spec, spec.size() * (spec.size() - 1)),
 };
 
-/// Barrier by signals.
+/// Barrier by one signal of every rank.
 pub const BARRIER: Algorithm = Algorithm {
     name: "window_direct",
     collective: Collective::Barrier,
-    summary: "everyone signals and waits for everyone's signal: one hand-over",
+    summary: "every rank signals and waits for all signals: one hand-over",
     citation: SOURCE,
     peer_access: PeerAccess::Window,
     aggregates: false,
@@ -97,17 +98,17 @@ pub const BARRIER: Algorithm = Algorithm {
     complexity: |spec| one_exchange_complexity(spec, 0),
 };
 
-/// The cost of one signal that everything waits for, and `chunks` read from windows.
+/// The cost of one signal and of `chunks` chunks read from windows after it.
 pub(super) fn one_exchange_complexity(spec: &GroupSpec, chunks: u64) -> Complexity {
     Complexity { steps: u64::from(spec.ranks > 1), chunks, scratch_chunks: 0 }
 }
 
-/// Where in its window `owner` lays the chunk of `peer`. Its own would come last, after all others.
+/// The place of the chunk of `peer` in the window of `owner`. The owner's own would come last.
 pub(super) const fn staged(spec: &GroupSpec, owner: Rank, peer: Rank) -> Chunk {
     window(spec.prev_by(peer, (owner + 1) % spec.ranks))
 }
 
-/// Lays out the chunk of every peer in the own window, and says so.
+/// Writes the chunk of every peer into the own window, and signals.
 pub(super) fn stage_all(builder: &mut ProgramBuilder, spec: &GroupSpec, rank: Rank) {
     for peer in spec.peers(rank) {
         builder.copy(input(peer), staged(spec, rank, peer));
@@ -184,7 +185,7 @@ fn barrier(spec: &GroupSpec, rank: Rank) -> Program {
     builder.finish(0, 0)
 }
 
-/// Everyone gives a signal and waits for everyone's; it is the `signals`-th.
+/// Signals and waits for the signals of all ranks; it is the `signals`-th signal.
 pub(super) fn signal_and_wait_all(builder: &mut ProgramBuilder, spec: &GroupSpec, rank: Rank, signals: u32) {
     if spec.ranks > 1 {
         builder.signal();

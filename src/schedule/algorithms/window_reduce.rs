@@ -1,10 +1,13 @@
-//! Collectives over windows that reduce: operands are read where they lie, in
-//! one pass and in the order of the ranks, so that every rank's result is the
-//! same expression.
+//! Reductions over windows.
 //!
-//! Source: all-pairs all-reduce, in one step or two, as in Cowan, Maleki, Musuvathi,
-//! Saarikivi, Xiong, "MSCCLang: Microsoft collective communication language",
-//! ASPLOS 2023; windows as in Graham and Shipman, EuroPVM/MPI 2008.
+//! Every rank writes its operands into its own window. Operands are read in place, in one pass and
+//! in rank order, so every rank's result is the same expression. In one shot every rank reduces
+//! everything; in two shots every rank reduces one chunk and reads the others. Used between ranks
+//! that share memory.
+//!
+//! Source: all-pairs all-reduce, in one step or two, as in Cowan, Maleki, Musuvathi, Saarikivi,
+//! Xiong, "MSCCLang: Microsoft collective communication language", ASPLOS 2023; windows as in
+//! Graham and Shipman, EuroPVM/MPI 2008.
 
 use crate::schedule::algorithms::window_direct::{SOURCE, one_exchange_complexity, stage_all, staged};
 use crate::schedule::algorithms::{any_group, one_chunk, one_per_rank, single_rank};
@@ -15,11 +18,11 @@ use crate::schedule::{
 
 const MSCCLANG: &str = "Cowan, Maleki, Musuvathi, Saarikivi, Xiong: MSCCLang, ASPLOS 2023";
 
-/// All-reduce in which everyone reduces everything.
+/// All-reduce in which every rank reduces everything.
 pub const ONE_SHOT: Algorithm = Algorithm {
     name: "oneshot",
     collective: Collective::AllReduce,
-    summary: "everyone reads all windows and reduces for itself: one hand-over, for small data",
+    summary: "every rank reads all windows and reduces for itself: one hand-over, for small data",
     citation: MSCCLANG,
     peer_access: PeerAccess::Window,
     aggregates: false,
@@ -29,11 +32,11 @@ pub const ONE_SHOT: Algorithm = Algorithm {
     complexity: |spec| one_exchange_complexity(spec, spec.size() * (spec.size() - 1)),
 };
 
-/// All-reduce in which everyone reduces its chunk, and reads the others'.
+/// All-reduce in which every rank reduces its chunk and reads the other results.
 pub const TWO_SHOT: Algorithm = Algorithm {
     name: "twoshot",
     collective: Collective::AllReduce,
-    summary: "everyone reduces one chunk and reads the results of others: fewest bytes, two hand-overs",
+    summary: "every rank reduces one chunk and reads the results of others: fewest bytes, two hand-overs",
     citation: MSCCLANG,
     peer_access: PeerAccess::Window,
     aggregates: false,
@@ -51,7 +54,7 @@ pub const TWO_SHOT: Algorithm = Algorithm {
 pub const REDUCE_SCATTER: Algorithm = Algorithm {
     name: "window_direct",
     collective: Collective::ReduceScatter,
-    summary: "everyone reduces its chunk from all windows: one hand-over, no message in between",
+    summary: "every rank reduces its chunk from all windows: one hand-over, no message in between",
     citation: SOURCE,
     peer_access: PeerAccess::Window,
     aggregates: false,
@@ -75,7 +78,7 @@ pub const REDUCE: Algorithm = Algorithm {
     complexity: |spec| one_exchange_complexity(spec, spec.size() - 1),
 };
 
-/// Waits for all peers, then reduces `own` and what each of them has laid out, in rank order.
+/// Waits for all peers, then reduces `own` and the operand of each peer, in rank order.
 fn reduce_all(
     builder: &mut ProgramBuilder,
     spec: &GroupSpec,

@@ -1,18 +1,17 @@
-//! Collectives without staging: a rank reads and writes the buffers of its
-//! peers where they are. Each input is read once and each output written once;
-//! no algorithm moves fewer bytes. (No all-to-all: in place, each rank would
-//! overwrite what its peers have yet to read.)
+//! Collectives in symmetric memory: a rank reads and writes the buffers of its peers in place.
 //!
-//! Two more reach outputs alone, for what a rank cannot know of its peers: where
-//! the root of a broadcast has its input, and by which factor a peer's elements
-//! are multiplied before they are summed.
+//! Each input is read once and each output is written once; no algorithm moves fewer bytes. There
+//! is no all-to-all: in place, each rank would overwrite data that its peers have yet to read.
 //!
-//! A first round of signals says that inputs are there and outputs may be
-//! written, a second one that everything was read and written.
+//! Two variants reach outputs only. A rank cannot know where the root of a broadcast has its input,
+//! nor by which factor the elements of a peer are multiplied before they are summed.
 //!
-//! Source: direct algorithms on registered memory, as in Shah et al., "MSCCL++:
-//! Rethinking GPU communication abstractions", 2025, and NCCL 2.27's symmetric
-//! memory kernels.
+//! A first round of signals says that inputs are there and outputs may be written. A second round
+//! says that everything was read and written. Used for large shares whose buffers are in the
+//! symmetric heap on all ranks.
+//!
+//! Source: direct algorithms on registered memory, as in Shah et al., "MSCCL++: Rethinking GPU
+//! communication abstractions", 2025, and NCCL 2.27's symmetric memory kernels.
 
 use super::{one_chunk, one_per_rank, single_rank};
 use crate::schedule::algorithms::window_direct::signal_and_wait_all;
@@ -24,11 +23,11 @@ use crate::schedule::{
 pub(crate) const NAME: &str = "zero_copy";
 const SOURCE: &str = "Shah et al.: MSCCL++, 2025; symmetric memory in NCCL 2.27";
 
-/// All-reduce: everyone reduces its chunk from all inputs into all outputs.
+/// All-reduce: every rank reduces its chunk from all inputs into all outputs.
 pub const ALL_REDUCE: Algorithm = Algorithm {
     name: NAME,
     collective: Collective::AllReduce,
-    summary: "everyone reduces its chunk from all inputs into all outputs: nothing is staged",
+    summary: "every rank reduces its chunk from all inputs into all outputs: nothing is staged",
     citation: SOURCE,
     peer_access: PeerAccess::ZeroCopy,
     aggregates: false,
@@ -38,11 +37,11 @@ pub const ALL_REDUCE: Algorithm = Algorithm {
     complexity: |spec| complexity(spec, 2 * spec.size() * (spec.size() - 1)),
 };
 
-/// All-gather: everyone writes its input into all outputs.
+/// All-gather: every rank writes its input into all outputs.
 pub const ALL_GATHER: Algorithm = Algorithm {
     name: NAME,
     collective: Collective::AllGather,
-    summary: "everyone writes its input into all outputs: nothing is staged",
+    summary: "every rank writes its input into all outputs: nothing is staged",
     citation: SOURCE,
     peer_access: PeerAccess::ZeroCopy,
     aggregates: false,
@@ -52,11 +51,11 @@ pub const ALL_GATHER: Algorithm = Algorithm {
     complexity: |spec| complexity(spec, spec.size() * (spec.size() - 1)),
 };
 
-/// Reduce-scatter: everyone reduces its share from all inputs.
+/// Reduce-scatter: every rank reduces its share from all inputs.
 pub const REDUCE_SCATTER: Algorithm = Algorithm {
     name: NAME,
     collective: Collective::ReduceScatter,
-    summary: "everyone reduces its share from all inputs: nothing is staged",
+    summary: "every rank reduces its share from all inputs: nothing is staged",
     citation: SOURCE,
     peer_access: PeerAccess::ZeroCopy,
     aggregates: false,
@@ -66,11 +65,11 @@ pub const REDUCE_SCATTER: Algorithm = Algorithm {
     complexity: |spec| complexity(spec, spec.size() * (spec.size() - 1)),
 };
 
-/// Broadcast: everyone reads the root's input.
+/// Broadcast: every rank reads the input of the root.
 pub const BROADCAST: Algorithm = Algorithm {
     name: NAME,
     collective: Collective::Broadcast,
-    summary: "everyone reads the root's input: nothing is staged",
+    summary: "every rank reads the root's input: nothing is staged",
     citation: SOURCE,
     peer_access: PeerAccess::ZeroCopy,
     aggregates: false,
@@ -80,11 +79,11 @@ pub const BROADCAST: Algorithm = Algorithm {
     complexity: |spec| complexity(spec, spec.size() - 1),
 };
 
-/// Broadcast by the root: it alone knows where its input is.
+/// Broadcast in which the root, which alone knows where its input is, writes all outputs.
 pub const BROADCAST_PUSH: Algorithm = Algorithm {
     name: "zero_copy_push",
     collective: Collective::Broadcast,
-    summary: "the root writes its input into all outputs: nothing is staged, and the input may lie anywhere",
+    summary: "the root writes its input into all outputs: nothing is staged, and the input may be anywhere",
     citation: SOURCE,
     peer_access: PeerAccess::ZeroCopy,
     aggregates: false,
@@ -94,11 +93,11 @@ pub const BROADCAST_PUSH: Algorithm = Algorithm {
     complexity: |spec| complexity(spec, spec.size() - 1),
 };
 
-/// All-reduce of outputs: whoever knows a factor applies it.
+/// All-reduce among outputs: each rank applies its own factor first.
 pub const ALL_REDUCE_SCALED: Algorithm = Algorithm {
     name: "zero_copy_scaled",
     collective: Collective::AllReduce,
-    summary: "everyone brings its input into its output, then reduces its chunk of all outputs: for factors of one's own",
+    summary: "every rank copies its input into its output, then reduces its chunk of all outputs: for factors a rank",
     citation: SOURCE,
     peer_access: PeerAccess::ZeroCopy,
     aggregates: false,
@@ -108,7 +107,7 @@ pub const ALL_REDUCE_SCALED: Algorithm = Algorithm {
     complexity: |spec| complexity(spec, 2 * spec.size() * (spec.size() - 1)),
 };
 
-/// One pass over memory takes so many operands; with more ranks on a host, staging is no loss.
+/// The most operands of one pass over memory. With more ranks on a host, staging costs no more.
 fn fits_one_reduce(spec: &GroupSpec) -> bool {
     spec.ranks <= 64
 }
@@ -117,7 +116,7 @@ fn complexity(spec: &GroupSpec, chunks: u64) -> Complexity {
     Complexity { steps: if spec.ranks > 1 { 2 } else { 0 }, chunks, scratch_chunks: 0 }
 }
 
-/// A program of `body` between the two rounds of signals.
+/// Makes the program of `body` between the two rounds of signals.
 fn between_barriers(spec: &GroupSpec, rank: Rank, body: impl FnOnce(&mut ProgramBuilder)) -> Program {
     let mut builder = ProgramBuilder::new(rank);
     signal_and_wait_all(&mut builder, spec, rank, 1);

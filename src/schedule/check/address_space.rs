@@ -1,4 +1,4 @@
-//! Where the chunks of one rank lie, in place or not.
+//! Maps the chunks of one rank to cells of memory, in place or not.
 
 use crate::schedule::{Chunk, Collective, Rank, Schedule, Space};
 
@@ -15,7 +15,7 @@ pub(super) struct AddressSpace {
 const CHUNKS_MAX: usize = 1 << 28;
 
 impl AddressSpace {
-    /// The memory of `rank`; none if it would be absurdly large.
+    /// The memory of `rank`; `None` if it has more chunks than any rank can have.
     pub(super) fn new(schedule: &Schedule, rank: Rank, in_place: bool) -> Option<Self> {
         let (spec, program) = (&schedule.spec, schedule.programs.get(rank)?);
         let (inputs, outputs) = schedule.collective.shares(spec.ranks, spec.root, rank);
@@ -50,7 +50,7 @@ impl AddressSpace {
     }
 }
 
-/// Whether the collective has a form where input and output share memory.
+/// Returns true if the collective has a form in which input and output share memory.
 pub(super) fn supports_in_place(collective: Collective) -> bool {
     !matches!(collective, Collective::AllToAll | Collective::Barrier)
 }

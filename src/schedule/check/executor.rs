@@ -32,21 +32,21 @@ pub(super) struct Executor<'s> {
     free_messages: Vec<Vec<ExprId>>,
 }
 
-/// One rank's memory.
+/// The memory of one rank.
 pub(super) struct Memory {
     pub(super) address_space: AddressSpace,
     pub(super) contents: Vec<ExprId>,
     pub(super) records: AccessHistory,
 }
 
-/// One strand and how far it is.
+/// One strand and its next step.
 pub(super) struct LaneState<'s> {
     pub(super) rank: Rank,
     pub(super) lane: usize,
     steps: &'s [Step],
     position: usize,
     ports: PortClock,
-    /// What it signalled: when that is seen, and what it tells.
+    /// Its signals: when each is seen, and the accesses it orders.
     signals: Vec<(u64, Edge)>,
     /// Strands that wait for its next signal.
     waiting: Vec<LaneProgramId>,
@@ -58,7 +58,7 @@ struct Message {
     edge: Edge,
 }
 
-/// Messages under way from one rank to another on one lane.
+/// Messages in progress from one rank to another on one lane.
 #[derive(Default)]
 struct Channel {
     queue: VecDeque<Message>,
@@ -77,7 +77,7 @@ struct Channels {
     slots: usize,
 }
 
-/// What became of a step.
+/// The outcome of a step.
 pub(super) enum Outcome {
     Done,
     Blocked(Rank, BlockedOn),
@@ -138,12 +138,12 @@ impl<'s> Executor<'s> {
         self.channels.check_drained()
     }
 
-    /// Rounds until the last strand is through.
+    /// Rounds until the last strand has ended.
     pub(super) fn rounds(&self) -> u64 {
         self.lane_states.iter().map(|runner| runner.ports.clock).max().unwrap_or(0)
     }
 
-    /// Where a strand stands.
+    /// The position of a strand.
     pub(super) fn location(&self, strand: LaneProgramId, step: usize) -> StepLocation {
         let (rank, strand) = self.numbering.locate(strand);
         StepLocation { rank, lane_program: strand, step }
@@ -194,7 +194,7 @@ impl<'s> Executor<'s> {
         }
     }
 
-    /// Whether `strand` can send to `peer` now.
+    /// Returns true if `strand` can send to `peer` now.
     pub(super) fn can_send(&mut self, strand: LaneProgramId, peer: Rank) -> StepResult {
         self.check_peer(strand, peer)?;
         let LaneState { rank, lane, .. } = *self.lane_state(strand);
@@ -211,7 +211,7 @@ impl<'s> Executor<'s> {
         })
     }
 
-    /// Puts a message on its way.
+    /// Sends a message.
     pub(super) fn enqueue(&mut self, strand: LaneProgramId, peer: Rank, values: Vec<ExprId>) {
         let edge = self.clocks.edge(self.current_access(strand));
         let runner = &mut self.lane_states[strand as usize];
@@ -229,13 +229,13 @@ impl<'s> Executor<'s> {
         self.free_messages.pop().unwrap_or_default()
     }
 
-    /// Gives the room of a message back.
+    /// Frees the room of a message.
     pub(super) fn recycle_message(&mut self, mut values: Vec<ExprId>) {
         values.clear();
         self.free_messages.push(values);
     }
 
-    /// The next message of `peer`, if it is there.
+    /// The next message of `peer`, if it has arrived.
     pub(super) fn dequeue(
         &mut self,
         strand: LaneProgramId,
@@ -374,7 +374,7 @@ fn lane_states(schedule: &Schedule) -> Vec<LaneState<'_>> {
     runners
 }
 
-/// Who signals on each lane of each rank.
+/// The strand that signals on each lane of each rank.
 fn signalers(
     schedule: &Schedule,
     numbering: &LaneProgramIds,
@@ -396,7 +396,7 @@ fn signalers(
     Ok(signallers)
 }
 
-/// How much strands must know for the schedule to be judged.
+/// The knowledge of strands that a check of the schedule needs.
 fn clock_mode(schedule: &Schedule, strands: usize) -> ClockMode {
     let windows = schedule.programs.iter().any(|program| program.window > 0);
     let meets = windows || schedule.peer_access == PeerAccess::ZeroCopy;
@@ -408,7 +408,7 @@ fn clock_mode(schedule: &Schedule, strands: usize) -> ClockMode {
     }
 }
 
-/// Whether the place is in another rank's memory.
+/// Returns true if the place is in another rank's memory.
 pub(super) fn is_remote(place: &ChunkRef, rank: Rank) -> bool {
     place.rank != rank
 }

@@ -1,4 +1,4 @@
-//! Values as expressions: what a chunk holds, in terms of the inputs.
+//! Values as expressions of the inputs.
 //!
 //! Equal expressions have equal numbers, so that comparing two is comparing two integers. A sum of
 //! two is unordered, because `a ⊕ b` and `b ⊕ a` have the same bits; a longer one keeps its order.
@@ -20,13 +20,13 @@ pub(super) const ORIGINAL_INPUT: ExprId = 1;
 /// Leaves are computed from their numbers; only sums are stored.
 const FIRST_LEAF: ExprId = 2;
 
-/// Every expression of one run.
+/// All expressions of one run.
 pub(super) struct Expressions {
     ranks: usize,
     chunks_per_share: u32,
     /// Input chunks of a rank, at most.
     stride: u32,
-    /// Whether the shares of ranks may have different lengths.
+    /// True if the shares of ranks may have different lengths.
     uneven: bool,
     first_node: ExprId,
     nodes: Vec<Node>,
@@ -123,7 +123,7 @@ impl Expressions {
         finished
     }
 
-    /// Which length the value has: equal numbers, equal lengths.
+    /// The length class of the value: equal numbers mean equal lengths.
     pub(super) fn length(&self, value: ExprId) -> u32 {
         match self.node(value) {
             Some(node) => node.length,
@@ -134,7 +134,7 @@ impl Expressions {
         }
     }
 
-    /// Which length chunk `index` has among the chunks of the shares that belong to `rank`.
+    /// The length class of chunk `index` among the chunks of the shares of `rank`.
     ///
     /// A share's last part may be shorter than the others. All shares are equally long, except
     /// that an all_gather may be given another length for each rank.
@@ -143,7 +143,7 @@ impl Expressions {
         if self.uneven { rank as u32 * self.chunks_per_share + part } else { part }
     }
 
-    /// Whether `value` is finished and has input chunk `index` of every rank exactly once.
+    /// Checks that `value` is finished and has input chunk `index` of every rank exactly once.
     pub(super) fn check_complete_sum(
         &mut self,
         value: ExprId,
@@ -263,7 +263,7 @@ fn key(one: ExprId, other: ExprId) -> u64 {
     u64::from(one) << 32 | u64::from(other)
 }
 
-/// Hashes one integer: these maps are looked into at every step, and no adversary chooses their keys.
+/// Hashes one integer. These maps are read at every step, and no adversary chooses their keys.
 type MixBuildHasher = BuildHasherDefault<MixHasher>;
 
 #[derive(Default)]

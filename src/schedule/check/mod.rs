@@ -1,4 +1,4 @@
-//! Proves a schedule right by running it on expressions.
+//! Proves that a schedule computes its collective, by running it on expressions.
 //!
 //! Every rank's program runs, against bounded queues, on the names of the inputs instead of on
 //! numbers. What a run shows holds for every run, whatever the timing, the data and its length:
@@ -24,12 +24,12 @@ pub use violation::{Blocked, BlockedOn, OutputError, StepError, StepLocation, Vi
 use crate::schedule::check::executor::Executor;
 use crate::schedule::{Algorithm, GroupSpec, PeerAccess, Program, Schedule, Step};
 
-/// How a schedule is to be run.
+/// The conditions of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// Messages that a link holds for each direction and lane, at most.
+    /// The most messages that a link holds for each direction and lane.
     pub fifo_slots: usize,
-    /// Whether input and output share memory, where the collective has such a form.
+    /// True if input and output share memory, where the collective has such a form.
     pub in_place: bool,
 }
 
@@ -39,14 +39,14 @@ impl Default for Options {
     }
 }
 
-/// What a correct schedule does.
+/// The costs of a correct schedule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Report {
     /// Rounds of the longest chain of messages and signals.
     pub steps: u64,
     /// Chunks moved between ranks.
     pub chunks: u64,
-    /// Most scratch chunks of any rank.
+    /// The most scratch chunks of any rank.
     pub scratch_chunks: u64,
     /// The smallest number of messages that a link has to hold.
     pub min_fifo_slots: usize,
@@ -56,10 +56,10 @@ pub struct Report {
     pub order_hash: u64,
 }
 
-/// Proves that `algorithm` does for `spec` what it promises, at the cost that it states.
+/// Proves that `algorithm` computes its collective for `spec`, at the cost that it states.
 ///
 /// # Errors
-/// The first thing found wrong.
+/// The first violation found.
 pub fn check(algorithm: &Algorithm, spec: &GroupSpec, options: &Options) -> Result<Report, Violation> {
     if spec.ranks == 0 || !(algorithm.supports)(spec) {
         return Err(Violation::UnsupportedGroup);
@@ -84,7 +84,7 @@ pub fn check(algorithm: &Algorithm, spec: &GroupSpec, options: &Options) -> Resu
 /// Proves that `schedule` computes its collective.
 ///
 /// # Errors
-/// The first thing found wrong.
+/// The first violation found.
 pub fn check_schedule(schedule: &Schedule, options: &Options) -> Result<Report, Violation> {
     check_well_formed(schedule)?;
     // More room never hurts and never changes a value, so the first run that ends is the proof.

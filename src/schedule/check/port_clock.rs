@@ -1,28 +1,28 @@
 //! The clock of a strand: one port out, one port in, a message takes one round.
 
-/// When the strand has done what, in rounds.
+/// The times of a strand's events, in rounds.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct PortClock {
-    /// When its last step ended.
+    /// The time at which its last step ended.
     pub(super) clock: u64,
     send_free: u64,
     recv_free: u64,
 }
 
 impl PortClock {
-    /// Puts a message on its way; returns when it arrives.
+    /// Sends a message; returns the time at which it arrives.
     pub(super) fn send(&mut self) -> u64 {
         self.send_free = self.clock.max(self.send_free) + 1;
         self.send_free
     }
 
-    /// Takes a message in that arrives at `arrival`.
+    /// Receives a message that arrives at `arrival`.
     pub(super) fn receive(&mut self, arrival: u64) {
         self.clock = self.clock.max(arrival).max(self.recv_free + 1);
         self.recv_free = self.clock;
     }
 
-    /// Gives a signal; returns when it is seen.
+    /// Signals; returns the time at which the signal is seen.
     pub(super) fn signal(&self) -> u64 {
         self.clock + 1
     }

@@ -1,11 +1,11 @@
-//! What each collective promises about its outputs.
+//! Checks the outputs of each collective.
 
 use crate::schedule::check::executor::Executor;
 use crate::schedule::check::expression::{ExprId, ORIGINAL_INPUT, UNINITIALIZED, mix};
 use crate::schedule::check::violation::{OutputError, Violation};
 use crate::schedule::{Collective, Rank, Space, output};
 
-/// What a run that kept every promise looked like.
+/// The outputs of a run that fulfills its collective.
 pub(super) struct Outputs {
     /// The order of summation of one output chunk.
     pub(super) expression: Option<String>,
@@ -14,7 +14,7 @@ pub(super) struct Outputs {
 }
 
 impl Executor<'_> {
-    /// Whether every output chunk holds what it should, and the same bits wherever it should be the same.
+    /// Checks that every output chunk holds its value, with equal bits on all ranks that share it.
     pub(super) fn check_outputs(&mut self) -> Result<Outputs, Violation> {
         let mut order = 0u64;
         let mut sample = None;
@@ -68,7 +68,7 @@ impl Executor<'_> {
         if value == moved { Ok(()) } else { Err(OutputError::WrongInput) }
     }
 
-    /// Whether every rank has heard, directly or not, from every other.
+    /// Checks that every rank has heard, directly or through others, from every other.
     fn check_barrier(&self) -> Result<(), Violation> {
         let ranks = self.schedule.spec.ranks;
         for rank in 0..ranks {

@@ -1,7 +1,7 @@
-//! Plays a schedule on small numbers, in an order of steps drawn at random.
+//! Runs a schedule on small numbers, in a random order of steps.
 //!
-//! Nothing here is shared with the run on expressions but where chunks lie and how rounds are
-//! counted: what one accepts, the other can be asked to refute.
+//! It shares with the run on expressions only the places of chunks and the counting of
+//! rounds, so each can refute the other.
 
 use crate::schedule::check::address_space::AddressSpace;
 use crate::schedule::check::expression::mix;
@@ -10,18 +10,18 @@ use crate::schedule::check::violation::{Blocked, BlockedOn, StepError, StepLocat
 use crate::schedule::{Chunk, ChunkRef, LaneProgram, Rank, Schedule, Space, Step, input, output};
 use std::collections::{HashMap, VecDeque};
 
-/// How to play.
+/// The conditions of a replay.
 #[derive(Clone, Copy, Debug)]
 pub struct Replayer {
     /// Messages that a link holds for each direction and lane.
     pub fifo_slots: usize,
-    /// Whether input and output share memory, where the collective has such a form.
+    /// True if input and output share memory, where the collective has such a form.
     pub in_place: bool,
     /// Numbers in a chunk.
     pub chunk_len: usize,
-    /// What finishing does to a sum.
+    /// The function that finishes a sum.
     pub finish: fn(i64) -> i64,
-    /// Draws which strand goes next.
+    /// Chooses the strand that goes next.
     pub seed: u64,
 }
 
@@ -31,43 +31,43 @@ impl Default for Replayer {
     }
 }
 
-/// What happened.
+/// The events and results of a replay.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trace {
-    /// Rounds until the last strand was through.
+    /// Rounds until the last strand ended.
     pub rounds: u64,
-    /// Every step, in the order played.
+    /// Every step, in the order of the replay.
     pub events: Vec<Event>,
     /// The output of each rank; chunks that hold nothing are left out.
     pub outputs: Vec<Vec<i64>>,
 }
 
-/// One step that was played.
+/// One step of the replay.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Event {
-    /// Which one.
+    /// The step.
     pub at: StepLocation,
-    /// The round after which it was under way: for a message, when it left.
+    /// The round in which it began: for a message, when it was sent.
     pub start: u64,
-    /// The round after which it was done: for a message, when it arrived.
+    /// The round in which it ended: for a message, when it arrived.
     pub end: u64,
     /// The send or signal that it waited for, by its place among the events.
     pub cause: Option<usize>,
-    /// What it stored.
+    /// The chunks that it stored.
     pub writes: Vec<Write>,
 }
 
 /// A chunk that was stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Write {
-    /// Where.
+    /// The place.
     pub target: ChunkRef,
-    /// What.
+    /// The value.
     pub values: Vec<i64>,
 }
 
 impl Replayer {
-    /// Plays `schedule`; element `index` of the input of `rank` is `element(rank, index)`.
+    /// Replays `schedule`; element `index` of the input of `rank` is `element(rank, index)`.
     ///
     /// # Errors
     /// A deadlock, or the first step that cannot be carried out.
@@ -116,7 +116,7 @@ struct Message {
     event: usize,
 }
 
-/// What a step needs that is not there yet; or why it can never be.
+/// The missing condition of a step, or the reason why it can never be carried out.
 enum Interrupt {
     Blocked(Rank, BlockedOn),
     Failed(StepError),
@@ -177,7 +177,7 @@ impl<'s> ReplayState<'s> {
             .collect()
     }
 
-    /// Plays the next step of a strand, unless it has to wait.
+    /// Carries out the next step of a strand, unless it has to wait.
     fn step(&mut self, index: usize) -> Result<bool, Violation> {
         let at = self.lanes[index].at;
         let Some(step) = self.lanes[index].lane_program.steps.get(at.step) else {

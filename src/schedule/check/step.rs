@@ -1,4 +1,4 @@
-//! What each step does to the expressions in memory, and what it must not do.
+//! Applies each step to the expressions in memory, and rejects invalid steps.
 
 use super::violation::StepError;
 use crate::schedule::check::executor::{Executor, Outcome, StepResult, is_remote};
@@ -157,7 +157,7 @@ impl Executor<'_> {
         Ok(())
     }
 
-    /// What `place` holds, for a step of `strand` to use.
+    /// The value at `place`, for a step of `strand`.
     fn read(&mut self, strand: LaneProgramId, place: &ChunkRef) -> Result<ExprId, StepError> {
         let cell = self.resolve(strand, place)?;
         let now = self.current_access(strand);
@@ -167,7 +167,7 @@ impl Executor<'_> {
         self.peek(place)
     }
 
-    /// What `place` holds. The input is there as long as its memory was not overwritten.
+    /// The value at `place`. The input is there as long as its memory was not overwritten.
     fn peek(&self, place: &ChunkRef) -> Result<ExprId, StepError> {
         let ChunkRef { rank, chunk } = *place;
         let memory = &self.memories[rank];
@@ -232,7 +232,7 @@ impl Executor<'_> {
         memory.address_space.address(chunk).ok_or(StepError::NoSuchChunk(rank, chunk))
     }
 
-    /// Whether the chunks `into` are different memories, and each `with` is none of them but its own.
+    /// Checks that the chunks `into` differ in memory, and that each `with` is none of them but its own.
     fn check_disjoint(&self, rank: Rank, into: &[Chunk], with: &[Chunk]) -> Result<(), StepError> {
         if into.len() < 2 {
             return Ok(());
@@ -254,7 +254,7 @@ impl Executor<'_> {
     }
 }
 
-/// Whether the chunk's length follows from the caller's buffers.
+/// Returns true if the chunk's length follows from the caller's buffers.
 fn is_user_buffer(chunk: Chunk) -> bool {
     matches!(chunk.space, Space::Input | Space::Output)
 }

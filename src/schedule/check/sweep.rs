@@ -7,14 +7,14 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-/// What checking one algorithm found.
+/// The result of checking one algorithm.
 #[derive(Clone, Debug)]
 pub struct AlgorithmReport {
-    /// What the algorithm computes.
+    /// The collective of the algorithm.
     pub collective: Collective,
-    /// Its name.
+    /// The name of the algorithm.
     pub name: &'static str,
-    /// Specs checked.
+    /// The number of specs checked.
     pub cases: usize,
     /// The largest number of ranks among them.
     pub ranks: usize,
@@ -26,13 +26,13 @@ pub struct AlgorithmReport {
     pub scratch_chunks: u64,
     /// Messages that a link has to hold, over all cases.
     pub min_fifo_slots: usize,
-    /// How long the check took.
+    /// The duration of the check.
     pub elapsed: Duration,
-    /// What was wrong first, if anything.
+    /// The first violation, if there is one.
     pub violation: Option<(GroupSpec, Violation)>,
 }
 
-/// Every spec of `algorithm` from 1 to `max_ranks` ranks; with `big`, a few of up to 1024 beside them.
+/// All specs of `algorithm` from 1 to `max_ranks` ranks; with `big`, also a few of up to 1024.
 pub fn cases(algorithm: &Algorithm, max_ranks: usize, big: bool) -> Vec<GroupSpec> {
     let mut specs = Vec::new();
     for ranks in 1..=max_ranks {
@@ -96,7 +96,7 @@ pub fn sweep(algorithm: &Algorithm, specs: &[GroupSpec]) -> AlgorithmReport {
     }
 }
 
-/// What the threads of a survey have found so far.
+/// The results of the threads of a sweep so far.
 #[derive(Default)]
 struct SweepState {
     last: Option<Report>,
@@ -131,7 +131,7 @@ fn check_spec(algorithm: &Algorithm, spec: &GroupSpec) -> Result<Report, Violati
     check(algorithm, spec, &options)
 }
 
-/// Checks every algorithm up to `max_ranks`, telling `on_row` of each as it is done.
+/// Checks every algorithm up to `max_ranks`, and calls `on_row` with each result.
 pub fn run_all(max_ranks: usize, mut on_row: impl FnMut(&AlgorithmReport)) {
     for algorithm in Algorithm::ALL {
         on_row(&sweep(algorithm, &cases(algorithm, max_ranks, false)));

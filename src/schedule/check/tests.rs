@@ -1,4 +1,4 @@
-//! Toy algorithms, right and wrong in every way there is.
+//! Small algorithms, correct ones and one for each kind of violation.
 
 use super::*;
 use crate::schedule::{

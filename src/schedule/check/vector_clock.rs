@@ -1,4 +1,4 @@
-//! Which accesses to memory are ordered by messages and signals, and which race.
+//! Finds accesses to memory that messages and signals do not order.
 //!
 //! Clocks of strands (Lamport; Mattern 1988): an access is named by its strand and the number of
 //! the step, and a strand knows of each other strand the last step that is surely done.
@@ -20,27 +20,27 @@ pub(super) struct Access {
 
 const NO_ACCESS: Access = Access { lane_program: 0, tick: 0 };
 
-/// What somebody who receives a message or sees a signal learns.
+/// The knowledge that a message or a signal passes on.
 #[derive(Clone)]
 pub(super) struct Edge {
     from: Access,
-    /// All that the sender knew.
+    /// All knowledge of the sender.
     clock: Option<Rc<[u32]>>,
 }
 
-/// How much is passed on.
+/// The amount of knowledge that is passed on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ClockMode {
-    /// All that the sender knew.
+    /// All knowledge of the sender.
     Full,
-    /// What the sender itself did: less than the truth, so races may be reported that are none,
+    /// The sender's own steps: less than the truth, so races may be reported that are none,
     /// and none is missed.
     Direct,
     /// Nothing: strands may share no chunk that one of them writes. Enough where ranks meet in no window.
     Disabled,
 }
 
-/// What each strand knows of each other.
+/// The knowledge of each strand about each other.
 pub(super) struct VectorClocks {
     mode: ClockMode,
     clocks: Vec<Box<[u32]>>,
@@ -55,7 +55,7 @@ impl VectorClocks {
         Self { mode: knowledge, clocks: known }
     }
 
-    /// What the step `now` tells those that it reaches.
+    /// The knowledge that the step `now` passes on.
     pub(super) fn edge(&mut self, now: Access) -> Edge {
         let clock = (self.mode == ClockMode::Full).then(|| {
             let known = &mut self.clocks[now.lane_program as usize];
@@ -65,7 +65,7 @@ impl VectorClocks {
         Edge { from: now, clock }
     }
 
-    /// `strand` is told.
+    /// Adds knowledge to `strand`.
     pub(super) fn merge(&mut self, strand: LaneProgramId, edge: &Edge) {
         let Some(known) = self.clocks.get_mut(strand as usize) else {
             return;
@@ -77,12 +77,12 @@ impl VectorClocks {
         *of_sender = edge.from.tick.max(*of_sender);
     }
 
-    /// Whether `strand` knows that the strand `other` has done anything.
+    /// Returns true if `strand` knows of any step of the strand `other`.
     pub(super) fn has_heard_from(&self, strand: LaneProgramId, other: LaneProgramId) -> bool {
         self.clocks.get(strand as usize).is_some_and(|known| known[other as usize] > 0)
     }
 
-    /// Whether `earlier` is surely done when `now` begins.
+    /// Returns true if `earlier` is surely done when `now` begins.
     fn happens_before(&self, earlier: Access, now: Access) -> bool {
         earlier.tick == 0
             || earlier.lane_program == now.lane_program
@@ -93,7 +93,7 @@ impl VectorClocks {
     }
 }
 
-/// Who touched the chunks of one rank.
+/// The last accesses to the chunks of one rank.
 pub(super) struct AccessHistory {
     entries: Vec<LastAccess>,
     /// Readers beside the one in the record: most chunks have none.
@@ -116,7 +116,7 @@ impl AccessHistory {
         Self { entries: vec![record; end - first], extra_readers: HashMap::new(), first_address: first }
     }
 
-    /// Notes a read; returns the write it races with.
+    /// Records a read; returns the write it races with.
     pub(super) fn read(&mut self, clocks: &VectorClocks, cell: usize, now: Access) -> Option<Access> {
         let record = self.entries.get_mut(cell.checked_sub(self.first_address)?)?;
         if !clocks.happens_before(record.last_write, now) {
@@ -130,7 +130,7 @@ impl AccessHistory {
         None
     }
 
-    /// Notes a write; returns the access it races with.
+    /// Records a write; returns the access it races with.
     pub(super) fn write(&mut self, clocks: &VectorClocks, cell: usize, now: Access) -> Option<Access> {
         let record = self.entries.get_mut(cell.checked_sub(self.first_address)?)?;
         let more = if self.extra_readers.is_empty() { None } else { self.extra_readers.remove(&cell) };

@@ -1,72 +1,72 @@
-//! What can be wrong with a schedule.
+//! The violations that a schedule can have.
 
 use crate::schedule::{Chunk, Rank, Space};
 use std::fmt;
 
-/// A step, by where it stands.
+/// The position of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct StepLocation {
-    /// Whose program.
+    /// The rank of the program.
     pub rank: Rank,
-    /// Which of its strands.
+    /// The strand.
     pub lane_program: usize,
-    /// Which step of that, from 0.
+    /// The step of the strand, from 0.
     pub step: usize,
 }
 
-/// Why a schedule is rejected.
+/// The reason why a schedule is rejected.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Violation {
     /// The algorithm does not run with this spec.
     UnsupportedGroup,
-    /// Ranks, root, parts or sizes make no sense together; says which.
+    /// Ranks, root, chunks or sizes do not fit together; the text says which.
     Malformed(&'static str),
-    /// One step does what it must not.
+    /// One step is invalid.
     Step {
-        /// Which one.
+        /// The step.
         at: StepLocation,
-        /// What it does.
+        /// The violation.
         error: StepError,
     },
     /// No rank can go on, yet these have steps left.
     Deadlock {
-        /// Everybody who waits, and for what.
+        /// The strands that wait, and what each waits for.
         blocked: Vec<Blocked>,
     },
-    /// Messages that nobody receives.
+    /// Messages that no rank receives.
     UnreceivedMessages {
-        /// Who sent them.
+        /// The sender.
         from: Rank,
-        /// Who should have received them.
+        /// The receiver.
         to: Rank,
-        /// On which lane.
+        /// The lane.
         lane: usize,
-        /// How many.
+        /// The number of messages.
         messages: usize,
     },
     /// An output chunk does not hold what the collective promises.
     Output {
-        /// Whose output.
+        /// The rank of the output.
         rank: Rank,
-        /// Which chunk of it.
+        /// The chunk.
         index: usize,
-        /// What is wrong with it.
+        /// The difference.
         error: OutputError,
     },
-    /// A rank can leave the barrier before another one has come.
+    /// A rank can leave the barrier before another one has entered.
     Barrier {
-        /// Who leaves.
+        /// The rank that leaves.
         rank: Rank,
-        /// Who may be missing.
+        /// The rank that may be missing.
         missing: Rank,
     },
     /// A count is not the one that the algorithm states.
     Count {
-        /// What is counted.
+        /// The counted quantity.
         what: &'static str,
-        /// What the cost formula says.
+        /// The count of the cost formula.
         stated: u64,
-        /// What the programs do.
+        /// The count of the programs.
         found: u64,
     },
 }
@@ -74,31 +74,31 @@ pub enum Violation {
 /// A strand that cannot go on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Blocked {
-    /// The step it stands before.
+    /// The step that it cannot begin.
     pub at: StepLocation,
-    /// Whom it waits for.
+    /// The rank that it waits for.
     pub peer: Rank,
-    /// What it needs from that peer.
+    /// The condition that the peer must fulfill.
     pub blocked_on: BlockedOn,
 }
 
-/// What a blocked strand needs.
+/// The condition that a blocked strand waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BlockedOn {
     /// A message on this lane.
     Message(usize),
     /// Room for a message on this lane.
     SendSlot(usize),
-    /// So many signals.
+    /// This number of signals.
     Signals(u32),
 }
 
-/// What one step does wrong.
+/// The violation of one step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StepError {
     /// A chunk that this rank does not have.
     NoSuchChunk(Rank, Chunk),
-    /// A peer that is itself or nobody.
+    /// A peer that is the rank itself or no rank.
     NoSuchPeer(Rank),
     /// A lane other than 0 and 1.
     NoSuchLane(usize),
@@ -134,16 +134,16 @@ pub enum StepError {
     WaitForSignalZero,
     /// Another step touches the same chunk, and nothing orders the two.
     Race {
-        /// Whose memory.
+        /// The rank of the memory.
         rank: Rank,
-        /// Which chunk.
+        /// The chunk.
         chunk: Chunk,
         /// The other step.
         other: StepLocation,
     },
 }
 
-/// How an output chunk differs from what was promised.
+/// The difference between an output chunk and its postcondition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OutputError {
     /// Nothing was stored.

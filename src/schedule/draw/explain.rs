@@ -1,4 +1,4 @@
-//! A schedule as a table: what each rank does in each round, and what it holds then.
+//! Prints a schedule as a table: the steps of each rank in each round, and the chunks it holds then.
 
 use super::{list_chunks, replay, summary, title};
 use crate::schedule::check::{Event, Trace};
@@ -6,9 +6,9 @@ use crate::schedule::{Chunk, ChunkRef, Rank, Schedule, Space, Step};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-/// Tells step by step what `schedule` does to small numbers.
+/// Prints step by step what `schedule` does to small numbers.
 ///
-/// Element i of the input of rank k is i + k. A message is told in the round in which it arrives.
+/// Element i of the input of rank k is i + k. A message is printed in the round in which it arrives.
 pub fn explain(schedule: &Schedule) -> String {
     let mut text = format!("{}\n", title(schedule));
     match replay(schedule) {
@@ -23,11 +23,11 @@ pub fn explain(schedule: &Schedule) -> String {
     text
 }
 
-/// What is held where, so far.
+/// The values that each rank holds so far.
 struct Explanation<'s> {
     schedule: &'s Schedule,
     values: BTreeMap<(Rank, Chunk), i64>,
-    /// Spaces that any rank has, with the chunks of each rank.
+    /// The spaces that any rank has, with the chunks of each rank.
     columns: Vec<(Space, Vec<usize>)>,
 }
 
@@ -141,5 +141,5 @@ fn format_chunk_ref(place: &ChunkRef, rank: Rank) -> String {
     if place.rank == rank { place.chunk.to_string() } else { format!("{} of {}", place.chunk, place.rank) }
 }
 
-/// Most chunks of one message that are named.
+/// The most chunks of one message that are named.
 const CHUNKS_LISTED_MAX: usize = 8;

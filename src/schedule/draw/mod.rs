@@ -1,6 +1,6 @@
 //! Shows what a schedule does: as a table of rounds, or as a picture.
 //!
-//! Both play it first, on inputs of 0, 1, 2, … plus the number of the rank, one number in a chunk.
+//! Both replay it first, on inputs of 0, 1, 2, … plus the rank, one number a chunk.
 
 mod explain;
 mod svg;
@@ -16,7 +16,7 @@ fn replay(schedule: &Schedule) -> Result<Trace, Violation> {
     player.replay(schedule, |rank, index| (index + rank) as i64)
 }
 
-/// The collective, the algorithm if it is one of the table's, and for whom.
+/// The collective, the algorithm if it is one of the table, and the group.
 fn title(schedule: &Schedule) -> String {
     let spec = &schedule.spec;
     let is_built_by = |row: &&Algorithm| {
@@ -65,7 +65,7 @@ fn list_chunks(chunks: &[Chunk], most: usize) -> String {
     }
 }
 
-/// As many as any schedule of the table needs, and two to spare.
+/// Messages that a link holds: as many as any schedule of the table needs, and two more.
 const FIFO_SLOTS: usize = 4;
 
 #[cfg(test)]

@@ -1,11 +1,11 @@
-//! A schedule as a space-time diagram: a line for each rank, time to the right, an arrow for each message.
+//! Draws a schedule as a space-time diagram: a line for each rank, an arrow for each message.
 
 use super::{list_chunks, replay, summary, title};
 use crate::schedule::check::{Event, Trace};
 use crate::schedule::{Rank, Schedule, Step};
 use std::fmt::Write;
 
-/// Draws `schedule` as a picture that needs nothing else: no font, no script, no style sheet.
+/// Draws `schedule` as an SVG file without fonts, scripts or style sheets.
 pub fn svg(schedule: &Schedule) -> String {
     match replay(schedule) {
         Ok(trace) => Diagram::new(schedule, &trace).draw(),
@@ -16,7 +16,7 @@ pub fn svg(schedule: &Schedule) -> String {
 struct Diagram<'s> {
     schedule: &'s Schedule,
     trace: &'s Trace,
-    /// Whether there is room for the names of chunks.
+    /// True if there is room for the names of chunks.
     labels: bool,
     /// Width of a round.
     column: f64,
@@ -77,7 +77,7 @@ impl<'s> Diagram<'s> {
         }
     }
 
-    /// What the step received, from where it was sent; what it read in another's window, from there.
+    /// The arrow of a step, from the sender or from the owner of the window that it read.
     fn arrow(&mut self, event: &Event) {
         if let Some(sent) = event.cause.map(|cause| &self.trace.events[cause]) {
             let class = match self.step(event) {
@@ -145,7 +145,7 @@ impl<'s> Diagram<'s> {
         );
     }
 
-    /// What each rank ends with.
+    /// The values that each rank ends with.
     fn results(&mut self) {
         for (rank, output) in self.trace.outputs.iter().enumerate() {
             let (x, y) = (self.x(self.trace.rounds) + 26.0 + self.column * ARROW_SLANT, self.y(rank) + 4.0);
@@ -220,14 +220,14 @@ const COLUMN_MIN: f64 = 120.0;
 const CHAR_WIDTH: f64 = 6.0;
 const ROW_HEIGHT: f64 = 64.0;
 const MARKER_RADIUS: f64 = 4.5;
-/// How far right of a window's owner, in columns, the reader stands.
+/// Distance of a reader from the owner of the window, in columns.
 const ARROW_SLANT: f64 = 0.45;
-/// Where on its arrow a label sits, from 0 to 1.
+/// Place of a label on its arrow, from 0 to 1.
 const LABEL_POSITION: f64 = 0.28;
-/// Most arrows in a round that can still be labelled.
+/// The most arrows in a round that can be labeled.
 const LABELS_MAX: u64 = 12;
 const NUMBERS_MAX: usize = 8;
-/// Most chunks of one message that are named.
+/// The most chunks of one message that are named.
 const CHUNKS_LISTED_MAX: usize = 4;
 
 const TEXT_COLOR: &str = "#1f2630";

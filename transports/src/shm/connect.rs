@@ -30,11 +30,9 @@ pub fn connect(
     peers: Vec<Option<Segment>>,
 ) -> Result<Connected> {
     // For peers' memory, mapped is enough: descriptors are few.
-    let keep = |mut segment: Segment| {
-        segment.close_fd();
-        Arc::new(segment)
-    };
-    let mut segments: Vec<_> = peers.into_iter().map(|peer| peer.map(keep)).collect();
+    let keep = |mut segment: Segment| segment.close_fd().map(|()| Arc::new(segment));
+    let mut segments: Vec<_> =
+        peers.into_iter().map(|peer| peer.map(keep).transpose()).collect::<Result<_>>()?;
     if let Some(place) = segments.get_mut(rank) {
         *place = Some(Arc::new(own));
     }
@@ -59,7 +57,6 @@ pub(crate) fn connect_shared(
     let Some(own) = segments.get(rank).cloned().flatten() else {
         return Err(Error::InvalidUsage("a rank needs a segment of its own".to_owned()));
     };
-    own.prefer_huge_pages(layout.window(), geometry.window_bytes);
     let link = |(peer, segment): (usize, &Option<Arc<Segment>>)| {
         let segment = segment.as_ref().filter(|_| peer != rank)?;
         Some(Box::new(ShmLink::new(rank, peer, &layout, &own, segment)) as Box<dyn Link>)
@@ -109,16 +106,16 @@ mod tests {
         let connected = connect_shared(0, 1, &geometry, vec![Some(Arc::clone(&own))]).unwrap();
         let mut window = connected.window.unwrap();
         let held = [7; 8];
-        window.prepare(0);
+        window.prepare(0).unwrap();
         assert_eq!(own.resident_bytes(), 0, "nothing was asked for");
-        window.prepare(1);
+        window.prepare(1).unwrap();
         let first = own.resident_bytes();
         assert!(first > 0 && first <= HALF, "{first}");
-        window.prepare(1);
+        window.prepare(1).unwrap();
         assert_eq!(own.resident_bytes(), first);
         copy(window.target(0, 8, 8), Source::from(&held[..]));
         copy(window.target(0, 2 * HALF - 8, 8), Source::from(&held[..]));
-        window.prepare(2 * HALF);
+        window.prepare(2 * HALF).unwrap();
         assert!((first..=2 * HALF).contains(&own.resident_bytes()));
         let mut found = [0; 8];
         for (at, expected) in [(8, held), (2 * HALF - 8, held), (HALF, [0; 8])] {

@@ -46,6 +46,7 @@ impl SymmetricHeap {
     /// # Errors
     /// [`Error::Misuse`] if there is no free range of that length.
     pub fn alloc(self: &Arc<Self>, bytes: usize) -> Result<HeapAllocation> {
+        self.segment.map_part(self.base)?;
         let offset = self.find_free(bytes).ok_or_else(|| {
             let most = self.bytes;
             let text = format!(
@@ -84,6 +85,9 @@ impl SymmetricHeap {
 
     /// Where in the heap the `bytes` bytes at `address` are, if they are all there.
     pub fn offset_of(&self, address: usize, bytes: usize) -> Option<usize> {
+        if self.bytes == 0 {
+            return None;
+        }
         let offset = address.checked_sub(self.segment.at(self.base, 0).addr())?;
         (offset.checked_add(bytes)? <= self.bytes).then_some(offset)
     }

@@ -1,7 +1,7 @@
 //! Where everything is in a rank's segment.
 
 use crate::shm::eager::{SlotClass, TAG_WORDS};
-use crate::shm::segment::{HUGE_PAGE_BYTES, PAGE_BYTES};
+use crate::shm::segment::{Extents, HUGE_PAGE_BYTES, PAGE_BYTES};
 use crate::shm::seqlock::{ENTRIES, ENTRY_WORDS};
 use crate::shm::signal::{PARITIES, PARITY_WORDS};
 use crate::{Error, Geometry, Result};
@@ -18,6 +18,8 @@ pub struct Layout {
     eager_slots: [usize; SlotClass::ALL.len()],
     slot_stride: usize,
     ring_bytes: usize,
+    /// Length of the part that every communicator maps: small slots, control messages, signals.
+    head_bytes: usize,
     rings: usize,
     window: usize,
     heap: usize,
@@ -42,7 +44,10 @@ impl Layout {
         let data = geometry.slot_bytes.checked_next_multiple_of(LINE_BYTES)?;
         let slot_stride = data.checked_add(SLOT_HEADER_BYTES)?.checked_next_multiple_of(LINE_PAIR_BYTES)?;
         let ring_bytes = geometry.slots.checked_mul(slot_stride)?.checked_add(LINE_PAIR_BYTES)?;
-        let rings = geometry.signal_lanes.checked_mul(SIGNAL_BLOCK_BYTES)?.checked_add(SIGNAL_BLOCKS)?;
+        let signals_end =
+            geometry.signal_lanes.checked_mul(SIGNAL_BLOCK_BYTES)?.checked_add(SIGNAL_BLOCKS)?;
+        let head_bytes = signals_end.checked_next_multiple_of(PAGE_BYTES)?;
+        let rings = head_bytes.checked_next_multiple_of(HUGE_PAGE_BYTES)?;
         let end = ring_bytes.checked_mul(geometry.lanes)?.checked_mul(ranks)?.checked_add(rings)?;
         let (slots, end) = place_eager_slots(ranks, end)?;
         let window = end.checked_next_multiple_of(HUGE_PAGE_BYTES)?;
@@ -55,6 +60,7 @@ impl Layout {
             eager_slots: slots,
             slot_stride,
             ring_bytes,
+            head_bytes,
             rings,
             window,
             heap,
@@ -65,6 +71,16 @@ impl Layout {
     /// Bytes of a rank's segment.
     pub fn bytes(&self) -> usize {
         self.bytes
+    }
+
+    /// The parts of a rank's segment that are mapped separately.
+    pub fn extents(&self) -> Extents {
+        Extents { head_bytes: self.head_bytes, bulk: self.rings..self.heap, heap: self.heap..self.bytes }
+    }
+
+    /// Where the FIFOs, the long slots and the window begin: the part that large messages use.
+    pub(super) fn bulk(&self) -> usize {
+        self.rings
     }
 
     /// Where a parity of a lane's board begins.
@@ -134,6 +150,11 @@ impl Layout {
     pub(super) fn ring(&self, from: usize, lane: usize) -> usize {
         debug_assert!(lane < self.geometry.lanes);
         self.rings + (from * self.geometry.lanes + lane) * self.ring_bytes
+    }
+
+    /// Bytes of a FIFO.
+    pub(super) fn ring_bytes(&self) -> usize {
+        self.ring_bytes
     }
 
     /// Where the slot for message `number` begins, from the beginning of its FIFO.

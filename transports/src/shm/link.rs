@@ -9,28 +9,62 @@ use crate::shm::segment::Segment;
 use crate::shm::spsc::{Invalid, Receiver, Ring, Sender};
 use crate::sync::{AtomicU64, Ordering};
 use crate::{Error, Header, Link, Result, Tag};
+use std::ptr::NonNull;
 use std::sync::Arc;
 use unisono_cuda::{Source, Store, Target, copy_to};
 
 /// One FIFO in a segment.
 struct ShmRing {
-    segment: Arc<Segment>,
+    /// Keeps the memory at `base` mapped.
+    _segment: Arc<Segment>,
     layout: Layout,
-    offset: usize,
+    base: NonNull<u8>,
+    bytes: usize,
 }
 
+// SAFETY: the memory belongs to the segment, which can be sent and shared; it is reached as atomics, and
+// as bytes that the protocol of the FIFO gives to one side at a time.
+unsafe impl Send for ShmRing {}
+
 impl ShmRing {
+    fn new(segment: &Arc<Segment>, layout: &Layout, from: usize, lane: usize) -> Self {
+        let bytes = layout.ring_bytes();
+        let base = NonNull::new(segment.at(layout.ring(from, lane), bytes)).expect("mapped memory");
+        Self { _segment: Arc::clone(segment), layout: *layout, base, bytes }
+    }
+
+    /// Address of `bytes` bytes at `offset`.
+    ///
+    /// # Panics
+    /// If they are not inside.
+    #[inline]
+    fn at(&self, offset: usize, bytes: usize) -> *mut u8 {
+        let fits = offset.checked_add(bytes).is_some_and(|end| end <= self.bytes);
+        assert!(fits, "{bytes} bytes at {offset} of a FIFO of {}", self.bytes);
+        self.base.as_ptr().wrapping_add(offset)
+    }
+
+    /// The word at `offset`, a multiple of eight.
+    #[inline]
+    fn word_at(&self, offset: usize) -> &AtomicU64 {
+        let pointer = self.at(offset, size_of::<AtomicU64>());
+        debug_assert!(pointer.cast::<AtomicU64>().is_aligned());
+        // SAFETY: inside the FIFO by `at`, mapped as long as the segment that this holds; FIFOs, slots and
+        // words begin on multiples of eight; all ranks reach words as atomics only.
+        unsafe { &*pointer.cast::<AtomicU64>() }
+    }
+
     /// The `index`-th word of the slot of message `number`.
     #[inline]
     fn word(&self, number: u64, index: usize) -> &AtomicU64 {
-        self.segment.word(self.offset + self.layout.slot(number) + index * 8)
+        self.word_at(self.layout.slot(number) + index * 8)
     }
 
     /// Address of the body of message `number`, which is `bytes` long: at most a slot's.
     fn body(&self, number: u64, bytes: usize) -> *mut u8 {
         debug_assert!(bytes <= self.layout.geometry.slot_bytes);
         let head = if bytes <= INLINE_BYTES { INLINE_OFFSET } else { SLOT_HEADER_BYTES };
-        self.segment.at(self.offset + self.layout.slot(number) + head, bytes)
+        self.at(self.layout.slot(number) + head, bytes)
     }
 
     fn read_header(&self, number: u64) -> std::result::Result<Header, Invalid> {
@@ -63,7 +97,7 @@ impl Ring for ShmRing {
 
     #[inline]
     fn consumed(&self) -> &AtomicU64 {
-        self.segment.word(self.offset)
+        self.word_at(0)
     }
 }
 
@@ -101,20 +135,23 @@ impl ShmLink {
     }
 
     #[inline]
-    fn lane(&mut self, lane: usize) -> &mut Lane {
+    fn lane(&mut self, lane: usize) -> Result<&mut Lane> {
         if self.lanes.is_empty() {
-            self.lanes = (0..self.layout.geometry.lanes).map(|lane| self.make_lane(lane)).collect();
+            self.make_lanes()?;
         }
-        &mut self.lanes[lane]
+        Ok(&mut self.lanes[lane])
     }
 
     #[cold]
+    fn make_lanes(&mut self) -> Result<()> {
+        self.own.map_part(self.layout.bulk())?;
+        self.theirs.map_part(self.layout.bulk())?;
+        self.lanes = (0..self.layout.geometry.lanes).map(|lane| self.make_lane(lane)).collect();
+        Ok(())
+    }
+
     fn make_lane(&self, lane: usize) -> Lane {
-        let ring = |segment: &Arc<Segment>, from| ShmRing {
-            segment: Arc::clone(segment),
-            layout: self.layout,
-            offset: self.layout.ring(from, lane),
-        };
+        let ring = |segment, from| ShmRing::new(segment, &self.layout, from, lane);
         Lane {
             outgoing: ring(&self.theirs, self.rank),
             sender: Sender::default(),
@@ -127,7 +164,7 @@ impl ShmLink {
     #[inline]
     fn next_header(&mut self, lane: usize) -> Result<Option<(u64, Header)>> {
         let peer = self.peer;
-        let Lane { incoming, receiver, header: head, .. } = self.lane(lane);
+        let Lane { incoming, receiver, header: head, .. } = self.lane(lane)?;
         if head.is_none()
             && let Some(number) =
                 receiver.arrived(incoming).map_err(|word| protocol_violation(peer, "seq", word))?
@@ -149,7 +186,7 @@ impl Link for ShmLink {
         parts: &mut dyn Iterator<Item = Source<'a>>,
     ) -> Result<bool> {
         let peer = self.peer;
-        let Lane { outgoing, sender, .. } = self.lane(lane);
+        let Lane { outgoing, sender, .. } = self.lane(lane)?;
         if bytes > outgoing.layout.geometry.slot_bytes {
             let slot_bytes = outgoing.layout.geometry.slot_bytes;
             return Err(Error::InvalidUsage(format!("a message of {bytes} bytes for slots of {slot_bytes}")));
@@ -194,7 +231,8 @@ impl Link for ShmLink {
     }
 
     fn release(&mut self, lane: usize) {
-        let Lane { incoming, receiver, header: head, .. } = self.lane(lane);
+        // Without lanes there is no message to release.
+        let Some(Lane { incoming, receiver, header: head, .. }) = self.lanes.get_mut(lane) else { return };
         if head.take().is_some() {
             receiver.release(incoming);
         }

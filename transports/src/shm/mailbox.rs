@@ -49,7 +49,7 @@ impl ControlMailboxes {
     pub(crate) fn footprint(&self) -> Footprint {
         let own = self.segments.get(self.rank).and_then(Option::as_ref);
         Footprint {
-            mapped: self.segments.iter().flatten().map(|segment| segment.bytes()).sum(),
+            mapped: self.segments.iter().flatten().map(|segment| segment.mapped_bytes()).sum(),
             resident: own.map_or(0, |own| own.resident_bytes()),
             descriptors: usize::from(own.is_some_and(|own| own.fd().is_some())),
             ..Footprint::default()

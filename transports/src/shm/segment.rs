@@ -5,6 +5,7 @@
 //! map a peer's: a mapping of a file that can be cut short is a crash waiting
 //! for its moment.
 
+use crate::shm::lazy_part::{self, LazyPart};
 use crate::sync::AtomicU64;
 use crate::sys::fork_guard;
 use crate::sys::rlimit::max_file_bytes;
@@ -13,20 +14,47 @@ use rustix::fs::{
     FallocateFlags, MemfdFlags, SealFlags, fallocate, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate,
     memfd_create,
 };
-use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
-use std::ffi::{c_int, c_void};
+use rustix::mm::{Advice, madvise};
+use std::ffi::c_int;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::ptr::{NonNull, null_mut};
+use std::ptr::NonNull;
 
-/// A mapped piece of memory, zeroed when new. Pages cost nothing until touched.
+/// Memory addressed by offset, zeroed when new. Pages cost nothing until touched.
+///
+/// The head is mapped from the start. The parts behind it take address space at their first use.
 #[derive(Debug)]
 pub struct Segment {
     base: NonNull<u8>,
+    head_bytes: usize,
     bytes: usize,
     fd: Option<OwnedFd>,
     /// Backed by a memfd, mapped by this process.
     owner_pid: Option<u64>,
+    parts: [LazyPart; 2],
+}
+
+/// The parts of a segment: a head, and two that are mapped at their first use.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Extents {
+    /// Bytes of the head, in whole pages.
+    pub head_bytes: usize,
+    /// Offsets of what large messages use, from a huge page on.
+    pub bulk: Range<usize>,
+    /// Offsets of the symmetric heap, from a huge page on, up to the end of the segment.
+    pub heap: Range<usize>,
+}
+
+impl Extents {
+    /// One part of `bytes` bytes, mapped from the start.
+    fn whole(bytes: usize) -> Self {
+        Self { head_bytes: bytes, bulk: bytes..bytes, heap: bytes..bytes }
+    }
+
+    /// Bytes of the whole segment.
+    fn bytes(&self) -> usize {
+        self.heap.end
+    }
 }
 
 // SAFETY: the mapping belongs to the process, not to a thread, and is only reached through raw
@@ -36,23 +64,38 @@ unsafe impl Send for Segment {}
 unsafe impl Sync for Segment {}
 
 impl Segment {
-    /// Memory for the threads of this process.
+    /// Memory for the threads of this process, mapped from the start.
     ///
     /// # Errors
-    /// The system's, with the size.
+    /// The system's error, with the size.
     pub fn private(bytes: usize) -> Result<Self> {
-        let (protection, flags) =
-            (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);
-        // SAFETY: a fresh anonymous mapping at an address of the kernel's choice overlaps nothing.
-        let base = unsafe { mmap_anonymous(null_mut(), bytes.max(1), protection, flags) };
-        Self::from_mapping(base, bytes, None)
+        Self::private_parts(&Extents::whole(bytes))
     }
 
-    /// Memory whose descriptor can be passed to other processes.
+    /// Memory for the threads of this process, in parts.
     ///
     /// # Errors
-    /// The system's, with the size.
+    /// As [`Segment::private`].
+    pub fn private_parts(extents: &Extents) -> Result<Self> {
+        let bytes = extents.head_bytes;
+        let base = lazy_part::map_private(bytes).map_err(|source| failed("map", bytes, source))?;
+        Self::from_mapping(base, extents, None)
+    }
+
+    /// Memory whose descriptor can be passed to other processes, mapped from the start.
+    ///
+    /// # Errors
+    /// The system's error, with the size.
     pub fn create(bytes: usize) -> Result<Self> {
+        Self::create_parts(&Extents::whole(bytes))
+    }
+
+    /// Memory whose descriptor can be passed to other processes, in parts.
+    ///
+    /// # Errors
+    /// As [`Segment::create`].
+    pub fn create_parts(extents: &Extents) -> Result<Self> {
+        let bytes = extents.bytes();
         let system = |source: rustix::io::Errno| failed("create", bytes, source);
         if let Some(most) = max_file_bytes().filter(|most| *most < bytes as u64) {
             // The kernel would answer with a signal.
@@ -63,14 +106,23 @@ impl Segment {
         let fd = memfd_create("unisono", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).map_err(system)?;
         ftruncate(&fd, bytes as u64).map_err(system)?;
         fcntl_add_seals(&fd, required_seals()).map_err(system)?;
-        Self::map(fd, bytes)
+        Self::map(fd, extents)
     }
 
-    /// A peer's memory, from the descriptor it sent.
+    /// A peer's memory, from the descriptor it sent, mapped from the start.
     ///
     /// # Errors
-    /// [`Error::Misuse`] if its size or its seals are not as agreed; the system's.
+    /// [`Error::InvalidUsage`] if its size or its seals are not as agreed, or the system's error.
     pub fn attach(fd: OwnedFd, bytes: usize) -> Result<Self> {
+        Self::attach_parts(fd, &Extents::whole(bytes))
+    }
+
+    /// A peer's memory, from the descriptor it sent, in parts.
+    ///
+    /// # Errors
+    /// As [`Segment::attach`].
+    pub fn attach_parts(fd: OwnedFd, extents: &Extents) -> Result<Self> {
+        let bytes = extents.bytes();
         let system = |source: rustix::io::Errno| failed("inspect", bytes, source);
         let found = fstat(&fd).map_err(system)?.st_size;
         if found != bytes as i64 {
@@ -81,7 +133,20 @@ impl Segment {
         if !fcntl_get_seals(&fd).map_err(system)?.contains(required_seals()) {
             return Err(Error::InvalidUsage("a shared segment is not sealed against shrinking".to_owned()));
         }
-        Self::map(fd, bytes)
+        Self::map(fd, extents)
+    }
+
+    /// Maps the part that holds `offset`, if it is not mapped.
+    ///
+    /// # Errors
+    /// The system's error, with the size, if there is no address space for it.
+    pub fn map_part(&self, offset: usize) -> Result<()> {
+        match self.parts.iter().find(|part| part.range().contains(&offset)) {
+            Some(part) => {
+                part.map(self.fd.as_ref()).map_err(|source| failed("map", part.range().len(), source))
+            }
+            None => Ok(()),
+        }
     }
 
     /// The descriptor to pass on, for memory that was created to be passed.
@@ -99,9 +164,16 @@ impl Segment {
             .map_err(|source| Error::System { what: "cannot duplicate".to_owned(), source })
     }
 
-    /// Closes the descriptor; the memory stays mapped.
-    pub fn close_fd(&mut self) {
-        self.fd = None;
+    /// Closes the descriptor. The memory stays mapped, and parts can still be mapped later.
+    ///
+    /// # Errors
+    /// The system's error, if the parts that are not mapped yet cannot be kept within reach.
+    pub fn close_fd(&mut self) -> Result<()> {
+        if let Some(fd) = self.fd.take() {
+            let kept = self.parts.iter_mut().try_for_each(|part| part.keep_reachable(&fd));
+            kept.map_err(|source| failed("map", self.bytes, source))?;
+        }
+        Ok(())
     }
 
     /// Bytes of the pages that exist, whichever process touched them; zero if that cannot be told.
@@ -110,21 +182,43 @@ impl Segment {
         status.map_or(0, |status| status.st_blocks as usize * BLOCK_BYTES)
     }
 
-    /// Length in bytes.
+    /// Length in bytes, of all parts.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Address of the byte at `offset`, with at least `bytes` bytes behind it.
+    /// Bytes of address space that the mapped parts take.
+    pub fn mapped_bytes(&self) -> usize {
+        let parts = self.parts.iter().filter(|part| part.is_mapped());
+        self.head_bytes + parts.map(|part| part.range().len()).sum::<usize>()
+    }
+
+    /// Address of the byte at `offset`, with at least `bytes` bytes behind it in the same part.
     ///
     /// # Panics
-    /// If that is not inside.
+    /// If that is not inside one part, or if a part that was not mapped by [`Segment::map_part`]
+    /// cannot be mapped.
     #[inline]
     pub fn at(&self, offset: usize, bytes: usize) -> *mut u8 {
-        let fits = offset.checked_add(bytes).is_some_and(|end| end <= self.bytes);
-        assert!(fits, "{bytes} bytes at {offset} of a segment of {}", self.bytes);
-        // SAFETY: in bounds of the mapping by the assertion.
-        unsafe { self.base.as_ptr().add(offset) }
+        if offset.checked_add(bytes).is_some_and(|end| end <= self.head_bytes) {
+            // SAFETY: in bounds of the mapping of the head by the condition.
+            return unsafe { self.base.as_ptr().add(offset) };
+        }
+        let found = self.parts.iter().find_map(|part| part.at(offset, bytes));
+        found.unwrap_or_else(|| self.map_and_find(offset, bytes))
+    }
+
+    #[cold]
+    fn map_and_find(&self, offset: usize, bytes: usize) -> *mut u8 {
+        if let Err(error) = self.map_part(offset) {
+            panic!("{error}");
+        }
+        if bytes == 0 && offset <= self.bytes {
+            // No bytes may be at any address.
+            return self.base.as_ptr();
+        }
+        let found = self.parts.iter().find_map(|part| part.at(offset, bytes));
+        found.unwrap_or_else(|| panic!("{bytes} bytes at {offset} of a segment of {}", self.bytes))
     }
 
     /// The word at `offset`, a multiple of eight, as all ranks reach it.
@@ -175,7 +269,7 @@ impl Segment {
     /// Sees to it that processes that are forked find zeros here; false if the system cannot.
     pub(crate) fn wipe_on_fork(&self) -> bool {
         // SAFETY: advice about a mapping of our own; it changes nothing in this process.
-        unsafe { madvise(self.base.as_ptr().cast(), self.bytes, Advice::LinuxWipeOnFork) }.is_ok()
+        unsafe { madvise(self.base.as_ptr().cast(), self.head_bytes, Advice::LinuxWipeOnFork) }.is_ok()
     }
 
     /// Gives the memory of whole pages back to the system; they are zeros when touched again.
@@ -194,25 +288,16 @@ impl Segment {
         let _ = unsafe { madvise(self.at(offset, bytes).cast(), bytes, advice) };
     }
 
-    fn map(fd: OwnedFd, bytes: usize) -> Result<Self> {
-        let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
-        let room = reserve_address_space(bytes).map_err(|source| failed("map", bytes, source))?;
-        // SAFETY: over address space that was just reserved for it; the seals keep the file as long as it is, so
-        // every page of it can be touched. If it fails, the reservation stays: the kernel may have given it up already,
-        // and to somebody else.
-        let base = unsafe { mmap(room, bytes.max(1), protection, flags | MapFlags::FIXED, &fd, 0) };
-        Self::from_mapping(base, bytes, Some(fd))
+    fn map(fd: OwnedFd, extents: &Extents) -> Result<Self> {
+        let bytes = extents.head_bytes;
+        let base = lazy_part::map_shared(&fd, 0..bytes).map_err(|source| failed("map", bytes, source))?;
+        Self::from_mapping(base, extents, Some(fd))
     }
 
-    fn from_mapping(
-        base: rustix::io::Result<*mut c_void>,
-        bytes: usize,
-        fd: Option<OwnedFd>,
-    ) -> Result<Self> {
-        let base = base.map_err(|source| failed("map", bytes, source))?;
-        let base = NonNull::new(base.cast::<u8>())
-            .ok_or_else(|| Error::InvalidUsage("a mapping at address zero".to_owned()))?;
-        Ok(Self { base, bytes, owner_pid: fd.as_ref().map(|_| fork_guard::current_pid()), fd })
+    fn from_mapping(base: NonNull<u8>, extents: &Extents, fd: Option<OwnedFd>) -> Result<Self> {
+        let owner_pid = fd.as_ref().map(|_| fork_guard::current_pid());
+        let parts = [extents.bulk.clone(), extents.heap.clone()].map(LazyPart::new);
+        Ok(Self { base, head_bytes: extents.head_bytes, bytes: extents.bytes(), owner_pid, fd, parts })
     }
 }
 
@@ -220,7 +305,7 @@ impl Drop for Segment {
     fn drop(&mut self) {
         // SAFETY: this mapping was made by us with this length, and nobody can reach it any more:
         // everything that points into it holds the segment.
-        let _ = unsafe { munmap(self.base.as_ptr().cast(), self.bytes.max(1)) };
+        unsafe { lazy_part::unmap(self.base, self.head_bytes) };
     }
 }
 
@@ -229,23 +314,6 @@ pub(crate) const HUGE_PAGE_BYTES: usize = 2 << 20;
 pub(crate) const PAGE_BYTES: usize = 4096;
 /// What `st_blocks` counts.
 const BLOCK_BYTES: usize = 512;
-
-/// Address space for a mapping, from a multiple of a huge page's size on: else what is one in the file is none here.
-fn reserve_address_space(bytes: usize) -> rustix::io::Result<*mut c_void> {
-    let bytes = bytes.max(1).next_multiple_of(rustix::param::page_size());
-    let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
-    // SAFETY: a fresh mapping at an address of the kernel's choice overlaps nothing.
-    let whole = unsafe { mmap_anonymous(null_mut(), bytes + HUGE_PAGE_BYTES, ProtFlags::empty(), flags)? };
-    let before = whole.addr().next_multiple_of(HUGE_PAGE_BYTES) - whole.addr();
-    let begin = whole.wrapping_byte_add(before);
-    for (part, bytes) in [(whole, before), (begin.wrapping_byte_add(bytes), HUGE_PAGE_BYTES - before)] {
-        if bytes > 0 {
-            // SAFETY: of the mapping above, which nobody else knows; whole pages.
-            unsafe { munmap(part, bytes)? };
-        }
-    }
-    Ok(begin)
-}
 
 /// Makes a huge page of each that is in `inside`, bytes of `fd` that are mapped at `pointer`.
 ///
@@ -270,7 +338,8 @@ fn required_seals() -> SealFlags {
 fn failed(what: &str, bytes: usize, source: rustix::io::Errno) -> Error {
     let hint = match source {
         rustix::io::Errno::NOMEM => {
-            " (of address space by `ulimit -v`; a smaller UNISONO_SYMMETRIC_HEAP_BYTES needs less)"
+            " (of address space by `ulimit -v`; a smaller UNISONO_SYMMETRIC_HEAP_BYTES, \
+             UNISONO_FIFO_SLOT_BYTES or UNISONO_SHM_WINDOW_BYTES needs less)"
         }
         _ => "",
     };

@@ -7,7 +7,7 @@ use crate::shm::segment::{HUGE_PAGE_BYTES, Segment};
 use crate::shm::signal;
 use crate::shm::signal::{SignalBlock, SignalWriter};
 use crate::sync::{AtomicU64, Ordering};
-use crate::{SymmetricHeap, Tag};
+use crate::{HeapAllocation, Result, SymmetricHeap, Tag};
 use std::sync::Arc;
 use unisono_cuda::{Source, Target};
 
@@ -27,6 +27,8 @@ pub struct Window {
     /// The kinds of slots that this rank has posted in, a bit each, and how much of its window it has written to.
     prepared_classes: u8,
     prepared_bytes: usize,
+    /// Everybody's long slots and window are mapped.
+    is_mapped: bool,
 }
 
 /// One lane's board in one rank's segment.
@@ -81,6 +83,7 @@ impl Window {
             signal_writers: announcers,
             prepared_classes: 0,
             prepared_bytes: 0,
+            is_mapped: false,
         }
     }
 
@@ -124,31 +127,76 @@ impl Window {
         self.layout.geometry.window_bytes
     }
 
-    /// This rank is about to write to the first so many bytes of its window. At the first time they get huge pages: these cost a
-    /// tenth of the faults of small ones, here and wherever they are read.
+    /// Prepares the first `bytes` bytes of this rank's window for writing, and maps everybody's window.
+    ///
+    /// Bytes prepared for the first time get huge pages: these cost a tenth of the faults of small
+    /// ones, here and wherever they are read.
+    ///
+    /// # Errors
+    /// The system's error, if there is no address space.
     #[inline]
-    pub fn prepare(&mut self, bytes: usize) {
-        if bytes > self.prepared_bytes {
-            self.prepare_more(bytes);
+    pub fn prepare(&mut self, bytes: usize) -> Result<()> {
+        match bytes > self.prepared_bytes || !self.is_mapped {
+            true => self.prepare_more(bytes),
+            false => Ok(()),
         }
     }
 
     #[cold]
-    fn prepare_more(&mut self, bytes: usize) {
+    fn prepare_more(&mut self, bytes: usize) -> Result<()> {
+        self.map_windows()?;
         let bytes = bytes.next_multiple_of(HUGE_PAGE_BYTES).min(self.bytes()).max(self.prepared_bytes);
         let begin = self.layout.window() + self.prepared_bytes;
         self.segments[self.rank].collapse_huge_pages(begin, bytes - self.prepared_bytes);
         self.prepared_bytes = bytes;
+        Ok(())
     }
 
-    /// The same for this rank's slots of one kind.
-    pub fn prepare_slots(&mut self, slot: SlotClass) {
+    /// Prepares this rank's slots of one class for writing, and maps everybody's.
+    ///
+    /// # Errors
+    /// As [`Window::prepare`].
+    pub fn prepare_slots(&mut self, slot: SlotClass) -> Result<()> {
+        self.map_slots(slot)?;
         let kind = 1 << slot as u8;
         if self.prepared_classes & kind == 0 {
             self.prepared_classes |= kind;
             let pages = self.layout.huge_page_range(slot);
             self.segments[self.rank].collapse_huge_pages(pages.start, pages.len());
         }
+        Ok(())
+    }
+
+    /// Maps everybody's slots of one class, to read.
+    ///
+    /// # Errors
+    /// As [`Window::prepare`].
+    pub fn map_slots(&mut self, slot: SlotClass) -> Result<()> {
+        match slot {
+            SlotClass::Inline | SlotClass::HalfPage => Ok(()),
+            _ => self.map_windows(),
+        }
+    }
+
+    fn map_windows(&mut self) -> Result<()> {
+        if !self.is_mapped {
+            let bulk = self.layout.bulk();
+            self.segments.iter().try_for_each(|segment| segment.map_part(bulk))?;
+            let (window, bytes) = (self.layout.window(), self.layout.geometry.window_bytes);
+            self.segments[self.rank].prefer_huge_pages(window, bytes);
+            self.is_mapped = true;
+        }
+        Ok(())
+    }
+
+    /// Takes `bytes` bytes of this rank's heap, and maps everybody's heap.
+    ///
+    /// # Errors
+    /// As [`SymmetricHeap::alloc`].
+    pub fn alloc_symmetric(&self, bytes: usize) -> Result<HeapAllocation> {
+        let heap = self.layout.heap();
+        self.segments.iter().try_for_each(|segment| segment.map_part(heap))?;
+        self.heap.alloc(bytes)
     }
 
     /// Memory of `rank`'s window, to read.

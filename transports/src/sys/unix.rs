@@ -15,7 +15,7 @@ use rustix::net::{
 };
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::time::{Duration, Instant};
@@ -51,17 +51,40 @@ pub fn connect(name: &str) -> Result<Stream> {
 
 /// Fails unless the process at the other end belongs to this user.
 ///
+/// Only the user counts. The kernel reports a process of another PID namespace as process 0, which
+/// is no error: containers of one pod share a network namespace and keep their own process numbers.
+///
 /// # Errors
-/// [`Error::Refused`], the system's.
+/// [`Error::AuthFailed`] for another user, or the system's error.
 pub fn check_same_user(stream: &UnixStream) -> Result<()> {
-    let peer = rustix::net::sockopt::socket_peercred(stream)
-        .map_err(|source| failed("cannot ask for the peer's user", source.into()))?;
-    let own = rustix::process::geteuid();
-    if peer.uid == own {
+    let peer = peer_uid(stream).map_err(|source| failed("cannot read the user of a local peer", source))?;
+    let own = rustix::process::geteuid().as_raw();
+    if peer == own {
         return Ok(());
     }
-    let what = format!("it belongs to user {} and this process to user {}", peer.uid.as_raw(), own.as_raw());
+    let what = format!("it belongs to user {peer} and this process to user {own}");
     Err(Error::AuthFailed { peer: "a process of this host".to_owned(), what })
+}
+
+/// Returns the user of the process that connected or listens at the other end.
+fn peer_uid(stream: &UnixStream) -> std::io::Result<u32> {
+    let mut peer = libc::ucred { pid: 0, uid: 0, gid: 0 };
+    let mut bytes = size_of::<libc::ucred>() as libc::socklen_t;
+    // SAFETY: the descriptor is open for the whole call. The kernel writes at most `bytes` bytes
+    // into `peer`, which is that long and for which every value is valid.
+    let failed = unsafe {
+        libc::getsockopt(
+            stream.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERCRED,
+            (&raw mut peer).cast(),
+            &raw mut bytes,
+        )
+    };
+    match failed {
+        0 => Ok(peer.uid),
+        _ => Err(std::io::Error::last_os_error()),
+    }
 }
 
 /// Passes descriptors to the peer.

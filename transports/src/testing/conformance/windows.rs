@@ -84,7 +84,7 @@ fn publish_and_read(side: &mut TestRank, cell: SlotClass, number: u64) {
     }
     // Sooner or later than it should be, which changes nothing that is there.
     if number >= rank as u64 * SlotClass::MAX_SLOTS {
-        window(side).prepare_slots(cell);
+        window(side).prepare_slots(cell).expect("address space");
     }
     copy(window(side).own_slot(cell, number, 1, bytes), Source::from(&data(rank)[..]));
     window(side).publish(cell, number, 100 + number, &Tag([number, rank as u64, 3, 4]));

@@ -1,0 +1,10 @@
+//! Warnings that a user must see, also in a program without a log.
+
+/// Warns through `tracing`, or on standard error if the program has no subscriber.
+pub(crate) fn warn_user(text: &str) {
+    if tracing::dispatcher::has_been_set() {
+        tracing::warn!("{text}");
+    } else {
+        eprintln!("unisono: warning: {text}");
+    }
+}

@@ -1,0 +1,204 @@
+//! Parts of a segment that take address space only from their first use on.
+//!
+//! A communicator that sends small messages only maps little: a process can then have thousands of
+//! them, also under a limit of address space. A part is mapped once and stays where it is.
+
+use crate::shm::segment::{HUGE_PAGE_BYTES, PAGE_BYTES};
+use rustix::io::Result;
+use rustix::mm::{MapFlags, MremapFlags, ProtFlags, mmap, mmap_anonymous, mremap_fixed, munmap};
+use std::ffi::c_void;
+use std::ops::Range;
+use std::os::fd::OwnedFd;
+use std::ptr::{NonNull, null_mut};
+use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+/// A part of a segment: unmapped at first, then mapped until it is dropped.
+#[derive(Debug)]
+pub(super) struct LazyPart {
+    range: Range<usize>,
+    /// Null until mapped.
+    base: AtomicPtr<u8>,
+    /// The first page of the part, mapped in place of a descriptor.
+    anchor: Option<NonNull<u8>>,
+    /// Held while the part is being mapped.
+    mapping: Mutex<()>,
+}
+
+impl LazyPart {
+    pub(super) fn new(range: Range<usize>) -> Self {
+        Self { range, base: AtomicPtr::new(null_mut()), anchor: None, mapping: Mutex::new(()) }
+    }
+
+    /// Offsets in the segment.
+    pub(super) fn range(&self) -> &Range<usize> {
+        &self.range
+    }
+
+    pub(super) fn is_mapped(&self) -> bool {
+        !self.base.load(Ordering::Acquire).is_null()
+    }
+
+    /// Address of `bytes` bytes at `offset` of the segment, if they are in this part and it is mapped.
+    #[inline]
+    pub(super) fn at(&self, offset: usize, bytes: usize) -> Option<*mut u8> {
+        let base = self.base.load(Ordering::Acquire);
+        let inside = offset >= self.range.start
+            && offset.checked_add(bytes).is_some_and(|end| end <= self.range.end)
+            && !base.is_null();
+        // In bounds of the mapping by the condition.
+        inside.then(|| base.wrapping_add(offset - self.range.start))
+    }
+
+    /// Keeps the part within reach without `fd`, through one page of it.
+    pub(super) fn keep_reachable(&mut self, fd: &OwnedFd) -> Result<()> {
+        if !self.range.is_empty() && !self.is_mapped() && self.anchor.is_none() {
+            let page = self.range.start..self.range.end.min(self.range.start + PAGE_BYTES);
+            self.anchor = Some(map_shared(fd, page)?);
+        }
+        Ok(())
+    }
+
+    /// Maps the part, if it is not mapped: from `fd`, or through the page that stands for it, or as
+    /// memory of this process.
+    pub(super) fn map(&self, fd: Option<&OwnedFd>) -> Result<()> {
+        let _guard = self.mapping.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.is_mapped() || self.range.is_empty() {
+            return Ok(());
+        }
+        let base = match (fd, self.anchor) {
+            (Some(fd), _) => map_shared(fd, self.range.clone())?,
+            (None, Some(anchor)) => extend(anchor, self.range.len())?,
+            (None, None) => map_private(self.range.len())?,
+        };
+        self.base.store(base.as_ptr(), Ordering::Release);
+        Ok(())
+    }
+}
+
+impl Drop for LazyPart {
+    fn drop(&mut self) {
+        if let Some(base) = NonNull::new(*self.base.get_mut()) {
+            // SAFETY: mapped by `map` with this length; whatever points into it holds the segment.
+            unsafe { unmap(base, self.range.len()) };
+        }
+        if let Some(anchor) = self.anchor {
+            // SAFETY: mapped by `keep_reachable`, one page; nobody else knows it.
+            unsafe { unmap(anchor, self.range.len().min(PAGE_BYTES)) };
+        }
+    }
+}
+
+/// Maps `bytes` bytes of zeros for this process.
+pub(super) fn map_private(bytes: usize) -> Result<NonNull<u8>> {
+    let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+    // SAFETY: a fresh anonymous mapping at an address of the kernel's choice overlaps nothing.
+    address(unsafe { mmap_anonymous(null_mut(), bytes.max(1), READ_WRITE, flags)? })
+}
+
+/// Maps `range` of a file, from a multiple of a huge page's size on.
+pub(super) fn map_shared(fd: &OwnedFd, range: Range<usize>) -> Result<NonNull<u8>> {
+    let (bytes, offset) = (range.len(), range.start as u64);
+    let room = reserve_address_space(bytes)?;
+    let flags = MapFlags::SHARED | MapFlags::FIXED;
+    // SAFETY: over address space that was just reserved for it; the seals keep the file as long as it is, so
+    // every page of it can be touched. If it fails, the reservation stays: the kernel may have given it up already,
+    // and to somebody else.
+    address(unsafe { mmap(room, bytes.max(1), READ_WRITE, flags, fd, offset)? })
+}
+
+/// Maps `bytes` bytes of the file of which `anchor` is a page, from that page on.
+fn extend(anchor: NonNull<u8>, bytes: usize) -> Result<NonNull<u8>> {
+    let room = reserve_address_space(bytes)?;
+    let bytes = bytes.next_multiple_of(PAGE_BYTES);
+    // SAFETY: an old length of zero leaves the page where it is and maps its file a second time, over
+    // address space that was just reserved for it. The seals keep the file as long as the part is.
+    address(unsafe { mremap_fixed(anchor.as_ptr().cast(), 0, bytes, MremapFlags::MAYMOVE, room)? })
+}
+
+/// Ends a mapping.
+///
+/// # Safety
+/// The mapping was made by this module with this length, and nobody reaches it any more.
+pub(super) unsafe fn unmap(base: NonNull<u8>, bytes: usize) {
+    // SAFETY: as the caller promises.
+    let _ = unsafe { munmap(base.as_ptr().cast(), bytes.max(1)) };
+}
+
+fn address(base: *mut c_void) -> Result<NonNull<u8>> {
+    NonNull::new(base.cast()).ok_or(rustix::io::Errno::NOMEM)
+}
+
+/// Address space for a mapping, from a multiple of a huge page's size on: else what is one in the file is none here.
+fn reserve_address_space(bytes: usize) -> rustix::io::Result<*mut c_void> {
+    let bytes = bytes.max(1).next_multiple_of(rustix::param::page_size());
+    let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+    // SAFETY: a fresh mapping at an address of the kernel's choice overlaps nothing.
+    let whole = unsafe { mmap_anonymous(null_mut(), bytes + HUGE_PAGE_BYTES, ProtFlags::empty(), flags)? };
+    let before = whole.addr().next_multiple_of(HUGE_PAGE_BYTES) - whole.addr();
+    let begin = whole.wrapping_byte_add(before);
+    for (part, bytes) in [(whole, before), (begin.wrapping_byte_add(bytes), HUGE_PAGE_BYTES - before)] {
+        if bytes > 0 {
+            // SAFETY: of the mapping above, which nobody else knows; whole pages.
+            unsafe { munmap(part, bytes)? };
+        }
+    }
+    Ok(begin)
+}
+
+const READ_WRITE: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
+
+#[cfg(test)]
+mod tests {
+    use crate::shm::segment::{Extents, HUGE_PAGE_BYTES, Segment};
+    use std::sync::atomic::Ordering::Relaxed;
+
+    const BULK: usize = HUGE_PAGE_BYTES;
+    const HEAP: usize = 3 * HUGE_PAGE_BYTES;
+
+    fn extents() -> Extents {
+        Extents { head_bytes: 8192, bulk: BULK..HEAP, heap: HEAP..HEAP + (64 << 20) }
+    }
+
+    #[test]
+    fn parts_map_at_first_use_and_stay_in_place() {
+        for segment in [Segment::private_parts(&extents()), Segment::create_parts(&extents())] {
+            let segment = segment.unwrap();
+            assert_eq!(segment.mapped_bytes(), 8192);
+            segment.map_part(HEAP + 5).unwrap();
+            assert_eq!(segment.mapped_bytes(), 8192 + (64 << 20));
+            segment.word(BULK + 8).store(7, Relaxed);
+            assert_eq!(segment.mapped_bytes(), 8192 + (64 << 20) + HEAP - BULK);
+            let address = segment.at(BULK, HEAP - BULK);
+            segment.map_part(BULK).unwrap();
+            assert_eq!((segment.at(BULK, 1), segment.word(BULK + 8).load(Relaxed)), (address, 7));
+        }
+    }
+
+    #[test]
+    fn parts_stay_reachable_without_descriptor() {
+        let own = Segment::create_parts(&extents()).unwrap();
+        let mut peer = Segment::attach_parts(own.duplicate_fd().unwrap(), &extents()).unwrap();
+        peer.close_fd().unwrap();
+        assert!(peer.fd().is_none() && peer.mapped_bytes() == 8192);
+        for offset in [0, BULK, HEAP - 8, HEAP, HEAP + (64 << 20) - 8] {
+            own.word(offset).store(offset as u64 + 1, Relaxed);
+            assert_eq!(peer.word(offset).load(Relaxed), offset as u64 + 1, "{offset}");
+        }
+        assert_eq!([peer.at(BULK, 1), peer.at(HEAP, 1)].map(|at| at.addr() % HUGE_PAGE_BYTES), [0, 0]);
+        drop(own);
+        assert_eq!(peer.word(HEAP).load(Relaxed), HEAP as u64 + 1);
+    }
+
+    #[test]
+    #[should_panic(expected = "bytes at 2097152 of a segment of 73400320")]
+    fn access_across_parts_panics() {
+        Segment::private_parts(&extents()).unwrap().at(BULK, HEAP);
+    }
+
+    #[test]
+    #[should_panic(expected = "8 bytes at 8192 of a segment")]
+    fn access_between_parts_panics() {
+        Segment::private_parts(&extents()).unwrap().word(8192);
+    }
+}
