@@ -7,8 +7,8 @@
 use std::time::Instant;
 use unisono::schedule::check::{Options, check};
 use unisono::schedule::{
-    Algorithm, Collective, Complexity, GroupSpec, PeerAccess, Program, ProgramBuilder, Rank, find, input,
-    output, scratch,
+    Algorithm, Collective, CombineOrder, Complexity, GroupSpec, PeerAccess, Program, ProgramBuilder, Rank,
+    find, input, output, scratch,
 };
 use unisono::schedule::{ChunkRef, draw};
 use unisono::{Communicator, Config, Sum};
@@ -19,6 +19,7 @@ static COLLECT: Algorithm = Algorithm {
     summary: "rank 0 reduces everything and sends the result to everybody",
     citation: "the first thing anybody would write",
     peer_access: PeerAccess::TwoSided,
+    combine_order: CombineOrder::Unspecified,
     aggregates: false,
     supports: |_| true,
     chunks_per_share: |_| 1,

@@ -1,4 +1,4 @@
-//! What a rank did last: the flight recorder, as callers and `unisono analyze` see it.
+//! The flight record: the last operations of a rank, for callers and for `unisono analyze`.
 
 use crate::op_desc::OpDesc;
 use crate::schedule::Rank;
@@ -6,28 +6,31 @@ use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// The last operations of one rank of one communicator; see [`Communicator::flight_record`](crate::Communicator::flight_record).
+/// The last operations of one rank of one communicator; see
+/// [`Communicator::flight_record`](crate::Communicator::flight_record).
 ///
-/// Times are since the communicator was made. Reading the clock would be a tenth of the smallest operations, so it is
-/// read for those that move many bytes, at the start of one in 64 of the others, and in those that have to wait long.
+/// Times are relative to the creation of the communicator. Reading the clock would slow down small
+/// operations. So it is read only for large operations, at the start of one in 64 of the others,
+/// and when an operation waits long.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct FlightRecord {
-    /// A number that the ranks of this communicator share, and no other communicator has; zero over a mesh that the caller made.
+    /// Identifier of the communicator, equal on all its ranks and unique. Zero for a fabric that
+    /// the caller made.
     pub communicator: u64,
-    /// How often what it comes from was shrunk since its ranks met.
+    /// Number of shrinks between the bootstrap and this communicator.
     pub epoch: u64,
     /// This rank.
     pub rank: Rank,
-    /// How many ranks there are.
+    /// Number of ranks.
     pub ranks: usize,
-    /// Where this rank is.
+    /// Host of this rank.
     pub host: String,
-    /// How ranks reach each other.
+    /// Name of the transport.
     pub transport: &'static str,
-    /// When this was asked for.
+    /// Time of this record.
     pub now: Duration,
-    /// Operations that were asked for and have not begun.
+    /// Number of operations that are queued and have not begun.
     pub enqueued: u64,
     /// The error that ended the communicator, if one did.
     pub error: Option<String>,
@@ -35,32 +38,32 @@ pub struct FlightRecord {
     pub operations: Vec<OpRecord>,
 }
 
-/// One operation on record.
+/// One recorded operation.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct OpRecord {
-    /// Which operation of this communicator at this rank, from 1.
+    /// Number of the operation at this rank, from 1.
     pub number: u64,
-    /// What was called.
+    /// The operation.
     pub op: OpDesc,
-    /// How far it is.
+    /// Progress of the operation.
     pub state: OpState,
-    /// When it began, or first had to wait, where the clock was read.
+    /// Time at which the operation began or first had to wait, if the clock was read.
     pub started: Option<Duration>,
-    /// When it was through, where the clock was read.
+    /// Time at which the operation ended, if the clock was read.
     pub ended: Option<Duration>,
-    /// The rank that it waits for, or waited for last; of a send or receive, the other rank.
+    /// The rank that the operation waited for last; the other rank of a send or receive.
     pub peer: Option<Rank>,
 }
 
-/// How far an operation is.
+/// The progress of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OpState {
-    /// It has begun.
+    /// The operation has begun.
     Started,
-    /// This rank is through with it.
+    /// The operation is complete at this rank.
     Done,
-    /// It returned an error.
+    /// The operation returned an error.
     Failed,
 }
 
@@ -75,7 +78,7 @@ impl OpState {
 }
 
 impl FlightRecord {
-    /// As JSON, as `unisono analyze` reads it.
+    /// Returns the record as JSON, which `unisono analyze` reads.
     pub fn to_json(&self) -> String {
         let FlightRecord { communicator, epoch, rank, ranks, transport, enqueued, .. } = self;
         let (host, error) =
@@ -93,7 +96,7 @@ impl FlightRecord {
         text + "]}\n"
     }
 
-    /// Writes it into `folder`, in one piece; the file.
+    /// Writes the record into `folder` atomically and returns the path of the file.
     pub(crate) fn dump(&self, folder: &Path) -> std::io::Result<PathBuf> {
         let FlightRecord { communicator, epoch, rank, .. } = self;
         let file = folder.join(format!("unisono-{communicator:016x}-{epoch}-rank-{rank}.json"));
@@ -129,7 +132,7 @@ fn milliseconds(time: Option<Duration>) -> String {
     time.map_or("null".to_owned(), |time| format!("{:.4}", time.as_secs_f64() * 1e3))
 }
 
-/// As a JSON string.
+/// Returns `text` as a JSON string.
 pub(crate) fn json_string(text: &str) -> String {
     let mut quoted = String::from("\"");
     for letter in text.chars() {

@@ -1,20 +1,34 @@
-//! What one operation is, in the words that travel with every message.
+//! The fingerprint of an operation, which travels with every message.
+//!
+//! Bits of the second word of a tag:
+//!
+//! | bits | content |
+//! |---|---|
+//! | 0-7 | kind of operation |
+//! | 8-15 | element type |
+//! | 16-23 | reduction; 255 for none, from 128 on a digest of a user-defined one |
+//! | 24-31 | digest of the algorithm's name |
+//! | 32-54 | root |
+//! | 55 | set for operations on GPUs |
+//! | 56-63 | on GPUs, part of a digest of the symmetric buffers; 0 for none |
+//!
+//! The third word is the count. On GPUs its upper 25 bits are more of the digests.
 
 use crate::schedule::{Algorithm, Collective};
 use std::fmt;
 use unisono_cuda::{DType, ReduceKind};
 use unisono_transports::Tag;
 
-/// The kinds of operation: the collectives, and what only some ranks take part in.
+/// The kind of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum OpKind {
-    /// One of the collectives of the table.
+    /// A collective that has algorithms of its own.
     Collective(Collective),
-    /// all_gather with a count for each rank.
+    /// `all_gather` with a count for each rank.
     AllGatherV,
-    /// all_to_all with a count for each pair.
+    /// `all_to_all` with a count for each pair.
     AllToAllV,
-    /// One send and its receive.
+    /// A send or its receive.
     SendRecv,
     /// The exchange by which ranks split a communicator.
     Split,
@@ -26,7 +40,7 @@ impl OpKind {
     const SEND_RECV: u8 = 66;
     const SPLIT: u8 = 67;
 
-    /// Its name, as in the API.
+    /// Returns the name of the method in the API.
     pub(crate) fn name(self) -> &'static str {
         Self::name_of(self.code())
     }
@@ -60,22 +74,23 @@ impl From<Collective> for OpKind {
 
 /// An operation as one rank called it.
 ///
-/// Every message and every window carries it, so that two ranks that do
-/// different things find out at their first contact.
+/// Every message and every window carries it, so that ranks that call different operations notice
+/// at their first contact.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct OpDesc {
-    /// Number of the operation in its communicator, from 0. Sends and receives count for each pair.
+    /// Number of the operation in its communicator, from 0. Sends and receives are numbered for
+    /// each pair.
     pub sequence: u64,
-    /// Kind, type, operation and algorithm, a byte each, and the root: as in a tag.
+    /// The second word of the tag: see the table of the module.
     packed: u64,
-    /// Elements, as the caller counts them; a digest of the counts where there are many.
+    /// Elements in one share, or a digest of the counts of uneven shares.
     pub count: u64,
-    /// On GPUs: more of the digests of lent places and of operations of callers' own, above the count in a tag.
+    /// On GPUs, more bits of the digests of symmetric buffers and user-defined reductions.
     extra_bits: u32,
 }
 
 impl OpDesc {
-    /// Describes an operation.
+    /// Creates the fingerprint of an operation.
     pub fn new(
         sequence: u64,
         kind: OpKind,
@@ -85,19 +100,21 @@ impl OpDesc {
         count: u64,
     ) -> Self {
         let op = op.map_or(u8::MAX, |op| op as u8);
-        let what = u64::from(kind.code())
+        let packed = u64::from(kind.code())
             | (dtype as u64) << DTYPE_SHIFT
             | u64::from(op) << OP_SHIFT
             | u64::from(root as u32) << ROOT_SHIFT;
-        Self { sequence, packed: what, count, extra_bits: 0 }
+        Self { sequence, packed, count, extra_bits: 0 }
     }
 
-    /// The same on GPUs, whose operations have numbers of their own; `place` is a digest of where lent buffers are, if any are.
+    /// Marks an operation on GPUs, which have sequence numbers of their own.
+    ///
+    /// `place` is a digest of the offsets of symmetric buffers, if the operation uses any.
     #[cfg(feature = "gpu")]
     pub(crate) fn on_gpu(self, place: Option<u64>) -> Self {
         let code = place.map_or(0, |place| place % u64::from(u8::MAX) + 1);
-        let what = self.packed | GPU_BIT | code << OFFSET_DIGEST_SHIFT;
-        Self { packed: what, count: self.count & GPU_COUNT_MAX, ..self }.with_extra_bits(place)
+        let packed = self.packed | GPU_BIT | code << OFFSET_DIGEST_SHIFT;
+        Self { packed, count: self.count & GPU_COUNT_MAX, ..self }.with_extra_bits(place)
     }
 
     #[cfg(feature = "gpu")]
@@ -108,7 +125,7 @@ impl OpDesc {
         }
     }
 
-    /// The same with an operation of the caller's, of which this is a digest.
+    /// Sets the digest of a user-defined reduction.
     #[cfg(feature = "gpu")]
     pub(crate) fn with_user_op(self, digest: Option<u64>) -> Self {
         let Some(digest) = digest else { return self };
@@ -121,36 +138,37 @@ impl OpDesc {
         (self.packed >> OP_SHIFT) as u8
     }
 
-    /// Whether its number is one of the same row as the other's, as every rank takes part in both.
+    /// Returns whether both operations are numbered by the same counter, so that numbers can be
+    /// compared.
     pub(crate) fn shares_sequence_with(&self, other: &OpDesc) -> bool {
         self.is_collective() && other.is_collective() && (self.packed ^ other.packed) & GPU_BIT == 0
     }
 
-    /// The same with this number.
+    /// Sets the sequence number.
     pub(crate) fn with_sequence(self, sequence: u64) -> Self {
         Self { sequence, ..self }
     }
 
-    /// The same, done by the algorithm with this digest.
+    /// Sets the algorithm.
     pub(crate) fn with_algorithm(self, algorithm: AlgorithmDigest) -> Self {
-        let what = self.packed & !(0xff << ALGORITHM_SHIFT) | u64::from(algorithm.0) << ALGORITHM_SHIFT;
-        Self { packed: what, ..self }
+        let packed = self.packed & !(0xff << ALGORITHM_SHIFT) | u64::from(algorithm.0) << ALGORITHM_SHIFT;
+        Self { packed, ..self }
     }
 
-    /// As the first three words of a tag; the fourth tells the slice.
+    /// Returns the tag of a slice: three words of fingerprint, and the slice.
     #[inline]
     pub fn tag(&self, slice: u64) -> Tag {
         Tag([self.sequence, self.packed, self.count | u64::from(self.extra_bits) << EXTRA_SHIFT, slice])
     }
 
-    /// From the first three words of a tag.
+    /// Reads a fingerprint from the first three words of a tag.
     pub fn from_tag(tag: &Tag) -> Self {
-        let [sequence, what, count, _] = tag.0;
-        match what & GPU_BIT {
-            0 => Self { sequence, packed: what, count, extra_bits: 0 },
+        let [sequence, packed, count, _] = tag.0;
+        match packed & GPU_BIT {
+            0 => Self { sequence, packed, count, extra_bits: 0 },
             _ => Self {
                 sequence,
-                packed: what,
+                packed,
                 count: count & GPU_COUNT_MAX,
                 extra_bits: (count >> EXTRA_SHIFT) as u32,
             },
@@ -169,24 +187,25 @@ impl OpDesc {
         self.packed >> ROOT_SHIFT & ROOT_MAX
     }
 
-    /// The operation's name, as in the API.
+    /// Returns the name of the method in the API.
     pub fn name(&self) -> &'static str {
         OpKind::name_of(self.kind_code())
     }
 
-    /// Whether a rank that calls this and one that calls `other` mean the same: of an all_to_all_v, every pair has a count of
-    /// its own.
+    /// Returns whether both ranks called the same operation.
+    ///
+    /// The counts of `all_to_all_v` differ between ranks, because every pair has its own.
     pub(crate) fn matches(&self, other: &OpDesc) -> bool {
         let count = if self.kind_code() == OpKind::ALL_TO_ALL_V { other.count } else { self.count };
         OpDesc { count, ..*self } == *other
     }
 
-    /// Whether every rank takes part, so that sequence numbers are comparable.
+    /// Returns whether every rank takes part, so that sequence numbers can be compared.
     pub(crate) fn is_collective(&self) -> bool {
         self.kind_code() != OpKind::SEND_RECV
     }
 
-    /// Bytes of one share, where all are equally long: then the count tells.
+    /// Returns the bytes of one share, if all shares are equally long.
     pub(crate) fn bytes(&self) -> Option<u64> {
         let is_even = self.kind_code() != OpKind::ALL_GATHER_V && self.kind_code() != OpKind::ALL_TO_ALL_V;
         let size = self.dtype().map(DType::size).filter(|_| is_even)?;
@@ -204,12 +223,13 @@ const OP_SHIFT: u32 = 16;
 const ALGORITHM_SHIFT: u32 = 24;
 const ROOT_SHIFT: u32 = 32;
 const ROOT_MAX: u64 = (1 << 23) - 1;
-/// From here on codes are digests of operations of callers' own, but for the last, which is none.
+/// First code of user-defined reductions. The last code, 255, means no reduction.
 #[cfg(feature = "gpu")]
 const USER_OP: u64 = 0x80;
 const GPU_BIT: u64 = 1 << 55;
 const OFFSET_DIGEST_SHIFT: u32 = 56;
-/// No GPU has memory for more elements; above is room for digests, which have some 32 bits with those in `what`.
+/// Bits of the count on GPUs. No GPU has memory for more elements, so the bits above hold digests.
+/// Together with those in the second word, a digest has about 32 bits.
 const EXTRA_SHIFT: u32 = 39;
 const GPU_COUNT_MAX: u64 = (1 << EXTRA_SHIFT) - 1;
 #[cfg(feature = "gpu")]
@@ -258,13 +278,12 @@ impl fmt::Debug for OpDesc {
     }
 }
 
-/// Eight bits that tell the algorithms of one collective apart (FNV-1a, folded).
-/// An algorithm's name in one byte; worked out once and kept, because calls are made often.
+/// An 8-bit hash of an algorithm's name: the upper byte of its FNV-1a hash, unique among all names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct AlgorithmDigest(u8);
 
 impl AlgorithmDigest {
-    /// The digest of `algorithm`.
+    /// Returns the digest of `algorithm`.
     pub(crate) fn of(algorithm: &Algorithm) -> Self {
         Self(name_digest(algorithm.name))
     }
@@ -272,7 +291,7 @@ impl AlgorithmDigest {
 
 fn name_digest(name: &str) -> u8 {
     let hash = name.bytes().fold(0x811c_9dc5u32, |hash, byte| (hash ^ byte as u32).wrapping_mul(0x0100_0193));
-    (hash ^ hash >> 8 ^ hash >> 16 ^ hash >> 24) as u8
+    (hash >> 24) as u8
 }
 
 #[cfg(test)]
@@ -287,7 +306,7 @@ mod tests {
         assert_eq!(call.to_string(), "reduce #7 (1099511627776 x bfloat16, avg, root 3)");
     }
 
-    /// A digest of eight bits would be the same for one in 255 of them.
+    /// Eight bits alone would collide for one digest in 255.
     #[cfg(feature = "gpu")]
     #[test]
     fn op_desc_digests_distinguish_offsets_and_user_ops() {
@@ -302,11 +321,15 @@ mod tests {
     }
 
     #[test]
-    fn algorithm_digests_are_unique_per_collective() {
+    fn algorithm_digests_are_unique_among_all_names() {
         for a in Algorithm::ALL {
             for b in Algorithm::ALL {
-                let same = a.collective == b.collective && a.name != b.name;
-                assert!(!same || name_digest(a.name) != name_digest(b.name), "{} and {}", a.name, b.name);
+                assert!(
+                    a.name == b.name || name_digest(a.name) != name_digest(b.name),
+                    "{} and {}",
+                    a.name,
+                    b.name
+                );
             }
         }
     }

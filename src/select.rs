@@ -1,6 +1,4 @@
-//! Which algorithm serves an operation, when nobody insists on one.
-
-use crate::tuning as table;
+//! Selects the algorithm of an operation from the tuning table.
 
 pub use crate::tuning::{Topology, TuningRule, TuningTable, UNLIMITED};
 
@@ -8,10 +6,15 @@ use crate::config::{Config, ReductionOrder};
 use crate::error::{Error, ErrorKind, Result};
 use crate::schedule::{Algorithm, Collective, GroupSpec, PeerAccess};
 
-/// The algorithm for an operation whose longest share has `bytes` bytes.
+/// Returns the algorithm for an operation whose longest share has `bytes` bytes.
 ///
-/// Depends on nothing that differs between ranks, so that all choose alike. `narrow`: what is combined is rounded to floats
-/// of 8 or 16 bits. In windows they are rounded once, which is worth more than a faster way; only who asks for another gets it.
+/// The result depends only on values that are equal on all ranks, so all ranks select the same
+/// algorithm. `narrow` says that the result is rounded to floats of 8 or 16 bits. Over shared
+/// memory such sums are rounded once, at the cost of a slower algorithm. Only an algorithm set in
+/// the configuration may round them more than once.
+///
+/// # Errors
+/// [`ErrorKind::Unsupported`] if no rule of the table applies.
 pub(crate) fn algorithm(
     collective: Collective,
     spec: &GroupSpec,
@@ -20,16 +23,16 @@ pub(crate) fn algorithm(
     narrow: bool,
     config: &Config,
 ) -> Result<&'static Algorithm> {
-    let asked_for =
+    let configured =
         config.algorithm_override(collective).filter(|row| row.peer_access <= topology.peer_access());
     let ordered = |row: &&Algorithm| {
-        config.reduction_order == ReductionOrder::Unspecified || table::is_in_rank_order(row, spec.ranks)
+        config.reduction_order == ReductionOrder::Unspecified || row.keeps_rank_order(spec.ranks)
     };
     let exact = |row: &Algorithm| {
-        !narrow || table::rounds_once(row, spec.ranks) || topology.peer_access() == PeerAccess::TwoSided
+        !narrow || row.rounds_once(spec.ranks) || topology.peer_access() == PeerAccess::TwoSided
     };
-    if let Some(row) = asked_for.filter(|row| (row.supports)(spec)).filter(ordered) {
-        tracing::debug!(target: "select", "{collective} of {bytes} bytes: {} was asked for", row.name);
+    if let Some(row) = configured.filter(|row| (row.supports)(spec)).filter(ordered) {
+        tracing::debug!(target: "select", "{collective} of {bytes} bytes: {} is configured", row.name);
         return Ok(row);
     }
     let mut rules = config.tuning_table.rules(collective, topology, spec.ranks, bytes);
@@ -42,17 +45,20 @@ pub(crate) fn algorithm(
     };
     tracing::debug!(
         target: "select",
-        "{collective} of {bytes} bytes, {} ranks: {} by the line for {topology:?}, up to {} ranks and {} bytes",
+        "{collective} of {bytes} bytes, {} ranks: {} by the rule for {topology:?}, up to {} ranks and {} bytes",
         spec.ranks, algorithm.name, limit_text(ranks_max), limit_text(bytes_max)
     );
     Ok(algorithm)
 }
 
+/// Returns the limit of a rule as text for the log.
 fn limit_text(bound: usize) -> String {
     if bound == UNLIMITED { "any number of".to_owned() } else { bound.to_string() }
 }
 
-/// How many chunks PAT packs into one message: as many as still fit a slot, at most half the ranks.
+/// Returns the number of chunks that PAT packs into one message.
+///
+/// The number is the largest power of two whose chunks fit into a slot, at most half the ranks.
 pub(crate) fn aggregation(collective: Collective, ranks: usize, bytes: usize, slot_bytes: usize) -> usize {
     let chunk = if collective == Collective::AllReduce { bytes.div_ceil(ranks) } else { bytes };
     let cap = ranks.div_ceil(2).max(1).next_power_of_two();

@@ -1,37 +1,45 @@
-//! The table of thresholds: built in, or measured on a machine and read from a file.
+//! The tuning table: rules that map an operation to an algorithm.
 //!
-//! A file has one line for each rule, in the order of preference:
-//! `collective topology ranks_max bytes_max algorithm`, for example
-//! `all_reduce shm 2 8192 oneshot`. The topology is `shm`, where ranks share
-//! memory, `tcp-oversub`, where they send messages within a host that has fewer cores,
-//! or `tcp`, which is for everybody; `any` stands for no bound; bytes are those of
-//! one share. What no line covers, the built-in table does. `#` begins a comment.
-//! Rules for `shm` are for `shm-oversub` as well, where the ranks that share memory share cores, too. Where they
-//! share memory of GPUs, those for `gpu` are, and no others: what was measured on a host says nothing of GPUs.
-//! Where more than two ranks share memory, sums that are rounded to floats of 8 or 16 bits pass over lines that
-//! round them more than once.
+//! A table is built in. A tuning file, measured on a machine, puts its rules before the built-in
+//! ones.
+//!
+//! A file has one rule on a line: `collective topology ranks_max bytes_max algorithm`, for example
+//! `all_reduce shm 2 8192 oneshot`. The first rule that applies is used. `any` means no limit.
+//! Bytes are those of one share. `#` begins a comment.
+//!
+//! | topology | applies to |
+//! |---|---|
+//! | `shm` | ranks that share memory, also when the host is oversubscribed |
+//! | `shm-oversub` | ranks that share memory and outnumber the cores of the host |
+//! | `gpu` | ranks whose GPUs access each other's memory |
+//! | `tcp-oversub` | ranks that send messages and outnumber the cores of the host |
+//! | `tcp` | all ranks, except GPU communicators |
+//!
+//! GPU communicators use only `gpu` rules of a file, because host measurements do not apply to
+//! them. Where more than two ranks share memory, a sum that is rounded to floats of 8 or 16 bits
+//! skips rules whose algorithm rounds it more than once.
 
 use crate::schedule::{Algorithm, Collective, PeerAccess, find};
 use std::fmt;
 
-/// What lies between the ranks of a communicator, as far as the selection of an algorithm depends on it.
+/// The connection between the ranks of a communicator, as selection distinguishes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Topology {
-    /// Messages.
+    /// Ranks exchange messages.
     Network,
-    /// Messages between more ranks on one host than it has cores: what counts is how much there is to do in
-    /// all, not how far anything has to go.
+    /// Ranks exchange messages and outnumber the cores of their host. The total work decides then,
+    /// not the number of rounds.
     NetworkOversubscribed,
-    /// Memory that all ranks share.
+    /// All ranks share memory.
     SharedMemory,
-    /// The same, between more ranks than the host has cores.
+    /// All ranks share memory and outnumber the cores of their host.
     SharedMemoryOversubscribed,
-    /// Memory of GPUs that all ranks share.
+    /// All ranks access each other's GPU memory.
     Gpu,
 }
 
 impl Topology {
-    /// All there are.
+    /// All topologies.
     pub const ALL: [Self; 5] = [
         Topology::SharedMemory,
         Topology::SharedMemoryOversubscribed,
@@ -40,7 +48,7 @@ impl Topology {
         Topology::Network,
     ];
 
-    /// What ranks can reach of each other without more ado.
+    /// Returns the memory of a peer that a rank can access.
     pub fn peer_access(self) -> PeerAccess {
         match self {
             Topology::Network | Topology::NetworkOversubscribed => PeerAccess::TwoSided,
@@ -50,7 +58,7 @@ impl Topology {
         }
     }
 
-    /// Whether what holds for `self` is for communicators of this topology.
+    /// Returns whether a rule for `self` applies to communicators of `topology`.
     fn applies_to(self, topology: Topology) -> bool {
         let general = self == Topology::SharedMemory && topology.peer_access() == PeerAccess::Window;
         self == Topology::Network || self == topology || general
@@ -67,36 +75,36 @@ impl Topology {
     }
 }
 
-/// One line: for up to `ranks_max` ranks and `bytes_max` bytes in a share, use `algorithm`.
+/// One rule: use `algorithm` for up to `ranks_max` ranks and `bytes_max` bytes in a share.
 #[derive(Clone, Copy, Debug)]
 pub struct TuningRule {
-    /// What it is for; for messages is for all.
+    /// The topology that the rule applies to. [`Topology::Network`] applies to all.
     pub topology: Topology,
-    /// Most ranks that it is for.
+    /// Largest number of ranks.
     pub ranks_max: usize,
-    /// Longest share that it is for, in bytes.
+    /// Longest share, in bytes.
     pub bytes_max: usize,
-    /// What to use.
+    /// The algorithm to use.
     pub algorithm: &'static Algorithm,
 }
 
-/// Choices in the order of preference; the first that applies and fits is taken.
+/// Rules in order of preference; the first that applies is used.
 #[derive(Clone, Debug, Default)]
 pub struct TuningTable(Vec<TuningRule>);
 
-/// No bound.
+/// No limit, written `any` in a file.
 pub const UNLIMITED: usize = usize::MAX;
 
 impl TuningTable {
-    /// A table of these rules, before the built-in ones.
+    /// Creates a table of `rules`, which come before the built-in ones.
     pub fn new(rules: Vec<TuningRule>) -> Self {
         Self(rules)
     }
 
-    /// Reads the lines of a file.
+    /// Parses the text of a tuning file.
     ///
     /// # Errors
-    /// Names the first line that makes no sense, and why.
+    /// The error names the first malformed line and the reason.
     pub fn parse(text: &str) -> Result<Self, String> {
         let mut rules = Vec::new();
         for (number, line) in text.lines().enumerate() {
@@ -108,14 +116,15 @@ impl TuningTable {
         Ok(Self(rules))
     }
 
-    /// A number that differs when the table does: ranks compare it when they meet.
+    /// Returns a hash of the table. Ranks compare it during bootstrap, since all must use equal
+    /// tables.
     pub(crate) fn digest(&self) -> u64 {
         let text = self.to_string();
         text.bytes()
             .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
     }
 
-    /// All rules for this operation, those of the built-in table last.
+    /// Returns all rules for an operation, those of the built-in table last.
     pub(crate) fn rules(
         &self,
         collective: Collective,
@@ -129,7 +138,7 @@ impl TuningTable {
                 && ranks <= rule.ranks_max
                 && bytes <= rule.bytes_max
         };
-        // What was measured on a host says nothing of GPUs.
+        // Host measurements do not apply to GPUs.
         let of_its_kind =
             move |rule: &&TuningRule| topology != Topology::Gpu || rule.topology == Topology::Gpu;
         let measured = self.0.iter().filter(of_its_kind);
@@ -152,7 +161,7 @@ impl fmt::Display for TuningTable {
 fn parse_rule(line: &str) -> Result<TuningRule, String> {
     let words: Vec<&str> = line.split_whitespace().collect();
     let [collective, topology, ranks_max, bytes_max, name] = words[..] else {
-        return Err(format!("{} words where five are due", words.len()));
+        return Err(format!("{} words, expected 5", words.len()));
     };
     let bound = |word: &str| match word {
         "any" => Ok(UNLIMITED),
@@ -172,8 +181,10 @@ fn parse_rule(line: &str) -> Result<TuningRule, String> {
     Ok(TuningRule { topology, ranks_max: bound(ranks_max)?, bytes_max: bound(bytes_max)?, algorithm })
 }
 
-/// What holds where nothing was measured: (collective, topology, most ranks, longest share, name). Lines after one without
-/// bounds are for operations that it is not allowed to serve.
+/// The built-in rules: (collective, topology, largest group, longest share in bytes, algorithm).
+///
+/// A rule after one without limits serves operations that the earlier algorithm may not serve, for
+/// example because it does not keep rank order.
 const BUILT_IN_RULES: &[(Collective, Topology, usize, usize, &str)] = {
     use Collective::*;
     use Topology::{Gpu, Network, NetworkOversubscribed, SharedMemory, SharedMemoryOversubscribed};
@@ -244,17 +255,6 @@ const BUILT_IN_RULES: &[(Collective, Topology, usize, usize, &str)] = {
         (Barrier, Network, UNLIMITED, UNLIMITED, "dissemination"),
     ]
 };
-
-/// Whether `row` combines operands in the order of the ranks; so does everything that combines only two, or none.
-pub(crate) fn is_in_rank_order(row: &Algorithm, ranks: usize) -> bool {
-    rounds_once(row, ranks) || ["rank_ordered", "naive"].contains(&row.name)
-}
-
-/// Whether `row` sums all operands in one pass, so that a sum is rounded once; so does everything that combines only two, or none.
-pub(crate) fn rounds_once(row: &Algorithm, ranks: usize) -> bool {
-    let in_one_pass = row.peer_access != PeerAccess::TwoSided && row.name != "inplace_ring";
-    !row.collective.reduces() || ranks <= 2 || in_one_pass
-}
 
 fn built_in_rules(collective: Collective) -> impl Iterator<Item = TuningRule> {
     BUILT_IN_RULES.iter().filter(move |line| line.0 == collective).filter_map(

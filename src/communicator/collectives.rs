@@ -20,7 +20,7 @@ impl Communicator {
     pub fn all_reduce<T: Element>(&self, buffer: &mut [T], reduction: ReduceOp) -> Result<()> {
         let count = buffer.len();
         let buffers = Buffers::in_place(as_bytes_mut(buffer), 0, 0);
-        self.execute(Collective::AllReduce, Some(reduction), 0, even_shares::<T>(count, count), buffers)
+        self.run(Job::even::<T>(Collective::AllReduce, Some(reduction), 0, count, buffers))
     }
 
     /// Reduces `input` over all ranks; every rank gets the result in `output`, equally long. The two do not overlap:
@@ -43,7 +43,7 @@ impl Communicator {
         let count = output.len();
         self.arg_check(Collective::AllReduce).require_length("input", input.len(), count)?;
         let buffers = Buffers::separate(as_bytes(input), as_bytes_mut(output));
-        self.execute(Collective::AllReduce, Some(reduction), 0, even_shares::<T>(count, count), buffers)
+        self.run(Job::even::<T>(Collective::AllReduce, Some(reduction), 0, count, buffers))
     }
 
     /// Puts the inputs of all ranks, equally long, one after the other into every rank's `output`.
@@ -54,7 +54,7 @@ impl Communicator {
         let count = input.len();
         self.arg_check(Collective::AllGather).require_length("output", output.len(), count * self.size())?;
         let buffers = Buffers::separate(as_bytes(input), as_bytes_mut(output));
-        self.execute(Collective::AllGather, None, 0, even_shares::<T>(count, count), buffers)
+        self.run(Job::even::<T>(Collective::AllGather, None, 0, count, buffers))
     }
 
     /// Gathers what ranks must know of each other to split. Errors name the split, which is the call
@@ -73,7 +73,7 @@ impl Communicator {
     pub fn all_gather_in_place<T: Element>(&self, buffer: &mut [T]) -> Result<()> {
         let count = self.arg_check(Collective::AllGather).share_count(buffer.len())?;
         let buffers = Buffers::in_place(as_bytes_mut(buffer), self.rank() * count * size_of::<T>(), 0);
-        self.execute(Collective::AllGather, None, 0, even_shares::<T>(count, count), buffers)
+        self.run(Job::even::<T>(Collective::AllGather, None, 0, count, buffers))
     }
 
     /// Reduces `input` over all ranks; rank i gets the i-th share of the result in `output`.
@@ -93,7 +93,7 @@ impl Communicator {
             count * self.size(),
         )?;
         let buffers = Buffers::separate(as_bytes(input), as_bytes_mut(output));
-        self.execute(Collective::ReduceScatter, Some(reduction), 0, even_shares::<T>(count, count), buffers)
+        self.run(Job::even::<T>(Collective::ReduceScatter, Some(reduction), 0, count, buffers))
     }
 
     /// As [`Communicator::reduce_scatter`]; the result replaces this rank's share of `buffer`.
@@ -104,7 +104,7 @@ impl Communicator {
     pub fn reduce_scatter_in_place<T: Element>(&self, buffer: &mut [T], reduction: ReduceOp) -> Result<()> {
         let count = self.arg_check(Collective::ReduceScatter).share_count(buffer.len())?;
         let buffers = Buffers::in_place(as_bytes_mut(buffer), 0, self.rank() * count * size_of::<T>());
-        self.execute(Collective::ReduceScatter, Some(reduction), 0, even_shares::<T>(count, count), buffers)
+        self.run(Job::even::<T>(Collective::ReduceScatter, Some(reduction), 0, count, buffers))
     }
 
     /// Gives every rank the contents of `root`'s `buffer`.
@@ -115,7 +115,7 @@ impl Communicator {
         self.arg_check(Collective::Broadcast).require_rank("root", root)?;
         let count = buffer.len();
         let buffers = Buffers::in_place(as_bytes_mut(buffer), 0, 0);
-        self.execute(Collective::Broadcast, None, root, even_shares::<T>(count, count), buffers)
+        self.run(Job::even::<T>(Collective::Broadcast, None, root, count, buffers))
     }
 
     /// As [`Communicator::broadcast`] from `input`, which only the root gives, into everybody's `output`.
@@ -134,7 +134,7 @@ impl Communicator {
         let input = asked.root_input("input", root, input)?;
         asked.require_length_if(self.rank() == root, "input", input.len(), count)?;
         let buffers = Buffers::separate(as_bytes(input), as_bytes_mut(output));
-        self.execute(Collective::Broadcast, None, root, even_shares::<T>(count, count), buffers)
+        self.run(Job::even::<T>(Collective::Broadcast, None, root, count, buffers))
     }
 
     /// Reduces `buffer` over all ranks; the root gets the result in place, the others keep what they have.
@@ -145,7 +145,7 @@ impl Communicator {
         self.arg_check(Collective::Reduce).require_rank("root", root)?;
         let count = buffer.len();
         let buffers = Buffers::in_place(as_bytes_mut(buffer), 0, 0);
-        self.execute(Collective::Reduce, Some(reduction), root, even_shares::<T>(count, count), buffers)
+        self.run(Job::even::<T>(Collective::Reduce, Some(reduction), root, count, buffers))
     }
 
     /// Reduces `input` over all ranks into `output`, which only the root gives.
@@ -165,7 +165,7 @@ impl Communicator {
         asked.require_length_if(self.rank() == root, "output", output.len(), input.len())?;
         let count = input.len();
         let buffers = Buffers::separate(as_bytes(input), as_bytes_mut(output));
-        self.execute(Collective::Reduce, Some(reduction), root, even_shares::<T>(count, count), buffers)
+        self.run(Job::even::<T>(Collective::Reduce, Some(reduction), root, count, buffers))
     }
 
     /// Puts the inputs of all ranks, equally long, one after the other into `output`, which only the root gives.
@@ -179,7 +179,7 @@ impl Communicator {
         let output = asked.root_output("output", root, output)?;
         asked.require_length_if(self.rank() == root, "output", output.len(), count * self.size())?;
         let buffers = Buffers::separate(as_bytes(input), as_bytes_mut(output));
-        self.execute(Collective::Gather, None, root, even_shares::<T>(count, count), buffers)
+        self.run(Job::even::<T>(Collective::Gather, None, root, count, buffers))
     }
 
     /// As [`Communicator::gather`] with the root's own input already in its place in the output. The
@@ -194,7 +194,7 @@ impl Communicator {
         let count = if at_root { asked.share_count(buffer.len())? } else { buffer.len() };
         let own = if at_root { root * count * size_of::<T>() } else { 0 };
         let buffers = Buffers::in_place(as_bytes_mut(buffer), own, 0);
-        self.execute(Collective::Gather, None, root, even_shares::<T>(count, count), buffers)
+        self.run(Job::even::<T>(Collective::Gather, None, root, count, buffers))
     }
 
     /// Gives rank i the i-th share of `input`, which only the root gives.
@@ -208,7 +208,7 @@ impl Communicator {
         let input = asked.root_input("input", root, input)?;
         asked.require_length_if(self.rank() == root, "input", input.len(), count * self.size())?;
         let buffers = Buffers::separate(as_bytes(input), as_bytes_mut(output));
-        self.execute(Collective::Scatter, None, root, even_shares::<T>(count, count), buffers)
+        self.run(Job::even::<T>(Collective::Scatter, None, root, count, buffers))
     }
 
     /// As [`Communicator::scatter`]; the root gives the whole `buffer` and keeps its share in place, the
@@ -223,7 +223,7 @@ impl Communicator {
         let count = if at_root { asked.share_count(buffer.len())? } else { buffer.len() };
         let own = if at_root { root * count * size_of::<T>() } else { 0 };
         let buffers = Buffers::in_place(as_bytes_mut(buffer), 0, own);
-        self.execute(Collective::Scatter, None, root, even_shares::<T>(count, count), buffers)
+        self.run(Job::even::<T>(Collective::Scatter, None, root, count, buffers))
     }
 
     /// Gives rank i the i-th share of `input`; `output` gets this rank's share from every rank, in order.
@@ -235,7 +235,7 @@ impl Communicator {
         let count = asked.share_count(input.len())?;
         asked.require_length("output", output.len(), input.len())?;
         let buffers = Buffers::separate(as_bytes(input), as_bytes_mut(output));
-        self.execute(Collective::AllToAll, None, 0, even_shares::<T>(count, count), buffers)
+        self.run(Job::even::<T>(Collective::AllToAll, None, 0, count, buffers))
     }
 
     /// As [`Communicator::all_to_all`] within one buffer; its contents are copied aside first.
@@ -250,13 +250,7 @@ impl Communicator {
             aside.clear();
             aside.extend_from_slice(buffer);
             let buffers = Buffers::separate(&aside, buffer);
-            let ended = engine.collective(&mut make_job(
-                Collective::AllToAll,
-                None,
-                0,
-                even_shares::<T>(count, count),
-                buffers,
-            ));
+            let ended = engine.collective(&mut Job::even::<T>(Collective::AllToAll, None, 0, count, buffers));
             engine.return_temp(aside);
             ended
         })
@@ -272,16 +266,19 @@ impl Communicator {
         asked.require_length("input", input.len(), counts[self.rank()])?;
         asked.require_length("output", output.len(), asked.total_count(counts)?)?;
         let table = displacements(counts, size_of::<T>());
-        let shape = ShareLayout {
-            kind: Some(OpKind::AllGatherV),
+        let job = Job {
+            kind: OpKind::AllGatherV,
+            collective: Collective::AllGather,
             dtype: T::DTYPE,
+            reduction: None,
+            root: 0,
             count: digest_words(counts),
             input: Shares::Even { bytes: size_of_val(input) },
             output: Shares::Table(&table),
             share_bytes_max: counts.iter().max().map_or(0, |count| count * size_of::<T>()),
+            buffers: Buffers::separate(as_bytes(input), as_bytes_mut(output)),
         };
-        let buffers = Buffers::separate(as_bytes(input), as_bytes_mut(output));
-        self.execute(Collective::AllGather, None, 0, shape, buffers)
+        self.run(job)
     }
 
     /// Returns when every rank has called it.
@@ -290,71 +287,12 @@ impl Communicator {
     /// See [`Communicator::all_reduce`].
     pub fn barrier(&self) -> Result<()> {
         let buffers = Buffers::separate(&[], &mut []);
-        self.execute(Collective::Barrier, None, 0, even_shares::<u8>(0, 0), buffers)
+        self.run(Job::even::<u8>(Collective::Barrier, None, 0, 0, buffers))
     }
 
-    /// Inlined where its arguments are known, so that a job is put together once and in one place.
-    #[inline]
-    fn execute(
-        &self,
-        collective: Collective,
-        reduction: Option<ReduceOp>,
-        root: Rank,
-        shape: ShareLayout<'_>,
-        buffers: Buffers<'_>,
-    ) -> Result<()> {
-        self.execute_job(&mut make_job(collective, reduction, root, shape, buffers))
-    }
-
-    fn execute_job(&self, job: &mut Job<'_>) -> Result<()> {
-        self.with_engine(|engine| engine.collective(job))
-    }
-}
-
-/// The lengths of an operation.
-struct ShareLayout<'a> {
-    /// The kind, where it is not plainly the collective's.
-    kind: Option<OpKind>,
-    dtype: unisono_cuda::DType,
-    count: u64,
-    input: Shares<'a>,
-    output: Shares<'a>,
-    share_bytes_max: usize,
-}
-
-/// Shares of equal lengths.
-#[inline]
-fn even_shares<T: Element>(input: usize, output: usize) -> ShareLayout<'static> {
-    let bytes = |count| count * size_of::<T>();
-    ShareLayout {
-        kind: None,
-        dtype: T::DTYPE,
-        count: input as u64,
-        input: Shares::Even { bytes: bytes(input) },
-        output: Shares::Even { bytes: bytes(output) },
-        share_bytes_max: bytes(input.max(output)),
-    }
-}
-
-#[inline]
-fn make_job<'a>(
-    collective: Collective,
-    reduction: Option<ReduceOp>,
-    root: Rank,
-    shape: ShareLayout<'a>,
-    buffers: Buffers<'a>,
-) -> Job<'a> {
-    Job {
-        kind: shape.kind.unwrap_or(OpKind::Collective(collective)),
-        collective,
-        dtype: shape.dtype,
-        reduction,
-        root,
-        count: shape.count,
-        input: shape.input,
-        output: shape.output,
-        share_bytes_max: shape.share_bytes_max,
-        buffers,
+    /// Runs one collective when it is this call's turn.
+    fn run(&self, mut job: Job<'_>) -> Result<()> {
+        self.with_engine(|engine| engine.collective(&mut job))
     }
 }
 

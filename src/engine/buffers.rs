@@ -1,46 +1,49 @@
-//! The memories that a program names, as bytes.
+//! The memory that a program names: user buffers and scratch, as bytes.
 
 use crate::engine::layout::Layout;
 use crate::schedule::{Chunk, Space};
 use std::ops::Range;
 use unisono_cuda::{Source, Target};
 
-/// The caller's buffers.
+/// The user buffers of one operation.
 #[derive(Debug)]
 pub(crate) struct Buffers<'a> {
     input: Option<&'a [u8]>,
     /// The receive buffer; in place, the only buffer.
     buffer: &'a mut [u8],
-    /// Where input and output begin in `buffer`.
+    /// Offset of the input in `buffer` if the operation is in place.
     input_base: usize,
+    /// Offset of the output in `buffer`.
     output_base: usize,
 }
 
 impl<'a> Buffers<'a> {
-    /// A send and a receive buffer.
+    /// Creates the buffers of an operation that is out of place.
     #[inline]
     pub(crate) fn separate(input: &'a [u8], output: &'a mut [u8]) -> Self {
         Self { input: Some(input), buffer: output, input_base: 0, output_base: 0 }
     }
 
-    /// One buffer that holds the input from `input_base` on and gets the output from `output_base` on.
+    /// Creates the buffer of an in-place operation: input at `input_base`, output at `output_base`,
+    /// in bytes.
     #[inline]
     pub(crate) fn in_place(buffer: &'a mut [u8], input_base: usize, output_base: usize) -> Self {
         Self { input: None, buffer, input_base, output_base }
     }
 
-    /// Where input and output begin in the one buffer, if there is only one.
+    /// Returns the offsets of input and output if the operation is in place.
     pub(crate) fn bases(&self) -> Option<(usize, usize)> {
         self.input.is_none().then_some((self.input_base, self.output_base))
     }
 
-    /// All of the input, and all of the output, to see where they are. In place, both are the one buffer from
-    /// where they begin.
+    /// Returns the whole input and the whole output, to find their addresses.
+    ///
+    /// For an in-place operation, both reach to the end of the buffer.
     pub(crate) fn views(&self) -> (&[u8], &[u8]) {
         (self.input.unwrap_or(&self.buffer[self.input_base..]), &self.buffer[self.output_base..])
     }
 
-    /// A part of the input.
+    /// Returns a part of the input.
     #[inline]
     pub(crate) fn input(&self, range: Range<usize>) -> &[u8] {
         match self.input {
@@ -49,13 +52,13 @@ impl<'a> Buffers<'a> {
         }
     }
 
-    /// A part of the output.
+    /// Returns a part of the output.
     #[inline]
     pub(crate) fn output(&mut self, range: Range<usize>) -> &mut [u8] {
         &mut self.buffer[self.output_base + range.start..self.output_base + range.end]
     }
 
-    /// Parts of both, if they are different memories.
+    /// Returns parts of input and output if they are different buffers.
     pub(crate) fn input_and_output(
         &mut self,
         from: Range<usize>,
@@ -65,13 +68,14 @@ impl<'a> Buffers<'a> {
         Some((&input[from], self.output(into)))
     }
 
-    /// All of the input, which is nothing if both are one memory, and a part of the output.
+    /// Returns the whole input and a part of the output. The input is empty if the operation is in
+    /// place.
     #[inline]
     pub(crate) fn input_and_output_range(&mut self, into: Range<usize>) -> (&[u8], &mut [u8]) {
         (self.input.unwrap_or_default(), self.output(into))
     }
 
-    /// Copies a part of the input to the output within one buffer.
+    /// Copies a part of the input to the output of an in-place operation.
     pub(crate) fn copy_within(&mut self, from: Range<usize>, into: Range<usize>) {
         let from = self.input_base + from.start..self.input_base + from.end;
         let into = self.output_base + into.start;
@@ -81,26 +85,27 @@ impl<'a> Buffers<'a> {
     }
 }
 
-/// Memory of one channel that lives for one slice.
+/// The memory of one channel for intermediate values. Its content lives for one slice.
 #[derive(Debug, Default)]
 pub(crate) struct Scratch {
     bytes: Vec<u8>,
-    /// Bytes of each chunk now held; `slice_bytes` apart in `bytes`.
+    /// Length of each chunk. Chunks are `slice_bytes` apart in `bytes`.
     lengths: Vec<usize>,
     slice_bytes: usize,
-    /// Pre-multiplied input on its way out.
+    /// Staging for operands that cannot be used in place.
     pub(crate) staging: Vec<u8>,
-    /// The lane whose waiting message is in staging.
+    /// The lane whose blocked message is in staging.
     pub(crate) staged_lane: Option<usize>,
 }
 
 impl Scratch {
-    /// Bytes that it holds.
+    /// Returns the allocated size in bytes.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes.capacity() + self.staging.capacity() + size_of_val(&self.lengths[..])
     }
 
-    /// Makes room for `chunks` chunks of `slice_bytes`; allocates only when it never had that much.
+    /// Reserves `chunks` chunks of `slice_bytes`. Allocates only when that is more than ever
+    /// before.
     pub(crate) fn prepare(&mut self, chunks: usize, slice_bytes: usize) {
         if self.bytes.len() < chunks * slice_bytes {
             self.bytes.resize(chunks * slice_bytes, 0);
@@ -111,7 +116,7 @@ impl Scratch {
         self.slice_bytes = slice_bytes;
     }
 
-    /// Makes room for `bytes` in staging.
+    /// Reserves `bytes` of staging, and drops a staged message.
     pub(crate) fn reserve_staging(&mut self, bytes: usize) {
         self.staged_lane = None;
         if self.staging.len() < bytes {
@@ -125,7 +130,7 @@ impl Scratch {
     }
 }
 
-/// What the steps of one slice see: buffers, scratch, and where in them the slice lies.
+/// The memory that the steps of one slice access, and the position of the slice in it.
 pub(crate) struct StepMemory<'m, 'a> {
     pub(crate) buffers: &'m mut Buffers<'a>,
     pub(crate) scratch: &'m mut Scratch,
@@ -135,7 +140,7 @@ pub(crate) struct StepMemory<'m, 'a> {
     pub(crate) slice_bytes: usize,
 }
 
-/// One chunk to write and what can be read beside it.
+/// A chunk to write, with everything that can be read meanwhile.
 pub(crate) struct OpenTarget<'o> {
     pub(crate) target: Option<Target<'o>>,
     pub(crate) input: Option<&'o [u8]>,
@@ -145,7 +150,7 @@ pub(crate) struct OpenTarget<'o> {
 }
 
 impl StepMemory<'_, '_> {
-    /// Bytes of `chunk` in this slice.
+    /// Returns the length of `chunk` in this slice.
     pub(crate) fn bytes(&self, chunk: Chunk) -> usize {
         match chunk.space {
             Space::Input | Space::Output => self.slice(chunk).len(),
@@ -154,12 +159,12 @@ impl StepMemory<'_, '_> {
         }
     }
 
-    /// Whether the chunk's length follows from the caller's buffers alone.
+    /// Returns whether the chunk is in a user buffer, so that its length is known.
     pub(crate) fn is_user_buffer(chunk: Chunk) -> bool {
         matches!(chunk.space, Space::Input | Space::Output)
     }
 
-    /// Whether two chunks are the same memory.
+    /// Returns whether two chunks are the same memory.
     pub(crate) fn is_same_memory(&self, one: Chunk, other: Chunk) -> bool {
         if one.space == Space::Scratch || other.space == Space::Scratch {
             return one == other;
@@ -170,7 +175,7 @@ impl StepMemory<'_, '_> {
         }
     }
 
-    /// The chunk, to read.
+    /// Returns the chunk for reading.
     pub(crate) fn source(&self, chunk: Chunk) -> Source<'_> {
         if chunk.space == Space::Scratch {
             return Source::from(&self.scratch.bytes[self.scratch.range(chunk.index as usize)]);
@@ -182,7 +187,9 @@ impl StepMemory<'_, '_> {
         }
     }
 
-    /// The chunk, to write `bytes` bytes (which the chunk must be long, except scratch, which becomes so).
+    /// Returns the chunk for writing `bytes` bytes.
+    ///
+    /// A chunk of a user buffer has that length. A scratch chunk takes that length.
     pub(crate) fn target(&mut self, chunk: Chunk, bytes: usize) -> Target<'_> {
         if chunk.space == Space::Scratch {
             self.scratch.lengths[chunk.index as usize] = bytes;
@@ -195,12 +202,13 @@ impl StepMemory<'_, '_> {
         }
     }
 
-    /// Whether the input can be read while `into` is written.
+    /// Returns whether the input can be read while `into` is written.
     pub(crate) fn is_input_disjoint_from(&self, into: Chunk) -> bool {
         self.buffers.input.is_some() || self.range(into).is_none()
     }
 
-    /// `into` to write (none if it is a window's) beside everything that can be read meanwhile.
+    /// Returns `into` for writing, with everything that can be read meanwhile. A window chunk has
+    /// no target.
     pub(crate) fn open_target(&mut self, into: Chunk, bytes: usize) -> OpenTarget<'_> {
         let range = self.range(into);
         let StepMemory { buffers, scratch, input, slice_index, .. } = self;
@@ -217,7 +225,7 @@ impl StepMemory<'_, '_> {
         OpenTarget { target, input, input_layout, slice_index, staging: &scratch.staging }
     }
 
-    /// `into` to write and `with` to read at once, where they are different memories.
+    /// Returns `into` for writing and `with` for reading, if they are different buffers.
     pub(crate) fn target_and_source(&mut self, into: Chunk, with: Chunk) -> Option<(Target<'_>, Source<'_>)> {
         let input = match (with.space, self.buffers.input) {
             (Space::Input, Some(input)) => Some(&input[self.slice(with)]),
@@ -244,7 +252,7 @@ impl StepMemory<'_, '_> {
         }
     }
 
-    /// Where the chunk lies in the one writable buffer, if it does.
+    /// Returns the range of the chunk in the writable user buffer, if it is there.
     fn range(&self, chunk: Chunk) -> Option<Range<usize>> {
         let slice = self.slice(chunk);
         let base = match chunk.space {

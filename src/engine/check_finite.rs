@@ -1,4 +1,5 @@
-//! Whether what a rank gives are finite numbers: looked at only where the settings ask for it.
+//! Detection of NaN and infinity in the input of operations. Off unless the configuration enables
+//! it.
 
 use crate::engine::Shares;
 use crate::engine::p2p::Transfer;
@@ -9,7 +10,7 @@ use crate::reduce_op::ReduceOp;
 use unisono_cuda::DType;
 
 impl Engine {
-    /// Fails, on all ranks, if what this one gives to `job` are not all finite numbers.
+    /// Fails on all ranks if the input of this rank contains a value that is not finite.
     pub(super) fn check_input(&mut self, job: &Job<'_>) -> Result<()> {
         let (shares, _) = job.collective.shares(self.fabric.ranks, job.root, self.fabric.rank);
         let Shares::Even { bytes } = job.input else { return Ok(()) };
@@ -21,14 +22,15 @@ impl Engine {
         self.fail_not_finite(index, what, call)
     }
 
-    /// Fails, on all ranks, if what this one sends are not all finite numbers.
+    /// Fails on all ranks if a message of this rank contains a value that is not finite.
     pub(super) fn check_sends(&mut self, transfers: &[Transfer<'_>]) -> Result<()> {
         let found = transfers.iter().filter_map(|transfer| {
             let (dtype, bytes) = transfer.send_data()?;
             let (index, what) = first_not_finite(dtype, bytes)?;
             Some((transfer.offset() + index, what, transfer.desc()))
         });
-        // Of several messages the first; of the parts of one buffer, the one that lies first.
+        // Among messages, the first one is reported; among parts of one buffer, the one with the
+        // lowest index.
         let first = found.min_by_key(|(index, _, call)| if call.is_collective() { *index } else { 0 });
         first.map_or(Ok(()), |(index, what, call)| self.fail_not_finite(index, what, call))
     }
@@ -40,7 +42,7 @@ impl Engine {
     }
 }
 
-/// The first element that is no finite number, and what it is.
+/// Returns the index of the first element that is not finite, and its kind.
 fn first_not_finite(dtype: DType, bytes: &[u8]) -> Option<(usize, &'static str)> {
     match dtype {
         DType::F64 => find_exponent_all_ones::<8>(bytes, 0x7ff << 52, (1 << 52) - 1),
@@ -48,13 +50,15 @@ fn first_not_finite(dtype: DType, bytes: &[u8]) -> Option<(usize, &'static str)>
         DType::F16 => find_exponent_all_ones::<2>(bytes, 0x1f << 10, (1 << 10) - 1),
         DType::BF16 => find_exponent_all_ones::<2>(bytes, 0xff << 7, (1 << 7) - 1),
         DType::F8E5M2 => find_exponent_all_ones::<1>(bytes, 0x1f << 2, (1 << 2) - 1),
-        // No infinities, and one NaN for each sign.
+        // This type has no infinities, and one NaN for each sign.
         DType::F8E4M3 => find_exponent_all_ones::<1>(bytes, 0x7f, 0x7f),
         _ => None,
     }
 }
 
-/// Of elements of `BYTES` bytes, the first that has all bits of `exponent`: an infinity if it has none of `mantissa`.
+/// Finds the first element of `BYTES` bytes that has all bits of `exponent`.
+///
+/// The element is an infinity if it has no bit of `mantissa`, else NaN.
 fn find_exponent_all_ones<const BYTES: usize>(
     bytes: &[u8],
     exponent: u64,

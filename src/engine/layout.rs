@@ -1,31 +1,31 @@
-//! Where the chunks of a buffer lie.
+//! Positions of shares, chunks and slices in a buffer.
 
 use std::ops::Range;
 
-/// How one buffer is cut into shares, chunks and slices. All numbers in bytes.
+/// The division of one buffer into shares, chunks and slices. All numbers are bytes.
 #[derive(Clone, Debug)]
 pub(crate) struct Layout<'a> {
     shares: Shares<'a>,
     chunks_per_share: usize,
     element: usize,
-    /// Where shares are even, the distance between the chunks of each.
+    /// Distance between the chunks of a share, if shares are even.
     even_stride: usize,
 }
 
-/// The shares of a buffer, as the caller counts them.
+/// The shares of a buffer, one for each rank.
 #[derive(Clone, Debug)]
 pub(crate) enum Shares<'a> {
-    /// All equally long, one after the other.
+    /// All shares are equally long and contiguous.
     Even {
-        /// Bytes of each.
+        /// Length of a share in bytes.
         bytes: usize,
     },
-    /// Each with its own place: (offset, bytes).
+    /// Each share has its own (offset, length), in bytes.
     Table(&'a [(usize, usize)]),
 }
 
 impl<'a> Layout<'a> {
-    /// Cuts each share into `chunks_per_share` chunks of whole elements of `element` bytes.
+    /// Divides each share into `chunks_per_share` chunks of whole elements of `element` bytes.
     pub(crate) fn new(shares: Shares<'a>, chunks_per_share: usize, element: usize) -> Self {
         let mut layout = Self { shares, chunks_per_share, element, even_stride: 0 };
         if let Shares::Even { bytes } = layout.shares {
@@ -34,7 +34,7 @@ impl<'a> Layout<'a> {
         layout
     }
 
-    /// Bytes of the longest chunk among `shares` shares.
+    /// Returns the length of the longest chunk among `shares` shares.
     pub(crate) fn longest_chunk(&self, shares: usize) -> usize {
         match self.shares {
             Shares::Even { .. } if shares == 0 => 0,
@@ -45,17 +45,17 @@ impl<'a> Layout<'a> {
         }
     }
 
-    /// The `slice_index`-th slice of chunk `index`: an empty range past its end.
+    /// Returns slice `slice_index` of chunk `index`, an empty range past its end.
     pub(crate) fn slice(&self, index: usize, slice_index: usize, slice_bytes: usize) -> Range<usize> {
         let chunk = self.chunk(index);
         let start = (chunk.start + slice_index.saturating_mul(slice_bytes)).min(chunk.end);
         start..(start + slice_bytes).min(chunk.end)
     }
 
-    /// Where chunk `index` lies.
+    /// Returns the range of chunk `index`.
     #[inline]
     pub(crate) fn chunk(&self, index: usize) -> Range<usize> {
-        // Every step asks for some, and divisions take their time.
+        // Every step calls this, and a division is slow.
         let share = if self.chunks_per_share == 1 { index } else { index / self.chunks_per_share };
         let chunk = index - share * self.chunks_per_share;
         let (offset, bytes, stride) = match self.shares {
@@ -68,15 +68,17 @@ impl<'a> Layout<'a> {
         offset + (chunk * stride).min(bytes)..offset + ((chunk + 1) * stride).min(bytes)
     }
 
-    /// Distance between the chunks of a share: whole cache lines where the share is long
-    /// enough that rounding up leaves no chunk much shorter than the others.
+    /// Returns the distance between the chunks of a share.
+    ///
+    /// It is a multiple of the cache line if the share is so long that rounding up leaves no chunk
+    /// much shorter than the others.
     pub(crate) fn stride(&self, bytes: usize) -> usize {
         let even = bytes.div_ceil(self.chunks_per_share).next_multiple_of(self.element);
         if even >= ALIGN_MIN_BYTES { even.next_multiple_of(CACHE_LINE_BYTES) } else { even }
     }
 }
 
-/// Blocks from this size on start on cache lines of the buffer.
+/// Smallest chunk that is aligned to cache lines of the buffer.
 const ALIGN_MIN_BYTES: usize = 1024;
 const CACHE_LINE_BYTES: usize = 64;
 

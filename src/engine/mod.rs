@@ -1,35 +1,37 @@
-//! Carries out schedules over a fabric.
+//! The engine: runs the operations of one communicator over a fabric.
 //!
-//! An operation is cut into *slices* (slice `i` covers the i-th part of every chunk); slice `i`
-//! runs on channel `i mod channels`, and every channel is a little interpreter
-//! of the same program with lanes, scratch and window bank of its own. One
-//! thread advances all channels in turn and never waits inside a step: a step
-//! that cannot go on names the rank it needs, and the next channel gets its
-//! chance. Only when no channel can move does the thread give time away, look
-//! at the clock, at the abort flag and at the notes of the other ranks.
+//! [`Engine::collective`] picks one of three executors: eager for small operations over shared
+//! memory, zero-copy for operations in symmetric memory, and pipelined for all others.
+//!
+//! The pipelined executor cuts an operation into *slices*: slice `i` covers the i-th part of every
+//! chunk and runs on channel `i mod channels`. Every channel interprets the same program with its
+//! own lanes, scratch and half of the window. One thread advances all channels in turn and never
+//! waits inside a step: a step that cannot go on names the rank it needs, and the next channel is
+//! tried. Only when no channel makes progress does the thread pause and let the [`watchdog`] read
+//! the clock, the abort flag and control messages.
 
 mod bounce_ring;
 mod buffers;
 mod check_finite;
 pub(crate) mod exec;
+mod failure;
 mod layout;
 pub(crate) mod membership;
+mod mismatch;
 mod p2p;
-mod payload_rotation;
 mod plan;
 pub(crate) mod registry;
 mod select;
 mod store_tuner;
 pub(crate) mod telemetry;
-mod tuner_table;
 mod watchdog;
 
 pub(crate) use crate::engine::buffers::Buffers;
 pub(crate) use crate::engine::membership::agreement::Membership;
 pub(crate) use crate::engine::membership::shrink::Regroup;
 pub(crate) use crate::engine::p2p::{Direction, Transfer};
-pub use crate::engine::telemetry::memory_stats::MemoryStats;
-pub(crate) use crate::engine::telemetry::recorder::{Owner, Recorder};
+pub(crate) use crate::engine::telemetry::flight::{Owner, Recorder};
+pub use crate::engine::telemetry::memory::MemoryStats;
 pub use crate::engine::telemetry::traffic::TrafficStats;
 pub(crate) use crate::engine::watchdog::AbortFlag;
 #[cfg(any(test, feature = "fuzzing"))]
@@ -42,41 +44,81 @@ pub(crate) use layout::Shares;
 pub(crate) use plan::ScheduleBounds;
 
 use crate::config::{Config, LANES_PER_CHANNEL};
-use crate::engine::buffers::Scratch;
-use crate::engine::exec::eager::EagerPath;
+use crate::engine::exec::pipelined::Channel;
+use crate::engine::exec::slot_sync::EagerPath;
+use crate::engine::exec::zero_copy::PeerOffsets;
+use crate::engine::select::SelectionCache;
+use crate::engine::store_tuner::TunerTable;
 use crate::engine::telemetry::trace::Trace;
-use crate::engine::watchdog::Watchdog;
-use crate::error::{Error, ErrorKind, Result};
-use crate::op_desc::{AlgorithmDigest, OpDesc, OpKind};
+use crate::engine::watchdog::{Watchdog, WatchdogHandles};
+use crate::error::{Error, Result};
+use crate::op_desc::{OpDesc, OpKind};
 use crate::reduce_op::ReduceOp;
 use crate::schedule::{Algorithm, Collective, GroupSpec, Rank};
 use plan::{Plan, PlanCache};
 use std::path::Path;
 use std::sync::Arc;
-use unisono_cuda::{DType, Store};
+use unisono_cuda::{DType, Element};
 use unisono_transports::{Fabric, Window, sys::fork_guard};
 
-/// One collective operation, as the communicator hands it over.
+/// One collective operation, as the communicator passes it to the engine.
 pub(crate) struct Job<'a> {
     pub(crate) kind: OpKind,
-    /// The collective whose algorithms serve it.
+    /// The collective whose algorithms run the operation.
     pub(crate) collective: Collective,
     pub(crate) dtype: DType,
     pub(crate) reduction: Option<ReduceOp>,
     pub(crate) root: Rank,
-    /// Elements in one share, or a digest of many counts.
+    /// Elements in one share, or a digest of the counts of uneven shares.
     pub(crate) count: u64,
     pub(crate) input: Shares<'a>,
     pub(crate) output: Shares<'a>,
-    /// Bytes of the longest share, on any rank.
+    /// Bytes of the longest share on any rank.
     pub(crate) share_bytes_max: usize,
     pub(crate) buffers: Buffers<'a>,
 }
 
-impl Job<'_> {
-    /// Whether it combines floats of 8 or 16 bits in wider ones, and rounds what comes of it.
+impl<'a> Job<'a> {
+    /// Creates the job of an operation whose shares all have `count` elements.
+    #[inline]
+    pub(crate) fn even<T: Element>(
+        collective: Collective,
+        reduction: Option<ReduceOp>,
+        root: Rank,
+        count: usize,
+        buffers: Buffers<'a>,
+    ) -> Self {
+        let bytes = count * size_of::<T>();
+        Self {
+            kind: OpKind::Collective(collective),
+            collective,
+            dtype: T::DTYPE,
+            reduction,
+            root,
+            count: count as u64,
+            input: Shares::Even { bytes },
+            output: Shares::Even { bytes },
+            share_bytes_max: bytes,
+            buffers,
+        }
+    }
+
+    /// Returns whether the operation combines floats of 8 or 16 bits in wider ones and rounds the
+    /// result.
     fn is_narrow(&self) -> bool {
         ReduceOp::rounds_narrow_floats(self.reduction, self.dtype)
+    }
+
+    /// Returns whether all shares are equally long.
+    fn is_even(&self) -> bool {
+        matches!((&self.input, &self.output), (Shares::Even { .. }, Shares::Even { .. }))
+    }
+
+    /// Returns whether the clock is read for the operation, because that costs nothing beside its
+    /// bytes.
+    #[inline]
+    fn is_timed(&self) -> bool {
+        self.share_bytes_max >= TIMED_MIN_BYTES
     }
 }
 
@@ -87,70 +129,48 @@ pub(crate) struct Engine {
     plans: PlanCache,
     channels: Vec<Channel>,
     eager: EagerPath,
-    tuners: crate::engine::tuner_table::TunerTable,
-    /// Whether memory that peers reach has been lent; and where their buffers are in the operation at hand.
+    tuners: TunerTable,
+    /// True if symmetric memory has been allocated, so that operations may be zero-copy.
     uses_symmetric: bool,
-    peer_offsets: Vec<crate::engine::exec::zero_copy::PeerOffsets>,
+    /// Offsets of the peers' buffers in the current zero-copy operation.
+    peer_offsets: Vec<PeerOffsets>,
     watchdog: Watchdog,
     recorder: Arc<Recorder>,
     trace: Option<Box<Trace>>,
+    /// Number of the next operation of all ranks.
     sequence: u64,
     pub(crate) traffic: TrafficStats,
-    /// Sends to and receives from each peer so far.
+    /// Number of messages sent to each peer.
     sent: Vec<u64>,
+    /// Number of messages received from each peer.
     received: Vec<u64>,
-    /// Algorithms that the caller insists on, by collective.
+    /// Algorithms that the caller has set, by collective.
     overrides: [Option<&'static Algorithm>; Collective::ALL.len()],
-    /// What the last collective was carried out with.
+    selections: SelectionCache,
+    /// Algorithm of the last collective.
     pub(crate) last_algorithm: Option<&'static Algorithm>,
-    /// The first error; what every later call returns.
+    /// The first error, which every later call returns.
     poisoned: Option<Error>,
-    /// Whether this communicator has been shrunk, or was to be.
+    /// True if this communicator was shrunk, or a shrink was tried.
     shrunk: bool,
-    /// Room for a buffer that is sent while it is overwritten.
+    /// Buffer for input that is overwritten while it is sent. Keeps its memory from call to call.
     temp: Vec<u8>,
-    /// The process that it was made in.
+    /// Process that created the engine.
     process: u64,
 }
 
-/// What one channel keeps from operation to operation.
-#[derive(Default)]
-struct Channel {
-    /// Instances of window programs run so far.
-    sequence: u64,
-    /// For each rank, how many of them it has surely finished.
-    completed: Vec<u64>,
-    /// How the instance at hand writes to windows, and whether it is timed; and what it takes then.
-    store_choice: (Store, crate::engine::store_tuner::Timed),
-    sample: crate::engine::store_tuner::Sample,
-    scratch: Scratch,
-    progress: crate::engine::exec::pipelined::ChannelProgress,
-}
-
-impl Job<'_> {
-    /// Whether all shares are equally long.
-    fn is_even(&self) -> bool {
-        matches!((&self.input, &self.output), (Shares::Even { .. }, Shares::Even { .. }))
-    }
-}
-
 impl Engine {
-    pub(crate) fn new(
-        fabric: Fabric,
-        config: Config,
-        handles: crate::engine::watchdog::WatchdogHandles,
-    ) -> Self {
+    pub(crate) fn new(fabric: Fabric, config: Config, handles: WatchdogHandles) -> Self {
         let (ranks, recorder) = (fabric.ranks, Arc::clone(&handles.1));
         let channels = channels_for(fabric.geometry.lanes);
-        let channel = || Channel { completed: vec![0; ranks], ..Channel::default() };
         Self {
             watchdog: Watchdog::new(fabric.rank, ranks, config.timeout, handles),
             trace: config.trace_dir.as_deref().and_then(|folder| open_trace(folder, recorder.owner())),
             recorder,
             process: fork_guard::current_pid(),
-            channels: (0..channels).map(|_| channel()).collect(),
+            channels: (0..channels).map(|_| Channel::new(ranks)).collect(),
             eager: EagerPath::new(ranks),
-            tuners: crate::engine::tuner_table::TunerTable::default(),
+            tuners: TunerTable::default(),
             uses_symmetric: false,
             peer_offsets: Vec::new(),
             fabric,
@@ -161,6 +181,7 @@ impl Engine {
             sent: vec![0; ranks],
             received: vec![0; ranks],
             overrides: [None; Collective::ALL.len()],
+            selections: SelectionCache::default(),
             last_algorithm: None,
             poisoned: None,
             shrunk: false,
@@ -168,106 +189,121 @@ impl Engine {
         }
     }
 
-    /// Carries out one collective; every rank calls it with a matching job.
+    /// Runs one collective. Every rank calls it with a matching job.
+    ///
+    /// # Errors
+    /// Any error poisons the communicator.
     pub(crate) fn collective(&mut self, job: &mut Job<'_>) -> Result<()> {
         self.check_healthy()?;
         if self.config.check_finite {
             self.check_input(job)?;
         }
-        self.traffic.begin_op();
-        let reaching = self.zero_copy_algorithm(job);
-        let plan = if reaching.is_none() { self.eager_plan(job)? } else { None };
-        match plan {
-            Some(plan) => self.execute_eager(plan, job),
-            None => self.execute(reaching, job),
-        }
-    }
-
-    #[inline]
-    fn execute_eager(&mut self, plan: usize, job: &mut Job<'_>) -> Result<()> {
-        let call = self.describe_eager(plan);
-        let (number, timed) = (self.traffic.operations, job.share_bytes_max >= TIMED_MIN_BYTES);
-        self.begin_op(&call);
-        if timed {
-            self.recorder.start_clock(number);
-        }
-        let ended = self.run_eager(plan, job, call);
-        if timed && ended.is_ok() {
-            self.recorder.stop_clock(number);
-        }
-        self.end_op(ended, call)
-    }
-
-    /// By `reaching`, which reaches the buffers of peers, where that is possible.
-    fn execute(&mut self, reaching: Option<&'static Algorithm>, job: &mut Job<'_>) -> Result<()> {
-        let algorithm =
-            self.select_algorithm(job.collective, job.root, job.share_bytes_max, job.is_narrow())?;
-        let spec = self.group_spec(job.collective, job.root, job.share_bytes_max);
-        let half_window_bytes = self.half_window_bytes();
-        let plan =
-            self.plans.get(algorithm, spec, self.fabric.rank, &self.fabric.geometry, half_window_bytes)?;
-        let call = self.describe(job, plan.digest);
-        let (number, timed) = (self.traffic.operations, job.share_bytes_max >= TIMED_MIN_BYTES);
-        self.begin_op(&call);
-        if timed {
-            self.recorder.start_clock(number);
-        }
-        self.last_algorithm = Some(algorithm);
-        let ended = match reaching {
-            Some(row) => self.try_zero_copy(row, spec, &plan, job, call),
-            None => self.run_pipelined(&plan, job, call),
+        self.traffic.operations += 1;
+        let zero_copy = self.zero_copy_algorithm(job);
+        let eager = if zero_copy.is_none() { self.eager_plan(job)? } else { None };
+        let Some(index) = eager else {
+            return self.run_large(zero_copy, job);
         };
-        if timed && ended.is_ok() {
-            self.recorder.stop_clock(number);
-        }
-        self.end_op(ended, call)
+        let op = self.eager.plans.plan(index).op.with_sequence(self.take_sequence());
+        self.last_algorithm = Some(self.eager.plans.algorithm(index));
+        self.begin_op(&op, job.is_timed());
+        let result = self.run_eager(index, job, op);
+        self.end_op(result, op, job.is_timed())
     }
 
-    /// Runs `row`, which reaches the buffers of peers, if all ranks' can be reached; else `plan`.
+    /// Runs an operation that is not eager: by `zero_copy` if all ranks gave symmetric memory, else
+    /// pipelined.
+    fn run_large(&mut self, zero_copy: Option<&'static Algorithm>, job: &mut Job<'_>) -> Result<()> {
+        let (algorithm, spec) = self.select_for(job)?;
+        let plan = self.plan(algorithm, spec)?;
+        let reduce = job.reduction.map(ReduceOp::kind);
+        let op = OpDesc::new(self.take_sequence(), job.kind, job.dtype, reduce, job.root, job.count)
+            .with_algorithm(plan.digest);
+        self.begin_op(&op, job.is_timed());
+        self.last_algorithm = Some(algorithm);
+        let result = match zero_copy {
+            Some(zero_copy) => self.try_zero_copy(zero_copy, spec, &plan, job, op),
+            None => self.run_pipelined(&plan, job, op),
+        };
+        self.end_op(result, op, job.is_timed())
+    }
+
+    /// Runs `algorithm` in symmetric memory if the buffers of all ranks are there, else the
+    /// pipelined `plan`.
+    ///
+    /// Only the ranks together know where all buffers are, so they exchange the offsets first.
     fn try_zero_copy(
         &mut self,
-        row: &'static Algorithm,
+        algorithm: &'static Algorithm,
         spec: GroupSpec,
         plan: &Plan,
         job: &mut Job<'_>,
-        call: OpDesc,
+        op: OpDesc,
     ) -> Result<()> {
-        if !self.exchange_offsets(job, call)? {
-            return self.run_pipelined(plan, job, call);
+        if !self.exchange_offsets(job, op)? {
+            return self.run_pipelined(plan, job, op);
         }
+        self.last_algorithm = Some(algorithm);
+        let plan = self.plan(algorithm, spec)?;
+        self.run_zero_copy(&plan, job, op)
+    }
+
+    /// Returns the plan of `algorithm` for this rank.
+    fn plan(&mut self, algorithm: &'static Algorithm, spec: GroupSpec) -> Result<Arc<Plan>> {
         let half_window_bytes = self.half_window_bytes();
-        self.last_algorithm = Some(row);
-        let plan = self.plans.get(row, spec, self.fabric.rank, &self.fabric.geometry, half_window_bytes)?;
-        self.run_zero_copy(&plan, job, call)
+        self.plans.get(algorithm, spec, self.fabric.rank, &self.fabric.geometry, half_window_bytes)
     }
 
-    /// Describes the next operation of all ranks.
-    fn describe(&mut self, job: &Job<'_>, algorithm: AlgorithmDigest) -> OpDesc {
-        let op = job.reduction.map(ReduceOp::kind);
-        let sequence = self.take_sequence();
-        OpDesc::new(sequence, job.kind, job.dtype, op, job.root, job.count).with_algorithm(algorithm)
-    }
-
-    /// Carries out sends and receives together; those of one peer and direction keep their order.
+    /// Runs sends and receives together. Those of one peer and direction keep their order.
     pub(crate) fn transfer(&mut self, transfers: &mut [Transfer<'_>]) -> Result<()> {
         self.check_healthy()?;
         let Some(first) = transfers.first() else {
             return Ok(());
         };
-        let call = first.desc();
+        let op = first.desc();
         if self.config.check_finite {
             self.check_sends(transfers)?;
         }
         for transfer in &*transfers {
-            self.traffic.begin_op();
-            self.begin_op(&transfer.desc());
+            self.traffic.operations += 1;
+            self.begin_op(&transfer.desc(), false);
             self.recorder.set_peer(self.traffic.operations, transfer.peer());
         }
-        let ended = self.run_transfers(transfers);
-        self.end_op(ended, call)
+        let result = self.run_transfers(transfers);
+        self.end_op(result, op, false)
     }
 
-    /// The next number for a message to (or from) `peer`.
+    /// Records the beginning of the operation that was counted last; `timed` reads the clock.
+    #[inline]
+    fn begin_op(&mut self, op: &OpDesc, timed: bool) {
+        let number = self.traffic.operations;
+        self.recorder.begin(number, op);
+        if let Some(trace) = &mut self.trace {
+            trace.begin(number, op);
+        }
+        if timed {
+            self.recorder.start_clock(number);
+        }
+    }
+
+    /// Records the end of the operation that was counted last. An error poisons the communicator.
+    #[inline]
+    fn end_op(&mut self, result: Result<()>, op: OpDesc, timed: bool) -> Result<()> {
+        if let Err(error) = result {
+            return self.fail(error, Some(op));
+        }
+        let number = self.traffic.operations;
+        if timed {
+            self.recorder.stop_clock(number);
+        }
+        self.recorder.complete(number);
+        if let Some(trace) = &mut self.trace {
+            trace.end(&self.recorder, None);
+        }
+        Ok(())
+    }
+
+    /// Returns the next sequence number for a message to or from `peer`.
     pub(crate) fn take_pair_sequence(&mut self, direction: Direction, peer: Rank) -> u64 {
         let counter = match direction {
             Direction::Send => &mut self.sent[peer],
@@ -277,195 +313,35 @@ impl Engine {
         *counter - 1
     }
 
-    /// The next number for an operation of all ranks.
+    /// Returns the sequence number for a new operation of all ranks.
     pub(crate) fn take_sequence(&mut self) -> u64 {
         self.sequence += 1;
         self.sequence - 1
     }
 
-    /// The number that the next operation of all ranks will have.
+    /// Returns the sequence number that the next operation of all ranks will have.
     pub(crate) fn peek_sequence(&self) -> u64 {
         self.sequence
     }
 
-    /// Lends a buffer that keeps its memory from call to call.
+    /// Takes the temporary buffer. [`Engine::return_temp`] gives it back.
     pub(crate) fn take_temp(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.temp)
     }
 
-    /// Takes the buffer back.
-    pub(crate) fn return_temp(&mut self, aside: Vec<u8>) {
-        self.temp = aside;
+    /// Returns the temporary buffer, so that its memory is used again.
+    pub(crate) fn return_temp(&mut self, temp: Vec<u8>) {
+        self.temp = temp;
     }
 
-    /// Tells all ranks that this communicator is over, because of `reason`.
-    pub(crate) fn abort(&mut self, reason: &str) {
-        if self.poisoned.is_none() {
-            self.poison(self.abort_error(reason));
-            self.dump_flight_record();
-        }
-    }
-
-    /// That this rank ends the communicator because of `reason`.
-    fn abort_error(&self, reason: &str) -> Error {
-        let kind = ErrorKind::Aborted { by: self.fabric.rank, reason: reason.to_owned() };
-        Error::new(kind).with_rank(self.fabric.rank, &self.config.host, None)
-    }
-
-    /// Hears what the others have to say while the operation `call`, if there is one, is carried out elsewhere.
-    #[cfg(feature = "gpu")]
-    pub(crate) fn poll_events(&mut self, call: Option<OpDesc>) -> Result<()> {
-        self.check_healthy()?;
-        let now = self.fabric.wait.now();
-        self.watchdog
-            .poll_events(&mut *self.fabric.control, now, call)
-            .or_else(|error| self.fail(error, call))
-    }
-
-    /// The links, for messages that no schedule knows of.
-    #[cfg(feature = "gpu")]
-    pub(crate) fn links(&mut self) -> &mut [Option<Box<dyn unisono_transports::Link>>] {
-        &mut self.fabric.links
-    }
-
-    /// Tells the others that this rank has been waiting in `call` for a while.
-    #[cfg(feature = "gpu")]
-    pub(crate) fn announce_wait(&mut self, call: OpDesc) {
-        self.watchdog.announce_wait(&mut *self.fabric.control, call);
-    }
-
-    /// By rank: who ended, or left.
-    #[cfg(feature = "gpu")]
-    pub(crate) fn failed_ranks(&self) -> Vec<bool> {
-        self.watchdog.failed_ranks()
-    }
-
-    /// What `peer` last said it was waiting in.
-    #[cfg(feature = "gpu")]
-    pub(crate) fn last_report(&self, peer: Rank) -> Option<OpDesc> {
-        self.watchdog.last_report(peer)
-    }
-
-    /// Ends this communicator because of an error seen elsewhere; the first one stays.
-    #[cfg(feature = "gpu")]
-    pub(crate) fn fail_with(&mut self, error: Error, call: Option<OpDesc>) -> Result<()> {
-        self.check_healthy()?;
-        self.fail(error, call)
-    }
-
-    /// Tells the others that this rank waits in `call` of another communicator.
-    pub(crate) fn announce_wait_elsewhere(&mut self, call: OpDesc) {
-        self.watchdog.announce_wait_elsewhere(&mut *self.fabric.control, call);
-        // An abort that came meanwhile found the engine in use, and told nobody.
-        let _ = self.check_healthy();
-    }
-
-    /// Tells the others of an abort that came while nothing waited, and which nobody heard.
-    #[inline]
-    pub(crate) fn poll_abort(&mut self) {
-        if self.watchdog.is_abort_raised() {
-            let _ = self.check_poisoned();
-        }
-    }
-
-    /// The error that ended this communicator, if one did.
-    #[inline]
-    fn check_healthy(&mut self) -> Result<()> {
-        if self.watchdog.is_abort_raised() || self.poisoned.is_some() {
-            self.check_poisoned()
-        } else {
-            Ok(())
-        }
-    }
-
-    #[cold]
-    fn check_poisoned(&mut self) -> Result<()> {
-        if let Some(reason) = self.watchdog.abort_reason() {
-            self.abort(&reason);
-        }
-        self.poisoned.clone().map_or(Ok(()), Err)
-    }
-
-    /// The operation that was counted last begins.
-    #[inline]
-    fn begin_op(&mut self, call: &OpDesc) {
-        let number = self.traffic.operations;
-        self.recorder.begin(number, call);
-        if let Some(trace) = &mut self.trace {
-            trace.begin(number, call);
-        }
-    }
-
-    /// Names the place of an error, spreads it and keeps it.
-    #[inline]
-    fn end_op(&mut self, ended: Result<()>, call: OpDesc) -> Result<()> {
-        match ended {
-            Ok(()) => {
-                self.recorder.complete(self.traffic.operations);
-                if let Some(trace) = &mut self.trace {
-                    trace.end(&self.recorder, None);
-                }
-                Ok(())
-            }
-            Err(error) => self.fail(error, Some(call)),
-        }
-    }
-
-    #[cold]
-    fn fail(&mut self, error: Error, call: Option<OpDesc>) -> Result<()> {
-        let error = self.watchdog.root_cause(&mut *self.fabric.control, error);
-        let error = error.with_rank(self.fabric.rank, &self.config.host, call);
-        if let Some(trace) = &mut self.trace {
-            trace.end(&self.recorder, Some(&error));
-        }
-        self.poison(error.clone());
-        self.dump_flight_record();
-        Err(error)
-    }
-
-    /// From now on, every call returns `error`, which the others hear of and the record has.
-    fn poison(&mut self, error: Error) {
-        self.watchdog.broadcast_error(&mut *self.fabric.control, &error);
-        self.recorder.set_error(error.to_string());
-        self.poisoned = Some(error);
-    }
-
-    /// Leaves the flight record where the configuration says: once for each failure, as operations may follow elsewhere that
-    /// are none of its story.
-    fn dump_flight_record(&self) {
-        let Some(folder) = &self.config.flight_recorder_dir else { return };
-        match self.recorder.snapshot(0).dump(folder) {
-            Ok(file) => tracing::info!(file = %file.display(), "wrote the flight record"),
-            Err(error) => crate::log::warn_user(&format!(
-                "no flight record is written to {}: {error}",
-                folder.display()
-            )),
-        }
-    }
-
-    /// Bytes of one channel's half of the window.
+    /// Returns the size of one channel's half of the window in bytes.
     fn half_window_bytes(&self) -> usize {
         let window = self.fabric.window.as_ref().map_or(0, Window::bytes);
         window / (2 * self.channels.len()) / plan::SLICE_ALIGN_BYTES * plan::SLICE_ALIGN_BYTES
     }
 }
 
-impl Drop for Engine {
-    fn drop(&mut self) {
-        // A child that was forked has no farewell to say: its parent is still there.
-        if self.process != fork_guard::current_pid() {
-            return;
-        }
-        if std::thread::panicking() {
-            self.abort("its thread panicked");
-        }
-        // A shrunk one is over for all of them.
-        let error = self.poisoned.as_ref().filter(|_| !self.shrunk);
-        self.watchdog.goodbye(&mut *self.fabric.control, error);
-    }
-}
-
-/// Reading the clock is nothing beside so many bytes.
+/// Smallest share for which the clock is read at the beginning and the end.
 const TIMED_MIN_BYTES: usize = 128 << 10;
 
 fn channels_for(lanes: usize) -> usize {

@@ -1,36 +1,37 @@
-//! Sends and receives: messages between two ranks, outside any schedule.
+//! Point-to-point transfers: messages between two ranks, outside any schedule.
 
 use crate::config::lanes_for;
 use crate::engine::Engine;
 use crate::engine::exec::step::{link, match_head};
+use crate::engine::mismatch::count_mismatch;
 use crate::error::Result;
 use crate::op_desc::OpDesc;
 use crate::schedule::Rank;
 use unisono_cuda::{DType, Source, Store, Target, copy_to};
 
-/// Which way a transfer goes, seen from here.
+/// The direction of a transfer, as this rank sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Direction {
     Send,
     Recv,
 }
 
-/// The memory of a transfer.
+/// The buffer of a transfer.
 #[derive(Debug)]
 pub(crate) enum TransferBuffer<'a> {
     Send(&'a [u8]),
     Recv(&'a mut [u8]),
 }
 
-/// One message to or from one peer, as far as it has got.
+/// One message to or from one peer, with its progress.
 #[derive(Debug)]
 pub(crate) struct Transfer<'a> {
     peer: Rank,
     buffer: TransferBuffer<'a>,
     desc: OpDesc,
-    /// Elements before it in the buffer that it is a part of.
+    /// Offset of the message in the user buffer, in elements.
     offset: usize,
-    /// Slices moved so far; the first one goes even when the message is empty.
+    /// Number of slices moved so far. An empty message has one slice.
     slices: usize,
     done: bool,
 }
@@ -44,7 +45,7 @@ impl<'a> Transfer<'a> {
         Self { peer, buffer: TransferBuffer::Recv(bytes), desc: call, offset: 0, slices: 0, done: false }
     }
 
-    /// The part of a buffer before which there are `offset` elements.
+    /// Sets the offset of the message in the user buffer, in elements.
     pub(crate) fn with_offset(self, offset: usize) -> Self {
         Self { offset, ..self }
     }
@@ -57,7 +58,7 @@ impl<'a> Transfer<'a> {
         self.desc
     }
 
-    /// What is sent, and of which type.
+    /// Returns the element type and the bytes of a send.
     pub(super) fn send_data(&self) -> Option<(DType, &[u8])> {
         match &self.buffer {
             TransferBuffer::Send(bytes) => Some((self.desc.dtype()?, bytes)),
@@ -113,7 +114,7 @@ impl Engine {
         }
     }
 
-    /// Moves as many slices as go without waiting.
+    /// Moves as many slices as possible without waiting. Returns whether any moved.
     fn advance_transfer(&mut self, transfer: &mut Transfer<'_>) -> Result<bool> {
         let slot_bytes = self.fabric.geometry.slot_bytes;
         let lane = lanes_for(self.channels.len()) - 1;
@@ -132,12 +133,7 @@ impl Engine {
                 TransferBuffer::Recv(bytes) => match match_head(link, lane, &tag, rank, peer)? {
                     None => false,
                     Some(arrived) if arrived != end - start => {
-                        return Err(crate::engine::exec::arith::count_mismatch(
-                            peer,
-                            arrived,
-                            rank,
-                            end - start,
-                        ));
+                        return Err(count_mismatch(peer, arrived, rank, end - start));
                     }
                     Some(_) => link.recv_into(lane, Target::from(&mut bytes[start..end]))?,
                 },
@@ -155,7 +151,7 @@ impl Engine {
     }
 }
 
-/// Whether the last of `transfers` has no unfinished one of its peer and direction before it.
+/// Returns whether all transfers of the same peer and direction before the last one are done.
 fn is_next(transfers: &[Transfer<'_>]) -> bool {
     let Some((last, before)) = transfers.split_last() else {
         return false;
@@ -165,7 +161,8 @@ fn is_next(transfers: &[Transfer<'_>]) -> bool {
         .all(|earlier| earlier.done || earlier.peer != last.peer || earlier.direction() != last.direction())
 }
 
-/// Copies what this rank sends to itself, in order; the communicator has paired lengths and numbers.
+/// Copies the messages of this rank to itself, in order. The communicator has checked that they
+/// match.
 fn copy_self_messages(rank: Rank, transfers: &mut [Transfer<'_>]) {
     let (mut sends, mut receives): (Vec<_>, Vec<_>) = transfers
         .iter_mut()

@@ -1,33 +1,35 @@
 //! The communicators of one rank that were split from each other.
 //!
-//! A rank that waits in one of them says so in the others: whoever waits for it there then knows what keeps it. Two
-//! ranks that use two communicators in different orders wait for each other, and each is told what the other is in.
+//! A rank that waits in one of them announces it in the others, so that ranks waiting for it there
+//! learn the reason. Two ranks that use two communicators in different orders wait for each other.
+//! Each is then told which operation the other waits in.
 
 use crate::op_desc::OpDesc;
 use crate::sync::Mutex;
 use std::sync::{PoisonError, Weak};
 
-/// One that can be told so.
+/// A communicator that announces waits of others to its ranks.
 pub(crate) trait RegisteredComm: Send + Sync {
-    /// Tells its ranks that this one waits in `call` of another communicator, unless it is in use itself.
-    fn notify_blocked(&self, call: OpDesc);
+    /// Announces that this rank waits in `op` of another communicator, unless this one is in use
+    /// itself.
+    fn notify_blocked(&self, op: OpDesc);
 }
 
-/// All of them.
+/// All related communicators of one rank.
 #[derive(Default)]
 pub(crate) struct CommRegistry(Mutex<Vec<Weak<dyn RegisteredComm>>>);
 
 impl CommRegistry {
-    /// One more.
+    /// Adds a communicator.
     pub(crate) fn register(&self, sibling: Weak<dyn RegisteredComm>) {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         all.retain(|sibling| sibling.strong_count() > 0);
         all.push(sibling);
     }
 
-    /// This rank waits in `call` of one of them.
-    pub(crate) fn notify_blocked(&self, call: OpDesc) {
+    /// Announces in all communicators that this rank waits in `op` of one of them.
+    pub(crate) fn notify_blocked(&self, op: OpDesc) {
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        all.iter().filter_map(Weak::upgrade).for_each(|sibling| sibling.notify_blocked(call));
+        all.iter().filter_map(Weak::upgrade).for_each(|sibling| sibling.notify_blocked(op));
     }
 }

@@ -1,18 +1,72 @@
-//! Which algorithm an operation uses: one that somebody insists on, or the selector's.
+//! Selects the algorithm of an operation: the caller's override, or the choice of the tuning table.
 
-use crate::engine::Engine;
+use crate::engine::{Engine, Job};
 use crate::error::{Error, ErrorKind, Result};
 use crate::schedule::{Algorithm, Collective, GroupSpec, PeerAccess, Rank};
 use crate::select::{self, Topology};
 
-impl Engine {
-    /// Insists on an algorithm for its collective, or leaves the choice to the selector again.
-    pub(crate) fn set_override(&mut self, collective: Collective, algorithm: Option<&'static Algorithm>) {
-        self.overrides[collective as usize] = algorithm;
-        self.eager.clear();
+/// The inputs of a selection that differ between the operations of one communicator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct SelectionKey {
+    collective: Collective,
+    root: Rank,
+    bytes: usize,
+    narrow: bool,
+}
+
+/// The latest selections, so that an operation that repeats does not search the tuning table again.
+#[derive(Default)]
+pub(super) struct SelectionCache {
+    entries: Vec<(SelectionKey, &'static Algorithm, GroupSpec)>,
+    /// Index of the entry to replace next when the cache is full.
+    oldest: usize,
+}
+
+impl SelectionCache {
+    fn find(&self, key: &SelectionKey) -> Option<(&'static Algorithm, GroupSpec)> {
+        let (_, algorithm, spec) = self.entries.iter().find(|(known, ..)| known == key)?;
+        Some((algorithm, *spec))
     }
 
-    /// The algorithm that an operation of this size would use; `narrow`: it rounds to floats of 8 or 16 bits.
+    fn insert(&mut self, key: SelectionKey, algorithm: &'static Algorithm, spec: GroupSpec) {
+        let entry = (key, algorithm, spec);
+        if self.entries.len() < SELECTIONS_MAX {
+            return self.entries.push(entry);
+        }
+        self.entries[self.oldest] = entry;
+        self.oldest = (self.oldest + 1) % SELECTIONS_MAX;
+    }
+
+    fn clear(&mut self) {
+        self.entries.clear();
+        self.oldest = 0;
+    }
+}
+
+impl Engine {
+    /// Sets the algorithm of a collective, or returns the choice to the tuning table.
+    pub(crate) fn set_override(&mut self, collective: Collective, algorithm: Option<&'static Algorithm>) {
+        self.overrides[collective as usize] = algorithm;
+        self.selections.clear();
+        self.eager.plans.clear();
+    }
+
+    /// Returns the algorithm and the group spec of `job`, from the cache if it has them.
+    pub(super) fn select_for(&mut self, job: &Job<'_>) -> Result<(&'static Algorithm, GroupSpec)> {
+        let Job { collective, root, share_bytes_max: bytes, .. } = *job;
+        let key = SelectionKey { collective, root, bytes, narrow: job.is_narrow() };
+        if let Some(found) = self.selections.find(&key) {
+            return Ok(found);
+        }
+        let algorithm = self.select_algorithm(collective, root, bytes, key.narrow)?;
+        let spec = self.group_spec(collective, root, bytes);
+        self.selections.insert(key, algorithm, spec);
+        Ok((algorithm, spec))
+    }
+
+    /// Returns the algorithm that an operation of this size would use.
+    ///
+    /// `narrow` says that the result is rounded to floats of 8 or 16 bits.
     pub(crate) fn select_algorithm(
         &self,
         collective: Collective,
@@ -24,7 +78,7 @@ impl Engine {
         match self.overrides[collective as usize] {
             Some(algorithm) if algorithm.peer_access == PeerAccess::ZeroCopy => Err(unsupported(
                 algorithm,
-                "buffers from `Communicator::alloc_symmetric`; it is used for them by itself",
+                "buffers from `Communicator::alloc_symmetric`; it is selected for them automatically",
             )),
             Some(algorithm) if algorithm.peer_access > self.topology().peer_access() => {
                 Err(unsupported(algorithm, "shared memory"))
@@ -37,7 +91,7 @@ impl Engine {
         }
     }
 
-    /// What lies between the ranks.
+    /// Returns the topology of this communicator.
     fn topology(&self) -> Topology {
         match self.fabric.window {
             Some(_) if self.fabric.oversubscribed => Topology::SharedMemoryOversubscribed,
@@ -47,7 +101,7 @@ impl Engine {
         }
     }
 
-    pub(super) fn group_spec(&self, collective: Collective, root: Rank, bytes: usize) -> GroupSpec {
+    fn group_spec(&self, collective: Collective, root: Rank, bytes: usize) -> GroupSpec {
         let ranks = self.fabric.ranks;
         let aggregation = select::aggregation(collective, ranks, bytes, self.fabric.geometry.slot_bytes);
         GroupSpec { ranks, root, aggregation }
@@ -57,4 +111,27 @@ impl Engine {
 fn unsupported(algorithm: &Algorithm, what: &str) -> Error {
     let text = format!("{} {} needs {what}", algorithm.collective, algorithm.name);
     Error::new(ErrorKind::Unsupported(text))
+}
+
+/// Number of selections kept; more than the distinct operations of a training step.
+const SELECTIONS_MAX: usize = 64;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn selection_cache_replaces_oldest_entry_when_full() {
+        let row = crate::schedule::find(Collective::AllReduce, "ring").unwrap();
+        let key = |bytes| SelectionKey { collective: Collective::AllReduce, root: 0, bytes, narrow: false };
+        let spec = GroupSpec { ranks: 2, root: 0, aggregation: 1 };
+        let mut cache = SelectionCache::default();
+        (0..=SELECTIONS_MAX).for_each(|bytes| cache.insert(key(bytes), row, spec));
+        assert!(cache.find(&key(0)).is_none(), "the first entry was replaced");
+        assert!((1..=SELECTIONS_MAX).all(|bytes| cache.find(&key(bytes)).is_some()));
+        let other = SelectionKey { narrow: true, ..key(1) };
+        assert!(cache.find(&other).is_none(), "narrow sums are selected apart");
+        cache.clear();
+        assert!(cache.find(&key(1)).is_none());
+    }
 }

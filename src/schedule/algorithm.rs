@@ -7,55 +7,72 @@ use super::algorithms::{
 };
 use super::{Collective, GroupSpec, Program, Rank, Schedule};
 
-/// The cost that an algorithm states for one pass of its program.
+/// What an algorithm promises to move, for one pass of its program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Complexity {
     /// Steps of the longest chain: messages (or signals) that must follow one another.
     pub steps: u64,
-    /// Chunks sent over links, or copied from or into a peer's window (once, if something is added to one there), over
-    /// all ranks.
+    /// Chunks sent over links, or copied from or into a peer's window (once, if something is added
+    /// to one there), over all ranks.
     pub chunks: u64,
     /// Most scratch chunks that any rank holds.
     pub scratch_chunks: u64,
 }
 
-/// The memory of its peers that a rank reaches.
+/// Which memory of its peers a rank reaches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum PeerAccess {
-    /// None: all data goes in messages.
+    /// None: all goes in messages.
     TwoSided,
-    /// The windows of peers, where all ranks share memory.
+    /// Their windows, where all ranks share memory.
     Window,
-    /// The buffers of peers, where all ranks called with symmetric memory.
+    /// The buffers of their callers, where all ranks called with memory that the library lent them.
     ZeroCopy,
 }
 
-/// One algorithm of one collective: a row of plain functions.
+/// The order in which an algorithm combines the operands of more than two ranks.
+///
+/// Selection depends on this property alone, never on the name of an algorithm. Two operands have
+/// only one order and one rounding, so the property says nothing about a group of two ranks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum CombineOrder {
+    /// Operands are combined in any order. Also the value of algorithms that combine nothing.
+    Unspecified,
+    /// Operands are combined in rank order.
+    RankOrder,
+    /// All operands are combined in rank order by one step, which rounds a sum of narrow floats
+    /// once.
+    SinglePass,
+}
+
+/// One way to do one collective: a row of plain functions.
 pub struct Algorithm {
     /// Short name, unique among the algorithms of its collective.
     pub name: &'static str,
-    /// The collective that it computes.
+    /// What it computes.
     pub collective: Collective,
-    /// One line: the idea, and the data that it suits.
+    /// One line: the idea, and what it is good for.
     pub summary: &'static str,
-    /// The publication that it comes from.
+    /// Where it comes from.
     pub citation: &'static str,
-    /// The memory of its peers that a rank reaches.
+    /// Which memory of its peers a rank reaches.
     pub peer_access: PeerAccess,
-    /// True if [`GroupSpec::aggregation`] changes it.
+    /// The order in which operands are combined.
+    pub combine_order: CombineOrder,
+    /// Whether [`GroupSpec::aggregation`] means something to it.
     pub aggregates: bool,
-    /// Returns true if it runs with this spec.
+    /// Whether it can run with this spec.
     pub supports: fn(&GroupSpec) -> bool,
     /// Chunks that a share is cut into.
     pub chunks_per_share: fn(&GroupSpec) -> usize,
     /// The program of one rank.
     pub build: fn(&GroupSpec, Rank) -> Program,
-    /// The counts that the checker compares with those of its programs.
+    /// The counts the checker holds it to.
     pub complexity: fn(&GroupSpec) -> Complexity,
 }
 
 impl Algorithm {
-    /// All algorithms.
+    /// Every algorithm there is.
     pub const ALL: &'static [Algorithm] = &[
         ring::ALL_REDUCE,
         bidirectional_ring::ALL_REDUCE,
@@ -111,6 +128,20 @@ impl Algorithm {
         zero_copy::BROADCAST_PUSH,
         zero_copy::ALL_REDUCE_SCALED,
     ];
+
+    /// Returns whether a group of `ranks` ranks gets results combined in rank order.
+    pub fn keeps_rank_order(&self, ranks: usize) -> bool {
+        self.guarantees(CombineOrder::RankOrder, ranks)
+    }
+
+    /// Returns whether a group of `ranks` ranks gets sums that are rounded once.
+    pub fn rounds_once(&self, ranks: usize) -> bool {
+        self.guarantees(CombineOrder::SinglePass, ranks)
+    }
+
+    fn guarantees(&self, order: CombineOrder, ranks: usize) -> bool {
+        !self.collective.reduces() || ranks <= 2 || self.combine_order >= order
+    }
 
     /// The programs of all ranks.
     pub fn schedule(&self, spec: &GroupSpec) -> Schedule {

@@ -27,7 +27,7 @@ mod permute;
 pub use crate::schedule::builder::{ProgramBuilder, chunk_at, input, output, scratch, window};
 #[cfg(feature = "gpu")]
 pub(crate) use crate::schedule::permute::permuted;
-pub use algorithm::{Algorithm, Complexity, PeerAccess, find};
+pub use algorithm::{Algorithm, CombineOrder, Complexity, PeerAccess, find};
 
 /// Number of a rank in its communicator.
 pub type Rank = usize;

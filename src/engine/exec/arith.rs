@@ -1,38 +1,39 @@
-//! The arithmetic of a step on memory of this rank.
+//! Copies and reductions of a step in the memory of this rank.
 
 use crate::engine::buffers::StepMemory;
-use crate::error::{Error, ErrorKind, Result};
+use crate::engine::mismatch::count_mismatch;
+use crate::error::Result;
 use crate::schedule::{Chunk, ChunkRef, Rank, Space};
 use unisono_cuda::{
     DType, PostOp, ReduceKind, Scalar, Source, Store, copy_to, reduce_assign, reduce_to, scale,
 };
 
-/// How elements are combined, resolved for one operation.
+/// The element type and the arithmetic of one operation.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::engine) struct Arithmetic {
     pub(in crate::engine) dtype: DType,
     pub(in crate::engine) op: ReduceKind,
-    /// Applied wherever the input is read.
+    /// Factor that is applied where the input is read.
     pub(in crate::engine) factor: Option<Scalar>,
-    /// Applied where a value is complete.
+    /// Operation that is applied where a value is complete.
     pub(in crate::engine) finish: PostOp,
-    /// How values are stored that nobody reads again soon.
+    /// Store kind for output that is not read again soon.
     pub(in crate::engine) store: Store,
 }
 
 impl Arithmetic {
-    /// The factor that reading `chunk` applies.
+    /// Returns the factor to apply to `chunk`.
     pub(in crate::engine) fn factor_of(&self, chunk: Chunk) -> Option<Scalar> {
         self.factor.filter(|_| chunk.space == Space::Input)
     }
 
-    /// How to store into `chunk`.
+    /// Returns the store kind for `chunk`.
     pub(in crate::engine) fn store_into(&self, chunk: Chunk) -> Store {
         if chunk.space == Space::Output { self.store } else { Store::Cached }
     }
 }
 
-/// `into = with ⊕ arrived`.
+/// Computes `into = with ⊕ arrived`.
 pub(in crate::engine) fn reduce_received(
     memory: &mut StepMemory<'_, '_>,
     arithmetic: &Arithmetic,
@@ -52,7 +53,7 @@ pub(in crate::engine) fn reduce_received(
     reduce_assign(dtype, op, finish, memory.target(into, arrived.len()), &[arrived]);
 }
 
-/// `into = from` within this rank, pre-multiplied where the input is read.
+/// Copies `from` to `into` within this rank, with the factor if `from` is input.
 pub(in crate::engine) fn copy_local(
     memory: &mut StepMemory<'_, '_>,
     arithmetic: &Arithmetic,
@@ -73,7 +74,7 @@ pub(in crate::engine) fn copy_local(
             None => copy_to(arithmetic.store_into(into), target, source),
         };
     }
-    // Two chunks of one memory: by way of staging.
+    // Two chunks of one buffer: copy through staging.
     stage_chunk(memory, arithmetic, from, 0, bytes);
     let open = memory.open_target(into, bytes);
     if let Some(target) = open.target {
@@ -81,7 +82,7 @@ pub(in crate::engine) fn copy_local(
     }
 }
 
-/// Gathers `chunks`, `bytes` in all, in staging, pre-multiplied where the input is read.
+/// Packs `chunks`, `bytes` in total, into staging, with the factor where a chunk is input.
 pub(in crate::engine) fn pack_scaled(
     memory: &mut StepMemory<'_, '_>,
     arithmetic: &Arithmetic,
@@ -97,8 +98,10 @@ pub(in crate::engine) fn pack_scaled(
     }
 }
 
-/// Puts every operand into staging that cannot be read where it is while `own` is written:
-/// those of this rank, but for an input that needs no factor and is other memory.
+/// Copies every operand into staging that cannot be read in place while `own` is written.
+///
+/// Windows can always be read. An operand of this rank can be read if it is input, needs no factor,
+/// and is in another buffer than `own`.
 pub(in crate::engine) fn stage_operands(
     memory: &mut StepMemory<'_, '_>,
     arithmetic: &Arithmetic,
@@ -138,10 +141,10 @@ fn stage_chunk(
     memory.scratch.staging = staging;
 }
 
-/// Checks a message of `bytes` for `into`; says how long each chunk is that scratch has to hold.
+/// Checks the length of a message for `into` and returns the length of each of its scratch chunks.
 ///
-/// Blocks of the caller have their lengths; the rest of the message is shared evenly, as all
-/// chunks are equally long where an algorithm keeps whole shares in scratch.
+/// Chunks of user buffers have known lengths. The rest of the message is divided evenly, because
+/// all chunks are equally long where an algorithm keeps whole shares in scratch.
 pub(in crate::engine) fn message_lengths(
     memory: &StepMemory<'_, '_>,
     into: &[Chunk],
@@ -149,18 +152,12 @@ pub(in crate::engine) fn message_lengths(
     peer: Rank,
     rank: Rank,
 ) -> Result<usize> {
-    let callers = into.iter().filter(|&&chunk| StepMemory::is_user_buffer(chunk));
-    let known: usize = callers.clone().map(|&chunk| memory.bytes(chunk)).sum();
-    let unknown = into.len() - callers.count();
+    let user = into.iter().filter(|&&chunk| StepMemory::is_user_buffer(chunk));
+    let known: usize = user.clone().map(|&chunk| memory.bytes(chunk)).sum();
+    let unknown = into.len() - user.count();
     let each = bytes.saturating_sub(known).checked_div(unknown).unwrap_or(0);
     if known + each * unknown != bytes || each > memory.slice_bytes {
         return Err(count_mismatch(peer, bytes, rank, known));
     }
     Ok(each)
-}
-
-/// A message longer or shorter than this rank's buffers say.
-pub(in crate::engine) fn count_mismatch(sender: Rank, sent: usize, receiver: Rank, expected: usize) -> Error {
-    let (sent, expected) = (sent as u64, expected as u64);
-    Error::new(ErrorKind::CountMismatch { sender, sent, receiver, expected })
 }

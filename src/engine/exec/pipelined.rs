@@ -1,41 +1,62 @@
-//! The loop that advances all channels of one collective.
+//! The pipelined executor: advances all channels of one collective, slice by slice.
 
 use crate::config::LANES_PER_CHANNEL;
 use crate::engine::bounce_ring::BounceRing;
-use crate::engine::buffers::StepMemory;
+use crate::engine::buffers::{Scratch, StepMemory};
 use crate::engine::exec::arith::Arithmetic;
 use crate::engine::exec::step::{StepExec, StepPoll, WindowView};
 use crate::engine::layout::Layout;
 use crate::engine::plan::{Plan, SLICE_ALIGN_BYTES};
-use crate::engine::store_tuner::{Decision, Hysteresis, StoreTuner, Timed};
-use crate::engine::tuner_table::OpClass;
-use crate::engine::{Channel, Engine, Job};
+use crate::engine::store_tuner::{Decision, Hysteresis, OpClass, Sample, StoreTuner, Timed};
+use crate::engine::{Engine, Job, Shares};
 use crate::error::Result;
 use crate::op_desc::OpDesc;
 use crate::schedule::Rank;
 use std::mem::take;
 use unisono_cuda::{PostOp, ReduceKind, Store};
 
-/// Where a channel is in its slices.
+/// The state that a channel keeps from operation to operation.
 #[derive(Default)]
-pub(in crate::engine) struct ChannelProgress {
-    /// The slice being run; past the last one when the channel is done.
+pub(in crate::engine) struct Channel {
+    /// Number of runs of window programs so far.
+    sequence: u64,
+    /// For each rank, a number of runs that it has completed at least.
+    completed: Vec<u64>,
+    /// Store and timing of the current run.
+    store_choice: (Store, Timed),
+    /// Measurement of the current run.
+    sample: Sample,
+    pub(in crate::engine) scratch: Scratch,
+    progress: ChannelProgress,
+}
+
+impl Channel {
+    pub(in crate::engine) fn new(ranks: usize) -> Self {
+        Self { completed: vec![0; ranks], ..Self::default() }
+    }
+}
+
+/// The progress of a channel through the slices of an operation.
+#[derive(Default)]
+struct ChannelProgress {
+    /// The current slice; past the last one when the channel is done.
     slice: usize,
     cursors: Vec<Cursor>,
-    /// Whether the channel is inside a slice: the bank is reclaimed, the cursors are set.
+    /// True if the channel is inside a slice: its half of the window is free and the cursors are
+    /// set.
     in_slice: bool,
 }
 
-/// Where a lane_program is in its steps.
+/// The progress of a lane program through its steps.
 #[derive(Clone, Copy, Default)]
 struct Cursor {
     step: usize,
     signals: u64,
-    /// Whom it waits for, when it does.
+    /// The rank that the current step waits for.
     blocked: Option<Rank>,
 }
 
-/// What all channels share during one operation.
+/// The properties of one operation that all channels share.
 struct PipelineOp<'o> {
     plan: &'o Plan,
     op: OpDesc,
@@ -44,28 +65,29 @@ struct PipelineOp<'o> {
     output: Layout<'o>,
     slice_bytes: usize,
     slices: usize,
-    /// Channels that take part.
+    /// Number of channels that take part.
     channels: usize,
     bounce_ring: BounceRing,
-    /// Where it is learned how this is best written to windows, if that is worth it.
+    /// Index of the store tuner, if slices are long enough for the store to matter.
     tuner: Option<usize>,
 }
 
 impl Engine {
+    /// Runs `plan` for `job`, and waits for peers whenever no channel makes progress.
     pub(in crate::engine) fn run_pipelined(
         &mut self,
         plan: &Plan,
         job: &mut Job<'_>,
-        call: OpDesc,
+        op: OpDesc,
     ) -> Result<()> {
-        let operation = self.pipeline_op(plan, job, call);
+        let operation = self.pipeline_op(plan, job, op);
         let active = operation.channels;
         self.prepare_window(plan, active)?;
         for (index, channel) in self.channels[..active].iter_mut().enumerate() {
             channel.scratch.prepare(plan.program.scratch, operation.slice_bytes);
             channel.progress.begin(index, plan.program.lane_programs.len());
         }
-        self.watchdog.begin_op(call);
+        self.watchdog.begin_op(op);
         loop {
             let (mut moved, mut unfinished) = (false, false);
             for index in 0..active {
@@ -82,8 +104,9 @@ impl Engine {
         }
     }
 
-    /// Sees to the memory that this rank is about to stage in, on so many channels: of large windows instances use only what the
-    /// cache holds.
+    /// Prepares the part of the own window that `channels` channels use.
+    ///
+    /// Runs use only as much of a large window as the cache holds.
     fn prepare_window(&mut self, plan: &Plan, channels: usize) -> Result<()> {
         if plan.program.window == 0 {
             return Ok(());
@@ -95,23 +118,19 @@ impl Engine {
         Ok(())
     }
 
-    fn pipeline_op<'o>(&mut self, plan: &'o Plan, job: &Job<'o>, call: OpDesc) -> PipelineOp<'o> {
+    fn pipeline_op<'o>(&mut self, plan: &'o Plan, job: &Job<'o>, op: OpDesc) -> PipelineOp<'o> {
         let element = job.dtype.size();
         let input = Layout::new(job.input.clone(), plan.chunks_per_share, element);
         let output = Layout::new(job.output.clone(), plan.chunks_per_share, element);
-        let longest = Layout::new(
-            crate::engine::Shares::Even { bytes: job.share_bytes_max },
-            plan.chunks_per_share,
-            element,
-        );
-        let longest = longest.longest_chunk(1);
+        let longest_share = Shares::Even { bytes: job.share_bytes_max };
+        let longest = Layout::new(longest_share, plan.chunks_per_share, element).longest_chunk(1);
         let (slice_bytes, channels) = self.slice_size(plan, longest);
         let slices = longest.div_ceil(slice_bytes).max(1);
-        let chosen = plan.uses_window && StoreTuner::applies_to(longest.min(slice_bytes));
-        let kind = OpClass::new(job.collective, plan.digest, longest);
+        let tuned = plan.uses_window && StoreTuner::applies_to(longest.min(slice_bytes));
+        let class = OpClass::new(job.collective, plan.digest, longest);
         PipelineOp {
             plan,
-            op: call,
+            op,
             arithmetic: self.arithmetic(job, plan.uses_window),
             input,
             output,
@@ -119,11 +138,12 @@ impl Engine {
             slices,
             channels: slices.min(channels),
             bounce_ring: self.bounce_ring(plan, slice_bytes, self.footprint(job)),
-            tuner: chosen.then(|| self.tuners.entry(kind)),
+            tuner: tuned.then(|| self.tuners.entry(class)),
         }
     }
 
-    /// What `job` computes; `direct`: large outputs are written once, and past the cache.
+    /// Returns the arithmetic of `job`. With `direct`, large outputs are written once, past the
+    /// cache.
     pub(in crate::engine) fn arithmetic(&self, job: &Job<'_>, direct: bool) -> Arithmetic {
         let (ranks, reduction) = (self.fabric.ranks, job.reduction);
         let large = direct && self.footprint(job) >= self.config.nontemporal_min_bytes;
@@ -136,17 +156,22 @@ impl Engine {
         }
     }
 
-    /// Bytes that all ranks read and write, at most.
+    /// Returns the bytes that all ranks read and write, at most.
     fn footprint(&self, job: &Job<'_>) -> usize {
         let ranks = self.fabric.ranks;
         let (given, received) = job.collective.shares(ranks, job.root, job.root);
         ranks * (given + received) * job.share_bytes_max
     }
 
-    /// Bytes of a slice, and the channels that take part: all get work, and no slice is too small to be worth
-    /// its hand-over. What is staged is to stay in the cache: few long slices, one after the other in memory, before
-    /// many at once. Where ranks share a core, one that waits gives it away, and more at once are only more turns, unless one
-    /// rank that waits for nobody writes for all.
+    /// Returns the size of a slice in bytes and the number of channels that take part.
+    ///
+    /// All channels get work, and no slice is too small to pay for its synchronization. Staged data
+    /// has to stay in the cache, so a few long slices one after the other are preferred to many at
+    /// once.
+    ///
+    /// Ranks that share a core use one channel: a waiting rank gives the core away, and more
+    /// channels only add turns. A single rank that writes for all others waits for nobody, so it
+    /// uses all channels.
     fn slice_size(&self, plan: &Plan, longest_chunk: usize) -> (usize, usize) {
         let (mut most, mut least) = (plan.slice_bytes_max, MESSAGE_BYTES_MIN);
         let runs_ahead = plan.uses_window && plan.staged_chunks < self.fabric.ranks;
@@ -161,11 +186,13 @@ impl Engine {
         (spread.clamp(least, most.max(least)), channels)
     }
 
-    /// What all ranks have staged is to stay in the cache that they have in common, beside what they read and write: who
-    /// goes through much of that needs less room to go round.
-    fn bounce_ring(&self, plan: &Plan, slice_bytes: usize, touched: usize) -> BounceRing {
+    /// Returns the ring of buffers in the window.
+    ///
+    /// Everything that all ranks stage has to stay in their shared cache, beside `footprint` bytes
+    /// that they read and write. A larger footprint leaves fewer buffers.
+    fn bounce_ring(&self, plan: &Plan, slice_bytes: usize, footprint: usize) -> BounceRing {
         let cache = self.config.cache_bytes;
-        let cached = cache.saturating_sub(touched).max(cache / 2);
+        let cached = cache.saturating_sub(footprint).max(cache / 2);
         let own = cached / plan.staged_chunks.max(1) * plan.window_chunks;
         BounceRing::new(
             self.half_window_bytes(),
@@ -174,7 +201,7 @@ impl Engine {
         )
     }
 
-    /// Goes on with one channel as far as possible; says whether anything moved.
+    /// Advances one channel as far as possible. Returns whether it made progress.
     fn advance_channel(
         &mut self,
         operation: &PipelineOp<'_>,
@@ -196,8 +223,9 @@ impl Engine {
         Ok(moved)
     }
 
-    /// Begins a slice once the window bank it will use is free: every rank has finished the
-    /// instance before the last.
+    /// Begins a slice if the half of the window that it uses is free.
+    ///
+    /// The half is free when every rank has completed the run before the last.
     fn begin_slice(&mut self, operation: &PipelineOp<'_>, index: usize) -> bool {
         let channel = &mut self.channels[index];
         if channel.progress.in_slice {
@@ -207,10 +235,10 @@ impl Engine {
             && let Some(window) = &self.fabric.window
         {
             let needed = channel.sequence.saturating_sub(1);
-            for (rank, finished) in channel.completed.iter_mut().enumerate() {
-                if *finished < needed && rank != self.fabric.rank {
-                    *finished = window.completions(rank, index * LANES_PER_CHANNEL).max(*finished);
-                    if *finished < needed {
+            for (rank, completed) in channel.completed.iter_mut().enumerate() {
+                if *completed < needed && rank != self.fabric.rank {
+                    *completed = window.completions(rank, index * LANES_PER_CHANNEL).max(*completed);
+                    if *completed < needed {
                         channel.progress.cursors.iter_mut().for_each(|cursor| cursor.blocked = Some(rank));
                         return false;
                     }
@@ -219,36 +247,38 @@ impl Engine {
         }
         channel.progress.in_slice = true;
         channel.progress.cursors.fill(Cursor::default());
-        self.channels[index].store_choice = operation.tuner.map_or_else(Default::default, |account| {
-            let choice = self.tuners.tuner_mut(account).next_decision(index, operation.bounce_ring.period());
-            self.store_decision(account, choice, operation.plan.only_writes)
+        self.channels[index].store_choice = operation.tuner.map_or_else(Default::default, |tuner| {
+            let decision = self.tuners.tuner_mut(tuner).next_decision(index, operation.bounce_ring.period());
+            self.store_decision(tuner, decision, operation.plan.only_writes)
         });
         true
     }
 
-    /// How an instance writes to memory that peers read, and whether it is timed.
+    /// Returns the store for memory that peers read, and the timing of the run.
     pub(in crate::engine) fn store_decision(
         &self,
-        account: usize,
-        choice: Decision,
+        tuner: usize,
+        decision: Decision,
         only_writes: bool,
     ) -> (Store, Timed) {
-        let account = self.tuners.tuner(account);
-        let margin =
+        let tuner = self.tuners.tuner(tuner);
+        let hysteresis =
             if self.fabric.oversubscribed { Hysteresis::OVERSUBSCRIBED } else { Hysteresis::DEDICATED_CORES };
-        match (choice, &self.fabric.window) {
+        match (decision, &self.fabric.window) {
             (Decision::Fixed(store), _) => (store, Timed::No),
             (Decision::Explore(store), _) => (store, Timed::All),
             (Decision::Probe | Decision::Exploit, Some(window)) if only_writes => {
                 let peers = (0..self.fabric.ranks).filter(|&rank| rank != self.fabric.rank);
-                (account.best_store_for_readers(peers.map(|peer| window.hint(peer)), margin), Timed::No)
+                let hints = peers.map(|peer| window.hint(peer));
+                (tuner.best_store_for_readers(hints, hysteresis), Timed::No)
             }
-            (Decision::Probe, _) => (account.best_store(margin), Timed::Own),
-            (Decision::Exploit, _) => (account.best_store(margin), Timed::No),
+            (Decision::Probe, _) => (tuner.best_store(hysteresis), Timed::Own),
+            (Decision::Exploit, _) => (tuner.best_store(hysteresis), Timed::No),
         }
     }
 
-    /// Runs every lane_program of the current slice as far as it goes; true when all are through.
+    /// Runs every lane program of the current slice as far as it goes. Returns whether all are
+    /// done.
     fn run_slice(
         &mut self,
         operation: &PipelineOp<'_>,
@@ -257,48 +287,41 @@ impl Engine {
         moved: &mut bool,
     ) -> Result<bool> {
         let Engine { fabric, channels, traffic, .. } = self;
-        let Channel {
-            sequence: instance,
-            completed: finished,
-            store_choice: (store, timed),
-            sample: trial,
-            scratch,
-            progress: run,
-            ..
-        } = &mut channels[index];
-        let base = operation.bounce_ring.offset(index, *instance);
+        let Channel { sequence, completed, store_choice: (store, timed), sample, scratch, progress } =
+            &mut channels[index];
+        let base = operation.bounce_ring.offset(index, *sequence);
         let units = (operation.slice_bytes / SLICE_ALIGN_BYTES) as u64;
-        let slice = run.slice as u64 | (units * SLICES_MAX);
+        let slice = progress.slice as u64 | (units * SLICES_MAX);
         let tag = operation.op.tag(slice);
-        let first = run.slice == index;
-        let mut through = true;
+        let is_first = progress.slice == index;
+        let mut done = true;
         let lane_programs = operation.plan.program.lane_programs.iter().zip(&operation.plan.fusions);
-        for ((lane_program, fused), cursor) in lane_programs.zip(&mut run.cursors) {
+        for ((lane_program, fusions), cursor) in lane_programs.zip(&mut progress.cursors) {
             let lane = index * LANES_PER_CHANNEL + lane_program.lane;
             let window = if operation.plan.uses_window { fabric.window.as_mut() } else { None };
-            let bank = window.map(|window| WindowView {
+            let window_view = window.map(|window| WindowView {
                 window,
                 lane,
-                sequence: *instance,
-                is_first: first,
+                sequence: *sequence,
+                is_first,
                 signals: &mut cursor.signals,
-                completed: finished,
+                completed,
                 base,
                 store: *store,
-                sample: (*timed != Timed::No).then_some(&mut *trial),
+                sample: (*timed != Timed::No).then_some(&mut *sample),
             });
             let memory = StepMemory {
                 buffers: &mut job.buffers,
                 scratch,
                 input: &operation.input,
                 output: &operation.output,
-                slice_index: run.slice,
+                slice_index: progress.slice,
                 slice_bytes: operation.slice_bytes,
             };
-            let mut stage = StepExec {
+            let mut exec = StepExec {
                 rank: fabric.rank,
                 links: &mut fabric.links,
-                window_view: bank,
+                window_view,
                 memory,
                 arithmetic: operation.arithmetic,
                 lane,
@@ -307,18 +330,19 @@ impl Engine {
             };
             cursor.blocked = None;
             while let Some(step) = lane_program.steps.get(cursor.step) {
-                if let StepPoll::Blocked(peer) = stage.run(step, fused[cursor.step])? {
+                if let StepPoll::Blocked(peer) = exec.run(step, fusions[cursor.step])? {
                     cursor.blocked = Some(peer);
-                    through = false;
+                    done = false;
                     break;
                 }
                 cursor.step += 1;
                 *moved = true;
             }
         }
-        Ok(through)
+        Ok(done)
     }
 
+    /// Ends a slice, and tells the peers that the run is complete.
     fn end_slice(&mut self, operation: &PipelineOp<'_>, index: usize) {
         let channel = &mut self.channels[index];
         channel.progress.slice += operation.channels;
@@ -327,8 +351,8 @@ impl Engine {
             && let Some(window) = &mut self.fabric.window
         {
             let (store, timed) = channel.store_choice;
-            if let Some(account) = operation.tuner.map(|account| self.tuners.tuner_mut(account)) {
-                let hint = account.record(timed, store, take(&mut channel.sample));
+            if let Some(tuner) = operation.tuner.map(|tuner| self.tuners.tuner_mut(tuner)) {
+                let hint = tuner.record(timed, store, take(&mut channel.sample));
                 hint.into_iter().for_each(|hint| window.set_hint(hint));
             }
             channel.sequence += 1;
@@ -336,7 +360,7 @@ impl Engine {
         }
     }
 
-    /// Nothing moved: lets time pass, within bounds.
+    /// Pauses for a moment, because no channel made progress.
     fn wait_for_peers(&mut self, active: usize) -> Result<()> {
         self.send_acks();
         if self.watchdog.should_progress_idle_links() {
@@ -360,13 +384,14 @@ impl ChannelProgress {
     }
 }
 
-/// A message shorter than this is not cut for the sake of it: the kernel hands it over bit by bit.
+/// Smallest slice of a message. The kernel delivers a message piecewise, so cutting it shorter
+/// gains nothing.
 const MESSAGE_BYTES_MIN: usize = 512 << 10;
-/// A staged slice of this length is still in the cache of the core that wrote it when the next one is.
+/// Longest staged slice. Two of them fit into the cache of the core that wrote them.
 const SLICE_BYTES_STAGED_MAX: usize = 256 << 10;
-/// Slices are this long before another channel has any.
+/// Size up to which slices grow before another channel is used.
 const SLICE_BYTES_LONG: usize = 128 << 10;
-/// Below this a slice costs more in hand-overs than it gains in overlap.
+/// Smallest staged slice. A shorter one costs more synchronization than it gains in overlap.
 const SLICE_BYTES_MIN: usize = 16 << 10;
-/// Pieces are counted in the low half of a tag's last word.
+/// Slices are counted in the low half of the last word of a tag.
 const SLICES_MAX: u64 = 1 << 32;

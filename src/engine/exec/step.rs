@@ -1,14 +1,15 @@
-//! One step of a program, carried out as far as it goes without waiting.
+//! Execution of one step of a program, as far as it goes without waiting.
 
 use crate::engine::buffers::StepMemory;
 use crate::engine::exec::arith::{
-    Arithmetic, copy_local, count_mismatch, message_lengths, pack_scaled, reduce_received, stage_operands,
+    Arithmetic, copy_local, message_lengths, pack_scaled, reduce_received, stage_operands,
 };
+use crate::engine::exec::no_window;
+use crate::engine::mismatch::{count_mismatch, tag_mismatch};
 use crate::engine::plan::Fusion;
 use crate::engine::store_tuner::Sample;
 use crate::engine::telemetry::traffic::{TrafficStats, count_remote};
 use crate::error::{Error, ErrorKind, Result};
-use crate::op_desc::OpDesc;
 use crate::schedule::{Chunk, ChunkRef, Rank, Space, Step};
 use std::time::Instant;
 use unisono_cuda::{
@@ -16,37 +17,37 @@ use unisono_cuda::{
 };
 use unisono_transports::{Link, Tag, Window};
 
-/// What became of a step.
+/// The result of an attempt to run a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::engine) enum StepPoll {
-    /// It is done.
+    /// The step is done.
     Done,
-    /// It needs something from this rank first.
+    /// The step waits for this rank.
     Blocked(Rank),
 }
 
-/// A window as one instance of a program sees it.
+/// The window as one run of a lane program sees it.
 pub(in crate::engine) struct WindowView<'e> {
     pub(in crate::engine) window: &'e mut Window,
-    /// Line of the lane_program's signals.
+    /// Index of the signals of the lane program.
     pub(in crate::engine) lane: usize,
-    /// Instances run on this channel before this one.
+    /// Number of runs of this channel before this one.
     pub(in crate::engine) sequence: u64,
-    /// Whether this is the operation's first instance on this channel: there, tags are compared.
+    /// True if this is the first run of the operation on this channel, in which tags are compared.
     pub(in crate::engine) is_first: bool,
-    /// Signals given in this instance so far.
+    /// Signals sent in this run so far.
     pub(in crate::engine) signals: &'e mut u64,
-    /// For each rank, how many instances it has surely finished.
+    /// For each rank, a number of runs that it has completed at least.
     pub(in crate::engine) completed: &'e mut [u64],
-    /// Where the chunks of this instance begin.
+    /// Offset of the chunks of this run.
     pub(in crate::engine) base: usize,
-    /// How they are written.
+    /// Store kind for the chunks.
     pub(in crate::engine) store: Store,
-    /// Counts what that takes, if it is timed.
+    /// Measurement of this run, if it is timed.
     pub(in crate::engine) sample: Option<&'e mut Sample>,
 }
 
-/// Everything a step of one lane_program touches.
+/// The operands of all steps of one lane program.
 pub(in crate::engine) struct StepExec<'e, 'm, 'a> {
     pub(in crate::engine) rank: Rank,
     pub(in crate::engine) links: &'e mut [Option<Box<dyn Link>>],
@@ -59,45 +60,47 @@ pub(in crate::engine) struct StepExec<'e, 'm, 'a> {
 }
 
 impl StepExec<'_, '_, '_> {
-    /// Carries out `step`, or finds out whom it waits for.
-    pub(in crate::engine) fn run(&mut self, step: &Step, fused: Fusion) -> Result<StepPoll> {
+    /// Runs `step`, or returns the rank that it waits for.
+    ///
+    /// A step that is blocked has no effect and is tried again.
+    pub(in crate::engine) fn run(&mut self, step: &Step, fusion: Fusion) -> Result<StepPoll> {
         match step {
-            Step::Copy { from, into } if fused == Fusion::Elided => self.elided_copy(from, into),
+            Step::Copy { from, into } if fusion == Fusion::Elided => self.elided_copy(from, into),
             Step::Send { peer, chunks } => self.send(*peer, chunks),
             Step::Recv { peer, into } => self.recv(*peer, into),
             Step::RecvReduce { peer, with, into, finish } => self.recv_reduce(*peer, with, into, *finish),
             Step::Copy { from, into } => {
-                self.timed(std::slice::from_ref(from), into, |stage| stage.copy(from, into, fused))
+                self.timed(std::slice::from_ref(from), into, |exec| exec.copy(from, into, fusion))
             }
             Step::Reduce { from, into, finish } => {
-                self.timed(from, into, |stage| stage.reduce(from, into, *finish, fused))
+                self.timed(from, into, |exec| exec.reduce(from, into, *finish, fusion))
             }
             Step::Signal => self.signal(),
             Step::Wait { peer, signals } => self.wait(*peer, *signals),
         }
     }
 
-    /// Does `work`, which fills `into`, and counts what it takes if this instance is timed.
+    /// Runs `work`, which writes `into`, and measures it if this run is timed.
     fn timed(
         &mut self,
         from: &[ChunkRef],
         into: &ChunkRef,
         work: impl FnOnce(&mut Self) -> Result<StepPoll>,
     ) -> Result<StepPoll> {
-        if self.window_view.as_ref().is_none_or(|bank| bank.sample.is_none()) {
+        if self.window_view.as_ref().is_none_or(|view| view.sample.is_none()) {
             return work(self);
         }
         let begun = Instant::now();
-        let outcome = work(self)?;
+        let poll = work(self)?;
         let time = begun.elapsed();
         let received = if StepMemory::is_user_buffer(into.chunk) { self.memory.bytes(into.chunk) } else { 0 };
         let to_window = into.chunk.space == Space::Window;
         let written = if to_window { self.bytes_of(from.iter().chain([into]))? } else { 0 };
         let read = from.iter().any(|place| place.chunk.space == Space::Window && place.rank != self.rank);
-        if let Some(trial) = self.window_view.as_mut().and_then(|bank| bank.sample.as_deref_mut()) {
-            trial.add(written, received, read, time);
+        if let Some(sample) = self.window_view.as_mut().and_then(|view| view.sample.as_deref_mut()) {
+            sample.add(written, received, read, time);
         }
-        Ok(outcome)
+        Ok(poll)
     }
 
     fn send(&mut self, peer: Rank, chunks: &[Chunk]) -> Result<StepPoll> {
@@ -106,7 +109,8 @@ impl StepExec<'_, '_, '_> {
             self.arithmetic.factor.is_some() && chunks.iter().any(|chunk| chunk.space == Space::Input);
         let link = link(self.links, peer)?;
         let sent = if scaled {
-            // A send that had to wait finds its message still there, unless another lane_program was here.
+            // A send that was blocked finds its message still staged, unless another lane program
+            // staged one.
             if self.memory.scratch.staged_lane != Some(self.lane) {
                 pack_scaled(&mut self.memory, &self.arithmetic, chunks, bytes);
                 self.memory.scratch.staged_lane = Some(self.lane);
@@ -176,29 +180,29 @@ impl StepExec<'_, '_, '_> {
         Ok(StepPoll::Done)
     }
 
-    /// What an earlier step has copied counts as if it were copied here.
+    /// Counts a copy that an earlier step has done.
     fn elided_copy(&mut self, from: &ChunkRef, into: &ChunkRef) -> Result<StepPoll> {
         self.count_copy(from, into)?;
         Ok(StepPoll::Done)
     }
 
-    /// Bytes of a copy, which are counted.
+    /// Counts the traffic of a copy and returns its bytes.
     fn count_copy(&mut self, from: &ChunkRef, into: &ChunkRef) -> Result<usize> {
         let bytes = self.bytes_of([from, into])?;
         self.traffic.add_bytes(bytes * count_remote(self.rank, [from, into]).min(1));
         Ok(bytes)
     }
 
-    fn copy(&mut self, from: &ChunkRef, into: &ChunkRef, fused: Fusion) -> Result<StepPoll> {
+    fn copy(&mut self, from: &ChunkRef, into: &ChunkRef, fusion: Fusion) -> Result<StepPoll> {
         let bytes = self.count_copy(from, into)?;
         let slice_bytes = self.memory.slice_bytes;
         match (from.chunk.space, into.chunk.space) {
             (Space::Window, Space::Window) => {
-                let bank = require_window(self.window_view.as_ref())?;
+                let view = require_window(self.window_view.as_ref())?;
                 copy_to(
                     Store::Cached,
-                    bank.target(into, bytes, slice_bytes),
-                    bank.source(from, bytes, slice_bytes),
+                    view.target(into, bytes, slice_bytes),
+                    view.source(from, bytes, slice_bytes),
                 );
             }
             (Space::Window, _) => {
@@ -206,61 +210,61 @@ impl StepExec<'_, '_, '_> {
                 let source = require_window(self.window_view.as_ref())?.source(from, bytes, slice_bytes);
                 copy_to(store, self.memory.target(into.chunk, bytes), source);
             }
-            (_, Space::Window) => self.pack(from, into, fused, bytes)?,
+            (_, Space::Window) => self.pack(from, into, fusion, bytes)?,
             _ => copy_local(&mut self.memory, &self.arithmetic, from.chunk, into.chunk, bytes),
         }
         Ok(StepPoll::Done)
     }
 
-    /// Copies a chunk of this rank's into a window, and into the output if it goes there, too.
-    fn pack(&mut self, from: &ChunkRef, into: &ChunkRef, fused: Fusion, bytes: usize) -> Result<()> {
-        let bank = require_window(self.window_view.as_ref())?;
-        let target = bank.target(into, bytes, self.memory.slice_bytes);
+    /// Copies a chunk of this rank into a window, and into the output if the step is fused.
+    fn pack(&mut self, from: &ChunkRef, into: &ChunkRef, fusion: Fusion, bytes: usize) -> Result<()> {
+        let view = require_window(self.window_view.as_ref())?;
+        let target = view.target(into, bytes, self.memory.slice_bytes);
         let Arithmetic { dtype, .. } = self.arithmetic;
         let factor = self.arithmetic.factor_of(from.chunk);
-        if let (Fusion::AlsoInto(own), None) = (fused, factor)
+        if let (Fusion::AlsoInto(own), None) = (fusion, factor)
             && let Some((output, source)) = self.memory.target_and_source(own, from.chunk)
         {
-            copy_into(&mut [(bank.store, target), (self.arithmetic.store_into(own), output)], source);
+            copy_into(&mut [(view.store, target), (self.arithmetic.store_into(own), output)], source);
             return Ok(());
         }
         let source = self.memory.source(from.chunk);
         match factor {
             Some(scalar) => scale(dtype, scalar, target, Some(source)),
-            None => copy_to(bank.store, target, source),
+            None => copy_to(view.store, target, source),
         }
-        if let Fusion::AlsoInto(own) = fused {
+        if let Fusion::AlsoInto(own) = fusion {
             copy_local(&mut self.memory, &self.arithmetic, from.chunk, own, bytes);
         }
         Ok(())
     }
 
-    /// Folds `from` into `into`, [`OPERANDS_MAX`] operands in one pass over memory.
+    /// Combines `from` into `into`, [`OPERANDS_MAX`] operands in one pass over memory.
     fn reduce(
         &mut self,
         from: &[ChunkRef],
         into: &ChunkRef,
         finish: bool,
-        fused: Fusion,
+        fusion: Fusion,
     ) -> Result<StepPoll> {
         let bytes = self.bytes_of(from.iter().chain([into]))?;
-        // What is added to where it lies is moved once.
+        // A first operand that is also the target is moved once.
         let elsewhere = Some(into).filter(|&into| from.first() != Some(into));
         self.traffic.add_bytes(bytes * count_remote(self.rank, from.iter().chain(elsewhere)));
-        stage_operands(&mut self.memory, &self.arithmetic, from, fused.user_target(into), bytes);
+        stage_operands(&mut self.memory, &self.arithmetic, from, fusion.user_target(into), bytes);
         let passes = from.len().div_ceil(OPERANDS_MAX);
         let mut staged = 0;
         for (pass, operands) in from.chunks(OPERANDS_MAX).enumerate() {
             let finish = if finish && pass + 1 == passes { self.arithmetic.finish } else { PostOp::Identity };
             match operands.len() {
                 0..=8 => {
-                    self.reduce_pass::<8>(operands, into, bytes, (pass == 0, finish, fused), &mut staged)?
+                    self.reduce_pass::<8>(operands, into, bytes, (pass == 0, finish, fusion), &mut staged)?
                 }
                 _ => self.reduce_pass::<OPERANDS_MAX>(
                     operands,
                     into,
                     bytes,
-                    (pass == 0, finish, fused),
+                    (pass == 0, finish, fusion),
                     &mut staged,
                 )?,
             }
@@ -268,25 +272,25 @@ impl StepExec<'_, '_, '_> {
         Ok(StepPoll::Done)
     }
 
-    /// One pass of a reduction; `MAX` operands at most.
+    /// Runs one pass of a reduction of at most `MAX` operands.
     fn reduce_pass<const MAX: usize>(
         &mut self,
         operands: &[ChunkRef],
         into: &ChunkRef,
         bytes: usize,
-        (first, finish, fused): (bool, PostOp, Fusion),
+        (first, finish, fusion): (bool, PostOp, Fusion),
         staged: &mut usize,
     ) -> Result<()> {
         let Arithmetic { dtype, op, store, .. } = self.arithmetic;
         let slice_bytes = self.memory.slice_bytes;
-        let bank = self.window_view.as_ref();
-        let own = fused.user_target(into);
+        let view = self.window_view.as_ref();
+        let own = fusion.user_target(into);
         let store_own = self.arithmetic.store_into(own);
         let open = self.memory.open_target(own, bytes);
         let mut sources = [Source::from(&[][..]); MAX];
         for (source, place) in sources.iter_mut().zip(operands) {
             *source = match (place.chunk.space, open.input) {
-                (Space::Window, _) => require_window(bank)?.source(place, bytes, slice_bytes),
+                (Space::Window, _) => require_window(view)?.source(place, bytes, slice_bytes),
                 (Space::Input, Some(input)) if self.arithmetic.factor.is_none() => {
                     let slice =
                         open.input_layout.slice(place.chunk.index as usize, open.slice_index, slice_bytes);
@@ -299,19 +303,19 @@ impl StepExec<'_, '_, '_> {
             };
         }
         let sources = &sources[..operands.len()];
-        match (open.target, fused) {
+        match (open.target, fusion) {
             (Some(target), Fusion::AlsoInto(_)) => {
-                let bank = require_window(bank)?;
-                let window = bank.target(into, bytes, slice_bytes);
-                reduce_into(dtype, op, finish, &mut [(bank.store, window), (store, target)], sources);
+                let view = require_window(view)?;
+                let window = view.target(into, bytes, slice_bytes);
+                reduce_into(dtype, op, finish, &mut [(view.store, window), (store, target)], sources);
             }
             (Some(target), _) if first => reduce_to(store_own, dtype, op, finish, target, sources),
             (Some(target), _) => reduce_assign(dtype, op, finish, target, sources),
             (None, _) => {
-                let bank = require_window(bank)?;
-                let target = bank.target(into, bytes, slice_bytes);
+                let view = require_window(view)?;
+                let target = view.target(into, bytes, slice_bytes);
                 match first {
-                    true => reduce_to(bank.store, dtype, op, finish, target, sources),
+                    true => reduce_to(view.store, dtype, op, finish, target, sources),
                     false => reduce_assign(dtype, op, finish, target, sources),
                 }
             }
@@ -320,24 +324,24 @@ impl StepExec<'_, '_, '_> {
     }
 
     fn signal(&mut self) -> Result<StepPoll> {
-        let bank = self.window_view.as_mut().ok_or_else(no_window)?;
-        if *bank.signals == 0 && bank.is_first {
-            bank.window.set_tag(bank.lane, bank.parity(), &self.tag);
+        let view = self.window_view.as_mut().ok_or_else(no_window)?;
+        if *view.signals == 0 && view.is_first {
+            view.window.set_tag(view.lane, view.parity(), &self.tag);
         }
-        *bank.signals += 1;
-        bank.window.signal(bank.lane, bank.sequence << SIGNAL_BITS | *bank.signals);
+        *view.signals += 1;
+        view.window.signal(view.lane, view.sequence << SIGNAL_BITS | *view.signals);
         Ok(StepPoll::Done)
     }
 
     fn wait(&mut self, peer: Rank, signals: u32) -> Result<StepPoll> {
-        let bank = self.window_view.as_mut().ok_or_else(no_window)?;
-        if bank.window.last_signal(peer, bank.lane) < bank.sequence << SIGNAL_BITS | u64::from(signals) {
+        let view = self.window_view.as_mut().ok_or_else(no_window)?;
+        if view.window.last_signal(peer, view.lane) < view.sequence << SIGNAL_BITS | u64::from(signals) {
             return Ok(StepPoll::Blocked(peer));
         }
-        // Having begun this instance, the peer has finished those before it.
-        bank.completed[peer] = bank.sequence;
-        if bank.is_first {
-            let tag = bank.window.tag(peer, bank.lane, bank.parity());
+        // A peer that has begun this run has completed those before it.
+        view.completed[peer] = view.sequence;
+        if view.is_first {
+            let tag = view.window.tag(peer, view.lane, view.parity());
             if tag != self.tag {
                 return Err(tag_mismatch(&self.tag, &tag, self.rank, peer));
             }
@@ -345,7 +349,8 @@ impl StepExec<'_, '_, '_> {
         Ok(StepPoll::Done)
     }
 
-    /// Bytes that a step between these places moves: the caller's buffers decide, else scratch.
+    /// Returns the bytes that a step between these places moves. User buffers define the length,
+    /// else scratch.
     fn bytes_of<'p>(&self, places: impl IntoIterator<Item = &'p ChunkRef> + Clone) -> Result<usize> {
         let length = |chunk: Chunk| self.memory.bytes(chunk);
         let mut callers = places.clone().into_iter().filter(|place| StepMemory::is_user_buffer(place.chunk));
@@ -373,7 +378,7 @@ impl WindowView<'_> {
     }
 }
 
-/// The link to `peer`.
+/// Returns the link to `peer`.
 pub(in crate::engine) fn link(links: &mut [Option<Box<dyn Link>>], peer: Rank) -> Result<&mut dyn Link> {
     match links.get_mut(peer) {
         Some(Some(link)) => Ok(&mut **link),
@@ -381,7 +386,8 @@ pub(in crate::engine) fn link(links: &mut [Option<Box<dyn Link>>], peer: Rank) -
     }
 }
 
-/// Bytes of the message that is next, once it is here and is the one expected.
+/// Returns the bytes of the next message once it has arrived. Fails if its tag is not the expected
+/// one.
 pub(in crate::engine) fn match_head(
     link: &mut dyn Link,
     lane: usize,
@@ -396,26 +402,11 @@ pub(in crate::engine) fn match_head(
     }
 }
 
-/// What it means that `peer` tagged something otherwise than this rank expected.
-pub(in crate::engine) fn tag_mismatch(ours: &Tag, theirs: &Tag, rank: Rank, peer: Rank) -> Error {
-    let (call, other_call) = (OpDesc::from_tag(ours), OpDesc::from_tag(theirs));
-    Error::new(if call == other_call {
-        let what = format!("slice {:#x} of {call} where {:#x} was expected", theirs.0[3], ours.0[3]);
-        ErrorKind::ProtocolViolation { peer, what }
-    } else {
-        ErrorKind::Mismatch { rank, op: call, other: peer, other_op: other_call }
-    })
+fn require_window<'b, 'e>(view: Option<&'b WindowView<'e>>) -> Result<&'b WindowView<'e>> {
+    view.ok_or_else(no_window)
 }
 
-fn require_window<'b, 'e>(bank: Option<&'b WindowView<'e>>) -> Result<&'b WindowView<'e>> {
-    bank.ok_or_else(no_window)
-}
-
-fn no_window() -> Error {
-    Error::new(ErrorKind::Unsupported("this algorithm needs memory that all ranks share".to_owned()))
-}
-
-/// Operands folded in one pass over memory.
+/// Operands combined in one pass over memory.
 pub(in crate::engine) const OPERANDS_MAX: usize = 64;
-/// Low bits of a signal that count within an instance.
+/// Low bits of a signal, which count the signals of a run. The upper bits count runs.
 const SIGNAL_BITS: u32 = 16;

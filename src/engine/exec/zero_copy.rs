@@ -1,11 +1,12 @@
-//! Carries out schedules that reach the buffers of peers.
+//! The zero-copy executor: programs that access the user buffers of peers directly.
 //!
-//! Only the ranks together know whether all of them called with memory of
-//! their heaps. So, once memory has been lent at all, every large operation
-//! begins with a post of where its buffers are; that post is the schedule's
-//! first signal. If somebody's buffers are elsewhere, all take the ordinary way.
+//! Only the ranks together know whether all of them called with symmetric memory. So, once
+//! symmetric memory has been allocated, every large operation begins with a publication of the
+//! offsets of its buffers. That publication is the first signal of the program. If the buffers of
+//! any rank are elsewhere, all ranks use the pipelined executor.
 
 use crate::engine::exec::arith::Arithmetic;
+use crate::engine::exec::no_window;
 use crate::engine::exec::step::OPERANDS_MAX;
 use crate::engine::layout::Layout;
 use crate::engine::plan::Plan;
@@ -17,14 +18,14 @@ use crate::schedule::{Algorithm, ChunkRef, PeerAccess, Rank, Space, Step};
 use unisono_cuda::{PostOp, ReduceKind, Source, Store, Target, copy_into, reduce_into};
 use unisono_transports::{HeapAllocation, Window};
 
-/// Where a rank's buffers are in its heap: [`WAITING_ELSEWHERE`] if they are not.
+/// Offsets of a rank's buffers in its symmetric heap, or [`NOT_SYMMETRIC`].
 #[derive(Clone, Copy, Debug, Default)]
 pub(in crate::engine) struct PeerOffsets {
     input: u64,
     output: u64,
 }
 
-/// What the steps of one operation share.
+/// The operands of all steps of one operation.
 struct ZeroCopyExec<'e> {
     window: &'e Window,
     offsets: &'e [PeerOffsets],
@@ -34,7 +35,8 @@ struct ZeroCopyExec<'e> {
 }
 
 impl Engine {
-    /// Memory that peers reach; all ranks ask for some at the same time. `None`: there is no such memory here.
+    /// Allocates symmetric memory; all ranks call it together. `None` if ranks share no memory
+    /// here.
     pub(crate) fn alloc_symmetric(&mut self, bytes: usize) -> Result<Option<HeapAllocation>> {
         self.check_healthy()?;
         let Some(window) = &self.fabric.window else {
@@ -44,15 +46,17 @@ impl Engine {
         window.alloc_symmetric(bytes).map(Some).map_err(|error| Error::invalid_usage(error.to_string()))
     }
 
-    /// The algorithm for `job` if its buffers can be reached. All ranks find the same.
+    /// Returns the zero-copy algorithm for `job`, or `None` if the operation cannot be zero-copy.
+    ///
+    /// The result is the same on all ranks. It does not depend on the buffers.
     pub(in crate::engine) fn zero_copy_algorithm(&self, job: &Job<'_>) -> Option<&'static Algorithm> {
         if !self.uses_symmetric || job.share_bytes_max < ZERO_COPY_MIN_BYTES {
             return None;
         }
-        let bids = self.overrides[job.collective as usize].is_some()
+        let is_set = self.overrides[job.collective as usize].is_some()
             || self.config.algorithm_override(job.collective).is_some();
         let premultiplied = job.reduction.is_some_and(|reduction| reduction.kind() == ReduceKind::PreMulSum);
-        if bids || premultiplied || !job.is_even() || self.fabric.ranks > OPERANDS_MAX {
+        if is_set || premultiplied || !job.is_even() || self.fabric.ranks > OPERANDS_MAX {
             return None;
         }
         Algorithm::ALL
@@ -60,29 +64,30 @@ impl Engine {
             .find(|row| row.peer_access == PeerAccess::ZeroCopy && row.collective == job.collective)
     }
 
-    /// Tells all ranks where this one's buffers are, and learns where theirs are: whether all can be reached.
-    pub(in crate::engine) fn exchange_offsets(&mut self, job: &Job<'_>, call: OpDesc) -> Result<bool> {
-        self.watchdog.begin_op(call);
+    /// Exchanges the offsets of all buffers. Returns whether all of them are symmetric.
+    pub(in crate::engine) fn exchange_offsets(&mut self, job: &Job<'_>, op: OpDesc) -> Result<bool> {
+        self.watchdog.begin_op(op);
         let own = self.own_offsets(job);
-        let tag = call.tag(0);
-        let number = self.publish(&tag, &[own.input, own.output])?;
+        let tag = op.tag(0);
+        let sequence = self.publish(&tag, &[own.input, own.output])?;
         self.peer_offsets.resize(self.fabric.ranks, PeerOffsets::default());
         self.peer_offsets[self.fabric.rank] = own;
         let (rank, ranks) = (self.fabric.rank, self.fabric.ranks);
         for peer in (0..ranks).filter(|&peer| peer != rank) {
-            let [input, output] = self.wait_published(peer, number, &tag)?;
+            let [input, output] = self.wait_published(peer, sequence, &tag)?;
             self.peer_offsets[peer] = PeerOffsets { input, output };
         }
-        self.finish_publish(number);
+        self.finish_publish(sequence);
         Ok(self
             .peer_offsets
             .iter()
             .all(|offsets| offsets.input != NOT_SYMMETRIC && offsets.output != NOT_SYMMETRIC))
     }
 
+    /// Returns the offsets of this rank's buffers.
     fn own_offsets(&self, job: &Job<'_>) -> PeerOffsets {
         let offset = |buffer: &[u8]| match &self.fabric.window {
-            // A buffer that this rank does not have is at hand anywhere.
+            // An empty buffer is never accessed.
             _ if buffer.is_empty() => 0,
             Some(window) => {
                 let found = window.heap().offset_of(buffer.as_ptr().addr(), buffer.len());
@@ -94,19 +99,14 @@ impl Engine {
         PeerOffsets { input: offset(input), output: offset(output) }
     }
 
-    /// Runs a program whose first signal has been given and seen.
-    pub(in crate::engine) fn run_zero_copy(
-        &mut self,
-        plan: &Plan,
-        job: &Job<'_>,
-        call: OpDesc,
-    ) -> Result<()> {
+    /// Runs a program whose first signal has been exchanged already.
+    pub(in crate::engine) fn run_zero_copy(&mut self, plan: &Plan, job: &Job<'_>, op: OpDesc) -> Result<()> {
         let arithmetic = self.arithmetic(job, true);
         let element = job.dtype.size();
         let input = &Layout::new(job.input.clone(), plan.chunks_per_share, element);
         let output = &Layout::new(job.output.clone(), plan.chunks_per_share, element);
-        let tag = call.tag(1);
-        let mut ended = None;
+        let tag = op.tag(1);
+        let mut published = None;
         for lane_program in &plan.program.lane_programs {
             let mut signals = 0;
             let mut steps = &lane_program.steps[..];
@@ -116,18 +116,19 @@ impl Engine {
                     Step::Signal => {
                         signals += 1;
                         if signals > 1 {
-                            ended = Some(self.publish(&tag, &[])?);
+                            published = Some(self.publish(&tag, &[])?);
                         }
                     }
                     Step::Wait { peer, signals: 2.. } => {
-                        if let Some(number) = ended {
-                            let [] = self.wait_published(*peer, number, &tag)?;
+                        if let Some(sequence) = published {
+                            let [] = self.wait_published(*peer, sequence, &tag)?;
                         }
                     }
                     Step::Wait { .. } => {}
                     Step::Copy { from: value, .. } | Step::Reduce { into: value, .. } => {
-                        let again = |step: &&Step| matches!(step, Step::Copy { from, .. } if from == value);
-                        let (copies, rest) = rest.split_at(rest.iter().take_while(again).count());
+                        let same_value =
+                            |step: &&Step| matches!(step, Step::Copy { from, .. } if from == value);
+                        let (copies, rest) = rest.split_at(rest.iter().take_while(same_value).count());
                         steps = rest;
                         let window = self.fabric.window.as_ref().ok_or_else(no_window)?;
                         let exec =
@@ -144,17 +145,17 @@ impl Engine {
                 }
             }
         }
-        if let Some(number) = ended {
-            self.finish_publish(number);
+        if let Some(sequence) = published {
+            self.finish_publish(sequence);
         }
         Ok(())
     }
 }
 
 impl ZeroCopyExec<'_> {
-    /// Carries out `step` and the copies after it that write the same value: one pass over memory.
+    /// Runs `step` and the `copies` after it that write the same value, in one pass over memory.
     fn execute(&self, step: &Step, copies: &[Step]) -> Result<()> {
-        let Arithmetic { dtype, op, finish: finished, store, .. } = self.arithmetic;
+        let Arithmetic { dtype, op, finish: final_op, store, .. } = self.arithmetic;
         let (from, into) = match step {
             Step::Copy { from, into } => (std::slice::from_ref(from), into),
             Step::Reduce { from, into, .. } => (&from[..], into),
@@ -173,7 +174,7 @@ impl ZeroCopyExec<'_> {
         let mut count = 0;
         for place in std::iter::once(into).chain(more) {
             let mut target = self.target(place)?;
-            // In place, an input is kept where it is.
+            // An in-place input is already in its target.
             let stays =
                 matches!(step, Step::Copy { .. }) && target.as_mut_ptr().cast_const() == sources[0].as_ptr();
             if !stays {
@@ -184,7 +185,7 @@ impl ZeroCopyExec<'_> {
         let targets = &mut targets[..count];
         match step {
             Step::Reduce { finish, .. } => {
-                let finish = if *finish { finished } else { PostOp::Identity };
+                let finish = if *finish { final_op } else { PostOp::Identity };
                 reduce_into(dtype, op, finish, targets, sources);
             }
             _ => copy_into(targets, sources[0]),
@@ -192,7 +193,7 @@ impl ZeroCopyExec<'_> {
         Ok(())
     }
 
-    /// Bytes that `step` and `copies` move between `rank` and others.
+    /// Returns the bytes that `step` and `copies` move between `rank` and its peers.
     fn remote_bytes(&self, rank: Rank, step: &Step, copies: &[Step]) -> usize {
         let of = |step: &Step| match step {
             Step::Copy { from, into } => count_remote(rank, [from, into]).min(1) * self.locate(into).1,
@@ -216,6 +217,7 @@ impl ZeroCopyExec<'_> {
             .ok_or_else(|| outside_heap(place.rank, offset, bytes))
     }
 
+    /// Returns offset and length of a chunk in the heap of its rank.
     fn locate(&self, place: &ChunkRef) -> (usize, usize) {
         let index = place.chunk.index as usize;
         let offsets = self.offsets[place.rank];
@@ -223,7 +225,7 @@ impl ZeroCopyExec<'_> {
             Space::Input => (self.input.chunk(index), offsets.input),
             _ => (self.output.chunk(index), offsets.output),
         };
-        // The offset is a peer's word: whatever it is, the heap checks the sum.
+        // The offset comes from a peer and may be anything. The heap checks the sum.
         ((offset as usize).saturating_add(chunk.start), chunk.len())
     }
 }
@@ -233,11 +235,7 @@ fn outside_heap(peer: Rank, offset: usize, bytes: usize) -> Error {
     Error::new(ErrorKind::ProtocolViolation { peer, what })
 }
 
-fn no_window() -> Error {
-    Error::new(ErrorKind::Bug("a zero-copy plan without a window".to_owned()))
-}
-
-/// In place of an offset: the buffer is not in the heap.
+/// The offset of a buffer that is not in the heap.
 const NOT_SYMMETRIC: u64 = u64::MAX;
-/// Below, staging in caches costs less than one more hand-over.
+/// Smallest share for zero-copy. Below, staging in the cache costs less than one more exchange.
 const ZERO_COPY_MIN_BYTES: usize = 64 << 10;

@@ -1,122 +1,142 @@
-//! How ranks agree on who is left, by notes that they repeat until everybody has them.
+//! Agreement of the survivors on a membership: a pure state machine, driven by repeated messages.
 //!
-//! A rank says which *attempt* it is at, how far it is, and who is gone. While *counting* it waits until all
-//! that are left name the same ones as gone; these then connect to each other, away from here. Who is
-//! connected has *met*, and who knows that all have met has *decided*: it says so and goes. Whoever sees
-//! a rank end before that counts anew, in the next attempt, but stays ready to go with the old one.
+//! Each rank sends a [`View`]: its *attempt*, its [`Phase`], and the ranks that it considers
+//! failed.
 //!
-//! Why no two that are left decide differently: a rank that counts anew waits for all others to count in the same
-//! attempt with the same ones gone. None of them has decided, or it would be gone or counting no more; and a rank
-//! is only gone for those who have read all that it ever said, its decision included, which they would have followed.
+//! ```text
+//!             all survivors send equal views
+//!  Proposing ─────────────────────────────────► (connect to each other)
+//!      ▲                                                  │ connected
+//!      │ a rank failed, or the connection failed:         ▼
+//!      └──────────── next attempt ─────────────────── Connected
+//!                                                         │ all survivors are connected
+//!                                                         ▼
+//!                                                     Committed
+//! ```
+//!
+//! A rank that starts a new attempt remains ready to commit the last one, if it hears that a peer
+//! did.
+//!
+//! Agreement: no two survivors commit different memberships. A rank connects in a new attempt only
+//! after all survivors proposed that attempt with the same failed ranks. None of these survivors
+//! has committed, because a committed rank proposes nothing. A rank that committed and then failed
+//! is no exception: a peer considers a rank failed only after it has read everything that the rank
+//! sent. So it has read the commit and followed it.
 
 use crate::schedule::Rank;
 use std::time::Duration;
 
-/// How far a rank is in its attempt.
+/// The progress of a rank in its attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Phase {
-    /// It finds out who is left.
+    /// The rank proposes a set of survivors.
     Proposing,
-    /// It is connected to all others.
+    /// The rank is connected to all survivors.
     Connected,
-    /// It knows that all are.
+    /// The rank knows that all survivors are connected to each other.
     Committed,
 }
 
-/// What a rank says.
+/// The message that a rank sends about the agreement.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct View {
     pub(crate) attempt: u32,
     pub(crate) phase: Phase,
-    /// By rank: who takes no part any more.
+    /// For each rank, true if it is considered failed.
     pub(crate) failed: Vec<bool>,
-    /// Where those that are left can meet, if it is this rank that holds the meeting.
+    /// Address at which the survivors connect, if this rank is the root of the new group.
     pub(crate) endpoint: String,
 }
 
-/// The ranks that are left, as one of them sees the others.
+/// The new group, as one of its ranks sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Membership {
     pub(crate) attempt: u32,
-    /// This rank's number among them, and how many there are.
+    /// Rank in the new group.
     pub(crate) rank: Rank,
+    /// Size of the new group.
     pub(crate) ranks: usize,
-    /// By old rank.
+    /// For each old rank, true if it failed.
     pub(crate) failed: Vec<bool>,
     pub(crate) endpoint: String,
 }
 
-/// The others have gone on without this rank; one of them said so.
+/// This rank was excluded from the new group, according to the contained rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Excluded(pub(crate) Rank);
 
-/// What one rank knows of the count.
+/// The state of the agreement at one rank.
 #[derive(Clone, Debug)]
 pub(crate) struct Agreement {
     rank: Rank,
     own: View,
-    /// By rank: who is known to take no part any more, and not only left out for its silence.
+    /// For each rank, true if its failure is certain. Other failed ranks were only excluded for
+    /// their silence.
     confirmed_failed: Vec<bool>,
     peers: Vec<PeerState>,
-    /// The attempt in which this rank has met the others, until all count anew.
+    /// The attempt in which this rank connected, until all propose a new one.
     connected: Option<u32>,
 }
 
-/// What a rank knows of another one.
+/// The state of one peer.
 #[derive(Clone, Debug, Default)]
 struct PeerState {
     view: Option<View>,
-    /// When it last said something.
+    /// Time of its last message.
     last_heard: Duration,
-    /// Since when a third one says that it is gone.
+    /// Time since which another rank considers it failed.
     suspected_since: Option<Duration>,
 }
 
 impl Agreement {
-    /// Begins to count; `gone` are known to be so already.
-    pub(crate) fn new(rank: Rank, gone: Vec<bool>, now: Duration) -> Self {
-        let others = vec![PeerState { last_heard: now, ..PeerState::default() }; gone.len()];
-        let ended = gone.clone();
-        let own = View { attempt: 0, phase: Phase::Proposing, failed: gone, endpoint: String::new() };
-        Self { rank, own, confirmed_failed: ended, peers: others, connected: None }
+    /// Starts an agreement. The failure of `failed` ranks is certain already.
+    pub(crate) fn new(rank: Rank, failed: Vec<bool>, now: Duration) -> Self {
+        let peers = vec![PeerState { last_heard: now, ..PeerState::default() }; failed.len()];
+        let confirmed_failed = failed.clone();
+        let own = View { attempt: 0, phase: Phase::Proposing, failed, endpoint: String::new() };
+        Self { rank, own, confirmed_failed, peers, connected: None }
     }
 
-    /// What this rank has to say.
+    /// Returns the view to send.
     pub(crate) fn own(&self) -> &View {
         &self.own
     }
 
-    /// `from` has said something.
+    /// Handles the view of `from`.
+    ///
+    /// # Errors
+    /// [`Excluded`] if `from` considers this rank failed.
     pub(crate) fn on_view(
         &mut self,
         from: Rank,
-        count: View,
+        view: View,
         now: Duration,
     ) -> std::result::Result<(), Excluded> {
-        if count.failed.len() != self.own.failed.len() || from == self.rank {
+        if view.failed.len() != self.own.failed.len() || from == self.rank {
             return Ok(());
         }
-        if count.failed[self.rank] {
+        if view.failed[self.rank] {
             return Err(Excluded(from));
         }
-        for (other, _) in self.peers.iter_mut().zip(&count.failed).filter(|(_, gone)| **gone) {
-            other.suspected_since.get_or_insert(now);
+        for (peer, _) in self.peers.iter_mut().zip(&view.failed).filter(|(_, failed)| **failed) {
+            peer.suspected_since.get_or_insert(now);
         }
-        if count.attempt > self.own.attempt {
-            self.restart(count.attempt);
+        if view.attempt > self.own.attempt {
+            self.restart(view.attempt);
         }
         self.peers[from].last_heard = now;
-        self.peers[from].view = Some(count);
+        self.peers[from].view = Some(view);
         Ok(())
     }
 
-    /// `peer` is gone, and all that it ever said has been heard.
+    /// Handles the certain failure of `peer`, after all of its messages have been read.
     pub(crate) fn on_failure(&mut self, peer: Rank) {
         self.confirmed_failed[peer] = true;
         self.exclude(peer);
     }
 
-    /// Goes on without `peer`, which may be there, and even go on itself: see [`Agreement::is_majority_without`].
+    /// Excludes `peer`, which may still run and even continue itself: see
+    /// [`Agreement::is_majority_without`].
     pub(crate) fn exclude(&mut self, peer: Rank) {
         if self.own.failed[peer] || self.is_committed() {
             return;
@@ -127,101 +147,106 @@ impl Agreement {
         }
     }
 
-    /// Believes what others have said for a while. They may only have left somebody out.
+    /// Adopts the failures that others have reported for a while.
+    ///
+    /// The others may only have excluded a silent rank, so this needs a majority.
     pub(crate) fn accept_suspicions(&mut self, now: Duration) {
         let is_old =
             |peer: &Rank| self.peers[*peer].suspected_since.is_some_and(|since| now > since + SUSPICION_TIME);
-        let rumoured: Vec<Rank> = self.survivors().filter(is_old).collect();
-        if self.is_majority_without(&rumoured) {
-            rumoured.into_iter().for_each(|peer| self.exclude(peer));
+        let suspected: Vec<Rank> = self.survivors().filter(is_old).collect();
+        if self.is_majority_without(&suspected) {
+            suspected.into_iter().for_each(|peer| self.exclude(peer));
         }
     }
 
-    /// Those that are not gone and have said nothing for so long.
+    /// Returns the survivors that have been silent for longer than `patience`.
     pub(crate) fn unresponsive(&self, now: Duration, patience: Duration) -> Vec<Rank> {
         self.peers().filter(|&peer| now > self.peers[peer].last_heard + patience).collect()
     }
 
-    /// The others that are not gone.
+    /// Returns the survivors except this rank.
     pub(crate) fn peers(&self) -> impl Iterator<Item = Rank> + '_ {
         self.survivors().filter(|&peer| peer != self.rank)
     }
 
-    /// Those left out that may be there.
+    /// Returns the excluded ranks that may still run.
     pub(crate) fn excluded(&self) -> impl Iterator<Item = Rank> + '_ {
         (0..self.confirmed_failed.len()).filter(|&peer| self.own.failed[peer] && !self.confirmed_failed[peer])
     }
 
-    /// Whether those that are left without `silent` ones are more than half of all that are not known to have ended,
-    /// those left out before included: two such groups cannot be.
+    /// Returns whether the survivors without `silent` are a majority.
+    ///
+    /// The majority is of all ranks whose failure is not certain, including those excluded before.
+    /// Two groups cannot both have it.
     pub(crate) fn is_majority_without(&self, silent: &[Rank]) -> bool {
-        let living = self.confirmed_failed.iter().filter(|ended| !**ended).count();
+        let living = self.confirmed_failed.iter().filter(|failed| !**failed).count();
         2 * (self.survivors().count() - silent.len()) > living
     }
 
-    /// Whether this rank has to say where to meet.
+    /// Returns whether this rank has to provide the endpoint.
     pub(crate) fn needs_endpoint(&self) -> bool {
         self.survivors().next() == Some(self.rank) && self.own.endpoint.is_empty()
     }
 
-    /// Says where to meet.
-    pub(crate) fn set_endpoint(&mut self, place: String) {
-        self.own.endpoint = place;
+    /// Sets the endpoint of the new group.
+    pub(crate) fn set_endpoint(&mut self, endpoint: String) {
+        self.own.endpoint = endpoint;
     }
 
-    /// Those that are left, once all of them agree on that, and on where to meet.
+    /// Returns the new group, once all survivors agree on it and its endpoint is known.
     pub(crate) fn membership(&self) -> Option<Membership> {
-        let View { attempt, phase: stage, failed: gone, .. } = &self.own;
+        let View { attempt, phase, failed, .. } = &self.own;
         let agrees = |peer: Rank| {
-            self.view_of(peer).is_some_and(|count| count.attempt == *attempt && count.failed == *gone)
+            self.view_of(peer).is_some_and(|view| view.attempt == *attempt && view.failed == *failed)
         };
-        // Somebody with whom they were enough may have ended since.
+        // A rank that completed the majority may have failed since.
         let enough = self.excluded().next().is_none() || self.is_majority_without(&[]);
-        if *stage != Phase::Proposing || !enough || !self.survivors().all(agrees) {
+        if *phase != Phase::Proposing || !enough || !self.survivors().all(agrees) {
             return None;
         }
-        let place =
-            self.survivors().next().and_then(|root| self.view_of(root)).map(|count| count.endpoint.clone());
+        let endpoint =
+            self.survivors().next().and_then(|root| self.view_of(root)).map(|view| view.endpoint.clone());
         Some(Membership {
             attempt: *attempt,
             rank: self.survivors().take_while(|&peer| peer != self.rank).count(),
             ranks: self.survivors().count(),
-            failed: gone.clone(),
-            endpoint: place.filter(|place| !place.is_empty())?,
+            failed: failed.clone(),
+            endpoint: endpoint.filter(|endpoint| !endpoint.is_empty())?,
         })
     }
 
-    /// All agree: nobody can decide for an earlier attempt any more, and what was made in it is to be dropped.
+    /// Starts to connect. Nobody can commit an earlier attempt any more, so its connections are
+    /// dropped.
     pub(crate) fn begin_connect(&mut self) {
         self.connected = None;
     }
 
-    /// This rank has met the others.
+    /// Handles a successful connection to all survivors.
     pub(crate) fn on_connected(&mut self) {
         self.connected = Some(self.own.attempt);
         self.own.phase = Phase::Connected;
     }
 
-    /// This rank could not meet the others.
+    /// Handles a failed connection.
     pub(crate) fn on_connect_failed(&mut self) {
         self.restart(self.own.attempt + 1);
     }
 
-    /// Whether this rank may go with those that it has met.
+    /// Returns whether this rank may continue with the group that it is connected to.
     pub(crate) fn is_committed(&self) -> bool {
-        let Some(met) = self.connected else { return false };
-        let has_met = |peer| {
-            self.view_of(peer).is_some_and(|count| count.attempt == met && count.phase >= Phase::Connected)
+        let Some(connected) = self.connected else { return false };
+        let is_connected = |peer| {
+            self.view_of(peer).is_some_and(|view| view.attempt == connected && view.phase >= Phase::Connected)
         };
-        let somebody_goes = self.peers.iter().filter_map(|other| other.view.as_ref());
-        let goes = |count: &View| count.attempt == met && count.phase == Phase::Committed;
-        self.own.phase >= Phase::Connected && self.survivors().all(has_met) || somebody_goes.clone().any(goes)
+        let mut views = self.peers.iter().filter_map(|peer| peer.view.as_ref());
+        let committed = |view: &View| view.attempt == connected && view.phase == Phase::Committed;
+        self.own.phase >= Phase::Connected && self.survivors().all(is_connected) || views.any(committed)
     }
 
-    /// Says so.
+    /// Commits the group that this rank is connected to.
     pub(crate) fn commit(&mut self) {
-        if let Some(met) = self.connected {
-            (self.own.attempt, self.own.phase) = (met, Phase::Committed);
+        if let Some(connected) = self.connected {
+            (self.own.attempt, self.own.phase) = (connected, Phase::Committed);
         }
     }
 
@@ -240,7 +265,8 @@ impl Agreement {
     }
 }
 
-/// How long somebody who is said to be gone may still be heard: the own news of its end come with its last words.
+/// Time before a reported failure is adopted. The event of a real failure arrives within it, after
+/// the last messages of the rank.
 const SUSPICION_TIME: Duration = Duration::from_millis(500);
 
 #[cfg(test)]

@@ -1,3 +1,4 @@
-//! Agreement of the survivors of a failure on who goes on.
+//! Membership after a failure: the survivors agree on who continues, and connect again.
+
 pub(crate) mod agreement;
 pub(crate) mod shrink;

@@ -1,4 +1,4 @@
-//! The survivors of a communicator count each other and meet again.
+//! The driver of a shrink: exchanges views until the survivors agree, and connects them.
 
 use crate::engine::Engine;
 use crate::engine::membership::agreement::{Agreement, Excluded, Membership};
@@ -9,51 +9,54 @@ use crate::schedule::Rank;
 use std::time::Duration;
 use unisono_transports::{Fabric, ListenerGuard, PeerEvent};
 
-/// How those that are left meet.
+/// The way in which survivors connect to each other.
 pub(crate) trait Regroup {
-    /// A place where this rank can hold a meeting, in a few letters.
+    /// Returns an address at which the others can connect to this rank, at most
+    /// [`ENDPOINT_BYTES_MAX`](crate::engine::ENDPOINT_BYTES_MAX) bytes.
     fn endpoint(&mut self) -> Result<String>;
-    /// Meets the others of `membership`.
+    /// Connects to the others of `membership`.
     fn connect(&mut self, membership: &Membership, patience: Duration) -> Result<Fabric>;
 }
 
-/// One rank's part in the count.
+/// The state of a shrink at one rank.
 struct ShrinkDriver<'e> {
     engine: &'e mut Engine,
     agreement: Agreement,
     started: Duration,
-    /// When the others were told last.
+    /// Time of the last view sent to the others.
     last_sent: Option<Duration>,
-    /// Looks around since something was heard.
+    /// Rounds without an event.
     rounds: u32,
 }
 
-/// What is to be done when waiting is over.
+/// The next action of a shrink.
 enum Next {
     Connect(Membership),
     Commit,
 }
 
 impl Engine {
-    /// Ends this communicator, and gives a fabric of those that are left; and this rank's door here, where some are left
-    /// behind that may live, and have to find out that others went on.
-    pub(crate) fn shrink(&mut self, assembly: &mut dyn Regroup) -> Result<(Fabric, Option<ListenerGuard>)> {
+    /// Ends this communicator and returns a fabric of the survivors.
+    ///
+    /// The guard keeps this rank's listener open if running ranks may have been excluded. They find
+    /// out by it that the others continued.
+    pub(crate) fn shrink(&mut self, regroup: &mut dyn Regroup) -> Result<(Fabric, Option<ListenerGuard>)> {
         self.revoke()?;
         let agreement = Agreement::new(self.fabric.rank, self.watchdog.failed_ranks(), Duration::ZERO);
-        let begun = self.fabric.wait.now();
-        let mut driver = ShrinkDriver { engine: self, agreement, started: begun, last_sent: None, rounds: 0 };
-        let mut held = None;
+        let started = self.fabric.wait.now();
+        let mut driver = ShrinkDriver { engine: self, agreement, started, last_sent: None, rounds: 0 };
+        let mut connected = None;
         let mut reason = None;
         loop {
-            match driver.negotiate(assembly).map_err(|error| prefer_cause(error, reason.take()))? {
+            match driver.negotiate(regroup).map_err(|error| prefer_cause(error, reason.take()))? {
                 Next::Commit => break,
                 Next::Connect(membership) => {
                     driver.agreement.begin_connect();
-                    drop(held.take());
-                    match assembly.connect(&membership, connect_timeout(membership.ranks)) {
+                    drop(connected.take());
+                    match regroup.connect(&membership, connect_timeout(membership.ranks)) {
                         Ok(fabric) => {
                             driver.agreement.on_connected();
-                            held = Some(fabric);
+                            connected = Some(fabric);
                         }
                         Err(error) => {
                             tracing::info!(%error, attempt = membership.attempt, "membership changed, retrying agreement");
@@ -68,14 +71,14 @@ impl Engine {
         }
         driver.agreement.commit();
         driver.broadcast_view();
-        let leaves_some = driver.agreement.excluded().next().is_some();
-        let fabric = held.ok_or_else(|| {
+        let excludes_any = driver.agreement.excluded().next().is_some();
+        let fabric = connected.ok_or_else(|| {
             Error::new(ErrorKind::Bug("a rank committed a membership that it is not connected to".to_owned()))
         })?;
-        Ok((fabric, self.fabric.control.listener_guard().filter(|_| leaves_some)))
+        Ok((fabric, self.fabric.control.listener_guard().filter(|_| excludes_any)))
     }
 
-    /// From now on, this communicator is over for all ranks.
+    /// Ends this communicator for all ranks.
     fn revoke(&mut self) -> Result<()> {
         if std::mem::replace(&mut self.shrunk, true) {
             return Err(Error::invalid_usage("a communicator can be shrunk once; shrink the new one"));
@@ -87,7 +90,7 @@ impl Engine {
         match &self.poisoned {
             Some(error) if matches!(error.kind(), ErrorKind::Excluded { .. }) => Err(error.clone()),
             Some(_) => Ok(()),
-            // That is no failure: there is nothing to leave a record of.
+            // A shrink without an error is no failure, so no flight record is written.
             None => {
                 self.poison(self.abort_error(SHRINK_REASON));
                 Ok(())
@@ -95,34 +98,35 @@ impl Engine {
         }
     }
 
-    /// How long a rank may say nothing: longer than a meeting takes.
+    /// Returns the time after which a silent rank is excluded. It is longer than connecting takes.
     fn unresponsive_timeout(&self) -> Duration {
         self.config.timeout.max(2 * connect_timeout(self.fabric.ranks))
     }
 }
 
 impl ShrinkDriver<'_> {
-    /// Talks to the others until there is something to do.
-    fn negotiate(&mut self, assembly: &mut dyn Regroup) -> Result<Next> {
+    /// Exchanges views with the others until there is something to do.
+    fn negotiate(&mut self, regroup: &mut dyn Regroup) -> Result<Next> {
         loop {
             if self.agreement.needs_endpoint() {
-                self.agreement.set_endpoint(assembly.endpoint()?);
+                self.agreement.set_endpoint(regroup.endpoint()?);
                 self.last_sent = None;
             }
             let now = self.engine.fabric.wait.now();
-            if self.last_sent.is_none_or(|told| now > told + RESEND_INTERVAL) {
+            if self.last_sent.is_none_or(|sent| now > sent + RESEND_INTERVAL) {
                 self.broadcast_view();
             }
             if self.poll_events()? || self.agreement.is_committed() {
                 return Ok(Next::Commit);
             }
             if let Some(membership) = self.agreement.membership() {
-                // The others wait for this rank to say the same.
+                // The others wait for the same view from this rank.
                 self.broadcast_view();
                 return Ok(Next::Connect(membership));
             }
             if self.agreement.needs_endpoint() {
-                // Those before this rank have just ended: it is not late before it has tried.
+                // All lower ranks have just failed. This rank is the new root and has not tried
+                // yet.
                 continue;
             }
             self.check_deadlines()?;
@@ -136,12 +140,12 @@ impl ShrinkDriver<'_> {
         self.last_sent = Some(self.engine.fabric.wait.now());
     }
 
-    /// How long this count has taken.
+    /// Returns the time since the beginning of the shrink.
     fn elapsed(&self) -> Duration {
         self.engine.fabric.wait.now() - self.started
     }
 
-    /// Hears what has come; stops when it is decided, as what comes then is no more of this count.
+    /// Reads events until the agreement is committed. Later events do not belong to it.
     fn poll_events(&mut self) -> Result<bool> {
         let before = self.agreement.own().clone();
         while let Some(event) = self.engine.fabric.control.poll() {
@@ -160,13 +164,13 @@ impl ShrinkDriver<'_> {
     fn on_event(&mut self, event: PeerEvent) -> Result<()> {
         match event {
             PeerEvent::Exited { from } => self.agreement.on_failure(from),
-            // It may be this rank that is cut off: whoever is only silent is left behind by the many.
+            // This rank may be the one that is cut off. A silent rank is excluded by a majority.
             PeerEvent::Unreachable { .. } | PeerEvent::Reset { .. } => {}
             PeerEvent::Message { from, bytes } => match ControlMsg::decode(&bytes) {
                 Some(ControlMsg::Finalized) => self.agreement.on_failure(from),
-                Some(ControlMsg::Membership(count)) => {
-                    let heard = self.agreement.on_view(from, count, self.elapsed());
-                    heard.map_err(|Excluded(by)| self.excluded(by))?;
+                Some(ControlMsg::Membership(view)) => {
+                    let result = self.agreement.on_view(from, view, self.elapsed());
+                    result.map_err(|Excluded(by)| self.excluded(by))?;
                 }
                 Some(
                     ControlMsg::Waiting(_) | ControlMsg::WaitingElsewhere(_) | ControlMsg::Failed { .. },
@@ -184,7 +188,7 @@ impl ShrinkDriver<'_> {
         error
     }
 
-    /// Counts those out who say nothing, and fails when it has taken too long.
+    /// Excludes silent ranks, and fails when the shrink takes too long.
     fn check_deadlines(&mut self) -> Result<()> {
         let (now, patience) = (self.elapsed(), self.engine.unresponsive_timeout());
         self.agreement.accept_suspicions(now);
@@ -205,7 +209,7 @@ impl ShrinkDriver<'_> {
     }
 }
 
-/// What kept ranks from meeting says more than that it took too long.
+/// Returns the reason why ranks could not connect instead of a timeout, which says less.
 fn prefer_cause(error: Error, reason: Option<Error>) -> Error {
     match error.kind() {
         ErrorKind::Timeout { .. } => reason.unwrap_or(error),
@@ -213,15 +217,16 @@ fn prefer_cause(error: Error, reason: Option<Error>) -> Error {
     }
 }
 
-/// How long so many ranks may take to meet: some tens of times what it takes. Only who waits for a rank that
-/// has died between the count and the meeting waits so long.
+/// Returns the time limit for connecting `ranks` ranks, some tens of times what it normally takes.
+///
+/// The limit is reached only if a rank fails between agreement and connection.
 fn connect_timeout(ranks: usize) -> Duration {
     CONNECT_TIMEOUT + CONNECT_TIMEOUT_PER_RANK * ranks as u32
 }
 
-/// How often a rank repeats what it has to say: notes may be lost.
+/// Time between two sends of the same view, because control messages may be lost.
 const RESEND_INTERVAL: Duration = Duration::from_millis(50);
-/// Nobody spins for an answer that takes a while.
+/// Number of rounds from which a wait sleeps instead of spinning.
 const ROUNDS_SLEEPING: u32 = 1 << 20;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 const CONNECT_TIMEOUT_PER_RANK: Duration = Duration::from_millis(10);

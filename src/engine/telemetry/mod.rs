@@ -1,5 +1,6 @@
 //! Flight records, traces, traffic and memory statistics.
-pub(crate) mod memory_stats;
-pub(crate) mod recorder;
+
+pub(crate) mod flight;
+pub(crate) mod memory;
 pub(crate) mod trace;
 pub(crate) mod traffic;

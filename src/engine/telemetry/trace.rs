@@ -1,10 +1,13 @@
-//! What a rank did when, written while it goes on, for Perfetto and chrome://tracing.
+//! Trace files of operations, for Perfetto and chrome://tracing.
 //!
-//! Each communicator of each rank has a file of its own, an array in Chrome's Trace Event Format whose end may be missing: of a
-//! process that was killed there is all but the last few. Times are since the file was begun, as those since 1970 leave a double no
-//! room for nanoseconds; when that was, its first event says, so that `unisono trace` can put files together.
+//! Each communicator of each rank writes its own file: an array in Chrome's Trace Event Format,
+//! written while the rank runs. The end of the array may be missing. A process that is killed loses
+//! only the last few events.
+//!
+//! Times are relative to the beginning of the file, because a double cannot hold nanoseconds since
+//! 1970. The first event contains the absolute time, which `unisono trace` uses to merge files.
 
-use crate::engine::telemetry::recorder::{Owner, Recorder};
+use crate::engine::telemetry::flight::{Owner, Recorder};
 use crate::error::Error;
 use crate::flight::json_string;
 use crate::op_desc::OpDesc;
@@ -15,24 +18,24 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use unisono_transports::sys::fork_guard;
 
-/// The file of one communicator.
+/// The trace file of one communicator.
 pub(crate) struct Trace {
-    /// None once it could not be written.
+    /// `None` after a write failed.
     out: Option<BufWriter<File>>,
-    /// A row of its own among those of the process.
+    /// Row of this communicator in the view of its process.
     track: u64,
     created: Instant,
-    /// Begun and not ended.
+    /// Operations that have begun and not ended.
     active: Vec<(u64, OpDesc, Instant)>,
-    /// The process that it was opened in.
+    /// Process that opened the file.
     process: u64,
 }
 
 impl Trace {
-    /// A new file in `folder`.
+    /// Creates a file in `folder`.
     ///
     /// # Errors
-    /// The system's.
+    /// The file cannot be created or written.
     pub(crate) fn open(folder: &Path, owner: &Owner) -> io::Result<Self> {
         let Owner { communicator, epoch, rank, ranks, host, transport } = owner;
         let row = NEXT_TRACK.fetch_add(1, Ordering::Relaxed);
@@ -59,12 +62,12 @@ impl Trace {
         })
     }
 
-    /// Operation `number` begins.
+    /// Records the beginning of operation `number`.
     pub(crate) fn begin(&mut self, number: u64, call: &OpDesc) {
         self.active.push((number, *call, Instant::now()));
     }
 
-    /// What is under way ends, for better or worse.
+    /// Writes all active operations, which end now.
     pub(crate) fn end(&mut self, recorder: &Recorder, error: Option<&Error>) {
         let now = Instant::now();
         let under_way = std::mem::take(&mut self.active);
@@ -110,12 +113,12 @@ impl Trace {
 
 impl Drop for Trace {
     fn drop(&mut self) {
-        // A child that was forked has a copy of what its parent will write.
+        // A forked child has a copy of what its parent will write, and must not write it.
         if self.process != fork_guard::current_pid() {
             drop(self.out.take().map(BufWriter::into_parts));
         }
     }
 }
 
-/// Files that this process has begun.
+/// Number of the next trace file of this process.
 static NEXT_TRACK: AtomicU64 = AtomicU64::new(1);

@@ -1,37 +1,33 @@
-//! What a rank has moved, counted where it moves.
+//! Counters of the data that a rank moved.
 
 use crate::schedule::{ChunkRef, Rank};
 
-/// What one rank has moved through a communicator since it was made.
+/// Data that one rank has moved through a communicator since its creation.
 ///
-/// Bytes are payload that this rank took from others, out of their messages or memory, or put into their memory; what it
-/// adds to a sum there counts once. Heads, flags and tags are not counted, nor what is staged within the rank. With the
-/// algorithms that move the fewest bytes that is, for N ranks and D bytes: all_reduce 2 (N−1)/N · D, all_gather and
-/// reduce_scatter (N−1)/N · D of the longer buffer.
+/// Bytes are payload that this rank read from messages or memory of peers, or wrote into their
+/// memory. An addition to a sum there counts once. Headers, flags, tags and staging within the rank
+/// do not count.
+///
+/// For N ranks and D bytes, the algorithms that move the fewest bytes count 2 (N−1)/N · D for
+/// `all_reduce`, and (N−1)/N · D of the longer buffer for `all_gather` and `reduce_scatter`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TrafficStats {
-    /// Collectives, sends and receives.
+    /// Number of collectives, sends and receives.
     pub operations: u64,
-    /// Bytes.
+    /// Bytes of payload.
     pub bytes: u64,
 }
 
 impl TrafficStats {
-    /// An operation begins.
-    #[inline]
-    pub(crate) fn begin_op(&mut self) {
-        self.operations += 1;
-    }
-
-    /// So many bytes were moved.
+    /// Counts moved bytes.
     #[inline]
     pub(crate) fn add_bytes(&mut self, bytes: usize) {
         self.bytes += bytes as u64;
     }
 }
 
-/// How many of these places are of other ranks than `rank`.
+/// Returns how many of these places belong to other ranks than `rank`.
 pub(crate) fn count_remote<'p>(rank: Rank, places: impl IntoIterator<Item = &'p ChunkRef>) -> usize {
     places.into_iter().filter(|place| place.rank != rank).count()
 }

@@ -1,4 +1,4 @@
-//! What ranks tell each other beside the data.
+//! Control messages between ranks: waits, failures, goodbyes and membership views.
 
 use crate::engine::membership::agreement::{Phase, View};
 use crate::error::ErrorKind;
@@ -6,39 +6,39 @@ use crate::op_desc::OpDesc;
 use crate::schedule::Rank;
 use unisono_transports::{MAX_CONTROL_MSG_BYTES, Tag};
 
-/// One note.
+/// One control message.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum ControlMsg {
-    /// "I have been waiting in this operation for a while."
+    /// The sender has been waiting in this operation for a while.
     Waiting(OpDesc),
-    /// "I have been waiting in this operation of another communicator for a while."
+    /// The sender has been waiting in this operation of another communicator for a while.
     WaitingElsewhere(OpDesc),
-    /// "I am done with this communicator."
+    /// The sender is done with this communicator.
     Finalized,
-    /// "I failed, and so will you."
+    /// The sender failed, and the communicator with it.
     Failed {
-        /// Who says so.
+        /// The rank that failed.
         by: Rank,
-        /// What happened.
+        /// The error.
         kind: ErrorKind,
     },
-    /// "I shrink this communicator, and am so far."
+    /// The sender shrinks this communicator and is at this point.
     Membership(View),
 }
 
 impl ControlMsg {
-    /// As bytes, at most [`MAX_CONTROL_MSG_BYTES`].
+    /// Encodes the message in at most [`MAX_CONTROL_MSG_BYTES`] bytes.
     pub(crate) fn encode(&self) -> Vec<u8> {
         match self {
-            ControlMsg::Waiting(call) => encode_wait(WAITING, call),
-            ControlMsg::WaitingElsewhere(call) => encode_wait(WAITING_ELSEWHERE, call),
+            ControlMsg::Waiting(op) => encode_wait(WAITING, op),
+            ControlMsg::WaitingElsewhere(op) => encode_wait(WAITING_ELSEWHERE, op),
             ControlMsg::Finalized => vec![FINALIZED],
             ControlMsg::Failed { by, kind } => encode_failure(*by, kind),
-            ControlMsg::Membership(count) => encode_view(count),
+            ControlMsg::Membership(view) => encode_view(view),
         }
     }
 
-    /// From bytes that a peer sent; none if they make no sense.
+    /// Decodes a message of a peer. `None` if it is malformed.
     pub(crate) fn decode(bytes: &[u8]) -> Option<ControlMsg> {
         let (&kind, mut rest) = bytes.split_first()?;
         match kind {
@@ -66,16 +66,17 @@ const PROTOCOL_VIOLATION: u8 = 5;
 const ABORTED: u8 = 6;
 const NOT_FINITE: u8 = 7;
 
-fn encode_wait(kind: u8, call: &OpDesc) -> Vec<u8> {
-    std::iter::once(kind).chain(call.tag(0).to_bytes()).collect()
+fn encode_wait(kind: u8, op: &OpDesc) -> Vec<u8> {
+    std::iter::once(kind).chain(op.tag(0).to_bytes()).collect()
 }
 
-/// FAILED, by, what happened, two numbers, two calls or lengths, text: every field in its place.
+/// Encodes a failure: FAILED, sender, error code, two ranks, two tags or lengths, text. Every field
+/// is always present.
 fn encode_failure(by: Rank, kind: &ErrorKind) -> Vec<u8> {
     let none = Tag::default();
     let (code, one, other, tags, text) = match kind {
-        ErrorKind::Mismatch { rank, op: call, other, other_op: other_call } => {
-            (MISMATCH, *rank, *other, [call.tag(0), other_call.tag(0)], "")
+        ErrorKind::Mismatch { rank, op, other, other_op } => {
+            (MISMATCH, *rank, *other, [op.tag(0), other_op.tag(0)], "")
         }
         ErrorKind::CountMismatch { sender, sent, receiver, expected } => {
             let lengths = [Tag([*sent, 0, 0, 0]), Tag([*expected, 0, 0, 0])];
@@ -104,46 +105,48 @@ fn encode_failure(by: Rank, kind: &ErrorKind) -> Vec<u8> {
     bytes
 }
 
-/// COUNT, attempt, stage, the length of the place and the place, how many ranks there are, and a bit for each.
-fn encode_view(View { attempt, phase: stage, failed: gone, endpoint: place }: &View) -> Vec<u8> {
-    let place = &place.as_bytes()[..utf8_prefix_len(place, ENDPOINT_BYTES_MAX)];
+/// Encodes a view: MEMBERSHIP, attempt, phase, length of the endpoint, endpoint, number of ranks,
+/// one bit for each.
+fn encode_view(View { attempt, phase, failed, endpoint }: &View) -> Vec<u8> {
+    let endpoint = &endpoint.as_bytes()[..utf8_prefix_len(endpoint, ENDPOINT_BYTES_MAX)];
     let mut bytes = vec![MEMBERSHIP];
     bytes.extend(attempt.to_le_bytes());
-    bytes.push(*stage as u8);
-    bytes.push(place.len() as u8);
-    bytes.extend(place);
-    bytes.extend((gone.len() as u32).to_le_bytes());
-    bytes.extend(pack_bits(gone));
+    bytes.push(*phase as u8);
+    bytes.push(endpoint.len() as u8);
+    bytes.extend(endpoint);
+    bytes.extend((failed.len() as u32).to_le_bytes());
+    bytes.extend(pack_bits(failed));
     bytes
 }
 
-/// Eight to a byte.
+/// Packs flags into bytes, the first flag in the lowest bit.
 pub(crate) fn pack_bits(flags: &[bool]) -> impl Iterator<Item = u8> + '_ {
     let byte = |flags: &[bool]| (0..).zip(flags).fold(0, |byte, (at, flag)| byte | u8::from(*flag) << at);
     flags.chunks(8).map(byte)
 }
 
 fn decode_view(rest: &mut &[u8]) -> Option<View> {
-    // The next one must have a number, too.
+    // The next attempt must have a number, too.
     let attempt = u32::try_from(take_rank(rest)?).ok().filter(|&attempt| attempt < u32::MAX)?;
-    let (&[stage, length], tail) = rest.split_first_chunk::<2>()?;
-    let stage = *[Phase::Proposing, Phase::Connected, Phase::Committed].get(stage as usize)?;
-    let (place, tail) = tail.split_at_checked(length as usize)?;
+    let (&[phase, length], tail) = rest.split_first_chunk::<2>()?;
+    let phase = *[Phase::Proposing, Phase::Connected, Phase::Committed].get(phase as usize)?;
+    let (endpoint, tail) = tail.split_at_checked(length as usize)?;
     *rest = tail;
     let ranks = take_rank(rest)?;
     if ranks > VIEW_RANKS_MAX || rest.len() != ranks.div_ceil(8) {
         return None;
     }
-    let gone = (0..ranks).map(|rank| rest[rank / 8] >> (rank % 8) & 1 == 1).collect();
-    Some(View { attempt, phase: stage, failed: gone, endpoint: String::from_utf8_lossy(place).into_owned() })
+    let failed = (0..ranks).map(|rank| rest[rank / 8] >> (rank % 8) & 1 == 1).collect();
+    Some(View { attempt, phase, failed, endpoint: String::from_utf8_lossy(endpoint).into_owned() })
 }
 
-/// Ranks that one note can count.
+/// Largest number of ranks in one view.
 pub(crate) const VIEW_RANKS_MAX: usize = 8 * (MAX_CONTROL_MSG_BYTES - 11 - ENDPOINT_BYTES_MAX);
-/// Bytes of the place where ranks meet.
+/// Longest endpoint in bytes.
 pub(crate) const ENDPOINT_BYTES_MAX: usize = 64;
 
-/// The longest start of `text` of at most `bytes_max` bytes that cuts no character.
+/// Returns the length of the longest prefix of `text` with at most `bytes_max` bytes that cuts no
+/// character.
 fn utf8_prefix_len(text: &str, bytes_max: usize) -> usize {
     (0..=bytes_max.min(text.len())).rev().find(|&end| text.is_char_boundary(end)).unwrap_or(0)
 }
@@ -194,12 +197,12 @@ fn take_op(rest: &mut &[u8]) -> Option<OpDesc> {
     take_tag(rest).map(|tag| OpDesc::from_tag(&tag))
 }
 
-/// What comes as a note.
+/// Checks that whatever decodes also encodes and decodes again.
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) fn fuzz(bytes: &[u8]) {
-    if let Some(note) = ControlMsg::decode(bytes) {
-        let again = note.encode();
-        assert!(again.len() <= MAX_CONTROL_MSG_BYTES && ControlMsg::decode(&again).is_some(), "{note:?}");
+    if let Some(message) = ControlMsg::decode(bytes) {
+        let again = message.encode();
+        assert!(again.len() <= MAX_CONTROL_MSG_BYTES && ControlMsg::decode(&again).is_some(), "{message:?}");
     }
 }
 
@@ -227,13 +230,12 @@ mod tests {
             ErrorKind::NotFinite { rank: 2, index: 1 << 40, what: what() },
         ];
         let failures = kinds.into_iter().map(|kind| ControlMsg::Failed { by: 7, kind });
-        let gone = (0..VIEW_RANKS_MAX).map(|rank| rank % 3 == 1).collect();
-        let count =
-            View { attempt: 7, phase: Phase::Connected, failed: gone, endpoint: "[::1]:80".to_owned() };
-        assert!(ControlMsg::Membership(count.clone()).encode().len() <= MAX_CONTROL_MSG_BYTES);
+        let failed = (0..VIEW_RANKS_MAX).map(|rank| rank % 3 == 1).collect();
+        let view = View { attempt: 7, phase: Phase::Connected, failed, endpoint: "[::1]:80".to_owned() };
+        assert!(ControlMsg::Membership(view.clone()).encode().len() <= MAX_CONTROL_MSG_BYTES);
         let waits = [ControlMsg::Waiting(call(1)), ControlMsg::WaitingElsewhere(call(2))];
-        for note in failures.chain(waits).chain([ControlMsg::Finalized, ControlMsg::Membership(count)]) {
-            assert_eq!(ControlMsg::decode(&note.encode()), Some(note));
+        for message in failures.chain(waits).chain([ControlMsg::Finalized, ControlMsg::Membership(view)]) {
+            assert_eq!(ControlMsg::decode(&message.encode()), Some(message));
         }
     }
 

@@ -1,47 +1,37 @@
-//! What a rank does while it waits: patience, deadlines, and news of the others.
+//! The watchdog of a communicator: it bounds every wait and notices what happens to the peers.
+//!
+//! A waiting thread calls [`Watchdog::wait_round`] in every round without progress. The watchdog
+//! checks the abort flag, reads control messages and connection events, announces a long wait to
+//! the peers, and ends the wait with an error when its time is over. Nothing is sent, and no clock
+//! is read, while data moves.
 
+mod abort;
+pub(crate) mod control_msg;
+mod deadline;
+mod peer_state;
+#[cfg(test)]
+mod tests;
+
+pub(crate) use abort::AbortFlag;
+
+use crate::engine::mismatch::op_mismatch;
 use crate::engine::registry::CommRegistry;
-use crate::engine::telemetry::recorder::Recorder;
+use crate::engine::telemetry::flight::Recorder;
 use crate::engine::watchdog::control_msg::ControlMsg;
+use crate::engine::watchdog::deadline::Deadline;
+use crate::engine::watchdog::peer_state::{Liveness, PeerState};
 use crate::error::{Error, ErrorKind, Result};
 use crate::op_desc::OpDesc;
 use crate::schedule::Rank;
-use crate::sync::{AtomicBool, Mutex};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 use unisono_transports::{ControlChannel, PeerEvent, WaitStrategy};
 
-/// Set by `abort` from any thread; seen by the thread that waits.
-#[derive(Debug, Default)]
-pub(crate) struct AbortFlag {
-    set: AtomicBool,
-    reason: Mutex<String>,
-}
-
-impl AbortFlag {
-    /// Asks for the end; the first reason stays.
-    pub(crate) fn raise(&self, reason: &str) {
-        let mut kept = self.reason.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        if !self.set.load(Ordering::Relaxed) {
-            reason.clone_into(&mut kept);
-            self.set.store(true, Ordering::Release);
-        }
-    }
-
-    fn is_raised(&self) -> bool {
-        self.set.load(Ordering::Acquire)
-    }
-
-    fn reason_if_raised(&self) -> Option<String> {
-        self.is_raised().then(|| self.reason.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).clone())
-    }
-}
-
-/// What a watch shares with its communicator: the wish for its end, its record, and its siblings.
+/// The parts of a communicator that its watchdog shares: abort flag, flight recorder, other
+/// communicators.
 pub(crate) type WatchdogHandles = (Arc<AbortFlag>, Arc<Recorder>, Arc<CommRegistry>);
 
-/// Watches over one communicator's waits.
+/// Watches over the waits of one communicator.
 pub(super) struct Watchdog {
     rank: Rank,
     timeout: Duration,
@@ -49,40 +39,14 @@ pub(super) struct Watchdog {
     recorder: Arc<Recorder>,
     registry: Arc<CommRegistry>,
     current_op: Option<OpDesc>,
-    /// Calls of `waited` since something moved.
-    rounds: u32,
-    /// When the clock was first read since something moved.
-    idle_since: Option<Duration>,
-    next_poll: Duration,
-    next_announce: Duration,
-    next_warning: Duration,
-    /// When it last looked.
+    deadline: Deadline,
+    /// Time of the last reading of the clock.
     now: Duration,
     peers: Vec<PeerState>,
-    /// Whether this rank told the others of the error that ended it; or heard of it itself, from one who told all.
+    /// True if this rank sent the error that ended it to all.
     error_sent: bool,
+    /// True if a peer sent its error to all.
     error_received: bool,
-}
-
-/// What is known of a rank.
-#[derive(Clone, Copy, Default)]
-struct PeerState {
-    /// What it last said it was waiting in, and when that was heard.
-    waiting_in: Option<OpDesc>,
-    reported_at: Duration,
-    /// Whether that is an operation of another communicator.
-    in_other_comm: bool,
-    finalized: bool,
-    failed: bool,
-    /// Its host does not answer; the connection to it was reset, and nobody knows why.
-    unreachable: bool,
-    reset: bool,
-}
-
-impl PeerState {
-    fn report_wait(&mut self, call: OpDesc, elsewhere: bool, now: Duration) {
-        (self.waiting_in, self.in_other_comm, self.reported_at) = (Some(call), elsewhere, now);
-    }
 }
 
 impl Watchdog {
@@ -90,20 +54,16 @@ impl Watchdog {
         rank: Rank,
         ranks: usize,
         timeout: Duration,
-        (abort, recorder, siblings): WatchdogHandles,
+        (abort, recorder, registry): WatchdogHandles,
     ) -> Self {
         Self {
             rank,
             timeout,
             abort,
             recorder,
-            registry: siblings,
+            registry,
             current_op: None,
-            rounds: 0,
-            idle_since: None,
-            next_poll: Duration::ZERO,
-            next_announce: Duration::ZERO,
-            next_warning: Duration::ZERO,
+            deadline: Deadline::new(timeout),
             now: Duration::ZERO,
             peers: vec![PeerState::default(); ranks],
             error_sent: false,
@@ -111,52 +71,59 @@ impl Watchdog {
         }
     }
 
-    /// Whether somebody on this rank wants the end.
+    /// Returns whether a thread of this rank requested an abort.
     pub(super) fn is_abort_raised(&self) -> bool {
         self.abort.is_raised()
     }
 
-    /// Why somebody on this rank wants the end, if somebody does.
+    /// Returns the reason of a requested abort.
     pub(super) fn abort_reason(&self) -> Option<String> {
-        self.abort.reason_if_raised()
+        self.abort.reason()
     }
 
-    /// An operation begins.
-    pub(super) fn begin_op(&mut self, call: OpDesc) {
-        self.current_op = Some(call);
+    /// Marks the beginning of an operation.
+    pub(super) fn begin_op(&mut self, op: OpDesc) {
+        self.current_op = Some(op);
         self.progressed();
     }
 
-    /// Something moved.
+    /// Marks progress, which ends the current wait.
+    #[inline]
     pub(super) fn progressed(&mut self) {
-        self.rounds = 0;
-        self.idle_since = None;
+        self.deadline.progressed();
     }
 
-    /// Whether it is time to look after links that nobody waits for, so that their peers can go on.
+    /// Returns whether links that nobody waits for are due for progress.
     pub(super) fn should_progress_idle_links(&self) -> bool {
-        self.rounds % ROUNDS_PER_PROGRESS == ROUNDS_PER_PROGRESS - 1 || self.rounds > ROUNDS_SPINNING
+        self.deadline.should_progress_idle_links()
     }
 
-    /// Nothing moved; `blocked` are the ranks waited for. Lets a little time pass.
+    /// Handles one round without progress, and pauses for a moment. `blocked` are the ranks waited
+    /// for.
+    ///
+    /// # Errors
+    /// An abort, an error that a peer reported, a failed peer, or a timeout.
     pub(super) fn wait_round(
         &mut self,
         control: &mut dyn ControlChannel,
-        pace: &mut dyn WaitStrategy,
+        wait: &mut dyn WaitStrategy,
         blocked: impl Iterator<Item = Rank> + Clone,
     ) -> Result<()> {
-        self.rounds = self.rounds.saturating_add(1);
-        if let Some(reason) = self.abort.reason_if_raised() {
+        let round = self.deadline.next_round();
+        if let Some(reason) = self.abort.reason() {
             return Err(Error::new(ErrorKind::Aborted { by: self.rank, reason }));
         }
-        if self.rounds >= ROUNDS_WITHOUT_CLOCK {
-            self.poll(control, pace.now(), blocked)?;
+        if self.deadline.needs_clock() {
+            self.poll(control, wait.now(), blocked)?;
         }
-        pace.pause(self.rounds);
+        wait.pause(round);
         Ok(())
     }
 
-    /// Why a link is closed: whoever fails closes its links, and has said before what it failed of.
+    /// Returns the error that caused `error`.
+    ///
+    /// A rank that fails sends its error before it closes its links. So a closed link is explained
+    /// by a control message that has arrived already.
     pub(super) fn root_cause(&mut self, control: &mut dyn ControlChannel, error: Error) -> Error {
         if !matches!(error.kind(), ErrorKind::PeerFailed { .. }) {
             return error;
@@ -169,74 +136,76 @@ impl Watchdog {
         self.check_failed(std::iter::empty(), Duration::ZERO).err().unwrap_or(error)
     }
 
-    /// By rank: who ended, or left.
+    /// Returns, for each rank, whether it exited or finalized.
     pub(super) fn failed_ranks(&self) -> Vec<bool> {
-        self.peers.iter().map(|peer| peer.failed || peer.finalized).collect()
+        self.peers.iter().map(PeerState::has_left).collect()
     }
 
-    /// Tells everybody of an error, unless somebody else has.
+    /// Sends an error to all peers, unless it came from one of them.
     pub(super) fn broadcast_error(&mut self, control: &mut dyn ControlChannel, error: &Error) {
         if !self.error_received {
             self.send_error(control, error);
         }
     }
 
-    /// Tells everybody of an error, once.
+    /// Sends an error to all peers, once.
     fn send_error(&mut self, control: &mut dyn ControlChannel, error: &Error) {
         if std::mem::replace(&mut self.error_sent, true) {
             return;
         }
         let kind = match (error.kind(), error.op()) {
-            (kind @ ErrorKind::Timeout { .. }, Some(call)) => {
-                ErrorKind::Aborted { by: self.rank, reason: format!("in {call}, {kind}") }
+            (kind @ ErrorKind::Timeout { .. }, Some(op)) => {
+                ErrorKind::Aborted { by: self.rank, reason: format!("in {op}, {kind}") }
             }
             (kind, _) => kind.clone(),
         };
         self.send(control, &ControlMsg::Failed { by: self.rank, kind });
     }
 
-    /// Hears all news while `call` is carried out elsewhere. What was said in earlier ones is forgotten when it is a new
-    /// one: who waits in them still says so again.
+    /// Reads all events while `op` runs outside the engine.
+    ///
+    /// When `op` is a new one, reports of earlier operations are dropped: a rank that still waits
+    /// in them repeats its report.
     #[cfg(feature = "gpu")]
     pub(super) fn poll_events(
         &mut self,
         control: &mut dyn ControlChannel,
         now: Duration,
-        call: Option<OpDesc>,
+        op: Option<OpDesc>,
     ) -> Result<()> {
         self.now = now;
-        if let Some(call) = call.filter(|_| call != self.current_op) {
-            let is_stale = |said: &OpDesc| call.shares_sequence_with(said) && said.sequence < call.sequence;
-            self.peers
-                .iter_mut()
-                .for_each(|peer| peer.waiting_in = peer.waiting_in.filter(|said| !is_stale(said)));
+        if let Some(new) = op.filter(|_| op != self.current_op) {
+            self.peers.iter_mut().for_each(|peer| peer.drop_stale_report(&new));
         }
-        self.current_op = call;
+        self.current_op = op;
         while let Some(event) = control.poll() {
             self.on_event(event)?;
         }
-        if call.is_some() { self.check_failed(std::iter::empty(), Duration::ZERO) } else { Ok(()) }
+        if op.is_some() { self.check_failed(std::iter::empty(), Duration::ZERO) } else { Ok(()) }
     }
 
-    /// Tells everybody that this rank waits in `call`.
+    /// Announces to all peers that this rank waits in `op`.
     #[cfg(feature = "gpu")]
-    pub(super) fn announce_wait(&mut self, control: &mut dyn ControlChannel, call: OpDesc) {
-        self.send(control, &ControlMsg::Waiting(call));
+    pub(super) fn announce_wait(&mut self, control: &mut dyn ControlChannel, op: OpDesc) {
+        self.send(control, &ControlMsg::Waiting(op));
     }
 
-    /// What `peer` last said it was waiting in.
+    /// Returns the operation of this communicator that `peer` last announced to be waiting in.
     #[cfg(feature = "gpu")]
     pub(super) fn last_report(&self, peer: Rank) -> Option<OpDesc> {
-        self.recent_report(peer).filter(|(_, elsewhere)| !elsewhere).map(|(call, _)| call)
+        let report = self.peers[peer].recent_report(self.now)?;
+        (!report.in_other_comm).then_some(report.op)
     }
 
-    /// Tells everybody that this rank waits in `call` of another communicator.
-    pub(super) fn announce_wait_elsewhere(&mut self, control: &mut dyn ControlChannel, call: OpDesc) {
-        self.send(control, &ControlMsg::WaitingElsewhere(call));
+    /// Announces to all peers that this rank waits in `op` of another communicator.
+    pub(super) fn announce_wait_elsewhere(&mut self, control: &mut dyn ControlChannel, op: OpDesc) {
+        self.send(control, &ControlMsg::WaitingElsewhere(op));
     }
 
-    /// Tells everybody that this rank is done with the communicator; before, why, if that was an error: who has told of it may
-    /// be slower to reach some than this.
+    /// Tells all peers that this rank is done with the communicator.
+    ///
+    /// An error is sent first, also one that came from a peer: the goodbye of this rank may arrive
+    /// before the message of the rank that failed.
     pub(super) fn goodbye(&mut self, control: &mut dyn ControlChannel, error: Option<&Error>) {
         if let Some(error) = error {
             self.send_error(control, error);
@@ -244,6 +213,7 @@ impl Watchdog {
         self.send(control, &ControlMsg::Finalized);
     }
 
+    /// Reads the clock and the events, and applies all deadlines of the current wait.
     fn poll(
         &mut self,
         control: &mut dyn ControlChannel,
@@ -251,82 +221,62 @@ impl Watchdog {
         blocked: impl Iterator<Item = Rank> + Clone,
     ) -> Result<()> {
         self.now = now;
-        let Some(since) = self.idle_since else {
-            self.idle_since = Some(now);
-            self.next_poll = now + POLL_INTERVAL;
-            self.next_announce = now + ANNOUNCE_AFTER;
-            self.next_warning = now + WARN_AFTER.min(self.timeout / 2);
+        let Some(idle) = self.deadline.poll_due(now) else {
             return Ok(());
         };
-        if now < self.next_poll {
-            return Ok(());
-        }
-        self.next_poll = now + POLL_INTERVAL;
         self.recorder.mark_waiting(blocked.clone().next());
-        self.check_failed(blocked.clone(), now - since)?;
+        self.check_failed(blocked.clone(), idle)?;
         while let Some(event) = control.poll() {
             self.on_event(event)?;
         }
-        if now >= self.next_announce
-            && let Some(call) = self.current_op
+        if let Some(op) = self.current_op
+            && self.deadline.announce_due(now)
         {
-            self.next_announce = now + ANNOUNCE_INTERVAL;
-            self.send(control, &ControlMsg::Waiting(call));
-            self.registry.notify_blocked(call);
+            self.send(control, &ControlMsg::Waiting(op));
+            self.registry.notify_blocked(op);
         }
-        if now >= self.next_warning {
-            self.next_warning = Duration::MAX;
-            self.warn(blocked.clone(), now - since);
+        if self.deadline.warning_due(now) {
+            self.warn(blocked.clone(), idle);
         }
-        if now - since > self.wait_limit(blocked.clone()) {
-            return Err(self.timeout_error(blocked, now - since));
+        if idle > self.deadline.limit(self.all_wait_in_same_op(blocked.clone())) {
+            return Err(self.timeout_error(blocked, idle));
         }
         Ok(())
     }
 
-    /// How long nothing may move. Whoever waits for ranks that themselves wait in this operation leaves it to
-    /// those nearer to the cause to name it; a circle of such ranks ends only a little later.
-    fn wait_limit(&self, blocked: impl Iterator<Item = Rank>) -> Duration {
-        self.timeout + if self.all_wait_in_same_op(blocked) { self.timeout / 4 } else { Duration::ZERO }
-    }
-
-    /// Whether these ranks wait in this operation themselves.
+    /// Returns whether all of `blocked` wait in the current operation themselves.
     fn all_wait_in_same_op(&self, mut blocked: impl Iterator<Item = Rank>) -> bool {
-        self.current_op.is_some_and(|own| blocked.all(|peer| self.recent_report(peer) == Some((own, false))))
+        self.current_op.is_some_and(|own| {
+            blocked.all(|peer| {
+                let report = self.peers[peer].recent_report(self.now);
+                report.is_some_and(|report| report.op == own && !report.in_other_comm)
+            })
+        })
     }
 
-    /// What `peer` waits in, and whether that is of another communicator: whoever waits says so again and again, and what it
-    /// said long ago is true no more.
-    fn recent_report(&self, peer: Rank) -> Option<(OpDesc, bool)> {
-        let PeerState { waiting_in: call, reported_at: said, in_other_comm: elsewhere, .. } =
-            self.peers[peer];
-        call.filter(|_| self.now < said + REPORT_TTL).map(|call| (call, elsewhere))
-    }
-
-    /// Says who keeps this rank waiting, unless those nearer to the cause do.
+    /// Logs the ranks that this rank waits for, unless those wait themselves and log it nearer to
+    /// the cause.
     fn warn(&self, blocked: impl Iterator<Item = Rank> + Clone, idle: Duration) {
-        if let Some(call) = self.current_op
+        if let Some(op) = self.current_op
             && !self.all_wait_in_same_op(blocked.clone())
         {
-            tracing::warn!("rank {} in {call}: {}", self.rank, self.timeout_error(blocked, idle).kind());
+            tracing::warn!("rank {} in {op}: {}", self.rank, self.timeout_error(blocked, idle).kind());
         }
     }
 
-    /// Fails if a rank is gone that was already known to be gone when nothing moved since.
+    /// Fails if a peer failed, or if one of `blocked` finalized and nothing of it arrived for a
+    /// while.
+    ///
+    /// The most certain failure is reported: an exit before silence, silence before a reset
+    /// connection.
     fn check_failed(&self, mut blocked: impl Iterator<Item = Rank>, idle: Duration) -> Result<()> {
-        if let Some(peer) = self.peers.iter().position(|peer| peer.failed) {
-            let what = "its process ended or closed its connection".to_owned();
-            return Err(Error::new(ErrorKind::PeerFailed { peer, what }));
+        for liveness in [Liveness::Exited, Liveness::Unreachable, Liveness::Reset] {
+            let found = self.peers.iter().position(|peer| peer.liveness == liveness);
+            if let Some(error) = found.and_then(|peer| self.peers[peer].failure(peer, self.timeout)) {
+                return Err(error);
+            }
         }
-        if let Some(peer) = self.peers.iter().position(|peer| peer.unreachable) {
-            let what = format!("its host has answered nothing for {:.1} s", self.timeout.as_secs_f64());
-            return Err(Error::new(ErrorKind::PeerFailed { peer, what }));
-        }
-        if let Some(peer) = self.peers.iter().position(|peer| peer.reset) {
-            let what = "its connection was reset, and nothing shows that its process ended".to_owned();
-            return Err(Error::new(ErrorKind::PeerFailed { peer, what }));
-        }
-        match blocked.find(|&peer| self.peers[peer].finalized) {
+        match blocked.find(|&peer| self.peers[peer].liveness == Liveness::Finalized) {
             Some(peer) if idle > FINALIZE_GRACE => Err(Error::new(ErrorKind::PeerFinalized { peer })),
             _ => Ok(()),
         }
@@ -334,93 +284,73 @@ impl Watchdog {
 
     fn on_event(&mut self, event: PeerEvent) -> Result<()> {
         match event {
-            PeerEvent::Exited { from } => self.peers[from].failed = !self.peers[from].finalized,
-            PeerEvent::Unreachable { from } => self.peers[from].unreachable = !self.peers[from].finalized,
-            PeerEvent::Reset { from } => self.peers[from].reset = !self.peers[from].finalized,
-            PeerEvent::Message { from, bytes } => match ControlMsg::decode(&bytes) {
-                Some(ControlMsg::Finalized) => self.peers[from].finalized = true,
-                Some(ControlMsg::Waiting(call)) => {
-                    self.peers[from].report_wait(call, false, self.now);
-                    self.check_mismatch(from, call)?;
-                }
-                Some(ControlMsg::WaitingElsewhere(call)) => {
-                    self.peers[from].report_wait(call, true, self.now);
-                }
-                Some(ControlMsg::Failed { kind, .. }) => {
-                    self.error_received = true;
-                    return Err(Error::new(kind));
-                }
-                Some(ControlMsg::Membership(count)) => {
-                    self.error_received = true;
-                    return Err(Error::new(match count.failed.get(self.rank) {
-                        Some(true) => ErrorKind::Excluded { by: from },
-                        _ => ErrorKind::Aborted { by: from, reason: SHRINK_REASON.to_owned() },
-                    }));
-                }
-                None => {
-                    let what = "a control message that cannot be decoded".to_owned();
-                    return Err(Error::new(ErrorKind::ProtocolViolation { peer: from, what }));
-                }
-            },
+            PeerEvent::Exited { from } | PeerEvent::Unreachable { from } | PeerEvent::Reset { from } => {
+                self.peers[from].on_event(&event);
+                Ok(())
+            }
+            PeerEvent::Message { from, bytes } => self.on_message(from, &bytes),
+        }
+    }
+
+    fn on_message(&mut self, from: Rank, bytes: &[u8]) -> Result<()> {
+        match ControlMsg::decode(bytes) {
+            Some(ControlMsg::Finalized) => self.peers[from].finalize(),
+            Some(ControlMsg::Waiting(op)) => {
+                self.peers[from].report_wait(op, false, self.now);
+                self.check_mismatch(from, op)?;
+            }
+            Some(ControlMsg::WaitingElsewhere(op)) => self.peers[from].report_wait(op, true, self.now),
+            Some(ControlMsg::Failed { kind, .. }) => {
+                self.error_received = true;
+                return Err(Error::new(kind));
+            }
+            Some(ControlMsg::Membership(view)) => {
+                self.error_received = true;
+                return Err(Error::new(match view.failed.get(self.rank) {
+                    Some(true) => ErrorKind::Excluded { by: from },
+                    _ => ErrorKind::Aborted { by: from, reason: SHRINK_REASON.to_owned() },
+                }));
+            }
+            None => {
+                let what = "a control message that cannot be decoded".to_owned();
+                return Err(Error::new(ErrorKind::ProtocolViolation { peer: from, what }));
+            }
         }
         Ok(())
     }
 
-    /// Two ranks that called different operations under the same number will wait for ever: also if one of them is through
-    /// with its own, which needed nothing of the other.
-    fn check_mismatch(&self, other: Rank, other_call: OpDesc) -> Result<()> {
-        let own = self
-            .current_op
-            .filter(|call| call.shares_sequence_with(&other_call) && call.sequence == other_call.sequence);
-        match own.or_else(|| self.recorder.find_op(&other_call)) {
-            Some(call) if !call.matches(&other_call) => Err(Error::new(ErrorKind::Mismatch {
-                rank: self.rank,
-                op: call,
-                other,
-                other_op: other_call,
-            })),
+    /// Fails if `peer` waits in another operation than this rank under the same sequence number.
+    ///
+    /// Such ranks would wait forever. The operation of this rank may be complete already, if it
+    /// needed nothing of `peer`; the flight record still has it.
+    fn check_mismatch(&self, peer: Rank, peer_op: OpDesc) -> Result<()> {
+        let current =
+            self.current_op.filter(|op| op.shares_sequence_with(&peer_op) && op.sequence == peer_op.sequence);
+        match current.or_else(|| self.recorder.find_op(&peer_op)) {
+            Some(own) if !own.matches(&peer_op) => Err(op_mismatch(self.rank, own, peer, peer_op)),
             _ => Ok(()),
         }
     }
 
+    /// Returns the timeout error, which names every blocked rank once with its latest report.
     fn timeout_error(&self, blocked: impl Iterator<Item = Rank>, after: Duration) -> Error {
         let (mut waiting_for, mut elsewhere): (Vec<(Rank, Option<OpDesc>)>, _) = (Vec::new(), Vec::new());
         for peer in blocked {
             if waiting_for.iter().all(|&(rank, _)| rank != peer) {
-                let word = self.recent_report(peer);
-                waiting_for.push((peer, word.map(|(call, _)| call)));
-                elsewhere.extend(word.filter(|(_, elsewhere)| *elsewhere).map(|_| peer));
+                let report = self.peers[peer].recent_report(self.now);
+                waiting_for.push((peer, report.map(|report| report.op)));
+                elsewhere.extend(report.filter(|report| report.in_other_comm).map(|_| peer));
             }
         }
         Error::new(ErrorKind::Timeout { waiting_for, elsewhere, after })
     }
 
-    fn send(&self, control: &mut dyn ControlChannel, note: &ControlMsg) {
-        control.post(&note.encode());
+    fn send(&self, control: &mut dyn ControlChannel, message: &ControlMsg) {
+        control.post(&message.encode());
     }
 }
 
-pub(crate) mod control_msg;
-#[cfg(test)]
-mod tests;
-
-/// What becomes of a communicator that is shrunk, on all its ranks.
+/// The reason that ranks of a shrinking communicator see.
 pub(super) const SHRINK_REASON: &str = "the communicator is being shrunk";
-/// Looking at a socket in vain is a system call: what is not waited for is looked at less often.
-const ROUNDS_PER_PROGRESS: u32 = 8;
-/// Rounds of a wait before the clock is read. From then on each may last long, as it gives the core away: on a busy host a
-/// few of them are a tenth of a second.
-const ROUNDS_WITHOUT_CLOCK: u32 = 64;
-/// From this many rounds on nothing is hot any more.
-const ROUNDS_SPINNING: u32 = 4096;
-/// How often notes are read.
-const POLL_INTERVAL: Duration = Duration::from_millis(1);
-/// When a rank tells the others what it waits in: first, and then again.
-const ANNOUNCE_AFTER: Duration = Duration::from_millis(250);
-const ANNOUNCE_INTERVAL: Duration = Duration::from_millis(500);
-/// How long a rank is believed to wait in what it said.
-const REPORT_TTL: Duration = Duration::from_secs(1);
-/// When a wait is worth a warning, if half of the time that it may take is not shorter.
-const WARN_AFTER: Duration = Duration::from_secs(4);
-/// What a rank that left sent before may still be on its way for so long.
+/// Time in which data of a finalized peer may still arrive.
 const FINALIZE_GRACE: Duration = Duration::from_millis(100);

@@ -8,7 +8,7 @@
 
 use super::{any_group, ceil_log2, one_chunk};
 use crate::schedule::{
-    Algorithm, Collective, Complexity, GroupSpec, PeerAccess, Program, ProgramBuilder, Rank,
+    Algorithm, Collective, CombineOrder, Complexity, GroupSpec, PeerAccess, Program, ProgramBuilder, Rank,
 };
 
 /// Barrier in a logarithmic number of rounds of empty messages.
@@ -18,6 +18,7 @@ pub const DISSEMINATION: Algorithm = Algorithm {
     summary: "empty messages over doubling distances: fewest rounds, and no rank waits for a root",
     citation: "Hensgen, Finkel, Manber: Two algorithms for barrier synchronization, IJPP 1988",
     peer_access: PeerAccess::TwoSided,
+    combine_order: CombineOrder::Unspecified,
     aggregates: false,
     supports: any_group,
     chunks_per_share: one_chunk,

@@ -9,8 +9,8 @@
 use crate::schedule::algorithms::ring::Ring;
 use crate::schedule::algorithms::{any_group, single_rank};
 use crate::schedule::{
-    Algorithm, Collective, Complexity, GroupSpec, PeerAccess, Program, ProgramBuilder, Rank, input, output,
-    scratch,
+    Algorithm, Collective, CombineOrder, Complexity, GroupSpec, PeerAccess, Program, ProgramBuilder, Rank,
+    input, output, scratch,
 };
 
 const SOURCE: &str = "Jain, Sabharwal: Optimal bucket algorithms for large MPI collectives, ICS 2010";
@@ -22,6 +22,7 @@ pub const ALL_REDUCE: Algorithm = Algorithm {
     summary: "two rings in opposite directions: both directions of full-duplex links, for large data",
     citation: SOURCE,
     peer_access: PeerAccess::TwoSided,
+    combine_order: CombineOrder::Unspecified,
     aggregates: false,
     supports: any_group,
     chunks_per_share: |spec| 2 * spec.ranks,
@@ -40,6 +41,7 @@ pub const ALL_GATHER: Algorithm = Algorithm {
     summary: "two rings in opposite directions: both directions of full-duplex links, for large data",
     citation: SOURCE,
     peer_access: PeerAccess::TwoSided,
+    combine_order: CombineOrder::Unspecified,
     aggregates: false,
     supports: any_group,
     chunks_per_share: |_| 2,
@@ -58,6 +60,7 @@ pub const REDUCE_SCATTER: Algorithm = Algorithm {
     summary: "two rings in opposite directions: both directions of full-duplex links, for large data",
     citation: SOURCE,
     peer_access: PeerAccess::TwoSided,
+    combine_order: CombineOrder::Unspecified,
     aggregates: false,
     supports: any_group,
     chunks_per_share: |_| 2,

@@ -9,8 +9,8 @@
 
 use super::{any_group, ceil_log2, one_chunk, single_rank};
 use crate::schedule::{
-    Algorithm, Collective, Complexity, GroupSpec, PeerAccess, Program, ProgramBuilder, Rank, input, output,
-    scratch,
+    Algorithm, Collective, CombineOrder, Complexity, GroupSpec, PeerAccess, Program, ProgramBuilder, Rank,
+    input, output, scratch,
 };
 use std::ops::Range;
 
@@ -24,6 +24,7 @@ pub const BROADCAST: Algorithm = Algorithm {
     summary: "every rank with the data sends it to one more each round: fewest rounds, for small data",
     citation: SOURCE,
     peer_access: PeerAccess::TwoSided,
+    combine_order: CombineOrder::Unspecified,
     aggregates: false,
     supports: any_group,
     chunks_per_share: one_chunk,
@@ -42,6 +43,7 @@ pub const REDUCE: Algorithm = Algorithm {
     summary: "every round adds half of the sums to the other half: fewest rounds, for small data",
     citation: SOURCE,
     peer_access: PeerAccess::TwoSided,
+    combine_order: CombineOrder::Unspecified,
     aggregates: false,
     supports: any_group,
     chunks_per_share: one_chunk,

@@ -12,8 +12,8 @@
 
 use super::{any_group, ceil_log2, chunk_list, one_chunk};
 use crate::schedule::{
-    Algorithm, Chunk, Collective, Complexity, GroupSpec, PeerAccess, Program, ProgramBuilder, Rank, input,
-    output, scratch,
+    Algorithm, Chunk, Collective, CombineOrder, Complexity, GroupSpec, PeerAccess, Program, ProgramBuilder,
+    Rank, input, output, scratch,
 };
 
 const SOURCE: &str = "Bruck, Ho, Kipnis, Upfal, Weathersby: All-to-all communications, IEEE TPDS 1997";
@@ -25,6 +25,7 @@ pub const ALL_GATHER: Algorithm = Algorithm {
     summary: "each round doubles the chunks known: fewest rounds for any number of ranks, for small data",
     citation: SOURCE,
     peer_access: PeerAccess::TwoSided,
+    combine_order: CombineOrder::Unspecified,
     aggregates: false,
     supports: any_group,
     chunks_per_share: one_chunk,
@@ -43,6 +44,7 @@ pub const ALL_TO_ALL: Algorithm = Algorithm {
     summary: "a chunk makes one hop for each bit of its distance, packed with others: fewest messages, for tiny data",
     citation: SOURCE,
     peer_access: PeerAccess::TwoSided,
+    combine_order: CombineOrder::Unspecified,
     aggregates: false,
     supports: any_group,
     chunks_per_share: one_chunk,

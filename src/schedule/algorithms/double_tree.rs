@@ -14,8 +14,8 @@
 
 use super::{any_group, single_rank};
 use crate::schedule::{
-    Algorithm, Chunk, Collective, Complexity, GroupSpec, PeerAccess, Program, ProgramBuilder, Rank, input,
-    output, scratch,
+    Algorithm, Chunk, Collective, CombineOrder, Complexity, GroupSpec, PeerAccess, Program, ProgramBuilder,
+    Rank, input, output, scratch,
 };
 
 const SOURCE: &str = "Sanders, Speck, Träff: Two-tree algorithms, Parallel Computing 2009";
@@ -27,6 +27,7 @@ pub const ALL_REDUCE: Algorithm = Algorithm {
     summary: "half the data to the root and back in each of two trees: logarithmic depth at full bandwidth",
     citation: SOURCE,
     peer_access: PeerAccess::TwoSided,
+    combine_order: CombineOrder::Unspecified,
     aggregates: false,
     supports: any_group,
     chunks_per_share: |_| 2,
@@ -45,6 +46,7 @@ pub const BROADCAST: Algorithm = Algorithm {
     summary: "half the data from the root in each of two trees: logarithmic depth at full bandwidth",
     citation: SOURCE,
     peer_access: PeerAccess::TwoSided,
+    combine_order: CombineOrder::Unspecified,
     aggregates: false,
     supports: any_group,
     chunks_per_share: |_| 2,
@@ -63,6 +65,7 @@ pub const REDUCE: Algorithm = Algorithm {
     summary: "half the data to the root in each of two trees: logarithmic depth at full bandwidth",
     citation: SOURCE,
     peer_access: PeerAccess::TwoSided,
+    combine_order: CombineOrder::Unspecified,
     aggregates: false,
     supports: any_group,
     chunks_per_share: |_| 2,

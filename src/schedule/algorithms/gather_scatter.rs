@@ -10,8 +10,8 @@
 use super::binomial::{SOURCE, children, parent, subtree};
 use super::{any_group, ceil_log2, chunk_list, one_chunk};
 use crate::schedule::{
-    Algorithm, Chunk, Collective, Complexity, GroupSpec, PeerAccess, Program, ProgramBuilder, Rank, input,
-    output, scratch,
+    Algorithm, Chunk, Collective, CombineOrder, Complexity, GroupSpec, PeerAccess, Program, ProgramBuilder,
+    Rank, input, output, scratch,
 };
 
 /// Gather from the leaves to the root of a binomial tree.
@@ -21,6 +21,7 @@ pub const GATHER: Algorithm = Algorithm {
     summary: "chunks are packed on their way to the root of a tree: fewest rounds, for small data",
     citation: SOURCE,
     peer_access: PeerAccess::TwoSided,
+    combine_order: CombineOrder::Unspecified,
     aggregates: false,
     supports: any_group,
     chunks_per_share: one_chunk,
@@ -35,6 +36,7 @@ pub const SCATTER: Algorithm = Algorithm {
     summary: "packed chunks are divided on their way from the root of a tree: fewest rounds, for small data",
     citation: SOURCE,
     peer_access: PeerAccess::TwoSided,
+    combine_order: CombineOrder::Unspecified,
     aggregates: false,
     supports: any_group,
     chunks_per_share: one_chunk,
@@ -49,6 +51,7 @@ pub const GATHER_LINEAR: Algorithm = Algorithm {
     summary: "every rank sends to the root: every chunk moves once, for large data",
     citation: SOURCE,
     peer_access: PeerAccess::TwoSided,
+    combine_order: CombineOrder::Unspecified,
     aggregates: false,
     supports: any_group,
     chunks_per_share: one_chunk,
@@ -63,6 +66,7 @@ pub const SCATTER_LINEAR: Algorithm = Algorithm {
     summary: "the root sends to all: every chunk moves once, for large data",
     citation: SOURCE,
     peer_access: PeerAccess::TwoSided,
+    combine_order: CombineOrder::Unspecified,
     aggregates: false,
     supports: any_group,
     chunks_per_share: one_chunk,

@@ -18,8 +18,8 @@
 
 use crate::schedule::algorithms::{any_group, one_chunk, one_per_rank, single_rank};
 use crate::schedule::{
-    Algorithm, ChunkRef, Collective, Complexity, GroupSpec, PeerAccess, Program, ProgramBuilder, Rank, Step,
-    chunk_at, input, output, window,
+    Algorithm, ChunkRef, Collective, CombineOrder, Complexity, GroupSpec, PeerAccess, Program,
+    ProgramBuilder, Rank, Step, chunk_at, input, output, window,
 };
 
 /// All-reduce with sums in the windows of their owners.
@@ -29,6 +29,7 @@ pub const ALL_REDUCE: Algorithm = Algorithm {
     summary: "each chunk is summed in one place, where the ranks add to it in turn: least memory in use",
     citation: "Patarasuk, Yuan: Bandwidth optimal all-reduce, JPDC 2009; in place",
     peer_access: PeerAccess::Window,
+    combine_order: CombineOrder::Unspecified,
     aggregates: false,
     supports: any_group,
     chunks_per_share: one_per_rank,

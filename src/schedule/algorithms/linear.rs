@@ -5,7 +5,8 @@
 
 use super::{any_group, one_chunk};
 use crate::schedule::{
-    Algorithm, Collective, Complexity, GroupSpec, PeerAccess, Program, ProgramBuilder, Rank, input, output,
+    Algorithm, Collective, CombineOrder, Complexity, GroupSpec, PeerAccess, Program, ProgramBuilder, Rank,
+    input, output,
 };
 
 /// Broadcast in which the root sends to every rank.
@@ -15,6 +16,7 @@ pub const BROADCAST: Algorithm = Algorithm {
     summary: "the root sends to all: it may run ahead, and no rank forwards; for small data",
     citation: "folklore; MPICH and Open MPI use it for a handful of ranks",
     peer_access: PeerAccess::TwoSided,
+    combine_order: CombineOrder::Unspecified,
     aggregates: false,
     supports: any_group,
     chunks_per_share: one_chunk,

@@ -8,7 +8,8 @@
 
 use super::{any_group, one_chunk};
 use crate::schedule::{
-    Algorithm, Collective, Complexity, GroupSpec, PeerAccess, Program, ProgramBuilder, Rank, input, output,
+    Algorithm, Collective, CombineOrder, Complexity, GroupSpec, PeerAccess, Program, ProgramBuilder, Rank,
+    input, output,
 };
 
 /// All-to-all in which round `i` sends to the rank `i` above.
@@ -18,6 +19,7 @@ pub const ALL_TO_ALL: Algorithm = Algorithm {
     summary: "each round another distance, every chunk directly to its receiver: fewest bytes",
     citation: "Thakur, Rabenseifner, Gropp: Collective communication in MPICH, IJHPCA 2005",
     peer_access: PeerAccess::TwoSided,
+    combine_order: CombineOrder::Unspecified,
     aggregates: false,
     supports: any_group,
     chunks_per_share: one_chunk,

@@ -17,8 +17,8 @@
 use super::{any_group, chunk_list, one_chunk, one_per_rank, single_rank};
 use crate::schedule::algorithms::partial_sums::PartialSums;
 use crate::schedule::{
-    Algorithm, Chunk, Collective, Complexity, GroupSpec, PeerAccess, Program, ProgramBuilder, Rank, input,
-    output,
+    Algorithm, Chunk, Collective, CombineOrder, Complexity, GroupSpec, PeerAccess, Program, ProgramBuilder,
+    Rank, input, output,
 };
 
 const SOURCE: &str = "Jeaugey: PAT, arXiv 2506.20252, 2025";
@@ -30,6 +30,7 @@ pub const ALL_GATHER: Algorithm = Algorithm {
     summary: "far hops first, near hops packed: logarithmic for small data, fewest bytes for any",
     citation: SOURCE,
     peer_access: PeerAccess::TwoSided,
+    combine_order: CombineOrder::Unspecified,
     aggregates: true,
     supports: any_group,
     chunks_per_share: one_chunk,
@@ -48,6 +49,7 @@ pub const REDUCE_SCATTER: Algorithm = Algorithm {
     summary: "near hops packed, far hops last: logarithmic for small data, fewest bytes for any",
     citation: SOURCE,
     peer_access: PeerAccess::TwoSided,
+    combine_order: CombineOrder::Unspecified,
     aggregates: true,
     supports: any_group,
     chunks_per_share: one_chunk,
@@ -66,6 +68,7 @@ pub const ALL_REDUCE: Algorithm = Algorithm {
     summary: "reduce-scatter and all-gather by aggregated trees: logarithmic, and fewest bytes",
     citation: SOURCE,
     peer_access: PeerAccess::TwoSided,
+    combine_order: CombineOrder::Unspecified,
     aggregates: true,
     supports: any_group,
     chunks_per_share: one_per_rank,

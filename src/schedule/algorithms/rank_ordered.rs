@@ -10,8 +10,8 @@
 
 use crate::schedule::algorithms::{any_group, one_chunk, one_per_rank, single_rank};
 use crate::schedule::{
-    Algorithm, Chunk, ChunkRef, Collective, Complexity, GroupSpec, PeerAccess, Program, ProgramBuilder, Rank,
-    chunk_at, input, output, scratch,
+    Algorithm, Chunk, ChunkRef, Collective, CombineOrder, Complexity, GroupSpec, PeerAccess, Program,
+    ProgramBuilder, Rank, chunk_at, input, output, scratch,
 };
 
 const NAME: &str = "rank_ordered";
@@ -24,6 +24,7 @@ pub const ALL_REDUCE: Algorithm = Algorithm {
     summary: "operands go directly to the owner of their chunk, which sums them in rank order: fewest bytes",
     citation: SOURCE,
     peer_access: PeerAccess::TwoSided,
+    combine_order: CombineOrder::RankOrder,
     aggregates: false,
     supports: any_group,
     chunks_per_share: one_per_rank,
@@ -38,6 +39,7 @@ pub const NAIVE: Algorithm = Algorithm {
     summary: "every rank sends its whole share to every rank: the simplest, at N/2 times the ring's bytes",
     citation: "what data parallel training is explained with before the ring",
     peer_access: PeerAccess::TwoSided,
+    combine_order: CombineOrder::RankOrder,
     aggregates: false,
     supports: any_group,
     chunks_per_share: one_chunk,
@@ -52,6 +54,7 @@ pub const REDUCE_SCATTER: Algorithm = Algorithm {
     summary: "operands go directly to the owner of their chunk, which sums them in rank order: fewest bytes",
     citation: SOURCE,
     peer_access: PeerAccess::TwoSided,
+    combine_order: CombineOrder::RankOrder,
     aggregates: false,
     supports: any_group,
     chunks_per_share: one_chunk,
@@ -66,6 +69,7 @@ pub const REDUCE: Algorithm = Algorithm {
     summary: "operands go directly to the root, which sums them in rank order: one round",
     citation: SOURCE,
     peer_access: PeerAccess::TwoSided,
+    combine_order: CombineOrder::RankOrder,
     aggregates: false,
     supports: any_group,
     chunks_per_share: one_chunk,

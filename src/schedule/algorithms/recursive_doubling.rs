@@ -9,7 +9,8 @@
 use crate::schedule::algorithms::hypercube::Hypercube;
 use crate::schedule::algorithms::{any_group, chunk_list, one_chunk, single_rank};
 use crate::schedule::{
-    Algorithm, Collective, Complexity, GroupSpec, PeerAccess, Program, ProgramBuilder, Rank, input, output,
+    Algorithm, Collective, CombineOrder, Complexity, GroupSpec, PeerAccess, Program, ProgramBuilder, Rank,
+    input, output,
 };
 
 const SOURCE: &str = "Thakur, Rabenseifner, Gropp: Collective communication in MPICH, IJHPCA 2005";
@@ -21,6 +22,7 @@ pub const ALL_REDUCE: Algorithm = Algorithm {
     summary: "neighbors in a hypercube exchange whole sums: fewest rounds, for tiny data",
     citation: SOURCE,
     peer_access: PeerAccess::TwoSided,
+    combine_order: CombineOrder::Unspecified,
     aggregates: false,
     supports: any_group,
     chunks_per_share: one_chunk,
@@ -40,6 +42,7 @@ pub const ALL_GATHER: Algorithm = Algorithm {
     summary: "neighbors in a hypercube exchange all they have: fewest rounds, at powers of two",
     citation: SOURCE,
     peer_access: PeerAccess::TwoSided,
+    combine_order: CombineOrder::Unspecified,
     aggregates: false,
     supports: any_group,
     chunks_per_share: one_chunk,

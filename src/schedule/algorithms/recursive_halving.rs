@@ -11,8 +11,8 @@ use crate::schedule::algorithms::hypercube::Hypercube;
 use crate::schedule::algorithms::partial_sums::PartialSums;
 use crate::schedule::algorithms::{any_group, chunk_list, one_chunk, single_rank};
 use crate::schedule::{
-    Algorithm, Chunk, Collective, Complexity, GroupSpec, PeerAccess, Program, ProgramBuilder, Rank, input,
-    output,
+    Algorithm, Chunk, Collective, CombineOrder, Complexity, GroupSpec, PeerAccess, Program, ProgramBuilder,
+    Rank, input, output,
 };
 
 const SOURCE: &str = "Rabenseifner: Optimization of collective reduction operations, ICCS 2004";
@@ -24,6 +24,7 @@ pub const ALL_REDUCE: Algorithm = Algorithm {
     summary: "halves are summed, then exchanged: logarithmic at fewest bytes, for medium data",
     citation: SOURCE,
     peer_access: PeerAccess::TwoSided,
+    combine_order: CombineOrder::Unspecified,
     aggregates: false,
     supports: any_group,
     chunks_per_share: |spec| Hypercube::new(spec).nodes,
@@ -43,6 +44,7 @@ pub const REDUCE_SCATTER: Algorithm = Algorithm {
     summary: "neighbors in a hypercube divide the remaining sums: fewest rounds, at powers of two",
     citation: SOURCE,
     peer_access: PeerAccess::TwoSided,
+    combine_order: CombineOrder::Unspecified,
     aggregates: false,
     supports: any_group,
     chunks_per_share: one_chunk,

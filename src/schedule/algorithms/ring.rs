@@ -8,8 +8,8 @@
 
 use super::{any_group, one_chunk, one_per_rank, single_rank};
 use crate::schedule::{
-    Algorithm, Chunk, Collective, Complexity, GroupSpec, PeerAccess, Program, ProgramBuilder, Rank, input,
-    output, scratch,
+    Algorithm, Chunk, Collective, CombineOrder, Complexity, GroupSpec, PeerAccess, Program, ProgramBuilder,
+    Rank, input, output, scratch,
 };
 
 const SOURCE: &str = "Patarasuk, Yuan: Bandwidth optimal all-reduce algorithms, JPDC 2009";
@@ -21,6 +21,7 @@ pub const ALL_REDUCE: Algorithm = Algorithm {
     summary: "each chunk goes around once to be summed and once to be gathered: fewest bytes, for large data",
     citation: SOURCE,
     peer_access: PeerAccess::TwoSided,
+    combine_order: CombineOrder::Unspecified,
     aggregates: false,
     supports: any_group,
     chunks_per_share: one_per_rank,
@@ -39,6 +40,7 @@ pub const ALL_GATHER: Algorithm = Algorithm {
     summary: "every rank forwards every chunk: neighbors only, for large data",
     citation: SOURCE,
     peer_access: PeerAccess::TwoSided,
+    combine_order: CombineOrder::Unspecified,
     aggregates: false,
     supports: any_group,
     chunks_per_share: one_chunk,
@@ -57,6 +59,7 @@ pub const REDUCE_SCATTER: Algorithm = Algorithm {
     summary: "every chunk is summed on its way to its owner: neighbors only, for large data",
     citation: SOURCE,
     peer_access: PeerAccess::TwoSided,
+    combine_order: CombineOrder::Unspecified,
     aggregates: false,
     supports: any_group,
     chunks_per_share: one_chunk,
@@ -75,6 +78,7 @@ pub const BROADCAST: Algorithm = Algorithm {
     summary: "forwarded from neighbor to neighbor: full bandwidth with many pieces in progress",
     citation: SOURCE,
     peer_access: PeerAccess::TwoSided,
+    combine_order: CombineOrder::Unspecified,
     aggregates: false,
     supports: any_group,
     chunks_per_share: one_chunk,
@@ -89,6 +93,7 @@ pub const REDUCE: Algorithm = Algorithm {
     summary: "summed from neighbor to neighbor: full bandwidth with many pieces in progress",
     citation: SOURCE,
     peer_access: PeerAccess::TwoSided,
+    combine_order: CombineOrder::Unspecified,
     aggregates: false,
     supports: any_group,
     chunks_per_share: one_chunk,

@@ -2,7 +2,7 @@
 
 use super::pat::AggregatedTrees;
 use crate::schedule::{
-    Algorithm, Chunk, Collective, GroupSpec, PeerAccess, Program, Rank, Space, Step, find,
+    Algorithm, Chunk, Collective, CombineOrder, GroupSpec, PeerAccess, Program, Rank, Space, Step, find,
 };
 use std::collections::HashSet;
 
@@ -249,5 +249,30 @@ fn single_rank_moves_nothing_and_finishes_reductions() {
         let copies = |step: &Step| matches!(step, Step::Copy { .. });
         let fine = if row.collective.reduces() { steps.all(reduces) } else { steps.all(copies) };
         assert!(fine && program.window == 0, "{} {}", row.collective, row.name);
+    }
+}
+
+/// Returns whether every sum of `program` is one step that reads all `ranks` ranks in rank order.
+fn combines_in_one_step(program: &Program, ranks: usize) -> bool {
+    let mut steps = program.lane_programs.iter().flat_map(|lane_program| &lane_program.steps);
+    steps.all(|step| match step {
+        Step::Reduce { from, .. } => from.iter().map(|place| place.rank).eq(0..ranks),
+        Step::RecvReduce { .. } => false,
+        _ => true,
+    })
+}
+
+#[test]
+fn combine_order_single_pass_rows_reduce_in_one_step() {
+    for ranks in 3..6 {
+        let spec = spec(ranks, 1);
+        for row in Algorithm::ALL.iter().filter(|row| row.collective.reduces() && (row.supports)(&spec)) {
+            if row.peer_access == PeerAccess::TwoSided {
+                assert!(row.combine_order < CombineOrder::SinglePass, "{row:?}");
+                continue;
+            }
+            let found = (0..ranks).all(|rank| combines_in_one_step(&(row.build)(&spec, rank), ranks));
+            assert_eq!(found, row.combine_order == CombineOrder::SinglePass, "{row:?} of {ranks} ranks");
+        }
     }
 }

@@ -8,8 +8,8 @@
 
 use crate::schedule::algorithms::{any_group, one_chunk};
 use crate::schedule::{
-    Algorithm, Chunk, Collective, Complexity, GroupSpec, PeerAccess, Program, ProgramBuilder, Rank, input,
-    output, window,
+    Algorithm, Chunk, Collective, CombineOrder, Complexity, GroupSpec, PeerAccess, Program, ProgramBuilder,
+    Rank, input, output, window,
 };
 
 pub(super) const SOURCE: &str = "Graham, Shipman: Optimized shared memory collectives, EuroPVM/MPI 2008";
@@ -21,6 +21,7 @@ pub const ALL_GATHER: Algorithm = Algorithm {
     summary: "every rank reads all windows: one hand-over, no message in between",
     citation: SOURCE,
     peer_access: PeerAccess::Window,
+    combine_order: CombineOrder::Unspecified,
     aggregates: false,
     supports: any_group,
     chunks_per_share: one_chunk,
@@ -35,6 +36,7 @@ pub const BROADCAST: Algorithm = Algorithm {
     summary: "every rank reads the root's window: one hand-over, no message in between",
     citation: SOURCE,
     peer_access: PeerAccess::Window,
+    combine_order: CombineOrder::Unspecified,
     aggregates: false,
     supports: any_group,
     chunks_per_share: one_chunk,
@@ -49,6 +51,7 @@ pub const GATHER: Algorithm = Algorithm {
     summary: "the root reads all windows: one hand-over, no message in between",
     citation: SOURCE,
     peer_access: PeerAccess::Window,
+    combine_order: CombineOrder::Unspecified,
     aggregates: false,
     supports: any_group,
     chunks_per_share: one_chunk,
@@ -63,6 +66,7 @@ pub const SCATTER: Algorithm = Algorithm {
     summary: "every rank reads its chunk in the root's window: one hand-over, no message in between",
     citation: SOURCE,
     peer_access: PeerAccess::Window,
+    combine_order: CombineOrder::Unspecified,
     aggregates: false,
     supports: any_group,
     chunks_per_share: one_chunk,
@@ -77,6 +81,7 @@ pub const ALL_TO_ALL: Algorithm = Algorithm {
     summary: "every rank reads its chunk in all windows: one hand-over, no message in between",
     citation: SOURCE,
     peer_access: PeerAccess::Window,
+    combine_order: CombineOrder::Unspecified,
     aggregates: false,
     supports: any_group,
     chunks_per_share: one_chunk,
@@ -91,6 +96,7 @@ pub const BARRIER: Algorithm = Algorithm {
     summary: "every rank signals and waits for all signals: one hand-over",
     citation: SOURCE,
     peer_access: PeerAccess::Window,
+    combine_order: CombineOrder::Unspecified,
     aggregates: false,
     supports: any_group,
     chunks_per_share: one_chunk,

@@ -12,8 +12,8 @@
 use crate::schedule::algorithms::window_direct::{SOURCE, one_exchange_complexity, stage_all, staged};
 use crate::schedule::algorithms::{any_group, one_chunk, one_per_rank, single_rank};
 use crate::schedule::{
-    Algorithm, Chunk, ChunkRef, Collective, Complexity, GroupSpec, PeerAccess, Program, ProgramBuilder, Rank,
-    chunk_at, input, output, window,
+    Algorithm, Chunk, ChunkRef, Collective, CombineOrder, Complexity, GroupSpec, PeerAccess, Program,
+    ProgramBuilder, Rank, chunk_at, input, output, window,
 };
 
 const MSCCLANG: &str = "Cowan, Maleki, Musuvathi, Saarikivi, Xiong: MSCCLang, ASPLOS 2023";
@@ -25,6 +25,7 @@ pub const ONE_SHOT: Algorithm = Algorithm {
     summary: "every rank reads all windows and reduces for itself: one hand-over, for small data",
     citation: MSCCLANG,
     peer_access: PeerAccess::Window,
+    combine_order: CombineOrder::SinglePass,
     aggregates: false,
     supports: any_group,
     chunks_per_share: one_chunk,
@@ -39,6 +40,7 @@ pub const TWO_SHOT: Algorithm = Algorithm {
     summary: "every rank reduces one chunk and reads the results of others: fewest bytes, two hand-overs",
     citation: MSCCLANG,
     peer_access: PeerAccess::Window,
+    combine_order: CombineOrder::SinglePass,
     aggregates: false,
     supports: any_group,
     chunks_per_share: one_per_rank,
@@ -57,6 +59,7 @@ pub const REDUCE_SCATTER: Algorithm = Algorithm {
     summary: "every rank reduces its chunk from all windows: one hand-over, no message in between",
     citation: SOURCE,
     peer_access: PeerAccess::Window,
+    combine_order: CombineOrder::SinglePass,
     aggregates: false,
     supports: any_group,
     chunks_per_share: one_chunk,
@@ -71,6 +74,7 @@ pub const REDUCE: Algorithm = Algorithm {
     summary: "the root reduces from all windows: one hand-over, no message in between",
     citation: SOURCE,
     peer_access: PeerAccess::Window,
+    combine_order: CombineOrder::SinglePass,
     aggregates: false,
     supports: any_group,
     chunks_per_share: one_chunk,

@@ -16,8 +16,8 @@
 use super::{one_chunk, one_per_rank, single_rank};
 use crate::schedule::algorithms::window_direct::signal_and_wait_all;
 use crate::schedule::{
-    Algorithm, Chunk, ChunkRef, Collective, Complexity, GroupSpec, PeerAccess, Program, ProgramBuilder, Rank,
-    chunk_at, input, output,
+    Algorithm, Chunk, ChunkRef, Collective, CombineOrder, Complexity, GroupSpec, PeerAccess, Program,
+    ProgramBuilder, Rank, chunk_at, input, output,
 };
 
 pub(crate) const NAME: &str = "zero_copy";
@@ -30,6 +30,7 @@ pub const ALL_REDUCE: Algorithm = Algorithm {
     summary: "every rank reduces its chunk from all inputs into all outputs: nothing is staged",
     citation: SOURCE,
     peer_access: PeerAccess::ZeroCopy,
+    combine_order: CombineOrder::SinglePass,
     aggregates: false,
     supports: fits_one_reduce,
     chunks_per_share: one_per_rank,
@@ -44,6 +45,7 @@ pub const ALL_GATHER: Algorithm = Algorithm {
     summary: "every rank writes its input into all outputs: nothing is staged",
     citation: SOURCE,
     peer_access: PeerAccess::ZeroCopy,
+    combine_order: CombineOrder::Unspecified,
     aggregates: false,
     supports: fits_one_reduce,
     chunks_per_share: one_chunk,
@@ -58,6 +60,7 @@ pub const REDUCE_SCATTER: Algorithm = Algorithm {
     summary: "every rank reduces its share from all inputs: nothing is staged",
     citation: SOURCE,
     peer_access: PeerAccess::ZeroCopy,
+    combine_order: CombineOrder::SinglePass,
     aggregates: false,
     supports: fits_one_reduce,
     chunks_per_share: one_chunk,
@@ -72,6 +75,7 @@ pub const BROADCAST: Algorithm = Algorithm {
     summary: "every rank reads the root's input: nothing is staged",
     citation: SOURCE,
     peer_access: PeerAccess::ZeroCopy,
+    combine_order: CombineOrder::Unspecified,
     aggregates: false,
     supports: fits_one_reduce,
     chunks_per_share: one_chunk,
@@ -86,6 +90,7 @@ pub const BROADCAST_PUSH: Algorithm = Algorithm {
     summary: "the root writes its input into all outputs: nothing is staged, and the input may be anywhere",
     citation: SOURCE,
     peer_access: PeerAccess::ZeroCopy,
+    combine_order: CombineOrder::Unspecified,
     aggregates: false,
     supports: fits_one_reduce,
     chunks_per_share: one_chunk,
@@ -100,6 +105,7 @@ pub const ALL_REDUCE_SCALED: Algorithm = Algorithm {
     summary: "every rank copies its input into its output, then reduces its chunk of all outputs: for factors a rank",
     citation: SOURCE,
     peer_access: PeerAccess::ZeroCopy,
+    combine_order: CombineOrder::SinglePass,
     aggregates: false,
     supports: fits_one_reduce,
     chunks_per_share: one_per_rank,

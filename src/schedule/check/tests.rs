@@ -2,7 +2,8 @@
 
 use super::*;
 use crate::schedule::{
-    Chunk, ChunkRef, Collective, Program, ProgramBuilder, Rank, Space, input, output, scratch, window,
+    Chunk, ChunkRef, Collective, CombineOrder, Program, ProgramBuilder, Rank, Space, input, output, scratch,
+    window,
 };
 
 const BOTH: [bool; 2] = [false, true];
@@ -300,6 +301,7 @@ fn check_compares_stated_complexity() {
         summary: "",
         citation: "",
         peer_access: PeerAccess::TwoSided,
+        combine_order: CombineOrder::Unspecified,
         aggregates: false,
         supports: |spec| spec.ranks > 1,
         chunks_per_share: |_| 1,

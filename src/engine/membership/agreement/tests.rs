@@ -1,9 +1,10 @@
-//! Many ranks that count, in every order that a seed gives, while some of them end at the worst moments.
+//! Simulations of many ranks that agree, with messages in an order given by a seed, while ranks die
+//! at the worst moments.
 
 use crate::engine::membership::agreement::*;
 use std::collections::VecDeque;
 
-/// What is on its way from one rank to another.
+/// A message in transit from one rank to another.
 #[derive(Clone)]
 enum Message {
     View(View),
@@ -13,7 +14,7 @@ enum Message {
 #[derive(Clone, Debug, PartialEq)]
 enum State {
     Negotiating,
-    /// In a meeting of these.
+    /// The rank connects to this group.
     Connecting(Membership),
     Committed(u32, Vec<bool>),
     Dead,
@@ -23,24 +24,24 @@ struct Simulation {
     random: u64,
     agreements: Vec<Agreement>,
     states: Vec<State>,
-    /// What each has met for.
+    /// For each rank, the attempt and the failed ranks that it connected with.
     connected: Vec<Option<(u32, Vec<bool>)>>,
-    /// By sender and receiver.
+    /// Messages in transit, by sender and receiver.
     messages: Vec<Vec<VecDeque<Message>>>,
 }
 
 impl Simulation {
     fn new(ranks: usize, seed: u64) -> Self {
         let agreement = |rank| Agreement::new(rank, vec![false; ranks], Duration::ZERO);
-        let mut world = Self {
+        let mut simulation = Self {
             random: seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1,
             agreements: (0..ranks).map(agreement).collect(),
             states: vec![State::Negotiating; ranks],
             connected: vec![None; ranks],
             messages: vec![vec![VecDeque::new(); ranks]; ranks],
         };
-        (0..ranks).for_each(|rank| world.broadcast(rank));
-        world
+        (0..ranks).for_each(|rank| simulation.broadcast(rank));
+        simulation
     }
 
     fn below(&mut self, end: usize) -> usize {
@@ -58,11 +59,11 @@ impl Simulation {
         if self.agreements[rank].needs_endpoint() {
             self.agreements[rank].set_endpoint(format!("at {rank}"));
         }
-        let said = self.agreements[rank].own().clone();
-        self.messages[rank].iter_mut().for_each(|box_| box_.push_back(Message::View(said.clone())));
+        let view = self.agreements[rank].own().clone();
+        self.messages[rank].iter_mut().for_each(|box_| box_.push_back(Message::View(view.clone())));
     }
 
-    /// Ends `rank`; its last words reach only some.
+    /// Kills `rank`; its last messages reach only some peers.
     fn kill(&mut self, rank: Rank) {
         self.states[rank] = State::Dead;
         for peer in 0..self.ranks() {
@@ -74,22 +75,22 @@ impl Simulation {
         }
     }
 
-    /// Delivers the next letter from `from` to `to`.
+    /// Delivers the next message from `from` to `to`.
     fn deliver(&mut self, from: Rank, to: Rank) {
-        let Some(letter) = self.messages[from][to].pop_front() else { return };
+        let Some(message) = self.messages[from][to].pop_front() else { return };
         let before = self.agreements[to].own().clone();
-        match letter {
+        match message {
             _ if from == to => {}
-            Message::View(count) => {
-                self.agreements[to].on_view(from, count, Duration::ZERO).expect("nobody is left behind")
+            Message::View(view) => {
+                self.agreements[to].on_view(from, view, Duration::ZERO).expect("no rank is excluded")
             }
             Message::End => self.agreements[to].on_failure(from),
         }
         if self.agreements[to].is_committed() {
             self.agreements[to].commit();
-            let (attempt, gone) = self.connected[to].clone().expect("it has met");
+            let (attempt, failed) = self.connected[to].clone().expect("a committed rank is connected");
             assert_eq!(attempt, self.agreements[to].own().attempt);
-            self.states[to] = State::Committed(attempt, gone);
+            self.states[to] = State::Committed(attempt, failed);
             return self.broadcast(to);
         }
         if let Some(membership) = self.agreements[to].membership() {
@@ -102,7 +103,8 @@ impl Simulation {
         }
     }
 
-    /// Ends the meeting of `rank` if it can end: well if all are there, and either way if somebody has died.
+    /// Ends the connecting of `rank` if it can end. It succeeds if all members connect. If a member
+    /// died, it succeeds or fails by chance.
     fn end_connecting(&mut self, rank: Rank) {
         let State::Connecting(membership) = self.states[rank].clone() else { return };
         let members: Vec<Rank> = (0..self.ranks()).filter(|&peer| !membership.failed[peer]).collect();
@@ -112,10 +114,10 @@ impl Simulation {
                 || self.connected[*peer] == Some((membership.attempt, membership.failed.clone()))
         };
         let all = members.iter().all(is_there);
-        let well =
+        let succeeds =
             all && (members.iter().all(|&peer| self.states[peer] != State::Dead) || self.below(2) == 0);
         self.states[rank] = State::Negotiating;
-        if well {
+        if succeeds {
             self.agreements[rank].on_connected();
             self.connected[rank] = Some((membership.attempt, membership.failed));
         } else if all || self.below(50) == 0 {
@@ -139,14 +141,14 @@ impl Simulation {
                 State::Connecting(_) => self.end_connecting(to),
                 State::Committed(..) | State::Dead => {}
             }
-            // The worst moment: right after a decision, which only some hear of.
+            // The worst moment is right after a commit, which only some peers receive.
             let odds = if matches!(self.states[to], State::Committed(..)) { 4 } else { 60 };
             if deaths > 0 && self.states[to] != State::Dead && self.below(odds) == 0 {
                 deaths -= 1;
                 self.kill(to);
             }
         }
-        panic!("it has no end: {:?}", self.states);
+        panic!("the agreement does not end: {:?}", self.states);
     }
 }
 
@@ -154,40 +156,40 @@ impl Simulation {
 fn agreement_survivors_commit_same_view_for_any_failures() {
     for seed in 0..3000 {
         let ranks = 2 + seed as usize % 5;
-        let mut world = Simulation::new(ranks, seed);
-        world.run(seed as usize / 5 % ranks);
-        let mut ends = world.states.iter().filter(|state| **state != State::Dead);
-        let first = ends.next().expect("somebody is left");
-        assert!(ends.all(|end| end == first), "seed {seed}: {:?}", world.states);
-        let State::Committed(_, gone) = first else { panic!("seed {seed}: {first:?}") };
-        for (rank, state) in world.states.iter().enumerate() {
-            assert!(*state == State::Dead || !gone[rank], "seed {seed}: rank {rank} is left behind");
+        let mut simulation = Simulation::new(ranks, seed);
+        simulation.run(seed as usize / 5 % ranks);
+        let mut ends = simulation.states.iter().filter(|state| **state != State::Dead);
+        let first = ends.next().expect("a rank survives");
+        assert!(ends.all(|end| end == first), "seed {seed}: {:?}", simulation.states);
+        let State::Committed(_, failed) = first else { panic!("seed {seed}: {first:?}") };
+        for (rank, state) in simulation.states.iter().enumerate() {
+            assert!(*state == State::Dead || !failed[rank], "seed {seed}: rank {rank} is excluded");
         }
     }
 }
 
 #[test]
 fn agreement_without_failures_keeps_all_ranks() {
-    let mut world = Simulation::new(4, 7);
-    world.run(0);
-    let State::Committed(attempt, _) = world.states[0] else { panic!("{:?}", world.states) };
-    assert_eq!(world.states, vec![State::Committed(attempt, vec![false; 4]); 4]);
+    let mut simulation = Simulation::new(4, 7);
+    simulation.run(0);
+    let State::Committed(attempt, _) = simulation.states[0] else { panic!("{:?}", simulation.states) };
+    assert_eq!(simulation.states, vec![State::Committed(attempt, vec![false; 4]); 4]);
 }
 
 #[test]
 fn agreement_tells_excluded_rank() {
     let mut late = Agreement::new(2, vec![false; 3], Duration::ZERO);
-    let gone = vec![false, false, true];
-    let count = View { attempt: 0, phase: Phase::Committed, failed: gone, endpoint: String::new() };
-    assert_eq!(late.on_view(0, count, Duration::ZERO), Err(Excluded(0)));
+    let failed = vec![false, false, true];
+    let view = View { attempt: 0, phase: Phase::Committed, failed, endpoint: String::new() };
+    assert_eq!(late.on_view(0, view, Duration::ZERO), Err(Excluded(0)));
 }
 
 #[test]
 fn agreement_excludes_unresponsive_only_by_majority() {
     let second = Duration::from_secs(1);
     let mut agreement = Agreement::new(0, vec![false; 4], Duration::ZERO);
-    let count = View { attempt: 0, phase: Phase::Proposing, failed: vec![false; 4], endpoint: String::new() };
-    agreement.on_view(1, count, 5 * second).expect("all are counted");
+    let view = View { attempt: 0, phase: Phase::Proposing, failed: vec![false; 4], endpoint: String::new() };
+    agreement.on_view(1, view, 5 * second).expect("this rank is not excluded");
     assert_eq!(agreement.unresponsive(6 * second, 2 * second), [2, 3]);
     assert!(!agreement.is_majority_without(&[2, 3]) && agreement.is_majority_without(&[2]));
 }
@@ -196,24 +198,24 @@ fn agreement_excludes_unresponsive_only_by_majority() {
 fn agreement_serial_exclusions_need_majority_too() {
     let second = Duration::from_secs(1);
     let mut agreement = Agreement::new(0, vec![false; 5], Duration::ZERO);
-    let count = View { attempt: 0, phase: Phase::Proposing, failed: vec![false; 5], endpoint: String::new() };
+    let view = View { attempt: 0, phase: Phase::Proposing, failed: vec![false; 5], endpoint: String::new() };
     (1..5).for_each(|peer| {
-        agreement.on_view(peer, count.clone(), peer as u32 * second).expect("all are counted")
+        agreement.on_view(peer, view.clone(), peer as u32 * second).expect("this rank is not excluded")
     });
-    for (peer, is_left_out) in [(1, true), (2, true), (3, false)] {
+    for (peer, may_exclude) in [(1, true), (2, true), (3, false)] {
         let silent = agreement.unresponsive((peer as u32 + 3) * second, 2 * second);
-        assert_eq!((silent.as_slice(), agreement.is_majority_without(&silent)), (&[peer][..], is_left_out));
+        assert_eq!((silent.as_slice(), agreement.is_majority_without(&silent)), (&[peer][..], may_exclude));
         agreement.exclude(peer);
     }
     let mut agreement = Agreement::new(0, vec![false; 5], Duration::ZERO);
-    let rumour = View { failed: vec![false, false, true, true, true], ..count };
-    agreement.on_view(1, rumour, Duration::ZERO).expect("this one is left");
+    let suspicion = View { failed: vec![false, false, true, true, true], ..view };
+    agreement.on_view(1, suspicion, Duration::ZERO).expect("this rank is not excluded");
     agreement.accept_suspicions(second);
-    assert_eq!(agreement.own().failed, [false; 5], "two of five are too few to believe it");
+    assert_eq!(agreement.own().failed, [false; 5], "two of five are no majority");
     agreement.on_failure(4);
     agreement.on_failure(3);
     agreement.accept_suspicions(second);
-    assert_eq!(agreement.own().failed, [false, false, true, true, true], "two of three are not");
+    assert_eq!(agreement.own().failed, [false, false, true, true, true], "two of three are a majority");
 }
 
 #[test]
@@ -221,12 +223,12 @@ fn agreement_loses_majority_when_a_survivor_fails() {
     let mut agreement = Agreement::new(0, vec![false; 5], Duration::ZERO);
     [1, 4].into_iter().for_each(|peer| agreement.exclude(peer));
     agreement.set_endpoint("at 0".to_owned());
-    let count = View { endpoint: String::new(), ..agreement.own().clone() };
-    [2, 3]
-        .into_iter()
-        .for_each(|peer| agreement.on_view(peer, count.clone(), Duration::ZERO).expect("it is left"));
+    let view = View { endpoint: String::new(), ..agreement.own().clone() };
+    [2, 3].into_iter().for_each(|peer| {
+        agreement.on_view(peer, view.clone(), Duration::ZERO).expect("this rank is not excluded")
+    });
     assert_eq!(agreement.membership().map(|membership| membership.ranks), Some(3));
     agreement.on_failure(2);
-    agreement.on_view(3, agreement.own().clone(), Duration::ZERO).expect("it is left");
+    agreement.on_view(3, agreement.own().clone(), Duration::ZERO).expect("this rank is not excluded");
     assert_eq!((agreement.membership(), agreement.excluded().collect::<Vec<_>>()), (None, vec![1, 4]));
 }

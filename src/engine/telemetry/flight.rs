@@ -1,7 +1,9 @@
-//! The flight recorder: a ring of the last operations, written by the thread that runs them, read by any other.
+//! The flight recorder: a ring of the last operations, written by the thread that runs them, read
+//! by any thread.
 //!
-//! Every slot has a number, which is taken away while it is written: a reader that finds the same one before
-//! and after has read one operation, whole. Data races there are none, as every word is atomic.
+//! Every slot is a sequence lock. Its number is zero while the slot is written. A reader that finds
+//! the same number before and after it reads the slot has read one whole operation. There is no
+//! data race, because every word is atomic.
 
 use crate::flight::{FlightRecord, OpRecord, OpState};
 use crate::op_desc::OpDesc;
@@ -11,10 +13,10 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::time::{Duration, Instant};
 use unisono_transports::Tag;
 
-/// Whose operations are on record.
+/// The rank and the communicator that a record belongs to.
 #[derive(Clone, Debug)]
 pub(crate) struct Owner {
-    /// Shared by the ranks of a communicator.
+    /// Identifier that the ranks of a communicator share.
     pub(crate) communicator: u64,
     pub(crate) epoch: u64,
     pub(crate) rank: Rank,
@@ -23,25 +25,25 @@ pub(crate) struct Owner {
     pub(crate) transport: &'static str,
 }
 
-/// The last operations of one rank. They are counted from one.
+/// The last operations of one rank, numbered from one.
 #[derive(Debug)]
 pub(crate) struct Recorder {
     owner: Owner,
     slots: [Slot; SLOTS],
-    /// At the same places, for operations that took their time.
+    /// Times of the operations in the slots with the same index.
     times: [Times; SLOTS],
     created: Instant,
-    /// The last operation that this rank is through with.
+    /// Number of the last complete operation.
     ended: AtomicU64,
     error: Mutex<Option<String>>,
 }
 
-/// One operation.
+/// The record of one operation.
 #[derive(Debug, Default)]
 struct Slot {
-    /// The operation's number; zero while the rest is written.
+    /// Number of the operation; zero while the rest is written.
     seq: AtomicU64,
-    /// The call, as in a tag.
+    /// The operation as the first three words of its tag.
     desc_words: [AtomicU64; 3],
 }
 
@@ -52,20 +54,20 @@ impl Slot {
     }
 }
 
-/// When an operation was carried out, and with whom.
+/// The times and the peer of one operation.
 #[derive(Debug, Default)]
 struct Times {
-    /// As in a slot.
+    /// Number of the operation; zero while the rest is written.
     seq: AtomicU64,
-    /// Nanoseconds; zero where the clock was not read.
+    /// Nanoseconds since `created`; zero if the clock was not read.
     started: AtomicU64,
     ended: AtomicU64,
-    /// One more than the rank; zero for none.
+    /// Rank plus one; zero for none.
     peer: AtomicU64,
 }
 
 impl Recorder {
-    /// Nothing yet.
+    /// Creates an empty record.
     pub(crate) fn new(owner: Owner) -> Self {
         Self {
             owner,
@@ -81,7 +83,7 @@ impl Recorder {
         &self.owner
     }
 
-    /// An operation begins.
+    /// Records the beginning of an operation.
     #[inline]
     pub(crate) fn begin(&self, number: u64, call: &OpDesc) {
         let slot = &self.slots[number as usize % SLOTS];
@@ -97,13 +99,13 @@ impl Recorder {
         }
     }
 
-    /// It begins now.
+    /// Records the time at which an operation begins.
     #[cold]
     pub(crate) fn start_clock(&self, number: u64) {
         self.write_times(number, self.elapsed_ns(), 0);
     }
 
-    /// It is with `peer` alone.
+    /// Records the other rank of a send or receive.
     pub(crate) fn set_peer(&self, number: u64, peer: Rank) {
         self.write_times(number, 0, peer as u64 + 1);
     }
@@ -118,7 +120,8 @@ impl Recorder {
         times.seq.store(number, Ordering::Release);
     }
 
-    /// The call of all ranks with this number, if it is still on record; for the thread that records.
+    /// Returns the recorded operation with the number of `other`. Only the recording thread may
+    /// call it.
     #[cold]
     pub(crate) fn find_op(&self, other: &OpDesc) -> Option<OpDesc> {
         let recorded = self.slots.iter().filter(|slot| slot.seq.load(Ordering::Relaxed) > 0);
@@ -127,18 +130,18 @@ impl Recorder {
             .find(|call| call.shares_sequence_with(other) && call.sequence == other.sequence)
     }
 
-    /// This rank is through with it, and with all before it.
+    /// Records that an operation and all before it are complete.
     #[inline]
     pub(crate) fn complete(&self, number: u64) {
         self.ended.store(number, Ordering::Release);
     }
 
-    /// It ends now.
+    /// Records the time at which an operation ends.
     pub(crate) fn stop_clock(&self, number: u64) {
         self.times(number).ended.store(self.elapsed_ns(), Ordering::Relaxed);
     }
 
-    /// The operation under way waits for `peer`.
+    /// Records that the current operation waits for `peer`.
     #[cold]
     pub(crate) fn mark_waiting(&self, peer: Option<Rank>) {
         let ended = self.ended.load(Ordering::Relaxed);
@@ -152,24 +155,24 @@ impl Recorder {
         if times.started.load(Ordering::Relaxed) == 0 {
             times.started.store(self.elapsed_ns(), Ordering::Relaxed);
         }
-        // Of a message it is known already.
+        // The peer of a message is recorded already.
         if let Some(peer) = peer.filter(|_| slot.desc().is_collective()) {
             times.peer.store(peer as u64 + 1, Ordering::Relaxed);
         }
     }
 
-    /// The communicator is over.
+    /// Records the error that ended the communicator. The first one is kept.
     #[cold]
     pub(crate) fn set_error(&self, error: String) {
         self.error.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).get_or_insert(error);
     }
 
-    /// The rank that an operation which is still on record waited for last, if it waited long; of a message, the other rank.
+    /// Returns the rank that a recorded operation waited for last, or the other rank of a message.
     pub(crate) fn waited_for(&self, number: u64) -> Option<Rank> {
         self.read_times(number).and_then(|[_, _, peer]| rank_of(peer))
     }
 
-    /// What is on record.
+    /// Returns the recorded operations, oldest first.
     pub(crate) fn snapshot(&self, enqueued: u64) -> FlightRecord {
         let Owner { communicator, epoch, rank, ranks, host, transport } = self.owner.clone();
         let error = self.error.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).clone();
@@ -206,7 +209,7 @@ impl Recorder {
         })
     }
 
-    /// What is known of the operation's times.
+    /// Returns the times and the peer of an operation, if they are recorded.
     fn read_times(&self, number: u64) -> Option<[u64; 3]> {
         let Times { seq: stamp, started, ended, peer } = self.times(number);
         let is_its = |order| stamp.load(order) == number;
@@ -227,14 +230,14 @@ impl Recorder {
     }
 }
 
-/// The rank that this word of [`Times`] names, if it names one.
+/// Returns the rank that a word of [`Times`] names.
 fn rank_of(peer: u64) -> Option<Rank> {
     peer.checked_sub(1).map(|peer| peer as Rank)
 }
 
-/// Operations on record: two of them share a cache line.
+/// Number of recorded operations. Two of them share a cache line.
 const SLOTS: usize = 64;
-/// The clock is read in one of so many small operations.
+/// Small operations between two readings of the clock.
 const CLOCK_INTERVAL: u64 = 64;
 
 #[cfg(test)]

@@ -1,50 +1,51 @@
-//! What a communicator keeps in memory at this rank.
+//! Memory statistics of a communicator.
 
 use crate::engine::Engine;
 use crate::engine::plan::Plan;
 use crate::schedule::Step;
 use unisono_transports::{ControlChannel, Footprint, Link};
 
-/// What a communicator keeps in memory at this rank, in bytes where nothing else is said.
+/// Memory that a communicator uses at this rank. Sizes are bytes.
 ///
-/// Everything is counted where it is kept, by its length or by the kernel's account of pages, not
-/// sampled from the process: small values on the heap (some hundred bytes for each rank) and what the
-/// kernel keeps for page tables and sockets is left out, and [`MemoryStats::sockets`] counted instead.
+/// Sizes come from the data structures and from the kernel's count of pages, not from samples of
+/// the process. Not included are small values on the heap (some hundred bytes for each rank) and
+/// memory of the kernel for page tables and sockets; [`MemoryStats::sockets`] counts the latter.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MemoryStats {
-    /// Address space of shared memory, this rank's own and its peers'. Costs nothing by itself.
+    /// Address space of shared memory, of this rank and of its peers. It costs no memory by itself.
     pub mapped: usize,
-    /// Pages of this rank's own shared memory that exist, whichever rank touched them: FIFOs into it, slots, windows,
-    /// and what `alloc` lent. The sum over all ranks counts every page once. Zero for threads, where
-    /// it cannot be told from other memory of the process.
+    /// Resident pages of this rank's shared memory, whichever rank touched them: FIFOs, slots,
+    /// windows and symmetric buffers. The sum over all ranks counts every page once. Zero for ranks
+    /// that are threads, whose pages cannot be distinguished from other memory of the process.
     pub resident: usize,
-    /// Room for messages on their way through this process, and for chunks in between.
+    /// Buffers for messages in transit and for intermediate chunks.
     pub staging: usize,
-    /// Schedules that have been built, to be used again.
+    /// Plans that are kept for later operations.
     pub plans: usize,
-    /// Connections that are open. Each costs the kernel some 4 KiB here, and its buffers while data waits.
+    /// Number of open connections. Each costs about 4 KiB of kernel memory, plus buffers while data
+    /// waits.
     pub sockets: usize,
-    /// Descriptors that are open, sockets included.
+    /// Number of open descriptors, including sockets.
     pub descriptors: usize,
 }
 
 impl MemoryStats {
-    /// Bytes that it really costs: all but address space, without the kernel's part.
+    /// Returns the memory in use: everything except address space and kernel memory.
     pub fn total(&self) -> usize {
         self.resident + self.staging + self.plans
     }
 }
 
 impl Engine {
-    /// What is kept in memory for this communicator.
+    /// Returns the memory that this communicator uses.
     pub(crate) fn memory_stats(&self) -> MemoryStats {
         let links = self.fabric.links.iter().flatten().map(|link| Link::footprint(&**link));
         let Footprint { mapped, resident, staging, sockets, descriptors } =
             links.sum::<Footprint>() + ControlChannel::footprint(&*self.fabric.control);
         let scratch: usize = self.channels.iter().map(|channel| channel.scratch.bytes()).sum();
         let plans: usize = self.plans.iter().map(bytes_of_plan).sum();
-        let plans = plans + self.eager.bytes();
+        let plans = plans + self.eager.plans.bytes();
         let staging = staging + scratch + self.temp.capacity();
         MemoryStats { mapped, resident, staging, plans, sockets, descriptors }
     }

@@ -1,0 +1,150 @@
+//! The end of a communicator: errors, aborts, and the goodbye to the peers.
+//!
+//! The first error poisons a communicator: every later call returns it. The error is sent to all
+//! peers before anything is closed, so that they report the cause and not a lost connection.
+
+use crate::engine::Engine;
+use crate::error::{Error, ErrorKind, Result};
+use crate::op_desc::OpDesc;
+#[cfg(feature = "gpu")]
+use crate::schedule::Rank;
+use unisono_transports::sys::fork_guard;
+
+impl Engine {
+    /// Returns the error that ended this communicator, if one did.
+    #[inline]
+    pub(super) fn check_healthy(&mut self) -> Result<()> {
+        if self.watchdog.is_abort_raised() || self.poisoned.is_some() {
+            self.check_poisoned()
+        } else {
+            Ok(())
+        }
+    }
+
+    #[cold]
+    fn check_poisoned(&mut self) -> Result<()> {
+        if let Some(reason) = self.watchdog.abort_reason() {
+            self.abort(&reason);
+        }
+        self.poisoned.clone().map_or(Ok(()), Err)
+    }
+
+    /// Tells all ranks that this communicator is over because of `reason`.
+    pub(crate) fn abort(&mut self, reason: &str) {
+        if self.poisoned.is_none() {
+            self.poison(self.abort_error(reason));
+            self.dump_flight_record();
+        }
+    }
+
+    /// Returns the error for an abort by this rank.
+    pub(super) fn abort_error(&self, reason: &str) -> Error {
+        let kind = ErrorKind::Aborted { by: self.fabric.rank, reason: reason.to_owned() };
+        Error::new(kind).with_rank(self.fabric.rank, &self.config.host, None)
+    }
+
+    /// Forwards an abort that was raised while nothing waited, so that the peers hear of it.
+    #[inline]
+    pub(crate) fn poll_abort(&mut self) {
+        if self.watchdog.is_abort_raised() {
+            let _ = self.check_poisoned();
+        }
+    }
+
+    /// Replaces an error by its cause, adds this rank and the operation to it, and poisons the
+    /// communicator.
+    #[cold]
+    pub(super) fn fail(&mut self, error: Error, op: Option<OpDesc>) -> Result<()> {
+        let error = self.watchdog.root_cause(&mut *self.fabric.control, error);
+        let error = error.with_rank(self.fabric.rank, &self.config.host, op);
+        if let Some(trace) = &mut self.trace {
+            trace.end(&self.recorder, Some(&error));
+        }
+        self.poison(error.clone());
+        self.dump_flight_record();
+        Err(error)
+    }
+
+    /// Makes every later call return `error`, sends it to the peers, and records it.
+    pub(super) fn poison(&mut self, error: Error) {
+        self.watchdog.broadcast_error(&mut *self.fabric.control, &error);
+        self.recorder.set_error(error.to_string());
+        self.poisoned = Some(error);
+    }
+
+    /// Writes the flight record to the configured directory.
+    ///
+    /// It is written once for each failure, because later operations, on other communicators, are
+    /// not part of its history.
+    fn dump_flight_record(&self) {
+        let Some(folder) = &self.config.flight_recorder_dir else { return };
+        match self.recorder.snapshot(0).dump(folder) {
+            Ok(file) => tracing::info!(file = %file.display(), "wrote the flight record"),
+            Err(error) => crate::log::warn_user(&format!(
+                "no flight record is written to {}: {error}",
+                folder.display()
+            )),
+        }
+    }
+
+    /// Tells the peers that this rank waits in `op` of another communicator.
+    pub(crate) fn announce_wait_elsewhere(&mut self, op: OpDesc) {
+        self.watchdog.announce_wait_elsewhere(&mut *self.fabric.control, op);
+        // An abort may have been raised while the engine was locked, when its caller could not tell
+        // the peers.
+        let _ = self.check_healthy();
+    }
+}
+
+/// Access for GPU communicators, whose operations run outside the engine.
+#[cfg(feature = "gpu")]
+impl Engine {
+    /// Reads all events of the peers while `op`, if any, runs outside the engine.
+    pub(crate) fn poll_events(&mut self, op: Option<OpDesc>) -> Result<()> {
+        self.check_healthy()?;
+        let now = self.fabric.wait.now();
+        self.watchdog.poll_events(&mut *self.fabric.control, now, op).or_else(|error| self.fail(error, op))
+    }
+
+    /// Returns the links, for messages outside any schedule.
+    pub(crate) fn links(&mut self) -> &mut [Option<Box<dyn unisono_transports::Link>>] {
+        &mut self.fabric.links
+    }
+
+    /// Tells the peers that this rank has been waiting in `op` for a while.
+    pub(crate) fn announce_wait(&mut self, op: OpDesc) {
+        self.watchdog.announce_wait(&mut *self.fabric.control, op);
+    }
+
+    /// Returns, for each rank, whether it exited or finalized.
+    pub(crate) fn failed_ranks(&self) -> Vec<bool> {
+        self.watchdog.failed_ranks()
+    }
+
+    /// Returns the operation that `peer` last announced to be waiting in.
+    pub(crate) fn last_report(&self, peer: Rank) -> Option<OpDesc> {
+        self.watchdog.last_report(peer)
+    }
+
+    /// Ends this communicator because of an error found outside the engine. The first error is
+    /// kept.
+    pub(crate) fn fail_with(&mut self, error: Error, op: Option<OpDesc>) -> Result<()> {
+        self.check_healthy()?;
+        self.fail(error, op)
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        // A forked child must not say goodbye: its parent still uses the communicator.
+        if self.process != fork_guard::current_pid() {
+            return;
+        }
+        if std::thread::panicking() {
+            self.abort("its thread panicked");
+        }
+        // A shrunk communicator ended for all of its ranks, which is no error.
+        let error = self.poisoned.as_ref().filter(|_| !self.shrunk);
+        self.watchdog.goodbye(&mut *self.fabric.control, error);
+    }
+}

@@ -1,0 +1,349 @@
+//! Lowering of a program to an eager plan: a flat list of instructions with resolved offsets.
+//!
+//! A program is eager if every rank signals once, after it has packed everything that its peers
+//! read. Small data then needs no window: it travels in a slot, behind the flag that publishes it.
+//! A program is lowered once for each size; running it again is a walk over the list.
+
+use crate::engine::bounce_ring::PayloadRotation;
+use crate::engine::exec::step::OPERANDS_MAX;
+use crate::engine::layout::Layout;
+use crate::engine::{Job, Shares};
+use crate::op_desc::{AlgorithmDigest, OpDesc};
+use crate::reduce_op::ReduceOp;
+use crate::schedule::{Algorithm, Chunk, ChunkRef, GroupSpec, PeerAccess, Program, Rank, Space, Step};
+use std::ops::Range;
+use unisono_transports::SlotClass;
+
+/// The properties of an operation that distinguish its plan from others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PlanKey {
+    /// The operation, without sequence number and algorithm.
+    pub(crate) op: OpDesc,
+    input_bytes: usize,
+    output_bytes: usize,
+    /// Offsets of input and output in the buffer of an in-place operation.
+    bases: Option<(usize, usize)>,
+}
+
+impl PlanKey {
+    /// Returns the key of `job` if its shares are even and small.
+    #[inline]
+    pub(crate) fn of(job: &Job<'_>) -> Option<Self> {
+        if job.share_bytes_max > SlotClass::K128.bytes() {
+            return None;
+        }
+        let (&Shares::Even { bytes: input_bytes }, &Shares::Even { bytes: output_bytes }) =
+            (&job.input, &job.output)
+        else {
+            return None;
+        };
+        let reduce = job.reduction.map(ReduceOp::kind);
+        let op = OpDesc::new(0, job.kind, job.dtype, reduce, job.root, job.count);
+        Some(Self { op, input_bytes, output_bytes, bases: job.buffers.bases() })
+    }
+}
+
+/// One instruction. Ranges are offsets in a user buffer, `at` is an offset in the payload of a
+/// slot.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Instr {
+    /// Copies a chunk of the input into the own slot.
+    Pack { from: Range<usize>, at: usize },
+    /// Copies a chunk of the input into the own slot and into the output, in one pass.
+    PackAndCopy { from: Range<usize>, at: usize, into: Range<usize> },
+    /// Publishes the own slot to all peers.
+    Publish,
+    /// Waits until `peer` has published its slot.
+    Wait { peer: Rank },
+    /// Copies a chunk of the input into the output.
+    CopyLocal { from: Range<usize>, into: Range<usize> },
+    /// Copies a chunk of the slot of `from` into the output.
+    Get { from: Rank, at: usize, into: Range<usize> },
+    /// Combines the operands of the plan, in their order, into the output.
+    Reduce { into: Range<usize>, finish: bool },
+}
+
+impl Instr {
+    /// Returns the bytes written to the own slot, the bytes written to the output, and whether
+    /// slots of peers are read. `None` if the instruction moves no data.
+    pub(crate) fn transfer_stats(&self, rank: Rank) -> Option<(usize, usize, bool)> {
+        Some(match self {
+            Instr::Pack { from, .. } => (from.len(), 0, false),
+            Instr::PackAndCopy { from, into, .. } => (from.len(), into.len(), false),
+            Instr::CopyLocal { into, .. } => (0, into.len(), false),
+            Instr::Get { from, into, .. } => (0, into.len(), *from != rank),
+            Instr::Reduce { into, .. } => (0, into.len(), true),
+            Instr::Publish | Instr::Wait { .. } => return None,
+        })
+    }
+}
+
+/// One operand of a reduction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Operand {
+    /// A part of the input that begins at this offset.
+    Input(usize),
+    /// The present content of the output, because the input is the same memory.
+    Output,
+    /// A part of the slot of `rank` that begins at `at`.
+    Slot { rank: Rank, at: usize },
+}
+
+/// The instructions of one rank for one key.
+#[derive(Clone, Debug)]
+pub(crate) struct EagerPlan {
+    pub(crate) key: PlanKey,
+    /// The operation with its algorithm, without sequence number.
+    pub(crate) op: OpDesc,
+    pub(crate) instrs: Vec<Instr>,
+    /// Class of the slots that carry the data of all ranks.
+    pub(crate) slot_class: SlotClass,
+    pub(crate) payload_rotation: PayloadRotation,
+    pub(crate) operands: Vec<Operand>,
+    /// Index of the operand that is [`Operand::Output`].
+    pub(crate) own_operand: Option<usize>,
+    /// Bytes read from other ranks.
+    pub(crate) remote_bytes: usize,
+}
+
+impl EagerPlan {
+    /// Returns the size of the lists in bytes.
+    pub(crate) fn bytes(&self) -> usize {
+        size_of_val(&self.instrs[..]) + size_of_val(&self.operands[..])
+    }
+}
+
+/// The layout of the chunks of a window in a slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SlotFit {
+    slot_class: SlotClass,
+    payload_rotation: PayloadRotation,
+    /// Distance between chunks in bytes.
+    stride: usize,
+}
+
+impl SlotFit {
+    /// Lays out `chunks` chunks of `share_bytes` each in the smallest class of slots that holds
+    /// them.
+    ///
+    /// With `spare` there is room for one more chunk: an operand of this rank that no peer reads.
+    pub(crate) fn new(chunks: usize, share_bytes: usize, spare: bool, ranks: usize) -> Option<Self> {
+        let stride = share_bytes.next_multiple_of(8);
+        let bytes = (chunks + usize::from(spare)) * stride;
+        let slot = SlotClass::for_bytes(bytes, ranks)?;
+        Some(Self { slot_class: slot, payload_rotation: PayloadRotation::new(slot, bytes, ranks), stride })
+    }
+}
+
+impl EagerPlan {
+    /// Lowers `program`, whose chunks are whole shares. `None` if it is not eager.
+    ///
+    /// `no_scaling` says that the input is combined as it is, without a factor.
+    pub(crate) fn new(
+        (key, op): (PlanKey, OpDesc),
+        program: &Program,
+        fit: SlotFit,
+        no_scaling: bool,
+        rank: Rank,
+    ) -> Option<Self> {
+        let [lane_program] = &program.lane_programs[..] else {
+            return None;
+        };
+        let mut lowering = Lowering::new((key, op), program.window * fit.stride, fit, no_scaling, rank);
+        lane_program.steps.iter().try_for_each(|step| lowering.step(step))?;
+        Some(lowering.plan)
+    }
+}
+
+/// Lowers the program of `algorithm` for `job`. `None` if the operation cannot be eager.
+pub(crate) fn lower(
+    key: PlanKey,
+    job: &Job<'_>,
+    algorithm: &'static Algorithm,
+    spec: &GroupSpec,
+    rank: Rank,
+) -> Option<EagerPlan> {
+    let is_candidate = algorithm.peer_access == PeerAccess::Window
+        && (algorithm.chunks_per_share)(spec) == 1
+        && spec.ranks <= OPERANDS_MAX;
+    if !is_candidate {
+        return None;
+    }
+    let chunks = (0..spec.ranks).map(|rank| (algorithm.build)(spec, rank).window).max().unwrap_or(0);
+    let no_scaling = job.reduction.and_then(ReduceOp::factor).is_none();
+    let fit = SlotFit::new(chunks, job.share_bytes_max, !no_scaling, spec.ranks)?;
+    let op = key.op.with_algorithm(AlgorithmDigest::of(algorithm));
+    EagerPlan::new((key, op), &(algorithm.build)(spec, rank), fit, no_scaling, rank)
+}
+
+/// The state of a lowering: the plan so far and what the input and the slot hold.
+struct Lowering {
+    plan: EagerPlan,
+    input: Layout<'static>,
+    output: Layout<'static>,
+    stride: usize,
+    /// Offset in the own slot for an operand that no peer reads.
+    scratch_slot: usize,
+    no_scaling: bool,
+    rank: Rank,
+    /// Chunks of the input in the own slot, with their offsets.
+    packed: Vec<(Chunk, usize)>,
+    published: bool,
+}
+
+impl Lowering {
+    fn new((key, op): (PlanKey, OpDesc), spare: usize, fit: SlotFit, no_scaling: bool, rank: Rank) -> Self {
+        let layout = |bytes| Layout::new(Shares::Even { bytes }, 1, 1);
+        Self {
+            input: layout(key.input_bytes),
+            output: layout(key.output_bytes),
+            plan: EagerPlan {
+                key,
+                op,
+                instrs: Vec::new(),
+                slot_class: fit.slot_class,
+                payload_rotation: fit.payload_rotation,
+                operands: Vec::new(),
+                own_operand: None,
+                remote_bytes: 0,
+            },
+            stride: fit.stride,
+            scratch_slot: spare,
+            no_scaling,
+            rank,
+            packed: Vec::new(),
+            published: false,
+        }
+    }
+
+    /// Lowers one step. `None` if slots cannot do it.
+    fn step(&mut self, step: &Step) -> Option<()> {
+        let instr = match step {
+            Step::Copy { from, into } => match self.fuse_copy(from, into) {
+                Some(()) => return Some(()),
+                None => self.copy(from, into)?,
+            },
+            // The sum of one, and its average, is itself.
+            Step::Reduce { from, into, .. } if from.len() == 1 => self.copy(&from[0], into)?,
+            Step::Reduce { from, into, finish } if into.chunk.space == Space::Output => {
+                let into = self.output.chunk(into.chunk.index as usize);
+                self.reduce_operands(from, into.start)?;
+                Instr::Reduce { into, finish: *finish }
+            }
+            Step::Signal if !self.published => {
+                self.published = true;
+                Instr::Publish
+            }
+            &Step::Wait { peer, signals: 1 } => Instr::Wait { peer },
+            _ => return None,
+        };
+        self.plan.remote_bytes += self.remote_bytes(&instr);
+        self.plan.instrs.push(instr);
+        Some(())
+    }
+
+    /// Returns the bytes that an instruction reads from other ranks.
+    fn remote_bytes(&self, instr: &Instr) -> usize {
+        match instr {
+            Instr::Get { from, into, .. } if *from != self.rank => into.len(),
+            Instr::Reduce { into, .. } => {
+                let is_remote =
+                    |operand: &&Operand| matches!(operand, Operand::Slot { rank, .. } if *rank != self.rank);
+                self.plan.operands.iter().filter(is_remote).count() * into.len()
+            }
+            _ => 0,
+        }
+    }
+
+    /// Turns the instruction that packs a long chunk of the input into one that also copies it to
+    /// the output.
+    ///
+    /// `None` if there is no such instruction. Nothing else writes that part of the output.
+    fn fuse_copy(&mut self, from: &ChunkRef, into: &ChunkRef) -> Option<()> {
+        let kept = self.input.chunk(from.chunk.index as usize);
+        let separate = self.no_scaling && self.plan.key.bases.is_none();
+        let spaces = (from.chunk.space, into.chunk.space);
+        if spaces != (Space::Input, Space::Output) || !separate || kept.len() < FUSE_COPY_MIN_BYTES {
+            return None;
+        }
+        let into = self.output.chunk(into.chunk.index as usize);
+        let (at, instr) = self.plan.instrs.iter_mut().find_map(|instr| match instr {
+            Instr::Pack { from, at } if *from == kept => Some((*at, instr)),
+            _ => None,
+        })?;
+        *instr = Instr::PackAndCopy { from: kept, at, into };
+        Some(())
+    }
+
+    fn copy(&mut self, from: &ChunkRef, into: &ChunkRef) -> Option<Instr> {
+        let index = |place: &ChunkRef| place.chunk.index as usize;
+        Some(match (from.chunk.space, into.chunk.space) {
+            (Space::Input, Space::Window) if into.rank == self.rank && !self.published => {
+                let at = index(into) * self.stride;
+                self.packed.push((from.chunk, at));
+                Instr::Pack { from: self.input.chunk(index(from)), at }
+            }
+            (Space::Input, Space::Output) => {
+                Instr::CopyLocal { from: self.input.chunk(index(from)), into: self.output.chunk(index(into)) }
+            }
+            (Space::Window, Space::Output) => Instr::Get {
+                from: from.rank,
+                at: index(from) * self.stride,
+                into: self.output.chunk(index(into)),
+            },
+            _ => return None,
+        })
+    }
+
+    /// Resolves the operands of the reduction into offset `into` of the output.
+    fn reduce_operands(&mut self, from: &[ChunkRef], into: usize) -> Option<()> {
+        if !self.plan.operands.is_empty() {
+            return None;
+        }
+        for place in from {
+            let index = place.chunk.index as usize;
+            let operand = match place.chunk.space {
+                Space::Window => Operand::Slot { rank: place.rank, at: index * self.stride },
+                Space::Input => self.own_operand(place.chunk, into)?,
+                _ => return None,
+            };
+            self.plan.operands.push(operand);
+        }
+        self.plan.own_operand = self.plan.operands.iter().position(|operand| *operand == Operand::Output);
+        Some(())
+    }
+
+    /// Resolves an operand of this rank.
+    ///
+    /// An operand without a factor is read where it is, since peers read the own slot at that time.
+    /// A scaled operand is read from the slot, and packed there first if necessary. `None` if the
+    /// reduction would overwrite the operand. No operation has such an operand: input and output of
+    /// an in-place reduction begin at one address.
+    fn own_operand(&mut self, chunk: Chunk, into: usize) -> Option<Operand> {
+        let from = self.input.chunk(chunk.index as usize).start;
+        let packed = self.packed.iter().find(|packed| packed.0 == chunk).map(|&(_, at)| at);
+        match self.plan.key.bases {
+            _ if !self.no_scaling => {
+                let at = packed.unwrap_or_else(|| self.pack_scratch(chunk));
+                Some(Operand::Slot { rank: self.rank, at })
+            }
+            None => Some(Operand::Input(from)),
+            Some((input, output)) if input + from == output + into => Some(Operand::Output),
+            Some(_) => packed.map(|at| Operand::Slot { rank: self.rank, at }),
+        }
+    }
+
+    /// Packs a chunk of the input where no peer reads, and returns its offset.
+    fn pack_scratch(&mut self, chunk: Chunk) -> usize {
+        self.packed.push((chunk, self.scratch_slot));
+        let from = self.input.chunk(chunk.index as usize);
+        self.plan.instrs.push(Instr::Pack { from, at: self.scratch_slot });
+        self.scratch_slot
+    }
+}
+
+/// Smallest chunk for which one read of the input pays for a later publication.
+const FUSE_COPY_MIN_BYTES: usize = 32 << 10;
+
+#[cfg(test)]
+mod tests;
