@@ -2,15 +2,15 @@
 //!
 //! Bits of the second word of a tag:
 //!
-//! | bits | content |
-//! |---|---|
-//! | 0-7 | kind of operation |
-//! | 8-15 | element type |
-//! | 16-23 | reduction; 255 for none, from 128 on a digest of a user-defined one |
-//! | 24-31 | digest of the algorithm's name |
-//! | 32-54 | root |
-//! | 55 | set for operations on GPUs |
-//! | 56-63 | on GPUs, part of a digest of the symmetric buffers; 0 for none |
+//! ```text
+//!  0-7   kind of operation
+//!  8-15  element type
+//! 16-23  reduction; 255 for none, from 128 on a digest of a user-defined one
+//! 24-31  digest of the algorithm's name
+//! 32-54  root
+//!    55  set for operations on GPUs
+//! 56-63  on GPUs, part of a digest of the symmetric buffers; 0 for none
+//! ```
 //!
 //! The third word is the count. On GPUs its upper 25 bits are more of the digests.
 

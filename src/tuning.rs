@@ -7,17 +7,17 @@
 //! `all_reduce shm 2 8192 oneshot`. The first rule that applies is used. `any` means no limit.
 //! Bytes are those of one share. `#` begins a comment.
 //!
-//! | topology | applies to |
-//! |---|---|
-//! | `shm` | ranks that share memory, also when the host is oversubscribed |
-//! | `shm-oversub` | ranks that share memory and outnumber the cores of the host |
-//! | `gpu` | ranks whose GPUs access each other's memory |
-//! | `tcp-oversub` | ranks that send messages and outnumber the cores of the host |
-//! | `tcp` | all ranks, except GPU communicators |
+//! ```text
+//! shm           ranks that share memory, also when the host is oversubscribed
+//! shm-oversub   ranks that share memory and outnumber the cores of the host
+//! gpu           ranks whose GPUs access each other's memory
+//! tcp-oversub   ranks that send messages and outnumber the cores of the host
+//! tcp           all ranks, except GPU communicators
+//! ```
 //!
 //! GPU communicators use only `gpu` rules of a file, because host measurements do not apply to
-//! them. Where more than two ranks share memory, a sum that is rounded to floats of 8 or 16 bits
-//! skips rules whose algorithm rounds it more than once.
+//! them. A sum that is rounded to floats of 8 or 16 bits skips rules whose algorithm rounds it more
+//! than once, if more than two ranks share memory.
 
 use crate::schedule::{Algorithm, Collective, PeerAccess, find};
 use std::fmt;

@@ -21,15 +21,15 @@ pub(crate) struct CommRegistry(Mutex<Vec<Weak<dyn RegisteredComm>>>);
 
 impl CommRegistry {
     /// Adds a communicator.
-    pub(crate) fn register(&self, sibling: Weak<dyn RegisteredComm>) {
+    pub(crate) fn register(&self, comm: Weak<dyn RegisteredComm>) {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        all.retain(|sibling| sibling.strong_count() > 0);
-        all.push(sibling);
+        all.retain(|comm| comm.strong_count() > 0);
+        all.push(comm);
     }
 
     /// Announces in all communicators that this rank waits in `op` of one of them.
     pub(crate) fn notify_blocked(&self, op: OpDesc) {
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        all.iter().filter_map(Weak::upgrade).for_each(|sibling| sibling.notify_blocked(op));
+        all.iter().filter_map(Weak::upgrade).for_each(|comm| comm.notify_blocked(op));
     }
 }

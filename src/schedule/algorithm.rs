@@ -7,7 +7,7 @@ use super::algorithms::{
 };
 use super::{Collective, GroupSpec, Program, Rank, Schedule};
 
-/// What an algorithm promises to move, for one pass of its program.
+/// The costs of one pass of an algorithm's program, which the checker verifies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Complexity {
     /// Steps of the longest chain: messages (or signals) that must follow one another.
@@ -19,14 +19,14 @@ pub struct Complexity {
     pub scratch_chunks: u64,
 }
 
-/// Which memory of its peers a rank reaches.
+/// The memory of its peers that a rank accesses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum PeerAccess {
     /// None: all goes in messages.
     TwoSided,
     /// Their windows, where all ranks share memory.
     Window,
-    /// The buffers of their callers, where all ranks called with memory that the library lent them.
+    /// The user buffers of peers, if all ranks called with symmetric memory.
     ZeroCopy,
 }
 
@@ -49,19 +49,19 @@ pub enum CombineOrder {
 pub struct Algorithm {
     /// Short name, unique among the algorithms of its collective.
     pub name: &'static str,
-    /// What it computes.
+    /// The collective that the algorithm computes.
     pub collective: Collective,
     /// One line: the idea, and what it is good for.
     pub summary: &'static str,
-    /// Where it comes from.
+    /// The publication that describes the algorithm.
     pub citation: &'static str,
-    /// Which memory of its peers a rank reaches.
+    /// The memory of its peers that a rank accesses.
     pub peer_access: PeerAccess,
     /// The order in which operands are combined.
     pub combine_order: CombineOrder,
-    /// Whether [`GroupSpec::aggregation`] means something to it.
+    /// True if the algorithm uses [`GroupSpec::aggregation`].
     pub aggregates: bool,
-    /// Whether it can run with this spec.
+    /// Returns whether the algorithm can run with a spec.
     pub supports: fn(&GroupSpec) -> bool,
     /// Chunks that a share is cut into.
     pub chunks_per_share: fn(&GroupSpec) -> usize,

@@ -1,10 +1,9 @@
 //! The executors of a collective: eager, pipelined and zero-copy.
 //!
-//! | executor | operations | data travels |
-//! |---|---|---|
-//! | [`eager`] | small, over shared memory | in slots, behind the flag that publishes them |
-//! | [`pipelined`] | all others | in slices over links or windows |
-//! | [`zero_copy`] | large, in symmetric memory | directly between the buffers of the callers |
+//! - [`eager`] runs small operations over shared memory. Data travels in slots, behind a flag.
+//! - [`zero_copy`] runs large operations in symmetric memory. Data travels directly between the
+//!   buffers of the callers.
+//! - [`pipelined`] runs all others. Data travels in slices over links or windows.
 
 pub(in crate::engine) mod arith;
 pub(in crate::engine) mod eager;

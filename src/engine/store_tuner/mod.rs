@@ -5,9 +5,8 @@
 //!
 //! - Every [`EXPLORE_PERIOD`] runs, both stores are timed for a few runs. All ranks count runs
 //!   alike, so all use the same store in these runs.
-//! - Between, the cheaper store is used. Every [`PROBE_PERIOD`]th run is timed, so that a rank that
-//!   writes and reads leaves cached stores as soon as they cost more, without waiting for the next
-//!   exploration.
+//! - Between, the cheaper store is used. Every [`PROBE_PERIOD`]th run is timed. A rank that writes
+//!   and reads leaves cached stores as soon as they cost more.
 //! - A rank that only writes (the root of a broadcast) hardly measures the difference. Ranks that
 //!   only read publish their costs as a hint for it.
 
@@ -173,9 +172,8 @@ pub(super) enum Timed {
 pub(super) struct Hysteresis(f64);
 
 impl Hysteresis {
-    /// The factor for ranks with a core each. Where cores share a cache, memory that is touched for
-    /// the first time, or has left the cache, makes cached stores a little more expensive for a
-    /// moment.
+    /// The factor for ranks with a core each. Memory that is touched for the first time, or has left
+    /// a shared cache, makes cached stores a little more expensive for a moment.
     pub(super) const DEDICATED_CORES: Self = Self(1.4);
     /// The factor for ranks that share cores. They wrote part of what they read on the same core,
     /// so the two costs differ less.
