@@ -23,10 +23,9 @@ impl Fusion {
 
 /// Finds the steps of a lane program that are fused.
 ///
-/// Two patterns write a window for the peers and the output at once. One is a result that is reduced
-/// into the window and then copied to the output. The other is a chunk of the input that is copied
-/// to both. A
-/// signal may lie between the two steps; it is then sent a little later.
+/// Two patterns write a window for the peers and the output at once. One is a result that is
+/// reduced into the window and then copied to the output. The other is a chunk of the input that is
+/// copied to both. A signal may lie between the two steps; it is then sent a little later.
 pub(super) fn find_fusions(steps: &[Step]) -> Vec<Fusion> {
     let mut fusions = vec![Fusion::None; steps.len()];
     for (index, step) in steps.iter().enumerate() {

@@ -172,8 +172,8 @@ pub(super) enum Timed {
 pub(super) struct Hysteresis(f64);
 
 impl Hysteresis {
-    /// The factor for ranks with a core each. Memory that is touched for the first time, or has left
-    /// a shared cache, makes cached stores a little more expensive for a moment.
+    /// The factor for ranks with a core each. Memory that is touched for the first time, or has
+    /// left a shared cache, makes cached stores a little more expensive for a moment.
     pub(super) const DEDICATED_CORES: Self = Self(1.4);
     /// The factor for ranks that share cores. They wrote part of what they read on the same core,
     /// so the two costs differ less.
