@@ -62,7 +62,7 @@ fn verify_and_measure(
     });
 }
 
-/// What so many calls take at this rank.
+/// Returns the time of so many calls on this rank.
 fn time(comm: &Communicator, case: Case, calls: u64) -> Duration {
     let (input, output) = case.collective.shares(comm.size(), case.root, comm.rank());
     let [input, mut output] = [input, output].map(|shares| vec![1f32; shares * case.count]);

@@ -1,4 +1,4 @@
-//! all_reduce in a few lines: four ranks as threads of this process.
+//! A first collective: four ranks, which are threads of this process, sum a vector.
 //!
 //! `cargo run --release --example 01_all_reduce`
 
@@ -13,12 +13,12 @@ fn main() -> unisono::Result<()> {
 }
 
 fn rank_main(comm: &Communicator) -> unisono::Result<()> {
-    // In place: every rank gives its number a thousand times and gets the sum.
+    // In place: every rank contributes a vector and gets the sum.
     let mut values = vec![comm.rank() as f32; 1000];
     comm.all_reduce(&mut values, Sum)?;
     assert!(values.iter().all(|&value| value == 6.0));
 
-    // Out of place: the input stays as it was.
+    // Out of place: the input stays unchanged.
     let input = [comm.rank() as i64, -(comm.rank() as i64)];
     let mut largest = [0; 2];
     comm.all_reduce_into(&input, &mut largest, Max)?;

@@ -4,7 +4,7 @@
 
 use unisono::{Communicator, Sum};
 
-/// Ranks in a row; two rows.
+/// Ranks in a row; the grid has two rows.
 const WIDTH: usize = 3;
 
 fn main() -> unisono::Result<()> {
@@ -18,7 +18,7 @@ fn main() -> unisono::Result<()> {
 fn rank_main(world: &Communicator) -> unisono::Result<()> {
     let (row, column) = (world.rank() / WIDTH, world.rank() % WIDTH);
 
-    // Same colour, same communicator; the key orders the ranks in it.
+    // Ranks with the same color share a communicator; the key orders them.
     let along_row = world.split(Some(row as u32), column as i32)?.expect("a colour was given");
     let along_column = world.split(Some(column as u32), row as i32)?.expect("a colour was given");
     assert_eq!((along_row.size(), along_column.size()), (WIDTH, 2));
@@ -28,7 +28,7 @@ fn rank_main(world: &Communicator) -> unisono::Result<()> {
     along_column.all_reduce(&mut sum, Sum)?;
     assert_eq!(sum, [(0..2 * WIDTH as i32).sum::<i32>()]);
 
-    // A ring shift within the row, both ways at once.
+    // A ring shift within the row, in both directions at once.
     let (next, previous) = ((column + 1) % WIDTH, (column + WIDTH - 1) % WIDTH);
     let own = [column as u32];
     let (mut from_previous, mut from_next) = ([0u32], [0u32]);
@@ -38,7 +38,7 @@ fn rank_main(world: &Communicator) -> unisono::Result<()> {
     })?;
     assert_eq!((from_previous[0] as usize, from_next[0] as usize), (previous, next));
 
-    // Ranks without a colour get no communicator; a duplicate has operations of its own.
+    // Ranks without a color get no communicator. A duplicate has its own sequence of operations.
     let is_even = world.rank().is_multiple_of(2);
     let evens = world.split(is_even.then_some(0), 0)?;
     assert_eq!(evens.is_some(), is_even);

@@ -1,4 +1,5 @@
-//! Computing while an all_reduce is under way: with borrowed buffers, with owned buffers, with `.await`.
+//! Asynchronous collectives: compute while an all_reduce runs, with borrowed buffers, with owned
+//! buffers, and with `.await`.
 //!
 //! `cargo run --release --example 04_overlap`
 
@@ -19,7 +20,7 @@ fn rank_main(comm: &Communicator) -> unisono::Result<()> {
     let mut gradients = vec![1.0f32; ELEMENTS];
     let begun = Instant::now();
 
-    // Borrowed: the scope ends when everything started in it is through.
+    // Borrowed buffers: the scope ends when every operation spawned in it has completed.
     let computed = comm.scope(|scope| {
         let pending = scope.all_reduce(&mut gradients, Sum);
         let launched = begun.elapsed();
@@ -28,7 +29,8 @@ fn rank_main(comm: &Communicator) -> unisono::Result<()> {
     })?;
     assert!(gradients.iter().all(|&gradient| gradient == 2.0));
 
-    // Owned: the buffer moves in and comes back. Many may be in flight; they complete in order.
+    // Owned buffers: the buffer moves in and comes back. Many operations may be in flight; they
+    // complete in order.
     let buckets: Vec<_> =
         (0..8).map(|bucket| comm.all_reduce_async(vec![bucket as f32; 10_000], Sum)).collect();
     for (bucket, pending) in buckets.into_iter().enumerate() {
@@ -48,7 +50,7 @@ fn compute() -> f64 {
     (1..2_000_000).map(|n| 1.0 / f64::from(n).powi(2)).sum()
 }
 
-/// The smallest executor there is; a program would use its own.
+/// A minimal executor; a program would use its own.
 fn block_on<F: Future>(future: F) -> F::Output {
     use std::task::{Context, Poll, Wake, Waker};
     struct Unpark(std::thread::Thread);

@@ -1,15 +1,15 @@
-//! The ring all_reduce by hand, with sends and receives, step by step; it prints who sends which chunk when.
+//! A ring all_reduce from sends and receives, printed step by step.
 //!
 //! `cargo run --release --example 05_manual_ring`
 //!
-//! Mind which chunk is whose after the first phase: rank r has the sum of chunk r + 1. The library's reduce_scatter starts
-//! every chunk one rank later, so that rank r is given chunk r.
+//! After the first phase, rank r holds the sum of chunk r + 1. The library's reduce_scatter starts
+//! every chunk one rank later, so that rank r gets chunk r.
 
 use unisono::{Communicator, Sum};
 
 const RANKS: usize = 4;
 
-/// What a rank did in one step: sent which chunk, received which, and what it has then.
+/// One step of a rank: the chunk sent, the chunk received, and the data afterwards.
 type StepRecord = (usize, usize, [i64; RANKS]);
 
 fn main() -> unisono::Result<()> {
@@ -56,7 +56,7 @@ fn rank_main(comm: &Communicator) -> unisono::Result<Vec<StepRecord>> {
     Ok(table)
 }
 
-/// To the next rank, from the one before.
+/// Sends to the next rank and receives from the previous one.
 fn exchange(comm: &Communicator, chunk: i64) -> unisono::Result<i64> {
     let (next, previous) = ((comm.rank() + 1) % RANKS, (comm.rank() + RANKS - 1) % RANKS);
     let mut received = [0];

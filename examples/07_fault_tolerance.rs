@@ -1,7 +1,9 @@
-//! Ranks that go on when others are killed: what is left of an average is the average of what is left.
+//! Ranks go on after others are killed: the survivors shrink the communicator and repeat the
+//! average.
 //!
-//! `cargo run --release --example 07_fault_tolerance` starts five processes, of which two kill themselves with SIGKILL in the
-//! middle; `unisono run --continue-on-failure -n 5 -- target/release/examples/07_fault_tolerance` does the same under the launcher.
+//! `cargo run --release --example 07_fault_tolerance` starts five processes, of which two kill
+//! themselves with SIGKILL. `unisono run --continue-on-failure -n 5 --
+//! target/release/examples/07_fault_tolerance` does the same under the launcher.
 
 use std::process::Command;
 use std::time::Instant;
@@ -43,7 +45,8 @@ fn rank_main(mut comm: Communicator) -> unisono::Result<()> {
                 println!("rank {number}: {error}");
                 let begun = Instant::now();
                 comm = comm.shrink()?;
-                // Some may have been through with the round in which others failed: the first one is right for all.
+                // Some ranks may have completed the round in which others failed: the lowest round
+                // is right for all.
                 round = agree(&comm, round)?;
                 let (rank, ranks, time) = (comm.rank(), comm.size(), begun.elapsed());
                 println!(
@@ -58,14 +61,14 @@ fn rank_main(mut comm: Communicator) -> unisono::Result<()> {
     Ok(())
 }
 
-/// The least of the rounds that ranks are in.
+/// Returns the lowest round of all ranks.
 fn agree(comm: &Communicator, round: usize) -> unisono::Result<usize> {
     let mut first = [round as u64];
     comm.all_reduce(&mut first, unisono::Min)?;
     Ok(first[0] as usize)
 }
 
-/// The round in which a rank is killed.
+/// Returns the round in which a rank is killed.
 fn dies_in(number: usize) -> Option<usize> {
     [None, Some(100), Some(200), None, None][number]
 }

@@ -42,7 +42,8 @@ fn worked_examples() {
 
 const SPEC: GroupSpec = GroupSpec { ranks: 4, root: 0, aggregation: 1 };
 
-/// In the ring as it is often taught, rank r ends the first phase with chunk r + 1. What is delivered is chunk r.
+/// In the textbook ring, rank r ends the first phase with chunk r + 1. The library delivers chunk
+/// r.
 #[test]
 fn reduce_scatter_gives_rank_r_share_r() {
     World::Threads.run(4, &Config::default(), |comm| {

@@ -2,7 +2,7 @@
 
 use unisono::{Communicator, Config, Sum};
 
-/// One of everything of fixed size.
+/// One operation of every kind, of fixed size.
 fn round(comm: &Communicator, buffers: &mut [Vec<f32>; 2]) {
     let ranks = comm.size();
     let (rank, peer) = (comm.rank(), comm.rank() ^ 1);
@@ -42,7 +42,8 @@ fn steady(comms: Vec<Communicator>, count: usize) {
                     });
                     counted.count_total
                 };
-                // Who waits long, because the machine is busy, tells the others, and that allocates.
+                // A rank that waits long, because the machine is busy, reports it to the others,
+                // and that allocates.
                 let least = (0..6).map(|_| count_rounds()).min();
                 assert_eq!(
                     least,

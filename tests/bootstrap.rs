@@ -1,4 +1,4 @@
-//! Ranks meet, or all of them hear in time why not, whoever else knocks at the door.
+//! Ranks meet, or every rank gets an error in time, whatever else connects to the root.
 
 use std::net::{IpAddr, Ipv4Addr, TcpStream};
 use std::time::{Duration, Instant};
@@ -12,10 +12,10 @@ fn join_timeout_config(milliseconds: u64) -> Config {
     Config { join_timeout: Duration::from_millis(milliseconds), ..Config::default() }
 }
 
-/// One who wants to join: with which id, as which rank of how many, and how.
+/// Arguments of one rank that joins: the id, the rank, the number of ranks, and the settings.
 type JoinArgs = (UniqueId, usize, usize, Config);
 
-/// What becomes of each, and how long it took the last of them.
+/// Results of all ranks, and the time until the last one had its result.
 fn meet(guests: Vec<JoinArgs>) -> (Vec<Result<String, Error>>, Duration) {
     let begun = Instant::now();
     let join = |(id, rank, ranks, config): JoinArgs| {
@@ -32,7 +32,8 @@ fn meet(guests: Vec<JoinArgs>) -> (Vec<Result<String, Error>>, Duration) {
     (ends, begun.elapsed())
 }
 
-/// Everybody fails, in this time, in a way that a program can tell, with a story that contains all `parts`.
+/// Checks that every rank fails within this time, with a typed error whose text contains all
+/// `parts`.
 fn assert_all_fail(
     guests: Vec<JoinArgs>,
     time: Duration,

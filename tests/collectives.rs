@@ -21,14 +21,14 @@ fn supported_algorithms<'a>(
     rows.filter(|row| (row.supports)(spec))
 }
 
-/// And some that are too long for cells, where there are any.
+/// Sizes that exceed the eager slots, where there are any.
 fn counts(slice: usize, row: &Algorithm) -> impl Iterator<Item = usize> {
     let all = [0, 1, 3, 63, 257, slice - 1, slice, slice + 1, 5 * slice + 7, 34 * slice + 7, 64 * slice];
     let uses_cells = row.peer_access == PeerAccess::Window;
     all.into_iter().filter(move |&count| uses_cells || count < 34 * slice)
 }
 
-/// All rows with f32 sums, in and out of place, at sizes around slice boundaries.
+/// Runs all algorithms with f32 sums, in and out of place, at sizes around slice boundaries.
 fn all_algorithms(world: World, ranks: usize) {
     let slice = 4096 / 4;
     world.run(ranks, &small(), |comm| {
@@ -108,7 +108,7 @@ fn all_types(world: World, ranks: usize) {
         let spec = GroupSpec { ranks, root: 0, aggregation: 1 };
         for row in supported_algorithms(world, &spec).filter(|row| row.collective.reduces()) {
             comm.set_algorithm(row).unwrap();
-            // What no cell holds, but for the shortest types.
+            // Sizes that exceed the eager slots, except for the shortest types.
             let long = (row.peer_access == PeerAccess::Window).then_some((40_003, false));
             let cases = [(1, true), (77, false), (1500, true), (1500, false)];
             for op in ReduceKind::ALL {
@@ -138,7 +138,7 @@ fn all_types_over_tcp() {
     all_types(World::Tcp, 3);
 }
 
-/// What only moves elements moves those of every type.
+/// Collectives that only move elements move elements of every type.
 #[test]
 fn data_movement_supports_every_dtype() {
     for world in World::ALL {
@@ -187,13 +187,14 @@ fn large_messages_use_selected_algorithm() {
     }
 }
 
-/// Ranks show what they have read of their peers' cells now and then: who writes must come through, whatever came before.
+/// Ranks acknowledge read slots in batches: a writer must get through, whatever came before.
 #[test]
 fn broadcast_changing_roots_and_lengths_never_stalls() {
     const COUNTS: [usize; 6] = [2, 128, 4 << 10, 8 << 10, 16 << 10, 32 << 10];
     for ranks in [2, 3, 8] {
         World::Threads.run(ranks, &Config::default(), |comm| {
-            // Runs of 1 to 200 of one root and length: over laps of one kind of cells, and into others in the middle of one.
+            // Runs of 1 to 200 operations of one root and length: over laps of one slot class, and
+            // into another class in the middle of a lap.
             for run in 0..60_usize {
                 let (root, count) = (run * 7 % ranks, COUNTS[run * 5 % COUNTS.len()]);
                 for turn in 0..1 + run * 37 % 200 {
@@ -223,7 +224,8 @@ fn broadcast_root_does_not_wait_for_busy_rank() {
             }
         };
         let computes = || through.lock().unwrap().recv().unwrap();
-        // Into the kind of cells of which there are the fewest; then so many that not all are shown, as rank 1 waits for none.
+        // Use the slot class with the fewest slots, then so many that some are not acknowledged,
+        // because rank 1 waits for none.
         for (times, count) in [(1, 128 << 10), (20, 8), (8, 128 << 10)] {
             if comm.rank() == 1 {
                 computes();

@@ -1,4 +1,6 @@
-//! Worlds that come and go leave nothing behind. Alone in its process, whose descriptors, threads and memory it counts.
+//! Worlds that are created and destroyed leak nothing.
+//!
+//! The test is alone in its process, whose descriptors, threads and memory it counts.
 
 mod support;
 
@@ -6,7 +8,8 @@ use std::fs;
 use support::World;
 use unisono::{Config, Sum};
 
-/// After the last worker is gone: (descriptors, threads, segments of shared memory, KiB that are resident) of this process.
+/// Returns (descriptors, threads, shared memory segments, resident KiB) of this process after the
+/// last worker has exited.
 fn held_resources() -> [usize; 4] {
     std::thread::sleep(std::time::Duration::from_millis(200));
     let status = fs::read_to_string("/proc/self/status").expect("proc");
@@ -31,8 +34,8 @@ fn cycle(world: World, times: usize) {
     }
 }
 
-/// What a turn may add that leaks nothing. The allocator keeps freed buffers of TCP links, 8 MiB each, now and then, but not in
-/// every turn: a leak is in all of them.
+/// Growth per iteration that is not a leak. The allocator sometimes keeps freed buffers of TCP
+/// links, 8 MiB each, but a leak would be in every iteration.
 const SLACK_KIB: usize = 1 << 10;
 const ROUNDS: usize = 4;
 

@@ -1,4 +1,5 @@
-//! Jobs that encrypt: nothing of their meeting can be read on its way, and ranks that disagree hear so.
+//! Encrypted jobs: no byte of the bootstrap is readable on the network, and ranks that disagree
+//! about encryption get an error.
 
 mod support;
 
@@ -33,7 +34,8 @@ fn relay(mut from: TcpStream, mut to: TcpStream) -> Vec<u8> {
     seen
 }
 
-/// What somebody between rank 1 and rank 0 sees of their meeting, which is to succeed.
+/// Returns the bytes of a successful bootstrap between rank 1 and rank 0, as an observer on the
+/// network sees them.
 fn capture_bootstrap(encryption: bool) -> Vec<u8> {
     let id = id();
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");

@@ -20,7 +20,7 @@ fn errors(
     let begun = Instant::now();
     let errors = world.run(ranks, &long_timeout(), |comm| {
         let error = body(&comm).err();
-        // Those who were done before the news came hear it at their next call.
+        // Ranks that completed before the news arrived get the error at their next call.
         let error = error.or_else(|| comm.barrier().err());
         std::thread::sleep(Duration::from_millis(300));
         error
@@ -32,7 +32,7 @@ fn errors(
 #[test]
 fn count_mismatch_names_both_counts_on_every_rank() {
     for world in World::ALL {
-        // On either side of what fits one cell after the other, and of what only windows hold.
+        // Sizes on both sides of the limits of eager slots and windows.
         for base in [5usize, 7, 256, 2048, 4096, 300_000] {
             let errors = errors(world, 4, |comm| {
                 let mut values = vec![1.0f32; if comm.rank() == 2 { base + 1 } else { base }];

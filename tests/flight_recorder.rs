@@ -87,7 +87,7 @@ fn failure_dumps_one_record_per_rank() {
             together.wait();
             let written = files();
             together.wait();
-            // One of the two does it.
+            // One of the two ranks reports the mismatch.
             let _ = std::fs::remove_dir_all(&folder);
             together.wait();
             comm.barrier().expect_err("it is over");

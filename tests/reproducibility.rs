@@ -72,8 +72,9 @@ fn rank_order_sum(ranks: usize, index: usize) -> u32 {
     (1..ranks).fold(inexact_value(0, index), |sum, rank| sum + inexact_value(rank, index)).to_bits()
 }
 
-/// What the collectives that reduce give one rank for each element: (index, bits), whichever of them and however the
-/// buffer is cut.
+/// Returns the result of the reducing collectives for each element of one rank: (index, bits).
+///
+/// The bits are equal for each of the collectives, however the buffer is cut.
 fn reduced(comm: &Communicator, count: usize) -> Vec<(usize, u32)> {
     let (rank, ranks) = (comm.rank(), comm.size());
     let input: Vec<f32> = (0..count * ranks).map(|index| inexact_value(rank, index)).collect();

@@ -1,4 +1,5 @@
-//! Breaks schedules in small ways: the checker has to reject every mutant that is not as good as the original.
+//! Mutates schedules in small ways: the checker must reject every mutant that is worse than the
+//! original.
 
 use unisono::schedule::check::{Options, Replayer, check_schedule};
 use unisono::schedule::{Algorithm, Chunk, Collective, GroupSpec, Rank, Schedule, Space, Step};
@@ -48,7 +49,7 @@ fn check_rejects_mutated_schedules() {
 
 #[test]
 fn check_rejects_removed_steps() {
-    // Where each of these steps is needed, none of its mutants can be right.
+    // Each of these steps is needed, so none of the mutants can be right.
     let mut random = Random(7);
     for algorithm in Algorithm::ALL {
         let spec = GroupSpec { ranks: 6, root: 1, aggregation: 2 };
@@ -79,7 +80,7 @@ fn unmutated_schedules_replay_correctly() {
     }
 }
 
-/// Whether the checker finds nothing wrong, in either mode, and the counts are as stated.
+/// Returns whether the checker accepts the schedule in both modes, with the stated counts.
 fn is_accepted(algorithm: &Algorithm, mutant: &Schedule) -> bool {
     [false, true].into_iter().all(|in_place| {
         let stated = (algorithm.complexity)(&mutant.spec);
@@ -116,7 +117,7 @@ fn element(rank: Rank, index: usize) -> i64 {
     Random((rank * 1000 + index) as u64).next() as i64
 }
 
-/// What element `index` of the output of `rank` must be.
+/// Returns the expected element `index` of the output of `rank`.
 fn expected(schedule: &Schedule, rank: Rank, index: usize) -> i64 {
     let GroupSpec { ranks, root, .. } = schedule.spec;
     let share_len = schedule.chunks_per_share * CHUNK_LEN;
@@ -269,7 +270,7 @@ fn mutate_chunk(step: &mut Step, random: &mut Random, harm: impl Fn(&mut Chunk, 
     harm(chunks[chosen], random);
 }
 
-/// A small generator, so that a failure repeats: a counter, mixed by shifts (Marsaglia) and a product.
+/// A small reproducible generator: a counter, mixed by shifts (Marsaglia) and a product.
 struct Random(u64);
 
 impl Random {

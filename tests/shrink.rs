@@ -1,4 +1,5 @@
-//! Those that are left go on: the same ones on every rank, in the old order, with sums that are right.
+//! Survivors shrink a communicator: the same members on every rank, in the old order, with right
+//! sums.
 
 mod support;
 
@@ -42,7 +43,7 @@ fn survivors_keep_order_down_to_one() {
         let begun = Instant::now();
         world.run(5, &config(), |first| {
             let (number, mut comm) = (first.rank(), first);
-            // The first rank of all, one in the middle, the last, and the first of those that are left.
+            // The first rank, a middle one, the last one, and the first of the survivors.
             for (leaver, total) in [(0, 14.0), (2, 11.0), (4, 6.0), (1, 4.0)] {
                 if number == leaver {
                     return;

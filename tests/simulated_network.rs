@@ -146,7 +146,8 @@ fn survivors_continue_after_two_deaths() {
     }
 }
 
-/// Two of three give the third one up and drop what they had with it; when it can hear of that, it does not go on alone.
+/// Two of three ranks give up the third one and drop their connections with it. When it hears of
+/// that, it does not go on alone.
 #[test]
 fn excluded_rank_does_not_report_survivors_dead() {
     let (cut, stall) = (Duration::from_secs(12), Duration::from_millis(12_100));
@@ -208,7 +209,7 @@ impl Reconnect for Known {
     }
 }
 
-/// What every rank of three makes of a venue that says so of where to meet.
+/// Runs `body` on three ranks whose reconnect reports `place` as its endpoint.
 fn meeting_at<R: Send>(place: &str, body: impl Fn(Communicator) -> R + Sync) -> Vec<R> {
     let (places, _) = sim::world(3, config().geometry(), FaultPlan::none(1));
     std::thread::scope(|scope| {

@@ -1,14 +1,16 @@
-//! Memory from `Communicator::alloc_symmetric`: every collective gives the same with it, without it, and mixed.
+//! Memory from `Communicator::alloc_symmetric`: collectives give the same results with it, without
+//! it, and mixed.
 
 mod support;
 
 use support::World;
 use unisono::{Avg, Communicator, Config, ErrorKind, PreMulSum, Scalar, Sum, SymmetricBuffer};
 
-/// Large enough that buffers of peers are reached, one that cells would hold and one that none does; not multiples of anything.
+/// Sizes for zero-copy: one that eager slots would hold and one that they do not, neither a
+/// multiple of anything.
 const COUNTS: [usize; 2] = [20_021, 50_021];
 
-/// Which ranks have their (input, output) in lent memory.
+/// Ranks with (input, output) in symmetric memory.
 type SymmetricRanks = fn(usize) -> (bool, bool);
 const SYMMETRIC_CASES: [(&str, SymmetricRanks); 4] = [
     ("all", |_| (true, true)),
@@ -23,7 +25,7 @@ enum Buffer {
 }
 
 impl Buffer {
-    /// Every rank takes lent memory, whether it is used or not.
+    /// Every rank allocates symmetric memory, because the allocation is collective.
     fn new(comm: &Communicator, count: usize, lent: bool, value: impl Fn(usize) -> f32) -> Self {
         let mut memory = comm.alloc_symmetric(count).expect("memory");
         memory.iter_mut().enumerate().for_each(|(index, element)| *element = value(index));
@@ -115,7 +117,7 @@ fn alloc_failure_on_one_rank_fails_all_without_leak() {
                     comm.alloc_symmetric::<f64>(if comm.rank() == 1 { count } else { 8 }).unwrap_err();
                 assert!(matches!(error.kind(), ErrorKind::InvalidUsage(_)), "{error}");
             }
-            // All of it is free again, time after time.
+            // All memory is free again, in every iteration.
             for turn in 0..20 {
                 let mut memory = comm.alloc_symmetric::<u8>(1 << 20).unwrap();
                 assert!(memory.iter().all(|&byte| byte == 0));

@@ -30,7 +30,7 @@ fn execute(comm: &Communicator, collective: Collective, count: usize) {
     .unwrap();
 }
 
-/// What one operation by `row` moves at this rank.
+/// Returns the traffic of one operation of an algorithm on this rank.
 fn measured(comm: &Communicator, row: &'static Algorithm, count: usize) -> TrafficStats {
     comm.set_algorithm(row).unwrap();
     let before = comm.traffic_stats().unwrap();

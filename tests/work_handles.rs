@@ -69,7 +69,7 @@ fn callback_may_start_but_not_wait() {
                 gate.recv().unwrap();
                 comm.barrier()
             });
-            // What is through already calls at once, where one may wait.
+            // A completed operation calls back at once, in a place where blocking is allowed.
             let waiting = held.and_then(move |()| wait(&own));
             go.send(()).unwrap();
             waiting.wait().unwrap_err()

@@ -1,4 +1,5 @@
-//! Ranks that fail leave their flight records, and `unisono analyze` says who did what else than the others.
+//! Failed ranks leave flight records, and `unisono analyze` reports the rank that made a different
+//! call.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -38,7 +39,7 @@ fn failing(name: &str, body: impl Fn(&Communicator) -> unisono::Result<()> + Syn
             let body = &body;
             scope.spawn(move || {
                 body(&comm).expect_err("they disagree");
-                // Nobody leaves before all have failed.
+                // Every rank stays until all have failed.
                 std::thread::sleep(Duration::from_millis(200));
             });
         }
@@ -81,7 +82,7 @@ fn records_are_written_to_configured_dir() {
     let ended = Command::new(UNISONO)
         .args(["run", "-n", "3", "--", UNISONO, "perf", "all_reduce", "-b", "4K", "-e", "4K", "--mismatch"])
         .env("UNISONO_FLIGHT_RECORDER_DIR", &folder.0)
-        // Where traces lie, too.
+        // The folder may hold traces, too.
         .env("UNISONO_TRACE_DIR", &folder.0)
         .output()
         .expect("it starts");

@@ -39,7 +39,9 @@ fn shm_names() -> HashSet<String> {
     sockets.chain(segments.map(|segment| segment.path().display().to_string())).collect()
 }
 
-/// Whether everything that is there since `before` goes away: other jobs on this host come to an end.
+/// Waits until every resource created since `before` is gone, and returns whether all are.
+///
+/// Resources of other jobs on this host disappear when those jobs end.
 fn nothing_new_stays(before: &HashSet<String>) -> bool {
     let mut new: HashSet<String> = shm_names().difference(before).cloned().collect();
     let begun = Instant::now();

@@ -1,4 +1,4 @@
-//! What a communicator costs, with real processes: little before it is used, and what it says it does.
+//! Memory of a communicator, with real processes: little before use, and equal to its own count.
 
 use std::process::Command;
 
@@ -37,7 +37,7 @@ fn snapshots(ranks: usize, transport: &str) -> Vec<Snapshot> {
 }
 
 const KIB_IDLE_MAX: f64 = 1024.0;
-/// What an idle socket costs the kernel, as docs/performance.md has it.
+/// Kernel memory of an idle socket.
 const KIB_PER_SOCKET: f64 = 4.5;
 
 fn idle_cost(idle: &Snapshot) -> f64 {

@@ -1,4 +1,4 @@
-//! What ranks start and leave behind ends with the job, and keeps it from ending nowhere.
+//! Descendants that ranks leave behind end with the job, and do not keep the job from ending.
 
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -23,7 +23,8 @@ fn exists(pid: &String) -> bool {
 fn child_processes_of_a_rank_are_killed() {
     for leave in ["", "setsid "] {
         let begun = Instant::now();
-        // It holds the rank's output open, too. Its number is printed by itself, once it has left.
+        // The descendant holds the rank's output open, too. It prints its number itself, once it
+        // has left the group.
         let script = format!("{leave}sh -c 'echo $$; exec sleep 300' & sleep 0.3; exit 0");
         let output = run("2", &script);
         assert!(begun.elapsed() < Duration::from_secs(10), "`{leave}`: took {:?}", begun.elapsed());

@@ -15,7 +15,7 @@ fn text(bytes: &[u8]) -> String {
 }
 
 fn is_alive(pid: &str) -> bool {
-    // A zombie that nobody has reaped yet is no longer running.
+    // An unreaped zombie is not running.
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit(')').next().is_some_and(|rest| !rest.trim().is_empty() && !rest.trim_start().starts_with('Z'))
 }
@@ -76,7 +76,7 @@ fn continue_on_failure_lets_ranks_finish() {
     assert_eq!(output.status.code(), Some(0));
     assert_eq!(text(&output.stdout).matches("well").count(), 2);
     assert!(text(&output.stderr).contains("rank 1 failed"));
-    // Nobody comes to a good end: the first failure counts.
+    // No rank succeeds: the first failure counts.
     assert_eq!(keep_going("sleep $RANK; exit $((RANK + 5))").status.code(), Some(5));
 }
 

@@ -1,8 +1,8 @@
-//! What a seed stands for is the same everywhere.
+//! A seed gives the same simulation in every environment.
 
 use std::process::Command;
 
-/// All that is told of one run under this setting.
+/// Returns the output of one simulation under this setting.
 fn output_with(setting: (&str, &str)) -> String {
     let mut command = Command::new(env!("CARGO_BIN_EXE_unisono"));
     let output =

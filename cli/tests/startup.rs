@@ -1,4 +1,5 @@
-//! The command starts, and jobs of many ranks with it, and ends when nobody listens.
+//! Startup of the command and of jobs with many ranks, and its end when the reader of its output is
+//! gone.
 
 use std::process::Command;
 use std::time::{Duration, Instant};

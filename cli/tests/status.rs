@@ -41,7 +41,7 @@ fn status_shows_ranks_waiting_for_stopped_rank() {
         wait_for("771 x float");
         let signal = |name: &str| Command::new("kill").args([name, &stopped]).status().unwrap();
         signal("-STOP");
-        // It cannot answer, and whom the others wait for says the rest.
+        // The stopped rank cannot answer; the others name it as the rank that they wait for.
         let text = wait_for("waiting for rank 1");
         assert!(text.contains(&format!("3 ranks over {transport}")), "{text}");
         assert!(text.contains("nothing of rank 1"), "{text}");

@@ -1,4 +1,4 @@
-//! What ranks did when: each writes a trace, and `unisono trace` puts them together.
+//! Every rank writes a trace, and `unisono trace` merges the traces.
 
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
@@ -27,7 +27,7 @@ impl Drop for Folder {
     }
 }
 
-/// What is said of `paths`, and the events in the file that is made of them.
+/// Returns the output of `unisono trace` for `paths`, and the events of the merged file.
 fn merge(folder: &Folder, paths: &[&Path]) -> (String, Vec<Value>) {
     let out = folder.0.join("together.json");
     let Output { status, stdout, stderr } =
@@ -76,7 +76,7 @@ fn merged_traces_share_one_clock() {
     for (sequence, ranks) in sums {
         let processes: BTreeSet<u64> = ranks.iter().map(|part| part.process).collect();
         assert_eq!((processes.len(), ranks.len()), (3, 3), "all_reduce #{sequence}");
-        // Nobody can be through with a sum before all have come to it.
+        // A sum cannot end on any rank before all ranks have entered it.
         let last_in = ranks.iter().map(|part| part.start).fold(f64::MIN, f64::max);
         let first_out = ranks.iter().map(|part| part.end).fold(f64::MAX, f64::min);
         assert!(last_in <= first_out + CLOCK_SKEW_MAX_US, "all_reduce #{sequence}: {ranks:?}");
@@ -98,7 +98,7 @@ fn failed_op_has_reason_and_partial_line_is_skipped() {
             });
         }
     });
-    // As if the process had been killed while it wrote.
+    // Cut the last line, as if the process had been killed while it wrote.
     for file in folder.files() {
         let text = std::fs::read_to_string(&file).expect("a trace");
         std::fs::write(&file, text + "{\"name\":\"barr").expect("a trace");
@@ -126,5 +126,5 @@ fn invalid_trace_is_named() {
     assert!(told(&folder.0).contains("a.trace.json: this is no trace"));
 }
 
-/// How far apart two readings of one clock by two processes may be.
+/// Largest difference between two readings of one clock by two processes.
 const CLOCK_SKEW_MAX_US: f64 = 200.0;

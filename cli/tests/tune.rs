@@ -40,14 +40,14 @@ fn output_is_a_tuning_table() {
 #[test]
 fn check_detects_slow_choices() {
     let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join("slow.txt");
-    // Everything to everybody, by messages, where one reads what the other shows.
+    // The naive algorithm is slow over TCP: every rank sends its whole input to every other rank.
     std::fs::write(&file, "all_reduce tcp any any naive\n").expect("a file");
     let output = tune(Some(&file), &["1M", "--collectives", "all_reduce", "--check"]);
     let text = text(&output);
     assert_eq!(output.status.code(), Some(1), "{text}");
     let slower = text.lines().filter(|line| line.contains(" naive ") && line.ends_with(" slower"));
     assert!(slower.count() > 0, "{text}");
-    assert!(text.lines().last().is_some_and(|line| !line.starts_with("# 0 of 9 cells")), "{text}");
+    assert!(text.lines().last().is_some_and(|line| !line.starts_with("# 0 of 9 sizes")), "{text}");
 }
 
 #[test]

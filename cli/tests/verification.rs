@@ -1,4 +1,4 @@
-//! What `unisono perf` calls wrong is wrong, and nothing else is.
+//! `unisono perf` reports wrong results, and only those.
 
 use std::process::{Command, Output};
 
@@ -26,7 +26,7 @@ fn rows(output: &Output) -> Vec<String> {
 
 #[test]
 fn any_number_of_iterations_and_operations_verifies() {
-    // In place, a result must not be mistaken for the input of the operation that is verified.
+    // In place, a result must not be mistaken for the input of the verified operation.
     for collective in DATA {
         for counts in ["-n 1", "-n 2", "-n 5", "-n 20", "-n 3 -m 4", "-n 3 -m 3 -z 0"] {
             let arguments = format!("{collective} -t 2 -b 40 -e 4K -f 100 -w 1 {counts}");

@@ -1,4 +1,5 @@
-//! Feeds bytes to the parser that `FUZZ_TARGET` names; `cargo xtask fuzz` starts it for each of them.
+//! Feeds bytes to the parser that `FUZZ_TARGET` names; `cargo xtask fuzz` starts the program for
+//! each of them.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

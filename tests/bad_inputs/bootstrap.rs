@@ -31,7 +31,7 @@ const STRANGERS: &[(&str, &str)] = &[
 const REPLAY: &[(&str, &str)] =
     &[("transports/src/secure/handshake/tests.rs", "fn replayed_handshake_is_refused")];
 
-/// One who wants to join: with which id, as which rank of how many, and how.
+/// Arguments of one rank that joins: the id, the rank, the number of ranks, and the settings.
 pub(crate) type JoinArgs = (UniqueId, usize, usize, Config);
 
 fn id() -> UniqueId {
@@ -42,7 +42,7 @@ fn join_args(id: &UniqueId, rank: usize, ranks: usize) -> JoinArgs {
     (id.clone(), rank, ranks, Config { transport: Transport::Shm, ..long_timeout() })
 }
 
-/// As [`guest`], with no patience for those who do not come.
+/// Returns [`join_args`] with a short join timeout.
 fn join_args_short_timeout(id: &UniqueId, rank: usize, ranks: usize) -> JoinArgs {
     let (id, rank, ranks, config) = join_args(id, rank, ranks);
     (id, rank, ranks, Config { join_timeout: Duration::from_millis(500), ..config })
@@ -52,7 +52,7 @@ fn join((id, rank, ranks, config): &JoinArgs) -> Result<Communicator, Error> {
     Communicator::join(id, *rank, *ranks, config)
 }
 
-/// Every guest is told a story that contains all of its `parts`.
+/// Checks that every rank gets an error that contains all of its `parts`.
 pub(crate) fn run_joins(guests: Vec<(JoinArgs, &[&str])>) -> Report {
     let begun = Instant::now();
     let stories = std::thread::scope(|scope| {
@@ -147,7 +147,7 @@ fn two_jobs() -> Report {
     })
 }
 
-/// On either side: a rank that finds an older root, and a root that an older rank comes to.
+/// Covers both sides: a rank that meets an older root, and a root that an older rank joins.
 fn version() -> Report {
     let start = |version: u32| [&b"unisono\0"[..], &version.to_le_bytes()].concat();
     let older = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");

@@ -1,4 +1,4 @@
-//! Who waits for whom, and what only looks wrong.
+//! The order of calls: ranks that wait for each other, and orders that only look wrong.
 
 use crate::table::{Evidence, Report, Row, every_world, long_timeout, poisoned, refused, works};
 use std::time::{Duration, Instant};

@@ -28,7 +28,8 @@ fn not_finite() -> Report {
             _ => Ok(()),
         }
     });
-    // Of the parts of one buffer, the place in the buffer, and the first of them.
+    // With counts per peer, the index counts from the start of the buffer, and the first bad element
+    // is named.
     poisoned(3, &config, &["all_to_all_v #1", "element 2 of what rank 2 gave is NaN"], |comm| {
         let mut values = [1.0f32; 6];
         if comm.rank() == 2 {
@@ -69,7 +70,7 @@ fn forked() -> Report {
                 return sums_again(&comm);
             }
             let (begun, mut own) = (Instant::now(), Some(comm));
-            // What the child takes is its copy.
+            // The child gets a copy.
             let story = run_in_forked_child(|| in_the_child(own.take().expect("its copy")));
             let (story, time) = (story.expect("the child does not wait for ever"), begun.elapsed());
             assert!(story.contains("was forked from process"), "{story}");

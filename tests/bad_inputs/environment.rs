@@ -1,4 +1,4 @@
-//! What lies around a job: memory, clocks, settings, names, files.
+//! The environment of a job: memory, clocks, settings, names, files.
 
 use crate::bootstrap::run_joins;
 use crate::support::World;
@@ -57,8 +57,8 @@ fn no_names() -> Report {
     works(begun)
 }
 
-/// No wait reads a clock that can be set: there is none in the library but the monotonic one, and the one by which a
-/// trace says when it begins.
+/// No wait reads a clock that can be set. The library reads the monotonic clock, and for the start
+/// of a trace the real-time clock.
 fn clock() -> Report {
     let begun = Instant::now();
     let mut folders: Vec<_> = ["src", "transports/src"]
@@ -109,7 +109,7 @@ fn variables() -> Report {
     Report { messages: wrong.map(tell).into(), time: begun.elapsed() }
 }
 
-/// One rank cannot listen where it should: all hear it at once.
+/// One rank cannot listen at its address: all ranks get the error at once.
 fn interface() -> Report {
     for (address, reason) in [("fe80::1", "rgument"), ("192.0.2.1", "assign")] {
         let id = UniqueId::new(IpAddr::V4(Ipv4Addr::LOCALHOST)).expect("a free port");

@@ -1,7 +1,7 @@
-//! Forty-four bad inputs, and what every rank is told of each: who, in which operation, and both values, within two
-//! seconds. Or that it works, where it is legal.
+//! Forty-four bad inputs, and the error of every rank for each: the rank, the operation, and both
+//! values, within two seconds. Legal inputs must work.
 //!
-//! `BAD_INPUTS_REPORT=target/bad_inputs.md` has the table written to that file.
+//! `BAD_INPUTS_REPORT=target/bad_inputs.md` writes the table to that file.
 
 mod bootstrap;
 mod call_order;

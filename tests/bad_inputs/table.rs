@@ -1,4 +1,4 @@
-//! What a row is, how it is tried, and how it is printed.
+//! Rows of the table: how an input is tried, and how its result is printed.
 
 use crate::support::World;
 use std::fmt::Write;
@@ -15,7 +15,7 @@ pub(crate) struct Row {
     pub(crate) evidence: Evidence,
 }
 
-/// What shows how it is answered.
+/// Evidence of the answer to an input.
 #[derive(Clone, Copy)]
 pub(crate) enum Evidence {
     /// This, which panics if it is not.
@@ -24,7 +24,7 @@ pub(crate) enum Evidence {
     There(&'static [(&'static str, &'static str)]),
 }
 
-/// What every rank was told, or that it works; and when the last had heard.
+/// Error of every rank, or success, and the time until the last rank had it.
 pub(crate) struct Report {
     pub(crate) messages: Vec<String>,
     pub(crate) time: Duration,
@@ -34,7 +34,7 @@ pub(crate) struct Report {
 const TIME_MAX: Duration = Duration::from_secs(2);
 
 impl Row {
-    /// What it is answered with, or why that is not good enough.
+    /// Answer to an input, or the reason why it is not good enough.
     pub(crate) fn run(&self) -> std::result::Result<Report, String> {
         let Evidence::Here(attempt) = self.evidence else {
             return Ok(Report { messages: Vec::new(), time: Duration::ZERO });
@@ -50,7 +50,7 @@ impl Row {
     }
 }
 
-/// The table: row, input, what every rank was told, milliseconds.
+/// Formats the table: row, input, errors of the ranks, milliseconds.
 pub(crate) fn report(rows: &[Row], answers: &[std::result::Result<Report, String>]) -> String {
     let mut text = "| row | input | what every rank was told | ms |\n|--:|---|---|--:|\n".to_owned();
     for (row, answer) in rows.iter().zip(answers) {
@@ -80,7 +80,7 @@ pub(crate) fn long_timeout() -> Config {
 
 pub(crate) type Body = fn(&Communicator) -> Result<()>;
 
-/// The ranks of a world, as threads: they wait for each other, but not for ever for one that panicked.
+/// Runs the ranks of a world as threads, which stop waiting when one of them panics.
 pub(crate) struct Gate {
     ranks: usize,
     arrived: AtomicUsize,
@@ -96,8 +96,10 @@ impl Gate {
     }
 }
 
-/// Over each transport, `body` fails on every rank after one good operation, or what comes after it does; the error says
-/// which rank it is and contains all `parts`, and the communicator says it again from then on.
+/// Checks over each transport that `body`, or the operation after it, fails on every rank after one
+/// good operation.
+///
+/// The error names the rank and contains all `parts`. The communicator repeats it from then on.
 pub(crate) fn poisoned(ranks: usize, config: &Config, parts: &[&str], body: Body) -> Report {
     every_world(ranks, config, |comm, together| {
         comm.all_reduce(&mut [1.0f32; 3], Sum).expect("nothing is wrong yet");
@@ -115,8 +117,10 @@ pub(crate) fn poisoned(ranks: usize, config: &Config, parts: &[&str], body: Body
     })
 }
 
-/// Over each transport, `body` is refused on every rank by an error that contains all `parts`; nothing was sent, and the
-/// communicator is as good as before.
+/// Checks over each transport that every rank refuses `body` with an error that contains all
+/// `parts`.
+///
+/// Nothing is sent, and the communicator stays usable.
 pub(crate) fn refused(ranks: usize, parts: &[&str], body: Body) -> Report {
     every_world(ranks, &long_timeout(), |comm, _| {
         comm.all_reduce(&mut [1.0f32; 3], Sum).expect("nothing is wrong yet");
@@ -155,7 +159,9 @@ fn names(error: &Error, rank: usize, parts: &[&str]) {
     }
 }
 
-/// What `body` brings on every rank of a world of each transport: the stories of the last, each once, and the longest time.
+/// Runs `body` on every rank of a world of each transport.
+///
+/// Returns the errors of the last world, each once, and the longest time.
 pub(crate) fn every_world(
     ranks: usize,
     config: &Config,

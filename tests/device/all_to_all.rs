@@ -3,7 +3,7 @@
 use crate::world::{config, run};
 use unisono::ErrorKind;
 
-/// What `from` has for `to`.
+/// Returns the elements that `from` sends to `to`.
 fn count(from: usize, to: usize) -> usize {
     [0, 700, 3, 2000][(from * 2 + to) % 4]
 }
@@ -46,7 +46,7 @@ fn count_mismatch_names_both_ranks() {
         let input = comm.gpu().alloc::<i32>(sends.iter().sum()).unwrap();
         let mut output = comm.gpu().alloc::<i32>(receives.iter().sum()).unwrap();
         comm.all_to_all_v(&stream, &input, &sends, &mut output, &receives).unwrap();
-        // It has to wait for the other's error.
+        // This rank must wait for the error of the other one.
         let _ = comm.barrier(&stream);
         comm.synchronize(&stream).unwrap_err()
     });

@@ -7,7 +7,8 @@ use unisono::device::{DeviceCommunicator, Stream};
 use unisono::schedule::{Algorithm, Collective, GroupSpec, PeerAccess, find};
 use unisono::{Config, Element, F8E4M3, F8E5M2, ReduceKind, Sum, bf16, f16};
 
-/// Calls the collective of `case` and compares every element of the result, guard elements included.
+/// Calls the collective of `case` and compares every element of the result, guard elements
+/// included.
 fn exercise<T: Element + Debug>(comm: &DeviceCommunicator, stream: &Stream, case: Case) {
     let (rank, ranks) = (comm.rank(), comm.size());
     let (input, wanted) = input_and_expected::<T>(case, ranks, rank);
@@ -32,10 +33,10 @@ fn exercise<T: Element + Debug>(comm: &DeviceCommunicator, stream: &Stream, case
     assert!(guards.into_iter().all(|guard| *guard == poison), "{case:?} at rank {rank} wrote outside");
 }
 
-/// Elements on either side of a buffer that nobody may touch.
+/// Number of guard elements on either side of a buffer.
 const GUARD: usize = 17;
 
-/// Where in a buffer for both input and output begin.
+/// Returns the offsets of (input, output) in a buffer for both.
 fn in_place_offsets(case: &Case, ranks: usize, rank: usize) -> (usize, usize) {
     let own = if ranks > rank { rank * case.count } else { 0 };
     match case.collective {

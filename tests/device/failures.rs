@@ -77,7 +77,7 @@ fn failure_dumps_one_record_per_rank() {
         together.wait();
         let written = records();
         together.wait();
-        // One of the two does it.
+        // One of the two ranks reports the failure.
         let _ = std::fs::remove_dir_all(&folder);
         together.wait();
         let still = comm.check();
@@ -99,7 +99,7 @@ fn message_length_mismatch_names_both() {
                 _ => comm.recv(&stream, &mut values, 0).unwrap(),
             }
             let mut more = comm.gpu().alloc::<u8>(1).unwrap();
-            // It has to wait for the other's error.
+            // This rank must wait for the error of the other one.
             let _ = comm.all_reduce(&stream, &mut more, Sum);
             comm.synchronize(&stream).unwrap_err()
         });

@@ -14,7 +14,8 @@ const SIZES: DeviceGeometry = DeviceGeometry {
     ll128: false,
 };
 
-/// Whether each of two ranks gets what the other sends, where rank 0 reaches `theirs` as rank 1's.
+/// Returns whether each of two ranks receives the other's data, where rank 0 uses `theirs` as rank
+/// 1's endpoint.
 fn link_test(arenas: &[PeerMemory; 2], theirs: &PeerMemory) -> [bool; 2] {
     let [zero, one] = arenas;
     std::thread::scope(|scope| {

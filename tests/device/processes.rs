@@ -37,7 +37,7 @@ fn exchange(id: &UniqueId, rank: usize) {
     reduce(&Communicator::join(&id, rank, 2, &config).unwrap(), &["ring"]);
 }
 
-/// Where the ranks meet again.
+/// Endpoint of the next meeting.
 fn share(comm: &Communicator) -> UniqueId {
     let mut text = [0u8; 256];
     let own = (comm.rank() == 0).then(|| UniqueId::new(std::net::Ipv4Addr::LOCALHOST.into()).unwrap());

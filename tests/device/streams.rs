@@ -25,7 +25,8 @@ fn a_graph_repeats_an_operation() {
     }
 }
 
-/// Of all sizes and kinds, so that protocols, slots and banks are left in every state for the next.
+/// Operations of all sizes and kinds, so that each leaves protocols, slots and parities in another
+/// state for the next.
 #[test]
 fn many_operations_are_enqueued_at_once() {
     run(3, &config(), |comm, stream| {
@@ -39,7 +40,7 @@ fn many_operations_are_enqueued_at_once() {
             comm.barrier(&stream).unwrap();
         }
         comm.synchronize(&stream).unwrap();
-        // Each was summed in one or two of its three turns.
+        // Each buffer was summed in one or two of its three iterations.
         let sums = [9, 3, 9, 3, 9, 3, 9];
         for (turn, buffer) in buffers.iter().enumerate() {
             assert_eq!(buffer.to_vec(&stream).unwrap(), vec![sums[turn]; lengths[turn]], "{turn}");
@@ -118,7 +119,8 @@ fn communicators_on_one_gpu_are_independent() {
     });
 }
 
-/// A launch waits for room in its stream's queue, kernels there for messages, and these for the thread that moves them.
+/// A launch waits for room in the queue of its stream, the kernels there wait for messages, and the
+/// messages wait for the proxy thread.
 #[test]
 fn proxy_progresses_while_launch_is_blocked() {
     if gpu().is_none_or(|gpu| !gpu.is_emulated())
@@ -137,8 +139,9 @@ fn proxy_progresses_while_launch_is_blocked() {
     });
 }
 
-/// One of two GPUs has a driver that does not know lines stored whole, as in a container with an older one. In a process of its
-/// own: the other tests have their GPUs open.
+/// One of two GPUs has an older driver without LL128, as in a container.
+///
+/// The test runs in its own process, because other tests have opened their GPUs.
 #[test]
 fn ll_width_is_supported_by_all_gpus() {
     if gpu().is_none_or(|gpu| !gpu.is_emulated())

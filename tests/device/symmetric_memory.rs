@@ -18,7 +18,7 @@ fn sum(ranks: usize, index: usize) -> i32 {
     (0..ranks).map(|rank| element(rank, index)).sum()
 }
 
-/// Of each rank, beside guards: not a multiple of anything.
+/// Elements of each rank between the guards: not a multiple of anything.
 const COUNT: usize = 5003;
 const GUARD: usize = 13;
 
@@ -43,7 +43,7 @@ fn symmetric_buffers_are_accessed_in_place() {
             assert_eq!(comm.last_algorithm().map(|row| row.name), Some("zero_copy"));
             let sums: Vec<i32> = (0..ranks * COUNT).map(|index| sum(ranks, index)).collect();
             assert_eq!(read(&memory), sums);
-            // In place: sums of what is the same everywhere.
+            // In place, with inputs that are equal on all ranks.
             comm.all_reduce(&stream, &mut memory.view_mut(whole.clone()), Sum).unwrap();
             assert_eq!(read(&memory), sums.iter().map(|sum| sum * ranks as i32).collect::<Vec<_>>());
 
@@ -92,12 +92,13 @@ fn large_ops_select_zero_copy_automatically() {
     });
 }
 
-/// One that has many digits.
+/// A factor with many digits.
 fn fraction(rank: usize, index: usize) -> f32 {
     element(rank, index) as f32 * 0.37 - 11.0
 }
 
-/// Each rank multiplies by its own factor, at once or into another buffer: in ordinary memory, where all goes by way of windows, and in lent memory.
+/// Each rank multiplies by its own factor, in place or out of place, in ordinary memory (through
+/// windows) and in symmetric memory.
 #[test]
 fn pre_mul_sum_zero_copy_is_bit_identical() {
     const COUNT: usize = 17_003;
@@ -240,7 +241,7 @@ fn symmetric_memory_is_reused_after_all_drop() {
     });
 }
 
-/// A sum in memory that is lent for it, and where that was.
+/// Returns a sum in symmetric memory, and the address of that memory.
 fn repeated(comm: &DeviceCommunicator, stream: &Stream) -> u64 {
     let mut lent = comm.alloc_symmetric::<i32>(40_000).unwrap();
     lent.write(stream, &elements(comm.rank(), 0..40_000)).unwrap();

@@ -57,10 +57,10 @@ fn graph_after_drop_reports_error() {
     });
 }
 
-/// In a process of its own: all else that allocates meanwhile is counted too.
+/// The test runs in its own process, because every other allocation would be counted, too.
 #[test]
 fn communicator_memory_is_reused() {
-    // A GPU that nobody uses any more gives everything back: this one is used.
+    // An unused GPU gives all memory back, so this one is kept in use.
     let Some(gpu) = gpu().filter(|gpu| gpu.is_emulated()) else { return };
     if !run_in_own_process("teardown::communicator_memory_is_reused") {
         return;
@@ -73,7 +73,8 @@ fn communicator_memory_is_reused() {
         std::fs::read_to_string("/proc/self/maps").unwrap().matches("unisono device memory").count()
     };
     let counts: Vec<usize> = (0..24).map(|_| turn()).collect();
-    // What is still in use when it is asked for makes room for a few more, but none of every turn and rank.
+    // Buffers still in use at the query leave room for a few more, but not for one of every
+    // iteration and rank.
     assert!(counts[23] < counts[11] + 12, "{counts:?} on {gpu:?}");
 }
 

@@ -9,8 +9,10 @@ use unisono::schedule::{Algorithm, Collective, find};
 use unisono::{Communicator, Sum};
 use unisono_cuda::emulator;
 
-/// Runs `body` on four ranks with a GPU each, where 0 and 2 reach each other directly, and 1 and 3; between the pairs all goes by way of the host. In
-/// a process of its own, of the test of this name.
+/// Runs `body` on four ranks with a GPU each.
+///
+/// GPUs 0 and 2 have direct access to each other, and so have 1 and 3. Data between the pairs goes
+/// through the host. The body runs in its own process, of the test of this name.
 fn in_pairs(test: &str, body: impl Fn(DeviceCommunicator, Stream) + Sync) {
     if gpu().is_none_or(|gpu| !gpu.is_emulated()) || !run_in_own_process(test) {
         return;
@@ -47,7 +49,8 @@ fn ring_prefers_more_links_where_counted() {
         for comm in Communicator::local_with(4, &config()).unwrap() {
             scope.spawn(move || {
                 let gpu = Gpu::open(comm.rank()).unwrap();
-                // Four links between 0 and 2, and between 1 and 3; one between 0 and 1, and between 2 and 3.
+                // Four links between 0 and 2, and between 1 and 3; one link between 0 and 1, and
+                // between 2 and 3.
                 assert_eq!(comm.to_device(&gpu).unwrap().ring_order(), [0, 2, 3, 1]);
             });
         }
@@ -106,7 +109,7 @@ fn rooted_collectives_follow_best_paths() {
     });
 }
 
-/// Of rank and place.
+/// Returns a value for a rank and an index.
 fn element(rank: usize, index: usize) -> i32 {
     (rank * 100_000 + index) as i32
 }
@@ -138,7 +141,8 @@ fn from_root(comm: &DeviceCommunicator, stream: &Stream, collective: Collective,
     assert!(found.to_vec(stream).unwrap() == expected, "{collective} from {root} at {rank}");
 }
 
-/// Sums of a chain to rank 1, which are not the same in every order: by their numbers the two large ones would meet first.
+/// A chain of sums to rank 1 whose result depends on the order: by rank numbers the two large
+/// values would meet first.
 #[test]
 fn chain_sum_follows_ring_order() {
     let values = [1.0, 0.0, 1e8, -1e8];

@@ -4,8 +4,8 @@ use unisono::device::{DeviceCommunicator, Gpu, Stream};
 use unisono::{Communicator, Config, DeviceConfig};
 use unisono_cuda::emulator::{self, EmulatorError};
 
-/// A GPU of the software device; none, said aloud, where there is no C++ compiler. With `UNISONO_TEST_GPU` the machine's
-/// first.
+/// Returns a GPU of the software device, or `None` with a message if there is no C++ compiler.
+/// `UNISONO_TEST_GPU` selects the first GPU of the machine.
 pub(crate) fn gpu() -> Option<Gpu> {
     if std::env::var_os("UNISONO_TEST_GPU").is_some() {
         return Some(Gpu::open(0).unwrap());
@@ -66,7 +66,8 @@ pub(crate) fn staged_config() -> Config {
     Config { gpu: DeviceConfig { peer_to_peer: false, ..config.gpu }, ..config }
 }
 
-/// Whether this process runs nothing but `test`; if not, one that does is started and has to succeed.
+/// Returns whether this process runs only `test`; if not, starts a process that does and must
+/// succeed.
 pub(crate) fn run_in_own_process(test: &str) -> bool {
     if std::env::var_os(ALONE).is_some() {
         return true;

@@ -1,4 +1,5 @@
-//! Ranks that end otherwise than they should: without a goodbye, by a panic, by a panic in what they started.
+//! Ranks that exit irregularly: without a goodbye, by a panic, or by a panic in a spawned
+//! operation.
 
 use super::process::{Process, assert_flat, new_id, numbers};
 use super::worker::{micros, resources_after_acceptor_exit, say};
@@ -57,7 +58,7 @@ fn every_exit_is_reported_with_reason() {
             ("exit", "rank 1 is gone"),
             ("panic", "rank 1 aborted: its thread panicked"),
             ("operation", "rank 1 aborted: an operation panicked"),
-            // Who drops a communicator last, the thread that panics or that of the operations, is open.
+            // Either the panicking thread or the worker thread may drop the communicator last.
             ("callback", "rank 1 "),
         ] {
             let (id, mut ender) = (new_id(), Process::start("ender"));

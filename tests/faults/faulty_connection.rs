@@ -1,5 +1,8 @@
-//! Two ranks over a TCP connection that stalls, ends, goes silent, garbles or repeats at any byte of what it carries: they
-//! are right, or they fail in time. Only what garbles elements cannot be told from elements: TCP's checksum is all there is.
+//! Two ranks over a TCP connection that stalls, ends, goes silent, corrupts or repeats bytes at any
+//! offset.
+//!
+//! The ranks get right results, or they fail in time. Only corrupted elements are undetectable:
+//! TCP's checksum is their sole protection.
 
 use super::proxy::{Fault, Record, connection, pair};
 use super::times;
@@ -14,10 +17,12 @@ use unisono_transports::wait::AdaptiveWait;
 use unisono_transports::{Fabric, Link};
 
 const COUNT: usize = 20;
-/// Of ranks whose connection may be broken for good, and of those whose is only slow.
+/// Timeouts of ranks whose connection may be broken for good, and of ranks whose connection is only
+/// slow.
 const TIMEOUT: Duration = Duration::from_millis(300);
 const TIMEOUT_LONG: Duration = Duration::from_secs(20);
-/// Beyond the timeout: what is closed is explained by others for half a second, and the machine is busy.
+/// Margin beyond the timeout: the cause of a closed connection is awaited for half a second, and
+/// the machine is busy.
 const SLACK: Duration = Duration::from_secs(4);
 /// Worlds at once: they wait most of the time.
 const CONCURRENT_RUNS: usize = 48;
@@ -25,7 +30,7 @@ const CONCURRENT_RUNS: usize = 48;
 const HEADER_BYTES: usize = 40;
 const LENGTH_AT: std::ops::Range<usize> = 4..8;
 
-/// What a rank got: the right results, wrong ones, or an error.
+/// Result of a rank: right, wrong, or an error.
 #[derive(Clone, Debug, PartialEq)]
 enum Outcome {
     Right,
@@ -86,7 +91,7 @@ fn work(comm: &Communicator) -> Outcome {
     }
 }
 
-/// What both ranks get, and how long it took them.
+/// Returns the results of both ranks and their duration.
 fn outcome(fault: Option<(usize, Fault)>, timeout: Duration) -> ([Outcome; 2], Duration) {
     let (comms, _record) = world(fault, timeout);
     let begun = Instant::now();
@@ -98,7 +103,7 @@ fn outcome(fault: Option<(usize, Fault)>, timeout: Duration) -> ([Outcome; 2], D
     (outcomes.map(|(outcome, _)| outcome), took)
 }
 
-/// What passes when nothing goes wrong.
+/// Returns the bytes that pass without a fault.
 fn clean() -> Vec<u8> {
     let (comms, record) = world(None, TIMEOUT_LONG);
     let outcomes = std::thread::scope(|scope| {

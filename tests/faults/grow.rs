@@ -1,4 +1,5 @@
-//! A rank is killed, the others go on without it, a newcomer takes its place; again and again, with nothing that grows.
+//! A rank is killed, the others shrink, and a new process joins, repeatedly and without growth of
+//! resources.
 
 use super::process::{Process, assert_flat, new_id, numbers};
 use super::times;
@@ -29,7 +30,7 @@ pub(crate) fn run_worker(words: &[&str]) {
     }
 }
 
-/// Of a one of every rank.
+/// Sums a one of every rank.
 fn sum(comm: &Communicator) -> unisono::Result<()> {
     let mut values = vec![1.0f32; 20_000];
     comm.all_reduce(&mut values, Sum)?;
@@ -37,12 +38,13 @@ fn sum(comm: &Communicator) -> unisono::Result<()> {
     Ok(())
 }
 
-/// What the first member keeps when all are there.
+/// Returns the resources of the first member once all ranks have joined.
 fn whole(members: &[Process]) -> Vec<usize> {
     members.iter().map(|member| numbers(&member.read_until("whole"))).next().expect("there are members")
 }
 
-/// Kills one that is not the first, and lets another one in; how long the two took to go on, in microseconds.
+/// Kills a rank other than the first and lets a new one join. Returns the durations of both
+/// recoveries in microseconds.
 fn replace_one(members: &mut Vec<Process>, transport: &str, random: &mut Rng) -> u64 {
     sleep(Duration::from_micros(random.below(5000) as u64));
     let killed = micros();

@@ -1,5 +1,6 @@
-//! Ranks that are killed at any moment, in the middle of a recovery too: the others go on within seconds, again and
-//! again, and keep nothing of those that are gone.
+//! Ranks are killed at any moment, also during a recovery.
+//!
+//! The others go on within seconds, repeatedly, and keep no resources of the killed ranks.
 
 use super::process::{Process, assert_flat, new_id, numbers};
 use super::times;
@@ -10,12 +11,13 @@ use unisono::{Communicator, Config, Sum};
 use unisono_transports::sim::Rng;
 
 const RANKS: usize = 5;
-/// Of each cycle: they are killed, the others are not.
+/// Victims of each cycle; the other ranks survive.
 const VICTIMS: usize = 2;
 const CYCLES: usize = 10;
 const CYCLES_LONG: usize = 200;
 
-/// A rank of one world: it sums until the victims are gone, and says what is left, and what this process keeps then.
+/// Runs a rank of one world: sums until the victims are dead, and reports the survivors and the
+/// resources of this process.
 pub(crate) fn run_worker(order: &[&str]) {
     let [id, rank, transport] = order[..] else { panic!("{order:?}") };
     let transport = transport.parse().expect("a transport");
@@ -38,7 +40,7 @@ pub(crate) fn run_worker(order: &[&str]) {
     }
 }
 
-/// What the three survivors of one cycle keep, and how long it took them to go on.
+/// Returns the resources of the three survivors of one cycle, and the duration of their recovery.
 fn cycle(survivors: &mut [Process], transport: &str, random: &mut Rng) -> (Vec<Vec<usize>>, Duration) {
     let id = new_id();
     let mut victims = [Process::start("survivor"), Process::start("survivor")];

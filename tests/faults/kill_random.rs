@@ -1,5 +1,7 @@
-//! A rank is killed at a random moment: while ranks meet, in the middle of collectives, while they leave. The others are
-//! told, and soon, or were through; what they were given before is right.
+//! A rank is killed at a random moment: during bootstrap, in the middle of collectives, or while
+//! ranks leave.
+//!
+//! The others get an error soon, or have completed. Earlier results are right.
 
 use super::process::{Process, assert_flat, new_id, numbers};
 use super::support::{Case, call, input_and_expected};
@@ -14,7 +16,7 @@ use unisono_transports::sim::Rng;
 
 const RANKS: usize = 4;
 const OPERATIONS: usize = 40;
-/// Where a rank can be killed, and how many microseconds it is in there, about.
+/// Phase in which a rank is killed, and the approximate duration of the phase in microseconds.
 const PHASES: [(&str, usize); 3] = [("joining", 10_000), ("working", 40_000), ("leaving", 1_500)];
 /// A rank that is killed before anybody knows of it is missed when ranks should have met.
 const JOIN_TIMEOUT: Duration = Duration::from_secs(2);
@@ -46,7 +48,7 @@ fn work(order: &[&str]) -> Result<(), String> {
     Ok(())
 }
 
-/// A random collective, the same on all ranks that draw it from the same numbers; its result is right.
+/// Runs a random collective, equal on all ranks with the same numbers, and checks its result.
 pub(crate) fn run_verified(comm: &Communicator, random: &mut Rng) -> unisono::Result<()> {
     let ranks = comm.size();
     let case = Case {
@@ -65,18 +67,19 @@ pub(crate) fn run_verified(comm: &Communicator, random: &mut Rng) -> unisono::Re
     Ok(())
 }
 
-/// How many ranks noticed, after how long; and how many were through before.
+/// Number of ranks that noticed the death, with the times, and number of ranks that had completed
+/// before.
 #[derive(Default)]
 struct Detection {
     noticed: Vec<Duration>,
     absent: usize,
     finished: usize,
-    /// What the last one said.
+    /// Last report of a rank.
     last: (Duration, String),
 }
 
 impl Detection {
-    /// What a survivor saw of the end of `victim`.
+    /// Observation of the end of `victim` by a survivor.
     fn add(&mut self, survivor: &Process, victim: usize, killed: u64) {
         loop {
             let line = survivor.read_line();
@@ -110,20 +113,20 @@ impl Detection {
         self.last = self.last.clone().max(other.last.clone());
     }
 
-    /// Of those who noticed: how long `percent` of them took at most.
+    /// Returns the time within which `percent` of the ranks noticed.
     fn percentile(&self, percent: usize) -> Duration {
         let last = self.noticed.len().saturating_sub(1);
         self.noticed.get(last * percent / 100).copied().unwrap_or_default()
     }
 }
 
-/// Whether this is how the end of a rank is told that nobody had heard of.
+/// Returns whether the error reports the end of a rank that never joined.
 fn is_missing_rank(what: &str, victim: usize) -> bool {
     what.contains(&format!("did not come in time: {victim}"))
         || victim == 0 && what.contains("rank 0 could not be reached")
 }
 
-/// One world, of which one rank is killed; what the others keep.
+/// Runs one world in which one rank is killed, and returns the resources of the others.
 fn kill_one(
     survivors: &mut [Process],
     mut victim: Process,
@@ -150,7 +153,7 @@ fn kill_many(transport: &str, runs: usize) {
     let mut spare = Process::start("mortal");
     let (mut tolls, mut first) = (BTreeMap::<usize, Detection>::new(), Vec::new());
     for number in 0..runs {
-        // The next one starts meanwhile.
+        // The next world starts in parallel.
         let victim = std::mem::replace(&mut spare, Process::start("mortal"));
         let phase = number % PHASES.len();
         let (toll, kept) = kill_one(&mut survivors, victim, (transport, phase), &mut random);

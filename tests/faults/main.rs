@@ -1,7 +1,8 @@
-//! Faults that are made on purpose, with real processes: ranks that are killed or stopped, networks that are cut, limits
-//! that are reached, connections that garble what they carry. Every one of them is an error, in time, that names who.
+//! Deliberate faults with real processes: killed and stopped ranks, cut networks, exhausted limits,
+//! corrupting connections.
 //!
-//! What CI has no time for runs by `cargo xtask faults`, which sets `TEST_LONG`.
+//! Every fault is an error, in time, that names the affected rank. The long forms run by `cargo
+//! xtask faults`, which sets `TEST_LONG`.
 
 #[path = "../support/mod.rs"]
 mod support;
@@ -19,12 +20,12 @@ mod soak;
 mod stopped;
 mod worker;
 
-/// How much later than it should something may be noticed here, and how much where no test beside it keeps the cores busy.
+/// Factor by which a fault may be noticed late: higher where other tests keep the cores busy.
 fn lateness() -> f64 {
     if times(0, 1) == 1 { 1.1 } else { 2.0 }
 }
 
-/// So many here, and so many where time does not matter.
+/// Repetitions in the short form, and in the long form.
 fn times(quick: usize, long: usize) -> usize {
     if std::env::var_os("TEST_LONG").is_some() { long } else { quick }
 }

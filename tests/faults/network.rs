@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use unisono::{Communicator, Config, Sum, UniqueId};
 
 const TIMEOUT: Duration = Duration::from_secs(2);
-/// Of a rank that computes: long enough for the system to notice.
+/// Duration of a computation that is long enough for the system to notice the fault.
 const COMPUTING: Duration = Duration::from_secs(5);
 const ADDRESSES: [&str; 2] = ["10.77.0.1", "10.77.0.2"];
 
@@ -23,7 +23,7 @@ fn ip(words: &str) -> bool {
 }
 
 impl Network {
-    /// None where this process may not make one.
+    /// Returns a network, or `None` if this process may not create one.
     fn make(name: &str) -> Option<Self> {
         let names = [0, 1].map(|end| format!("u{name}{}{end}", std::process::id()));
         if !ip(&format!("netns add {}", names[0])) {
@@ -56,7 +56,8 @@ impl Network {
         assert!(ip(&format!("-n {} link set cable down", self.names[0])));
     }
 
-    /// Three ranks that have met, two of them at the near end; those at each end bear silence for so long.
+    /// Starts three ranks that have met, two of them at the near end, with the keepalive timeouts
+    /// of each end.
     fn three_ranks(&self, bear: [Duration; 2]) -> [Process; 3] {
         let ends = [0, 0, 1];
         let mut ranks =
@@ -69,12 +70,12 @@ impl Network {
         ranks
     }
 
-    /// What the near end sends goes nowhere; the cable and the other way are sound.
+    /// Drops the packets of the near end; the link and the other direction work.
     fn drop_packets(&self) {
         assert!(ip(&format!("-n {} route add blackhole {}/32", self.names[0], ADDRESSES[1])));
     }
 
-    /// It arrives again.
+    /// Lets the packets arrive again.
     fn heal(&self) {
         assert!(ip(&format!("-n {} route delete blackhole {}/32", self.names[0], ADDRESSES[1])));
     }
@@ -123,7 +124,8 @@ pub(crate) fn run_worker(order: &[&str]) {
     });
 }
 
-/// A rank of three; it works until that fails, and goes on with those that are left, if it may, until it is told to end.
+/// Runs one of three ranks: works until a failure and goes on with the survivors, if requested,
+/// until it is told to end.
 pub(crate) fn run_partitioned(words: &[&str]) {
     let [place, rank, millis] = words[..] else { panic!("{words:?}") };
     let (rank, millis) = (rank.parse().expect("a rank"), millis.parse().expect("milliseconds"));
@@ -149,7 +151,7 @@ pub(crate) fn run_partitioned(words: &[&str]) {
     };
     say(format!("failed {error}"));
     match comm.shrink() {
-        // What there was before is gone by that.
+        // The previous communicator is gone by then.
         Ok(left) => comm = left,
         Err(error) => return say(format!("refused {error}")),
     }
@@ -157,7 +159,8 @@ pub(crate) fn run_partitioned(words: &[&str]) {
     assert_eq!(next_order().as_deref(), Some("enough"));
 }
 
-/// What both ranks say of a cut: when, how long the operation had taken, and why, which names the other one.
+/// Checks the reports of both ranks about a cut: the time, the duration of the operation, and a
+/// cause that names the other rank.
 fn failures(ranks: &[Process; 2], cut: u64) -> Vec<(f64, f64, String)> {
     let failure = |(rank, process): (usize, &Process)| {
         let line = process.read_until("failed");
@@ -217,7 +220,7 @@ fn reset_by_survivors_is_not_reported_as_death() {
     for rank in [0, 1] {
         assert_eq!(ranks[rank].read_until("on with"), "2", "two of three go on without the third");
     }
-    // Those two know nothing of their connections with the third any more, and it hears that now.
+    // The two ranks have dropped their connections with the third one, which gets the reset now.
     network.heal();
     let failed = ranks[2].read_until("failed");
     assert!(

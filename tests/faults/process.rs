@@ -1,4 +1,5 @@
-//! Processes that take part in one world after the other, as they are told line by line, and say what they see.
+//! Processes that join one world after the other by commands, line by line, and report their
+//! observations.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{IpAddr, Ipv4Addr};
@@ -102,12 +103,13 @@ impl Drop for Process {
 /// Longer than anything takes that ends at all.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Where the ranks of a new world meet.
+/// Endpoint where the ranks of a new world meet.
 pub(crate) fn new_id() -> UniqueId {
     UniqueId::new(IpAddr::V4(Ipv4Addr::LOCALHOST)).expect("an id")
 }
 
-/// What processes keep: descriptors and threads may not become more, resident KiB only by what an allocator keeps.
+/// Checks the resources of processes: descriptors and threads may not grow, resident KiB only by
+/// the caches of an allocator.
 pub(crate) fn assert_flat(who: &str, now: &[usize], before: &[usize]) {
     assert_eq!(now[..2], before[..2], "{who}: descriptors, threads");
     assert!(now[2] < before[2] + SLACK_KIB, "{who}: {} KiB became {}", before[2], now[2]);

@@ -6,26 +6,26 @@ use std::sync::{Arc, Mutex};
 use std::thread::sleep;
 use std::time::Duration;
 
-/// What happens to a byte, or from it on.
+/// Fault at a byte, or from a byte on.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Fault {
-    /// It comes late.
+    /// The byte comes late.
     Stall(Duration),
-    /// It and all that follow go nowhere, and the sender is not told.
+    /// This byte and all bytes after it are dropped, and the sender is not told.
     Swallow,
     /// The connection ends before it.
     Cut,
     /// These of its bits are others.
     Flip(u8),
-    /// So many bytes before it come again.
+    /// So many bytes before this one come again.
     Repeat(usize),
 }
 
 /// Bytes that have passed.
 pub(crate) type Record = Arc<Mutex<Vec<u8>>>;
 
-/// Both ends of a connection, which carries bytes from the first end to the second one with `fault` at a byte, and all
-/// others as they are; and what has passed so far in that direction.
+/// Returns both ends of a connection with `fault` at a byte from the first end to the second one,
+/// and the counter of bytes that have passed in that direction.
 pub(crate) fn connection(fault: Option<(usize, Fault)>) -> ([TcpStream; 2], Record) {
     let [(near, first), (second, far)] = [pair(), pair()];
     let record = Record::default();
@@ -36,7 +36,7 @@ pub(crate) fn connection(fault: Option<(usize, Fault)>) -> ([TcpStream; 2], Reco
     ([near, far], record)
 }
 
-/// Both ends of a connection that carries all bytes as they are.
+/// Returns both ends of a connection without faults.
 pub(crate) fn pair() -> (TcpStream, TcpStream) {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
     let near = TcpStream::connect(listener.local_addr().expect("an address")).expect("it listens");
@@ -86,7 +86,8 @@ fn relay([mut from, mut to]: [TcpStream; 2], fault: Option<(usize, Fault)>, reco
     let _ = (to.shutdown(Shutdown::Write), from.shutdown(Shutdown::Read));
 }
 
-/// Does it to the first of `bytes`, and writes what is left to be written; an error ends the connection.
+/// Applies the fault to the first of `bytes` and writes the remaining bytes; an error ends the
+/// connection.
 fn apply(fault: Fault, bytes: &mut [u8], to: &mut TcpStream, record: &Record) -> std::io::Result<()> {
     match fault {
         Fault::Stall(time) => sleep(time),

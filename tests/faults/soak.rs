@@ -1,4 +1,5 @@
-//! Mixed collectives for as long as one likes, by `cargo xtask soak`: every result is right, nothing grows, nothing gets slower.
+//! Mixed collectives for as long as requested, by `cargo xtask soak`: results stay right, resources
+//! stay flat, and throughput does not drop.
 
 use super::kill_random::run_verified;
 use super::process::{Process, assert_flat, new_id, numbers};
@@ -10,7 +11,7 @@ use unisono_transports::sim::Rng;
 const RANKS: usize = 8;
 /// Operations of a round, the same ones in every round.
 const OPERATIONS: usize = 60;
-/// Parts of the time that are compared: the first is for warming up, the second and the last are compared.
+/// Number of time slices: the first one is for warmup, the second and the last are compared.
 const PARTS: usize = 10;
 
 /// A rank that works for so many seconds.

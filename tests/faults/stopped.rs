@@ -1,5 +1,7 @@
-//! A rank that is stopped is found by what does not move: the others end at the time that is set, and go on without
-//! it; when it runs again, it is told so and harms nobody.
+//! A stopped rank is detected by its missing progress.
+//!
+//! The others fail at the configured timeout and go on without the stopped rank. When it runs
+//! again, it gets an error and disturbs nobody.
 
 use super::lateness;
 use super::process::{Process, new_id};
@@ -43,7 +45,7 @@ pub(crate) fn run_worker(order: &[&str]) {
     }
 }
 
-/// What a process says of its failure, and how long after `since` it failed, in seconds.
+/// Returns the report of a process about its failure, and the seconds from `since` to the failure.
 fn failure(process: &Process, since: u64) -> (f64, String) {
     let line = process.read_until("failed");
     let (when, what) = line.split_once(' ').expect("when and what");

@@ -1,4 +1,4 @@
-//! What the processes of the other tests do, and how they say what they see.
+//! The processes of the other tests: their work and their reports.
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -40,8 +40,9 @@ pub(crate) fn micros() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_micros() as u64
 }
 
-/// Descriptors, threads and resident KiB of this process when it has no communicator any more: once the last doorman, who
-/// is told to go and not waited for, has gone.
+/// Returns the descriptors, threads and resident KiB of this process without a communicator.
+///
+/// The last acceptor thread is told to exit but not joined, so the function waits for it.
 pub(crate) fn resources_after_acceptor_exit() -> String {
     let begun = Instant::now();
     while field("Threads:").parse::<usize>().expect("a number") > THREADS

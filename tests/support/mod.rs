@@ -7,7 +7,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use unisono::schedule::{Collective, PeerAccess};
 use unisono::{Communicator, Config, Element, ReduceKind, ReduceOp, Scalar, Transport, UniqueId};
 
-/// How the ranks of a test reach each other.
+/// Connection between the ranks of a test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum World {
     Threads,
@@ -18,7 +18,7 @@ pub(crate) enum World {
 }
 
 impl World {
-    /// Those that tests go through; encryption has tests of its own.
+    /// Transports that all tests run over; encryption has tests of its own.
     pub(crate) const ALL: [World; 3] = [World::Threads, World::Shm, World::Tcp];
 
     /// Runs `body` on every rank of a fresh world; results by rank.
@@ -36,7 +36,7 @@ impl World {
         })
     }
 
-    /// What ranks reach of each other with ordinary buffers.
+    /// Returns the kinds of access that ranks have with ordinary buffers.
     pub(crate) fn peer_access(self) -> PeerAccess {
         if matches!(self, World::Tcp | World::Encrypted) { PeerAccess::TwoSided } else { PeerAccess::Window }
     }
@@ -60,7 +60,8 @@ impl World {
     }
 }
 
-/// What `rank` contributes at `index`: small enough that every reduction is exact in every type and order.
+/// Returns the input of `rank` at `index`: small enough that every reduction is exact in every type
+/// and order.
 pub(crate) fn contribution(op: Option<ReduceKind>, ranks: usize, rank: usize, index: usize) -> f64 {
     let turn = (index + rank) % ranks;
     match op {
@@ -116,7 +117,7 @@ pub(crate) struct Case {
     pub(crate) in_place: bool,
 }
 
-/// What `rank` gives in `case`, and what it must get.
+/// Returns the input of `rank` in `case`, and its expected output.
 pub(crate) fn input_and_expected<T: Element>(case: Case, ranks: usize, rank: usize) -> (Vec<T>, Vec<f64>) {
     let Case { collective, root, count, .. } = case;
     let (input_shares, output_shares) = collective.shares(ranks, root, rank);
@@ -126,7 +127,8 @@ pub(crate) fn input_and_expected<T: Element>(case: Case, ranks: usize, rank: usi
     (input, (0..output_shares * count).map(|index| expected(case, ranks, rank, index)).collect())
 }
 
-/// Calls the collective of `case` and compares every element of the result, guard elements included.
+/// Calls the collective of `case` and compares every element of the result, guard elements
+/// included.
 pub(crate) fn exercise<T: Element + Debug>(comm: &Communicator, case: Case) {
     let (rank, ranks) = (comm.rank(), comm.size());
     let (input, expected) = input_and_expected::<T>(case, ranks, rank);
@@ -148,7 +150,7 @@ pub(crate) fn exercise<T: Element + Debug>(comm: &Communicator, case: Case) {
     assert!(guards.into_iter().all(|guard| *guard == poison), "{case:?} at rank {rank} wrote outside");
 }
 
-/// Elements on either side of a buffer that nobody may touch.
+/// Number of guard elements on either side of a buffer.
 const GUARD: usize = 17;
 
 /// The value at `index` of the output of `rank`.

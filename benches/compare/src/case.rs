@@ -1,4 +1,4 @@
-//! What is compared: a collective, a number of ranks, a transport.
+//! The compared cases: a collective, a number of ranks, a transport.
 
 /// The collectives that every library has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
@@ -15,7 +15,7 @@ impl Collective {
     pub(crate) const ALL: [Self; 5] =
         [Self::AllReduce, Self::AllGather, Self::ReduceScatter, Self::Broadcast, Self::AllToAll];
 
-    /// As on command lines and in records.
+    /// Name on command lines and in records.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::AllReduce => "all_reduce",
@@ -37,7 +37,7 @@ impl Collective {
     }
 }
 
-/// What messages go through.
+/// Transport between the ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
 pub(crate) enum Transport {
     /// The memory of one host; a library without that takes what it has.
@@ -55,7 +55,7 @@ impl Transport {
     }
 }
 
-/// What one launch shares.
+/// Parameters that one launch shares.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct World {
     pub(crate) transport: Transport,
@@ -83,7 +83,7 @@ pub(crate) struct Case {
 }
 
 impl Case {
-    /// What is stated where `bytes` are asked for: blocks are of whole elements, and not empty.
+    /// Rounds `bytes` to a size with whole, nonempty blocks.
     pub(crate) fn stated(self, bytes: usize) -> usize {
         let blocks = match self.collective {
             Collective::AllReduce | Collective::Broadcast => 1,

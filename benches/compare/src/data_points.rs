@@ -1,4 +1,4 @@
-//! What the rows say, cell by cell: medians over rounds, the best setting, the floor.
+//! Data points: medians over rounds, the best setting and the roofline of each size.
 
 use crate::case::{Case, Collective, Transport};
 use crate::placement::Placement;
@@ -10,7 +10,7 @@ use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use unisono_bench_support::stats::{geometric_mean, median};
 
-/// A contender in one setting.
+/// A library in one setting.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Source {
     pub(crate) library: String,
@@ -22,11 +22,12 @@ pub(crate) struct Source {
 pub(crate) struct DataPoint {
     pub(crate) case: Case,
     pub(crate) bytes: usize,
-    /// How the cores were, of the first and the last rank.
+    /// Placement of the cores of the first and the last rank.
     pub(crate) placement: Option<Placement>,
     /// Medians over the rounds that count, in microseconds.
     pub(crate) times: BTreeMap<Source, f64>,
-    /// What the machine allows, in microseconds: the least of all rounds, as noise only adds.
+    /// Least time that the machine allows, in microseconds: the minimum of all rounds, because
+    /// noise only adds.
     pub(crate) roofline: Option<f64>,
 }
 
@@ -37,7 +38,7 @@ pub(crate) struct Best<'a> {
     pub(crate) micros: f64,
 }
 
-/// The limits of the machine: the best of what was measured in all rounds, as noise only lowers them.
+/// Limits of the machine: the best of all rounds, because noise only lowers them.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Limits {
     /// GB/s of copies past the cache by all cores, bytes read plus bytes written.
@@ -46,7 +47,7 @@ pub(crate) struct Limits {
     pub(crate) flag_latency: f64,
 }
 
-/// None where nothing was measured.
+/// Returns the limits, or `None` if nothing was measured.
 pub(crate) fn limits(rows: &[Row]) -> Option<Limits> {
     let figures = |what: Metric| {
         rows.iter().filter(move |row| row.metric == what).filter_map(|row| row.outcome.as_ref().ok().copied())
@@ -56,18 +57,23 @@ pub(crate) fn limits(rows: &[Row]) -> Option<Limits> {
     Some(Limits { copy_rate, flag_latency: hand_over })
 }
 
-/// All cells, by case and size. Of times with the cores in different states those in one count: in the one that most times of the
-/// case are of, if unisono and a peer have some in it.
+/// Returns all data points, by case and size.
+///
+/// Times of one core placement count: the placement with the most times of the case among those in
+/// which unisono and a peer have times.
 pub(crate) fn data_points<'a>(rows: impl IntoIterator<Item = &'a Row>) -> Vec<DataPoint> {
     by_placement(rows).into_iter().filter_map(|states| states.into_iter().next()).collect()
 }
 
-/// The same cells with the cores in other states.
+/// Returns the data points of the other core placements.
 pub(crate) fn data_points_of_other_placements<'a>(rows: impl IntoIterator<Item = &'a Row>) -> Vec<DataPoint> {
     by_placement(rows).into_iter().flat_map(|states| states.into_iter().skip(1)).collect()
 }
 
-/// Every cell in every state in which unisono and a peer have times, the most usual first; if there is none, of all times.
+/// Returns each data point in every placement with times of unisono and a peer, the most frequent
+/// first.
+///
+/// Without such a placement, all times count.
 fn by_placement<'a>(rows: impl IntoIterator<Item = &'a Row>) -> Vec<Vec<DataPoint>> {
     let all = collect_samples(rows);
     let usual = placements_by_frequency(&all);
@@ -79,7 +85,7 @@ fn by_placement<'a>(rows: impl IntoIterator<Item = &'a Row>) -> Vec<Vec<DataPoin
     all.iter().map(states).collect()
 }
 
-/// For each case, the states that the cores were in, the one of most times first.
+/// Returns the placements of each case, the most frequent first.
 fn placements_by_frequency(all: &BTreeMap<(Case, usize), Samples>) -> BTreeMap<Case, [Placement; 3]> {
     let mut cases: BTreeMap<Case, BTreeMap<Placement, usize>> = BTreeMap::new();
     for ((case, _), rounds) in all {
@@ -113,7 +119,7 @@ fn collect_samples<'a>(rows: impl IntoIterator<Item = &'a Row>) -> BTreeMap<(Cas
     cells
 }
 
-/// A cell in the making: times with how the cores were, where that is known.
+/// Samples of one data point: times with their core placement, where that is known.
 #[derive(Default)]
 struct Samples {
     times: BTreeMap<Source, Vec<(Option<Placement>, f64)>>,
@@ -131,7 +137,7 @@ impl Samples {
         DataPoint { case, bytes, placement: cores, times: times.collect(), roofline: self.roofline }
     }
 
-    /// Whether unisono and a peer were measured with the cores so.
+    /// Returns whether unisono and a peer were measured in this placement.
     fn has_both(&self, cores: Placement) -> bool {
         let has = |of: &dyn Fn(&str) -> bool| {
             let times = self.times.iter().filter(|(who, _)| of(&who.library));
@@ -142,7 +148,7 @@ impl Samples {
 }
 
 impl DataPoint {
-    /// The best setting of one contender.
+    /// Returns the best setting of one library.
     pub(crate) fn best_of(&self, contender: &str) -> Option<Best<'_>> {
         self.best(|who| who.library == contender)
     }
@@ -152,7 +158,7 @@ impl DataPoint {
         self.best(|who| !is_unisono(&who.library))
     }
 
-    /// One contender in the setting that nobody tuned; over TCP, the one for that.
+    /// Returns the default setting of one library; over TCP, its TCP setting.
     pub(crate) fn defaults_of(&self, contender: &str) -> Option<Best<'_>> {
         let untuned = |who: &Source| [DEFAULTS, "TCP"].contains(&who.setting.as_str());
         self.best(|who| who.library == contender && untuned(who))
@@ -162,12 +168,12 @@ impl DataPoint {
         self.best_of(unisono::NAME).map(|best| best.micros)
     }
 
-    /// How many times faster unisono is than the best peer: above one is a cell won.
+    /// Returns the best peer's time over unisono's: above one, unisono is faster.
     pub(crate) fn speedup(&self) -> Option<f64> {
         Some(self.best_peer()?.micros / self.unisono_micros()?)
     }
 
-    /// The median of one contender in one setting.
+    /// Returns the median of one library in one setting.
     pub(crate) fn time_of(&self, (contender, setting): SourceKey<'_>) -> Option<f64> {
         let is_it = |who: &Source| (who.library.as_str(), who.setting.as_str()) == (contender, setting);
         self.best(is_it).map(|best| best.micros)
@@ -181,12 +187,12 @@ impl DataPoint {
     }
 }
 
-/// Whether a contender is unisono, in ordinary buffers or others.
+/// Returns whether a library is unisono, with ordinary or with symmetric buffers.
 pub(crate) fn is_unisono(contender: &str) -> bool {
     [unisono::NAME, unisono::SYMMETRIC].contains(&contender)
 }
 
-/// The geometric mean of how many times faster unisono is, over the cells that have both.
+/// Returns the geometric mean of unisono's speedup over the data points that have both times.
 pub(crate) fn geometric_mean_vs<'a>(
     cells: impl IntoIterator<Item = &'a DataPoint>,
     least_bytes: usize,
@@ -196,12 +202,12 @@ pub(crate) fn geometric_mean_vs<'a>(
     geometric_mean(large.filter_map(|cell| Some(other(cell)?.micros / cell.unisono_micros()?)))
 }
 
-/// The contenders that have a time in any of the cells.
+/// Returns the libraries with a time in any of the data points.
 pub(crate) fn libraries(cells: &[&DataPoint]) -> BTreeSet<String> {
     cells.iter().flat_map(|cell| cell.times.keys()).map(|who| who.library.clone()).collect()
 }
 
-/// The cells of each (transport, collective), in order.
+/// Groups data points by (transport, collective), in order.
 pub(crate) fn grouped(cells: &[DataPoint]) -> BTreeMap<(Transport, Collective), Vec<&DataPoint>> {
     let mut groups: BTreeMap<_, Vec<&DataPoint>> = BTreeMap::new();
     for cell in cells {

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-/// Everything that can be compared with unisono.
+/// Library that unisono can be compared with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Library {
     OpenMpi4,
@@ -17,7 +17,7 @@ pub(crate) enum Library {
     Gloo,
 }
 
-/// Where a library comes from.
+/// Origin of a library.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PackageSource {
     /// These packages of Debian.
@@ -49,7 +49,8 @@ impl Library {
         }
     }
 
-    /// Where to get it; `wheel` prefers PyPI's PyTorch, which is newer and some gigabytes large.
+    /// Returns the origin of a library; `wheel` prefers PyPI's PyTorch, which is newer and some
+    /// gigabytes large.
     pub(crate) fn package_source(self, wheel: bool) -> PackageSource {
         match self {
             Self::OpenMpi4 => PackageSource::Debian(&["openmpi-bin", "libopenmpi-dev"]),
@@ -67,7 +68,7 @@ impl Library {
         }
     }
 
-    /// Whether it is started by an `mpirun`.
+    /// Returns whether an `mpirun` starts the library.
     pub(crate) fn is_mpi(self) -> bool {
         self != Self::Gloo
     }
@@ -85,7 +86,7 @@ pub(crate) struct InstalledLibrary {
     pub(crate) environment: Vec<(String, String)>,
 }
 
-/// Where things are.
+/// Folders of the comparison.
 pub(crate) struct Paths {
     /// Virtual environments and built benchmarks.
     pub(crate) cache: PathBuf,
@@ -130,7 +131,7 @@ fn launcher(library: Library, root: &Path) -> &'static str {
     }
 }
 
-/// What the ranks need, whatever the setting.
+/// Returns the environment that the ranks need in every setting.
 fn environment(library: Library, root: &Path) -> Vec<(String, String)> {
     let root = |below: &str| root.join(below).display().to_string();
     let pairs = match library {

@@ -1,17 +1,17 @@
-//! What this machine is.
+//! Description of this machine.
 
 use std::fs::read_to_string;
 use std::process::Command;
 
-/// What a reader has to know to judge figures.
+/// Properties of the machine that explain the figures.
 pub(crate) struct Machine {
     pub(crate) cpu: String,
     pub(crate) cores: usize,
-    /// By level, of one core.
+    /// Caches of one core, by level.
     pub(crate) caches: Vec<String>,
     pub(crate) memory_gib: f64,
     pub(crate) kernel: String,
-    /// Of today, in UTC: 2026-01-31.
+    /// Date in UTC: 2026-01-31.
     pub(crate) date: String,
 }
 

@@ -1,5 +1,5 @@
-//! unisono beside other libraries: finds them, builds one small benchmark for each, runs everybody in turn,
-//! and writes a record with tables and drawings.
+//! Comparison of unisono with other libraries: finds them, builds a small benchmark for each, runs
+//! all in turn, and writes a record with tables and plots.
 
 mod case;
 mod data_points;
@@ -54,24 +54,24 @@ struct Arguments {
     /// Transports.
     #[arg(long, value_enum, value_delimiter = ',')]
     transport: Vec<Transport>,
-    /// Rounds: in each, every contender has a turn.
+    /// Rounds, in each of which every library runs.
     #[arg(long)]
     rounds: Option<usize>,
-    /// In rounds after the first, a peer measures only sizes in which it took at most so many times the best
-    /// peer's time in the first; inf: all.
+    /// After the first round, a peer measures only sizes in which it took at most this many times
+    /// the best peer's time; inf: all sizes.
     #[arg(long, default_value_t = 1.5)]
     within: f64,
-    /// Further rounds, of the cells alone in which unisono and the best peer are close, and of the peers that decide them.
+    /// Further rounds for data points where unisono and the best peer are close.
     #[arg(long)]
     more: Option<usize>,
-    /// A cell is close while neither takes more than so many times the other's time, by the medians so far.
+    /// A data point is close while neither median is more than this many times the other.
     #[arg(long, default_value_t = 1.35)]
     close: f64,
     /// Milliseconds of samples for each size in each round; there are always three samples.
     #[arg(long, default_value_t = 30)]
     budget: u64,
-    /// Seconds: a size whose three samples would take longer is skipped, and a run in which nothing happens for
-    /// three times as long is ended.
+    /// Seconds: a size whose three samples would take longer is skipped. A launch without output
+    /// for three times as long is ended.
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=3600))]
     limit: u64,
     /// Only these contenders, by name, separated by commas: unisono, "Open MPI 5", Gloo ...
@@ -80,7 +80,7 @@ struct Arguments {
     /// Leave out the startup of 64 ranks.
     #[arg(long)]
     no_startup: bool,
-    /// Keep the results that the folder has, and run only what is missing; with --rounds 0, only draw.
+    /// Keep the results in the folder and run only what is missing; with --rounds 0, only draw.
     #[arg(long)]
     resume: bool,
     /// Folder for the record.
@@ -89,7 +89,7 @@ struct Arguments {
     /// Folder for virtual environments and built benchmarks.
     #[arg(long)]
     cache: Option<PathBuf>,
-    /// Where PyTorch comes from: Debian's is older and small, PyPI's is new and 5 GB.
+    /// Origin of PyTorch: Debian's is older and small, PyPI's is new and 5 GB.
     #[arg(long, default_value = "debian", value_parser = ["debian", "pypi"])]
     torch: String,
     /// The command `unisono`; the one built beside this program if left out.
@@ -163,7 +163,7 @@ fn contender(text: &str) -> Result<String, String> {
     found.map(str::to_owned).ok_or_else(|| format!("there are {all}"))
 }
 
-/// Everything that is here, and what is not.
+/// Finds the installed libraries, and the reasons why others are missing.
 fn find_libraries(places: &Paths) -> (Vec<InstalledLibrary>, Vec<(&'static str, String)>) {
     let (mut peers, mut missing) = (Vec::new(), Vec::new());
     for library in Library::ALL {
@@ -261,7 +261,7 @@ fn repository() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
 }
 
-/// This command as somebody would write it.
+/// Returns this command as a user would type it.
 fn command() -> String {
     let arguments = std::env::args().skip(1);
     let quoted = arguments.map(|word| if word.contains(' ') { format!("\"{word}\"") } else { word });

@@ -1,10 +1,10 @@
-//! Cores near each other and far apart.
+//! Placement of the cores of two ranks.
 //!
-//! A virtual machine is moved: for seconds its cores share a cache, then they do not, and everything small between two
-//! ranks takes two or three times as long; or they are two threads of one core, and everything large does. Who was measured in
-//! one state is not to be compared with who was measured in another.
+//! The host moves the cores of a virtual machine. For seconds they share a cache, then they do not,
+//! and small operations take two or three times as long. At other times they are two threads of one
+//! core, and large operations take longer. Times of different placements must not be compared.
 
-/// How two cores are to each other.
+/// Placement of two cores relative to each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Placement {
     /// They are two threads of one core.
@@ -18,7 +18,7 @@ pub(crate) enum Placement {
 impl Placement {
     pub(crate) const ALL: [Self; 3] = [Self::SameCore, Self::SharedCache, Self::CrossCache];
 
-    /// By the microseconds of a flag from one to the other.
+    /// Returns the placement that a one-way flag latency in microseconds indicates.
     pub(crate) fn of(hand_over: f64) -> Self {
         match hand_over {
             ..=SAME_CORE_MICROS_MAX => Self::SameCore,

@@ -9,7 +9,7 @@ use plotters::prelude::*;
 use std::path::Path;
 use unisono_bench_support::size;
 
-/// What the vertical axis is.
+/// Quantity of the vertical axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Axis {
     Time,
@@ -49,7 +49,8 @@ struct Line {
     points: Vec<(f64, f64)>,
 }
 
-/// Draws one case. One size only makes no line: nothing is drawn then, and the answer is false.
+/// Draws one case and returns true. A single size makes no line: nothing is drawn, and the result
+/// is false.
 pub(crate) fn draw(folder: &Path, cells: &[&DataPoint], case: Case, axis: Axis) -> Result<bool, String> {
     let lines = lines(cells, case, axis);
     if cells.len() < 2 || lines.is_empty() {
@@ -166,7 +167,7 @@ fn number(value: f64) -> String {
     if value >= 0.995 {
         return grouped(value.round() as u64);
     }
-    // One digit that is not zero.
+    // Keep one digit that is not zero.
     let places = (-value.log10()).ceil().clamp(1.0, 9.0) as usize;
     format!("{value:.places$}")
 }
@@ -181,7 +182,8 @@ fn grouped(value: u64) -> String {
     digits.chars().enumerate().flat_map(group).collect()
 }
 
-/// The same one for a library in every drawing; told apart by the colour-blind as well.
+/// Returns the color of a library, the same in every plot and distinguishable by color-blind
+/// readers.
 fn color(name: &str) -> RGBColor {
     match name {
         "Open MPI 5" => RGBColor(0, 114, 178),

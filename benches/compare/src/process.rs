@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{JoinHandle, sleep, spawn};
 use std::time::{Duration, Instant};
 
-/// What a command left.
+/// Output and outcome of a command.
 pub(crate) struct ProcessOutcome {
     pub(crate) stdout: String,
     /// Time from start to end.
@@ -19,8 +19,9 @@ pub(crate) struct ProcessOutcome {
     pub(crate) failure: Option<String>,
 }
 
-/// Runs a command in a process group of its own. When it has put out nothing for `limit`, the group is asked
-/// to end, then killed.
+/// Runs a command in its own process group.
+///
+/// After `limit` without output, the group is asked to end, then killed.
 pub(crate) fn run(command: &mut Command, limit: Duration) -> ProcessOutcome {
     let begun = Instant::now();
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
@@ -48,12 +49,12 @@ pub(crate) fn run(command: &mut Command, limit: Duration) -> ProcessOutcome {
     ProcessOutcome { stdout: stdout.text(), wall, silence, failure }
 }
 
-/// How it is said that somebody hangs.
+/// Text that reports a command without output.
 pub(crate) fn silence_message(limit: Duration) -> String {
     format!("did nothing for {} s", limit.as_secs())
 }
 
-/// What comes out of a pipe, read on a thread, so that a full pipe holds nobody up.
+/// Output of a pipe, read on a thread so that a full pipe blocks nobody.
 struct Output {
     bytes: JoinHandle<Vec<u8>>,
     /// When something came last.
@@ -73,7 +74,8 @@ impl Output {
         lock(&self.last).unwrap_or(begun)
     }
 
-    /// What was read. Somebody who outlives the command may hold its pipe open: nobody waits for that.
+    /// Returns the output so far. A descendant may keep the pipe open after the command ended, so
+    /// nothing waits for its end.
     fn text(self) -> String {
         let deadline = Instant::now() + PIPE_TIMEOUT;
         while !self.bytes.is_finished() && Instant::now() < deadline {
@@ -84,7 +86,7 @@ impl Output {
     }
 }
 
-/// What came before an error counts.
+/// Output before an error counts.
 fn collect(mut pipe: impl Read, last: &Mutex<Option<Instant>>) -> Vec<u8> {
     let (mut bytes, mut piece) = (Vec::new(), [0; 1 << 12]);
     while let Ok(length @ 1..) = pipe.read(&mut piece) {
@@ -94,7 +96,7 @@ fn collect(mut pipe: impl Read, last: &Mutex<Option<Instant>>) -> Vec<u8> {
     bytes
 }
 
-/// A moment is whole, whoever panicked.
+/// The instant is valid even if another thread panicked.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

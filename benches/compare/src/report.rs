@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use unisono_bench_support::size;
 use unisono_bench_support::stats::{geometric_mean, median};
 
-/// What stands above the figures.
+/// Header of a report.
 pub(crate) struct ReportInfo<'a> {
     pub(crate) machine: &'a Machine,
     pub(crate) unisono: String,
@@ -81,7 +81,7 @@ fn method(about: &ReportInfo<'_>) -> String {
     )
 }
 
-/// How often a peer has fewer rounds than the others, and why.
+/// Formats the number of peer times that come from a single round, and the reason.
 fn single_round_note(rows: &[Row]) -> String {
     let mut rounds: BTreeMap<(&str, &str, String, usize), usize> = BTreeMap::new();
     for row in rows.iter().filter(|row| !is_unisono(&row.library) && row.library != ROOFLINE) {

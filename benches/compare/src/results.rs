@@ -12,7 +12,8 @@ use std::path::PathBuf;
 pub(crate) struct Outcome {
     pub(crate) metric: Metric,
     pub(crate) value: Result<f64, String>,
-    /// Microseconds from the first rank's core to the last one's meanwhile, where that is known.
+    /// One-way flag latency between the first and the last rank's core in microseconds, where it is
+    /// known.
     pub(crate) flag_latency: Option<f64>,
 }
 
@@ -32,7 +33,7 @@ pub(crate) struct Results {
 }
 
 impl Results {
-    /// The sizes of which a contender has said nothing in a round.
+    /// Returns the sizes without a result of a source in a round.
     pub(crate) fn missing(
         &self,
         round: usize,
@@ -46,9 +47,11 @@ impl Results {
         sizes.iter().copied().filter(lacks).collect()
     }
 
-    /// Whether rounds after the first are worth the time of a contender: in the first it came within so many
-    /// times the time of the best peer with cores as far apart, or failed, and may have had bad luck; or it has no time that
-    /// counts, because it never found the cores so. What it skipped it would skip again.
+    /// Returns whether a source should run in rounds after the first.
+    ///
+    /// A source runs again if its first round came within `within` of the best peer in the same
+    /// core placement, if its first run failed, or if it has no time in the placement that counts.
+    /// A size that it skipped once stays skipped.
     pub(crate) fn deserves_round(&self, case: Case, bytes: usize, names: SourceKey<'_>, within: f64) -> bool {
         let cell = Metric::Collective(case, case.stated(bytes));
         let cores = |row: &Row| row.flag_latency.map(Placement::of);
@@ -67,8 +70,10 @@ impl Results {
         }
     }
 
-    /// Whether a contender should have further rounds of a cell: unisono and the best peer are within so many times
-    /// of each other, by the medians so far, and so are it and the best peer. Or it has no time that counts.
+    /// Returns whether a source should have further rounds of a data point.
+    ///
+    /// The medians of unisono and the best peer must be close, and the source must be close to the
+    /// best peer, or have no time that counts.
     pub(crate) fn needs_more_rounds(
         &self,
         case: Case,
@@ -87,7 +92,7 @@ impl Results {
         })
     }
 
-    /// What is known of a cell.
+    /// Returns the data point as far as it is known.
     fn data_point(&self, what: Metric) -> Option<DataPoint> {
         data_points(self.rows.iter().filter(|row| row.metric == what)).pop()
     }
@@ -97,7 +102,7 @@ impl Results {
         self.rows.iter().filter(is_it).any(|row| row.library == name)
     }
 
-    /// Adds rows of one contender.
+    /// Adds rows of one source.
     pub(crate) fn add(
         &mut self,
         round: usize,
@@ -123,7 +128,7 @@ impl Results {
         rows.rev().find(|row| (row.round, row.metric) == (round, what))
     }
 
-    /// What the first round has of others than unisono.
+    /// Returns the peers' results of the first round.
     fn first_round_peers(&self, cell: Metric) -> impl Iterator<Item = &Row> {
         let theirs = |row: &&Row| !is_unisono(&row.library) && row.library != ROOFLINE;
         let there = move |row: &&Row| (row.round, row.metric) == (1, cell);

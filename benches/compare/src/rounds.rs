@@ -1,4 +1,5 @@
-//! The comparison itself: for every number of ranks and transport, rounds in which every contender has a turn.
+//! The rounds of the comparison: for every number of ranks and transport, all libraries run in
+//! every round.
 
 use crate::case::{Collective, World};
 use crate::library::InstalledLibrary;
@@ -10,25 +11,25 @@ use crate::unisono::Unisono;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
-/// What to run.
+/// Plan of a comparison.
 pub(crate) struct Plan {
     pub(crate) worlds: Vec<World>,
     pub(crate) collectives: Vec<Collective>,
     pub(crate) sizes: Vec<usize>,
     pub(crate) rounds: usize,
-    /// Further rounds, of close cells only.
+    /// Further rounds, for close data points only.
     pub(crate) extra_rounds: usize,
-    /// How many times the other's time is close.
+    /// Ratio up to which two times are close.
     pub(crate) close_ratio: f64,
     pub(crate) time_limits: TimeLimits,
-    /// After the first round: how many times the best peer's time somebody may take.
+    /// After the first round: ratio to the best peer's time up to which a size is measured again.
     pub(crate) retry_ratio: f64,
     pub(crate) cores: usize,
     /// Names of contenders; empty: all.
     pub(crate) only: Vec<String>,
 }
 
-/// Where the time of each contender went.
+/// Time spent by each library.
 type TimeByImplementation = BTreeMap<SourceKey<'static>, TimeSpent>;
 
 impl Plan {
@@ -47,7 +48,7 @@ impl Plan {
                 self.extra_rounds
             );
             let contenders = self.implementations(world, unisono, peers);
-            // Nobody always runs behind the same one.
+            // The order rotates, so that no library always runs behind the same one.
             let mut order: Vec<&Implementation<'_>> = contenders.iter().collect();
             order.rotate_left((round - 1) * contenders.len() / rounds % contenders.len().max(1));
             for contender in order {
@@ -71,8 +72,9 @@ impl Plan {
         Ok(())
     }
 
-    /// All rounds of one world after the other, then further ones of all in turn: minutes lie between those, and the
-    /// machine has changed.
+    /// Runs all rounds of one world after the other, then further rounds of all worlds in turn.
+    ///
+    /// Minutes lie between the further rounds of one world, in which the machine changes.
     fn run_order(&self) -> Vec<(World, usize)> {
         let all = |world| (1..=self.rounds_for(world)).map(move |round| (world, round));
         let further = |more| self.worlds.iter().map(move |&world| (world, self.rounds_for(world) + more));
@@ -80,12 +82,13 @@ impl Plan {
         self.worlds.iter().copied().flat_map(all).chain((1..=more).flat_map(further)).collect()
     }
 
-    /// Twice as many where every rank has a core, as they are short: some find the cores near, some far.
+    /// Returns the number of rounds: twice as many where every rank has a core, because those are
+    /// short and meet several core placements.
     fn rounds_for(&self, world: World) -> usize {
         if world.ranks <= self.cores { self.rounds * 2 } else { self.rounds }
     }
 
-    /// Whether somebody of this name takes part.
+    /// Returns whether a library takes part.
     pub(crate) fn includes(&self, name: &str) -> bool {
         self.only.is_empty() || self.only.iter().any(|only| only == name)
     }
@@ -106,7 +109,7 @@ impl Plan {
         ours.chain(theirs).collect()
     }
 
-    /// What a contender has to measure in a round.
+    /// Returns the workload of a source in a round.
     fn workloads_left(
         &self,
         contender: &Implementation<'_>,

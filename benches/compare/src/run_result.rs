@@ -1,4 +1,4 @@
-//! One contender's turn: what it measures, what it loses when it fails, and how long it takes.
+//! One run of a source: its results, its failures and its duration.
 
 use crate::case::{Collective, World};
 use crate::data_points::Limits;
@@ -18,19 +18,19 @@ pub(crate) enum Implementation<'a> {
     Peer(&'a InstalledLibrary, &'static Setting),
 }
 
-/// What a turn gave.
+/// Results of a run.
 #[derive(Default)]
 pub(crate) struct RunResult {
     pub(crate) outcomes: Vec<Outcome>,
-    /// What the machine allowed meanwhile.
+    /// Limits of the machine measured by the same run.
     pub(crate) roofline: Vec<Outcome>,
     pub(crate) time_spent: TimeSpent,
 }
 
-/// Where time went.
+/// Durations of a run.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct TimeSpent {
-    /// All but measuring, where a benchmark came to its end.
+    /// Time outside the measurement, for benchmarks that came to their end.
     pub(crate) launching: Duration,
     pub(crate) all: Duration,
 }
@@ -63,7 +63,7 @@ impl Implementation<'_> {
         }
     }
 
-    /// Whether it takes part in a collective.
+    /// Returns whether the source takes part in a collective.
     pub(crate) fn supports(&self, world: World, collective: Collective, cores: usize) -> bool {
         match self {
             Self::Unisono(..) => true,
@@ -85,7 +85,7 @@ impl Implementation<'_> {
     }
 }
 
-/// Where the first and the last rank find how far apart their cores are, and its path as long as it is there.
+/// Page for the flag latency between the first and the last rank, with its path while it exists.
 fn flag_page(world: World, cores: usize) -> Option<(FlagPage, PathBuf)> {
     let apart = world.ranks >= 2 && cores >= 2;
     let table = apart.then(|| FlagPage::new().and_then(|table| Ok((table.path()?, table))))?;
@@ -126,8 +126,9 @@ impl RunResult {
     }
 }
 
-/// One launch for all collectives, and another one after each collective that ended it. Two that gave nothing
-/// are enough.
+/// Launches all collectives together, and launches again after each collective that ended a launch.
+///
+/// Two launches without a result are the limit.
 fn run_peer(task: &Task, launch: impl Fn(&[Workload]) -> ProcessOutcome) -> RunResult {
     let (mut turn, mut left, mut empty) = (RunResult::default(), &task.workloads[..], 0);
     while !left.is_empty() {
@@ -156,8 +157,9 @@ fn failure_reason(ended: &ProcessOutcome, patience: TimeLimits) -> Option<String
     ended.failure.clone().map(|why| if hung { process::silence_message(patience.silence()) } else { why })
 }
 
-/// The outcomes of a launch with its failure, which is that of the first collective that is not complete, and
-/// what is left to another launch.
+/// Returns the outcomes of a launch and the collectives left for another launch.
+///
+/// The failure of a launch belongs to the first incomplete collective.
 fn attribute_failure(
     mut outcomes: Vec<Outcome>,
     failure: Option<String>,
@@ -172,7 +174,7 @@ fn attribute_failure(
         wanted.sizes.iter().all(has)
     };
     let whole = wanted.iter().take_while(is_whole).count();
-    // Who has measured everything can still fail at its end.
+    // A benchmark that has measured everything can still fail at its end.
     let at_fault = wanted.get(whole).or(wanted.last().filter(|_| failure.is_some()));
     let why = failure.unwrap_or_else(|| "printed no time".to_owned());
     outcomes.extend(at_fault.map(|wanted| failed(world, wanted, &why)));
@@ -193,7 +195,7 @@ fn outcomes(output: &str, world: World) -> Result<Vec<Outcome>, String> {
     theirs.collect()
 }
 
-/// Of `BYTES,MICROSECONDS`, `BYTES,MICROSECONDS,HAND-OVER` or `BYTES,!REASON`.
+/// Parses `BYTES,MICROSECONDS`, `BYTES,MICROSECONDS,FLAG_LATENCY` or `BYTES,!REASON`.
 fn outcome(fields: &str, world: World, collective: Collective) -> Option<Outcome> {
     let (bytes, value) = fields.split_once(',')?;
     let what = Metric::Collective(world.case(collective), bytes.parse().ok()?);
@@ -209,7 +211,7 @@ fn outcome(fields: &str, world: World, collective: Collective) -> Option<Outcome
 /// Ranks end themselves when they hang; launchers that hang after it are ended this much later.
 const SELF_TERMINATION_GRACE: Duration = Duration::from_secs(5);
 const EMPTY_LAUNCHES_MAX: usize = 2;
-/// What benchmarks in C find the table by.
+/// Environment variable with the path of the flag page, for the C benchmarks.
 const FLAG_PAGE_ENV: &str = "UNISONO_COMPARE_FLAG_PAGE";
 const NOT_TRIED: &str = "not tried: launches before it gave nothing";
 

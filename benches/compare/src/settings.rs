@@ -1,7 +1,8 @@
-//! Who runs, in which settings, for what: a table.
+//! Settings of every library, as a table.
 //!
-//! Several settings of a library are allowed: in each cell its best one counts. With ranks up to cores
-//! everybody is bound to cores; with more, everybody may wander and yields, as far as it can.
+//! A library may have several settings; the best one counts for each data point. With at most as
+//! many ranks as cores, all ranks are bound to cores. With more, ranks are unbound and yield as far
+//! as they can.
 
 use crate::case::{Case, Collective, Transport, World};
 use crate::library::{InstalledLibrary, Library};
@@ -21,22 +22,22 @@ pub(crate) struct Setting {
     subscription: Subscription,
     /// Nothing: all.
     collectives: &'static [Collective],
-    /// One group after the other.
+    /// Workloads, one group after the other.
     flags: &'static [&'static [&'static str]],
     environment: &'static [(&'static str, &'static str)],
 }
 
-/// For how many ranks a setting is.
+/// Numbers of ranks that a setting is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Subscription {
-    /// As many as cores or fewer.
+    /// At most as many ranks as cores.
     Dedicated,
     /// More than cores.
     Oversubscribed,
     Any,
 }
 
-/// The name of the setting that nobody tuned.
+/// Name of the untuned setting.
 pub(crate) const DEFAULTS: &str = "defaults";
 
 const EVERYTHING: &[Collective] = &[];
@@ -56,7 +57,8 @@ const UCX: &[&str] = &[
 const OVER_TCP: &[&str] =
     &["--mca", "pml", "ob1", "--mca", "btl", "self,tcp", "--mca", "btl_tcp_if_include", "lo"];
 
-/// Ranks on the cores in turn; of two bindings that are asked for Open MPI 4 takes the last, and Open MPI 5 none.
+/// Binds ranks to the cores in order. Of two binding options, Open MPI 4 takes the last and Open
+/// MPI 5 none.
 const BOUND: &[&str] = &["--bind-to", "core:overload-allowed", "--map-by", "node"];
 
 type Environment = &'static [(&'static str, &'static str)];
@@ -130,13 +132,13 @@ pub(crate) const SETTINGS: &[Setting] = &[
     setting(Gloo,     DEFAULTS,          &[Shm, Tcp], Any, &[],     &[]),
 ];
 
-/// What every run of a benchmark gets.
+/// Parameters of every benchmark run.
 pub(crate) struct Task {
     pub(crate) world: World,
-    /// In the order in which it is measured.
+    /// Collectives in the order of measurement.
     pub(crate) workloads: Vec<Workload>,
     pub(crate) time_limits: TimeLimits,
-    /// Whether what the machine allows is measured too.
+    /// Whether the limits of the machine are measured, too.
     pub(crate) measure_roofline: bool,
 }
 
@@ -147,31 +149,31 @@ pub(crate) struct Workload {
     pub(crate) sizes: Vec<usize>,
 }
 
-/// What each size may take.
+/// Time limits of each size.
 #[derive(Clone, Copy)]
 pub(crate) struct TimeLimits {
-    /// Of samples, but there are always three.
+    /// Duration of the samples; at least three are taken.
     pub(crate) budget: Duration,
-    /// Of three samples: a size that needs more is skipped.
+    /// Limit for three samples: a size that needs more is skipped.
     pub(crate) limit: Duration,
 }
 
 impl TimeLimits {
-    /// Who says nothing for so long hangs.
+    /// Returns the time without output after which a run counts as hung.
     pub(crate) fn silence(self) -> Duration {
         self.limit * 3
     }
 }
 
 impl Workload {
-    /// As benchmarks read it.
+    /// Formats the workload as benchmarks read it.
     fn argument(&self) -> String {
         format!("{}={}", self.collective.name(), size::list(&self.sizes))
     }
 }
 
 impl Setting {
-    /// Whether this setting takes part.
+    /// Returns whether this setting takes part.
     pub(crate) fn supports(&self, case: Case, cores: usize) -> bool {
         let crowd = if case.ranks > cores { Oversubscribed } else { Dedicated };
         self.transports.contains(&case.transport)

@@ -1,4 +1,4 @@
-//! How long many ranks take from launch to end, with one barrier between.
+//! Startup: the time of many ranks from launch to end, with one barrier.
 
 use crate::library::{InstalledLibrary, Library};
 use crate::process;

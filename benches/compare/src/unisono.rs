@@ -11,9 +11,9 @@ use std::process::Command;
 use std::time::Duration;
 use unisono_bench_support::size;
 
-/// In ordinary buffers.
+/// unisono with ordinary buffers.
 pub(crate) const NAME: &str = "unisono";
-/// In buffers that peers reach, from `Communicator::alloc_symmetric`.
+/// unisono with symmetric buffers, from `Communicator::alloc_symmetric`.
 pub(crate) const SYMMETRIC: &str = "unisono symmetric";
 
 /// The command `unisono`, and what it understands.
@@ -22,22 +22,22 @@ pub(crate) struct Unisono {
     results: PathBuf,
 }
 
-/// What one size takes.
+/// Time of one size.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Timing {
     pub(crate) bytes: usize,
     pub(crate) micros: f64,
-    /// Microseconds from core to core meanwhile.
+    /// One-way flag latency between the cores in microseconds.
     pub(crate) flag_latency: Option<f64>,
 }
 
-/// What one run says.
+/// Results of one run.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Measured {
     pub(crate) times: Vec<Timing>,
-    /// What the machine allows, measured by the same run: (bytes, microseconds).
+    /// Roofline measured by the same run: (bytes, microseconds).
     pub(crate) roofline: Vec<(usize, f64)>,
-    /// None where nobody asked for the floor.
+    /// Limits of the machine, if they were requested.
     pub(crate) limits: Option<Limits>,
 }
 
@@ -58,7 +58,8 @@ impl Unisono {
         std::iter::once(NAME).chain(window.then_some(SYMMETRIC)).collect()
     }
 
-    /// Measures one collective of a task as one of [`Unisono::contenders`]; with a table, how far apart the cores are too.
+    /// Measures one collective of a task as one of [`Unisono::names_for`]; with a page, the flag
+    /// latency, too.
     pub(crate) fn measure(
         &self,
         contender: &str,
@@ -114,12 +115,12 @@ impl Unisono {
     }
 }
 
-/// What `unisono perf -J` writes. One wrong element spoils all.
+/// Parses the output of `unisono perf -J`. One wrong element is an error.
 fn parse_results(document: &Value) -> Result<Measured, String> {
     let rows = document["results"].as_array().ok_or("perf reports no results")?;
     let (mut times, mut floor) = (Vec::new(), Vec::new());
     for row in rows {
-        // Broadcasts are in place, as everybody's.
+        // Broadcasts are in place, as for every library.
         let half = [&row["out_of_place"], &row["in_place"]].into_iter().find(|half| !half.is_null());
         let half = half.unwrap_or(&Value::Null);
         let (Some(size), Some(time), Some(0)) =

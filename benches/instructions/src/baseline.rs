@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::process::Command;
 
-/// What a file of counts says: a comment with the conditions, then one line for each path, sorted.
+/// A file of counts: a comment with the conditions, then one line for each path, sorted.
 pub(crate) struct Baseline {
     pub(crate) conditions: String,
     pub(crate) counts: BTreeMap<String, u64>,
@@ -57,7 +57,8 @@ impl fmt::Display for Baseline {
     }
 }
 
-/// What counts depend on beside the source: compiler, target, and the processor that valgrind can show.
+/// Conditions that counts depend on beside the source: compiler, target, and the processor that
+/// valgrind emulates.
 fn conditions() -> Result<String, String> {
     let output = Command::new("rustc").arg("-vV").output().map_err(|error| format!("rustc: {error}"))?;
     let said = String::from_utf8_lossy(&output.stdout);

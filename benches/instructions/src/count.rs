@@ -2,7 +2,8 @@
 
 use std::process::Command;
 
-/// Instructions that one turn of `path` takes. Start-up cancels in the difference of a long and a short run.
+/// Returns the instructions of one iteration of `path`. Startup cancels in the difference of a long
+/// and a short run.
 pub(crate) fn instructions(path: &str) -> Result<u64, String> {
     let (short, long) = std::thread::scope(|scope| {
         let short = scope.spawn(|| collected(path, SHORT));
@@ -13,11 +14,11 @@ pub(crate) fn instructions(path: &str) -> Result<u64, String> {
     Ok((long?.saturating_sub(short?) + turns / 2) / turns)
 }
 
-/// All instructions of a process that takes so many turns of `path`.
+/// Returns all instructions of a process that runs so many iterations of `path`.
 fn collected(path: &str, turns: u64) -> Result<u64, String> {
     let program = std::env::current_exe().map_err(|error| error.to_string())?;
     let output = Command::new("valgrind")
-        // What the environment holds must not matter.
+        // The content of the environment must not matter.
         .env_clear()
         .envs(std::env::var_os("PATH").map(|path| ("PATH", path)))
         .args(["--tool=callgrind", "--callgrind-out-file=/dev/null"])
@@ -30,6 +31,6 @@ fn collected(path: &str, turns: u64) -> Result<u64, String> {
     count.filter(|_| output.status.success()).ok_or_else(|| format!("{path} under valgrind:\n{said}"))
 }
 
-/// Multiples of the number of cells and slots, so that both runs end where those begin.
+/// Multiples of the numbers of slots, so that both runs end at the beginning of a lap.
 const SHORT: u64 = 128;
 const LONG: u64 = 640;

@@ -1,7 +1,8 @@
-//! `cargo xtask bench instructions`: instructions of the hot paths, compared with the committed baseline.
+//! `cargo xtask bench instructions`: instructions of the hot paths, compared with the committed
+//! baseline.
 //!
-//! Times differ from run to run, counts of instructions do not. Every path is driven by one thread, so
-//! that nothing depends on who waits for whom; docs/regressions.md says more.
+//! Times differ from run to run; counts of instructions do not. One thread drives every path, so
+//! that nothing depends on the schedule of threads.
 
 mod baseline;
 mod count;
@@ -28,7 +29,7 @@ fn main() -> ExitCode {
 
 fn check() -> Result<ExitCode, String> {
     let (before, mut now) = (Baseline::read()?, Baseline::count()?);
-    // Windows are written in the way that takes less time, and other programs' work may change which one that is.
+    // Count grown paths again: the choice of stores depends on time, which other programs disturb.
     now.recount(&report::regressions(&before, &now))?;
     Ok(report::print(&before, &now))
 }

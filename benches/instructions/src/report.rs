@@ -3,7 +3,7 @@
 use crate::baseline::Baseline;
 use std::process::ExitCode;
 
-/// What became of a path.
+/// Change of a path against the baseline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Change {
     Same,
@@ -77,7 +77,7 @@ fn shown(count: Option<u64>) -> String {
     count.map_or("-".to_owned(), |count| count.to_string())
 }
 
-/// In percent of before.
+/// Returns the change in percent of the baseline.
 fn change(before: Option<u64>, now: Option<u64>) -> Option<f64> {
     let (before, now) = (before? as f64, now? as f64);
     Some((now - before) / before.max(1.0) * 100.0)

@@ -9,7 +9,7 @@ use unisono_transports::sys::socket::Stream;
 use unisono_transports::tcp::TcpLink;
 use unisono_transports::{Geometry, Link, SlotClass, Tag, Window, threads};
 
-/// The two ends of something between two ranks.
+/// The two ends of a link or window between two ranks.
 type Ends = [Box<dyn Link>; 2];
 
 /// A tag as bytes and back.
@@ -49,7 +49,7 @@ pub(super) fn send_recv<const BYTES: usize>([mut near, mut far]: Ends) -> Iterat
     })
 }
 
-/// One signal, given and seen.
+/// One signal, set and seen.
 pub(super) fn signal() -> Iteration {
     let [mut near, far] = windows();
     let mut value = 0;
@@ -60,7 +60,7 @@ pub(super) fn signal() -> Iteration {
     })
 }
 
-/// One post with 8 bytes of data, as small operations travel.
+/// One eager slot with 8 bytes, as small operations use it.
 pub(super) fn publish() -> Iteration {
     let [mut near, mut far] = windows();
     let (mut number, mut found) = (0, [0; 8]);

@@ -7,7 +7,7 @@ mod schedules;
 
 use unisono::{bf16, schedule::Collective};
 
-/// One turn of a path, to be taken again and again.
+/// One iteration of a path.
 pub(crate) type Iteration = Box<dyn FnMut()>;
 
 /// A path and how it is made ready.
@@ -49,7 +49,7 @@ pub(crate) const ALL: &[Path] = &[
     path("send_recv/32KiB", || ranks::send_recv::<8192>()),
 ];
 
-/// Takes so many turns of the path of this name.
+/// Runs so many iterations of the path of this name.
 pub(crate) fn run(name: &str, turns: &str) -> Result<(), String> {
     let path = ALL.iter().find(|path| path.name == name).ok_or_else(|| format!("no path `{name}`"))?;
     let turns: u64 = turns.parse().map_err(|_| format!("`{turns}` is no number of turns"))?;

@@ -1,7 +1,7 @@
 //! Whole operations of communicators whose ranks share one thread.
 //!
-//! A rank that waits lets the next rank carry out the same operation, nested in its pause. So every
-//! algorithm in which ranks meet only once can be driven, and no rank waits in vain.
+//! A waiting rank lets the next rank execute the same operation, nested in its wait. Every
+//! algorithm in which ranks meet only once can be driven in this way, and no rank waits in vain.
 
 use super::{Iteration, PageAligned};
 use std::sync::Arc;
@@ -59,7 +59,7 @@ impl<const COUNT: usize> RankState<COUNT> {
     }
 }
 
-/// Waits by letting the next rank take part, once a turn.
+/// Waits by letting the next rank take part, once an iteration.
 struct CooperativeWait<const COUNT: usize> {
     next: Option<RankState<COUNT>>,
     iterations_done: u64,
