@@ -29,8 +29,7 @@ pub(crate) const ROWS: &[Row] = &[
     Row { number: 44, input: "damaged and hostile checkpoints", evidence: Evidence::There(CHECKPOINTS) },
 ];
 
-const ATTACH: &[(&str, &str)] =
-    &[("transports/src/shm/segment.rs", "fn unsealed_memory_is_refused")];
+const ATTACH: &[(&str, &str)] = &[("transports/src/shm/segment.rs", "fn unsealed_memory_is_refused")];
 const SEALS: &[(&str, &str)] = &[("transports/src/shm/segment.rs", "fn created_segment_is_sealed")];
 const RINGS: &[(&str, &str)] = &[
     ("transports/src/shm/link.rs", "fn invalid_headers_blame_the_sender"),

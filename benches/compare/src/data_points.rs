@@ -53,8 +53,8 @@ pub(crate) fn limits(rows: &[Row]) -> Option<Limits> {
         rows.iter().filter(move |row| row.metric == what).filter_map(|row| row.outcome.as_ref().ok().copied())
     };
     let copy_rate = figures(Metric::CopyRate).reduce(f64::max)?;
-    let hand_over = figures(Metric::FlagLatency).reduce(f64::min)?;
-    Some(Limits { copy_rate, flag_latency: hand_over })
+    let flag_latency = figures(Metric::FlagLatency).reduce(f64::min)?;
+    Some(Limits { copy_rate, flag_latency })
 }
 
 /// Returns all data points, by case and size.
@@ -79,8 +79,8 @@ fn by_placement<'a>(rows: impl IntoIterator<Item = &'a Row>) -> Vec<Vec<DataPoin
     let usual = placements_by_frequency(&all);
     let states = |(&(case, bytes), rounds): (&(Case, usize), &Samples)| {
         let both = usual[&case].into_iter().filter(|&cores| rounds.has_both(cores));
-        let cells: Vec<DataPoint> = both.map(|cores| rounds.data_point(case, bytes, Some(cores))).collect();
-        if cells.is_empty() { vec![rounds.data_point(case, bytes, None)] } else { cells }
+        let points: Vec<DataPoint> = both.map(|cores| rounds.data_point(case, bytes, Some(cores))).collect();
+        if points.is_empty() { vec![rounds.data_point(case, bytes, None)] } else { points }
     };
     all.iter().map(states).collect()
 }
@@ -103,12 +103,12 @@ fn placements_by_frequency(all: &BTreeMap<(Case, usize), Samples>) -> BTreeMap<C
 }
 
 fn collect_samples<'a>(rows: impl IntoIterator<Item = &'a Row>) -> BTreeMap<(Case, usize), Samples> {
-    let mut cells: BTreeMap<(Case, usize), Samples> = BTreeMap::new();
+    let mut points: BTreeMap<(Case, usize), Samples> = BTreeMap::new();
     for row in rows {
         let (Metric::Collective(case, bytes), &Ok(micros)) = (row.metric, &row.outcome) else {
             continue;
         };
-        let rounds = cells.entry((case, bytes)).or_default();
+        let rounds = points.entry((case, bytes)).or_default();
         if row.library == ROOFLINE {
             rounds.roofline = Some(rounds.roofline.map_or(micros, |least| least.min(micros)));
         } else {
@@ -116,7 +116,7 @@ fn collect_samples<'a>(rows: impl IntoIterator<Item = &'a Row>) -> BTreeMap<(Cas
             rounds.times.entry(who).or_default().push((row.flag_latency.map(Placement::of), micros));
         }
     }
-    cells
+    points
 }
 
 /// Samples of one data point: times with their core placement, where that is known.
@@ -149,8 +149,8 @@ impl Samples {
 
 impl DataPoint {
     /// Returns the best setting of one library.
-    pub(crate) fn best_of(&self, contender: &str) -> Option<Best<'_>> {
-        self.best(|who| who.library == contender)
+    pub(crate) fn best_of(&self, library: &str) -> Option<Best<'_>> {
+        self.best(|who| who.library == library)
     }
 
     /// The best of all that are not unisono.
@@ -159,9 +159,9 @@ impl DataPoint {
     }
 
     /// Returns the default setting of one library; over TCP, its TCP setting.
-    pub(crate) fn defaults_of(&self, contender: &str) -> Option<Best<'_>> {
+    pub(crate) fn defaults_of(&self, library: &str) -> Option<Best<'_>> {
         let untuned = |who: &Source| [DEFAULTS, "TCP"].contains(&who.setting.as_str());
-        self.best(|who| who.library == contender && untuned(who))
+        self.best(|who| who.library == library && untuned(who))
     }
 
     pub(crate) fn unisono_micros(&self) -> Option<f64> {
@@ -174,8 +174,8 @@ impl DataPoint {
     }
 
     /// Returns the median of one library in one setting.
-    pub(crate) fn time_of(&self, (contender, setting): SourceKey<'_>) -> Option<f64> {
-        let is_it = |who: &Source| (who.library.as_str(), who.setting.as_str()) == (contender, setting);
+    pub(crate) fn time_of(&self, (library, setting): SourceKey<'_>) -> Option<f64> {
+        let is_it = |who: &Source| (who.library.as_str(), who.setting.as_str()) == (library, setting);
         self.best(is_it).map(|best| best.micros)
     }
 
@@ -188,30 +188,30 @@ impl DataPoint {
 }
 
 /// Returns whether a library is unisono, with ordinary or with symmetric buffers.
-pub(crate) fn is_unisono(contender: &str) -> bool {
-    [unisono::NAME, unisono::SYMMETRIC].contains(&contender)
+pub(crate) fn is_unisono(library: &str) -> bool {
+    [unisono::NAME, unisono::SYMMETRIC].contains(&library)
 }
 
 /// Returns the geometric mean of unisono's speedup over the data points that have both times.
 pub(crate) fn geometric_mean_vs<'a>(
-    cells: impl IntoIterator<Item = &'a DataPoint>,
+    points: impl IntoIterator<Item = &'a DataPoint>,
     least_bytes: usize,
     other: impl Fn(&'a DataPoint) -> Option<Best<'a>>,
 ) -> Option<f64> {
-    let large = cells.into_iter().filter(|cell| cell.bytes >= least_bytes);
-    geometric_mean(large.filter_map(|cell| Some(other(cell)?.micros / cell.unisono_micros()?)))
+    let large = points.into_iter().filter(|point| point.bytes >= least_bytes);
+    geometric_mean(large.filter_map(|point| Some(other(point)?.micros / point.unisono_micros()?)))
 }
 
 /// Returns the libraries with a time in any of the data points.
-pub(crate) fn libraries(cells: &[&DataPoint]) -> BTreeSet<String> {
-    cells.iter().flat_map(|cell| cell.times.keys()).map(|who| who.library.clone()).collect()
+pub(crate) fn libraries(points: &[&DataPoint]) -> BTreeSet<String> {
+    points.iter().flat_map(|point| point.times.keys()).map(|who| who.library.clone()).collect()
 }
 
 /// Groups data points by (transport, collective), in order.
-pub(crate) fn grouped(cells: &[DataPoint]) -> BTreeMap<(Transport, Collective), Vec<&DataPoint>> {
+pub(crate) fn grouped(points: &[DataPoint]) -> BTreeMap<(Transport, Collective), Vec<&DataPoint>> {
     let mut groups: BTreeMap<_, Vec<&DataPoint>> = BTreeMap::new();
-    for cell in cells {
-        groups.entry((cell.case.transport, cell.case.collective)).or_default().push(cell);
+    for point in points {
+        groups.entry((point.case.transport, point.case.collective)).or_default().push(point);
     }
     groups
 }
@@ -253,16 +253,9 @@ mod tests {
 
     const CASE: Case = Case { transport: Transport::Shm, collective: Collective::AllReduce, ranks: 2 };
 
-    fn row(round: usize, contender: &str, setting: &str, bytes: usize, outcome: Result<f64, String>) -> Row {
-        let (contender, setting) = (contender.to_owned(), setting.to_owned());
-        Row {
-            round,
-            metric: Metric::Collective(CASE, bytes),
-            library: contender,
-            setting,
-            outcome,
-            flag_latency: None,
-        }
+    fn row(round: usize, library: &str, setting: &str, bytes: usize, outcome: Result<f64, String>) -> Row {
+        let (library, setting) = (library.to_owned(), setting.to_owned());
+        Row { round, metric: Metric::Collective(CASE, bytes), library, setting, outcome, flag_latency: None }
     }
 
     fn rows() -> Vec<Row> {
@@ -287,21 +280,21 @@ mod tests {
 
     #[test]
     fn data_point_has_medians_and_best_setting() {
-        let cells = data_points(&rows());
-        assert_eq!(cells.iter().map(|cell| cell.bytes).collect::<Vec<_>>(), [8, 1 << 20]);
-        let cell = &cells[1];
-        assert_eq!((cell.unisono_micros(), cell.speedup()), (Some(110.0), Some(2.0)));
-        let best = cell.best_peer().expect("three");
+        let points = data_points(&rows());
+        assert_eq!(points.iter().map(|point| point.bytes).collect::<Vec<_>>(), [8, 1 << 20]);
+        let point = &points[1];
+        assert_eq!((point.unisono_micros(), point.speedup()), (Some(110.0), Some(2.0)));
+        let best = point.best_peer().expect("three");
         assert_eq!((best.source.library.as_str(), best.source.setting.as_str()), ("Open MPI 5", "UCX"));
-        assert_eq!(cell.defaults_of("Open MPI 5").map(|best| best.micros), Some(330.0));
-        assert!(cell.best_of("MPICH 5").is_none());
+        assert_eq!(point.defaults_of("Open MPI 5").map(|best| best.micros), Some(330.0));
+        assert!(point.best_of("MPICH 5").is_none());
     }
 
     #[test]
     fn data_points_use_most_frequent_placement() {
-        let at = |hand_over, contender, micros| Row {
-            flag_latency: Some(hand_over),
-            ..row(1, contender, "auto", 8, Ok(micros))
+        let at = |flag_latency, library, micros| Row {
+            flag_latency: Some(flag_latency),
+            ..row(1, library, "auto", 8, Ok(micros))
         };
         let mut rows = vec![at(0.05, "unisono", 0.2), at(0.3, "unisono", 0.4)];
         assert_eq!(data_points(&rows)[0].unisono_micros(), median([0.2, 0.4]));
@@ -324,17 +317,17 @@ mod tests {
 
     #[test]
     fn limits_are_the_best_of_all_rounds() {
-        let cells = data_points(&rows());
-        assert_eq!((cells[0].roofline, cells[1].roofline), (None, Some(104.0)));
+        let points = data_points(&rows());
+        assert_eq!((points[0].roofline, points[1].roofline), (None, Some(104.0)));
         assert_eq!(limits(&rows()), Some(Limits { copy_rate: 40.0, flag_latency: 0.2 }));
         assert_eq!(limits(&[]), None);
     }
 
     #[test]
     fn means_cover_large_data_points_with_both() {
-        let cells = data_points(&rows());
-        let against = |least, who| geometric_mean_vs(&cells, least, move |cell| cell.best_of(who));
-        let close = |found: Option<f64>, value: f64| (found.expect("cells") - value).abs() < 1e-9;
+        let points = data_points(&rows());
+        let against = |least, who| geometric_mean_vs(&points, least, move |point| point.best_of(who));
+        let close = |found: Option<f64>, value: f64| (found.expect("points") - value).abs() < 1e-9;
         assert!(close(against(1 << 20, "Open MPI 5"), 2.0));
         assert!(close(against(0, "Open MPI 5"), 1.0));
         assert!(close(against(0, "Gloo"), 8.0));

@@ -75,7 +75,7 @@ struct Arguments {
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=3600))]
     limit: u64,
     /// Only these contenders, by name, separated by commas: unisono, "Open MPI 5", Gloo ...
-    #[arg(long, value_delimiter = ',', value_parser = contender)]
+    #[arg(long, value_delimiter = ',', value_parser = parse_library)]
     only: Vec<String>,
     /// Leave out the startup of 64 ranks.
     #[arg(long)]
@@ -130,8 +130,8 @@ fn run(arguments: &Arguments) -> Result<PathBuf, String> {
         plan.startup(times, &unisono, &peers, &mut results)?;
     }
     plan.run(&unisono, &peers, &mut results)?;
-    let cells = crate::data_points::data_points(&results.rows);
-    write(&out, "medians.csv", &crate::data_points::to_csv(&cells)?)?;
+    let points = crate::data_points::data_points(&results.rows);
+    write(&out, "medians.csv", &crate::data_points::to_csv(&points)?)?;
     let about = report::ReportInfo {
         machine: &machine,
         unisono: unisono.version(repository()),
@@ -140,7 +140,7 @@ fn run(arguments: &Arguments) -> Result<PathBuf, String> {
         command: command(),
         budget_ms: plan.time_limits.budget.as_millis(),
         limit_s: plan.time_limits.limit.as_secs(),
-        plots: plots(&out, &cells)?,
+        plots: plots(&out, &points)?,
     };
     write(&out, "README.md", &report::readme(&about, &results.rows))?;
     Ok(out)
@@ -155,7 +155,7 @@ fn parse_size(text: &str) -> Result<usize, String> {
 }
 
 /// Parses the name of a library, or of unisono in one of its two forms.
-fn contender(text: &str) -> Result<String, String> {
+fn parse_library(text: &str) -> Result<String, String> {
     let mut names =
         [crate::unisono::NAME, crate::unisono::SYMMETRIC].into_iter().chain(Library::ALL.map(Library::name));
     let all = names.clone().collect::<Vec<_>>().join(", ");
@@ -182,15 +182,15 @@ fn find_libraries(places: &Paths) -> (Vec<InstalledLibrary>, Vec<(&'static str, 
 }
 
 /// Draws all cases and names the files.
-fn plots(out: &Path, cells: &[crate::data_points::DataPoint]) -> Result<BTreeSet<String>, String> {
+fn plots(out: &Path, points: &[crate::data_points::DataPoint]) -> Result<BTreeSet<String>, String> {
     let mut cases: BTreeMap<Case, Vec<&crate::data_points::DataPoint>> = BTreeMap::new();
-    for cell in cells {
-        cases.entry(cell.case).or_default().push(cell);
+    for point in points {
+        cases.entry(point.case).or_default().push(point);
     }
     let mut drawn = BTreeSet::new();
-    for (case, cells) in cases {
+    for (case, points) in cases {
         for axis in Axis::BOTH {
-            if plot::draw(out, &cells, case, axis)? {
+            if plot::draw(out, &points, case, axis)? {
                 drawn.insert(plot::file_name(case, axis));
             }
         }

@@ -19,8 +19,8 @@ impl Placement {
     pub(crate) const ALL: [Self; 3] = [Self::SameCore, Self::SharedCache, Self::CrossCache];
 
     /// Returns the placement that a one-way flag latency in microseconds indicates.
-    pub(crate) fn of(hand_over: f64) -> Self {
-        match hand_over {
+    pub(crate) fn of(flag_latency: f64) -> Self {
+        match flag_latency {
             ..=SAME_CORE_MICROS_MAX => Self::SameCore,
             ..=SHARED_CACHE_MICROS_MAX => Self::SharedCache,
             _ => Self::CrossCache,

@@ -51,9 +51,9 @@ struct Line {
 
 /// Draws one case and returns true. A single size makes no line: nothing is drawn, and the result
 /// is false.
-pub(crate) fn draw(folder: &Path, cells: &[&DataPoint], case: Case, axis: Axis) -> Result<bool, String> {
-    let lines = lines(cells, case, axis);
-    if cells.len() < 2 || lines.is_empty() {
+pub(crate) fn draw(folder: &Path, data: &[&DataPoint], case: Case, axis: Axis) -> Result<bool, String> {
+    let lines = lines(data, case, axis);
+    if data.len() < 2 || lines.is_empty() {
         return Ok(false);
     }
     let path = folder.join(file_name(case, axis));
@@ -66,32 +66,32 @@ pub(crate) fn draw(folder: &Path, cells: &[&DataPoint], case: Case, axis: Axis) 
     Ok(true)
 }
 
-fn lines(cells: &[&DataPoint], case: Case, axis: Axis) -> Vec<Line> {
+fn lines(data: &[&DataPoint], case: Case, axis: Axis) -> Vec<Line> {
     let points = |micros: &dyn Fn(&DataPoint) -> Option<f64>| -> Vec<(f64, f64)> {
         let point =
-            |cell: &&DataPoint| Some((cell.bytes as f64, axis.value(case, cell.bytes, micros(cell)?)));
-        cells.iter().filter_map(point).collect()
+            |datum: &&DataPoint| Some((datum.bytes as f64, axis.value(case, datum.bytes, micros(datum)?)));
+        data.iter().filter_map(point).collect()
     };
     let of = |name: &str, color, width| {
-        let points = points(&|cell| cell.best_of(name).map(|best| best.micros));
+        let points = points(&|datum| datum.best_of(name).map(|best| best.micros));
         Line { name: name.to_owned(), color, width, dashed: false, points }
     };
-    let floor = points(&|cell| cell.roofline);
-    let floor = Line { name: ROOFLINE.into(), color: GRAY, width: 2, dashed: true, points: floor };
-    let peers = peers(cells).into_iter().map(|name| of(&name, color(&name), 2));
+    let roofline = points(&|datum| datum.roofline);
+    let roofline = Line { name: ROOFLINE.into(), color: GRAY, width: 2, dashed: true, points: roofline };
+    let peers = peers(data).into_iter().map(|name| of(&name, color(&name), 2));
     // The thick one last: it lies on top.
-    let all = std::iter::once(floor)
+    let all = std::iter::once(roofline)
         .chain(peers)
         .chain([of(unisono::SYMMETRIC, ORANGE, 3), of(unisono::NAME, RED, 5)]);
     all.filter(|line| !line.points.is_empty()).collect()
 }
 
 /// The peers worth a line: the nearest ones, and Gloo.
-fn peers(cells: &[&DataPoint]) -> Vec<String> {
-    let all = crate::data_points::libraries(cells);
+fn peers(data: &[&DataPoint]) -> Vec<String> {
+    let all = crate::data_points::libraries(data);
     let mut peers: Vec<String> = all.into_iter().filter(|name| !is_unisono(name)).collect();
     let distance = |name: &String| {
-        let mean = geometric_mean_vs(cells.iter().copied(), 0, |cell| cell.best_of(name));
+        let mean = geometric_mean_vs(data.iter().copied(), 0, |datum| datum.best_of(name));
         if name == "Gloo" { 0.0 } else { mean.unwrap_or(f64::INFINITY) }
     };
     peers.sort_by(|one, other| distance(one).total_cmp(&distance(other)));
@@ -217,7 +217,7 @@ mod tests {
 
     const CASE: Case = Case { transport: Transport::Shm, collective: Collective::AllReduce, ranks: 4 };
 
-    fn cell(bytes: usize, names: &[&str]) -> DataPoint {
+    fn datum(bytes: usize, names: &[&str]) -> DataPoint {
         let who = |name: &&str| Source { library: (*name).to_owned(), setting: "defaults".to_owned() };
         let times = names.iter().enumerate().map(|(at, name)| (who(name), bytes as f64 * (at + 1) as f64));
         DataPoint { case: CASE, bytes, placement: None, times: times.collect(), roofline: Some(0.5) }
@@ -241,8 +241,8 @@ mod tests {
     #[test]
     fn plot_has_at_most_eight_lines_with_gloo() {
         let names = ["unisono", "a", "b", "c", "d", "e", "f", "g", "unisono symmetric", "Gloo"];
-        let cells = [cell(8, &names), cell(64, &names)];
-        let lines = lines(&cells.each_ref(), CASE, Axis::Time);
+        let data = [datum(8, &names), datum(64, &names)];
+        let lines = lines(&data.each_ref(), CASE, Axis::Time);
         let names: Vec<&str> = lines.iter().map(|line| line.name.as_str()).collect();
         assert_eq!(names, ["roofline", "Gloo", "a", "b", "c", "d", "unisono symmetric", "unisono"]);
     }
@@ -251,15 +251,15 @@ mod tests {
     fn a_drawing_names_every_line_and_its_axes() {
         let folder = std::env::temp_dir().join(format!("unisono-plot-{}", std::process::id()));
         std::fs::create_dir_all(&folder).expect("a folder");
-        let cells = [cell(8, &["unisono", "Gloo"]), cell(1 << 20, &["unisono", "Gloo"])];
+        let data = [datum(8, &["unisono", "Gloo"]), datum(1 << 20, &["unisono", "Gloo"])];
         for axis in Axis::BOTH {
-            assert_eq!(draw(&folder, &cells.each_ref(), CASE, axis), Ok(true));
+            assert_eq!(draw(&folder, &data.each_ref(), CASE, axis), Ok(true));
             let svg = std::fs::read_to_string(folder.join(file_name(CASE, axis))).expect("written");
             for word in ["unisono", "Gloo", "roofline", axis.label(), "all_reduce, 4 ranks, shm", "KiB"] {
                 assert!(svg.contains(word), "{word} is not in the drawing");
             }
         }
-        assert_eq!(draw(&folder, &[&cells[0]], CASE, Axis::Time), Ok(false));
+        assert_eq!(draw(&folder, &[&data[0]], CASE, Axis::Time), Ok(false));
         std::fs::remove_dir_all(folder).expect("removed");
     }
 }

@@ -30,15 +30,15 @@ pub(crate) struct ReportInfo<'a> {
 
 /// The whole text.
 pub(crate) fn readme(about: &ReportInfo<'_>, rows: &[Row]) -> String {
-    let cells = data_points(rows);
-    let groups = grouped(&cells);
+    let points = data_points(rows);
+    let groups = grouped(&points);
     let mut text = head(about, limits(rows)) + &method(about) + &single_round_note(rows);
     text += &summary(&groups);
     text += &startup(rows);
-    for ((transport, collective), cells) in &groups {
-        text += &section(*transport, *collective, cells, &about.plots);
+    for ((transport, collective), points) in &groups {
+        text += &section(*transport, *collective, points, &about.plots);
     }
-    text + &slower(&cells) + &other_placements(&data_points_of_other_placements(rows)) + &failures(rows)
+    text + &slower(&points) + &other_placements(&data_points_of_other_placements(rows)) + &failures(rows)
 }
 
 fn head(about: &ReportInfo<'_>, limits: Option<Limits>) -> String {
@@ -49,10 +49,10 @@ fn head(about: &ReportInfo<'_>, limits: Option<Limits>) -> String {
         about.command,
         caches.join(", ")
     );
-    if let Some(Limits { copy_rate, flag_latency: hand_over }) = limits {
+    if let Some(Limits { copy_rate, flag_latency }) = limits {
         text += &format!(
             "Copies past the cache by all cores move {copy_rate:.1} GB/s (read plus written); a flag takes \
-             {hand_over:.2} µs from core to core.\n"
+             {flag_latency:.2} µs from core to core.\n"
         );
     }
     text += &format!("\n| library | version |\n|---|---|\n| unisono | {} |\n", about.unisono);
@@ -107,24 +107,24 @@ fn summary(groups: &Groups<'_>) -> String {
     text += "| transport | collective | data points | slower | best peer, all sizes | best peer, from 1 MiB \
              | Open MPI 5 defaults, from 1 MiB | Open MPI 4 defaults, from 1 MiB | Gloo, from 1 MiB \
              | share of the roofline, from 1 MiB |\n|---|---|--:|--:|--:|--:|--:|--:|--:|--:|\n";
-    for ((transport, collective), cells) in groups {
+    for ((transport, collective), points) in groups {
         let mean = |least, other: &dyn for<'c> Fn(&'c DataPoint) -> Option<crate::data_points::Best<'c>>| {
-            format_ratio(geometric_mean_vs(cells.iter().copied(), least, other))
+            format_ratio(geometric_mean_vs(points.iter().copied(), least, other))
         };
-        let ratios: Vec<f64> = cells.iter().filter_map(|cell| cell.speedup()).collect();
-        let lost = ratios.iter().filter(|&&ratio| ratio < 1.0).count();
-        let large = cells.iter().filter(|cell| cell.bytes >= MEBIBYTE);
-        let share = geometric_mean(large.filter_map(|cell| Some(cell.roofline? / cell.unisono_micros()?)));
+        let ratios: Vec<f64> = points.iter().filter_map(|point| point.speedup()).collect();
+        let slower = ratios.iter().filter(|&&ratio| ratio < 1.0).count();
+        let large = points.iter().filter(|point| point.bytes >= MEBIBYTE);
+        let share = geometric_mean(large.filter_map(|point| Some(point.roofline? / point.unisono_micros()?)));
         text += &format!(
-            "| {} | {} | {} | {lost} | {} | {} | {} | {} | {} | {} |\n",
+            "| {} | {} | {} | {slower} | {} | {} | {} | {} | {} | {} |\n",
             transport.name(),
             collective.name(),
             ratios.len(),
             mean(0, &DataPoint::best_peer),
             mean(MEBIBYTE, &DataPoint::best_peer),
-            mean(MEBIBYTE, &|cell| cell.defaults_of("Open MPI 5")),
-            mean(MEBIBYTE, &|cell| cell.defaults_of("Open MPI 4")),
-            mean(MEBIBYTE, &|cell| cell.best_of("Gloo")),
+            mean(MEBIBYTE, &|point| point.defaults_of("Open MPI 5")),
+            mean(MEBIBYTE, &|point| point.defaults_of("Open MPI 4")),
+            mean(MEBIBYTE, &|point| point.best_of("Gloo")),
             format_percent(share),
         );
     }
@@ -155,10 +155,10 @@ fn startup(rows: &[Row]) -> String {
 fn section(
     transport: Transport,
     collective: Collective,
-    cells: &[&DataPoint],
+    points: &[&DataPoint],
     plots: &BTreeSet<String>,
 ) -> String {
-    let window = cells.iter().any(|cell| cell.best_of(unisono::SYMMETRIC).is_some());
+    let window = points.iter().any(|point| point.best_of(unisono::SYMMETRIC).is_some());
     let (title, line) = if window { (" window, µs |", "--:|") } else { ("", "") };
     let mut text = format!(
         "\n## {}, {}\n\n| ranks | size | unisono, µs |{title} best peer, µs | who | ratio | roofline, µs | share |\n\
@@ -166,11 +166,11 @@ fn section(
         collective.name(),
         transport.name()
     );
-    for cell in cells {
-        text += &row(cell, window);
+    for point in points {
+        text += &row(point, window);
     }
     text.push('\n');
-    let ranks: BTreeSet<usize> = cells.iter().map(|cell| cell.case.ranks).collect();
+    let ranks: BTreeSet<usize> = points.iter().map(|point| point.case.ranks).collect();
     for case in ranks.into_iter().map(|ranks| Case { transport, collective, ranks }) {
         for file in Axis::BOTH.map(|axis| file_name(case, axis)).iter().filter(|file| plots.contains(*file)) {
             text += &format!("![{case}]({file})\n");
@@ -179,68 +179,68 @@ fn section(
     text
 }
 
-fn row(cell: &DataPoint, window: bool) -> String {
-    let best = cell.best_peer();
+fn row(point: &DataPoint, window: bool) -> String {
+    let best = point.best_peer();
     let who = best
         .map_or_else(|| NONE.to_owned(), |best| format!("{}, {}", best.source.library, best.source.setting));
     let window = if window {
-        format!(" {} |", format_micros(cell.best_of(unisono::SYMMETRIC).map(|best| best.micros)))
+        format!(" {} |", format_micros(point.best_of(unisono::SYMMETRIC).map(|best| best.micros)))
     } else {
         String::new()
     };
     format!(
         "| {}{} | {} | {} |{window} {} | {who} | {} | {} | {} |\n",
-        cell.case.ranks,
-        cell.placement.map_or_else(String::new, |cores| format!(", {cores}")),
-        size::show(cell.bytes),
-        format_micros(cell.unisono_micros()),
+        point.case.ranks,
+        point.placement.map_or_else(String::new, |cores| format!(", {cores}")),
+        size::show(point.bytes),
+        format_micros(point.unisono_micros()),
         format_micros(best.map(|best| best.micros)),
-        format_ratio(cell.speedup()),
-        format_micros(cell.roofline),
-        format_percent(cell.roofline.zip(cell.unisono_micros()).map(|(floor, ours)| floor / ours)),
+        format_ratio(point.speedup()),
+        format_micros(point.roofline),
+        format_percent(point.roofline.zip(point.unisono_micros()).map(|(roofline, ours)| roofline / ours)),
     )
 }
 
-fn slower(cells: &[DataPoint]) -> String {
-    let mut lost: Vec<(f64, &DataPoint)> = cells
+fn slower(points: &[DataPoint]) -> String {
+    let mut slower: Vec<(f64, &DataPoint)> = points
         .iter()
-        .filter_map(|cell| Some((cell.speedup()?, cell)))
+        .filter_map(|point| Some((point.speedup()?, point)))
         .filter(|(ratio, _)| *ratio < 1.0)
         .collect();
-    lost.sort_by(|one, other| one.0.total_cmp(&other.0));
-    let all = cells.iter().filter(|cell| cell.speedup().is_some()).count();
-    let mut text = format!("\n## Slower than the best peer\n\n{} of {all}, the worst first.\n", lost.len());
-    if !lost.is_empty() {
+    slower.sort_by(|one, other| one.0.total_cmp(&other.0));
+    let all = points.iter().filter(|point| point.speedup().is_some()).count();
+    let mut text = format!("\n## Slower than the best peer\n\n{} of {all}, the worst first.\n", slower.len());
+    if !slower.is_empty() {
         text += "\n| case | size | ratio | than |\n|---|--:|--:|---|\n";
     }
-    for (ratio, cell) in lost {
-        let who = cell.best_peer().map_or(NONE, |best| best.source.library.as_str());
-        text += &format!("| {} | {} | {ratio:.2} | {who} |\n", cell.case, size::show(cell.bytes));
+    for (ratio, point) in slower {
+        let who = point.best_peer().map_or(NONE, |best| best.source.library.as_str());
+        text += &format!("| {} | {} | {ratio:.2} | {who} |\n", point.case, size::show(point.bytes));
     }
     text
 }
 
 /// Cells with the cores in states that count nowhere else.
-fn other_placements(cells: &[DataPoint]) -> String {
-    let ratios = cells.iter().filter_map(|cell| Some((cell, cell.best_peer()?, cell.speedup()?)));
+fn other_placements(points: &[DataPoint]) -> String {
+    let ratios = points.iter().filter_map(|point| Some((point, point.best_peer()?, point.speedup()?)));
     let ratios: Vec<_> = ratios.collect();
     if ratios.is_empty() {
         return String::new();
     }
-    let lost = ratios.iter().filter(|(.., ratio)| *ratio < 1.0).count();
+    let slower = ratios.iter().filter(|(.., ratio)| *ratio < 1.0).count();
     let mean = format_ratio(geometric_mean(ratios.iter().map(|(.., ratio)| *ratio)));
     let mut text = format!(
         "\n## With other core placements\n\nThe host moves the cores: those of the first and the last rank share a cache (near), or none (far), or are two \
          threads of one core. Above, times in the state that most were measured in are compared; here, those in others, often of \
-         single rounds: {} data points, {lost} of them slower, the geometric mean {mean}.\n\n\
+         single rounds: {} data points, {slower} of them slower, the geometric mean {mean}.\n\n\
          | case | cores | size | unisono, µs | best peer, µs | who | ratio |\n|---|---|--:|--:|--:|---|--:|\n",
         ratios.len()
     );
-    for (cell, best, ratio) in ratios {
-        let cores = cell.placement.map_or_else(|| NONE.to_owned(), |cores| cores.to_string());
-        let (size, who) = (size::show(cell.bytes), &best.source.library);
-        let (ours, theirs) = (format_micros(cell.unisono_micros()), format_micros(Some(best.micros)));
-        let case = cell.case;
+    for (point, best, ratio) in ratios {
+        let cores = point.placement.map_or_else(|| NONE.to_owned(), |cores| cores.to_string());
+        let (size, who) = (size::show(point.bytes), &best.source.library);
+        let (ours, theirs) = (format_micros(point.unisono_micros()), format_micros(Some(best.micros)));
+        let case = point.case;
         text += &format!(
             "| {case} | {cores} | {size} | {ours} | {theirs} | {who} | {} |\n",
             format_ratio(Some(ratio))
@@ -269,9 +269,9 @@ fn failures(rows: &[Row]) -> String {
     let mut text =
         "\n## Runs that failed, sizes skipped\n\n| who | case | times | why |\n|---|---|--:|---|\n"
             .to_owned();
-    for ((contender, setting, what, reason), count) in failures {
+    for ((library, setting, what, reason), count) in failures {
         let reason = reason.replace(['\n', '\r', '|'], " ");
-        text += &format!("| {contender}, {setting} | {what} | {count} | {reason} |\n");
+        text += &format!("| {library}, {setting} | {what} | {count} | {reason} |\n");
     }
     text
 }
@@ -286,7 +286,7 @@ fn format_micros(value: Option<f64>) -> String {
     }
 }
 
-/// A cell lost is bold.
+/// Formats a ratio; ratios below one are bold.
 fn format_ratio(ratio: Option<f64>) -> String {
     match ratio {
         None => NONE.to_owned(),
@@ -308,11 +308,11 @@ mod tests {
 
     const CASE: Case = Case { transport: Transport::Shm, collective: Collective::AllReduce, ranks: 2 };
 
-    fn row(contender: &str, what: Metric, outcome: Result<f64, String>) -> Row {
+    fn row(library: &str, what: Metric, outcome: Result<f64, String>) -> Row {
         Row {
             round: 1,
             metric: what,
-            library: contender.to_owned(),
+            library: library.to_owned(),
             setting: "defaults".to_owned(),
             outcome,
             flag_latency: None,
@@ -336,9 +336,9 @@ mod tests {
 
     #[test]
     fn table_has_ratio_and_roofline_and_bold_slower() {
-        let cells = data_points(&rows());
+        let points = data_points(&rows());
         let text =
-            section(CASE.transport, CASE.collective, &cells.iter().collect::<Vec<_>>(), &BTreeSet::new());
+            section(CASE.transport, CASE.collective, &points.iter().collect::<Vec<_>>(), &BTreeSet::new());
         assert!(
             text.contains("| 2 | 8 B | 0.50 | 0.25 | Open MPI 5, defaults | **0.50** | 0.10 | 20 % |"),
             "{text}"

@@ -53,19 +53,19 @@ impl Results {
     /// core placement, if its first run failed, or if it has no time in the placement that counts.
     /// A size that it skipped once stays skipped.
     pub(crate) fn deserves_round(&self, case: Case, bytes: usize, names: SourceKey<'_>, within: f64) -> bool {
-        let cell = Metric::Collective(case, case.stated(bytes));
+        let point = Metric::Collective(case, case.stated(bytes));
         let cores = |row: &Row| row.flag_latency.map(Placement::of);
-        match self.row(1, cell, names) {
+        match self.row(1, point, names) {
             _ if is_unisono(names.0) => true,
             None => true,
             Some(Row { outcome: Err(_), .. }) => false,
             Some(row @ Row { outcome: Ok(micros), .. }) => {
                 let is_alike =
                     |other: &&Row| cores(other).zip(cores(row)).is_none_or(|(one, two)| one == two);
-                let alike = self.first_round_peers(cell).filter(is_alike);
+                let alike = self.first_round_peers(point).filter(is_alike);
                 let best = alike.filter_map(|other| other.outcome.as_ref().ok()).copied();
                 *micros <= within * best.fold(f64::INFINITY, f64::min)
-                    || self.data_point(cell).is_some_and(|cell| cell.time_of(names).is_none())
+                    || self.data_point(point).is_some_and(|point| point.time_of(names).is_none())
             }
         }
     }
@@ -82,11 +82,11 @@ impl Results {
         within: f64,
     ) -> bool {
         let what = Metric::Collective(case, case.stated(bytes));
-        let Some(cell) = self.data_point(what) else { return false };
-        let Some(micros) = cell.time_of(names) else {
+        let Some(point) = self.data_point(what) else { return false };
+        let Some(micros) = point.time_of(names) else {
             return self.row(1, what, names).is_some_and(|row| row.outcome.is_ok());
         };
-        cell.best_peer().zip(cell.speedup()).is_some_and(|(best, ratio)| {
+        point.best_peer().zip(point.speedup()).is_some_and(|(best, ratio)| {
             let decides = names.0 == unisono::NAME || !is_unisono(names.0) && micros <= within * best.micros;
             decides && ratio.max(ratio.recip()) <= within
         })
@@ -109,14 +109,14 @@ impl Results {
         names: SourceKey<'_>,
         outcomes: impl IntoIterator<Item = impl Into<Outcome>>,
     ) -> Result<(), String> {
-        let (contender, setting) = (names.0.to_owned(), names.1.to_owned());
-        let row = |Outcome { metric: what, value, flag_latency: hand_over }| Row {
+        let (library, setting) = (names.0.to_owned(), names.1.to_owned());
+        let row = |Outcome { metric: what, value, flag_latency }| Row {
             round,
             metric: what,
-            library: contender.clone(),
+            library: library.clone(),
             setting: setting.clone(),
             outcome: value,
-            flag_latency: hand_over,
+            flag_latency,
         };
         self.rows.extend(outcomes.into_iter().map(Into::into).map(row));
         save(&self.path, &self.rows)
@@ -129,9 +129,9 @@ impl Results {
     }
 
     /// Returns the peers' results of the first round.
-    fn first_round_peers(&self, cell: Metric) -> impl Iterator<Item = &Row> {
+    fn first_round_peers(&self, point: Metric) -> impl Iterator<Item = &Row> {
         let theirs = |row: &&Row| !is_unisono(&row.library) && row.library != ROOFLINE;
-        let there = move |row: &&Row| (row.round, row.metric) == (1, cell);
+        let there = move |row: &&Row| (row.round, row.metric) == (1, point);
         self.rows.iter().filter(there).filter(theirs)
     }
 }
@@ -216,9 +216,9 @@ mod tests {
     #[test]
     fn results_are_compared_within_a_placement() {
         let mut results = results("far", &[]);
-        for (names, micros, hand_over) in [(UCX, 2.0, 0.05), (RING, 4.0, 0.3), (("Gloo", ""), 9.0, 0.3)] {
+        for (names, micros, flag_latency) in [(UCX, 2.0, 0.05), (RING, 4.0, 0.3), (("Gloo", ""), 9.0, 0.3)] {
             let what = Metric::Collective(CASE, 16);
-            let outcome = Outcome { metric: what, value: Ok(micros), flag_latency: Some(hand_over) };
+            let outcome = Outcome { metric: what, value: Ok(micros), flag_latency: Some(flag_latency) };
             results.add(1, names, [outcome]).expect("writable");
         }
         assert!(

@@ -25,7 +25,7 @@ pub(crate) struct Plan {
     /// After the first round: ratio to the best peer's time up to which a size is measured again.
     pub(crate) retry_ratio: f64,
     pub(crate) cores: usize,
-    /// Names of contenders; empty: all.
+    /// Names of implementations; empty: all.
     pub(crate) only: Vec<String>,
 }
 
@@ -47,12 +47,12 @@ impl Plan {
                 "{world}: round {round} of {rounds} and {} more, {minutes} min so far",
                 self.extra_rounds
             );
-            let contenders = self.implementations(world, unisono, peers);
+            let implementations = self.implementations(world, unisono, peers);
             // The order rotates, so that no library always runs behind the same one.
-            let mut order: Vec<&Implementation<'_>> = contenders.iter().collect();
-            order.rotate_left((round - 1) * contenders.len() / rounds % contenders.len().max(1));
-            for contender in order {
-                let wanted = self.workloads_left(contender, world, round, results);
+            let mut order: Vec<&Implementation<'_>> = implementations.iter().collect();
+            order.rotate_left((round - 1) * implementations.len() / rounds % implementations.len().max(1));
+            for implementation in order {
+                let wanted = self.workloads_left(implementation, world, round, results);
                 if wanted.is_empty() {
                     continue;
                 }
@@ -62,8 +62,8 @@ impl Plan {
                     time_limits: self.time_limits,
                     measure_roofline: round == 1,
                 };
-                let spent = self.run_round(contender, &task, round, results)?;
-                bill.entry(contender.source_key()).or_default().add(spent);
+                let spent = self.run_round(implementation, &task, round, results)?;
+                bill.entry(implementation.source_key()).or_default().add(spent);
             }
         }
         for ((name, setting), spent) in bill {
@@ -112,12 +112,12 @@ impl Plan {
     /// Returns the workload of a source in a round.
     fn workloads_left(
         &self,
-        contender: &Implementation<'_>,
+        implementation: &Implementation<'_>,
         world: World,
         round: usize,
         results: &Results,
     ) -> Vec<Workload> {
-        let names = contender.source_key();
+        let names = implementation.source_key();
         let sizes = |collective| {
             let case = world.case(collective);
             let is_worth = |&bytes: &usize| match round {
@@ -131,7 +131,7 @@ impl Plan {
             sizes.retain(is_worth);
             sizes
         };
-        let takes_part = |collective: &Collective| contender.supports(world, *collective, self.cores);
+        let takes_part = |collective: &Collective| implementation.supports(world, *collective, self.cores);
         let collectives = self.collectives.iter().copied().filter(takes_part);
         let wanted = collectives.map(|collective| Workload { collective, sizes: sizes(collective) });
         wanted.filter(|wanted| !wanted.sizes.is_empty()).collect()
@@ -139,13 +139,13 @@ impl Plan {
 
     fn run_round(
         &self,
-        contender: &Implementation<'_>,
+        implementation: &Implementation<'_>,
         task: &Task,
         round: usize,
         results: &mut Results,
     ) -> Result<TimeSpent, String> {
-        let names = contender.source_key();
-        let turn = contender.run(task, self.cores);
+        let names = implementation.source_key();
+        let turn = implementation.run(task, self.cores);
         let (figures, spent) = (turn.outcomes.len(), turn.time_spent);
         let reasons: BTreeSet<_> =
             turn.outcomes.iter().filter_map(|outcome| outcome.value.clone().err()).collect();

@@ -140,11 +140,11 @@ mod tests {
     #[test]
     fn rows_survive_a_file() {
         let case = Case { transport: Transport::Tcp, collective: Collective::AllToAll, ranks: 4 };
-        let (contender, setting) = ("a".to_owned(), "b c".to_owned());
+        let (library, setting) = ("a".to_owned(), "b c".to_owned());
         let plain = Row {
             round: 2,
             metric: Metric::CopyRate,
-            library: contender,
+            library,
             setting,
             outcome: Ok(1.0),
             flag_latency: None,

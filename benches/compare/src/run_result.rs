@@ -110,17 +110,17 @@ fn run_unisono(unisono: &Unisono, name: &str, task: &Task, cores: usize) -> RunR
 
 impl RunResult {
     fn add_measured(&mut self, measured: Measured, world: World, collective: Collective) {
-        let cell = |bytes| Metric::Collective(world.case(collective), bytes);
+        let point = |bytes| Metric::Collective(world.case(collective), bytes);
         let time = |time: Timing| Outcome {
-            metric: cell(time.bytes),
+            metric: point(time.bytes),
             value: Ok(time.micros),
             flag_latency: time.flag_latency,
         };
         self.outcomes.extend(measured.times.into_iter().map(time));
         self.roofline
-            .extend(measured.roofline.into_iter().map(|(bytes, micros)| (cell(bytes), Ok(micros)).into()));
-        if let Some(Limits { copy_rate, flag_latency: hand_over }) = measured.limits {
-            let limits = [(Metric::CopyRate, Ok(copy_rate)), (Metric::FlagLatency, Ok(hand_over))];
+            .extend(measured.roofline.into_iter().map(|(bytes, micros)| (point(bytes), Ok(micros)).into()));
+        if let Some(Limits { copy_rate, flag_latency }) = measured.limits {
+            let limits = [(Metric::CopyRate, Ok(copy_rate)), (Metric::FlagLatency, Ok(flag_latency))];
             self.roofline.extend(limits.map(Outcome::from));
         }
     }
@@ -152,9 +152,9 @@ fn run_peer(task: &Task, launch: impl Fn(&[Workload]) -> ProcessOutcome) -> RunR
 }
 
 /// Why a launch failed, whatever a launcher says of ranks that gave up.
-fn failure_reason(ended: &ProcessOutcome, patience: TimeLimits) -> Option<String> {
-    let hung = ended.silence >= patience.silence();
-    ended.failure.clone().map(|why| if hung { process::silence_message(patience.silence()) } else { why })
+fn failure_reason(ended: &ProcessOutcome, limits: TimeLimits) -> Option<String> {
+    let hung = ended.silence >= limits.silence();
+    ended.failure.clone().map(|why| if hung { process::silence_message(limits.silence()) } else { why })
 }
 
 /// Returns the outcomes of a launch and the collectives left for another launch.
@@ -204,8 +204,8 @@ fn outcome(fields: &str, world: World, collective: Collective) -> Option<Outcome
     }
     let mut figures = value.split(',').map(|figure| figure.parse().ok().filter(|&micros: &f64| micros > 0.0));
     let value = Ok(figures.next()??);
-    let hand_over = figures.next().map_or(Some(None), |micros| micros.map(Some))?;
-    figures.next().is_none().then_some(Outcome { metric: what, value, flag_latency: hand_over })
+    let flag_latency = figures.next().map_or(Some(None), |micros| micros.map(Some))?;
+    figures.next().is_none().then_some(Outcome { metric: what, value, flag_latency })
 }
 
 /// Ranks end themselves when they hang; launchers that hang after it are ended this much later.
@@ -225,9 +225,9 @@ mod tests {
     const THREE: [Collective; 3] = [Collective::AllReduce, Collective::Broadcast, Collective::AllToAll];
 
     fn task() -> Task {
-        let patience = TimeLimits { budget: Duration::from_millis(1), limit: Duration::from_secs(1) };
+        let limits = TimeLimits { budget: Duration::from_millis(1), limit: Duration::from_secs(1) };
         let wanted = THREE.map(|collective| Workload { collective, sizes: vec![8, 64] }).to_vec();
-        Task { world: WORLD, workloads: wanted, time_limits: patience, measure_roofline: false }
+        Task { world: WORLD, workloads: wanted, time_limits: limits, measure_roofline: false }
     }
 
     /// Launches that put out these texts, and what they were asked for.
@@ -252,10 +252,10 @@ mod tests {
     fn outcomes_are_parsed_among_other_output() {
         let output =
             "a warning, with commas\nall_reduce,2,8,0.25,0.1\nall_to_all,2,64,!too slow\nall_reduce wins\n";
-        let cell = |collective, bytes| Metric::Collective(WORLD.case(collective), bytes);
+        let point = |collective, bytes| Metric::Collective(WORLD.case(collective), bytes);
         let apart =
-            Outcome { metric: cell(Collective::AllReduce, 8), value: Ok(0.25), flag_latency: Some(0.1) };
-        let skipped = (cell(Collective::AllToAll, 64), Err("too slow".to_owned())).into();
+            Outcome { metric: point(Collective::AllReduce, 8), value: Ok(0.25), flag_latency: Some(0.1) };
+        let skipped = (point(Collective::AllToAll, 64), Err("too slow".to_owned())).into();
         assert_eq!(outcomes(output, WORLD), Ok(vec![apart, skipped]));
         for bad in
             ["8,fast", "8,0", "8", "x,!no", "8,1,far", "8,1,0.1,0"].map(|bad| format!("all_reduce,2,{bad}"))

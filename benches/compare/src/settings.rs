@@ -263,8 +263,8 @@ mod tests {
         let wanted = [(Collective::Broadcast, vec![8, 1024]), (Collective::AllToAll, vec![8])];
         let wanted = wanted.map(|(collective, sizes)| Workload { collective, sizes }).to_vec();
         let setting = SETTINGS.iter().find(|setting| setting.library == OpenMpi5 && setting.name == "TCP");
-        let patience = TimeLimits { budget: Duration::from_millis(100), limit: Duration::from_secs(9) };
-        let task = Task { world, workloads: wanted, time_limits: patience, measure_roofline: false };
+        let limits = TimeLimits { budget: Duration::from_millis(100), limit: Duration::from_secs(9) };
+        let task = Task { world, workloads: wanted, time_limits: limits, measure_roofline: false };
         let command = setting.expect("it is in the table").command(&peer, &task, 2);
         let words: Vec<_> = command.get_args().map(|word| word.to_string_lossy()).collect();
         let line = words.join(" ");

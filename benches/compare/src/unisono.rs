@@ -62,26 +62,26 @@ impl Unisono {
     /// latency, too.
     pub(crate) fn measure(
         &self,
-        contender: &str,
+        library: &str,
         task: &Task,
         wanted: &Workload,
         table: Option<&Path>,
     ) -> Result<Measured, String> {
-        let Task { world, time_limits: patience, .. } = task;
+        let Task { world, time_limits: limits, .. } = task;
         let mut command = self.perf(wanted.collective.name(), world.ranks);
         command.args(["--transport", world.transport.name(), "--sizes", &size::list(&wanted.sizes)]);
-        command.args(["--samples", &patience.budget.as_millis().to_string()]);
-        command.args(if contender == SYMMETRIC { &["-R", "2"][..] } else { &[] });
+        command.args(["--samples", &limits.budget.as_millis().to_string()]);
+        command.args(if library == SYMMETRIC { &["-R", "2"][..] } else { &[] });
         command.args(table.map(|path| [OsStr::new("--flag-page"), path.as_os_str()]).into_iter().flatten());
         // The machine is the same for both.
-        let floor = task.measure_roofline && contender == NAME;
-        command.args(if floor { None } else { Some("--no-roofline") });
+        let roofline = task.measure_roofline && library == NAME;
+        command.args(if roofline { None } else { Some("--no-roofline") });
         let measured =
-            self.document(&mut command, patience.silence()).and_then(|document| parse_results(&document))?;
-        if measured.limits.is_some() == floor {
+            self.document(&mut command, limits.silence()).and_then(|document| parse_results(&document))?;
+        if measured.limits.is_some() == roofline {
             Ok(measured)
         } else {
-            Err("perf reports no floor".to_owned())
+            Err("perf reports no roofline".to_owned())
         }
     }
 
@@ -118,7 +118,7 @@ impl Unisono {
 /// Parses the output of `unisono perf -J`. One wrong element is an error.
 fn parse_results(document: &Value) -> Result<Measured, String> {
     let rows = document["results"].as_array().ok_or("perf reports no results")?;
-    let (mut times, mut floor) = (Vec::new(), Vec::new());
+    let (mut times, mut roofline) = (Vec::new(), Vec::new());
     for row in rows {
         // Broadcasts are in place, as for every library.
         let half = [&row["out_of_place"], &row["in_place"]].into_iter().find(|half| !half.is_null());
@@ -130,12 +130,12 @@ fn parse_results(document: &Value) -> Result<Measured, String> {
         };
         let bytes = size as usize;
         times.push(Timing { bytes, micros: time, flag_latency: row["flag_latency_us"].as_f64() });
-        floor.extend(row["roofline_us"].as_f64().map(|micros| (bytes, micros)));
+        roofline.extend(row["roofline_us"].as_f64().map(|micros| (bytes, micros)));
     }
     let figure = |name| document["roofline"][name].as_f64();
     let limits = figure("copy_gbs_all_cores").zip(figure("flag_latency_us"));
-    let limits = limits.map(|(copy_rate, hand_over)| Limits { copy_rate, flag_latency: hand_over });
-    Ok(Measured { times, roofline: floor, limits })
+    let limits = limits.map(|(copy_rate, flag_latency)| Limits { copy_rate, flag_latency });
+    Ok(Measured { times, roofline, limits })
 }
 
 const QUERY_TIMEOUT: Duration = Duration::from_secs(60);
@@ -151,13 +151,13 @@ mod tests {
             let half = json!({"time": 1.5, "nwrong": wrong});
             json!({"size": size, "out_of_place": half, "flag_latency_us": 0.1, "roofline_us": 0.5})
         };
-        let floor = json!({"copy_gbs_all_cores": 40.0, "flag_latency_us": 0.1});
+        let roofline = json!({"copy_gbs_all_cores": 40.0, "flag_latency_us": 0.1});
         let good =
-            parse_results(&json!({"results": [row(8, 0), row(64, 0)], "roofline": floor})).expect("good");
+            parse_results(&json!({"results": [row(8, 0), row(64, 0)], "roofline": roofline})).expect("good");
         let times = [8, 64].map(|bytes| Timing { bytes, micros: 1.5, flag_latency: Some(0.1) });
         assert_eq!((good.times, good.roofline), (times.to_vec(), vec![(8, 0.5), (64, 0.5)]));
         assert_eq!(good.limits, Some(Limits { copy_rate: 40.0, flag_latency: 0.1 }));
-        assert!(parse_results(&json!({"results": [row(8, 0), row(64, 1)], "roofline": floor})).is_err());
+        assert!(parse_results(&json!({"results": [row(8, 0), row(64, 1)], "roofline": roofline})).is_err());
         assert_eq!(parse_results(&json!({"results": [row(8, 0)]})).map(|measured| measured.limits), Ok(None));
         assert!(parse_results(&json!({})).is_err());
     }

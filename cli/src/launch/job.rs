@@ -159,8 +159,8 @@ impl Job {
 
     /// Ends what the ranks have left behind, and passes on the last of their output.
     pub(super) fn end(&mut self) {
-        reap_orphans::kill_all(PATIENCE);
-        self.outputs.finish(PATIENCE);
+        reap_orphans::kill_all(CLEANUP_TIMEOUT);
+        self.outputs.finish(CLEANUP_TIMEOUT);
     }
 }
 
@@ -189,4 +189,4 @@ fn exit_code(status: ExitStatus) -> u8 {
 /// Interval after an exit in which a death by signal still counts as the cause of that exit.
 const SETTLE: Duration = Duration::from_millis(200);
 /// Limit for steps that normally take no time.
-const PATIENCE: Duration = Duration::from_secs(1);
+const CLEANUP_TIMEOUT: Duration = Duration::from_secs(1);

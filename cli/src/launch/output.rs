@@ -35,10 +35,10 @@ impl Outputs {
         Ok(())
     }
 
-    /// Waits for the last lines, but no longer than `patience`: a descendant may keep the pipe
+    /// Waits for the last lines, but no longer than `timeout`: a descendant may keep the pipe
     /// open.
-    pub(super) fn finish(&mut self, patience: Duration) {
-        let deadline = Instant::now() + patience;
+    pub(super) fn finish(&mut self, timeout: Duration) {
+        let deadline = Instant::now() + timeout;
         while self.threads > 0 {
             let left = deadline.saturating_duration_since(Instant::now());
             if self.done.recv_timeout(left).is_err() {

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 /// Kills and reaps all children of this process, and the children that become its own by that.
 ///
 /// All ranks must have been reaped, and this process must be the subreaper of its descendants.
-pub(super) fn kill_all(patience: Duration) {
-    let deadline = Instant::now() + patience;
+pub(super) fn kill_all(timeout: Duration) {
+    let deadline = Instant::now() + timeout;
     loop {
         let children = children();
         if children.is_empty() || Instant::now() > deadline {

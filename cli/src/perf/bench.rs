@@ -69,8 +69,8 @@ impl Row {
     }
 
     /// Returns the least time of this row by the roofline, in microseconds.
-    pub(super) fn roofline_micros(&self, floor: &Roofline) -> f64 {
-        floor.min_micros(self.test.kind, self.size, self.ranks, self.out_of_place.is_none())
+    pub(super) fn roofline_micros(&self, roofline: &Roofline) -> f64 {
+        roofline.min_micros(self.test.kind, self.size, self.ranks, self.out_of_place.is_none())
     }
 }
 

@@ -16,9 +16,9 @@ pub(super) fn write(
     comm: &Communicator,
     rows: &[Row],
     summary: &Summary,
-    floor: Option<&Roofline>,
+    roofline: Option<&Roofline>,
 ) -> Result<(), String> {
-    let results: Vec<Value> = rows.iter().map(|row| result(row, comm.transport(), floor)).collect();
+    let results: Vec<Value> = rows.iter().map(|row| result(row, comm.transport(), roofline)).collect();
     let document = json!({
         "version": env!("CARGO_PKG_VERSION"),
         "collective": arguments.collective.name(),
@@ -29,7 +29,7 @@ pub(super) fn write(
         "results": results,
         "out_of_bounds": { "count": summary.out_of_bounds, "okay": summary.out_of_bounds == 0 },
         "average_bus_bandwidth": { "bandwidth": summary.average_bus_bandwidth, "okay": summary.is_ok() },
-        "roofline": floor,
+        "roofline": roofline,
     });
     let text = serde_json::to_string_pretty(&document).map_err(|error| error.to_string())?;
     std::fs::write(path, text + "\n").map_err(|error| format!("{}: {error}", path.display()))
@@ -47,7 +47,7 @@ pub(super) fn check_writable(path: &Path) -> Result<(), String> {
     Ok(())
 }
 
-fn result(row: &Row, transport: &str, floor: Option<&Roofline>) -> Value {
+fn result(row: &Row, transport: &str, roofline: Option<&Roofline>) -> Value {
     let spread = row.timing().spread;
     json!({
         "size": row.size,
@@ -63,7 +63,7 @@ fn result(row: &Row, transport: &str, floor: Option<&Roofline>) -> Value {
         "p50_us": spread.map(|spread| spread.p50),
         "p99_us": spread.map(|spread| spread.p99),
         "flag_latency_us": row.timing().flag_latency,
-        "roofline_us": floor.map(|floor| row.roofline_micros(floor)),
+        "roofline_us": roofline.map(|roofline| row.roofline_micros(roofline)),
     })
 }
 

@@ -74,10 +74,11 @@ fn measure(arguments: &Arguments, comm: &Communicator) -> Result<u8, String> {
     if arguments.device != Device::Cpu {
         return device::measure(arguments, comm);
     }
-    let floor = if arguments.wants_roofline() { Some(crate::perf::roofline::measure(comm)?) } else { None };
+    let roofline =
+        if arguments.wants_roofline() { Some(crate::perf::roofline::measure(comm)?) } else { None };
     let speaks = comm.rank() == 0;
     if speaks {
-        table::head(arguments, comm, floor.as_ref());
+        table::head(arguments, comm, roofline.as_ref());
     }
     // Bind after the roofline and the head, which use all cores.
     arguments.bind.unwrap_or_default().apply(comm).map_err(|error| error.to_string())?;
@@ -89,7 +90,7 @@ fn measure(arguments: &Arguments, comm: &Communicator) -> Result<u8, String> {
                     let row =
                         row(arguments, comm, dtype, op, root, size).map_err(|error| error.to_string())?;
                     if speaks {
-                        table::row(arguments, &row, floor.as_ref());
+                        table::row(arguments, &row, roofline.as_ref());
                     }
                     rows.push(row);
                 }
@@ -100,7 +101,7 @@ fn measure(arguments: &Arguments, comm: &Communicator) -> Result<u8, String> {
     if speaks {
         summary.print();
         if let Some(path) = &arguments.json {
-            json::write(path, arguments, comm, &rows, &summary, floor.as_ref())?;
+            json::write(path, arguments, comm, &rows, &summary, roofline.as_ref())?;
         }
     }
     Ok(u8::from(!summary.is_ok()))

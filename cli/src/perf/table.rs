@@ -7,7 +7,7 @@ use crate::perf::roofline::Roofline;
 use unisono::Communicator;
 
 /// Lines that say what was measured, and the heads of the columns.
-pub(super) fn head(arguments: &Arguments, comm: &Communicator, floor: Option<&Roofline>) {
+pub(super) fn head(arguments: &Arguments, comm: &Communicator, roofline: Option<&Roofline>) {
     let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
     println!("# unisono {} {}", env!("CARGO_PKG_VERSION"), arguments.collective.name());
     println!(
@@ -18,8 +18,8 @@ pub(super) fn head(arguments: &Arguments, comm: &Communicator, floor: Option<&Ro
         comm.config().host,
         arguments.algo
     );
-    if let Some(floor) = floor {
-        println!("# floor measured now: {floor}");
+    if let Some(roofline) = roofline {
+        println!("# roofline measured now: {roofline}");
     }
     let spread = if arguments.per_iteration { "   i_min   i_max   i_p99  i_cv%" } else { "" };
     let share = if arguments.report_roofline { "  bound(us)  share" } else { "" };
@@ -48,7 +48,7 @@ pub(super) fn head(arguments: &Arguments, comm: &Communicator, floor: Option<&Ro
 }
 
 /// Prints one row.
-pub(super) fn row(arguments: &Arguments, row: &Row, floor: Option<&Roofline>) {
+pub(super) fn row(arguments: &Arguments, row: &Row, roofline: Option<&Roofline>) {
     let op = if row.test.kind.reduces() { row.test.op.name() } else { "none" };
     let root = if row.test.kind.has_root() { row.test.root.to_string() } else { "-1".to_owned() };
     print!(" {:>11}{:>13}{:>10}{op:>8}{root:>6}", row.size, row.count, row.dtype);
@@ -57,8 +57,8 @@ pub(super) fn row(arguments: &Arguments, row: &Row, floor: Option<&Roofline>) {
     if let (true, Some(spread)) = (arguments.per_iteration, row.timing().spread) {
         print!("{:>8.2}{:>8.2}{:>8.2}{:>7.1}", spread.min, spread.max, spread.p99, spread.cv);
     }
-    if let (true, Some(floor)) = (arguments.report_roofline, floor) {
-        let least = row.roofline_micros(floor);
+    if let (true, Some(roofline)) = (arguments.report_roofline, roofline) {
+        let least = row.roofline_micros(roofline);
         print!("{least:>11.2}{:>6.0}%", least / row.timing().micros * 100.0);
     }
     println!("  {}", row.algorithm);

@@ -73,14 +73,14 @@ impl CallRecord {
 
 impl std::fmt::Display for CallRecord {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { group: company, action: act, begun, ended, outcome } = self;
-        write!(f, "{begun:>12.3?} to {ended:>12.3?}  hosts {:?}  {act:?}: ", company.hosts)?;
+        let Self { group, action, begun, ended, outcome } = self;
+        write!(f, "{begun:>12.3?} to {ended:>12.3?}  hosts {:?}  {action:?}: ", group.hosts)?;
         match outcome {
             Outcome::Correct => f.write_str("right"),
             Outcome::Wrong(count) => write!(f, "{count} elements are wrong"),
             Outcome::Failed(error) => write!(f, "{error}"),
-            Outcome::Shrunk(company) => {
-                write!(f, "hosts {:?} are left, met at {}", company.hosts, company.id)
+            Outcome::Shrunk(group) => {
+                write!(f, "hosts {:?} are left, met at {}", group.hosts, group.id)
             }
             Outcome::Died => f.write_str("died"),
         }

@@ -34,16 +34,12 @@ impl Reconnect for RecordingReconnect {
         self.inner.endpoint()
     }
 
-    fn connect(
-        &self,
-        gathering: RegroupRequest<'_>,
-        patience: Duration,
-    ) -> unisono_transports::Result<Fabric> {
-        let fabric = self.inner.connect(gathering, patience)?;
-        let RegroupRequest { endpoint: place, group_id: label, .. } = gathering;
-        let hosts = self.observer.members(place, label).unwrap_or_default();
-        let company = Group { id: format!("{place} {label:?}"), hosts };
-        *self.last_group.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(company));
+    fn connect(&self, request: RegroupRequest<'_>, timeout: Duration) -> unisono_transports::Result<Fabric> {
+        let fabric = self.inner.connect(request, timeout)?;
+        let RegroupRequest { endpoint, group_id, .. } = request;
+        let hosts = self.observer.members(endpoint, group_id).unwrap_or_default();
+        let group = Group { id: format!("{endpoint} {group_id:?}"), hosts };
+        *self.last_group.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(group));
         Ok(fabric)
     }
 }
@@ -65,42 +61,42 @@ impl<'s> Host<'s> {
     /// Lives one life, until all steps are done or nothing can be done any more.
     pub(super) fn run(
         host: usize,
-        (fabric, venue): Node,
+        (fabric, reconnect): Node,
         scenario: &'s Scenario,
         observer: &'s Observer,
     ) -> History {
-        let witness = Arc::new(RecordingReconnect {
-            inner: venue,
+        let recording = Arc::new(RecordingReconnect {
+            inner: reconnect,
             observer: observer.clone(),
             last_group: Mutex::default(),
         });
         let comm = Communicator::from_fabric_with(
             fabric,
-            Arc::clone(&witness) as Arc<dyn Reconnect>,
+            Arc::clone(&recording) as Arc<dyn Reconnect>,
             &scenario.config,
         );
-        let company = Group { id: "at first".to_owned(), hosts: (0..scenario.ranks).collect() };
+        let group = Group { id: "at first".to_owned(), hosts: (0..scenario.ranks).collect() };
         let mut own = Self {
             host,
             scenario,
             observer,
-            reconnect: witness,
+            reconnect: recording,
             history: History::default(),
             retained: Vec::new(),
         };
-        let mut crew = Member { comm, group: Arc::new(company), has_async: false };
+        let mut member = Member { comm, group: Arc::new(group), has_async: false };
         let (mut next, mut recovered) = (0, false);
         for _ in 0..MAX_RECOVERIES {
-            if own.proceed(&mut crew, &mut next, recovered).is_ok() {
+            if own.proceed(&mut member, &mut next, recovered).is_ok() {
                 break;
             }
-            match own.recover(crew) {
-                Ok(smaller) => crew = smaller,
+            match own.recover(member) {
+                Ok(smaller) => member = smaller,
                 Err(Stopped) => return own.history,
             }
             recovered = true;
         }
-        own.leave(crew);
+        own.leave(member);
         own.history
     }
 
@@ -111,8 +107,8 @@ impl<'s> Host<'s> {
     /// Makes a call, and keeps what comes of it.
     fn record(
         &mut self,
-        company: &Arc<Group>,
-        act: Action,
+        group: &Arc<Group>,
+        action: Action,
         call: impl FnOnce(&mut Self) -> Outcome,
     ) -> CallResult {
         let begun = self.observer.now();
@@ -120,34 +116,28 @@ impl<'s> Host<'s> {
         let outcome = if self.is_dead() { Outcome::Died } else { outcome };
         let ended = self.observer.now();
         let stopped = !matches!(outcome, Outcome::Correct | Outcome::Shrunk(_));
-        self.history.entries.push(CallRecord {
-            group: Arc::clone(company),
-            action: act,
-            begun,
-            ended,
-            outcome,
-        });
+        self.history.entries.push(CallRecord { group: Arc::clone(group), action, begun, ended, outcome });
         if stopped { Err(Stopped) } else { Ok(()) }
     }
 
-    fn proceed(&mut self, crew: &mut Member, next: &mut usize, recovered: bool) -> CallResult {
+    fn proceed(&mut self, member: &mut Member, next: &mut usize, recovered: bool) -> CallResult {
         if recovered {
-            self.agree_on_step(crew, next)?;
+            self.agree_on_step(member, next)?;
         }
-        self.run_steps(crew, next)
+        self.run_steps(member, next)
     }
 
     /// Does what is still to be done.
-    fn run_steps(&mut self, crew: &mut Member, next: &mut usize) -> CallResult {
+    fn run_steps(&mut self, member: &mut Member, next: &mut usize) -> CallResult {
         while let Some(&step) = self.scenario.steps.get(*next) {
             let number = *next;
             *next += 1;
             match step.mode {
-                CallMode::Split => self.split(crew, number, &step)?,
+                CallMode::Split => self.split(member, number, &step)?,
                 _ => {
-                    crew.has_async |= step.mode == CallMode::Async;
-                    let comm = &crew.comm;
-                    self.record(&crew.group, Action::Step(number), |own| own.step(comm, number, &step))?;
+                    member.has_async |= step.mode == CallMode::Async;
+                    let comm = &member.comm;
+                    self.record(&member.group, Action::Step(number), |own| own.step(comm, number, &step))?;
                 }
             }
         }
@@ -155,25 +145,25 @@ impl<'s> Host<'s> {
     }
 
     /// After a failure: the same again says the same, and those that are left go on.
-    fn recover(&mut self, crew: Member) -> Result<Member, Stopped> {
+    fn recover(&mut self, member: Member) -> Result<Member, Stopped> {
         if self.is_dead() {
             return Err(Stopped);
         }
-        let Member { comm, group: company, has_async: started } = crew;
-        if self.history.entries.last().is_some_and(|last| last.group == company && is_poisoning(last)) {
+        let Member { comm, group, has_async } = member;
+        if self.history.entries.last().is_some_and(|last| last.group == group && is_poisoning(last)) {
             let again = |_: &mut Self| to_outcome(comm.barrier().map(|()| 0));
-            let _ = self.record(&company, Action::Repeat, again);
+            let _ = self.record(&group, Action::Repeat, again);
         }
         let mut smaller = None;
-        self.record(&company, Action::Shrink, |own| match comm.shrink() {
+        self.record(&group, Action::Shrink, |own| match comm.shrink() {
             Ok(comm) => {
-                let company = own.last_group();
-                smaller = Some(Member { comm, group: Arc::clone(&company), has_async: false });
-                Outcome::Shrunk(company)
+                let group = own.last_group();
+                smaller = Some(Member { comm, group: Arc::clone(&group), has_async: false });
+                Outcome::Shrunk(group)
             }
             Err(error) => Outcome::Failed(error),
         })?;
-        if started {
+        if has_async {
             self.retained.push(comm);
         }
         smaller.ok_or(Stopped)
@@ -186,34 +176,34 @@ impl<'s> Host<'s> {
     }
 
     /// Agrees with the others on the next step.
-    fn agree_on_step(&mut self, crew: &Member, next: &mut usize) -> CallResult {
+    fn agree_on_step(&mut self, member: &Member, next: &mut usize) -> CallResult {
         let mut latest = [*next as u64];
-        self.record(&crew.group, Action::Resume, |_| {
-            to_outcome(crew.comm.all_reduce(&mut latest, Max).map(|()| 0))
+        self.record(&member.group, Action::Resume, |_| {
+            to_outcome(member.comm.all_reduce(&mut latest, Max).map(|()| 0))
         })?;
         *next = latest[0] as usize;
         Ok(())
     }
 
-    fn leave(&mut self, crew: Member) {
-        let _ = self.record(&crew.group, Action::Leave, |_| Outcome::Correct);
-        drop(crew);
+    fn leave(&mut self, member: Member) {
+        let _ = self.record(&member.group, Action::Leave, |_| Outcome::Correct);
+        drop(member);
     }
 
-    /// Every second rank does the step in a group of its own.
-    fn split(&mut self, crew: &Member, number: usize, step: &Step) -> CallResult {
-        let mut group = None;
-        self.record(&crew.group, Action::Step(number), |_| {
-            match crew.comm.split(Some(crew.comm.rank() as u32 % 2), 0) {
-                Ok(made) => group = made,
+    /// Every second rank does the step in a subgroup of its own.
+    fn split(&mut self, member: &Member, number: usize, step: &Step) -> CallResult {
+        let mut subgroup = None;
+        self.record(&member.group, Action::Step(number), |_| {
+            match member.comm.split(Some(member.comm.rank() as u32 % 2), 0) {
+                Ok(made) => subgroup = made,
                 Err(error) => return Outcome::Failed(error),
             }
             Outcome::Correct
         })?;
-        let Some(group) = group else { return Ok(()) };
-        let company = self.last_group();
-        let ended = self.record(&company, Action::InSubgroup(number), |own| own.step(&group, number, step));
-        let _ = self.record(&company, Action::Leave, |_| Outcome::Correct);
+        let Some(subgroup) = subgroup else { return Ok(()) };
+        let group = self.last_group();
+        let ended = self.record(&group, Action::InSubgroup(number), |own| own.step(&subgroup, number, step));
+        let _ = self.record(&group, Action::Leave, |_| Outcome::Correct);
         ended
     }
 

@@ -139,9 +139,9 @@ impl Checker<'_> {
         if entry.action == Action::Repeat {
             return Ok(());
         }
-        let lie = |what: &str| Err((Invariant::TruthfulErrors, what.to_owned()));
-        let told = self.scenario.has_only_announced_deaths();
-        if told && entry.action == Action::Shrink {
+        let untruthful = |what: &str| Err((Invariant::TruthfulErrors, what.to_owned()));
+        let announced = self.scenario.has_only_announced_deaths();
+        if announced && entry.action == Action::Shrink {
             return Err((Invariant::Recovery, "all that died were known to be dead".to_owned()));
         }
         match error.kind() {
@@ -150,11 +150,13 @@ impl Checker<'_> {
             // A rank that left is reported as failed if its goodbye was lost with the connection
             // and its listener is closed.
             ErrorKind::PeerFailed { peer, .. } if self.has_left(of(*peer), entry) => Ok(()),
-            ErrorKind::PeerFailed { what, .. } if what.starts_with(EXITED_TEXT) => lie("it has not died"),
+            ErrorKind::PeerFailed { what, .. } if what.starts_with(EXITED_TEXT) => {
+                untruthful("it has not died")
+            }
             ErrorKind::PeerFailed { peer, .. } if self.was_partitioned(of(*peer), entry.ended) => Ok(()),
-            ErrorKind::PeerFailed { .. } => lie("it was within reach"),
+            ErrorKind::PeerFailed { .. } => untruthful("it was within reach"),
             ErrorKind::PeerFinalized { peer } if self.has_left(of(*peer), entry) => Ok(()),
-            ErrorKind::PeerFinalized { .. } => lie("it has not left"),
+            ErrorKind::PeerFinalized { .. } => untruthful("it has not left"),
             ErrorKind::Mismatch { rank, other, .. }
                 if self.has_mismatched_count(of(*rank), entry)
                     || self.has_mismatched_count(of(*other), entry) =>
@@ -163,16 +165,20 @@ impl Checker<'_> {
             }
             ErrorKind::Mismatch { rank, other, .. } => self
                 .is_any_mismatched([of(*rank), of(*other)])
-                .map_or_else(|| lie("all called the same"), |()| Ok(())),
-            ErrorKind::Timeout { .. } if told => lie("nobody is silent without being known to be dead"),
+                .map_or_else(|| untruthful("all called the same"), |()| Ok(())),
+            ErrorKind::Timeout { .. } if announced => {
+                untruthful("nobody is silent without being known to be dead")
+            }
             ErrorKind::Timeout { .. } if self.waited_for_fault(host, entry, self.scenario.ranks) => Ok(()),
-            ErrorKind::Timeout { .. } => lie("none of them was in trouble, or waited for somebody who was"),
+            ErrorKind::Timeout { .. } => {
+                untruthful("none of them was in trouble, or waited for somebody who was")
+            }
             ErrorKind::Aborted { by, reason } => self.check_aborted(of(*by), entry, reason),
             ErrorKind::Excluded { .. } if self.is_affected(host, host, entry.ended) => Ok(()),
             ErrorKind::Bootstrap(_) if self.is_anyone_affected(entry.ended) || self.has_failed(entry) => {
                 Ok(())
             }
-            _ => lie("nothing of that kind has happened"),
+            _ => untruthful("nothing of that kind has happened"),
         }
     }
 
@@ -283,16 +289,18 @@ impl Checker<'_> {
     /// A partition in the last moment makes that impossible; then at most one of the different
     /// successors may do work.
     fn check_members(&self) -> Result<(), String> {
-        let mut heirs: BTreeMap<&str, (usize, &Group)> = BTreeMap::new();
+        let mut successors: BTreeMap<&str, (usize, &Group)> = BTreeMap::new();
         for (host, history) in self.histories.iter().enumerate() {
             for entry in &history.entries {
-                let Outcome::Shrunk(company) = &entry.outcome else { continue };
-                if !self.scenario.has_only_announced_deaths() && !self.is_active(company) {
+                let Outcome::Shrunk(group) = &entry.outcome else { continue };
+                if !self.scenario.has_only_announced_deaths() && !self.is_active(group) {
                     continue;
                 }
-                let (first, heir) = *heirs.entry(&entry.group.id).or_insert((host, company));
-                if *heir != **company {
-                    return Err(format!("host {first} goes on with {heir:?}, host {host} with {company:?}"));
+                let (first, successor) = *successors.entry(&entry.group.id).or_insert((host, group));
+                if *successor != **group {
+                    return Err(format!(
+                        "host {first} goes on with {successor:?}, host {host} with {group:?}"
+                    ));
                 }
             }
         }
@@ -300,10 +308,10 @@ impl Checker<'_> {
     }
 
     /// Returns whether the group has completed an operation.
-    fn is_active(&self, company: &Group) -> bool {
+    fn is_active(&self, group: &Group) -> bool {
         let mut entries = self.histories.iter().flat_map(|history| &history.entries);
         entries.any(|entry| {
-            *entry.group == *company
+            *entry.group == *group
                 && entry.action == Action::Resume
                 && matches!(entry.outcome, Outcome::Correct)
         })

@@ -77,7 +77,7 @@ impl Scenario {
 impl Step {
     fn random(random: &mut Rng, ranks: usize) -> Self {
         let kind = random.choose(&OP_KINDS);
-        let manner = match random.below(12) {
+        let mode = match random.below(12) {
             0..4 if kind.has_in_place() => CallMode::InPlace,
             4 => CallMode::Async,
             5 => CallMode::Split,
@@ -87,7 +87,7 @@ impl Step {
         let odd = random.one_in(20).then(|| random.below(ranks));
         Self {
             kind,
-            mode: manner,
+            mode,
             dtype: random.choose(&DTYPES),
             op: random.choose(&[
                 ReduceKind::Sum,
@@ -101,7 +101,7 @@ impl Step {
             count: random.choose(&[1, 2, 7, 60, 300, 1500]),
             algorithm: random.below(1000),
             mismatched_host: odd.filter(|_| {
-                kind != OpKind::Barrier && matches!(manner, CallMode::OutOfPlace | CallMode::InPlace)
+                kind != OpKind::Barrier && matches!(mode, CallMode::OutOfPlace | CallMode::InPlace)
             }),
         }
     }

@@ -23,24 +23,19 @@ impl<T: Element> Bench<'_, T> {
         let count = samples_for(seconds, calls as f64 * each);
         // A long call is warm and a sample at once.
         let mut times = if first < LONG_CALL_SECONDS { Vec::new() } else { vec![first] };
-        let (table, mut hand_overs) = (self.flag_page(), Vec::new());
+        let (table, mut latencies) = (self.flag_page(), Vec::new());
         let every = if self.comm.size() == 2 || calls == 1 { 1 } else { SAMPLES_PER_PROBE };
         for taken in times.len()..count {
             if let Some(table) = table.as_ref().filter(|_| taken % every == 0) {
                 // Neither is in an operation that needs the other while they play.
                 self.comm.barrier()?;
-                hand_overs.extend(flag_latency(table, self.comm.rank(), self.comm.size()));
+                latencies.extend(flag_latency(table, self.comm.rank(), self.comm.size()));
             }
             times.push(self.sample(calls)?);
         }
         self.comm.all_reduce(&mut times, Max)?;
-        let hand_over = median(hand_overs);
-        Ok(Timing {
-            micros: median(times).unwrap_or_default() * 1e6,
-            wrong,
-            spread: None,
-            flag_latency: hand_over,
-        })
+        let flag_latency = median(latencies);
+        Ok(Timing { micros: median(times).unwrap_or_default() * 1e6, wrong, spread: None, flag_latency })
     }
 
     /// Opens the page on which the first and the last rank measure their flag latency, if it was

@@ -57,7 +57,7 @@ pub(super) fn check(arguments: &Arguments) -> Result<(), String> {
 pub(super) fn measure(arguments: &Arguments, comm: &Communicator) -> Result<u8, String> {
     let opened = arguments.device.open(comm.rank());
     let gpu = check_all_opened(comm, opened)?;
-    let floor = match arguments.wants_roofline() {
+    let roofline = match arguments.wants_roofline() {
         true => Some(crate::perf::device::roofline::measure(
             comm,
             &gpu,
@@ -70,13 +70,13 @@ pub(super) fn measure(arguments: &Arguments, comm: &Communicator) -> Result<u8, 
     if speaks {
         let meaning = if gpu.is_emulated() { ": not a GPU, times mean nothing" } else { "" };
         println!("# device {} is {}{meaning}", gpu.ordinal(), gpu.name());
-        table::head(arguments, comm, floor.as_ref());
+        table::head(arguments, comm, roofline.as_ref());
     }
     let mut rows = Vec::new();
     for (dtype, test, size) in arguments.cases(comm.size()) {
         let row = row(arguments, comm, &on_gpu, dtype, test, size).map_err(|error| error.to_string())?;
         if speaks {
-            table::row(arguments, &row, floor.as_ref());
+            table::row(arguments, &row, roofline.as_ref());
         }
         rows.push(row);
     }
@@ -84,7 +84,7 @@ pub(super) fn measure(arguments: &Arguments, comm: &Communicator) -> Result<u8, 
     if speaks {
         summary.print();
         if let Some(path) = &arguments.json {
-            super::json::write(path, arguments, comm, &rows, &summary, floor.as_ref())?;
+            super::json::write(path, arguments, comm, &rows, &summary, roofline.as_ref())?;
         }
     }
     Ok(u8::from(!summary.is_ok()))

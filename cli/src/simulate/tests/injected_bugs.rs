@@ -12,23 +12,23 @@ use unisono_transports::{
 
 /// Alters every fabric that a host gets, the later ones, too.
 pub(super) fn on_every_fabric(alter: fn(Fabric) -> Fabric) -> impl Fn(Node) -> Node {
-    move |(fabric, venue)| {
-        (alter(fabric), Arc::new(AlteredReconnect { venue, alter_fabric: alter }) as Arc<dyn Reconnect>)
+    move |(fabric, reconnect)| {
+        (alter(fabric), Arc::new(AlteredReconnect { reconnect, alter_fabric: alter }) as Arc<dyn Reconnect>)
     }
 }
 
 struct AlteredReconnect {
-    venue: Arc<dyn Reconnect>,
+    reconnect: Arc<dyn Reconnect>,
     alter_fabric: fn(Fabric) -> Fabric,
 }
 
 impl Reconnect for AlteredReconnect {
     fn endpoint(&self) -> Result<String> {
-        self.venue.endpoint()
+        self.reconnect.endpoint()
     }
 
-    fn connect(&self, gathering: RegroupRequest<'_>, patience: Duration) -> Result<Fabric> {
-        self.venue.connect(gathering, patience).map(self.alter_fabric)
+    fn connect(&self, request: RegroupRequest<'_>, timeout: Duration) -> Result<Fabric> {
+        self.reconnect.connect(request, timeout).map(self.alter_fabric)
     }
 }
 
@@ -174,26 +174,26 @@ pub(super) fn first_vote_trusted(fabric: Fabric) -> Fabric {
 }
 
 /// A host whose new fabrics begin with the last messages of the old ones.
-pub(super) fn stale_messages((fabric, venue): Node) -> Node {
+pub(super) fn stale_messages((fabric, reconnect): Node) -> Node {
     let last = Arc::new(Mutex::new(HashMap::new()));
     let fabric = StaleLink::wrap_links(fabric, &last);
-    (fabric, Arc::new(StaleReconnect { venue, last }))
+    (fabric, Arc::new(StaleReconnect { reconnect, last }))
 }
 
 type LastMessages = Arc<Mutex<HashMap<(usize, usize), (Header, Vec<u8>)>>>;
 
 struct StaleReconnect {
-    venue: Arc<dyn Reconnect>,
+    reconnect: Arc<dyn Reconnect>,
     last: LastMessages,
 }
 
 impl Reconnect for StaleReconnect {
     fn endpoint(&self) -> Result<String> {
-        self.venue.endpoint()
+        self.reconnect.endpoint()
     }
 
-    fn connect(&self, gathering: RegroupRequest<'_>, patience: Duration) -> Result<Fabric> {
-        self.venue.connect(gathering, patience).map(|fabric| StaleLink::wrap_links(fabric, &self.last))
+    fn connect(&self, request: RegroupRequest<'_>, timeout: Duration) -> Result<Fabric> {
+        self.reconnect.connect(request, timeout).map(|fabric| StaleLink::wrap_links(fabric, &self.last))
     }
 }
 
