@@ -19,8 +19,8 @@ fn rank_main(world: &Communicator) -> unisono::Result<()> {
     let (row, column) = (world.rank() / WIDTH, world.rank() % WIDTH);
 
     // Ranks with the same color share a communicator; the key orders them.
-    let along_row = world.split(Some(row as u32), column as i32)?.expect("a colour was given");
-    let along_column = world.split(Some(column as u32), row as i32)?.expect("a colour was given");
+    let along_row = world.split(Some(row as u32), column as i32)?.expect("a color was given");
+    let along_column = world.split(Some(column as u32), row as i32)?.expect("a color was given");
     assert_eq!((along_row.size(), along_column.size()), (WIDTH, 2));
 
     let mut sum = [world.rank() as i32];

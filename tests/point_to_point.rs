@@ -87,8 +87,8 @@ fn uneven_all_gather_concatenates() {
 fn split_by_color_and_key() {
     for world in World::ALL {
         world.run(5, &Config::default(), |comm| {
-            let colour = [Some(7), Some(9), None, Some(7), Some(7)][comm.rank()];
-            let part = comm.split(colour, -(comm.rank() as i32)).unwrap();
+            let color = [Some(7), Some(9), None, Some(7), Some(7)][comm.rank()];
+            let part = comm.split(color, -(comm.rank() as i32)).unwrap();
             let Some(part) = part else {
                 assert_eq!(comm.rank(), 2);
                 return;
@@ -102,7 +102,7 @@ fn split_by_color_and_key() {
             assert_eq!((part.rank(), part.size()), expected);
             let mut sum = [comm.rank() as u32];
             part.all_reduce(&mut sum, Sum).unwrap();
-            assert_eq!(sum[0], if colour == Some(9) { 1 } else { 7 });
+            assert_eq!(sum[0], if color == Some(9) { 1 } else { 7 });
         });
     }
 }

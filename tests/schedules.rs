@@ -3,7 +3,7 @@
 use unisono::schedule::check::{AlgorithmReport, Options, Replayer, cases, check, sweep};
 use unisono::schedule::{Algorithm, Collective, GroupSpec, PeerAccess, find};
 
-/// Unoptimised, the whole grid would take minutes.
+/// Without optimization, the whole grid takes minutes.
 const RANKS_MAX: usize = if cfg!(debug_assertions) { 33 } else { 129 };
 
 fn assert_passed(row: &AlgorithmReport) {

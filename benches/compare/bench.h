@@ -40,7 +40,7 @@ struct run {
     char *table;
 };
 
-/* Seconds; of a call negative if it was skipped, of a hand-over if it is not known. */
+/* Seconds; of a call negative if it was skipped, of a flag latency if it is unknown. */
 struct medians {
     double call, flag_latency;
 };
@@ -141,20 +141,20 @@ static struct medians medians(const struct run *run, struct patience patience) {
     if (calls > 1) each = slowest(run, calls);
     calls = clamp(SAMPLE_SECONDS / each, 1, CALLS_MAX);
     int samples = clamp(patience.samples / (calls * each), SAMPLES_MIN, SAMPLES_MAX);
-    double hand_overs[SAMPLES_MAX];
+    double latencies[SAMPLES_MAX];
     int known = 0, every = run->library->ranks == 2 || calls == 1 ? 1 : SAMPLES_PER_PROBE;
     for (; taken < samples; taken++) {
         if (run->table && taken % every == 0) {
             /* Neither is in a call that needs the other while they play. */
             run->library->barrier();
             double seconds = flag_latency(run->table, run->library->rank, run->library->ranks);
-            if (seconds >= 0) hand_overs[known++] = seconds;
+            if (seconds >= 0) latencies[known++] = seconds;
         }
         times[taken] = sample(run, calls);
     }
     run->library->max_over_ranks(times, samples);
     found.call = median(times, samples);
-    if (known) found.flag_latency = median(hand_overs, known);
+    if (known) found.flag_latency = median(latencies, known);
     return found;
 }
 

@@ -4,6 +4,7 @@ mod files;
 mod flight;
 mod launch;
 mod perf;
+mod renamed;
 mod schedules;
 mod simulate;
 mod topo;
@@ -105,9 +106,23 @@ fn init_logging(command: &Command) {
         .init();
 }
 
+/// Parses the command line; an error with a former word also names the current word.
+fn parse() -> Arguments {
+    Arguments::try_parse().unwrap_or_else(|error| {
+        let code = error.exit_code();
+        let _ = error.print();
+        if error.use_stderr()
+            && let Some(hint) = renamed::hint(std::env::args())
+        {
+            eprintln!("\n  hint: {hint}");
+        }
+        std::process::exit(code)
+    })
+}
+
 fn main() -> ExitCode {
     exit_on_broken_pipe();
-    let command = Arguments::parse().command;
+    let command = parse().command;
     init_logging(&command);
     let ended = match command {
         Command::Run(arguments) => run(arguments),

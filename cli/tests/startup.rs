@@ -20,9 +20,25 @@ fn start(ranks: usize, transport: &str) -> Duration {
 #[test]
 fn closed_stdout_does_not_panic() {
     // The pipe is closed before anything is written.
-    let script = format!("{{ sleep 0.2; {UNISONO} algos; echo $? >&2; }} | true");
+    let script = format!("{{ sleep 0.2; {UNISONO} list; echo $? >&2; }} | true");
     let output = Command::new("sh").args(["-c", &script]).output().expect("it starts");
     assert_eq!(String::from_utf8_lossy(&output.stderr), "141\n");
+}
+
+#[test]
+fn former_words_are_answered_with_current_ones() {
+    for (words, hint) in [
+        (&["algos"][..], "`algos` is now `list`"),
+        (
+            &["run", "-n", "2", "--keep-going", "--", "true"][..],
+            "`--keep-going` is now `--continue-on-failure`",
+        ),
+        (&["perf", "all_reduce", "--report-floor"][..], "`--report-floor` is now `--report-roofline`"),
+    ] {
+        let output = Command::new(UNISONO).args(words).output().expect("it starts");
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.code() == Some(2) && text.contains(hint), "{words:?}: {text}");
+    }
 }
 
 #[test]

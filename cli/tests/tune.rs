@@ -29,8 +29,8 @@ fn output_is_a_tuning_table() {
     let table = TuningTable::parse(&written).expect("a table").to_string();
     // Two ranks, and as many more as have a core each.
     let field = match available_cpus().len() {
-        1 => "crowded-windows any".to_owned(),
-        cores => format!("windows {cores}"),
+        1 => "shm-oversub any".to_owned(),
+        cores => format!("shm {cores}"),
     };
     for collective in ["broadcast", "all_gather"] {
         assert!(table.lines().any(|line| line.starts_with(&format!("{collective} {field} any "))), "{table}");

@@ -73,7 +73,10 @@ pub(crate) fn run_in_own_process(test: &str) -> bool {
         return true;
     }
     let mut process = std::process::Command::new(std::env::current_exe().unwrap());
-    assert!(process.args([test, "--exact"]).env(ALONE, "1").status().unwrap().success(), "{test}");
+    let output = process.args([test, "--exact"]).env(ALONE, "1").output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    // A wrong name would run no test and succeed.
+    assert!(output.status.success() && text.contains("1 passed"), "{test}: {text}");
     false
 }
 

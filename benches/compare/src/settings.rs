@@ -198,23 +198,23 @@ impl Setting {
 
 /// The launcher for `ranks` ranks, without the program.
 pub(crate) fn launch(peer: &InstalledLibrary, ranks: usize, cores: usize) -> Command {
-    let crowded = ranks > cores;
+    let oversubscribed = ranks > cores;
     let mut command = Command::new(&peer.launcher);
     command.envs(peer.environment.iter().map(|(name, value)| (name, value)));
     if peer.library.is_mpi() {
         command.arg("-np").arg(ranks.to_string());
     }
     match peer.library {
-        OpenMpi4 | OpenMpi5 if crowded => {
+        OpenMpi4 | OpenMpi5 if oversubscribed => {
             command.args(["--oversubscribe", "--bind-to", "none", "--mca", "mpi_yield_when_idle", "1"]);
         }
         OpenMpi4 | OpenMpi5 => {
             command.args(["--bind-to", "core"]);
         }
-        Mpich4 | Mpich5 if !crowded => {
+        Mpich4 | Mpich5 if !oversubscribed => {
             command.args(["-bind-to", "core"]);
         }
-        IntelMpi | OneCcl if crowded => {
+        IntelMpi | OneCcl if oversubscribed => {
             command.env("I_MPI_PIN", "0");
         }
         IntelMpi | OneCcl => {
