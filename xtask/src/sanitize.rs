@@ -1,9 +1,9 @@
 //! Sanitizers: links, windows and ranks as threads under ThreadSanitizer or AddressSanitizer.
 //!
-//! The stable compiler accepts the flags of its own nightly (`RUSTC_BOOTSTRAP`). The standard library is
-//! not instrumented, because its sources do not come with the compiler: `sanitize.thread` lists the orders
-//! that only its locks establish. Accesses of other processes to shared memory are invisible too, so tests
-//! map one segment twice in one process.
+//! The stable compiler accepts the flags of its own nightly (`RUSTC_BOOTSTRAP`). The standard
+//! library is not instrumented, because its sources do not come with the compiler:
+//! `sanitize.thread` lists the orders that only its locks establish. Accesses of other processes to
+//! shared memory are invisible too, so tests map one segment twice in one process.
 
 use crate::{Result, cargo, filters};
 use std::process::Command;
@@ -37,7 +37,8 @@ enum Part {
 /// Tests of `unisono-transports` that sanitizers would disturb or that share no memory.
 ///
 /// These measure resident memory and speed, run the simulated network and the acceptor behind one
-/// lock, or share nothing between threads. Links between GPUs belong to `cuda`, whose tests check kernels.
+/// lock, or share nothing between threads. Links between GPUs belong to `cuda`, whose tests check
+/// kernels.
 const SKIPPED: [&str; 9] = [
     "untouched_memory_is_not_resident",
     "wait::",
@@ -54,8 +55,8 @@ const RACING_PANICS: &str = "window_access_is_bounds_checked";
 
 /// Runs the tests, one at a time.
 ///
-/// Memory is unmapped by system calls that sanitizers do not see. Parallel tests that map memory at the
-/// same address would therefore be reported as races.
+/// Memory is unmapped by system calls that sanitizers do not see. Parallel tests that map memory at
+/// the same address would therefore be reported as races.
 pub(crate) fn run(arguments: &Arguments) -> Result {
     let Arguments { sanitizer, part } = *arguments;
     let triple = cargo::host_triple()?;
@@ -70,8 +71,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result {
     filters::check(&mut test(&conformance), &["over_threads", RACING_PANICS])?;
     let skip = format!("--skip={RACING_PANICS}");
     cargo::run(test(&conformance).args(["over_threads", &skip, "--test-threads=1"]))?;
-    // Whole operations pass through locks of the standard library, which is not instrumented. Only their
-    // memory is checked.
+    // Whole operations pass through locks of the standard library, which is not instrumented. Only
+    // their memory is checked.
     if part == Part::All && sanitizer == Sanitizer::Address {
         for suite in ["point_to_point", "failures"] {
             let suite = ["-p", "unisono", "--no-default-features", "--test", suite, "--", "--test-threads=1"];

@@ -1,4 +1,5 @@
-//! Raw results: one row per time or failure. Every table and plot of a record is computed from the rows.
+//! Raw results: one row per time or failure. Every table and plot of a record is computed from the
+//! rows.
 
 use crate::case::{Case, Collective, Transport};
 use serde::{Deserialize, Serialize};
@@ -13,14 +14,16 @@ pub(crate) struct Row {
     pub(crate) setting: String,
     /// Microseconds, GB/s, or a reason.
     pub(crate) outcome: Result<f64, String>,
-    /// One-way flag latency in microseconds between the cores of the first and the last rank, if measured.
+    /// One-way flag latency in microseconds between the cores of the first and the last rank, if
+    /// measured.
     pub(crate) flag_latency: Option<f64>,
 }
 
 /// Kind of a result.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Metric {
-    /// Microseconds of a collective of so many bytes; zero bytes stand for a run that failed as a whole.
+    /// Microseconds of a collective of so many bytes; zero bytes stand for a run that failed as a
+    /// whole.
     Collective(Case, usize),
     /// Microseconds from the launch of so many ranks to their end, with one barrier.
     Startup(usize),

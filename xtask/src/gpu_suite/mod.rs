@@ -1,7 +1,8 @@
-//! The GPU suite: tests, experiments and benchmarks in one command, on a machine where nothing is built.
+//! The GPU suite: tests, experiments and benchmarks in one command, on a machine where nothing is
+//! built.
 //!
-//! `cargo xtask gpu-suite pack` writes `target/gpu-suite`. Copy that folder to the same place of a checkout
-//! on the GPU machine and run `target/gpu-suite/xtask gpu-suite run OUT` there.
+//! `cargo xtask gpu-suite pack` writes `target/gpu-suite`. Copy that folder to the same place of a
+//! checkout on the GPU machine and run `target/gpu-suite/xtask gpu-suite run OUT` there.
 
 pub(crate) mod pack;
 mod report;
@@ -65,7 +66,8 @@ fn prepare(device: Device, command: &mut Command) {
     command
         // Ranks on one GPU wait for each other: their streams must not share a queue.
         .env("CUDA_DEVICE_MAX_CONNECTIONS", "32")
-        // Lazy loading waits for running kernels, which may wait for each other: load all at the start.
+        // Lazy loading waits for running kernels, which may wait for each other: load all at the
+        // start.
         .env("CUDA_MODULE_LOADING", "EAGER");
     if device == Device::Cuda {
         command.env("UNISONO_TEST_GPU", "1");
