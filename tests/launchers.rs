@@ -1,4 +1,5 @@
-//! Processes that launchers and containers start: MPI, other PID namespaces, limits of address space.
+//! Processes that launchers and containers start: MPI, other PID namespaces, limits of address
+//! space.
 
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};

@@ -63,7 +63,7 @@ fn shm_needs_no_sockets_and_grows_with_use() {
     assert!(small.get("resident") < 128.0, "8 bytes cost {} KiB", small.get("resident"));
     // The window is used, and no page beyond it and a few more.
     assert!((256.0..8192.0).contains(&large.get("resident")), "{:?}", large.values);
-    // What large messages use is mapped when the first of them is sent, and never the heap.
+    // The part for large messages is mapped when the first of them is sent, the heap never.
     assert!(idle.get("mapped") < 4.0 * 1024.0 && small.get("mapped") == idle.get("mapped"));
     assert!(large.get("mapped") > 4.0 * 4096.0 && large.get("mapped") < 4.0 * 1048576.0);
 }

@@ -124,7 +124,8 @@ impl<'m> PeerConnector<'m> {
         Ok(self.build_fabric(&members, local_group, acceptor.zip(control_streams))?)
     }
 
-    /// Divides the ranks into those that share memory with this one, itself included, and the others.
+    /// Divides the ranks into those that share memory with this one, itself included, and the
+    /// others.
     fn partition_ranks(&self) -> Result<(Vec<Rank>, Vec<Rank>)> {
         let (own, transport) = (&self.peer_infos[self.rank()], self.config.transport);
         let shares = |rank: &Rank| {
@@ -188,8 +189,8 @@ impl<'m> PeerConnector<'m> {
         Ok(streams)
     }
 
-    /// Connects to `peer`, and tries again while its backlog is full. Fails as soon as the root sends a
-    /// failure.
+    /// Connects to `peer`, and tries again while its backlog is full. Fails as soon as the root
+    /// sends a failure.
     pub(crate) fn dial_peer(
         &mut self,
         peer: Rank,
@@ -310,7 +311,8 @@ impl<'m> PeerConnector<'m> {
         })
     }
 
-    /// Waits until `fd`, which waits for `peer`, can be read. Fails as soon as the root sends a failure.
+    /// Waits until `fd`, which waits for `peer`, can be read. Fails as soon as the root sends a
+    /// failure.
     pub(crate) fn wait_readable(&mut self, fd: BorrowedFd<'_>, peer: Rank) -> Result<()> {
         match first_ready(&[self.root.as_fd(), fd], self.deadline)? {
             Some(0) => Err(self.recv_root_failure()),
@@ -377,6 +379,6 @@ pub(crate) fn unreachable(rank: Rank, peer: Rank, error: &TransportError) -> Fai
 
 /// Rounds of waiting over TCP before a rank sleeps until something arrives.
 const TCP_YIELDS: u32 = 50;
-/// Messages in flight over TCP for each slot of a FIFO. A slot costs memory only while a message waits in
-/// it, and a rank that shares a core with its peers can send more before it must yield.
+/// Messages in flight over TCP for each slot of a FIFO. A slot costs memory only while a message
+/// waits in it, and a rank that shares a core with its peers can send more before it must yield.
 const TCP_FIFO_DEPTH_FACTOR: usize = 4;

@@ -1,4 +1,5 @@
-//! Passes the memory and the liveness pipes of a host's ranks to the first of them, and from it to all.
+//! Passes the memory and the liveness pipes of a host's ranks to the first of them, and from it to
+//! all.
 
 use crate::bootstrap::connect::{PeerConnector, no_shared_memory};
 use crate::error::bootstrap::BootstrapError as Failure;
@@ -43,8 +44,8 @@ impl SharedFds {
 }
 
 impl PeerConnector<'_> {
-    /// Passes this rank's descriptors to all `members` of its host. Returns those of all members, its own
-    /// included, in rank order.
+    /// Passes this rank's descriptors to all `members` of its host. Returns those of all members,
+    /// its own included, in rank order.
     pub(crate) fn exchange_local(
         &mut self,
         members: &[Rank],
@@ -65,7 +66,8 @@ impl PeerConnector<'_> {
         }
     }
 
-    /// Collects the descriptors of all members and sends all of them to each: the first rank's part.
+    /// Collects the descriptors of all members and sends all of them to each: the first rank's
+    /// part.
     fn distribute_fds(
         &mut self,
         members: &[Rank],

@@ -125,7 +125,8 @@ impl<'r> Root<'r> {
                     self.encryption_mismatch =
                         Some(encryption_mismatch((0, self.config), (rank, peer), encrypts));
                 }
-                // A connection that has proved nothing is recorded only: it must not end the meeting.
+                // A connection that has proved nothing is recorded only: it must not end the
+                // meeting.
                 PoolEvent::Unauthenticated(error) => self.record_rejected(error.to_string()),
             }
         }

@@ -151,7 +151,8 @@ impl BootstrapError {
         }
     }
 
-    /// Returns true if this failure explains another: a rank that ended explains failed connections.
+    /// Returns true if this failure explains another: a rank that ended explains failed
+    /// connections.
     pub(crate) fn is_cause_of(&self, other: &Self) -> bool {
         match self {
             Failure::Died { .. } => matches!(

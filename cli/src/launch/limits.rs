@@ -22,7 +22,7 @@ fn lowest(limits: &[Limit]) -> Option<Limit> {
     limits.iter().copied().min_by_key(|(most, _)| *most)
 }
 
-/// What the system allows. A limit that cannot be read does not count.
+/// The limits of the system. A limit that cannot be read does not count.
 fn limits() -> Vec<Limit> {
     let files = [
         ("/proc/sys/kernel/pid_max", "kernel.pid_max"),

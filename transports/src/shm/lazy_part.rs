@@ -39,7 +39,8 @@ impl LazyPart {
         !self.base.load(Ordering::Acquire).is_null()
     }
 
-    /// Address of `bytes` bytes at `offset` of the segment, if they are in this part and it is mapped.
+    /// Address of `bytes` bytes at `offset` of the segment, if they are in this part and it is
+    /// mapped.
     #[inline]
     pub(super) fn at(&self, offset: usize, bytes: usize) -> Option<*mut u8> {
         let base = self.base.load(Ordering::Acquire);
@@ -101,9 +102,9 @@ pub(super) fn map_shared(fd: &OwnedFd, range: Range<usize>) -> Result<NonNull<u8
     let (bytes, offset) = (range.len(), range.start as u64);
     let room = reserve_address_space(bytes)?;
     let flags = MapFlags::SHARED | MapFlags::FIXED;
-    // SAFETY: over address space that was just reserved for it; the seals keep the file as long as it is, so
-    // every page of it can be touched. If it fails, the reservation stays: the kernel may have given it up already,
-    // and to somebody else.
+    // SAFETY: over address space that was just reserved for it; the seals keep the file as long as
+    // it is, so every page of it can be touched. If it fails, the reservation stays: the kernel may
+    // have given it up already, and to somebody else.
     address(unsafe { mmap(room, bytes.max(1), READ_WRITE, flags, fd, offset)? })
 }
 
@@ -111,8 +112,9 @@ pub(super) fn map_shared(fd: &OwnedFd, range: Range<usize>) -> Result<NonNull<u8
 fn extend(anchor: NonNull<u8>, bytes: usize) -> Result<NonNull<u8>> {
     let room = reserve_address_space(bytes)?;
     let bytes = bytes.next_multiple_of(PAGE_BYTES);
-    // SAFETY: an old length of zero leaves the page where it is and maps its file a second time, over
-    // address space that was just reserved for it. The seals keep the file as long as the part is.
+    // SAFETY: an old length of zero leaves the page where it is and maps its file a second time,
+    // over address space that was just reserved for it. The seals keep the file as long as the part
+    // is.
     address(unsafe { mremap_fixed(anchor.as_ptr().cast(), 0, bytes, MremapFlags::MAYMOVE, room)? })
 }
 
@@ -129,7 +131,8 @@ fn address(base: *mut c_void) -> Result<NonNull<u8>> {
     NonNull::new(base.cast()).ok_or(rustix::io::Errno::NOMEM)
 }
 
-/// Address space for a mapping, from a multiple of a huge page's size on: else what is one in the file is none here.
+/// Address space for a mapping, from a multiple of a huge page's size on: else what is one in the
+/// file is none here.
 fn reserve_address_space(bytes: usize) -> rustix::io::Result<*mut c_void> {
     let bytes = bytes.max(1).next_multiple_of(rustix::param::page_size());
     let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;

@@ -22,8 +22,8 @@ struct ShmRing {
     bytes: usize,
 }
 
-// SAFETY: the memory belongs to the segment, which can be sent and shared; it is reached as atomics, and
-// as bytes that the protocol of the FIFO gives to one side at a time.
+// SAFETY: the memory belongs to the segment, which can be sent and shared; it is reached as
+// atomics, and as bytes that the protocol of the FIFO gives to one side at a time.
 unsafe impl Send for ShmRing {}
 
 impl ShmRing {
@@ -49,8 +49,8 @@ impl ShmRing {
     fn word_at(&self, offset: usize) -> &AtomicU64 {
         let pointer = self.at(offset, size_of::<AtomicU64>());
         debug_assert!(pointer.cast::<AtomicU64>().is_aligned());
-        // SAFETY: inside the FIFO by `at`, mapped as long as the segment that this holds; FIFOs, slots and
-        // words begin on multiples of eight; all ranks reach words as atomics only.
+        // SAFETY: inside the FIFO by `at`, mapped as long as the segment that this holds; FIFOs,
+        // slots and words begin on multiples of eight; all ranks reach words as atomics only.
         unsafe { &*pointer.cast::<AtomicU64>() }
     }
 
@@ -197,8 +197,8 @@ impl Link for ShmLink {
             return Ok(false);
         };
         let pointer = outgoing.body(number, bytes);
-        // SAFETY: inside the slot by `body`, which is mapped as long as the FIFO lives; in this process
-        // only this call writes to it.
+        // SAFETY: inside the slot by `body`, which is mapped as long as the FIFO lives; in this
+        // process only this call writes to it.
         let mut body = unsafe { Target::from_raw(pointer, bytes) };
         let mut filled = 0;
         for part in parts {
@@ -225,8 +225,8 @@ impl Link for ShmLink {
             return Ok(None);
         };
         let pointer = self.lanes[lane].incoming.body(number, head.bytes);
-        // SAFETY: inside the slot by `body`, mapped as long as the link that the result borrows; nobody
-        // in this process writes to it.
+        // SAFETY: inside the slot by `body`, mapped as long as the link that the result borrows;
+        // nobody in this process writes to it.
         Ok(Some(unsafe { Source::from_raw(pointer, head.bytes) }))
     }
 
