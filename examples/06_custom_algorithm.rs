@@ -80,7 +80,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// Returns the time of one all_reduce between four threads in microseconds.
 fn measure(algorithm: &'static Algorithm, elements: usize) -> unisono::Result<f64> {
     const ROUNDS: usize = 20;
-    let ranks = Communicator::local_with(4, &Config::default())?;
+    let ranks = Communicator::builder().config(&Config::default()).local(4)?;
     std::thread::scope(|scope| {
         let threads: Vec<_> = ranks
             .into_iter()

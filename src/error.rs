@@ -1,134 +1,73 @@
-//! What can go wrong, said so that the reader can act.
+//! The error type: an error kind, and the rank and operation that saw it.
 
 pub(crate) mod bootstrap;
+mod kind;
 
-use crate::error::bootstrap::BootstrapError;
+pub use kind::ErrorKind;
+
 use crate::op_desc::OpDesc;
 use crate::schedule::Rank;
 use std::fmt;
-use std::time::Duration;
+use std::sync::Arc;
 
 /// Result of every operation.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// An error, with the party at fault and the place where it was seen.
+type Source = Arc<dyn std::error::Error + Send + Sync>;
+
+/// An error with the rank at fault, and the rank and the operation that saw it.
 ///
-/// After any error but [`ErrorKind::InvalidUsage`] the communicator is *poisoned*:
-/// every later call returns the same error, on every rank. Ranks that could not
-/// meet for another communicator ([`ErrorKind::Bootstrap`] from a split) still have the one they called.
-#[derive(Clone, Debug)]
+/// An error that [is poisoning](Error::is_poisoning) ends the communicator: every later call returns
+/// the same error, on every rank.
+///
+/// Both `Display` and `Debug` print the whole message. It ends with [advice](Error::help).
+///
+/// ```
+/// use unisono::{Communicator, ErrorKind};
+///
+/// let comm = Communicator::local(2)?.remove(0);
+/// let error = comm.broadcast(&mut [1.0f32], 7).unwrap_err();
+/// assert!(matches!(error.kind(), ErrorKind::InvalidUsage(_)));
+/// assert!(!error.is_poisoning() && !comm.is_poisoned());
+/// assert_eq!((error.rank(), error.peer()), (Some(0), None));
+/// # Ok::<(), unisono::Error>(())
+/// ```
+#[derive(Clone)]
 pub struct Error(Box<ErrorContext>);
 
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 struct ErrorContext {
     kind: ErrorKind,
     rank: Option<Rank>,
     host: String,
     op: Option<OpDesc>,
     step: Option<u32>,
-}
-
-/// What happened, by the party at fault.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum ErrorKind {
-    /// Two ranks called different things at the same place.
-    Mismatch {
-        /// One rank.
-        rank: Rank,
-        /// What it called.
-        op: OpDesc,
-        /// The other rank.
-        other: Rank,
-        /// What that one called.
-        other_op: OpDesc,
-    },
-    /// Two ranks mean different lengths for one message of an uneven collective.
-    CountMismatch {
-        /// The rank that sent it.
-        sender: Rank,
-        /// Bytes it sent.
-        sent: u64,
-        /// The rank that received it.
-        receiver: Rank,
-        /// Bytes it expected.
-        expected: u64,
-    },
-    /// A rank died or its connection was cut.
-    PeerFailed {
-        /// Who.
-        peer: Rank,
-        /// What was seen.
-        what: String,
-    },
-    /// A rank dropped its communicator while others still needed it.
-    PeerFinalized {
-        /// Who.
-        peer: Rank,
-    },
-    /// Nothing moved for as long as the configuration allows.
-    Timeout {
-        /// The ranks that were waited for, with what they last said they were doing.
-        waiting_for: Vec<(Rank, Option<OpDesc>)>,
-        /// Those of them whose operation is one of another communicator.
-        elsewhere: Vec<Rank>,
-        /// How long nothing moved.
-        after: Duration,
-    },
-    /// Somebody called `abort`.
-    Aborted {
-        /// Who.
-        by: Rank,
-        /// Why, in the words of the caller.
-        reason: String,
-    },
-    /// A rank gave an element that is no finite number, where [`Config::check_finite`](crate::Config::check_finite) asks for them.
-    NotFinite {
-        /// Who.
-        rank: Rank,
-        /// The first such element of what it gave.
-        index: u64,
-        /// What it is: NaN, or an infinity.
-        what: String,
-    },
-    /// The other ranks have shrunk the communicator without this one, which said nothing for too long.
-    Excluded {
-        /// One of them.
-        by: Rank,
-    },
-    /// A rank sent what no rank of this version sends.
-    ProtocolViolation {
-        /// Who.
-        peer: Rank,
-        /// What was seen.
-        what: String,
-    },
-    /// The call cannot be carried out as it was made; nothing was sent.
-    InvalidUsage(String),
-    /// Ranks could not find each other.
-    Bootstrap(BootstrapError),
-    /// The operating system said no.
-    System(String),
-    /// A GPU or its driver said no.
-    Gpu(String),
-    /// Not part of this build or not possible over this transport.
-    Unsupported(String),
-    /// A fault of this library; please report it.
-    Bug(String),
+    source: Option<Source>,
 }
 
 impl Error {
-    /// An error with no rank yet.
+    /// Makes an error without a rank.
     pub(crate) fn new(kind: ErrorKind) -> Self {
-        Self(Box::new(ErrorContext { kind, rank: None, host: String::new(), op: None, step: None }))
+        let (rank, host, op, step, source) = (None, String::new(), None, None, None);
+        Self(Box::new(ErrorContext { kind, rank, host, op, step, source }))
     }
 
-    /// A call that cannot be carried out.
+    /// Makes an error for a call that cannot be carried out.
     pub(crate) fn invalid_usage(what: impl Into<String>) -> Self {
         Self::new(ErrorKind::InvalidUsage(what.into()))
     }
 
-    /// Says who saw it, where, and in what. What is known already stays.
+    /// Makes an error of the operating system that happened during `what`.
+    pub(crate) fn system(what: impl fmt::Display, source: std::io::Error) -> Self {
+        Self::new(ErrorKind::System(format!("{what}: {source}"))).with_source(source)
+    }
+
+    fn with_source(mut self, source: impl std::error::Error + Send + Sync + 'static) -> Self {
+        self.0.source = Some(Arc::new(source));
+        self
+    }
+
+    /// Adds the rank, host and operation that saw the error. Facts that are known already stay.
     pub(crate) fn with_rank(mut self, rank: Rank, host: &str, call: Option<OpDesc>) -> Self {
         if self.0.rank.is_none() {
             self.0.rank = Some(rank);
@@ -138,148 +77,152 @@ impl Error {
         self
     }
 
-    /// Says in which operation it was seen, and in which of its steps.
+    /// Adds the operation that saw the error, and its step.
     #[cfg(feature = "gpu")]
     pub(crate) fn with_op(mut self, call: OpDesc, step: Option<u32>) -> Self {
         (self.0.op, self.0.step) = (Some(call), step);
         self
     }
 
-    /// What happened.
+    /// Returns the kind of the error.
     pub fn kind(&self) -> &ErrorKind {
         &self.0.kind
     }
 
-    /// The rank that reports it.
+    /// Returns the rank that reports the error, if it has one already.
     pub fn rank(&self) -> Option<Rank> {
         self.0.rank
     }
 
-    /// The operation in which it was seen.
+    /// Returns the operation in which the error was seen.
     pub fn op(&self) -> Option<&OpDesc> {
         self.0.op.as_ref()
     }
 
-    /// Whether the communicator is still good.
+    /// Returns the other rank that the error is about: the one that failed, left, aborted, called
+    /// something else, or was waited for first.
+    pub fn peer(&self) -> Option<Rank> {
+        self.0.kind.peer(self.0.rank)
+    }
+
+    /// Returns a sentence about what to do next, without a period at its end.
+    pub fn help(&self) -> &'static str {
+        match self.0.kind {
+            ErrorKind::InvalidUsage(_) if self.0.rank.is_none() => "correct the call or the setting",
+            _ => self.0.kind.help(),
+        }
+    }
+
+    /// Returns true if the call or its arguments were refused. The communicator still works.
     pub fn is_invalid_usage(&self) -> bool {
         matches!(self.0.kind, ErrorKind::InvalidUsage(_) | ErrorKind::Unsupported(_))
     }
-}
 
-impl ErrorKind {
-    fn help(&self) -> &'static str {
-        match self {
-            ErrorKind::Mismatch { .. } => "make every rank call the same operations in the same order",
-            ErrorKind::CountMismatch { .. } => "the counts given on the two ranks must agree",
-            ErrorKind::PeerFailed { .. } => {
-                "look at that rank's own output and exit code, then restart the job or go on with `shrink`"
-            }
-            ErrorKind::PeerFinalized { .. } => "keep the communicator until every rank is done with it",
-            ErrorKind::Timeout { .. } => {
-                "look at what those ranks are doing, or raise UNISONO_TIMEOUT_MS if they are only slow"
-            }
-            ErrorKind::NotFinite { .. } => {
-                "look for where it comes from on that rank, or let it pass with UNISONO_CHECK_FINITE=off"
-            }
-            ErrorKind::Aborted { .. } => "make a new communicator to go on, for example with `shrink`",
-            ErrorKind::Excluded { .. } => "end this process; another one may take its place",
-            ErrorKind::ProtocolViolation { .. } => {
-                "check that all ranks run the same build, and that hosts and network are sound"
-            }
-            ErrorKind::InvalidUsage(_) => "correct the call or the setting; communicators stay usable",
-            ErrorKind::Bootstrap(failure) => failure.help(),
-            ErrorKind::Gpu(_) => "look at what the driver says of this GPU (nvidia-smi, dmesg)",
-            ErrorKind::System(_) => "check limits and permissions on this host",
-            ErrorKind::Unsupported(_) => "choose another transport or algorithm",
-            ErrorKind::Bug(_) => "please report this",
-        }
-    }
-}
-
-impl fmt::Display for ErrorKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            ErrorKind::Mismatch { rank, op: call, other, other_op: other_call } => {
-                write!(f, "rank {rank} called {call}, but rank {other} called {other_call}")
-            }
-            ErrorKind::CountMismatch { sender, sent, receiver, expected } => {
-                write!(f, "rank {sender} sent {sent} bytes where rank {receiver} expected {expected}")
-            }
-            ErrorKind::PeerFailed { peer, what } => write!(f, "rank {peer} is gone ({what})"),
-            ErrorKind::PeerFinalized { peer } => write!(f, "rank {peer} has left the communicator"),
-            ErrorKind::Timeout { waiting_for, elsewhere, after } => {
-                write!(f, "nothing moved for {:.1} s, waiting for ", after.as_secs_f64())?;
-                for (index, (rank, call)) in waiting_for.iter().enumerate() {
-                    let comma = if index > 0 { ", " } else { "" };
-                    match call {
-                        Some(call) => {
-                            let of = if elsewhere.contains(rank) { " of another communicator" } else { "" };
-                            write!(f, "{comma}rank {rank} (itself waiting in {call}{of})")?;
-                        }
-                        None => write!(f, "{comma}rank {rank} (silent)")?,
-                    }
-                }
-                Ok(())
-            }
-            ErrorKind::Aborted { by, reason } => write!(f, "rank {by} aborted: {reason}"),
-            ErrorKind::NotFinite { rank, index, what } => {
-                write!(f, "element {index} of what rank {rank} gave is {what}")
-            }
-            ErrorKind::Excluded { by } => {
-                write!(
-                    f,
-                    "rank {by} and others have gone on without this one, which said nothing for too long"
-                )
-            }
-            ErrorKind::ProtocolViolation { peer, what } => {
-                write!(f, "rank {peer} sent something impossible: {what}")
-            }
-            ErrorKind::Bootstrap(failure) => failure.fmt(f),
-            ErrorKind::InvalidUsage(what)
-            | ErrorKind::System(what)
-            | ErrorKind::Gpu(what)
-            | ErrorKind::Unsupported(what)
-            | ErrorKind::Bug(what) => f.write_str(what),
-        }
+    /// Returns true if the error ends the communicator that returned it.
+    ///
+    /// [`ErrorKind::InvalidUsage`] and [`ErrorKind::Unsupported`] refuse one call.
+    /// [`ErrorKind::Bootstrap`] means that a new communicator was not made, and leaves the one it was
+    /// to be made from as it was. All other kinds poison.
+    pub fn is_poisoning(&self) -> bool {
+        !self.is_invalid_usage() && !matches!(self.0.kind, ErrorKind::Bootstrap(_))
     }
 }
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let story = &*self.0;
-        if let Some(rank) = story.rank {
-            write!(f, "rank {rank} on {}", story.host)?;
-            if let Some(call) = &story.op {
+        let context = &*self.0;
+        if let Some(rank) = context.rank {
+            write!(f, "rank {rank} on {}", context.host)?;
+            if let Some(call) = &context.op {
                 write!(f, " in {call}")?;
             }
-            if let Some(step) = story.step {
+            if let Some(step) = context.step {
                 write!(f, ", step {step}")?;
             }
             write!(f, ": ")?;
         }
-        write!(f, "{}; {}", story.kind, story.kind.help())
+        write!(f, "{}; {}", context.kind, self.help())
     }
 }
 
-impl std::error::Error for Error {}
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl std::error::Error for Error {
+    /// Returns the error of the operating system ([`std::io::Error`]) or of the GPU driver.
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.0.source.as_deref().map(|source| source as _)
+    }
+}
 
 impl From<unisono_transports::Error> for Error {
     fn from(error: unisono_transports::Error) -> Self {
         use unisono_transports::Error as From;
-        Self::new(match error {
-            From::ConnectionLost { peer, what } => ErrorKind::PeerFailed { peer, what },
-            From::ProtocolViolation { peer, what } => ErrorKind::ProtocolViolation { peer, what },
-            From::InvalidUsage(what) => ErrorKind::InvalidUsage(what),
+        match error {
+            From::ConnectionLost { peer, what } => Self::new(ErrorKind::PeerFailed { peer, what }),
+            From::ProtocolViolation { peer, what } => Self::new(ErrorKind::ProtocolViolation { peer, what }),
+            From::InvalidUsage(what) => Self::invalid_usage(what),
+            From::System { what, source } => Self::system(what, source),
             #[cfg(feature = "gpu")]
-            From::Gpu(error) => ErrorKind::Gpu(error.to_string()),
-            other => ErrorKind::System(other.to_string()),
-        })
+            From::Gpu(error) => error.into(),
+            other => Self::new(ErrorKind::System(other.to_string())),
+        }
     }
 }
 
 #[cfg(feature = "gpu")]
 impl From<unisono_cuda::device::GpuError> for Error {
     fn from(error: unisono_cuda::device::GpuError) -> Self {
-        Self::new(ErrorKind::Gpu(error.to_string()))
+        Self::new(ErrorKind::Gpu(error.to_string())).with_source(error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::error::Error as _;
+    use std::io;
+
+    #[test]
+    fn system_error_keeps_its_io_error_as_source() {
+        let transport = unisono_transports::Error::System {
+            what: "bind 10.0.0.1:80".to_owned(),
+            source: io::ErrorKind::PermissionDenied.into(),
+        };
+        let error = Error::from(transport).with_rank(2, "here", None);
+        let source = error.clone();
+        let source = source.source().and_then(|source| source.downcast_ref::<io::Error>()).unwrap();
+        assert_eq!(source.kind(), io::ErrorKind::PermissionDenied);
+        assert!(error.is_poisoning());
+        assert!(error.to_string().starts_with("rank 2 on here: bind 10.0.0.1:80: "), "{error}");
+    }
+
+    #[test]
+    fn debug_prints_the_display_message() {
+        let error = Error::invalid_usage("the root is rank 9").with_rank(1, "here", None);
+        assert_eq!(format!("{error:?}"), error.to_string());
+        assert!(error.to_string().ends_with(&format!("; {}", error.help())));
+    }
+
+    #[test]
+    fn peer_names_the_other_rank() {
+        let peer = |kind, rank| Error::new(kind).with_rank(rank, "here", None).peer();
+        assert_eq!(peer(ErrorKind::PeerFinalized { peer: 3 }, 0), Some(3));
+        let mismatch = ErrorKind::CountMismatch { sender: 1, sent: 8, receiver: 4, expected: 12 };
+        assert_eq!((peer(mismatch.clone(), 4), peer(mismatch, 1)), (Some(1), Some(4)));
+        assert_eq!(peer(ErrorKind::Aborted { by: 0, reason: "no".to_owned() }, 0), None);
+        assert_eq!(peer(ErrorKind::Bug("no".to_owned()), 0), None);
+    }
+
+    #[test]
+    fn refused_calls_and_failed_joins_do_not_poison() {
+        let poisons = |kind| Error::new(kind).is_poisoning();
+        assert!(!poisons(ErrorKind::InvalidUsage(String::new())));
+        assert!(!poisons(ErrorKind::Unsupported(String::new())));
+        assert!(!poisons(ErrorKind::Bootstrap(bootstrap::BootstrapError::Other { what: String::new() })));
+        assert!(poisons(ErrorKind::PeerFailed { peer: 1, what: String::new() }));
     }
 }

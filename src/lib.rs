@@ -52,7 +52,9 @@ pub use crate::bootstrap::{BootstrapError, UniqueId};
 pub use crate::op_desc::{OpDesc, OpKind};
 pub use crate::reduce_op::ReduceOp;
 pub use crate::reduce_op::ReduceOp::{Avg, Max, Min, PreMulSum, Prod, Sum};
-pub use communicator::{Communicator, Group, Scope, ScopedWork, SymmetricBuffer, Work};
+pub use communicator::{
+    ChildBuilder, Communicator, CommunicatorBuilder, Group, Scope, ScopedWork, SymmetricBuffer, Work,
+};
 pub use config::{Config, DeviceConfig, ReductionOrder, Transport, parse_algorithms};
 pub use engine::{MemoryStats, TrafficStats};
 pub use error::{Error, ErrorKind, Result};

@@ -4,7 +4,7 @@
 //! asks must be the same user and know the job's secret.
 
 use crate::bootstrap::{UniqueId, recv_text, send_text};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use crate::flight::FlightRecord;
 use std::sync::{Mutex, Once, PoisonError, Weak};
 use std::time::{Duration, Instant};
@@ -42,7 +42,7 @@ fn listen(secret: &Secret) -> Result<()> {
     let listener = Listener::unix_named(&format!("{SOCKET_PREFIX}{}", std::process::id()))?;
     let porch = HandshakePool::new(vec![listener], handshake_config(secret));
     let thread = std::thread::Builder::new().name("unisono status".to_owned()).stack_size(STACK_BYTES);
-    let failed = |error| Error::new(ErrorKind::System(format!("cannot start a thread: {error}")));
+    let failed = |error| Error::system("cannot start the status thread", error);
     thread.spawn(|| serve(porch)).map(drop).map_err(failed)
 }
 

@@ -105,7 +105,7 @@ fn inexact_value(rank: usize, index: usize) -> f32 {
 
 #[test]
 fn all_reduce_equals_reduce_scatter_plus_all_gather() {
-    let config = Config { reduction_order: ReductionOrder::RankOrder, ..Config::default() };
+    let config = Config::default().with_reduction_order(ReductionOrder::RankOrder);
     for world in World::ALL {
         for (ranks, share) in [(2, 30_000), (3, 11_111), (5, 40_000)] {
             let moved = world.run(ranks, &config, |comm| {

@@ -79,9 +79,9 @@ fn nothing_is_allocated_by_links_either() {
         "linear",
     ];
     for name in names.into_iter().chain(["dissemination"]) {
-        let config = Config { algorithms: unisono::parse_algorithms(name).unwrap(), ..Config::default() };
+        let config = Config::default().with_algorithms(unisono::parse_algorithms(name).unwrap());
         for count in [1000, 200_000] {
-            steady(Communicator::local_with(4, &config).unwrap(), count);
+            steady(Communicator::builder().config(&config).local(4).unwrap(), count);
         }
     }
 }
@@ -98,7 +98,7 @@ fn nothing_is_allocated_for_encryption() {
 
 fn over_tcp(encryption: bool) {
     let id = unisono::UniqueId::new(std::net::Ipv4Addr::LOCALHOST.into()).unwrap();
-    let config = Config { transport: unisono::Transport::Tcp, encryption, ..Config::default() };
+    let config = Config::default().with_transport(unisono::Transport::Tcp).with_encryption(encryption);
     let comms = std::thread::scope(|scope| {
         let (id, config) = (&id, &config);
         let threads: Vec<_> = (0..4)

@@ -9,7 +9,7 @@ fn id() -> UniqueId {
 }
 
 fn join_timeout_config(milliseconds: u64) -> Config {
-    Config { join_timeout: Duration::from_millis(milliseconds), ..Config::default() }
+    Config::default().with_join_timeout(Duration::from_millis(milliseconds))
 }
 
 /// Arguments of one rank that joins: the id, the rank, the number of ranks, and the settings.
@@ -57,7 +57,7 @@ fn assert_all_fail(
 fn bootstrap_works_for_all_sizes_and_transports() {
     for (transport, name) in [(Transport::Shm, "shm"), (Transport::Tcp, "tcp"), (Transport::Auto, "shm")] {
         for ranks in [1, 2, 3, 4, 5, 8] {
-            let (id, config) = (id(), Config { transport, ..join_timeout_config(20_000) });
+            let (id, config) = (id(), join_timeout_config(20_000).with_transport(transport));
             let (ends, _) = meet((0..ranks).map(|rank| (id.clone(), rank, ranks, config.clone())).collect());
             for end in ends {
                 let transport = end.unwrap_or_else(|story| panic!("{ranks} ranks over {name}: {story}"));
@@ -96,8 +96,7 @@ fn size_mismatch_names_both_sizes() {
 #[test]
 fn config_mismatch_is_explained() {
     let id = id();
-    let guests =
-        [4096, 8192].map(|slot_bytes| Config { fifo_slot_bytes: slot_bytes, ..join_timeout_config(20_000) });
+    let guests = [4096, 8192].map(|slot_bytes| join_timeout_config(20_000).with_fifo_slot_bytes(slot_bytes));
     let guests = guests.into_iter().enumerate().map(|(rank, config)| (id.clone(), rank, 2, config));
     let is_it = |failure: &_| matches!(failure, BootstrapError::Settings { ranks: [0, 1] | [1, 0], .. });
     assert_all_fail(guests.collect(), Duration::from_secs(4), is_it, &["4096", "8192", "rank 0", "rank 1"]);

@@ -10,7 +10,7 @@ use unisono::{Communicator, Config, F8E4M3, F8E5M2, ReduceKind, bf16, f16};
 
 /// Small slots and windows, so that a few kilobytes already take many pieces.
 fn small() -> Config {
-    Config { fifo_slot_bytes: 4096, shm_window_bytes: 256 << 10, ..Config::default() }
+    Config::default().with_fifo_slot_bytes(4096).with_shm_window_bytes(256 << 10)
 }
 
 fn supported_algorithms<'a>(
@@ -214,7 +214,7 @@ fn broadcast_changing_roots_and_lengths_never_stalls() {
 fn broadcast_root_does_not_wait_for_busy_rank() {
     let (ahead, through) = std::sync::mpsc::channel();
     let through = std::sync::Mutex::new(through);
-    let config = Config { timeout: std::time::Duration::from_secs(5), ..Config::default() };
+    let config = Config::default().with_timeout(std::time::Duration::from_secs(5));
     World::Threads.run(2, &config, |comm| {
         let broadcasts = |times, count| {
             (0..times).for_each(|_| comm.broadcast(&mut vec![comm.rank() as u8; count], 0).unwrap());

@@ -14,7 +14,11 @@ use unisono_transports::secure::handshake::Secret;
 
 fn config(encryption: bool) -> Config {
     let timeout = Duration::from_secs(10);
-    Config { encryption, transport: Transport::Tcp, timeout, join_timeout: timeout, ..Config::default() }
+    Config::default()
+        .with_encryption(encryption)
+        .with_transport(Transport::Tcp)
+        .with_timeout(timeout)
+        .with_join_timeout(timeout)
 }
 
 fn id() -> UniqueId {
@@ -62,7 +66,7 @@ fn capture_bootstrap(encryption: bool) -> Vec<u8> {
     thread::scope(|scope| {
         for (rank, id) in [id, detour].into_iter().enumerate() {
             scope.spawn(move || {
-                let config = Config { host: format!("the host of rank {rank}"), ..config(encryption) };
+                let config = config(encryption).with_host(format!("the host of rank {rank}"));
                 let comm = Communicator::join(&id, rank, 2, &config).expect("they meet");
                 let mut sum = [1.0f32];
                 comm.all_reduce(&mut sum, Sum).expect("a sum");
@@ -115,7 +119,7 @@ fn a_wrong_secret_is_refused() {
     let other = UniqueId::from_parts(id.address(), Secret::random().expect("randomness"));
     thread::scope(|scope| {
         let refused = scope.spawn(|| Communicator::join(&other, 1, 2, &config(true)).map(drop).unwrap_err());
-        let short = Config { join_timeout: Duration::from_millis(700), ..config(true) };
+        let short = config(true).with_join_timeout(Duration::from_millis(700));
         Communicator::join(&id, 0, 2, &short).map(drop).unwrap_err();
         let refused = refused.join().expect("no panic");
         let kind = refused.kind();

@@ -8,7 +8,7 @@ use support::World;
 use unisono::{Communicator, Config, Error, ErrorKind, Max, Sum};
 
 fn long_timeout() -> Config {
-    Config { timeout: Duration::from_secs(10), ..Config::default() }
+    Config::default().with_timeout(Duration::from_secs(10))
 }
 
 /// The error of every rank, all of them within two seconds.
@@ -124,7 +124,7 @@ fn a_different_root_is_noticed() {
 
 #[test]
 fn missing_rank_is_named_at_deadline() {
-    let config = Config { timeout: Duration::from_millis(400), ..Config::default() };
+    let config = Config::default().with_timeout(Duration::from_millis(400));
     for world in World::ALL {
         let begun = Instant::now();
         let results = world.run(3, &config, |comm| {
@@ -193,7 +193,8 @@ fn abort_from_other_thread_ends_waits_on_every_rank() {
 fn abort_reaches_all_ranks_during_success() {
     for _ in 0..300 {
         let is_over = AtomicBool::new(false);
-        let [near, far] = Communicator::local_with(2, &long_timeout()).unwrap().try_into().expect("two");
+        let [near, far] =
+            Communicator::builder().config(&long_timeout()).local(2).unwrap().try_into().expect("two");
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 std::thread::sleep(Duration::from_micros(50));

@@ -69,7 +69,7 @@ fn waiting_operation_is_visible_to_other_threads() {
 #[test]
 fn failure_dumps_one_record_per_rank() {
     let folder = std::env::temp_dir().join(format!("unisono-once-{}", std::process::id()));
-    let config = Config { flight_recorder_dir: Some(folder.clone()), ..Config::default() };
+    let config = Config::default().with_flight_recorder_dir(Some(folder.clone()));
     let files = || std::fs::read_dir(&folder).map_or(0, Iterator::count);
     let ends: [fn(&Communicator) -> unisono::Result<()>; 2] = [
         |comm| {

@@ -44,8 +44,7 @@ fn bits(world: World, ranks: usize, count: usize, config: &Config) -> HashMap<&'
 #[test]
 fn results_are_bitwise_equal_across_ranks_and_transports() {
     let coarse = Config::default();
-    let fine =
-        Config { fifo_slot_bytes: 4096, shm_window_bytes: 256 << 10, channels: 2, ..Config::default() };
+    let fine = Config::default().with_fifo_slot_bytes(4096).with_shm_window_bytes(256 << 10).with_channels(2);
     for ranks in [2, 3, 5, 8] {
         for count in [7, 6001, 40_001] {
             let reference = bits(World::Threads, ranks, count, &coarse);
@@ -98,8 +97,8 @@ fn reduced(comm: &Communicator, count: usize) -> Vec<(usize, u32)> {
 
 #[test]
 fn rank_order_is_bitwise_equal_across_transports() {
-    let coarse = Config { reduction_order: ReductionOrder::RankOrder, ..Config::default() };
-    let fine = Config { fifo_slot_bytes: 4096, shm_window_bytes: 256 << 10, channels: 2, ..coarse.clone() };
+    let coarse = Config::default().with_reduction_order(ReductionOrder::RankOrder);
+    let fine = coarse.clone().with_fifo_slot_bytes(4096).with_shm_window_bytes(256 << 10).with_channels(2);
     for (world, config) in
         [(World::Threads, &coarse), (World::Shm, &fine), (World::Tcp, &coarse), (World::Tcp, &fine)]
     {

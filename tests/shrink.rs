@@ -9,7 +9,7 @@ use support::World;
 use unisono::{BootstrapError, Communicator, Config, ErrorKind, Sum, Transport, UniqueId};
 
 fn config() -> Config {
-    Config { timeout: Duration::from_secs(10), ..Config::default() }
+    Config::default().with_timeout(Duration::from_secs(10))
 }
 
 /// The sum of what ranks give, each its number in the first world and one.
@@ -94,7 +94,7 @@ fn aborted_communicators_shrink_and_so_do_groups() {
 
 #[test]
 fn silent_rank_is_excluded_and_harmless_when_late() {
-    let config = Config { timeout: Duration::from_millis(200), ..Config::default() };
+    let config = Config::default().with_timeout(Duration::from_millis(200));
     for world in World::ALL {
         world.run(3, &config, |comm| {
             if comm.rank() == 1 {
@@ -118,7 +118,7 @@ fn silent_rank_is_excluded_and_harmless_when_late() {
 #[test]
 fn grow_reuses_freed_ranks() {
     for transport in [Transport::Shm, Transport::Tcp] {
-        let config = Config { transport, ..config() };
+        let config = config().with_transport(transport);
         let ids: Vec<UniqueId> =
             (0..4).map(|_| UniqueId::new(Ipv4Addr::LOCALHOST.into()).expect("an id")).collect();
         let stays = |rank| {
@@ -146,7 +146,7 @@ fn grow_reuses_freed_ranks() {
 
 #[test]
 fn grow_is_refused_on_all_ranks_without_harm() {
-    World::Shm.run(2, &Config { join_timeout: Duration::from_millis(500), ..config() }, |comm| {
+    World::Shm.run(2, &config().with_join_timeout(Duration::from_millis(500)), |comm| {
         let id = UniqueId::new(Ipv4Addr::LOCALHOST.into()).expect("an id");
         assert!(comm.grow(&id, 1).unwrap_err().is_invalid_usage(), "each has an id of its own");
         let mut text = [0u8; 128];

@@ -11,7 +11,7 @@ use unisono_transports::sim::{self, Fault, FaultPlan, Observer, RankSet, Trigger
 use unisono_transports::{Fabric, Reconnect, RegroupRequest};
 
 fn config() -> Config {
-    Config { fifo_slot_bytes: 4096, channels: 2, timeout: Duration::from_secs(5), ..Config::default() }
+    Config::default().with_fifo_slot_bytes(4096).with_channels(2).with_timeout(Duration::from_secs(5))
 }
 
 /// Runs `body` on every rank; results by rank.
@@ -24,7 +24,9 @@ fn run<R: Send>(
     let results = std::thread::scope(|scope| {
         let rank = |mesh| {
             let (body, config) = (&body, config());
-            scope.spawn(move || body(Communicator::from_fabric(mesh, &config)))
+            scope.spawn(move || {
+                body(Communicator::builder().config(&config).from_fabric(mesh).expect("valid settings"))
+            })
         };
         let threads: Vec<_> = meshes.into_iter().map(rank).collect();
         threads.into_iter().map(|thread| thread.join().expect("no rank panics")).collect()
@@ -122,7 +124,11 @@ fn survivors_continue_after_two_deaths() {
             let rank = |(rank, (mesh, venue))| {
                 let observer = &observer;
                 scope.spawn(move || {
-                    let mut comm = Communicator::from_fabric_with(mesh, venue, &config());
+                    let mut comm = Communicator::builder()
+                        .config(&config())
+                        .reconnect(venue)
+                        .from_fabric(mesh)
+                        .expect("valid settings");
                     while observer.died_at(rank).is_none() {
                         let mut values = vec![1.0f32; 500];
                         match comm.all_reduce(&mut values, Sum) {
@@ -167,7 +173,11 @@ fn excluded_rank_does_not_report_survivors_dead() {
         let rank = |(mesh, venue)| {
             let observer = &observer;
             scope.spawn(move || {
-                let comm = Communicator::from_fabric_with(mesh, venue, &config());
+                let comm = Communicator::builder()
+                    .config(&config())
+                    .reconnect(venue)
+                    .from_fabric(mesh)
+                    .expect("valid settings");
                 let error = std::iter::repeat_with(|| comm.all_reduce(&mut vec![1.0f32; 500], Sum))
                     .find_map(Result::err)
                     .expect("the cut is noticed");
@@ -215,7 +225,15 @@ fn meeting_at<R: Send>(place: &str, body: impl Fn(Communicator) -> R + Sync) -> 
     std::thread::scope(|scope| {
         let rank = |(mesh, venue)| {
             let (body, venue) = (&body, Arc::new(Known { venue, place: place.to_owned() }));
-            scope.spawn(move || body(Communicator::from_fabric_with(mesh, venue, &config())))
+            scope.spawn(move || {
+                body(
+                    Communicator::builder()
+                        .config(&config())
+                        .reconnect(venue)
+                        .from_fabric(mesh)
+                        .expect("valid settings"),
+                )
+            })
         };
         let ranks: Vec<_> = places.into_iter().map(rank).collect();
         ranks.into_iter().map(|rank| rank.join().expect("no rank panics")).collect()

@@ -109,7 +109,7 @@ fn results_do_not_depend_on_buffer_kind() {
 
 #[test]
 fn alloc_failure_on_one_rank_fails_all_without_leak() {
-    let config = Config { symmetric_heap_bytes: 1 << 20, ..Config::default() };
+    let config = Config::default().with_symmetric_heap_bytes(1 << 20);
     for world in [World::Threads, World::Shm] {
         world.run(3, &config, |comm| {
             for count in [2 << 20, usize::MAX] {

@@ -33,9 +33,9 @@ fn analyze(paths: &[&Path]) -> (Option<i32>, String) {
 fn failing(name: &str, body: impl Fn(&Communicator) -> unisono::Result<()> + Sync) -> String {
     let folder = Folder::new(name);
     let timeout = Duration::from_millis(300);
-    let config = Config { timeout, flight_recorder_dir: Some(folder.0.clone()), ..Config::default() };
+    let config = Config::default().with_timeout(timeout).with_flight_recorder_dir(Some(folder.0.clone()));
     std::thread::scope(|scope| {
-        for comm in Communicator::local_with(4, &config).expect("threads") {
+        for comm in Communicator::builder().config(&config).local(4).expect("threads") {
             let body = &body;
             scope.spawn(move || {
                 body(&comm).expect_err("they disagree");

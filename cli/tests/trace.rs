@@ -86,9 +86,9 @@ fn merged_traces_share_one_clock() {
 #[test]
 fn failed_op_has_reason_and_partial_line_is_skipped() {
     let folder = Folder::new("failed");
-    let config = Config { trace_dir: Some(folder.0.clone()), ..Config::default() };
+    let config = Config::default().with_trace_dir(Some(folder.0.clone()));
     std::thread::scope(|scope| {
-        for comm in Communicator::local_with(2, &config).expect("threads") {
+        for comm in Communicator::builder().config(&config).local(2).expect("threads") {
             scope.spawn(move || {
                 comm.all_reduce(&mut [1.0f32; 100], Sum).expect("a sum");
                 match comm.rank() {

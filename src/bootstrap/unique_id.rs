@@ -1,6 +1,6 @@
 //! The address where ranks meet, and their secret.
 
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
 use std::sync::Arc;
@@ -28,9 +28,8 @@ impl UniqueId {
     /// # Errors
     /// If no port is free or the system has no random numbers.
     pub fn new(interface: IpAddr) -> Result<Self> {
-        let reservation = PortReservation::new(interface).map_err(|error| {
-            Error::new(ErrorKind::System(format!("no port is free on {interface}: {error}")))
-        })?;
+        let reservation = PortReservation::new(interface)
+            .map_err(|error| Error::system(format_args!("no port is free on {interface}"), error))?;
         let (address, secret) = (reservation.address(), Secret::random()?);
         Ok(Self { address, secret, _reservation: Some(Arc::new(reservation)) })
     }

@@ -1,9 +1,14 @@
 //! The public face: a group of ranks that do things together.
 
+mod algorithm;
+mod builder;
 mod collectives;
 mod grow;
+mod info;
 mod op_queue;
 mod point_to_point;
+#[cfg(all(test, not(shuttle)))]
+mod reentrancy_tests;
 mod scope;
 mod shrink;
 #[cfg(all(test, shuttle))]
@@ -13,6 +18,7 @@ mod symmetric;
 mod validate;
 mod work;
 
+pub use crate::communicator::builder::{ChildBuilder, CommunicatorBuilder};
 pub use crate::communicator::point_to_point::Group;
 pub use crate::communicator::symmetric::SymmetricBuffer;
 #[cfg(feature = "gpu")]
@@ -22,23 +28,22 @@ pub use crate::communicator::work::Work;
 pub(crate) use collectives::{digest_words, displacements};
 pub use scope::{Scope, ScopedWork};
 
-use crate::bootstrap;
 use crate::bootstrap::UniqueId;
-use crate::communicator::op_queue::{Ticket, TicketLock};
+use crate::communicator::op_queue::{ThreadMark, Ticket, TicketLock};
 use crate::communicator::work::Worker;
 use crate::config::Config;
 use crate::engine::registry::{CommRegistry, RegisteredComm};
-use crate::engine::{AbortFlag, Engine, MemoryStats, Owner, Recorder, TrafficStats};
+use crate::engine::{AbortFlag, Engine, Owner, Recorder};
 use crate::error::{Error, ErrorKind, Result};
 use crate::flight::FlightRecord;
 use crate::op_desc::OpDesc;
-use crate::schedule::{Algorithm, Collective, Rank};
+use crate::schedule::Rank;
 use crate::status::{self, FlightRecordSource};
 use crate::sync::{Instant, Mutex, OnceLock, thread};
 use split::Origin;
 use std::sync::{Arc, TryLockError, Weak};
 use std::time::Duration;
-use unisono_transports::{Fabric, ListenerGuard, Reconnect, sys::fork_guard};
+use unisono_transports::{Fabric, ListenerGuard, sys::fork_guard};
 
 /// A group of ranks that carry out collective operations together.
 ///
@@ -72,6 +77,7 @@ struct Shared {
     transport: &'static str,
     host: String,
     engine: Mutex<Engine>,
+    engine_user: ThreadMark,
     op_queue: TicketLock,
     abort: Arc<AbortFlag>,
     recorder: Arc<Recorder>,
@@ -84,6 +90,13 @@ struct Shared {
     listener_guards: Vec<ListenerGuard>,
     /// The process that it was made in.
     process: u64,
+}
+
+impl Shared {
+    /// Returns true if an operation that waits on this thread for another one would wait for ever.
+    fn is_used_by_this_thread(&self) -> bool {
+        self.op_queue.is_held_by_this_thread() || self.engine_user.is_this_thread()
+    }
 }
 
 impl RegisteredComm for Shared {
@@ -102,71 +115,65 @@ impl FlightRecordSource for Shared {
 }
 
 impl Communicator {
-    /// Ranks as threads of this process: the communicators of all of them, by rank.
+    /// Makes the communicators of `ranks` threads of this process, by rank.
+    ///
+    /// [`Communicator::builder`] does the same with settings of the caller.
     ///
     /// # Errors
-    /// If the memory for their links cannot be had.
+    /// If `ranks` is zero, the environment has a wrong setting, or memory for the links runs out.
+    ///
+    /// ```
+    /// use unisono::{Communicator, Sum};
+    ///
+    /// let ranks = Communicator::local(2)?;
+    /// std::thread::scope(|scope| {
+    ///     for comm in ranks {
+    ///         scope.spawn(move || {
+    ///             let mut values = [comm.rank() as u32 + 1];
+    ///             comm.all_reduce(&mut values, Sum).unwrap();
+    ///             assert_eq!(values, [3]);
+    ///         });
+    ///     }
+    /// });
+    /// # Ok::<(), unisono::Error>(())
+    /// ```
     pub fn local(ranks: usize) -> Result<Vec<Self>> {
-        Self::local_with(ranks, &Config::from_env()?)
+        Self::builder().local(ranks)
     }
 
-    /// As [`Communicator::local`], with settings.
+    /// Connects to the other ranks as the launcher's environment says.
     ///
-    /// # Errors
-    /// If there is no rank, or the memory for their links cannot be had.
-    pub fn local_with(ranks: usize, config: &Config) -> Result<Vec<Self>> {
-        if ranks == 0 {
-            return Err(Error::invalid_usage("a communicator needs at least one rank"));
-        }
-        let meshes = unisono_transports::threads::fabrics(ranks, config.geometry())?;
-        let exchange = Arc::default();
-        let name = split::next_group_id();
-        let over = |mesh| Self::new(mesh, config, Origin::Threads(Arc::clone(&exchange), name));
-        Ok(meshes.into_iter().map(over).collect())
-    }
-
-    /// Meets the other ranks as the launcher's environment says: `unisono run`, torchrun, or by hand
-    /// `RANK`, `WORLD_SIZE`, `MASTER_ADDR`, `MASTER_PORT` and `UNISONO_SECRET`.
+    /// The environment is that of `unisono run`, of torchrun, or set by hand: `RANK`, `WORLD_SIZE`,
+    /// `MASTER_ADDR`, `MASTER_PORT` and `UNISONO_SECRET`.
     ///
     /// # Errors
     /// Names the variable that is missing or wrong; see also [`Communicator::join`].
+    ///
+    /// ```no_run
+    /// let comm = unisono::Communicator::from_env()?;
+    /// println!("rank {} of {}", comm.rank(), comm.size());
+    /// # Ok::<(), unisono::Error>(())
+    /// ```
     pub fn from_env() -> Result<Self> {
-        Self::from_env_with(&Config::from_env()?)
+        Self::builder().from_env()
     }
 
-    /// As [`Communicator::from_env`], with settings.
+    /// Connects rank `rank` to the other `ranks - 1` ranks at the address in `id`, which rank 0 holds.
     ///
     /// # Errors
-    /// As [`Communicator::from_env`].
-    pub fn from_env_with(config: &Config) -> Result<Self> {
-        let identity = bootstrap::RankInfo::from_env()?;
-        Self::bootstrap(identity, config)
-    }
-
-    /// Meets the other `ranks - 1` ranks at the address in `id`, which rank 0 holds.
+    /// On every rank the same cause: which ranks are missing, present twice, or of another group size,
+    /// version or secret.
     ///
-    /// # Errors
-    /// On every rank the same story: who is missing, twice there, or of another world, version or secret.
+    /// ```
+    /// use unisono::{Communicator, Config, UniqueId};
+    ///
+    /// let (id, config) = (UniqueId::new(std::net::Ipv4Addr::LOCALHOST.into())?, Config::default());
+    /// let comm = Communicator::join(&id, 0, 1, &config)?;
+    /// assert_eq!((comm.rank(), comm.size()), (0, 1));
+    /// # Ok::<(), unisono::Error>(())
+    /// ```
     pub fn join(id: &UniqueId, rank: Rank, ranks: usize, config: &Config) -> Result<Self> {
-        Self::bootstrap(bootstrap::RankInfo { rank, ranks, id: id.clone() }, config)
-    }
-
-    fn bootstrap(identity: bootstrap::RankInfo, config: &Config) -> Result<Self> {
-        let mesh = bootstrap::join(&identity, config)?;
-        Ok(Self::new(mesh, config, Origin::Bootstrap(identity.id)))
-    }
-
-    /// A communicator over a mesh made otherwise, such as a simulated network. It cannot be split or shrunk.
-    ///
-    /// `config` must be the same on all ranks: they have not met, so nothing compares what decides on algorithms and on
-    /// where data lies in shared memory.
-    pub fn from_fabric(mesh: Fabric, config: &Config) -> Self {
-        Self::new(mesh, config, Origin::Custom(None, 0))
-    }
-
-    /// As [`Communicator::from_fabric`], with the place where this rank meets others anew: it can be split and shrunk.
-    pub fn from_fabric_with(mesh: Fabric, venue: Arc<dyn Reconnect>, config: &Config) -> Self {
-        Self::new(mesh, config, Origin::Custom(Some(venue), 0))
+        Self::builder().config(config).join(id, rank, ranks)
     }
 
     fn new(mesh: Fabric, config: &Config, origin: Origin) -> Self {
@@ -200,6 +207,7 @@ impl Communicator {
             transport,
             host: config.host.clone(),
             engine: Mutex::new(engine),
+            engine_user: ThreadMark::default(),
             op_queue: TicketLock::default(),
             abort,
             recorder,
@@ -221,106 +229,6 @@ impl Communicator {
         Self { shared, with_ticket: false }
     }
 
-    /// This rank's number, from 0.
-    pub fn rank(&self) -> Rank {
-        self.shared.rank
-    }
-
-    /// How many ranks there are.
-    pub fn size(&self) -> usize {
-        self.shared.ranks
-    }
-
-    /// How ranks reach each other: `threads`, `shm`, `tcp`, `mixed` or `sim`.
-    pub fn transport(&self) -> &'static str {
-        self.shared.transport
-    }
-
-    /// The settings it was made with.
-    pub fn config(&self) -> &Config {
-        &self.shared.config
-    }
-
-    /// Uses `algorithm` for its collective from now on; every rank must do the same.
-    ///
-    /// # Errors
-    /// If an earlier operation failed.
-    pub fn set_algorithm(&self, algorithm: &'static Algorithm) -> Result<()> {
-        self.with_engine(|engine| {
-            engine.set_override(algorithm.collective, Some(algorithm));
-            Ok(())
-        })
-    }
-
-    /// Leaves the choice of algorithms for `collective` to the library again; every rank must do the same.
-    ///
-    /// # Errors
-    /// If an earlier operation failed.
-    pub fn clear_algorithm(&self, collective: Collective) -> Result<()> {
-        self.with_engine(|engine| {
-            engine.set_override(collective, None);
-            Ok(())
-        })
-    }
-
-    /// The algorithm that would carry out `collective` with shares of `bytes` bytes; floats of 8 and 16 bits may be served by
-    /// another one, which rounds their sums once.
-    ///
-    /// # Errors
-    /// If none can, or the one insisted on cannot.
-    pub fn select_algorithm(&self, collective: Collective, bytes: usize) -> Result<&'static Algorithm> {
-        self.with_engine(|engine| engine.select_algorithm(collective, 0, bytes, false))
-    }
-
-    /// The algorithm that carried out the last collective of this rank.
-    ///
-    /// # Errors
-    /// If an earlier operation failed.
-    pub fn last_algorithm(&self) -> Result<Option<&'static Algorithm>> {
-        self.with_engine(|engine| Ok(engine.last_algorithm))
-    }
-
-    /// What this communicator keeps in memory at this rank. Waits for the operations asked for before.
-    ///
-    /// # Errors
-    /// If an earlier operation panicked.
-    pub fn memory_stats(&self) -> Result<MemoryStats> {
-        self.with_engine(|engine| Ok(engine.memory_stats()))
-    }
-
-    /// What this rank has moved since this communicator was made. Waits for the operations asked for before.
-    ///
-    /// ```
-    /// # use unisono::{Communicator, Sum};
-    /// # let ranks = Communicator::local(2)?;
-    /// # std::thread::scope(|scope| for comm in ranks { scope.spawn(move || {
-    /// comm.all_reduce(&mut vec![1.0f32; 1 << 20], Sum).unwrap();
-    /// assert_eq!(comm.traffic_stats().unwrap().bytes, 4 << 20); // 2 (N−1)/N times the buffer
-    /// # }); });
-    /// # Ok::<(), unisono::Error>(())
-    /// ```
-    ///
-    /// # Errors
-    /// If an earlier operation panicked.
-    pub fn traffic_stats(&self) -> Result<TrafficStats> {
-        self.with_engine(|engine| Ok(engine.traffic))
-    }
-
-    /// The last 64 operations of this rank: what was called, and how far it is. From any
-    /// thread, and at once, whatever is going on.
-    ///
-    /// ```
-    /// # use unisono::{Communicator, OpState, Sum};
-    /// # let comm = Communicator::local(1)?.remove(0);
-    /// comm.all_reduce(&mut [1.0f32; 10], Sum)?;
-    /// let last = comm.flight_record().operations[0];
-    /// assert_eq!((last.op.name(), last.op.count, last.state), ("all_reduce", 10, OpState::Done));
-    /// # Ok::<(), unisono::Error>(())
-    /// ```
-    pub fn flight_record(&self) -> FlightRecord {
-        self.shared.flight_record()
-    }
-
     /// Ends this communicator on all ranks, from any thread, whatever is going on.
     ///
     /// An operation in progress returns [`ErrorKind::Aborted`] within milliseconds. Calling it again
@@ -339,7 +247,7 @@ impl Communicator {
                 Err(TryLockError::Poisoned(_)) => return,
                 Err(TryLockError::WouldBlock) => {}
             }
-            if self.shared.op_queue.is_held_by_this_thread() || begun.elapsed() > ABORT_LOCK_TIMEOUT {
+            if self.shared.is_used_by_this_thread() || begun.elapsed() > ABORT_LOCK_TIMEOUT {
                 return;
             }
             thread::sleep(ABORT_LOCK_TIMEOUT / 1000);
@@ -351,20 +259,23 @@ impl Communicator {
         if self.is_forked() {
             return Err(self.fork_error());
         }
-        let Shared { op_queue: turnstile, engine, .. } = &*self.shared;
-        // Where nobody is before this operation, the lock is enough: who takes a ticket from now on waits for it.
-        let alone = !self.with_ticket && turnstile.is_idle();
+        let Shared { op_queue, engine, engine_user, .. } = &*self.shared;
+        // With an empty queue, the lock is enough: whoever takes a ticket from here on waits for it.
+        let alone = !self.with_ticket && op_queue.is_idle();
         let (_turn, engine) = match alone.then(|| engine.try_lock()) {
             Some(Ok(engine)) => (None, Ok(engine)),
-            _ if !self.with_ticket && turnstile.is_held_by_this_thread() => {
-                return Err(self.attach_rank(Error::invalid_usage(SELF_WAIT_MESSAGE)));
+            _ if engine_user.is_this_thread() => return Err(self.usage_error(REENTRANT_MESSAGE)),
+            _ if !self.with_ticket && op_queue.is_held_by_this_thread() => {
+                return Err(self.usage_error(SELF_WAIT_MESSAGE));
             }
             _ => {
-                ((!self.with_ticket).then(|| turnstile.wait_for_turn(turnstile.take_ticket())), engine.lock())
+                let turn = (!self.with_ticket).then(|| op_queue.wait_for_turn(op_queue.take_ticket()));
+                (turn, engine.lock())
             }
         };
         match engine {
             Ok(mut engine) => {
+                let _mark = engine_user.set();
                 let ended = operation(&mut engine).map_err(|error| self.attach_rank(error));
                 engine.poll_abort();
                 ended
@@ -373,6 +284,11 @@ impl Communicator {
                 Err(self.attach_rank(Error::new(ErrorKind::Bug("an earlier operation panicked".to_owned()))))
             }
         }
+    }
+
+    #[cold]
+    fn usage_error(&self, what: &str) -> Error {
+        self.attach_rank(Error::invalid_usage(what))
     }
 
     /// Whether this process was forked from the one whose rank this is.
@@ -405,6 +321,9 @@ impl Communicator {
 
 /// Longer than it takes to unlock what has just looked whether it is aborted.
 const ABORT_LOCK_TIMEOUT: Duration = Duration::from_millis(100);
+const REENTRANT_MESSAGE: &str = "a call was made from within another call on this communicator and thread, for \
+     example by a signal handler or a log subscriber, and neither could end. Make the inner call on another thread or \
+     communicator, or after the outer one has returned";
 const SELF_WAIT_MESSAGE: &str = "an operation, or what was to happen after it, waits for one that comes later: neither would end. \
      Inside, use the communicator that it is given, or start what is to come";
 

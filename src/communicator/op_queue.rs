@@ -7,7 +7,7 @@
 use crate::sync::{AtomicU64, Condvar, Mutex, thread_local};
 use std::cell::Cell;
 use std::ptr;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Hands out tickets and lets them through in order.
 #[derive(Debug, Default)]
@@ -24,6 +24,48 @@ pub(super) struct TicketLock {
 thread_local! {
     /// The turnstile whose turn this thread has; only its address counts.
     static HELD_BY_THREAD: Cell<*const TicketLock> = const { Cell::new(ptr::null()) };
+}
+
+/// The thread that uses the engine of one communicator.
+///
+/// A call from within a call on the same thread, as a signal handler or a log subscriber may make one,
+/// would wait for itself. The mark lets such a call fail instead.
+#[derive(Debug, Default)]
+pub(super) struct ThreadMark(AtomicUsize);
+
+thread_local! {
+    /// A byte whose address identifies this thread.
+    static THREAD_ID: Cell<u8> = const { Cell::new(0) };
+}
+
+/// Holds a [`ThreadMark`] until it is dropped.
+#[derive(Debug)]
+pub(super) struct MarkGuard<'m>(&'m ThreadMark);
+
+impl ThreadMark {
+    /// Marks this thread as the user.
+    #[inline]
+    pub(super) fn set(&self) -> MarkGuard<'_> {
+        self.0.store(thread_id(), Ordering::Relaxed);
+        MarkGuard(self)
+    }
+
+    /// Returns true if this thread is the user. Other threads' marks never equal this thread's.
+    pub(super) fn is_this_thread(&self) -> bool {
+        self.0.load(Ordering::Relaxed) == thread_id()
+    }
+}
+
+impl Drop for MarkGuard<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        self.0.0.store(0, Ordering::Relaxed);
+    }
+}
+
+#[inline]
+fn thread_id() -> usize {
+    THREAD_ID.with(|byte| ptr::from_ref(byte).addr())
 }
 
 /// A place in the queue.

@@ -180,7 +180,7 @@ fn local_address_toward(address: SocketAddr) -> Result<IpAddr> {
     // A datagram socket sends nothing for being connected.
     let socket = UdpSocket::bind((any, 0));
     let own = socket.and_then(|socket| socket.connect(address).and_then(|()| socket.local_addr()));
-    let failed = |error| Error::new(ErrorKind::System(format!("no way to {address}: {error}")));
+    let failed = |error| Error::system(format_args!("no route to {address}"), error);
     own.map(|own| own.ip()).map_err(failed)
 }
 

@@ -66,7 +66,12 @@ impl Communicator {
     }
 
     /// As [`Communicator::split`], with other settings for the new one; the same on all its ranks.
-    fn split_with(&self, color: Option<u32>, key: i32, config: &Config) -> Result<Option<Communicator>> {
+    pub(super) fn split_with(
+        &self,
+        color: Option<u32>,
+        key: i32,
+        config: &Config,
+    ) -> Result<Option<Communicator>> {
         let split_key: SplitKey = [color.map_or(-1, i64::from), i64::from(key)];
         let mut split_keys = vec![0i64; 2 * self.size()];
         self.all_gather_for_split(&split_key, &mut split_keys)?;
@@ -88,15 +93,7 @@ impl Communicator {
     /// # Errors
     /// As [`Communicator::split`].
     pub fn duplicate(&self) -> Result<Communicator> {
-        let same = self.split(Some(0), self.rank() as i32)?;
-        same.ok_or_else(|| Error::new(ErrorKind::Bug("a duplicate has every rank".to_owned())))
-    }
-
-    /// As [`Communicator::duplicate`], with other settings; the same on all ranks.
-    #[cfg(feature = "gpu")]
-    pub(crate) fn duplicate_with(&self, config: &Config) -> Result<Communicator> {
-        let same = self.split_with(Some(0), self.rank() as i32, config)?;
-        same.ok_or_else(|| Error::new(ErrorKind::Bug("a duplicate has every rank".to_owned())))
+        self.child().duplicate()
     }
 
     /// Tells all ranks where each leader's group will meet; the leader holds the place until it is there.

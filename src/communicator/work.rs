@@ -80,7 +80,7 @@ impl<R> Completion<R> {
                 return result;
             }
             let shared = self.shared.upgrade();
-            if shared.as_ref().is_some_and(|shared| shared.op_queue.is_held_by_this_thread()) {
+            if shared.as_ref().is_some_and(|shared| shared.is_used_by_this_thread()) {
                 return Err(Error::invalid_usage(SELF_WAIT_MESSAGE));
             }
             if shared.is_some_and(|shared| shared.process != fork_guard::current_pid()) {

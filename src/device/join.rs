@@ -222,14 +222,14 @@ fn relay_comm(base: &Communicator, peers: &[Peer], channels: usize) -> Result<Op
     let config = base.config();
     let slot_bytes = (config.gpu.fifo_slot_bytes + HEADER_BYTES_MAX).next_multiple_of(4096);
     let (window_bytes, heap_bytes) = (1 << 16, 0);
-    base.duplicate_with(&Config {
+    let relay = Config {
         channels,
         fifo_slot_bytes: slot_bytes,
         shm_window_bytes: window_bytes,
         symmetric_heap_bytes: heap_bytes,
         ..config.clone()
-    })
-    .map(Some)
+    };
+    base.child().config(&relay).duplicate().map(Some)
 }
 
 /// This rank's result, if all ranks have one; else the error of one that has none.

@@ -81,7 +81,7 @@ pub(super) fn spawn_monitor(shared: &Arc<Shared>) -> Result<()> {
     let (bell, shared) = (Arc::clone(&shared.notifiers[0]), Arc::downgrade(shared));
     let named = std::thread::Builder::new().name("unisono watch".to_owned());
     let started = named.spawn(move || while bell.wait() && monitor(&bell, &shared) {});
-    started.map(drop).map_err(|error| Error::new(ErrorKind::System(format!("a thread to watch: {error}"))))
+    started.map(drop).map_err(|error| Error::system("cannot start the monitor thread", error))
 }
 
 /// Looks again and again until nothing is under way; false: the communicator is gone.

@@ -5,7 +5,7 @@
 use crate::communicator::Communicator;
 use crate::device::Shared;
 use crate::device::monitor::Notifier;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -26,7 +26,7 @@ pub(super) fn spawn_proxy(shared: &Arc<Shared>, carrier: Communicator) -> Result
         while bell.wait() && pump.run(&bell) {}
         pump.drain();
     });
-    started.map_err(|error| Error::new(ErrorKind::System(format!("a thread to move messages: {error}"))))
+    started.map_err(|error| Error::system("cannot start the proxy thread", error))
 }
 
 struct Proxy {

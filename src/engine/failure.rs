@@ -68,7 +68,7 @@ impl Engine {
     /// Makes every later call return `error`, sends it to the peers, and records it.
     pub(super) fn poison(&mut self, error: Error) {
         self.watchdog.broadcast_error(&mut *self.fabric.control, &error);
-        self.recorder.set_error(error.to_string());
+        self.recorder.set_error(error.clone());
         self.poisoned = Some(error);
     }
 

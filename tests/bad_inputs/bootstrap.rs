@@ -39,13 +39,13 @@ fn id() -> UniqueId {
 }
 
 fn join_args(id: &UniqueId, rank: usize, ranks: usize) -> JoinArgs {
-    (id.clone(), rank, ranks, Config { transport: Transport::Shm, ..long_timeout() })
+    (id.clone(), rank, ranks, long_timeout().with_transport(Transport::Shm))
 }
 
 /// Returns [`join_args`] with a short join timeout.
 fn join_args_short_timeout(id: &UniqueId, rank: usize, ranks: usize) -> JoinArgs {
     let (id, rank, ranks, config) = join_args(id, rank, ranks);
-    (id, rank, ranks, Config { join_timeout: Duration::from_millis(500), ..config })
+    (id, rank, ranks, config.with_join_timeout(Duration::from_millis(500)))
 }
 
 fn join((id, rank, ranks, config): &JoinArgs) -> Result<Communicator, Error> {
@@ -79,7 +79,7 @@ fn sizes() -> Report {
     let id = id();
     let one = Communicator::join(&id, 0, 1, &long_timeout()).expect("a world of one");
     sums(&one);
-    assert!(Communicator::local_with(0, &long_timeout()).is_err());
+    assert!(Communicator::builder().config(&long_timeout()).local(0).is_err());
     run_joins(vec![
         (join_args(&id, 0, 0), &["rank 0 of 0"]),
         (join_args(&id, 3, 70_000), &["rank 3 of 70000", "at most 65536"]),

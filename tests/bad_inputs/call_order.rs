@@ -14,7 +14,7 @@ pub(crate) const ROWS: &[Row] = &[
 ];
 
 fn short_timeout() -> Config {
-    Config { timeout: Duration::from_millis(800), ..long_timeout() }
+    long_timeout().with_timeout(Duration::from_millis(800))
 }
 
 fn orders() -> Report {

@@ -3,7 +3,7 @@
 use crate::support::World;
 use crate::table::{Evidence, Report, Row, long_timeout, poisoned, sums, works};
 use std::time::{Duration, Instant};
-use unisono::{Communicator, Config, ErrorKind, Max, Sum};
+use unisono::{Communicator, ErrorKind, Max, Sum};
 use unisono_transports::testing::conformance::run_in_forked_child;
 
 pub(crate) const ROWS: &[Row] = &[
@@ -19,7 +19,7 @@ fn not_finite() -> Report {
         comm.all_reduce(&mut values, Sum).expect("values like others");
         assert!(values[0].is_infinite() && values[1].is_nan() && values[2] == 3.0);
     });
-    let config = Config { check_finite: true, ..long_timeout() };
+    let config = long_timeout().with_check_finite(true);
     poisoned(3, &config, &["element 1 of what rank 2 gave is NaN"], |comm| {
         comm.all_reduce(&mut [f32::MAX, -0.0, 1.0], Max)?;
         match comm.rank() {
@@ -94,7 +94,7 @@ fn in_the_child(comm: Communicator) -> String {
     let error = comm.barrier().expect_err("it is the parent's");
     assert!(matches!(error.kind(), ErrorKind::InvalidUsage(_)) && started.kind() == error.kind());
     // Its own it may have.
-    let own = Communicator::local_with(1, &long_timeout()).expect("one").remove(0);
+    let own = Communicator::builder().config(&long_timeout()).local(1).expect("one").remove(0);
     own.barrier().expect("it is the child's");
     drop(comm);
     error.to_string()

@@ -7,7 +7,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::time::{Duration, Instant};
 use unisono::bootstrap::RankInfo;
 use unisono::select::TuningTable;
-use unisono::{Config, UniqueId, parse_algorithms};
+use unisono::{Communicator, Config, UniqueId, parse_algorithms};
 
 pub(crate) const ROWS: &[Row] = &[
     Row { number: 36, input: "another user's segment of the same name", evidence: Evidence::Here(no_names) },
@@ -27,6 +27,8 @@ pub(crate) const ROWS: &[Row] = &[
     Row { number: 42, input: "an interface that is not there", evidence: Evidence::Here(interface) },
     Row { number: 43, input: "a malformed table or list of algorithms", evidence: Evidence::Here(tables) },
     Row { number: 44, input: "damaged and hostile checkpoints", evidence: Evidence::There(CHECKPOINTS) },
+    Row { number: 45, input: "settings in code out of their ranges", evidence: Evidence::Here(settings) },
+    Row { number: 46, input: "a retired name of a setting", evidence: Evidence::There(RENAMED) },
 ];
 
 const ATTACH: &[(&str, &str)] = &[("transports/src/shm/segment.rs", "fn unsealed_memory_is_refused")];
@@ -38,6 +40,8 @@ const RINGS: &[(&str, &str)] = &[
 ];
 const CHECKPOINTS: &[(&str, &str)] =
     &[("trainer/src/checkpoint/corruption_tests.rs", "fn corrupt_checkpoints_are_rejected")];
+
+const RENAMED: &[(&str, &str)] = &[("src/config/env.rs", "fn config_set_answers_old_names_with_new_ones")];
 
 fn works(begun: Instant) -> Report {
     Report { messages: vec!["works".to_owned()], time: begun.elapsed() }
@@ -114,7 +118,7 @@ fn interface() -> Report {
         let id = UniqueId::new(IpAddr::V4(Ipv4Addr::LOCALHOST)).expect("a free port");
         let bind = Some(address.parse().expect("an address"));
         let guests = (0..3).map(|rank| {
-            let config = Config { bind_addr: bind.filter(|_| rank == 2), ..long_timeout() };
+            let config = long_timeout().with_bind_addr(bind.filter(|_| rank == 2));
             ((id.clone(), rank, 3, config), [address, "rank 2 on", reason])
         });
         let guests: Vec<_> = guests.collect();
@@ -137,4 +141,43 @@ fn tables() -> Report {
     }
     assert!(begun.elapsed() < Duration::from_secs(1));
     Report { messages: stories, time: begun.elapsed() }
+}
+
+/// Every way to make a communicator refuses settings out of range, and names them. `Duration::MAX` is no limit.
+fn settings() -> Report {
+    let begun = Instant::now();
+    let base = Config::default();
+    let refused = [
+        (base.clone().with_fifo_slot_bytes(0), "Config::fifo_slot_bytes (UNISONO_FIFO_SLOT_BYTES) is 0"),
+        (base.clone().with_fifo_slot_bytes(usize::MAX), "must be from 1024 to 1073741824"),
+        (base.clone().with_channels(0), "Config::channels (UNISONO_CHANNELS) is 0, but must be from 1 to 32"),
+        (base.clone().with_fifo_depth(0), "Config::fifo_depth (UNISONO_FIFO_DEPTH) is 0"),
+        (base.clone().with_sockets_per_peer(1_000_000), "is 1000000, but must be from 1 to 256"),
+        (base.clone().with_shm_window_bytes(0), "Config::shm_window_bytes (UNISONO_SHM_WINDOW_BYTES) is 0"),
+        (base.clone().with_timeout(Duration::ZERO), "Config::timeout (UNISONO_TIMEOUT_MS) is 0ns"),
+    ];
+    let comm = Communicator::builder().config(&long_timeout()).local(1).expect("one").remove(0);
+    let mut messages = Vec::new();
+    for (config, part) in &refused {
+        let id = UniqueId::new(Ipv4Addr::LOCALHOST.into()).expect("a port");
+        let errors = [
+            Communicator::builder().config(config).local(2).map(drop),
+            Communicator::builder().config(config).join(&id, 0, 1).map(drop),
+            Communicator::join(&id, 0, 2, config).map(drop),
+            comm.child().config(config).split(Some(0), 0).map(drop),
+            comm.child().config(config).duplicate().map(drop),
+        ];
+        for error in errors {
+            let error = error.expect_err("refused");
+            assert!(error.is_invalid_usage() && error.to_string().contains(part), "{error}");
+            messages.push(error.to_string());
+        }
+    }
+    assert!(!comm.is_poisoned());
+    let unlimited = long_timeout().with_timeout(Duration::MAX).with_join_timeout(Duration::MAX);
+    for world in [World::Threads, World::Shm, World::Tcp] {
+        world.run(2, &unlimited, |comm| sums(&comm));
+    }
+    messages.dedup();
+    Report { messages, time: begun.elapsed() }
 }

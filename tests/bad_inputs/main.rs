@@ -1,4 +1,4 @@
-//! Forty-four bad inputs, and the error of every rank for each: the rank, the operation, and both
+//! Forty-six bad inputs, and the error of every rank for each: the rank, the operation, and both
 //! values, within two seconds. Legal inputs must work.
 //!
 //! `BAD_INPUTS_REPORT=target/bad_inputs.md` writes the table to that file.

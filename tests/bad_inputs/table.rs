@@ -75,7 +75,7 @@ pub(crate) fn report(rows: &[Row], answers: &[std::result::Result<Report, String
 
 /// Nothing that is waited for in vain here lasts longer.
 pub(crate) fn long_timeout() -> Config {
-    Config { timeout: Duration::from_secs(10), join_timeout: Duration::from_secs(10), ..Config::default() }
+    Config::default().with_timeout(Duration::from_secs(10)).with_join_timeout(Duration::from_secs(10))
 }
 
 pub(crate) type Body = fn(&Communicator) -> Result<()>;

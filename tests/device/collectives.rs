@@ -200,7 +200,7 @@ fn uneven_shares_are_correct() {
 
 #[test]
 fn results_match_cpu_bits() {
-    let config = Config { ..config() };
+    let config = config();
     let value = |rank: usize, index: usize| ((index * 37 + rank * 101) % 97) as f32 * 0.37 - 11.0;
     for name in ["ring", "tree", "twoshot", "oneshot", "inplace_ring"] {
         let row = find(Collective::AllReduce, name).unwrap();

@@ -7,7 +7,7 @@ use unisono::schedule::{Collective, find};
 use unisono::{Communicator, Config, ErrorKind, Sum, UniqueId};
 
 fn short_timeout() -> Config {
-    Config { timeout: Duration::from_millis(400), ..config() }
+    config().with_timeout(Duration::from_millis(400))
 }
 
 #[test]
@@ -64,7 +64,7 @@ fn call_mismatch_names_both() {
 #[test]
 fn failure_dumps_one_record_per_rank() {
     let folder = std::env::temp_dir().join(format!("unisono-device-once-{}", std::process::id()));
-    let config = Config { flight_recorder_dir: Some(folder.clone()), ..config() };
+    let config = config().with_flight_recorder_dir(Some(folder.clone()));
     let records = || -> Vec<String> {
         let files = std::fs::read_dir(&folder).into_iter().flatten();
         files.map(|file| std::fs::read_to_string(file.unwrap().path()).unwrap()).collect()
@@ -181,7 +181,7 @@ fn invalid_usage_keeps_communicator_usable() {
 #[test]
 fn blocks_beyond_occupancy_are_refused() {
     let Some(gpu) = gpu() else { return };
-    let comms = Communicator::local_with(40, &config()).unwrap();
+    let comms = Communicator::builder().config(&config()).local(40).unwrap();
     std::thread::scope(|scope| {
         let gpu = &gpu;
         let threads: Vec<_> =
@@ -203,7 +203,7 @@ fn kernel_that_does_not_fit_is_named_early() {
     }
     unisono_cuda::emulator::set_oversized_kernel("schedule_double").unwrap();
     let gpu = gpu().unwrap();
-    for comm in Communicator::local_with(1, &config()).unwrap() {
+    for comm in Communicator::builder().config(&config()).local(1).unwrap() {
         let error = comm.to_device(&gpu).map(drop).unwrap_err();
         assert!(error.to_string().contains("schedule_double do not fit"), "{error}");
     }

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use std::process::Command;
 use std::time::{Duration, Instant};
 use unisono::schedule::{Collective, find};
-use unisono::{Communicator, Config, Sum, Transport, UniqueId};
+use unisono::{Communicator, Sum, Transport, UniqueId};
 
 /// Tells the second process where the ranks meet.
 const MEETING: &str = "UNISONO_TEST_DEVICE_MEETING";
@@ -28,12 +28,12 @@ fn two_processes_are_two_ranks() {
 }
 
 fn exchange(id: &UniqueId, rank: usize) {
-    let config = Config { transport: Transport::Tcp, ..config() };
+    let config = config().with_transport(Transport::Tcp);
     let comm = Communicator::join(id, rank, 2, &config).unwrap();
     reduce(&comm, &["ring", "twoshot"]);
     lend(&comm);
     let id = share(&comm);
-    let config = Config { transport: Transport::Tcp, ..staged_config() };
+    let config = staged_config().with_transport(Transport::Tcp);
     reduce(&Communicator::join(&id, rank, 2, &config).unwrap(), &["ring"]);
 }
 

@@ -98,7 +98,7 @@ fn operations_follow_each_other_across_streams() {
 #[test]
 fn communicators_on_one_gpu_are_independent() {
     let Some(gpu) = gpu() else { return };
-    let [first, second] = [2, 2].map(|ranks| Communicator::local_with(ranks, &config()).unwrap());
+    let [first, second] = [2, 2].map(|ranks| Communicator::builder().config(&config()).local(ranks).unwrap());
     std::thread::scope(|scope| {
         for (rank, (first, second)) in first.into_iter().zip(second).enumerate() {
             let gpu = &gpu;
@@ -156,7 +156,7 @@ fn ll_width_is_supported_by_all_gpus() {
     let gpus = [Gpu::open(0).unwrap(), older];
     assert_eq!(gpus.each_ref().map(Gpu::has_ll128), [true, false]);
     for of_ranks in [[0, 0], [0, 1], [1, 0]] {
-        let comms = Communicator::local_with(2, &config()).unwrap();
+        let comms = Communicator::builder().config(&config()).local(2).unwrap();
         std::thread::scope(|scope| {
             for comm in comms {
                 let gpu = &gpus[of_ranks[comm.rank()]];
@@ -182,7 +182,7 @@ fn ranks_on_separate_gpus() {
         return;
     }
     emulator::set_gpu_count(2).unwrap();
-    let comms = Communicator::local_with(2, &config()).unwrap();
+    let comms = Communicator::builder().config(&config()).local(2).unwrap();
     std::thread::scope(|scope| {
         for comm in comms {
             scope.spawn(move || {

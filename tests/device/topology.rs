@@ -29,7 +29,7 @@ fn in_pairs(test: &str, body: impl Fn(DeviceCommunicator, Stream) + Sync) {
         assert_eq!(comm.ring_order(), [0, 2, 1, 3]);
         body(comm, stream)
     };
-    let comms = Communicator::local_with(4, &config()).unwrap();
+    let comms = Communicator::builder().config(&config()).local(4).unwrap();
     scope(|scope| {
         comms.into_iter().for_each(|comm| drop(scope.spawn(|| rank(comm))));
     });
@@ -46,7 +46,7 @@ fn ring_prefers_more_links_where_counted() {
     }
     emulator::set_gpu_count(4).unwrap();
     scope(|scope| {
-        for comm in Communicator::local_with(4, &config()).unwrap() {
+        for comm in Communicator::builder().config(&config()).local(4).unwrap() {
             scope.spawn(move || {
                 let gpu = Gpu::open(comm.rank()).unwrap();
                 // Four links between 0 and 2, and between 1 and 3; one link between 0 and 1, and

@@ -22,21 +22,21 @@ pub(crate) fn gpu() -> Option<Gpu> {
 
 /// Small slots, so that small buffers are many pieces.
 pub(crate) fn config() -> Config {
-    let gpu = DeviceConfig {
-        channels: 2,
-        fifo_depth: 3,
-        fifo_slot_bytes: 4096,
-        window_bytes: 64 << 10,
-        peer_to_peer: true,
-        ll128: true,
-    };
-    Config { gpu, ..Config::default() }
+    let gpu = DeviceConfig::default()
+        .with_channels(2)
+        .with_fifo_depth(3)
+        .with_fifo_slot_bytes(4096)
+        .with_window_bytes(64 << 10)
+        .with_peer_to_peer(true)
+        .with_ll128(true);
+    Config::default().with_gpu(gpu)
 }
 
 /// The same with lines as every GPU has them.
 pub(crate) fn ll_config() -> Config {
     let config = config();
-    Config { gpu: DeviceConfig { ll128: false, ..config.gpu }, ..config }
+    let gpu = config.gpu.with_ll128(false);
+    config.with_gpu(gpu)
 }
 
 /// Runs `body` on every rank, all of them on one GPU; results by rank.
@@ -46,7 +46,7 @@ pub(crate) fn run<R: Send>(
     body: impl Fn(DeviceCommunicator, Stream) -> R + Sync,
 ) -> Option<Vec<R>> {
     let gpu = gpu()?;
-    let comms = Communicator::local_with(ranks, config).unwrap();
+    let comms = Communicator::builder().config(config).local(ranks).unwrap();
     std::thread::scope(|scope| {
         let (gpu, body) = (&gpu, &body);
         let rank = |comm: Communicator| {
@@ -63,7 +63,8 @@ pub(crate) fn run<R: Send>(
 /// The same, but nothing of a peer is reached: all goes by way of the host.
 pub(crate) fn staged_config() -> Config {
     let config = config();
-    Config { gpu: DeviceConfig { peer_to_peer: false, ..config.gpu }, ..config }
+    let gpu = config.gpu.with_peer_to_peer(false);
+    config.with_gpu(gpu)
 }
 
 /// Returns whether this process runs only `test`; if not, starts a process that does and must

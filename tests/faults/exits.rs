@@ -15,7 +15,7 @@ const OPERATIONS: usize = 10;
 pub(crate) fn run_worker(order: &[&str]) {
     let [id, rank, transport, how] = order[..] else { panic!("{order:?}") };
     let transport = transport.parse().expect("a transport");
-    let config = Config { transport, timeout: Duration::from_secs(10), ..Config::default() };
+    let config = Config::default().with_transport(transport).with_timeout(Duration::from_secs(10));
     let rank: usize = rank.parse().expect("a rank");
     let comm = Communicator::join(&id.parse().expect("an id"), rank, RANKS, &config).expect("all come");
     let how = how.to_owned();

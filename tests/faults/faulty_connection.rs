@@ -40,7 +40,7 @@ enum Outcome {
 
 /// Two ranks whose messages from the first to the second one pass a proxy.
 fn world(fault: Option<(usize, Fault)>, timeout: Duration) -> ([Communicator; 2], Record) {
-    let config = Config { timeout, ..Config::default() };
+    let config = Config::default().with_timeout(timeout);
     let (data, record) = connection(fault);
     let notes: [_; 2] = pair().into();
     let mut ends = data.into_iter().zip(notes).enumerate().map(|(rank, (data, notes))| {
@@ -66,7 +66,7 @@ fn world(fault: Option<(usize, Fault)>, timeout: Duration) -> ([Communicator; 2]
             transport: "tcp",
             oversubscribed: false,
         };
-        Communicator::from_fabric(mesh, &config)
+        Communicator::builder().config(&config).from_fabric(mesh).expect("valid settings")
     });
     ([ends.next().expect("two"), ends.next().expect("two")], record)
 }

@@ -15,7 +15,7 @@ const RANKS: usize = 3;
 pub(crate) fn run_worker(words: &[&str]) {
     let [id, rank, transport] = words[..] else { panic!("{words:?}") };
     let transport = transport.parse().expect("a transport");
-    let config = Config { transport, timeout: Duration::from_secs(10), ..Config::default() };
+    let config = Config::default().with_transport(transport).with_timeout(Duration::from_secs(10));
     let rank = rank.parse().expect("a rank");
     let mut comm = Communicator::join(&id.parse().expect("an id"), rank, RANKS, &config).expect("all come");
     loop {

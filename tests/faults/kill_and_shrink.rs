@@ -21,7 +21,7 @@ const CYCLES_LONG: usize = 200;
 pub(crate) fn run_worker(order: &[&str]) {
     let [id, rank, transport] = order[..] else { panic!("{order:?}") };
     let transport = transport.parse().expect("a transport");
-    let config = Config { transport, timeout: Duration::from_secs(10), ..Config::default() };
+    let config = Config::default().with_transport(transport).with_timeout(Duration::from_secs(10));
     let number: usize = rank.parse().expect("a rank");
     let mut comm = Communicator::join(&id.parse().expect("an id"), number, RANKS, &config).expect("all come");
     say("there");

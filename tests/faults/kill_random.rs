@@ -34,7 +34,7 @@ pub(crate) fn run_worker(order: &[&str]) {
 fn work(order: &[&str]) -> Result<(), String> {
     let [id, rank, transport, seed] = order[..] else { panic!("{order:?}") };
     let transport = transport.parse().expect("a transport");
-    let config = Config { transport, join_timeout: JOIN_TIMEOUT, ..Config::default() };
+    let config = Config::default().with_transport(transport).with_join_timeout(JOIN_TIMEOUT);
     let (id, rank) = (id.parse().expect("an id"), rank.parse().expect("a rank"));
     let mut random = Rng::new(seed.parse().expect("a seed"), 0);
     // Before anything is dropped.

@@ -11,12 +11,10 @@ pub(crate) fn run_worker(order: &[&str]) {
     let [id, rank, transport, heap_bytes] = order[..] else { panic!("{order:?}") };
     let transport = transport.parse().expect("a transport");
     let heap_bytes = heap_bytes.parse().expect("bytes");
-    let config = Config {
-        transport,
-        symmetric_heap_bytes: heap_bytes,
-        join_timeout: Duration::from_secs(2),
-        ..Config::default()
-    };
+    let config = Config::default()
+        .with_transport(transport)
+        .with_symmetric_heap_bytes(heap_bytes)
+        .with_join_timeout(Duration::from_secs(2));
     let before = resources_after_acceptor_exit();
     let met = Communicator::join(&id.parse().expect("an id"), rank.parse().expect("a rank"), 2, &config);
     say(match met.and_then(|comm| comm.all_reduce(&mut vec![1.0f32; 5000], Sum)) {

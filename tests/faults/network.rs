@@ -99,7 +99,7 @@ pub(crate) fn run_worker(order: &[&str]) {
     if rank == 0 {
         say(&id);
     }
-    let config = Config { timeout: TIMEOUT, ..Config::default() };
+    let config = Config::default().with_timeout(TIMEOUT);
     let comm = Communicator::join(&id, rank, 2, &config).expect("both come");
     comm.all_reduce(&mut vec![1.0f32; 5000], Sum).expect("the network is sound");
     say("there");
@@ -136,7 +136,7 @@ pub(crate) fn run_partitioned(words: &[&str]) {
     if rank == 0 {
         say(&id);
     }
-    let config = Config { timeout: Duration::from_millis(millis), ..Config::default() };
+    let config = Config::default().with_timeout(Duration::from_millis(millis));
     let mut comm = Communicator::join(&id, rank, 3, &config).expect("all come");
     let sum = |comm: &Communicator| {
         let mut values = vec![1.0f32; 50_000];

@@ -17,7 +17,7 @@ const PARTS: usize = 10;
 /// A rank that works for so many seconds.
 pub(crate) fn run_worker(order: &[&str]) {
     let [id, rank, transport, seconds] = order[..] else { panic!("{order:?}") };
-    let config = Config { transport: transport.parse().expect("a transport"), ..Config::default() };
+    let config = Config::default().with_transport(transport.parse().expect("a transport"));
     let rank = rank.parse().expect("a rank");
     let comm = Communicator::join(&id.parse().expect("an id"), rank, RANKS, &config).expect("all come");
     let part = Duration::from_secs(seconds.parse().expect("seconds")) / PARTS as u32;

@@ -18,7 +18,7 @@ const ROUNDS: usize = 200;
 pub(crate) fn run_worker(order: &[&str]) {
     let [id, rank, transport] = order[..] else { panic!("{order:?}") };
     let transport = transport.parse().expect("a transport");
-    let config = Config { transport, timeout: TIMEOUT, ..Config::default() };
+    let config = Config::default().with_transport(transport).with_timeout(TIMEOUT);
     let rank: usize = rank.parse().expect("a rank");
     let comm = Communicator::join(&id.parse().expect("an id"), rank, RANKS, &config).expect("all come");
     say("there");

@@ -44,12 +44,12 @@ impl World {
     /// The communicators of a fresh world, by rank.
     pub(crate) fn communicators(self, ranks: usize, config: &Config) -> Vec<Communicator> {
         let transport = match self {
-            World::Threads => return Communicator::local_with(ranks, config).expect("threads"),
+            World::Threads => return Communicator::builder().config(config).local(ranks).expect("threads"),
             World::Shm => Transport::Shm,
             World::Tcp | World::Encrypted => Transport::Tcp,
         };
         let encryption = self == World::Encrypted;
-        let config = Config { transport, encryption, ..config.clone() };
+        let config = config.clone().with_transport(transport).with_encryption(encryption);
         let id = UniqueId::new(IpAddr::V4(Ipv4Addr::LOCALHOST)).expect("an id");
         std::thread::scope(|scope| {
             let (id, config) = (&id, &config);

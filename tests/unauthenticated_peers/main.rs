@@ -29,7 +29,7 @@ fn exclusive() -> MutexGuard<'static, ()> {
 }
 
 fn config() -> Config {
-    Config { transport: Transport::Tcp, join_timeout: Duration::from_secs(20), ..Config::default() }
+    Config::default().with_transport(Transport::Tcp).with_join_timeout(Duration::from_secs(20))
 }
 
 /// The right sum, and how long it took.
@@ -99,7 +99,7 @@ fn unauthenticated_flood_does_not_harm_running_job() {
 #[test]
 fn silent_clients_do_not_block_status() {
     let _alone = exclusive();
-    let (id, config) = (id(), Config { status_server: true, ..config() });
+    let (id, config) = (id(), config().with_status_server(true));
     let comm = Communicator::join(&id, 0, 1, &config).expect("a world of one");
     comm.barrier().expect("it works");
     let name = format!("unisono-status-{}", std::process::id());
@@ -119,7 +119,7 @@ fn listeners_bind_loopback_and_never_all_interfaces() {
     let own = |last| IpAddr::V4(Ipv4Addr::new(127, 0, 0, last));
     for (meeting, bind) in [(own(1), None), (own(1), Some(own(3))), ("::1".parse().unwrap(), None)] {
         let id = UniqueId::new(meeting).expect("a free port");
-        let config = Config { bind_addr: bind, ..config() };
+        let config = config().with_bind_addr(bind);
         let before = listening_addresses();
         let new =
             || listening_addresses().into_iter().filter(|door| !before.contains(door)).collect::<Vec<_>>();

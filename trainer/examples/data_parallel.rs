@@ -34,7 +34,7 @@ struct Outcome {
 }
 
 fn main() -> Result<()> {
-    let config = Config { reduction_order: ReductionOrder::RankOrder, ..Config::default() };
+    let config = Config::default().with_reduction_order(ReductionOrder::RankOrder);
     let mut naive: Option<Outcome> = None;
     println!("| form | last loss | weights of both ranks | step, ms | waited, ms | tokens/s |");
     println!("|---|--:|---|--:|--:|--:|");

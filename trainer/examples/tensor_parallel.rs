@@ -160,8 +160,8 @@ fn rank_main(group: &Communicator) -> Result<([f32; 2], [u64; 2])> {
 
 fn main() -> Result<()> {
     // One all_reduce sends 2 (N−1)/N buffers.
-    let config = unisono::Config { algorithms: unisono::parse_algorithms("twoshot")?, ..Default::default() };
-    let ranks = Communicator::local_with(RANKS, &config)?;
+    let config = unisono::Config::default().with_algorithms(unisono::parse_algorithms("twoshot")?);
+    let ranks = Communicator::builder().config(&config).local(RANKS)?;
     let all = on_ranks(ranks, |group| rank_main(&group))?;
     let (differences, sent) = all[0];
     if all.iter().any(|(differences, _)| differences.iter().any(|difference| *difference > 1e-5)) {

@@ -81,9 +81,8 @@ fn expected_with_two_ranks(folder: &Path) -> Result<String> {
 }
 
 fn rank_main(folder: &Path) -> Result<()> {
-    let settings =
-        unisono::Config { reduction_order: ReductionOrder::RankOrder, ..unisono::Config::from_env()? };
-    let world = Communicator::from_env_with(&settings)?;
+    let settings = unisono::Config::from_env()?.with_reduction_order(ReductionOrder::RankOrder);
+    let world = Communicator::builder().config(&settings).from_env()?;
     let (rank, checkpoints) = (world.rank(), folder.join("checkpoints"));
     let begins = config(folder, &checkpoints, false)?;
     let Err(error) = train(Run::new(&begins, world.clone())?, (rank == VICTIM.0).then_some(VICTIM.1)) else {

@@ -39,14 +39,14 @@ struct Outcome {
 }
 
 fn main() -> Result<()> {
-    let config = Config { reduction_order: ReductionOrder::RankOrder, ..Config::default() };
+    let config = Config::default().with_reduction_order(ReductionOrder::RankOrder);
     let mut replicated: Option<Vec<f64>> = None;
     println!(
         "| strategy | weights, KiB | gradients | optimizer | formula, bytes | sent a step, KiB | formula, parameters × (N−1)/N |"
     );
     println!("|---|--:|--:|--:|---|--:|---|");
     for (kind, memory, traffic) in FORMULAS {
-        let ranks = Communicator::local_with(RANKS, &config)?;
+        let ranks = Communicator::builder().config(&config).local(RANKS)?;
         let Outcome { losses, kept: [weights, gradients, optimizer], sent, parameters } =
             on_ranks(ranks, |group| train(&group, kind))?.remove(0);
         if *replicated.get_or_insert_with(|| losses.clone()) != losses {

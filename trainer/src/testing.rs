@@ -27,7 +27,7 @@ pub(crate) fn gpu() -> Gpu {
 
 /// Runs `body` on so many ranks, which add in their order; what all of them return.
 pub(crate) fn run_ranks<R: Send>(ranks: usize, body: impl Fn(Communicator) -> R + Sync) -> Vec<R> {
-    let config = Config { reduction_order: ReductionOrder::RankOrder, ..Config::default() };
+    let config = Config::default().with_reduction_order(ReductionOrder::RankOrder);
     run_ranks_with(ranks, &config, body)
 }
 
@@ -37,8 +37,8 @@ pub(crate) fn run_ranks_with<R: Send>(
     config: &Config,
     body: impl Fn(Communicator) -> R + Sync,
 ) -> Vec<R> {
-    let gpu = DeviceConfig { channels: 1, ..config.gpu };
-    let worlds = Communicator::local_with(ranks, &Config { gpu, ..config.clone() }).unwrap();
+    let gpu = config.gpu.with_channels(1);
+    let worlds = Communicator::builder().config(&config.clone().with_gpu(gpu)).local(ranks).unwrap();
     std::thread::scope(|scope| {
         let threads: Vec<_> = worlds.into_iter().map(|world| scope.spawn(|| body(world))).collect();
         threads.into_iter().map(|thread| thread.join().unwrap()).collect()

@@ -37,8 +37,7 @@ fn config(folder: &Path, ranks: usize, kind: StrategyKind) -> Config {
 
 fn run(folder: &Path, world: World, ranks: usize, kind: StrategyKind) -> Bits {
     let config = config(folder, ranks, kind);
-    let in_order =
-        unisono::Config { reduction_order: ReductionOrder::RankOrder, ..unisono::Config::default() };
+    let in_order = unisono::Config::default().with_reduction_order(ReductionOrder::RankOrder);
     let mut ends = world.run(ranks, &in_order, |world| {
         let mut run = Run::new(&config, world).expect("a run");
         let mut step = || {

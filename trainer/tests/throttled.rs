@@ -16,7 +16,7 @@ use unisono_trainer::strategy::{Direction, Strategy};
 
 /// One message for each step of the ring, whatever its size.
 fn whole_messages() -> Config {
-    Config { fifo_slot_bytes: 1 << 20, channels: 1, ..Config::default() }
+    Config::default().with_fifo_slot_bytes(1 << 20).with_channels(1)
 }
 
 /// One test at a time, so that none disturbs another.

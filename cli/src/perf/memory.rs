@@ -19,7 +19,7 @@ pub(super) fn run(arguments: &Arguments, config: &Config) -> Result<u8, String> 
     // The caller's buffers are there before and are no part of it.
     let mut values = vec![1.0f32; STAGES[2].1 / size_of::<f32>()];
     let bare = kernel_account()?;
-    let comm = Communicator::from_env_with(config).map_err(|error| error.to_string())?;
+    let comm = Communicator::builder().config(config).from_env().map_err(|error| error.to_string())?;
     let mut rows: Vec<i64> = Vec::with_capacity(STAGES.len() * COLUMNS.len());
     for (_, bytes) in STAGES {
         if bytes > 0 {

@@ -36,14 +36,14 @@ pub(crate) fn run(arguments: &Arguments) -> Result<u8, String> {
         if arguments.memory {
             return memory::run(arguments, &config);
         }
-        let comm = Communicator::from_env_with(&config).map_err(|error| error.to_string())?;
+        let comm = Communicator::builder().config(&config).from_env().map_err(|error| error.to_string())?;
         return measure(arguments, &comm);
     }
     in_processes(arguments)
 }
 
 fn in_threads(arguments: &Arguments, config: &Config, threads: usize) -> Result<u8, String> {
-    let comms = Communicator::local_with(threads, config).map_err(|error| error.to_string())?;
+    let comms = Communicator::builder().config(config).local(threads).map_err(|error| error.to_string())?;
     std::thread::scope(|scope| {
         let ranks: Vec<_> =
             comms.into_iter().map(|comm| scope.spawn(move || measure(arguments, &comm))).collect();

@@ -70,11 +70,11 @@ impl<'s> Host<'s> {
             observer: observer.clone(),
             last_group: Mutex::default(),
         });
-        let comm = Communicator::from_fabric_with(
-            fabric,
-            Arc::clone(&recording) as Arc<dyn Reconnect>,
-            &scenario.config,
-        );
+        let comm = Communicator::builder()
+            .config(&scenario.config)
+            .reconnect(Arc::clone(&recording) as Arc<dyn Reconnect>)
+            .from_fabric(fabric)
+            .expect("valid settings");
         let group = Group { id: "at first".to_owned(), hosts: (0..scenario.ranks).collect() };
         let mut own = Self {
             host,

@@ -53,15 +53,13 @@ impl Scenario {
     pub(super) fn random(seed: u64) -> Self {
         let mut random = Rng::new(seed, SCENARIO_STREAM);
         let ranks = 2 + random.below(5);
-        let config = Config {
-            timeout: TIMEOUT,
-            join_timeout: JOIN_TIMEOUT,
-            channels: 1 + random.below(2),
-            fifo_depth: 2 + random.below(3),
-            fifo_slot_bytes: random.choose(&[1024, 4096]),
-            host: "simulated".to_owned(),
-            ..Config::default()
-        };
+        let config = Config::default()
+            .with_timeout(TIMEOUT)
+            .with_join_timeout(JOIN_TIMEOUT)
+            .with_channels(1 + random.below(2))
+            .with_fifo_depth(2 + random.below(3))
+            .with_fifo_slot_bytes(random.choose(&[1024, 4096]))
+            .with_host("simulated".to_owned());
         let count = 2 + random.below(6);
         let steps = (0..count).map(|_| Step::random(&mut random, ranks)).collect();
         Self { seed, ranks, config, fault_plan: FaultPlan::random(seed, ranks, TIMEOUT), steps }

@@ -184,6 +184,7 @@ impl ShrinkDriver<'_> {
     fn excluded(&mut self, by: Rank) -> Error {
         let kind = ErrorKind::Excluded { by };
         let error = Error::new(kind).with_rank(self.engine.fabric.rank, &self.engine.config.host, None);
+        self.engine.recorder.set_error(error.clone());
         self.engine.poisoned = Some(error.clone());
         error
     }

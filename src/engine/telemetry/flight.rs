@@ -5,6 +5,7 @@
 //! the same number before and after it reads the slot has read one whole operation. There is no
 //! data race, because every word is atomic.
 
+use crate::error::Error;
 use crate::flight::{FlightRecord, OpRecord, OpState};
 use crate::op_desc::OpDesc;
 use crate::schedule::Rank;
@@ -35,7 +36,7 @@ pub(crate) struct Recorder {
     created: Instant,
     /// Number of the last complete operation.
     ended: AtomicU64,
-    error: Mutex<Option<String>>,
+    error: Mutex<Option<Error>>,
 }
 
 /// The record of one operation.
@@ -163,8 +164,13 @@ impl Recorder {
 
     /// Records the error that ended the communicator. The first one is kept.
     #[cold]
-    pub(crate) fn set_error(&self, error: String) {
+    pub(crate) fn set_error(&self, error: Error) {
         self.error.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).get_or_insert(error);
+    }
+
+    /// Returns the error that ended the communicator, if one did.
+    pub(crate) fn error(&self) -> Option<Error> {
+        self.error.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).clone()
     }
 
     /// Returns the rank that a recorded operation waited for last, or the other rank of a message.
@@ -175,7 +181,7 @@ impl Recorder {
     /// Returns the recorded operations, oldest first.
     pub(crate) fn snapshot(&self, enqueued: u64) -> FlightRecord {
         let Owner { communicator, epoch, rank, ranks, host, transport } = self.owner.clone();
-        let error = self.error.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).clone();
+        let error = self.error().map(|error| error.to_string());
         let has_failed = error.is_some();
         let recorded = self.slots.iter().filter_map(|slot| self.op_record(slot, has_failed));
         let mut operations: Vec<OpRecord> = recorded.collect();
@@ -275,10 +281,13 @@ mod tests {
         assert_eq!(timed.map(|operation| operation.number).collect::<Vec<_>>(), [64]);
         recorder.stop_clock(99);
         assert!(recorder.snapshot(0).operations[63].ended.is_some());
-        recorder.set_error("why".to_owned());
-        recorder.set_error("too late".to_owned());
+        recorder.set_error(Error::invalid_usage("why"));
+        recorder.set_error(Error::invalid_usage("too late"));
         let flight = recorder.snapshot(0);
-        assert_eq!((flight.operations[63].state, flight.error.as_deref()), (OpState::Failed, Some("why")));
+        assert_eq!(
+            (flight.operations[63].state, flight.error.as_deref()),
+            (OpState::Failed, Some("why; correct the call or the setting"))
+        );
     }
 
     #[test]

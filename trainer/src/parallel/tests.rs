@@ -334,7 +334,7 @@ fn plain_inventory() -> Arc<Inventory> {
 /// Settings with which every collective moves the fewest bytes.
 fn two_shot() -> Config {
     let algorithms = unisono::parse_algorithms("twoshot").unwrap();
-    Config { reduction_order: ReductionOrder::RankOrder, algorithms, ..Config::default() }
+    Config::default().with_reduction_order(ReductionOrder::RankOrder).with_algorithms(algorithms)
 }
 
 /// Bytes that each rank moves in one step, gradients of two micro-batches accumulated.

@@ -12,7 +12,7 @@ use unisono::{Communicator, ReductionOrder};
 /// The first that any rank has; it ends all others.
 pub fn train_on_threads(ranks: usize, config: &Config) -> Result<TrainResult> {
     check_thread_count(ranks)?;
-    let worlds = Communicator::local_with(ranks, &communicator_config(config)?)?;
+    let worlds = Communicator::builder().config(&communicator_config(config)?).local(ranks)?;
     thread::scope(|scope| {
         let start = |world| scope.spawn(move || run_with_errors(world, config));
         let threads: Vec<_> = worlds.into_iter().map(start).collect();
@@ -41,7 +41,7 @@ pub(super) fn check_thread_count(ranks: usize) -> Result<()> {
 /// # Errors
 /// Of this rank, or what it heard from others.
 pub fn train_from_env(config: &Config) -> Result<Option<TrainResult>> {
-    let world = Communicator::from_env_with(&communicator_config(config)?)?;
+    let world = Communicator::builder().config(&communicator_config(config)?).from_env()?;
     let speaks = world.rank() == 0;
     run_with_errors(world, config).map(|outcome| speaks.then_some(outcome))
 }
@@ -58,8 +58,7 @@ fn run_with_errors(world: Communicator, config: &Config) -> Result<TrainResult> 
 /// Sums in the order of ranks, so that all strategies and transports take the same steps to the last bit; and of the software device, whose
 /// few blocks all groups of all ranks share, one channel each.
 fn communicator_config(config: &Config) -> Result<unisono::Config> {
-    let mut settings =
-        unisono::Config { reduction_order: ReductionOrder::RankOrder, ..unisono::Config::from_env()? };
+    let mut settings = unisono::Config::from_env()?.with_reduction_order(ReductionOrder::RankOrder);
     if config.device == DeviceKind::Software {
         settings.gpu.channels = 1;
     }

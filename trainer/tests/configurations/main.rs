@@ -101,8 +101,8 @@ fn train(world: &Communicator, setup: Setup, config: &GptConfig, steps: u64) -> 
 }
 
 fn run(setup: Setup, config: &GptConfig, steps: u64) -> Outcome {
-    let options = Config { reduction_order: ReductionOrder::RankOrder, ..Config::default() };
-    let worlds = Communicator::local_with(setup.tensor * setup.data, &options).unwrap();
+    let options = Config::default().with_reduction_order(ReductionOrder::RankOrder);
+    let worlds = Communicator::builder().config(&options).local(setup.tensor * setup.data).unwrap();
     let mut all: Vec<Outcome> = std::thread::scope(|scope| {
         let threads: Vec<_> = worlds
             .into_iter()

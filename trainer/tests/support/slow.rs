@@ -86,5 +86,5 @@ pub(crate) fn groups(seconds: f64, seconds_per_byte: f64, config: &Config) -> Se
         ..mesh
     };
     let meshes = threads::fabrics(2, geometry)?.into_iter().map(throttled);
-    Ok(meshes.map(|mesh| Communicator::from_fabric(mesh, config)).collect())
+    meshes.map(|mesh| Communicator::builder().config(config).from_fabric(mesh)).collect()
 }

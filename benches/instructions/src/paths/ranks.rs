@@ -19,7 +19,7 @@ pub(super) fn all_reduce<const COUNT: usize>(ranks: usize, algorithm: &str) -> I
         let member = next.map(RankState::<COUNT>::new);
         mesh.wait =
             Box::new(CooperativeWait { next: member, iterations_done: 0, iterations: Arc::clone(&turns) });
-        let comm = Communicator::from_fabric(mesh, &config());
+        let comm = Communicator::builder().config(&config()).from_fabric(mesh).expect("valid settings");
         comm.set_algorithm(algorithm).expect("a fresh communicator");
         Some(comm)
     });
@@ -33,8 +33,10 @@ pub(super) fn all_reduce<const COUNT: usize>(ranks: usize, algorithm: &str) -> I
 
 /// A message of `COUNT` f32 between two ranks.
 pub(super) fn send_recv<const COUNT: usize>() -> Iteration {
-    let comms: Vec<_> =
-        fabrics(2).into_iter().map(|mesh| Communicator::from_fabric(mesh, &config())).collect();
+    let comms: Vec<_> = fabrics(2)
+        .into_iter()
+        .map(|mesh| Communicator::builder().config(&config()).from_fabric(mesh).expect("valid settings"))
+        .collect();
     let (from, mut into) = (PageAligned::<f32, COUNT>::of(1.0), PageAligned::<f32, COUNT>::of(0.0));
     Box::new(move || {
         comms[0].send(&from.0, 1).expect("a free slot");
@@ -85,5 +87,5 @@ fn fabrics(ranks: usize) -> Vec<Fabric> {
 
 /// The defaults, but for addresses, of which valgrind has few.
 fn config() -> Config {
-    Config { symmetric_heap_bytes: 0, ..Config::default() }
+    Config::default().with_symmetric_heap_bytes(0)
 }

@@ -119,7 +119,7 @@ fn device_memory_matches_host() {
 
 #[test]
 fn absent_rank_times_out_on_device() {
-    let config = Config { timeout: Duration::from_millis(400), ..Config::default() };
+    let config = Config::default().with_timeout(Duration::from_millis(400));
     let errors = run_ranks_with(2, &config, |group| {
         let (inventory, memory, rank) = (inventory(Dtype::F32), memory(), group.rank());
         let mut strategy =

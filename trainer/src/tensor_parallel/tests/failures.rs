@@ -163,8 +163,8 @@ const CASES: [(&str, bool, Direction); 3] = [
 
 fn join(id: &UniqueId, rank: usize) -> Communicator {
     let config = Config::default();
-    let gpu = DeviceConfig { channels: 1, ..config.gpu };
-    Communicator::join(id, rank, 2, &Config { gpu, ..config }).expect("a group")
+    let gpu = config.gpu.with_channels(1);
+    Communicator::join(id, rank, 2, &config.with_gpu(gpu)).expect("a group")
 }
 
 /// The second process: comes into the layer, says so, and stays there.

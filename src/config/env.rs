@@ -1,0 +1,210 @@
+//! Settings from the environment.
+
+use crate::config::Config;
+use crate::config::check::limits;
+use crate::error::{Error, Result};
+use crate::schedule::Algorithm;
+use crate::tuning::TuningTable;
+use std::ops::RangeInclusive;
+use std::path::PathBuf;
+use std::time::Duration;
+
+impl Config {
+    /// Returns the defaults, changed by the `UNISONO_*` variables of the environment.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidUsage`](crate::ErrorKind::InvalidUsage) names a variable that is unknown or
+    /// has an invalid value.
+    ///
+    /// ```
+    /// let config = unisono::Config::from_env()?;
+    /// assert!(config.channels >= 1);
+    /// # Ok::<(), unisono::Error>(())
+    /// ```
+    pub fn from_env() -> Result<Self> {
+        let mut config = Self::default();
+        for (name, value) in std::env::vars_os() {
+            let (name, value) = (name.to_string_lossy(), value.to_string_lossy());
+            if let Some(setting) = name.strip_prefix(ENV_PREFIX) {
+                config
+                    .set(setting, &value)
+                    .map_err(|why| Error::invalid_usage(format!("{name}={value}: {why}")))?;
+            }
+        }
+        tracing::debug!(?config, "settings");
+        Ok(config)
+    }
+
+    /// Sets one value by its name in the environment, without the prefix.
+    pub(crate) fn set(&mut self, setting: &str, value: &str) -> std::result::Result<(), String> {
+        match setting {
+            "TIMEOUT_MS" => {
+                self.timeout = Duration::from_millis(parse_number(value, limits::TIMEOUT_MS)? as u64)
+            }
+            "JOIN_TIMEOUT_MS" => {
+                self.join_timeout = Duration::from_millis(parse_number(value, limits::TIMEOUT_MS)? as u64)
+            }
+            "TRANSPORT" => self.transport = value.parse()?,
+            "CHANNELS" => self.channels = parse_number(value, 1..=usize::MAX)?.min(*limits::CHANNELS.end()),
+            "FIFO_DEPTH" => self.fifo_depth = parse_number(value, limits::FIFO_DEPTH)?,
+            "FIFO_SLOT_BYTES" => {
+                self.fifo_slot_bytes = parse_number(value, limits::FIFO_SLOT_BYTES)?.next_multiple_of(4096)
+            }
+            "SYMMETRIC_HEAP_BYTES" => {
+                self.symmetric_heap_bytes =
+                    parse_number(value, limits::SYMMETRIC_HEAP_BYTES)?.next_multiple_of(4096)
+            }
+            "SHM_WINDOW_BYTES" => {
+                self.shm_window_bytes = parse_number(value, limits::WINDOW_BYTES)?.next_multiple_of(4096)
+            }
+            "SOCKETS_PER_PEER" => self.sockets_per_peer = parse_number(value, limits::SOCKETS_PER_PEER)?,
+            "ENCRYPTION" => self.encryption = parse_switch(value)?,
+            "BIND_ADDR" => self.bind_addr = Some(value.parse().map_err(|_| "not an IP address".to_owned())?),
+            "REDUCTION_ORDER" => self.reduction_order = value.parse()?,
+            "ALGO" => self.algorithms = parse_algorithms(value)?,
+            "TUNING_FILE" => {
+                let text = std::fs::read_to_string(value).map_err(|error| error.to_string())?;
+                self.tuning_table = TuningTable::parse(&text)?;
+            }
+            "NONTEMPORAL_MIN_BYTES" => self.nontemporal_min_bytes = parse_number(value, 0..=usize::MAX)?,
+            "GPU_CHANNELS" => {
+                self.gpu.channels = parse_number(value, 1..=usize::MAX)?.min(*limits::CHANNELS.end())
+            }
+            "GPU_FIFO_DEPTH" => {
+                self.gpu.fifo_depth = parse_number(value, 3..=usize::MAX)?.min(*limits::GPU_FIFO_DEPTH.end())
+            }
+            "GPU_FIFO_SLOT_BYTES" => {
+                self.gpu.fifo_slot_bytes =
+                    parse_number(value, limits::GPU_FIFO_SLOT_BYTES)?.next_multiple_of(4096)
+            }
+            "GPU_WINDOW_BYTES" => {
+                self.gpu.window_bytes = parse_number(value, limits::WINDOW_BYTES)?.next_multiple_of(4096)
+            }
+            "GPU_P2P" => self.gpu.peer_to_peer = parse_switch(value)?,
+            "GPU_LL128" => self.gpu.ll128 = parse_switch(value)?,
+            "CACHE_BYTES" => self.cache_bytes = parse_number(value, limits::CACHE_BYTES)?,
+            "FLIGHT_RECORDER_DIR" => self.flight_recorder_dir = Some(PathBuf::from(value)),
+            "TRACE_DIR" => self.trace_dir = Some(PathBuf::from(value)),
+            "CHECK_FINITE" => self.check_finite = parse_switch(value)?,
+            "STATUS_SERVER" => self.status_server = parse_switch(value)?,
+            "LOG" | "ID" | "SECRET" | "SECRET_FILE" => {}
+            other => return Err(unknown_setting(other)),
+        }
+        Ok(())
+    }
+}
+
+/// Returns algorithms by name, as `--algo` and `UNISONO_ALGO` give them.
+///
+/// # Errors
+/// Names an unknown algorithm and lists the known ones.
+///
+/// ```
+/// let algorithms = unisono::parse_algorithms("all_reduce=ring,broadcast=linear").unwrap();
+/// assert_eq!(algorithms.len(), 2);
+/// assert!(unisono::parse_algorithms("rign").unwrap_err().contains("no algorithm `rign`"));
+/// ```
+pub fn parse_algorithms(text: &str) -> std::result::Result<Vec<&'static Algorithm>, String> {
+    let mut chosen = Vec::new();
+    for item in text.split(',').filter(|item| !item.is_empty() && *item != "auto") {
+        let (collective, name) = item.split_once('=').unwrap_or(("", item));
+        let before = chosen.len();
+        let rows = Algorithm::ALL.iter().filter(|row| row.name == name);
+        chosen.extend(rows.filter(|row| collective.is_empty() || row.collective.name() == collective));
+        if chosen.len() == before {
+            let names: std::collections::BTreeSet<_> = Algorithm::ALL.iter().map(|row| row.name).collect();
+            return Err(format!("no algorithm `{item}`; there are {names:?}"));
+        }
+    }
+    Ok(chosen)
+}
+
+fn parse_number(text: &str, allowed: RangeInclusive<usize>) -> std::result::Result<usize, String> {
+    match text.parse() {
+        Ok(number) if allowed.contains(&number) => Ok(number),
+        Ok(number) if number < *allowed.start() => Err(format!("must be at least {}", allowed.start())),
+        Ok(_) => Err(format!("must be at most {}", allowed.end())),
+        Err(_) => Err("not a whole number".to_owned()),
+    }
+}
+
+fn parse_switch(text: &str) -> std::result::Result<bool, String> {
+    match text {
+        "on" => Ok(true),
+        "off" => Ok(false),
+        _ => Err("neither on nor off".to_owned()),
+    }
+}
+
+/// Returns the message for a name that is no setting. A retired name is answered with its successor.
+fn unknown_setting(name: &str) -> String {
+    match RENAMED.iter().find(|(old, _)| *old == name) {
+        Some((_, new)) => format!("this setting is named {ENV_PREFIX}{new}"),
+        None => "no such setting".to_owned(),
+    }
+}
+
+const ENV_PREFIX: &str = "UNISONO_";
+/// Retired names and their successors, without the prefix.
+const RENAMED: &[(&str, &str)] = &[
+    ("TABLE", "TUNING_FILE"),
+    ("HEAP_BYTES", "SYMMETRIC_HEAP_BYTES"),
+    ("SLOTS", "FIFO_DEPTH"),
+    ("SLOT_BYTES", "FIFO_SLOT_BYTES"),
+    ("GPU_SLOTS", "GPU_FIFO_DEPTH"),
+    ("GPU_SLOT_BYTES", "GPU_FIFO_SLOT_BYTES"),
+    ("WINDOW_BYTES", "SHM_WINDOW_BYTES"),
+    ("STREAM_FROM_BYTES", "NONTEMPORAL_MIN_BYTES"),
+    ("SOCKETS", "SOCKETS_PER_PEER"),
+    ("BIND", "BIND_ADDR"),
+    ("ORDER", "REDUCTION_ORDER"),
+    ("DUMP", "FLIGHT_RECORDER_DIR"),
+    ("TRACE", "TRACE_DIR"),
+    ("DEBUG", "LOG"),
+    ("GPU_WIDE_LINES", "GPU_LL128"),
+    ("STATUS", "STATUS_SERVER"),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Transport;
+
+    #[test]
+    fn config_set_accepts_known_and_rejects_unknown() {
+        let mut config = Config::default();
+        config.set("TIMEOUT_MS", "250").unwrap();
+        config.set("TRANSPORT", "tcp").unwrap();
+        assert_eq!((config.timeout.as_millis(), config.transport), (250, Transport::Tcp));
+        config.set("ENCRYPTION", "on").unwrap();
+        assert!(config.encryption);
+        assert_eq!(config.set("ENCRYPTION", "yes").unwrap_err(), "neither on nor off");
+        assert_eq!(config.set("CHANELS", "4").unwrap_err(), "no such setting");
+        assert_eq!(config.set("CHANNELS", "many").unwrap_err(), "not a whole number");
+        assert_eq!(config.set("TIMEOUT_MS", "1").unwrap_err(), "must be at least 100");
+        assert!(
+            config
+                .set("FIFO_SLOT_BYTES", &usize::MAX.to_string())
+                .unwrap_err()
+                .starts_with("must be at most")
+        );
+        assert!(config.set("ALGO", "rign").unwrap_err().contains("no algorithm `rign`"));
+    }
+
+    #[test]
+    fn config_set_answers_old_names_with_new_ones() {
+        for &(old, new) in RENAMED {
+            let error = Config::default().set(old, "1").unwrap_err();
+            assert!(error.contains(&format!("UNISONO_{new}")), "{old}: {error}");
+            let known = Config::default().set(new, "?");
+            assert!(known.is_ok() || known.is_err_and(|why| !why.contains("no such setting")), "{new}");
+        }
+    }
+
+    #[test]
+    fn config_set_accepts_only_the_new_order_value() {
+        let error = Config::default().set("REDUCTION_ORDER", "ranks").unwrap_err();
+        assert_eq!(error, "`ranks` is none of any, rank");
+        assert_eq!(Config::default().set("GPU_LL128", "0").unwrap_err(), "neither on nor off");
+    }
+}

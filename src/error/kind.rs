@@ -1,0 +1,198 @@
+//! Error kinds, by the party at fault.
+
+use crate::error::bootstrap::BootstrapError;
+use crate::op_desc::OpDesc;
+use crate::schedule::Rank;
+use std::fmt;
+use std::time::Duration;
+
+/// The kind of an error, by the party at fault.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// Two ranks called different operations at the same position of their sequences.
+    Mismatch {
+        /// The first rank.
+        rank: Rank,
+        /// The operation that the first rank called.
+        op: OpDesc,
+        /// The other rank.
+        other: Rank,
+        /// The operation that the other rank called.
+        other_op: OpDesc,
+    },
+    /// Two ranks give different lengths for one message of an uneven collective.
+    CountMismatch {
+        /// The rank that sent the message.
+        sender: Rank,
+        /// Bytes sent.
+        sent: u64,
+        /// The rank that received the message.
+        receiver: Rank,
+        /// Bytes expected.
+        expected: u64,
+    },
+    /// A rank died, or its connection was lost.
+    PeerFailed {
+        /// The rank at fault.
+        peer: Rank,
+        /// A description of the failure.
+        what: String,
+    },
+    /// A rank dropped its communicator while others still needed it.
+    PeerFinalized {
+        /// The rank at fault.
+        peer: Rank,
+    },
+    /// No data moved for as long as [`Config::timeout`](crate::Config::timeout) allows.
+    Timeout {
+        /// The ranks that this rank waited for, with the operation each reported last.
+        waiting_for: Vec<(Rank, Option<OpDesc>)>,
+        /// Those ranks whose operation belongs to another communicator.
+        elsewhere: Vec<Rank>,
+        /// The time for which no data moved.
+        after: Duration,
+    },
+    /// A rank called [`Communicator::abort`](crate::Communicator::abort).
+    Aborted {
+        /// The rank that called it.
+        by: Rank,
+        /// The reason that the caller gave.
+        reason: String,
+    },
+    /// A rank gave a NaN or an infinity while [`Config::check_finite`](crate::Config::check_finite) was on.
+    NotFinite {
+        /// The rank that gave the element.
+        rank: Rank,
+        /// The index of the first such element in the rank's input.
+        index: u64,
+        /// The element: NaN or an infinity.
+        what: String,
+    },
+    /// The other ranks shrank the communicator without this rank, which had not responded for too long.
+    Excluded {
+        /// One of the other ranks.
+        by: Rank,
+    },
+    /// A rank sent data that no rank of this version sends.
+    ProtocolViolation {
+        /// The rank at fault.
+        peer: Rank,
+        /// A description of the failure.
+        what: String,
+    },
+    /// The call or a setting was refused. Nothing was sent.
+    InvalidUsage(String),
+    /// The ranks could not connect to each other.
+    Bootstrap(BootstrapError),
+    /// A call of the operating system failed. [`Error::source`](std::error::Error::source) has its error.
+    System(String),
+    /// A GPU or its driver failed. [`Error::source`](std::error::Error::source) has its error.
+    Gpu(String),
+    /// The feature is not part of this build, or not possible over this transport.
+    Unsupported(String),
+    /// A defect of this library. Please report it.
+    Bug(String),
+}
+
+impl ErrorKind {
+    pub(super) fn help(&self) -> &'static str {
+        match self {
+            ErrorKind::Mismatch { .. } => "make every rank call the same operations in the same order",
+            ErrorKind::CountMismatch { .. } => "the counts given on the two ranks must agree",
+            ErrorKind::PeerFailed { .. } => {
+                "look at that rank's own output and exit code, then restart the job or go on with `shrink`"
+            }
+            ErrorKind::PeerFinalized { .. } => "keep the communicator until every rank is done with it",
+            ErrorKind::Timeout { .. } => {
+                "look at what those ranks are doing, or raise UNISONO_TIMEOUT_MS if they are only slow"
+            }
+            ErrorKind::NotFinite { .. } => {
+                "look for where it comes from on that rank, or let it pass with UNISONO_CHECK_FINITE=off"
+            }
+            ErrorKind::Aborted { .. } => "make a new communicator to go on, for example with `shrink`",
+            ErrorKind::Excluded { .. } => "end this process; another one may take its place",
+            ErrorKind::ProtocolViolation { .. } => {
+                "check that all ranks run the same build, and that hosts and network are sound"
+            }
+            ErrorKind::InvalidUsage(_) => "correct the call or the setting; communicators stay usable",
+            ErrorKind::Bootstrap(failure) => failure.help(),
+            ErrorKind::Gpu(_) => "look at what the driver says of this GPU (nvidia-smi, dmesg)",
+            ErrorKind::System(_) => "check limits and permissions on this host",
+            ErrorKind::Unsupported(_) => "choose another transport or algorithm",
+            ErrorKind::Bug(_) => "please report this",
+        }
+    }
+}
+
+impl ErrorKind {
+    /// Returns the rank at fault, from the point of view of `own`.
+    pub(super) fn peer(&self, own: Option<Rank>) -> Option<Rank> {
+        let other_than_own = |one, other| if own == Some(one) { other } else { one };
+        let peer = match *self {
+            ErrorKind::Mismatch { rank, other, .. } => other_than_own(other, rank),
+            ErrorKind::CountMismatch { sender, receiver, .. } => other_than_own(sender, receiver),
+            ErrorKind::PeerFailed { peer, .. }
+            | ErrorKind::PeerFinalized { peer }
+            | ErrorKind::ProtocolViolation { peer, .. } => peer,
+            ErrorKind::Timeout { ref waiting_for, .. } => waiting_for.first()?.0,
+            ErrorKind::Aborted { by, .. } | ErrorKind::Excluded { by } => by,
+            ErrorKind::NotFinite { rank, .. } => rank,
+            ErrorKind::InvalidUsage(_)
+            | ErrorKind::Bootstrap(_)
+            | ErrorKind::System(_)
+            | ErrorKind::Gpu(_)
+            | ErrorKind::Unsupported(_)
+            | ErrorKind::Bug(_) => return None,
+        };
+        Some(peer).filter(|&peer| own != Some(peer))
+    }
+}
+
+impl fmt::Display for ErrorKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ErrorKind::Mismatch { rank, op: call, other, other_op: other_call } => {
+                write!(f, "rank {rank} called {call}, but rank {other} called {other_call}")
+            }
+            ErrorKind::CountMismatch { sender, sent, receiver, expected } => {
+                write!(f, "rank {sender} sent {sent} bytes where rank {receiver} expected {expected}")
+            }
+            ErrorKind::PeerFailed { peer, what } => write!(f, "rank {peer} is gone ({what})"),
+            ErrorKind::PeerFinalized { peer } => write!(f, "rank {peer} has left the communicator"),
+            ErrorKind::Timeout { waiting_for, elsewhere, after } => {
+                write!(f, "nothing moved for {:.1} s, waiting for ", after.as_secs_f64())?;
+                for (index, (rank, call)) in waiting_for.iter().enumerate() {
+                    let comma = if index > 0 { ", " } else { "" };
+                    match call {
+                        Some(call) => {
+                            let of = if elsewhere.contains(rank) { " of another communicator" } else { "" };
+                            write!(f, "{comma}rank {rank} (itself waiting in {call}{of})")?;
+                        }
+                        None => write!(f, "{comma}rank {rank} (silent)")?,
+                    }
+                }
+                Ok(())
+            }
+            ErrorKind::Aborted { by, reason } => write!(f, "rank {by} aborted: {reason}"),
+            ErrorKind::NotFinite { rank, index, what } => {
+                write!(f, "element {index} of what rank {rank} gave is {what}")
+            }
+            ErrorKind::Excluded { by } => {
+                write!(
+                    f,
+                    "rank {by} and others have gone on without this one, which said nothing for too long"
+                )
+            }
+            ErrorKind::ProtocolViolation { peer, what } => {
+                write!(f, "rank {peer} sent something impossible: {what}")
+            }
+            ErrorKind::Bootstrap(failure) => failure.fmt(f),
+            ErrorKind::InvalidUsage(what)
+            | ErrorKind::System(what)
+            | ErrorKind::Gpu(what)
+            | ErrorKind::Unsupported(what)
+            | ErrorKind::Bug(what) => f.write_str(what),
+        }
+    }
+}
