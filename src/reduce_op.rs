@@ -1,39 +1,55 @@
-//! How elements are combined, as the caller says it.
+//! Reduction operators: how the elements of all ranks become one.
 
-use unisono_cuda::{DType, Element, PostOp, ReduceKind, Scalar};
+use crate::error::{Error, Result};
+use unisono_cuda::{DType, Element, PostOp, ReduceKind, Scalar, as_bytes};
 
-/// How the elements of all ranks become one.
+/// Selects how the elements of all ranks are combined.
 ///
-/// 16- and 8-bit floats accumulate in float32 within one reduction and are
-/// rounded once for each hop of the algorithm.
+/// Floats of 8 and 16 bits accumulate in float32 within one reduction and are rounded once per hop of
+/// the algorithm.
 #[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
 pub enum ReduceOp {
-    /// The sum; integers wrap.
+    /// The sum. Integers wrap around.
     Sum,
-    /// The product; integers wrap.
+    /// The product. Integers wrap around.
     Prod,
-    /// The smallest; a NaN wins.
+    /// The minimum. A NaN wins.
     Min,
-    /// The largest; a NaN wins.
+    /// The maximum. A NaN wins.
     Max,
-    /// The sum divided by the number of ranks; integers divide towards zero.
+    /// The sum divided by the number of ranks. Integers divide toward zero.
+    ///
+    /// The sum of integers is formed in their own type and wraps around before the division: with
+    /// two ranks that give 100, the average of `i8` is -28. Use a wider type where the sum may not fit.
     Avg,
-    /// The sum of each rank's elements times this rank's factor. Ranks may have different factors.
+    /// The sum of each rank's elements times this rank's factor. Ranks may give different factors.
+    ///
+    /// [`ReduceOp::pre_mul_sum`] makes one from an element. A factor that the buffer's integer type
+    /// cannot represent is [`ErrorKind::InvalidUsage`](crate::ErrorKind::InvalidUsage).
     PreMulSum(Scalar),
 }
 
 impl ReduceOp {
     /// Multiplies this rank's elements by `factor` before they are summed.
+    ///
+    /// Every bit of the factor counts, also of 64-bit integers. Products and sums of integers wrap
+    /// around.
+    ///
+    /// ```
+    /// use unisono::{Communicator, ReduceOp};
+    ///
+    /// let comm = Communicator::local(1)?.remove(0);
+    /// let mut values = [1u64, 0];
+    /// comm.all_reduce(&mut values, ReduceOp::pre_mul_sum(u64::MAX - 1))?;
+    /// assert_eq!(values, [u64::MAX - 1, 0]);
+    /// # Ok::<(), unisono::Error>(())
+    /// ```
     pub fn pre_mul_sum<T: Element>(factor: T) -> Self {
-        let scalar = if T::DTYPE.is_float() {
-            Scalar::Float(factor.to_f64())
-        } else {
-            Scalar::Int(factor.to_f64() as i64)
-        };
-        Self::PreMulSum(scalar)
+        Self::PreMulSum(scalar_of(factor))
     }
 
-    /// Its name in tables and on the wire.
+    /// Returns the kind of the operator, without its factor.
     pub fn kind(self) -> ReduceKind {
         match self {
             ReduceOp::Sum => ReduceKind::Sum,
@@ -45,13 +61,13 @@ impl ReduceOp {
         }
     }
 
-    /// Whether what is reduced, if anything is, is summed in a wider type and rounded to floats of 8 or 16 bits.
+    /// Returns true if `reduction` sums in a wider type and rounds to floats of 8 or 16 bits.
     pub(crate) fn rounds_narrow_floats(reduction: Option<Self>, dtype: DType) -> bool {
         let makes_new_values = !matches!(reduction, None | Some(ReduceOp::Min | ReduceOp::Max));
         makes_new_values && dtype.is_float() && dtype.size() < size_of::<f32>()
     }
 
-    /// The factor to apply when this rank's input is read.
+    /// Returns the factor to apply when this rank's input is read.
     pub(crate) fn factor(self) -> Option<Scalar> {
         match self {
             ReduceOp::PreMulSum(scalar) => Some(scalar),
@@ -59,11 +75,112 @@ impl ReduceOp {
         }
     }
 
-    /// What is done to complete values, with `ranks` ranks.
+    /// Returns the operator for elements of `dtype`, with the factor as a number of that type.
+    ///
+    /// # Errors
+    /// If an integer type cannot represent the factor.
+    #[inline]
+    pub(crate) fn for_dtype(self, dtype: DType) -> Result<Self> {
+        match self {
+            ReduceOp::PreMulSum(scalar) if !dtype.is_float() => integer_factor(scalar, dtype),
+            op => Ok(op),
+        }
+    }
+
+    /// Returns the operation on complete values of a group of `ranks` ranks.
     pub(crate) fn post_op(self, ranks: usize) -> PostOp {
         match self {
             ReduceOp::Avg => PostOp::Divide(ranks as u32),
             _ => PostOp::Identity,
         }
+    }
+}
+
+/// Returns an element as a factor, with all its bits.
+fn scalar_of<T: Element>(factor: T) -> Scalar {
+    if T::DTYPE.is_float() {
+        return Scalar::Float(factor.to_f64());
+    }
+    let mut word = [0u8; 8];
+    let bytes = as_bytes(std::slice::from_ref(&factor));
+    // The library runs on little-endian machines: the low bytes come first.
+    word[..bytes.len()].copy_from_slice(bytes);
+    let (bits, unused) = (u64::from_le_bytes(word), 64 - 8 * bytes.len() as u32);
+    match integer_range(T::DTYPE).0 {
+        0 => Scalar::Uint(bits),
+        _ => Scalar::Int((bits << unused) as i64 >> unused),
+    }
+}
+
+/// Returns a pre-multiplied sum whose factor is an integer of `dtype`.
+#[cold]
+fn integer_factor(scalar: Scalar, dtype: DType) -> Result<ReduceOp> {
+    let (min, max) = integer_range(dtype);
+    let (value, shown) = match scalar {
+        Scalar::Int(factor) => (Some(i128::from(factor)), factor.to_string()),
+        Scalar::Uint(factor) => (Some(i128::from(factor)), factor.to_string()),
+        // Every integer within the range of a 64-bit type converts exactly.
+        Scalar::Float(factor) => ((factor.fract() == 0.0).then_some(factor as i128), factor.to_string()),
+    };
+    match value.filter(|value| (min..=max).contains(value)) {
+        Some(value) if min == 0 => Ok(ReduceOp::PreMulSum(Scalar::Uint(value as u64))),
+        Some(value) => Ok(ReduceOp::PreMulSum(Scalar::Int(value as i64))),
+        None => Err(Error::invalid_usage(format!(
+            "the factor {shown} of a pre-multiplied sum is not an integer from {min} to {max}, as {dtype} requires"
+        ))),
+    }
+}
+
+/// Returns the smallest and the largest value of an integer type.
+fn integer_range(dtype: DType) -> (i128, i128) {
+    let bits = 8 * dtype.size() as u32;
+    match dtype {
+        DType::U8 | DType::U32 | DType::U64 => (0, (1 << bits) - 1),
+        _ => (-(1 << (bits - 1)), (1 << (bits - 1)) - 1),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pre_mul_sum_keeps_all_bits_of_integers() {
+        for factor in [i64::MIN, i64::MIN + 1, -1, 0, (1 << 53) + 1, i64::MAX] {
+            assert_eq!(ReduceOp::pre_mul_sum(factor), ReduceOp::PreMulSum(Scalar::Int(factor)));
+        }
+        for factor in [0, (1 << 53) + 1, u64::MAX - 1, u64::MAX] {
+            assert_eq!(ReduceOp::pre_mul_sum(factor), ReduceOp::PreMulSum(Scalar::Uint(factor)));
+        }
+        assert_eq!(ReduceOp::pre_mul_sum(-3i8), ReduceOp::PreMulSum(Scalar::Int(-3)));
+        assert_eq!(ReduceOp::pre_mul_sum(u32::MAX), ReduceOp::PreMulSum(Scalar::Uint(u32::MAX.into())));
+        assert_eq!(ReduceOp::pre_mul_sum(0.1f32), ReduceOp::PreMulSum(Scalar::Float(0.1f32.into())));
+    }
+
+    #[test]
+    fn for_dtype_refuses_factors_the_type_lacks() {
+        let refused = [
+            (Scalar::Float(0.5), DType::I32, "the factor 0.5"),
+            (Scalar::Float(f64::NAN), DType::I64, "the factor NaN"),
+            (Scalar::Float(f64::INFINITY), DType::I64, "the factor inf"),
+            (Scalar::Float(9.3e18), DType::I64, "to 9223372036854775807, as int64"),
+            (Scalar::Int(300), DType::U8, "from 0 to 255, as uint8"),
+            (Scalar::Int(-1), DType::U64, "the factor -1"),
+            (Scalar::Uint(1 << 63), DType::I64, "from -9223372036854775808"),
+        ];
+        for (scalar, dtype, part) in refused {
+            let error = ReduceOp::PreMulSum(scalar).for_dtype(dtype).unwrap_err();
+            assert!(error.is_invalid_usage() && error.to_string().contains(part), "{error}");
+        }
+    }
+
+    #[test]
+    fn for_dtype_keeps_factors_the_type_has() {
+        let kept = |scalar, dtype| ReduceOp::PreMulSum(scalar).for_dtype(dtype).unwrap().factor().unwrap();
+        assert_eq!(kept(Scalar::Float(-2.0), DType::I8), Scalar::Int(-2));
+        assert_eq!(kept(Scalar::Float(2f64.powi(63)), DType::U64), Scalar::Uint(1 << 63));
+        assert_eq!(kept(Scalar::Int(7), DType::U32), Scalar::Uint(7));
+        assert_eq!(kept(Scalar::Uint(u64::MAX), DType::U64), Scalar::Uint(u64::MAX));
+        assert_eq!(kept(Scalar::Float(0.5), DType::F16), Scalar::Float(0.5));
     }
 }

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 use support::{Case, World, exercise};
 use unisono::schedule::{Algorithm, Collective, GroupSpec, PeerAccess};
-use unisono::{Communicator, Config, F8E4M3, F8E5M2, ReduceKind, bf16, f16};
+use unisono::{Communicator, Config, F8E4M3, F8E5M2, ReduceKind, ReduceOp, bf16, f16};
 
 /// Small slots and windows, so that a few kilobytes already take many pieces.
 fn small() -> Config {
@@ -265,4 +265,38 @@ fn random_sequences_of_operations() {
             Ok(())
         })
         .unwrap();
+}
+
+#[test]
+fn pre_mul_sum_is_exact_for_64_bit_integers() {
+    for world in World::ALL {
+        world.run(2, &small(), |comm| {
+            for count in [1, 3000] {
+                let (signed, unsigned) = (i64::MAX - 4, u64::MAX / 3 - comm.rank() as u64);
+                let mut values = vec![1i64; count];
+                comm.all_reduce(&mut values, ReduceOp::pre_mul_sum(signed)).unwrap();
+                assert_eq!(values, vec![signed.wrapping_add(signed); count], "{world:?}");
+                let mut values = vec![1u64; count];
+                comm.all_reduce(&mut values, ReduceOp::pre_mul_sum(unsigned)).unwrap();
+                assert_eq!(values, vec![2 * (u64::MAX / 3) - 1; count], "{world:?}");
+            }
+        });
+    }
+}
+
+#[test]
+fn pre_mul_sum_refuses_factors_the_type_lacks() {
+    World::Threads.run(2, &small(), |comm| {
+        let refused = |op| comm.all_reduce(&mut [3u8, 4], op).unwrap_err();
+        let parts = ["all_reduce #0", "the factor 0.5", "from 0 to 255, as uint8"];
+        let error = refused(ReduceOp::pre_mul_sum(0.5f32));
+        assert!(
+            error.is_invalid_usage() && parts.iter().all(|part| error.to_string().contains(part)),
+            "{error}"
+        );
+        assert!(refused(ReduceOp::pre_mul_sum(256i32)).to_string().contains("the factor 256"));
+        let mut values = [3u8, 4];
+        comm.all_reduce(&mut values, ReduceOp::pre_mul_sum(2.0f64)).unwrap();
+        assert_eq!(values, [12, 16]);
+    });
 }

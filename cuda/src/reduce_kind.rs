@@ -60,6 +60,8 @@ pub enum Scalar {
     Float(f64),
     /// For integer types; wraps into the type.
     Int(i64),
+    /// For unsigned types whose factor exceeds `i64::MAX`; wraps into the type.
+    Uint(u64),
 }
 
 /// The last step of a reduction: applied to a complete value before it is rounded and stored.

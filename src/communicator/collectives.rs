@@ -6,7 +6,7 @@
 
 use super::Communicator;
 use crate::engine::{Buffers, Job, Shares};
-use crate::error::Result;
+use crate::error::{ErrorKind, Result};
 use crate::op_desc::OpKind;
 use crate::reduce_op::ReduceOp;
 use crate::schedule::{Collective, Rank};
@@ -291,8 +291,26 @@ impl Communicator {
     }
 
     /// Runs one collective when it is this call's turn.
+    #[inline]
     fn run(&self, mut job: Job<'_>) -> Result<()> {
+        if let Some(op @ ReduceOp::PreMulSum(_)) = job.reduction {
+            job.reduction = Some(self.checked_factor(op, job.collective, job.dtype)?);
+        }
         self.with_engine(|engine| engine.collective(&mut job))
+    }
+
+    /// Returns a pre-multiplied sum with its factor as a number of the elements' type.
+    #[cold]
+    fn checked_factor(
+        &self,
+        op: ReduceOp,
+        collective: Collective,
+        dtype: unisono_cuda::DType,
+    ) -> Result<ReduceOp> {
+        op.for_dtype(dtype).map_err(|error| match error.kind() {
+            ErrorKind::InvalidUsage(what) => self.arg_check(collective).invalid(what.clone()),
+            _ => self.attach_rank(error),
+        })
     }
 }
 

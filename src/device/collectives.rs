@@ -188,7 +188,12 @@ impl DeviceCommunicator {
         output: OpBuffer<'_>,
     ) -> Result<()> {
         self.arg_check().require_rank("root", root)?;
-        self.shared.enqueue(stream, &make_op::<T>(collective, reduction, root, input, output))
+        let mut op = make_op::<T>(collective, reduction, root, input, output);
+        if let Some(reduction) = op.op {
+            let checked = reduction.for_dtype(T::DTYPE);
+            op.op = Some(checked.map_err(|error| self.shared.host_comm.attach_rank(error))?);
+        }
+        self.shared.enqueue(stream, &op)
     }
 
     /// What is asked of it, before it is enqueued.

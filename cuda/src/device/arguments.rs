@@ -167,10 +167,13 @@ impl ReduceCopy {
     pub fn factor(dtype: DType, scalar: Scalar) -> u64 {
         match (dtype.is_float(), scalar) {
             (false, Scalar::Int(factor)) => factor as u64,
+            (false, Scalar::Uint(factor)) => factor,
             (false, Scalar::Float(factor)) => factor as i64 as u64,
             (true, Scalar::Int(factor)) if dtype == DType::F64 => (factor as f64).to_bits(),
+            (true, Scalar::Uint(factor)) if dtype == DType::F64 => (factor as f64).to_bits(),
             (true, Scalar::Float(factor)) if dtype == DType::F64 => factor.to_bits(),
             (true, Scalar::Int(factor)) => (factor as f32).to_bits().into(),
+            (true, Scalar::Uint(factor)) => (factor as f32).to_bits().into(),
             (true, Scalar::Float(factor)) => (factor as f32).to_bits().into(),
         }
     }

@@ -132,6 +132,7 @@ macro_rules! integer {
             fn from_scalar(scalar: Scalar) -> Self {
                 match scalar {
                     Scalar::Int(factor) => factor as $type,
+                    Scalar::Uint(factor) => factor as $type,
                     Scalar::Float(factor) => factor as i64 as $type,
                 }
             }
@@ -222,6 +223,7 @@ macro_rules! float {
                 match scalar {
                     Scalar::Float(factor) => factor as $type,
                     Scalar::Int(factor) => factor as $type,
+                    Scalar::Uint(factor) => factor as $type,
                 }
             }
         }

@@ -31,10 +31,11 @@ macro_rules! integers {
 
             fn scale(self, scalar: Scalar) -> Self {
                 let factor = match scalar {
-                    Scalar::Int(factor) => factor,
-                    Scalar::Float(factor) => factor as i64,
+                    Scalar::Int(factor) => i128::from(factor),
+                    Scalar::Uint(factor) => i128::from(factor),
+                    Scalar::Float(factor) => i128::from(factor as i64),
                 };
-                (i128::from(self) * i128::from(factor)) as $type
+                i128::from(self).wrapping_mul(factor) as $type
             }
         }
     )*};
@@ -65,6 +66,7 @@ macro_rules! floats {
                 let factor = match scalar {
                     Scalar::Float(factor) => factor as $wide,
                     Scalar::Int(factor) => factor as $wide,
+                    Scalar::Uint(factor) => factor as $wide,
                 };
                 $narrow($widen(self) * factor)
             }

@@ -197,7 +197,13 @@ fn sixteen_bits_convert_as_in_the_crate_half() {
 
 fn check_scale<T: Naive>() {
     let elements: Vec<T> = Random(7).elements(LONGEST);
-    let scalars = [Scalar::Float(0.3), Scalar::Float(-2.0), Scalar::Int(-3), Scalar::Int(0x1_0000_0001)];
+    let scalars = [
+        Scalar::Float(0.3),
+        Scalar::Float(-2.0),
+        Scalar::Int(-3),
+        Scalar::Int(0x1_0000_0001),
+        Scalar::Uint(u64::MAX - 4),
+    ];
     for (level, scalar) in
         Isa::available().into_iter().flat_map(|level| scalars.map(|scalar| (level, scalar)))
     {
