@@ -86,7 +86,7 @@ fn measure(algorithm: &'static Algorithm, elements: usize) -> unisono::Result<f6
             .into_iter()
             .map(|comm| {
                 scope.spawn(move || {
-                    comm.set_algorithm(algorithm)?;
+                    comm.set_custom_algorithm(algorithm)?;
                     let mut values = vec![1.0f32; elements];
                     comm.all_reduce(&mut values, Sum)?;
                     assert!(values.iter().all(|&value| value == 4.0));

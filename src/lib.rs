@@ -60,3 +60,5 @@ pub use engine::{MemoryStats, TrafficStats};
 pub use error::{Error, ErrorKind, Result};
 pub use flight::{FlightRecord, OpRecord, OpState};
 pub use unisono_cuda::{DType, Element, F8E4M3, F8E5M2, ReduceKind, Scalar, bf16, f16};
+/// The crate of transports: fabrics and links, for transports of your own.
+pub use unisono_transports as transport;

@@ -16,11 +16,13 @@
 
 use crate::schedule::{Algorithm, Collective};
 use std::fmt;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use unisono_cuda::{DType, ReduceKind};
 use unisono_transports::Tag;
 
 /// The kind of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum OpKind {
     /// A collective that has algorithms of its own.
     Collective(Collective),
@@ -212,9 +214,24 @@ impl OpDesc {
         self.count.checked_mul(size as u64)
     }
 
+    /// Returns the name of the algorithm, built-in or of the caller's own.
     pub(crate) fn algorithm_name(&self) -> Option<&'static str> {
         let digest = (self.packed >> ALGORITHM_SHIFT) as u8;
-        Algorithm::ALL.iter().find(|row| name_digest(row.name) == digest).map(|row| row.name)
+        let collective = self.algorithm_collective()?;
+        let custom = custom_names()
+            .iter()
+            .find(|own| own.0 == collective && name_digest(own.1) == digest)
+            .map(|own| own.1);
+        custom.or_else(|| built_in_name(collective, digest))
+    }
+
+    /// Returns the collective whose algorithms can carry out the operation.
+    fn algorithm_collective(&self) -> Option<Collective> {
+        match self.kind_code() {
+            OpKind::ALL_GATHER_V => Some(Collective::AllGather),
+            OpKind::ALL_TO_ALL_V => Some(Collective::AllToAll),
+            code => Collective::ALL.get(code as usize).copied(),
+        }
     }
 }
 
@@ -287,6 +304,35 @@ impl AlgorithmDigest {
     pub(crate) fn of(algorithm: &Algorithm) -> Self {
         Self(name_digest(algorithm.name))
     }
+}
+
+/// Makes the name of a caller's own algorithm known to errors.
+///
+/// # Errors
+/// Returns the name of another algorithm of the same collective that has the same digest.
+pub(crate) fn register_name(algorithm: &Algorithm) -> Result<(), &'static str> {
+    let (collective, digest) = (algorithm.collective, name_digest(algorithm.name));
+    let mut names = custom_names();
+    let taken = names.iter().find(|own| own.0 == collective && name_digest(own.1) == digest).map(|own| own.1);
+    match taken.or_else(|| built_in_name(collective, digest)) {
+        Some(other) if other != algorithm.name => Err(other),
+        Some(_) => Ok(()),
+        None => {
+            names.push((collective, algorithm.name));
+            Ok(())
+        }
+    }
+}
+
+fn built_in_name(collective: Collective, digest: u8) -> Option<&'static str> {
+    let mut rows = Algorithm::ALL.iter().filter(|row| row.collective == collective);
+    rows.find(|row| name_digest(row.name) == digest).map(|row| row.name)
+}
+
+/// Returns the names of callers' own algorithms in this process.
+fn custom_names() -> MutexGuard<'static, Vec<(Collective, &'static str)>> {
+    static NAMES: Mutex<Vec<(Collective, &str)>> = Mutex::new(Vec::new());
+    NAMES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn name_digest(name: &str) -> u8 {

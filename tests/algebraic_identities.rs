@@ -50,7 +50,7 @@ fn reduce_scatter_gives_rank_r_share_r() {
         let input: Vec<i64> = (0..4).map(|index| index + comm.rank() as i64).collect();
         let rows = Algorithm::ALL.iter().filter(|row| row.collective == Collective::ReduceScatter);
         for row in rows.filter(|row| row.peer_access != PeerAccess::ZeroCopy && (row.supports)(&SPEC)) {
-            comm.set_algorithm(row).unwrap();
+            comm.set_algorithm(row.collective, Some(row.name)).unwrap();
             let mut share = [0];
             comm.reduce_scatter(&input, &mut share, Sum).unwrap();
             assert_eq!(share, [[6], [10], [14], [18]][comm.rank()], "{row:?}");

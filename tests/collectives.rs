@@ -34,7 +34,7 @@ fn all_algorithms(world: World, ranks: usize) {
     world.run(ranks, &small(), |comm| {
         let spec = GroupSpec { ranks, root: 0, aggregation: 1 };
         for row in supported_algorithms(world, &spec) {
-            comm.set_algorithm(row).unwrap();
+            comm.set_algorithm(row.collective, Some(row.name)).unwrap();
             for (turn, count) in counts(slice, row).enumerate() {
                 let root = if row.collective.has_root() { turn % ranks } else { 0 };
                 for in_place in [false, true] {
@@ -107,7 +107,7 @@ fn all_types(world: World, ranks: usize) {
     world.run(ranks, &small(), |comm| {
         let spec = GroupSpec { ranks, root: 0, aggregation: 1 };
         for row in supported_algorithms(world, &spec).filter(|row| row.collective.reduces()) {
-            comm.set_algorithm(row).unwrap();
+            comm.set_algorithm(row.collective, Some(row.name)).unwrap();
             // Sizes that exceed the eager slots, except for the shortest types.
             let long = (row.peer_access == PeerAccess::Window).then_some((40_003, false));
             let cases = [(1, true), (77, false), (1500, true), (1500, false)];

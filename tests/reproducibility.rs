@@ -23,7 +23,7 @@ fn bits(world: World, ranks: usize, count: usize, config: &Config) -> HashMap<&'
         let rows = rows.filter(|row| row.peer_access <= world.peer_access());
         let mut found = HashMap::new();
         for row in rows {
-            comm.set_algorithm(row).unwrap();
+            comm.set_algorithm(row.collective, Some(row.name)).unwrap();
             let mut values: Vec<f32> = (0..count).map(|index| inexact_value(comm.rank(), index)).collect();
             comm.all_reduce(&mut values, Sum).unwrap();
             found.insert(row.name, values.iter().map(|value| value.to_bits()).collect::<Vec<_>>());

@@ -44,7 +44,7 @@ fn algorithms_are_correct_under_any_fault_plan() {
                     .iter()
                     .filter(|row| row.peer_access == PeerAccess::TwoSided && (row.supports)(&spec))
                 {
-                    comm.set_algorithm(row).unwrap();
+                    comm.set_algorithm(row.collective, Some(row.name)).unwrap();
                     for (count, in_place) in [(1, true), (5000, false)] {
                         let root = if row.collective.has_root() { seed as usize % ranks } else { 0 };
                         exercise::<f32>(

@@ -32,7 +32,7 @@ fn execute(comm: &Communicator, collective: Collective, count: usize) {
 
 /// Returns the traffic of one operation of an algorithm on this rank.
 fn measured(comm: &Communicator, row: &'static Algorithm, count: usize) -> TrafficStats {
-    comm.set_algorithm(row).unwrap();
+    comm.set_algorithm(row.collective, Some(row.name)).unwrap();
     let before = comm.traffic_stats().unwrap();
     execute(comm, row.collective, count);
     let mut after = comm.traffic_stats().unwrap();

@@ -1,46 +1,246 @@
-//! The choice of algorithms.
+//! The choice of algorithms: by the library, by name, or by the caller's own schedule.
 
 use crate::communicator::Communicator;
-use crate::error::Result;
-use crate::schedule::{Algorithm, Collective};
+use crate::config::ReductionOrder;
+use crate::error::{Error, ErrorKind, Result};
+use crate::op_desc;
+use crate::schedule::check::{cases, sweep};
+use crate::schedule::{Algorithm, Collective, find};
+use crate::tuning;
 
 impl Communicator {
-    /// Uses `algorithm` for its collective from now on; every rank must do the same.
+    /// Uses the algorithm called `name` for `collective` in every later operation; `None` leaves the
+    /// choice to the library again. Every rank must make the same call.
     ///
     /// # Errors
-    /// If an earlier operation failed.
-    pub fn set_algorithm(&self, algorithm: &'static Algorithm) -> Result<()> {
+    /// [`ErrorKind::InvalidUsage`] lists the algorithms of `collective` if none is called `name`;
+    /// [`ErrorKind::Unsupported`] if the algorithm combines operands in another order than
+    /// [`Config::reduction_order`](crate::Config::reduction_order) asks for; and the error of an earlier
+    /// operation that failed.
+    ///
+    /// ```
+    /// use unisono::schedule::Collective;
+    /// use unisono::{Communicator, Sum};
+    ///
+    /// let comm = Communicator::local(1)?.remove(0);
+    /// comm.set_algorithm(Collective::AllReduce, Some("ring"))?;
+    /// comm.all_reduce(&mut [1.0f32; 8], Sum)?;
+    /// assert_eq!(comm.last_algorithm()?.unwrap().name, "ring");
+    /// comm.set_algorithm(Collective::AllReduce, None)?;
+    /// # Ok::<(), unisono::Error>(())
+    /// ```
+    pub fn set_algorithm(&self, collective: Collective, name: Option<&str>) -> Result<()> {
+        let algorithm = name.map(|name| self.algorithm_by_name(collective, name)).transpose()?;
+        self.with_engine(|engine| {
+            engine.set_override(collective, algorithm);
+            Ok(())
+        })
+    }
+
+    /// Uses an algorithm of the caller for its collective in every later operation. Every rank must make
+    /// the same call; [`Communicator::set_algorithm`] with `None` ends it.
+    ///
+    /// The schedule is first proved for this number of ranks, which may take seconds for hundreds of
+    /// ranks. Errors name the algorithm by its own name.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidUsage`] names the first violation of a schedule that is wrong, or a built-in
+    /// algorithm that errors could not tell from this one; else as [`Communicator::set_algorithm`].
+    ///
+    /// ```
+    /// use unisono::schedule::{Algorithm, Collective, find};
+    /// use unisono::{Communicator, Sum};
+    ///
+    /// // A real one is a `static` of the caller: see `examples/custom_algorithm.rs`.
+    /// let algorithm: &'static Algorithm = find(Collective::AllReduce, "ring").unwrap();
+    /// let comm = Communicator::local(1)?.remove(0);
+    /// comm.set_custom_algorithm(algorithm)?;
+    /// comm.all_reduce(&mut [1.0f32; 8], Sum)?;
+    /// # Ok::<(), unisono::Error>(())
+    /// ```
+    pub fn set_custom_algorithm(&self, algorithm: &'static Algorithm) -> Result<()> {
+        self.prove_algorithm(algorithm)?;
+        self.set_custom_algorithm_unchecked(algorithm)
+    }
+
+    /// As [`Communicator::set_custom_algorithm`], without the proof.
+    ///
+    /// A wrong schedule may deliver wrong results, or wait until
+    /// [`Config::timeout`](crate::Config::timeout).
+    ///
+    /// # Errors
+    /// As [`Communicator::set_custom_algorithm`], without violations of the schedule.
+    ///
+    /// ```
+    /// use unisono::Communicator;
+    /// use unisono::schedule::{Collective, find};
+    ///
+    /// let comm = Communicator::local(1)?.remove(0);
+    /// comm.set_custom_algorithm_unchecked(find(Collective::Broadcast, "linear").unwrap())?;
+    /// # Ok::<(), unisono::Error>(())
+    /// ```
+    pub fn set_custom_algorithm_unchecked(&self, algorithm: &'static Algorithm) -> Result<()> {
+        self.register_algorithm(algorithm)?;
         self.with_engine(|engine| {
             engine.set_override(algorithm.collective, Some(algorithm));
             Ok(())
         })
     }
 
-    /// Leaves the choice of algorithms for `collective` to the library again; every rank must do the same.
+    /// Returns the algorithm that would serve `collective` with shares of `bytes` bytes.
+    ///
+    /// Reductions of floats of 8 and 16 bits may use another one, which rounds their sums once.
     ///
     /// # Errors
-    /// If an earlier operation failed.
-    pub fn clear_algorithm(&self, collective: Collective) -> Result<()> {
-        self.with_engine(|engine| {
-            engine.set_override(collective, None);
-            Ok(())
-        })
-    }
-
-    /// The algorithm that would carry out `collective` with shares of `bytes` bytes; floats of 8 and 16 bits may be served by
-    /// another one, which rounds their sums once.
+    /// If no algorithm can serve the operation, or the one that was set cannot.
     ///
-    /// # Errors
-    /// If none can, or the one insisted on cannot.
+    /// ```
+    /// use unisono::Communicator;
+    /// use unisono::schedule::Collective;
+    ///
+    /// let comm = Communicator::local(1)?.remove(0);
+    /// println!("{}", comm.select_algorithm(Collective::AllGather, 1 << 20)?.name);
+    /// # Ok::<(), unisono::Error>(())
+    /// ```
     pub fn select_algorithm(&self, collective: Collective, bytes: usize) -> Result<&'static Algorithm> {
         self.with_engine(|engine| engine.select_algorithm(collective, 0, bytes, false))
     }
 
-    /// The algorithm that carried out the last collective of this rank.
+    /// Returns the algorithm of this rank's last collective, if there was one.
     ///
     /// # Errors
-    /// If an earlier operation failed.
+    /// If an earlier operation panicked.
+    ///
+    /// ```
+    /// let comm = unisono::Communicator::local(1)?.remove(0);
+    /// assert!(comm.last_algorithm()?.is_none());
+    /// comm.barrier()?;
+    /// assert!(comm.last_algorithm()?.is_some());
+    /// # Ok::<(), unisono::Error>(())
+    /// ```
     pub fn last_algorithm(&self) -> Result<Option<&'static Algorithm>> {
         self.with_engine(|engine| Ok(engine.last_algorithm))
+    }
+
+    /// Returns the built-in algorithm called `name`, if it keeps the order that is asked for.
+    pub(crate) fn algorithm_by_name(&self, collective: Collective, name: &str) -> Result<&'static Algorithm> {
+        let Some(algorithm) = find(collective, name) else {
+            let rows = Algorithm::ALL.iter().filter(|row| row.collective == collective);
+            let names: Vec<_> = rows.map(|row| row.name).collect();
+            let text = format!("{collective} has no algorithm `{name}`; it has {}", names.join(", "));
+            return Err(self.attach_rank(Error::invalid_usage(text)));
+        };
+        self.require_order(algorithm)?;
+        Ok(algorithm)
+    }
+
+    /// Refuses an algorithm that combines operands in another order than the settings ask for.
+    fn require_order(&self, algorithm: &Algorithm) -> Result<()> {
+        let any_order = self.config().reduction_order == ReductionOrder::Unspecified;
+        if any_order || tuning::is_in_rank_order(algorithm, self.size()) {
+            return Ok(());
+        }
+        let text = format!(
+            "{} {} is not known to combine operands in rank order, which Config::reduction_order asks for",
+            algorithm.collective, algorithm.name
+        );
+        Err(self.attach_rank(Error::new(ErrorKind::Unsupported(text))))
+    }
+
+    /// Proves an algorithm for this number of ranks and every root.
+    pub(crate) fn prove_algorithm(&self, algorithm: &Algorithm) -> Result<()> {
+        let mut specs = cases(algorithm, self.size(), false);
+        specs.retain(|spec| spec.ranks == self.size());
+        let Some((spec, violation)) = sweep(algorithm, &specs).violation else { return Ok(()) };
+        let text = format!(
+            "the schedule of {} {} is wrong with {} ranks and root {}: {violation}",
+            algorithm.collective, algorithm.name, spec.ranks, spec.root
+        );
+        Err(self.attach_rank(Error::invalid_usage(text)))
+    }
+
+    /// Makes the algorithm's own name known to errors.
+    pub(crate) fn register_algorithm(&self, algorithm: &'static Algorithm) -> Result<()> {
+        self.require_order(algorithm)?;
+        op_desc::register_name(algorithm).map_err(|other| {
+            let text = format!(
+                "errors could not tell {} {} from {other}, whose name has the same digest: choose another name",
+                algorithm.collective, algorithm.name
+            );
+            self.attach_rank(Error::invalid_usage(text))
+        })
+    }
+}
+
+#[cfg(all(test, not(shuttle)))]
+mod tests {
+    use super::*;
+    use crate::schedule::{Complexity, GroupSpec, PeerAccess, Program, ProgramBuilder, Rank, input, output};
+    use crate::{Config, Sum};
+    use std::time::Duration;
+
+    /// Every rank gives its input to the next one: wrong as an all_reduce of two ranks.
+    static SHIFT: Algorithm = Algorithm {
+        name: "shift",
+        collective: Collective::AllReduce,
+        summary: "sends the input to the next rank",
+        citation: "none",
+        peer_access: PeerAccess::TwoSided,
+        aggregates: false,
+        supports: |_| true,
+        chunks_per_share: |_| 1,
+        build: shift,
+        complexity: |_| Complexity { steps: 1, chunks: 2, scratch_chunks: 0 },
+    };
+
+    fn shift(spec: &GroupSpec, rank: Rank) -> Program {
+        let mut program = ProgramBuilder::new(rank);
+        let (next, previous) = ((rank + 1) % spec.ranks, (rank + spec.ranks - 1) % spec.ranks);
+        program.send(next, [input(0)]).recv(previous, [output(0)]);
+        program.finish(0, 0)
+    }
+
+    fn pair(config: &Config) -> [Communicator; 2] {
+        Communicator::builder().config(config).local(2).unwrap().try_into().unwrap()
+    }
+
+    #[test]
+    fn set_algorithm_lists_names_for_an_unknown_one() {
+        let [comm, _peer] = pair(&Config::default());
+        let error = comm.set_algorithm(Collective::AllReduce, Some("rign")).unwrap_err();
+        assert!(error.is_invalid_usage(), "{error}");
+        assert!(error.to_string().contains("all_reduce has no algorithm `rign`; it has ring, "), "{error}");
+    }
+
+    #[test]
+    fn set_algorithm_respects_the_reduction_order() {
+        let config = Config::default().with_reduction_order(ReductionOrder::RankOrder);
+        let comms = Communicator::builder().config(&config).local(3).unwrap();
+        let error = comms[0].set_algorithm(Collective::AllReduce, Some("ring")).unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::Unsupported(_)), "{error}");
+        assert!(error.to_string().contains("all_reduce ring is not known to combine"), "{error}");
+        comms[0].set_algorithm(Collective::AllReduce, Some("rank_ordered")).unwrap();
+        comms[0].set_algorithm(Collective::AllGather, Some("ring")).unwrap();
+        assert!(comms[0].set_custom_algorithm_unchecked(&SHIFT).is_err());
+    }
+
+    #[test]
+    fn custom_algorithm_is_proved_before_its_first_use() {
+        let [comm, _peer] = pair(&Config::default());
+        let error = comm.set_custom_algorithm(&SHIFT).unwrap_err();
+        assert!(error.is_invalid_usage(), "{error}");
+        assert!(
+            error.to_string().contains("the schedule of all_reduce shift is wrong with 2 ranks"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn errors_name_a_custom_algorithm_by_its_name() {
+        let [comm, peer] = pair(&Config::default().with_timeout(Duration::from_millis(200)));
+        comm.set_custom_algorithm_unchecked(&SHIFT).unwrap();
+        let error = comm.all_reduce(&mut [1.0f32; 3], Sum).unwrap_err();
+        assert!(error.to_string().contains("all_reduce #0 (3 x float, sum, shift)"), "{error}");
+        drop(peer);
     }
 }

@@ -1,29 +1,59 @@
-//! The blocking operations, typed.
+//! The blocking collectives.
 //!
-//! `input` and `output` of every operation are cut into shares as NCCL and MPI
-//! cut them; a wrong length is [`ErrorKind::InvalidUsage`](crate::ErrorKind::InvalidUsage)
-//! and leaves the communicator unharmed. Errors of the world poison it.
+//! A buffer of several shares holds them one after the other, by rank, as in NCCL and MPI. A wrong length
+//! is [`ErrorKind::InvalidUsage`](crate::ErrorKind::InvalidUsage) and leaves the communicator as it is.
 
 use super::Communicator;
+use super::job::{digest_words, displacements};
 use crate::engine::{Buffers, Job, Shares};
-use crate::error::{ErrorKind, Result};
+use crate::error::Result;
 use crate::op_desc::OpKind;
 use crate::reduce_op::ReduceOp;
-use crate::schedule::{Collective, Rank};
+use crate::schedule::Collective;
 use unisono_cuda::{Element, as_bytes, as_bytes_mut};
 
 impl Communicator {
-    /// Reduces `buffer` over all ranks; every rank gets the result in place.
+    /// Reduces `buffer` over all ranks. Every rank gets the result in place.
+    ///
+    /// `buffer` has the same number of elements on all ranks.
     ///
     /// # Errors
-    /// See the module: misuse leaves the communicator good, all else poisons it.
+    /// Refused arguments leave the communicator as it is; all other errors poison it: see
+    /// [`Error::is_poisoning`](crate::Error::is_poisoning). Errors name the rank, the operation and its number.
+    ///
+    /// ```
+    /// # use unisono::{Communicator, Sum};
+    /// # let ranks = Communicator::local(2)?;
+    /// # std::thread::scope(|scope| for comm in ranks { scope.spawn(move || {
+    /// let mut values = [comm.rank() as f32, 1.0];
+    /// comm.all_reduce(&mut values, Sum).unwrap();
+    /// assert_eq!(values, [1.0, 2.0]);
+    /// # }); });
+    /// # Ok::<(), unisono::Error>(())
+    /// ```
     pub fn all_reduce<T: Element>(&self, buffer: &mut [T], reduction: ReduceOp) -> Result<()> {
         let count = buffer.len();
         let buffers = Buffers::in_place(as_bytes_mut(buffer), 0, 0);
         self.run(Job::even::<T>(Collective::AllReduce, Some(reduction), 0, count, buffers))
     }
 
-    /// Reduces `input` over all ranks; every rank gets the result in `output`, equally long. The two do not overlap:
+    /// Reduces `input` over all ranks. Every rank gets the result in `output`, which is equally long.
+    ///
+    /// # Errors
+    /// As [`Communicator::all_reduce`].
+    ///
+    /// ```
+    /// # use unisono::{Communicator, Sum};
+    /// # let ranks = Communicator::local(2)?;
+    /// # std::thread::scope(|scope| for comm in ranks { scope.spawn(move || {
+    /// let mut sum = [0; 2];
+    /// comm.all_reduce_into(&[comm.rank() as i32, 5], &mut sum, Sum).unwrap();
+    /// assert_eq!(sum, [1, 10]);
+    /// # }); });
+    /// # Ok::<(), unisono::Error>(())
+    /// ```
+    ///
+    /// The buffers cannot overlap:
     ///
     /// ```compile_fail,E0502
     /// # use unisono::{Communicator, Sum};
@@ -31,9 +61,6 @@ impl Communicator {
     /// let mut gradients = vec![1.0f32; 1000];
     /// comm.all_reduce_into(&gradients, &mut gradients, Sum);
     /// ```
-    ///
-    /// # Errors
-    /// See [`Communicator::all_reduce`].
     pub fn all_reduce_into<T: Element>(
         &self,
         input: &[T],
@@ -46,10 +73,23 @@ impl Communicator {
         self.run(Job::even::<T>(Collective::AllReduce, Some(reduction), 0, count, buffers))
     }
 
-    /// Puts the inputs of all ranks, equally long, one after the other into every rank's `output`.
+    /// Concatenates the inputs of all ranks, by rank, into every rank's `output`.
+    ///
+    /// `input` has n elements on every rank, `output` has n × [`size`](Communicator::size).
     ///
     /// # Errors
-    /// See [`Communicator::all_reduce`].
+    /// As [`Communicator::all_reduce`].
+    ///
+    /// ```
+    /// # use unisono::Communicator;
+    /// # let ranks = Communicator::local(2)?;
+    /// # std::thread::scope(|scope| for comm in ranks { scope.spawn(move || {
+    /// let mut output = [0; 4];
+    /// comm.all_gather(&[comm.rank(), 7].map(|value| value as u32), &mut output).unwrap();
+    /// assert_eq!(output, [0, 7, 1, 7]);
+    /// # }); });
+    /// # Ok::<(), unisono::Error>(())
+    /// ```
     pub fn all_gather<T: Element>(&self, input: &[T], output: &mut [T]) -> Result<()> {
         let count = input.len();
         self.arg_check(Collective::AllGather).require_length("output", output.len(), count * self.size())?;
@@ -61,25 +101,52 @@ impl Communicator {
     /// that the user made.
     pub(super) fn all_gather_for_split<T: Element>(&self, input: &[T], output: &mut [T]) -> Result<()> {
         let count = input.len();
-        let shape = ShareLayout { kind: Some(OpKind::Split), ..even_shares::<T>(count, count) };
         let buffers = Buffers::separate(as_bytes(input), as_bytes_mut(output));
-        self.execute(Collective::AllGather, None, 0, shape, buffers)
+        let job = Job::even::<T>(Collective::AllGather, None, 0, count, buffers);
+        self.run(Job { kind: OpKind::Split, ..job })
     }
 
-    /// As [`Communicator::all_gather`] with this rank's input already in its place in `buffer`.
+    /// Concatenates one share of every rank in `buffer`, where this rank's share is in its place already.
+    ///
+    /// `buffer` has n × [`size`](Communicator::size) elements. Share i begins at element i × n.
     ///
     /// # Errors
-    /// See [`Communicator::all_reduce`].
+    /// As [`Communicator::all_reduce`].
+    ///
+    /// ```
+    /// # use unisono::Communicator;
+    /// # let ranks = Communicator::local(2)?;
+    /// # std::thread::scope(|scope| for comm in ranks { scope.spawn(move || {
+    /// let mut buffer = [0u8; 2];
+    /// buffer[comm.rank()] = 5 + comm.rank() as u8;
+    /// comm.all_gather_in_place(&mut buffer).unwrap();
+    /// assert_eq!(buffer, [5, 6]);
+    /// # }); });
+    /// # Ok::<(), unisono::Error>(())
+    /// ```
     pub fn all_gather_in_place<T: Element>(&self, buffer: &mut [T]) -> Result<()> {
         let count = self.arg_check(Collective::AllGather).share_count(buffer.len())?;
         let buffers = Buffers::in_place(as_bytes_mut(buffer), self.rank() * count * size_of::<T>(), 0);
         self.run(Job::even::<T>(Collective::AllGather, None, 0, count, buffers))
     }
 
-    /// Reduces `input` over all ranks; rank i gets the i-th share of the result in `output`.
+    /// Reduces `input` over all ranks. Rank i gets share i of the result in `output`.
+    ///
+    /// `output` has n elements on every rank, `input` has n × [`size`](Communicator::size).
     ///
     /// # Errors
-    /// See [`Communicator::all_reduce`].
+    /// As [`Communicator::all_reduce`].
+    ///
+    /// ```
+    /// # use unisono::{Communicator, Sum};
+    /// # let ranks = Communicator::local(2)?;
+    /// # std::thread::scope(|scope| for comm in ranks { scope.spawn(move || {
+    /// let mut share = [0];
+    /// comm.reduce_scatter(&[1, 20], &mut share, Sum).unwrap();
+    /// assert_eq!(share, [[2], [40]][comm.rank()]);
+    /// # }); });
+    /// # Ok::<(), unisono::Error>(())
+    /// ```
     pub fn reduce_scatter<T: Element>(
         &self,
         input: &[T],
@@ -96,140 +163,46 @@ impl Communicator {
         self.run(Job::even::<T>(Collective::ReduceScatter, Some(reduction), 0, count, buffers))
     }
 
-    /// As [`Communicator::reduce_scatter`]; the result replaces this rank's share of `buffer`.
-    /// The other shares are left as they were.
+    /// Reduces `buffer` over all ranks. Share i of the result replaces share i of rank i's `buffer`.
+    ///
+    /// The other shares stay as they were. `buffer` has n × [`size`](Communicator::size) elements.
     ///
     /// # Errors
-    /// See [`Communicator::all_reduce`].
+    /// As [`Communicator::all_reduce`].
+    ///
+    /// ```
+    /// # use unisono::{Communicator, Sum};
+    /// # let ranks = Communicator::local(2)?;
+    /// # std::thread::scope(|scope| for comm in ranks { scope.spawn(move || {
+    /// let mut buffer = [1, 20];
+    /// comm.reduce_scatter_in_place(&mut buffer, Sum).unwrap();
+    /// assert_eq!(buffer, [[2, 20], [1, 40]][comm.rank()]);
+    /// # }); });
+    /// # Ok::<(), unisono::Error>(())
+    /// ```
     pub fn reduce_scatter_in_place<T: Element>(&self, buffer: &mut [T], reduction: ReduceOp) -> Result<()> {
         let count = self.arg_check(Collective::ReduceScatter).share_count(buffer.len())?;
         let buffers = Buffers::in_place(as_bytes_mut(buffer), 0, self.rank() * count * size_of::<T>());
         self.run(Job::even::<T>(Collective::ReduceScatter, Some(reduction), 0, count, buffers))
     }
 
-    /// Gives every rank the contents of `root`'s `buffer`.
+    /// Copies share i of every rank's `input` to rank i's `output`, by sender.
+    ///
+    /// `input` and `output` have n × [`size`](Communicator::size) elements.
     ///
     /// # Errors
-    /// See [`Communicator::all_reduce`].
-    pub fn broadcast<T: Element>(&self, buffer: &mut [T], root: Rank) -> Result<()> {
-        self.arg_check(Collective::Broadcast).require_rank("root", root)?;
-        let count = buffer.len();
-        let buffers = Buffers::in_place(as_bytes_mut(buffer), 0, 0);
-        self.run(Job::even::<T>(Collective::Broadcast, None, root, count, buffers))
-    }
-
-    /// As [`Communicator::broadcast`] from `input`, which only the root gives, into everybody's `output`.
+    /// As [`Communicator::all_reduce`].
     ///
-    /// # Errors
-    /// See [`Communicator::all_reduce`].
-    pub fn broadcast_into<T: Element>(
-        &self,
-        input: Option<&[T]>,
-        output: &mut [T],
-        root: Rank,
-    ) -> Result<()> {
-        let asked = self.arg_check(Collective::Broadcast);
-        asked.require_rank("root", root)?;
-        let count = output.len();
-        let input = asked.root_input("input", root, input)?;
-        asked.require_length_if(self.rank() == root, "input", input.len(), count)?;
-        let buffers = Buffers::separate(as_bytes(input), as_bytes_mut(output));
-        self.run(Job::even::<T>(Collective::Broadcast, None, root, count, buffers))
-    }
-
-    /// Reduces `buffer` over all ranks; the root gets the result in place, the others keep what they have.
-    ///
-    /// # Errors
-    /// See [`Communicator::all_reduce`].
-    pub fn reduce<T: Element>(&self, buffer: &mut [T], reduction: ReduceOp, root: Rank) -> Result<()> {
-        self.arg_check(Collective::Reduce).require_rank("root", root)?;
-        let count = buffer.len();
-        let buffers = Buffers::in_place(as_bytes_mut(buffer), 0, 0);
-        self.run(Job::even::<T>(Collective::Reduce, Some(reduction), root, count, buffers))
-    }
-
-    /// Reduces `input` over all ranks into `output`, which only the root gives.
-    ///
-    /// # Errors
-    /// See [`Communicator::all_reduce`].
-    pub fn reduce_into<T: Element>(
-        &self,
-        input: &[T],
-        output: Option<&mut [T]>,
-        reduction: ReduceOp,
-        root: Rank,
-    ) -> Result<()> {
-        let asked = self.arg_check(Collective::Reduce);
-        asked.require_rank("root", root)?;
-        let output = asked.root_output("output", root, output)?;
-        asked.require_length_if(self.rank() == root, "output", output.len(), input.len())?;
-        let count = input.len();
-        let buffers = Buffers::separate(as_bytes(input), as_bytes_mut(output));
-        self.run(Job::even::<T>(Collective::Reduce, Some(reduction), root, count, buffers))
-    }
-
-    /// Puts the inputs of all ranks, equally long, one after the other into `output`, which only the root gives.
-    ///
-    /// # Errors
-    /// See [`Communicator::all_reduce`].
-    pub fn gather<T: Element>(&self, input: &[T], output: Option<&mut [T]>, root: Rank) -> Result<()> {
-        let asked = self.arg_check(Collective::Gather);
-        asked.require_rank("root", root)?;
-        let count = input.len();
-        let output = asked.root_output("output", root, output)?;
-        asked.require_length_if(self.rank() == root, "output", output.len(), count * self.size())?;
-        let buffers = Buffers::separate(as_bytes(input), as_bytes_mut(output));
-        self.run(Job::even::<T>(Collective::Gather, None, root, count, buffers))
-    }
-
-    /// As [`Communicator::gather`] with the root's own input already in its place in the output. The
-    /// root gives the whole `buffer`, the others their share.
-    ///
-    /// # Errors
-    /// See [`Communicator::all_reduce`].
-    pub fn gather_in_place<T: Element>(&self, buffer: &mut [T], root: Rank) -> Result<()> {
-        let asked = self.arg_check(Collective::Gather);
-        asked.require_rank("root", root)?;
-        let at_root = self.rank() == root;
-        let count = if at_root { asked.share_count(buffer.len())? } else { buffer.len() };
-        let own = if at_root { root * count * size_of::<T>() } else { 0 };
-        let buffers = Buffers::in_place(as_bytes_mut(buffer), own, 0);
-        self.run(Job::even::<T>(Collective::Gather, None, root, count, buffers))
-    }
-
-    /// Gives rank i the i-th share of `input`, which only the root gives.
-    ///
-    /// # Errors
-    /// See [`Communicator::all_reduce`].
-    pub fn scatter<T: Element>(&self, input: Option<&[T]>, output: &mut [T], root: Rank) -> Result<()> {
-        let asked = self.arg_check(Collective::Scatter);
-        asked.require_rank("root", root)?;
-        let count = output.len();
-        let input = asked.root_input("input", root, input)?;
-        asked.require_length_if(self.rank() == root, "input", input.len(), count * self.size())?;
-        let buffers = Buffers::separate(as_bytes(input), as_bytes_mut(output));
-        self.run(Job::even::<T>(Collective::Scatter, None, root, count, buffers))
-    }
-
-    /// As [`Communicator::scatter`]; the root gives the whole `buffer` and keeps its share in place, the
-    /// others give room for theirs.
-    ///
-    /// # Errors
-    /// See [`Communicator::all_reduce`].
-    pub fn scatter_in_place<T: Element>(&self, buffer: &mut [T], root: Rank) -> Result<()> {
-        let asked = self.arg_check(Collective::Scatter);
-        asked.require_rank("root", root)?;
-        let at_root = self.rank() == root;
-        let count = if at_root { asked.share_count(buffer.len())? } else { buffer.len() };
-        let own = if at_root { root * count * size_of::<T>() } else { 0 };
-        let buffers = Buffers::in_place(as_bytes_mut(buffer), 0, own);
-        self.run(Job::even::<T>(Collective::Scatter, None, root, count, buffers))
-    }
-
-    /// Gives rank i the i-th share of `input`; `output` gets this rank's share from every rank, in order.
-    ///
-    /// # Errors
-    /// See [`Communicator::all_reduce`].
+    /// ```
+    /// # use unisono::Communicator;
+    /// # let ranks = Communicator::local(2)?;
+    /// # std::thread::scope(|scope| for comm in ranks { scope.spawn(move || {
+    /// let (first, mut output) = (10 * comm.rank() as u32, [0; 2]);
+    /// comm.all_to_all(&[first, first + 1], &mut output).unwrap();
+    /// assert_eq!(output, [[0, 10], [1, 11]][comm.rank()]);
+    /// # }); });
+    /// # Ok::<(), unisono::Error>(())
+    /// ```
     pub fn all_to_all<T: Element>(&self, input: &[T], output: &mut [T]) -> Result<()> {
         let asked = self.arg_check(Collective::AllToAll);
         let count = asked.share_count(input.len())?;
@@ -238,10 +211,24 @@ impl Communicator {
         self.run(Job::even::<T>(Collective::AllToAll, None, 0, count, buffers))
     }
 
-    /// As [`Communicator::all_to_all`] within one buffer; its contents are copied aside first.
+    /// Copies share i of every rank's `buffer` to rank i's `buffer`, by sender.
+    ///
+    /// `buffer` has n × [`size`](Communicator::size) elements. Its contents are copied to a temporary
+    /// buffer first.
     ///
     /// # Errors
-    /// See [`Communicator::all_reduce`].
+    /// As [`Communicator::all_reduce`].
+    ///
+    /// ```
+    /// # use unisono::Communicator;
+    /// # let ranks = Communicator::local(2)?;
+    /// # std::thread::scope(|scope| for comm in ranks { scope.spawn(move || {
+    /// let mut buffer = [10 * comm.rank() as u32, 10 * comm.rank() as u32 + 1];
+    /// comm.all_to_all_in_place(&mut buffer).unwrap();
+    /// assert_eq!(buffer, [[0, 10], [1, 11]][comm.rank()]);
+    /// # }); });
+    /// # Ok::<(), unisono::Error>(())
+    /// ```
     pub fn all_to_all_in_place<T: Element>(&self, buffer: &mut [T]) -> Result<()> {
         let count = self.arg_check(Collective::AllToAll).share_count(buffer.len())?;
         let buffer = as_bytes_mut(buffer);
@@ -256,10 +243,23 @@ impl Communicator {
         })
     }
 
-    /// Puts the inputs of all ranks one after the other into every rank's `output`; rank i gives `counts[i]`.
+    /// Concatenates inputs of different lengths, by rank, into every rank's `output`.
+    ///
+    /// Rank i gives `counts[i]` elements. `counts` is the same on all ranks; `output` has their sum.
     ///
     /// # Errors
-    /// See [`Communicator::all_reduce`].
+    /// As [`Communicator::all_reduce`].
+    ///
+    /// ```
+    /// # use unisono::Communicator;
+    /// # let ranks = Communicator::local(2)?;
+    /// # std::thread::scope(|scope| for comm in ranks { scope.spawn(move || {
+    /// let (input, mut output) = ([1u8, 2], [0; 3]);
+    /// comm.all_gather_v(&input[..comm.rank() + 1], &mut output, &[1, 2]).unwrap();
+    /// assert_eq!(output, [1, 1, 2]);
+    /// # }); });
+    /// # Ok::<(), unisono::Error>(())
+    /// ```
     pub fn all_gather_v<T: Element>(&self, input: &[T], output: &mut [T], counts: &[usize]) -> Result<()> {
         let asked = self.arg_check(OpKind::AllGatherV);
         asked.require_length("counts", counts.len(), self.size())?;
@@ -284,50 +284,15 @@ impl Communicator {
     /// Returns when every rank has called it.
     ///
     /// # Errors
-    /// See [`Communicator::all_reduce`].
+    /// As [`Communicator::all_reduce`].
+    ///
+    /// ```
+    /// # let comm = unisono::Communicator::local(1)?.remove(0);
+    /// comm.barrier()?;
+    /// # Ok::<(), unisono::Error>(())
+    /// ```
     pub fn barrier(&self) -> Result<()> {
         let buffers = Buffers::separate(&[], &mut []);
         self.run(Job::even::<u8>(Collective::Barrier, None, 0, 0, buffers))
     }
-
-    /// Runs one collective when it is this call's turn.
-    #[inline]
-    fn run(&self, mut job: Job<'_>) -> Result<()> {
-        if let Some(op @ ReduceOp::PreMulSum(_)) = job.reduction {
-            job.reduction = Some(self.checked_factor(op, job.collective, job.dtype)?);
-        }
-        self.with_engine(|engine| engine.collective(&mut job))
-    }
-
-    /// Returns a pre-multiplied sum with its factor as a number of the elements' type.
-    #[cold]
-    fn checked_factor(
-        &self,
-        op: ReduceOp,
-        collective: Collective,
-        dtype: unisono_cuda::DType,
-    ) -> Result<ReduceOp> {
-        op.for_dtype(dtype).map_err(|error| match error.kind() {
-            ErrorKind::InvalidUsage(what) => self.arg_check(collective).invalid(what.clone()),
-            _ => self.attach_rank(error),
-        })
-    }
-}
-
-/// (offset, bytes) of shares that lie one after the other.
-pub(crate) fn displacements(counts: &[usize], element: usize) -> Vec<(usize, usize)> {
-    let mut offset = 0;
-    let place = |&count: &usize| {
-        let place = (offset, count * element);
-        offset += count * element;
-        place
-    };
-    counts.iter().map(place).collect()
-}
-
-/// Many counts as one number that differs when any of them does (FNV-1a over words).
-pub(crate) fn digest_words(counts: &[usize]) -> u64 {
-    counts
-        .iter()
-        .fold(0xcbf2_9ce4_8422_2325, |hash, &count| (hash ^ count as u64).wrapping_mul(0x0100_0000_01b3))
 }

@@ -1,4 +1,4 @@
-//! Going on with more ranks.
+//! Growing a communicator by new ranks.
 
 use super::Communicator;
 use super::split::Origin;
@@ -7,19 +7,31 @@ use crate::bootstrap::{RankInfo, UniqueId};
 use crate::error::{Error, ErrorKind, Result};
 
 impl Communicator {
-    /// A communicator of these ranks, under their numbers, and `newcomers` more after them.
+    /// Makes a communicator of these ranks, with their numbers, and of `newcomers` more ranks after them.
     ///
-    /// Every rank calls it with the same `id`, whose address is on rank 0's host; newcomer `i` calls
+    /// Every rank calls it with the same `id`, whose address is on rank 0's host. Newcomer `i` calls
     /// [`Communicator::join`] with that id as rank `size() + i` of `size() + newcomers`, or
-    /// [`Communicator::from_env`] with `RANK`, `WORLD_SIZE` and `UNISONO_ID` set so. How the id
-    /// gets to newcomers is the caller's business: it holds a secret.
+    /// [`Communicator::from_env`] with `RANK`, `WORLD_SIZE` and `UNISONO_ID` set accordingly. The caller
+    /// delivers the id to the newcomers; it holds a secret.
     ///
-    /// This communicator stays as it is: if newcomers do not come within
-    /// [`Config::join_timeout`](crate::Config::join_timeout), the ranks get an error and can go on with it.
+    /// This communicator stays as it is. If newcomers do not join within
+    /// [`Config::join_timeout`](crate::Config::join_timeout), the ranks get an error and may use it further.
     ///
     /// # Errors
-    /// As [`Communicator::join`]; misuse, on all ranks, if they do not mean the same id and number;
-    /// [`ErrorKind::Unsupported`] between threads and over a foreign mesh, where nobody can come from outside.
+    /// As [`Communicator::join`]; [`ErrorKind::InvalidUsage`] on all ranks if they give different ids or
+    /// numbers; [`ErrorKind::Unsupported`] between threads and over a custom fabric, which nobody can join
+    /// from outside.
+    ///
+    /// ```no_run
+    /// # use unisono::{Communicator, UniqueId};
+    /// let comm = Communicator::from_env()?;
+    /// # let (id_for_all_ranks, address) = ("", std::net::Ipv4Addr::LOCALHOST.into());
+    /// // Rank 0 makes the id and gives it to the other ranks and to the newcomer.
+    /// let id = UniqueId::new(address)?;
+    /// let larger = comm.grow(&id, 1)?;
+    /// assert_eq!(larger.size(), comm.size() + 1);
+    /// # Ok::<(), unisono::Error>(())
+    /// ```
     pub fn grow(&self, id: &UniqueId, newcomers: usize) -> Result<Communicator> {
         if !matches!(self.shared.origin, Origin::Bootstrap(_)) {
             let what = format!("nobody can join ranks over {} from outside", self.transport());

@@ -1,14 +1,27 @@
-//! The public face: a group of ranks that do things together.
+//! Communicators: groups of ranks that carry out operations together.
+//!
+//! Every collective has a form with separate buffers and a form in one buffer, named by one rule:
+//!
+//! - [`all_reduce`](Communicator::all_reduce), [`broadcast`](Communicator::broadcast) and
+//!   [`reduce`](Communicator::reduce), whose input and output are equally long, work in place; the form
+//!   with separate buffers ends in `_into`.
+//! - The other collectives, whose input and output differ in length or meaning, take separate buffers; the
+//!   form in one buffer ends in `_in_place`.
+//! - A form that runs in the background on owned buffers ends in `_async` and returns a [`Work`] handle.
+//!   [`Scope`] has forms on borrowed buffers.
 
 mod algorithm;
+mod async_forms;
 mod builder;
 mod collectives;
 mod grow;
 mod info;
+mod job;
 mod op_queue;
 mod point_to_point;
 #[cfg(all(test, not(shuttle)))]
 mod reentrancy_tests;
+mod rooted;
 mod scope;
 mod shrink;
 #[cfg(all(test, shuttle))]
@@ -25,7 +38,7 @@ pub use crate::communicator::symmetric::SymmetricBuffer;
 pub(crate) use crate::communicator::validate::ArgCheck;
 pub use crate::communicator::work::Work;
 #[cfg(feature = "gpu")]
-pub(crate) use collectives::{digest_words, displacements};
+pub(crate) use job::{digest_words, displacements};
 pub use scope::{Scope, ScopedWork};
 
 use crate::bootstrap::UniqueId;
@@ -47,15 +60,16 @@ use unisono_transports::{Fabric, ListenerGuard, sys::fork_guard};
 
 /// A group of ranks that carry out collective operations together.
 ///
-/// Every rank holds one of its own and calls the same operations in the same
-/// order. Calls block until this rank's part is done and run on the caller's
-/// thread; see [`Communicator::spawn`] and [`Communicator::scope`] for
-/// operations that run meanwhile. A communicator may be shared between
-/// threads: operations then run in the order in which they were asked for.
+/// Every rank holds its own communicator and calls the same operations in the same order. Calls run on
+/// the caller's thread and return when this rank's part is done. Operations run in the background with
+/// [`Communicator::spawn`], [`Communicator::scope`] and the `_async` forms. Threads may share a
+/// communicator: its operations then run in the order of the calls.
 ///
-/// The first error but misuse poisons a communicator: every later call returns
-/// that error, and [`Communicator::shrink`] makes another one of the ranks that are
-/// left. Dropping it tells the others goodbye, and is the end of it:
+/// An error that [is poisoning](Error::is_poisoning) ends the communicator: every later call returns it,
+/// and [`Communicator::shrink`] makes a new communicator of the ranks that are left. A call from within a
+/// call on the same communicator and thread is refused.
+///
+/// Dropping the last handle of a rank tells the other ranks that it has left:
 ///
 /// ```compile_fail,E0382
 /// # let comm = unisono::Communicator::local(1).unwrap().remove(0);
@@ -63,11 +77,11 @@ use unisono_transports::{Fabric, ListenerGuard, sys::fork_guard};
 /// comm.barrier();
 /// ```
 ///
-/// A process that was forked has no part in its parent's communicators: there, every call is an error that says so.
+/// A forked child process has no part in its parent's communicators: every call there is an error.
 #[derive(Clone)]
 pub struct Communicator {
     shared: Arc<Shared>,
-    /// Whether this one is in the hands of an operation that already has its turn.
+    /// True for the handle that an operation gets, whose turn it is already.
     with_ticket: bool,
 }
 
@@ -86,9 +100,9 @@ struct Shared {
     epoch: u64,
     config: Config,
     registry: Arc<CommRegistry>,
-    /// This rank's doors in what this came from, while ranks may live that were left behind there.
+    /// This rank's listeners of the parents, while excluded ranks may still connect there.
     listener_guards: Vec<ListenerGuard>,
-    /// The process that it was made in.
+    /// The process that made the communicator.
     process: u64,
 }
 
@@ -101,7 +115,7 @@ impl Shared {
 
 impl RegisteredComm for Shared {
     fn notify_blocked(&self, call: OpDesc) {
-        // Whoever uses it says more than that.
+        // The holder of the lock announces more than that.
         if let Ok(mut engine) = self.engine.try_lock() {
             engine.announce_wait_elsewhere(call);
         }
@@ -180,7 +194,7 @@ impl Communicator {
         Self::with_registry(&Arc::default(), (0, Vec::new()), mesh, config, origin)
     }
 
-    /// One that its rank has beside `siblings`.
+    /// Makes a communicator that shares a registry with this rank's `siblings`.
     fn with_registry(
         siblings: &Arc<CommRegistry>,
         (epoch, doors): (u64, Vec<ListenerGuard>),
@@ -229,18 +243,18 @@ impl Communicator {
         Self { shared, with_ticket: false }
     }
 
-    /// Ends this communicator on all ranks, from any thread, whatever is going on.
+    /// Ends this communicator on all ranks. Works from any thread, during any operation.
     ///
-    /// An operation in progress returns [`ErrorKind::Aborted`] within milliseconds. Calling it again
-    /// changes nothing.
+    /// An operation in progress returns [`ErrorKind::Aborted`] within milliseconds. A second call has no
+    /// effect.
     pub fn abort(&self, reason: &str) {
         if self.is_forked() {
             return;
         }
         self.shared.abort.raise(reason);
         let begun = Instant::now();
-        // What runs hears of it, while it waits or at its end; where nothing runs, or what runs has looked for the last time,
-        // nobody else would tell the other ranks.
+        // A running operation notices the flag while it waits or at its end, and tells the other ranks. If none runs, or it
+        // has checked the flag for the last time, this thread tells them.
         loop {
             match self.shared.engine.try_lock() {
                 Ok(mut engine) => return engine.abort(reason),
@@ -291,7 +305,7 @@ impl Communicator {
         self.attach_rank(Error::invalid_usage(what))
     }
 
-    /// Whether this process was forked from the one whose rank this is.
+    /// Returns true in a process that was forked from the communicator's own.
     #[inline]
     pub(crate) fn is_forked(&self) -> bool {
         self.shared.process != fork_guard::current_pid()
@@ -307,19 +321,19 @@ impl Communicator {
         self.attach_rank(Error::invalid_usage(text))
     }
 
-    /// Says in an error which rank saw it.
+    /// Adds this rank to an error.
     pub(crate) fn attach_rank(&self, error: Error) -> Error {
         error.with_rank(self.rank(), &self.shared.host, None)
     }
 
-    /// Waits for the ticket's turn and gives `task` a communicator that has it.
+    /// Waits for the ticket's turn and runs `task` with a handle that has it.
     fn in_turn<R>(&self, ticket: Ticket, task: impl FnOnce(&Communicator) -> R) -> R {
         let _turn = self.shared.op_queue.wait_for_turn(ticket);
         task(&Communicator { shared: Arc::clone(&self.shared), with_ticket: true })
     }
 }
 
-/// Longer than it takes to unlock what has just looked whether it is aborted.
+/// Longer than an operation holds the lock after its last check of the abort flag.
 const ABORT_LOCK_TIMEOUT: Duration = Duration::from_millis(100);
 const REENTRANT_MESSAGE: &str = "a call was made from within another call on this communicator and thread, for \
      example by a signal handler or a log subscriber, and neither could end. Make the inner call on another thread or \

@@ -1,28 +1,27 @@
-//! Operations of one communicator, one after the other in the order they were asked for.
+//! The queue of operations of one communicator, in the order of the calls.
 //!
-//! Every operation takes a ticket when the caller asks for it, whether it runs
-//! at once on the caller's thread or later on another; it runs when all before
-//! it are through. So all ranks see one order, however many threads are at work.
+//! Every operation takes a ticket when it is called, also if it runs later on another thread. It runs when
+//! all earlier tickets are done. All ranks thus see one order, however many threads call.
 
 use crate::sync::{AtomicU64, Condvar, Mutex, thread_local};
 use std::cell::Cell;
 use std::ptr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Hands out tickets and lets them through in order.
+/// A lock that admits its tickets in order.
 #[derive(Debug, Default)]
 pub(super) struct TicketLock {
     next: AtomicU64,
     serving: AtomicU64,
-    /// How many wait below; kept in the mutex so that no wake-up is lost.
+    /// The number of waiting threads, in the mutex so that no wake-up is lost.
     waiting: Mutex<usize>,
-    /// Read without the mutex by the one who passes: is there anybody to wake?
+    /// The same number for the thread that leaves, which reads it without the mutex.
     sleepers: AtomicU64,
     turn: Condvar,
 }
 
 thread_local! {
-    /// The turnstile whose turn this thread has; only its address counts.
+    /// The lock whose turn this thread has; only its address counts.
     static HELD_BY_THREAD: Cell<*const TicketLock> = const { Cell::new(ptr::null()) };
 }
 
@@ -68,31 +67,31 @@ fn thread_id() -> usize {
     THREAD_ID.with(|byte| ptr::from_ref(byte).addr())
 }
 
-/// A place in the queue.
+/// A position in the queue.
 #[derive(Debug)]
 pub(super) struct Ticket(u64);
 
-/// Held while it is one's turn; the next one goes when it is dropped.
+/// Holds the turn. Dropping it admits the next ticket.
 #[derive(Debug)]
 pub(super) struct TicketGuard<'t> {
     lock: &'t TicketLock,
     ticket: u64,
-    /// What this thread had before.
+    /// The lock whose turn this thread had before.
     previous: *const TicketLock,
 }
 
 impl TicketLock {
-    /// The next place in the queue. A ticket must be used, or nobody after it gets through.
+    /// Returns the next ticket. Every ticket must be used, or no later one is admitted.
     pub(super) fn take_ticket(&self) -> Ticket {
         Ticket(self.next.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// Whether every ticket handed out has passed: nothing that was asked for is still to come.
+    /// Returns true if every ticket has been served.
     pub(super) fn is_idle(&self) -> bool {
         self.next.load(Ordering::Relaxed) == self.serving.load(Ordering::Acquire)
     }
 
-    /// How many tickets have not had their turn.
+    /// Returns the number of tickets that have not had their turn.
     pub(super) fn waiting(&self) -> u64 {
         let passed = self.serving.load(Ordering::Acquire) + 1;
         self.next.load(Ordering::Relaxed).saturating_sub(passed)
@@ -107,7 +106,7 @@ impl TicketLock {
         TicketGuard { lock: self, ticket, previous: HELD_BY_THREAD.with(|held| held.replace(self)) }
     }
 
-    /// Whether this thread has the turn: what it waited for behind its own ticket would never come.
+    /// Returns true if this thread has the turn. A later ticket that it waited for would never be served.
     pub(super) fn is_held_by_this_thread(&self) -> bool {
         ptr::eq(HELD_BY_THREAD.with(Cell::get), self)
     }

@@ -1,4 +1,4 @@
-//! Sends and receives, one by one or together.
+//! Sends and receives, one by one or in groups.
 
 use crate::communicator::Communicator;
 use crate::engine::{Direction, Engine, Transfer};
@@ -7,7 +7,7 @@ use crate::op_desc::{OpDesc, OpKind};
 use crate::schedule::Rank;
 use unisono_cuda::{DType, Element, as_bytes, as_bytes_mut};
 
-/// Sends and receives collected by [`Communicator::group`], to be carried out together.
+/// A set of sends and receives, which [`Communicator::group`] runs concurrently.
 #[derive(Debug, Default)]
 pub struct Group<'a> {
     entries: Vec<GroupEntry<'a>>,
@@ -20,19 +20,19 @@ enum GroupEntry<'a> {
 }
 
 impl<'a> Group<'a> {
-    /// Will send `buffer` to `peer`, which must receive as many elements.
+    /// Adds a send of `buffer` to `peer`, which must receive as many elements.
     pub fn send<T: Element>(&mut self, buffer: &'a [T], peer: Rank) -> &mut Self {
         self.entries.push(GroupEntry::Send { peer, bytes: as_bytes(buffer), dtype: T::DTYPE });
         self
     }
 
-    /// Will receive `buffer` from `peer`, which must send as many elements.
+    /// Adds a receive of `buffer` from `peer`, which must send as many elements.
     pub fn recv<T: Element>(&mut self, buffer: &'a mut [T], peer: Rank) -> &mut Self {
         self.entries.push(GroupEntry::Recv { peer, bytes: as_bytes_mut(buffer), dtype: T::DTYPE });
         self
     }
 
-    /// What goes from a rank to itself must come out in the same lengths.
+    /// Checks that messages of a rank to itself have matching receives.
     fn check_self_transfers(&self, rank: Rank) -> std::result::Result<(), String> {
         let sends = self.entries.iter().filter_map(|entry| match entry {
             GroupEntry::Send { peer, bytes, .. } if *peer == rank => Some(bytes.len()),
@@ -46,7 +46,7 @@ impl<'a> Group<'a> {
             return Ok(());
         }
         let text =
-            "what a rank sends to itself it must receive in the same group, in the same order and lengths";
+            "a rank must receive its messages to itself in the same group, in the same order and lengths";
         Err(text.to_owned())
     }
 }
@@ -60,13 +60,26 @@ impl GroupEntry<'_> {
 }
 
 impl Communicator {
-    /// Sends `buffer` to `peer`; returns when it has been handed to the transport.
+    /// Sends `buffer` to `peer`. Returns when the transport has taken the data.
     ///
-    /// A long message needs its receiver: two ranks that send to each other first must use
-    /// [`Communicator::group`] or [`Communicator::send_recv`].
+    /// `peer` must call [`Communicator::recv`] with as many elements. Two ranks that both send first may
+    /// wait for each other: use [`Communicator::group`] or [`Communicator::send_recv`].
     ///
     /// # Errors
-    /// Misuse for a peer that is none or this rank itself; else as every operation.
+    /// As [`Communicator::all_reduce`].
+    ///
+    /// ```
+    /// # let ranks = unisono::Communicator::local(2)?;
+    /// # std::thread::scope(|scope| for comm in ranks { scope.spawn(move || {
+    /// let mut message = [7u32, 8];
+    /// match comm.rank() {
+    ///     0 => comm.send(&message, 1).unwrap(),
+    ///     _ => comm.recv(&mut message, 0).unwrap(),
+    /// }
+    /// assert_eq!(message, [7, 8]);
+    /// # }); });
+    /// # Ok::<(), unisono::Error>(())
+    /// ```
     pub fn send<T: Element>(&self, buffer: &[T], peer: Rank) -> Result<()> {
         self.check_peer(peer)?;
         let entry = GroupEntry::Send { peer, bytes: as_bytes(buffer), dtype: T::DTYPE };
@@ -76,10 +89,24 @@ impl Communicator {
         })
     }
 
-    /// Receives `buffer` from `peer`.
+    /// Receives `buffer` from `peer`, which must send as many elements. See [`Communicator::send`].
     ///
     /// # Errors
-    /// As [`Communicator::send`]; a message of another length or type is a mismatch that names both.
+    /// As [`Communicator::all_reduce`].
+    ///
+    /// ```
+    /// # let ranks = unisono::Communicator::local(2)?;
+    /// # std::thread::scope(|scope| for comm in ranks { scope.spawn(move || {
+    /// let mut message = [comm.rank() as u8];
+    /// if comm.rank() == 0 {
+    ///     comm.recv(&mut message, 1).unwrap();
+    /// } else {
+    ///     comm.send(&message, 0).unwrap();
+    /// }
+    /// assert_eq!(message, [1]);
+    /// # }); });
+    /// # Ok::<(), unisono::Error>(())
+    /// ```
     pub fn recv<T: Element>(&self, buffer: &mut [T], peer: Rank) -> Result<()> {
         self.check_peer(peer)?;
         let entry = GroupEntry::Recv { peer, bytes: as_bytes_mut(buffer), dtype: T::DTYPE };
@@ -89,10 +116,20 @@ impl Communicator {
         })
     }
 
-    /// Sends to one rank and receives from another (or the same) at once.
+    /// Sends `input` to rank `to` and receives `output` from rank `from`, concurrently.
     ///
     /// # Errors
-    /// As [`Communicator::send`].
+    /// As [`Communicator::all_reduce`].
+    ///
+    /// ```
+    /// # let ranks = unisono::Communicator::local(2)?;
+    /// # std::thread::scope(|scope| for comm in ranks { scope.spawn(move || {
+    /// let (peer, mut output) = (1 - comm.rank(), [0]);
+    /// comm.send_recv(&[comm.rank()].map(|rank| rank as i32), peer, &mut output, peer).unwrap();
+    /// assert_eq!(output, [peer as i32]);
+    /// # }); });
+    /// # Ok::<(), unisono::Error>(())
+    /// ```
     pub fn send_recv<T: Element>(&self, input: &[T], to: Rank, output: &mut [T], from: Rank) -> Result<()> {
         self.group(|group| {
             group.send(input, to).recv(output, from);
@@ -131,11 +168,28 @@ impl Communicator {
         })
     }
 
-    /// Gives rank i the next `send_counts[i]` elements of `input`; `output` gets `recv_counts[i]` from rank i.
+    /// Sends the next `send_counts[i]` elements of `input` to rank i, and receives `recv_counts[i]` elements
+    /// from rank i into `output`, by rank.
     ///
     /// # Errors
-    /// Misuse if the counts do not add up to the buffers; a mismatch that names both ranks' counts if the
-    /// ranks disagree; else as every operation.
+    /// [`ErrorKind::InvalidUsage`](crate::ErrorKind::InvalidUsage) if the counts do not add up to the
+    /// buffers; [`ErrorKind::Mismatch`](crate::ErrorKind::Mismatch) with both counts if two ranks disagree;
+    /// else as [`Communicator::all_reduce`].
+    ///
+    /// ```
+    /// # let ranks = unisono::Communicator::local(2)?;
+    /// # std::thread::scope(|scope| for comm in ranks { scope.spawn(move || {
+    /// // Rank 0 keeps one element and sends two; rank 1 sends none and keeps one.
+    /// let (input, sends, receives) = match comm.rank() {
+    ///     0 => (vec![1u8, 2, 3], [1, 2], [1, 0]),
+    ///     _ => (vec![4], [0, 1], [2, 1]),
+    /// };
+    /// let mut output = vec![0; receives.iter().sum()];
+    /// comm.all_to_all_v(&input, &sends, &mut output, &receives).unwrap();
+    /// assert_eq!(output, [vec![1], vec![2, 3, 4]][comm.rank()]);
+    /// # }); });
+    /// # Ok::<(), unisono::Error>(())
+    /// ```
     pub fn all_to_all_v<T: Element>(
         &self,
         input: &[T],
@@ -169,7 +223,7 @@ impl Communicator {
                 let call = call(part.len());
                 (peer, Transfer::recv(peer, as_bytes_mut(part), call))
             });
-            // Nearest neighbours first, so that no rank is everybody's first.
+            // The nearest neighbors come first, so that no rank is the first peer of all others.
             let mut transfers: Vec<_> = sends
                 .map(|(peer, transfer)| ((peer + ranks - rank) % ranks, transfer))
                 .chain(receives.map(|(peer, transfer)| ((rank + ranks - peer) % ranks, transfer)))
@@ -191,7 +245,7 @@ impl Communicator {
     }
 }
 
-/// Gives a transfer its number among those of its peer and direction.
+/// Numbers a transfer among those of its peer and direction.
 fn with_sequence<'a>(engine: &mut Engine, entry: GroupEntry<'a>) -> Transfer<'a> {
     let call = |sequence, dtype: DType, bytes: usize| {
         OpDesc::new(sequence, OpKind::SendRecv, dtype, None, 0, (bytes / dtype.size()) as u64)

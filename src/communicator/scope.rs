@@ -1,4 +1,4 @@
-//! Operations on borrowed buffers that run while the caller does something else.
+//! Background operations on borrowed buffers.
 
 use super::Communicator;
 use crate::communicator::op_queue::Ticket;
@@ -15,31 +15,32 @@ use unisono_cuda::Element;
 
 type Task<'env> = Box<dyn FnOnce(&Communicator) + Send + 'env>;
 
-/// Inside [`Communicator::scope`]: starts operations on buffers that outlive the scope.
+/// Starts operations on buffers that outlive the scope; see [`Communicator::scope`].
 #[derive(Debug)]
 pub struct Scope<'env> {
     comm: &'env Communicator,
     tasks: Sender<(Ticket, Task<'env>)>,
 }
 
-/// An operation started in a scope.
+/// A handle of an operation that runs in a scope.
 ///
-/// May be dropped: the scope waits for it in any case.
+/// It may be dropped: the scope waits for the operation in any case. An error of a dropped handle comes
+/// out of every later call.
 #[derive(Debug)]
 pub struct ScopedWork<R> {
     completion: Arc<Completion<R>>,
 }
 
 impl<R> ScopedWork<R> {
-    /// Waits until the operation is through.
+    /// Waits until the operation has finished, and returns its result.
     ///
     /// # Errors
-    /// The operation's own.
+    /// The error of the operation.
     pub fn wait(self) -> Result<R> {
         self.completion.wait()
     }
 
-    /// Whether [`ScopedWork::wait`] would return at once.
+    /// Returns true if [`ScopedWork::wait`] would return at once.
     pub fn is_finished(&self) -> bool {
         self.completion.is_finished()
     }
@@ -68,14 +69,14 @@ impl<'env> Scope<'env> {
         let task: Task<'env> = Box::new(move |comm| filled.complete(catch_panic(comm, operation)));
         let ticket = self.comm.shared.op_queue.take_ticket();
         if let Err(unsent) = self.tasks.send((ticket, task)) {
-            // There is no thread: this one does the work.
+            // The thread could not be started: this one runs the operation.
             let (ticket, task) = unsent.0;
             self.comm.in_turn(ticket, task);
         }
         ScopedWork { completion: slot }
     }
 
-    /// Starts an all_reduce in place; the buffer comes back from `wait`.
+    /// Starts an all_reduce in place. The handle returns the buffer.
     pub fn all_reduce<T: Element>(
         &self,
         buffer: &'env mut [T],
@@ -84,12 +85,12 @@ impl<'env> Scope<'env> {
         self.spawn(move |comm| comm.all_reduce(buffer, reduction).map(|()| buffer))
     }
 
-    /// Starts a broadcast; the buffer comes back from `wait`.
+    /// Starts a broadcast. The handle returns the buffer.
     pub fn broadcast<T: Element>(&self, buffer: &'env mut [T], root: usize) -> ScopedWork<&'env mut [T]> {
         self.spawn(move |comm| comm.broadcast(buffer, root).map(|()| buffer))
     }
 
-    /// Starts an all_gather; the output comes back from `wait`.
+    /// Starts an all_gather. The handle returns the output.
     pub fn all_gather<T: Element>(
         &self,
         input: &'env [T],
@@ -98,7 +99,7 @@ impl<'env> Scope<'env> {
         self.spawn(move |comm| comm.all_gather(input, output).map(|()| output))
     }
 
-    /// Starts a reduce_scatter; the output comes back from `wait`.
+    /// Starts a reduce_scatter. The handle returns the output.
     pub fn reduce_scatter<T: Element>(
         &self,
         input: &'env [T],
@@ -110,7 +111,7 @@ impl<'env> Scope<'env> {
 }
 
 impl Communicator {
-    /// Runs `body`, which may start operations on borrowed buffers; returns when all of them are through.
+    /// Runs `body`, which may start operations on borrowed buffers. Returns when all have finished.
     ///
     /// ```
     /// # use unisono::{Communicator, Sum};
@@ -125,7 +126,7 @@ impl Communicator {
     /// # Ok::<(), unisono::Error>(())
     /// ```
     ///
-    /// The buffer is in use for as long as the scope lasts:
+    /// A buffer is borrowed for as long as the scope lasts:
     ///
     /// ```compile_fail,E0499
     /// # use unisono::{Communicator, Sum};
@@ -141,7 +142,7 @@ impl Communicator {
         thread::scope(|threads| {
             let (tasks, todo) = channel::<(Ticket, Task<'env>)>();
             let serve = move || todo.into_iter().for_each(|(ticket, task)| self.in_turn(ticket, task));
-            // Where no thread is to be had, nobody takes the tasks, and whoever starts them does the work.
+            // If no thread can be started, nobody takes the tasks, and `spawn` runs them itself.
             let _ = thread::Builder::new().spawn_scoped(threads, serve);
             body(&Scope { comm: self, tasks })
         })

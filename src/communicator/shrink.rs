@@ -1,4 +1,4 @@
-//! Going on without the ranks that are gone.
+//! Shrinking a communicator to the ranks that are left.
 
 use super::Communicator;
 use super::split::{FabricExchange, Origin, bootstrap_error, group_id_of, listen_endpoint, next_group_id};
@@ -13,17 +13,19 @@ use std::time::Duration;
 use unisono_transports::{Fabric, Reconnect, RegroupRequest};
 
 impl Communicator {
-    /// A communicator of the ranks that are left, in their old order, after an error or before one.
+    /// Makes a communicator of the ranks that are left, in their old order, after an error or before one.
     ///
-    /// Every rank that is left calls it. Those that died, or dropped their communicator, are left out at
-    /// once; those that only do not call it are waited for as long as [`Config::timeout`] says, and then left
-    /// behind, if the others are more than half: when they come they get [`ErrorKind::Excluded`]. Ranks
-    /// that die meanwhile are left out as well. All ranks that get a communicator get the same one, but for
-    /// one thing: a rank that died in the last moment may still be a part of it, and its first operation
-    /// then says so; a rank that was cut off in that moment may have one by itself in which nothing succeeds.
+    /// Every rank that is left calls it. Ranks that died or dropped their communicator are left out at once.
+    /// Ranks that do not call it are waited for as long as [`Config::timeout`] says. Then they are excluded,
+    /// if the others are more than half: they get [`ErrorKind::Excluded`] when they call it. Ranks that die
+    /// meanwhile are left out as well.
     ///
-    /// The old communicator is over: operations under way return [`ErrorKind::Aborted`], and only dropping
-    /// it makes sense. The new one has links, memory and a secret of its own, so that nothing late can reach it.
+    /// All ranks that get a communicator get the same one, with one exception. A rank that died in the last
+    /// moment may still be a member, and the first operation then reports it; a rank that was cut off in that
+    /// moment may get a communicator of its own in which nothing succeeds.
+    ///
+    /// The old communicator is ended: running operations return [`ErrorKind::Aborted`], and it should be
+    /// dropped. The new one has links, memory and a secret of its own, which late messages cannot reach.
     ///
     /// ```
     /// # use unisono::{Communicator, Sum};
@@ -45,8 +47,9 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// [`ErrorKind::Excluded`]; [`ErrorKind::Timeout`] if too many say nothing; what kept the ranks from
-    /// meeting; [`ErrorKind::Unsupported`] over a foreign mesh without a venue.
+    /// [`ErrorKind::Excluded`]; [`ErrorKind::Timeout`] if too many ranks do not respond; the cause if the
+    /// ranks cannot connect; [`ErrorKind::Unsupported`] over a custom fabric without
+    /// [`CommunicatorBuilder::reconnect`](crate::CommunicatorBuilder::reconnect).
     pub fn shrink(&self) -> Result<Communicator> {
         let shared = &self.shared;
         let epoch = shared.epoch + 1;
@@ -69,7 +72,7 @@ impl Communicator {
                 (left, Origin::Custom(Some(Arc::clone(venue)), assembly.last_group))
             }
             Origin::Custom(None, _) => {
-                let what = "a communicator over a foreign mesh without a venue cannot be shrunk";
+                let what = "a communicator over a custom fabric without a `Reconnect` cannot be shrunk";
                 return Err(self.attach_rank(Error::new(ErrorKind::Unsupported(what.to_owned()))));
             }
         };
@@ -78,19 +81,25 @@ impl Communicator {
         Ok(Communicator::with_registry(&shared.registry, (epoch, doors), mesh, &shared.config, origin))
     }
 
-    /// How often what it comes from was shrunk since its ranks met.
+    /// Returns how often the communicator's ancestors were shrunk since their ranks connected.
+    ///
+    /// ```
+    /// # let comm = unisono::Communicator::local(1)?.remove(0);
+    /// assert_eq!(comm.epoch(), 0);
+    /// # Ok::<(), unisono::Error>(())
+    /// ```
     pub fn epoch(&self) -> u64 {
         self.shared.epoch
     }
 }
 
-/// Threads hand meshes over.
+/// Reconnects threads, which hand fabrics over.
 struct ThreadRegroup<'a> {
     exchange: &'a FabricExchange,
     config: &'a Config,
-    /// Those that this rank has made.
+    /// The group of fabrics that this rank has made.
     own_group: Option<u64>,
-    /// Those that were met last.
+    /// The group that connected last.
     last_group: u64,
 }
 
@@ -114,7 +123,7 @@ impl Regroup for ThreadRegroup<'_> {
     }
 }
 
-/// Processes meet again, under a secret that only those have who mean the same company.
+/// Reconnects processes, under a secret that only ranks with the same member list have.
 struct SocketRegroup<'a> {
     parent: &'a UniqueId,
     config: &'a Config,

@@ -1,7 +1,7 @@
-//! Communicators made from communicators.
+//! Splitting and duplicating communicators.
 
 use super::Communicator;
-use super::collectives::digest_words;
+use super::job::digest_words;
 use crate::bootstrap;
 use crate::bootstrap::{BootstrapError, RankInfo, UniqueId};
 use crate::config::Config;
@@ -14,19 +14,18 @@ use std::time::{Duration, Instant};
 use unisono_transports::secure::handshake::Secret;
 use unisono_transports::{Error as TransportError, Fabric, Reconnect, RegroupRequest};
 
-/// Where a communicator's mesh came from, and so how another one is made.
+/// The way a communicator was made, which is also how a related one is made.
 pub(super) enum Origin {
-    /// Threads of this process: meshes are handed over through the exchange. And a number that is this group's.
+    /// Threads of this process, which hand fabrics over through the exchange, and the number of the group.
     Threads(Arc<FabricExchange>, u64),
-    /// Processes that met at an address.
+    /// Processes that connected at an address.
     Bootstrap(UniqueId),
-    /// Made by the caller, who may have said how ranks meet anew; and a number of those that have met there.
+    /// A fabric of the caller, with its way to reconnect, if any, and the number of the group.
     Custom(Option<Arc<dyn Reconnect>>, u64),
 }
 
 impl Origin {
-    /// A number that the ranks of a communicator share, and those of no other have; zero over a foreign mesh, whose ranks
-    /// share nothing that is known here.
+    /// Returns the number that identifies the group; zero over a custom fabric.
     pub(super) fn group_id(&self) -> u64 {
         match self {
             Origin::Threads(_, group) => u64::from(std::process::id()) << 32 | group,
@@ -35,7 +34,7 @@ impl Origin {
         }
     }
 
-    /// What only those know who are of the job, if it has such.
+    /// Returns the secret of the job, if it has one.
     pub(super) fn secret(&self) -> Option<&Secret> {
         match self {
             Origin::Bootstrap(id) => Some(id.secret()),
@@ -44,28 +43,41 @@ impl Origin {
     }
 }
 
-/// Meshes on their way from the thread that made them to the threads that will use them.
+/// Fabrics between the thread that made them and the threads that take them.
 #[derive(Default)]
 pub(super) struct FabricExchange {
-    /// By the number of the new group and the rank in it.
+    /// By the number of the group and the rank in it.
     fabrics: Mutex<HashMap<(u64, Rank), Fabric>>,
     arrived: Condvar,
 }
 
-/// What a rank tells the others when it splits.
+/// The color and key of a rank that splits.
 type SplitKey = [i64; 2];
 
 impl Communicator {
-    /// Groups the ranks that give the same color, in the order of their keys, then of their ranks.
-    /// Every rank must call it; those that give no color get no communicator.
+    /// Groups the ranks that give the same color, by key and then by rank.
+    ///
+    /// Every rank must call it. A rank that gives no color gets no communicator. New communicators have this
+    /// one's settings; [`Communicator::child`] gives them others.
     ///
     /// # Errors
-    /// If a group's ranks cannot meet, or this communicator was made over a foreign mesh without a venue.
+    /// If the ranks of a group cannot connect; [`ErrorKind::Unsupported`] over a custom fabric without
+    /// [`CommunicatorBuilder::reconnect`](crate::CommunicatorBuilder::reconnect).
+    ///
+    /// ```
+    /// # let ranks = unisono::Communicator::local(4)?;
+    /// # std::thread::scope(|scope| for comm in ranks { scope.spawn(move || {
+    /// let color = comm.rank() as u32 % 2;
+    /// let half = comm.split(Some(color), 0).unwrap().unwrap();
+    /// assert_eq!((half.size(), half.rank()), (2, comm.rank() / 2));
+    /// # }); });
+    /// # Ok::<(), unisono::Error>(())
+    /// ```
     pub fn split(&self, color: Option<u32>, key: i32) -> Result<Option<Communicator>> {
         self.split_with(color, key, self.config())
     }
 
-    /// As [`Communicator::split`], with other settings for the new one; the same on all its ranks.
+    /// As [`Communicator::split`], with settings for the new communicator; the same on all its ranks.
     pub(super) fn split_with(
         &self,
         color: Option<u32>,
@@ -88,29 +100,38 @@ impl Communicator {
             .map(Some)
     }
 
-    /// A second communicator of the same ranks, whose operations do not wait for this one's.
+    /// Makes a second communicator of the same ranks, whose operations do not wait for this one's.
+    ///
+    /// Every rank must call it.
     ///
     /// # Errors
     /// As [`Communicator::split`].
+    ///
+    /// ```
+    /// # let comm = unisono::Communicator::local(1)?.remove(0);
+    /// let second = comm.duplicate()?;
+    /// assert_eq!(second.size(), comm.size());
+    /// # Ok::<(), unisono::Error>(())
+    /// ```
     pub fn duplicate(&self) -> Result<Communicator> {
         self.child().duplicate()
     }
 
-    /// Tells all ranks where each leader's group will meet; the leader holds the place until it is there.
+    /// Exchanges the endpoints of all groups. The leader of a group keeps its endpoint reserved.
     fn exchange_endpoints(&self, leads: bool) -> Result<(Vec<u8>, Option<UniqueId>)> {
         if matches!(self.shared.origin, Origin::Custom(None, _)) {
-            let what = "a communicator over a foreign mesh without a venue cannot be split";
+            let what = "a communicator over a custom fabric without a `Reconnect` cannot be split";
             return Err(self.attach_rank(Error::new(ErrorKind::Unsupported(what.to_owned()))));
         }
         let mut own = [0u8; ENDPOINT_BYTES];
-        // The others wait for a ticket: who has no place says so by an empty one, and fails after that.
+        // The others wait for an endpoint: a leader without one sends an empty one, and fails after that.
         let reserved = if leads { self.reserve_endpoint(&mut own) } else { Ok(None) };
         let mut all = vec![0u8; ENDPOINT_BYTES * self.size()];
         self.all_gather_for_split(&own, &mut all)?;
         Ok((all, reserved.map_err(|error| self.attach_rank(error))?))
     }
 
-    /// Writes where this rank's group will meet into its ticket; what keeps that place.
+    /// Reserves an endpoint for this rank's group and writes it into `ticket`.
     fn reserve_endpoint(&self, ticket: &mut [u8; ENDPOINT_BYTES]) -> Result<Option<UniqueId>> {
         match &self.shared.origin {
             Origin::Threads(..) => ticket[..8].copy_from_slice(&next_group_id().to_le_bytes()),
@@ -128,7 +149,7 @@ impl Communicator {
         Ok(None)
     }
 
-    /// Meets the other members of a new group.
+    /// Connects to the other members of a new group.
     fn connect_group(
         &self,
         ticket: &[u8],
@@ -157,13 +178,15 @@ impl Communicator {
                 let origin = Origin::Custom(Some(Arc::clone(venue)), group_id_of(place, label));
                 Ok(self.with_same_parent(mesh, config, origin))
             }
-            Origin::Custom(None, _) => Err(Error::new(ErrorKind::Bug("a foreign mesh was split".to_owned()))),
+            Origin::Custom(None, _) => {
+                Err(Error::new(ErrorKind::Bug("a custom fabric was split".to_owned())))
+            }
         }
     }
 }
 
 impl Communicator {
-    /// Another one of this rank.
+    /// Makes another communicator of this rank.
     pub(super) fn with_same_parent(&self, mesh: Fabric, config: &Config, origin: Origin) -> Self {
         Self::with_registry(
             &self.shared.registry,
@@ -175,17 +198,17 @@ impl Communicator {
     }
 }
 
-/// Writes a place into a ticket, after its length.
+/// Writes an endpoint after its length.
 fn write_endpoint(ticket: &mut [u8; ENDPOINT_BYTES], place: &str) {
     let length = place.len().min(ENDPOINT_BYTES - 1);
     ticket[0] = length as u8;
     ticket[1..=length].copy_from_slice(&place.as_bytes()[..length]);
 }
 
-/// The place in a ticket.
+/// Reads an endpoint.
 fn read_endpoint(ticket: &[u8]) -> Result<&str> {
     if ticket.first() == Some(&0) {
-        let what = "the first rank of the group has no place where it could meet: its error says why";
+        let what = "the first rank of the group has no endpoint: its own error says why";
         return Err(Error::new(ErrorKind::Unsupported(what.to_owned())));
     }
     let place = ticket.split_first().and_then(|(&length, rest)| rest.get(..length as usize));
@@ -197,26 +220,26 @@ fn unreadable_endpoint() -> Error {
     Error::new(ErrorKind::ProtocolViolation { peer: 0, what: "an address that cannot be read".to_owned() })
 }
 
-/// Where this rank can hold a meeting, as a foreign venue says.
+/// Returns an endpoint for a regroup, from the caller's `Reconnect`.
 pub(super) fn listen_endpoint(venue: &dyn Reconnect) -> Result<String> {
     let place = venue.endpoint()?;
     match place.len() {
         1..=ENDPOINT_BYTES_MAX => Ok(place),
         length => {
             let what =
-                format!("a venue's place must have 1 to {ENDPOINT_BYTES_MAX} bytes, and this has {length}");
+                format!("an endpoint must have 1 to {ENDPOINT_BYTES_MAX} bytes, and this has {length}");
             Err(Error::new(ErrorKind::Unsupported(what)))
         }
     }
 }
 
-/// A number of those that have met at a foreign venue.
+/// Returns the number of a group that connected at an endpoint of the caller.
 pub(super) fn group_id_of(place: &str, label: &[u8]) -> u64 {
     let words: Vec<usize> = place.bytes().chain([0]).chain(label.iter().copied()).map(usize::from).collect();
     digest_words(&words)
 }
 
-/// Says of ranks that did not meet at a foreign venue what is said of all that do not meet.
+/// Converts a timeout of the caller's `Reconnect` into a bootstrap error.
 pub(super) fn bootstrap_error(error: TransportError) -> Error {
     match error {
         TransportError::Timeout { what } => Error::new(ErrorKind::Bootstrap(BootstrapError::Other { what })),
@@ -231,7 +254,7 @@ impl FabricExchange {
         self.arrived.notify_all();
     }
 
-    /// Drops what nobody has taken of a group.
+    /// Drops the fabrics of a group that nobody has taken.
     pub(super) fn discard(&self, group: u64) {
         let mut waiting = self.fabrics.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         waiting.retain(|&(other, _), _| other != group);
@@ -260,7 +283,7 @@ impl FabricExchange {
     }
 }
 
-/// The ranks that wished for `color`, by key and rank.
+/// Returns the ranks that gave `color`, by key and rank.
 fn group_members(split_keys: &[i64], color: i64) -> Vec<Rank> {
     let split_key = |rank: Rank| (split_keys[2 * rank], split_keys[2 * rank + 1]);
     let mut members: Vec<Rank> =
@@ -269,12 +292,12 @@ fn group_members(split_keys: &[i64], color: i64) -> Vec<Rank> {
     members
 }
 
-/// A number that no other group of this process has.
+/// Returns a number that no other group of this process has.
 pub(super) fn next_group_id() -> u64 {
     use std::sync::atomic::{AtomicU64, Ordering};
     static NEXT: AtomicU64 = AtomicU64::new(0);
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
-/// Room for a group number or a unique id in text form, with its length.
+/// The bytes of a group number or a unique id as text, with its length.
 const ENDPOINT_BYTES: usize = 192;

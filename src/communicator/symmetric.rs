@@ -1,4 +1,4 @@
-//! Memory that peers reach without staging.
+//! Symmetric memory: buffers that peers access in place.
 
 use crate::communicator::Communicator;
 use crate::error::{Error, Result};
@@ -7,13 +7,13 @@ use std::ops::{Deref, DerefMut};
 use unisono_cuda::Element;
 use unisono_transports::HeapAllocation;
 
-/// Elements in memory that the other ranks of a communicator reach: a slice like any other.
+/// A slice in memory that the other ranks of a communicator can access.
 ///
-/// Large collectives called with such memory on all ranks, as input and as output, read and
-/// write it where it is; nothing is staged. They mix freely with ordinary buffers.
+/// Large collectives read and write such buffers in place, without staging, if all ranks give them as
+/// input and output. Ordinary buffers may be mixed in at any call.
 ///
-/// While an operation has a buffer, peers read or write it directly; at all other times they do not,
-/// as long as they run this library. Ranks that do not trust each other use ordinary memory.
+/// Peers that run this library access a buffer only during an operation that was called with it. Ranks
+/// that do not trust each other should use ordinary memory.
 #[derive(Debug)]
 pub struct SymmetricBuffer<T> {
     storage: Storage<T>,
@@ -23,18 +23,19 @@ pub struct SymmetricBuffer<T> {
 #[derive(Debug)]
 enum Storage<T> {
     Heap(HeapAllocation),
-    /// Where ranks share no memory.
+    /// Ordinary memory, for ranks that share none.
     Private(Vec<T>),
 }
 
 impl Communicator {
-    /// `count` zeros in memory that the other ranks reach. All ranks call it at the same time, each with its
-    /// own count. Where ranks share no memory it is ordinary memory, so that programs run anywhere. Between
-    /// processes, from 2 MiB on, it is there at once, in huge pages if the system has any; else it comes with the pages
-    /// that are touched.
+    /// Allocates `count` zeros in memory that the other ranks can access.
+    ///
+    /// All ranks must call it, each with its own count. Ranks that share no memory get ordinary memory, so
+    /// that programs run anywhere. Between processes, 2 MiB or more are allocated at once, in huge pages if
+    /// the system has any; smaller buffers are allocated page by page at their first use.
     ///
     /// # Errors
-    /// On every rank, if one of them has not that much memory left: see `UNISONO_SYMMETRIC_HEAP_BYTES`.
+    /// On every rank, if one of them has too little memory left: see `UNISONO_SYMMETRIC_HEAP_BYTES`.
     ///
     /// ```
     /// # use unisono::{Communicator, Sum};
@@ -57,7 +58,7 @@ impl Communicator {
         self.all_reduce(&mut failed, Max)?;
         match lent? {
             _ if failed != [0] => {
-                let text = "another rank has not the memory that it asked for";
+                let text = "another rank has too little symmetric memory left";
                 Err(self.attach_rank(Error::invalid_usage(text)))
             }
             Some(block) => Ok(SymmetricBuffer { storage: Storage::Heap(block), count }),

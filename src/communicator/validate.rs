@@ -1,26 +1,26 @@
-//! An operation that has been asked for, and what must hold before anything of it is sent.
+//! Argument checks of a call, before anything is sent.
 
 use crate::communicator::Communicator;
 use crate::error::{Error, Result};
 use crate::op_desc::OpKind;
 use crate::schedule::Rank;
 
-/// One operation, as long as it may be refused: that names it and both values, and harms nothing.
+/// A call whose arguments are being checked. A refusal names the operation and both values.
 #[derive(Clone, Copy)]
 pub(crate) struct ArgCheck<'c> {
     comm: &'c Communicator,
-    /// None where numbers and names are another's.
+    /// None for operations that another communicator numbers.
     kind: Option<OpKind>,
 }
 
 impl Communicator {
-    /// An operation of this kind.
+    /// Starts the checks of an operation of this kind.
     #[inline]
     pub(crate) fn arg_check(&self, kind: impl Into<OpKind>) -> ArgCheck<'_> {
         ArgCheck { comm: self, kind: Some(kind.into()) }
     }
 
-    /// An operation that is not carried out by this communicator itself.
+    /// Starts the checks of an operation that this communicator does not run itself.
     #[cfg(feature = "gpu")]
     pub(crate) fn arg_check_unnumbered(&self) -> ArgCheck<'_> {
         ArgCheck { comm: self, kind: None }
@@ -56,7 +56,7 @@ impl ArgCheck<'_> {
         if applies { self.require_length(what, found, expected) } else { Ok(()) }
     }
 
-    /// Elements of one rank's share of a buffer.
+    /// Returns the number of elements in one rank's share of a buffer.
     pub(crate) fn share_count(self, elements: usize) -> Result<usize> {
         let ranks = self.comm.size();
         if elements.is_multiple_of(ranks) {
@@ -65,7 +65,7 @@ impl ArgCheck<'_> {
         Err(self.invalid(format!("{elements} elements cannot be cut into {ranks} equal shares")))
     }
 
-    /// Sum of the counts.
+    /// Returns the sum of the counts.
     pub(crate) fn total_count(self, counts: &[usize]) -> Result<usize> {
         let sum: u128 = counts.iter().map(|&count| count as u128).sum();
         usize::try_from(sum)
@@ -101,11 +101,11 @@ impl ArgCheck<'_> {
         Ok(buffer.filter(|_| self.comm.rank() == root).unwrap_or(&mut []))
     }
 
-    /// Why it cannot be carried out, with its name and the number that it would have had; messages between two ranks have
-    /// numbers of their own, which a refused one does not use.
+    /// Returns the error of a refused call, with its name and the number that it would have had.
     ///
-    /// Which number that is, is known when it would have been this call's turn: what was started before may be several operations
-    /// yet. No call waits for this that would not have waited for its turn: started ones are refused in theirs.
+    /// Messages between two ranks have numbers of their own, which a refused one does not use. The number is
+    /// known at this call's turn, as operations before it may still be queued; the call would have waited
+    /// for its turn in any case.
     #[cold]
     pub(crate) fn invalid(self, what: String) -> Error {
         let Some(kind) = self.kind else { return self.comm.attach_rank(Error::invalid_usage(what)) };

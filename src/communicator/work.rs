@@ -1,9 +1,8 @@
-//! Operations that run while the caller does something else.
+//! Background operations that own their buffers, and their handles.
 
 use crate::communicator::op_queue::Ticket;
 use crate::communicator::{Communicator, SELF_WAIT_MESSAGE, Shared};
 use crate::error::{Error, ErrorKind, Result};
-use crate::reduce_op::ReduceOp;
 use crate::sync::mpsc::{Sender, channel};
 use crate::sync::{Condvar, Mutex, MutexGuard, thread};
 use std::fmt;
@@ -12,13 +11,12 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, Waker};
-use unisono_cuda::Element;
 use unisono_transports::sys::fork_guard;
 
-/// An operation that was started; what it returns comes out of [`Work::wait`] or `.await`.
+/// A handle of an operation that runs in the background. [`Work::wait`] or `.await` returns its result.
 ///
-/// Dropping it does not stop the operation. If that fails, every later call on
-/// the communicator says so.
+/// Dropping the handle does not stop the operation. If the operation fails, every later call on the
+/// communicator returns its error.
 #[must_use = "the buffer that went into the operation comes back through this"]
 #[derive(Debug)]
 pub struct Work<R> {
@@ -34,6 +32,8 @@ pub(super) struct Completion<R> {
 
 struct CompletionState<R> {
     result: Option<Result<R>>,
+    /// Set once the result has been handed out.
+    delivered: bool,
     waker: Option<Waker>,
     callback: Option<Callback<R>>,
 }
@@ -43,7 +43,8 @@ type Callback<R> = Box<dyn FnOnce(Result<R>) + Send>;
 
 impl<R> Completion<R> {
     pub(super) fn new(shared: Weak<Shared>) -> Arc<Self> {
-        let state = Mutex::new(CompletionState { result: None, waker: None, callback: None });
+        let state =
+            Mutex::new(CompletionState { result: None, delivered: false, waker: None, callback: None });
         Arc::new(Self { state, finished: Condvar::new(), shared })
     }
 
@@ -97,12 +98,19 @@ impl<R> Completion<R> {
     pub(super) fn poll(&self, context: &Context<'_>) -> Poll<Result<R>> {
         let mut state = self.lock();
         match state.result.take() {
-            Some(result) => Poll::Ready(result),
+            Some(result) => {
+                state.delivered = true;
+                Poll::Ready(result)
+            }
             None => {
                 state.waker = Some(context.waker().clone());
                 Poll::Pending
             }
         }
+    }
+
+    fn is_delivered(&self) -> bool {
+        self.lock().delivered
     }
 
     fn lock(&self) -> MutexGuard<'_, CompletionState<R>> {
@@ -117,24 +125,45 @@ impl<R> fmt::Debug for Completion<R> {
 }
 
 impl<R> Work<R> {
-    /// Waits until the operation is through.
+    /// Waits until the operation has finished, and returns its result.
     ///
     /// # Errors
-    /// The operation's own.
+    /// The error of the operation.
     pub fn wait(self) -> Result<R> {
         self.completion.wait()
     }
 
-    /// Whether [`Work::wait`] would return at once.
+    /// Returns true if [`Work::wait`] would return at once.
     pub fn is_finished(&self) -> bool {
         self.completion.is_finished()
     }
 
-    /// Calls `callback` with what the operation brings as soon as it is through, once; what that returns comes out of
-    /// the new handle. After an error it is not called.
+    /// Returns true if the handle, polled as a future, has delivered its result. It must not be polled
+    /// again then. This is the contract of `FusedFuture`.
+    pub fn is_terminated(&self) -> bool {
+        self.completion.is_delivered()
+    }
+
+    /// Applies `convert` to the result when the operation succeeds. It runs where the callback of
+    /// [`Work::and_then`] does.
     ///
-    /// It runs on the thread of the operation before the next one begins, or at once if the operation is through already. It
-    /// may start operations; waiting there for one of the same communicator is an error.
+    /// ```
+    /// # use unisono::{Communicator, Sum};
+    /// # let comm = Communicator::local(1)?.remove(0);
+    /// let length = comm.all_reduce_async(vec![1.0f32; 10], Sum).map(|sums| sums.len());
+    /// assert_eq!(length.wait()?, 10);
+    /// # Ok::<(), unisono::Error>(())
+    /// ```
+    pub fn map<S: Send + 'static>(self, convert: impl FnOnce(R) -> S + Send + 'static) -> Work<S> {
+        self.and_then(move |value| Ok(convert(value)))
+    }
+
+    /// Calls `callback` once with the result when the operation succeeds. The new handle has the
+    /// callback's result. After an error the callback is not called.
+    ///
+    /// The callback runs on the thread of the operation, before the next one begins, or at once if the
+    /// operation has finished. It may start operations. Waiting in it for one of the same communicator
+    /// is an error.
     ///
     /// ```
     /// # use unisono::{Communicator, Sum};
@@ -239,32 +268,6 @@ impl Communicator {
             ));
         }
         Work { completion: slot }
-    }
-
-    /// Starts an all_reduce of a buffer that comes back reduced.
-    pub fn all_reduce_async<T: Element>(&self, mut buffer: Vec<T>, reduction: ReduceOp) -> Work<Vec<T>> {
-        self.spawn(move |comm| comm.all_reduce(&mut buffer, reduction).map(|()| buffer))
-    }
-
-    /// Starts a broadcast of a buffer that comes back with the root's elements.
-    pub fn broadcast_async<T: Element>(&self, mut buffer: Vec<T>, root: usize) -> Work<Vec<T>> {
-        self.spawn(move |comm| comm.broadcast(&mut buffer, root).map(|()| buffer))
-    }
-
-    /// Starts an all_gather; the gathered shares come back.
-    pub fn all_gather_async<T: Element>(&self, input: Vec<T>) -> Work<Vec<T>> {
-        self.spawn(move |comm| {
-            let mut output = vec![T::default(); input.len() * comm.size()];
-            comm.all_gather(&input, &mut output).map(|()| output)
-        })
-    }
-
-    /// Starts a reduce_scatter; this rank's share comes back.
-    pub fn reduce_scatter_async<T: Element>(&self, input: Vec<T>, reduction: ReduceOp) -> Work<Vec<T>> {
-        self.spawn(move |comm| {
-            let mut output = vec![T::default(); input.len() / comm.size()];
-            comm.reduce_scatter(&input, &mut output, reduction).map(|()| output)
-        })
     }
 }
 

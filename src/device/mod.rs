@@ -143,14 +143,43 @@ impl DeviceCommunicator {
         self.shared.endpoint.memory().layout().geometry().ll128
     }
 
-    /// Uses `algorithm` for its collective from now on; every rank must do the same.
-    pub fn set_algorithm(&self, algorithm: &'static Algorithm) {
-        self.shared.lock().overrides[algorithm.collective as usize] = Some(algorithm);
+    /// Uses the algorithm called `name` for `collective` in every later operation; `None` leaves the
+    /// choice to the library again. Every rank must make the same call.
+    ///
+    /// # Errors
+    /// As [`Communicator::set_algorithm`].
+    ///
+    /// ```no_run
+    /// use unisono::device::DeviceCommunicator;
+    /// use unisono::schedule::Collective;
+    ///
+    /// fn use_ring(comm: &DeviceCommunicator) -> unisono::Result<()> {
+    ///     comm.set_algorithm(Collective::AllReduce, Some("ring"))
+    /// }
+    /// ```
+    pub fn set_algorithm(&self, collective: Collective, name: Option<&str>) -> Result<()> {
+        let find = |name| self.shared.host_comm.algorithm_by_name(collective, name);
+        self.shared.lock().overrides[collective as usize] = name.map(find).transpose()?;
+        Ok(())
     }
 
-    /// Leaves the choice of algorithms for `collective` to the library again; every rank must do the same.
-    pub fn clear_algorithm(&self, collective: Collective) {
-        self.shared.lock().overrides[collective as usize] = None;
+    /// Uses an algorithm of the caller for its collective; see [`Communicator::set_custom_algorithm`].
+    ///
+    /// # Errors
+    /// As [`Communicator::set_custom_algorithm`].
+    pub fn set_custom_algorithm(&self, algorithm: &'static Algorithm) -> Result<()> {
+        self.shared.host_comm.prove_algorithm(algorithm)?;
+        self.set_custom_algorithm_unchecked(algorithm)
+    }
+
+    /// As [`DeviceCommunicator::set_custom_algorithm`], without the proof of the schedule.
+    ///
+    /// # Errors
+    /// As [`Communicator::set_custom_algorithm_unchecked`].
+    pub fn set_custom_algorithm_unchecked(&self, algorithm: &'static Algorithm) -> Result<()> {
+        self.shared.host_comm.register_algorithm(algorithm)?;
+        self.shared.lock().overrides[algorithm.collective as usize] = Some(algorithm);
+        Ok(())
     }
 
     /// The algorithm of the last operation of this rank.

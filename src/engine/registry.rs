@@ -1,4 +1,4 @@
-//! The communicators of one rank that were split from each other.
+//! The related communicators of one rank.
 //!
 //! A rank that waits in one of them announces it in the others, so that ranks waiting for it there
 //! learn the reason. Two ranks that use two communicators in different orders wait for each other.

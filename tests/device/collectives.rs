@@ -110,7 +110,7 @@ fn algorithms_are_correct() {
                 if !(algorithm.supports)(&spec) {
                     continue;
                 }
-                comm.set_algorithm(algorithm);
+                comm.set_algorithm(algorithm.collective, Some(algorithm.name)).unwrap();
                 for (count, in_place) in [(70, true), (9001, false)] {
                     let alone = algorithm.collective == Collective::Barrier;
                     let case = case(algorithm.collective, count, in_place && !alone);
@@ -127,11 +127,11 @@ fn no_peer_access_falls_back_to_host_staging() {
     run(3, &staged_config(), |comm, stream| {
         for algorithm in Algorithm::ALL.iter().filter(|row| row.peer_access == PeerAccess::TwoSided) {
             if (algorithm.supports)(&GroupSpec { ranks: 3, root: 0, aggregation: 1 }) {
-                comm.set_algorithm(algorithm);
+                comm.set_algorithm(algorithm.collective, Some(algorithm.name)).unwrap();
                 exercise::<f32>(&comm, &stream, case(algorithm.collective, 3001, false));
             }
         }
-        comm.set_algorithm(find(Collective::AllReduce, "oneshot").unwrap());
+        comm.set_algorithm(Collective::AllReduce, Some("oneshot")).unwrap();
         let mut values = comm.gpu().alloc::<f32>(1).unwrap();
         let error = comm.all_reduce(&stream, &mut values, Sum).unwrap_err();
         assert!(error.is_invalid_usage(), "windows are out of reach, and that harms nothing: {error}");
@@ -155,7 +155,7 @@ fn types_and_operations(config: &Config, wide: bool) {
         for (op, name) in
             ReduceKind::ALL.into_iter().flat_map(|op| ["ring", "oneshot"].map(|name| (op, name)))
         {
-            comm.set_algorithm(find(Collective::AllReduce, name).unwrap());
+            comm.set_algorithm(Collective::AllReduce, Some(name)).unwrap();
             let case = Case { op, ..case(Collective::AllReduce, 300, op == ReduceKind::Sum) };
             exercise::<i8>(&comm, &stream, case);
             exercise::<u8>(&comm, &stream, case);
@@ -176,7 +176,7 @@ fn types_and_operations(config: &Config, wide: bool) {
 fn long_byte_slices_are_summed_once() {
     run(3, &config(), |comm, stream| {
         for name in ["recursive_halving", "ring"] {
-            comm.set_algorithm(unisono::schedule::find(Collective::ReduceScatter, name).unwrap());
+            comm.set_algorithm(Collective::ReduceScatter, Some(name)).unwrap();
             for in_place in [true, false] {
                 exercise::<u8>(&comm, &stream, case(Collective::ReduceScatter, 3000, in_place));
             }
@@ -206,14 +206,14 @@ fn results_match_cpu_bits() {
         let row = find(Collective::AllReduce, name).unwrap();
         let input = |rank| (0..999).map(|index| value(rank, index)).collect::<Vec<f32>>();
         let on_gpus = run(3, &config, |comm, stream| {
-            comm.set_algorithm(row);
+            comm.set_algorithm(row.collective, Some(row.name)).unwrap();
             let mut values = comm.gpu().upload(&input(comm.rank())).unwrap();
             comm.all_reduce(&stream, &mut values, Sum).unwrap();
             comm.synchronize(&stream).unwrap();
             values.to_vec(&stream).unwrap()
         });
         let on_cpus = crate::support::World::Threads.run(3, &config, |comm| {
-            comm.set_algorithm(row).unwrap();
+            comm.set_algorithm(row.collective, Some(row.name)).unwrap();
             let mut values = input(comm.rank());
             comm.all_reduce(&mut values, Sum).unwrap();
             values

@@ -3,7 +3,7 @@
 use crate::world::{config, gpu, run, run_in_own_process};
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
-use unisono::schedule::{Collective, find};
+use unisono::schedule::Collective;
 use unisono::{Communicator, Config, ErrorKind, Sum, UniqueId};
 
 fn short_timeout() -> Config {
@@ -13,7 +13,7 @@ fn short_timeout() -> Config {
 #[test]
 fn missing_rank_is_named() {
     let errors = run(3, &short_timeout(), |comm, stream| {
-        comm.set_algorithm(find(Collective::AllReduce, "ring").unwrap());
+        comm.set_algorithm(Collective::AllReduce, Some("ring")).unwrap();
         let mut values = comm.gpu().upload(&[1.0f32; 100]).unwrap();
         if comm.rank() == 1 {
             std::thread::sleep(Duration::from_secs(2));
@@ -46,7 +46,7 @@ fn works() {
 fn call_mismatch_names_both() {
     for algorithm in ["ring", "oneshot"] {
         let errors = run(2, &config(), |comm, stream| {
-            comm.set_algorithm(find(Collective::AllReduce, algorithm).unwrap());
+            comm.set_algorithm(Collective::AllReduce, Some(algorithm)).unwrap();
             let mut values = comm.gpu().upload(&vec![1.0f32; 100 + comm.rank()]).unwrap();
             comm.all_reduce(&stream, &mut values, Sum).unwrap();
             comm.synchronize(&stream).unwrap_err()

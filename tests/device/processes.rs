@@ -4,7 +4,7 @@ use crate::world::{config, gpu, run_in_own_process, staged_config};
 use std::collections::HashSet;
 use std::process::Command;
 use std::time::{Duration, Instant};
-use unisono::schedule::{Collective, find};
+use unisono::schedule::Collective;
 use unisono::{Communicator, Sum, Transport, UniqueId};
 
 /// Tells the second process where the ranks meet.
@@ -73,7 +73,7 @@ fn reduce(comm: &Communicator, algorithms: &[&str]) {
     let comm = comm.to_device(&gpu).unwrap();
     let stream = gpu.stream().unwrap();
     for name in algorithms {
-        comm.set_algorithm(find(Collective::AllReduce, name).unwrap());
+        comm.set_algorithm(Collective::AllReduce, Some(name)).unwrap();
         let mut values = gpu.upload(&vec![rank as f32 + 1.0; 3000]).unwrap();
         comm.all_reduce(&stream, &mut values, Sum).unwrap();
         comm.synchronize(&stream).unwrap();

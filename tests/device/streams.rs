@@ -2,7 +2,7 @@
 
 use crate::world::{config, gpu, run, run_in_own_process, staged_config};
 use unisono::device::Gpu;
-use unisono::schedule::{Collective, find};
+use unisono::schedule::Collective;
 use unisono::{Communicator, Max, Sum};
 use unisono_cuda::emulator;
 
@@ -10,7 +10,7 @@ use unisono_cuda::emulator;
 fn a_graph_repeats_an_operation() {
     for name in ["ring", "twoshot"] {
         run(2, &config(), |comm, stream| {
-            comm.set_algorithm(find(Collective::AllReduce, name).unwrap());
+            comm.set_algorithm(Collective::AllReduce, Some(name)).unwrap();
             let mut values = comm.gpu().upload(&[1.0f32; 2000]).unwrap();
             comm.all_reduce(&stream, &mut values, Sum).unwrap();
             comm.synchronize(&stream).unwrap();
@@ -164,7 +164,7 @@ fn ll_width_is_supported_by_all_gpus() {
                     let (comm, stream) = (comm.to_device(gpu).unwrap(), gpu.stream().unwrap());
                     assert_eq!(comm.uses_ll128(), of_ranks == [0, 0]);
                     for name in ["ring", "oneshot"] {
-                        comm.set_algorithm(find(Collective::AllReduce, name).unwrap());
+                        comm.set_algorithm(Collective::AllReduce, Some(name)).unwrap();
                         let mut values = gpu.upload(&[1.0f32; 100]).unwrap();
                         comm.all_reduce(&stream, &mut values, Sum).unwrap();
                         comm.synchronize(&stream).unwrap();

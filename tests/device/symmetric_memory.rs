@@ -3,7 +3,7 @@
 use crate::world::{config, run, staged_config};
 use std::collections::HashSet;
 use unisono::device::{Buffer, DeviceCommunicator, Stream};
-use unisono::schedule::{Collective, find};
+use unisono::schedule::Collective;
 use unisono::{ErrorKind, ReduceOp, Sum, bf16};
 
 fn element(rank: usize, index: usize) -> i32 {
@@ -30,7 +30,7 @@ fn symmetric_buffers_are_accessed_in_place() {
             let mut memory = comm.alloc_symmetric::<i32>(ranks * COUNT + 2 * GUARD).unwrap();
             let mut from = comm.alloc_symmetric::<i32>(ranks * COUNT).unwrap();
             let whole = GUARD..GUARD + ranks * COUNT;
-            let zerocopy = |collective| comm.set_algorithm(find(collective, "zero_copy").unwrap());
+            let zerocopy = |collective| comm.set_algorithm(collective, Some("zero_copy")).unwrap();
             let read = |memory: &Buffer<i32>| {
                 comm.synchronize(&stream).unwrap();
                 let found = memory.to_vec(&stream).unwrap();
@@ -230,7 +230,7 @@ fn symmetric_memory_is_ordinary_without_peer_access() {
 #[test]
 fn symmetric_memory_is_reused_after_all_drop() {
     run(2, &config(), |comm, stream| {
-        comm.set_algorithm(find(Collective::AllReduce, "zero_copy").unwrap());
+        comm.set_algorithm(Collective::AllReduce, Some("zero_copy")).unwrap();
         // Rank 0 keeps one that the other drops.
         let kept = comm.alloc_symmetric::<i32>(40_000).unwrap();
         let at = kept.address();
@@ -270,7 +270,7 @@ fn symmetric_sizes_must_agree() {
     run(2, &config(), |comm, stream| {
         let error = comm.alloc_symmetric::<u8>(100 + comm.rank()).map(drop).unwrap_err();
         assert!(error.is_invalid_usage() && error.to_string().contains("asks for 10"), "{error}");
-        comm.set_algorithm(find(Collective::AllReduce, "zero_copy").unwrap());
+        comm.set_algorithm(Collective::AllReduce, Some("zero_copy")).unwrap();
         let mut own = comm.gpu().alloc::<u8>(100).unwrap();
         let error = comm.all_reduce(&stream, &mut own, Sum).unwrap_err();
         assert!(

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::Command;
 use std::thread::scope;
 use unisono::device::{DeviceCommunicator, Gpu, Stream};
-use unisono::schedule::{Algorithm, Collective, find};
+use unisono::schedule::{Algorithm, Collective};
 use unisono::{Communicator, Sum};
 use unisono_cuda::emulator;
 
@@ -79,11 +79,11 @@ fn ring_follows_best_paths() {
     in_pairs("topology::ring_follows_best_paths", |comm, stream| {
         let (gpu, rank) = (comm.gpu(), comm.rank() as i32);
         let mut values = gpu.upload(&vec![rank + 1; 3000]).unwrap();
-        comm.set_algorithm(find(Collective::AllReduce, "ring").unwrap());
+        comm.set_algorithm(Collective::AllReduce, Some("ring")).unwrap();
         comm.all_reduce(&stream, &mut values, Sum).unwrap();
         let mut gathered = gpu.alloc::<i32>(4 * 500).unwrap();
         let own = gpu.upload(&[rank; 500]).unwrap();
-        comm.set_algorithm(find(Collective::AllGather, "ring").unwrap());
+        comm.set_algorithm(Collective::AllGather, Some("ring")).unwrap();
         comm.all_gather(&stream, &own, &mut gathered).unwrap();
         comm.synchronize(&stream).unwrap();
         assert_eq!(values.to_vec(&stream).unwrap(), vec![10; 3000]);
@@ -102,7 +102,7 @@ fn rooted_collectives_follow_best_paths() {
         let rows =
             Algorithm::ALL.iter().filter(|row| row.collective.has_root() && rooted.contains(&row.name));
         for (row, root) in rows.flat_map(|row| (0..4).map(move |root| (row, root))) {
-            comm.set_algorithm(row);
+            comm.set_algorithm(row.collective, Some(row.name)).unwrap();
             from_root(&comm, &stream, row.collective, root);
             assert_eq!(comm.last_algorithm().map(|last| last.name), Some(row.name));
         }
@@ -147,7 +147,7 @@ fn from_root(comm: &DeviceCommunicator, stream: &Stream, collective: Collective,
 fn chain_sum_follows_ring_order() {
     let values = [1.0, 0.0, 1e8, -1e8];
     in_pairs("topology::chain_sum_follows_ring_order", |comm, stream| {
-        comm.set_algorithm(find(Collective::Reduce, "chain").unwrap());
+        comm.set_algorithm(Collective::Reduce, Some("chain")).unwrap();
         let mut value = comm.gpu().upload(&[values[comm.rank()] as f32]).unwrap();
         comm.reduce(&stream, &mut value, Sum, 1).unwrap();
         comm.synchronize(&stream).unwrap();

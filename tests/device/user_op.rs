@@ -2,7 +2,7 @@
 
 use crate::world::{config, gpu, run};
 use unisono::device::{DeviceReduceOp, GpuError};
-use unisono::schedule::{Collective, find};
+use unisono::schedule::Collective;
 use unisono::{ErrorKind, Sum, bf16};
 
 /// Every algorithm in one order: what is combined is associative.
@@ -23,7 +23,7 @@ fn user_op_matches_closure() {
         for (name, count) in
             [("ring", 3000), ("twoshot", 3000), ("oneshot", 3000), ("oneshot", 100), ("tree", 64)]
         {
-            comm.set_algorithm(find(Collective::AllReduce, name).unwrap());
+            comm.set_algorithm(Collective::AllReduce, Some(name)).unwrap();
             let mut values = comm.gpu().upload(&input[..count]).unwrap();
             comm.all_reduce(&stream, &mut values, &reduction).unwrap();
             comm.synchronize(&stream).unwrap();

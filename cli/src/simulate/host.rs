@@ -209,8 +209,8 @@ impl<'s> Host<'s> {
 
     fn step(&self, comm: &Communicator, number: usize, step: &Step) -> Outcome {
         let insisted = step.kind.collective().map(|collective| match step.algorithm(comm.size()) {
-            Some(row) => comm.set_algorithm(row),
-            None => comm.clear_algorithm(collective),
+            Some(row) => comm.set_algorithm(collective, Some(row.name)),
+            None => comm.set_algorithm(collective, None),
         });
         if let Some(Err(error)) = insisted {
             return Outcome::Failed(error);

@@ -1,11 +1,12 @@
 //! Times of all-reduces: measured here, or read from a file.
 
 use crate::error::{Error, Result};
-use crate::planner::link::{Measurement, ring};
+use crate::planner::link::Measurement;
 use serde_json::Value;
 use std::hint::black_box;
 use std::path::Path;
 use std::time::Instant;
+use unisono::schedule::Collective;
 use unisono::{Communicator, Sum};
 
 /// Bytes that tell latency from bandwidth.
@@ -26,7 +27,7 @@ pub fn sweep(groups: Vec<Communicator>, sizes: &[usize]) -> Result<Vec<Measureme
 }
 
 fn points(group: &Communicator, sizes: &[usize]) -> Result<Vec<Measurement>> {
-    group.set_algorithm(ring())?;
+    group.set_algorithm(Collective::AllReduce, Some("ring"))?;
     let point = |&bytes: &usize| {
         let mut values = vec![1.0f32; bytes / 4];
         let mut seconds = f64::INFINITY;

@@ -73,7 +73,11 @@ impl WaitStrategy for SleepWait {
 }
 
 /// Two ranks whose messages take so many seconds and so many for each byte, and no memory that both reach.
-pub(crate) fn groups(seconds: f64, seconds_per_byte: f64, config: &Config) -> Sent<Vec<Communicator>> {
+pub(crate) fn groups(
+    seconds: f64,
+    seconds_per_byte: f64,
+    config: &Config,
+) -> unisono::Result<Vec<Communicator>> {
     let geometry = config.geometry();
     let slow = |link| {
         let due = vec![None; geometry.lanes];

@@ -20,7 +20,7 @@ pub(super) fn all_reduce<const COUNT: usize>(ranks: usize, algorithm: &str) -> I
         mesh.wait =
             Box::new(CooperativeWait { next: member, iterations_done: 0, iterations: Arc::clone(&turns) });
         let comm = Communicator::builder().config(&config()).from_fabric(mesh).expect("valid settings");
-        comm.set_algorithm(algorithm).expect("a fresh communicator");
+        comm.set_algorithm(algorithm.collective, Some(algorithm.name)).expect("a fresh communicator");
         Some(comm)
     });
     let mut first = RankState::<COUNT>::new(first.expect("at least one rank"));
