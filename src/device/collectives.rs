@@ -1,4 +1,4 @@
-//! The operations, typed: as those of the CPU, but enqueued on a stream.
+//! The collectives on GPUs, enqueued on a stream.
 
 use super::DeviceCommunicator;
 use crate::communicator::{ArgCheck, digest_words, displacements};
@@ -12,11 +12,21 @@ use unisono_cuda::device::{DeviceBuffer, DeviceBufferMut, Stream};
 use unisono_transports::gpu::{Region, TypedRegion};
 
 impl DeviceCommunicator {
-    /// Reduces `buffer` over all ranks; every rank gets the result in place.
+    /// Reduces `buffer` over all ranks. Every rank gets the result in place.
+    ///
+    /// `buffer` has the same number of elements on all ranks.
     ///
     /// # Errors
-    /// Misuse leaves the communicator good, as does what is unavailable; all else poisons it. What goes wrong after the
-    /// call has returned, [`DeviceCommunicator::check`] says.
+    /// Refused arguments leave the communicator as it is; all other errors poison it. Failures after the call
+    /// has returned come out of [`DeviceCommunicator::check`] and of every later call.
+    ///
+    /// ```no_run
+    /// # use unisono::device::{Buffer, DeviceCommunicator, Stream};
+    /// # fn example(comm: &DeviceCommunicator, stream: &Stream, buffer: &mut Buffer<f32>) -> unisono::Result<()> {
+    /// comm.all_reduce(stream, buffer, unisono::Sum)?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn all_reduce<'a, T: Element>(
         &self,
         stream: &Stream,
@@ -34,10 +44,18 @@ impl DeviceCommunicator {
         )
     }
 
-    /// Reduces `input` over all ranks; every rank gets the result in `output`, equally long.
+    /// Reduces `input` over all ranks. Every rank gets the result in `output`, which is equally long.
     ///
     /// # Errors
-    /// See [`DeviceCommunicator::all_reduce`].
+    /// As [`DeviceCommunicator::all_reduce`].
+    ///
+    /// ```no_run
+    /// # use unisono::device::{Buffer, DeviceCommunicator, Stream};
+    /// # fn example(comm: &DeviceCommunicator, stream: &Stream, input: &Buffer<f32>, output: &mut Buffer<f32>) -> unisono::Result<()> {
+    /// comm.all_reduce_into(stream, input, output, unisono::Sum)?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn all_reduce_into<'a, T: Element>(
         &self,
         stream: &Stream,
@@ -57,10 +75,20 @@ impl DeviceCommunicator {
         )
     }
 
-    /// Puts the inputs of all ranks, equally long, one after the other into every rank's `output`.
+    /// Concatenates the inputs of all ranks, by rank, into every rank's `output`.
+    ///
+    /// `input` has n elements, `output` has n × [`size`](DeviceCommunicator::size).
     ///
     /// # Errors
-    /// See [`DeviceCommunicator::all_reduce`].
+    /// As [`DeviceCommunicator::all_reduce`].
+    ///
+    /// ```no_run
+    /// # use unisono::device::{Buffer, DeviceCommunicator, Stream};
+    /// # fn example(comm: &DeviceCommunicator, stream: &Stream, input: &Buffer<f32>, output: &mut Buffer<f32>) -> unisono::Result<()> {
+    /// comm.all_gather(stream, input, output)?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn all_gather<T: Element>(
         &self,
         stream: &Stream,
@@ -73,10 +101,20 @@ impl DeviceCommunicator {
         self.enqueue_collective::<T>(stream, Collective::AllGather, None, 0, whole_buffer(&input), into)
     }
 
-    /// As [`DeviceCommunicator::all_gather`] with this rank's input already in its place in `buffer`.
+    /// Concatenates one share of every rank in `buffer`, where this rank's share is in its place already.
+    ///
+    /// `buffer` has n × [`size`](DeviceCommunicator::size) elements.
     ///
     /// # Errors
-    /// See [`DeviceCommunicator::all_reduce`].
+    /// As [`DeviceCommunicator::all_reduce`].
+    ///
+    /// ```no_run
+    /// # use unisono::device::{Buffer, DeviceCommunicator, Stream};
+    /// # fn example(comm: &DeviceCommunicator, stream: &Stream, buffer: &mut Buffer<f32>) -> unisono::Result<()> {
+    /// comm.all_gather_in_place(stream, buffer)?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn all_gather_in_place<T: Element>(
         &self,
         stream: &Stream,
@@ -88,10 +126,20 @@ impl DeviceCommunicator {
         self.enqueue_collective::<T>(stream, Collective::AllGather, None, 0, from, into)
     }
 
-    /// Puts the inputs of all ranks one after the other into every rank's `output`; rank i gives `counts[i]`.
+    /// Concatenates inputs of different lengths, by rank, into every rank's `output`.
+    ///
+    /// Rank i gives `counts[i]` elements. `counts` is the same on all ranks; `output` has their sum.
     ///
     /// # Errors
-    /// See [`DeviceCommunicator::all_reduce`].
+    /// As [`DeviceCommunicator::all_reduce`].
+    ///
+    /// ```no_run
+    /// # use unisono::device::{Buffer, DeviceCommunicator, Stream};
+    /// # fn example(comm: &DeviceCommunicator, stream: &Stream, input: &Buffer<f32>, output: &mut Buffer<f32>) -> unisono::Result<()> {
+    /// comm.all_gather_v(stream, input, output, &[100, 200])?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn all_gather_v<T: Element>(
         &self,
         stream: &Stream,
@@ -111,10 +159,20 @@ impl DeviceCommunicator {
             .enqueue(stream, &DeviceOp { kind: OpKind::AllGatherV, count: digest_words(counts), ..job })
     }
 
-    /// Reduces `input` over all ranks; rank i gets the i-th share of the result in `output`.
+    /// Reduces `input` over all ranks. Rank i gets share i of the result in `output`.
+    ///
+    /// `output` has n elements, `input` has n × [`size`](DeviceCommunicator::size).
     ///
     /// # Errors
-    /// See [`DeviceCommunicator::all_reduce`].
+    /// As [`DeviceCommunicator::all_reduce`].
+    ///
+    /// ```no_run
+    /// # use unisono::device::{Buffer, DeviceCommunicator, Stream};
+    /// # fn example(comm: &DeviceCommunicator, stream: &Stream, input: &Buffer<f32>, output: &mut Buffer<f32>) -> unisono::Result<()> {
+    /// comm.reduce_scatter(stream, input, output, unisono::Sum)?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn reduce_scatter<'a, T: Element>(
         &self,
         stream: &Stream,
@@ -135,11 +193,20 @@ impl DeviceCommunicator {
         )
     }
 
-    /// As [`DeviceCommunicator::reduce_scatter`]; the result replaces this rank's share of `buffer`. The other shares are
-    /// left as they were.
+    /// Reduces `buffer` over all ranks. Share i of the result replaces share i of rank i's `buffer`.
+    ///
+    /// The other shares stay as they were.
     ///
     /// # Errors
-    /// See [`DeviceCommunicator::all_reduce`].
+    /// As [`DeviceCommunicator::all_reduce`].
+    ///
+    /// ```no_run
+    /// # use unisono::device::{Buffer, DeviceCommunicator, Stream};
+    /// # fn example(comm: &DeviceCommunicator, stream: &Stream, buffer: &mut Buffer<f32>) -> unisono::Result<()> {
+    /// comm.reduce_scatter_in_place(stream, buffer, unisono::Sum)?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn reduce_scatter_in_place<'a, T: Element>(
         &self,
         stream: &Stream,
@@ -152,10 +219,20 @@ impl DeviceCommunicator {
         self.enqueue_collective::<T>(stream, Collective::ReduceScatter, Some(reduction.into()), 0, from, into)
     }
 
-    /// Gives rank i the i-th share of `input`; `output` gets this rank's share from every rank, in order.
+    /// Copies share i of every rank's `input` to rank i's `output`, by sender.
+    ///
+    /// `input` and `output` have n × [`size`](DeviceCommunicator::size) elements.
     ///
     /// # Errors
-    /// See [`DeviceCommunicator::all_reduce`].
+    /// As [`DeviceCommunicator::all_reduce`].
+    ///
+    /// ```no_run
+    /// # use unisono::device::{Buffer, DeviceCommunicator, Stream};
+    /// # fn example(comm: &DeviceCommunicator, stream: &Stream, input: &Buffer<f32>, output: &mut Buffer<f32>) -> unisono::Result<()> {
+    /// comm.all_to_all(stream, input, output)?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn all_to_all<T: Element>(
         &self,
         stream: &Stream,
@@ -169,10 +246,18 @@ impl DeviceCommunicator {
         self.enqueue_collective::<T>(stream, Collective::AllToAll, None, 0, from, into)
     }
 
-    /// Nothing that is enqueued on `stream` later begins before every rank has come here.
+    /// Holds back all later work on `stream` until every rank's stream has reached the barrier.
     ///
     /// # Errors
-    /// See [`DeviceCommunicator::all_reduce`].
+    /// As [`DeviceCommunicator::all_reduce`].
+    ///
+    /// ```no_run
+    /// # use unisono::device::{DeviceCommunicator, Stream};
+    /// # fn example(comm: &DeviceCommunicator, stream: &Stream) -> unisono::Result<()> {
+    /// comm.barrier(stream)?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn barrier(&self, stream: &Stream) -> Result<()> {
         let nothing = OpBuffer::even(None, 0, 0);
         self.enqueue_collective::<u8>(stream, Collective::Barrier, None, 0, nothing, nothing)
@@ -196,18 +281,18 @@ impl DeviceCommunicator {
         self.shared.enqueue(stream, &op)
     }
 
-    /// What is asked of it, before it is enqueued.
+    /// Starts the argument checks of a call.
     pub(super) fn arg_check(&self) -> ArgCheck<'_> {
         self.shared.host_comm.arg_check_unnumbered()
     }
 
-    /// Bytes of one rank's share of a buffer.
+    /// Returns the bytes of one rank's share of a buffer.
     pub(super) fn share_bytes<T: Element>(&self, buffer: &impl DeviceBuffer<T>) -> Result<usize> {
         Ok(self.arg_check().share_count(buffer.len())? * size_of::<T>())
     }
 }
 
-/// All of a buffer as one share.
+/// Returns all of a buffer as one share.
 pub(super) fn whole_buffer(buffer: &dyn Region) -> OpBuffer<'_> {
     OpBuffer::even(Some(buffer), 0, buffer.bytes())
 }

@@ -1,9 +1,8 @@
-//! Ranks on GPUs: the schedules of the CPU engine, carried out by kernels over device memory.
+//! Ranks on GPUs: the schedules of the CPU engine, run by kernels over device memory.
 //!
-//! An operation is enqueued on a stream and returns; what goes wrong later, every later call says, and
-//! [`DeviceCommunicator::check`] and [`DeviceCommunicator::synchronize`] say it at once. Ranks meet as
-//! those of the CPU do: [`Communicator::to_device`] makes a communicator of GPUs out of one of threads or
-//! processes.
+//! A call enqueues an operation on a stream and returns. A later failure comes out of every later call,
+//! and at once out of [`DeviceCommunicator::check`] and [`DeviceCommunicator::synchronize`].
+//! [`Communicator::to_device`] makes a communicator of GPUs out of one of threads or processes.
 
 mod all_to_all;
 mod collectives;
@@ -45,11 +44,13 @@ use unisono_transports::gpu::Endpoint;
 
 /// A group of ranks, each on a GPU, that carry out collective operations together.
 ///
-/// Every rank holds one of its own and calls the same operations in the same order; each call is enqueued
-/// on a stream and returns. Operations of one communicator follow each other also on different streams. The
-/// first error but misuse poisons it, on every rank; the GPU is unharmed.
+/// Every rank holds its own communicator and calls the same operations in the same order. Each call is
+/// enqueued on a stream and returns. Operations of one communicator run in order, also on different
+/// streams. An error that [is poisoning](crate::Error::is_poisoning) ends the communicator on every rank;
+/// the GPU stays usable.
 ///
-/// Buffers are those of a GPU, and are there until the call has returned and the stream is done with them:
+/// Buffers are memory of a GPU. They must live until the call has returned and the stream has finished
+/// with them:
 ///
 /// ```compile_fail,E0277
 /// # use unisono::{Sum, device::{DeviceCommunicator, Stream}};
@@ -77,10 +78,10 @@ pub struct DeviceCommunicator {
     shared: Arc<Owner>,
 }
 
-/// What callers hold; the threads that watch and move hold less.
+/// The state that callers hold. The monitor and the proxy thread hold only the shared part.
 struct Owner {
     shared: Arc<Shared>,
-    /// Moves messages by way of the host, where some go there.
+    /// The thread that moves messages through the host, if any do.
     proxy: Option<JoinHandle<()>>,
 }
 
@@ -93,52 +94,67 @@ impl Deref for Owner {
 }
 
 struct Shared {
-    /// Carries set-up, notes and aborts.
+    /// The communicator for set-up, control messages and aborts.
     host_comm: Communicator,
     endpoint: Endpoint,
-    /// Who follows whom in rings, chains and trees.
+    /// The order of ranks in rings, chains and trees.
     ring_order: Vec<Rank>,
-    /// Held across calls of the driver, which may wait for kernels.
+    /// Locked across calls of the driver, which may wait for kernels.
     state: Mutex<CommState>,
     launch_state: LaunchState,
-    /// Of the watch, and of the pump where there is one.
+    /// Those of the monitor, and of the proxy if there is one.
     notifiers: [Arc<Notifier>; 2],
-    /// Room for the blocks of its launches, until it is dropped.
+    /// The reservation for the blocks of its launches, until it is dropped.
     _blocks: BlockReservation,
 }
 
 impl Communicator {
-    /// The same ranks on GPUs; this one on `gpu`. Every rank must call it.
+    /// Makes a communicator of the same ranks on GPUs, with this rank on `gpu`. Every rank must call it.
     ///
     /// # Errors
-    /// If a rank has no room on its GPU, in memory or for blocks that run at once, or ranks cannot meet again.
+    /// If a GPU has too little memory, or too few free multiprocessors for the blocks that must run at
+    /// once, or if the ranks cannot connect.
+    ///
+    /// ```no_run
+    /// use unisono::{Communicator, Sum, device::Gpu};
+    ///
+    /// let comm = Communicator::from_env()?;
+    /// let gpu = Gpu::open(0)?;
+    /// let (device, stream) = (comm.to_device(&gpu)?, gpu.stream()?);
+    /// let mut values = gpu.upload(&[1.0f32; 1000])?;
+    /// device.all_reduce(&stream, &mut values, Sum)?;
+    /// device.synchronize(&stream)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn to_device(&self, gpu: &Gpu) -> Result<DeviceCommunicator> {
         join::join(self, gpu)
     }
 }
 
 impl DeviceCommunicator {
-    /// This rank's number, from 0.
+    /// Returns this rank's number, from 0.
     pub fn rank(&self) -> Rank {
         self.shared.host_comm.rank()
     }
 
-    /// How many ranks there are.
+    /// Returns the number of ranks.
     pub fn size(&self) -> usize {
         self.shared.host_comm.size()
     }
 
-    /// The GPU of this rank.
+    /// Returns the GPU of this rank.
     pub fn gpu(&self) -> &Gpu {
         self.shared.endpoint.memory().gpu()
     }
 
-    /// The order in which ranks stand in rings, and in chains and trees from and to a root: each beside those that its GPU reaches best.
+    /// Returns the order of the ranks in rings, chains and trees: each is next to the ranks that its GPU
+    /// reaches best.
     pub fn ring_order(&self) -> &[Rank] {
         &self.shared.ring_order
     }
 
-    /// Whether the smallest messages go in lines of 16 bytes that are stored whole: where the GPUs of all ranks know how.
+    /// Returns true if the smallest messages use lines of 16 bytes that are stored at once, which the GPUs
+    /// of all ranks must support.
     pub fn uses_ll128(&self) -> bool {
         self.shared.endpoint.memory().layout().geometry().ll128
     }
@@ -182,20 +198,20 @@ impl DeviceCommunicator {
         Ok(())
     }
 
-    /// The algorithm of the last operation of this rank.
+    /// Returns the algorithm of this rank's last operation.
     pub fn last_algorithm(&self) -> Option<&'static Algorithm> {
         self.shared.lock().last_algorithm
     }
 
-    /// Says whether all is well, as far as is known now.
+    /// Returns the first error of this communicator's operations, as far as it is known. Never waits.
     ///
     /// # Errors
-    /// The first error of an operation of this communicator.
+    /// The first error of an operation.
     pub fn check(&self) -> Result<()> {
         self.shared.poll()
     }
 
-    /// Waits for all that is enqueued on `stream`.
+    /// Waits for all work on `stream`.
     ///
     /// # Errors
     /// As [`DeviceCommunicator::check`].
@@ -205,7 +221,7 @@ impl DeviceCommunicator {
         ended.map_err(|error| self.shared.host_comm.attach_rank(error.into()))
     }
 
-    /// Ends this communicator on all ranks, from any thread: launches under way end within milliseconds.
+    /// Ends this communicator on all ranks, from any thread. Running kernels end within milliseconds.
     pub fn abort(&self, reason: &str) {
         self.shared.host_comm.abort(reason);
         self.shared.endpoint.abort();
@@ -214,18 +230,18 @@ impl DeviceCommunicator {
 
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, CommState> {
-        // What a panic leaves half done is seen by every later call: sequence numbers differ between ranks.
+        // Later calls detect a state that a panic left half done: sequence numbers differ between ranks.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Drop for Owner {
-    /// What others still need of this rank is first brought on its way, and other processes get a while to leave its memory,
-    /// which goes when this one ends. Kernels end after their timeout, whatever happens; the others hear that this rank
-    /// has left when its own are over.
+    /// Sends the data that peers still need, and gives other processes time to close this rank's memory,
+    /// which is freed with this process. Kernels end at their timeout at the latest. Peers learn that this
+    /// rank has left once its kernels have ended.
     fn drop(&mut self) {
         if self.shared.host_comm.is_forked() {
-            // The threads are the parent's, and so is the GPU.
+            // The threads and the GPU belong to the parent process.
             std::mem::forget(self.proxy.take());
             return;
         }
@@ -239,7 +255,7 @@ impl Drop for Owner {
         }
         self.shared.notifiers.iter().for_each(|bell| bell.close());
         if let Some(pump) = self.proxy.take() {
-            // A thread that panicked moves nothing any more.
+            // A thread that panicked moves no more messages.
             let _ = pump.join();
         }
         crate::device::monitor::close(&self.shared);

@@ -1,4 +1,4 @@
-//! The operations in which one rank is special.
+//! The collectives on GPUs that have a root.
 
 use super::DeviceCommunicator;
 use super::collectives::whole_buffer;
@@ -11,10 +11,18 @@ use unisono_cuda::device::{DeviceBuffer, DeviceBufferMut, Stream};
 use unisono_transports::gpu::{Region, TypedRegion};
 
 impl DeviceCommunicator {
-    /// Gives every rank the contents of `root`'s `buffer`.
+    /// Copies the root's `buffer` into every rank's `buffer`, which is equally long.
     ///
     /// # Errors
-    /// See [`DeviceCommunicator::all_reduce`].
+    /// As [`DeviceCommunicator::all_reduce`].
+    ///
+    /// ```no_run
+    /// # use unisono::device::{Buffer, DeviceCommunicator, Stream};
+    /// # fn example(comm: &DeviceCommunicator, stream: &Stream, buffer: &mut Buffer<f32>) -> unisono::Result<()> {
+    /// comm.broadcast(stream, buffer, 0)?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn broadcast<T: Element>(
         &self,
         stream: &Stream,
@@ -32,10 +40,18 @@ impl DeviceCommunicator {
         )
     }
 
-    /// As [`DeviceCommunicator::broadcast`] from `input`, which only the root gives, into everybody's `output`.
+    /// Copies the root's `input` into every rank's `output`. Only the root gives an input.
     ///
     /// # Errors
-    /// See [`DeviceCommunicator::all_reduce`].
+    /// As [`DeviceCommunicator::all_reduce`].
+    ///
+    /// ```no_run
+    /// # use unisono::device::{Buffer, DeviceCommunicator, Stream};
+    /// # fn example(comm: &DeviceCommunicator, stream: &Stream, input: &Buffer<f32>, output: &mut Buffer<f32>) -> unisono::Result<()> {
+    /// comm.broadcast_into(stream, (comm.rank() == 0).then_some(input), output, 0)?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn broadcast_into<T: Element>(
         &self,
         stream: &Stream,
@@ -51,10 +67,18 @@ impl DeviceCommunicator {
         self.enqueue_collective::<T>(stream, Collective::Broadcast, None, root, from, whole_buffer(&output))
     }
 
-    /// Reduces `buffer` over all ranks; the root gets the result in place, the others keep what they have.
+    /// Reduces `buffer` over all ranks. The root gets the result in place; other buffers stay as they are.
     ///
     /// # Errors
-    /// See [`DeviceCommunicator::all_reduce`].
+    /// As [`DeviceCommunicator::all_reduce`].
+    ///
+    /// ```no_run
+    /// # use unisono::device::{Buffer, DeviceCommunicator, Stream};
+    /// # fn example(comm: &DeviceCommunicator, stream: &Stream, buffer: &mut Buffer<f32>) -> unisono::Result<()> {
+    /// comm.reduce(stream, buffer, unisono::Sum, 0)?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn reduce<'a, T: Element>(
         &self,
         stream: &Stream,
@@ -76,7 +100,15 @@ impl DeviceCommunicator {
     /// Reduces `input` over all ranks into `output`, which only the root gives.
     ///
     /// # Errors
-    /// See [`DeviceCommunicator::all_reduce`].
+    /// As [`DeviceCommunicator::all_reduce`].
+    ///
+    /// ```no_run
+    /// # use unisono::device::{Buffer, DeviceCommunicator, Stream};
+    /// # fn example(comm: &DeviceCommunicator, stream: &Stream, input: &Buffer<f32>, output: &mut Buffer<f32>) -> unisono::Result<()> {
+    /// comm.reduce_into(stream, input, (comm.rank() == 0).then_some(output), unisono::Sum, 0)?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn reduce_into<'a, T: Element>(
         &self,
         stream: &Stream,
