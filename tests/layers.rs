@@ -7,10 +7,10 @@ use std::path::Path;
 
 /// Modules from the bottom up. A new module gets a place here.
 const LAYERS: &[&[&str]] = &[
-    &["sync", "log", "reduce_op", "schedule"],
+    &["sync", "log", "schedule"],
     &["op_desc"],
     &["error", "flight"],
-    &["tuning"],
+    &["tuning", "reduce_op"],
     &["config"],
     &["select"],
     &["engine", "bootstrap"],
