@@ -100,7 +100,7 @@ impl CommunicatorBuilder {
     /// let comm = Communicator::builder().config(&config).from_env()?;
     /// # Ok::<(), unisono::Error>(())
     /// ```
-    #[expect(clippy::wrong_self_convention, reason = "the last method of a builder, named as the shortcut")]
+    #[allow(clippy::wrong_self_convention, reason = "the last method of a builder, named as the shortcut")]
     pub fn from_env(self) -> Result<Communicator> {
         let config = self.checked_config()?;
         connect(RankInfo::from_env()?, &config)
@@ -131,7 +131,7 @@ impl CommunicatorBuilder {
     ///
     /// # Errors
     /// If a setting is out of its range.
-    #[expect(clippy::wrong_self_convention, reason = "the last method of a builder, beside `from_env`")]
+    #[allow(clippy::wrong_self_convention, reason = "the last method of a builder, beside `from_env`")]
     pub fn from_fabric(self, fabric: Fabric) -> Result<Communicator> {
         // The sizes are those of the fabric, which exists already: they are not rounded.
         let config = self.config.map_or_else(Config::from_env, Ok)?.checked()?;
