@@ -31,7 +31,10 @@ pub(crate) fn pack() -> Result {
 /// Name in the suite, and the arguments of cargo that build it.
 const EXECUTABLES: [(&str, &[&str]); 4] = [
     ("test-driver", &["test", "--release", "--package", "unisono-cuda", "--test", "gpu"]),
-    ("test-collectives", &["test", "--release", "--package", "unisono", "--test", "device"]),
+    (
+        "test-collectives",
+        &["test", "--release", "--package", "unisono", "--features", "gpu", "--test", "device"],
+    ),
     ("test-trainer", &["test", "--release", "--package", "unisono-trainer", "--lib"]),
     ("experiments", &["bench", "--package", "unisono-cuda", "--bench", "gpu"]),
 ];
