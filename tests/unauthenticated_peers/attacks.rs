@@ -14,8 +14,19 @@ use unisono_transports::sys::socket::Stream;
 pub(crate) type Attack = fn(TcpStream, &CapturedHandshake) -> Option<TcpStream>;
 
 /// The silent ones first.
-pub(crate) const ALL: &[Attack] =
-    &[silence, close, reset, http, tls, huge_length, random_bytes, slow_loris, replay, secret];
+pub(crate) const ALL: &[Attack] = &[
+    silence,
+    close,
+    reset,
+    http,
+    tls,
+    huge_length,
+    random_bytes,
+    slow_loris,
+    replay_first_frame,
+    replay,
+    secret,
+];
 
 /// What strangers have overheard.
 pub(crate) struct CapturedHandshake {
@@ -97,7 +108,7 @@ fn capture_handshake(id: &UniqueId) -> CapturedHandshake {
         let (mut client, _) = ways[0].accept().expect("accepted");
         let mut server = TcpStream::connect(to_server).expect("connected");
         let mut handshake = Vec::new();
-        for (theirs, ours) in [(HELLO_BYTES, REPLY_BYTES), (PROOF_BYTES, 1)] {
+        for (theirs, ours) in [(FIRST_BYTES, REPLY_BYTES), (CONFIRMATION_BYTES, CONFIRMATION_BYTES)] {
             let mut said = vec![0; theirs];
             client.read_exact(&mut said).expect("said");
             server.write_all(&said).expect("passed on");
@@ -110,9 +121,11 @@ fn capture_handshake(id: &UniqueId) -> CapturedHandshake {
     })
 }
 
-const HELLO_BYTES: usize = 72;
-const REPLY_BYTES: usize = 80;
-const PROOF_BYTES: usize = 32;
+/// Bytes of the client's first frame.
+const FIRST_BYTES: usize = 84;
+const REPLY_BYTES: usize = 61;
+/// Bytes of the confirmation with which either side ends.
+const CONFIRMATION_BYTES: usize = 17;
 
 fn silence(stream: TcpStream, _: &CapturedHandshake) -> Option<TcpStream> {
     Some(stream)
@@ -124,7 +137,7 @@ fn close(_: TcpStream, _: &CapturedHandshake) -> Option<TcpStream> {
 
 /// Closing with an answer unread resets the connection.
 fn reset(mut stream: TcpStream, loot: &CapturedHandshake) -> Option<TcpStream> {
-    let _ = stream.write_all(&loot.handshake[..HELLO_BYTES]);
+    let _ = stream.write_all(&loot.handshake[..FIRST_BYTES]);
     let _ = stream.peek(&mut [0]);
     None
 }
@@ -162,7 +175,12 @@ fn slow_loris(mut stream: TcpStream, loot: &CapturedHandshake) -> Option<TcpStre
     Some(stream)
 }
 
-/// All of a handshake that was right once.
+/// Sends the first frame of a recorded handshake, which the server answers, and nothing more.
+fn replay_first_frame(stream: TcpStream, loot: &CapturedHandshake) -> Option<TcpStream> {
+    say(stream, &loot.handshake[..FIRST_BYTES])
+}
+
+/// Sends all that the client of a recorded handshake sent.
 fn replay(stream: TcpStream, loot: &CapturedHandshake) -> Option<TcpStream> {
     say(stream, &loot.handshake)
 }

@@ -1,43 +1,46 @@
-//! Two ends of a connection agree on keys that nobody else can have: Noise's pattern `NNpsk0`, by the `snow` crate.
+//! Agreement of two ends on keys that nobody else can have: Noise's pattern `NNpsk0`, by the `snow` crate.
 //!
-//! Each side makes a key pair for this connection alone and forgets it (forward secrecy); the job's secret is mixed in,
-//! so that only those who know it agree; and so is everything that both have said before.
+//! Each side makes a key pair for this connection alone and forgets it (forward secrecy). The job's secret
+//! is mixed in, so that only its owners can agree. The prologue is mixed in too, so that both ends must have
+//! the same one.
 
-use crate::secure::resolver::Resolver;
+use crate::secure::resolver::{CIPHER_BYTES, Resolver};
 use crate::secure::secret::Secret;
 use crate::{Error, Result};
 use snow::{Builder, HandshakeState, TransportState};
 
-/// The client's side, once it has sent its message.
+/// The client's side of an agreement, after message 1.
 pub(crate) struct NoiseHandshake(HandshakeState);
 
-/// The keys of one connection, one for each direction: what is sealed is opened in the same order, once.
+/// The keys of one connection, one for each direction. Records open once, in the order in which they were sealed.
 pub(crate) struct SessionKeys(TransportState);
 
 impl NoiseHandshake {
-    /// The client's message, after both sides have said this.
-    pub(crate) fn start(secret: &Secret, transcript: &[&[u8]]) -> Result<(Self, [u8; MESSAGE_BYTES])> {
-        let mut state = handshake_state(secret, transcript, |builder| builder.build_initiator())?;
+    /// Begins an agreement, and returns it with message 1.
+    pub(crate) fn start(secret: &Secret, prologue: &[u8]) -> Result<(Self, [u8; MESSAGE_BYTES])> {
+        let mut state = handshake_state(secret, prologue, |builder| builder.build_initiator())?;
         let mut message = [0; MESSAGE_BYTES];
         state.write_message(&[], &mut message).map_err(failed)?;
         Ok((Self(state), message))
     }
 
-    /// The keys, from the server's message; none if that is not the answer of somebody who knows the secret.
+    /// Returns the keys, or `None` if message 2 does not come from an owner of the secret who answered message 1.
     pub(crate) fn finish(mut self, message: &[u8; MESSAGE_BYTES]) -> Option<SessionKeys> {
         self.0.read_message(message, &mut []).ok()?;
         self.0.into_transport_mode().ok().map(SessionKeys)
     }
 }
 
-/// The server's side: the keys and its message, as an answer to the client's; none if nobody who knows the secret
-/// sent that, or both have not said the same before.
+/// Answers message 1 as the server, and returns the keys with message 2.
+///
+/// The result is `None` if message 1 does not come from an owner of the secret with the same prologue. Message 1
+/// may be a recording: only a record that opens with the keys proves that the client is there.
 pub(crate) fn respond(
     secret: &Secret,
-    transcript: &[&[u8]],
+    prologue: &[u8],
     message: &[u8],
 ) -> Result<Option<(SessionKeys, [u8; MESSAGE_BYTES])>> {
-    let mut state = handshake_state(secret, transcript, |builder| builder.build_responder())?;
+    let mut state = handshake_state(secret, prologue, |builder| builder.build_responder())?;
     if state.read_message(message, &mut []).is_err() {
         return Ok(None);
     }
@@ -49,18 +52,18 @@ pub(crate) fn respond(
 
 fn handshake_state(
     secret: &Secret,
-    transcript: &[&[u8]],
+    prologue: &[u8],
     build: fn(Builder<'_>) -> std::result::Result<HandshakeState, snow::Error>,
 ) -> Result<HandshakeState> {
-    let (psk, prologue) = (secret.derive(PSK_LABEL), transcript.concat());
+    let psk = secret.derive(PSK_LABEL);
     let pattern = PATTERN.parse().map_err(failed)?;
     let builder = Builder::with_resolver(pattern, Box::new(Resolver));
-    let builder = builder.prologue(&prologue).and_then(|builder| builder.psk(0, psk.bytes()));
+    let builder = builder.prologue(prologue).and_then(|builder| builder.psk(0, psk.bytes()));
     builder.and_then(build).map_err(failed)
 }
 
 impl SessionKeys {
-    /// Seals the next record, [`TAG_BYTES`] longer than what is in it; its length.
+    /// Seals `plain` into the next record, and returns its length: [`TAG_BYTES`] more than that of `plain`.
     pub(crate) fn seal(&mut self, plain: &[u8], record: &mut [u8]) -> std::io::Result<usize> {
         let bytes = self.0.write_message(plain, record).map_err(std::io::Error::other)?;
         if self.0.sending_nonce().is_multiple_of(REKEY_RECORDS) {
@@ -69,7 +72,7 @@ impl SessionKeys {
         Ok(bytes)
     }
 
-    /// Opens the next record; the length of what was in it. None if it is not the one that the peer sealed next.
+    /// Opens the next record, and returns the length of its content; `None` if the peer did not seal it next.
     pub(crate) fn open(&mut self, record: &[u8], plain: &mut [u8]) -> Option<usize> {
         let bytes = self.0.read_message(record, plain).ok()?;
         if self.0.receiving_nonce().is_multiple_of(REKEY_RECORDS) {
@@ -78,7 +81,7 @@ impl SessionKeys {
         Some(bytes)
     }
 
-    /// From now on, opens what the peer seals next, whatever it has sealed before.
+    /// Skips the records that the peer has sealed so far.
     #[cfg(any(test, feature = "fuzzing"))]
     pub(crate) fn skip_to(&mut self, peer: &SessionKeys) {
         self.0.set_receiving_nonce(peer.0.sending_nonce());
@@ -87,7 +90,7 @@ impl SessionKeys {
 
 impl std::fmt::Debug for SessionKeys {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Keys(..)")
+        f.write_str("SessionKeys(..)")
     }
 }
 
@@ -98,13 +101,15 @@ fn failed(error: snow::Error) -> Error {
 
 const PATTERN: &str = "Noise_NNpsk0_25519_AESGCM_SHA256";
 const PSK_LABEL: &[u8] = b"unisono noise";
-/// Either side's message: a public key, and the code that it came from somebody with the secret.
+/// Bytes of either message: a public key, and a code that only an owner of the secret can make.
 pub(crate) const MESSAGE_BYTES: usize = 48;
-/// What sealing adds.
+/// Bytes that sealing adds to a record.
 pub(crate) const TAG_BYTES: usize = 16;
-/// Records under one key. AES-GCM is sound for 2^24.5 of 16 KiB (RFC 8446, 5.5); these are fewer blocks, and the next
-/// key follows from the last one (Noise, 11.3).
+/// Records under one key. AES-GCM is sound for 2^24.5 records of 16 KiB (RFC 8446, 5.5), which are more blocks
+/// than these. The next key is derived from the last one (Noise, 11.3).
 const REKEY_RECORDS: u64 = 1 << 20;
+/// Memory of the keys of one connection.
+pub(crate) const KEYS_BYTES: usize = size_of::<SessionKeys>() + 2 * CIPHER_BYTES;
 
 #[cfg(test)]
 mod tests {
@@ -112,23 +117,23 @@ mod tests {
 
     fn pair() -> (SessionKeys, SessionKeys) {
         let secret = Secret::random().unwrap();
-        let (client, message) = NoiseHandshake::start(&secret, &[b"said"]).unwrap();
-        let (server, answer) = respond(&secret, &[b"said"], &message).unwrap().unwrap();
+        let (client, message) = NoiseHandshake::start(&secret, b"said").unwrap();
+        let (server, answer) = respond(&secret, b"said", &message).unwrap().unwrap();
         (client.finish(&answer).unwrap(), server)
     }
 
     #[test]
-    fn key_exchange_needs_same_secret_and_transcript() {
+    fn key_exchange_needs_same_secret_and_prologue() {
         let (secret, other) = (Secret::random().unwrap(), Secret::random().unwrap());
-        let (client, message) = NoiseHandshake::start(&secret, &[b"hello", b"reply"]).unwrap();
-        assert!(respond(&other, &[b"hello", b"reply"], &message).unwrap().is_none());
-        assert!(respond(&secret, &[b"hello", b"rePly"], &message).unwrap().is_none());
+        let (client, message) = NoiseHandshake::start(&secret, b"hello").unwrap();
+        assert!(respond(&other, b"hello", &message).unwrap().is_none());
+        assert!(respond(&secret, b"heLlo", &message).unwrap().is_none());
         for index in 0..MESSAGE_BYTES {
             let mut damaged = message;
             damaged[index] ^= 1;
-            assert!(respond(&secret, &[b"hello", b"reply"], &damaged).unwrap().is_none(), "byte {index}");
+            assert!(respond(&secret, b"hello", &damaged).unwrap().is_none(), "byte {index}");
         }
-        let (_, mut answer) = respond(&secret, &[b"hello", b"reply"], &message).unwrap().unwrap();
+        let (_, mut answer) = respond(&secret, b"hello", &message).unwrap().unwrap();
         answer[40] ^= 1;
         assert!(client.finish(&answer).is_none());
     }

@@ -202,6 +202,8 @@ fn nonce_for(number: u64) -> Nonce {
     Nonce::assume_unique_for_key(bytes)
 }
 
+/// Memory of one cipher with its expanded key.
+pub(crate) const CIPHER_BYTES: usize = size_of::<Aes256Gcm>();
 const KEY_BYTES: usize = 32;
 
 #[cfg(test)]

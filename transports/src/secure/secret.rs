@@ -43,7 +43,10 @@ impl Secret {
 
     /// Another one, which follows from this one and `label`, and from which nobody learns this one.
     pub fn derive(&self, label: &[u8]) -> Self {
-        Self(self.hmac(DERIVE_ROLE, label, &[]).finalize().into_bytes().into())
+        let mut mac = Hmac::<Sha256>::new_from_slice(&self.0).expect("HMAC takes keys of any length");
+        mac.update(DERIVE_ROLE);
+        mac.update(label);
+        Self(mac.finalize().into_bytes().into())
     }
 
     /// As 64 hexadecimal digits, to hand to another process of the job.
@@ -54,15 +57,6 @@ impl Secret {
     /// Its bytes, for a key agreement.
     pub(crate) fn bytes(&self) -> &[u8; 32] {
         &self.0
-    }
-
-    /// The code of what both sides of a handshake said, in the role of one of them.
-    pub(crate) fn hmac(&self, role: &[u8], hello: &[u8], reply: &[u8]) -> Hmac<Sha256> {
-        let mut mac = Hmac::<Sha256>::new_from_slice(&self.0).expect("HMAC takes keys of any length");
-        mac.update(role);
-        mac.update(hello);
-        mac.update(reply);
-        mac
     }
 }
 

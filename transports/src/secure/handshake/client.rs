@@ -1,100 +1,96 @@
 //! The client's half of the handshake, in steps that never wait.
 
-use crate::secure::handshake::{
-    ACCEPTED, CLIENT_ROLE, HELLO_BYTES, HandshakeConfig, Hello, NONCE_BYTES, PREAMBLE_BYTES, PROOF_BYTES,
-    REPLY_BYTES, SERVER_ROLE, auth_failed, check_version, encode_hello, encryption_flag, key_exchange_failed,
-    random,
+use crate::secure::handshake::frames::{
+    ACCEPTED, CONFIRMATION_BYTES, PREAMBLE_BYTES, REPLY_BYTES, STATUS_BYTES, auth_failed, check_preamble,
+    encode_prologue, open_confirmation, seal_confirmation,
 };
-use crate::secure::noise;
-use crate::secure::noise::NoiseHandshake;
+use crate::secure::handshake::{HandshakeConfig, Hello};
+use crate::secure::noise::{NoiseHandshake, SessionKeys};
 use crate::sys::socket::Stream;
 use crate::{Error, Result};
-use hmac::Mac;
 
-/// The client's half, as far as it has got: for whoever has other things to look after meanwhile.
+/// State of the client's half of one handshake.
 pub struct ClientHandshake {
-    hello: [u8; HELLO_BYTES],
-    /// The server's reply, then its verdict, and then, where both encrypt, its part of the keys.
+    /// The server's reply, followed by its confirmation.
     received: Vec<u8>,
-    /// Whether the reply has been answered.
-    proof_sent: bool,
-    noise: Option<NoiseHandshake>,
+    state: State,
+}
+
+enum State {
+    AwaitReply(NoiseHandshake),
+    AwaitConfirmation(SessionKeys),
+    /// The handshake is complete, or has failed.
+    Ended,
 }
 
 impl ClientHandshake {
-    /// Says hello on a connection that has just been made.
+    /// Sends the first frame on a new connection.
     ///
     /// # Errors
-    /// The system's.
-    pub fn start(stream: &mut Stream, terms: &HandshakeConfig, claims: &Hello) -> Result<Self> {
-        let hello = encode_hello(&random()?, claims, terms.encrypts(stream));
-        stream.write_now(&hello)?;
-        Ok(Self { hello, received: Vec::new(), proof_sent: false, noise: None })
+    /// [`Error::System`] if the operating system refuses random numbers or the write.
+    pub fn start(stream: &mut Stream, config: &HandshakeConfig, hello: &Hello) -> Result<Self> {
+        let prologue = encode_prologue(hello);
+        let (noise, message) = NoiseHandshake::start(&config.secret, &prologue)?;
+        stream.write_now(&[&prologue[..], &message].concat())?;
+        Ok(Self { received: Vec::new(), state: State::AwaitReply(noise) })
     }
 
-    /// Goes on with what has arrived, without waiting; whether both sides have proved themselves, which is told once.
+    /// Continues with the bytes that have arrived, and returns true once both sides are authenticated.
+    ///
+    /// A call never waits. After it has returned true or an error, the handshake is over.
     ///
     /// # Errors
-    /// [`Error::Version`], [`Error::Refused`] for a wrong secret on either side, [`Error::Encryption`] if only one
-    /// side wants it, [`Error::Closed`], the system's.
-    pub fn advance(&mut self, stream: &mut Stream, terms: &HandshakeConfig) -> Result<bool> {
+    /// * [`Error::VersionMismatch`] if the server speaks another version.
+    /// * [`Error::AuthFailed`] if either side has another secret.
+    /// * [`Error::EncryptionMismatch`] if only one side encrypts.
+    /// * [`Error::ConnectionClosed`] and [`Error::System`] if the connection failed.
+    pub fn advance(&mut self, stream: &mut Stream, config: &HandshakeConfig) -> Result<bool> {
         loop {
-            let wanted = match (self.received.len(), self.proof_sent) {
-                (..PREAMBLE_BYTES, _) => PREAMBLE_BYTES,
-                (_, false) => REPLY_BYTES,
-                (..REPLY_AND_STATUS_BYTES, true) => REPLY_AND_STATUS_BYTES,
-                _ => REPLY_AND_STATUS_BYTES + noise::MESSAGE_BYTES,
+            let wanted = match self.received.len() {
+                ..PREAMBLE_BYTES => PREAMBLE_BYTES,
+                ..STATUS_BYTES => STATUS_BYTES,
+                ..REPLY_BYTES => REPLY_BYTES,
+                _ => REPLY_BYTES + CONFIRMATION_BYTES,
             };
             if !stream.read_some(&mut self.received, wanted)? {
                 return Ok(false);
             }
             match wanted {
-                PREAMBLE_BYTES => check_version(stream, &self.received)?,
-                REPLY_BYTES => self.send_proof(stream, terms)?,
-                REPLY_AND_STATUS_BYTES if self.received[REPLY_BYTES] != ACCEPTED => {
-                    return Err(auth_failed(stream, "it refused our proof"));
+                PREAMBLE_BYTES => check_preamble(stream, &self.received)?,
+                STATUS_BYTES if self.received[PREAMBLE_BYTES] != ACCEPTED => {
+                    return Err(auth_failed(stream, "it has another secret, and refused this rank's"));
                 }
-                REPLY_AND_STATUS_BYTES if self.noise.is_some() => {}
-                REPLY_AND_STATUS_BYTES => return Ok(true),
-                _ => return self.finish_key_exchange(stream).map(|()| true),
+                STATUS_BYTES => {}
+                REPLY_BYTES => self.confirm(stream, config)?,
+                _ => return self.finish(stream, config).map(|()| true),
             }
         }
     }
 
-    /// Checks the server's proof, and gives this side's.
-    fn send_proof(&mut self, stream: &mut Stream, terms: &HandshakeConfig) -> Result<()> {
-        let (said, proof) =
-            self.received[PREAMBLE_BYTES..].split_at(REPLY_BYTES - PROOF_BYTES - PREAMBLE_BYTES);
-        if terms.secret.hmac(SERVER_ROLE, &self.hello, said).verify_slice(proof).is_err() {
-            return Err(auth_failed(stream, "the secret of the other side is another one"));
-        }
-        let (encrypts, server_encrypts) =
-            (terms.encrypts(stream), said[NONCE_BYTES..] == encryption_flag(true));
-        let mut answer = terms.secret.hmac(CLIENT_ROLE, &self.hello, said).finalize().into_bytes().to_vec();
-        if encrypts && server_encrypts {
-            let transcript: [&[u8]; 3] = [&self.hello, &self.received, &answer];
-            let (agreement, message) = NoiseHandshake::start(&terms.secret, &transcript)?;
-            self.noise = Some(agreement);
-            answer.extend(message);
-        }
-        stream.write_now(&answer)?;
-        self.proof_sent = true;
-        match server_encrypts == encrypts {
-            true => Ok(()),
-            false => {
-                Err(Error::EncryptionMismatch { peer: stream.peer(), rank: None, encrypts: server_encrypts })
-            }
-        }
+    /// Verifies the server's Noise message, and sends this side's confirmation.
+    fn confirm(&mut self, stream: &mut Stream, config: &HandshakeConfig) -> Result<()> {
+        let message = self.received[STATUS_BYTES..].try_into().expect("as many bytes as were wanted");
+        let keys = match std::mem::replace(&mut self.state, State::Ended) {
+            State::AwaitReply(noise) => noise.finish(message),
+            State::AwaitConfirmation(_) | State::Ended => None,
+        };
+        let mut keys =
+            keys.ok_or_else(|| auth_failed(stream, "it has another secret, or its reply was damaged"))?;
+        stream.write_now(&seal_confirmation(&mut keys, config.encrypts(stream))?)?;
+        self.state = State::AwaitConfirmation(keys);
+        Ok(())
     }
 
-    /// Seals the connection with the keys that both sides have agreed on.
-    fn finish_key_exchange(&mut self, stream: &mut Stream) -> Result<()> {
-        let message =
-            self.received[REPLY_AND_STATUS_BYTES..].try_into().expect("as many bytes as were wanted");
-        let keys = self.noise.take().and_then(|agreement| agreement.finish(message));
-        stream.enable_encryption(keys.ok_or_else(|| key_exchange_failed(stream))?)
+    /// Verifies the server's confirmation, and encrypts the connection if both sides do.
+    fn finish(&mut self, stream: &mut Stream, config: &HandshakeConfig) -> Result<()> {
+        let State::AwaitConfirmation(mut keys) = std::mem::replace(&mut self.state, State::Ended) else {
+            return Err(auth_failed(stream, "its handshake is over"));
+        };
+        let encrypts = open_confirmation(stream, &mut keys, &self.received[REPLY_BYTES..])?;
+        match (encrypts == config.encrypts(stream), encrypts) {
+            (false, _) => Err(Error::EncryptionMismatch { peer: stream.peer(), rank: None, encrypts }),
+            (true, true) => stream.enable_encryption(keys),
+            (true, false) => Ok(()),
+        }
     }
 }
-
-/// What the server has said once its verdict is here.
-const REPLY_AND_STATUS_BYTES: usize = REPLY_BYTES + 1;

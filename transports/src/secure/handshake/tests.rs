@@ -1,5 +1,9 @@
-//! Handshakes with friends, strangers, and somebody in between.
+//! Handshakes with authenticated peers, unauthenticated peers, and an attacker in between.
 
+use crate::Error;
+use crate::secure::handshake::frames::{
+    CONFIRMATION_BYTES, FIRST_BYTES, PREAMBLE_BYTES, REPLY_BYTES, STATUS_BYTES, encode_prologue, preamble,
+};
 use crate::secure::handshake::*;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
@@ -125,34 +129,36 @@ fn run_tampered(to_server: Option<usize>, to_client: Option<usize>) -> (Stream, 
 
 #[test]
 fn any_flipped_handshake_bit_is_detected() {
-    let terms = HandshakeConfig { encrypt: true, ..other_secret() };
-    let (client, server) = run_handshake(run_tampered(None, None), &terms, terms.clone());
-    assert!(client.is_ok() && server.is_ok(), "it works undisturbed");
-    let to_server = (0..HELLO_BYTES + PROOF_BYTES + noise::MESSAGE_BYTES).map(|at| (Some(at), None));
-    let to_client = (0..REPLY_BYTES + 1 + noise::MESSAGE_BYTES).map(|at| (None, Some(at)));
-    for (to_server, to_client) in to_server.chain(to_client) {
-        let (client, server) = run_handshake(run_tampered(to_server, to_client), &terms, terms.clone());
-        let place = (to_server, to_client);
-        assert!(client.is_err(), "{place:?}");
-        // A server has no more to hear when its last word is changed.
-        assert!(server.is_err() || to_client.is_some_and(|at| at >= REPLY_BYTES), "{place:?}");
+    for encrypt in [false, true] {
+        let config = HandshakeConfig { encrypt, ..other_secret() };
+        let (client, server) = run_handshake(run_tampered(None, None), &config, config.clone());
+        assert!(client.is_ok() && server.is_ok(), "it works undisturbed");
+        let to_server = (0..FIRST_BYTES + CONFIRMATION_BYTES).map(|at| (Some(at), None));
+        let to_client = (0..REPLY_BYTES + CONFIRMATION_BYTES).map(|at| (None, Some(at)));
+        for (to_server, to_client) in to_server.chain(to_client) {
+            let tampered = run_tampered(to_server, to_client);
+            let (client, server) = run_handshake(tampered, &config, config.clone());
+            let place = (to_server, to_client);
+            assert!(client.is_err(), "{place:?}");
+            // The server expects no answer to its confirmation.
+            assert!(server.is_err() || to_client.is_some_and(|at| at >= REPLY_BYTES), "{place:?}");
+        }
     }
-    // Nor can anybody tell both of them that the other does not encrypt.
-    let terms_at = (Some(HELLO_BYTES - ENCRYPTION_FLAG_BYTES), Some(PREAMBLE_BYTES + NONCE_BYTES));
-    let (client, server) = run_handshake(run_tampered(terms_at.0, terms_at.1), &terms, terms.clone());
-    assert!(matches!(client.unwrap_err(), Error::AuthFailed { .. }) && server.is_err());
 }
 
 #[test]
 fn version_mismatch_is_reported() {
     let (mut near, mut far) = pair();
     let thread = std::thread::spawn(move || accept(&mut far, &other_secret(), soon()));
-    let mut hello = encode_hello(&[0; 32], &HELLO, false);
-    hello[8] = 7;
-    near.write_all(&hello, soon()).unwrap();
+    let mut first = encode_prologue(&HELLO);
+    first[8] = 99;
+    near.write_all(&first, soon()).unwrap();
+    let mut heard = [0; PREAMBLE_BYTES];
+    near.read_exact(&mut heard, soon()).unwrap();
+    assert_eq!(heard, preamble(), "the client learns the server's version");
     assert!(matches!(
         thread.join().unwrap().unwrap_err(),
-        Error::VersionMismatch { theirs: 7, ours: VERSION, .. }
+        Error::VersionMismatch { theirs: 99, ours: VERSION, .. }
     ));
 }
 
@@ -166,26 +172,72 @@ fn silent_and_garbage_peers_time_out() {
     }
 }
 
-#[test]
-fn replayed_handshake_is_refused() {
-    let secret = Secret::random().unwrap();
-    let hello = encode_hello(&[5; 32], &HELLO, false);
-    let recorded = secret.hmac(CLIENT_ROLE, &hello, &[9; 36]).finalize().into_bytes();
-    let (mut near, mut far) = pair();
-    let thread = std::thread::spawn(move || accept(&mut far, &unencrypted(secret), soon()));
-    near.write_all(&hello, soon()).unwrap();
-    near.write_all(&recorded, soon()).unwrap();
-    assert!(matches!(thread.join().unwrap().unwrap_err(), Error::AuthFailed { .. }));
+/// Runs a handshake to its end, and returns the first frame and the confirmation of the client.
+fn record_client(config: &HandshakeConfig) -> (Vec<u8>, Vec<u8>) {
+    let ((mut client, mut near), (mut relay, mut server)) = (pair(), pair());
+    let mut client_side = ClientHandshake::start(&mut client, config, &HELLO).unwrap();
+    let mut server_side = ServerHandshake::default();
+    let pass = |from: &mut Stream, to: &mut Stream, bytes: usize| {
+        let mut frame = vec![0; bytes];
+        from.read_exact(&mut frame, soon()).unwrap();
+        to.write_all(&frame, soon()).unwrap();
+        frame
+    };
+    let first = pass(&mut near, &mut relay, FIRST_BYTES);
+    assert_eq!(server_side.advance(&mut server, config).unwrap(), None);
+    pass(&mut relay, &mut near, REPLY_BYTES);
+    assert!(!client_side.advance(&mut client, config).unwrap());
+    let confirmation = pass(&mut near, &mut relay, CONFIRMATION_BYTES);
+    assert_eq!(server_side.advance(&mut server, config).unwrap(), Some(HELLO));
+    pass(&mut relay, &mut near, CONFIRMATION_BYTES);
+    assert!(client_side.advance(&mut client, config).unwrap());
+    (first, confirmation)
 }
 
 #[test]
-fn reflected_server_proof_is_refused() {
-    let secret = Secret::random().unwrap();
-    let (mut near, mut far) = pair();
-    let thread = std::thread::spawn(move || accept(&mut far, &unencrypted(secret), soon()));
-    near.write_all(&encode_hello(&[5; 32], &HELLO, false), soon()).unwrap();
+fn replayed_first_frame_gets_a_reply_and_no_belief() {
+    let config = other_secret();
+    let (first, _) = record_client(&config);
+    let ((mut near, mut far), mut server) = (pair(), ServerHandshake::default());
+    near.write_all(&first, soon()).unwrap();
+    assert_eq!(server.advance(&mut far, &config).unwrap(), None);
+    let mut reply = Vec::new();
+    assert!(near.read_some(&mut reply, REPLY_BYTES).unwrap());
+    // However long the recording stays, the server says nothing more, and believes nothing.
+    assert_eq!(server.advance(&mut far, &config).unwrap(), None);
+    assert!(!near.read_some(&mut reply, REPLY_BYTES + 1).unwrap());
+    assert!(accept(&mut far, &config, soon()).is_err());
+}
+
+#[test]
+fn replayed_handshake_is_refused() {
+    let config = other_secret();
+    let (first, confirmation) = record_client(&config);
+    for recorded in [[&first[..], &confirmation].concat(), [&first[..], &[0; CONFIRMATION_BYTES]].concat()] {
+        let ((mut near, mut far), mut server) = (pair(), ServerHandshake::default());
+        near.write_all(&recorded, soon()).unwrap();
+        let refused = server.advance(&mut far, &config);
+        assert!(matches!(refused, Err(Error::AuthFailed { .. })), "{refused:?}");
+        drop(far);
+        let mut heard = Vec::new();
+        assert!(near.read_some(&mut heard, REPLY_BYTES).unwrap());
+        assert!(near.read_some(&mut heard, REPLY_BYTES + 1).is_err(), "the server confirms nothing");
+    }
+}
+
+#[test]
+fn reflected_server_frames_are_refused() {
+    let config = other_secret();
+    // The server's message 2 as a confirmation, and as a first message.
+    let (first, _) = record_client(&config);
+    let ((mut near, mut far), mut server) = (pair(), ServerHandshake::default());
+    near.write_all(&first, soon()).unwrap();
+    assert_eq!(server.advance(&mut far, &config).unwrap(), None);
     let mut reply = [0; REPLY_BYTES];
     near.read_exact(&mut reply, soon()).unwrap();
-    near.write_all(&reply[48..], soon()).unwrap();
-    assert!(matches!(thread.join().unwrap().unwrap_err(), Error::AuthFailed { .. }));
+    near.write_all(&reply[REPLY_BYTES - CONFIRMATION_BYTES..], soon()).unwrap();
+    assert!(matches!(server.advance(&mut far, &config), Err(Error::AuthFailed { .. })));
+    let ((mut near, mut far), mut server) = (pair(), ServerHandshake::default());
+    near.write_all(&[&encode_prologue(&HELLO)[..], &reply[STATUS_BYTES..]].concat(), soon()).unwrap();
+    assert!(matches!(server.advance(&mut far, &config), Err(Error::AuthFailed { .. })));
 }

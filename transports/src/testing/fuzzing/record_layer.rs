@@ -32,16 +32,16 @@ pub(super) fn record_layer(bytes: &[u8]) {
 fn client(changes: &[u8]) {
     let secret = Secret::from_public(SECRET);
     let said = random::<NONCE_BYTES>().expect("a nonce");
-    let (_, message) = NoiseHandshake::start(&secret, &[&said]).expect("a client's message");
+    let (_, message) = NoiseHandshake::start(&secret, &said).expect("a client's message");
     let changed = changed(&message, changes);
-    assert_eq!(matches!(respond(&secret, &[&said], &changed), Ok(Some(_))), changed == message);
+    assert_eq!(matches!(respond(&secret, &said, &changed), Ok(Some(_))), changed == message);
 }
 
 /// Changes the server's answer on its way to the client.
 fn server(changes: &[u8]) {
     let secret = Secret::from_public(SECRET);
-    let (client, message) = NoiseHandshake::start(&secret, &[]).expect("a client's message");
-    let (_, answer) = respond(&secret, &[], &message).expect("an answer").expect("the same secret");
+    let (client, message) = NoiseHandshake::start(&secret, b"").expect("a client's message");
+    let (_, answer) = respond(&secret, b"", &message).expect("an answer").expect("the same secret");
     let mut changed = answer;
     changed.iter_mut().zip(changes).for_each(|(byte, change)| *byte ^= change);
     assert_eq!(client.finish(&changed).is_some(), changed == answer);
@@ -57,8 +57,8 @@ struct Pair {
 impl Pair {
     fn new() -> Self {
         let secret = Secret::from_public(SECRET);
-        let (client, message) = NoiseHandshake::start(&secret, &[]).expect("a client's message");
-        let (reader, answer) = respond(&secret, &[], &message).expect("an answer").expect("the same secret");
+        let (client, message) = NoiseHandshake::start(&secret, b"").expect("a client's message");
+        let (reader, answer) = respond(&secret, b"", &message).expect("an answer").expect("the same secret");
         Self { writer: client.finish(&answer).expect("the same secret"), reader, uses: 0 }
     }
 }

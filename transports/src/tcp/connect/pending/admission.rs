@@ -1,7 +1,8 @@
 //! Who waits on a porch, who leaves first when it is full, and how much of that is said.
 
 use crate::Error;
-use crate::secure::handshake::{CLOSED_BY_PEER, ServerHandshake};
+use crate::secure::handshake::ServerHandshake;
+use crate::secure::noise::KEYS_BYTES;
 use crate::sync::Instant;
 use crate::sys::rlimit::is_fd_exhausted;
 use crate::sys::socket::Stream;
@@ -22,8 +23,11 @@ pub(crate) struct PendingConn {
     address: Option<IpAddr>,
 }
 
-// With what it has said, a hundred bytes, and room to grow.
-const _: () = assert!(size_of::<PendingConn>() + 512 <= 4096, "a conn is to cost less than 4 KiB");
+// With the received bytes, the keys of the connection, and room to grow.
+const _: () = assert!(
+    size_of::<PendingConn>() + KEYS_BYTES + 512 <= 4096,
+    "a pending connection must cost less than 4 KiB"
+);
 
 impl PendingConn {
     pub(crate) fn new(stream: Stream) -> Self {
@@ -101,7 +105,6 @@ impl RejectLog {
 fn is_hang_up(error: &Error) -> bool {
     match error {
         Error::ConnectionClosed { .. } => true,
-        Error::AuthFailed { what, .. } => what == CLOSED_BY_PEER,
         Error::System { source, .. } => source.kind() == ErrorKind::ConnectionReset,
         _ => false,
     }
@@ -152,7 +155,6 @@ mod tests {
     fn hang_up_after_bootstrap_is_not_logged() {
         let reset = std::io::Error::from(ErrorKind::ConnectionReset);
         let errors = [
-            Error::AuthFailed { peer: "somebody".to_owned(), what: CLOSED_BY_PEER.to_owned() },
             Error::ConnectionClosed { peer: "somebody".to_owned() },
             Error::System { what: "cannot read".to_owned(), source: reset },
         ];
