@@ -1,32 +1,33 @@
-//! How ranks that know of each other meet anew.
+//! Reconnection: ranks of one communicator connect again, as members of another.
 
 use crate::{Fabric, Result};
 use std::time::Duration;
 
-/// Who meets, and where.
+/// Request of one rank to connect to the others of a new communicator.
 #[derive(Clone, Copy, Debug)]
 pub struct RegroupRequest<'a> {
-    /// As the rank that holds the meeting, the first, has said it.
+    /// Endpoint of rank 0 of the new communicator, as [`Reconnect::endpoint`] returned it there.
     pub endpoint: &'a str,
-    /// Only those meet that give the same: others mean another company.
+    /// Identifier of the new communicator. Only ranks with the same identifier connect to each other.
     pub group_id: &'a [u8],
-    /// This rank's number in the new fabric.
+    /// Rank of this process in the new communicator.
     pub rank: usize,
-    /// How many come.
+    /// Number of ranks of the new communicator.
     pub ranks: usize,
 }
 
-/// Where one rank meets others anew: what splitting and shrinking a communicator need of its transport.
+/// Service of a transport that splits and shrinks communicators.
 pub trait Reconnect: Send + Sync {
-    /// A place, not used before, where this rank can hold a meeting: 1 to 64 bytes.
+    /// Returns an unused endpoint, of 1 to 64 bytes, at which this rank can be rank 0 of a new communicator.
     ///
     /// # Errors
-    /// The transport's.
+    /// The errors of the transport.
     fn endpoint(&self) -> Result<String>;
 
-    /// Meets the others; the fabric is new in all its parts, so that nothing late reaches it.
+    /// Connects to the other ranks. All parts of the fabric are new, so no late message can reach it.
     ///
     /// # Errors
-    /// [`Error::Timeout`](crate::Error::Timeout) if not all have come within `patience`; the transport's.
-    fn connect(&self, gathering: RegroupRequest<'_>, patience: Duration) -> Result<Fabric>;
+    /// [`Error::Timeout`](crate::Error::Timeout) if not all ranks have come within `timeout`, and the errors of
+    /// the transport.
+    fn connect(&self, request: RegroupRequest<'_>, timeout: Duration) -> Result<Fabric>;
 }

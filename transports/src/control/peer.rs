@@ -1,0 +1,185 @@
+//! One socket of the remote control channel, with the bytes that are half written and half read.
+//!
+//! A message is two bytes of length, little-endian, and at most [`MAX_CONTROL_MSG_BYTES`].
+
+use crate::secure::record::RecordLayer;
+use crate::sys::socket::{Stream, is_reset, is_unreachable};
+use crate::tcp::connect::lazy_link::{DialContext, Liveness, LivenessProbe};
+use crate::{MAX_CONTROL_MSG_BYTES, PeerEvent, Result};
+use std::io::ErrorKind;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+/// The connection to one peer.
+#[derive(Debug)]
+pub(super) struct Peer {
+    pub(super) stream: Stream,
+    pub(super) outgoing: Vec<u8>,
+    incoming: Vec<u8>,
+    closed: bool,
+    /// The peer's host did not answer before the connection closed.
+    unreachable: bool,
+    /// The connection was reset.
+    reset: bool,
+    /// Address of the peer's acceptor, which a liveness probe asks after a reset.
+    pub(super) listener_address: Option<SocketAddr>,
+    probe: Option<LivenessProbe>,
+    /// Bytes that the peer may not have read: those posted since the last bytes came from it.
+    unacked_bytes: usize,
+    /// Time without an answer after which the peer's host is unreachable; `None` if nothing checks it.
+    keepalive_timeout: Option<Duration>,
+}
+
+impl Peer {
+    pub(super) fn new(stream: Stream) -> Result<Self> {
+        stream.set_nonblocking()?;
+        Ok(Self {
+            stream,
+            outgoing: Vec::new(),
+            incoming: Vec::new(),
+            closed: false,
+            unreachable: false,
+            reset: false,
+            listener_address: None,
+            probe: None,
+            unacked_bytes: 0,
+            keepalive_timeout: None,
+        })
+    }
+
+    pub(super) fn enable_keepalive(&mut self, timeout: Duration) -> Result<()> {
+        self.keepalive_timeout = Some(timeout);
+        self.stream.set_keepalive(timeout)
+    }
+
+    /// Queues a message and sends as much as the kernel takes. A full queue drops the message.
+    pub(super) fn post(&mut self, message: &[u8]) {
+        if !self.closed && self.outgoing.len() < OUTGOING_BYTES_MAX {
+            self.outgoing.extend((message.len() as u16).to_le_bytes());
+            self.outgoing.extend(message);
+            self.on_posted(2 + message.len());
+        }
+        self.flush();
+    }
+
+    /// Bytes of the buffers of this connection.
+    pub(super) fn buffer_bytes(&self) -> usize {
+        let sealed = self.stream.record_layer().map_or(0, RecordLayer::buffer_bytes);
+        self.incoming.capacity() + self.outgoing.capacity() + sealed
+    }
+
+    /// Returns the next event of this peer, if there is one.
+    pub(super) fn poll(&mut self, from: usize, context: Option<&DialContext>) -> Option<PeerEvent> {
+        self.flush();
+        if let Some(bytes) = self.next_message() {
+            return Some(PeerEvent::Message { from, bytes });
+        }
+        if self.closed {
+            return self.poll_probe(from, context);
+        }
+        let mut buffer = [0; 2 * MAX_CONTROL_MSG_BYTES];
+        match self.stream.read(&mut buffer) {
+            Ok(None) => None,
+            Ok(Some(count)) if count > 0 => {
+                self.incoming.extend(&buffer[..count]);
+                self.on_received();
+                self.next_message().map(|bytes| PeerEvent::Message { from, bytes })
+            }
+            Err(error) if error.kind() == ErrorKind::InvalidData => {
+                // The record layer shuts the connection down. The end that is read next is this rank's doing, and
+                // says nothing about the peer.
+                self.reset = true;
+                tracing::error!(from, %error, "the control connection was tampered with");
+                Some(PeerEvent::Message { from, bytes: Vec::new() })
+            }
+            ended => {
+                self.closed = true;
+                ended.err().iter().for_each(|error| self.record_error(error));
+                self.on_closed(from, context)
+            }
+        }
+    }
+
+    /// Turns keepalive off while the peer reads nothing. A socket without room for more bytes ends in the same
+    /// way as one whose host does not answer, and a peer that is busy must not look unreachable.
+    fn on_posted(&mut self, bytes: usize) {
+        let before = self.unacked_bytes;
+        self.unacked_bytes += bytes;
+        if self.keepalive_timeout.is_some()
+            && before <= UNACKED_BYTES_MAX
+            && self.unacked_bytes > UNACKED_BYTES_MAX
+        {
+            let _ = self.stream.set_keepalive(Duration::ZERO);
+        }
+    }
+
+    /// Turns keepalive on again: a peer that writes also reads.
+    fn on_received(&mut self) {
+        if let (Some(timeout), true) = (self.keepalive_timeout, self.unacked_bytes > UNACKED_BYTES_MAX) {
+            let _ = self.stream.set_keepalive(timeout);
+        }
+        self.unacked_bytes = 0;
+    }
+
+    fn flush(&mut self) {
+        while !self.outgoing.is_empty() {
+            match self.stream.write(&self.outgoing) {
+                Ok(0) => return,
+                Ok(sent) => drop(self.outgoing.drain(..sent)),
+                // The peer is gone. A later read reports the end, but not its reason.
+                Err(error) => {
+                    self.record_error(&error);
+                    self.outgoing.clear();
+                }
+            }
+        }
+        if let Err(error) = self.stream.flush() {
+            self.record_error(&error);
+        }
+    }
+
+    /// Records the reason for which the connection ends, because the kernel reports it once.
+    fn record_error(&mut self, error: &std::io::Error) {
+        self.unreachable |= is_unreachable(error);
+        self.reset |= is_reset(error);
+    }
+
+    /// Returns the event for a connection that has closed. A reset proves nothing, so a probe asks the peer's host.
+    fn on_closed(&mut self, from: usize, context: Option<&DialContext>) -> Option<PeerEvent> {
+        match (self.listener_address, context) {
+            _ if self.unreachable => Some(PeerEvent::Unreachable { from }),
+            (Some(address), Some(context)) if self.reset => {
+                self.probe = Some(LivenessProbe::new(address, context));
+                self.poll_probe(from, Some(context))
+            }
+            _ => Some(PeerEvent::Exited { from }),
+        }
+    }
+
+    /// Returns the result of the probe, once.
+    fn poll_probe(&mut self, from: usize, context: Option<&DialContext>) -> Option<PeerEvent> {
+        let liveness = self.probe.as_mut()?.advance(context?)?;
+        self.probe = None;
+        tracing::info!(from, ?liveness, "the control connection was reset");
+        let dead = liveness == Liveness::Dead;
+        Some(if dead { PeerEvent::Exited { from } } else { PeerEvent::Reset { from } })
+    }
+
+    /// Takes the next whole message. A length above the limit drops all that was received, and gives an empty message.
+    fn next_message(&mut self) -> Option<Vec<u8>> {
+        let (length, rest) = self.incoming.split_first_chunk::<2>()?;
+        let length = u16::from_le_bytes(*length) as usize;
+        if length > MAX_CONTROL_MSG_BYTES {
+            self.incoming.clear();
+            return Some(Vec::new());
+        }
+        let message = rest.get(..length)?.to_vec();
+        self.incoming.drain(..2 + length);
+        Some(message)
+    }
+}
+
+/// Limit of unread bytes: much less than a socket has room for, however small the messages are.
+pub(super) const UNACKED_BYTES_MAX: usize = 4 << 10;
+/// Length of the queue from which on messages are dropped.
+pub(super) const OUTGOING_BYTES_MAX: usize = 64 << 10;

@@ -1,0 +1,68 @@
+//! The interface of every transport: the fabric of a rank, its links, control channel and clock, and their errors.
+
+mod control_channel;
+mod error;
+mod footprint;
+mod link;
+mod reconnect;
+mod tag;
+
+pub use control_channel::{ControlChannel, ListenerGuard, MAX_CONTROL_MSG_BYTES, PeerEvent};
+pub use error::{Error, Result};
+pub use footprint::Footprint;
+pub use link::{Header, Link};
+pub use reconnect::{Reconnect, RegroupRequest};
+pub use tag::Tag;
+
+use crate::shm::Window;
+use std::time::Duration;
+
+/// Sizes on which all ranks of a fabric agree.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Geometry {
+    /// Number of independent FIFOs in each direction between two ranks.
+    pub lanes: usize,
+    /// Number of messages that a FIFO holds before its sender must wait. A transport may hold more short ones.
+    pub slots: usize,
+    /// Bytes of the largest message.
+    pub slot_bytes: usize,
+    /// Number of independent signal counters of a window.
+    pub signal_lanes: usize,
+    /// Bytes of one rank's window.
+    pub window_bytes: usize,
+    /// Bytes of address space of one rank's heap. Memory is committed when it is first written.
+    pub heap_bytes: usize,
+}
+
+/// Clock of a rank, and its way to wait when nothing can be done.
+pub trait WaitStrategy: Send {
+    /// Returns the time since a fixed moment.
+    fn now(&self) -> Duration;
+    /// Lets time pass.
+    ///
+    /// `rounds` counts the calls since the last progress. The more there are, the more of the processor is
+    /// given away: the strategy first spins, then yields, then sleeps.
+    fn pause(&mut self, rounds: u32);
+}
+
+/// All connections of one rank of one communicator.
+pub struct Fabric {
+    /// This rank.
+    pub rank: usize,
+    /// Number of ranks.
+    pub ranks: usize,
+    /// Sizes on which all ranks agree.
+    pub geometry: Geometry,
+    /// Link to each rank; `None` at this rank's own index.
+    pub links: Vec<Option<Box<dyn Link>>>,
+    /// Memory of all ranks; `None` unless every rank can reach every other's.
+    pub window: Option<Window>,
+    /// Control messages, and news of ranks that ended.
+    pub control: Box<dyn ControlChannel>,
+    /// Clock and waiting.
+    pub wait: Box<dyn WaitStrategy>,
+    /// Short name of the transport to each rank, for tables and errors.
+    pub transport: &'static str,
+    /// True if all ranks share one host that has fewer cores than ranks. All ranks have the same value.
+    pub oversubscribed: bool,
+}
