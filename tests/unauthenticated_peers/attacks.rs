@@ -1,4 +1,4 @@
-//! Strangers of all kinds.
+//! Attacks of unauthenticated peers.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -10,10 +10,10 @@ use unisono::UniqueId;
 use unisono_transports::secure::handshake::{self, HandshakeConfig, Hello, Purpose, Secret};
 use unisono_transports::sys::socket::Stream;
 
-/// What one of them does with its connection, which stays open if it is given back.
+/// An attack over one connection, which stays open if the function returns it.
 pub(crate) type Attack = fn(TcpStream, &CapturedHandshake) -> Option<TcpStream>;
 
-/// The silent ones first.
+/// All attacks, the silent one first.
 pub(crate) const ALL: &[Attack] = &[
     silence,
     close,
@@ -28,13 +28,13 @@ pub(crate) const ALL: &[Attack] = &[
     secret,
 ];
 
-/// What strangers have overheard.
+/// Bytes that the attackers have recorded.
 pub(crate) struct CapturedHandshake {
-    /// All that a rank said in a handshake that was right.
+    /// All bytes of the client in a valid handshake.
     handshake: Vec<u8>,
 }
 
-/// Strangers on their way.
+/// Threads that attack one address.
 pub(crate) struct Flood {
     stop: Arc<AtomicBool>,
     connected: Arc<AtomicUsize>,
@@ -42,13 +42,14 @@ pub(crate) struct Flood {
 }
 
 impl Flood {
-    /// `count` strangers of these kinds, who overheard those that meet at `id`, come to `address`; those that stay do so
-    /// until the end.
+    /// Starts `count` attacks on `address`, of these kinds and with a recorded handshake of the job `id`.
+    ///
+    /// Connections that stay open do so until [`Flood::end`].
     pub(crate) fn begin(address: SocketAddr, id: &UniqueId, kinds: &'static [Attack], count: usize) -> Self {
         let (stop, came) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
-        let loot = Arc::new(capture_handshake(id));
+        let captured = Arc::new(capture_handshake(id));
         let start = |&kind: &Attack| {
-            let (stop, came, loot) = (Arc::clone(&stop), Arc::clone(&came), Arc::clone(&loot));
+            let (stop, came, captured) = (Arc::clone(&stop), Arc::clone(&came), Arc::clone(&captured));
             std::thread::spawn(move || {
                 let mut staying = Vec::new();
                 for _ in 0..count / kinds.len() {
@@ -56,13 +57,13 @@ impl Flood {
                         break;
                     };
                     came.fetch_add(1, Ordering::Relaxed);
-                    staying.extend(kind(stream, &loot));
+                    staying.extend(kind(stream, &captured));
                 }
                 hold_open(&mut staying, &stop);
             })
         };
         let threads = kinds.iter().map(start).collect();
-        // They are there when whoever belongs here comes.
+        // The attackers must be there before the ranks.
         let begun = Instant::now();
         while came.load(Ordering::Relaxed) < count / 3 && begun.elapsed() < Duration::from_secs(2) {
             std::thread::sleep(Duration::from_millis(1));
@@ -70,7 +71,7 @@ impl Flood {
         Self { stop, connected: came, threads }
     }
 
-    /// Sends them all home; how many there were.
+    /// Ends the attacks, and returns the number of connections.
     pub(crate) fn end(self) -> usize {
         self.stop.store(true, Ordering::Relaxed);
         self.threads.into_iter().for_each(|thread| thread.join().expect("no panic"));
@@ -78,7 +79,7 @@ impl Flood {
     }
 }
 
-/// Those that stay do so until the end.
+/// Keeps connections open until `stop` is set.
 fn hold_open(staying: &mut Vec<TcpStream>, stop: &AtomicBool) {
     while !stop.load(Ordering::Relaxed) {
         std::thread::sleep(Duration::from_millis(20));
@@ -86,7 +87,7 @@ fn hold_open(staying: &mut Vec<TcpStream>, stop: &AtomicBool) {
     staying.clear();
 }
 
-/// Bytes of a handshake as they pass by.
+/// Records a valid handshake as an eavesdropper.
 fn capture_handshake(id: &UniqueId) -> CapturedHandshake {
     let text = id.to_string();
     let secret = Secret::from_hex(text.split_once('/').expect("an id").1).expect("a secret");
@@ -99,11 +100,11 @@ fn capture_handshake(id: &UniqueId) -> CapturedHandshake {
         scope.spawn(move || {
             let claims = Hello { purpose: Purpose::Join, rank: 1, ranks: 2, index: 0, session: 0 };
             handshake::connect(&mut Stream::connect(to_us, soon()).expect("dialled"), &own, &claims, soon())
-                .expect("proved");
+                .expect("authenticated");
         });
         scope.spawn(|| {
             let (stream, _) = ways[1].accept().expect("accepted");
-            handshake::accept(&mut stream.into(), &terms, soon()).expect("proved");
+            handshake::accept(&mut stream.into(), &terms, soon()).expect("authenticated");
         });
         let (mut client, _) = ways[0].accept().expect("accepted");
         let mut server = TcpStream::connect(to_server).expect("connected");
@@ -135,9 +136,9 @@ fn close(_: TcpStream, _: &CapturedHandshake) -> Option<TcpStream> {
     None
 }
 
-/// Closing with an answer unread resets the connection.
-fn reset(mut stream: TcpStream, loot: &CapturedHandshake) -> Option<TcpStream> {
-    let _ = stream.write_all(&loot.handshake[..FIRST_BYTES]);
+/// Resets the connection, by closing it with an unread reply.
+fn reset(mut stream: TcpStream, captured: &CapturedHandshake) -> Option<TcpStream> {
+    let _ = stream.write_all(&captured.handshake[..FIRST_BYTES]);
     let _ = stream.peek(&mut [0]);
     None
 }
@@ -156,7 +157,7 @@ fn tls(stream: TcpStream, _: &CapturedHandshake) -> Option<TcpStream> {
     say(stream, &hello.collect::<Vec<u8>>())
 }
 
-/// A gigabyte is announced, and a little of it sent.
+/// Announces a gigabyte, and sends a little of it.
 fn huge_length(stream: TcpStream, _: &CapturedHandshake) -> Option<TcpStream> {
     let prefix = (1u32 << 30).to_le_bytes().into_iter().chain([7; 4000]);
     say(stream, &prefix.collect::<Vec<u8>>())
@@ -166,9 +167,9 @@ fn random_bytes(stream: TcpStream, _: &CapturedHandshake) -> Option<TcpStream> {
     say(stream, &handshake::random::<400>().expect("randomness"))
 }
 
-/// The right beginning, byte by byte and never all of it; who is slow is not waited for.
-fn slow_loris(mut stream: TcpStream, loot: &CapturedHandshake) -> Option<TcpStream> {
-    for byte in &loot.handshake[..30] {
+/// Sends the beginning of a valid first frame slowly, and never all of it.
+fn slow_loris(mut stream: TcpStream, captured: &CapturedHandshake) -> Option<TcpStream> {
+    for byte in &captured.handshake[..30] {
         let _ = stream.write_all(&[*byte]);
         std::thread::sleep(Duration::from_micros(300));
     }
@@ -176,19 +177,22 @@ fn slow_loris(mut stream: TcpStream, loot: &CapturedHandshake) -> Option<TcpStre
 }
 
 /// Sends the first frame of a recorded handshake, which the server answers, and nothing more.
-fn replay_first_frame(stream: TcpStream, loot: &CapturedHandshake) -> Option<TcpStream> {
-    say(stream, &loot.handshake[..FIRST_BYTES])
+fn replay_first_frame(stream: TcpStream, captured: &CapturedHandshake) -> Option<TcpStream> {
+    say(stream, &captured.handshake[..FIRST_BYTES])
 }
 
 /// Sends all that the client of a recorded handshake sent.
-fn replay(stream: TcpStream, loot: &CapturedHandshake) -> Option<TcpStream> {
-    say(stream, &loot.handshake)
+fn replay(stream: TcpStream, captured: &CapturedHandshake) -> Option<TcpStream> {
+    say(stream, &captured.handshake)
 }
 
 fn secret(stream: TcpStream, _: &CapturedHandshake) -> Option<TcpStream> {
     let claims = Hello { purpose: Purpose::Join, rank: 1, ranks: 2, index: 0, session: 0 };
     let soon = Instant::now() + Duration::from_secs(2);
     let wrong = HandshakeConfig { secret: Secret::random().expect("randomness"), encrypt: false };
-    assert!(handshake::connect(&mut stream.into(), &wrong, &claims, soon).is_err(), "nobody believes it");
+    assert!(
+        handshake::connect(&mut stream.into(), &wrong, &claims, soon).is_err(),
+        "the wrong secret is refused"
+    );
     None
 }

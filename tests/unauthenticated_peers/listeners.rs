@@ -1,9 +1,9 @@
-//! Where this process listens, as the kernel says.
+//! Addresses at which this process listens, from the tables of the kernel.
 
 use std::collections::HashSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-/// The addresses of all TCP sockets of this process that listen.
+/// Returns the addresses of all listening TCP sockets of this process.
 pub(crate) fn listening_addresses() -> Vec<SocketAddr> {
     let own = own_sockets();
     let mut found: Vec<SocketAddr> =
@@ -12,7 +12,7 @@ pub(crate) fn listening_addresses() -> Vec<SocketAddr> {
     found
 }
 
-/// The numbers of this process's sockets.
+/// Returns the inode numbers of the sockets of this process.
 fn own_sockets() -> HashSet<String> {
     let fds = std::fs::read_dir("/proc/self/fd").expect("descriptors").flatten();
     let target = fds.filter_map(|fd| Some(std::fs::read_link(fd.path()).ok()?.to_str()?.to_owned()));
@@ -29,7 +29,7 @@ fn listed(table: &str, own: &HashSet<String>) -> Vec<SocketAddr> {
     text.lines().skip(1).filter_map(listens).collect()
 }
 
-/// Words of four bytes as this machine has them, and the port.
+/// Parses an address: words of four bytes in the byte order of the machine, and the port.
 fn address(text: &str) -> Option<SocketAddr> {
     let (address, port) = text.split_once(':')?;
     let words = (0..address.len() / 8).map(|word| u32::from_str_radix(&address[8 * word..][..8], 16));

@@ -1,4 +1,4 @@
-//! Whoever else knocks: a thousand connections of all kinds harm nobody, and keep nobody waiting.
+//! A thousand connections of unauthenticated peers neither harm nor delay a job.
 
 mod attacks;
 mod listeners;
@@ -18,10 +18,10 @@ use unisono::{Communicator, Config, Result, Sum, Transport, UniqueId, status};
 use unisono_transports::sys::rlimit;
 
 const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
-/// What strangers may cost those who belong here.
+/// Time that the attacks may cost a job.
 const EXTRA_MAX: Duration = Duration::from_secs(1);
 
-/// One test at a time: they look at what this process listens on, and at how long things take.
+/// Serializes the tests, because they look at the listeners of the process and measure time.
 fn exclusive() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     rlimit::raise_fd_limit(8192);
@@ -32,15 +32,15 @@ fn config() -> Config {
     Config::default().with_transport(Transport::Tcp).with_join_timeout(Duration::from_secs(20))
 }
 
-/// The right sum, and how long it took.
+/// Checks an all_reduce, and returns its time.
 fn sum(comm: &Communicator) -> Duration {
     let (begun, mut sum) = (Instant::now(), [comm.rank() as u64 + 1; 3000]);
-    comm.all_reduce(&mut sum, Sum).expect("nobody is disturbed");
+    comm.all_reduce(&mut sum, Sum).expect("the attacks do no harm");
     assert_eq!(sum, [3; 3000]);
     begun.elapsed()
 }
 
-/// Two ranks meet at `id`, the second when `before` has been called and the first listens; how long that took it.
+/// Joins two ranks at `id`, and returns the time of the second, which joins after rank 0 listens and `before` returns.
 fn bootstrap(id: &UniqueId, before: impl FnOnce(SocketAddr)) -> Duration {
     std::thread::scope(|scope| {
         let join = |rank| -> Result<Communicator> { Communicator::join(id, rank, 2, &config()) };
@@ -50,10 +50,10 @@ fn bootstrap(id: &UniqueId, before: impl FnOnce(SocketAddr)) -> Duration {
         }
         before(id.address());
         let begun = Instant::now();
-        let second = join(1).expect("it belongs here");
+        let second = join(1).expect("an authenticated rank");
         let took = begun.elapsed();
         sum(&second);
-        first.join().expect("no panic").expect("it belongs here");
+        first.join().expect("no panic").expect("an authenticated rank");
         took
     })
 }
@@ -69,10 +69,10 @@ fn unauthenticated_flood_does_not_delay_bootstrap() {
     for kinds in [attacks::ALL, &attacks::ALL[..1]] {
         let (id, mut flood) = (id(), None);
         let took = bootstrap(&id, |address| flood = Some(Flood::begin(address, &id, kinds, 1000)));
-        println!("{} kinds of strangers: {took:?} instead of {usual:?}", kinds.len());
+        println!("{} kinds of attacks: {took:?} instead of {usual:?}", kinds.len());
         assert!(took < usual + EXTRA_MAX, "it took {took:?} instead of {usual:?}");
         let came = flood.expect("begun").end();
-        assert!(came > 50, "only {came} strangers came meanwhile");
+        assert!(came > 50, "only {came} attackers connected");
     }
 }
 
@@ -80,20 +80,21 @@ fn unauthenticated_flood_does_not_delay_bootstrap() {
 fn unauthenticated_flood_does_not_harm_running_job() {
     let _alone = exclusive();
     let (before, comms) = (listening_addresses(), World::Tcp.communicators(2, &config()));
-    let doors: Vec<SocketAddr> =
-        listening_addresses().into_iter().filter(|door| !before.contains(door)).collect();
-    assert_eq!(doors.len(), 2, "a door for each rank");
-    let floods: Vec<_> = doors.iter().map(|&door| Flood::begin(door, &id(), attacks::ALL, 500)).collect();
-    // The connections for messages are made by the first of them, through those doors.
+    let listeners: Vec<SocketAddr> =
+        listening_addresses().into_iter().filter(|address| !before.contains(address)).collect();
+    assert_eq!(listeners.len(), 2, "a listener for each rank");
+    let floods: Vec<_> =
+        listeners.iter().map(|&address| Flood::begin(address, &id(), attacks::ALL, 500)).collect();
+    // The first operation makes the data connections, through these listeners.
     let times = std::thread::scope(|scope| {
         let work = |comm: &Communicator| (0..200).map(|_| sum(comm)).max();
         let threads: Vec<_> = comms.iter().map(|comm| scope.spawn(move || work(comm))).collect();
         threads.into_iter().map(|thread| thread.join().expect("no panic")).collect::<Vec<_>>()
     });
-    println!("longest sums beside strangers: {times:?}");
+    println!("longest operations during the attacks: {times:?}");
     assert!(times.iter().flatten().all(|&time| time < EXTRA_MAX), "{times:?}");
     let came: usize = floods.into_iter().map(Flood::end).sum();
-    assert!(came > 50, "only {came} strangers came meanwhile");
+    assert!(came > 50, "only {came} attackers connected");
 }
 
 #[test]
@@ -121,8 +122,9 @@ fn listeners_bind_loopback_and_never_all_interfaces() {
         let id = UniqueId::new(meeting).expect("a free port");
         let config = config().with_bind_addr(bind);
         let before = listening_addresses();
-        let new =
-            || listening_addresses().into_iter().filter(|door| !before.contains(door)).collect::<Vec<_>>();
+        let new = || {
+            listening_addresses().into_iter().filter(|address| !before.contains(address)).collect::<Vec<_>>()
+        };
         std::thread::scope(|scope| {
             let join = |rank| Communicator::join(&id, rank, 2, &config).expect("met");
             let first = scope.spawn(move || join(0));
@@ -130,10 +132,10 @@ fn listeners_bind_loopback_and_never_all_interfaces() {
                 std::thread::sleep(Duration::from_millis(1));
             }
             let allowed = [Some(meeting), bind];
-            assert!(new().iter().all(|door| allowed.contains(&Some(door.ip()))), "{:?}", new());
+            assert!(new().iter().all(|address| allowed.contains(&Some(address.ip()))), "{:?}", new());
             let comms = (join(1), first.join().expect("no panic"));
-            let doors: Vec<IpAddr> = new().iter().map(SocketAddr::ip).collect();
-            assert_eq!(doors, [bind.unwrap_or(meeting); 2]);
+            let listeners: Vec<IpAddr> = new().iter().map(SocketAddr::ip).collect();
+            assert_eq!(listeners, [bind.unwrap_or(meeting); 2]);
             drop(comms);
         });
     }

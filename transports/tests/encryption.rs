@@ -1,4 +1,4 @@
-//! Somebody on the way between two ranks sees nothing of what they say, and changes nothing unnoticed.
+//! An attacker between two ranks can neither read their encrypted traffic nor change it unnoticed.
 
 #![cfg(not(loom))]
 
@@ -19,21 +19,21 @@ const MESSAGES: u64 = 3;
 /// Bytes of the frames that the client sends before its first record.
 const HANDSHAKE: [usize; 2] = [84, 17];
 
-/// What is done to the client's records on their way; they are counted from 0.
+/// The attack on the records of the client, which are counted from 0.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Tampering {
     Nothing,
-    /// A bit of this byte of all that follows the handshake is changed.
+    /// Flips a bit of this byte after the handshake.
     Flip(usize),
     Repeat(usize),
     Omit(usize),
-    /// With the one after it.
+    /// Swaps this record with the next one.
     Swap(usize),
-    /// The connection ends within it.
+    /// Closes the connection within this record.
     Cut(usize),
 }
 
-/// The two ends of a connection, and what somebody in between has seen.
+/// The two ends of a connection, and the bytes that the attacker has seen.
 struct Tapped {
     near: Stream,
     far: Stream,
@@ -50,14 +50,14 @@ fn tcp_pair() -> (TcpStream, TcpStream) {
     (near, listener.accept().expect("loopback").0)
 }
 
-/// Connects two ranks by way of somebody who does `harm`.
-fn tapped(encrypted: bool, harm: Tampering) -> Tapped {
+/// Connects two ranks through an attacker.
+fn tapped(encrypted: bool, attack: Tampering) -> Tapped {
     let ((near, entry), (exit, far)) = (tcp_pair(), tcp_pair());
     let (way, back) = ((entry.try_clone(), exit.try_clone()), (exit, entry));
     let (seen_by, seen) = channel();
     let way = (way.0.expect("a descriptor"), way.1.expect("a descriptor"));
     thread::spawn(move || {
-        let all = relay(way.0, way.1, harm);
+        let all = relay(way.0, way.1, attack);
         let _ = seen_by.send(all);
     });
     thread::spawn(move || relay(back.0, back.1, Tampering::Nothing));
@@ -66,20 +66,20 @@ fn tapped(encrypted: bool, harm: Tampering) -> Tapped {
     let claims = Hello { purpose: Purpose::Data, rank: 0, ranks: 2, index: 0, session: 7 };
     thread::scope(|scope| {
         let accepted = scope.spawn(|| handshake::accept(&mut far, &terms, soon()));
-        handshake::connect(&mut near, &terms, &claims, soon()).expect("friends");
-        assert_eq!(accepted.join().expect("no panic").expect("friends"), claims);
+        handshake::connect(&mut near, &terms, &claims, soon()).expect("authenticated");
+        assert_eq!(accepted.join().expect("no panic").expect("authenticated"), claims);
     });
     Tapped { near, far, seen }
 }
 
-/// Copies until the end; all that it saw.
-fn relay(mut from: TcpStream, mut to: TcpStream, harm: Tampering) -> Vec<u8> {
+/// Copies bytes until the end, and returns all of them.
+fn relay(mut from: TcpStream, mut to: TcpStream, attack: Tampering) -> Vec<u8> {
     let mut seen = Vec::new();
-    let done = match harm {
+    let done = match attack {
         Tampering::Nothing => copy(&mut from, &mut to, &mut seen),
-        harm => tamper_records(&mut from, &mut to, harm),
+        attack => tamper_records(&mut from, &mut to, attack),
     };
-    // Either end may go first, and nobody may come to much harm twice.
+    // Either end may close first.
     drop(done);
     let _ = to.shutdown(Shutdown::Both);
     let _ = from.shutdown(Shutdown::Both);
@@ -104,7 +104,7 @@ fn first(from: &mut TcpStream, bytes: usize) -> std::io::Result<Vec<u8>> {
     from.read_exact(&mut first).map(|()| first)
 }
 
-/// The length of a record can be read by anybody.
+/// Reads one record. Its length is in the clear.
 fn record(from: &mut TcpStream) -> std::io::Result<Vec<u8>> {
     let mut record = first(from, 2)?;
     let length = u16::from_le_bytes([record[0], record[1]]);
@@ -112,14 +112,14 @@ fn record(from: &mut TcpStream) -> std::io::Result<Vec<u8>> {
     Ok(record)
 }
 
-fn tamper_records(from: &mut TcpStream, to: &mut TcpStream, harm: Tampering) -> std::io::Result<()> {
+fn tamper_records(from: &mut TcpStream, to: &mut TcpStream, attack: Tampering) -> std::io::Result<()> {
     for bytes in HANDSHAKE {
         to.write_all(&first(from, bytes)?)?;
     }
     let mut passed = 0;
     for number in 0.. {
         let mut bytes = record(from)?;
-        match harm {
+        match attack {
             Tampering::Flip(at) if (passed..passed + bytes.len()).contains(&at) => bytes[at - passed] ^= 1,
             Tampering::Repeat(which) if which == number => bytes.extend(bytes.clone()),
             Tampering::Omit(which) if which == number => continue,
@@ -137,15 +137,15 @@ fn body(number: u64) -> Vec<u8> {
     (0..GEOMETRY.slot_bytes).map(|index| (index as u64 * 7 + number) as u8).collect()
 }
 
-/// How it ends for a rank that sends some messages, and then waits for an answer.
+/// Sends some messages, waits for an answer, and returns the error with which that ends.
 fn send_all(mut link: TcpLink) -> Error {
     let end = soon();
     let mut sent = 0;
     loop {
-        assert!(Instant::now() < end, "the sender waits for ever");
+        assert!(Instant::now() < end, "the sender never ends");
         let body = body(sent);
         let tried = match sent {
-            MESSAGES => link.header(0).map(|head| assert!(head.is_none(), "nobody answers")),
+            MESSAGES => link.header(0).map(|head| assert!(head.is_none(), "there is no answer")),
             _ => link
                 .try_send(0, &Tag([sent; 4]), body.len(), &mut std::iter::once((&body[..]).into()))
                 .map(|done| sent += u64::from(done)),
@@ -157,13 +157,13 @@ fn send_all(mut link: TcpLink) -> Error {
     }
 }
 
-/// Receives what comes whole; how many messages that were, and how it ended if not with the last one.
+/// Receives messages, and returns their number and the error that came before the last one.
 fn receive_all(link: &mut TcpLink) -> (u64, Option<Error>) {
     let end = soon();
     for number in 0..MESSAGES {
         let mut found = vec![0; GEOMETRY.slot_bytes];
         let taken = loop {
-            assert!(Instant::now() < end, "the receiver waits for ever");
+            assert!(Instant::now() < end, "the receiver never ends");
             let tried = link.header(0).and_then(|head| match head {
                 Some(head) => {
                     assert_eq!((head.tag, head.bytes), (Tag([number; 4]), GEOMETRY.slot_bytes));
@@ -178,23 +178,23 @@ fn receive_all(link: &mut TcpLink) -> (u64, Option<Error>) {
             }
         };
         match taken {
-            Ok(()) => assert!(found == body(number), "message {number} is another one"),
+            Ok(()) => assert!(found == body(number), "message {number} differs"),
             Err(error) => return (number, Some(error)),
         }
     }
     (MESSAGES, None)
 }
 
-/// Messages through `harm`: what the receiver has of them, how it ends there, and at the sender.
-fn transfer(harm: Tampering) -> (u64, Option<Error>, Error) {
-    let Tapped { near, far, .. } = tapped(true, harm);
+/// Sends messages through an attack, and returns the number received and the errors of the receiver and the sender.
+fn transfer(attack: Tampering) -> (u64, Option<Error>, Error) {
+    let Tapped { near, far, .. } = tapped(true, attack);
     let link = |peer, stream| TcpLink::new(peer, &GEOMETRY, vec![stream]).expect("a link");
     let (near, far) = (link(1, near), link(0, far));
     thread::scope(|scope| {
         let sender = scope.spawn(|| send_all(near));
         let mut far = far;
         let (received, ended) = receive_all(&mut far);
-        // Whoever breaks off tells the sender so at once, not by its own end.
+        // The sender must learn of the error from the shutdown, not from the end of the receiver.
         let kept = ended.is_some().then_some(far);
         let at_sender = sender.join().expect("no panic");
         drop(kept);
@@ -202,8 +202,8 @@ fn transfer(harm: Tampering) -> (u64, Option<Error>, Error) {
     })
 }
 
-/// Most of what they take is waiting.
-fn all_at_once<T: Send>(cases: impl IntoIterator<Item = T>, check: impl Fn(T) + Sync) {
+/// Checks all cases at once, because most of their time is waiting.
+fn check_all_at_once<T: Send>(cases: impl IntoIterator<Item = T>, check: impl Fn(T) + Sync) {
     thread::scope(|scope| {
         for case in cases {
             let check = &check;
@@ -225,7 +225,7 @@ fn flipped_bit_fails_both_ends() {
     let near_edges = [0, 1, 2, 3, 17, 41, 42, 43, record - 17, record - 16, record - 1];
     let places =
         near_edges.into_iter().chain(near_edges.map(|at| record + at)).chain([40_000, 150_000, 250_000]);
-    all_at_once(places, |at| {
+    check_all_at_once(places, |at| {
         let (received, ended, at_sender) = transfer(Tampering::Flip(at));
         let Some(Error::ProtocolViolation { peer: 0, .. }) = ended else { panic!("byte {at}: {ended:?}") };
         assert!(received <= (at / GEOMETRY.slot_bytes) as u64, "byte {at}: {received} messages before it");
@@ -235,7 +235,7 @@ fn flipped_bit_fails_both_ends() {
 
 #[test]
 fn replayed_dropped_or_swapped_records_are_errors() {
-    let harms = [
+    let attacks = [
         Tampering::Repeat(0),
         Tampering::Repeat(3),
         Tampering::Omit(0),
@@ -243,24 +243,24 @@ fn replayed_dropped_or_swapped_records_are_errors() {
         Tampering::Swap(0),
         Tampering::Swap(4),
     ];
-    all_at_once(harms, |harm| {
-        let (_, ended, at_sender) = transfer(harm);
-        assert!(matches!(ended, Some(Error::ProtocolViolation { peer: 0, .. })), "{harm:?}: {ended:?}");
-        assert!(matches!(at_sender, Error::ConnectionLost { peer: 1, .. }), "{harm:?}: {at_sender}");
+    check_all_at_once(attacks, |attack| {
+        let (_, ended, at_sender) = transfer(attack);
+        assert!(matches!(ended, Some(Error::ProtocolViolation { peer: 0, .. })), "{attack:?}: {ended:?}");
+        assert!(matches!(at_sender, Error::ConnectionLost { peer: 1, .. }), "{attack:?}: {at_sender}");
     });
 }
 
 #[test]
 fn cut_connection_is_lost() {
-    all_at_once([0, 5], |which| {
+    check_all_at_once([0, 5], |which| {
         let (_, ended, at_sender) = transfer(Tampering::Cut(which));
         assert!(matches!(ended, Some(Error::ConnectionLost { peer: 0, .. })), "record {which}: {ended:?}");
         assert!(matches!(at_sender, Error::ConnectionLost { peer: 1, .. }), "record {which}: {at_sender}");
     });
 }
 
-/// The notes of a rank, and how they end.
-fn notes(sockets: &mut RemoteControl, count: usize) -> Vec<PeerEvent> {
+/// Returns the next events of a control channel.
+fn events(sockets: &mut RemoteControl, count: usize) -> Vec<PeerEvent> {
     let (mut heard, end) = (Vec::new(), soon());
     while heard.len() < count {
         assert!(Instant::now() < end, "only {heard:?}");
@@ -281,23 +281,23 @@ fn tampered_control_message_ends_connection() {
         // The second and later ones are for a length that was changed.
         (0..4).for_each(|_| near.post(&[5; MAX_CONTROL_MSG_BYTES]));
         let unreadable = PeerEvent::Message { from: 0, bytes: Vec::new() };
-        assert_eq!(notes(&mut far, 2), [unreadable, PeerEvent::Exited { from: 0 }], "byte {at}");
+        assert_eq!(events(&mut far, 2), [unreadable, PeerEvent::Exited { from: 0 }], "byte {at}");
         let end = soon();
         while near.poll() != Some(PeerEvent::Exited { from: 0 }) {
-            assert!(Instant::now() < end, "the sender does not hear of it");
+            assert!(Instant::now() < end, "the sender does not notice");
         }
     }
 }
 
-/// Whether who carries messages, or notes, sees a text that is in them.
-fn is_seen(encrypted: bool, as_note: bool) -> bool {
-    const TEXT: &[u8] = b"what nobody else is to know";
+/// Returns true if the attacker sees a text that is in a data message or a control message.
+fn is_seen(encrypted: bool, as_control: bool) -> bool {
+    const TEXT: &[u8] = b"a text that must stay secret";
     let Tapped { near, far, seen } = tapped(encrypted, Tampering::Nothing);
-    if as_note {
+    if as_control {
         let [mut near, mut far] =
             [near, far].map(|stream| RemoteControl::new(vec![Some(stream)]).expect("a socket"));
         near.post(TEXT);
-        assert_eq!(notes(&mut far, 1), [PeerEvent::Message { from: 0, bytes: TEXT.to_vec() }]);
+        assert_eq!(events(&mut far, 1), [PeerEvent::Message { from: 0, bytes: TEXT.to_vec() }]);
     } else {
         let link = |peer, stream| TcpLink::new(peer, &GEOMETRY, vec![stream]).expect("a link");
         let (mut near, mut far) = (link(1, near), link(0, far));
@@ -312,14 +312,14 @@ fn is_seen(encrypted: bool, as_note: bool) -> bool {
         }
         assert!(found == body);
     }
-    let seen = seen.recv_timeout(Duration::from_secs(10)).expect("it was carried");
+    let seen = seen.recv_timeout(Duration::from_secs(10)).expect("bytes were relayed");
     seen.windows(TEXT.len()).any(|window| window == TEXT)
 }
 
 #[test]
 fn traffic_is_unreadable_on_the_wire() {
-    for as_note in [false, true] {
-        assert!(is_seen(false, as_note), "this test sees nothing at all");
-        assert!(!is_seen(true, as_note), "a note: {as_note}");
+    for as_control in [false, true] {
+        assert!(is_seen(false, as_control), "this test sees nothing at all");
+        assert!(!is_seen(true, as_control), "control message: {as_control}");
     }
 }

@@ -1,4 +1,4 @@
-//! Links over TCP that connect when they are first used do all that links do, and nothing before.
+//! Lazy TCP links: they fulfill the contract of a link, and open no connection before their first use.
 
 #![cfg(not(loom))]
 
@@ -25,27 +25,18 @@ fn fabrics(ranks: usize, geometry: Geometry, sockets: usize) -> Vec<Fabric> {
 }
 
 fn fabrics_with_encryption(ranks: usize, geometry: Geometry, sockets: usize, encrypted: bool) -> Vec<Fabric> {
-    let terms = HandshakeConfig { secret: Secret::random().expect("randomness"), encrypt: encrypted };
+    let config = HandshakeConfig { secret: Secret::random().expect("randomness"), encrypt: encrypted };
     let listener = |_| Listener::tcp((Ipv4Addr::LOCALHOST, 0).into()).expect("a port");
     let listeners: Vec<_> = (0..ranks).map(listener).collect();
     let addresses: Vec<_> = listeners.iter().map(|listener| listener.address().expect("one")).collect();
     let fabric = |((rank, listener), control): ((usize, Listener), RemoteControl)| {
-        let acceptor = Acceptor::spawn(listener, &terms, 7, (rank, ranks), sockets).expect("a thread");
+        let acceptor = Acceptor::spawn(listener, &config, 7, (rank, ranks), sockets).expect("a thread");
         let pace = AdaptiveWait::new(ranks).wake_on(control.event_fds().expect("descriptors"));
         let watcher = pace.watcher();
         acceptor.set_watcher(watcher.clone().expect("a watcher"));
-        let (terms, patience) = (terms.clone(), testing::conformance::TIMEOUT);
-        let common = DialContext {
-            rank,
-            ranks,
-            session: 7,
-            terms,
-            sockets,
-            geometry,
-            timeout: patience,
-            acceptor: acceptor,
-            watcher,
-        };
+        let (terms, timeout) = (config.clone(), testing::conformance::TIMEOUT);
+        let common =
+            DialContext { rank, ranks, session: 7, terms, sockets, geometry, timeout, acceptor, watcher };
         let common = Arc::new(common);
         let link = |(peer, &address)| {
             let link = LazyLink::new(Arc::clone(&common), peer, address);
@@ -84,7 +75,7 @@ fn controls(ranks: usize) -> Vec<RemoteControl> {
 const SMALL: Geometry =
     Geometry { lanes: 1, slots: 2, slot_bytes: 64, signal_lanes: 1, window_bytes: 4096, heap_bytes: 0 };
 
-/// Sockets of this process, however many descriptors each has.
+/// Number of sockets of this process. A socket with several descriptors counts once.
 fn sockets() -> usize {
     let descriptors = std::fs::read_dir("/proc/self/fd").expect("linux");
     let names = descriptors.flatten().filter_map(|entry| std::fs::read_link(entry.path()).ok());
@@ -97,7 +88,7 @@ fn send(fabric: &mut Fabric, peer: usize) -> Result<bool, Error> {
     link.try_send(0, &Tag([3; 4]), 5, &mut std::iter::once((&b"hello"[..]).into()))
 }
 
-/// Sends, after as many attempts as it takes to connect.
+/// Sends a message, with as many attempts as it takes to connect.
 fn connect_and_send(fabric: &mut Fabric, peer: usize) {
     let begun = Instant::now();
     for rounds in 0.. {
@@ -109,7 +100,7 @@ fn connect_and_send(fabric: &mut Fabric, peer: usize) {
     }
 }
 
-/// Whether a message is there, and it is the one.
+/// Receives the expected message, and returns false if none has arrived.
 fn receive(fabric: &mut Fabric, peer: usize) -> bool {
     let link = fabric.links[peer].as_mut().expect("a link");
     let Some(head) = link.header(0).expect("a sound link") else { return false };
@@ -120,8 +111,8 @@ fn receive(fabric: &mut Fabric, peer: usize) -> bool {
     taken
 }
 
-/// Both send at the same moment, again and again with fresh links: there is one set of connections, and
-/// both messages arrive.
+/// Both ranks send at the same moment over new links. They agree on one set of connections, and both messages
+/// arrive.
 #[test]
 fn simultaneous_dials_agree() {
     for round in 0..200 {
@@ -151,7 +142,7 @@ fn simultaneous_dials_agree() {
     }
 }
 
-/// A rank that computes, and calls nothing, keeps nobody waiting who sends to it.
+/// A rank that computes and makes no calls does not delay a rank that sends to it.
 #[test]
 fn sending_does_not_need_receiver_progress() {
     let mut fabrics = fabrics(3, SMALL, 2);
@@ -179,13 +170,13 @@ fn connections_are_made_on_first_use() {
         let arguments = ["--exact", "connections_are_made_on_first_use"];
         let alone = std::process::Command::new(test).args(arguments).env("UNISONO_TEST_ALONE", "1").output();
         let output = alone.expect("it starts");
-        let text = String::from_utf8_lossy(&output.stdout);
-        assert!(output.status.success() && text.contains("1 passed"), "{text}");
+        let printed = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success() && printed.contains("1 passed"), "{printed}");
         return;
     }
     let mut fabrics = fabrics(8, SMALL, 2);
     let idle = sockets();
-    // A listener each, and a pair of sockets for the notes of every two.
+    // A listener for each rank, and a pair of control sockets for every two ranks.
     assert_eq!(idle, 8 + 8 * 7);
     connect_and_send(&mut fabrics[3], 5);
     assert_eq!(sockets(), idle + 4, "two connections with two ends each");
@@ -197,13 +188,13 @@ fn connections_are_made_on_first_use() {
     }
 }
 
-/// Why a message to rank 1 cannot be sent, within ten seconds; no attempt waits.
+/// Returns the error of a send to rank 1, within ten seconds. No attempt waits.
 fn failure(fabric: &mut Fabric) -> Error {
     let begun = Instant::now();
     loop {
         let tried = Instant::now();
         match send(fabric, 1) {
-            Ok(sent) => assert!(!sent, "nobody can have taken it"),
+            Ok(sent) => assert!(!sent, "no peer can have taken it"),
             Err(error) => return error,
         }
         assert!(tried.elapsed() < Duration::from_secs(1), "an attempt waited: {:?}", tried.elapsed());
@@ -220,24 +211,15 @@ fn peer_with_closed_listener_is_lost_soon() {
     assert!(matches!(error, Error::ConnectionLost { peer: 1, .. }), "{error}");
 }
 
-/// Rank 0 of two, whose link leads to rank 1 at `address`, with so much patience.
-fn caller(address: SocketAddr, terms: &HandshakeConfig, patience: Duration) -> Fabric {
-    let (rank, ranks, sockets, geometry, terms) = (0, 2, 2, SMALL, terms.clone());
+/// Makes the fabric of rank 0 of two, whose link leads to rank 1 at `address`.
+fn caller(address: SocketAddr, config: &HandshakeConfig, timeout: Duration) -> Fabric {
+    let (rank, ranks, sockets, geometry, terms) = (0, 2, 2, SMALL, config.clone());
     let listener = Listener::tcp((Ipv4Addr::LOCALHOST, 0).into()).expect("a port");
     let acceptor = Acceptor::spawn(listener, &terms, 7, (rank, ranks), sockets).expect("a thread");
     let pace = AdaptiveWait::new(ranks).wake_on(Vec::new());
     let watcher = pace.watcher();
-    let common = DialContext {
-        rank,
-        ranks,
-        session: 7,
-        terms,
-        sockets,
-        geometry,
-        timeout: patience,
-        acceptor: acceptor,
-        watcher,
-    };
+    let common =
+        DialContext { rank, ranks, session: 7, terms, sockets, geometry, timeout, acceptor, watcher };
     let links = vec![None, Some(Box::new(LazyLink::new(Arc::new(common), 1, address)) as Box<dyn Link>)];
     let control = Box::new(controls(ranks).remove(0));
     Fabric {
@@ -257,43 +239,43 @@ fn handshake_config() -> HandshakeConfig {
     HandshakeConfig { secret: Secret::random().expect("randomness"), encrypt: false }
 }
 
-/// The first who come are sent away, some before they have said a word and some after.
+/// The listener closes the first connections, some before they have sent a byte and some after.
 #[test]
 fn dial_retries_when_pool_is_full() {
-    let door = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
-    let (address, terms) = (door.local_addr().expect("one"), handshake_config());
-    let mut caller = caller(address, &terms, Duration::from_secs(5));
-    let crowd = std::thread::spawn(move || {
+    let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
+    let (address, config) = (listener.local_addr().expect("one"), handshake_config());
+    let mut caller = caller(address, &config, Duration::from_secs(5));
+    let closing = std::thread::spawn(move || {
         for turn in 0..6 {
-            let (mut guest, _) = door.accept().expect("a guest");
+            let (mut stream, _) = listener.accept().expect("a connection");
             if turn % 2 == 0 {
-                guest.read_exact(&mut [0; 72]).expect("its hello");
+                stream.read_exact(&mut [0; 84]).expect("the first frame");
             }
         }
-        door
+        listener
     });
     let begun = Instant::now();
-    while !crowd.is_finished() {
+    while !closing.is_finished() {
         assert!(!send(&mut caller, 1).expect("it tries again"));
         assert!(begun.elapsed() < Duration::from_secs(5));
         std::thread::sleep(Duration::from_millis(1));
     }
-    let door = crowd.join().expect("no panic");
-    door.set_nonblocking(true).expect("a socket");
-    let door = Listener::Tcp(door);
-    let _doorman = Acceptor::spawn(door, &terms, 7, (1, 2), 2).expect("a thread");
+    let listener = closing.join().expect("no panic");
+    listener.set_nonblocking(true).expect("a socket");
+    let _acceptor = Acceptor::spawn(Listener::Tcp(listener), &config, 7, (1, 2), 2).expect("a thread");
     connect_and_send(&mut caller, 1);
 }
 
-/// A rank whose peer says nothing is held up by no attempt: it can hear of an abort, or that the peer is gone.
+/// No attempt blocks while the peer is silent, so that the rank can notice an abort or the exit of the peer.
 #[test]
 fn silent_listener_times_out_without_blocking_others() {
-    let door = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
-    let address = door.local_addr().expect("one");
+    let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
+    let address = listener.local_addr().expect("one");
     let error = failure(&mut caller(address, &handshake_config(), Duration::from_secs(2)));
     let text = error.to_string();
     assert!(
-        matches!(error, Error::ConnectionLost { peer: 1, .. }) && text.contains("did not let this rank in"),
+        matches!(error, Error::ConnectionLost { peer: 1, .. })
+            && text.contains("did not accept a connection"),
         "{text}"
     );
 }

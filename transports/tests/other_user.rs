@@ -1,4 +1,4 @@
-//! Another user of the host is refused, on whichever side of a local socket it is.
+//! A process of another user is refused on both sides of a Unix socket.
 
 #![cfg(not(loom))]
 
@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 use unisono_transports::sys::listener::Listener;
 use unisono_transports::{Error, sys::unix};
 
-/// Tells the process of the other user what to dial.
+/// Environment variable with the name of the socket, for the process of the other user.
 const NAME: &str = "TEST_LOCAL_SOCKET";
-/// Nobody.
+/// User `nobody`.
 const OTHER_USER: u32 = 65_534;
 
 fn is_of_another_user(error: &Error) -> bool {
@@ -37,12 +37,12 @@ fn other_user_is_refused_on_both_sides() {
     let begun = Instant::now();
     let error = loop {
         match listener.accept() {
-            Ok(None) => assert!(begun.elapsed() < Duration::from_secs(10), "nobody came"),
-            Ok(Some(_)) => panic!("another user was let in"),
+            Ok(None) => assert!(begun.elapsed() < Duration::from_secs(10), "no connection came"),
+            Ok(Some(_)) => panic!("another user was accepted"),
             Err(error) => break error,
         }
         std::thread::sleep(Duration::from_millis(1));
     };
     assert!(is_of_another_user(&error), "{error}");
-    assert!(other.wait().expect("it ends").success(), "it was not told");
+    assert!(other.wait().expect("it ends").success(), "the other side was not refused");
 }

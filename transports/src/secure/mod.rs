@@ -1,4 +1,8 @@
-//! Authentication and encryption of connections: the shared secret, the handshake and the record layer.
+//! Authentication and encryption of connections.
+//!
+//! A job has one `Secret`. The [`handshake`] proves it on every new connection, by the
+//! Noise protocol (`noise`) over the primitives of `resolver`. If the job encrypts, the connection
+//! continues in the records of [`record`].
 
 pub mod handshake;
 pub(crate) mod noise;

@@ -1,11 +1,12 @@
-//! A connection's bytes in sealed records, so that whoever carries them can neither read nor change them.
+//! The record layer: an encrypted connection carries its bytes in sealed records.
 //!
-//! A record is two bytes of length, and up to 32 KiB encrypted and authenticated under a key of
-//! this connection and direction, with the number of the record. What is forged, damaged, repeated, left out or out of
-//! order does not open; then nothing is read from the connection any more, and both ends see it closed.
+//! A record is two bytes of length, little-endian, and up to 32 KiB that are encrypted and authenticated. The key
+//! belongs to the connection and the direction, and the nonce is the number of the record. A record that is
+//! forged, damaged, repeated, left out or out of order does not open. The layer then reads nothing more, and
+//! closes the connection for both ends.
 //!
-//! One buffer each way stands between the caller and the kernel. Nothing here waits: a record that the kernel
-//! has taken in part is kept, and the next one is sealed when it has gone.
+//! There is one buffer in each direction between the caller and the kernel. No call waits. A record that the
+//! kernel has taken in part stays in the buffer, and the next one is sealed when it has gone.
 
 use crate::secure::noise::{SessionKeys, TAG_BYTES};
 use crate::sys::socket::{recv_now, send_now};
@@ -13,24 +14,24 @@ use rustix::net::{Shutdown, shutdown};
 use std::io::{Error, ErrorKind, IoSlice, Result};
 use std::net::TcpStream;
 
-/// What a connection has for sealing and opening.
+/// Keys and buffers of one encrypted connection.
 #[derive(Debug)]
 pub struct RecordLayer {
     keys: SessionKeys,
-    /// A sealed record on its way into the kernel.
+    /// The sealed record that the kernel has not taken completely.
     outgoing: ByteQueue,
-    /// What has been received: at most one record that is not whole, unless it is allowed to look ahead.
+    /// Received bytes: at most one incomplete record, unless the layer may read ahead.
     incoming: ByteQueue,
-    /// What has been opened and not yet read.
+    /// Opened bytes that the caller has not read.
     plaintext: ByteQueue,
-    /// Where small pieces become one record.
+    /// Buffer that joins small slices to one record.
     scratch: Vec<u8>,
     reads_ahead: bool,
-    /// What came did not open.
+    /// True after a record that did not open.
     broken: bool,
 }
 
-/// Bytes between who adds and who takes: `bytes[start..end]`.
+/// A queue of bytes: `bytes[start..end]`.
 #[derive(Debug, Default)]
 struct ByteQueue {
     bytes: Vec<u8>,
@@ -58,24 +59,24 @@ impl RecordLayer {
         self.incoming.spare(2 * (LENGTH_BYTES + PLAINTEXT_BYTES_MAX + TAG_BYTES));
     }
 
-    /// Whether nothing that was written is still here.
+    /// Returns true if the kernel has taken all that was written.
     pub(crate) fn is_flushed(&self) -> bool {
         self.outgoing.filled().is_empty()
     }
 
-    /// Its keys, for another one.
+    /// Returns the keys, for another layer.
     #[cfg(any(test, feature = "fuzzing"))]
     pub(crate) fn into_keys(self) -> SessionKeys {
         self.keys
     }
 
-    /// Bytes of its buffers.
+    /// Returns the bytes of the buffers.
     pub(crate) fn buffer_bytes(&self) -> usize {
         let queues = [&self.outgoing, &self.incoming, &self.plaintext];
         queues.iter().map(|queue| queue.bytes.capacity()).sum::<usize>() + self.scratch.capacity()
     }
 
-    /// Seals as much as there is room for; returns how much that was. The last record may still be here.
+    /// Seals as many bytes as there is room for, and returns their number. The last record may still be buffered.
     pub(crate) fn write(&mut self, socket: &TcpStream, slices: &[IoSlice<'_>]) -> Result<usize> {
         let bytes: usize = slices.iter().map(|slice| slice.len()).sum();
         let mut sealed = 0;
@@ -91,7 +92,7 @@ impl RecordLayer {
         Ok(sealed)
     }
 
-    /// Hands what was sealed to the kernel; whether all of it has gone.
+    /// Hands sealed bytes to the kernel, and returns true if it has taken all of them.
     pub(crate) fn flush(&mut self, socket: &TcpStream) -> Result<bool> {
         while !self.is_flushed() {
             match send_now(socket, self.outgoing.filled())? {
@@ -102,7 +103,7 @@ impl RecordLayer {
         Ok(true)
     }
 
-    /// Reads what is here: none if nothing is, zero bytes at the end.
+    /// Reads available bytes. The result is `None` if there are none, and zero at the end of the connection.
     pub(crate) fn read(&mut self, socket: &TcpStream, target: &mut [u8]) -> Result<Option<usize>> {
         loop {
             if !self.plaintext.filled().is_empty() {
@@ -126,7 +127,7 @@ impl RecordLayer {
         }
     }
 
-    /// How much of the next record, as far as is known, has not come; none if no record begins like this.
+    /// Returns the number of missing bytes of the next record, as far as it is known; `None` if its length is invalid.
     fn missing_bytes(&self) -> Option<usize> {
         let held = self.incoming.filled();
         let Some((length, rest)) = held.split_first_chunk() else { return Some(LENGTH_BYTES - held.len()) };
@@ -135,8 +136,10 @@ impl RecordLayer {
         possible.contains(&length).then(|| length.saturating_sub(rest.len()))
     }
 
-    /// Opens the record that is here: into `target` if that is large enough, and else to be read from here, which
-    /// makes zero bytes in `target`. None if it is not the one that the peer wrote next.
+    /// Opens the record that has arrived, and returns the number of bytes in `target`.
+    ///
+    /// If `target` is too small, the bytes go into `plaintext` and the result is zero. The result is `None` if the
+    /// peer did not seal this record next.
     fn open(&mut self, target: &mut [u8]) -> Option<usize> {
         let (length, rest) = self.incoming.filled().split_first_chunk()?;
         let record = &rest[..usize::from(u16::from_le_bytes(*length))];
@@ -152,7 +155,7 @@ impl RecordLayer {
         Some(0)
     }
 
-    /// Reads nothing more, and lets the peer hear of it by the end of the connection.
+    /// Stops reading, and closes the connection so that the peer notices.
     fn abort(&mut self, socket: &TcpStream) -> Error {
         self.broken = true;
         let _ = shutdown(socket, Shutdown::Both);
@@ -173,7 +176,7 @@ impl ByteQueue {
         &self.bytes[self.start..self.end]
     }
 
-    /// The place behind what is held, for `least` bytes or more.
+    /// Returns the free bytes after the held ones, at least `least`.
     fn spare(&mut self, least: usize) -> &mut [u8] {
         if self.end + least > self.bytes.len() {
             self.bytes.copy_within(self.start..self.end, 0);
@@ -199,7 +202,9 @@ impl ByteQueue {
     }
 }
 
-/// What goes into the record after the first `skip` bytes: in its own place if that is in one piece, and else in `pieces`.
+/// Returns the bytes of the next record, which begins `skip` bytes into `slices`.
+///
+/// The bytes stay in place if one slice holds them, and else are joined in `pieces`.
 fn gather<'s>(slices: &'s [IoSlice<'_>], mut skip: usize, pieces: &'s mut Vec<u8>) -> &'s [u8] {
     pieces.clear();
     for (index, slice) in slices.iter().enumerate() {
@@ -218,9 +223,9 @@ fn gather<'s>(slices: &'s [IoSlice<'_>], mut skip: usize, pieces: &'s mut Vec<u8
     pieces
 }
 
-/// Most bytes in one record: few enough to stay in the first cache from the caller to the cipher, many enough that the
-/// system call counts for little.
+/// Largest number of bytes in one record. It fits the first-level cache, and is large enough to hide the cost of
+/// a system call.
 const PLAINTEXT_BYTES_MAX: usize = 32 << 10;
 const LENGTH_BYTES: usize = 2;
 const TAMPERED: &str =
-    "what came over an encrypted connection was damaged, repeated, left out, out of order, or forged";
+    "a record of an encrypted connection was damaged, repeated, left out, out of order, or forged";

@@ -1,7 +1,7 @@
-//! What the Noise protocol computes with: AES-256-GCM by `ring`, X25519 by `curve25519-dalek`, SHA-256 by `sha2`.
+//! Primitives of the Noise protocol: AES-256-GCM by `ring`, X25519 by `curve25519-dalek`, SHA-256 by `sha2`.
 //!
-//! AES-GCM has hardware on every server processor, and `ring` uses it where it is found, without a branch or a table
-//! that depends on a key where it is not. So there is one suite, and nothing to negotiate.
+//! Every server processor has instructions for AES-GCM, and `ring` uses them. Without them, `ring` has no branch
+//! and no table that depends on a key. One suite is therefore enough, and nothing is negotiated.
 
 use crate::secure::noise::TAG_BYTES;
 use crate::secure::secret::{Secret, random};
@@ -14,7 +14,7 @@ use snow::resolvers::CryptoResolver;
 use snow::types::{Cipher, Dh, Hash, Random};
 use std::mem::MaybeUninit;
 
-/// Where `snow` finds them.
+/// Provides the primitives to `snow`.
 pub(crate) struct Resolver;
 
 impl CryptoResolver for Resolver {
@@ -39,7 +39,7 @@ impl CryptoResolver for Resolver {
     }
 }
 
-/// The system's random numbers.
+/// Random numbers of the system.
 struct SystemRng;
 
 impl Random for SystemRng {
@@ -51,7 +51,7 @@ impl Random for SystemRng {
     }
 }
 
-/// X25519's keys, of which the private one is zeroed when dropped.
+/// A key pair of X25519. Dropping it zeroes the private key.
 struct X25519KeyPair {
     private: Secret,
     public: [u8; KEY_BYTES],
@@ -127,7 +127,9 @@ impl Hash for Sha256Hash {
     }
 }
 
-/// AES-256-GCM as Noise uses it. Its key is zeroed when it is dropped, and overwritten by the next, which `ring` does not do.
+/// AES-256-GCM as Noise uses it.
+///
+/// Dropping it zeroes the expanded key, which `ring` does not do. A new key overwrites the old one.
 struct Aes256Gcm(MaybeUninit<LessSafeKey>);
 
 impl Aes256Gcm {
@@ -136,7 +138,7 @@ impl Aes256Gcm {
     }
 
     fn key(&self) -> &LessSafeKey {
-        // SAFETY: it was initialized when this was made, and only `drop` takes that away.
+        // SAFETY: `new` initialized the key, and only `drop` ends its life.
         unsafe { self.0.assume_init_ref() }
     }
 }
@@ -146,8 +148,8 @@ impl Drop for Aes256Gcm {
         const { assert!(!std::mem::needs_drop::<LessSafeKey>(), "a key that owns something must be dropped") };
         let first = self.0.as_mut_ptr().cast::<u8>();
         for offset in 0..size_of::<LessSafeKey>() {
-            // SAFETY: a byte of a value that this owns, which has no destructor and is not used again.
-            // Volatile, so that it is written although nobody reads it.
+            // SAFETY: the byte belongs to a value that `self` owns, that has no destructor and is not used again.
+            // The write is volatile, so that it happens although nothing reads the byte.
             unsafe { first.add(offset).write_volatile(0) };
         }
     }
@@ -195,7 +197,7 @@ fn aead_key(key: &[u8; KEY_BYTES]) -> LessSafeKey {
     LessSafeKey::new(UnboundKey::new(&AES_256_GCM, key).expect("a key of the right length"))
 }
 
-/// Noise's nonce for AES-GCM: 32 zero bits, then the number, most significant byte first.
+/// Returns the nonce that Noise defines for AES-GCM: 32 zero bits, and the record number in big-endian.
 fn nonce_for(number: u64) -> Nonce {
     let mut bytes = [0; 12];
     bytes[4..].copy_from_slice(&number.to_be_bytes());
@@ -211,7 +213,7 @@ mod tests {
     use super::*;
     use std::mem::ManuallyDrop;
 
-    /// Test case 14 of the GCM specification's AES-256 vectors: key, nonce and text all zeros.
+    /// Test case 14 of the AES-256 vectors in the GCM specification: key, nonce and text are zeros.
     #[test]
     fn aes_gcm_matches_test_vector() {
         let mut sealed = [0; 32];
@@ -223,10 +225,10 @@ mod tests {
     #[test]
     fn dropped_key_is_zeroed() {
         let mut key = ManuallyDrop::new(Aes256Gcm::new(&[7; 32]));
-        // SAFETY: it is dropped once, and not used as a key again.
+        // SAFETY: the value is dropped once, and not used as a key again.
         unsafe { ManuallyDrop::drop(&mut key) };
         let first = key.0.as_ptr().cast::<u8>();
-        // SAFETY: its place is still there, and `drop` has written every byte of it.
+        // SAFETY: the memory of the value still exists, and `drop` has written every byte of it.
         assert!((0..size_of::<LessSafeKey>()).all(|offset| unsafe { first.add(offset).read() } == 0));
     }
 }

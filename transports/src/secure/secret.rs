@@ -1,35 +1,37 @@
-//! What the ranks of a job have in common and nobody else knows.
+//! The secret that the ranks of a job share, and random bytes.
 
 use crate::{Error, Result};
 use hmac::{Hmac, KeyInit, Mac};
 use rustix::rand::{GetRandomFlags, getrandom};
 use sha2::Sha256;
 
-/// 256 bits that the ranks of a job share. Never printed but by [`Secret::to_hex`]; zeroed when dropped.
+/// A secret of 256 bits that the ranks of a job share.
+///
+/// Only [`Secret::to_hex`] prints it. Dropping it zeroes its memory.
 #[derive(Clone)]
 pub struct Secret([u8; 32]);
 
 impl Secret {
-    /// A fresh one.
+    /// Makes a new secret from random bytes of the system.
     ///
     /// # Errors
-    /// If the system has no randomness.
+    /// [`Error::System`] if the system has no random bytes.
     pub fn random() -> Result<Self> {
         Ok(Self(random()?))
     }
 
-    /// From its bytes.
+    /// Makes a secret of these bytes.
     pub fn from_bytes(bytes: [u8; 32]) -> Self {
         Self(bytes)
     }
 
-    /// One that follows from public text: no secret at all, and only good among mutual friends.
+    /// Derives a key from public text. It keeps jobs apart, and keeps nobody out.
     pub fn from_public(text: &str) -> Self {
         use sha2::Digest;
         Self(Sha256::digest(text.as_bytes()).into())
     }
 
-    /// From 64 hexadecimal digits.
+    /// Parses 64 hexadecimal digits.
     pub fn from_hex(text: &str) -> Option<Self> {
         let mut bytes = [0; 32];
         if text.len() != 64 || !text.is_ascii() {
@@ -41,7 +43,7 @@ impl Secret {
         Some(Self(bytes))
     }
 
-    /// Another one, which follows from this one and `label`, and from which nobody learns this one.
+    /// Derives another secret from this one and `label`. The result does not reveal this secret.
     pub fn derive(&self, label: &[u8]) -> Self {
         let mut mac = Hmac::<Sha256>::new_from_slice(&self.0).expect("HMAC takes keys of any length");
         mac.update(DERIVE_ROLE);
@@ -49,12 +51,12 @@ impl Secret {
         Self(mac.finalize().into_bytes().into())
     }
 
-    /// As 64 hexadecimal digits, to hand to another process of the job.
+    /// Returns 64 hexadecimal digits, to hand to another process of the job.
     pub fn to_hex(&self) -> String {
         self.0.iter().map(|byte| format!("{byte:02x}")).collect()
     }
 
-    /// Its bytes, for a key agreement.
+    /// Returns the bytes, for a key agreement.
     pub(crate) fn bytes(&self) -> &[u8; 32] {
         &self.0
     }
@@ -73,10 +75,10 @@ impl std::fmt::Debug for Secret {
     }
 }
 
-/// Random bytes from the system.
+/// Returns random bytes of the system.
 ///
 /// # Errors
-/// The system's.
+/// [`Error::System`] if the system has no random bytes.
 pub fn random<const N: usize>() -> Result<[u8; N]> {
     let mut bytes = [0; N];
     let mut filled = 0;

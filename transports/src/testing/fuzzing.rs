@@ -1,5 +1,7 @@
-//! The parsers of bytes that peers or strangers send, each as one function of bytes: whatever they are, it ends, does not
-//! panic, and takes no more memory than they justify. `cargo xtask fuzz` looks for bytes that show otherwise.
+//! Parsers of received bytes, each as one function of bytes, for fuzzing.
+//!
+//! For any bytes, a parser ends, does not panic, and takes no more memory than the bytes justify. `cargo xtask fuzz` looks for
+//! bytes that show otherwise.
 mod record_layer;
 
 use crate::control::RemoteControl;
@@ -14,10 +16,10 @@ use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use unisono_cuda::{Source, Target};
 
-/// One of them.
+/// A parser of bytes.
 pub type Parse = fn(&[u8]);
 
-/// Them, by name.
+/// All parsers, with their names.
 pub const TARGETS: &[(&str, Parse)] = &[
     ("server_handshake", server_handshake),
     ("client_handshake", client_handshake),
@@ -27,47 +29,47 @@ pub const TARGETS: &[(&str, Parse)] = &[
     ("shm_fifo", shm::shm_fifo),
 ];
 
-/// With messages that are short, long, and longer than what is read ahead.
+/// Geometry with messages that are short, long, and longer than the read-ahead.
 const GEOMETRY: Geometry =
     Geometry { lanes: 3, slots: 2, slot_bytes: 17 << 10, signal_lanes: 0, window_bytes: 0, heap_bytes: 0 };
 
-/// A socket on which these bytes have come, and its other end.
+/// Returns a socket that has received `bytes`, and its other end.
 fn stream_with(bytes: &[u8]) -> (Stream, UnixStream) {
     let (mut near, far) = UnixStream::pair().expect("a pair of sockets");
-    // More than a socket holds would not come at once.
+    // A socket holds only so many bytes at once.
     near.write_all(&bytes[..bytes.len().min(BYTES_MAX)]).expect("room");
     (Stream::Unix(far), near)
 }
 
 const BYTES_MAX: usize = 64 << 10;
 
-/// A client that says this to a door.
+/// Parses bytes as those of a client.
 fn server_handshake(bytes: &[u8]) {
     let (mut stream, _near) = stream_with(bytes);
-    let (mut hearing, terms) = (
+    let (mut handshake, terms) = (
         ServerHandshake::default(),
         HandshakeConfig { secret: Secret::from_public("fuzzing"), encrypt: false },
     );
-    let claims = hearing.advance(&mut stream, &terms);
-    assert!(!matches!(claims, Ok(Some(_))), "nobody can have proved anything");
+    let claims = handshake.advance(&mut stream, &terms);
+    assert!(!matches!(claims, Ok(Some(_))), "no bytes can authenticate a peer");
 }
 
-/// Whoever answers at the address of a rank.
+/// Parses bytes as those of a server.
 fn client_handshake(bytes: &[u8]) {
     let (mut stream, _near) = stream_with(bytes);
     let terms = HandshakeConfig { secret: Secret::from_public("fuzzing"), encrypt: false };
     let claims = Hello { purpose: Purpose::Data, rank: 1, ranks: 2, index: 0, session: 7 };
-    let mut introduction = ClientHandshake::start(&mut stream, &terms, &claims).expect("room");
-    let introduced = introduction.advance(&mut stream, &terms);
-    assert!(!matches!(introduced, Ok(true)), "nobody can have proved anything");
+    let mut handshake = ClientHandshake::start(&mut stream, &terms, &claims).expect("room");
+    let complete = handshake.advance(&mut stream, &terms);
+    assert!(!matches!(complete, Ok(true)), "no bytes can authenticate a peer");
 }
 
-/// A peer that sends this over a connection for messages, half of it a little later.
+/// Parses bytes as those of a data connection, half of which arrive later.
 fn frames(bytes: &[u8]) {
     let (soon, later) = bytes[..bytes.len().min(BYTES_MAX)].split_at(bytes.len().min(BYTES_MAX) / 2);
     let (stream, near) = stream_with(soon);
     let mut link = TcpLink::new(1, &GEOMETRY, vec![stream]).expect("a link");
-    // To be closed before the link is, which else waits until its peer has read what it was sent.
+    // Dropped before the link, which else waits until its peer has read all that was sent.
     let mut near = near;
     let mut bodies = vec![Vec::new(); GEOMETRY.lanes];
     if recv_all(&mut link, &mut bodies).is_ok() {
@@ -76,7 +78,7 @@ fn frames(bytes: &[u8]) {
     }
 }
 
-/// Sends a message on every lane, which the peer may give credit for, and takes all that have come.
+/// Sends a message on every lane, so that credit matters, and takes all messages that have arrived.
 fn recv_all(link: &mut TcpLink, bodies: &mut [Vec<u8>]) -> Result<()> {
     for lane in 0..GEOMETRY.lanes {
         link.try_send(lane, &Tag::default(), 1, &mut std::iter::once(Source::from(&[7][..])))?;
@@ -87,7 +89,7 @@ fn recv_all(link: &mut TcpLink, bodies: &mut [Vec<u8>]) -> Result<()> {
     Ok(())
 }
 
-/// Takes the next message of a lane, if it is here: into the receiver's memory, but on the first lane.
+/// Takes the next message of a lane if it has arrived: in place on the first lane, and by a copy on the others.
 fn recv_one(link: &mut TcpLink, lane: usize, target: &mut Vec<u8>) -> Result<bool> {
     let Some(head) = link.header(lane)? else { return Ok(false) };
     assert!(head.bytes <= GEOMETRY.slot_bytes);
@@ -101,7 +103,7 @@ fn recv_one(link: &mut TcpLink, lane: usize, target: &mut Vec<u8>) -> Result<boo
     Ok(true)
 }
 
-/// A peer that sends this as notes.
+/// Parses bytes as those of a control connection.
 fn control(bytes: &[u8]) {
     let (stream, near) = stream_with(bytes);
     drop(near);
@@ -110,7 +112,7 @@ fn control(bytes: &[u8]) {
         match sockets.poll() {
             Some(PeerEvent::Message { from: 1, bytes }) => assert!(bytes.len() <= MAX_CONTROL_MSG_BYTES),
             Some(PeerEvent::Exited { from: 1 }) => return,
-            Some(event) => panic!("{event:?} of nobody"),
+            Some(event) => panic!("unexpected {event:?}"),
             None => {}
         }
     }
@@ -123,7 +125,7 @@ mod tests {
     use proptest::collection::vec;
     use proptest::prelude::*;
 
-    /// Bytes, some of which begin or repeat as those of a peer would.
+    /// Generates bytes, some of which begin or repeat as those of a peer do.
     fn bytes() -> impl Strategy<Value = Vec<u8>> {
         let noise = vec(any::<u8>(), 0..300);
         let start = prop_oneof![

@@ -1,13 +1,12 @@
-//! The thread that lets peers in over TCP, for as long as a rank is there.
+//! The thread that accepts TCP connections of peers, for the lifetime of a rank.
 //!
-//! Two ranks need at most one set of connections for messages, and either may
-//! want it first, or both at once. Who wants to send dials; who is dialed lets
-//! in. If both dial, the higher rank decides, alone: it sends the lower one away
-//! if it is dialing itself, and else does not dial any more. The acceptor has
-//! nothing else to wait for, so a rank that computes keeps nobody who dials waiting.
+//! Two ranks need at most one set of data connections, and either of them may want it first, or both at once. The
+//! sender dials, and the receiver accepts. If both dial, the higher rank decides alone: it rejects the lower rank
+//! if it is dialing itself, and else accepts and stops dialing. The thread does nothing else, so a rank that
+//! computes does not delay its peers.
 //!
-//! Who [knocks](crate::tcp::connect::lazy_link) only asks whether the rank is there. So a door stays open for as long as the rank may go on, with
-//! those it left behind outside: while somebody holds the [acceptor](Doorman), also after links and communicators are gone.
+//! A liveness probe connects only to learn whether this rank is alive. The listener therefore outlives links and
+//! communicators: it closes when the last owner of the [`Acceptor`] drops it.
 
 use crate::secure::handshake::{HandshakeConfig, Hello, Purpose};
 use crate::sync::{AtomicBool, Instant, Mutex, MutexGuard, thread};
@@ -24,94 +23,94 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-/// A rank's acceptor. Dropping it shuts the door.
+/// The acceptor of a rank. Dropping it closes the listener.
 #[derive(Debug)]
 pub struct Acceptor {
     shared: Arc<Shared>,
     stop: Arc<OwnedFd>,
-    /// Where its thread runs.
+    /// Process in which the thread runs.
     owner_pid: u64,
 }
 
-/// What acceptor and rank share.
+/// State that the thread and the rank share.
 #[derive(Debug)]
 struct Shared {
     rank: usize,
-    /// Connections for messages between two ranks.
+    /// Number of data connections between two ranks.
     sockets: usize,
     session: u64,
-    /// Wakes the rank, once it can be woken.
+    /// Wakes the rank from its sleep.
     watcher: Mutex<Option<Watcher>>,
-    /// Connections for notes that have come.
+    /// Control connections that were accepted.
     control_streams: Mutex<VecDeque<(usize, Stream)>>,
-    /// Counts them.
+    /// Readable when a control connection was accepted.
     event_fd: OwnedFd,
     peers: Vec<PeerState>,
 }
 
-/// How far the connections with one peer are.
+/// State of the data connections with one peer.
 #[derive(Debug, Default)]
 struct PeerState {
-    /// Whether all of them are here to be taken.
+    /// True once all connections have been accepted.
     complete: AtomicBool,
     state: Mutex<State>,
 }
 
 #[derive(Debug, Default)]
 enum State {
-    /// Nobody has wanted any.
+    /// Neither rank has dialed.
     #[default]
     None,
     /// This rank is dialing.
     Dialing,
-    /// The peer has sent this rank away, because it is dialing itself.
+    /// The peer has rejected this rank, because it is dialing itself.
     AwaitingPeer,
-    /// The peer is: these have come so far.
+    /// The peer is dialing. These connections were accepted so far.
     Accepting(Vec<Stream>),
-    /// There is no more to do.
+    /// The link has its connections.
     Done,
 }
 
 impl Acceptor {
-    /// Lets in the peers that come to `listener` on these terms, know the secret and are of this meeting.
+    /// Starts the thread. It accepts peers at `listener` that know the secret and belong to `session`.
     ///
     /// # Errors
-    /// The system's.
+    /// [`Error::System`] if the thread or its event cannot be made.
     pub fn spawn(
         listener: Listener,
-        terms: &HandshakeConfig,
+        config: &HandshakeConfig,
         session: u64,
         (rank, ranks): (usize, usize),
         sockets: usize,
     ) -> Result<Self> {
-        let lobby = Arc::new(Shared::new(rank, ranks, sockets, session)?);
+        let shared = Arc::new(Shared::new(rank, ranks, sockets, session)?);
         let stop = Arc::new(new_event_fd()?);
-        let (inside, end) = (Arc::clone(&lobby), Arc::clone(&stop));
-        let porch = HandshakePool::after_bootstrap(listener, terms.clone());
+        let (inside, end) = (Arc::clone(&shared), Arc::clone(&stop));
+        let pool = HandshakePool::after_bootstrap(listener, config.clone());
         let thread = thread::Builder::new().name("unisono accept".to_owned()).stack_size(STACK_BYTES);
-        thread.spawn(move || inside.serve(porch, &end)).map_err(failed)?;
-        Ok(Self { shared: lobby, stop, owner_pid: fork_guard::current_pid() })
+        thread.spawn(move || inside.serve(pool, &end)).map_err(failed)?;
+        Ok(Self { shared, stop, owner_pid: fork_guard::current_pid() })
     }
 
-    /// Peers whose connection for messages comes wake this rank from now on.
+    /// Wakes the rank by `watcher` whenever a data connection is accepted.
     pub fn set_watcher(&self, watcher: Watcher) {
         *lock(&self.shared.watcher) = Some(watcher);
     }
 
-    /// Can be read when a connection for notes has come since one was last asked for.
+    /// Returns a descriptor that is readable after a control connection was accepted.
     pub fn event_fd(&self) -> BorrowedFd<'_> {
         self.shared.event_fd.as_fd()
     }
 
-    /// The next connection for notes that has come, and from whom.
+    /// Takes the next control connection, with the rank of its peer.
     pub fn next_control(&self) -> Option<(usize, Stream)> {
-        // The bell is silenced before one looks: whoever comes after that rings again.
+        // The event is cleared before the queue is read, so a later connection signals it again.
         sync::step();
         let _ = rustix::io::read(&self.shared.event_fd, &mut [0; 8]);
         lock(&self.shared.control_streams).pop_front()
     }
 
-    /// The connections that `peer` has made, once all of them are here; they are taken once.
+    /// Takes the connections of `peer`, once, when all of them were accepted.
     pub(crate) fn take_streams(&self, peer: usize) -> Option<Vec<Stream>> {
         let pair = &self.shared.peers[peer];
         if !pair.complete.load(Ordering::Acquire) {
@@ -123,7 +122,9 @@ impl Acceptor {
         }
     }
 
-    /// Whether this rank may dial `peer`: then it has to, and says how it ended with [`Acceptor::dialed`].
+    /// Claims the right to dial `peer`, and returns true if this rank must dial.
+    ///
+    /// The caller must report the end with [`Acceptor::dial_finished`].
     pub(crate) fn try_claim_dial(&self, peer: usize) -> bool {
         let mut state = lock(&self.shared.peers[peer].state);
         let free = matches!(*state, State::None);
@@ -133,7 +134,7 @@ impl Acceptor {
         free
     }
 
-    /// Dialling has ended: with a set of connections, or because the peer dials itself.
+    /// Reports the end of a dial. If it did not connect, the peer is dialing itself.
     pub(crate) fn dial_finished(&self, peer: usize, connected: bool) {
         let mut state = lock(&self.shared.peers[peer].state);
         if matches!(*state, State::Dialing) {
@@ -144,7 +145,7 @@ impl Acceptor {
 
 impl Drop for Acceptor {
     fn drop(&mut self) {
-        // A child that was forked has a copy of this, and the event in common with its parent.
+        // A forked child has a copy of this value, and shares the event with its parent.
         if self.owner_pid == fork_guard::current_pid() {
             let _ = rustix::io::write(&self.stop, &1u64.to_ne_bytes());
         }
@@ -164,20 +165,20 @@ impl Shared {
         })
     }
 
-    fn serve(&self, mut porch: HandshakePool, stop: &OwnedFd) {
+    fn serve(&self, mut pool: HandshakePool, stop: &OwnedFd) {
         loop {
-            let news = match porch.wait(&[stop.as_fd()], Instant::now() + POLL_TIMEOUT) {
-                Ok(news) => news,
+            let events = match pool.wait(&[stop.as_fd()], Instant::now() + POLL_TIMEOUT) {
+                Ok(events) => events,
                 Err(error) => {
-                    // A door that is shut is taken for an end: it stays open for better times.
-                    tracing::error!(%error, "nobody can connect just now");
+                    // Peers take a closed listener for the end of the rank, so it stays open.
+                    tracing::error!(%error, "accept loop failed, retrying");
                     std::thread::sleep(RETRY_DELAY);
                     continue;
                 }
             };
-            for piece in news {
-                match piece {
-                    PoolEvent::Authenticated(stream, claims) => self.admit(stream, &claims),
+            for event in events {
+                match event {
+                    PoolEvent::Authenticated(stream, hello) => self.admit(stream, &hello),
                     PoolEvent::Unauthenticated(_) => {}
                     PoolEvent::Ready(_) => return,
                 }
@@ -185,13 +186,13 @@ impl Shared {
         }
     }
 
-    /// Tells a guest whether it may stay, and keeps its connection if so.
-    fn admit(&self, stream: Stream, claims: &Hello) {
-        let (peer, index) = (claims.rank as usize, claims.index as usize);
-        if claims.session != self.session || peer >= self.peers.len() || peer == self.rank {
+    /// Accepts or rejects an authenticated connection.
+    fn admit(&self, stream: Stream, hello: &Hello) {
+        let (peer, index) = (hello.rank as usize, hello.index as usize);
+        if hello.session != self.session || peer >= self.peers.len() || peer == self.rank {
             return;
         }
-        match claims.purpose {
+        match hello.purpose {
             Purpose::Control => {
                 lock(&self.control_streams).push_back((peer, stream));
                 sync::step();
@@ -203,9 +204,9 @@ impl Shared {
         }
     }
 
-    /// Tells who knocks that this rank is there; the connection has served its purpose.
+    /// Answers a liveness probe. The connection is dropped afterwards.
     fn answer_probe(&self, mut stream: Stream) {
-        // Who has gone in the meantime does not hear it.
+        // A probe that has gone in the meantime needs no answer.
         let _ = stream.write_now(&[ACCEPT]);
     }
 
@@ -214,7 +215,7 @@ impl Shared {
         let mut state = lock(&pair.state);
         let is_wanted = match &*state {
             State::None | State::AwaitingPeer => true,
-            // The lower rank gives way: the higher one has not let it in, and never will.
+            // The lower rank accepts: the higher rank has rejected its dial, or will do so.
             State::Dialing => self.rank < peer,
             State::Accepting(streams) => streams.len() < self.sockets,
             State::Done => false,
@@ -240,18 +241,19 @@ impl Shared {
     }
 }
 
-/// Whether the acceptor at the other end lets this connection stay; false if its rank dials itself, none if it has not
-/// said yet.
+/// Returns the answer of the acceptor at the other end, if it has arrived. False means that its rank dials itself.
 ///
 /// # Errors
-/// [`Error::Closed`], the system's.
+/// [`Error::ConnectionClosed`] and [`Error::System`].
 pub(crate) fn is_accepted(stream: &mut Stream) -> Result<Option<bool>> {
     let mut answer = Vec::new();
     Ok(stream.read_some(&mut answer, 1)?.then(|| answer[0] == ACCEPT))
 }
 
-/// Whether somebody was sent away before the handshake was over: with strangers at the door, a second attempt may succeed.
-/// A door that is shut refuses the connection itself. It says nothing of how far the handshake was: the caller knows.
+/// Returns true if `error` is the end of a connection by its peer, after which a second attempt may succeed.
+///
+/// A listener under load evicts connections before their handshake is complete. A closed listener refuses the
+/// connection, which is not transient. The caller must know how far the handshake was.
 pub fn is_transient(error: &Error) -> bool {
     use std::io::ErrorKind;
     match error {
@@ -262,13 +264,14 @@ pub fn is_transient(error: &Error) -> bool {
     }
 }
 
-/// The pauses between attempts at a door, each twice as long as the one before: who crowds it has to leave soon, and whom it belongs
-/// to may be starting.
+/// Delays between attempts to connect, each twice as long as the last.
+///
+/// A listener under load has evicted its unauthenticated connections soon, and a rank that starts listens soon.
 #[derive(Clone, Copy, Debug)]
 pub struct Backoff(Duration);
 
 impl Backoff {
-    /// The next one.
+    /// Returns the next delay.
     pub fn next_delay(&mut self) -> Duration {
         let pause = self.0;
         self.0 = (2 * pause).min(BACKOFF_MAX);
@@ -285,7 +288,7 @@ impl Default for Backoff {
 const BACKOFF_MAX: Duration = Duration::from_millis(20);
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Whoever panicked with the lock held left a whole state.
+    // A thread that panicked with the lock held left a consistent state.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -294,16 +297,16 @@ fn new_event_fd() -> Result<OwnedFd> {
 }
 
 fn failed(source: std::io::Error) -> Error {
-    Error::System { what: "cannot start the thread that lets peers in".to_owned(), source }
+    Error::System { what: "cannot start the accept thread".to_owned(), source }
 }
 
 const ACCEPT: u8 = b'y';
 const REJECT: u8 = b'n';
-/// Only the end of a wait that has none.
+/// Timeout of a wait that only events end.
 const POLL_TIMEOUT: Duration = Duration::from_secs(3600);
-/// Before waiting again where that failed.
+/// Delay before the next attempt after a wait has failed.
 const RETRY_DELAY: Duration = Duration::from_millis(100);
-/// Handshakes need little.
+/// Stack of the accept thread. Handshakes need little.
 const STACK_BYTES: usize = 128 << 10;
 
 #[cfg(all(test, shuttle))]
@@ -316,39 +319,39 @@ mod tests {
     use std::os::unix::net::UnixStream;
     use std::sync::mpsc::{TryRecvError, channel};
 
-    /// Every connection that comes is found by somebody who looks, and sleeps when there is none.
+    /// A thread that sleeps while there is no control connection finds every connection.
     #[test]
     fn no_control_connection_wakeup_is_lost() {
-        let lobby = Arc::new(Shared::new(0, 2, 1, 7).unwrap());
+        let shared = Arc::new(Shared::new(0, 2, 1, 7).unwrap());
         let acceptor = Acceptor {
-            shared: Arc::clone(&lobby),
+            shared: Arc::clone(&shared),
             stop: Arc::new(new_event_fd().unwrap()),
             owner_pid: fork_guard::current_pid(),
         };
-        let claims = Hello { purpose: Purpose::Control, rank: 1, ranks: 2, index: 0, session: 7 };
+        let hello = Hello { purpose: Purpose::Control, rank: 1, ranks: 2, index: 0, session: 7 };
         let (ask, asked) = channel();
         std::thread::scope(|scope| {
-            let (lobby, claims) = (&lobby, &claims);
+            let (shared, hello) = (&shared, &hello);
             scope.spawn(move || {
-                let stream = || Stream::Unix(UnixStream::pair().unwrap().0);
-                let mut guest = None;
+                let make = || Stream::Unix(UnixStream::pair().unwrap().0);
+                let mut next = None;
                 loop {
-                    guest.get_or_insert_with(stream);
+                    next.get_or_insert_with(make);
                     match asked.try_recv() {
-                        Ok(()) => guest.take().into_iter().for_each(|guest| lobby.admit(guest, claims)),
+                        Ok(()) => next.take().into_iter().for_each(|stream| shared.admit(stream, hello)),
                         Err(TryRecvError::Empty) => std::hint::spin_loop(),
                         Err(TryRecvError::Disconnected) => return,
                     }
                 }
             });
-            let ask = ask; // dropped here, whatever happens, so that the other thread ends
+            let ask = ask; // dropped at the end of this scope, so that the other thread ends
             for turn in 0..20_000 {
                 ask.send(()).unwrap();
-                (0..turn % 1024).for_each(|_| std::hint::spin_loop()); // it comes sooner or later than one looks
+                (0..turn % 1024).for_each(|_| std::hint::spin_loop()); // varies the order of arrival and poll
                 while acceptor.next_control().is_none() {
                     let soon = Instant::now() + Duration::from_secs(5);
                     let rung = first_ready(&[acceptor.event_fd()], soon).unwrap();
-                    assert!(rung.is_some(), "a connection is there, and nobody was told, after {turn}");
+                    assert!(rung.is_some(), "lost wakeup after {turn}");
                 }
             }
         });

@@ -1,4 +1,4 @@
-//! Connecting to a peer in steps that never wait: meanwhile, the rank hears who is gone, and of an abort.
+//! The client side of connections, in steps that never wait, so that the rank can notice aborts and exits meanwhile.
 
 use crate::secure::handshake::{ClientHandshake, Purpose};
 use crate::sync::Instant;
@@ -13,44 +13,44 @@ use std::time::Duration;
 #[cfg(all(test, shuttle))]
 use crate::testing::shuttle::start_connect;
 
-/// Connections to one peer, as far as they have got.
+/// State of the connections to one peer.
 pub(crate) struct Dialer {
     purpose: Purpose,
-    /// How many.
+    /// Number of connections to make.
     connections: usize,
     address: SocketAddr,
     timeout: Duration,
     started: Instant,
-    /// Not tried again before, and how long after the next failure.
+    /// Time of the next attempt.
     retry_at: Instant,
     backoff: Backoff,
-    /// Why it was tried again.
+    /// Error of the last attempt.
     last_error: Option<Error>,
-    /// Those that the peer's acceptor has let in.
+    /// Connections that the acceptor of the peer has accepted.
     streams: Vec<Stream>,
     state: ConnState,
 }
 
-/// How far the next one is.
+/// State of the next connection.
 #[derive(Default)]
 enum ConnState {
     #[default]
     Idle,
     Connecting(Stream),
     Handshaking(Stream, Box<ClientHandshake>),
-    /// Both sides have proved themselves.
+    /// Both sides are authenticated.
     AwaitAccept(Stream),
 }
 
-/// How dialing stands, or has ended.
+/// Result of a call of [`Dialer::advance`].
 pub(crate) enum DialOutcome {
     Pending,
-    /// The peer dials itself.
+    /// The peer is dialing itself.
     Rejected,
     Connected(Vec<Stream>),
 }
 
-/// What a step was good for.
+/// Result of one step.
 enum StepOutcome {
     Advanced,
     Pending,
@@ -58,39 +58,40 @@ enum StepOutcome {
 }
 
 impl Dialer {
-    /// For messages, to the acceptor at `address`, for as long as `patience`.
-    pub(crate) fn for_data(common: &DialContext, address: SocketAddr) -> Self {
-        Self::new(address, common.timeout, (Purpose::Data, common.sockets))
+    /// Creates a dialer of data connections to the acceptor at `address`.
+    pub(crate) fn for_data(context: &DialContext, address: SocketAddr) -> Self {
+        Self::new(address, context.timeout, (Purpose::Data, context.sockets))
     }
 
-    /// To hear whether anybody is there at all.
-    pub(crate) fn for_probe(address: SocketAddr, patience: Duration) -> Self {
-        Self::new(address, patience, (Purpose::Probe, 1))
+    /// Creates a dialer that checks whether the rank at `address` is alive.
+    pub(crate) fn for_probe(address: SocketAddr, timeout: Duration) -> Self {
+        Self::new(address, timeout, (Purpose::Probe, 1))
     }
 
-    fn new(address: SocketAddr, patience: Duration, (purpose, wanted): (Purpose, usize)) -> Self {
-        let begun = Instant::now();
-        let (streams, stage, refusal) = (Vec::new(), ConnState::Idle, None);
+    fn new(address: SocketAddr, timeout: Duration, (purpose, connections): (Purpose, usize)) -> Self {
+        let started = Instant::now();
         Self {
             purpose,
-            connections: wanted,
+            connections,
             address,
-            timeout: patience,
-            started: begun,
-            retry_at: begun,
+            timeout,
+            started,
+            retry_at: started,
             backoff: Backoff::default(),
-            last_error: refusal,
-            streams,
-            state: stage,
+            last_error: None,
+            streams: Vec::new(),
+            state: ConnState::Idle,
         }
     }
 
-    /// Goes on as far as possible. Where strangers crowd the door, it is tried again; who knocks does so
-    /// until the address refuses the connection, or its owner answers.
+    /// Continues as far as possible without waiting.
+    ///
+    /// A connection that a busy acceptor has evicted is tried again. A probe is tried again until the address
+    /// refuses the connection or its owner answers.
     ///
     /// # Errors
-    /// [`Error::Timeout`] with the last reason why it was tried again; that of the connection or the handshake.
-    pub(crate) fn advance(&mut self, common: &DialContext) -> Result<DialOutcome> {
+    /// [`Error::Timeout`] with the error of the last attempt, or the error of the connection or the handshake.
+    pub(crate) fn advance(&mut self, context: &DialContext) -> Result<DialOutcome> {
         let now = Instant::now();
         if now >= self.started + self.timeout {
             return Err(self.timeout_error());
@@ -99,12 +100,12 @@ impl Dialer {
             return Ok(DialOutcome::Pending);
         }
         while self.streams.len() < self.connections {
-            let was_heard = matches!(self.state, ConnState::AwaitAccept(_));
-            match self.step(common) {
+            let authenticated = matches!(self.state, ConnState::AwaitAccept(_));
+            match self.step(context) {
                 Ok(StepOutcome::Advanced) => {}
                 Ok(StepOutcome::Pending) => return Ok(DialOutcome::Pending),
                 Ok(StepOutcome::Rejected) => return Ok(DialOutcome::Rejected),
-                Err(error) if self.is_retryable(was_heard, &error) => {
+                Err(error) if self.is_retryable(authenticated, &error) => {
                     tracing::debug!(address = %self.address, %error, "dialing again");
                     (self.retry_at, self.last_error) = (now + self.backoff.next_delay(), Some(error));
                     return Ok(DialOutcome::Pending);
@@ -115,26 +116,26 @@ impl Dialer {
         Ok(DialOutcome::Connected(std::mem::take(&mut self.streams)))
     }
 
-    /// One step of the next connection; one that fails is apart again.
-    fn step(&mut self, common: &DialContext) -> Result<StepOutcome> {
-        let (stage, step) = match std::mem::take(&mut self.state) {
+    /// Performs one step of the next connection. A step that fails starts the connection anew.
+    fn step(&mut self, context: &DialContext) -> Result<StepOutcome> {
+        let (state, outcome) = match std::mem::take(&mut self.state) {
             ConnState::Idle => {
                 let stream = start_connect(self.address)?;
-                common.watcher.iter().for_each(|watcher| watcher.add(&stream));
+                context.watcher.iter().for_each(|watcher| watcher.add(&stream));
                 (ConnState::Connecting(stream), StepOutcome::Advanced)
             }
             ConnState::Connecting(stream) if !stream.is_connected(self.address)? => {
                 (ConnState::Connecting(stream), StepOutcome::Pending)
             }
             ConnState::Connecting(mut stream) => {
-                let claims = common.hello(self.purpose, self.streams.len());
-                let introduction = ClientHandshake::start(&mut stream, &common.terms, &claims)?;
-                (ConnState::Handshaking(stream, Box::new(introduction)), StepOutcome::Advanced)
+                let hello = context.hello(self.purpose, self.streams.len());
+                let handshake = ClientHandshake::start(&mut stream, &context.terms, &hello)?;
+                (ConnState::Handshaking(stream, Box::new(handshake)), StepOutcome::Advanced)
             }
-            ConnState::Handshaking(mut stream, mut introduction) => {
-                match introduction.advance(&mut stream, &common.terms)? {
+            ConnState::Handshaking(mut stream, mut handshake) => {
+                match handshake.advance(&mut stream, &context.terms)? {
                     true => (ConnState::AwaitAccept(stream), StepOutcome::Advanced),
-                    false => (ConnState::Handshaking(stream, introduction), StepOutcome::Pending),
+                    false => (ConnState::Handshaking(stream, handshake), StepOutcome::Pending),
                 }
             }
             ConnState::AwaitAccept(mut stream) => match is_accepted(&mut stream)? {
@@ -146,40 +147,43 @@ impl Dialer {
                 None => (ConnState::AwaitAccept(stream), StepOutcome::Pending),
             },
         };
-        self.state = stage;
-        Ok(step)
+        self.state = state;
+        Ok(outcome)
     }
 
-    /// Time in which nobody looked what had come does not count.
+    /// Extends the deadline by a time in which nobody called [`Dialer::advance`].
     pub(crate) fn extend_deadline(&mut self, time: Duration) {
         self.started += time;
     }
 
-    /// Whether another attempt may end otherwise. A door that is just being shut, with the process behind it, closes what
-    /// it had let in, and refuses the next.
-    fn is_retryable(&self, was_heard: bool, error: &Error) -> bool {
+    /// Returns true if another attempt may succeed. An acceptor that ends closes its connections, and its host
+    /// refuses the next one.
+    fn is_retryable(&self, authenticated: bool, error: &Error) -> bool {
         match self.purpose {
             Purpose::Probe => {
                 !is_connection_refused(error)
                     && matches!(error, Error::System { .. } | Error::ConnectionClosed { .. })
             }
-            _ => !was_heard && is_transient(error),
+            _ => !authenticated && is_transient(error),
         }
     }
 
     fn timeout_error(&mut self) -> Error {
-        let refusal = self.last_error.take().map_or_else(String::new, |error| format!(", at last {error}"));
-        Error::Timeout { what: format!("no way in at {} for {:?}{refusal}", self.address, self.timeout) }
+        let refusal =
+            self.last_error.take().map_or_else(String::new, |error| format!("; last error: {error}"));
+        Error::Timeout {
+            what: format!("could not connect to {} in {:?}{refusal}", self.address, self.timeout),
+        }
     }
 }
 
-/// Begins to connect to a door.
+/// Starts to connect to a listener.
 #[cfg(not(all(test, shuttle)))]
 fn start_connect(address: SocketAddr) -> Result<Stream> {
     Stream::start_connect(address)
 }
 
-/// Whether nobody listens where a connection was to be made.
+/// Returns true if nobody listens at the address.
 pub(crate) fn is_connection_refused(error: &Error) -> bool {
     matches!(error, Error::System { source, .. } if source.kind() == ErrorKind::ConnectionRefused)
 }

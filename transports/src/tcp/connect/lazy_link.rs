@@ -1,7 +1,7 @@
 //! A link over TCP that connects when it is first used.
 //!
-//! Most ranks of a large job exchange messages with a few others only; what
-//! is not used costs a descriptor for notes, and nothing else.
+//! Most ranks of a large job exchange data with a few peers only. A link that is not used costs the descriptor of
+//! the control connection, and nothing else.
 
 pub(crate) use crate::tcp::connect::probe::{Liveness, LivenessProbe};
 
@@ -18,38 +18,38 @@ use std::sync::Arc;
 use std::time::Duration;
 use unisono_cuda::{Source, Target};
 
-/// What all lazy links of a rank have in common.
+/// State that all lazy links of a rank share.
 #[derive(Debug)]
 pub struct DialContext {
     /// This rank.
     pub rank: usize,
-    /// The number of ranks.
+    /// Number of ranks.
     pub ranks: usize,
-    /// Of the meeting.
+    /// Identifier that the bootstrap gave to the communicator.
     pub session: u64,
-    /// Of the job.
+    /// Secret and encryption of the job.
     pub terms: HandshakeConfig,
-    /// Connections for messages between two ranks.
+    /// Number of data connections between two ranks.
     pub sockets: usize,
-    /// The sizes agreed on.
+    /// Sizes on which all ranks agree.
     pub geometry: Geometry,
-    /// How long a peer's acceptor may take to let this rank in.
+    /// Time within which the acceptor of a peer must accept this rank.
     pub timeout: Duration,
-    /// Who lets the others in here.
+    /// Acceptor of this rank.
     pub acceptor: Acceptor,
-    /// Ends this rank's sleeps.
+    /// Wakes this rank from its sleep.
     pub watcher: Option<Watcher>,
 }
 
-/// A link to one peer, made when this rank first sends to it or it to this rank.
+/// A link to one peer, connected when either rank first sends to the other.
 pub struct LazyLink {
     context: Arc<DialContext>,
     peer: usize,
     address: SocketAddr,
     link: Option<TcpLink>,
-    /// On the way to one.
+    /// Dialer of the connections, while this rank dials.
     dialer: Option<Dialer>,
-    /// When the peer was first found gone.
+    /// Time at which the peer was first found gone.
     refused_at: Option<Instant>,
 }
 
@@ -61,12 +61,12 @@ impl DialContext {
 }
 
 impl LazyLink {
-    /// To `peer`, whose acceptor is at `address`.
-    pub fn new(common: Arc<DialContext>, peer: usize, address: SocketAddr) -> Self {
-        Self { context: common, peer, address, link: None, dialer: None, refused_at: None }
+    /// Creates the link to `peer`, whose acceptor is at `address`.
+    pub fn new(context: Arc<DialContext>, peer: usize, address: SocketAddr) -> Self {
+        Self { context, peer, address, link: None, dialer: None, refused_at: None }
     }
 
-    /// The link, if there is one yet.
+    /// Returns the link, if it is connected.
     fn poll_link(&mut self) -> Result<Option<&mut TcpLink>> {
         if self.link.is_none()
             && let Some(streams) = self.context.acceptor.take_streams(self.peer)
@@ -77,14 +77,14 @@ impl LazyLink {
     }
 
     fn attach(&mut self, streams: Vec<Stream>) -> Result<()> {
-        tracing::debug!(peer = self.peer, "connected for messages");
-        // Its peer dials itself, if it is not this that has ended so.
+        tracing::debug!(peer = self.peer, "data connections established");
+        // If the dial of this rank has not ended, the peer has dialed too, and its connections count.
         self.dialer = None;
         self.link = Some(TcpLink::new(self.peer, &self.context.geometry, streams)?);
         Ok(())
     }
 
-    /// Goes on making the link, if it is this rank that has to.
+    /// Continues to connect, if this rank must dial.
     fn connect(&mut self) -> Result<()> {
         if let Some(since) = self.refused_at {
             return self.check_grace(since);
@@ -106,14 +106,15 @@ impl LazyLink {
         }
     }
 
-    /// A peer whose door is shut has left, or died: for a while, the control path may say which.
+    /// Handles the error of a dial. A peer that does not listen has left or died. The control channel gets some time to
+    /// report which.
     fn on_dial_error(&mut self, error: Error) -> Result<()> {
         match error {
             Error::AuthFailed { .. } => {}
-            ref refusal if is_connection_refused(refusal) => {}
-            ref sent_away if is_transient(sent_away) => {}
+            ref refused if is_connection_refused(refused) => {}
+            ref closed if is_transient(closed) => {}
             Error::Timeout { .. } | Error::VersionMismatch { .. } | Error::EncryptionMismatch { .. } => {
-                let what = format!("it did not let this rank in: {error}");
+                let what = format!("it did not accept a connection: {error}");
                 return Err(Error::ConnectionLost { peer: self.peer, what });
             }
             Error::System { what, source } => {
@@ -122,7 +123,7 @@ impl LazyLink {
             }
             error => return Err(error),
         }
-        tracing::debug!(peer = self.peer, %error, "the door is shut");
+        tracing::debug!(peer = self.peer, %error, "the peer refuses connections");
         self.refused_at = Some(Instant::now());
         Ok(())
     }
@@ -131,7 +132,7 @@ impl LazyLink {
         match since.elapsed() > REFUSED_GRACE {
             true => Err(Error::ConnectionLost {
                 peer: self.peer,
-                what: "it takes no more connections".to_owned(),
+                what: "it accepts no more connections".to_owned(),
             }),
             false => Ok(()),
         }
@@ -179,5 +180,5 @@ impl Link for LazyLink {
     }
 }
 
-/// How long the control path may take to say why a door is shut.
+/// Time within which the control channel may report why a peer refuses connections.
 const REFUSED_GRACE: Duration = Duration::from_millis(500);

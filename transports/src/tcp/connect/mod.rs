@@ -1,4 +1,10 @@
-//! TCP connections between ranks: accepting, dialing on first use, pending handshakes and liveness probes.
+//! Establishment of TCP connections between ranks.
+//!
+//! * [`acceptor`]: the thread that accepts connections of peers.
+//! * [`pending`]: connections whose handshake is not complete.
+//! * [`lazy_link`]: links that connect when they are first used.
+//! * `dialer`: the client side, in steps that never wait.
+//! * `probe`: the check whether a rank is alive after its connection was reset.
 
 pub mod acceptor;
 pub(crate) mod dialer;

@@ -1,34 +1,35 @@
-//! Asking at the door of a rank whose connection was reset whether it is still there.
+//! The liveness probe: a connection to the listener of a rank whose control connection was reset.
 //!
-//! A kernel resets a connection when its process is killed with bytes unread; when a process shuts it so; and, in answer to
-//! whatever comes next, when the kernel itself had given it up, because nothing was acknowledged for too long. In the last
-//! case the rank lives. Its door tells: a process that has ended listens nowhere, and its kernel says so within a round trip.
+//! A kernel resets a connection in three cases: its process was killed with bytes unread, its process closed it
+//! so, or the kernel itself had given it up because nothing was acknowledged for too long. In the last case the
+//! rank is alive. The probe decides: a process that has ended does not listen, and its kernel refuses the
+//! connection within a round trip.
 
 use crate::tcp::connect::dialer::{DialOutcome, Dialer, is_connection_refused};
 use crate::tcp::connect::lazy_link::DialContext;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-/// One question at one door, asked in steps that never wait.
+/// A probe of one listener, in steps that never wait.
 pub(crate) struct LivenessProbe {
     dialer: Dialer,
-    /// When somebody last looked what had come of it.
+    /// Time of the last call of [`LivenessProbe::advance`].
     last_polled: Instant,
 }
 
-/// What a knock shows of a rank.
+/// Result of a probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Liveness {
-    /// Nobody listens at its address: it ended, or has left for good.
+    /// Nobody listens at the address: the rank ended, or has left for good.
     Dead,
-    /// It proved that it is of this job and this meeting.
+    /// The rank has proved that it belongs to this job and session.
     Alive,
-    /// Neither, in time: there was no answer, or not its own.
+    /// There was no answer in time, or not one of the rank.
     Unknown,
 }
 
 impl LivenessProbe {
-    /// At the door at `address`.
+    /// Creates a probe of the listener at `address`.
     pub(crate) fn new(address: SocketAddr, common: &DialContext) -> Self {
         Self {
             dialer: Dialer::for_probe(address, PROBE_TIMEOUT.min(common.timeout)),
@@ -36,7 +37,7 @@ impl LivenessProbe {
         }
     }
 
-    /// Goes on as far as possible; what has come of it, once something has.
+    /// Continues as far as possible without waiting, and returns the result when there is one.
     pub(crate) fn advance(&mut self, common: &DialContext) -> Option<Liveness> {
         let unwatched = std::mem::replace(&mut self.last_polled, Instant::now()).elapsed();
         if unwatched > POLL_GAP_MAX {
@@ -47,7 +48,7 @@ impl LivenessProbe {
             Ok(DialOutcome::Connected(_) | DialOutcome::Rejected) => Some(Liveness::Alive),
             Err(error) if is_connection_refused(&error) => Some(Liveness::Dead),
             Err(error) => {
-                tracing::debug!(%error, "nothing shows whether a rank lives");
+                tracing::debug!(%error, "a liveness probe has no result");
                 Some(Liveness::Unknown)
             }
         }
@@ -56,11 +57,13 @@ impl LivenessProbe {
 
 impl std::fmt::Debug for LivenessProbe {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Knock")
+        f.write_str("LivenessProbe(..)")
     }
 }
 
-/// For how long an answer is waited for: the second attempt of a kernel to connect, after a second, is one of its own.
+/// Time to wait for an answer. A kernel repeats a lost connection request after one second, which must count as an
+/// attempt.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
-/// Whoever looks less often does other things in between, and the answer may be here since.
+/// Longest pause between calls that counts as waiting. After a longer one, the answer may have arrived meanwhile, so
+/// the deadline is extended.
 const POLL_GAP_MAX: Duration = Duration::from_millis(50);

@@ -1,4 +1,4 @@
-//! Somebody who carries an encrypted connection, and meddles with the agreement on its keys or with its records.
+//! Fuzzing of an encrypted connection by an attacker in between, who changes the handshake or the records.
 
 use crate::secure::noise::{MESSAGE_BYTES, NoiseHandshake, SessionKeys, TAG_BYTES, respond};
 use crate::secure::record::RecordLayer;
@@ -10,8 +10,9 @@ use std::net::TcpStream;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 
-/// Parses bytes as what is done to the client's message, to the server's, or to the records after them; a connection
-/// with which nobody meddles works, and no other.
+/// Parses bytes as an attack on the client's Noise message, the server's, or the records after them.
+///
+/// A connection works exactly if the attack changes nothing.
 pub(super) fn record_layer(bytes: &[u8]) {
     match bytes.split_first() {
         None => {}
@@ -27,8 +28,7 @@ pub(super) fn record_layer(bytes: &[u8]) {
     }
 }
 
-/// Changes the client's message on its way to the server, or puts another in its place. As in a connection, both have
-/// said before what they never say again.
+/// Changes or replaces the client's message on its way to the server. The prologue differs in each run.
 fn client(changes: &[u8]) {
     let secret = Secret::from_public(SECRET);
     let said = random::<NONCE_BYTES>().expect("a nonce");
@@ -37,7 +37,7 @@ fn client(changes: &[u8]) {
     assert_eq!(matches!(respond(&secret, &said, &changed), Ok(Some(_))), changed == message);
 }
 
-/// Changes the server's answer on its way to the client.
+/// Changes the server's message on its way to the client.
 fn server(changes: &[u8]) {
     let secret = Secret::from_public(SECRET);
     let (client, message) = NoiseHandshake::start(&secret, b"").expect("a client's message");
@@ -47,7 +47,7 @@ fn server(changes: &[u8]) {
     assert_eq!(client.finish(&changed).is_some(), changed == answer);
 }
 
-/// The keys of both ends, which take longer to agree on than to use: for one input after the other.
+/// Keys of both ends, which several inputs share because the handshake takes longer than an input.
 struct Pair {
     writer: SessionKeys,
     reader: SessionKeys,
@@ -67,7 +67,7 @@ thread_local! {
     static PAIR: Cell<Option<Pair>> = const { Cell::new(None) };
 }
 
-/// A message without as many bytes at its end as the first change says, the others changed, and what is over appended.
+/// Returns `message` shortened by the first byte of `changes`, with the next ones XORed into it and the rest appended.
 fn changed(message: &[u8; MESSAGE_BYTES], changes: &[u8]) -> Vec<u8> {
     let (&cut, changes) = changes.split_first().unwrap_or((&0, &[]));
     let mut changed = message[..MESSAGE_BYTES.saturating_sub(cut.into())].to_vec();
@@ -77,19 +77,19 @@ fn changed(message: &[u8; MESSAGE_BYTES], changes: &[u8]) -> Vec<u8> {
     changed
 }
 
-/// One direction of a connection, through the hands of who carries it.
+/// One direction of a connection, through the attacker.
 struct Connection {
     writer: SessionKeys,
     near: UnixStream,
-    /// On its way, until the socket has room.
+    /// Bytes for which the socket had no room yet.
     waiting: Vec<u8>,
-    /// The last record as it was sealed.
+    /// The last record that was sealed.
     last: Vec<u8>,
-    /// What was written before anybody meddled.
+    /// Bytes that were written before the first attack.
     written: Vec<u8>,
-    meddled: bool,
+    attacked: bool,
     reader: RecordLayer,
-    looks_ahead: bool,
+    reads_ahead: bool,
     far: TcpStream,
     read: Vec<u8>,
     broken: bool,
@@ -98,15 +98,15 @@ struct Connection {
 impl Connection {
     fn new(writer: SessionKeys, reader: SessionKeys) -> Self {
         let (near, far) = UnixStream::pair().expect("a pair of sockets");
-        // A seal asks a socket only to receive and to end, which local ones do as well and cost less.
+        // The record layer only receives from a socket and shuts it down, which a cheaper Unix socket does as well.
         let far = TcpStream::from(OwnedFd::from(far));
         let (waiting, last, written, read) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        let (meddled, looks_ahead, broken) = (false, false, false);
+        let (attacked, reads_ahead, broken) = (false, false, false);
         let reader = RecordLayer::new(reader);
-        Self { writer, near, waiting, last, written, meddled, reader, looks_ahead, far, read, broken }
+        Self { writer, near, waiting, last, written, attacked, reader, reads_ahead, far, read, broken }
     }
 
-    /// Does what it says, two bytes for each step, and then reads all that is left; the keys.
+    /// Executes `script`, two bytes for each step, reads all that is left, and returns the keys.
     fn run(mut self, mut script: &[u8]) -> (SessionKeys, SessionKeys) {
         while let [step, amount, rest @ ..] = script
             && self.written.len().max(self.waiting.len()) < WRITTEN_BYTES_MAX
@@ -116,7 +116,7 @@ impl Connection {
             self.step(step % STEPS, usize::from(*amount), &rest[..own]);
         }
         while self.read(READ_BYTES) || !(self.waiting.is_empty() || self.broken) {}
-        assert!(self.meddled || self.read == self.written, "what nobody meddled with is read");
+        assert!(self.attacked || self.read == self.written, "untouched records are read");
         (self.writer, self.reader.into_keys())
     }
 
@@ -126,29 +126,29 @@ impl Connection {
             WRITE_MUCH => self.write(1 + amount * MUCH),
             READ => _ = self.read(1 + amount),
             READ_MUCH => _ = self.read(1 + amount * MUCH),
-            // Once, as who reads messages does.
-            LOOK_AHEAD if self.looks_ahead => {}
-            LOOK_AHEAD => {
+            // The reader of a link enables it once, too.
+            READ_AHEAD if self.reads_ahead => {}
+            READ_AHEAD => {
                 self.reader.enable_read_ahead();
-                self.looks_ahead = true;
+                self.reads_ahead = true;
             }
-            OWN => self.meddle(own),
-            REPEAT => self.meddle(&self.last.clone()),
+            OWN => self.inject(own),
+            REPEAT => self.inject(&self.last.clone()),
             LEAVE_OUT => {
                 self.seal(&[0]);
-                self.meddled = true;
+                self.attacked = true;
             }
             CUT => {
-                // By so much that what follows cannot happen to be what is missing.
+                // More is cut than a tag, so that the next bytes cannot complete the record by chance.
                 let record = self.seal(&[0; PIECE_BYTES]);
-                self.meddle(&record[..amount % (record.len() - TAG_BYTES)]);
-                self.meddled = true;
+                self.inject(&record[..amount % (record.len() - TAG_BYTES)]);
+                self.attacked = true;
             }
             _ => {
                 let mut record = self.seal(&[0; PIECE_BYTES]);
                 let place = amount % record.len();
                 record[place] ^= 1;
-                self.meddle(&record);
+                self.inject(&record);
             }
         }
     }
@@ -163,35 +163,35 @@ impl Connection {
         let plain = vec![bytes as u8; bytes];
         self.last = self.seal(&plain);
         self.waiting.extend(&self.last);
-        if !self.meddled {
+        if !self.attacked {
             self.written.extend(plain);
         }
     }
 
-    fn meddle(&mut self, bytes: &[u8]) {
+    fn inject(&mut self, bytes: &[u8]) {
         self.waiting.extend(bytes);
-        self.meddled |= !bytes.is_empty();
+        self.attacked |= !bytes.is_empty();
     }
 
-    /// Whether there was anything to read.
+    /// Reads once, and returns true if bytes were available.
     fn read(&mut self, bytes: usize) -> bool {
-        // An end that has been shut down takes nothing more.
+        // A socket that was shut down takes no bytes.
         let sent = send_now(&self.near, &self.waiting).unwrap_or(self.waiting.len());
         self.waiting.drain(..sent);
         let mut target = vec![0; bytes];
         let got = match self.reader.read(&self.far, &mut target) {
             Ok(got) => {
-                assert!(got != Some(0) || self.broken, "an end of nobody's making");
+                assert!(got != Some(0) || self.broken, "the connection ended without an attack");
                 got.unwrap_or(0)
             }
             Err(error) => {
-                assert!(error.kind() == ErrorKind::InvalidData && self.meddled && !self.broken, "{error}");
+                assert!(error.kind() == ErrorKind::InvalidData && self.attacked && !self.broken, "{error}");
                 self.broken = true;
                 0
             }
         };
         self.read.extend(&target[..got]);
-        assert!(self.written.starts_with(&self.read), "what somebody meddled with is not read");
+        assert!(self.written.starts_with(&self.read), "attacked records are not read");
         assert!(self.reader.buffer_bytes() <= STAGING_BYTES_MAX);
         got > 0
     }
@@ -199,26 +199,26 @@ impl Connection {
 
 const SECRET: &str = "fuzzing";
 const NONCE_BYTES: usize = 32;
-/// Few enough that keys are not changed, which both ends must do at once.
+/// Inputs that share keys: few enough that no end changes its key.
 const USES_MAX: usize = 256;
-/// Whose message is meddled with; any other number: records.
+/// Target of the attack: the client's message, the server's, or records for any other number.
 const CLIENT: u8 = 0;
 const SERVER: u8 = 1;
-/// What the writer, the reader and who is between them can do. A number past the last of these damages a record.
+/// Steps of the writer, the reader and the attacker. A number past the last one damages a record.
 const WRITE: u8 = 0;
 const WRITE_MUCH: u8 = 1;
 const READ: u8 = 2;
 const READ_MUCH: u8 = 3;
-const LOOK_AHEAD: u8 = 4;
+const READ_AHEAD: u8 = 4;
 const OWN: u8 = 5;
 const REPEAT: u8 = 6;
 const LEAVE_OUT: u8 = 7;
 const CUT: u8 = 8;
 const STEPS: u8 = 10;
-/// So that the largest amount is nearly the longest record.
+/// Factor that makes the largest amount nearly the longest record.
 const MUCH: usize = 128;
 const PIECE_BYTES: usize = 20;
 const READ_BYTES: usize = 8 << 10;
 const WRITTEN_BYTES_MAX: usize = 128 << 10;
-/// Two records that have come, one that is open, and what a vector takes in advance.
+/// Limit of the buffers: two received records, one opened record, and the growth of vectors.
 const STAGING_BYTES_MAX: usize = 256 << 10;

@@ -1,4 +1,4 @@
-//! Who waits on a porch, who leaves first when it is full, and how much of that is said.
+//! Pending connections, the choice of the one to evict, and the log of rejected ones.
 
 use crate::Error;
 use crate::secure::handshake::ServerHandshake;
@@ -13,13 +13,13 @@ use std::io::ErrorKind;
 use std::net::IpAddr;
 use std::time::Duration;
 
-/// A connection that has yet to prove itself.
+/// A connection that is not authenticated yet.
 #[derive(Debug)]
 pub(crate) struct PendingConn {
     pub(crate) stream: Stream,
     pub(crate) handshake: ServerHandshake,
     pub(crate) accepted_at: Instant,
-    /// None for one of this host that came by a local socket.
+    /// Address of the peer; `None` for a Unix socket.
     address: Option<IpAddr>,
 }
 
@@ -35,35 +35,36 @@ impl PendingConn {
         Self { stream, handshake: ServerHandshake::default(), accepted_at: Instant::now(), address }
     }
 
-    /// When it must have proved itself.
+    /// Returns the time by which the handshake must be complete.
     pub(crate) fn deadline(&self) -> Instant {
         self.accepted_at + HANDSHAKE_TIMEOUT
     }
 
-    /// Why it has to go.
+    /// Returns the error of a connection whose time is over.
     pub(crate) fn timeout_error(&self) -> Error {
-        let what = format!("{} did not prove itself in {:?}", self.stream.peer(), self.accepted_at.elapsed());
+        let what =
+            format!("{} was not authenticated in {:?}", self.stream.peer(), self.accepted_at.elapsed());
         Error::Timeout { what }
     }
 }
 
-/// The conn whose place is given to the next: of those that have had their moment, the oldest from the address with
-/// most guests. `guests` are in the order in which they came.
-pub(crate) fn evict_candidate(guests: &[PendingConn], now: Instant) -> Option<usize> {
+/// Returns the index of the connection to evict: the oldest one of the address with the most connections, among
+/// those whose grace period is over. `pending` is in the order of arrival.
+pub(crate) fn evict_candidate(pending: &[PendingConn], now: Instant) -> Option<usize> {
     let mut shares: HashMap<Option<IpAddr>, usize> = HashMap::new();
-    guests.iter().for_each(|conn| *shares.entry(conn.address).or_default() += 1);
-    let had_its_moment = |conn: &PendingConn| now >= conn.accepted_at + GRACE;
-    let candidates = guests.iter().enumerate().filter(|(_, conn)| had_its_moment(conn));
+    pending.iter().for_each(|conn| *shares.entry(conn.address).or_default() += 1);
+    let grace_is_over = |conn: &PendingConn| now >= conn.accepted_at + GRACE;
+    let candidates = pending.iter().enumerate().filter(|(_, conn)| grace_is_over(conn));
     candidates.rev().max_by_key(|(_, conn)| shares[&conn.address]).map(|(index, _)| index)
 }
 
-/// Whether the system had not enough of something to let anybody in.
+/// Returns true if the system lacks a resource to accept a connection.
 pub(crate) fn is_resource_exhausted(error: &Error) -> bool {
     let Error::System { source, .. } = error else { return false };
     is_fd_exhausted(source) || matches!(Errno::from_io_error(source), Some(Errno::NOBUFS | Errno::NOMEM))
 }
 
-/// What the log hears of strangers: the first few of a while, and how many there were beside.
+/// Rate limit of the log: the first few rejections of a time window, and the number of the others.
 #[derive(Debug, Default)]
 pub(crate) struct RejectLog {
     window_start: Option<Instant>,
@@ -73,21 +74,22 @@ pub(crate) struct RejectLog {
 }
 
 impl RejectLog {
-    /// Those of a rank that has met the others: who hangs up now has no other secret, or is nobody's concern.
+    /// Creates the log of a rank whose bootstrap is complete. A connection that closes during the handshake is then
+    /// not worth a warning.
     pub(crate) fn after_bootstrap() -> Self {
         Self { bootstrapped: true, ..Self::default() }
     }
 
-    /// One more; whether it was said.
+    /// Records a rejection, and returns true if it was logged as a warning.
     pub(crate) fn record(&mut self, error: &Error) -> bool {
         if self.bootstrapped && is_hang_up(error) {
-            tracing::debug!(%error, "somebody left before it had come in");
+            tracing::debug!(%error, "a connection closed during the handshake");
             return false;
         }
         let now = Instant::now();
         if self.window_start.is_none_or(|since| now - since >= LOG_WINDOW) {
             if self.suppressed > 0 {
-                tracing::warn!("{} more strangers were sent away", self.suppressed);
+                tracing::warn!("rejected {} more unauthenticated connections", self.suppressed);
             }
             *self = Self { window_start: Some(now), bootstrapped: self.bootstrapped, ..Self::default() };
         }
@@ -96,12 +98,13 @@ impl RejectLog {
             return false;
         }
         self.logged += 1;
-        tracing::warn!(%error, "a stranger was sent away");
+        tracing::warn!(%error, "rejected unauthenticated connection");
         true
     }
 }
 
-/// Ranks do so, too: those that find their peer's call at their own door, and those that end.
+/// Returns true if the peer closed the connection. Ranks do so too: those that accept a connection of the same peer
+/// meanwhile, and those that end.
 fn is_hang_up(error: &Error) -> bool {
     match error {
         Error::ConnectionClosed { .. } => true,
@@ -119,7 +122,7 @@ mod tests {
     use std::net::{Ipv4Addr, TcpListener, TcpStream};
     use std::os::unix::net::UnixStream;
 
-    /// Guests that have been here for so long, each with the last number of its address.
+    /// Makes connections of this age, each with the last number of its address.
     fn pending(who: &[(u8, Duration)]) -> Vec<PendingConn> {
         let now = Instant::now();
         let conn = |&(address, age): &(u8, Duration)| PendingConn {
@@ -143,12 +146,12 @@ mod tests {
 
     #[test]
     fn rejections_are_rate_limited_in_log() {
-        let mut complaints = RejectLog::default();
+        let mut log = RejectLog::default();
         let error = Error::Timeout { what: "silence".to_owned() };
-        let said = (0..1000).filter(|_| complaints.record(&error)).count();
-        assert_eq!((said, complaints.suppressed), (LOGGED_MAX, 1000 - LOGGED_MAX));
-        complaints.window_start = Some(Instant::now() - LOG_WINDOW);
-        assert!(complaints.record(&error) && complaints.suppressed == 0, "a new while begins");
+        let said = (0..1000).filter(|_| log.record(&error)).count();
+        assert_eq!((said, log.suppressed), (LOGGED_MAX, 1000 - LOGGED_MAX));
+        log.window_start = Some(Instant::now() - LOG_WINDOW);
+        assert!(log.record(&error) && log.suppressed == 0, "a new window begins");
     }
 
     #[test]

@@ -1,34 +1,40 @@
 //! Stream sockets of both families, with deadlines.
 
+mod calls;
+mod options;
+
+pub use calls::{first_ready, is_reset, is_unreachable};
+pub(crate) use calls::{recv_now, send_now};
+
 use crate::secure::noise::SessionKeys;
 use crate::secure::record::RecordLayer;
 use crate::{Error, Result, sync};
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 use rustix::net::{
-    AddressFamily, RecvFlags, SendAncillaryBuffer, SendFlags, SocketFlags, SocketType, connect, recv, send,
-    sendmsg, socket_with, sockopt,
+    AddressFamily, SendAncillaryBuffer, SendFlags, SocketFlags, SocketType, connect, sendmsg, socket_with,
+    sockopt,
 };
 use std::io::IoSlice;
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// A connected socket.
 #[derive(Debug)]
 pub enum Stream {
-    /// Between hosts, or within one; sealed where both ends have agreed on keys.
+    /// A TCP connection, with its record layer if it is encrypted.
     Tcp(TcpStream, Option<Box<RecordLayer>>),
-    /// Within a host.
+    /// A Unix socket, within a host.
     Unix(UnixStream),
 }
 
 impl Stream {
-    /// Connects over TCP; small messages leave at once.
+    /// Connects over TCP, with `TCP_NODELAY` set.
     ///
     /// # Errors
-    /// [`Error::Timeout`] at the deadline, the system's, with the address.
+    /// [`Error::Timeout`] at the deadline, and [`Error::System`] with the address.
     pub fn connect(address: SocketAddr, deadline: Instant) -> Result<Self> {
         let stream = Self::start_connect(address)?;
         stream.wait(PollFlags::OUT, deadline).map_err(|error| match error {
@@ -39,10 +45,10 @@ impl Stream {
         Ok(stream)
     }
 
-    /// Begins to connect over TCP, and does not wait for it.
+    /// Starts to connect over TCP, and does not wait.
     ///
     /// # Errors
-    /// The system's, with the address.
+    /// [`Error::System`] with the address.
     pub(crate) fn start_connect(address: SocketAddr) -> Result<Self> {
         let failed = |source| Error::System { what: format!("cannot connect to {address}"), source };
         let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
@@ -58,10 +64,10 @@ impl Stream {
         Ok(stream.into())
     }
 
-    /// Whether a connection that was begun, to `address`, has been made.
+    /// Returns true once the connection to `address` that was started is established.
     ///
     /// # Errors
-    /// The system's: why it cannot be made.
+    /// [`Error::System`] with the reason why it cannot be established.
     pub(crate) fn is_connected(&self, address: SocketAddr) -> Result<bool> {
         match self.wait(PollFlags::OUT, Instant::now()) {
             Ok(()) => {}
@@ -76,7 +82,7 @@ impl Stream {
         Ok(true)
     }
 
-    /// The socket, if this goes over TCP.
+    /// Returns the socket of a TCP connection.
     pub fn tcp(&self) -> Option<&TcpStream> {
         match self {
             Stream::Tcp(stream, _) => Some(stream),
@@ -84,7 +90,7 @@ impl Stream {
         }
     }
 
-    /// Who is at the other end, for errors.
+    /// Describes the other end, for errors.
     pub fn peer(&self) -> String {
         match self.tcp().map(TcpStream::peer_addr) {
             Some(address) => address.map_or_else(|_| "a peer".to_owned(), |address| address.to_string()),
@@ -92,10 +98,10 @@ impl Stream {
         }
     }
 
-    /// From now on, everything travels in records sealed with these keys.
+    /// Sends and receives all further bytes in records sealed with `keys`.
     ///
     /// # Errors
-    /// [`Error::Misuse`] for what does not leave the host.
+    /// [`Error::InvalidUsage`] for a Unix socket.
     pub(crate) fn enable_encryption(&mut self, keys: SessionKeys) -> Result<()> {
         match self {
             Stream::Tcp(_, seal) => *seal = Some(Box::new(RecordLayer::new(keys))),
@@ -104,7 +110,7 @@ impl Stream {
         Ok(())
     }
 
-    /// Its seal, if it has one.
+    /// Returns the record layer of an encrypted connection.
     pub(crate) fn record_layer(&self) -> Option<&RecordLayer> {
         match self {
             Stream::Tcp(_, seal) => seal.as_deref(),
@@ -112,10 +118,10 @@ impl Stream {
         }
     }
 
-    /// Reads exactly `bytes`.
+    /// Fills `bytes`.
     ///
     /// # Errors
-    /// [`Error::Timeout`] at the deadline, [`Error::Closed`] at an early end, the system's.
+    /// [`Error::Timeout`] at the deadline, [`Error::ConnectionClosed`] at an early end, and [`Error::System`].
     pub fn read_exact(&mut self, bytes: &mut [u8], deadline: Instant) -> Result<()> {
         let mut filled = 0;
         while filled < bytes.len() {
@@ -127,10 +133,10 @@ impl Stream {
         Ok(())
     }
 
-    /// Appends what is here to `bytes`, until these are `wanted` long; whether they are.
+    /// Appends available bytes to `bytes` up to a length of `wanted`, and returns true if that is reached.
     ///
     /// # Errors
-    /// [`Error::Closed`] at an early end, the system's.
+    /// [`Error::ConnectionClosed`] at an early end, and [`Error::System`].
     pub fn read_some(&mut self, bytes: &mut Vec<u8>, wanted: usize) -> Result<bool> {
         while bytes.len() < wanted {
             let filled = bytes.len();
@@ -147,7 +153,7 @@ impl Stream {
     /// Writes all of `bytes`.
     ///
     /// # Errors
-    /// As [`Stream::read_exact`].
+    /// The errors of [`Stream::read_exact`].
     pub fn write_all(&mut self, bytes: &[u8], deadline: Instant) -> Result<()> {
         let mut written = 0;
         loop {
@@ -160,10 +166,10 @@ impl Stream {
         }
     }
 
-    /// Writes all of a few bytes, for which there is always room in a connection that waits for an answer.
+    /// Writes a few bytes without waiting. A connection that awaits an answer always has room for them.
     ///
     /// # Errors
-    /// As [`Stream::read_exact`]; [`Error::Timeout`] if there is no room.
+    /// The errors of [`Stream::read_exact`], with [`Error::Timeout`] if there is no room.
     pub fn write_now(&mut self, bytes: &[u8]) -> Result<()> {
         self.write_all(bytes, Instant::now())
     }
@@ -171,7 +177,7 @@ impl Stream {
     /// Waits until the socket is ready for `what`, or closed.
     ///
     /// # Errors
-    /// [`Error::Timeout`] at the deadline, the system's.
+    /// [`Error::Timeout`] at the deadline, and [`Error::System`].
     pub fn wait(&self, what: PollFlags, deadline: Instant) -> Result<()> {
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
@@ -184,7 +190,7 @@ impl Stream {
         }
     }
 
-    /// Reads what is here, at least a byte: none if nothing is.
+    /// Reads available bytes, at least one; `None` if there are none.
     fn read_more(&mut self, bytes: &mut [u8]) -> Result<Option<usize>> {
         match self.read(bytes) {
             Ok(Some(0)) => Err(Error::ConnectionClosed { peer: self.peer() }),
@@ -193,10 +199,11 @@ impl Stream {
         }
     }
 
-    /// Reads what is here without waiting: none if nothing is, zero bytes at the end.
+    /// Reads available bytes without waiting. The result is `None` if there are none, and zero at the end.
     ///
     /// # Errors
-    /// The system's; of kind [`InvalidData`](std::io::ErrorKind::InvalidData) if somebody has meddled with a sealed connection.
+    /// The error of the system. Its kind is [`InvalidData`](std::io::ErrorKind::InvalidData) if an encrypted
+    /// connection was tampered with.
     pub(crate) fn read(&mut self, bytes: &mut [u8]) -> std::io::Result<Option<usize>> {
         if let Stream::Tcp(stream, Some(seal)) = self {
             return seal.read(stream, bytes);
@@ -204,10 +211,10 @@ impl Stream {
         recv_now(&*self, bytes)
     }
 
-    /// Writes what there is room for; returns how much that was.
+    /// Writes as many bytes as there is room for, and returns their number.
     ///
     /// # Errors
-    /// The system's.
+    /// The error of the system.
     pub(crate) fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
         if let Stream::Tcp(stream, Some(seal)) = self {
             return seal.write(stream, &[IoSlice::new(bytes)]);
@@ -215,10 +222,10 @@ impl Stream {
         send_now(&*self, bytes)
     }
 
-    /// As [`Stream::write`], from several places.
+    /// Writes several slices as [`Stream::write`] writes one.
     ///
     /// # Errors
-    /// The system's.
+    /// The error of the system.
     pub(crate) fn write_slices(&mut self, slices: &[IoSlice<'_>]) -> std::io::Result<usize> {
         if let Stream::Tcp(stream, Some(seal)) = self {
             return seal.write(stream, slices);
@@ -235,10 +242,10 @@ impl Stream {
         }
     }
 
-    /// Whether the kernel has all that was written; a sealed record may have been taken in part.
+    /// Hands buffered records to the kernel, and returns true if it has taken all that was written.
     ///
     /// # Errors
-    /// The system's.
+    /// The error of the system.
     pub(crate) fn flush(&mut self) -> std::io::Result<bool> {
         match self {
             Stream::Tcp(stream, Some(seal)) => seal.flush(stream),
@@ -246,18 +253,19 @@ impl Stream {
         }
     }
 
-    /// From now on, reads may take more from the kernel than they return: for who asks again and again, and does not
-    /// wait for the kernel to have more.
+    /// Lets reads take more bytes from the kernel than they return.
+    ///
+    /// This suits a caller that polls reads, and does not wait for the kernel to report more bytes.
     pub(crate) fn enable_read_ahead(&mut self) {
         if let Stream::Tcp(_, Some(seal)) = self {
             seal.enable_read_ahead();
         }
     }
 
-    /// From now on, reads and writes return at once.
+    /// Makes the socket non-blocking.
     ///
     /// # Errors
-    /// The system's.
+    /// [`Error::System`].
     pub fn set_nonblocking(&self) -> Result<()> {
         let ended = match self {
             Stream::Tcp(stream, _) => stream.set_nonblocking(true),
@@ -266,42 +274,10 @@ impl Stream {
         ended.map_err(|source| self.failed("cannot set up", source))
     }
 
-    /// Has the kernel end the connection when the peer's host has answered nothing for `after`, neither to what was
-    /// sent nor, where nothing is, to questions of its own: then [`is_silence`] is the reason. A peer that is only busy,
-    /// or stopped, has a kernel that answers; if it reads nothing, there must always be room for what is sent. Zero leaves
-    /// it to the kernel again, which takes a quarter of an hour.
+    /// Duplicates the descriptor of the socket.
     ///
     /// # Errors
-    /// The system's.
-    pub fn set_keepalive(&self, after: Duration) -> Result<()> {
-        let Stream::Tcp(stream, _) = self else { return Ok(()) };
-        let every = Duration::from_secs((after.as_secs() / KEEPALIVE_PROBES).clamp(1, KEEPALIVE_SECONDS_MAX));
-        // What the kernel takes, too.
-        let millis = after.as_millis().min(i32::MAX as u128) as u32;
-        sockopt::set_tcp_keepidle(stream, every)
-            .and_then(|()| sockopt::set_tcp_keepintvl(stream, every))
-            .and_then(|()| sockopt::set_tcp_user_timeout(stream, millis))
-            .and_then(|()| sockopt::set_socket_keepalive(stream, !after.is_zero()))
-            .map_err(|errno| self.failed("cannot watch over", errno.into()))
-    }
-
-    /// Within a host nothing is congested: there, the kernel is told to use the one congestion control that every process may
-    /// choose. Others pace what they send, or go on for long with less under way after segments have overtaken each other, which
-    /// they do between cores. What the kernel refuses stays as it is.
-    pub(crate) fn tune_local_congestion_control(&self) {
-        let Stream::Tcp(stream, _) = self else { return };
-        if let (Ok(own), Ok(peer)) = (stream.local_addr(), stream.peer_addr())
-            && own.ip() == peer.ip()
-            && let Err(error) = sockopt::set_tcp_congestion(stream, "reno")
-        {
-            tracing::debug!(%error, "the kernel's congestion control stays");
-        }
-    }
-
-    /// A second descriptor of the same socket.
-    ///
-    /// # Errors
-    /// The system's.
+    /// [`Error::System`] if the process has no descriptor left.
     pub fn duplicate(&self) -> Result<OwnedFd> {
         self.as_fd().try_clone_to_owned().map_err(|source| self.failed("cannot duplicate", source))
     }
@@ -323,79 +299,5 @@ impl AsFd for Stream {
 impl From<TcpStream> for Stream {
     fn from(stream: TcpStream) -> Self {
         Stream::Tcp(stream, None)
-    }
-}
-
-/// Receives what is here without waiting: none if nothing is, zero bytes at the end.
-pub(crate) fn recv_now(socket: impl AsFd, bytes: &mut [u8]) -> std::io::Result<Option<usize>> {
-    sync::step();
-    loop {
-        match recv(&socket, &mut *bytes, RecvFlags::DONTWAIT) {
-            Ok((_, count)) => return Ok(Some(count)),
-            Err(Errno::INTR) => {}
-            Err(Errno::AGAIN) => return Ok(None),
-            Err(errno) => return Err(errno.into()),
-        }
-    }
-}
-
-/// Sends what there is room for without waiting.
-pub(crate) fn send_now(socket: impl AsFd, bytes: &[u8]) -> std::io::Result<usize> {
-    sync::step();
-    loop {
-        match send(&socket, bytes, SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
-            Ok(count) => return Ok(count),
-            Err(Errno::INTR) => {}
-            Err(Errno::AGAIN) => return Ok(0),
-            Err(errno) => return Err(errno.into()),
-        }
-    }
-}
-
-/// Whether this ended a connection whose other end was only not heard of any more.
-pub fn is_unreachable(error: &std::io::Error) -> bool {
-    matches!(
-        Errno::from_io_error(error),
-        Some(Errno::TIMEDOUT | Errno::HOSTUNREACH | Errno::NETUNREACH | Errno::NETDOWN | Errno::HOSTDOWN)
-    )
-}
-
-/// Whether the other end, or whoever is there now, knows nothing of the connection any more.
-pub fn is_reset(error: &std::io::Error) -> bool {
-    error.kind() == std::io::ErrorKind::ConnectionReset
-}
-
-/// Questions in the time after which silence is an end.
-const KEEPALIVE_PROBES: u64 = 6;
-/// What the kernel takes.
-const KEEPALIVE_SECONDS_MAX: u64 = 32_767;
-
-/// The first of these that can be read, or is closed; none at the deadline.
-///
-/// # Errors
-/// The system's.
-pub fn first_ready(fds: &[BorrowedFd<'_>], deadline: Instant) -> Result<Option<usize>> {
-    let left = deadline.saturating_duration_since(Instant::now());
-    let mut polled: Vec<_> = fds.iter().map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN)).collect();
-    match sync::poll(&mut polled, left) {
-        Ok(_) => Ok(polled.iter().position(|fd| !fd.revents().is_empty())),
-        Err(Errno::INTR) => Ok(None),
-        Err(errno) => Err(Error::System { what: "cannot wait".to_owned(), source: errno.into() }),
-    }
-}
-
-#[cfg(all(test, not(shuttle), not(loom)))]
-mod tests {
-    use super::*;
-    use std::net::{Ipv4Addr, TcpListener};
-
-    #[test]
-    fn local_connection_uses_reno() {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-        let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        let far = Stream::from(listener.accept().unwrap().0);
-        far.tune_local_congestion_control();
-        assert_eq!(sockopt::tcp_congestion(far.tcp().unwrap()).unwrap(), "reno");
-        Stream::from(near).tune_local_congestion_control();
     }
 }
