@@ -1,4 +1,4 @@
-//! Models of the acceptor and of the links that it is there for: ranks that dial each other in any order of their steps.
+//! Models of acceptors and lazy links: ranks that dial each other, in any order of their steps.
 
 use crate::secure::handshake::Secret;
 use crate::tcp::connect::acceptor::*;
@@ -10,19 +10,22 @@ use std::net::SocketAddr;
 use std::os::unix::net::UnixStream;
 use unisono_cuda::{Source, Target};
 
-/// One of some ranks, and its links.
+/// A rank with its links.
 struct Rank {
     rank: usize,
     common: Arc<DialContext>,
     links: Vec<LazyLink>,
 }
 
-/// So many ranks, each with a acceptor, of whom nobody has dialed yet.
+/// Makes ranks with their acceptors, none of which has dialed.
 fn ranks(ranks: usize) -> Vec<Rank> {
     let terms = HandshakeConfig { secret: Secret::random().unwrap(), encrypt: false };
     let (listeners, addresses): (Vec<_>, Vec<_>) = (0..ranks).map(|_| listener()).unzip();
-    let doors = listeners.into_iter().enumerate();
-    doors.map(|(rank, listener)| Rank::new((rank, listener), &addresses, &terms)).collect()
+    listeners
+        .into_iter()
+        .enumerate()
+        .map(|(rank, listener)| Rank::new((rank, listener), &addresses, &terms))
+        .collect()
 }
 
 impl Rank {
@@ -38,13 +41,13 @@ impl Rank {
         Self { rank, common, links }
     }
 
-    /// One attempt to send this rank's number to a peer; whether it has gone.
+    /// Tries once to send this rank's number to a peer, and returns true if it was sent.
     fn try_send(&mut self, peer: usize) -> Result<bool> {
         let word = [self.rank as u8];
         self.links[peer].try_send(0, &Tag::default(), 1, &mut std::iter::once(Source::from(&word[..])))
     }
 
-    /// Whether the peer's number has come.
+    /// Receives the peer's number, and returns false if it has not arrived.
     fn try_recv(&mut self, peer: usize) -> Result<bool> {
         if self.links[peer].header(0)?.is_none() {
             return Ok(false);
@@ -55,7 +58,7 @@ impl Rank {
         Ok(taken)
     }
 
-    /// Says its number to all to whom it is to, and hears from all who do.
+    /// Exchanges numbers: `says(from, to)` is true if `from` sends to `to`.
     fn exchange(mut self, says: fn(usize, usize) -> bool) -> Self {
         let (rank, peers) = (self.rank, 0..self.common.ranks);
         let mut to_say: Vec<_> = peers.clone().filter(|&peer| says(rank, peer)).collect();
@@ -68,19 +71,19 @@ impl Rank {
         self
     }
 
-    /// There is one set of connections with a peer, whole, and nothing beside it.
+    /// Asserts that there is exactly one complete set of connections with a peer.
     fn assert_one_connection_set(&self, peer: usize) {
         let state = lock(&self.common.acceptor.shared.peers[peer].state);
         assert!(matches!(*state, State::Done), "rank {} and {peer}: {state:?}", self.rank);
         assert_eq!(self.links[peer].footprint().sockets, SOCKETS);
     }
 
-    /// Whether this rank is dialing a peer, which it may have told so.
+    /// Returns true if this rank is dialing a peer, which may know it.
     fn dials(&self, peer: usize) -> bool {
         matches!(*lock(&self.common.acceptor.shared.peers[peer].state), State::Dialing)
     }
 
-    /// Whether this rank waits for one that has said that it dials.
+    /// Returns true if this rank waits for a peer that is dialing.
     fn awaits(&self, peer: usize) -> bool {
         matches!(
             *lock(&self.common.acceptor.shared.peers[peer].state),
@@ -89,7 +92,7 @@ impl Rank {
     }
 }
 
-/// Ranks say their numbers to each other, as `says` has it, at once.
+/// Runs [`Rank::exchange`] on all ranks at once.
 fn run_exchange(count: usize, says: fn(usize, usize) -> bool) {
     let threads = ranks(count).into_iter().map(|rank| thread::spawn(move || rank.exchange(says)));
     let threads: Vec<_> = threads.collect();
@@ -121,8 +124,10 @@ fn shuttle_three_simultaneous_dials_agree() {
     explore(|| run_exchange(3, |rank, peer| rank != peer));
 }
 
-/// One rank begins to send and leaves at any moment; the other hears so from its link. Only where it relies on one that left
-/// while it dialed, it is the notes that say so, which are no part of this.
+/// Lets one rank begin to send and leave at any moment. The other must learn that from its link.
+///
+/// If the other rank awaits a peer that left while dialing, only the control channel reports it, which is not part
+/// of the model.
 fn run_with_exit(leaver: usize) {
     let mut ranks = ranks(2);
     let (mut leaves, mut stays) = (ranks.remove(leaver), ranks.remove(0));
@@ -167,28 +172,28 @@ fn shuttle_exit_of_higher_rank_is_reported() {
     explore(|| run_with_exit(1));
 }
 
-/// Whoever looks for connections for notes, and sleeps until the bell rings when there is none, finds every one.
+/// A thread that sleeps while there is no control connection finds every connection.
 #[test]
 fn shuttle_no_control_connection_wakeup_is_lost() {
     explore(|| {
         let rank = Arc::new(ranks(2).remove(0));
-        let guests = (0..2).map(|_| {
-            let lobby = Arc::clone(&rank.common.acceptor.shared);
-            thread::spawn(move || (0..2).for_each(|_| lobby.admit(guest(), &CONTROL_HELLO)))
+        let peers = (0..2).map(|_| {
+            let shared = Arc::clone(&rank.common.acceptor.shared);
+            thread::spawn(move || (0..2).for_each(|_| shared.admit(stream(), &CONTROL_HELLO)))
         });
-        let guests: Vec<_> = guests.collect();
+        let peers: Vec<_> = peers.collect();
         for found in 0..4 {
             while rank.common.acceptor.next_control().is_none() {
-                let bell = &mut [PollFd::from_borrowed_fd(rank.common.acceptor.event_fd(), PollFlags::IN)];
-                let rung = sync::poll(bell, PATIENCE).unwrap();
-                assert!(rung > 0, "a connection is there, and nobody was told, after {found}");
+                let event = &mut [PollFd::from_borrowed_fd(rank.common.acceptor.event_fd(), PollFlags::IN)];
+                let ready = sync::poll(event, PATIENCE).unwrap();
+                assert!(ready > 0, "lost wakeup after {found}");
             }
         }
-        guests.into_iter().for_each(|guest| guest.join().unwrap());
+        peers.into_iter().for_each(|peer| peer.join().unwrap());
     });
 }
 
-fn guest() -> Stream {
+fn stream() -> Stream {
     Stream::Unix(UnixStream::pair().unwrap().0)
 }
 
@@ -196,5 +201,5 @@ const CONTROL_HELLO: Hello = Hello { purpose: Purpose::Control, rank: 1, ranks: 
 const SOCKETS: usize = 2;
 const GEOMETRY: Geometry =
     Geometry { lanes: 1, slots: 2, slot_bytes: 64, signal_lanes: 1, window_bytes: 4096, heap_bytes: 0 };
-/// Longer than anything takes.
+/// A timeout that no step reaches.
 const PATIENCE: Duration = Duration::from_secs(5);
