@@ -42,7 +42,8 @@ pub(crate) struct Flood {
 }
 
 impl Flood {
-    /// Starts `count` attacks on `address`, of these kinds and with a recorded handshake of the job `id`.
+    /// Starts `count` attacks on `address`, of these kinds and with a recorded handshake of the job
+    /// `id`.
     ///
     /// Connections that stay open do so until [`Flood::end`].
     pub(crate) fn begin(address: SocketAddr, id: &UniqueId, kinds: &'static [Attack], count: usize) -> Self {

@@ -40,7 +40,8 @@ fn sum(comm: &Communicator) -> Duration {
     begun.elapsed()
 }
 
-/// Joins two ranks at `id`, and returns the time of the second, which joins after rank 0 listens and `before` returns.
+/// Joins two ranks at `id`, and returns the time of the second, which joins after rank 0 listens
+/// and `before` returns.
 fn bootstrap(id: &UniqueId, before: impl FnOnce(SocketAddr)) -> Duration {
     std::thread::scope(|scope| {
         let join = |rank| -> Result<Communicator> { Communicator::join(id, rank, 2, &config()) };

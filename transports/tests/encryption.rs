@@ -185,7 +185,8 @@ fn receive_all(link: &mut TcpLink) -> (u64, Option<Error>) {
     (MESSAGES, None)
 }
 
-/// Sends messages through an attack, and returns the number received and the errors of the receiver and the sender.
+/// Sends messages through an attack, and returns the number received and the errors of the receiver
+/// and the sender.
 fn transfer(attack: Tampering) -> (u64, Option<Error>, Error) {
     let Tapped { near, far, .. } = tapped(true, attack);
     let link = |peer, stream| TcpLink::new(peer, &GEOMETRY, vec![stream]).expect("a link");

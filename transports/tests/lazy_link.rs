@@ -1,4 +1,5 @@
-//! Lazy TCP links: they fulfill the contract of a link, and open no connection before their first use.
+//! Lazy TCP links: they fulfill the contract of a link, and open no connection before their first
+//! use.
 
 #![cfg(not(loom))]
 
@@ -111,8 +112,8 @@ fn receive(fabric: &mut Fabric, peer: usize) -> bool {
     taken
 }
 
-/// Both ranks send at the same moment over new links. They agree on one set of connections, and both messages
-/// arrive.
+/// Both ranks send at the same moment over new links. They agree on one set of connections, and
+/// both messages arrive.
 #[test]
 fn simultaneous_dials_agree() {
     for round in 0..200 {
@@ -266,7 +267,8 @@ fn dial_retries_when_pool_is_full() {
     connect_and_send(&mut caller, 1);
 }
 
-/// No attempt blocks while the peer is silent, so that the rank can notice an abort or the exit of the peer.
+/// No attempt blocks while the peer is silent, so that the rank can notice an abort or the exit of
+/// the peer.
 #[test]
 fn silent_listener_times_out_without_blocking_others() {
     let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");

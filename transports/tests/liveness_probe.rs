@@ -1,4 +1,5 @@
-//! A control connection that was reset proves nothing about its peer. A probe of the peer's listener does.
+//! A control connection that was reset proves nothing about its peer. A probe of the peer's
+//! listener does.
 
 #![cfg(not(loom))]
 
@@ -132,7 +133,8 @@ fn inconclusive_probe_does_not_prove_exit() {
     }
 }
 
-/// A process that ends closes its connections one after the other. Some were accepted and get no answer.
+/// A process that ends closes its connections one after the other. Some were accepted and get no
+/// answer.
 #[test]
 fn probe_retries_closing_listener() {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");

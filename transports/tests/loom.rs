@@ -1,8 +1,8 @@
 //! The shared-memory protocols under every interleaving of their threads, by loom.
 //!
-//! `RUSTFLAGS="--cfg loom"` replaces the atomics of the protocols. The library does not exist in this
-//! configuration, because the operating system knows nothing of loom's atomics. So this crate contains the
-//! sources of the protocols, and what they use of the library.
+//! `RUSTFLAGS="--cfg loom"` replaces the atomics of the protocols. The library does not exist in
+//! this configuration, because the operating system knows nothing of loom's atomics. So this crate
+//! contains the sources of the protocols, and what they use of the library.
 
 #![cfg(loom)]
 // Each protocol is used in part only.

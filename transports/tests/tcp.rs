@@ -1,4 +1,5 @@
-//! What only sockets do: they take a message in pieces, and forget what was not read when they are closed.
+//! What only sockets do: they take a message in pieces, and forget what was not read when they are
+//! closed.
 
 #![cfg(not(loom))]
 
@@ -6,7 +7,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use unisono_transports::{Fabric, Geometry, Header, Tag, tcp};
 
-/// More in one message than the kernel keeps for a connection, and credit for all that is sent on a lane.
+/// More in one message than the kernel keeps for a connection, and credit for all that is sent on a
+/// lane.
 const LONG: Geometry =
     Geometry { lanes: 3, slots: 3, slot_bytes: 12 << 20, signal_lanes: 1, window_bytes: 4096, heap_bytes: 0 };
 
@@ -104,7 +106,8 @@ fn message_longer_than_buffers_arrives() {
     }
 }
 
-/// Both ends on one thread, so that it is certain how much has arrived when the receiver first asks.
+/// Both ends on one thread, so that it is certain how much has arrived when the receiver first
+/// asks.
 #[test]
 fn staged_body_is_kept() {
     for encrypted in [false, true] {
@@ -138,8 +141,8 @@ fn stage_and_take(mut fabrics: Vec<Fabric>) {
     assert!(seen == body);
 }
 
-/// The receiver answers with credit that a closed socket takes amiss: without care, a reset would follow
-/// and throw away what is still on its way.
+/// The receiver answers with credit that a closed socket takes amiss: without care, a reset would
+/// follow and throw away what is still on its way.
 #[test]
 fn last_message_survives_sender_exit() {
     let geometry = Geometry { lanes: 2, slots: 8, slot_bytes: 512 << 10, ..LONG };

@@ -18,7 +18,8 @@ pub struct LocalControl {
 }
 
 impl LocalControl {
-    /// Creates the channel from the mailboxes of all ranks, this rank's pipe and the monitor of the others' pipes.
+    /// Creates the channel from the mailboxes of all ranks, this rank's pipe and the monitor of the
+    /// others' pipes.
     pub fn new(mailboxes: ControlMailboxes, own_pipe: LivenessPipe, monitor: LivenessMonitor) -> Self {
         Self { mailboxes, monitor, next_peer: 0, exited_peer: None, _own_pipe: own_pipe }
     }

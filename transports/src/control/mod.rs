@@ -1,4 +1,5 @@
-//! Control channels: small messages between ranks beside the data, and the news that a rank has ended.
+//! Control channels: small messages between ranks beside the data, and the news that a rank has
+//! ended.
 //!
 //! | Channel | Peers | Messages | End of a peer |
 //! |---|---|---|---|

@@ -26,7 +26,8 @@ pub(super) struct Peer {
     probe: Option<LivenessProbe>,
     /// Bytes that the peer may not have read: those posted since the last bytes came from it.
     unacked_bytes: usize,
-    /// Time without an answer after which the peer's host is unreachable; `None` if nothing checks it.
+    /// Time without an answer after which the peer's host is unreachable; `None` if nothing checks
+    /// it.
     keepalive_timeout: Option<Duration>,
 }
 
@@ -86,8 +87,8 @@ impl Peer {
                 self.next_message().map(|bytes| PeerEvent::Message { from, bytes })
             }
             Err(error) if error.kind() == ErrorKind::InvalidData => {
-                // The record layer shuts the connection down. The end that is read next is this rank's doing, and
-                // says nothing about the peer.
+                // The record layer shuts the connection down. The end that is read next is this
+                // rank's doing, and says nothing about the peer.
                 self.reset = true;
                 tracing::error!(from, %error, "the control connection was tampered with");
                 Some(PeerEvent::Message { from, bytes: Vec::new() })
@@ -100,8 +101,9 @@ impl Peer {
         }
     }
 
-    /// Turns keepalive off while the peer reads nothing. A socket without room for more bytes ends in the same
-    /// way as one whose host does not answer, and a peer that is busy must not look unreachable.
+    /// Turns keepalive off while the peer reads nothing. A socket without room for more bytes ends
+    /// in the same way as one whose host does not answer, and a peer that is busy must not look
+    /// unreachable.
     fn on_posted(&mut self, bytes: usize) {
         let before = self.unacked_bytes;
         self.unacked_bytes += bytes;
@@ -144,7 +146,8 @@ impl Peer {
         self.reset |= is_reset(error);
     }
 
-    /// Returns the event for a connection that has closed. A reset proves nothing, so a probe asks the peer's host.
+    /// Returns the event for a connection that has closed. A reset proves nothing, so a probe asks
+    /// the peer's host.
     fn on_closed(&mut self, from: usize, context: Option<&DialContext>) -> Option<PeerEvent> {
         match (self.listener_address, context) {
             _ if self.unreachable => Some(PeerEvent::Unreachable { from }),
@@ -165,7 +168,8 @@ impl Peer {
         Some(if dead { PeerEvent::Exited { from } } else { PeerEvent::Reset { from } })
     }
 
-    /// Takes the next whole message. A length above the limit drops all that was received, and gives an empty message.
+    /// Takes the next whole message. A length above the limit drops all that was received, and
+    /// gives an empty message.
     fn next_message(&mut self) -> Option<Vec<u8>> {
         let (length, rest) = self.incoming.split_first_chunk::<2>()?;
         let length = u16::from_le_bytes(*length) as usize;

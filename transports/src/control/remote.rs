@@ -20,7 +20,8 @@ pub struct RemoteControl {
 }
 
 impl RemoteControl {
-    /// Creates the channel from one connection to each peer, by rank; `None` at this rank's own index.
+    /// Creates the channel from one connection to each peer, by rank; `None` at this rank's own
+    /// index.
     ///
     /// # Errors
     /// [`Error::System`](crate::Error::System) if a socket cannot be made non-blocking.
@@ -29,7 +30,8 @@ impl RemoteControl {
         Ok(Self { peers: peers.collect::<Result<_>>()?, next_peer: 0, context: None })
     }
 
-    /// Reports a peer as [`PeerEvent::Unreachable`] once its host has answered nothing for `timeout`.
+    /// Reports a peer as [`PeerEvent::Unreachable`] once its host has answered nothing for
+    /// `timeout`.
     ///
     /// # Errors
     /// [`Error::System`](crate::Error::System) if the kernel refuses the option.
@@ -40,8 +42,9 @@ impl RemoteControl {
 
     /// Probes the address of a peer in `listeners`, by rank, after a reset of its connection.
     ///
-    /// The peer is reported as [`PeerEvent::Exited`] if nobody listens there, and as [`PeerEvent::Reset`] otherwise.
-    /// This rank's own listener stays open as long as the channel exists.
+    /// The peer is reported as [`PeerEvent::Exited`] if nobody listens there, and as
+    /// [`PeerEvent::Reset`] otherwise. This rank's own listener stays open as long as the channel
+    /// exists.
     #[must_use]
     pub fn with_probe(mut self, context: Arc<DialContext>, listeners: &[SocketAddr]) -> Self {
         for (peer, address) in self.peers.iter_mut().zip(listeners) {

@@ -21,15 +21,16 @@ pub enum PeerEvent {
     },
     /// The host of a rank has answered nothing for too long: it vanished, or the network is cut.
     ///
-    /// Unlike [`PeerEvent::Exited`], this is no proof that the rank ended. Other ranks may still reach it.
+    /// Unlike [`PeerEvent::Exited`], this is no proof that the rank ended. Other ranks may still
+    /// reach it.
     Unreachable {
         /// Rank that is out of reach.
         from: usize,
     },
     /// The connection to a rank was reset, and nothing proves that the rank ended.
     ///
-    /// A network that was cut and healed resets connections, and so can an attacker on the way. The rank may
-    /// still run, as with [`PeerEvent::Unreachable`].
+    /// A network that was cut and healed resets connections, and so can an attacker on the way. The
+    /// rank may still run, as with [`PeerEvent::Unreachable`].
     Reset {
         /// Rank to which the connection is lost.
         from: usize,
@@ -38,8 +39,9 @@ pub enum PeerEvent {
 
 /// Keeps the listener of a rank open for as long as the guard exists.
 ///
-/// A rank that lost its connection to this one connects to the listener to learn whether this rank is alive. A
-/// rank that continues without others must therefore keep the guard of the communicator that they shared.
+/// A rank that lost its connection to this one connects to the listener to learn whether this rank
+/// is alive. A rank that continues without others must therefore keep the guard of the communicator
+/// that they shared.
 pub type ListenerGuard = Arc<dyn Any + Send + Sync>;
 
 /// Bytes of the largest control message.
@@ -61,7 +63,8 @@ pub trait ControlChannel: Send {
         None
     }
 
-    /// Returns the memory and the descriptors of this channel. Shared memory, which holds the mailboxes, counts here.
+    /// Returns the memory and the descriptors of this channel. Shared memory, which holds the
+    /// mailboxes, counts here.
     fn footprint(&self) -> Footprint {
         Footprint::default()
     }

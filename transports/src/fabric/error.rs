@@ -1,47 +1,47 @@
-//! What can go wrong between two ranks.
+//! Errors of transports.
 
 /// Result of this crate.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// What went wrong on the way to a peer, or at home.
+/// Error of a connection to a peer, or of this process.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The peer is gone: its process ended or the connection was cut.
+    /// The connection to a peer is lost: its process ended, or the network was cut.
     #[error("rank {peer} is gone: {what}")]
     ConnectionLost {
-        /// The peer.
+        /// Rank of the peer.
         peer: usize,
-        /// What was seen.
+        /// Observation that shows it.
         what: String,
     },
-    /// The peer wrote something that no peer of this version writes.
-    #[error("rank {peer} sent something impossible: {what}")]
+    /// The peer sent bytes that no peer of this version sends.
+    #[error("rank {peer} sent invalid bytes: {what}")]
     ProtocolViolation {
-        /// The peer.
+        /// Rank of the peer.
         peer: usize,
-        /// What was seen.
+        /// Observation that shows it.
         what: String,
     },
-    /// Peer and we do not prove the same secret.
+    /// The peer did not prove the secret of the job.
     #[error("{peer} did not prove the job's secret: {what}")]
     AuthFailed {
         /// Address of the peer.
         peer: String,
-        /// What was seen.
+        /// Observation that shows it.
         what: String,
     },
-    /// The peer proved the secret, and only one of the two is set up to encrypt.
+    /// The peer proved the secret, and only one of the two ranks encrypts.
     #[error("{peer} {}, and this rank {}", encryption_state(*.encrypts), encryption_state(!*.encrypts))]
     EncryptionMismatch {
         /// Address of the peer.
         peer: String,
-        /// Which rank it is, where it has said so.
+        /// Rank of the peer, if it is known.
         rank: Option<usize>,
-        /// Whether it is the peer that is.
+        /// True if the peer encrypts.
         encrypts: bool,
     },
-    /// The other side closed the connection before it had said what was due.
+    /// The peer closed the connection too early.
     #[error("{peer} closed the connection")]
     ConnectionClosed {
         /// Address of the peer.
@@ -52,15 +52,15 @@ pub enum Error {
     VersionMismatch {
         /// Address of the peer.
         peer: String,
-        /// Its version.
+        /// Version of the peer.
         theirs: u32,
-        /// Ours.
+        /// Version of this rank.
         ours: u32,
     },
     /// A deadline passed.
     #[error("timed out: {what}")]
     Timeout {
-        /// What was waited for.
+        /// Event that did not come.
         what: String,
     },
     /// The operating system refused a call.
@@ -71,11 +71,11 @@ pub enum Error {
         /// The system's error.
         source: std::io::Error,
     },
-    /// The driver of a GPU said no.
+    /// The driver of a GPU reported an error.
     #[cfg(feature = "gpu")]
     #[error(transparent)]
     Gpu(#[from] unisono_cuda::device::GpuError),
-    /// The caller asked for something that cannot be.
+    /// The caller violated the contract of a function.
     #[error("{0}")]
     InvalidUsage(String),
 }

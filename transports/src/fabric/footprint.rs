@@ -1,21 +1,24 @@
-//! What the parts of a fabric keep in memory.
+//! Memory, sockets and descriptors of a fabric.
 
 use std::iter::Sum;
 use std::ops::Add;
 
-/// What one part keeps, or several together. Bytes, but for the last two.
+/// Resources of one part of a fabric, or the sum of several parts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Footprint {
-    /// Address space of shared memory, this rank's own and its peers'. Costs nothing by itself.
+    /// Bytes of address space of shared memory, this rank's and its peers'. Address space costs no
+    /// memory.
     pub mapped: usize,
-    /// Pages of this rank's own shared memory that exist, whichever rank touched them. What peers own is
-    /// their count, so that the sum over ranks counts every page once. Not known, and zero, for threads.
+    /// Pages of this rank's own shared memory that exist, whichever rank touched them. What peers
+    /// own is their count, so that the sum over ranks counts every page once. Not known, and zero,
+    /// for threads.
     pub resident: usize,
-    /// Buffers in the memory of this process alone: room for messages that are on their way.
+    /// Bytes of private buffers for messages in flight.
     pub staging: usize,
-    /// Connections that are open. Each costs the kernel a few kilobytes, and its buffers while data waits.
+    /// Connections that are open. Each costs the kernel a few kilobytes, and its buffers while data
+    /// waits.
     pub sockets: usize,
-    /// Descriptors that are open, sockets included.
+    /// Number of open descriptors, with those of sockets.
     pub descriptors: usize,
 }
 

@@ -14,14 +14,15 @@ pub struct Header {
 
 /// FIFOs of messages to and from one peer, one pair for each lane.
 ///
-/// No call waits. Messages of one lane arrive whole, once, and in the order sent. Nothing is promised between
-/// lanes. Memory that was written before a `try_send` that returned true is visible to the receiver that sees
-/// the message (release / acquire).
+/// No call waits. Messages of one lane arrive whole, once, and in the order sent. Nothing is
+/// promised between lanes. Memory that was written before a `try_send` that returned true is
+/// visible to the receiver that sees the message (release / acquire).
 pub trait Link: Send {
     /// Sends one message made of `parts`, `bytes` long in all.
     ///
-    /// `Ok(false)` means that there is no room yet. The caller must call again later **with the same arguments**
-    /// until the result is `Ok(true)`, because the message may already be partly sent.
+    /// `Ok(false)` means that there is no room yet. The caller must call again later **with the
+    /// same arguments** until the result is `Ok(true)`, because the message may already be partly
+    /// sent.
     fn try_send<'a>(
         &mut self,
         lane: usize,
@@ -42,12 +43,12 @@ pub trait Link: Send {
     /// Moves the body of the message whose header has arrived into `target`, and drops the message.
     ///
     /// The transport copies nothing in between where it can avoid it. `target` must be exactly
-    /// [`Header::bytes`] long. `Ok(false)` means that the body is incomplete; the caller must call again with
-    /// the same target.
+    /// [`Header::bytes`] long. `Ok(false)` means that the body is incomplete; the caller must call
+    /// again with the same target.
     fn recv_into(&mut self, lane: usize, target: Target<'_>) -> Result<bool>;
 
-    /// Moves arrived bytes out of the operating system into free slots, so that the peer can continue while
-    /// this rank waits for something else.
+    /// Moves arrived bytes out of the operating system into free slots, so that the peer can
+    /// continue while this rank waits for something else.
     fn progress(&mut self) -> Result<()>;
 
     /// Returns the memory and the descriptors of this link.

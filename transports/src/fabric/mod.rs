@@ -1,4 +1,5 @@
-//! The interface of every transport: the fabric of a rank, its links, control channel and clock, and their errors.
+//! The interface of every transport: the fabric of a rank, its links, control channel and clock,
+//! and their errors.
 
 mod control_channel;
 mod error;
@@ -22,7 +23,8 @@ use std::time::Duration;
 pub struct Geometry {
     /// Number of independent FIFOs in each direction between two ranks.
     pub lanes: usize,
-    /// Number of messages that a FIFO holds before its sender must wait. A transport may hold more short ones.
+    /// Number of messages that a FIFO holds before its sender must wait. A transport may hold more
+    /// short ones.
     pub slots: usize,
     /// Bytes of the largest message.
     pub slot_bytes: usize,
@@ -40,8 +42,8 @@ pub trait WaitStrategy: Send {
     fn now(&self) -> Duration;
     /// Lets time pass.
     ///
-    /// `rounds` counts the calls since the last progress. The more there are, the more of the processor is
-    /// given away: the strategy first spins, then yields, then sleeps.
+    /// `rounds` counts the calls since the last progress. The more there are, the more of the
+    /// processor is given away: the strategy first spins, then yields, then sleeps.
     fn pause(&mut self, rounds: u32);
 }
 
@@ -63,6 +65,7 @@ pub struct Fabric {
     pub wait: Box<dyn WaitStrategy>,
     /// Short name of the transport to each rank, for tables and errors.
     pub transport: &'static str,
-    /// True if all ranks share one host that has fewer cores than ranks. All ranks have the same value.
+    /// True if all ranks share one host that has fewer cores than ranks. All ranks have the same
+    /// value.
     pub oversubscribed: bool,
 }

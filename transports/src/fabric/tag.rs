@@ -1,12 +1,12 @@
-//! The fingerprint that travels with every message.
+//! The tag of a message.
 
-/// Four words that the sender chose and the receiver compares; meaning nothing to a transport.
+/// Four words that the sender attaches and the receiver compares. They mean nothing to a transport.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[repr(C)]
 pub struct Tag(pub [u64; 4]);
 
 impl Tag {
-    /// As 32 bytes, little endian.
+    /// Returns the words as 32 bytes, little-endian.
     pub fn to_bytes(self) -> [u8; 32] {
         let mut bytes = [0; 32];
         for (place, word) in bytes.chunks_exact_mut(8).zip(self.0) {
@@ -15,7 +15,7 @@ impl Tag {
         bytes
     }
 
-    /// From 32 bytes, little endian.
+    /// Reads the words from 32 bytes, little-endian.
     pub fn from_bytes(bytes: &[u8; 32]) -> Self {
         let mut words = [0; 4];
         for (word, place) in words.iter_mut().zip(bytes.chunks_exact(8)) {

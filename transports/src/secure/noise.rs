@@ -1,8 +1,9 @@
-//! Agreement of two ends on keys that nobody else can have: Noise's pattern `NNpsk0`, by the `snow` crate.
+//! Agreement of two ends on keys that nobody else can have: Noise's pattern `NNpsk0`, by the `snow`
+//! crate.
 //!
-//! Each side makes a key pair for this connection alone and forgets it (forward secrecy). The job's secret
-//! is mixed in, so that only its owners can agree. The prologue is mixed in too, so that both ends must have
-//! the same one.
+//! Each side makes a key pair for this connection alone and forgets it (forward secrecy). The job's
+//! secret is mixed in, so that only its owners can agree. The prologue is mixed in too, so that
+//! both ends must have the same one.
 
 use crate::secure::resolver::{CIPHER_BYTES, Resolver};
 use crate::secure::secret::Secret;
@@ -12,7 +13,8 @@ use snow::{Builder, HandshakeState, TransportState};
 /// The client's side of an agreement, after message 1.
 pub(crate) struct NoiseHandshake(HandshakeState);
 
-/// The keys of one connection, one for each direction. Records open once, in the order in which they were sealed.
+/// The keys of one connection, one for each direction. Records open once, in the order in which
+/// they were sealed.
 pub(crate) struct SessionKeys(TransportState);
 
 impl NoiseHandshake {
@@ -24,7 +26,8 @@ impl NoiseHandshake {
         Ok((Self(state), message))
     }
 
-    /// Returns the keys, or `None` if message 2 does not come from an owner of the secret who answered message 1.
+    /// Returns the keys, or `None` if message 2 does not come from an owner of the secret who
+    /// answered message 1.
     pub(crate) fn finish(mut self, message: &[u8; MESSAGE_BYTES]) -> Option<SessionKeys> {
         self.0.read_message(message, &mut []).ok()?;
         self.0.into_transport_mode().ok().map(SessionKeys)
@@ -33,8 +36,9 @@ impl NoiseHandshake {
 
 /// Answers message 1 as the server, and returns the keys with message 2.
 ///
-/// The result is `None` if message 1 does not come from an owner of the secret with the same prologue. Message 1
-/// may be a recording: only a record that opens with the keys proves that the client is there.
+/// The result is `None` if message 1 does not come from an owner of the secret with the same
+/// prologue. Message 1 may be a recording: only a record that opens with the keys proves that the
+/// client is there.
 pub(crate) fn respond(
     secret: &Secret,
     prologue: &[u8],
@@ -63,7 +67,8 @@ fn handshake_state(
 }
 
 impl SessionKeys {
-    /// Seals `plain` into the next record, and returns its length: [`TAG_BYTES`] more than that of `plain`.
+    /// Seals `plain` into the next record, and returns its length: [`TAG_BYTES`] more than that of
+    /// `plain`.
     pub(crate) fn seal(&mut self, plain: &[u8], record: &mut [u8]) -> std::io::Result<usize> {
         let bytes = self.0.write_message(plain, record).map_err(std::io::Error::other)?;
         if self.0.sending_nonce().is_multiple_of(REKEY_RECORDS) {
@@ -72,7 +77,8 @@ impl SessionKeys {
         Ok(bytes)
     }
 
-    /// Opens the next record, and returns the length of its content; `None` if the peer did not seal it next.
+    /// Opens the next record, and returns the length of its content; `None` if the peer did not
+    /// seal it next.
     pub(crate) fn open(&mut self, record: &[u8], plain: &mut [u8]) -> Option<usize> {
         let bytes = self.0.read_message(record, plain).ok()?;
         if self.0.receiving_nonce().is_multiple_of(REKEY_RECORDS) {
@@ -105,8 +111,8 @@ const PSK_LABEL: &[u8] = b"unisono noise";
 pub(crate) const MESSAGE_BYTES: usize = 48;
 /// Bytes that sealing adds to a record.
 pub(crate) const TAG_BYTES: usize = 16;
-/// Records under one key. AES-GCM is sound for 2^24.5 records of 16 KiB (RFC 8446, 5.5), which are more blocks
-/// than these. The next key is derived from the last one (Noise, 11.3).
+/// Records under one key. AES-GCM is sound for 2^24.5 records of 16 KiB (RFC 8446, 5.5), which are
+/// more blocks than these. The next key is derived from the last one (Noise, 11.3).
 const REKEY_RECORDS: u64 = 1 << 20;
 /// Memory of the keys of one connection.
 pub(crate) const KEYS_BYTES: usize = size_of::<SessionKeys>() + 2 * CIPHER_BYTES;

@@ -1,12 +1,13 @@
 //! The record layer: an encrypted connection carries its bytes in sealed records.
 //!
-//! A record is two bytes of length, little-endian, and up to 32 KiB that are encrypted and authenticated. The key
-//! belongs to the connection and the direction, and the nonce is the number of the record. A record that is
-//! forged, damaged, repeated, left out or out of order does not open. The layer then reads nothing more, and
-//! closes the connection for both ends.
+//! A record is two bytes of length, little-endian, and up to 32 KiB that are encrypted and
+//! authenticated. The key belongs to the connection and the direction, and the nonce is the number
+//! of the record. A record that is forged, damaged, repeated, left out or out of order does not
+//! open. The layer then reads nothing more, and closes the connection for both ends.
 //!
-//! There is one buffer in each direction between the caller and the kernel. No call waits. A record that the
-//! kernel has taken in part stays in the buffer, and the next one is sealed when it has gone.
+//! There is one buffer in each direction between the caller and the kernel. No call waits. A record
+//! that the kernel has taken in part stays in the buffer, and the next one is sealed when it has
+//! gone.
 
 use crate::secure::noise::{SessionKeys, TAG_BYTES};
 use crate::sys::socket::{recv_now, send_now};
@@ -76,7 +77,8 @@ impl RecordLayer {
         queues.iter().map(|queue| queue.bytes.capacity()).sum::<usize>() + self.scratch.capacity()
     }
 
-    /// Seals as many bytes as there is room for, and returns their number. The last record may still be buffered.
+    /// Seals as many bytes as there is room for, and returns their number. The last record may
+    /// still be buffered.
     pub(crate) fn write(&mut self, socket: &TcpStream, slices: &[IoSlice<'_>]) -> Result<usize> {
         let bytes: usize = slices.iter().map(|slice| slice.len()).sum();
         let mut sealed = 0;
@@ -103,7 +105,8 @@ impl RecordLayer {
         Ok(true)
     }
 
-    /// Reads available bytes. The result is `None` if there are none, and zero at the end of the connection.
+    /// Reads available bytes. The result is `None` if there are none, and zero at the end of the
+    /// connection.
     pub(crate) fn read(&mut self, socket: &TcpStream, target: &mut [u8]) -> Result<Option<usize>> {
         loop {
             if !self.plaintext.filled().is_empty() {
@@ -127,7 +130,8 @@ impl RecordLayer {
         }
     }
 
-    /// Returns the number of missing bytes of the next record, as far as it is known; `None` if its length is invalid.
+    /// Returns the number of missing bytes of the next record, as far as it is known; `None` if its
+    /// length is invalid.
     fn missing_bytes(&self) -> Option<usize> {
         let held = self.incoming.filled();
         let Some((length, rest)) = held.split_first_chunk() else { return Some(LENGTH_BYTES - held.len()) };
@@ -138,8 +142,8 @@ impl RecordLayer {
 
     /// Opens the record that has arrived, and returns the number of bytes in `target`.
     ///
-    /// If `target` is too small, the bytes go into `plaintext` and the result is zero. The result is `None` if the
-    /// peer did not seal this record next.
+    /// If `target` is too small, the bytes go into `plaintext` and the result is zero. The result
+    /// is `None` if the peer did not seal this record next.
     fn open(&mut self, target: &mut [u8]) -> Option<usize> {
         let (length, rest) = self.incoming.filled().split_first_chunk()?;
         let record = &rest[..usize::from(u16::from_le_bytes(*length))];
@@ -223,8 +227,8 @@ fn gather<'s>(slices: &'s [IoSlice<'_>], mut skip: usize, pieces: &'s mut Vec<u8
     pieces
 }
 
-/// Largest number of bytes in one record. It fits the first-level cache, and is large enough to hide the cost of
-/// a system call.
+/// Largest number of bytes in one record. It fits the first-level cache, and is large enough to
+/// hide the cost of a system call.
 const PLAINTEXT_BYTES_MAX: usize = 32 << 10;
 const LENGTH_BYTES: usize = 2;
 const TAMPERED: &str =

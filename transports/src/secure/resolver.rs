@@ -1,7 +1,9 @@
-//! Primitives of the Noise protocol: AES-256-GCM by `ring`, X25519 by `curve25519-dalek`, SHA-256 by `sha2`.
+//! Primitives of the Noise protocol: AES-256-GCM by `ring`, X25519 by `curve25519-dalek`, SHA-256
+//! by `sha2`.
 //!
-//! Every server processor has instructions for AES-GCM, and `ring` uses them. Without them, `ring` has no branch
-//! and no table that depends on a key. One suite is therefore enough, and nothing is negotiated.
+//! Every server processor has instructions for AES-GCM, and `ring` uses them. Without them, `ring`
+//! has no branch and no table that depends on a key. One suite is therefore enough, and nothing is
+//! negotiated.
 
 use crate::secure::noise::TAG_BYTES;
 use crate::secure::secret::{Secret, random};
@@ -148,8 +150,9 @@ impl Drop for Aes256Gcm {
         const { assert!(!std::mem::needs_drop::<LessSafeKey>(), "a key that owns something must be dropped") };
         let first = self.0.as_mut_ptr().cast::<u8>();
         for offset in 0..size_of::<LessSafeKey>() {
-            // SAFETY: the byte belongs to a value that `self` owns, that has no destructor and is not used again.
-            // The write is volatile, so that it happens although nothing reads the byte.
+            // SAFETY: the byte belongs to a value that `self` owns, that has no destructor and is
+            // not used again. The write is volatile, so that it happens although nothing reads the
+            // byte.
             unsafe { first.add(offset).write_volatile(0) };
         }
     }
@@ -197,7 +200,8 @@ fn aead_key(key: &[u8; KEY_BYTES]) -> LessSafeKey {
     LessSafeKey::new(UnboundKey::new(&AES_256_GCM, key).expect("a key of the right length"))
 }
 
-/// Returns the nonce that Noise defines for AES-GCM: 32 zero bits, and the record number in big-endian.
+/// Returns the nonce that Noise defines for AES-GCM: 32 zero bits, and the record number in
+/// big-endian.
 fn nonce_for(number: u64) -> Nonce {
     let mut bytes = [0; 12];
     bytes[4..].copy_from_slice(&number.to_be_bytes());

@@ -1,7 +1,7 @@
 //! Parsers of received bytes, each as one function of bytes, for fuzzing.
 //!
-//! For any bytes, a parser ends, does not panic, and takes no more memory than the bytes justify. `cargo xtask fuzz` looks for
-//! bytes that show otherwise.
+//! For any bytes, a parser ends, does not panic, and takes no more memory than the bytes justify.
+//! `cargo xtask fuzz` looks for bytes that show otherwise.
 mod record_layer;
 
 use crate::control::RemoteControl;
@@ -89,7 +89,8 @@ fn recv_all(link: &mut TcpLink, bodies: &mut [Vec<u8>]) -> Result<()> {
     Ok(())
 }
 
-/// Takes the next message of a lane if it has arrived: in place on the first lane, and by a copy on the others.
+/// Takes the next message of a lane if it has arrived: in place on the first lane, and by a copy on
+/// the others.
 fn recv_one(link: &mut TcpLink, lane: usize, target: &mut Vec<u8>) -> Result<bool> {
     let Some(head) = link.header(lane)? else { return Ok(false) };
     assert!(head.bytes <= GEOMETRY.slot_bytes);

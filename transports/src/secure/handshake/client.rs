@@ -35,7 +35,8 @@ impl ClientHandshake {
         Ok(Self { received: Vec::new(), state: State::AwaitReply(noise) })
     }
 
-    /// Continues with the bytes that have arrived, and returns true once both sides are authenticated.
+    /// Continues with the bytes that have arrived, and returns true once both sides are
+    /// authenticated.
     ///
     /// A call never waits. After it has returned true or an error, the handshake is over.
     ///

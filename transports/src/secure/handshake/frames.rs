@@ -64,7 +64,8 @@ pub(super) fn claimed_rank(prologue: &[u8]) -> u32 {
     word(prologue, 16)
 }
 
-/// The record that proves the possession of the connection's keys, and says whether its sender encrypts.
+/// The record that proves the possession of the connection's keys, and says whether its sender
+/// encrypts.
 pub(super) fn seal_confirmation(keys: &mut SessionKeys, encrypts: bool) -> Result<[u8; CONFIRMATION_BYTES]> {
     let mut record = [0; CONFIRMATION_BYTES];
     let sealed = keys.seal(&[u8::from(encrypts)], &mut record);

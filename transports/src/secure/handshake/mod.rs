@@ -1,8 +1,10 @@
-//! Mutual authentication of a new connection by the Noise handshake `NNpsk0`, keyed with the job's secret.
+//! Mutual authentication of a new connection by the Noise handshake `NNpsk0`, keyed with the job's
+//! secret.
 //!
-//! One handshake serves every connection. It proves to both ends that the other knows the secret, and it agrees
-//! on keys that exist for this connection only. A job that encrypts continues with these keys, in
-//! [records](crate::secure::record). A job that does not encrypt drops them and continues in the clear.
+//! One handshake serves every connection. It proves to both ends that the other knows the secret,
+//! and it agrees on keys that exist for this connection only. A job that encrypts continues with
+//! these keys, in [records](crate::secure::record). A job that does not encrypt drops them and
+//! continues in the clear.
 //!
 //! ```text
 //! client                                        server
@@ -14,14 +16,19 @@
 //!
 //! # Why it is safe
 //!
-//! * Message 1 carries a code that only the secret can make, so a peer without the secret is refused at once.
-//! * Message 1 may be a recording, because it depends on nothing that the server chose. The server therefore
-//!   answers it and does nothing else: it reports the [`Hello`] only after the client's confirmation.
-//! * A confirmation is the first record under the keys of the connection. Its sender knows the secret and the
+//! * Message 1 carries a code that only the secret can make, so a peer without the secret is
+//!   refused at once.
+//! * Message 1 may be a recording, because it depends on nothing that the server chose. The server
+//!   therefore
+//! answers it and does nothing else: it reports the [`Hello`] only after the client's confirmation.
+//! * A confirmation is the first record under the keys of the connection. Its sender knows the
+//!   secret and the
 //!   private half of a key that was made for this connection, so a recording cannot contain it.
-//! * The preamble and the hello are the Noise prologue. A changed bit of either makes message 1 invalid.
+//! * The preamble and the hello are the Noise prologue. A changed bit of either makes message 1
+//!   invalid.
 //! * Each direction has its own key, so a confirmation that is sent back does not open.
-//! * A confirmation says whether its sender encrypts. The statement is sealed, so nobody in between can turn
+//! * A confirmation says whether its sender encrypts. The statement is sealed, so nobody in between
+//!   can turn
 //!   encryption off.
 //!
 //! All frames have fixed sizes, and a caller sets one deadline for the whole handshake.
@@ -92,7 +99,8 @@ impl HandshakeConfig {
 /// Authenticates both ends of `stream` as the client.
 ///
 /// # Errors
-/// The errors of [`ClientHandshake::advance`], and [`Error::Timeout`](crate::Error::Timeout) at the deadline.
+/// The errors of [`ClientHandshake::advance`], and [`Error::Timeout`](crate::Error::Timeout) at the
+/// deadline.
 pub fn connect(
     stream: &mut Stream,
     config: &HandshakeConfig,
@@ -109,7 +117,8 @@ pub fn connect(
 /// Authenticates both ends of `stream` as the server, and returns the client's hello.
 ///
 /// # Errors
-/// The errors of [`ServerHandshake::advance`], and [`Error::Timeout`](crate::Error::Timeout) at the deadline.
+/// The errors of [`ServerHandshake::advance`], and [`Error::Timeout`](crate::Error::Timeout) at the
+/// deadline.
 pub fn accept(stream: &mut Stream, config: &HandshakeConfig, deadline: Instant) -> Result<Hello> {
     let mut handshake = ServerHandshake::default();
     loop {

@@ -1,4 +1,5 @@
-//! The server's half of the handshake, in steps that never wait: one thread serves many connections at once.
+//! The server's half of the handshake, in steps that never wait: one thread serves many connections
+//! at once.
 
 use crate::secure::handshake::frames::{
     ACCEPTED, CONFIRMATION_BYTES, FIRST_BYTES, PREAMBLE_BYTES, PROLOGUE_BYTES, REFUSED, auth_failed,
@@ -19,12 +20,14 @@ pub struct ServerHandshake {
 }
 
 impl ServerHandshake {
-    /// Continues with the bytes that have arrived, and returns the hello once the client has confirmed it.
+    /// Continues with the bytes that have arrived, and returns the hello once the client has
+    /// confirmed it.
     ///
     /// A call never waits. After it has returned a hello or an error, the handshake is over.
     ///
     /// # Errors
-    /// * [`Error::VersionMismatch`] if the client speaks another version. The client learns this side's version.
+    /// * [`Error::VersionMismatch`] if the client speaks another version. The client learns this
+    ///   side's version.
     /// * [`Error::AuthFailed`] if the client has another secret, or replays a recording.
     /// * [`Error::EncryptionMismatch`] if only one side encrypts.
     /// * [`Error::ConnectionClosed`] and [`Error::System`] if the connection failed.
@@ -55,7 +58,8 @@ impl ServerHandshake {
         checked
     }
 
-    /// Answers the first frame. The frame may be a recording, so that nothing in it is believed yet.
+    /// Answers the first frame. The frame may be a recording, so that nothing in it is believed
+    /// yet.
     fn reply(&mut self, stream: &mut Stream, config: &HandshakeConfig) -> Result<()> {
         let (prologue, message) = self.received.split_at(PROLOGUE_BYTES);
         let Some((keys, message)) = respond(&config.secret, prologue, message)? else {
@@ -70,7 +74,8 @@ impl ServerHandshake {
         stream.write_now(&[&preamble()[..], &[ACCEPTED], &message].concat())
     }
 
-    /// Verifies the client's confirmation, answers it, and encrypts the connection if both sides do.
+    /// Verifies the client's confirmation, answers it, and encrypts the connection if both sides
+    /// do.
     fn finish(&mut self, stream: &mut Stream, config: &HandshakeConfig) -> Result<Hello> {
         let (first, confirmation) = self.received.split_at(FIRST_BYTES);
         let (Some(mut keys), Some(hello)) = (self.keys.take(), decode_hello(first)) else {

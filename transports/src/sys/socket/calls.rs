@@ -7,7 +7,8 @@ use rustix::net::{RecvFlags, SendFlags, recv, send};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Instant;
 
-/// Receives available bytes without waiting. The result is `None` if there are none, and zero at the end.
+/// Receives available bytes without waiting. The result is `None` if there are none, and zero at
+/// the end.
 pub(crate) fn recv_now(socket: impl AsFd, bytes: &mut [u8]) -> std::io::Result<Option<usize>> {
     sync::step();
     loop {

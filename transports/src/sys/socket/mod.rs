@@ -121,7 +121,8 @@ impl Stream {
     /// Fills `bytes`.
     ///
     /// # Errors
-    /// [`Error::Timeout`] at the deadline, [`Error::ConnectionClosed`] at an early end, and [`Error::System`].
+    /// [`Error::Timeout`] at the deadline, [`Error::ConnectionClosed`] at an early end, and
+    /// [`Error::System`].
     pub fn read_exact(&mut self, bytes: &mut [u8], deadline: Instant) -> Result<()> {
         let mut filled = 0;
         while filled < bytes.len() {
@@ -133,7 +134,8 @@ impl Stream {
         Ok(())
     }
 
-    /// Appends available bytes to `bytes` up to a length of `wanted`, and returns true if that is reached.
+    /// Appends available bytes to `bytes` up to a length of `wanted`, and returns true if that is
+    /// reached.
     ///
     /// # Errors
     /// [`Error::ConnectionClosed`] at an early end, and [`Error::System`].
@@ -166,7 +168,8 @@ impl Stream {
         }
     }
 
-    /// Writes a few bytes without waiting. A connection that awaits an answer always has room for them.
+    /// Writes a few bytes without waiting. A connection that awaits an answer always has room for
+    /// them.
     ///
     /// # Errors
     /// The errors of [`Stream::read_exact`], with [`Error::Timeout`] if there is no room.
@@ -199,11 +202,12 @@ impl Stream {
         }
     }
 
-    /// Reads available bytes without waiting. The result is `None` if there are none, and zero at the end.
+    /// Reads available bytes without waiting. The result is `None` if there are none, and zero at
+    /// the end.
     ///
     /// # Errors
-    /// The error of the system. Its kind is [`InvalidData`](std::io::ErrorKind::InvalidData) if an encrypted
-    /// connection was tampered with.
+    /// The error of the system. Its kind is [`InvalidData`](std::io::ErrorKind::InvalidData) if an
+    /// encrypted connection was tampered with.
     pub(crate) fn read(&mut self, bytes: &mut [u8]) -> std::io::Result<Option<usize>> {
         if let Stream::Tcp(stream, Some(seal)) = self {
             return seal.read(stream, bytes);

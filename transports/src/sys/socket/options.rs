@@ -8,10 +8,11 @@ use std::time::Duration;
 impl Stream {
     /// Ends the connection when the peer's host has answered nothing for `after`.
     ///
-    /// The kernel sends keepalive probes while there is no data. The error then satisfies [`is_unreachable`]. A peer
-    /// that is busy or stopped has a kernel that answers. If such a peer reads nothing, the caller must not send
-    /// more than the sockets have room for, because that ends the connection too. A time of zero restores the
-    /// default of the kernel, about 15 minutes.
+    /// The kernel sends keepalive probes while there is no data. The error then satisfies
+    /// [`is_unreachable`]. A peer that is busy or stopped has a kernel that answers. If such a peer
+    /// reads nothing, the caller must not send more than the sockets have room for, because that
+    /// ends the connection too. A time of zero restores the default of the kernel, about 15
+    /// minutes.
     ///
     /// # Errors
     /// [`Error::System`].
@@ -27,10 +28,12 @@ impl Stream {
             .map_err(|errno| self.failed("cannot watch over", errno.into()))
     }
 
-    /// Selects the congestion control `reno` for a connection within a host, where there is no congestion.
+    /// Selects the congestion control `reno` for a connection within a host, where there is no
+    /// congestion.
     ///
-    /// Every process may choose `reno`. Other algorithms pace what they send. Some also keep a small window for long
-    /// after segments were reordered, which happens between cores. If the kernel refuses, nothing changes.
+    /// Every process may choose `reno`. Other algorithms pace what they send. Some also keep a
+    /// small window for long after segments were reordered, which happens between cores. If the
+    /// kernel refuses, nothing changes.
     pub(crate) fn tune_local_congestion_control(&self) {
         let Stream::Tcp(stream, _) = self else { return };
         if let (Ok(own), Ok(peer)) = (stream.local_addr(), stream.peer_addr())

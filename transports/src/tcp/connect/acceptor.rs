@@ -1,12 +1,12 @@
 //! The thread that accepts TCP connections of peers, for the lifetime of a rank.
 //!
-//! Two ranks need at most one set of data connections, and either of them may want it first, or both at once. The
-//! sender dials, and the receiver accepts. If both dial, the higher rank decides alone: it rejects the lower rank
-//! if it is dialing itself, and else accepts and stops dialing. The thread does nothing else, so a rank that
-//! computes does not delay its peers.
+//! Two ranks need at most one set of data connections, and either of them may want it first, or
+//! both at once. The sender dials, and the receiver accepts. If both dial, the higher rank decides
+//! alone: it rejects the lower rank if it is dialing itself, and else accepts and stops dialing.
+//! The thread does nothing else, so a rank that computes does not delay its peers.
 //!
-//! A liveness probe connects only to learn whether this rank is alive. The listener therefore outlives links and
-//! communicators: it closes when the last owner of the [`Acceptor`] drops it.
+//! A liveness probe connects only to learn whether this rank is alive. The listener therefore
+//! outlives links and communicators: it closes when the last owner of the [`Acceptor`] drops it.
 
 use crate::secure::handshake::{HandshakeConfig, Hello, Purpose};
 use crate::sync::{AtomicBool, Instant, Mutex, MutexGuard, thread};
@@ -72,7 +72,8 @@ enum State {
 }
 
 impl Acceptor {
-    /// Starts the thread. It accepts peers at `listener` that know the secret and belong to `session`.
+    /// Starts the thread. It accepts peers at `listener` that know the secret and belong to
+    /// `session`.
     ///
     /// # Errors
     /// [`Error::System`] if the thread or its event cannot be made.
@@ -241,7 +242,8 @@ impl Shared {
     }
 }
 
-/// Returns the answer of the acceptor at the other end, if it has arrived. False means that its rank dials itself.
+/// Returns the answer of the acceptor at the other end, if it has arrived. False means that its
+/// rank dials itself.
 ///
 /// # Errors
 /// [`Error::ConnectionClosed`] and [`Error::System`].
@@ -250,10 +252,11 @@ pub(crate) fn is_accepted(stream: &mut Stream) -> Result<Option<bool>> {
     Ok(stream.read_some(&mut answer, 1)?.then(|| answer[0] == ACCEPT))
 }
 
-/// Returns true if `error` is the end of a connection by its peer, after which a second attempt may succeed.
+/// Returns true if `error` is the end of a connection by its peer, after which a second attempt may
+/// succeed.
 ///
-/// A listener under load evicts connections before their handshake is complete. A closed listener refuses the
-/// connection, which is not transient. The caller must know how far the handshake was.
+/// A listener under load evicts connections before their handshake is complete. A closed listener
+/// refuses the connection, which is not transient. The caller must know how far the handshake was.
 pub fn is_transient(error: &Error) -> bool {
     use std::io::ErrorKind;
     match error {
@@ -266,7 +269,8 @@ pub fn is_transient(error: &Error) -> bool {
 
 /// Delays between attempts to connect, each twice as long as the last.
 ///
-/// A listener under load has evicted its unauthenticated connections soon, and a rank that starts listens soon.
+/// A listener under load has evicted its unauthenticated connections soon, and a rank that starts
+/// listens soon.
 #[derive(Clone, Copy, Debug)]
 pub struct Backoff(Duration);
 

@@ -1,4 +1,5 @@
-//! The client side of connections, in steps that never wait, so that the rank can notice aborts and exits meanwhile.
+//! The client side of connections, in steps that never wait, so that the rank can notice aborts and
+//! exits meanwhile.
 
 use crate::secure::handshake::{ClientHandshake, Purpose};
 use crate::sync::Instant;
@@ -86,11 +87,12 @@ impl Dialer {
 
     /// Continues as far as possible without waiting.
     ///
-    /// A connection that a busy acceptor has evicted is tried again. A probe is tried again until the address
-    /// refuses the connection or its owner answers.
+    /// A connection that a busy acceptor has evicted is tried again. A probe is tried again until
+    /// the address refuses the connection or its owner answers.
     ///
     /// # Errors
-    /// [`Error::Timeout`] with the error of the last attempt, or the error of the connection or the handshake.
+    /// [`Error::Timeout`] with the error of the last attempt, or the error of the connection or the
+    /// handshake.
     pub(crate) fn advance(&mut self, context: &DialContext) -> Result<DialOutcome> {
         let now = Instant::now();
         if now >= self.started + self.timeout {
@@ -156,8 +158,8 @@ impl Dialer {
         self.started += time;
     }
 
-    /// Returns true if another attempt may succeed. An acceptor that ends closes its connections, and its host
-    /// refuses the next one.
+    /// Returns true if another attempt may succeed. An acceptor that ends closes its connections,
+    /// and its host refuses the next one.
     fn is_retryable(&self, authenticated: bool, error: &Error) -> bool {
         match self.purpose {
             Purpose::Probe => {

@@ -1,7 +1,7 @@
 //! A link over TCP that connects when it is first used.
 //!
-//! Most ranks of a large job exchange data with a few peers only. A link that is not used costs the descriptor of
-//! the control connection, and nothing else.
+//! Most ranks of a large job exchange data with a few peers only. A link that is not used costs the
+//! descriptor of the control connection, and nothing else.
 
 pub(crate) use crate::tcp::connect::probe::{Liveness, LivenessProbe};
 
@@ -78,7 +78,8 @@ impl LazyLink {
 
     fn attach(&mut self, streams: Vec<Stream>) -> Result<()> {
         tracing::debug!(peer = self.peer, "data connections established");
-        // If the dial of this rank has not ended, the peer has dialed too, and its connections count.
+        // If the dial of this rank has not ended, the peer has dialed too, and its connections
+        // count.
         self.dialer = None;
         self.link = Some(TcpLink::new(self.peer, &self.context.geometry, streams)?);
         Ok(())
@@ -106,8 +107,8 @@ impl LazyLink {
         }
     }
 
-    /// Handles the error of a dial. A peer that does not listen has left or died. The control channel gets some time to
-    /// report which.
+    /// Handles the error of a dial. A peer that does not listen has left or died. The control
+    /// channel gets some time to report which.
     fn on_dial_error(&mut self, error: Error) -> Result<()> {
         match error {
             Error::AuthFailed { .. } => {}

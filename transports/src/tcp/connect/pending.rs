@@ -1,8 +1,9 @@
-//! Connections whose handshake is not complete, served by one thread, so that a silent one delays no other.
+//! Connections whose handshake is not complete, served by one thread, so that a silent one delays
+//! no other.
 //!
-//! A pending connection costs a descriptor, its received bytes and its keys. It keeps its slot for the grace
-//! period, and longer while nobody waits for the slot. Then the pool evicts the oldest connection of the address
-//! with the most connections.
+//! A pending connection costs a descriptor, its received bytes and its keys. It keeps its slot for
+//! the grace period, and longer while nobody waits for the slot. Then the pool evicts the oldest
+//! connection of the address with the most connections.
 pub(crate) mod admission;
 
 use crate::secure::handshake::{HandshakeConfig, Hello};
@@ -66,12 +67,13 @@ impl HandshakePool {
         }
     }
 
-    /// Waits until one of `watched`, the listeners and the connections is ready, or a connection must be evicted.
-    /// Returns for each of them, in this order, whether it is ready.
+    /// Waits until one of `watched`, the listeners and the connections is ready, or a connection
+    /// must be evicted. Returns for each of them, in this order, whether it is ready.
     fn poll(&self, watched: &[BorrowedFd<'_>], deadline: Instant) -> Result<Vec<bool>> {
         let now = Instant::now();
         let until = self.pending.iter().map(|conn| conn.deadline()).min();
-        // A full pool leaves new connections in the queue of the listener until a grace period is over.
+        // A full pool leaves new connections in the queue of the listener until a grace period is
+        // over.
         let full = self.pending.len() >= PENDING_MAX;
         let grace_end =
             full.then(|| self.pending.iter().map(|conn| conn.accepted_at + GRACE).min()).flatten();
@@ -96,7 +98,8 @@ impl HandshakePool {
         Ok(fds.iter().map(|fd| !fd.revents().is_empty()).collect())
     }
 
-    /// Continues the handshakes for which bytes have arrived, and rejects connections whose time is over.
+    /// Continues the handshakes for which bytes have arrived, and rejects connections whose time is
+    /// over.
     fn advance_pending(&mut self, ready: &[bool], events: &mut Vec<PoolEvent>) {
         let (mut index, now) = (self.listeners.len(), Instant::now());
         let mut kept = Vec::with_capacity(self.pending.len());
@@ -154,7 +157,8 @@ impl HandshakePool {
 
 /// Time within which a connection must complete its handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(2);
-/// Grace period in which a connection keeps its slot: any handshake that is under way completes in it.
+/// Grace period in which a connection keeps its slot: any handshake that is under way completes in
+/// it.
 const GRACE: Duration = Duration::from_millis(100);
 /// Largest number of pending connections: enough for a port scan and all ranks of a large job.
 const PENDING_MAX: usize = 256;

@@ -1,9 +1,9 @@
 //! The liveness probe: a connection to the listener of a rank whose control connection was reset.
 //!
-//! A kernel resets a connection in three cases: its process was killed with bytes unread, its process closed it
-//! so, or the kernel itself had given it up because nothing was acknowledged for too long. In the last case the
-//! rank is alive. The probe decides: a process that has ended does not listen, and its kernel refuses the
-//! connection within a round trip.
+//! A kernel resets a connection in three cases: its process was killed with bytes unread, its
+//! process closed it so, or the kernel itself had given it up because nothing was acknowledged for
+//! too long. In the last case the rank is alive. The probe decides: a process that has ended does
+//! not listen, and its kernel refuses the connection within a round trip.
 
 use crate::tcp::connect::dialer::{DialOutcome, Dialer, is_connection_refused};
 use crate::tcp::connect::lazy_link::DialContext;
@@ -61,9 +61,9 @@ impl std::fmt::Debug for LivenessProbe {
     }
 }
 
-/// Time to wait for an answer. A kernel repeats a lost connection request after one second, which must count as an
-/// attempt.
+/// Time to wait for an answer. A kernel repeats a lost connection request after one second, which
+/// must count as an attempt.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
-/// Longest pause between calls that counts as waiting. After a longer one, the answer may have arrived meanwhile, so
-/// the deadline is extended.
+/// Longest pause between calls that counts as waiting. After a longer one, the answer may have
+/// arrived meanwhile, so the deadline is extended.
 const POLL_GAP_MAX: Duration = Duration::from_millis(50);

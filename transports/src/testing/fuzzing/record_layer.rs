@@ -1,4 +1,5 @@
-//! Fuzzing of an encrypted connection by an attacker in between, who changes the handshake or the records.
+//! Fuzzing of an encrypted connection by an attacker in between, who changes the handshake or the
+//! records.
 
 use crate::secure::noise::{MESSAGE_BYTES, NoiseHandshake, SessionKeys, TAG_BYTES, respond};
 use crate::secure::record::RecordLayer;
@@ -10,7 +11,8 @@ use std::net::TcpStream;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 
-/// Parses bytes as an attack on the client's Noise message, the server's, or the records after them.
+/// Parses bytes as an attack on the client's Noise message, the server's, or the records after
+/// them.
 ///
 /// A connection works exactly if the attack changes nothing.
 pub(super) fn record_layer(bytes: &[u8]) {
@@ -28,7 +30,8 @@ pub(super) fn record_layer(bytes: &[u8]) {
     }
 }
 
-/// Changes or replaces the client's message on its way to the server. The prologue differs in each run.
+/// Changes or replaces the client's message on its way to the server. The prologue differs in each
+/// run.
 fn client(changes: &[u8]) {
     let secret = Secret::from_public(SECRET);
     let said = random::<NONCE_BYTES>().expect("a nonce");
@@ -67,7 +70,8 @@ thread_local! {
     static PAIR: Cell<Option<Pair>> = const { Cell::new(None) };
 }
 
-/// Returns `message` shortened by the first byte of `changes`, with the next ones XORed into it and the rest appended.
+/// Returns `message` shortened by the first byte of `changes`, with the next ones XORed into it and
+/// the rest appended.
 fn changed(message: &[u8; MESSAGE_BYTES], changes: &[u8]) -> Vec<u8> {
     let (&cut, changes) = changes.split_first().unwrap_or((&0, &[]));
     let mut changed = message[..MESSAGE_BYTES.saturating_sub(cut.into())].to_vec();
@@ -98,7 +102,8 @@ struct Connection {
 impl Connection {
     fn new(writer: SessionKeys, reader: SessionKeys) -> Self {
         let (near, far) = UnixStream::pair().expect("a pair of sockets");
-        // The record layer only receives from a socket and shuts it down, which a cheaper Unix socket does as well.
+        // The record layer only receives from a socket and shuts it down, which a cheaper Unix
+        // socket does as well.
         let far = TcpStream::from(OwnedFd::from(far));
         let (waiting, last, written, read) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         let (attacked, reads_ahead, broken) = (false, false, false);
@@ -139,7 +144,8 @@ impl Connection {
                 self.attacked = true;
             }
             CUT => {
-                // More is cut than a tag, so that the next bytes cannot complete the record by chance.
+                // More is cut than a tag, so that the next bytes cannot complete the record by
+                // chance.
                 let record = self.seal(&[0; PIECE_BYTES]);
                 self.inject(&record[..amount % (record.len() - TAG_BYTES)]);
                 self.attacked = true;

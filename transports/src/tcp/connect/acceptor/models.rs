@@ -126,8 +126,8 @@ fn shuttle_three_simultaneous_dials_agree() {
 
 /// Lets one rank begin to send and leave at any moment. The other must learn that from its link.
 ///
-/// If the other rank awaits a peer that left while dialing, only the control channel reports it, which is not part
-/// of the model.
+/// If the other rank awaits a peer that left while dialing, only the control channel reports it,
+/// which is not part of the model.
 fn run_with_exit(leaver: usize) {
     let mut ranks = ranks(2);
     let (mut leaves, mut stays) = (ranks.remove(leaver), ranks.remove(0));

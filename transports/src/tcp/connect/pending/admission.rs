@@ -48,8 +48,8 @@ impl PendingConn {
     }
 }
 
-/// Returns the index of the connection to evict: the oldest one of the address with the most connections, among
-/// those whose grace period is over. `pending` is in the order of arrival.
+/// Returns the index of the connection to evict: the oldest one of the address with the most
+/// connections, among those whose grace period is over. `pending` is in the order of arrival.
 pub(crate) fn evict_candidate(pending: &[PendingConn], now: Instant) -> Option<usize> {
     let mut shares: HashMap<Option<IpAddr>, usize> = HashMap::new();
     pending.iter().for_each(|conn| *shares.entry(conn.address).or_default() += 1);
@@ -74,8 +74,8 @@ pub(crate) struct RejectLog {
 }
 
 impl RejectLog {
-    /// Creates the log of a rank whose bootstrap is complete. A connection that closes during the handshake is then
-    /// not worth a warning.
+    /// Creates the log of a rank whose bootstrap is complete. A connection that closes during the
+    /// handshake is then not worth a warning.
     pub(crate) fn after_bootstrap() -> Self {
         Self { bootstrapped: true, ..Self::default() }
     }
@@ -103,8 +103,8 @@ impl RejectLog {
     }
 }
 
-/// Returns true if the peer closed the connection. Ranks do so too: those that accept a connection of the same peer
-/// meanwhile, and those that end.
+/// Returns true if the peer closed the connection. Ranks do so too: those that accept a connection
+/// of the same peer meanwhile, and those that end.
 fn is_hang_up(error: &Error) -> bool {
     match error {
         Error::ConnectionClosed { .. } => true,
