@@ -9,14 +9,14 @@ pub struct Footprint {
     /// Bytes of address space of shared memory, this rank's and its peers'. Address space costs no
     /// memory.
     pub mapped: usize,
-    /// Pages of this rank's own shared memory that exist, whichever rank touched them. What peers
-    /// own is their count, so that the sum over ranks counts every page once. Not known, and zero,
-    /// for threads.
+    /// Bytes of this rank's own shared memory that are resident, whichever rank touched them.
+    ///
+    /// Memory of peers counts there, so that the sum over ranks counts every page once. Zero for
+    /// ranks as threads, where it is not known.
     pub resident: usize,
     /// Bytes of private buffers for messages in flight.
     pub staging: usize,
-    /// Connections that are open. Each costs the kernel a few kilobytes, and its buffers while data
-    /// waits.
+    /// Number of open sockets. Each costs the kernel a few kilobytes, and buffers while data waits.
     pub sockets: usize,
     /// Number of open descriptors, with those of sockets.
     pub descriptors: usize,
