@@ -1,6 +1,8 @@
-//! The configuration of a run: one TOML file, changed from the command line, with a default for everything.
+//! Configuration of a run: one TOML file, overrides on the command line, and a default for every
+//! key.
 
 mod read;
+mod renamed_keys;
 mod resume_invariants;
 mod schema;
 mod validate;

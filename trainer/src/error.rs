@@ -1,9 +1,9 @@
-//! What can go wrong while training, said so that the reader can act.
+//! Errors of the trainer. Each message names the cause and a remedy.
 
-/// Result of everything in this crate.
+/// Result of the functions of this crate.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// What happened, by the party at fault.
+/// Errors of the trainer, by cause.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -13,32 +13,32 @@ pub enum Error {
     /// A GPU, its driver or its memory failed.
     #[error(transparent)]
     Gpu(#[from] unisono_cuda::device::GpuError),
-    /// Numbers that do not go together: degrees, sizes, batch arithmetic. Nothing was started.
+    /// Numbers do not fit together: degrees, sizes or batch sizes. Nothing was started.
     #[error("{0}")]
     Invalid(String),
-    /// A file that cannot be read or written, or that says something impossible.
+    /// A file cannot be read or written, or its contents are invalid.
     #[error("{path}: {what}")]
     File {
-        /// Which.
+        /// Path of the file.
         path: std::path::PathBuf,
-        /// What is wrong with it.
+        /// Reason, for the message.
         what: String,
     },
-    /// Ranks that should hold the same numbers do not.
+    /// Ranks that should hold equal parameters do not.
     #[error("{0}")]
     ReplicasDiverged(String),
-    /// Not part of this build.
+    /// The build or the device lacks a requested feature.
     #[error("{0}")]
     Unsupported(String),
 }
 
 impl Error {
-    /// Numbers that do not go together.
+    /// Builds [`Error::Invalid`] with this message.
     pub fn invalid(what: impl Into<String>) -> Self {
         Self::Invalid(what.into())
     }
 
-    /// Something about the file at `path`.
+    /// Builds [`Error::File`] about the file at `path`.
     pub fn file(path: impl Into<std::path::PathBuf>, what: impl ToString) -> Self {
         Self::File { path: path.into(), what: what.to_string() }
     }

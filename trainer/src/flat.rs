@@ -1,4 +1,4 @@
-//! Flat memory: parameters packed in buckets that one collective moves.
+//! Flat buffers: parameters packed into buckets that one collective can move.
 
 mod bucket_tracker;
 mod buffer;

@@ -1,8 +1,9 @@
-//! Training over unisono's collectives: data parallel, ZeRO and tensor parallel.
+//! Trains models over unisono's collectives: data parallel, ZeRO and tensor parallel.
 //!
-//! Strategies know no tensor type. They keep flat buffers of named parameters and hear three events: a unit's weights are
-//! needed, a unit is done with, a gradient is ready ([`strategy::Strategy`]). Models are made of explicit modules ([`nn`]) that
-//! write gradients straight into those buffers.
+//! A strategy keeps flat buffers of named parameters and knows no tensor type. It receives three
+//! events: a unit needs its weights, a unit is finished, a gradient is ready
+//! ([`strategy::Strategy`]). Models consist of explicit modules ([`nn`]) that write gradients
+//! directly into those buffers.
 #![forbid(unsafe_code)]
 
 pub mod allocator;

@@ -1,4 +1,4 @@
-//! Strategies: who keeps what of the parameters, and when ranks exchange it.
+//! Data parallel strategies: the state each rank keeps, and the communication of each step.
 //!
 //! | strategy | weights | gradients | optimizer state | bytes sent per step |
 //! |---|---|---|---|---|
@@ -8,11 +8,12 @@
 //! | [`Sharded`], ZeRO-2 | Ψ | Ψ/N | Ψ/N | 2Ψ |
 //! | [`FullySharded`], ZeRO-3 | Ψ/N | Ψ/N | Ψ/N | 3Ψ |
 //!
-//! each times (N−1)/N. All of them add the gradients of an element in the same order, if the communicator was made
-//! with [`ReductionOrder::RankOrder`](unisono::Order), and so take the same steps to the last bit.
+//! Ψ is the size of the parameters and N the number of ranks; bytes are multiplied by (N−1)/N. All
+//! strategies add the gradients of an element in the same order if the communicator reduces in rank
+//! order ([`unisono::ReductionOrder`]). Their steps are then bitwise equal.
 //!
-//! Sources: Li et al., "PyTorch Distributed", VLDB 13(12), 2020; Rajbhandari et al., "ZeRO", SC 2020; Zhao et al.,
-//! "PyTorch FSDP", VLDB 16(12), 2023.
+//! Sources: Li et al., "PyTorch Distributed", VLDB 13(12), 2020; Rajbhandari et al., "ZeRO", SC
+//! 2020; Zhao et al., "PyTorch FSDP", VLDB 16(12), 2023.
 
 mod averaging;
 mod data_group;
@@ -51,68 +52,73 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What the training loop asks of a strategy, besides what modules do.
+/// Operations that the training loop needs from a strategy, in addition to those for modules.
 pub trait DataParallel: Strategy {
-    /// Before the forward of a pass; only the `last` of a step ends in communication.
+    /// Begins the forward of a pass. Set `last` for the last pass of a step, which ends in
+    /// communication.
     ///
     /// # Errors
-    /// Of collectives that were under way.
+    /// Returns the error of a collective that was under way.
     fn begin_pass(&mut self, last: bool) -> Result<()>;
 
-    /// After the backward of the last micro-batch: when this returns, gradients are the mean over all ranks.
+    /// Completes the backward of the last micro-batch. On return, gradients are the mean over all
+    /// ranks.
     ///
     /// # Errors
-    /// Of the collectives.
+    /// Returns the error of a failed collective.
     fn finish_backward(&mut self) -> Result<()>;
 
-    /// Norm of the whole model's gradient: the same bits on all ranks and with every strategy.
+    /// Returns the norm of the whole model's gradient. The result is bitwise equal on all ranks and
+    /// with every strategy, if gradients are in host memory.
     ///
     /// # Errors
-    /// Of the collectives.
+    /// Returns the error of a failed collective.
     fn grad_norm(&mut self) -> Result<f64>;
 
-    /// Takes a step with the gradients that there are, and clears them.
+    /// Takes an optimizer step with the present gradients and clears them.
     ///
     /// # Errors
-    /// Of the collectives.
+    /// Returns the error of a failed collective.
     fn optimizer_step(&mut self, optimizer: &dyn Optimizer, step: &Step) -> Result<()>;
 
-    /// Waits for what is still under way, so that all that is kept is in place.
+    /// Waits for all communication under way, so that all kept state is in place.
     ///
     /// # Errors
-    /// Of the collectives.
+    /// Returns the error of a failed collective.
     fn wait_all(&mut self) -> Result<()>;
 
-    /// Shows what this rank keeps of every parameter: for checkpoints, and to put them back. Weights that `visit` changed
-    /// reach the other ranks that use them with [`DataParallel::share_out`].
+    /// Calls `visit` with each piece of state that this rank keeps, to save or restore a
+    /// checkpoint. Call [`DataParallel::broadcast_params`] afterwards if `visit` changed weights
+    /// that other ranks use.
     ///
     /// # Errors
-    /// Of `visit`, and of collectives that were under way.
+    /// Returns the error of `visit`, or of a collective that was under way.
     fn for_each_shard(&mut self, visit: &mut dyn FnMut(LocalShard<'_>) -> Result<()>) -> Result<()>;
 
-    /// Lets every rank have the weights as those who keep them have them.
+    /// Sends the weights from the ranks that own them to all other ranks.
     ///
     /// # Errors
-    /// Of the collectives.
+    /// Returns the error of a failed collective.
     fn broadcast_params(&mut self) -> Result<()>;
 
-    /// Whether every rank keeps the same, all of it.
+    /// Returns true if every rank keeps the whole state.
     fn is_replicated(&self) -> bool;
 
-    /// Makes room for so many moments of every element kept of a parameter, for when they come from a checkpoint.
+    /// Allocates `count` moments for every kept element of a parameter, before a checkpoint is
+    /// loaded.
     ///
     /// # Errors
-    /// Of the file, where they are kept in one.
+    /// Fails if the offload file cannot be written.
     fn alloc_moments(&mut self, count: &dyn Fn(&Parameter) -> usize) -> Result<()>;
 
-    /// How long this rank has waited for communication since it was last asked.
+    /// Returns the time this rank has waited for communication since the last call.
     fn take_wait_time(&mut self) -> Duration;
 }
 
-/// The strategy of this kind.
+/// Creates the strategy of this kind.
 ///
 /// # Errors
-/// Of the collectives by which ranks begin alike, and of the file where state is offloaded.
+/// Fails if the initial broadcast fails, or the offload file cannot be created.
 pub fn new_strategy(
     kind: ParallelKind,
     inventory: &Arc<Inventory>,
@@ -131,15 +137,15 @@ pub fn new_strategy(
     })
 }
 
-/// What a rank keeps of some elements of one parameter.
+/// State that a rank keeps of some elements of one parameter.
 pub struct LocalShard<'a> {
-    /// Which parameter.
+    /// The parameter.
     pub parameter: ParameterId,
-    /// Which of its elements.
+    /// The range of its elements.
     pub range: Range<usize>,
-    /// Their weights, in full precision.
+    /// Weights of these elements, in full precision.
     pub weights: &'a mut [f32],
-    /// The optimizer's moments; none before the first step, and of frozen parameters.
+    /// Moments of the optimizer. Empty before the first step, and for frozen parameters.
     pub moments: &'a mut [&'a mut [f32]],
 }
 

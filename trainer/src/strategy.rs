@@ -1,4 +1,4 @@
-//! The face that strategies show to modules: where weights and gradients are, and the events on them.
+//! Interface between strategies and modules: access to weights and gradients, and events on them.
 
 mod host;
 mod local;
@@ -11,7 +11,7 @@ use crate::error::Result;
 use crate::flat::ParamStore;
 use crate::parameter::{ParameterId, UnitId};
 
-/// Which way through the model.
+/// Direction of a pass through the model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
     /// From the input to the loss.
@@ -20,41 +20,43 @@ pub enum Direction {
     Backward,
 }
 
-/// Keeps the parameters of one rank, and hears what the model does with them.
+/// Keeps the parameters of one rank and receives the events of a pass.
 ///
-/// It knows no tensor and no module: flat storage, and three events.
+/// A strategy knows no tensors and no modules, only flat storage and three events.
 pub trait Strategy: Send {
-    /// The model is about to use the weights of `unit`: they must be whole when this returns.
+    /// Makes the weights of `unit` complete before the model uses them.
     ///
     /// # Errors
-    /// Of the collectives that make them so.
+    /// Returns the error of a collective that gathers the weights.
     fn pre_unit(&mut self, unit: UnitId, way: Direction) -> Result<()>;
 
-    /// The model will not use them again on this way.
+    /// Ends the use of `unit` in this direction of the pass.
     ///
     /// # Errors
-    /// Of collectives that are due.
+    /// Returns the error of a collective that was due.
     fn post_unit(&mut self, unit: UnitId, way: Direction) -> Result<()>;
 
-    /// The gradient of a parameter got all that one use of it adds in this backward pass.
+    /// Reports that one use of a parameter has added its share to the gradient in this backward
+    /// pass.
     ///
     /// # Errors
-    /// Of collectives that are due.
+    /// Returns the error of a collective that was due.
     fn grad_ready(&mut self, id: ParameterId) -> Result<()>;
 
-    /// The weights, between `need` and `done` of their unit.
+    /// Returns the weights. Valid between `pre_unit` and `post_unit` of their unit.
     fn weights(&self, id: ParameterId) -> &[f32];
 
-    /// The weights, and the gradient to add to, in backward between `need` and the last `ready`; none if
-    /// it is frozen.
+    /// Returns the weights and the gradient to add to; `None` if the parameter is frozen. Valid in
+    /// backward, from `pre_unit` to the last `grad_ready`.
     fn weights_and_gradient(&mut self, id: ParameterId) -> Option<(&[f32], &mut [f32])>;
 
-    /// Where weights and gradients are, if a GPU has them; [`Strategy::weights`] and [`Strategy::gradient`] have none then.
+    /// Returns the store on the GPU, if a GPU holds weights and gradients. [`Strategy::weights`]
+    /// and [`Strategy::weights_and_gradient`] return nothing then.
     fn device_store(&self) -> Option<&ParamStore> {
         None
     }
 
-    /// As [`Strategy::on_device`], to change them.
+    /// Returns the store on the GPU for changes, as [`Strategy::device_store`] does.
     fn device_store_mut(&mut self) -> Option<&mut ParamStore> {
         None
     }

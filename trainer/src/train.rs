@@ -1,4 +1,4 @@
-//! Training runs: what they are made of, how large their batches are and how fast they learn, and what they tell.
+//! Training runs: setup, batch size, learning rate schedule, steps and reports.
 
 mod batch;
 mod checkpointing;

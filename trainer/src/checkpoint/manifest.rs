@@ -88,6 +88,20 @@ pub struct Manifest {
     pub shards: Vec<ShardFile>,
 }
 
+/// The one field that every version of the manifest has. It is read first, because the rest may differ.
+#[derive(Deserialize)]
+struct Header {
+    format: u32,
+}
+
+/// Builds the refusal of a checkpoint in `format`, with both numbers and a way on.
+fn wrong_format_message(format: u32) -> String {
+    format!(
+        "checkpoint format {format}, but this program reads format {FORMAT}; \
+         resume with the version that wrote it, or set checkpoint.folder to another folder"
+    )
+}
+
 impl Manifest {
     /// For the parameters of `inventory`; files are added as they are written.
     pub(super) fn new(
@@ -116,10 +130,11 @@ impl Manifest {
     pub fn read(folder: &Path) -> Result<Self> {
         let path = folder.join(MANIFEST);
         let text = std::fs::read_to_string(&path).map_err(|error| Error::file(&path, error))?;
-        let manifest: Self = serde_json::from_str(&text).map_err(|error| Error::file(&path, error))?;
-        if manifest.format != FORMAT {
-            return Err(Error::file(path, format!("format {}, not {FORMAT}", manifest.format)));
+        let Header { format } = serde_json::from_str(&text).map_err(|error| Error::file(&path, error))?;
+        if format != FORMAT {
+            return Err(Error::file(path, wrong_format_message(format)));
         }
+        let manifest: Self = serde_json::from_str(&text).map_err(|error| Error::file(&path, error))?;
         match manifest
             .shards
             .iter()

@@ -1,8 +1,9 @@
-//! From text to a configuration: who is at fault, where, and what was probably meant.
+//! Reads a configuration from text. Errors name the line and the nearest valid key.
 //!
-//! The configuration itself, written out, is the list of the keys that there are.
+//! The defaults, written as a table, are the list of valid keys.
 
 use super::Config;
+use super::renamed_keys::present_name;
 use crate::error::{Error, Result};
 use std::ops::Range;
 use std::path::Path;
@@ -60,9 +61,12 @@ fn find_unknown_key<'a>(
     })
 }
 
-/// What to say about a key that there is not.
+/// Builds the answer to an unknown key: its present name if it was renamed, else the nearest key.
 fn unknown_key_message(key: &[&str], known: &Table) -> String {
     let (own, leaf) = (key.join("."), key.last().copied().unwrap_or_default());
+    if let Some(present) = present_name(&own) {
+        return format!("key `{own}` is now `{present}`; rename it");
+    }
     let distance = |name: &String| {
         let other = name.rsplit('.').next().unwrap_or_default();
         (strsim::damerau_levenshtein(leaf, other), strsim::damerau_levenshtein(&own, name))

@@ -1,4 +1,4 @@
-//! What a run cannot change when it goes on from a checkpoint.
+//! Settings that must not change when a run resumes from a checkpoint.
 
 use crate::config::{Config, ModelKind, read};
 use crate::error::Result;

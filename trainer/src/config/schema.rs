@@ -1,82 +1,83 @@
-//! The sections of a configuration, each key with its default.
+//! Sections of the configuration, and the default of each key.
 
 use crate::data::LastBatch;
 use crate::flat::Dtype;
 use crate::parallel::{Average, GradReduction, ParallelKind, ReduceFrequency, Settings, UnusedGradients};
 use serde::{Deserialize, Serialize};
 
-/// What computes.
+/// Device of the computation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum DeviceKind {
     /// The CPU.
     Cpu,
-    /// NVIDIA GPUs, one for each rank as far as there are.
+    /// NVIDIA GPUs, one per rank as long as there are enough.
     Cuda,
-    /// A GPU's driver in software, slow: for tests.
+    /// The software GPU, which is slow and serves tests.
     Software,
 }
 
-/// Which architecture.
+/// Model architecture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ModelKind {
-    /// A causal transformer over tokens.
+    /// Causal transformer over tokens.
     Gpt,
-    /// A multi-layer perceptron over tables.
+    /// Multi-layer perceptron over rows of a table.
     Mlp,
 }
 
-/// Which normalization.
+/// Normalization layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Norm {
-    /// To mean 0 and deviation 1.
+    /// LayerNorm: mean 0 and standard deviation 1.
     Layer,
-    /// To root mean square 1.
+    /// RMSNorm: root mean square 1.
     Rms,
 }
 
-/// Which transformer feed-forward.
+/// Feed-forward part of a transformer block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum FeedForward {
-    /// Two matrices around a GELU.
+    /// Two matrices with a GELU between them.
     Gelu,
-    /// Three matrices around a gated SiLU.
+    /// Three matrices with a gated SiLU.
     Swiglu,
 }
 
-/// The model.
+/// Settings of the model.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Model {
-    /// Which architecture.
+    /// Architecture.
     pub kind: ModelKind,
-    /// Transformer blocks.
+    /// Number of transformer blocks.
     pub layers: usize,
-    /// Features of each token.
+    /// Number of features per token.
     pub width: usize,
-    /// Attention heads; a divisor of the width.
+    /// Number of attention heads; must divide the width.
     pub heads: usize,
-    /// Tokens of a sequence.
+    /// Sequence length in tokens.
     pub context: usize,
-    /// Which normalization.
+    /// Normalization layer.
     pub norm: Norm,
-    /// Which feed-forward.
+    /// Feed-forward part of a block.
     pub feed_forward: FeedForward,
-    /// Whether the head uses the weights of the embedding.
+    /// Uses the embedding weights in the language model head.
     pub tie_word_embeddings: bool,
-    /// Share of activations dropped in training.
+    /// Fraction of activations dropped in training.
     pub dropout: f64,
-    /// Whether blocks compute their activations again in backward rather than keep them.
+    /// Recomputes the activations of a block in backward instead of keeping them.
     pub activation_checkpointing: bool,
-    /// Parts of the rows of which the head and the loss are computed one after the other: from two on, there are never the logits
-    /// of all rows, and they are computed twice.
+    /// Number of row groups for the head and the loss, computed one after the other. From 2 on, the
+    /// logits of all rows never exist at once, and are computed twice.
     pub cross_entropy_splits: usize,
-    /// Widths of a perceptron's hidden layers.
+    /// Widths of the hidden layers of a perceptron.
     pub hidden_sizes: Vec<usize>,
-    /// What is not trained: paths of parameters or of what has some, as `wte` or `h.*.attn`; `*` is one part of a path.
+    /// Frozen parameters, by path of a parameter or module, such as `wte` or `h.*.attn`. `*`
+    /// matches one component of a path.
     pub freeze: Vec<String>,
 }
 
@@ -100,44 +101,44 @@ impl Default for Model {
     }
 }
 
-/// What the data is.
+/// Kind of training data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum DataKind {
-    /// The bytes of text files.
+    /// Bytes of text files.
     Text,
-    /// A file of tokens.
+    /// File of tokens.
     Tokens,
     /// Comma-separated numbers.
     Table,
 }
 
-/// The data, and how it is divided into batches.
+/// Settings of the data and its batches.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Data {
-    /// What it is.
+    /// Kind of data.
     pub kind: DataKind,
-    /// File, or folder of text files.
+    /// Path of a file, or of a folder with text files.
     pub path: String,
-    /// Endings of the text files that count.
+    /// Extensions of the text files to read.
     pub extensions: Vec<String>,
-    /// Share of text or rows that is for validation.
+    /// Fraction of the text or rows for validation.
     pub validation: f64,
     /// Token file for validation; none if empty.
     pub validation_path: String,
-    /// Number of different tokens in token files; text has 257.
+    /// Vocabulary size of token files; text has 257 tokens.
     pub vocabulary: u32,
-    /// Whether each epoch has an order of its own.
+    /// Shuffles the samples of each epoch.
     pub shuffle: bool,
-    /// What becomes of samples that do not fill a batch.
+    /// Treatment of samples that do not fill a batch.
     pub last_batch: LastBatch,
-    /// Samples of all ranks in a step of the optimizer.
+    /// Number of samples per optimizer step, over all ranks.
     pub global_batch: usize,
-    /// Samples that a rank computes at once.
+    /// Number of samples that a rank computes at once.
     pub micro_batch: usize,
-    /// Micro-batches that each unit of the model computes one after the other, before the next unit does; a divisor of how many a
-    /// rank has. 1 is depth first.
+    /// Number of micro-batches that each unit computes before the next unit starts. Must divide the
+    /// number of micro-batches per rank. 1 is depth first.
     pub breadth_first: usize,
 }
 
@@ -159,37 +160,37 @@ impl Default for Data {
     }
 }
 
-/// Which optimizer.
+/// Optimizer algorithm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum OptimizerKind {
     /// Adam with decoupled weight decay.
     Adamw,
-    /// Orthogonalized momentum for matrices, AdamW for the rest.
+    /// Orthogonalized momentum for matrices, and AdamW for other parameters.
     Muon,
     /// Gradient descent with momentum.
     Sgd,
 }
 
-/// The optimizer.
+/// Settings of the optimizer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Optimizer {
-    /// Which.
+    /// Algorithm.
     pub kind: OptimizerKind,
-    /// Learning rate at the peak of the schedule.
+    /// Peak learning rate of the schedule.
     pub lr: f64,
-    /// Share of the first moment that stays, for AdamW.
+    /// Decay rate of the first moment, for AdamW.
     pub beta1: f64,
-    /// Share of the second moment that stays, for AdamW.
+    /// Decay rate of the second moment, for AdamW.
     pub beta2: f64,
-    /// Added to the root of the second moment.
+    /// Constant added to the root of the second moment.
     pub epsilon: f64,
-    /// Share of the momentum that stays, for Muon and gradient descent.
+    /// Decay rate of the momentum, for Muon and SGD.
     pub momentum: f64,
-    /// Share of the weights, times the learning rate, that each step takes away.
+    /// Weight decay, multiplied by the learning rate in each step.
     pub weight_decay: f64,
-    /// Longest gradient; none if 0.
+    /// Maximum gradient norm for clipping; 0 disables clipping.
     pub max_grad_norm: f64,
 }
 
@@ -208,31 +209,31 @@ impl Default for Optimizer {
     }
 }
 
-/// How data ranks share work and state. PyTorch's names for the same are understood too.
+/// Distribution of work and state over data ranks. PyTorch's names are accepted too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum StrategyKind {
-    /// Each gradient is reduced after backward.
+    /// Reduces each gradient after backward.
     Naive,
-    /// Each gradient is reduced as it appears.
+    /// Reduces each gradient as soon as it is ready.
     Overlapped,
-    /// Buckets of gradients are reduced as they fill: PyTorch's `no-shard`.
+    /// Reduces buckets of gradients as they fill: PyTorch's `no-shard`.
     #[serde(alias = "no-shard")]
     Bucketed,
-    /// The optimizer's state is dealt out by whole parameters.
+    /// Distributes the optimizer state by whole parameters.
     Zero1Parameters,
-    /// The optimizer's state is cut.
+    /// Shards the optimizer state.
     Zero1,
-    /// Gradients are, too: PyTorch's `shard-grad-op`.
+    /// Also shards gradients: PyTorch's `shard-grad-op`.
     #[serde(alias = "shard-grad-op")]
     Zero2,
-    /// Weights are, too: PyTorch's `full-shard`.
+    /// Also shards weights: PyTorch's `full-shard`.
     #[serde(alias = "full-shard")]
     Zero3,
 }
 
 impl StrategyKind {
-    /// All of them, from the one that shares least to the one that shares most.
+    /// All strategies, by increasing amount of sharding.
     pub const ALL: [Self; 7] = [
         Self::Naive,
         Self::Overlapped,
@@ -243,7 +244,7 @@ impl StrategyKind {
         Self::Zero3,
     ];
 
-    /// Which of the strategies that is.
+    /// Returns the kind of parallel strategy.
     pub fn parallel_kind(self) -> ParallelKind {
         match self {
             Self::Naive | Self::Overlapped | Self::Bucketed => ParallelKind::Replicated,
@@ -254,17 +255,17 @@ impl StrategyKind {
         }
     }
 
-    /// Whether ranks keep only their shares of the optimizer's state.
+    /// Returns true if ranks keep a shard of the optimizer state only.
     pub fn shards_state(self) -> bool {
         matches!(self, Self::Zero1 | Self::Zero2 | Self::Zero3)
     }
 
-    /// Whether ranks keep only their shares of gradients.
+    /// Returns true if ranks keep a shard of the gradients only.
     pub fn shards_gradients(self) -> bool {
         matches!(self, Self::Zero2 | Self::Zero3)
     }
 
-    /// PyTorch's name for it, if it has one.
+    /// Returns PyTorch's name, if it has one.
     pub fn pytorch_name(self) -> Option<&'static str> {
         match self {
             Self::Bucketed => Some("no-shard"),
@@ -274,7 +275,7 @@ impl StrategyKind {
         }
     }
 
-    /// Its name in configurations.
+    /// Returns the name in configurations.
     pub fn name(self) -> &'static str {
         match self {
             Self::Naive => "naive",
@@ -288,37 +289,38 @@ impl StrategyKind {
     }
 }
 
-/// The strategy.
+/// Settings of the strategy.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Strategy {
-    /// Which.
+    /// Distribution of work and state.
     pub kind: StrategyKind,
-    /// Size of a bucket of gradients, in MiB.
+    /// Bucket size of gradients, in MiB.
     pub bucket_mb: f64,
-    /// Units whose weights are gathered ahead of their use.
+    /// Number of units whose weights are gathered ahead of their use.
     pub prefetch: usize,
-    /// Most gatherings under way at once.
+    /// Maximum number of gathers under way.
     pub gather_limit: usize,
-    /// Whether gathered weights are freed after forward and gathered again for backward.
+    /// Frees gathered weights after forward and gathers them again for backward.
     pub reshard_after_forward: bool,
-    /// Most reductions of whole buckets under way at once, where only shares are kept.
+    /// Maximum number of bucket reductions under way, if gradients are sharded.
     pub reduction_limit: usize,
-    /// How often gradients are reduced, where only shares are kept.
+    /// Frequency of gradient reduction, if gradients are sharded.
     pub reduce_each: ReduceFrequency,
-    /// Where sums become means.
+    /// Place of the division by the number of ranks.
     pub average: Average,
-    /// What becomes of parameters that got no gradient.
+    /// Treatment of parameters without a gradient.
     pub unused: UnusedGradients,
-    /// Whether gradients of 16-bit weights are added up in 32 bits.
+    /// Accumulates gradients of 16-bit weights in 32 bits.
     pub fp32_grad_accum: bool,
-    /// Folder on whose disk the optimizer's state is kept between steps, in files that no one else sees; in memory if empty.
+    /// Folder for unlinked files that hold the optimizer state between steps; empty keeps it in
+    /// memory.
     pub offload: String,
     /// Type in which gradients are reduced.
     pub reduce_dtype: Dtype,
     /// Type in which weights are gathered and used.
     pub param_dtype: Dtype,
-    /// Whether ranks that share layers also share the rows between them: sequence parallelism.
+    /// Shards the rows between tensor parallel layers too: sequence parallelism.
     pub sequence_parallel: bool,
 }
 
@@ -344,7 +346,7 @@ impl Default for Strategy {
 }
 
 impl Strategy {
-    /// As strategies know it, with initial weights by `seed`.
+    /// Returns the settings for a strategy, with initial weights from `seed`.
     pub fn settings(&self, seed: u64) -> Settings {
         let form = match self.kind {
             StrategyKind::Naive => GradReduction::Naive,
@@ -371,17 +373,18 @@ impl Strategy {
     }
 }
 
-/// Checkpoints.
+/// Settings of checkpoints.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Checkpoint {
-    /// Where they are.
+    /// Folder of the checkpoints.
     pub folder: String,
-    /// Steps from one to the next, and one is made after the last step; none are made if 0.
+    /// Number of steps between checkpoints. One more is saved after the last step. 0 disables
+    /// checkpoints.
     pub every: u64,
-    /// How many are kept.
+    /// Number of checkpoints to keep.
     pub keep: usize,
-    /// Whether to go on from the last one there.
+    /// Resumes from the last checkpoint in the folder.
     pub resume: bool,
 }
 
@@ -391,25 +394,25 @@ impl Default for Checkpoint {
     }
 }
 
-/// What is told.
+/// Settings of reports.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Log {
-    /// Steps from one line to the next.
+    /// Number of steps between progress lines.
     pub every: u64,
-    /// Where every step is written as a line of JSON; nowhere if empty.
+    /// File for step records, one line of JSON each; none if empty.
     pub file: String,
-    /// Steps from one validation to the next; none if 0.
+    /// Number of steps between validations; 0 disables validation.
     pub validate_every: u64,
-    /// Batches of each validation.
+    /// Number of batches per validation.
     pub validation_batches: u64,
-    /// Steps from one comparison of all ranks' weights to the next; none if 0.
+    /// Number of steps between comparisons of the weights of all ranks; 0 disables them.
     pub check_replicas_every: u64,
-    /// Where the run is drawn when it ends, as SVG; nowhere if empty.
+    /// File for an SVG plot of the run; none if empty.
     pub plot: String,
-    /// Where the first steps are written as a trace for Perfetto or chrome://tracing; nowhere if empty.
+    /// File for a trace of the first steps, for Perfetto or chrome://tracing; none if empty.
     pub trace: String,
-    /// How many steps that are.
+    /// Number of steps in the trace.
     pub trace_steps: u64,
 }
 
@@ -428,15 +431,15 @@ impl Default for Log {
     }
 }
 
-/// The text that a run shows at its end.
+/// Settings of the text generated at the end of a run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Sample {
-    /// What it begins with.
+    /// Start of the text.
     pub prompt: String,
-    /// How many tokens follow; none are shown if 0.
+    /// Number of tokens to generate; 0 disables generation.
     pub tokens: usize,
-    /// How daring; 0 is the most probable at each place.
+    /// Sampling temperature; 0 always chooses the most probable token.
     pub temperature: f64,
 }
 

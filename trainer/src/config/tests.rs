@@ -83,6 +83,28 @@ fn unknown_keys_suggest_the_nearest() {
 }
 
 #[test]
+fn renamed_keys_are_answered_with_their_present_name() {
+    let defaults = super::read::to_table(&Config::default()).unwrap();
+    for (earlier, present) in super::renamed_keys::RENAMED_KEYS {
+        let answer = format!("key `{earlier}` is now `{present}`; rename it");
+        let change = format!("{earlier}=3");
+        assert_eq!(words(changed(&[&change])), format!("`{change}`: {answer}"));
+        let (section, key) = present.split_once('.').unwrap_or((present, ""));
+        let section = defaults.get(section).and_then(|section| section.as_table());
+        assert!(section.is_some_and(|section| key.is_empty() || section.contains_key(key)), "{present}");
+    }
+    let word = |text| words(loaded("renamed", text));
+    assert_eq!(
+        word("[model]\ntied = true\n"),
+        "line 2, `tied = true`: key `model.tied` is now `model.tie_word_embeddings`; rename it"
+    );
+    assert!(
+        word("[optimiser]\nlr = 1e-3\n").ends_with("key `optimiser` is now `optimizer`; rename it")
+    );
+    assert!(word("[log]\ncompare_every = 3\n").ends_with("is now `log.check_replicas_every`; rename it"));
+}
+
+#[test]
 fn wrong_values_name_file_and_line() {
     let file = TempFile::new("wrong", "[data]\n\nmicro_batch = \"four\"\n");
     let error = Config::load(Some(&file.0), &[]).unwrap_err().to_string();

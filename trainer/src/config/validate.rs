@@ -1,15 +1,15 @@
-//! What values a run can have, on any number of ranks.
+//! Checks of configuration values that do not depend on the number of ranks.
 
 use crate::config::{Config, Data, DataKind, Model, ModelKind};
 use crate::data::text;
 use crate::parallel::ReduceFrequency;
 
-/// What must hold, in words.
+/// Returns each condition with its error message.
 pub(super) fn constraints(config: &Config) -> Vec<(bool, String)> {
     [integer_constraints(config), float_constraints(config), size_constraints(config)].concat()
 }
 
-/// Limits that nobody will reach, and below which what a run counts is still a number.
+/// Limits beyond any real run, below which products of counts cannot overflow.
 const MAX_THREADS: usize = 1 << 10;
 const MAX_LAYERS: usize = 1 << 12;
 const MAX_WIDTH: usize = 1 << 20;
@@ -79,7 +79,7 @@ fn float_constraints(config: &Config) -> Vec<(bool, String)> {
     ]
 }
 
-/// Parameters, and numbers that are kept for backward, of which nobody has so many.
+/// Limit on parameters and on activations, beyond any real run.
 const MAX_ELEMENTS: f64 = (1u64 << 50) as f64;
 
 fn size_constraints(config: &Config) -> Vec<(bool, String)> {
@@ -93,7 +93,8 @@ fn size_constraints(config: &Config) -> Vec<(bool, String)> {
     vec![below("parameters", parameters), below("activations in a pass", activations)]
 }
 
-/// About how many parameters, and activations of a pass; of a perceptron what lies between its hidden layers.
+/// Estimates the number of parameters, and of activations per pass. For a perceptron, only the
+/// weights between hidden layers are counted.
 fn counts(model: &Model, data: &Data) -> [f64; 2] {
     let [layers, width, context] = [model.layers, model.width, model.context].map(|extent| extent as f64);
     let samples = data.micro_batch as f64 * data.breadth_first as f64;

@@ -2,6 +2,7 @@
 
 use super::Permutation;
 use crate::error::{Error, Result};
+use csv::{StringRecord, Trim};
 use std::path::Path;
 
 /// A table whose last column is the target, a value or a class.
@@ -33,11 +34,15 @@ impl Table {
     /// Names the line.
     pub fn parse(text: &str) -> std::result::Result<Self, String> {
         let mut table = Self::default();
-        for (index, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
-            let at = |what| format!("line {}: {what}", index + 1);
-            match cells(line) {
+        let mut builder = csv::ReaderBuilder::new();
+        let mut reader = builder.has_headers(false).flexible(true).trim(Trim::All).from_reader(text.as_bytes());
+        for (index, record) in reader.records().enumerate() {
+            let record = record.map_err(|error| error.to_string())?;
+            let at = |what| format!("line {}: {what}", line_of(text, &record));
+            match cells(&record) {
+                _ if record.iter().all(str::is_empty) && record.len() == 1 => {}
                 Ok(row) => table.push(&row).map_err(at)?,
-                Err(_) if index == 0 => table.names = names(line),
+                Err(_) if index == 0 => table.names = names(&record),
                 Err(what) => return Err(at(what)),
             }
         }
@@ -139,14 +144,25 @@ fn moments(table: &Table, column: usize) -> (f32, f32) {
     (mean as f32, if variance > 0.0 { variance.sqrt() as f32 } else { 1.0 })
 }
 
-fn cells(line: &str) -> std::result::Result<Vec<f32>, String> {
-    let number = |cell: &str| match cell.trim().parse::<f32>() {
+/// Parses the cells of a record as finite numbers.
+fn cells(record: &StringRecord) -> std::result::Result<Vec<f32>, String> {
+    let number = |cell: &str| match cell.parse::<f32>() {
         Ok(number) if number.is_finite() => Ok(number),
-        _ => Err(format!("`{}` is no number", cell.trim())),
+        _ => Err(format!("`{cell}` is no number")),
     };
-    line.split(',').map(number).collect()
+    record.iter().map(number).collect()
 }
 
-fn names(line: &str) -> Vec<String> {
-    line.split(',').map(|name| name.trim().trim_matches('"').to_owned()).collect()
+/// Returns the column names of a header record.
+fn names(record: &StringRecord) -> Vec<String> {
+    record.iter().map(|name| name.trim_matches('"').to_owned()).collect()
+}
+
+/// Returns the line of `text` on which `record` begins, from 1. The reader's own position is before any
+/// empty lines that precede the record.
+fn line_of(text: &str, record: &StringRecord) -> usize {
+    let offset = record.position().map_or(0, |position| position.byte() as usize);
+    let rest = &text[offset.min(text.len())..];
+    let start = text.len() - rest.trim_start_matches(['\r', '\n']).len();
+    text[..start].matches('\n').count() + 1
 }

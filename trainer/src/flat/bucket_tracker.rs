@@ -1,4 +1,4 @@
-//! Which gradients are still to come.
+//! Tracks the gradients that are still missing in a backward pass.
 
 use crate::error::{Error, Result};
 use crate::flat::{BucketId, Layout};
@@ -7,20 +7,20 @@ use std::sync::Arc;
 
 /// Counts the contributions to every parameter's gradient in one backward pass.
 ///
-/// Buckets are handed out strictly in order, so that all ranks start their collectives alike whatever
-/// parameters a rank happens not to use.
+/// Buckets are returned strictly in order. So all ranks start their collectives in the same order,
+/// whichever parameters a rank does not use.
 pub struct BucketTracker {
     inventory: Arc<Inventory>,
     layout: Arc<Layout>,
-    /// Contributions still to come, by parameter.
+    /// Missing contributions, by parameter.
     parameters: Vec<usize>,
-    /// Parameters still to come, by bucket.
+    /// Missing parameters, by bucket.
     buckets: Vec<usize>,
     next: usize,
 }
 
 impl BucketTracker {
-    /// For the parameters of `inventory`, packed as `layout` says.
+    /// Creates a tracker for the parameters of `inventory` in the buckets of `layout`.
     pub fn new(inventory: Arc<Inventory>, layout: Arc<Layout>) -> Self {
         let mut countdown = Self { inventory, layout, parameters: Vec::new(), buckets: Vec::new(), next: 0 };
         countdown.reset();
@@ -39,10 +39,10 @@ impl BucketTracker {
         self.next = 0;
     }
 
-    /// One use of a parameter has been added to its gradient. Whether that was the last.
+    /// Counts one use of a parameter. Returns true if it was the last.
     ///
     /// # Errors
-    /// If more were added than there are uses.
+    /// Fails if more contributions arrive than the parameter has uses.
     pub fn mark_ready(&mut self, id: ParameterId) -> Result<bool> {
         let left = &mut self.parameters[id.0];
         *left = left.checked_sub(1).ok_or_else(|| {
@@ -56,12 +56,13 @@ impl BucketTracker {
         Ok(last)
     }
 
-    /// The next bucket in order, if it is complete; hands out each one once.
+    /// Returns the next bucket in order, if it is complete. Returns each bucket once.
     pub fn next_complete(&mut self) -> Option<BucketId> {
         self.next_where(|left| left == 0)
     }
 
-    /// The next bucket in order, complete or not: what has not come by the end of backward is zero.
+    /// Returns the next bucket in order, even if incomplete: gradients missing after backward are
+    /// zero.
     pub fn next_remaining(&mut self) -> Option<BucketId> {
         self.next_where(|_| true)
     }
@@ -77,7 +78,7 @@ impl BucketTracker {
         })
     }
 
-    /// Names of trainable parameters whose gradient has not come.
+    /// Returns the names of trainable parameters whose gradient is missing.
     pub fn missing(&self) -> Vec<&str> {
         let missing = self.parameters.iter().zip(&self.inventory.parameters).filter(|(left, _)| **left > 0);
         missing.map(|(_, parameter)| parameter.name.as_str()).collect()

@@ -1,4 +1,4 @@
-//! Typed flat memory: 32-bit or 16-bit numbers, wherever they lie, and the collectives on them.
+//! Typed flat buffers in host or GPU memory, and collectives on them.
 
 use crate::allocator::{AllocClass, Allocator, F32Vec, TrackedVec};
 use crate::flat::{Comm, DeviceBuffer};
@@ -7,19 +7,19 @@ use std::ops::{Deref, Range};
 use unisono::{Element, ReduceKind, ReduceOp, Result, Sum, bf16};
 use unisono_cuda::{PostOp, as_bytes, as_bytes_mut, average, narrow, reduce_assign, widen};
 
-/// Type of numbers in flat memory.
+/// Element type of a flat buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Dtype {
     /// 32-bit floats.
     #[default]
     F32,
-    /// 16-bit floats with the range of 32-bit ones.
+    /// bfloat16: 16-bit floats with the exponent range of 32-bit floats.
     Bf16,
 }
 
 impl Dtype {
-    /// Bytes of one number.
+    /// Returns the size of an element in bytes.
     pub fn size(self) -> usize {
         match self {
             Dtype::F32 => 4,
@@ -28,22 +28,22 @@ impl Dtype {
     }
 }
 
-/// Numbers of one type, counted.
+/// Buffer of one element type, counted by the allocator.
 #[derive(Debug)]
 pub enum FlatBuffer {
-    /// 32-bit floats.
+    /// 32-bit floats in host memory.
     F32(TrackedVec<f32>),
-    /// 16-bit floats.
+    /// bfloat16 in host memory.
     Bf16(TrackedVec<bf16>),
-    /// Of either type, in memory of a GPU.
+    /// Either type in GPU memory.
     Device(DeviceBuffer),
 }
 
-/// Some numbers as 32-bit floats.
+/// View of elements as 32-bit floats.
 pub enum FloatView<'a> {
-    /// They are that.
+    /// The buffer holds 32-bit floats.
     Borrowed(&'a [f32]),
-    /// They were widened.
+    /// The elements were widened into a copy.
     Widened(F32Vec),
 }
 
@@ -71,10 +71,11 @@ macro_rules! collective {
 }
 
 impl FlatBuffer {
-    /// `count` numbers that mean nothing yet, where `memory` keeps flat numbers.
+    /// Allocates `count` elements with unspecified values in the memory that `memory` uses for flat
+    /// buffers.
     ///
     /// # Errors
-    /// If a GPU has no room for them.
+    /// Fails if GPU memory is exhausted.
     pub fn new(memory: &Allocator, class: AllocClass, dtype: Dtype, count: usize) -> Result<Self> {
         Ok(match (memory.lane(), dtype) {
             (Some(lane), _) => FlatBuffer::Device(DeviceBuffer::zeros(memory, lane, class, dtype, count)?),
@@ -83,10 +84,10 @@ impl FlatBuffer {
         })
     }
 
-    /// `count` zeros.
+    /// Allocates `count` zeros.
     ///
     /// # Errors
-    /// Those of [`FlatBuffer::new`].
+    /// Fails as [`FlatBuffer::new`] does.
     pub fn zeros(memory: &Allocator, class: AllocClass, dtype: Dtype, count: usize) -> Result<Self> {
         let mut numbers = Self::new(memory, class, dtype, count)?;
         if memory.lane().is_none() {
@@ -95,7 +96,7 @@ impl FlatBuffer {
         Ok(numbers)
     }
 
-    /// How many.
+    /// Returns the number of elements.
     pub fn len(&self) -> usize {
         match self {
             FlatBuffer::F32(slice) => slice.len(),
@@ -104,12 +105,12 @@ impl FlatBuffer {
         }
     }
 
-    /// Whether there are none.
+    /// Returns true if the buffer is empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Their type.
+    /// Returns the element type.
     pub fn dtype(&self) -> Dtype {
         match self {
             FlatBuffer::F32(_) => Dtype::F32,
@@ -118,10 +119,10 @@ impl FlatBuffer {
         }
     }
 
-    /// Sets all to zero.
+    /// Sets all elements to zero.
     ///
     /// # Errors
-    /// Of the driver of a GPU, here and below.
+    /// Returns an error of the GPU driver. This applies to all functions of this type.
     pub fn zero(&mut self) -> Result<()> {
         match self {
             FlatBuffer::F32(slice) => slice.fill(0.0),
@@ -131,7 +132,7 @@ impl FlatBuffer {
         Ok(())
     }
 
-    /// The numbers themselves, where they are 32-bit floats of the host.
+    /// Returns the elements if they are 32-bit floats in host memory.
     pub fn as_f32(&self) -> Option<&[f32]> {
         match self {
             FlatBuffer::F32(slice) => Some(slice),
@@ -139,7 +140,7 @@ impl FlatBuffer {
         }
     }
 
-    /// The numbers themselves to change, where they are 32-bit floats of the host.
+    /// Returns the elements for changes, if they are 32-bit floats in host memory.
     pub fn as_f32_mut(&mut self) -> Option<&mut [f32]> {
         match self {
             FlatBuffer::F32(slice) => Some(slice),
@@ -147,7 +148,7 @@ impl FlatBuffer {
         }
     }
 
-    /// The numbers where a GPU has them.
+    /// Returns the GPU buffer, if the elements are in GPU memory.
     pub fn as_device(&self) -> Option<&DeviceBuffer> {
         match self {
             FlatBuffer::Device(there) => Some(there),
@@ -155,7 +156,7 @@ impl FlatBuffer {
         }
     }
 
-    /// The numbers to change, where a GPU has them.
+    /// Returns the GPU buffer for changes, if the elements are in GPU memory.
     pub fn as_device_mut(&mut self) -> Option<&mut DeviceBuffer> {
         match self {
             FlatBuffer::Device(there) => Some(there),
@@ -163,10 +164,10 @@ impl FlatBuffer {
         }
     }
 
-    /// The numbers in `range` as 32-bit floats of the host: themselves, widened, or copied.
+    /// Returns `range` as 32-bit floats in host memory: borrowed, widened, or copied.
     ///
     /// # Errors
-    /// As [`FlatBuffer::clear`].
+    /// Fails as [`FlatBuffer::zero`] does.
     pub fn view(&self, memory: &Allocator, range: Range<usize>) -> Result<FloatView<'_>> {
         if let FlatBuffer::F32(slice) = self {
             return Ok(FloatView::Borrowed(&slice[range]));
@@ -176,10 +177,11 @@ impl FlatBuffer {
         Ok(FloatView::Widened(wide))
     }
 
-    /// Lends the numbers in `range` as 32-bit floats of the host that may be changed.
+    /// Calls the closure with `range` as mutable 32-bit floats in host memory, and stores the
+    /// result.
     ///
     /// # Errors
-    /// As [`FlatBuffer::clear`].
+    /// Fails as [`FlatBuffer::zero`] does.
     pub fn with_f32_mut<R>(
         &mut self,
         memory: &Allocator,
@@ -196,10 +198,10 @@ impl FlatBuffer {
         Ok(result)
     }
 
-    /// Puts the numbers in `range` into `into`, as 32-bit floats.
+    /// Copies `range` to `into` as 32-bit floats.
     ///
     /// # Errors
-    /// As [`FlatBuffer::clear`].
+    /// Fails as [`FlatBuffer::zero`] does.
     pub fn widen(&self, range: Range<usize>, into: &mut [f32]) -> Result<()> {
         match self {
             FlatBuffer::F32(slice) => into.copy_from_slice(&slice[range]),
@@ -209,10 +211,10 @@ impl FlatBuffer {
         Ok(())
     }
 
-    /// Puts `from` where `range` says, rounded to the nearest, ties to even.
+    /// Copies `from` to `range`, rounded to nearest, ties to even.
     ///
     /// # Errors
-    /// As [`FlatBuffer::clear`].
+    /// Fails as [`FlatBuffer::zero`] does.
     pub fn narrow(&mut self, range: Range<usize>, from: &[f32]) -> Result<()> {
         match self {
             FlatBuffer::F32(slice) => slice[range].copy_from_slice(from),
@@ -222,10 +224,11 @@ impl FlatBuffer {
         Ok(())
     }
 
-    /// Puts the numbers `of` of `from`, which lie at the same place, where `range` says, in this type.
+    /// Copies the range `of` of `from` to `range`, converted to this type. Both buffers must be in
+    /// the same memory.
     ///
     /// # Errors
-    /// As [`FlatBuffer::clear`].
+    /// Fails as [`FlatBuffer::zero`] does.
     pub fn copy_range(&mut self, range: Range<usize>, from: &Self, of: Range<usize>) -> Result<()> {
         match (self, from) {
             (FlatBuffer::Device(there), FlatBuffer::Device(from)) => there.copy_range(range, from, of),
@@ -239,18 +242,18 @@ impl FlatBuffer {
         }
     }
 
-    /// Takes the values of `other`, of the same type and number.
+    /// Copies all elements of `other`, which must have the same type and length.
     ///
     /// # Errors
-    /// As [`FlatBuffer::clear`].
+    /// Fails as [`FlatBuffer::zero`] does.
     pub fn copy_from(&mut self, other: &Self) -> Result<()> {
         self.copy_range(0..self.len(), other, 0..other.len())
     }
 
-    /// Adds `other`, number by number.
+    /// Adds `other` element by element.
     ///
     /// # Errors
-    /// As [`FlatBuffer::clear`].
+    /// Fails as [`FlatBuffer::zero`] does.
     pub fn add(&mut self, other: &Self) -> Result<()> {
         match (self, other) {
             (FlatBuffer::F32(sum), FlatBuffer::F32(other)) => add(sum, other),
@@ -261,10 +264,10 @@ impl FlatBuffer {
         Ok(())
     }
 
-    /// Divides all by `ranks`.
+    /// Divides all elements by `ranks`.
     ///
     /// # Errors
-    /// As [`FlatBuffer::clear`].
+    /// Fails as [`FlatBuffer::zero`] does.
     pub fn divide(&mut self, ranks: u32) -> Result<()> {
         match self {
             FlatBuffer::F32(slice) => average(slice, ranks),
@@ -274,10 +277,10 @@ impl FlatBuffer {
         Ok(())
     }
 
-    /// A copy of another type and class.
+    /// Copies the buffer to another element type and allocation class.
     ///
     /// # Errors
-    /// As [`FlatBuffer::clear`].
+    /// Fails as [`FlatBuffer::zero`] does.
     pub fn to_dtype(&self, memory: &Allocator, class: AllocClass, dtype: Dtype) -> Result<Self> {
         if let FlatBuffer::Device(there) = self {
             return there.to_dtype(class, dtype).map(FlatBuffer::Device);
@@ -287,10 +290,11 @@ impl FlatBuffer {
         Ok(copy)
     }
 
-    /// `count` numbers of the same type that mean nothing yet, at the same place and behind the same work.
+    /// Allocates `count` elements of the same type with unspecified values, in the same memory and
+    /// on the same stream.
     ///
     /// # Errors
-    /// Those of [`FlatBuffer::new`].
+    /// Fails as [`FlatBuffer::new`] does.
     pub fn new_like(&self, memory: &Allocator, class: AllocClass, count: usize) -> Result<Self> {
         match self {
             FlatBuffer::Device(there) => there.new_like(class, count).map(FlatBuffer::Device),
@@ -298,26 +302,26 @@ impl FlatBuffer {
         }
     }
 
-    /// Reduces over all ranks, in place.
+    /// Reduces the buffer over all ranks, in place.
     ///
     /// # Errors
-    /// Of the collective.
+    /// Returns the error of a failed collective.
     pub fn all_reduce(&mut self, peers: Comm<'_>, reduction: ReduceOp) -> Result<()> {
         collective!(self, peers, slice, group => group.all_reduce(slice, reduction), slice.all_reduce(group, reduction))
     }
 
-    /// Sums the numbers in `range` over all ranks, in place.
+    /// Sums the elements of `range` over all ranks, in place.
     ///
     /// # Errors
-    /// Of the collective.
+    /// Returns the error of a failed collective.
     pub fn all_reduce_range(&mut self, range: Range<usize>, peers: Comm<'_>) -> Result<()> {
         collective!(self, peers, slice, group => group.all_reduce(&mut slice[range], Sum), slice.all_reduce_range(range, group))
     }
 
-    /// Reduces over all ranks; this rank's share goes to `share`.
+    /// Reduces over all ranks and writes this rank's shard to `share`.
     ///
     /// # Errors
-    /// Of the collective.
+    /// Returns the error of a failed collective.
     pub fn reduce_scatter(&self, share: &mut Self, peers: Comm<'_>, reduction: ReduceOp) -> Result<()> {
         match (self, share, peers) {
             (FlatBuffer::F32(all), FlatBuffer::F32(share), Comm::Host(group)) => {
@@ -333,18 +337,18 @@ impl FlatBuffer {
         }
     }
 
-    /// As [`FlatBuffer::reduce_scatter`], with the share in its place.
+    /// Reduces as [`FlatBuffer::reduce_scatter`] does, with the shard in place.
     ///
     /// # Errors
-    /// Of the collective.
+    /// Returns the error of a failed collective.
     pub fn reduce_scatter_in_place(&mut self, peers: Comm<'_>, reduction: ReduceOp) -> Result<()> {
         collective!(self, peers, slice, group => group.reduce_scatter_in_place(slice, reduction), slice.reduce_scatter_in_place(group, reduction))
     }
 
-    /// Puts the shares of all ranks one after the other.
+    /// Gathers the shards of all ranks in rank order.
     ///
     /// # Errors
-    /// Of the collective.
+    /// Returns the error of a failed collective.
     pub fn all_gather(&mut self, share: &Self, peers: Comm<'_>) -> Result<()> {
         match (self, share, peers) {
             (FlatBuffer::F32(all), FlatBuffer::F32(share), Comm::Host(group)) => group.all_gather(share, all),
@@ -358,18 +362,18 @@ impl FlatBuffer {
         }
     }
 
-    /// As [`FlatBuffer::all_gather`], with this rank's share in its place.
+    /// Gathers as [`FlatBuffer::all_gather`] does, with this rank's shard in place.
     ///
     /// # Errors
-    /// Of the collective.
+    /// Returns the error of a failed collective.
     pub fn all_gather_in_place(&mut self, peers: Comm<'_>) -> Result<()> {
         collective!(self, peers, slice, group => group.all_gather_in_place(slice), slice.all_gather_in_place(group))
     }
 
-    /// Takes what `root` has.
+    /// Copies the elements of rank `root` to all ranks.
     ///
     /// # Errors
-    /// Of the collective.
+    /// Returns the error of a failed collective.
     pub fn broadcast(&mut self, peers: Comm<'_>, root: usize) -> Result<()> {
         collective!(self, peers, slice, group => group.broadcast(slice, root), slice.broadcast(group, root))
     }

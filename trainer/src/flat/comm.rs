@@ -1,15 +1,15 @@
-//! Ranks to exchange numbers with.
+//! Communicators for flat buffers.
 
 use crate::error::{Error, Result};
 use unisono::Communicator;
 use unisono::device::{DeviceCommunicator, Gpu};
 
-/// The ranks of a group, as numbers in the host's memory reach each other or as those in memory of GPUs do.
+/// Communicator of a group, for buffers in host memory or in GPU memory.
 #[derive(Clone, Copy)]
 pub enum Comm<'a> {
-    /// Operations are carried out when they are called.
+    /// Runs operations when they are called.
     Host(&'a Communicator),
-    /// Operations are enqueued behind the numbers' other work.
+    /// Enqueues operations behind the other work on the buffers.
     Device(&'a DeviceCommunicator),
 }
 
@@ -20,7 +20,7 @@ impl<'a> From<&'a Communicator> for Comm<'a> {
 }
 
 impl Comm<'_> {
-    /// This rank's number.
+    /// Returns the rank of this process.
     pub fn rank(&self) -> usize {
         match self {
             Self::Host(group) => group.rank(),
@@ -29,7 +29,7 @@ impl Comm<'_> {
     }
 }
 
-/// The ranks of a group, on the host and perhaps on their GPUs too.
+/// Process group with a host communicator, and optionally a GPU communicator.
 #[derive(Clone)]
 pub struct ProcessGroup {
     host: Communicator,
@@ -43,48 +43,49 @@ impl From<Communicator> for ProcessGroup {
 }
 
 impl ProcessGroup {
-    /// Those of `host`, on GPUs too if this one has `gpu`, as then all must. All of them call it.
+    /// Creates the group from `host`. If one rank passes `gpu`, all ranks must. All ranks must call
+    /// this.
     ///
     /// # Errors
-    /// If ranks cannot meet on their GPUs.
+    /// Fails if the ranks cannot set up GPU communication.
     pub fn new(host: Communicator, gpu: Option<&Gpu>) -> Result<Self> {
         let device = gpu.map(|gpu| host.to_device(gpu)).transpose()?;
         Ok(Self { host, device })
     }
 
-    /// This rank's number.
+    /// Returns the rank of this process.
     pub fn rank(&self) -> usize {
         self.host.rank()
     }
 
-    /// How many there are.
+    /// Returns the number of ranks.
     pub fn size(&self) -> usize {
         self.host.size()
     }
 
-    /// As numbers in the host's memory reach each other.
+    /// Returns the communicator for host memory.
     pub fn host(&self) -> &Communicator {
         &self.host
     }
 
-    /// As numbers in memory of GPUs do.
+    /// Returns the communicator for GPU memory.
     ///
     /// # Errors
-    /// [`Error::Unavailable`] if they have met on the host only.
+    /// [`Error::Unsupported`] if the group has a host communicator only.
     pub fn device(&self) -> Result<&DeviceCommunicator> {
         let absent = || Error::Unsupported("ranks that met on the host exchange nothing of a GPU".to_owned());
         self.device.as_ref().ok_or_else(absent)
     }
 
-    /// As flat numbers reach each other: on GPUs, if the ranks met there.
+    /// Returns the communicator for flat buffers: the GPU communicator, if there is one.
     pub fn comm(&self) -> Comm<'_> {
         self.device.as_ref().map_or(Comm::Host(&self.host), Comm::Device)
     }
 
-    /// Says whether all is well with what was enqueued on GPUs, as far as is known now.
+    /// Checks the operations enqueued on the GPU, as far as they have completed.
     ///
     /// # Errors
-    /// The first of an operation there.
+    /// Returns the first error of such an operation.
     pub fn check(&self) -> Result<()> {
         self.device.as_ref().map_or(Ok(()), |device| Ok(device.check()?))
     }

@@ -1,4 +1,4 @@
-//! Flat memory of a GPU: numbers, and the work on them that is enqueued.
+//! Flat buffers in GPU memory, and the operations enqueued on them.
 
 use crate::allocator::{AllocClass, Allocator, Tracked};
 use crate::flat::Dtype;
@@ -10,7 +10,7 @@ use unisono::{ReduceOp, Result, Sum, bf16};
 use unisono_cuda::device::compute::Compute;
 use unisono_cuda::{narrow, widen};
 
-/// Numbers of one type in memory of a GPU. What is done with them is enqueued in the stream of their lane.
+/// Buffer of one element type in GPU memory. Operations are enqueued in the stream of its lane.
 pub struct DeviceBuffer {
     data: DeviceData,
     lane: Arc<Compute>,
@@ -23,7 +23,7 @@ enum DeviceData {
     Bf16(Buffer<bf16>),
 }
 
-/// Runs `$body` with `$numbers` as the buffer that they are.
+/// Runs `$body` with `$numbers` as the typed buffer.
 macro_rules! dispatch {
     ($numbers:expr, $buffer:ident => $body:expr) => {
         match $numbers {
@@ -33,7 +33,7 @@ macro_rules! dispatch {
     };
 }
 
-/// As `typed!`, with two of the same type.
+/// Runs a body as `dispatch!` does, with two buffers of the same type.
 macro_rules! dispatch_pair {
     ($one:expr, $other:expr, $a:ident, $b:ident => $body:expr) => {
         match ($one, $other) {
@@ -45,7 +45,7 @@ macro_rules! dispatch_pair {
 }
 
 impl DeviceBuffer {
-    /// `count` zeros, in the lane of `memory`'s GPU that is given.
+    /// Allocates `count` zeros, in this lane of `memory`'s GPU.
     pub(super) fn zeros(
         memory: &Allocator,
         lane: &Arc<Compute>,
@@ -73,19 +73,19 @@ impl DeviceBuffer {
         }
     }
 
-    /// What works on them now.
+    /// Returns the lane that works on the buffer.
     pub(crate) fn lane(&self) -> &Arc<Compute> {
         &self.lane
     }
 
-    /// Lets `lane` work on them from now on, behind what they wait for.
+    /// Moves the buffer to `lane`, whose work waits for `behind`.
     pub(crate) fn move_to_lane(&mut self, lane: &Arc<Compute>, behind: &Event) -> Result<()> {
         lane.stream().wait(behind)?;
         self.lane = Arc::clone(lane);
         Ok(())
     }
 
-    /// 32-bit floats in `range`.
+    /// Returns the 32-bit floats in `range`.
     pub(crate) fn view(&self, range: Range<usize>) -> Option<View<'_, f32>> {
         match &self.data {
             DeviceData::F32(buffer) => Some(buffer.view(range)),
@@ -93,7 +93,7 @@ impl DeviceBuffer {
         }
     }
 
-    /// 32-bit floats in `range`, to change.
+    /// Returns the 32-bit floats in `range` for changes.
     pub(crate) fn view_mut(&mut self, range: Range<usize>) -> Option<ViewMut<'_, f32>> {
         match &mut self.data {
             DeviceData::F32(buffer) => Some(buffer.view_mut(range)),
@@ -105,7 +105,7 @@ impl DeviceBuffer {
         dispatch!(&mut self.data, buffer => Ok(self.lane.zero(buffer.view_mut(..))?))
     }
 
-    /// Copies the numbers in `range` to the host, as 32-bit floats; waits for them.
+    /// Copies `range` to the host as 32-bit floats, and waits for the copy.
     pub(super) fn read(&self, range: Range<usize>, into: &mut [f32]) -> Result<()> {
         match &self.data {
             DeviceData::F32(buffer) => buffer.view(range).read(self.lane.stream(), into)?,
@@ -114,7 +114,7 @@ impl DeviceBuffer {
         Ok(())
     }
 
-    /// Copies numbers of the host to `range`, rounded to the nearest, ties to even; waits for the copy.
+    /// Copies host elements to `range`, rounded to nearest, ties to even. Waits for the copy.
     pub(super) fn write(&mut self, range: Range<usize>, from: &[f32]) -> Result<()> {
         match &mut self.data {
             DeviceData::F32(buffer) => buffer.view_mut(range).write(self.lane.stream(), from)?,
@@ -127,7 +127,7 @@ impl DeviceBuffer {
         Ok(())
     }
 
-    /// Puts the numbers `of` of `from` where `range` says, in this type.
+    /// Copies the range `of` of `from` to `range`, converted to this type.
     pub(super) fn copy_range(&mut self, range: Range<usize>, from: &Self, of: Range<usize>) -> Result<()> {
         let lane = &self.lane;
         match (&mut self.data, &from.data) {
@@ -147,12 +147,12 @@ impl DeviceBuffer {
         Ok(())
     }
 
-    /// `count` zeros of this type in the same lane.
+    /// Allocates `count` zeros of this type in the same lane.
     pub(super) fn new_like(&self, class: AllocClass, count: usize) -> Result<Self> {
         Self::zeros(&self.memory, &self.lane, class, self.dtype(), count)
     }
 
-    /// A copy of another type, or the same.
+    /// Copies the buffer to this type.
     pub(super) fn to_dtype(&self, class: AllocClass, dtype: Dtype) -> Result<Self> {
         let mut copy = Self::zeros(&self.memory, &self.lane, class, dtype, self.len())?;
         let whole = 0..self.len();
@@ -160,7 +160,7 @@ impl DeviceBuffer {
         Ok(copy)
     }
 
-    /// The sum of the squares of the numbers in all `ranges`, which stays there.
+    /// Enqueues the sum of squares over all `ranges`. The result stays on the GPU.
     pub(crate) fn square_sums(&self, ranges: &[Range<usize>]) -> Result<Buffer<f64>> {
         match &self.data {
             DeviceData::F32(buffer) => {
@@ -171,7 +171,7 @@ impl DeviceBuffer {
         }
     }
 
-    /// Adds `other`, number by number, in 32 bits.
+    /// Adds `other` element by element, in 32 bits.
     pub(super) fn add(&mut self, other: &Self) -> Result<()> {
         match (&mut self.data, &other.data) {
             (DeviceData::F32(sum), DeviceData::F32(other)) => {
@@ -184,7 +184,7 @@ impl DeviceBuffer {
         }
     }
 
-    /// Multiplies all by `factor`, in 32 bits.
+    /// Multiplies all elements by `factor`, in 32 bits.
     pub(super) fn scale(&mut self, factor: f32) -> Result<()> {
         match &mut self.data {
             DeviceData::F32(buffer) => Ok(self.lane.scale(buffer.view_mut(..), factor)?),
@@ -192,7 +192,7 @@ impl DeviceBuffer {
         }
     }
 
-    /// Lets `change` work on these numbers in 32 bits.
+    /// Runs `change` on a 32-bit version of the elements.
     fn with_f32(&mut self, change: impl FnOnce(&mut Self) -> Result<()>) -> Result<()> {
         let (mut wide, whole) = (self.to_dtype(AllocClass::Buffers, Dtype::F32)?, 0..self.len());
         change(&mut wide)?;

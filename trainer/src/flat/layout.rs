@@ -1,47 +1,50 @@
-//! Where every parameter lies.
+//! Layout of parameters in buckets.
 //!
-//! Buckets are cut in equal shares, one for each rank. Every parameter starts at a multiple of [`GRAIN`] elements, and every
-//! share is a multiple of it: a block of so many elements never belongs to two parameters or two ranks.
+//! A bucket consists of equal shards, one per rank. Every parameter starts at a multiple of
+//! [`ALIGNMENT`] elements, and so does every shard. A block of this size never belongs to two
+//! parameters or two ranks.
 //!
-//! Sources: reverse order and caps as in Li et al., "PyTorch Distributed", VLDB 13(12), 2020; padding as in Fast-LLM.
+//! Sources: reverse order and size limits follow Li et al., "PyTorch Distributed", VLDB 13(12),
+//! 2020. Padding follows Fast-LLM.
 
 use crate::flat::Dtype;
 use crate::parameter::{Inventory, Parameter, ParameterId, UnitId};
 use std::ops::Range;
 
-/// Elements that stay together: parameters and shares are aligned to so many.
+/// Alignment of parameters and shards, in elements.
 pub const ALIGNMENT: usize = 32;
 
-/// A bucket's number, in the order in which backward completes them.
+/// Number of a bucket, in the order in which backward completes buckets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct BucketId(pub usize);
 
-/// One parameter in its bucket.
+/// Parameter in a bucket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BucketEntry {
-    /// Which.
+    /// The parameter.
     pub parameter: ParameterId,
-    /// Its elements in the bucket.
+    /// Range of its elements in the bucket.
     pub range: Range<usize>,
 }
 
-/// Contiguous memory of some parameters, all of one type, and all trainable or all frozen.
+/// Contiguous memory of parameters of one type, all trainable or all frozen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bucket {
-    /// What lies in it, in order.
+    /// Parameters in order.
     pub entries: Vec<BucketEntry>,
-    /// Elements in all, padding included: a multiple of the ranks times [`GRAIN`].
+    /// Number of elements including padding: a multiple of the ranks times [`ALIGNMENT`].
     pub count: usize,
     /// Type of the weights.
     pub dtype: Dtype,
     /// Type of the gradients.
     pub grad_dtype: Dtype,
-    /// Whether its parameters have gradients.
+    /// True if its parameters have gradients.
     pub trainable: bool,
 }
 
 impl Bucket {
-    /// The pieces that lie in `range`, whole or in part: (parameter, elements of the parameter, elements of the bucket).
+    /// Returns the entries that intersect `range`: (parameter, elements of the parameter, elements
+    /// of the bucket).
     pub fn entries_within(
         &self,
         range: Range<usize>,
@@ -54,22 +57,23 @@ impl Bucket {
     }
 }
 
-/// How parameters are packed.
+/// Rule for packing parameters into buckets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Packing {
-    /// From the last parameter to the first, a new bucket when so many bytes are reached; 0: one for each parameter.
+    /// Packs from the last parameter to the first, up to this number of bytes per bucket. 0 gives
+    /// each parameter a bucket.
     MaxBytes(usize),
-    /// The parameters of a unit together.
+    /// Packs the parameters of a unit together.
     PerUnit,
 }
 
-/// Which parameters get a bucket of their own, in which every share consists of whole rows.
+/// Selects parameters with a bucket of their own, whose shards consist of whole rows.
 pub type ShardByRows<'a> = &'a dyn Fn(&Parameter) -> bool;
 
-/// The buckets of a model, and where in them each parameter lies.
+/// Buckets of a model, and the location of each parameter in them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Layout {
-    /// By [`BucketId`].
+    /// Buckets by [`BucketId`].
     pub buckets: Vec<Bucket>,
     locations: Vec<(BucketId, usize)>,
     ranks: usize,
@@ -81,7 +85,7 @@ impl Layout {
         Self::with_rows(inventory, ranks, packing, &|_| false)
     }
 
-    /// As [`Layout::new`]; matrices that are meant `by_rows` get a bucket of their own.
+    /// Packs as [`Layout::new`] does. Matrices that `by_rows` selects get a bucket of their own.
     pub fn with_rows(
         inventory: &Inventory,
         ranks: usize,
@@ -112,7 +116,7 @@ impl Layout {
         layout
     }
 
-    /// The same with gradients in 32 bits, whatever the weights have.
+    /// Sets the gradient type to 32 bits, whatever the type of the weights.
     pub fn with_fp32_grads(mut self) -> Self {
         self.buckets.iter_mut().for_each(|bucket| bucket.grad_dtype = Dtype::F32);
         self
@@ -132,19 +136,19 @@ impl Layout {
         bucket.entries.push(BucketEntry { parameter: id, range });
     }
 
-    /// The bucket of a parameter, and its elements there.
+    /// Returns the bucket of a parameter, and the range of its elements there.
     pub fn location(&self, id: ParameterId) -> (BucketId, Range<usize>) {
         let (bucket, piece) = self.locations[id.0];
         (bucket, self[bucket].entries[piece].range.clone())
     }
 
-    /// The share of `rank` in a bucket.
+    /// Returns the range of `rank`'s shard in a bucket.
     pub fn shard_range(&self, bucket: BucketId, rank: usize) -> Range<usize> {
         let share = self[bucket].count / self.ranks;
         rank * share..(rank + 1) * share
     }
 
-    /// The buckets that have parameters of `unit`, or that it borrows, in the order of forward.
+    /// Returns the buckets with parameters that `unit` has or borrows, in forward order.
     pub fn buckets_of(&self, inventory: &Inventory, unit: UnitId) -> Vec<BucketId> {
         let units = inventory[unit].shared_units.iter().copied().chain([unit]);
         let parameters = units.flat_map(|unit| inventory[unit].parameters.clone());
@@ -154,12 +158,12 @@ impl Layout {
         buckets
     }
 
-    /// All buckets' numbers, in the order in which backward completes them.
+    /// Returns the numbers of all buckets, in the order in which backward completes them.
     pub fn ids(&self) -> impl DoubleEndedIterator<Item = BucketId> + use<> {
         (0..self.buckets.len()).map(BucketId)
     }
 
-    /// Elements in all, padding included.
+    /// Returns the number of elements of all buckets, including padding.
     pub fn count(&self) -> usize {
         self.buckets.iter().map(|bucket| bucket.count).sum()
     }
@@ -173,7 +177,8 @@ impl std::ops::Index<BucketId> for Layout {
     }
 }
 
-/// Elements of a matrix whose rows are dealt to `ranks` ranks, each as many, so that shares are whole blocks.
+/// Returns the padded size of a matrix whose rows are divided equally over `ranks` ranks, in whole
+/// blocks.
 fn padded_elements(parameter: &Parameter, ranks: usize) -> usize {
     let columns: usize = parameter.shape[1..].iter().product();
     let rows =

@@ -1,4 +1,4 @@
-//! Whole buckets of weights and gradients, as modules see them.
+//! Whole buckets of weights and gradients, as modules access them.
 
 use crate::allocator::{AllocClass, Allocator};
 use crate::error::Result;
@@ -8,25 +8,25 @@ use std::ops::Range;
 use std::sync::Arc;
 use unisono_cuda::device::{View, ViewMut};
 
-/// The buckets that are whole at this rank now. Modules get views of them, not copies; only 16-bit numbers are
-/// widened for as long as a module works with them.
+/// Keeps the buckets that are complete on this rank. Modules receive views, not copies; only 16-bit
+/// numbers are widened while a module uses them.
 pub struct ParamStore {
-    /// What there is.
+    /// Inventory of the parameters.
     pub inventory: Arc<Inventory>,
-    /// Where it lies.
+    /// Layout of the parameters.
     pub layout: Arc<Layout>,
-    /// Where storage comes from.
+    /// Allocator of the buffers.
     pub memory: Allocator,
     weights: Vec<Option<FlatBuffer>>,
     gradients: Vec<Option<FlatBuffer>>,
-    /// Weights of 16-bit parameters, widened, while their unit is open.
+    /// Widened weights of 16-bit parameters, while their unit is open.
     widened: Vec<Option<FlatBuffer>>,
-    /// Gradients of 16-bit parameters while modules add to them.
+    /// Gradients of 16-bit parameters, while modules add to them.
     wide_grads: Vec<Option<FlatBuffer>>,
 }
 
 impl ParamStore {
-    /// With nothing in it yet.
+    /// Creates an empty store.
     pub fn new(inventory: Arc<Inventory>, layout: Arc<Layout>, memory: &Allocator) -> Self {
         let buckets = || layout.buckets.iter().map(|_| None).collect();
         let parameters = || inventory.parameters.iter().map(|_| None).collect();
@@ -41,10 +41,11 @@ impl ParamStore {
         }
     }
 
-    /// Initial values of the elements `range` of a bucket: the same whoever computes them.
+    /// Computes initial values of the elements `range` of a bucket. The result is equal on every
+    /// rank.
     ///
     /// # Errors
-    /// Of a GPU, if flat memory lies there; here and below.
+    /// Fails if the GPU that holds flat buffers fails. This applies to all functions of this type.
     pub fn initial_weights(&self, bucket: BucketId, range: Range<usize>, seed: u64) -> Result<FlatBuffer> {
         let dtype = self.layout[bucket].dtype;
         let mut numbers = FlatBuffer::zeros(&self.memory, AllocClass::Weights, dtype, range.len())?;
@@ -56,38 +57,38 @@ impl ParamStore {
         Ok(numbers)
     }
 
-    /// Puts a bucket's weights in.
+    /// Stores a bucket's weights.
     pub fn put_weights(&mut self, bucket: BucketId, weights: FlatBuffer) {
         self.weights[bucket.0] = Some(weights);
     }
 
-    /// Takes a bucket's weights out, if they are there.
+    /// Removes a bucket's weights, if they are present.
     pub fn take_weights(&mut self, bucket: BucketId) -> Option<FlatBuffer> {
         self.weights[bucket.0].take()
     }
 
-    /// A bucket's weights, if they are there.
+    /// Returns a bucket's weights, if they are present.
     pub fn bucket_weights(&self, bucket: BucketId) -> Option<&FlatBuffer> {
         self.weights[bucket.0].as_ref()
     }
 
-    /// A bucket's weights, to change.
+    /// Returns a bucket's weights for changes.
     ///
     /// # Panics
-    /// If they are not there.
+    /// Panics if they are not present.
     pub fn weights_mut(&mut self, bucket: BucketId) -> &mut FlatBuffer {
         self.weights[bucket.0].as_mut().expect("the weights are whole")
     }
 
-    /// Puts a bucket's gradients in.
+    /// Stores a bucket's gradients.
     pub fn put_gradients(&mut self, bucket: BucketId, gradients: FlatBuffer) {
         self.gradients[bucket.0] = Some(gradients);
     }
 
-    /// Takes a bucket's gradients out; zeros where nothing came.
+    /// Removes a bucket's gradients; zeros if there are none.
     ///
     /// # Errors
-    /// As [`ParamStore::initial`].
+    /// Fails as [`ParamStore::initial_weights`] does.
     pub fn take_gradients(&mut self, bucket: BucketId) -> Result<FlatBuffer> {
         self.alloc_gradients(bucket)?;
         Ok(self.gradients[bucket.0].take().expect("just made"))
@@ -100,18 +101,18 @@ impl ParamStore {
         Ok(())
     }
 
-    /// Gradients of `count` elements of a bucket to which nothing came.
+    /// Allocates zero gradients for `count` elements of a bucket.
     ///
     /// # Errors
-    /// As [`ParamStore::initial`].
+    /// Fails as [`ParamStore::initial_weights`] does.
     pub fn zero_gradients(&self, bucket: BucketId, count: usize) -> Result<FlatBuffer> {
         Ok(FlatBuffer::zeros(&self.memory, AllocClass::Gradients, self.layout[bucket].grad_dtype, count)?)
     }
 
-    /// Widens what a unit's modules cannot use as it is.
+    /// Widens the 16-bit weights of a unit for its modules.
     ///
     /// # Errors
-    /// As [`ParamStore::initial`].
+    /// Fails as [`ParamStore::initial_weights`] does.
     pub fn widen_unit(&mut self, unit: UnitId) -> Result<()> {
         for id in self.parameters_of(unit) {
             let (bucket, range) = self.layout.location(id);
@@ -122,7 +123,7 @@ impl ParamStore {
         Ok(())
     }
 
-    /// A copy of some numbers in 32 bits.
+    /// Copies elements to 32 bits.
     fn widened_copy(&self, numbers: &FlatBuffer, range: Range<usize>) -> Result<FlatBuffer> {
         let count = range.len();
         let mut wide = FlatBuffer::new(&self.memory, AllocClass::Buffers, Dtype::F32, count)?;
@@ -130,24 +131,24 @@ impl ParamStore {
         Ok(wide)
     }
 
-    /// Ends what [`ParamStore::open`] began.
+    /// Drops the copies of [`ParamStore::widen_unit`].
     pub fn drop_widened(&mut self, unit: UnitId) {
         for id in self.parameters_of(unit) {
             self.widened[id.0] = None;
         }
     }
 
-    /// The parameters that a unit uses, borrowed ones too.
+    /// Returns the parameters that a unit uses, including borrowed ones.
     pub(crate) fn parameters_of(&self, unit: UnitId) -> Vec<ParameterId> {
         let unit = &self.inventory[unit];
         let borrowed = unit.shared_units.iter().flat_map(|&other| self.inventory[other].parameters.clone());
         unit.parameters.clone().chain(borrowed).map(ParameterId).collect()
     }
 
-    /// A parameter's weights, in memory of the host.
+    /// Returns a parameter's weights in host memory.
     ///
     /// # Panics
-    /// If its bucket is not there: a unit is used that was not asked for.
+    /// Panics if the bucket is absent: the unit was used without `pre_unit`.
     pub fn weights(&self, id: ParameterId) -> &[f32] {
         let (bucket, range) = self.layout.location(id);
         let whole = self.weights[bucket.0].as_ref().and_then(FlatBuffer::as_f32);
@@ -159,7 +160,8 @@ impl ParamStore {
         panic!("{} is used outside of its unit", self.inventory[id].name)
     }
 
-    /// A parameter's weights and its gradient to add to, in memory of the host; none if it is frozen, or a GPU has it.
+    /// Returns a parameter's weights and the gradient to add to, in host memory; `None` if it is
+    /// frozen or in GPU memory.
     pub fn weights_and_gradient(&mut self, id: ParameterId) -> Option<(&[f32], &mut [f32])> {
         if !self.inventory[id].trainable || self.is_on_device() {
             return None;
@@ -176,15 +178,15 @@ impl ParamStore {
         Some((weights.unwrap_or_default(), sum))
     }
 
-    /// Whether it lies in memory of a GPU.
+    /// Returns true if the store is in GPU memory.
     pub fn is_on_device(&self) -> bool {
         self.memory.lane().is_some()
     }
 
-    /// A parameter's weights, in memory of a GPU.
+    /// Returns a parameter's weights in GPU memory.
     ///
     /// # Panics
-    /// As [`ParamStore::weights`].
+    /// Panics as [`ParamStore::weights`] does.
     pub fn device_weights(&self, id: ParameterId) -> View<'_, f32> {
         let (bucket, range) = self.layout.location(id);
         let whole = device_view(&self.weights[bucket.0], range.clone());
@@ -193,13 +195,13 @@ impl ParamStore {
             .unwrap_or_else(|| self.panic_not_gathered(id))
     }
 
-    /// A copy of a parameter's weights for the host; waits for it.
+    /// Copies a parameter's weights to the host, and waits for the copy.
     ///
     /// # Errors
-    /// As [`ParamStore::initial`].
+    /// Fails as [`ParamStore::initial_weights`] does.
     ///
     /// # Panics
-    /// As [`ParamStore::weights`].
+    /// Panics as [`ParamStore::weights`] does.
     pub fn weights_to_host(&self, id: ParameterId) -> Result<Vec<f32>> {
         let (bucket, range) = self.layout.location(id);
         let mut copy = vec![0.0; range.len()];
@@ -210,10 +212,10 @@ impl ParamStore {
         Ok(copy)
     }
 
-    /// A parameter's gradient to add to, in memory of a GPU; none if it is frozen.
+    /// Returns the gradient of a parameter to add to, in GPU memory; `None` if it is frozen.
     ///
     /// # Errors
-    /// As [`ParamStore::initial`].
+    /// Fails as [`ParamStore::initial_weights`] does.
     pub fn device_gradient(&mut self, id: ParameterId) -> Result<Option<ViewMut<'_, f32>>> {
         if !self.inventory[id].trainable {
             return Ok(None);
@@ -230,7 +232,7 @@ impl ParamStore {
         Ok(sum)
     }
 
-    /// Room to add in 32 bits to a gradient that is kept in 16.
+    /// Allocates a 32-bit buffer for a gradient that is kept in 16 bits.
     fn alloc_wide_grad(&mut self, id: ParameterId) -> Result<()> {
         let (bucket, range) = self.layout.location(id);
         self.alloc_gradients(bucket)?;
@@ -241,10 +243,10 @@ impl ParamStore {
         Ok(())
     }
 
-    /// All that this backward pass adds to a parameter's gradient is there.
+    /// Adds the 32-bit buffer to the parameter's gradient at the end of its backward.
     ///
     /// # Errors
-    /// As [`ParamStore::initial`].
+    /// Fails as [`ParamStore::initial_weights`] does.
     pub fn fold_wide_grad(&mut self, id: ParameterId) -> Result<()> {
         let (bucket, range) = self.layout.location(id);
         if let (Some(sum), Some(gradients)) = (self.wide_grads[id.0].take(), &mut self.gradients[bucket.0]) {
@@ -254,7 +256,7 @@ impl ParamStore {
     }
 }
 
-/// Whether modules cannot use them as they are.
+/// Returns true if modules need a widened copy.
 fn is_narrow(numbers: &FlatBuffer) -> bool {
     numbers.dtype() == Dtype::Bf16
 }

@@ -18,7 +18,7 @@ fn inventory(units: &[&[(usize, Dtype)]]) -> Inventory {
     registry.finish()
 }
 
-/// (parameters, elements) of each bucket.
+/// Returns (parameters, elements) of each bucket.
 fn buckets(layout: &Layout) -> Vec<(Vec<usize>, usize)> {
     let of = |bucket: &Bucket| (bucket.entries.iter().map(|piece| piece.parameter.0).collect(), bucket.count);
     layout.buckets.iter().map(of).collect()

@@ -1,4 +1,4 @@
-//! How the gradients of a group of ranks become their mean.
+//! Averages gradients over a group of ranks.
 
 use crate::allocator::{AllocClass, Allocator};
 use crate::flat::{Comm, Dtype, FlatBuffer};
@@ -6,29 +6,29 @@ use crate::parallel::Settings;
 use serde::{Deserialize, Serialize};
 use unisono::{Avg, ReduceOp, Result, Sum};
 
-/// Where the division by the number of ranks is done. All three have the same results, to the rounding of the last bits.
+/// Place of the division by the number of ranks. The results of all three differ only by rounding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Average {
-    /// In the collective, on complete sums.
+    /// Divides complete sums in the collective.
     InReduction,
-    /// After the collective.
+    /// Divides after the collective.
     After,
-    /// In the loss, before backward: [`Average::loss_factor`] is what it is multiplied by.
+    /// Scales the loss by [`Average::loss_factor`] before backward.
     InLoss,
 }
 
 impl Average {
-    /// What the loss must be multiplied by before backward, of each of so many ranks.
+    /// Returns the factor for the loss before backward, with this number of ranks.
     pub fn loss_factor(self, ranks: usize) -> f32 {
         if self == Self::InLoss { 1.0 / ranks as f32 } else { 1.0 }
     }
 }
 
-/// Forms means of whole buckets over a data-parallel group.
+/// Averages whole buckets over a data parallel group.
 #[derive(Clone)]
 pub struct GradAverager {
-    /// How many ranks.
+    /// Number of ranks.
     ranks: usize,
     average: Average,
     wire_dtype: Option<Dtype>,
@@ -36,12 +36,12 @@ pub struct GradAverager {
 }
 
 impl GradAverager {
-    /// Over `ranks` ranks.
+    /// Creates an averager over `ranks` ranks.
     pub fn new(ranks: usize, settings: &Settings, memory: &Allocator) -> Self {
         Self { ranks, average: settings.average, wire_dtype: settings.wire_dtype, memory: memory.clone() }
     }
 
-    /// The mean of `gradients` over all ranks.
+    /// Starts averaging `gradients` over all ranks.
     pub(super) fn all_reduce(&self, peers: Option<Comm<'_>>, gradients: FlatBuffer) -> Result<FlatBuffer> {
         let Some(peers) = peers else { return Ok(gradients) };
         let dtype = gradients.dtype();
@@ -50,7 +50,7 @@ impl GradAverager {
         self.cast_from_wire(sent, dtype)
     }
 
-    /// This rank's share of the mean of `gradients` over all ranks.
+    /// Starts averaging `gradients` over all ranks; each rank receives its shard.
     pub(super) fn reduce_scatter(
         &self,
         peers: Option<Comm<'_>>,
@@ -65,7 +65,8 @@ impl GradAverager {
         self.cast_from_wire(share, dtype)
     }
 
-    /// As [`GradAverager::reduce_scatter`], with the share in its place; the rest means nothing afterwards.
+    /// Averages as [`GradAverager::reduce_scatter`] does, with the shard in place. The rest of the
+    /// buffer is undefined afterwards.
     pub(super) fn reduce_scatter_in_place(
         &self,
         peers: Option<Comm<'_>>,

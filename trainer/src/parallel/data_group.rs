@@ -1,4 +1,4 @@
-//! The ranks that share the data.
+//! The data parallel group of ranks.
 
 use crate::allocator::Allocator;
 use crate::error::Result;
@@ -7,18 +7,19 @@ use std::sync::Arc;
 use unisono::Communicator;
 use unisono_cuda::device::compute::Compute;
 
-/// Ranks that exchange flat numbers, wherever these lie.
+/// Group of ranks that exchange flat buffers in host or GPU memory.
 pub(super) struct DataGroup {
     pub(super) size: ProcessGroup,
-    /// Where collectives are enqueued on a GPU, beside what modules compute.
+    /// GPU stream for collectives, separate from the stream of the modules.
     pub(super) lane: Option<Arc<Compute>>,
 }
 
 impl DataGroup {
-    /// Those of `host`, on GPUs if `memory` keeps flat numbers there. All of them call it.
+    /// Creates the group from `host`, with GPU collectives if `memory` keeps flat buffers on a GPU.
+    /// All ranks must call this.
     ///
     /// # Errors
-    /// If ranks cannot meet on their GPUs.
+    /// Fails if ranks cannot set up GPU communication.
     pub(super) fn new(host: Communicator, memory: &Allocator) -> Result<Self> {
         let ranks = ProcessGroup::new(host, memory.gpu())?;
         let beside =
@@ -35,7 +36,7 @@ impl DataGroup {
         self.size.size()
     }
 
-    /// The ranks as flat numbers reach them.
+    /// Returns the communicator for flat buffers.
     pub(super) fn peers(&self) -> Comm<'_> {
         self.size.comm()
     }

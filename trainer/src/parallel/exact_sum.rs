@@ -3,22 +3,24 @@
 use crate::flat::ALIGNMENT;
 use unisono_cuda::block_square_sums;
 
-/// The exact sum of squares, in fixed point: terms may come in any order, from any rank.
+/// Exact sum of squares in fixed point. Terms may come in any order and from any rank.
 ///
-/// A block of [`GRAIN`] elements is summed by [`squares`], in 64-bit floats in a fixed order; the sums of blocks are added without rounding.
-/// As blocks never belong to two ranks, the norm of a gradient has the same bits however it is sharded. No square of a
-/// 32-bit float overflows a 64-bit one.
+/// [`squares`] sums each block of [`ALIGNMENT`] elements in 64-bit floats, in a fixed order. The
+/// sums of blocks are then added without rounding. A block never belongs to two ranks, so the norm
+/// has the same bits however the gradient is sharded. The square of a 32-bit float does not
+/// overflow a 64-bit float.
 ///
 /// Source: the long accumulator of Kulisch, "Computer arithmetic and validity", 2008.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExactSum {
-    /// Digits of 32 bits, with room for carries; the first is worth 2 to the power [`MIN_EXPONENT`].
+    /// Limbs of 32 bits with room for carries. The first has the weight 2 to the power
+    /// [`MIN_EXPONENT`].
     limbs: [u64; LIMBS],
 }
 
-/// Digits, and one that counts terms that are no numbers.
+/// Number of limbs, including one that counts terms that are not finite.
 const LIMBS: usize = 22;
-/// Below the last bit of the smallest block: the square of 2⁻¹⁴⁹, less 53 bits.
+/// Exponent below the last bit of the smallest term: the square of 2⁻¹⁴⁹, less 53 bits.
 const MIN_EXPONENT: i32 = -352;
 
 impl Default for ExactSum {
@@ -33,7 +35,7 @@ impl ExactSum {
         block_square_sums(values, ALIGNMENT, |block| self.add(block));
     }
 
-    /// Adds a number that is not negative.
+    /// Adds a non-negative number.
     fn add(&mut self, term: f64) {
         if !term.is_finite() {
             self.limbs[LIMBS - 1] += 1;
@@ -52,7 +54,7 @@ impl ExactSum {
         }
     }
 
-    /// The sum, rounded.
+    /// Returns the sum, rounded once.
     pub fn value(&self) -> f64 {
         if self.limbs[LIMBS - 1] > 0 {
             return f64::NAN;
@@ -67,7 +69,7 @@ impl ExactSum {
         digits.iter().enumerate().rev().fold(0.0, |sum, (place, &digit)| sum + digit as f64 * weight(place))
     }
 
-    /// The digits, to be summed over ranks.
+    /// Returns the limbs, to be summed over ranks.
     pub fn limbs_mut(&mut self) -> &mut [u64] {
         &mut self.limbs
     }

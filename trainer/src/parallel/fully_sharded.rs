@@ -1,7 +1,7 @@
-//! Every rank keeps its share of everything, and gathers a unit's weights while it is needed: ZeRO's third stage.
+//! ZeRO stage 3: each rank keeps a shard of all state, and gathers a unit's weights for its use.
 //!
-//! Sources: Rajbhandari et al., "ZeRO", SC 2020; prefetching, its limit and resharding as in Zhao et al., "PyTorch FSDP:
-//! experiences on scaling fully sharded data parallel", VLDB 16(12), 2023.
+//! Sources: Rajbhandari et al., "ZeRO", SC 2020. Prefetch, its limit and resharding follow Zhao et
+//! al., "PyTorch FSDP: experiences on scaling fully sharded data parallel", VLDB 16(12), 2023.
 
 use crate::allocator::{AllocClass, Allocator};
 use crate::error::Result;
@@ -18,25 +18,25 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Weights, gradients and optimizer state in shares. The model may be larger than the memory of one rank: initial
-/// weights are computed share by share too.
+/// Keeps weights, gradients and optimizer state in shards. The model may exceed the memory of one
+/// rank, because initial weights are also computed by shard.
 pub struct FullySharded {
     base: StrategyCore,
     shards: OptimizerShards,
-    /// This rank's share of each bucket's weights. A gather under way holds on to it.
+    /// This rank's shard of each bucket's weights, shared with a pending gather.
     weights: Vec<Arc<FlatBuffer>>,
     grad_reducer: GradReducer,
-    /// Whole weights on their way, in the order in which they were asked for.
+    /// Pending gathers of whole weights, in request order.
     gathers: VecDeque<(BucketId, PendingCollective)>,
-    /// How many open units use each bucket.
+    /// Number of open units that use each bucket.
     use_counts: Vec<usize>,
 }
 
 impl FullySharded {
-    /// With one bucket for each unit of the model.
+    /// Creates the strategy with one bucket per unit of the model.
     ///
     /// # Errors
-    /// Of the file, where state is offloaded.
+    /// Fails if the offload file cannot be created or written.
     pub fn new(
         inventory: &Arc<Inventory>,
         team: ProcessGroups,
@@ -69,7 +69,7 @@ impl FullySharded {
         self.base.store.layout.buckets_of(&self.base.store.inventory, unit)
     }
 
-    /// Whether a bucket's weights are whole, or on their way.
+    /// Returns true if a bucket's weights are complete or being gathered.
     fn is_pending(&self, bucket: BucketId) -> bool {
         self.base.store.bucket_weights(bucket).is_some()
             || self.gathers.iter().any(|(coming, _)| *coming == bucket)
@@ -91,7 +91,7 @@ impl FullySharded {
         Ok(())
     }
 
-    /// Waits until a bucket that is coming is whole.
+    /// Waits until the pending gather of a bucket is complete.
     fn wait_weights(&mut self, bucket: BucketId) -> Result<()> {
         while self.base.store.bucket_weights(bucket).is_none() {
             let (landed, flight) = self.gathers.pop_front().expect("it is coming");
@@ -102,7 +102,7 @@ impl FullySharded {
         self.base.check()
     }
 
-    /// Starts gathering for the units that come after `unit` on this way.
+    /// Starts gathers for the units that follow `unit` in this direction.
     fn prefetch(&mut self, unit: UnitId, way: Direction) -> Result<()> {
         for distance in 1..=self.base.settings.prefetch {
             let Some(next) = self.neighbor(unit, way, distance) else { break };
@@ -123,7 +123,7 @@ impl FullySharded {
         }
     }
 
-    /// Frees what nobody uses any more.
+    /// Frees buckets that no open unit uses.
     fn release_unit(&mut self, unit: UnitId, frees: bool) {
         for bucket in self.buckets_of(unit) {
             self.use_counts[bucket.0] -= 1;
@@ -222,7 +222,7 @@ impl DataParallel for FullySharded {
             let share = Arc::get_mut(&mut self.weights[bucket.0]).expect("nothing is under way");
             self.shards.for_each_shard(bucket, BufferFrom { buffer: share, start }, visit)?;
         }
-        // What was awaited to be shown may have failed.
+        // A pending collective may have failed.
         self.base.check()
     }
 

@@ -1,4 +1,4 @@
-//! The norm of a gradient, wherever it lies.
+//! Norm of a gradient in host or GPU memory.
 
 use crate::allocator::Allocator;
 use crate::error::Result;
@@ -9,16 +9,16 @@ use unisono::Sum;
 use unisono::device::Buffer;
 use unisono_cuda::device::compute::Compute;
 
-/// Squares of a gradient, added up where it lies.
+/// Sum of squares of a gradient, computed in the memory that holds it.
 pub(super) enum SquaredNorm {
-    /// By the host: without rounding, to the same bits whoever adds what.
+    /// Sum on the host without rounding; the bits do not depend on the order.
     Exact(ExactSum),
-    /// By a GPU, in 64 bits: a sum for each bucket, which depends in its last bits on how the gradient is divided.
+    /// One 64-bit sum per bucket on a GPU. The last bits depend on the sharding of the gradient.
     Rounded(Vec<Buffer<f64>>),
 }
 
 impl SquaredNorm {
-    /// Of nothing yet, where `memory` keeps flat numbers.
+    /// Creates an empty sum in the memory that `memory` uses for flat buffers.
     pub(super) fn new(memory: &Allocator) -> Self {
         match memory.lane() {
             Some(_) => Self::Rounded(Vec::new()),
@@ -28,8 +28,8 @@ impl SquaredNorm {
 }
 
 impl StrategyCore {
-    /// The root of a sum of squares of which every rank has a part: of the data-parallel group, if `sharded`, and of the
-    /// tensor-parallel one.
+    /// Reduces the sums of squares over ranks and returns the root. The sum runs over the data
+    /// parallel group if `sharded`, and over the tensor parallel group.
     pub(super) fn reduce_norm(&self, squares: SquaredNorm, sharded: bool) -> Result<f64> {
         match squares {
             SquaredNorm::Exact(squares) => self.exact_norm(squares, sharded),
@@ -37,7 +37,7 @@ impl StrategyCore {
             SquaredNorm::Rounded(parts) => {
                 let lane = self.store.memory.lane().expect("on a GPU");
                 let sums = gather_partial_sums(lane, &parts, self.norm_groups(sharded))?;
-                // What went wrong before it comes to light here, at the latest.
+                // Earlier GPU errors surface here at the latest.
                 self.check()?;
                 Ok(sums.into_iter().sum::<f64>().sqrt())
             }
@@ -51,14 +51,14 @@ impl StrategyCore {
         Ok(squares.value().sqrt())
     }
 
-    /// The groups over which squares are summed.
+    /// Returns the groups over which squares are summed.
     fn norm_groups(&self, sharded: bool) -> impl Iterator<Item = &ProcessGroup> {
         let data = self.group.iter().filter(move |_| sharded).map(|group| &group.size);
         data.chain(&self.tensor)
     }
 }
 
-/// The sums of all buckets, over all groups of which each rank has a part; waits for them.
+/// Waits for the sums of all buckets and reduces them over all groups.
 fn gather_partial_sums<'a>(
     lane: &Compute,
     parts: &[Buffer<f64>],

@@ -1,5 +1,5 @@
-//! Gradients from the moment a bucket of them is complete until the step is taken: reduced in order, and kept whole
-//! or in shares.
+//! Reduces gradients bucket by bucket, in order, and keeps the results whole or in shards until the
+//! step.
 
 use crate::error::Result;
 use crate::flat::{BucketId, Comm, FlatBuffer};
@@ -11,21 +11,21 @@ use crate::parallel::{GradAverager, GradReduction, ReduceFrequency};
 use crate::parameter::ParameterId;
 use std::collections::VecDeque;
 
-/// What a rank has of the mean gradients, and where.
+/// Storage of the mean gradients of a rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum GradStorage {
-    /// All of them, in whole buckets.
+    /// Keeps whole buckets.
     Full,
-    /// Its share, in its place in whole buckets that stay.
+    /// Keeps the rank's shard in place, inside whole buckets that stay allocated.
     ShardInPlace,
-    /// Its share; whole buckets are freed when they are reduced.
+    /// Keeps the rank's shard, and frees whole buckets after reduction.
     Shard,
 }
 
-/// The reductions of one rank's gradients, and their results.
+/// Reductions of one rank's gradients, and their results.
 pub(super) struct GradReducer {
     storage: GradStorage,
-    /// With [`GradStorage::Share`], this rank's shares of the mean gradients, by bucket.
+    /// This rank's shards of the mean gradients by bucket, with [`GradStorage::Shard`].
     shards: Vec<Option<FlatBuffer>>,
     pending: VecDeque<(BucketId, PendingCollective)>,
 }
@@ -36,7 +36,7 @@ impl GradReducer {
         Self { storage: keeps, shards: shares, pending: VecDeque::new() }
     }
 
-    /// A use of a parameter was added; starts the reductions that become due.
+    /// Records one use of a parameter in backward, and starts the reductions that become due.
     pub(super) fn grad_ready(&mut self, base: &mut StrategyCore, id: ParameterId) -> Result<()> {
         base.mark_ready(id)?;
         while self.reduces_in_this_pass(base) {
@@ -46,7 +46,7 @@ impl GradReducer {
         Ok(())
     }
 
-    /// Backward has ended: reduces what is left, and waits for all.
+    /// Ends backward: reduces the remaining buckets and waits for all reductions.
     pub(super) fn finish(&mut self, base: &mut StrategyCore) -> Result<()> {
         while let Some(bucket) = base.next_remaining_bucket()? {
             self.start_reduction(base, bucket)?;
@@ -61,7 +61,7 @@ impl GradReducer {
         self.storage == GradStorage::Full && base.settings.grad_reduction == GradReduction::Naive
     }
 
-    /// Whether buckets are reduced as they become complete in this backward pass.
+    /// Returns true if this backward pass reduces buckets as they become complete.
     fn reduces_in_this_pass(&self, base: &StrategyCore) -> bool {
         let each =
             base.settings.reduce_each == ReduceFrequency::MicroBatch && self.storage == GradStorage::Shard;
@@ -101,7 +101,7 @@ impl GradReducer {
         Ok(())
     }
 
-    /// Waits for the oldest reduction. A share adds to what there is of it from earlier micro-batches.
+    /// Waits for the oldest reduction. A shard is added to the shard of earlier micro-batches.
     fn wait_first(&mut self, base: &mut StrategyCore) -> Result<()> {
         let Some((bucket, flight)) = self.pending.pop_front() else { return Ok(()) };
         let reduced = flight.wait(&mut base.wait_time)?;
@@ -113,7 +113,7 @@ impl GradReducer {
         Ok(())
     }
 
-    /// Takes out what has this rank's gradients of a bucket; zeros where nothing came.
+    /// Takes the buffer with this rank's gradients of a bucket; zeros if there are none.
     pub(super) fn take_gradients(
         &mut self,
         base: &mut StrategyCore,
@@ -135,7 +135,7 @@ impl GradReducer {
         }
     }
 
-    /// The step was taken with `gradients`: buckets that stay are cleared, shares are freed.
+    /// Releases `gradients` after the step: whole buckets are cleared, shards are freed.
     pub(super) fn clear_after_step(
         &mut self,
         base: &mut StrategyCore,
@@ -149,7 +149,7 @@ impl GradReducer {
         Ok(())
     }
 
-    /// The norm of the whole model's gradient.
+    /// Computes the norm of the whole model's gradient.
     pub(super) fn grad_norm(&mut self, base: &mut StrategyCore, shares: &OptimizerShards) -> Result<f64> {
         let (mut squares, layout) = (SquaredNorm::new(&base.store.memory), base.layout());
         for bucket in base.trainable_buckets() {
@@ -175,7 +175,8 @@ mod tests {
     use crate::testing::{gpu, run_ranks};
     use std::sync::Arc;
 
-    /// How many collectives have been enqueued on a GPU when each of three gradients is ready, the last first.
+    /// Returns the number of collectives enqueued on a GPU when each of three gradients becomes
+    /// ready, the last one first.
     fn collectives_enqueued(form: GradReduction, bucket_bytes: usize) -> Vec<usize> {
         let mut registry = Registry::default();
         for name in ["one", "two", "three"] {

@@ -1,4 +1,4 @@
-//! Steps that need a whole matrix while each rank keeps the state of its share, of a part of it perhaps.
+//! Optimizer steps that need a whole matrix, although each rank keeps only a shard of its state.
 
 use crate::allocator::{AllocClass, Allocator};
 use crate::error::{Error, Result};
@@ -9,23 +9,24 @@ use crate::parallel::optimizer_shards::{BufferFrom, BufferSlice, OptimizerShard,
 use crate::parameter::{Inventory, Parameter};
 use std::ops::Range;
 
-/// Where the weights of a bucket of one matrix go.
+/// Update of a bucket that holds one matrix.
 pub(super) struct MatrixUpdate<'a> {
     optimizer: &'a dyn MatrixOptimizer,
     parameter: &'a Parameter,
-    /// Elements of the bucket.
+    /// Number of elements of the bucket.
     count: usize,
     grad_scale: f32,
-    /// Ranks that have a share each.
+    /// Ranks that keep a shard each.
     data_group: Option<&'a DataGroup>,
-    /// Ranks that have a part of the matrix each.
+    /// Ranks that hold a tensor parallel part of the matrix each.
     tensor_group: Option<&'a ProcessGroup>,
-    /// Of the whole bucket, once gathered.
+    /// Update direction of the whole bucket, once gathered.
     direction: Option<FlatBuffer>,
 }
 
 impl<'a> MatrixUpdate<'a> {
-    /// For a bucket of one parameter that the optimizer takes as a whole; none for all others.
+    /// Creates the update for a bucket whose only parameter needs a whole-matrix step; `None` for
+    /// all other buckets.
     pub(super) fn for_bucket(
         bucket: &Bucket,
         inventory: &'a Inventory,
@@ -53,7 +54,8 @@ impl<'a> MatrixUpdate<'a> {
         }))
     }
 
-    /// Finds the direction of this rank's elements, gathers that of the whole matrix, and makes of it the one that is taken.
+    /// Computes the direction of this rank's elements, gathers the whole direction, and transforms
+    /// it for the step.
     pub(super) fn gather_direction(
         &mut self,
         part: &mut OptimizerShard,
@@ -82,7 +84,7 @@ impl<'a> MatrixUpdate<'a> {
         Ok(())
     }
 
-    /// Takes the gradient of some elements into their moment, and puts into `direction` where they would go.
+    /// Adds the gradient to the moment and writes the resulting update to `direction`.
     fn local_direction(
         &self,
         memory: &Allocator,
@@ -110,7 +112,7 @@ impl<'a> MatrixUpdate<'a> {
         )?)
     }
 
-    /// Makes of the direction of this rank's part the one that is taken.
+    /// Transforms the direction of this rank's part.
     fn transform_direction(&self, memory: &Allocator, taken: &mut FlatBuffer) -> Result<()> {
         match self.tensor_group {
             Some(parts) => self.transform_sharded(memory, taken, parts),
@@ -118,7 +120,7 @@ impl<'a> MatrixUpdate<'a> {
         }
     }
 
-    /// Makes of the direction of the whole matrix the one that is taken.
+    /// Transforms the direction of the whole matrix.
     fn transform_whole(&self, memory: &Allocator, taken: &mut FlatBuffer) -> Result<()> {
         let [rows, columns] = self.dims();
         let whole = BufferSlice { buffer: taken, range: 0..rows * columns };
@@ -131,13 +133,13 @@ impl<'a> MatrixUpdate<'a> {
         Ok(())
     }
 
-    /// Rows and columns of the whole matrix.
+    /// Returns the rows and columns of the whole matrix.
     fn dims(&self) -> [usize; 2] {
         let shape = self.parameter.global_shape();
         [shape[0], shape[1..].iter().product()]
     }
 
-    /// Puts the parts of all ranks together, makes of the whole the direction that is taken, and leaves this rank its part.
+    /// Gathers the parts of all ranks, transforms the whole direction, and keeps this rank's part.
     fn transform_sharded(
         &self,
         memory: &Allocator,
@@ -171,7 +173,7 @@ impl<'a> MatrixUpdate<'a> {
         Ok(taken.copy_range(0..count, &own, 0..count)?)
     }
 
-    /// Moves the elements `place` of the bucket.
+    /// Applies the update to the elements `place` of the bucket.
     pub(super) fn apply(
         &self,
         memory: &Allocator,
@@ -196,14 +198,14 @@ impl<'a> MatrixUpdate<'a> {
     }
 }
 
-/// Rows of a matrix in a part of it and in the whole: where they begin, and how far one is from the next.
+/// Block of rows of a matrix: offsets and strides in the part and in the whole matrix.
 struct MatrixBlock {
     from: [usize; 2],
     to: [usize; 2],
     dims: [usize; 2],
 }
 
-/// What a part has of a matrix of so many columns, but for padding.
+/// Returns the blocks that a part holds of a matrix with this number of columns, without padding.
 fn blocks(part: &Parameter, columns: usize) -> impl Iterator<Item = MatrixBlock> + use<> {
     let cut = part.shard.clone().expect("a part is cut");
     let (runs, local, rows): (Vec<_>, _, _) =
@@ -220,12 +222,12 @@ fn blocks(part: &Parameter, columns: usize) -> impl Iterator<Item = MatrixBlock>
 }
 
 impl MatrixBlock {
-    /// The way back.
+    /// Swaps source and target.
     fn reversed(self) -> Self {
         Self { from: self.to, to: self.from, ..self }
     }
 
-    /// Puts what `from` has of it where it goes.
+    /// Copies the block from `from` to its position in `into`.
     fn copy(&self, memory: &Allocator, from: BufferSlice<&FlatBuffer>, into: &mut FlatBuffer) -> Result<()> {
         let MatrixBlock { from: [start, stride], to: [place, step], dims: [rows, columns] } = *self;
         let first = from.range.start + start;

@@ -1,9 +1,10 @@
-//! Optimizer state on disk, but for the bucket whose step is being taken.
+//! Optimizer state on disk, except for the bucket whose step is being taken.
 //!
-//! CPU ranks have no second memory to offload to, so what they offload to is a file. It is read and written at positions, not mapped:
-//! a mapping would still be resident while it is touched, and a full disk would end the process where here it is an error.
+//! CPU ranks have no second memory, so they offload to a file. The file is read and written by
+//! position and not mapped. A mapping would stay resident while in use, and a full disk would kill
+//! the process instead of returning an error.
 //!
-//! Source: Ren et al., "ZeRO-Offload", USENIX ATC 2021, where the second memory is the host's.
+//! Source: Ren et al., "ZeRO-Offload", USENIX ATC 2021, which offloads from a GPU to the host.
 
 use crate::allocator::{AllocClass, Allocator, F32Vec, Tracked};
 use crate::error::{Error, Result};
@@ -14,29 +15,29 @@ use std::path::{Path, PathBuf};
 use std::process;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A file without a name: it is gone when its rank is, however that ends.
+/// Unlinked file. The system deletes it when the rank ends, even after a crash.
 pub(super) struct OffloadFile {
     file: File,
     folder: PathBuf,
     memory: Allocator,
-    /// Where the next place begins.
+    /// Offset of the next slot.
     end: u64,
 }
 
-/// Room for one array.
+/// Space for one array in the file.
 pub(super) struct FileSlot {
     start: u64,
     _tracked: Tracked,
 }
 
 impl OffloadFile {
-    /// In a fresh file in `folder`, which is made if there is none.
+    /// Creates a file in `folder`. Creates the folder if it is missing.
     pub(super) fn new(folder: &Path, memory: &Allocator) -> Result<Self> {
         let file = anonymous_file(folder).map_err(|error| Error::file(folder, error))?;
         Ok(Self { file, folder: folder.to_owned(), memory: memory.clone(), end: 0 })
     }
 
-    /// Room for `count` numbers.
+    /// Reserves space for `count` numbers.
     pub(super) fn reserve(&mut self, count: usize) -> FileSlot {
         let bytes = count * size_of::<f32>();
         let place = FileSlot { start: self.end, _tracked: self.memory.track(AllocClass::Offloaded, bytes) };
@@ -44,7 +45,7 @@ impl OffloadFile {
         place
     }
 
-    /// Writes `numbers` to their place, and gives their memory back to the system.
+    /// Writes `numbers` to their slot, and frees their memory.
     pub(super) fn write(&self, place: &FileSlot, numbers: F32Vec) -> Result<()> {
         let mut bytes = Vec::with_capacity(CHUNK_ELEMENTS * size_of::<f32>());
         let mut at = place.start;
@@ -58,7 +59,7 @@ impl OffloadFile {
         Ok(())
     }
 
-    /// Reads the `count` numbers at a place.
+    /// Reads the `count` numbers of a slot.
     pub(super) fn read(&self, place: &FileSlot, count: usize) -> Result<F32Vec> {
         let mut numbers = self.memory.alloc(AllocClass::Optimizer, count);
         let mut bytes = vec![0; CHUNK_ELEMENTS * size_of::<f32>()];
@@ -79,7 +80,7 @@ impl OffloadFile {
     }
 }
 
-/// A file that has lost its name again before anything is in it.
+/// Creates a file and unlinks it before it holds data.
 fn anonymous_file(folder: &Path) -> io::Result<File> {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     fs::create_dir_all(folder)?;
@@ -90,7 +91,7 @@ fn anonymous_file(folder: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// Numbers that are written or read at once.
+/// Number of elements per read or write.
 const CHUNK_ELEMENTS: usize = 1 << 14;
 
 #[cfg(test)]

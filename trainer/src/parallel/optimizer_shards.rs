@@ -1,4 +1,4 @@
-//! The elements whose optimizer state this rank keeps.
+//! Optimizer state of the elements that this rank keeps.
 
 use crate::allocator::{AllocClass, Allocator, F32Vec};
 use crate::error::Result;
@@ -14,44 +14,44 @@ use crate::parameter::{Inventory, Parameter, ParameterId};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Some elements of every bucket: all, this rank's share, or what it owns.
+/// Optimizer state for part of every bucket: all of it, this rank's shard, or the buckets it owns.
 pub(super) struct OptimizerShards {
     pub(super) inventory: Arc<Inventory>,
     pub(super) layout: Arc<Layout>,
     pub(super) memory: Allocator,
-    /// Where state lies while it is not needed, if not in memory.
+    /// File for state that is not in use; `None` keeps state in memory.
     offload: Option<OffloadFile>,
     pub(super) shards: Vec<OptimizerShard>,
 }
 
-/// Elements of one bucket.
+/// Optimizer state of one bucket.
 pub(super) struct OptimizerShard {
     pub(super) range: Range<usize>,
-    /// Weights in full precision, where the bucket has them in 16 bits.
+    /// Weights in full precision, if the bucket keeps them in 16 bits.
     pub(super) master: Option<FlatBuffer>,
-    /// In full precision too.
+    /// Moments in full precision.
     pub(super) moments: Vec<FlatBuffer>,
-    /// Where the one and the others lie in a file.
+    /// File slots of the weights and moments.
     file_slots: Vec<FileSlot>,
 }
 
-/// A step, and what takes it.
+/// Arguments of an optimizer step.
 pub(super) struct StepContext<'a> {
     pub(super) optimizer: &'a dyn Optimizer,
     pub(super) step: &'a Step,
-    /// The ranks that keep a share each; none where this one keeps all.
+    /// Ranks that keep a shard each; `None` if this rank keeps all.
     pub(super) group: Option<&'a DataGroup>,
-    /// The ranks that have a part each of what is cut.
+    /// Ranks that hold a tensor parallel part each.
     pub(super) tensor: Option<&'a ProcessGroup>,
 }
 
-/// Numbers of a bucket from its element `start` on.
+/// Buffer that holds the elements of a bucket from `start` on.
 pub(super) struct BufferFrom<N> {
     pub(super) buffer: N,
     pub(super) start: usize,
 }
 
-/// Some of several numbers.
+/// Range of one or several buffers.
 pub(super) struct BufferSlice<N> {
     pub(super) buffer: N,
     pub(super) range: Range<usize>,
@@ -64,10 +64,11 @@ impl BufferFrom<FlatBuffer> {
 }
 
 impl OptimizerShards {
-    /// The elements that `range` says of every bucket; frozen ones have weights only.
+    /// Creates state for the elements of every bucket that `range` returns. Frozen buckets keep
+    /// weights only.
     ///
     /// # Errors
-    /// Of the file, where state is offloaded.
+    /// Fails if the offload file cannot be created or written.
     pub(super) fn new(
         inventory: &Arc<Inventory>,
         layout: &Arc<Layout>,
@@ -87,15 +88,15 @@ impl OptimizerShards {
         Ok(Self { inventory, layout, memory: memory.clone(), offload, shards: parts })
     }
 
-    /// The elements kept of a bucket.
+    /// Returns the elements of a bucket that are kept.
     pub(super) fn range(&self, bucket: BucketId) -> Range<usize> {
         self.shards[bucket.0].range.clone()
     }
 
-    /// Keeps full-precision copies of a bucket's initial weights, where it has them in 16 bits.
+    /// Keeps full-precision copies of a bucket's initial weights, if the bucket has 16-bit weights.
     ///
     /// # Errors
-    /// Of the file, where state is offloaded.
+    /// Fails if the offload file cannot be written.
     pub(super) fn initialize(&mut self, bucket: BucketId, seed: u64) -> Result<()> {
         let part = &mut self.shards[bucket.0];
         if has_master_weights(&self.layout[bucket]) {
@@ -110,7 +111,7 @@ impl OptimizerShards {
         self.store_state(bucket)
     }
 
-    /// Brings a bucket's state into memory, where it is not.
+    /// Loads a bucket's state into memory if it is offloaded.
     fn load_state(&mut self, bucket: BucketId) -> Result<()> {
         let Some(offload) = &self.offload else { return Ok(()) };
         let (part, mut has_master) = (&mut self.shards[bucket.0], has_master_weights(&self.layout[bucket]));
@@ -124,7 +125,7 @@ impl OptimizerShards {
         Ok(())
     }
 
-    /// Puts a bucket's state where it lies while it is not needed.
+    /// Returns a bucket's state to the offload file, if there is one.
     fn store_state(&mut self, bucket: BucketId) -> Result<()> {
         let Some(offload) = &mut self.offload else { return Ok(()) };
         let part = &mut self.shards[bucket.0];
@@ -137,7 +138,8 @@ impl OptimizerShards {
         Ok(())
     }
 
-    /// Adds the squares of a bucket's gradients in `range`, of parameters that count.
+    /// Adds the squares of a bucket's gradients in `range`, for the parameters that `counts`
+    /// selects.
     pub(super) fn add_squares(
         &self,
         bucket: BucketId,
@@ -157,7 +159,7 @@ impl OptimizerShards {
             }
             SquaredNorm::Rounded(parts) => {
                 let there = gradients.buffer.as_device().expect("flat memory of a GPU");
-                // Padding is 0.
+                // Padding is 0, so whole buckets need no selection.
                 let all = pieces().all(|(id, ..)| counts(id));
                 let ranges = if all { vec![of(range.clone())] } else { counted.collect() };
                 parts.push(there.square_sums(&ranges)?);
@@ -166,11 +168,12 @@ impl OptimizerShards {
         Ok(())
     }
 
-    /// Takes a step with the elements kept of a bucket. Steps that need whole matrices gather them from `group`, of whose
-    /// ranks each keeps its share; none where this rank keeps all.
+    /// Takes a step with the kept elements of a bucket. Whole-matrix steps gather the matrix from
+    /// `group`, whose ranks keep a shard each; `None` if this rank keeps all.
     ///
     /// # Errors
-    /// Of the collectives, and for a whole matrix that shares its bucket.
+    /// Returns the error of a failed collective. Fails if a matrix shares its bucket with other
+    /// parameters.
     pub(super) fn update(
         &mut self,
         bucket: BucketId,
@@ -186,7 +189,7 @@ impl OptimizerShards {
         self.store_state(bucket)
     }
 
-    /// The step itself, with the state in memory.
+    /// Takes the step with the state in memory.
     fn step_in_memory(
         &mut self,
         bucket: BucketId,
@@ -231,7 +234,7 @@ impl OptimizerShards {
         Ok(())
     }
 
-    /// Shows what is kept of a bucket.
+    /// Calls `visit` with each kept piece of a bucket.
     pub(super) fn for_each_shard(
         &mut self,
         bucket: BucketId,
@@ -270,7 +273,7 @@ impl OptimizerShards {
         Ok(())
     }
 
-    /// Makes room for moments, for when they come from a checkpoint.
+    /// Allocates moments before a checkpoint is loaded.
     pub(super) fn alloc_moments(&mut self, count: &dyn Fn(&Parameter) -> usize) -> Result<()> {
         let layout = Arc::clone(&self.layout);
         for id in layout.ids().filter(|&id| layout[id].trainable) {
@@ -283,12 +286,12 @@ impl OptimizerShards {
     }
 }
 
-/// Whether the optimizer keeps full-precision copies of a bucket's weights.
+/// Returns true if the optimizer keeps full-precision copies of a bucket's weights.
 fn has_master_weights(bucket: &Bucket) -> bool {
     bucket.dtype == Dtype::Bf16 && bucket.trainable
 }
 
-/// Moments of the elements of a bucket.
+/// Returns the number of moments per element of a bucket.
 fn moment_count(bucket: &Bucket, inventory: &Inventory, optimizer: &dyn Optimizer) -> usize {
     let counts = bucket.entries.iter().map(|piece| optimizer.moment_count(&inventory[piece.parameter]));
     counts.max().unwrap_or(0)
@@ -308,12 +311,12 @@ fn zeros(memory: &Allocator, count: usize) -> Result<FlatBuffer> {
     Ok(FlatBuffer::zeros(memory, AllocClass::Optimizer, Dtype::F32, count)?)
 }
 
-/// Weights or state in memory of the host.
+/// Returns weights or state in host memory.
 pub(super) fn host_f32(numbers: &mut FlatBuffer) -> &mut [f32] {
     numbers.as_f32_mut().expect("of 32 bits, where flat memory lies")
 }
 
-/// State that is written to a file.
+/// Takes state in host memory, to be written to a file.
 fn into_host(numbers: FlatBuffer) -> F32Vec {
     match numbers {
         FlatBuffer::F32(floats) => floats,
@@ -321,7 +324,7 @@ fn into_host(numbers: FlatBuffer) -> F32Vec {
     }
 }
 
-/// Lends the numbers in `range` of all of them as 32-bit floats of the host that may be changed, beside weights.
+/// Calls `work` with mutable 32-bit host views of `range` in all buffers, and of the weights.
 fn with_f32_slices(
     all: &mut [FlatBuffer],
     memory: &Allocator,

@@ -1,4 +1,4 @@
-//! Steps of the optimizer with some elements of a parameter, wherever these lie.
+//! Optimizer steps on some elements of a parameter, in host or GPU memory.
 
 use crate::allocator::{AllocClass, Allocator};
 use crate::error::Result;
@@ -7,7 +7,7 @@ use crate::optim::{DeviceParamSlice, ParamSlice};
 use crate::parallel::optimizer_shards::{BufferSlice, StepContext, host_f32};
 use unisono_cuda::device::{View, ViewMut};
 
-/// Takes the step: on the host, or by a launch in memory of a GPU.
+/// Takes the step on the host, or launches it on a GPU.
 pub(super) fn apply_step(
     memory: &Allocator,
     weights: BufferSlice<&mut FlatBuffer>,
@@ -40,26 +40,26 @@ pub(super) fn apply_step(
     Ok(stride.optimizer.update_on(lane, span, stride.step)?)
 }
 
-/// A copy in 32 bits of what has 16 in memory of a GPU; the host widens what it needs when it needs it.
+/// Copies 16-bit numbers in GPU memory to 32 bits. The host widens numbers only when it needs them.
 pub(super) fn to_f32(numbers: &FlatBuffer, memory: &Allocator) -> Result<Option<FlatBuffer>> {
     let is_narrow = memory.lane().is_some() && numbers.dtype() == Dtype::Bf16;
     Ok(is_narrow.then(|| numbers.to_dtype(memory, AllocClass::Buffers, Dtype::F32)).transpose()?)
 }
 
 impl<'a> BufferSlice<&'a FlatBuffer> {
-    /// 32-bit floats of a GPU.
+    /// Returns the view of 32-bit floats in GPU memory.
     pub(super) fn device_view(self) -> View<'a, f32> {
         self.buffer.as_device().and_then(|there| there.view(self.range)).expect("of 32 bits on a GPU")
     }
 }
 
 impl<'a> BufferSlice<&'a mut FlatBuffer> {
-    /// 32-bit floats of the host, to change.
+    /// Returns the mutable slice of 32-bit floats in host memory.
     pub(super) fn host_slice(self) -> &'a mut [f32] {
         &mut host_f32(self.buffer)[self.range]
     }
 
-    /// 32-bit floats of a GPU, to change.
+    /// Returns the mutable view of 32-bit floats in GPU memory.
     pub(super) fn device_view_mut(self) -> ViewMut<'a, f32> {
         let there = self.buffer.as_device_mut();
         there.and_then(|there| there.view_mut(self.range)).expect("of 32 bits on a GPU")

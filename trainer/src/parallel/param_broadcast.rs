@@ -1,4 +1,4 @@
-//! Whole weights that are kept at every rank, on their way from those who changed them.
+//! Distribution of updated weights to ranks that keep whole weights.
 
 use crate::error::Result;
 use crate::flat::{BucketId, Comm, FlatBuffer};
@@ -6,7 +6,7 @@ use crate::parallel::pending_collective::PendingCollective;
 use crate::parallel::strategy_core::StrategyCore;
 use crate::parameter::UnitId;
 
-/// Buckets on their way: out of the store until somebody needs them.
+/// Pending exchanges by bucket. A bucket is out of the store until its exchange is complete.
 pub(super) struct ParamBroadcast(Vec<Option<PendingCollective>>);
 
 impl ParamBroadcast {
@@ -14,7 +14,7 @@ impl ParamBroadcast {
         Self(base.store.layout.ids().map(|_| None).collect())
     }
 
-    /// Starts `exchange`, which gives every rank the weights of a bucket.
+    /// Starts `exchange`, which sends the weights of a bucket to every rank.
     pub(super) fn start(
         &mut self,
         base: &mut StrategyCore,
@@ -30,7 +30,7 @@ impl ParamBroadcast {
         Ok(())
     }
 
-    /// Waits for the weights of a unit, and opens it.
+    /// Waits for the weights of a unit and opens the unit.
     pub(super) fn wait_unit(&mut self, base: &mut StrategyCore, unit: UnitId) -> Result<()> {
         for bucket in base.layout().buckets_of(&base.store.inventory, unit) {
             self.wait_bucket(base, bucket)?;

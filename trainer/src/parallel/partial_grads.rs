@@ -1,14 +1,14 @@
-//! Gradients of which every rank of a tensor-parallel group has a part.
+//! Gradients of which every rank of a tensor parallel group holds a partial sum.
 
 use crate::flat::{Bucket, FlatBuffer, ProcessGroup};
 use crate::parameter::Inventory;
 use std::ops::Range;
 use unisono::Result;
 
-/// The partial gradients of one bucket, to be summed before anything else is done with them.
+/// Partial gradients of one bucket, to be summed before any other use.
 ///
-/// Source: Korthikanti et al., "Reducing activation recomputation in large transformer models", MLSys 2023: with
-/// sequence parallelism, norms and biases see a part of the rows only.
+/// Source: Korthikanti et al., "Reducing activation recomputation in large transformer models",
+/// MLSys 2023. With sequence parallelism, norms and biases see only part of the rows.
 pub(super) struct PartialGrads {
     tensor: Option<ProcessGroup>,
     ranges: Vec<Range<usize>>,
@@ -22,7 +22,7 @@ impl PartialGrads {
         Self { tensor: tensor.cloned(), ranges }
     }
 
-    /// Sums them over the group.
+    /// Sums the partial gradients over the group.
     pub(super) fn all_reduce(&self, gradients: &mut FlatBuffer) -> Result<()> {
         let Some(tensor) = &self.tensor else { return Ok(()) };
         self.ranges.iter().try_for_each(|range| gradients.all_reduce_range(range.clone(), tensor.comm()))

@@ -1,4 +1,4 @@
-//! Communication under way.
+//! Collectives under way, on the host or on a GPU.
 
 use crate::error::Result;
 use crate::flat::{Comm, DeviceBuffer, FlatBuffer};
@@ -9,24 +9,25 @@ use unisono::Work;
 use unisono::device::Event;
 use unisono_cuda::device::compute::Compute;
 
-/// Numbers that a collective will bring, or has brought where there is nobody to talk to.
+/// Result of a collective under way. It is complete at once if the group has one rank.
 pub(super) enum PendingCollective {
     Complete(FlatBuffer),
     Host(Work<FlatBuffer>),
     Device(EnqueuedCollective),
 }
 
-/// Numbers of a GPU that are there when `done` has come.
+/// Buffer in GPU memory, valid after the event `done`.
 pub(super) struct EnqueuedCollective {
     buffer: FlatBuffer,
     done: Event,
-    /// What worked on them before, and will again.
+    /// Stream that used the buffer before, and continues afterwards.
     owner: Arc<Compute>,
 }
 
 impl PendingCollective {
-    /// Starts `operation` with `numbers` on the group, or runs it at once where this rank is alone. In memory of a GPU it begins when all
-    /// is done that has been enqueued so far, and goes on beside what is enqueued from now on.
+    /// Starts `operation` with `numbers` on the group, or runs it directly if this rank is alone.
+    /// In GPU memory, the operation waits for all work enqueued so far and overlaps with later
+    /// work.
     pub(super) fn start(
         group: Option<&DataGroup>,
         numbers: FlatBuffer,
@@ -40,8 +41,9 @@ impl PendingCollective {
         Ok(Self::Host(group.size.host().spawn(on_host)))
     }
 
-    /// Lets the host wait until what is on its way on a GPU is there: who lands only then is not so far ahead that memory is taken for
-    /// more than is meant to be under way. Kernels that wait for other ranks end by their timeout.
+    /// Makes the host wait until a GPU operation is complete. The wait bounds how far the host runs
+    /// ahead, and so the memory of pending operations. Kernels that wait for other ranks end by
+    /// their timeout.
     pub(super) fn synchronize(&self) -> Result<()> {
         match self {
             PendingCollective::Device(enqueued) => Ok(enqueued.done.synchronize()?),
@@ -49,7 +51,8 @@ impl PendingCollective {
         }
     }
 
-    /// What it brought; `waited` grows by how long the host waited for it. What is enqueued later on a GPU waits there.
+    /// Returns the result, and adds the waiting time of the host to `waited`. On a GPU, only later
+    /// enqueued work waits.
     pub(super) fn wait(self, waited: &mut Duration) -> Result<FlatBuffer> {
         let start = Instant::now();
         let result = match self {
@@ -119,7 +122,7 @@ mod tests {
             };
             let flight = PendingCollective::start(Some(&group), numbers, sum).unwrap();
             if first {
-                // The collective waits for the other rank, which waits for this.
+                // The collective waits for the other rank, which waits for this call.
                 later.divide(2).unwrap();
                 lane.stream().synchronize().unwrap();
                 let PendingCollective::Device(enqueued) = &flight else { panic!("on a GPU") };

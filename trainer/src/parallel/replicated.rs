@@ -1,7 +1,7 @@
-//! Every rank keeps the whole model: data parallel.
+//! Data parallelism: every rank keeps the whole model.
 //!
-//! Sources: Li et al., "PyTorch Distributed", VLDB 13(12), 2020. With owners, the first stage of Rajbhandari et
-//! al., "ZeRO", SC 2020, by whole parameters.
+//! Sources: Li et al., "PyTorch Distributed", VLDB 13(12), 2020. With owners: stage 1 of
+//! Rajbhandari et al., "ZeRO", SC 2020, by whole parameters.
 
 use super::{DataParallel, LocalShard, ParallelKind, ProcessGroups, Settings};
 use crate::allocator::Allocator;
@@ -17,22 +17,22 @@ use crate::strategy::{Direction, Strategy};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Whole weights and gradients at every rank; gradients are exchanged as the settings' form says.
+/// Keeps whole weights and gradients on every rank. The settings choose how gradients are reduced.
 pub struct Replicated {
     base: StrategyCore,
     shards: OptimizerShards,
-    /// Who keeps the optimizer's state of each bucket, if not everyone.
+    /// Owner of each bucket's optimizer state; `None` if every rank keeps it.
     owners: Option<Vec<usize>>,
     grad_reducer: GradReducer,
-    /// Weights on their way from their owners.
+    /// Pending broadcasts of weights from their owners.
     param_broadcast: ParamBroadcast,
 }
 
 impl Replicated {
-    /// Every rank keeps everything. Starts from the weights of rank 0.
+    /// Creates a strategy in which every rank keeps everything. The weights are those of rank 0.
     ///
     /// # Errors
-    /// Of the broadcast.
+    /// Returns the error of a failed broadcast.
     pub fn new(
         inventory: &Arc<Inventory>,
         team: ProcessGroups,
@@ -42,11 +42,12 @@ impl Replicated {
         Self::new_with_owners(ParallelKind::Replicated, inventory, team, settings, memory)
     }
 
-    /// The optimizer's state of every parameter is kept by one rank only, which takes the step and broadcasts the
-    /// weights: three times the parameters are sent, where shares need two ([`Sharded`](super::Sharded)).
+    /// Creates a strategy in which one owner keeps the optimizer state of each parameter, takes its
+    /// step, and broadcasts the weights. Three times the size of the parameters is sent; shards
+    /// need two ([`Sharded`](super::Sharded)).
     ///
     /// # Errors
-    /// Of the broadcast.
+    /// Returns the error of a failed broadcast.
     pub fn with_owners(
         inventory: &Arc<Inventory>,
         team: ProcessGroups,
@@ -90,7 +91,7 @@ impl Replicated {
         Ok(())
     }
 
-    /// Starts sending the weights of a bucket from its owner to all.
+    /// Starts the broadcast of a bucket's weights from its owner.
     fn broadcast_from_owner(&mut self, bucket: BucketId) -> Result<()> {
         let Some(owners) = &self.owners else { return Ok(()) };
         let owner = owners[bucket.0];
@@ -167,7 +168,7 @@ impl DataParallel for Replicated {
             let weights = BufferFrom { buffer: self.base.store.weights_mut(bucket), start: 0 };
             self.shards.for_each_shard(bucket, weights, visit)?;
         }
-        // What was awaited to be shown may have failed.
+        // A pending collective may have failed.
         self.base.check()
     }
 
@@ -189,7 +190,7 @@ impl DataParallel for Replicated {
     }
 }
 
-/// The owner of each bucket: the largest first, each to the rank with the least so far.
+/// Assigns an owner to each bucket: the largest bucket first, each to the rank with the least load.
 pub(crate) fn assign_owners(layout: &Layout, ranks: usize) -> Vec<usize> {
     let mut order: Vec<_> = layout.ids().collect();
     order.sort_by_key(|&bucket| std::cmp::Reverse(layout[bucket].count));

@@ -1,4 +1,4 @@
-//! How a strategy does its work.
+//! Settings of the strategies.
 
 use crate::flat::{Dtype, Layout, Packing};
 use crate::parallel::Average;
@@ -6,82 +6,84 @@ use crate::parameter::{Inventory, Parameter};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
-/// Who keeps what.
+/// Distribution of state over ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ParallelKind {
-    /// Everyone everything: data parallel.
+    /// Every rank keeps everything: data parallel.
     Replicated,
-    /// The optimizer's state of each parameter one rank only.
+    /// One rank keeps the optimizer state of each parameter.
     Zero1Parameters,
-    /// The optimizer's state in shares.
+    /// Ranks shard the optimizer state.
     Zero1,
-    /// Gradients too.
+    /// Ranks also shard gradients.
     Zero2,
-    /// Weights too.
+    /// Ranks also shard weights.
     Zero3,
 }
 
-/// When replicas exchange gradients; all three have the same results.
+/// Time and unit of the gradient exchange in replicated strategies. The results are equal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GradReduction {
-    /// Parameter by parameter, after backward.
+    /// Reduces each parameter after backward.
     Naive,
-    /// Parameter by parameter, as soon as each is ready.
+    /// Reduces each parameter as soon as its gradient is ready.
     Overlapped,
-    /// Bucket by bucket, as soon as each is ready.
+    /// Reduces each bucket as soon as its gradients are ready.
     Bucketed,
 }
 
-/// What happens to trainable parameters that a backward pass did not reach.
+/// Treatment of trainable parameters that a backward pass did not reach.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum UnusedGradients {
-    /// Their gradient is zero at this rank.
+    /// Uses a zero gradient on this rank.
     Zero,
-    /// An error that names them: the graph is meant to be static.
+    /// Returns an error that names the parameters. For models with a static graph.
     Refuse,
 }
 
-/// How often gradients are reduced where only shares of the sums are kept: ZeRO's stages 2 and 3.
+/// Frequency of gradient reduction in ZeRO stages 2 and 3.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ReduceFrequency {
-    /// Once: whole gradients are kept until the last micro-batch.
+    /// Reduces once per step. Whole gradients are kept until the last micro-batch.
     Step,
-    /// After every micro-batch: as many times the bytes, and whole gradients of a few buckets only.
+    /// Reduces after every micro-batch. Sends more bytes, and keeps whole gradients of a few
+    /// buckets only.
     MicroBatch,
 }
 
-/// Settings of all strategies; each heeds those that mean something to it.
+/// Settings of all strategies. Each strategy uses the fields that apply to it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
-    /// Start of the initial weights.
+    /// Seed of the initial weights.
     pub seed: u64,
-    /// When replicas exchange gradients.
+    /// Time and unit of the gradient exchange.
     pub grad_reduction: GradReduction,
-    /// Bytes of weights in a bucket, at most.
+    /// Maximum size of a bucket's weights in bytes.
     pub bucket_bytes: usize,
-    /// Whether shares of hidden matrices are whole rows: what Muon needs.
+    /// Shards hidden matrices by whole rows, as Muon requires.
     pub shard_by_rows: bool,
-    /// How sums become means.
+    /// Place of the division by the number of ranks.
     pub average: Average,
-    /// Type in which gradients are sent; theirs if none. Sums are formed in 32 bits in any case.
+    /// Type of gradients on the wire; `None` keeps the type of the gradients. Sums are always
+    /// computed in 32 bits.
     pub wire_dtype: Option<Dtype>,
-    /// Whether gradients of 16-bit weights are kept in 32 bits.
+    /// Accumulates gradients of 16-bit weights in 32 bits.
     pub fp32_grad_accum: bool,
-    /// What happens to parameters without a gradient.
+    /// Treatment of parameters without a gradient.
     pub unused: UnusedGradients,
-    /// How often gradients are reduced.
+    /// Frequency of gradient reduction.
     pub reduce_each: ReduceFrequency,
-    /// Reductions of whole buckets under way, at most.
+    /// Maximum number of bucket reductions under way.
     pub max_pending_reductions: usize,
-    /// Units whose weights are gathered ahead.
+    /// Number of units whose weights are gathered ahead.
     pub prefetch: usize,
-    /// Gathers under way, at most.
+    /// Maximum number of gathers under way.
     pub max_pending_gathers: usize,
-    /// Whether weights are freed after forward and gathered again in backward.
+    /// Frees weights after forward and gathers them again in backward.
     pub reshard_after_forward: bool,
-    /// Folder in whose files the optimizer's state is kept between steps; memory if none.
+    /// Folder for files with the optimizer state between steps; `None` keeps it in memory.
     pub offload: Option<PathBuf>,
 }
 
@@ -107,7 +109,7 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// Where parameters lie with the strategy `kind` over so many data ranks.
+    /// Returns the layout of parameters for the strategy `kind` with this number of data ranks.
     pub fn layout(&self, kind: ParallelKind, inventory: &Inventory, ranks: usize) -> Layout {
         let cap = if self.grad_reduction == GradReduction::Bucketed { self.bucket_bytes } else { 0 };
         let (shares, packing) = match kind {

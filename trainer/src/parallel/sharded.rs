@@ -1,6 +1,7 @@
-//! Every rank keeps whole weights, and its share of everything else: ZeRO's first and second stage.
+//! ZeRO stages 1 and 2: every rank keeps whole weights and a shard of the other state.
 //!
-//! Source: Rajbhandari, Rasley, Ruwase, He, "ZeRO: memory optimizations toward training trillion parameter models", SC 2020.
+//! Source: Rajbhandari, Rasley, Ruwase, He, "ZeRO: memory optimizations toward training trillion
+//! parameter models", SC 2020.
 
 use super::{DataParallel, LocalShard, ParallelKind, ProcessGroups, Settings};
 use crate::allocator::Allocator;
@@ -16,21 +17,21 @@ use crate::strategy::{Direction, Strategy};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Optimizer state in shares; gradients whole until they are all reduced (stage 1), or reduced as they appear and then
-/// freed (stage 2).
+/// Shards the optimizer state. Gradients stay whole until all are reduced (stage 1), or are reduced
+/// as they become ready and then freed (stage 2).
 pub struct Sharded {
     base: StrategyCore,
     shards: OptimizerShards,
     grad_reducer: GradReducer,
-    /// Weights on their way to all.
+    /// Pending gathers of updated weights.
     param_broadcast: ParamBroadcast,
 }
 
 impl Sharded {
-    /// ZeRO's first stage: optimizer state in shares.
+    /// Creates ZeRO stage 1, which shards the optimizer state.
     ///
     /// # Errors
-    /// Of the file, where state is offloaded.
+    /// Fails if the offload file cannot be created or written.
     pub fn zero1(
         inventory: &Arc<Inventory>,
         team: ProcessGroups,
@@ -40,10 +41,10 @@ impl Sharded {
         Self::new(ParallelKind::Zero1, inventory, team, settings, memory)
     }
 
-    /// ZeRO's second stage: gradients in shares too.
+    /// Creates ZeRO stage 2, which also shards gradients.
     ///
     /// # Errors
-    /// Of the file, where state is offloaded.
+    /// Fails if the offload file cannot be created or written.
     pub fn zero2(
         inventory: &Arc<Inventory>,
         team: ProcessGroups,
@@ -136,7 +137,7 @@ impl DataParallel for Sharded {
             self.shards.update(bucket, weights, gradients.view(), &stride)?;
             self.grad_reducer.clear_after_step(&mut self.base, bucket, gradients.buffer)?;
         }
-        // What forward needs first goes first.
+        // Weights that forward needs first are sent first.
         for bucket in self.base.trainable_buckets().into_iter().rev() {
             self.start_gather(bucket)?;
         }
@@ -153,7 +154,7 @@ impl DataParallel for Sharded {
             let weights = BufferFrom { buffer: self.base.store.weights_mut(bucket), start: 0 };
             self.shards.for_each_shard(bucket, weights, visit)?;
         }
-        // What was awaited to be shown may have failed.
+        // A pending collective may have failed.
         self.base.check()
     }
 

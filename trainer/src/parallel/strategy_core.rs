@@ -1,4 +1,4 @@
-//! What all strategies have.
+//! State shared by all strategies.
 
 use crate::allocator::Allocator;
 use crate::error::{Error, Result};
@@ -11,13 +11,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub(super) struct StrategyCore {
-    /// The ranks that share the data; none where this one is alone.
+    /// Data parallel group; `None` if this rank is alone.
     pub(super) group: Option<DataGroup>,
     pub(super) settings: Settings,
     pub(super) store: ParamStore,
     pub(super) averager: GradAverager,
     pub(super) wait_time: Duration,
-    /// The ranks that share every layer; none where this one is alone.
+    /// Tensor parallel group; `None` if this rank is alone.
     pub(super) tensor: Option<ProcessGroup>,
     bucket_tracker: BucketTracker,
     is_last_pass: bool,
@@ -61,13 +61,13 @@ impl StrategyCore {
         Arc::clone(&self.store.layout)
     }
 
-    /// The first error of what was enqueued on GPUs, if one is known.
+    /// Returns the first known error of GPU operations.
     pub(super) fn check(&self) -> Result<()> {
         let data = self.group.iter().map(|group| &group.size);
         data.chain(&self.tensor).try_for_each(ProcessGroup::check)
     }
 
-    /// Buckets that have gradients.
+    /// Returns the buckets that have gradients.
     pub(super) fn trainable_buckets(&self) -> Vec<BucketId> {
         let layout = &self.store.layout;
         layout.ids().filter(|&bucket| layout[bucket].trainable).collect()
@@ -78,7 +78,7 @@ impl StrategyCore {
         self.is_last_pass = last;
     }
 
-    /// Whether this backward pass is the last of its step.
+    /// Returns true in the last backward pass of a step.
     pub(super) fn is_last(&self) -> bool {
         self.is_last_pass
     }
@@ -90,12 +90,12 @@ impl StrategyCore {
         Ok(())
     }
 
-    /// The next bucket in order, if all its gradients are there.
+    /// Returns the next bucket in order, if all its gradients are ready.
     pub(super) fn next_complete_bucket(&mut self) -> Option<BucketId> {
         self.bucket_tracker.next_complete()
     }
 
-    /// The next bucket in order that was not handed out before backward ended.
+    /// Returns the next bucket in order that was not reduced before backward ended.
     pub(super) fn next_remaining_bucket(&mut self) -> Result<Option<BucketId>> {
         if self.settings.unused == UnusedGradients::Refuse && !self.bucket_tracker.missing().is_empty() {
             let names = self.bucket_tracker.missing().join(", ");
@@ -105,19 +105,20 @@ impl StrategyCore {
         Ok(self.bucket_tracker.next_remaining())
     }
 
-    /// Gradients of a bucket that must be summed over the tensor-parallel group.
+    /// Returns the gradients of a bucket that must be summed over the tensor parallel group.
     pub(super) fn partial_grads(&self, bucket: BucketId) -> PartialGrads {
         PartialGrads::for_bucket(&self.store.layout[bucket], &self.store.inventory, self.tensor.as_ref())
     }
 
-    /// Whether this rank counts a parameter in the norm: what all of a tensor-parallel group hold is counted once.
+    /// Returns true if this rank counts a parameter in the norm. Parameters replicated over a
+    /// tensor parallel group count once.
     pub(super) fn counts_in_norm(&self, id: ParameterId) -> bool {
         let first = self.tensor.as_ref().is_none_or(|tensor| tensor.rank() == 0);
         first || self.store.inventory[id].shard.is_some()
     }
 }
 
-/// That flat memory of a GPU is not asked for what only the host's can do.
+/// Rejects offload together with flat buffers in GPU memory, which only the host can offload.
 fn check_offload_supported(settings: &Settings, memory: &Allocator) -> Result<()> {
     if memory.lane().is_none() || settings.offload.is_none() {
         return Ok(());

@@ -1,4 +1,4 @@
-//! Weights of a GPU for the host.
+//! Host access to weights that a GPU may hold.
 
 use super::{Direction, Strategy};
 use crate::error::Result;
@@ -7,10 +7,10 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
-/// A parameter's weights in memory of the host: a copy, if a GPU has them.
+/// Returns a parameter's weights in host memory, copied if a GPU holds them.
 ///
 /// # Errors
-/// Of the driver.
+/// Returns an error of the GPU driver.
 pub(crate) fn host_weights<S: Strategy + ?Sized>(strategy: &S, id: ParameterId) -> Result<Cow<'_, [f32]>> {
     match strategy.device_store() {
         Some(store) => store.weights_to_host(id).map(Cow::Owned),
@@ -18,14 +18,15 @@ pub(crate) fn host_weights<S: Strategy + ?Sized>(strategy: &S, id: ParameterId) 
     }
 }
 
-/// A strategy for passes without a way back on the host, wherever it keeps its weights: they are copied once.
+/// Strategy for forward-only passes on the host. Copies each unit's weights once, wherever they are
+/// kept.
 pub struct HostStrategy<'a> {
     strategy: &'a mut dyn Strategy,
     copies: HashMap<ParameterId, Vec<f32>>,
 }
 
 impl<'a> HostStrategy<'a> {
-    /// With the weights of `strategy`, as they are when they are first needed.
+    /// Wraps `strategy`. Weights are copied when they are first needed.
     pub fn new(strategy: &'a mut dyn Strategy) -> Self {
         Self { strategy, copies: HashMap::new() }
     }

@@ -1,21 +1,21 @@
-//! One rank alone: whole buffers, nothing to exchange.
+//! Strategy of a single rank: whole buffers and no communication.
 
 use super::{Direction, Strategy};
 use crate::allocator::{AllocClass, Allocator, F32Vec};
 use crate::error::Result;
 use crate::parameter::{Inventory, ParameterId, UnitId};
 
-/// All weights and all gradients, each in one buffer, in the order of the inventory.
+/// Keeps all weights in one buffer and all gradients in another, in inventory order.
 pub struct LocalStrategy {
     inventory: Inventory,
-    /// Where each parameter begins; one more for the end.
+    /// Offset of each parameter, followed by the total number of elements.
     offsets: Vec<usize>,
     weights: F32Vec,
     gradients: F32Vec,
 }
 
 impl LocalStrategy {
-    /// Weights as they start with `seed`, and gradients of zero.
+    /// Creates initial weights from `seed`, and zero gradients.
     pub fn new(inventory: Inventory, memory: &Allocator, seed: u64) -> Self {
         let mut starts = vec![0];
         starts.extend(inventory.parameters.iter().scan(0, |end, parameter| {
@@ -30,39 +30,39 @@ impl LocalStrategy {
         Self { inventory, offsets: starts, weights, gradients }
     }
 
-    /// What there is.
+    /// Returns the inventory of parameters.
     pub fn inventory(&self) -> &Inventory {
         &self.inventory
     }
 
-    /// The weights of a parameter, to change.
+    /// Returns the weights of a parameter for changes.
     pub fn weights_mut(&mut self, id: ParameterId) -> &mut [f32] {
         let range = self.range(id);
         &mut self.weights[range]
     }
 
-    /// The weights of a parameter, to change, beside its gradient.
+    /// Returns the weights of a parameter for changes, and its gradient.
     pub fn weights_mut_and_gradient(&mut self, id: ParameterId) -> (&mut [f32], &[f32]) {
         let range = self.range(id);
         (&mut self.weights[range.clone()], &self.gradients[range])
     }
 
-    /// The gradient of a parameter, as far as it has been added up.
+    /// Returns the gradient accumulated for a parameter.
     pub fn gradient_of(&self, id: ParameterId) -> &[f32] {
         &self.gradients[self.range(id)]
     }
 
-    /// All gradients, in the order of the inventory.
+    /// Returns all gradients in inventory order.
     pub fn gradients(&self) -> &[f32] {
         &self.gradients
     }
 
-    /// Lets the gradients begin again from zero.
+    /// Sets all gradients to zero.
     pub fn zero_gradients(&mut self) {
         self.gradients.fill(0.0);
     }
 
-    /// Every weight less `rate` times its gradient: the plainest optimizer.
+    /// Subtracts `rate` times the gradient from every weight: plain SGD.
     pub fn sgd_step(&mut self, rate: f32) {
         self.weights
             .iter_mut()

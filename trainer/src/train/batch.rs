@@ -1,26 +1,27 @@
-//! Batch arithmetic: micro-batches that one rank computes at once, summed up over steps and ranks.
+//! Batch arithmetic: division of a global batch into micro-batches over steps and ranks.
 
 use crate::error::{Error, Result};
 use std::fmt;
 
-/// A global batch, divided: `micro` samples at once, `accumulation` times, on `ranks` data ranks.
+/// Division of a global batch: `micro_batch` samples at once, `accumulation` times, on `ranks` data
+/// ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BatchPlan {
     /// Samples that a rank computes at once.
     pub micro_batch: usize,
-    /// Times it does so for each step of the optimizer.
+    /// Micro-batches per rank and optimizer step.
     pub accumulation: usize,
-    /// Ranks that see different samples.
+    /// Number of ranks with different samples.
     pub ranks: usize,
-    /// Micro-batches that go breadth first together.
+    /// Micro-batches that are computed together, breadth first.
     pub breadth_first: usize,
 }
 
 impl BatchPlan {
-    /// Divides `global` samples; more ranks come before more accumulation.
+    /// Divides `global` samples. Prefers more ranks to more accumulation.
     ///
     /// # Errors
-    /// [`Error::Illegal`] with the nearest numbers that go together.
+    /// [`Error::Invalid`] with the nearest numbers that divide evenly.
     pub fn divide(global: usize, micro: usize, ranks: usize) -> Result<Self> {
         let named = [("global batch", global), ("micro-batch", micro), ("number of data ranks", ranks)];
         if let Some((name, _)) = named.into_iter().find(|&(_, size)| size == 0) {
@@ -36,10 +37,10 @@ impl BatchPlan {
         Ok(Self { micro_batch: micro, accumulation: global / at_once, ranks, breadth_first: 1 })
     }
 
-    /// With so many micro-batches at a time that go breadth first.
+    /// Sets the number of micro-batches that are computed breadth first.
     ///
     /// # Errors
-    /// [`Error::Illegal`] with the numbers that divide the accumulation.
+    /// [`Error::Invalid`] with the divisors of the accumulation.
     pub fn with_breadth_first(self, breadth: usize) -> Result<Self> {
         if breadth == 0 || !self.accumulation.is_multiple_of(breadth) {
             let what =
@@ -50,15 +51,15 @@ impl BatchPlan {
         Ok(Self { breadth_first: breadth, ..self })
     }
 
-    /// Passes through the model, each of [`Batch::breadth`] micro-batches, in a step.
+    /// Returns the number of passes per step, each of `breadth_first` micro-batches.
     pub fn pass_count(&self) -> usize {
         self.accumulation / self.breadth_first
     }
 
-    /// Samples of `tokens` tokens in sequences of `sequence`.
+    /// Returns the number of samples in `tokens` tokens, with sequences of length `sequence`.
     ///
     /// # Errors
-    /// [`Error::Illegal`] with the nearest numbers of tokens that are whole sequences.
+    /// [`Error::Invalid`] with the nearest numbers of tokens that are whole sequences.
     pub fn samples(tokens: usize, sequence: usize) -> Result<usize> {
         match tokens.checked_rem(sequence) {
             Some(0) if tokens > 0 => Ok(tokens / sequence),
@@ -69,7 +70,7 @@ impl BatchPlan {
         }
     }
 
-    /// Samples in a step of the optimizer.
+    /// Returns the number of samples per optimizer step.
     pub fn global(&self) -> usize {
         self.micro_batch * self.accumulation * self.ranks
     }
@@ -84,7 +85,7 @@ impl fmt::Display for BatchPlan {
     }
 }
 
-/// More ranks than there is work: what can be done about it.
+/// Builds the message for more ranks than samples, with the options.
 fn too_many_ranks(global: usize, micro: usize, ranks: usize) -> String {
     let at_once = micro.saturating_mul(ranks);
     let problem = format!(
@@ -102,7 +103,7 @@ fn too_many_ranks(global: usize, micro: usize, ranks: usize) -> String {
     format!("{problem}. {count} out: {}", ways.join("; "))
 }
 
-/// Numbers that divide `global` together with `other`, from small to large.
+/// Returns the divisors of `global` / `other` in ascending order.
 fn other_divisors(global: usize, other: usize) -> Vec<usize> {
     if global.is_multiple_of(other) { factors(global / other) } else { Vec::new() }
 }
@@ -121,19 +122,19 @@ fn not_divisible(global: usize, micro: usize, ranks: usize) -> String {
     format!("{problem}; nearest global batch: {}{micros}", nearest(global, micro * ranks))
 }
 
-/// What divides `number`, in words.
+/// Returns the divisors of `number` as text.
 pub(super) fn divisors(number: usize) -> String {
     factors(number).iter().map(usize::to_string).collect::<Vec<_>>().join(", ")
 }
 
-/// What divides `number`, from small to large: up to its root one by one, and what remains of each.
+/// Returns the divisors of `number` in ascending order, found up to the square root.
 pub(crate) fn factors(number: usize) -> Vec<usize> {
     let small: Vec<usize> = (1..=number.isqrt()).filter(|&factor| number.is_multiple_of(factor)).collect();
     let large = small.iter().rev().map(|factor| number / factor).filter(|large| !small.contains(large));
     small.iter().copied().chain(large).collect()
 }
 
-/// The multiples of `unit` around `number`, which is none.
+/// Returns the nearest multiples of `unit` as text.
 fn nearest(number: usize, unit: usize) -> String {
     match number / unit * unit {
         0 => format!("{unit}"),

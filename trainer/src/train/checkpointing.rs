@@ -1,4 +1,4 @@
-//! A run and its checkpoints.
+//! Checkpoints of a run.
 
 use crate::checkpoint::{self, Manifest, SavedBy, TrainProgress};
 use crate::device::Device;
@@ -9,10 +9,11 @@ use std::path::{Path, PathBuf};
 use unisono::Communicator;
 
 impl Run {
-    /// Saves everything that it takes to go on; the folder of the checkpoint. All ranks call it.
+    /// Saves the state needed to resume, and returns the folder of the checkpoint. All ranks must
+    /// call this.
     ///
     /// # Errors
-    /// On every rank, if a file cannot be written on any.
+    /// Fails on every rank if any rank cannot write a file.
     pub fn save(&mut self) -> Result<PathBuf> {
         let seed = u64::from(self.config.seed);
         let (position, data) = (self.sampler.position(), self.dataset.clone());
@@ -29,10 +30,11 @@ impl Run {
         checkpoint::save(Path::new(&folder), who, &mut *self.strategy, &self.inventory, progress, &text, keep)
     }
 
-    /// Goes on from the checkpoint in `folder`, whatever mesh it was saved on. All ranks call it.
+    /// Resumes from the checkpoint in `folder`, saved on any mesh. All ranks must call this.
     ///
     /// # Errors
-    /// On every rank: if it is damaged, or of another model, optimizer, seed or data.
+    /// Fails on every rank if the checkpoint is damaged, or differs in model, optimizer, seed or
+    /// data.
     pub fn load(&mut self, folder: &Path) -> Result<()> {
         let who = saved_by(&self.world, &self.groups);
         let read = Manifest::read(folder);
@@ -44,7 +46,7 @@ impl Run {
         self.sampler.resume(progress.position)
     }
 
-    /// Refuses to go on from what another run has come to.
+    /// Rejects the progress of a run that this configuration cannot resume.
     fn check_resumable(&self, progress: &TrainProgress, folder: &Path) -> Result<()> {
         let (seed, saved) = (u64::from(self.config.seed), progress.seed);
         if seed != saved {

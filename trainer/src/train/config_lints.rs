@@ -1,4 +1,4 @@
-//! What is legal and yet probably not meant.
+//! Warnings about valid settings that are probably unintended.
 
 use crate::config::{Config, Data, DataKind, ModelKind, StrategyKind};
 use crate::data::LastBatch;
@@ -6,7 +6,7 @@ use crate::mesh::Mesh;
 use crate::train::BatchPlan;
 use crate::train::LrScaling;
 
-/// Advice for a run whose ranks need so many bytes each, one piece a line.
+/// Returns the warnings for a run whose ranks need `bytes` bytes each, one per line.
 pub(super) fn all(config: &Config, mesh: &Mesh, batch: &BatchPlan, bytes: usize) -> String {
     let all = [
         many_data_ranks(config, mesh),
@@ -22,7 +22,7 @@ pub(super) fn all(config: &Config, mesh: &Mesh, batch: &BatchPlan, bytes: usize)
     all.into_iter().flatten().chain(unused_keys(config)).collect::<Vec<_>>().join("\n")
 }
 
-/// Ring latency grows with the ranks, and what each computes meanwhile shrinks.
+/// Warns about many data ranks: ring latency grows with the ranks, while the work per rank shrinks.
 fn many_data_ranks(config: &Config, mesh: &Mesh) -> Option<String> {
     let data = mesh.data_size();
     let gathers = config.strategy.kind == StrategyKind::Zero3;
@@ -73,7 +73,7 @@ fn learning_rate(config: &Config) -> Option<String> {
     })
 }
 
-/// Whether this host could hold all its ranks, were it the only one.
+/// Warns if the ranks of this host would exceed its memory.
 fn memory(mesh: &Mesh, bytes: usize) -> Option<String> {
     let have = host_memory()?;
     let ranks = have / bytes.max(1);
@@ -86,13 +86,13 @@ fn memory(mesh: &Mesh, bytes: usize) -> Option<String> {
     })
 }
 
-/// No strategy here cuts activations.
+/// Suggests savings of activation memory, which no strategy shards.
 fn activations(config: &Config, bytes: usize) -> Option<String> {
     let large = bytes as f64 > 8.0 * GIB && !config.model.activation_checkpointing;
     large.then(|| "activations are not shared out by any strategy: model.activation_checkpointing = true, mesh.sequence_data, or a smaller data.micro_batch".to_owned())
 }
 
-/// Keys that are not at their defaults and that nothing reads, a line each.
+/// Returns keys with a non-default value that the run does not use, one per line.
 pub(super) fn unused_keys(config: &Config) -> Vec<String> {
     let Config { model, data, strategy, .. } = config;
     let mlp = model.kind == ModelKind::Mlp;
@@ -110,13 +110,13 @@ pub(super) fn unused_keys(config: &Config) -> Vec<String> {
     ignored.map(|(_, key, with)| format!("{key} has no effect with {with}")).collect()
 }
 
-/// Bytes of memory of this host.
+/// Returns the memory of this host in bytes.
 pub(crate) fn host_memory() -> Option<usize> {
     let text = std::fs::read_to_string("/proc/meminfo").ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
     Some(line.trim().trim_end_matches(" kB").parse::<usize>().ok()? << 10)
 }
 
-/// Data ranks beyond which latency and small shares of the work leave communication uncovered.
+/// Number of data ranks beyond which latency exceeds the work that hides it.
 pub(crate) const MAX_USEFUL_DATA_RANKS: usize = 512;
 const GIB: f64 = (1 << 30) as f64;

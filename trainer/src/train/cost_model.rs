@@ -1,8 +1,9 @@
-//! What a rank keeps and sends, by formula.
+//! Predicts the memory and traffic of a rank by formula.
 //!
-//! Sources: Rajbhandari et al., "ZeRO", SC 2020, for what is kept and sent; Shoeybi et al., "Megatron-LM", arXiv 1909.08053, for what
-//! ranks that share layers send; Korthikanti et al., "Reducing activation recomputation in large transformer models", MLSys
-//! 2023, for how activations are counted.
+//! Sources: Rajbhandari et al., "ZeRO", SC 2020, for memory and traffic of data parallelism;
+//! Shoeybi et al., "Megatron-LM", arXiv 1909.08053, for traffic of tensor parallelism; Korthikanti
+//! et al., "Reducing activation recomputation in large transformer models", MLSys 2023, for
+//! activations.
 
 mod activations;
 
@@ -16,7 +17,7 @@ pub(crate) use crate::train::cost_model::activations::ActivationModel;
 use crate::train::setup::optimizer;
 use crate::train::{BatchPlan, DataDims, network};
 
-/// What the formulas go by: one rank's part of a run.
+/// Inputs of the formulas: one rank's part of a run.
 pub(super) struct CostModel<'a> {
     pub(super) config: &'a Config,
     pub(super) dims: DataDims,
@@ -28,29 +29,29 @@ pub(super) struct CostModel<'a> {
 /// Bytes that a rank sends in one step.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Traffic {
-    /// In forward passes: gathered weights.
+    /// Sent in forward passes: gathered weights.
     pub forward: f64,
-    /// In backward passes: gathered weights, reduced gradients.
+    /// Sent in backward passes: gathered weights and reduced gradients.
     pub backward: f64,
-    /// In the step of the optimizer and after it: directions of whole matrices, new weights.
+    /// Sent in the optimizer step: update directions of whole matrices, and new weights.
     pub after_step: f64,
-    /// Within layers that ranks share: activations and their gradients, and gradients of which each has a part.
+    /// Sent by tensor parallel layers: activations, their gradients, and partial gradients.
     pub tensor_parallel: f64,
-    /// Within sequences that ranks share: keys, values and their gradients.
+    /// Sent for sharded sequences: keys, values and their gradients.
     pub sequence_parallel: f64,
 }
 
 impl Traffic {
-    /// In all.
+    /// Returns the total.
     pub fn total(&self) -> f64 {
         self.forward + self.backward + self.after_step + self.tensor_parallel + self.sequence_parallel
     }
 }
 
 impl CostModel<'_> {
-    /// Bytes of weights, gradients and optimizer's state that each rank keeps between backward and the step of the optimizer, and
-    /// of activations when they are most, and of state that is offloaded. Padding is counted; where ranks differ, it is the one with
-    /// most.
+    /// Returns the bytes of weights, gradients and optimizer state that each rank keeps between
+    /// backward and step, the peak of activations, and the offloaded bytes. Includes padding. If
+    /// ranks differ, the largest rank counts.
     pub(super) fn memory(&self, kind: StrategyKind, optimizer: &dyn Optimizer) -> [usize; 5] {
         let (settings, ranks) = (self.settings(kind), self.mesh.data_size());
         let layout = settings.layout(kind.parallel_kind(), self.inventory, ranks);
@@ -67,7 +68,7 @@ impl CostModel<'_> {
         [weights / of_weights, gradients / of_gradients, state, self.activations(), offloaded]
     }
 
-    /// Bytes that each rank sends in a step: (N−1)/N of multiples of what there is.
+    /// Returns the bytes that each rank sends in a step: (N−1)/N of multiples of the sizes.
     pub(super) fn traffic(&self, kind: StrategyKind) -> Traffic {
         let (settings, micro_batches) = (self.settings(kind), self.batch.accumulation as f64);
         let passes = self.batch.pass_count() as f64;
@@ -96,7 +97,8 @@ impl CostModel<'_> {
         }
     }
 
-    /// Of the step of the optimizer: directions of matrices that it takes as wholes, from shares and from parts.
+    /// Returns the bytes sent by the optimizer step: update directions of whole matrices, gathered
+    /// from shards and parts.
     fn optimizer_traffic(&self, kind: StrategyKind, layout: &Layout) -> f64 {
         let optimizer = optimizer(self.config);
         let shares = remote_fraction(if kind.shards_state() { self.mesh.data_size() } else { 1 });
@@ -111,7 +113,7 @@ impl CostModel<'_> {
             * Dtype::F32.size() as f64
     }
 
-    /// Of one step: the sums of gradients of which ranks that share layers have a part each.
+    /// Returns the bytes per step of sums of partial gradients over tensor parallel ranks.
     fn partial_grad_traffic(&self) -> f64 {
         let partial = self
             .inventory
@@ -122,8 +124,8 @@ impl CostModel<'_> {
         2.0 * remote_fraction(self.mesh.degrees().tensor) * bytes as f64
     }
 
-    /// Bytes of the weights that a pass gathers, forward and back: those of each unit and those that it borrows, but for the
-    /// last unit once.
+    /// Returns the elements of weights gathered in forward and in backward: those each unit owns or
+    /// borrows. Those of the last unit count once.
     fn gathered_elements(&self, layout: &Layout) -> [usize; 2] {
         let size = |bucket| layout[bucket].count * layout[bucket].dtype.size();
         let of_unit = |unit| layout.buckets_of(self.inventory, UnitId(unit)).into_iter().map(size).sum();
@@ -132,8 +134,8 @@ impl CostModel<'_> {
         [forward, forward - units.last().copied().unwrap_or(0)]
     }
 
-    /// Of one micro-batch: of each block the keys and values of all its tokens, gathered on each way through it, and the sum of
-    /// their gradients.
+    /// Returns the bytes per micro-batch of sharded sequences. Each block gathers keys and values
+    /// of all tokens in both directions, and sums their gradients.
     fn sequence_parallel_traffic(&self) -> f64 {
         let (model, degrees) = (&self.config.model, self.mesh.degrees());
         let width = model.heads.div_ceil(degrees.tensor) * (model.width / model.heads);
@@ -142,8 +144,10 @@ impl CostModel<'_> {
         remote_fraction(degrees.sequence_data) * (times * model.layers * numbers) as f64
     }
 
-    /// Of one micro-batch: sums over rows and features before and behind both parts of each block, on both ways, those behind again
-    /// where forward is done again; behind the embedding and before the head; and three numbers of each row for the loss.
+    /// Returns the bytes per micro-batch of tensor parallel layers. Each block reduces over rows
+    /// and features before and after both of its parts, in both directions. Recomputation repeats
+    /// the sums after them. The embedding, the head and the loss (three numbers per row) add
+    /// theirs.
     fn tensor_parallel_traffic(&self) -> f64 {
         let (model, chunks) = (&self.config.model, self.mesh.degrees().sequence_data);
         let rows = self.batch.micro_batch * model.context / chunks;
@@ -158,7 +162,7 @@ impl CostModel<'_> {
         config.settings()
     }
 
-    /// Moments, and a full copy of weights of 16 bits.
+    /// Returns the bytes of moments, and of full-precision copies of 16-bit weights.
     fn state_bytes(&self, bucket: &Bucket, optimizer: &dyn Optimizer) -> usize {
         let moments =
             bucket.entries.iter().map(|piece| optimizer.moment_count(&self.inventory[piece.parameter]));
@@ -202,7 +206,8 @@ impl CostModel<'_> {
     }
 }
 
-/// How many ways a strategy cuts weights, gradients and the optimizer's state between so many data ranks.
+/// Returns the numbers of shards of weights, gradients and optimizer state, for this number of data
+/// ranks.
 pub(crate) fn shard_counts(kind: StrategyKind, ranks: usize) -> [usize; 3] {
     match kind.parallel_kind() {
         ParallelKind::Replicated => [1, 1, 1],
@@ -212,8 +217,8 @@ pub(crate) fn shard_counts(kind: StrategyKind, ranks: usize) -> [usize; 3] {
     }
 }
 
-/// What is sent forward, backward and after the step, of weights gathered forward and again backward, gradients to reduce and new
-/// weights to tell: an all-reduce counts twice, as reduction and as gathering.
+/// Returns the bytes sent in forward, backward and step, from the sizes of gathered weights,
+/// gradients and new weights. An all-reduce counts as a reduce-scatter and an all-gather.
 pub(crate) fn exchanged_bytes(
     kind: StrategyKind,
     [ahead, again]: [f64; 2],
@@ -232,7 +237,7 @@ fn trained_elements(bucket: &Bucket) -> usize {
     if bucket.trainable { bucket.count } else { 0 }
 }
 
-/// What each of so many ranks sends of what is reduced or gathered once.
+/// Returns the fraction (N−1)/N that each rank sends of a buffer that is reduced or gathered once.
 pub(crate) fn remote_fraction(ranks: usize) -> f64 {
     (ranks - 1) as f64 / ranks as f64
 }

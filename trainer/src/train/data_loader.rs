@@ -1,4 +1,4 @@
-//! The data of a run: numbered samples, made into batches that its model can use.
+//! Data of a run: numbered samples, and batches of them for the model.
 
 use crate::config::{Config, Data, DataKind};
 use crate::data::{DatasetId, SequenceChunk, Standardizer, Table, TokenBatch, TokenFile, TokenWindows, text};
@@ -15,38 +15,38 @@ pub enum Samples {
     Rows(Table),
 }
 
-/// A batch in memory of its own.
+/// Batch that owns its memory.
 pub enum OwnedBatch {
     /// Sequences of tokens.
     Tokens(TokenBatch),
-    /// Features, and the class of each row.
+    /// Features of rows, and the class of each row.
     Rows(Vec<f32>, Vec<u32>),
 }
 
-/// What a run learns from, and what it is judged by.
+/// Training and validation data of a run.
 pub struct DataLoader {
-    /// To learn from.
+    /// Training samples.
     pub training: Samples,
-    /// To judge by; none if nothing was held back.
+    /// Validation samples; `None` if there are none.
     pub validation: Option<Samples>,
-    /// What a model must fit.
+    /// Dimensions that the model must match.
     pub dims: DataDims,
 }
 
-/// What a model must know of its data.
+/// Dimensions of the data for the model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DataDims {
-    /// So many different tokens.
+    /// Vocabulary size.
     Tokens(usize),
-    /// Features of a row, and classes.
+    /// Number of features per row, and number of classes.
     Rows(usize, usize),
 }
 
 impl DataLoader {
-    /// Reads what the configuration says.
+    /// Opens the data of the configuration.
     ///
     /// # Errors
-    /// Names the file; or what does not go together.
+    /// Names the file, or the settings that do not fit together.
     pub fn open(config: &Config) -> Result<Self> {
         let (data, path) = (&config.data, Path::new(&config.data.path));
         check_exists("data.path", &data.path)?;
@@ -88,13 +88,13 @@ impl DataLoader {
     }
 }
 
-/// That there is what `key` names.
+/// Checks that the path of setting `key` exists.
 fn check_exists(key: &str, path: &str) -> Result<()> {
     std::fs::metadata(path).map(drop).map_err(|error| Error::file(path, format!("{key}: {error}")))
 }
 
 impl Samples {
-    /// How many.
+    /// Returns the number of samples.
     pub fn count(&self) -> u64 {
         match self {
             Samples::Tokens(windows) => windows.count(),
@@ -102,10 +102,10 @@ impl Samples {
         }
     }
 
-    /// What it takes to know them again, under a name: how many, and what some of them are.
+    /// Returns an identity of the data: its name, number of samples, and a hash of some samples.
     ///
     /// # Errors
-    /// Of files.
+    /// Fails if a file cannot be read.
     pub fn dataset(&self, name: &str) -> Result<DatasetId> {
         let samples = self.count();
         let looked_at = samples.min(MAX_HASHED_SAMPLES);
@@ -114,10 +114,10 @@ impl Samples {
         Ok(DatasetId { name: name.to_owned(), samples, hash })
     }
 
-    /// The samples of these numbers: of sequences a chunk, of rows all.
+    /// Returns the samples of these numbers: a chunk of each sequence, or whole rows.
     ///
     /// # Errors
-    /// Of files; if sequences cannot be cut so.
+    /// Fails if a file cannot be read, or sequences cannot be split evenly.
     pub fn batch(&self, numbers: &[u64], chunk: SequenceChunk) -> Result<OwnedBatch> {
         Ok(match self {
             Samples::Tokens(windows) => OwnedBatch::Tokens(windows.batch(numbers, chunk)?),
@@ -143,7 +143,7 @@ impl OwnedBatch {
         }
     }
 
-    /// As models see it.
+    /// Returns the batch as models use it.
     pub fn as_batch(&self) -> Batch<'_> {
         match self {
             OwnedBatch::Tokens(TokenBatch { inputs, targets, sequence }) => {
@@ -154,7 +154,7 @@ impl OwnedBatch {
     }
 }
 
-/// Samples that are looked at to know data again.
+/// Maximum number of samples in the hash of the data.
 const MAX_HASHED_SAMPLES: u64 = 4096;
 
 #[cfg(test)]

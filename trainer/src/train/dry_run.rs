@@ -1,4 +1,4 @@
-//! What a run would keep, send and compute on any number of ranks: arithmetic alone, in one process.
+//! Predicts memory, traffic and computation of a run on any number of ranks, in one process.
 
 use super::{BatchPlan, DataDims, Network, config_lints, flops, launch, setup};
 use crate::allocator::AllocClass;
@@ -14,7 +14,7 @@ use std::path::Path;
 use std::sync::Arc;
 use unisono::Communicator;
 
-/// A run that does not happen.
+/// Prediction of a run, without its execution.
 pub struct DryRun {
     config: Config,
     mesh: Mesh,
@@ -24,14 +24,14 @@ pub struct DryRun {
 }
 
 impl DryRun {
-    /// Of `world` ranks.
+    /// Predicts a run of `world` ranks.
     ///
     /// # Errors
-    /// Those that the run would begin with.
+    /// Fails as the start of the run would.
     pub fn new(config: &Config, world: usize) -> Result<Self> {
         let mesh = setup::mesh(config, world)?;
         let (batch, extents) = (config.batch(&mesh)?, data_dims(config)?);
-        // Models are cut between ranks of a group; this one has nobody to talk to.
+        // The tensor parallel group is described, not connected.
         let tensor = match config.mesh.tensor {
             1 => None,
             parts => launch::check_thread_count(parts)
@@ -48,18 +48,18 @@ impl DryRun {
         CostModel { config, dims: *extents, inventory, mesh: *mesh, batch: *batch }
     }
 
-    /// Bytes that each rank keeps with a strategy: weights, gradients, optimizer's state; activations, at most; and what is
-    /// offloaded.
+    /// Returns the bytes that each rank keeps with a strategy: weights, gradients, optimizer state,
+    /// peak of activations, and offloaded state.
     pub fn memory(&self, kind: StrategyKind) -> [usize; 5] {
         self.cost_model().memory(kind, &*setup::optimizer(&self.config))
     }
 
-    /// Bytes that each rank sends in a step with a strategy.
+    /// Returns the bytes that each rank sends per step with a strategy.
     pub fn traffic(&self, kind: StrategyKind) -> Traffic {
         self.cost_model().traffic(kind)
     }
 
-    /// Everything, in words and tables.
+    /// Returns the whole report as text and tables.
     pub fn report(&self) -> String {
         let own = self.config.strategy.kind;
         sections(&[
@@ -107,7 +107,7 @@ impl DryRun {
         self.memory(kind)[..4].iter().sum()
     }
 
-    /// All strategies beside each other.
+    /// Returns a table that compares all strategies.
     fn comparison(&self) -> String {
         let heads = AllocClass::ALL[..5].iter().map(|class| class.name()).chain(["in memory", "sent"]);
         let mut text = format!("{:<18}", "");
@@ -126,7 +126,7 @@ impl DryRun {
     }
 }
 
-/// What the data of a configuration is like, with as little reading as it takes.
+/// Returns the dimensions of the configured data, and reads as little of it as possible.
 pub(super) fn data_dims(config: &Config) -> Result<DataDims> {
     Ok(match config.data.kind {
         DataKind::Text => DataDims::Tokens(text::VOCAB_SIZE as usize),
@@ -152,7 +152,7 @@ fn traffic_table(traffic: &Traffic) -> String {
     rows.map(|(phase, bytes)| format!("{phase:<13}{bytes:>15.0}")).collect::<Vec<_>>().join("\n")
 }
 
-/// Sections with their titles; none without a body.
+/// Joins sections with their titles. Omits sections without a body.
 pub(crate) fn sections(all: &[(&str, String)]) -> String {
     let told = all.iter().filter(|(_, body)| !body.is_empty());
     told.map(|(title, body)| format!("{title}\n{}\n", indented(body))).collect::<Vec<_>>().join("\n")

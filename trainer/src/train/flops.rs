@@ -1,4 +1,4 @@
-//! How much there is to compute, and how fast this machine could.
+//! Counts floating-point operations, and measures the peak rate of this machine.
 
 use crate::config::{Config, ModelKind};
 use crate::device::Device;
@@ -8,9 +8,10 @@ use std::time::{Duration, Instant};
 use unisono_cuda::device::compute::{MatrixView, MatrixViewMut};
 use unisono_cuda::{Matrix, MatrixMut, matmul};
 
-/// Floating-point operations of forward and backward of one sample: 6 for each weight of a matrix product and token, and for
-/// each token and block 6 × context × width for the scores and sums of causal attention (Kaplan and others: Scaling laws for
-/// neural language models, 2020; Chowdhery and others: PaLM, 2022, whose attention is not halved for being causal).
+/// Returns the floating-point operations of forward and backward for one sample. Each weight of a
+/// matrix product costs 6 per token. Each block adds 6 × context × width per token for the scores
+/// and sums of causal attention (Kaplan et al., "Scaling laws for neural language models", 2020;
+/// Chowdhery et al., "PaLM", 2022, who do not halve causal attention).
 pub(super) fn flops_per_sample(config: &Config, inventory: &Inventory) -> f64 {
     let weights = inventory.parameters.iter().map(matmul_parameters).sum::<usize>() as f64;
     match config.model.kind {
@@ -23,12 +24,14 @@ pub(super) fn flops_per_sample(config: &Config, inventory: &Inventory) -> f64 {
     }
 }
 
-/// The same of one token of a transformer of so many weights in matrix products, layers, width and context.
+/// Returns the floating-point operations for one token of a transformer, from its weights in matrix
+/// products, layers, width and context.
 pub(crate) fn flops_per_token(weights: f64, layers: f64, width: f64, context: f64) -> f64 {
     6.0 * weights + 6.0 * layers * width * context
 }
 
-/// Elements of a parameter times the matrix products that they take part in: a look-up in an embedding is none.
+/// Returns the elements of a parameter times its matrix products. An embedding lookup is not a
+/// matrix product.
 fn matmul_parameters(parameter: &Parameter) -> usize {
     let is_looked_up = ["wte.weight", "wpe.weight"].contains(&parameter.name.as_str());
     match parameter.shape.len() {
@@ -40,7 +43,8 @@ fn matmul_parameters(parameter: &Parameter) -> usize {
     }
 }
 
-/// Floating-point operations in a second that `threads` threads can do in a matrix product: the fastest of several short ones.
+/// Measures the peak floating-point operations per second of `threads` threads: the fastest of
+/// several short matrix products.
 pub(crate) fn peak_flops(threads: usize) -> f64 {
     let (one, other) = (vec![0.5f32; MATRIX_DIM * MATRIX_DIM], vec![0.25f32; MATRIX_DIM * MATRIX_DIM]);
     let mut product = vec![0.0f32; MATRIX_DIM * MATRIX_DIM];
@@ -57,7 +61,7 @@ pub(crate) fn peak_flops(threads: usize) -> f64 {
     2.0 * (MATRIX_DIM as f64).powi(3) / least
 }
 
-/// Operations in a second that a GPU can do in a matrix product: the fastest of three.
+/// Measures the peak operations per second of a GPU: the fastest of three matrix products.
 pub(crate) fn peak_flops_on(device: &Device) -> Result<f64> {
     let stream = device.compute().stream();
     let extent = if stream.gpu().is_emulated() { MATRIX_DIM_SOFTWARE } else { MATRIX_DIM_GPU };

@@ -1,4 +1,4 @@
-//! Text from trained models.
+//! Text generation from trained models.
 
 use crate::allocator::Allocator;
 use crate::checkpoint::{self, Manifest, SavedBy};
@@ -15,11 +15,12 @@ use crate::train::dry_run::data_dims;
 use crate::train::run::Run;
 use std::path::Path;
 
-/// The text that follows `prompt`, by the model in a checkpoint, or the last of several: on one rank, whatever it was trained
-/// on. `overrides` change the configuration that was saved.
+/// Generates the text after `prompt` with the model of a checkpoint, or of the last of several
+/// checkpoints. Runs on one rank, whatever mesh saved it. `overrides` change the saved
+/// configuration.
 ///
 /// # Errors
-/// If there is none, or its model writes no text.
+/// Fails if there is no checkpoint, or its model generates no text.
 pub fn generate(folder: &Path, prompt: &str, overrides: &[String]) -> Result<String> {
     let last = checkpoint::latest(folder);
     let folder = last.as_deref().unwrap_or(folder);
@@ -45,11 +46,11 @@ pub fn generate(folder: &Path, prompt: &str, overrides: &[String]) -> Result<Str
 }
 
 impl Run {
-    /// The text that follows `prompt`, as the configuration's section `sample` says; none if the model writes none. All ranks
-    /// call it.
+    /// Generates the text after `prompt`, by the section `sample` of the configuration; `None` if
+    /// the model generates no text. All ranks must call this.
     ///
     /// # Errors
-    /// For an empty prompt, and of collectives.
+    /// Fails for an empty prompt. Returns the error of a failed collective.
     pub fn generate(&mut self, prompt: &str) -> Result<Option<String>> {
         let Some(gpt) = as_generator(&self.network) else { return Ok(None) };
         let seeds = self.seeds.seeds_for(Phase::Test, self.train_step, 0);
@@ -60,13 +61,13 @@ impl Run {
         Ok(Some(text))
     }
 
-    /// Whether its model writes text.
+    /// Returns true if the model generates text.
     pub(super) fn can_generate(&self) -> bool {
         as_generator(&self.network).is_some()
     }
 }
 
-/// The model, if its tokens are bytes.
+/// Returns the model, if its tokens are bytes.
 fn as_generator(network: &Network) -> Option<&Gpt> {
     network.gpt().filter(|gpt| gpt.config().vocabulary == text::VOCAB_SIZE as usize)
 }

@@ -1,4 +1,4 @@
-//! The ranks of a run: threads of this process, or processes that the environment names.
+//! Starts the ranks of a run: threads of this process, or processes described by the environment.
 
 use crate::config::{Config, DeviceKind};
 use crate::error::{Error, Result};
@@ -9,7 +9,7 @@ use unisono::{Communicator, ReductionOrder};
 /// Trains on `ranks` threads of this process.
 ///
 /// # Errors
-/// The first that any rank has; it ends all others.
+/// Returns the first error of any rank. It ends all ranks.
 pub fn train_on_threads(ranks: usize, config: &Config) -> Result<TrainResult> {
     check_thread_count(ranks)?;
     let worlds = Communicator::builder().config(&communicator_config(config)?).local(ranks)?;
@@ -24,29 +24,30 @@ pub fn train_on_threads(ranks: usize, config: &Config) -> Result<TrainResult> {
     })
 }
 
-/// Ranks that are threads of one process, at most.
+/// Maximum number of ranks that are threads of one process.
 const MAX_THREADS: usize = 1 << 10;
 
-/// That so many ranks can be threads of this process: each has a channel to each other.
+/// Checks the number of ranks in one process. Each rank has a channel to each other rank.
 ///
 /// # Errors
-/// [`Error::Illegal`] says how many can be.
+/// [`Error::Invalid`] with the maximum.
 pub(super) fn check_thread_count(ranks: usize) -> Result<()> {
     let what = || format!("{ranks} ranks of one process: there may be {MAX_THREADS}");
     if ranks <= MAX_THREADS { Ok(()) } else { Err(Error::invalid(what())) }
 }
 
-/// Trains as one of the processes that `RANK`, `WORLD_SIZE` and their kin describe; the outcome at rank 0.
+/// Trains as the rank described by `RANK`, `WORLD_SIZE` and related variables. Rank 0 returns the
+/// result.
 ///
 /// # Errors
-/// Of this rank, or what it heard from others.
+/// Returns the error of this rank, or the error received from another rank.
 pub fn train_from_env(config: &Config) -> Result<Option<TrainResult>> {
     let world = Communicator::builder().config(&communicator_config(config)?).from_env()?;
     let speaks = world.rank() == 0;
     run_with_errors(world, config).map(|outcome| speaks.then_some(outcome))
 }
 
-/// One rank; its error ends all others.
+/// Runs one rank. An error of it ends all others.
 fn run_with_errors(world: Communicator, config: &Config) -> Result<TrainResult> {
     let end = run_rank(world.clone(), config);
     if let Err(error) = &end {
@@ -55,8 +56,9 @@ fn run_with_errors(world: Communicator, config: &Config) -> Result<TrainResult> 
     end
 }
 
-/// Sums in the order of ranks, so that all strategies and transports take the same steps to the last bit; and of the software device, whose
-/// few blocks all groups of all ranks share, one channel each.
+/// Returns the communicator settings. Sums are in rank order, so that all strategies and transports
+/// are bitwise equal. On the software GPU, each group uses one channel, because all groups of all
+/// ranks share its few blocks.
 fn communicator_config(config: &Config) -> Result<unisono::Config> {
     let mut settings = unisono::Config::from_env()?.with_reduction_order(ReductionOrder::RankOrder);
     if config.device == DeviceKind::Software {
@@ -65,7 +67,8 @@ fn communicator_config(config: &Config) -> Result<unisono::Config> {
     Ok(settings)
 }
 
-/// Of two errors the one that says more: that others failed or were told to end says least.
+/// Returns the more informative of two errors. An error caused by another rank's failure is the
+/// less informative one.
 fn more_informative(one: Error, other: Error) -> Error {
     let tells = |error: &Error| match error {
         Error::Collective(error) => u8::from(error.is_invalid_usage()),

@@ -1,20 +1,20 @@
-//! What a rank keeps, measured and by formula, class by class.
+//! Memory of a rank by class, measured and predicted.
 
 use crate::allocator::{AllocClass, Allocator};
 use std::fmt;
 
-/// Bytes of each class, between backward and the step of the optimizer.
+/// Bytes of each class, between backward and step.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MemoryReport {
-    /// What was counted, now and at most; nothing before the first step.
+    /// Counted bytes, current and peak; zero before the first step.
     pub classes: [(usize, usize); AllocClass::ALL.len()],
-    /// What the formulas say of weights, gradients and the optimizer's state: what is kept; of activations: the most; and of what
-    /// is offloaded.
+    /// Predicted bytes: kept weights, gradients and optimizer state, the peak of activations, and
+    /// offloaded bytes.
     pub formulas: [usize; 5],
 }
 
 impl MemoryReport {
-    /// Counts what is kept.
+    /// Updates the counted bytes.
     pub(super) fn update(&mut self, memory: &Allocator) {
         self.classes = AllocClass::ALL.map(|class| {
             let usage = memory.usage(class);
@@ -22,12 +22,12 @@ impl MemoryReport {
         });
     }
 
-    /// Bytes kept of weights, gradients and the optimizer's state.
+    /// Returns the counted bytes of weights, gradients and optimizer state.
     pub fn measured(&self) -> usize {
         self.classes[..3].iter().map(|class| class.0).sum()
     }
 
-    /// The same by formula.
+    /// Returns the predicted bytes of weights, gradients and optimizer state.
     pub fn formula(&self) -> usize {
         self.formulas[..3].iter().sum()
     }

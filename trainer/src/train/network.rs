@@ -1,4 +1,4 @@
-//! The model that a configuration describes.
+//! Model of a configuration.
 
 use crate::config::{self, Config, FeedForward, ModelKind, Norm};
 use crate::error::{Error, Result};
@@ -9,19 +9,20 @@ use crate::tensor_parallel::TensorParallel;
 use crate::train::data_loader::DataDims;
 use std::sync::Arc;
 
-/// One of the models that can be configured.
+/// Models that a configuration can select.
 pub enum Network {
-    /// A language model.
+    /// Language model.
     Gpt(Box<Gpt>),
-    /// A classifier of rows.
+    /// Classifier of rows.
     Classifier(Classifier),
 }
 
 impl Network {
-    /// Makes the configured model for data of these extents, cut between the ranks of `tensor`, and lists its parameters.
+    /// Creates the configured model for data of these dimensions, sharded over `tensor`, and lists
+    /// its parameters.
     ///
     /// # Errors
-    /// If they do not go together.
+    /// Fails if the settings do not fit together.
     pub fn new(
         config: &Config,
         extents: DataDims,
@@ -57,7 +58,7 @@ impl Network {
         Ok((network, Arc::new(registry.finish())))
     }
 
-    /// What the training loop drives.
+    /// Returns the model for the training loop.
     pub fn model(&self) -> &dyn Model {
         match self {
             Network::Gpt(gpt) => &**gpt,
@@ -65,7 +66,7 @@ impl Network {
         }
     }
 
-    /// The language model, if it is one.
+    /// Returns the language model, if it is one.
     pub fn gpt(&self) -> Option<&Gpt> {
         match self {
             Network::Gpt(gpt) => Some(gpt),
@@ -74,7 +75,7 @@ impl Network {
     }
 }
 
-/// The extents of a configured GPT.
+/// Returns the dimensions of the configured GPT.
 pub(super) fn gpt(model: &config::Model, vocabulary: usize) -> GptConfig {
     let config::Model { context, width, heads, layers, .. } = *model;
     GptConfig {

@@ -1,4 +1,4 @@
-//! What is looked at before a run takes its first step, so that nothing is trained in vain.
+//! Checks before the first step, so that no training is wasted.
 
 use crate::checkpoint;
 use crate::config::Config;
@@ -8,8 +8,8 @@ use std::fs::OpenOptions;
 use std::path::Path;
 
 impl Run {
-    /// Refuses to start where checkpoints of another run would be mixed with this one's, or something could not be written at
-    /// the end. The rank that speaks for all calls it.
+    /// Refuses to start if checkpoints of another run would be mixed with this run's, or an output
+    /// file cannot be written. The reporting rank calls this.
     pub(super) fn preflight(&self) -> Result<()> {
         let Config { log, sample, .. } = &self.config;
         if sample.tokens > 0 && sample.prompt.is_empty() && self.can_generate() {
@@ -23,7 +23,7 @@ impl Run {
     }
 }
 
-/// That the folder of checkpoints can be had, and has none that this run does not go on from.
+/// Checks that the checkpoint folder is usable, and holds no checkpoint of another run.
 fn check_checkpoints(config: &Config) -> Result<()> {
     let (own, folder) = (&config.checkpoint, Path::new(&config.checkpoint.folder));
     if own.every == 0 {
@@ -40,7 +40,7 @@ fn check_checkpoints(config: &Config) -> Result<()> {
     }
 }
 
-/// That a file can be written where one is named; what is there already stays.
+/// Checks that the file of setting `key` is writable. Keeps existing contents.
 fn check_writable(key: &str, path: &Path) -> Result<()> {
     if path.as_os_str().is_empty() {
         return Ok(());

@@ -1,4 +1,4 @@
-//! That ranks which should hold the same weights do.
+//! Checks that ranks with the same parameters hold equal weights.
 
 use crate::error::{Error, Result};
 use crate::mesh::GroupKind;
@@ -8,7 +8,8 @@ use crate::strategy::{Direction, host_weights};
 use crate::train::run::Run;
 
 impl Run {
-    /// A number for the weights of every parameter, as this rank computes with them. All ranks call it.
+    /// Returns a hash of each parameter's weights, as this rank computes with them. All ranks must
+    /// call this.
     fn parameter_hashes(&mut self) -> Result<Vec<u64>> {
         let mut hashes = vec![0; self.inventory.parameters.len()];
         for unit in (0..self.inventory.units.len()).map(UnitId) {
@@ -24,10 +25,11 @@ impl Run {
         Ok(hashes)
     }
 
-    /// A number for all weights of the whole model: the same on all ranks, and for runs that went the same way.
+    /// Returns a hash of all weights of the model. It is equal on all ranks, and for bitwise equal
+    /// runs.
     ///
     /// # Errors
-    /// Of collectives.
+    /// Returns the error of a failed collective.
     pub fn fingerprint(&mut self) -> Result<u64> {
         let own = hash_numbers(&self.parameter_hashes()?);
         let mut all = vec![0; self.world.size()];
@@ -36,10 +38,11 @@ impl Run {
         Ok(hash_numbers(&data_group.into_iter().map(|rank| all[rank]).collect::<Vec<_>>()))
     }
 
-    /// Compares the weights of all ranks that should hold the same ones.
+    /// Compares the weights of all ranks that should hold equal weights.
     ///
     /// # Errors
-    /// [`Error::Diverged`] on every rank of a group whose weights differ; names the first parameter and its ranks.
+    /// [`Error::ReplicasDiverged`] on every rank of a group with different weights; names the first
+    /// parameter and its ranks.
     pub fn check_replicas(&mut self) -> Result<()> {
         let own = self.parameter_hashes()?;
         let Some(group) = self.groups.get(GroupKind::Data) else { return Ok(()) };
@@ -65,7 +68,8 @@ impl Run {
     }
 }
 
-/// The first parameter that not all have alike, and who has not what the first has; `all` is `count` numbers of each.
+/// Returns the first parameter that differs, and the ranks that differ from the first rank. `all`
+/// holds `count` hashes per rank.
 fn first_difference(all: &[u64], count: usize) -> Option<(usize, Vec<usize>)> {
     let others = |parameter: usize| -> Vec<usize> {
         let differs = |place: &usize| all[place * count + parameter] != all[parameter];

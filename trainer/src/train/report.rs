@@ -1,4 +1,4 @@
-//! What a run tells while it goes: a line on the terminal, a line of JSON for each step, a drawing at the end.
+//! Reports of a run: a progress line, a record per step, and a plot at the end.
 
 mod metrics;
 mod plot;
@@ -18,24 +18,25 @@ use crate::train::report::progress::ProgressLine;
 use std::path::Path;
 use std::time::Duration;
 
-/// The report of the rank that speaks for all.
+/// Report of the reporting rank.
 pub(super) struct Report {
     config: Config,
     line: ProgressLine,
     metrics: MetricsWriter,
-    /// Floating-point operations of a step, and what all ranks could do in a second.
+    /// Floating-point operations of a step, and the peak per second of all ranks.
     flops: (f64, f64),
-    /// Tokens of a step; samples, where there are no tokens.
+    /// Tokens per step, or samples if there are no tokens.
     tokens: f64,
-    /// Mean time of a step, of late.
+    /// Moving average of the time of a step.
     seconds_per_step: Option<f64>,
 }
 
 impl Report {
-    /// Of a run whose ranks could do `peak` floating-point operations in a second.
+    /// Creates the report of a run whose ranks reach `peak` floating-point operations per second
+    /// together.
     ///
     /// # Errors
-    /// Of files.
+    /// Fails if a file cannot be written.
     pub(super) fn new(run: &Run, peak: f64) -> Result<Self> {
         let config = run.config.clone();
         let samples = config.data.global_batch as f64;
@@ -49,10 +50,10 @@ impl Report {
         Ok(Self { config, line, metrics: journal, flops: (flops, peak), tokens, seconds_per_step: None })
     }
 
-    /// Tells of a step, and of the loss on what was held back if it was measured after it.
+    /// Reports a step, and the validation loss if it was measured after the step.
     ///
     /// # Errors
-    /// Of files.
+    /// Fails if a file cannot be written.
     pub(super) fn step(
         &mut self,
         taken: &StepStats,
@@ -81,10 +82,10 @@ impl Report {
         self.metrics.write(record)
     }
 
-    /// Ends the line, and draws the run if it is to be drawn.
+    /// Ends the progress line, and writes the plot if configured.
     ///
     /// # Errors
-    /// Of the file.
+    /// Fails if the file cannot be written.
     pub(super) fn finish(self) -> Result<()> {
         self.line.finish();
         match self.config.log.plot.as_str() {
@@ -94,7 +95,7 @@ impl Report {
     }
 }
 
-/// What computes, and what else is done there.
+/// Returns the name of the device, and the work that is done there.
 fn device_name(device: &Device, config: &Config) -> String {
     let rest = match setup::host_only_option(config) {
         Some(why) => format!("exchanging and stepping on the CPU, as {why}"),
@@ -103,5 +104,5 @@ fn device_name(device: &Device, config: &Config) -> String {
     format!("{}; {rest}", device.describe())
 }
 
-/// How much of the last step goes into the mean.
+/// Weight of the last step in the moving average.
 const EMA_WEIGHT: f64 = 0.1;

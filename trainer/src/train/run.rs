@@ -1,4 +1,4 @@
-//! A run at one rank, and its steps.
+//! Run of one rank, and its steps.
 
 use super::BatchPlan;
 use super::network::Network;
@@ -21,15 +21,15 @@ use std::time::{Duration, Instant};
 use unisono::{Avg, Communicator};
 use unisono_cuda::clip_factor;
 
-/// What one rank has of a run. All ranks call the same methods in the same order.
+/// State of a run on one rank. All ranks must call the same methods in the same order.
 pub struct Run {
     pub(super) config: Config,
     pub(super) world: Communicator,
     pub(super) groups: MeshGroups,
-    /// The ranks that have chunks of the same sequences: a communicator for models alone, so that they need not wait for gradients;
-    /// none where sequences are whole.
+    /// Ranks with chunks of the same sequences; `None` if sequences are whole. Models have this
+    /// communicator alone, so that they do not wait for gradients.
     pub(super) sequence_group: Option<Communicator>,
-    /// The ranks that have parts of the same layers, as models reach them; none where layers are whole.
+    /// Tensor parallel group of the model; `None` if layers are whole.
     pub(super) tensor_group: Option<ProcessGroup>,
     pub(super) batch: BatchPlan,
     pub(super) loader: DataLoader,
@@ -39,55 +39,55 @@ pub struct Run {
     pub(super) network: Network,
     pub(super) inventory: Arc<Inventory>,
     pub(super) memory: Allocator,
-    /// The GPU that computes, if it is not the CPU.
+    /// GPU of the computation; `None` for the CPU.
     pub(super) device: Option<Device>,
     pub(super) strategy: Box<dyn DataParallel>,
     pub(super) optimizer: Box<dyn Optimizer>,
-    /// Steps taken.
+    /// Number of steps taken.
     pub(super) train_step: u64,
     pub(super) memory_report: MemoryReport,
     pub(super) trace: Trace,
 }
 
-/// What one step was like.
+/// Statistics of one step.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct StepStats {
-    /// Its number, from 1.
+    /// Number of the step, from 1.
     pub step: u64,
-    /// Mean loss of all samples of all ranks, before the step.
+    /// Mean loss of the samples of all ranks, before the step.
     pub loss: f64,
     /// Norm of the gradient, before clipping.
     pub grad_norm: f64,
     /// Learning rate.
     pub lr: f64,
-    /// How long it took.
+    /// Duration of the step.
     pub time: Duration,
-    /// How long this rank waited meanwhile for the exchange of gradients and weights.
+    /// Time this rank waited for the exchange of gradients and weights.
     pub exposed: Duration,
-    /// How long it waited within layers that ranks share.
+    /// Time this rank waited in tensor parallel layers.
     pub tensor_parallel_wait: Duration,
 }
 
 impl Run {
-    /// Whether this rank speaks for all.
+    /// Returns true on the reporting rank.
     pub fn is_root(&self) -> bool {
         self.world.rank() == 0
     }
 
-    /// Steps taken.
+    /// Returns the number of steps taken.
     pub fn steps_taken(&self) -> u64 {
         self.train_step
     }
 
-    /// What this rank kept in memory in the last step.
+    /// Returns this rank's memory in the last step.
     pub fn ledger(&self) -> &MemoryReport {
         &self.memory_report
     }
 
-    /// Takes one step of the optimizer.
+    /// Takes one optimizer step.
     ///
     /// # Errors
-    /// Of collectives and files; if there is no longer a number to minimize.
+    /// Fails if a collective or a file fails, or if the loss is not finite.
     pub fn step(&mut self) -> Result<StepStats> {
         let start = Instant::now();
         self.strategy.take_wait_time();
@@ -97,7 +97,7 @@ impl Run {
         let mut exposed = self.strategy.take_wait_time();
         exposed += self.all_reduce_mean(&mut loss)?;
         let norm = self.trace.span(TraceTrack::Communication, "norm", || self.strategy.grad_norm())?;
-        // What went wrong within layers on GPUs is known by now, as the norm is.
+        // The norm is known, so GPU errors of tensor parallel layers are known too.
         self.tensor_group.as_ref().map_or(Ok(()), ProcessGroup::check)?;
         self.check_finite(loss, norm)?;
         let rate = self.update(norm)?;
@@ -113,7 +113,8 @@ impl Run {
         })
     }
 
-    /// Adds up the gradients of this rank's part of the next batch; its mean loss, and how long layers waited for others.
+    /// Accumulates the gradients of this rank's part of the next batch. Returns its mean loss, and
+    /// the waiting time in layers.
     fn gradients(&mut self) -> Result<(f64, Duration)> {
         let numbers = self.sampler.next_or_new_epoch();
         let BatchPlan { micro_batch: micro, accumulation, breadth_first: breadth, .. } = self.batch;
@@ -127,8 +128,8 @@ impl Run {
         Ok((losses.into_iter().map(f64::from).sum::<f64>() / accumulation as f64, in_layers))
     }
 
-    /// One pass forward and back with the samples of micro-batch `first` and those that go breadth first with it; the loss of each,
-    /// and how long layers waited for others.
+    /// Runs one pass, forward and backward, over the micro-batches from `first` on that are
+    /// computed breadth first. Returns the loss of each, and the waiting time in layers.
     fn pass(&mut self, first: usize, numbers: &[u64]) -> Result<(Vec<f32>, Duration)> {
         let chunk = self.sequence_chunk();
         let read = || {
@@ -151,13 +152,13 @@ impl Run {
         Ok((losses, waits.iter().map(|wait| wait.time).sum()))
     }
 
-    /// Which part of each sequence this rank has.
+    /// Returns this rank's chunk of each sequence.
     pub(super) fn sequence_chunk(&self) -> SequenceChunk {
         let (part, parts) = (self.groups.coordinates().sequence_data, self.config.mesh.sequence_data);
         SequenceChunk { index: part, count: parts }
     }
 
-    /// Lets weights follow gradients of this norm; the learning rate.
+    /// Updates the weights with gradients of this norm. Returns the learning rate.
     fn update(&mut self, norm: f64) -> Result<f64> {
         let rate = self.config.peak_rate() * self.config.schedule.factor(self.train_step);
         let factor = clip_factor(norm, self.config.optimizer.max_grad_norm);
@@ -170,7 +171,7 @@ impl Run {
         Ok(rate)
     }
 
-    /// Makes a number the mean of all data ranks'; how long that took.
+    /// Averages a number over all data ranks. Returns the time of the exchange.
     pub(super) fn all_reduce_mean(&self, value: &mut f64) -> Result<Duration> {
         let start = Instant::now();
         if let Some(group) = self.groups.get(GroupKind::Data) {
@@ -179,7 +180,7 @@ impl Run {
         Ok(start.elapsed())
     }
 
-    /// Refuses to go on with numbers that are none; all ranks see the same ones.
+    /// Rejects a loss or norm that is not finite. All ranks have the same numbers.
     fn check_finite(&self, loss: f64, norm: f64) -> Result<()> {
         if loss.is_finite() && norm.is_finite() {
             return Ok(());

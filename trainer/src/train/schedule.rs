@@ -1,37 +1,39 @@
-//! The learning rate as a function of the step.
+//! Learning rate schedule.
 
 use crate::error::{Error, Result};
 use serde::{Deserialize, Serialize};
 use std::f64::consts::PI;
 
-/// How the learning rate falls once it is up.
+/// Decay of the learning rate after warmup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum LrShape {
-    /// It does not.
+    /// No decay.
     Constant,
-    /// Half a wave of a cosine (Loshchilov, Hutter, SGDR, ICLR 2017).
+    /// Half a cosine wave (Loshchilov, Hutter, "SGDR", ICLR 2017).
     Cosine,
-    /// A straight line.
+    /// Linear decay.
     Linear,
-    /// Constant, then a straight line over the last steps (Hu et al., MiniCPM, 2024).
+    /// Constant, then linear decay in the last steps (Hu et al., "MiniCPM", 2024).
     WarmupStableDecay,
 }
 
-/// How the learning rate grows with the batch.
+/// Scaling of the learning rate with the batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum LrScaling {
-    /// Not at all.
+    /// No scaling.
     None,
-    /// With its root, as the noise of gradients falls with it; for Adam and its kin.
+    /// Scales with the square root of the batch, as gradient noise falls with it. For Adam and its
+    /// variants.
     Sqrt,
-    /// As it does, for plain gradient descent (Goyal et al., 2017).
+    /// Scales linearly with the batch, for SGD (Goyal et al., 2017).
     Linear,
 }
 
 impl LrScaling {
-    /// What the learning rate for batches of `reference` samples is multiplied by for batches of `batch`.
+    /// Returns the factor of the learning rate for batches of `batch` samples, relative to batches
+    /// of `reference`.
     pub fn factor(self, batch: usize, reference: usize) -> f64 {
         let growth = batch as f64 / reference as f64;
         match self {
@@ -42,23 +44,23 @@ impl LrScaling {
     }
 }
 
-/// Up in a straight line, down in a shape.
+/// Linear warmup, followed by decay.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct LrSchedule {
-    /// Steps of the whole run.
+    /// Number of steps of the run.
     pub steps: u64,
-    /// Steps before the learning rate is up.
+    /// Number of warmup steps.
     pub warmup: u64,
-    /// How it falls.
+    /// Shape of the decay.
     pub shape: LrShape,
-    /// Last steps over which it falls, for [`Shape::WarmupStableDecay`].
+    /// Number of decay steps at the end, for [`LrShape::WarmupStableDecay`].
     pub decay: u64,
-    /// What it falls to, as a share of the peak.
+    /// Final learning rate as a fraction of the peak.
     pub floor: f64,
-    /// How the peak grows with the global batch.
+    /// Scaling of the peak with the global batch.
     pub lr_scale: LrScaling,
-    /// Global batch that the configured peak is for.
+    /// Global batch for which the peak is configured.
     pub reference_batch: usize,
 }
 
@@ -66,7 +68,7 @@ impl Default for LrSchedule {
     fn default() -> Self {
         Self {
             steps: 300,
-            // With 20, attention of the first block forms at the full rate, and single steps have gradients of 12 to 100.
+            // A shorter warmup makes single steps with long gradients (docs/trainer.md).
             warmup: 60,
             shape: LrShape::Cosine,
             decay: 60,
@@ -78,10 +80,10 @@ impl Default for LrSchedule {
 }
 
 impl LrSchedule {
-    /// Refuses a course that no run can take.
+    /// Checks that the schedule is possible.
     ///
     /// # Errors
-    /// [`Error::Illegal`] names the numbers.
+    /// [`Error::Invalid`] with the numbers.
     pub fn check(&self) -> Result<()> {
         let Self { steps, warmup, decay, floor, reference_batch, .. } = *self;
         let is_stable = self.shape == LrShape::WarmupStableDecay;
@@ -101,10 +103,10 @@ impl LrSchedule {
         Ok(())
     }
 
-    /// The learning rate at `step`, counted from 0, as a share of the peak.
+    /// Returns the learning rate at `step`, from 0, as a fraction of the peak.
     ///
-    /// It is never zero at the first step, is 1 at step `warmup` and the floor at step `steps`: the first that is not
-    /// made.
+    /// The result is positive at step 0, 1 at step `warmup`, and the floor at step `steps`, which
+    /// is the first step after the run.
     pub fn factor(&self, step: u64) -> f64 {
         if step < self.warmup {
             return (step + 1) as f64 / (self.warmup + 1) as f64;
@@ -121,7 +123,7 @@ impl LrSchedule {
         self.floor + (1.0 - self.floor) * height
     }
 
-    /// How much of the way down is behind, from 0 to 1.
+    /// Returns the progress of the decay, from 0 to 1.
     fn decay_factor(&self, step: u64, from: u64) -> f64 {
         if step >= self.steps {
             return 1.0;

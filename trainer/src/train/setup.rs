@@ -1,4 +1,4 @@
-//! From a configuration and a communicator to a run.
+//! Creates a run from a configuration and a communicator.
 
 use super::network::Network;
 use super::report::print_line;
@@ -21,11 +21,11 @@ use std::path::Path;
 use unisono::Communicator;
 
 impl Run {
-    /// Makes everything that this rank of `world` needs, and goes on from a checkpoint if the configuration says so.
-    /// All ranks call it.
+    /// Creates the state of this rank of `world`, and resumes from a checkpoint if configured. All
+    /// ranks must call this.
     ///
     /// # Errors
-    /// For what does not go together, files that cannot be read, and of collectives.
+    /// Fails if settings do not fit together, or a file or a collective fails.
     pub fn new(config: &Config, world: Communicator) -> Result<Self> {
         let mesh = mesh(config, world.size())?;
         let batch = config.batch(&mesh)?;
@@ -82,7 +82,8 @@ impl Run {
         Ok(run)
     }
 
-    /// Goes on from the last checkpoint, if there is one; says so where that leaves nothing to go on from, or to do.
+    /// Resumes from the last checkpoint, if there is one. Reports if there is none, or if no steps
+    /// remain.
     fn resume(&mut self) -> Result<()> {
         let root = &self.config.checkpoint.folder;
         let Some(folder) = checkpoint::latest(Path::new(root)) else {
@@ -98,7 +99,7 @@ impl Run {
         Ok(())
     }
 
-    /// One line for whoever started the run.
+    /// Logs one line for the user.
     fn log(&self, what: &str) {
         if self.is_root() {
             print_line(what);
@@ -106,7 +107,7 @@ impl Run {
     }
 }
 
-/// The mesh of so many ranks, if all its kinds of parallelism are there.
+/// Returns the mesh for this number of ranks, if its kinds of parallelism are supported.
 pub(crate) fn mesh(config: &Config, ranks: usize) -> Result<Mesh> {
     let mesh = Mesh::new(ranks, config.mesh)?;
     if config.mesh.pipeline > 1 {
@@ -117,7 +118,7 @@ pub(crate) fn mesh(config: &Config, ranks: usize) -> Result<Mesh> {
     Ok(mesh)
 }
 
-/// What computes, if it is not the CPU.
+/// Returns the device of the computation, if it is not the CPU.
 fn device(config: &Config, world: &Communicator, memory: &Allocator) -> Result<Option<Device>> {
     if config.device != DeviceKind::Cpu {
         check_device_supported(config)?;
@@ -130,13 +131,14 @@ fn device(config: &Config, world: &Communicator, memory: &Allocator) -> Result<O
     Device::new(&gpu, memory).map(Some)
 }
 
-/// Why flat memory stays on the host though a device computes, if it does.
+/// Returns the setting that keeps flat buffers on the host although a GPU computes, if there is
+/// one.
 pub(super) fn host_only_option(config: &Config) -> Option<&'static str> {
     (!config.strategy.offload.is_empty())
         .then_some("strategy.offload keeps the optimizer's state in files of the host")
 }
 
-/// That there are kernels for all of it.
+/// Checks that the GPU has kernels for the configuration.
 fn check_device_supported(config: &Config) -> Result<()> {
     let only_on_the_cpu = [
         ("mesh.sequence_data", config.mesh.sequence_data),
@@ -151,7 +153,7 @@ fn check_device_supported(config: &Config) -> Result<()> {
     }
 }
 
-/// That sequences can be cut into chunks.
+/// Checks that sequences can be split into equal chunks.
 fn check_sequence_sharding(config: &Config, mesh: &Mesh) -> Result<()> {
     let (degree, context) = (mesh.degrees().sequence_data, config.model.context);
     if degree > 1 && config.model.kind == ModelKind::Mlp {
@@ -169,7 +171,7 @@ fn check_sequence_sharding(config: &Config, mesh: &Mesh) -> Result<()> {
     Ok(())
 }
 
-/// That all ranks have the same configuration and the same data.
+/// Checks that all ranks have the same configuration and the same data.
 fn check_ranks_agree(world: &Communicator, config: &Config, data: &DatasetId) -> Result<()> {
     let mine = [crate::random::hash_text(&config.to_toml()?), data.samples, data.hash];
     let mut all = vec![0; mine.len() * world.size()];
@@ -188,7 +190,7 @@ fn sampler(config: &Config, feed: &DataLoader) -> Result<Sampler> {
     Sampler::new(feed.training.count(), config.data.global_batch as u64, shuffle, config.data.last_batch)
 }
 
-/// The configured optimizer.
+/// Creates the configured optimizer.
 pub(super) fn optimizer(config: &Config) -> Box<dyn Optimizer> {
     let own = &config.optimizer;
     let (momentum, decay) = (own.momentum as f32, own.weight_decay as f32);

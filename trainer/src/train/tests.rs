@@ -1,4 +1,4 @@
-//! Whole runs, on threads.
+//! Tests of whole runs on threads.
 
 mod device;
 mod sequence_sharding;
@@ -17,7 +17,7 @@ mod meshes;
 mod options;
 mod starts;
 
-/// A small model on a small text, changed by `overrides`; the text lies in `folder`.
+/// Returns the configuration of a small model on a small text in `folder`, changed by `overrides`.
 fn config(folder: &Path, overrides: &[&str]) -> Config {
     let text: String =
         (0..400).map(|line| format!("line {line} of {} is {}\n", line * 7 % 13, line % 5)).collect();
@@ -48,7 +48,7 @@ fn folder() -> TempDir {
     tempfile::tempdir().unwrap()
 }
 
-/// Losses and weights, to the last bit.
+/// Returns the exact bits of losses and weights.
 fn bits(outcome: &TrainResult) -> (Vec<u64>, u64) {
     (outcome.losses.iter().map(|loss| loss.to_bits()).collect(), outcome.fingerprint)
 }
@@ -96,7 +96,7 @@ fn tensor_parallel_nearly_matches_one_rank() {
     assert!(muon[39] < 4.0, "{}", muon[39]);
 }
 
-/// Masks are a function of the step, not of what was drawn before.
+/// Dropout masks depend on the step, not on the numbers drawn before.
 const DROPOUT: &str = "model.dropout=0.1";
 
 #[test]

@@ -1,5 +1,5 @@
-//! What a rank did when, as a trace that Perfetto and chrome://tracing show: a process for each rank, a lane for computing and one
-//! for waiting for others.
+//! Trace of a rank for Perfetto and chrome://tracing: a process per rank, with one track for
+//! computing and one for waiting.
 
 use crate::error::{Error, Result};
 use crate::flat::ParamStore;
@@ -12,12 +12,12 @@ use std::path::Path;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use unisono::Communicator;
 
-/// Which row of a rank.
+/// Track of a rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TraceTrack {
-    /// Modules, the optimizer, data.
+    /// Modules, optimizer and data.
     Compute = 0,
-    /// Waiting for others.
+    /// Waits for other ranks.
     Communication = 1,
 }
 
@@ -28,34 +28,35 @@ struct TraceEvent {
     time: Duration,
 }
 
-/// Events of one rank, as long as it is switched on.
+/// Events of one rank, recorded while enabled.
 pub(super) struct Trace {
     is_on: bool,
-    /// The same moment by two clocks: one that other processes have, and one that never goes back.
+    /// Time of the start on the system clock, which other processes share, and on a monotonic
+    /// clock.
     origin: (Duration, Instant),
     events: Vec<TraceEvent>,
 }
 
 impl Trace {
-    /// With nothing in it.
+    /// Creates an empty trace.
     pub(super) fn new(is_on: bool) -> Self {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Self { is_on, origin: (now, Instant::now()), events: Vec::new() }
     }
 
-    /// Records no more.
+    /// Stops recording.
     pub(super) fn stop(&mut self) {
         self.is_on = false;
     }
 
-    /// Records something that began at `start` and ends now.
+    /// Records an event from `start` until now.
     pub(super) fn add(&mut self, lane: TraceTrack, name: impl FnOnce() -> String, start: Instant) {
         if self.is_on {
             self.events.push(TraceEvent { name: name(), lane, start, time: start.elapsed() });
         }
     }
 
-    /// Records waiting within a layer.
+    /// Records a wait in a layer.
     pub(super) fn add_wait(&mut self, wait: &WaitSpan) {
         if self.is_on {
             let WaitSpan { name, start, time } = *wait;
@@ -76,7 +77,7 @@ impl Trace {
         result
     }
 
-    /// The events as the trace format has them, of a rank.
+    /// Returns the events in the trace format, for this rank.
     fn events(&self, rank: usize) -> Vec<Value> {
         let (clock, origin) = self.origin;
         let at = |start: Instant| (clock + start.saturating_duration_since(origin)).as_nanos() as f64 / 1e3;
@@ -95,10 +96,10 @@ impl Trace {
         names.into_iter().chain(self.events.iter().map(event)).collect()
     }
 
-    /// Writes the events of all ranks to one file, from rank 0. All ranks call it.
+    /// Writes the events of all ranks to one file, from rank 0. All ranks must call this.
     ///
     /// # Errors
-    /// Of the file, and of collectives.
+    /// Fails if the file cannot be written. Returns the error of a failed collective.
     pub(super) fn write(&self, path: &Path, world: &Communicator) -> Result<()> {
         let text = Value::from(self.events(world.rank())).to_string();
         let all = gather(text.as_bytes(), world)?;
@@ -115,7 +116,7 @@ impl Trace {
     }
 }
 
-/// The bytes of every rank.
+/// Gathers the bytes of every rank.
 fn gather(bytes: &[u8], world: &Communicator) -> Result<Vec<Vec<u8>>> {
     let mut lengths = vec![0u64; world.size()];
     world.all_gather(&[bytes.len() as u64], &mut lengths)?;
@@ -131,17 +132,17 @@ fn gather(bytes: &[u8], world: &Communicator) -> Result<Vec<Vec<u8>>> {
     Ok(lengths.into_iter().map(take).collect())
 }
 
-/// A strategy whose events are traced: waiting for a unit's weights, and computing with them.
+/// Strategy wrapper that traces waits for a unit's weights, and computing with them.
 pub(super) struct TracedStrategy<'a> {
     strategy: &'a mut dyn DataParallel,
     inventory: &'a Inventory,
     trace: &'a mut Trace,
-    /// When computing went on: since the last unit was there.
+    /// Start of the computation: the last time a unit's weights were complete.
     since: Instant,
 }
 
 impl<'a> TracedStrategy<'a> {
-    /// `strategy`, whose events go to `trace`.
+    /// Wraps `strategy` and records its events in `trace`.
     pub(super) fn new(
         strategy: &'a mut dyn DataParallel,
         inventory: &'a Inventory,

@@ -1,4 +1,4 @@
-//! The course of a run: what is done between its steps.
+//! Training loop: the work between steps.
 
 use crate::config::Config;
 use crate::error::Result;
@@ -8,24 +8,24 @@ use crate::train::{MemoryReport, flops};
 use std::path::Path;
 use unisono::{Communicator, Sum};
 
-/// How a run ended.
+/// Result of a run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TrainResult {
-    /// Steps taken in all.
+    /// Total number of steps taken.
     pub steps: u64,
-    /// Steps and losses since this run began, or went on.
+    /// Loss of each step since the run started or resumed.
     pub losses: Vec<f64>,
-    /// Loss on what was held back, if something was.
+    /// Validation loss, if there is validation data.
     pub validation: Option<f64>,
-    /// A number for the weights.
+    /// Hash of the weights.
     pub fingerprint: u64,
-    /// What rank 0 kept in memory.
+    /// Memory of rank 0.
     pub memory: MemoryReport,
-    /// What was written to the end of the prompt, if the model writes.
+    /// Generated text, if the model generates text.
     pub sample: Option<String>,
 }
 
-/// Trains to the end, as one rank of `world`.
+/// Trains to the end as one rank of `world`.
 pub(super) fn run_rank(world: Communicator, config: &Config) -> Result<TrainResult> {
     let mut run = Run::new(config, world)?;
     let peak = run.peak_flops()?;
@@ -57,7 +57,7 @@ pub(super) fn run_rank(world: Communicator, config: &Config) -> Result<TrainResu
     finish(run, losses)
 }
 
-/// Whether it is time for what is done every so many steps.
+/// Returns true if an action that runs every `every` steps is due.
 fn is_due(every: u64, taken: &StepStats) -> bool {
     every > 0 && taken.step.is_multiple_of(every)
 }
@@ -71,7 +71,7 @@ fn finish(mut run: Run, losses: Vec<f64>) -> Result<TrainResult> {
 }
 
 impl Run {
-    /// Floating-point operations in a second that all ranks can do when all are at it.
+    /// Returns the peak floating-point operations per second of all ranks together.
     fn peak_flops(&self) -> Result<f64> {
         self.world.barrier()?;
         let mut peak = [match &self.device {
@@ -82,7 +82,7 @@ impl Run {
         Ok(peak[0])
     }
 
-    /// Writes the trace, if there is to be one, and records no more.
+    /// Writes the trace if configured, and stops recording.
     fn finish_trace(&mut self) -> Result<()> {
         if !self.config.log.trace.is_empty() {
             self.trace.write(Path::new(&self.config.log.trace), &self.world)?;

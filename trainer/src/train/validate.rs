@@ -1,4 +1,4 @@
-//! How well a run goes: the loss on what was held back.
+//! Validation loss of a run.
 
 use crate::data::{LastBatch, Sampler};
 use crate::error::Result;
@@ -7,10 +7,11 @@ use crate::pass::Pass;
 use crate::train::run::Run;
 
 impl Run {
-    /// Mean loss of the first batches held back, the same samples on any number of ranks; none if there are none.
+    /// Returns the mean loss of the first validation batches; `None` if there are none. The samples
+    /// do not depend on the number of ranks.
     ///
     /// # Errors
-    /// Of collectives and files.
+    /// Fails if a collective or a file fails.
     pub fn validate(&mut self) -> Result<Option<f64>> {
         let Some(samples) = &self.loader.validation else { return Ok(None) };
         let (at, ranks) = (self.groups.coordinates().batch_data, self.groups.mesh().batch_data_size());
@@ -23,14 +24,14 @@ impl Run {
         for (part, numbers) in parts.iter().enumerate() {
             sum += self.validation_loss(numbers, part as u64)?;
         }
-        // A loss that is known may be of weights that never came.
+        // Weights may still be on their way when the loss is known.
         self.strategy.wait_all()?;
         let mut loss = sum / parts.len().max(1) as f64;
         self.all_reduce_mean(&mut loss)?;
         Ok((!parts.is_empty()).then_some(loss))
     }
 
-    /// The loss of samples held back.
+    /// Returns the loss of validation samples.
     fn validation_loss(&mut self, numbers: &[u64], part: u64) -> Result<f64> {
         let samples = self.loader.validation.as_ref().expect("there are some");
         let batch = samples.batch(numbers, self.sequence_chunk())?;

@@ -1,26 +1,26 @@
-//! What of a GPT's activations is there at once.
+//! Predicts the peak of a GPT's activations.
 
 use crate::models::{FeedForward, GptConfig, Norm};
 use crate::nn::CausalAttention;
 
-/// The activations of one rank in a pass.
+/// Dimensions that determine the activations of one rank in a pass.
 pub(crate) struct ActivationModel<'a> {
     pub(crate) gpt: &'a GptConfig,
-    /// Parts that layers are cut in.
+    /// Number of tensor parallel shards of the layers.
     pub(crate) shards: usize,
-    /// Parts of the rows between layers.
+    /// Number of shards of the rows between layers.
     pub(crate) rows: usize,
-    /// Chunks that sequences are cut in.
+    /// Number of chunks per sequence.
     pub(crate) chunks: usize,
-    /// Sequences of a micro-batch.
+    /// Number of sequences per micro-batch.
     pub(crate) micro_batch: usize,
-    /// Micro-batches that go breadth first together.
+    /// Number of micro-batches computed breadth first.
     pub(crate) breadth_first: usize,
 }
 
 impl ActivationModel<'_> {
-    /// Numbers when there are most of them: at the end of forward, or within a block's backward, with checkpointing or with keys
-    /// and values of whole sequences.
+    /// Returns the peak number of elements. The peak is at the end of forward. With recomputation,
+    /// or keys and values of whole sequences, it may be in the backward of a block.
     pub(crate) fn peak(&self) -> usize {
         let (gpt, breadth, tokens) = (self.gpt, self.breadth_first, self.tokens());
         let between = gpt.width.div_ceil(self.rows);
@@ -37,28 +37,28 @@ impl ActivationModel<'_> {
         at_end.max(in_block)
     }
 
-    /// What another sequence in the micro-batch adds.
+    /// Returns the elements added by one more sequence per micro-batch.
     pub(crate) fn per_extra_micro_batch(&self) -> usize {
         Self { micro_batch: self.micro_batch + 1, ..*self }.peak() - self.peak()
     }
 
-    /// Tokens of a micro-batch.
+    /// Returns the tokens per micro-batch.
     fn tokens(&self) -> usize {
         self.micro_batch * self.length()
     }
 
-    /// Tokens of a sequence that this rank has.
+    /// Returns the tokens of a sequence on this rank.
     fn length(&self) -> usize {
         self.gpt.context / self.chunks
     }
 
-    /// Of one token, between forward and backward of a block's attention, its norm included.
+    /// Returns the elements per token kept for a block's attention, including its norm.
     fn attention(&self) -> usize {
         let gpt = self.gpt;
         self.norm() + gpt.width + (4 * gpt.width + gpt.heads).div_ceil(self.shards)
     }
 
-    /// The same of its feed-forward part.
+    /// Returns the elements per token kept for a block's feed-forward part.
     fn feed_forward(&self) -> usize {
         let gpt = self.gpt;
         let between = if gpt.feed_forward == FeedForward::Gelu { 2 } else { 3 };
@@ -69,7 +69,8 @@ impl ActivationModel<'_> {
         (self.gpt.width + if self.gpt.norm == Norm::Layer { 2 } else { 1 }).div_ceil(self.rows)
     }
 
-    /// Of one token, between the head's forward and backward of each micro-batch; and beside, while one of them is worked on.
+    /// Returns the elements per token kept by the head between forward and backward, and the
+    /// elements used only during its computation.
     fn head(&self) -> (usize, usize) {
         let (kept, classes) = (self.norm() + self.gpt.width, self.gpt.vocabulary.div_ceil(self.shards));
         match self.gpt.cross_entropy_splits {
@@ -78,7 +79,8 @@ impl ActivationModel<'_> {
         }
     }
 
-    /// Keys and values of one sequence that ranks share, and their gradients: this rank's, and those of all.
+    /// Returns the elements of keys and values of one sharded sequence, and of their gradients:
+    /// this rank's part and the whole.
     fn per_sequence(&self) -> usize {
         let width = self.gpt.width.div_ceil(self.shards);
         if self.chunks > 1 { 2 * width * (self.length() + 2 * self.gpt.context) } else { 0 }

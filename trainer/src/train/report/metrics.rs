@@ -1,62 +1,64 @@
-//! What is written of each step.
+//! Step records in a file.
 
 use crate::error::{Error, Result};
 use serde::{Deserialize, Serialize};
 use std::fs::File;
-use std::io::{LineWriter, Write};
+use std::io::{ErrorKind, LineWriter, Write};
 use std::path::{Path, PathBuf};
 
-/// One step.
+/// Record of one step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct StepRecord {
-    /// Its number, from 1.
+    /// Number of the step, from 1.
     pub step: u64,
-    /// Mean loss of its samples, before it.
+    /// Mean loss of its samples, before the step.
     pub loss: f64,
-    /// Loss on what was held back, after it.
+    /// Validation loss, after the step.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub validation: Option<f64>,
     /// Norm of the gradient, before clipping.
     pub grad_norm: f64,
     /// Learning rate.
     pub lr: f64,
-    /// How long it took.
+    /// Duration of the step in seconds.
     pub seconds: f64,
-    /// Tokens of all ranks in a second, of late.
+    /// Tokens per second of all ranks, as a moving average.
     pub tokens_per_second: f64,
-    /// Floating-point operations of the model as a share of what the ranks can do, of late.
+    /// Model FLOPs utilization, as a moving average.
     pub mfu: f64,
     /// Seconds that rank 0 waited for the exchange of gradients and weights.
     pub exposed_seconds: f64,
-    /// Seconds that it waited within layers that ranks share.
+    /// Seconds that rank 0 waited in tensor parallel layers.
     #[serde(default)]
     pub tensor_parallel_seconds: f64,
-    /// Bytes that rank 0 keeps: weights, gradients, optimizer's state.
+    /// Bytes of weights, gradients and optimizer state on rank 0.
     pub memory: usize,
-    /// The same by formula.
+    /// Predicted bytes of weights, gradients and optimizer state.
     pub memory_predicted: usize,
 }
 
-/// All steps so far, in memory and, a line of JSON for each, in a file.
+/// Step records, in memory and in a file of JSON lines.
 pub(super) struct MetricsWriter {
     file: Option<(PathBuf, LineWriter<File>)>,
     records: Vec<StepRecord>,
 }
 
 impl MetricsWriter {
-    /// A journal in the file at `path`, or in memory only if that is empty. Of a run that goes on after `step`, what is
-    /// there of the steps up to it stays.
+    /// Opens the file at `path`; an empty path keeps records in memory only. A run that resumes
+    /// after `step` keeps the earlier records up to that step.
+    ///
+    /// # Errors
+    /// Fails if the file cannot be used, or if it has lines of another format. It is unchanged
+    /// then.
     pub(super) fn open(path: &Path, step: u64) -> Result<Self> {
         let mut journal = Self { file: None, records: Vec::new() };
         if path.as_os_str().is_empty() {
             return Ok(journal);
         }
-        let earlier =
-            if step > 0 { std::fs::read_to_string(path).unwrap_or_default() } else { String::new() };
+        let earlier = if step > 0 { read_records(path)? } else { Vec::new() };
         let file = File::create(path).map_err(|error| Error::file(path, error))?;
         journal.file = Some((path.to_owned(), LineWriter::new(file)));
-        let records = earlier.lines().map_while(|line| serde_json::from_str::<StepRecord>(line).ok());
-        for record in records.take_while(|record| record.step <= step) {
+        for record in earlier.into_iter().take_while(|record| record.step <= step) {
             journal.write(record)?;
         }
         Ok(journal)
@@ -74,6 +76,29 @@ impl MetricsWriter {
     pub(super) fn records(&self) -> &[StepRecord] {
         &self.records
     }
+}
+
+/// Reads the records of an earlier run; none if there is no file at `path`. Drops a last line that
+/// a killed run left incomplete. Rejects any other line that is no record, because resuming
+/// rewrites the file.
+fn read_records(path: &Path) -> Result<Vec<StepRecord>> {
+    let text = match std::fs::read_to_string(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+        text => text.map_err(|error| Error::file(path, error))?,
+    };
+    let (complete, _) = text.rsplit_once('\n').unwrap_or_default();
+    let record = |(index, line): (usize, &str)| {
+        serde_json::from_str(line).map_err(|error| Error::file(path, foreign_line_message(index + 1, &error)))
+    };
+    complete.lines().enumerate().map(record).collect()
+}
+
+/// Builds the message for a line of another format, with a remedy.
+fn foreign_line_message(line: usize, error: &serde_json::Error) -> String {
+    format!(
+        "line {line} is no record of this version ({error}); resuming would drop the earlier records: \
+         move the file away, or set log.file to another path"
+    )
 }
 
 #[cfg(test)]
@@ -102,5 +127,17 @@ mod tests {
         assert_eq!(read, journal.records());
         assert!(MetricsWriter::open(&path, 0).unwrap().records().is_empty());
         assert_eq!(std::fs::read_to_string(&path).unwrap(), "");
+    }
+
+    #[test]
+    fn log_file_in_an_old_format_is_refused_and_kept() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("run.jsonl");
+        let old = "{\"step\":1,\"loss\":2.0,\"norm\":1.0,\"rate\":0.1,\"seconds\":1.0}\n";
+        std::fs::write(&path, old).unwrap();
+        let error = MetricsWriter::open(&path, 3).err().unwrap().to_string();
+        assert!(error.contains("run.jsonl: line 1 is no record of this version"), "{error}");
+        assert!(error.contains("`grad_norm`") && error.ends_with("set log.file to another path"), "{error}");
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), old);
     }
 }

@@ -1,4 +1,4 @@
-//! The drawing of a run: losses above, learning rate below.
+//! Plot of a run: losses above, learning rate below.
 
 use super::StepRecord;
 use crate::error::{Error, Result};
@@ -9,7 +9,7 @@ use std::path::Path;
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 type Points = Vec<(f64, f64)>;
 
-/// A line: its name and color, and where it goes.
+/// Curve of the plot: its name, color and axis.
 struct Series {
     name: &'static str,
     color: RGBColor,
@@ -41,7 +41,7 @@ fn rates(records: &[StepRecord]) -> Series {
     Series { name: "learning rate", color: GRAY, points: downsample(points) }
 }
 
-/// No more points than can be told apart; each the mean of its neighbors.
+/// Reduces the number of points to the resolution of the plot, by the mean of neighbors.
 fn downsample(points: Points) -> Points {
     let each = points.len().div_ceil(MAX_POINTS).max(1);
     let mean = |some: &[(f64, f64)]| {
@@ -83,7 +83,7 @@ fn chart(area: &Area<'_>, title: &str, lines: &[Series]) -> std::result::Result<
     Ok(())
 }
 
-/// From least to most, with some air.
+/// Returns the range of the values, with a margin.
 fn range(values: impl Iterator<Item = f64> + Clone) -> (f64, f64) {
     let (least, most) =
         (values.clone().fold(f64::INFINITY, f64::min), values.fold(f64::NEG_INFINITY, f64::max));

@@ -1,18 +1,18 @@
-//! The line on the terminal.
+//! Progress line on the terminal.
 
 use crate::train::report::StepRecord;
 use indicatif::{ProgressBar, ProgressStyle};
 use std::io::{IsTerminal, Write, stderr};
 use std::time::Duration;
 
-/// A bar where somebody looks at it; elsewhere a line every so many steps.
+/// Progress bar on a terminal; otherwise a line every `every` steps.
 pub(super) enum ProgressLine {
     Bar(ProgressBar),
     Lines { every: u64, steps: u64 },
 }
 
 impl ProgressLine {
-    /// For `steps` steps, of which `taken` are taken.
+    /// Creates the progress of a run of `steps` steps, of which `taken` are complete.
     pub(super) fn new(steps: u64, taken: u64, every: u64) -> Self {
         if !stderr().is_terminal() {
             return Self::Lines { every, steps };
@@ -50,7 +50,7 @@ impl ProgressLine {
     }
 }
 
-/// A line for who listens: a run goes on when nobody does any more.
+/// Prints a line. A closed output does not end the run.
 pub(in crate::train) fn print_line(line: &str) {
     let _ = writeln!(stderr(), "{line}");
 }
@@ -59,14 +59,15 @@ fn validation_line(step: u64, loss: f64) -> String {
     format!("step {step}: loss {loss:.4} on what was held back")
 }
 
-/// Shares of the step that rank 0 waited: for gradients and weights, and within layers, if any are shared.
+/// Formats the fractions of the step that rank 0 waited: for gradients and weights, and in tensor
+/// parallel layers if there are any.
 fn exposed(record: &StepRecord) -> String {
     let [between, within] = [record.exposed_seconds, record.tensor_parallel_seconds]
         .map(|seconds| format!("{:.0}%", 100.0 * seconds / record.seconds));
     if record.tensor_parallel_seconds > 0.0 { format!("{between} + {within} in layers") } else { between }
 }
 
-/// A step in one line.
+/// Formats one step as a line.
 fn format_record(record: &StepRecord, left: Duration) -> String {
     let StepRecord { loss, grad_norm: norm, lr: rate, mfu: utilization, .. } = record;
     let exposed = exposed(record);
@@ -80,7 +81,7 @@ fn format_record(record: &StepRecord, left: Duration) -> String {
     )
 }
 
-/// A number with few digits: 950, 12.3k, 4.56M.
+/// Formats a number with few digits: 950, 12.3k, 4.56M.
 fn format_number(number: f64) -> String {
     match number {
         ..1e3 => format!("{number:.0}"),
@@ -89,7 +90,7 @@ fn format_number(number: f64) -> String {
     }
 }
 
-/// 45s, 3m20s, 2h05m.
+/// Formats a duration: 45s, 3m20s, 2h05m.
 fn duration(time: Duration) -> String {
     let seconds = time.as_secs();
     match seconds {
