@@ -1,11 +1,12 @@
-//! Checkpoints: what all ranks keep, in files that any number of ranks can continue from.
+//! Checkpoints: the state of all ranks, in files that any number of ranks can resume from.
 //!
-//! A checkpoint is a folder `step-<number>`: a [safetensors](https://github.com/huggingface/safetensors) file for each rank that
-//! keeps something of its own, and a manifest with everything else. Elements are named by their place in the whole
-//! tensor, without padding: who loads may be cut otherwise, or not at all.
+//! A checkpoint is a folder `step-<number>`. It holds a
+//! [safetensors](https://github.com/huggingface/safetensors) file for each rank with state of its
+//! own, and a manifest with everything else. Elements are identified by their position in the whole
+//! tensor, without padding, so that a run with other shards can load them.
 //!
-//! Files are written to a folder of another name, flushed to the disk, and given their name at the end: a kill
-//! at any moment leaves the last whole checkpoint.
+//! Files are written to a temporary folder, flushed to disk, and renamed at the end. A kill at any
+//! time leaves the last complete checkpoint intact.
 
 #[cfg(test)]
 mod corruption_tests;

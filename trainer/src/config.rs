@@ -19,34 +19,35 @@ use crate::train::{BatchPlan, LrSchedule};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
-/// Everything that decides about a run. The defaults train a GPT on the bytes of the text files below the current
-/// folder, in under a minute on two cores.
+/// Settings of a run. The defaults train a GPT on the text files below the current folder, in under
+/// a minute on two cores.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Config {
-    /// Decides about weights, order and dropout.
+    /// Seed of weights, sample order and dropout.
     pub seed: u32,
-    /// Threads of each rank that work on one matrix product.
+    /// Number of threads per rank for a matrix product.
     pub threads: usize,
-    /// What computes forward and backward; gradients and weights are exchanged, and steps taken, on the CPU.
+    /// Device of the computation. A GPU also keeps weights, gradients and optimizer state, and
+    /// exchanges them, unless the state is offloaded to files.
     pub device: DeviceKind,
-    /// What is trained.
+    /// Model to train.
     pub model: Model,
-    /// What it is trained on, in which batches.
+    /// Training data and batch sizes.
     pub data: Data,
-    /// How the ranks are cut.
+    /// Degrees of parallelism.
     pub mesh: Degrees,
-    /// How weights follow gradients.
+    /// Optimizer.
     pub optimizer: Optimizer,
-    /// How long, and how fast when.
+    /// Length of the run, and learning rate over time.
     pub schedule: LrSchedule,
-    /// How data ranks share the work and the state.
+    /// Distribution of work and state over data ranks.
     pub strategy: Strategy,
-    /// What is kept to go on from.
+    /// Checkpoints.
     pub checkpoint: Checkpoint,
-    /// What is told meanwhile.
+    /// Reports during the run.
     pub log: Log,
-    /// What is shown at the end.
+    /// Text generation at the end of the run.
     pub sample: Sample,
 }
 
@@ -70,11 +71,13 @@ impl Default for Config {
 }
 
 impl Config {
-    /// The defaults, changed by the file at `path`, then by `overrides` of the form `section.key=value`.
+    /// Loads the defaults, changed by the file at `path`, then by `overrides` of the form
+    /// `section.key=value`.
     ///
     /// # Errors
-    /// Names file and line, or the override: an unknown key with the nearest that there is, a value of a wrong type,
-    /// values that do not go together.
+    /// Names the file and line, or the override. An unknown key is answered with its present name
+    /// or the nearest key. Values of a wrong type, and values that do not fit together, are errors
+    /// too.
     pub fn load(path: Option<&Path>, overrides: &[String]) -> Result<Self> {
         let config = match path {
             Some(path) => read::file(path)?,
@@ -83,10 +86,10 @@ impl Config {
         config.with_override(overrides)
     }
 
-    /// As [`Config::load`], from the text of a file.
+    /// Loads as [`Config::load`] does, from the text of a file.
     ///
     /// # Errors
-    /// Those of [`Config::load`].
+    /// Fails as [`Config::load`] does.
     pub fn parse(text: &str, overrides: &[String]) -> Result<Self> {
         read::parse(text).map_err(Error::invalid)?.with_override(overrides)
     }
@@ -100,37 +103,37 @@ impl Config {
         Ok(config)
     }
 
-    /// The text of a file that gives the same configuration: every key there is.
+    /// Returns the text of a file with every key of this configuration.
     ///
     /// # Errors
-    /// [`Error::Illegal`] if a number is too large for TOML.
+    /// [`Error::Invalid`] if a number is too large for TOML.
     pub fn to_toml(&self) -> Result<String> {
         toml::to_string(self).map_err(|error| Error::invalid(error.to_string()))
     }
 
-    /// How the global batch is divided on `mesh`.
+    /// Returns the division of the global batch on `mesh`.
     ///
     /// # Errors
-    /// [`Error::Illegal`] with the nearest numbers that go together.
+    /// [`Error::Invalid`] with the nearest numbers that divide evenly.
     pub fn batch(&self, mesh: &Mesh) -> Result<BatchPlan> {
         let batch = BatchPlan::divide(self.data.global_batch, self.data.micro_batch, mesh.batch_data_size())?;
         batch.with_breadth_first(self.data.breadth_first)
     }
 
-    /// What strategies go by.
+    /// Returns the settings of the strategy.
     pub fn settings(&self) -> Settings {
         let rows = self.optimizer.kind == OptimizerKind::Muon;
         Settings { shard_by_rows: rows, ..self.strategy.settings(u64::from(self.seed)) }
     }
 
-    /// The highest learning rate of the run: the configured one, scaled to the global batch.
+    /// Returns the peak learning rate: the configured rate, scaled to the global batch.
     pub fn peak_rate(&self) -> f64 {
         let scale = self.schedule.lr_scale;
         self.optimizer.lr * scale.factor(self.data.global_batch, self.schedule.reference_batch)
     }
 
-    /// Refuses values that no run can have. What depends on the number of ranks is refused by [`Mesh::new`] and
-    /// [`Config::batch`].
+    /// Rejects invalid values. [`Mesh::new`] and [`Config::batch`] check values that depend on the
+    /// number of ranks.
     fn check(&self) -> Result<()> {
         self.schedule.check()?;
         let broken = crate::config::validate::constraints(self).into_iter().find(|&(holds, _)| !holds);

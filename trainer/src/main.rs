@@ -1,4 +1,5 @@
-//! The command `unisono-train`: trains what a configuration describes, on threads or processes, and lets it write.
+//! Command `unisono-train`: trains a configured model on threads or processes, and generates text
+//! with it.
 
 use clap::{Parser, Subcommand};
 use std::fmt::Display;
@@ -19,49 +20,50 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Train: without a configuration a small GPT, on the text files below this folder.
+    /// Train a model. Without a configuration: a small GPT, on the text files below this folder
     Train(TrainArguments),
-    /// Let a trained model go on with a text.
+    /// Generate text with a trained model
     Generate(GenerateArguments),
-    /// Say how a model of some size is best trained on some hardware, and what that takes.
+    /// Choose a strategy for a model and hardware, and predict memory, traffic and step time
     Plan(PlanArgs),
-    /// Print the formulas behind a plan, with its numbers.
+    /// Print the formulas behind a plan, with its numbers
     Explain(PlanArgs),
 }
 
 #[derive(clap::Args)]
 struct TrainArguments {
-    /// TOML file with the configuration; defaults for what it does not say.
+    /// TOML file with the configuration; defaults apply to missing keys
     #[arg(short, long)]
     config: Option<PathBuf>,
-    /// Ranks, as threads of this process [default: 2]. Under a launcher (RANK, WORLD_SIZE) each process is one rank instead.
+    /// Ranks, as threads of this process [default: 2]. Under a launcher (RANK, WORLD_SIZE) each
+    /// process is one rank
     #[arg(short = 'n', long)]
     ranks: Option<usize>,
-    /// Print the whole configuration and end.
+    /// Print the whole configuration and exit
     #[arg(long)]
     print_config: bool,
-    /// Print what each of so many ranks would keep, send and compute, and end.
+    /// Print memory, traffic and computation of each of RANKS ranks, and exit
     #[arg(long, value_name = "RANKS")]
     dry_run: Option<usize>,
-    /// Changes to the configuration.
+    /// Changes to the configuration
     #[arg(value_name = "SECTION.KEY=VALUE")]
     overrides: Vec<String>,
 }
 
 #[derive(clap::Args)]
 struct GenerateArguments {
-    /// Folder of a checkpoint, or of several: the last one then.
+    /// Folder of a checkpoint, or of several checkpoints to use the last one
     #[arg(long)]
     checkpoint: PathBuf,
-    /// What the text begins with.
+    /// Start of the text
     #[arg(long)]
     prompt: String,
-    /// Changes to the configuration that was saved, of section `sample` say.
+    /// Changes to the saved configuration, for example to section `sample`
     #[arg(value_name = "SECTION.KEY=VALUE")]
     overrides: Vec<String>,
 }
 
-/// On standard error; `UNISONO_LOG` asks for more than warnings.
+/// Prints warnings on standard error. `UNISONO_LOG` selects other levels.
 fn show_warnings() {
     use tracing_subscriber::EnvFilter;
     let filter = EnvFilter::try_from_env("UNISONO_LOG").unwrap_or_else(|_| EnvFilter::new("warn"));
@@ -83,7 +85,7 @@ fn main() -> ExitCode {
     match ended {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // Who does not listen is not told.
+            // A closed standard error is no further problem.
             let _ = writeln!(std::io::stderr(), "unisono-train: {error}");
             ExitCode::FAILURE
         }
@@ -109,7 +111,7 @@ fn train(arguments: &TrainArguments) -> Result<()> {
     outcome.map_or(Ok(()), |outcome| print(summary(&config, &outcome)))
 }
 
-/// How a run ended, in words.
+/// Formats the result of a run.
 fn summary(config: &Config, outcome: &TrainResult) -> String {
     let mut lines = Vec::new();
     if let (Some(first), Some(last)) = (outcome.losses.first(), outcome.losses.last()) {
@@ -125,7 +127,7 @@ fn summary(config: &Config, outcome: &TrainResult) -> String {
     lines.join("\n") + "\n"
 }
 
-/// Writes to the standard output; somebody who has heard enough is no error.
+/// Prints to standard output. A closed pipe is not an error.
 fn print(text: impl Display) -> Result<()> {
     let mut output = std::io::stdout().lock();
     match write!(output, "{text}").and_then(|()| output.flush()) {

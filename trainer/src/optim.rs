@@ -1,4 +1,4 @@
-//! Optimizers: how weights follow from gradients, element by element.
+//! Optimizers: element-wise updates of weights from gradients.
 
 mod adamw;
 mod muon;
@@ -12,76 +12,78 @@ use crate::parameter::Parameter;
 use unisono_cuda::device::compute::Compute;
 use unisono_cuda::device::{GpuError, View, ViewMut};
 
-/// What is the same for all parameters of one step.
+/// Values that are equal for all parameters of a step.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Step {
     /// Number of the step, from 1.
     pub number: u64,
     /// Learning rate.
     pub lr: f32,
-    /// Factor on every gradient: what clipping makes of it.
+    /// Factor on every gradient, from clipping.
     pub grad_scale: f32,
 }
 
-/// Some elements of one parameter, with what belongs to them.
+/// Elements of one parameter, with their state.
 pub struct ParamSlice<'a> {
-    /// The weights, to change.
+    /// Weights to update.
     pub weights: &'a mut [f32],
-    /// Their gradient.
+    /// Gradients.
     pub gradient: &'a [f32],
-    /// Their moments: as many arrays as [`Optimizer::moments`] says of the parameter.
+    /// Moments: as many arrays as [`Optimizer::moment_count`] returns.
     pub moments: &'a mut [&'a mut [f32]],
-    /// Whether weight decay applies.
+    /// Applies weight decay.
     pub weight_decay: bool,
 }
 
-/// As [`ParamSlice`], in memory of a GPU.
+/// Elements of one parameter in GPU memory, as in [`ParamSlice`].
 pub struct DeviceParamSlice<'a> {
-    /// The weights, to change.
+    /// Weights to update.
     pub weights: ViewMut<'a, f32>,
-    /// Their gradient.
+    /// Gradients.
     pub gradient: View<'a, f32>,
-    /// Their moments.
+    /// Moments.
     pub moments: &'a mut [ViewMut<'a, f32>],
-    /// Whether weight decay applies.
+    /// Applies weight decay.
     pub weight_decay: bool,
 }
 
-/// An optimizer whose state belongs to elements, so that any rank may keep that of any elements.
+/// Optimizer with state per element, so that any rank may keep the state of any elements.
 pub trait Optimizer: Send + Sync {
-    /// Numbers that it keeps for every element of a parameter.
+    /// Returns the number of moments per element of a parameter.
     fn moment_count(&self, parameter: &Parameter) -> usize;
 
-    /// Changes the weights of `span`, each element by itself.
+    /// Updates the weights of `span`, each element independently.
     fn update(&self, span: ParamSlice<'_>, step: &Step);
 
-    /// As [`Optimizer::update`], enqueued on a GPU: the same to the rounding of the last bits.
+    /// Enqueues the update on a GPU. The result equals that of [`Optimizer::update`] up to
+    /// rounding.
     ///
     /// # Errors
-    /// Of the driver.
+    /// Returns an error of the GPU driver.
     fn update_on(&self, compute: &Compute, span: DeviceParamSlice<'_>, step: &Step) -> Result<(), GpuError>;
 
-    /// What it does with this parameter as a whole, if it does that.
+    /// Returns the whole-matrix step for this parameter, if the optimizer has one.
     fn as_matrix_optimizer(&self, _: &Parameter) -> Option<&dyn MatrixOptimizer> {
         None
     }
 }
 
-/// A step that needs a whole matrix, of which every rank keeps the state of some elements.
+/// Step that needs a whole matrix, of which every rank keeps the state of some elements.
 pub trait MatrixOptimizer {
-    /// Takes `factor` times the gradient of some elements into their moment, and puts into `direction` where they would go.
+    /// Adds `factor` times the gradient of some elements to their moment, and writes their update
+    /// to `direction`.
     fn momentum_direction(&self, gradient: &[f32], factor: f32, moment: &mut [f32], direction: &mut [f32]);
 
-    /// Makes of the direction of a whole matrix, rows × columns, the one that is taken.
+    /// Transforms the update of a whole matrix of rows × columns in place.
     fn transform_direction(&self, direction: &mut [f32], rows: usize, columns: usize);
 
-    /// Moves some elements' weights along their direction; `decays`: weight decay applies.
+    /// Applies the update to some elements, with weight decay if `decays`.
     fn apply_direction(&self, weights: &mut [f32], direction: &[f32], decays: bool, step: &Step);
 
-    /// As [`MatrixOptimizer::gather`], enqueued on a GPU.
+    /// Enqueues [`MatrixOptimizer::momentum_direction`] on a GPU.
     ///
     /// # Errors
-    /// Of the driver, here and below.
+    /// Returns an error of the GPU driver.
     fn momentum_direction_on(
         &self,
         compute: &Compute,
@@ -91,10 +93,10 @@ pub trait MatrixOptimizer {
         direction: ViewMut<'_, f32>,
     ) -> Result<(), GpuError>;
 
-    /// As [`MatrixOptimizer::transform`], enqueued on a GPU.
+    /// Enqueues [`MatrixOptimizer::transform_direction`] on a GPU.
     ///
     /// # Errors
-    /// As [`MatrixOptimizer::gather_on`].
+    /// Returns an error of the GPU driver.
     fn transform_direction_on(
         &self,
         compute: &Compute,
@@ -103,10 +105,10 @@ pub trait MatrixOptimizer {
         columns: usize,
     ) -> Result<(), GpuError>;
 
-    /// As [`MatrixOptimizer::apply`], enqueued on a GPU.
+    /// Enqueues [`MatrixOptimizer::apply_direction`] on a GPU.
     ///
     /// # Errors
-    /// As [`MatrixOptimizer::gather_on`].
+    /// Returns an error of the GPU driver.
     fn apply_direction_on(
         &self,
         compute: &Compute,

@@ -1,8 +1,8 @@
-//! One way through a model and back: what modules work with.
+//! Forward and backward pass of a model, as modules use it.
 //!
-//! A pass is of one micro-batch, or of several that go breadth first: each unit computes all of them, one after the other, before the
-//! next unit does (Lamy-Poirier, "Breadth-first pipeline parallelism", MLSys 2023). So the weights of a unit are needed once for all
-//! of them.
+//! A pass covers one micro-batch, or several that are computed breadth first: each unit computes
+//! all of them before the next unit starts (Lamy-Poirier, "Breadth-first pipeline parallelism",
+//! MLSys 2023). The weights of a unit are then needed once for all of them.
 
 use crate::allocator::{AllocClass, Allocator, F32Vec};
 use crate::device::{Device, DeviceWeights};
@@ -17,48 +17,48 @@ use unisono::Communicator;
 use unisono_cuda::device::compute::Compute;
 use unisono_cuda::device::{GpuError, ViewMut};
 
-/// What forward keeps for backward: last in, first out.
+/// Values that forward saves for backward, as a stack.
 #[derive(Default)]
 pub struct Tape(Vec<Box<dyn Any + Send>>);
 
 impl Tape {
-    /// Whether everything that was kept has been taken back.
+    /// Returns true if everything saved has been restored.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 }
 
-/// Numbers that decide about randomness in this pass; all a function of the step, so that a pass can be repeated.
+/// Seeds for the random numbers of a pass. They depend on the step only, so a pass can be repeated.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Seeds {
-    /// Equal on all ranks of a tensor-parallel group: for what they all hold.
+    /// Seed shared by a tensor parallel group, for replicated tensors.
     pub shared: u64,
-    /// Different on each of them: for what is cut between them.
+    /// Seed of each rank, for sharded tensors.
     pub per_rank: u64,
 }
 
-/// What each micro-batch of a pass has of its own.
+/// State of one micro-batch of a pass.
 struct MicroBatch {
     tape: Tape,
     seeds: Seeds,
 }
 
-/// Waiting for other ranks within a layer.
+/// Wait for other ranks within a layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WaitSpan {
-    /// What for.
+    /// Name of the operation.
     pub name: &'static str,
-    /// Since when.
+    /// Start of the wait.
     pub start: Instant,
-    /// How long.
+    /// Duration of the wait.
     pub time: Duration,
 }
 
-/// Micro-batches on their way through a model and back.
+/// One or several micro-batches on their way through a model and back.
 pub struct Pass<'a> {
     strategy: &'a mut dyn Strategy,
     micro_batches: Vec<MicroBatch>,
-    /// Which of them is worked on.
+    /// Micro-batch that is computed now.
     current: usize,
     memory: Allocator,
     threads: usize,
@@ -70,12 +70,13 @@ pub struct Pass<'a> {
 }
 
 impl<'a> Pass<'a> {
-    /// A pass of one micro-batch over parameters that `strategy` keeps; `threads` may work on one matrix product.
+    /// Creates a pass of one micro-batch with the parameters of `strategy`. A matrix product uses
+    /// up to `threads` threads.
     pub fn new(strategy: &'a mut dyn Strategy, memory: &Allocator, seeds: Seeds, threads: usize) -> Self {
         Self::breadth_first(strategy, memory, &[seeds], threads)
     }
 
-    /// A pass of as many micro-batches as there are `seeds`.
+    /// Creates a pass of one micro-batch per element of `seeds`.
     pub fn breadth_first(
         strategy: &'a mut dyn Strategy,
         memory: &Allocator,
@@ -98,13 +99,13 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// Runs `body` for each micro-batch with its value, one after the other.
+    /// Runs `body` for each micro-batch with its value, in order.
     ///
     /// # Errors
-    /// Of `body`.
+    /// Returns the error of `body`.
     ///
     /// # Panics
-    /// If there is not one value for each.
+    /// Panics if there is not one value per micro-batch.
     pub fn each<T, R>(
         &mut self,
         values: Vec<T>,
@@ -119,7 +120,7 @@ impl<'a> Pass<'a> {
         numbered.map(with).collect()
     }
 
-    /// How many micro-batches there are.
+    /// Returns the number of micro-batches.
     pub fn count(&self) -> usize {
         self.micro_batches.len()
     }
@@ -128,33 +129,34 @@ impl<'a> Pass<'a> {
         &mut self.micro_batches[self.current].tape
     }
 
-    /// The weights of a parameter.
+    /// Returns the weights of a parameter.
     pub fn weights(&self, id: ParameterId) -> &[f32] {
         self.strategy.weights(id)
     }
 
-    /// Lets `add` add to the gradient of a parameter, beside its weights, and says that this was all. Does nothing for a frozen
-    /// one.
+    /// Calls `add` with the weights and the gradient of a parameter, and reports the gradient as
+    /// ready. Does nothing for a frozen parameter.
     ///
     /// # Errors
-    /// Of collectives that become due.
+    /// Returns the error of a collective that becomes due.
     pub fn accumulate(&mut self, id: ParameterId, add: impl FnOnce(&[f32], &mut [f32])) -> Result<()> {
         self.add(id, add);
         self.grad_ready(id)
     }
 
-    /// Lets `add` add a part of what this micro-batch adds to the gradient of a parameter; [`Pass::ready`] follows the last part.
+    /// Calls `add` to add one part of this micro-batch's gradient. Call [`Pass::grad_ready`] after
+    /// the last part.
     pub fn add(&mut self, id: ParameterId, add: impl FnOnce(&[f32], &mut [f32])) {
         if let Some((weights, gradient)) = self.strategy.weights_and_gradient(id) {
             add(weights, gradient);
         }
     }
 
-    /// Says that this micro-batch added all that it adds to the gradient of a parameter by one use. It is ready when the
-    /// last one did.
+    /// Reports that this micro-batch has added the gradient of one use of a parameter. The gradient
+    /// is ready after the last micro-batch.
     ///
     /// # Errors
-    /// Of collectives that become due.
+    /// Returns the error of a collective that becomes due.
     pub fn grad_ready(&mut self, id: ParameterId) -> Result<()> {
         if self.current + 1 < self.count() {
             return Ok(());
@@ -167,20 +169,21 @@ impl<'a> Pass<'a> {
         if trains { self.strategy.grad_ready(id) } else { Ok(()) }
     }
 
-    /// Lets a GPU compute: tensors are then in its memory, but for what comes from the host and goes back there.
+    /// Sets the GPU that computes. Tensors are then in its memory, except for inputs from the host
+    /// and results for the host.
     pub fn set_device(&mut self, device: Option<&'a Device>) {
         self.device = device;
     }
 
-    /// The GPU that computes, if one does.
+    /// Returns the GPU that computes, if there is one.
     pub fn device(&self) -> Option<&'a Device> {
         self.device
     }
 
-    /// An error if a GPU computes: for what has no kernels.
+    /// Returns an error if a GPU computes, for operations without kernels.
     ///
     /// # Errors
-    /// [`Error::Unavailable`] names it.
+    /// [`Error::Unsupported`] names the operation.
     pub fn expect_host(&self, what: &str) -> Result<()> {
         match self.device {
             Some(_) => Err(Error::Unsupported(format!("{what} on a GPU: not part of this build"))),
@@ -188,10 +191,10 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// The weights of a parameter in memory of the GPU.
+    /// Returns the weights of a parameter in GPU memory.
     ///
     /// # Errors
-    /// Of the driver.
+    /// Returns an error of the GPU driver.
     pub fn weights_on(&self, device: &Device, id: ParameterId) -> Result<DeviceWeights<'_>> {
         match self.strategy.device_store() {
             Some(store) => Ok(DeviceWeights::Shared(store.device_weights(id))),
@@ -199,10 +202,10 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// As [`Pass::accumulate`], in memory of the GPU.
+    /// Accumulates a gradient as [`Pass::accumulate`] does, in GPU memory.
     ///
     /// # Errors
-    /// Of the driver, and of collectives that become due.
+    /// Returns an error of the GPU driver, or of a collective that becomes due.
     pub fn accumulate_on(
         &mut self,
         device: &Device,
@@ -218,26 +221,26 @@ impl<'a> Pass<'a> {
         self.grad_ready(id)
     }
 
-    /// Keeps `value` for backward, if there will be one.
+    /// Saves `value` for backward, if there will be one.
     pub fn save<T: Send + 'static>(&mut self, value: T) {
         if self.saves_activations {
             self.tape().0.push(Box::new(value));
         }
     }
 
-    /// Takes back what was saved last.
+    /// Restores the value saved last.
     ///
     /// # Panics
-    /// If that was of another type: a module that does not take back what it saved.
+    /// Panics if the value has another type: the module does not restore what it saved.
     pub fn restore<T: Send + 'static>(&mut self) -> T {
         let saved = self.tape().0.pop().expect("backward follows forward");
         *saved.downcast().expect("modules take back what they saved, in reverse order")
     }
 
-    /// Runs `body` with an empty tape; what it saved comes back beside its result.
+    /// Runs `body` with an empty tape, and returns its result and the tape.
     ///
     /// # Errors
-    /// Of `body`.
+    /// Returns the error of `body`.
     pub fn with_new_tape<R>(&mut self, body: impl FnOnce(&mut Self) -> Result<R>) -> Result<(R, Tape)> {
         let tape = std::mem::take(self.tape());
         let result = body(self);
@@ -245,15 +248,15 @@ impl<'a> Pass<'a> {
         Ok((result?, aside))
     }
 
-    /// Puts what was kept aside on top of what is kept.
+    /// Appends a tape to the present tape.
     pub fn restore_tape(&mut self, tape: Tape) {
         self.tape().0.extend(tape.0);
     }
 
-    /// Runs `body` without a way back: nothing is kept, nothing dropped out.
+    /// Runs `body` without backward: nothing is saved and dropout is off.
     ///
     /// # Errors
-    /// Of `body`.
+    /// Returns the error of `body`.
     pub fn no_grad<R>(&mut self, body: impl FnOnce(&mut Self) -> Result<R>) -> Result<R> {
         let keeps = std::mem::replace(&mut self.saves_activations, false);
         let result = body(self);
@@ -261,15 +264,15 @@ impl<'a> Pass<'a> {
         result
     }
 
-    /// Whether there will be a way back: whether this is training.
+    /// Returns true if a backward follows, which means training.
     pub fn keeps(&self) -> bool {
         self.saves_activations
     }
 
-    /// Runs `body` while the weights of `unit` are there.
+    /// Runs `body` while the weights of `unit` are present.
     ///
     /// # Errors
-    /// Of `body`, and of collectives that become due.
+    /// Returns the error of `body`, or of a collective that becomes due.
     pub fn unit<R>(
         &mut self,
         unit: UnitId,
@@ -282,7 +285,7 @@ impl<'a> Pass<'a> {
         Ok(result)
     }
 
-    /// Runs what must wait for other ranks before the layer can go on, and notes how long that takes.
+    /// Runs an operation that waits for other ranks, and records the duration.
     pub fn timed_wait<R>(&self, name: &'static str, body: impl FnOnce() -> R) -> R {
         let start = Instant::now();
         let result = body();
@@ -290,28 +293,28 @@ impl<'a> Pass<'a> {
         result
     }
 
-    /// Every wait for other ranks within layers, since this was last asked.
+    /// Returns every wait for other ranks in layers since the last call.
     pub fn take_waits(&mut self) -> Vec<WaitSpan> {
         self.wait_spans.take()
     }
 
-    /// A tensor of numbers that mean nothing yet.
+    /// Allocates a tensor with unspecified values.
     pub fn tensor(&self, rows: usize, columns: usize) -> Tensor {
         Tensor::new(&self.memory, rows, columns)
     }
 
-    /// A tensor of numbers that mean nothing yet, where modules compute.
+    /// Allocates a tensor with unspecified values in the memory where modules compute.
     ///
     /// # Errors
-    /// Of the driver of a GPU.
+    /// Returns an error of the GPU driver.
     pub fn tensor_in_place(&self, rows: usize, columns: usize) -> Result<Tensor> {
         self.device.map_or_else(|| Ok(self.tensor(rows, columns)), |device| device.tensor(rows, columns))
     }
 
-    /// A tensor of numbers that the host has, where modules compute.
+    /// Copies host data to a tensor in the memory where modules compute.
     ///
     /// # Errors
-    /// Of the driver of a GPU.
+    /// Returns an error of the GPU driver.
     pub fn tensor_from(&self, rows: usize, columns: usize, data: &[f32]) -> Result<Tensor> {
         match self.device {
             Some(device) => device.tensor_from(rows, columns, data),
@@ -319,59 +322,60 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// Room for activations: numbers that mean nothing yet.
+    /// Allocates activations with unspecified values.
     pub fn floats(&self, count: usize) -> F32Vec {
         self.memory.alloc(AllocClass::Activations, count)
     }
 
-    /// Where storage comes from.
+    /// Returns the allocator.
     pub fn memory(&self) -> &Allocator {
         &self.memory
     }
 
-    /// What decides about randomness.
+    /// Returns the seeds of the current micro-batch.
     pub fn seeds(&self) -> Seeds {
         self.micro_batches[self.current].seeds
     }
 
-    /// Says how many rows, one after another, are one sequence, or this rank's chunk of it.
+    /// Sets the number of consecutive rows that form one sequence, or this rank's chunk of it.
     pub fn set_sequence(&mut self, rows: usize) {
         self.sequence = rows;
     }
 
-    /// How many rows, one after another, are one sequence: attention stays within it. If there are [`Pass::chunks`], it is
-    /// that of the rows with the same number at all of those ranks.
+    /// Returns the number of consecutive rows that form one sequence; attention stays within it.
+    /// With [`Pass::sequence_group`], it is the length of this rank's chunk.
     pub fn sequence(&self) -> usize {
         self.sequence
     }
 
-    /// Says that `ranks` have chunks of the same sequences, each as long as the others, in the order of their ranks:
-    /// sequence-data parallelism.
+    /// Sets the ranks that hold chunks of the same sequences: sequence-data parallelism. Chunks are
+    /// equal and in rank order.
     ///
-    /// Each of the S ranks computes the mean loss of its own tokens, and in backward the gradient of the *sum* of all S means along
-    /// the ways that lead through itself: attention adds up what all of them have of the gradients of keys and values. The mean of
-    /// those gradients over the S ranks is the gradient of the mean loss of whole sequences. So gradients and losses are averaged
-    /// over chunks as they are over samples: over all data ranks alike.
+    /// Each of the S ranks computes the mean loss of its own tokens. In backward it computes the
+    /// gradient of the *sum* of all S means along the paths through itself: attention sums the
+    /// gradients of keys and values of all ranks. The mean of these gradients over the S ranks is
+    /// the gradient of the mean loss of whole sequences. Gradients and losses are therefore
+    /// averaged over chunks as over samples: over all data ranks.
     pub fn set_sequence_group(&mut self, ranks: Option<&Communicator>) {
         self.sequence_group = ranks.cloned();
     }
 
-    /// The ranks that have the chunks of each sequence; none where it is whole.
+    /// Returns the ranks with chunks of each sequence; `None` if sequences are whole.
     pub fn sequence_group(&self) -> Option<&Communicator> {
         self.sequence_group.as_ref()
     }
 
-    /// Place in its sequence of the first row that this rank has of it.
+    /// Returns the position in its sequence of this rank's first row.
     pub fn position_offset(&self) -> usize {
         self.sequence_group().map_or(0, |ranks| ranks.rank() * self.sequence)
     }
 
-    /// How many threads may work on one matrix product.
+    /// Returns the number of threads for a matrix product.
     pub fn threads(&self) -> usize {
         self.threads
     }
 
-    /// Whether everything that forward kept has been taken back.
+    /// Returns true if everything saved in forward has been restored.
     pub fn is_complete(&self) -> bool {
         self.micro_batches.iter().all(|micro_batch| micro_batch.tape.is_empty())
     }

@@ -1,7 +1,8 @@
-//! Plans before a run: how a model of some size is best trained on some hardware, what each rank keeps and sends then, and how long a step
-//! takes. Arithmetic alone; the trainer's own formulas where it has them.
+//! Plans of runs: strategy, memory, traffic and step time for a model and hardware. Pure arithmetic
+//! with the trainer's own formulas where it has them.
 //!
-//! `unisono-train plan` asks a [`PlanArgs`] and prints an [`PlanReport`]; `unisono-train explain` prints the formulas with the same numbers.
+//! `unisono-train plan` evaluates [`PlanArgs`] and prints a [`PlanReport`]. `unisono-train explain`
+//! prints the formulas with the same numbers.
 
 pub(crate) mod args;
 pub(crate) mod batch_recipe;

@@ -1,4 +1,4 @@
-//! Checkpoints that somebody has damaged, or made up: refused by name, and nothing is read or allocated for them.
+//! Damaged and forged checkpoints: rejected by name, without reading or allocating their data.
 
 use crate::checkpoint::shard::hash_file;
 use crate::checkpoint::tests::{save_on_one_rank, strategy};
@@ -10,17 +10,17 @@ use std::path::{Path, PathBuf};
 
 const SHARD: &str = "rank-00000.safetensors";
 
-/// What is changed in a sound checkpoint.
+/// Change of a valid checkpoint.
 enum Corruption {
-    /// The manifest.
+    /// Change of the manifest.
     Manifest(fn(&mut Value)),
-    /// The header of the file of numbers, as text.
+    /// Change of the header of the tensor file, as text.
     Header(fn(&Value) -> String),
-    /// The bytes of that file.
+    /// Change of the bytes of the tensor file.
     Bytes(fn(&mut Vec<u8>)),
 }
 
-/// The manifest in `folder`, changed.
+/// Rewrites the manifest in `folder`.
 fn rewrite(folder: &Path, change: impl FnOnce(&mut Value)) {
     let path = folder.join("manifest.json");
     let mut manifest: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
@@ -29,7 +29,7 @@ fn rewrite(folder: &Path, change: impl FnOnce(&mut Value)) {
 }
 
 impl Corruption {
-    /// Makes it; the manifest then has the digest of what is there: whoever makes a checkpoint up does as much.
+    /// Applies the change. The manifest gets the digest of the result, as a forger would do.
     fn apply(self, folder: &Path) {
         let path = folder.join(SHARD);
         let mut bytes = std::fs::read(&path).unwrap();
@@ -52,7 +52,7 @@ impl Corruption {
     }
 }
 
-/// A header whose first tensor has this name, or what it is made to be.
+/// Returns a header whose first tensor is changed.
 fn first_tensor(header: &Value, change: impl FnOnce(String, Value) -> (String, Value)) -> String {
     let mut header = header.as_object().unwrap().clone();
     let name = header.keys().find(|name| *name != "__metadata__").unwrap().clone();
@@ -62,7 +62,7 @@ fn first_tensor(header: &Value, change: impl FnOnce(String, Value) -> (String, V
     Value::from(header).to_string()
 }
 
-/// A header with this cut of the parameter of its first tensor.
+/// Returns a header with this shard of the first tensor's parameter.
 fn with_cut(header: &Value, cut: Value) -> String {
     let mut parameter = String::new();
     first_tensor(header, |name, tensor| {
@@ -74,7 +74,7 @@ fn with_cut(header: &Value, cut: Value) -> String {
     header.to_string()
 }
 
-/// What it is, how it is made, and a word of what is said.
+/// Name of the change, the change, and a word of the error.
 const CHANGES: [(&str, Corruption, &str); 17] = [
     ("truncated", Corruption::Bytes(|bytes| bytes.truncate(bytes.len() - 5)), "where the header promises"),
     ("cut within its header", Corruption::Bytes(|bytes| bytes.truncate(50)), SHARD),

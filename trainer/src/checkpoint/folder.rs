@@ -1,21 +1,21 @@
-//! Where checkpoints lie.
+//! Folders of checkpoints.
 
 use super::manifest::MANIFEST;
 use crate::error::{Error, Result};
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
-/// The folder of a step's checkpoint.
+/// Returns the folder of a step's checkpoint.
 pub(super) fn step_dir(root: &Path, step: u64) -> PathBuf {
     root.join(format!("step-{step:08}"))
 }
 
-/// Where it is written before it is whole.
+/// Returns the temporary folder of a step's checkpoint.
 pub(super) fn temporary_dir(root: &Path, step: u64) -> PathBuf {
     root.join(format!("unfinished-{step:08}"))
 }
 
-/// All whole checkpoints below `root`, by step; none where there is no such folder.
+/// Returns all complete checkpoints below `root` by step; none if the folder is missing.
 pub fn list(root: &Path) -> Vec<(u64, PathBuf)> {
     let Ok(entries) = fs::read_dir(root) else { return Vec::new() };
     let whole = |path: PathBuf| {
@@ -27,12 +27,12 @@ pub fn list(root: &Path) -> Vec<(u64, PathBuf)> {
     found
 }
 
-/// The last whole checkpoint below `root`.
+/// Returns the last complete checkpoint below `root`.
 pub fn latest(root: &Path) -> Option<PathBuf> {
     list(root).pop().map(|(_, path)| path)
 }
 
-/// An empty folder to write a step's checkpoint in.
+/// Creates an empty temporary folder for a step's checkpoint.
 pub(super) fn create_temporary(root: &Path, step: u64) -> Result<PathBuf> {
     let path = temporary_dir(root, step);
     let _ = fs::remove_dir_all(&path);
@@ -40,14 +40,15 @@ pub(super) fn create_temporary(root: &Path, step: u64) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// Gives a whole checkpoint its name, and of those up to it keeps only the last `keep`.
+/// Renames a complete checkpoint to its final name, and keeps only the last `keep` checkpoints up
+/// to it.
 pub(super) fn publish(root: &Path, step: u64, keep: usize) -> Result<PathBuf> {
     let (from, into) = (temporary_dir(root, step), step_dir(root, step));
     let _ = fs::remove_dir_all(&into);
     fsync(&from)?;
     fs::rename(&from, &into).map_err(|error| Error::file(&into, error))?;
     fsync(root)?;
-    // Those of later steps are another run's, and no reason to lose what was just written.
+    // Later steps belong to another run. They must not displace the new checkpoint.
     let earlier: Vec<_> = list(root).into_iter().filter(|&(other, _)| other <= step).collect();
     for (_, path) in &earlier[..earlier.len().saturating_sub(keep.max(1))] {
         fs::remove_dir_all(path).map_err(|error| Error::file(path, error))?;
@@ -55,7 +56,7 @@ pub(super) fn publish(root: &Path, step: u64, keep: usize) -> Result<PathBuf> {
     Ok(into)
 }
 
-/// Waits until a file, or the names in a folder, are on the disk.
+/// Waits until a file, or the names in a folder, are on disk.
 pub(crate) fn fsync(path: &Path) -> Result<()> {
     File::open(path).and_then(|file| file.sync_all()).map_err(|error| Error::file(path, error))
 }

@@ -1,4 +1,4 @@
-//! What a checkpoint says of itself.
+//! Manifest of a checkpoint.
 
 use crate::data::{DatasetId, Position};
 use crate::error::{Error, Result};
@@ -7,33 +7,33 @@ use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
 
-/// Name of the manifest in its folder.
+/// Name of the manifest file.
 pub(super) const MANIFEST: &str = "manifest.json";
 const FORMAT: u32 = 3;
-/// More of each element no optimizer keeps.
+/// Limit on moments per element, above that of any optimizer.
 const MAX_MOMENTS: usize = 8;
 
-/// How far a run has come, and in what; the same on all ranks.
+/// Progress of a run; equal on all ranks.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TrainProgress {
-    /// Steps taken.
+    /// Number of steps taken.
     pub step: u64,
-    /// How far all ranks together are in the data.
+    /// Position of all ranks together in the data.
     pub position: Position,
-    /// Seed of everything random.
+    /// Seed of all random numbers.
     pub seed: u64,
-    /// The data that the position is in.
+    /// Identity of the data.
     pub data: DatasetId,
-    /// Keys of the configuration that must stay as they were, with their values.
+    /// Settings that must not change, with their values.
     #[serde(default)]
     pub invariants: BTreeMap<String, String>,
 }
 
 impl TrainProgress {
-    /// Refuses to go on with a configuration whose `own` value of a key that `counts` is another.
+    /// Rejects a configuration whose `own` value differs for a key that `counts` selects.
     ///
     /// # Errors
-    /// Names `folder`, the key, both values, and what to do.
+    /// Names `folder`, the key, both values, and the remedy.
     pub fn check_invariants(
         &self,
         own: &BTreeMap<String, String>,
@@ -52,49 +52,49 @@ impl TrainProgress {
     }
 }
 
-/// A parameter as it was when it was saved.
+/// Parameter in a checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SavedParameter {
-    /// Its path in the model.
+    /// Path in the model.
     pub name: String,
-    /// Extents of the whole.
+    /// Shape of the whole tensor.
     pub shape: Vec<usize>,
-    /// Moments that the optimizer keeps of every element.
+    /// Number of moments per element.
     pub moments: usize,
 }
 
-/// One file of a checkpoint.
+/// File of a checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ShardFile {
-    /// Its name in the folder.
+    /// File name in the folder.
     pub file: String,
-    /// Its length.
+    /// Length in bytes.
     pub bytes: u64,
-    /// Its SHA-256, in hexadecimal.
+    /// SHA-256 in hexadecimal.
     pub sha256: String,
 }
 
-/// What a checkpoint says of itself: everything but the numbers.
+/// Contents of a checkpoint except for the tensors.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Manifest {
     format: u32,
-    /// How far the run had come.
+    /// Progress of the run.
     pub progress: TrainProgress,
-    /// The run's configuration, for people.
+    /// Configuration of the run, for information.
     pub configuration: String,
     /// All parameters.
     pub parameters: Vec<SavedParameter>,
-    /// All files.
+    /// All tensor files.
     pub shards: Vec<ShardFile>,
 }
 
-/// The one field that every version of the manifest has. It is read first, because the rest may differ.
+/// Field that every format of the manifest has. It is read first, because the rest may differ.
 #[derive(Deserialize)]
 struct Header {
     format: u32,
 }
 
-/// Builds the refusal of a checkpoint in `format`, with both numbers and a way on.
+/// Builds the message for another format, with both numbers and a remedy.
 fn wrong_format_message(format: u32) -> String {
     format!(
         "checkpoint format {format}, but this program reads format {FORMAT}; \
@@ -103,7 +103,7 @@ fn wrong_format_message(format: u32) -> String {
 }
 
 impl Manifest {
-    /// For the parameters of `inventory`; files are added as they are written.
+    /// Creates the manifest for the parameters of `inventory`. Files are added as they are written.
     pub(super) fn new(
         inventory: &Inventory,
         progress: TrainProgress,
@@ -126,7 +126,7 @@ impl Manifest {
     /// Reads the manifest in `folder`.
     ///
     /// # Errors
-    /// If there is none, or it is not one of this format.
+    /// Fails if there is none, or if it has another format.
     pub fn read(folder: &Path) -> Result<Self> {
         let path = folder.join(MANIFEST);
         let text = std::fs::read_to_string(&path).map_err(|error| Error::file(&path, error))?;
@@ -145,13 +145,13 @@ impl Manifest {
         }
     }
 
-    /// Moments that are there of a parameter.
+    /// Returns the number of saved moments of a parameter.
     pub(super) fn moments(&self, parameter: &Parameter) -> usize {
         let saved = self.parameters.iter().find(|saved| saved.name == parameter.name);
         saved.map_or(0, |saved| saved.moments)
     }
 
-    /// Whether `inventory` has the same parameters; padding and cuts do not matter.
+    /// Checks that `inventory` has the same parameters. Padding and shards may differ.
     pub(super) fn check_parameters(&self, inventory: &Inventory, folder: &Path) -> Result<()> {
         let wrong = |what: String| Err(Error::file(folder, what));
         let mut names = HashSet::new();

@@ -1,4 +1,4 @@
-//! Loading.
+//! Loads checkpoints.
 
 use super::manifest::{Manifest, TrainProgress};
 use super::shard::{ShardReader, hash_file, unpadded_count};
@@ -8,10 +8,11 @@ use crate::parallel::{DataParallel, LocalShard};
 use crate::parameter::Inventory;
 use std::path::Path;
 
-/// Puts the checkpoint in `folder` into `strategy`, whatever mesh it was saved on; how far it had come. All ranks call it.
+/// Loads the checkpoint in `folder` into `strategy`, saved on any mesh, and returns its progress.
+/// All ranks must call this.
 ///
 /// # Errors
-/// On every rank: if the checkpoint is damaged, or of another model.
+/// Fails on every rank if the checkpoint is damaged, or of another model.
 pub fn load(
     folder: &Path,
     who: SavedBy<'_>,
@@ -31,7 +32,7 @@ pub fn load(
     Ok(manifest.progress)
 }
 
-/// Compares the files with what the manifest says of them; ranks share the work.
+/// Compares the files with the manifest. Ranks share the work.
 fn verify(folder: &Path, who: SavedBy<'_>, manifest: &Manifest) -> Result<()> {
     for shard in manifest.shards.iter().skip(who.rank()).step_by(who.size()) {
         let path = folder.join(&shard.file);

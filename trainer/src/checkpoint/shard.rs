@@ -1,4 +1,4 @@
-//! One file of a checkpoint: pieces of parameters, with the cuts they come from.
+//! Tensor file of a checkpoint: ranges of parameters, with the shards they come from.
 
 use super::tensors::TensorFile;
 use crate::error::{Error, Result};
@@ -12,7 +12,7 @@ use std::io::Read;
 use std::ops::Range;
 use std::path::Path;
 
-/// What a rank writes: little-endian 32-bit floats, by parameter, element and kind.
+/// Contents of a rank's file: little-endian 32-bit floats by parameter, element and kind.
 #[derive(Default)]
 pub(super) struct ShardWriter {
     entries: Vec<(String, Vec<u8>)>,
@@ -20,7 +20,7 @@ pub(super) struct ShardWriter {
 }
 
 impl ShardWriter {
-    /// Adds the elements of a parameter from `start` on: its weights are kind 0, its moments 1, 2, ….
+    /// Adds the elements of a parameter from `start` on. Kind 0 is weights; 1, 2, … are moments.
     pub(super) fn add(&mut self, parameter: &Parameter, start: usize, kind: usize, values: &[f32]) {
         let bytes = values.iter().flat_map(|value| value.to_le_bytes()).collect();
         self.entries.push((format!("{}/{kind}/{start}", parameter.name), bytes));
@@ -29,7 +29,7 @@ impl ShardWriter {
         }
     }
 
-    /// Writes the file, down to the disk.
+    /// Writes the file and flushes it to disk.
     pub(super) fn write(self, path: &Path) -> Result<()> {
         let failed = |error: &dyn std::fmt::Display| Error::file(path, error);
         let cuts = serde_json::to_string(&self.shard_specs).map_err(|error| failed(&error))?;
@@ -51,11 +51,11 @@ struct ShardEntry {
     kind: usize,
     start: usize,
     count: usize,
-    /// Where the file has them.
+    /// Offset in the file.
     offset: usize,
 }
 
-/// A file to read from, with its pieces by parameter.
+/// Open file with an index of its ranges by parameter.
 pub(super) struct ShardReader {
     file: TensorFile,
     entries: HashMap<String, Vec<ShardEntry>>,
@@ -73,7 +73,8 @@ impl ShardReader {
         Ok(Self { file, entries: pieces, shard_specs: cuts })
     }
 
-    /// Puts what the file has of the elements `range` of `mine`, of this kind, into `into`; how many that were.
+    /// Copies the elements `range` of `mine`, of this kind, into `into`, as far as the file has
+    /// them. Returns their number.
     pub(super) fn fill(
         &mut self,
         mine: &Parameter,
@@ -117,7 +118,7 @@ impl ShardReader {
     }
 }
 
-/// The pieces of a file by parameter, if their names are those of pieces.
+/// Parses the ranges of a file by parameter; `None` if a name is not valid.
 fn parse_entries(metadata: &Metadata) -> Option<HashMap<String, Vec<ShardEntry>>> {
     let mut pieces: HashMap<String, Vec<ShardEntry>> = HashMap::new();
     for (name, info) in metadata.tensors() {
@@ -139,7 +140,7 @@ fn parse_entries(metadata: &Metadata) -> Option<HashMap<String, Vec<ShardEntry>>
     Some(pieces)
 }
 
-/// SHA-256 of a file, in hexadecimal, and its length.
+/// Returns the SHA-256 of a file in hexadecimal, and its length.
 pub(super) fn hash_file(path: &Path) -> Result<(String, u64)> {
     let failed = |error| Error::file(path, error);
     let mut file = File::open(path).map_err(failed)?;
@@ -155,7 +156,7 @@ pub(super) fn hash_file(path: &Path) -> Result<(String, u64)> {
     Ok((hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect(), length))
 }
 
-/// Which element of a parameter is padding and in no file: how many of `range` are not.
+/// Returns the number of elements in `range` that are not padding. Padding is not saved.
 pub(super) fn unpadded_count(inventory: &Inventory, id: ParameterId, range: &Range<usize>) -> usize {
     range.clone().filter(|&index| inventory[id].global_index(index).is_some()).count()
 }

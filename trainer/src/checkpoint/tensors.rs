@@ -1,4 +1,4 @@
-//! Safetensors files to read from: the header is in memory, the numbers are not.
+//! Reader of safetensors files that keeps the header in memory, and not the tensors.
 
 use crate::error::{Error, Result};
 use safetensors::tensor::Metadata;
@@ -9,10 +9,10 @@ use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
-/// Longest header that is read.
+/// Maximum length of a header.
 const MAX_HEADER: u64 = 100 << 20;
 
-/// The names of a header, each there once: of those that are there twice, readers would choose one or the other.
+/// Names of a header. Duplicates are rejected, because readers differ in which one they use.
 struct UniqueNames;
 
 impl<'de> Deserialize<'de> for UniqueNames {
@@ -39,17 +39,17 @@ impl<'de> Visitor<'de> for UniqueNames {
     }
 }
 
-/// An open file.
+/// Open file.
 pub(crate) struct TensorFile {
     path: PathBuf,
     file: File,
     metadata: Metadata,
-    /// Where the header ends and the numbers begin.
+    /// Offset of the first tensor, after the header.
     start: u64,
 }
 
 impl TensorFile {
-    /// Reads the header, and sees that the file has all that it promises.
+    /// Reads the header, and checks that the file has all tensors.
     pub(crate) fn open(path: &Path) -> Result<Self> {
         let failed = |error: &dyn std::fmt::Display| Error::file(path, error);
         let mut file = File::open(path).map_err(|error| failed(&error))?;
@@ -71,17 +71,17 @@ impl TensorFile {
         Ok(Self { path: path.to_owned(), file, metadata, start })
     }
 
-    /// Which file.
+    /// Returns the path of the file.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// What the header says.
+    /// Returns the header.
     pub(crate) fn metadata(&self) -> &Metadata {
         &self.metadata
     }
 
-    /// The `count` bytes at `offset` of the numbers.
+    /// Reads `count` bytes at `offset` of the tensor data.
     pub(crate) fn read(&mut self, offset: usize, count: usize) -> Result<Vec<u8>> {
         let mut bytes = vec![0; count];
         let at = SeekFrom::Start(self.start + offset as u64);

@@ -98,7 +98,7 @@ fn resumed_run_is_bitwise_equal() {
     }
 }
 
-/// A model of which rank `part` of `parts` has its part.
+/// Returns the inventory of rank `part` of `parts`, with sharded parameters.
 fn sharded_inventory(parts: usize, part: usize) -> Arc<Inventory> {
     let mut registry = Registry::default();
     let add = |r: &mut Registry, name: &str, dimension, blocks, grain| {

@@ -1,4 +1,4 @@
-//! Saving.
+//! Saves checkpoints.
 
 use super::folder;
 use super::manifest::{MANIFEST, Manifest, ShardFile, TrainProgress};
@@ -9,14 +9,14 @@ use crate::parameter::Inventory;
 use std::path::{Path, PathBuf};
 use unisono::{Communicator, Max};
 
-/// Which rank of which groups saves or loads.
+/// Position of the rank that saves or loads.
 #[derive(Clone, Copy)]
 pub struct SavedBy<'a> {
-    /// All ranks of the job; none where this one is alone.
+    /// All ranks of the job; `None` if this rank is alone.
     pub world: Option<&'a Communicator>,
-    /// Its number among those that share the data.
+    /// Rank in the data parallel group.
     pub data_rank: usize,
-    /// Its number among those that share every layer.
+    /// Rank in the tensor parallel group.
     pub tensor_rank: usize,
 }
 
@@ -29,7 +29,8 @@ impl SavedBy<'_> {
         self.world.map_or(1, Communicator::size)
     }
 
-    /// This rank's error if it has one, and on every other rank word that one has.
+    /// Returns this rank's error if it has one, and an error on every other rank if any rank has
+    /// one.
     pub(crate) fn agree_on_result<T>(&self, result: Result<T>, doing: &str) -> Result<T> {
         let Some(world) = self.world else { return result };
         let mut failed = [if result.is_err() { self.rank() as i64 } else { -1 }];
@@ -41,11 +42,11 @@ impl SavedBy<'_> {
     }
 }
 
-/// Saves what all ranks keep as the checkpoint of `progress.step` below `root`, of which, and of those before it, the last
-/// `keep` stay. All ranks call it; returns its folder.
+/// Saves the state of all ranks as the checkpoint of `progress.step` below `root`, and returns its
+/// folder. Keeps the last `keep` checkpoints up to it. All ranks must call this.
 ///
 /// # Errors
-/// On every rank, if a file cannot be written on any; the checkpoints there were are whole then.
+/// Fails on every rank if any rank cannot write a file. Earlier checkpoints stay complete.
 pub fn save(
     root: &Path,
     who: SavedBy<'_>,
@@ -69,8 +70,8 @@ pub fn save(
     Ok(folder::step_dir(root, step))
 }
 
-/// Writes what this rank is the one to write; the number of moments of each parameter, as far as it knows, and its file if
-/// there is something in it.
+/// Writes this rank's part. Returns the number of moments of each parameter as far as known, and
+/// its file if it is not empty.
 fn write_shard(
     path: &Path,
     who: SavedBy<'_>,
@@ -106,7 +107,7 @@ fn shard_file_name(rank: usize) -> String {
     format!("rank-{rank:05}.safetensors")
 }
 
-/// Tells all ranks of all files.
+/// Gathers the file entries of all ranks.
 fn gather_shard_files(who: SavedBy<'_>, file: Option<ShardFile>) -> Result<Vec<ShardFile>> {
     let Some(world) = who.world else { return Ok(file.into_iter().collect()) };
     let mine = file.map_or_else(|| vec![0; RECORD_LEN], |file| encode_record(&file));
@@ -116,7 +117,7 @@ fn gather_shard_files(who: SavedBy<'_>, file: Option<ShardFile>) -> Result<Vec<S
     Ok(files.map(|(rank, record)| decode_record(rank, record)).collect())
 }
 
-/// A file's length, its digest as text, and a one.
+/// Record length: file length, digest as text, and a flag.
 const RECORD_LEN: usize = 8 + 64 + 1;
 
 fn encode_record(file: &ShardFile) -> Vec<u8> {

@@ -6,14 +6,15 @@ use crate::parameter::Parameter;
 use unisono_cuda::device::GpuError;
 use unisono_cuda::device::compute::{AdamStep, Compute};
 
-/// `m ← β₁m + (1−β₁)g`, `v ← β₂v + (1−β₂)g²`, `w ← w − ηλw − η · m̂ / (√v̂ + ε)`, with the moments' bias taken out.
+/// Updates by `m ← β₁m + (1−β₁)g`, `v ← β₂v + (1−β₂)g²`, `w ← w − ηλw − η · m̂ / (√v̂ + ε)`, with
+/// bias-corrected moments.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AdamW {
-    /// β₁, β₂.
+    /// Decay rates β₁ and β₂ of the moments.
     pub betas: (f32, f32),
-    /// ε.
+    /// Constant ε in the denominator.
     pub epsilon: f32,
-    /// λ.
+    /// Weight decay λ.
     pub weight_decay: f32,
 }
 
@@ -24,7 +25,7 @@ impl Default for AdamW {
 }
 
 impl AdamW {
-    /// What is the same for all elements of a step.
+    /// Returns the values that are equal for all elements of a step.
     fn step_params(&self, decays: bool, step: &Step) -> AdamStep {
         let bias = |beta: f32| 1.0 - f64::from(beta).powf(step.number as f64);
         let (one, two) = self.betas;

@@ -1,7 +1,8 @@
-//! Muon: momentum, made orthogonal by Newton and Schulz.
+//! Muon: momentum, orthogonalized by a Newton-Schulz iteration.
 //!
-//! Sources: Jordan et al., "Muon: an optimizer for hidden layers in neural networks", 2024; its scale and weight decay as in Liu
-//! et al., "Muon is scalable for LLM training", arXiv 2502.16982, 2025, so that one learning rate serves it and AdamW.
+//! Sources: Jordan et al., "Muon: an optimizer for hidden layers in neural networks", 2024. Scale
+//! and weight decay follow Liu et al., "Muon is scalable for LLM training", arXiv 2502.16982, 2025,
+//! so that it shares its learning rate with AdamW.
 
 mod device;
 
@@ -11,16 +12,17 @@ use unisono_cuda::device::compute::Compute;
 use unisono_cuda::device::{GpuError, View, ViewMut};
 use unisono_cuda::{Matrix, MatrixMut, matmul};
 
-/// For hidden matrices `m ← μm + g`, `w ← w − ηλw − η · 0.2 √max(rows, columns) · orthogonal(g + μm)`; AdamW for the rest.
+/// Updates hidden matrices by `m ← μm + g`, `w ← w − ηλw − η · 0.2 √max(rows, columns) ·
+/// orthogonal(g + μm)`, and other parameters by AdamW.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Muon {
-    /// μ.
+    /// Momentum μ.
     pub momentum: f32,
-    /// λ.
+    /// Weight decay λ.
     pub weight_decay: f32,
-    /// Matrices whose names begin so are no maps between hidden features: tables and heads.
+    /// Prefixes of the names of matrices that use AdamW: embeddings and heads.
     pub excluded: Vec<String>,
-    /// For everything else.
+    /// Optimizer of all other parameters.
     pub fallback: AdamW,
 }
 
@@ -113,24 +115,25 @@ impl MatrixOptimizer for Muon {
     }
 }
 
-/// What makes steps as long as AdamW's.
+/// Returns the factor that gives updates the size of AdamW's.
 fn scale(rows: usize, columns: usize) -> f32 {
     0.2 * (rows.max(columns) as f32).sqrt()
 }
 
-/// Iterations: singular values then lie between 0.7 and 1.2.
+/// Number of iterations. Singular values are then between 0.7 and 1.2.
 const NEWTON_SCHULZ_STEPS: usize = 5;
-/// X ← aX + (bA + cA²)X with A = XXᵀ: the coefficients grow small singular values fastest.
+/// Iteration X ← aX + (bA + cA²)X with A = XXᵀ. The coefficients grow small singular values
+/// fastest.
 const A: f32 = 3.4445;
 const B: f32 = -4.775;
 const C: f32 = 2.0315;
 
-/// Puts all singular values of a matrix near one.
+/// Moves all singular values of a matrix close to one.
 fn orthogonalize(matrix: &mut [f32], rows: usize, columns: usize) {
     let squares: f64 = matrix.iter().map(|x| f64::from(*x) * f64::from(*x)).sum();
     let scale = 1.0 / (squares.sqrt() + 1e-7) as f32;
     matrix.iter_mut().for_each(|x| *x *= scale);
-    // The product of the short side with itself is the small one.
+    // The product along the short side is the smaller matrix.
     let (short, is_tall) = (rows.min(columns), rows > columns);
     let (mut gram, mut poly) = (vec![0.0; short * short], vec![0.0; short * short]);
     for _ in 0..NEWTON_SCHULZ_STEPS {
@@ -152,7 +155,7 @@ mod tests {
     use super::*;
     use crate::nn::grad_check::random_values;
 
-    /// Singular values squared lie on the diagonal of XᵀX, if that is all there is.
+    /// Returns XᵀX, whose diagonal holds the squared singular values if it is diagonal.
     fn gram(x: &[f32], rows: usize, columns: usize) -> Vec<f32> {
         let mut gram = vec![0.0; columns * columns];
         let x = Matrix::new(x, rows, columns);

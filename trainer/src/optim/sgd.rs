@@ -1,16 +1,16 @@
-//! Stochastic gradient descent with momentum, as PyTorch has it: Sutskever et al., ICML 2013.
+//! Stochastic gradient descent with momentum, as in PyTorch: Sutskever et al., ICML 2013.
 
 use super::{DeviceParamSlice, Optimizer, ParamSlice, Step};
 use crate::parameter::Parameter;
 use unisono_cuda::device::GpuError;
 use unisono_cuda::device::compute::Compute;
 
-/// `v ← μv + g + λw`, `w ← w − ηv`; without momentum no `v` is kept.
+/// Updates by `v ← μv + g + λw`, `w ← w − ηv`. Without momentum, no `v` is kept.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Sgd {
-    /// μ.
+    /// Momentum μ.
     pub momentum: f32,
-    /// λ.
+    /// Weight decay λ.
     pub weight_decay: f32,
 }
 

@@ -1,6 +1,6 @@
 use super::*;
 
-/// Three steps on one element, in 64 bits, by the formula of the paper.
+/// Computes three steps on one element in 64 bits, by the formula of the paper.
 fn reference(gradients: &[f64], decays: bool) -> f64 {
     let (mut weight, mut first, mut second) = (1.0, 0.0, 0.0);
     for (index, gradient) in gradients.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! What is asked, on the command line.
+//! Command line arguments of a plan.
 
 use crate::config::Config;
 use crate::error::{Error, Result};
@@ -8,91 +8,92 @@ use crate::planner::report::PlanReport;
 use crate::planner::warnings;
 use std::path::PathBuf;
 
-/// A model, hardware, and a batch.
+/// Model, hardware and batch of a plan.
 #[derive(Clone, Debug, clap::Args)]
 pub struct PlanArgs {
-    /// Parameters of the model, such as 7b or 350m: of the usual proportions, where nothing else is said.
+    /// Number of parameters, such as 7b or 350m, with the usual proportions unless set below
     #[arg(long, default_value = "7b", conflicts_with_all = ["config", "overrides"])]
     model: String,
-    /// TOML file with the configuration of a run to plan for, in the place of --model.
+    /// TOML file with the configuration of a run to plan, instead of --model
     #[arg(short, long)]
     config: Option<PathBuf>,
-    /// Changes to the configuration.
+    /// Changes to the configuration
     #[arg(value_name = "SECTION.KEY=VALUE")]
     overrides: Vec<String>,
-    /// Blocks.
+    /// Number of blocks
     #[arg(long)]
     layers: Option<usize>,
-    /// Features of a token.
+    /// Number of features per token
     #[arg(long)]
     width: Option<usize>,
-    /// Attention heads.
+    /// Number of attention heads
     #[arg(long)]
     heads: Option<usize>,
-    /// Tokens of a sequence.
+    /// Sequence length in tokens
     #[arg(long)]
     sequence: Option<usize>,
-    /// Different tokens.
+    /// Vocabulary size
     #[arg(long)]
     vocabulary: Option<usize>,
-    /// Experts of each block.
+    /// Number of experts per block
     #[arg(long)]
     experts: Option<usize>,
-    /// Parameters that each token meets, where there are experts.
+    /// Number of parameters used per token, with experts
     #[arg(long)]
     active: Option<String>,
-    /// Compute activations again in backward.
+    /// Recompute activations in backward
     #[arg(long)]
     activation_checkpointing: bool,
-    /// Tokens in a step of the optimizer [default: 4194304; the batch of the configuration].
+    /// Tokens per optimizer step [default: 4194304, or the batch of the configuration]
     #[arg(long)]
     tokens: Option<usize>,
-    /// Bytes of each of Adam's moments: 4 or 2.
+    /// Bytes of each of Adam's moments: 4 or 2
     #[arg(long, default_value_t = 4, conflicts_with_all = ["config", "overrides"])]
     moment_bytes: u8,
-    /// Keep the sum of gradients in 32 bits beside them.
+    /// Accumulate gradients in 32 bits in addition to the gradients
     #[arg(long, conflicts_with_all = ["config", "overrides"])]
     fp32_grad_accum: bool,
-    /// Bucket of gradients, in MiB [default: 25; that of the configuration].
+    /// Bucket size of gradients, in MiB [default: 25, or that of the configuration]
     #[arg(long)]
     bucket_mb: Option<f64>,
-    /// v100-32, a100-40, a100-80, h100-80, or here: this machine, measured.
+    /// Hardware: v100-32, a100-40, a100-80, h100-80, or here (this machine, measured)
     #[arg(long, default_value = "a100-80")]
     hardware: String,
-    /// Ranks in all.
+    /// Number of ranks
     #[arg(short = 'n', long, default_value_t = 64)]
     ranks: usize,
-    /// Ranks of one host.
+    /// Number of ranks per host
     #[arg(long)]
     per_host: Option<usize>,
-    /// Memory of each rank, in GB.
+    /// Memory of each rank, in GB
     #[arg(long)]
     memory: Option<f64>,
-    /// Bandwidth of a rank to others of its host, in GB/s each way.
+    /// Bandwidth of a rank within its host, in GB/s each way
     #[arg(long)]
     within: Option<f64>,
-    /// Bandwidth of a rank to other hosts, in GB/s each way.
+    /// Bandwidth of a rank to other hosts, in GB/s each way
     #[arg(long)]
     across: Option<f64>,
-    /// Latency of a message to other hosts, in microseconds.
+    /// Latency of a message to other hosts, in microseconds
     #[arg(long)]
     latency: Option<f64>,
-    /// Floating-point operations that a rank reaches in a second, in 10^12.
+    /// Floating-point operations per second that a rank reaches, in 10^12
     #[arg(long)]
     teraflops: Option<f64>,
-    /// Times that `unisono perf all_reduce --algo ring -J FILE` measured, to fit a link to; or lines of `ranks,bytes,microseconds`.
+    /// Times measured by `unisono perf all_reduce --algo ring -J FILE`, to fit a link to, or lines
+    /// of `ranks,bytes,microseconds`
     #[arg(long, value_name = "FILE")]
     fit: Option<PathBuf>,
-    /// Print JSON.
+    /// Print JSON
     #[arg(long)]
     pub json: bool,
 }
 
 impl PlanArgs {
-    /// The answer.
+    /// Computes the plan.
     ///
     /// # Errors
-    /// For numbers that are none or do not go together, and a model that nothing makes fit.
+    /// Fails for invalid numbers, and for a model that no strategy fits into memory.
     pub fn report(&self) -> Result<PlanReport> {
         let config = self.configuration()?;
         let (sizes, bytes) = (self.dims(config.as_ref())?, self.bytes(config.as_ref())?);
@@ -117,7 +118,7 @@ impl PlanArgs {
         Ok(answer)
     }
 
-    /// The configured run, if one is asked about.
+    /// Returns the configuration of the run, if one is given.
     fn configuration(&self) -> Result<Option<Config>> {
         let asked = self.config.is_some() || !self.overrides.is_empty();
         asked.then(|| Config::load(self.config.as_deref(), &self.overrides)).transpose()
@@ -155,7 +156,7 @@ impl PlanArgs {
         }
     }
 
-    /// The hardware, and how well its link fits what was measured.
+    /// Returns the hardware, and the error of the fitted link.
     fn hardware(&self) -> Result<(Hardware, Option<f64>)> {
         let mut hardware = Hardware::named(&self.hardware, check_count("--ranks", self.ranks)?)?;
         hardware.per_host = check_count("--per-host", self.per_host.unwrap_or(hardware.per_host))?;
@@ -176,7 +177,7 @@ impl PlanArgs {
     }
 }
 
-/// Parameters of the smallest model that has the usual proportions: one block, of width 128.
+/// Parameters of the smallest model with the usual proportions: one block of width 128.
 const PARAMETERS_MIN: f64 = 12.0 * 128.0 * 128.0;
 
 fn parameters(model: &str) -> Result<f64> {
@@ -190,10 +191,10 @@ fn positive(name: &str, value: f64) -> Result<f64> {
     if is_one { Ok(value) } else { Err(Error::invalid(format!("{name} {value}: it is above 0"))) }
 }
 
-/// Extents that nobody will reach, and whose products are still numbers.
+/// Limit on counts beyond any real model, whose products do not overflow.
 const MAX_COUNT: usize = 1 << 24;
 
-/// Tokens of a step that nobody will take.
+/// Limit on tokens per step beyond any real run.
 const TOKENS_MAX: usize = 1 << 56;
 
 fn check_count(name: &str, value: usize) -> Result<usize> {

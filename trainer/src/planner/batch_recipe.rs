@@ -1,4 +1,4 @@
-//! The batch, in six steps.
+//! Choice of the batch in six steps.
 
 use crate::error::{Error, Result};
 use crate::planner::hardware::Hardware;
@@ -7,30 +7,32 @@ use crate::planner::parallel_config::ParallelConfig;
 use crate::train::{BatchPlan, LrScaling, factors};
 use serde::Serialize;
 
-/// How a global batch reaches the ranks.
+/// Division of a global batch over ranks.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct BatchRecipe {
-    /// 1. Tokens of a step of the optimizer, as learning asks for.
+    /// 1. Tokens per optimizer step, as training requires.
     pub tokens: usize,
-    /// 2. Tokens of a sequence, and so many samples.
+    /// 2. Sequence length, which determines the samples.
     pub sequence: usize,
-    /// Samples of a step.
+    /// Samples per step.
     pub samples: usize,
-    /// 3. The most samples that a rank has room for at once.
+    /// 3. Largest number of samples that fits in a rank's memory at once.
     pub max_micro_batch: usize,
-    /// 4. Data ranks, as many as there are: before accumulation.
+    /// 4. Number of data ranks: all of them, before accumulation.
     pub data_ranks: usize,
-    /// 5. Samples at once, the largest number with which all goes even.
+    /// 5. Micro-batch: the largest number of samples that divides evenly.
     pub micro_batch: usize,
-    /// 6. Times that each rank does so.
+    /// 6. Micro-batches per rank and step.
     pub accumulation: usize,
 }
 
 impl BatchRecipe {
-    /// For so many tokens in a step. More data ranks come before larger micro-batches, and those before accumulation.
+    /// Divides this number of tokens per step. Prefers more data ranks to larger micro-batches, and
+    /// those to accumulation.
     ///
     /// # Errors
-    /// [`Error::Illegal`] with the numbers that go together, and with the ways out where there are more ranks than samples.
+    /// [`Error::Invalid`] with numbers that divide evenly, and with the options if there are more
+    /// ranks than samples.
     pub fn new(
         tokens: usize,
         sizes: &ModelDims,
@@ -62,7 +64,7 @@ impl BatchRecipe {
         })
     }
 
-    /// The six steps, a line each.
+    /// Returns the six steps, one per line.
     pub fn lines(&self) -> Vec<String> {
         let Self {
             tokens,
@@ -84,8 +86,9 @@ impl BatchRecipe {
     }
 }
 
-/// What the learning rate is multiplied by when batches grow `growth` times: with its root for Adam, with itself for plain descent;
-/// both only below the critical batch size (McCandlish et al., "An empirical model of large-batch training", 2018).
+/// Returns the factors of the learning rate when batches grow `growth` times: the square root for
+/// Adam, and linear for SGD. Both hold below the critical batch size (McCandlish et al., "An
+/// empirical model of large-batch training", 2018).
 pub fn scaled_rates(growth: usize) -> [f64; 2] {
     [LrScaling::Sqrt, LrScaling::Linear].map(|scale| scale.factor(growth, 1))
 }

@@ -1,4 +1,4 @@
-//! The formulas, each with the numbers of a plan.
+//! Formulas with the numbers of a plan.
 
 use crate::config::StrategyKind;
 use crate::planner::batch_recipe::scaled_rates;
@@ -11,7 +11,7 @@ use crate::planner::parallel_dims::{
 use crate::planner::report::{PlanReport, StrategyRow};
 use crate::train::{MAX_USEFUL_DATA_RANKS, sections};
 
-/// All of them.
+/// Returns all formulas.
 pub(crate) fn text(answer: &PlanReport) -> String {
     sections(&[
         ("What data ranks share, and what that costs here", sharing(answer)),
@@ -25,7 +25,7 @@ pub(crate) fn text(answer: &PlanReport) -> String {
     ])
 }
 
-/// Synchronisation, memory, bandwidth, batch and ease of the four strategies.
+/// Compares synchronization, memory, bandwidth, batch and ease of the four strategies.
 fn sharing(answer: &PlanReport) -> String {
     let heading = row_of(["", "waits", "memory", "sent", "grows the batch", "ease"]);
     let row = |row: &StrategyRow| {
@@ -56,7 +56,7 @@ fn sharing(answer: &PlanReport) -> String {
     )
 }
 
-/// What crosses which link, and how long a layer's part of it takes on either.
+/// Describes the traffic of each link, and the time of a layer's traffic on it.
 fn placement(answer: &PlanReport) -> String {
     let PlanReport { dims: sizes, bytes, hardware, .. } = answer;
     let layer = bytes.weight * sizes.parameters / sizes.layers as f64;
@@ -76,7 +76,7 @@ fn placement(answer: &PlanReport) -> String {
     table(&std::iter::once(heading).chain(kinds.into_iter().map(row)).collect::<Vec<_>>())
 }
 
-/// The ring's latency grows with the ranks, that of trees with their logarithm.
+/// Describes latency over ranks: linear for rings, logarithmic for trees.
 fn curve(answer: &PlanReport) -> String {
     let (link, gradients) = (answer.hardware.inter_host, answer.bytes.weight * answer.dims.parameters);
     let row = |ranks: usize| {

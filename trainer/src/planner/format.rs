@@ -1,6 +1,7 @@
-//! Tables of text, and numbers that can be read.
+//! Formats tables and numbers.
 
-/// Rows of cells, the first of them a heading: the first column to the left, the others to the right.
+/// Formats rows of cells as a table. The first row is the heading. The first column is left
+/// aligned, the others right.
 pub(crate) fn table(rows: &[Vec<String>]) -> String {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let width = |column: usize| {
@@ -17,27 +18,27 @@ pub(crate) fn table(rows: &[Vec<String>]) -> String {
     rows.iter().map(line).collect::<Vec<_>>().join("\n")
 }
 
-/// A row of cells.
+/// Returns a row of cells.
 pub(crate) fn row_of<const N: usize>(cells: [&str; N]) -> Vec<String> {
     cells.map(str::to_owned).to_vec()
 }
 
-/// Bytes, in GB or what is smaller.
+/// Formats bytes in GB or a smaller unit.
 pub(crate) fn size(bytes: f64) -> String {
     scaled(bytes, &[(1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B")])
 }
 
-/// Seconds, or what is smaller.
+/// Formats seconds or a smaller unit.
 pub(crate) fn time(seconds: f64) -> String {
     scaled(seconds, &[(1.0, "s"), (1e-3, "ms"), (1e-6, "us")])
 }
 
-/// Floating-point operations, without their name.
+/// Formats a number of floating-point operations, without a unit.
 pub(crate) fn format_flops(number: f64) -> String {
     scaled(number, &[(1e12, "T"), (1e9, "G"), (1e6, "M"), (1.0, "")])
 }
 
-/// Parameters.
+/// Formats a number of parameters.
 pub(crate) fn count(number: f64) -> String {
     scaled(number, &[(1e9, "b"), (1e6, "m"), (1e3, "k"), (1.0, "")])
 }

@@ -1,4 +1,4 @@
-//! What a model is trained on, in a few numbers.
+//! Hardware of a plan.
 
 use crate::error::{Error, Result};
 use crate::planner::link::{Link, ring};
@@ -10,24 +10,24 @@ use std::path::Path;
 /// Equal ranks on equal hosts.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Hardware {
-    /// Ranks in all.
+    /// Number of ranks.
     pub ranks: usize,
-    /// Ranks of one host.
+    /// Number of ranks per host.
     pub per_host: usize,
-    /// Bytes of memory of each rank.
+    /// Memory of each rank in bytes.
     pub memory: f64,
-    /// Bytes that a rank reads or writes in its memory in a second.
+    /// Memory bandwidth of a rank in bytes per second, reads and writes.
     pub memory_bandwidth: f64,
-    /// Floating-point operations that a rank does in a second while it computes, as reached in large matrix products.
+    /// Floating-point operations per second that a rank reaches in large matrix products.
     pub flops: f64,
-    /// Between ranks of one host.
+    /// Link between ranks of one host.
     pub intra_host: Link,
-    /// Between hosts, for each rank.
+    /// Link of each rank to other hosts.
     pub inter_host: Link,
 }
 
-/// Name, memory in GB and its bandwidth in GB/s, TFLOP/s reached in 16 bits (half of the data sheet), GB/s each way within a host and
-/// between hosts.
+/// Name; memory in GB and its bandwidth in GB/s; TFLOP/s reached in 16 bits (half of the data
+/// sheet); GB/s each way within a host and between hosts.
 const PRESETS: [(&str, [f64; 5]); 4] = [
     ("v100-32", [32.0, 900.0, 60.0, 150.0, 12.5]),
     ("a100-40", [40.0, 1555.0, 156.0, 300.0, 25.0]),
@@ -36,10 +36,11 @@ const PRESETS: [(&str, [f64; 5]); 4] = [
 ];
 
 impl Hardware {
-    /// So many ranks, eight to a host, of the kind called `name`: a GPU, or `here` for this machine, measured.
+    /// Returns hardware of the kind `name`, with eight ranks per host: a GPU, or `here` for this
+    /// machine, measured.
     ///
     /// # Errors
-    /// [`Error::Illegal`] names the kinds there are; of collectives that are measured.
+    /// [`Error::Invalid`] names the valid kinds. Returns the error of a failed measurement.
     pub fn named(name: &str, ranks: usize) -> Result<Self> {
         if ranks == 0 {
             return Err(Error::invalid("a plan for 0 ranks"));
@@ -63,7 +64,8 @@ impl Hardware {
         })
     }
 
-    /// This machine as one host of so many ranks, each with its share of the memory. Links are measured between threads.
+    /// Measures this machine as one host of `ranks` ranks, each with its share of the memory. Links
+    /// are measured between threads.
     fn measure_local(ranks: usize) -> Result<Self> {
         let measured = ranks.clamp(2, 4);
         let groups = unisono::Communicator::local(measured)?;
@@ -82,11 +84,11 @@ impl Hardware {
         })
     }
 
-    /// Replaces the link between those ranks that a file of measured all-reduces is of: within a host if they fit on one. Returns by
-    /// what share of a measured time the link is wrong at most.
+    /// Fits a link to a file of measured all-reduces, and replaces the link between those ranks:
+    /// within a host if they fit on one. Returns the maximum relative error of the fit.
     ///
     /// # Errors
-    /// Of the file, and as [`Link::fit`].
+    /// Fails if the file cannot be read, or as [`Link::fit`] does.
     pub fn fit(&mut self, path: &Path) -> Result<f64> {
         let (ranks, points) = measurements::read(path)?;
         let link = Link::fit(ring(), ranks, &points).map_err(|error| Error::file(path, error))?;
@@ -95,12 +97,13 @@ impl Hardware {
         Ok(link.error(ring(), ranks, &points))
     }
 
-    /// The link that `data` ranks use whose neighbors are `apart` ranks from each other.
+    /// Returns the link that `data` ranks use, if neighbors are `apart` ranks from each other.
     pub fn link(&self, data: usize, apart: usize) -> Link {
         if data * apart > self.per_host { self.inter_host } else { self.intra_host }
     }
 
-    /// Bytes of each rank's memory that may be planned with: the rest is for buffers, fragments and the system.
+    /// Returns the bytes of a rank's memory available to a plan. The rest is for buffers,
+    /// fragmentation and the system.
     pub fn usable_memory(&self) -> f64 {
         0.9 * self.memory
     }

@@ -1,47 +1,49 @@
-//! How long communication takes: α for every message that must follow another, and a share of β for every byte.
+//! Time of communication: α for each message in sequence, and bytes divided by β.
 //!
-//! Sources: Hockney, "The communication challenge for MPP", Parallel Computing 20(3), 1994; Thakur et al., "Optimization of collective
-//! communication operations in MPICH", 2005, for the counts of algorithms. The counts here are those that the library's algorithms
-//! state and its checker holds them to.
+//! Sources: Hockney, "The communication challenge for MPP", Parallel Computing 20(3), 1994; Thakur
+//! et al., "Optimization of collective communication operations in MPICH", 2005, for the message
+//! counts. The counts here are those that the library's algorithms state, and its checker verifies
+//! them.
 
 use crate::error::{Error, Result};
 use serde::Serialize;
 use unisono::schedule::{Algorithm, Collective, GroupSpec, find};
 
-/// A link: seconds of one message without bytes, and bytes in a second.
+/// Link: seconds per message without bytes, and bytes per second.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Link {
-    /// α, seconds.
+    /// α in seconds.
     pub alpha: f64,
-    /// β, bytes per second.
+    /// β in bytes per second.
     pub beta: f64,
 }
 
-/// How long a collective of so many bytes took.
+/// Measured time of a collective.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Measurement {
-    /// Bytes of the whole buffer.
+    /// Size of the whole buffer in bytes.
     pub bytes: f64,
-    /// Seconds.
+    /// Time in seconds.
     pub seconds: f64,
 }
 
 impl Link {
-    /// Seconds for `messages` one after another that have so many `bytes` together.
+    /// Returns the seconds of `messages` messages in sequence, with `bytes` bytes in total.
     pub fn time(&self, messages: f64, bytes: f64) -> f64 {
         messages * self.alpha + bytes / self.beta
     }
 
-    /// Seconds for an algorithm with `bytes` in the whole buffer: 2(N−1)α + 2(N−1)/N · D/β for an all-reduce around the ring.
+    /// Returns the seconds of an algorithm on a buffer of `bytes` bytes: 2(N−1)α + 2(N−1)/N · D/β
+    /// for a ring all-reduce.
     pub fn collective(&self, algorithm: &Algorithm, ranks: usize, bytes: f64) -> f64 {
         let (messages, share) = cost_counts(algorithm, ranks);
         self.time(messages, share * bytes)
     }
 
-    /// The link on which an `algorithm` among so many ranks takes as long as measured, by least squares of relative errors.
+    /// Fits the link to measured times of `algorithm`, by least squares of relative errors.
     ///
     /// # Errors
-    /// [`Error::Illegal`] if the points cannot tell latency from bandwidth.
+    /// [`Error::Invalid`] if the points cannot separate latency from bandwidth.
     pub fn fit(algorithm: &Algorithm, ranks: usize, points: &[Measurement]) -> Result<Self> {
         let (messages, share) = cost_counts(algorithm, ranks);
         let mut sums = [0.0; 5];
@@ -60,7 +62,7 @@ impl Link {
         Err(Error::invalid(format!("{what}: measure at least two ranks, and sizes from small to large")))
     }
 
-    /// By what share of a measured time the prediction is wrong at most.
+    /// Returns the maximum relative error of the predicted times.
     pub fn error(&self, algorithm: &Algorithm, ranks: usize, points: &[Measurement]) -> f64 {
         let of = |point: &Measurement| {
             (self.collective(algorithm, ranks, point.bytes) / point.seconds - 1.0).abs()
@@ -69,8 +71,8 @@ impl Link {
     }
 }
 
-/// Messages of an algorithm that follow one another, and what each rank sends as a share of the whole buffer. Algorithms that
-/// aggregate do so as far as they can.
+/// Returns the number of messages in sequence, and the bytes that each rank sends relative to the
+/// buffer. Assumes full aggregation.
 fn cost_counts(algorithm: &Algorithm, ranks: usize) -> (f64, f64) {
     let aggregation = if algorithm.aggregates { (ranks / 2).max(1) } else { 1 };
     let spec = GroupSpec { ranks, root: 0, aggregation };
@@ -79,17 +81,18 @@ fn cost_counts(algorithm: &Algorithm, ranks: usize) -> (f64, f64) {
     (cost.steps as f64, cost.chunks as f64 / (ranks * blocks) as f64)
 }
 
-/// The all-reduce around the ring, which plans count with.
+/// Returns the ring all-reduce, which plans assume.
 pub fn ring() -> &'static Algorithm {
     find(Collective::AllReduce, "ring").expect("an algorithm of the library")
 }
 
-/// The all-reduce by aggregated trees, whose latency grows with the logarithm of the ranks.
+/// Returns the all-reduce by aggregated trees, with logarithmic latency.
 pub fn tree() -> &'static Algorithm {
     find(Collective::AllReduce, "pat").expect("an algorithm of the library")
 }
 
-/// Bytes that a user sees moved in a second when each rank sends `beta`: b · N / (2(N−1)) for an all-reduce.
+/// Returns the algorithm bandwidth of a user's buffer if each rank sends `beta` bytes per second: β
+/// · N / (2(N−1)) for an all-reduce.
 pub fn effective_bandwidth(beta: f64, ranks: usize) -> f64 {
     beta / (2.0 * crate::train::remote_fraction(ranks))
 }

@@ -1,4 +1,4 @@
-//! Times of all-reduces: measured here, or read from a file.
+//! Times of all-reduces, measured here or read from a file.
 
 use crate::error::{Error, Result};
 use crate::planner::link::Measurement;
@@ -9,14 +9,14 @@ use std::time::Instant;
 use unisono::schedule::Collective;
 use unisono::{Communicator, Sum};
 
-/// Bytes that tell latency from bandwidth.
+/// Sizes in bytes that separate latency from bandwidth.
 pub(crate) const SIZES: [usize; 6] = [1 << 10, 8 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20];
 
-/// Measures all-reduces around the ring of these ranks, one size after another: of each the shortest
-/// time of a few, as other programs only make them longer.
+/// Measures ring all-reduces of these sizes. Returns the shortest of several times per size,
+/// because other programs can only add time.
 ///
 /// # Errors
-/// Of the collectives.
+/// Returns the error of a failed collective.
 pub fn sweep(groups: Vec<Communicator>, sizes: &[usize]) -> Result<Vec<Measurement>> {
     std::thread::scope(|scope| {
         let threads: Vec<_> =
@@ -44,7 +44,7 @@ fn points(group: &Communicator, sizes: &[usize]) -> Result<Vec<Measurement>> {
 
 const ROUNDS: usize = 5;
 
-/// Bytes that one thread reads and writes in a second.
+/// Measures the bytes per second that one thread reads and writes.
 pub(crate) fn memory_bandwidth() -> f64 {
     let (from, mut into) = (vec![1u8; COPY_BYTES], vec![0u8; COPY_BYTES]);
     let copy = |_| {
@@ -56,13 +56,14 @@ pub(crate) fn memory_bandwidth() -> f64 {
     2.0 * COPY_BYTES as f64 / (0..ROUNDS).map(copy).fold(f64::INFINITY, f64::min)
 }
 
-/// Longer than caches.
+/// Larger than caches.
 const COPY_BYTES: usize = 64 << 20;
 
-/// Ranks and times in a file that `unisono perf all_reduce --algo ring -J FILE` wrote, or whose lines are `ranks,bytes,microseconds`.
+/// Reads ranks and times from a file written by `unisono perf all_reduce --algo ring -J FILE`, or
+/// with lines `ranks,bytes,microseconds`.
 ///
 /// # Errors
-/// [`Error::TempFile`] for anything else.
+/// [`Error::File`] for any other format.
 pub(crate) fn read(path: &Path) -> Result<(usize, Vec<Measurement>)> {
     let text = std::fs::read_to_string(path).map_err(|error| Error::file(path, error))?;
     let found = if text.trim_start().starts_with('{') { from_json(&text) } else { from_lines(&text) };
@@ -78,7 +79,7 @@ fn from_json(text: &str) -> std::result::Result<(usize, Vec<Measurement>), Strin
         return Err(format!("not the times of all-reduces around the ring; {hint}"));
     }
     let point = |row: &Value| {
-        // The median, where there is one.
+        // Prefers the median.
         let times = [&row["p50_us"], &row["out_of_place"]["time"], &row["in_place"]["time"]];
         let time = times.into_iter().find_map(Value::as_f64)?;
         Some(Measurement { bytes: row["size"].as_f64()?, seconds: time * 1e-6 })

@@ -1,4 +1,4 @@
-//! What is trained, in a few numbers.
+//! Model of a plan.
 
 use crate::config::{Config, DataKind, ModelKind, OptimizerKind};
 use crate::data::text;
@@ -8,34 +8,34 @@ use crate::models::GptConfig;
 use crate::train::{ActivationModel, DataDims, Network, flops_per_token};
 use serde::Serialize;
 
-/// A transformer, as far as a plan needs to know it.
+/// Dimensions of a transformer.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ModelDims {
-    /// Ψ: parameters, all experts included.
+    /// Ψ: number of parameters, including all experts.
     pub parameters: f64,
-    /// Parameters that each token meets; fewer than all with experts.
+    /// Parameters used per token; fewer than all with experts.
     pub active: f64,
-    /// L: blocks.
+    /// L: number of blocks.
     pub layers: usize,
-    /// h: features of a token.
+    /// h: number of features per token.
     pub width: usize,
-    /// Attention heads.
+    /// Number of attention heads.
     pub heads: usize,
-    /// S: tokens of a sequence.
+    /// S: sequence length in tokens.
     pub sequence: usize,
-    /// Different tokens.
+    /// Vocabulary size.
     pub vocabulary: usize,
-    /// Experts of each block; 1 for a dense model.
+    /// Number of experts per block; 1 for a dense model.
     pub experts: usize,
-    /// Whether activations are computed again in backward.
+    /// Recomputes activations in backward.
     pub activation_checkpointing: bool,
     /// Bytes of one activation.
     pub activation_bytes: usize,
 }
 
 impl ModelDims {
-    /// A dense model of so many parameters and of the usual proportions: Ψ = 12Lh² with h = 128L, and about as many layers as can be cut
-    /// well; sequences of 4096 tokens.
+    /// Returns a dense model of this size with the usual proportions: Ψ = 12Lh² with h = 128L, a
+    /// number of layers that divides well, and sequences of 4096 tokens.
     pub fn from_parameters(parameters: f64) -> Self {
         let layers = (parameters / (12.0 * 128.0 * 128.0)).cbrt();
         let step = if layers < 28.0 { 2.0 } else { 8.0 };
@@ -54,10 +54,10 @@ impl ModelDims {
         }
     }
 
-    /// That they go together.
+    /// Checks that the dimensions fit together.
     ///
     /// # Errors
-    /// [`Error::Illegal`] names those that do not.
+    /// [`Error::Invalid`] names those that do not.
     pub fn check(&self) -> Result<()> {
         let Self { parameters, active, width, heads, experts, .. } = *self;
         let rules = [
@@ -72,10 +72,10 @@ impl ModelDims {
         broken.map_or(Ok(()), |(_, rule)| Err(Error::invalid(rule)))
     }
 
-    /// Those of a configured language model.
+    /// Returns the dimensions of a configured language model.
     ///
     /// # Errors
-    /// [`Error::Unavailable`] for other models; if the configuration is of no model.
+    /// [`Error::Unsupported`] for other models. Fails if the configuration is invalid.
     pub fn from_config(config: &Config) -> Result<Self> {
         if config.model.kind != ModelKind::Gpt {
             let what = "a plan is for language models: `train --dry-run` counts for all others";
@@ -101,8 +101,9 @@ impl ModelDims {
         })
     }
 
-    /// Bytes of activations of one sample on each of `parts` ranks that share the layers and the rows between them, where
-    /// attention keeps no matrix of scores: in proportion to S · h · L, and no strategy of data ranks cuts them.
+    /// Returns the bytes of activations per sample on each of `parts` ranks, which shard layers and
+    /// the rows between them. Assumes attention without a score matrix: proportional to S · h · L.
+    /// Data parallel strategies do not shard activations.
     pub fn activations(&self, parts: usize) -> f64 {
         let gpt = GptConfig {
             activation_checkpointing: self.activation_checkpointing,
@@ -119,38 +120,38 @@ impl ModelDims {
         (one.per_extra_micro_batch() * self.activation_bytes) as f64
     }
 
-    /// Parameters of the largest layer: a block, or the table of tokens.
+    /// Returns the parameters of the largest layer: a block or the token embedding.
     pub fn largest_layer(&self) -> f64 {
         (self.parameters / self.layers as f64).max((self.vocabulary * self.width) as f64)
     }
 
-    /// Floating-point operations of forward and backward of one sample.
+    /// Returns the floating-point operations of forward and backward per sample.
     pub fn flops(&self) -> f64 {
         let [layers, width, sequence] = [self.layers, self.width, self.sequence].map(|extent| extent as f64);
         sequence * flops_per_token(self.active, layers, width, sequence)
     }
 }
 
-/// Bytes that training keeps of every parameter.
+/// Bytes of memory per parameter in training.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct BytesPerParam {
-    /// Of the weight that modules compute with.
+    /// Bytes of the weight that modules use.
     pub weight: f64,
-    /// Of its gradient, and of the sum in 32 bits if there is one beside it.
+    /// Bytes of the gradient, and of its 32-bit sum if there is one.
     pub gradient: f64,
-    /// k: of the optimizer's state, a weight in full precision included.
+    /// k: bytes of the optimizer state, including a full-precision weight.
     pub state: f64,
 }
 
 impl BytesPerParam {
-    /// Mixed precision with Adam: 2 + 2 + 12, of the state 4 for the weight and `moment` for each of two moments; with `wide`
-    /// gradients 4 more.
+    /// Returns the bytes of mixed precision with Adam: 2 + 2 + 12, where the state has 4 for the
+    /// weight and `moment` per moment. `wide` gradients add 4.
     pub fn mixed(moment: f64, wide: bool) -> Self {
         let sum = if wide { 4.0 } else { 0.0 };
         Self { weight: 2.0, gradient: 2.0 + sum, state: 4.0 + 2.0 * moment }
     }
 
-    /// Those of a configured run.
+    /// Returns the bytes of a configured run.
     pub fn from_config(config: &Config) -> Self {
         let moments = match config.optimizer.kind {
             OptimizerKind::Adamw => 2,
@@ -161,16 +162,17 @@ impl BytesPerParam {
         Self { weight: size as f64, gradient: size as f64, state: (copies * Dtype::F32.size()) as f64 }
     }
 
-    /// All of them.
+    /// Returns the total.
     pub fn total(&self) -> f64 {
         self.weight + self.gradient + self.state
     }
 }
 
-/// The number that `text` means, with k, m, b, t or K, M, G, T for thousands, millions, billions and trillions.
+/// Parses a number with a suffix k, m, b, t or K, M, G, T for thousands, millions, billions and
+/// trillions.
 ///
 /// # Errors
-/// [`Error::Illegal`] if it is none above 0 and below 10^16.
+/// [`Error::Invalid`] if it is no number above 0 and below 10^16.
 pub fn parse_number(text: &str) -> Result<f64> {
     let (digits, unit) = text.split_at(text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len()));
     let power = match unit.to_ascii_lowercase().as_str() {

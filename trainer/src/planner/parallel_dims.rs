@@ -1,29 +1,30 @@
-//! Other ways to cut a run, as arithmetic: pipelines, experts, sequences. Pipelines and experts are not part of this build.
+//! Formulas of pipeline, expert and context parallelism. Pipelines and experts are not implemented.
 //!
-//! Sources: Huang et al., "GPipe", NeurIPS 2019; Narayanan et al., "PipeDream", SOSP 2019, for 1F1B; Qi et al., "Zero bubble pipeline
-//! parallelism", ICLR 2024; Dai et al., "DeepSeekMoE", 2024, for experts; Liu et al., "Ring attention", 2023.
+//! Sources: Huang et al., "GPipe", NeurIPS 2019; Narayanan et al., "PipeDream", SOSP 2019, for
+//! 1F1B; Qi et al., "Zero bubble pipeline parallelism", ICLR 2024; Dai et al., "DeepSeekMoE", 2024,
+//! for experts; Liu et al., "Ring attention", 2023.
 
 use crate::error::{Error, Result};
 use serde::Serialize;
 
-/// In which order the stages of a pipeline work.
+/// Order of work in a pipeline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum PipelineSchedule {
     /// One batch through all stages.
     Naive,
-    /// All forward, then all backward.
+    /// All forward passes, then all backward passes.
     GPipe,
-    /// One forward, one backward in turns.
+    /// Alternating forward and backward passes.
     OneForwardOneBackward,
-    /// As before, with the gradients of weights where there is nothing else to do.
+    /// 1F1B with the gradients of weights in idle time.
     ZeroBubble,
 }
 
 impl PipelineSchedule {
-    /// All of them.
+    /// All schedules.
     pub const ALL: [Self; 4] = [Self::Naive, Self::GPipe, Self::OneForwardOneBackward, Self::ZeroBubble];
 
-    /// Its usual name.
+    /// Returns the usual name.
     pub fn name(self) -> &'static str {
         match self {
             Self::Naive => "naive",
@@ -33,7 +34,7 @@ impl PipelineSchedule {
         }
     }
 
-    /// Share of the time that equal stages idle, with so many micro-batches.
+    /// Returns the idle fraction of equal stages.
     pub fn bubble_fraction(self, stages: usize, micro_batches: usize) -> f64 {
         let (stages, micro_batches) = (stages as f64, micro_batches as f64);
         match self {
@@ -43,7 +44,7 @@ impl PipelineSchedule {
         }
     }
 
-    /// Micro-batches whose activations stage `stage` holds at most.
+    /// Returns the maximum number of micro-batches whose activations `stage` holds.
     pub fn activations_held(self, stages: usize, micro_batches: usize, stage: usize) -> usize {
         match self {
             Self::Naive => 1,
@@ -53,23 +54,24 @@ impl PipelineSchedule {
     }
 }
 
-/// In how many ways `chosen` of `experts` can be.
+/// Returns the number of ways to choose `chosen` of `experts`.
 pub fn expert_combinations(experts: u64, chosen: u64) -> u128 {
     (0..u128::from(chosen)).fold(1, |ways, k| ways * (u128::from(experts) - k) / (k + 1))
 }
 
-/// Numbers that attention keeps of a sequence, for each head and each of `ranks` ranks that share it: all scores, or with a kernel
-/// that computes them again no more than a row's sum.
+/// Returns the elements that attention keeps per sequence, head and rank: all scores, or one sum
+/// per row with a kernel that recomputes scores.
 pub fn attention_score_elements(sequence: usize, ranks: usize, keeps_scores: bool) -> f64 {
     let rows = sequence as f64 / ranks as f64;
     if keeps_scores { rows * sequence as f64 } else { rows }
 }
 
-/// Ranks of a mesh of five kinds of parallelism: three factors. Sequence parallel ranks are the tensor parallel ones, and expert
-/// parallel groups lie within the data parallel ones.
+/// Returns the number of ranks of a mesh with five kinds of parallelism: three factors. Sequence
+/// parallel ranks are the tensor parallel ranks, and expert parallel groups are within data
+/// parallel groups.
 ///
 /// # Errors
-/// [`Error::Illegal`] where the last two do not fit into their axes.
+/// [`Error::Invalid`] if the last two degrees do not divide their axes.
 pub fn world_size(
     tensor: usize,
     sequence: usize,

@@ -1,4 +1,4 @@
-//! The plan, as numbers and as text.
+//! Plan as numbers and as text.
 
 use crate::error::{Error, Result};
 use crate::planner::batch_recipe::BatchRecipe;
@@ -13,51 +13,51 @@ use crate::planner::{explain, warnings};
 use crate::train::sections;
 use serde::Serialize;
 
-/// Everything that a plan says.
+/// Result of a plan.
 #[derive(Clone, Debug, Serialize)]
 pub struct PlanReport {
-    /// What is trained.
+    /// Model.
     pub dims: ModelDims,
-    /// Bytes of every parameter.
+    /// Bytes per parameter.
     pub bytes: BytesPerParam,
-    /// On what.
+    /// Hardware.
     pub hardware: Hardware,
-    /// By what share of a measured time the fitted link is wrong at most; none if none was fitted.
+    /// Maximum relative error of the fitted link; `None` if no link was fitted.
     pub fit_error: Option<f64>,
-    /// How.
+    /// Chosen strategy.
     pub decision: Decision,
-    /// How it is usually done.
+    /// Usual choice for models of this size.
     pub rule_of_thumb: &'static str,
-    /// In which batches; or why there are none, and what can be done.
+    /// Batch sizes, or the reason why there are none and the options.
     pub recipe: std::result::Result<BatchRecipe, String>,
-    /// Bytes of a bucket of gradients.
+    /// Bucket size of gradients in bytes.
     pub bucket: f64,
-    /// The strategies of data ranks, on the decided mesh.
+    /// Data parallel strategies on the chosen mesh.
     pub strategies: Vec<StrategyRow>,
-    /// What is likely to go wrong.
+    /// Warnings.
     pub warnings: Vec<String>,
 }
 
-/// One strategy of data ranks.
+/// One data parallel strategy.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct StrategyRow {
-    /// How the run is cut.
+    /// Parallelism of the run.
     pub parallel: ParallelConfig,
-    /// Bytes of weights, gradients and optimizer's state of each rank.
+    /// Bytes of weights, gradients and optimizer state per rank.
     pub kept_bytes: [f64; 3],
-    /// Bytes that each rank sends forward, backward, and after the step.
+    /// Bytes that each rank sends in forward, backward and step.
     pub sent_bytes: [f64; 3],
-    /// Reductions and gatherings of a step.
+    /// Number of reduce-scatters and all-gathers per step.
     pub collectives: f64,
-    /// Seconds of a step.
+    /// Time of a step.
     pub step_time: StepTime,
 }
 
 impl PlanReport {
-    /// For a step of so many tokens, and buckets of so many bytes.
+    /// Computes a plan for this number of tokens per step, and this bucket size.
     ///
     /// # Errors
-    /// [`Error::Illegal`] if nothing makes the model fit.
+    /// [`Error::Invalid`] if no strategy fits the model into memory.
     pub fn new(
         sizes: ModelDims,
         bytes: BytesPerParam,
@@ -105,7 +105,7 @@ impl PlanReport {
         })
     }
 
-    /// The plan, in words and tables.
+    /// Returns the plan as text and tables.
     pub fn plan(&self) -> String {
         sections(&[
             ("Model", self.model()),
@@ -117,15 +117,15 @@ impl PlanReport {
         ])
     }
 
-    /// The formulas, with the numbers of this plan.
+    /// Returns the formulas with the numbers of this plan.
     pub fn explain(&self) -> String {
         explain::text(self)
     }
 
-    /// All of it for programs.
+    /// Returns the plan as JSON.
     ///
     /// # Errors
-    /// None that could be expected.
+    /// Fails if a number has no JSON form, which does not happen.
     pub fn json(&self) -> Result<String> {
         serde_json::to_string_pretty(self).map_err(|error| Error::invalid(error.to_string()))
     }

@@ -1,8 +1,9 @@
-//! Which strategy a model needs on some hardware.
+//! Decision tree for the strategy of a model on some hardware.
 //!
-//! The order is that of Zhao et al., "PyTorch FSDP", VLDB 16(12), 2023, for what data ranks share, and for what comes on top that of
-//! Narayanan et al., "Efficient large-scale language model training on GPU clusters", SC 2021: tensor parallel up to a host, stages across
-//! hosts, data parallel for the rest.
+//! Data parallel strategies are tried in the order of Zhao et al., "PyTorch FSDP", VLDB 16(12),
+//! 2023. Further parallelism follows Narayanan et al., "Efficient large-scale language model
+//! training on GPU clusters", SC 2021: tensor parallel within a host, pipeline stages across hosts,
+//! data parallel for the rest.
 
 use crate::config::{Config, StrategyKind};
 use crate::error::{Error, Result};
@@ -13,27 +14,27 @@ use crate::planner::parallel_config::ParallelConfig;
 use crate::train::{self, MAX_USEFUL_DATA_RANKS};
 use serde::Serialize;
 
-/// Leaves of the tree.
+/// Leaves of the decision tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum Rule {
-    /// Everything fits on a rank: replicate it.
+    /// Everything fits on a rank: replicate.
     Ddp,
-    /// Gradients and the optimizer's state do not: shard them (ZeRO-2).
+    /// Gradients and optimizer state do not fit: shard them (ZeRO-2).
     ShardGradOp,
-    /// Weights do not either: shard all (ZeRO-3).
+    /// Weights do not fit either: shard everything (ZeRO-3).
     FullShard,
-    /// Layers or activations are too large, or data ranks too many: cut layers within a host.
+    /// Layers or activations are too large, or data ranks too many: tensor parallel within a host.
     Tensor,
-    /// Still so: deal layers to stages across hosts.
+    /// Tensor parallelism is not enough: pipeline stages across hosts.
     Pipeline,
-    /// Sequences are very long: cut them, too.
+    /// Sequences are very long: context parallel.
     Context,
-    /// Most parameters are of experts: deal those out, shard the rest.
+    /// Most parameters belong to experts: expert parallel, and shard the rest.
     Experts,
 }
 
 impl Rule {
-    /// What it is called.
+    /// Returns the name.
     pub fn name(self) -> &'static str {
         match self {
             Self::Ddp => "data parallel",
@@ -47,26 +48,26 @@ impl Rule {
     }
 }
 
-/// What the tree says.
+/// Decision for a plan.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Decision {
-    /// Which leaf.
+    /// Leaf of the tree.
     pub rule: Rule,
-    /// How the run is cut.
+    /// Parallelism of the run.
     pub parallel: ParallelConfig,
-    /// Why, in a line.
+    /// Reason in one line.
     pub reason: String,
-    /// What of it is not part of this build.
+    /// Parts that the trainer does not implement.
     pub unsupported: Option<String>,
 }
 
-/// Tokens from which a sequence counts as very long.
+/// Number of tokens from which a sequence counts as very long.
 const LONG_SEQUENCE: usize = 128 << 10;
 
-/// The plan for a model on hardware, with one sample at a time.
+/// Decides for a model on hardware, with a micro-batch of one sample.
 ///
 /// # Errors
-/// [`Error::Illegal`] if nothing makes it fit.
+/// [`Error::Invalid`] if no strategy fits the model into memory.
 pub fn decide(sizes: &ModelDims, bytes: &BytesPerParam, hardware: &Hardware) -> Result<Decision> {
     let (leaf, cut) = if sizes.experts > 1 {
         (Rule::Experts, experts(sizes, hardware))
@@ -115,7 +116,7 @@ fn dense(sizes: &ModelDims, bytes: &BytesPerParam, hardware: &Hardware) -> (Rule
     all.find(|(_, cut)| fits(cut) && few(cut)).unwrap_or((Rule::Pipeline, cut(most, 1)))
 }
 
-/// Degrees of tensor parallelism within a host, that heads can be dealt to.
+/// Returns the tensor parallel degrees within a host that divide the heads.
 fn tensor_degrees(sizes: &ModelDims, hardware: &Hardware) -> Vec<usize> {
     let goes = |tensor: &usize| {
         let all = [hardware.per_host, hardware.ranks, sizes.heads];
@@ -124,7 +125,7 @@ fn tensor_degrees(sizes: &ModelDims, hardware: &Hardware) -> Vec<usize> {
     powers_of_two(hardware.per_host).filter(goes).collect()
 }
 
-/// 2, 4, 8 and so on, up to `most`.
+/// Returns 2, 4, 8 and so on, up to `most`.
 fn powers_of_two(most: usize) -> impl Iterator<Item = usize> {
     (1..usize::BITS).map(|power| 1 << power).take_while(move |&power| power <= most)
 }
@@ -168,7 +169,7 @@ fn reason(leaf: Rule, cut: &ParallelConfig, sizes: &ModelDims) -> String {
     }
 }
 
-/// What the trainer would say of such a run.
+/// Returns the parts of the plan that the trainer rejects.
 fn unsupported(cut: &ParallelConfig) -> Option<String> {
     if cut.expert > 1 {
         return Some("expert parallelism: not part of this build".to_owned());
@@ -203,7 +204,7 @@ fn does_not_fit(
     format!("{what} ({of}): more ranks, more memory, or --activation-checkpointing")
 }
 
-/// What is usually done for models of this size.
+/// Returns the usual choice for models of this size.
 pub fn rule_of_thumb(sizes: &ModelDims) -> &'static str {
     match sizes.parameters {
         _ if sizes.experts > 1 => "experts dealt out, ZeRO-3 for the rest",

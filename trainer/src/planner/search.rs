@@ -1,4 +1,4 @@
-//! Of the strategies that fit, the quickest.
+//! Search for the fastest strategy that fits.
 
 use crate::config::StrategyKind;
 use crate::planner::format::{size, time};
@@ -6,11 +6,12 @@ use crate::planner::report::StrategyRow;
 use crate::planner::rules::{Decision, Rule};
 use crate::train::MAX_USEFUL_DATA_RANKS;
 
-/// Seconds of a step below which it is worth leaving the tree, as a share of those of the tree's strategy.
+/// Relative step time below which another strategy replaces the tree's.
 const MIN_SPEEDUP: f64 = 0.95;
 
-/// What the tree decided; or where data ranks alone share, another strategy that `fits` if its step is clearly shorter. Many small
-/// buckets on many ranks are bound by latency, for instance, where whole layers are not.
+/// Returns the decision of the tree, or a faster data parallel strategy that `fits`, if only data
+/// ranks share the model. For example, many small buckets on many ranks are bound by latency, while
+/// whole layers are not.
 pub(crate) fn fastest(
     decided: Decision,
     rows: &[StrategyRow],
@@ -39,7 +40,8 @@ pub(crate) fn fastest(
     }
 }
 
-/// The leaf of a strategy of data ranks, if there are not too many of them for it. ZeRO-1 is never better than ZeRO-2.
+/// Returns the leaf of a data parallel strategy, unless it has too many ranks. ZeRO-1 is never
+/// better than ZeRO-2.
 fn rule(row: &StrategyRow) -> Option<Rule> {
     match row.parallel.kind {
         StrategyKind::Bucketed => Some(Rule::Ddp),

@@ -1,26 +1,26 @@
-//! How long a step takes.
+//! Time of a step.
 
 use crate::planner::hardware::Hardware;
 use crate::planner::model_dims::{BytesPerParam, ModelDims};
 use crate::planner::parallel_config::ParallelConfig;
 use serde::Serialize;
 
-/// Seconds of the parts of a step at one rank.
+/// Seconds of the parts of a step on one rank.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct StepTime {
     /// Forward.
     pub forward: f64,
-    /// Backward: twice as much.
+    /// Backward: twice the forward.
     pub backward: f64,
-    /// What is sent and received.
+    /// Communication.
     pub communication: f64,
-    /// The step of the optimizer.
+    /// Optimizer step.
     pub optimizer: f64,
 }
 
 impl StepTime {
-    /// Of a rank that computes so many samples, so many at once, with gradients in buckets of so many bytes. Communication within layers is
-    /// not in it, nor are bubbles.
+    /// Returns the times of a rank for its samples, micro-batch and bucket size. Excludes
+    /// communication within layers, and pipeline bubbles.
     pub fn new(
         sizes: &ModelDims,
         bytes: &BytesPerParam,
@@ -43,17 +43,17 @@ impl StepTime {
         }
     }
 
-    /// A step that communicates after backward.
+    /// Returns the time of a step with communication after backward.
     pub fn naive(&self) -> f64 {
         self.forward + self.backward + self.communication + self.optimizer
     }
 
-    /// A step that communicates during backward.
+    /// Returns the time of a step with communication during backward.
     pub fn overlapped(&self) -> f64 {
         self.forward + self.backward.max(self.communication) + self.optimizer
     }
 
-    /// Share of an overlapped step in which the rank computes.
+    /// Returns the fraction of an overlapped step spent computing.
     pub fn utilization(&self) -> f64 {
         (self.forward + self.backward) / self.overlapped()
     }

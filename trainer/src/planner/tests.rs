@@ -1,4 +1,4 @@
-//! The formulas by their worked numbers, one test each.
+//! Tests of the formulas by worked examples.
 
 use crate::config::Config;
 use crate::config::StrategyKind::{self, Bucketed, Zero1, Zero2, Zero3};
@@ -12,7 +12,7 @@ fn near(found: f64, expected: f64) -> bool {
     (found / expected - 1.0).abs() < 1e-9
 }
 
-/// Ranks that all share data by one strategy.
+/// Returns pure data parallelism with this strategy.
 fn parallel(kind: StrategyKind, ranks: usize) -> ParallelConfig {
     ParallelConfig { kind, ..ParallelConfig::replicated(ranks) }
 }
@@ -21,7 +21,7 @@ fn hardware(name: &str, ranks: usize) -> Hardware {
     Hardware::named(name, ranks).unwrap()
 }
 
-/// Links of so many GB a second, without latency.
+/// Returns a link of this many GB/s without latency.
 fn link(gigabytes: f64) -> Link {
     Link { alpha: 0.0, beta: gigabytes * GB }
 }
@@ -145,7 +145,7 @@ fn zero3_sends_half_as_much_again() {
     assert_eq!(sent(Bucketed), [0.0, 2.0, 0.0]);
     assert_eq!((sent(Zero1), sent(Zero2)), ([0.0, 1.0, 1.0], [0.0, 1.0, 1.0]));
     assert_eq!(sent(Zero3), [1.0, 2.0, 0.0]);
-    // Under accumulation, it gathers for every micro-batch.
+    // With accumulation, weights are gathered for every micro-batch.
     assert_eq!(parallel(Zero3, 2).sent_bytes(&bytes, 0.5, 4), [2.0, 2.5, 0.0]);
 }
 
@@ -190,7 +190,8 @@ fn plan_of_config_matches_dry_run() {
         let found = sizes.activations(1) * config.data.micro_batch as f64 / activations;
         assert!((0.95..=1.0).contains(&found), "{found} of the activations");
         let sent: f64 = parallel(kind, 2).sent_bytes(&bytes, sizes.parameters, 2).iter().sum();
-        // Of the third stage a run gathers a tied table for either of its units, and the last unit's weights once.
+        // With ZeRO-3, a run gathers a tied table for each of its units, and the last unit's
+        // weights once.
         let (counted, tolerance) = (counted.traffic(kind).total(), if kind == Zero3 { 0.05 } else { 0.01 });
         assert!((sent / counted - 1.0).abs() < tolerance, "{kind:?}: {sent}, not {counted}");
     }
@@ -204,7 +205,7 @@ fn bubbles_shrink_with_micro_batches() {
         PipelineSchedule::GPipe.bubble_fraction(4, 4),
         PipelineSchedule::OneForwardOneBackward.bubble_fraction(4, 4)
     );
-    // As many micro-batches as stages leave 43 %: it takes many more.
+    // With as many micro-batches as stages, the bubble is 43 %: more micro-batches are needed.
     assert!(near(PipelineSchedule::OneForwardOneBackward.bubble_fraction(4, 4), 3.0 / 7.0));
     assert_eq!(PipelineSchedule::ZeroBubble.bubble_fraction(4, 8), 0.0);
 }
@@ -255,12 +256,12 @@ fn ring_latency_is_linear_and_tree_latency_logarithmic() {
         link.collective(tree(), 64, 1e9) - link.collective(tree(), 64, 0.0),
         2.0 * 63.0 / 64.0 / 25.0
     ));
-    // Latency is half of the ring's time where N = D/(alpha beta).
+    // Latency is half of the ring's time at N = D/(alpha beta).
     let (bytes, ranks) = (512.0 * link.alpha * link.beta, 512);
     assert!(near(link.collective(ring(), ranks, bytes), 2.0 * link.collective(ring(), ranks, 0.0)));
 }
 
-/// The decision for a model of so many billion parameters on so many ranks.
+/// Returns the decision for a model of this many billion parameters.
 fn decided(billions: f64, name: &str, ranks: usize, change: impl Fn(&mut ModelDims)) -> Decision {
     let mut sizes = ModelDims::from_parameters(billions * 1e9);
     change(&mut sizes);
@@ -379,7 +380,7 @@ fn fastest_fitting_strategy_is_chosen() {
             answer.decision.reason.starts_with(tree) && answer.decision.reason.contains("yet a step takes")
         );
     }
-    // Large buckets are not bound by latency, and few ranks are not either.
+    // Large buckets, or few ranks, are not bound by latency.
     assert_eq!(planned(7.0, 512, 4e9).decision.parallel.kind, Zero2);
     assert_eq!(planned(1.0, 8, 25e6).decision.reason, decided(1.0, "h100-80", 8, |_| ()).reason);
 }

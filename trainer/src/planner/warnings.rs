@@ -1,4 +1,4 @@
-//! What is likely to go wrong, before it does.
+//! Warnings about likely problems of a plan.
 
 use crate::config::{Config, StrategyKind};
 use crate::error::Result;
@@ -11,7 +11,7 @@ use crate::planner::parallel_config::ParallelConfig;
 use crate::planner::report::StrategyRow;
 use crate::train::MAX_USEFUL_DATA_RANKS;
 
-/// Warnings about a plan, a line each.
+/// Returns the warnings about a plan, one per line.
 pub(crate) fn all(
     sizes: &ModelDims,
     bytes: &BytesPerParam,
@@ -30,7 +30,7 @@ pub(crate) fn all(
     all.into_iter().flatten().collect()
 }
 
-/// Sharding keeps parts of layers, and computes with whole ones.
+/// Warns about whole layers, which sharded strategies gather for computation.
 fn layer(
     sizes: &ModelDims,
     bytes: &BytesPerParam,
@@ -63,7 +63,7 @@ fn many_data_ranks(cut: &ParallelConfig) -> Option<String> {
     })
 }
 
-/// Shares of gradients are all that is kept only once they are reduced.
+/// Warns about accumulation: gradients are sharded only after their reduction.
 fn many_accumulation_steps(cut: &ParallelConfig, recipe: Option<&BatchRecipe>) -> Option<String> {
     let times = recipe?.accumulation;
     let reduces = matches!(cut.kind, StrategyKind::Zero2 | StrategyKind::Zero3);
@@ -79,7 +79,7 @@ fn slow_link(row: Option<&StrategyRow>) -> Option<String> {
     })
 }
 
-/// Warnings about a configured run on this hardware, beside what the plan is.
+/// Returns warnings about a configured run on this hardware, apart from the plan.
 pub(crate) fn for_config(config: &Config, hardware: &Hardware, plan: &ParallelConfig) -> Result<Vec<String>> {
     let mesh = Mesh::new(hardware.ranks, config.mesh)?;
     let crosses = mesh.check_fits_hosts(hardware.per_host).err().map(|error| error.to_string());

@@ -1,10 +1,11 @@
-//! Muon's directions on a GPU.
+//! Orthogonalization on a GPU.
 
 use super::{A, B, C, NEWTON_SCHULZ_STEPS};
 use unisono_cuda::device::compute::{Compute, MatrixView, MatrixViewMut};
 use unisono_cuda::device::{GpuError, ViewMut};
 
-/// As [`super::orthogonalize`]; nothing waits for the length of the matrix.
+/// Orthogonalizes as [`super::orthogonalize`] does. The host does not wait for the norm of the
+/// matrix.
 pub(super) fn orthogonalize(
     compute: &Compute,
     mut matrix: ViewMut<'_, f32>,
@@ -35,5 +36,5 @@ pub(super) fn orthogonalize(
     Ok(())
 }
 
-/// Clipped to one after it was made so much longer, nothing but the shortest of matrices stays shorter than one.
+/// Scale before clipping to norm one. Only extremely short matrices stay shorter than one.
 const LONG: f32 = (1u32 << 20) as f32;
