@@ -1,7 +1,7 @@
-//! Storage that is counted: who holds how many bytes, now and at most.
+//! Memory accounting: current and peak bytes per class.
 //!
-//! All long vectors of the trainer come from one [`Allocator`] per rank. Given back, they are kept for the next
-//! that asks for as many elements, so that a steady-state step allocates nothing.
+//! All large vectors of the trainer come from one [`Allocator`] per rank. Freed vectors are cached
+//! for the next request of the same length, so that a steady step allocates nothing.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -11,7 +11,7 @@ use unisono::{Element, bf16};
 use unisono_cuda::device::Gpu;
 use unisono_cuda::device::compute::Compute;
 
-/// What storage is for.
+/// Purpose of an allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum AllocClass {
     /// Parameters that modules compute with.
@@ -20,20 +20,20 @@ pub enum AllocClass {
     Gradients,
     /// Full-precision copies of the weights, and moments.
     Optimizer,
-    /// What forward keeps for backward, and what flows between modules.
+    /// Values that forward saves for backward, and values between modules.
     Activations,
-    /// What is kept in files rather than in memory.
+    /// State in files instead of memory.
     Offloaded,
-    /// Room for communication and conversion.
+    /// Buffers for communication and conversion.
     Buffers,
 }
 
 impl AllocClass {
-    /// All of them, in the order of reports.
+    /// All classes, in the order of reports.
     pub const ALL: [Self; 6] =
         [Self::Weights, Self::Gradients, Self::Optimizer, Self::Activations, Self::Offloaded, Self::Buffers];
 
-    /// Its name in reports.
+    /// Returns the name in reports.
     pub fn name(self) -> &'static str {
         match self {
             Self::Weights => "weights",
@@ -49,23 +49,23 @@ impl AllocClass {
 /// Bytes of one class.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ClassUsage {
-    /// In use now.
+    /// Bytes in use.
     pub current: usize,
-    /// Most ever in use at once, since the last [`Allocator::forget_peaks`].
+    /// Maximum bytes in use since the last [`Allocator::reset_peaks`].
     pub peak: usize,
 }
 
-/// Where one rank's storage comes from; clones share it.
+/// Allocator of one rank. Clones share it.
 #[derive(Clone, Default)]
 pub struct Allocator {
     lock_stats: Arc<Mutex<AllocStats>>,
     lane: Option<Arc<Compute>>,
 }
 
-/// What nobody uses, by number of elements.
+/// Cached vectors by length.
 type FreeList<T> = HashMap<usize, Vec<Vec<T>>>;
 
-/// The books of one [`Allocator`]; opaque.
+/// Accounts of an [`Allocator`]; opaque.
 #[derive(Default)]
 pub struct AllocStats {
     usage: [ClassUsage; AllocClass::ALL.len()],
@@ -73,7 +73,7 @@ pub struct AllocStats {
     bf16s: FreeList<bf16>,
 }
 
-/// What storage may hold: `f32` and `bf16`.
+/// Element types of vectors: `f32` and `bf16`.
 pub trait FloatElement: Element + Default {
     #[doc(hidden)]
     fn free_list(books: &mut AllocStats) -> &mut HashMap<usize, Vec<Vec<Self>>>;
@@ -92,14 +92,14 @@ impl FloatElement for bf16 {
 }
 
 impl Allocator {
-    /// `count` zeros.
+    /// Allocates `count` zeros.
     pub fn zeros<T: FloatElement>(&self, class: AllocClass, count: usize) -> TrackedVec<T> {
         let mut storage = self.alloc(class, count);
         storage.fill(T::default());
         storage
     }
 
-    /// `count` numbers that mean nothing yet.
+    /// Allocates `count` elements with unspecified values.
     pub fn alloc<T: FloatElement>(&self, class: AllocClass, count: usize) -> TrackedVec<T> {
         let mut books = self.books();
         books.add(class, count * size_of::<T>());
@@ -108,40 +108,41 @@ impl Allocator {
         TrackedVec { data: spare.unwrap_or_else(|| vec![T::default(); count]), class, memory: self.clone() }
     }
 
-    /// Counts `bytes` that are kept elsewhere, for as long as what comes back lives.
+    /// Counts `bytes` that are stored elsewhere, until the returned value is dropped.
     pub fn track(&self, class: AllocClass, bytes: usize) -> Tracked {
         self.books().add(class, bytes);
         Tracked { class, bytes, memory: self.clone() }
     }
 
-    /// The same books for flat numbers ([`crate::flat::DeviceVec`]) in memory of the GPU on which `lane` works.
+    /// Returns an allocator with the same accounts that keeps flat buffers in the memory of the GPU
+    /// of `lane`.
     pub fn with_lane(&self, lane: &Arc<Compute>) -> Self {
         Self { lock_stats: Arc::clone(&self.lock_stats), lane: Some(Arc::clone(lane)) }
     }
 
-    /// What works on flat numbers, if they lie in memory of a GPU.
+    /// Returns the GPU stream for flat buffers; `None` if they are in host memory.
     pub fn lane(&self) -> Option<&Arc<Compute>> {
         self.lane.as_ref()
     }
 
-    /// The GPU in whose memory flat numbers lie, if one has them.
+    /// Returns the GPU that holds flat buffers, if there is one.
     pub fn gpu(&self) -> Option<&Gpu> {
         self.lane.as_ref().map(|lane| lane.stream().gpu())
     }
 
-    /// Bytes of `class`, now and at most.
+    /// Returns the current and peak bytes of `class`.
     pub fn usage(&self, class: AllocClass) -> ClassUsage {
         self.books().usage[class as usize]
     }
 
-    /// Lets the peaks start again from what is in use now.
+    /// Resets the peaks to the bytes in use.
     pub fn reset_peaks(&self) {
         for usage in &mut self.books().usage {
             usage.peak = usage.current;
         }
     }
 
-    /// Gives storage that nobody uses back to the system.
+    /// Returns cached vectors to the system.
     pub fn release_cached(&self) {
         let mut books = self.books();
         books.floats.clear();
@@ -161,7 +162,7 @@ impl AllocStats {
     }
 }
 
-/// Bytes that count and are kept elsewhere.
+/// Counted bytes that are stored elsewhere.
 pub struct Tracked {
     class: AllocClass,
     bytes: usize,
@@ -174,25 +175,25 @@ impl Drop for Tracked {
     }
 }
 
-/// Numbers in counted storage; a slice like any other.
+/// Vector in counted memory. Dereferences to a slice.
 pub struct TrackedVec<T: FloatElement> {
     data: Vec<T>,
     class: AllocClass,
     memory: Allocator,
 }
 
-/// The usual numbers.
+/// Vector of 32-bit floats.
 pub type F32Vec = TrackedVec<f32>;
 
 impl<T: FloatElement> TrackedVec<T> {
-    /// A copy in the same class.
+    /// Copies the vector in the same class.
     pub fn copy(&self) -> Self {
         let mut copy = self.memory.alloc(self.class, self.len());
         copy.copy_from_slice(self);
         copy
     }
 
-    /// Gives it back to the system at once, rather than keep it for the next that asks.
+    /// Returns the memory to the system at once, instead of caching it.
     pub fn free(mut self) {
         let data = std::mem::take(&mut self.data);
         self.memory.books().usage[self.class as usize].current -= size_of_val(data.as_slice());

@@ -1,9 +1,10 @@
-//! A GPU that computes what modules compute, for one rank.
+//! GPU that computes the modules of one rank.
 //!
-//! Activations lie in its memory. So do weights, gradients and the optimizer's state, where a strategy keeps its flat memory there
-//! ([`Allocator::on`]): modules see parts of its buckets, and what goes to the host is a loss, a norm, and what checkpoints are made of.
-//! A strategy that keeps them on the host works as well: weights are copied when a module first needs them after they changed, and
-//! when a gradient is ready, what was added to it is fetched and added to the strategy's.
+//! Activations are in its memory. Weights, gradients and optimizer state are there too, if the
+//! strategy keeps flat buffers on the GPU ([`Allocator::with_lane`]). Modules then see views of its
+//! buckets, and the host receives only losses, norms and checkpoints. A strategy with buffers on
+//! the host works as well. Weights are copied to the GPU when a module first needs them after a
+//! change. When a gradient is ready, it is copied back and added to the strategy's gradient.
 
 mod copies;
 mod device_vec;
@@ -23,7 +24,7 @@ use std::sync::Arc;
 use unisono_cuda::device::compute::Compute;
 use unisono_cuda::device::{Buffer, Gpu, GpuError, ViewMut, gpus};
 
-/// One rank's place on a GPU: a stream, and copies of what the rank's strategy keeps.
+/// One rank's use of a GPU: a stream, and copies of the parameters of a host strategy.
 pub struct Device {
     compute: Arc<Compute>,
     memory: Allocator,
@@ -31,20 +32,20 @@ pub struct Device {
 }
 
 impl Device {
-    /// A stream of `gpu`; what lies in its memory is counted by `memory`.
+    /// Creates a stream on `gpu`. `memory` counts what is allocated there.
     ///
     /// # Errors
-    /// Of the driver.
+    /// Returns an error of the GPU driver.
     pub fn new(gpu: &Gpu, memory: &Allocator) -> Result<Self> {
         let compute = Arc::new(Compute::new(gpu.stream()?)?);
         Ok(Self { compute, memory: memory.clone(), copies: RefCell::default() })
     }
 
-    /// The GPU of this rank, where those of all hosts are as many and ranks follow each other on a host: its number is the rank's, modulo
-    /// how many there are.
+    /// Returns the GPU of this rank: its rank modulo the number of GPUs. Assumes equal hosts, with
+    /// consecutive ranks on a host.
     ///
     /// # Errors
-    /// Where there is no driver or no GPU.
+    /// Fails if there is no driver or no GPU.
     pub fn gpu_for_rank(rank: usize) -> Result<Gpu> {
         match gpus()? {
             0 => Err(Error::Unsupported("device = \"cuda\": the driver knows of no GPU".to_owned())),
@@ -52,58 +53,58 @@ impl Device {
         }
     }
 
-    /// The device that needs no GPU: made by the C++ compiler, for tests.
+    /// Returns the software GPU for tests, compiled by the C++ compiler.
     ///
     /// # Errors
-    /// Where there is no compiler.
+    /// Fails if there is no compiler.
     pub fn software() -> Result<Gpu> {
         let failed = |error| Error::Unsupported(format!("device = \"software\": {error}"));
         unisono_cuda::emulator::install().map_err(failed)?;
         Ok(Gpu::open(0)?)
     }
 
-    /// What it is, in a line.
+    /// Returns a description in one line.
     pub fn describe(&self) -> String {
         let (name, products) = (self.compute.stream().gpu().name(), self.compute.matmul_backend());
         format!("computing on {name}, products by {products}")
     }
 
-    /// What it computes with.
+    /// Returns the stream of the computation.
     pub fn compute(&self) -> &Arc<Compute> {
         &self.compute
     }
 
-    /// A tensor in its memory, of zeros.
+    /// Allocates a tensor of zeros in GPU memory.
     ///
     /// # Errors
-    /// Of the driver.
+    /// Returns an error of the GPU driver.
     pub fn tensor(&self, rows: usize, columns: usize) -> Result<Tensor> {
         let numbers = DeviceVec::new(&self.compute, &self.memory, rows * columns)?;
         Ok(Tensor::on_device(numbers, rows, columns))
     }
 
-    /// A copy of `data` in its memory.
+    /// Copies `data` to a tensor in GPU memory.
     ///
     /// # Errors
-    /// Of the driver.
+    /// Returns an error of the GPU driver.
     pub fn tensor_from(&self, rows: usize, columns: usize, data: &[f32]) -> Result<Tensor> {
         let mut tensor = self.tensor(rows, columns)?;
         tensor.view_mut().write(self.compute.stream(), data)?;
         Ok(tensor)
     }
 
-    /// Says that the strategy's weights have changed: they are copied again when they are next needed.
+    /// Invalidates the copies of weights after an update by a host strategy.
     pub fn invalidate_weights(&self) {
         self.copies.borrow_mut().values_mut().for_each(DeviceCopy::invalidate_weights);
     }
 
-    /// The weights of a parameter, which `host` has.
+    /// Returns the weights of a parameter, copied from `host` if necessary.
     pub(crate) fn weights(&self, id: ParameterId, host: &[f32]) -> Result<Arc<Buffer<f32>>> {
         let mut mirrors = self.copies.borrow_mut();
         mirrors.entry(id).or_default().weights(&self.compute, &self.memory, host)
     }
 
-    /// Lets `add` add to what is kept here of a gradient of `count` elements.
+    /// Calls `add` with the GPU's gradient of `count` elements.
     pub(crate) fn with_gradient(
         &self,
         id: ParameterId,
@@ -115,7 +116,7 @@ impl Device {
         Ok(add(&self.compute, gradient.view_mut(..))?)
     }
 
-    /// Adds what is kept here of a gradient to `into`, and begins again from zero.
+    /// Adds the GPU's gradient to `into`, and clears it.
     pub(crate) fn take_gradient(&self, id: ParameterId, into: &mut [f32]) -> Result<()> {
         match self.copies.borrow_mut().get_mut(&id) {
             Some(mirror) => mirror.take_gradient(&self.compute, into),
@@ -124,7 +125,7 @@ impl Device {
     }
 }
 
-/// Counts what lies in memory of a GPU.
+/// Counts an allocation in GPU memory.
 fn track(memory: &Allocator, class: AllocClass, count: usize) -> crate::allocator::Tracked {
     memory.track(class, count * size_of::<f32>())
 }

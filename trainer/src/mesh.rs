@@ -1,6 +1,6 @@
-//! Where every rank stands: tensor, data and pipeline parallel ranks of one world, and the groups among them.
+//! Device mesh: tensor, data and pipeline parallel ranks of a world, and the groups among them.
 //!
-//! A [`Mesh`] is arithmetic alone and can be asked about any world; [`MeshGroups`] are its communicators.
+//! A [`Mesh`] is pure arithmetic for a world of any size. [`MeshGroups`] holds its communicators.
 
 mod display;
 mod groups;
@@ -16,17 +16,18 @@ pub use seeds::{Phase, SeedSource};
 use crate::error::{Error, Result};
 use serde::{Deserialize, Serialize};
 
-/// How many ways each kind of parallelism cuts; the data parallel degree is what remains of the world.
+/// Degrees of parallelism. The data parallel degree is the remaining factor of the world size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Degrees {
-    /// Ranks that share each layer.
+    /// Number of ranks that share each layer.
     pub tensor: usize,
-    /// Stages that the layers are dealt to.
+    /// Number of pipeline stages.
     pub pipeline: usize,
-    /// Ranks that share each sequence; a divisor of the data parallel degree and of the sequence.
+    /// Number of ranks that share each sequence. Must divide the data parallel degree and the
+    /// sequence length.
     pub sequence_data: usize,
-    /// Neighbouring stages are neighbors in the world, rather than neighboring data ranks.
+    /// Makes neighboring stages neighbors in the world, instead of neighboring data ranks.
     pub pipeline_first: bool,
 }
 
@@ -36,34 +37,34 @@ impl Default for Degrees {
     }
 }
 
-/// A world of ranks, cut by legal degrees.
+/// World of ranks with valid degrees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mesh {
     world_size: usize,
     degrees: Degrees,
 }
 
-/// A rank's place on the four axes of a mesh.
+/// Coordinates of a rank on the four axes of a mesh.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Coordinates {
-    /// Which part of each layer.
+    /// Part of each layer.
     pub tensor: usize,
-    /// Which part of each sequence.
+    /// Part of each sequence.
     pub sequence_data: usize,
-    /// Which sequences.
+    /// Group of sequences.
     pub batch_data: usize,
-    /// Which layers.
+    /// Pipeline stage.
     pub pipeline: usize,
 }
 
-/// Ranks that nobody will have.
+/// Limit on ranks beyond any real world.
 const MAX_RANKS: usize = 1 << 24;
 
 impl Mesh {
-    /// `world` ranks, cut by `degrees`.
+    /// Creates a mesh of `world` ranks with these degrees.
     ///
     /// # Errors
-    /// [`Error::Illegal`] names the numbers and the rule that they break.
+    /// [`Error::Invalid`] names the numbers and the violated rule.
     pub fn new(world: usize, degrees: Degrees) -> Result<Self> {
         let Degrees { tensor, pipeline, sequence_data, .. } = degrees;
         let named =
@@ -91,30 +92,30 @@ impl Mesh {
         Ok(Self { world_size: world, degrees })
     }
 
-    /// Number of ranks.
+    /// Returns the number of ranks.
     pub fn world_size(&self) -> usize {
         self.world_size
     }
 
-    /// How it is cut.
+    /// Returns the degrees of parallelism.
     pub fn degrees(&self) -> Degrees {
         self.degrees
     }
 
-    /// Data parallel degree: ranks that hold the same part of the model.
+    /// Returns the data parallel degree: the number of ranks with the same part of the model.
     pub fn data_size(&self) -> usize {
         self.world_size / (self.degrees.tensor * self.degrees.pipeline)
     }
 
-    /// Ranks that hold the same part of the model and see different sequences.
+    /// Returns the number of ranks with the same part of the model and different sequences.
     pub fn batch_data_size(&self) -> usize {
         self.data_size() / self.degrees.sequence_data
     }
 
-    /// Where `rank` stands.
+    /// Returns the coordinates of `rank`.
     ///
     /// # Panics
-    /// If there is no such rank.
+    /// Panics if the rank does not exist.
     pub fn coordinates(&self, rank: usize) -> Coordinates {
         assert!(rank < self.world_size, "rank {rank} of {}", self.world_size);
         let Degrees { tensor, pipeline, sequence_data, pipeline_first } = self.degrees;
@@ -131,7 +132,7 @@ impl Mesh {
         }
     }
 
-    /// The rank that stands there.
+    /// Returns the rank at these coordinates.
     pub fn rank(&self, at: Coordinates) -> usize {
         let Degrees { tensor, pipeline, pipeline_first, .. } = self.degrees;
         let outer = match pipeline_first {
@@ -141,7 +142,7 @@ impl Mesh {
         outer * tensor + at.tensor
     }
 
-    /// Rank among those that hold the same part of the model.
+    /// Returns the rank among those with the same part of the model.
     pub fn data_rank(&self, at: Coordinates) -> usize {
         at.batch_data * self.degrees.sequence_data + at.sequence_data
     }

@@ -1,4 +1,4 @@
-//! What there is to train: named parameters, in units that are needed and done with together.
+//! Named parameters of a model, grouped in units that are gathered and released together.
 
 mod init;
 pub(crate) mod pattern;
@@ -11,39 +11,39 @@ use crate::error::{Error, Result};
 use crate::flat::Dtype;
 use std::ops::Range;
 
-/// A parameter's number, in the order in which forward uses them.
+/// Number of a parameter, in the order of use in forward.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ParameterId(pub usize);
 
-/// A unit's number, in the order of forward.
+/// Number of a unit, in forward order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct UnitId(pub usize);
 
-/// One named array of weights, as this rank holds it.
+/// Named array of weights, as this rank holds it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Parameter {
-    /// Its path in the model: `h.0.attn.c_attn.weight`.
+    /// Path in the model, such as `h.0.attn.c_attn.weight`.
     pub name: String,
-    /// Extents of this rank's part, padding included.
+    /// Shape of this rank's part, including padding.
     pub shape: Vec<usize>,
-    /// How that is part of the whole, where tensor parallelism cuts it.
+    /// Position of this part in the whole tensor; `None` without tensor parallelism.
     pub shard: Option<ShardSpec>,
-    /// How it starts.
+    /// Initial values.
     pub init: Init,
-    /// In which type its weights are kept and sent.
+    /// Type in which weights are kept and sent.
     pub dtype: Dtype,
-    /// Whether it has a gradient.
+    /// Has a gradient.
     pub trainable: bool,
-    /// Whether weight decay applies: matrices, not biases and gains.
+    /// Applies weight decay: true for matrices, false for biases and gains.
     pub weight_decay: bool,
-    /// Whether each rank of a tensor-parallel group has a part of its gradient only: the whole is their sum.
+    /// Each rank of a tensor parallel group holds a partial gradient. The gradient is their sum.
     pub partial_grad: bool,
-    /// How many modules add to its gradient in one backward pass; two for a tied embedding.
+    /// Number of modules that add to the gradient in one backward pass; two for a tied embedding.
     pub use_count: usize,
 }
 
 impl Parameter {
-    /// A trainable parameter of one use; matrices decay.
+    /// Creates a trainable parameter with one use. Matrices have weight decay.
     pub fn new(name: impl Into<String>, shape: &[usize], init: Init) -> Self {
         let (name, shape, decays) = (name.into(), shape.to_vec(), shape.len() > 1);
         Self {
@@ -59,25 +59,25 @@ impl Parameter {
         }
     }
 
-    /// As this rank's part of a whole that is cut so.
+    /// Makes this the rank's part of a sharded tensor.
     pub fn with_shard(mut self, cut: ShardSpec) -> Self {
         self.shape[cut.dim] = cut.local_size();
         self.shard = Some(cut);
         self
     }
 
-    /// What rank `part` of the tensor-parallel group has of it.
+    /// Returns the parameter as rank `part` of the tensor parallel group holds it.
     pub fn for_rank(&self, part: usize) -> Self {
         let cut = self.shard.as_ref().map(|cut| ShardSpec { shard_index: part, ..cut.clone() });
         Self { shard: cut, ..self.clone() }
     }
 
-    /// Number of elements at this rank, padding included.
+    /// Returns the number of elements on this rank, including padding.
     pub fn count(&self) -> usize {
         self.shape.iter().product()
     }
 
-    /// Extents of the whole, without padding.
+    /// Returns the shape of the whole tensor, without padding.
     pub fn global_shape(&self) -> Vec<usize> {
         let mut shape = self.shape.clone();
         if let Some(cut) = &self.shard {
@@ -86,7 +86,7 @@ impl Parameter {
         shape
     }
 
-    /// Where this rank's element `index` is in the whole; none for padding.
+    /// Returns the index in the whole tensor of this rank's element `index`; `None` for padding.
     pub fn global_index(&self, index: usize) -> Option<usize> {
         let Some(cut) = &self.shard else { return Some(index) };
         let inner: usize = self.shape[cut.dim + 1..].iter().product();
@@ -95,7 +95,8 @@ impl Parameter {
         cut.global_index(along).map(|along| (outer * cut.global_size + along) * inner + column)
     }
 
-    /// Where the whole's element `index` is at this rank; none if another rank has it.
+    /// Returns this rank's index of element `index` of the whole tensor; `None` if another rank has
+    /// it.
     pub fn local_index(&self, index: usize) -> Option<usize> {
         let Some(cut) = &self.shard else { return Some(index) };
         let inner: usize = self.shape[cut.dim + 1..].iter().product();
@@ -104,7 +105,8 @@ impl Parameter {
         cut.local_index(along).map(|along| (outer * cut.local_size() + along) * inner + column)
     }
 
-    /// Puts the initial values of the elements `range` into `into`: the same, whoever computes them.
+    /// Writes the initial values of the elements `range` to `into`. The values are equal on every
+    /// rank.
     pub fn initialize(&self, seed: u64, range: Range<usize>, into: &mut [f32]) {
         let stream = init::stream(seed, &self.name);
         for (value, index) in into.iter_mut().zip(range) {
@@ -116,35 +118,35 @@ impl Parameter {
 /// Parameters that a strategy gathers, frees and reports together: a layer of the model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unit {
-    /// Its path in the model.
+    /// Path in the model.
     pub name: String,
-    /// Its parameters.
+    /// Range of its parameters.
     pub parameters: Range<usize>,
-    /// Units whose parameters it uses too: a head that shares the embedding's weights.
+    /// Units whose parameters it also uses, as a head with the embedding's weights does.
     pub shared_units: Vec<UnitId>,
 }
 
 /// All parameters and units of a model, as one rank holds them.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Inventory {
-    /// By [`ParameterId`].
+    /// Parameters by [`ParameterId`].
     pub parameters: Vec<Parameter>,
-    /// By [`UnitId`].
+    /// Units by [`UnitId`].
     pub units: Vec<Unit>,
 }
 
 impl Inventory {
-    /// Number of elements in all, padding of cuts included.
+    /// Returns the number of elements, including padding of shards.
     pub fn count(&self) -> usize {
         self.parameters.iter().map(Parameter::count).sum()
     }
 
-    /// The parameter of this name.
+    /// Returns the parameter with this name.
     pub fn find(&self, name: &str) -> Option<ParameterId> {
         self.parameters.iter().position(|parameter| parameter.name == name).map(ParameterId)
     }
 
-    /// The unit that a parameter belongs to.
+    /// Returns the unit of a parameter.
     pub fn unit_of(&self, id: ParameterId) -> UnitId {
         UnitId(self.units.partition_point(|unit| unit.parameters.end <= id.0))
     }
@@ -166,7 +168,7 @@ impl std::ops::Index<UnitId> for Inventory {
     }
 }
 
-/// Collects parameters while modules are made.
+/// Collects parameters while modules are created.
 #[derive(Default)]
 pub struct Registry {
     inventory: Inventory,
@@ -175,18 +177,18 @@ pub struct Registry {
 }
 
 impl Registry {
-    /// Opens a unit: what `make` adds belongs to it.
+    /// Opens a unit for the parameters that `make` adds.
     ///
     /// # Panics
-    /// Within another unit.
+    /// Panics within another unit.
     pub fn unit<R>(&mut self, name: &str, make: impl FnOnce(&mut Self) -> R) -> (UnitId, R) {
         self.unit_at(name, name, make)
     }
 
-    /// Opens a unit whose parameters have another path than its name, or none.
+    /// Opens a unit whose parameters have a path other than its name, or none.
     ///
     /// # Panics
-    /// Within another unit.
+    /// Panics within another unit.
     pub fn unit_at<R>(&mut self, name: &str, path: &str, make: impl FnOnce(&mut Self) -> R) -> (UnitId, R) {
         assert!(self.path.is_empty(), "units do not nest");
         let (id, start) = (UnitId(self.inventory.units.len()), self.inventory.parameters.len());
@@ -197,7 +199,7 @@ impl Registry {
         (id, made)
     }
 
-    /// Prefixes the names of what `make` adds. An empty name adds nothing.
+    /// Prefixes the names of the parameters that `make` adds. An empty name adds no prefix.
     pub fn scope<R>(&mut self, name: &str, make: impl FnOnce(&mut Self) -> R) -> R {
         self.path.push(name.to_owned());
         let made = make(self);
@@ -205,10 +207,10 @@ impl Registry {
         made
     }
 
-    /// Adds a parameter to the unit that is open, under the path that is open.
+    /// Adds a parameter to the open unit, under the open path.
     ///
     /// # Panics
-    /// Outside any unit, or for a name that is there already.
+    /// Panics outside of a unit, or for a duplicate name.
     pub fn add(&mut self, mut parameter: Parameter) -> ParameterId {
         assert!(!self.path.is_empty(), "a parameter belongs to a unit");
         let path = self.path();
@@ -220,13 +222,14 @@ impl Registry {
         ParameterId(self.inventory.parameters.len() - 1)
     }
 
-    /// The path that is open.
+    /// Returns the open path.
     pub fn path(&self) -> String {
         let names: Vec<_> = self.path.iter().filter(|name| !name.is_empty()).map(String::as_str).collect();
         names.join(".")
     }
 
-    /// Of what `make` adds, each rank of a tensor-parallel group has a part of the gradient only, if `is` so.
+    /// Marks the parameters that `make` adds as having partial gradients on tensor parallel ranks,
+    /// if `is` is true.
     pub fn with_partial_grads<R>(&mut self, is: bool, make: impl FnOnce(&mut Self) -> R) -> R {
         let before = std::mem::replace(&mut self.partial_grads, is);
         let made = make(self);
@@ -234,17 +237,17 @@ impl Registry {
         made
     }
 
-    /// All that has been added so far.
+    /// Returns the inventory of the parameters added so far.
     pub fn inventory_so_far(&self) -> &Inventory {
         &self.inventory
     }
 
-    /// A number of its own for something random named `name` under the path that is open.
+    /// Returns a seed for the random operation `name` under the open path.
     pub fn rng_site(&self, name: &str) -> u64 {
         init::stream(0, &format!("{}.{name}", self.path.join(".")))
     }
 
-    /// Says that the unit which is open uses a parameter of an earlier one too.
+    /// Records that the open unit also uses a parameter of an earlier unit.
     pub fn share_parameter(&mut self, id: ParameterId) {
         self.inventory.parameters[id.0].use_count += 1;
         let owner = self.inventory.unit_of(id);
@@ -254,17 +257,18 @@ impl Registry {
         }
     }
 
-    /// Takes the gradient from every parameter that `is_frozen`.
+    /// Removes the gradient of every parameter that `is_frozen` selects.
     pub fn freeze(&mut self, is_frozen: impl Fn(&str) -> bool) {
         for parameter in &mut self.inventory.parameters {
             parameter.trainable &= !is_frozen(&parameter.name);
         }
     }
 
-    /// As [`Registry::freeze`], of all that `patterns` name or are above of: `*` stands for one part of a path.
+    /// Freezes the parameters that `patterns` match, by their own path or that of a module around
+    /// them. `*` matches one component of a path.
     ///
     /// # Errors
-    /// For a pattern that names nothing, with the names that are near.
+    /// Fails for a pattern without a match, and suggests similar names.
     pub fn freeze_all(&mut self, patterns: &[String]) -> Result<()> {
         let names = || self.inventory.parameters.iter().map(|parameter| parameter.name.as_str());
         let names_none = |pattern: &&String| !names().any(|name| pattern::matches_prefix(pattern, name));
@@ -279,14 +283,14 @@ impl Registry {
         }
     }
 
-    /// Keeps the weights of every parameter that `is_meant` in `dtype`.
+    /// Sets the weight type of every parameter that `is_meant` selects.
     pub fn set_dtype(&mut self, dtype: Dtype, is_meant: impl Fn(&Parameter) -> bool) {
         for parameter in self.inventory.parameters.iter_mut().filter(|parameter| is_meant(parameter)) {
             parameter.dtype = dtype;
         }
     }
 
-    /// All that was added.
+    /// Returns the complete inventory.
     pub fn finish(self) -> Inventory {
         self.inventory
     }

@@ -1,4 +1,4 @@
-//! Numbers in rows: what flows between modules.
+//! Matrices of activations.
 
 use crate::allocator::{AllocClass, Allocator, F32Vec};
 use crate::device::DeviceVec;
@@ -9,10 +9,11 @@ use std::ops::Range;
 use unisono::{ReduceOp, Sum};
 use unisono_cuda::device::{View, ViewMut};
 
-/// A dense matrix of activations: `rows` (tokens, samples) by `columns` (features), row after row.
+/// Dense row-major matrix of activations: `rows` (tokens, samples) by `columns` (features).
 ///
-/// Modules that see more structure (sequences, heads, images) know it themselves. In a pass on a GPU the numbers lie in its memory: what
-/// modules do there goes by [`Tensor::view`], everything else by [`Tensor::data`].
+/// Modules that need more structure, such as sequences, heads or images, track it themselves. In a
+/// pass on a GPU the elements are in GPU memory. Modules access them by [`Tensor::view`] there, and
+/// by [`Tensor::data`] on the host.
 #[derive(Debug)]
 pub struct Tensor {
     data: TensorData,
@@ -27,35 +28,35 @@ enum TensorData {
 }
 
 impl Tensor {
-    /// Numbers that mean nothing yet.
+    /// Allocates a tensor with unspecified values.
     pub fn new(memory: &Allocator, rows: usize, columns: usize) -> Self {
         Self { data: TensorData::Host(memory.alloc(AllocClass::Activations, rows * columns)), rows, columns }
     }
 
-    /// All zero.
+    /// Allocates a tensor of zeros.
     pub fn zeros(memory: &Allocator, rows: usize, columns: usize) -> Self {
         Self { data: TensorData::Host(memory.zeros(AllocClass::Activations, rows * columns)), rows, columns }
     }
 
-    /// In memory of a GPU.
+    /// Wraps elements in GPU memory.
     pub(crate) fn on_device(numbers: DeviceVec, rows: usize, columns: usize) -> Self {
         Self { data: TensorData::Device(numbers), rows, columns }
     }
 
-    /// The numbers of `data`.
+    /// Copies the elements of `data`.
     ///
     /// # Panics
-    /// If their number is not `rows * columns`.
+    /// Panics if their number is not `rows * columns`.
     pub fn from_slice(memory: &Allocator, rows: usize, columns: usize, data: &[f32]) -> Self {
         let mut tensor = Self::new(memory, rows, columns);
         tensor.data_mut().copy_from_slice(data);
         tensor
     }
 
-    /// A copy.
+    /// Copies the tensor.
     ///
     /// # Errors
-    /// Of the driver, if it is in memory of a GPU.
+    /// Returns an error of the GPU driver.
     pub fn copy(&self) -> Result<Self> {
         let data = match &self.data {
             TensorData::Host(floats) => TensorData::Host(floats.copy()),
@@ -64,13 +65,13 @@ impl Tensor {
         Ok(Self { data, rows: self.rows, columns: self.columns })
     }
 
-    /// Adds the numbers of `other`.
+    /// Adds `other` element by element.
     ///
     /// # Errors
-    /// Of the driver, if they are in memory of a GPU.
+    /// Returns an error of the GPU driver.
     ///
     /// # Panics
-    /// If they are not as many, or elsewhere.
+    /// Panics if sizes or memories differ.
     pub fn add(&mut self, other: &Self) -> Result<()> {
         match &mut self.data {
             TensorData::Host(floats) => vector::add(floats, other.data()),
@@ -81,10 +82,12 @@ impl Tensor {
         Ok(())
     }
 
-    /// Reduces over all `ranks`, in place. Here and below, what lies in memory of a GPU is exchanged there, behind what works on it.
+    /// Reduces over all `ranks`, in place. Tensors in GPU memory are exchanged there, behind the
+    /// work on them, in this and the following functions.
     ///
     /// # Errors
-    /// Of the collective; of ranks that have not met on GPUs, if it is in memory of one.
+    /// Returns the error of a failed collective. Fails for GPU memory if `ranks` has no GPU
+    /// communicator.
     pub fn all_reduce(&mut self, ranks: &ProcessGroup, reduction: ReduceOp) -> Result<()> {
         match &mut self.data {
             TensorData::Host(floats) => ranks.host().all_reduce(floats, reduction)?,
@@ -95,10 +98,10 @@ impl Tensor {
         Ok(())
     }
 
-    /// Puts the parts of all ranks one after the other.
+    /// Gathers the parts of all ranks in rank order.
     ///
     /// # Errors
-    /// Those of [`Tensor::all_reduce`].
+    /// Fails as [`Tensor::all_reduce`] does.
     pub fn all_gather(&mut self, part: &Self, ranks: &ProcessGroup) -> Result<()> {
         match &mut self.data {
             TensorData::Host(all) => ranks.host().all_gather(part.data(), all)?,
@@ -109,10 +112,10 @@ impl Tensor {
         Ok(())
     }
 
-    /// Takes this rank's share of the sum of what all ranks have in `whole`.
+    /// Receives this rank's shard of the sum of `whole` over all ranks.
     ///
     /// # Errors
-    /// Those of [`Tensor::all_reduce`].
+    /// Fails as [`Tensor::all_reduce`] does.
     pub fn reduce_scatter(&mut self, whole: &Self, ranks: &ProcessGroup) -> Result<()> {
         match &mut self.data {
             TensorData::Host(share) => ranks.host().reduce_scatter(whole.data(), share, Sum)?,
@@ -123,32 +126,32 @@ impl Tensor {
         Ok(())
     }
 
-    /// A copy of some rows.
+    /// Copies some rows.
     pub fn slice_rows(&self, memory: &Allocator, rows: Range<usize>) -> Self {
         let of = rows.start * self.columns..rows.end * self.columns;
         Self::from_slice(memory, rows.len(), self.columns, &self.data()[of])
     }
 
-    /// Puts other numbers in some rows.
+    /// Overwrites some rows.
     pub fn write_rows(&mut self, rows: Range<usize>, part: &Self) {
         let of = rows.start * self.columns..rows.end * self.columns;
         self.data_mut()[of].copy_from_slice(part.data());
     }
 
-    /// Rows: tokens, or samples.
+    /// Returns the number of rows: tokens or samples.
     pub fn rows(&self) -> usize {
         self.rows
     }
 
-    /// Columns: features.
+    /// Returns the number of columns: features.
     pub fn columns(&self) -> usize {
         self.columns
     }
 
-    /// All numbers, row after row.
+    /// Returns all elements in row-major order.
     ///
     /// # Panics
-    /// If they are in memory of a GPU.
+    /// Panics if they are in GPU memory.
     pub fn data(&self) -> &[f32] {
         match &self.data {
             TensorData::Host(floats) => floats,
@@ -156,10 +159,10 @@ impl Tensor {
         }
     }
 
-    /// All numbers, to change.
+    /// Returns all elements for changes.
     ///
     /// # Panics
-    /// If they are in memory of a GPU.
+    /// Panics if they are in GPU memory.
     pub fn data_mut(&mut self) -> &mut [f32] {
         match &mut self.data {
             TensorData::Host(floats) => floats,
@@ -167,10 +170,10 @@ impl Tensor {
         }
     }
 
-    /// All numbers in memory of a GPU.
+    /// Returns all elements in GPU memory.
     ///
     /// # Panics
-    /// If they are in the host's.
+    /// Panics if they are in host memory.
     pub fn view(&self) -> View<'_, f32> {
         match &self.data {
             TensorData::Device(numbers) => numbers.buffer.view(..),
@@ -178,10 +181,10 @@ impl Tensor {
         }
     }
 
-    /// All numbers in memory of a GPU, to change.
+    /// Returns all elements in GPU memory for changes.
     ///
     /// # Panics
-    /// If they are in the host's.
+    /// Panics if they are in host memory.
     pub fn view_mut(&mut self) -> ViewMut<'_, f32> {
         match &mut self.data {
             TensorData::Device(numbers) => numbers.buffer.view_mut(..),
@@ -189,21 +192,21 @@ impl Tensor {
         }
     }
 
-    /// One row.
+    /// Returns a row.
     pub fn row(&self, row: usize) -> &[f32] {
         &self.data()[row * self.columns..][..self.columns]
     }
 
-    /// One row, to change.
+    /// Returns a row for changes.
     pub fn row_mut(&mut self, row: usize) -> &mut [f32] {
         let columns = self.columns;
         &mut self.data_mut()[row * columns..][..columns]
     }
 
-    /// The same numbers in other rows.
+    /// Changes the shape.
     ///
     /// # Panics
-    /// If their number would change.
+    /// Panics if the number of elements would change.
     pub fn reshape(self, rows: usize, columns: usize) -> Self {
         assert_eq!(rows * columns, self.rows * self.columns, "a reshape keeps every number");
         Self { data: self.data, rows, columns }

@@ -1,4 +1,4 @@
-//! What tests of several modules need.
+//! Helpers for tests of several modules.
 
 use crate::device::Device;
 use crate::parallel::{DataParallel, LocalShard};
@@ -7,17 +7,17 @@ use std::collections::BTreeMap;
 use unisono::device::Gpu;
 use unisono::{Communicator, Config, DeviceConfig, ReductionOrder};
 
-/// What stands in for a GPU in settings: `software`, or with `UNISONO_TEST_GPU` the machine's, `cuda`.
+/// Returns the device for tests: `software`, or `cuda` with `UNISONO_TEST_GPU`.
 pub(crate) fn device_kind() -> &'static str {
     if std::env::var_os("UNISONO_TEST_GPU").is_some() {
         return "cuda";
     }
-    // Tests run side by side: their communicators share its blocks.
+    // Tests run in parallel, and their communicators share the blocks of the emulator.
     let _ = unisono_cuda::emulator::set_max_resident_blocks(512);
     "software"
 }
 
-/// The GPU that tests compute on.
+/// Returns the GPU for tests.
 pub(crate) fn gpu() -> Gpu {
     match device_kind() {
         "cuda" => Device::gpu_for_rank(0).expect("a GPU"),
@@ -25,13 +25,14 @@ pub(crate) fn gpu() -> Gpu {
     }
 }
 
-/// Runs `body` on so many ranks, which add in their order; what all of them return.
+/// Runs `body` on `ranks` ranks with rank-order reduction, and returns all results.
 pub(crate) fn run_ranks<R: Send>(ranks: usize, body: impl Fn(Communicator) -> R + Sync) -> Vec<R> {
     let config = Config::default().with_reduction_order(ReductionOrder::RankOrder);
     run_ranks_with(ranks, &config, body)
 }
 
-/// As [`on`], with other settings of the communicator; on a GPU one channel, as many groups share the blocks of the software device.
+/// Runs `body` as [`run_ranks`] does, with other communicator settings. On a GPU, each group uses
+/// one channel, because many groups share the blocks of the software device.
 pub(crate) fn run_ranks_with<R: Send>(
     ranks: usize,
     config: &Config,
@@ -45,10 +46,10 @@ pub(crate) fn run_ranks_with<R: Send>(
     })
 }
 
-/// Bits of weights and moments, by parameter and element of the whole.
+/// Bits of weights and moments, by parameter and element of the whole tensor.
 pub(crate) type Bits = BTreeMap<(ParameterId, usize), Vec<u32>>;
 
-/// What this rank keeps, without padding.
+/// Returns the state this rank keeps, without padding.
 pub(crate) fn collect_shards(strategy: &mut dyn DataParallel, inventory: &Inventory) -> Bits {
     let mut bits = BTreeMap::new();
     let mut keep = |part: LocalShard<'_>| {
@@ -64,7 +65,7 @@ pub(crate) fn collect_shards(strategy: &mut dyn DataParallel, inventory: &Invent
     bits
 }
 
-/// What all ranks together keep; they must agree where they keep the same.
+/// Merges the state of all ranks. Copies of the same state must agree.
 pub(crate) fn merge_shards(ranks: impl IntoIterator<Item = Bits>) -> Bits {
     let mut all = Bits::new();
     for (place, bits) in ranks.into_iter().flatten() {

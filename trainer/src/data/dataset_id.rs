@@ -1,21 +1,22 @@
-//! What a run learns from, known again.
+//! Identity of a data set, to recognize it when a run resumes.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// Numbered samples, by what it takes to know them again: a position in these means nothing in others.
+/// Identity of numbered samples. A position in one data set has no meaning in another.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DatasetId {
-    /// What it is called, for people.
+    /// Name for messages.
     pub name: String,
-    /// Samples.
+    /// Number of samples.
     pub samples: u64,
-    /// A number for some of them, spread over all.
+    /// Hash of samples spread over the whole set.
     pub hash: u64,
 }
 
 impl DatasetId {
-    /// Whether both have the same samples under the same numbers, as far as one can see; names do not matter.
+    /// Returns true if both have equal samples under equal numbers, as far as the hash shows. Names
+    /// do not matter.
     pub fn is_same(&self, other: &Self) -> bool {
         (self.samples, self.hash) == (other.samples, other.hash)
     }

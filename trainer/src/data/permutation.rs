@@ -1,11 +1,11 @@
-//! An order of any number of samples that takes no memory.
+//! Permutation of any number of samples in constant memory.
 
 use crate::random::{hash_numbers, splitmix};
 
-/// A permutation of the numbers below `count`, computed where it is asked.
+/// Permutation of the numbers below `count`, computed on demand.
 ///
-/// A balanced Feistel network over the next power of four, walked until it comes back inside: Black, Rogaway, Ciphers
-/// with arbitrary finite domains, CT-RSA 2002.
+/// A balanced Feistel network over the next power of four, with cycle walking: Black, Rogaway,
+/// "Ciphers with arbitrary finite domains", CT-RSA 2002.
 #[derive(Clone, Debug)]
 pub struct Permutation {
     count: u64,
@@ -14,17 +14,17 @@ pub struct Permutation {
 }
 
 impl Permutation {
-    /// One of the permutations of the numbers below `count`, by `seed`.
+    /// Selects a permutation of the numbers below `count` by `seed`.
     pub fn new(count: u64, seed: u64) -> Self {
         let bits = u64::BITS - count.saturating_sub(1).leading_zeros();
         let keys = std::array::from_fn(|round| hash_numbers(&[seed, round as u64]));
         Self { count, half_bits: bits.div_ceil(2).max(1), keys }
     }
 
-    /// What stands at `index`.
+    /// Returns the number at `index`.
     ///
     /// # Panics
-    /// If that is not below `count`.
+    /// Panics if `index` is not below `count`.
     pub fn at(&self, index: u64) -> u64 {
         assert!(index < self.count, "place {index} of {}", self.count);
         let mut value = self.feistel(index);
@@ -43,5 +43,6 @@ impl Permutation {
     }
 }
 
-/// Four rounds look random to those who only see results (Luby, Rackoff, 1988); narrow halves mix more slowly.
+/// Four rounds give a pseudorandom permutation (Luby, Rackoff, 1988); narrow halves need more
+/// rounds.
 const ROUNDS: usize = 8;

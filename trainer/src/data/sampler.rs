@@ -1,4 +1,4 @@
-//! Which samples a rank sees in which step.
+//! Assignment of samples to ranks and steps.
 
 use super::Permutation;
 use crate::error::{Error, Result};
@@ -6,30 +6,31 @@ use crate::random::hash_numbers;
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
 
-/// What becomes of samples at the end of an epoch that do not fill a batch.
+/// Treatment of samples at the end of an epoch that do not fill a batch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum LastBatch {
-    /// They wait for an epoch whose order puts them elsewhere.
+    /// Skips them. The order of the next epoch puts other samples at the end.
     #[default]
     Drop,
-    /// The batch is filled from the beginning of the same epoch.
+    /// Fills the batch from the start of the same epoch.
     Pad,
 }
 
-/// How far the whole job is, whatever its number of ranks: what a checkpoint keeps of a [`Sampler`].
+/// Progress of the whole job in the data, for any number of ranks. A checkpoint keeps it for its
+/// [`Sampler`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Position {
-    /// Times that all samples have been seen.
+    /// Number of complete epochs.
     pub epoch: u64,
-    /// Samples of this epoch that all ranks together have seen.
+    /// Samples of this epoch used by all ranks together.
     pub sample: u64,
 }
 
-/// Batches of sample numbers, in an order that is a function of seed and epoch.
+/// Iterator over batches of sample numbers. The order is a function of seed and epoch.
 ///
-/// A new sampler gives whole global batches; [`Sampler::share`] makes one that gives a rank's slice of each. So every
-/// step sees the same samples on any number of ranks.
+/// A new sampler returns whole global batches. [`Sampler::with_shard`] selects a rank's part of
+/// each. So every step uses the same samples on any number of ranks.
 #[derive(Clone, Debug)]
 pub struct Sampler {
     samples: u64,
@@ -42,10 +43,10 @@ pub struct Sampler {
 }
 
 impl Sampler {
-    /// Batches of `batch` of `samples` samples, shuffled by a seed or in their own order.
+    /// Creates batches of `batch` of `samples` samples, shuffled by a seed or in order.
     ///
     /// # Errors
-    /// [`Error::Illegal`] if there is not one batch in an epoch.
+    /// [`Error::Invalid`] if an epoch has no complete batch.
     pub fn new(samples: u64, batch: u64, shuffle: Option<u64>, tail: LastBatch) -> Result<Self> {
         if batch == 0 || samples == 0 || tail == LastBatch::Drop && samples < batch {
             return Err(Error::invalid(format!("{samples} samples do not make one batch of {batch}")));
@@ -58,10 +59,11 @@ impl Sampler {
         Ok(sampler)
     }
 
-    /// The part of rank `rank` of `ranks` of each batch. Ranks that share sequences or layers take the same part.
+    /// Selects the part of rank `rank` of `ranks` of each batch. Ranks that share sequences or
+    /// layers use the same part.
     ///
     /// # Errors
-    /// [`Error::Illegal`] if batches cannot be cut so.
+    /// [`Error::Invalid`] if batches do not divide by `ranks`.
     pub fn with_shard(mut self, rank: usize, ranks: usize) -> Result<Self> {
         if !self.batch.is_multiple_of(ranks as u64) || rank >= ranks {
             let what = format!("a batch of {} has no part {rank} of {ranks} equal ones", self.batch);
@@ -72,21 +74,22 @@ impl Sampler {
         Ok(self)
     }
 
-    /// Goes to the beginning of an epoch, which has an order of its own.
+    /// Moves to the start of an epoch, which has its own order.
     pub fn set_epoch(&mut self, epoch: u64) {
         self.position = Position { epoch, sample: 0 };
         self.order = Permutation::new(self.samples, hash_numbers(&[self.seed.unwrap_or(0), epoch]));
     }
 
-    /// How far the job is.
+    /// Returns the progress of the job.
     pub fn position(&self) -> Position {
         self.position
     }
 
-    /// Goes on where a sampler of the same samples and seed was, whatever its batches and ranks.
+    /// Resumes at a position of a sampler with the same samples and seed, for any batch size and
+    /// number of ranks.
     ///
     /// # Errors
-    /// [`Error::Illegal`] for a place outside: a position in other samples.
+    /// [`Error::Invalid`] for a position outside of these samples.
     pub fn resume(&mut self, position: Position) -> Result<()> {
         if position.sample > self.samples {
             let what = format!("sample {} of an epoch of {}", position.sample, self.samples);
@@ -97,7 +100,7 @@ impl Sampler {
         Ok(())
     }
 
-    /// Batches in a whole epoch.
+    /// Returns the number of batches per epoch.
     pub fn batches_per_epoch(&self) -> u64 {
         match self.last_batch {
             LastBatch::Drop => self.samples / self.batch,
@@ -105,7 +108,7 @@ impl Sampler {
         }
     }
 
-    /// The next batch, of the next epoch if this one has none left.
+    /// Returns the next batch, from the next epoch if this one is complete.
     pub fn next_or_new_epoch(&mut self) -> Vec<u64> {
         if !self.has_next() {
             self.set_epoch(self.position.epoch + 1);
@@ -131,7 +134,7 @@ impl Sampler {
     }
 }
 
-/// The batches that are left of this epoch.
+/// Iterates over the remaining batches of this epoch.
 impl Iterator for Sampler {
     type Item = Vec<u64>;
 

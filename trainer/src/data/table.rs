@@ -1,34 +1,34 @@
-//! Rows of numbers: features, and what to predict from them.
+//! Tables of features with a target column.
 
 use super::Permutation;
 use crate::error::{Error, Result};
 use csv::{StringRecord, Trim};
 use std::path::Path;
 
-/// A table whose last column is the target, a value or a class.
+/// Table of numbers whose last column is the target: a value or a class.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Table {
-    /// Names of all columns; none if the file has no head.
+    /// Names of all columns; empty if the file has no header.
     pub names: Vec<String>,
-    /// Features of each row.
+    /// Number of features per row.
     pub columns: usize,
-    /// All features, row after row.
+    /// Features in row-major order.
     pub features: Vec<f32>,
-    /// The target of each row.
+    /// Target of each row.
     pub targets: Vec<f32>,
 }
 
 impl Table {
-    /// Reads comma-separated numbers. A first line that holds anything else is a head.
+    /// Reads comma-separated numbers. A first line with anything else is a header.
     ///
     /// # Errors
-    /// Names file and line.
+    /// Names the file and line.
     pub fn read(path: &Path) -> Result<Self> {
         let text = std::fs::read_to_string(path).map_err(|error| Error::file(path, error))?;
         Self::parse(&text).map_err(|what| Error::file(path, what))
     }
 
-    /// As [`Table::read`], from the text of a file.
+    /// Reads a table from text, as [`Table::read`] does.
     ///
     /// # Errors
     /// Names the line.
@@ -62,15 +62,16 @@ impl Table {
         Ok(())
     }
 
-    /// Number of rows.
+    /// Returns the number of rows.
     pub fn rows(&self) -> usize {
         self.targets.len()
     }
 
-    /// Number of classes, where every target is one: 0, 1, 2 and so on, fewer than rows.
+    /// Returns the number of classes, if every target is a class: 0, 1, 2 and so on, below the
+    /// number of rows.
     ///
     /// # Errors
-    /// [`Error::Illegal`] names the first row whose target is none.
+    /// [`Error::Invalid`] names the first row whose target is no class.
     pub fn classes(&self) -> Result<usize> {
         let rows = self.rows();
         let is_class = |target: f32| target >= 0.0 && target.fract() == 0.0;
@@ -88,10 +89,10 @@ impl Table {
         Ok(self.targets.iter().copied().fold(0.0, f32::max) as usize + 1)
     }
 
-    /// The rows of these numbers, in this order.
+    /// Returns the rows with these numbers, in this order.
     ///
     /// # Panics
-    /// If there is no such row.
+    /// Panics if a row does not exist.
     pub fn select(&self, rows: &[u64]) -> Self {
         let row = |&row: &u64| &self.features[row as usize * self.columns..][..self.columns];
         Self {
@@ -102,7 +103,8 @@ impl Table {
         }
     }
 
-    /// Rows for training and for validation, the share `validation` of them; drawn by `seed`.
+    /// Returns rows for training, and the fraction `validation` of the rows for validation, drawn
+    /// by `seed`.
     pub fn split(&self, validation: f64, seed: u64) -> (Self, Self) {
         let order = Permutation::new(self.rows() as u64, seed);
         let rows: Vec<u64> = (0..self.rows() as u64).map(|index| order.at(index)).collect();
@@ -112,15 +114,15 @@ impl Table {
     }
 }
 
-/// How to bring features to mean 0 and deviation 1: what the training rows say, for all rows.
+/// Scales features to mean 0 and standard deviation 1, with the statistics of the training rows.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Standardizer {
-    /// Mean and deviation of each column.
+    /// Mean and standard deviation of each column.
     columns: Vec<(f32, f32)>,
 }
 
 impl Standardizer {
-    /// Of the rows of `table`.
+    /// Computes the statistics of the rows of `table`.
     pub fn fit(table: &Table) -> Self {
         Self { columns: (0..table.columns).map(|column| moments(table, column)).collect() }
     }
@@ -135,7 +137,7 @@ impl Standardizer {
     }
 }
 
-/// Mean and deviation of a column; a constant has deviation 1.
+/// Returns the mean and standard deviation of a column. A constant column has deviation 1.
 fn moments(table: &Table, column: usize) -> (f32, f32) {
     let values = || table.features.iter().skip(column).step_by(table.columns).map(|&value| f64::from(value));
     let count = table.rows() as f64;

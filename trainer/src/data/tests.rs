@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::fs;
 use std::path::PathBuf;
 
-/// A folder of this test, gone when it is done.
+/// Temporary folder, removed on drop.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -58,7 +58,7 @@ fn permutation_is_uniform_for_small_counts() {
         *seen.entry((0..4).map(|index| order.at(index)).collect()).or_default() += 1;
     }
     assert_eq!(seen.len(), 24);
-    // 1000 expected of each, with a deviation of 31.
+    // Each count has mean 1000 and standard deviation 31.
     assert!(seen.values().all(|count| (850..1150).contains(count)), "{seen:?}");
 }
 

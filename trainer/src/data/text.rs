@@ -1,31 +1,31 @@
-//! Text as bytes: a tokenizer that needs no vocabulary file, over a folder.
+//! Text as bytes: a tokenizer without a vocabulary file, for the files of a folder.
 
 use crate::error::{Error, Result};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The token after each document.
+/// Token after each document.
 pub const END_OF_TEXT: u16 = 256;
 
-/// Number of different tokens: bytes, and [`END_OF_TEXT`].
+/// Vocabulary size: bytes and [`END_OF_TEXT`].
 pub const VOCAB_SIZE: u32 = 257;
 
-/// Documents, each followed by [`END_OF_TEXT`].
+/// Documents as tokens, each followed by [`END_OF_TEXT`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Text {
-    /// Tokens to learn from: the beginning of every document.
+    /// Training tokens: the beginning of every document.
     pub training: Vec<u16>,
-    /// Tokens to validate with: the end of every document.
+    /// Validation tokens: the end of every document.
     pub validation: Vec<u16>,
-    /// Documents read.
+    /// Number of documents.
     pub documents: usize,
 }
 
-/// Reads a file, or all files below a folder that end in one of `extensions`, in the order of their paths. The last
-/// `validation` of each document, a share from 0 to 1, is not for training.
+/// Reads a file, or all files below a folder with one of `extensions`, in path order. The last
+/// fraction `validation` of each document is for validation.
 ///
 /// # Errors
-/// If something cannot be read, or there is nothing.
+/// Fails if a file cannot be read, or there is no text.
 pub fn read(path: &Path, extensions: &[String], validation: f64) -> Result<Text> {
     let mut paths = Vec::new();
     if path.is_dir() {
@@ -48,7 +48,7 @@ pub fn read(path: &Path, extensions: &[String], validation: f64) -> Result<Text>
     Ok(text)
 }
 
-/// The text that tokens stand for; documents end in a blank line.
+/// Decodes tokens to text. Documents end in a blank line.
 pub fn decode(tokens: &[u32]) -> String {
     let bytes = tokens.iter().flat_map(|&token| match u8::try_from(token) {
         Ok(byte) => vec![byte],
@@ -57,7 +57,7 @@ pub fn decode(tokens: &[u32]) -> String {
     String::from_utf8_lossy(&bytes.collect::<Vec<_>>()).into_owned()
 }
 
-/// The tokens of a text, without an end.
+/// Encodes text as tokens, without [`END_OF_TEXT`].
 pub fn encode(text: &str) -> Vec<u32> {
     text.bytes().map(u32::from).collect()
 }
@@ -68,8 +68,8 @@ fn append(tokens: &mut Vec<u16>, document: &[u8]) {
     }
 }
 
-/// Adds the files below `folder`, without what is hidden or in folders tagged as caches (bford.info/cachedir), as
-/// cargo's `target` is; links are not followed.
+/// Collects the files below `folder`. Skips hidden files, links, and folders tagged as caches
+/// (bford.info/cachedir) such as cargo's `target`.
 fn collect(folder: &Path, extensions: &[String], paths: &mut Vec<PathBuf>) -> Result<()> {
     if folder.join("CACHEDIR.TAG").exists() {
         return Ok(());

@@ -1,4 +1,4 @@
-//! Long rows of tokens, in memory or in files.
+//! Token sequences in memory or in files.
 
 use crate::error::{Error, Result};
 use std::fs::File;
@@ -6,15 +6,16 @@ use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 use unisono_transports::sys::mapped_file::MappedFile;
 
-/// A row of tokens, documents one after the other.
+/// Sequence of tokens, with documents one after the other.
 pub trait TokenSource: Send + Sync {
-    /// How many.
+    /// Returns the number of tokens.
     fn count(&self) -> usize;
 
-    /// Copies those from `start` on into `into`.
+    /// Copies the tokens from `start` on to `into`.
     ///
     /// # Errors
-    /// Of files: not all inside, or tokens that no vocabulary of this size has.
+    /// Fails if the range is not inside, the file cannot be read, or a token exceeds the
+    /// vocabulary.
     fn read(&self, start: usize, into: &mut [u32]) -> Result<()>;
 }
 
@@ -31,22 +32,23 @@ impl TokenSource for Vec<u16> {
     }
 }
 
-/// Bytes of each token in a file.
+/// Size of each token in a file, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TokenWidth {
-    /// Vocabularies up to 256.
+    /// For vocabularies up to 256.
     One = 1,
-    /// Up to 65,536.
+    /// For vocabularies up to 65,536.
     Two = 2,
-    /// Any.
+    /// For any vocabulary.
     Four = 4,
 }
 
 impl TokenWidth {
-    /// By the file's name: `.u8`, `.u16`, `.u32`; `.bin` has two bytes, as others write it.
+    /// Returns the width from the file extension: `.u8`, `.u16`, `.u32`, or `.bin` for two bytes,
+    /// as other tools write it.
     ///
     /// # Errors
-    /// For any other extension.
+    /// Fails for any other extension.
     pub fn from_path(path: &Path) -> Result<Self> {
         match path.extension().and_then(|extension| extension.to_str()) {
             Some("u8") => Ok(Self::One),
@@ -57,7 +59,7 @@ impl TokenWidth {
     }
 }
 
-/// Tokens in a file, little-endian and nothing else, mapped and read where they are asked for.
+/// File of little-endian tokens without a header, memory-mapped.
 #[derive(Debug)]
 pub struct TokenFile {
     path: PathBuf,
@@ -67,10 +69,10 @@ pub struct TokenFile {
 }
 
 impl TokenFile {
-    /// Maps the file at `path`, whose tokens are all below `vocabulary`.
+    /// Maps the file at `path`, whose tokens must be below `vocabulary`.
     ///
     /// # Errors
-    /// If it cannot be read or ends within a token.
+    /// Fails if the file cannot be read or ends within a token.
     pub fn open(path: &Path, vocabulary: u32) -> Result<Self> {
         let width = TokenWidth::from_path(path)?;
         let mapped = MappedFile::open(path).map_err(|error| Error::file(path, error))?;
@@ -81,10 +83,10 @@ impl TokenFile {
         Ok(Self { path: path.to_owned(), mapped, width, vocabulary })
     }
 
-    /// Writes tokens to a file of the width that its name says.
+    /// Writes tokens to a file, with the width of its extension.
     ///
     /// # Errors
-    /// If it cannot be written, or a token is too large for the width.
+    /// Fails if the file cannot be written, or a token exceeds the width.
     pub fn write(path: &Path, tokens: impl IntoIterator<Item = u32>) -> Result<()> {
         let width = TokenWidth::from_path(path)? as usize;
         let failed = |error: std::io::Error| Error::file(path, error);
@@ -133,5 +135,5 @@ impl TokenSource for TokenFile {
     }
 }
 
-/// Tokens that are decoded at once.
+/// Number of tokens decoded at once.
 const READ_TOKENS: usize = 1024;

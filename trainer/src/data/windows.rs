@@ -1,45 +1,45 @@
-//! Documents packed into windows of one length.
+//! Sequences of one length, cut from concatenated documents.
 
 use super::TokenSource;
 use crate::error::{Error, Result};
 
-/// Windows into a row of tokens: each sample is `sequence` tokens and the one after each of them, whatever document
-/// they belong to. Every token but the first is a target once.
+/// Windows over a token sequence. Each sample has `sequence` inputs and the token after each of
+/// them, across document boundaries. Every token but the first is a target once.
 pub struct TokenWindows {
     tokens: Box<dyn TokenSource>,
     sequence: usize,
 }
 
-/// Sequences of one length, or chunks of such, one after the other.
+/// Batch of sequences of one length, or of chunks of them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TokenBatch {
-    /// Tokens to see.
+    /// Input tokens.
     pub inputs: Vec<u32>,
-    /// The token that follows each of them.
+    /// Target of each input: the token after it.
     pub targets: Vec<u32>,
-    /// Tokens of each sequence, or chunk.
+    /// Tokens per sequence or chunk.
     pub sequence: usize,
 }
 
-/// The part of each sequence that a rank sees.
+/// Part of each sequence that a rank has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SequenceChunk {
-    /// Which.
+    /// Index of the chunk.
     pub index: usize,
-    /// Of how many equal ones.
+    /// Number of equal chunks.
     pub count: usize,
 }
 
 impl SequenceChunk {
-    /// All of it.
+    /// The whole sequence.
     pub const WHOLE: Self = Self { index: 0, count: 1 };
 }
 
 impl TokenWindows {
-    /// Windows of `sequence` tokens.
+    /// Creates windows of `sequence` tokens.
     ///
     /// # Errors
-    /// If there is not one.
+    /// Fails if there are too few tokens for one window.
     pub fn new(tokens: impl TokenSource + 'static, sequence: usize) -> Result<Self> {
         let windows = Self { tokens: Box::new(tokens), sequence };
         if sequence == 0 || windows.count() == 0 {
@@ -49,15 +49,15 @@ impl TokenWindows {
         Ok(windows)
     }
 
-    /// How many samples there are.
+    /// Returns the number of samples.
     pub fn count(&self) -> u64 {
         (self.tokens.count().saturating_sub(1) / self.sequence.max(1)) as u64
     }
 
-    /// A chunk of each of the samples of these numbers.
+    /// Returns a chunk of each sample with these numbers.
     ///
     /// # Errors
-    /// Of files; if sequences cannot be cut so.
+    /// Fails if a file cannot be read, or sequences cannot be split evenly.
     pub fn batch(&self, samples: &[u64], chunk: SequenceChunk) -> Result<TokenBatch> {
         let SequenceChunk { index: part, count: parts } = chunk;
         if !self.sequence.is_multiple_of(parts) || part >= parts {

@@ -1,4 +1,4 @@
-//! What lies in memory of a GPU of one parameter.
+//! Copies of a host strategy's parameter in GPU memory.
 
 use crate::allocator::{AllocClass, Allocator, Tracked};
 use crate::device::track;
@@ -8,7 +8,7 @@ use std::sync::Arc;
 use unisono_cuda::device::Buffer;
 use unisono_cuda::device::compute::Compute;
 
-/// Its weights, and what has been added to its gradient.
+/// Weights and accumulated gradient.
 #[derive(Default)]
 pub(super) struct DeviceCopy {
     weights: Option<(Arc<Buffer<f32>>, Tracked)>,
@@ -20,7 +20,7 @@ impl DeviceCopy {
         self.weights = None;
     }
 
-    /// The weights, copied from `host` if they are not here.
+    /// Returns the weights, copied from `host` if they are missing.
     pub(super) fn weights(
         &mut self,
         compute: &Compute,
@@ -35,7 +35,7 @@ impl DeviceCopy {
         Ok(weights)
     }
 
-    /// What has been added to the gradient of `count` elements.
+    /// Returns the gradient accumulated for `count` elements.
     pub(super) fn gradient(
         &mut self,
         compute: &Compute,
@@ -49,7 +49,7 @@ impl DeviceCopy {
         Ok(&mut self.gradient.as_mut().expect("made above").0)
     }
 
-    /// Adds it to `into`, and begins again from zero.
+    /// Adds the gradient to `into`, and clears it.
     pub(super) fn take_gradient(&mut self, compute: &Compute, into: &mut [f32]) -> Result<()> {
         if let Some((gradient, _)) = &mut self.gradient {
             vector::add(into, &gradient.to_vec(compute.stream())?);

@@ -1,4 +1,4 @@
-//! Numbers in memory of a GPU.
+//! Vectors in GPU memory.
 
 use crate::allocator::{AllocClass, Allocator, Tracked};
 use crate::device::track;
@@ -8,7 +8,7 @@ use std::sync::Arc;
 use unisono_cuda::device::Buffer;
 use unisono_cuda::device::compute::Compute;
 
-/// Activations in memory of a GPU, with the stream that works on them.
+/// Activations in GPU memory, with the stream that works on them.
 pub(crate) struct DeviceVec {
     pub(crate) buffer: Buffer<f32>,
     pub(crate) compute: Arc<Compute>,
@@ -17,7 +17,7 @@ pub(crate) struct DeviceVec {
 }
 
 impl DeviceVec {
-    /// So many zeros.
+    /// Allocates zeros.
     pub(super) fn new(compute: &Arc<Compute>, memory: &Allocator, count: usize) -> Result<Self> {
         Ok(Self::from_buffer(compute, memory, compute.stream().alloc(count)?))
     }
@@ -27,7 +27,7 @@ impl DeviceVec {
         Self { buffer, compute: Arc::clone(compute), memory: memory.clone(), _tracked: counted }
     }
 
-    /// A copy.
+    /// Copies the vector.
     pub(crate) fn copy(&self) -> Result<Self> {
         let room = self.compute.stream().alloc_uninit(self.buffer.len())?;
         let mut copy = Self::from_buffer(&self.compute, &self.memory, room);

@@ -11,12 +11,12 @@ use crate::strategy::{LocalStrategy, Strategy};
 use crate::tensor::Tensor;
 use crate::testing::gpu;
 
-/// A place on the GPU that tests compute on.
+/// Returns a device on the GPU for tests.
 fn device(memory: &Allocator) -> Device {
     Device::new(&gpu(), memory).expect("a stream")
 }
 
-/// All numbers, wherever they are.
+/// Returns all elements, from host or GPU memory.
 fn read(tensor: &Tensor, device: Option<&Device>) -> Vec<f32> {
     match device {
         Some(device) => tensor.view().to_vec(device.compute().stream()).expect("a copy"),
@@ -24,7 +24,7 @@ fn read(tensor: &Tensor, device: Option<&Device>) -> Vec<f32> {
     }
 }
 
-/// Parameters with random weights.
+/// Returns a strategy with random weights.
 fn strategy(inventory: Inventory, memory: &Allocator) -> LocalStrategy {
     let mut strategy = LocalStrategy::new(inventory, memory, 1);
     for id in (0..strategy.inventory().parameters.len()).map(ParameterId) {
@@ -34,7 +34,8 @@ fn strategy(inventory: Inventory, memory: &Allocator) -> LocalStrategy {
     strategy
 }
 
-/// Output, gradient of the input, gradients of the weights of a module that gets `rows` × `columns`, in sequences of five rows.
+/// Returns the output, input gradient and weight gradients of a module with input of `rows` ×
+/// `columns`, in sequences of five rows.
 fn forward_and_backward<M: Module>(
     make: &impl Fn(&mut Registry) -> M,
     [rows, columns]: [usize; 2],
@@ -59,7 +60,7 @@ fn forward_and_backward<M: Module>(
     [output, gradient, strategy.gradients().to_vec()]
 }
 
-/// A module does on the device what it does on the CPU.
+/// Asserts that a module computes the same on the device as on the CPU.
 fn assert_matches_cpu<M: Module>(name: &str, make: impl Fn(&mut Registry) -> M, extents: [usize; 2]) {
     let (host, found) =
         (forward_and_backward(&make, extents, false), forward_and_backward(&make, extents, true));

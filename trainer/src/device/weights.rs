@@ -1,22 +1,22 @@
-//! Weights that modules on a GPU read.
+//! Weights for modules on a GPU.
 
 use std::ops::RangeBounds;
 use std::sync::Arc;
 use unisono_cuda::device::{Buffer, View};
 
-/// The weights of a parameter in memory of a GPU.
+/// Weights of a parameter in GPU memory.
 pub enum DeviceWeights<'a> {
-    /// Where the strategy keeps them.
+    /// View of the strategy's buffer.
     Shared(View<'a, f32>),
-    /// A copy of what it keeps on the host.
+    /// Copy of the strategy's weights on the host.
     Copied(Arc<Buffer<f32>>),
 }
 
 impl DeviceWeights<'_> {
-    /// The part `range`.
+    /// Returns the elements in `range`.
     ///
     /// # Panics
-    /// If `range` is not inside.
+    /// Panics if `range` is not inside.
     pub fn view(&self, range: impl RangeBounds<usize>) -> View<'_, f32> {
         match self {
             Self::Shared(view) => view.view(range),

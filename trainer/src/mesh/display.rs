@@ -1,5 +1,5 @@
-//! A mesh as a picture: a row for each data rank, a column for each stage, in each cell the ranks that share layers. Of many data
-//! ranks it shows the first ones and the last.
+//! Text picture of a mesh: a row per data rank, a column per stage, and tensor parallel ranks in
+//! each field. Large meshes show the first and last data ranks only.
 
 use crate::mesh::{Coordinates, Mesh};
 use std::fmt;
@@ -26,7 +26,7 @@ impl fmt::Display for Mesh {
     }
 }
 
-/// Rows that can be read.
+/// Maximum number of rows.
 const MAX_ROWS: usize = 18;
 
 impl Mesh {

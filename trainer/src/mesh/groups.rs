@@ -1,29 +1,30 @@
-//! The communicators of a mesh, each list of ranks once.
+//! Communicators of a mesh. Each list of ranks has one communicator.
 
 use super::{GroupKind, HostId, Mesh};
 use crate::error::{Error, Result};
 use std::collections::BTreeMap;
 use unisono::Communicator;
 
-/// This rank's communicators: one for each group that has more than one rank, shared by the kinds whose groups
-/// are the same ranks.
+/// Communicators of this rank, for each group with more than one rank. Kinds with equal lists of
+/// ranks share a communicator.
 pub struct MeshGroups {
     mesh: Mesh,
     rank: usize,
-    /// By [`GroupKind`]: the first kind that divides the world in the same way.
+    /// First kind with the same groups, by [`GroupKind`].
     canonical: [GroupKind; GroupKind::ALL.len()],
-    /// Of kinds that are their own twins.
+    /// Communicators of the first kinds.
     communicators: BTreeMap<GroupKind, Communicator>,
 }
 
 impl MeshGroups {
-    /// Makes them all. Every rank of `world` must call it, with the same mesh.
+    /// Creates all communicators. Every rank of `world` must call this with the same mesh.
     ///
-    /// Two kinds have a list of ranks in common only if all their lists are the same: members of a group differ along
-    /// whole axes. So one split per kind that divides the world as no earlier kind does makes every distinct list once.
+    /// Two kinds share a list of ranks only if all their lists are equal, because members of a
+    /// group differ along whole axes. One split per distinct kind therefore creates every list
+    /// once.
     ///
     /// # Errors
-    /// If the mesh is of another number of ranks; of the splits.
+    /// Fails if the mesh has another number of ranks, or a split fails.
     pub fn new(world: &Communicator, mesh: Mesh) -> Result<Self> {
         if world.size() != mesh.world_size() {
             let what =
@@ -50,39 +51,39 @@ impl MeshGroups {
         Ok(())
     }
 
-    /// Number of communicators that this rank has.
+    /// Returns the number of communicators of this rank.
     pub fn communicator_count(&self) -> usize {
         self.communicators.len()
     }
 
-    /// The communicator of this rank's group; none if this rank is alone in it.
+    /// Returns the communicator of this rank's group; `None` if this rank is alone.
     pub fn get(&self, kind: GroupKind) -> Option<&Communicator> {
         self.communicators.get(&self.canonical[kind as usize])
     }
 
-    /// Number of ranks in this rank's group.
+    /// Returns the size of this rank's group.
     pub fn size(&self, kind: GroupKind) -> usize {
         self.get(kind).map_or(1, Communicator::size)
     }
 
-    /// This rank's place in its group.
+    /// Returns this rank's index in its group.
     pub fn rank(&self, kind: GroupKind) -> usize {
         self.get(kind).map_or(0, Communicator::rank)
     }
 
-    /// The arithmetic behind them.
+    /// Returns the mesh.
     pub fn mesh(&self) -> Mesh {
         self.mesh
     }
 
-    /// Where this rank stands.
+    /// Returns the coordinates of this rank.
     pub fn coordinates(&self) -> super::Coordinates {
         self.mesh.coordinates(self.rank)
     }
 }
 
 impl Mesh {
-    /// The first kind that divides this world in the same way.
+    /// Returns the first kind with the same groups.
     pub(super) fn canonical_kind(&self, kind: GroupKind) -> GroupKind {
         let same = |other: &GroupKind| {
             (0..self.world_size()).all(|rank| self.color(*other, rank) == self.color(kind, rank))

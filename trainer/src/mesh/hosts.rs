@@ -1,4 +1,4 @@
-//! Hosts under a mesh: tensor parallel groups belong on one.
+//! Placement of a mesh on hosts. Tensor parallel groups should stay within a host.
 
 use super::{GroupKind, Mesh};
 use crate::error::{Error, Result};
@@ -6,19 +6,19 @@ use crate::random::hash_numbers;
 use std::fs;
 use unisono::Communicator;
 
-/// A host, by a number that no other host is likely to have.
+/// Identity of a host: a number that is almost certainly unique.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct HostId(pub u64);
 
 impl HostId {
-    /// The host that this process runs on, by its name and boot.
+    /// Returns the identity of this host, from its name and boot.
     pub fn current() -> Self {
         let text = ["hostname", "random/boot_id"].map(|name| fs::read(format!("/proc/sys/kernel/{name}")));
         let bytes: Vec<u64> = text.into_iter().flatten().flatten().map(u64::from).collect();
         Self(hash_numbers(&bytes))
     }
 
-    /// Says so in the log if a tensor parallel group has ranks on several hosts.
+    /// Logs a warning if a tensor parallel group spans several hosts.
     pub(super) fn warn_cross_host_groups(world: &Communicator, mesh: &Mesh) -> Result<()> {
         let mut hosts = vec![0; world.size()];
         world.all_gather(&[Self::current().0], &mut hosts)?;
@@ -36,10 +36,10 @@ impl HostId {
 }
 
 impl Mesh {
-    /// Refuses tensor parallel groups that are larger than a host.
+    /// Rejects tensor parallel groups that are larger than a host.
     ///
     /// # Errors
-    /// [`Error::Illegal`] names both numbers.
+    /// [`Error::Invalid`] names both numbers.
     pub fn check_fits_hosts(&self, local_world: usize) -> Result<()> {
         let tensor = self.degrees().tensor;
         if tensor <= local_world {
@@ -49,7 +49,7 @@ impl Mesh {
         Err(Error::invalid(format!("{what}: a tensor parallel group stays on one host")))
     }
 
-    /// Tensor parallel groups with ranks on several hosts, where rank `r` is on `hosts[r]`.
+    /// Returns the tensor parallel groups that span several hosts, with rank `r` on `hosts[r]`.
     pub fn cross_host_groups(&self, hosts: &[HostId]) -> Vec<Vec<usize>> {
         let crosses = |group: &Vec<usize>| group.iter().any(|&rank| hosts[rank] != hosts[group[0]]);
         self.groups(GroupKind::Tensor).into_iter().filter(crosses).collect()

@@ -1,33 +1,33 @@
-//! The named groups: which ranks have something in common.
+//! Kinds of groups, by the coordinates that their members share.
 
 use super::{Coordinates, Mesh};
 use std::collections::BTreeMap;
 
-/// A way to divide the world into groups.
+/// Division of the world into groups.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum GroupKind {
     /// All ranks.
     World,
-    /// The same layers, the same tokens: parts of each layer.
+    /// Ranks with the same layers and tokens, and different parts of each layer.
     Tensor,
-    /// The same part of the model.
+    /// Ranks with the same part of the model.
     Data,
-    /// The same part of each layer, the same tokens: the stages.
+    /// Ranks with the same part of each layer and the same tokens: the pipeline stages.
     Pipeline,
-    /// The same part of the model, the same sequences: parts of each sequence.
+    /// Ranks with the same part of the model and the same sequences, and different chunks of them.
     SequenceData,
-    /// The same part of the model, the same part of other sequences.
+    /// Ranks with the same part of the model, and the same chunk of different sequences.
     BatchData,
-    /// The same layers.
+    /// Ranks with the same layers.
     TensorAndData,
-    /// The same layers, the same sequences.
+    /// Ranks with the same layers and sequences.
     TensorAndSequenceData,
-    /// The same sequences: one whole replica of the model.
+    /// Ranks with the same sequences: one whole replica of the model.
     ModelAndSequenceData,
 }
 
 impl GroupKind {
-    /// All of them, in the order in which their communicators are made.
+    /// All kinds, in the order in which communicators are created.
     pub const ALL: [Self; 9] = [
         Self::World,
         Self::Tensor,
@@ -40,7 +40,7 @@ impl GroupKind {
         Self::ModelAndSequenceData,
     ];
 
-    /// What the members of a group have in common: coordinates on the axes along which they do not differ.
+    /// Returns the coordinates that the members of a group share.
     fn fixed_coordinates(self, at: Coordinates) -> Coordinates {
         let Coordinates { tensor, sequence_data, batch_data, pipeline } = at;
         let zero = Coordinates::default();
@@ -59,7 +59,7 @@ impl GroupKind {
 }
 
 impl Mesh {
-    /// All groups of a kind: lists of ascending ranks, each rank in exactly one of them.
+    /// Returns all groups of a kind: ascending lists that contain each rank once.
     pub fn groups(&self, kind: GroupKind) -> Vec<Vec<usize>> {
         let mut groups = BTreeMap::<usize, Vec<usize>>::new();
         for rank in 0..self.world_size() {
@@ -68,13 +68,13 @@ impl Mesh {
         groups.into_values().collect()
     }
 
-    /// The ranks of the group of `rank`, ascending.
+    /// Returns the ranks of the group of `rank`, ascending.
     pub fn group(&self, kind: GroupKind, rank: usize) -> Vec<usize> {
         let color = self.color(kind, rank);
         (0..self.world_size()).filter(|&other| self.color(kind, other) == color).collect()
     }
 
-    /// The lowest rank of the group of `rank`: a name that no other group of this kind has.
+    /// Returns the lowest rank of the group of `rank`, which identifies the group.
     pub(super) fn color(&self, kind: GroupKind, rank: usize) -> usize {
         self.rank(kind.fixed_coordinates(self.coordinates(rank)))
     }

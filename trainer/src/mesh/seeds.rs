@@ -1,21 +1,21 @@
-//! Seeds as a function of where and when: no history, so that any pass of any step can be repeated.
+//! Seeds as a function of step and position. They have no state, so any pass can be repeated.
 
 use super::Coordinates;
 use crate::pass::Seeds;
 use crate::random::hash_numbers;
 
-/// What a pass is for.
+/// Purpose of a pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Phase {
-    /// Forward and backward, to change the weights.
+    /// Forward and backward for a weight update.
     Training,
-    /// Forward, to see how well it goes.
+    /// Forward on validation data.
     Validation,
-    /// Forward, for the last judgement.
+    /// Forward on test data.
     Test,
 }
 
-/// One rank's source of [`Seeds`].
+/// Source of the [`Seeds`] of one rank.
 #[derive(Clone, Copy, Debug)]
 pub struct SeedSource {
     seed: u64,
@@ -23,16 +23,16 @@ pub struct SeedSource {
 }
 
 impl SeedSource {
-    /// Of the run's seed, for the rank that stands at `at`.
+    /// Creates the source from the run's seed and the rank's coordinates.
     pub fn new(seed: u64, at: Coordinates) -> Self {
         Self { seed, at }
     }
 
-    /// The seeds of micro-batch `micro_batch` of step `step`.
+    /// Returns the seeds of micro-batch `micro_batch` of step `step`.
     ///
-    /// The shared one depends on what a tensor parallel group has in common: its tokens and its layers. The split one
-    /// adds the tensor rank. Ranks that share sequences have seeds of their own: a mask belongs to a rank's chunk, not to a place in
-    /// the whole sequence, and is another one if sequences are cut otherwise.
+    /// The shared seed depends on the tokens and layers of a tensor parallel group. The per-rank
+    /// seed adds the tensor rank. Ranks that share sequences have different seeds: a dropout mask
+    /// belongs to a rank's chunk, so another division of sequences gives other masks.
     pub fn seeds_for(&self, phase: Phase, step: u64, micro_batch: u64) -> Seeds {
         let Coordinates { tensor, sequence_data, batch_data, pipeline } = self.at;
         let place = [sequence_data, batch_data, pipeline].map(|coordinate| coordinate as u64);

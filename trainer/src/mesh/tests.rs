@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use unisono::{Communicator, Sum};
 
-/// Every legal mesh of `worlds`.
+/// Returns every valid mesh of `worlds`.
 fn meshes(worlds: Range<usize>) -> impl Iterator<Item = Mesh> {
     worlds.flat_map(|world| {
         let degrees = divisors(world).flat_map(move |tensor| {
@@ -73,7 +73,8 @@ fn only_dividing_degrees_are_accepted() {
 fn golden_table() {
     let usual = mesh(16, [2, 2, 2], false);
     let first = mesh(16, [2, 2, 2], true);
-    // rank: tensor, sequence, batch, stage as usual; with the pipeline first
+    // Golden values: rank, then tensor, sequence, batch and stage by default, then with pipeline
+    // first.
     let golden = [
         (0, [0, 0, 0, 0], [0, 0, 0, 0]),
         (1, [1, 0, 0, 0], [1, 0, 0, 0]),

@@ -1,23 +1,24 @@
-//! Initial values as a function of seed, name and place: any rank can compute any part of any tensor.
+//! Initial values as a function of seed, name and index, so that any rank can compute any part of
+//! any tensor.
 
 use crate::random::{splitmix, unit_f64};
 use std::f64::consts::TAU;
 
-/// How a parameter starts.
+/// Distribution of initial values.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Init {
-    /// All zero.
+    /// Zeros.
     Zeros,
-    /// All one.
+    /// Ones.
     Ones,
-    /// Normal with mean 0 and this deviation.
+    /// Normal distribution with mean 0 and this standard deviation.
     Normal(f32),
-    /// Uniform between minus this and this.
+    /// Uniform distribution between minus this value and this value.
     Uniform(f32),
 }
 
 impl Init {
-    /// The value of element `index` in a [`stream`].
+    /// Returns the value of element `index` in a [`stream`].
     pub(super) fn value(self, stream: u64, index: u64) -> f32 {
         match self {
             Init::Zeros => 0.0,
@@ -28,12 +29,12 @@ impl Init {
     }
 }
 
-/// The stream of numbers of the parameter `name`.
+/// Returns the random stream of the parameter `name`.
 pub(super) fn stream(seed: u64, name: &str) -> u64 {
     name.bytes().fold(splitmix(seed), |hash, byte| splitmix(hash ^ u64::from(byte)))
 }
 
-/// A normal number (Box and Muller, Annals of Mathematical Statistics 29, 1958).
+/// Returns a normal random number (Box and Muller, Annals of Mathematical Statistics 29, 1958).
 fn normal(stream: u64, index: u64) -> f64 {
     let (one, two) = (splitmix(stream ^ splitmix(2 * index)), splitmix(stream ^ splitmix(2 * index + 1)));
     (-2.0 * (1.0 - unit_f64(one)).ln()).sqrt() * (TAU * unit_f64(two)).cos()

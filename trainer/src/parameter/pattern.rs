@@ -1,26 +1,26 @@
-//! Paths in a model by pattern: `*` stands for one part of a path.
+//! Patterns of paths. `*` matches one component of a path.
 
 use std::collections::BTreeSet;
 
-/// Whether `pattern` names `path`.
+/// Returns true if `pattern` matches `path`.
 pub(crate) fn matches(pattern: &str, path: &str) -> bool {
     pattern.split('.').count() == path.split('.').count() && matches_prefix(pattern, path)
 }
 
-/// Whether `pattern` names `path`, or something that `path` is part of.
+/// Returns true if `pattern` matches `path` or one of its ancestors.
 pub(crate) fn matches_prefix(pattern: &str, path: &str) -> bool {
     let mut parts = path.split('.');
     pattern.split('.').all(|pattern| parts.next().is_some_and(|part| pattern == "*" || pattern == part))
 }
 
-/// The three paths nearest to `pattern`, in words.
+/// Returns the three paths most similar to `pattern`, as text.
 pub(crate) fn suggestions<'a>(pattern: &str, paths: impl IntoIterator<Item = &'a str>) -> String {
     let distance = |path: &'a str| (strsim::damerau_levenshtein(pattern, path), path);
     let nearest: BTreeSet<_> = paths.into_iter().map(distance).collect();
     nearest.into_iter().take(3).map(|(_, path)| format!("`{path}`")).collect::<Vec<_>>().join(", ")
 }
 
-/// A path and all above it.
+/// Returns a path and its ancestors.
 pub(crate) fn with_ancestors(path: &str) -> impl Iterator<Item = &str> {
     path.match_indices('.').map(|(end, _)| &path[..end]).chain([path])
 }

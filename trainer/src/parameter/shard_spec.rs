@@ -1,30 +1,31 @@
-//! How a tensor is cut between the ranks of a tensor-parallel group.
+//! Sharding of a tensor over a tensor parallel group.
 
 use serde::{Deserialize, Serialize};
 
-/// One rank's part of a dimension.
+/// One rank's shard of a dimension.
 ///
-/// The dimension consists of `blocks` equal blocks (three for queries, keys and values in one matrix), each of them of
-/// grains that stay together (the features of a head). Every part gets as many grains of every block as any other;
-/// what a block has not is padding of zeros at the end of the last parts.
+/// The dimension consists of `block_count` equal blocks, such as queries, keys and values in one
+/// matrix. Each block consists of groups of `granularity` elements that stay together, such as the
+/// features of a head. Every shard has equally many groups of every block. Missing groups are zero
+/// padding at the end of the last shards.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ShardSpec {
-    /// Which dimension of the tensor.
+    /// Sharded dimension of the tensor.
     pub dim: usize,
-    /// Its extent in the whole tensor.
+    /// Size of the whole dimension.
     pub global_size: usize,
-    /// Blocks that are cut alike.
+    /// Number of blocks that are sharded alike.
     pub block_count: usize,
-    /// Elements that stay together.
+    /// Number of elements that stay together.
     pub granularity: usize,
-    /// Number of parts.
+    /// Number of shards.
     pub shard_count: usize,
-    /// Which part this rank holds.
+    /// Index of this rank's shard.
     pub shard_index: usize,
 }
 
 impl ShardSpec {
-    /// Part `part` of `parts` of a dimension that may be cut anywhere.
+    /// Returns shard `part` of `parts` of a dimension that may be split anywhere.
     pub fn new(dimension: usize, whole: usize, parts: usize, part: usize) -> Self {
         Self {
             dim: dimension,
@@ -36,7 +37,8 @@ impl ShardSpec {
         }
     }
 
-    /// Whether a tensor of this shape can be cut so: what a file says need not be true.
+    /// Returns true if a tensor of this shape can be sharded like this. Values from a file may be
+    /// invalid.
     pub fn is_valid(&self, shape: &[usize]) -> bool {
         let ShardSpec {
             dim: dimension,
@@ -50,17 +52,17 @@ impl ShardSpec {
         shape.get(dimension) == Some(&whole) && fits && part < parts && parts <= MAX_SHARDS
     }
 
-    /// Elements of one block at this rank, padding included.
+    /// Returns the size of this rank's shard of one block, including padding.
     pub fn block_shard_size(&self) -> usize {
         (self.global_size / self.block_count / self.granularity).div_ceil(self.shard_count) * self.granularity
     }
 
-    /// Extent of this rank's part, padding included.
+    /// Returns the size of this rank's shard, including padding.
     pub fn local_size(&self) -> usize {
         self.block_count * self.block_shard_size()
     }
 
-    /// Where this part's element `index` is in the whole; none for padding.
+    /// Returns the index in the whole dimension of this shard's index; `None` for padding.
     pub fn global_index(&self, index: usize) -> Option<usize> {
         let (block, within) = (index / self.block_shard_size(), index % self.block_shard_size());
         let (at, extent) =
@@ -68,7 +70,8 @@ impl ShardSpec {
         (at < extent).then_some(block * extent + at)
     }
 
-    /// Where the whole's element `index` is in this part; none if it is in another.
+    /// Returns this shard's index of `index` of the whole dimension; `None` if another shard has
+    /// it.
     pub fn local_index(&self, index: usize) -> Option<usize> {
         let extent = self.global_size / self.block_count;
         let (block, within) = (index / extent, index % extent);
@@ -76,7 +79,8 @@ impl ShardSpec {
         (at < self.block_shard_size()).then_some(block * self.block_shard_size() + at)
     }
 
-    /// Of every block, where this part of it begins here and in the whole, and how many elements of it are no padding.
+    /// Returns for every block the start in this shard, the start in the whole dimension, and the
+    /// length without padding.
     pub fn runs(&self) -> impl Iterator<Item = (usize, usize, usize)> {
         let (share, extent) = (self.block_shard_size(), self.global_size / self.block_count);
         let start = (self.shard_index * share).min(extent);
@@ -84,11 +88,11 @@ impl ShardSpec {
         (0..self.block_count).map(move |block| (block * share, block * extent + start, count))
     }
 
-    /// Share of all parts together that is padding, from 0 to 1.
+    /// Returns the fraction of all shards together that is padding.
     pub fn padding_fraction(&self) -> f64 {
         1.0 - self.global_size as f64 / (self.local_size() * self.shard_count) as f64
     }
 }
 
-/// More parts than this nobody makes.
+/// Limit on the number of shards, beyond any real group.
 const MAX_SHARDS: usize = 1 << 16;

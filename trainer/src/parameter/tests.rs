@@ -1,6 +1,6 @@
 use super::*;
 
-/// The whole of a parameter, put together from all parts.
+/// Joins the shards of a parameter.
 fn join_shards(parts: usize, cut: impl Fn(usize) -> ShardSpec, shape: &[usize], init: Init) -> Vec<f32> {
     let mut whole = vec![f32::NAN; shape.iter().product()];
     for part in 0..parts {
