@@ -1,7 +1,8 @@
-//! One contestant of `beside_pytorch.py`: training steps of a GPT, so many for each line that comes in.
+//! Rust side of `beside_pytorch.py`: takes training steps of a GPT for each line of input.
 //!
-//! Arguments: `local`, a loop written by hand over one rank's buffers; `alone`, the strategy at one rank; `bucketed`, data parallel
-//! between the ranks of the environment. Then layers, and steps for each line.
+//! Arguments: the mode, the number of layers, and the steps per line. The mode is `local` (a
+//! hand-written loop over one rank's buffers), `alone` (the strategy on one rank) or `bucketed`
+//! (data parallel over the ranks of the environment).
 
 use std::io::{BufRead, Write};
 use std::sync::Arc;
@@ -22,12 +23,12 @@ const SEQUENCES: usize = 8;
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
-/// Something that takes a step with the gradients that `both_ways` leaves in it.
+/// Takes a step with the gradients that a pass leaves.
 trait Contestant {
     fn step(&mut self, number: u64, both_ways: &dyn Fn(&mut dyn Strategy) -> Result<f32>) -> Result<f32>;
 }
 
-/// Whole buffers, and a loop over them.
+/// Hand-written loop over whole buffers.
 struct ByHand {
     strategy: LocalStrategy,
     moments: Vec<[Vec<f32>; 2]>,

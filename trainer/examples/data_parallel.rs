@@ -1,8 +1,9 @@
-//! Data parallel in its three forms: `cargo run --release -p unisono-trainer --example data_parallel`.
+//! Compares three ways of data parallelism: `cargo run --release -p unisono-trainer --example
+//! data_parallel`.
 //!
-//! Two ranks train the same GPT on halves of the same batches, over links slow enough to be felt. *Naive* sums gradients parameter by
-//! parameter after backward; *overlapped* each as soon as backward has it; *bucketed* many in one message. The losses are the
-//! same to the last bit, and so are the weights of both ranks; only the time differs.
+//! Two ranks train the same GPT on halves of the same batches, over slow links. *Naive* reduces
+//! each gradient after backward, *overlapped* reduces each as soon as it is ready, and *bucketed*
+//! reduces many in one message. Losses and weights are bitwise equal; only the time differs.
 
 mod common;
 
@@ -22,10 +23,10 @@ const VOCABULARY: usize = 128;
 const SEQUENCE: usize = 64;
 const SEQUENCES: usize = 4;
 const STEPS: u64 = 12;
-/// As over a network of one gigabit in a second.
+/// Bandwidth of one gigabit per second.
 const SECONDS_PER_BYTE: f64 = 8e-9;
 
-/// What a form shows at one rank.
+/// Result of a run on one rank.
 struct Outcome {
     losses: Vec<f64>,
     weights: u64,
@@ -86,7 +87,7 @@ fn train(group: &Communicator, form: GradReduction) -> Result<Outcome> {
     Ok(Outcome { losses, weights, seconds: median(&seconds), waited: median(&waits) })
 }
 
-/// This rank's half of the batch of a step.
+/// Returns this rank's half of the batch of a step.
 fn tokens(rank: usize, step: u64) -> Vec<u32> {
     let start = step as usize * 1009 + rank * SEQUENCES * SEQUENCE;
     (start..=start + SEQUENCES * SEQUENCE).map(|at| (at * at % 97) as u32).collect()

@@ -1,8 +1,10 @@
-//! How much communication backward hides: `cargo run --release -p unisono-trainer --example exposed`.
+//! Measures how much communication backward hides: `cargo run --release -p unisono-trainer
+//! --example exposed`.
 //!
-//! Two ranks, as threads, train a GPT over links as fast as needed for communication to take as long as backward. The table has how long a
-//! rank waits for communication in a step, for gradients exchanged after backward, and bucket by bucket during it; and how much longer a
-//! step is than without communication. Copies and sums that communication makes are in the latter too, where no core is free for them.
+//! Two ranks, as threads, train a GPT over links so slow that communication takes as long as
+//! backward. The table shows the time a rank waits for communication per step, after backward or by
+//! bucket during backward. It also shows how much longer a step is than without communication. That
+//! includes copies and sums for communication, if no core is free for them.
 
 mod common;
 
@@ -22,7 +24,7 @@ const VOCABULARY: usize = 512;
 const SEQUENCE: usize = 128;
 const LAYERS: usize = 8;
 const STEPS: usize = 15;
-/// As many sequences as leave a bucket time to be sent while the next is computed.
+/// With few sequences, a bucket has time to be sent while the next one is computed.
 const SEQUENCES: usize = 2;
 const BUCKET_BYTES: usize = 1 << 20;
 
@@ -63,12 +65,12 @@ fn train(group: Option<Communicator>, form: GradReduction, together: &Barrier) -
         steps.push(begun.elapsed().as_secs_f64());
         waits.push(strategy.take_wait_time().as_secs_f64());
     }
-    // The first step makes all buffers.
+    // The first step allocates all buffers.
     let [step, backward, waited] = [steps, backwards, waits].map(|of| median(&of[1..]));
     Ok(Times { step, backward, waited, bytes: 4 * inventory.count() })
 }
 
-/// The slower of two ranks.
+/// Returns the times of the slower of two ranks.
 fn both(groups: [Option<Communicator>; 2], form: GradReduction) -> Result<Times> {
     let together = &Barrier::new(2);
     let [one, other] = std::thread::scope(|scope| {
@@ -81,7 +83,7 @@ fn both(groups: [Option<Communicator>; 2], form: GradReduction) -> Result<Times>
 
 fn main() -> Result<()> {
     let alone = both([None, None], GradReduction::Bucketed)?;
-    // Of two ranks, each sends half of the gradients twice.
+    // Each of two ranks sends half of the gradients twice.
     let seconds_per_byte = alone.backward / alone.bytes as f64;
     let run = |form| {
         let groups: [_; 2] =

@@ -1,7 +1,8 @@
-//! Milliseconds of one forward and backward pass of a GPT: `cargo run --release -p unisono-trainer --example gpt_step -- 2`
-//! for two layers. `gpt_step.py` beside it does the same with PyTorch.
+//! Measures a forward and backward pass of a GPT in milliseconds: `cargo run --release -p
+//! unisono-trainer --example gpt_step -- 2` for two layers. `gpt_step.py` does the same with
+//! PyTorch.
 //!
-//! Time on the processor counts, not what other programs take from it.
+//! Counts processor time, so other programs do not matter.
 
 mod common;
 
@@ -50,7 +51,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// Nanoseconds that this thread has run.
+/// Returns the processor time of this thread in nanoseconds.
 fn on_processor() -> Result<u64, Box<dyn std::error::Error>> {
     let statistics = std::fs::read_to_string("/proc/thread-self/schedstat")?;
     Ok(statistics.split(' ').next().ok_or("nothing there")?.parse()?)

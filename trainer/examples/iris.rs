@@ -1,6 +1,8 @@
-//! A perceptron learns to tell irises apart, on two ranks: `cargo run --release -p unisono-trainer --example iris`.
+//! Trains a perceptron to classify irises on two ranks: `cargo run --release -p unisono-trainer
+//! --example iris`.
 //!
-//! Fisher's 150 flowers, three kinds of them, 30 held back; it ends with the share of these that are told rightly.
+//! The data is Fisher's 150 flowers of three species, with 30 for validation. The example prints
+//! the accuracy on the validation data.
 
 mod common;
 
@@ -32,7 +34,7 @@ fn main() -> Result<()> {
     if right > 0.9 { Ok(()) } else { Err("no more than 90 %".into()) }
 }
 
-/// The last loss, and the share of flowers held back that are told rightly.
+/// Returns the last loss, and the accuracy on the validation data.
 fn train(group: Communicator, training: &Table, held_back: &Table) -> Result<(f32, f64)> {
     let (mut registry, memory) = (Registry::default(), Allocator::default());
     let model = Classifier::mlp(&mut registry, &[training.columns, 16, 16, 3]);

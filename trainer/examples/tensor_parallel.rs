@@ -1,9 +1,10 @@
-//! A feed-forward layer cut between four ranks, from scratch on the communicator alone:
-//! `cargo run --release -p unisono-trainer --example tensor_parallel`.
+//! Shards a feed-forward layer over four ranks, with the communicator alone: `cargo run --release
+//! -p unisono-trainer --example tensor_parallel`.
 //!
-//! y = relu(x W₁ᵀ) W₂ᵀ. *Naive*: both matrices are cut by outputs, and after each the activations of all ranks are gathered and
-//! laid side by side. *Column, row*: the first is cut by outputs and the second by inputs, so that what lies between is nobody's
-//! but one's own, and one sum forward and one backward is all there is to send. Both are compared with the layer uncut.
+//! The layer is y = relu(x W₁ᵀ) W₂ᵀ. *Naive* shards both matrices by outputs, and gathers the
+//! activations of all ranks after each. *Column, row* shards the first by outputs and the second by
+//! inputs. The hidden activations then stay on their rank, and one sum in forward and one in
+//! backward is the only communication. Both are compared with the layer on one rank.
 
 mod common;
 
@@ -14,11 +15,11 @@ const RANKS: usize = 4;
 const ROWS: usize = 32;
 const WIDTH: usize = 64;
 const HIDDEN: usize = 256;
-/// Features of the hidden layer, and of the output, that one rank computes.
+/// Hidden and output features that one rank computes.
 const OWN_HIDDEN: usize = HIDDEN / RANKS;
 const OWN_WIDTH: usize = WIDTH / RANKS;
 
-/// Rows of features, one after another.
+/// Row-major matrix.
 #[derive(Clone)]
 struct Matrix {
     columns: usize,
@@ -42,13 +43,13 @@ impl Matrix {
         self.data.len() / self.columns
     }
 
-    /// Some of the columns of each row.
+    /// Returns some of the columns.
     fn columns(&self, first: usize, count: usize) -> Self {
         let data = (0..self.rows()).flat_map(|row| self.row(row)[first..first + count].to_vec()).collect();
         Self { columns: count, data }
     }
 
-    /// Some of the rows.
+    /// Returns some of the rows.
     fn part(&self, first: usize, count: usize) -> Self {
         Self {
             columns: self.columns,
@@ -61,7 +62,7 @@ impl Matrix {
         Self { columns: self.rows(), data: (0..self.columns).flat_map(column).collect() }
     }
 
-    /// self · otherᵀ
+    /// Computes self · otherᵀ.
     fn matmul(&self, other: &Self) -> Self {
         let dot = |one: &[f32], two: &[f32]| one.iter().zip(two).map(|(x, y)| x * y).sum();
         let row = |row: usize| (0..other.rows()).map(move |at| dot(self.row(row), other.row(at)));
@@ -73,7 +74,7 @@ impl Matrix {
         self
     }
 
-    /// The gradient before a relu, from that behind it and its output.
+    /// Computes the gradient before a relu, from the gradient after it and its output.
     fn where_positive(mut self, output: &Self) -> Self {
         self.data.iter_mut().zip(&output.data).for_each(|(dy, y)| *dy = if *y > 0.0 { *dy } else { 0.0 });
         self
@@ -93,7 +94,7 @@ struct Results {
     second: Matrix,
 }
 
-/// The layer uncut: weights of hidden × width and width × hidden, and what one computes with them.
+/// Computes the layer on one rank, with weights of hidden × width and width × hidden.
 fn whole(x: &Matrix, slope: &Matrix, first: &Matrix, second: &Matrix) -> Results {
     let hidden = x.matmul(first).relu();
     let before = slope.matmul(&second.transposed()).where_positive(&hidden);
@@ -105,7 +106,8 @@ fn whole(x: &Matrix, slope: &Matrix, first: &Matrix, second: &Matrix) -> Results
     }
 }
 
-/// The same with a part of the matrices. The sums are the two ends of the region that is cut: f and g of Megatron-LM.
+/// Computes the layer with a shard of the matrices. The two sums are the ends of the sharded
+/// region: f and g of Megatron-LM.
 fn column_row(
     group: &Communicator,
     x: &Matrix,
@@ -119,13 +121,13 @@ fn column_row(
     Ok(parts)
 }
 
-/// Forward with activations gathered behind every map.
+/// Computes forward, and gathers activations after each matrix.
 fn without_fusion(group: &Communicator, x: &Matrix, first: &Matrix, second: &Matrix) -> Result<Matrix> {
     let hidden = concat_columns(group, &x.matmul(first))?.relu();
     concat_columns(group, &hidden.matmul(second))
 }
 
-/// The columns of all ranks.
+/// Concatenates the columns of all ranks.
 fn concat_columns(group: &Communicator, own: &Matrix) -> Result<Matrix> {
     let mut all = vec![0.0; own.data.len() * group.size()];
     group.all_gather(&own.data, &mut all)?;
@@ -135,7 +137,8 @@ fn concat_columns(group: &Communicator, own: &Matrix) -> Result<Matrix> {
     Ok(Matrix { columns: own.columns * group.size(), data: (0..own.rows()).flat_map(row).collect() })
 }
 
-/// What differs most from the layer uncut, and bytes sent, of naive forward, and of the other form forward and backward.
+/// Returns the maximum differences from the layer on one rank, and the bytes sent, of naive forward
+/// and of column-row forward and backward.
 fn rank_main(group: &Communicator) -> Result<([f32; 2], [u64; 2])> {
     let (x, slope) = (Matrix::random(ROWS, WIDTH, 1), Matrix::random(ROWS, WIDTH, 2));
     let (first, second) = (Matrix::random(HIDDEN, WIDTH, 3), Matrix::random(WIDTH, HIDDEN, 4));

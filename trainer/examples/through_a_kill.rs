@@ -1,8 +1,10 @@
-//! A training run through a kill -9: `cargo run --release -p unisono-trainer --example through_a_kill`.
+//! Continues a training run after a kill -9: `cargo run --release -p unisono-trainer --example
+//! through_a_kill`.
 //!
-//! Three processes train a GPT with ZeRO and save what they have every few steps. One of them is killed. The others `shrink`, load the
-//! last checkpoint, which three ranks had written in shares, as two ranks, and go on to the end. Their losses and weights
-//! are, to the last bit, those of two ranks that begin at that checkpoint and never heard of a third.
+//! Three processes train a GPT with ZeRO, and save checkpoints. One process is killed. The others
+//! `shrink` their communicator, load the last checkpoint, which three ranks saved, as two ranks,
+//! and train to the end. Losses and weights are bitwise equal to those of two ranks that start from
+//! that checkpoint.
 
 mod common;
 
@@ -16,13 +18,13 @@ use unisono_trainer::config::Config;
 use unisono_trainer::train::{Run, train_on_threads};
 
 const RANKS: usize = 3;
-/// The rank that is killed, and after how many steps.
+/// Rank that is killed, and the number of steps before.
 const VICTIM: (usize, u64) = (1, 12);
-/// The last checkpoint before that; one is written every so many steps.
+/// Last checkpoint before the kill, and the interval of checkpoints.
 const SAVED_AT: u64 = 10;
 const SAVED_EVERY: u64 = 5;
 const STEPS: u64 = 20;
-/// Where the processes find text and checkpoints.
+/// Folder of the text and the checkpoints.
 const FOLDER: &str = "SURVIVE_FOLDER";
 
 fn main() -> Result<()> {
@@ -63,7 +65,7 @@ fn launcher_main() -> Result<()> {
     Ok(())
 }
 
-/// What two ranks come to from the checkpoint that the survivors began with.
+/// Returns the result of two ranks that start from the same checkpoint.
 fn expected_with_two_ranks(folder: &Path) -> Result<String> {
     let (saved, again) = (folder.join("checkpoints"), folder.join("again"));
     let (_, from) = checkpoint::list(&saved)
@@ -102,7 +104,7 @@ fn rank_main(folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Takes the steps that are left; their losses, and a number for the weights.
+/// Takes the remaining steps. Returns their losses, and a hash of the weights.
 fn train(mut run: Run, dies_after: Option<u64>) -> Result<(Vec<f64>, u64)> {
     let mut losses = Vec::new();
     while run.steps_taken() < STEPS {

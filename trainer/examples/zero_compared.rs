@@ -1,7 +1,9 @@
-//! What the stages of ZeRO save, and what they send: `cargo run --release -p unisono-trainer --example zero_compared`.
+//! Compares memory and traffic of the ZeRO stages: `cargo run --release -p unisono-trainer
+//! --example zero_compared`.
 //!
-//! Four ranks train the same GPT replicated, and with the optimizer's state, then gradients, then weights in shares. The losses are
-//! the same to the last bit; memory and traffic are counted, and stand beside the formulas for Ψ parameters and N ranks.
+//! Four ranks train the same GPT: replicated, then with sharded optimizer state, gradients and
+//! weights. Losses are bitwise equal. Memory and traffic are counted, and compared with the
+//! formulas for Ψ parameters and N ranks.
 
 mod common;
 
@@ -21,7 +23,8 @@ const VOCABULARY: usize = 128;
 const SEQUENCE: usize = 32;
 const STEPS: u64 = 6;
 
-/// Kind, bytes of (weights, gradients, optimizer) for each parameter, and parameters sent in a step, times N / (N−1).
+/// Kind, bytes of (weights, gradients, optimizer) per parameter, and parameters sent per step,
+/// times N / (N−1).
 const FORMULAS: [(ParallelKind, &str, &str); 4] = [
     (ParallelKind::Replicated, "4Ψ + 4Ψ + 8Ψ", "2Ψ"),
     (ParallelKind::Zero1, "4Ψ + 4Ψ + 8Ψ/N", "2Ψ"),
@@ -29,10 +32,10 @@ const FORMULAS: [(ParallelKind, &str, &str); 4] = [
     (ParallelKind::Zero3, "4Ψ/N + 4Ψ/N + 8Ψ/N", "3Ψ, less what stays between forward and backward"),
 ];
 
-/// What rank 0 sees of a run.
+/// Result of rank 0.
 struct Outcome {
     losses: Vec<f64>,
-    /// KiB of weights, gradients and the optimizer's state after backward, and the most of all together.
+    /// KiB of weights, gradients and optimizer state after backward, and the peak of their sum.
     kept: [usize; 3],
     sent: u64,
     parameters: usize,

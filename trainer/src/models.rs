@@ -1,4 +1,4 @@
-//! Models, and what a training loop sees of them.
+//! Models, and their interface for the training loop.
 
 mod classifier;
 mod gpt;
@@ -16,29 +16,29 @@ pub use sampling::Sampling;
 use crate::error::{Error, Result};
 use crate::pass::Pass;
 
-/// A micro-batch.
+/// Micro-batch.
 #[derive(Clone, Copy, Debug)]
 pub enum Batch<'a> {
     /// For a language model.
     Tokens {
-        /// Tokens of whole sequences, one sequence after another; or of this rank's chunks of them.
+        /// Tokens of whole sequences, or of this rank's chunks of them, one after the other.
         inputs: &'a [u32],
-        /// For each of them the token that follows.
+        /// Target of each token: the token after it.
         targets: &'a [u32],
-        /// Tokens of one sequence, or of a chunk.
+        /// Tokens per sequence or chunk.
         sequence: usize,
     },
     /// For a classifier.
     Samples {
-        /// Features of one sample after another.
+        /// Features, sample after sample.
         features: &'a [f32],
-        /// The class of each sample.
+        /// Class of each sample.
         labels: &'a [u32],
     },
 }
 
 impl Batch<'_> {
-    /// That this is not what a `wanted` model can use.
+    /// Returns an error: this batch does not suit a `wanted` model.
     fn mismatch<R>(&self, wanted: &str) -> Result<R> {
         let what = match self {
             Batch::Tokens { inputs, sequence, .. } => {
@@ -52,27 +52,27 @@ impl Batch<'_> {
     }
 }
 
-/// What a training loop drives: a loss, and the way back from it.
+/// Model with a loss and its backward, for the training loop.
 ///
-/// Both ways announce every unit to the strategy.
+/// Both directions announce every unit to the strategy.
 pub trait Model: Send {
-    /// The mean loss of each of the micro-batches of the pass.
+    /// Computes the mean loss of each micro-batch of the pass.
     ///
     /// # Errors
-    /// For a batch that the model cannot use, and of collectives.
+    /// Fails for an unsuitable batch. Returns the error of a failed collective.
     fn forward_each(&self, pass: &mut Pass<'_>, batches: &[Batch<'_>]) -> Result<Vec<f32>>;
 
-    /// The mean loss of `batch`, the only one.
+    /// Computes the mean loss of `batch`, the only micro-batch.
     ///
     /// # Errors
-    /// Those of [`Model::forward_each`].
+    /// Fails as [`Model::forward_each`] does.
     fn forward(&self, pass: &mut Pass<'_>, batch: &Batch<'_>) -> Result<f32> {
         Ok(self.forward_each(pass, std::slice::from_ref(batch))?.into_iter().sum())
     }
 
-    /// Adds the gradient of `scale` times the sum of those losses to the gradients of all parameters.
+    /// Adds the gradient of `scale` times the sum of the losses to the gradients of all parameters.
     ///
     /// # Errors
-    /// Of collectives.
+    /// Returns the error of a failed collective.
     fn backward(&self, pass: &mut Pass<'_>, scale: f32) -> Result<()>;
 }

@@ -1,9 +1,11 @@
-//! Modules with an explicit forward and an explicit backward.
+//! Neural network modules with explicit forward and backward.
 //!
-//! A module's `forward` saves on the tape of the [`Pass`] what its `backward` takes back. `backward` gets the gradient of the
-//! loss with respect to its output, adds to the gradients of its parameters, in the reverse of the order in which forward used
-//! them, and returns the gradient with respect to its input. Of several micro-batches, units compute all before the next unit
-//! does: modules that are units, or made of such, say so in `forward_each` and `backward_each`.
+//! A module's `forward` saves values on the tape of the [`Pass`], and its `backward` restores them.
+//! `backward` receives the gradient of the loss with respect to the output, and returns the
+//! gradient with respect to the input. It adds to the gradients of its parameters, in the reverse
+//! order of their use in forward. With several micro-batches, a unit computes all of them before
+//! the next unit starts. Modules that are units, or contain units, implement this in `forward_each`
+//! and `backward_each`.
 
 mod attention;
 mod containers;
@@ -40,32 +42,34 @@ use crate::error::Result;
 use crate::pass::Pass;
 use crate::tensor::Tensor;
 
-/// A part of a model that takes rows of features to rows of features.
+/// Part of a model that maps rows of features to rows of features.
 pub trait Module: Send {
-    /// The output for `input`.
+    /// Computes the output for `input`.
     ///
     /// # Errors
-    /// Of collectives.
+    /// Returns the error of a failed collective.
     fn forward(&self, pass: &mut Pass<'_>, input: Tensor) -> Result<Tensor>;
 
-    /// The gradient with respect to the input, from that with respect to the output.
+    /// Computes the gradient with respect to the input, from the gradient with respect to the
+    /// output.
     ///
     /// # Errors
-    /// Of collectives.
+    /// Returns the error of a failed collective.
     fn backward(&self, pass: &mut Pass<'_>, gradient: Tensor) -> Result<Tensor>;
 
-    /// The outputs of all micro-batches of the pass.
+    /// Computes the outputs of all micro-batches of the pass.
     ///
     /// # Errors
-    /// Of collectives.
+    /// Returns the error of a failed collective.
     fn forward_each(&self, pass: &mut Pass<'_>, inputs: Vec<Tensor>) -> Result<Vec<Tensor>> {
         pass.each(inputs, |pass, input| self.forward(pass, input))
     }
 
-    /// [`Module::backward`] of all of them, in the same order: gradients add up as they do depth first.
+    /// Computes [`Module::backward`] of all micro-batches, in the same order. Gradients accumulate
+    /// as they do depth first.
     ///
     /// # Errors
-    /// Of collectives.
+    /// Returns the error of a failed collective.
     fn backward_each(&self, pass: &mut Pass<'_>, gradients: Vec<Tensor>) -> Result<Vec<Tensor>> {
         pass.each(gradients, |pass, gradient| self.backward(pass, gradient))
     }

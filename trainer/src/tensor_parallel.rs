@@ -1,27 +1,30 @@
-//! Tensor and sequence parallelism: layers cut between the ranks of a group.
+//! Tensor and sequence parallelism: layers sharded over the ranks of a group.
 //!
-//! A map is cut by columns (its outputs) or by rows (its inputs). Where a cut region begins stands an [`CopyToRegion`], where it ends a
-//! [`ReduceFromRegion`]: of these two, each does forward what the other does backward. With sequence parallelism the rows between two
-//! regions are cut too, and norms, dropout and residuals work on a rank's share of them.
+//! A linear layer is sharded by columns (its outputs) or by rows (its inputs). A sharded region
+//! begins with a [`CopyToRegion`] and ends with a [`ReduceFromRegion`]. Each of them does in
+//! forward what the other does in backward. With sequence parallelism the rows between two regions
+//! are sharded too, and norms, dropout and residuals work on a rank's shard of the rows.
 //!
 //! | | forward | backward |
 //! |---|---|---|
 //! | [`CopyToRegion`] | nothing | sum over the group |
 //! | [`ReduceFromRegion`] | sum over the group | nothing |
-//! | [`CopyToRegion`], rows cut | all_gather of rows | reduce_scatter of rows |
-//! | [`ReduceFromRegion`], rows cut | reduce_scatter of rows | all_gather of rows |
+//! | [`CopyToRegion`], sharded rows | all_gather of rows | reduce_scatter of rows |
+//! | [`ReduceFromRegion`], sharded rows | reduce_scatter of rows | all_gather of rows |
 //!
-//! Which map is cut how is said by name, in a [`ParallelPlan`].
+//! A [`ParallelPlan`] selects the sharding of each layer by name.
 //!
-//! # A layer of your own, in four steps
+//! # Adding a sharded layer
 //!
-//! 1. Declare how its parameters are cut: a [`ParallelConfig`] for each, by [`TensorParallel::cut`].
-//! 2. Add the parameters with it, and make the module of its local extents.
-//! 3. Put an [`CopyToRegion`] before what is cut, and a [`ReduceFromRegion`] behind, by [`TensorParallel::enter`] and [`TensorParallel::leave`].
-//! 4. Add what works on rows between regions within [`TensorParallel::on_rows`]: its gradients are then summed over the group.
+//! 1. Declare the sharding of each parameter: a [`ShardSpec`] from [`TensorParallel::shard`].
+//! 2. Add the parameters with it, and create the module with its local dimensions.
+//! 3. Put a [`CopyToRegion`] before the sharded part and a [`ReduceFromRegion`] after it, from
+//! [`TensorParallel::copy_to_region`] and [`TensorParallel::reduce_from_region`].
+//! 4. Add modules that work on rows between regions within
+//! [`TensorParallel::sequence_parallel_region`]. Their gradients are then summed over the group.
 //!
-//! Sources: Shoeybi et al., "Megatron-LM", arXiv 1909.08053, 2019; Korthikanti et al., "Reducing activation
-//! recomputation in large transformer models", MLSys 2023.
+//! Sources: Shoeybi et al., "Megatron-LM", arXiv 1909.08053, 2019; Korthikanti et al., "Reducing
+//! activation recomputation in large transformer models", MLSys 2023.
 
 mod cross_entropy;
 mod plan;
@@ -38,38 +41,40 @@ use crate::parameter::{Inventory, Parameter, Registry, ShardSpec};
 use crate::pass::Pass;
 use crate::tensor::Tensor;
 
-/// How a model is cut between the ranks of a group; by default not at all.
+/// Tensor parallelism of a model. The default shards nothing.
 #[derive(Default)]
 pub struct TensorParallel {
     group: Option<ProcessGroup>,
-    /// Whether rows are cut between regions.
+    /// Shards rows between regions.
     sequence: bool,
     plan: ParallelPlan,
 }
 
 impl TensorParallel {
-    /// Between the ranks of `group`, as `plan` says. A pass on a GPU needs ranks that have met there.
+    /// Shards over the ranks of `group` by `plan`. A pass on a GPU requires a group with GPU
+    /// communication.
     pub fn new(group: Option<ProcessGroup>, sequence: bool, plan: ParallelPlan) -> Self {
         let sequence = sequence && group.is_some();
         Self { group, sequence, plan }
     }
 
-    /// Number of parts.
+    /// Returns the number of shards.
     pub fn size(&self) -> usize {
         self.group.as_ref().map_or(1, ProcessGroup::size)
     }
 
-    /// This rank's part.
+    /// Returns this rank's shard index.
     pub fn rank(&self) -> usize {
         self.group.as_ref().map_or(0, ProcessGroup::rank)
     }
 
-    /// The ranks between which the model is cut.
+    /// Returns the tensor parallel group.
     pub fn group(&self) -> Option<&ProcessGroup> {
         self.group.as_ref()
     }
 
-    /// This rank's part of a dimension of `blocks` blocks, of grains that stay together; none where nothing is cut.
+    /// Returns this rank's shard of a dimension; `None` if nothing is sharded. The dimension has
+    /// `blocks` blocks of elements that stay together in groups.
     pub fn shard(&self, dimension: usize, whole: usize, blocks: usize, grain: usize) -> Option<ShardSpec> {
         let (parts, part) = (self.size(), self.rank());
         (parts > 1).then_some(ShardSpec {
@@ -82,17 +87,17 @@ impl TensorParallel {
         })
     }
 
-    /// Where a region begins that is cut.
+    /// Returns the module at the start of a sharded region.
     pub fn copy_to_region(&self) -> CopyToRegion {
         CopyToRegion::new(self.group.clone(), self.sequence)
     }
 
-    /// Where it ends.
+    /// Returns the module at the end of a sharded region.
     pub fn reduce_from_region(&self) -> ReduceFromRegion {
         ReduceFromRegion::new(self.group.clone(), self.sequence)
     }
 
-    /// Adds parameters of what works on the rows between regions.
+    /// Adds the parameters of modules that work on the rows between regions.
     pub fn sequence_parallel_region<R>(
         &self,
         registry: &mut Registry,
@@ -101,12 +106,13 @@ impl TensorParallel {
         registry.with_partial_grads(self.sequence, make)
     }
 
-    /// What decides about dropout between regions.
+    /// Returns the random stream of dropout between regions.
     pub fn rng_stream(&self) -> RngStream {
         if self.sequence { RngStream::PerRank } else { RngStream::Shared }
     }
 
-    /// A linear map with `weight` and perhaps `bias`, cut as the plan says of the path that is open.
+    /// Creates a linear layer with `weight` and optional `bias`, sharded by the plan for the open
+    /// path.
     pub fn linear(
         &self,
         registry: &mut Registry,
@@ -129,8 +135,8 @@ impl TensorParallel {
         }
     }
 
-    /// A linear map to classes, of which every rank has some. [`TensorParallel::enter`] stands before it, and nothing behind: what follows
-    /// knows that its classes are cut.
+    /// Creates a linear layer to classes, sharded by classes. Put a [`CopyToRegion`] before it and
+    /// nothing after it: the loss handles sharded classes.
     pub fn vocab_linear(
         &self,
         registry: &mut Registry,
@@ -174,10 +180,10 @@ impl TensorParallel {
         Box::new(Sequential(modules))
     }
 
-    /// The first of this rank's rows of `rows` between regions, and how many it has.
+    /// Returns the first of this rank's rows between regions, and their number.
     ///
     /// # Errors
-    /// If they cannot be cut equally.
+    /// Fails if `rows` does not divide evenly.
     pub fn row_range(&self, pass: &Pass<'_>, rows: usize) -> Result<(usize, usize)> {
         if !self.sequence || !pass.keeps() {
             return Ok((0, rows));
@@ -192,10 +198,10 @@ impl TensorParallel {
         Ok((self.rank() * rows / parts, rows / parts))
     }
 
-    /// All columns of one row of which every rank has its part.
+    /// Gathers all columns of one row of which every rank has a part.
     ///
     /// # Errors
-    /// Of the collective.
+    /// Returns the error of a failed collective.
     pub fn gather_row(&self, pass: &Pass<'_>, row: Tensor) -> Result<Tensor> {
         let Some(group) = &self.group else { return Ok(row) };
         let mut whole = pass.tensor(1, row.columns() * self.size());
@@ -203,10 +209,10 @@ impl TensorParallel {
         Ok(whole)
     }
 
-    /// That every line of the plan cut something; and a warning for what is padded.
+    /// Checks that every rule of the plan sharded something, and warns about padding.
     ///
     /// # Errors
-    /// Names the line that did not, and the names that are near.
+    /// Names a rule without a match, and suggests similar names.
     pub fn check(&self, inventory: &Inventory) -> Result<()> {
         self.plan.check()?;
         for parameter in inventory.parameters.iter().filter(|parameter| parameter.shape.len() > 1) {

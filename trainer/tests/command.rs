@@ -1,4 +1,4 @@
-//! The command, as somebody types it.
+//! Tests of the command line.
 
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};

@@ -1,4 +1,4 @@
-//! The same bits whatever shares what, however ranks reach each other, and every time.
+//! Strategies, transports and reruns are bitwise equal.
 
 #[path = "../../tests/support/mod.rs"]
 mod support;
@@ -11,7 +11,7 @@ use unisono_trainer::train::Run;
 
 const STEPS: u64 = 50;
 
-/// Losses and norms of all steps, and a number for the weights that they lead to.
+/// Losses and norms of all steps, and a hash of the final weights.
 type Bits = (Vec<(u64, u64)>, u64);
 
 fn config(folder: &Path, ranks: usize, kind: StrategyKind) -> Config {

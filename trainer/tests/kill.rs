@@ -1,4 +1,4 @@
-//! Real processes, killed at any moment: what they leave behind goes on as if nothing had happened.
+//! Processes killed at random times resume without a difference.
 
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 
 const STEPS: u64 = 400;
 
-/// The ranks of one job.
+/// Ranks of one job.
 struct Job(Vec<Child>);
 
 impl Job {
-    /// Two processes that train with `overrides` in `folder`.
+    /// Starts two processes that train with `overrides` in `folder`.
     fn start(folder: &Path, overrides: &[&str]) -> Self {
         Self::of(2, folder, overrides)
     }
@@ -59,7 +59,7 @@ fn small(folder: &Path) -> Vec<String> {
     fixed.into_iter().chain(run).map(str::to_owned).chain(own).collect()
 }
 
-/// The line about the weights in what rank 0 said.
+/// Returns the line about the weights in rank 0's output.
 fn weights(outputs: &[Output]) -> String {
     let (out, error) =
         (String::from_utf8_lossy(&outputs[0].stdout), String::from_utf8_lossy(&outputs[0].stderr));
@@ -67,7 +67,7 @@ fn weights(outputs: &[Output]) -> String {
     line.unwrap_or_else(|| panic!("no weights in {out}, {error}")).to_owned()
 }
 
-/// Number of the last whole checkpoint.
+/// Returns the step of the last complete checkpoint.
 fn last_step(folder: &Path) -> u64 {
     unisono_trainer::checkpoint::list(&folder.join("checkpoints")).last().map_or(0, |(step, _)| *step)
 }
@@ -80,7 +80,7 @@ fn wait_until(mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// Pauses that look random and are the same in every run of this test.
+/// Returns a pseudorandom pause that is equal in every run of this test.
 fn pause(number: u64) -> Duration {
     Duration::from_micros(number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 49)
 }
@@ -106,12 +106,12 @@ fn repeatedly_killed_job_reaches_same_weights() {
     assert_eq!(weights(&resumed), expected);
 }
 
-/// Kills rank 1 of so many in the middle of a run: the others end soon, and name it.
+/// Kills rank 1 of `ranks` during a run. The others must end soon and name it.
 fn kill_one_rank(ranks: usize, overrides: &[&str]) {
     let folder = tempfile::tempdir().expect("a folder");
     let mut job = Job::of(ranks, folder.path(), &[&["schedule.steps=1000000"], overrides].concat());
     wait_until(|| last_step(folder.path()) > 0);
-    // Somewhere in a step.
+    // A random point in a step.
     sleep(Duration::from_millis(100));
     job.0[1].kill().expect("a process to kill");
     let start = Instant::now();
@@ -134,7 +134,7 @@ fn killed_rank_is_named_by_survivor() {
 
 #[test]
 fn killed_rank_is_named_with_gpu_tensor_parallel() {
-    // Few checkpoints: nearly all the time is spent in layers.
+    // With few checkpoints, nearly all the time is spent in layers.
     let device = ["device=software", "mesh.tensor=2", "checkpoint.every=3"];
     kill_one_rank(2, &device);
     let rows = ["strategy.sequence_parallel=true", "strategy.kind=zero2"];

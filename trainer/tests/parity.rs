@@ -1,5 +1,5 @@
-//! The same weights, data and steps through PyTorch and through this crate. `parity/reference.py` makes what is compared with; without
-//! a Python that has PyTorch (`PYTHON` names one), nothing is.
+//! Compares weights, data and steps with PyTorch. `parity/reference.py` computes the reference.
+//! Without a Python with PyTorch (`PYTHON` names one), nothing is compared.
 
 use safetensors::SafeTensors;
 use std::collections::BTreeMap;
@@ -24,12 +24,12 @@ const SEQUENCES: usize = 8;
 const STEPS: usize = 20;
 const NORM_MAX: f64 = 1.0;
 
-/// Where the reference's files are; none without PyTorch.
+/// Folder of the reference's files; `None` without PyTorch.
 static REFERENCE: LazyLock<Option<PathBuf>> = LazyLock::new(|| {
     let python = std::env::var("PYTHON").unwrap_or_else(|_| "python3".to_owned());
     let has_torch = Command::new(&python).args(["-c", "import torch"]).output();
     if !has_torch.is_ok_and(|output| output.status.success()) {
-        // Not by a macro: the harness would keep it to itself.
+        // The test harness captures macros' output.
         let _ = writeln!(std::io::stderr(), "parity with PyTorch SKIPPED: {python} has none (set PYTHON)");
         return None;
     }
@@ -40,7 +40,7 @@ static REFERENCE: LazyLock<Option<PathBuf>> = LazyLock::new(|| {
     Some(folder)
 });
 
-/// Numbers by name, of a file of the reference.
+/// Reads named arrays from a file of the reference.
 fn read(name: &str) -> Option<BTreeMap<String, Vec<f32>>> {
     let bytes = std::fs::read(REFERENCE.as_ref()?.join(format!("{name}.safetensors"))).unwrap();
     let tensors = SafeTensors::deserialize(&bytes).unwrap();
@@ -49,7 +49,7 @@ fn read(name: &str) -> Option<BTreeMap<String, Vec<f32>>> {
     Some(tensors.iter().map(|(name, tensor)| (name.to_owned(), numbers(tensor.data()))).collect())
 }
 
-/// The tokens of all steps, CONTEXT + 1 of each sequence.
+/// Reads the tokens of all steps, CONTEXT + 1 per sequence.
 fn tokens(name: &str) -> Option<Vec<u32>> {
     Some(read(&format!("{name}-data"))?["tokens"].iter().map(|token| token.to_bits()).collect())
 }
@@ -67,7 +67,7 @@ fn config(name: &str) -> GptConfig {
     }
 }
 
-/// A model, and a strategy that has the reference's weights.
+/// Model with a strategy that has the reference's weights.
 struct Trainee {
     model: Gpt,
     inventory: Arc<Inventory>,
@@ -89,12 +89,12 @@ fn trainee(name: &str, group: Option<&Communicator>) -> Trainee {
     Trainee { model, inventory, strategy, memory }
 }
 
-/// What a run leaves behind.
+/// Result of a run.
 #[derive(Default)]
 struct Run {
     losses: Vec<f32>,
     norms: Vec<f64>,
-    /// Mean gradients of the first step, and last weights; NaN where another rank keeps them.
+    /// Mean gradients of the first step, and final weights; NaN for shards of another rank.
     gradients: BTreeMap<String, Vec<f32>>,
     weights: BTreeMap<String, Vec<f32>>,
 }
@@ -140,7 +140,7 @@ impl Trainee {
         loss
     }
 
-    /// `of` each weight and its first moment.
+    /// Returns `of` of each weight and its first moment.
     fn kept(&mut self, of: impl Fn(f32, f32) -> f32) -> BTreeMap<String, Vec<f32>> {
         let nothing = |parameter: &Parameter| (parameter.name.clone(), vec![f32::NAN; parameter.count()]);
         let mut all: BTreeMap<_, _> = self.inventory.parameters.iter().map(nothing).collect();
@@ -155,13 +155,13 @@ impl Trainee {
         all
     }
 
-    /// The gradients of which the first moments were made, in the first step: the tenth part, after clipping.
+    /// Returns the gradients in the first moments of the first step: a tenth, after clipping.
     fn first_moments(&mut self, factor: f32) -> BTreeMap<String, Vec<f32>> {
         self.kept(|_, moment| moment / (0.1 * factor))
     }
 }
 
-/// As [`train`], on two ranks that share the data, gradients and the optimizer's state.
+/// Trains as [`train`] does on two ranks that shard gradients and optimizer state.
 fn train_on_two(name: &str, optimizer: &dyn Optimizer, rate: f32) -> Run {
     let groups = Communicator::local(2).unwrap();
     let [mut one, other] = std::thread::scope(|scope| {
@@ -179,7 +179,7 @@ fn train_on_two(name: &str, optimizer: &dyn Optimizer, rate: f32) -> Run {
     one
 }
 
-/// The greatest difference, relative to the greatest number expected.
+/// Returns the maximum difference relative to the maximum expected value.
 fn difference(found: &[f32], expected: &[f32]) -> f32 {
     assert_eq!(found.len(), expected.len());
     let greatest = |values: &mut dyn Iterator<Item = f32>| values.fold(0.0, f32::max);
@@ -188,7 +188,8 @@ fn difference(found: &[f32], expected: &[f32]) -> f32 {
     apart / greatest(&mut expected.iter().map(|value| value.abs()))
 }
 
-/// Without what the keys add alike to every score: softmax does not see it, so its gradient is rounding, which AdamW magnifies.
+/// Removes the bias of the keys. Softmax is invariant to it, so its gradient is rounding error,
+/// which AdamW magnifies.
 fn without_key_bias(name: &str, values: &[f32]) -> Vec<f32> {
     let width = values.len() / 3;
     match name.ends_with("c_attn.bias") {
@@ -231,7 +232,7 @@ fn sgd_momentum_matches_pytorch() {
     let optimizer = Sgd { momentum: 0.9, weight_decay: 0.1 };
     for name in ["gpt2", "modern"] {
         let Some(expected) = read(&format!("{name}-sgd")) else { return };
-        // The first velocity has decay in it: it is no gradient.
+        // The first velocity includes weight decay, so it is no gradient.
         let compare = |what: &str, run: Run| {
             compare(what, &Run { gradients: BTreeMap::new(), ..run }, &expected);
         };

@@ -1,4 +1,4 @@
-//! What cut layers cost: how many collectives, and how many bytes.
+//! Collectives and bytes of tensor parallel layers.
 
 use std::sync::Arc;
 use unisono::Communicator;
@@ -16,7 +16,7 @@ use unisono_trainer::tensor_parallel::{ParallelPlan, ParallelStyle, TensorParall
 const ROWS: usize = 6;
 const WIDTH: usize = 24;
 
-/// Runs `body` on so many ranks; what rank 0 returns.
+/// Runs `body` on `ranks` ranks, and returns the result of rank 0.
 fn on<R: Send>(ranks: usize, body: impl Fn(Communicator) -> R + Sync) -> R {
     let groups = Communicator::local(ranks).unwrap();
     std::thread::scope(|scope| {
@@ -25,13 +25,13 @@ fn on<R: Send>(ranks: usize, body: impl Fn(Communicator) -> R + Sync) -> R {
     })
 }
 
-/// Collectives and bytes at this rank so far.
+/// Returns the collectives and bytes of this rank so far.
 fn bytes_moved(group: &Communicator) -> [u64; 2] {
     let traffic = group.traffic_stats().unwrap();
     [traffic.operations, traffic.bytes]
 }
 
-/// What one map moves forward and backward, cut so between two ranks.
+/// Returns the traffic of one layer, forward and backward, sharded over two ranks.
 fn linear_bytes(style: ParallelStyle) -> [[u64; 2]; 2] {
     on(2, |group| {
         let split = TensorParallel::new(Some(group.clone().into()), false, ParallelPlan::new([("m", style)]));
@@ -56,7 +56,7 @@ fn column_sends_in_backward_and_row_in_forward() {
     assert_eq!(linear_bytes(ParallelStyle::Row { grain: 1 }), [sum, [0, 0]]);
 }
 
-/// What a GPT of so many layers moves forward and backward, cut between two ranks.
+/// Returns the traffic of a GPT, forward and backward, sharded over two ranks.
 fn gpt_bytes(layers: usize, sequence: bool) -> [[u64; 2]; 2] {
     on(2, |group| {
         let config = GptConfig::new(16, ROWS, WIDTH, 4, layers);
@@ -64,7 +64,7 @@ fn gpt_bytes(layers: usize, sequence: bool) -> [[u64; 2]; 2] {
         let (mut registry, memory) = (Registry::default(), Allocator::default());
         let model = Gpt::new(&mut registry, config, split).unwrap();
         let inventory = Arc::new(registry.finish());
-        // Sums over ranks that share layers go over a communicator of their own, and are not counted here.
+        // Partial gradients are summed on a communicator of their own, and are not counted here.
         let team = ProcessGroups::new(None, Some(&group)).unwrap();
         let mut strategy =
             new_strategy(ParallelKind::Zero1, &inventory, team, &Settings::default(), &memory).unwrap();
@@ -83,7 +83,7 @@ fn gpt_bytes(layers: usize, sequence: bool) -> [[u64; 2]; 2] {
     })
 }
 
-/// What two more layers add.
+/// Returns the traffic of two more layers.
 fn two_layer_bytes(sequence: bool) -> [[u64; 2]; 2] {
     let (one, three) = (gpt_bytes(1, sequence), gpt_bytes(3, sequence));
     [0, 1].map(|way| [0, 1].map(|of| three[way][of] - one[way][of]))
@@ -91,7 +91,7 @@ fn two_layer_bytes(sequence: bool) -> [[u64; 2]; 2] {
 
 #[test]
 fn layer_takes_two_all_reduces_each_way() {
-    // A sum between two ranks sends a buffer.
+    // A sum over two ranks sends one buffer.
     let bytes = 4 * (4 * ROWS * WIDTH) as u64;
     assert_eq!(two_layer_bytes(false), [[4, bytes]; 2]);
 }

@@ -1,4 +1,4 @@
-//! Predicted times beside measured ones, over links slow enough for other programs on the machine not to matter.
+//! Compares predicted with measured times, over links so slow that other programs do not matter.
 
 #[path = "support/slow.rs"]
 mod slow;
@@ -14,12 +14,12 @@ use unisono_trainer::parameter::{Init, Parameter, ParameterId, Registry, UnitId}
 use unisono_trainer::planner::{Link, Measurement, StepTime, ring, sweep};
 use unisono_trainer::strategy::{Direction, Strategy};
 
-/// One message for each step of the ring, whatever its size.
+/// Sends one message per ring step, for any size.
 fn whole_messages() -> Config {
     Config::default().with_fifo_slot_bytes(1 << 20).with_channels(1)
 }
 
-/// One test at a time, so that none disturbs another.
+/// Serializes the tests, so that they do not disturb each other.
 static ALONE: Mutex<()> = Mutex::new(());
 
 #[test]
@@ -36,11 +36,11 @@ fn fitted_link_predicts_other_sizes() {
     assert!(error < 0.15, "{error} with {link:?} of {points:?}");
 }
 
-/// Buckets, of one parameter each.
+/// Number of buckets, with one parameter each.
 const BUCKETS: usize = 25;
 const COUNT: usize = 1 << 10;
 
-/// Seconds of one step of a rank that sleeps where others compute.
+/// Returns the seconds of one step of a rank that sleeps instead of computing.
 fn step(group: Communicator, form: GradReduction, pace: &StepTime) -> f64 {
     let (mut registry, memory) = (Registry::default(), Allocator::default());
     for unit in 0..BUCKETS {
@@ -72,8 +72,8 @@ fn step(group: Communicator, form: GradReduction, pace: &StepTime) -> f64 {
     seconds
 }
 
-/// Seconds of the first of some steps that takes no longer than `most`, or of the shortest: what else runs here only makes them
-/// longer. Each is the longer of two ranks'.
+/// Returns the seconds of the first step that takes at most `most`, or of the shortest: other
+/// programs can only add time. Each is the longer of two ranks' times.
 fn seconds(form: GradReduction, pace: &StepTime, link: &Link, most: f64) -> f64 {
     let mut shortest = f64::INFINITY;
     for _ in 0..8 {

@@ -1,4 +1,4 @@
-//! What several examples need.
+//! Helpers of several examples.
 
 #![allow(dead_code)] // each uses a part of it
 
@@ -8,10 +8,10 @@ pub(crate) mod slow;
 use unisono::Communicator;
 use unisono_trainer::parallel::DataParallel;
 
-/// Errors of all kinds, also from other threads.
+/// Result with errors of any kind, also from other threads.
 pub(crate) type Result<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
-/// Runs `body` on every rank; what each returns.
+/// Runs `body` on every rank, and returns all results.
 pub(crate) fn on_ranks<R: Send>(
     ranks: Vec<Communicator>,
     body: impl Fn(Communicator) -> Result<R> + Sync,
@@ -22,7 +22,7 @@ pub(crate) fn on_ranks<R: Send>(
     })
 }
 
-/// That all ranks have the same weights, to the last bit; a number for them.
+/// Checks that all ranks have bitwise equal weights, and returns a hash of them.
 pub(crate) fn agreed_weights(strategy: &mut dyn DataParallel, group: &Communicator) -> Result<u64> {
     let mut hash = 0xcbf2_9ce4_8422_2325u64;
     strategy.for_each_shard(&mut |kept| {
@@ -39,7 +39,7 @@ pub(crate) fn agreed_weights(strategy: &mut dyn DataParallel, group: &Communicat
     }
 }
 
-/// The one in the middle.
+/// Returns the median.
 pub(crate) fn median(values: &[f64]) -> f64 {
     let mut values = values.to_vec();
     values.sort_by(f64::total_cmp);

@@ -9,7 +9,7 @@ use crate::parameter::Registry;
 use crate::pass::Pass;
 use crate::tensor::Tensor;
 
-/// Layers, each of them a unit, and the cross entropy of classes.
+/// Layers with a unit each, and a cross entropy loss over classes.
 pub struct Classifier {
     features: usize,
     layers: Sequential,
@@ -17,11 +17,11 @@ pub struct Classifier {
 }
 
 impl Classifier {
-    /// Linear maps `layers.N` from one of `sizes` to the next, with GELU between them: the first is the number of features, the
-    /// last that of classes.
+    /// Creates an MLP of linear layers `layers.N` from each of `sizes` to the next, with GELU
+    /// between them. The first size is the number of features, the last the number of classes.
     ///
     /// # Panics
-    /// If there are not two sizes.
+    /// Panics if there are fewer than two sizes.
     pub fn mlp(registry: &mut Registry, sizes: &[usize]) -> Self {
         assert!(sizes.len() > 1, "a number of features and a number of classes");
         let maps =
@@ -29,8 +29,9 @@ impl Classifier {
         Self::from_layers(sizes[0], maps.collect())
     }
 
-    /// Images of `channels` × `image`: convolutions `layers.N` of 3 × 3 with stride 2 to each of `widths` channels, with GELU behind,
-    /// and a linear map to `classes`.
+    /// Creates a convolutional network for images of `channels` × `image`: convolutions `layers.N`
+    /// of 3 × 3 with stride 2 to each of `widths` channels, each followed by GELU, and a linear
+    /// layer to `classes`.
     pub fn conv_net(
         registry: &mut Registry,
         channels: usize,
@@ -48,7 +49,7 @@ impl Classifier {
         Self::from_layers(channels * image[0] * image[1], maps)
     }
 
-    /// `maps` with GELU between them.
+    /// Creates a classifier of `maps` with GELU between them.
     fn from_layers(features: usize, maps: Vec<Box<dyn Module>>) -> Self {
         let mut layers: Vec<Box<dyn Module>> = Vec::new();
         for map in maps {
@@ -60,10 +61,10 @@ impl Classifier {
         Self { features, layers: Sequential(layers), loss: CrossEntropy::default() }
     }
 
-    /// The logits of each sample.
+    /// Computes the logits of each sample.
     ///
     /// # Errors
-    /// Of collectives.
+    /// Returns the error of a failed collective.
     pub fn logits(&self, pass: &mut Pass<'_>, features: &[f32]) -> Result<Tensor> {
         let rows = features.len() / self.features;
         let input = Tensor::from_slice(pass.memory(), rows, self.features, features);

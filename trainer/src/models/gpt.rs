@@ -15,12 +15,13 @@ use crate::tensor::Tensor;
 use crate::tensor_parallel::TensorParallel;
 use unisono::Communicator;
 
-/// A decoder of blocks x + attention(norm x), x + feed-forward(norm x) (Radford and others: Language models are unsupervised
-/// multitask learners, 2019).
+/// Decoder of blocks x + attention(norm x), x + feed-forward(norm x) (Radford et al., "Language
+/// models are unsupervised multitask learners", 2019).
 ///
-/// Parameters have the names of Hugging Face's GPT-2: `wte`, `wpe`, `h.N.{ln_1, attn.{c_attn, c_proj}, ln_2, mlp.{c_fc, c_proj}}`,
-/// `ln_f`, and `lm_head` if it is not tied. Weights of maps are outputs × inputs: the transpose of what is in its files.
-/// Units: the embedding, each block, the head.
+/// Parameters have the names of Hugging Face's GPT-2: `wte`, `wpe`, `h.N.{ln_1, attn.{c_attn,
+/// c_proj}, ln_2, mlp.{c_fc, c_proj}}`, `ln_f`, and `lm_head` if it is not tied. Linear weights are
+/// outputs × inputs, the transpose of GPT-2's files. The units are the embedding, each block, and
+/// the head.
 pub struct Gpt {
     config: GptConfig,
     embedding: Embeddings,
@@ -30,11 +31,11 @@ pub struct Gpt {
 }
 
 impl Gpt {
-    /// A model of parameters that are added to `registry`, cut as `split` says; its plan is usually
-    /// [`GptConfig::plan`].
+    /// Creates a model with parameters in `registry`, sharded as `split` says. Its plan is usually
+    /// [`GptConfig::parallel_plan`].
     ///
     /// # Errors
-    /// For extents that do not go together, and lines of the plan that name nothing.
+    /// Fails for invalid dimensions, and for plan rules without a match.
     pub fn new(registry: &mut Registry, config: GptConfig, split: TensorParallel) -> Result<Self> {
         config.check(split.size())?;
         let embedding = Embeddings::new(registry, &config, &split);
@@ -48,15 +49,16 @@ impl Gpt {
         Ok(Self { config, embedding, blocks, head, tensor_parallel: split })
     }
 
-    /// Extents and options.
+    /// Returns the dimensions and options.
     pub fn config(&self) -> &GptConfig {
         &self.config
     }
 
-    /// What the head says of every token: (tokens, classes that this rank has). Nothing is kept for a way back.
+    /// Computes the logits of every token: (tokens, classes of this rank). Saves nothing for
+    /// backward.
     ///
     /// # Errors
-    /// For unknown tokens, and of collectives.
+    /// Fails for unknown tokens. Returns the error of a failed collective.
     pub fn logits(&self, pass: &mut Pass<'_>, tokens: &[u32], sequence: usize) -> Result<Tensor> {
         pass.expect_host("logits for whoever asks")?;
         pass.no_grad(|pass| {
@@ -65,10 +67,10 @@ impl Gpt {
         })
     }
 
-    /// The `count` tokens that follow `prompt`.
+    /// Generates `count` tokens after `prompt`.
     ///
     /// # Errors
-    /// For an empty prompt or unknown tokens in it, and of collectives.
+    /// Fails for an empty prompt or unknown tokens. Returns the error of a failed collective.
     pub fn generate(
         &self,
         pass: &mut Pass<'_>,
@@ -90,9 +92,10 @@ impl Gpt {
         Ok(tokens.split_off(prompt.len()))
     }
 
-    /// The logits of what follows `seen`.
+    /// Computes the logits of the token after `seen`.
     fn next_logits(&self, pass: &mut Pass<'_>, seen: &[u32]) -> Result<Tensor> {
-        // Nothing looks ahead, so what is behind does not matter; and storage of few sizes is used again.
+        // Attention is causal, so later rows may hold anything. Few distinct lengths let the
+        // allocator reuse memory.
         const GRAIN: usize = 64;
         let length = seen.len().next_multiple_of(GRAIN).min(self.config.context);
         let mut tokens = seen.to_vec();
@@ -103,19 +106,19 @@ impl Gpt {
         self.tensor_parallel.gather_row(pass, logits)
     }
 
-    /// What the head gets, of each micro-batch.
+    /// Computes the input of the head for each micro-batch.
     fn features(&self, pass: &mut Pass<'_>, tokens: Vec<Vec<u32>>, sequence: usize) -> Result<Vec<Tensor>> {
         pass.set_sequence(sequence);
         let embedded = self.embedding.forward_each(pass, tokens, &self.tensor_parallel)?;
         self.blocks.iter().try_fold(embedded, |features, block| block.forward_each(pass, features))
     }
 
-    /// What the head gets, of a single one.
+    /// Computes the input of the head for a single micro-batch.
     fn features_of_one(&self, pass: &mut Pass<'_>, tokens: Vec<u32>, sequence: usize) -> Result<Tensor> {
         Ok(self.features(pass, vec![tokens], sequence)?.remove(0))
     }
 
-    /// Whether a sequence, or the chunks of it together, fit in the context.
+    /// Returns true if a sequence, or its chunks together, fit in the context.
     fn sequence_fits(&self, pass: &Pass<'_>, sequence: usize) -> bool {
         let chunks = pass.sequence_group().map_or(1, Communicator::size);
         (1..=self.config.context).contains(&(chunks * sequence))

@@ -1,8 +1,8 @@
-//! GPT-2's weights and extents in Hugging Face's files: `model.safetensors` and `config.json`.
+//! GPT-2's weights and dimensions in Hugging Face's files: `model.safetensors` and `config.json`.
 //!
-//! Parameters have the names that [`Gpt`](super::Gpt) gives them, with or without `transformer.` before them. Maps within
-//! blocks are inputs × outputs there, the transpose of ours. Buffers of masks are not looked at, nor is the head of a model whose head
-//! is the token embedding.
+//! Parameters have the names that [`Gpt`](super::Gpt) gives them, with or without the prefix
+//! `transformer.`. Linear weights within blocks are inputs × outputs in the file, the transpose of
+//! ours. Mask buffers are ignored, and so is the head if it is tied to the token embedding.
 
 mod config;
 mod read;
@@ -14,13 +14,14 @@ pub use write::save;
 
 use crate::parameter::Parameter;
 
-/// Whether the file has the transpose of a parameter: it is the weight of a map within a block.
+/// Returns true if the file has the transpose of a parameter: the weight of a linear layer within a
+/// block.
 fn is_transposed(parameter: &Parameter) -> bool {
     let mut path = parameter.name.rsplit('.');
     path.next() == Some("weight") && path.next().is_some_and(|map| map.starts_with("c_"))
 }
 
-/// Extents of the whole parameter in the file.
+/// Returns the shape of the whole parameter in the file.
 fn shape_in_file(parameter: &Parameter) -> Vec<usize> {
     let mut shape = parameter.global_shape();
     if is_transposed(parameter) {
@@ -29,7 +30,7 @@ fn shape_in_file(parameter: &Parameter) -> Vec<usize> {
     shape
 }
 
-/// How far apart neighbors along each dimension of the whole parameter are in the file.
+/// Returns the strides in the file along each dimension of the whole parameter.
 fn strides_in_file(parameter: &Parameter) -> Vec<usize> {
     let mut strides = row_major(&shape_in_file(parameter));
     if is_transposed(parameter) {
@@ -38,12 +39,12 @@ fn strides_in_file(parameter: &Parameter) -> Vec<usize> {
     strides
 }
 
-/// How far apart neighbors along each dimension are where the last one is contiguous.
+/// Returns the strides of a row-major tensor.
 fn row_major(shape: &[usize]) -> Vec<usize> {
     (1..=shape.len()).map(|inner| shape[inner..].iter().product()).collect()
 }
 
-/// Where element `index` of this rank's part is in the file; none for padding.
+/// Returns the index in the file of element `index` of this rank's part; `None` for padding.
 fn file_index(parameter: &Parameter, index: usize) -> Option<usize> {
     let index = parameter.global_index(index)?;
     Some(match parameter.global_shape()[..] {

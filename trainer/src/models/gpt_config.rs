@@ -1,60 +1,60 @@
-//! Extents and options of a GPT.
+//! Dimensions and options of a GPT.
 
 use crate::error::{Error, Result};
 use crate::nn::{LayerNorm, LinearInit, Module, RmsNorm};
 use crate::parameter::Registry;
 use crate::tensor_parallel::{ParallelPlan, ParallelStyle};
 
-/// Which normalization.
+/// Normalization layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Norm {
-    /// [`LayerNorm`], as GPT-2.
+    /// [`LayerNorm`], as in GPT-2.
     Layer,
-    /// [`RmsNorm`], as Llama.
+    /// [`RmsNorm`], as in Llama.
     Rms,
 }
 
-/// Which non-linear part.
+/// Feed-forward part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FeedForward {
-    /// [`Gelu::Tanh`](crate::nn::Gelu::Tanh) of 4 × width features, as GPT-2.
+    /// [`Gelu::Tanh`](crate::nn::Gelu::Tanh) with 4 × width features, as in GPT-2.
     Gelu,
-    /// [`SwiGlu`](crate::nn::SwiGlu) of 8/3 × width features, as Llama.
+    /// [`SwiGlu`](crate::nn::SwiGlu) with 8/3 × width features, as in Llama.
     SwiGlu,
 }
 
-/// Extents and options of a [`Gpt`](super::Gpt).
+/// Dimensions and options of a [`Gpt`](super::Gpt).
 #[derive(Clone, Debug, PartialEq)]
 pub struct GptConfig {
-    /// Number of different tokens.
+    /// Vocabulary size.
     pub vocabulary: usize,
-    /// Tokens of the longest sequence.
+    /// Maximum sequence length in tokens.
     pub context: usize,
-    /// Features of a token.
+    /// Features per token.
     pub width: usize,
-    /// Heads of attention, of width / heads features each.
+    /// Number of attention heads, of width / heads features each.
     pub heads: usize,
     /// Number of blocks.
     pub layers: usize,
-    /// Which normalization.
+    /// Normalization layer.
     pub norm: Norm,
-    /// Which non-linear part.
+    /// Feed-forward part.
     pub feed_forward: FeedForward,
-    /// Rate of dropout of the embedding and of every residual branch.
+    /// Dropout rate of the embedding and of every residual branch.
     pub dropout: f32,
-    /// Whether the head's weight is the token embedding.
+    /// Uses the token embedding as weight of the head.
     pub tie_word_embeddings: bool,
-    /// Whether blocks keep their input only, and run forward again in backward.
+    /// Makes blocks save their input only, and recompute forward in backward.
     pub activation_checkpointing: bool,
-    /// Targets that do not count: padding.
+    /// Target value that is ignored: padding.
     pub ignore_index: Option<u32>,
-    /// Parts of the rows for which the head is computed one after the other: from two on, there are never the logits of all
-    /// rows, and they are computed again in backward.
+    /// Number of row groups for the head, computed one after the other. From 2 on, the logits of
+    /// all rows never exist at once, and are recomputed in backward.
     pub cross_entropy_splits: usize,
 }
 
 impl GptConfig {
-    /// GPT-2 of these extents, without dropout.
+    /// Returns a GPT-2 of these dimensions, without dropout.
     pub fn new(vocabulary: usize, context: usize, width: usize, heads: usize, layers: usize) -> Self {
         Self {
             vocabulary,
@@ -72,7 +72,7 @@ impl GptConfig {
         }
     }
 
-    /// Features between the two maps of the feed-forward part; with SwiGLU a multiple of 8.
+    /// Returns the hidden features of the feed-forward part; a multiple of 8 with SwiGLU.
     pub fn ffn_width(&self) -> usize {
         match self.feed_forward {
             FeedForward::Gelu => 4 * self.width,
@@ -80,22 +80,23 @@ impl GptConfig {
         }
     }
 
-    /// Features of a head.
+    /// Returns the features per head.
     pub fn head_dim(&self) -> usize {
         self.width / self.heads
     }
 
-    /// How maps start, but for the last of a branch.
+    /// Returns the initialization of linear layers, except for the last of a residual branch.
     pub fn init(&self) -> LinearInit {
         LinearInit::normal(0.02)
     }
 
-    /// How the last map of a residual branch starts: smaller, as there are 2 × layers of them to be summed.
+    /// Returns the initialization of the last linear layer of a residual branch. It is smaller,
+    /// because 2 × layers branches are added.
     pub fn residual_init(&self) -> LinearInit {
         LinearInit::normal(0.02 / (2.0 * self.layers as f32).sqrt())
     }
 
-    /// A normalization named `name`.
+    /// Creates a normalization layer named `name`.
     pub fn make_norm(&self, registry: &mut Registry, name: &str) -> Box<dyn Module> {
         registry.scope(name, |registry| match self.norm {
             Norm::Layer => Box::new(LayerNorm::new(registry, self.width, 1e-5)) as Box<dyn Module>,
@@ -103,8 +104,8 @@ impl GptConfig {
         })
     }
 
-    /// How a model of these options is cut: heads and hidden features by columns, then by rows. The head is cut by classes in any
-    /// case.
+    /// Returns the tensor parallel plan of a model with these options: heads and hidden features by
+    /// columns, then by rows. The head is always sharded by classes.
     pub fn parallel_plan(&self) -> ParallelPlan {
         let (head, gates) = (self.head_dim(), if self.feed_forward == FeedForward::SwiGlu { 2 } else { 1 });
         ParallelPlan::new([
@@ -115,7 +116,7 @@ impl GptConfig {
         ])
     }
 
-    /// That heads divide the width, and that every one of `parts` ranks gets one.
+    /// Checks that heads divide the width, and that each of `parts` ranks gets one.
     pub(super) fn check(&self, parts: usize) -> Result<()> {
         let (width, heads) = (self.width, self.heads);
         if parts > heads {

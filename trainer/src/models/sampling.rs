@@ -1,23 +1,23 @@
-//! How the next token is chosen.
+//! Sampling of the next token.
 
 use crate::random::{splitmix, unit_f64};
 
-/// How the next token is chosen from logits.
+/// Method to choose the next token from logits.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Sampling {
-    /// The most probable; of equals the first.
+    /// The most probable token; the first of equals.
     Greedy,
-    /// At random, as probable as softmax(logits / temperature) says.
+    /// Random, with the probabilities softmax(logits / temperature).
     Temperature {
-        /// More than 0; towards 0, greedy.
+        /// Positive. Close to 0 is greedy.
         temperature: f32,
-        /// Decides, together with the place.
+        /// Seed of the choice, together with the position.
         seed: u64,
     },
 }
 
 impl Sampling {
-    /// A token, at `place` in the text.
+    /// Chooses a token for position `place` of the text.
     pub(super) fn pick(self, logits: &[f32], place: u64) -> u32 {
         let (best, most) = argmax(logits);
         match self {

@@ -1,4 +1,4 @@
-//! Models against difference quotients, and their events.
+//! Tests of models against difference quotients, and of their events.
 
 mod golden;
 mod passes;
@@ -12,7 +12,7 @@ use crate::strategy::{Direction, LocalStrategy, Strategy};
 use crate::tensor_parallel::TensorParallel;
 use std::collections::HashSet;
 
-/// A model and its parameters.
+/// Model with its parameters.
 struct Fixture<M> {
     model: M,
     strategy: LocalStrategy,
@@ -45,7 +45,7 @@ impl<M: Model> Fixture<M> {
         loss
     }
 
-    /// Larger weights than they start with, so that every gradient is well above rounding errors.
+    /// Sets weights larger than initial ones, so that every gradient is well above rounding errors.
     fn rough(mut self) -> Self {
         for id in (0..self.strategy.inventory().parameters.len()).map(ParameterId) {
             let weights = self.strategy.weights_mut(id);
@@ -54,7 +54,8 @@ impl<M: Model> Fixture<M> {
         self
     }
 
-    /// The slope of the loss along a random direction in each parameter is the product of that and the gradient.
+    /// Checks that the slope of the loss along a random direction in each parameter equals the
+    /// product of direction and gradient.
     fn check(&mut self, batch: &Batch<'_>) {
         self.forward_and_backward(batch);
         let gradients: Vec<Vec<f32>> = self.ids().map(|id| self.strategy.gradient_of(id).to_vec()).collect();
@@ -173,7 +174,7 @@ fn gpt2_small_has_expected_names_and_124m_parameters() {
     assert_eq!(start("h.11.attn.c_proj.weight"), Init::Normal(0.02 / 24.0f32.sqrt()));
 }
 
-/// Writes down the events, and lets no weight be used outside.
+/// Records events, and rejects uses of weights outside of their unit.
 struct RecordingStrategy {
     local: LocalStrategy,
     gathered: HashSet<UnitId>,
@@ -225,7 +226,8 @@ impl Strategy for RecordingStrategy {
     }
 }
 
-/// What a model of this inventory must announce: units in order, then in reverse with their parameters in reverse.
+/// Returns the events that a model must announce: units in order, then units and their parameters
+/// in reverse.
 fn expected(inventory: &Inventory, tied: Option<ParameterId>) -> Vec<Event> {
     let units = || (0..inventory.units.len()).map(UnitId);
     let mut events: Vec<Event> = units()

@@ -1,8 +1,9 @@
-//! Causal attention of several heads.
+//! Causal multi-head attention.
 //!
-//! Where ranks have chunks of each sequence ([`Pass::chunks`]), the keys and values of a whole sequence are gathered when it is its
-//! turn, in backward again rather than kept, and all that the ranks have of their gradients is summed up at the rank whose they
-//! are: keys and values of one sequence are what a rank needs beside its chunks.
+//! If ranks have chunks of each sequence ([`Pass::sequence_group`]), the keys and values of one
+//! sequence at a time are gathered, and gathered again in backward. Each rank then receives the sum
+//! of the gradients of its own keys and values. So a rank needs memory for the keys and values of
+//! one whole sequence in addition to its chunks.
 
 mod device;
 mod kv_exchange;
@@ -17,12 +18,12 @@ use crate::pass::Pass;
 use crate::tensor::Tensor;
 use unisono::Communicator;
 
-/// Of each head, y = softmax(q kᵀ / √d, of what is not later) v, within each [`Pass::sequence`] (Vaswani and others:
-/// Attention is all you need, 2017).
+/// Computes for each head y = softmax(q kᵀ / √d) v over earlier and equal positions, within each
+/// [`Pass::sequence`] (Vaswani et al., "Attention is all you need", 2017).
 ///
-/// (rows, queries | keys | values, each of heads × d) → (rows, heads × d). Probabilities are made again in backward, a
-/// panel of queries at a time (Dao and others: FlashAttention, 2022): it keeps its input and a number for each row and head, and
-/// needs room for 2 × 64 × sequence beside.
+/// (rows, queries | keys | values, each of heads × d) → (rows, heads × d). Probabilities are
+/// recomputed in backward, for a tile of queries at a time (Dao et al., "FlashAttention", 2022).
+/// Saves its input and one number per row and head, and needs a workspace of 2 × 64 × sequence.
 #[derive(Clone, Copy, Debug)]
 pub struct CausalAttention {
     heads: usize,
@@ -31,12 +32,12 @@ pub struct CausalAttention {
 
 struct Saved {
     input: Tensor,
-    /// ln of the sum of the powers that softmax divides by: rows of one head, heads of one sequence, sequences.
+    /// Log-sum-exp of the scores: rows of one head, heads of one sequence, sequences.
     log_sums: F32Vec,
 }
 
 impl CausalAttention {
-    /// Of `heads` heads of `head_dim` features each: those that this rank has.
+    /// Creates attention with this rank's `heads` heads of `head_dim` features each.
     pub fn new(heads: usize, head_dim: usize) -> Self {
         Self { heads, head_dim }
     }
@@ -45,7 +46,7 @@ impl CausalAttention {
         self.heads * self.head_dim
     }
 
-    /// Every panel of every head of one sequence.
+    /// Returns every tile of every head of one sequence.
     fn tiles(&self, pass: &Pass<'_>, number: usize) -> impl Iterator<Item = Tile> + use<> {
         let (rows, threads, attention) = (pass.sequence(), pass.threads(), *self);
         let (offset, keys) = (
@@ -67,19 +68,19 @@ impl CausalAttention {
         })
     }
 
-    /// Numbers that it needs room for in backward, and half as many in forward, in sequences of so many tokens: scores of the
-    /// largest panel, and their gradients.
+    /// Returns the workspace of backward in elements, for this sequence length: scores of the
+    /// largest tile, and their gradients. Forward needs half.
     pub fn workspace_len(sequence: usize) -> usize {
         2 * TILE_ROWS * sequence
     }
 
-    /// Half of the room for whole sequences of this pass.
+    /// Returns half of the workspace for whole sequences of this pass.
     fn half_workspace_len(pass: &Pass<'_>) -> usize {
         Self::workspace_len(pass.sequence() * pass.sequence_group().map_or(1, Communicator::size)) / 2
     }
 }
 
-/// How many sequences, or chunks of such, so many rows are.
+/// Returns the number of sequences, or chunks of sequences, in `rows` rows.
 fn sequence_count(pass: &Pass<'_>, rows: usize) -> usize {
     assert!(rows.is_multiple_of(pass.sequence()), "{rows} rows are no sequences of {}", pass.sequence());
     rows / pass.sequence()
@@ -150,7 +151,7 @@ mod tests {
     use crate::strategy::LocalStrategy;
     use crate::testing;
 
-    /// As the formula says, one number after another.
+    /// Computes the formula element by element.
     fn naive(x: &[f64], rows: usize, sequence: usize, heads: usize, d: usize) -> Vec<f64> {
         let width = heads * d;
         let at = |row: usize, block: usize, head: usize, i: usize| {
@@ -175,7 +176,8 @@ mod tests {
         GradCheck::new(|_| CausalAttention::new(2, 3), 10, 18).sequence(5).check_gradients(2e-4);
     }
 
-    /// Output and gradient of a rank that has a chunk of each sequence of `input` and `slope`.
+    /// Returns the output and gradient of a rank with a chunk of each sequence of `input` and
+    /// `slope`.
     fn chunk(group: &Communicator, sequence: usize, input: &[f32], slope: &[f32]) -> [Vec<f32>; 2] {
         let (memory, length) = (Allocator::default(), sequence / group.size());
         let own = |all: &[f32], columns: usize| {

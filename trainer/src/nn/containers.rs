@@ -1,4 +1,4 @@
-//! Modules made of modules.
+//! Modules that contain modules.
 
 use crate::error::Result;
 use crate::nn::Module;
@@ -25,7 +25,7 @@ impl<M: Module + ?Sized> Module for Box<M> {
     }
 }
 
-/// One module after another.
+/// Sequence of modules.
 pub struct Sequential(pub Vec<Box<dyn Module>>);
 
 impl Module for Sequential {
@@ -46,7 +46,8 @@ impl Module for Sequential {
     }
 }
 
-/// y = x + f(x) (He, Zhang, Ren, Sun: Deep residual learning for image recognition, 2015).
+/// Residual connection y = x + f(x) (He, Zhang, Ren, Sun, "Deep residual learning for image
+/// recognition", 2015).
 pub struct Residual<M>(pub M);
 
 impl<M: Module> Module for Residual<M> {
@@ -59,17 +60,17 @@ impl<M: Module> Module for Residual<M> {
     }
 }
 
-/// `value` + `map` of it.
+/// Returns `value` plus `map` of it.
 fn with_residual(value: Tensor, map: impl FnOnce(Tensor) -> Result<Tensor>) -> Result<Tensor> {
     let mut sum = value.copy()?;
     sum.add(&map(value)?)?;
     Ok(sum)
 }
 
-/// Keeps its input and nothing else: backward runs forward again (Chen, Xu, Zhang, Guestrin: Training deep nets with
-/// sublinear memory cost, 2016).
+/// Saves its input only, and runs forward again in backward (Chen, Xu, Zhang, Guestrin, "Training
+/// deep nets with sublinear memory cost", 2016).
 ///
-/// Gradients have the same bits as without.
+/// Gradients are bitwise equal to those without recomputation.
 pub struct ActivationCheckpoint<M>(pub M);
 
 impl<M: Module> Module for ActivationCheckpoint<M> {
@@ -91,14 +92,15 @@ impl<M: Module> Module for ActivationCheckpoint<M> {
     }
 }
 
-/// A module whose parameters are a unit, which it announces on both ways, once for all micro-batches.
+/// Module whose parameters are a unit. Announces the unit in both directions, once for all
+/// micro-batches.
 pub struct UnitModule<M> {
     unit: UnitId,
     module: M,
 }
 
 impl<M: Module> UnitModule<M> {
-    /// The unit `name` of what `make` adds; its parameters' names begin with `path`.
+    /// Creates the unit `name` of the parameters that `make` adds; their names begin with `path`.
     pub fn new(
         registry: &mut Registry,
         name: &str,

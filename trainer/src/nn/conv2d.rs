@@ -8,49 +8,49 @@ use crate::pass::Pass;
 use crate::tensor::Tensor;
 use unisono_cuda::{Matrix, MatrixMut, matmul};
 
-/// Extents of a convolution, as those of PyTorch's `Conv2d`.
+/// Dimensions of a convolution, as in PyTorch's `Conv2d`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Conv2dShape {
-    /// Channels in.
+    /// Input channels.
     pub inputs: usize,
-    /// Channels out.
+    /// Output channels.
     pub outputs: usize,
     /// Height and width of the image.
     pub image: [usize; 2],
-    /// Height and width of the window.
+    /// Height and width of the kernel.
     pub kernel: usize,
-    /// Pixels from one window to the next.
+    /// Distance between neighboring windows in pixels.
     pub stride: usize,
-    /// Zeros around the image.
+    /// Width of the zero padding around the image.
     pub padding: usize,
 }
 
 impl Conv2dShape {
-    /// Height and width of the result.
+    /// Returns the height and width of the output.
     ///
     /// # Panics
-    /// If the window does not fit the image.
+    /// Panics if the kernel does not fit the image.
     pub fn output_size(&self) -> [usize; 2] {
         self.image.map(|extent| (extent + 2 * self.padding - self.kernel) / self.stride + 1)
     }
 
-    /// Weights of one output channel.
+    /// Returns the weights per output channel.
     pub fn kernel_len(&self) -> usize {
         self.inputs * self.kernel * self.kernel
     }
 
-    /// Numbers of one image with all its channels.
+    /// Returns the elements of one image with all channels.
     fn image_len(&self) -> usize {
         self.inputs * self.image[0] * self.image[1]
     }
 
-    /// Pixels of one channel of the result.
+    /// Returns the pixels of one output channel.
     fn output_len(&self) -> usize {
         self.output_size()[0] * self.output_size()[1]
     }
 
-    /// Calls `meet` with the index of every element of the unfolded image, and with where that is in the image, if it is not
-    /// of the zeros around.
+    /// Calls `meet` with the index of every element of the unfolded image, and its index in the
+    /// image; `None` for padding.
     fn for_each_tap(&self, mut meet: impl FnMut(usize, Option<usize>)) {
         let ([height, width], [rows, columns]) = (self.image, self.output_size());
         let inside = |along: usize, tap: usize, extent: usize| {
@@ -71,10 +71,11 @@ impl Conv2dShape {
     }
 }
 
-/// y = W ∗ x + b, of images: a matrix product for each, of weights and unfolded image (`im2col`).
+/// Computes y = W ∗ x + b for images: one matrix product per image, of weights and unfolded image
+/// (`im2col`).
 ///
-/// (images, inputs × height × width) → (images, outputs × height × width), with W of outputs × inputs × kernel × kernel.
-/// Keeps its input.
+/// (images, inputs × height × width) → (images, outputs × height × width), with W of outputs ×
+/// inputs × kernel × kernel. Saves its input.
 pub struct Conv2d {
     weight: ParameterId,
     bias: ParameterId,
@@ -82,7 +83,7 @@ pub struct Conv2d {
 }
 
 impl Conv2d {
-    /// With `weight` and `bias`.
+    /// Creates the module with `weight` and `bias`.
     pub fn new(registry: &mut Registry, window: Conv2dShape) -> Self {
         let Conv2dShape { inputs, outputs, kernel, .. } = window;
         let start = LinearInit::fan_in(window.kernel_len());
@@ -91,7 +92,7 @@ impl Conv2d {
         Self { weight, bias, shape: window }
     }
 
-    /// Room for one unfolded image.
+    /// Allocates one unfolded image.
     fn im2col_buffer(&self, pass: &Pass<'_>) -> F32Vec {
         pass.floats(self.shape.kernel_len() * self.shape.output_len())
     }
@@ -100,7 +101,7 @@ impl Conv2d {
         self.shape.for_each_tap(|index, at| into[index] = at.map_or(0.0, |at| image[at]));
     }
 
-    /// W of outputs × taps.
+    /// Returns W as a matrix of outputs × taps.
     fn matrix<'a>(&self, weight: &'a [f32]) -> Matrix<'a> {
         Matrix::new(weight, self.shape.outputs, self.shape.kernel_len())
     }

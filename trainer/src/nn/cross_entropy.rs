@@ -1,4 +1,4 @@
-//! Cross entropy of classes.
+//! Cross entropy loss.
 
 mod device;
 
@@ -9,29 +9,30 @@ use crate::error::{Error, Result};
 use crate::pass::Pass;
 use crate::tensor::Tensor;
 
-/// The mean of -ln softmax(logits) at the target, of all rows whose target is not `ignore`.
+/// Mean of -ln softmax(logits) at the target, over all rows whose target is not `ignore_index`.
 ///
-/// (rows, classes) and (rows) targets → a number. Keeps the gradient, in the place of the logits. The mean of no rows is 0.
+/// (rows, classes) and (rows) targets → a number. Saves the gradient, in place of the logits. The
+/// mean of no rows is 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CrossEntropy {
-    /// Targets that do not count: padding.
+    /// Target value that is ignored: padding.
     pub ignore_index: Option<u32>,
 }
 
 impl CrossEntropy {
-    /// The loss.
+    /// Computes the loss.
     ///
     /// # Errors
-    /// For a target that is no class, or if there is not one for each row.
+    /// Fails for a target that is no class, or if there is not one target per row.
     pub fn forward(&self, pass: &mut Pass<'_>, logits: Tensor, targets: &[u32]) -> Result<f32> {
         let count = targets.iter().filter(|target| Some(**target) != self.ignore_index).count();
         self.forward_scaled(pass, logits, targets, 1.0 / count.max(1) as f32)
     }
 
-    /// The sum over rows that count, times `share`: a part of a mean of more rows.
+    /// Computes the sum over counted rows times `share`: one part of a mean over more rows.
     ///
     /// # Errors
-    /// Those of [`CrossEntropy::forward`].
+    /// Fails as [`CrossEntropy::forward`] does.
     pub fn forward_scaled(
         &self,
         pass: &mut Pass<'_>,
@@ -62,10 +63,10 @@ impl CrossEntropy {
         Ok((loss * f64::from(share)) as f32)
     }
 
-    /// The gradient of `factor` times the loss, with respect to the logits.
+    /// Computes the gradient of `factor` times the loss with respect to the logits.
     ///
     /// # Errors
-    /// Of the driver of a GPU.
+    /// Returns an error of the GPU driver.
     pub fn backward(&self, pass: &mut Pass<'_>, factor: f32) -> Result<Tensor> {
         let mut gradient: Tensor = pass.restore();
         match pass.device() {
@@ -75,11 +76,11 @@ impl CrossEntropy {
         Ok(gradient)
     }
 
-    /// The sum over rows that count, without what it takes to go back: the ln of the sum of the powers of each row is put in
-    /// `log_sums`, for [`CrossEntropy::slopes`]. `logits` mean nothing afterwards.
+    /// Computes the sum over counted rows without saving a gradient. Writes the log-sum-exp of each
+    /// row to `log_sums` for [`CrossEntropy::logits_grad`]. `logits` are unspecified afterwards.
     ///
     /// # Errors
-    /// Those of [`CrossEntropy::forward`].
+    /// Fails as [`CrossEntropy::forward`] does.
     pub fn loss_sum(&self, logits: &mut Tensor, targets: &[u32], log_sums: &mut [f32]) -> Result<f64> {
         self.check(logits, targets)?;
         let (mut loss, columns) = (0.0, logits.columns());
@@ -100,7 +101,8 @@ impl CrossEntropy {
         Ok(loss)
     }
 
-    /// `logits`, computed again, become the gradient of `factor` times their [`CrossEntropy::sum`].
+    /// Replaces recomputed `logits` by the gradient of `factor` times their
+    /// [`CrossEntropy::loss_sum`].
     pub fn logits_grad(&self, logits: &mut Tensor, targets: &[u32], log_sums: &[f32], factor: f32) {
         let columns = logits.columns();
         let rows = logits.data_mut().chunks_exact_mut(columns);
@@ -123,7 +125,8 @@ impl CrossEntropy {
     }
 }
 
-/// The loss of one row, whose logits become its gradient: (softmax - one at the target) · `share`.
+/// Returns the loss of one row, and replaces its logits by the gradient: (softmax - one at the
+/// target) · `share`.
 #[inline(always)]
 fn row_loss(row: &mut [f32], target: usize, share: f32) -> f32 {
     let (most, at_target) = (max_value(row), row[target]);
@@ -134,7 +137,8 @@ fn row_loss(row: &mut [f32], target: usize, share: f32) -> f32 {
     most - at_target + sum.ln()
 }
 
-/// Logits become the gradient of `factor` times the loss of their row, whose target is at `place` if it is here.
+/// Replaces logits by the gradient of `factor` times the loss of their row. `place` is the target's
+/// index, if it is on this rank.
 pub(crate) fn row_grad(row: &mut [f32], log_sum: f32, place: Option<usize>, factor: f32) {
     if factor == 0.0 {
         return row.fill(0.0);

@@ -1,4 +1,4 @@
-//! Both norms of rows on a GPU.
+//! LayerNorm and RMSNorm on a GPU.
 
 use crate::device::Device;
 use crate::error::Result;
@@ -7,7 +7,7 @@ use crate::pass::Pass;
 use crate::tensor::Tensor;
 use unisono_cuda::device::compute::Norm;
 
-/// A norm with its parameters.
+/// Normalization with its parameters.
 pub(super) struct DeviceNorm {
     pub(super) norm: Norm,
     pub(super) weight: ParameterId,

@@ -8,19 +8,20 @@ use crate::pass::Pass;
 use crate::random::splitmix;
 use crate::tensor::Tensor;
 
-/// Which of the [`Seeds`](crate::pass::Seeds) decides.
+/// Selects one of the [`Seeds`](crate::pass::Seeds).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RngStream {
-    /// The same on all ranks of a tensor-parallel group: for what each of them holds.
+    /// Equal on all ranks of a tensor parallel group, for replicated tensors.
     Shared,
-    /// Another on each: for what is cut between them.
+    /// Different on each rank, for sharded tensors.
     PerRank,
 }
 
-/// Each element is zero with probability `rate`, and divided by 1 - `rate` otherwise (Srivastava and others: Dropout, 2014).
+/// Sets each element to zero with probability `rate`, and divides it by 1 - `rate` otherwise
+/// (Srivastava et al., "Dropout", 2014).
 ///
-/// Whether is a function of seed, site and index of the element, so that nothing but a number is kept, and a pass that is
-/// repeated drops the same. After 2^32 elements of one tensor the pattern begins again.
+/// The mask is a function of seed, site and element index. So only a number is saved, and a
+/// repeated pass drops the same elements. The pattern repeats after 2^32 elements of one tensor.
 #[derive(Clone, Copy, Debug)]
 pub struct Dropout {
     rate: f32,
@@ -29,10 +30,10 @@ pub struct Dropout {
 }
 
 impl Dropout {
-    /// At a site named `name`, different from all others.
+    /// Creates dropout at the site `name`, which has its own random stream.
     ///
     /// # Panics
-    /// If `rate` is not a probability less than 1.
+    /// Panics if `rate` is not in [0, 1).
     pub fn new(registry: &Registry, name: &str, rate: f32, draw: RngStream) -> Self {
         assert!((0.0..1.0).contains(&rate), "{rate} is no rate of dropout");
         Self { rate, site: registry.rng_site(name), rng_stream: draw }
@@ -44,12 +45,12 @@ impl Dropout {
         splitmix(seed ^ splitmix(self.site))
     }
 
-    /// Of 2^32 draws those below are dropped; what multiplies the rest.
+    /// Returns the threshold of dropped draws among 2^32, and the scale of kept elements.
     fn threshold_and_scale(&self) -> (u32, f32) {
         ((f64::from(self.rate) * 2.0f64.powi(32)) as u32, 1.0 / (1.0 - self.rate))
     }
 
-    /// Drops some of the values, wherever they are.
+    /// Applies the mask in host or GPU memory.
     fn apply_mask(&self, pass: &Pass<'_>, values: &mut Tensor, key: u64) -> Result<()> {
         let (least, factor) = self.threshold_and_scale();
         match pass.device() {
@@ -59,7 +60,7 @@ impl Dropout {
         Ok(())
     }
 
-    /// Drops the same for the same `key`.
+    /// Applies the mask of `key`.
     fn apply(&self, values: &mut [f32], key: u64) {
         let (low, high) = (key as u32, (key >> 32) as u32);
         let (least, factor) = self.threshold_and_scale();
@@ -94,7 +95,7 @@ impl Module for Dropout {
     }
 }
 
-/// The finaliser of MurmurHash3 (Appleby): every bit of the result depends on every bit of `bits`.
+/// Finalizer of MurmurHash3 (Appleby): every bit of the result depends on every bit of `bits`.
 #[inline(always)]
 fn scramble(mut bits: u32) -> u32 {
     bits = (bits ^ (bits >> 16)).wrapping_mul(0x85eb_ca6b);
@@ -120,7 +121,7 @@ mod tests {
         values.iter().map(|value| *value != 0.0).collect()
     }
 
-    /// Share of elements that are kept in both, for masks that keep half.
+    /// Returns the fraction of elements kept by both masks.
     fn overlap(one: &[bool], two: &[bool]) -> f64 {
         one.iter().zip(two).filter(|(one, two)| **one && **two).count() as f64 / one.len() as f64
     }

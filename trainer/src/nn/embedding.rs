@@ -1,4 +1,4 @@
-//! Tables of vectors, looked up by number.
+//! Embedding tables.
 
 mod device;
 
@@ -8,9 +8,9 @@ use crate::parameter::{Init, Parameter, ParameterId, Registry, ShardSpec};
 use crate::pass::Pass;
 use crate::tensor::Tensor;
 
-/// Row i of the output is row `indices[i]` of the table: of tokens, of positions.
+/// Copies row `indices[i]` of the table to output row i: an embedding of tokens or positions.
 ///
-/// (indices) → (indices, width). Keeps the indices.
+/// (indices) → (indices, width). Saves the indices.
 pub struct Embedding {
     weight: ParameterId,
     count: usize,
@@ -19,12 +19,13 @@ pub struct Embedding {
 }
 
 impl Embedding {
-    /// With `weight` of `count` × `width`.
+    /// Creates the table `weight` of `count` × `width`.
     pub fn new(registry: &mut Registry, count: usize, width: usize, init: Init) -> Self {
         Self::cut(registry, count, width, init, None)
     }
 
-    /// Of which this rank has the rows that `cut` says: the vectors of all others are zeros, and the whole is the sum.
+    /// Creates a table of which this rank has the rows of `cut`. Vectors of other rows are zero, so
+    /// that the sum over ranks is the whole result.
     pub fn cut(
         registry: &mut Registry,
         count: usize,
@@ -37,20 +38,20 @@ impl Embedding {
         Self { weight: registry.add(table), count, width, sharded: cut }
     }
 
-    /// The row of the vector of `index` at this rank.
+    /// Returns this rank's row for `index`.
     fn local_row(&self, index: u32) -> Option<usize> {
         self.sharded.as_ref().map_or(Some(index as usize), |cut| cut.local_index(index as usize))
     }
 
-    /// The table.
+    /// Returns the parameter of the table.
     pub fn weight(&self) -> ParameterId {
         self.weight
     }
 
-    /// The vectors of `indices`.
+    /// Returns the vectors of `indices`.
     ///
     /// # Errors
-    /// For an index that the table does not have.
+    /// Fails for an index outside of the table.
     pub fn forward(&self, pass: &mut Pass<'_>, indices: Vec<u32>) -> Result<Tensor> {
         if let Some(index) = indices.iter().find(|index| **index as usize >= self.count) {
             return Err(Error::invalid(format!("index {index} into a table of {}", self.count)));
@@ -73,7 +74,7 @@ impl Embedding {
     /// Adds to the gradient of the table.
     ///
     /// # Errors
-    /// Of collectives.
+    /// Returns the error of a failed collective.
     pub fn backward(&self, pass: &mut Pass<'_>, gradient: &Tensor) -> Result<()> {
         if let Some(device) = pass.device() {
             return self.backward_on(device, pass, gradient);

@@ -8,19 +8,20 @@ use crate::tensor::Tensor;
 use std::f32::consts::FRAC_1_SQRT_2;
 use unisono_cuda::device::compute::Activation;
 
-/// y = x Φ(x), Φ being the normal distribution (Hendrycks, Gimpel: Gaussian error linear units, 2016).
+/// Computes y = x Φ(x) with the normal distribution Φ (Hendrycks, Gimpel, "Gaussian error linear
+/// units", 2016).
 ///
-/// (rows, columns) → (rows, columns). Keeps its input.
+/// (rows, columns) → (rows, columns). Saves its input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Gelu {
-    /// Φ by the error function.
+    /// Computes Φ by the error function.
     Exact,
-    /// Φ(x) ≈ (1 + tanh u) / 2 with u = √(2/π) (x + 0.044715 x³), as in GPT-2.
+    /// Approximates Φ(x) ≈ (1 + tanh u) / 2 with u = √(2/π) (x + 0.044715 x³), as in GPT-2.
     Tanh,
 }
 
 impl Gelu {
-    /// What GPUs call it.
+    /// Returns the activation of the GPU kernels.
     fn activation(self) -> Activation {
         match self {
             Self::Exact => Activation::GeluExact,
@@ -77,7 +78,7 @@ impl Module for Gelu {
 const SQRT_2_OVER_PI: f32 = 0.797_884_6;
 const CUBIC: f32 = 0.044_715;
 
-/// 2 u: (1 + tanh u) / 2 is the sigmoid of it, which keeps its accuracy where that is small.
+/// Returns 2 u. Its sigmoid equals (1 + tanh u) / 2, and keeps its accuracy for small values.
 #[inline(always)]
 fn twice_u(x: f32) -> f32 {
     2.0 * SQRT_2_OVER_PI * (x + CUBIC * x * x * x)
@@ -90,7 +91,7 @@ fn tanh_derivative(x: f32) -> f32 {
     s + x * s * (1.0 - s) * slope_of_twice_u
 }
 
-/// Φ.
+/// Returns Φ.
 #[inline(always)]
 fn normal(x: f32) -> f32 {
     0.5 + 0.5 * erf(x * FRAC_1_SQRT_2)

@@ -1,4 +1,4 @@
-//! What every module is checked against: differences of a loss, and a formula in f64.
+//! Checks of modules against difference quotients of a loss, and against a formula in f64.
 
 use crate::allocator::Allocator;
 use crate::nn::Module;
@@ -7,7 +7,7 @@ use crate::pass::{Pass, Seeds};
 use crate::strategy::{LocalStrategy, Strategy};
 use crate::tensor::Tensor;
 
-/// A module with weights, an input, and a loss: the sum of its outputs, each times a number.
+/// Module with weights, an input, and a loss: a weighted sum of its outputs.
 pub(crate) struct GradCheck<M> {
     module: M,
     strategy: std::cell::RefCell<LocalStrategy>,
@@ -17,7 +17,7 @@ pub(crate) struct GradCheck<M> {
     sequence: usize,
 }
 
-/// Numbers between -1 and 1.
+/// Returns numbers between -1 and 1.
 pub(crate) fn random_values(seed: u64, count: usize) -> Vec<f32> {
     let mut numbers = vec![0.0; count];
     let name = "numbers of a test";
@@ -29,13 +29,13 @@ pub(crate) fn random_values(seed: u64, count: usize) -> Vec<f32> {
     numbers
 }
 
-/// In f64.
+/// Converts numbers to f64.
 pub(crate) fn to_f64(numbers: &[f32]) -> Vec<f64> {
     numbers.iter().copied().map(f64::from).collect()
 }
 
 impl<M: Module> GradCheck<M> {
-    /// The module that `make` makes, with random weights, and an input of `rows` × `columns`: one sequence.
+    /// Creates the module with random weights, and an input of `rows` × `columns`: one sequence.
     pub(crate) fn new(make: impl FnOnce(&mut Registry) -> M, rows: usize, columns: usize) -> Self {
         let (mut registry, memory) = (Registry::default(), Allocator::default());
         let (_, module) = registry.unit("m", make);
@@ -48,19 +48,19 @@ impl<M: Module> GradCheck<M> {
         Self { module, strategy, memory, input: random_values(99, rows * columns), columns, sequence: rows }
     }
 
-    /// Sequences of so many rows.
+    /// Sets the number of rows per sequence.
     pub(crate) fn sequence(mut self, rows: usize) -> Self {
         self.sequence = rows;
         self
     }
 
-    /// Input and output by `forward` and, of the loss, the gradient with respect to the input.
+    /// Returns the output, and the gradient of the loss with respect to the input.
     pub(crate) fn forward_and_backward(&self) -> (Vec<f32>, Vec<f32>) {
         self.strategy.borrow_mut().zero_gradients();
         self.repeat_pass()
     }
 
-    /// [`Self::both_ways`], with what is there already added to.
+    /// Runs the pass again and adds to the existing gradients.
     fn repeat_pass(&self) -> (Vec<f32>, Vec<f32>) {
         let mut strategy = self.strategy.borrow_mut();
         let mut pass = self.pass(&mut strategy);
@@ -72,12 +72,13 @@ impl<M: Module> GradCheck<M> {
         (output.data().to_vec(), gradient.data().to_vec())
     }
 
-    /// Gradients of all parameters, after [`Self::both_ways`].
+    /// Returns the gradients of all parameters after [`Self::forward_and_backward`].
     pub(crate) fn weight_gradients(&self) -> Vec<f32> {
         self.strategy.borrow().gradients().to_vec()
     }
 
-    /// Every gradient is the difference quotient of the loss, up to `tolerance` times the greatest of its kind.
+    /// Asserts that every gradient equals the difference quotient of the loss, up to `tolerance`
+    /// times the largest of its kind.
     pub(crate) fn check_gradients(&self, tolerance: f64) {
         let (_, of_input) = self.forward_and_backward();
         let quotient = |at| self.quotient(|step| self.loss(&moved(&self.input, at, step)));
@@ -107,7 +108,7 @@ impl<M: Module> GradCheck<M> {
         }
     }
 
-    /// Each row of the output is what `formula` makes of that of the input and the weights.
+    /// Asserts that `formula` gives each output row, from its input row and the weights.
     pub(crate) fn check_values(&self, tolerance: f64, formula: impl Fn(&[f64], &[Vec<f64>]) -> Vec<f64>) {
         let input = to_f64(&self.input);
         let weights = self.weights();
@@ -115,7 +116,7 @@ impl<M: Module> GradCheck<M> {
         self.output_is(tolerance, &rows.collect::<Vec<_>>());
     }
 
-    /// The output is what `formula` makes of the whole input and the weights.
+    /// Asserts that `formula` gives the output, from the whole input and the weights.
     pub(crate) fn check_all_rows(
         &self,
         tolerance: f64,
@@ -147,7 +148,7 @@ impl<M: Module> GradCheck<M> {
         output.data().iter().zip(&factors).map(|(y, factor)| f64::from(*y) * f64::from(*factor)).sum()
     }
 
-    /// The slope at 0, by five points.
+    /// Returns the slope at 0 from five points.
     fn quotient(&self, loss: impl Fn(f32) -> f64) -> f64 {
         const STEP: f32 = 1.0 / 32.0;
         let difference = |step: f32| loss(step) - loss(-step);
@@ -165,7 +166,7 @@ impl<M: Module> GradCheck<M> {
     }
 }
 
-/// What the loss takes the outputs times.
+/// Returns the weights of the outputs in the loss.
 fn factors(count: usize) -> Vec<f32> {
     random_values(77, count)
 }

@@ -10,9 +10,10 @@ use crate::pass::Pass;
 use crate::tensor::Tensor;
 use unisono_cuda::device::compute::Norm;
 
-/// y = (x - mean) / √(variance + ε) · gain + bias, of each row (Ba, Kiros, Hinton: Layer normalization, 2016).
+/// Computes y = (x - mean) / √(variance + ε) · gain + bias for each row (Ba, Kiros, Hinton, "Layer
+/// normalization", 2016).
 ///
-/// (rows, width) → (rows, width). Keeps its input, and two numbers for each row.
+/// (rows, width) → (rows, width). Saves its input, and two numbers per row.
 pub struct LayerNorm {
     weight: ParameterId,
     bias: ParameterId,
@@ -22,12 +23,12 @@ pub struct LayerNorm {
 
 struct Saved {
     input: Tensor,
-    /// Mean and one over the deviation, of each row.
+    /// Mean and inverse standard deviation of each row.
     moments: F32Vec,
 }
 
 impl LayerNorm {
-    /// With `weight` of ones and `bias` of zeros; GPT-2's ε is 1e-5.
+    /// Creates the module with `weight` of ones and `bias` of zeros. GPT-2's ε is 1e-5.
     pub fn new(registry: &mut Registry, width: usize, epsilon: f32) -> Self {
         let weight = registry.add(Parameter::new("weight", &[width], Init::Ones));
         let bias = registry.add(Parameter::new("bias", &[width], Init::Zeros));
@@ -88,7 +89,7 @@ impl Module for LayerNorm {
     }
 }
 
-/// Mean and one over the deviation.
+/// Returns the mean and inverse standard deviation.
 #[inline(always)]
 fn row_moments(row: &[f32], epsilon: f32) -> [f32; 2] {
     let count = row.len() as f32;
@@ -104,7 +105,7 @@ fn normalize(from: &[f32], [mean, rate]: [f32; 2], gain: &[f32], bias: &[f32], t
     }
 }
 
-/// What one row adds to the gradients of gain and bias.
+/// Adds one row's share to the gradients of gain and bias.
 #[inline(always)]
 fn accumulate_grads(from: &[f32], [mean, rate]: [f32; 2], row: &[f32], gain: &mut [f32], bias: &mut [f32]) {
     for (((gain, bias), x), dy) in gain.iter_mut().zip(bias).zip(from).zip(row) {
@@ -113,7 +114,8 @@ fn accumulate_grads(from: &[f32], [mean, rate]: [f32; 2], row: &[f32], gain: &mu
     }
 }
 
-/// With x̂ the normalized row and g = dy · gain: dx = (g - mean of g - x̂ · mean of g x̂) / deviation, in place of dy.
+/// Replaces dy by dx = (g - mean of g - x̂ · mean of g x̂) / deviation, with the normalized row x̂
+/// and g = dy · gain.
 #[inline(always)]
 fn input_grad(from: &[f32], [mean, rate]: [f32; 2], gain: &[f32], row: &mut [f32]) {
     row.iter_mut().zip(gain).for_each(|(dy, gain)| *dy *= gain);

@@ -1,4 +1,4 @@
-//! Linear maps.
+//! Linear layers.
 
 mod device;
 
@@ -10,9 +10,9 @@ use crate::pass::Pass;
 use crate::tensor::Tensor;
 use unisono_cuda::{Matrix, MatrixMut, matmul};
 
-/// y = x Wᵀ + b, with W of outputs × inputs.
+/// Computes y = x Wᵀ + b, with W of outputs × inputs.
 ///
-/// (rows, inputs) → (rows, outputs). Keeps its input.
+/// (rows, inputs) → (rows, outputs). Saves its input.
 pub struct Linear {
     weight: ParameterId,
     bias: Option<ParameterId>,
@@ -21,14 +21,14 @@ pub struct Linear {
 }
 
 impl Linear {
-    /// With `weight` and, if `start` has one, `bias`.
+    /// Creates the layer with `weight` and, if `start` has one, `bias`.
     pub fn new(registry: &mut Registry, inputs: usize, outputs: usize, start: LinearInit) -> Self {
         let weight = registry.add(Parameter::new("weight", &[outputs, inputs], start.weight));
         let bias = start.bias.map(|init| registry.add(Parameter::new("bias", &[outputs], init)));
         Self { weight, bias, inputs, outputs }
     }
 
-    /// Of parameters that were added already: cut ones.
+    /// Creates the layer from parameters that were added before, such as sharded ones.
     pub fn from_parameters(
         weight: ParameterId,
         bias: Option<ParameterId>,
@@ -38,13 +38,15 @@ impl Linear {
         Self { weight, bias, inputs, outputs }
     }
 
-    /// Without bias, with the weight of an earlier unit: a head tied to the embedding.
+    /// Creates a layer without bias that uses the weight of an earlier unit: a head tied to the
+    /// embedding.
     pub fn tied(registry: &mut Registry, weight: ParameterId, inputs: usize, outputs: usize) -> Self {
         registry.share_parameter(weight);
         Self { weight, bias: None, inputs, outputs }
     }
 
-    /// As [`Module::backward`] of some of the rows, from their inputs: gradients are not ready before [`Linear::ready`].
+    /// Computes [`Module::backward`] for some of the rows from their inputs. Call
+    /// [`Linear::grads_ready`] after the last rows.
     pub fn backward_chunk(&self, pass: &mut Pass<'_>, input: Tensor, gradient: &Tensor) -> Tensor {
         if let Some(bias) = self.bias {
             pass.add(bias, |_, into| add_rows(into, gradient.data()));
@@ -54,10 +56,10 @@ impl Linear {
         self.input_grad(pass, input, gradient)
     }
 
-    /// Says that all rows were there.
+    /// Reports the gradients as ready, after all rows.
     ///
     /// # Errors
-    /// Of collectives that become due.
+    /// Returns the error of a collective that becomes due.
     pub fn grads_ready(&self, pass: &mut Pass<'_>) -> Result<()> {
         self.bias.map_or(Ok(()), |bias| pass.grad_ready(bias))?;
         pass.grad_ready(self.weight)
@@ -71,7 +73,7 @@ impl Linear {
         matmul(into, 1.0, 1.0, gradient.t(), input, threads);
     }
 
-    /// The gradient of the input, in its place.
+    /// Computes the gradient of the input, in its place.
     fn input_grad(&self, pass: &Pass<'_>, mut input: Tensor, gradient: &Tensor) -> Tensor {
         let rows = input.rows();
         let weight = Matrix::new(pass.weights(self.weight), self.outputs, self.inputs);

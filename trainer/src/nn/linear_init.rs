@@ -1,31 +1,31 @@
-//! How the parameters of linear maps start.
+//! Initialization of linear layers.
 
 use crate::parameter::Init;
 
-/// How weight and bias start.
+/// Initial values of weight and bias.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LinearInit {
-    /// The weight.
+    /// Initial weight.
     pub weight: Init,
-    /// The bias; none: there is no bias.
+    /// Initial bias; `None` for a layer without bias.
     pub bias: Option<Init>,
 }
 
 impl LinearInit {
-    /// Both uniform within ±1/√inputs: what PyTorch's `Linear` and `Conv2d` start with (of He and others, Delving deep into
-    /// rectifiers, 2015, with a = √5).
+    /// Returns uniform values within ±1/√inputs for both, as PyTorch's `Linear` and `Conv2d` use
+    /// (He et al., "Delving deep into rectifiers", 2015, with a = √5).
     pub fn fan_in(inputs: usize) -> Self {
         let init = Init::Uniform(1.0 / (inputs as f32).sqrt());
         Self { weight: init, bias: Some(init) }
     }
 
-    /// A normal weight and a bias of zeros: what GPT-2 starts with, 0.02, and for the last map of a residual branch
-    /// 0.02 / √(number of branches).
+    /// Returns a normal weight and a zero bias. GPT-2 uses a deviation of 0.02, and 0.02 / √(number
+    /// of branches) for the last layer of a residual branch.
     pub fn normal(deviation: f32) -> Self {
         Self { weight: Init::Normal(deviation), bias: Some(Init::Zeros) }
     }
 
-    /// The weight alone.
+    /// Removes the bias.
     pub fn without_bias(self) -> Self {
         Self { bias: None, ..self }
     }

@@ -10,9 +10,10 @@ use crate::pass::Pass;
 use crate::tensor::Tensor;
 use unisono_cuda::device::compute::Norm;
 
-/// y = x / √(mean of x² + ε) · gain, of each row (Zhang, Sennrich: Root mean square layer normalization, 2019).
+/// Computes y = x / √(mean of x² + ε) · gain for each row (Zhang, Sennrich, "Root mean square layer
+/// normalization", 2019).
 ///
-/// (rows, width) → (rows, width). Keeps its input, and a number for each row.
+/// (rows, width) → (rows, width). Saves its input, and one number per row.
 pub struct RmsNorm {
     weight: ParameterId,
     width: usize,
@@ -21,12 +22,12 @@ pub struct RmsNorm {
 
 struct Saved {
     input: Tensor,
-    /// One over the root mean square of each row.
+    /// Inverse root mean square of each row.
     inverse_rms: F32Vec,
 }
 
 impl RmsNorm {
-    /// With `weight` of ones; Llama's ε is 1e-5.
+    /// Creates the module with `weight` of ones. Llama's ε is 1e-5.
     pub fn new(registry: &mut Registry, width: usize, epsilon: f32) -> Self {
         Self { weight: registry.add(Parameter::new("weight", &[width], Init::Ones)), width, epsilon }
     }
@@ -84,7 +85,7 @@ impl Module for RmsNorm {
     }
 }
 
-/// What one row adds to the gradient of the gain.
+/// Adds one row's share to the gradient of the gain.
 #[inline(always)]
 fn accumulate_grads(from: &[f32], rate: f32, row: &[f32], gain: &mut [f32]) {
     for ((gain, x), dy) in gain.iter_mut().zip(from).zip(row) {
@@ -92,7 +93,8 @@ fn accumulate_grads(from: &[f32], rate: f32, row: &[f32], gain: &mut [f32]) {
     }
 }
 
-/// With x̂ the normalized row and g = dy · gain: dx = (g - x̂ · mean of g x̂) · rate, in place of dy.
+/// Replaces dy by dx = (g - x̂ · mean of g x̂) · rate, with the normalized row x̂ and g = dy ·
+/// gain.
 #[inline(always)]
 fn input_grad(from: &[f32], rate: f32, gain: &[f32], row: &mut [f32]) {
     row.iter_mut().zip(gain).for_each(|(dy, gain)| *dy *= gain);

@@ -6,9 +6,10 @@ use crate::error::Result;
 use crate::pass::Pass;
 use crate::tensor::Tensor;
 
-/// y = silu(gate) · up, with silu(x) = x σ(x) (Shazeer: GLU variants improve transformer, 2020).
+/// Computes y = silu(gate) · up, with silu(x) = x σ(x) (Shazeer, "GLU variants improve
+/// transformer", 2020).
 ///
-/// (rows, gate | up) → (rows, half as many columns). Keeps its input.
+/// (rows, gate | up) → (rows, half as many columns). Saves its input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SwiGlu;
 
@@ -58,7 +59,7 @@ impl Module for SwiGlu {
     }
 }
 
-/// Gradients of gate and up in their place.
+/// Writes the gradients of gate and up in their place.
 #[inline(always)]
 fn input_grad(row: &mut [f32], dy: &[f32]) {
     let (gate, up) = row.split_at_mut(dy.len());

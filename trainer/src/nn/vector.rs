@@ -1,27 +1,29 @@
-//! Elementwise functions and sums, written so that the compiler vectorizes them for the processor at hand.
+//! Elementwise functions and sums that the compiler can vectorize for the present processor.
 //!
-//! Nothing here fuses a multiplication with an addition, and sums run in a fixed number of lanes: the bits are the
-//! same on every processor.
+//! Nothing here fuses a multiplication with an addition, and sums use a fixed number of lanes. The
+//! bits are equal on every processor.
 
 use pulp::Arch;
 
-/// Lanes of a sum: what two AVX2 registers hold.
+/// Lanes of a sum: two AVX2 registers.
 const LANES: usize = 16;
 
-/// Runs `work` compiled for the best instructions at hand.
+/// Runs `work` compiled for the best available instructions.
 ///
-/// That is true of what is inlined into it: `work` and what it calls are `#[inline(always)]`.
+/// This applies to inlined code, so `work` and its callees are `#[inline(always)]`.
 #[inline(always)]
 pub(crate) fn vectorized<R>(work: impl FnOnce() -> R) -> R {
     Arch::new().dispatch(work)
 }
 
-/// e to the power of `x`, within 2 units in the last place; from 1.2e-38 to 2.4e38 and no further.
+/// Returns e to the power of `x`, within 2 units in the last place. The result is clamped to
+/// 1.2e-38 to 2.4e38.
 ///
-/// x is n·ln 2 + r with |r| ≤ ln 2 / 2, and e to the power of r a polynomial (Moshier, Cephes, `expf`).
+/// x is n·ln 2 + r with |r| ≤ ln 2 / 2, and e to the power of r is a polynomial (Moshier, Cephes,
+/// `expf`).
 #[inline(always)]
 pub(crate) fn exp(x: f32) -> f32 {
-    /// Added to a number, it leaves the nearest integer in the low bits.
+    /// Adding this number leaves the nearest integer in the low bits.
     const ANCHOR: f32 = 12_582_912.0;
     let x = x.clamp(-87.33, 88.37);
     let anchored = x * std::f32::consts::LOG2_E + ANCHOR;
@@ -38,13 +40,14 @@ fn fifth(r: f32) -> f32 {
     0.001_398_2 + r * 1.987_569_1e-4
 }
 
-/// 1 / (1 + e to the power of -`x`).
+/// Returns 1 / (1 + e to the power of -`x`).
 #[inline(always)]
 pub(crate) fn sigmoid(x: f32) -> f32 {
     1.0 / (1.0 + exp(-x))
 }
 
-/// The error function, within 5e-7: a rational approximation on [-4, 4] (Eigen, `generic_fast_erf_float`).
+/// Returns the error function, within 5e-7: a rational approximation on [-4, 4] (Eigen,
+/// `generic_fast_erf_float`).
 #[inline(always)]
 pub(crate) fn erf(x: f32) -> f32 {
     const OVER: [f32; 7] = [
@@ -62,7 +65,7 @@ pub(crate) fn erf(x: f32) -> f32 {
     x * polynomial(&OVER, square) / polynomial(&UNDER, square)
 }
 
-/// By Horner's rule, the highest coefficient first.
+/// Evaluates a polynomial by Horner's rule, highest coefficient first.
 #[inline(always)]
 fn polynomial<const N: usize>(coefficients: &[f32; N], x: f32) -> f32 {
     let mut value = coefficients[0];
@@ -72,7 +75,7 @@ fn polynomial<const N: usize>(coefficients: &[f32; N], x: f32) -> f32 {
     value
 }
 
-/// The sum of `term` of each pair.
+/// Sums `term` over all pairs.
 #[inline(always)]
 pub(crate) fn sum(one: &[f32], two: &[f32], term: impl Fn(f32, f32) -> f32) -> f32 {
     debug_assert_eq!(one.len(), two.len());
@@ -89,7 +92,7 @@ pub(crate) fn sum(one: &[f32], two: &[f32], term: impl Fn(f32, f32) -> f32) -> f
     fold(lanes, |a, b| a + b)
 }
 
-/// The greatest of `values`; minus infinity of none.
+/// Returns the maximum of `values`; minus infinity if there are none.
 #[inline(always)]
 pub(crate) fn max_value(values: &[f32]) -> f32 {
     let mut lanes = [f32::NEG_INFINITY; LANES];
@@ -105,7 +108,7 @@ pub(crate) fn max_value(values: &[f32]) -> f32 {
     fold(lanes, max_f32)
 }
 
-/// Each becomes e to the power of itself less `shift`; returns their sum.
+/// Replaces each value by e to the power of the value less `shift`; returns their sum.
 #[inline(always)]
 pub(crate) fn exp_shifted(values: &mut [f32], shift: f32) -> f32 {
     let mut lanes = [0.0; LANES];
@@ -128,7 +131,7 @@ fn max_f32(a: f32, b: f32) -> f32 {
     if a > b { a } else { b }
 }
 
-/// Halves until one is left.
+/// Sums the lanes by halving.
 #[inline(always)]
 fn fold(mut lanes: [f32; LANES], join: impl Fn(f32, f32) -> f32) -> f32 {
     let mut half = LANES / 2;
@@ -141,7 +144,7 @@ fn fold(mut lanes: [f32; LANES], join: impl Fn(f32, f32) -> f32) -> f32 {
     lanes[0]
 }
 
-/// `into` += `from`.
+/// Computes `into` += `from`.
 pub(crate) fn add(into: &mut [f32], from: &[f32]) {
     assert_eq!(into.len(), from.len(), "as many as there are");
     vectorized(
@@ -150,7 +153,7 @@ pub(crate) fn add(into: &mut [f32], from: &[f32]) {
     );
 }
 
-/// `into` += each row of `rows`.
+/// Computes `into` += each row of `rows`.
 pub(crate) fn add_rows(into: &mut [f32], rows: &[f32]) {
     vectorized(
         #[inline(always)]
@@ -162,7 +165,7 @@ pub(crate) fn add_rows(into: &mut [f32], rows: &[f32]) {
     );
 }
 
-/// `values` *= `factor`; nothing for 1.
+/// Computes `values` *= `factor`; does nothing for 1.
 pub(crate) fn scale(values: &mut [f32], factor: f32) {
     if factor != 1.0 {
         vectorized(
@@ -176,7 +179,7 @@ pub(crate) fn scale(values: &mut [f32], factor: f32) {
 mod tests {
     use super::*;
 
-    /// The greatest of `error` over every 97th float from `low` to `high`.
+    /// Returns the maximum of `error` over every 97th float from `low` to `high`.
     fn worst(low: f32, high: f32, error: impl Fn(f32) -> f64) -> f64 {
         let steps = 40_000;
         let at = |step: u32| low + (high - low) * step as f32 / steps as f32;

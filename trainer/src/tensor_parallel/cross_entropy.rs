@@ -1,4 +1,4 @@
-//! Cross entropy of classes that are cut between ranks.
+//! Cross entropy of sharded classes.
 
 mod device;
 
@@ -12,23 +12,25 @@ use crate::pass::Pass;
 use crate::tensor::Tensor;
 use unisono::{Max, Sum};
 
-/// As [`CrossEntropy`](crate::nn::CrossEntropy), with each rank's logits of its own classes: three numbers a row go around, not
-/// the logits. Every rank gets the loss.
+/// Computes the loss as [`CrossEntropy`](crate::nn::CrossEntropy) does, from each rank's logits of
+/// its own classes. Ranks exchange three numbers per row, not the logits. Every rank receives the
+/// loss.
 ///
-/// Source: the vocabulary-parallel cross entropy of Shoeybi et al., "Megatron-LM", arXiv 1909.08053, 2019.
+/// Source: vocabulary-parallel cross entropy of Shoeybi et al., "Megatron-LM", arXiv 1909.08053,
+/// 2019.
 pub struct VocabParallelCrossEntropy {
-    /// Targets that do not count: padding.
+    /// Target value that is ignored: padding.
     pub ignore_index: Option<u32>,
     group: ProcessGroup,
     classes: ShardSpec,
-    /// Classes of this rank that are no padding.
+    /// Number of classes of this rank without padding.
     count: usize,
 }
 
-/// What all ranks know of each row.
+/// Statistics of each row over all ranks.
 struct SoftmaxStats {
     row_max: F32Vec,
-    /// The sums of the powers, then the logits at the targets.
+    /// Sums of the exponentials, followed by the logits at the targets.
     exp_sums: F32Vec,
 }
 
@@ -43,16 +45,17 @@ impl SoftmaxStats {
 }
 
 impl VocabParallelCrossEntropy {
-    /// For classes that are cut so.
+    /// Creates the loss for classes with this sharding.
     pub fn new(group: ProcessGroup, classes: ShardSpec, ignore: Option<u32>) -> Self {
         let count = (0..classes.local_size()).filter(|&index| classes.global_index(index).is_some()).count();
         Self { ignore_index: ignore, group, classes, count }
     }
 
-    /// The sum over rows that count, times `share`: 1 / their number for the mean.
+    /// Computes the sum over counted rows times `share`: 1 / their number for the mean.
     ///
     /// # Errors
-    /// For a target that is no class, or if there is not one for each row; and of collectives.
+    /// Fails for a target that is no class, or if there is not one target per row. Returns the
+    /// error of a failed collective.
     pub fn forward_scaled(
         &self,
         pass: &mut Pass<'_>,
@@ -78,10 +81,10 @@ impl VocabParallelCrossEntropy {
         Ok((loss * f64::from(share)) as f32)
     }
 
-    /// As [`CrossEntropy::sum`](crate::nn::CrossEntropy::sum).
+    /// Computes the sum as [`CrossEntropy::loss_sum`](crate::nn::CrossEntropy::loss_sum) does.
     ///
     /// # Errors
-    /// Those of [`VocabParallelCrossEntropy::shared`].
+    /// Fails as [`VocabParallelCrossEntropy::forward_scaled`] does.
     pub fn loss_sum(
         &self,
         pass: &Pass<'_>,
@@ -98,7 +101,8 @@ impl VocabParallelCrossEntropy {
         Ok(loss)
     }
 
-    /// As [`CrossEntropy::slopes`](crate::nn::CrossEntropy::slopes), without a word to other ranks.
+    /// Computes the gradient as [`CrossEntropy::logits_grad`](crate::nn::CrossEntropy::logits_grad)
+    /// does, without communication.
     pub fn logits_grad(&self, logits: &mut Tensor, targets: &[u32], log_sums: &[f32], factor: f32) {
         for (row, &target) in targets.iter().enumerate() {
             let factor = if Some(target) == self.ignore_index { 0.0 } else { factor };
@@ -109,7 +113,7 @@ impl VocabParallelCrossEntropy {
         }
     }
 
-    /// Logits become powers, of e, each less the greatest of its row.
+    /// Replaces logits by exponentials, relative to the maximum of each row.
     fn softmax_stats(&self, pass: &Pass<'_>, logits: &mut Tensor, targets: &[u32]) -> Result<SoftmaxStats> {
         self.check(logits, targets)?;
         let rows = logits.rows();
@@ -130,15 +134,15 @@ impl VocabParallelCrossEntropy {
         Ok(SoftmaxStats { row_max: greatest, exp_sums: both })
     }
 
-    /// The gradient of `factor` times the loss, with respect to this rank's logits.
+    /// Computes the gradient of `factor` times the loss with respect to this rank's logits.
     ///
     /// # Errors
-    /// Of the driver of a GPU.
+    /// Returns an error of the GPU driver.
     pub fn backward(&self, pass: &mut Pass<'_>, factor: f32) -> Result<Tensor> {
         CrossEntropy { ignore_index: self.ignore_index }.backward(pass, factor)
     }
 
-    /// The greatest logit of each row, of all ranks.
+    /// Returns the maximum logit of each row over all ranks.
     fn row_max(&self, pass: &Pass<'_>, logits: &Tensor) -> Result<F32Vec> {
         let mut all = pass.floats(logits.rows());
         for (row, most) in all.iter_mut().enumerate() {

@@ -1,30 +1,31 @@
-//! Which map is cut how, by name.
+//! Tensor parallel plan: sharding of layers by name.
 
 use crate::error::{Error, Result};
 use crate::parameter::pattern::{matches, suggestions};
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 
-/// How a map is cut.
+/// Sharding of a linear layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ParallelStyle {
-    /// Not at all: every rank has all of it.
+    /// Replicated on every rank.
     Replicated,
-    /// By outputs, which are `blocks` equal blocks of grains that stay together.
+    /// Sharded by outputs, in `blocks` equal blocks.
     Column {
-        /// Blocks that are cut alike.
+        /// Number of blocks that are sharded alike.
         blocks: usize,
-        /// Outputs that stay together.
+        /// Number of outputs that stay together.
         grain: usize,
     },
-    /// By inputs, of grains that stay together.
+    /// Sharded by inputs.
     Row {
-        /// Inputs that stay together.
+        /// Number of inputs that stay together.
         grain: usize,
     },
 }
 
-/// Styles by the path of a map; `*` stands for one part of a path: `h.*.mlp.c_fc`. What is not named stays whole.
+/// Sharding by the path of a layer, such as `h.*.mlp.c_fc`. `*` matches one component of a path.
+/// Other layers are replicated.
 #[derive(Clone, Debug, Default)]
 pub struct ParallelPlan {
     rules: Vec<(String, ParallelStyle)>,
@@ -32,20 +33,20 @@ pub struct ParallelPlan {
 }
 
 impl ParallelPlan {
-    /// Of these lines; the first that fits a path counts.
+    /// Creates a plan from these rules. The first match of a path counts.
     pub fn new<'a>(lines: impl IntoIterator<Item = (&'a str, ParallelStyle)>) -> Self {
         let lines = lines.into_iter().map(|(path, style)| (path.to_owned(), style)).collect();
         Self { rules: lines, matched_paths: RefCell::default() }
     }
 
-    /// How the map at `path` is cut.
+    /// Returns the sharding of the layer at `path`.
     pub(crate) fn style(&self, path: &str) -> ParallelStyle {
         self.matched_paths.borrow_mut().insert(path.to_owned());
         let line = self.rules.iter().find(|(pattern, _)| matches(pattern, path));
         line.map_or(ParallelStyle::Replicated, |(_, style)| *style)
     }
 
-    /// That every line named a map.
+    /// Checks that every rule has matched a layer.
     pub(crate) fn check(&self) -> Result<()> {
         let asked = self.matched_paths.borrow();
         let idle = self.rules.iter().find(|(pattern, _)| !asked.iter().any(|path| matches(pattern, path)));

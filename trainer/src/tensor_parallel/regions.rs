@@ -1,4 +1,4 @@
-//! The two ends of a region that is cut: each does forward what the other does backward.
+//! Start and end of a sharded region: each does in forward what the other does in backward.
 
 use crate::error::Result;
 use crate::flat::ProcessGroup;
@@ -8,13 +8,13 @@ use crate::pass::Pass;
 use crate::tensor::Tensor;
 use unisono::Sum;
 
-/// Where a region begins that is cut: the "f" of Megatron-LM.
+/// Start of a sharded region: "f" in Megatron-LM.
 pub struct CopyToRegion(RegionComm);
 
-/// Where it ends: the "g".
+/// End of a sharded region: "g" in Megatron-LM.
 pub struct ReduceFromRegion(RegionComm);
 
-/// What both need.
+/// Communication of both.
 struct RegionComm {
     group: Option<ProcessGroup>,
     sequence: bool,
@@ -53,12 +53,13 @@ impl Module for ReduceFromRegion {
 }
 
 impl RegionComm {
-    /// Whether rows are cut outside the region in this pass. In inference they are not: there may be one only.
+    /// Returns true if rows outside of the region are sharded in this pass. In inference they are
+    /// not, because there may be a single row.
     fn shards_rows(&self, pass: &Pass<'_>) -> bool {
         self.sequence && pass.keeps()
     }
 
-    /// What every rank has a part of, or all, becomes what every rank has all of.
+    /// Gathers the rows of all ranks.
     fn all_gather_rows(&self, pass: &Pass<'_>, part: Tensor) -> Result<Tensor> {
         let Some(group) = self.group.as_ref().filter(|_| self.shards_rows(pass)) else { return Ok(part) };
         let mut all = pass.tensor_in_place(part.rows() * group.size(), part.columns())?;
@@ -66,7 +67,7 @@ impl RegionComm {
         Ok(all)
     }
 
-    /// What every rank has a summand of becomes the sum, or this rank's rows of it.
+    /// Sums over ranks, and keeps the whole sum or this rank's rows of it.
     fn reduce(&self, pass: &Pass<'_>, mut summand: Tensor) -> Result<Tensor> {
         let Some(group) = &self.group else { return Ok(summand) };
         if !self.shards_rows(pass) {
@@ -79,11 +80,12 @@ impl RegionComm {
     }
 }
 
-/// y = x + b, of each row: the bias of a map whose sum is complete only behind its [`ReduceFromRegion`].
+/// Computes y = x + b for each row: the bias of a layer whose sum is complete after its
+/// [`ReduceFromRegion`].
 pub struct BiasAdd(ParameterId);
 
 impl BiasAdd {
-    /// Of a parameter that was added.
+    /// Creates the module from an existing parameter.
     pub fn new(bias: ParameterId) -> Self {
         Self(bias)
     }

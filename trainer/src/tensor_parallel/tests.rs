@@ -8,7 +8,8 @@ use crate::strategy::LocalStrategy;
 use crate::tensor_parallel::*;
 use crate::testing::run_ranks;
 
-/// Output and gradient of `make`'s module, for an input and a slope of `rows` × `columns` that all ranks have.
+/// Returns the output and gradient of `make`'s module, for an input and an output gradient of
+/// `rows` × `columns` that are equal on all ranks.
 fn forward_and_backward<M: Module>(
     rows: usize,
     columns: usize,
@@ -49,7 +50,8 @@ fn copy_and_reduce_regions_are_conjugate() {
     });
 }
 
-/// The recipe of the module's page: a gain for each feature, between a map by columns and one by rows.
+/// Example from the module documentation: a gain per feature, between a column-sharded and a
+/// row-sharded layer.
 struct Gains(crate::parameter::ParameterId);
 
 impl Gains {

@@ -1,4 +1,4 @@
-//! The same model, data and steps on many meshes: losses, gradients and weights are those of one rank.
+//! The same model, data and steps on many meshes match the results of one rank.
 
 mod references;
 
@@ -15,7 +15,7 @@ use unisono_trainer::parameter::{ParameterId, Registry};
 use unisono_trainer::pass::{Pass, Seeds};
 use unisono_trainer::tensor_parallel::TensorParallel;
 
-/// What differs from one rank with whole batches.
+/// Differences from one rank with whole batches.
 #[derive(Clone, Copy, Debug)]
 struct Setup {
     tensor: usize,
@@ -32,7 +32,7 @@ const SAMPLES: usize = 12;
 const SEQUENCE: usize = 6;
 const VOCABULARY: usize = 13;
 
-/// Losses and norms of each step, and all weights by parameter and place in the whole.
+/// Losses and norms of each step, and all weights by parameter and index in the whole tensor.
 #[derive(Debug)]
 struct Outcome {
     losses: Vec<f64>,
@@ -40,7 +40,7 @@ struct Outcome {
     weights: BTreeMap<(ParameterId, usize), f32>,
 }
 
-/// Sample `sample` of step `step`.
+/// Returns sample `sample` of step `step`.
 fn tokens(step: u64, sample: usize) -> Vec<u32> {
     let token = |at: usize| {
         let hash = (step * 1009 + sample as u64 * 31 + at as u64 / 2).wrapping_mul(0x9e37_79b9_7f4a_7c15);

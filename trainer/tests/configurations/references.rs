@@ -1,7 +1,8 @@
-//! The reference configurations of Fast-LLM's tests, by their names, each compared with its baseline.
+//! Reference configurations of Fast-LLM's tests, by name, each compared with its baseline.
 //!
-//! df: micro-batches depth first; bf: breadth first; dp: data parallel ranks; z: stage of ZeRO; sdp: ranks that share sequences; tp: tensor
-//! parallel ranks; stp: the same with sequence parallelism; ce: parts of the cross entropy; pp, s, ms: pipelines.
+//! The names abbreviate: df depth-first micro-batches; bf breadth first; dp data parallel ranks; z
+//! ZeRO stage; sdp ranks that share sequences; tp tensor parallel ranks; stp the same with sequence
+//! parallelism; ce splits of the cross entropy; pp, s, ms pipelines.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -12,18 +13,19 @@ use unisono_trainer::config::Config;
 use unisono_trainer::parallel::{LocalShard, ParallelKind, ProcessGroups, new_strategy};
 use unisono_trainer::train::{DataDims, DryRun, Network, StepRecord, train_on_threads};
 
-/// How like its baseline a configuration is.
+/// Required agreement with the baseline.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Tolerance {
-    /// To the last bit: the same sums in the same order.
+    /// Bitwise equal: the same sums in the same order.
     Exact,
-    /// But for rounding.
+    /// Equal up to rounding.
     Near,
 }
 
 use Tolerance::{Exact, Near};
 
-/// Name, ranks, what differs from the small model below, and the baseline. All take the same steps with the same 16 samples.
+/// Name, ranks, changes of the small model below, and baseline. All take the same steps with the
+/// same 16 samples.
 const REFERENCES: [(&str, usize, &str, &str, Tolerance); 19] = [
     ("df2", 1, "data.micro_batch=8", "simple", Near),
     ("df4", 1, "data.micro_batch=4", "simple", Near),
@@ -55,7 +57,7 @@ const REFERENCES: [(&str, usize, &str, &str, Tolerance); 19] = [
 const STP2: &str = "mesh.tensor=2 strategy.sequence_parallel=true";
 const SDP2_STP2_BF4: &str = "mesh.tensor=2 strategy.sequence_parallel=true mesh.sequence_data=2 data.micro_batch=4 data.breadth_first=4";
 
-/// pipeline: not part of this build. Name, ranks, and what they would be.
+/// Pipelines, which are not implemented: name, ranks, and degrees.
 const PIPELINES: [(&str, usize, &str); 8] = [
     ("pp2s2_bf4", 2, ""),
     ("pp2s1_bf4", 2, "model.tie_word_embeddings=true"),
@@ -67,7 +69,7 @@ const PIPELINES: [(&str, usize, &str); 8] = [
     ("sdp2_stp2_pp2s2_ms4", 8, "mesh.tensor=2 strategy.sequence_parallel=true mesh.sequence_data=2"),
 ];
 
-/// What is compared.
+/// Compared results.
 #[derive(Debug, PartialEq)]
 struct Found {
     losses: Vec<f64>,
@@ -76,7 +78,8 @@ struct Found {
     weights: Vec<f32>,
 }
 
-/// A small model on the text in `folder`, which also gets what the run leaves, changed by `changes`.
+/// Returns a small model on the text in `folder`, which also receives the outputs, changed by
+/// `changes`.
 fn config(folder: &Path, changes: &str) -> Config {
     let small = "model.layers=2 model.width=24 model.heads=4 model.context=16 model.tie_word_embeddings=false data.global_batch=16 \
                  data.micro_batch=16 schedule.steps=4 schedule.warmup=1 strategy.bucket_mb=0.01 sample.tokens=0 \
@@ -104,7 +107,7 @@ fn run(ranks: usize, changes: &str) -> Found {
     Found { losses: outcome.losses, norms, validation: outcome.validation, weights }
 }
 
-/// All weights of the checkpoint at the end, as one rank loads them.
+/// Returns all weights of the last checkpoint, loaded on one rank.
 fn weights(config: &Config) -> Vec<f32> {
     let (_, inventory) = Network::new(config, DataDims::Tokens(257), None).expect("a model");
     let (memory, settings) = (Allocator::default(), config.settings());

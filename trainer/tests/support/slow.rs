@@ -1,17 +1,17 @@
-//! Links as slow as one wants.
+//! Links with adjustable speed.
 
 use std::time::{Duration, Instant};
 use unisono::{Communicator, Config};
 use unisono_transports::{Fabric, Header, Link, Result as Sent, Tag, WaitStrategy, threads};
 
-/// A link whose messages take time: the wire has one after another, whatever their lane.
+/// Link whose messages take time. The wire carries one message at a time, for all lanes.
 struct SlowLink {
     link: Box<dyn Link>,
     seconds: f64,
     seconds_per_byte: f64,
-    /// When the wire has nothing to do any more.
+    /// Time when the wire becomes free.
     free: Instant,
-    /// When the message that each lane is sending is through.
+    /// Time when each lane's message has arrived.
     due: Vec<Option<Instant>>,
 }
 
@@ -57,7 +57,7 @@ impl Link for SlowLink {
     }
 }
 
-/// Sleeps as one does for a network: the cores are the computation's.
+/// Sleeps while waiting, so that cores are free for computation.
 struct SleepWait(Instant);
 
 impl WaitStrategy for SleepWait {
@@ -72,7 +72,8 @@ impl WaitStrategy for SleepWait {
     }
 }
 
-/// Two ranks whose messages take so many seconds and so many for each byte, and no memory that both reach.
+/// Creates two ranks whose messages take `seconds` plus `seconds_per_byte` per byte, without shared
+/// memory.
 pub(crate) fn groups(
     seconds: f64,
     seconds_per_byte: f64,

@@ -1,4 +1,4 @@
-//! Where a GPT begins.
+//! Input layer of a GPT.
 
 use crate::error::Result;
 use crate::models::GptConfig;
@@ -9,7 +9,7 @@ use crate::strategy::Direction;
 use crate::tensor::Tensor;
 use crate::tensor_parallel::{ReduceFromRegion, TensorParallel};
 
-/// Tokens and their positions.
+/// Embeddings of tokens and positions.
 pub(super) struct Embeddings {
     unit: UnitId,
     tokens: Embedding,
@@ -32,7 +32,7 @@ impl Embeddings {
         Self { unit, tokens, reduce_from_region: split.reduce_from_region(), positions, dropout }
     }
 
-    /// The parameter of the tokens' vectors.
+    /// Returns the parameter of the token embedding.
     pub(super) fn table(&self) -> ParameterId {
         self.tokens.weight()
     }

@@ -1,4 +1,4 @@
-//! Where a GPT ends.
+//! Output layer of a GPT.
 
 use crate::allocator::F32Vec;
 use crate::error::{Error, Result};
@@ -12,10 +12,10 @@ use crate::tensor_parallel::{CopyToRegion, TensorParallel, VocabParallelCrossEnt
 use std::ops::Range;
 use unisono::Sum;
 
-/// Norm, map to classes, and loss.
+/// Norm, linear layer to classes, and loss.
 ///
-/// Whole, it keeps the gradient of the logits. In several parts of the rows, it keeps what the map gets and a number for each row:
-/// in backward the logits of each part are computed again.
+/// With one row group, it saves the gradient of the logits. With several, it saves the input of the
+/// linear layer and one number per row, and recomputes the logits of each group in backward.
 pub(super) struct LmHead {
     unit: UnitId,
     norm: Box<dyn Module>,
@@ -25,17 +25,17 @@ pub(super) struct LmHead {
     row_chunks: usize,
 }
 
-/// What is kept between the ways in several parts.
+/// Values saved for backward with several row groups.
 struct SavedHead {
     features: Tensor,
     targets: Vec<u32>,
-    /// ln of the sum of the powers of the logits of each row.
+    /// Log-sum-exp of the logits of each row.
     log_sums: F32Vec,
     share: f32,
 }
 
 impl LmHead {
-    /// Whose map has the weight of the embedding, `tokens`, if it is tied.
+    /// Creates the head. Its linear layer uses the weight `tokens` of the embedding if it is tied.
     pub(super) fn new(
         registry: &mut Registry,
         config: &GptConfig,
@@ -58,7 +58,7 @@ impl LmHead {
         Self { unit, norm, copy_to_region: split.copy_to_region(), linear: map, loss, row_chunks: parts }
     }
 
-    /// The logits of the classes that this rank has.
+    /// Computes the logits of this rank's classes.
     pub(super) fn logits(&self, pass: &mut Pass<'_>, features: Tensor) -> Result<Tensor> {
         pass.unit(self.unit, Direction::Forward, |pass| {
             let features = self.prepare(pass, features)?;
@@ -66,7 +66,7 @@ impl LmHead {
         })
     }
 
-    /// The mean loss of each micro-batch.
+    /// Computes the mean loss of each micro-batch.
     pub(super) fn forward_each(
         &self,
         pass: &mut Pass<'_>,
@@ -79,7 +79,7 @@ impl LmHead {
         })
     }
 
-    /// What the map gets.
+    /// Computes the input of the linear layer.
     fn prepare(&self, pass: &mut Pass<'_>, features: Tensor) -> Result<Tensor> {
         let features = self.norm.forward(pass, features)?;
         self.copy_to_region.forward(pass, features)
@@ -115,7 +115,7 @@ impl LmHead {
         Ok((sum * f64::from(share)) as f32)
     }
 
-    /// The rows of each part.
+    /// Returns the rows of each group.
     fn parts(&self, rows: usize) -> impl Iterator<Item = Range<usize>> + use<> {
         let most = rows.div_ceil(self.row_chunks).max(1);
         (0..rows).step_by(most).map(move |start| start..rows.min(start + most))
@@ -126,7 +126,8 @@ impl LmHead {
         pass.no_grad(|pass| self.linear.forward(pass, part))
     }
 
-    /// The gradient of `factor` times the loss of each micro-batch, with respect to its features.
+    /// Computes the gradient of `factor` times the loss of each micro-batch with respect to its
+    /// features.
     pub(super) fn backward_each(&self, pass: &mut Pass<'_>, factor: f32) -> Result<Vec<Tensor>> {
         let each = vec![(); pass.count()];
         pass.unit(self.unit, Direction::Backward, |pass| {
@@ -145,7 +146,7 @@ impl LmHead {
         self.norm.backward(pass, gradient)
     }
 
-    /// Features become their gradient, part by part.
+    /// Replaces features by their gradient, group by group.
     fn backward_chunked(&self, pass: &mut Pass<'_>, factor: f32) -> Result<Tensor> {
         let SavedHead { mut features, targets, log_sums, share } = pass.restore();
         for rows in self.parts(features.rows()) {
@@ -161,7 +162,7 @@ impl LmHead {
     }
 }
 
-/// The loss of logits that are whole, or cut.
+/// Loss of logits that are whole or sharded.
 enum Loss {
     Full(CrossEntropy),
     VocabParallel(VocabParallelCrossEntropy),
@@ -184,8 +185,9 @@ impl Loss {
         }
     }
 
-    /// What the loss of each row counts. Of S ranks that have chunks of the same sequences, with N targets in all that count, it
-    /// is S / N: so the mean of their losses is that of all rows, however the targets that count are spread.
+    /// Returns the weight of each row in the loss. For S ranks with chunks of the same sequences
+    /// and N counted targets in all, it is S / N. The mean of the ranks' losses is then the mean
+    /// over all rows, however targets are distributed.
     fn loss_scale(&self, pass: &Pass<'_>, targets: &[u32]) -> Result<f32> {
         let mut count = [targets.iter().filter(|target| Some(**target) != self.ignore()).count() as u64];
         let mut ranks = 1;

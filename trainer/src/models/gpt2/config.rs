@@ -1,11 +1,11 @@
-//! `config.json`.
+//! Reads and writes `config.json`.
 
 use crate::error::{Error, Result};
 use crate::models::{FeedForward, GptConfig, Norm};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
-/// What the file says of a model, as far as it matters; what it does not say is as GPT-2 has it.
+/// Relevant fields of the file. Missing fields have GPT-2's values.
 #[derive(Serialize, Deserialize)]
 #[serde(default)]
 struct ConfigJson {
@@ -50,10 +50,11 @@ impl Default for ConfigJson {
     }
 }
 
-/// The model that the file at `path` describes. Dropout is left out: whoever trains says how much.
+/// Reads the model configuration from the file at `path`. Dropout is left to the training run.
 ///
 /// # Errors
-/// If it cannot be read, or describes what [`Gpt`](super::super::Gpt) is not.
+/// Fails if the file cannot be read, or describes a model that [`Gpt`](super::super::Gpt) does not
+/// support.
 pub fn read_config(path: &Path) -> Result<GptConfig> {
     let text = std::fs::read_to_string(path).map_err(|error| Error::file(path, error))?;
     let text: ConfigJson = serde_json::from_str(&text).map_err(|error| Error::file(path, error))?;
@@ -65,10 +66,10 @@ pub fn read_config(path: &Path) -> Result<GptConfig> {
     Ok(GptConfig { tie_word_embeddings: text.tie_word_embeddings, ..config })
 }
 
-/// Writes the file that describes a model.
+/// Writes the file for a model.
 ///
 /// # Errors
-/// If it cannot be written, or if the model is no GPT-2.
+/// Fails if the file cannot be written, or the model is no GPT-2.
 pub fn write_config(path: &Path, config: &GptConfig) -> Result<()> {
     if config.norm != Norm::Layer || config.feed_forward != FeedForward::Gelu {
         let (norm, feed_forward) = (config.norm, config.feed_forward);
@@ -91,7 +92,7 @@ pub fn write_config(path: &Path, config: &GptConfig) -> Result<()> {
 }
 
 impl ConfigJson {
-    /// What it says that is nothing of ours, if there is something.
+    /// Returns an unsupported option of the file, if there is one.
     fn unsupported_option(&self) -> Option<String> {
         let activation = self.activation_function.as_str();
         let checks = [

@@ -1,4 +1,4 @@
-//! Loading.
+//! Loads GPT-2 weights.
 
 use super::{file_index, is_transposed, shape_in_file};
 use crate::checkpoint::{SavedBy, TensorFile};
@@ -11,13 +11,14 @@ use safetensors::tensor::TensorInfo;
 use std::ops::Range;
 use std::path::Path;
 
-/// What the names of all parameters but the head's may begin with.
+/// Optional prefix of all parameter names except the head's.
 const PREFIX: &str = "transformer.";
 
-/// Puts the weights of the file at `path` into `strategy`, whatever each rank keeps of them. All ranks call it.
+/// Loads the weights of the file at `path` into `strategy`, which may shard them. All ranks must
+/// call this.
 ///
 /// # Errors
-/// On every rank: if the file cannot be read, or is of another model.
+/// Fails on every rank if the file cannot be read, or belongs to another model.
 pub fn load(
     path: &Path,
     who: SavedBy<'_>,
@@ -31,7 +32,7 @@ pub fn load(
     strategy.broadcast_params()
 }
 
-/// That the file has the parameters of the model, in their extents, and no others.
+/// Checks that the file has the parameters of the model with their shapes, and no others.
 fn check_shapes(file: &TensorFile, inventory: &Inventory) -> Result<()> {
     let failed = |what: String| Err(Error::file(file.path(), what));
     for parameter in &inventory.parameters {
@@ -69,8 +70,8 @@ fn find<'a>(file: &'a TensorFile, name: &str) -> Option<&'a TensorInfo> {
     metadata.info(name).or_else(|| metadata.info(&format!("{PREFIX}{name}")))
 }
 
-/// Puts the weights that this rank keeps of a parameter in their place. Of the file, it holds what lies between the first of
-/// them and the last.
+/// Loads the weights of this rank's shard of a parameter. Holds the range of the file from the
+/// first of them to the last.
 fn fill_shard(file: &mut TensorFile, parameter: &Parameter, kept: LocalShard<'_>) -> Result<()> {
     let info = find(file, &parameter.name).expect("checked");
     let (start, size) = (info.data_offsets.0, info.dtype.bitsize() / 8);
@@ -84,7 +85,7 @@ fn fill_shard(file: &mut TensorFile, parameter: &Parameter, kept: LocalShard<'_>
     Ok(())
 }
 
-/// The elements of the file from the first of those in `range` to the last.
+/// Returns the range of the file that contains the elements of `range`.
 fn file_range(parameter: &Parameter, range: Range<usize>) -> Range<usize> {
     if parameter.shard.is_none() && !is_transposed(parameter) {
         return range;
@@ -94,7 +95,7 @@ fn file_range(parameter: &Parameter, range: Range<usize>) -> Range<usize> {
     ends.0.min(ends.1)..ends.1
 }
 
-/// How bytes become a number, of the types that weights come in.
+/// Returns the decoder of an element type of weights; `None` for other types.
 fn decoder(dtype: Dtype) -> Option<fn(&[u8]) -> f32> {
     match dtype {
         Dtype::F32 => Some(|bytes| f32::from_le_bytes(bytes.try_into().expect("four bytes"))),

@@ -15,7 +15,7 @@ use std::path::Path;
 use std::sync::Arc;
 use unisono::Communicator;
 
-/// Bits of all weights, by parameter and element of the whole.
+/// Bits of all weights, by parameter and element of the whole tensor.
 type Bits = BTreeMap<(String, usize), u32>;
 
 fn config(tied: bool) -> GptConfig {
@@ -28,12 +28,12 @@ fn inventory(tied: bool) -> Arc<Inventory> {
     Arc::new(registry.finish())
 }
 
-/// Of three heads, so that one of two parts has padding.
+/// Returns a model with three heads, so that one of two shards has padding.
 fn odd() -> GptConfig {
     GptConfig { tie_word_embeddings: false, ..GptConfig::new(11, 6, 12, 3, 2) }
 }
 
-/// A strategy of an odd model, cut between the ranks of `tensor`.
+/// Returns a strategy of that model, sharded over the ranks of `tensor`.
 fn split(tensor: Option<&Communicator>, seed: u64) -> (Arc<Inventory>, Box<dyn DataParallel>) {
     let (mut registry, config) = (Registry::default(), odd());
     let split = TensorParallel::new(tensor.cloned().map(ProcessGroup::from), true, config.parallel_plan());
@@ -66,7 +66,7 @@ fn bits(strategy: &mut dyn DataParallel, inventory: &Inventory) -> Bits {
     bits
 }
 
-/// Runs `body` on so many ranks and puts together what they return.
+/// Runs `body` on `ranks` ranks and merges the results.
 fn on_ranks(ranks: usize, body: impl Fn(&Communicator) -> Bits + Sync) -> Bits {
     run_ranks(ranks, |world| body(&world)).into_iter().flatten().collect()
 }
@@ -144,10 +144,10 @@ fn sharded_parameters_are_saved_whole() {
     assert!(bits(&mut *strategy, &inventory) == all);
 }
 
-/// Name, type and extents of a tensor.
+/// Name, type and shape of a tensor.
 type InFile = (String, safetensors::Dtype, Vec<usize>);
 
-/// A file of the tensors that `change` leaves of a small model's.
+/// Writes a file with the tensors of a small model, changed by `change`.
 fn changed(path: &Path, change: impl Fn(&mut Vec<InFile>)) {
     let parameters = &inventory(true).parameters;
     let tensor = |parameter: &Parameter| {
@@ -155,7 +155,7 @@ fn changed(path: &Path, change: impl Fn(&mut Vec<InFile>)) {
     };
     let mut tensors: Vec<_> = parameters.iter().map(tensor).collect();
     change(&mut tensors);
-    // Ones in 16 bits; in other types, whatever they are.
+    // Ones in 16 bits; unspecified values in other types.
     let bytes = |shape: &[usize], size: usize| {
         half::bf16::ONE.to_le_bytes().repeat(shape.iter().product::<usize>() * size / 2)
     };

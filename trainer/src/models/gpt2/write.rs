@@ -1,4 +1,4 @@
-//! Writing.
+//! Saves GPT-2 weights.
 
 use super::{row_major, shape_in_file, strides_in_file};
 use crate::checkpoint::{SavedBy, folder};
@@ -15,11 +15,12 @@ use std::path::Path;
 use unisono::Communicator;
 use unisono_cuda::{pack, unpack};
 
-/// Writes the weights to the file at `path`, in 32 bits, as rank 0 gets to see them, parameter by parameter. All ranks call it;
-/// `tensor` is the group that shares every layer, if there is one.
+/// Saves the weights to the file at `path` in 32 bits. Rank 0 writes, and holds one parameter at a
+/// time. All ranks must call this; `tensor` is the tensor parallel group, if there is one.
 ///
 /// # Errors
-/// On every rank, if the file cannot be written; of what was at `path` nothing is lost then.
+/// Fails on every rank if the file cannot be written. The previous file at `path` stays intact
+/// then.
 pub fn save(
     path: &Path,
     who: SavedBy<'_>,
@@ -33,7 +34,7 @@ pub fn save(
         strategy.pre_unit(unit, Direction::Forward)?;
         for id in inventory[unit].parameters.clone().map(ParameterId) {
             let parts = gather(tensor, &inventory[id], &host_weights(strategy, id)?)?;
-            // Who cannot write goes on, for the others' collectives.
+            // After a write error, collectives continue, because other ranks take part in them.
             file = file.and_then(|file| write(file, &unfinished, &inventory[id], &parts));
         }
         strategy.post_unit(unit, Direction::Forward)?;
@@ -43,7 +44,7 @@ pub fn save(
     who.agree_on_result(finished, "writing a file of weights")
 }
 
-/// Opens the file and writes its header.
+/// Creates the file and writes its header.
 fn create_file(path: &Path, inventory: &Inventory) -> Result<File> {
     let mut end = 0;
     let info = |parameter: &Parameter| {
@@ -53,7 +54,7 @@ fn create_file(path: &Path, inventory: &Inventory) -> Result<File> {
         (parameter.name.clone(), TensorInfo { dtype: Dtype::F32, shape, data_offsets: (start, end) })
     };
     let tensors = inventory.parameters.iter().map(info).collect();
-    // Readers of Hugging Face's want to be told that these are PyTorch's.
+    // Hugging Face's readers require this entry.
     let texts = HashMap::from([("format".to_owned(), "pt".to_owned())]);
     let metadata = Metadata::new(Some(texts), tensors).map_err(|error| Error::file(path, error))?;
     let mut header = serde_json::to_vec(&metadata).map_err(|error| Error::file(path, error))?;
@@ -63,7 +64,7 @@ fn create_file(path: &Path, inventory: &Inventory) -> Result<File> {
     file.map_err(|error| Error::file(path, error))
 }
 
-/// What all ranks of `tensor` have of a parameter, one after another; once, if they have the same.
+/// Gathers the shards of a parameter from all ranks of `tensor`; one copy if it is replicated.
 fn gather(tensor: Option<&Communicator>, parameter: &Parameter, part: &[f32]) -> Result<Vec<f32>> {
     let Some(tensor) = tensor.filter(|_| parameter.shard.is_some()) else { return Ok(part.to_vec()) };
     let mut parts = vec![0.0; tensor.size() * part.len()];
@@ -71,7 +72,7 @@ fn gather(tensor: Option<&Communicator>, parameter: &Parameter, part: &[f32]) ->
     Ok(parts)
 }
 
-/// Adds a parameter to the file, if this rank has one.
+/// Appends a parameter to the file, if this rank has one.
 fn write(file: Option<File>, path: &Path, parameter: &Parameter, parts: &[f32]) -> Result<Option<File>> {
     let Some(mut file) = file else { return Ok(None) };
     let bytes = assemble(parameter, parts);
@@ -79,7 +80,7 @@ fn write(file: Option<File>, path: &Path, parameter: &Parameter, parts: &[f32]) 
     Ok(Some(file))
 }
 
-/// The bytes of a parameter in the file, from all its parts.
+/// Assembles the bytes of a parameter in the file from its shards.
 fn assemble(parameter: &Parameter, parts: &[f32]) -> Vec<u8> {
     let strides = strides_in_file(parameter);
     let mut whole = vec![0.0; parameter.global_shape().iter().product()];
@@ -98,7 +99,7 @@ fn assemble(parameter: &Parameter, parts: &[f32]) -> Vec<u8> {
     whole.iter().flat_map(|value: &f32| value.to_le_bytes()).collect()
 }
 
-/// The dimension in which part `number` of a parameter is cut, and its runs there.
+/// Returns the sharded dimension of part `number` of a parameter, and its runs.
 fn shard_runs(parameter: &Parameter, number: usize) -> Vec<(usize, (usize, usize, usize))> {
     match &parameter.shard {
         Some(cut) => {
@@ -108,7 +109,7 @@ fn shard_runs(parameter: &Parameter, number: usize) -> Vec<(usize, (usize, usize
     }
 }
 
-/// Gives a whole file its name.
+/// Renames the complete file to its final name.
 fn publish(unfinished: &Path, path: &Path) -> Result<()> {
     folder::fsync(unfinished)?;
     std::fs::rename(unfinished, path).map_err(|error| Error::file(path, error))

@@ -1,13 +1,13 @@
-//! Losses and gradients that PyTorch 2.15 gives in float64: figures of golden.py.
+//! Losses and gradients of PyTorch 2.15 in float64, computed by golden.py.
 
 use super::*;
 
-/// Numbers between -1 and 1, exact in any float.
+/// Returns numbers between -1 and 1 that are exact in any float type.
 fn pattern(number: usize, seed: usize, count: usize) -> Vec<f32> {
     (0..count).map(|at| ((at * 37 + number * 101 + seed) % 64) as f32 / 32.0 - 1.0).collect()
 }
 
-/// The loss, and of each parameter the sum of its gradient times a pattern.
+/// Asserts the loss, and for each parameter the sum of its gradient times a pattern.
 fn assert_matches(config: GptConfig, loss: f64, expected: &[(&str, f64)]) {
     let mut rig = gpt(config);
     for (number, id) in rig.ids().enumerate() {

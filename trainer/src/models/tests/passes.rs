@@ -1,4 +1,4 @@
-//! Micro-batches that go breadth first, sequences in chunks, heads in parts of the rows: the same gradients.
+//! Breadth-first micro-batches, sequence chunks, and head row groups give equal gradients.
 
 use super::*;
 use crate::testing::run_ranks;
@@ -8,12 +8,12 @@ fn seeds(micro_batches: u64) -> Vec<Seeds> {
     (0..micro_batches).map(|at| Seeds { shared: at, per_rank: at }).collect()
 }
 
-/// Two micro-batches of one sequence each, of the first twelve tokens.
+/// Returns two micro-batches of one sequence each, with the first twelve tokens.
 fn halves() -> [Batch<'static>; 2] {
     [0..6, 6..12].map(|of| Batch::Tokens { inputs: &INPUTS[of.clone()], targets: &TARGETS[of], sequence: 6 })
 }
 
-/// Losses and gradients of both micro-batches, `at_once` of them in one pass.
+/// Returns losses and gradients of both micro-batches, with `at_once` of them per pass.
 fn accumulated(config: GptConfig, at_once: usize) -> (Vec<f32>, Vec<f32>) {
     let (mut rig, mut losses) = (gpt(config).rough(), Vec::new());
     for (batches, seeds) in halves().chunks(at_once).zip(seeds(2).chunks(at_once)) {
@@ -43,7 +43,7 @@ fn breadth_first_equals_depth_first() {
         };
         assert_eq!(accumulated(config.clone(), 2), accumulated(config, 1));
     }
-    // A tied weight gets all that the head adds before what the embedding adds.
+    // A tied weight receives all gradients of the head before those of the embedding.
     let ((losses, breadth), (expected, depth)) = (accumulated(small(), 2), accumulated(small(), 1));
     assert_eq!(losses, expected);
     near(&breadth, &depth, 1e-6);
@@ -85,7 +85,7 @@ fn chunked_head_is_equal_in_less_memory() {
     }
 }
 
-/// The mean loss and mean gradients of `ranks` that have chunks of all sequences, by the mean over all of them.
+/// Returns the mean loss and mean gradients of `ranks` ranks with chunks of all sequences.
 fn in_chunks(config: &GptConfig, ranks: usize) -> (f32, Vec<f32>) {
     let all = run_ranks(ranks, |group| {
         let length = 6 / ranks;
@@ -109,7 +109,7 @@ fn in_chunks(config: &GptConfig, ranks: usize) -> (f32, Vec<f32>) {
 
 #[test]
 fn chunked_sequences_match_whole() {
-    // With an ignored target in one chunk and none in another, means of chunks are not alike.
+    // An ignored target in one chunk makes the means of chunks differ.
     for config in [
         GptConfig { ignore_index: Some(6), ..small() },
         GptConfig { activation_checkpointing: true, ..small() },

@@ -1,4 +1,4 @@
-//! Keys and values of sequences of which every rank has a chunk.
+//! Exchange of keys and values of sequences whose chunks are on several ranks.
 
 use crate::allocator::F32Vec;
 use crate::error::Result;
@@ -8,15 +8,15 @@ use unisono::{Communicator, Sum};
 /// Keys and values of one whole sequence, of which this rank has a chunk.
 pub(super) struct KvExchange {
     group: Communicator,
-    /// Of this rank's chunk.
+    /// Keys and values of this rank's chunk.
     own: F32Vec,
     whole: F32Vec,
-    /// Columns of all queries, as of all keys.
+    /// Number of columns of all queries, which equals that of all keys.
     width: usize,
 }
 
 impl KvExchange {
-    /// For the sequences of a pass; none where they are whole.
+    /// Creates the exchange for a pass; `None` if sequences are whole.
     pub(super) fn for_pass(pass: &Pass<'_>, width: usize) -> Option<Self> {
         let ranks = pass.sequence_group()?.clone();
         let count = pass.sequence() * 2 * width;
@@ -24,12 +24,13 @@ impl KvExchange {
         Some(Self { group: ranks, own, whole, width })
     }
 
-    /// Numbers of a whole sequence.
+    /// Returns the number of elements of a whole sequence.
     pub(super) fn count(&self) -> usize {
         self.whole.len()
     }
 
-    /// The keys | values of sequence `number`, of which `input` has queries | keys | values of this rank's chunks.
+    /// Gathers the keys | values of sequence `number`. `input` has the queries | keys | values of
+    /// this rank's chunks.
     pub(super) fn gather(&mut self, pass: &Pass<'_>, number: usize, input: &[f32]) -> Result<&[f32]> {
         let (width, count) = (self.width, self.own.len() / 2 * 3);
         let rows = input[number * count..][..count].chunks_exact(3 * width);
@@ -40,7 +41,8 @@ impl KvExchange {
         Ok(&self.whole)
     }
 
-    /// Puts in this rank's rows of `result` the sum of what all ranks have of the gradients of keys | values of sequence `number`.
+    /// Writes the sum over all ranks of the gradients of keys | values of sequence `number` to this
+    /// rank's rows of `result`.
     pub(super) fn scatter(
         &mut self,
         pass: &Pass<'_>,

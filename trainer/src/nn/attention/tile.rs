@@ -1,20 +1,20 @@
-//! What attention computes at once.
+//! Tile of attention: some queries of one head, and the keys before them.
 
 use crate::nn::vector::{exp, exp_shifted, max_value, sum, vectorized};
 use std::ops::Range;
 use unisono_cuda::{Matrix, MatrixMut, matmul};
 
-/// Queries that are worked on at once.
+/// Number of queries per tile.
 pub(super) const TILE_ROWS: usize = 64;
 
-/// Where queries are read, and keys and values: the same rows, or those of one whole sequence.
+/// Sources of queries, and of keys and values: the same rows, or those of one whole sequence.
 #[derive(Clone, Copy)]
 pub(super) struct QkvInputs<'a> {
     pub(super) queries: &'a [f32],
     pub(super) keys: &'a [f32],
 }
 
-/// Where their gradients are added up: in the same rows, unless keys and values have `keys`.
+/// Destinations of gradients: the same rows, unless `keys` holds those of keys and values.
 pub(super) struct Grads<'a> {
     pub(super) queries: &'a mut [f32],
     pub(super) keys: Option<&'a mut [f32]>,
@@ -26,19 +26,20 @@ impl Grads<'_> {
     }
 }
 
-/// Where the keys and values of a sequence lie.
+/// Location of the keys and values of a sequence.
 #[derive(Clone, Copy)]
 pub(super) struct KvLayout {
     /// First row.
     first: usize,
     /// First column.
     column: usize,
-    /// Columns of a row.
+    /// Number of columns per row.
     stride: usize,
 }
 
 impl KvLayout {
-    /// Alone in gathered rows, or behind the queries in those that begin with row `first`.
+    /// Returns the location: gathered rows without queries, or after the queries in rows from
+    /// `first` on.
     pub(super) fn new(are_gathered: bool, first: usize, width: usize) -> Self {
         match are_gathered {
             true => Self { first: 0, column: 0, stride: 2 * width },
@@ -47,7 +48,7 @@ impl KvLayout {
     }
 }
 
-/// What there is of keys.
+/// Selects keys or values.
 #[derive(Clone, Copy)]
 enum KvPart {
     Keys,
@@ -56,22 +57,22 @@ enum KvPart {
 
 /// Some queries of one head of one sequence, and the keys up to the last of them.
 pub(super) struct Tile {
-    /// First row of the sequence, among queries.
+    /// First row of the sequence among the queries.
     pub(super) first: usize,
-    /// First column of the head, among queries.
+    /// First column of the head among the queries.
     pub(super) column: usize,
-    /// Which queries of the sequence, or of this rank's chunk of it.
+    /// Range of queries in the sequence, or in this rank's chunk of it.
     pub(super) queries: Range<usize>,
-    /// How many come before that chunk.
+    /// Number of positions before that chunk.
     pub(super) offset: usize,
     pub(super) keys: KvLayout,
-    /// Where the sums of the head begin.
+    /// Offset of the head's log-sums.
     pub(super) sums_offset: usize,
-    /// Columns of all heads.
+    /// Number of columns of all heads.
     pub(super) width: usize,
-    /// Columns of one head.
+    /// Number of columns of one head.
     pub(super) depth: usize,
-    /// How many may work on a product.
+    /// Number of threads for a product.
     pub(super) threads: usize,
 }
 
@@ -80,27 +81,27 @@ impl Tile {
         self.queries.len()
     }
 
-    /// Number of keys.
+    /// Returns the number of keys.
     fn key_count(&self) -> usize {
         self.offset + self.queries.end
     }
 
-    /// Number of scores.
+    /// Returns the number of scores.
     pub(super) fn scores(&self) -> usize {
         self.count() * self.key_count()
     }
 
-    /// Where the sums of these queries are.
+    /// Returns the range of log-sums of these queries.
     pub(super) fn sums_range(&self) -> Range<usize> {
         self.sums_offset + self.queries.start..self.sums_offset + self.queries.end
     }
 
-    /// Where the queries are among rows of queries, keys and values.
+    /// Returns the offset of the queries among rows of queries, keys and values.
     fn query_at(&self) -> usize {
         (self.first + self.queries.start) * 3 * self.width + self.column
     }
 
-    /// Where keys or values are.
+    /// Returns the offset of keys or values.
     fn key_at(&self, of: KvPart) -> usize {
         let KvLayout { first, column, stride } = self.keys;
         first * stride + column + of as usize * self.width + self.column
@@ -151,25 +152,25 @@ impl Tile {
         1.0 / (self.depth as f32).sqrt()
     }
 
-    /// q kᵀ / √d.
+    /// Computes q kᵀ / √d.
     pub(super) fn score(&self, sources: QkvInputs<'_>, scores: &mut [f32]) {
         let (queries, keys) = (self.queries(sources), self.keys(sources, KvPart::Keys).t());
         matmul(self.matrix_mut(scores), 0.0, self.scale(), queries, keys, self.threads);
     }
 
-    /// p v.
+    /// Computes p v.
     pub(super) fn weighted_sum(&self, sources: QkvInputs<'_>, shares: &[f32], output: &mut [f32]) {
         let (shares, values) = (self.matrix(shares), self.keys(sources, KvPart::Values));
         matmul(self.output_mut(output), 0.0, 1.0, shares, values, self.threads);
     }
 
-    /// Rows of `scores`, each as what it has of no later keys, and the rest.
+    /// Splits each row of `scores` into visible and later keys.
     fn rows<'a>(&self, scores: &'a mut [f32]) -> impl Iterator<Item = (&'a mut [f32], &'a mut [f32])> {
         let lengths = self.queries.clone().map(|query| self.offset + query + 1);
         scores.chunks_exact_mut(self.key_count()).zip(lengths).map(|(row, length)| row.split_at_mut(length))
     }
 
-    /// Scores become probabilities.
+    /// Replaces scores by probabilities.
     pub(super) fn softmax(&self, scores: &mut [f32], log_sums: &mut [f32]) {
         vectorized(
             #[inline(always)]
@@ -186,7 +187,7 @@ impl Tile {
         );
     }
 
-    /// Scores become the probabilities that they were in forward.
+    /// Replaces scores by the probabilities of forward.
     pub(super) fn recompute_softmax(&self, scores: &mut [f32], log_sums: &[f32]) {
         vectorized(
             #[inline(always)]
@@ -199,8 +200,8 @@ impl Tile {
         );
     }
 
-    /// Adds the gradients of queries, keys and values to `result`, from the probabilities p and the gradient dy:
-    /// dv = pᵀ dy; with dp = dy vᵀ, ds = p (dp - sum of p dp); dq = ds k, dk = dsᵀ q.
+    /// Adds the gradients of queries, keys and values to `result`, from the probabilities p and the
+    /// gradient dy: dv = pᵀ dy; with dp = dy vᵀ, ds = p (dp - sum of p dp); dq = ds k, dk = dsᵀ q.
     pub(super) fn backward(
         &self,
         sources: QkvInputs<'_>,
@@ -219,7 +220,7 @@ impl Tile {
         matmul(self.keys_mut(result, KvPart::Keys), 1.0, scale, ds.t(), self.queries(sources), threads);
     }
 
-    /// `slopes` of probabilities become those of scores.
+    /// Replaces the gradients of probabilities by those of scores.
     fn softmax_backward(&self, shares: &[f32], slopes: &mut [f32]) {
         let rows = slopes.chunks_exact_mut(self.key_count()).zip(shares.chunks_exact(self.key_count()));
         vectorized(

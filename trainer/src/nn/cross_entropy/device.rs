@@ -8,7 +8,7 @@ use crate::tensor::Tensor;
 use unisono_cuda::device::compute::Indices;
 
 impl CrossEntropy {
-    /// As on the host.
+    /// Computes the loss as the host version does.
     pub(super) fn forward_scaled_on(
         &self,
         device: &Device,
@@ -27,7 +27,7 @@ impl CrossEntropy {
     }
 }
 
-/// `share` times the sum of the losses of rows: added up by the host, in f64 and in order.
+/// Returns `share` times the sum of the row losses, added by the host in order, in f64.
 pub(crate) fn sum_losses(device: &Device, losses: &Tensor, share: f32) -> Result<f32> {
     let losses = losses.view().to_vec(device.compute().stream())?;
     Ok((losses.into_iter().map(f64::from).sum::<f64>() * f64::from(share)) as f32)

@@ -1,4 +1,4 @@
-//! Tables on a GPU.
+//! Embedding tables on a GPU.
 
 use super::Embedding;
 use crate::device::Device;
@@ -8,7 +8,7 @@ use crate::pass::Pass;
 use crate::tensor::Tensor;
 use unisono_cuda::device::compute::Indices;
 
-/// A row that another rank has.
+/// Marks a row of another rank.
 const NOT_LOCAL: u32 = u32::MAX;
 
 impl Embedding {

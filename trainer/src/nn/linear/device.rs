@@ -1,4 +1,4 @@
-//! Linear maps on a GPU.
+//! Linear layers on a GPU.
 
 use super::Linear;
 use crate::device::Device;

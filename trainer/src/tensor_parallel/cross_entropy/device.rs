@@ -1,4 +1,4 @@
-//! Cross entropy of classes that are cut between ranks, on a GPU.
+//! Cross entropy of sharded classes on a GPU.
 
 use crate::device::Device;
 use crate::error::Result;
@@ -10,7 +10,7 @@ use unisono::{Max, Sum};
 use unisono_cuda::device::compute::LocalTargets;
 
 impl VocabParallelCrossEntropy {
-    /// As on the host.
+    /// Computes the loss as the host version does.
     pub(crate) fn forward_scaled_on(
         &self,
         device: &Device,
@@ -34,7 +34,7 @@ impl VocabParallelCrossEntropy {
         Ok(loss)
     }
 
-    /// Where this rank has a class.
+    /// Returns this rank's index of a class.
     fn local_class(&self, target: u32) -> u32 {
         match self.classes.local_index(target as usize) {
             _ if Some(target) == self.ignore_index => LocalTargets::IGNORED,

@@ -1,5 +1,6 @@
-//! Ranks that end within a layer that is cut over GPUs: by a panic, by an error of their own, by kill -9. The others have come to a sum
-//! by then, or to rows, and their kernels wait there. The software device stands in for a GPU, but with `UNISONO_TEST_GPU`.
+//! Ranks that end within a sharded layer on GPUs: by a panic, an error, or kill -9. The kernels of
+//! the other ranks then wait in a sum or gather. The software device stands in for a GPU unless
+//! `UNISONO_TEST_GPU` is set.
 
 use crate::allocator::Allocator;
 use crate::device::Device;
@@ -20,10 +21,10 @@ use std::time::{Duration, Instant};
 use unisono::device::Gpu;
 use unisono::{Communicator, Config, DeviceConfig, ErrorKind, UniqueId};
 
-/// On which way a rank ends, and how.
+/// Direction in which a rank ends, and the way it ends.
 type Failure = (Direction, fn() -> Result<()>);
 
-/// Within the region that is cut: there a rank ends, if it does.
+/// Module within the sharded region, where a rank ends.
 struct FailingModule(Option<Failure>);
 
 impl FailingModule {
@@ -45,16 +46,17 @@ impl Module for FailingModule {
     }
 }
 
-/// What one rank of a layer does.
+/// Behavior of one rank of the layer.
 #[derive(Clone, Copy)]
 struct RankBehavior {
-    /// Whether rows are cut between regions.
+    /// Shards rows between regions.
     sequence: bool,
-    /// Whether this rank ends.
+    /// Failure of this rank, if any.
     failure: Option<Failure>,
 }
 
-/// One way through a layer and back on `gpu`; what this rank hears of the others. Its stream is empty then, whatever has happened.
+/// Runs one forward and backward of a layer on `gpu`, and returns the error that this rank
+/// receives. The stream is empty afterwards in any case.
 fn run_layer(group: Communicator, gpu: &Gpu, part: RankBehavior) -> Result<()> {
     let (mut registry, memory) = (Registry::default(), Allocator::default());
     let device = Device::new(gpu, &memory)?;
@@ -76,14 +78,15 @@ fn run_layer(group: Communicator, gpu: &Gpu, part: RankBehavior) -> Result<()> {
     ended.map(drop).and(ranks.check())
 }
 
-/// Two ranks that nothing happens to.
+/// Asserts that two ranks without failures succeed.
 fn assert_layer_runs(gpu: &Gpu, sequence: bool) {
     run_ranks(2, |group| {
         run_layer(group, gpu, RankBehavior { sequence, failure: None }).expect("a GPU as good as new")
     });
 }
 
-/// That two of three ranks hear at once who has ended within the layer, as expected, and can go on with their GPU.
+/// Asserts that two of three ranks learn at once which rank ended within the layer, and can
+/// continue to use their GPU.
 fn assert_failure_detected(end: fn() -> Result<()>, expected: fn(&ErrorKind) -> bool) {
     let gpu = gpu();
     for (sequence, way) in
@@ -92,7 +95,7 @@ fn assert_failure_detected(end: fn() -> Result<()>, expected: fn(&ErrorKind) -> 
         let errors = run_ranks(3, |group| {
             let (begun, rank) = (Instant::now(), group.rank());
             let part = RankBehavior { sequence, failure: (rank == 1).then_some((way, end)) };
-            // Unwound, it has dropped all that it had.
+            // The unwound rank has dropped all of its state.
             let ended = catch_unwind(AssertUnwindSafe(|| run_layer(group, &gpu, part)));
             assert!(begun.elapsed() < DEADLINE, "rank {rank} after {:?}, {way:?}", begun.elapsed());
             ended.ok().and_then(Result::err)
@@ -109,12 +112,12 @@ fn is_departure(kind: &ErrorKind) -> bool {
     *kind == ErrorKind::PeerFinalized { peer: 1 }
 }
 
-/// Far from the timeout of a communicator, which would free kernels too, in the end.
+/// Far below the communicator's timeout, which would also release kernels in the end.
 const DEADLINE: Duration = Duration::from_secs(15);
 
 #[test]
 fn panicked_rank_is_named() {
-    // By the word of its communicator of the host or of that of the GPU, whichever is gone first.
+    // Either the host communicator or the GPU communicator reports the loss first.
     let said = |kind: &ErrorKind| {
         matches!(kind, ErrorKind::Aborted { by: 1, reason } if reason == "its thread panicked")
             || is_departure(kind)
@@ -127,10 +130,10 @@ fn returned_rank_is_named() {
     assert_failure_detected(|| Err(Error::invalid("an error within a layer")), is_departure);
 }
 
-/// Tells the second process where the ranks meet, and what it does.
+/// Tells the second process where the ranks rendezvous, and its behavior.
 const BOOTSTRAP_VAR: &str = "UNISONO_TEST_SPLIT_MEETING";
 const TEST_NAME: &str = "tensor_parallel::tests::failures::killed_rank_is_named";
-/// What it says when it is there.
+/// Line that the second process prints when it is in the layer.
 const READY_LINE: &str = "within the layer";
 
 #[test]
@@ -167,7 +170,7 @@ fn join(id: &UniqueId, rank: usize) -> Communicator {
     Communicator::join(id, rank, 2, &config.with_gpu(gpu)).expect("a group")
 }
 
-/// The second process: comes into the layer, says so, and stays there.
+/// Second process: enters the layer, reports it, and stays there.
 fn wait_to_be_killed(told: &str) {
     let (name, id) = told.split_once(' ').expect("a name and a place");
     let &(_, sequence, way) = CASES.iter().find(|case| case.0 == name).expect("a case");
@@ -180,7 +183,8 @@ fn wait_to_be_killed(told: &str) {
     let _ = run_layer(group, &gpu(), RankBehavior { sequence, failure: Some((way, stay)) });
 }
 
-/// Starts the second process, and kills it when it is within the layer and the other rank has had time to wait for it; when that was.
+/// Starts the second process, and kills it when it is in the layer and the other rank has had time
+/// to wait for it. Returns the time of the kill.
 fn kill_within(told: &str) -> JoinHandle<Instant> {
     let mut second = Command::new(std::env::current_exe().expect("this program"));
     second.args([TEST_NAME, "--exact", "--nocapture"]).env(BOOTSTRAP_VAR, told).stdout(Stdio::piped());
@@ -190,7 +194,7 @@ fn kill_within(told: &str) -> JoinHandle<Instant> {
         let there = lines.map_while(std::io::Result::ok).any(|line| line.contains(READY_LINE));
         sleep(Duration::from_millis(300));
         let killed = Instant::now();
-        // SIGKILL.
+        // Sends SIGKILL.
         second.kill().and_then(|()| second.wait()).expect("a process to kill");
         assert!(there, "it never came there");
         killed
