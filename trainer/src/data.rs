@@ -1,4 +1,5 @@
-//! What there is to learn from: which samples when ([`Sampler`]), and samples themselves ([`TokenWindows`], [`Table`]).
+//! What there is to learn from: which samples when ([`Sampler`]), and samples themselves
+//! ([`TokenWindows`], [`Table`]).
 
 mod dataset_id;
 mod permutation;

@@ -94,7 +94,8 @@ fn find_key<'a>(table: &'a mut Table, key: &str) -> Option<&'a mut Value> {
     }
 }
 
-/// The value that `text` means in the place of `old`: TOML, or the words themselves where words belong.
+/// The value that `text` means in the place of `old`: TOML, or the words themselves where words
+/// belong.
 fn parse_value(text: &str, old: &Value) -> Value {
     let words = || Value::String(text.to_owned());
     match text.parse::<Value>() {

@@ -5,11 +5,11 @@ use crate::error::Result;
 use std::collections::BTreeMap;
 
 impl Config {
-    /// The keys that decide what the numbers in a checkpoint mean, with their values as TOML: of the model all but how it is
-    /// computed, the kind of optimizer, and whether data is shuffled.
+    /// The keys that decide what the numbers in a checkpoint mean, with their values as TOML: of
+    /// the model all but how it is computed, the kind of optimizer, and whether data is shuffled.
     ///
     /// # Errors
-    /// [`Error::Illegal`](crate::error::Error::Illegal) if a number is too large for TOML.
+    /// [`Error::Invalid`](crate::error::Error::Invalid) if a number is too large for TOML.
     pub fn resume_invariants(&self) -> Result<BTreeMap<String, String>> {
         let other = match self.model.kind {
             ModelKind::Gpt => &MLP_KEYS[..],

@@ -160,8 +160,8 @@ fn names(record: &StringRecord) -> Vec<String> {
     record.iter().map(|name| name.trim_matches('"').to_owned()).collect()
 }
 
-/// Returns the line of `text` on which `record` begins, from 1. The reader's own position is before any
-/// empty lines that precede the record.
+/// Returns the line of `text` on which `record` begins, from 1. The reader's own position is before
+/// any empty lines that precede the record.
 fn line_of(text: &str, record: &StringRecord) -> usize {
     let offset = record.position().map_or(0, |position| position.byte() as usize);
     let rest = &text[offset.min(text.len())..];

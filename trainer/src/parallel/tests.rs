@@ -373,7 +373,8 @@ fn traffic_matches_formula() {
                 kind => 2 * count(kind),
             };
             let moved = traffic_of(kind, ranks);
-            // Shares of an all_reduce are cut in as many chunks as there are ranks, whose lengths may differ by some elements.
+            // Shares of an all_reduce are cut in as many chunks as there are ranks, whose lengths
+            // may differ by some elements.
             let expected = (4 * whole * (ranks - 1) / ranks) as f64;
             for bytes in moved {
                 let exactly = kind.0 != ParallelKind::Replicated || ranks == 2;

@@ -1,4 +1,5 @@
-//! When strategies exchange what: gradients during backward, weights ahead of their use, and never more at once than allowed.
+//! When strategies exchange what: gradients during backward, weights ahead of their use, and never
+//! more at once than allowed.
 
 use super::*;
 use crate::flat::{Layout, Packing};
@@ -14,7 +15,8 @@ fn equal_units() -> Arc<Inventory> {
     Arc::new(registry.finish())
 }
 
-/// Collectives that a strategy carried out by the time the last of six units had its gradient, and by the end of the step.
+/// Collectives that a strategy carried out by the time the last of six units had its gradient, and
+/// by the end of the step.
 fn collectives(form: GradReduction, bucket_bytes: usize) -> (u64, u64) {
     let counts = run_ranks(2, |group| {
         let (inventory, memory) = (equal_units(), Allocator::default());
@@ -51,7 +53,8 @@ fn buckets_are_reduced_during_backward() {
     assert_eq!(collectives(GradReduction::Bucketed, 1 << 20), (0, 1));
 }
 
-/// Whole units of weights that a rank holds while it uses each unit in turn, forward and backward, besides its share.
+/// Whole units of weights that a rank holds while it uses each unit in turn, forward and backward,
+/// besides its share.
 fn units_held(settings: &Settings, is_slow: impl Fn(usize) -> bool + Sync) -> [Vec<usize>; 2] {
     let held = run_ranks(2, |group| {
         let (inventory, memory, rank) = (equal_units(), Allocator::default(), group.rank());
@@ -182,8 +185,8 @@ fn zero3_initializes_within_shard_and_one_unit() {
     }
 }
 
-/// How long the steps of the optimizer took the first of two ranks, and then the wait for the first weights, when the other
-/// rank is that late.
+/// How long the steps of the optimizer took the first of two ranks, and then the wait for the first
+/// weights, when the other rank is that late.
 fn step_beside_a_late_rank(kind: ParallelKind, late: Duration) -> [Duration; 2] {
     let times = run_ranks(2, |group| {
         let (inventory, memory, rank) = (equal_units(), Allocator::default(), group.rank());

@@ -1,4 +1,5 @@
-//! Runs whose modules compute on a GPU: the software device stands in for one, but with `UNISONO_TEST_GPU`.
+//! Runs whose modules compute on a GPU: the software device stands in for one, but with
+//! `UNISONO_TEST_GPU`.
 
 use super::{config, folder};
 use crate::config::StrategyKind;
@@ -147,7 +148,8 @@ fn steady_tensor_parallel_step_copies_no_activations() {
     }
 }
 
-/// Bytes that each of two ranks copied to and from the GPU in a step, its buckets and its parameters.
+/// Bytes that each of two ranks copied to and from the GPU in a step, its buckets and its
+/// parameters.
 fn copied(changes: &[&str]) -> Vec<(CopyStats, u64, u64)> {
     let folder = folder();
     let device = format!("device={}", device_kind());
@@ -177,7 +179,8 @@ fn steady_step_copies_only_tokens_losses_and_norms() {
         let kind = format!("strategy.kind={kind}");
         for micro in ["data.micro_batch=1", "data.micro_batch=2"] {
             for (found, buckets, _) in copied(&[&kind, micro]) {
-                // Tokens, their places and what follows them; losses, and a sum of squares for each bucket.
+                // Tokens, their places and what follows them; losses, and a sum of squares for each
+                // bucket.
                 let expected = CopyStats { to_device: 3 * 4 * tokens, from_device: 4 * tokens + 8 * buckets };
                 assert_eq!(found, expected, "{kind}, {micro}");
             }

@@ -85,7 +85,8 @@ fn tensor_parallel_wait_is_reported_and_traced() {
     let text = std::fs::read_to_string(trace).unwrap();
     let trace: serde_json::Value = serde_json::from_str(&text).unwrap();
     let is_sum = |event: &&serde_json::Value| event["name"] == "sum of a layer" && event["tid"] == 1;
-    // Of each of two blocks and parts of them, on both ways, for six micro-batches: 3 steps of 2 ranks.
+    // Of each of two blocks and parts of them, on both ways, for six micro-batches: 3 steps of 2
+    // ranks.
     let found = trace["traceEvents"].as_array().unwrap().iter().filter(is_sum).count();
     assert!(found >= 2 * 2 * 2 * 6 * 3 * 2, "{found}");
 }

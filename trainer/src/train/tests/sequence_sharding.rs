@@ -42,7 +42,8 @@ fn run_resumes_with_other_sequence_sharding() {
     }
 }
 
-/// Bytes that each rank sent to those with the same part of the model, and to those with the same sequences, in one step.
+/// Bytes that each rank sent to those with the same part of the model, and to those with the same
+/// sequences, in one step.
 fn sent(ranks: usize, config: &Config) -> (u64, u64) {
     let of_rank = |world| {
         let mut run = Run::new(config, world).unwrap();
