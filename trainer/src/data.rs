@@ -1,5 +1,5 @@
-//! What there is to learn from: which samples when ([`Sampler`]), and samples themselves
-//! ([`TokenWindows`], [`Table`]).
+//! Training data: the order of samples ([`Sampler`]), and the samples ([`TokenWindows`],
+//! [`Table`]).
 
 mod dataset_id;
 mod permutation;

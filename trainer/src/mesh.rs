@@ -78,7 +78,7 @@ impl Mesh {
         let model = tensor.checked_mul(pipeline).filter(|&model| world.is_multiple_of(model));
         let Some(model) = model else {
             let what = format!(
-                "a world of {world} ranks cannot be cut into tensor = {tensor} times pipeline = {pipeline}"
+                "a world of {world} ranks cannot be split into tensor = {tensor} times pipeline = {pipeline}"
             );
             return Err(Error::invalid(format!("{what}: their product must divide it")));
         };

@@ -191,7 +191,7 @@ impl TensorParallel {
         let parts = self.size();
         if !rows.is_multiple_of(parts) {
             let what = format!(
-                "{rows} rows of a micro-batch (sequences × tokens) cannot be cut into {parts} equal parts"
+                "{rows} rows of a micro-batch (sequences × tokens) cannot be split into {parts} equal parts"
             );
             return Err(Error::invalid(format!("{what}: sequence parallelism needs a multiple of {parts}")));
         }

@@ -86,7 +86,7 @@ const CHANGES: [(&str, Corruption, &str); 17] = [
     ),
     ("a header that is no text", Corruption::Bytes(|bytes| bytes[8..20].fill(0xff)), SHARD),
     ("a tensor beyond the end", Corruption::Header(out_of_range), SHARD),
-    ("one name twice", Corruption::Header(duplicated), "twice"),
+    ("one name twice", Corruption::Header(duplicated), "duplicated"),
     (
         "a name of no piece",
         Corruption::Header(|header| first_tensor(header, |_, t| ("../x".to_owned(), t))),
@@ -94,15 +94,19 @@ const CHANGES: [(&str, Corruption, &str); 17] = [
     ),
     ("a piece beyond all memory", Corruption::Header(far), "no checkpoint has"),
     (
-        "a cut that overflows",
+        "a shard that overflows",
         Corruption::Header(|header| with_cut(header, truncated(0, usize::MAX, 3))),
-        "cannot be",
+        "impossible shard",
     ),
-    ("a cut of no part", Corruption::Header(|header| with_cut(header, truncated(0, 1, 0))), "cannot be"),
     (
-        "a cut of a dimension that is not",
+        "a shard of no part",
+        Corruption::Header(|header| with_cut(header, truncated(0, 1, 0))),
+        "impossible shard",
+    ),
+    (
+        "a shard of a missing dimension",
         Corruption::Header(|header| with_cut(header, truncated(9, 1, 1))),
-        "cannot be",
+        "impossible shard",
     ),
     (
         "a path out of the folder",
@@ -119,7 +123,7 @@ const CHANGES: [(&str, Corruption, &str); 17] = [
         Corruption::Manifest(|m| m["parameters"][0]["shape"] = json!([3, 1u64 << 60])),
         "the model has",
     ),
-    ("a parameter twice", Corruption::Manifest(same_parameter), "twice"),
+    ("a parameter twice", Corruption::Manifest(same_parameter), "duplicated"),
     (
         "moments beyond all memory",
         Corruption::Manifest(|m| m["parameters"][0]["moments"] = json!(1u64 << 60)),

@@ -157,7 +157,7 @@ impl Manifest {
         let mut names = HashSet::new();
         for saved in &self.parameters {
             if !names.insert(&saved.name) {
-                return wrong(format!("parameter {} is there twice", saved.name));
+                return wrong(format!("parameter {} is duplicated", saved.name));
             }
             if saved.moments > MAX_MOMENTS {
                 return wrong(format!("{} moments of each element of {}", saved.moments, saved.name));

@@ -85,7 +85,7 @@ impl ShardReader {
         let saved = Parameter { shard: None, shape: mine.global_shape(), ..mine.clone() };
         let saved = match self.shard_specs.get(&mine.name) {
             Some(cut) if !cut.is_valid(&saved.shape) => {
-                return Err(Error::file(self.file.path(), format!("a cut of {} that cannot be", mine.name)));
+                return Err(Error::file(self.file.path(), format!("an impossible shard of {}", mine.name)));
             }
             Some(cut) => saved.with_shard(cut.clone()),
             None => saved,

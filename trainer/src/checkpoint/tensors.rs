@@ -32,7 +32,7 @@ impl<'de> Visitor<'de> for UniqueNames {
         let mut names: HashSet<String> = HashSet::new();
         while let Some((name, IgnoredAny)) = map.next_entry::<String, _>()? {
             if let Some(name) = names.replace(name) {
-                return Err(A::Error::custom(format!("tensor {name} is there twice")));
+                return Err(A::Error::custom(format!("tensor {name} is duplicated")));
             }
         }
         Ok(self)

@@ -10,13 +10,13 @@ use std::path::Path;
 use toml::de::{DeTable, DeValue};
 use toml::{Table, Value};
 
-/// The defaults, changed by a file.
+/// Reads the defaults, changed by a file.
 pub(super) fn file(path: &Path) -> Result<Config> {
     let text = std::fs::read_to_string(path).map_err(|error| Error::file(path, error))?;
     parse(&text).map_err(|what| Error::file(path, what))
 }
 
-/// The defaults, changed by the text of a file.
+/// Reads the defaults, changed by text.
 pub(super) fn parse(text: &str) -> std::result::Result<Config, String> {
     let failed = |error: toml::de::Error| with_line(text, error.span(), error.message());
     let document = DeTable::parse(text).map_err(failed)?;
@@ -27,7 +27,7 @@ pub(super) fn parse(text: &str) -> std::result::Result<Config, String> {
     toml::from_str(text).map_err(failed)
 }
 
-/// `config`, changed by an override `section.key=value`.
+/// Applies an override `section.key=value` to `config`.
 pub(super) fn with_override(config: &Config, change: &str) -> Result<Config> {
     let failed = |what: &str| Error::invalid(format!("`{change}`: {what}"));
     let (key, value) = change.split_once('=').ok_or_else(|| failed("an override is `section.key=value`"))?;
@@ -40,12 +40,12 @@ pub(super) fn with_override(config: &Config, change: &str) -> Result<Config> {
     table.try_into().map_err(|error: toml::de::Error| failed(error.message()))
 }
 
-/// Every key with its value.
+/// Returns every key with its value as a table.
 pub(super) fn to_table(config: &Config) -> Result<Table> {
     Table::try_from(config).map_err(|error| Error::invalid(error.to_string()))
 }
 
-/// The first key of `given` that is not `known`, and where it stands.
+/// Returns the first key of `given` that is not `known`, and its position in the text.
 fn find_unknown_key<'a>(
     given: &'a DeTable<'_>,
     known: &Table,
@@ -72,10 +72,10 @@ fn unknown_key_message(key: &[&str], known: &Table) -> String {
         (strsim::damerau_levenshtein(leaf, other), strsim::damerau_levenshtein(&own, name))
     };
     let nearest = key_paths(known, "").into_iter().min_by_key(distance).unwrap_or_default();
-    format!("there is no `{own}`; the nearest is `{nearest}`")
+    format!("unknown key `{own}`; the nearest is `{nearest}`")
 }
 
-/// Paths of all sections and keys.
+/// Returns the paths of all sections and keys.
 fn key_paths(table: &Table, prefix: &str) -> Vec<String> {
     let below = |(key, value): (&String, &Value)| match value {
         Value::Table(section) => {
@@ -86,7 +86,7 @@ fn key_paths(table: &Table, prefix: &str) -> Vec<String> {
     table.iter().flat_map(below).collect()
 }
 
-/// The place of a key `section.key`.
+/// Returns the value at `section.key`.
 fn find_key<'a>(table: &'a mut Table, key: &str) -> Option<&'a mut Value> {
     match key.split_once('.') {
         Some((section, rest)) => find_key(table.get_mut(section)?.as_table_mut()?, rest),
@@ -94,8 +94,7 @@ fn find_key<'a>(table: &'a mut Table, key: &str) -> Option<&'a mut Value> {
     }
 }
 
-/// The value that `text` means in the place of `old`: TOML, or the words themselves where words
-/// belong.
+/// Parses `text` in place of the value `old`: as TOML, or as a plain string where a string belongs.
 fn parse_value(text: &str, old: &Value) -> Value {
     let words = || Value::String(text.to_owned());
     match text.parse::<Value>() {
@@ -104,7 +103,7 @@ fn parse_value(text: &str, old: &Value) -> Value {
     }
 }
 
-/// `what`, with the line it is about.
+/// Prefixes `what` with the line at `span`.
 fn with_line(text: &str, span: Option<Range<usize>>, what: &str) -> String {
     let Some(span) = span else { return what.to_owned() };
     let before = &text[..span.start.min(text.len())];

@@ -5,8 +5,8 @@ use crate::error::Result;
 use std::collections::BTreeMap;
 
 impl Config {
-    /// The keys that decide what the numbers in a checkpoint mean, with their values as TOML: of
-    /// the model all but how it is computed, the kind of optimizer, and whether data is shuffled.
+    /// Returns the keys that decide what the numbers in a checkpoint mean, with their values as
+    /// TOML. These are most keys of the model, the kind of optimizer, and shuffling of data.
     ///
     /// # Errors
     /// [`Error::Invalid`](crate::error::Error::Invalid) if a number is too large for TOML.
@@ -33,12 +33,12 @@ impl Config {
     }
 }
 
-/// What is fixed outside the model.
+/// Invariant keys outside of the model.
 const INVARIANT_KEYS: [(&str, &str); 2] = [("optimizer", "kind"), ("data", "shuffle")];
-/// How a model is computed, and what acts in training only.
+/// Model keys that may change: they affect the computation, or training only.
 const CHANGEABLE_MODEL_KEYS: [&str; 3] = ["dropout", "activation_checkpointing", "cross_entropy_splits"];
-/// What only perceptrons go by.
+/// Keys that only perceptrons use.
 const MLP_KEYS: [&str; 1] = ["hidden_sizes"];
-/// What only transformers go by.
+/// Keys that only transformers use.
 const GPT_KEYS: [&str; 7] =
     ["layers", "width", "heads", "context", "norm", "feed_forward", "tie_word_embeddings"];

@@ -5,7 +5,7 @@ use crate::train::{LrScaling, LrShape};
 use proptest::prelude::*;
 use std::path::PathBuf;
 
-/// A configuration file of this test, gone when it is done.
+/// Configuration file of a test, removed on drop.
 struct TempFile(PathBuf);
 
 impl TempFile {
@@ -31,7 +31,7 @@ fn changed(overrides: &[&str]) -> Result<Config> {
     Config::load(None, &overrides.iter().map(|&change| change.to_owned()).collect::<Vec<_>>())
 }
 
-/// The words of an error, without the path.
+/// Returns the message of an error, without the path.
 fn words(result: Result<Config>) -> String {
     match result.unwrap_err() {
         Error::File { what, .. } => what,
@@ -69,15 +69,15 @@ fn unknown_keys_suggest_the_nearest() {
     let word = |text| words(loaded("unknown", text));
     assert_eq!(
         word("seed = 1\n[model]\nwidht = 3\n"),
-        "line 3, `widht = 3`: there is no `model.widht`; the nearest is `model.width`"
+        "line 3, `widht = 3`: unknown key `model.widht`; the nearest is `model.width`"
     );
-    assert!(word("[modle]\nwidth = 3\n").ends_with("there is no `modle`; the nearest is `model`"));
-    assert!(word("[data]\nheads = 3\n").ends_with("there is no `data.heads`; the nearest is `model.heads`"));
+    assert!(word("[modle]\nwidth = 3\n").ends_with("unknown key `modle`; the nearest is `model`"));
+    assert!(word("[data]\nheads = 3\n").ends_with("unknown key `data.heads`; the nearest is `model.heads`"));
     assert!(word("mesh = { tensors = 3 }\n").ends_with("the nearest is `mesh.tensor`"));
     let error = words(changed(&["strategy.buckets_mb=3"]));
     assert_eq!(
         error,
-        "`strategy.buckets_mb=3`: there is no `strategy.buckets_mb`; the nearest is `strategy.bucket_mb`"
+        "`strategy.buckets_mb=3`: unknown key `strategy.buckets_mb`; the nearest is `strategy.bucket_mb`"
     );
     assert!(words(changed(&["sed=3"])).ends_with("the nearest is `seed`"));
 }
@@ -98,9 +98,7 @@ fn renamed_keys_are_answered_with_their_present_name() {
         word("[model]\ntied = true\n"),
         "line 2, `tied = true`: key `model.tied` is now `model.tie_word_embeddings`; rename it"
     );
-    assert!(
-        word("[optimiser]\nlr = 1e-3\n").ends_with("key `optimiser` is now `optimizer`; rename it")
-    );
+    assert!(word("[optimiser]\nlr = 1e-3\n").ends_with("key `optimiser` is now `optimizer`; rename it"));
     assert!(word("[log]\ncompare_every = 3\n").ends_with("is now `log.check_replicas_every`; rename it"));
 }
 
@@ -150,11 +148,11 @@ fn invalid_configs_are_rejected() {
             "data.global_batch=9223372036854775807",
             "data.global_batch = 9223372036854775807: it is from 1 to 4294967296",
         ),
-        ("strategy.bucket_mb=inf", "strategy.bucket_mb = inf is no size"),
-        ("model.dropout=1.0", "model.dropout = 1 is no share below 1"),
-        ("optimizer.lr=nan", "optimizer.lr = NaN is no size"),
+        ("strategy.bucket_mb=inf", "strategy.bucket_mb = inf is not a valid size"),
+        ("model.dropout=1.0", "model.dropout = 1 is not a fraction below 1"),
+        ("optimizer.lr=nan", "optimizer.lr = NaN is not a valid size"),
         ("data.path=", "data.path is empty: name a file or folder"),
-        ("strategy.bucket_mb=0", "strategy.bucket_mb = 0 is no size"),
+        ("strategy.bucket_mb=0", "strategy.bucket_mb = 0 is not a valid size"),
         (
             "schedule.warmup=301",
             "schedule.warmup = 301 and schedule.decay = 0 are more than schedule.steps = 300",

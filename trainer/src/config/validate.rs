@@ -54,10 +54,11 @@ fn integer_constraints(config: &Config) -> Vec<(bool, String)> {
 fn float_constraints(config: &Config) -> Vec<(bool, String)> {
     let Config { model, data, optimizer, strategy, .. } = config;
     let share = |name: &str, value: f64| {
-        ((0.0..1.0).contains(&value), format!("{name} = {value} is no share below 1"))
+        ((0.0..1.0).contains(&value), format!("{name} = {value} is not a fraction below 1"))
     };
-    let size =
-        |name: &str, value: f64| (value.is_finite() && value >= 0.0, format!("{name} = {value} is no size"));
+    let size = |name: &str, value: f64| {
+        (value.is_finite() && value >= 0.0, format!("{name} = {value} is not a valid size"))
+    };
     let each = "strategy.reduce_each = \"micro-batch\" is for strategy.kind zero2 and zero3; others keep whole gradients";
     let each = format!("{each}, and this is {}", strategy.kind.name());
     vec![
@@ -72,7 +73,7 @@ fn float_constraints(config: &Config) -> Vec<(bool, String)> {
         size("optimizer.max_grad_norm", optimizer.max_grad_norm),
         (
             strategy.bucket_mb > 0.0 && strategy.bucket_mb <= MAX_BUCKET_MB,
-            format!("strategy.bucket_mb = {} is no size", strategy.bucket_mb),
+            format!("strategy.bucket_mb = {} is not a valid size", strategy.bucket_mb),
         ),
         (strategy.reduce_each == ReduceFrequency::Step || strategy.kind.shards_gradients(), each),
         size("sample.temperature", config.sample.temperature),

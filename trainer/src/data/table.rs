@@ -35,7 +35,8 @@ impl Table {
     pub fn parse(text: &str) -> std::result::Result<Self, String> {
         let mut table = Self::default();
         let mut builder = csv::ReaderBuilder::new();
-        let mut reader = builder.has_headers(false).flexible(true).trim(Trim::All).from_reader(text.as_bytes());
+        let mut reader =
+            builder.has_headers(false).flexible(true).trim(Trim::All).from_reader(text.as_bytes());
         for (index, record) in reader.records().enumerate() {
             let record = record.map_err(|error| error.to_string())?;
             let at = |what| format!("line {}: {what}", line_of(text, &record));
@@ -78,7 +79,7 @@ impl Table {
         for (index, &target) in self.targets.iter().enumerate() {
             let row = index + 1;
             if !is_class(target) {
-                let what = format!("the last column, {target} in row {row}, is no class: 0, 1, 2 …");
+                let what = format!("the last column, {target} in row {row}, is not a class: 0, 1, 2 …");
                 return Err(Error::invalid(what));
             }
             if target >= rows as f32 {
@@ -150,7 +151,7 @@ fn moments(table: &Table, column: usize) -> (f32, f32) {
 fn cells(record: &StringRecord) -> std::result::Result<Vec<f32>, String> {
     let number = |cell: &str| match cell.parse::<f32>() {
         Ok(number) if number.is_finite() => Ok(number),
-        _ => Err(format!("`{cell}` is no number")),
+        _ => Err(format!("`{cell}` is not a number")),
     };
     record.iter().map(number).collect()
 }

@@ -175,7 +175,8 @@ fn invalid_token_files_are_rejected() {
     let open = |path: &PathBuf| TokenFile::open(path, 10).map(drop);
     assert!(error(open(&folder.file("x.txt", "abc"))).ends_with(".bin (two bytes)"));
     assert!(
-        error(open(&folder.file("odd.u16", "abc"))).ends_with("3 bytes are no whole number of tokens of 2")
+        error(open(&folder.file("odd.u16", "abc")))
+            .ends_with("3 bytes are not a whole number of tokens of size 2")
     );
     assert!(error(open(&folder.0.join("none.u8"))).contains("none.u8"));
     let write = TokenFile::write(&folder.0.join("w.u8"), [1, 256]);
@@ -271,13 +272,13 @@ fn iris_table_is_read_and_standardized() {
 fn invalid_tables_name_the_line() {
     let error = |text: &str| Table::parse(text).unwrap_err();
     assert_eq!(error("a,b\n1,2\n\n1,2,3\n"), "line 4: 3 cells instead of 2");
-    assert_eq!(error("1,2\n1,two\n"), "line 2: `two` is no number");
-    assert_eq!(error("1,2\n1,NaN\n"), "line 2: `NaN` is no number");
+    assert_eq!(error("1,2\n1,two\n"), "line 2: `two` is not a number");
+    assert_eq!(error("1,2\n1,NaN\n"), "line 2: `NaN` is not a number");
     assert_eq!(error("1\n"), "line 1: 1 cells instead of 2");
     assert_eq!(error("a,b\n"), "no rows");
     let values = Table::parse("1,0.5\n1,2\n").unwrap();
     let error = |table: &Table| table.classes().unwrap_err().to_string();
-    assert!(error(&values).contains("is no class"));
+    assert!(error(&values).contains("is not a class"));
     let huge = Table::parse("1,0\n2,1e30\n").unwrap();
     assert!(error(&huge).starts_with("class 1000000000000000000000000000000 in row 2 of 2"));
     let mut constant = values.clone();

@@ -78,7 +78,10 @@ impl TokenFile {
         let mapped = MappedFile::open(path).map_err(|error| Error::file(path, error))?;
         let (bytes, each) = (mapped.bytes(), width as usize);
         if !bytes.is_multiple_of(each) {
-            return Err(Error::file(path, format!("{bytes} bytes are no whole number of tokens of {each}")));
+            return Err(Error::file(
+                path,
+                format!("{bytes} bytes are not a whole number of tokens of size {each}"),
+            ));
         }
         Ok(Self { path: path.to_owned(), mapped, width, vocabulary })
     }

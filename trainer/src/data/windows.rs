@@ -1,4 +1,4 @@
-//! Sequences of one length, cut from concatenated documents.
+//! Sequences of one length from concatenated documents.
 
 use super::TokenSource;
 use crate::error::{Error, Result};

@@ -159,7 +159,7 @@ fn invalid_degrees_are_rejected_with_numbers() {
     };
     assert_eq!(
         refused(8, 3, 1, 1),
-        "a world of 8 ranks cannot be cut into tensor = 3 times pipeline = 1: their product must divide it"
+        "a world of 8 ranks cannot be split into tensor = 3 times pipeline = 1: their product must divide it"
     );
     assert_eq!(
         refused(12, 2, 1, 4),

@@ -121,10 +121,12 @@ impl GptConfig {
         let (width, heads) = (self.width, self.heads);
         if parts > heads {
             let hint = "use no more ranks than heads, in tensor parallelism";
-            return Err(Error::invalid(format!("{heads} heads cannot be dealt to {parts} ranks: {hint}")));
+            return Err(Error::invalid(format!(
+                "{heads} heads cannot be divided among {parts} ranks: {hint}"
+            )));
         }
         if heads == 0 || !width.is_multiple_of(heads) {
-            return Err(Error::invalid(format!("a width of {width} cannot be cut into {heads} heads")));
+            return Err(Error::invalid(format!("a width of {width} cannot be split into {heads} heads")));
         }
         Ok(())
     }

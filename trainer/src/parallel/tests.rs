@@ -1,4 +1,4 @@
-//! Strategies driven by events alone: no module, no tensor.
+//! Tests of strategies with events alone, without modules and tensors.
 
 mod device;
 mod options;
@@ -15,7 +15,7 @@ use crate::testing::{self, collect_shards, run_ranks, run_ranks_with};
 use std::sync::Arc;
 use unisono::{Communicator, Config, ReductionOrder};
 
-/// Odd shapes, a frozen parameter, and one that two units use.
+/// Returns parameters with odd shapes, a frozen one, and one that two units use.
 pub(crate) fn inventory(dtype: Dtype) -> Arc<Inventory> {
     let mut registry = Registry::default();
     let add =
@@ -38,13 +38,13 @@ pub(crate) fn inventory(dtype: Dtype) -> Arc<Inventory> {
     Arc::new(registry.finish())
 }
 
-/// A gradient that depends on who computes it, when, and on the weights.
+/// Returns a gradient that depends on the rank, the time and the weight.
 fn gradient_at(weight: f32, rank: usize, moment: u64, place: usize) -> f32 {
     let hash = (place as u64 + 31 * moment + 977 * rank as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     weight * 0.3 + ((hash >> 40) as f32 / (1 << 23) as f32 - 1.0) * 10f32.powi((hash % 3) as i32 - 1)
 }
 
-/// One micro-batch: forward and backward through all units, as a model announces them.
+/// Runs forward and backward of one micro-batch through all units, with a model's events.
 pub(crate) fn run_pass(
     strategy: &mut dyn DataParallel,
     inventory: &Inventory,
@@ -54,7 +54,7 @@ pub(crate) fn run_pass(
     run_pass_with(strategy, inventory, 1.0, rank, moment)
 }
 
-/// As [`pass`], of `factor` times the loss.
+/// Runs a pass as [`run_pass`] does, with the loss times `factor`.
 fn run_pass_with(
     strategy: &mut dyn DataParallel,
     inventory: &Inventory,
@@ -91,7 +91,7 @@ fn run_pass_with(
     Ok(())
 }
 
-/// Every kind of strategy, replicas in all three forms.
+/// Every kind of strategy; replicated ones with each kind of gradient reduction.
 pub(crate) const STRATEGIES: [(ParallelKind, GradReduction); 7] = [
     (ParallelKind::Replicated, GradReduction::Naive),
     (ParallelKind::Replicated, GradReduction::Overlapped),
@@ -118,7 +118,7 @@ pub(crate) fn new_strategy(
     )
 }
 
-/// Bits of everything a run leaves behind: norms, weights, moments.
+/// Bits of the results of a run: norms, weights and moments.
 type Bits = (Vec<u64>, testing::Bits);
 
 fn train(
@@ -131,7 +131,7 @@ fn train(
     train_in(&Allocator::default(), kind, group, settings, dtype, micro)
 }
 
-/// As [`train`], with flat memory where `memory` has it.
+/// Trains as [`train`] does, with flat buffers in the memory of `memory`.
 fn train_in(
     memory: &Allocator,
     kind: (ParallelKind, GradReduction),
@@ -160,7 +160,7 @@ fn train_in(
     (norms, collect_shards(&mut *strategy, &inventory))
 }
 
-/// What all ranks together keep; they must agree where they keep the same.
+/// Returns the merged state of all ranks. Copies of the same state must agree.
 fn train_on_ranks(
     kind: (ParallelKind, GradReduction),
     ranks: usize,
@@ -270,7 +270,7 @@ fn unused_parameters_are_zeroed_or_rejected() {
     assert_eq!(strategy.grad_norm().unwrap(), 0.0);
 }
 
-/// Bytes of each class that a rank holds after backward, and the most it held of weights.
+/// Returns the bytes of each class on a rank after backward, and the peak of weights.
 fn memory_of(kind: (ParallelKind, GradReduction), ranks: usize, dtype: Dtype) -> ([usize; 3], usize) {
     let measure = |group: Communicator| {
         let (inventory, memory, rank) = (inventory(dtype), Allocator::default(), group.rank());
@@ -321,7 +321,7 @@ fn memory_matches_formula() {
     );
 }
 
-/// Four units of one parameter each, none shared, frozen or padded.
+/// Returns four units of one parameter each, none shared, frozen or padded.
 fn plain_inventory() -> Arc<Inventory> {
     let mut registry = Registry::default();
     for layer in 0..4 {
@@ -331,13 +331,13 @@ fn plain_inventory() -> Arc<Inventory> {
     Arc::new(registry.finish())
 }
 
-/// Settings with which every collective moves the fewest bytes.
+/// Returns settings with which every collective sends the fewest bytes.
 fn two_shot() -> Config {
     let algorithms = unisono::parse_algorithms("twoshot").unwrap();
     Config::default().with_reduction_order(ReductionOrder::RankOrder).with_algorithms(algorithms)
 }
 
-/// Bytes that each rank moves in one step, gradients of two micro-batches accumulated.
+/// Returns the bytes that each rank sends in one step with two micro-batches.
 fn traffic_of(kind: (ParallelKind, GradReduction), ranks: usize) -> Vec<u64> {
     let config = two_shot();
     let measure = |group: Communicator| {
@@ -365,7 +365,8 @@ fn traffic_matches_formula() {
         let last: usize = 4 * 64 * 60;
         for kind in STRATEGIES.into_iter().filter(|(kind, _)| *kind != ParallelKind::Zero1Parameters) {
             let whole = match kind.0 {
-                // Both micro-batches gather forward and backward; the last unit stays in between.
+                // Both micro-batches gather in forward and backward; the last unit stays in
+                // between.
                 ParallelKind::Zero3 => {
                     2 * (2 * count(ParallelKind::Zero3) - last.next_multiple_of(32 * ranks))
                         + count(ParallelKind::Zero3)
@@ -373,8 +374,8 @@ fn traffic_matches_formula() {
                 kind => 2 * count(kind),
             };
             let moved = traffic_of(kind, ranks);
-            // Shares of an all_reduce are cut in as many chunks as there are ranks, whose lengths
-            // may differ by some elements.
+            // An all_reduce splits its buffer into one chunk per rank. Their lengths may differ by
+            // some elements.
             let expected = (4 * whole * (ranks - 1) / ranks) as f64;
             for bytes in moved {
                 let exactly = kind.0 != ParallelKind::Replicated || ranks == 2;

@@ -91,7 +91,7 @@ fn curve(answer: &PlanReport) -> String {
             time(link.collective(tree(), ranks, 0.0)),
         ]
     };
-    let heading = row_of(["ranks", "ring", "of it latency", "PAT", "of it latency"]);
+    let heading = row_of(["ranks", "ring", "of which latency", "PAT", "of which latency"]);
     let rows: Vec<_> = std::iter::once(heading).chain([8, 32, 128, 512, 2048].map(row)).collect();
     let (half, bucket) = (answer.bucket / (link.alpha * link.beta), size(answer.bucket));
     format!(

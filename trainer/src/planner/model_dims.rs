@@ -185,6 +185,6 @@ pub fn parse_number(text: &str) -> Result<f64> {
     };
     let value = digits.parse::<f64>().ok().zip(power).map(|(value, power)| value * 10f64.powi(power));
     value.filter(|value| *value > 0.0 && *value < 1e16).ok_or_else(|| {
-        Error::invalid(format!("`{text}` is no number above 0 and below 10^16, such as 4096, 7b or 4.2M"))
+        Error::invalid(format!("`{text}` is not a number above 0 and below 10^16, such as 4096, 7b or 4.2M"))
     })
 }

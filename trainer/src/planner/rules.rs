@@ -207,7 +207,7 @@ fn does_not_fit(
 /// Returns the usual choice for models of this size.
 pub fn rule_of_thumb(sizes: &ModelDims) -> &'static str {
     match sizes.parameters {
-        _ if sizes.experts > 1 => "experts dealt out, ZeRO-3 for the rest",
+        _ if sizes.experts > 1 => "expert parallel, ZeRO-3 for the rest",
         _ if sizes.sequence >= LONG_SEQUENCE => "context and tensor parallel, ZeRO-3",
         small if small < 1e10 => "ZeRO-3 alone",
         middle if middle <= 7e10 => "ZeRO-3, tensor parallel within hosts",

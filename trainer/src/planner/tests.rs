@@ -119,7 +119,7 @@ fn too_many_ranks_are_answered_with_options() {
     let error = BatchRecipe::new(4_194_304, &sizes, &bytes, &hardware, &parallel(Zero1, 2048))
         .unwrap_err()
         .to_string();
-    assert!(error.contains("Two ways out: (1) 1024 data ranks") && error.contains("(2)"), "{error}");
+    assert!(error.contains("Two options: (1) 1024 data ranks") && error.contains("(2)"), "{error}");
 }
 
 #[test]

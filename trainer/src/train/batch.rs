@@ -92,15 +92,15 @@ fn too_many_ranks(global: usize, micro: usize, ranks: usize) -> String {
         "a global batch of {global} is smaller than micro-batch {micro} x {ranks} data ranks = {at_once}"
     );
     let smaller = other_divisors(global, ranks).into_iter().rfind(|&legal| legal < micro);
-    let smaller =
-        smaller.map(|micro| format!("a micro-batch of {micro}, which keeps all ranks busy with less each"));
+    let smaller = smaller
+        .map(|micro| format!("a micro-batch of {micro}, which keeps all ranks busy with less work each"));
     let fewer = other_divisors(global, micro).into_iter().rfind(|&legal| legal < ranks);
     let fewer = fewer.map(|ranks| format!("{ranks} data ranks, the others for tensor or pipeline parallel"));
-    let larger = format!("a global batch of {at_once}, if learning bears it (schedule.lr_scale)");
+    let larger = format!("a global batch of {at_once}, if training tolerates it (schedule.lr_scale)");
     let ways: Vec<String> = smaller.into_iter().chain(fewer).chain([larger]).collect();
-    let count = ["One way", "Two ways", "Three ways"][ways.len() - 1];
+    let count = ["One option", "Two options", "Three options"][ways.len() - 1];
     let ways: Vec<_> = (1..).zip(ways).map(|(number, way)| format!("({number}) {way}")).collect();
-    format!("{problem}. {count} out: {}", ways.join("; "))
+    format!("{problem}. {count}: {}", ways.join("; "))
 }
 
 /// Returns the divisors of `global` / `other` in ascending order.
@@ -208,15 +208,15 @@ mod tests {
     fn too_many_ranks_suggest_three_options() {
         assert_eq!(
             rejection(64, 8, 16),
-            "a global batch of 64 is smaller than micro-batch 8 x 16 data ranks = 128. Three ways out: \
-             (1) a micro-batch of 4, which keeps all ranks busy with less each; \
+            "a global batch of 64 is smaller than micro-batch 8 x 16 data ranks = 128. Three options: \
+             (1) a micro-batch of 4, which keeps all ranks busy with less work each; \
              (2) 8 data ranks, the others for tensor or pipeline parallel; \
-             (3) a global batch of 128, if learning bears it (schedule.lr_scale)"
+             (3) a global batch of 128, if training tolerates it (schedule.lr_scale)"
         );
         for hopeless in [rejection(3, 4, 2), rejection(10, 4, 3)] {
-            assert!(hopeless.contains("One way out: (1) a global batch of"), "{hopeless}");
+            assert!(hopeless.contains("One option: (1) a global batch of"), "{hopeless}");
         }
-        assert!(rejection(8, 2, 64).contains("Two ways out: (1) 4 data ranks"));
+        assert!(rejection(8, 2, 64).contains("Two options: (1) 4 data ranks"));
         assert!(rejection(10, usize::MAX, 2).contains("micro-batch of 5"));
     }
 }

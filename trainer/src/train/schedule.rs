@@ -68,7 +68,7 @@ impl Default for LrSchedule {
     fn default() -> Self {
         Self {
             steps: 300,
-            // A shorter warmup makes single steps with long gradients (docs/trainer.md).
+            // A shorter warmup makes single steps with long gradients (docs/notebook/trainer.md).
             warmup: 60,
             shape: LrShape::Cosine,
             decay: 60,
@@ -94,7 +94,7 @@ impl LrSchedule {
         }
         if !(0.0..=1.0).contains(&floor) {
             return Err(Error::invalid(format!(
-                "schedule.floor = {floor} is no share of the peak, from 0 to 1"
+                "schedule.floor = {floor} is not a fraction of the peak, from 0 to 1"
             )));
         }
         if reference_batch == 0 {

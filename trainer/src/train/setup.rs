@@ -94,7 +94,9 @@ impl Run {
         let (taken, steps) = (self.train_step, self.config.schedule.steps);
         if taken >= steps {
             let folder = folder.display();
-            self.log(&format!("`{folder}` is at step {taken} of {steps}: nothing is left to do; a larger schedule.steps goes on"));
+            self.log(&format!(
+                "`{folder}` is at step {taken} of {steps}: no steps remain; raise schedule.steps to continue"
+            ));
         }
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! Strategies whose flat memory a GPU has: the software device stands in for one.
+//! Tests of strategies with flat buffers in GPU memory, on the software device.
 
 use super::*;
 use crate::device::Device;
@@ -6,14 +6,14 @@ use crate::flat::ParamStore;
 use crate::testing::gpu;
 use std::time::{Duration, Instant};
 
-/// Flat memory of the GPU that tests compute on.
+/// Returns an allocator for flat buffers on the GPU for tests.
 fn memory() -> Allocator {
     let memory = Allocator::default();
     let device = Device::new(&gpu(), &memory).expect("a stream");
     memory.with_lane(device.compute())
 }
 
-/// Adds to a gradient there what `slope` says of each place and weight.
+/// Adds `slope` of each index and weight to a gradient in GPU memory.
 pub(super) fn add(store: &mut ParamStore, id: ParameterId, slope: impl Fn(usize, &f32) -> f32) -> Result<()> {
     let slopes: Vec<_> =
         store.weights_to_host(id)?.iter().enumerate().map(|(at, weight)| slope(at, weight)).collect();
@@ -23,7 +23,7 @@ pub(super) fn add(store: &mut ParamStore, id: ParameterId, slope: impl Fn(usize,
     gradient.map_or(Ok(()), |gradient| Ok(lane.add(gradient, slopes.view(..), 1.0, 1.0)?))
 }
 
-/// That norms, weights and moments are those of the host, within `tolerance` of them.
+/// Asserts that norms, weights and moments equal those of the host within `tolerance`.
 fn assert_matches_host(
     kind: (ParallelKind, GradReduction),
     ranks: usize,
@@ -95,7 +95,7 @@ fn device_strategies_match_host_with_matrix_optimizer() {
     assert_matches_host(STRATEGIES[6], 2, &each, Dtype::F32, 1e-3);
 }
 
-/// Bytes of weights and gradients that ranks hold after backward.
+/// Returns the bytes of weights and gradients on ranks after backward.
 fn memory_held(
     kind: (ParallelKind, GradReduction),
     memory: impl Fn() -> Allocator + Sync,
@@ -137,7 +137,7 @@ fn absent_rank_times_out_on_device() {
     assert!(errors[0].contains("rank 0") && errors[0].contains("rank 1"), "{}", errors[0]);
 }
 
-/// How long rank 0 is busy with `body` while rank 1 comes 300 ms later to the same.
+/// Returns the time that `body` takes on rank 0, while rank 1 starts 300 ms later.
 fn alone(
     kind: (ParallelKind, GradReduction),
     body: impl Fn(&mut dyn DataParallel) -> Result<()> + Sync,

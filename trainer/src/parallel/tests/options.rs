@@ -1,15 +1,15 @@
-//! What can be chosen, and what it costs.
+//! Tests of strategy settings, and of their cost.
 
 use super::*;
 use crate::optim::Sgd;
 
-/// Sets what is kept of weights to nothing.
+/// Sets kept weights to zero.
 fn clear(kept: LocalShard<'_>) -> Result<()> {
     kept.weights.fill(0.0);
     Ok(())
 }
 
-/// Gradients of the first step: what one step of plain descent takes from the weights.
+/// Returns the gradients of the first step: the change of the weights by plain SGD.
 fn gradients(kind: (ParallelKind, GradReduction), ranks: usize, settings: &Settings) -> Vec<f32> {
     let bits = run_ranks(ranks, |group| {
         let (inventory, memory, rank) = (inventory(Dtype::F32), Allocator::default(), group.rank());
@@ -17,7 +17,7 @@ fn gradients(kind: (ParallelKind, GradReduction), ranks: usize, settings: &Setti
         strategy.begin_pass(true).unwrap();
         run_pass_with(&mut *strategy, &inventory, settings.average.loss_factor(ranks), rank, 7).unwrap();
         strategy.finish_backward().unwrap();
-        // From weights of nothing, rounding of the step is that of the gradient.
+        // With zero weights, rounding of the step equals rounding of the gradient.
         strategy.for_each_shard(&mut clear).unwrap();
         strategy.optimizer_step(&Sgd::default(), &Step { number: 1, lr: 1.0, grad_scale: 1.0 }).unwrap();
         collect_shards(&mut *strategy, &inventory)
@@ -25,7 +25,7 @@ fn gradients(kind: (ParallelKind, GradReduction), ranks: usize, settings: &Setti
     testing::merge_shards(bits).into_values().map(|bits| f32::from_bits(bits[0])).collect()
 }
 
-/// Mean of the sizes of what the ranks add up: what rounding is relative to.
+/// Returns the mean magnitude of the ranks' summands, as the scale of rounding errors.
 fn sizes(ranks: usize) -> Vec<f32> {
     let settings = small_buckets();
     let of = |rank: usize| {
@@ -43,7 +43,7 @@ fn sizes(ranks: usize) -> Vec<f32> {
     sums.into_iter().map(|sum| sum / ranks as f32).collect()
 }
 
-/// Distance from a number to the next larger.
+/// Returns the distance to the next larger float.
 fn ulp(of: f32) -> f32 {
     f32::from_bits(of.to_bits() + 1) - of
 }
@@ -87,7 +87,7 @@ fn bf16_wire_halves_bytes_and_sums_in_f32() {
     }
 }
 
-/// Bytes that rank 0 moves to reduce the gradients of two micro-batches.
+/// Returns the bytes that rank 0 sends to reduce the gradients of two micro-batches.
 fn reductions_of(kind: (ParallelKind, GradReduction), ranks: usize, settings: &Settings) -> u64 {
     let config = two_shot();
     let moved = run_ranks_with(ranks, &config, |group| {

@@ -1,11 +1,10 @@
-//! When strategies exchange what: gradients during backward, weights ahead of their use, and never
-//! more at once than allowed.
+//! Tests of overlap: gradients during backward, weights ahead of their use, within limits.
 
 use super::*;
 use crate::flat::{Layout, Packing};
 use std::time::{Duration, Instant};
 
-/// Six units of one parameter of 960 elements each.
+/// Returns six units of one parameter of 960 elements each.
 fn equal_units() -> Arc<Inventory> {
     let mut registry = Registry::default();
     for layer in 0..6 {
@@ -15,8 +14,8 @@ fn equal_units() -> Arc<Inventory> {
     Arc::new(registry.finish())
 }
 
-/// Collectives that a strategy carried out by the time the last of six units had its gradient, and
-/// by the end of the step.
+/// Returns the number of collectives by the time the last of six gradients is ready, and by the end
+/// of the step.
 fn collectives(form: GradReduction, bucket_bytes: usize) -> (u64, u64) {
     let counts = run_ranks(2, |group| {
         let (inventory, memory) = (equal_units(), Allocator::default());
@@ -30,7 +29,7 @@ fn collectives(form: GradReduction, bucket_bytes: usize) -> (u64, u64) {
         strategy.pre_unit(unit, Direction::Backward).unwrap();
         strategy.grad_ready(ParameterId(5)).unwrap();
         strategy.post_unit(unit, Direction::Backward).unwrap();
-        // Asking waits for what was started.
+        // Reading the weights waits for collectives under way.
         let early = operations() - before;
         for id in (0..5).rev() {
             strategy.pre_unit(UnitId(id), Direction::Backward).unwrap();
@@ -53,8 +52,8 @@ fn buckets_are_reduced_during_backward() {
     assert_eq!(collectives(GradReduction::Bucketed, 1 << 20), (0, 1));
 }
 
-/// Whole units of weights that a rank holds while it uses each unit in turn, forward and backward,
-/// besides its share.
+/// Returns the number of whole units of weights on a rank during the use of each unit, forward and
+/// backward, in addition to its shard.
 fn units_held(settings: &Settings, is_slow: impl Fn(usize) -> bool + Sync) -> [Vec<usize>; 2] {
     let held = run_ranks(2, |group| {
         let (inventory, memory, rank) = (equal_units(), Allocator::default(), group.rank());
@@ -94,7 +93,7 @@ fn prefetch_settings(prefetch: usize, gathers_max: usize) -> Settings {
 #[test]
 fn next_units_are_prefetched() {
     let held = |prefetch| units_held(&prefetch_settings(prefetch, 9), |_| false);
-    // The last unit stays from forward to backward; behind it comes nothing.
+    // The last unit stays from forward to backward, and no unit follows it.
     assert_eq!(held(0), [[1; 6], [1; 6]]);
     assert_eq!(held(1), [[2, 2, 2, 2, 2, 1], [2, 2, 2, 2, 2, 1]]);
     assert_eq!(held(2), [[3, 3, 3, 3, 2, 1], [3, 3, 3, 3, 2, 1]]);
@@ -105,7 +104,7 @@ fn pending_gathers_stay_within_limit() {
     for slow in [0, 1] {
         for limit in [1, 2, 3] {
             let held = units_held(&prefetch_settings(5, limit), |rank| rank == slow);
-            // Forward had to gather the first one, too; backward begins with one that is there.
+            // Forward gathers the first unit too; backward begins with a unit that is present.
             assert_eq!(held.map(|way| way.into_iter().max()), [Some(limit), Some(limit + 1)]);
         }
     }
@@ -118,7 +117,7 @@ fn no_reshard_after_forward_trades_memory_for_gathers() {
     assert_eq!((forward[5], backward[0]), (6, 6));
 }
 
-/// Most bytes of gradients that a rank of ZeRO-2 held during a step.
+/// Returns the peak of gradients in bytes on a rank of ZeRO-2 during a step.
 fn peak_gradients(reductions_max: usize) -> usize {
     let most = run_ranks(2, |group| {
         let (inventory, memory, rank) = (equal_units(), Allocator::default(), group.rank());
@@ -133,7 +132,7 @@ fn peak_gradients(reductions_max: usize) -> usize {
         )
         .unwrap();
         strategy.begin_pass(true).unwrap();
-        // Nobody reduces before all was launched that may be.
+        // Rank 0 reduces nothing before everything allowed was started.
         let gate = (rank == 0).then(|| {
             group.spawn(|_| {
                 std::thread::sleep(Duration::from_millis(30));
@@ -152,7 +151,7 @@ fn peak_gradients(reductions_max: usize) -> usize {
 fn each_pending_reduction_costs_one_bucket() {
     let (bucket, shares) = (4 * 960, 6 * 4 * 960 / 2);
     for reductions_max in [1, 2, 3] {
-        // Whole buckets under way, one being filled, and shares.
+        // Whole buckets under way, one bucket being filled, and shards.
         let most = peak_gradients(reductions_max);
         assert!(most <= shares + (reductions_max + 1) * bucket, "{reductions_max}: {most}");
     }
@@ -185,8 +184,8 @@ fn zero3_initializes_within_shard_and_one_unit() {
     }
 }
 
-/// How long the steps of the optimizer took the first of two ranks, and then the wait for the first
-/// weights, when the other rank is that late.
+/// Returns the time of the optimizer steps on the first of two ranks, and of the wait for the first
+/// weights, when the other rank is late.
 fn step_beside_a_late_rank(kind: ParallelKind, late: Duration) -> [Duration; 2] {
     let times = run_ranks(2, |group| {
         let (inventory, memory, rank) = (equal_units(), Allocator::default(), group.rank());

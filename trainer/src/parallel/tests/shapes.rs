@@ -1,4 +1,4 @@
-//! Beginnings and shapes that are out of the ordinary.
+//! Tests of unusual initial states and shapes.
 
 use super::*;
 
@@ -13,7 +13,8 @@ fn replicas_start_with_weights_of_rank_0() {
     assert!(all[1] == all[0] && all[2] == all[0]);
 }
 
-/// Parameters of one element, of one less and one more than there are ranks, and of a prime number.
+/// Returns parameters of one element, of one less and one more than the number of ranks, and of a
+/// prime number.
 fn uneven_inventory() -> Arc<Inventory> {
     let mut registry = Registry::default();
     for (unit, shape) in [vec![1], vec![6], vec![8], vec![101], vec![7, 7]].into_iter().enumerate() {

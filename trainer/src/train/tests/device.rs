@@ -1,5 +1,4 @@
-//! Runs whose modules compute on a GPU: the software device stands in for one, but with
-//! `UNISONO_TEST_GPU`.
+//! Tests of runs on a GPU: on the software device unless `UNISONO_TEST_GPU` is set.
 
 use super::{config, folder};
 use crate::config::StrategyKind;
@@ -10,7 +9,7 @@ use unisono_cuda::device::CopyStats;
 
 const SMALL: [&str; 4] =
     ["data.global_batch=4", "model.context=16", "model.width=16", "log.validation_batches=1"];
-/// Less still.
+/// Settings of an even smaller run.
 const TINY: [&str; 3] = ["schedule.steps=4", "model.layers=1", "model.context=8"];
 
 fn run(ranks: usize, changes: &[&str], device: &str) -> TrainResult {
@@ -20,7 +19,7 @@ fn run(ranks: usize, changes: &[&str], device: &str) -> TrainResult {
     train_on_threads(ranks, &config(folder.path(), &changes)).unwrap()
 }
 
-/// Losses of the GPU are those of the CPU within 1e-4 of them.
+/// Asserts that losses on the GPU equal those on the CPU within 1e-4.
 fn assert_matches_cpu(ranks: usize, changes: &[&str]) {
     let (host, found) = (run(ranks, changes, "cpu"), run(ranks, changes, device_kind()));
     assert_eq!(found.losses.len(), host.losses.len());
@@ -52,7 +51,7 @@ fn device_strategies_match_cpu() {
     assert_matches_cpu(2, &[&TINY[..], &deep].concat());
 }
 
-/// Of layers that ranks share: 20 steps where `TEST_LONG` is set, which take minutes.
+/// Asserts the same with tensor parallel layers. `TEST_LONG` selects 20 steps, which take minutes.
 fn assert_tensor_parallel_matches_cpu(ranks: usize, changes: &[&str]) {
     let long = std::env::var_os("TEST_LONG").is_some();
     let steps = format!("schedule.steps={}", if long { 20 } else { 4 });
@@ -135,7 +134,7 @@ fn checkpoints_move_between_cpu_and_device() {
 
 #[test]
 fn steady_tensor_parallel_step_copies_no_activations() {
-    // Both ranks have all four sequences; with rows that are shared, half the places.
+    // Both ranks have all four sequences; with sharded rows, half of the positions.
     let tokens = 4 * 16;
     for (rows, places) in
         [("strategy.sequence_parallel=false", tokens), ("strategy.sequence_parallel=true", tokens / 2)]
@@ -148,8 +147,8 @@ fn steady_tensor_parallel_step_copies_no_activations() {
     }
 }
 
-/// Bytes that each of two ranks copied to and from the GPU in a step, its buckets and its
-/// parameters.
+/// Returns the bytes that each of two ranks copied to and from the GPU in a step, its number of
+/// buckets, and of parameters.
 fn copied(changes: &[&str]) -> Vec<(CopyStats, u64, u64)> {
     let folder = folder();
     let device = format!("device={}", device_kind());
@@ -173,14 +172,14 @@ fn copied(changes: &[&str]) -> Vec<(CopyStats, u64, u64)> {
 
 #[test]
 fn steady_step_copies_only_tokens_losses_and_norms() {
-    // Two sequences of a rank.
+    // Two sequences per rank.
     let tokens = 2 * 16;
     for kind in ["bucketed", "zero1", "zero3"] {
         let kind = format!("strategy.kind={kind}");
         for micro in ["data.micro_batch=1", "data.micro_batch=2"] {
             for (found, buckets, _) in copied(&[&kind, micro]) {
-                // Tokens, their places and what follows them; losses, and a sum of squares for each
-                // bucket.
+                // To the device: tokens, positions and targets. Back: losses, and a sum of squares
+                // per bucket.
                 let expected = CopyStats { to_device: 3 * 4 * tokens, from_device: 4 * tokens + 8 * buckets };
                 assert_eq!(found, expected, "{kind}, {micro}");
             }

@@ -1,4 +1,4 @@
-//! What is saved on one mesh is what another loads, to the last bit.
+//! Checkpoints move between meshes without changing a bit.
 
 use super::*;
 use crate::data::Position;
@@ -6,7 +6,7 @@ use crate::random::hash_numbers;
 use crate::testing::{collect_shards, merge_shards};
 use unisono::Communicator;
 
-/// Ranks, ranks that share layers, strategy.
+/// Number of ranks, tensor parallel degree, and strategy.
 type Shape = (usize, usize, StrategyKind);
 
 fn shaped(folder: &Path, (_, tensor, kind): Shape) -> Config {
@@ -15,7 +15,7 @@ fn shaped(folder: &Path, (_, tensor, kind): Shape) -> Config {
     config(folder, &[&tiny[..], &[&kind, &tensor, "schedule.steps=3", "data.micro_batch=1"]].concat())
 }
 
-/// A number for all weights and moments of the model, and how far the run is.
+/// Returns hashes of all weights and moments, and the position of the run.
 fn state(runs: Vec<Run>) -> (u64, u64, Position) {
     let (step, position) = (runs[0].train_step, runs[0].sampler.position());
     let bits = merge_shards(runs.into_iter().map(|mut run| {

@@ -1,9 +1,9 @@
-//! What a configuration may ask for beyond the defaults.
+//! Tests of settings other than the defaults.
 
 use super::*;
 use crate::testing::{Bits, collect_shards, merge_shards};
 
-/// Losses, and all weights and moments, of a short run.
+/// Returns losses, weights and moments of a short run.
 fn trained(ranks: usize, config: &Config) -> (Vec<f64>, Bits) {
     let ends = run_ranks(ranks, |world| {
         let mut run = Run::new(config, world).unwrap();
@@ -85,8 +85,7 @@ fn tensor_parallel_wait_is_reported_and_traced() {
     let text = std::fs::read_to_string(trace).unwrap();
     let trace: serde_json::Value = serde_json::from_str(&text).unwrap();
     let is_sum = |event: &&serde_json::Value| event["name"] == "sum of a layer" && event["tid"] == 1;
-    // Of each of two blocks and parts of them, on both ways, for six micro-batches: 3 steps of 2
-    // ranks.
+    // Two blocks with two parts each, both directions, six micro-batches: 3 steps of 2 ranks.
     let found = trace["traceEvents"].as_array().unwrap().iter().filter(is_sum).count();
     assert!(found >= 2 * 2 * 2 * 6 * 3 * 2, "{found}");
 }

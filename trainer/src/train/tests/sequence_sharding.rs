@@ -1,4 +1,4 @@
-//! Runs whose sequences are cut into chunks, or whose micro-batches go breadth first.
+//! Tests of sharded sequences, and of breadth-first micro-batches.
 
 use crate::train::tests::*;
 use unisono::Communicator;
@@ -42,8 +42,8 @@ fn run_resumes_with_other_sequence_sharding() {
     }
 }
 
-/// Bytes that each rank sent to those with the same part of the model, and to those with the same
-/// sequences, in one step.
+/// Returns the bytes that each rank sent in one step to ranks with the same part of the model, and
+/// to ranks with the same sequences.
 fn sent(ranks: usize, config: &Config) -> (u64, u64) {
     let of_rank = |world| {
         let mut run = Run::new(config, world).unwrap();
@@ -100,7 +100,7 @@ fn sequence_sharding_traffic_matches_formula() {
     }
 }
 
-/// Bytes that ranks with parts of the same layers sent one another in one step.
+/// Returns the bytes that tensor parallel ranks sent in one step.
 fn tensor_parallel_bytes_sent(ranks: usize, config: &Config) -> f64 {
     let all = run_ranks(ranks, |world| {
         let mut run = Run::new(config, world).unwrap();

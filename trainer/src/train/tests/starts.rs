@@ -1,8 +1,8 @@
-//! How runs start, go on, and are refused.
+//! Tests of the start of runs: fresh, resumed, and refused.
 
 use super::*;
 
-/// A run of a few steps of a smaller model still, that saves every other step.
+/// Returns the configuration of a tiny run that saves every other step.
 fn tiny(folder: &Path, changes: &[&str]) -> Config {
     let small =
         ["model.layers=1", "model.width=16", "model.context=16", "schedule.steps=3", "checkpoint.every=2"];
@@ -75,7 +75,7 @@ fn unwritable_outputs_are_rejected_at_start() {
         (["checkpoint.folder=/proc/nowhere", ""], "/proc/nowhere: checkpoint.folder: "),
         (["sample.prompt=", "sample.tokens=5"], "sample.prompt is empty"),
     ] {
-        // A rate at which the first step would fail: it is not taken.
+        // The first step would fail at this learning rate, but it is not taken.
         let rate = ["optimizer.lr=1e30", "optimizer.max_grad_norm=0"];
         let changes = [&rate[..], &changes].concat();
         let changes: Vec<_> = changes.into_iter().filter(|change| !change.is_empty()).collect();
