@@ -75,7 +75,12 @@ fn with_cut(header: &Value, cut: Value) -> String {
 }
 
 /// Name of the change, the change, and a word of the error.
-const CHANGES: [(&str, Corruption, &str); 17] = [
+const CHANGES: [(&str, Corruption, &str); 18] = [
+    (
+        "another format",
+        Corruption::Manifest(|m| *m = json!({ "format": 2 })),
+        "checkpoint format 2, but this program reads format 3",
+    ),
     ("truncated", Corruption::Bytes(|bytes| bytes.truncate(bytes.len() - 5)), "where the header promises"),
     ("cut within its header", Corruption::Bytes(|bytes| bytes.truncate(50)), SHARD),
     ("empty", Corruption::Bytes(Vec::clear), SHARD),
