@@ -1,7 +1,7 @@
-"""Training steps (forward, backward, AdamW) of a GPT: this crate beside PyTorch, in turns, one thread for each rank.
+"""Compares training steps (forward, backward, AdamW) of a GPT with PyTorch, in turns, one thread per rank.
 
-Arguments: the example beside_pytorch, built; rounds; layers, … . `beside_pytorch.sh` builds it. All contestants stay alive; those whose turn it is not wait
-for a line. Ranks are processes: over shared memory here, by DDP over Gloo there.
+Arguments: the example beside_pytorch, built; rounds; layers, … . `beside_pytorch.sh` builds it. All programs stay alive, and wait for a
+line when it is not their turn. Ranks are processes: over shared memory here, with DDP over Gloo in PyTorch.
 """
 
 import os
@@ -43,7 +43,7 @@ def torch_worker(kind, layers, steps):
 
 
 class Contestant:
-    """Processes that run steps when they are told to."""
+    """Processes that run steps on request."""
 
     def __init__(self, command, ranks):
         with socket.socket() as probe:
@@ -57,7 +57,7 @@ class Contestant:
         self.ranks = [start(rank) for rank in range(ranks)]
 
     def round(self):
-        """Milliseconds of a step of the slowest rank."""
+        """Returns the milliseconds of a step of the slowest rank."""
         for process in self.ranks:
             process.stdin.write("go\n")
             process.stdin.flush()
@@ -90,7 +90,7 @@ def main(ours, rounds, all_layers):
 
 
 def report(table):
-    """Medians over the rounds; of ratios, too."""
+    """Returns the medians over the rounds, also of ratios."""
     print("| layers | by hand, ms | strategy, ms | strategy / by hand | PyTorch, ms | strategy / PyTorch "
           "| 2 ranks, tokens/s | DDP, tokens/s | ours / DDP |")
     print("|--:|--:|--:|--:|--:|--:|--:|--:|--:|")

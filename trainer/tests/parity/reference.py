@@ -1,7 +1,8 @@
-"""What PyTorch makes of small models: the files that parity.rs compares with.
+"""Computes the reference files of parity.rs: small models trained with PyTorch.
 
-Argument: a folder. For each model there: NAME-initial.safetensors, its weights as Hugging Face has them; NAME-data.safetensors, tokens
-and the logits of the first of them; NAME-OPTIMIZER.safetensors, losses, norms, the gradient of the first step, and the weights after the last.
+Argument: a folder. Each model has three files. NAME-initial.safetensors has the weights in Hugging Face's format.
+NAME-data.safetensors has tokens, and the logits of the first of them. NAME-OPTIMIZER.safetensors has losses, norms,
+the gradient of the first step, and the final weights.
 """
 
 import json
@@ -63,7 +64,7 @@ class Block(nn.Module):
 
 
 class Gpt(nn.Module):
-    """GPT-2, or its modern variant: RMSNorm, SwiGLU, and a head of its own."""
+    """GPT-2, or a variant with RMSNorm, SwiGLU and an untied head."""
 
     def __init__(self, is_modern):
         super().__init__()
@@ -80,14 +81,14 @@ class Gpt(nn.Module):
 
 
 def initialize(model):
-    """Nothing is zero or one: nothing may hide behind that."""
+    """Avoids zeros and ones, which could hide errors."""
     for name, weight in model.named_parameters():
         is_gain = ".ln" in f".{name}" and name.endswith("weight")
         nn.init.normal_(weight, 1.0 if is_gain else 0.0, 0.1)
 
 
 def write(path, tensors):
-    """The format of safetensors, by its description."""
+    """Writes the safetensors format."""
     kinds, header, at, data = {torch.float32: "F32", torch.int32: "I32", torch.uint8: "U8"}, {}, 0, []
     for name, tensor in tensors.items():
         data.append(bytes(tensor.detach().contiguous().flatten().view(torch.uint8).tolist()))
@@ -98,7 +99,7 @@ def write(path, tensors):
 
 
 def hugging_face(model):
-    """Maps of blocks are inputs × outputs there, and masks are among the tensors."""
+    """Transposes linear weights of blocks to inputs × outputs, and adds masks."""
     tensors = {}
     for name, weight in model.named_parameters():
         is_map = ".c_" in name and name.endswith("weight")
@@ -110,7 +111,7 @@ def hugging_face(model):
 
 
 def optimizer(kind, model):
-    """Matrices decay, biases and gains do not."""
+    """Applies weight decay to matrices, not to biases and gains."""
     matrices = [weight for weight in model.parameters() if weight.dim() > 1]
     others = [weight for weight in model.parameters() if weight.dim() < 2]
     groups = [{"params": matrices, "weight_decay": 0.1}, {"params": others, "weight_decay": 0.0}]

@@ -1,4 +1,4 @@
-"""The figures of golden.rs: a GPT in float64 with PyTorch, of weights and tokens that both make by one formula."""
+"""Computes the figures of golden.rs: a GPT in float64 with PyTorch, with weights and tokens by the same formula."""
 
 import torch
 import torch.nn.functional as F
