@@ -350,7 +350,7 @@ fn rule_of_thumb_depends_on_model_size() {
     assert_eq!(plain(7.0), "ZeRO-3 alone");
     assert!(plain(13.0) == plain(70.0) && plain(70.0).ends_with("tensor parallel within hosts"));
     assert!(plain(405.0).ends_with("stages across them"));
-    assert!(rule(47.0, |sizes| sizes.experts = 8).starts_with("experts"));
+    assert!(rule(47.0, |sizes| sizes.experts = 8).starts_with("expert parallel"));
     assert!(rule(7.0, |sizes| sizes.sequence = 1 << 17).starts_with("context"));
 }
 
