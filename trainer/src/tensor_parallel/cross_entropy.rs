@@ -12,7 +12,7 @@ use crate::pass::Pass;
 use crate::tensor::Tensor;
 use unisono::{Max, Sum};
 
-/// Computes the loss as [`CrossEntropy`](crate::nn::CrossEntropy) does, from each rank's logits of
+/// Computes the loss as [`CrossEntropy`] does, from each rank's logits of
 /// its own classes. Ranks exchange three numbers per row, not the logits. Every rank receives the
 /// loss.
 ///
