@@ -6,7 +6,6 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::op_desc;
 use crate::schedule::check::{cases, sweep};
 use crate::schedule::{Algorithm, Collective, find};
-use crate::tuning;
 
 impl Communicator {
     /// Uses the algorithm called `name` for `collective` in every later operation; `None` leaves the
@@ -137,7 +136,7 @@ impl Communicator {
     /// Refuses an algorithm that combines operands in another order than the settings ask for.
     fn require_order(&self, algorithm: &Algorithm) -> Result<()> {
         let any_order = self.config().reduction_order == ReductionOrder::Unspecified;
-        if any_order || tuning::is_in_rank_order(algorithm, self.size()) {
+        if any_order || algorithm.keeps_rank_order(self.size()) {
             return Ok(());
         }
         let text = format!(
@@ -175,7 +174,9 @@ impl Communicator {
 #[cfg(all(test, not(shuttle)))]
 mod tests {
     use super::*;
-    use crate::schedule::{Complexity, GroupSpec, PeerAccess, Program, ProgramBuilder, Rank, input, output};
+    use crate::schedule::{
+        CombineOrder, Complexity, GroupSpec, PeerAccess, Program, ProgramBuilder, Rank, input, output,
+    };
     use crate::{Config, Sum};
     use std::time::Duration;
 
@@ -186,6 +187,7 @@ mod tests {
         summary: "sends the input to the next rank",
         citation: "none",
         peer_access: PeerAccess::TwoSided,
+        combine_order: CombineOrder::Unspecified,
         aggregates: false,
         supports: |_| true,
         chunks_per_share: |_| 1,

@@ -1,8 +1,8 @@
 //! The blocking collectives that have a root.
 
 use super::Communicator;
-use crate::engine::Job;
 use crate::engine::Buffers;
+use crate::engine::Job;
 use crate::error::Result;
 use crate::reduce_op::ReduceOp;
 use crate::schedule::{Collective, Rank};

@@ -5,7 +5,7 @@ use crate::parallel::{DataParallel, LocalShard};
 use crate::parameter::{Inventory, ParameterId};
 use std::collections::BTreeMap;
 use unisono::device::Gpu;
-use unisono::{Communicator, Config, DeviceConfig, ReductionOrder};
+use unisono::{Communicator, Config, ReductionOrder};
 
 /// Returns the device for tests: `software`, or `cuda` with `UNISONO_TEST_GPU`.
 pub(crate) fn device_kind() -> &'static str {

@@ -19,7 +19,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread::{JoinHandle, sleep};
 use std::time::{Duration, Instant};
 use unisono::device::Gpu;
-use unisono::{Communicator, Config, DeviceConfig, ErrorKind, UniqueId};
+use unisono::{Communicator, Config, ErrorKind, UniqueId};
 
 /// Direction in which a rank ends, and the way it ends.
 type Failure = (Direction, fn() -> Result<()>);
