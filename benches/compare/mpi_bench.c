@@ -1,4 +1,4 @@
-/* Collectives of an MPI. With the single argument `startup`: initialise, one barrier, finalise. */
+/* Collectives of an MPI. With the single argument `startup`: initialize, one barrier, finalize. */
 #include "bench.h"
 #include <mpi.h>
 

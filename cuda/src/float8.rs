@@ -126,7 +126,7 @@ mod tests {
 
     #[test]
     fn rounds_to_the_nearest_and_ties_to_even() {
-        let neighbours = |value: f32| [value.next_down(), value, value.next_up()];
+        let neighbors = |value: f32| [value.next_down(), value, value.next_up()];
         let mut values: Vec<f32> =
             vec![0.0, f32::MIN_POSITIVE, 1e-30, 464.0, 480.0, 61440.0, 65536.0, f32::MAX];
         for code in 0..0x7b {
@@ -134,7 +134,7 @@ mod tests {
             values.extend([middle(e4m3), middle(e5m2), e4m3(code) as f32, e5m2(code) as f32]);
         }
         values.extend((0..=u32::from(u16::MAX)).map(|high| f32::from_bits(high << 16 | high & 0x9fff)));
-        for value in values.into_iter().flat_map(neighbours).flat_map(|value| [value, -value]) {
+        for value in values.into_iter().flat_map(neighbors).flat_map(|value| [value, -value]) {
             if value.is_nan() {
                 assert!(
                     F8E4M3::from_f32(value).to_f32().is_nan() && F8E5M2::from_f32(value).to_f32().is_nan()

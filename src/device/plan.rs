@@ -48,7 +48,7 @@ impl PlanCache {
     }
 }
 
-/// Of rings, chains and trees, neighbours are those of `order`.
+/// Of rings, chains and trees, neighbors are those of `order`.
 fn build_plan(algorithm: &Algorithm, spec: &GroupSpec, endpoint: &Endpoint, order: &[Rank]) -> Result<Plan> {
     let (rank, sizes) = (endpoint.memory().rank(), endpoint.memory().layout().geometry());
     let widest = Widest::of(algorithm, spec);
@@ -111,14 +111,14 @@ fn peer_chunks(algorithm: &Algorithm, spec: &GroupSpec) -> [usize; 2] {
     [blocks(reads, input), blocks(writes, output)]
 }
 
-/// Whether neighbours in the order of all ranks are who an algorithm joins: in rings, and on the way from a root or to it. Not where operands keep
+/// Whether neighbors in the order of all ranks are who an algorithm joins: in rings, and on the way from a root or to it. Not where operands keep
 /// the order of the ranks, nor where all reach all.
 fn uses_ring_order(algorithm: &Algorithm) -> bool {
     let rooted = algorithm.collective.has_root() && ROOTED_ALGORITHMS.contains(&algorithm.name);
     rooted || RING_ALGORITHMS.contains(&algorithm.name)
 }
 
-/// Algorithms without a root in which ranks have two neighbours.
+/// Algorithms without a root in which ranks have two neighbors.
 const RING_ALGORITHMS: [&str; 2] = ["ring", "bidirectional_ring"];
 /// Those with one in which ranks pass on what they get; and the linear ones, which turn to the nearest first.
 const ROOTED_ALGORITHMS: [&str; 4] = ["chain", "tree", "binomial", "linear"];

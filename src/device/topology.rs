@@ -1,4 +1,4 @@
-//! In which order ranks stand in rings: neighbours are those whose GPUs have the best paths to each other.
+//! In which order ranks stand in rings: neighbors are those whose GPUs have the best paths to each other.
 
 use crate::bootstrap::host_identity;
 use crate::communicator::Communicator;

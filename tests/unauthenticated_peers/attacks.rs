@@ -100,7 +100,7 @@ fn capture_handshake(id: &UniqueId) -> CapturedHandshake {
     std::thread::scope(|scope| {
         scope.spawn(move || {
             let claims = Hello { purpose: Purpose::Join, rank: 1, ranks: 2, index: 0, session: 0 };
-            handshake::connect(&mut Stream::connect(to_us, soon()).expect("dialled"), &own, &claims, soon())
+            handshake::connect(&mut Stream::connect(to_us, soon()).expect("dialed"), &own, &claims, soon())
                 .expect("authenticated");
         });
         scope.spawn(|| {

@@ -1,6 +1,6 @@
 //! Links and windows in memory that ranks share: between processes, and between threads.
 //!
-//! Every rank owns one [`Segment`] and maps everybody's. Its segment holds the
+//! Every rank owns one [`Segment`](segment::Segment) and maps everybody's. Its segment holds the
 //! boards with its signals, the FIFOs *into* it from every rank, and its window:
 //! see [`Layout`].
 

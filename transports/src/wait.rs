@@ -251,18 +251,18 @@ mod tests {
 
     #[test]
     fn yield_duration_detects_contention() {
-        let learnt = |from: CpuContention, yields: &[u64]| {
+        let learned = |from: CpuContention, yields: &[u64]| {
             let mut company = from;
             yields.iter().for_each(|&micros| company.record_yield(Duration::from_micros(micros)));
             company.spin_rounds()
         };
         let (alone, crowded) = (CpuContention::default(), CpuContention::for_oversubscribed());
-        assert_eq!(learnt(alone, &[0, 2, 0]), SPINS_ALONE, "one switch is no company");
-        assert_eq!(learnt(alone, &[2, 3]), SPINS_SHARED);
-        assert_eq!(learnt(alone, &[4000]), SPINS_BACKOFF);
-        assert_eq!(learnt(alone, &[4000, 0, 0, 0, 0]), SPINS_ALONE, "the stranger has left");
-        assert_eq!(learnt(crowded, &[4000]), SPINS_SHARED, "a peer at work");
-        assert_eq!(learnt(crowded, &[0; 8]), SPINS_ALONE, "the peers have left");
+        assert_eq!(learned(alone, &[0, 2, 0]), SPINS_ALONE, "one switch is no company");
+        assert_eq!(learned(alone, &[2, 3]), SPINS_SHARED);
+        assert_eq!(learned(alone, &[4000]), SPINS_BACKOFF);
+        assert_eq!(learned(alone, &[4000, 0, 0, 0, 0]), SPINS_ALONE, "the stranger has left");
+        assert_eq!(learned(crowded, &[4000]), SPINS_SHARED, "a peer at work");
+        assert_eq!(learned(crowded, &[0; 8]), SPINS_ALONE, "the peers have left");
     }
 
     #[test]

@@ -70,7 +70,7 @@ fn take(fabric: &mut Fabric, lane: usize, number: u64) -> Vec<u8> {
     body
 }
 
-/// Bytes in which every place is told from its neighbours, near and far.
+/// Bytes in which every place is told from its neighbors, near and far.
 fn contents(seed: u64, bytes: usize) -> Vec<u8> {
     let word = |index: u64| (index << 8 | seed).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes();
     (0..bytes.div_ceil(8) as u64).flat_map(word).take(bytes).collect()

@@ -181,7 +181,7 @@ impl OpCase {
         }
     }
 
-    /// Calls it in place: the input lies at [`OpCase::own_place`] of `buffer`.
+    /// Calls it in place: the input lies at [`OpCase::in_place_offsets`] of `buffer`.
     pub(crate) fn call_in_place<T: Element>(&self, comm: &Communicator, buffer: &mut [T]) -> Result<()> {
         let reduction = self.reduction::<T>(comm.rank());
         match self.kind {

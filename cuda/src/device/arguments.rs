@@ -31,7 +31,7 @@ arguments! {
 
     /// Why a launch ended early, for the host; written by the first of its blocks to give up.
     WaitReport: 104 {
-        /// A [`State`] as a number, written last.
+        /// A [`WaitState`] as a number, written last.
         0 => state: u32,
         /// Rank that waited.
         4 => rank: u32,

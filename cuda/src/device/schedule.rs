@@ -23,7 +23,7 @@ arguments! {
         /// Number of instructions from here on that run as one group. 0 and 1 mean this one alone.
         /// Set by [`Instr::mark_groups`].
         6 => group_size: u16,
-        /// Whom it concerns: sender, receiver, or who must have signalled.
+        /// Whom it concerns: sender, receiver, or who must have signaled.
         8 => peer: u32,
         /// Rank that gets the results of [`Opcode::Recv`] and [`Opcode::RecvReduce`] as one
         /// message, in the same pass, or [`Instr::NO_PEER`]. The received message keeps its slot

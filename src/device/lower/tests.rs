@@ -173,7 +173,7 @@ impl<'s> TableExecutor<'s> {
         true
     }
 
-    /// Whether the peer of a wait has signalled as often as that, in all pieces so far.
+    /// Whether the peer of a wait has signaled as often as that, in all pieces so far.
     fn has_signaled(&self, run: &LaneState, lane: u32, act: &Instr) -> bool {
         let program = &self.programs[act.peer as usize];
         let signals = program.instrs.iter().filter(|act| act.opcode == Opcode::Signal as u8).count();

@@ -145,7 +145,7 @@ mod tests {
     #[test]
     fn deadline_reads_clock_only_in_later_rounds() {
         let mut deadline = Deadline::new(Duration::from_secs(10));
-        (1..ROUNDS_WITHOUT_CLOCK).for_each(|_| drop(deadline.next_round()));
+        (1..ROUNDS_WITHOUT_CLOCK).for_each(|_| _ = deadline.next_round());
         assert!(!deadline.needs_clock());
         deadline.next_round();
         assert!(deadline.needs_clock());

@@ -77,9 +77,9 @@ fn all_to_all(spec: &GroupSpec, rank: Rank) -> Program {
     builder.copy(input(rank), output(rank));
     let mut hop = 1;
     while hop < spec.ranks {
-        let travelling = || (hop..spec.ranks).filter(|distance| distance & hop != 0);
-        let sent = chunk_list(travelling(), |distance| location_before(spec, rank, distance, hop));
-        let received = chunk_list(travelling(), |distance| location_after(spec, rank, distance, hop));
+        let traveling = || (hop..spec.ranks).filter(|distance| distance & hop != 0);
+        let sent = chunk_list(traveling(), |distance| location_before(spec, rank, distance, hop));
+        let received = chunk_list(traveling(), |distance| location_after(spec, rank, distance, hop));
         builder.send(spec.next_by(rank, hop), sent).recv(spec.prev_by(rank, hop), received);
         hop *= 2;
     }

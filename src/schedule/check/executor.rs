@@ -272,11 +272,11 @@ impl<'s> Executor<'s> {
         self.check_peer(strand, peer)?;
         let last = signals.checked_sub(1).ok_or(StepError::WaitForSignalZero)? as usize;
         let blocked = Ok(Outcome::Blocked(peer, BlockedOn::Signals(signals)));
-        let Some(signaller) = self.signalers[peer][self.lane_state(strand).lane] else {
+        let Some(signaler) = self.signalers[peer][self.lane_state(strand).lane] else {
             return blocked;
         };
-        let Some((seen, edge)) = self.lane_states[signaller as usize].signals.get(last) else {
-            self.lane_states[signaller as usize].waiting.push(strand);
+        let Some((seen, edge)) = self.lane_states[signaler as usize].signals.get(last) else {
+            self.lane_states[signaler as usize].waiting.push(strand);
             return blocked;
         };
         let seen = *seen;
@@ -379,21 +379,21 @@ fn signalers(
     schedule: &Schedule,
     numbering: &LaneProgramIds,
 ) -> Result<Vec<[Option<LaneProgramId>; LANES]>, Violation> {
-    let mut signallers = vec![[None; LANES]; schedule.spec.ranks];
+    let mut signalers = vec![[None; LANES]; schedule.spec.ranks];
     for (rank, program) in schedule.programs.iter().enumerate() {
         for (index, (strand, id)) in program.lane_programs.iter().zip(numbering.of(rank)).enumerate() {
             let at = |step| StepLocation { rank, lane_program: index, step };
-            let Some(signaller) = signallers[rank].get_mut(strand.lane) else {
+            let Some(signaler) = signalers[rank].get_mut(strand.lane) else {
                 return Err(Violation::Step { at: at(0), error: StepError::NoSuchLane(strand.lane) });
             };
             if let Some(step) = strand.steps.iter().position(|step| *step == Step::Signal)
-                && signaller.replace(id).is_some()
+                && signaler.replace(id).is_some()
             {
                 return Err(Violation::Step { at: at(step), error: StepError::SharedSignals });
             }
         }
     }
-    Ok(signallers)
+    Ok(signalers)
 }
 
 /// The knowledge of strands that a check of the schedule needs.

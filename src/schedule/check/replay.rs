@@ -238,12 +238,12 @@ impl<'s> ReplayState<'s> {
                 event.end = ports.signal();
             }
             Step::Wait { peer, signals } => {
-                let signaller = |seat: &&LaneCursor<'_>| {
+                let signaler = |seat: &&LaneCursor<'_>| {
                     seat.at.rank == *peer
                         && seat.lane_program.lane == lane
                         && seat.lane_program.steps.contains(&Step::Signal)
                 };
-                let given = self.lanes.iter().find(signaller).map_or(&[][..], |seat| &seat.signals);
+                let given = self.lanes.iter().find(signaler).map_or(&[][..], |seat| &seat.signals);
                 let last = (*signals as usize).checked_sub(1).and_then(|last| given.get(last));
                 let cause = *last.ok_or(Interrupt::Blocked(*peer, BlockedOn::Signals(*signals)))?;
                 event.cause = Some(cause);

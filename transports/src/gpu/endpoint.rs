@@ -79,7 +79,7 @@ impl Endpoint {
             return Err(Error::InvalidUsage(format!("wide lines on {gpu:?}, which has none")));
         }
         let ports = |protocol| gpu.upload(&ports(&arena, &peers, protocol));
-        let neighbour = |peer: &Peer| match peer {
+        let neighbor = |peer: &Peer| match peer {
             Peer::Local => arena.peer_window(),
             Peer::Direct(reached) => reached.peer_window(arena.layout()),
             Peer::Staged(_) => PeerWindow { window: null_mut(), inbox: null_mut() },
@@ -88,10 +88,10 @@ impl Endpoint {
             Peer::Staged(stage) => lock(stage).memory_refs().to_vec(),
             Peer::Local | Peer::Direct(_) => Vec::new(),
         };
-        let neighbours: Vec<PeerWindow> = peers.iter().map(neighbour).collect();
+        let neighbors: Vec<PeerWindow> = peers.iter().map(neighbor).collect();
         Ok(Self {
             ports: [ports(Protocol::Simple)?, ports(Protocol::Ll)?, ports(Protocol::Ll128)?],
-            peer_windows: gpu.upload(&neighbours)?,
+            peer_windows: gpu.upload(&neighbors)?,
             window_sequences: gpu.alloc(sizes.channels)?,
             ll_one_shot: OneShotState::new(&arena, &peers, Protocol::Ll)?,
             ll128_one_shot: OneShotState::new(&arena, &peers, Protocol::Ll128)?,

@@ -22,7 +22,7 @@ pub struct DeviceGeometry {
     pub ll_bytes: usize,
     /// Bytes of a rank's window: whole lines.
     pub window_bytes: usize,
-    /// Whether messages with flags go by [`Protocol::WideLines`], too.
+    /// Whether messages with flags go by [`Protocol::Ll128`], too.
     pub ll128: bool,
 }
 
@@ -138,7 +138,7 @@ impl Layout {
         self.counter(protocol, 2 * self.port_index(lane, peer) + 1)
     }
 
-    /// What peers have signalled and finished, as [`PeerWindow`](unisono_cuda::device::Neighbour) says.
+    /// What peers have signaled and finished, as [`PeerWindow`](unisono_cuda::device::PeerWindow) says.
     pub fn inbox(&self) -> Range<usize> {
         self.inbox
             ..self.inbox + WORD_BYTES * ScheduleArgs::inbox_words(self.geometry.channels, self.geometry.ranks)

@@ -21,7 +21,7 @@ pub struct Connected {
 /// Makes this rank's links and, when all ranks are at hand, its window; `peers[i]` is the segment of rank i.
 ///
 /// # Errors
-/// [`Error::Misuse`] if there is not one place for each rank, or a segment has not the agreed size.
+/// [`Error::InvalidUsage`] if there is not one place for each rank, or a segment has not the agreed size.
 pub fn connect(
     rank: usize,
     ranks: usize,

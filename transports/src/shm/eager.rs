@@ -14,7 +14,7 @@
 //! Data race freedom, in words: the data of post `n` is written before its
 //! seq (release) and read after the seq was seen (acquire); a reader's
 //! reads precede its `seen` (release), which the owner has read (acquire), or
-//! learnt from a later seq of that reader, before it writes that slot again.
+//! learned from a later seq of that reader, before it writes that slot again.
 
 use crate::Tag;
 use crate::sync::{AtomicU64, Ordering};

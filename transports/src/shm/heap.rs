@@ -44,7 +44,7 @@ impl SymmetricHeap {
     /// Takes `bytes` bytes, from a page on; where they fill huge pages, with them, if the system has any.
     ///
     /// # Errors
-    /// [`Error::Misuse`] if there is no free range of that length.
+    /// [`Error::InvalidUsage`] if there is no free range of that length.
     pub fn alloc(self: &Arc<Self>, bytes: usize) -> Result<HeapAllocation> {
         self.segment.map_part(self.base)?;
         let offset = self.find_free(bytes).ok_or_else(|| {

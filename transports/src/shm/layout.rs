@@ -30,7 +30,7 @@ impl Layout {
     /// The layout for `ranks` ranks with these sizes.
     ///
     /// # Errors
-    /// [`Error::Misuse`] if a FIFO has no slot, or if that is more memory than there are addresses.
+    /// [`Error::InvalidUsage`] if a FIFO has no slot, or if that is more memory than there are addresses.
     pub fn new(ranks: usize, geometry: &Geometry) -> Result<Self> {
         if geometry.slots == 0 {
             return Err(Error::InvalidUsage("a FIFO needs at least one slot".to_owned()));

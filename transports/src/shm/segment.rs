@@ -157,7 +157,7 @@ impl Segment {
     /// The descriptor to pass on, as one that can be kept.
     ///
     /// # Errors
-    /// [`Error::Misuse`] for memory that cannot be passed on, the system's.
+    /// [`Error::InvalidUsage`] for memory that cannot be passed on, the system's.
     pub fn duplicate_fd(&self) -> Result<OwnedFd> {
         let fd = self.fd().ok_or_else(|| Error::InvalidUsage("memory of one process only".to_owned()))?;
         fd.try_clone_to_owned()

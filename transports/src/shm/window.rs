@@ -16,7 +16,7 @@ use unisono_cuda::{Source, Target};
 ///
 /// Offsets outside a window panic: they are computed locally, never read from
 /// a peer. Data written before [`Window::signal`] is visible to a rank that
-/// has seen the new value through [`Window::signals`] (release / acquire).
+/// has seen the new value through [`Conv2dShape::last_signal`] (release / acquire).
 pub struct Window {
     rank: usize,
     segments: Vec<Arc<Segment>>,

@@ -65,7 +65,7 @@ pub fn fabrics(ranks: usize, geometry: Geometry, fault_plan: FaultPlan) -> Vec<F
     observed_fabrics(ranks, geometry, fault_plan).0
 }
 
-/// As [`fabric`], and somebody who watches.
+/// Creates the fabrics of [`fabrics`] and an observer of the network.
 pub fn observed_fabrics(ranks: usize, geometry: Geometry, fault_plan: FaultPlan) -> (Vec<Fabric>, Observer) {
     let (places, observer) = world(ranks, geometry, fault_plan);
     (places.into_iter().map(|(fabric, _)| fabric).collect(), observer)

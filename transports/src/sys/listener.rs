@@ -64,7 +64,7 @@ impl Listener {
     /// The next connection, if one is waiting.
     ///
     /// # Errors
-    /// [`Error::Refused`] for another user's, the system's: such as too few descriptors.
+    /// [`Error::AuthFailed`] for another user's, the system's: such as too few descriptors.
     pub fn accept(&self) -> Result<Option<Stream>> {
         let failed = |source| Error::System { what: "cannot accept a connection".to_owned(), source };
         let accepted = match self {

@@ -52,7 +52,7 @@ impl MappedFile {
     /// Copies what begins at `offset` into `into`.
     ///
     /// # Errors
-    /// [`Error::Misuse`] if it is not all inside, or the file has been cut short.
+    /// [`Error::InvalidUsage`] if it is not all inside, or the file has been cut short.
     pub fn read_at(&self, offset: usize, into: &mut [u8]) -> Result<()> {
         let there = file_len(&self.file).map_or(0, |now| now.min(self.bytes));
         if offset.checked_add(into.len()).is_none_or(|end| end > there) {

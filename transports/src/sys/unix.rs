@@ -41,7 +41,7 @@ pub fn listen_as(name: &str) -> Result<UnixListener> {
 /// Connects to a name of this host.
 ///
 /// # Errors
-/// The system's; [`Error::Refused`] if the peer is another user.
+/// The system's; [`Error::AuthFailed`] if the peer is another user.
 pub fn connect(name: &str) -> Result<Stream> {
     let stream = address(name).and_then(|address| UnixStream::connect_addr(&address));
     let stream = stream.map_err(|source| failed("cannot connect to a local socket", source))?;
@@ -120,7 +120,7 @@ fn send_batch(stream: &Stream, fds: &[BorrowedFd<'_>]) -> Result<bool> {
 /// Receives exactly `count` descriptors from the peer.
 ///
 /// # Errors
-/// [`Error::Timeout`], [`Error::Refused`] if something else comes, the system's.
+/// [`Error::Timeout`], [`Error::AuthFailed`] if something else comes, the system's.
 pub fn recv_fds(stream: &Stream, count: usize, deadline: Instant) -> Result<Vec<OwnedFd>> {
     let mut received = Vec::with_capacity(count);
     while received.len() < count {

@@ -112,7 +112,7 @@ impl TcpLink {
         self.sockets.iter().map(|socket| socket.connection.duplicate_fd()).collect()
     }
 
-    /// Programs use every second lane, or all of them: either way neighbours are on different sockets.
+    /// Programs use every second lane, or all of them: either way neighbors are on different sockets.
     fn socket_of(&self, lane: usize) -> usize {
         (lane + lane / 2) % self.sockets.len()
     }

@@ -36,7 +36,7 @@ impl FlagPage {
     /// The table of another process of this user, from its [`FlagPage::path`].
     ///
     /// # Errors
-    /// The system's, and [`Error::Misuse`] if there is no table.
+    /// The system's, and [`Error::InvalidUsage`] if there is no table.
     pub fn open(path: &Path) -> Result<Self> {
         let opened = File::options().read(true).write(true).open(path);
         let file = opened

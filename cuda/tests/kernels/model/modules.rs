@@ -144,14 +144,14 @@ fn biases(device: &Device, rows: usize, columns: usize) {
 /// Output, gradients of input and gain, of one row.
 fn norm_of_row(kernel: &str, x: &[f64], gain: &[f64], bias: &[f64], dy: &[f64]) -> [Vec<f64>; 3] {
     let count = x.len() as f64;
-    let centred = kernel == "layer_norm";
-    let mean = if centred { x.iter().sum::<f64>() / count } else { 0.0 };
+    let centered = kernel == "layer_norm";
+    let mean = if centered { x.iter().sum::<f64>() / count } else { 0.0 };
     let rate = 1.0 / (x.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / count + 1e-5).sqrt();
     let normal: Vec<f64> = x.iter().map(|x| (x - mean) * rate).collect();
     let g: Vec<f64> = dy.iter().zip(gain).map(|(dy, gain)| dy * gain).collect();
-    let level = if centred { g.iter().sum::<f64>() / count } else { 0.0 };
+    let level = if centered { g.iter().sum::<f64>() / count } else { 0.0 };
     let slope = g.iter().zip(&normal).map(|(g, x)| g * x).sum::<f64>() / count;
-    let bias = |at: usize| if centred { bias[at] } else { 0.0 };
+    let bias = |at: usize| if centered { bias[at] } else { 0.0 };
     let each = |f: &dyn Fn(usize) -> f64| (0..x.len()).map(f).collect();
     [
         each(&|at| normal[at] * gain[at] + bias(at)),

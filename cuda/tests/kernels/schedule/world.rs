@@ -71,7 +71,7 @@ impl Drop for Memory<'_> {
 /// State of one rank.
 pub(crate) struct Rank<'d> {
     pub(crate) ports: Vec<Port>,
-    neighbours: Vec<PeerWindow>,
+    neighbors: Vec<PeerWindow>,
     instances: Vec<u64>,
     pub(crate) status: WaitReport,
     pub(crate) abort: u32,
@@ -115,8 +115,8 @@ pub(crate) struct Job {
 impl<'d> World<'d> {
     pub(crate) fn new(device: &'d Device, size: Size) -> Self {
         let mut ranks: Vec<Rank> = (0..size.ranks).map(|_| Rank::new(device, &size)).collect();
-        let neighbour = |rank: &Rank| PeerWindow { window: rank.window.start(), inbox: rank.inbox.start() };
-        let neighbours: Vec<PeerWindow> = ranks.iter().map(neighbour).collect();
+        let neighbor = |rank: &Rank| PeerWindow { window: rank.window.start(), inbox: rank.inbox.start() };
+        let neighbors: Vec<PeerWindow> = ranks.iter().map(neighbor).collect();
         for rank in 0..size.ranks {
             let port = |index: usize| Port {
                 out: fifo(&ranks, &size, rank, index % size.ranks, index),
@@ -126,7 +126,7 @@ impl<'d> World<'d> {
             };
             let ports = (0..size.ports()).map(port).collect();
             ranks[rank].ports = ports;
-            ranks[rank].neighbours = neighbours.clone();
+            ranks[rank].neighbors = neighbors.clone();
         }
         Self { device, size, ranks, limit: Duration::from_secs(60) }
     }
@@ -196,7 +196,7 @@ impl<'d> World<'d> {
             chunks: program.places.as_ptr(),
             lane_programs: program.strands.as_ptr(),
             ports: own.ports.as_mut_ptr(),
-            peer_windows: own.neighbours.as_ptr(),
+            peer_windows: own.neighbors.as_ptr(),
             window_sequences: own.instances.as_mut_ptr(),
             scratch: std::ptr::null_mut(),
             lengths: std::ptr::null_mut(),
@@ -259,7 +259,7 @@ impl<'d> Rank<'d> {
         let ports = size.ports();
         Self {
             ports: Vec::new(),
-            neighbours: Vec::new(),
+            neighbors: Vec::new(),
             instances: vec![0; size.channels],
             status: WaitReport::OK,
             abort: 0,

@@ -9,13 +9,13 @@ impl Stream {
     /// Ends the connection when the peer's host has answered nothing for `after`.
     ///
     /// The kernel sends keepalive probes while there is no data. The error then satisfies
-    /// [`is_unreachable`]. A peer that is busy or stopped has a kernel that answers. If such a peer
+    /// [`is_unreachable`](super::is_unreachable). A peer that is busy or stopped has a kernel that answers. If such a peer
     /// reads nothing, the caller must not send more than the sockets have room for, because that
     /// ends the connection too. A time of zero restores the default of the kernel, about 15
     /// minutes.
     ///
     /// # Errors
-    /// [`Error::System`].
+    /// [`Error::System`](crate::Error::System).
     pub fn set_keepalive(&self, after: Duration) -> Result<()> {
         let Stream::Tcp(stream, _) = self else { return Ok(()) };
         let every = Duration::from_secs((after.as_secs() / KEEPALIVE_PROBES).clamp(1, KEEPALIVE_SECONDS_MAX));

@@ -131,8 +131,8 @@ fn shuttle_three_simultaneous_dials_agree() {
 fn run_with_exit(leaver: usize) {
     let mut ranks = ranks(2);
     let (mut leaves, mut stays) = (ranks.remove(leaver), ranks.remove(0));
-    let [has_left, has_dialled] = [(); 2].map(|()| Arc::new(AtomicBool::new(false)));
-    let (leaving, dialing) = (Arc::clone(&has_left), Arc::clone(&has_dialled));
+    let [has_left, has_dialed] = [(); 2].map(|()| Arc::new(AtomicBool::new(false)));
+    let (leaving, dialing) = (Arc::clone(&has_left), Arc::clone(&has_dialed));
     let leaving = thread::spawn(move || {
         for _ in 0..2 {
             let _ = leaves.try_send(1 - leaver);
@@ -150,7 +150,7 @@ fn run_with_exit(leaver: usize) {
             false => stays.try_send(leaver).map(|gone| said = gone),
         };
         match ended {
-            Ok(()) if has_left && has_dialled.load(Ordering::Acquire) && stays.awaits(leaver) => {
+            Ok(()) if has_left && has_dialed.load(Ordering::Acquire) && stays.awaits(leaver) => {
                 break None;
             }
             Ok(()) => thread::sleep(TICK),
